@@ -1,0 +1,106 @@
+//! Index types. Two spaces that must never mix: [`BlockIdx`] counts the blocks of one sequence, [`BlockId`] names a
+//! physical block of a pool. Only a block table turns one into the other.
+
+use core::fmt;
+
+macro_rules! index_type {
+    ($(#[$doc:meta])* $name:ident($inner:ty), $prefix:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(transparent)]
+        pub struct $name($inner);
+
+        impl $name {
+            /// Wraps a raw index.
+            #[must_use]
+            pub const fn new(index: $inner) -> Self {
+                Self(index)
+            }
+
+            /// The raw index.
+            #[must_use]
+            pub const fn get(self) -> $inner {
+                self.0
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($prefix, "{}"), self.0)
+            }
+        }
+    };
+}
+
+index_type!(
+    /// A physical block of a pool. Block 0 of a [v1](crate) pool is the null block.
+    BlockId(u32), "b"
+);
+index_type!(
+    /// The logical position of a block in its sequence.
+    BlockIdx(u32), "i"
+);
+index_type!(
+    /// The position of a token in its sequence.
+    TokenIdx(u32), "t"
+);
+index_type!(
+    /// A physical token slot: `block * block_size + offset`.
+    SlotId(u32), "s"
+);
+index_type!(
+    /// A sequence (one sample of one request).
+    SeqId(u64), "q"
+);
+
+/// Tokens a block holds; at least 1.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct BlockSize(core::num::NonZeroU32);
+
+impl BlockSize {
+    /// A block size of `tokens`, or `None` for 0.
+    #[must_use]
+    pub const fn new(tokens: u32) -> Option<Self> {
+        match core::num::NonZeroU32::new(tokens) {
+            Some(n) => Some(Self(n)),
+            None => None,
+        }
+    }
+
+    /// The number of tokens.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0.get()
+    }
+
+    /// The block that token `t` of a sequence lies in.
+    #[must_use]
+    pub const fn block_of(self, t: TokenIdx) -> BlockIdx {
+        BlockIdx(t.0 / self.0.get())
+    }
+
+    /// The offset of token `t` in its block.
+    #[must_use]
+    pub const fn offset_of(self, t: TokenIdx) -> u32 {
+        t.0 % self.0.get()
+    }
+
+    /// Blocks needed for `tokens` tokens, rounded up.
+    #[must_use]
+    pub const fn blocks_for(self, tokens: u32) -> u32 {
+        tokens.div_ceil(self.0.get())
+    }
+
+    /// The slot at `offset` of physical block `block`.
+    ///
+    /// # Panics
+    /// When the slot does not fit in 32 bits, which a pool of that size never hands out.
+    #[must_use]
+    pub const fn slot(self, block: BlockId, offset: u32) -> SlotId {
+        assert!(offset < self.0.get());
+        match block.0.checked_mul(self.0.get()) {
+            Some(first) => SlotId(first + offset),
+            None => panic!("slot index over 32 bits"),
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! Block management for paged KV caches.
+#![forbid(unsafe_code)]
+
+mod hash;
+mod id;
+
+pub use hash::BlockHash;
+pub use id::{BlockId, BlockIdx, BlockSize, SeqId, SlotId, TokenIdx};
