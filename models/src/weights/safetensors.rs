@@ -123,13 +123,13 @@ impl Safetensors {
         let part = |suffix| self.tensors.get(&format!("{name}{suffix}")).filter(|e| e.dtype == StDtype::U8);
         let (Some(blocks), Some(scales)) = (part("_blocks"), part("_scales")) else { return Ok(None) };
         let mut shape = scales.shape.clone();
-        shape.push(16);
-        if shape != blocks.shape || scales.shape.is_empty() {
+        let fits = blocks.shape.split_last().is_some_and(|(&bytes, rest)| bytes == 16 && rest == shape);
+        let row = shape.last().and_then(|n| n.checked_mul(Dtype::MXFP4.block_elems())).filter(|_| fits);
+        let Some(row) = row else {
             let (blocks, scales) = (blocks.shape.clone(), scales.shape.clone());
             return Err(WeightError::Mxfp4 { tensor: name.to_owned(), blocks, scales });
-        }
-        shape.truncate(scales.shape.len());
-        *shape.last_mut().expect("checked above not to be empty") *= Dtype::MXFP4.block_elems();
+        };
+        *shape.last_mut().expect("it has the extent that was multiplied") = row;
         let data = repack_mxfp4(self.bytes(blocks), self.bytes(scales));
         Ok(Some(Tensor {
             name: Cow::Owned(name.to_owned()),
