@@ -7,9 +7,10 @@ use half::{bf16, f16};
 
 use super::Dtype;
 
-/// Values of the e2m1 codes, doubled so that they are integers; the scale is halved instead.
+/// Values of the e2m1 codes, doubled so that they are integers; the scale is halved instead. As in ggml, code 8 is
+/// a positive zero.
 const E2M1_DOUBLED: [f32; 16] =
-    [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, -0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0];
+    [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0];
 
 /// Dequantises `data` into `out`.
 ///

@@ -33,7 +33,7 @@ pub enum GgufError {
         /// The version as read in little-endian order.
         version: u32,
     },
-    /// A count or length is over its cap.
+    /// A count is over its cap.
     #[error("{what} is {value}, the limit is {limit}")]
     Limit {
         /// What is counted.
@@ -41,6 +41,16 @@ pub enum GgufError {
         /// The count.
         value: u64,
         /// Its cap.
+        limit: u64,
+    },
+    /// A text is over its cap.
+    #[error("{what} is {len} bytes long, the limit is {limit}")]
+    TooLong {
+        /// Which text.
+        what: &'static str,
+        /// Its length in bytes.
+        len: u64,
+        /// Its cap in bytes.
         limit: u64,
     },
     /// Text is not UTF-8.

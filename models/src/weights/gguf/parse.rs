@@ -306,9 +306,11 @@ impl<'a> Cursor<'a> {
         Ok(usize::try_from(count).expect("every cap fits an address"))
     }
 
-    fn string(&mut self, what: &'static str, cap: u64) -> Result<String, GgufError> {
+    fn string(&mut self, what: &'static str, limit: u64) -> Result<String, GgufError> {
         let len = self.u64(what)?;
-        limit(what, len, cap)?;
+        if len > limit {
+            return Err(GgufError::TooLong { what, len, limit });
+        }
         let at = self.at;
         let bytes = self.slice(len, what)?;
         Ok(str::from_utf8(bytes).map_err(|_| GgufError::Utf8 { what, at })?.to_owned())
