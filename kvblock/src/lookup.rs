@@ -36,9 +36,7 @@ impl LookupType {
         match self.kind {
             AttentionKind::Full { .. } => search.left_to_right(0),
             AttentionKind::SlidingWindow { window } => search.right_to_left(window),
-            AttentionKind::ChunkedLocal { chunk } => {
-                search.left_to_right(bounds.max_length / chunk * chunk / self.block_size.get())
-            }
+            AttentionKind::ChunkedLocal { chunk } => search.within_chunk(chunk),
         }
     }
 }
@@ -65,6 +63,22 @@ impl Search<'_> {
         }
         self.align(&mut found);
         found
+    }
+
+    /// Only the tokens of the chunk in which the hit ends are needed.
+    fn within_chunk(mut self, chunk: u32) -> HitBlocks {
+        let size = self.of.block_size.get();
+        loop {
+            let chunk_start = self.bounds.max_length / chunk * chunk;
+            let start = chunk_start / size;
+            let found = self.left_to_right(start);
+            // A chunk may start inside a block. A hit that ends before it belongs to the chunk before, whose blocks
+            // were not searched.
+            if found[0].len() > start as usize || start * size == chunk_start {
+                return found;
+            }
+            self.bounds.max_length = start * size;
+        }
     }
 
     /// Only the last `window - 1` tokens before the hit's end are needed, so the search looks for the rightmost run of

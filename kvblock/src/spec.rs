@@ -199,7 +199,8 @@ impl KvCacheSpec {
 
     /// Most blocks that one sequence holds at a time.
     ///
-    /// Sliding windows need one block more than their tokens fill, since a window may start inside a block.
+    /// Sliding windows need one block more than their tokens fill, since a window may start inside a block; so do chunks
+    /// that are no multiple of the block size.
     #[must_use]
     pub fn max_blocks_per_seq(&self, limits: LengthLimits) -> u32 {
         self.admission_cap(limits).unwrap_or_else(|| self.block_size.blocks_for(limits.max_model_len))
@@ -217,7 +218,10 @@ impl KvCacheSpec {
             AttentionKind::SlidingWindow { window } => {
                 Some(self.block_size.blocks_for(reach(window - 1)) + 1)
             }
-            AttentionKind::ChunkedLocal { chunk } => Some(self.block_size.blocks_for(reach(chunk))),
+            AttentionKind::ChunkedLocal { chunk } => {
+                let starts_inside_a_block = !chunk.is_multiple_of(self.block_size.get());
+                Some(self.block_size.blocks_for(reach(chunk)) + u32::from(starts_inside_a_block))
+            }
         }
     }
 
