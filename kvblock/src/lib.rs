@@ -3,6 +3,7 @@
 
 mod hash;
 mod id;
+pub mod v0;
 
 pub use hash::BlockHash;
 pub use id::{BlockId, BlockIdx, BlockSize, SeqId, SlotId, TokenIdx};

@@ -1,0 +1,7 @@
+//! Tests of the v0 block manager through its public interface.
+
+mod memory;
+mod model;
+mod parts;
+mod traces;
+mod vectors;
