@@ -36,8 +36,8 @@ pub struct PhysicalTokenBlock {
 
 /// Hands out the blocks of one device and counts the references to each. All operations are O(1).
 ///
-/// The free list is a stack: a fresh allocator hands out the highest id first, and the block freed last, whose memory
-/// is the likeliest to be cached, is reused first.
+/// The free list is a stack: a fresh allocator hands out the highest id first, and the block freed last
+/// is reused first.
 #[derive(Clone, Debug)]
 pub struct BlockAllocator {
     device: Device,
@@ -77,8 +77,8 @@ impl BlockAllocator {
     /// Adds a reference to a block in use.
     ///
     /// # Errors
-    /// [`BlockSpaceError::UseAfterFree`] when the block is free, [`BlockSpaceError::UnknownBlock`] when there is none
-    /// of that id.
+    /// [`BlockSpaceError::UseAfterFree`] when the block is free, [`BlockSpaceError::UnknownBlock`] when there
+    /// is none of that id.
     pub fn retain(&mut self, block: BlockId) -> Result<(), BlockSpaceError> {
         let device = self.device;
         match self.count_mut(block)? {
@@ -93,8 +93,8 @@ impl BlockAllocator {
     /// Drops a reference; without any left, the block is the next to be handed out.
     ///
     /// # Errors
-    /// [`BlockSpaceError::DoubleFree`] when the block is free, [`BlockSpaceError::UnknownBlock`] when there is none of
-    /// that id.
+    /// [`BlockSpaceError::DoubleFree`] when the block is free, [`BlockSpaceError::UnknownBlock`] when there
+    /// is none of that id.
     pub fn free(&mut self, block: BlockId) -> Result<(), BlockSpaceError> {
         let device = self.device;
         let count = self.count_mut(block)?;
@@ -117,7 +117,8 @@ impl BlockAllocator {
         })
     }
 
-    /// Fails unless `needed` blocks are free, so that an operation can check all it takes before it changes anything.
+    /// Fails unless `needed` blocks are free, so that an operation can check all it takes before it changes
+    /// anything.
     pub(super) fn require(&self, needed: u32) -> Result<(), BlockSpaceError> {
         let free = self.num_free_blocks();
         if needed > free {

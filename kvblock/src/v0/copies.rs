@@ -11,9 +11,9 @@ pub struct BlockMove {
 
 /// The block copies of one step: `src -> [dst, ...]`, to be executed before the step writes any token.
 ///
-/// A kernel runs its copies in no particular order. Within one step a freed source can become the destination of a
-/// later copy, so the list is cut into waves: no copy of a wave reads or overwrites what another of the same wave writes.
-/// Almost always there is one wave.
+/// A kernel runs its copies in no particular order. Within one step a freed source can become the destination
+/// of a later copy, so the list is cut into waves: no copy of a wave reads or overwrites what another of the
+/// same wave writes. Almost always there is one wave.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CopyList {
     /// Each wave by source, in order of first use.

@@ -65,7 +65,7 @@ pub enum BlockSpaceError {
     },
     /// The block table is not in step with the tokens: an append places one new token.
     #[error(
-        "sequence {seq:?} has {logical_blocks} logical blocks and a table of {table_blocks}: not one new token"
+        "sequence {seq:?} has {logical_blocks} logical blocks, {table_blocks} in its table: not one new token"
     )]
     OutOfStep {
         /// The sequence.

@@ -6,7 +6,8 @@ pub type TokenId = u32;
 /// A position without a token: `-1` in the `i32` tensors that kernels read.
 pub const BLANK: TokenId = TokenId::MAX;
 
-/// A run of `block_size` consecutive tokens of one sequence; only the last block of a sequence may have room left.
+/// A run of `block_size` consecutive tokens of one sequence; only the last block of a sequence may have room
+/// left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogicalTokenBlock {
     block_number: BlockIdx,

@@ -5,11 +5,11 @@ use super::{BlockMove, BlockSpaceError, BlockSpaceManager, SeqState, Sequence, S
 /// How a group gives its blocks back.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PreemptionMode {
-    /// The blocks are dropped; prompt and output are prefilled again later. One pass over known tokens is cheaper than
-    /// two transfers over the host link.
+    /// The blocks are dropped; prompt and output are prefilled again later. It takes no
+    /// host memory and no transfer.
     Recompute,
-    /// The blocks move to the CPU. Sequences that share blocks cannot be recomputed into sharing them: their outputs
-    /// differ, and the waiting state has one table for all.
+    /// The blocks move to the CPU. Sequences that share blocks cannot be recomputed into sharing them: their
+    /// outputs differ, and the waiting state has one table for all.
     Swap,
 }
 
@@ -26,15 +26,16 @@ impl PreemptionMode {
 pub enum Preemption {
     /// Its blocks are free, its sequence waits: put the group in front of the waiting ones.
     Recompute,
-    /// Its sequences are swapped: execute these copies from GPU block to CPU block before the blocks are written again.
+    /// Its sequences are swapped: execute these copies from GPU block to CPU block before the blocks are
+    /// written again.
     Swap(Vec<BlockMove>),
 }
 
 /// Takes the blocks of the running sequences of `group` and moves these to their next state.
 ///
 /// # Errors
-/// [`BlockSpaceError::NoneInState`] when nothing of the group runs, [`BlockSpaceError::OutOfMemory`] when the CPU has
-/// no room for a group that must be swapped. Nothing changes then.
+/// [`BlockSpaceError::NoneInState`] when nothing of the group runs, [`BlockSpaceError::OutOfMemory`] when the
+/// CPU has no room for a group that must be swapped. Nothing changes then.
 pub fn preempt(
     space: &mut BlockSpaceManager,
     group: &mut SequenceGroup,

@@ -104,8 +104,8 @@ impl Sequence {
         }
     }
 
-    /// A copy of the sequence under another id, as beam search and parallel sampling branch. Fork its block table
-    /// with [`BlockSpaceManager::fork`](super::BlockSpaceManager::fork).
+    /// A copy of the sequence under another id, as beam search and parallel sampling branch. Fork its block
+    /// table with [`BlockSpaceManager::fork`](super::BlockSpaceManager::fork).
     #[must_use]
     pub fn fork(&self, child: SeqId) -> Self {
         Self { id: child, ..self.clone() }

@@ -15,8 +15,8 @@ pub struct BlockSpaceConfig {
     pub num_gpu_blocks: u32,
     /// Blocks on the CPU, for groups swapped out.
     pub num_cpu_blocks: u32,
-    /// The fraction of the GPU blocks, at least 0, that admission and swapping in leave free, so that running sequences
-    /// can grow before anyone must be preempted.
+    /// The fraction of the GPU blocks, at least 0, that admission and swapping in leave free, so that running
+    /// sequences can grow before anyone must be preempted.
     pub watermark: f64,
     /// Tokens that attention sees, if not all; older blocks are overwritten.
     pub sliding_window: Option<u32>,
@@ -43,8 +43,9 @@ pub enum AllocStatus {
 
 /// Keeps the block table of every sequence and decides what fits.
 ///
-/// The states of the sequences say what an operation acts on (admission on the waiting ones, swapping out on the
-/// running ones); moving them to their next state is the caller's part, as [`preempt`](super::preempt) does.
+/// The states of the sequences say what an operation acts on (admission on the waiting ones, swapping out on
+/// the running ones); moving them to their next state is the caller's part, as [`preempt`](super::preempt)
+/// and [`GroupQueues`](super::GroupQueues) do.
 #[derive(Clone, Debug)]
 pub struct BlockSpaceManager {
     pub(super) gpu: BlockAllocator,
@@ -73,7 +74,7 @@ impl BlockSpaceManager {
             .transpose()?;
         #[expect(
             clippy::cast_possible_truncation,
-            reason = "the floor is wanted, the sign was checked, and a huge watermark saturates: nothing fits then"
+            reason = "the floor is wanted, and a huge watermark saturates: nothing fits then"
         )]
         let watermark_blocks = (watermark * f64::from(num_gpu_blocks)) as u64;
         Ok(Self {
@@ -86,8 +87,8 @@ impl BlockSpaceManager {
         })
     }
 
-    /// Whether the prompt of `group` fits above the watermark. Only its first waiting sequence counts: the others share
-    /// its blocks.
+    /// Whether the prompt of `group` fits above the watermark. Only its first waiting sequence counts: the
+    /// others share its blocks.
     #[must_use]
     pub fn can_allocate(&self, group: &SequenceGroup) -> AllocStatus {
         let required = group.in_state(SeqState::Waiting).next().map_or(0, |seq| self.prompt_blocks(seq));
@@ -112,7 +113,8 @@ impl BlockSpaceManager {
     ///
     /// # Errors
     /// [`BlockSpaceError::NoneInState`] without a waiting sequence, [`BlockSpaceError::PromptsDiffer`],
-    /// [`BlockSpaceError::BlockSizeMismatch`], [`BlockSpaceError::AlreadyAllocated`], [`BlockSpaceError::OutOfMemory`].
+    /// [`BlockSpaceError::BlockSizeMismatch`], [`BlockSpaceError::AlreadyAllocated`],
+    /// [`BlockSpaceError::OutOfMemory`].
     ///
     /// # Complexity
     /// O(waiting sequences x tokens): their tokens are compared.
@@ -165,14 +167,15 @@ impl BlockSpaceManager {
         self.tables.insert(seq, table.clone());
     }
 
-    /// Whether every running sequence of `group` can take one more token: conservatively, as if each needed a block.
+    /// Whether every running sequence of `group` can take one more token: conservatively, as if each needed a
+    /// block.
     #[must_use]
     pub fn can_append_slot(&self, group: &SequenceGroup) -> bool {
         group.num_in_state(SeqState::Running) <= self.gpu.num_free_blocks()
     }
 
-    /// Makes room for the newest token of `seq`, which is in its logical blocks already. Returns the copy to execute
-    /// before the token is written, when the block it falls into was shared.
+    /// Makes room for the newest token of `seq`, which is in its logical blocks already. Returns the copy to
+    /// execute before the token is written, when the block it falls into was shared.
     ///
     /// A block that a sliding window reuses is written like any other: if it is shared, it is copied first.
     ///
@@ -225,8 +228,8 @@ impl BlockSpaceManager {
         Ok(())
     }
 
-    /// Drops the table of `seq`, its first block first. Nothing happens to a sequence without one: it was freed
-    /// already, or never admitted.
+    /// Drops the table of `seq`, its first block first. Nothing happens to a sequence without one: it was
+    /// freed already, or never admitted.
     pub fn free(&mut self, seq: SeqId) {
         let Some(table) = self.tables.remove(&seq) else { return };
         for &block in table.distinct() {
@@ -263,7 +266,8 @@ impl BlockSpaceManager {
         }
     }
 
-    /// GPU blocks that [`can_allocate`](Self::can_allocate) and [`can_swap_in`](Self::can_swap_in) leave free.
+    /// GPU blocks that [`can_allocate`](Self::can_allocate) and [`can_swap_in`](Self::can_swap_in) leave
+    /// free.
     #[must_use]
     pub const fn watermark_blocks(&self) -> u64 {
         self.watermark_blocks

@@ -8,8 +8,8 @@ use super::{
 use crate::{BlockId, SeqId};
 
 impl BlockSpaceManager {
-    /// Whether the swapped sequences of `group` fit back onto the GPU above the watermark, with one block more for the
-    /// next token of each.
+    /// Whether the swapped sequences of `group` fit back onto the GPU above the watermark, with one block
+    /// more for the next token of each.
     #[must_use]
     pub fn can_swap_in(&self, group: &SequenceGroup) -> AllocStatus {
         let required =
@@ -37,8 +37,8 @@ impl BlockSpaceManager {
         u32::try_from(blocks.len()).expect("both devices together hold fewer than 2^32 blocks")
     }
 
-    /// Moves the tables of the swapped sequences of `group` to the GPU. Returns the copies to execute, from CPU block
-    /// to GPU block; blocks that were shared stay shared.
+    /// Moves the tables of the swapped sequences of `group` to the GPU. Returns the copies to execute, from
+    /// CPU block to GPU block; blocks that were shared stay shared.
     ///
     /// # Errors
     /// [`BlockSpaceError::NoneInState`] without a swapped sequence, [`BlockSpaceError::NotAllocated`],
@@ -47,8 +47,8 @@ impl BlockSpaceManager {
         self.relocate(group, SeqState::Swapped, Device::Cpu, Device::Gpu)
     }
 
-    /// Moves the tables of the running sequences of `group` to the CPU. Returns the copies to execute, from GPU block to
-    /// CPU block; blocks that were shared stay shared.
+    /// Moves the tables of the running sequences of `group` to the CPU. Returns the copies to execute, from
+    /// GPU block to CPU block; blocks that were shared stay shared.
     ///
     /// # Errors
     /// [`BlockSpaceError::NoneInState`] without a running sequence, [`BlockSpaceError::NotAllocated`],

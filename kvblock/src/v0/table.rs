@@ -5,9 +5,10 @@ use crate::{BlockId, BlockIdx, BlockSize, SlotId, TokenIdx};
 
 /// The physical blocks of one sequence, all on one device.
 ///
-/// Under a sliding window the table repeats itself: logical block `i` lies in the physical block of `i - window_blocks`
-/// and overwrites it. The table stores each physical block once and repeats by arithmetic, so that whoever counts
-/// references, swaps or copies on write meets each block once, and all its repetitions follow when it is replaced.
+/// Under a sliding window the table repeats itself: logical block `i` lies in the physical block of `i -
+/// window_blocks` and overwrites it. The table stores each physical block once and repeats by arithmetic, so
+/// that whoever counts references, swaps or copies on write meets each block once, and all its repetitions
+/// follow when it is replaced.
 ///
 /// ```text
 ///  logical     i0  i1  i2  i3  i4         window_blocks = 3
@@ -111,8 +112,8 @@ impl BlockTable {
         &self.blocks
     }
 
-    /// The slot of token `token`, or `None` past the end. Under a sliding window the slot of a token that has left the
-    /// window belongs to a newer token.
+    /// The slot of token `token`, or `None` past the end. Under a sliding window the slot of a token that has
+    /// left the window belongs to a newer token.
     #[must_use]
     pub fn slot(&self, token: TokenIdx, block_size: BlockSize) -> Option<SlotId> {
         let block = self.physical(block_size.block_of(token))?;

@@ -3,5 +3,6 @@
 mod memory;
 mod model;
 mod parts;
+mod queues;
 mod traces;
 mod vectors;

@@ -1,4 +1,5 @@
-//! Random operations, each checked against sets counted from the block tables and against the contents of the blocks.
+//! Random operations, each checked against sets counted from the block tables and against the contents of the
+//! blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -235,7 +236,8 @@ impl Machine {
         }
     }
 
-    /// Blocks that the newest token of `sequence` takes: one, unless it falls into a block of the sequence alone.
+    /// Blocks that the newest token of `sequence` takes: one, unless it falls into a block of the sequence
+    /// alone.
     fn append_need(&self, sequence: &Sequence) -> u32 {
         let row: Vec<_> = self.space.get_block_table(sequence.id()).unwrap().iter().collect();
         let position = (sequence.num_tokens() - 1) / self.config.block_size.get();

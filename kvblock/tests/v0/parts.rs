@@ -69,7 +69,9 @@ proptest! {
     /// However tokens arrive, the blocks are the tokens cut every `block_size`.
     #[test]
     fn logical_blocks_are_chunks(
-        block_size in 1u32..6, prompt in prop::collection::vec(0u32..1000, 0..20), output in prop::collection::vec(0u32..1000, 0..20),
+        block_size in 1u32..6,
+        prompt in prop::collection::vec(0u32..1000, 0..20),
+        output in prop::collection::vec(0u32..1000, 0..20),
     ) {
         let size = BlockSize::new(block_size).unwrap();
         let mut sequence = Sequence::new(SeqId::new(1), &prompt, size);
@@ -80,7 +82,8 @@ proptest! {
         prop_assert_eq!(sequence.num_tokens() as usize, tokens.len());
         prop_assert_eq!(sequence.token_ids().collect::<Vec<_>>(), tokens.clone());
         prop_assert_eq!(sequence.num_logical_blocks(), size.blocks_for(sequence.num_tokens()));
-        for ((i, block), chunk) in (0..).zip(sequence.logical_token_blocks()).zip(tokens.chunks(block_size as usize)) {
+        let chunks = tokens.chunks(block_size as usize);
+        for ((i, block), chunk) in (0..).zip(sequence.logical_token_blocks()).zip(chunks) {
             let mut positions = chunk.to_vec();
             positions.resize(block_size as usize, BLANK);
             prop_assert_eq!(block.block_number().get(), i);
@@ -101,12 +104,15 @@ proptest! {
         let mut copies = CopyList::new();
         copies.extend(moves.iter().copied());
 
-        let run = |memory: &mut [u32; 5], src: BlockId, dst: BlockId| memory[dst.get() as usize] = memory[src.get() as usize];
+        let run = |memory: &mut [u32; 5], src: BlockId, dst: BlockId| {
+            memory[dst.get() as usize] = memory[src.get() as usize];
+        };
         let mut expected = [0, 1, 2, 3, 4];
         moves.iter().for_each(|m| run(&mut expected, m.src, m.dst));
         let (mut forward, mut backward) = ([0, 1, 2, 3, 4], [0, 1, 2, 3, 4]);
         for wave in copies.waves() {
-            let pairs: Vec<_> = wave.iter().flat_map(|(src, dsts)| dsts.iter().map(|dst| (*src, *dst))).collect();
+            let pairs = wave.iter().flat_map(|(src, dsts)| dsts.iter().map(|dst| (*src, *dst)));
+            let pairs: Vec<_> = pairs.collect();
             pairs.iter().for_each(|&(src, dst)| run(&mut forward, src, dst));
             pairs.iter().rev().for_each(|&(src, dst)| run(&mut backward, src, dst));
         }

@@ -3,13 +3,16 @@
 use core::fmt::Write;
 
 use insta::assert_snapshot;
-use kvblock::v0::{BlockMove, BlockSpaceConfig, BlockSpaceManager, Device, SeqState, SequenceGroup};
+use kvblock::v0::{
+    BlockMove, BlockSpaceConfig, BlockSpaceManager, Device, FinishReason, GroupQueues, PreemptionMode,
+    SeqState, Sequence, SequenceGroup, StepOps,
+};
 use kvblock::{BlockId, SeqId};
 
 use crate::vectors::{group, q, size};
 
-/// One row an operation, one column a sequence: the block table, `'` for a block on the CPU, `*n` for a block that n
-/// tables name.
+/// One row an operation, one column a sequence: the block table, `'` for a block on the CPU, `*n` for a block
+/// that n tables name.
 struct Trace {
     space: BlockSpaceManager,
     seqs: Vec<SeqId>,
@@ -149,5 +152,60 @@ fn window_of_two_blocks_with_a_fork() {
     append q2               | 3 2 3 2 3           | 5 4 5 4             | 2 4'
     append q2               | 3 2 3 2 3           | 5 4 5 4             | 2 4'
     out 3>3 2>2 5>1 4>0     | 3' 2' 3' 2' 3'      | 1' 0' 1' 0'         | 6 0'
+    ");
+}
+
+/// A column a step: `P` prefill, `d` decode, `r` preempted by recomputation, `s` swapped out, `D` swapped in
+/// and decoded, `.` idle, blank after the end.
+#[test]
+fn latest_arrival_gives_way_and_swapped_groups_return_first() {
+    let mut space = BlockSpaceManager::new(BlockSpaceConfig::new(size(2), 8, 8)).unwrap();
+    let mut queues = GroupQueues::new();
+    let output_lens = [8, 6, 6, 2];
+    let groups = [group(0..1, 3, 2), group(1..3, 4, 2), group(3..4, 2, 2), group(4..5, 4, 2)];
+    let ids: Vec<_> = groups.iter().map(SequenceGroup::id).collect();
+    groups.into_iter().for_each(|g| queues.submit(g));
+
+    let (mut rows, mut ops) = (vec![String::new(); ids.len()], StepOps::default());
+    let mut alive = [true; 4];
+    for step in 0.. {
+        assert!(step < 100, "{queues:?}");
+        if queues.is_empty() {
+            break;
+        }
+        queues.step(&mut space, &mut ops).unwrap();
+        for ((row, id), alive) in rows.iter_mut().zip(&ids).zip(&mut alive) {
+            *alive &= !ops.done.iter().any(|g| g.id() == *id);
+            row.push(match ops.preempted.iter().find(|(preempted, _)| preempted == id) {
+                Some((_, PreemptionMode::Recompute)) => 'r',
+                Some((_, PreemptionMode::Swap)) => 's',
+                None if ops.resumed.contains(id) => 'D',
+                None if ops.prefill.contains(id) => 'P',
+                None if ops.decode.contains(id) => 'd',
+                None if *alive => '.',
+                None => ' ',
+            });
+        }
+        let ran = [&ops.prefill[..], &ops.decode[..]].concat();
+        for g in queues.running_mut().iter_mut().filter(|g| ran.contains(&g.id())) {
+            let output_len = output_lens[ids.iter().position(|id| *id == g.id()).unwrap()];
+            let seqs: Vec<_> = g.in_state(SeqState::Running).map(Sequence::id).collect();
+            for seq in seqs {
+                let sequence = g.get_mut(seq).unwrap();
+                sequence.append_token(0);
+                if sequence.num_tokens() - sequence.prompt_len() == output_len {
+                    let reason = FinishReason::LengthCapped;
+                    sequence.set_state(SeqState::Finished(reason)).unwrap();
+                }
+            }
+        }
+    }
+    let drawing: String =
+        rows.iter().zip(&ids).map(|(row, id)| format!("{id:?} {}\n", row.trim_end())).collect();
+    assert_snapshot!(drawing, @r"
+    g0 Pddddddd
+    g1 Pds.....D.ddd
+    g3 Pdr......Pr..Pdd
+    g4 Pr...........P
     ");
 }
