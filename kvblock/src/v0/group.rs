@@ -6,9 +6,9 @@ use crate::SeqId;
 /// A request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
-pub struct GroupId(u64);
+pub struct RequestId(u64);
 
-impl GroupId {
+impl RequestId {
     /// Wraps a raw id.
     #[must_use]
     pub const fn new(id: u64) -> Self {
@@ -22,16 +22,16 @@ impl GroupId {
     }
 }
 
-impl fmt::Debug for GroupId {
+impl fmt::Debug for RequestId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "g{}", self.0)
+        write!(f, "r{}", self.0)
     }
 }
 
 /// The sequences of one request: admitted, preempted and resumed together, since they share blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SequenceGroup {
-    id: GroupId,
+    id: RequestId,
     /// Time of arrival in any unit; the earliest is served first.
     arrival: u64,
     sequences: Vec<Sequence>,
@@ -43,7 +43,7 @@ impl SequenceGroup {
     /// # Errors
     /// [`BlockSpaceError::DuplicateSeq`] when two sequences have one id.
     pub fn new(
-        id: GroupId,
+        id: RequestId,
         arrival: u64,
         sequences: impl IntoIterator<Item = Sequence>,
     ) -> Result<Self, BlockSpaceError> {
@@ -86,7 +86,7 @@ impl SequenceGroup {
 
     /// The id of the request.
     #[must_use]
-    pub const fn id(&self) -> GroupId {
+    pub const fn id(&self) -> RequestId {
         self.id
     }
 

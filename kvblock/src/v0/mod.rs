@@ -39,7 +39,7 @@ mod table;
 pub use allocator::{BlockAllocator, Device, PhysicalTokenBlock};
 pub use copies::{BlockMove, CopyList};
 pub use error::BlockSpaceError;
-pub use group::{GroupId, SequenceGroup};
+pub use group::{RequestId, SequenceGroup};
 pub use logical::{BLANK, LogicalTokenBlock, TokenId};
 pub use preempt::{Preemption, PreemptionMode, preempt};
 pub use queues::{GroupQueues, StepOps};

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use super::preempt::preempt;
 use super::{
-    AllocStatus, BlockMove, BlockSpaceError, BlockSpaceManager, CopyList, FinishReason, GroupId, Preemption,
-    PreemptionMode, SeqState, SequenceGroup,
+    AllocStatus, BlockMove, BlockSpaceError, BlockSpaceManager, CopyList, FinishReason, Preemption,
+    PreemptionMode, RequestId, SeqState, SequenceGroup,
 };
 
 /// What one step does, in the order of execution: `swap_out`, `swap_in`, `copies`, then the tokens of
@@ -15,13 +15,13 @@ pub struct StepOps {
     /// Groups that left: every sequence is finished, as ignored when the group can never fit.
     pub done: Vec<SequenceGroup>,
     /// Groups to run over all their tokens, once for all waiting sequences of a group.
-    pub prefill: Vec<GroupId>,
+    pub prefill: Vec<RequestId>,
     /// Groups to run over the newest token of each running sequence.
-    pub decode: Vec<GroupId>,
+    pub decode: Vec<RequestId>,
     /// Groups that gave their blocks back.
-    pub preempted: Vec<(GroupId, PreemptionMode)>,
+    pub preempted: Vec<(RequestId, PreemptionMode)>,
     /// Groups swapped in; they are in `decode` too.
-    pub resumed: Vec<GroupId>,
+    pub resumed: Vec<RequestId>,
     /// From GPU block to CPU block.
     pub swap_out: Vec<BlockMove>,
     /// From CPU block to GPU block.

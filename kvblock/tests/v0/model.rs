@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kvblock::v0::{
     AllocStatus, BlockSpaceConfig, BlockSpaceError, BlockSpaceManager, CopyList, Device, FinishReason,
-    GroupId, Preemption, SeqState, Sequence, SequenceGroup, preempt,
+    Preemption, RequestId, SeqState, Sequence, SequenceGroup, preempt,
 };
 use kvblock::{BlockId, BlockSize, SeqId};
 use proptest::prelude::*;
@@ -134,7 +134,7 @@ impl Machine {
                 let sequences: Vec<_> = (0..*width)
                     .map(|_| Sequence::new(self.seq_id(), &prompt, self.config.block_size))
                     .collect();
-                let id = GroupId::new(self.next_seq);
+                let id = RequestId::new(self.next_seq);
                 self.groups.push(SequenceGroup::new(id, 0, sequences).unwrap());
             }
             Op::Reset => {

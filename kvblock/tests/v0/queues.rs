@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use kvblock::v0::{
-    BlockSpaceConfig, BlockSpaceManager, Device, FinishReason, GroupId, GroupQueues, SeqState, Sequence,
+    BlockSpaceConfig, BlockSpaceManager, Device, FinishReason, GroupQueues, RequestId, SeqState, Sequence,
     SequenceGroup, StepOps,
 };
 use kvblock::{BlockSize, SeqId};
@@ -35,7 +35,7 @@ struct Engine {
     space: BlockSpaceManager,
     queues: GroupQueues,
     memory: Memory,
-    loads: BTreeMap<GroupId, Load>,
+    loads: BTreeMap<RequestId, Load>,
     next_token: u32,
     next_seq: u64,
 }
@@ -56,8 +56,8 @@ impl Engine {
             let width = if load.forks { 1 } else { load.samples };
             let sequences: Vec<_> =
                 (0..width).map(|_| Sequence::new(engine.seq_id(), &prompt, config.block_size)).collect();
-            engine.loads.insert(GroupId::new(id), *load);
-            engine.queues.submit(SequenceGroup::new(GroupId::new(id), id, sequences).unwrap());
+            engine.loads.insert(RequestId::new(id), *load);
+            engine.queues.submit(SequenceGroup::new(RequestId::new(id), id, sequences).unwrap());
         }
         engine
     }

@@ -203,9 +203,9 @@ fn latest_arrival_gives_way_and_swapped_groups_return_first() {
     let drawing: String =
         rows.iter().zip(&ids).map(|(row, id)| format!("{id:?} {}\n", row.trim_end())).collect();
     assert_snapshot!(drawing, @r"
-    g0 Pddddddd
-    g1 Pds.....D.ddd
-    g3 Pdr......Pr..Pdd
-    g4 Pr...........P
+    r0 Pddddddd
+    r1 Pds.....D.ddd
+    r3 Pdr......Pr..Pdd
+    r4 Pr...........P
     ");
 }

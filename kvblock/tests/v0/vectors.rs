@@ -2,7 +2,7 @@
 
 use kvblock::v0::{
     AllocStatus, BlockMove, BlockSpaceConfig, BlockSpaceError, BlockSpaceManager, Device, FinishReason,
-    GroupId, Preemption, PreemptionMode, SeqState, Sequence, SequenceGroup, preempt,
+    Preemption, PreemptionMode, RequestId, SeqState, Sequence, SequenceGroup, preempt,
 };
 use kvblock::{BlockId, BlockSize, SeqId, SlotId, TokenIdx};
 
@@ -19,7 +19,7 @@ pub(crate) fn group(ids: core::ops::Range<u64>, prompt_len: u32, block_size: u32
     let prompt: Vec<_> = (0..prompt_len).collect();
     let first = ids.start;
     SequenceGroup::new(
-        GroupId::new(first),
+        RequestId::new(first),
         first,
         ids.map(|id| Sequence::new(q(id), &prompt, size(block_size))),
     )
