@@ -17,6 +17,7 @@ mod pool;
 mod spec;
 mod stats;
 mod table;
+pub mod v0;
 
 pub use cache::{Allocation, BlockCopy, KvCache, SlotRequest};
 pub use cache_map::CacheKey;
