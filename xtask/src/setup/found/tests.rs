@@ -59,16 +59,16 @@ fn loader_and_drivers_are_found_where_the_loaders_look() {
         ("/etc/vulkan/icd.d/gone.json", &manifest("libGLX_gone.so.0")),
         ("/etc/vulkan/icd.d/broken.json", "{"),
         ("/etc/vulkan/icd.d/README", "not a manifest"),
-        ("/home/ada/.local/share/vulkan/icd.d/relative.json", &manifest("../../own/libown.so")),
-        ("/home/ada/.local/share/own/libown.so", ""),
+        ("/people/ada/.local/share/vulkan/icd.d/relative.json", &manifest("../../own/libown.so")),
+        ("/people/ada/.local/share/own/libown.so", ""),
     ];
     // The file system resolves `..` only through folders that exist, as the Vulkan loader does.
     let root = machine(&files);
-    insta::assert_snapshot!(drawn(&vulkan(&host(&root, &[("HOME", "/home/ada")]))), @"
+    insta::assert_snapshot!(drawn(&vulkan(&host(&root, &[("HOME", "/people/ada")]))), @"
     loader /opt/lib/libvulkan.so.1
     /etc/vulkan/icd.d/broken.json -> -
     /etc/vulkan/icd.d/gone.json -> -
-    /home/ada/.local/share/vulkan/icd.d/relative.json -> /home/ada/.local/share/vulkan/icd.d/../../own/libown.so
+    /people/ada/.local/share/vulkan/icd.d/relative.json -> /people/ada/.local/share/vulkan/icd.d/../../own/libown.so
     /usr/share/vulkan/icd.d/absolute.json -> /usr/lib/vendor/libvendor.so
     /usr/share/vulkan/icd.d/bare.json -> /opt/lib/libvulkan_bare.so
     usable true
