@@ -1,0 +1,239 @@
+//! A small runtime over wgpu: one adapter, typed buffers, recorded passes, cached pipelines and bind groups.
+//!
+//! Work is data first. A [`Pass`] records dispatches; [`Gpu::submit`] is the one place that encodes them. Kernels of
+//! other crates run in the same way: make a [`Kernel`](crate::Kernel), a [`Variant`](crate::Variant) of it, and
+//! record.
+
+mod adapter;
+mod buffer;
+mod error;
+mod pass;
+mod pipeline;
+mod submit;
+
+pub use adapter::adapters;
+pub use buffer::{Buf, Raw};
+pub use error::GpuError;
+pub use pass::{Bind, Pass, Read};
+pub use pipeline::Pipeline;
+pub use submit::{Outcome, Pending, Timing};
+pub use wgpu;
+
+use pipeline::{BindGroupKey, PipelineCache};
+use rustc_hash::FxHashMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// How much of the adapter the kernels use. All levels give results within the same tolerances.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Level {
+    /// WebGPU's default limits and nothing optional.
+    Baseline,
+    /// Subgroup operations, of any subgroup size.
+    Subgroup,
+    /// Cooperative matrices (f16 in, f32 out, 16 x 16).
+    Coop,
+}
+
+/// Whether kernels carry bounds checks.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Checks {
+    /// Every access is checked: tests run so.
+    On,
+    /// Kernels run as trusted modules: about twice as fast where they are bound by memory.
+    Off,
+}
+
+/// What to open.
+#[derive(Clone, Debug)]
+pub struct GpuOptions {
+    /// Index of [`adapters`] or part of an adapter's name; the best one if `None`.
+    pub device: Option<String>,
+    /// The highest level to use.
+    pub level: Level,
+    /// Bounds checks in kernels.
+    pub checks: Checks,
+}
+
+impl GpuOptions {
+    /// The best adapter at its best level, with `checks`.
+    #[must_use]
+    pub fn new(checks: Checks) -> Self {
+        Self { device: None, level: Level::Coop, checks }
+    }
+}
+
+/// An open device.
+#[derive(Debug)]
+pub struct Gpu {
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    info: wgpu::AdapterInfo,
+    level: Level,
+    checks: Checks,
+    allocated: Arc<AtomicU64>,
+    next_id: AtomicU64,
+    fault: Arc<Fault>,
+    pipelines: Mutex<PipelineCache>,
+    bind_groups: Mutex<FxHashMap<BindGroupKey, wgpu::BindGroup>>,
+    scratch: Mutex<submit::Scratch>,
+}
+
+/// The first error that arrived outside a call: submissions report it.
+#[derive(Debug, Default)]
+struct Fault {
+    lost: OnceLock<String>,
+    error: Mutex<Option<String>>,
+}
+
+/// Features used where the adapter has them; nothing depends on any of them.
+const OPTIONAL: wgpu::Features = wgpu::Features::SUBGROUP
+    .union(wgpu::Features::SHADER_F16)
+    .union(wgpu::Features::TIMESTAMP_QUERY)
+    .union(wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES)
+    .union(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS);
+
+impl Gpu {
+    /// Opens an adapter with all its limits and every optional feature it has.
+    ///
+    /// # Errors
+    /// No adapter, none that matches, one under the limits that every kernel needs, or one that does not open.
+    pub fn open(options: &GpuOptions) -> Result<Self, GpuError> {
+        let adapter = adapter::choose(options.device.as_deref())?;
+        let info = adapter.get_info();
+        let limits = adapter.limits();
+        check_limits(&info.name, &limits)?;
+        let level = best_level(&adapter).min(options.level);
+        let mut features = adapter.features() & OPTIONAL;
+        if level == Level::Coop {
+            features |= wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
+        }
+        let descriptor = wgpu::DeviceDescriptor {
+            label: Some("pagoda"),
+            required_features: features,
+            required_limits: limits,
+            experimental_features: pipeline::experimental(level == Level::Coop),
+            memory_hints: wgpu::MemoryHints::Performance,
+            trace: wgpu::Trace::Off,
+        };
+        let opened = pollster::block_on(adapter.request_device(&descriptor));
+        let (device, queue) =
+            opened.map_err(|source| GpuError::Open { adapter: info.name.clone(), source })?;
+        Ok(Self {
+            fault: watch(&device),
+            device,
+            queue,
+            info,
+            level,
+            checks: options.checks,
+            allocated: Arc::default(),
+            next_id: AtomicU64::new(0),
+            pipelines: Mutex::default(),
+            bind_groups: Mutex::default(),
+            scratch: Mutex::default(),
+        })
+    }
+
+    /// The adapter's name, driver, type and subgroup sizes.
+    #[must_use]
+    pub fn info(&self) -> &wgpu::AdapterInfo {
+        &self.info
+    }
+
+    /// The device's limits, which are the adapter's.
+    #[must_use]
+    pub fn limits(&self) -> wgpu::Limits {
+        self.device.limits()
+    }
+
+    /// The features in use.
+    #[must_use]
+    pub fn features(&self) -> wgpu::Features {
+        self.device.features()
+    }
+
+    /// The level that kernels are built for.
+    #[must_use]
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
+    /// Whether kernels carry bounds checks.
+    #[must_use]
+    pub fn checks(&self) -> Checks {
+        self.checks
+    }
+
+    /// Whether the adapter is a CPU: loads at one address for all lanes are then cheap, gathers are not, and
+    /// barriers switch contexts.
+    #[must_use]
+    pub fn is_cpu(&self) -> bool {
+        self.info.device_type == wgpu::DeviceType::Cpu
+    }
+
+    /// The largest binding in bytes: what one storage buffer may hold.
+    #[must_use]
+    pub fn max_binding_bytes(&self) -> u64 {
+        let limits = self.device.limits();
+        limits.max_buffer_size.min(limits.max_storage_buffer_binding_size)
+    }
+
+    /// What went wrong outside a call since the last question, if anything did.
+    fn fault(&self) -> Result<(), GpuError> {
+        if let Some(message) = self.fault.lost.get() {
+            return Err(GpuError::Lost { message: message.clone() });
+        }
+        match self.fault.error.lock().expect("no holder of this lock panics").take() {
+            Some(message) => Err(GpuError::Validation { message }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Collects what wgpu would otherwise panic about.
+fn watch(device: &wgpu::Device) -> Arc<Fault> {
+    let fault = Arc::new(Fault::default());
+    let errors = Arc::clone(&fault);
+    device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
+        let mut first = errors.error.lock().expect("no holder of this lock panics");
+        first.get_or_insert_with(|| error.to_string());
+    }));
+    let lost = Arc::clone(&fault);
+    device.set_device_lost_callback(move |reason, message| {
+        if reason != wgpu::DeviceLostReason::Destroyed {
+            // Later reasons follow from the first.
+            let _ = lost.lost.set(message);
+        }
+    });
+    fault
+}
+
+fn best_level(adapter: &wgpu::Adapter) -> Level {
+    let features = adapter.features();
+    if !features.contains(wgpu::Features::SUBGROUP) {
+        return Level::Baseline;
+    }
+    let coop = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX | wgpu::Features::SHADER_F16;
+    let fits = adapter.cooperative_matrix_properties().iter().any(|p| {
+        (p.m_size, p.n_size, p.k_size) == (16, 16, 16)
+            && p.ab_type == wgpu::CooperativeScalarType::F16
+            && p.cr_type == wgpu::CooperativeScalarType::F32
+    });
+    if features.contains(coop) && fits { Level::Coop } else { Level::Subgroup }
+}
+
+/// WebGPU's defaults, which every kernel stays inside.
+fn check_limits(adapter: &str, limits: &wgpu::Limits) -> Result<(), GpuError> {
+    let needed: [(&'static str, u64, u64); 4] = [
+        ("maxStorageBuffersPerShaderStage", limits.max_storage_buffers_per_shader_stage.into(), 8),
+        ("maxComputeWorkgroupStorageSize", limits.max_compute_workgroup_storage_size.into(), 16384),
+        ("maxComputeInvocationsPerWorkgroup", limits.max_compute_invocations_per_workgroup.into(), 256),
+        ("maxStorageBufferBindingSize", limits.max_storage_buffer_binding_size, 128 << 20),
+    ];
+    for (limit, value, needed) in needed {
+        if value < needed {
+            return Err(GpuError::Limit { adapter: adapter.into(), limit, value, needed });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,63 @@
+//! Which adapter: discrete before integrated before software, or the one asked for.
+
+use super::GpuError;
+use wgpu::{Adapter, Backends, DeviceType, Instance};
+
+/// One line about every adapter, in the order of preference; the index is what `--device` takes.
+#[must_use]
+pub fn adapters() -> Vec<wgpu::AdapterInfo> {
+    list().iter().map(Adapter::get_info).collect()
+}
+
+/// The adapters, best first.
+pub(super) fn list() -> Vec<Adapter> {
+    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+    descriptor.backends = Backends::PRIMARY;
+    let instance = Instance::new(descriptor);
+    let mut found = pollster::block_on(instance.enumerate_adapters(Backends::PRIMARY));
+    found.sort_by_key(|a| rank(a.get_info().device_type));
+    found
+}
+
+fn rank(kind: DeviceType) -> u8 {
+    match kind {
+        DeviceType::DiscreteGpu => 0,
+        DeviceType::IntegratedGpu => 1,
+        DeviceType::VirtualGpu => 2,
+        DeviceType::Other => 3,
+        DeviceType::Cpu => 4,
+    }
+}
+
+/// The adapter that `wanted` names: an index of [`adapters`], or part of a name in any case.
+pub(super) fn choose(wanted: Option<&str>) -> Result<Adapter, GpuError> {
+    let mut found = list();
+    if found.is_empty() {
+        return Err(GpuError::NoAdapter);
+    }
+    let position = match wanted {
+        None => Some(0),
+        Some(text) => match text.parse::<usize>() {
+            Ok(index) => (index < found.len()).then_some(index),
+            Err(_) => {
+                let text = text.to_lowercase();
+                found.iter().position(|a| a.get_info().name.to_lowercase().contains(&text))
+            }
+        },
+    };
+    match position {
+        Some(index) => Ok(found.swap_remove(index)),
+        None => Err(GpuError::NoSuchAdapter {
+            wanted: wanted.unwrap_or_default().into(),
+            available: describe(&found),
+        }),
+    }
+}
+
+fn describe(found: &[Adapter]) -> String {
+    let lines = found.iter().enumerate().map(|(index, adapter)| {
+        let info = adapter.get_info();
+        format!("  {index}: {} ({:?}, {})", info.name, info.device_type, info.backend)
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}

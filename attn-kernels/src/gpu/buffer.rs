@@ -1,0 +1,156 @@
+//! Typed device buffers.
+
+use super::{Gpu, GpuError};
+use bytemuck::Pod;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A storage buffer of `T`s. Cloning shares it.
+#[derive(Debug)]
+pub struct Buf<T> {
+    raw: Raw,
+    len: usize,
+    element: PhantomData<fn() -> T>,
+}
+
+impl<T> Clone for Buf<T> {
+    fn clone(&self) -> Self {
+        Self { raw: self.raw.clone(), len: self.len, element: PhantomData }
+    }
+}
+
+/// A device buffer without its element type, as dispatches bind it.
+#[derive(Clone, Debug)]
+pub struct Raw {
+    pub(super) buffer: wgpu::Buffer,
+    pub(super) id: u64,
+    bytes: u64,
+    _accounted: Arc<Accounted>,
+}
+
+impl Raw {
+    /// The wgpu buffer itself, for work outside this crate.
+    #[must_use]
+    pub fn wgpu(&self) -> &wgpu::Buffer {
+        &self.buffer
+    }
+
+    /// Size in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// Gives the bytes of a buffer back to the device's account when its last handle goes.
+#[derive(Debug)]
+struct Accounted {
+    bytes: u64,
+    account: Arc<AtomicU64>,
+}
+
+impl Drop for Accounted {
+    fn drop(&mut self) {
+        self.account.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl<T> Buf<T> {
+    /// Length in elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The untyped buffer, to bind it.
+    #[must_use]
+    pub fn raw(&self) -> &Raw {
+        &self.raw
+    }
+}
+
+impl Gpu {
+    /// A zeroed storage buffer of `len` elements (at least one is allocated).
+    ///
+    /// # Errors
+    /// [`GpuError::BufferTooLarge`] over the device's limits, [`GpuError::OutOfMemory`] when memory is short.
+    pub fn buffer<T: Pod>(&self, label: &str, len: usize) -> Result<Buf<T>, GpuError> {
+        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+        let bytes = (len.max(1) * size_of::<T>()).next_multiple_of(16) as u64;
+        let raw = self.raw_buffer(label, bytes, usage)?;
+        Ok(Buf { raw, len, element: PhantomData })
+    }
+
+    /// A storage buffer that holds `data`.
+    ///
+    /// # Errors
+    /// As [`Gpu::buffer`].
+    pub fn upload<T: Pod>(&self, label: &str, data: &[T]) -> Result<Buf<T>, GpuError> {
+        let buf = self.buffer(label, data.len())?;
+        self.write(&buf, 0, data);
+        Ok(buf)
+    }
+
+    /// Writes `data` at element `at`, ordered before the next submission.
+    ///
+    /// # Panics
+    /// When `data` does not fit, or `at` and the length are not multiples of 4 bytes.
+    pub fn write<T: Pod>(&self, buf: &Buf<T>, at: usize, data: &[T]) {
+        assert!(at + data.len() <= buf.len, "write of {} at {at} into {} elements", data.len(), buf.len);
+        if !data.is_empty() {
+            let bytes = bytemuck::cast_slice(data);
+            self.queue.write_buffer(&buf.raw.buffer, (at * size_of::<T>()) as u64, bytes);
+        }
+    }
+
+    /// Reads elements `range` back; waits for all work submitted so far.
+    ///
+    /// # Errors
+    /// [`GpuError::Lost`] and what earlier work left.
+    pub fn read<T: Pod>(&self, buf: &Buf<T>, range: Range<usize>) -> Result<Vec<T>, GpuError> {
+        let mut pass = super::Pass::new("read");
+        let read = pass.read(buf, range);
+        let outcome = self.submit(pass)?.wait()?;
+        Ok(outcome.get(read))
+    }
+
+    /// A buffer of any usage, counted in [`Gpu::allocated_bytes`].
+    pub(super) fn raw_buffer(
+        &self,
+        label: &str,
+        bytes: u64,
+        usage: wgpu::BufferUsages,
+    ) -> Result<Raw, GpuError> {
+        let limits = self.device.limits();
+        let limit = limits.max_buffer_size.min(limits.max_storage_buffer_binding_size);
+        if bytes > limit {
+            return Err(GpuError::BufferTooLarge { label: label.into(), bytes, limit });
+        }
+        let scope = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let descriptor =
+            wgpu::BufferDescriptor { label: Some(label), size: bytes, usage, mapped_at_creation: false };
+        let buffer = self.device.create_buffer(&descriptor);
+        if pollster::block_on(scope.pop()).is_some() {
+            let allocated = self.allocated_bytes();
+            return Err(GpuError::OutOfMemory { label: label.into(), bytes, allocated });
+        }
+        self.allocated.fetch_add(bytes, Ordering::Relaxed);
+        let accounted = Arc::new(Accounted { bytes, account: Arc::clone(&self.allocated) });
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        Ok(Raw { buffer, id, bytes, _accounted: accounted })
+    }
+
+    /// Bytes in live buffers made through this device.
+    #[must_use]
+    pub fn allocated_bytes(&self) -> u64 {
+        self.allocated.load(Ordering::Relaxed)
+    }
+}

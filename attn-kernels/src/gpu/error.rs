@@ -1,0 +1,85 @@
+//! Everything that can go wrong on the GPU, as values.
+
+/// Why GPU work did not happen.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GpuError {
+    /// No adapter at all.
+    #[error(
+        "no GPU adapter found; on Linux install a Vulkan driver (for a software one: \
+         apt-get install libvulkan1 mesa-vulkan-drivers)"
+    )]
+    NoAdapter,
+    /// `--device` matches no adapter.
+    #[error("no adapter matches `{wanted}`; available:\n{available}")]
+    NoSuchAdapter {
+        /// The name or index asked for.
+        wanted: String,
+        /// One line an adapter.
+        available: String,
+    },
+    /// The adapter cannot do what every kernel needs.
+    #[error("adapter {adapter}: {limit} is {value}, {needed} are needed")]
+    Limit {
+        /// The adapter.
+        adapter: String,
+        /// The limit's name in WebGPU.
+        limit: &'static str,
+        /// What the adapter has.
+        value: u64,
+        /// What is needed.
+        needed: u64,
+    },
+    /// The adapter refused to open.
+    #[error("adapter {adapter} did not open")]
+    Open {
+        /// The adapter.
+        adapter: String,
+        /// The reason.
+        #[source]
+        source: wgpu::RequestDeviceError,
+    },
+    /// A buffer larger than a binding may be.
+    #[error("buffer {label} of {bytes} bytes is over the device's limit of {limit} bytes")]
+    BufferTooLarge {
+        /// The buffer.
+        label: String,
+        /// Its size.
+        bytes: u64,
+        /// The smaller of the largest buffer and the largest storage binding.
+        limit: u64,
+    },
+    /// The device is out of memory.
+    #[error("out of device memory for buffer {label} of {bytes} bytes ({allocated} bytes already allocated)")]
+    OutOfMemory {
+        /// The buffer.
+        label: String,
+        /// Its size.
+        bytes: u64,
+        /// Bytes in live buffers of this device.
+        allocated: u64,
+    },
+    /// A kernel that does not compose.
+    #[error(transparent)]
+    Compose(#[from] crate::source::ComposeError),
+    /// A kernel that the driver does not take.
+    #[error("kernel {kernel} does not compile: {message}")]
+    Compile {
+        /// The kernel.
+        kernel: &'static str,
+        /// The compiler's words.
+        message: String,
+    },
+    /// The device was lost (driver reset, unplugged, watchdog).
+    #[error("the device was lost: {message}")]
+    Lost {
+        /// The driver's words.
+        message: String,
+    },
+    /// wgpu refused a call: a bug in the caller.
+    #[error("GPU validation: {message}")]
+    Validation {
+        /// wgpu's words.
+        message: String,
+    },
+}

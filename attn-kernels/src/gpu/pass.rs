@@ -1,0 +1,172 @@
+//! Recorded GPU work: plain data until it is submitted.
+
+use super::{Buf, Pipeline, Raw};
+use bytemuck::Pod;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Offsets of uniform bindings are multiples of this in WebGPU.
+const PARAMS_ALIGN: usize = 256;
+
+/// A list of dispatches, copies and readbacks, in order.
+#[derive(Debug)]
+pub struct Pass {
+    pub(super) label: &'static str,
+    pub(super) commands: Vec<Command>,
+    pub(super) params: Vec<u8>,
+    /// Equal parameter blocks share their place: most layers of a model differ only in buffers.
+    places: FxHashMap<SmallVec<[u8; 64]>, u32>,
+    pub(super) reads: Vec<(Raw, Range<u64>)>,
+}
+
+#[derive(Debug)]
+pub(super) enum Command {
+    Dispatch(Dispatch),
+    Copy {
+        from: Raw,
+        from_at: u64,
+        to: Raw,
+        to_at: u64,
+        bytes: u64,
+    },
+    /// Ends a submission here, so that no submission runs longer than a driver's watchdog allows.
+    Cut,
+}
+
+#[derive(Debug)]
+pub(super) struct Dispatch {
+    pub(super) pipeline: Arc<Pipeline>,
+    pub(super) bindings: SmallVec<[Bind; 8]>,
+    pub(super) params_at: u32,
+    pub(super) workgroups: [u32; 3],
+}
+
+/// A buffer, or the part of one from a byte offset on, bound to a kernel.
+#[derive(Clone, Debug)]
+pub struct Bind {
+    pub(super) raw: Raw,
+    pub(super) offset: u64,
+}
+
+impl Bind {
+    /// Binds from `offset` bytes on; a multiple of the device's `min_storage_buffer_offset_alignment`.
+    #[must_use]
+    pub fn at(raw: &Raw, offset: u64) -> Self {
+        Self { raw: raw.clone(), offset }
+    }
+}
+
+impl<T> From<&Buf<T>> for Bind {
+    fn from(buf: &Buf<T>) -> Self {
+        Self { raw: buf.raw().clone(), offset: 0 }
+    }
+}
+
+impl From<&Raw> for Bind {
+    fn from(raw: &Raw) -> Self {
+        Self { raw: raw.clone(), offset: 0 }
+    }
+}
+
+/// Names a readback of a pass; [`Outcome::get`](super::Outcome::get) turns it into data.
+#[derive(Debug)]
+pub struct Read<T> {
+    pub(super) index: usize,
+    pub(super) element: PhantomData<fn() -> T>,
+}
+
+impl Pass {
+    /// An empty pass.
+    #[must_use]
+    pub fn new(label: &'static str) -> Self {
+        Self {
+            label,
+            commands: Vec::new(),
+            params: Vec::new(),
+            places: FxHashMap::default(),
+            reads: Vec::new(),
+        }
+    }
+
+    /// Records one dispatch. `bindings` are bindings 1, 2, ... of the kernel; a dispatch of no workgroups is left out.
+    ///
+    /// # Panics
+    /// When the parameter block's size or the number of bindings is not the kernel's, or a dimension exceeds
+    /// 65,535 workgroups.
+    pub fn dispatch<P: Pod>(
+        &mut self,
+        pipeline: &Arc<Pipeline>,
+        params: &P,
+        bindings: &[Bind],
+        workgroups: [u32; 3],
+    ) {
+        let kernel = pipeline.variant.kernel;
+        assert_eq!(size_of::<P>(), kernel.params_bytes, "parameter bytes of kernel {}", kernel.name);
+        assert_eq!(bindings.len(), kernel.bindings.len(), "bindings of kernel {}", kernel.name);
+        assert!(workgroups.iter().all(|n| *n <= 65_535), "kernel {}: workgroups {workgroups:?}", kernel.name);
+        if workgroups.contains(&0) {
+            return;
+        }
+        let params_at = self.place(bytemuck::bytes_of(params));
+        self.commands.push(Command::Dispatch(Dispatch {
+            pipeline: Arc::clone(pipeline),
+            bindings: bindings.iter().cloned().collect(),
+            params_at,
+            workgroups,
+        }));
+    }
+
+    /// Records a copy of `range` (in elements) of `from` to element `at` of `to`.
+    ///
+    /// # Panics
+    /// When either range leaves its buffer.
+    pub fn copy<T: Pod>(&mut self, from: &Buf<T>, range: Range<usize>, to: &Buf<T>, at: usize) {
+        assert!(range.end <= from.len(), "copy of {range:?} from {} elements", from.len());
+        assert!(at + range.len() <= to.len(), "copy of {} to {at} in {} elements", range.len(), to.len());
+        self.commands.push(Command::Copy {
+            from: from.raw().clone(),
+            from_at: (range.start * size_of::<T>()) as u64,
+            to: to.raw().clone(),
+            to_at: (at * size_of::<T>()) as u64,
+            bytes: (range.len() * size_of::<T>()) as u64,
+        });
+    }
+
+    /// Records a readback of `range` (in elements), taken after all work of the pass.
+    ///
+    /// # Panics
+    /// When the range leaves the buffer.
+    pub fn read<T: Pod>(&mut self, buf: &Buf<T>, range: Range<usize>) -> Read<T> {
+        assert!(range.end <= buf.len(), "read of {range:?} from {} elements", buf.len());
+        let bytes = (range.start * size_of::<T>()) as u64..(range.end * size_of::<T>()) as u64;
+        self.reads.push((buf.raw().clone(), bytes));
+        Read { index: self.reads.len() - 1, element: PhantomData }
+    }
+
+    /// Ends a submission here: what follows goes to the device as its own.
+    pub fn cut(&mut self) {
+        if !matches!(self.commands.last(), None | Some(Command::Cut)) {
+            self.commands.push(Command::Cut);
+        }
+    }
+
+    /// Number of dispatches recorded.
+    #[must_use]
+    pub fn dispatches(&self) -> usize {
+        self.commands.iter().filter(|c| matches!(c, Command::Dispatch(_))).count()
+    }
+
+    fn place(&mut self, bytes: &[u8]) -> u32 {
+        if let Some(at) = self.places.get(bytes) {
+            return *at;
+        }
+        let at = u32::try_from(self.params.len()).expect("a pass has under 4 GiB of parameters");
+        self.params.extend_from_slice(bytes);
+        self.params.resize(self.params.len().next_multiple_of(PARAMS_ALIGN), 0);
+        self.places.insert(bytes.into(), at);
+        at
+    }
+}

@@ -1,0 +1,67 @@
+//! What the host knows of each kernel: parameters, bindings, specialisation, grid. One module a kernel, of the same
+//! stem as its `.wgsl` file and its CPU reference.
+
+pub mod cache_write;
+pub mod lse_merge;
+pub mod paged_decode;
+pub mod paged_prefill;
+pub mod paged_reduce;
+
+/// Element type of the paged cache.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum KvDtype {
+    /// Half precision.
+    F16,
+    /// Single precision.
+    F32,
+}
+
+impl KvDtype {
+    /// Bytes an element.
+    #[must_use]
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F16 => 2,
+            Self::F32 => 4,
+        }
+    }
+}
+
+/// Shape of a paged cache: one K and one V buffer.
+///
+/// K `[num_blocks, num_kv_heads, head_dim / x, block_size, x]` with `x = 16 / bytes`,
+/// V `[num_blocks, num_kv_heads, block_size, head_dim]`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct KvShape {
+    /// KV heads.
+    pub num_kv_heads: u32,
+    /// Elements a head, a multiple of 8.
+    pub head_dim: u32,
+    /// Tokens a block, a power of two.
+    pub block_size: u32,
+    /// Element type.
+    pub dtype: KvDtype,
+}
+
+impl KvShape {
+    /// Bytes of one block in one of the two buffers.
+    #[must_use]
+    pub fn block_bytes(&self) -> usize {
+        self.num_kv_heads as usize * self.block_size as usize * self.head_dim as usize * self.dtype.bytes()
+    }
+
+    /// What kernels rely on.
+    ///
+    /// # Panics
+    /// When the head size is not a multiple of 8, or the block size not a power of two from 4 on.
+    pub(crate) fn check(&self) {
+        assert!(self.head_dim.is_multiple_of(8), "head size {} is not a multiple of 8", self.head_dim);
+        let block = self.block_size;
+        assert!(block >= 4 && block.is_power_of_two(), "block size {block} is not a power of two from 4 on");
+    }
+}
+
+/// How many query heads of a KV head one lane or workgroup serves: the largest divisor of the group up to `most`.
+pub(crate) fn heads_together(group: u32, most: u32) -> u32 {
+    (1..=most.min(group)).rev().find(|n| group.is_multiple_of(*n)).unwrap_or(1)
+}

@@ -1,0 +1,59 @@
+//! Keys and values of a step into the paged cache.
+
+use super::{KvDtype, KvShape};
+use crate::{Access, Kernel, Variant};
+use bytemuck::{Pod, Zeroable};
+
+/// Bindings: kv, slots, k_cache, v_cache.
+pub static KERNEL: Kernel = Kernel {
+    name: "cache_write",
+    wgsl: include_str!("../../wgsl/cache_write.wgsl"),
+    modules: &[crate::MODULES],
+    params_bytes: size_of::<CacheWriteParams>(),
+    bindings: &[Access::Read, Access::Read, Access::Write, Access::Write],
+};
+
+/// Uniform parameters.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct CacheWriteParams {
+    /// Rows to write.
+    pub rows: u32,
+    /// KV heads.
+    pub num_kv_heads: u32,
+    /// f32 from one row of the source to the next.
+    pub row_stride: u32,
+    /// Where the keys of a row start.
+    pub k_start: u32,
+    /// Where the values of a row start.
+    pub v_start: u32,
+    /// Zero.
+    pub pad0: u32,
+    /// Zero.
+    pub pad1: u32,
+    /// Zero.
+    pub pad2: u32,
+}
+
+const WG: u32 = 64;
+
+/// The kernel for one cache shape.
+#[must_use]
+pub fn variant(shape: &KvShape) -> Variant {
+    shape.check();
+    let module = match shape.dtype {
+        KvDtype::F16 => "kv_write_f16",
+        KvDtype::F32 => "kv_write_f32",
+    };
+    Variant::new(&KERNEL)
+        .module("kv", module)
+        .size("HEAD_DIM", shape.head_dim)
+        .size("BLOCK_SIZE", shape.block_size)
+        .constant("WG", WG)
+}
+
+/// Workgroups for `rows` rows.
+#[must_use]
+pub fn grid(shape: &KvShape, rows: u32) -> [u32; 3] {
+    [(rows * shape.num_kv_heads * (shape.head_dim / 8)).div_ceil(WG), 1, 1]
+}

@@ -1,0 +1,75 @@
+//! Attention of single query rows over their paged KV, in partitions.
+
+use super::{KvDtype, KvShape, heads_together};
+use crate::{Access, Kernel, Variant};
+use bytemuck::{Pod, Zeroable};
+
+/// Bindings: q, k_cache, v_cache, tables, rows, partial, stats.
+pub static KERNEL: Kernel = Kernel {
+    name: "paged_decode",
+    wgsl: include_str!("../../wgsl/paged_decode.wgsl"),
+    modules: &[crate::MODULES],
+    params_bytes: size_of::<PagedDecodeParams>(),
+    bindings: &[
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Write,
+        Access::Write,
+    ],
+};
+
+/// Keys a workgroup attends. Fixed: a partition size that looked at the batch would make results depend on it.
+pub const PARTITION: u32 = 512;
+
+/// Uniform parameters.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct PagedDecodeParams {
+    /// Query heads.
+    pub num_heads: u32,
+    /// KV heads.
+    pub num_kv_heads: u32,
+    /// f32 from one query row to the next.
+    pub q_stride: u32,
+    /// Partitions of the longest row; with 1 the output is final.
+    pub max_partitions: u32,
+    /// Factor on scores, usually `1 / sqrt(head_dim)`.
+    pub scale: f32,
+    /// Minus infinity, which WGSL cannot write.
+    pub neg_inf: f32,
+    /// Zero.
+    pub pad0: u32,
+    /// Zero.
+    pub pad1: u32,
+}
+
+/// Query heads that share one read of the cache.
+#[must_use]
+pub fn heads_a_group(shape: &KvShape, num_heads: u32) -> u32 {
+    // Scores of 512 keys for 4 heads fill half of WebGPU's workgroup memory.
+    heads_together(num_heads / shape.num_kv_heads, 4)
+}
+
+/// The kernel for one cache shape and `num_heads` query heads.
+#[must_use]
+pub fn variant(shape: &KvShape, num_heads: u32) -> Variant {
+    shape.check();
+    let module = match shape.dtype {
+        KvDtype::F16 => "kv_f16",
+        KvDtype::F32 => "kv_f32",
+    };
+    Variant::new(&KERNEL)
+        .module("kv", module)
+        .size("HEAD_DIM", shape.head_dim)
+        .size("BLOCK_SIZE", shape.block_size)
+        .size("GROUP", heads_a_group(shape, num_heads))
+}
+
+/// Workgroups for `rows` rows of at most `max_partitions` partitions.
+#[must_use]
+pub fn grid(shape: &KvShape, num_heads: u32, rows: u32, max_partitions: u32) -> [u32; 3] {
+    [max_partitions, num_heads / heads_a_group(shape, num_heads), rows]
+}

@@ -1,0 +1,91 @@
+//! Flash attention of many query rows over paged KV.
+
+use super::{KvDtype, KvShape, heads_together};
+use crate::{Access, Kernel, Variant};
+use bytemuck::{Pod, Zeroable};
+
+/// Bindings: q, k_cache, v_cache, tables, tiles, out, lse.
+pub static KERNEL: Kernel = Kernel {
+    name: "paged_prefill",
+    wgsl: include_str!("../../wgsl/paged_prefill.wgsl"),
+    modules: &[crate::MODULES],
+    params_bytes: size_of::<PagedPrefillParams>(),
+    bindings: &[
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Write,
+        Access::Write,
+    ],
+};
+
+/// Uniform parameters.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct PagedPrefillParams {
+    /// Query heads.
+    pub num_heads: u32,
+    /// KV heads.
+    pub num_kv_heads: u32,
+    /// f32 from one query row to the next.
+    pub q_stride: u32,
+    /// Zero.
+    pub pad0: u32,
+    /// Factor on scores, usually `1 / sqrt(head_dim)`.
+    pub scale: f32,
+    /// Minus infinity, which WGSL cannot write.
+    pub neg_inf: f32,
+    /// Zero.
+    pub pad1: u32,
+    /// Zero.
+    pub pad2: u32,
+}
+
+/// How lanes get at keys and values.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum KeyLoads {
+    /// Every lane reads the same address: one broadcast load on GPUs.
+    Uniform,
+    /// Eight lanes read a word each and broadcast it in the subgroup: for drivers that run a load a lane.
+    Broadcast,
+}
+
+/// Query rows a workgroup serves.
+pub const TILE_ROWS: u32 = 64;
+
+/// Query heads a lane serves.
+#[must_use]
+pub fn heads_a_lane(shape: &KvShape, num_heads: u32, loads: KeyLoads) -> u32 {
+    match loads {
+        // Query and output of one head fill a lane's registers.
+        KeyLoads::Uniform => 1,
+        // Registers spill anyway; loads are what costs.
+        KeyLoads::Broadcast => heads_together(num_heads / shape.num_kv_heads, 4),
+    }
+}
+
+/// The kernel for one cache shape and `num_heads` query heads.
+#[must_use]
+pub fn variant(shape: &KvShape, num_heads: u32, loads: KeyLoads) -> Variant {
+    shape.check();
+    let (kv, broadcast) = match shape.dtype {
+        KvDtype::F16 => ("kv_f16", "keys_broadcast_f16"),
+        KvDtype::F32 => ("kv_f32", "keys_broadcast_f32"),
+    };
+    let keys = if loads == KeyLoads::Broadcast { broadcast } else { "keys_uniform" };
+    Variant::new(&KERNEL)
+        .module("kv", kv)
+        .module("keys", keys)
+        .size("HEAD_DIM", shape.head_dim)
+        .size("BLOCK_SIZE", shape.block_size)
+        .size("GROUP", heads_a_lane(shape, num_heads, loads))
+        .constant("WG", TILE_ROWS)
+}
+
+/// Workgroups for `tiles` tiles.
+#[must_use]
+pub fn grid(shape: &KvShape, num_heads: u32, loads: KeyLoads, tiles: u32) -> [u32; 3] {
+    [num_heads / heads_a_lane(shape, num_heads, loads), tiles, 1]
+}

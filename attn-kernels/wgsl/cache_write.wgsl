@@ -1,0 +1,49 @@
+// Writes the keys and values of a step into the paged cache.
+//   kv       rows of row_stride f32; keys of a row at k_start, values at v_start, [num_kv_heads, head_dim] each
+//   slots    [rows] i32 physical slots, -1 = skip
+//   k_cache  K layout of the kv module;  v_cache V layout
+// One lane moves eight elements of one row and head.
+// CPU reference: src/cpu/cache_write.rs
+#import kv = kv_write_f16
+#import HEAD_DIM = 64
+#import BLOCK_SIZE = 16
+override WG: u32 = 64u;
+
+struct CacheWriteParams {
+    rows: u32,
+    num_kv_heads: u32,
+    row_stride: u32, // f32
+    k_start: u32,
+    v_start: u32,
+    pad0: u32,
+    pad1: u32,
+    pad2: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: CacheWriteParams;
+@group(0) @binding(1) var<storage, read> kv: array<f32>;
+@group(0) @binding(2) var<storage, read> slots: array<i32>;
+
+@compute @workgroup_size(WG)
+fn cache_write(@builtin(global_invocation_id) id: vec3<u32>) {
+    let chunks = HEAD_DIM / 8u;
+    let chunk = id.x % chunks;
+    let head = (id.x / chunks) % params.num_kv_heads;
+    let row = id.x / chunks / params.num_kv_heads;
+    if (row >= params.rows) {
+        return;
+    }
+    let slot = slots[row];
+    if (slot < 0) {
+        return;
+    }
+    let block_head = u32(slot) / BLOCK_SIZE * params.num_kv_heads + head;
+    let offset = u32(slot) % BLOCK_SIZE;
+    let at = row * params.row_stride + head * HEAD_DIM + chunk * 8u;
+    k_store(block_head, chunk, offset, at + params.k_start);
+    v_store(block_head, chunk, offset, at + params.v_start);
+}
+
+fn four(at: u32) -> vec4<f32> {
+    return vec4(kv[at], kv[at + 1u], kv[at + 2u], kv[at + 3u]);
+}

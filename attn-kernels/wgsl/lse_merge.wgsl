@@ -1,0 +1,45 @@
+// Merges attention over two disjoint sets of keys, in place into the first.
+//   a_out, b_out  [rows, head_dim] f32 (a row is one head of one query);  a_lse, b_lse [rows] f32, natural log
+// An lse of +inf counts as -inf; with both -inf the result is 0 and -inf.
+// CPU reference: src/cpu/lse_merge.rs
+#import numbers
+#import HEAD_DIM = 64
+override WG: u32 = 64u;
+
+struct LseMergeParams { rows: u32, neg_inf: f32, pad0: u32, pad1: u32 }
+
+@group(0) @binding(0) var<uniform> params: LseMergeParams;
+@group(0) @binding(1) var<storage, read> b_out: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read> b_lse: array<f32>;
+@group(0) @binding(3) var<storage, read_write> a_out: array<vec4<f32>>;
+@group(0) @binding(4) var<storage, read_write> a_lse: array<f32>;
+
+fn usable(lse: f32) -> f32 {
+    return select(LOWEST, lse, abs(lse) < -LOWEST);
+}
+
+@compute @workgroup_size(WG)
+fn lse_merge(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = group.x + group.y * 65535u;
+    let inside = row < params.rows;
+    let safe = min(row, params.rows - 1u);
+    let a = usable(a_lse[safe]);
+    let b = usable(b_lse[safe]);
+    let top = max(a, b);
+    let none = top == LOWEST;
+    let wa = select(exp(a - top), 0.0, a == LOWEST);
+    let wb = select(exp(b - top), 0.0, b == LOWEST);
+    let total = wa + wb;
+    // Every lane has read a_lse before lane 0 writes it.
+    workgroupBarrier();
+    if (!inside) {
+        return;
+    }
+    for (var i = lane; i < HEAD_DIM / 4u; i += WG) {
+        let at = row * (HEAD_DIM / 4u) + i;
+        a_out[at] = select((wa * a_out[at] + wb * b_out[at]) / total, vec4(0.0), none);
+    }
+    if (lane == 0u) {
+        a_lse[row] = select(top + log(total), params.neg_inf, none);
+    }
+}

@@ -1,0 +1,68 @@
+// Merges the partitions of paged_decode.
+//   partial  [n, num_heads, max_partitions, head_dim] f32;  stats [n, num_heads, max_partitions] (max, sum)
+//   rows     [n] vec4<u32>: row of out, KV length, -, -
+//   out      [rows, num_heads, head_dim] f32
+// Lanes share the partitions of a head, then add up in a fixed order. Grid: (num_heads, n).
+// CPU reference: src/cpu/paged_reduce.rs
+#import numbers
+#import HEAD_DIM = 64
+override WG: u32 = 128u;
+
+struct PagedReduceParams { num_heads: u32, max_partitions: u32, pad0: u32, pad1: u32 }
+
+@group(0) @binding(0) var<uniform> params: PagedReduceParams;
+@group(0) @binding(1) var<storage, read> partial: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read> stats: array<vec2<f32>>;
+@group(0) @binding(3) var<storage, read> rows: array<vec4<u32>>;
+@group(0) @binding(4) var<storage, read_write> out: array<vec4<f32>>;
+
+const PARTITION: u32 = 512u;
+const QUADS: u32 = HEAD_DIM / 4u;
+
+var<workgroup> lanes: array<f32, WG>;
+var<workgroup> merge: array<vec4<f32>, WG>;
+
+@compute @workgroup_size(WG)
+fn paged_reduce(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = rows[group.y];
+    let partitions = (row.y + PARTITION - 1u) / PARTITION;
+    let head = (group.y * params.num_heads + group.x) * params.max_partitions;
+    var top = LOWEST;
+    for (var p = lane; p < partitions; p += WG) {
+        top = max(top, stats[head + p].x);
+    }
+    lanes[lane] = top;
+    for (var half = WG / 2u; half > 0u; half /= 2u) {
+        workgroupBarrier();
+        if (lane < half) {
+            lanes[lane] = max(lanes[lane], lanes[lane + half]);
+        }
+    }
+    workgroupBarrier();
+    top = lanes[0];
+    workgroupBarrier();
+
+    let quad = lane % QUADS;
+    let side = lane / QUADS;
+    let sides = WG / QUADS;
+    var sum = vec4(0.0);
+    var weight = 0.0;
+    if (side < sides) {
+        for (var p = side; p < partitions; p += sides) {
+            let stat = stats[head + p];
+            let w = exp(stat.x - top);
+            sum = fma(vec4(w), partial[(head + p) * QUADS + quad], sum);
+            weight = fma(w, stat.y, weight);
+        }
+    }
+    merge[lane] = sum;
+    lanes[lane] = weight;
+    workgroupBarrier();
+    if (lane < QUADS) {
+        for (var i = 1u; i < sides; i++) {
+            sum += merge[i * QUADS + lane];
+            weight += lanes[i * QUADS + lane];
+        }
+        out[(row.x * params.num_heads + group.x) * QUADS + lane] = select(vec4(0.0), sum / weight, weight > 0.0);
+    }
+}

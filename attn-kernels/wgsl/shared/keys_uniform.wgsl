@@ -1,0 +1,13 @@
+// Elements of one key or value, read at one address for all lanes.
+const SPAN: u32 = 1u;
+
+// Chunk `chunk` of the key whose chunk 0 is at `at`.
+fn key_span(at: u32, chunk: u32, lane: u32) -> array<vec4<f32>, 2u * SPAN> {
+    let k = k_load(at + chunk * k_at(0u, 1u, 0u));
+    return array(kv_low(k), kv_high(k));
+}
+
+fn value_span(at: u32, chunk: u32, lane: u32) -> array<vec4<f32>, 2u * SPAN> {
+    let v = v_load(at + chunk * v_at(0u, 1u, 0u));
+    return array(kv_low(v), kv_high(v));
+}

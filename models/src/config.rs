@@ -1,0 +1,203 @@
+//! What a decoder computes, independent of the checkpoint format that says so.
+
+mod gguf;
+mod hf;
+mod rope;
+
+use std::path::PathBuf;
+
+pub use self::rope::{Rope, RopeScaling};
+use crate::GgufError;
+
+/// A family of models with the same forward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Llama 2, 3, and what is trained in their shape (SmolLM2).
+    Llama,
+    /// Mistral 7B: Llama with a sliding window.
+    Mistral,
+    /// Qwen2: Llama with biases on the query, key and value projections.
+    Qwen2,
+    /// Qwen3: Llama with RMS norms on query and key heads.
+    Qwen3,
+}
+
+/// Shape and constants of a decoder-only transformer. Every value has been validated.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecoderConfig {
+    /// Family.
+    pub family: Family,
+    /// Tokens in the vocabulary: rows of the embedding.
+    pub vocab_size: u32,
+    /// Width of the residual stream.
+    pub hidden_size: u32,
+    /// Width inside the MLP.
+    pub intermediate_size: u32,
+    /// Number of layers.
+    pub num_layers: u32,
+    /// Query heads of a layer, a multiple of `num_kv_heads`.
+    pub num_heads: u32,
+    /// Key and value heads of a layer.
+    pub num_kv_heads: u32,
+    /// Elements of a head; `num_heads * head_dim` need not be `hidden_size`.
+    pub head_dim: u32,
+    /// Added to the mean square in every RMS norm.
+    pub rms_norm_eps: f32,
+    /// Rotary position embedding.
+    pub rope: Rope,
+    /// Tokens that the model was made for.
+    pub context_length: u32,
+    /// Whether the output head is the embedding.
+    pub tie_embeddings: bool,
+    /// Whether the query, key and value projections have biases.
+    pub qkv_bias: bool,
+    /// Whether the attention output projection has a bias.
+    pub o_bias: bool,
+    /// Whether each query and key head passes an RMS norm before the rotation.
+    pub qk_norm: bool,
+    /// `[num_layers]` sliding windows: with `Some(w)` the query at `i` sees the keys in `(i - w, i]`.
+    pub windows: Vec<Option<u32>>,
+    /// Tokens that end a text.
+    pub eos_ids: Vec<u32>,
+    /// Token that starts a text.
+    pub bos_id: Option<u32>,
+}
+
+impl DecoderConfig {
+    /// Query heads that share a key head.
+    pub fn group(&self) -> u32 {
+        self.num_heads / self.num_kv_heads
+    }
+
+    fn validate(self) -> Result<Self, ConfigError> {
+        let invalid =
+            |field, value: u32, rule| Err(ConfigError::Invalid { field, value: value.to_string(), rule });
+        for (field, value, max) in [
+            ("vocab_size", self.vocab_size, 1 << 24),
+            ("hidden_size", self.hidden_size, 1 << 20),
+            ("intermediate_size", self.intermediate_size, 1 << 24),
+            ("num_layers", self.num_layers, MAX_LAYERS),
+            ("num_heads", self.num_heads, 1 << 16),
+            ("num_kv_heads", self.num_kv_heads, 1 << 16),
+            ("head_dim", self.head_dim, 1 << 16),
+            ("context_length", self.context_length, u32::MAX),
+        ] {
+            if value == 0 {
+                return invalid(field, value, "at least 1");
+            }
+            if value > max {
+                return Err(ConfigError::TooLarge { field, value, max });
+            }
+        }
+        if !self.num_heads.is_multiple_of(self.num_kv_heads) {
+            return invalid("num_heads", self.num_heads, "a multiple of num_kv_heads");
+        }
+        let rotary = self.rope.rotary_dims;
+        if rotary == 0 || !rotary.is_multiple_of(2) || rotary > self.head_dim {
+            return invalid("rotary dims", rotary, "even, from 2 to head_dim");
+        }
+        if !(self.rms_norm_eps.is_finite() && self.rms_norm_eps >= 0.0) {
+            let value = self.rms_norm_eps.to_string();
+            return Err(ConfigError::Invalid {
+                field: "rms_norm_eps",
+                value,
+                rule: "finite and not negative",
+            });
+        }
+        self.rope.validate()?;
+        for (field, ids) in [("bos id", self.bos_id.as_slice()), ("eos id", &self.eos_ids)] {
+            if let Some(&id) = ids.iter().find(|&&id| id >= self.vocab_size) {
+                return invalid(field, id, "less than vocab_size");
+            }
+        }
+        Ok(self)
+    }
+}
+
+/// Most layers that a config may ask for; checked before anything of that length is made.
+const MAX_LAYERS: u32 = 1 << 12;
+
+/// Why a configuration is not usable.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file system refused.
+    #[error("cannot read {path}: {source}", path = path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: std::io::Error,
+    },
+    /// Not JSON.
+    #[error("the configuration is not a JSON object: {source}")]
+    Json {
+        /// The defect.
+        #[from]
+        source: serde_json::Error,
+    },
+    /// Metadata of a GGUF file is missing or of the wrong type.
+    #[error(transparent)]
+    Gguf {
+        /// The defect.
+        #[from]
+        source: GgufError,
+    },
+    /// The rotary factors of a GGUF file are not readable.
+    #[error("rope_freqs.weight: {source}")]
+    RopeFactors {
+        /// The defect.
+        source: crate::WeightError,
+    },
+    /// A field that is needed is absent.
+    #[error("{field} is missing")]
+    Missing {
+        /// The field.
+        field: &'static str,
+    },
+    /// A field has the wrong JSON type.
+    #[error("{field} is {found}, not {want}")]
+    FieldType {
+        /// The field.
+        field: String,
+        /// What it should be.
+        want: &'static str,
+        /// The JSON found.
+        found: String,
+    },
+    /// A model family that is not implemented.
+    #[error("model family {found:?} is not implemented (implemented: {known})", known = known.join(", "))]
+    Family {
+        /// `model_type` or `general.architecture`.
+        found: String,
+        /// The ones implemented in this format.
+        known: &'static [&'static str],
+    },
+    /// A field would change the result and is not implemented.
+    #[error("{field} = {value} would change the result and is not implemented")]
+    Unsupported {
+        /// The field.
+        field: String,
+        /// Its value.
+        value: String,
+    },
+    /// A value makes no sense.
+    #[error("{field} is {value}, it must be {rule}")]
+    Invalid {
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        value: String,
+        /// What it must be.
+        rule: &'static str,
+    },
+    /// A size beyond any model.
+    #[error("{field} is {value}, the limit is {max}")]
+    TooLarge {
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        value: u32,
+        /// The limit.
+        max: u32,
+    },
+}

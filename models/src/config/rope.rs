@@ -1,0 +1,158 @@
+//! Rotary position embedding: parameters and the inverse frequencies that follow from them.
+
+use std::f64::consts::PI;
+
+use super::ConfigError;
+
+/// Rotary position embedding (Su et al., "RoFormer", 2021).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rope {
+    /// Base of the geometric series of wavelengths.
+    pub theta: f64,
+    /// Leading elements of a head that rotate; the rest passes unchanged.
+    pub rotary_dims: u32,
+    /// Which elements form pair `i`: `(2i, 2i + 1)` if true, `(i, i + rotary_dims / 2)` if false.
+    ///
+    /// GGUF files of the llama architecture hold query and key rows permuted for interleaved pairs.
+    pub interleaved: bool,
+    /// Stretching to longer contexts.
+    pub scaling: RopeScaling,
+}
+
+/// How the frequencies are changed for contexts longer than those trained on.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RopeScaling {
+    /// Not at all.
+    None,
+    /// All frequencies divided by `factor` (position interpolation, Chen et al., 2023).
+    Linear {
+        /// Stretch.
+        factor: f64,
+    },
+    /// Llama 3.1: low frequencies divided, high ones kept, those between blended.
+    Llama3 {
+        /// Stretch of the low frequencies.
+        factor: f64,
+        /// Wavelengths over `original_context / low_freq_factor` are stretched in full.
+        low_freq_factor: f64,
+        /// Wavelengths under `original_context / high_freq_factor` are kept.
+        high_freq_factor: f64,
+        /// Tokens of the original training context.
+        original_context: f64,
+    },
+    /// YaRN (Peng et al., 2023).
+    Yarn {
+        /// Stretch of the low frequencies.
+        factor: f64,
+        /// Tokens of the original training context.
+        original_context: f64,
+        /// Pairs that turn more often than this within the original context are kept.
+        beta_fast: f64,
+        /// Pairs that turn less often than this within the original context are stretched in full.
+        beta_slow: f64,
+        /// Multiplies sine and cosine, and so the logits by its square.
+        attention_factor: f64,
+        /// Whether the ends of the ramp are rounded outwards to whole pairs.
+        truncate: bool,
+    },
+    /// Divisors given one by one, `[rotary_dims / 2]`: how GGUF files store Llama 3.1 scaling.
+    Factors(Vec<f32>),
+}
+
+impl Rope {
+    /// Angle of each pair at position 1 in radians, `[rotary_dims / 2]`; position `p` turns pair `i` by `p * inv_freq[i]`.
+    pub fn inv_freq(&self) -> Vec<f64> {
+        let dims = f64::from(self.rotary_dims);
+        let base = (0..self.rotary_dims / 2).map(|i| self.theta.powf(-2.0 * f64::from(i) / dims));
+        match &self.scaling {
+            RopeScaling::None => base.collect(),
+            RopeScaling::Linear { factor } => base.map(|freq| freq / factor).collect(),
+            RopeScaling::Factors(factors) => {
+                base.zip(factors).map(|(freq, f)| freq / f64::from(*f)).collect()
+            }
+            &RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => base
+                .map(|freq| {
+                    let turns = original_context * freq / (2.0 * PI);
+                    let kept = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor);
+                    blend(freq, factor, kept)
+                })
+                .collect(),
+            &RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, truncate, .. } => {
+                // The pair, as a real number, that makes `turns` turns within the original context.
+                let pair = |turns: f64| {
+                    dims * (original_context / (turns * 2.0 * PI)).ln() / (2.0 * self.theta.ln())
+                };
+                let (mut low, mut high) = (pair(beta_fast), pair(beta_slow));
+                if truncate {
+                    (low, high) = (low.floor(), high.ceil());
+                }
+                let low = low.max(0.0);
+                let high = high.min(dims - 1.0);
+                let width = if low == high { 0.001 } else { high - low };
+                base.enumerate()
+                    .map(|(i, freq)| blend(freq, factor, 1.0 - (i as f64 - low) / width))
+                    .collect()
+            }
+        }
+    }
+
+    /// What sine and cosine are multiplied by; 1 except for YaRN.
+    pub fn attention_factor(&self) -> f64 {
+        match self.scaling {
+            RopeScaling::Yarn { attention_factor, .. } => attention_factor,
+            _ => 1.0,
+        }
+    }
+
+    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+        positive("rope theta", self.theta)?;
+        match &self.scaling {
+            RopeScaling::None => Ok(()),
+            RopeScaling::Linear { factor } => positive("rope factor", *factor),
+            &RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
+                positive("rope factor", factor)?;
+                positive("rope low_freq_factor", low_freq_factor)?;
+                positive("rope original context", original_context)?;
+                let width = high_freq_factor - low_freq_factor;
+                positive("rope high_freq_factor - low_freq_factor", width)
+            }
+            &RopeScaling::Yarn {
+                factor, original_context, beta_fast, beta_slow, attention_factor, ..
+            } => {
+                positive("rope factor", factor)?;
+                positive("rope original context", original_context)?;
+                positive("rope beta_fast", beta_fast)?;
+                positive("rope beta_slow", beta_slow)?;
+                positive("rope attention factor", attention_factor)?;
+                // ln(theta) divides.
+                positive("rope theta - 1 under YaRN", self.theta - 1.0)
+            }
+            RopeScaling::Factors(factors) => {
+                if factors.len() != self.rotary_dims as usize / 2 {
+                    let value = factors.len().to_string();
+                    let rule = "half of the rotary dims";
+                    return Err(ConfigError::Invalid { field: "the number of rope factors", value, rule });
+                }
+                factors.iter().try_for_each(|&f| positive("a rope factor", f.into()))
+            }
+        }
+    }
+}
+
+/// `freq` where `kept` is 1 or more, `freq / factor` where it is 0 or less, linear between.
+fn blend(freq: f64, factor: f64, kept: f64) -> f64 {
+    let kept = kept.clamp(0.0, 1.0);
+    kept * freq + (1.0 - kept) * freq / factor
+}
+
+/// YaRN's default attention factor for a stretch (equation 22 of the paper; `scale` is DeepSeek's `mscale`).
+pub(super) fn yarn_mscale(factor: f64, scale: f64) -> f64 {
+    if factor <= 1.0 { 1.0 } else { 0.1 * scale * factor.ln() + 1.0 }
+}
+
+fn positive(field: &'static str, value: f64) -> Result<(), ConfigError> {
+    if value.is_finite() && value > 0.0 {
+        return Ok(());
+    }
+    Err(ConfigError::Invalid { field, value: value.to_string(), rule: "finite and over 0" })
+}

@@ -1,0 +1,185 @@
+//! Checkpoint readers: GGUF files and Hugging Face directories of safetensors, mapped and never copied.
+
+mod dequant;
+mod dtype;
+mod gguf;
+mod mmap;
+mod names;
+mod safetensors;
+
+use std::{
+    borrow::Cow,
+    path::{Path, PathBuf},
+};
+
+pub use self::{
+    dequant::dequantize,
+    dtype::Dtype,
+    gguf::{Array, Gguf, GgufError, GgufTensor, Value},
+    names::{Naming, Role},
+    safetensors::Safetensors,
+};
+
+/// A tensor of a checkpoint.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor<'a> {
+    /// Name in the file.
+    pub name: Cow<'a, str>,
+    /// Storage type of `data`.
+    pub dtype: Dtype,
+    /// Row-major extents, outermost first: a matrix is `[out_features, in_features]` whatever the file calls it.
+    pub shape: Vec<usize>,
+    /// The stored bytes, unaligned. Borrowed from the file, except where a format has to be repacked.
+    pub data: Cow<'a, [u8]>,
+}
+
+impl Tensor<'_> {
+    /// Number of elements.
+    pub fn elems(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// All elements as f32.
+    pub fn to_f32(&self) -> Vec<f32> {
+        let mut out = vec![0.0; self.elems()];
+        dequantize(self.dtype, &self.data, &mut out);
+        out
+    }
+}
+
+/// A place that tensors come from.
+pub trait WeightSource {
+    /// Where the tensors come from, for messages.
+    fn path(&self) -> &Path;
+
+    /// How the tensors are named.
+    fn naming(&self) -> Naming;
+
+    /// Names of all tensors, in file order or sorted.
+    fn names(&self) -> Vec<&str>;
+
+    /// The tensor called `name`, or `None`.
+    ///
+    /// # Errors
+    /// [`WeightError::Dtype`] if it is stored in a type that [`Dtype`] lacks.
+    fn get(&self, name: &str) -> Result<Option<Tensor<'_>>, WeightError>;
+
+    /// The tensor of a role.
+    ///
+    /// # Errors
+    /// [`WeightError::Missing`] if there is none, and those of [`get`](Self::get).
+    fn tensor(&self, role: Role) -> Result<Tensor<'_>, WeightError> {
+        let missing = |name| WeightError::Missing { name, role, path: self.path().into() };
+        let name = self
+            .naming()
+            .name(role)
+            .ok_or_else(|| missing(format!("of role {role:?} in {}", self.naming())))?;
+        self.get(&name)?.ok_or_else(|| missing(name))
+    }
+
+    /// Whether there is a tensor of this role.
+    fn has(&self, role: Role) -> bool {
+        self.naming().name(role).is_some_and(|name| self.contains(&name))
+    }
+
+    /// Whether there is a tensor called `name`.
+    fn contains(&self, name: &str) -> bool {
+        self.names().contains(&name)
+    }
+}
+
+/// Why a checkpoint, or a tensor of it, cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum WeightError {
+    /// The file system refused.
+    #[error("cannot read {path}: {source}", path = path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: std::io::Error,
+    },
+    /// A GGUF file is broken.
+    #[error("{path} is not a readable GGUF file: {source}", path = path.display())]
+    Gguf {
+        /// The file.
+        path: PathBuf,
+        /// The defect.
+        source: GgufError,
+    },
+    /// A safetensors file is broken.
+    #[error("{path} is not a readable safetensors file: {source}", path = path.display())]
+    Safetensors {
+        /// The file.
+        path: PathBuf,
+        /// The defect.
+        source: ::safetensors::SafeTensorError,
+    },
+    /// `model.safetensors.index.json` is not what it should be.
+    #[error("{path} is not a readable shard index: {source}", path = path.display())]
+    Index {
+        /// The file.
+        path: PathBuf,
+        /// The defect.
+        source: serde_json::Error,
+    },
+    /// The shard index names a file outside the directory.
+    #[error("{path} places tensor {tensor} in {shard:?}, which is not a plain file name", path = path.display())]
+    ShardName {
+        /// The index.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The file name in the index.
+        shard: String,
+    },
+    /// The shard index places a tensor in a file that lacks it.
+    #[error("the shard index places tensor {tensor} in {shard}, which lacks it", shard = shard.display())]
+    NotInShard {
+        /// The tensor.
+        tensor: String,
+        /// The shard.
+        shard: PathBuf,
+    },
+    /// A directory holds neither one safetensors file nor an index.
+    #[error(
+        "{path} holds neither model.safetensors nor model.safetensors.index.json", path = path.display()
+    )]
+    NoWeights {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A tensor that is needed is not there.
+    #[error("{path} has no tensor {name}", path = path.display())]
+    Missing {
+        /// The name looked for.
+        name: String,
+        /// What it is needed for.
+        role: Role,
+        /// The file or directory.
+        path: PathBuf,
+    },
+    /// A tensor is stored in a type that is not implemented.
+    #[error(
+        "tensor {tensor} is stored as {dtype}, which is not implemented (implemented: {known})",
+        known = Dtype::ALL.map(Dtype::name).join(", ")
+    )]
+    Dtype {
+        /// The tensor.
+        tensor: String,
+        /// Name of the type.
+        dtype: String,
+    },
+    /// The `_blocks` and `_scales` of an MXFP4 tensor do not belong together.
+    #[error(
+        "MXFP4 tensor {tensor}: blocks {blocks:?} and scales {scales:?} do not fit, want [.., n, 16] and [.., n]"
+    )]
+    Mxfp4 {
+        /// Name without the suffix.
+        tensor: String,
+        /// Shape of the blocks.
+        blocks: Vec<usize>,
+        /// Shape of the scales.
+        scales: Vec<usize>,
+    },
+}

@@ -1,0 +1,102 @@
+//! Element types of stored tensors.
+
+use std::fmt;
+
+/// How the elements of a [`Tensor`](crate::Tensor) are stored.
+///
+/// A quantised type packs a fixed number of consecutive elements of a row into one block; the layouts are those of
+/// ggml (`ggml-common.h`). All multi-byte numbers are little endian.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(non_camel_case_types, reason = "the names of ggml, which every tool and file name uses")]
+pub enum Dtype {
+    /// IEEE 754 binary32.
+    F32,
+    /// IEEE 754 binary16.
+    F16,
+    /// The upper half of a binary32.
+    BF16,
+    /// 32 elements: f16 `d`, 16 bytes of nibbles; `x = d * (q - 8)`.
+    Q4_0,
+    /// 32 elements: f16 `d`, f16 `m`, 16 bytes of nibbles; `x = d * q + m`.
+    Q4_1,
+    /// 32 elements: f16 `d`, 32 signed bytes; `x = d * q`.
+    Q8_0,
+    /// 256 elements: f16 `d`, f16 `dmin`, 8 six-bit scales and minima in 12 bytes, 128 bytes of nibbles.
+    Q4_K,
+    /// As `Q4_K` with a fifth bit of each element in 32 further bytes.
+    Q5_K,
+    /// 256 elements: 128 bytes of low nibbles, 64 bytes of high bit pairs, 16 signed scales, f16 `d`.
+    Q6_K,
+    /// 32 elements: e8m0 scale, 16 bytes of e2m1 nibbles (OCP microscaling format).
+    MXFP4,
+}
+
+impl Dtype {
+    /// Every type, in declaration order.
+    pub const ALL: [Self; 10] = [
+        Self::F32,
+        Self::F16,
+        Self::BF16,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q8_0,
+        Self::Q4_K,
+        Self::Q5_K,
+        Self::Q6_K,
+        Self::MXFP4,
+    ];
+
+    /// Elements in one block; 1 for the plain types.
+    pub const fn block_elems(self) -> usize {
+        match self {
+            Self::F32 | Self::F16 | Self::BF16 => 1,
+            Self::Q4_0 | Self::Q4_1 | Self::Q8_0 | Self::MXFP4 => 32,
+            Self::Q4_K | Self::Q5_K | Self::Q6_K => 256,
+        }
+    }
+
+    /// Bytes of one block; the element size for the plain types.
+    pub const fn block_bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::BF16 => 2,
+            Self::Q4_0 => 18,
+            Self::Q4_1 => 20,
+            Self::Q8_0 => 34,
+            Self::Q4_K => 144,
+            Self::Q5_K => 176,
+            Self::Q6_K => 210,
+            Self::MXFP4 => 17,
+        }
+    }
+
+    /// Bytes of `elems` elements, or `None` if they do not fill whole blocks or the size overflows.
+    pub const fn bytes_for(self, elems: usize) -> Option<usize> {
+        if !elems.is_multiple_of(self.block_elems()) {
+            return None;
+        }
+        (elems / self.block_elems()).checked_mul(self.block_bytes())
+    }
+
+    /// The name that ggml and GGUF tools print.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "F32",
+            Self::F16 => "F16",
+            Self::BF16 => "BF16",
+            Self::Q4_0 => "Q4_0",
+            Self::Q4_1 => "Q4_1",
+            Self::Q8_0 => "Q8_0",
+            Self::Q4_K => "Q4_K",
+            Self::Q5_K => "Q5_K",
+            Self::Q6_K => "Q6_K",
+            Self::MXFP4 => "MXFP4",
+        }
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,160 @@
+//! Defects of a GGUF file.
+
+/// Why bytes are not a readable GGUF file, or metadata is not what it should be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GgufError {
+    /// The file ends inside a field.
+    #[error("the file ends inside {what}: {need} bytes at offset {at}, but only {left} are left")]
+    Truncated {
+        /// What was being read.
+        what: &'static str,
+        /// Offset of the field in bytes.
+        at: usize,
+        /// Bytes the field takes.
+        need: u64,
+        /// Bytes left in the file.
+        left: usize,
+    },
+    /// The first four bytes are not `GGUF`.
+    #[error("it starts with {found:02x?}, not with the bytes \"GGUF\"")]
+    Magic {
+        /// What is there.
+        found: [u8; 4],
+    },
+    /// A version that is not 2 or 3.
+    #[error("its version is {version}, only 2 and 3 are read")]
+    Version {
+        /// The version.
+        version: u32,
+    },
+    /// A file of a big-endian machine.
+    #[error("it is big-endian (version bytes {version:#010x}), only little-endian files are read")]
+    BigEndian {
+        /// The version as read in little-endian order.
+        version: u32,
+    },
+    /// A count is over its cap.
+    #[error("{what} is {value}, the limit is {limit}")]
+    Limit {
+        /// What is counted.
+        what: &'static str,
+        /// The count.
+        value: u64,
+        /// Its cap.
+        limit: u64,
+    },
+    /// A text is over its cap.
+    #[error("{what} is {len} bytes long, the limit is {limit}")]
+    TooLong {
+        /// Which text.
+        what: &'static str,
+        /// Its length in bytes.
+        len: u64,
+        /// Its cap in bytes.
+        limit: u64,
+    },
+    /// Text is not UTF-8.
+    #[error("{what} at offset {at} is not UTF-8")]
+    Utf8 {
+        /// Which text.
+        what: &'static str,
+        /// Its offset in bytes.
+        at: usize,
+    },
+    /// A boolean is neither 0 nor 1.
+    #[error("a boolean at offset {at} is {found}")]
+    Bool {
+        /// Its offset in bytes.
+        at: usize,
+        /// The byte.
+        found: u8,
+    },
+    /// A metadata value has a type number that the format lacks.
+    #[error("metadata {key} has the unknown value type {type_id}")]
+    ValueType {
+        /// The key.
+        key: String,
+        /// The type number.
+        type_id: u32,
+    },
+    /// A metadata key occurs twice.
+    #[error("metadata {key} occurs twice")]
+    DuplicateKey {
+        /// The key.
+        key: String,
+    },
+    /// A tensor occurs twice.
+    #[error("tensor {tensor} occurs twice")]
+    DuplicateTensor {
+        /// The tensor.
+        tensor: String,
+    },
+    /// `general.alignment` is not usable.
+    #[error("general.alignment is {value}, not a power of two up to {limit}")]
+    Alignment {
+        /// The value.
+        value: u64,
+        /// The largest one taken.
+        limit: u64,
+    },
+    /// The size of a tensor overflows.
+    #[error("tensor {tensor} of extents {extents:?} is too large to address")]
+    Size {
+        /// The tensor.
+        tensor: String,
+        /// Its extents, innermost first as in the file.
+        extents: Vec<u64>,
+    },
+    /// A row of a tensor is not a whole number of blocks.
+    #[error("tensor {tensor} has rows of {row} elements, not a multiple of the {block} of a {dtype} block")]
+    PartialBlock {
+        /// The tensor.
+        tensor: String,
+        /// Its innermost extent.
+        row: u64,
+        /// Elements in a block.
+        block: usize,
+        /// Its storage type.
+        dtype: &'static str,
+    },
+    /// Data of a tensor is not aligned.
+    #[error("tensor {tensor} starts at {offset}, not a multiple of the alignment {alignment}")]
+    Misaligned {
+        /// The tensor.
+        tensor: String,
+        /// Offset from the start of the tensor data, in bytes.
+        offset: u64,
+        /// The alignment in bytes.
+        alignment: u64,
+    },
+    /// Data of a tensor lies outside the file.
+    #[error(
+        "tensor {tensor} takes {bytes} bytes at {offset}, but the file has {data_bytes} bytes of tensor data"
+    )]
+    OutOfFile {
+        /// The tensor.
+        tensor: String,
+        /// Offset from the start of the tensor data, in bytes.
+        offset: u64,
+        /// Size of the tensor in bytes.
+        bytes: u64,
+        /// Size of all tensor data in bytes.
+        data_bytes: usize,
+    },
+    /// Metadata that is needed is missing.
+    #[error("metadata {key} is missing")]
+    MissingKey {
+        /// The key.
+        key: String,
+    },
+    /// Metadata is of another type than it should be.
+    #[error("metadata {key} is {found}, not a value of type {want}")]
+    KeyType {
+        /// The key.
+        key: String,
+        /// The type wanted.
+        want: &'static str,
+        /// The value found, shortened.
+        found: String,
+    },
+}

@@ -1,0 +1,117 @@
+// y[m, n] = sum over k of x[m, k] * w[n, k], with quantised w dequantised in registers.
+//   x  [rows, x_stride] f32, the first 32 * blocks of each row
+//   w  by blocks of 32 along k: see the weights module
+//   y  [rows, y_stride] f32, columns from y_offset on
+// A lane owns ROWS rows and PARTS * WIDE columns; all lanes of a workgroup need the same activations. Every sum has one
+// order: within a block of 32 by k, then block by block. So a result depends on neither ROWS, WIDE nor SLICES: one row
+// alone and one row among many agree to the bit.
+// CPU reference: src/cpu/matmul.rs
+#import weights = weights_q4
+#import activations = x_uniform
+#import epilogue = epilogue_store
+#import ROWS = 1
+#import WIDE = 1
+#import PARTS = 1
+override COLS: u32 = 64u;
+// Lanes along k; block sums meet in workgroup memory and are added in order.
+override SLICES: u32 = 1u;
+// SLICES == 1 ? 1 : blocks * COLS * ROWS * WIDE * PARTS
+override SUMS: u32 = 1u;
+
+struct MatmulParams {
+    rows: u32,
+    cols: u32, // of one part
+    blocks: u32,
+    x_stride: u32, // in vec4
+    y_stride: u32,
+    y_offset: u32,
+    pad0: u32,
+    pad1: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: MatmulParams;
+@group(0) @binding(2) var<storage, read> wq: array<vec4<u32>>;
+@group(0) @binding(3) var<storage, read> ws: array<u32>;
+@group(0) @binding(4) var<storage, read_write> y: array<f32>;
+
+const COLS_A_LANE: u32 = PARTS * WIDE;
+const SUMS_A_LANE: u32 = ROWS * COLS_A_LANE;
+var<workgroup> sums: array<f32, SUMS>;
+
+struct Sums { v: array<f32, SUMS_A_LANE> }
+
+// Sums over one block of k, for all rows and columns of this lane.
+fn block_sums(block: u32, first_col: u32, row0: u32, lane: u32) -> Sums {
+    var out: Sums;
+    var w: array<Block, COLS_A_LANE>;
+    for (var c = 0u; c < COLS_A_LANE; c++) {
+        let col = min(first_col + (c % WIDE) * COLS, params.cols - 1u) + (c / WIDE) * params.cols;
+        w[c] = load_block(block, col, params.cols * PARTS, params.blocks);
+    }
+    for (var octet = 0u; octet < 4u; octet++) {
+        var wv: array<array<vec4<f32>, 2>, COLS_A_LANE>;
+        for (var c = 0u; c < COLS_A_LANE; c++) {
+            wv[c] = array(quad(w[c], octet * 2u), quad(w[c], octet * 2u + 1u));
+        }
+        for (var r = 0u; r < ROWS; r++) {
+            let xv = x_octet(min(row0 + r, params.rows - 1u), block * 4u + octet, lane);
+            for (var c = 0u; c < COLS_A_LANE; c++) {
+                var s = out.v[c * ROWS + r];
+                s = fma(wv[c][0].x, xv[0].x, s);
+                s = fma(wv[c][0].y, xv[0].y, s);
+                s = fma(wv[c][0].z, xv[0].z, s);
+                s = fma(wv[c][0].w, xv[0].w, s);
+                s = fma(wv[c][1].x, xv[1].x, s);
+                s = fma(wv[c][1].y, xv[1].y, s);
+                s = fma(wv[c][1].z, xv[1].z, s);
+                s = fma(wv[c][1].w, xv[1].w, s);
+                out.v[c * ROWS + r] = s;
+            }
+        }
+    }
+    return out;
+}
+
+@compute @workgroup_size(COLS, SLICES)
+fn matmul(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(local_invocation_id) local: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let first_col = group.x * COLS * WIDE + local.x;
+    let row0 = group.y * ROWS;
+    var acc: Sums;
+    if (SLICES == 1u) {
+        for (var block = 0u; block < params.blocks; block++) {
+            let s = block_sums(block, first_col, row0, lane);
+            for (var i = 0u; i < SUMS_A_LANE; i++) {
+                acc.v[i] += s.v[i];
+            }
+        }
+    } else {
+        for (var block = local.y; block < params.blocks; block += SLICES) {
+            let s = block_sums(block, first_col, row0, lane);
+            for (var i = 0u; i < SUMS_A_LANE; i++) {
+                sums[(block * SUMS_A_LANE + i) * COLS + local.x] = s.v[i];
+            }
+        }
+        workgroupBarrier();
+        if (local.y != 0u) {
+            return;
+        }
+        for (var block = 0u; block < params.blocks; block++) {
+            for (var i = 0u; i < SUMS_A_LANE; i++) {
+                acc.v[i] += sums[(block * SUMS_A_LANE + i) * COLS + local.x];
+            }
+        }
+    }
+    for (var c = 0u; c < WIDE; c++) {
+        let col = first_col + c * COLS;
+        for (var r = 0u; r < ROWS; r++) {
+            if (col < params.cols && row0 + r < params.rows) {
+                let at = (row0 + r) * params.y_stride + params.y_offset + col;
+                finish(at, acc.v[c * ROWS + r], acc.v[((PARTS - 1u) * WIDE + c) * ROWS + r]);
+            }
+        }
+    }
+}

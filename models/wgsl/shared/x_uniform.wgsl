@@ -1,0 +1,9 @@
+// Activations at one address for all lanes: a broadcast load on GPUs.
+//   x [rows, x_stride] vec4<f32>
+@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
+
+// Eight activations from k = 8 * octet on.
+fn x_octet(row: u32, octet: u32, lane: u32) -> array<vec4<f32>, 2> {
+    let at = row * params.x_stride + octet * 2u;
+    return array(x[at], x[at + 1u]);
+}
