@@ -3,6 +3,7 @@
 
 pub mod ci;
 pub mod cli;
+pub mod doctor;
 pub mod ids_file;
 pub mod interrupt;
 pub mod report;

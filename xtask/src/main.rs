@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use xtask::cli::{Cli, Command};
-use xtask::{ci, test};
+use xtask::{ci, doctor, test};
 
 fn main() -> ExitCode {
     match run(Cli::read().command) {
@@ -20,6 +20,7 @@ fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Test(args) => test::run(&args),
         Command::Ci => ci::run(),
+        Command::Doctor(args) => doctor::run(&args),
         other => bail!("this tree cannot do this yet: {other:?}"),
     }
 }

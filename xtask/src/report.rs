@@ -139,7 +139,8 @@ pub struct Sparse {
     pub policy: String,
     /// Attended share of the KV blocks, mean over steps, layers and heads, 0 to 1.
     pub density: f64,
-    /// The density that the policy's parameters allow at most; null where they set no bound.
+    /// Attention mass that the policy certifies without reading dropped keys, smallest over steps, layers and heads,
+    /// 0 to 1; null where it certifies none.
     pub bound: Option<f64>,
 }
 
