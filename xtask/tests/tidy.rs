@@ -34,7 +34,7 @@ fn slashed(path: &Path) -> String {
 
 /// Files of the tree that people write, as far as they are text.
 fn written() -> Vec<File> {
-    const EXTENSIONS: [&str; 9] = ["rs", "wgsl", "toml", "md", "ron", "yml", "sh", "py", "json"];
+    const EXTENSIONS: [&str; 8] = ["rs", "wgsl", "toml", "md", "ron", "yml", "sh", "py"];
     let is_written = |path: &PathBuf| {
         let extension = path.extension().map(|extension| extension.to_string_lossy().into_owned());
         path.starts_with(".ci") || extension.is_some_and(|extension| EXTENSIONS.contains(&extension.as_str()))
