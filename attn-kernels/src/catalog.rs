@@ -11,6 +11,7 @@ macro_rules! modules {
 
 /// The shared modules: kernels of other crates may import them too.
 pub const MODULES: Modules = modules![
+    "flat",
     "keys_broadcast_f16",
     "keys_broadcast_f32",
     "keys_uniform",

@@ -61,6 +61,13 @@ impl KvShape {
     }
 }
 
+/// A grid of `workgroups` in one dimension, folded where one dimension of a dispatch cannot hold it; kernels unfold it
+/// with the shared module `flat` or by row.
+#[must_use]
+pub fn flat_grid(workgroups: u32) -> [u32; 3] {
+    [workgroups.min(65_535), workgroups.div_ceil(65_535), 1]
+}
+
 /// How many query heads of a KV head one lane or workgroup serves: the largest divisor of the group up to `most`.
 pub(crate) fn heads_together(group: u32, most: u32) -> u32 {
     (1..=most.min(group)).rev().find(|n| group.is_multiple_of(*n)).unwrap_or(1)

@@ -7,6 +7,7 @@
 #import kv = kv_write_f16
 #import HEAD_DIM = 64
 #import BLOCK_SIZE = 16
+#import flat
 override WG: u32 = 64u;
 
 struct CacheWriteParams {
@@ -25,11 +26,12 @@ struct CacheWriteParams {
 @group(0) @binding(2) var<storage, read> slots: array<i32>;
 
 @compute @workgroup_size(WG)
-fn cache_write(@builtin(global_invocation_id) id: vec3<u32>) {
+fn cache_write(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let id = flat_index(group, lane);
     let chunks = HEAD_DIM / 8u;
-    let chunk = id.x % chunks;
-    let head = (id.x / chunks) % params.num_kv_heads;
-    let row = id.x / chunks / params.num_kv_heads;
+    let chunk = id % chunks;
+    let head = (id / chunks) % params.num_kv_heads;
+    let row = id / chunks / params.num_kv_heads;
     if (row >= params.rows) {
         return;
     }

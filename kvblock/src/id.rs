@@ -52,6 +52,38 @@ index_type!(
     /// A sequence (one sample of one request).
     SeqId(u64), "q"
 );
+index_type!(
+    /// A group of layers that share block tables, by its place in the configuration.
+    GroupId(u32), "g"
+);
+
+/// A token of the model's vocabulary.
+pub type TokenId = u32;
+
+impl BlockId {
+    /// The block of a v1 pool that stands for "not needed": never written, never freed, never cached.
+    pub const NULL: Self = Self(0);
+
+    /// Whether this is the [null block](Self::NULL).
+    #[must_use]
+    pub const fn is_null(self) -> bool {
+        self.0 == Self::NULL.0
+    }
+
+    /// The raw index for indexing slices.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl GroupId {
+    /// The raw index for indexing slices.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
 
 /// Tokens a block holds; at least 1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -1,8 +1,35 @@
-//! Block management for paged KV caches.
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod cache;
+mod cache_map;
+mod config;
+mod coordinator;
+mod error;
+mod event;
+mod extra_keys;
+mod free_queue;
 mod hash;
 mod id;
+mod lookup;
+mod manager;
+mod pool;
+mod spec;
+mod stats;
+mod table;
+pub mod v0;
 
-pub use hash::BlockHash;
-pub use id::{BlockId, BlockIdx, BlockSize, SeqId, SlotId, TokenIdx};
+pub use cache::{Allocation, BlockCopy, KvCache, SlotRequest};
+pub use cache_map::CacheKey;
+pub use config::{KvCacheConfig, KvCacheGroup};
+pub use coordinator::PrefixHit;
+pub use error::{AllocError, ConfigError};
+pub use event::CacheEvent;
+pub use extra_keys::{ExtraKeys, MultimodalItem, PromptEmbeds};
+pub use free_queue::FreeQueue;
+pub use hash::{BlockHash, BlockHasher, HashAlgorithm, HashChain};
+pub use id::{BlockId, BlockIdx, BlockSize, GroupId, SeqId, SlotId, TokenId, TokenIdx};
+pub use pool::{BlockPool, PoolOptions, SeqContent};
+pub use spec::{AttentionKind, KvCacheSpec, KvDtype, LengthLimits, PageLayout};
+pub use stats::{HitCount, PrefixStats};
+pub use table::BlockTable;

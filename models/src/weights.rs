@@ -12,6 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+pub(crate) use self::dequant::scale_min;
 pub use self::{
     dequant::dequantize,
     dtype::Dtype,

@@ -55,5 +55,5 @@ pub fn variant(shape: &KvShape) -> Variant {
 /// Workgroups for `rows` rows.
 #[must_use]
 pub fn grid(shape: &KvShape, rows: u32) -> [u32; 3] {
-    [(rows * shape.num_kv_heads * (shape.head_dim / 8)).div_ceil(WG), 1, 1]
+    super::flat_grid((rows * shape.num_kv_heads * (shape.head_dim / 8)).div_ceil(WG))
 }

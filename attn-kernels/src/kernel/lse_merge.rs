@@ -36,5 +36,5 @@ pub fn variant(head_dim: u32) -> Variant {
 /// Workgroups for `rows` rows.
 #[must_use]
 pub fn grid(rows: u32) -> [u32; 3] {
-    [rows.min(65_535), rows.div_ceil(65_535), 1]
+    super::flat_grid(rows)
 }

@@ -7,10 +7,10 @@ fn halves(at: u32) -> vec4<u32> {
     return vec4(pack2x16float(low.xy), pack2x16float(low.zw), pack2x16float(high.xy), pack2x16float(high.zw));
 }
 
-fn k_store(block_head: u32, chunk: u32, offset: u32, from: u32) {
-    k_cache[(block_head * (HEAD_DIM / 8u) + chunk) * BLOCK_SIZE + offset] = halves(from);
+fn k_store(block_head: u32, chunk: u32, offset: u32, source: u32) {
+    k_cache[(block_head * (HEAD_DIM / 8u) + chunk) * BLOCK_SIZE + offset] = halves(source);
 }
 
-fn v_store(block_head: u32, chunk: u32, offset: u32, from: u32) {
-    v_cache[(block_head * BLOCK_SIZE + offset) * (HEAD_DIM / 8u) + chunk] = halves(from);
+fn v_store(block_head: u32, chunk: u32, offset: u32, source: u32) {
+    v_cache[(block_head * BLOCK_SIZE + offset) * (HEAD_DIM / 8u) + chunk] = halves(source);
 }

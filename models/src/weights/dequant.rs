@@ -84,14 +84,12 @@ fn q8_0(block: &[u8], out: &mut [f32]) {
 }
 
 /// The `j`th of 8 six-bit (scale, minimum) pairs packed in 12 bytes: four whole pairs, then four split ones.
-fn scale_min(packed: &[u8], j: usize) -> (f32, f32) {
-    let (scale, min) = if j < 4 {
-        (packed[j] & 63, packed[j + 4] & 63)
-    } else {
-        let low = packed[j + 4];
-        ((low & 0xF) | ((packed[j - 4] >> 6) << 4), (low >> 4) | ((packed[j] >> 6) << 4))
-    };
-    (f32::from(scale), f32::from(min))
+pub(crate) fn scale_min(packed: &[u8], j: usize) -> (u8, u8) {
+    if j < 4 {
+        return (packed[j] & 63, packed[j + 4] & 63);
+    }
+    let low = packed[j + 4];
+    ((low & 0xF) | ((packed[j - 4] >> 6) << 4), (low >> 4) | ((packed[j] >> 6) << 4))
 }
 
 /// `Q4_K` and `Q5_K`: 4 runs of 64 elements, low nibbles first; `fifth(run_half, lane)` is the extra bit.
@@ -101,7 +99,7 @@ fn k_nibbles(head: &[u8], nibbles: &[u8], out: &mut [f32], fifth: impl Fn(usize,
         for upper in 0..2 {
             let sub = 2 * run + upper;
             let (scale, min) = scale_min(&head[4..16], sub);
-            let (d, m) = (d * scale, dmin * min);
+            let (d, m) = (d * f32::from(scale), dmin * f32::from(min));
             for lane in 0..32 {
                 let q = ((bytes[lane] >> (4 * upper)) & 0xF) + 16 * fifth(sub, lane);
                 values[32 * upper + lane] = d * f32::from(q) - m;

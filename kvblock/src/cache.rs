@@ -1,0 +1,299 @@
+//! The cache of all groups: lookup, the three stages of `allocate_slots`, free, fork.
+
+use crate::config::KvCacheConfig;
+use crate::coordinator::{Coordinator, PrefixHit};
+use crate::error::{AllocError, ConfigError};
+use crate::event::CacheEvent;
+use crate::hash::BlockHasher;
+use crate::id::{BlockId, GroupId, SeqId};
+use crate::manager::{Demand, GroupManager};
+use crate::pool::{BlockPool, PoolOptions, SeqContent};
+use crate::spec::LengthLimits;
+use crate::table::BlockTable;
+
+/// What one sequence asks of [`KvCache::allocate_slots`].
+#[derive(Clone, Copy, Debug)]
+pub struct SlotRequest<'a> {
+    /// The sequence.
+    pub seq: SeqId,
+    /// Its confirmed tokens and their hashes.
+    pub content: SeqContent<'a>,
+    /// Tokens computed before this step, without the hit.
+    pub num_computed: u32,
+    /// Prefix hit to adopt; only for a sequence without a table.
+    pub hit: Option<&'a PrefixHit>,
+    /// Tokens behind the hit whose KV comes from outside (a connector).
+    pub num_external: u32,
+    /// Tokens computed in this step.
+    pub num_new: u32,
+    /// Slots beyond them, for draft tokens.
+    pub num_lookahead: u32,
+    /// Do not make blocks findable yet: their KV arrives later.
+    pub delay_cache: bool,
+    /// Fail unless the free blocks suffice for all of `content`, not only for this step.
+    pub full_sequence_must_fit: bool,
+}
+
+impl<'a> SlotRequest<'a> {
+    /// A step of `num_new` tokens behind `num_computed`, with nothing optional.
+    #[must_use]
+    pub const fn new(seq: SeqId, content: SeqContent<'a>, num_computed: u32, num_new: u32) -> Self {
+        Self {
+            seq,
+            content,
+            num_computed,
+            hit: None,
+            num_external: 0,
+            num_new,
+            num_lookahead: 0,
+            delay_cache: false,
+            full_sequence_must_fit: false,
+        }
+    }
+}
+
+/// Copy of a block, all layers of its group, to run before any write of the step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BlockCopy {
+    /// The group whose layers are copied.
+    pub group: GroupId,
+    /// Block to read.
+    pub source: BlockId,
+    /// Block to write.
+    pub destination: BlockId,
+}
+
+/// What [`KvCache::allocate_slots`] changed.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Allocation {
+    /// Blocks appended to the tables, a list a group.
+    pub new_blocks: Vec<Vec<BlockId>>,
+    /// Copies on write, after a [`fork`](KvCache::fork).
+    pub copies: Vec<BlockCopy>,
+}
+
+/// Block tables of all sequences in all groups, over one pool (vLLM v1 `KVCacheManager`).
+#[derive(Clone, Debug)]
+pub struct KvCache {
+    pool: BlockPool,
+    coordinator: Coordinator,
+    groups: Vec<GroupManager>,
+    hasher: BlockHasher,
+    limits: LengthLimits,
+}
+
+impl KvCache {
+    /// An empty cache.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names what is wrong in `config`.
+    pub fn new(config: &KvCacheConfig) -> Result<Self, ConfigError> {
+        config.validate()?;
+        let hash_block_size = config.hash_block_size()?;
+        let options = PoolOptions {
+            caching: config.caching,
+            events: config.events,
+            verify_tokens: config.verify_tokens,
+            reuse_unhashed_first: config.reuse_unhashed_first,
+        };
+        let manager = |(index, group): (u32, &crate::config::KvCacheGroup)| {
+            GroupManager::new(&group.spec, GroupId::new(index), config.limits)
+        };
+        Ok(Self {
+            pool: BlockPool::new(config.num_blocks, hash_block_size, options),
+            coordinator: Coordinator::new(&config.groups)?,
+            groups: (0..).zip(&config.groups).map(manager).collect(),
+            hasher: BlockHasher::new(config.hash_algorithm, &config.hash_seed, hash_block_size),
+            limits: config.limits,
+        })
+    }
+
+    /// Hasher of the chains that [`SeqContent::hashes`] must come from.
+    #[must_use]
+    pub const fn hasher(&self) -> BlockHasher {
+        self.hasher
+    }
+
+    /// The longest cached prefix of a sequence, at most all tokens but the last: its logits are needed, so it is always
+    /// computed. Changes nothing; [`allocate_slots`](Self::allocate_slots) adopts the hit.
+    #[must_use]
+    pub fn lookup(&self, content: SeqContent<'_>) -> PrefixHit {
+        match count(content.tokens).checked_sub(1) {
+            Some(max_length) if self.pool.options().caching => {
+                self.coordinator.longest_hit(content, max_length, &self.pool)
+            }
+            _ => PrefixHit::default(),
+        }
+    }
+
+    /// Provides the slots of one step of one sequence, in three stages: give back what no query reaches any more; adopt
+    /// the prefix hit; take new blocks and make the full ones findable.
+    ///
+    /// Blocks become findable before the step has written them. A sequence that hits them in the same step must
+    /// therefore be computed later in that step, or together with it, layer by layer.
+    ///
+    /// # Errors
+    /// [`AllocError::OutOfBlocks`]: tables and reference counts are as before, except that blocks out of reach were
+    /// given back. [`AllocError::NoTokens`] for a request of no token.
+    ///
+    /// # Complexity
+    /// O(blocks of the hit + new blocks) for each group.
+    pub fn allocate_slots(&mut self, request: SlotRequest<'_>) -> Result<Allocation, AllocError> {
+        if request.num_new == 0 && request.num_external == 0 {
+            return Err(AllocError::NoTokens);
+        }
+        let max_len = self.limits.max_model_len;
+        let num_hit = request.hit.map_or(0, |hit| hit.num_tokens);
+        let local_computed = request.num_computed + num_hit;
+        let total_computed = (local_computed + request.num_external).min(max_len);
+        let num_slots = (total_computed + request.num_new + request.num_lookahead).min(max_len);
+        if request.full_sequence_must_fit {
+            let num_tokens = count(request.content.tokens).max(num_slots);
+            self.check_free(&request, num_tokens, total_computed, true)?;
+        }
+
+        for group in &mut self.groups {
+            group.remove_skipped(request.seq, total_computed, &mut self.pool);
+        }
+        self.check_free(&request, num_slots, total_computed, false)?;
+
+        let mut allocation = Allocation::default();
+        for (index, group) in self.groups.iter_mut().enumerate() {
+            let demand = demand(&request, index, num_slots, total_computed, false);
+            group.adopt(request.seq, demand, &mut self.pool);
+        }
+        for (index, group) in self.groups.iter_mut().enumerate() {
+            let demand = demand(&request, index, num_slots, total_computed, false);
+            if let Some((source, destination)) = group.copy_on_write(request.seq, demand, &mut self.pool) {
+                allocation.copies.push(BlockCopy { group: group.group(), source, destination });
+            }
+            allocation.new_blocks.push(group.allocate(request.seq, demand, &mut self.pool));
+        }
+        if !request.delay_cache {
+            self.cache_blocks(request.seq, request.content, total_computed + request.num_new);
+        }
+        Ok(allocation)
+    }
+
+    fn check_free(
+        &self,
+        request: &SlotRequest<'_>,
+        num_tokens: u32,
+        total_computed: u32,
+        capped: bool,
+    ) -> Result<(), AllocError> {
+        let demand = |index| demand(request, index, num_tokens, total_computed, capped);
+        let in_group = |(index, group): (usize, &GroupManager)| {
+            group.num_blocks_to_allocate(request.seq, demand(index), &self.pool)
+        };
+        let (needed, free) = (self.groups.iter().enumerate().map(in_group).sum(), self.pool.num_free());
+        if needed > free { Err(AllocError::OutOfBlocks { needed, free }) } else { Ok(()) }
+    }
+
+    /// Makes the full blocks of the first `num_tokens` tokens findable, never past the confirmed ones. Only needed
+    /// after a [delayed](SlotRequest::delay_cache) allocation.
+    pub fn cache_blocks(&mut self, seq: SeqId, content: SeqContent<'_>, num_tokens: u32) {
+        if !self.pool.options().caching {
+            return;
+        }
+        let confirmed = num_tokens.min(count(content.tokens));
+        for group in &mut self.groups {
+            group.cache_blocks(seq, content, confirmed, &mut self.pool);
+        }
+    }
+
+    /// Makes the sequence's blocks unfindable from the one that holds token `num_computed`: for a step that was
+    /// allocated and then not run.
+    pub fn uncache_from(&mut self, seq: SeqId, num_computed: u32) {
+        for group in &mut self.groups {
+            group.uncache_from(seq, num_computed, &mut self.pool);
+        }
+    }
+
+    /// Gives back the blocks that no query from position `num_computed` on can reach. `allocate_slots` does so by
+    /// itself; this is for a sequence that ends and hands its blocks to a transfer.
+    pub fn remove_skipped(&mut self, seq: SeqId, num_computed: u32) {
+        for group in &mut self.groups {
+            group.remove_skipped(seq, num_computed, &mut self.pool);
+        }
+    }
+
+    /// Ends a sequence; its cached blocks stay findable until they are reused, the tail first. Unknown sequences are
+    /// ignored.
+    pub fn free(&mut self, seq: SeqId) {
+        for group in &mut self.groups {
+            group.free(seq, &mut self.pool);
+        }
+    }
+
+    /// Starts `child` with all blocks of the first `num_tokens` tokens of `parent`. Takes no block: whoever first writes
+    /// to the partial last block gets a copy.
+    ///
+    /// # Panics
+    /// When `child` has blocks.
+    pub fn fork(&mut self, parent: SeqId, child: SeqId, num_tokens: u32) {
+        for group in &mut self.groups {
+            group.fork(parent, child, num_tokens, &mut self.pool);
+        }
+    }
+
+    /// The block table of a sequence in a group, once it was allocated.
+    #[must_use]
+    pub fn table(&self, seq: SeqId, group: GroupId) -> Option<&BlockTable> {
+        self.groups[group.index()].table(seq)
+    }
+
+    /// All tables of a group, in no order.
+    pub fn tables(&self, group: GroupId) -> impl Iterator<Item = (SeqId, &BlockTable)> {
+        self.groups[group.index()].seqs()
+    }
+
+    /// Number of groups.
+    #[must_use]
+    pub fn num_groups(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// Leading blocks that all of `num_running` sequences share, a number a group (for cascade attention).
+    #[must_use]
+    pub fn num_common_prefix_blocks(&self, seq: SeqId, num_running: u32) -> Vec<usize> {
+        self.groups.iter().map(|group| group.num_common_prefix_blocks(seq, num_running, &self.pool)).collect()
+    }
+
+    /// Makes blocks unfindable, for example after a failed load.
+    pub fn evict_blocks(&mut self, blocks: impl IntoIterator<Item = BlockId>) {
+        self.pool.evict_blocks(blocks);
+    }
+
+    /// Forgets all cached content; false, and nothing changed, while a sequence holds blocks.
+    pub fn reset_prefix_cache(&mut self) -> bool {
+        self.pool.reset()
+    }
+
+    /// The cache events since the last call, oldest first.
+    pub fn take_events(&mut self) -> Vec<CacheEvent> {
+        self.pool.take_events()
+    }
+
+    /// The pool, to look at.
+    #[must_use]
+    pub const fn pool(&self) -> &BlockPool {
+        &self.pool
+    }
+}
+
+fn demand<'a>(
+    request: &SlotRequest<'a>,
+    group: usize,
+    num_tokens: u32,
+    total_computed: u32,
+    capped: bool,
+) -> Demand<'a> {
+    let hits = request.hit.and_then(|hit| hit.blocks.get(group)).map_or(&[][..], Vec::as_slice);
+    Demand { num_tokens, total_computed, hits, capped }
+}
+
+/// A token count as u32: positions are u32 everywhere.
+fn count(tokens: &[crate::id::TokenId]) -> u32 {
+    u32::try_from(tokens.len()).expect("a sequence has at most u32::MAX tokens")
+}

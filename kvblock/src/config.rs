@@ -1,0 +1,93 @@
+//! Configuration of a cache.
+
+use crate::coordinator::greatest_common_divisor;
+use crate::error::ConfigError;
+use crate::hash::HashAlgorithm;
+use crate::id::BlockSize;
+use crate::spec::{AttentionKind, KvCacheSpec, LengthLimits};
+
+/// Layers that share block tables: a block id of the group names one page in each of them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct KvCacheGroup {
+    /// The spec of all its layers, merged.
+    pub spec: KvCacheSpec,
+    /// Indices of its layers in the list that the groups were planned from.
+    pub layers: Vec<usize>,
+    /// A draft model (EAGLE, MTP) runs on this group.
+    pub eagle: bool,
+}
+
+/// Configuration of a [`KvCache`](crate::KvCache).
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct KvCacheConfig {
+    /// Blocks of the pool, the null block included.
+    pub num_blocks: u32,
+    /// Cache groups; all draw from the one pool.
+    pub groups: Vec<KvCacheGroup>,
+    /// Longest sequence and largest step.
+    pub limits: LengthLimits,
+    /// Find and keep the blocks of common prefixes.
+    pub caching: bool,
+    /// Function behind block hashes.
+    pub hash_algorithm: HashAlgorithm,
+    /// Seed of the hash chains; random bytes hide from an observer of hashes what is cached.
+    pub hash_seed: Vec<u8>,
+    /// Record [`CacheEvent`](crate::CacheEvent)s.
+    pub events: bool,
+    /// Compare tokens on a hit, so that a hash collision is a miss.
+    pub verify_tokens: bool,
+    /// Reuse blocks without content before cached ones (vLLM 0.33); off is the order of vLLM 0.21.
+    pub reuse_unhashed_first: bool,
+}
+
+impl KvCacheConfig {
+    /// One group of full-attention layers with caching by SHA-256 and nothing optional. `num_layers` layers are
+    /// numbered from 0.
+    #[must_use]
+    pub fn uniform(num_blocks: u32, spec: KvCacheSpec, num_layers: usize, limits: LengthLimits) -> Self {
+        let group = KvCacheGroup { spec, layers: (0..num_layers).collect(), eagle: false };
+        Self {
+            num_blocks,
+            groups: vec![group],
+            limits,
+            caching: true,
+            hash_algorithm: HashAlgorithm::default(),
+            hash_seed: Vec::new(),
+            events: false,
+            verify_tokens: false,
+            reuse_unhashed_first: false,
+        }
+    }
+
+    /// The largest block size that divides every group's: hashes are computed at this granularity.
+    ///
+    /// # Errors
+    /// [`ConfigError::NoGroups`].
+    pub fn hash_block_size(&self) -> Result<BlockSize, ConfigError> {
+        let sizes = self.groups.iter().map(|group| group.spec.block_size.get());
+        let size = sizes.reduce(greatest_common_divisor).ok_or(ConfigError::NoGroups)?;
+        BlockSize::new(size).ok_or(ConfigError::NoGroups)
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        if self.num_blocks < 2 {
+            return Err(ConfigError::TooFewBlocks { num_blocks: self.num_blocks });
+        }
+        if self.limits.max_model_len == 0 {
+            return Err(ConfigError::NoModelLength);
+        }
+        for (index, group) in self.groups.iter().enumerate() {
+            let empty = match group.spec.kind {
+                AttentionKind::Full { .. } => false,
+                AttentionKind::SlidingWindow { window } => window == 0,
+                AttentionKind::ChunkedLocal { chunk } => chunk == 0,
+            };
+            if empty {
+                return Err(ConfigError::EmptyWindow { group: index });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,29 @@
+//! Changes of what a pool caches, for whoever mirrors it (lower tiers, a router).
+
+use crate::cache_map::CacheKey;
+use crate::hash::BlockHash;
+use crate::id::{BlockSize, GroupId, TokenId};
+
+/// One change of the cached content.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CacheEvent {
+    /// Consecutive blocks of one sequence became findable.
+    Stored {
+        /// Their hashes, in sequence order.
+        hashes: Vec<BlockHash>,
+        /// Hash of the block before the first; `None` at the start of a sequence.
+        parent: Option<BlockHash>,
+        /// Tokens of all the blocks, `hashes.len() * block_size` of them.
+        tokens: Vec<TokenId>,
+        /// Tokens a block.
+        block_size: BlockSize,
+        /// Group the blocks belong to.
+        group: GroupId,
+        /// LoRA adapter of the sequence.
+        adapter: Option<String>,
+    },
+    /// The last block with this content was evicted.
+    Removed(CacheKey),
+    /// The whole cache was reset.
+    AllCleared,
+}

@@ -1,0 +1,206 @@
+//! Block tables of one group: allocation, adoption of hits, recycling.
+
+use rustc_hash::FxHashMap;
+
+use crate::id::{BlockId, BlockSize, GroupId, SeqId};
+use crate::pool::{BlockPool, SeqContent};
+use crate::spec::{AttentionKind, KvCacheSpec, LengthLimits};
+use crate::table::BlockTable;
+
+/// `num_blocks_to_allocate` ran before any change.
+const COUNTED: &str = "the free blocks were counted before";
+
+/// One cache group. The attention kind decides which blocks are given back and how hits are found
+/// ([`lookup`](crate::lookup)); all else is common.
+#[derive(Clone, Debug)]
+pub(crate) struct GroupManager {
+    pub(crate) kind: AttentionKind,
+    pub(crate) block_size: BlockSize,
+    group: GroupId,
+    admission_cap: Option<u32>,
+    seqs: FxHashMap<SeqId, SeqBlocks>,
+}
+
+#[derive(Clone, Debug)]
+struct SeqBlocks {
+    table: BlockTable,
+    /// Leading blocks that are findable, or null.
+    num_cached: usize,
+}
+
+/// What a sequence asks of a group in one step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Demand<'a> {
+    /// Tokens that need a slot in the end.
+    pub(crate) num_tokens: u32,
+    /// Tokens that are computed before this step, hits included.
+    pub(crate) total_computed: u32,
+    /// Blocks found by a lookup; empty unless the sequence is new.
+    pub(crate) hits: &'a [BlockId],
+    /// Count no more than the most that the sequence ever holds at a time.
+    pub(crate) capped: bool,
+}
+
+impl GroupManager {
+    pub(crate) fn new(spec: &KvCacheSpec, group: GroupId, limits: LengthLimits) -> Self {
+        let admission_cap = spec.admission_cap(limits);
+        Self {
+            kind: spec.kind,
+            block_size: spec.block_size,
+            group,
+            admission_cap,
+            seqs: FxHashMap::default(),
+        }
+    }
+
+    pub(crate) const fn group(&self) -> GroupId {
+        self.group
+    }
+
+    pub(crate) fn table(&self, seq: SeqId) -> Option<&BlockTable> {
+        self.seqs.get(&seq).map(|blocks| &blocks.table)
+    }
+
+    pub(crate) fn seqs(&self) -> impl Iterator<Item = (SeqId, &BlockTable)> {
+        self.seqs.iter().map(|(&seq, blocks)| (seq, &blocks.table))
+    }
+
+    /// Free blocks that `demand` consumes: new ones, hits that have to leave the free queue, copies before writes.
+    pub(crate) fn num_blocks_to_allocate(&self, seq: SeqId, demand: Demand<'_>, pool: &BlockPool) -> u32 {
+        let mut required = self.block_size.blocks_for(demand.num_tokens);
+        if let (true, Some(cap)) = (demand.capped, self.admission_cap) {
+            required = required.min(cap);
+        }
+        if let Some(blocks) = self.seqs.get(&seq) {
+            let have = count(blocks.table.len());
+            return required.saturating_sub(have) + u32::from(self.shared_write(seq, demand, pool).is_some());
+        }
+        let skipped = self.kind.num_skipped_tokens(demand.total_computed) / self.block_size.get();
+        let kept = demand.hits.get(skipped as usize..).unwrap_or(&[]);
+        let revived = kept.iter().filter(|&&id| pool.is_free(id)).count();
+        required.saturating_sub(skipped.max(count(demand.hits.len()))) + count(revived)
+    }
+
+    /// The block that this step writes first, when other sequences refer to it too (after a fork).
+    fn shared_write(&self, seq: SeqId, demand: Demand<'_>, pool: &BlockPool) -> Option<(usize, BlockId)> {
+        let index = (demand.total_computed / self.block_size.get()) as usize;
+        let id = *self.seqs.get(&seq)?.table.blocks().get(index)?;
+        (pool.ref_count(id) > 1).then_some((index, id))
+    }
+
+    /// Starts the table of a new sequence with the blocks of a hit. Must come before any [`allocate`](Self::allocate)
+    /// of the step, which could take hit blocks that are still free.
+    pub(crate) fn adopt(&mut self, seq: SeqId, demand: Demand<'_>, pool: &mut BlockPool) {
+        if self.seqs.contains_key(&seq) {
+            assert!(demand.hits.is_empty(), "{seq:?} has a table and {} hit blocks", demand.hits.len());
+            return;
+        }
+        let skipped = (self.kind.num_skipped_tokens(demand.total_computed) / self.block_size.get()) as usize;
+        let kept = demand.hits.get(skipped..).unwrap_or(&[]);
+        let mut table = BlockTable::new(self.block_size);
+        table.extend(core::iter::repeat_n(BlockId::NULL, skipped));
+        pool.touch(kept);
+        table.extend(kept.iter().copied());
+        let num_cached = table.len();
+        self.seqs.insert(seq, SeqBlocks { table, num_cached });
+    }
+
+    /// Extends the table to `demand.num_tokens` tokens. Returns the new blocks.
+    pub(crate) fn allocate(&mut self, seq: SeqId, demand: Demand<'_>, pool: &mut BlockPool) -> Vec<BlockId> {
+        let blocks = self
+            .seqs
+            .entry(seq)
+            .or_insert_with(|| SeqBlocks { table: BlockTable::new(self.block_size), num_cached: 0 });
+        let missing = self.block_size.blocks_for(demand.num_tokens).saturating_sub(count(blocks.table.len()));
+        let new = pool.allocate(missing).expect(COUNTED);
+        blocks.table.extend(new.iter().copied());
+        new
+    }
+
+    /// Gives the sequence a private copy of the block it is about to write. Returns (source, destination).
+    pub(crate) fn copy_on_write(
+        &mut self,
+        seq: SeqId,
+        demand: Demand<'_>,
+        pool: &mut BlockPool,
+    ) -> Option<(BlockId, BlockId)> {
+        let (index, source) = self.shared_write(seq, demand, pool)?;
+        let copy = pool.allocate(1).expect(COUNTED)[0];
+        pool.free([source]);
+        let blocks = self.seqs.get_mut(&seq).expect("a sequence that shares a block has a table");
+        blocks.table.blocks_mut()[index] = copy;
+        blocks.num_cached = blocks.num_cached.min(index);
+        Some((source, copy))
+    }
+
+    /// Makes the full blocks of the first `num_tokens` tokens findable.
+    pub(crate) fn cache_blocks(
+        &mut self,
+        seq: SeqId,
+        content: SeqContent<'_>,
+        num_tokens: u32,
+        pool: &mut BlockPool,
+    ) {
+        let Some(blocks) = self.seqs.get_mut(&seq) else { return };
+        let num_full = (num_tokens / self.block_size.get()) as usize;
+        let range = (blocks.num_cached, num_full);
+        pool.cache_full_blocks(content, blocks.table.blocks(), range, self.block_size, self.group);
+        blocks.num_cached = blocks.num_cached.max(num_full);
+    }
+
+    /// Takes back the caching of blocks whose tokens from `num_computed` on were not computed after all.
+    pub(crate) fn uncache_from(&mut self, seq: SeqId, num_computed: u32, pool: &mut BlockPool) {
+        let Some(blocks) = self.seqs.get_mut(&seq) else { return };
+        let valid = (num_computed / self.block_size.get()) as usize;
+        if let Some(stale) = blocks.table.blocks().get(valid..blocks.num_cached) {
+            pool.evict_blocks(stale.iter().copied());
+            blocks.num_cached = valid;
+        }
+    }
+
+    /// Gives back blocks that no query from position `computed` on can reach, the latest first.
+    pub(crate) fn remove_skipped(&mut self, seq: SeqId, computed: u32, pool: &mut BlockPool) {
+        let Some(blocks) = self.seqs.get_mut(&seq) else { return };
+        let table = blocks.table.blocks_mut();
+        let skipped = (self.kind.num_skipped_tokens(computed) / self.block_size.get()) as usize;
+        let mut removed = Vec::new();
+        let within = skipped.min(table.len());
+        for entry in table[..within].iter_mut().rev() {
+            if entry.is_null() {
+                break; // All further to the left was given back before.
+            }
+            removed.push(core::mem::replace(entry, BlockId::NULL));
+        }
+        pool.free(removed);
+    }
+
+    /// Ends a sequence. Its tail is queued first, and so evicted before its prefix. Unknown sequences are ignored.
+    pub(crate) fn free(&mut self, seq: SeqId, pool: &mut BlockPool) {
+        if let Some(blocks) = self.seqs.remove(&seq) {
+            pool.free(blocks.table.blocks().iter().rev().copied());
+        }
+    }
+
+    /// Shares the blocks of `parent`'s first `num_tokens` tokens with `child`.
+    pub(crate) fn fork(&mut self, parent: SeqId, child: SeqId, num_tokens: u32, pool: &mut BlockPool) {
+        assert!(!self.seqs.contains_key(&child), "{child:?} has a table already");
+        let Some(blocks) = self.seqs.get(&parent) else { return };
+        let mut fork = blocks.clone();
+        fork.table.blocks_mut().truncate(self.block_size.blocks_for(num_tokens) as usize);
+        fork.num_cached = fork.num_cached.min((num_tokens / self.block_size.get()) as usize);
+        pool.touch(fork.table.blocks());
+        self.seqs.insert(child, fork);
+    }
+
+    /// Leading blocks that all of `num_running` sequences share: what cascade attention can read once. Groups that give
+    /// blocks back have none.
+    pub(crate) fn num_common_prefix_blocks(&self, seq: SeqId, num_running: u32, pool: &BlockPool) -> usize {
+        let (true, Some(blocks)) = (self.kind.is_full(), self.seqs.get(&seq)) else { return 0 };
+        blocks.table.blocks().iter().take_while(|&&id| pool.ref_count(id) == num_running).count()
+    }
+}
+
+/// A block count as u32. Tables are bounded by the pool and the model length, which are u32.
+fn count(blocks: usize) -> u32 {
+    u32::try_from(blocks).expect("block counts fit in u32")
+}

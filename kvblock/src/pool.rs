@@ -1,0 +1,320 @@
+//! The pool of physical blocks, shared by all cache groups.
+
+use crate::cache_map::{CacheKey, CacheMap};
+use crate::error::AllocError;
+use crate::event::CacheEvent;
+use crate::free_queue::FreeQueue;
+use crate::hash::BlockHash;
+use crate::id::{BlockId, BlockSize, GroupId, TokenId};
+
+/// What a sequence holds, as far as blocks may be cached: confirmed tokens only, never speculative ones.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SeqContent<'a> {
+    /// All tokens of the sequence from position 0.
+    pub tokens: &'a [TokenId],
+    /// One hash for each full hash block of `tokens`; may be empty when nothing is cached.
+    pub hashes: &'a [BlockHash],
+    /// LoRA adapter, for [`CacheEvent::Stored`].
+    pub adapter: Option<&'a str>,
+}
+
+/// Options of a [`BlockPool`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PoolOptions {
+    /// Keep the content of freed blocks findable.
+    pub caching: bool,
+    /// Record [`CacheEvent`]s.
+    pub events: bool,
+    /// Keep the tokens of cached blocks and compare them on a hit, so that a hash collision is a miss instead of a
+    /// wrong answer. Costs 4 bytes a cached token.
+    pub verify_tokens: bool,
+    /// Free blocks without content go to the *front* of the free queue, where they are taken first and cached content
+    /// lives longer (vLLM 0.33). Off: all freed blocks go to the tail (vLLM 0.21).
+    pub reuse_unhashed_first: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Block {
+    ref_count: u32,
+    key: Option<CacheKey>,
+    /// Only with [`PoolOptions::verify_tokens`].
+    tokens: Box<[TokenId]>,
+}
+
+/// Reference-counted blocks with content lookup and eviction in free order (vLLM v1 `BlockPool`).
+///
+/// Invariants: a block is in the free queue exactly when its reference count is 0, except the null block (id 0), which
+/// is in no queue and not counted; a free block keeps its content findable until it is taken again.
+#[derive(Clone, Debug)]
+pub struct BlockPool {
+    blocks: Vec<Block>,
+    free: FreeQueue,
+    cached: CacheMap,
+    hash_block_size: BlockSize,
+    options: PoolOptions,
+    events: Vec<CacheEvent>,
+}
+
+impl BlockPool {
+    /// A pool of `num_blocks` blocks, one of which becomes the null block. O(`num_blocks`).
+    ///
+    /// # Panics
+    /// When `num_blocks` is 0.
+    #[must_use]
+    pub fn new(num_blocks: u32, hash_block_size: BlockSize, options: PoolOptions) -> Self {
+        assert!(num_blocks > 0, "a pool of {num_blocks} blocks has no null block");
+        let mut free = FreeQueue::full(num_blocks);
+        assert_eq!(free.pop_front(), Some(BlockId::NULL));
+        let blocks = vec![Block::default(); num_blocks as usize];
+        Self { blocks, free, cached: CacheMap::default(), hash_block_size, options, events: Vec::new() }
+    }
+
+    /// Takes `count` blocks, least recently freed first, and evicts what they cached. All or nothing. O(`count`).
+    ///
+    /// # Errors
+    /// [`AllocError::OutOfBlocks`] when fewer are free; the pool is unchanged then.
+    pub fn allocate(&mut self, count: u32) -> Result<Vec<BlockId>, AllocError> {
+        if count > self.free.len() {
+            return Err(AllocError::OutOfBlocks { needed: count, free: self.free.len() });
+        }
+        let mut taken = Vec::with_capacity(count as usize);
+        for _ in 0..count {
+            let id = self.free.pop_front().expect("the queue holds at least `count` blocks");
+            self.evict(id);
+            let block = &mut self.blocks[id.index()];
+            assert_eq!(block.ref_count, 0, "{id:?} was free with {} references", block.ref_count);
+            block.ref_count = 1;
+            taken.push(id);
+        }
+        Ok(taken)
+    }
+
+    /// Adds a reference to each block; a free one leaves the queue with its content. Null blocks are skipped.
+    pub fn touch(&mut self, blocks: &[BlockId]) {
+        for &id in blocks.iter().filter(|id| !id.is_null()) {
+            let block = &mut self.blocks[id.index()];
+            if block.ref_count == 0 {
+                self.free.remove(id);
+            }
+            block.ref_count += 1;
+        }
+    }
+
+    /// Drops a reference to each block. Those without references are queued in the given order: pass the blocks of a
+    /// sequence in reverse, so that its tail is evicted before the prefix that others may share. Null blocks are
+    /// skipped.
+    ///
+    /// # Panics
+    /// When a block has no reference left.
+    pub fn free(&mut self, blocks: impl IntoIterator<Item = BlockId>) {
+        for id in blocks.into_iter().filter(|id| !id.is_null()) {
+            let block = &mut self.blocks[id.index()];
+            assert!(block.ref_count > 0, "{id:?} is freed with {} references", block.ref_count);
+            block.ref_count -= 1;
+            if block.ref_count == 0 {
+                if self.options.reuse_unhashed_first && block.key.is_none() {
+                    self.free.prepend(id);
+                } else {
+                    self.free.append(id);
+                }
+            }
+        }
+    }
+
+    /// The first cached block of `hash` in each of `groups`, or `None` unless all have one. O(groups).
+    #[must_use]
+    pub fn cached(&self, hash: BlockHash, groups: &[GroupId]) -> Option<Vec<BlockId>> {
+        groups.iter().map(|&group| self.cached.get(&CacheKey { hash, group })).collect()
+    }
+
+    /// The cached block of `hash` in `group`. With token verification its tokens must be `tokens`.
+    #[must_use]
+    pub(crate) fn cached_verified(
+        &self,
+        hash: BlockHash,
+        group: GroupId,
+        tokens: &[TokenId],
+    ) -> Option<BlockId> {
+        let key = CacheKey { hash, group };
+        if !self.options.verify_tokens {
+            return self.cached.get(&key);
+        }
+        self.cached.duplicates(&key).iter().copied().find(|id| *self.blocks[id.index()].tokens == *tokens)
+    }
+
+    /// Makes the blocks `[num_cached, num_full)` of a sequence's table findable. Null blocks and blocks that are
+    /// findable already are skipped. O(`num_full - num_cached`).
+    ///
+    /// # Panics
+    /// When `content` has no hash or no tokens for one of the blocks.
+    pub fn cache_full_blocks(
+        &mut self,
+        content: SeqContent<'_>,
+        table: &[BlockId],
+        (num_cached, num_full): (usize, usize),
+        block_size: BlockSize,
+        group: GroupId,
+    ) {
+        if !self.options.caching || num_cached >= num_full {
+            return;
+        }
+        let size = block_size.get() as usize;
+        let hash_of = |index: usize| block_hash(content.hashes, index, block_size, self.hash_block_size);
+        let mut stored = Vec::new();
+        for (index, &id) in table.iter().enumerate().take(num_full).skip(num_cached) {
+            let hash = hash_of(index);
+            let block = &mut self.blocks[id.index()];
+            if id.is_null() || block.key.is_some() {
+                continue;
+            }
+            let key = CacheKey { hash, group };
+            block.key = Some(key);
+            if self.options.verify_tokens {
+                block.tokens = content.tokens[index * size..(index + 1) * size].into();
+            }
+            self.cached.insert(key, id);
+            stored.push(index);
+        }
+        if self.options.events {
+            self.record_stored(&stored, content, block_size, group);
+        }
+    }
+
+    fn record_stored(
+        &mut self,
+        stored: &[usize],
+        content: SeqContent<'_>,
+        block_size: BlockSize,
+        group: GroupId,
+    ) {
+        let size = block_size.get() as usize;
+        let hash_of = |index: usize| block_hash(content.hashes, index, block_size, self.hash_block_size);
+        // One event for each run without gaps: `parent` must be the block just before.
+        for run in stored.chunk_by(|a, b| a + 1 == *b) {
+            let (first, past) = (run[0], run[run.len() - 1] + 1);
+            self.events.push(CacheEvent::Stored {
+                hashes: (first..past).map(hash_of).collect(),
+                parent: first.checked_sub(1).map(hash_of),
+                tokens: content.tokens[first * size..past * size].to_vec(),
+                block_size,
+                group,
+                adapter: content.adapter.map(str::to_owned),
+            });
+        }
+    }
+
+    /// Makes blocks unfindable, for example after a failed load. References stay.
+    pub fn evict_blocks(&mut self, blocks: impl IntoIterator<Item = BlockId>) {
+        for id in blocks {
+            self.evict(id);
+        }
+    }
+
+    fn evict(&mut self, id: BlockId) {
+        let block = &mut self.blocks[id.index()];
+        let Some(key) = block.key.take() else { return };
+        block.tokens = Box::default();
+        let last = self.cached.remove(&key, id);
+        assert!(last.is_some(), "{id:?} has {key:?}, which the map does not hold");
+        if self.options.events && last == Some(true) {
+            self.events.push(CacheEvent::Removed(key));
+        }
+    }
+
+    /// Forgets all content. Only an unused pool can be reset: returns false, and changes nothing, while a block other
+    /// than the null block is in use.
+    pub fn reset(&mut self) -> bool {
+        if self.num_used() > 0 {
+            return false;
+        }
+        self.cached.clear();
+        for block in &mut self.blocks {
+            *block = Block::default();
+        }
+        if self.options.events {
+            self.events.push(CacheEvent::AllCleared);
+        }
+        true
+    }
+
+    /// The events since the last call, oldest first.
+    pub fn take_events(&mut self) -> Vec<CacheEvent> {
+        core::mem::take(&mut self.events)
+    }
+
+    /// References to a block; always 0 for the null block.
+    #[must_use]
+    pub fn ref_count(&self, id: BlockId) -> u32 {
+        self.blocks[id.index()].ref_count
+    }
+
+    /// The content hash under which a block can be found.
+    #[must_use]
+    pub fn hash(&self, id: BlockId) -> Option<BlockHash> {
+        self.blocks[id.index()].key.map(|key| key.hash)
+    }
+
+    /// Whether a block waits in the free queue.
+    #[must_use]
+    pub fn is_free(&self, id: BlockId) -> bool {
+        self.free.contains(id)
+    }
+
+    /// Blocks that can be taken, next first.
+    pub fn free_blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
+        self.free.iter()
+    }
+
+    /// Number of blocks that can be taken.
+    #[must_use]
+    pub const fn num_free(&self) -> u32 {
+        self.free.len()
+    }
+
+    /// Blocks that can ever be taken: all but the null block.
+    #[must_use]
+    pub fn num_usable(&self) -> u32 {
+        u32::try_from(self.blocks.len()).expect("block ids are u32") - 1
+    }
+
+    /// Blocks in use, without the null block.
+    #[must_use]
+    pub fn num_used(&self) -> u32 {
+        self.num_usable() - self.num_free()
+    }
+
+    /// Share of the usable blocks in use, in `[0, 1]`; 0 for a pool of one block.
+    #[must_use]
+    pub fn usage(&self) -> f64 {
+        if self.num_usable() == 0 { 0.0 } else { f64::from(self.num_used()) / f64::from(self.num_usable()) }
+    }
+
+    /// Number of distinct contents that a lookup can find.
+    #[must_use]
+    pub fn num_cached(&self) -> usize {
+        self.cached.num_keys()
+    }
+
+    /// Tokens one hash covers.
+    #[must_use]
+    pub const fn hash_block_size(&self) -> BlockSize {
+        self.hash_block_size
+    }
+
+    /// The options the pool was made with.
+    #[must_use]
+    pub const fn options(&self) -> PoolOptions {
+        self.options
+    }
+}
+
+/// The hash of block `index` when a block holds several hash blocks: hashes are chained, so the last one stands for all.
+pub(crate) fn block_hash(
+    hashes: &[BlockHash],
+    index: usize,
+    block: BlockSize,
+    hash_block: BlockSize,
+) -> BlockHash {
+    let ratio = (block.get() / hash_block.get()) as usize;
+    hashes[(index + 1) * ratio - 1]
+}

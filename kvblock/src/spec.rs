@@ -1,0 +1,233 @@
+//! What one layer's cache needs: bytes of a block, and which tokens stay reachable.
+
+use crate::id::BlockSize;
+
+/// Element type of a cache.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum KvDtype {
+    /// 32-bit float.
+    F32,
+    /// 16-bit float.
+    F16,
+    /// bfloat16.
+    Bf16,
+    /// 8-bit float.
+    Fp8,
+    /// 8-bit integer.
+    Int8,
+}
+
+impl KvDtype {
+    /// Bytes of one element.
+    #[must_use]
+    pub const fn bytes(self) -> u32 {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+            Self::Fp8 | Self::Int8 => 1,
+        }
+    }
+}
+
+/// Which earlier tokens a query can reach; decides which blocks of a sequence may be given back.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum AttentionKind {
+    /// All of them. `window` and `chunk` are set when a layer with limited reach is stored like full attention; they
+    /// mask, but free nothing.
+    Full {
+        /// Sliding window of the kernel, in tokens.
+        window: Option<u32>,
+        /// Chunk of the kernel, in tokens.
+        chunk: Option<u32>,
+    },
+    /// The last `window` tokens, the query's own included.
+    SlidingWindow {
+        /// Tokens.
+        window: u32,
+    },
+    /// Those since the last multiple of `chunk` (Llama 4).
+    ChunkedLocal {
+        /// Tokens.
+        chunk: u32,
+    },
+}
+
+impl AttentionKind {
+    /// Full attention without a mask of its own.
+    pub const FULL: Self = Self::Full { window: None, chunk: None };
+
+    /// Leading tokens that no query at position `computed` or later can reach.
+    #[must_use]
+    pub const fn num_skipped_tokens(self, computed: u32) -> u32 {
+        match self {
+            Self::Full { .. } => 0,
+            Self::SlidingWindow { window } => (computed + 1).saturating_sub(window),
+            Self::ChunkedLocal { chunk } => computed / chunk * chunk,
+        }
+    }
+
+    /// Whether every token stays reachable.
+    #[must_use]
+    pub const fn is_full(self) -> bool {
+        matches!(self, Self::Full { .. })
+    }
+}
+
+/// How the bytes of a block are made up.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum PageLayout {
+    /// A key and a value for each token and head.
+    KeyValue {
+        /// KV heads.
+        num_kv_heads: u32,
+        /// Elements of a key.
+        key_dim: u32,
+        /// Elements of a value.
+        value_dim: u32,
+        /// Element type.
+        dtype: KvDtype,
+        /// One f32 scale for each token and head, of keys and of values.
+        per_token_head_scales: bool,
+    },
+    /// One latent vector for each `compress_ratio` tokens (MLA, compressors, indexers): no factor 2.
+    Latent {
+        /// Bytes of one stored vector, scales and rotary part included.
+        bytes_per_entry: u32,
+        /// Element type; layers of different types cannot share a group.
+        dtype: KvDtype,
+        /// Tokens behind one stored vector; divides the block size.
+        compress_ratio: u32,
+    },
+}
+
+/// The cache of one layer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct KvCacheSpec {
+    /// Reach of the layer's queries.
+    pub kind: AttentionKind,
+    /// Tokens a block.
+    pub block_size: BlockSize,
+    /// Bytes of a block before alignment.
+    pub layout: PageLayout,
+    /// A page is rounded up to a multiple of this many bytes; 1 for none.
+    pub page_align_bytes: u32,
+    /// Overrides the page size, at least the real one: lets layers of different sizes share a pool.
+    pub padded_page_bytes: Option<u64>,
+}
+
+/// The lengths that bound how much of a cache one sequence can hold at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct LengthLimits {
+    /// Longest sequence in tokens, prompt and output together.
+    pub max_model_len: u32,
+    /// Most tokens that one step computes.
+    pub max_batched_tokens: u32,
+}
+
+impl KvCacheSpec {
+    /// Keys and values of equal head size.
+    #[must_use]
+    pub const fn new(
+        kind: AttentionKind,
+        block_size: BlockSize,
+        num_kv_heads: u32,
+        head_dim: u32,
+        dtype: KvDtype,
+    ) -> Self {
+        let layout = PageLayout::KeyValue {
+            num_kv_heads,
+            key_dim: head_dim,
+            value_dim: head_dim,
+            dtype,
+            per_token_head_scales: false,
+        };
+        Self { kind, block_size, layout, page_align_bytes: 1, padded_page_bytes: None }
+    }
+
+    /// One latent of `bytes_per_entry` bytes for each token: 576 elements of MLA, or 656 bytes of DeepSeek V3.2's fp8
+    /// layout (512 fp8 values, 4 f32 scales, 64 bf16 rotary values).
+    #[must_use]
+    pub const fn latent(
+        kind: AttentionKind,
+        block_size: BlockSize,
+        bytes_per_entry: u32,
+        dtype: KvDtype,
+        compress_ratio: u32,
+    ) -> Self {
+        let layout = PageLayout::Latent { bytes_per_entry, dtype, compress_ratio };
+        Self { kind, block_size, layout, page_align_bytes: 1, padded_page_bytes: None }
+    }
+
+    /// Whether blocks hold latents.
+    #[must_use]
+    pub const fn is_latent(&self) -> bool {
+        matches!(self.layout, PageLayout::Latent { .. })
+    }
+
+    /// Bytes of one block of this layer without alignment and padding.
+    #[must_use]
+    pub const fn unpadded_page_bytes(&self) -> u64 {
+        let tokens = self.block_size.get() as u64;
+        match self.layout {
+            PageLayout::KeyValue { num_kv_heads, key_dim, value_dim, dtype, per_token_head_scales } => {
+                let elements = (key_dim as u64 + value_dim as u64) * dtype.bytes() as u64;
+                let scales = if per_token_head_scales { 2 * 4 } else { 0 };
+                tokens * num_kv_heads as u64 * (elements + scales)
+            }
+            PageLayout::Latent { bytes_per_entry, compress_ratio, .. } => {
+                tokens / compress_ratio as u64 * bytes_per_entry as u64
+            }
+        }
+    }
+
+    /// Bytes of one block of this layer.
+    ///
+    /// # Panics
+    /// When the padded size is smaller than the real one.
+    #[must_use]
+    pub fn page_bytes(&self) -> u64 {
+        let aligned = self.unpadded_page_bytes().next_multiple_of(u64::from(self.page_align_bytes));
+        let padded = self.padded_page_bytes.unwrap_or(aligned);
+        assert!(padded >= aligned, "page padded to {padded} bytes holds {aligned}");
+        padded
+    }
+
+    /// Most blocks that one sequence holds at a time.
+    ///
+    /// Sliding windows need one block more than their tokens fill, since a window may start inside a block; so do chunks
+    /// that are no multiple of the block size.
+    #[must_use]
+    pub fn max_blocks_per_seq(&self, limits: LengthLimits) -> u32 {
+        self.admission_cap(limits).unwrap_or_else(|| self.block_size.blocks_for(limits.max_model_len))
+    }
+
+    /// [`max_blocks_per_seq`](Self::max_blocks_per_seq) where it can lie below the length of the sequence: the cap that
+    /// an admission check applies to "does all of this request fit", so that a long prompt is not refused for blocks
+    /// that it will have given back. `None` for full attention.
+    #[must_use]
+    pub fn admission_cap(&self, limits: LengthLimits) -> Option<u32> {
+        let LengthLimits { max_model_len, max_batched_tokens } = limits;
+        let reach = |tokens: u32| tokens.saturating_add(max_batched_tokens).min(max_model_len);
+        match self.kind {
+            AttentionKind::Full { .. } => None,
+            AttentionKind::SlidingWindow { window } => {
+                Some(self.block_size.blocks_for(reach(window - 1)) + 1)
+            }
+            AttentionKind::ChunkedLocal { chunk } => {
+                let starts_inside_a_block = !chunk.is_multiple_of(self.block_size.get());
+                Some(self.block_size.blocks_for(reach(chunk)) + u32::from(starts_inside_a_block))
+            }
+        }
+    }
+
+    /// Most bytes of this layer that one sequence holds at a time.
+    #[must_use]
+    pub fn max_memory_bytes(&self, limits: LengthLimits) -> u64 {
+        u64::from(self.max_blocks_per_seq(limits)) * self.page_bytes()
+    }
+}

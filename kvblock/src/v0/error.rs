@@ -1,0 +1,127 @@
+use super::{Device, SeqState};
+use crate::{BlockId, SeqId};
+
+/// Why an operation of the v0 block manager was refused. The manager is unchanged afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BlockSpaceError {
+    /// The device has fewer free blocks than the operation takes.
+    #[error("out of memory on {device}: {needed} blocks needed, {free} free")]
+    OutOfMemory {
+        /// The device that ran out.
+        device: Device,
+        /// Blocks the operation takes.
+        needed: u32,
+        /// Blocks that are free.
+        free: u32,
+    },
+    /// The block is free already.
+    #[error("double free of {block:?} on {device}")]
+    DoubleFree {
+        /// The device of the block.
+        device: Device,
+        /// The block.
+        block: BlockId,
+    },
+    /// A reference was added to a free block.
+    #[error("reference to free block {block:?} on {device}")]
+    UseAfterFree {
+        /// The device of the block.
+        device: Device,
+        /// The block.
+        block: BlockId,
+    },
+    /// The device has no such block.
+    #[error("no block {block:?} on {device}: it has {num_blocks} blocks")]
+    UnknownBlock {
+        /// The device.
+        device: Device,
+        /// The block asked for.
+        block: BlockId,
+        /// Blocks of the device.
+        num_blocks: u32,
+    },
+    /// The sequence has no block table.
+    #[error("sequence {seq:?} has no block table")]
+    NotAllocated {
+        /// The sequence.
+        seq: SeqId,
+    },
+    /// The sequence has a block table already.
+    #[error("sequence {seq:?} has a block table already")]
+    AlreadyAllocated {
+        /// The sequence.
+        seq: SeqId,
+    },
+    /// The blocks of the sequence are on the other device.
+    #[error("blocks of sequence {seq:?} are on {found}, not on {expected}")]
+    WrongDevice {
+        /// The sequence.
+        seq: SeqId,
+        /// Where its blocks are.
+        found: Device,
+        /// Where the operation needs them.
+        expected: Device,
+    },
+    /// The block table is not in step with the tokens: an append places one new token.
+    #[error(
+        "sequence {seq:?} has {logical_blocks} logical blocks, {table_blocks} in its table: not one new token"
+    )]
+    OutOfStep {
+        /// The sequence.
+        seq: SeqId,
+        /// Logical blocks of the sequence.
+        logical_blocks: u32,
+        /// Entries of its block table.
+        table_blocks: u32,
+    },
+    /// Waiting sequences of one group share the blocks of their prompt, so their tokens must be equal.
+    #[error("waiting sequences {first:?} and {other:?} of one group hold different tokens")]
+    PromptsDiffer {
+        /// The first waiting sequence, for which the blocks are counted.
+        first: SeqId,
+        /// The sequence that differs from it.
+        other: SeqId,
+    },
+    /// The sequence cuts its tokens into blocks of another size.
+    #[error("sequence {seq:?} has blocks of {found} tokens, the manager of {expected}")]
+    BlockSizeMismatch {
+        /// The sequence.
+        seq: SeqId,
+        /// Tokens a block of the sequence.
+        found: u32,
+        /// Tokens a block of the manager.
+        expected: u32,
+    },
+    /// The group has no sequence in the state that the operation acts on.
+    #[error("no sequence of the group is {state:?}")]
+    NoneInState {
+        /// The state.
+        state: SeqState,
+    },
+    /// The group holds a sequence of this id already.
+    #[error("sequence {seq:?} is in the group already")]
+    DuplicateSeq {
+        /// The sequence.
+        seq: SeqId,
+    },
+    /// The state machine of a sequence has no such step.
+    #[error("sequence {seq:?} cannot go from {from:?} to {to:?}")]
+    IllegalTransition {
+        /// The sequence.
+        seq: SeqId,
+        /// Its state.
+        from: SeqState,
+        /// The state asked for.
+        to: SeqState,
+    },
+    /// The watermark is negative or not a number.
+    #[error("watermark {watermark} is not a fraction of at least 0")]
+    InvalidWatermark {
+        /// The watermark.
+        watermark: f64,
+    },
+    /// The sliding window holds no token.
+    #[error("sliding window of 0 tokens")]
+    EmptyWindow,
+}

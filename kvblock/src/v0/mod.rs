@@ -1,0 +1,48 @@
+//! The first-generation block manager of PagedAttention (Kwon et al., SOSP 2023; vLLM 0.2-0.4):
+//! reference-counted blocks on two devices, copy on write between the samples of a prompt, whole groups
+//! swapped to host memory.
+//!
+//! ```text
+//!  Sequence q0   tokens   [ 11 12 13 14 | 15 16 17 -- ]      logical blocks, block_size 4
+//!  BlockTable q0           b7             b6                 on Device::Gpu
+//!                          |              |
+//!  BlockAllocator   ref    2              1                  b7 is shared with a fork of q0
+//! ```
+//!
+//! - [`LogicalTokenBlock`], [`Sequence`], [`SequenceGroup`]: what the tokens are and in which state they wait
+//!   or run.
+//! - [`BlockAllocator`]: the blocks of one device; a stack, so the block freed last is reused first.
+//! - [`BlockSpaceManager`]: one [`BlockTable`] a sequence; decides whether a group fits ([`AllocStatus`]) and
+//!   does it.
+//! - [`CopyList`]: the copies that copy on write asks for, in waves that a parallel kernel may run.
+//! - [`preempt`] and [`GroupQueues`]: who gives way when blocks run out, and who is served first afterwards.
+//!
+//! The manager decides and counts; it never touches the contents of a block. Each operation either happens
+//! whole or returns an error and changes nothing. A step carries out its memory operations in this order:
+//! swaps out, swaps in, copies, then writes of new tokens.
+//!
+//! It stands beside the pool of the second generation (one device, content hashes, a null block, first-in
+//! first-out reuse) rather than under it: the two differ in every policy, and share only the ids.
+
+mod allocator;
+mod copies;
+mod error;
+mod group;
+mod logical;
+mod preempt;
+mod queues;
+mod sequence;
+mod space;
+mod swap;
+mod table;
+
+pub use allocator::{BlockAllocator, Device, PhysicalTokenBlock};
+pub use copies::{BlockMove, CopyList};
+pub use error::BlockSpaceError;
+pub use group::{RequestId, SequenceGroup};
+pub use logical::{BLANK, LogicalTokenBlock, TokenId};
+pub use preempt::{Preemption, PreemptionMode, preempt};
+pub use queues::{GroupQueues, StepOps};
+pub use sequence::{FinishReason, SeqState, Sequence};
+pub use space::{AllocStatus, BlockSpaceConfig, BlockSpaceManager};
+pub use table::BlockTable;

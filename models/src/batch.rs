@@ -1,0 +1,45 @@
+//! What one step of a decoder computes.
+
+use kvblock::BlockId;
+
+use crate::kernel::sample::Spec;
+
+/// Why rows of a slice are computed: it decides which attention kernel serves them, so it must follow from the
+/// request alone and never from what else is in the batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// Tokens that were given: a prompt, or what a preempted request had.
+    Prefill,
+    /// One token that was just sampled.
+    Decode,
+}
+
+/// Consecutive tokens of one sequence.
+#[derive(Clone, Debug)]
+pub struct Slice<'a> {
+    /// Token ids, `[rows]`.
+    pub tokens: &'a [u32],
+    /// Position of the first one.
+    pub first: u32,
+    /// Physical blocks of the sequence, enough for the last position.
+    pub table: &'a [BlockId],
+    /// Prefill or decode.
+    pub phase: Phase,
+    /// Draw a token after the last row.
+    pub sample: Option<Spec>,
+    /// Score these targets after the rows: `targets[i]` is the token that follows `tokens[i]`; may be shorter.
+    pub targets: &'a [u32],
+    /// Hand back the logits of the last rows, this many.
+    pub logits: usize,
+}
+
+/// Results of a step, in the order of its slices.
+#[derive(Clone, Debug, Default)]
+pub struct StepOutput {
+    /// One id for each slice that samples.
+    pub sampled: Vec<u32>,
+    /// Negative log likelihoods in nats, one a target.
+    pub nll: Vec<f32>,
+    /// `[rows, vocab]` of the rows asked for.
+    pub logits: Vec<f32>,
+}

@@ -1,0 +1,266 @@
+//! The forward pass: one config-driven decoder over paged KV.
+
+mod inputs;
+mod layer;
+mod load;
+
+use std::sync::Arc;
+
+use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
+use attn_kernels::kernel::{KvDtype, paged_prefill::KeyLoads};
+
+use crate::batch::{Slice, StepOutput};
+use crate::kernel::{embed, log_prob, matmul::Epilogue, rms_norm, sample};
+use crate::matrix::{Kernels, Matrix, Product};
+use crate::{DecoderConfig, KvPool, ModelError};
+use inputs::Inputs;
+use layer::Layer;
+
+/// What a decoder is built for.
+#[derive(Clone, Debug)]
+pub struct DecoderOptions {
+    /// Element type of the KV cache.
+    pub kv_dtype: KvDtype,
+    /// Tokens a block.
+    pub block_size: u32,
+    /// Blocks wanted in the pool.
+    pub num_blocks: u32,
+    /// Most rows of one step.
+    pub max_rows: u32,
+    /// Most sequences of one step.
+    pub max_seqs: u32,
+    /// One order of arithmetic for a row whatever its phase: decode rows go through the prefill kernel.
+    pub reproducible: bool,
+}
+
+/// A model on a device.
+#[derive(Debug)]
+pub struct Decoder {
+    gpu: Arc<Gpu>,
+    config: DecoderConfig,
+    options: DecoderOptions,
+    kernels: Kernels,
+    pipelines: Pipelines,
+    embedding: Matrix,
+    /// `None` where the embedding is tied.
+    head: Option<Matrix>,
+    final_norm: Buf<f32>,
+    layers: Vec<Layer>,
+    kv: KvPool,
+    activations: Activations,
+    inputs: Inputs,
+    key_loads: KeyLoads,
+}
+
+#[derive(Debug)]
+struct Pipelines {
+    embed: Arc<Pipeline>,
+    norm: Arc<Pipeline>,
+    norm_gather: Arc<Pipeline>,
+    rope: Arc<Pipeline>,
+    cache_write: Arc<Pipeline>,
+    decode: Arc<Pipeline>,
+    reduce: Arc<Pipeline>,
+    prefill: Arc<Pipeline>,
+    log_prob: Arc<Pipeline>,
+    sample: Arc<Pipeline>,
+}
+
+/// Buffers that every step overwrites.
+#[derive(Debug)]
+struct Activations {
+    /// Residual stream, `[max_rows, hidden]`.
+    hidden: Buf<f32>,
+    /// Normed rows, `[max_rows, hidden]`.
+    normed: Buf<f32>,
+    /// Queries, keys, values, `[max_rows, (num_heads + 2 * num_kv_heads) * head_dim]`.
+    qkv: Buf<f32>,
+    /// Attention output, `[max_rows, num_heads * head_dim]`.
+    attended: Buf<f32>,
+    /// `[max_rows, num_heads]`
+    lse: Buf<f32>,
+    /// Inside the MLP, `[max_rows, intermediate]`.
+    inner: Buf<f32>,
+    /// Partitions of decode attention.
+    partial: Buf<f32>,
+    stats: Buf<[f32; 2]>,
+    /// `[HEAD_ROWS or max_seqs, vocab]`
+    logits: Buf<f32>,
+    sampled: Buf<u32>,
+    nll: Buf<f32>,
+}
+
+/// Rows whose logits exist at one time when many are scored.
+const HEAD_ROWS: usize = 64;
+
+/// Multiply-adds after which a submission ends: a few milliseconds on a large GPU, well under a second on a small one.
+const CUT: u64 = 50_000_000_000;
+
+impl Activations {
+    /// Makes room for the partitions of the step's decode rows; they grow with the contexts.
+    fn fit_partials(
+        &mut self,
+        gpu: &Gpu,
+        config: &DecoderConfig,
+        plan: &inputs::Plan,
+    ) -> Result<(), ModelError> {
+        let rows = plan.decode_rows.len() * config.num_heads as usize * plan.max_partitions as usize;
+        if rows > self.stats.len() {
+            let rows = rows.next_power_of_two();
+            self.partial = gpu.buffer("partial", rows * config.head_dim as usize)?;
+            self.stats = gpu.buffer("stats", rows)?;
+            gpu.forget_bind_groups();
+        }
+        Ok(())
+    }
+}
+
+impl Decoder {
+    /// The configuration.
+    #[must_use]
+    pub fn config(&self) -> &DecoderConfig {
+        &self.config
+    }
+
+    /// The KV cache.
+    #[must_use]
+    pub fn kv(&self) -> &KvPool {
+        &self.kv
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+
+    /// Runs one step and waits for what it samples.
+    ///
+    /// # Errors
+    /// Token ids outside the vocabulary, and what the device reports.
+    ///
+    /// # Panics
+    /// When the slices have more rows or sequences than the decoder was built for, or a table is too short.
+    pub fn step(&mut self, slices: &[Slice<'_>]) -> Result<StepOutput, ModelError> {
+        let plan = inputs::plan(&self.config, &self.options, slices)?;
+        self.inputs.write(&self.gpu, &plan)?;
+        self.activations.fit_partials(&self.gpu, &self.config, &plan)?;
+        let mut pass = Pass::new("step");
+        self.embed(&mut pass, plan.rows);
+        let cost = self.layer_cost(&plan);
+        let mut since_cut = 0;
+        for index in 0..self.layers.len() {
+            self.layer(&mut pass, index, &plan)?;
+            since_cut += cost;
+            if since_cut > CUT {
+                pass.cut();
+                since_cut = 0;
+            }
+        }
+        self.finish(pass, &plan)
+    }
+
+    fn embed(&mut self, pass: &mut Pass, rows: u32) {
+        let blocks = self.embedding.blocks();
+        for shard in self.embedding.shards() {
+            let params = embed::EmbedParams { rows, first: shard.first, cols: shard.cols, blocks };
+            let bindings: [Bind; 4] = [
+                (&self.inputs.tokens).into(),
+                (&shard.quants).into(),
+                (&shard.scales).into(),
+                (&self.activations.hidden).into(),
+            ];
+            pass.dispatch(&self.pipelines.embed, &params, &bindings, embed::grid(rows, blocks));
+        }
+    }
+
+    /// Multiply-adds of one layer, to bound the work of a submission.
+    fn layer_cost(&self, plan: &inputs::Plan) -> u64 {
+        let c = &self.config;
+        let (hidden, inner) = (u64::from(c.hidden_size), u64::from(c.intermediate_size));
+        let heads = u64::from(c.num_heads) * u64::from(c.head_dim);
+        let kv = u64::from(c.num_kv_heads) * u64::from(c.head_dim);
+        let dense = hidden * (2 * heads + 2 * kv + 3 * inner);
+        u64::from(plan.rows) * (dense + 2 * heads * u64::from(plan.longest))
+    }
+
+    /// Final norm, logits, and what is made of them.
+    fn finish(&mut self, mut pass: Pass, plan: &inputs::Plan) -> Result<StepOutput, ModelError> {
+        let vocab = self.config.vocab_size as usize;
+        let mut output = StepOutput::default();
+        // Scored rows come first, in portions whose logits fit in the buffer.
+        let scored = plan.scored.len();
+        for start in (0..scored).step_by(HEAD_ROWS) {
+            let rows = HEAD_ROWS.min(scored - start);
+            self.logits(&mut pass, start, rows)?;
+            self.score(&mut pass, start, rows);
+            let wanted = plan.logits_from.saturating_sub(start).min(rows);
+            if wanted < rows {
+                let read = pass.read(&self.activations.logits, wanted * vocab..rows * vocab);
+                let done = self.gpu.submit(std::mem::replace(&mut pass, Pass::new("step")))?.wait()?;
+                output.logits.extend(done.get(read));
+            }
+        }
+        let samples = plan.specs.len();
+        let read_ids = (samples > 0).then(|| {
+            self.logits(&mut pass, scored, samples).map(|()| {
+                self.sample(&mut pass, samples);
+                pass.read(&self.activations.sampled, 0..samples)
+            })
+        });
+        let read_nll = (scored > 0).then(|| pass.read(&self.activations.nll, 0..scored));
+        let read_ids = read_ids.transpose()?;
+        let done = self.gpu.submit(pass)?.wait()?;
+        output.sampled = read_ids.map(|r| done.get(r)).unwrap_or_default();
+        let nll: Vec<f32> = read_nll.map(|r| done.get(r)).unwrap_or_default();
+        output.nll = nll.into_iter().zip(&plan.scored).filter(|(_, s)| s.is_some()).map(|(v, _)| v).collect();
+        Ok(output)
+    }
+
+    /// Logits of `rows` rows of the gather list, from `start` on.
+    fn logits(&mut self, pass: &mut Pass, start: usize, rows: usize) -> Result<(), ModelError> {
+        let rows = u32::try_from(rows).expect("at most max_rows");
+        let width = self.config.hidden_size;
+        let first = u32::try_from(start).expect("at most max_rows");
+        let params = rms_norm::RmsNormParams { rows, width, eps: self.config.rms_norm_eps, first };
+        let bindings = [
+            (&self.activations.hidden).into(),
+            (&self.inputs.gather).into(),
+            (&self.final_norm).into(),
+            (&self.activations.normed).into(),
+        ];
+        pass.dispatch(&self.pipelines.norm_gather, &params, &bindings, rms_norm::grid(rows));
+        let product = Product {
+            x: &self.activations.normed,
+            rows,
+            y: &self.activations.logits,
+            y_stride: self.config.vocab_size,
+            y_offset: 0,
+            epilogue: Epilogue::Store,
+        };
+        self.head.as_ref().unwrap_or(&self.embedding).multiply(&mut self.kernels, pass, &product)
+    }
+
+    fn score(&self, pass: &mut Pass, start: usize, rows: usize) {
+        let rows = u32::try_from(rows).expect("at most HEAD_ROWS");
+        let params = log_prob::LogProbParams { rows, vocab: self.config.vocab_size, pad0: 0, pad1: 0 };
+        let bindings = [
+            (&self.activations.logits).into(),
+            Bind::at(self.inputs.targets.raw(), start as u64 * 4),
+            Bind::at(self.activations.nll.raw(), start as u64 * 4),
+        ];
+        pass.dispatch(&self.pipelines.log_prob, &params, &bindings, log_prob::grid(rows));
+    }
+
+    fn sample(&self, pass: &mut Pass, rows: usize) {
+        let rows = u32::try_from(rows).expect("at most max_seqs");
+        let params =
+            sample::SampleParams { rows, vocab: self.config.vocab_size, neg_inf: f32::NEG_INFINITY, pad0: 0 };
+        let bindings = [
+            (&self.activations.logits).into(),
+            (&self.inputs.specs).into(),
+            (&self.activations.sampled).into(),
+        ];
+        pass.dispatch(&self.pipelines.sample, &params, &bindings, sample::grid(rows));
+    }
+}

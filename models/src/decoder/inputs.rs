@@ -1,0 +1,171 @@
+//! The batch as the device sees it: flat lists, written once a step.
+
+use attn_kernels::gpu::{Buf, Gpu};
+use attn_kernels::kernel::{paged_decode::PARTITION, paged_prefill::TILE_ROWS};
+
+use super::DecoderOptions;
+use crate::batch::{Phase, Slice};
+use crate::kernel::sample::Spec;
+use crate::{DecoderConfig, ModelError};
+
+/// Device copies of the lists of a [`Plan`].
+#[derive(Debug)]
+pub(super) struct Inputs {
+    pub(super) tokens: Buf<u32>,
+    pub(super) cs: Buf<[f32; 2]>,
+    pub(super) slots: Buf<i32>,
+    pub(super) tables: Buf<u32>,
+    pub(super) decode_rows: Buf<[u32; 4]>,
+    pub(super) tiles: Buf<[u32; 4]>,
+    /// Rows whose logits are wanted: scored rows, then sampled rows.
+    pub(super) gather: Buf<u32>,
+    pub(super) targets: Buf<u32>,
+    pub(super) specs: Buf<Spec>,
+}
+
+/// One step, laid out.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    pub(super) rows: u32,
+    /// Longest KV of any row.
+    pub(super) longest: u32,
+    /// Partitions of the longest decode row.
+    pub(super) max_partitions: u32,
+    pub(super) tokens: Vec<u32>,
+    pub(super) cs: Vec<[f32; 2]>,
+    pub(super) slots: Vec<i32>,
+    pub(super) tables: Vec<u32>,
+    pub(super) decode_rows: Vec<[u32; 4]>,
+    pub(super) tiles: Vec<[u32; 4]>,
+    pub(super) gather: Vec<u32>,
+    /// Targets of the scored rows; `None` where only logits are wanted.
+    pub(super) scored: Vec<Option<u32>>,
+    /// First scored row whose logits are handed back.
+    pub(super) logits_from: usize,
+    pub(super) specs: Vec<Spec>,
+}
+
+/// Lays `slices` out.
+pub(super) fn plan(
+    config: &DecoderConfig,
+    options: &DecoderOptions,
+    slices: &[Slice<'_>],
+) -> Result<Plan, ModelError> {
+    let mut plan = Plan { logits_from: usize::MAX, ..Plan::default() };
+    let turns = config.rope.inv_freq();
+    let factor = config.rope.attention_factor();
+    let mut sampled_rows = Vec::new();
+    for slice in slices {
+        let table = u32_of(plan.tables.len());
+        plan.tables.extend(slice.table.iter().map(|b| b.get()));
+        push_rows(&mut plan, slice, table, options);
+        for (position, id) in (slice.first..).zip(slice.tokens) {
+            if *id >= config.vocab_size {
+                return Err(ModelError::Token { id: *id, position, vocab: config.vocab_size });
+            }
+            plan.tokens.push(*id);
+            plan.slots.push(slot(slice, position, options.block_size));
+            plan.cs.extend(turns.iter().map(|turn| {
+                let (sin, cos) = (f64::from(position) * turn).sin_cos();
+                [cos * factor, sin * factor].map(narrow)
+            }));
+        }
+        push_outputs(&mut plan, slice, &mut sampled_rows);
+        plan.rows += u32_of(slice.tokens.len());
+        plan.longest = plan.longest.max(slice.first + u32_of(slice.tokens.len()));
+    }
+    plan.gather.append(&mut sampled_rows);
+    assert!(plan.rows <= options.max_rows, "{} rows in a step of at most {}", plan.rows, options.max_rows);
+    let most = options.max_seqs as usize;
+    assert!(slices.len() <= most, "{} sequences in a step of at most {most}", slices.len());
+    Ok(plan)
+}
+
+/// Work items of attention.
+fn push_rows(plan: &mut Plan, slice: &Slice<'_>, table: u32, options: &DecoderOptions) {
+    let rows = u32_of(slice.tokens.len());
+    if slice.phase == Phase::Decode && !options.reproducible {
+        for i in 0..rows {
+            let len = slice.first + i + 1;
+            plan.decode_rows.push([plan.rows + i, len, table, 0]);
+            plan.max_partitions = plan.max_partitions.max(len.div_ceil(PARTITION));
+        }
+    } else {
+        for i in (0..rows).step_by(TILE_ROWS as usize) {
+            plan.tiles.push([plan.rows + i, TILE_ROWS.min(rows - i), slice.first + i, table]);
+        }
+    }
+}
+
+/// Rows whose logits are wanted.
+fn push_outputs(plan: &mut Plan, slice: &Slice<'_>, sampled_rows: &mut Vec<u32>) {
+    let rows = slice.tokens.len();
+    let logits_from = rows - slice.logits.min(rows);
+    let scored = if slice.logits > 0 { rows } else { slice.targets.len() };
+    for i in 0..scored {
+        plan.gather.push(plan.rows + u32_of(i));
+        if slice.logits > 0 && i == logits_from {
+            plan.logits_from = plan.scored.len();
+        }
+        plan.scored.push(slice.targets.get(i).copied());
+    }
+    if let Some(spec) = slice.sample {
+        sampled_rows.push(plan.rows + u32_of(rows) - 1);
+        plan.specs.push(spec);
+    }
+}
+
+fn slot(slice: &Slice<'_>, position: u32, block_size: u32) -> i32 {
+    let block = slice.table[(position / block_size) as usize].get();
+    i32::try_from(block * block_size + position % block_size).expect("a pool has under 2^31 slots")
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
+fn narrow(v: f64) -> f32 {
+    v as f32
+}
+
+fn u32_of(n: usize) -> u32 {
+    u32::try_from(n).expect("lists of a step fit in 32 bits")
+}
+
+impl Inputs {
+    pub(super) fn new(
+        gpu: &Gpu,
+        config: &DecoderConfig,
+        options: &DecoderOptions,
+    ) -> Result<Self, ModelError> {
+        let (rows, seqs) = (options.max_rows as usize, options.max_seqs as usize);
+        let pairs = config.rope.inv_freq().len();
+        // Portions of the gather and target lists are bound at aligned offsets: one more portion never overruns.
+        let lists = rows + seqs + super::HEAD_ROWS;
+        Ok(Self {
+            tokens: gpu.buffer("tokens", rows)?,
+            cs: gpu.buffer("cs", rows * pairs)?,
+            slots: gpu.buffer("slots", rows)?,
+            tables: gpu.buffer("tables", 1024)?,
+            decode_rows: gpu.buffer("decode_rows", rows)?,
+            tiles: gpu.buffer("tiles", rows)?,
+            gather: gpu.buffer("gather", lists)?,
+            targets: gpu.buffer("targets", lists)?,
+            specs: gpu.buffer("specs", seqs)?,
+        })
+    }
+
+    pub(super) fn write(&mut self, gpu: &Gpu, plan: &Plan) -> Result<(), ModelError> {
+        if self.tables.len() < plan.tables.len() {
+            self.tables = gpu.buffer("tables", plan.tables.len().next_power_of_two())?;
+        }
+        gpu.write(&self.tokens, 0, &plan.tokens);
+        gpu.write(&self.cs, 0, &plan.cs);
+        gpu.write(&self.slots, 0, &plan.slots);
+        gpu.write(&self.tables, 0, &plan.tables);
+        gpu.write(&self.decode_rows, 0, &plan.decode_rows);
+        gpu.write(&self.tiles, 0, &plan.tiles);
+        gpu.write(&self.gather, 0, &plan.gather);
+        let targets: Vec<u32> = plan.scored.iter().map(|t| t.unwrap_or(0)).collect();
+        gpu.write(&self.targets, 0, &targets);
+        gpu.write(&self.specs, 0, &plan.specs);
+        Ok(())
+    }
+}

@@ -1,0 +1,193 @@
+//! One transformer layer.
+
+use attn_kernels::gpu::{Buf, Pass};
+use attn_kernels::kernel::cache_write::{self, CacheWriteParams};
+use attn_kernels::kernel::paged_decode::{self, PagedDecodeParams};
+use attn_kernels::kernel::paged_prefill::{self, PagedPrefillParams};
+use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
+
+use super::Decoder;
+use super::inputs::Plan;
+use crate::ModelError;
+use crate::kernel::matmul::Epilogue;
+use crate::kernel::{rms_norm, rope};
+use crate::matrix::{Matrix, Product};
+
+/// Weights of one layer.
+#[derive(Debug)]
+pub(super) struct Layer {
+    pub(super) attn_norm: Buf<f32>,
+    /// Queries, keys and values: one matrix, or several where their types differ, each with its first column.
+    pub(super) qkv: Vec<(Matrix, u32)>,
+    pub(super) o: Matrix,
+    pub(super) mlp_norm: Buf<f32>,
+    pub(super) gate_up: Matrix,
+    pub(super) down: Matrix,
+}
+
+impl Decoder {
+    /// Records layer `index` over all rows of the step.
+    pub(super) fn layer(&mut self, pass: &mut Pass, index: usize, plan: &Plan) -> Result<(), ModelError> {
+        let layer = &self.layers[index];
+        let a = &self.activations;
+        let (rows, hidden) = (plan.rows, self.config.hidden_size);
+        let stride = self.qkv_stride();
+
+        self.norm(pass, &layer.attn_norm, rows);
+        for (matrix, y_offset) in &layer.qkv {
+            let product = Product {
+                x: &a.normed,
+                rows,
+                y: &a.qkv,
+                y_stride: stride,
+                y_offset: *y_offset,
+                epilogue: Epilogue::Store,
+            };
+            matrix.multiply(&mut self.kernels, pass, &product)?;
+        }
+        self.rope(pass, rows);
+        self.write_cache(pass, index, rows);
+        self.attend_decode(pass, index, plan);
+        self.attend_prefill(pass, index, plan);
+
+        let layer = &self.layers[index];
+        let a = &self.activations;
+        let add = |x, y| Product { x, rows, y, y_stride: hidden, y_offset: 0, epilogue: Epilogue::Add };
+        layer.o.multiply(&mut self.kernels, pass, &add(&a.attended, &a.hidden))?;
+        self.norm(pass, &layer.mlp_norm, rows);
+        let inner = Product {
+            x: &a.normed,
+            rows,
+            y: &a.inner,
+            y_stride: self.config.intermediate_size,
+            y_offset: 0,
+            epilogue: Epilogue::SiluMul,
+        };
+        layer.gate_up.multiply(&mut self.kernels, pass, &inner)?;
+        layer.down.multiply(&mut self.kernels, pass, &add(&a.inner, &a.hidden))
+    }
+
+    /// f32 of one row of queries, keys and values.
+    pub(super) fn qkv_stride(&self) -> u32 {
+        (self.config.num_heads + 2 * self.config.num_kv_heads) * self.config.head_dim
+    }
+
+    fn norm(&self, pass: &mut Pass, weight: &Buf<f32>, rows: u32) {
+        let a = &self.activations;
+        let params = rms_norm::RmsNormParams {
+            rows,
+            width: self.config.hidden_size,
+            eps: self.config.rms_norm_eps,
+            first: 0,
+        };
+        let bindings = [(&a.hidden).into(), (&self.inputs.gather).into(), weight.into(), (&a.normed).into()];
+        pass.dispatch(&self.pipelines.norm, &params, &bindings, rms_norm::grid(rows));
+    }
+
+    fn rope(&self, pass: &mut Pass, rows: u32) {
+        let pairs = self.config.rope.rotary_dims / 2;
+        let heads = self.config.num_heads + self.config.num_kv_heads;
+        let params = rope::RopeParams { rows, heads, stride: self.qkv_stride(), pairs };
+        let bindings = [(&self.inputs.cs).into(), (&self.activations.qkv).into()];
+        pass.dispatch(&self.pipelines.rope, &params, &bindings, rope::grid(rows, heads, pairs));
+    }
+
+    fn write_cache(&self, pass: &mut Pass, index: usize, rows: u32) {
+        let c = &self.config;
+        let params = CacheWriteParams {
+            rows,
+            num_kv_heads: c.num_kv_heads,
+            row_stride: self.qkv_stride(),
+            k_start: c.num_heads * c.head_dim,
+            v_start: (c.num_heads + c.num_kv_heads) * c.head_dim,
+            pad0: 0,
+            pad1: 0,
+            pad2: 0,
+        };
+        let (k, v) = self.kv.layer(index);
+        let bindings = [(&self.activations.qkv).into(), (&self.inputs.slots).into(), k.into(), v.into()];
+        let grid = cache_write::grid(self.kv.shape(), rows);
+        pass.dispatch(&self.pipelines.cache_write, &params, &bindings, grid);
+    }
+
+    fn attend_decode(&self, pass: &mut Pass, index: usize, plan: &Plan) {
+        let rows = u32::try_from(plan.decode_rows.len()).expect("at most max_rows");
+        if rows == 0 {
+            return;
+        }
+        let (a, c) = (&self.activations, &self.config);
+        let params = PagedDecodeParams {
+            num_heads: c.num_heads,
+            num_kv_heads: c.num_kv_heads,
+            q_stride: self.qkv_stride(),
+            max_partitions: plan.max_partitions,
+            scale: scale(c.head_dim),
+            neg_inf: f32::NEG_INFINITY,
+            pad0: 0,
+            pad1: 0,
+        };
+        let (k, v) = self.kv.layer(index);
+        let out = if plan.max_partitions == 1 { &a.attended } else { &a.partial };
+        let bindings = [
+            (&a.qkv).into(),
+            k.into(),
+            v.into(),
+            (&self.inputs.tables).into(),
+            (&self.inputs.decode_rows).into(),
+            out.into(),
+            (&a.stats).into(),
+        ];
+        let grid = paged_decode::grid(self.kv.shape(), c.num_heads, rows, plan.max_partitions);
+        pass.dispatch(&self.pipelines.decode, &params, &bindings, grid);
+        if plan.max_partitions > 1 {
+            let params = PagedReduceParams {
+                num_heads: c.num_heads,
+                max_partitions: plan.max_partitions,
+                pad0: 0,
+                pad1: 0,
+            };
+            let bindings = [
+                (&a.partial).into(),
+                (&a.stats).into(),
+                (&self.inputs.decode_rows).into(),
+                (&a.attended).into(),
+            ];
+            let grid = paged_reduce::grid(c.num_heads, rows);
+            pass.dispatch(&self.pipelines.reduce, &params, &bindings, grid);
+        }
+    }
+
+    fn attend_prefill(&self, pass: &mut Pass, index: usize, plan: &Plan) {
+        let tiles = u32::try_from(plan.tiles.len()).expect("at most max_rows");
+        let (a, c) = (&self.activations, &self.config);
+        let params = PagedPrefillParams {
+            num_heads: c.num_heads,
+            num_kv_heads: c.num_kv_heads,
+            q_stride: self.qkv_stride(),
+            pad0: 0,
+            scale: scale(c.head_dim),
+            neg_inf: f32::NEG_INFINITY,
+            pad1: 0,
+            pad2: 0,
+        };
+        let (k, v) = self.kv.layer(index);
+        let bindings = [
+            (&a.qkv).into(),
+            k.into(),
+            v.into(),
+            (&self.inputs.tables).into(),
+            (&self.inputs.tiles).into(),
+            (&a.attended).into(),
+            (&a.lse).into(),
+        ];
+        let grid = paged_prefill::grid(self.kv.shape(), c.num_heads, self.key_loads, tiles);
+        pass.dispatch(&self.pipelines.prefill, &params, &bindings, grid);
+    }
+}
+
+/// Factor on scores.
+fn scale(head_dim: u32) -> f32 {
+    #[expect(clippy::cast_precision_loss, reason = "head sizes are small")]
+    let dim = head_dim as f32;
+    1.0 / dim.sqrt()
+}

@@ -1,0 +1,192 @@
+//! From a checkpoint to a decoder.
+
+use std::sync::Arc;
+
+use attn_kernels::gpu::{Buf, Gpu};
+use attn_kernels::kernel::{KvShape, cache_write, paged_decode, paged_prefill, paged_reduce};
+
+use super::inputs::Inputs;
+use super::layer::Layer;
+use super::{Activations, Decoder, DecoderOptions, HEAD_ROWS, Pipelines};
+use crate::kernel::{embed, log_prob, rms_norm, rope, sample};
+use crate::matrix::{Kernels, Matrix, broadcasts};
+use crate::pack::Format;
+use crate::{DecoderConfig, KvPool, ModelError, Role, Tensor, WeightSource};
+
+impl Decoder {
+    /// Uploads `weights`, still quantised, and allocates the KV pool.
+    ///
+    /// # Errors
+    /// Missing or misshapen tensors, parts of an architecture that the forward pass lacks, and what the device
+    /// reports. A pool for which memory is short is halved; see [`KvPool::num_blocks`].
+    pub fn load(
+        gpu: &Arc<Gpu>,
+        config: &DecoderConfig,
+        weights: &dyn WeightSource,
+        options: &DecoderOptions,
+    ) -> Result<Self, ModelError> {
+        supported(config)?;
+        let source = Source { gpu, config, weights };
+        let embedding = Matrix::stacked(gpu, &[source.matrix(Role::Embed)?])?;
+        let head = match config.tie_embeddings {
+            true => None,
+            false => Some(Matrix::stacked(gpu, &[source.matrix(Role::LmHead)?])?),
+        };
+        let layers = (0..config.num_layers).map(|l| source.layer(l)).collect::<Result<_, _>>()?;
+        let shape = KvShape {
+            num_kv_heads: config.num_kv_heads,
+            head_dim: config.head_dim,
+            block_size: options.block_size,
+            dtype: options.kv_dtype,
+        };
+        let key_loads = match broadcasts(gpu) && config.head_dim.is_multiple_of(16) {
+            true => paged_prefill::KeyLoads::Broadcast,
+            false => paged_prefill::KeyLoads::Uniform,
+        };
+        Ok(Self {
+            kernels: Kernels::new(gpu),
+            pipelines: pipelines(gpu, config, &shape, embedding.format(), key_loads)?,
+            final_norm: source.vector(Role::FinalNorm)?,
+            kv: KvPool::new(gpu, shape, config.num_layers, options.num_blocks)?,
+            activations: activations(gpu, config, options)?,
+            inputs: Inputs::new(gpu, config, options)?,
+            gpu: Arc::clone(gpu),
+            config: config.clone(),
+            options: options.clone(),
+            embedding,
+            head,
+            layers,
+            key_loads,
+        })
+    }
+}
+
+/// What the configuration may ask for and this forward pass does not do.
+fn supported(config: &DecoderConfig) -> Result<(), ModelError> {
+    let lacks = [
+        (config.qkv_bias || config.o_bias, "biases on projections"),
+        (config.qk_norm, "norms of query and key heads"),
+        (config.windows.iter().any(Option::is_some), "sliding windows"),
+        (!config.head_dim.is_multiple_of(8), "head sizes that are no multiple of 8"),
+    ];
+    match lacks.into_iter().find(|(lack, _)| *lack) {
+        Some((_, feature)) => Err(ModelError::Unsupported { feature }),
+        None => Ok(()),
+    }
+}
+
+struct Source<'a> {
+    gpu: &'a Gpu,
+    config: &'a DecoderConfig,
+    weights: &'a dyn WeightSource,
+}
+
+impl Source<'_> {
+    fn layer(&self, l: u32) -> Result<Layer, ModelError> {
+        Ok(Layer {
+            attn_norm: self.vector(Role::AttnNorm(l))?,
+            qkv: self.qkv(l)?,
+            o: Matrix::stacked(self.gpu, &[self.matrix(Role::O(l))?])?,
+            mlp_norm: self.vector(Role::MlpNorm(l))?,
+            gate_up: Matrix::paired(self.gpu, self.matrix(Role::Gate(l))?, self.matrix(Role::Up(l))?)?,
+            down: Matrix::stacked(self.gpu, &[self.matrix(Role::Down(l))?])?,
+        })
+    }
+
+    /// Queries, keys and values, neighbours of one type together.
+    fn qkv(&self, l: u32) -> Result<Vec<(Matrix, u32)>, ModelError> {
+        let tensors = [self.matrix(Role::Q(l))?, self.matrix(Role::K(l))?, self.matrix(Role::V(l))?];
+        let mut first = 0;
+        let same = |a: &Tensor<'_>, b: &Tensor<'_>| Format::from(a.dtype) == Format::from(b.dtype);
+        tensors
+            .chunk_by(same)
+            .map(|chunk| {
+                let matrix = Matrix::stacked(self.gpu, chunk)?;
+                let at = first;
+                first += chunk.iter().map(|t| t.shape[0]).sum::<usize>();
+                Ok((matrix, u32::try_from(at).expect("dimensions of a model fit in 32 bits")))
+            })
+            .collect()
+    }
+
+    fn matrix(&self, role: Role) -> Result<Tensor<'_>, ModelError> {
+        self.shaped(role, &self.shape(role))
+    }
+
+    fn vector(&self, role: Role) -> Result<Buf<f32>, ModelError> {
+        let tensor = self.shaped(role, &self.shape(role))?;
+        Ok(self.gpu.upload(&tensor.name, &tensor.to_f32())?)
+    }
+
+    fn shaped(&self, role: Role, expected: &[usize]) -> Result<Tensor<'_>, ModelError> {
+        let tensor = self.weights.tensor(role)?;
+        if tensor.shape != expected {
+            let (name, shape) = (tensor.name.to_string(), tensor.shape.clone());
+            return Err(ModelError::Shape { name, shape, expected: expected.to_vec() });
+        }
+        Ok(tensor)
+    }
+
+    fn shape(&self, role: Role) -> Vec<usize> {
+        let c = self.config;
+        let heads = (c.num_heads * c.head_dim) as usize;
+        let kv = (c.num_kv_heads * c.head_dim) as usize;
+        let (hidden, inner, vocab) =
+            (c.hidden_size as usize, c.intermediate_size as usize, c.vocab_size as usize);
+        match role {
+            Role::Embed | Role::LmHead => vec![vocab, hidden],
+            Role::Q(_) => vec![heads, hidden],
+            Role::K(_) | Role::V(_) => vec![kv, hidden],
+            Role::O(_) => vec![hidden, heads],
+            Role::Gate(_) | Role::Up(_) => vec![inner, hidden],
+            Role::Down(_) => vec![hidden, inner],
+            _ => vec![hidden],
+        }
+    }
+}
+
+fn pipelines(
+    gpu: &Gpu,
+    config: &DecoderConfig,
+    shape: &KvShape,
+    embedding: Format,
+    key_loads: paged_prefill::KeyLoads,
+) -> Result<Pipelines, ModelError> {
+    Ok(Pipelines {
+        embed: gpu.pipeline(&embed::variant(embedding.module()))?,
+        norm: gpu.pipeline(&rms_norm::variant(false))?,
+        norm_gather: gpu.pipeline(&rms_norm::variant(true))?,
+        rope: gpu.pipeline(&rope::variant(config.head_dim, config.rope.interleaved))?,
+        cache_write: gpu.pipeline(&cache_write::variant(shape))?,
+        decode: gpu.pipeline(&paged_decode::variant(shape, config.num_heads))?,
+        reduce: gpu.pipeline(&paged_reduce::variant(shape))?,
+        prefill: gpu.pipeline(&paged_prefill::variant(shape, config.num_heads, key_loads))?,
+        log_prob: gpu.pipeline(&log_prob::variant())?,
+        sample: gpu.pipeline(&sample::variant())?,
+    })
+}
+
+fn activations(
+    gpu: &Gpu,
+    config: &DecoderConfig,
+    options: &DecoderOptions,
+) -> Result<Activations, ModelError> {
+    let c = config;
+    let (rows, seqs) = (options.max_rows as usize, options.max_seqs as usize);
+    let (heads, kv) = (c.num_heads as usize, c.num_kv_heads as usize);
+    let dim = c.head_dim as usize;
+    let logits = HEAD_ROWS.max(seqs);
+    Ok(Activations {
+        hidden: gpu.buffer("hidden", rows * c.hidden_size as usize)?,
+        normed: gpu.buffer("normed", rows.max(logits) * c.hidden_size as usize)?,
+        qkv: gpu.buffer("qkv", rows * (heads + 2 * kv) * dim)?,
+        attended: gpu.buffer("attended", rows * heads * dim)?,
+        lse: gpu.buffer("lse", rows * heads)?,
+        inner: gpu.buffer("inner", rows * c.intermediate_size as usize)?,
+        partial: gpu.buffer("partial", seqs * heads * dim)?,
+        stats: gpu.buffer("stats", seqs * heads)?,
+        logits: gpu.buffer("logits", logits * c.vocab_size as usize)?,
+        sampled: gpu.buffer("sampled", seqs)?,
+        nll: gpu.buffer("nll", rows + HEAD_ROWS)?,
+    })
+}

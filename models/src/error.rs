@@ -1,0 +1,68 @@
+//! Why a model does not load or run.
+
+use attn_kernels::gpu::GpuError;
+
+use crate::{ConfigError, Dtype, WeightError};
+
+/// Everything between a checkpoint and its logits.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// The device.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    /// The checkpoint.
+    #[error(transparent)]
+    Weights(#[from] WeightError),
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A tensor of another shape than the configuration says.
+    #[error("tensor {name} has shape {shape:?}, the configuration asks for {expected:?}")]
+    Shape {
+        /// The tensor.
+        name: String,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// The shape that follows from the configuration.
+        expected: Vec<usize>,
+    },
+    /// Rows that blocks do not divide.
+    #[error("tensor {name} has rows of {width} elements, not a multiple of {multiple} like its neighbours")]
+    Width {
+        /// The tensor.
+        name: String,
+        /// Its width.
+        width: usize,
+        /// What the width must be a multiple of.
+        multiple: usize,
+    },
+    /// Tensors that one kernel reads together, of different types.
+    #[error("tensor {name} is {dtype}, but {other_name} beside it is {other}: they must be of one type")]
+    MixedTypes {
+        /// The tensor.
+        name: String,
+        /// Its type.
+        dtype: Dtype,
+        /// The tensor beside it.
+        other_name: String,
+        /// The type of that one.
+        other: Dtype,
+    },
+    /// A part of an architecture that the forward pass does not have.
+    #[error("the model needs {feature}, which this decoder does not have")]
+    Unsupported {
+        /// What is missing.
+        feature: &'static str,
+    },
+    /// A token id outside the vocabulary.
+    #[error("token id {id} at position {position} is outside the vocabulary of {vocab}")]
+    Token {
+        /// The id.
+        id: u32,
+        /// Its position.
+        position: u32,
+        /// Size of the vocabulary.
+        vocab: u32,
+    },
+}

@@ -1,0 +1,120 @@
+//! Quantised matrix times one row or many.
+
+use attn_kernels::{Access, Kernel, Variant};
+use bytemuck::{Pod, Zeroable};
+
+/// Bindings: x, wq, ws, y.
+pub static KERNEL: Kernel = Kernel {
+    name: "matmul",
+    wgsl: include_str!("../../wgsl/matmul.wgsl"),
+    modules: &[super::MODULES],
+    params_bytes: size_of::<MatmulParams>(),
+    bindings: &[Access::Read, Access::Read, Access::Read, Access::Write],
+};
+
+/// Uniform parameters.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct MatmulParams {
+    /// Rows of x.
+    pub rows: u32,
+    /// Columns of one part.
+    pub cols: u32,
+    /// Blocks of 32 along k.
+    pub blocks: u32,
+    /// vec4 from row to row of x.
+    pub x_stride: u32,
+    /// f32 from row to row of y.
+    pub y_stride: u32,
+    /// First column of y.
+    pub y_offset: u32,
+    /// Zero.
+    pub pad0: u32,
+    /// Zero.
+    pub pad1: u32,
+}
+
+/// What happens to a sum.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Epilogue {
+    /// `y = sum`
+    Store,
+    /// `y += sum`
+    Add,
+    /// Two parts, gate and up: `y = silu(gate) * up`.
+    SiluMul,
+}
+
+/// How the work is cut. Results do not depend on it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Tiling {
+    /// Rows a lane.
+    pub rows: u32,
+    /// Columns a lane and part.
+    pub wide: u32,
+    /// Lanes along columns.
+    pub cols: u32,
+    /// Lanes along k.
+    pub slices: u32,
+    /// Whether activations are loaded by eight lanes and broadcast, for drivers that run a load a lane.
+    pub broadcast: bool,
+}
+
+/// f32 of workgroup memory that block sums may take in WebGPU's default limits.
+const MOST_SUMS: u32 = 4096;
+
+impl Tiling {
+    /// The tiling for `rows` rows of a matrix of `cols` columns (in all parts) and `blocks` blocks on a GPU.
+    #[must_use]
+    pub fn for_gpu(rows: u32, parts: u32, blocks: u32) -> Self {
+        let gpu = |rows, cols, slices| Self { rows, wide: 1, cols, slices, broadcast: false };
+        if rows <= 64 {
+            let tile = rows.next_power_of_two().min(4);
+            // Block sums of all columns and rows of a workgroup meet in workgroup memory.
+            let fits = |cols: &u32| blocks * cols * tile * parts <= MOST_SUMS;
+            if let Some(cols) = [32, 16, 8, 4].into_iter().find(fits) {
+                return gpu(tile, cols, (256 / cols).min(blocks.next_power_of_two()).min(16));
+            }
+        }
+        gpu(8, 64, 1)
+    }
+
+    /// The tiling for `rows` rows on a software driver, whose lanes run one after the other.
+    #[must_use]
+    pub fn for_cpu(rows: u32, parts: u32, broadcast: bool) -> Self {
+        let rows = match rows {
+            1 => 1,
+            2..=4 => 4,
+            _ => 8,
+        };
+        let wide = if rows == 1 { 2 } else { 4 / parts };
+        Self { rows, wide, cols: 16, slices: 1, broadcast }
+    }
+}
+
+/// The kernel for one storage type, epilogue and tiling of matrices of `blocks` blocks along k.
+#[must_use]
+pub fn variant(weights: &'static str, epilogue: Epilogue, tiling: Tiling, blocks: u32) -> Variant {
+    let (module, parts) = match epilogue {
+        Epilogue::Store => ("epilogue_store", 1),
+        Epilogue::Add => ("epilogue_add", 1),
+        Epilogue::SiluMul => ("epilogue_silu_mul", 2),
+    };
+    let sums = blocks * tiling.cols * tiling.rows * tiling.wide * parts;
+    Variant::new(&KERNEL)
+        .module("weights", weights)
+        .module("epilogue", module)
+        .module("activations", if tiling.broadcast { "x_broadcast" } else { "x_uniform" })
+        .size("ROWS", tiling.rows)
+        .size("WIDE", tiling.wide)
+        .size("PARTS", parts)
+        .constant("COLS", tiling.cols)
+        .constant("SLICES", tiling.slices)
+        .constant("SUMS", if tiling.slices == 1 { 1 } else { sums })
+}
+
+/// Workgroups for `rows` rows and `cols` columns of one part.
+#[must_use]
+pub fn grid(tiling: Tiling, rows: u32, cols: u32) -> [u32; 3] {
+    [cols.div_ceil(tiling.cols * tiling.wide), rows.div_ceil(tiling.rows), 1]
+}

@@ -1,0 +1,212 @@
+//! Weight matrices on the device.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
+
+use crate::kernel::matmul::{self, Epilogue, MatmulParams, Tiling};
+use crate::pack::{BLOCK, Format, Packed};
+use crate::{ModelError, Tensor};
+
+/// A quantised matrix, cut along its columns where one binding cannot hold it.
+#[derive(Debug)]
+pub(crate) struct Matrix {
+    format: Format,
+    blocks: u32,
+    parts: u32,
+    shards: Vec<Shard>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shard {
+    /// First column, of each part.
+    pub(crate) first: u32,
+    /// Columns of each part.
+    pub(crate) cols: u32,
+    pub(crate) quants: Buf<[u32; 4]>,
+    pub(crate) scales: Buf<u32>,
+}
+
+/// Where a product goes.
+pub(crate) struct Product<'a> {
+    pub(crate) x: &'a Buf<f32>,
+    pub(crate) rows: u32,
+    pub(crate) y: &'a Buf<f32>,
+    /// f32 from row to row of y.
+    pub(crate) y_stride: u32,
+    /// First column of y.
+    pub(crate) y_offset: u32,
+    pub(crate) epilogue: Epilogue,
+}
+
+impl Matrix {
+    /// One matrix whose columns are the rows of `tensors`, one after the other.
+    pub(crate) fn stacked(gpu: &Gpu, tensors: &[Tensor<'_>]) -> Result<Self, ModelError> {
+        let total = tensors.iter().map(|t| t.shape[0]).sum();
+        Self::load(gpu, tensors, 1, total, |packed, shard| {
+            let mut start = 0;
+            for tensor in tensors {
+                let rows = overlap(&shard, start..start + tensor.shape[0]);
+                if !rows.is_empty() {
+                    let first = rows.start - shard.start;
+                    packed.fill(tensor, rows.start - start..rows.end - start, first);
+                }
+                start += tensor.shape[0];
+            }
+        })
+    }
+
+    /// Two matrices of one shape whose columns meet in one kernel: gate and up.
+    pub(crate) fn paired(gpu: &Gpu, gate: Tensor<'_>, up: Tensor<'_>) -> Result<Self, ModelError> {
+        let cols = gate.shape[0];
+        let tensors = [gate, up];
+        Self::load(gpu, &tensors, 2, cols, |packed, shard| {
+            for (part, tensor) in tensors.iter().enumerate() {
+                packed.fill(tensor, shard.clone(), part * shard.len());
+            }
+        })
+    }
+
+    fn load(
+        gpu: &Gpu,
+        tensors: &[Tensor<'_>],
+        parts: usize,
+        cols: usize,
+        fill: impl Fn(&mut Packed, Range<usize>),
+    ) -> Result<Self, ModelError> {
+        let first = &tensors[0];
+        let width = first.shape[1];
+        for tensor in tensors {
+            check(tensor, first)?;
+        }
+        let format = Format::from(first.dtype);
+        let blocks = width / BLOCK;
+        let most = usize::try_from(gpu.max_binding_bytes()).unwrap_or(usize::MAX);
+        let shard_cols = (most / (format.column_bytes(blocks) * parts)).clamp(1, cols);
+        let shards = (0..cols).step_by(shard_cols).map(|start| {
+            let range = start..(start + shard_cols).min(cols);
+            let mut packed = Packed::new(first.dtype, width, range.len() * parts);
+            fill(&mut packed, range.clone());
+            Ok(Shard {
+                first: u32_of(range.start),
+                cols: u32_of(range.len()),
+                quants: gpu.upload(&first.name, &packed.quants)?,
+                scales: gpu.upload(&first.name, &packed.scales)?,
+            })
+        });
+        let shards = shards.collect::<Result<_, ModelError>>()?;
+        Ok(Self { format, blocks: u32_of(blocks), parts: u32_of(parts), shards })
+    }
+
+    pub(crate) fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Blocks of 32 along k.
+    pub(crate) fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    pub(crate) fn shards(&self) -> &[Shard] {
+        &self.shards
+    }
+
+    /// Records `y = x W`, or what the epilogue makes of it.
+    pub(crate) fn multiply(
+        &self,
+        kernels: &mut Kernels,
+        pass: &mut Pass,
+        product: &Product<'_>,
+    ) -> Result<(), ModelError> {
+        let tiling = kernels.tiling(product.rows, self.parts, self.blocks);
+        let pipeline = kernels.matmul(self.format, product.epilogue, tiling, self.blocks)?;
+        for shard in &self.shards {
+            let params = MatmulParams {
+                rows: product.rows,
+                cols: shard.cols,
+                blocks: self.blocks,
+                x_stride: self.blocks * 8,
+                y_stride: product.y_stride,
+                y_offset: product.y_offset + shard.first,
+                pad0: 0,
+                pad1: 0,
+            };
+            let bindings =
+                [product.x.into(), (&shard.quants).into(), (&shard.scales).into(), product.y.into()];
+            pass.dispatch(&pipeline, &params, &bindings, matmul::grid(tiling, product.rows, shard.cols));
+        }
+        Ok(())
+    }
+}
+
+fn check(tensor: &Tensor<'_>, first: &Tensor<'_>) -> Result<(), ModelError> {
+    let name = || tensor.name.to_string();
+    if Format::from(tensor.dtype) != Format::from(first.dtype) {
+        let (dtype, other) = (tensor.dtype, first.dtype);
+        return Err(ModelError::MixedTypes {
+            name: name(),
+            dtype,
+            other_name: first.name.to_string(),
+            other,
+        });
+    }
+    let width = tensor.shape[1];
+    if width != first.shape[1] || !width.is_multiple_of(BLOCK) {
+        return Err(ModelError::Width { name: name(), width, multiple: BLOCK });
+    }
+    Ok(())
+}
+
+fn overlap(a: &Range<usize>, b: Range<usize>) -> Range<usize> {
+    let start = a.start.max(b.start);
+    start..a.end.min(b.end).max(start)
+}
+
+fn u32_of(n: usize) -> u32 {
+    u32::try_from(n).expect("dimensions of a model fit in 32 bits")
+}
+
+/// Compiled matmuls, and how their work is cut on this device.
+#[derive(Debug)]
+pub(crate) struct Kernels {
+    gpu: Arc<Gpu>,
+    matmuls: Vec<((Format, Epilogue, Tiling, u32), Arc<Pipeline>)>,
+}
+
+impl Kernels {
+    pub(crate) fn new(gpu: &Arc<Gpu>) -> Self {
+        Self { gpu: Arc::clone(gpu), matmuls: Vec::new() }
+    }
+
+    fn tiling(&self, rows: u32, parts: u32, blocks: u32) -> Tiling {
+        if self.gpu.is_cpu() {
+            Tiling::for_cpu(rows, parts, broadcasts(&self.gpu))
+        } else {
+            Tiling::for_gpu(rows, parts, blocks)
+        }
+    }
+
+    fn matmul(
+        &mut self,
+        format: Format,
+        epilogue: Epilogue,
+        tiling: Tiling,
+        blocks: u32,
+    ) -> Result<Arc<Pipeline>, ModelError> {
+        let key = (format, epilogue, tiling, blocks);
+        if let Some((_, pipeline)) = self.matmuls.iter().find(|(k, _)| *k == key) {
+            return Ok(Arc::clone(pipeline));
+        }
+        let variant = matmul::variant(format.module(), epilogue, tiling, blocks);
+        let pipeline = self.gpu.pipeline(&variant)?;
+        self.matmuls.push((key, Arc::clone(&pipeline)));
+        Ok(pipeline)
+    }
+}
+
+/// Whether eight lanes may load for each other: software drivers with subgroups of at least eight.
+pub(crate) fn broadcasts(gpu: &Gpu) -> bool {
+    use attn_kernels::gpu::Level;
+    gpu.is_cpu() && gpu.level() >= Level::Subgroup && gpu.info().subgroup_min_size >= 8
+}

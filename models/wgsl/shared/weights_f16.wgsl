@@ -1,0 +1,13 @@
+// F16: wq [blocks, 4, cols] vec4<u32>, element i in half i % 2 of word i / 2; ws unused.
+struct Block { at: u32, step: u32 }
+
+fn load_block(block: u32, col: u32, cols: u32, blocks: u32) -> Block {
+    return Block(block * 4u * cols + col, cols);
+}
+
+// Weights 4 * i to 4 * i + 3 of the block.
+fn quad(b: Block, i: u32) -> vec4<f32> {
+    let words = wq[b.at + i / 2u * b.step];
+    let pair = select(words.xy, words.zw, i % 2u == 1u);
+    return vec4(unpack2x16float(pair.x), unpack2x16float(pair.y));
+}

@@ -1,0 +1,61 @@
+//! Configuration of a scheduler.
+
+use crate::error::ConfigError;
+
+/// Who runs first, and who is preempted first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum Policy {
+    /// In order of arrival; the latest admitted is preempted first.
+    Fcfs,
+    /// By (priority, arrival), lower first; the highest of these is preempted first.
+    Priority,
+}
+
+/// Limits and policies of a [`Scheduler`](crate::Scheduler).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct SchedulerConfig {
+    /// Most tokens that one step computes.
+    pub max_num_batched_tokens: u32,
+    /// Most sequences that run at a time.
+    pub max_num_seqs: u32,
+    /// Cut a prompt that exceeds the rest of the budget over several steps. Off needs a budget of a whole sequence.
+    pub chunked_prefill: bool,
+    /// Most tokens of one sequence in one step, so that long prompts leave room for short ones; 0 for no such limit.
+    pub long_prefill_token_threshold: u32,
+    /// Order of service.
+    pub policy: Policy,
+    /// Admit a sequence only when blocks for its whole prompt are free, not only for its first chunk.
+    pub reserve_full_input: bool,
+    /// Draft tokens to keep slots for in each decode step.
+    pub num_lookahead_tokens: u32,
+}
+
+impl SchedulerConfig {
+    /// FCFS with chunked prefill, no threshold, no reservation, no draft tokens.
+    #[must_use]
+    pub const fn new(max_num_batched_tokens: u32, max_num_seqs: u32) -> Self {
+        Self {
+            max_num_batched_tokens,
+            max_num_seqs,
+            chunked_prefill: true,
+            long_prefill_token_threshold: 0,
+            policy: Policy::Fcfs,
+            reserve_full_input: false,
+            num_lookahead_tokens: 0,
+        }
+    }
+
+    pub(crate) fn validate(&self, max_model_len: u32) -> Result<(), ConfigError> {
+        if self.max_num_batched_tokens == 0 || self.max_num_seqs == 0 {
+            let (max_num_batched_tokens, max_num_seqs) = (self.max_num_batched_tokens, self.max_num_seqs);
+            return Err(ConfigError::NoRoom { max_num_batched_tokens, max_num_seqs });
+        }
+        if !self.chunked_prefill && self.max_num_batched_tokens < max_model_len {
+            let max_num_batched_tokens = self.max_num_batched_tokens;
+            return Err(ConfigError::UnchunkedBudget { max_num_batched_tokens, max_model_len });
+        }
+        Ok(())
+    }
+}

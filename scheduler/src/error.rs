@@ -1,0 +1,87 @@
+//! Errors of the scheduler.
+
+use thiserror::Error;
+
+/// Why a scheduler cannot be built.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// No token or no sequence would ever run.
+    #[error(
+        "a budget of {max_num_batched_tokens} tokens and {max_num_seqs} sequences a step, both must be positive"
+    )]
+    NoRoom {
+        /// Token budget of a step.
+        max_num_batched_tokens: u32,
+        /// Sequence limit.
+        max_num_seqs: u32,
+    },
+    /// Without chunks, the longest sequence must fit in one step: it may have to be recomputed whole.
+    #[error(
+        "chunked prefill is off and a step has {max_num_batched_tokens} tokens, sequences up to {max_model_len}"
+    )]
+    UnchunkedBudget {
+        /// Token budget of a step.
+        max_num_batched_tokens: u32,
+        /// Longest sequence.
+        max_model_len: u32,
+    },
+    /// The cache configuration is wrong.
+    #[error("kv cache configuration")]
+    Cache(#[from] kvblock::ConfigError),
+}
+
+/// Why a request is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum AdmitError {
+    /// There is nothing to compute logits from.
+    #[error("the prompt is empty")]
+    EmptyPrompt,
+    /// A request generates at least one token for at least one sample.
+    #[error("{max_tokens} tokens for each of {num_samples} samples asked for, both must be positive")]
+    NothingToGenerate {
+        /// Output tokens asked for.
+        max_tokens: u32,
+        /// Samples asked for.
+        num_samples: u32,
+    },
+    /// The least output is above the most output.
+    #[error("at least {min_tokens} tokens asked for, at most {max_tokens}")]
+    MinAboveMax {
+        /// Least output tokens.
+        min_tokens: u32,
+        /// Most output tokens.
+        max_tokens: u32,
+    },
+    /// The prompt leaves no room for an output token.
+    #[error("a prompt of {prompt_tokens} tokens, the context length is {context_len}")]
+    ContextLength {
+        /// Tokens of the prompt.
+        prompt_tokens: usize,
+        /// Longest sequence, prompt and output together.
+        context_len: u32,
+    },
+    /// The request could not finish even alone: preempting all others would not help.
+    #[error(
+        "{needed_blocks} blocks needed for {num_tokens} tokens, the pool has {pool_blocks}; context length {context_len}"
+    )]
+    NeverFits {
+        /// Blocks at the longest that the request may grow.
+        needed_blocks: u32,
+        /// Blocks of the pool.
+        pool_blocks: u32,
+        /// Tokens at the longest.
+        num_tokens: u32,
+        /// Longest sequence, prompt and output together.
+        context_len: u32,
+    },
+    /// The samples of a request run together.
+    #[error("{num_samples} samples of one prompt, at most {max_num_seqs} sequences run at a time")]
+    TooManySamples {
+        /// Samples asked for.
+        num_samples: u32,
+        /// Sequence limit.
+        max_num_seqs: u32,
+    },
+}

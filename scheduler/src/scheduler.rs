@@ -1,0 +1,271 @@
+//! The scheduler: queues, admission, and what callers may ask about a sequence.
+
+use std::collections::VecDeque;
+
+use kvblock::{
+    GroupId, HashChain, KvCache, KvCacheConfig, KvCacheSpec, LengthLimits, PrefixStats, SeqId, TokenId,
+};
+use rustc_hash::FxHashMap;
+
+use crate::config::{Policy, SchedulerConfig};
+use crate::error::{AdmitError, ConfigError};
+use crate::plan::Slice;
+use crate::request::{FinishReason, Finished, Request};
+use crate::sequence::{Phase, Sequence};
+
+/// Requests in the window of [`PrefixStats::recent`].
+const STATS_WINDOW: usize = 1000;
+
+/// Continuous batching over one KV cache. Deterministic: the same calls give the same plans.
+///
+/// Call [`step`](Self::step) for a plan, run it, and report the sampled tokens to [`complete`](Self::complete); requests
+/// may be added and aborted at any time.
+#[derive(Debug)]
+pub struct Scheduler {
+    pub(crate) config: SchedulerConfig,
+    pub(crate) cache: KvCache,
+    pub(crate) specs: Vec<KvCacheSpec>,
+    pub(crate) max_model_len: u32,
+    pub(crate) seqs: FxHashMap<SeqId, Sequence>,
+    pub(crate) running: Vec<SeqId>,
+    /// In order of service; preempted sequences come before those that never ran (FCFS), or all by rank (priority).
+    pub(crate) waiting: VecDeque<SeqId>,
+    pub(crate) stats: PrefixStats,
+    pub(crate) num_preemptions: u64,
+    pub(crate) num_steps: u64,
+    /// The step that was planned and not completed.
+    pub(crate) in_flight: Option<u64>,
+    next_seq: u64,
+    next_arrival: u64,
+}
+
+impl Scheduler {
+    /// An idle scheduler. `cache.limits.max_batched_tokens` is replaced by the budget of `config`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for limits under which some request could never run.
+    pub fn new(config: SchedulerConfig, mut cache: KvCacheConfig) -> Result<Self, ConfigError> {
+        config.validate(cache.limits.max_model_len)?;
+        cache.limits.max_batched_tokens = config.max_num_batched_tokens;
+        Ok(Self {
+            config,
+            specs: cache.groups.iter().map(|group| group.spec).collect(),
+            max_model_len: cache.limits.max_model_len,
+            cache: KvCache::new(&cache)?,
+            seqs: FxHashMap::default(),
+            running: Vec::new(),
+            waiting: VecDeque::new(),
+            stats: PrefixStats::new(STATS_WINDOW),
+            num_preemptions: 0,
+            num_steps: 0,
+            in_flight: None,
+            next_seq: 0,
+            next_arrival: 0,
+        })
+    }
+
+    /// Queues a request. Returns the id of its first sample; the others follow it without gaps.
+    ///
+    /// # Errors
+    /// [`AdmitError`] for a request that could never finish, with the numbers. Whoever is admitted, finishes.
+    pub fn add(&mut self, request: Request) -> Result<SeqId, AdmitError> {
+        self.check(&request)?;
+        let id = SeqId::new(self.next_seq);
+        self.next_seq += u64::from(request.num_samples);
+        let chain = HashChain::new(self.cache.hasher(), request.extra_keys.clone());
+        let seq = Sequence::new(id, request, self.next_arrival, chain);
+        self.next_arrival += 1;
+        self.enqueue(seq, Enqueue::Back);
+        Ok(id)
+    }
+
+    fn check(&self, request: &Request) -> Result<(), AdmitError> {
+        let &Request { max_tokens, min_tokens, num_samples, .. } = request;
+        let (context_len, max_num_seqs) = (self.max_model_len, self.config.max_num_seqs);
+        if request.prompt.is_empty() {
+            return Err(AdmitError::EmptyPrompt);
+        }
+        if max_tokens == 0 || num_samples == 0 {
+            return Err(AdmitError::NothingToGenerate { max_tokens, num_samples });
+        }
+        if min_tokens > max_tokens {
+            return Err(AdmitError::MinAboveMax { min_tokens, max_tokens });
+        }
+        let prompt_len = u32::try_from(request.prompt.len()).ok().filter(|&len| len < context_len);
+        let Some(prompt_len) = prompt_len else {
+            return Err(AdmitError::ContextLength { prompt_tokens: request.prompt.len(), context_len });
+        };
+        if num_samples > max_num_seqs {
+            return Err(AdmitError::TooManySamples { num_samples, max_num_seqs });
+        }
+        // The last sampled token is never computed; draft tokens may lie beyond it.
+        let longest = prompt_len.saturating_add(max_tokens).min(context_len) - 1;
+        let num_tokens = longest.saturating_add(self.config.num_lookahead_tokens).min(context_len);
+        let needed_blocks = self.peak_blocks(num_tokens);
+        let pool_blocks = self.cache.pool().num_usable();
+        if needed_blocks > pool_blocks {
+            return Err(AdmitError::NeverFits { needed_blocks, pool_blocks, num_tokens, context_len });
+        }
+        Ok(())
+    }
+
+    /// Most blocks that one sequence of `num_tokens` tokens holds at a time, over all groups.
+    fn peak_blocks(&self, num_tokens: u32) -> u32 {
+        let max_batched_tokens =
+            self.config.max_num_batched_tokens.saturating_add(self.config.num_lookahead_tokens);
+        let limits = LengthLimits { max_model_len: num_tokens, max_batched_tokens };
+        let whole = |spec: &KvCacheSpec| spec.block_size.blocks_for(num_tokens);
+        self.specs.iter().map(|spec| spec.max_blocks_per_seq(limits).min(whole(spec))).sum()
+    }
+
+    /// Ends a sequence for a reason that only the caller knows; its blocks are free for the next step. Before its prompt
+    /// is computed, the first sample of a request ends all samples. Empty for an unknown sequence.
+    pub fn finish(&mut self, seq: SeqId, reason: FinishReason) -> Vec<Finished> {
+        if let Some(found) = self.seqs.get(&seq) {
+            let pending: Vec<Sequence> =
+                found.pending_samples.iter().map(|&child| found.fork(child)).collect();
+            let first = self.remove(seq).map(|found| found.finish(reason));
+            return first.into_iter().chain(pending.into_iter().map(|child| child.finish(reason))).collect();
+        }
+        let parent = self.seqs.values_mut().find(|parent| parent.pending_samples.contains(&seq));
+        parent.map_or_else(Vec::new, |parent| {
+            parent.pending_samples.retain(|&child| child != seq);
+            vec![parent.fork(seq).finish(reason)]
+        })
+    }
+
+    /// [Finishes](Self::finish) a sequence as [`FinishReason::Aborted`].
+    pub fn abort(&mut self, seq: SeqId) -> Vec<Finished> {
+        self.finish(seq, FinishReason::Aborted)
+    }
+
+    /// Takes a sequence out of every queue and frees its blocks.
+    pub(crate) fn remove(&mut self, seq: SeqId) -> Option<Sequence> {
+        let removed = self.seqs.remove(&seq)?;
+        self.cache.free(seq);
+        self.running.retain(|&other| other != seq);
+        self.waiting.retain(|&other| other != seq);
+        Some(removed)
+    }
+
+    /// Puts a sequence in the waiting queue, in the place that the policy gives it.
+    pub(crate) fn enqueue(&mut self, seq: Sequence, end: Enqueue) {
+        let (id, rank) = (seq.id, seq.rank());
+        self.seqs.insert(id, seq);
+        match (self.config.policy, end) {
+            (Policy::Fcfs, Enqueue::Back) => self.waiting.push_back(id),
+            (Policy::Fcfs, Enqueue::Front) => self.waiting.push_front(id),
+            (Policy::Priority, _) => {
+                let place = self.waiting.partition_point(|other| self.seqs[other].rank() < rank);
+                self.waiting.insert(place, id);
+            }
+        }
+    }
+
+    /// Whether any sequence is left.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        !self.seqs.is_empty()
+    }
+
+    /// Sequences that run, the first served first.
+    #[must_use]
+    pub fn running(&self) -> &[SeqId] {
+        &self.running
+    }
+
+    /// Sequences that wait, the first served first.
+    pub fn waiting(&self) -> impl Iterator<Item = SeqId> + '_ {
+        self.waiting.iter().copied()
+    }
+
+    /// Tokens of a slice: what the embedding layer reads.
+    ///
+    /// # Panics
+    /// When the sequence has ended.
+    #[must_use]
+    pub fn slice_tokens(&self, slice: &Slice) -> &[TokenId] {
+        &self.sequence(slice.seq).tokens[slice.start as usize..slice.end() as usize]
+    }
+
+    /// Prompt and output of a sequence so far.
+    ///
+    /// # Panics
+    /// When the sequence has ended.
+    #[must_use]
+    pub fn tokens(&self, seq: SeqId) -> &[TokenId] {
+        let seq = self.sequence(seq);
+        &seq.tokens[..seq.num_tokens as usize]
+    }
+
+    /// The block table of a sequence in a group; empty while it holds no blocks.
+    #[must_use]
+    pub fn block_table(&self, seq: SeqId, group: GroupId) -> &[kvblock::BlockId] {
+        self.cache.table(seq, group).map_or(&[], |table| table.blocks())
+    }
+
+    /// Prompt tokens of a sequence that were found in the prefix cache when it was first scheduled; 0 before.
+    ///
+    /// # Panics
+    /// When the sequence has ended.
+    #[must_use]
+    pub fn cached_tokens(&self, seq: SeqId) -> u32 {
+        self.sequence(seq).cached_tokens.unwrap_or(0)
+    }
+
+    /// Times a sequence was preempted.
+    ///
+    /// # Panics
+    /// When the sequence has ended.
+    #[must_use]
+    pub fn preemptions(&self, seq: SeqId) -> u32 {
+        self.sequence(seq).preemptions
+    }
+
+    /// Where a sequence is; `None` once it has ended, and for a further sample before its prompt is computed.
+    #[must_use]
+    pub fn phase(&self, seq: SeqId) -> Option<Phase> {
+        self.seqs.get(&seq).map(|seq| seq.phase)
+    }
+
+    /// Preemptions of all sequences.
+    #[must_use]
+    pub const fn num_preemptions(&self) -> u64 {
+        self.num_preemptions
+    }
+
+    /// What prefix hits saved.
+    #[must_use]
+    pub const fn prefix_stats(&self) -> &PrefixStats {
+        &self.stats
+    }
+
+    /// The cache, to look at: tables, pool usage.
+    #[must_use]
+    pub const fn cache(&self) -> &KvCache {
+        &self.cache
+    }
+
+    /// The cache, for events, resets and evictions after failed loads.
+    pub const fn cache_mut(&mut self) -> &mut KvCache {
+        &mut self.cache
+    }
+
+    pub(crate) fn sequence(&self, seq: SeqId) -> &Sequence {
+        self.seqs.get(&seq).unwrap_or_else(|| panic!("{seq:?} is not among {} sequences", self.seqs.len()))
+    }
+
+    pub(crate) fn sequence_mut(&mut self, seq: SeqId) -> &mut Sequence {
+        let known = self.seqs.len();
+        self.seqs.get_mut(&seq).unwrap_or_else(|| panic!("{seq:?} is not among {known} sequences"))
+    }
+}
+
+/// End of the waiting queue; the priority policy ignores it.
+#[derive(Clone, Copy)]
+pub(crate) enum Enqueue {
+    /// Preempted sequences are served before new ones.
+    Front,
+    /// New ones.
+    Back,
+}

@@ -1,0 +1,119 @@
+//! State of one sequence.
+
+use kvblock::{HashChain, SeqContent, SeqId, TokenId};
+
+use crate::plan::{Slice, SliceKind};
+use crate::request::{FinishReason, Finished, Request};
+
+/// Where a sequence is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// Never ran.
+    Waiting,
+    /// Runs.
+    Running,
+    /// Ran, lost its blocks, and waits.
+    Preempted,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Sequence {
+    pub(crate) id: SeqId,
+    pub(crate) phase: Phase,
+    /// The request; its prompt moved to `tokens`.
+    pub(crate) request: Request,
+    /// Order of arrival of the request.
+    pub(crate) arrival: u64,
+    /// Confirmed tokens, then drafts.
+    pub(crate) tokens: Vec<TokenId>,
+    /// Confirmed tokens.
+    pub(crate) num_tokens: u32,
+    pub(crate) prompt_len: u32,
+    /// Tokens whose KV is in blocks, or will be when the step in flight completes.
+    pub(crate) computed: u32,
+    /// Tokens below this position are prefill: the prompt, or all that a preemption dropped.
+    pub(crate) prefill_until: u32,
+    pub(crate) chain: HashChain,
+    /// Hit tokens of the first schedule.
+    pub(crate) cached_tokens: Option<u32>,
+    pub(crate) preemptions: u32,
+    /// Samples that start as copies of this sequence once its prompt is computed.
+    pub(crate) pending_samples: Vec<SeqId>,
+}
+
+impl Sequence {
+    pub(crate) fn new(id: SeqId, mut request: Request, arrival: u64, mut chain: HashChain) -> Self {
+        let tokens = core::mem::take(&mut request.prompt);
+        let prompt_len =
+            u32::try_from(tokens.len()).expect("admission bounds the prompt by the context length");
+        chain.extend(&tokens);
+        let pending_samples = (1..u64::from(request.num_samples)).map(|i| SeqId::new(id.get() + i)).collect();
+        Self {
+            id,
+            phase: Phase::Waiting,
+            request,
+            arrival,
+            tokens,
+            num_tokens: prompt_len,
+            prompt_len,
+            computed: 0,
+            prefill_until: prompt_len,
+            chain,
+            cached_tokens: None,
+            preemptions: 0,
+            pending_samples,
+        }
+    }
+
+    /// Another sample of the same prompt, at the moment the prompt is computed.
+    pub(crate) fn fork(&self, child: SeqId) -> Self {
+        Self { id: child, pending_samples: Vec::new(), ..self.clone() }
+    }
+
+    pub(crate) fn content(&self) -> SeqContent<'_> {
+        SeqContent {
+            tokens: &self.tokens[..self.num_tokens as usize],
+            hashes: self.chain.hashes(),
+            adapter: self.chain.extra_keys().adapter.as_deref(),
+        }
+    }
+
+    /// The slice that computes `len` more tokens.
+    pub(crate) fn next_slice(&self, len: u32) -> Slice {
+        let kind = if self.computed < self.prefill_until { SliceKind::Prefill } else { SliceKind::Decode };
+        let samples = self.computed + len >= self.num_tokens;
+        Slice { seq: self.id, start: self.computed, len, samples, kind }
+    }
+
+    /// Appends a sampled token. Tells whether the sequence ends with it.
+    pub(crate) fn push(&mut self, token: TokenId, max_model_len: u32) -> Option<FinishReason> {
+        self.tokens.push(token);
+        self.num_tokens += 1;
+        self.chain.extend(&self.tokens);
+        let request = &self.request;
+        let output = self.num_tokens - self.prompt_len;
+        let is_eos = !request.ignore_eos && request.eos_ids.contains(&token);
+        if output >= request.min_tokens && (is_eos || request.stop_ids.contains(&token)) {
+            return Some(FinishReason::Stopped);
+        }
+        (self.num_tokens >= max_model_len || output >= request.max_tokens)
+            .then_some(FinishReason::LengthCapped)
+    }
+
+    pub(crate) fn finish(mut self, reason: FinishReason) -> Finished {
+        self.tokens.truncate(self.num_tokens as usize);
+        Finished {
+            seq: self.id,
+            reason,
+            tokens: self.tokens,
+            prompt_len: self.prompt_len,
+            cached_tokens: self.cached_tokens.unwrap_or(0),
+            preemptions: self.preemptions,
+        }
+    }
+
+    /// Order of service under the priority policy; the last is preempted first.
+    pub(crate) const fn rank(&self) -> (i32, u64, SeqId) {
+        (self.request.priority, self.arrival, self.id)
+    }
+}

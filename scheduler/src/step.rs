@@ -1,0 +1,196 @@
+//! Planning of one step: running sequences first, then waiting ones (vLLM v1).
+
+use kvblock::{AllocError, Allocation, PrefixHit, SeqId, SlotRequest};
+
+use crate::config::Policy;
+use crate::plan::{Admitted, BlockOp, SampleRow, Slice, SliceKind, StepPlan};
+use crate::scheduler::{Enqueue, Scheduler};
+use crate::sequence::Phase;
+
+/// A plan in the making.
+struct Round {
+    budget: u32,
+    /// In the order of scheduling.
+    slices: Vec<Slice>,
+    block_ops: Vec<BlockOp>,
+    preempted: Vec<SeqId>,
+    admitted: Vec<Admitted>,
+}
+
+impl Scheduler {
+    /// Plans one step. Every running sequence gets its next tokens while budget and blocks last; if none had to be
+    /// preempted, waiting sequences follow. An empty plan needs no [`complete`](Self::complete).
+    ///
+    /// # Panics
+    /// When the step before was not completed.
+    ///
+    /// # Complexity
+    /// O(sequences + new blocks), and O(prompt blocks) for each sequence admitted.
+    pub fn step(&mut self) -> StepPlan {
+        assert!(self.in_flight.is_none(), "step {:?} is not complete", self.in_flight);
+        let mut round = Round {
+            budget: self.config.max_num_batched_tokens,
+            slices: Vec::new(),
+            block_ops: Vec::new(),
+            preempted: Vec::new(),
+            admitted: Vec::new(),
+        };
+        self.schedule_running(&mut round);
+        if round.preempted.is_empty() {
+            self.schedule_waiting(&mut round);
+        }
+        self.finish_plan(round)
+    }
+
+    fn schedule_running(&mut self, round: &mut Round) {
+        let mut index = 0;
+        while round.budget > 0 && index < self.running.len() {
+            let seq = self.running[index];
+            let len = self.num_new_tokens(seq, 0).min(round.budget);
+            if len == 0 {
+                index += 1;
+                continue;
+            }
+            let scheduled = loop {
+                match self.allocate(seq, len, None) {
+                    Ok(allocation) => break Some(allocation),
+                    Err(_) => {
+                        let victim = self.victim();
+                        if self.running.iter().position(|&id| id == victim) < Some(index) {
+                            index -= 1;
+                        }
+                        self.preempt(victim, round);
+                        if victim == seq {
+                            break None;
+                        }
+                    }
+                }
+            };
+            let Some(allocation) = scheduled else { break };
+            self.schedule(seq, len, &allocation, round);
+            index += 1;
+        }
+    }
+
+    fn schedule_waiting(&mut self, round: &mut Round) {
+        while round.budget > 0 {
+            let Some(&seq) = self.waiting.front() else { break };
+            let seats = 1 + self.sequence(seq).pending_samples.len();
+            if self.num_seats() + seats > self.config.max_num_seqs as usize {
+                break;
+            }
+            let hit = self.lookup(seq);
+            let num_hit = hit.as_ref().map_or(0, |hit| hit.num_tokens);
+            let wanted = self.num_new_tokens(seq, num_hit);
+            if !self.config.chunked_prefill && wanted > round.budget {
+                break;
+            }
+            let len = wanted.min(round.budget);
+            let Ok(allocation) = self.allocate(seq, len, hit.as_ref()) else { break };
+            self.waiting.pop_front();
+            self.admit(seq, hit, round);
+            self.schedule(seq, len, &allocation, round);
+        }
+    }
+
+    /// Tokens that a sequence still has to compute behind a hit, at most the threshold for long prefills.
+    fn num_new_tokens(&self, seq: SeqId, num_hit: u32) -> u32 {
+        let seq = self.sequence(seq);
+        let known = u32::try_from(seq.tokens.len()).expect("a sequence is shorter than the context length");
+        let last = self.max_model_len - 1;
+        let new = known.min(last) - seq.computed - num_hit;
+        match self.config.long_prefill_token_threshold {
+            0 => new,
+            threshold => new.min(threshold),
+        }
+    }
+
+    fn lookup(&self, seq: SeqId) -> Option<PrefixHit> {
+        let seq = self.sequence(seq);
+        (seq.computed == 0 && !seq.request.skip_prefix_lookup).then(|| self.cache.lookup(seq.content()))
+    }
+
+    fn allocate(&mut self, seq: SeqId, len: u32, hit: Option<&PrefixHit>) -> Result<Allocation, AllocError> {
+        let found = &self.seqs[&seq];
+        let waits = found.phase != Phase::Running;
+        self.cache.allocate_slots(SlotRequest {
+            hit,
+            num_lookahead: if waits { 0 } else { self.config.num_lookahead_tokens },
+            full_sequence_must_fit: waits && self.config.reserve_full_input,
+            ..SlotRequest::new(seq, found.content(), found.computed, len)
+        })
+    }
+
+    fn admit(&mut self, seq: SeqId, hit: Option<PrefixHit>, round: &mut Round) {
+        self.running.push(seq);
+        let found = self.sequence_mut(seq);
+        let resumed = found.phase == Phase::Preempted;
+        let cached_tokens = hit.as_ref().map_or(0, |hit| hit.num_tokens);
+        let queried = found.num_tokens;
+        found.phase = Phase::Running;
+        found.computed += cached_tokens;
+        found.cached_tokens.get_or_insert(cached_tokens);
+        round.admitted.push(Admitted { seq, cached_tokens, resumed });
+        if hit.is_some() {
+            self.stats.record(queried, cached_tokens, resumed);
+        }
+    }
+
+    fn schedule(&mut self, seq: SeqId, len: u32, allocation: &Allocation, round: &mut Round) {
+        let found = self.sequence_mut(seq);
+        round.slices.push(found.next_slice(len));
+        found.computed += len;
+        round.budget -= len;
+        round.block_ops.extend(allocation.copies.iter().map(|&copy| BlockOp::Copy(copy)));
+    }
+
+    /// The running sequence that suffers first.
+    fn victim(&self) -> SeqId {
+        let victim = match self.config.policy {
+            Policy::Fcfs => self.running.last(),
+            Policy::Priority => self.running.iter().max_by_key(|seq| self.sequence(**seq).rank()),
+        };
+        *victim.expect("a sequence that cannot allocate is running itself")
+    }
+
+    /// Frees a sequence's blocks; it will be recomputed. What this step had scheduled for it is taken back.
+    fn preempt(&mut self, victim: SeqId, round: &mut Round) {
+        if let Some(place) = round.slices.iter().position(|slice| slice.seq == victim) {
+            let slice = round.slices.remove(place);
+            round.budget += slice.len;
+            // Its blocks were made findable for a computation that will not happen.
+            self.cache.uncache_from(victim, slice.start);
+        }
+        let mut seq = self.remove(victim).expect("a victim is running");
+        seq.phase = Phase::Preempted;
+        seq.computed = 0;
+        seq.prefill_until = seq.num_tokens;
+        seq.tokens.truncate(seq.num_tokens as usize);
+        seq.preemptions += 1;
+        self.num_preemptions += 1;
+        round.preempted.push(victim);
+        self.enqueue(seq, Enqueue::Front);
+    }
+
+    /// Running sequences and the samples that will join them.
+    fn num_seats(&self) -> usize {
+        self.running.iter().map(|seq| 1 + self.sequence(*seq).pending_samples.len()).sum()
+    }
+
+    fn finish_plan(&mut self, round: Round) -> StepPlan {
+        let mut slices = round.slices;
+        slices.sort_by_key(|slice| slice.kind); // Stable: each kind keeps the order of scheduling.
+        let mut sample_rows = Vec::new();
+        for (index, slice) in slices.iter().enumerate().filter(|(_, slice)| slice.samples) {
+            let pending = &self.sequence(slice.seq).pending_samples;
+            let seqs = core::iter::once(&slice.seq).chain(pending);
+            sample_rows.extend(seqs.map(|&seq| SampleRow { seq, slice: index }));
+        }
+        debug_assert!(slices.is_sorted_by_key(|slice| slice.kind != SliceKind::Decode));
+        let step = self.num_steps;
+        self.num_steps += 1;
+        self.in_flight = (!slices.is_empty()).then_some(step);
+        let Round { block_ops, preempted, admitted, .. } = round;
+        StepPlan { step, slices, sample_rows, block_ops, preempted, admitted }
+    }
+}
