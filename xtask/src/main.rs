@@ -1,1 +1,26 @@
-fn main() {}
+//! Entry point of `cargo xtask`: reads the command line, runs the command, turns its result into an exit code.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use xtask::cli::{Cli, Command};
+use xtask::{ci, doctor, test};
+
+fn main() -> ExitCode {
+    match run(Cli::read().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Test(args) => test::run(&args),
+        Command::Ci => ci::run(),
+        Command::Doctor(args) => doctor::run(&args),
+        other => bail!("this tree cannot do this yet: {other:?}"),
+    }
+}

@@ -1,0 +1,321 @@
+//! The command line: every subcommand and flag, and the checks that refuse a bad value before anything runs.
+//!
+//! Results go to stdout (with `--json` exactly one JSON object a line), everything else to stderr.
+//! Exit codes: 0 success, 1 failure, 2 wrong usage.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+
+mod values;
+
+/// `cargo xtask`: one subcommand and its flags.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", about, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+impl Cli {
+    /// Reads the arguments of this process; wrong usage ends it with exit code 2.
+    pub fn read() -> Self {
+        Self::parse_from(keep_separator(std::env::args_os().collect()))
+    }
+}
+
+/// Keeps the first `--` of `test`'s arguments, which is cargo's: clap drops one, so it gets one of its own.
+fn keep_separator(mut args: Vec<OsString>) -> Vec<OsString> {
+    if args.len() > 2 && args[1] == "test" && args[2] != "--help" && args[2] != "-h" {
+        args.insert(2, "--".into());
+    }
+    args
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Generate text from prompts; several prompts are served as one continuous batch
+    Generate(Box<GenerateArgs>),
+    /// Run given tokens through the model: mean negative log likelihood and the last position's top tokens
+    Score(Box<ScoreArgs>),
+    /// Run one sparse-attention policy on q and k tensors and print the blocks it selects
+    Select(SelectArgs),
+    /// List the GPU kernels and their levels, or write them out as WGSL, MSL, HLSL and SPIR-V
+    Kernels(KernelsArgs),
+    /// Measure kernels, policies, KV offload or whole requests
+    Bench(BenchArgs),
+    /// Set the machine up, fetch the default model and run every test
+    Test(TestArgs),
+    /// Run everything that must hold before a change lands: format, lints, docs, tests
+    Ci,
+    /// Say what was found on this machine, which kernels it gets, what is missing and how to install it
+    Doctor(DoctorArgs),
+}
+
+/// Flags of the engine, the same for every command that runs a model.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Engine")]
+pub struct EngineArgs {
+    /// Model folder (config.json + safetensors) or GGUF file; without it SmolLM2-135M-Instruct
+    #[arg(long, value_name = "PATH")]
+    pub model: Option<PathBuf>,
+
+    /// Sparse-attention policy: NAME or NAME:key=value,key=value; without it attention is full
+    #[arg(long, value_name = "SPEC", value_parser = values::spec)]
+    pub sparse: Option<String>,
+
+    /// Element type of the KV cache
+    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    pub kv_dtype: KvDtype,
+
+    /// Tokens in a KV block: a power of two from 4 to 256
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = values::block_size)]
+    #[arg(allow_negative_numbers = true)]
+    pub block_size: u32,
+
+    /// Blocks in the KV pool, null block included; overrides --kv-memory
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
+    #[arg(allow_negative_numbers = true)]
+    pub kv_blocks: Option<u32>,
+
+    /// Memory of the KV pool in bytes, or with a suffix KiB, MiB, GiB; without it 0.9 of what adapter and
+    /// host allow, less the weights
+    #[arg(long, value_name = "BYTES", value_parser = values::memory, allow_negative_numbers = true)]
+    pub kv_memory: Option<u64>,
+
+    /// Most tokens of prompts in one step; longer prefills are cut into chunks
+    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(allow_negative_numbers = true)]
+    pub chunk: u32,
+
+    /// Use only kernels whose arithmetic for a request does not depend on its company
+    #[arg(long)]
+    pub reproducible: bool,
+
+    /// Tiers below the GPU's KV pool
+    #[arg(long, value_name = "SPEC", value_parser = values::non_empty)]
+    pub kv_tiers: Option<String>,
+
+    /// GPU adapter whose name contains this text, whatever the case; without it the fastest one
+    #[arg(long, value_name = "NAME", value_parser = values::non_empty)]
+    pub device: Option<String>,
+}
+
+/// How the next token is chosen from the logits.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Sampling")]
+pub struct SamplingArgs {
+    /// Divides the logits; 0 always takes the likeliest token
+    #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = values::temperature)]
+    #[arg(allow_negative_numbers = true)]
+    pub temperature: f32,
+
+    /// Keeps the N likeliest tokens; 0 keeps all
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
+    pub top_k: u32,
+
+    /// Keeps the smallest set of likeliest tokens whose probabilities reach P
+    #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = values::top_p)]
+    #[arg(allow_negative_numbers = true)]
+    pub top_p: f32,
+
+    /// Drops tokens less likely than P times the likeliest
+    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = values::min_p)]
+    #[arg(allow_negative_numbers = true)]
+    pub min_p: f32,
+
+    /// Seed of the sampler: the same seed, prompt and flags give the same tokens
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = values::seed)]
+    #[arg(allow_negative_numbers = true)]
+    pub seed: u64,
+}
+
+/// `cargo xtask generate`.
+#[derive(Debug, Clone, Args)]
+#[command(group = ArgGroup::new("input").required(true).args(["prompt", "prompt_file", "ids_file"]))]
+pub struct GenerateArgs {
+    /// Prompt; repeat the flag to serve several as one batch
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub prompt: Vec<String>,
+
+    /// File whose whole text is the prompt
+    #[arg(long, value_name = "FILE")]
+    pub prompt_file: Option<PathBuf>,
+
+    /// JSON file with a list of token ids, or a list of such lists; ids are used as given
+    #[arg(long, value_name = "FILE.json")]
+    pub ids_file: Option<PathBuf>,
+
+    /// Feed the prompt as it stands, without the model's chat template
+    #[arg(long)]
+    pub raw: bool,
+
+    /// Most tokens to generate for a prompt
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(allow_negative_numbers = true)]
+    pub max_tokens: u32,
+
+    /// Samples for each prompt; they share the prompt's KV blocks
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(allow_negative_numbers = true)]
+    pub n: u32,
+
+    /// Text that ends a generation and is not printed; may repeat
+    #[arg(long, value_name = "TEXT", value_parser = values::non_empty, allow_hyphen_values = true)]
+    pub stop: Vec<String>,
+
+    /// Keeps this run's prefix-cache hits apart from those of other salts
+    #[arg(long, value_name = "TEXT", value_parser = values::non_empty)]
+    pub salt: Option<String>,
+
+    /// What happens to a request that must yield its KV blocks
+    #[arg(long, value_name = "MODE", default_value = "recompute")]
+    pub preempt: Preempt,
+
+    /// Print one JSON object a sample instead of text
+    #[arg(long)]
+    pub json: bool,
+
+    /// How tokens are sampled.
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+
+    /// The engine to run on.
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+/// `cargo xtask score`.
+#[derive(Debug, Clone, Args)]
+pub struct ScoreArgs {
+    /// JSON file with a list of token ids, or a list of such lists
+    #[arg(long, value_name = "FILE.json")]
+    pub ids_file: PathBuf,
+
+    /// Print the N likeliest tokens after the last position
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(allow_negative_numbers = true)]
+    pub top: u32,
+
+    /// Write `logits`, float32 [min(n, last), vocab], to this file
+    #[arg(long, value_name = "FILE.safetensors")]
+    pub logits_out: Option<PathBuf>,
+
+    /// Positions from the end whose logits --logits-out holds; without it all
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(allow_negative_numbers = true)]
+    pub last: Option<u32>,
+
+    /// Feed tokens from this index on one at a time as decode steps, so that decode policies act
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub decode_from: Option<u32>,
+
+    /// Print one JSON object a sequence instead of text
+    #[arg(long)]
+    pub json: bool,
+
+    /// The engine to run on.
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+/// `cargo xtask select`.
+#[derive(Debug, Clone, Args)]
+pub struct SelectArgs {
+    /// Sparse-attention policy: NAME or NAME:key=value,key=value
+    #[arg(long, value_name = "SPEC", value_parser = values::spec)]
+    pub sparse: String,
+
+    /// File with q, f32 [heads, q_len, head_dim], and k, f32 [kv_heads, k_len, head_dim]
+    #[arg(long, value_name = "FILE.safetensors")]
+    pub tensors: PathBuf,
+
+    /// Print one JSON object instead of a drawing
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `cargo xtask kernels`.
+#[derive(Debug, Clone, Args)]
+pub struct KernelsArgs {
+    /// Write each composed kernel as KERNEL.LEVEL.wgsl, with its MSL, HLSL and SPIR-V, into this folder
+    #[arg(long, value_name = "DIR")]
+    pub emit: Option<PathBuf>,
+}
+
+/// `cargo xtask bench`.
+#[derive(Debug, Clone, Args)]
+pub struct BenchArgs {
+    /// What to measure; without it everything
+    #[arg(value_name = "SUITE")]
+    pub suite: Option<BenchSuite>,
+
+    /// Write tables and plots into this folder
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+
+    /// Print one JSON object a row instead of tables
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `cargo xtask test`.
+#[derive(Debug, Clone, Args)]
+pub struct TestArgs {
+    /// Passed on to `cargo test`, for example `-p kvblock` or `-- --nocapture`
+    #[arg(value_name = "CARGO TEST ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub args: Vec<OsString>,
+}
+
+/// `cargo xtask doctor`.
+#[derive(Debug, Clone, Args)]
+pub struct DoctorArgs {
+    /// Also run every kernel once on each adapter and compare it with its CPU reference
+    #[arg(long)]
+    pub self_test: bool,
+
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Element type of the KV cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum KvDtype {
+    /// 32-bit float, 4 bytes an element.
+    F32,
+    /// 16-bit float, 2 bytes an element.
+    F16,
+    /// 8-bit float with scales.
+    Fp8,
+    /// 8-bit integer with scales.
+    Int8,
+}
+
+/// What happens to a request that must yield its KV blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Preempt {
+    /// Drop the blocks; prefill again when the request is resumed.
+    Recompute,
+    /// Copy the blocks to host memory and back.
+    Swap,
+}
+
+/// What `cargo xtask bench` measures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BenchSuite {
+    /// Every kernel alone: time, bytes and FLOP a second.
+    Kernels,
+    /// Every sparse policy: density, recall and cost.
+    Policies,
+    /// KV blocks moved between tiers.
+    Offload,
+    /// Whole requests through the engine.
+    E2e,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,204 @@
+use clap::CommandFactory;
+use clap::error::ErrorKind;
+use insta::assert_snapshot;
+
+use super::*;
+
+fn parse(args: &[&str]) -> Result<Cli, clap::Error> {
+    let args = ["xtask"].iter().chain(args).map(OsString::from).collect();
+    Cli::try_parse_from(keep_separator(args))
+}
+
+fn generate(args: &[&str]) -> GenerateArgs {
+    match parse(&[&["generate", "--prompt", "hi"], args].concat()).unwrap().command {
+        Command::Generate(args) => *args,
+        other => panic!("parsed {other:?} instead of generate"),
+    }
+}
+
+/// The first paragraph of the message that refuses `args`; exit code 2 is checked on the way.
+fn refusal(args: &[&str]) -> String {
+    let error = parse(args).expect_err(&format!("{args:?} was accepted"));
+    assert_eq!(error.exit_code(), 2, "{args:?}: {error}");
+    error.to_string().split("\n\n").next().unwrap().to_string()
+}
+
+fn refused_value(flag: &str, value: &str) -> String {
+    refusal(&["generate", "--prompt", "hi", flag, value])
+}
+
+#[test]
+fn the_command_definition_is_consistent() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn generate_defaults() {
+    let args = generate(&[]);
+    assert_eq!(args.prompt, ["hi"]);
+    assert_eq!((args.n, args.max_tokens, args.preempt), (1, 256, Preempt::Recompute));
+    let sampling = &args.sampling;
+    assert_eq!((sampling.temperature, sampling.top_k, sampling.top_p), (0.0, 0, 1.0));
+    assert_eq!((sampling.min_p, sampling.seed), (0.0, 0));
+    let engine = &args.engine;
+    assert_eq!((engine.kv_dtype, engine.block_size, engine.chunk), (KvDtype::F16, 16, 2048));
+    assert_eq!((&engine.model, &engine.sparse, &engine.kv_tiers), (&None, &None, &None));
+}
+
+#[test]
+fn every_flag_of_generate_is_read() {
+    let text = "--raw --max-tokens 7 --temperature 0.5 --top-k 40 --top-p 0.9 --min-p 0.05 --seed 11 --n 3 \
+                --salt s --stop X --stop --y --preempt swap --json --model m --sparse quest:budget=8,page=16 \
+                --kv-dtype int8 --block-size 32 --kv-blocks 64 --kv-memory 2MiB --chunk 128 --reproducible \
+                --kv-tiers host --device llvm --prompt -5+3?";
+    let args = generate(&text.split_whitespace().collect::<Vec<_>>());
+    assert_eq!(args.prompt, ["hi", "-5+3?"]);
+    assert_eq!(args.stop, ["X", "--y"]);
+    assert_eq!((args.raw, args.json, args.max_tokens, args.n), (true, true, 7, 3));
+    assert_eq!((args.salt.as_deref(), args.preempt), (Some("s"), Preempt::Swap));
+    let sampling = &args.sampling;
+    assert_eq!((sampling.temperature, sampling.top_k, sampling.top_p), (0.5, 40, 0.9));
+    assert_eq!((sampling.min_p, sampling.seed), (0.05, 11));
+    let engine = &args.engine;
+    assert_eq!(engine.sparse.as_deref(), Some("quest:budget=8,page=16"));
+    assert_eq!((engine.kv_dtype, engine.block_size, engine.chunk), (KvDtype::Int8, 32, 128));
+    assert_eq!((engine.kv_blocks, engine.kv_memory), (Some(64), Some(2 << 20)));
+    assert_eq!((engine.kv_tiers.as_deref(), engine.device.as_deref()), (Some("host"), Some("llvm")));
+    assert!(engine.reproducible);
+}
+
+#[test]
+fn a_refused_value_is_told_with_flag_value_and_limit() {
+    let refused = [
+        ("--max-tokens", "0"),
+        ("--n", "0"),
+        ("--temperature", "-1"),
+        ("--temperature", "inf"),
+        ("--top-k", "-1"),
+        ("--top-p", "0"),
+        ("--top-p", "1.5"),
+        ("--top-p", "NaN"),
+        ("--min-p", "-0.1"),
+        ("--seed", "-1"),
+        ("--kv-dtype", "f64"),
+        ("--block-size", "24"),
+        ("--block-size", "2"),
+        ("--block-size", "512"),
+        ("--block-size", "x"),
+        ("--kv-blocks", "1"),
+        ("--kv-memory", "0"),
+        ("--kv-memory", "20000000000GiB"),
+        ("--chunk", "0"),
+        ("--sparse", "quest:8"),
+        ("--stop", ""),
+        ("--preempt", "abort"),
+    ];
+    let told = refused.map(|(flag, value)| refused_value(flag, value)).join("\n");
+    assert_snapshot!(told, @"
+    error: invalid value '0' for '--max-tokens <N>': 0 is not in 1..=4294967295
+    error: invalid value '0' for '--n <N>': 0 is not in 1..=4294967295
+    error: invalid value '-1' for '--temperature <T>': a temperature is a finite number from 0 up
+    error: invalid value 'inf' for '--temperature <T>': a temperature is a finite number from 0 up
+    error: invalid value '-1' for '--top-k <N>': -1 is not in 0..=4294967295
+    error: invalid value '0' for '--top-p <P>': top-p is more than 0 and at most 1
+    error: invalid value '1.5' for '--top-p <P>': top-p is more than 0 and at most 1
+    error: invalid value 'NaN' for '--top-p <P>': top-p is more than 0 and at most 1
+    error: invalid value '-0.1' for '--min-p <P>': min-p is from 0 to 1
+    error: invalid value '-1' for '--seed <N>': a seed is a whole number from 0 to 18446744073709551615
+    error: invalid value 'f64' for '--kv-dtype <TYPE>'
+      [possible values: f32, f16, fp8, int8]
+    error: invalid value '24' for '--block-size <N>': a block holds a power of two of tokens, from 4 to 256
+    error: invalid value '2' for '--block-size <N>': a block holds a power of two of tokens, from 4 to 256
+    error: invalid value '512' for '--block-size <N>': a block holds a power of two of tokens, from 4 to 256
+    error: invalid value 'x' for '--block-size <N>': x is not a whole number; a block holds a power of two of tokens, from 4 to 256
+    error: invalid value '1' for '--kv-blocks <N>': 1 is not in 2..=4294967295
+    error: invalid value '0' for '--kv-memory <BYTES>': give whole bytes from 1 to 2^64 - 1, or whole KiB, MiB or GiB, such as 512MiB
+    error: invalid value '20000000000GiB' for '--kv-memory <BYTES>': give whole bytes from 1 to 2^64 - 1, or whole KiB, MiB or GiB, such as 512MiB
+    error: invalid value '0' for '--chunk <N>': 0 is not in 1..=4294967295
+    error: invalid value 'quest:8' for '--sparse <SPEC>': the form is name or name:key=value,key=value
+    error: invalid value '' for '--stop <TEXT>': the text is empty; give at least one character
+    error: invalid value 'abort' for '--preempt <MODE>'
+      [possible values: recompute, swap]
+    ");
+}
+
+#[test]
+fn the_edges_of_each_range_are_accepted() {
+    for (flag, value) in [
+        ("--block-size", "4"),
+        ("--block-size", "256"),
+        ("--top-p", "1"),
+        ("--top-p", "0.000001"),
+        ("--min-p", "0"),
+        ("--min-p", "1"),
+        ("--temperature", "0"),
+        ("--kv-blocks", "2"),
+        ("--kv-memory", "1"),
+        ("--seed", "18446744073709551615"),
+        ("--sparse", "full"),
+    ] {
+        parse(&["generate", "--prompt", "hi", flag, value])
+            .unwrap_or_else(|error| panic!("{flag} {value}: {error}"));
+    }
+}
+
+#[test]
+fn generate_takes_exactly_one_kind_of_input() {
+    assert_snapshot!(refusal(&["generate"]), @"
+    error: the following required arguments were not provided:
+      <--prompt <TEXT>|--prompt-file <FILE>|--ids-file <FILE.json>>
+    ");
+    for pair in [["--prompt-file", "f"], ["--ids-file", "f.json"]] {
+        let error = parse(&[&["generate", "--prompt", "hi"], &pair[..]].concat()).unwrap_err();
+        assert_eq!((error.kind(), error.exit_code()), (ErrorKind::ArgumentConflict, 2));
+    }
+}
+
+#[test]
+fn score_shares_the_engine_flags() {
+    let args = "score --ids-file a.json --top 3 --logits-out o --last 8 --decode-from 4 --json --model m --sparse gsa \
+                --kv-dtype f32 --block-size 8 --kv-blocks 9 --kv-memory 10 --chunk 11 --reproducible --kv-tiers t \
+                --device d";
+    let Command::Score(args) = parse(&args.split_whitespace().collect::<Vec<_>>()).unwrap().command else {
+        panic!("not score");
+    };
+    assert_eq!((args.top, args.last, args.decode_from, args.json), (3, Some(8), Some(4), true));
+    assert_eq!((args.engine.block_size, args.engine.kv_dtype), (8, KvDtype::F32));
+    assert_snapshot!(refusal(&["score", "--ids-file", "a.json", "--prompt", "hi"]), @"error: unexpected argument '--prompt' found");
+    assert_eq!(parse(&["score"]).unwrap_err().exit_code(), 2);
+}
+
+#[test]
+fn test_passes_everything_on() {
+    let passed = |args: &[&str]| match parse(&[&["test"], args].concat()).unwrap().command {
+        Command::Test(args) => {
+            args.args.into_iter().map(|arg| arg.into_string().unwrap()).collect::<Vec<_>>()
+        }
+        other => panic!("parsed {other:?} instead of test"),
+    };
+    assert_eq!(passed(&[]), [""; 0]);
+    assert_eq!(passed(&["-p", "kvblock", "--", "--nocapture"]), ["-p", "kvblock", "--", "--nocapture"]);
+    assert_eq!(passed(&["--", "--nocapture"]), ["--", "--nocapture"]);
+    assert_eq!(parse(&["test", "--help"]).unwrap_err().kind(), ErrorKind::DisplayHelp);
+}
+
+#[test]
+fn the_other_commands_parse() {
+    for line in [
+        "select --sparse streaming:sink=1 --tensors f.safetensors --json",
+        "kernels",
+        "kernels --emit out",
+        "bench",
+        "bench kernels --out dir --json",
+        "bench policies",
+        "bench offload",
+        "bench e2e",
+        "ci",
+        "doctor --self-test --json",
+    ] {
+        parse(&line.split_whitespace().collect::<Vec<_>>()).unwrap_or_else(|error| panic!("{line}: {error}"));
+    }
+    assert_eq!(parse(&["bench", "gpu"]).unwrap_err().exit_code(), 2);
+    assert_eq!(parse(&["tset"]).unwrap_err().exit_code(), 2);
+    assert_eq!(parse(&[]).unwrap_err().exit_code(), 2);
+}

@@ -1,0 +1,69 @@
+//! Value parsers: each returns the value or says what is wrong with it and which values are allowed;
+//! clap adds the flag's name.
+
+/// Tokens in a KV block.
+pub(super) fn block_size(text: &str) -> Result<u32, String> {
+    let n: u32 = text.parse().map_err(|_| format!("{text} is not a whole number; {BLOCK_SIZES}"))?;
+    if n.is_power_of_two() && (4..=256).contains(&n) { Ok(n) } else { Err(BLOCK_SIZES.to_string()) }
+}
+
+const BLOCK_SIZES: &str = "a block holds a power of two of tokens, from 4 to 256";
+
+/// A seed: any 64 bits.
+pub(super) fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("a seed is a whole number from 0 to {}", u64::MAX))
+}
+
+/// A finite temperature, 0 or more.
+pub(super) fn temperature(text: &str) -> Result<f32, String> {
+    float(text, "a temperature is a finite number from 0 up", |t| t.is_finite() && t >= 0.0)
+}
+
+/// A probability mass in (0, 1].
+pub(super) fn top_p(text: &str) -> Result<f32, String> {
+    float(text, "top-p is more than 0 and at most 1", |p| p > 0.0 && p <= 1.0)
+}
+
+/// A probability ratio in [0, 1].
+pub(super) fn min_p(text: &str) -> Result<f32, String> {
+    float(text, "min-p is from 0 to 1", |p| (0.0..=1.0).contains(&p))
+}
+
+fn float(text: &str, limit: &str, allowed: impl Fn(f32) -> bool) -> Result<f32, String> {
+    let value: f32 = text.parse().map_err(|_| format!("not a number; {limit}"))?;
+    if allowed(value) { Ok(value) } else { Err(limit.to_string()) }
+}
+
+/// A number of bytes, at least 1: `1073741824`, `1048576KiB`, `1024MiB` or `1GiB`.
+pub(super) fn memory(text: &str) -> Result<u64, String> {
+    const UNITS: [(&str, u64); 3] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
+    const LIMIT: &str = "give whole bytes from 1 to 2^64 - 1, or whole KiB, MiB or GiB, such as 512MiB";
+    let (digits, unit) = UNITS
+        .iter()
+        .find_map(|&(suffix, unit)| Some((text.strip_suffix(suffix)?.trim_end(), unit)))
+        .unwrap_or((text, 1));
+    let count: u64 = digits.parse().map_err(|_| LIMIT.to_string())?;
+    count.checked_mul(unit).filter(|&bytes| bytes > 0).ok_or_else(|| LIMIT.to_string())
+}
+
+/// `name` or `name:key=value,key=value`; whether name and keys exist is for their owner to say.
+pub(super) fn spec(text: &str) -> Result<String, String> {
+    const SHAPE: &str = "the form is name or name:key=value,key=value";
+    let (name, params) = text.split_once(':').map_or((text, None), |(name, params)| (name, Some(params)));
+    let pair =
+        |pair: &str| pair.split_once('=').is_some_and(|(key, value)| !key.is_empty() && !value.is_empty());
+    if !name.is_empty() && params.is_none_or(|params| params.split(',').all(pair)) {
+        Ok(text.to_string())
+    } else {
+        Err(SHAPE.to_string())
+    }
+}
+
+/// Text of at least one character.
+pub(super) fn non_empty(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        Err("the text is empty; give at least one character".to_string())
+    } else {
+        Ok(text.to_string())
+    }
+}

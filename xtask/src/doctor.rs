@@ -1,0 +1,245 @@
+//! `cargo xtask doctor`: what this machine has, which kernels its adapters get, what is missing and how to install it.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use anyhow::{Result, ensure};
+use attn_kernels::gpu::{self, Checks, Gpu, GpuOptions, Level, wgpu};
+use serde::Serialize;
+
+use crate::cli::DoctorArgs;
+use crate::report;
+use crate::setup::{self, Found, Host, Need, Plan, Platform, REQUIREMENTS, Remedy};
+
+/// Prints what was found.
+///
+/// # Errors
+///
+/// When something is missing that the commands need, or no adapter can be opened.
+pub fn run(args: &DoctorArgs) -> Result<()> {
+    ensure!(
+        !args.self_test,
+        "--self-test needs CPU references of the kernels, which this tree does not have yet"
+    );
+    let report = Report::of_this_machine();
+    let mut out = io::stdout().lock();
+    if args.json {
+        report::json_line(&mut out, &report)?;
+    } else {
+        write!(out, "{report}")?;
+    }
+    let missing = &report.plan.missing;
+    ensure!(missing.is_empty(), "missing: {}", missing.join(", "));
+    ensure!(report.adapters.iter().any(Adapter::usable), "no GPU adapter can be opened");
+    Ok(())
+}
+
+/// What the machine has and lacks.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Platform, Vulkan and Python.
+    #[serde(flatten)]
+    pub found: Found,
+    /// GPU adapters, best first.
+    pub adapters: Vec<Adapter>,
+    /// What is missing and how to install it.
+    #[serde(flatten)]
+    pub plan: Plan,
+}
+
+/// A GPU adapter; `--device` takes its index or a part of its name.
+#[derive(Debug, Serialize)]
+pub struct Adapter {
+    /// Its name.
+    pub name: String,
+    /// Vulkan, Metal or DX12.
+    pub backend: String,
+    /// Discrete or integrated GPU, CPU, and so on.
+    pub kind: String,
+    /// Driver and its version.
+    pub driver: String,
+    /// What the opened device offers.
+    pub device: Option<Device>,
+    /// Why it cannot be opened.
+    pub fault: Option<String>,
+}
+
+/// What an opened device offers.
+#[derive(Debug, Serialize)]
+pub struct Device {
+    /// The level that kernels are built for.
+    pub level: &'static str,
+    /// Smallest and largest subgroup, invocations.
+    pub subgroup_sizes: [u32; 2],
+    /// WebGPU features in use.
+    pub features: Vec<String>,
+    /// Limits that decide what fits.
+    pub limits: Limits,
+}
+
+/// Limits that decide what fits on a device.
+#[derive(Debug, Serialize)]
+pub struct Limits {
+    /// Largest storage binding, which holds one layer's K or V pool, bytes.
+    pub storage_binding_bytes: u64,
+    /// Largest buffer, bytes.
+    pub buffer_bytes: u64,
+    /// Memory that a workgroup shares, bytes.
+    pub workgroup_bytes: u32,
+    /// Most invocations of a workgroup.
+    pub workgroup_invocations: u32,
+    /// Most storage buffers of a kernel.
+    pub storage_buffers: u32,
+}
+
+impl Report {
+    /// Looks around on this machine; opens every adapter once.
+    pub fn of_this_machine() -> Self {
+        let found = Found::on(&Host::this());
+        let adapters =
+            gpu::adapters().iter().enumerate().map(|(index, info)| Adapter::open(index, info)).collect();
+        let plan = setup::plan(&found, &[Need::Gpu, Need::DefaultModel]);
+        Self { found, adapters, plan }
+    }
+}
+
+impl Adapter {
+    /// Whether kernels can run on it.
+    pub fn usable(&self) -> bool {
+        self.device.is_some()
+    }
+
+    fn open(index: usize, info: &wgpu::AdapterInfo) -> Self {
+        let options = GpuOptions { device: Some(index.to_string()), ..GpuOptions::new(Checks::On) };
+        let (device, fault) = match Gpu::open(&options) {
+            Ok(gpu) => (Some(Device::of(&gpu)), None),
+            Err(error) => (None, Some(format!("{:#}", anyhow::Error::from(error)))),
+        };
+        Self {
+            name: info.name.clone(),
+            backend: info.backend.to_string(),
+            kind: format!("{:?}", info.device_type),
+            driver: format!("{} {}", info.driver, info.driver_info).trim().to_string(),
+            device,
+            fault,
+        }
+    }
+}
+
+impl Device {
+    fn of(gpu: &Gpu) -> Self {
+        let limits = gpu.limits();
+        Self {
+            level: match gpu.level() {
+                Level::Baseline => "baseline",
+                Level::Subgroup => "subgroup",
+                Level::Coop => "coop",
+            },
+            subgroup_sizes: [gpu.info().subgroup_min_size, gpu.info().subgroup_max_size],
+            features: gpu.features().iter_names().map(|(name, _)| name.to_string()).collect(),
+            limits: Limits {
+                storage_binding_bytes: limits.max_storage_buffer_binding_size,
+                buffer_bytes: limits.max_buffer_size,
+                workgroup_bytes: limits.max_compute_workgroup_storage_size,
+                workgroup_invocations: limits.max_compute_invocations_per_workgroup,
+                storage_buffers: limits.max_storage_buffers_per_shader_stage,
+            },
+        }
+    }
+}
+
+/// Width of the column that says what a line is about.
+const LABEL: usize = 12;
+
+fn line(f: &mut fmt::Formatter<'_>, label: &str, text: impl fmt::Display) -> fmt::Result {
+    writeln!(f, "{label:LABEL$}{text}")
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { found, adapters, plan } = self;
+        let platform = match found.platform {
+            Platform::Debian { root: true } => "Debian or Ubuntu, as root",
+            Platform::Debian { root: false } => "Debian or Ubuntu",
+            Platform::OtherLinux => "neither Debian nor Ubuntu",
+            Platform::MacOs => "macOS",
+            Platform::Windows => "Windows",
+        };
+        line(f, "platform", platform)?;
+        if let Some(vulkan) = &found.vulkan {
+            let loader = vulkan.loader.as_ref().map_or("not found".into(), |path| path.display().to_string());
+            line(f, "Vulkan", format_args!("loader {loader}"))?;
+            for driver in &vulkan.drivers {
+                let library = driver
+                    .library
+                    .as_ref()
+                    .map_or("library not found".into(), |path| path.display().to_string());
+                line(f, "", format_args!("driver {}: {library}", driver.manifest.display()))?;
+            }
+            if let Some(variable) = vulkan.redirected_by {
+                line(f, "", format_args!("drivers are named by {variable}"))?;
+            }
+        }
+        match &found.python {
+            Some(python) => {
+                let pip = python.pip.as_deref().unwrap_or("without pip");
+                line(f, "Python", format_args!("{}: {}, {pip}", python.command, python.version))?;
+            }
+            None => line(f, "Python", "not found")?,
+        }
+        for (index, adapter) in adapters.iter().enumerate() {
+            write_adapter(f, index, adapter)?;
+        }
+        if adapters.is_empty() {
+            line(f, "adapters", "none")?;
+        }
+        write_plan(f, plan)
+    }
+}
+
+fn write_adapter(f: &mut fmt::Formatter<'_>, index: usize, adapter: &Adapter) -> fmt::Result {
+    let Adapter { name, backend, kind, driver, device, fault } = adapter;
+    line(f, &format!("adapter {index}"), format_args!("{name}: {kind}, {backend}, driver {driver}"))?;
+    let Some(device) = device else {
+        let fault = fault.as_deref().unwrap_or("for an unknown reason");
+        return line(f, "", format_args!("cannot be opened: {fault}"));
+    };
+    let [least, most] = device.subgroup_sizes;
+    line(f, "", format_args!("kernel level {}, subgroups of {least} to {most}", device.level))?;
+    line(f, "", format_args!("features {}", device.features.join(" ")))?;
+    let Limits {
+        storage_binding_bytes,
+        buffer_bytes,
+        workgroup_bytes,
+        workgroup_invocations,
+        storage_buffers,
+    } = device.limits;
+    let (binding, buffer) = (storage_binding_bytes >> 20, buffer_bytes >> 20);
+    line(f, "", format_args!("limits {binding} MiB a storage binding, {buffer} MiB a buffer,"))?;
+    let workgroup = workgroup_bytes >> 10;
+    line(
+        f,
+        "",
+        format_args!(
+            "       {workgroup} KiB and {workgroup_invocations} invocations a workgroup, {storage_buffers} storage buffers a kernel"
+        ),
+    )
+}
+
+fn write_plan(f: &mut fmt::Formatter<'_>, plan: &Plan) -> fmt::Result {
+    if plan.missing.is_empty() {
+        return line(f, "missing", "nothing");
+    }
+    for requirement in REQUIREMENTS.iter().filter(|requirement| plan.missing.contains(&requirement.name)) {
+        line(f, "missing", format_args!("{}: {}", requirement.name, requirement.reason))?;
+    }
+    match &plan.remedy {
+        Remedy::Nothing => Ok(()),
+        Remedy::RunApt => line(f, "to install", "cargo xtask test and cargo xtask generate do it by apt-get"),
+        Remedy::Print(command) => line(f, "to install", command),
+        Remedy::Advise(advice) => line(f, "to install", advice),
+    }
+}
+
+#[cfg(test)]
+mod tests;

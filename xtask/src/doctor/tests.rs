@@ -1,0 +1,115 @@
+use std::path::PathBuf;
+
+use insta::assert_snapshot;
+
+use super::*;
+use crate::setup::{Driver, Python, Vulkan};
+
+fn adapter(name: &str, opened: Result<Device, &str>) -> Adapter {
+    Adapter {
+        name: name.into(),
+        backend: "vulkan".into(),
+        kind: "Cpu".into(),
+        driver: "llvmpipe Mesa 22.3.6".into(),
+        fault: opened.as_ref().err().map(ToString::to_string),
+        device: opened.ok(),
+    }
+}
+
+fn device() -> Device {
+    let limits = Limits {
+        storage_binding_bytes: 128 << 20,
+        buffer_bytes: 2 << 30,
+        workgroup_bytes: 32 << 10,
+        workgroup_invocations: 1024,
+        storage_buffers: 32,
+    };
+    Device { level: "subgroup", subgroup_sizes: [8, 8], features: vec!["SUBGROUP".into()], limits }
+}
+
+fn report(
+    platform: Platform,
+    vulkan: Option<Vulkan>,
+    python: Option<Python>,
+    adapters: Vec<Adapter>,
+) -> Report {
+    let found = Found { platform, vulkan, python };
+    let plan = setup::plan(&found, &[Need::Gpu, Need::DefaultModel]);
+    Report { found, adapters, plan }
+}
+
+fn complete() -> Report {
+    let driver =
+        Driver { manifest: PathBuf::from("/etc/a.json"), library: Some(PathBuf::from("/lib/liba.so")) };
+    let dangling = Driver { manifest: PathBuf::from("/etc/b.json"), library: None };
+    let vulkan = Vulkan {
+        loader: Some(PathBuf::from("/lib/libvulkan.so.1")),
+        drivers: vec![driver, dangling],
+        redirected_by: Some("VK_DRIVER_FILES"),
+    };
+    let python =
+        Python { command: "python3".into(), version: "Python 3.11.2".into(), pip: Some("pip 23.0.1".into()) };
+    let adapters = vec![adapter("llvmpipe", Ok(device())), adapter("old", Err("it is too old"))];
+    report(Platform::Debian { root: true }, Some(vulkan), Some(python), adapters)
+}
+
+#[test]
+fn a_complete_machine_is_described() {
+    assert_snapshot!(complete(), @"
+    platform    Debian or Ubuntu, as root
+    Vulkan      loader /lib/libvulkan.so.1
+                driver /etc/a.json: /lib/liba.so
+                driver /etc/b.json: library not found
+                drivers are named by VK_DRIVER_FILES
+    Python      python3: Python 3.11.2, pip 23.0.1
+    adapter 0   llvmpipe: Cpu, vulkan, driver llvmpipe Mesa 22.3.6
+                kernel level subgroup, subgroups of 8 to 8
+                features SUBGROUP
+                limits 128 MiB a storage binding, 2048 MiB a buffer,
+                       32 KiB and 1024 invocations a workgroup, 32 storage buffers a kernel
+    adapter 1   old: Cpu, vulkan, driver llvmpipe Mesa 22.3.6
+                cannot be opened: it is too old
+    missing     nothing
+    ");
+}
+
+#[test]
+fn a_bare_machine_is_told_what_to_install() {
+    let vulkan = Vulkan { loader: None, drivers: Vec::new(), redirected_by: None };
+    assert_snapshot!(report(Platform::Debian { root: false }, Some(vulkan.clone()), None, Vec::new()), @"
+    platform    Debian or Ubuntu
+    Vulkan      loader not found
+    Python      not found
+    adapters    none
+    missing     Vulkan loader and driver: wgpu reaches the GPU through them; Mesa's lavapipe driver runs on the CPU where there is no GPU
+    missing     Python 3 with pip: pip fetches the default model
+    to install  sudo sh -c 'apt-get update && apt-get install -y --no-install-recommends libvulkan1 mesa-vulkan-drivers python3 python3-pip'
+    ");
+    let python = Python { command: "python3".into(), version: "Python 3.12.1".into(), pip: None };
+    assert_snapshot!(report(Platform::MacOs, None, Some(python), Vec::new()), @"
+    platform    macOS
+    Python      python3: Python 3.12.1, without pip
+    adapters    none
+    missing     Python 3 with pip: pip fetches the default model
+    to install  xcode-select --install
+    ");
+}
+
+#[test]
+fn json_is_one_object() {
+    let json = serde_json::to_value(complete()).unwrap();
+    let keys: Vec<_> = json.as_object().unwrap().keys().cloned().collect();
+    assert_snapshot!(keys.join(" "), @"adapters missing packages platform python remedy vulkan");
+    assert_eq!(json["adapters"][0]["device"]["level"], "subgroup");
+    assert_eq!(json["adapters"][1]["fault"], "it is too old");
+}
+
+/// The one test here that needs an adapter: `ATTN_GPU=skip` says that there is none.
+#[test]
+fn this_machine_has_an_adapter_that_opens() {
+    if std::env::var_os("ATTN_GPU").is_some_and(|value| value == "skip") {
+        return;
+    }
+    let report = Report::of_this_machine();
+    assert!(report.adapters.iter().any(Adapter::usable), "{report}");
+}

@@ -1,0 +1,12 @@
+//! The command line of Pagoda, `cargo xtask`: it sets a machine up, assembles the engine from the other crates,
+//! and runs tests and measurements.
+
+pub mod ci;
+pub mod cli;
+pub mod doctor;
+pub mod ids_file;
+pub mod interrupt;
+pub mod report;
+pub mod setup;
+pub mod test;
+pub mod tree;

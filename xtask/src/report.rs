@@ -1,0 +1,334 @@
+//! What commands print: text as it is generated or one JSON object a line on stdout, timing lines on stderr.
+//!
+//! The JSON field names are part of the command line's contract; scripts read them.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+/// One sample of one prompt: a line of `generate --json`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Generated {
+    /// Which prompt, counted from 0 in the order given.
+    pub index: u32,
+    /// Which sample of the prompt, counted from 0.
+    pub sample: u32,
+    /// Token ids fed, chat template included.
+    pub prompt_ids: Vec<u32>,
+    /// Token ids generated; a final end-of-sequence token is included.
+    pub output_ids: Vec<u32>,
+    /// Generated text; empty for a model without a tokenizer.
+    pub text: String,
+    /// Why generation ended.
+    pub finish_reason: FinishReason,
+    /// Length of `prompt_ids`.
+    pub prompt_tokens: u32,
+    /// Leading prompt tokens whose KV came from the prefix cache.
+    pub cached_tokens: u32,
+    /// Times the request lost its KV blocks and was resumed.
+    pub preemptions: u32,
+    /// Speed as this request saw it.
+    pub timing: Timing,
+    /// KV blocks in use at the end, by KV cache group.
+    pub kv: BTreeMap<String, KvUse>,
+    /// Traffic of the KV tiers.
+    pub tiers: Tiers,
+    /// What the sparse-attention policy did.
+    pub sparse: Sparse,
+}
+
+/// One sequence of `score --json`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Scored {
+    /// Tokens run.
+    pub tokens: u32,
+    /// Mean negative log likelihood in nats a token, over tokens 1..n; null for one token.
+    pub mean_nll: Option<f64>,
+    /// Likeliest next tokens after the last position, best first.
+    pub top_ids: Vec<u32>,
+    /// Natural logarithms of their probabilities.
+    pub top_logprobs: Vec<f32>,
+    /// KV blocks in use at the end, by KV cache group.
+    pub kv: BTreeMap<String, KvUse>,
+    /// Traffic of the KV tiers.
+    pub tiers: Tiers,
+    /// What the sparse-attention policy did.
+    pub sparse: Sparse,
+}
+
+/// Result of `select --json`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Selected {
+    /// `[groups][query_blocks]` lists of ascending block indices; groups = KV heads, or 1 where all share a set;
+    /// query_blocks = 1 where one set serves all queries.
+    pub selected: Vec<Vec<Vec<u32>>>,
+    /// Selected share of the blocks that a query may attend to, 0 to 1.
+    pub density: f64,
+    /// Share of the dense attention mass that falls on selected blocks, 0 to 1.
+    pub recall: f64,
+}
+
+/// Why generation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    /// An end-of-sequence token or a stop text.
+    Stop,
+    /// `--max-tokens` or the model's context length.
+    Length,
+    /// Ctrl-C.
+    Abort,
+}
+
+/// Speed as one request saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Timing {
+    /// From submission to the first generated token, milliseconds.
+    pub ttft_ms: f64,
+    /// Computed prompt tokens a second; cached tokens do not count.
+    pub prefill_tok_s: f64,
+    /// Generated tokens after the first, a second; null below two tokens.
+    pub decode_tok_s: Option<f64>,
+}
+
+/// KV cache of one group of layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct KvUse {
+    /// Blocks held.
+    pub blocks: u32,
+    /// Their bytes over the group's layers.
+    pub bytes: u64,
+}
+
+/// Traffic of the KV tiers; a tier that is not configured is left out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Tiers {
+    /// Host memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<TierTraffic>,
+    /// Local disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk: Option<TierTraffic>,
+    /// Remote store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remote: Option<TierTraffic>,
+    /// Share of transfer time hidden behind computation, 0 to 1; null without transfers.
+    pub overlap: Option<f64>,
+}
+
+/// Traffic of one KV tier.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct TierTraffic {
+    /// Blocks looked up and found.
+    pub hits: u64,
+    /// Blocks looked up and not found.
+    pub misses: u64,
+    /// Time that computation stood still for this tier, milliseconds.
+    pub wait_ms: f64,
+    /// Bytes read from the tier.
+    pub bytes_read: u64,
+    /// Bytes written to the tier.
+    pub bytes_written: u64,
+}
+
+/// What the sparse-attention policy did.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Sparse {
+    /// The policy's SPEC, `full` for dense attention.
+    pub policy: String,
+    /// Attended share of the KV blocks, mean over steps, layers and heads, 0 to 1.
+    pub density: f64,
+    /// Attention mass that the policy certifies without reading dropped keys, smallest over steps, layers and heads,
+    /// 0 to 1; null where it certifies none.
+    pub bound: Option<f64>,
+}
+
+/// Writes `value` as one line of JSON and flushes it, so that a reader sees each result when it is ready.
+///
+/// # Errors
+///
+/// The writer's.
+pub fn json_line(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, value)?;
+    out.write_all(b"\n")?;
+    out.flush()
+}
+
+/// The timing line of a finished sample, for stderr.
+pub fn timing_line(done: &Generated) -> String {
+    let Generated { index, sample, prompt_tokens, cached_tokens, output_ids, timing, .. } = done;
+    let decode = timing.decode_tok_s.map_or(String::new(), |rate| format!(" at {rate:.1} tok/s"));
+    format!(
+        "[{index}.{sample}] {prompt_tokens} prompt tokens ({cached_tokens} cached) at {:.1} tok/s, \
+         first token after {:.0} ms, {} generated{decode}",
+        timing.prefill_tok_s,
+        timing.ttft_ms,
+        output_ids.len(),
+    )
+}
+
+/// Prints generated text. A lone sample streams, piece by piece; of several, each is printed whole under its
+/// `[prompt.sample]` label, in that order, as soon as all before it are done.
+pub struct TextStream<W> {
+    out: W,
+    /// Samples not yet printed whole, by (prompt, sample).
+    open: BTreeMap<(u32, u32), Sample>,
+    streams: bool,
+}
+
+#[derive(Default)]
+struct Sample {
+    text: String,
+    finished: bool,
+}
+
+impl<W: Write> TextStream<W> {
+    /// Prints to `out` the text of `prompts` x `samples` samples.
+    pub fn new(out: W, prompts: u32, samples: u32) -> Self {
+        let all = (0..prompts).flat_map(|index| (0..samples).map(move |sample| (index, sample)));
+        let open: BTreeMap<_, _> = all.map(|key| (key, Sample::default())).collect();
+        Self { streams: open.len() == 1, open, out }
+    }
+
+    /// Takes the next piece of a sample's text.
+    ///
+    /// # Errors
+    ///
+    /// The writer's.
+    ///
+    /// # Panics
+    ///
+    /// When the sample is unknown or finished.
+    pub fn push(&mut self, index: u32, sample: u32, text: &str) -> io::Result<()> {
+        if self.streams {
+            self.out.write_all(text.as_bytes())?;
+            return self.out.flush();
+        }
+        self.sample(index, sample).text.push_str(text);
+        Ok(())
+    }
+
+    /// Takes the end of a sample.
+    ///
+    /// # Errors
+    ///
+    /// The writer's.
+    ///
+    /// # Panics
+    ///
+    /// When the sample is unknown or finished.
+    pub fn finish(&mut self, index: u32, sample: u32) -> io::Result<()> {
+        self.sample(index, sample).finished = true;
+        while let Some(first) = self.open.first_entry().filter(|first| first.get().finished) {
+            let (index, sample) = *first.key();
+            let text = first.remove().text;
+            if !self.streams {
+                write!(self.out, "[{index}.{sample}] {text}")?;
+            }
+            self.out.write_all(b"\n")?;
+        }
+        self.out.flush()
+    }
+
+    fn sample(&mut self, index: u32, sample: u32) -> &mut Sample {
+        let open = self.open.get_mut(&(index, sample)).filter(|open| !open.finished);
+        open.unwrap_or_else(|| panic!("prompt {index}, sample {sample} is unknown or finished"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+
+    use super::*;
+
+    fn generated() -> Generated {
+        let host = TierTraffic { hits: 3, misses: 1, wait_ms: 0.5, bytes_read: 4096, bytes_written: 8192 };
+        Generated {
+            index: 0,
+            sample: 1,
+            prompt_ids: vec![1, 2, 3],
+            output_ids: vec![4, 5],
+            text: "so \"it\" is\n".to_string(),
+            finish_reason: FinishReason::Length,
+            prompt_tokens: 3,
+            cached_tokens: 0,
+            preemptions: 0,
+            timing: Timing { ttft_ms: 12.5, prefill_tok_s: 240.0, decode_tok_s: Some(20.0) },
+            kv: BTreeMap::from([("full".to_string(), KvUse { blocks: 1, bytes: 4096 })]),
+            tiers: Tiers { host: Some(host), overlap: Some(0.75), ..Tiers::default() },
+            sparse: Sparse { policy: "full".to_string(), density: 1.0, bound: None },
+        }
+    }
+
+    fn line(value: &impl Serialize) -> String {
+        let mut out = Vec::new();
+        json_line(&mut out, value).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn generate_prints_one_object_a_line() {
+        assert_snapshot!(line(&generated()), @r#"{"index":0,"sample":1,"prompt_ids":[1,2,3],"output_ids":[4,5],"text":"so \"it\" is\n","finish_reason":"length","prompt_tokens":3,"cached_tokens":0,"preemptions":0,"timing":{"ttft_ms":12.5,"prefill_tok_s":240.0,"decode_tok_s":20.0},"kv":{"full":{"blocks":1,"bytes":4096}},"tiers":{"host":{"hits":3,"misses":1,"wait_ms":0.5,"bytes_read":4096,"bytes_written":8192},"overlap":0.75},"sparse":{"policy":"full","density":1.0,"bound":null}}"#);
+        assert_eq!(line(&generated()).matches('\n').count(), 1);
+    }
+
+    #[test]
+    fn score_and_select_print_one_object_a_line() {
+        let Generated { kv, sparse, .. } = generated();
+        let scored = Scored {
+            tokens: 1,
+            mean_nll: None,
+            top_ids: vec![9],
+            top_logprobs: vec![-0.5],
+            kv,
+            tiers: Tiers::default(),
+            sparse,
+        };
+        assert_snapshot!(line(&scored), @r#"{"tokens":1,"mean_nll":null,"top_ids":[9],"top_logprobs":[-0.5],"kv":{"full":{"blocks":1,"bytes":4096}},"tiers":{"overlap":null},"sparse":{"policy":"full","density":1.0,"bound":null}}"#);
+        let selected = Selected { selected: vec![vec![vec![0, 2]]], density: 0.5, recall: 0.875 };
+        assert_snapshot!(line(&selected), @r#"{"selected":[[[0,2]]],"density":0.5,"recall":0.875}"#);
+    }
+
+    #[test]
+    fn timing_goes_on_one_line() {
+        assert_snapshot!(timing_line(&generated()), @"[0.1] 3 prompt tokens (0 cached) at 240.0 tok/s, first token after 12 ms, 2 generated at 20.0 tok/s");
+        let one_token = Timing { decode_tok_s: None, ..generated().timing };
+        let done = Generated { output_ids: vec![4], timing: one_token, ..generated() };
+        assert_snapshot!(timing_line(&done), @"[0.1] 3 prompt tokens (0 cached) at 240.0 tok/s, first token after 12 ms, 1 generated");
+    }
+
+    #[test]
+    fn a_lone_sample_streams() {
+        let mut stream = TextStream::new(Vec::new(), 1, 1);
+        stream.push(0, 0, "one ").unwrap();
+        assert_eq!(stream.out, b"one ");
+        stream.push(0, 0, "two").unwrap();
+        stream.finish(0, 0).unwrap();
+        assert_eq!(stream.out, b"one two\n");
+    }
+
+    #[test]
+    fn several_samples_are_printed_in_order() {
+        let mut stream = TextStream::new(Vec::new(), 2, 2);
+        for (index, sample) in [(1, 0), (0, 1), (0, 0)] {
+            stream.push(index, sample, &format!("text {index}")).unwrap();
+            stream.push(index, sample, &format!(" of {sample}")).unwrap();
+            stream.finish(index, sample).unwrap();
+        }
+        assert_snapshot!(String::from_utf8_lossy(&stream.out), @"
+        [0.0] text 0 of 0
+        [0.1] text 0 of 1
+        [1.0] text 1 of 0
+        ");
+        stream.finish(1, 1).unwrap();
+        assert!(stream.out.ends_with(b"\n[1.1] \n"));
+    }
+
+    #[test]
+    #[should_panic(expected = "prompt 0, sample 3 is unknown or finished")]
+    fn an_unknown_sample_is_a_broken_invariant() {
+        drop(TextStream::new(Vec::new(), 1, 1).finish(0, 3));
+    }
+}

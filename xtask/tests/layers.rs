@@ -1,0 +1,134 @@
+//! The layers of the workspace: which crate may build on which, and what stays out of the pure ones.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Command;
+
+use serde_json::Value;
+use xtask::tree;
+
+/// The crates from the bottom up, each with the workspace crates that it may build on.
+const LAYERS: [(&str, &[&str]); 7] = [
+    ("kvblock", &[]),
+    ("sparse-select", &["kvblock"]),
+    ("attn-kernels", &["sparse-select"]),
+    ("prefetch", &["kvblock"]),
+    ("scheduler", &["kvblock", "sparse-select"]),
+    ("models", &["kvblock", "sparse-select", "attn-kernels", "prefetch"]),
+    ("xtask", &["kvblock", "sparse-select", "attn-kernels", "prefetch", "scheduler", "models"]),
+];
+
+/// Crates that decide and compute nothing but data, by the `cargo tree` flags they are pure under, with what then
+/// stays out of their normal tree.
+const PURE: [(&str, &[&str], &[&str]); 5] = [
+    ("kvblock", &[], &["wgpu", "naga", "tokio"]),
+    ("sparse-select", &[], &["wgpu", "naga", "tokio"]),
+    ("scheduler", &[], &["wgpu", "naga", "tokio"]),
+    ("prefetch", &[], &["wgpu", "naga", "tokio"]),
+    ("attn-kernels", &["--no-default-features"], &["wgpu", "tokio"]),
+];
+
+/// Crates without a line of unsafe code.
+const FORBID_UNSAFE: [&str; 3] = ["kvblock", "sparse-select", "scheduler"];
+
+/// Dependencies of programs, which libraries do without.
+const XTASK_ONLY: [&str; 3] = ["anyhow", "clap", "indicatif"];
+
+/// A dependency that a package declares.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Edge {
+    from: String,
+    to: String,
+    dev: bool,
+}
+
+fn cargo(args: &[&str]) -> String {
+    let output = Command::new(env!("CARGO")).args(args).current_dir(tree::root()).output().unwrap();
+    assert!(output.status.success(), "cargo {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Names of the workspace's packages, each with the folder of its manifest, and all edges that they declare.
+fn declared() -> (BTreeSet<(String, String)>, BTreeSet<Edge>) {
+    let metadata: Value =
+        serde_json::from_str(&cargo(&["metadata", "--no-deps", "--format-version", "1"])).unwrap();
+    let text = |value: &Value| value.as_str().unwrap().to_string();
+    let mut packages = BTreeSet::new();
+    let mut edges = BTreeSet::new();
+    for package in metadata["packages"].as_array().unwrap() {
+        let name = text(&package["name"]);
+        let manifest = text(&package["manifest_path"]).replace('\\', "/");
+        packages.insert((name.clone(), manifest.rsplit('/').nth(1).unwrap().to_string()));
+        for dependency in package["dependencies"].as_array().unwrap() {
+            let dev = dependency["kind"] == "dev";
+            edges.insert(Edge { from: name.clone(), to: text(&dependency["name"]), dev });
+        }
+    }
+    (packages, edges)
+}
+
+fn layer(name: &str) -> Option<usize> {
+    LAYERS.iter().position(|(layer, _)| *layer == name)
+}
+
+/// Says what is wrong with an edge, if anything. Tests may build on every crate further down.
+fn fault(edge: &Edge) -> Option<String> {
+    let Edge { from, to, dev } = edge;
+    let from_layer = layer(from)?;
+    let allowed = match layer(to) {
+        None => from == "xtask" || *dev || !XTASK_ONLY.contains(&to.as_str()),
+        // A crate may turn on features of its own for its tests.
+        Some(to_layer) if *dev => to_layer <= from_layer,
+        Some(_) => LAYERS[from_layer].1.contains(&to.as_str()),
+    };
+    (!allowed).then(|| format!("{from} must not build on {to}"))
+}
+
+#[test]
+fn every_edge_goes_down_and_is_on_the_table() {
+    let (_, edges) = declared();
+    assert!(edges.iter().any(|edge| edge.from == "xtask"), "cargo metadata lists no dependencies: {edges:?}");
+    let faults: Vec<_> = edges.iter().filter_map(fault).collect();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn a_wrong_edge_is_caught() {
+    let edge = |from: &str, to: &str, dev| Edge { from: from.into(), to: to.into(), dev };
+    assert_eq!(fault(&edge("kvblock", "scheduler", false)).unwrap(), "kvblock must not build on scheduler");
+    assert_eq!(fault(&edge("kvblock", "prefetch", true)).unwrap(), "kvblock must not build on prefetch");
+    assert_eq!(
+        fault(&edge("prefetch", "attn-kernels", false)).unwrap(),
+        "prefetch must not build on attn-kernels"
+    );
+    assert_eq!(fault(&edge("models", "anyhow", false)).unwrap(), "models must not build on anyhow");
+    assert_eq!(fault(&edge("models", "kvblock", false)), None);
+    assert_eq!(fault(&edge("prefetch", "attn-kernels", true)), None);
+    assert_eq!(fault(&edge("xtask", "anyhow", false)), None);
+}
+
+#[test]
+fn the_workspace_is_the_seven_crates_each_in_a_folder_of_its_name() {
+    let expected: BTreeSet<_> = LAYERS.iter().map(|(name, _)| (name.to_string(), name.to_string())).collect();
+    assert_eq!(declared().0, expected);
+}
+
+#[test]
+fn pure_crates_have_no_gpu_and_no_runtime_in_their_tree() {
+    for (name, flags, absent) in PURE {
+        let args = [&["tree", "--package", name, "--edges", "normal", "--prefix", "none"], flags].concat();
+        let tree = cargo(&args);
+        let packages: BTreeSet<_> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+        assert!(packages.contains(name), "cargo tree of {name} lists {packages:?}");
+        let found: Vec<_> = absent.iter().filter(|package| packages.contains(**package)).collect();
+        assert!(found.is_empty(), "{name} {} builds on {found:?}", flags.join(" "));
+    }
+}
+
+#[test]
+fn crates_that_forbid_unsafe_code_say_so() {
+    for name in FORBID_UNSAFE {
+        let root = fs::read_to_string(tree::root().join(name).join("src/lib.rs")).unwrap();
+        assert!(root.contains("#![forbid(unsafe_code)]"), "{name}/src/lib.rs lacks #![forbid(unsafe_code)]");
+    }
+}

@@ -1,0 +1,266 @@
+//! The order of the tree: file sizes, kernels and their twins, stray text, links.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use xtask::tree;
+
+/// Lines that a source file should not pass.
+const LINES_SOFT: usize = 400;
+/// Lines that no source file may pass.
+const LINES_HARD: usize = 600;
+
+/// Files above the soft limit, each with the reason why it is better left whole.
+const LONG_FOR_A_REASON: [(&str, &str); 0] = [];
+
+/// Crates whose kernels are a `.wgsl` with a twin of the same stem in each of these folders.
+const KERNEL_CRATES: [&str; 2] = ["attn-kernels", "models"];
+const TWINS: [&str; 2] = ["src/kernel", "src/cpu"];
+
+/// A path that begins like one of these belongs to one machine. Spelled in two parts, as this file is checked too.
+const MACHINE_PATHS: [&str; 4] =
+    [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/tm", "p/"), concat!("/ho", "me/")];
+
+/// A text file of the tree: its path with `/`, and its text.
+struct File {
+    path: String,
+    text: String,
+}
+
+fn slashed(path: &Path) -> String {
+    path.iter().map(|part| part.to_string_lossy()).collect::<Vec<_>>().join("/")
+}
+
+/// Files of the tree that people write, as far as they are text.
+fn written() -> Vec<File> {
+    const EXTENSIONS: [&str; 8] = ["rs", "wgsl", "toml", "md", "ron", "yml", "sh", "py"];
+    let is_written = |path: &PathBuf| {
+        let extension = path.extension().map(|extension| extension.to_string_lossy().into_owned());
+        path.starts_with(".ci") || extension.is_some_and(|extension| EXTENSIONS.contains(&extension.as_str()))
+    };
+    let paths = tree::files(tree::root()).into_iter().filter(is_written);
+    let file = |path: PathBuf| {
+        Some(File { text: fs::read_to_string(tree::root().join(&path)).ok()?, path: slashed(&path) })
+    };
+    let files: Vec<_> = paths.filter_map(file).collect();
+    assert!(files.iter().any(|file| file.path == "xtask/tests/tidy.rs"), "the tree was not found");
+    files
+}
+
+fn assert_none(faults: &[String]) {
+    assert!(faults.is_empty(), "\n{}\n", faults.join("\n"));
+}
+
+fn size_fault(path: &str, lines: usize, exempt: bool) -> Option<String> {
+    if lines > LINES_HARD {
+        Some(format!("{path}: {lines} lines, no file may pass {LINES_HARD}"))
+    } else if lines > LINES_SOFT && !exempt {
+        Some(format!(
+            "{path}: {lines} lines; split it below {LINES_SOFT}, or give a reason in xtask/tests/tidy.rs"
+        ))
+    } else {
+        None
+    }
+}
+
+#[test]
+fn source_files_are_short() {
+    let mut faults = Vec::new();
+    for file in written().iter().filter(|file| file.path.ends_with(".rs") || file.path.ends_with(".wgsl")) {
+        let exempt = LONG_FOR_A_REASON.iter().any(|(path, _)| *path == file.path);
+        faults.extend(size_fault(&file.path, file.text.lines().count(), exempt));
+    }
+    for (path, reason) in LONG_FOR_A_REASON {
+        let lines = fs::read_to_string(tree::root().join(path)).map_or(0, |text| text.lines().count());
+        if lines <= LINES_SOFT || reason.is_empty() {
+            faults.push(format!("{path}: {lines} lines need no exception, or it gives no reason"));
+        }
+    }
+    assert_none(&faults);
+}
+
+#[test]
+fn size_limits_hold_at_their_edges() {
+    assert_eq!(size_fault("a.rs", 400, false), None);
+    assert!(size_fault("a.rs", 401, false).is_some());
+    assert_eq!(size_fault("a.rs", 600, true), None);
+    assert!(size_fault("a.rs", 601, true).is_some());
+}
+
+#[test]
+fn every_kernel_has_its_twins() {
+    let mut faults = Vec::new();
+    for name in KERNEL_CRATES {
+        faults.extend(
+            kernel_faults(&tree::root().join(name)).into_iter().map(|fault| format!("{name}/{fault}")),
+        );
+    }
+    assert_none(&faults);
+}
+
+/// Kernels of a crate that lack a twin. Files below `wgsl/shared` are parts of kernels.
+fn kernel_faults(folder: &Path) -> Vec<String> {
+    let kernels = tree::files(&folder.join("wgsl"));
+    let kernels = kernels.iter().filter(|path| path.extension().is_some_and(|extension| extension == "wgsl"));
+    let mut faults = Vec::new();
+    for kernel in kernels.filter(|path| !path.starts_with("shared")) {
+        let stem = kernel.file_stem().unwrap().to_string_lossy();
+        for twin in TWINS.map(|twins| format!("{twins}/{stem}.rs")) {
+            if !folder.join(&twin).is_file() {
+                faults.push(format!("wgsl/{} has no twin {twin}", slashed(kernel)));
+            }
+        }
+    }
+    faults
+}
+
+#[test]
+fn a_kernel_without_a_twin_is_caught() {
+    let folder = tempfile::tempdir().unwrap();
+    for path in [
+        "wgsl/a.wgsl",
+        "wgsl/b.wgsl",
+        "wgsl/shared/c.wgsl",
+        "src/kernel/a.rs",
+        "src/cpu/a.rs",
+        "src/cpu/b.rs",
+    ] {
+        let path = folder.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "").unwrap();
+    }
+    assert_eq!(kernel_faults(folder.path()), ["wgsl/b.wgsl has no twin src/kernel/b.rs"]);
+}
+
+/// What is wrong with a line, if anything.
+fn line_fault(line: &str) -> Option<&'static str> {
+    if line.ends_with([' ', '\t', '\r']) {
+        return Some("ends in white space");
+    }
+    let machine_path = MACHINE_PATHS.iter().any(|path| {
+        line.match_indices(path).any(|(at, _)| {
+            let before = line[..at].chars().next_back();
+            before.is_none_or(|before| !before.is_alphanumeric() && !"_-.}~".contains(before))
+        })
+    });
+    machine_path.then_some("holds a path of one machine")
+}
+
+#[test]
+fn lines_are_clean() {
+    let mut faults = Vec::new();
+    for file in written() {
+        let lines = file.text.lines().enumerate();
+        let found =
+            lines.filter_map(|(at, line)| Some(format!("{}:{}: {}", file.path, at + 1, line_fault(line)?)));
+        faults.extend(found);
+        if !file.text.is_empty() && !file.text.ends_with('\n') {
+            faults.push(format!("{}: does not end in a line break", file.path));
+        }
+    }
+    assert_none(&faults);
+}
+
+#[test]
+fn stray_text_in_a_line_is_caught() {
+    assert_eq!(line_fault("let a = 1; "), Some("ends in white space"));
+    for path in MACHINE_PATHS {
+        assert_eq!(line_fault(&format!("open(\"{path}x\")")), Some("holds a path of one machine"));
+        assert_eq!(line_fault(&format!("see docs{path}x")), None);
+    }
+    assert_eq!(line_fault("let a = 1;"), None);
+}
+
+/// Targets of the links `[text](target)` in Markdown, outside of code.
+fn links(text: &str) -> Vec<String> {
+    let mut links = Vec::new();
+    let mut in_code = false;
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            in_code = !in_code;
+        }
+        let prose = line.split('`').step_by(2).collect::<Vec<_>>().join("`");
+        for (at, _) in prose.match_indices("](").filter(|_| !in_code) {
+            let target = prose[at + 2..].split([')', ' ']).next().unwrap_or_default();
+            links.push(target.to_string());
+        }
+    }
+    links
+}
+
+/// Anchors of a page, as forges make them from headings.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let headings =
+        text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
+    let kept = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | ' ');
+    headings
+        .map(|h| h.to_lowercase().chars().filter(|&c| kept(c)).collect::<String>().replace(' ', "-"))
+        .collect()
+}
+
+/// Whether a relative link on the page `from` leads to a file, and its anchor to a heading there.
+fn resolves(root: &Path, from: &str, link: &str) -> bool {
+    let (path, anchor) = link.split_once('#').map_or((link, None), |(path, anchor)| (path, Some(anchor)));
+    let page = root.join(from);
+    let target = if path.is_empty() { page } else { page.parent().unwrap().join(path) };
+    match anchor {
+        Some(anchor) if target.extension().is_some_and(|extension| extension == "md") => {
+            fs::read_to_string(target).is_ok_and(|text| anchors(&text).contains(anchor))
+        }
+        _ => target.exists(),
+    }
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let mut faults = Vec::new();
+    for page in written().iter().filter(|file| file.path.ends_with(".md")) {
+        let relative = links(&page.text).into_iter().filter(|link| !link.contains("://"));
+        let dead = relative.filter(|link| !resolves(tree::root(), &page.path, link));
+        faults.extend(dead.map(|link| format!("{}: {link} leads nowhere", page.path)));
+    }
+    assert_none(&faults);
+}
+
+#[test]
+fn dead_links_are_caught() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("docs")).unwrap();
+    let page = "# Two words, really\n[a](b.md) `[no](x)` and [c](../README.md#top)\n```\n[no](y)\n```\n[d](#two-words-really)\n";
+    fs::write(folder.path().join("docs/a.md"), page).unwrap();
+    fs::write(folder.path().join("README.md"), "# Start\n").unwrap();
+    let found = links(page);
+    assert_eq!(found, ["b.md", "../README.md#top", "#two-words-really"]);
+    let alive: Vec<_> = found.iter().map(|link| resolves(folder.path(), "docs/a.md", link)).collect();
+    assert_eq!(alive, [false, false, true]);
+    assert!(resolves(folder.path(), "docs/a.md", "../README.md#start"));
+}
+
+#[test]
+fn the_summary_lists_every_page() {
+    let docs = tree::root().join("docs");
+    let listed: BTreeSet<_> =
+        links(&fs::read_to_string(docs.join("SUMMARY.md")).unwrap()).into_iter().collect();
+    let pages = tree::files(&docs).into_iter().map(|path| slashed(&path));
+    let unlisted: Vec<_> = pages
+        .filter(|page| page.ends_with(".md") && page != "SUMMARY.md" && !listed.contains(page))
+        .collect();
+    assert_none(&unlisted);
+}
+
+#[test]
+fn every_snapshot_file_names_a_source_that_exists() {
+    let snapshots =
+        tree::files(tree::root()).into_iter().filter(|path| path.extension().is_some_and(|e| e == "snap"));
+    let mut faults = Vec::new();
+    for path in snapshots {
+        let text = fs::read_to_string(tree::root().join(&path)).unwrap();
+        let source =
+            text.lines().find_map(|line| line.strip_prefix("source: ")).unwrap_or_default().trim_matches('"');
+        if source.is_empty() || !tree::root().join(source).is_file() {
+            faults.push(format!("{}: its source {source:?} does not exist", slashed(&path)));
+        }
+    }
+    assert_none(&faults);
+}
