@@ -4,9 +4,14 @@
 pub mod ci;
 pub mod cli;
 pub mod doctor;
+pub mod engine;
+pub mod generate;
 pub mod ids_file;
 pub mod interrupt;
+pub mod model;
 pub mod report;
+pub mod score;
 pub mod setup;
 pub mod test;
+pub mod text;
 pub mod tree;
