@@ -5,6 +5,7 @@ use models::{Gguf, Tokenizer};
 use proptest::prelude::*;
 
 use crate::{
+    cases,
     gguf_writer::{GgufWriter, array_value, str_value, string, u32_value, value},
     smollm2::tokenizer,
 };
@@ -171,7 +172,7 @@ fn a_stream_holds_back_half_characters() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(cases(64))]
 
     #[test]
     fn any_text_comes_back(text in "\\PC{0,60}|[ \\t\\n0-9a-zA-Z'é]{0,60}") {
