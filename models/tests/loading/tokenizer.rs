@@ -197,4 +197,20 @@ proptest! {
         prop_assert!(pieces.iter().all(|piece| !piece.contains('\u{FFFD}')), "{pieces:?}");
         prop_assert_eq!(pieces.concat(), text);
     }
+    #[test]
+    fn mutated_metadata_never_panics(
+        edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6)
+    ) {
+        let mut bytes = metadata("llama-bpe", &["a b", "ab c"], &["word"]).bytes();
+        for (at, byte) in edits {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        if let Ok(file) = Gguf::from_bytes(bytes)
+            && let Ok(tokenizer) = Tokenizer::from_gguf(&file)
+        {
+            let ids = tokenizer.encode("<s>abc word 12", true).unwrap();
+            tokenizer.decode(&ids, false).unwrap();
+        }
+    }
 }
