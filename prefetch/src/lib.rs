@@ -1,11 +1,18 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+pub mod cadence;
 pub mod counters;
 pub mod engine;
+pub mod failure;
 pub mod index;
 pub mod plan;
 pub mod policy;
 mod recency;
+pub mod residency;
+pub mod ring;
 pub mod stack;
+pub mod staging;
+pub mod stream;
+mod sync;
 pub mod tier;

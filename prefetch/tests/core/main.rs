@@ -5,6 +5,9 @@ mod board;
 mod engine;
 mod planner;
 mod policy;
+mod residency;
+mod ring;
+mod stream;
 
 use kvblock::BlockHash;
 use prefetch::tier::BlockLayout;
