@@ -4,6 +4,7 @@ use kvblock::BlockHash;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::policy::{EvictionPolicy, PolicyKind, ReuseFilter};
+use crate::tier::Stored;
 
 /// What an index knows of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -137,17 +138,22 @@ impl TierIndex {
         }
     }
 
+    /// Why `key` would get no slot from [`Self::prepare_store`]; `None` when it would.
+    #[must_use]
+    pub fn admission(&self, key: BlockHash) -> Option<Stored> {
+        if self.entries.contains_key(&key) {
+            return Some(Stored::AlreadyThere);
+        }
+        let filtered = self.reuse.as_ref().is_some_and(|reuse| !reuse.admits(&key));
+        filtered.then_some(Stored::Filtered)
+    }
+
     /// Gives slots to the blocks of `keys` that are not in the tier, evicting others where needed; `None`, with
     /// nothing changed, when too few can go. Blocks of `keys`, pinned blocks and blocks being written stay.
     pub fn prepare_store(&mut self, keys: &[BlockHash]) -> Option<PreparedStore> {
         let mut seen = FxHashSet::default();
-        let admitted = |key: &&BlockHash| self.reuse.as_ref().is_none_or(|reuse| reuse.admits(key));
-        let missing: Vec<BlockHash> = keys
-            .iter()
-            .filter(|key| !self.entries.contains_key(*key) && seen.insert(**key))
-            .filter(admitted)
-            .copied()
-            .collect();
+        let missing: Vec<BlockHash> =
+            keys.iter().copied().filter(|&key| self.admission(key).is_none() && seen.insert(key)).collect();
         let evicted = self.evict(missing.len().saturating_sub(self.free.len()), keys)?;
         let to_store: Vec<(BlockHash, u32)> = missing
             .into_iter()

@@ -13,6 +13,7 @@ pub mod residency;
 pub mod ring;
 pub mod stack;
 pub mod staging;
+pub mod store;
 pub mod stream;
 mod sync;
 pub mod tier;

@@ -1,8 +1,12 @@
 //! Tiers: places below the device that keep whole KV blocks by content hash.
 
+#[cfg(feature = "disk")]
+mod disk;
 mod fake;
 mod host;
 
+#[cfg(feature = "disk")]
+pub use disk::{DiskConfig, DiskTier};
 pub use fake::{FakeTier, Fault};
 pub use host::HostTier;
 
@@ -278,7 +282,7 @@ pub enum TierError {
 
 /// Checksum of a shard: XXH3-64, fast enough to run at memory speed. It guards against torn writes and bad media, not
 /// against an adversary.
-#[cfg(any(feature = "disk", feature = "remote"))]
+#[cfg(feature = "disk")]
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(bytes)
 }

@@ -82,22 +82,18 @@ impl Tier for HostTier {
 
     fn write(&self, key: BlockHash, block: &[u8]) -> Result<Stored, TierError> {
         self.layout.check_block(block.len())?;
-        let bytes: Arc<[u8]> = block.into();
         let mut inner = lock(&self.inner);
+        if let Some(stored) = inner.index.admission(key) {
+            return Ok(stored);
+        }
         let capacity_blocks = inner.index.capacity().into();
         let prepared = inner.index.prepare_store(&[key]);
         let prepared = prepared.ok_or(TierError::Full { tier: TierKind::Host, capacity_blocks })?;
         for (_, slot) in prepared.evicted {
             inner.blocks[slot as usize] = None;
         }
-        let Some(&(_, slot)) = prepared.to_store.first() else {
-            let known = inner.index.prepare_load(&[key]).is_ok();
-            if known {
-                inner.index.complete_load(&[key]);
-            }
-            return Ok(if known { Stored::AlreadyThere } else { Stored::Filtered });
-        };
-        inner.blocks[slot as usize] = Some(bytes);
+        let (_, slot) = prepared.to_store[0];
+        inner.blocks[slot as usize] = Some(block.into());
         inner.index.complete_store(&[key], true);
         Ok(Stored::Written)
     }

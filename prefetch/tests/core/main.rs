@@ -2,12 +2,16 @@
 #![cfg(not(loom))]
 
 mod board;
+#[path = "../conformance/mod.rs"]
+mod conformance;
 mod engine;
 mod planner;
 mod policy;
 mod residency;
 mod ring;
+mod store;
 mod stream;
+mod tiers;
 
 use kvblock::BlockHash;
 use prefetch::tier::BlockLayout;
