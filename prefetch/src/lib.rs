@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cadence;
+pub mod codec;
 pub mod counters;
 pub mod engine;
 pub mod failure;

@@ -2,6 +2,7 @@
 #![cfg(not(loom))]
 
 mod board;
+mod codec;
 #[path = "../conformance/mod.rs"]
 mod conformance;
 mod engine;
