@@ -12,6 +12,7 @@ pub mod policy;
 mod recency;
 pub mod residency;
 pub mod ring;
+pub mod spec;
 pub mod stack;
 pub mod staging;
 pub mod store;

@@ -10,6 +10,7 @@ mod planner;
 mod policy;
 mod residency;
 mod ring;
+mod spec;
 mod store;
 mod stream;
 mod tiers;
