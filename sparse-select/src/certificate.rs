@@ -35,13 +35,14 @@ impl Certificate {
         Self { kept_lse, dropped_log_bound: log_sum_exp(terms.collect::<Vec<_>>().iter().copied()) }
     }
 
-    /// The kept attention mass is at least this, in 0..=1. Exactly 1 when nothing is dropped.
+    /// The kept attention mass is at least this, in 0..=1. It is 1 only when nothing is dropped.
     #[must_use]
     pub fn mass(&self) -> f64 {
         if self.dropped_log_bound == f64::NEG_INFINITY {
             return 1.0;
         }
-        1.0 / (1.0 + (self.dropped_log_bound + ROUNDING_MARGIN - self.kept_lse).exp())
+        let share = 1.0 / (1.0 + (self.dropped_log_bound + ROUNDING_MARGIN - self.kept_lse).exp());
+        share.min(1.0 - f64::EPSILON)
     }
 }
 
