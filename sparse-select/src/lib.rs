@@ -10,10 +10,12 @@ pub mod heads;
 pub mod measure;
 pub mod policy;
 mod registry;
+mod rng;
 mod run;
 mod selection;
 mod spec;
 pub mod topk;
+pub mod xattn;
 
 pub use error::{SelectError, SpecError};
 pub use heads::Heads;

@@ -103,16 +103,28 @@ impl<'a> Input<'a> {
     /// Queries and keys with the GQA group size, for policies that score.
     ///
     /// # Errors
-    /// When one is missing, their shapes do not fit, or the queries are no part of the history.
+    /// When one is missing, their shapes do not fit, or there are more queries than positions.
     pub fn scored(&self, policy: &'static str) -> Result<(Heads<'a>, Heads<'a>, usize), SelectError> {
+        let (q, k, group) = self.scored_unmasked(policy)?;
+        if q.len() > k.len() {
+            return Err(SelectError::QueryBeyondHistory { q_len: q.len(), kv_len: k.len() });
+        }
+        Ok((q, k, group))
+    }
+
+    /// [`scored`](Self::scored) where the keys are a history without the queries' own, which may then be longer.
+    ///
+    /// # Errors
+    /// When one is missing or their shapes do not fit.
+    pub fn scored_unmasked(
+        &self,
+        policy: &'static str,
+    ) -> Result<(Heads<'a>, Heads<'a>, usize), SelectError> {
         let q = self.q.ok_or(SelectError::MissingQuery { policy })?;
         let k = self.k.ok_or(SelectError::MissingKeys { policy })?;
         let group = crate::heads::gqa_group(&q, &k)?;
         if k.len() != self.kv_len {
             return Err(SelectError::Count { tensor: "k", needed: self.kv_len, actual: k.len() });
-        }
-        if q.len() > k.len() {
-            return Err(SelectError::QueryBeyondHistory { q_len: q.len(), kv_len: k.len() });
         }
         Ok((q, k, group))
     }

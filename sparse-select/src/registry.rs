@@ -3,6 +3,7 @@
 use crate::{
     Key, Params, Policy, Spec, SpecError,
     policy::{full, gsa, quest, streaming, vertical_slash},
+    xattn,
 };
 
 /// Builds a policy from its checked parameters.
@@ -31,7 +32,15 @@ impl Registry {
     /// The policies of this crate.
     #[must_use]
     pub fn builtin() -> Self {
-        let entries = vec![full::ENTRY, streaming::ENTRY, vertical_slash::ENTRY, gsa::ENTRY, quest::ENTRY];
+        let entries = vec![
+            full::ENTRY,
+            streaming::ENTRY,
+            vertical_slash::ENTRY,
+            gsa::ENTRY,
+            xattn::ENTRY,
+            xattn::BSA_ENTRY,
+            quest::ENTRY,
+        ];
         Self { entries }
     }
 

@@ -3,8 +3,10 @@
 use proptest::prelude::*;
 use sparse_select::{
     Selection,
-    certificate::selection_mass,
-    measure::{Mask, recall},
+    attention::default_scale,
+    certificate::{certify, selection_mass},
+    digest::MinMax,
+    measure::{Mask, density, overlap, recall},
 };
 
 use crate::tensors::{Case, decode_case, row, select};
@@ -25,6 +27,22 @@ fn true_mass(c: &Case, s: &Selection, block: usize) -> f64 {
     (0..q.heads()).map(of_head).fold(1.0, f64::min)
 }
 
+/// Whether the certificates of a KV head's queries all hold without the last added block: of those chosen, except the
+/// current one, that with the smallest bound (the higher index among equals).
+fn holds_without_weakest(c: &Case, kv: usize, blocks: &[u32], size: u32, mass: f64) -> bool {
+    let digest = MinMax::of(&c.k.view(), kvblock::BlockSize::new(size).unwrap());
+    let (q, scale) = (c.q.view(), default_scale(c.q.view().dim()));
+    let heads = kv * c.group..(kv + 1) * c.group;
+    let bound = |b: u32| {
+        let of_head = |h| scale * digest.bound(q.row(h, 0), b, kv) + (digest.tokens(b) as f64).ln();
+        heads.clone().map(of_head).fold(f64::MIN, f64::max)
+    };
+    let earlier = &blocks[..blocks.len() - 1];
+    let weakest = *earlier.iter().rev().min_by(|&&a, &&b| bound(a).total_cmp(&bound(b))).unwrap();
+    let is_kept: Vec<bool> = (0..digest.num_blocks()).map(|b| b != weakest && blocks.contains(&b)).collect();
+    heads.clone().all(|h| certify(q.row(h, 0), &c.k.view(), kv, &digest, &is_kept).mass() >= mass)
+}
+
 proptest! {
     #[test]
     fn any_selection_keeps_at_least_its_certified_mass(
@@ -43,7 +61,7 @@ proptest! {
     }
 
     #[test]
-    fn mass_is_reached_and_the_last_block_was_needed(
+    fn mass_is_reached_by_no_more_blocks_than_needed(
         c in decode_case(60, 300), block in 1usize..5, percent in 50u32..=100,
     ) {
         let mass = f64::from(percent) / 100.0;
@@ -57,6 +75,9 @@ proptest! {
             prop_assert_eq!(*blocks.last().unwrap(), n - 1);
             if percent == 100 {
                 prop_assert_eq!(blocks.len(), n as usize);
+            }
+            if blocks.len() > 1 {
+                prop_assert!(!holds_without_weakest(&c, kv, &blocks, block as u32, mass));
             }
         }
     }
@@ -75,4 +96,23 @@ proptest! {
             prop_assert!((mean - least).abs() < 1e-12);
         }
     }
+}
+
+fn selection(blocks: u32, rows: &[&[u32]]) -> Selection {
+    let mut s = Selection::new();
+    s.begin(blocks, rows.len(), 1);
+    rows.iter().for_each(|row| s.push_row(row.iter().copied()));
+    s
+}
+
+#[test]
+fn density_and_overlap_count_blocks() {
+    let (a, b) = (selection(4, &[&[0, 1], &[2]]), selection(4, &[&[1, 2, 3]]));
+    assert_eq!((density(&a), density(&b)), (3.0 / 8.0, 0.75));
+    // 1 of 4 in the first row, 1 of 3 in the second.
+    assert_eq!(overlap(&a, &b).unwrap(), (0.25 + 1.0 / 3.0) / 2.0);
+    assert_eq!(overlap(&b, &a).unwrap(), overlap(&a, &b).unwrap());
+    assert_eq!(overlap(&selection(4, &[&[]]), &selection(4, &[&[]])).unwrap(), 1.0);
+    assert!(overlap(&a, &selection(5, &[&[0]])).is_err());
+    assert!(overlap(&a, &selection(4, &[&[0], &[0], &[0]])).is_err());
 }

@@ -6,3 +6,4 @@ mod decisions;
 mod quest;
 mod specs;
 mod tensors;
+mod xattn;
