@@ -1,23 +1,23 @@
-//! Lists configuration, metadata and tensors of a checkpoint: `cargo run -p models --example inspect -- PATH`.
+//! Lists metadata, tensors and configuration of a checkpoint: `cargo run -p models --example inspect -- [PATH]`.
+//! Without a path it is the default model, which is fetched if it is not there yet.
 
 use std::error::Error;
 
-use models::{DecoderConfig, Gguf, Safetensors, WeightSource};
+use models::{Checkpoint, ModelCache, SMOLLM2_135M_INSTRUCT, WeightSource};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let path = std::env::args_os().nth(1).ok_or("usage: inspect FILE.gguf | DIRECTORY")?;
-    let path = std::path::PathBuf::from(path);
-    if path.is_dir() {
-        list(&Safetensors::open(&path)?)?;
-        show(DecoderConfig::from_hf_dir(&path)?);
-    } else {
-        let file = Gguf::open(&path)?;
+    let path = match std::env::args_os().nth(1) {
+        Some(path) => path.into(),
+        None => ModelCache::user()?.fetch(&SMOLLM2_135M_INSTRUCT, |progress| eprint!("\r{progress:?}  "))?,
+    };
+    let checkpoint = Checkpoint::open(path)?;
+    if let Checkpoint::Gguf(file) = &checkpoint {
         for (key, value) in file.metadata() {
             show(format_args!("{key} = {value}"));
         }
-        list(&file)?;
-        show(DecoderConfig::from_gguf(&file)?);
     }
+    list(checkpoint.weights())?;
+    show(checkpoint.config()?);
     Ok(())
 }
 

@@ -2,19 +2,27 @@
 #![deny(unsafe_code)]
 
 pub mod batch;
+mod chat;
+mod checkpoint;
 mod config;
 mod decoder;
 mod error;
+mod fetch;
 pub mod kernel;
 mod kv;
 mod matrix;
 pub mod pack;
+mod tokenizer;
 mod weights;
 
+pub use chat::{ChatError, ChatTemplate, Message};
+pub use checkpoint::Checkpoint;
 pub use config::{ConfigError, DecoderConfig, Family, Rope, RopeScaling};
 pub use decoder::{Decoder, DecoderOptions};
 pub use error::ModelError;
+pub use fetch::{FetchError, ModelCache, ModelPackage, Progress, SMOLLM2_135M_INSTRUCT};
 pub use kv::KvPool;
+pub use tokenizer::{DecodeStream, Tokenizer, TokenizerError};
 pub use weights::{
     Array, Dtype, Gguf, GgufError, GgufTensor, Naming, Role, Safetensors, Tensor, Value, WeightError,
     WeightSource, dequantize,

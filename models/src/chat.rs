@@ -1,0 +1,256 @@
+//! Chat templates: Jinja programs that checkpoints carry, with the semantics that Hugging Face gives them.
+
+use std::path::{Path, PathBuf};
+
+use minijinja::{
+    Environment, Error, ErrorKind, Value, context,
+    syntax::SyntaxConfig,
+    value::{Kwargs, Serde},
+};
+use minijinja_contrib::pycompat::unknown_method_callback;
+use serde::Serialize;
+
+use crate::{Gguf, GgufError};
+
+const NAME: &str = "chat_template";
+
+/// Instructions that one rendering may take: far more than any conversation needs, yet it ends.
+const FUEL: u64 = 10_000_000;
+
+/// One message of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Message {
+    /// `system`, `user`, `assistant`, or whatever the template knows.
+    pub role: String,
+    /// The text.
+    pub content: String,
+}
+
+impl Message {
+    /// A message.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Self { role: role.into(), content: content.into() }
+    }
+}
+
+/// A compiled chat template and the tokens that it refers to.
+#[derive(Clone, Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    bos_token: String,
+    eos_token: String,
+}
+
+impl ChatTemplate {
+    /// Compiles `source`.
+    ///
+    /// # Errors
+    /// [`ChatError::Template`] with the line of a syntax error.
+    pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Result<Self, ChatError> {
+        let template = |source| ChatError::Template { source };
+        let mut environment = Environment::new();
+        let syntax =
+            SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(template)?;
+        environment.set_syntax(syntax);
+        environment.set_fuel(Some(FUEL));
+        environment.set_unknown_method_callback(unknown_method_callback);
+        environment.add_function("raise_exception", raise_exception);
+        environment.add_function("strftime_now", strftime_now);
+        environment.add_filter("tojson", to_json);
+        environment.add_template_owned(NAME, source.to_owned()).map_err(template)?;
+        Ok(Self { environment, bos_token: bos_token.to_owned(), eos_token: eos_token.to_owned() })
+    }
+
+    /// The template in the metadata of `file`, if there is one.
+    ///
+    /// # Errors
+    /// [`ChatError::Gguf`] and [`ChatError::Template`].
+    pub fn from_gguf(file: &Gguf) -> Result<Option<Self>, ChatError> {
+        let Some(source) = file.str("tokenizer.chat_template")? else { return Ok(None) };
+        let tokens = file.strings("tokenizer.ggml.tokens")?.unwrap_or_default();
+        let token = |key| -> Result<&str, GgufError> {
+            let id = file.u32(key)?.map(|id| id as usize);
+            Ok(id.and_then(|id| tokens.get(id)).map_or("", String::as_str))
+        };
+        let (bos, eos) = (token("tokenizer.ggml.bos_token_id")?, token("tokenizer.ggml.eos_token_id")?);
+        Self::new(source, bos, eos).map(Some)
+    }
+
+    /// The template of a Hugging Face directory: `chat_template.jinja`, or `chat_template` in `tokenizer_config.json`
+    /// (the one named `default` where there are several).
+    ///
+    /// # Errors
+    /// Any [`ChatError`] except `Gguf` and `Render`.
+    pub fn from_hf_dir(dir: impl AsRef<Path>) -> Result<Option<Self>, ChatError> {
+        let config_path = dir.as_ref().join("tokenizer_config.json");
+        let config = match read_if_there(&config_path)? {
+            Some(text) => serde_json::from_str(&text)
+                .map_err(|source| ChatError::Config { path: config_path, source })?,
+            None => TokenizerConfig::default(),
+        };
+        let source = match (read_if_there(&dir.as_ref().join("chat_template.jinja"))?, config.chat_template) {
+            (Some(file), _) => Some(file),
+            (None, Some(Templates::One(source))) => Some(source),
+            (None, Some(Templates::Named(list))) => {
+                list.into_iter().find(|entry| entry.name == "default").map(|entry| entry.template)
+            }
+            (None, None) => None,
+        };
+        let text = |token: Option<TokenText>| token.map_or_else(String::new, TokenText::into_text);
+        let (bos, eos) = (text(config.bos_token), text(config.eos_token));
+        source.map(|source| Self::new(&source, &bos, &eos)).transpose()
+    }
+
+    /// The prompt for a conversation; with `add_generation_prompt` it ends where the answer is to start.
+    ///
+    /// # Errors
+    /// [`ChatError::Render`], which also carries what the template itself objects to.
+    pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String, ChatError> {
+        let template = self.environment.get_template(NAME).expect("compiled by new");
+        let context = context! {
+            messages => Value::from(Serde(messages)),
+            add_generation_prompt,
+            bos_token => &self.bos_token,
+            eos_token => &self.eos_token,
+            // Templates ask whether these are none, not whether they are defined.
+            tools => (),
+            documents => (),
+        };
+        template.render(context).map_err(|source| ChatError::Render { source })
+    }
+}
+
+fn raise_exception(message: String) -> Result<String, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, message))
+}
+
+/// The local time in a format of C's `strftime`.
+fn strftime_now(format: &str) -> Result<String, Error> {
+    jiff::fmt::strtime::format(format, &jiff::Zoned::now())
+        .map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string()))
+}
+
+/// `json.dumps` of Python without its escapes for other scripts; the filter of Jinja would escape for HTML.
+fn to_json(value: Value, options: Kwargs) -> Result<Value, Error> {
+    let indent: Option<usize> = options.get("indent")?;
+    options.assert_all_used()?;
+    let mut out = Vec::new();
+    let result = match indent {
+        Some(width) => {
+            let indent = vec![b' '; width.min(64)];
+            let pretty = serde_json::ser::PrettyFormatter::with_indent(&indent);
+            value.serialize(&mut serde_json::Serializer::with_formatter(&mut out, pretty))
+        }
+        None => value.serialize(&mut serde_json::Serializer::with_formatter(&mut out, PythonCompact)),
+    };
+    result.map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))?;
+    Ok(Value::from(String::from_utf8(out).expect("serde_json writes UTF-8")))
+}
+
+/// One line with a space after each comma and colon, as Python writes it.
+struct PythonCompact;
+
+impl serde_json::ser::Formatter for PythonCompact {
+    fn begin_array_value<W: ?Sized + std::io::Write>(
+        &mut self,
+        out: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
+        out.write_all(if first { b"" } else { b", " })
+    }
+
+    fn begin_object_key<W: ?Sized + std::io::Write>(
+        &mut self,
+        out: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
+        out.write_all(if first { b"" } else { b", " })
+    }
+
+    fn begin_object_value<W: ?Sized + std::io::Write>(&mut self, out: &mut W) -> std::io::Result<()> {
+        out.write_all(b": ")
+    }
+}
+
+#[derive(Default, serde::Deserialize)]
+struct TokenizerConfig {
+    chat_template: Option<Templates>,
+    bos_token: Option<TokenText>,
+    eos_token: Option<TokenText>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(untagged)]
+enum Templates {
+    One(String),
+    Named(Vec<NamedTemplate>),
+}
+
+#[derive(serde::Deserialize)]
+struct NamedTemplate {
+    name: String,
+    template: String,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(untagged)]
+enum TokenText {
+    Text(String),
+    Token { content: String },
+}
+
+impl TokenText {
+    fn into_text(self) -> String {
+        match self {
+            Self::Text(text) | Self::Token { content: text } => text,
+        }
+    }
+}
+
+fn read_if_there(path: &Path) -> Result<Option<String>, ChatError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(ChatError::Io { path: path.into(), source }),
+    }
+}
+
+/// Why a chat template cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ChatError {
+    /// The file system refused.
+    #[error("cannot read {path}: {source}", path = path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: std::io::Error,
+    },
+    /// `tokenizer_config.json` is not what it should be.
+    #[error("{path} is not a tokenizer configuration: {source}", path = path.display())]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// The defect.
+        source: serde_json::Error,
+    },
+    /// GGUF metadata is of the wrong type.
+    #[error(transparent)]
+    Gguf {
+        /// The defect.
+        #[from]
+        source: GgufError,
+    },
+    /// The template does not compile.
+    #[error("the chat template does not compile: {source}")]
+    Template {
+        /// The defect.
+        source: Error,
+    },
+    /// The template does not take these messages.
+    #[error("the chat template cannot render the messages: {source}")]
+    Render {
+        /// The reason.
+        source: Error,
+    },
+}

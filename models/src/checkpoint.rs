@@ -1,0 +1,73 @@
+//! A model on disk, whatever its format.
+
+use std::path::Path;
+
+use crate::{
+    ChatError, ChatTemplate, ConfigError, DecoderConfig, Gguf, Safetensors, Tokenizer, TokenizerError,
+    WeightError, WeightSource,
+};
+
+/// An open GGUF file or Hugging Face directory.
+#[derive(Debug)]
+pub enum Checkpoint {
+    /// A GGUF file: everything is in it.
+    Gguf(Gguf),
+    /// A directory with `config.json`, safetensors, and `tokenizer.json` where there is one.
+    Hf(Safetensors),
+}
+
+impl Checkpoint {
+    /// Opens `path`: a directory is taken for Hugging Face's, a file for GGUF.
+    ///
+    /// # Errors
+    /// Those of [`Safetensors::open`] and [`Gguf::open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, WeightError> {
+        let path = path.as_ref();
+        if path.is_dir() { Safetensors::open(path).map(Self::Hf) } else { Gguf::open(path).map(Self::Gguf) }
+    }
+
+    /// The tensors.
+    pub fn weights(&self) -> &dyn WeightSource {
+        match self {
+            Self::Gguf(file) => file,
+            Self::Hf(weights) => weights,
+        }
+    }
+
+    /// What the model computes.
+    ///
+    /// # Errors
+    /// Those of [`DecoderConfig::from_gguf`] and [`DecoderConfig::from_hf_dir`].
+    pub fn config(&self) -> Result<DecoderConfig, ConfigError> {
+        match self {
+            Self::Gguf(file) => DecoderConfig::from_gguf(file),
+            Self::Hf(weights) => DecoderConfig::from_hf_dir(weights.path()),
+        }
+    }
+
+    /// The tokenizer, or `None` if the checkpoint has none.
+    ///
+    /// # Errors
+    /// Those of [`Tokenizer::from_gguf`] and [`Tokenizer::from_file`].
+    pub fn tokenizer(&self) -> Result<Option<Tokenizer>, TokenizerError> {
+        match self {
+            Self::Gguf(file) if file.value("tokenizer.ggml.model").is_none() => Ok(None),
+            Self::Gguf(file) => Tokenizer::from_gguf(file).map(Some),
+            Self::Hf(weights) => {
+                let path = weights.path().join("tokenizer.json");
+                path.is_file().then(|| Tokenizer::from_file(path)).transpose()
+            }
+        }
+    }
+
+    /// The chat template, or `None` if the checkpoint has none.
+    ///
+    /// # Errors
+    /// Those of [`ChatTemplate::from_gguf`] and [`ChatTemplate::from_hf_dir`].
+    pub fn chat_template(&self) -> Result<Option<ChatTemplate>, ChatError> {
+        match self {
+            Self::Gguf(file) => ChatTemplate::from_gguf(file),
+            Self::Hf(weights) => ChatTemplate::from_hf_dir(weights.path()),
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Text to token ids and back, through the `tokenizers` crate.
+
+mod gguf;
+
+use std::path::{Path, PathBuf};
+
+use crate::GgufError;
+
+/// What no decoder can read yet: the end of a text may be half of a character.
+const REPLACEMENT: char = '\u{FFFD}';
+
+/// A tokenizer, from `tokenizer.json` or from GGUF metadata.
+#[derive(Clone, Debug)]
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    /// Put before and after a text by `encode`; only GGUF metadata says it apart from the tokenizer itself.
+    bos: Option<u32>,
+    eos: Option<u32>,
+}
+
+impl Tokenizer {
+    /// Reads a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Load`].
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, TokenizerError> {
+        let path = path.as_ref();
+        let load = |source| TokenizerError::Load { path: path.into(), source };
+        let bytes = std::fs::read(path).map_err(|error| load(error.into()))?;
+        let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(load)?;
+        // Some files carry the settings of a training run; a prompt is never cut or filled up.
+        inner.with_truncation(None).map_err(load)?;
+        inner.with_padding(None);
+        Ok(Self { inner, bos: None, eos: None })
+    }
+
+    /// Token ids of `text`. Special tokens that are spelled out in it become their ids; `add_special` also adds what
+    /// the model expects around a text (a chat template has already written it).
+    ///
+    /// # Errors
+    /// [`TokenizerError::Encode`].
+    pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
+        let encoding =
+            self.inner.encode_fast(text, add_special).map_err(|source| TokenizerError::Encode { source })?;
+        let (bos, eos) = if add_special { (self.bos, self.eos) } else { (None, None) };
+        Ok(bos.into_iter().chain(encoding.get_ids().iter().copied()).chain(eos).collect())
+    }
+
+    /// Text of `ids`; bytes that are not UTF-8 become U+FFFD, ids without a token nothing.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Decode`].
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, TokenizerError> {
+        self.inner.decode(ids, skip_special).map_err(|source| TokenizerError::Decode { source })
+    }
+
+    /// Decodes tokens one at a time.
+    pub fn stream(&self, skip_special: bool) -> DecodeStream<'_> {
+        DecodeStream { tokenizer: self, skip_special, window: Vec::new(), context: 0, emitted: 0 }
+    }
+
+    /// The id of a token by its exact text, `<|im_end|>` for example.
+    pub fn id(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
+    }
+
+    /// The stored text of a token; bytes appear as the characters that byte-level BPE maps them to.
+    pub fn token(&self, id: u32) -> Option<String> {
+        self.inner.id_to_token(id)
+    }
+
+    /// Number of tokens, special ones included.
+    pub fn vocab_size(&self) -> usize {
+        self.inner.get_vocab_size(true)
+    }
+}
+
+/// Incremental decoding: the pieces, joined, are the text of all tokens, and each piece is whole characters.
+#[derive(Clone, Debug)]
+pub struct DecodeStream<'a> {
+    tokenizer: &'a Tokenizer,
+    skip_special: bool,
+    /// The last tokens: `context` ones whose text is out, and those after them.
+    window: Vec<u32>,
+    context: usize,
+    /// Bytes of the window's text that are out.
+    emitted: usize,
+}
+
+/// A window this long ends in the middle of a character only if the tokens are noise; then it is cut there.
+const MAX_WINDOW: usize = 256;
+
+impl DecodeStream<'_> {
+    /// Takes the next token and returns the text that has become certain, often none.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Decode`].
+    pub fn push(&mut self, id: u32) -> Result<String, TokenizerError> {
+        self.window.push(id);
+        let text = self.tokenizer.decode(&self.window, self.skip_special)?;
+        let certain = text.trim_end_matches(REPLACEMENT).len();
+        if certain < text.len() && self.window.len() < MAX_WINDOW {
+            return Ok(self.emit(&text, certain));
+        }
+        let piece = self.emit(&text, text.len());
+        // Some tokenizers write a token differently at the start of a text: the last group of tokens stays as context.
+        self.window.drain(..self.context);
+        self.context = self.window.len();
+        self.emitted = self.tokenizer.decode(&self.window, self.skip_special)?.len();
+        Ok(piece)
+    }
+
+    /// Ends the text: what is left of an incomplete character, as U+FFFD.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Decode`].
+    pub fn finish(mut self) -> Result<String, TokenizerError> {
+        let text = self.tokenizer.decode(&self.window, self.skip_special)?;
+        Ok(self.emit(&text, text.len()))
+    }
+
+    fn emit(&mut self, text: &str, end: usize) -> String {
+        // `None` while a decoder takes back characters that were certain, until the next one is complete.
+        let Some(piece) = text.get(self.emitted..end) else { return String::new() };
+        self.emitted = end;
+        piece.to_owned()
+    }
+}
+
+/// Why a tokenizer cannot be made or used.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenizerError {
+    /// A `tokenizer.json` cannot be read.
+    #[error("cannot read the tokenizer {path}: {source}", path = path.display())]
+    Load {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: tokenizers::Error,
+    },
+    /// GGUF metadata is missing or of the wrong type.
+    #[error(transparent)]
+    Gguf {
+        /// The defect.
+        #[from]
+        source: GgufError,
+    },
+    /// GGUF metadata names a tokenizer that is not implemented.
+    #[error("{key} {found:?} is not implemented (implemented: {known})", known = known.join(", "))]
+    Unimplemented {
+        /// The metadata key.
+        key: &'static str,
+        /// Its value.
+        found: String,
+        /// The values implemented.
+        known: &'static [&'static str],
+    },
+    /// A merge is not two tokens.
+    #[error("merge {index} is {text:?}, not two tokens with a space between")]
+    Merge {
+        /// Its place in the list.
+        index: usize,
+        /// The merge.
+        text: String,
+    },
+    /// Two tokens have the same text.
+    #[error("tokens {first} and {second} are both {text:?}")]
+    DuplicateToken {
+        /// The lower id.
+        first: u32,
+        /// The higher id.
+        second: u32,
+        /// The text.
+        text: String,
+    },
+    /// There is not one token type a token.
+    #[error("there are {types} token types for {tokens} tokens")]
+    TokenTypes {
+        /// Number of types.
+        types: usize,
+        /// Number of tokens.
+        tokens: usize,
+    },
+    /// A special token has an id outside the vocabulary.
+    #[error("{key} is {id}, but there are {tokens} tokens")]
+    SpecialId {
+        /// The metadata key.
+        key: String,
+        /// The id.
+        id: u32,
+        /// Number of tokens.
+        tokens: usize,
+    },
+    /// Vocabulary and merges do not fit together.
+    #[error("vocabulary and merges do not make a tokenizer: {source}")]
+    Build {
+        /// The reason.
+        source: tokenizers::Error,
+    },
+    /// A text cannot be encoded.
+    #[error("cannot encode the text: {source}")]
+    Encode {
+        /// The reason.
+        source: tokenizers::Error,
+    },
+    /// Tokens cannot be decoded.
+    #[error("cannot decode the tokens: {source}")]
+    Decode {
+        /// The reason.
+        source: tokenizers::Error,
+    },
+}

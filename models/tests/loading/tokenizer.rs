@@ -1,0 +1,199 @@
+//! Tokenizers other than the default model's, incremental decoding, and metadata that makes no tokenizer.
+
+use insta::assert_snapshot;
+use models::{Gguf, Tokenizer};
+use proptest::prelude::*;
+
+use crate::{
+    gguf_writer::{GgufWriter, array_value, str_value, string, u32_value, value},
+    smollm2::tokenizer,
+};
+
+fn strings(list: &[impl AsRef<str>]) -> Vec<u8> {
+    array_value(8, list.len() as u64, list.iter().flat_map(|s| string(s.as_ref())).collect::<Vec<_>>())
+}
+
+/// The characters that byte-level BPE writes for the 256 bytes, in byte order.
+fn byte_chars() -> Vec<char> {
+    let printable = |b: u32| matches!(b, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+    let mut next = 256;
+    (0..256)
+        .map(|b| {
+            if printable(b) {
+                return char::from_u32(b).unwrap();
+            }
+            next += 1;
+            char::from_u32(next - 1).unwrap()
+        })
+        .collect()
+}
+
+/// Ids 0 to 255 are bytes, then come merges, then control and user-defined tokens.
+fn metadata(pre: &str, merges: &[&str], words: &[&str]) -> GgufWriter {
+    let mut tokens: Vec<String> = byte_chars().iter().map(char::to_string).collect();
+    tokens.extend(merges.iter().map(|merge| merge.replace(' ', "")));
+    tokens.extend(words.iter().map(ToString::to_string));
+    let mut types = vec![1_i32; tokens.len()];
+    tokens.extend(["<s>".to_owned(), "<tool>".to_owned()]);
+    types.extend([3, 4]);
+    let mut writer = GgufWriter::empty();
+    writer.set("tokenizer.ggml.model", str_value("gpt2"));
+    writer.set("tokenizer.ggml.pre", str_value(pre));
+    writer.set("tokenizer.ggml.tokens", strings(&tokens));
+    writer.set("tokenizer.ggml.merges", strings(merges));
+    let types: Vec<u8> = types.iter().flat_map(|n| n.to_le_bytes()).collect();
+    writer.set("tokenizer.ggml.token_type", array_value(5, tokens.len() as u64, types));
+    writer.set("tokenizer.ggml.bos_token_id", u32_value(u32::try_from(tokens.len() - 2).unwrap()));
+    writer
+}
+
+fn build(writer: &GgufWriter) -> Result<Tokenizer, String> {
+    Tokenizer::from_gguf(&Gguf::from_bytes(writer.bytes()).unwrap()).map_err(|error| error.to_string())
+}
+
+/// How a text is cut, with `|` between the tokens.
+fn cut(tokenizer: &Tokenizer, text: &str) -> String {
+    let ids = tokenizer.encode(text, false).unwrap();
+    ids.iter().map(|&id| tokenizer.token(id).unwrap()).collect::<Vec<_>>().join("|")
+}
+
+#[test]
+fn pre_tokenizers_differ_in_digits_and_spaces() {
+    let merges = ["1 2", "12 3", "123 4", "a b", "Ġ ab", "' S", "Ġ Ġ", "Ċ Ċ"];
+    let cuts = |pre| {
+        let tokenizer = build(&metadata(pre, &merges, &[])).unwrap();
+        ["1234", "ab ab", "ab  ab", "x'S", "a\n\nb"].map(|text| cut(&tokenizer, text)).join("   ")
+    };
+    assert_snapshot!(cuts("gpt-2"), @"1234   ab|Ġab   ab|Ġ|Ġab   x|'|S   a|Ċ|Ċ|b");
+    assert_snapshot!(cuts("smollm"), @"1|2|3|4   ab|Ġab   ab|Ġ|Ġab   x|'|S   a|Ċ|Ċ|b");
+    assert_snapshot!(cuts("llama-bpe"), @"123|4   ab|Ġab   ab|Ġ|Ġab   x|'S   a|ĊĊ|b");
+    assert_snapshot!(cuts("qwen2"), @"1|2|3|4   ab|Ġab   ab|Ġ|Ġab   x|'S   a|ĊĊ|b");
+}
+
+#[test]
+fn llama3_takes_whole_words_without_merges() {
+    let words = ["hey"];
+    assert_eq!(cut(&build(&metadata("llama-bpe", &["h e"], &words)).unwrap(), "hey"), "hey");
+    assert_eq!(cut(&build(&metadata("qwen2", &["h e"], &words)).unwrap(), "hey"), "he|y");
+}
+
+#[test]
+fn qwen2_composes_characters() {
+    let tokenizer = build(&metadata("qwen2", &[], &[])).unwrap();
+    let composed = tokenizer.encode("\u{e9}", false).unwrap();
+    assert_eq!(tokenizer.encode("e\u{301}", false).unwrap(), composed);
+    let other = build(&metadata("llama-bpe", &[], &[])).unwrap();
+    assert_ne!(other.encode("e\u{301}", false).unwrap(), composed);
+}
+
+#[test]
+fn special_tokens_are_found_in_text_and_left_out_on_request() {
+    let tokenizer = build(&metadata("qwen2", &[], &[])).unwrap();
+    let (bos, tool) = (tokenizer.id("<s>").unwrap(), tokenizer.id("<tool>").unwrap());
+    let ids = tokenizer.encode("<s>a<tool>", false).unwrap();
+    assert_eq!(ids, [bos, u32::from(b'a'), tool]);
+    assert_eq!(tokenizer.decode(&ids, false).unwrap(), "<s>a<tool>");
+    assert_eq!(tokenizer.decode(&ids, true).unwrap(), "a<tool>");
+}
+
+#[test]
+fn a_start_token_is_added_where_the_model_expects_one() {
+    let encode = |writer: &GgufWriter, special| build(writer).unwrap().encode("a", special).unwrap();
+    let mut llama = metadata("llama-bpe", &[], &[]);
+    assert_eq!(encode(&llama, true), [256, 97]);
+    assert_eq!(encode(&llama, false), [97]);
+    llama.set("tokenizer.ggml.add_bos_token", value(7, [0]));
+    assert_eq!(encode(&llama, true), [97]);
+    let mut qwen = metadata("qwen2", &[], &[]);
+    assert_eq!(encode(&qwen, true), [97]);
+    qwen.set("tokenizer.ggml.add_eos_token", value(7, [1]))
+        .set("tokenizer.ggml.eos_token_id", u32_value(257));
+    assert_eq!(encode(&qwen, true), [97, 257]);
+}
+
+#[test]
+fn metadata_that_makes_no_tokenizer_is_named() {
+    let with = |key: &str, value| build(metadata("qwen2", &["a b"], &[]).set(key, value)).unwrap_err();
+    assert_snapshot!(with("tokenizer.ggml.model", str_value("llama")), @r#"tokenizer.ggml.model "llama" is not implemented (implemented: gpt2)"#);
+    assert_snapshot!(with("tokenizer.ggml.pre", str_value("tekken")), @r#"tokenizer.ggml.pre "tekken" is not implemented (implemented: gpt-2, smollm, llama-bpe, qwen2)"#);
+    assert_snapshot!(with("tokenizer.ggml.tokens", strings(&["a", "b", "a"])), @r#"tokens 0 and 2 are both "a""#);
+    assert_snapshot!(with("tokenizer.ggml.token_type", array_value(5, 1, [0; 4])), @"there are 1 token types for 259 tokens");
+    assert_snapshot!(with("tokenizer.ggml.merges", strings(&["a b", "ab"])), @r#"merge 1 is "ab", not two tokens with a space between"#);
+    assert_snapshot!(with("tokenizer.ggml.merges", strings(&["a b", "b a"])), @"vocabulary and merges do not make a tokenizer: Token `ba` out of vocabulary");
+    assert_snapshot!(with("tokenizer.ggml.merges", u32_value(1)), @"metadata tokenizer.ggml.merges is 1, not a value of type array of strings");
+    assert_snapshot!(build(&GgufWriter::empty()).unwrap_err(), @"metadata tokenizer.ggml.model is missing");
+    let mut bos = metadata("llama-bpe", &[], &[]);
+    assert_snapshot!(build(bos.set("tokenizer.ggml.bos_token_id", u32_value(999))).unwrap_err(), @"tokenizer.ggml.bos_token_id is 999, but there are 258 tokens");
+}
+
+#[test]
+fn tokenizer_json_is_read_and_its_truncation_ignored() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tokenizer.json");
+    let vocab: serde_json::Map<_, _> =
+        byte_chars().iter().enumerate().map(|(id, c)| (c.to_string(), id.into())).collect();
+    let json = serde_json::json!({
+        "version": "1.0",
+        "truncation": { "direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0 },
+        "padding": { "strategy": { "Fixed": 9 }, "direction": "Right", "pad_to_multiple_of": null,
+                     "pad_id": 0, "pad_type_id": 0, "pad_token": "!" },
+        "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": { "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true },
+        "post_processor": null,
+        "decoder": { "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true },
+        "model": { "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                   "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
+                   "vocab": vocab, "merges": [] },
+    });
+    std::fs::write(&path, json.to_string()).unwrap();
+    let tokenizer = Tokenizer::from_file(&path).unwrap();
+    assert_eq!(tokenizer.encode("abcd", true).unwrap(), [97, 98, 99, 100]);
+    std::fs::write(&path, "{").unwrap();
+    let message = Tokenizer::from_file(&path).unwrap_err().to_string();
+    assert!(message.starts_with(&format!("cannot read the tokenizer {}: ", path.display())), "{message}");
+}
+
+/// The pieces of a stream.
+fn stream(tokenizer: &Tokenizer, ids: &[u32], skip_special: bool) -> Vec<String> {
+    let mut stream = tokenizer.stream(skip_special);
+    let mut pieces: Vec<_> = ids.iter().map(|&id| stream.push(id).unwrap()).collect();
+    pieces.push(stream.finish().unwrap());
+    pieces
+}
+
+#[test]
+fn a_stream_holds_back_half_characters() {
+    let tokenizer = build(&metadata("qwen2", &[], &[])).unwrap();
+    let bytes = |text: &str| text.bytes().map(u32::from).collect::<Vec<_>>();
+    assert_eq!(stream(&tokenizer, &bytes("é🚀"), false), ["", "é", "", "", "", "🚀", ""]);
+    assert_eq!(stream(&tokenizer, &[0xf0, 0x9f], false), ["", "", "\u{FFFD}"]);
+    assert_eq!(stream(&tokenizer, &[0xff, 0x61], false), ["", "\u{FFFD}a", ""]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_text_comes_back(text in "\\PC{0,60}|[ \\t\\n0-9a-zA-Z'é]{0,60}") {
+        let ids = tokenizer().encode(&text, false).unwrap();
+        prop_assert_eq!(tokenizer().decode(&ids, false).unwrap(), text);
+    }
+
+    #[test]
+    fn stream_pieces_join_to_the_whole_text(
+        ids in prop::collection::vec(prop_oneof![0_u32..49152, 17_u32..300], 0..40), skip_special: bool
+    ) {
+        let pieces = stream(tokenizer(), &ids, skip_special);
+        prop_assert_eq!(pieces.concat(), tokenizer().decode(&ids, skip_special).unwrap());
+    }
+
+    #[test]
+    fn streams_of_text_never_show_a_replacement(text in "\\PC{0,30}") {
+        prop_assume!(!text.contains('\u{FFFD}'));
+        let ids: Vec<_> = text.bytes().map(u32::from).collect();
+        let tokenizer = build(&metadata("qwen2", &[], &[])).unwrap();
+        let pieces = stream(&tokenizer, &ids, false);
+        prop_assert!(pieces.iter().all(|piece| !piece.contains('\u{FFFD}')), "{pieces:?}");
+        prop_assert_eq!(pieces.concat(), text);
+    }
+}
