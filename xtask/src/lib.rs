@@ -3,6 +3,7 @@
 
 pub mod ci;
 pub mod cli;
+pub mod default_model;
 pub mod doctor;
 pub mod ids_file;
 pub mod interrupt;
