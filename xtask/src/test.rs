@@ -21,8 +21,8 @@ use crate::tree;
 ///
 /// When the machine lacks something that could not be installed, the model cannot be fetched, or a test fails.
 pub fn run(args: &TestArgs) -> Result<()> {
-    setup::ensure(&[Need::Gpu])?;
     default_model::path()?;
+    setup::ensure(&[Need::Gpu])?;
     let references = References::beside_this_program()?;
     let mut cargo = cargo();
     cargo.args(cargo_args(&args.args)).env("INSTA_SNAPSHOT_REFERENCES_FILE", &references.list);
