@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::cli::DoctorArgs;
 use crate::default_model;
 use crate::report;
-use crate::setup::{self, Found, Host, Need, Plan, Platform, REQUIREMENTS, Remedy};
+use crate::setup::{self, Found, Need, Plan, Platform, REQUIREMENTS, Remedy};
 
 /// Prints what was found.
 ///
@@ -117,7 +117,7 @@ pub struct Limits {
 impl Report {
     /// Looks around on this machine; opens every adapter once.
     pub fn of_this_machine() -> Self {
-        let found = Found::on(&Host::this());
+        let found = Found::on_this_machine();
         let adapters =
             gpu::adapters().iter().enumerate().map(|(index, info)| Adapter::open(index, info)).collect();
         Self::new(found, DefaultModel::of_this_user(), adapters)
@@ -202,6 +202,9 @@ impl fmt::Display for Report {
                     .as_ref()
                     .map_or("library not found".into(), |path| path.display().to_string());
                 line(f, "", format_args!("driver {}: {library}", driver.manifest.display()))?;
+            }
+            if vulkan.answers {
+                line(f, "", "an adapter answers all the same")?;
             }
             if let Some(variable) = vulkan.redirected_by {
                 line(f, "", format_args!("drivers are named by {variable}"))?;

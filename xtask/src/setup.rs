@@ -112,7 +112,7 @@ pub fn plan(found: &Found, needs: &[Need]) -> Plan {
 ///
 /// When something is missing and was not installed.
 pub fn ensure(needs: &[Need]) -> Result<Found> {
-    let found = Found::on(&Host::this());
+    let found = Found::on_this_machine();
     let plan = plan(&found, needs);
     let missing = plan.missing.join(", ");
     match plan.remedy {
@@ -124,7 +124,7 @@ pub fn ensure(needs: &[Need]) -> Result<Found> {
     eprintln!("missing: {missing}; installing {}", plan.packages.join(" "));
     apt_get(&["update"])?;
     apt_get(&[&["install", "-y", "--no-install-recommends"], plan.packages.as_slice()].concat())?;
-    let found = Found::on(&Host::this());
+    let found = Found::on_this_machine();
     let still_missing = self::plan(&found, needs).missing;
     ensure!(still_missing.is_empty(), "still missing after the installation: {}", still_missing.join(", "));
     Ok(found)

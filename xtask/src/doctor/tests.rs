@@ -46,6 +46,7 @@ fn complete() -> Report {
         loader: Some(PathBuf::from("/lib/libvulkan.so.1")),
         drivers: vec![driver, dangling],
         redirected_by: Some("VK_DRIVER_FILES"),
+        answers: false,
     };
     let python =
         Python { command: "python3".into(), version: "Python 3.11.2".into(), pip: Some("pip 23.0.1".into()) };
@@ -76,7 +77,7 @@ fn a_complete_machine_is_described() {
 
 #[test]
 fn a_bare_machine_is_told_what_to_install() {
-    let vulkan = Vulkan { loader: None, drivers: Vec::new(), redirected_by: None };
+    let vulkan = Vulkan { loader: None, drivers: Vec::new(), redirected_by: None, answers: false };
     assert_snapshot!(report(Platform::Debian { root: false }, Some(vulkan.clone()), None, Vec::new()), @"
     platform    Debian or Ubuntu
     Vulkan      loader not found
