@@ -3,6 +3,7 @@
 
 pub mod ci;
 pub mod cli;
+pub mod default_model;
 pub mod doctor;
 pub mod engine;
 pub mod generate;

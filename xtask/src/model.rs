@@ -1,18 +1,14 @@
 //! Opens what a command runs on: the model, fetched if it is the default one, and the device.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
 use attn_kernels::kernel::{KvDtype, KvShape};
-use indicatif::{ProgressBar, ProgressStyle};
-use models::{
-    ChatTemplate, Checkpoint, Decoder, DecoderConfig, DecoderOptions, KvPool, ModelCache, Progress,
-    SMOLLM2_135M_INSTRUCT, Tokenizer,
-};
+use models::{ChatTemplate, Checkpoint, Decoder, DecoderConfig, DecoderOptions, KvPool, Tokenizer};
 
 use crate::cli::{self, EngineArgs};
+use crate::default_model;
 use crate::setup::{self, Need};
 
 /// A checkpoint, open but not yet on a device.
@@ -35,7 +31,7 @@ impl Model {
     pub fn open(args: &EngineArgs) -> Result<Self> {
         let path = match &args.model {
             Some(path) => path.clone(),
-            None => default_model()?,
+            None => default_model::path()?,
         };
         let shown = path.display().to_string();
         let checkpoint = Checkpoint::open(&path).with_context(|| format!("model {shown}"))?;
@@ -139,30 +135,4 @@ fn kv_dtype(dtype: cli::KvDtype) -> Result<KvDtype> {
             bail!("--kv-dtype {dtype:?}: attention kernels read f16 and f32 caches only")
         }
     }
-}
-
-/// The default model's file, fetched with a progress bar if it is not there.
-pub(crate) fn default_model() -> Result<PathBuf> {
-    let cache = ModelCache::user()?;
-    if let Some(path) = cache.cached(&SMOLLM2_135M_INSTRUCT) {
-        return Ok(path);
-    }
-    setup::ensure(&[Need::DefaultModel])?;
-    let bar = ProgressBar::new(SMOLLM2_135M_INSTRUCT.bytes);
-    let style = ProgressStyle::with_template("{msg} {bar:30} {bytes}/{total_bytes}")
-        .context("the progress bar's template")?;
-    bar.set_style(style);
-    let path = cache.fetch(&SMOLLM2_135M_INSTRUCT, |progress| show(&bar, progress))?;
-    bar.finish_and_clear();
-    Ok(path)
-}
-
-fn show(bar: &ProgressBar, progress: Progress) {
-    let (what, bytes, total) = match progress {
-        Progress::Downloading { bytes, total } => ("downloading the default model", bytes, total),
-        Progress::Unpacking { bytes, total } => ("unpacking and checking it", bytes, total),
-    };
-    bar.set_message(what);
-    bar.set_length(total);
-    bar.set_position(bytes);
 }
