@@ -237,6 +237,33 @@ impl KvCache {
         }
     }
 
+    /// Starts a sequence's tables with fresh blocks where `occupancy` (`[groups][blocks]`) is set and null blocks
+    /// elsewhere, for content that comes back from another tier. Succeeds only if the free blocks also suffice to go on
+    /// to `num_tokens` tokens.
+    ///
+    /// # Errors
+    /// [`AllocError::OutOfBlocks`]; nothing changed then.
+    ///
+    /// # Panics
+    /// When the sequence has blocks.
+    pub fn restore(
+        &mut self,
+        seq: SeqId,
+        occupancy: &[Vec<bool>],
+        num_tokens: u32,
+    ) -> Result<(), AllocError> {
+        let in_group =
+            |(group, held): (&GroupManager, &Vec<bool>)| group.num_blocks_to_restore(held, num_tokens);
+        let (needed, free) = (self.groups.iter().zip(occupancy).map(in_group).sum(), self.pool.num_free());
+        if needed > free {
+            return Err(AllocError::OutOfBlocks { needed, free });
+        }
+        for (group, held) in self.groups.iter_mut().zip(occupancy) {
+            group.restore(seq, held, &mut self.pool);
+        }
+        Ok(())
+    }
+
     /// The block table of a sequence in a group, once it was allocated.
     #[must_use]
     pub fn table(&self, seq: SeqId, group: GroupId) -> Option<&BlockTable> {
