@@ -4,7 +4,7 @@ use crate::config::KvCacheConfig;
 use crate::coordinator::{Coordinator, PrefixHit};
 use crate::error::{AllocError, ConfigError};
 use crate::event::CacheEvent;
-use crate::hash::BlockHasher;
+use crate::hash::{BlockHash, BlockHasher};
 use crate::id::{BlockId, GroupId, SeqId};
 use crate::manager::{Demand, GroupManager};
 use crate::pool::{BlockPool, PoolOptions, SeqContent};
@@ -124,6 +124,16 @@ impl KvCache {
             }
             _ => PrefixHit::default(),
         }
+    }
+
+    /// Hashes of a group's full blocks, from the finer hashes of a chain.
+    pub fn group_hashes<'a>(
+        &self,
+        hashes: &'a [BlockHash],
+        group: GroupId,
+    ) -> impl Iterator<Item = BlockHash> + use<'a> {
+        let ratio = self.groups[group.index()].block_size.get() / self.hasher.block_size().get();
+        hashes.iter().copied().skip(ratio as usize - 1).step_by(ratio as usize)
     }
 
     /// Provides the slots of one step of one sequence, in three stages: give back what no query reaches any more; adopt

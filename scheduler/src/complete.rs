@@ -50,7 +50,7 @@ impl Scheduler {
         found.computed = found.num_tokens + accepted - 1;
         found.drop_drafts();
         let reason = tokens.iter().find_map(|&token| found.push(token, max_model_len))?;
-        self.remove(seq).map(|seq| seq.finish(reason))
+        self.end(seq, reason)
     }
 
     /// Starts the further samples of a prompt that was just computed: they share all its blocks.

@@ -12,7 +12,8 @@ impl Scheduler {
         let found = self.sequence(seq);
         // The last token is always computed: its logits are needed.
         let loadable = found.request.external_tokens.min(found.num_tokens - 1);
-        let wanted = found.computed == 0 && found.saved.is_none() && loadable > num_hit;
+        let allowed = !found.request.skip_prefix_lookup && found.saved.is_none();
+        let wanted = allowed && found.computed == 0 && loadable > num_hit;
         wanted.then(|| Load { seq, start: num_hit, len: loadable - num_hit })
     }
 
@@ -50,25 +51,26 @@ impl Scheduler {
         assert!(loaded_tokens <= missing, "{loaded_tokens} tokens loaded for {seq:?}, {missing} asked for");
         found.phase = found.before_load;
         found.computed += loaded_tokens;
-        if loaded_tokens < missing {
-            found.request.external_tokens = 0; // It would fail again.
-        }
         let computed = found.computed;
-        if computed == 0 {
+        self.cache.cache_blocks(seq, self.seqs[&seq].content(), computed);
+        if loaded_tokens < missing {
+            // Groups with a window have blocks for the end of the load only, so the sequence starts over: a lookup
+            // finds whatever of it is usable.
             self.cache.free(seq);
-        } else {
-            self.cache.cache_blocks(seq, self.seqs[&seq].content(), computed);
+            let found = self.sequence_mut(seq);
+            found.computed = 0;
+            found.request.external_tokens = 0; // It would fail again.
         }
     }
 
-    /// Takes the blocks of the last waiting sequence that holds some, for one that comes before it and could not go on
-    /// though nothing runs. Without this, two loaded sequences that each need more than is left would wait forever.
-    pub(crate) fn reclaim_from_waiting(&mut self, before: usize) -> bool {
+    /// Takes the blocks of the last waiting sequence that holds some, at queue position `first` or later, for one that
+    /// cannot go on though no other sequence runs. Without this, loaded sequences could keep it waiting forever.
+    pub(crate) fn reclaim_from_waiting(&mut self, first: usize) -> bool {
         let holds = |seq: &&SeqId| {
             let found = self.sequence(**seq);
             found.computed > 0 && found.saved.is_none() && found.phase != Phase::WaitingForRemoteKv
         };
-        let Some(&victim) = self.waiting.iter().skip(before + 1).rev().find(holds) else { return false };
+        let Some(&victim) = self.waiting.iter().skip(first).rev().find(holds) else { return false };
         self.cache.free(victim);
         self.sequence_mut(victim).computed = 0;
         true

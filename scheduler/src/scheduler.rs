@@ -13,6 +13,7 @@ use crate::host::HostPool;
 use crate::plan::Slice;
 use crate::request::{FinishReason, Finished, Request};
 use crate::sequence::{Phase, Sequence};
+use crate::sparse::AccessHistory;
 
 /// Requests in the window of [`PrefixStats::recent`].
 const STATS_WINDOW: usize = 1000;
@@ -33,6 +34,7 @@ pub struct Scheduler {
     pub(crate) waiting: VecDeque<SeqId>,
     pub(crate) host: HostPool,
     pub(crate) stats: PrefixStats,
+    pub(crate) history: AccessHistory,
     pub(crate) num_preemptions: u64,
     pub(crate) num_steps: u64,
     /// The step that was planned and not completed.
@@ -63,6 +65,7 @@ impl Scheduler {
             running: Vec::new(),
             waiting: VecDeque::new(),
             stats: PrefixStats::new(STATS_WINDOW),
+            history: AccessHistory::default(),
             num_preemptions: 0,
             num_steps: 0,
             in_flight: None,
@@ -131,7 +134,7 @@ impl Scheduler {
         if let Some(found) = self.seqs.get(&seq) {
             let pending: Vec<Sequence> =
                 found.pending_samples.iter().map(|&child| found.fork(child)).collect();
-            let first = self.remove(seq).map(|found| found.finish(reason));
+            let first = self.end(seq, reason);
             return first.into_iter().chain(pending.into_iter().map(|child| child.finish(reason))).collect();
         }
         let parent = self.seqs.values_mut().find(|parent| parent.pending_samples.contains(&seq));
@@ -144,6 +147,12 @@ impl Scheduler {
     /// [Finishes](Self::finish) a sequence as [`FinishReason::Aborted`].
     pub fn abort(&mut self, seq: SeqId) -> Vec<Finished> {
         self.finish(seq, FinishReason::Aborted)
+    }
+
+    /// Ends one sequence.
+    pub(crate) fn end(&mut self, seq: SeqId, reason: FinishReason) -> Option<Finished> {
+        self.history.remove(seq);
+        self.remove(seq).map(|found| found.finish(reason))
     }
 
     /// Takes a sequence out of every queue and frees its blocks.

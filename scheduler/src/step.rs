@@ -58,18 +58,19 @@ impl Scheduler {
                 continue;
             }
             let scheduled = loop {
-                match self.allocate(seq, len, None) {
-                    Ok(allocation) => break Some(allocation),
-                    Err(_) => {
-                        let victim = self.victim();
-                        if self.running.iter().position(|&id| id == victim) < Some(index) {
-                            index -= 1;
-                        }
-                        self.preempt(victim, round);
-                        if victim == seq {
-                            break None;
-                        }
-                    }
+                if let Ok(allocation) = self.allocate(seq, len, None) {
+                    break Some(allocation);
+                }
+                if self.running.len() == 1 && self.reclaim_from_waiting(0) {
+                    continue;
+                }
+                let victim = self.victim();
+                if self.running.iter().position(|&id| id == victim) < Some(index) {
+                    index -= 1;
+                }
+                self.preempt(victim, round);
+                if victim == seq {
+                    break None;
                 }
             };
             let Some(allocation) = scheduled else { break };
@@ -87,7 +88,7 @@ impl Scheduler {
                 Outcome::SetAside => index += 1,
                 Outcome::Blocked => {
                     let idle = self.running.is_empty();
-                    if !(idle && self.reclaim_from_waiting(index)) {
+                    if !(idle && self.reclaim_from_waiting(index + 1)) {
                         break;
                     }
                 }
@@ -143,7 +144,7 @@ impl Scheduler {
         }
     }
 
-    fn lookup(&self, seq: SeqId) -> Option<PrefixHit> {
+    pub(crate) fn lookup(&self, seq: SeqId) -> Option<PrefixHit> {
         let seq = self.sequence(seq);
         (seq.computed == 0 && !seq.request.skip_prefix_lookup).then(|| self.cache.lookup(seq.content()))
     }

@@ -50,29 +50,27 @@ fn groups() -> impl Strategy<Value = Vec<(AttentionKind, u32)>> {
 }
 
 fn request() -> impl Strategy<Value = Request> {
-    let shared_prompts = prop::sample::select(vec![0_u32, 1]).prop_flat_map(|start| (Just(start), 1_u32..28));
-    let stops = (0_u32..4, any::<bool>(), prop::option::of(0_u32..5), any::<bool>());
-    (shared_prompts, 1_u32..14, stops, 0_i32..3, 1_u32..4, prop::option::weighted(0.1, Just("t".to_owned())))
-        .prop_map(
-            |(
-                (start, len),
-                max_tokens,
-                (min_tokens, ignore_eos, stop, skip),
-                priority,
-                num_samples,
-                salt,
-            )| Request {
-                min_tokens: min_tokens.min(max_tokens),
-                eos_ids: vec![4],
-                ignore_eos,
-                stop_ids: stop.into_iter().collect(),
-                priority,
-                num_samples,
-                extra_keys: ExtraKeys { salt, ..ExtraKeys::default() },
-                skip_prefix_lookup: skip,
-                ..Request::new((start..start + len).map(|i| i * i % 5).collect(), max_tokens)
-            },
-        )
+    // Two families of prompts: most requests share a prefix with others.
+    let prompt =
+        (0_u32..2, 1_u32..28).prop_map(|(start, len)| (start..start + len).map(|i| i * i % 5).collect());
+    let lengths = (1_u32..14, 0_u32..4, 1_u32..4, prop_oneof![Just(0), 1_u32..30]);
+    let stops = (any::<bool>(), prop::option::of(0_u32..5));
+    let lookup = (prop::bool::weighted(0.2), prop::option::weighted(0.1, Just("t".to_owned())));
+    (prompt, lengths, stops, lookup, 0_i32..3).prop_map(|(prompt, lengths, stops, lookup, priority)| {
+        let (max_tokens, min_tokens, num_samples, external_tokens) = lengths;
+        Request {
+            min_tokens: min_tokens.min(max_tokens),
+            eos_ids: vec![4],
+            ignore_eos: stops.0,
+            stop_ids: stops.1.into_iter().collect(),
+            priority,
+            num_samples,
+            extra_keys: ExtraKeys { salt: lookup.1, ..ExtraKeys::default() },
+            external_tokens,
+            skip_prefix_lookup: lookup.0,
+            ..Request::new(prompt, max_tokens)
+        }
+    })
 }
 
 fn config() -> impl Strategy<Value = SchedulerConfig> {
@@ -96,7 +94,7 @@ fn config() -> impl Strategy<Value = SchedulerConfig> {
 
 fn cache(groups: &[(AttentionKind, u32)]) -> impl Strategy<Value = KvCacheConfig> + use<> {
     let groups = groups.to_vec();
-    (8_u32..60, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
+    (8_u32..50, prop::bool::weighted(0.8), any::<bool>(), any::<bool>()).prop_map(
         move |(num_blocks, caching, verify_tokens, reuse_unhashed_first)| KvCacheConfig {
             caching,
             verify_tokens,
