@@ -101,6 +101,35 @@ proptest! {
     }
 }
 
+proptest! {
+    /// A draft model only shortens hits, and what is left is complete.
+    #[test]
+    fn an_eagle_hit_is_complete_and_no_longer(
+        windows in prop::collection::vec((prop::option::of(2_u32..20), prop::sample::select(vec![2_u32, 4, 6])), 1..4),
+        eagle in prop::collection::vec(0_usize..3, 1..3),
+        len in 1_u32..60,
+        lost in prop::collection::hash_set((0_usize..3, 0_usize..30), 0..8),
+    ) {
+        let kind = |w: Option<u32>| w.map_or(AttentionKind::FULL, |window| AttentionKind::SlidingWindow { window });
+        let groups: Groups = windows.into_iter().map(|(w, size)| (kind(w), size)).collect();
+        let eagle: Vec<usize> = eagle.into_iter().map(|group| group % groups.len()).collect();
+        let find = |eagle: &[usize]| {
+            let kept = |group, index| !lost.contains(&(group, index));
+            let (cache, chain, tokens) = cache_with(&config(&groups, eagle), len, kept);
+            cache.lookup(SeqContent { tokens: &tokens, hashes: chain.hashes(), adapter: None })
+        };
+        let (plain, draft) = (find(&[]), find(&eagle));
+        prop_assert!(draft.num_tokens <= plain.num_tokens);
+        for (&group, blocks) in groups.iter().zip(&draft.blocks) {
+            prop_assert_eq!(blocks.len(), (draft.num_tokens / group.1) as usize);
+            prop_assert!(needed(group, draft.num_tokens).all(|block| !blocks[block as usize].is_null()));
+        }
+        // The draft model recomputes its last block: it never gets everything but the last token.
+        let smallest = eagle.iter().map(|&group| groups[group].1).max().unwrap();
+        prop_assert!(draft.num_tokens + smallest <= len.max(smallest));
+    }
+}
+
 fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
