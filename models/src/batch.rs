@@ -1,5 +1,6 @@
 //! What one step of a decoder computes.
 
+use attn_kernels::gpu::Timing;
 use kvblock::BlockId;
 
 use crate::kernel::sample::Spec;
@@ -25,21 +26,31 @@ pub struct Slice<'a> {
     pub table: &'a [BlockId],
     /// Prefill or decode.
     pub phase: Phase,
-    /// Draw a token after the last row.
-    pub sample: Option<Spec>,
     /// Score these targets after the rows: `targets[i]` is the token that follows `tokens[i]`; may be shorter.
     pub targets: &'a [u32],
     /// Hand back the logits of the last rows, this many.
     pub logits: usize,
 }
 
+/// One token to draw after a step; several may follow one slice.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Sample {
+    /// The slice after whose last row it is drawn.
+    pub slice: usize,
+    /// How.
+    pub spec: Spec,
+}
+
 /// Results of a step, in the order of its slices.
 #[derive(Clone, Debug, Default)]
 pub struct StepOutput {
-    /// One id for each slice that samples.
+    /// One id for each sample.
     pub sampled: Vec<u32>,
     /// Negative log likelihoods in nats, one a target.
     pub nll: Vec<f32>,
     /// `[rows, vocab]` of the rows asked for.
     pub logits: Vec<f32>,
+    /// Device time of each dispatch, where [`Gpu::time_dispatches`](attn_kernels::gpu::Gpu::time_dispatches) asked for
+    /// it.
+    pub timings: Vec<Timing>,
 }

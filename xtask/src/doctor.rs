@@ -2,14 +2,17 @@
 
 use std::fmt;
 use std::io::{self, Write};
+use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use attn_kernels::gpu::{self, Checks, Gpu, GpuOptions, Level, wgpu};
+use models::ModelCache;
 use serde::Serialize;
 
 use crate::cli::DoctorArgs;
+use crate::default_model;
 use crate::report;
-use crate::setup::{self, Found, Host, Need, Plan, Platform, REQUIREMENTS, Remedy};
+use crate::setup::{self, Found, Need, Plan, Platform, REQUIREMENTS, Remedy};
 
 /// Prints what was found.
 ///
@@ -40,11 +43,30 @@ pub struct Report {
     /// Platform, Vulkan and Python.
     #[serde(flatten)]
     pub found: Found,
+    /// The default model.
+    pub model: DefaultModel,
     /// GPU adapters, best first.
     pub adapters: Vec<Adapter>,
     /// What is missing and how to install it.
     #[serde(flatten)]
     pub plan: Plan,
+}
+
+/// The default model, as far as this machine has it.
+#[derive(Debug, Serialize)]
+pub struct DefaultModel {
+    /// Where it is, or would be; none where the user has no cache folder.
+    pub path: Option<PathBuf>,
+    /// Whether it is there.
+    pub cached: bool,
+}
+
+impl DefaultModel {
+    fn of_this_user() -> Self {
+        let cache = ModelCache::user().ok();
+        let cached = cache.as_ref().is_some_and(|cache| cache.cached(&default_model::PACKAGE).is_some());
+        Self { path: cache.map(|cache| cache.path(&default_model::PACKAGE)), cached }
+    }
 }
 
 /// A GPU adapter; `--device` takes its index or a part of its name.
@@ -95,11 +117,16 @@ pub struct Limits {
 impl Report {
     /// Looks around on this machine; opens every adapter once.
     pub fn of_this_machine() -> Self {
-        let found = Found::on(&Host::this());
+        let found = Found::on_this_machine();
         let adapters =
             gpu::adapters().iter().enumerate().map(|(index, info)| Adapter::open(index, info)).collect();
-        let plan = setup::plan(&found, &[Need::Gpu, Need::DefaultModel]);
-        Self { found, adapters, plan }
+        Self::new(found, DefaultModel::of_this_user(), adapters)
+    }
+
+    fn new(found: Found, model: DefaultModel, adapters: Vec<Adapter>) -> Self {
+        let needs = if model.cached { &[Need::Gpu][..] } else { &[Need::Gpu, Need::DefaultModel] };
+        let plan = setup::plan(&found, needs);
+        Self { found, model, adapters, plan }
     }
 }
 
@@ -157,7 +184,7 @@ fn line(f: &mut fmt::Formatter<'_>, label: &str, text: impl fmt::Display) -> fmt
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { found, adapters, plan } = self;
+        let Self { found, model, adapters, plan } = self;
         let platform = match found.platform {
             Platform::Debian { root: true } => "Debian or Ubuntu, as root",
             Platform::Debian { root: false } => "Debian or Ubuntu",
@@ -176,6 +203,9 @@ impl fmt::Display for Report {
                     .map_or("library not found".into(), |path| path.display().to_string());
                 line(f, "", format_args!("driver {}: {library}", driver.manifest.display()))?;
             }
+            if vulkan.answers {
+                line(f, "", "an adapter answers all the same")?;
+            }
             if let Some(variable) = vulkan.redirected_by {
                 line(f, "", format_args!("drivers are named by {variable}"))?;
             }
@@ -186,6 +216,15 @@ impl fmt::Display for Report {
                 line(f, "Python", format_args!("{}: {}, {pip}", python.command, python.version))?;
             }
             None => line(f, "Python", "not found")?,
+        }
+        match model {
+            DefaultModel { path: None, .. } => {
+                line(f, "model", "no cache folder for this user; set PAGODA_CACHE_DIR")?;
+            }
+            DefaultModel { path: Some(path), cached: true } => line(f, "model", path.display())?,
+            DefaultModel { path: Some(path), .. } => {
+                line(f, "model", format_args!("fetched on first use, to {}", path.display()))?;
+            }
         }
         for (index, adapter) in adapters.iter().enumerate() {
             write_adapter(f, index, adapter)?;

@@ -1,12 +1,19 @@
 //! The command line of Pagoda, `cargo xtask`: it sets a machine up, assembles the engine from the other crates,
 //! and runs tests and measurements.
 
+pub mod bench;
 pub mod ci;
 pub mod cli;
+pub mod default_model;
 pub mod doctor;
+pub mod engine;
+pub mod generate;
 pub mod ids_file;
 pub mod interrupt;
+pub mod model;
 pub mod report;
+pub mod score;
 pub mod setup;
 pub mod test;
+pub mod text;
 pub mod tree;

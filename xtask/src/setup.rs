@@ -106,16 +106,17 @@ pub fn plan(found: &Found, needs: &[Need]) -> Plan {
 }
 
 /// Makes sure that `needs` are met: installs what is missing where this process may, and otherwise fails with the
-/// one command to run. Tells what it does on stderr.
+/// one command to run. Tells what it does on stderr. Returns what the machine has in the end.
 ///
 /// # Errors
 ///
 /// When something is missing and was not installed.
-pub fn ensure(needs: &[Need]) -> Result<()> {
-    let plan = plan(&Found::on(&Host::this()), needs);
+pub fn ensure(needs: &[Need]) -> Result<Found> {
+    let found = Found::on_this_machine();
+    let plan = plan(&found, needs);
     let missing = plan.missing.join(", ");
     match plan.remedy {
-        Remedy::Nothing => return Ok(()),
+        Remedy::Nothing => return Ok(found),
         Remedy::Print(command) => bail!("missing: {missing}; to install, run\n  {command}"),
         Remedy::Advise(advice) => bail!("missing: {missing}; {advice}"),
         Remedy::RunApt => {}
@@ -123,9 +124,10 @@ pub fn ensure(needs: &[Need]) -> Result<()> {
     eprintln!("missing: {missing}; installing {}", plan.packages.join(" "));
     apt_get(&["update"])?;
     apt_get(&[&["install", "-y", "--no-install-recommends"], plan.packages.as_slice()].concat())?;
-    let still_missing = self::plan(&Found::on(&Host::this()), needs).missing;
+    let found = Found::on_this_machine();
+    let still_missing = self::plan(&found, needs).missing;
     ensure!(still_missing.is_empty(), "still missing after the installation: {}", still_missing.join(", "));
-    Ok(())
+    Ok(found)
 }
 
 /// Runs apt-get without questions; its output goes to stderr, as stdout is for results. Waits for another apt-get,

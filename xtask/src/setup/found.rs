@@ -1,6 +1,6 @@
 //! What is on the machine: platform, Vulkan loader and drivers, Python with pip.
 //!
-//! The files are looked up as the dynamic loader and the Vulkan loader do; nothing is loaded.
+//! The files are looked up as the dynamic loader and the Vulkan loader do.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use attn_kernels::gpu;
 use serde::Serialize;
 
 /// Where to look: the file system below a folder, and environment variables. Tests look at a folder of their own.
@@ -54,6 +55,8 @@ pub struct Vulkan {
     pub drivers: Vec<Driver>,
     /// The environment variable that names the drivers in place of the system's folders, if one does.
     pub redirected_by: Option<&'static str>,
+    /// Whether an adapter answered although the files were not found; asked only then.
+    pub answers: bool,
 }
 
 /// A Vulkan driver (ICD).
@@ -80,13 +83,23 @@ pub struct Python {
 const DRIVER_VARIABLES: [&str; 2] = ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"];
 
 impl Vulkan {
-    /// Whether there is a loader and at least one driver with its library.
+    /// Whether there is a loader and at least one driver with its library, wherever they are.
     pub fn usable(&self) -> bool {
-        self.loader.is_some() && self.drivers.iter().any(|driver| driver.library.is_some())
+        self.answers || (self.loader.is_some() && self.drivers.iter().any(|driver| driver.library.is_some()))
     }
 }
 
 impl Found {
+    /// Looks around on this machine. Where the Vulkan files are not in the usual folders, an adapter that answers
+    /// settles the matter.
+    pub fn on_this_machine() -> Self {
+        let mut found = Self::on(&Host::this());
+        if let Some(vulkan) = found.vulkan.as_mut().filter(|vulkan| !vulkan.usable()) {
+            vulkan.answers = !gpu::adapters().is_empty();
+        }
+        found
+    }
+
     /// Looks around on `host`.
     pub fn on(host: &Host) -> Self {
         let linux = !cfg!(any(target_os = "macos", windows));
@@ -166,6 +179,7 @@ fn vulkan(host: &Host) -> Vulkan {
         loader: in_folders(host, &libraries, "libvulkan.so.1"),
         drivers: manifests.into_iter().map(driver).collect(),
         redirected_by,
+        answers: false,
     }
 }
 

@@ -9,8 +9,12 @@ const BOTH: &[Need] = &[Need::Gpu, Need::DefaultModel];
 /// A machine with everything.
 fn complete(platform: Platform) -> Found {
     let driver = Driver { manifest: PathBuf::from("lvp.json"), library: Some(PathBuf::from("liblvp.so")) };
-    let vulkan =
-        Vulkan { loader: Some(PathBuf::from("libvulkan.so.1")), drivers: vec![driver], redirected_by: None };
+    let vulkan = Vulkan {
+        loader: Some(PathBuf::from("libvulkan.so.1")),
+        drivers: vec![driver],
+        redirected_by: None,
+        answers: false,
+    };
     let python =
         Python { command: "python3".into(), version: "Python 3.11.2".into(), pip: Some("pip 23.0".into()) };
     let linux = !matches!(platform, Platform::MacOs | Platform::Windows);
@@ -19,8 +23,12 @@ fn complete(platform: Platform) -> Found {
 
 /// A machine with nothing.
 fn bare(platform: Platform) -> Found {
-    let vulkan =
-        complete(platform).vulkan.map(|_| Vulkan { loader: None, drivers: Vec::new(), redirected_by: None });
+    let vulkan = complete(platform).vulkan.map(|_| Vulkan {
+        loader: None,
+        drivers: Vec::new(),
+        redirected_by: None,
+        answers: false,
+    });
     Found { platform, vulkan, python: None }
 }
 
@@ -87,6 +95,13 @@ fn a_part_that_is_missing_brings_its_packages() {
     }
     let no_pip = Found { python: Some(Python { pip: None, ..python }), ..complete };
     assert_eq!(plan(&no_pip, BOTH).packages, ["python3", "python3-pip"]);
+}
+
+#[test]
+fn an_adapter_that_answers_needs_no_files() {
+    let mut found = bare(Platform::OtherLinux);
+    found.vulkan.as_mut().unwrap().answers = true;
+    assert_eq!(plan(&found, &[Need::Gpu]).remedy, Remedy::Nothing);
 }
 
 #[test]

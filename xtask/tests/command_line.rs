@@ -1,0 +1,55 @@
+//! The program as scripts see it: exit codes, and what goes to stdout and stderr.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn xtask(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_xtask")).args(args).output().unwrap()
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+#[test]
+fn wrong_usage_exits_with_2_and_says_why_on_stderr() {
+    for args in [
+        &["generate", "--prompt", "hi", "--max-tokens", "0"][..],
+        &["generate"],
+        &["score"],
+        &["bench", "everything"],
+        &["no-such-command"],
+        &[],
+    ] {
+        let output = xtask(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
+        assert_eq!(stdout(&output), "", "{args:?}");
+        assert!(!stderr(&output).is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn help_is_a_result() {
+    let output = xtask(&["generate", "--help"]);
+    assert_eq!(output.status.code(), Some(0));
+    for flag in
+        ["--prompt", "--ids-file", "--max-tokens", "--sparse", "--kv-dtype", "--reproducible", "--json"]
+    {
+        assert!(stdout(&output).contains(flag), "{flag} is not in the help");
+    }
+}
+
+#[test]
+fn doctor_prints_one_json_object() {
+    let output = xtask(&["doctor", "--json"]);
+    let report: Value = serde_json::from_str(stdout(&output)).unwrap();
+    assert!(stdout(&output).ends_with("}\n") && stdout(&output).lines().count() == 1);
+    let complete = report["missing"] == Value::Array(Vec::new());
+    let usable = report["adapters"].as_array().unwrap().iter().any(|adapter| adapter["fault"].is_null());
+    assert_eq!(output.status.code(), Some(if complete && usable { 0 } else { 1 }), "{}", stderr(&output));
+}
