@@ -33,6 +33,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::lse_merge::KERNEL,
         &kernel::paged_decode::KERNEL,
         &kernel::paged_prefill::KERNEL,
+        &kernel::paged_prefill_coop::KERNEL,
         &kernel::paged_reduce::KERNEL,
     ]
 }
@@ -61,7 +62,7 @@ impl NamedVariant {
 /// One variant of every kernel for each choice of modules (numbers differ from model to model), by name.
 #[must_use]
 pub fn variants() -> Vec<NamedVariant> {
-    use kernel::{cache_write, lse_merge, paged_decode, paged_prefill, paged_reduce};
+    use kernel::{cache_write, lse_merge, paged_decode, paged_prefill, paged_prefill_coop, paged_reduce};
     let num_heads = 32;
     let shape = |dtype| KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype };
     let types = [("f16", shape(KvDtype::F16)), ("f32", shape(KvDtype::F32))];
@@ -80,6 +81,7 @@ pub fn variants() -> Vec<NamedVariant> {
             baseline(part, paged_prefill::variant(&shape, num_heads, KeyLoads::Uniform))
         }),
     );
+    all.push(NamedVariant::new("f16", Level::Coop, paged_prefill_coop::variant(&types[0].1)));
     all.push(baseline("", paged_reduce::variant(&types[0].1)));
     all
 }

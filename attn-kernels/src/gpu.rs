@@ -148,6 +148,14 @@ impl Gpu {
         self.level
     }
 
+    /// Whether kernels of [`Level::Coop`] run: their lanes own rows in subgroups of exactly 32, and cooperative loads
+    /// cannot be bounds-checked.
+    #[must_use]
+    pub fn runs_coop(&self) -> bool {
+        let subgroups = (self.info.subgroup_min_size, self.info.subgroup_max_size);
+        self.level == Level::Coop && self.checks == Checks::Off && subgroups == (32, 32)
+    }
+
     /// Whether kernels carry bounds checks.
     #[must_use]
     pub fn checks(&self) -> Checks {

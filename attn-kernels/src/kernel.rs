@@ -6,6 +6,7 @@ pub mod copy_blocks;
 pub mod lse_merge;
 pub mod paged_decode;
 pub mod paged_prefill;
+pub mod paged_prefill_coop;
 pub mod paged_reduce;
 
 /// Element type of the paged cache.

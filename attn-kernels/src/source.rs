@@ -4,6 +4,10 @@
 //! caller choose: a [`Choice::Module`] for types and algorithms, a [`Choice::Size`] for a number that sizes a
 //! function-local array (WGSL takes no `override` there). `enable` directives are hoisted to the top. Anything
 //! unknown is an error; there are no conditionals.
+//!
+//! Lines from `#unroll i < N` to the matching `#end` are repeated N times, each in a block where `i` is a constant; N
+//! is a number or a slot filled with one. Arrays of cooperative matrices stay in registers only if every index into
+//! them is constant, and WGSL cannot ask a driver to unroll.
 
 use smallvec::SmallVec;
 use std::fmt::Write as _;
@@ -40,12 +44,20 @@ pub enum ComposeError {
         /// The slot that no `#import slot = default` line opens.
         slot: String,
     },
+    /// An `#unroll` line that is not `#unroll name < count`, counts by a slot without a number, or has no `#end`.
+    #[error("kernel {kernel}: `{line}` does not unroll")]
+    Unroll {
+        /// The kernel being composed.
+        kernel: String,
+        /// The line.
+        line: String,
+    },
 }
 
 /// Composes `text`, the kernel named `kernel`, with `choices` for its import slots.
 ///
 /// # Errors
-/// [`ComposeError`] for an import of a module in none of `modules`, or a choice without a slot.
+/// [`ComposeError`] for an import of a module in none of `modules`, a choice without a slot, or a malformed `#unroll`.
 pub fn compose(
     kernel: &str,
     text: &str,
@@ -58,6 +70,7 @@ pub fn compose(
         choices,
         imported: SmallVec::new(),
         filled: SmallVec::new(),
+        sizes: SmallVec::new(),
         enables: Vec::new(),
         body: String::new(),
     };
@@ -78,14 +91,22 @@ struct Composer<'a> {
     choices: &'a [(&'static str, Choice)],
     imported: SmallVec<[String; 8]>,
     filled: SmallVec<[String; 8]>,
+    sizes: SmallVec<[(String, u32); 8]>,
     enables: Vec<String>,
     body: String,
 }
 
 impl Composer<'_> {
     fn append(&mut self, text: &str) -> Result<(), ComposeError> {
-        for line in text.lines() {
-            if let Some(import) = line.strip_prefix("#import ") {
+        self.lines(&text.lines().collect::<Vec<_>>())
+    }
+
+    fn lines(&mut self, mut rest: &[&str]) -> Result<(), ComposeError> {
+        while let Some((line, after)) = rest.split_first() {
+            rest = after;
+            if line.trim_start().starts_with("#unroll ") {
+                rest = self.unroll(line.trim(), after)?;
+            } else if let Some(import) = line.strip_prefix("#import ") {
                 self.import(import)?;
             } else if line.starts_with("enable ") {
                 let line = format!("{line}\n");
@@ -98,6 +119,33 @@ impl Composer<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Repeats the lines before the matching `#end` of `line`, an `#unroll`; returns those after it.
+    fn unroll<'l, 't>(&mut self, line: &str, lines: &'l [&'t str]) -> Result<&'l [&'t str], ComposeError> {
+        let malformed = || ComposeError::Unroll { kernel: self.kernel.into(), line: line.into() };
+        let (name, count) = self.trips(line).ok_or_else(malformed)?;
+        let mut depth = 1;
+        let end = lines.iter().position(|line| {
+            let line = line.trim_start();
+            depth += i32::from(line.starts_with("#unroll ")) - i32::from(line == "#end");
+            depth == 0
+        });
+        let end = end.ok_or_else(malformed)?;
+        for i in 0..count {
+            writeln!(self.body, "{{ const {name}: u32 = {i}u;").expect("a String takes every write");
+            self.lines(&lines[..end])?;
+            self.body.push_str("}\n");
+        }
+        Ok(&lines[end + 1..])
+    }
+
+    /// Name and count of `#unroll name < count`.
+    fn trips<'l>(&self, line: &'l str) -> Option<(&'l str, u32)> {
+        let (name, count) = line.strip_prefix("#unroll ")?.split_once('<')?;
+        let count = count.trim();
+        let slot = self.sizes.iter().find(|(slot, _)| slot == count).map(|(_, n)| *n);
+        Some((name.trim(), slot.or_else(|| count.parse().ok())?))
     }
 
     fn import(&mut self, import: &str) -> Result<(), ComposeError> {
@@ -120,6 +168,7 @@ impl Composer<'_> {
         match choice {
             Choice::Module(name) => self.module(name),
             Choice::Size(n) => {
+                self.sizes.push((slot.into(), n));
                 writeln!(self.body, "const {slot}: u32 = {n}u;").expect("a String takes every write");
                 Ok(())
             }
@@ -162,6 +211,31 @@ mod tests {
         let choices = [("part", Choice::Module("c")), ("N", Choice::Size(8))];
         let text = compose("k", kernel, &[MODULES], &choices).unwrap();
         assert_eq!(text, "fn c() {}\nconst N: u32 = 8u;\nfn k() {}\n");
+    }
+
+    #[test]
+    fn unrolls_by_number_and_by_slot() {
+        let kernel = "#import N = 1\n#unroll i < N\n  #unroll j < 2\n  f(i, j);\n  #end\n#end\ng();";
+        let text = compose("k", kernel, &[MODULES], &[("N", Choice::Size(2))]).unwrap();
+        let inner = "{ const j: u32 = 0u;\n  f(i, j);\n}\n{ const j: u32 = 1u;\n  f(i, j);\n}\n";
+        let want = format!(
+            "const N: u32 = 2u;\n{{ const i: u32 = 0u;\n{inner}}}\n{{ const i: u32 = 1u;\n{inner}}}\ng();\n"
+        );
+        assert_eq!(text, want);
+    }
+
+    #[test]
+    fn malformed_unrolls_are_errors() {
+        for kernel in [
+            "#unroll i < 2\nf();",
+            "#unroll i < M\n#end",
+            "#unroll i\n#end",
+            "  #unroll i < 1\n#unroll j < 1\n#end",
+        ] {
+            let error = compose("k", kernel, &[MODULES], &[]).unwrap_err();
+            let line = kernel.lines().next().unwrap().trim().into();
+            assert_eq!(error, ComposeError::Unroll { kernel: "k".into(), line });
+        }
     }
 
     #[test]

@@ -1,0 +1,52 @@
+//! Flash attention of many query rows over paged KV with cooperative matrices: `paged_prefill` of [`Level::Coop`].
+//!
+//! Bindings, parameters, tiles and results are those of [`paged_prefill`](super::paged_prefill). Queries, softmax
+//! weights and the cache are f16, sums f32. Runs where [`Gpu::runs_coop`](crate::gpu::Gpu::runs_coop) says so.
+//!
+//! [`Level::Coop`]: crate::Level::Coop
+
+use super::paged_prefill::{self, PagedPrefillParams};
+use super::{KvDtype, KvShape};
+use crate::{Kernel, Variant};
+
+/// Bindings: q, k_cache, v_cache, tables, tiles, out, lse.
+pub static KERNEL: Kernel = Kernel {
+    name: "paged_prefill_coop",
+    wgsl: include_str!("../../wgsl/paged_prefill_coop.wgsl"),
+    modules: &[crate::MODULES],
+    params_bytes: size_of::<PagedPrefillParams>(),
+    bindings: paged_prefill::KERNEL.bindings,
+};
+
+const SUBGROUPS: u32 = 4;
+
+/// Query rows a workgroup serves: 32 a subgroup.
+pub const TILE_ROWS: u32 = 32 * SUBGROUPS;
+
+/// Whether the kernel serves caches of this shape: f16, head sizes that are multiples of 16 up to 128.
+#[must_use]
+pub fn serves(shape: &KvShape) -> bool {
+    shape.dtype == KvDtype::F16 && shape.head_dim.is_multiple_of(16) && shape.head_dim <= 128
+}
+
+/// The kernel for one cache shape.
+///
+/// # Panics
+/// When it does not serve the shape: see [`serves`].
+#[must_use]
+pub fn variant(shape: &KvShape) -> Variant {
+    shape.check();
+    assert!(serves(shape), "{shape:?}: not f16, or the head size is not a multiple of 16 up to 128");
+    let spans = shape.head_dim / 16;
+    Variant::new(&KERNEL)
+        .size("BLOCK_SIZE", shape.block_size)
+        .size("SUBGROUPS", SUBGROUPS)
+        .size("SPANS", spans)
+        .size("LOADS", spans.div_ceil(SUBGROUPS))
+}
+
+/// Workgroups for `tiles` tiles of at most [`TILE_ROWS`] rows.
+#[must_use]
+pub fn grid(num_heads: u32, tiles: u32) -> [u32; 3] {
+    [num_heads, tiles, 1]
+}

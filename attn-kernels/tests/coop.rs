@@ -1,0 +1,173 @@
+//! `paged_prefill_coop` against `paged_prefill` on the same adapter, both as trusted modules: cooperative loads cannot
+//! be bounds-checked. Slots of the cache that hold no token are NaN, and so is what the kernels should overwrite.
+
+#[path = "reference/layer.rs"]
+#[expect(dead_code, reason = "shared with the tests against CPU references")]
+mod layer;
+
+use attn_kernels::Variant;
+use attn_kernels::gpu::{Checks, Gpu, GpuOptions, Pass};
+use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams};
+use attn_kernels::kernel::{KvDtype, KvShape, paged_prefill_coop};
+use layer::{Layer, queries};
+
+/// The best adapter, if it runs kernels of the coop level.
+fn gpu() -> Option<Gpu> {
+    if std::env::var_os("ATTN_GPU").is_some_and(|value| value == "skip") {
+        eprintln!("ATTN_GPU=skip: no kernel runs");
+        return None;
+    }
+    let gpu = Gpu::open(&GpuOptions::new(Checks::Off)).expect("GPU tests need an adapter");
+    if !gpu.runs_coop() {
+        let info = gpu.info();
+        eprintln!(
+            "{}: level {}, subgroups of {} to {}: nothing of level coop runs here",
+            info.name,
+            gpu.level(),
+            info.subgroup_min_size,
+            info.subgroup_max_size
+        );
+        return None;
+    }
+    Some(gpu)
+}
+
+/// Chunks `(position of the first row, rows)` of one sequence each.
+struct Prefill {
+    layer: Layer,
+    num_heads: u32,
+    chunks: Vec<(u32, u32)>,
+    q_stride: u32,
+    q: Vec<f32>,
+}
+
+impl Prefill {
+    fn new(shape: KvShape, num_heads: u32, chunks: &[(u32, u32)], loud: f32) -> Self {
+        let lens: Vec<u32> = chunks.iter().map(|(first, rows)| first + rows).collect();
+        let rows: u32 = chunks.iter().map(|(_, rows)| rows).sum();
+        let width = num_heads * shape.head_dim;
+        let q_stride = width + 12;
+        let mut q = queries(rows as usize, width as usize, q_stride as usize, 3);
+        q.iter_mut().for_each(|x| *x *= loud);
+        Self { layer: Layer::new(shape, &lens, 3), num_heads, chunks: chunks.into(), q_stride, q }
+    }
+
+    fn tiles(&self, tile_rows: u32) -> Vec<[u32; 4]> {
+        let (mut tiles, mut at) = (Vec::new(), 0);
+        for ((first, rows), table) in self.chunks.iter().zip(&self.layer.table_of) {
+            for start in (0..*rows).step_by(tile_rows as usize) {
+                tiles.push([at + start, tile_rows.min(rows - start), first + start, *table]);
+            }
+            at += rows;
+        }
+        tiles
+    }
+
+    /// Output and log-sum-exp of one kernel.
+    fn run(
+        &self,
+        gpu: &Gpu,
+        variant: &Variant,
+        tile_rows: u32,
+        grid: impl Fn(u32) -> [u32; 3],
+    ) -> [Vec<f32>; 2] {
+        let shape = &self.layer.shape;
+        let params = PagedPrefillParams {
+            num_heads: self.num_heads,
+            num_kv_heads: shape.num_kv_heads,
+            q_stride: self.q_stride,
+            pad0: 0,
+            scale: 1.0 / (shape.head_dim as f32).sqrt(),
+            neg_inf: f32::NEG_INFINITY,
+            pad1: 0,
+            pad2: 0,
+        };
+        let tiles = self.tiles(tile_rows);
+        let [k, v] = self.layer.upload(gpu);
+        let q = gpu.upload("q", &self.q).unwrap();
+        let tables = gpu.upload("tables", &self.layer.tables).unwrap();
+        let tile_buf = gpu.upload("tiles", &tiles).unwrap();
+        let heads = self.q.len() / self.q_stride as usize * self.num_heads as usize;
+        let out = gpu.upload("out", &vec![f32::NAN; heads * shape.head_dim as usize]).unwrap();
+        let lse = gpu.upload("lse", &vec![f32::NAN; heads]).unwrap();
+        let bindings = [
+            (&q).into(),
+            (&k).into(),
+            (&v).into(),
+            (&tables).into(),
+            (&tile_buf).into(),
+            (&out).into(),
+            (&lse).into(),
+        ];
+        let pipeline = gpu.pipeline(variant).unwrap_or_else(|e| panic!("{e}"));
+        let mut pass = Pass::new("prefill");
+        pass.dispatch(&pipeline, &params, &bindings, grid(u32::try_from(tiles.len()).unwrap()));
+        let reads = [pass.read(&out, 0..out.len()), pass.read(&lse, 0..lse.len())];
+        let outcome = gpu.submit(pass).unwrap().wait().unwrap();
+        reads.map(|read| outcome.get(read))
+    }
+
+    fn coop(&self, gpu: &Gpu, tile_rows: u32) -> [Vec<f32>; 2] {
+        let variant = paged_prefill_coop::variant(&self.layer.shape);
+        self.run(gpu, &variant, tile_rows, |tiles| paged_prefill_coop::grid(self.num_heads, tiles))
+    }
+
+    fn plain(&self, gpu: &Gpu) -> [Vec<f32>; 2] {
+        let (shape, loads) = (&self.layer.shape, KeyLoads::Uniform);
+        let variant = paged_prefill::variant(shape, self.num_heads, loads);
+        self.run(gpu, &variant, paged_prefill::TILE_ROWS, |tiles| {
+            paged_prefill::grid(shape, self.num_heads, loads, tiles)
+        })
+    }
+}
+
+/// ‖got - want‖ / ‖want‖; NaN where anything is.
+fn relative_error(got: &[f32], want: &[f32]) -> f64 {
+    assert_eq!(got.len(), want.len());
+    let square = |x: f64| x * x;
+    let error: f64 = got.iter().zip(want).map(|(g, w)| square(f64::from(*g) - f64::from(*w))).sum();
+    let norm: f64 = want.iter().map(|w| square(f64::from(*w))).sum();
+    (error / norm).sqrt()
+}
+
+fn shape(num_kv_heads: u32, head_dim: u32, block_size: u32) -> KvShape {
+    KvShape { num_kv_heads, head_dim, block_size, dtype: KvDtype::F16 }
+}
+
+#[test]
+fn agrees_with_paged_prefill() {
+    let Some(gpu) = gpu() else { return };
+    let chunks = [(0, 1), (15, 3), (16, 2), (0, 300), (700, 129), (77, 64)];
+    for (num_kv_heads, head_dim, block_size, group) in
+        [(3, 64, 16, 3), (1, 128, 4, 4), (2, 80, 32, 2), (2, 16, 256, 1), (1, 96, 8, 7), (1, 112, 64, 8)]
+    {
+        let shape = shape(num_kv_heads, head_dim, block_size);
+        // The loud queries have peaked weights and maxima that grow late: output in registers is rescaled.
+        for loud in [0.5, 8.0] {
+            let prefill = Prefill::new(shape, num_kv_heads * group, &chunks, loud);
+            let [want, want_lse] = prefill.plain(&gpu);
+            let [out, lse] = prefill.coop(&gpu, paged_prefill_coop::TILE_ROWS);
+            let error = relative_error(&out, &want);
+            assert!(error <= 2e-3, "{shape:?}, queries times {loud}: relative error {error:e}");
+            for (i, (got, want)) in lse.iter().zip(&want_lse).enumerate() {
+                let bound = 1e-3 * want.abs().max(1.0);
+                assert!((got - want).abs() <= bound, "{shape:?}: lse {i} is {got}, not {want}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_does_not_depend_on_its_tile_or_block() {
+    let Some(gpu) = gpu() else { return };
+    let run = |block_size, tile_rows| {
+        Prefill::new(shape(1, 64, block_size), 3, &[(0, 301)], 4.0).coop(&gpu, tile_rows)
+    };
+    let want = run(16, paged_prefill_coop::TILE_ROWS);
+    for (block_size, tile_rows) in [(16, 1), (16, 7), (4, 128), (256, 33)] {
+        let got = run(block_size, tile_rows);
+        for (got, want) in got.iter().flatten().zip(want.iter().flatten()) {
+            assert_eq!(got.to_bits(), want.to_bits(), "blocks of {block_size}, tiles of {tile_rows}");
+        }
+    }
+}

@@ -1,0 +1,245 @@
+enable f16;
+enable wgpu_cooperative_matrix;
+// paged_prefill with cooperative matrices: the same bindings, tiles and results, f16 KV only.
+// A subgroup of 32 lanes owns 32 rows of one query head; queries and output stay in its registers. All subgroups of a
+// workgroup go through the keys 16 at a time, at absolute positions, with K and V staged in workgroup memory. Scores
+// pass through workgroup memory, where a lane owns a row for the softmax. A row's output is rescaled only when its
+// maximum grew by a factor of more than 2^8 (FlashAttention-4): weights stay under 2^8, which f16 holds.
+// A row's arithmetic depends on its position alone, not on the tile, chunk or block it sits in.
+// Grid: (num_heads, n); the last tile, usually the longest, starts first. Needs subgroups of exactly 32.
+// CPU reference: src/cpu/paged_prefill.rs
+#import numbers
+#import BLOCK_SIZE = 16
+#import SUBGROUPS = 4
+// Matrices along a head.
+#import SPANS = 4
+// Chunks of a key tile that a lane stages.
+#import LOADS = 1
+
+struct PagedPrefillParams {
+    num_heads: u32,
+    num_kv_heads: u32,
+    q_stride: u32,
+    pad0: u32,
+    scale: f32,
+    neg_inf: f32,
+    pad1: u32,
+    pad2: u32,
+}
+
+// Eight elements of a key or value: see kv_f16.
+struct Chunk { low: vec4<f16>, high: vec4<f16> }
+
+@group(0) @binding(0) var<uniform> params: PagedPrefillParams;
+@group(0) @binding(1) var<storage, read> q: array<f32>;
+@group(0) @binding(2) var<storage, read> k_cache: array<Chunk>;
+@group(0) @binding(3) var<storage, read> v_cache: array<Chunk>;
+@group(0) @binding(4) var<storage, read> tables: array<u32>;
+@group(0) @binding(5) var<storage, read> tiles: array<vec4<u32>>;
+@group(0) @binding(6) var<storage, read_write> out: array<f32>;
+@group(0) @binding(7) var<storage, read_write> lse: array<f32>;
+
+const KEYS: u32 = 16u;
+const WG: u32 = 32u * SUBGROUPS;
+const HEAD_DIM: u32 = 16u * SPANS;
+const CHUNKS: u32 = HEAD_DIM / 8u;
+const_assert LOADS * WG >= KEYS * CHUNKS;
+// Rows in workgroup memory, in elements of the arrays: padded so that eight rows fall on different banks.
+const KV_STRIDE: u32 = HEAD_DIM / 4u + 2u;
+const SCORE_STRIDE: u32 = 36u;
+const WEIGHT_STRIDE: u32 = 6u;
+const LOG2_E: f32 = 1.4426950408889634;
+// Growth of a row's maximum, in powers of two, that its weights absorb.
+const SLACK: f32 = 8.0;
+
+var<workgroup> keys: array<vec4<f16>, KEYS * KV_STRIDE>;
+var<workgroup> values: array<vec4<f16>, KEYS * KV_STRIDE>;
+// [SUBGROUPS, 16, rows]: a lane reads its row without bank conflicts.
+var<workgroup> scores: array<f32, SUBGROUPS * 16u * SCORE_STRIDE>;
+var<workgroup> weights: array<vec4<f16>, WG * WEIGHT_STRIDE>;
+// Whether a row of the workgroup must be rescaled, for even and odd steps. Sixteen bytes, as matrices in workgroup
+// memory start at multiples of that.
+var<workgroup> grown: array<atomic<u32>, 4>;
+
+@compute @workgroup_size(WG)
+fn paged_prefill_coop(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+    @builtin(subgroup_id) subgroup: u32,
+    @builtin(subgroup_invocation_id) within: u32,
+) {
+    let tile = tiles[groups.y - 1u - group.y];
+    let head = group.x;
+    let kv_head = head / (params.num_heads / params.num_kv_heads);
+    let mine = subgroup * 32u + within;
+    let index = min(mine, tile.y - 1u);
+    let row = tile.x + index;
+    let position = tile.z + index;
+    let last = tile.z + tile.y - 1u;
+    let score0 = subgroup * 16u * SCORE_STRIDE;
+    let score1 = score0 + 16u;
+    let score_of_lane = score0 + within;
+    let weight0 = subgroup * 32u * WEIGHT_STRIDE;
+    let weight1 = weight0 + 16u * WEIGHT_STRIDE;
+
+    var q0: array<coop_mat16x16<f16, A>, SPANS>;
+    var q1: array<coop_mat16x16<f16, A>, SPANS>;
+    var o0: array<coop_mat16x16<f32, C>, SPANS>;
+    var o1: array<coop_mat16x16<f32, C>, SPANS>;
+    let factor = params.scale * LOG2_E;
+    #unroll c < SPANS
+        #unroll i < 4
+            let at = row * params.q_stride + head * HEAD_DIM + c * 16u + i * 4u;
+            weights[mine * WEIGHT_STRIDE + i] =
+                vec4<f16>(vec4(q[at], q[at + 1u], q[at + 2u], q[at + 3u]) * factor);
+        #end
+        workgroupBarrier();
+        q0[c] = coopLoadT<coop_mat16x16<f16, A>>(&weights[weight0], WEIGHT_STRIDE);
+        q1[c] = coopLoadT<coop_mat16x16<f16, A>>(&weights[weight1], WEIGHT_STRIDE);
+        o0[c] = coop_mat16x16<f32, C>();
+        o1[c] = coop_mat16x16<f32, C>();
+        workgroupBarrier();
+    #end
+
+    // A lane stages chunks of one key. Keys go to workgroup memory a step before they are used, values at their step;
+    // both are loaded a step ahead of that, their block ids two. Past the last key, its copies stand in: their weights
+    // are zero, and unused slots of the cache may hold anything.
+    let key = lane % KEYS;
+    let chunk = lane / KEYS;
+    var top = LOWEST;
+    var sum = 0.0;
+    var k_next: array<Chunk, LOADS>;
+    var v_next: array<Chunk, LOADS>;
+    let at0 = min(key, last);
+    let at1 = min(key + KEYS, last);
+    let block0 = tables[tile.w + at0 / BLOCK_SIZE] * params.num_kv_heads + kv_head;
+    let block1 = tables[tile.w + at1 / BLOCK_SIZE] * params.num_kv_heads + kv_head;
+    #unroll i < LOADS
+        let c = chunk + i * (WG / KEYS);
+        if (c < CHUNKS) {
+            let first = k_cache[(block0 * CHUNKS + c) * BLOCK_SIZE + at0 % BLOCK_SIZE];
+            keys[key * KV_STRIDE + c * 2u] = first.low;
+            keys[key * KV_STRIDE + c * 2u + 1u] = first.high;
+            k_next[i] = k_cache[(block1 * CHUNKS + c) * BLOCK_SIZE + at1 % BLOCK_SIZE];
+            v_next[i] = v_cache[(block0 * BLOCK_SIZE + at0 % BLOCK_SIZE) * CHUNKS + c];
+        }
+    #end
+    var v_block = tables[tile.w + min(key + KEYS, last) / BLOCK_SIZE];
+    var k_block = tables[tile.w + min(key + 2u * KEYS, last) / BLOCK_SIZE];
+    if (lane < 2u) {
+        atomicStore(&grown[lane], 0u);
+    }
+    workgroupBarrier();
+
+    for (var key0 = 0u; key0 <= last; key0 += KEYS) {
+        let parity = key0 / KEYS % 2u;
+        var s0 = coop_mat16x16<f32, C>();
+        var s1 = coop_mat16x16<f32, C>();
+        #unroll c < SPANS
+            let k = coopLoad<coop_mat16x16<f16, B>>(&keys[c * 4u], KV_STRIDE);
+            s0 = coopMultiplyAdd(q0[c], k, s0);
+            s1 = coopMultiplyAdd(q1[c], k, s1);
+        #end
+        coopStore(s0, &scores[score0], SCORE_STRIDE);
+        coopStore(s1, &scores[score1], SCORE_STRIDE);
+        workgroupBarrier();
+
+        let v_at = min(key0 + KEYS + key, last) % BLOCK_SIZE;
+        let k_at = min(key0 + 2u * KEYS + key, last) % BLOCK_SIZE;
+        let k_head = k_block * params.num_kv_heads + kv_head;
+        let v_head = v_block * params.num_kv_heads + kv_head;
+        #unroll i < LOADS
+            let c = chunk + i * (WG / KEYS);
+            if (c < CHUNKS) {
+                keys[key * KV_STRIDE + c * 2u] = k_next[i].low;
+                keys[key * KV_STRIDE + c * 2u + 1u] = k_next[i].high;
+                values[key * KV_STRIDE + c * 2u] = v_next[i].low;
+                values[key * KV_STRIDE + c * 2u + 1u] = v_next[i].high;
+                k_next[i] = k_cache[(k_head * CHUNKS + c) * BLOCK_SIZE + k_at];
+                v_next[i] = v_cache[(v_head * BLOCK_SIZE + v_at) * CHUNKS + c];
+            }
+        #end
+        v_block = k_block;
+        k_block = tables[tile.w + min(key0 + 3u * KEYS + key, last) / BLOCK_SIZE];
+
+        // Online softmax of the lane's row, in powers of two.
+        var s: array<vec4<f32>, 4>;
+        var most = vec4(LOWEST);
+        #unroll i < 4
+            let at = vec4(key0 + i * 4u) + vec4(0u, 1u, 2u, 3u);
+            s[i] = select(vec4(LOWEST), score_quad(score_of_lane, i), at <= vec4(position));
+            most = max(most, s[i]);
+        #end
+        let highest = max(max(most.x, most.y), max(most.z, most.w));
+        var shrink = 1.0;
+        if (highest > top + SLACK) {
+            shrink = exp2(top - highest);
+            top = highest;
+            if (key0 > 0u) {
+                atomicStore(&grown[parity], 1u);
+            }
+        }
+        var total = vec4(0.0);
+        #unroll i < 4
+            let weight = exp2(s[i] - top);
+            total += weight;
+            weights[mine * WEIGHT_STRIDE + i] = vec4<f16>(weight);
+        #end
+        sum = sum * shrink + ((total.x + total.y) + (total.z + total.w));
+        if (lane == 0u) {
+            atomicStore(&grown[1u - parity], 0u);
+        }
+        workgroupBarrier();
+
+        // Runs once or not at all, the same for the whole workgroup.
+        for (var again = atomicLoad(&grown[parity]); again != 0u; again = 0u) {
+            #unroll c < SPANS
+                coopStore(o0[c], &scores[score0], SCORE_STRIDE);
+                coopStore(o1[c], &scores[score1], SCORE_STRIDE);
+                workgroupBarrier();
+                #unroll i < 16
+                    scores[score_of_lane + i * SCORE_STRIDE] *= shrink;
+                #end
+                workgroupBarrier();
+                o0[c] = coopLoad<coop_mat16x16<f32, C>>(&scores[score0], SCORE_STRIDE);
+                o1[c] = coopLoad<coop_mat16x16<f32, C>>(&scores[score1], SCORE_STRIDE);
+                workgroupBarrier();
+            #end
+        }
+        let p0 = coopLoadT<coop_mat16x16<f16, A>>(&weights[weight0], WEIGHT_STRIDE);
+        let p1 = coopLoadT<coop_mat16x16<f16, A>>(&weights[weight1], WEIGHT_STRIDE);
+        #unroll c < SPANS
+            let v = coopLoadT<coop_mat16x16<f16, B>>(&values[c * 4u], KV_STRIDE);
+            o0[c] = coopMultiplyAdd(p0, v, o0[c]);
+            o1[c] = coopMultiplyAdd(p1, v, o1[c]);
+        #end
+    }
+
+    let at = row * params.num_heads + head;
+    #unroll c < SPANS
+        coopStore(o0[c], &scores[score0], SCORE_STRIDE);
+        coopStore(o1[c], &scores[score1], SCORE_STRIDE);
+        workgroupBarrier();
+        if (mine < tile.y) {
+            #unroll i < 4
+                let o = score_quad(score_of_lane, i) / sum;
+                #unroll d < 4
+                    out[at * HEAD_DIM + c * 16u + i * 4u + d] = o[d];
+                #end
+            #end
+        }
+        workgroupBarrier();
+    #end
+    if (mine < tile.y) {
+        lse[at] = (top + log2(sum)) / LOG2_E;
+    }
+}
+
+// Columns 4 * i to 4 * i + 3 of the row of `scores` at `row`.
+fn score_quad(row: u32, i: u32) -> vec4<f32> {
+    let at = row + i * 4u * SCORE_STRIDE;
+    return vec4(
+        scores[at], scores[at + SCORE_STRIDE], scores[at + 2u * SCORE_STRIDE], scores[at + 3u * SCORE_STRIDE],
+    );
+}
