@@ -4,6 +4,7 @@
 pub mod embed;
 pub mod log_prob;
 pub mod matmul;
+pub mod matmul_coop;
 pub mod rms_norm;
 pub mod rope;
 pub mod sample;
@@ -42,6 +43,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &embed::KERNEL,
         &log_prob::KERNEL,
         &matmul::KERNEL,
+        &matmul_coop::KERNEL,
         &rms_norm::KERNEL,
         &rope::KERNEL,
         &sample::KERNEL,

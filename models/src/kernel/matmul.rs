@@ -45,6 +45,17 @@ pub enum Epilogue {
     SiluMul,
 }
 
+impl Epilogue {
+    /// Its shared module, and how many parts meet in it.
+    pub(super) fn module(self) -> (&'static str, u32) {
+        match self {
+            Self::Store => ("epilogue_store", 1),
+            Self::Add => ("epilogue_add", 1),
+            Self::SiluMul => ("epilogue_silu_mul", 2),
+        }
+    }
+}
+
 /// How the work is cut. Results do not depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tiling {
@@ -95,11 +106,7 @@ impl Tiling {
 /// The kernel for one storage type, epilogue and tiling of matrices of `blocks` blocks along k.
 #[must_use]
 pub fn variant(weights: &'static str, epilogue: Epilogue, tiling: Tiling, blocks: u32) -> Variant {
-    let (module, parts) = match epilogue {
-        Epilogue::Store => ("epilogue_store", 1),
-        Epilogue::Add => ("epilogue_add", 1),
-        Epilogue::SiluMul => ("epilogue_silu_mul", 2),
-    };
+    let (module, parts) = epilogue.module();
     let sums = blocks * tiling.cols * tiling.rows * tiling.wide * parts;
     Variant::new(&KERNEL)
         .module("weights", weights)

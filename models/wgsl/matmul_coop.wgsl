@@ -1,0 +1,152 @@
+enable f16;
+enable wgpu_cooperative_matrix;
+// matmul with cooperative matrices, for many rows: the same bindings, parameters and epilogues. Activations and
+// dequantised weights are rounded to f16, sums are f32.
+// A workgroup owns ROWS rows and COLS columns of each part, and goes along k by blocks of 32: one staged in workgroup
+// memory, the next on its way to registers. A second stage would save a barrier a block, but halve the workgroups that
+// a multiprocessor holds, which costs more.
+// Grid: (column tiles, row tiles). Needs subgroups of exactly 32.
+// CPU reference: src/cpu/matmul.rs
+#import x_uniform
+#import weights = weights_q4
+#import epilogue = epilogue_store
+#import PARTS = 1
+// Matrices of 16 rows and of 16 columns (of one part) a subgroup.
+#import M_TILES = 2
+#import N_TILES = 2
+// Subgroups along rows and along columns.
+#import M_SUBGROUPS = 2
+#import N_SUBGROUPS = 2
+// Quads of activations a lane stages; blocks of weights, and quads of each.
+#import X_LOADS = 4
+#import W_LOADS = 1
+#import W_QUADS = 4
+// Matrices of 16 columns a subgroup, of all parts.
+#import ALL_N_TILES = 2
+
+struct MatmulParams {
+    rows: u32,
+    cols: u32, // of one part
+    blocks: u32,
+    x_stride: u32, // in vec4
+    y_stride: u32,
+    y_offset: u32,
+    pad0: u32,
+    pad1: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: MatmulParams;
+@group(0) @binding(2) var<storage, read> wq: array<vec4<u32>>;
+@group(0) @binding(3) var<storage, read> ws: array<u32>;
+@group(0) @binding(4) var<storage, read_write> y: array<f32>;
+
+const WG: u32 = 32u * M_SUBGROUPS * N_SUBGROUPS;
+const ROWS: u32 = 16u * M_TILES * M_SUBGROUPS;
+const COLS: u32 = 16u * N_TILES * N_SUBGROUPS;
+const ALL_COLS: u32 = COLS * PARTS;
+const_assert X_LOADS * WG == ROWS * 8u && W_LOADS * W_QUADS * WG == ALL_COLS * 8u;
+const_assert ALL_N_TILES == N_TILES * PARTS;
+// Rows in workgroup memory, in elements of the array: padded so that eight rows fall on different banks.
+const STRIDE: u32 = 10u;
+const PATCH_STRIDE: u32 = 16u;
+
+var<workgroup> a_tile: array<vec4<f16>, ROWS * STRIDE>;
+var<workgroup> b_tile: array<vec4<f16>, ALL_COLS * STRIDE>;
+// One 16 x 16 matrix a subgroup and part on its way to the epilogue.
+var<workgroup> patches: array<f32, WG / 32u * PARTS * 16u * PATCH_STRIDE>;
+
+@compute @workgroup_size(WG)
+fn matmul_coop(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+    @builtin(subgroup_id) subgroup: u32,
+    @builtin(subgroup_invocation_id) within: u32,
+) {
+    let row0 = group.y * ROWS;
+    let col0 = group.x * COLS;
+    let m0 = subgroup / N_SUBGROUPS * M_TILES * 16u;
+    let n0 = subgroup % N_SUBGROUPS * N_TILES * 16u;
+    let w_col = lane % ALL_COLS;
+    let w_quad = lane / ALL_COLS * W_QUADS;
+
+    var acc: array<coop_mat16x16<f32, C>, ALL_N_TILES * M_TILES>;
+    #unroll n < ALL_N_TILES
+        #unroll m < M_TILES
+            acc[n * M_TILES + m] = coop_mat16x16<f32, C>();
+        #end
+    #end
+    var x_next: array<vec4<f32>, X_LOADS>;
+    var w_next: array<Block, W_LOADS>;
+    #unroll i < X_LOADS
+        x_next[i] = x_quad(row0, 0u, lane + i * WG);
+    #end
+    #unroll i < W_LOADS
+        w_next[i] = w_block(col0, 0u, w_col + i * WG);
+    #end
+    for (var block = 0u; block < params.blocks; block++) {
+        #unroll i < X_LOADS
+            let at = lane + i * WG;
+            a_tile[at / 8u * STRIDE + at % 8u] = vec4<f16>(x_next[i]);
+        #end
+        #unroll i < W_LOADS
+            #unroll j < W_QUADS
+                b_tile[(w_col + i * WG) * STRIDE + w_quad + j] = vec4<f16>(quad(w_next[i], w_quad + j));
+            #end
+        #end
+        workgroupBarrier();
+        let next = min(block + 1u, params.blocks - 1u);
+        #unroll i < X_LOADS
+            x_next[i] = x_quad(row0, next, lane + i * WG);
+        #end
+        #unroll i < W_LOADS
+            w_next[i] = w_block(col0, next, w_col + i * WG);
+        #end
+        #unroll k < 2
+            var am: array<coop_mat16x16<f16, A>, M_TILES>;
+            #unroll m < M_TILES
+                am[m] = coopLoadT<coop_mat16x16<f16, A>>(&a_tile[(m0 + m * 16u) * STRIDE + k * 4u], STRIDE);
+            #end
+            #unroll n < ALL_N_TILES
+                let col = n / N_TILES * COLS + n0 + n % N_TILES * 16u;
+                let bm = coopLoad<coop_mat16x16<f16, B>>(&b_tile[col * STRIDE + k * 4u], STRIDE);
+                #unroll m < M_TILES
+                    acc[n * M_TILES + m] = coopMultiplyAdd(am[m], bm, acc[n * M_TILES + m]);
+                #end
+            #end
+        #end
+        workgroupBarrier();
+    }
+
+    const LAST_PART: u32 = (PARTS - 1u) * N_TILES * M_TILES;
+    let patch0 = subgroup * PARTS * 16u * PATCH_STRIDE;
+    let patch1 = patch0 + (PARTS - 1u) * 16u * PATCH_STRIDE;
+    #unroll n < N_TILES
+        #unroll m < M_TILES
+            coopStoreT(acc[n * M_TILES + m], &patches[patch0], PATCH_STRIDE);
+            if (PARTS == 2u) {
+                coopStoreT(acc[LAST_PART + n * M_TILES + m], &patches[patch1], PATCH_STRIDE);
+            }
+            workgroupBarrier();
+            for (var i = within; i < 256u; i += 32u) {
+                let row = row0 + m0 + m * 16u + i / 16u;
+                let col = col0 + n0 + n * 16u + i % 16u;
+                if (row < params.rows && col < params.cols) {
+                    let at = i / 16u * PATCH_STRIDE + i % 16u;
+                    finish(row * params.y_stride + params.y_offset + col, patches[patch0 + at], patches[patch1 + at]);
+                }
+            }
+            workgroupBarrier();
+        #end
+    #end
+}
+
+// Quad `at` of the ROWS x 32 activations of one block; rows past the end repeat the last.
+fn x_quad(row0: u32, block: u32, at: u32) -> vec4<f32> {
+    return x[min(row0 + at / 8u, params.rows - 1u) * params.x_stride + block * 8u + at % 8u];
+}
+
+// The block of column `at` of the tile, parts side by side; columns past the end repeat the last.
+fn w_block(col0: u32, block: u32, at: u32) -> Block {
+    let col = min(col0 + at % COLS, params.cols - 1u) + at / COLS * params.cols;
+    return load_block(block, col, params.cols * PARTS, params.blocks);
+}
