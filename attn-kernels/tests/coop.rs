@@ -150,7 +150,8 @@ fn agrees_with_paged_prefill() {
             let error = relative_error(&out, &want);
             assert!(error <= 2e-3, "{shape:?}, queries times {loud}: relative error {error:e}");
             for (i, (got, want)) in lse.iter().zip(&want_lse).enumerate() {
-                let bound = 1e-3 * want.abs().max(1.0);
+                // Queries are rounded to f16, so scores err in proportion to their size, whatever the sum is.
+                let bound = 1e-3 * loud.max(want.abs()).max(1.0);
                 assert!((got - want).abs() <= bound, "{shape:?}: lse {i} is {got}, not {want}");
             }
         }
