@@ -59,8 +59,7 @@ struct Pipelines {
     embed: Arc<Pipeline>,
     norm: Arc<Pipeline>,
     norm_gather: Arc<Pipeline>,
-    rope: Arc<Pipeline>,
-    cache_write: Arc<Pipeline>,
+    rope_append: Arc<Pipeline>,
     copy_blocks: Arc<Pipeline>,
     decode: Arc<Pipeline>,
     reduce: Arc<Pipeline>,
@@ -78,6 +77,8 @@ struct Activations {
     normed: Buf<f32>,
     /// Queries, keys, values, `[max_rows, (num_heads + 2 * num_kv_heads) * head_dim]`.
     qkv: Buf<f32>,
+    /// Rotated queries, `[max_rows, num_heads * head_dim]`.
+    q: Buf<f32>,
     /// Attention output, `[max_rows, num_heads * head_dim]`.
     attended: Buf<f32>,
     /// `[max_rows, num_heads]`
