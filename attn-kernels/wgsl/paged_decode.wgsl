@@ -39,6 +39,8 @@ const VALUES: u32 = GROUP;
 const CHUNKS: u32 = HEAD_DIM / 8u;
 // Lanes of one token in the value phase own eight dimensions each; as many tokens as fit go side by side.
 const TOKEN_GROUPS: u32 = WG / CHUNKS;
+// Values in flight a lane.
+const AHEAD: u32 = 4u;
 
 // A partition starts at a block: PARTITION is a multiple of every block size.
 var<workgroup> scores: array<f32, PARTITION * GROUP>;
@@ -136,14 +138,20 @@ fn values(lane: u32, keys: u32, stat: Stat, partial_head: u32, out_head: u32) {
     var low: array<vec4<f32>, GROUP>;
     var high: array<vec4<f32>, GROUP>;
     if (token_group < TOKEN_GROUPS) {
-        for (var t = token_group; t < keys; t += TOKEN_GROUPS) {
-            let v = v_load(v_at(blocks[t / BLOCK_SIZE], chunk, t % BLOCK_SIZE));
-            let v_low = kv_low(v);
-            let v_high = kv_high(v);
-            for (var g = 0u; g < GROUP; g++) {
-                let p = scores[g * PARTITION + t];
-                low[g] = fma(vec4(p), v_low, low[g]);
-                high[g] = fma(vec4(p), v_high, high[g]);
+        for (var first = token_group; first < keys; first += TOKEN_GROUPS * AHEAD) {
+            var v: array<kv_chunk, AHEAD>;
+            for (var i = 0u; i < AHEAD; i++) {
+                // Past the last key its value is read again and counts for nothing.
+                let t = min(first + i * TOKEN_GROUPS, keys - 1u);
+                v[i] = v_load(v_at(blocks[t / BLOCK_SIZE], chunk, t % BLOCK_SIZE));
+            }
+            for (var i = 0u; i < AHEAD; i++) {
+                let t = first + i * TOKEN_GROUPS;
+                for (var g = 0u; g < GROUP; g++) {
+                    let p = select(0.0, scores[g * PARTITION + min(t, PARTITION - 1u)], t < keys);
+                    low[g] = fma(vec4(p), kv_low(v[i]), low[g]);
+                    high[g] = fma(vec4(p), kv_high(v[i]), high[g]);
+                }
             }
         }
     }

@@ -100,6 +100,9 @@ const HEAD_ROWS: usize = 64;
 /// Multiply-adds after which a submission ends: a few milliseconds on a large GPU, well under a second on a small one.
 const CUT: u64 = 50_000_000_000;
 
+/// Layers after which a submission ends all the same, so that the device works while the host encodes the rest.
+const CUT_LAYERS: usize = 5;
+
 impl Activations {
     /// Makes room for the partitions of the step's decode rows; they grow with the contexts.
     fn fit_partials(
@@ -156,7 +159,7 @@ impl Decoder {
         for index in 0..self.layers.len() {
             self.layer(&mut pass, index, &plan)?;
             since_cut += cost;
-            if since_cut > CUT {
+            if since_cut > CUT || (index + 1).is_multiple_of(CUT_LAYERS) {
                 pass.cut();
                 since_cut = 0;
             }
