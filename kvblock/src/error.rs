@@ -53,6 +53,16 @@ pub enum ConfigError {
         /// Index of the group.
         group: usize,
     },
+    /// A block must hold whole compressed entries.
+    #[error("group {group}: blocks of {block_size} tokens, one stored entry for each {compress_ratio}")]
+    CompressRatio {
+        /// Index of the group.
+        group: usize,
+        /// Tokens a block of that group.
+        block_size: u32,
+        /// Tokens behind one entry.
+        compress_ratio: u32,
+    },
     /// Chunked local attention finds hits at block granularity only.
     #[error(
         "group {group}: chunked local attention with block size {block_size}, alignment of the hybrid is {alignment}"

@@ -105,7 +105,7 @@ pub enum PageLayout {
 
 /// The cache of one layer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct KvCacheSpec {
     /// Reach of the layer's queries.
     pub kind: AttentionKind,
@@ -121,7 +121,7 @@ pub struct KvCacheSpec {
 
 /// The lengths that bound how much of a cache one sequence can hold at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct LengthLimits {
     /// Longest sequence in tokens, prompt and output together.
     pub max_model_len: u32,
@@ -170,6 +170,9 @@ impl KvCacheSpec {
     }
 
     /// Bytes of one block of this layer without alignment and padding.
+    ///
+    /// # Panics
+    /// When the compress ratio of a latent is 0.
     #[must_use]
     pub const fn unpadded_page_bytes(&self) -> u64 {
         let tokens = self.block_size.get() as u64;
@@ -216,7 +219,7 @@ impl KvCacheSpec {
         match self.kind {
             AttentionKind::Full { .. } => None,
             AttentionKind::SlidingWindow { window } => {
-                Some(self.block_size.blocks_for(reach(window - 1)) + 1)
+                Some(self.block_size.blocks_for(reach(window.saturating_sub(1))) + 1)
             }
             AttentionKind::ChunkedLocal { chunk } => {
                 let starts_inside_a_block = !chunk.is_multiple_of(self.block_size.get());

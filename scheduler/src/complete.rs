@@ -2,8 +2,8 @@
 
 use kvblock::{SeqId, TokenId};
 
-use crate::plan::StepPlan;
-use crate::request::Finished;
+use crate::plan::{BlockOp, StepPlan};
+use crate::request::{FinishReason, Finished};
 use crate::scheduler::Scheduler;
 
 impl Scheduler {
@@ -38,6 +38,31 @@ impl Scheduler {
         }
         let rows = plan.sample_rows.iter().zip(verified);
         rows.filter_map(|(row, tokens)| self.accept(row.seq, tokens)).collect()
+    }
+
+    /// Reports that a step did not run, or not to its end. Its sequences end as [`FinishReason::Failed`], those of its
+    /// loads too: they may have hit blocks that the step should have written. Nothing of these stays findable, and what
+    /// should have been saved to host blocks is recomputed.
+    ///
+    /// # Panics
+    /// When `plan` is not the step in flight.
+    pub fn fail_step(&mut self, plan: &StepPlan) -> Vec<Finished> {
+        assert!(plan.slices.is_empty() || self.in_flight == Some(plan.step), "steps fail in order");
+        self.in_flight = None;
+        for seq in &plan.preempted {
+            self.forget_saved(*seq);
+        }
+        for slice in plan.slices.iter().filter(|slice| self.seqs.contains_key(&slice.seq)) {
+            self.cache.uncache_from(slice.seq, slice.start);
+        }
+        let destination = |op: &BlockOp| match *op {
+            BlockOp::Copy(copy) => Some(copy.destination),
+            BlockOp::SwapIn { device, .. } => Some(device),
+            BlockOp::SwapOut { .. } => None,
+        };
+        self.cache.evict_blocks(plan.block_ops.iter().filter_map(destination));
+        let failed = plan.slices.iter().map(|slice| slice.seq).chain(plan.loads.iter().map(|load| load.seq));
+        failed.flat_map(|seq| self.finish(seq, FinishReason::Failed)).collect()
     }
 
     /// Confirms `tokens` and forgets the other drafts.

@@ -27,7 +27,7 @@ pub enum Preemption {
 
 /// Limits and policies of a [`Scheduler`](crate::Scheduler).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct SchedulerConfig {
     /// Most tokens that one step computes.
     pub max_num_batched_tokens: u32,

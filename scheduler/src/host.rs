@@ -58,6 +58,15 @@ impl Scheduler {
         Some((saved, ops))
     }
 
+    /// Lets a preempted sequence be recomputed instead of swapped in.
+    pub(crate) fn forget_saved(&mut self, seq: SeqId) {
+        let Some(found) = self.seqs.get_mut(&seq) else { return };
+        if let Some(saved) = found.saved.take() {
+            found.restart();
+            self.host.release(&saved);
+        }
+    }
+
     /// Gives `seq` fresh blocks for what was saved, if it can then go on to `num_tokens` tokens.
     pub(crate) fn swap_in(&mut self, seq: SeqId, num_tokens: u32) -> Result<Vec<BlockOp>, AllocError> {
         let Some(saved) = self.sequence_mut(seq).saved.take() else { return Ok(Vec::new()) };

@@ -122,6 +122,9 @@ pub struct Load {
 /// Decode slices come first. A slice reads only blocks that earlier steps, earlier slices or itself wrote; a slice may
 /// read what an earlier one writes in the same step (two equal prompts admitted at once), so either run slices in order
 /// or write each layer's keys and values before its attention.
+///
+/// Blocks become findable when the plan is made: after a failure, report it to
+/// [`fail_step`](crate::Scheduler::fail_step) instead of completing the step.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct StepPlan {
     /// Number of the step, from 0.

@@ -58,7 +58,7 @@ impl Scheduler {
             // finds whatever of it is usable.
             self.cache.free(seq);
             let found = self.sequence_mut(seq);
-            found.computed = 0;
+            found.restart();
             found.request.external_tokens = 0; // It would fail again.
         }
     }
@@ -72,7 +72,7 @@ impl Scheduler {
         };
         let Some(&victim) = self.waiting.iter().skip(first).rev().find(holds) else { return false };
         self.cache.free(victim);
-        self.sequence_mut(victim).computed = 0;
+        self.sequence_mut(victim).restart();
         true
     }
 }

@@ -94,6 +94,12 @@ impl Sequence {
         Slice { seq: self.id, start: self.computed, len, samples, kind }
     }
 
+    /// Forgets what is computed, after the blocks were given up.
+    pub(crate) fn restart(&mut self) {
+        self.computed = 0;
+        self.prefill_until = self.num_tokens;
+    }
+
     /// Replaces the draft tokens. Only a sequence that feeds back its last token can have some; they are cut to what
     /// the output limit leaves beside the token that is sampled anyway.
     pub(crate) fn set_drafts(&mut self, drafts: &[TokenId], max_drafts: u32) -> u32 {

@@ -217,8 +217,7 @@ impl Scheduler {
             seq.computed = computed;
             round.block_ops.extend(ops);
         } else {
-            seq.computed = 0;
-            seq.prefill_until = seq.num_tokens;
+            seq.restart();
         }
         self.num_preemptions += 1;
         round.preempted.push(victim);
