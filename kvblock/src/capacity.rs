@@ -33,8 +33,8 @@ impl CacheLayout {
         if needed == 0 { 0.0 } else { f64::from(num_blocks) / needed as f64 }
     }
 
-    /// The largest length up to `limits.max_model_len` of which one sequence fits in `available_bytes`. O(log length ·
-    /// groups).
+    /// The largest length up to `limits.max_model_len` of which one sequence fits in `available_bytes`. O(log
+    /// length · groups).
     ///
     /// # Errors
     /// [`CapacityError::NothingFits`] when not even one token does.

@@ -65,7 +65,7 @@ pub enum ConfigError {
     },
     /// Chunked local attention finds hits at block granularity only.
     #[error(
-        "group {group}: chunked local attention with block size {block_size}, alignment of the hybrid is {alignment}"
+        "group {group}: chunked local attention with blocks of {block_size} tokens, hits are multiples of {alignment}"
     )]
     ChunkedAlignment {
         /// Index of the group.

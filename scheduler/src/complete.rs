@@ -7,8 +7,8 @@ use crate::request::{FinishReason, Finished};
 use crate::scheduler::Scheduler;
 
 impl Scheduler {
-    /// Reports the tokens that a step sampled, one for each of [`StepPlan::sample_rows`]. Returns the sequences that
-    /// ended with them. Rows of sequences that were aborted meanwhile are ignored.
+    /// Reports the tokens that a step sampled, one for each of [`StepPlan::sample_rows`]. Returns the
+    /// sequences that ended with them. Rows of sequences that were aborted meanwhile are ignored.
     ///
     /// # Panics
     /// When `plan` is not the step in flight, or the number of tokens is wrong.
@@ -17,9 +17,9 @@ impl Scheduler {
         self.complete_drafts(plan, &verified)
     }
 
-    /// Like [`complete`](Self::complete) after a step with draft tokens: for each row, the drafts that the model agreed
-    /// with, in order, then the token it sampled after them. So a row has between one token and one more than its
-    /// slice has drafts; the KV of rejected drafts is forgotten.
+    /// Like [`complete`](Self::complete) after a step with draft tokens: for each row, the drafts that the
+    /// model agreed with, in order, then the token it sampled after them. So a row has between one token and
+    /// one more than its slice has drafts; the KV of rejected drafts is forgotten.
     ///
     /// # Panics
     /// Also when a row has no token, or more than the drafts allow.
@@ -32,7 +32,8 @@ impl Scheduler {
         assert_eq!(rows, reported, "step {} samples {rows} rows, {reported} reported", plan.step);
         self.in_flight = None;
 
-        // Before any sequence ends: a parent that ends with its first token still has the blocks its samples share.
+        // Before any sequence ends: a parent that ends with its first token still has the blocks its samples
+        // share.
         for slice in plan.slices.iter().filter(|slice| slice.samples) {
             self.start_samples(slice.seq);
         }
@@ -40,9 +41,9 @@ impl Scheduler {
         rows.filter_map(|(row, tokens)| self.accept(row.seq, tokens)).collect()
     }
 
-    /// Reports that a step did not run, or not to its end. Its sequences end as [`FinishReason::Failed`], those of its
-    /// loads too: they may have hit blocks that the step should have written. Nothing of these stays findable, and what
-    /// should have been saved to host blocks is recomputed.
+    /// Reports that a step did not run, or not to its end. Its sequences end as [`FinishReason::Failed`],
+    /// those of its loads too: they may have hit blocks that the step should have written. Nothing of these
+    /// stays findable, and what should have been saved to host blocks is recomputed.
     ///
     /// # Panics
     /// When `plan` is not the step in flight.

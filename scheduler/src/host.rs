@@ -29,8 +29,8 @@ impl HostPool {
 }
 
 impl Scheduler {
-    /// Saves the blocks of the tokens that `seq` has computed. `None`, and nothing changed, when the host has too few
-    /// blocks, or there is nothing to save.
+    /// Saves the blocks of the tokens that `seq` has computed. `None`, and nothing changed, when the host has
+    /// too few blocks, or there is nothing to save.
     pub(crate) fn swap_out(&mut self, seq: SeqId, computed: u32) -> Option<(SavedTables, Vec<BlockOp>)> {
         // Else blocks out of reach would be saved, and would need room when they come back.
         self.cache.remove_skipped(seq, computed);

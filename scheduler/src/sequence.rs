@@ -100,8 +100,8 @@ impl Sequence {
         self.prefill_until = self.num_tokens;
     }
 
-    /// Replaces the draft tokens. Only a sequence that feeds back its last token can have some; they are cut to what
-    /// the output limit leaves beside the token that is sampled anyway.
+    /// Replaces the draft tokens. Only a sequence that feeds back its last token can have some; they are cut
+    /// to what the output limit leaves beside the token that is sampled anyway.
     pub(crate) fn set_drafts(&mut self, drafts: &[TokenId], max_drafts: u32) -> u32 {
         self.drop_drafts();
         let output = self.num_tokens - self.prompt_len;

@@ -1,5 +1,5 @@
-//! A request's output does not depend on its company: whatever is batched, cut, hit, evicted, preempted or forked, every
-//! sequence gets the tokens it would get alone, and every admitted request finishes.
+//! A request's output does not depend on its company: whatever is batched, cut, hit, evicted, preempted or
+//! forked, every sequence gets the tokens it would get alone, and every admitted request finishes.
 
 mod support;
 

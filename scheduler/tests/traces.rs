@@ -1,7 +1,7 @@
 //! Timelines of plans: a row a sequence, a column a step.
 //!
-//! `P8` computes 8 prefill tokens, `D1` decodes, `+4` found 4 tokens in the prefix cache (or brought them back), `x` was
-//! preempted, `L` waits for a load, `.` waits, `$` ended with this step.
+//! `P8` computes 8 prefill tokens, `D1` decodes, `+4` found 4 tokens in the prefix cache (or brought them
+//! back), `x` was preempted, `L` waits for a load, `.` waits, `$` ended with this step.
 
 mod support;
 
