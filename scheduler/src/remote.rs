@@ -58,9 +58,7 @@ impl Scheduler {
             // Groups with a window have blocks for the end of the load only, so the sequence starts over: a
             // lookup finds whatever of it is usable.
             self.cache.free(seq);
-            let found = self.sequence_mut(seq);
-            found.restart();
-            found.request.external_tokens = 0; // It would fail again.
+            self.sequence_mut(seq).restart();
         }
     }
 

@@ -24,7 +24,7 @@ pub struct Request {
     /// What separates equal prompts in the prefix cache.
     pub extra_keys: ExtraKeys,
     /// Leading prompt tokens whose KV a lower tier or another engine can deliver. What of them is not in the
-    /// prefix cache is loaded while the request waits ([`StepPlan::loads`](crate::StepPlan::loads)).
+    /// prefix cache is loaded once, while the request waits ([`StepPlan::loads`](crate::StepPlan::loads)).
     pub external_tokens: u32,
     /// Compute the whole prompt, without lookup or load, for example because log probabilities of all its
     /// tokens are wanted.

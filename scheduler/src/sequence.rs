@@ -94,8 +94,10 @@ impl Sequence {
         Slice { seq: self.id, start: self.computed, len, samples, kind }
     }
 
-    /// Forgets what is computed, after the blocks were given up.
+    /// Forgets what is computed, after the blocks were given up. It is not loaded again: blocks that wait for
+    /// a load cannot be taken back, so repeated loads could keep another sequence from ever getting on.
     pub(crate) fn restart(&mut self) {
+        self.request.external_tokens = 0;
         self.computed = 0;
         self.prefill_until = self.num_tokens;
     }
