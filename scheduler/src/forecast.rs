@@ -37,7 +37,7 @@ impl Scheduler {
         let expected = |seq: &SeqId, num_hit: u32| {
             let found = self.sequence(*seq);
             let left = found.num_tokens - found.computed - num_hit;
-            Expected { seq: *seq, left: left.max(1), seats: 1 + found.pending_samples.len() }
+            Expected { seq: *seq, left: left.max(1), seats: found.num_seats() }
         };
         let mut running: Vec<Expected> = self.running.iter().map(|seq| expected(seq, 0)).collect();
         let ready = self.waiting.iter().filter(|seq| self.sequence(**seq).phase != Phase::WaitingForRemoteKv);

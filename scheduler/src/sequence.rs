@@ -79,6 +79,11 @@ impl Sequence {
         Self { id: child, pending_samples: Vec::new(), ..self.clone() }
     }
 
+    /// Itself and the samples that will join it.
+    pub(crate) fn num_seats(&self) -> usize {
+        1 + self.pending_samples.len()
+    }
+
     pub(crate) fn content(&self) -> SeqContent<'_> {
         SeqContent {
             tokens: &self.tokens[..self.num_tokens as usize],

@@ -11,6 +11,8 @@ use crate::sequence::Phase;
 #[derive(Default)]
 struct Round {
     budget: u32,
+    /// Running sequences and the samples that will join them.
+    seats: usize,
     /// In the order of scheduling.
     slices: Vec<Slice>,
     block_ops: Vec<BlockOp>,
@@ -82,6 +84,7 @@ impl Scheduler {
     }
 
     fn schedule_waiting(&mut self, round: &mut Round) {
+        round.seats = self.running.iter().map(|seq| self.sequence(*seq).num_seats()).sum();
         let mut index = 0;
         while round.budget > 0 && index < self.waiting.len() {
             let seq = self.waiting[index];
@@ -104,8 +107,8 @@ impl Scheduler {
         if self.sequence(seq).phase == Phase::WaitingForRemoteKv {
             return Outcome::SetAside;
         }
-        let seats = 1 + self.sequence(seq).pending_samples.len();
-        if self.num_seats() + num_loading + seats > self.config.max_num_seqs as usize {
+        let seats = self.sequence(seq).num_seats();
+        if round.seats + num_loading + seats > self.config.max_num_seqs as usize {
             return Outcome::NoRoom;
         }
         let hit = self.lookup(seq);
@@ -177,6 +180,7 @@ impl Scheduler {
         self.running.push(seq);
         let found = self.sequence_mut(seq);
         let resumed = found.phase == Phase::Preempted;
+        round.seats += found.num_seats();
         found.phase = Phase::Running;
         found.computed += num_hit;
         let cached_tokens = found.computed;
@@ -226,11 +230,6 @@ impl Scheduler {
         self.num_preemptions += 1;
         round.preempted.push(victim);
         self.enqueue(seq, Enqueue::Front);
-    }
-
-    /// Running sequences and the samples that will join them.
-    fn num_seats(&self) -> usize {
-        self.running.iter().map(|seq| 1 + self.sequence(*seq).pending_samples.len()).sum()
     }
 
     fn finish_plan(&mut self, round: Round) -> StepPlan {
