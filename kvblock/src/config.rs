@@ -93,11 +93,14 @@ impl KvCacheConfig {
             if empty {
                 return Err(ConfigError::EmptyWindow { group: index });
             }
-            if let PageLayout::Latent { compress_ratio, .. } = group.spec.layout {
-                let block_size = group.spec.block_size.get();
-                if !block_size.is_multiple_of(compress_ratio) {
-                    return Err(ConfigError::CompressRatio { group: index, block_size, compress_ratio });
-                }
+            let block_size = group.spec.block_size.get();
+            if self.num_blocks.checked_mul(block_size).is_none() {
+                return Err(ConfigError::TooManySlots { num_blocks: self.num_blocks, block_size });
+            }
+            if let PageLayout::Latent { compress_ratio, .. } = group.spec.layout
+                && !block_size.is_multiple_of(compress_ratio)
+            {
+                return Err(ConfigError::CompressRatio { group: index, block_size, compress_ratio });
             }
         }
         Ok(())

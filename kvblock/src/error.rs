@@ -31,6 +31,14 @@ pub enum ConfigError {
         /// Blocks configured.
         num_blocks: u32,
     },
+    /// Slots are u32.
+    #[error("{num_blocks} blocks of {block_size} tokens, more slots than 32 bits count")]
+    TooManySlots {
+        /// Blocks configured.
+        num_blocks: u32,
+        /// Tokens a block of some group.
+        block_size: u32,
+    },
     /// No layer needs a cache.
     #[error("no cache group")]
     NoGroups,

@@ -243,6 +243,7 @@ fn capacity() {
     assert_eq!(layout.bytes_per_block(), 4 * 65536);
     let memory = 11 * 4 * 65536;
     assert_eq!(layout.check_memory(memory, limits), Ok(11), "10 blocks and the null block");
+    assert_eq!(layout.num_blocks(u64::MAX), u32::MAX / 16, "slots are u32");
     assert!((layout.max_concurrency(25, limits) - 2.5).abs() < 1e-12);
     let expected = CapacityError::TooLong {
         max_model_len: 160,

@@ -190,10 +190,13 @@ fn groups_agree() {
 }
 
 #[test]
-fn chunked_attention_refuses_what_it_cannot_do() {
+fn a_cache_refuses_what_it_cannot_do() {
     let chunked = (AttentionKind::ChunkedLocal { chunk: 16 }, 4);
     let error = |groups: Groups, eagle: &[usize]| KvCache::new(&config(&groups, eagle)).unwrap_err();
     assert_eq!(error(vec![chunked], &[0]), ConfigError::ChunkedEagle { group: 0 });
+    let huge = KvCacheConfig { num_blocks: u32::MAX / 4 + 1, ..config(&vec![chunked], &[]) };
+    let expected = ConfigError::TooManySlots { num_blocks: huge.num_blocks, block_size: 4 };
+    assert_eq!(KvCache::new(&huge).unwrap_err(), expected);
     let expected = ConfigError::ChunkedAlignment { group: 1, block_size: 4, alignment: 8 };
     assert_eq!(error(vec![(AttentionKind::FULL, 8), chunked], &[]), expected);
 }

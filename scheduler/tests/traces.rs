@@ -10,7 +10,8 @@ use std::fmt::Write;
 
 use kvblock::{AttentionKind, KvCacheConfig, SeqId};
 use scheduler::{
-    BlockOp, Phase, Policy, Preemption, Request, Scheduler, SchedulerConfig, SliceKind, StepPlan,
+    BlockOp, FinishReason, Phase, Policy, Preemption, Request, Scheduler, SchedulerConfig, SliceKind,
+    StepPlan,
 };
 use support::{Memory, cache_config, checked_step};
 
@@ -203,18 +204,43 @@ fn the_latest_sequence_is_swapped_out_and_back() {
 }
 
 #[test]
+fn a_failed_swap_in_leaves_nothing_to_find() {
+    let preemption = Preemption::Swap { num_host_blocks: 4 };
+    let mut trace = Trace::new(SchedulerConfig { preemption, ..SchedulerConfig::new(16, 4) }, 6, &FULL);
+    trace.add(0, 7, 6);
+    let victim = trace.add(0, 7, 6);
+    let prompt = trace.scheduler.tokens(victim).to_vec();
+    let plan = loop {
+        let plan = trace.scheduler.step();
+        if plan.block_ops.iter().any(|op| matches!(op, BlockOp::SwapIn { .. })) {
+            break plan;
+        }
+        let verified = trace.memory.run(&trace.scheduler, &FULL, &plan);
+        trace.scheduler.complete_drafts(&plan, &verified.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    };
+    let failed = trace.scheduler.fail_step(&plan);
+    assert_eq!((failed[0].seq, failed[0].reason), (victim, FinishReason::Failed));
+    let again = trace.request(Request::new(prompt, 1));
+    assert_eq!(trace.step().slices[0].start, 0);
+    assert_eq!(trace.scheduler.phase(again), None);
+}
+
+#[test]
 fn the_least_important_sequence_is_preempted() {
     let config = SchedulerConfig { policy: Policy::Priority, ..SchedulerConfig::new(16, 4) };
     let mut trace = Trace::new(config, 8, &FULL);
     for priority in [5, 1, 2] {
         let start = u32::try_from(priority).unwrap() * 20;
         trace.request(Request { priority, ..Request::new((start..start + 6).collect(), 6) });
+        if priority == 5 {
+            trace.step();
+        }
     }
     // The victim comes before the others in the order of service; both of them still decode in that step.
     insta::assert_snapshot!(trace.finish(), @r"
-    q0 |P4|P2|D1|x |. |.  |+4P4|D1|D1|D1$|
-    q1 |P6|D1|D1|D1|D1|D1$|    |  |  |   |
-    q2 |P6|D1|D1|D1|D1|D1$|    |  |  |   |
+    q0 |P6|D1|D1|D1|x |. |.  |+4P6|D1$|
+    q1 |  |P6|D1|D1|D1|D1|D1$|    |   |
+    q2 |  |P6|D1|D1|D1|D1|D1$|    |   |
     ");
 }
 
