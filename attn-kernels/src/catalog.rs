@@ -27,6 +27,7 @@ pub const MODULES: Modules = modules![
 pub fn catalog() -> Vec<&'static Kernel> {
     vec![
         &kernel::cache_write::KERNEL,
+        &kernel::copy_blocks::KERNEL,
         &kernel::lse_merge::KERNEL,
         &kernel::paged_decode::KERNEL,
         &kernel::paged_prefill::KERNEL,

@@ -2,6 +2,7 @@
 //! stem as its `.wgsl` file and its CPU reference.
 
 pub mod cache_write;
+pub mod copy_blocks;
 pub mod lse_merge;
 pub mod paged_decode;
 pub mod paged_prefill;

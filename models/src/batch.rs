@@ -25,18 +25,25 @@ pub struct Slice<'a> {
     pub table: &'a [BlockId],
     /// Prefill or decode.
     pub phase: Phase,
-    /// Draw a token after the last row.
-    pub sample: Option<Spec>,
     /// Score these targets after the rows: `targets[i]` is the token that follows `tokens[i]`; may be shorter.
     pub targets: &'a [u32],
     /// Hand back the logits of the last rows, this many.
     pub logits: usize,
 }
 
+/// One token to draw after a step; several may follow one slice.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Sample {
+    /// The slice after whose last row it is drawn.
+    pub slice: usize,
+    /// How.
+    pub spec: Spec,
+}
+
 /// Results of a step, in the order of its slices.
 #[derive(Clone, Debug, Default)]
 pub struct StepOutput {
-    /// One id for each slice that samples.
+    /// One id for each sample.
     pub sampled: Vec<u32>,
     /// Negative log likelihoods in nats, one a target.
     pub nll: Vec<f32>,

@@ -7,9 +7,11 @@ mod load;
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
+use attn_kernels::kernel::copy_blocks::{self, CopyBlocksParams};
 use attn_kernels::kernel::{KvDtype, paged_prefill::KeyLoads};
+use kvblock::BlockId;
 
-use crate::batch::{Slice, StepOutput};
+use crate::batch::{Sample, Slice, StepOutput};
 use crate::kernel::{embed, log_prob, matmul::Epilogue, rms_norm, sample};
 use crate::matrix::{Kernels, Matrix, Product};
 use crate::{DecoderConfig, KvPool, ModelError};
@@ -27,7 +29,7 @@ pub struct DecoderOptions {
     pub num_blocks: u32,
     /// Most rows of one step.
     pub max_rows: u32,
-    /// Most sequences of one step.
+    /// Most samples of one step.
     pub max_seqs: u32,
     /// One order of arithmetic for a row whatever its phase: decode rows go through the prefill kernel.
     pub reproducible: bool,
@@ -59,6 +61,7 @@ struct Pipelines {
     norm_gather: Arc<Pipeline>,
     rope: Arc<Pipeline>,
     cache_write: Arc<Pipeline>,
+    copy_blocks: Arc<Pipeline>,
     decode: Arc<Pipeline>,
     reduce: Arc<Pipeline>,
     prefill: Arc<Pipeline>,
@@ -134,15 +137,15 @@ impl Decoder {
         &self.gpu
     }
 
-    /// Runs one step and waits for what it samples.
+    /// Runs one step and waits for what it draws.
     ///
     /// # Errors
     /// Token ids outside the vocabulary, and what the device reports.
     ///
     /// # Panics
-    /// When the slices have more rows or sequences than the decoder was built for, or a table is too short.
-    pub fn step(&mut self, slices: &[Slice<'_>]) -> Result<StepOutput, ModelError> {
-        let plan = inputs::plan(&self.config, &self.options, slices)?;
+    /// When there are more rows or samples than the decoder was built for, or a table is too short.
+    pub fn step(&mut self, slices: &[Slice<'_>], samples: &[Sample]) -> Result<StepOutput, ModelError> {
+        let plan = inputs::plan(&self.config, &self.options, slices, samples)?;
         self.inputs.write(&self.gpu, &plan)?;
         self.activations.fit_partials(&self.gpu, &self.config, &plan)?;
         let mut pass = Pass::new("step");
@@ -158,6 +161,34 @@ impl Decoder {
             }
         }
         self.finish(pass, &plan)
+    }
+
+    /// Copies blocks in every layer, before the next step: `(source, destination)` pairs of which no destination is a
+    /// source.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn copy_blocks(&mut self, pairs: &[(BlockId, BlockId)]) -> Result<(), ModelError> {
+        let pairs: Vec<[u32; 2]> = pairs.iter().map(|(from, to)| [from.get(), to.get()]).collect();
+        let shape = *self.kv.shape();
+        let params =
+            CopyBlocksParams { block_quads: copy_blocks::block_quads(&shape), pad0: 0, pad1: 0, pad2: 0 };
+        for some in pairs.chunks(65_535) {
+            let list = self.gpu.upload("copies", some)?;
+            let count = u32::try_from(some.len()).expect("at most 65,535");
+            let mut pass = Pass::new("copy_blocks");
+            for layer in 0..self.layers.len() {
+                let (k, v) = self.kv.layer(layer);
+                for cache in [k, v] {
+                    let bindings = [(&list).into(), cache.into()];
+                    let grid = copy_blocks::grid(&shape, count);
+                    pass.dispatch(&self.pipelines.copy_blocks, &params, &bindings, grid);
+                }
+            }
+            self.gpu.submit(pass)?.wait()?;
+            self.gpu.forget_bind_groups();
+        }
+        Ok(())
     }
 
     fn embed(&mut self, pass: &mut Pass, rows: u32) {

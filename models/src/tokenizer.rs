@@ -37,6 +37,9 @@ impl Tokenizer {
     /// Token ids of `text`. Special tokens that are spelled out in it become their ids; `add_special` also adds what
     /// the model expects around a text (a chat template has already written it).
     ///
+    /// Bytes that a byte-level vocabulary lacks are dropped, as `transformers` drops them: SmolLM2's has no token for
+    /// a few control characters and for 0xf1 and 0xf2, which start characters of unassigned planes.
+    ///
     /// # Errors
     /// [`TokenizerError::Encode`].
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {

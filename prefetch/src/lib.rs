@@ -1,1 +1,21 @@
-//! prefetch
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+pub mod cadence;
+pub mod codec;
+pub mod counters;
+pub mod engine;
+pub mod failure;
+pub mod index;
+pub mod plan;
+pub mod policy;
+mod recency;
+pub mod residency;
+pub mod ring;
+pub mod spec;
+pub mod stack;
+pub mod staging;
+pub mod store;
+pub mod stream;
+mod sync;
+pub mod tier;

@@ -1,1 +1,26 @@
-//! sparse-select
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "tests count small things"))]
+
+pub mod attention;
+pub mod certificate;
+pub mod digest;
+mod error;
+pub mod heads;
+pub mod measure;
+pub mod policy;
+mod registry;
+mod rng;
+mod run;
+mod selection;
+mod spec;
+pub mod topk;
+pub mod xattn;
+
+pub use error::{SelectError, SpecError};
+pub use heads::Heads;
+pub use policy::{Input, Policy, Stage, Support};
+pub use registry::{Build, Entry, Registry, build};
+pub use run::{Outcome, RunError, select};
+pub use selection::{Selection, Strip};
+pub use spec::{Key, Params, Spec};

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use xtask::cli::{Cli, Command};
-use xtask::{ci, doctor, test};
+use xtask::{ci, doctor, generate, score, test};
 
 fn main() -> ExitCode {
     match run(Cli::read().command) {
@@ -21,6 +21,8 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Test(args) => test::run(&args),
         Command::Ci => ci::run(),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Generate(args) => generate::run(&args),
+        Command::Score(args) => score::run(&args),
         other => bail!("this tree cannot do this yet: {other:?}"),
     }
 }

@@ -105,7 +105,10 @@ impl Rope {
     }
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
-        positive("rope theta", self.theta)?;
+        if !(self.theta.is_finite() && self.theta > 1.0) {
+            let value = self.theta.to_string();
+            return Err(ConfigError::Invalid { field: "rope theta", value, rule: "finite and over 1" });
+        }
         match &self.scaling {
             RopeScaling::None => Ok(()),
             RopeScaling::Linear { factor } => positive("rope factor", *factor),
@@ -123,9 +126,7 @@ impl Rope {
                 positive("rope original context", original_context)?;
                 positive("rope beta_fast", beta_fast)?;
                 positive("rope beta_slow", beta_slow)?;
-                positive("rope attention factor", attention_factor)?;
-                // ln(theta) divides.
-                positive("rope theta - 1 under YaRN", self.theta - 1.0)
+                positive("rope attention factor", attention_factor)
             }
             RopeScaling::Factors(factors) => {
                 if factors.len() != self.rotary_dims as usize / 2 {

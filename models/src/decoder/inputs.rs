@@ -4,7 +4,7 @@ use attn_kernels::gpu::{Buf, Gpu};
 use attn_kernels::kernel::{paged_decode::PARTITION, paged_prefill::TILE_ROWS};
 
 use super::DecoderOptions;
-use crate::batch::{Phase, Slice};
+use crate::batch::{Phase, Sample, Slice};
 use crate::kernel::sample::Spec;
 use crate::{DecoderConfig, ModelError};
 
@@ -50,11 +50,12 @@ pub(super) fn plan(
     config: &DecoderConfig,
     options: &DecoderOptions,
     slices: &[Slice<'_>],
+    samples: &[Sample],
 ) -> Result<Plan, ModelError> {
     let mut plan = Plan { logits_from: usize::MAX, ..Plan::default() };
     let turns = config.rope.inv_freq();
     let factor = config.rope.attention_factor();
-    let mut sampled_rows = Vec::new();
+    let mut last_rows = Vec::with_capacity(slices.len());
     for slice in slices {
         let table = u32_of(plan.tables.len());
         plan.tables.extend(slice.table.iter().map(|b| b.get()));
@@ -70,14 +71,16 @@ pub(super) fn plan(
                 [cos * factor, sin * factor].map(narrow)
             }));
         }
-        push_outputs(&mut plan, slice, &mut sampled_rows);
+        push_scored(&mut plan, slice);
         plan.rows += u32_of(slice.tokens.len());
+        last_rows.push(plan.rows - 1);
         plan.longest = plan.longest.max(slice.first + u32_of(slice.tokens.len()));
     }
-    plan.gather.append(&mut sampled_rows);
+    plan.gather.extend(samples.iter().map(|s| last_rows[s.slice]));
+    plan.specs.extend(samples.iter().map(|s| s.spec));
     assert!(plan.rows <= options.max_rows, "{} rows in a step of at most {}", plan.rows, options.max_rows);
     let most = options.max_seqs as usize;
-    assert!(slices.len() <= most, "{} sequences in a step of at most {most}", slices.len());
+    assert!(samples.len() <= most, "{} samples in a step of at most {most}", samples.len());
     Ok(plan)
 }
 
@@ -98,7 +101,7 @@ fn push_rows(plan: &mut Plan, slice: &Slice<'_>, table: u32, options: &DecoderOp
 }
 
 /// Rows whose logits are wanted.
-fn push_outputs(plan: &mut Plan, slice: &Slice<'_>, sampled_rows: &mut Vec<u32>) {
+fn push_scored(plan: &mut Plan, slice: &Slice<'_>) {
     let rows = slice.tokens.len();
     let logits_from = rows - slice.logits.min(rows);
     let scored = if slice.logits > 0 { rows } else { slice.targets.len() };
@@ -108,10 +111,6 @@ fn push_outputs(plan: &mut Plan, slice: &Slice<'_>, sampled_rows: &mut Vec<u32>)
             plan.logits_from = plan.scored.len();
         }
         plan.scored.push(slice.targets.get(i).copied());
-    }
-    if let Some(spec) = slice.sample {
-        sampled_rows.push(plan.rows + u32_of(rows) - 1);
-        plan.specs.push(spec);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu};
-use attn_kernels::kernel::{KvShape, cache_write, paged_decode, paged_prefill, paged_reduce};
+use attn_kernels::kernel::{KvShape, cache_write, copy_blocks, paged_decode, paged_prefill, paged_reduce};
 
 use super::inputs::Inputs;
 use super::layer::Layer;
@@ -158,6 +158,7 @@ fn pipelines(
         norm_gather: gpu.pipeline(&rms_norm::variant(true))?,
         rope: gpu.pipeline(&rope::variant(config.head_dim, config.rope.interleaved))?,
         cache_write: gpu.pipeline(&cache_write::variant(shape))?,
+        copy_blocks: gpu.pipeline(&copy_blocks::variant())?,
         decode: gpu.pipeline(&paged_decode::variant(shape, config.num_heads))?,
         reduce: gpu.pipeline(&paged_reduce::variant(shape))?,
         prefill: gpu.pipeline(&paged_prefill::variant(shape, config.num_heads, key_loads))?,

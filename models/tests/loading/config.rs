@@ -2,10 +2,11 @@
 
 use insta::{assert_debug_snapshot, assert_snapshot};
 use models::{DecoderConfig, Family, Gguf, RopeScaling};
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::{
-    fixture,
+    cases, fixture,
     gguf_writer::{GgufWriter, f32_value, str_value, u32_value, value},
 };
 
@@ -169,7 +170,7 @@ fn names_fields_that_make_no_sense() {
     assert_snapshot!(error("llama", json!({ "rms_norm_eps": -1.0 })), @"rms_norm_eps is -1, it must be finite and not negative");
     assert_snapshot!(error("llama", json!({ "eos_token_id": [2, 100] })), @"eos id is 100, it must be less than vocab_size");
     assert_snapshot!(error("llama", json!({ "eos_token_id": "</s>" })), @r#"eos_token_id is "</s>", not a token id or a list of them"#);
-    assert_snapshot!(error("llama", json!({ "rope_theta": 0.0 })), @"rope theta is 0, it must be finite and over 0");
+    assert_snapshot!(error("llama", json!({ "rope_theta": 0.0 })), @"rope theta is 0, it must be finite and over 1");
     assert_snapshot!(error("llama", json!({ "rope_scaling": { "rope_type": "llama3", "factor": 8.0 } })), @"low_freq_factor is missing");
     assert_snapshot!(DecoderConfig::from_hf_json("[]", None).unwrap_err(), @"the configuration is not a JSON object: invalid type: sequence, expected a map at line 1 column 0");
 }
@@ -294,4 +295,46 @@ fn gguf_defects_are_named() {
     missing.metadata.retain(|(key, _)| key != "llama.context_length");
     assert_snapshot!(from_gguf(&missing).unwrap_err(), @"metadata llama.context_length is missing");
     assert_snapshot!(from_gguf(&GgufWriter::empty()).unwrap_err(), @"metadata general.architecture is missing");
+}
+
+proptest! {
+    #![proptest_config(cases(256))]
+
+    #[test]
+    fn mutated_metadata_never_panics(
+        edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6), scaling in 0_usize..3
+    ) {
+        let mut writer = gguf("llama");
+        writer.set("llama.rope.dimension_count", u32_value(16)).set("llama.rope.freq_base", f32_value(5e5));
+        if scaling > 0 {
+            let kind = ["linear", "yarn"][scaling - 1];
+            writer.set("llama.rope.scaling.type", str_value(kind));
+            writer.set("llama.rope.scaling.factor", f32_value(4.0));
+        }
+        let mut bytes = writer.bytes();
+        let header = bytes.len() - writer.data.len();
+        for (at, byte) in edits {
+            bytes[at.index(header)] = byte;
+        }
+        if let Ok(file) = Gguf::from_bytes(bytes)
+            && let Ok(config) = DecoderConfig::from_gguf(&file)
+        {
+            let freqs = config.rope.inv_freq();
+            prop_assert_eq!(freqs.len(), config.rope.rotary_dims as usize / 2);
+            prop_assert!(freqs.iter().all(|freq| freq.is_finite()), "{:?}: {freqs:?}", config.rope);
+        }
+    }
+
+    #[test]
+    fn odd_json_values_never_panic(field in 0_usize..12, value in prop_oneof![
+        any::<u64>().prop_map(Value::from), any::<f64>().prop_map(Value::from), Just(json!([])), Just(json!({})),
+        Just(json!([[]])), Just(json!("")), Just(json!(true)), Just(Value::Null),
+    ]) {
+        let mut config = base("qwen3");
+        let key = config.as_object().unwrap().keys().nth(field).unwrap().clone();
+        config[key] = value.clone();
+        let _ = DecoderConfig::from_hf_json(&config.to_string(), Some(&value.to_string()));
+        config["rope_parameters"] = value;
+        let _ = DecoderConfig::from_hf_json(&config.to_string(), None);
+    }
 }

@@ -5,7 +5,7 @@ use models::{Array, Dtype, Gguf, GgufError, Role, Value, WeightSource};
 use proptest::prelude::*;
 
 use crate::{
-    alloc,
+    alloc, cases,
     gguf_writer::{Entry, GgufWriter, array_value, str_value, string, u32_value, value},
 };
 
@@ -168,7 +168,7 @@ fn exercise(bytes: Vec<u8>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(cases(256))]
 
     #[test]
     fn mutated_bytes_never_panic(

@@ -14,6 +14,16 @@ mod tokenizer;
 
 use std::path::PathBuf;
 
+use proptest::prelude::ProptestConfig;
+
+/// `cases` for each property; `PROPTEST_CASES` asks for longer runs.
+fn cases(cases: u32) -> ProptestConfig {
+    match std::env::var_os("PROPTEST_CASES") {
+        Some(_) => ProptestConfig::default(),
+        None => ProptestConfig::with_cases(cases),
+    }
+}
+
 fn fixture(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "tests", "fixtures", name].iter().collect()
 }

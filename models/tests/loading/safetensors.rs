@@ -7,7 +7,7 @@ use models::{Dtype, Role, Safetensors, WeightSource};
 use proptest::prelude::*;
 use safetensors::{Dtype as StDtype, serialize, tensor::TensorView};
 
-use crate::{alloc, fixture};
+use crate::{alloc, cases, fixture};
 
 fn file(tensors: &[(&str, StDtype, &[usize], &[u8])]) -> Vec<u8> {
     let views = tensors
@@ -128,7 +128,7 @@ fn no_truncation_is_taken_for_a_file() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(cases(256))]
 
     #[test]
     fn mutated_bytes_never_panic(

@@ -62,6 +62,21 @@ fn tokenizer_equals_transformers() {
 }
 
 #[test]
+fn characters_without_tokens_are_dropped() {
+    let ids = tokenizer().encode("a\u{4}b", false).unwrap();
+    assert_eq!(tokenizer().decode(&ids, false).unwrap(), "ab");
+    assert_eq!(tokenizer().encode("\u{40000}", false).unwrap().len(), 3);
+}
+
+#[test]
+fn digits_are_cut_off_before_spaces_are_counted() {
+    // GPT-2's rule alone would leave the last space to the word that follows, here a digit.
+    let ids = tokenizer().encode("\n\n  0.", false).unwrap();
+    let tokens: Vec<_> = ids.iter().map(|&id| tokenizer().token(id).unwrap()).collect();
+    assert_eq!(tokens, ["ĊĊĠĠ", "0", "."]);
+}
+
+#[test]
 fn chat_template_gives_the_prompts_of_transformers() {
     let template = ChatTemplate::from_gguf(metadata()).unwrap().unwrap();
     for Chat { user, prompt_ids, greedy_ids, greedy_text } in golden().chat {

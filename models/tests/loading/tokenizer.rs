@@ -5,6 +5,7 @@ use models::{Gguf, Tokenizer};
 use proptest::prelude::*;
 
 use crate::{
+    cases,
     gguf_writer::{GgufWriter, array_value, str_value, string, u32_value, value},
     smollm2::tokenizer,
 };
@@ -171,7 +172,7 @@ fn a_stream_holds_back_half_characters() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(cases(64))]
 
     #[test]
     fn any_text_comes_back(text in "\\PC{0,60}|[ \\t\\n0-9a-zA-Z'é]{0,60}") {
@@ -195,5 +196,21 @@ proptest! {
         let pieces = stream(&tokenizer, &ids, false);
         prop_assert!(pieces.iter().all(|piece| !piece.contains('\u{FFFD}')), "{pieces:?}");
         prop_assert_eq!(pieces.concat(), text);
+    }
+    #[test]
+    fn mutated_metadata_never_panics(
+        edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6)
+    ) {
+        let mut bytes = metadata("llama-bpe", &["a b", "ab c"], &["word"]).bytes();
+        for (at, byte) in edits {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        if let Ok(file) = Gguf::from_bytes(bytes)
+            && let Ok(tokenizer) = Tokenizer::from_gguf(&file)
+        {
+            let ids = tokenizer.encode("<s>abc word 12", true).unwrap();
+            tokenizer.decode(&ids, false).unwrap();
+        }
     }
 }

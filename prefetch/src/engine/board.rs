@@ -1,0 +1,345 @@
+//! The engine without its threads: a pure state machine over tasks, queues and the block cache.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvblock::{BlockHash, SeqId};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::{EngineConfig, SubmitError};
+use crate::plan::Priority;
+use crate::recency::Recency;
+use crate::tier::{TierError, TierKind};
+
+/// Names one submission: the newest generation of a sequence replaces the one before it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct TaskKey {
+    /// The sequence that waits.
+    pub seq: SeqId,
+    /// Rises with each submission of the sequence, for instance the step.
+    pub generation: u64,
+}
+
+/// Work handed to the engine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Submission {
+    /// Name of the task.
+    pub key: TaskKey,
+    /// The step that needs the blocks.
+    pub step: u64,
+    /// Urgency.
+    pub priority: Priority,
+    /// Blocks, most important first. Repeats are loaded once.
+    pub blocks: Vec<BlockHash>,
+}
+
+/// A loaded block and the tier it came from.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The bytes of the whole block.
+    pub bytes: Arc<[u8]>,
+    /// The tier that served it.
+    pub tier: TierKind,
+}
+
+/// How a task ended.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    /// Every block was in the cache when the task ended.
+    Ready {
+        /// Blocks read from tiers, by this task or another one that wanted them at the same time.
+        loaded: u32,
+        /// Blocks that were there already.
+        cached: u32,
+    },
+    /// Some blocks could not be loaded; the others were.
+    Failed(Arc<[BadBlock]>),
+    /// The wait ran out of time; the task goes on. Only [`super::Handle::wait`] returns this.
+    Timeout,
+    /// Cancelled, replaced by a newer generation, displaced by more urgent work, or cut off by a shutdown.
+    Cancelled,
+}
+
+/// A block that could not be loaded.
+#[derive(Clone, Debug)]
+pub struct BadBlock {
+    /// Its position in the submission.
+    pub position: u32,
+    /// Its hash.
+    pub block: BlockHash,
+    /// Why.
+    pub error: Arc<TierError>,
+}
+
+/// A task that has just ended.
+#[derive(Clone, Debug)]
+pub struct Settled {
+    /// The task.
+    pub key: TaskKey,
+    /// How it ended; never [`Outcome::Timeout`].
+    pub outcome: Outcome,
+    /// From its first load to its end; zero when every block was cached.
+    pub transfer: Duration,
+    /// The tier that served the block loaded last.
+    pub last_tier: Option<TierKind>,
+}
+
+#[derive(Debug)]
+struct Task {
+    generation: u64,
+    priority: Priority,
+    blocks: Vec<BlockHash>,
+    /// Blocks before this one were looked up or issued.
+    next: usize,
+    /// Issued blocks that have not come back.
+    outstanding: u32,
+    cached: u32,
+    loaded: u32,
+    bad: Vec<BadBlock>,
+    first_load: Option<Duration>,
+    last_tier: Option<TierKind>,
+}
+
+impl Task {
+    fn is_done(&self) -> bool {
+        self.next == self.blocks.len() && self.outstanding == 0
+    }
+}
+
+/// Tasks, their queues, blocks in flight and the cache of loaded blocks. Time comes in as an argument.
+///
+/// The unit of dispatch is a block: an urgent task overtakes a long one between two blocks. A block that several
+/// tasks want is loaded once.
+#[derive(Debug)]
+pub struct TaskBoard {
+    config: EngineConfig,
+    step: u64,
+    tasks: FxHashMap<SeqId, Task>,
+    /// Tasks with blocks left to issue, by class, oldest first.
+    queues: [VecDeque<SeqId>; Priority::ALL.len()],
+    /// Blocks being loaded, with the tasks that wait for each.
+    loading: FxHashMap<BlockHash, Vec<TaskKey>>,
+    cache: FxHashMap<BlockHash, Arc<[u8]>>,
+    recency: Recency,
+    settled: Vec<Settled>,
+}
+
+impl TaskBoard {
+    /// An empty board at step 0.
+    #[must_use]
+    pub fn new(config: EngineConfig) -> Self {
+        Self {
+            config,
+            step: 0,
+            tasks: FxHashMap::default(),
+            queues: Default::default(),
+            loading: FxHashMap::default(),
+            cache: FxHashMap::default(),
+            recency: Recency::default(),
+            settled: Vec::new(),
+        }
+    }
+
+    /// Says that `step` runs now, which moves the window of `prefetch_ahead`.
+    pub fn advance(&mut self, step: u64) {
+        self.step = step;
+    }
+
+    /// Tasks that have not ended, at most `max_pending_prefetch`.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Blocks in the cache, at most `prefetch_cache_size`.
+    #[must_use]
+    pub fn cached_blocks(&self) -> usize {
+        self.cache.len()
+    }
+
+    /// Queues a task. An older task of the same sequence is cancelled. On a full board the youngest LOW task that has
+    /// not started makes room for work that is more urgent.
+    ///
+    /// # Errors
+    /// [`SubmitError`]; the board is then unchanged.
+    pub fn submit(&mut self, submission: Submission) -> Result<(), SubmitError> {
+        let Submission { key, step, priority, mut blocks } = submission;
+        let latest = self.step.saturating_add(u64::from(self.config.prefetch_ahead));
+        if step > latest {
+            return Err(SubmitError::TooFarAhead { step, latest });
+        }
+        let mut seen = FxHashSet::default();
+        blocks.retain(|block| seen.insert(*block));
+        if blocks.len() > self.config.prefetch_cache_size {
+            return Err(SubmitError::TooLarge {
+                blocks: blocks.len(),
+                blocks_max: self.config.prefetch_cache_size,
+            });
+        }
+        let live = self.tasks.get(&key.seq).map(|task| task.generation);
+        if let Some(live) = live.filter(|&live| live >= key.generation) {
+            return Err(SubmitError::Stale { key, live });
+        }
+        if live.is_none() && self.tasks.len() >= self.config.max_pending_prefetch {
+            let displaced = self.youngest_unstarted_low().filter(|_| priority < Priority::Low);
+            let Some(displaced) = displaced else {
+                return Err(SubmitError::QueueFull { pending_max: self.config.max_pending_prefetch });
+            };
+            self.cancel(displaced);
+        }
+        self.cancel(key.seq);
+        self.queues[priority as usize].push_back(key.seq);
+        self.tasks.insert(
+            key.seq,
+            Task {
+                generation: key.generation,
+                priority,
+                blocks,
+                next: 0,
+                outstanding: 0,
+                cached: 0,
+                loaded: 0,
+                bad: Vec::new(),
+                first_load: None,
+                last_tier: None,
+            },
+        );
+        Ok(())
+    }
+
+    /// The next block to load, or `None` when nothing is left to issue. The caller loads it and calls
+    /// [`Self::finish`]; until then nobody else is handed the same block.
+    pub fn next_load(&mut self, now: Duration) -> Option<BlockHash> {
+        loop {
+            let seq = *self.queues.iter().find_map(VecDeque::front)?;
+            let task = self.tasks.get_mut(&seq).expect("a queued sequence has a task");
+            let Some(&block) = task.blocks.get(task.next) else {
+                self.queues[task.priority as usize].pop_front();
+                self.settle_if_done(seq, now);
+                continue;
+            };
+            task.next += 1;
+            if self.cache.contains_key(&block) {
+                self.recency.touch(block);
+                task.cached += 1;
+                continue;
+            }
+            task.outstanding += 1;
+            task.first_load.get_or_insert(now);
+            let key = TaskKey { seq, generation: task.generation };
+            if let Some(waiting) = self.loading.get_mut(&block) {
+                waiting.push(key);
+                continue;
+            }
+            self.loading.insert(block, vec![key]);
+            return Some(block);
+        }
+    }
+
+    /// Takes the result of a load from [`Self::next_load`]. A block that no live task wants any more is discarded.
+    ///
+    /// # Panics
+    /// When `block` was not being loaded.
+    pub fn finish(&mut self, block: BlockHash, result: Result<Loaded, Arc<TierError>>, now: Duration) {
+        let waiting = self.loading.remove(&block);
+        let waiting = waiting.unwrap_or_else(|| panic!("{block:?} came back but was not being loaded"));
+        let mut wanted = false;
+        for key in waiting {
+            let task = self.tasks.get_mut(&key.seq).filter(|task| task.generation == key.generation);
+            let Some(task) = task else { continue };
+            wanted = true;
+            task.outstanding -= 1;
+            match &result {
+                Ok(loaded) => {
+                    task.loaded += 1;
+                    task.last_tier = Some(loaded.tier);
+                }
+                Err(error) => {
+                    let position =
+                        task.blocks.iter().position(|&b| b == block).expect("it waited for the block");
+                    let position = u32::try_from(position).expect("a task has fewer than 2^32 blocks");
+                    task.bad.push(BadBlock { position, block, error: error.clone() });
+                }
+            }
+            self.settle_if_done(key.seq, now);
+        }
+        if let (true, Ok(loaded)) = (wanted, result) {
+            self.insert(block, loaded.bytes);
+        }
+    }
+
+    /// Cancels the task of a sequence; loads in flight finish and are discarded. False when there is none.
+    pub fn cancel(&mut self, seq: SeqId) -> bool {
+        let Some(task) = self.tasks.remove(&seq) else { return false };
+        self.queues[task.priority as usize].retain(|&queued| queued != seq);
+        self.settled.push(Settled {
+            key: TaskKey { seq, generation: task.generation },
+            outcome: Outcome::Cancelled,
+            transfer: Duration::ZERO,
+            last_tier: None,
+        });
+        true
+    }
+
+    /// Cancels every task.
+    pub fn cancel_all(&mut self) {
+        let mut all: Vec<SeqId> = self.tasks.keys().copied().collect();
+        all.sort_unstable();
+        for seq in all {
+            self.cancel(seq);
+        }
+    }
+
+    /// Tasks that ended since the last call, in order.
+    pub fn take_settled(&mut self) -> Vec<Settled> {
+        std::mem::take(&mut self.settled)
+    }
+
+    /// A cached block, marked as used.
+    pub fn get(&mut self, block: BlockHash) -> Option<Arc<[u8]>> {
+        let bytes = self.cache.get(&block)?.clone();
+        self.recency.touch(block);
+        Some(bytes)
+    }
+
+    /// Takes a block out of the cache, once it is on the device for instance.
+    pub fn take(&mut self, block: BlockHash) -> Option<Arc<[u8]>> {
+        self.recency.remove(&block);
+        self.cache.remove(&block)
+    }
+
+    fn insert(&mut self, block: BlockHash, bytes: Arc<[u8]>) {
+        self.cache.insert(block, bytes);
+        self.recency.touch(block);
+        while self.cache.len() > self.config.prefetch_cache_size {
+            let oldest = self.recency.pop_oldest().expect("cache and recency list hold the same blocks");
+            self.cache.remove(&oldest);
+        }
+    }
+
+    fn youngest_unstarted_low(&self) -> Option<SeqId> {
+        let low = &self.queues[Priority::Low as usize];
+        low.iter().rev().copied().find(|seq| self.tasks[seq].next == 0)
+    }
+
+    fn settle_if_done(&mut self, seq: SeqId, now: Duration) {
+        if !self.tasks.get(&seq).is_some_and(Task::is_done) {
+            return;
+        }
+        let mut task = self.tasks.remove(&seq).expect("looked up above");
+        self.queues[task.priority as usize].retain(|&queued| queued != seq);
+        let outcome = if task.bad.is_empty() {
+            Outcome::Ready { loaded: task.loaded, cached: task.cached }
+        } else {
+            task.bad.sort_by_key(|bad| bad.position);
+            Outcome::Failed(task.bad.into())
+        };
+        self.settled.push(Settled {
+            key: TaskKey { seq, generation: task.generation },
+            outcome,
+            transfer: task.first_load.map_or(Duration::ZERO, |first| now.saturating_sub(first)),
+            last_tier: task.last_tier,
+        });
+    }
+}

@@ -1,0 +1,133 @@
+//! The waiting side of a task: blocking with a timeout, or as a future on any executor.
+
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use super::board::{Outcome, Settled, TaskKey};
+use super::{Shared, lock};
+use crate::counters::Counters;
+
+/// Where a worker leaves the outcome of a task.
+#[derive(Default)]
+pub(super) struct Slot {
+    state: Mutex<SlotState>,
+    settled: Condvar,
+}
+
+#[derive(Default)]
+struct SlotState {
+    settled: Option<Settled>,
+    waker: Option<Waker>,
+    /// Time that the consumer has been blocked on this task so far.
+    waited: Duration,
+    /// First poll that found the task unfinished.
+    pending_since: Option<Instant>,
+    counted: bool,
+}
+
+impl Slot {
+    pub(super) fn settle(&self, settled: Settled) {
+        let mut state = lock(&self.state);
+        state.settled = Some(settled);
+        let waker = state.waker.take();
+        drop(state);
+        self.settled.notify_all();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl SlotState {
+    /// The outcome, once there; its transfer enters the counters the first time it is seen.
+    fn outcome(&mut self, counters: &Counters) -> Option<Outcome> {
+        let settled = self.settled.as_ref()?;
+        if !self.counted {
+            self.counted = true;
+            if let Some(since) = self.pending_since {
+                self.waited += since.elapsed();
+            }
+            counters.transfer(settled.transfer, self.waited);
+            if let Some(tier) = settled.last_tier {
+                counters.waited(tier, self.waited);
+            }
+        }
+        Some(settled.outcome.clone())
+    }
+}
+
+/// A submitted task. Wait with [`Handle::wait`] or `.await` it; both tell how it ended.
+///
+/// Dropping the handle does not cancel the task: the blocks still reach the cache. [`Handle::cancel`] does.
+pub struct Handle {
+    key: TaskKey,
+    slot: Arc<Slot>,
+    counters: Arc<Counters>,
+    engine: Weak<Shared>,
+}
+
+impl Handle {
+    pub(super) fn new(key: TaskKey, slot: Arc<Slot>, counters: Arc<Counters>, engine: Weak<Shared>) -> Self {
+        Self { key, slot, counters, engine }
+    }
+
+    /// The task.
+    #[must_use]
+    pub fn key(&self) -> TaskKey {
+        self.key
+    }
+
+    /// Whether the task has ended, in whatever way.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        lock(&self.slot.state).settled.is_some()
+    }
+
+    /// Blocks until the task ends or `timeout` passes; [`Outcome::Timeout`] leaves it running, and it can be waited
+    /// for again.
+    #[must_use]
+    pub fn wait(&self, timeout: Duration) -> Outcome {
+        let start = Instant::now();
+        let state = lock(&self.slot.state);
+        let (mut state, _) = self
+            .slot
+            .settled
+            .wait_timeout_while(state, timeout, |state| state.settled.is_none())
+            .unwrap_or_else(PoisonError::into_inner);
+        if !state.counted {
+            state.waited += start.elapsed();
+        }
+        state.outcome(&self.counters).unwrap_or(Outcome::Timeout)
+    }
+
+    /// Cancels the task if it has not ended and no newer generation has replaced it.
+    pub fn cancel(&self) {
+        if let Some(engine) = self.engine.upgrade() {
+            engine.cancel(self.key.seq, Some(self.key.generation));
+        }
+    }
+}
+
+impl Future for Handle {
+    type Output = Outcome;
+
+    /// Resolves when the task ends; never to [`Outcome::Timeout`].
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+        let mut state = lock(&self.slot.state);
+        if let Some(outcome) = state.outcome(&self.counters) {
+            return Poll::Ready(outcome);
+        }
+        state.pending_since.get_or_insert_with(Instant::now);
+        state.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Drop for Handle {
+    /// A transfer nobody waited for was hidden whole.
+    fn drop(&mut self) {
+        let _ = lock(&self.slot.state).outcome(&self.counters);
+    }
+}

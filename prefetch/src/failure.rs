@@ -1,0 +1,63 @@
+//! What happens to a request when blocks that it counted on cannot be loaded.
+
+use kvblock::{BlockHash, BlockIdx, BlockSize};
+
+/// What to do about bad blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum FailurePolicy {
+    /// The request ends in an error.
+    Fail,
+    /// The request goes on from the first bad block and computes the rest again.
+    Recompute,
+}
+
+/// What the scheduler does with the request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Recovery {
+    /// Nothing was bad.
+    Unaffected,
+    /// End the request with an error, and drop these hashes from the prefix cache.
+    Fail {
+        /// The bad block, which was never filled, and every loaded block after it, by position.
+        unhash: Vec<BlockHash>,
+    },
+    /// Schedule the request again with this many computed tokens, and drop the hashes.
+    Recompute {
+        /// Tokens before the first bad block.
+        computed_tokens: u32,
+        /// As in [`Recovery::Fail`].
+        unhash: Vec<BlockHash>,
+    },
+}
+
+impl FailurePolicy {
+    /// Decides for a request whose blocks `hashes` were to be loaded, starting at block `first` of the sequence.
+    /// `bad` holds positions in `hashes`, in any order; `computed_tokens` counts those blocks as computed.
+    ///
+    /// # Panics
+    /// When a bad position lies outside of `hashes`.
+    #[must_use]
+    pub fn recover(
+        self,
+        hashes: &[BlockHash],
+        first: BlockIdx,
+        bad: &[u32],
+        computed_tokens: u32,
+        block_size: BlockSize,
+    ) -> Recovery {
+        let Some(&first_bad) = bad.iter().min() else { return Recovery::Unaffected };
+        assert!(
+            (first_bad as usize) < hashes.len(),
+            "bad block {first_bad} of {} loaded blocks",
+            hashes.len()
+        );
+        let unhash = hashes[first_bad as usize..].to_vec();
+        match self {
+            Self::Fail => Recovery::Fail { unhash },
+            Self::Recompute => {
+                let good_tokens = (first.get() + first_bad).saturating_mul(block_size.get());
+                Recovery::Recompute { computed_tokens: computed_tokens.min(good_tokens), unhash }
+            }
+        }
+    }
+}

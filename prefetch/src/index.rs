@@ -1,0 +1,236 @@
+//! The index of one tier: which block is in which slot, which are being written, which are in use.
+
+use kvblock::BlockHash;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::policy::{EvictionPolicy, PolicyKind, ReuseFilter};
+use crate::tier::Stored;
+
+/// What an index knows of a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lookup {
+    /// Readable.
+    Ready,
+    /// Being written; ask again later.
+    InFlight,
+    /// Not there.
+    Missing,
+}
+
+/// Slots to write, and blocks that lost theirs for it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PreparedStore {
+    /// Blocks to write, each with its slot; those already in the tier are left out.
+    pub to_store: Vec<(BlockHash, u32)>,
+    /// Blocks evicted, each with the slot it had.
+    pub evicted: Vec<(BlockHash, u32)>,
+}
+
+/// Why a block could not be pinned or removed.
+#[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum IndexError {
+    /// The block is missing or not yet written.
+    #[error("block {key:?} is not readable")]
+    NotReady {
+        /// The block.
+        key: BlockHash,
+    },
+    /// The block is pinned.
+    #[error("block {key:?} is in use by {pins} readers")]
+    InUse {
+        /// The block.
+        key: BlockHash,
+        /// Readers that hold it.
+        pins: u32,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    slot: u32,
+    ready: bool,
+    pins: u32,
+}
+
+/// Blocks, slots and eviction order of one tier. Pure: it moves no bytes.
+pub struct TierIndex {
+    capacity: u32,
+    entries: FxHashMap<BlockHash, Entry>,
+    /// Free slots; the last is used next.
+    free: Vec<u32>,
+    policy: Box<dyn EvictionPolicy>,
+    reuse: Option<ReuseFilter>,
+}
+
+impl TierIndex {
+    /// An empty index over slots `0..capacity`.
+    #[must_use]
+    pub fn new(capacity: u32, policy: PolicyKind, reuse: Option<ReuseFilter>) -> Self {
+        Self {
+            capacity,
+            entries: FxHashMap::default(),
+            free: (0..capacity).rev().collect(),
+            policy: policy.build(capacity as usize),
+            reuse,
+        }
+    }
+
+    /// Slots in all.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// Slots not in use.
+    #[must_use]
+    pub fn free_slots(&self) -> usize {
+        self.free.len()
+    }
+
+    /// The state of a block. Counts as a request for the reuse filter.
+    pub fn lookup(&mut self, key: BlockHash) -> Lookup {
+        if let Some(reuse) = &mut self.reuse {
+            reuse.request(key);
+        }
+        match self.entries.get(&key) {
+            Some(entry) if entry.ready => Lookup::Ready,
+            Some(_) => Lookup::InFlight,
+            None => Lookup::Missing,
+        }
+    }
+
+    /// Marks blocks as used, the first of `keys` most recently: a prefix loses its tail first.
+    pub fn touch(&mut self, keys: &[BlockHash]) {
+        for &key in keys.iter().rev() {
+            let ready = self.entries.get(&key).is_some_and(|entry| entry.ready);
+            self.policy.touch(key, ready);
+        }
+    }
+
+    /// Pins blocks for reading and returns their slots. All or nothing.
+    ///
+    /// # Errors
+    /// [`IndexError::NotReady`] names the first block that cannot be read.
+    pub fn prepare_load(&mut self, keys: &[BlockHash]) -> Result<Vec<u32>, IndexError> {
+        for &key in keys {
+            if !self.entries.get(&key).is_some_and(|entry| entry.ready) {
+                return Err(IndexError::NotReady { key });
+            }
+        }
+        let pinned = keys.iter().map(|key| {
+            let entry = self.entries.get_mut(key).expect("checked above");
+            entry.pins += 1;
+            entry.slot
+        });
+        Ok(pinned.collect())
+    }
+
+    /// Unpins blocks that [`Self::prepare_load`] pinned.
+    ///
+    /// # Panics
+    /// When a block is not pinned.
+    pub fn complete_load(&mut self, keys: &[BlockHash]) {
+        for key in keys {
+            let entry = self.entries.get_mut(key).filter(|entry| entry.pins > 0);
+            let entry = entry.unwrap_or_else(|| panic!("{key:?} is unpinned more often than it was pinned"));
+            entry.pins -= 1;
+        }
+    }
+
+    /// Why `key` would get no slot from [`Self::prepare_store`]; `None` when it would.
+    #[must_use]
+    pub fn admission(&self, key: BlockHash) -> Option<Stored> {
+        if self.entries.contains_key(&key) {
+            return Some(Stored::AlreadyThere);
+        }
+        let filtered = self.reuse.as_ref().is_some_and(|reuse| !reuse.admits(&key));
+        filtered.then_some(Stored::Filtered)
+    }
+
+    /// Gives slots to the blocks of `keys` that are not in the tier, evicting others where needed; `None`, with
+    /// nothing changed, when too few can go. Blocks of `keys`, pinned blocks and blocks being written stay.
+    pub fn prepare_store(&mut self, keys: &[BlockHash]) -> Option<PreparedStore> {
+        let mut seen = FxHashSet::default();
+        let missing: Vec<BlockHash> =
+            keys.iter().copied().filter(|&key| self.admission(key).is_none() && seen.insert(key)).collect();
+        let evicted = self.evict(missing.len().saturating_sub(self.free.len()), keys)?;
+        let to_store: Vec<(BlockHash, u32)> = missing
+            .into_iter()
+            .map(|key| (key, self.free.pop().expect("as many slots were freed as are needed")))
+            .collect();
+        for &(key, slot) in &to_store {
+            self.entries.insert(key, Entry { slot, ready: false, pins: 0 });
+            self.policy.insert(key);
+        }
+        Some(PreparedStore { to_store, evicted })
+    }
+
+    /// Makes written blocks readable, or with `success` false gives their slots back.
+    pub fn complete_store(&mut self, keys: &[BlockHash], success: bool) {
+        for key in keys {
+            let Some(entry) = self.entries.get_mut(key).filter(|entry| !entry.ready) else { continue };
+            if success {
+                entry.ready = true;
+            } else {
+                self.free.push(entry.slot);
+                self.entries.remove(key);
+                self.policy.remove(*key);
+            }
+        }
+    }
+
+    /// Evicts `count` blocks and frees their slots; `None`, with nothing changed, when too few can go.
+    pub fn evict(&mut self, count: usize, protected: &[BlockHash]) -> Option<Vec<(BlockHash, u32)>> {
+        if count == 0 {
+            return Some(Vec::new());
+        }
+        let protected: FxHashSet<&BlockHash> = protected.iter().collect();
+        let entries = &self.entries;
+        let evictable = |key: &BlockHash| {
+            entries.get(key).is_some_and(|entry| entry.ready && entry.pins == 0) && !protected.contains(key)
+        };
+        let victims = self.policy.victims(count, &evictable)?;
+        let evicted = victims.into_iter().map(|key| {
+            let entry = self.entries.remove(&key).expect("a victim is in the index");
+            self.policy.evict(key);
+            self.free.push(entry.slot);
+            (key, entry.slot)
+        });
+        Some(evicted.collect())
+    }
+
+    /// Removes a block and returns its slot, which is free again.
+    ///
+    /// # Errors
+    /// [`IndexError::InUse`] while it is pinned, [`IndexError::NotReady`] while it is being written.
+    pub fn remove(&mut self, key: BlockHash) -> Result<Option<u32>, IndexError> {
+        let Some(&Entry { slot, ready, pins }) = self.entries.get(&key) else { return Ok(None) };
+        if pins > 0 {
+            return Err(IndexError::InUse { key, pins });
+        }
+        if !ready {
+            return Err(IndexError::NotReady { key });
+        }
+        self.entries.remove(&key);
+        self.policy.remove(key);
+        self.free.push(slot);
+        Ok(Some(slot))
+    }
+
+    /// Puts back blocks that a reopened tier found in their slots, least recently used first.
+    ///
+    /// # Panics
+    /// When a block or slot appears twice or a slot is out of range.
+    pub fn restore(&mut self, blocks: &[(BlockHash, u32)]) {
+        let mut taken = FxHashSet::default();
+        for &(key, slot) in blocks {
+            assert!(slot < self.capacity, "slot {slot} of {}", self.capacity);
+            assert!(taken.insert(slot), "slot {slot} holds two blocks");
+            let old = self.entries.insert(key, Entry { slot, ready: true, pins: 0 });
+            assert!(old.is_none(), "{key:?} is in two slots");
+            self.policy.insert(key);
+        }
+        self.free.retain(|slot| !taken.contains(slot));
+    }
+}

@@ -1,0 +1,187 @@
+//! Which prompt blocks of a layer are on the device while a sparse policy changes its mind.
+
+use std::collections::BTreeMap;
+
+use kvblock::{BlockId, BlockIdx};
+use rustc_hash::FxHashSet;
+
+/// Device blocks of one request and layer, and the prompt blocks that they hold.
+///
+/// The device holds fewer blocks than the prompt has. Each new top-k list keeps what is there and loads what is missing
+/// over blocks that the list does not name (the GSA prefetch engine of UCM). [`Residency::plan`] is pure; nothing
+/// changes until the loads are done and [`Residency::commit`] is called, so a failed load leaves the tables as they
+/// were.
+///
+/// Blocks of the table in force are never free: attention may still read them while the next loads run. So a request
+/// with as many device blocks as it attends can replace none; the spare ones set how much a list may change at once.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Residency {
+    /// Prompt block to device block; each device block at most once.
+    resident: BTreeMap<BlockIdx, BlockId>,
+    /// Device blocks that may be overwritten, in order of use; some still hold a resident prompt block.
+    free: Vec<BlockId>,
+    /// Of a top-k list, this many least important blocks are prefetched on speculation.
+    extra: usize,
+    /// Counts commits, so that an outdated plan is noticed.
+    revision: u64,
+}
+
+/// What a top-k list asks of the device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ResidencyPlan {
+    /// Blocks to attend once the loads are done, by position: hits and loads.
+    pub table: Vec<(BlockIdx, BlockId)>,
+    /// Blocks to load, most important first.
+    pub loads: Vec<Load>,
+    /// Blocks that were there already.
+    pub hits: usize,
+    /// Missing blocks for which no device block is free.
+    pub dropped: Vec<BlockIdx>,
+    revision: u64,
+}
+
+/// One block to bring to the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Load {
+    /// The prompt block.
+    pub block: BlockIdx,
+    /// The device block to write.
+    pub into: BlockId,
+    /// The prompt block that loses its place.
+    pub evicts: Option<BlockIdx>,
+}
+
+/// Why residency could not be set up or changed.
+#[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ResidencyError {
+    /// Two prompt blocks, or a prompt block twice, share a device block.
+    #[error("device block {device:?} appears twice")]
+    Repeated {
+        /// The device block.
+        device: BlockId,
+    },
+    /// Another plan was committed in between.
+    #[error("plan of revision {planned} is outdated, the tables are at {current}")]
+    Outdated {
+        /// Revision that the plan was made for.
+        planned: u64,
+        /// Revision of the tables.
+        current: u64,
+    },
+}
+
+impl Residency {
+    /// Starts with `resident` blocks, of which those in `free` may be overwritten, beside device blocks of `free` that
+    /// hold nothing yet.
+    ///
+    /// # Errors
+    /// [`ResidencyError::Repeated`] when a device block is resident for two prompt blocks, or free twice.
+    pub fn new(
+        resident: impl IntoIterator<Item = (BlockIdx, BlockId)>,
+        free: impl IntoIterator<Item = BlockId>,
+        extra: usize,
+    ) -> Result<Self, ResidencyError> {
+        let (mut devices, mut table) = (FxHashSet::default(), BTreeMap::new());
+        for (block, device) in resident {
+            if !devices.insert(device) || table.insert(block, device).is_some() {
+                return Err(ResidencyError::Repeated { device });
+            }
+        }
+        let (mut devices, free) = (FxHashSet::default(), free.into_iter().collect::<Vec<_>>());
+        match free.iter().find(|device| !devices.insert(**device)) {
+            Some(&device) => Err(ResidencyError::Repeated { device }),
+            None => Ok(Self { resident: table, free, extra, revision: 0 }),
+        }
+    }
+
+    /// Where prompt blocks are, by position.
+    pub fn resident(&self) -> impl Iterator<Item = (BlockIdx, BlockId)> + '_ {
+        self.resident.iter().map(|(&block, &device)| (block, device))
+    }
+
+    /// Device blocks that may be overwritten, in order of use.
+    #[must_use]
+    pub fn free(&self) -> &[BlockId] {
+        &self.free
+    }
+
+    /// Whether `selected` names a block that is not on the device: then a prefetch is worth submitting.
+    #[must_use]
+    pub fn is_missing_any(&self, selected: &[BlockIdx]) -> bool {
+        selected.iter().any(|block| !self.resident.contains_key(block))
+    }
+
+    /// Plans for a top-k list, most important first; repeats count once.
+    ///
+    /// The walk stops after `top_k.len() - extra` hits: enough of the list is then resident, and nothing is loaded.
+    /// Otherwise missing blocks go to free device blocks that no hit uses, in the order of both lists. Missing blocks
+    /// beyond them are dropped.
+    ///
+    /// # Complexity
+    /// O(k log r + f + r) for k listed, r resident and f free blocks.
+    #[must_use]
+    pub fn plan(&self, top_k: &[BlockIdx]) -> ResidencyPlan {
+        let mut seen = FxHashSet::default();
+        let top_k: Vec<BlockIdx> = top_k.iter().copied().filter(|block| seen.insert(*block)).collect();
+        let enough = top_k.len().saturating_sub(self.extra);
+        let mut table = BTreeMap::new();
+        let mut missing = Vec::new();
+        for block in top_k {
+            if table.len() == enough {
+                break;
+            }
+            match self.resident.get(&block) {
+                Some(&device) => drop(table.insert(block, device)),
+                None => missing.push(block),
+            }
+        }
+        let hits = table.len();
+        let mut loads = Vec::new();
+        if hits < enough {
+            let in_use: FxHashSet<BlockId> = table.values().copied().collect();
+            let holder: BTreeMap<BlockId, BlockIdx> = self.resident.iter().map(|(&b, &d)| (d, b)).collect();
+            let overwritable = self.free.iter().copied().filter(|device| !in_use.contains(device));
+            for (&block, into) in missing.iter().zip(overwritable) {
+                loads.push(Load { block, into, evicts: holder.get(&into).copied() });
+                table.insert(block, into);
+            }
+        }
+        let dropped = missing.split_off(loads.len());
+        ResidencyPlan { table: table.into_iter().collect(), loads, hits, dropped, revision: self.revision }
+    }
+
+    /// Takes over a plan whose loads all succeeded: new blocks replace the evicted ones, and what the plan does not
+    /// attend becomes free, by position, before device blocks that hold nothing.
+    ///
+    /// A loader must check a block before it writes to the device (it has it in a staging buffer), so that a load
+    /// that fails has overwritten nothing; then dropping the plan is all there is to undo.
+    ///
+    /// # Errors
+    /// [`ResidencyError::Outdated`] when another plan was committed since.
+    pub fn commit(&mut self, plan: &ResidencyPlan) -> Result<(), ResidencyError> {
+        if plan.revision != self.revision {
+            return Err(ResidencyError::Outdated { planned: plan.revision, current: self.revision });
+        }
+        let empty: Vec<BlockId> = {
+            let held: FxHashSet<BlockId> = self.resident.values().copied().collect();
+            let loaded: FxHashSet<BlockId> = plan.loads.iter().map(|load| load.into).collect();
+            self.free
+                .iter()
+                .copied()
+                .filter(|device| !held.contains(device) && !loaded.contains(device))
+                .collect()
+        };
+        for load in &plan.loads {
+            if let Some(evicted) = load.evicts {
+                self.resident.remove(&evicted);
+            }
+            self.resident.insert(load.block, load.into);
+        }
+        let attended: FxHashSet<BlockIdx> = plan.table.iter().map(|&(block, _)| block).collect();
+        let unused = self.resident.iter().filter(|(block, _)| !attended.contains(block));
+        self.free = unused.map(|(_, &device)| device).chain(empty).collect();
+        self.revision += 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,198 @@
+//! A stack of tiers, asked from the fastest down.
+
+use std::sync::Arc;
+
+use kvblock::BlockHash;
+
+use crate::counters::Counters;
+use crate::tier::{BlockLayout, Stored, Tier, TierError, TierKind};
+
+/// Tiers of falling speed that act as one: reads come from the fastest tier that has the block, writes go to all.
+///
+/// A tier that fails a read is counted and the next one is asked, so that a corrupt or unreachable copy costs time
+/// but never a wrong answer; the error comes back only when no tier can serve the block.
+pub struct TierStack {
+    tiers: Vec<Arc<dyn Tier>>,
+    layout: BlockLayout,
+    counters: Arc<Counters>,
+}
+
+impl TierStack {
+    /// Stacks `tiers`, fastest first.
+    ///
+    /// # Errors
+    /// [`StackError`] when there is none, when kinds repeat or are out of order, or when block sizes differ.
+    pub fn new(tiers: Vec<Arc<dyn Tier>>) -> Result<Self, StackError> {
+        let layout = tiers.first().ok_or(StackError::Empty)?.layout();
+        for pair in tiers.windows(2) {
+            let (upper, lower) = (&pair[0], &pair[1]);
+            if upper.kind() >= lower.kind() {
+                return Err(StackError::Order { upper: upper.kind(), lower: lower.kind() });
+            }
+            if lower.layout() != layout {
+                return Err(StackError::Layout {
+                    tier: lower.kind(),
+                    found: lower.layout(),
+                    expected: layout,
+                });
+            }
+        }
+        Ok(Self { tiers, layout, counters: Arc::default() })
+    }
+
+    /// The division of a block that all tiers share.
+    #[must_use]
+    pub fn layout(&self) -> BlockLayout {
+        self.layout
+    }
+
+    /// Traffic so far.
+    #[must_use]
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    /// The tiers, fastest first.
+    pub fn kinds(&self) -> impl Iterator<Item = TierKind> + '_ {
+        self.tiers.iter().map(|tier| tier.kind())
+    }
+
+    /// The fastest tier that holds `key`. A tier that cannot be asked counts an error and holds nothing.
+    #[must_use]
+    pub fn lookup(&self, key: BlockHash) -> Option<TierKind> {
+        self.tiers.iter().find_map(|tier| match tier.contains(key) {
+            Ok(found) => found.then(|| tier.kind()),
+            Err(_) => {
+                self.counters.error(tier.kind());
+                None
+            }
+        })
+    }
+
+    /// Reads a block from the fastest tier that can serve it and copies it into the faster ones.
+    ///
+    /// # Errors
+    /// The last failure, or [`TierError::NotFound`] of the slowest tier.
+    pub fn load(&self, key: BlockHash, into: &mut [u8]) -> Result<TierKind, TierError> {
+        let depth = self.first_to_serve(key, into.len(), |tier| tier.read_block(key, into))?;
+        for upper in &self.tiers[..depth] {
+            // A full faster tier only costs speed; it is counted, and the block was read all the same.
+            let _ = self.write_to(upper, key, into);
+        }
+        Ok(self.tiers[depth].kind())
+    }
+
+    /// Reads one shard from the fastest tier that can serve it. Part of a block is never copied upwards.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_shard(&self, key: BlockHash, shard: u32, into: &mut [u8]) -> Result<TierKind, TierError> {
+        let depth = self.first_to_serve(key, into.len(), |tier| tier.read(key, shard, into))?;
+        Ok(self.tiers[depth].kind())
+    }
+
+    /// Writes a block to every tier and returns those that wrote it now.
+    ///
+    /// # Errors
+    /// The last failure, when no tier wrote or held the block.
+    pub fn store(&self, key: BlockHash, block: &[u8]) -> Result<Vec<TierKind>, TierError> {
+        let mut written = Vec::new();
+        let mut accepted = false;
+        let mut failure = None;
+        for tier in &self.tiers {
+            match self.write_to(tier, key, block) {
+                Ok(stored) => {
+                    accepted = true;
+                    if stored == Stored::Written {
+                        written.push(tier.kind());
+                    }
+                }
+                Err(error) => failure = Some(error),
+            }
+        }
+        match failure {
+            Some(error) if !accepted => Err(error),
+            _ => Ok(written),
+        }
+    }
+
+    /// Removes a block from every tier; true when any held it. For blocks whose contents turned out bad.
+    ///
+    /// # Errors
+    /// The first failure, after all tiers were tried.
+    pub fn remove(&self, key: BlockHash) -> Result<bool, TierError> {
+        let results: Vec<_> = self.tiers.iter().map(|tier| tier.remove(key)).collect();
+        results.into_iter().try_fold(false, |any, removed| Ok(any | removed?))
+    }
+
+    /// Flushes every tier.
+    ///
+    /// # Errors
+    /// The first failure, after all tiers were tried.
+    pub fn flush(&self) -> Result<(), TierError> {
+        let results: Vec<_> = self.tiers.iter().map(|tier| tier.flush()).collect();
+        results.into_iter().collect()
+    }
+
+    fn first_to_serve(
+        &self,
+        key: BlockHash,
+        bytes: usize,
+        mut read: impl FnMut(&dyn Tier) -> Result<(), TierError>,
+    ) -> Result<usize, TierError> {
+        let mut failure = None;
+        for (depth, tier) in self.tiers.iter().enumerate() {
+            match read(tier.as_ref()) {
+                Ok(()) => {
+                    self.counters.hit(tier.kind(), bytes);
+                    return Ok(depth);
+                }
+                Err(TierError::NotFound { .. }) => self.counters.miss(tier.kind()),
+                Err(error) => {
+                    self.counters.miss(tier.kind());
+                    self.counters.error(tier.kind());
+                    failure = Some(error);
+                }
+            }
+        }
+        let slowest = self.tiers[self.tiers.len() - 1].kind();
+        Err(failure.unwrap_or(TierError::NotFound { tier: slowest, key }))
+    }
+
+    fn write_to(&self, tier: &Arc<dyn Tier>, key: BlockHash, block: &[u8]) -> Result<Stored, TierError> {
+        let stored = tier.write(key, block);
+        match &stored {
+            Ok(Stored::Written) => self.counters.written(tier.kind(), block.len()),
+            Ok(Stored::AlreadyThere | Stored::Filtered) => {}
+            Err(_) => self.counters.error(tier.kind()),
+        }
+        stored
+    }
+}
+
+/// Why tiers do not stack.
+#[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum StackError {
+    /// No tier was given.
+    #[error("a tier stack needs at least one tier")]
+    Empty,
+    /// Tiers must come fastest first, one of a kind.
+    #[error("the {lower} tier cannot lie below the {upper} tier")]
+    Order {
+        /// The tier given first.
+        upper: TierKind,
+        /// The tier given after it.
+        lower: TierKind,
+    },
+    /// A tier holds blocks of another shape.
+    #[error("the {tier} tier holds {found:?}, the tiers above it {expected:?}")]
+    Layout {
+        /// The tier.
+        tier: TierKind,
+        /// Its layout.
+        found: BlockLayout,
+        /// Layout of the first tier.
+        expected: BlockLayout,
+    },
+}

@@ -1,0 +1,396 @@
+//! The store: blocks saved and loaded in the background, shard by shard, visible once whole.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use kvblock::BlockHash;
+use rustc_hash::FxHashMap;
+
+use crate::engine::lock;
+use crate::stack::TierStack;
+use crate::tier::{BlockLayout, TierError, TierKind};
+
+/// Limits of a store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StoreConfig {
+    /// Worker threads, each moving one block or shard at a time.
+    pub streams: usize,
+    /// Blocks and shards queued over all tasks.
+    pub waiting_depth: usize,
+    /// Blocks of which some shards have been dumped and others not yet.
+    pub partial_max: usize,
+    /// Longest wait for a task.
+    pub timeout: Duration,
+}
+
+impl StoreConfig {
+    /// The defaults of UCM: 8 streams, 1024 waiting, 30 s; and 1024 partial blocks.
+    pub const UCM: Self =
+        Self { streams: 8, waiting_depth: 1024, partial_max: 1024, timeout: Duration::from_secs(30) };
+}
+
+/// Why a store call failed.
+#[derive(thiserror::Error, Debug)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The queue has no room for the task; nothing was queued.
+    #[error("task of {jobs} blocks on a queue with {queued} of {depth} places taken")]
+    QueueFull {
+        /// Blocks of the task.
+        jobs: usize,
+        /// Blocks queued.
+        queued: usize,
+        /// `waiting_depth`.
+        depth: usize,
+    },
+    /// Too many blocks were begun and not finished; nothing was queued.
+    #[error("{partial} blocks are dumped in part, the limit is {partial_max}")]
+    TooManyPartial {
+        /// Blocks begun, with those of this call.
+        partial: usize,
+        /// `partial_max`.
+        partial_max: usize,
+    },
+    /// The task did not finish in time; it goes on.
+    #[error("task is not finished after {timeout:?}")]
+    Timeout {
+        /// The configured timeout.
+        timeout: Duration,
+    },
+    /// A block of the task failed; the first is named.
+    #[error("block {position} of the task failed")]
+    Block {
+        /// Position in the task.
+        position: usize,
+        /// Why.
+        #[source]
+        source: TierError,
+    },
+    /// A buffer has the wrong size, or the shard does not exist; nothing was queued.
+    #[error("the task does not fit the layout of the store")]
+    Layout {
+        /// What does not fit.
+        #[source]
+        source: TierError,
+    },
+    /// The system refused a thread.
+    #[error("stream {index} of {streams} did not start")]
+    Spawn {
+        /// Index of the stream.
+        index: usize,
+        /// Streams asked for.
+        streams: usize,
+        /// The system's error.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// A running load or dump. [`Store::wait`] ends it.
+pub struct Task {
+    shared: Arc<TaskShared>,
+}
+
+struct TaskShared {
+    state: Mutex<TaskState>,
+    finished: Condvar,
+}
+
+struct TaskState {
+    remaining: usize,
+    /// `[blocks]`, filled by loads.
+    buffers: Vec<Vec<u8>>,
+    /// The failure with the lowest position.
+    failure: Option<(usize, TierError)>,
+    last_tier: Option<TierKind>,
+}
+
+impl Task {
+    fn new(jobs: usize) -> Self {
+        let state =
+            TaskState { remaining: jobs, buffers: vec![Vec::new(); jobs], failure: None, last_tier: None };
+        Self { shared: Arc::new(TaskShared { state: Mutex::new(state), finished: Condvar::new() }) }
+    }
+}
+
+impl TaskShared {
+    fn finish(&self, position: usize, result: Result<(Vec<u8>, Option<TierKind>), TierError>) {
+        let mut state = lock(&self.state);
+        match result {
+            Ok((buffer, tier)) => {
+                state.buffers[position] = buffer;
+                state.last_tier = tier.or(state.last_tier);
+            }
+            Err(error) if state.failure.as_ref().is_none_or(|(first, _)| position < *first) => {
+                state.failure = Some((position, error));
+            }
+            Err(_) => {}
+        }
+        state.remaining -= 1;
+        if state.remaining == 0 {
+            self.finished.notify_all();
+        }
+    }
+}
+
+struct Job {
+    key: BlockHash,
+    work: Work,
+    /// The task and the position in it; prefetches have none.
+    task: Option<(Arc<TaskShared>, usize)>,
+}
+
+enum Work {
+    Load { shard: u32, buffer: Vec<u8> },
+    Dump { shard: u32, bytes: Arc<[u8]> },
+    Prefetch,
+}
+
+/// A block whose shards arrive one by one.
+struct Partial {
+    bytes: Vec<u8>,
+    have: Vec<bool>,
+}
+
+impl Partial {
+    fn new(layout: BlockLayout) -> Self {
+        Self { bytes: vec![0; layout.block_bytes()], have: vec![false; layout.shards() as usize] }
+    }
+}
+
+struct Shared {
+    tiers: Arc<TierStack>,
+    queue: Mutex<Queue>,
+    work: Condvar,
+    partial: Mutex<FxHashMap<BlockHash, Partial>>,
+    config: StoreConfig,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    closed: bool,
+}
+
+/// Loads and dumps blocks on background streams over a [`TierStack`].
+///
+/// Dumps may come shard by shard, layer after layer for instance. A block is written to the tiers, and found by
+/// lookups, only when its last shard has come; [`Store::discard`] drops one that will not be completed.
+pub struct Store {
+    shared: Arc<Shared>,
+    streams: Vec<JoinHandle<()>>,
+}
+
+impl Store {
+    /// Starts the streams.
+    ///
+    /// # Errors
+    /// [`StoreError::Spawn`] when the system refuses a thread.
+    ///
+    /// # Panics
+    /// When there is no stream: no task would ever end.
+    pub fn new(tiers: Arc<TierStack>, config: StoreConfig) -> Result<Self, StoreError> {
+        assert!(config.streams > 0, "a store with {} streams finishes no task", config.streams);
+        let (queue, work, partial) = (Mutex::default(), Condvar::new(), Mutex::default());
+        let shared = Arc::new(Shared { tiers, queue, work, partial, config });
+        let mut store = Self { shared, streams: Vec::new() };
+        for index in 0..config.streams {
+            let shared = store.shared.clone();
+            let stream = std::thread::Builder::new()
+                .name(format!("store-{index}"))
+                .spawn(move || shared.run())
+                .map_err(|source| StoreError::Spawn { index, streams: config.streams, source })?;
+            store.streams.push(stream);
+        }
+        Ok(store)
+    }
+
+    /// Which blocks a load would find now.
+    #[must_use]
+    pub fn lookup(&self, blocks: &[BlockHash]) -> Vec<bool> {
+        blocks.iter().map(|&block| self.shared.tiers.lookup(block).is_some()).collect()
+    }
+
+    /// The last block of the leading run of hits, or `None` when the first block misses. Asks for no block after the
+    /// first miss.
+    #[must_use]
+    pub fn lookup_on_prefix(&self, blocks: &[BlockHash]) -> Option<usize> {
+        blocks.iter().take_while(|block| self.shared.tiers.lookup(**block).is_some()).count().checked_sub(1)
+    }
+
+    /// Copies blocks into the fastest tiers in the background. Nobody waits for it: failures are counted by tier, and
+    /// what finds no place in the queue is left out. Returns how many blocks were queued.
+    pub fn prefetch(&self, blocks: &[BlockHash]) -> usize {
+        let mut queue = lock(&self.shared.queue);
+        let room = self.shared.config.waiting_depth.saturating_sub(queue.jobs.len());
+        let accepted = &blocks[..room.min(blocks.len())];
+        queue.jobs.extend(accepted.iter().map(|&key| Job { key, work: Work::Prefetch, task: None }));
+        drop(queue);
+        self.shared.work.notify_all();
+        accepted.len()
+    }
+
+    /// Loads one shard of each block into the buffer beside it; [`Self::wait`] gives the buffers back, filled.
+    ///
+    /// # Errors
+    /// [`StoreError::QueueFull`], or [`StoreError::Layout`] for a buffer of the wrong size.
+    pub fn load(&self, blocks: Vec<(BlockHash, Vec<u8>)>, shard: u32) -> Result<Task, StoreError> {
+        let layout = self.shared.tiers.layout();
+        for (_, buffer) in &blocks {
+            layout.check_shard(shard, buffer.len()).map_err(|source| StoreError::Layout { source })?;
+        }
+        self.enqueue(blocks.into_iter().map(|(key, buffer)| (key, Work::Load { shard, buffer })).collect())
+    }
+
+    /// Saves one shard of each block. The task ends well when the shard was taken, and for the last shard of a block
+    /// when the block was written.
+    ///
+    /// # Errors
+    /// [`StoreError::QueueFull`], [`StoreError::TooManyPartial`], or [`StoreError::Layout`].
+    pub fn dump(&self, blocks: Vec<(BlockHash, Arc<[u8]>)>, shard: u32) -> Result<Task, StoreError> {
+        let layout = self.shared.tiers.layout();
+        for (_, bytes) in &blocks {
+            layout.check_shard(shard, bytes.len()).map_err(|source| StoreError::Layout { source })?;
+        }
+        if layout.shards() > 1 {
+            // Places are taken here, so that a stream never has to refuse.
+            let mut partial = lock(&self.shared.partial);
+            let mut begun: Vec<BlockHash> =
+                blocks.iter().map(|(key, _)| *key).filter(|key| !partial.contains_key(key)).collect();
+            begun.sort_unstable();
+            begun.dedup();
+            let (partial_max, count) = (self.shared.config.partial_max, partial.len() + begun.len());
+            if count > partial_max {
+                return Err(StoreError::TooManyPartial { partial: count, partial_max });
+            }
+            partial.extend(begun.into_iter().map(|key| (key, Partial::new(layout))));
+        }
+        self.enqueue(blocks.into_iter().map(|(key, bytes)| (key, Work::Dump { shard, bytes })).collect())
+    }
+
+    /// Drops the shards of blocks that will not be completed; they never become visible.
+    pub fn discard(&self, blocks: &[BlockHash]) {
+        let mut partial = lock(&self.shared.partial);
+        blocks.iter().for_each(|block| drop(partial.remove(block)));
+    }
+
+    /// Waits for a task, and returns the buffers of a load in the order of its blocks (empty ones for a dump).
+    ///
+    /// # Errors
+    /// [`StoreError::Block`] when any block failed; the others were moved all the same. [`StoreError::Timeout`] after
+    /// the configured time.
+    pub fn wait(&self, task: Task) -> Result<Vec<Vec<u8>>, StoreError> {
+        let begin = Instant::now();
+        let timeout = self.shared.config.timeout;
+        let (mut state, _) = task
+            .shared
+            .finished
+            .wait_timeout_while(lock(&task.shared.state), timeout, |state| state.remaining > 0)
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(tier) = state.last_tier {
+            self.shared.tiers.counters().waited(tier, begin.elapsed());
+        }
+        if state.remaining > 0 {
+            return Err(StoreError::Timeout { timeout });
+        }
+        match state.failure.take() {
+            Some((position, source)) => Err(StoreError::Block { position, source }),
+            None => Ok(std::mem::take(&mut state.buffers)),
+        }
+    }
+
+    /// Whether a task is finished, well or not; never blocks on I/O.
+    #[must_use]
+    pub fn check(&self, task: &Task) -> bool {
+        lock(&task.shared.state).remaining == 0
+    }
+
+    fn enqueue(&self, works: Vec<(BlockHash, Work)>) -> Result<Task, StoreError> {
+        let depth = self.shared.config.waiting_depth;
+        let mut queue = lock(&self.shared.queue);
+        let (jobs, queued) = (works.len(), queue.jobs.len());
+        if queued + jobs > depth {
+            return Err(StoreError::QueueFull { jobs, queued, depth });
+        }
+        let task = Task::new(jobs);
+        queue.jobs.extend(works.into_iter().enumerate().map(|(position, (key, work))| Job {
+            key,
+            work,
+            task: Some((task.shared.clone(), position)),
+        }));
+        drop(queue);
+        self.shared.work.notify_all();
+        Ok(task)
+    }
+}
+
+impl Drop for Store {
+    /// Finishes what is queued, then joins the streams.
+    fn drop(&mut self) {
+        lock(&self.shared.queue).closed = true;
+        self.shared.work.notify_all();
+        for stream in self.streams.drain(..) {
+            if stream.join().is_err() && !std::thread::panicking() {
+                panic!("a store stream panicked outside of a tier");
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        loop {
+            let mut queue = lock(&self.queue);
+            let job = loop {
+                match queue.jobs.pop_front() {
+                    Some(job) => break job,
+                    None if queue.closed => return,
+                    None => queue = self.work.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                }
+            };
+            drop(queue);
+            let key = job.key;
+            // A panic of a tier must not leave the task waiting for ever.
+            let moved = std::panic::AssertUnwindSafe(|| self.perform(key, job.work));
+            let result = std::panic::catch_unwind(moved).unwrap_or(Err(TierError::Panicked { key }));
+            if let Some((task, position)) = job.task {
+                task.finish(position, result);
+            }
+        }
+    }
+
+    fn perform(&self, key: BlockHash, work: Work) -> Result<(Vec<u8>, Option<TierKind>), TierError> {
+        match work {
+            Work::Load { shard, mut buffer } => {
+                let tier = self.tiers.load_shard(key, shard, &mut buffer)?;
+                Ok((buffer, Some(tier)))
+            }
+            Work::Dump { shard, bytes } => self.dump(key, shard, &bytes).map(|()| (Vec::new(), None)),
+            Work::Prefetch => {
+                let mut block = vec![0; self.tiers.layout().block_bytes()];
+                self.tiers.load(key, &mut block)?;
+                Ok((Vec::new(), None))
+            }
+        }
+    }
+
+    fn dump(&self, key: BlockHash, shard: u32, bytes: &[u8]) -> Result<(), TierError> {
+        let layout = self.tiers.layout();
+        if layout.shards() == 1 {
+            return self.tiers.store(key, bytes).map(drop);
+        }
+        let mut partial = lock(&self.partial);
+        // Discarded since, or completed by another dump of the same shards.
+        let Some(block) = partial.get_mut(&key) else { return Ok(()) };
+        block.bytes[layout.shard_range(shard)?].copy_from_slice(bytes);
+        block.have[shard as usize] = true;
+        if block.have.iter().any(|have| !have) {
+            return Ok(());
+        }
+        let block = partial.remove(&key).expect("looked up above");
+        drop(partial);
+        self.tiers.store(key, &block.bytes).map(drop)
+    }
+}

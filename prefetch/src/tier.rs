@@ -1,0 +1,288 @@
+//! Tiers: places below the device that keep whole KV blocks by content hash.
+
+#[cfg(feature = "disk")]
+mod disk;
+mod fake;
+mod host;
+
+#[cfg(feature = "disk")]
+pub use disk::{DiskConfig, DiskTier};
+pub use fake::{FakeTier, Fault};
+pub use host::HostTier;
+
+use std::error::Error;
+use std::fmt;
+
+use kvblock::BlockHash;
+
+/// Where a tier keeps its blocks; faster kinds come first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum TierKind {
+    /// Memory of this process.
+    Host,
+    /// Files of this machine, used by one engine at a time.
+    Disk,
+    /// A service or directory that several engines share.
+    Remote,
+}
+
+impl TierKind {
+    /// Every kind, fastest first; `kind as usize` indexes it.
+    pub const ALL: [Self; 3] = [Self::Host, Self::Disk, Self::Remote];
+
+    /// The name used in tier specs, counters and errors.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Disk => "disk",
+            Self::Remote => "remote",
+        }
+    }
+}
+
+impl fmt::Display for TierKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How the bytes of one block divide into equal shards, usually one for each layer of a cache group.
+///
+/// A shard is the unit of a read and carries its own checksum; a block is the unit of a write and of visibility.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct BlockLayout {
+    shards: u32,
+    shard_bytes: u32,
+}
+
+impl BlockLayout {
+    /// `shards` shards of `shard_bytes` bytes, or `None` when a count is 0 or the block passes 4 GiB.
+    #[must_use]
+    pub const fn new(shards: u32, shard_bytes: u32) -> Option<Self> {
+        match shards.checked_mul(shard_bytes) {
+            None | Some(0) => None,
+            Some(_) => Some(Self { shards, shard_bytes }),
+        }
+    }
+
+    /// Shards of a block, at least 1.
+    #[must_use]
+    pub const fn shards(self) -> u32 {
+        self.shards
+    }
+
+    /// Bytes of one shard, at least 1.
+    #[must_use]
+    pub const fn shard_bytes(self) -> usize {
+        self.shard_bytes as usize
+    }
+
+    /// Bytes of one block.
+    #[must_use]
+    pub const fn block_bytes(self) -> usize {
+        self.shards as usize * self.shard_bytes as usize
+    }
+
+    /// The byte range of `shard` in a block.
+    ///
+    /// # Errors
+    /// [`TierError::NoSuchShard`] when the block has fewer shards.
+    pub fn shard_range(self, shard: u32) -> Result<std::ops::Range<usize>, TierError> {
+        if shard >= self.shards {
+            return Err(TierError::NoSuchShard { shard, shards: self.shards });
+        }
+        let start = shard as usize * self.shard_bytes();
+        Ok(start..start + self.shard_bytes())
+    }
+
+    pub(crate) fn check_shard(self, shard: u32, given_bytes: usize) -> Result<(), TierError> {
+        let expected_bytes = self.shard_range(shard)?.len();
+        if given_bytes == expected_bytes {
+            Ok(())
+        } else {
+            Err(TierError::WrongSize { given_bytes, expected_bytes })
+        }
+    }
+
+    pub(crate) fn check_block(self, given_bytes: usize) -> Result<(), TierError> {
+        let expected_bytes = self.block_bytes();
+        if given_bytes == expected_bytes {
+            Ok(())
+        } else {
+            Err(TierError::WrongSize { given_bytes, expected_bytes })
+        }
+    }
+}
+
+/// What a write did.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Stored {
+    /// The block was written and is visible now.
+    Written,
+    /// The block was there, or another writer is putting it there; no byte moved.
+    AlreadyThere,
+    /// The reuse filter has not seen the block often enough; no byte moved.
+    Filtered,
+}
+
+/// A keyed store of equal-sized blocks.
+///
+/// Implementations promise: a block is visible only after all its bytes are in place; a read returns the bytes that
+/// were written or an error, never others; every method may be called from several threads at once.
+pub trait Tier: Send + Sync {
+    /// Where the blocks are kept.
+    fn kind(&self) -> TierKind;
+
+    /// Size and division of every block of this tier.
+    fn layout(&self) -> BlockLayout;
+
+    /// Blocks that fit, or `None` where the tier sets no limit of its own.
+    fn capacity_blocks(&self) -> Option<u64>;
+
+    /// Whether a read of `key` would find the block now. Counts as a request for the reuse filter.
+    ///
+    /// # Errors
+    /// When the place cannot be asked.
+    fn contains(&self, key: BlockHash) -> Result<bool, TierError>;
+
+    /// Reads one shard of a block. Reading shard 0 counts as a use for the eviction policy, the other shards are the
+    /// rest of the same use.
+    ///
+    /// # Errors
+    /// [`TierError::NotFound`], [`TierError::Corrupt`], a wrong size, or the backend's own failure. On error the
+    /// contents of `into` are unspecified.
+    fn read(&self, key: BlockHash, shard: u32, into: &mut [u8]) -> Result<(), TierError>;
+
+    /// Reads a whole block; tiers with a cost for each request override this.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    fn read_block(&self, key: BlockHash, into: &mut [u8]) -> Result<(), TierError> {
+        let layout = self.layout();
+        layout.check_block(into.len())?;
+        for (shard, bytes) in (0..layout.shards()).zip(into.chunks_exact_mut(layout.shard_bytes())) {
+            self.read(key, shard, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a whole block, evicting others where the tier is full.
+    ///
+    /// # Errors
+    /// [`TierError::Full`] when nothing can be evicted, a wrong size, or the backend's own failure; the block is
+    /// then not visible.
+    fn write(&self, key: BlockHash, block: &[u8]) -> Result<Stored, TierError>;
+
+    /// Removes a block; false when it was not there.
+    ///
+    /// # Errors
+    /// When the place cannot be changed, or the block is being read.
+    fn remove(&self, key: BlockHash) -> Result<bool, TierError>;
+
+    /// Makes every finished write survive a crash of the machine, where the tier can.
+    ///
+    /// # Errors
+    /// When the place cannot be reached.
+    fn flush(&self) -> Result<(), TierError> {
+        Ok(())
+    }
+}
+
+/// Why a tier could not serve a call.
+#[derive(thiserror::Error, Debug)]
+#[non_exhaustive]
+pub enum TierError {
+    /// The tier does not hold the block.
+    #[error("block {key:?} is not in the {tier} tier")]
+    NotFound {
+        /// The tier that was asked.
+        tier: TierKind,
+        /// The block.
+        key: BlockHash,
+    },
+    /// The stored bytes are not those that were written.
+    #[error(
+        "block {key:?} in the {tier} tier is corrupt: shard {shard} has checksum {found:016x}, not {expected:016x}"
+    )]
+    Corrupt {
+        /// The tier that holds the block.
+        tier: TierKind,
+        /// The block.
+        key: BlockHash,
+        /// The shard that failed.
+        shard: u32,
+        /// Checksum of the bytes as read.
+        found: u64,
+        /// Checksum of the bytes as written.
+        expected: u64,
+    },
+    /// No block can be evicted.
+    #[error("{tier} tier is full: all {capacity_blocks} blocks are in use")]
+    Full {
+        /// The tier.
+        tier: TierKind,
+        /// Its capacity in blocks.
+        capacity_blocks: u64,
+    },
+    /// The block is pinned, so it cannot be removed.
+    #[error("block {key:?} in the {tier} tier is in use by {pins} readers")]
+    InUse {
+        /// The tier.
+        tier: TierKind,
+        /// The block.
+        key: BlockHash,
+        /// Readers that hold it.
+        pins: u32,
+    },
+    /// A buffer does not have the size that the layout asks for.
+    #[error("buffer of {given_bytes} bytes where {expected_bytes} are needed")]
+    WrongSize {
+        /// Bytes of the caller's buffer.
+        given_bytes: usize,
+        /// Bytes that the layout asks for.
+        expected_bytes: usize,
+    },
+    /// The block has fewer shards.
+    #[error("shard {shard} of blocks that have {shards}")]
+    NoSuchShard {
+        /// The shard asked for.
+        shard: u32,
+        /// Shards of a block.
+        shards: u32,
+    },
+    /// The tier holds blocks of another size or model.
+    #[error("{tier} tier holds {found}, not {expected}")]
+    Mismatch {
+        /// The tier.
+        tier: TierKind,
+        /// What the tier says it holds.
+        found: Box<str>,
+        /// What was asked for.
+        expected: Box<str>,
+    },
+    /// The load ended in a panic, which was caught so that nobody waits for ever.
+    #[error("loading block {key:?} panicked")]
+    Panicked {
+        /// The block.
+        key: BlockHash,
+    },
+    /// The backend failed.
+    #[error("{tier} tier: {action} failed")]
+    Backend {
+        /// The tier.
+        tier: TierKind,
+        /// What was tried.
+        action: &'static str,
+        /// The backend's own error.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+}
+
+/// Checksum of a shard: XXH3-64, fast enough to run at memory speed. It guards against torn writes and bad media, not
+/// against an adversary.
+#[cfg(feature = "disk")]
+pub(crate) fn checksum(bytes: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(bytes)
+}

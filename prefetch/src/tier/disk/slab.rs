@@ -1,0 +1,121 @@
+//! Slab files: arrays of slots, read and written in place at any position by any thread.
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use rustc_hash::FxHashMap;
+
+use super::failed;
+use crate::engine::lock;
+use crate::tier::{BlockLayout, TierError};
+
+/// Slots start on pages, so that no write touches the page of a neighbour.
+const PAGE_BYTES: u64 = 4096;
+/// A slab ends with the last slot that starts within this many bytes.
+const SLAB_BYTES: u64 = 1 << 30;
+
+/// Bytes that one block takes on disk.
+pub(super) fn slot_bytes(layout: BlockLayout) -> u64 {
+    (layout.block_bytes() as u64).next_multiple_of(PAGE_BYTES)
+}
+
+/// The slabs of one directory, opened as slots in them are used.
+pub(super) struct Slabs {
+    directory: PathBuf,
+    slot_bytes: u64,
+    slots_per_slab: u32,
+    files: Mutex<FxHashMap<u32, Arc<File>>>,
+}
+
+impl Slabs {
+    pub(super) fn open(directory: PathBuf, layout: BlockLayout) -> Result<Self, TierError> {
+        let slot_bytes = slot_bytes(layout);
+        let slots_per_slab =
+            u32::try_from(SLAB_BYTES.div_ceil(slot_bytes)).expect("a slab has at most 2^18 slots");
+        Ok(Self { directory, slot_bytes, slots_per_slab, files: Mutex::default() })
+    }
+
+    pub(super) fn read(&self, slot: u32, offset: usize, into: &mut [u8]) -> Result<(), TierError> {
+        let (file, start) = self.locate(slot)?;
+        read_exact_at(&file, into, start + offset as u64).map_err(|e| failed("reading a slab", e))
+    }
+
+    pub(super) fn write(&self, slot: u32, block: &[u8]) -> Result<(), TierError> {
+        let (file, start) = self.locate(slot)?;
+        write_all_at(&file, block, start).map_err(|e| failed("writing a slab", e))
+    }
+
+    /// Makes the bytes in `slots` durable.
+    pub(super) fn sync(&self, slots: impl Iterator<Item = u32>) -> Result<(), TierError> {
+        let slabs: BTreeSet<u32> = slots.map(|slot| slot / self.slots_per_slab).collect();
+        for slab in slabs {
+            let file = self.file(slab)?;
+            file.sync_data().map_err(|e| failed("syncing a slab", e))?;
+        }
+        Ok(())
+    }
+
+    fn locate(&self, slot: u32) -> Result<(Arc<File>, u64), TierError> {
+        let file = self.file(slot / self.slots_per_slab)?;
+        Ok((file, u64::from(slot % self.slots_per_slab) * self.slot_bytes))
+    }
+
+    fn file(&self, slab: u32) -> Result<Arc<File>, TierError> {
+        let mut files = lock(&self.files);
+        if let Some(file) = files.get(&slab) {
+            return Ok(file.clone());
+        }
+        let path = self.directory.join(format!("slab-{slab:04}.kv"));
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+        let file = Arc::new(file.map_err(|e| failed("opening a slab", e))?);
+        sync_directory(&self.directory).map_err(|e| failed("syncing the directory", e))?;
+        files.insert(slab, file.clone());
+        Ok(file)
+    }
+}
+
+/// Makes the names of new files durable; Windows does so by itself.
+fn sync_directory(directory: &Path) -> io::Result<()> {
+    if cfg!(unix) { File::open(directory)?.sync_all() } else { Ok(()) }
+}
+
+#[cfg(unix)]
+fn read_exact_at(file: &File, into: &mut [u8], offset: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, into, offset)
+}
+
+#[cfg(unix)]
+fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
+}
+
+#[cfg(windows)]
+fn read_exact_at(file: &File, mut into: &mut [u8], mut offset: u64) -> io::Result<()> {
+    while !into.is_empty() {
+        match std::os::windows::fs::FileExt::seek_read(file, into, offset)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            read => {
+                into = &mut into[read..];
+                offset += read as u64;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(windows)]
+fn write_all_at(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match std::os::windows::fs::FileExt::seek_write(file, bytes, offset)? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            written => {
+                bytes = &bytes[written..];
+                offset += written as u64;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! A tier with made-up contents and exact latency, to test what stands on tiers.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use kvblock::BlockHash;
+
+use super::{BlockLayout, Stored, Tier, TierError, TierKind};
+use crate::engine::lock;
+
+/// A tier that holds every block there is, with bytes that follow from the hash, unless told otherwise.
+///
+/// Latency and faults are set for each block, and each read is logged, so tests see order and repetition.
+pub struct FakeTier {
+    layout: BlockLayout,
+    kind: TierKind,
+    latency: Duration,
+    script: Mutex<Script>,
+}
+
+#[derive(Default)]
+struct Script {
+    faults: BTreeMap<BlockHash, Fault>,
+    written: BTreeMap<BlockHash, Box<[u8]>>,
+    reads: Vec<BlockHash>,
+}
+
+/// What goes wrong with a block of a [`FakeTier`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// It is not there.
+    Missing,
+    /// Reading fails.
+    Broken,
+    /// Reading panics.
+    Panics,
+    /// Reading takes longer.
+    Slow(Duration),
+}
+
+impl FakeTier {
+    /// A tier whose reads sleep for `latency`.
+    #[must_use]
+    pub fn new(kind: TierKind, layout: BlockLayout, latency: Duration) -> Self {
+        Self { layout, kind, latency, script: Mutex::default() }
+    }
+
+    /// The bytes of a block: byte `i` is `hash[i % 32] + i`, wrapping.
+    #[must_use]
+    pub fn contents(layout: BlockLayout, key: BlockHash) -> Vec<u8> {
+        let hash = key.as_bytes();
+        (0..layout.block_bytes()).map(|i| hash[i % hash.len()].wrapping_add(i.to_le_bytes()[0])).collect()
+    }
+
+    /// Makes reads of `key` go wrong from now on.
+    pub fn fail(&self, key: BlockHash, fault: Fault) {
+        lock(&self.script).faults.insert(key, fault);
+    }
+
+    /// Blocks read so far, in order of arrival; a block read by shards appears once for each.
+    #[must_use]
+    pub fn reads(&self) -> Vec<BlockHash> {
+        lock(&self.script).reads.clone()
+    }
+
+    fn fetch(&self, key: BlockHash) -> Result<Vec<u8>, TierError> {
+        let mut script = lock(&self.script);
+        script.reads.push(key);
+        let fault = script.faults.get(&key).copied();
+        let bytes = script.written.get(&key).map_or_else(|| Self::contents(self.layout, key), |b| b.to_vec());
+        drop(script);
+        std::thread::sleep(self.latency);
+        match fault {
+            None => Ok(bytes),
+            Some(Fault::Missing) => Err(TierError::NotFound { tier: self.kind, key }),
+            Some(Fault::Broken) => Err(TierError::Backend {
+                tier: self.kind,
+                action: "reading a block with a fault",
+                source: Box::new(io::Error::from(io::ErrorKind::BrokenPipe)),
+            }),
+            Some(Fault::Panics) => panic!("the test asked for a panic on {key:?}"),
+            Some(Fault::Slow(extra)) => {
+                std::thread::sleep(extra);
+                Ok(bytes)
+            }
+        }
+    }
+}
+
+impl Tier for FakeTier {
+    fn kind(&self) -> TierKind {
+        self.kind
+    }
+
+    fn layout(&self) -> BlockLayout {
+        self.layout
+    }
+
+    fn capacity_blocks(&self) -> Option<u64> {
+        None
+    }
+
+    fn contains(&self, key: BlockHash) -> Result<bool, TierError> {
+        Ok(lock(&self.script).faults.get(&key) != Some(&Fault::Missing))
+    }
+
+    fn read(&self, key: BlockHash, shard: u32, into: &mut [u8]) -> Result<(), TierError> {
+        self.layout.check_shard(shard, into.len())?;
+        let range = self.layout.shard_range(shard)?;
+        into.copy_from_slice(&self.fetch(key)?[range]);
+        Ok(())
+    }
+
+    fn read_block(&self, key: BlockHash, into: &mut [u8]) -> Result<(), TierError> {
+        self.layout.check_block(into.len())?;
+        into.copy_from_slice(&self.fetch(key)?);
+        Ok(())
+    }
+
+    fn write(&self, key: BlockHash, block: &[u8]) -> Result<Stored, TierError> {
+        self.layout.check_block(block.len())?;
+        let mut script = lock(&self.script);
+        script.faults.remove(&key);
+        script.written.insert(key, block.into());
+        Ok(Stored::Written)
+    }
+
+    fn remove(&self, key: BlockHash) -> Result<bool, TierError> {
+        let mut script = lock(&self.script);
+        script.written.remove(&key);
+        Ok(script.faults.insert(key, Fault::Missing) != Some(Fault::Missing))
+    }
+}

@@ -1,0 +1,117 @@
+//! Blocks in memory of this process.
+
+use std::sync::{Arc, Mutex};
+
+use kvblock::BlockHash;
+
+use super::{BlockLayout, Stored, Tier, TierError, TierKind};
+use crate::engine::lock;
+use crate::index::{IndexError, Lookup, TierIndex};
+use crate::policy::{PolicyKind, ReuseFilter};
+
+/// A bounded map from hash to block.
+///
+/// A read copies outside of the lock: it holds a reference to the block, which may outlive its eviction, so memory can
+/// pass the capacity by one block for each reader.
+pub struct HostTier {
+    layout: BlockLayout,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    index: TierIndex,
+    /// `[capacity]`, by slot.
+    blocks: Vec<Option<Arc<[u8]>>>,
+}
+
+impl HostTier {
+    /// A tier for `capacity_blocks` blocks; memory is taken as they come.
+    #[must_use]
+    pub fn new(
+        layout: BlockLayout,
+        capacity_blocks: u32,
+        policy: PolicyKind,
+        reuse: Option<ReuseFilter>,
+    ) -> Self {
+        let index = TierIndex::new(capacity_blocks, policy, reuse);
+        Self { layout, inner: Mutex::new(Inner { index, blocks: vec![None; capacity_blocks as usize] }) }
+    }
+
+    fn block(&self, key: BlockHash, is_use: bool) -> Result<Arc<[u8]>, TierError> {
+        let mut inner = lock(&self.inner);
+        if is_use {
+            inner.index.touch(&[key]);
+        }
+        let slots = inner.index.prepare_load(&[key]);
+        let slots = slots.map_err(|_| TierError::NotFound { tier: TierKind::Host, key })?;
+        // The reference keeps the bytes, so the pin need not outlive the lock.
+        inner.index.complete_load(&[key]);
+        Ok(inner.blocks[slots[0] as usize].clone().expect("a ready block has bytes"))
+    }
+}
+
+impl Tier for HostTier {
+    fn kind(&self) -> TierKind {
+        TierKind::Host
+    }
+
+    fn layout(&self) -> BlockLayout {
+        self.layout
+    }
+
+    fn capacity_blocks(&self) -> Option<u64> {
+        Some(lock(&self.inner).index.capacity().into())
+    }
+
+    fn contains(&self, key: BlockHash) -> Result<bool, TierError> {
+        Ok(lock(&self.inner).index.lookup(key) == Lookup::Ready)
+    }
+
+    fn read(&self, key: BlockHash, shard: u32, into: &mut [u8]) -> Result<(), TierError> {
+        self.layout.check_shard(shard, into.len())?;
+        let range = self.layout.shard_range(shard)?;
+        into.copy_from_slice(&self.block(key, shard == 0)?[range]);
+        Ok(())
+    }
+
+    fn read_block(&self, key: BlockHash, into: &mut [u8]) -> Result<(), TierError> {
+        self.layout.check_block(into.len())?;
+        into.copy_from_slice(&self.block(key, true)?);
+        Ok(())
+    }
+
+    fn write(&self, key: BlockHash, block: &[u8]) -> Result<Stored, TierError> {
+        self.layout.check_block(block.len())?;
+        let mut inner = lock(&self.inner);
+        if let Some(stored) = inner.index.admission(key) {
+            return Ok(stored);
+        }
+        let capacity_blocks = inner.index.capacity().into();
+        let prepared = inner.index.prepare_store(&[key]);
+        let prepared = prepared.ok_or(TierError::Full { tier: TierKind::Host, capacity_blocks })?;
+        for (_, slot) in prepared.evicted {
+            inner.blocks[slot as usize] = None;
+        }
+        let (_, slot) = prepared.to_store[0];
+        inner.blocks[slot as usize] = Some(block.into());
+        inner.index.complete_store(&[key], true);
+        Ok(Stored::Written)
+    }
+
+    fn remove(&self, key: BlockHash) -> Result<bool, TierError> {
+        let mut inner = lock(&self.inner);
+        let removed = inner.index.remove(key).map_err(|error| in_use(TierKind::Host, error))?;
+        if let Some(slot) = removed {
+            inner.blocks[slot as usize] = None;
+        }
+        Ok(removed.is_some())
+    }
+}
+
+/// The tier error for a block that cannot be removed now.
+pub(crate) fn in_use(tier: TierKind, error: IndexError) -> TierError {
+    match error {
+        IndexError::InUse { key, pins } => TierError::InUse { tier, key, pins },
+        IndexError::NotReady { key } => TierError::InUse { tier, key, pins: 0 },
+    }
+}

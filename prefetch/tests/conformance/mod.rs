@@ -1,0 +1,140 @@
+//! What every tier must keep, whatever it is made of. Each tier's tests run these.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use kvblock::BlockHash;
+use prefetch::tier::{BlockLayout, FakeTier, Stored, Tier, TierError};
+use proptest::prelude::*;
+
+/// Three shards of 40 bytes: no power of two, no page.
+pub(crate) fn layout() -> BlockLayout {
+    BlockLayout::new(3, 40).expect("small and not empty")
+}
+
+pub(crate) fn key(n: u16) -> BlockHash {
+    let mut bytes = [7; 32];
+    bytes[..2].copy_from_slice(&n.to_le_bytes());
+    BlockHash::from_bytes(bytes)
+}
+
+/// The only bytes that a block ever has in these tests, as content hashes promise.
+pub(crate) fn block(n: u16) -> Vec<u8> {
+    FakeTier::contents(layout(), key(n))
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Op {
+    Write(u16),
+    Read(u16),
+    ReadShard(u16, u32),
+    Remove(u16),
+    Flush,
+}
+
+pub(crate) fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let n = || 0u16..20;
+    let op = prop_oneof![
+        4 => n().prop_map(Op::Write),
+        3 => n().prop_map(Op::Read),
+        2 => (n(), 0u32..3).prop_map(|(n, shard)| Op::ReadShard(n, shard)),
+        1 => n().prop_map(Op::Remove),
+        1 => Just(Op::Flush),
+    ];
+    prop::collection::vec(op, 0..60)
+}
+
+/// Runs `ops` and checks every answer: what is there is whole, what was not written is not there, capacity holds.
+pub(crate) fn check_ops(tier: &dyn Tier, ops: &[Op]) -> Result<(), TestCaseError> {
+    // Blocks that may be there: eviction can take any of them at a write.
+    let mut written: HashMap<u16, ()> = HashMap::new();
+    let mut whole = vec![0; layout().block_bytes()];
+    let mut part = vec![0; layout().shard_bytes()];
+    for op in ops {
+        match *op {
+            Op::Write(n) => {
+                let there = tier.contains(key(n)).unwrap();
+                let stored = tier.write(key(n), &block(n)).unwrap();
+                prop_assert_eq!(stored, if there { Stored::AlreadyThere } else { Stored::Written });
+                prop_assert!(tier.contains(key(n)).unwrap(), "a finished write is visible");
+                written.insert(n, ());
+            }
+            Op::Read(n) => match tier.read_block(key(n), &mut whole) {
+                Ok(()) => prop_assert_eq!(&whole, &block(n)),
+                Err(TierError::NotFound { .. }) => prop_assert!(!tier.contains(key(n)).unwrap()),
+                Err(error) => return Err(TestCaseError::fail(error.to_string())),
+            },
+            Op::ReadShard(n, shard) => match tier.read(key(n), shard, &mut part) {
+                Ok(()) => prop_assert_eq!(&part[..], &block(n)[layout().shard_range(shard).unwrap()]),
+                Err(TierError::NotFound { .. }) => prop_assert!(!tier.contains(key(n)).unwrap()),
+                Err(error) => return Err(TestCaseError::fail(error.to_string())),
+            },
+            Op::Remove(n) => {
+                let there = tier.contains(key(n)).unwrap();
+                prop_assert_eq!(tier.remove(key(n)).unwrap(), there);
+                prop_assert!(!tier.contains(key(n)).unwrap());
+                written.remove(&n);
+            }
+            Op::Flush => tier.flush().unwrap(),
+        }
+        let held = (0..20).filter(|&n| tier.contains(key(n)).unwrap()).collect::<Vec<_>>();
+        prop_assert!(held.iter().all(|n| written.contains_key(n)));
+        if let Some(capacity) = tier.capacity_blocks() {
+            prop_assert!(held.len() as u64 <= capacity);
+            prop_assert!(
+                held.len() as u64 >= (written.len() as u64).min(capacity / 2),
+                "no needless eviction"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Sizes and shards that do not fit are refused, and nothing is stored.
+pub(crate) fn check_refusals(tier: &dyn Tier) {
+    let wrong = tier.write(key(1), &[0; 119]).unwrap_err();
+    assert_eq!(wrong.to_string(), "buffer of 119 bytes where 120 are needed");
+    assert!(!tier.contains(key(1)).unwrap());
+    tier.write(key(1), &block(1)).unwrap();
+    assert!(matches!(
+        tier.read(key(1), 3, &mut [0; 40]),
+        Err(TierError::NoSuchShard { shard: 3, shards: 3 })
+    ));
+    assert!(matches!(tier.read(key(1), 0, &mut [0; 41]), Err(TierError::WrongSize { .. })));
+    assert!(matches!(tier.read_block(key(1), &mut [0; 40]), Err(TierError::WrongSize { .. })));
+}
+
+/// Readers beside writers that evict: a read gives the right bytes or none.
+pub(crate) fn check_threads(tier: &dyn Tier) {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for reader in 0..2u16 {
+            let stop = &stop;
+            scope.spawn(move || {
+                let mut whole = vec![0; layout().block_bytes()];
+                let mut n = reader;
+                while !stop.load(Ordering::Relaxed) {
+                    n = (n * 5 + 3) % 40;
+                    match tier.read_block(key(n), &mut whole) {
+                        Ok(()) => assert_eq!(whole, block(n)),
+                        Err(TierError::NotFound { .. }) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            });
+        }
+        let writers: Vec<_> = (0..2u16)
+            .map(|writer| {
+                scope.spawn(move || {
+                    for i in 0..150 {
+                        let n = (i * 7 + writer * 11) % 40;
+                        tier.write(key(n), &block(n)).unwrap();
+                    }
+                })
+            })
+            .collect();
+        let finished: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
+        stop.store(true, Ordering::Relaxed);
+        finished.into_iter().for_each(|writer| writer.unwrap());
+    });
+}

@@ -1,0 +1,166 @@
+//! The engine on its threads, over a tier with set latency and faults.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kvblock::SeqId;
+use prefetch::engine::{Engine, EngineConfig, EngineError, Outcome, Submission, SubmitError, TaskKey};
+use prefetch::plan::Priority;
+use prefetch::stack::TierStack;
+use prefetch::tier::{FakeTier, Fault, TierError, TierKind};
+
+use crate::{hash, hashes, layout};
+
+const LONG: Duration = Duration::from_secs(30);
+const LATENCY: Duration = Duration::from_millis(20);
+
+fn start(config: EngineConfig) -> (Engine, Arc<FakeTier>, Arc<TierStack>) {
+    let tier = Arc::new(FakeTier::new(TierKind::Disk, layout(), LATENCY));
+    let stack = Arc::new(TierStack::new(vec![tier.clone()]).unwrap());
+    (Engine::new(stack.clone(), config).unwrap(), tier, stack)
+}
+
+fn task(seq: u64, blocks: impl IntoIterator<Item = u8>) -> Submission {
+    let key = TaskKey { seq: SeqId::new(seq), generation: 0 };
+    Submission { key, step: 0, priority: Priority::High, blocks: hashes(blocks) }
+}
+
+#[track_caller]
+fn assert_ready(outcome: &Outcome) {
+    assert!(matches!(outcome, Outcome::Ready { .. }), "{outcome:?}");
+}
+
+#[test]
+fn blocks_are_in_the_cache_when_the_handle_is_ready() {
+    let (engine, tier, _) = start(EngineConfig::GSA);
+    let handle = engine.submit(task(1, 0..8)).unwrap();
+    assert_ready(&handle.wait(LONG));
+    for block in hashes(0..8) {
+        assert_eq!(engine.get(block).as_deref(), Some(&FakeTier::contents(layout(), block)[..]));
+    }
+    let again = engine.submit(task(2, 4..8)).unwrap();
+    assert!(matches!(again.wait(LONG), Outcome::Ready { loaded: 0, cached: 4 }));
+    assert_eq!(tier.reads().len(), 8);
+    assert!(engine.take(hash(3)).is_some() && engine.get(hash(3)).is_none());
+    assert_eq!(&*engine.load(hash(3)).unwrap(), FakeTier::contents(layout(), hash(3)));
+}
+
+#[test]
+fn every_kind_of_failure_ends_the_wait_and_names_the_block() {
+    let (engine, tier, stack) = start(EngineConfig::GSA);
+    tier.fail(hash(1), Fault::Missing);
+    tier.fail(hash(3), Fault::Panics);
+    tier.fail(hash(4), Fault::Broken);
+    let Outcome::Failed(bad) = engine.submit(task(1, 0..6)).unwrap().wait(LONG) else { panic!("must fail") };
+    assert_eq!(bad.iter().map(|b| b.position).collect::<Vec<_>>(), [1, 3, 4]);
+    assert!(matches!(*bad[0].error, TierError::NotFound { .. }));
+    assert!(matches!(*bad[1].error, TierError::Panicked { .. }));
+    assert!(matches!(*bad[2].error, TierError::Backend { .. }));
+    assert_eq!(engine.cached_blocks(), 3, "the good blocks are there");
+    let counters = stack.counters().tier(TierKind::Disk);
+    assert_eq!((counters.hits, counters.misses, counters.errors), (3, 2, 1));
+    // Workers survive the panic.
+    assert_ready(&engine.submit(task(2, 10..20)).unwrap().wait(LONG));
+}
+
+#[test]
+fn a_timeout_leaves_the_task_running() {
+    let (engine, tier, _) = start(EngineConfig::GSA);
+    tier.fail(hash(1), Fault::Slow(Duration::from_millis(100)));
+    let handle = engine.submit(task(1, [1])).unwrap();
+    assert!(matches!(handle.wait(Duration::from_millis(1)), Outcome::Timeout));
+    assert!(!handle.is_settled());
+    assert_ready(&handle.wait(LONG));
+}
+
+#[test]
+fn cancel_and_replacement_wake_the_waiter() {
+    let (engine, tier, _) = start(EngineConfig { prefetch_workers: 1, ..EngineConfig::GSA });
+    tier.fail(hash(0), Fault::Slow(Duration::from_millis(200)));
+    let running = engine.submit(task(1, [0])).unwrap();
+    let by_handle = engine.submit(task(2, [1])).unwrap();
+    let by_seq = engine.submit(task(3, [2])).unwrap();
+    let replaced = engine.submit(task(4, [3])).unwrap();
+    let newer = TaskKey { seq: SeqId::new(4), generation: 1 };
+    let newest = engine.submit(Submission { key: newer, ..task(4, [4]) }).unwrap();
+    by_handle.cancel();
+    assert!(engine.cancel(SeqId::new(3)) && !engine.cancel(SeqId::new(3)));
+    replaced.cancel();
+    for handle in [by_handle, by_seq, replaced] {
+        assert!(matches!(handle.wait(Duration::ZERO), Outcome::Cancelled));
+    }
+    assert_ready(&newest.wait(LONG));
+    assert_ready(&running.wait(LONG));
+    assert_eq!(tier.reads(), hashes([0, 4]), "cancelled blocks are never read");
+}
+
+#[test]
+fn pollster_and_tokio_drive_the_same_handles() {
+    let (engine, tier, _) = start(EngineConfig::GSA);
+    tier.fail(hash(9), Fault::Broken);
+    assert_ready(&pollster::block_on(engine.submit(task(1, 0..4)).unwrap()));
+
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
+    let waits = (2..6).map(|seq| {
+        let first = u8::try_from(seq).unwrap() * 2;
+        let handle = engine.submit(task(seq, [first, first + 1])).unwrap();
+        runtime.spawn(async move { tokio::time::timeout(LONG, handle).await.expect("in time") })
+    });
+    let outcomes: Vec<_> =
+        waits.collect::<Vec<_>>().into_iter().map(|w| runtime.block_on(w).unwrap()).collect();
+    for (seq, outcome) in (2..6).zip(&outcomes) {
+        assert_eq!(matches!(outcome, Outcome::Failed(_)), seq == 4, "{seq}: {outcome:?}");
+    }
+}
+
+#[test]
+fn shutdown_cancels_the_queue_and_joins() {
+    let (engine, tier, _) = start(EngineConfig { prefetch_workers: 2, ..EngineConfig::GSA });
+    let handles: Vec<_> = (0..20u8)
+        .map(|seq| engine.submit(task(seq.into(), (0..10).map(|b| seq * 10 + b))).unwrap())
+        .collect();
+    let waiter = std::thread::spawn(move || handles.iter().map(|h| h.wait(LONG)).collect::<Vec<_>>());
+    let begin = Instant::now();
+    engine.shutdown();
+    assert!(begin.elapsed() < Duration::from_secs(2), "200 loads of 20 ms on two workers would take 2 s");
+    let outcomes = waiter.join().unwrap();
+    assert!(outcomes.iter().filter(|o| matches!(o, Outcome::Cancelled)).count() >= 10);
+    let reads = tier.reads().len();
+    std::thread::sleep(LATENCY * 3);
+    assert_eq!(tier.reads().len(), reads, "no worker is left");
+}
+
+#[test]
+fn submissions_past_the_limit_are_refused_and_work_resumes() {
+    let config = EngineConfig { prefetch_workers: 1, max_pending_prefetch: 2, ..EngineConfig::GSA };
+    let (engine, _, _) = start(config);
+    let first = engine.submit(task(1, [1])).unwrap();
+    let _second = engine.submit(task(2, [2])).unwrap();
+    let refused = engine.submit(task(3, [3])).err();
+    assert_eq!(refused, Some(SubmitError::QueueFull { pending_max: 2 }));
+    assert_ready(&first.wait(LONG));
+    assert_ready(&engine.submit(task(3, [3])).unwrap().wait(LONG));
+    let zero = Engine::new(start(config).2, EngineConfig { prefetch_workers: 0, ..config });
+    assert!(matches!(zero.err(), Some(EngineError::ZeroLimit { limit: "prefetch_workers" })));
+}
+
+#[test]
+fn overlap_tells_waiting_from_hiding() {
+    let (engine, _, stack) = start(EngineConfig::GSA);
+    assert_eq!(stack.counters().overlap().hidden(), None);
+    assert_ready(&engine.submit(task(1, 0..4)).unwrap().wait(LONG));
+    let eager = stack.counters().overlap();
+    assert!(eager.hidden().unwrap() < 0.5, "{eager:?}");
+    assert!(stack.counters().tier(TierKind::Disk).wait >= eager.waited);
+
+    let handle = engine.submit(task(2, 10..14)).unwrap();
+    while !handle.is_settled() {
+        std::thread::sleep(LATENCY);
+    }
+    assert_ready(&handle.wait(LONG));
+    let both = stack.counters().overlap();
+    let second = both.transfer - eager.transfer;
+    assert!(both.waited - eager.waited < second / 10, "{eager:?} {both:?}");
+    assert_eq!(stack.counters().tier(TierKind::Disk).bytes_read, 8 * 24);
+}

@@ -1,0 +1,69 @@
+//! Tier specs: what parses, what is refused and how, and that text and spec agree.
+
+use insta::assert_snapshot;
+use prefetch::spec::{Compression, DiskSpec, RemoteSpec, TierSpec};
+use proptest::prelude::*;
+
+fn error(text: &str) -> String {
+    text.parse::<TierSpec>().unwrap_err().to_string()
+}
+
+#[test]
+fn the_documented_form_parses() {
+    let spec: TierSpec = "host=2GiB,disk=/var/kv:20GiB,remote=redis://127.0.0.1:6379/0".parse().unwrap();
+    let redis = RemoteSpec::Redis { endpoint: "redis://127.0.0.1:6379".into(), database: 0 };
+    assert_eq!(spec.host_bytes, Some(2 << 30));
+    assert_eq!(spec.disk, Some(DiskSpec { path: "/var/kv".into(), capacity_bytes: 20 << 30 }));
+    assert_eq!(spec.remote, Some(redis));
+    assert_eq!("".parse::<TierSpec>().unwrap(), TierSpec::default());
+    let windows: TierSpec = r"compress=int8, disk=C:\kv:512".parse().unwrap();
+    assert_eq!(windows.disk.unwrap(), DiskSpec { path: r"C:\kv".into(), capacity_bytes: 512 });
+}
+
+#[test]
+fn errors_list_what_is_valid() {
+    assert_snapshot!(error("ram=2GiB"), @"unknown tier key `ram`; keys are host, disk, remote, compress");
+    assert_snapshot!(error("host"), @"tier `host` is not of the form key=value; keys are host, disk, remote, compress");
+    assert_snapshot!(error("host=1GiB,host=2GiB"), @"tier key `host` is given twice");
+    assert_snapshot!(error("host=2GB"), @"size `2GB` of host is not a positive number of bytes with one of the units B, KiB, MiB, GiB, TiB");
+    assert_snapshot!(error("disk=/kv"), @"disk `/kv` is not of the form PATH:SIZE");
+    assert_snapshot!(error("disk=/kv:-1MiB"), @"size `-1MiB` of disk is not a positive number of bytes with one of the units B, KiB, MiB, GiB, TiB");
+    assert_snapshot!(error("remote=127.0.0.1:6379"), @"remote `127.0.0.1:6379` does not start with one of redis://, file://, s3://");
+    assert_snapshot!(error("remote=redis://h:1/x"), @"remote `redis://h:1/x` has no valid database number");
+    assert_snapshot!(error("remote=s3:///prefix"), @"remote `s3:///prefix` has no valid bucket");
+    assert_snapshot!(error("compress=zip"), @"unknown compression `zip`; known are none, fp8, int8");
+    for text in ["host=0", "host=+1", "host=", "host=99999999999TiB", "disk=:1GiB", "remote=file://"] {
+        assert!(text.parse::<TierSpec>().is_err(), "{text}");
+    }
+}
+
+fn remote() -> impl Strategy<Value = RemoteSpec> {
+    prop_oneof![
+        ("[a-z.]{1,9}:[1-9][0-9]{0,4}", 0u32..16).prop_map(|(address, database)| RemoteSpec::Redis {
+            endpoint: format!("redis://{address}"),
+            database
+        }),
+        "/[a-z/:=]{0,9}".prop_map(|path| RemoteSpec::Directory { path: path.into() }),
+        ("[a-z]{1,9}", "([a-z]{1,4}(/[a-z]{1,4})?)?")
+            .prop_map(|(bucket, prefix)| RemoteSpec::S3 { bucket, prefix }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_spec_survives_its_own_text(
+        host_bytes in prop::option::of(1u64..1 << 44),
+        disk in prop::option::of(("/[a-z/:=]{0,9}", 1u64..1 << 44)),
+        remote in prop::option::of(remote()),
+        compression in prop::sample::select(&[Compression::None, Compression::Fp8, Compression::Int8]),
+    ) {
+        let disk = disk.map(|(path, capacity_bytes)| DiskSpec { path: path.into(), capacity_bytes });
+        let spec = TierSpec { host_bytes, disk, remote, compression };
+        prop_assert_eq!(spec.to_string().parse::<TierSpec>(), Ok(spec));
+    }
+
+    #[test]
+    fn no_text_panics(text in "[a-z0-9=:,/GiB.]{0,40}") {
+        let _ = text.parse::<TierSpec>();
+    }
+}

@@ -1,0 +1,199 @@
+//! What can go wrong while a policy is built or run.
+
+/// A selection could not be made from the given input.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SelectError {
+    /// The policy scores blocks with the query.
+    #[error("policy {policy} needs a query and got none")]
+    MissingQuery {
+        /// Name of the policy.
+        policy: &'static str,
+    },
+    /// The policy reads the cached keys.
+    #[error("policy {policy} needs the cached keys and got none")]
+    MissingKeys {
+        /// Name of the policy.
+        policy: &'static str,
+    },
+    /// A tensor's data does not fill its shape.
+    #[error("{tensor} holds {actual} elements, its shape [{heads}, {len}, {dim}] needs {needed}")]
+    Shape {
+        /// Name of the tensor.
+        tensor: &'static str,
+        /// First dimension.
+        heads: usize,
+        /// Second dimension, tokens.
+        len: usize,
+        /// Third dimension, channels.
+        dim: usize,
+        /// Product of the three.
+        needed: usize,
+        /// Elements given.
+        actual: usize,
+    },
+    /// Query and key vectors differ in length.
+    #[error("head_dim of q is {q}, of k {k}")]
+    HeadDim {
+        /// Channels of a query.
+        q: usize,
+        /// Channels of a key.
+        k: usize,
+    },
+    /// The query heads are no multiple of the KV heads.
+    #[error("{heads} query heads cannot be shared out among {kv_heads} KV heads")]
+    HeadGroups {
+        /// Query heads.
+        heads: usize,
+        /// KV heads.
+        kv_heads: usize,
+    },
+    /// Queries sit at the last positions of the history, so there cannot be more of them than positions.
+    #[error("{q_len} queries do not fit at the end of {kv_len} cached tokens")]
+    QueryBeyondHistory {
+        /// Queries.
+        q_len: usize,
+        /// Cached tokens, those of the queries included.
+        kv_len: usize,
+    },
+    /// The policy serves prefill only; the engine runs full attention in its place.
+    #[error("policy {policy} does not support decode, use full attention there")]
+    DecodeUnsupported {
+        /// Name of the policy.
+        policy: &'static str,
+    },
+    /// Neither one threshold for all heads nor one for each.
+    #[error("{got} thresholds for {heads} heads, 1 or {heads} expected")]
+    ThresholdCount {
+        /// Thresholds given.
+        got: usize,
+        /// Heads scored.
+        heads: usize,
+    },
+    /// `find_blocks_chunked` selects by mass; its published fixed-count argument has no published meaning.
+    #[error("num_to_choose = {count} is not implemented, select by threshold")]
+    NumToChoose {
+        /// The count asked for.
+        count: u32,
+    },
+    /// A side tensor does not have one value for each of the things it describes.
+    #[error("{tensor} holds {actual} values, {needed} expected")]
+    Count {
+        /// Name of the tensor.
+        tensor: &'static str,
+        /// Values expected.
+        needed: usize,
+        /// Values given.
+        actual: usize,
+    },
+    /// Two selections to be compared do not count the same blocks.
+    #[error("selections over {left} and {right} blocks cannot be compared")]
+    Incomparable {
+        /// Blocks of the first.
+        left: u32,
+        /// Blocks of the second.
+        right: u32,
+    },
+    /// A layer was used before its cache was registered.
+    #[error("layer {layer} is not among the {registered} registered KV caches")]
+    UnknownLayer {
+        /// Name of the layer.
+        layer: String,
+        /// Number of caches registered.
+        registered: usize,
+    },
+    /// A hook was called on an object of the other role.
+    #[error("{call} is a call for the {expected} role")]
+    WrongRole {
+        /// The hook.
+        call: &'static str,
+        /// The role that has it.
+        expected: &'static str,
+    },
+    /// A request's prefetched blocks did not arrive.
+    #[error("prefetch of request {request} {outcome}")]
+    Prefetch {
+        /// The request.
+        request: u64,
+        /// "failed" or "timed out".
+        outcome: &'static str,
+    },
+}
+
+/// A policy text, a preset, or a parameter in one of them is not valid.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpecError {
+    /// No policy has this name.
+    #[error("unknown policy {name:?}, valid names: {}", valid.join(" "))]
+    UnknownName {
+        /// The name given.
+        name: String,
+        /// Every name of the registry.
+        valid: Vec<&'static str>,
+    },
+    /// The policy has no such parameter.
+    #[error("policy {policy} has no key {key:?}, valid keys: {}", valid.join(" "))]
+    UnknownKey {
+        /// Name of the policy.
+        policy: &'static str,
+        /// The key given.
+        key: String,
+        /// Every key of the policy.
+        valid: Vec<&'static str>,
+    },
+    /// A value does not have the type or range of its key.
+    #[error("{policy}: {key} = {value:?} is not {expected}")]
+    BadValue {
+        /// Name of the policy.
+        policy: &'static str,
+        /// The key.
+        key: &'static str,
+        /// The value given.
+        value: String,
+        /// What it should be.
+        expected: &'static str,
+    },
+    /// Two valid values contradict each other.
+    #[error("{policy}: {rule}")]
+    Contradiction {
+        /// Name of the policy.
+        policy: &'static str,
+        /// The relation that must hold.
+        rule: &'static str,
+    },
+    /// A part of the text is not `key=value`.
+    #[error("{policy}: expected key=value, found {part:?}")]
+    NotKeyValue {
+        /// Name of the policy as written.
+        policy: String,
+        /// The part.
+        part: String,
+    },
+    /// A key occurs twice.
+    #[error("{policy}: key {key:?} is given twice")]
+    DuplicateKey {
+        /// Name of the policy as written.
+        policy: String,
+        /// The key.
+        key: String,
+    },
+    /// A policy of this name is registered already.
+    #[error("policy {name} is registered already")]
+    DuplicateName {
+        /// The name.
+        name: &'static str,
+    },
+    /// A preset file is not RON.
+    #[cfg(feature = "presets")]
+    #[error("preset is not valid RON")]
+    Ron(#[source] ron::error::SpannedError),
+    /// A preset's value is neither a number, a text, a bool, nor a list of such.
+    #[error("{policy}: key {key:?} of a preset must be a number, text, bool, or a list of them")]
+    PresetValue {
+        /// Name of the policy as written.
+        policy: String,
+        /// The key.
+        key: String,
+    },
+}

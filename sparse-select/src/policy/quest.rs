@@ -1,0 +1,198 @@
+//! Quest (arXiv 2406.10774): pages by an upper bound of their attention scores, from channelwise minima and maxima.
+
+use kvblock::BlockSize;
+
+use super::{Input, Policy, Step, Support, select_each_query};
+use crate::{
+    Entry, Heads, Params, SelectError, Selection, SpecError,
+    certificate::select_mass,
+    digest::MinMax,
+    heads::{dot, group_mean},
+    spec::key,
+    topk::{top_k, top_k_where, union},
+};
+
+/// Registry entry.
+pub const ENTRY: Entry = Entry {
+    name: "quest",
+    aliases: &[],
+    keys: &[
+        key("page_budget", "64", "pages selected, the current one included"),
+        key(
+            "token_budget",
+            "none",
+            "tokens in place of page_budget: max(3, token_budget / block_size) pages",
+        ),
+        key("dense_layers", "2", "first layers that attend to everything"),
+        key("mass", "none", "attention mass to certify, such as 0.99; replaces the budget"),
+        key(
+            "variant",
+            "quest",
+            "quest: one set a KV head; offload: one set for all heads, from mean queries",
+        ),
+        key("topk", "8", "variant offload: blocks selected"),
+        key("threshold_blocks", "4", "variant offload: up to this many blocks all are selected"),
+        key("sink_blocks", "0", "variant offload: first blocks, always selected"),
+        key("recent_blocks", "0", "variant offload: last blocks, always selected"),
+        key("block_size", "16", "tokens of a page"),
+    ],
+    build: |p| Ok(Box::new(Quest::from_params(p)?)),
+};
+
+/// What decides how many pages are selected, and for whom.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Mode {
+    /// The pages with the highest scores, for each KV head; the current page is always one of them.
+    Budget {
+        /// Pages selected, the current one included.
+        pages: u32,
+    },
+    /// Pages in the order of their bound until the dropped ones provably hold less than `1 - mass`.
+    Mass {
+        /// Attention mass certified for every query head.
+        mass: f64,
+    },
+    /// One set for all heads, for block transfers: mean query of each group, `max(q·min, q·max)`, mean over KV heads.
+    Offload {
+        /// Blocks selected.
+        topk: u32,
+        /// Up to this many blocks all are selected.
+        threshold_blocks: u32,
+        /// First blocks, always selected.
+        sink_blocks: u32,
+        /// Last blocks, always selected.
+        recent_blocks: u32,
+    },
+}
+
+/// Quest with its published parameters.
+#[derive(Clone, Copy, Debug)]
+pub struct Quest {
+    /// Budget, certified mass, or the variant for offloaded caches.
+    pub mode: Mode,
+    /// First layers that attend to everything.
+    pub dense_layers: u32,
+    /// Tokens of a page.
+    pub block_size: BlockSize,
+}
+
+impl Quest {
+    /// Reads the parameters of [`ENTRY`].
+    ///
+    /// # Errors
+    /// [`SpecError::BadValue`].
+    pub fn from_params(p: &Params<'_>) -> Result<Self, SpecError> {
+        let block_size = p.block_size()?;
+        let pages = match p.optional_count("token_budget")? {
+            Some(tokens) => 3.max(tokens / block_size.get()),
+            None => p.positive("page_budget")?,
+        };
+        let offload = p.choice("variant", "quest or offload", &[("quest", false), ("offload", true)])?;
+        let mode = match (offload, p.optional_ratio("mass")?) {
+            (true, Some(_)) => return Err(p.contradiction("variant=offload selects by topk, not by mass")),
+            (true, None) => Mode::Offload {
+                topk: p.positive("topk")?,
+                threshold_blocks: p.count("threshold_blocks")?,
+                sink_blocks: p.count("sink_blocks")?,
+                recent_blocks: p.count("recent_blocks")?,
+            },
+            (false, Some(mass)) => Mode::Mass { mass },
+            (false, None) => Mode::Budget { pages },
+        };
+        Ok(Self { mode, dense_layers: p.count("dense_layers")?, block_size })
+    }
+
+    fn step(&self, step: &Step<'_>, digest: &MinMax) -> Vec<Vec<u32>> {
+        match self.mode {
+            Mode::Budget { pages } => (0..step.k.heads())
+                .map(|kv| select_pages(&step.q, kv, step.k.heads(), digest, pages))
+                .collect(),
+            Mode::Mass { mass } => {
+                (0..step.k.heads()).map(|kv| select_mass(&step.q, &step.k, kv, digest, mass).blocks).collect()
+            }
+            Mode::Offload { topk, threshold_blocks, sink_blocks, recent_blocks } => {
+                if step.num_blocks <= threshold_blocks {
+                    return vec![(0..step.num_blocks).collect()];
+                }
+                let scores = offload_scores(&step.q, digest, step.k.heads());
+                let n = step.num_blocks;
+                let forced = |i: u32| i < sink_blocks || i >= n.saturating_sub(recent_blocks);
+                let kept: Vec<u32> = (0..n).filter(|&i| forced(i)).collect();
+                let extra = (topk as usize).saturating_sub(kept.len());
+                vec![union(kept, top_k_where(&scores, extra, |i| !forced(i)))]
+            }
+        }
+    }
+}
+
+/// Page scores of one KV head, `[num_blocks]`: the maximum over its query heads of `Σ_d max(q_d min_d, q_d max_d)`.
+#[must_use]
+pub fn page_scores(q: &Heads<'_>, kv: usize, kv_heads: usize, digest: &MinMax) -> Vec<f32> {
+    let group = q.heads() / kv_heads;
+    let score = |page| {
+        let heads = kv * group..(kv + 1) * group;
+        heads.map(|h| digest.score(q.row(h, 0), page, kv)).fold(f32::NEG_INFINITY, f32::max)
+    };
+    (0..digest.num_blocks()).map(score).collect()
+}
+
+/// The `min(pages, n) - 1` best pages of one KV head and the current (last) page, which is not scored. Ascending.
+#[must_use]
+pub fn select_pages(q: &Heads<'_>, kv: usize, kv_heads: usize, digest: &MinMax, pages: u32) -> Vec<u32> {
+    let scores = page_scores(q, kv, kv_heads, digest);
+    let Some((_, earlier)) = scores.split_last() else { return Vec::new() };
+    let others = (pages.max(1) as usize - 1).min(earlier.len());
+    union(top_k(earlier, others), [crate::selection::count_u32(earlier.len())])
+}
+
+/// Block scores of the offload variant, `[num_blocks]`: `max(q·min, q·max)` with the mean query of each group, mean over
+/// KV heads.
+#[must_use]
+pub fn offload_scores(q: &Heads<'_>, digest: &MinMax, kv_heads: usize) -> Vec<f32> {
+    let query = group_mean(q, kv_heads, 0);
+    let score = |block| {
+        let heads = query.iter().enumerate().map(|(kv, q)| {
+            let (min, max) = digest.block(block, kv);
+            dot(q, min).max(dot(q, max))
+        });
+        heads.sum::<f32>() / kv_heads as f32
+    };
+    (0..digest.num_blocks()).map(score).collect()
+}
+
+impl Policy for Quest {
+    fn name(&self) -> &'static str {
+        ENTRY.name
+    }
+
+    fn support(&self) -> Support {
+        let blocks = match self.mode {
+            Mode::Budget { pages } => pages,
+            Mode::Mass { .. } => 1,
+            Mode::Offload { topk, threshold_blocks, .. } => topk.max(threshold_blocks),
+        };
+        let dense_below_tokens = blocks as usize * self.block_size.get() as usize;
+        Support { prefill: true, decode: true, query: true, after_history: false, dense_below_tokens }
+    }
+
+    fn block_size(&self) -> BlockSize {
+        self.block_size
+    }
+
+    fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {
+        let dense_layer = input.layer.is_some_and(|layer| layer < self.dense_layers);
+        let without_query = matches!(self.mode, Mode::Offload { .. }) && input.q.is_none();
+        if dense_layer || without_query {
+            out.begin(input.num_blocks(self.block_size), 1, 1);
+            out.fill_all();
+            return Ok(());
+        }
+        let (q, k, _) = input.scored(ENTRY.name)?;
+        let groups = if matches!(self.mode, Mode::Offload { .. }) { 1 } else { k.heads() };
+        let mut digest = MinMax::new(k.heads(), k.dim(), self.block_size);
+        select_each_query(q, k, self.block_size, groups, out, |step| {
+            digest.extend(&step.k);
+            Ok(self.step(step, &digest))
+        })
+    }
+}

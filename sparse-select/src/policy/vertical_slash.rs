@@ -1,0 +1,106 @@
+//! Vertical-slash selection: in blocks by position, or with the columns and diagonals that the last queries look at.
+
+use kvblock::BlockSize;
+
+use super::{Input, Policy, Stage, Support, minference::Estimate};
+use crate::{Entry, SelectError, Selection, spec::key, topk::union};
+
+/// Registry entry.
+pub const ENTRY: Entry = Entry {
+    name: "vertical-slash",
+    aliases: &["VerticalSlash"],
+    keys: &[
+        key(
+            "mode",
+            "blocks",
+            "blocks: by position; minference: columns and diagonals estimated from the last queries",
+        ),
+        key("sink", "1", "mode blocks: first blocks, always selected"),
+        key("window", "2", "mode blocks: blocks before the chunk (prefill) or last blocks (decode)"),
+        key("threshold", "4", "mode blocks: up to this many blocks all are selected"),
+        key("vertical_size", "1000", "mode minference: columns kept, tokens, at least 30"),
+        key("slash_size", "6096", "mode minference: diagonals kept, tokens, at least 50"),
+        key("last_q", "64", "mode minference: queries the estimate looks at"),
+        key("force_vertical", "30", "mode minference: first columns, always kept"),
+        key("force_slash", "100", "mode minference: diagonals next to the main one, always kept"),
+        key(
+            "adaptive_budget",
+            "none",
+            "mode minference: share of the history, of which columns get 20 %, diagonals 80 %",
+        ),
+        key("block_size", "16", "tokens of a block"),
+    ],
+    build: |p| {
+        let mode = p.choice("mode", "blocks or minference", &[("blocks", false), ("minference", true)])?;
+        Ok(Box::new(VerticalSlash {
+            sink: p.count("sink")?,
+            window: p.count("window")?,
+            threshold: p.count("threshold")?,
+            estimate: if mode { Some(Estimate::from_params(p)?) } else { None },
+            block_size: p.block_size()?,
+        }))
+    },
+};
+
+/// Selects sinks and a window of blocks before the current chunk, or, with an estimate, the blocks that the heaviest
+/// columns and diagonals touch (MInference, arXiv 2407.02490).
+#[derive(Clone, Copy, Debug)]
+pub struct VerticalSlash {
+    /// First blocks selected.
+    pub sink: u32,
+    /// Blocks selected at the end.
+    pub window: u32,
+    /// Up to this many blocks all are selected.
+    pub threshold: u32,
+    /// Columns and diagonals from the last queries instead of fixed positions.
+    pub estimate: Option<Estimate>,
+    /// Tokens of a block.
+    pub block_size: BlockSize,
+}
+
+impl VerticalSlash {
+    /// The blocks selected out of `n` by position, ascending.
+    #[must_use]
+    pub fn blocks(&self, n: u32, stage: Stage) -> Vec<u32> {
+        if n <= self.threshold {
+            return (0..n).collect();
+        }
+        let end = match stage {
+            Stage::Prefill { chunk_idx } => chunk_idx.min(n),
+            Stage::Decode => n,
+        };
+        union(0..self.sink.min(n), end.saturating_sub(self.window)..end)
+    }
+}
+
+impl Policy for VerticalSlash {
+    fn name(&self) -> &'static str {
+        ENTRY.name
+    }
+
+    fn support(&self) -> Support {
+        Support {
+            prefill: true,
+            decode: true,
+            query: self.estimate.is_some(),
+            after_history: false,
+            dense_below_tokens: self.threshold as usize * self.block_size.get() as usize,
+        }
+    }
+
+    fn block_size(&self) -> BlockSize {
+        self.block_size
+    }
+
+    fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {
+        if let Some(estimate) = &self.estimate {
+            let (q, k, _) = input.scored(ENTRY.name)?;
+            estimate.select_into(&q, &k, self.block_size, out);
+            return Ok(());
+        }
+        let n = input.num_blocks(self.block_size);
+        out.begin(n, 1, 1);
+        out.push_row(self.blocks(n, input.stage));
+        Ok(())
+    }
+}

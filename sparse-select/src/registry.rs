@@ -1,0 +1,99 @@
+//! Policies by name.
+
+use crate::{
+    Key, Params, Policy, Spec, SpecError,
+    policy::{full, gsa, quest, streaming, vertical_slash},
+    xattn,
+};
+
+/// Builds a policy from its checked parameters.
+pub type Build = fn(&Params<'_>) -> Result<Box<dyn Policy>, SpecError>;
+
+/// A policy that can be built from a spec text.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// Name in a spec.
+    pub name: &'static str,
+    /// Names that published configurations use. Case and `_` against `-` never matter.
+    pub aliases: &'static [&'static str],
+    /// Parameters with their defaults.
+    pub keys: &'static [Key],
+    /// The constructor.
+    pub build: Build,
+}
+
+/// The policies that specs may name: those of this crate and any that the user registers.
+#[derive(Clone, Debug)]
+pub struct Registry {
+    entries: Vec<Entry>,
+}
+
+impl Registry {
+    /// The policies of this crate.
+    #[must_use]
+    pub fn builtin() -> Self {
+        let entries = vec![
+            full::ENTRY,
+            streaming::ENTRY,
+            vertical_slash::ENTRY,
+            gsa::ENTRY,
+            xattn::ENTRY,
+            xattn::BSA_ENTRY,
+            quest::ENTRY,
+        ];
+        Self { entries }
+    }
+
+    /// Adds a policy.
+    ///
+    /// # Errors
+    /// [`SpecError::DuplicateName`] when a name or alias of it is taken.
+    pub fn register(&mut self, entry: Entry) -> Result<(), SpecError> {
+        for &name in entry.aliases.iter().chain([&entry.name]) {
+            if self.find(name).is_some() {
+                return Err(SpecError::DuplicateName { name });
+            }
+        }
+        self.entries.push(entry);
+        Ok(())
+    }
+
+    /// Every registered policy in order.
+    #[must_use]
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// The policy of this name or alias.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<&Entry> {
+        let same = |a: &str| {
+            a.len() == name.len() && a.bytes().zip(name.bytes()).all(|(x, y)| canonical(x) == canonical(y))
+        };
+        self.entries.iter().find(|e| same(e.name) || e.aliases.iter().any(|a| same(a)))
+    }
+
+    /// Builds the policy of a spec.
+    ///
+    /// # Errors
+    /// An unknown name lists the names, an unknown key the keys; a bad value says what was expected.
+    pub fn build(&self, spec: &Spec) -> Result<Box<dyn Policy>, SpecError> {
+        let entry = self.find(&spec.name).ok_or_else(|| SpecError::UnknownName {
+            name: spec.name.clone(),
+            valid: self.entries.iter().map(|e| e.name).collect(),
+        })?;
+        (entry.build)(&Params::new(entry.name, entry.keys, &spec.params)?)
+    }
+}
+
+/// Builds a policy of this crate from its text form.
+///
+/// # Errors
+/// As [`Spec::from_str`](core::str::FromStr::from_str) and [`Registry::build`].
+pub fn build(spec: &str) -> Result<Box<dyn Policy>, SpecError> {
+    Registry::builtin().build(&spec.parse()?)
+}
+
+const fn canonical(byte: u8) -> u8 {
+    if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() }
+}

@@ -1,0 +1,70 @@
+//! One policy on one pair of tensors: what `cargo xtask select` prints.
+
+use crate::{
+    Heads, Input, Registry, SelectError, Selection, Spec, SpecError, Stage,
+    certificate::selection_mass,
+    measure::{Mask, density, recall},
+};
+
+/// A selection and what it is worth.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// The blocks.
+    pub selection: Selection,
+    /// Selected over visible blocks.
+    pub density: f64,
+    /// Share of the dense attention mass that the selection keeps, mean over heads and queries.
+    pub recall: f64,
+    /// Attention mass that block digests certify without reading dropped keys, smallest over heads. Single queries
+    /// only.
+    pub bound: Option<f64>,
+}
+
+impl Outcome {
+    /// The selection as nested lists `[groups][query_blocks][ascending block indices]`.
+    #[must_use]
+    pub fn selected(&self) -> Vec<Vec<Vec<u32>>> {
+        let s = &self.selection;
+        let row = |g, b| s.row(g, b).iter().map(|i| i.get()).collect();
+        (0..s.groups()).map(|g| (0..s.query_blocks()).map(|b| row(g, b)).collect()).collect()
+    }
+}
+
+/// Why a spec could not be run.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The spec is wrong.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// The tensors do not fit the policy.
+    #[error(transparent)]
+    Select(#[from] SelectError),
+}
+
+/// Runs the policy of `spec` on queries `[heads, q_len, head_dim]` and keys `[kv_heads, k_len, head_dim]`.
+///
+/// The queries sit at the last positions of the keys; a single query is a decode step, more are a prefill chunk. For
+/// `xattn-bsa` the keys are the history before the chunk, and nothing is masked.
+///
+/// # Errors
+/// When the spec is wrong or the tensors do not fit it.
+pub fn select(registry: &Registry, spec: &Spec, q: Heads<'_>, k: Heads<'_>) -> Result<Outcome, RunError> {
+    let policy = registry.build(spec)?;
+    let support = policy.support();
+    let stage = if q.len() == 1 && support.decode {
+        Stage::Decode
+    } else {
+        Stage::Prefill { chunk_idx: crate::policy::num_blocks(k.len(), policy.block_size()) }
+    };
+    let mut selection = Selection::new();
+    policy.select_into(&Input { stage, ..Input::decode(q, k) }, &mut selection)?;
+    let mask = if support.after_history { Mask::None } else { Mask::Causal };
+    let recall = recall(&selection, &q, &k, policy.block_size(), mask)?;
+    let bound = if q.len() == 1 && !k.is_empty() {
+        Some(selection_mass(&selection, &q, &k, policy.block_size())?)
+    } else {
+        None
+    };
+    Ok(Outcome { density: density(&selection), selection, recall, bound })
+}

@@ -1,0 +1,282 @@
+//! The text form of a policy, `name` or `name:key=value,key=value`, and the typed view of its parameters.
+
+use core::{fmt, str::FromStr};
+
+use kvblock::BlockSize;
+
+use crate::SpecError;
+
+/// A policy by name, with the parameters that differ from their defaults. Values that are lists separate their
+/// elements by `:`, as in `xattn:threshold=0.9:0.8`.
+///
+/// Parsing checks the form only; [`Registry::build`](crate::Registry::build) knows names and keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spec {
+    /// Name of the policy as written.
+    pub name: String,
+    /// Keys and values in order, each key once.
+    pub params: Vec<(String, String)>,
+}
+
+impl Spec {
+    /// A policy with all its defaults.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), params: Vec::new() }
+    }
+
+    /// Sets `key` unless the text did: how an engine passes its own block size to a policy.
+    #[must_use]
+    pub fn or(mut self, key: &str, value: impl fmt::Display) -> Self {
+        if !self.params.iter().any(|(k, _)| k == key) {
+            self.params.push((key.to_owned(), value.to_string()));
+        }
+        self
+    }
+}
+
+impl FromStr for Spec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let (name, rest) = text.split_once(':').unwrap_or((text, ""));
+        let mut spec = Self::new(name.trim());
+        for part in rest.split(',').filter(|_| !rest.trim().is_empty()) {
+            let (key, value) = part
+                .split_once('=')
+                .ok_or_else(|| SpecError::NotKeyValue { policy: spec.name.clone(), part: part.to_owned() })?;
+            let (key, value) = (key.trim().to_owned(), value.trim().to_owned());
+            if spec.params.iter().any(|(k, _)| *k == key) {
+                return Err(SpecError::DuplicateKey { policy: spec.name, key });
+            }
+            spec.params.push((key, value));
+        }
+        Ok(spec)
+    }
+}
+
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        for (i, (key, value)) in self.params.iter().enumerate() {
+            write!(f, "{}{key}={value}", if i == 0 { ':' } else { ',' })?;
+        }
+        Ok(())
+    }
+}
+
+/// A parameter that a policy accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// Name in specs and presets.
+    pub name: &'static str,
+    /// Default in text form.
+    pub default: &'static str,
+    /// What it means, with its unit.
+    pub doc: &'static str,
+}
+
+/// Shorthand for the tables of the policies.
+pub(crate) const fn key(name: &'static str, default: &'static str, doc: &'static str) -> Key {
+    Key { name, default, doc }
+}
+
+/// The checked parameters of one policy: every key of its table, given or default.
+#[derive(Clone, Copy, Debug)]
+pub struct Params<'a> {
+    policy: &'static str,
+    keys: &'a [Key],
+    given: &'a [(String, String)],
+}
+
+impl<'a> Params<'a> {
+    /// Checks that every given key is in the table.
+    ///
+    /// # Errors
+    /// [`SpecError::UnknownKey`], listing the valid ones.
+    pub fn new(
+        policy: &'static str,
+        keys: &'a [Key],
+        given: &'a [(String, String)],
+    ) -> Result<Self, SpecError> {
+        for (key, _) in given {
+            if !keys.iter().any(|k| k.name == key) {
+                let valid = keys.iter().map(|k| k.name).collect();
+                return Err(SpecError::UnknownKey { policy, key: key.clone(), valid });
+            }
+        }
+        Ok(Self { policy, keys, given })
+    }
+
+    /// Name of the policy being built.
+    #[must_use]
+    pub const fn policy(&self) -> &'static str {
+        self.policy
+    }
+
+    /// The value of `key` as text.
+    ///
+    /// # Panics
+    /// When the policy's own table lacks `key`.
+    #[must_use]
+    pub fn text(&self, key: &str) -> &'a str {
+        if let Some((_, value)) = self.given.iter().find(|(k, _)| k == key) {
+            return value;
+        }
+        let entry = self.keys.iter().find(|k| k.name == key);
+        entry.unwrap_or_else(|| panic!("policy {} reads the undeclared key {key}", self.policy)).default
+    }
+
+    /// An error about the value of `key`.
+    #[must_use]
+    pub fn bad(&self, key: &'static str, expected: &'static str) -> SpecError {
+        SpecError::BadValue { policy: self.policy, key, value: self.text(key).to_owned(), expected }
+    }
+
+    /// An error about two values together.
+    #[must_use]
+    pub const fn contradiction(&self, rule: &'static str) -> SpecError {
+        SpecError::Contradiction { policy: self.policy, rule }
+    }
+
+    fn parse<T: FromStr>(
+        &self,
+        key: &'static str,
+        expected: &'static str,
+        valid: impl Fn(&T) -> bool,
+    ) -> Result<T, SpecError> {
+        self.text(key).parse().ok().filter(valid).ok_or_else(|| self.bad(key, expected))
+    }
+
+    /// A count that may be 0.
+    ///
+    /// # Errors
+    /// [`SpecError::BadValue`], as for every typed getter.
+    pub fn count(&self, key: &'static str) -> Result<u32, SpecError> {
+        self.parse(key, "a count", |_| true)
+    }
+
+    /// A count of at least 1.
+    ///
+    /// # Errors
+    /// [`SpecError::BadValue`].
+    pub fn positive(&self, key: &'static str) -> Result<u32, SpecError> {
+        self.parse(key, "a count of at least 1", |&n: &u32| n > 0)
+    }
+
+    /// A count, or `None` for the text `none`.
+    ///
+    /// # Errors
+    /// [`SpecError::BadValue`].
+    pub fn optional_count(&self, key: &'static str) -> Result<Option<u32>, SpecError> {
+        if self.text(key) == "none" {
+            return Ok(None);
+        }
+        self.parse(key, "a count of at least 1, or none", |&n: &u32| n > 0).map(Some)
+    }
+
+    /// A seed.
+    ///
+    /// # Errors
+    /// [`SpecError::BadValue`].
+    pub fn seed(&self, key: &'static str) -> Result<u64, SpecError> {
+        self.parse(key, "an unsigned 64-bit number", |_| true)
+    }
+
+    /// A share above 0, at most 1.
+    ///
+    /// # Errors
+    /// [`SpecError::BadValue`].
+    pub fn ratio(&self, key: &'static str) -> Result<f64, SpecError> {
+        self.parse(key, "a number above 0 and at most 1", |&x: &f64| x > 0.0 && x <= 1.0)
+    }
+
+    /// A share above 0, at most 1, or `None` for the text `none`.
+    ///
+    /// # Errors
+    /// [`SpecError::BadValue`].
+    pub fn optional_ratio(&self, key: &'static str) -> Result<Option<f64>, SpecError> {
+        if self.text(key) == "none" {
+            return Ok(None);
+        }
+        self.parse(key, "a number above 0 and at most 1, or none", |&x: &f64| x > 0.0 && x <= 1.0).map(Some)
+    }
+
+    /// A finite number above 0.
+    ///
+    /// # Errors
+    /// [`SpecError::BadValue`].
+    pub fn positive_number(&self, key: &'static str) -> Result<f64, SpecError> {
+        self.parse(key, "a finite number above 0", |x: &f64| x.is_finite() && *x > 0.0)
+    }
+
+    /// `true` or `false`.
+    ///
+    /// # Errors
+    /// [`SpecError::BadValue`].
+    pub fn flag(&self, key: &'static str) -> Result<bool, SpecError> {
+        self.parse(key, "true or false", |_| true)
+    }
+
+    /// A `:`-separated list, perhaps empty.
+    ///
+    /// # Errors
+    /// [`SpecError::BadValue`] with `expected`, when an element does not parse or is not valid.
+    pub fn list<T: FromStr>(
+        &self,
+        key: &'static str,
+        expected: &'static str,
+        valid: impl Fn(&T) -> bool,
+    ) -> Result<Vec<T>, SpecError> {
+        let parts = self.text(key).split(':').map(str::trim).filter(|part| !part.is_empty());
+        parts.map(|part| part.parse().ok().filter(&valid).ok_or_else(|| self.bad(key, expected))).collect()
+    }
+
+    /// One of the named values.
+    ///
+    /// # Errors
+    /// [`SpecError::BadValue`] with `expected`, which lists the names.
+    pub fn choice<T: Copy>(
+        &self,
+        key: &'static str,
+        expected: &'static str,
+        values: &[(&str, T)],
+    ) -> Result<T, SpecError> {
+        let found = values.iter().find(|(name, _)| *name == self.text(key));
+        found.map(|&(_, value)| value).ok_or_else(|| self.bad(key, expected))
+    }
+
+    /// The key `block_size`, tokens.
+    ///
+    /// # Errors
+    /// [`SpecError::BadValue`].
+    pub fn block_size(&self) -> Result<BlockSize, SpecError> {
+        self.positive("block_size").map(|n| BlockSize::new(n).expect("positive() returned 0"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_round_trip() {
+        for text in ["full", "gsa:sparse_ratio=0.5,min_blocks=8", "xattn:threshold=0.9:0.8"] {
+            assert_eq!(text.parse::<Spec>().unwrap().to_string(), text);
+        }
+        assert_eq!("quest:".parse::<Spec>().unwrap(), Spec::new("quest"));
+        let spec = " quest : page_budget = 8 ".parse::<Spec>().unwrap();
+        assert_eq!(
+            spec.or("page_budget", 9).or("block_size", 4).to_string(),
+            "quest:page_budget=8,block_size=4"
+        );
+    }
+
+    #[test]
+    fn malformed_texts_name_the_part() {
+        let message = |text: &str| text.parse::<Spec>().unwrap_err().to_string();
+        insta::assert_snapshot!(message("gsa:sparse_ratio"), @r#"gsa: expected key=value, found "sparse_ratio""#);
+        insta::assert_snapshot!(message("gsa:a=1,"), @r#"gsa: expected key=value, found """#);
+        insta::assert_snapshot!(message("gsa:a=1,a=2"), @r#"gsa: key "a" is given twice"#);
+    }
+}

@@ -1,0 +1,172 @@
+//! XAttention (arXiv 2503.16428): blocks by the sums of strided antidiagonals, for prefill.
+//!
+//! A query block and a key block cross in a square; the antidiagonals of the square, one in `stride`, touch every row
+//! and column, so their sum stands for the square at `1 / stride` of the work. Rows of those sums become
+//! probabilities, probabilities are added up over squares, and each query block keeps the fewest squares that reach
+//! a share of its mass.
+//!
+//! [`score`] computes the sums, [`find_blocks`] keeps squares, [`estimate`] drives both over a chunk, and [`bsa`]
+//! turns the result into one set of blocks for transfers.
+
+use kvblock::BlockSize;
+
+use crate::{
+    Entry, Input, Params, Policy, SelectError, Selection, SpecError, Stage, Support, selection::count_u32,
+    spec::key,
+};
+
+pub mod bsa;
+pub mod estimate;
+pub mod find_blocks;
+pub mod score;
+
+pub use bsa::ENTRY as BSA_ENTRY;
+use estimate::{Estimator, QueryGrid};
+use score::Reshape;
+
+const MODES: &str = "inverse, slash, random, double or triple";
+
+/// Registry entry.
+pub const ENTRY: Entry = Entry {
+    name: "xattn",
+    aliases: &["XAttention"],
+    keys: &[
+        key(
+            "threshold",
+            "0.9",
+            "attention mass a query block keeps; one value, or one a query head separated by :",
+        ),
+        key("stride", "8", "tokens between the antidiagonals"),
+        key("block_size", "128", "tokens of a block"),
+        key(
+            "chunk_size",
+            "16384",
+            "queries scored at a time, tokens; auto: by history length; no effect on the result",
+        ),
+        key("norm", "1", "divisor of the scale"),
+        key(
+            "causal",
+            "true",
+            "whether the queries are the last positions of the keys; false: after all of them",
+        ),
+        key("select_mode", "inverse", "diagonal summed: inverse, slash, random, double or triple"),
+        key("seed", "0", "seed of select_mode=random"),
+        key("keep_sink", "false", "always keep block 0"),
+        key("keep_recent", "false", "always keep the query's own block"),
+    ],
+    build: |p| Ok(Box::new(XAttention::from_params(p)?)),
+};
+
+/// Chunk size that the published prefill driver uses for a history of `k_len` tokens.
+#[must_use]
+pub fn prefill_chunk_size(k_len: usize) -> usize {
+    let rounded = k_len.max(1).next_power_of_two();
+    rounded.max(2048).min(128 * 1024 * 2048 / rounded).max(2048)
+}
+
+/// XAttention for causal prefill: one set of blocks for each KV head and query block.
+#[derive(Clone, Debug)]
+pub struct XAttention {
+    /// Scoring and thresholds.
+    pub estimator: Estimator,
+    /// Queries scored at a time, tokens; `None` follows [`prefill_chunk_size`].
+    pub chunk_size: Option<u32>,
+    /// Whether queries see only earlier keys.
+    pub causal: bool,
+    /// Always keep block 0.
+    pub keep_sink: bool,
+    /// Always keep the query block's own block; causal only.
+    pub keep_recent: bool,
+}
+
+impl XAttention {
+    /// Reads the parameters of [`ENTRY`].
+    ///
+    /// # Errors
+    /// [`SpecError::BadValue`], or a stride that does not divide the block size.
+    pub fn from_params(p: &Params<'_>) -> Result<Self, SpecError> {
+        let reshape = p.choice(
+            "select_mode",
+            MODES,
+            &[
+                ("inverse", Reshape::Inverse),
+                ("slash", Reshape::Slash),
+                ("random", Reshape::Random { seed: p.seed("seed")? }),
+                ("double", Reshape::Double),
+                ("triple", Reshape::Triple),
+            ],
+        )?;
+        let chunk_size = if p.text("chunk_size") == "auto" { None } else { Some(p.positive("chunk_size")?) };
+        Ok(Self {
+            estimator: Estimator { norm: p.positive_number("norm")?, reshape, ..estimator(p)? },
+            chunk_size,
+            causal: p.flag("causal")?,
+            keep_sink: p.flag("keep_sink")?,
+            keep_recent: p.flag("keep_recent")?,
+        })
+    }
+}
+
+/// The parameters that both policies share.
+fn estimator(p: &Params<'_>) -> Result<Estimator, SpecError> {
+    const SHARES: &str = "a number above 0 and at most 1, or a list of them";
+    let (block_size, stride) = (p.block_size()?, p.positive("stride")?);
+    if !block_size.get().is_multiple_of(stride) {
+        return Err(p.contradiction("block_size must be a multiple of stride"));
+    }
+    let thresholds = p.list("threshold", SHARES, |&x: &f64| x > 0.0 && x <= 1.0)?;
+    if thresholds.is_empty() {
+        return Err(p.bad("threshold", SHARES));
+    }
+    Ok(Estimator { thresholds, stride, block_size, norm: 1.0, reshape: Reshape::Inverse })
+}
+
+impl Policy for XAttention {
+    fn name(&self) -> &'static str {
+        ENTRY.name
+    }
+
+    fn support(&self) -> Support {
+        Support {
+            prefill: true,
+            decode: true,
+            query: true,
+            after_history: !self.causal,
+            dense_below_tokens: self.block_size().get() as usize,
+        }
+    }
+
+    fn block_size(&self) -> BlockSize {
+        self.estimator.block_size
+    }
+
+    fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {
+        if input.stage == Stage::Decode {
+            out.begin(input.num_blocks(self.block_size()), 1, 1);
+            out.fill_all();
+            return Ok(());
+        }
+        let (q, k, group) =
+            if self.causal { input.scored(ENTRY.name)? } else { input.scored_unmasked(ENTRY.name)? };
+        let chunk = self.chunk_size.map_or_else(|| prefill_chunk_size(k.len()), |tokens| tokens as usize);
+        let grid = QueryGrid::new(&q, &k, self.block_size(), self.causal);
+        let mask = self.estimator.estimate(&q, &k, &grid, chunk)?;
+        let visible = |row| if self.causal { grid.first_block + row + 1 } else { mask.key_blocks() };
+        out.begin_causal(
+            count_u32(mask.key_blocks()),
+            k.heads(),
+            (0..mask.query_blocks()).map(|row| count_u32(visible(row))),
+        );
+        for kv in 0..k.heads() {
+            for row in 0..mask.query_blocks() {
+                let kept = |block: usize| {
+                    (self.keep_sink && block == 0)
+                        || (self.keep_recent && self.causal && block + 1 == visible(row))
+                        || (kv * group..(kv + 1) * group).any(|head| mask.get(head, row, block))
+                };
+                out.push_row((0..visible(row)).filter(|&block| kept(block)).map(count_u32));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,131 @@
+//! XAttention-BSA: which blocks of an offloaded history a prefill chunk needs, one set for all heads.
+//!
+//! Every query head finds its blocks as in XAttention, without a mask because the history lies before the chunk. A
+//! block counts for a KV head when any of its query heads keeps it; it is selected when more than half of all (KV
+//! head, query block) pairs vote for it. The first and the last block are always selected.
+
+use kvblock::BlockSize;
+
+use super::estimate::{Estimator, QueryGrid};
+use crate::{
+    Entry, Heads, Input, Params, Policy, SelectError, Selection, SpecError, Stage, Support,
+    selection::count_u32, spec::key, topk::union,
+};
+
+/// Rows of the published scoring kernel's tile, in strides: shorter chunks select everything.
+const TILE_ROWS: usize = 128;
+
+/// Registry entry.
+pub const ENTRY: Entry = Entry {
+    name: "xattn-bsa",
+    aliases: &["XAttentionBSA"],
+    keys: &[
+        key(
+            "threshold",
+            "0.95",
+            "attention mass a query block keeps; one value, or one a query head separated by :",
+        ),
+        key("stride", "8", "tokens between the antidiagonals"),
+        key("chunk_size", "16384", "queries scored at a time, tokens; no effect on the result"),
+        key("block_size", "128", "tokens of a history block"),
+    ],
+    build: |p| Ok(Box::new(XAttentionBsa::from_params(p)?)),
+};
+
+/// XAttention-BSA with its published parameters. Prefill only.
+#[derive(Clone, Debug)]
+pub struct XAttentionBsa {
+    /// Scoring and thresholds.
+    pub estimator: Estimator,
+    /// Queries scored at a time, tokens.
+    pub chunk_size: u32,
+}
+
+impl XAttentionBsa {
+    /// Reads the parameters of [`ENTRY`].
+    ///
+    /// # Errors
+    /// [`SpecError::BadValue`], or a stride that does not divide the block size.
+    pub fn from_params(p: &Params<'_>) -> Result<Self, SpecError> {
+        Ok(Self { estimator: super::estimator(p)?, chunk_size: p.positive("chunk_size")? })
+    }
+
+    /// The blocks of the history `k` that the chunk `q` needs, ascending. All of them for a chunk of fewer than
+    /// `128 * stride` queries.
+    ///
+    /// Only query blocks with a real query vote: the published code pads the chunk to a multiple of `128 * stride`
+    /// and lets the padding vote for block 0 alone, which makes the result depend on the padding.
+    ///
+    /// # Errors
+    /// When shapes or thresholds do not fit.
+    pub fn select_blocks(&self, q: &Heads<'_>, k: &Heads<'_>) -> Result<Vec<u32>, SelectError> {
+        let group = crate::heads::gqa_group(q, k)?;
+        let n = crate::policy::num_blocks(k.len(), self.estimator.block_size);
+        if n == 0 || q.len() < TILE_ROWS * self.estimator.stride as usize {
+            return Ok((0..n).collect());
+        }
+        let grid = QueryGrid::new(q, k, self.estimator.block_size, false);
+        let mask = self.estimator.estimate(q, k, &grid, self.chunk_size as usize)?;
+        let wanted = |kv: usize, row: usize, block: u32| {
+            (kv * group..(kv + 1) * group).any(|head| mask.get(head, row, block as usize))
+        };
+        let voters = k.heads() * mask.query_blocks();
+        let is_majority = |&block: &u32| {
+            let votes =
+                (0..voters).filter(|v| wanted(v / mask.query_blocks(), v % mask.query_blocks(), block));
+            2 * votes.count() > voters
+        };
+        Ok(union((0..n).filter(is_majority), [0, n - 1]))
+    }
+}
+
+impl Policy for XAttentionBsa {
+    fn name(&self) -> &'static str {
+        ENTRY.name
+    }
+
+    fn support(&self) -> Support {
+        Support { prefill: true, decode: false, query: true, after_history: true, dense_below_tokens: 0 }
+    }
+
+    fn block_size(&self) -> BlockSize {
+        self.estimator.block_size
+    }
+
+    fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {
+        if input.stage == Stage::Decode {
+            return Err(SelectError::DecodeUnsupported { policy: ENTRY.name });
+        }
+        let (q, k, _) = input.scored_unmasked(ENTRY.name)?;
+        let blocks = self.select_blocks(&q, &k)?;
+        out.begin(input.num_blocks(self.block_size()), 1, 1);
+        out.push_row(blocks);
+        Ok(())
+    }
+}
+
+/// Running density of a policy that every layer of a model uses; layer 0 speaks for all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Blocks selected.
+    pub selected: u64,
+    /// Blocks that could have been.
+    pub total: u64,
+}
+
+impl Statistics {
+    /// Counts a selection if it was made in layer 0.
+    pub fn record(&mut self, layer: u32, selection: &Selection) {
+        if layer == 0 {
+            self.selected += u64::from(count_u32(selection.indices().len()));
+            let visible: u64 = (0..selection.query_blocks()).map(|b| u64::from(selection.visible(b))).sum();
+            self.total += visible * selection.groups() as u64;
+        }
+    }
+
+    /// Selected over total; 1 before the first record.
+    #[must_use]
+    pub fn density(&self) -> f64 {
+        if self.total == 0 { 1.0 } else { self.selected as f64 / self.total as f64 }
+    }
+}

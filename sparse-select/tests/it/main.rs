@@ -1,0 +1,9 @@
+//! Decisions as drawings, and every policy against an oracle simpler than itself.
+#![allow(clippy::cast_possible_truncation, reason = "tests count small things")]
+
+mod certificate;
+mod decisions;
+mod quest;
+mod specs;
+mod tensors;
+mod xattn;

@@ -1,0 +1,28 @@
+//! Spec texts: names, keys and values, and what the errors list.
+
+use insta::assert_snapshot;
+use sparse_select::{Registry, build};
+
+fn message(spec: &str) -> String {
+    build(spec).map(|p| panic!("{spec} built {p:?}")).unwrap_err().to_string()
+}
+
+#[test]
+fn every_policy_builds_from_its_name_and_each_of_its_defaults() {
+    for entry in Registry::builtin().entries() {
+        assert_eq!(build(entry.name).unwrap().name(), entry.name);
+        for key in entry.keys {
+            build(&format!("{}:{}={}", entry.name, key.name, key.default)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn errors_list_what_is_valid() {
+    assert_snapshot!(message("streaming:sinks=1"), @r#"policy streaming has no key "sinks", valid keys: sink recent block_size"#);
+    assert_snapshot!(message("gsa:sparse_ratio=0"), @r#"gsa: sparse_ratio = "0" is not a number above 0 and at most 1"#);
+    assert_snapshot!(message("streaming:sink=-1"), @r#"streaming: sink = "-1" is not a count"#);
+    assert_snapshot!(message("quest:block_size=0"), @r#"quest: block_size = "0" is not a count of at least 1"#);
+    assert_snapshot!(message("quest:variant=offload,mass=0.9"), @"quest: variant=offload selects by topk, not by mass");
+    assert_snapshot!(message("vertical-slash:mode=lines"), @r#"vertical-slash: mode = "lines" is not blocks or minference"#);
+}

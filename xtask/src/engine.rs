@@ -1,0 +1,257 @@
+//! The assembled engine: a scheduler that decides, a decoder that computes, and nothing in between.
+//!
+//! One step: the scheduler plans slices of sequences over a token budget and gives each its blocks; the decoder runs
+//! them and draws tokens; the scheduler takes the tokens and tells which sequences ended.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use attn_kernels::kernel::KvDtype;
+use kvblock::{
+    AttentionKind, BlockSize, ExtraKeys, GroupId, KvCacheConfig, KvCacheSpec, LengthLimits, SeqId,
+};
+use models::batch::{Phase, Sample, Slice};
+use models::kernel::sample::Spec;
+use models::{Decoder, KvPool};
+use scheduler::{BlockOp, Finished, Request, Scheduler, SchedulerConfig, SliceKind, StepPlan};
+
+use crate::cli::{EngineArgs, SamplingArgs};
+use crate::model::Model;
+use crate::report::KvUse;
+
+/// Sequences that run at a time; more wait.
+const MAX_SEQS: u32 = 256;
+
+/// A prompt and how to continue it.
+#[derive(Debug, Clone)]
+pub struct Prompt {
+    /// Token ids.
+    pub ids: Vec<u32>,
+    /// Most tokens to generate.
+    pub max_tokens: u32,
+    /// Continuations that share the prompt's blocks.
+    pub samples: u32,
+    /// How tokens are drawn.
+    pub sampling: SamplingArgs,
+    /// Keeps prefix hits apart.
+    pub salt: Option<String>,
+}
+
+/// What happened in a step.
+#[derive(Debug)]
+pub enum Event {
+    /// A sequence got its next token.
+    Token(SeqId, u32),
+    /// A sequence ended, with the times of its life.
+    Finished(Finished, Clock),
+}
+
+/// When a sequence was submitted, and drew its first and its last token.
+#[derive(Debug, Clone, Copy)]
+pub struct Clock {
+    /// Submission.
+    pub submitted: Instant,
+    /// First schedule.
+    pub started: Option<Instant>,
+    /// First token.
+    pub first: Option<Instant>,
+    /// Last token so far.
+    pub last: Option<Instant>,
+}
+
+/// Scheduler and decoder of one model.
+#[derive(Debug)]
+pub struct Engine {
+    scheduler: Scheduler,
+    decoder: Decoder,
+    eos_ids: Vec<u32>,
+    live: HashMap<SeqId, Live>,
+    most_blocks_used: u32,
+}
+
+/// What the scheduler need not know of a sequence.
+#[derive(Debug, Clone)]
+struct Live {
+    sampling: SamplingArgs,
+    seed: u64,
+    clock: Clock,
+}
+
+/// All layers of the families that run today share one group.
+const GROUP: GroupId = GroupId::new(0);
+
+impl Engine {
+    /// Loads `model` with room for `sequences` sequences of together at most `needed_tokens` tokens.
+    ///
+    /// # Errors
+    /// No device, no memory, or a model that the decoder does not run.
+    pub fn open(args: &EngineArgs, model: &Model, sequences: u32, needed_tokens: u64) -> Result<Self> {
+        if let Some(spec) = args.sparse.as_deref().filter(|spec| *spec != "full") {
+            bail!("--sparse {spec}: the engine attends densely; `full` is the only policy it runs");
+        }
+        if let Some(spec) = &args.kv_tiers {
+            bail!("--kv-tiers {spec}: the engine keeps all KV in the device pool");
+        }
+        let seqs = sequences.clamp(1, MAX_SEQS);
+        // Decode tokens come on top of a chunk of prompts, so that neither starves the other.
+        let budget = args.chunk.saturating_add(seqs);
+        let decoder = model.load(args, budget, seqs, needed_tokens)?;
+        let config = decoder.config();
+        let limits = LengthLimits { max_model_len: config.context_length, max_batched_tokens: budget };
+        let shape = decoder.kv().shape();
+        let dtype = match shape.dtype {
+            KvDtype::F16 => kvblock::KvDtype::F16,
+            KvDtype::F32 => kvblock::KvDtype::F32,
+        };
+        let block_size = BlockSize::new(shape.block_size).context("--block-size is 0")?;
+        let spec =
+            KvCacheSpec::new(AttentionKind::FULL, block_size, shape.num_kv_heads, shape.head_dim, dtype);
+        let blocks = decoder.kv().num_blocks();
+        let cache = KvCacheConfig::uniform(blocks, spec, config.num_layers as usize, limits);
+        let mut plans = SchedulerConfig::new(budget, seqs);
+        plans.long_prefill_token_threshold = args.chunk;
+        Ok(Self {
+            scheduler: Scheduler::new(plans, cache)?,
+            eos_ids: config.eos_ids.clone(),
+            decoder,
+            live: HashMap::new(),
+            most_blocks_used: 0,
+        })
+    }
+
+    /// Queues a prompt. Its samples have consecutive ids from the returned one.
+    ///
+    /// # Errors
+    /// A prompt that can never run, with the numbers.
+    pub fn submit(&mut self, prompt: &Prompt) -> Result<SeqId> {
+        let vocab = self.decoder.config().vocab_size;
+        if let Some((position, id)) = prompt.ids.iter().enumerate().find(|(_, id)| **id >= vocab) {
+            bail!("token id {id} at position {position} is outside the vocabulary of {vocab}");
+        }
+        let mut request = Request::new(prompt.ids.clone(), prompt.max_tokens);
+        request.eos_ids.clone_from(&self.eos_ids);
+        request.num_samples = prompt.samples;
+        request.extra_keys = ExtraKeys { salt: prompt.salt.clone(), ..ExtraKeys::default() };
+        let first = self.scheduler.add(request)?;
+        let clock = Clock { submitted: Instant::now(), started: None, first: None, last: None };
+        for sample in 0..u64::from(prompt.samples) {
+            // Samples of one prompt differ by their number alone: a request's tokens do not depend on its company.
+            let seed = prompt.sampling.seed.wrapping_add(sample.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            let live = Live { sampling: prompt.sampling.clone(), seed, clock };
+            self.live.insert(SeqId::new(first.get() + sample), live);
+        }
+        Ok(first)
+    }
+
+    /// Whether any sequence is left.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        self.scheduler.has_work()
+    }
+
+    /// Plans, computes and completes one step.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn step(&mut self) -> Result<Vec<Event>> {
+        let plan = self.scheduler.step();
+        let now = Instant::now();
+        for admitted in &plan.admitted {
+            let live = self.live.get_mut(&admitted.seq);
+            live.context("an admitted sequence was submitted")?.clock.started.get_or_insert(now);
+        }
+        self.most_blocks_used = self.most_blocks_used.max(self.blocks_used());
+        let drawn = self.compute(&plan)?;
+        let now = Instant::now();
+        let mut events = Vec::with_capacity(drawn.len());
+        for (row, token) in plan.sample_rows.iter().zip(&drawn) {
+            if let Some(live) = self.live.get_mut(&row.seq) {
+                live.clock.first.get_or_insert(now);
+                live.clock.last = Some(now);
+            }
+            events.push(Event::Token(row.seq, *token));
+        }
+        let finished = self.scheduler.complete(&plan, &drawn);
+        events.extend(finished.into_iter().map(|done| self.retire(done)));
+        Ok(events)
+    }
+
+    fn compute(&mut self, plan: &StepPlan) -> Result<Vec<u32>> {
+        let mut copies = Vec::new();
+        for op in &plan.block_ops {
+            match op {
+                BlockOp::Copy(copy) => copies.push((copy.source, copy.destination)),
+                other => bail!("the plan asks for {other:?}, which this engine does not do"),
+            }
+        }
+        self.decoder.copy_blocks(&copies)?;
+        let slices: Vec<Slice<'_>> = plan
+            .slices
+            .iter()
+            .map(|slice| Slice {
+                tokens: self.scheduler.slice_tokens(slice),
+                first: slice.start,
+                table: self.scheduler.block_table(slice.seq, GROUP),
+                phase: match slice.kind {
+                    SliceKind::Prefill => Phase::Prefill,
+                    SliceKind::Decode => Phase::Decode,
+                },
+                targets: &[],
+                logits: 0,
+            })
+            .collect();
+        let samples: Vec<Sample> = plan
+            .sample_rows
+            .iter()
+            .map(|row| {
+                let live = &self.live[&row.seq];
+                let position = plan.slices[row.slice].end();
+                Sample { slice: row.slice, spec: spec(&live.sampling, live.seed, position) }
+            })
+            .collect();
+        if slices.is_empty() {
+            return Ok(Vec::new());
+        }
+        Ok(self.decoder.step(&slices, &samples)?.sampled)
+    }
+
+    /// Ends a sequence from outside: a stop text, or Ctrl-C.
+    pub fn finish(&mut self, seq: SeqId, reason: scheduler::FinishReason) -> Vec<Event> {
+        let finished = self.scheduler.finish(seq, reason);
+        finished.into_iter().map(|done| self.retire(done)).collect()
+    }
+
+    fn retire(&mut self, done: Finished) -> Event {
+        let live = self.live.remove(&done.seq).expect("a sequence ends once");
+        Event::Finished(done, live.clock)
+    }
+
+    /// Blocks in use.
+    fn blocks_used(&self) -> u32 {
+        self.scheduler.cache().pool().num_used()
+    }
+
+    /// The most KV blocks that were in use at one time, and their bytes, by cache group.
+    #[must_use]
+    pub fn kv_use(&self) -> (String, KvUse) {
+        let block_bytes = KvPool::block_bytes(self.decoder.kv().shape(), self.decoder.config().num_layers);
+        let blocks = self.most_blocks_used;
+        ("full".into(), KvUse { blocks, bytes: u64::from(blocks) * block_bytes })
+    }
+}
+
+/// The flags as the sampling kernel reads them.
+#[expect(clippy::cast_possible_truncation, reason = "the two halves of a seed")]
+fn spec(sampling: &SamplingArgs, seed: u64, position: u32) -> Spec {
+    Spec {
+        temperature: sampling.temperature,
+        top_p: sampling.top_p,
+        min_p: sampling.min_p,
+        top_k: sampling.top_k,
+        seed_low: seed as u32,
+        seed_high: (seed >> 32) as u32,
+        position,
+        pad0: 0,
+    }
+}

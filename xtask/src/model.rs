@@ -1,0 +1,138 @@
+//! Opens what a command runs on: the model, fetched if it is the default one, and the device.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
+use attn_kernels::kernel::{KvDtype, KvShape};
+use models::{ChatTemplate, Checkpoint, Decoder, DecoderConfig, DecoderOptions, KvPool, Tokenizer};
+
+use crate::cli::{self, EngineArgs};
+use crate::default_model;
+use crate::setup::{self, Need};
+
+/// A checkpoint, open but not yet on a device.
+#[derive(Debug)]
+pub struct Model {
+    checkpoint: Checkpoint,
+    /// What it computes.
+    pub config: DecoderConfig,
+    /// `None` where the checkpoint has none.
+    pub tokenizer: Option<Tokenizer>,
+    /// `None` where the checkpoint has none.
+    pub chat: Option<ChatTemplate>,
+}
+
+impl Model {
+    /// Opens `--model`, or the default model, which the first use fetches.
+    ///
+    /// # Errors
+    /// A checkpoint that is missing or broken, with its path; a fetch that failed.
+    pub fn open(args: &EngineArgs) -> Result<Self> {
+        let path = match &args.model {
+            Some(path) => path.clone(),
+            None => default_model::path()?,
+        };
+        let shown = path.display().to_string();
+        let checkpoint = Checkpoint::open(&path).with_context(|| format!("model {shown}"))?;
+        let config = checkpoint.config().with_context(|| format!("model {shown}"))?;
+        let tokenizer = checkpoint.tokenizer().with_context(|| format!("model {shown}"))?;
+        let chat = checkpoint.chat_template().with_context(|| format!("model {shown}"))?;
+        Ok(Self { checkpoint, config, tokenizer, chat })
+    }
+
+    /// Loads the model on the device that `args` name.
+    ///
+    /// `needed_tokens` bounds the KV pool where nobody set its size: more than all sequences can hold is never used.
+    ///
+    /// # Errors
+    /// No device, no memory, or a tensor that does not fit the configuration.
+    pub fn load(
+        &self,
+        args: &EngineArgs,
+        max_rows: u32,
+        max_seqs: u32,
+        needed_tokens: u64,
+    ) -> Result<Decoder> {
+        setup::ensure(&[Need::Gpu])?;
+        let device = GpuOptions { device: args.device.clone(), ..GpuOptions::new(Checks::Off) };
+        let gpu = Arc::new(Gpu::open(&device)?);
+        eprintln!("device: {} ({:?}, {})", gpu.info().name, gpu.level(), gpu.info().driver_info);
+        let kv_dtype = kv_dtype(args.kv_dtype)?;
+        let shape = KvShape {
+            num_kv_heads: self.config.num_kv_heads,
+            head_dim: self.config.head_dim,
+            block_size: args.block_size,
+            dtype: kv_dtype,
+        };
+        let num_blocks = self.num_blocks(args, &gpu, &shape, needed_tokens)?;
+        let options = DecoderOptions {
+            kv_dtype,
+            block_size: args.block_size,
+            num_blocks,
+            max_rows,
+            max_seqs,
+            reproducible: args.reproducible,
+        };
+        let decoder = Decoder::load(&gpu, &self.config, self.checkpoint.weights(), &options)?;
+        let got = decoder.kv().num_blocks();
+        if got < num_blocks {
+            let limit = KvPool::most_blocks(&gpu, &shape);
+            match args.kv_blocks {
+                Some(asked) => {
+                    bail!("--kv-blocks {asked}: the device has room for {got} (a buffer holds {limit})")
+                }
+                None => eprintln!("memory is short: {got} KV blocks instead of {num_blocks}"),
+            }
+        }
+        Ok(decoder)
+    }
+
+    /// Size of the KV pool: what was asked for, else what memory allows and the requests can use.
+    fn num_blocks(&self, args: &EngineArgs, gpu: &Gpu, shape: &KvShape, needed_tokens: u64) -> Result<u32> {
+        if let Some(blocks) = args.kv_blocks {
+            return Ok(blocks);
+        }
+        let block_bytes = KvPool::block_bytes(shape, self.config.num_layers);
+        let most = u64::from(KvPool::most_blocks(gpu, shape));
+        let (budget, wanted) = match args.kv_memory {
+            Some(bytes) => (bytes, most),
+            // One block more for the null block, one for a sample that outgrows its last block.
+            None => (free_bytes(gpu), needed_tokens.div_ceil(u64::from(shape.block_size)) + 2),
+        };
+        let blocks = (budget / block_bytes).min(most).min(wanted);
+        if blocks < 2 {
+            bail!(
+                "{budget} bytes for the KV cache hold {blocks} blocks of {block_bytes} bytes, 2 are needed"
+            );
+        }
+        Ok(u32::try_from(blocks).unwrap_or(u32::MAX))
+    }
+}
+
+/// 0.9 of what is free: the host's memory where the device shares it. Of a device with memory of its own wgpu tells
+/// nothing; there the pool is tried and halved until it fits.
+fn free_bytes(gpu: &Gpu) -> u64 {
+    use attn_kernels::gpu::wgpu::DeviceType;
+    let shares = matches!(gpu.info().device_type, DeviceType::Cpu | DeviceType::IntegratedGpu);
+    let free = if shares { host_available() } else { None };
+    free.map_or(u64::MAX, |bytes| bytes / 10 * 9)
+}
+
+/// `MemAvailable` of Linux, in bytes.
+fn host_available() -> Option<u64> {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+fn kv_dtype(dtype: cli::KvDtype) -> Result<KvDtype> {
+    match dtype {
+        cli::KvDtype::F16 => Ok(KvDtype::F16),
+        cli::KvDtype::F32 => Ok(KvDtype::F32),
+        cli::KvDtype::Fp8 | cli::KvDtype::Int8 => {
+            bail!("--kv-dtype {dtype:?}: attention kernels read f16 and f32 caches only")
+        }
+    }
+}
