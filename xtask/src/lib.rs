@@ -12,6 +12,7 @@ pub mod interrupt;
 pub mod model;
 pub mod report;
 pub mod score;
+pub mod select;
 pub mod setup;
 pub mod test;
 pub mod text;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use xtask::cli::{Cli, Command};
-use xtask::{ci, doctor, generate, score, test};
+use xtask::{ci, doctor, generate, score, select, test};
 
 fn main() -> ExitCode {
     match run(Cli::read().command) {
@@ -18,6 +18,7 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
+        Command::Select(args) => select::run(&args),
         Command::Test(args) => test::run(&args),
         Command::Ci => ci::run(),
         Command::Doctor(args) => doctor::run(&args),
