@@ -17,3 +17,8 @@ pub mod setup;
 pub mod test;
 pub mod text;
 pub mod tree;
+
+/// The README's example, run as a documentation test.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct Readme;
