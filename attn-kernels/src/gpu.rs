@@ -11,6 +11,7 @@ mod pass;
 mod pipeline;
 mod submit;
 
+pub use crate::Level;
 pub use adapter::adapters;
 pub use buffer::{Buf, Raw};
 pub use error::GpuError;
@@ -23,17 +24,6 @@ use pipeline::{BindGroupKey, PipelineCache};
 use rustc_hash::FxHashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
-
-/// How much of the adapter the kernels use. All levels give results within the same tolerances.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Level {
-    /// WebGPU's default limits and nothing optional.
-    Baseline,
-    /// Subgroup operations, of any subgroup size.
-    Subgroup,
-    /// Cooperative matrices (f16 in, f32 out, 16 x 16).
-    Coop,
-}
 
 /// Whether kernels carry bounds checks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -51,6 +51,25 @@ impl KvShape {
         self.num_kv_heads as usize * self.block_size as usize * self.head_dim as usize * self.dtype.bytes()
     }
 
+    /// Index in the K buffer of element `dim` of the key at `offset` in `block`.
+    #[must_use]
+    pub fn k_index(&self, block: usize, head: usize, offset: usize, dim: usize) -> usize {
+        let x = 16 / self.dtype.bytes();
+        let chunk = self.block_head(block, head) * (self.head_dim as usize / x) + dim / x;
+        (chunk * self.block_size as usize + offset) * x + dim % x
+    }
+
+    /// Index in the V buffer of element `dim` of the value at `offset` in `block`.
+    #[must_use]
+    pub fn v_index(&self, block: usize, head: usize, offset: usize, dim: usize) -> usize {
+        let token = self.block_head(block, head) * self.block_size as usize + offset;
+        token * self.head_dim as usize + dim
+    }
+
+    fn block_head(&self, block: usize, head: usize) -> usize {
+        block * self.num_kv_heads as usize + head
+    }
+
     /// What kernels rely on.
     ///
     /// # Panics

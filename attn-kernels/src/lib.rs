@@ -2,11 +2,14 @@
 #![deny(unsafe_code)]
 
 mod catalog;
+pub mod cpu;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 pub mod kernel;
+mod level;
 pub mod source;
 mod variant;
 
-pub use catalog::{MODULES, catalog};
+pub use catalog::{MODULES, NamedVariant, catalog, variants};
+pub use level::Level;
 pub use variant::{Access, Kernel, Variant};

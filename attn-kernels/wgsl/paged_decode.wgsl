@@ -45,11 +45,17 @@ var<workgroup> merge: array<vec4<f32>, WG * 2u>;
 fn paged_decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = rows[group.z];
     let first = group.x * PARTITION;
+    let head0 = group.y * GROUP;
     if (first >= row.y) {
+        // A row without keys is zero; with more partitions the reduce pass writes it.
+        if (params.max_partitions == 1u) {
+            for (var i = lane; i < HEAD_DIM * GROUP; i += WG) {
+                partial[(row.x * params.num_heads + head0) * HEAD_DIM + i] = 0.0;
+            }
+        }
         return;
     }
     let keys = min(row.y - first, PARTITION);
-    let head0 = group.y * GROUP;
     let kv_head = head0 / (params.num_heads / params.num_kv_heads);
     for (var i = lane; i < HEAD_DIM * GROUP; i += WG) {
         q_tile[i] = q[row.x * params.q_stride + head0 * HEAD_DIM + i] * params.scale;

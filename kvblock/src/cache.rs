@@ -4,7 +4,7 @@ use crate::config::KvCacheConfig;
 use crate::coordinator::{Coordinator, PrefixHit};
 use crate::error::{AllocError, ConfigError};
 use crate::event::CacheEvent;
-use crate::hash::BlockHasher;
+use crate::hash::{BlockHash, BlockHasher};
 use crate::id::{BlockId, GroupId, SeqId};
 use crate::manager::{Demand, GroupManager};
 use crate::pool::{BlockPool, PoolOptions, SeqContent};
@@ -126,6 +126,16 @@ impl KvCache {
         }
     }
 
+    /// Hashes of a group's full blocks, from the finer hashes of a chain.
+    pub fn group_hashes<'a>(
+        &self,
+        hashes: &'a [BlockHash],
+        group: GroupId,
+    ) -> impl Iterator<Item = BlockHash> + use<'a> {
+        let ratio = self.groups[group.index()].block_size.get() / self.hasher.block_size().get();
+        hashes.iter().copied().skip(ratio as usize - 1).step_by(ratio as usize)
+    }
+
     /// Provides the slots of one step of one sequence, in three stages: give back what no query reaches any more; adopt
     /// the prefix hit; take new blocks and make the full ones findable.
     ///
@@ -235,6 +245,33 @@ impl KvCache {
         for group in &mut self.groups {
             group.fork(parent, child, num_tokens, &mut self.pool);
         }
+    }
+
+    /// Starts a sequence's tables with fresh blocks where `occupancy` (`[groups][blocks]`) is set and null blocks
+    /// elsewhere, for content that comes back from another tier. Succeeds only if the free blocks also suffice to go on
+    /// to `num_tokens` tokens.
+    ///
+    /// # Errors
+    /// [`AllocError::OutOfBlocks`]; nothing changed then.
+    ///
+    /// # Panics
+    /// When the sequence has blocks.
+    pub fn restore(
+        &mut self,
+        seq: SeqId,
+        occupancy: &[Vec<bool>],
+        num_tokens: u32,
+    ) -> Result<(), AllocError> {
+        let in_group =
+            |(group, held): (&GroupManager, &Vec<bool>)| group.num_blocks_to_restore(held, num_tokens);
+        let (needed, free) = (self.groups.iter().zip(occupancy).map(in_group).sum(), self.pool.num_free());
+        if needed > free {
+            return Err(AllocError::OutOfBlocks { needed, free });
+        }
+        for (group, held) in self.groups.iter_mut().zip(occupancy) {
+            group.restore(seq, held, &mut self.pool);
+        }
+        Ok(())
     }
 
     /// The block table of a sequence in a group, once it was allocated.

@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use crate::spec::KvDtype;
+
 /// Why slots could not be allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
@@ -68,5 +70,100 @@ pub enum ConfigError {
     ChunkedEagle {
         /// Index of the group.
         group: usize,
+    },
+}
+
+/// Why layers cannot be grouped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum LayoutError {
+    /// There is nothing to merge.
+    #[error("no layers")]
+    NoLayers,
+    /// Layers of one group need one block size.
+    #[error("layer {layer}: block size {found}, the layers before it have {expected}")]
+    BlockSizes {
+        /// Index of the layer.
+        layer: usize,
+        /// Its block size.
+        found: u32,
+        /// Block size of the layers before it.
+        expected: u32,
+    },
+    /// Latents of one group need one element type.
+    #[error("layer {layer}: latents of {found:?}, the layers before it have {expected:?}")]
+    LatentTypes {
+        /// Index of the layer.
+        layer: usize,
+        /// Its type.
+        found: KvDtype,
+        /// Type of the layers before it.
+        expected: KvDtype,
+    },
+    /// Layers of one group need one attention kind.
+    #[error("layer {layer}: its attention kind differs from that of the layers before it")]
+    Kinds {
+        /// Index of the layer.
+        layer: usize,
+    },
+    /// A group has one mask.
+    #[error("a sliding window of {window} and a chunk of {chunk} tokens in one group")]
+    WindowAndChunk {
+        /// Window of some layers.
+        window: u32,
+        /// Chunk of others.
+        chunk: u32,
+    },
+    /// Pages cannot be made equal.
+    #[error("layer {layer}: a page of {page_bytes} bytes cannot grow to {largest} bytes")]
+    PageSizes {
+        /// Index of the layer.
+        layer: usize,
+        /// Its page.
+        page_bytes: u64,
+        /// The largest page to agree with.
+        largest: u64,
+    },
+    /// Layers of a group with several page sizes come in equal numbers.
+    #[error("layer {layer}: {found} layers with pages of its size, {expected} with another")]
+    UnevenPages {
+        /// First layer of that page size.
+        layer: usize,
+        /// Number of its kind.
+        found: usize,
+        /// Number of the first kind.
+        expected: usize,
+    },
+    /// There is no group, or an empty one, to choose a size for.
+    #[error("no tuples of layers to group")]
+    NoTuples,
+}
+
+/// Why a memory is too small.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum CapacityError {
+    /// Not even a sequence of one token fits.
+    #[error("{needed_bytes} bytes of kv cache needed for one token, {available_bytes} available")]
+    NothingFits {
+        /// Bytes of the smallest cache.
+        needed_bytes: u64,
+        /// Bytes given.
+        available_bytes: u64,
+    },
+    /// A sequence of the longest length does not fit.
+    #[error(
+        "{needed_bytes} bytes of kv cache needed for {max_model_len} tokens, {available_bytes} available; \
+         they hold {fitting_len} tokens"
+    )]
+    TooLong {
+        /// Longest length asked for.
+        max_model_len: u32,
+        /// Bytes that it needs.
+        needed_bytes: u64,
+        /// Bytes given.
+        available_bytes: u64,
+        /// Longest length that fits.
+        fitting_len: u32,
     },
 }

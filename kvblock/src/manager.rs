@@ -192,6 +192,25 @@ impl GroupManager {
         self.seqs.insert(child, fork);
     }
 
+    /// Blocks that a table of this `occupancy` takes when it is extended to `num_tokens` tokens.
+    pub(crate) fn num_blocks_to_restore(&self, occupancy: &[bool], num_tokens: u32) -> u32 {
+        let held = occupancy.iter().filter(|&&held| held).count();
+        count(held) + self.block_size.blocks_for(num_tokens).saturating_sub(count(occupancy.len()))
+    }
+
+    /// Starts a table with fresh blocks where `occupancy` is set and null blocks elsewhere.
+    pub(crate) fn restore(&mut self, seq: SeqId, occupancy: &[bool], pool: &mut BlockPool) {
+        assert!(!self.seqs.contains_key(&seq), "{seq:?} has a table already");
+        let held = occupancy.iter().filter(|&&held| held).count();
+        let mut fresh = pool.allocate(count(held)).expect(COUNTED).into_iter();
+        let mut table = BlockTable::new(self.block_size);
+        let entry = |&held: &bool| {
+            if held { fresh.next().expect("one block was taken for each") } else { BlockId::NULL }
+        };
+        table.extend(occupancy.iter().map(entry));
+        self.seqs.insert(seq, SeqBlocks { table, num_cached: 0 });
+    }
+
     /// Leading blocks that all of `num_running` sequences share: what cascade attention can read once. Groups that give
     /// blocks back have none.
     pub(crate) fn num_common_prefix_blocks(&self, seq: SeqId, num_running: u32, pool: &BlockPool) -> usize {

@@ -1,5 +1,6 @@
 //! What one step of a decoder computes.
 
+use attn_kernels::gpu::Timing;
 use kvblock::BlockId;
 
 use crate::kernel::sample::Spec;
@@ -49,4 +50,7 @@ pub struct StepOutput {
     pub nll: Vec<f32>,
     /// `[rows, vocab]` of the rows asked for.
     pub logits: Vec<f32>,
+    /// Device time of each dispatch, where [`Gpu::time_dispatches`](attn_kernels::gpu::Gpu::time_dispatches) asked for
+    /// it.
+    pub timings: Vec<Timing>,
 }

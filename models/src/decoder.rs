@@ -241,7 +241,8 @@ impl Decoder {
         });
         let read_nll = (scored > 0).then(|| pass.read(&self.activations.nll, 0..scored));
         let read_ids = read_ids.transpose()?;
-        let done = self.gpu.submit(pass)?.wait()?;
+        let mut done = self.gpu.submit(pass)?.wait()?;
+        output.timings.append(&mut done.timings);
         output.sampled = read_ids.map(|r| done.get(r)).unwrap_or_default();
         let nll: Vec<f32> = read_nll.map(|r| done.get(r)).unwrap_or_default();
         output.nll = nll.into_iter().zip(&plan.scored).filter(|(_, s)| s.is_some()).map(|(v, _)| v).collect();

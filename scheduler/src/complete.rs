@@ -13,25 +13,44 @@ impl Scheduler {
     /// # Panics
     /// When `plan` is not the step in flight, or the number of tokens is wrong.
     pub fn complete(&mut self, plan: &StepPlan, sampled: &[TokenId]) -> Vec<Finished> {
-        if plan.slices.is_empty() && sampled.is_empty() {
+        let verified: Vec<&[TokenId]> = sampled.chunks(1).collect();
+        self.complete_drafts(plan, &verified)
+    }
+
+    /// Like [`complete`](Self::complete) after a step with draft tokens: for each row, the drafts that the model agreed
+    /// with, in order, then the token it sampled after them. So a row has between one token and one more than its
+    /// slice has drafts; the KV of rejected drafts is forgotten.
+    ///
+    /// # Panics
+    /// Also when a row has no token, or more than the drafts allow.
+    pub fn complete_drafts(&mut self, plan: &StepPlan, verified: &[&[TokenId]]) -> Vec<Finished> {
+        if plan.slices.is_empty() && verified.is_empty() {
             return Vec::new();
         }
         assert_eq!(self.in_flight, Some(plan.step), "steps complete in order");
-        let (rows, tokens) = (plan.sample_rows.len(), sampled.len());
-        assert_eq!(rows, tokens, "step {} samples {rows} tokens, {tokens} reported", plan.step);
+        let (rows, reported) = (plan.sample_rows.len(), verified.len());
+        assert_eq!(rows, reported, "step {} samples {rows} rows, {reported} reported", plan.step);
         self.in_flight = None;
 
         // Before any sequence ends: a parent that ends with its first token still has the blocks its samples share.
         for slice in plan.slices.iter().filter(|slice| slice.samples) {
             self.start_samples(slice.seq);
         }
-        plan.sample_rows.iter().zip(sampled).filter_map(|(row, &token)| self.push(row.seq, token)).collect()
+        let rows = plan.sample_rows.iter().zip(verified);
+        rows.filter_map(|(row, tokens)| self.accept(row.seq, tokens)).collect()
     }
 
-    fn push(&mut self, seq: SeqId, token: TokenId) -> Option<Finished> {
+    /// Confirms `tokens` and forgets the other drafts.
+    fn accept(&mut self, seq: SeqId, tokens: &[TokenId]) -> Option<Finished> {
         let max_model_len = self.max_model_len;
-        let reason = self.seqs.get_mut(&seq)?.push(token, max_model_len)?;
-        self.remove(seq).map(|seq| seq.finish(reason))
+        let found = self.seqs.get_mut(&seq)?;
+        let (accepted, drafts) =
+            (u32::try_from(tokens.len()).unwrap_or(u32::MAX), found.computed - found.num_tokens);
+        assert!((1..=drafts + 1).contains(&accepted), "{accepted} tokens for {seq:?} with {drafts} drafts");
+        found.computed = found.num_tokens + accepted - 1;
+        found.drop_drafts();
+        let reason = tokens.iter().find_map(|&token| found.push(token, max_model_len))?;
+        self.end(seq, reason)
     }
 
     /// Starts the further samples of a prompt that was just computed: they share all its blocks.

@@ -12,6 +12,19 @@ pub enum Policy {
     Priority,
 }
 
+/// What happens to the blocks of a preempted sequence.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum Preemption {
+    /// They are dropped; the sequence computes its tokens again, less what the prefix cache still has.
+    Recompute,
+    /// They are copied to host blocks and back. A sequence for which no host blocks are left is recomputed.
+    Swap {
+        /// Blocks of the host pool.
+        num_host_blocks: u32,
+    },
+}
+
 /// Limits and policies of a [`Scheduler`](crate::Scheduler).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -26,14 +39,16 @@ pub struct SchedulerConfig {
     pub long_prefill_token_threshold: u32,
     /// Order of service.
     pub policy: Policy,
+    /// What preemption costs.
+    pub preemption: Preemption,
     /// Admit a sequence only when blocks for its whole prompt are free, not only for its first chunk.
     pub reserve_full_input: bool,
-    /// Draft tokens to keep slots for in each decode step.
+    /// Most draft tokens of a sequence in a step; each decode step keeps slots for as many beyond its own.
     pub num_lookahead_tokens: u32,
 }
 
 impl SchedulerConfig {
-    /// FCFS with chunked prefill, no threshold, no reservation, no draft tokens.
+    /// FCFS with chunked prefill and preemption by recompute, no threshold, no reservation, no draft tokens.
     #[must_use]
     pub const fn new(max_num_batched_tokens: u32, max_num_seqs: u32) -> Self {
         Self {
@@ -42,6 +57,7 @@ impl SchedulerConfig {
             chunked_prefill: true,
             long_prefill_token_threshold: 0,
             policy: Policy::Fcfs,
+            preemption: Preemption::Recompute,
             reserve_full_input: false,
             num_lookahead_tokens: 0,
         }

@@ -1,6 +1,6 @@
 //! What one step runs, as data.
 
-use kvblock::{BlockCopy, SeqId};
+use kvblock::{BlockCopy, BlockId, GroupId, SeqId};
 
 /// The role of a slice's tokens. It follows from the tokens alone, never from their number, so that the arithmetic of a
 /// token does not depend on how its sequence was cut.
@@ -49,10 +49,34 @@ pub struct SampleRow {
 pub struct Admitted {
     /// The sequence.
     pub seq: SeqId,
-    /// Tokens found in the prefix cache.
+    /// Leading tokens that need not be computed: found in the prefix cache, loaded, or swapped in.
     pub cached_tokens: u32,
     /// Whether it ran before and was preempted.
     pub resumed: bool,
+}
+
+/// A block of the host pool.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostBlockId(u32);
+
+impl HostBlockId {
+    /// Wraps a raw index.
+    #[must_use]
+    pub const fn new(index: u32) -> Self {
+        Self(index)
+    }
+
+    /// The raw index.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl core::fmt::Debug for HostBlockId {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "host{}", self.0)
+    }
 }
 
 /// A change of blocks' contents.
@@ -61,6 +85,36 @@ pub struct Admitted {
 pub enum BlockOp {
     /// Copy within the device, after a fork.
     Copy(BlockCopy),
+    /// Save a block of a preempted sequence.
+    SwapOut {
+        /// Group whose layers are copied.
+        group: GroupId,
+        /// Block to read.
+        device: BlockId,
+        /// Host block to write.
+        host: HostBlockId,
+    },
+    /// Bring a saved block back.
+    SwapIn {
+        /// Group whose layers are copied.
+        group: GroupId,
+        /// Host block to read.
+        host: HostBlockId,
+        /// Block to write.
+        device: BlockId,
+    },
+}
+
+/// KV to load for a waiting sequence, into the blocks that its tables already name. The next steps run meanwhile; report
+/// the end to [`remote_ready`](crate::Scheduler::remote_ready).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Load {
+    /// The sequence.
+    pub seq: SeqId,
+    /// Position of the first token to load.
+    pub start: u32,
+    /// Number of tokens. Blocks that a window does not reach are null in the table and need no load.
+    pub len: u32,
 }
 
 /// The work of one step.
@@ -79,7 +133,9 @@ pub struct StepPlan {
     pub sample_rows: Vec<SampleRow>,
     /// To run in this order, before any write of the step.
     pub block_ops: Vec<BlockOp>,
-    /// Sequences that lost their blocks.
+    /// To start in the background.
+    pub loads: Vec<Load>,
+    /// Sequences that lost their device blocks.
     pub preempted: Vec<SeqId>,
     /// Sequences that started or resumed.
     pub admitted: Vec<Admitted>,
@@ -89,7 +145,7 @@ impl StepPlan {
     /// Whether there is nothing to run.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.slices.is_empty() && self.block_ops.is_empty()
+        self.slices.is_empty() && self.block_ops.is_empty() && self.loads.is_empty()
     }
 
     /// Tokens that the step computes.

@@ -23,7 +23,10 @@ pub struct Request {
     pub num_samples: u32,
     /// What separates equal prompts in the prefix cache.
     pub extra_keys: ExtraKeys,
-    /// Compute the whole prompt, for example because log probabilities of all its tokens are wanted.
+    /// Leading prompt tokens whose KV a lower tier or another engine can deliver. What of them is not in the prefix cache
+    /// is loaded while the request waits ([`StepPlan::loads`](crate::StepPlan::loads)).
+    pub external_tokens: u32,
+    /// Compute the whole prompt, without lookup or load, for example because log probabilities of all its tokens are wanted.
     pub skip_prefix_lookup: bool,
 }
 
@@ -41,6 +44,7 @@ impl Request {
             priority: 0,
             num_samples: 1,
             extra_keys: ExtraKeys::default(),
+            external_tokens: 0,
             skip_prefix_lookup: false,
         }
     }
@@ -71,7 +75,7 @@ pub struct Finished {
     pub tokens: Vec<TokenId>,
     /// Tokens of the prompt.
     pub prompt_len: u32,
-    /// Prompt tokens that were found in the prefix cache.
+    /// Prompt tokens that were found in the prefix cache, or loaded.
     pub cached_tokens: u32,
     /// Times the sequence was preempted.
     pub preemptions: u32,

@@ -7,11 +7,13 @@ use kvblock::{
 };
 use rustc_hash::FxHashMap;
 
-use crate::config::{Policy, SchedulerConfig};
+use crate::config::{Policy, Preemption, SchedulerConfig};
 use crate::error::{AdmitError, ConfigError};
+use crate::host::HostPool;
 use crate::plan::Slice;
 use crate::request::{FinishReason, Finished, Request};
 use crate::sequence::{Phase, Sequence};
+use crate::sparse::AccessHistory;
 
 /// Requests in the window of [`PrefixStats::recent`].
 const STATS_WINDOW: usize = 1000;
@@ -30,7 +32,9 @@ pub struct Scheduler {
     pub(crate) running: Vec<SeqId>,
     /// In order of service; preempted sequences come before those that never ran (FCFS), or all by rank (priority).
     pub(crate) waiting: VecDeque<SeqId>,
+    pub(crate) host: HostPool,
     pub(crate) stats: PrefixStats,
+    pub(crate) history: AccessHistory,
     pub(crate) num_preemptions: u64,
     pub(crate) num_steps: u64,
     /// The step that was planned and not completed.
@@ -47,8 +51,13 @@ impl Scheduler {
     pub fn new(config: SchedulerConfig, mut cache: KvCacheConfig) -> Result<Self, ConfigError> {
         config.validate(cache.limits.max_model_len)?;
         cache.limits.max_batched_tokens = config.max_num_batched_tokens;
+        let num_host_blocks = match config.preemption {
+            Preemption::Recompute => 0,
+            Preemption::Swap { num_host_blocks } => num_host_blocks,
+        };
         Ok(Self {
             config,
+            host: HostPool::new(num_host_blocks),
             specs: cache.groups.iter().map(|group| group.spec).collect(),
             max_model_len: cache.limits.max_model_len,
             cache: KvCache::new(&cache)?,
@@ -56,6 +65,7 @@ impl Scheduler {
             running: Vec::new(),
             waiting: VecDeque::new(),
             stats: PrefixStats::new(STATS_WINDOW),
+            history: AccessHistory::default(),
             num_preemptions: 0,
             num_steps: 0,
             in_flight: None,
@@ -124,7 +134,7 @@ impl Scheduler {
         if let Some(found) = self.seqs.get(&seq) {
             let pending: Vec<Sequence> =
                 found.pending_samples.iter().map(|&child| found.fork(child)).collect();
-            let first = self.remove(seq).map(|found| found.finish(reason));
+            let first = self.end(seq, reason);
             return first.into_iter().chain(pending.into_iter().map(|child| child.finish(reason))).collect();
         }
         let parent = self.seqs.values_mut().find(|parent| parent.pending_samples.contains(&seq));
@@ -139,10 +149,19 @@ impl Scheduler {
         self.finish(seq, FinishReason::Aborted)
     }
 
+    /// Ends one sequence.
+    pub(crate) fn end(&mut self, seq: SeqId, reason: FinishReason) -> Option<Finished> {
+        self.history.remove(seq);
+        self.remove(seq).map(|found| found.finish(reason))
+    }
+
     /// Takes a sequence out of every queue and frees its blocks.
     pub(crate) fn remove(&mut self, seq: SeqId) -> Option<Sequence> {
         let removed = self.seqs.remove(&seq)?;
         self.cache.free(seq);
+        if let Some(saved) = &removed.saved {
+            self.host.release(saved);
+        }
         self.running.retain(|&other| other != seq);
         self.waiting.retain(|&other| other != seq);
         Some(removed)
@@ -160,6 +179,25 @@ impl Scheduler {
                 self.waiting.insert(place, id);
             }
         }
+    }
+
+    /// Sets the draft tokens that the next step verifies for a decoding sequence, replacing earlier ones. Returns how many
+    /// were accepted into the step: at most
+    /// [`num_lookahead_tokens`](SchedulerConfig::num_lookahead_tokens) and what the output limit leaves; none for a
+    /// sequence that does not decode.
+    ///
+    /// # Panics
+    /// When the sequence has ended, or a step is in flight.
+    pub fn set_drafts(&mut self, seq: SeqId, drafts: &[TokenId]) -> u32 {
+        assert!(self.in_flight.is_none(), "drafts for {seq:?} while step {:?} is in flight", self.in_flight);
+        let max_drafts = self.config.num_lookahead_tokens;
+        self.sequence_mut(seq).set_drafts(drafts, max_drafts)
+    }
+
+    /// Host blocks that are free, for preemption by swap.
+    #[must_use]
+    pub fn num_free_host_blocks(&self) -> usize {
+        self.host.num_free()
     }
 
     /// Whether any sequence is left.
@@ -204,7 +242,7 @@ impl Scheduler {
         self.cache.table(seq, group).map_or(&[], |table| table.blocks())
     }
 
-    /// Prompt tokens of a sequence that were found in the prefix cache when it was first scheduled; 0 before.
+    /// Prompt tokens of a sequence that were found in the prefix cache when it was first scheduled, or loaded; 0 before.
     ///
     /// # Panics
     /// When the sequence has ended.

@@ -2,6 +2,7 @@
 
 use kvblock::{HashChain, SeqContent, SeqId, TokenId};
 
+use crate::host::SavedTables;
 use crate::plan::{Slice, SliceKind};
 use crate::request::{FinishReason, Finished, Request};
 
@@ -12,7 +13,9 @@ pub enum Phase {
     Waiting,
     /// Runs.
     Running,
-    /// Ran, lost its blocks, and waits.
+    /// Waits for KV that is being loaded.
+    WaitingForRemoteKv,
+    /// Ran, lost its device blocks, and waits.
     Preempted,
 }
 
@@ -37,6 +40,10 @@ pub(crate) struct Sequence {
     /// Hit tokens of the first schedule.
     pub(crate) cached_tokens: Option<u32>,
     pub(crate) preemptions: u32,
+    /// Phase to return to after a load.
+    pub(crate) before_load: Phase,
+    /// Where its blocks were saved, after a preemption by swap.
+    pub(crate) saved: Option<SavedTables>,
     /// Samples that start as copies of this sequence once its prompt is computed.
     pub(crate) pending_samples: Vec<SeqId>,
 }
@@ -61,6 +68,8 @@ impl Sequence {
             chain,
             cached_tokens: None,
             preemptions: 0,
+            before_load: Phase::Waiting,
+            saved: None,
             pending_samples,
         }
     }
@@ -83,6 +92,22 @@ impl Sequence {
         let kind = if self.computed < self.prefill_until { SliceKind::Prefill } else { SliceKind::Decode };
         let samples = self.computed + len >= self.num_tokens;
         Slice { seq: self.id, start: self.computed, len, samples, kind }
+    }
+
+    /// Replaces the draft tokens. Only a sequence that feeds back its last token can have some; they are cut to what
+    /// the output limit leaves beside the token that is sampled anyway.
+    pub(crate) fn set_drafts(&mut self, drafts: &[TokenId], max_drafts: u32) -> u32 {
+        self.drop_drafts();
+        let output = self.num_tokens - self.prompt_len;
+        let left = self.request.max_tokens.saturating_sub(output + 1).min(max_drafts);
+        let decodes = self.phase == Phase::Running && self.computed + 1 == self.num_tokens && output > 0;
+        let drafts = if decodes { &drafts[..drafts.len().min(left as usize)] } else { &[] };
+        self.tokens.extend_from_slice(drafts);
+        u32::try_from(drafts.len()).expect("cut to a u32")
+    }
+
+    pub(crate) fn drop_drafts(&mut self) {
+        self.tokens.truncate(self.num_tokens as usize);
     }
 
     /// Appends a sampled token. Tells whether the sequence ends with it.

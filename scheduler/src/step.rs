@@ -3,18 +3,30 @@
 use kvblock::{AllocError, Allocation, PrefixHit, SeqId, SlotRequest};
 
 use crate::config::Policy;
-use crate::plan::{Admitted, BlockOp, SampleRow, Slice, SliceKind, StepPlan};
+use crate::plan::{Admitted, BlockOp, Load, SampleRow, Slice, SliceKind, StepPlan};
 use crate::scheduler::{Enqueue, Scheduler};
 use crate::sequence::Phase;
 
 /// A plan in the making.
+#[derive(Default)]
 struct Round {
     budget: u32,
     /// In the order of scheduling.
     slices: Vec<Slice>,
     block_ops: Vec<BlockOp>,
+    loads: Vec<Load>,
     preempted: Vec<SeqId>,
     admitted: Vec<Admitted>,
+}
+
+/// What became of a waiting sequence.
+enum Outcome {
+    /// It runs.
+    Admitted,
+    /// It waits for something else than its turn; those behind it may run.
+    SetAside,
+    /// It does not fit; those behind it wait.
+    Blocked,
 }
 
 impl Scheduler {
@@ -28,13 +40,7 @@ impl Scheduler {
     /// O(sequences + new blocks), and O(prompt blocks) for each sequence admitted.
     pub fn step(&mut self) -> StepPlan {
         assert!(self.in_flight.is_none(), "step {:?} is not complete", self.in_flight);
-        let mut round = Round {
-            budget: self.config.max_num_batched_tokens,
-            slices: Vec::new(),
-            block_ops: Vec::new(),
-            preempted: Vec::new(),
-            admitted: Vec::new(),
-        };
+        let mut round = Round { budget: self.config.max_num_batched_tokens, ..Round::default() };
         self.schedule_running(&mut round);
         if round.preempted.is_empty() {
             self.schedule_waiting(&mut round);
@@ -52,18 +58,19 @@ impl Scheduler {
                 continue;
             }
             let scheduled = loop {
-                match self.allocate(seq, len, None) {
-                    Ok(allocation) => break Some(allocation),
-                    Err(_) => {
-                        let victim = self.victim();
-                        if self.running.iter().position(|&id| id == victim) < Some(index) {
-                            index -= 1;
-                        }
-                        self.preempt(victim, round);
-                        if victim == seq {
-                            break None;
-                        }
-                    }
+                if let Ok(allocation) = self.allocate(seq, len, None) {
+                    break Some(allocation);
+                }
+                if self.running.len() == 1 && self.reclaim_from_waiting(0) {
+                    continue;
+                }
+                let victim = self.victim();
+                if self.running.iter().position(|&id| id == victim) < Some(index) {
+                    index -= 1;
+                }
+                self.preempt(victim, round);
+                if victim == seq {
+                    break None;
                 }
             };
             let Some(allocation) = scheduled else { break };
@@ -73,24 +80,56 @@ impl Scheduler {
     }
 
     fn schedule_waiting(&mut self, round: &mut Round) {
-        while round.budget > 0 {
-            let Some(&seq) = self.waiting.front() else { break };
-            let seats = 1 + self.sequence(seq).pending_samples.len();
-            if self.num_seats() + seats > self.config.max_num_seqs as usize {
-                break;
+        let mut index = 0;
+        while round.budget > 0 && index < self.waiting.len() {
+            let seq = self.waiting[index];
+            match self.try_admit(seq, round) {
+                Outcome::Admitted => drop(self.waiting.remove(index)),
+                Outcome::SetAside => index += 1,
+                Outcome::Blocked => {
+                    let idle = self.running.is_empty();
+                    if !(idle && self.reclaim_from_waiting(index + 1)) {
+                        break;
+                    }
+                }
             }
-            let hit = self.lookup(seq);
-            let num_hit = hit.as_ref().map_or(0, |hit| hit.num_tokens);
-            let wanted = self.num_new_tokens(seq, num_hit);
-            if !self.config.chunked_prefill && wanted > round.budget {
-                break;
-            }
-            let len = wanted.min(round.budget);
-            let Ok(allocation) = self.allocate(seq, len, hit.as_ref()) else { break };
-            self.waiting.pop_front();
-            self.admit(seq, hit, round);
-            self.schedule(seq, len, &allocation, round);
         }
+    }
+
+    fn try_admit(&mut self, seq: SeqId, round: &mut Round) -> Outcome {
+        if self.sequence(seq).phase == Phase::WaitingForRemoteKv {
+            return Outcome::SetAside;
+        }
+        let seats = 1 + self.sequence(seq).pending_samples.len();
+        if self.num_seats() + seats > self.config.max_num_seqs as usize {
+            return Outcome::Blocked;
+        }
+        let hit = self.lookup(seq);
+        let num_hit = hit.as_ref().map_or(0, |hit| hit.num_tokens);
+        if let Some(load) = self.wanted_load(seq, num_hit) {
+            if !self.start_load(load, hit.as_ref()) {
+                return Outcome::Blocked;
+            }
+            self.record_lookup(seq, hit.as_ref());
+            round.loads.push(load);
+            return Outcome::SetAside;
+        }
+        let wanted = self.num_new_tokens(seq, num_hit);
+        if !self.config.chunked_prefill && wanted > round.budget {
+            return Outcome::Blocked;
+        }
+        let len = wanted.min(round.budget);
+        let num_tokens = self.sequence(seq).computed + num_hit + len;
+        let Ok(swaps) = self.swap_in(seq, num_tokens) else { return Outcome::Blocked };
+        let Ok(allocation) = self.allocate(seq, len, hit.as_ref()) else {
+            assert!(swaps.is_empty(), "{seq:?} was restored and cannot go on");
+            return Outcome::Blocked;
+        };
+        round.block_ops.extend(swaps);
+        self.record_lookup(seq, hit.as_ref());
+        self.admit(seq, num_hit, round);
+        self.schedule(seq, len, &allocation, round);
+        Outcome::Admitted
     }
 
     /// Tokens that a sequence still has to compute behind a hit, at most the threshold for long prefills.
@@ -105,7 +144,7 @@ impl Scheduler {
         }
     }
 
-    fn lookup(&self, seq: SeqId) -> Option<PrefixHit> {
+    pub(crate) fn lookup(&self, seq: SeqId) -> Option<PrefixHit> {
         let seq = self.sequence(seq);
         (seq.computed == 0 && !seq.request.skip_prefix_lookup).then(|| self.cache.lookup(seq.content()))
     }
@@ -113,27 +152,32 @@ impl Scheduler {
     fn allocate(&mut self, seq: SeqId, len: u32, hit: Option<&PrefixHit>) -> Result<Allocation, AllocError> {
         let found = &self.seqs[&seq];
         let waits = found.phase != Phase::Running;
+        let has_blocks = found.computed > 0;
         self.cache.allocate_slots(SlotRequest {
             hit,
             num_lookahead: if waits { 0 } else { self.config.num_lookahead_tokens },
-            full_sequence_must_fit: waits && self.config.reserve_full_input,
+            full_sequence_must_fit: waits && !has_blocks && self.config.reserve_full_input,
             ..SlotRequest::new(seq, found.content(), found.computed, len)
         })
     }
 
-    fn admit(&mut self, seq: SeqId, hit: Option<PrefixHit>, round: &mut Round) {
+    fn record_lookup(&mut self, seq: SeqId, hit: Option<&PrefixHit>) {
+        if let Some(hit) = hit {
+            let found = self.sequence(seq);
+            let (queried, resumed) = (found.num_tokens, found.preemptions > 0);
+            self.stats.record(queried, hit.num_tokens, resumed);
+        }
+    }
+
+    fn admit(&mut self, seq: SeqId, num_hit: u32, round: &mut Round) {
         self.running.push(seq);
         let found = self.sequence_mut(seq);
         let resumed = found.phase == Phase::Preempted;
-        let cached_tokens = hit.as_ref().map_or(0, |hit| hit.num_tokens);
-        let queried = found.num_tokens;
         found.phase = Phase::Running;
-        found.computed += cached_tokens;
+        found.computed += num_hit;
+        let cached_tokens = found.computed;
         found.cached_tokens.get_or_insert(cached_tokens);
         round.admitted.push(Admitted { seq, cached_tokens, resumed });
-        if hit.is_some() {
-            self.stats.record(queried, cached_tokens, resumed);
-        }
     }
 
     fn schedule(&mut self, seq: SeqId, len: u32, allocation: &Allocation, round: &mut Round) {
@@ -153,20 +197,29 @@ impl Scheduler {
         *victim.expect("a sequence that cannot allocate is running itself")
     }
 
-    /// Frees a sequence's blocks; it will be recomputed. What this step had scheduled for it is taken back.
+    /// Frees a sequence's device blocks. What this step had scheduled for it is taken back.
     fn preempt(&mut self, victim: SeqId, round: &mut Round) {
+        let mut computed = self.sequence(victim).computed;
         if let Some(place) = round.slices.iter().position(|slice| slice.seq == victim) {
             let slice = round.slices.remove(place);
             round.budget += slice.len;
+            computed = slice.start;
             // Its blocks were made findable for a computation that will not happen.
-            self.cache.uncache_from(victim, slice.start);
+            self.cache.uncache_from(victim, computed);
         }
+        let swapped = self.swap_out(victim, computed);
         let mut seq = self.remove(victim).expect("a victim is running");
         seq.phase = Phase::Preempted;
-        seq.computed = 0;
-        seq.prefill_until = seq.num_tokens;
-        seq.tokens.truncate(seq.num_tokens as usize);
         seq.preemptions += 1;
+        seq.drop_drafts();
+        if let Some((saved, ops)) = swapped {
+            seq.saved = Some(saved);
+            seq.computed = computed;
+            round.block_ops.extend(ops);
+        } else {
+            seq.computed = 0;
+            seq.prefill_until = seq.num_tokens;
+        }
         self.num_preemptions += 1;
         round.preempted.push(victim);
         self.enqueue(seq, Enqueue::Front);
@@ -190,7 +243,7 @@ impl Scheduler {
         let step = self.num_steps;
         self.num_steps += 1;
         self.in_flight = (!slices.is_empty()).then_some(step);
-        let Round { block_ops, preempted, admitted, .. } = round;
-        StepPlan { step, slices, sample_rows, block_ops, preempted, admitted }
+        let Round { block_ops, loads, preempted, admitted, .. } = round;
+        StepPlan { step, slices, sample_rows, block_ops, loads, preempted, admitted }
     }
 }

@@ -7,11 +7,14 @@ use std::collections::BTreeMap;
 
 use kvblock::{AttentionKind, ExtraKeys, KvCacheConfig, SeqId, TokenId};
 use proptest::prelude::*;
-use scheduler::{FinishReason, Finished, Policy, Request, Scheduler, SchedulerConfig};
+use proptest::sample::Index;
+use scheduler::{FinishReason, Finished, Phase, Policy, Preemption, Request, Scheduler, SchedulerConfig};
 use support::{Memory, cache_config, checked_step, next_token};
 
+const MAX_MODEL_LEN: u32 = 32;
+
 /// What a sequence must end with, by definition of the stop rules.
-fn alone(request: &Request, sample: SeqId, max_model_len: u32) -> (Vec<TokenId>, FinishReason) {
+fn alone(request: &Request, sample: SeqId) -> (Vec<TokenId>, FinishReason) {
     let mut tokens = request.prompt.clone();
     loop {
         let token = next_token(&tokens, sample.get());
@@ -21,7 +24,7 @@ fn alone(request: &Request, sample: SeqId, max_model_len: u32) -> (Vec<TokenId>,
         if output >= request.min_tokens && (is_eos || request.stop_ids.contains(&token)) {
             return (tokens, FinishReason::Stopped);
         }
-        if output == request.max_tokens || tokens.len() == max_model_len as usize {
+        if output == request.max_tokens || tokens.len() == MAX_MODEL_LEN as usize {
             return (tokens, FinishReason::LengthCapped);
         }
     }
@@ -47,50 +50,56 @@ fn groups() -> impl Strategy<Value = Vec<(AttentionKind, u32)>> {
 }
 
 fn request() -> impl Strategy<Value = Request> {
-    let shared_prompts = prop::sample::select(vec![0_u32, 1]).prop_flat_map(|start| (Just(start), 1_u32..28));
-    let stops = (0_u32..4, any::<bool>(), prop::option::of(0_u32..5), any::<bool>());
-    (shared_prompts, 1_u32..14, stops, 0_i32..3, 1_u32..4, prop::option::weighted(0.1, Just("t".to_owned())))
-        .prop_map(
-            |(
-                (start, len),
-                max_tokens,
-                (min_tokens, ignore_eos, stop, skip),
-                priority,
-                num_samples,
-                salt,
-            )| Request {
-                min_tokens: min_tokens.min(max_tokens),
-                eos_ids: vec![4],
-                ignore_eos,
-                stop_ids: stop.into_iter().collect(),
-                priority,
-                num_samples,
-                extra_keys: ExtraKeys { salt, ..ExtraKeys::default() },
-                skip_prefix_lookup: skip,
-                ..Request::new((start..start + len).map(|i| i * i % 5).collect(), max_tokens)
-            },
-        )
+    // Two families of prompts: most requests share a prefix with others.
+    let prompt =
+        (0_u32..2, 1_u32..28).prop_map(|(start, len)| (start..start + len).map(|i| i * i % 5).collect());
+    let lengths = (1_u32..14, 0_u32..4, 1_u32..4, prop_oneof![Just(0), 1_u32..30]);
+    let stops = (any::<bool>(), prop::option::of(0_u32..5));
+    let lookup = (prop::bool::weighted(0.2), prop::option::weighted(0.1, Just("t".to_owned())));
+    (prompt, lengths, stops, lookup, 0_i32..3).prop_map(|(prompt, lengths, stops, lookup, priority)| {
+        let (max_tokens, min_tokens, num_samples, external_tokens) = lengths;
+        Request {
+            min_tokens: min_tokens.min(max_tokens),
+            eos_ids: vec![4],
+            ignore_eos: stops.0,
+            stop_ids: stops.1.into_iter().collect(),
+            priority,
+            num_samples,
+            extra_keys: ExtraKeys { salt: lookup.1, ..ExtraKeys::default() },
+            external_tokens,
+            skip_prefix_lookup: lookup.0,
+            ..Request::new(prompt, max_tokens)
+        }
+    })
 }
 
 fn config() -> impl Strategy<Value = SchedulerConfig> {
-    (1_u32..24, 3_u32..8, any::<bool>(), 0_u32..6, any::<bool>()).prop_map(
-        |(budget, seqs, priority, threshold, reserve)| SchedulerConfig {
-            policy: if priority { Policy::Priority } else { Policy::Fcfs },
-            long_prefill_token_threshold: threshold,
-            reserve_full_input: reserve,
-            ..SchedulerConfig::new(budget, seqs)
+    let limits = (1_u32..24, 3_u32..8, 0_u32..6, prop_oneof![Just(0), 1_u32..4]);
+    let swap = prop::option::of((0_u32..30).prop_map(|num_host_blocks| Preemption::Swap { num_host_blocks }));
+    (limits, any::<bool>(), any::<bool>(), swap, prop::bool::weighted(0.9)).prop_map(
+        |((budget, seqs, threshold, num_lookahead_tokens), priority, reserve_full_input, swap, chunked)| {
+            let budget = if chunked { budget } else { MAX_MODEL_LEN + budget };
+            SchedulerConfig {
+                chunked_prefill: chunked,
+                policy: if priority { Policy::Priority } else { Policy::Fcfs },
+                preemption: swap.unwrap_or(Preemption::Recompute),
+                long_prefill_token_threshold: threshold,
+                reserve_full_input,
+                num_lookahead_tokens,
+                ..SchedulerConfig::new(budget, seqs)
+            }
         },
     )
 }
 
 fn cache(groups: &[(AttentionKind, u32)]) -> impl Strategy<Value = KvCacheConfig> + use<> {
     let groups = groups.to_vec();
-    (8_u32..60, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
+    (8_u32..50, prop::bool::weighted(0.8), any::<bool>(), any::<bool>()).prop_map(
         move |(num_blocks, caching, verify_tokens, reuse_unhashed_first)| KvCacheConfig {
             caching,
             verify_tokens,
             reuse_unhashed_first,
-            ..cache_config(num_blocks, 32, &groups)
+            ..cache_config(num_blocks, MAX_MODEL_LEN, &groups)
         },
     )
 }
@@ -100,13 +109,19 @@ enum Action {
     Add(Request),
     Step,
     Abort(usize),
+    /// Propose drafts to the n-th running sequence; the mask tells which of them the model will agree with.
+    Draft(usize, u8),
+    /// End the n-th load, with a part of its tokens.
+    Deliver(usize, Index),
 }
 
 fn actions() -> impl Strategy<Value = Vec<Action>> {
     let action = prop_oneof![
         4 => request().prop_map(Action::Add),
         6 => Just(Action::Step),
-        1 => any::<prop::sample::Index>().prop_map(|index| Action::Abort(index.index(64))),
+        1 => (0_usize..64).prop_map(Action::Abort),
+        3 => (0_usize..4, any::<u8>()).prop_map(|(seq, mask)| Action::Draft(seq, mask)),
+        2 => (0_usize..4, any::<Index>()).prop_map(|(load, part)| Action::Deliver(load, part)),
     ];
     prop::collection::vec(action, 1..40)
 }
@@ -117,7 +132,6 @@ struct Session {
     kinds: Vec<(AttentionKind, u32)>,
     limits: (u32, u32),
     expected: BTreeMap<SeqId, (Vec<TokenId>, FinishReason)>,
-    max_model_len: u32,
 }
 
 impl Session {
@@ -126,7 +140,7 @@ impl Session {
             Action::Add(request) => {
                 let Ok(first) = self.scheduler.add(request.clone()) else { return };
                 for sample in (0..u64::from(request.num_samples)).map(|i| SeqId::new(first.get() + i)) {
-                    self.expected.insert(sample, alone(&request, sample, self.max_model_len));
+                    self.expected.insert(sample, alone(&request, sample));
                 }
             }
             Action::Step => {
@@ -135,6 +149,9 @@ impl Session {
             }
             Action::Abort(index) => {
                 let Some(&seq) = self.expected.keys().nth(index) else { return };
+                if self.scheduler.phase(seq) == Some(Phase::WaitingForRemoteKv) {
+                    self.memory.loads.retain(|load| load.seq != seq);
+                }
                 let ended = self.scheduler.abort(seq);
                 assert!(!ended.is_empty(), "{seq:?} is not known");
                 for finished in ended {
@@ -143,6 +160,29 @@ impl Session {
                 }
                 support::check_conservation(&self.scheduler);
             }
+            Action::Draft(index, mask) => self.draft(index, mask),
+            Action::Deliver(index, part) => {
+                self.deliver(index, |len| u32::try_from(part.index(len as usize + 1)).unwrap())
+            }
+        }
+    }
+
+    fn draft(&mut self, index: usize, mask: u8) {
+        let Some(&seq) = self.scheduler.running().get(index) else { return };
+        let mut tokens = self.scheduler.tokens(seq).to_vec();
+        let confirmed = tokens.len();
+        for bit in 0..3 {
+            let right = next_token(&tokens, seq.get());
+            tokens.push(if mask >> bit & 1 == 1 { right } else { (right + 1) % 5 });
+        }
+        self.scheduler.set_drafts(seq, &tokens[confirmed..]);
+    }
+
+    fn deliver(&mut self, index: usize, arrived: impl Fn(u32) -> u32) {
+        if index < self.memory.loads.len() {
+            let load = self.memory.loads.remove(index);
+            self.memory.deliver(&mut self.scheduler, &self.kinds, load, arrived(load.len));
+            support::check_conservation(&self.scheduler);
         }
     }
 
@@ -161,14 +201,12 @@ proptest! {
         config in config(),
         actions in actions(),
     ) {
-        let max_model_len = cache.limits.max_model_len;
         let mut session = Session {
             scheduler: Scheduler::new(config, cache).unwrap(),
             memory: Memory::default(),
             kinds,
             limits: (config.max_num_batched_tokens, config.max_num_seqs),
             expected: BTreeMap::new(),
-            max_model_len,
         };
         for action in actions {
             session.apply(action);
@@ -179,9 +217,13 @@ proptest! {
                 break;
             }
             session.apply(Action::Step);
+            session.deliver(0, |len| len);
         }
         prop_assert!(session.expected.is_empty(), "unfinished: {:?}", session.expected.keys());
         prop_assert_eq!(session.scheduler.cache().pool().num_used(), 0);
+        if let Preemption::Swap { num_host_blocks } = config.preemption {
+            prop_assert_eq!(session.scheduler.num_free_host_blocks(), num_host_blocks as usize);
+        }
         prop_assert!(session.scheduler.cache_mut().reset_prefix_cache());
     }
 }

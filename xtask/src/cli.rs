@@ -261,6 +261,10 @@ pub struct BenchArgs {
     /// Print one JSON object a row instead of tables
     #[arg(long)]
     pub json: bool,
+
+    /// The engine to measure.
+    #[command(flatten)]
+    pub engine: EngineArgs,
 }
 
 /// `cargo xtask test`.

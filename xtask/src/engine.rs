@@ -3,7 +3,7 @@
 //! One step: the scheduler plans slices of sequences over a token budget and gives each its blocks; the decoder runs
 //! them and draws tokens; the scheduler takes the tokens and tells which sequences ended.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -36,6 +36,8 @@ pub struct Prompt {
     pub sampling: SamplingArgs,
     /// Keeps prefix hits apart.
     pub salt: Option<String>,
+    /// Go on past the end of sequence: measurements want a known number of tokens.
+    pub ignore_eos: bool,
 }
 
 /// What happened in a step.
@@ -68,6 +70,7 @@ pub struct Engine {
     eos_ids: Vec<u32>,
     live: HashMap<SeqId, Live>,
     most_blocks_used: u32,
+    kernel_ns: BTreeMap<&'static str, (u64, f64)>,
 }
 
 /// What the scheduler need not know of a sequence.
@@ -117,6 +120,7 @@ impl Engine {
             decoder,
             live: HashMap::new(),
             most_blocks_used: 0,
+            kernel_ns: BTreeMap::new(),
         })
     }
 
@@ -131,6 +135,7 @@ impl Engine {
         }
         let mut request = Request::new(prompt.ids.clone(), prompt.max_tokens);
         request.eos_ids.clone_from(&self.eos_ids);
+        request.ignore_eos = prompt.ignore_eos;
         request.num_samples = prompt.samples;
         request.extra_keys = ExtraKeys { salt: prompt.salt.clone(), ..ExtraKeys::default() };
         let first = self.scheduler.add(request)?;
@@ -213,7 +218,29 @@ impl Engine {
         if slices.is_empty() {
             return Ok(Vec::new());
         }
-        Ok(self.decoder.step(&slices, &samples)?.sampled)
+        let output = self.decoder.step(&slices, &samples)?;
+        for timing in &output.timings {
+            let (count, ns) = self.kernel_ns.entry(timing.kernel).or_default();
+            *count += 1;
+            *ns += timing.ns;
+        }
+        Ok(output.sampled)
+    }
+
+    /// Asks for device times from the next step on; false where the adapter has no timestamps.
+    pub fn time_kernels(&mut self, on: bool) -> bool {
+        self.decoder.gpu().time_dispatches(on)
+    }
+
+    /// Dispatches and device nanoseconds by kernel, since the last call.
+    pub fn take_kernel_times(&mut self) -> BTreeMap<&'static str, (u64, f64)> {
+        std::mem::take(&mut self.kernel_ns)
+    }
+
+    /// The decoder, to look at.
+    #[must_use]
+    pub fn decoder(&self) -> &Decoder {
+        &self.decoder
     }
 
     /// Ends a sequence from outside: a stop text, or Ctrl-C.

@@ -62,6 +62,7 @@ fn prompts(args: &GenerateArgs, model: &Model) -> Result<Vec<Prompt>> {
         samples: args.n,
         sampling: args.sampling.clone(),
         salt: args.salt.clone(),
+        ignore_eos: false,
     };
     Ok(lists.into_iter().map(prompt).collect())
 }

@@ -1,6 +1,7 @@
 //! The command line of Pagoda, `cargo xtask`: it sets a machine up, assembles the engine from the other crates,
 //! and runs tests and measurements.
 
+pub mod bench;
 pub mod ci;
 pub mod cli;
 pub mod default_model;

@@ -39,7 +39,7 @@ pub(super) enum Command {
 #[derive(Debug)]
 pub(super) struct Dispatch {
     pub(super) pipeline: Arc<Pipeline>,
-    pub(super) bindings: SmallVec<[Bind; 8]>,
+    pub(super) bindings: Box<[Bind]>,
     pub(super) params_at: u32,
     pub(super) workgroups: [u32; 3],
 }
@@ -113,7 +113,7 @@ impl Pass {
         let params_at = self.place(bytemuck::bytes_of(params));
         self.commands.push(Command::Dispatch(Dispatch {
             pipeline: Arc::clone(pipeline),
-            bindings: bindings.iter().cloned().collect(),
+            bindings: bindings.into(),
             params_at,
             workgroups,
         }));

@@ -49,8 +49,9 @@ pub struct PagedDecodeParams {
 /// Query heads that share one read of the cache.
 #[must_use]
 pub fn heads_a_group(shape: &KvShape, num_heads: u32) -> u32 {
-    // Scores of 512 keys for 4 heads fill half of WebGPU's workgroup memory.
-    heads_together(num_heads / shape.num_kv_heads, 4)
+    // Scores of 512 keys for 4 heads fill half of WebGPU's workgroup memory; with the sums, queries of more than 216
+    // elements do not fit beside them.
+    heads_together(num_heads / shape.num_kv_heads, if shape.head_dim <= 216 { 4 } else { 3 })
 }
 
 /// The kernel for one cache shape and `num_heads` query heads.

@@ -74,7 +74,9 @@ pub fn variant(shape: &KvShape, num_heads: u32, loads: KeyLoads) -> Variant {
         KvDtype::F16 => ("kv_f16", "keys_broadcast_f16"),
         KvDtype::F32 => ("kv_f32", "keys_broadcast_f32"),
     };
-    let keys = if loads == KeyLoads::Broadcast { broadcast } else { "keys_uniform" };
+    // Broadcasts of f16 take two chunks of eight elements at once.
+    let whole = shape.dtype == KvDtype::F32 || shape.head_dim.is_multiple_of(16);
+    let keys = if loads == KeyLoads::Broadcast && whole { broadcast } else { "keys_uniform" };
     Variant::new(&KERNEL)
         .module("kv", kv)
         .module("keys", keys)

@@ -9,7 +9,7 @@ use kvblock::{
     AttentionKind, BlockId, BlockSize, GroupId, KvCacheConfig, KvCacheGroup, KvCacheSpec, KvDtype,
     LengthLimits, SeqId, TokenId, TokenIdx,
 };
-use scheduler::{BlockOp, Finished, Scheduler, Slice, StepPlan};
+use scheduler::{BlockOp, Finished, HostBlockId, Load, Scheduler, Slice, StepPlan};
 
 /// Tokens of the toy vocabulary. Small, so that equal blocks come up by chance too.
 pub(crate) const VOCAB: u64 = 5;
@@ -47,16 +47,19 @@ pub(crate) fn next_token(tokens: &[TokenId], sample: u64) -> TokenId {
 #[derive(Default)]
 pub(crate) struct Memory {
     device: HashMap<(BlockId, u32), u64>,
+    host: HashMap<(HostBlockId, u32), u64>,
+    /// Loads that have not arrived yet.
+    pub(crate) loads: Vec<Load>,
 }
 
 impl Memory {
-    /// Runs the plan as an engine would; panics at the first wrong read. Returns the sampled tokens.
+    /// Runs the plan as an engine would; panics at the first wrong read. Returns the accepted tokens of each row.
     pub(crate) fn run(
         &mut self,
         scheduler: &Scheduler,
         kinds: &[(AttentionKind, u32)],
         plan: &StepPlan,
-    ) -> Vec<TokenId> {
+    ) -> Vec<Vec<TokenId>> {
         for op in &plan.block_ops {
             self.apply(op, kinds);
         }
@@ -65,20 +68,57 @@ impl Memory {
                 self.write_and_read(scheduler, slice, GroupId::new(group), kind, size);
             }
         }
+        self.loads.extend(&plan.loads);
         let sample = |row: &scheduler::SampleRow| {
-            let parent = plan.slices[row.slice].seq;
-            next_token(scheduler.tokens(parent), row.seq.get())
+            let slice = &plan.slices[row.slice];
+            verify(scheduler.tokens(slice.seq), &all_tokens(scheduler, slice), row.seq.get())
         };
         plan.sample_rows.iter().map(sample).collect()
     }
 
+    /// Delivers the first `arrived` tokens of a load that is under way.
+    pub(crate) fn deliver(
+        &mut self,
+        scheduler: &mut Scheduler,
+        kinds: &[(AttentionKind, u32)],
+        load: Load,
+        arrived: u32,
+    ) {
+        let tokens = scheduler.tokens(load.seq);
+        for (group, &(_, size)) in (0..).zip(kinds) {
+            let table = scheduler.block_table(load.seq, GroupId::new(group));
+            for position in load.start..load.start + arrived {
+                let block = table[(position / size) as usize];
+                if !block.is_null() {
+                    self.device.insert((block, position % size), prefix_hash(&tokens[..=position as usize]));
+                }
+            }
+        }
+        scheduler.remote_ready(load.seq, arrived);
+    }
+
     fn apply(&mut self, op: &BlockOp, kinds: &[(AttentionKind, u32)]) {
+        let offsets = |group: GroupId| 0..kinds[group.index()].1;
         match *op {
             BlockOp::Copy(copy) => {
-                for offset in 0..kinds[copy.group.index()].1 {
-                    if let Some(&content) = self.device.get(&(copy.source, offset)) {
+                for offset in offsets(copy.group) {
+                    move_slot(self.device.get(&(copy.source, offset)).copied(), |content| {
                         self.device.insert((copy.destination, offset), content);
-                    }
+                    });
+                }
+            }
+            BlockOp::SwapOut { group, device, host } => {
+                for offset in offsets(group) {
+                    move_slot(self.device.get(&(device, offset)).copied(), |content| {
+                        self.host.insert((host, offset), content);
+                    });
+                }
+            }
+            BlockOp::SwapIn { group, host, device } => {
+                for offset in offsets(group) {
+                    move_slot(self.host.get(&(host, offset)).copied(), |content| {
+                        self.device.insert((device, offset), content);
+                    });
                 }
             }
             ref other => panic!("unknown {other:?}"),
@@ -114,6 +154,26 @@ impl Memory {
             }
         }
     }
+}
+
+/// Slots that were never written hold nothing to move.
+fn move_slot(content: Option<u64>, write: impl FnOnce(u64)) {
+    if let Some(content) = content {
+        write(content);
+    }
+}
+
+/// The drafts behind `confirmed` that the model agrees with, and the token it samples after them.
+fn verify(confirmed: &[TokenId], with_drafts: &[TokenId], sample: u64) -> Vec<TokenId> {
+    let mut accepted = Vec::new();
+    for end in confirmed.len()..=with_drafts.len() {
+        let token = next_token(&with_drafts[..end], sample);
+        accepted.push(token);
+        if with_drafts.get(end) != Some(&token) {
+            break;
+        }
+    }
+    accepted
 }
 
 fn all_tokens(scheduler: &Scheduler, slice: &Slice) -> Vec<TokenId> {
@@ -178,8 +238,9 @@ pub(crate) fn checked_step(
     let plan = scheduler.step();
     check_conservation(scheduler);
     check_plan(scheduler, &plan, budget, max_num_seqs);
-    let sampled = memory.run(scheduler, kinds, &plan);
-    let finished = scheduler.complete(&plan, &sampled);
+    let verified = memory.run(scheduler, kinds, &plan);
+    let verified: Vec<&[TokenId]> = verified.iter().map(Vec::as_slice).collect();
+    let finished = scheduler.complete_drafts(&plan, &verified);
     check_conservation(scheduler);
     (plan, finished)
 }

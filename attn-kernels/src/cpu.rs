@@ -1,0 +1,60 @@
+//! CPU references: the textbook formula of each kernel, f64 inside, slices in and slices out.
+//!
+//! One module a kernel, of the same stem as its `.wgsl` file, with the kernel's bindings in their order as arguments.
+//! The loops are not the kernel's: a reference is what the kernel means. Device caches are given as values, in the
+//! layout of [`KvShape`].
+
+pub mod attention;
+pub mod cache_write;
+pub mod lse_merge;
+pub mod paged_decode;
+pub mod paged_prefill;
+pub mod paged_reduce;
+mod tolerance;
+
+pub use tolerance::{Mismatch, Tolerance};
+
+use crate::kernel::KvShape;
+
+/// A paged cache on the host: values of its elements, in the device's layout.
+#[derive(Clone, Copy, Debug)]
+pub struct PagedKv<'a> {
+    /// Shape of both.
+    pub shape: KvShape,
+    /// K `[num_blocks, num_kv_heads, head_dim / x, block_size, x]`.
+    pub k: &'a [f32],
+    /// V `[num_blocks, num_kv_heads, block_size, head_dim]`.
+    pub v: &'a [f32],
+}
+
+impl PagedKv<'_> {
+    /// The key of `token` (a position in its sequence) and KV head, through the sequence's block table.
+    pub fn key(&self, table: &[u32], head: usize, token: usize) -> impl Iterator<Item = f64> {
+        self.gather(self.k, KvShape::k_index, table, head, token)
+    }
+
+    /// The value of `token` and KV head.
+    pub fn value(&self, table: &[u32], head: usize, token: usize) -> impl Iterator<Item = f64> {
+        self.gather(self.v, KvShape::v_index, table, head, token)
+    }
+
+    fn gather(
+        &self,
+        cache: &[f32],
+        index: fn(&KvShape, usize, usize, usize, usize) -> usize,
+        table: &[u32],
+        head: usize,
+        token: usize,
+    ) -> impl Iterator<Item = f64> {
+        let block_size = self.shape.block_size as usize;
+        let (block, offset) = (table[token / block_size] as usize, token % block_size);
+        (0..self.shape.head_dim as usize)
+            .map(move |d| f64::from(cache[index(&self.shape, block, head, offset, d)]))
+    }
+}
+
+/// The f32 next to a result.
+#[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the point")]
+pub(crate) fn f32_of(x: f64) -> f32 {
+    x as f32
+}

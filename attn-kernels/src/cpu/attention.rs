@@ -1,0 +1,53 @@
+//! Softmax attention of one query over a range of keys: what every paged attention kernel computes parts of.
+
+use super::{PagedKv, f32_of};
+use std::ops::Range;
+
+/// Attention over some keys, not yet normalised: the state that online softmax carries.
+#[derive(Clone, Debug, PartialEq)]
+pub struct State {
+    /// The largest score, minus infinity without keys.
+    pub top: f64,
+    /// Sum of `exp(score - top)`.
+    pub sum: f64,
+    /// `[head_dim]`, sum of `exp(score - top) * value`.
+    pub weighted: Vec<f64>,
+}
+
+/// One query head `q` over the keys `keys` (positions) of one KV head.
+#[must_use]
+pub fn attend(
+    cache: &PagedKv<'_>,
+    table: &[u32],
+    kv_head: usize,
+    q: &[f32],
+    scale: f32,
+    keys: Range<usize>,
+) -> State {
+    let dot = |key| q.iter().zip(cache.key(table, kv_head, key)).map(|(q, k)| f64::from(*q) * k).sum::<f64>();
+    let scores: Vec<f64> = keys.clone().map(|key| f64::from(scale) * dot(key)).collect();
+    let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let mut state = State { top, sum: 0.0, weighted: vec![0.0; q.len()] };
+    for (key, score) in keys.zip(scores) {
+        let p = (score - top).exp();
+        state.sum += p;
+        for (total, v) in state.weighted.iter_mut().zip(cache.value(table, kv_head, key)) {
+            *total += p * v;
+        }
+    }
+    state
+}
+
+impl State {
+    /// The attention's output; zero without keys.
+    pub fn output(&self) -> impl Iterator<Item = f32> {
+        let sum = if self.sum > 0.0 { self.sum } else { 1.0 };
+        self.weighted.iter().map(move |x| f32_of(x / sum))
+    }
+
+    /// Natural logarithm of the sum of `exp(score)`; minus infinity without keys.
+    #[must_use]
+    pub fn lse(&self) -> f32 {
+        f32_of(self.top + self.sum.ln())
+    }
+}

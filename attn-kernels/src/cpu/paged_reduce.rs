@@ -1,0 +1,31 @@
+//! Reference of `paged_reduce`.
+
+use super::f32_of;
+use crate::kernel::paged_decode::PARTITION;
+use crate::kernel::paged_reduce::PagedReduceParams;
+
+/// Merges the partitions that `paged_decode` left into `out` `[*, num_heads, head_dim]`; a row of length 0 is 0.
+pub fn paged_reduce(
+    head_dim: usize,
+    params: &PagedReduceParams,
+    partial: &[f32],
+    stats: &[[f32; 2]],
+    rows: &[[u32; 4]],
+    out: &mut [f32],
+) {
+    let (heads, most) = (params.num_heads as usize, params.max_partitions as usize);
+    for (index, [row, len, ..]) in rows.iter().enumerate() {
+        for head in 0..heads {
+            let first = (index * heads + head) * most;
+            let used = first..first + len.div_ceil(PARTITION) as usize;
+            let top = stats[used.clone()].iter().map(|s| f64::from(s[0])).fold(f64::NEG_INFINITY, f64::max);
+            let weight = |p: usize| (f64::from(stats[p][0]) - top).exp();
+            let sum: f64 = used.clone().map(|p| weight(p) * f64::from(stats[p][1])).sum();
+            for dim in 0..head_dim {
+                let x: f64 = used.clone().map(|p| weight(p) * f64::from(partial[p * head_dim + dim])).sum();
+                out[(*row as usize * heads + head) * head_dim + dim] =
+                    if used.is_empty() { 0.0 } else { f32_of(x / sum) };
+            }
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! How much of an adapter a kernel uses.
+
+/// How much of the adapter the kernels use. All levels give results within the same tolerances.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Level {
+    /// WebGPU's default limits and nothing optional.
+    Baseline,
+    /// Subgroup operations, of any subgroup size.
+    Subgroup,
+    /// Cooperative matrices (f16 in, f32 out, 16 x 16).
+    Coop,
+}
+
+impl Level {
+    /// Lower-case name, as file names and reports have it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Baseline => "baseline",
+            Self::Subgroup => "subgroup",
+            Self::Coop => "coop",
+        }
+    }
+}
+
+impl std::fmt::Display for Level {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}

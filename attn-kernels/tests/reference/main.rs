@@ -1,0 +1,8 @@
+//! Every kernel on the adapter that is there, with bounds checks on, against its CPU reference.
+
+mod cache_write;
+mod device;
+mod layer;
+mod lse_merge;
+mod paged_decode;
+mod paged_prefill;

@@ -1,0 +1,221 @@
+//! `paged_decode` and `paged_reduce` against their references, and what they promise to the bit.
+
+use crate::device::{assert_bits, assert_close, cases, dispatch, gpu};
+use crate::layer::{ATTENTION, Layer, SHAPES, queries, shape_of, shapes};
+use attn_kernels::cpu;
+use attn_kernels::cpu::attention::attend;
+use attn_kernels::gpu::{Gpu, Pass};
+use attn_kernels::kernel::paged_decode::{self, PARTITION, PagedDecodeParams};
+use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
+use attn_kernels::kernel::{KvDtype, KvShape};
+use proptest::prelude::*;
+
+/// Sequences to decode, one row each; rows of queries are in reverse order of sequences.
+struct Decode {
+    layer: Layer,
+    num_heads: u32,
+    q_stride: u32,
+    lens: Vec<u32>,
+    q: Vec<f32>,
+}
+
+/// What the kernels wrote.
+struct Decoded {
+    partial: Vec<f32>,
+    stats: Vec<[f32; 2]>,
+    /// `[rows, num_heads, head_dim]`
+    out: Vec<f32>,
+}
+
+impl Decode {
+    fn new(shape: KvShape, num_heads: u32, lens: &[u32], gap: u32, seed: u64) -> Self {
+        let width = num_heads * shape.head_dim;
+        let q_stride = width + gap;
+        let q = queries(lens.len(), width as usize, q_stride as usize, seed);
+        Self { layer: Layer::new(shape, lens, seed), num_heads, q_stride, lens: lens.to_vec(), q }
+    }
+
+    /// `[row, length, table, 0]` of each sequence in `order`.
+    fn rows(&self, order: &[usize]) -> Vec<[u32; 4]> {
+        let last = self.lens.len() - 1;
+        let row = |&i: &usize| [u32::try_from(last - i).unwrap(), self.lens[i], self.layer.table_of[i], 0];
+        order.iter().map(row).collect()
+    }
+
+    fn params(&self, max_partitions: u32) -> PagedDecodeParams {
+        PagedDecodeParams {
+            num_heads: self.num_heads,
+            num_kv_heads: self.layer.shape.num_kv_heads,
+            q_stride: self.q_stride,
+            max_partitions,
+            scale: 1.0 / (self.layer.shape.head_dim as f32).sqrt(),
+            neg_inf: f32::NEG_INFINITY,
+            pad0: 0,
+            pad1: 0,
+        }
+    }
+
+    fn max_partitions(rows: &[[u32; 4]]) -> u32 {
+        rows.iter().map(|row| row[1].div_ceil(PARTITION)).max().unwrap_or(0).max(1)
+    }
+
+    /// Elements of `partial` and `stats` with that many partitions.
+    fn sizes(&self, rows: usize, max_partitions: u32) -> (usize, usize) {
+        let stats = rows * (self.num_heads * max_partitions) as usize;
+        (stats.max(self.lens.len() * self.num_heads as usize) * self.layer.shape.head_dim as usize, stats)
+    }
+
+    fn on_gpu(&self, gpu: &Gpu, order: &[usize], max_partitions: u32) -> Decoded {
+        let (shape, rows) = (&self.layer.shape, self.rows(order));
+        let [k, v] = self.layer.upload(gpu);
+        let q = gpu.upload("q", &self.q).unwrap();
+        let tables = gpu.upload("tables", &self.layer.tables).unwrap();
+        let rows_buf = gpu.upload("rows", &rows).unwrap();
+        let (partial_len, stats_len) = self.sizes(rows.len(), max_partitions);
+        let partial = gpu.upload("partial", &vec![f32::NAN; partial_len]).unwrap();
+        let stats = gpu.upload("stats", &vec![[f32::NAN; 2]; stats_len]).unwrap();
+        let out_len = self.lens.len() * (self.num_heads * shape.head_dim) as usize;
+        let out = gpu.upload("out", &vec![f32::NAN; out_len]).unwrap();
+        let mut pass = Pass::new("decode");
+        let bindings = [
+            (&q).into(),
+            (&k).into(),
+            (&v).into(),
+            (&tables).into(),
+            (&rows_buf).into(),
+            (&partial).into(),
+            (&stats).into(),
+        ];
+        let count = u32::try_from(rows.len()).unwrap();
+        let grid = paged_decode::grid(shape, self.num_heads, count, max_partitions);
+        let variant = paged_decode::variant(shape, self.num_heads);
+        dispatch(gpu, &mut pass, &variant, &self.params(max_partitions), &bindings, grid);
+        if max_partitions > 1 {
+            let params = PagedReduceParams { num_heads: self.num_heads, max_partitions, pad0: 0, pad1: 0 };
+            let bindings = [(&partial).into(), (&stats).into(), (&rows_buf).into(), (&out).into()];
+            let grid = paged_reduce::grid(self.num_heads, count);
+            dispatch(gpu, &mut pass, &paged_reduce::variant(shape), &params, &bindings, grid);
+        }
+        let last = if max_partitions > 1 { &out } else { &partial };
+        let reads = (pass.read(&partial, 0..partial_len), pass.read(&stats, 0..stats_len));
+        let read = pass.read(last, 0..out_len);
+        let outcome = gpu.submit(pass).unwrap().wait().unwrap();
+        Decoded { partial: outcome.get(reads.0), stats: outcome.get(reads.1), out: outcome.get(read) }
+    }
+
+    /// Partitions against the reference, and the result against attention over all keys at once.
+    fn check(&self, gpu: &Gpu) {
+        let order: Vec<usize> = (0..self.lens.len()).collect();
+        let rows = self.rows(&order);
+        let max_partitions = Self::max_partitions(&rows);
+        let got = self.on_gpu(gpu, &order, max_partitions);
+        let what = format!("{:?}, {} heads, lengths {:?}", self.layer.shape, self.num_heads, self.lens);
+        let (partial, stats) = self.sizes(rows.len(), max_partitions);
+        let (mut partial, mut stats) = (vec![f32::NAN; partial], vec![[f32::NAN; 2]; stats]);
+        let params = self.params(max_partitions);
+        let tables = &self.layer.tables;
+        let kv = self.layer.kv();
+        cpu::paged_decode::paged_decode(&kv, &params, &self.q, tables, &rows, &mut partial, &mut stats);
+        assert_close(&format!("stats, {what}"), ATTENTION, got.stats.as_flattened(), stats.as_flattened());
+        // Unnormalised sums grow with the number of keys, and their errors with them.
+        let normalised = |partial: &[f32], stats: &[[f32; 2]]| -> Vec<f32> {
+            let dim = self.layer.shape.head_dim as usize;
+            let sum = |i: usize| if max_partitions == 1 { 1.0 } else { stats[i / dim][1] };
+            partial.iter().enumerate().map(|(i, x)| x / sum(i)).collect()
+        };
+        let (got_partial, want_partial) =
+            (normalised(&got.partial, &got.stats), normalised(&partial, &stats));
+        assert_close(&format!("partial, {what}"), ATTENTION, &got_partial, &want_partial);
+        assert_close(&format!("output, {what}"), ATTENTION, &got.out, &self.whole(&rows));
+        if max_partitions > 1 {
+            let params = PagedReduceParams { num_heads: self.num_heads, max_partitions, pad0: 0, pad1: 0 };
+            let mut out = vec![f32::NAN; got.out.len()];
+            let dim = self.layer.shape.head_dim as usize;
+            cpu::paged_reduce::paged_reduce(dim, &params, &got.partial, &got.stats, &rows, &mut out);
+            assert_close(&format!("reduce, {what}"), ATTENTION, &got.out, &out);
+        }
+    }
+
+    /// Textbook attention of every row.
+    fn whole(&self, rows: &[[u32; 4]]) -> Vec<f32> {
+        let dim = self.layer.shape.head_dim as usize;
+        let group = self.num_heads / self.layer.shape.num_kv_heads;
+        let mut out = vec![f32::NAN; self.lens.len() * self.num_heads as usize * dim];
+        for [row, len, table, _] in rows {
+            for head in 0..self.num_heads {
+                let q = &self.q[(row * self.q_stride) as usize + head as usize * dim..][..dim];
+                let table = &self.layer.tables[*table as usize..];
+                let scale = self.params(1).scale;
+                let keys = 0..*len as usize;
+                let state = attend(&self.layer.kv(), table, (head / group) as usize, q, scale, keys);
+                let at = (row * self.num_heads + head) as usize * dim;
+                out[at..at + dim].iter_mut().zip(state.output()).for_each(|(to, x)| *to = x);
+            }
+        }
+        out
+    }
+}
+
+#[test]
+fn lengths_round_partitions_and_blocks() {
+    let Some(gpu) = gpu() else { return };
+    for index in 0..SHAPES.len() {
+        let dtype = if index % 2 == 0 { KvDtype::F16 } else { KvDtype::F32 };
+        let (shape, num_heads) = shape_of(index, dtype);
+        let block = shape.block_size;
+        Decode::new(shape, num_heads, &[1, block - 1, block, block + 1, 0, 511, 512, 513], 8, 5).check(gpu);
+        // One partition for all: no reduce pass.
+        Decode::new(shape, num_heads, &[1, 0, block - 1, block, block + 1], 0, 6).check(gpu);
+    }
+}
+
+#[test]
+fn more_partitions_than_sides_of_the_reduce() {
+    let Some(gpu) = gpu() else { return };
+    let shape = KvShape { num_kv_heads: 1, head_dim: 16, block_size: 64, dtype: KvDtype::F16 };
+    Decode::new(shape, 2, &[40 * 512 + 17, 3, 1024, 1025], 0, 9).check(gpu);
+}
+
+#[test]
+fn a_row_does_not_depend_on_the_others() {
+    let Some(gpu) = gpu() else { return };
+    let shape = KvShape { num_kv_heads: 2, head_dim: 64, block_size: 16, dtype: KvDtype::F16 };
+    let decode = Decode::new(shape, 6, &[1, 300, 512, 513, 1500], 4, 11);
+    let together = decode.on_gpu(gpu, &[4, 2, 0, 1, 3], 3).out;
+    let width = (decode.num_heads * shape.head_dim) as usize;
+    for i in 0..decode.lens.len() {
+        let alone = decode.on_gpu(gpu, &[i], decode.lens[i].div_ceil(PARTITION)).out;
+        let row = (decode.lens.len() - 1 - i) * width..(decode.lens.len() - i) * width;
+        assert_bits(&format!("row of length {}", decode.lens[i]), &alone[row.clone()], &together[row]);
+    }
+}
+
+#[test]
+fn results_do_not_depend_on_the_block_size() {
+    let Some(gpu) = gpu() else { return };
+    for dtype in [KvDtype::F16, KvDtype::F32] {
+        let of = |block_size| {
+            let shape = KvShape { num_kv_heads: 1, head_dim: 40, block_size, dtype };
+            Decode::new(shape, 4, &[70, 513, 1], 0, 13).on_gpu(gpu, &[0, 1, 2], 2).out
+        };
+        let want = of(16);
+        for block_size in [4, 32, 256] {
+            assert_bits(&format!("block size {block_size}, {dtype:?}"), &of(block_size), &want);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(8))]
+    #[test]
+    fn attends_as_the_reference_does(
+        (shape, num_heads) in shapes(),
+        lens in prop::collection::vec(prop_oneof![0u32..70, 500u32..530, 1u32..1100], 1..5),
+        gap in 0u32..9,
+        seed: u64,
+    ) {
+        if let Some(gpu) = gpu() {
+            Decode::new(shape, num_heads, &lens, gap, seed).check(gpu);
+        }
+    }
+}

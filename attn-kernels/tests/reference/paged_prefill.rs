@@ -1,0 +1,169 @@
+//! `paged_prefill` against its reference, and what it promises to the bit.
+
+use crate::device::{assert_bits, assert_close, cases, dispatch, gpu};
+use crate::layer::{ATTENTION, Layer, SHAPES, queries, shape_of, shapes};
+use attn_kernels::Level;
+use attn_kernels::cpu;
+use attn_kernels::gpu::{Gpu, Pass};
+use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TILE_ROWS};
+use attn_kernels::kernel::{KvDtype, KvShape};
+use proptest::prelude::*;
+
+/// Some rows of one sequence: position of the first, number.
+type Chunk = (u32, u32);
+
+/// Chunks of one sequence each.
+struct Prefill {
+    layer: Layer,
+    num_heads: u32,
+    q_stride: u32,
+    rows: u32,
+    tiles: Vec<[u32; 4]>,
+    q: Vec<f32>,
+}
+
+/// The ways to load keys that the device has.
+fn loads(gpu: &Gpu) -> Vec<KeyLoads> {
+    if gpu.level() >= Level::Subgroup && gpu.info().subgroup_min_size >= 8 {
+        return vec![KeyLoads::Uniform, KeyLoads::Broadcast];
+    }
+    eprintln!("paged_prefill with KeyLoads::Broadcast is skipped: subgroups of less than 8");
+    vec![KeyLoads::Uniform]
+}
+
+impl Prefill {
+    /// Tiles of at most `tile_rows` rows.
+    fn new(shape: KvShape, num_heads: u32, chunks: &[Chunk], tile_rows: u32, gap: u32, seed: u64) -> Self {
+        let lens: Vec<u32> = chunks.iter().map(|(first, rows)| first + rows).collect();
+        let layer = Layer::new(shape, &lens, seed);
+        let (mut tiles, mut at) = (Vec::new(), 0);
+        for ((first, rows), table) in chunks.iter().zip(&layer.table_of) {
+            for start in (0..*rows).step_by(tile_rows as usize) {
+                tiles.push([at + start, tile_rows.min(rows - start), first + start, *table]);
+            }
+            at += rows;
+        }
+        let width = num_heads * shape.head_dim;
+        let q = queries(at as usize, width as usize, (width + gap) as usize, seed);
+        Self { layer, num_heads, q_stride: width + gap, rows: at, tiles, q }
+    }
+
+    fn params(&self) -> PagedPrefillParams {
+        PagedPrefillParams {
+            num_heads: self.num_heads,
+            num_kv_heads: self.layer.shape.num_kv_heads,
+            q_stride: self.q_stride,
+            pad0: 0,
+            scale: 1.0 / (self.layer.shape.head_dim as f32).sqrt(),
+            neg_inf: f32::NEG_INFINITY,
+            pad1: 0,
+            pad2: 0,
+        }
+    }
+
+    fn on_gpu(&self, gpu: &Gpu, loads: KeyLoads) -> [Vec<f32>; 2] {
+        let shape = &self.layer.shape;
+        let [k, v] = self.layer.upload(gpu);
+        let q = gpu.upload("q", &self.q).unwrap();
+        let tables = gpu.upload("tables", &self.layer.tables).unwrap();
+        let tiles = gpu.upload("tiles", &self.tiles).unwrap();
+        let heads = (self.rows * self.num_heads) as usize;
+        let out = gpu.upload("out", &vec![f32::NAN; heads * shape.head_dim as usize]).unwrap();
+        let lse = gpu.upload("lse", &vec![f32::NAN; heads]).unwrap();
+        let bindings = [
+            (&q).into(),
+            (&k).into(),
+            (&v).into(),
+            (&tables).into(),
+            (&tiles).into(),
+            (&out).into(),
+            (&lse).into(),
+        ];
+        let mut pass = Pass::new("prefill");
+        let variant = paged_prefill::variant(shape, self.num_heads, loads);
+        let count = u32::try_from(self.tiles.len()).unwrap();
+        let grid = paged_prefill::grid(shape, self.num_heads, loads, count);
+        dispatch(gpu, &mut pass, &variant, &self.params(), &bindings, grid);
+        let reads = [pass.read(&out, 0..out.len()), pass.read(&lse, 0..lse.len())];
+        let outcome = gpu.submit(pass).unwrap().wait().unwrap();
+        reads.map(|read| outcome.get(read))
+    }
+
+    fn check(&self, gpu: &Gpu) {
+        let heads = (self.rows * self.num_heads) as usize;
+        let mut want = [heads * self.layer.shape.head_dim as usize, heads].map(|n| vec![f32::NAN; n]);
+        let [out, lse] = &mut want;
+        let tables = &self.layer.tables;
+        let kv = self.layer.kv();
+        cpu::paged_prefill::paged_prefill(&kv, &self.params(), &self.q, tables, &self.tiles, out, lse);
+        for loads in loads(gpu) {
+            let shape = &self.layer.shape;
+            let what = format!("{shape:?}, {} heads, {loads:?}, tiles {:?}", self.num_heads, self.tiles);
+            let [out, lse] = self.on_gpu(gpu, loads);
+            assert_close(&format!("output, {what}"), ATTENTION, &out, &want[0]);
+            assert_close(&format!("lse, {what}"), ATTENTION, &lse, &want[1]);
+        }
+    }
+}
+
+#[test]
+fn chunks_round_blocks() {
+    let Some(gpu) = gpu() else { return };
+    for index in 0..SHAPES.len() {
+        let dtype = if index % 2 == 0 { KvDtype::F32 } else { KvDtype::F16 };
+        let (shape, num_heads) = shape_of(index, dtype);
+        let block = shape.block_size;
+        let chunks = [(0, 1), (block - 1, 3), (block, 2), (0, 66)];
+        Prefill::new(shape, num_heads, &chunks, TILE_ROWS, 8, 5).check(gpu);
+    }
+}
+
+#[test]
+fn a_row_does_not_depend_on_its_tile_chunk_or_block() {
+    let Some(gpu) = gpu() else { return };
+    let whole = |block_size, tile_rows, loads| {
+        let shape = KvShape { num_kv_heads: 1, head_dim: 32, block_size, dtype: KvDtype::F16 };
+        Prefill::new(shape, 3, &[(0, 90)], tile_rows, 0, 21).on_gpu(gpu, loads)
+    };
+    for loads in loads(gpu) {
+        let want = whole(16, TILE_ROWS, loads);
+        for (block_size, tile_rows) in [(16, 1), (16, 7), (4, 64), (256, 33)] {
+            for (got, want) in whole(block_size, tile_rows, loads).iter().zip(&want) {
+                assert_bits(&format!("blocks of {block_size}, tiles of {tile_rows}, {loads:?}"), got, want);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_chunk_is_part_of_the_whole() {
+    let Some(gpu) = gpu() else { return };
+    let shape = KvShape { num_kv_heads: 1, head_dim: 32, block_size: 16, dtype: KvDtype::F32 };
+    let width = 3 * 32;
+    for loads in loads(gpu) {
+        let mut prefill = Prefill::new(shape, 3, &[(0, 90)], TILE_ROWS, 0, 22);
+        let [whole, _] = prefill.on_gpu(gpu, loads);
+        for (first, rows) in [(0, 40), (40, 1), (41, 49)] {
+            prefill.tiles = vec![[first, rows, first, 0]];
+            let [chunk, _] = prefill.on_gpu(gpu, loads);
+            let range = (first * width) as usize..((first + rows) * width) as usize;
+            assert_bits(&format!("rows {first}, {rows}, {loads:?}"), &chunk[range.clone()], &whole[range]);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(6))]
+    #[test]
+    fn attends_as_the_reference_does(
+        (shape, num_heads) in shapes(),
+        chunks in prop::collection::vec((0u32..80, 1u32..80), 1..4),
+        tile_rows in 1u32..=64,
+        gap in 0u32..9,
+        seed: u64,
+    ) {
+        if let Some(gpu) = gpu() {
+            Prefill::new(shape, num_heads, &chunks, tile_rows, gap, seed).check(gpu);
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! From the specs of all layers to cache groups, and to the buffers that groups share.
+//!
+//! One pool of block ids serves every group, so a block must cost the same bytes whichever group takes it: groups get
+//! equally many layers with equal pages, and the i-th layers of all groups live in one buffer (vLLM v1 hybrid allocator).
+
+use crate::config::KvCacheGroup;
+use crate::error::LayoutError;
+use crate::id::BlockSize;
+use crate::spec::{AttentionKind, KvCacheSpec, PageLayout};
+
+/// A buffer of one page for each block id. Layers that share it are in different groups, so no two of them ever own the
+/// same block.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct CacheTensor {
+    /// Bytes of one block.
+    pub page_bytes: u64,
+    /// Layers that use it, by index in the list of specs. Empty for a place that only pads a group.
+    pub layers: Vec<usize>,
+}
+
+/// How layers share block ids and memory.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct CacheLayout {
+    /// Groups of layers with one block table each. A group's spec has the kind and block size of all its layers, and the
+    /// page of the first.
+    pub groups: Vec<KvCacheGroup>,
+    /// Buffers; together they are the cache.
+    pub tensors: Vec<CacheTensor>,
+}
+
+/// Options of [`CacheLayout::plan`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LayoutOptions {
+    /// Let groups of different attention kinds free blocks on their own. Off: every layer is stored like full attention.
+    pub hybrid: bool,
+    /// A layer of the draft model: its group recomputes one block of every hit.
+    pub eagle_layer: Option<usize>,
+}
+
+impl CacheLayout {
+    /// Groups the layers with these specs.
+    ///
+    /// Layers of one kind and block size form one group. Otherwise, small pages grow to the largest, the group size is
+    /// the smallest number of layers of a spec (or the largest, when that is below 1.5 times the smallest: then a few
+    /// unused places cost less than one more group), and each spec is dealt into groups of that size. Compressed
+    /// attention with sliding-window latents goes by [its own rule](crate::tuples_per_group).
+    ///
+    /// # Errors
+    /// [`LayoutError`] names the layer whose page does not divide the largest, or why specs cannot be one group.
+    pub fn plan(specs: &[KvCacheSpec], options: LayoutOptions) -> Result<Self, LayoutError> {
+        let specs = if options.hybrid { specs.to_vec() } else { specs.iter().map(as_full).collect() };
+        if specs.is_empty() {
+            return Ok(Self::default());
+        }
+        let mut layout = match merge_specs(&specs) {
+            Ok(merged) => Self::one_group(&specs, merged),
+            Err(error) if !options.hybrid => return Err(error),
+            Err(_) if specs.iter().any(is_window_latent) => crate::layout_v4::plan(&specs)?,
+            Err(_) => Self::shared(&unify_pages(&specs)?),
+        };
+        for group in &mut layout.groups {
+            group.eagle = options.eagle_layer.is_some_and(|layer| group.layers.contains(&layer));
+        }
+        Ok(layout)
+    }
+
+    /// All layers share block tables; each has its own buffer.
+    fn one_group(specs: &[KvCacheSpec], merged: KvCacheSpec) -> Self {
+        let tensor = |(layer, spec): (usize, &KvCacheSpec)| CacheTensor {
+            page_bytes: spec.page_bytes(),
+            layers: vec![layer],
+        };
+        let group = KvCacheGroup { spec: merged, layers: (0..specs.len()).collect(), eagle: false };
+        Self { groups: vec![group], tensors: specs.iter().enumerate().map(tensor).collect() }
+    }
+
+    /// Groups of equally many layers over specs with equal pages.
+    fn shared(specs: &[KvCacheSpec]) -> Self {
+        let types = layers_by(specs, |spec| *spec);
+        let sizes = types.iter().map(|(_, layers)| layers.len());
+        let (min, max) = sizes.fold((usize::MAX, 0), |(min, max), n| (min.min(n), max.max(n)));
+        let group_size = if 2 * max < 3 * min { max } else { min };
+        let mut groups = Vec::new();
+        for (spec, layers) in types {
+            let num_groups = layers.len().div_ceil(group_size);
+            for first in 0..num_groups {
+                let layers = layers.iter().copied().skip(first).step_by(num_groups).collect();
+                groups.push(KvCacheGroup { spec, layers, eagle: false });
+            }
+        }
+        let tensor = |place: usize| CacheTensor {
+            page_bytes: specs[0].page_bytes(),
+            layers: groups.iter().filter_map(|group| group.layers.get(place).copied()).collect(),
+        };
+        let tensors = (0..group_size).map(tensor).collect();
+        Self { groups, tensors }
+    }
+
+    /// Bytes that one block id costs over all buffers.
+    #[must_use]
+    pub fn bytes_per_block(&self) -> u64 {
+        self.tensors.iter().map(|tensor| tensor.page_bytes).sum()
+    }
+}
+
+/// Layer indices by a key of their spec, in order of first appearance.
+pub(crate) fn layers_by<K: PartialEq>(
+    specs: &[KvCacheSpec],
+    key: impl Fn(&KvCacheSpec) -> K,
+) -> Vec<(K, Vec<usize>)> {
+    let mut found: Vec<(K, Vec<usize>)> = Vec::new();
+    for (layer, spec) in specs.iter().enumerate() {
+        let key = key(spec);
+        match found.iter_mut().find(|(other, _)| *other == key) {
+            Some((_, layers)) => layers.push(layer),
+            None => found.push((key, vec![layer])),
+        }
+    }
+    found
+}
+
+/// One spec for layers that can share block tables: equal block sizes, and equal kinds, where full attention may carry at
+/// most one window or one chunk. Pages may differ; the first layer's is kept.
+///
+/// # Errors
+/// [`LayoutError`] tells what differs.
+pub fn merge_specs(specs: &[KvCacheSpec]) -> Result<KvCacheSpec, LayoutError> {
+    let mut merged = *specs.first().ok_or(LayoutError::NoLayers)?;
+    for (layer, spec) in specs.iter().enumerate() {
+        if spec.block_size != merged.block_size {
+            let (expected, found) = (merged.block_size.get(), spec.block_size.get());
+            return Err(LayoutError::BlockSizes { layer, found, expected });
+        }
+        if let (PageLayout::Latent { dtype: a, .. }, PageLayout::Latent { dtype: b, .. }) =
+            (merged.layout, spec.layout)
+            && a != b
+        {
+            return Err(LayoutError::LatentTypes { layer, found: b, expected: a });
+        }
+        merged.kind = merge_kinds(merged.kind, spec.kind).ok_or(LayoutError::Kinds { layer })?;
+    }
+    if let AttentionKind::Full { window: Some(window), chunk: Some(chunk) } = merged.kind {
+        return Err(LayoutError::WindowAndChunk { window, chunk });
+    }
+    Ok(merged)
+}
+
+fn merge_kinds(a: AttentionKind, b: AttentionKind) -> Option<AttentionKind> {
+    match (a, b) {
+        (AttentionKind::Full { window: w1, chunk: c1 }, AttentionKind::Full { window: w2, chunk: c2 }) => {
+            let window = merge_reach(w1, w2)?;
+            let chunk = merge_reach(c1, c2)?;
+            Some(AttentionKind::Full { window, chunk })
+        }
+        _ => (a == b).then_some(a),
+    }
+}
+
+/// `None` when both are set and differ.
+fn merge_reach(a: Option<u32>, b: Option<u32>) -> Option<Option<u32>> {
+    match (a, b) {
+        (Some(a), Some(b)) if a != b => None,
+        _ => Some(a.or(b)),
+    }
+}
+
+/// The spec of a layer whose blocks are kept like full attention's; the kernel still masks.
+fn as_full(spec: &KvCacheSpec) -> KvCacheSpec {
+    let kind = match spec.kind {
+        AttentionKind::Full { .. } => spec.kind,
+        AttentionKind::SlidingWindow { window } => AttentionKind::Full { window: Some(window), chunk: None },
+        AttentionKind::ChunkedLocal { chunk } => AttentionKind::Full { window: None, chunk: Some(chunk) },
+    };
+    KvCacheSpec { kind, ..*spec }
+}
+
+/// Grows the block size of layers with small pages until all pages are equal.
+fn unify_pages(specs: &[KvCacheSpec]) -> Result<Vec<KvCacheSpec>, LayoutError> {
+    let largest = specs.iter().map(KvCacheSpec::page_bytes).max().unwrap_or(0);
+    let grow = |(layer, spec): (usize, &KvCacheSpec)| {
+        let page_bytes = spec.page_bytes();
+        let error = LayoutError::PageSizes { layer, page_bytes, largest };
+        let ratio =
+            largest.checked_div(page_bytes).and_then(|ratio| u32::try_from(ratio).ok()).ok_or(error)?;
+        let size = ratio.checked_mul(spec.block_size.get()).and_then(BlockSize::new).ok_or(error)?;
+        let grown = KvCacheSpec { block_size: size, ..*spec };
+        if grown.page_bytes() == largest { Ok(grown) } else { Err(error) }
+    };
+    specs.iter().enumerate().map(grow).collect()
+}
+
+fn is_window_latent(spec: &KvCacheSpec) -> bool {
+    spec.is_latent() && matches!(spec.kind, AttentionKind::SlidingWindow { .. })
+}

@@ -1,0 +1,198 @@
+//! Prefix hits against their definition, and as drawings.
+
+use kvblock::{
+    AttentionKind, BlockSize, ConfigError, ExtraKeys, GroupId, HashChain, KvCache, KvCacheConfig,
+    KvCacheGroup, KvCacheSpec, KvDtype, LengthLimits, PrefixHit, SeqContent, SeqId, SlotRequest, TokenId,
+};
+use proptest::prelude::*;
+
+type Groups = Vec<(AttentionKind, u32)>;
+
+fn config(groups: &Groups, eagle: &[usize]) -> KvCacheConfig {
+    let spec = |(kind, size)| KvCacheSpec::new(kind, BlockSize::new(size).unwrap(), 1, 4, KvDtype::F16);
+    let limits = LengthLimits { max_model_len: 256, max_batched_tokens: 256 };
+    let group = |(index, &group)| KvCacheGroup {
+        spec: spec(group),
+        layers: vec![index],
+        eagle: eagle.contains(&index),
+    };
+    let groups_of = groups.iter().enumerate().map(group).collect();
+    KvCacheConfig { groups: groups_of, ..KvCacheConfig::uniform(512, spec(groups[0]), 1, limits) }
+}
+
+/// A sequence of `len` tokens was served and ended; of its blocks, those that `keep` names are still cached.
+fn cache_with(
+    config: &KvCacheConfig,
+    len: u32,
+    keep: impl Fn(usize, usize) -> bool,
+) -> (KvCache, HashChain, Vec<TokenId>) {
+    let mut cache = KvCache::new(config).unwrap();
+    let tokens: Vec<TokenId> = (0..len).collect();
+    let mut chain = HashChain::new(cache.hasher(), ExtraKeys::default());
+    chain.extend(&tokens);
+    let content = SeqContent { tokens: &tokens, hashes: chain.hashes(), adapter: None };
+    cache.allocate_slots(SlotRequest::new(SeqId::new(0), content, 0, len)).unwrap();
+    for group in 0..cache.num_groups() {
+        let table = cache.table(SeqId::new(0), GroupId::new(u32::try_from(group).unwrap())).unwrap();
+        let lost = table.blocks().iter().enumerate().filter(|&(index, _)| !keep(group, index));
+        let lost: Vec<_> = lost.map(|(_, &block)| block).collect();
+        cache.evict_blocks(lost);
+    }
+    cache.free(SeqId::new(0));
+    (cache, chain, tokens)
+}
+
+/// Blocks that a sequence needs to go on behind `hit` tokens.
+fn needed((kind, size): (AttentionKind, u32), hit: u32) -> std::ops::Range<u32> {
+    let first_token = match kind {
+        AttentionKind::Full { .. } => 0,
+        AttentionKind::SlidingWindow { window } => (hit + 1).saturating_sub(window),
+        AttentionKind::ChunkedLocal { chunk } => hit / chunk * chunk,
+    };
+    first_token / size..hit / size
+}
+
+fn kind() -> impl Strategy<Value = AttentionKind> {
+    prop_oneof![
+        Just(AttentionKind::FULL),
+        (2_u32..20).prop_map(|window| AttentionKind::SlidingWindow { window }),
+        (1_u32..20).prop_map(|chunk| AttentionKind::ChunkedLocal { chunk }),
+    ]
+}
+
+fn groups() -> impl Strategy<Value = Groups> {
+    let equal = (prop::collection::vec(kind(), 1..4), 1_u32..5)
+        .prop_map(|(kinds, size)| kinds.into_iter().map(|kind| (kind, size)).collect::<Groups>());
+    let sizes = prop::sample::select(vec![1_u32, 2, 3, 4, 6]);
+    let mixed = prop::collection::vec((prop::option::of(2_u32..20), sizes), 1..4).prop_map(|types| {
+        let kind = |window: Option<u32>| {
+            window.map_or(AttentionKind::FULL, |window| AttentionKind::SlidingWindow { window })
+        };
+        types.into_iter().map(|(window, size)| (kind(window), size)).collect::<Groups>()
+    });
+    prop_oneof![equal, mixed]
+}
+
+proptest! {
+    /// A hit is the longest length, short of the last token, at which every group has every block it needs.
+    #[test]
+    fn the_hit_is_the_longest_possible(
+        groups in groups(),
+        len in 1_u32..60,
+        lost in prop::collection::hash_set((0_usize..3, 0_usize..60), 0..12),
+    ) {
+        let kept = |group: usize, index: usize| !lost.contains(&(group, index));
+        let config = config(&groups, &[]);
+        let (cache, chain, tokens) = cache_with(&config, len, kept);
+        let alignment = groups.iter().map(|g| g.1).fold(1, |a, b| a / gcd(a, b) * b);
+        let possible = |hit: &u32| {
+            let has = |(index, &group)| needed(group, *hit).all(|block| kept(index, block as usize));
+            groups.iter().enumerate().all(has)
+        };
+        let expected = (0..len).rev().filter(|hit| hit % alignment == 0).find(possible).unwrap_or(0);
+        let hit = cache.lookup(SeqContent { tokens: &tokens, hashes: chain.hashes(), adapter: None });
+        prop_assert_eq!(hit.num_tokens, expected);
+        for ((index, &group), blocks) in groups.iter().enumerate().zip(&hit.blocks) {
+            prop_assert_eq!(blocks.len(), (expected / group.1) as usize);
+            for block in needed(group, expected) {
+                prop_assert!(!blocks[block as usize].is_null(), "group {} block {}", index, block);
+            }
+        }
+    }
+}
+
+proptest! {
+    /// A draft model only shortens hits, and what is left is complete.
+    #[test]
+    fn an_eagle_hit_is_complete_and_no_longer(
+        windows in prop::collection::vec((prop::option::of(2_u32..20), prop::sample::select(vec![2_u32, 4, 6])), 1..4),
+        eagle in prop::collection::vec(0_usize..3, 1..3),
+        len in 1_u32..60,
+        lost in prop::collection::hash_set((0_usize..3, 0_usize..30), 0..8),
+    ) {
+        let kind = |w: Option<u32>| w.map_or(AttentionKind::FULL, |window| AttentionKind::SlidingWindow { window });
+        let groups: Groups = windows.into_iter().map(|(w, size)| (kind(w), size)).collect();
+        let eagle: Vec<usize> = eagle.into_iter().map(|group| group % groups.len()).collect();
+        let find = |eagle: &[usize]| {
+            let kept = |group, index| !lost.contains(&(group, index));
+            let (cache, chain, tokens) = cache_with(&config(&groups, eagle), len, kept);
+            cache.lookup(SeqContent { tokens: &tokens, hashes: chain.hashes(), adapter: None })
+        };
+        let (plain, draft) = (find(&[]), find(&eagle));
+        prop_assert!(draft.num_tokens <= plain.num_tokens);
+        for (&group, blocks) in groups.iter().zip(&draft.blocks) {
+            prop_assert_eq!(blocks.len(), (draft.num_tokens / group.1) as usize);
+            prop_assert!(needed(group, draft.num_tokens).all(|block| !blocks[block as usize].is_null()));
+        }
+        // The draft model recomputes its last block: it never gets everything but the last token.
+        let smallest = eagle.iter().map(|&group| groups[group].1).max().unwrap();
+        prop_assert!(draft.num_tokens + smallest <= len.max(smallest));
+    }
+}
+
+fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// A row a group, a column a block: `#` hit, `.` not needed.
+fn draw(hit: &PrefixHit) -> String {
+    let row =
+        |blocks: &Vec<kvblock::BlockId>| blocks.iter().map(|b| if b.is_null() { '.' } else { '#' }).collect();
+    let rows: Vec<String> = hit.blocks.iter().map(row).collect();
+    format!("{} tokens {}", hit.num_tokens, rows.join(" / "))
+}
+
+fn hit(groups: &Groups, eagle: &[usize], len: u32, lost: &[(usize, usize)]) -> String {
+    let config = config(groups, eagle);
+    let (cache, chain, tokens) = cache_with(&config, len, |group, index| !lost.contains(&(group, index)));
+    draw(&cache.lookup(SeqContent { tokens: &tokens, hashes: chain.hashes(), adapter: None }))
+}
+
+#[test]
+fn full_attention_stops_at_the_first_miss() {
+    let full = vec![(AttentionKind::FULL, 4)];
+    insta::assert_snapshot!(hit(&full, &[], 33, &[]), @"32 tokens ########");
+    // The last token is always computed, so the block that it completes cannot hit.
+    insta::assert_snapshot!(hit(&full, &[], 32, &[]), @"28 tokens #######");
+    insta::assert_snapshot!(hit(&full, &[], 33, &[(0, 3)]), @"12 tokens ###");
+    insta::assert_snapshot!(hit(&full, &[0], 33, &[]), @"28 tokens #######");
+}
+
+#[test]
+fn a_sliding_window_takes_the_rightmost_run() {
+    let window = vec![(AttentionKind::SlidingWindow { window: 9 }, 4)];
+    insta::assert_snapshot!(hit(&window, &[], 33, &[]), @"32 tokens ......##");
+    insta::assert_snapshot!(hit(&window, &[], 33, &[(0, 6)]), @"24 tokens ....##");
+    insta::assert_snapshot!(hit(&window, &[], 33, &[(0, 1), (0, 3), (0, 5), (0, 7)]), @"4 tokens #");
+    insta::assert_snapshot!(hit(&window, &[0], 33, &[]), @"28 tokens .....##");
+    insta::assert_snapshot!(hit(&window, &[0], 33, &[(0, 5)]), @"16 tokens ..##");
+}
+
+#[test]
+fn chunked_attention_needs_its_chunk_only() {
+    let chunked = vec![(AttentionKind::ChunkedLocal { chunk: 16 }, 4)];
+    insta::assert_snapshot!(hit(&chunked, &[], 30, &[(0, 0), (0, 1)]), @"28 tokens ....###");
+    insta::assert_snapshot!(hit(&chunked, &[], 30, &[(0, 5)]), @"20 tokens ....#");
+    insta::assert_snapshot!(hit(&chunked, &[], 30, &[(0, 4)]), @"16 tokens ....");
+}
+
+#[test]
+fn groups_agree() {
+    let window = |window| AttentionKind::SlidingWindow { window };
+    let hybrid = vec![(window(5), 4), (AttentionKind::FULL, 4), (window(9), 4)];
+    insta::assert_snapshot!(hit(&hybrid, &[], 33, &[]), @"32 tokens .......# / ######## / ......##");
+    insta::assert_snapshot!(hit(&hybrid, &[], 33, &[(1, 6)]), @"24 tokens .....# / ###### / ....##");
+    insta::assert_snapshot!(hit(&hybrid, &[], 33, &[(0, 7), (2, 5)]), @"20 tokens ....# / ##### / ...##");
+    let sizes = vec![(AttentionKind::FULL, 8), (window(5), 4)];
+    insta::assert_snapshot!(hit(&sizes, &[], 33, &[(1, 7)]), @"24 tokens ### / .....#");
+    insta::assert_snapshot!(hit(&sizes, &[0, 1], 33, &[]), @"24 tokens ### / .....#");
+}
+
+#[test]
+fn chunked_attention_refuses_what_it_cannot_do() {
+    let chunked = (AttentionKind::ChunkedLocal { chunk: 16 }, 4);
+    let error = |groups: Groups, eagle: &[usize]| KvCache::new(&config(&groups, eagle)).unwrap_err();
+    assert_eq!(error(vec![chunked], &[0]), ConfigError::ChunkedEagle { group: 0 });
+    let expected = ConfigError::ChunkedAlignment { group: 1, block_size: 4, alignment: 8 };
+    assert_eq!(error(vec![(AttentionKind::FULL, 8), chunked], &[]), expected);
+}

@@ -1,0 +1,236 @@
+//! `allocate_slots`, stage by stage.
+
+use kvblock::{
+    AllocError, AttentionKind, BlockCopy, BlockId, BlockIdx, BlockSize, CacheEvent, ExtraKeys, GroupId,
+    HashChain, KvCache, KvCacheConfig, KvCacheGroup, KvCacheSpec, KvDtype, LengthLimits, SeqContent, SeqId,
+    SlotId, SlotRequest, TokenId, TokenIdx,
+};
+
+const A: SeqId = SeqId::new(0);
+const B: SeqId = SeqId::new(1);
+const G0: GroupId = GroupId::new(0);
+
+struct Text {
+    tokens: Vec<TokenId>,
+    chain: HashChain,
+}
+
+impl Text {
+    fn new(cache: &KvCache, tokens: impl IntoIterator<Item = TokenId>) -> Self {
+        let tokens: Vec<TokenId> = tokens.into_iter().collect();
+        let mut chain = HashChain::new(cache.hasher(), ExtraKeys::default());
+        chain.extend(&tokens);
+        Self { tokens, chain }
+    }
+
+    fn content(&self) -> SeqContent<'_> {
+        SeqContent { tokens: &self.tokens, hashes: self.chain.hashes(), adapter: None }
+    }
+}
+
+fn config(num_blocks: u32, kinds: &[AttentionKind]) -> KvCacheConfig {
+    let spec = |kind| KvCacheSpec::new(kind, BlockSize::new(4).unwrap(), 1, 4, KvDtype::F16);
+    let limits = LengthLimits { max_model_len: 64, max_batched_tokens: 8 };
+    let group = |&kind| KvCacheGroup { spec: spec(kind), layers: vec![0], eagle: false };
+    let groups = kinds.iter().map(group).collect();
+    KvCacheConfig { groups, ..KvCacheConfig::uniform(num_blocks, spec(kinds[0]), 1, limits) }
+}
+
+fn cache(num_blocks: u32, kinds: &[AttentionKind]) -> KvCache {
+    KvCache::new(&config(num_blocks, kinds)).unwrap()
+}
+
+fn blocks(cache: &KvCache, seq: SeqId) -> Vec<u32> {
+    cache.table(seq, G0).unwrap().blocks().iter().map(|block| block.get()).collect()
+}
+
+#[test]
+fn tables_grow_by_whole_blocks() {
+    let mut cache = cache(10, &[AttentionKind::FULL]);
+    let text = Text::new(&cache, 0..9);
+    let first = cache.allocate_slots(SlotRequest::new(A, text.content(), 0, 5)).unwrap();
+    assert_eq!(first.new_blocks, [[BlockId::new(1), BlockId::new(2)]]);
+    let next = cache.allocate_slots(SlotRequest::new(A, text.content(), 5, 3)).unwrap();
+    assert_eq!(next.new_blocks, [[]]);
+    cache.allocate_slots(SlotRequest::new(A, text.content(), 8, 1)).unwrap();
+    assert_eq!(blocks(&cache, A), [1, 2, 3]);
+    let table = cache.table(A, G0).unwrap();
+    assert_eq!(table.physical(BlockIdx::new(2)), BlockId::new(3));
+    assert_eq!(table.slot(TokenIdx::new(6)), SlotId::new(2 * 4 + 2));
+    assert_eq!(cache.pool().num_used(), 3);
+    assert_eq!(cache.allocate_slots(SlotRequest::new(A, text.content(), 9, 0)), Err(AllocError::NoTokens));
+}
+
+#[test]
+fn a_failed_allocation_changes_nothing() {
+    let mut cache = cache(4, &[AttentionKind::FULL]);
+    let text = Text::new(&cache, 0..16);
+    cache.allocate_slots(SlotRequest::new(A, text.content(), 0, 8)).unwrap();
+    cache.free(A);
+    let hit = cache.lookup(text.content());
+    assert_eq!(hit.num_tokens, 8);
+    // Two hit blocks leave the free queue, and two more are needed, of three.
+    let request = SlotRequest { hit: Some(&hit), ..SlotRequest::new(B, text.content(), 0, 8) };
+    let before: Vec<BlockId> = cache.pool().free_blocks().collect();
+    assert_eq!(cache.allocate_slots(request), Err(AllocError::OutOfBlocks { needed: 4, free: 3 }));
+    assert!(cache.pool().free_blocks().eq(before));
+    assert!(cache.table(B, G0).is_none());
+    assert_eq!(cache.lookup(text.content()), hit);
+}
+
+#[test]
+fn the_tail_is_evicted_before_the_prefix() {
+    let mut cache = cache(5, &[AttentionKind::FULL]);
+    let text = Text::new(&cache, 0..16);
+    cache.allocate_slots(SlotRequest::new(A, text.content(), 0, 16)).unwrap();
+    cache.free(A);
+    let other = Text::new(&cache, 100..108);
+    cache.allocate_slots(SlotRequest::new(B, other.content(), 0, 8)).unwrap();
+    assert_eq!(blocks(&cache, B), [4, 3]);
+    assert_eq!(cache.lookup(text.content()).num_tokens, 8);
+}
+
+#[test]
+fn draft_tokens_get_slots_but_are_not_findable() {
+    let mut cache = cache(10, &[AttentionKind::FULL]);
+    let text = Text::new(&cache, 0..7);
+    let request = SlotRequest { num_lookahead: 2, ..SlotRequest::new(A, text.content(), 0, 9) };
+    cache.allocate_slots(request).unwrap();
+    assert_eq!(blocks(&cache, A).len(), 3);
+    assert_eq!(cache.pool().num_cached(), 1, "7 confirmed tokens fill one block");
+}
+
+#[test]
+fn external_tokens_are_findable_once_they_arrived() {
+    let mut cache = cache(10, &[AttentionKind::FULL]);
+    let text = Text::new(&cache, 0..12);
+    let request =
+        SlotRequest { num_external: 8, delay_cache: true, ..SlotRequest::new(A, text.content(), 0, 0) };
+    cache.allocate_slots(request).unwrap();
+    assert_eq!(blocks(&cache, A).len(), 2);
+    assert_eq!(cache.lookup(text.content()).num_tokens, 0);
+    cache.cache_blocks(A, text.content(), 8);
+    assert_eq!(cache.lookup(text.content()).num_tokens, 8);
+}
+
+#[test]
+fn external_tokens_do_not_take_the_hit_blocks_of_another_group() {
+    let window = AttentionKind::SlidingWindow { window: 64 };
+    let mut cache = cache(9, &[AttentionKind::FULL, window]);
+    let text = Text::new(&cache, 0..16);
+    cache.allocate_slots(SlotRequest::new(A, text.content(), 0, 8)).unwrap();
+    cache.free(A);
+    let hit = cache.lookup(text.content());
+    // Free: four blocks without content, then the four hit blocks. Eight are needed.
+    let request =
+        SlotRequest { hit: Some(&hit), num_external: 7, ..SlotRequest::new(B, text.content(), 0, 1) };
+    cache.allocate_slots(request).unwrap();
+    for group in [0, 1] {
+        let table = cache.table(B, GroupId::new(group)).unwrap();
+        assert_eq!(table.blocks()[..2], hit.blocks[group as usize][..]);
+        assert!(table.blocks().iter().all(|&block| cache.pool().ref_count(block) == 1));
+    }
+}
+
+#[test]
+fn a_window_gives_blocks_back_from_the_right_to_the_left() {
+    let mut cache = cache(12, &[AttentionKind::SlidingWindow { window: 6 }]);
+    let text = Text::new(&cache, 0..40);
+    cache.allocate_slots(SlotRequest::new(A, text.content(), 0, 16)).unwrap();
+    // Query 16 reaches back to token 11, in block 2.
+    cache.allocate_slots(SlotRequest::new(A, text.content(), 16, 1)).unwrap();
+    assert_eq!(blocks(&cache, A), [0, 0, 3, 4, 5]);
+    let tail: Vec<u32> = cache.pool().free_blocks().map(BlockId::get).collect();
+    assert_eq!(tail, [6, 7, 8, 9, 10, 11, 2, 1], "block 1 before block 0: the prefix lives longest");
+    assert!(std::panic::catch_unwind(|| cache.table(A, G0).unwrap().slot(TokenIdx::new(3))).is_err());
+}
+
+#[test]
+fn a_window_gives_blocks_back_even_when_the_allocation_fails() {
+    let mut cache = cache(6, &[AttentionKind::SlidingWindow { window: 4 }]);
+    let text = Text::new(&cache, 0..60);
+    cache.allocate_slots(SlotRequest::new(A, text.content(), 0, 16)).unwrap();
+    let failed = cache.allocate_slots(SlotRequest::new(A, text.content(), 16, 40));
+    assert_eq!(failed, Err(AllocError::OutOfBlocks { needed: 10, free: 4 }));
+    assert_eq!(blocks(&cache, A), [0, 0, 0, 4]);
+}
+
+#[test]
+fn admission_counts_no_more_than_a_window_ever_holds() {
+    // 40 tokens are 10 blocks; a window of 6 with steps of 8 never holds more than cdiv(5 + 8, 4) + 1 = 5.
+    for (num_blocks, fits) in [(6, true), (5, false)] {
+        let mut cache = cache(num_blocks, &[AttentionKind::SlidingWindow { window: 6 }]);
+        let text = Text::new(&cache, 0..40);
+        let request =
+            SlotRequest { full_sequence_must_fit: true, ..SlotRequest::new(A, text.content(), 0, 8) };
+        assert_eq!(cache.allocate_slots(request).is_ok(), fits);
+        cache.free(A);
+        let request = SlotRequest::new(A, text.content(), 0, 8);
+        assert!(cache.allocate_slots(request).is_ok(), "an ordinary step needs two blocks");
+    }
+}
+
+#[test]
+fn a_fork_shares_blocks_until_it_writes() {
+    let mut cache = cache(10, &[AttentionKind::FULL]);
+    let text = Text::new(&cache, 0..6);
+    cache.allocate_slots(SlotRequest::new(A, text.content(), 0, 6)).unwrap();
+    cache.fork(A, B, 6);
+    assert_eq!(blocks(&cache, B), [1, 2]);
+    assert_eq!(cache.num_common_prefix_blocks(A, 2), [2]);
+    let (left, right) = (Text::new(&cache, 0..7), Text::new(&cache, (0..6).chain([9])));
+    let copied = cache.allocate_slots(SlotRequest::new(B, right.content(), 6, 1)).unwrap();
+    let expected = BlockCopy { group: G0, source: BlockId::new(2), destination: BlockId::new(3) };
+    assert_eq!(copied.copies, [expected]);
+    let kept = cache.allocate_slots(SlotRequest::new(A, left.content(), 6, 1)).unwrap();
+    assert_eq!(kept.copies, [], "the last one to share writes in place");
+    assert_eq!((blocks(&cache, A), blocks(&cache, B)), (vec![1, 2], vec![1, 3]));
+    assert_eq!(cache.num_common_prefix_blocks(A, 2), [1]);
+}
+
+#[test]
+fn a_fork_on_a_block_boundary_copies_nothing() {
+    let mut cache = cache(10, &[AttentionKind::FULL]);
+    let text = Text::new(&cache, 0..8);
+    cache.allocate_slots(SlotRequest::new(A, text.content(), 0, 8)).unwrap();
+    cache.fork(A, B, 8);
+    let longer = Text::new(&cache, 0..9);
+    let step = cache.allocate_slots(SlotRequest::new(B, longer.content(), 8, 1)).unwrap();
+    assert_eq!((step.copies.len(), blocks(&cache, B)), (0, vec![1, 2, 3]));
+}
+
+#[test]
+fn a_step_that_did_not_run_leaves_nothing_findable() {
+    let mut cache = cache(10, &[AttentionKind::FULL]);
+    let text = Text::new(&cache, 0..12);
+    cache.allocate_slots(SlotRequest::new(A, text.content(), 0, 5)).unwrap();
+    cache.allocate_slots(SlotRequest::new(A, text.content(), 5, 7)).unwrap();
+    cache.uncache_from(A, 5);
+    assert_eq!(cache.lookup(text.content()).num_tokens, 4);
+}
+
+#[test]
+fn events_tell_what_a_lookup_can_find() {
+    let mut cache =
+        KvCache::new(&KvCacheConfig { events: true, ..config(4, &[AttentionKind::FULL]) }).unwrap();
+    let text = Text::new(&cache, 0..12);
+    cache.allocate_slots(SlotRequest::new(A, text.content(), 0, 4)).unwrap();
+    cache.allocate_slots(SlotRequest::new(A, text.content(), 4, 8)).unwrap();
+    let events = cache.take_events();
+    let [h0, h1, h2] = *text.chain.hashes() else { panic!("three blocks") };
+    let stored = |event: &CacheEvent| match event {
+        CacheEvent::Stored { hashes, parent, tokens, .. } => (hashes.clone(), *parent, tokens.len()),
+        other => panic!("{other:?}"),
+    };
+    let stored: Vec<_> = events.iter().map(stored).collect();
+    assert_eq!(stored, [(vec![h0], None, 4), (vec![h1, h2], Some(h0), 8)]);
+    cache.free(A);
+    let other = Text::new(&cache, 50..54);
+    cache.allocate_slots(SlotRequest::new(B, other.content(), 0, 1)).unwrap();
+    let key = kvblock::CacheKey { hash: h2, group: G0 };
+    assert_eq!(cache.take_events(), [CacheEvent::Removed(key)]);
+    assert!(!cache.reset_prefix_cache(), "a sequence holds a block");
+    cache.free(B);
+    assert!(cache.reset_prefix_cache());
+    assert_eq!(cache.take_events(), [CacheEvent::AllCleared]);
+}

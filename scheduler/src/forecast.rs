@@ -1,0 +1,106 @@
+//! What the next steps will probably run, so that lower tiers can prepare it.
+
+use std::collections::VecDeque;
+
+use kvblock::{BlockHash, SeqId};
+
+use crate::scheduler::Scheduler;
+use crate::sequence::Phase;
+
+/// Blocks that a waiting sequence could use if a lower tier has them when its turn comes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PrefetchWish {
+    /// The sequence.
+    pub seq: SeqId,
+    /// Steps ahead: 1 is the next step.
+    pub batch: u32,
+    /// Place among all wishes, first served first; urgency falls with it.
+    pub position: u32,
+    /// Hashes behind the sequence's prefix hit, at hash-block granularity, in sequence order: a hit must have no gap.
+    pub blocks: Vec<BlockHash>,
+}
+
+/// A sequence in the forecast.
+struct Expected {
+    seq: SeqId,
+    /// Tokens left to compute before it decodes one token a step.
+    left: u32,
+    seats: usize,
+}
+
+impl Scheduler {
+    /// Sequences that the next `num_batches` steps will probably run, a list a step: budget and sequence limits count,
+    /// blocks are assumed to suffice and no sequence to end. O(`num_batches` · sequences).
+    #[must_use]
+    pub fn forecast(&self, num_batches: u32) -> Vec<Vec<SeqId>> {
+        let expected = |seq: &SeqId, num_hit: u32| {
+            let found = self.sequence(*seq);
+            let left = found.num_tokens - found.computed - num_hit;
+            Expected { seq: *seq, left: left.max(1), seats: 1 + found.pending_samples.len() }
+        };
+        let mut running: Vec<Expected> = self.running.iter().map(|seq| expected(seq, 0)).collect();
+        let ready = self.waiting.iter().filter(|seq| self.sequence(**seq).phase != Phase::WaitingForRemoteKv);
+        // A hit is looked up only for those that the budget can reach.
+        let mut waiting: VecDeque<SeqId> = ready.copied().collect();
+        let mut batches = Vec::new();
+        for _ in 0..num_batches {
+            let mut budget = self.config.max_num_batched_tokens;
+            let mut batch = Vec::new();
+            for found in &mut running {
+                self.forecast_slice(found, &mut budget, &mut batch);
+            }
+            while let Some(&seq) = waiting.front().filter(|_| budget > 0) {
+                let mut found = expected(&seq, self.lookup(seq).map_or(0, |hit| hit.num_tokens));
+                let seats: usize = running.iter().map(|other| other.seats).sum();
+                let too_long = !self.config.chunked_prefill && found.left > budget;
+                if too_long || seats + found.seats > self.config.max_num_seqs as usize {
+                    break;
+                }
+                self.forecast_slice(&mut found, &mut budget, &mut batch);
+                running.push(found);
+                waiting.pop_front();
+            }
+            batches.push(batch);
+        }
+        batches
+    }
+
+    fn forecast_slice(&self, found: &mut Expected, budget: &mut u32, batch: &mut Vec<SeqId>) {
+        let threshold = match self.config.long_prefill_token_threshold {
+            0 => u32::MAX,
+            threshold => threshold,
+        };
+        let len = found.left.min(threshold).min(*budget);
+        if len > 0 {
+            *budget -= len;
+            found.left = (found.left - len).max(1);
+            batch.push(found.seq);
+        }
+    }
+
+    /// What the sequences that will probably start within the next `prefetch_ahead` steps could use. Sequences that run
+    /// already have their blocks on the device, and loads under way are not wished for twice.
+    #[must_use]
+    pub fn prefetch_wishes(&self, prefetch_ahead: u32) -> Vec<PrefetchWish> {
+        let mut wishes: Vec<PrefetchWish> = Vec::new();
+        for (batch, seqs) in (1..).zip(self.forecast(prefetch_ahead)) {
+            for seq in seqs {
+                let found = self.sequence(seq);
+                let starts = found.phase != Phase::Running && found.computed == 0;
+                if !starts || found.request.skip_prefix_lookup || wishes.iter().any(|wish| wish.seq == seq) {
+                    continue;
+                }
+                let num_hit = self.lookup(seq).map_or(0, |hit| hit.num_tokens);
+                let size = self.cache.hasher().block_size().get();
+                // The last token is always computed, so the block that it completes is never used.
+                let usable = ((found.num_tokens - 1) / size) as usize;
+                let blocks = found.chain.hashes()[(num_hit / size) as usize..usable].to_vec();
+                if !blocks.is_empty() {
+                    let position = u32::try_from(wishes.len()).expect("fewer wishes than sequences");
+                    wishes.push(PrefetchWish { seq, batch, position, blocks });
+                }
+            }
+        }
+        wishes
+    }
+}

@@ -1,0 +1,80 @@
+//! Preemption by swap: which host block holds which block of a preempted sequence.
+
+use kvblock::{AllocError, BlockId, GroupId, SeqId};
+
+use crate::plan::{BlockOp, HostBlockId};
+use crate::scheduler::Scheduler;
+
+/// Host blocks of one sequence, `[groups][blocks]`; `None` where the table had the null block.
+pub(crate) type SavedTables = Vec<Vec<Option<HostBlockId>>>;
+
+/// Free blocks of the host, last freed first.
+#[derive(Clone, Debug)]
+pub(crate) struct HostPool {
+    free: Vec<HostBlockId>,
+}
+
+impl HostPool {
+    pub(crate) fn new(num_blocks: u32) -> Self {
+        Self { free: (0..num_blocks).rev().map(HostBlockId::new).collect() }
+    }
+
+    pub(crate) fn num_free(&self) -> usize {
+        self.free.len()
+    }
+
+    pub(crate) fn release(&mut self, saved: &SavedTables) {
+        self.free.extend(saved.iter().flatten().flatten().rev());
+    }
+}
+
+impl Scheduler {
+    /// Saves the blocks of the tokens that `seq` has computed. `None`, and nothing changed, when the host has too few
+    /// blocks, or there is nothing to save.
+    pub(crate) fn swap_out(&mut self, seq: SeqId, computed: u32) -> Option<(SavedTables, Vec<BlockOp>)> {
+        // Else blocks out of reach would be saved, and would need room when they come back.
+        self.cache.remove_skipped(seq, computed);
+        let groups = (0..).zip(&self.specs).map(|(index, spec)| (GroupId::new(index), spec.block_size));
+        let tables: Vec<(GroupId, &[BlockId])> = groups
+            .map(|(group, size)| (group, &self.block_table(seq, group)[..size.blocks_for(computed) as usize]))
+            .collect();
+        let held = tables.iter().flat_map(|(_, blocks)| *blocks).filter(|block| !block.is_null()).count();
+        if held == 0 || held > self.host.num_free() {
+            return None;
+        }
+        let mut taken = self.host.free[self.host.num_free() - held..].iter().rev().copied();
+        let mut ops = Vec::with_capacity(held);
+        let mut saved = Vec::with_capacity(tables.len());
+        for (group, blocks) in tables {
+            let save = |&device: &BlockId| {
+                let host = (!device.is_null()).then(|| taken.next()).flatten()?;
+                ops.push(BlockOp::SwapOut { group, device, host });
+                Some(host)
+            };
+            saved.push(blocks.iter().map(save).collect());
+        }
+        let left = self.host.num_free() - held;
+        self.host.free.truncate(left);
+        Some((saved, ops))
+    }
+
+    /// Gives `seq` fresh blocks for what was saved, if it can then go on to `num_tokens` tokens.
+    pub(crate) fn swap_in(&mut self, seq: SeqId, num_tokens: u32) -> Result<Vec<BlockOp>, AllocError> {
+        let Some(saved) = self.sequence_mut(seq).saved.take() else { return Ok(Vec::new()) };
+        let occupancy: Vec<Vec<bool>> =
+            saved.iter().map(|g| g.iter().map(Option::is_some).collect()).collect();
+        if let Err(error) = self.cache.restore(seq, &occupancy, num_tokens) {
+            self.sequence_mut(seq).saved = Some(saved);
+            return Err(error);
+        }
+        let mut ops = Vec::new();
+        for (group, hosts) in (0..).map(GroupId::new).zip(&saved) {
+            let pairs = hosts.iter().zip(self.block_table(seq, group));
+            ops.extend(
+                pairs.filter_map(|(host, &device)| Some(BlockOp::SwapIn { group, host: (*host)?, device })),
+            );
+        }
+        self.host.release(&saved);
+        Ok(ops)
+    }
+}

@@ -1,0 +1,179 @@
+//! What is refused at the door, and what sparse and prefetch callers see.
+
+mod support;
+
+use kvblock::{AttentionKind, BlockIdx, GroupId, SeqId};
+use proptest::prelude::*;
+use scheduler::{AdmitError, ConfigError, FinishReason, Phase, Request, Scheduler, SchedulerConfig};
+use support::{Memory, cache_config, checked_step};
+
+const FULL: [(AttentionKind, u32); 1] = [(AttentionKind::FULL, 4)];
+
+fn scheduler(num_blocks: u32, kinds: &[(AttentionKind, u32)]) -> Scheduler {
+    Scheduler::new(SchedulerConfig::new(8, 4), cache_config(num_blocks, 64, kinds)).unwrap()
+}
+
+#[test]
+fn a_request_that_can_never_finish_is_refused_with_the_numbers() {
+    let mut small = scheduler(5, &FULL);
+    let error = small.add(Request::new(vec![1; 10], 8)).unwrap_err();
+    let expected =
+        AdmitError::NeverFits { needed_blocks: 5, pool_blocks: 4, num_tokens: 17, context_len: 64 };
+    assert_eq!(error, expected);
+    assert_eq!(error.to_string(), "5 blocks needed for 17 tokens, the pool has 4; context length 64");
+    assert!(small.add(Request::new(vec![1; 10], 7)).is_ok(), "the last token needs no slot");
+    let error = small.add(Request::new(vec![1; 64], 1)).unwrap_err();
+    assert_eq!(error, AdmitError::ContextLength { prompt_tokens: 64, context_len: 64 });
+    assert_eq!(small.add(Request::new(vec![], 1)), Err(AdmitError::EmptyPrompt));
+    let nothing = AdmitError::NothingToGenerate { max_tokens: 0, num_samples: 1 };
+    assert_eq!(small.add(Request::new(vec![1], 0)), Err(nothing));
+    let many = Request { num_samples: 5, ..Request::new(vec![1], 1) };
+    assert_eq!(small.add(many), Err(AdmitError::TooManySamples { num_samples: 5, max_num_seqs: 4 }));
+    let min = Request { min_tokens: 3, ..Request::new(vec![1], 2) };
+    assert_eq!(small.add(min), Err(AdmitError::MinAboveMax { min_tokens: 3, max_tokens: 2 }));
+}
+
+#[test]
+fn a_window_admits_prompts_longer_than_the_pool() {
+    // Steps of 8 and a window of 6 hold at most cdiv(5 + 8, 4) + 1 = 5 blocks.
+    let window = [(AttentionKind::SlidingWindow { window: 6 }, 4)];
+    assert!(scheduler(6, &window).add(Request::new(vec![1; 60], 2)).is_ok());
+    assert!(scheduler(5, &window).add(Request::new(vec![1; 60], 2)).is_err());
+}
+
+#[test]
+fn configurations_that_cannot_work_are_refused() {
+    let new = |config| Scheduler::new(config, cache_config(9, 64, &FULL)).map(|_| ());
+    let none = ConfigError::NoRoom { max_num_batched_tokens: 0, max_num_seqs: 1 };
+    assert_eq!(new(SchedulerConfig::new(0, 1)), Err(none));
+    let unchunked = SchedulerConfig { chunked_prefill: false, ..SchedulerConfig::new(63, 1) };
+    let expected = ConfigError::UnchunkedBudget { max_num_batched_tokens: 63, max_model_len: 64 };
+    assert_eq!(new(unchunked), Err(expected));
+    let cache = ConfigError::Cache(kvblock::ConfigError::TooFewBlocks { num_blocks: 1 });
+    assert_eq!(
+        Scheduler::new(SchedulerConfig::new(1, 1), cache_config(1, 64, &FULL)).map(|_| ()),
+        Err(cache)
+    );
+}
+
+#[test]
+fn aborting_frees_blocks_even_while_a_step_is_in_flight() {
+    let mut scheduler = scheduler(20, &FULL);
+    let first = scheduler.add(Request { num_samples: 2, ..Request::new(vec![1; 6], 5) }).unwrap();
+    let other = scheduler.add(Request::new(vec![2; 2], 5)).unwrap();
+    let plan = scheduler.step();
+    assert_eq!(plan.sample_rows.len(), 3);
+    let ended = scheduler.abort(first);
+    assert_eq!(ended.iter().map(|end| end.reason).collect::<Vec<_>>(), [FinishReason::Aborted; 2]);
+    assert!(scheduler.abort(first).is_empty());
+    assert!(scheduler.complete(&plan, &[7, 8, 9]).is_empty());
+    assert_eq!(scheduler.tokens(other), [2, 2, 9]);
+    assert_eq!(scheduler.phase(first), None);
+    support::check_conservation(&scheduler);
+    assert_eq!(scheduler.cache().pool().num_used(), 1);
+}
+
+#[test]
+fn a_later_sample_can_be_aborted_before_it_starts() {
+    let mut scheduler = scheduler(20, &FULL);
+    let first = scheduler.add(Request { num_samples: 3, ..Request::new(vec![1; 6], 1) }).unwrap();
+    let second = SeqId::new(first.get() + 1);
+    assert_eq!(scheduler.abort(second)[0].seq, second);
+    let plan = scheduler.step();
+    let finished = scheduler.complete(&plan, &[3, 4]);
+    let outputs: Vec<(u64, &[u32])> = finished.iter().map(|end| (end.seq.get(), end.output())).collect();
+    assert_eq!(outputs, [(first.get(), &[3][..]), (first.get() + 2, &[4])]);
+}
+
+#[test]
+#[should_panic(expected = "step Some(0) is not complete")]
+fn a_step_must_complete_before_the_next() {
+    let mut scheduler = scheduler(20, &FULL);
+    scheduler.add(Request::new(vec![1], 5)).unwrap();
+    scheduler.step();
+    scheduler.step();
+}
+
+#[test]
+fn sparse_steps_count_the_blocks_they_read() {
+    let mut scheduler = scheduler(20, &FULL);
+    let seq = scheduler.add(Request::new((0..15).collect(), 3)).unwrap();
+    let mut memory = Memory::default();
+    checked_step(&mut scheduler, &mut memory, &FULL, (8, 4));
+    let group = GroupId::new(0);
+    let plan = scheduler.step();
+    let block = BlockIdx::new;
+    let meta = scheduler.build_sparse_meta(
+        &plan,
+        group,
+        |input| {
+            assert_eq!((input.num_blocks, input.accesses), (3, &[0, 0, 0][..]));
+            vec![block(2), block(0), block(2)]
+        },
+        |_, index| index == block(0),
+    );
+    let request = &meta.requests[0];
+    assert_eq!((request.num_computed_tokens, request.num_scheduled_tokens), (8, 7));
+    assert_eq!(request.selected, [block(0), block(2)]);
+    assert_eq!(request.prefetch, [request.block_hashes[2]], "what is not resident");
+    assert_eq!(request.block_ids, scheduler.block_table(seq, group));
+    scheduler.record_accesses(&meta);
+    scheduler.record_accesses(&meta);
+    assert_eq!(scheduler.access_history().counts(seq), [2, 0, 2]);
+    scheduler.complete(&plan, &[1]);
+    scheduler.abort(seq);
+    scheduler.record_accesses(&meta);
+    assert_eq!(scheduler.access_history().counts(seq), [0_u32; 0], "dropped when the request ends");
+}
+
+#[test]
+fn wishes_are_the_blocks_behind_the_hit_of_the_next_to_start() {
+    let mut scheduler = scheduler(40, &FULL);
+    let mut memory = Memory::default();
+    let done = scheduler.add(Request::new((0..8).collect(), 1)).unwrap();
+    checked_step(&mut scheduler, &mut memory, &FULL, (8, 4));
+    assert_eq!(scheduler.phase(done), None);
+    scheduler.add(Request::new((0..16).collect(), 9)).unwrap();
+    scheduler.add(Request::new((50..61).collect(), 9)).unwrap();
+    scheduler.add(Request::new((70..90).collect(), 9)).unwrap();
+    // Step 1: 8 tokens behind the hit of 8. Step 2: one decode, 7 of 11. Step 3: two decodes or the rest, then the third.
+    let wishes = |ahead| {
+        let list = scheduler.prefetch_wishes(ahead);
+        list.iter().map(|w| (w.seq.get(), w.batch, w.position, w.blocks.len())).collect::<Vec<_>>()
+    };
+    assert_eq!(wishes(0), []);
+    assert_eq!(wishes(1), [(1, 1, 0, 1)], "blocks 0 and 1 are hits, block 3 holds the last token");
+    assert_eq!(wishes(2), [(1, 1, 0, 1), (2, 2, 1, 2)]);
+    assert_eq!(wishes(3), [(1, 1, 0, 1), (2, 2, 1, 2), (3, 3, 2, 4)]);
+    assert_eq!(scheduler.phase(SeqId::new(1)), Some(Phase::Waiting));
+}
+
+proptest! {
+    /// With blocks to spare, different prompts and no end, a forecast is exact.
+    #[test]
+    fn a_forecast_comes_true(
+        prompts in prop::collection::vec(1_u32..30, 1..8),
+        budget in 1_u32..20,
+        threshold in 0_u32..8,
+        seqs in 1_u32..6,
+        before in 0_usize..4,
+        ahead in 1_u32..6,
+    ) {
+        let config = SchedulerConfig { long_prefill_token_threshold: threshold, ..SchedulerConfig::new(budget, seqs) };
+        let mut scheduler = Scheduler::new(config, cache_config(400, 64, &FULL)).unwrap();
+        for (start, len) in (0..).step_by(100).zip(prompts) {
+            scheduler.add(Request::new((start..start + len).collect(), 64)).unwrap();
+        }
+        let mut memory = Memory::default();
+        for _ in 0..before {
+            checked_step(&mut scheduler, &mut memory, &FULL, (budget, seqs));
+        }
+        for mut expected in scheduler.forecast(ahead) {
+            let (plan, _) = checked_step(&mut scheduler, &mut memory, &FULL, (budget, seqs));
+            let mut planned: Vec<SeqId> = plan.slices.iter().map(|slice| slice.seq).collect();
+            planned.sort_unstable();
+            expected.sort_unstable();
+            prop_assert_eq!(planned, expected);
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! `cargo xtask bench`: what the engine reaches on this machine.
+
+mod e2e;
+
+use anyhow::{Result, bail};
+
+use crate::cli::{BenchArgs, BenchSuite};
+
+/// Runs the command.
+///
+/// # Errors
+/// A suite that does not exist yet, and what the engine reports.
+pub fn run(args: &BenchArgs) -> Result<()> {
+    match args.suite {
+        None | Some(BenchSuite::E2e) => e2e::run(args),
+        Some(suite) => bail!("bench {suite:?}: only `e2e` exists in this tree"),
+    }
+}
