@@ -4,14 +4,19 @@
 mod disk;
 mod fake;
 mod host;
+#[cfg(feature = "remote")]
+mod remote;
 
 #[cfg(feature = "disk")]
 pub use disk::{DiskConfig, DiskTier};
 pub use fake::{FakeTier, Fault};
 pub use host::HostTier;
+#[cfg(feature = "remote")]
+pub use remote::{RemoteConfig, RemoteTier};
 
 use std::error::Error;
 use std::fmt;
+use std::path::PathBuf;
 
 use kvblock::BlockHash;
 
@@ -260,6 +265,17 @@ pub enum TierError {
         found: Box<str>,
         /// What was asked for.
         expected: Box<str>,
+    },
+    /// A directory cannot be used.
+    #[error("{tier} tier cannot use the directory {}", path.display())]
+    Directory {
+        /// The tier.
+        tier: TierKind,
+        /// The directory.
+        path: PathBuf,
+        /// The system's error.
+        #[source]
+        source: std::io::Error,
     },
     /// The load ended in a panic, which was caught so that nobody waits for ever.
     #[error("loading block {key:?} panicked")]

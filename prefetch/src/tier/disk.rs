@@ -83,7 +83,11 @@ impl DiskTier {
         if capacity_blocks == 0 {
             return Err(TierError::Full { tier: TierKind::Disk, capacity_blocks: 0 });
         }
-        std::fs::create_dir_all(&directory).map_err(|e| failed("creating the directory", e))?;
+        std::fs::create_dir_all(&directory).map_err(|source| TierError::Directory {
+            tier: TierKind::Disk,
+            path: directory.clone(),
+            source,
+        })?;
         let (catalog, rows) = Catalog::open(&directory, layout, &namespace)?;
         // A smaller capacity than last time: what lies beyond it is dropped.
         let (kept, beyond): (Vec<Row>, Vec<Row>) =
