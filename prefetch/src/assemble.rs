@@ -24,6 +24,8 @@ pub struct StackConfig {
     pub blocks_per_sync: u32,
     /// Longest time for one request to a remote service.
     pub remote_timeout: Duration,
+    /// Pause after a remote service failed a request, during which it is not asked.
+    pub remote_retry_after: Duration,
 }
 
 /// Why a spec could not be built.
@@ -128,6 +130,7 @@ fn remote(spec: &RemoteSpec, config: &StackConfig) -> Result<Arc<dyn Tier>, Asse
         layout: config.layout,
         namespace: config.namespace.clone(),
         timeout: config.remote_timeout,
+        retry_after: config.remote_retry_after,
     };
     Ok(Arc::new(crate::tier::RemoteTier::open(spec, remote)?))
 }

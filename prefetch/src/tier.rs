@@ -17,6 +17,7 @@ pub use remote::{RemoteConfig, RemoteTier};
 use std::error::Error;
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use kvblock::BlockHash;
 
@@ -276,6 +277,14 @@ pub enum TierError {
         /// The system's error.
         #[source]
         source: std::io::Error,
+    },
+    /// The tier failed a moment ago and is not asked again yet.
+    #[error("{tier} tier is down and will be asked again in {retry_in:?}")]
+    Down {
+        /// The tier.
+        tier: TierKind,
+        /// Time until the next request goes through.
+        retry_in: Duration,
     },
     /// The load ended in a panic, which was caught so that nobody waits for ever.
     #[error("loading block {key:?} panicked")]

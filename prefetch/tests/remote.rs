@@ -22,6 +22,9 @@ use prefetch::stack::TierStack;
 use prefetch::tier::{HostTier, RemoteConfig, RemoteTier, Stored, Tier, TierError, TierKind};
 use proptest::prelude::*;
 
+/// How long a tier leaves a failed service alone.
+const PAUSE: Duration = Duration::from_millis(1500);
+
 /// A server of this test on a free loopback port; killed by its own pid at the end.
 struct Redis {
     server: Child,
@@ -32,12 +35,16 @@ struct Redis {
 impl Redis {
     fn start() -> Self {
         // Another process can take the port between its release and the server's start: then try the next.
-        (0..5).find_map(|_| Self::try_start()).expect("redis-server starts on a free port")
+        (0..5)
+            .find_map(|_| {
+                let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+                Self::start_on(port)
+            })
+            .expect("redis-server starts on a free port")
     }
 
-    fn try_start() -> Option<Self> {
+    fn start_on(port: u16) -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let server = Command::new("redis-server")
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
             .current_dir(directory.path())
@@ -86,7 +93,12 @@ impl Drop for Redis {
 }
 
 fn config(namespace: &str) -> RemoteConfig {
-    RemoteConfig { layout: layout(), namespace: namespace.into(), timeout: Duration::from_secs(2) }
+    RemoteConfig {
+        layout: layout(),
+        namespace: namespace.into(),
+        timeout: Duration::from_secs(2),
+        retry_after: PAUSE,
+    }
 }
 
 fn read(tier: &dyn Tier, n: u16) -> Result<Vec<u8>, TierError> {
@@ -159,14 +171,14 @@ fn a_damaged_object_is_refused_and_replaced() {
 }
 
 #[test]
-fn a_server_that_dies_fails_the_load_and_hangs_nobody() {
-    let mut redis = Redis::start();
+fn a_server_that_dies_fails_loads_without_holding_them_up_and_is_found_again() {
+    let redis = Redis::start();
+    let port = redis.port;
     let tier = Arc::new(redis.tier("death"));
     tier.write(key(1), &block(1)).unwrap();
-    let stack = Arc::new(TierStack::new(vec![tier as Arc<dyn Tier>]).unwrap());
+    let stack = Arc::new(TierStack::new(vec![tier.clone() as Arc<dyn Tier>]).unwrap());
     let engine = Engine::new(stack.clone(), EngineConfig::GSA).unwrap();
-    redis.server.kill().unwrap();
-    redis.server.wait().unwrap();
+    drop(redis);
     let submission = Submission {
         key: TaskKey { seq: SeqId::new(1), generation: 0 },
         step: 0,
@@ -176,8 +188,18 @@ fn a_server_that_dies_fails_the_load_and_hangs_nobody() {
     let outcome = engine.submit(submission).unwrap().wait(Duration::from_secs(60));
     let Outcome::Failed(bad) = outcome else { panic!("{outcome:?}") };
     assert!(matches!(*bad[0].error, TierError::Backend { tier: TierKind::Remote, .. }), "{:?}", bad[0].error);
-    assert_eq!(stack.lookup(key(1)), None);
-    assert!(stack.counters().tier(TierKind::Remote).errors >= 2);
+
+    // The next calls do not wait for a timeout each.
+    let begin = Instant::now();
+    assert!((0..100).all(|n| stack.lookup(key(n)).is_none()));
+    assert!(begin.elapsed() < PAUSE, "{:?}", begin.elapsed());
+    assert!(matches!(read(&*tier, 1), Err(TierError::Down { .. })));
+    assert_eq!(stack.counters().tier(TierKind::Remote).errors, 101);
+
+    let _redis = Redis::start_on(port).expect("the port is still free");
+    std::thread::sleep(PAUSE);
+    assert_eq!(tier.write(key(2), &block(2)).unwrap(), Stored::Written);
+    assert_eq!(read(&*tier, 2).unwrap(), block(2));
 }
 
 fn files(root: &Path) -> Vec<PathBuf> {

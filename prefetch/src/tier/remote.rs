@@ -8,8 +8,8 @@ mod naming;
 mod rendezvous;
 
 use std::path::PathBuf;
-use std::sync::mpsc;
-use std::time::Duration;
+use std::sync::{Mutex, mpsc};
+use std::time::{Duration, Instant};
 
 use kvblock::BlockHash;
 use opendal::layers::{RetryLayer, TimeoutLayer};
@@ -18,6 +18,7 @@ use tokio::runtime::Runtime;
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
 
 use super::{BlockLayout, Stored, Tier, TierError, TierKind};
+use crate::engine::lock;
 use crate::spec::RemoteSpec;
 use naming::Naming;
 
@@ -32,8 +33,11 @@ pub struct RemoteConfig {
     pub layout: BlockLayout,
     /// Names what the blocks hold, for instance model, cache group and element type.
     pub namespace: String,
-    /// Longest time for one request to the service, tried again at most twice.
+    /// Longest time for one request to the service, which is tried at most twice.
     pub timeout: Duration,
+    /// After a request failed, the tier answers [`TierError::Down`] at once for this long: a dead service must not
+    /// hold up every lookup by its timeout.
+    pub retry_after: Duration,
 }
 
 /// Blocks that several engines share.
@@ -43,6 +47,8 @@ pub struct RemoteTier {
     backends: Vec<Operator>,
     naming: Naming,
     timeout: Duration,
+    retry_after: Duration,
+    down_until: Mutex<Option<Instant>>,
     /// Taken in `drop` only: a runtime may not be dropped where tasks of another one run.
     runtime: Option<Runtime>,
 }
@@ -111,8 +117,9 @@ impl RemoteTier {
             .enable_all()
             .build()
             .map_err(|e| failed("starting the runtime", e))?;
-        let RemoteConfig { layout, timeout, .. } = config;
-        Ok(Self { layout, backends, naming, timeout, runtime: Some(runtime) })
+        let RemoteConfig { layout, timeout, retry_after, .. } = config;
+        let down_until = Mutex::new(None);
+        Ok(Self { layout, backends, naming, timeout, retry_after, down_until, runtime: Some(runtime) })
     }
 
     /// Runs a request on the tier's own runtime and waits for it, from any thread, of other runtimes too.
@@ -121,18 +128,24 @@ impl RemoteTier {
         action: &'static str,
         request: impl Future<Output = Result<T, opendal::Error>> + Send + 'static,
     ) -> Result<T, Failure> {
+        let down_for = lock(&self.down_until).and_then(|until| until.checked_duration_since(Instant::now()));
+        if let Some(retry_in) = down_for.filter(|rest| !rest.is_zero()) {
+            return Err(Failure::Other(TierError::Down { tier: TierKind::Remote, retry_in }));
+        }
         let (sender, receiver) = mpsc::sync_channel(1);
         let runtime = self.runtime.as_ref().expect("taken only in drop");
         runtime.spawn(async move {
             // The receiver waits, unless its thread is gone with a panic.
             let _ = sender.send(request.await);
         });
-        match receiver.recv() {
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) if error.kind() == ErrorKind::NotFound => Err(Failure::NotFound),
-            Ok(Err(error)) => Err(Failure::Other(failed(action, error))),
-            Err(gone) => Err(Failure::Other(failed(action, gone))),
-        }
+        let failure = match receiver.recv() {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(error)) if error.kind() == ErrorKind::NotFound => return Err(Failure::NotFound),
+            Ok(Err(error)) => failed(action, error),
+            Err(gone) => failed(action, gone),
+        };
+        *lock(&self.down_until) = Some(Instant::now() + self.retry_after);
+        Err(Failure::Other(failure))
     }
 
     fn backend(&self, key: BlockHash) -> Operator {
@@ -265,7 +278,7 @@ impl Drop for RemoteTier {
 fn operator(service: impl opendal::Builder, timeout: Duration) -> Result<Operator, TierError> {
     let operator = Operator::new(service).map_err(|e| failed("configuring the service", e))?;
     let timeouts = TimeoutLayer::new().with_timeout(timeout).with_io_timeout(timeout);
-    Ok(operator.layer(timeouts).layer(RetryLayer::new().with_max_times(2)))
+    Ok(operator.layer(timeouts).layer(RetryLayer::new().with_max_times(1)))
 }
 
 /// The first part of every name: equal only for equal contents of equal blocks.

@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use half::f16;
 use insta::assert_snapshot;
 use prefetch::assemble::StackConfig;
 use prefetch::codec::RowLayout;
 use prefetch::policy::PolicyKind;
 use prefetch::spec::TierSpec;
-use prefetch::tier::{BlockLayout, TierKind};
+use prefetch::tier::BlockLayout;
 
 use crate::hash;
 
@@ -20,6 +19,7 @@ fn config() -> StackConfig {
         policy: PolicyKind::Lru,
         blocks_per_sync: 4,
         remote_timeout: Duration::from_secs(5),
+        remote_retry_after: Duration::from_secs(1),
     }
 }
 
@@ -50,6 +50,9 @@ fn what_cannot_be_built_is_named() {
 #[test]
 #[cfg(all(feature = "disk", feature = "remote"))]
 fn a_full_spec_shares_compressed_blocks_between_engines() {
+    use half::f16;
+    use prefetch::tier::TierKind;
+
     let [disks, shared] = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let build = |disk: &str| {
         let path = disks.path().join(disk);
