@@ -60,10 +60,11 @@ pub enum AssembleError {
 }
 
 impl TierSpec {
-    /// Builds the tiers of the spec, fastest first. The host tier keeps blocks as stored; compression starts below it.
+    /// Builds the tiers of the spec, fastest first. The host tier keeps blocks as stored; compression starts
+    /// below it.
     ///
-    /// A stack holds blocks of one size. An engine with several cache groups builds one for each, with directories and
-    /// namespaces of their own.
+    /// A stack holds blocks of one size. An engine with several cache groups builds one for each, with
+    /// directories and namespaces of their own.
     ///
     /// # Errors
     /// [`AssembleError`] names the tier that could not be built.

@@ -1,8 +1,9 @@
 //! Blocks in a service or directory that several engines share, through OpenDAL.
 //!
-//! A block is one object: for each shard its checksum (8 bytes, seeded with hash and shard number) and its bytes. So a
-//! shard is checked with one ranged read, and an object under the wrong name is noticed. Names begin with a digest of
-//! namespace and layout: engines with other models or cache types share a place without meeting.
+//! A block is one object: for each shard its checksum (8 bytes, seeded with hash and shard number) and its
+//! bytes. So a shard is checked with one ranged read, and an object under the wrong name is noticed. Names
+//! begin with a digest of namespace and layout: engines with other models or cache types share a place
+//! without meeting.
 
 mod naming;
 mod rendezvous;
@@ -35,8 +36,8 @@ pub struct RemoteConfig {
     pub namespace: String,
     /// Longest time for one request to the service, which is tried at most twice.
     pub timeout: Duration,
-    /// After a request failed, the tier answers [`TierError::Down`] at once for this long: a dead service must not
-    /// hold up every lookup by its timeout.
+    /// After a request failed, the tier answers [`TierError::Down`] at once for this long: a dead service
+    /// must not hold up every lookup by its timeout.
     pub retry_after: Duration,
 }
 
@@ -82,12 +83,13 @@ impl RemoteTier {
         }
     }
 
-    /// Opens plain directories in the Posix layout of UCM: a block is `data/HEX`, or with `dir_shard_chars` = n it is
-    /// in the directory of the first n hex characters; while it is written its name ends in `.tmp`. With several
-    /// directories the hash picks one; naming one twice is allowed.
+    /// Opens plain directories in the Posix layout of UCM: a block is `data/HEX`, or with `dir_shard_chars` =
+    /// n it is in the directory of the first n hex characters; while it is written its name ends in `.tmp`.
+    /// With several directories the hash picks one; naming one twice is allowed.
     ///
     /// # Errors
-    /// [`TierError::Directory`] when a directory is missing: it is not created, since it may be a mount that is down.
+    /// [`TierError::Directory`] when a directory is missing: it is not created, since it may be a mount that
+    /// is down.
     pub fn directories(
         paths: &[PathBuf],
         dir_shard_chars: Option<u8>,

@@ -44,7 +44,8 @@ pub(crate) fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 0..60)
 }
 
-/// Runs `ops` and checks every answer: what is there is whole, what was not written is not there, capacity holds.
+/// Runs `ops` and checks every answer: what is there is whole, what was not written is not there, capacity
+/// holds.
 pub(crate) fn check_ops(tier: &dyn Tier, ops: &[Op]) -> Result<(), TestCaseError> {
     // Blocks that may be there: eviction can take any of them at a write.
     let mut written: HashMap<u16, ()> = HashMap::new();

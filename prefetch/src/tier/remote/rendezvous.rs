@@ -6,8 +6,8 @@ use opendal::{Error, ErrorKind, Operator};
 
 use crate::tier::Stored;
 
-/// Writes `name.tmp`, which only one writer can create, and renames it to `name`. A `.tmp` older than `patience` was
-/// left by a writer that died, and is replaced.
+/// Writes `name.tmp`, which only one writer can create, and renames it to `name`. A `.tmp` older than
+/// `patience` was left by a writer that died, and is replaced.
 pub(super) async fn write(
     backend: &Operator,
     name: &str,
