@@ -211,7 +211,7 @@ pub enum TierError {
     },
     /// The stored bytes are not those that were written.
     #[error(
-        "block {key:?} in the {tier} tier is corrupt: checksum {found:016x} of shard {shard}, not {expected:016x}"
+        "block {key:?} in the {tier} tier is corrupt: shard {shard} sums to {found:016x}, not {expected:016x}"
     )]
     Corrupt {
         /// The tier that holds the block.
