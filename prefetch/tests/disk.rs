@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use conformance::{block, check_ops, check_refusals, check_threads, key, layout, ops};
+use conformance::{block, cases, check_ops, check_refusals, check_threads, key, layout, ops};
 use prefetch::policy::PolicyKind;
 use prefetch::stack::TierStack;
 use prefetch::tier::{DiskConfig, DiskTier, HostTier, Stored, Tier, TierError, TierKind};
@@ -44,7 +44,7 @@ fn held(tier: &DiskTier, blocks: u16) -> Vec<u16> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(cases(24))]
     #[test]
     fn the_disk_tier_keeps_the_rules(
         before in ops(), after in ops(),

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use conformance::{block, check_ops, check_refusals, check_threads, key, layout, ops};
+use conformance::{block, cases, check_ops, check_refusals, check_threads, key, layout, ops};
 use kvblock::SeqId;
 use prefetch::engine::{Engine, EngineConfig, Outcome, Submission, TaskKey};
 use prefetch::plan::Priority;
@@ -109,7 +109,7 @@ fn read(tier: &dyn Tier, n: u16) -> Result<Vec<u8>, TierError> {
 #[test]
 fn redis_keeps_the_rules_of_tiers() {
     let redis = Redis::start();
-    let config = ProptestConfig { cases: 8, ..ProptestConfig::default() };
+    let config = cases(8);
     proptest!(config, |(ops in ops())| {
         redis.command("FLUSHALL");
         check_ops(&redis.tier("rules"), &ops)?;
@@ -221,7 +221,7 @@ fn directories(paths: &[&Path], dir_shard_chars: Option<u8>) -> Result<RemoteTie
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 8, ..ProptestConfig::default() })]
+    #![proptest_config(cases(8))]
     #[test]
     fn directories_keep_the_rules_of_tiers(ops in ops(), chars in prop::option::of(0u8..4)) {
         let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

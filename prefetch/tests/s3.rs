@@ -8,7 +8,7 @@ mod conformance;
 
 use std::time::Duration;
 
-use conformance::{check_ops, check_refusals, check_threads, layout, ops};
+use conformance::{cases, check_ops, check_refusals, check_threads, layout, ops};
 use prefetch::spec::TierSpec;
 use prefetch::tier::{RemoteConfig, RemoteTier};
 use proptest::prelude::*;
@@ -32,7 +32,7 @@ fn a_bucket_keeps_the_rules_of_tiers() {
     if std::env::var("PREFETCH_S3").is_ok_and(|value| value == "skip") {
         return;
     }
-    proptest!(ProptestConfig { cases: 3, ..ProptestConfig::default() }, |(ops in ops())| {
+    proptest!(cases(3), |(ops in ops())| {
         check_ops(&open("rules"), &ops)?;
     });
     check_refusals(&open("refusals"));

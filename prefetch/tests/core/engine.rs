@@ -165,7 +165,8 @@ fn overlap_tells_waiting_from_hiding() {
     assert_eq!(stack.counters().tier(TierKind::Disk).bytes_read, 8 * 24);
 }
 
-/// Many threads submit, replace, cancel and wait while blocks fail: every handle ends, and nothing stays pending.
+/// Many threads submit, replace, cancel and wait while blocks fail: every handle ends, and nothing stays
+/// pending.
 #[test]
 fn every_handle_ends_under_load() {
     let config = EngineConfig { max_pending_prefetch: 6, prefetch_cache_size: 16, ..EngineConfig::GSA };
@@ -195,7 +196,7 @@ fn every_handle_ends_under_load() {
                             _ => {}
                         }
                     }
-                    let waits = handles.into_iter().map(|handle| pollster::block_on(handle));
+                    let waits = handles.into_iter().map(pollster::block_on);
                     waits.inspect(|outcome| assert!(!matches!(outcome, Outcome::Timeout))).count()
                 })
             })
