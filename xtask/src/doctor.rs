@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
-use attn_kernels::gpu::{self, Checks, Gpu, GpuOptions, Level, wgpu};
+use attn_kernels::gpu::{self, Checks, Gpu, GpuOptions, wgpu};
 use models::ModelCache;
 use serde::Serialize;
 
@@ -157,11 +157,7 @@ impl Device {
     fn of(gpu: &Gpu) -> Self {
         let limits = gpu.limits();
         Self {
-            level: match gpu.level() {
-                Level::Baseline => "baseline",
-                Level::Subgroup => "subgroup",
-                Level::Coop => "coop",
-            },
+            level: gpu.level().name(),
             subgroup_sizes: [gpu.info().subgroup_min_size, gpu.info().subgroup_max_size],
             features: gpu.features().iter_names().map(|(name, _)| name.to_string()).collect(),
             limits: Limits {

@@ -2,6 +2,7 @@
 //!
 //! [`plan`] decides from what was found and is pure; [`ensure`] carries the decision out.
 
+use std::env;
 use std::io;
 use std::process::{Command, Stdio};
 
@@ -106,14 +107,16 @@ pub fn plan(found: &Found, needs: &[Need]) -> Plan {
 }
 
 /// Makes sure that `needs` are met: installs what is missing where this process may, and otherwise fails with the
-/// one command to run. Tells what it does on stderr. Returns what the machine has in the end.
+/// one command to run. Asks for no GPU where `ATTN_GPU=skip` says that there is none. Tells what it does on stderr. Returns what the machine has in the end.
 ///
 /// # Errors
 ///
 /// When something is missing and was not installed.
 pub fn ensure(needs: &[Need]) -> Result<Found> {
+    let without_gpu = env::var_os("ATTN_GPU").is_some_and(|value| value == "skip");
+    let needs: Vec<_> = needs.iter().copied().filter(|&need| need != Need::Gpu || !without_gpu).collect();
     let found = Found::on_this_machine();
-    let plan = plan(&found, needs);
+    let plan = plan(&found, &needs);
     let missing = plan.missing.join(", ");
     match plan.remedy {
         Remedy::Nothing => return Ok(found),
@@ -125,7 +128,7 @@ pub fn ensure(needs: &[Need]) -> Result<Found> {
     apt_get(&["update"])?;
     apt_get(&[&["install", "-y", "--no-install-recommends"], plan.packages.as_slice()].concat())?;
     let found = Found::on_this_machine();
-    let still_missing = self::plan(&found, needs).missing;
+    let still_missing = self::plan(&found, &needs).missing;
     ensure!(still_missing.is_empty(), "still missing after the installation: {}", still_missing.join(", "));
     Ok(found)
 }
