@@ -59,8 +59,7 @@ struct Pipelines {
     embed: Arc<Pipeline>,
     norm: Arc<Pipeline>,
     norm_gather: Arc<Pipeline>,
-    rope: Arc<Pipeline>,
-    cache_write: Arc<Pipeline>,
+    rope_append: Arc<Pipeline>,
     copy_blocks: Arc<Pipeline>,
     decode: Arc<Pipeline>,
     reduce: Arc<Pipeline>,
@@ -78,6 +77,8 @@ struct Activations {
     normed: Buf<f32>,
     /// Queries, keys, values, `[max_rows, (num_heads + 2 * num_kv_heads) * head_dim]`.
     qkv: Buf<f32>,
+    /// Rotated queries, `[max_rows, num_heads * head_dim]`.
+    q: Buf<f32>,
     /// Attention output, `[max_rows, num_heads * head_dim]`.
     attended: Buf<f32>,
     /// `[max_rows, num_heads]`
@@ -98,6 +99,9 @@ const HEAD_ROWS: usize = 64;
 
 /// Multiply-adds after which a submission ends: a few milliseconds on a large GPU, well under a second on a small one.
 const CUT: u64 = 50_000_000_000;
+
+/// Layers after which a submission ends all the same, so that the device works while the host encodes the rest.
+const CUT_LAYERS: usize = 5;
 
 impl Activations {
     /// Makes room for the partitions of the step's decode rows; they grow with the contexts.
@@ -155,7 +159,7 @@ impl Decoder {
         for index in 0..self.layers.len() {
             self.layer(&mut pass, index, &plan)?;
             since_cut += cost;
-            if since_cut > CUT {
+            if since_cut > CUT || (index + 1).is_multiple_of(CUT_LAYERS) {
                 pass.cut();
                 since_cut = 0;
             }

@@ -6,6 +6,7 @@ pub mod log_prob;
 pub mod matmul;
 pub mod rms_norm;
 pub mod rope;
+pub mod rope_append;
 pub mod sample;
 
 use attn_kernels::Kernel;
@@ -44,6 +45,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &matmul::KERNEL,
         &rms_norm::KERNEL,
         &rope::KERNEL,
+        &rope_append::KERNEL,
         &sample::KERNEL,
     ]
 }

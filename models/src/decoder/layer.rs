@@ -1,7 +1,6 @@
 //! One transformer layer.
 
 use attn_kernels::gpu::{Buf, Pass};
-use attn_kernels::kernel::cache_write::{self, CacheWriteParams};
 use attn_kernels::kernel::paged_decode::{self, PagedDecodeParams};
 use attn_kernels::kernel::paged_prefill::{self, PagedPrefillParams};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
@@ -10,7 +9,8 @@ use super::Decoder;
 use super::inputs::Plan;
 use crate::ModelError;
 use crate::kernel::matmul::Epilogue;
-use crate::kernel::{rms_norm, rope};
+use crate::kernel::rms_norm;
+use crate::kernel::rope_append::{self, RopeAppendParams};
 use crate::matrix::{Matrix, Product};
 
 /// Weights of one layer.
@@ -45,8 +45,7 @@ impl Decoder {
             };
             matrix.multiply(&mut self.kernels, pass, &product)?;
         }
-        self.rope(pass, rows);
-        self.write_cache(pass, index, rows);
+        self.rope_append(pass, index, rows);
         self.attend_decode(pass, index, plan);
         self.attend_prefill(pass, index, plan);
 
@@ -84,30 +83,25 @@ impl Decoder {
         pass.dispatch(&self.pipelines.norm, &params, &bindings, rms_norm::grid(rows));
     }
 
-    fn rope(&self, pass: &mut Pass, rows: u32) {
-        let pairs = self.config.rope.rotary_dims / 2;
-        let heads = self.config.num_heads + self.config.num_kv_heads;
-        let params = rope::RopeParams { rows, heads, stride: self.qkv_stride(), pairs };
-        let bindings = [(&self.inputs.cs).into(), (&self.activations.qkv).into()];
-        pass.dispatch(&self.pipelines.rope, &params, &bindings, rope::grid(rows, heads, pairs));
-    }
-
-    fn write_cache(&self, pass: &mut Pass, index: usize, rows: u32) {
+    fn rope_append(&self, pass: &mut Pass, index: usize, rows: u32) {
         let c = &self.config;
-        let params = CacheWriteParams {
+        let params = RopeAppendParams {
             rows,
+            num_heads: c.num_heads,
             num_kv_heads: c.num_kv_heads,
-            row_stride: self.qkv_stride(),
-            k_start: c.num_heads * c.head_dim,
-            v_start: (c.num_heads + c.num_kv_heads) * c.head_dim,
-            pad0: 0,
-            pad1: 0,
-            pad2: 0,
+            pairs: c.rope.rotary_dims / 2,
         };
         let (k, v) = self.kv.layer(index);
-        let bindings = [(&self.activations.qkv).into(), (&self.inputs.slots).into(), k.into(), v.into()];
-        let grid = cache_write::grid(self.kv.shape(), rows);
-        pass.dispatch(&self.pipelines.cache_write, &params, &bindings, grid);
+        let bindings = [
+            (&self.activations.qkv).into(),
+            (&self.inputs.slots).into(),
+            k.into(),
+            v.into(),
+            (&self.inputs.cs).into(),
+            (&self.activations.q).into(),
+        ];
+        let grid = rope_append::grid(self.kv.shape(), c.num_heads, rows);
+        pass.dispatch(&self.pipelines.rope_append, &params, &bindings, grid);
     }
 
     fn attend_decode(&self, pass: &mut Pass, index: usize, plan: &Plan) {
@@ -119,7 +113,7 @@ impl Decoder {
         let params = PagedDecodeParams {
             num_heads: c.num_heads,
             num_kv_heads: c.num_kv_heads,
-            q_stride: self.qkv_stride(),
+            q_stride: c.num_heads * c.head_dim,
             max_partitions: plan.max_partitions,
             scale: scale(c.head_dim),
             neg_inf: f32::NEG_INFINITY,
@@ -129,7 +123,7 @@ impl Decoder {
         let (k, v) = self.kv.layer(index);
         let out = if plan.max_partitions == 1 { &a.attended } else { &a.partial };
         let bindings = [
-            (&a.qkv).into(),
+            (&a.q).into(),
             k.into(),
             v.into(),
             (&self.inputs.tables).into(),
@@ -163,7 +157,7 @@ impl Decoder {
         let params = PagedPrefillParams {
             num_heads: c.num_heads,
             num_kv_heads: c.num_kv_heads,
-            q_stride: self.qkv_stride(),
+            q_stride: c.num_heads * c.head_dim,
             pad0: 0,
             scale: scale(c.head_dim),
             neg_inf: f32::NEG_INFINITY,
@@ -172,7 +166,7 @@ impl Decoder {
         };
         let (k, v) = self.kv.layer(index);
         let bindings = [
-            (&a.qkv).into(),
+            (&a.q).into(),
             k.into(),
             v.into(),
             (&self.inputs.tables).into(),

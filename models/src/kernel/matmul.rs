@@ -72,8 +72,11 @@ impl Tiling {
             let tile = rows.next_power_of_two().min(4);
             // Block sums of all columns and rows of a workgroup meet in workgroup memory.
             let fits = |cols: &u32| blocks * cols * tile * parts <= MOST_SUMS;
-            if let Some(cols) = [32, 16, 8, 4].into_iter().find(fits) {
-                return gpu(tile, cols, (256 / cols).min(blocks.next_power_of_two()).min(16));
+            // One row: as many lanes along k as there are blocks, for the shortest chain of loads. Eight columns
+            // still make full cache lines.
+            let widths: &[u32] = if tile == 1 { &[8, 4] } else { &[32, 16, 8, 4] };
+            if let Some(cols) = widths.iter().copied().find(fits) {
+                return gpu(tile, cols, (256 / cols).min(blocks.next_power_of_two()));
             }
         }
         gpu(8, 64, 1)
