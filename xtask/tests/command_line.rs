@@ -49,7 +49,8 @@ fn doctor_prints_one_json_object() {
     let output = xtask(&["doctor", "--json"]);
     let report: Value = serde_json::from_str(stdout(&output)).unwrap();
     assert!(stdout(&output).ends_with("}\n") && stdout(&output).lines().count() == 1);
-    let complete = report["missing"] == Value::Array(Vec::new());
+    let tests_only = |name: &Value| name == "Redis server";
+    let complete = report["missing"].as_array().unwrap().iter().all(tests_only);
     let usable = report["adapters"].as_array().unwrap().iter().any(|adapter| adapter["fault"].is_null());
     assert_eq!(output.status.code(), Some(if complete && usable { 0 } else { 1 }), "{}", stderr(&output));
 }
