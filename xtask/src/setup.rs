@@ -1,6 +1,6 @@
 //! Set-up of the machine: what the commands need beyond Rust, whether it is there, and how it gets there.
 //!
-//! [`plan`] decides from what was found and is pure; [`ensure`] carries the decision out.
+//! [`plan`] decides from what was found and is pure; [`ensure()`] carries the decision out.
 
 use std::env;
 use std::io;
