@@ -195,7 +195,7 @@ impl Decoder {
         Ok(())
     }
 
-    fn embed(&mut self, pass: &mut Pass, rows: u32) {
+    fn embed(&self, pass: &mut Pass, rows: u32) {
         let blocks = self.embedding.blocks();
         for shard in self.embedding.shards() {
             let params = embed::EmbedParams { rows, first: shard.first, cols: shard.cols, blocks };
@@ -220,7 +220,7 @@ impl Decoder {
     }
 
     /// Final norm, logits, and what is made of them.
-    fn finish(&mut self, mut pass: Pass, plan: &inputs::Plan) -> Result<StepOutput, ModelError> {
+    fn finish(&self, mut pass: Pass, plan: &inputs::Plan) -> Result<StepOutput, ModelError> {
         let vocab = self.config.vocab_size as usize;
         let mut output = StepOutput::default();
         // Scored rows come first, in portions whose logits fit in the buffer.
@@ -254,7 +254,7 @@ impl Decoder {
     }
 
     /// Logits of `rows` rows of the gather list, from `start` on.
-    fn logits(&mut self, pass: &mut Pass, start: usize, rows: usize) -> Result<(), ModelError> {
+    fn logits(&self, pass: &mut Pass, start: usize, rows: usize) -> Result<(), ModelError> {
         let rows = u32::try_from(rows).expect("at most max_rows");
         let width = self.config.hidden_size;
         let first = u32::try_from(start).expect("at most max_rows");
@@ -273,8 +273,9 @@ impl Decoder {
             y_stride: self.config.vocab_size,
             y_offset: 0,
             epilogue: Epilogue::Store,
+            norm: None,
         };
-        self.head.as_ref().unwrap_or(&self.embedding).multiply(&mut self.kernels, pass, &product)
+        self.head.as_ref().unwrap_or(&self.embedding).multiply(&self.kernels, pass, &product)
     }
 
     fn score(&self, pass: &mut Pass, start: usize, rows: usize) {

@@ -33,6 +33,7 @@ pub const MODULES: Modules = modules![
     "weights_q6k",
     "weights_q8",
     "x_broadcast",
+    "x_normed",
     "x_uniform",
 ];
 

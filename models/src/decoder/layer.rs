@@ -9,7 +9,7 @@ use super::Decoder;
 use super::inputs::Plan;
 use crate::ModelError;
 use crate::kernel::matmul::Epilogue;
-use crate::kernel::rms_norm;
+use crate::kernel::rms_norm::{self, RmsNormParams};
 use crate::kernel::rope_append::{self, RopeAppendParams};
 use crate::matrix::{Matrix, Product};
 
@@ -27,43 +27,46 @@ pub(super) struct Layer {
 
 impl Decoder {
     /// Records layer `index` over all rows of the step.
-    pub(super) fn layer(&mut self, pass: &mut Pass, index: usize, plan: &Plan) -> Result<(), ModelError> {
+    pub(super) fn layer(&self, pass: &mut Pass, index: usize, plan: &Plan) -> Result<(), ModelError> {
         let layer = &self.layers[index];
         let a = &self.activations;
         let (rows, hidden) = (plan.rows, self.config.hidden_size);
         let stride = self.qkv_stride();
 
-        self.norm(pass, &layer.attn_norm, rows);
+        let inside = layer.qkv.iter().all(|(matrix, _)| matrix.norms(&self.kernels, rows));
+        let (x, norm) = self.normed(pass, &layer.attn_norm, rows, inside);
         for (matrix, y_offset) in &layer.qkv {
             let product = Product {
-                x: &a.normed,
+                x,
                 rows,
                 y: &a.qkv,
                 y_stride: stride,
                 y_offset: *y_offset,
                 epilogue: Epilogue::Store,
+                norm,
             };
-            matrix.multiply(&mut self.kernels, pass, &product)?;
+            matrix.multiply(&self.kernels, pass, &product)?;
         }
         self.rope_append(pass, index, rows);
         self.attend_decode(pass, index, plan);
         self.attend_prefill(pass, index, plan);
 
-        let layer = &self.layers[index];
-        let a = &self.activations;
-        let add = |x, y| Product { x, rows, y, y_stride: hidden, y_offset: 0, epilogue: Epilogue::Add };
-        layer.o.multiply(&mut self.kernels, pass, &add(&a.attended, &a.hidden))?;
-        self.norm(pass, &layer.mlp_norm, rows);
+        let add =
+            |x, y| Product { x, rows, y, y_stride: hidden, y_offset: 0, epilogue: Epilogue::Add, norm: None };
+        layer.o.multiply(&self.kernels, pass, &add(&a.attended, &a.hidden))?;
+        let inside = layer.gate_up.norms(&self.kernels, rows);
+        let (x, norm) = self.normed(pass, &layer.mlp_norm, rows, inside);
         let inner = Product {
-            x: &a.normed,
+            x,
             rows,
             y: &a.inner,
             y_stride: self.config.intermediate_size,
             y_offset: 0,
             epilogue: Epilogue::SiluMul,
+            norm,
         };
-        layer.gate_up.multiply(&mut self.kernels, pass, &inner)?;
-        layer.down.multiply(&mut self.kernels, pass, &add(&a.inner, &a.hidden))
+        layer.gate_up.multiply(&self.kernels, pass, &inner)?;
+        layer.down.multiply(&self.kernels, pass, &add(&a.inner, &a.hidden))
     }
 
     /// f32 of one row of queries, keys and values.
@@ -71,16 +74,23 @@ impl Decoder {
         (self.config.num_heads + 2 * self.config.num_kv_heads) * self.config.head_dim
     }
 
-    fn norm(&self, pass: &mut Pass, weight: &Buf<f32>, rows: u32) {
-        let a = &self.activations;
-        let params = rms_norm::RmsNormParams {
-            rows,
-            width: self.config.hidden_size,
-            eps: self.config.rms_norm_eps,
-            first: 0,
-        };
+    /// What a projection of the normed residual stream reads: the stream itself and the norm, where the matmul norms
+    /// on the way in (few rows), else rows normed here.
+    fn normed<'a>(
+        &'a self,
+        pass: &mut Pass,
+        weight: &'a Buf<f32>,
+        rows: u32,
+        inside: bool,
+    ) -> (&'a Buf<f32>, Option<(&'a Buf<f32>, f32)>) {
+        let (a, c) = (&self.activations, &self.config);
+        if inside {
+            return (&a.hidden, Some((weight, c.rms_norm_eps)));
+        }
+        let params = RmsNormParams { rows, width: c.hidden_size, eps: c.rms_norm_eps, first: 0 };
         let bindings = [(&a.hidden).into(), (&self.inputs.gather).into(), weight.into(), (&a.normed).into()];
         pass.dispatch(&self.pipelines.norm, &params, &bindings, rms_norm::grid(rows));
+        (&a.normed, None)
     }
 
     fn rope_append(&self, pass: &mut Pass, index: usize, rows: u32) {

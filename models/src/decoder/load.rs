@@ -8,7 +8,7 @@ use attn_kernels::kernel::{KvShape, copy_blocks, paged_decode, paged_prefill, pa
 use super::inputs::Inputs;
 use super::layer::Layer;
 use super::{Activations, Decoder, DecoderOptions, HEAD_ROWS, Pipelines};
-use crate::kernel::{embed, log_prob, rms_norm, rope_append, sample};
+use crate::kernel::{embed, log_prob, matmul, rms_norm, rope_append, sample};
 use crate::matrix::{Kernels, Matrix, broadcasts};
 use crate::pack::Format;
 use crate::{DecoderConfig, KvPool, ModelError, Role, Tensor, WeightSource};
@@ -153,7 +153,7 @@ fn pipelines(
     key_loads: paged_prefill::KeyLoads,
 ) -> Result<Pipelines, ModelError> {
     // Lanes of a software driver run one after the other.
-    let lanes = if gpu.is_cpu() { 64 } else { 256 };
+    let lanes = if gpu.is_cpu() { 64 } else { matmul::NORM_LANES };
     Ok(Pipelines {
         embed: gpu.pipeline(&embed::variant(embedding.module()))?,
         norm: gpu.pipeline(&rms_norm::variant(false, lanes, gpu.level()))?,
