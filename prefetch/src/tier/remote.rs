@@ -5,6 +5,7 @@
 //! begin with a digest of namespace and layout: engines with other models or cache types share a place
 //! without meeting.
 
+mod lookup;
 mod naming;
 mod rendezvous;
 
@@ -226,6 +227,12 @@ impl Tier for RemoteTier {
         let (backend, name) = (self.backend(key), self.naming.name(key));
         let exists = self.run("looking up an object", async move { backend.exists(&name).await });
         exists.map_err(|failure| failure.of(key))
+    }
+
+    fn contains_many(&self, keys: &[BlockHash]) -> Result<Vec<bool>, TierError> {
+        let Some(&first) = keys.first() else { return Ok(Vec::new()) };
+        let objects = keys.iter().map(|&key| (self.backend(key), self.naming.name(key))).collect();
+        self.run("looking up objects", lookup::all_exist(objects)).map_err(|failure| failure.of(first))
     }
 
     fn read(&self, key: BlockHash, shard: u32, into: &mut [u8]) -> Result<(), TierError> {
