@@ -72,6 +72,8 @@ impl RemoteTier {
             RemoteSpec::Directory { path } => Self::directories(std::slice::from_ref(path), None, config),
             #[cfg(feature = "s3")]
             RemoteSpec::S3 { bucket, prefix } => {
+                // Sets the HTTP client of the process, unless the program has set one.
+                opendal::install_default();
                 let s3 = services::S3::default().bucket(bucket).root(&format!("/{prefix}/{space}"));
                 Self::assemble(vec![operator(s3, config.timeout)?], Naming::Flat, config)
             }
