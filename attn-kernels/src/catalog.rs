@@ -61,7 +61,7 @@ impl NamedVariant {
 /// One variant of every kernel for each choice of modules (numbers differ from model to model), by name.
 #[must_use]
 pub fn variants() -> Vec<NamedVariant> {
-    use kernel::{cache_write, lse_merge, paged_decode, paged_prefill, paged_reduce};
+    use kernel::{cache_write, copy_blocks, lse_merge, paged_decode, paged_prefill, paged_reduce};
     let num_heads = 32;
     let shape = |dtype| KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype };
     let types = [("f16", shape(KvDtype::F16)), ("f32", shape(KvDtype::F32))];
@@ -69,6 +69,7 @@ pub fn variants() -> Vec<NamedVariant> {
 
     let mut all = Vec::new();
     all.extend(types.map(|(part, shape)| baseline(part, cache_write::variant(&shape))));
+    all.push(baseline("", copy_blocks::variant()));
     all.push(baseline("", lse_merge::variant(128)));
     all.extend(types.map(|(part, shape)| baseline(part, paged_decode::variant(&shape, num_heads))));
     all.extend(types.map(|(part, shape)| {
