@@ -22,6 +22,9 @@ pub const MODULES: Modules = modules![
     "kv_write_f16",
     "kv_write_f32",
     "numbers",
+    "partition",
+    "reduce_subgroup",
+    "reduce_tree",
 ];
 
 /// Every kernel, by name.
@@ -71,7 +74,12 @@ pub fn variants() -> Vec<NamedVariant> {
     all.extend(types.map(|(part, shape)| baseline(part, cache_write::variant(&shape))));
     all.push(baseline("", copy_blocks::variant()));
     all.push(baseline("", lse_merge::variant(128)));
-    all.extend(types.map(|(part, shape)| baseline(part, paged_decode::variant(&shape, num_heads))));
+    for (name, level) in [("", Level::Baseline), ("subgroup-", Level::Subgroup)] {
+        all.extend(types.map(|(part, shape)| {
+            let variant = paged_decode::variant(&shape, num_heads, level);
+            NamedVariant::new(&format!("{name}{part}"), level, variant)
+        }));
+    }
     all.extend(types.map(|(part, shape)| {
         let variant = paged_prefill::variant(&shape, num_heads, KeyLoads::Broadcast);
         NamedVariant::new(&format!("broadcast-{part}"), Level::Subgroup, variant)

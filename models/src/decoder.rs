@@ -59,8 +59,7 @@ struct Pipelines {
     embed: Arc<Pipeline>,
     norm: Arc<Pipeline>,
     norm_gather: Arc<Pipeline>,
-    rope: Arc<Pipeline>,
-    cache_write: Arc<Pipeline>,
+    rope_append: Arc<Pipeline>,
     copy_blocks: Arc<Pipeline>,
     decode: Arc<Pipeline>,
     reduce: Arc<Pipeline>,
@@ -78,6 +77,8 @@ struct Activations {
     normed: Buf<f32>,
     /// Queries, keys, values, `[max_rows, (num_heads + 2 * num_kv_heads) * head_dim]`.
     qkv: Buf<f32>,
+    /// Rotated queries, `[max_rows, num_heads * head_dim]`.
+    q: Buf<f32>,
     /// Attention output, `[max_rows, num_heads * head_dim]`.
     attended: Buf<f32>,
     /// `[max_rows, num_heads]`
@@ -98,6 +99,9 @@ const HEAD_ROWS: usize = 64;
 
 /// Multiply-adds after which a submission ends: a few milliseconds on a large GPU, well under a second on a small one.
 const CUT: u64 = 50_000_000_000;
+
+/// Layers after which a submission ends all the same, so that the device works while the host encodes the rest.
+const CUT_LAYERS: usize = 5;
 
 impl Activations {
     /// Makes room for the partitions of the step's decode rows; they grow with the contexts.
@@ -155,7 +159,7 @@ impl Decoder {
         for index in 0..self.layers.len() {
             self.layer(&mut pass, index, &plan)?;
             since_cut += cost;
-            if since_cut > CUT {
+            if since_cut > CUT || (index + 1).is_multiple_of(CUT_LAYERS) {
                 pass.cut();
                 since_cut = 0;
             }
@@ -191,7 +195,7 @@ impl Decoder {
         Ok(())
     }
 
-    fn embed(&mut self, pass: &mut Pass, rows: u32) {
+    fn embed(&self, pass: &mut Pass, rows: u32) {
         let blocks = self.embedding.blocks();
         for shard in self.embedding.shards() {
             let params = embed::EmbedParams { rows, first: shard.first, cols: shard.cols, blocks };
@@ -216,7 +220,7 @@ impl Decoder {
     }
 
     /// Final norm, logits, and what is made of them.
-    fn finish(&mut self, mut pass: Pass, plan: &inputs::Plan) -> Result<StepOutput, ModelError> {
+    fn finish(&self, mut pass: Pass, plan: &inputs::Plan) -> Result<StepOutput, ModelError> {
         let vocab = self.config.vocab_size as usize;
         let mut output = StepOutput::default();
         // Scored rows come first, in portions whose logits fit in the buffer.
@@ -250,7 +254,7 @@ impl Decoder {
     }
 
     /// Logits of `rows` rows of the gather list, from `start` on.
-    fn logits(&mut self, pass: &mut Pass, start: usize, rows: usize) -> Result<(), ModelError> {
+    fn logits(&self, pass: &mut Pass, start: usize, rows: usize) -> Result<(), ModelError> {
         let rows = u32::try_from(rows).expect("at most max_rows");
         let width = self.config.hidden_size;
         let first = u32::try_from(start).expect("at most max_rows");
@@ -269,8 +273,9 @@ impl Decoder {
             y_stride: self.config.vocab_size,
             y_offset: 0,
             epilogue: Epilogue::Store,
+            norm: None,
         };
-        self.head.as_ref().unwrap_or(&self.embedding).multiply(&mut self.kernels, pass, &product)
+        self.head.as_ref().unwrap_or(&self.embedding).multiply(&self.kernels, pass, &product)
     }
 
     fn score(&self, pass: &mut Pass, start: usize, rows: usize) {

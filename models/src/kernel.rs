@@ -6,6 +6,7 @@ pub mod log_prob;
 pub mod matmul;
 pub mod rms_norm;
 pub mod rope;
+pub mod rope_append;
 pub mod sample;
 
 use attn_kernels::source::Modules;
@@ -35,6 +36,7 @@ pub const MODULES: Modules = modules![
     "weights_q6k",
     "weights_q8",
     "x_broadcast",
+    "x_normed",
     "x_uniform",
 ];
 
@@ -47,6 +49,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &matmul::KERNEL,
         &rms_norm::KERNEL,
         &rope::KERNEL,
+        &rope_append::KERNEL,
         &sample::KERNEL,
     ]
 }

@@ -1,9 +1,11 @@
 //! Weight matrices on the device.
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
+use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
+use smallvec::{SmallVec, smallvec};
 
 use crate::kernel::matmul::{self, Epilogue, MatmulParams, Tiling};
 use crate::pack::{BLOCK, Format, Packed};
@@ -38,6 +40,8 @@ pub(crate) struct Product<'a> {
     /// First column of y.
     pub(crate) y_offset: u32,
     pub(crate) epilogue: Epilogue,
+    /// Weight and epsilon of an RMS norm on the way in, where [`Matrix::norms`] says that it can be.
+    pub(crate) norm: Option<(&'a Buf<f32>, f32)>,
 }
 
 impl Matrix {
@@ -115,12 +119,13 @@ impl Matrix {
     /// Records `y = x W`, or what the epilogue makes of it.
     pub(crate) fn multiply(
         &self,
-        kernels: &mut Kernels,
+        kernels: &Kernels,
         pass: &mut Pass,
         product: &Product<'_>,
     ) -> Result<(), ModelError> {
         let tiling = kernels.tiling(product.rows, self.parts, self.blocks);
-        let pipeline = kernels.matmul(self.format, product.epilogue, tiling, self.blocks)?;
+        let key = (self.format, product.epilogue, tiling, self.blocks, product.norm.is_some());
+        let pipeline = kernels.matmul(key)?;
         for shard in &self.shards {
             let params = MatmulParams {
                 rows: product.rows,
@@ -129,14 +134,20 @@ impl Matrix {
                 x_stride: self.blocks * 8,
                 y_stride: product.y_stride,
                 y_offset: product.y_offset + shard.first,
+                eps: product.norm.map_or(0.0, |(_, eps)| eps),
                 pad0: 0,
-                pad1: 0,
             };
-            let bindings =
-                [product.x.into(), (&shard.quants).into(), (&shard.scales).into(), product.y.into()];
+            let mut bindings: SmallVec<[Bind; 5]> =
+                smallvec![product.x.into(), (&shard.quants).into(), (&shard.scales).into(), product.y.into()];
+            bindings.extend(product.norm.map(|(weight, _)| weight.into()));
             pass.dispatch(&pipeline, &params, &bindings, matmul::grid(tiling, product.rows, shard.cols));
         }
         Ok(())
+    }
+
+    /// Whether a product of `rows` rows can norm them on the way in.
+    pub(crate) fn norms(&self, kernels: &Kernels, rows: u32) -> bool {
+        kernels.tiling(rows, self.parts, self.blocks).norms()
     }
 }
 
@@ -171,12 +182,12 @@ fn u32_of(n: usize) -> u32 {
 #[derive(Debug)]
 pub(crate) struct Kernels {
     gpu: Arc<Gpu>,
-    matmuls: Vec<((Format, Epilogue, Tiling, u32), Arc<Pipeline>)>,
+    matmuls: RefCell<Vec<(MatmulKey, Arc<Pipeline>)>>,
 }
 
 impl Kernels {
     pub(crate) fn new(gpu: &Arc<Gpu>) -> Self {
-        Self { gpu: Arc::clone(gpu), matmuls: Vec::new() }
+        Self { gpu: Arc::clone(gpu), matmuls: RefCell::default() }
     }
 
     fn tiling(&self, rows: u32, parts: u32, blocks: u32) -> Tiling {
@@ -187,23 +198,21 @@ impl Kernels {
         }
     }
 
-    fn matmul(
-        &mut self,
-        format: Format,
-        epilogue: Epilogue,
-        tiling: Tiling,
-        blocks: u32,
-    ) -> Result<Arc<Pipeline>, ModelError> {
-        let key = (format, epilogue, tiling, blocks);
-        if let Some((_, pipeline)) = self.matmuls.iter().find(|(k, _)| *k == key) {
+    fn matmul(&self, key: MatmulKey) -> Result<Arc<Pipeline>, ModelError> {
+        if let Some((_, pipeline)) = self.matmuls.borrow().iter().find(|(k, _)| *k == key) {
             return Ok(Arc::clone(pipeline));
         }
-        let variant = matmul::variant(format.module(), epilogue, tiling, blocks);
+        let (format, epilogue, tiling, blocks, normed) = key;
+        let norm = normed.then(|| self.gpu.level());
+        let variant = matmul::variant(format.module(), epilogue, tiling, blocks, norm);
         let pipeline = self.gpu.pipeline(&variant)?;
-        self.matmuls.push((key, Arc::clone(&pipeline)));
+        self.matmuls.borrow_mut().push((key, Arc::clone(&pipeline)));
         Ok(pipeline)
     }
 }
+
+/// Format, epilogue, tiling, blocks along k, norm in front.
+type MatmulKey = (Format, Epilogue, Tiling, u32, bool);
 
 /// Whether eight lanes may load for each other: software drivers with subgroups of at least eight.
 pub(crate) fn broadcasts(gpu: &Gpu) -> bool {

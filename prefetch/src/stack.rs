@@ -7,10 +7,11 @@ use kvblock::BlockHash;
 use crate::counters::Counters;
 use crate::tier::{BlockLayout, Stored, Tier, TierError, TierKind};
 
-/// Tiers of falling speed that act as one: reads come from the fastest tier that has the block, writes go to all.
+/// Tiers of falling speed that act as one: reads come from the fastest tier that has the block, writes go to
+/// all.
 ///
-/// A tier that fails a read is counted and the next one is asked, so that a corrupt or unreachable copy costs time
-/// but never a wrong answer; the error comes back only when no tier can serve the block.
+/// A tier that fails a read is counted and the next one is asked, so that a corrupt or unreachable copy costs
+/// time but never a wrong answer; the error comes back only when no tier can serve the block.
 pub struct TierStack {
     tiers: Vec<Arc<dyn Tier>>,
     layout: BlockLayout,

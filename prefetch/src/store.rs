@@ -176,8 +176,8 @@ struct Queue {
 
 /// Loads and dumps blocks on background streams over a [`TierStack`].
 ///
-/// Dumps may come shard by shard, layer after layer for instance. A block is written to the tiers, and found by
-/// lookups, only when its last shard has come; [`Store::discard`] drops one that will not be completed.
+/// Dumps may come shard by shard, layer after layer for instance. A block is written to the tiers, and found
+/// by lookups, only when its last shard has come; [`Store::discard`] drops one that will not be completed.
 pub struct Store {
     shared: Arc<Shared>,
     streams: Vec<JoinHandle<()>>,
@@ -213,15 +213,15 @@ impl Store {
         blocks.iter().map(|&block| self.shared.tiers.lookup(block).is_some()).collect()
     }
 
-    /// The last block of the leading run of hits, or `None` when the first block misses. Asks for no block after the
-    /// first miss.
+    /// The last block of the leading run of hits, or `None` when the first block misses. Asks for no block
+    /// after the first miss.
     #[must_use]
     pub fn lookup_on_prefix(&self, blocks: &[BlockHash]) -> Option<usize> {
         blocks.iter().take_while(|block| self.shared.tiers.lookup(**block).is_some()).count().checked_sub(1)
     }
 
-    /// Copies blocks into the fastest tiers in the background. Nobody waits for it: failures are counted by tier, and
-    /// what finds no place in the queue is left out. Returns how many blocks were queued.
+    /// Copies blocks into the fastest tiers in the background. Nobody waits for it: failures are counted by
+    /// tier, and what finds no place in the queue is left out. Returns how many blocks were queued.
     pub fn prefetch(&self, blocks: &[BlockHash]) -> usize {
         let mut queue = lock(&self.shared.queue);
         let room = self.shared.config.waiting_depth.saturating_sub(queue.jobs.len());
@@ -232,7 +232,8 @@ impl Store {
         accepted.len()
     }
 
-    /// Loads one shard of each block into the buffer beside it; [`Self::wait`] gives the buffers back, filled.
+    /// Loads one shard of each block into the buffer beside it; [`Self::wait`] gives the buffers back,
+    /// filled.
     ///
     /// # Errors
     /// [`StoreError::QueueFull`], or [`StoreError::Layout`] for a buffer of the wrong size.
@@ -244,8 +245,8 @@ impl Store {
         self.enqueue(blocks.into_iter().map(|(key, buffer)| (key, Work::Load { shard, buffer })).collect())
     }
 
-    /// Saves one shard of each block. The task ends well when the shard was taken, and for the last shard of a block
-    /// when the block was written.
+    /// Saves one shard of each block. The task ends well when the shard was taken, and for the last shard of
+    /// a block when the block was written.
     ///
     /// # Errors
     /// [`StoreError::QueueFull`], [`StoreError::TooManyPartial`], or [`StoreError::Layout`].
@@ -276,11 +277,12 @@ impl Store {
         blocks.iter().for_each(|block| drop(partial.remove(block)));
     }
 
-    /// Waits for a task, and returns the buffers of a load in the order of its blocks (empty ones for a dump).
+    /// Waits for a task, and returns the buffers of a load in the order of its blocks (empty ones for a
+    /// dump).
     ///
     /// # Errors
-    /// [`StoreError::Block`] when any block failed; the others were moved all the same. [`StoreError::Timeout`] after
-    /// the configured time.
+    /// [`StoreError::Block`] when any block failed; the others were moved all the same.
+    /// [`StoreError::Timeout`] after the configured time.
     pub fn wait(&self, task: Task) -> Result<Vec<Vec<u8>>, StoreError> {
         let begin = Instant::now();
         let timeout = self.shared.config.timeout;

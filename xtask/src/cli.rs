@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use sparse_select::Spec;
 
 mod values;
 
@@ -64,8 +65,8 @@ pub struct EngineArgs {
     pub model: Option<PathBuf>,
 
     /// Sparse-attention policy: NAME or NAME:key=value,key=value; without it attention is full
-    #[arg(long, value_name = "SPEC", value_parser = values::spec)]
-    pub sparse: Option<String>,
+    #[arg(long, value_name = "SPEC", value_parser = values::policy)]
+    pub sparse: Option<Spec>,
 
     /// Element type of the KV cache
     #[arg(long, value_name = "TYPE", default_value = "f16")]
@@ -226,8 +227,8 @@ pub struct ScoreArgs {
 #[derive(Debug, Clone, Args)]
 pub struct SelectArgs {
     /// Sparse-attention policy: NAME or NAME:key=value,key=value
-    #[arg(long, value_name = "SPEC", value_parser = values::spec)]
-    pub sparse: String,
+    #[arg(long, value_name = "SPEC", value_parser = values::policy)]
+    pub sparse: Spec,
 
     /// File with q, f32 [heads, q_len, head_dim], and k, f32 [kv_heads, k_len, head_dim]
     #[arg(long, value_name = "FILE.safetensors")]

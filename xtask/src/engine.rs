@@ -90,7 +90,7 @@ impl Engine {
     /// # Errors
     /// No device, no memory, or a model that the decoder does not run.
     pub fn open(args: &EngineArgs, model: &Model, sequences: u32, needed_tokens: u64) -> Result<Self> {
-        if let Some(spec) = args.sparse.as_deref().filter(|spec| *spec != "full") {
+        if let Some(spec) = args.sparse.as_ref().filter(|spec| spec.name != "full") {
             bail!("--sparse {spec}: the engine attends densely; `full` is the only policy it runs");
         }
         if let Some(spec) = &args.kv_tiers {

@@ -13,7 +13,13 @@ pub mod interrupt;
 pub mod model;
 pub mod report;
 pub mod score;
+pub mod select;
 pub mod setup;
 pub mod test;
 pub mod text;
 pub mod tree;
+
+/// The README's example, run as a documentation test.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct Readme;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use xtask::cli::{Cli, Command};
-use xtask::{bench, ci, doctor, generate, score, test};
+use xtask::{bench, ci, doctor, generate, score, select, test};
 
 fn main() -> ExitCode {
     match run(Cli::read().command) {
@@ -18,12 +18,13 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Test(args) => test::run(&args),
-        Command::Bench(args) => bench::run(&args),
-        Command::Ci => ci::run(),
-        Command::Doctor(args) => doctor::run(&args),
         Command::Generate(args) => generate::run(&args),
         Command::Score(args) => score::run(&args),
-        other => bail!("this tree cannot do this yet: {other:?}"),
+        Command::Select(args) => select::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Test(args) => test::run(&args),
+        Command::Ci => ci::run(),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Kernels(_) => bail!("this tree cannot list its kernels yet"),
     }
 }

@@ -88,7 +88,7 @@ impl Decode {
         ];
         let count = u32::try_from(rows.len()).unwrap();
         let grid = paged_decode::grid(shape, self.num_heads, count, max_partitions);
-        let variant = paged_decode::variant(shape, self.num_heads);
+        let variant = paged_decode::variant(shape, self.num_heads, gpu.level());
         dispatch(gpu, &mut pass, &variant, &self.params(max_partitions), &bindings, grid);
         if max_partitions > 1 {
             let params = PagedReduceParams { num_heads: self.num_heads, max_partitions, pad0: 0, pad1: 0 };

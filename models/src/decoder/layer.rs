@@ -1,7 +1,6 @@
 //! One transformer layer.
 
 use attn_kernels::gpu::{Buf, Pass};
-use attn_kernels::kernel::cache_write::{self, CacheWriteParams};
 use attn_kernels::kernel::paged_decode::{self, PagedDecodeParams};
 use attn_kernels::kernel::paged_prefill::{self, PagedPrefillParams};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
@@ -10,7 +9,8 @@ use super::Decoder;
 use super::inputs::Plan;
 use crate::ModelError;
 use crate::kernel::matmul::Epilogue;
-use crate::kernel::{rms_norm, rope};
+use crate::kernel::rms_norm::{self, RmsNormParams};
+use crate::kernel::rope_append::{self, RopeAppendParams};
 use crate::matrix::{Matrix, Product};
 
 /// Weights of one layer.
@@ -27,44 +27,46 @@ pub(super) struct Layer {
 
 impl Decoder {
     /// Records layer `index` over all rows of the step.
-    pub(super) fn layer(&mut self, pass: &mut Pass, index: usize, plan: &Plan) -> Result<(), ModelError> {
+    pub(super) fn layer(&self, pass: &mut Pass, index: usize, plan: &Plan) -> Result<(), ModelError> {
         let layer = &self.layers[index];
         let a = &self.activations;
         let (rows, hidden) = (plan.rows, self.config.hidden_size);
         let stride = self.qkv_stride();
 
-        self.norm(pass, &layer.attn_norm, rows);
+        let inside = layer.qkv.iter().all(|(matrix, _)| matrix.norms(&self.kernels, rows));
+        let (x, norm) = self.normed(pass, &layer.attn_norm, rows, inside);
         for (matrix, y_offset) in &layer.qkv {
             let product = Product {
-                x: &a.normed,
+                x,
                 rows,
                 y: &a.qkv,
                 y_stride: stride,
                 y_offset: *y_offset,
                 epilogue: Epilogue::Store,
+                norm,
             };
-            matrix.multiply(&mut self.kernels, pass, &product)?;
+            matrix.multiply(&self.kernels, pass, &product)?;
         }
-        self.rope(pass, rows);
-        self.write_cache(pass, index, rows);
+        self.rope_append(pass, index, rows);
         self.attend_decode(pass, index, plan);
         self.attend_prefill(pass, index, plan);
 
-        let layer = &self.layers[index];
-        let a = &self.activations;
-        let add = |x, y| Product { x, rows, y, y_stride: hidden, y_offset: 0, epilogue: Epilogue::Add };
-        layer.o.multiply(&mut self.kernels, pass, &add(&a.attended, &a.hidden))?;
-        self.norm(pass, &layer.mlp_norm, rows);
+        let add =
+            |x, y| Product { x, rows, y, y_stride: hidden, y_offset: 0, epilogue: Epilogue::Add, norm: None };
+        layer.o.multiply(&self.kernels, pass, &add(&a.attended, &a.hidden))?;
+        let inside = layer.gate_up.norms(&self.kernels, rows);
+        let (x, norm) = self.normed(pass, &layer.mlp_norm, rows, inside);
         let inner = Product {
-            x: &a.normed,
+            x,
             rows,
             y: &a.inner,
             y_stride: self.config.intermediate_size,
             y_offset: 0,
             epilogue: Epilogue::SiluMul,
+            norm,
         };
-        layer.gate_up.multiply(&mut self.kernels, pass, &inner)?;
-        layer.down.multiply(&mut self.kernels, pass, &add(&a.inner, &a.hidden))
+        layer.gate_up.multiply(&self.kernels, pass, &inner)?;
+        layer.down.multiply(&self.kernels, pass, &add(&a.inner, &a.hidden))
     }
 
     /// f32 of one row of queries, keys and values.
@@ -72,42 +74,44 @@ impl Decoder {
         (self.config.num_heads + 2 * self.config.num_kv_heads) * self.config.head_dim
     }
 
-    fn norm(&self, pass: &mut Pass, weight: &Buf<f32>, rows: u32) {
-        let a = &self.activations;
-        let params = rms_norm::RmsNormParams {
-            rows,
-            width: self.config.hidden_size,
-            eps: self.config.rms_norm_eps,
-            first: 0,
-        };
+    /// What a projection of the normed residual stream reads: the stream itself and the norm, where the matmul norms
+    /// on the way in (few rows), else rows normed here.
+    fn normed<'a>(
+        &'a self,
+        pass: &mut Pass,
+        weight: &'a Buf<f32>,
+        rows: u32,
+        inside: bool,
+    ) -> (&'a Buf<f32>, Option<(&'a Buf<f32>, f32)>) {
+        let (a, c) = (&self.activations, &self.config);
+        if inside {
+            return (&a.hidden, Some((weight, c.rms_norm_eps)));
+        }
+        let params = RmsNormParams { rows, width: c.hidden_size, eps: c.rms_norm_eps, first: 0 };
         let bindings = [(&a.hidden).into(), (&self.inputs.gather).into(), weight.into(), (&a.normed).into()];
         pass.dispatch(&self.pipelines.norm, &params, &bindings, rms_norm::grid(rows));
+        (&a.normed, None)
     }
 
-    fn rope(&self, pass: &mut Pass, rows: u32) {
-        let pairs = self.config.rope.rotary_dims / 2;
-        let heads = self.config.num_heads + self.config.num_kv_heads;
-        let params = rope::RopeParams { rows, heads, stride: self.qkv_stride(), pairs };
-        let bindings = [(&self.inputs.cs).into(), (&self.activations.qkv).into()];
-        pass.dispatch(&self.pipelines.rope, &params, &bindings, rope::grid(rows, heads, pairs));
-    }
-
-    fn write_cache(&self, pass: &mut Pass, index: usize, rows: u32) {
+    fn rope_append(&self, pass: &mut Pass, index: usize, rows: u32) {
         let c = &self.config;
-        let params = CacheWriteParams {
+        let params = RopeAppendParams {
             rows,
+            num_heads: c.num_heads,
             num_kv_heads: c.num_kv_heads,
-            row_stride: self.qkv_stride(),
-            k_start: c.num_heads * c.head_dim,
-            v_start: (c.num_heads + c.num_kv_heads) * c.head_dim,
-            pad0: 0,
-            pad1: 0,
-            pad2: 0,
+            pairs: c.rope.rotary_dims / 2,
         };
         let (k, v) = self.kv.layer(index);
-        let bindings = [(&self.activations.qkv).into(), (&self.inputs.slots).into(), k.into(), v.into()];
-        let grid = cache_write::grid(self.kv.shape(), rows);
-        pass.dispatch(&self.pipelines.cache_write, &params, &bindings, grid);
+        let bindings = [
+            (&self.activations.qkv).into(),
+            (&self.inputs.slots).into(),
+            k.into(),
+            v.into(),
+            (&self.inputs.cs).into(),
+            (&self.activations.q).into(),
+        ];
+        let grid = rope_append::grid(self.kv.shape(), c.num_heads, rows);
+        pass.dispatch(&self.pipelines.rope_append, &params, &bindings, grid);
     }
 
     fn attend_decode(&self, pass: &mut Pass, index: usize, plan: &Plan) {
@@ -119,7 +123,7 @@ impl Decoder {
         let params = PagedDecodeParams {
             num_heads: c.num_heads,
             num_kv_heads: c.num_kv_heads,
-            q_stride: self.qkv_stride(),
+            q_stride: c.num_heads * c.head_dim,
             max_partitions: plan.max_partitions,
             scale: scale(c.head_dim),
             neg_inf: f32::NEG_INFINITY,
@@ -129,7 +133,7 @@ impl Decoder {
         let (k, v) = self.kv.layer(index);
         let out = if plan.max_partitions == 1 { &a.attended } else { &a.partial };
         let bindings = [
-            (&a.qkv).into(),
+            (&a.q).into(),
             k.into(),
             v.into(),
             (&self.inputs.tables).into(),
@@ -163,7 +167,7 @@ impl Decoder {
         let params = PagedPrefillParams {
             num_heads: c.num_heads,
             num_kv_heads: c.num_kv_heads,
-            q_stride: self.qkv_stride(),
+            q_stride: c.num_heads * c.head_dim,
             pad0: 0,
             scale: scale(c.head_dim),
             neg_inf: f32::NEG_INFINITY,
@@ -172,7 +176,7 @@ impl Decoder {
         };
         let (k, v) = self.kv.layer(index);
         let bindings = [
-            (&a.qkv).into(),
+            (&a.q).into(),
             k.into(),
             v.into(),
             (&self.inputs.tables).into(),

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu};
-use attn_kernels::kernel::{KvShape, cache_write, copy_blocks, paged_decode, paged_prefill, paged_reduce};
+use attn_kernels::kernel::{KvShape, copy_blocks, paged_decode, paged_prefill, paged_reduce};
 
 use super::inputs::Inputs;
 use super::layer::Layer;
 use super::{Activations, Decoder, DecoderOptions, HEAD_ROWS, Pipelines};
-use crate::kernel::{embed, log_prob, rms_norm, rope, sample};
+use crate::kernel::{embed, log_prob, matmul, rms_norm, rope_append, sample};
 use crate::matrix::{Kernels, Matrix, broadcasts};
 use crate::pack::Format;
 use crate::{DecoderConfig, KvPool, ModelError, Role, Tensor, WeightSource};
@@ -152,14 +152,15 @@ fn pipelines(
     embedding: Format,
     key_loads: paged_prefill::KeyLoads,
 ) -> Result<Pipelines, ModelError> {
+    // Lanes of a software driver run one after the other.
+    let lanes = if gpu.is_cpu() { 64 } else { matmul::NORM_LANES };
     Ok(Pipelines {
         embed: gpu.pipeline(&embed::variant(embedding.module()))?,
-        norm: gpu.pipeline(&rms_norm::variant(false))?,
-        norm_gather: gpu.pipeline(&rms_norm::variant(true))?,
-        rope: gpu.pipeline(&rope::variant(config.head_dim, config.rope.interleaved))?,
-        cache_write: gpu.pipeline(&cache_write::variant(shape))?,
+        norm: gpu.pipeline(&rms_norm::variant(false, lanes, gpu.level()))?,
+        norm_gather: gpu.pipeline(&rms_norm::variant(true, lanes, gpu.level()))?,
+        rope_append: gpu.pipeline(&rope_append::variant(shape, config.rope.interleaved))?,
         copy_blocks: gpu.pipeline(&copy_blocks::variant())?,
-        decode: gpu.pipeline(&paged_decode::variant(shape, config.num_heads))?,
+        decode: gpu.pipeline(&paged_decode::variant(shape, config.num_heads, gpu.level()))?,
         reduce: gpu.pipeline(&paged_reduce::variant(shape))?,
         prefill: gpu.pipeline(&paged_prefill::variant(shape, config.num_heads, key_loads))?,
         log_prob: gpu.pipeline(&log_prob::variant())?,
@@ -181,6 +182,7 @@ fn activations(
         hidden: gpu.buffer("hidden", rows * c.hidden_size as usize)?,
         normed: gpu.buffer("normed", rows.max(logits) * c.hidden_size as usize)?,
         qkv: gpu.buffer("qkv", rows * (heads + 2 * kv) * dim)?,
+        q: gpu.buffer("q", rows * heads * dim)?,
         attended: gpu.buffer("attended", rows * heads * dim)?,
         lse: gpu.buffer("lse", rows * heads)?,
         inner: gpu.buffer("inner", rows * c.intermediate_size as usize)?,
