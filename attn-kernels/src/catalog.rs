@@ -64,7 +64,7 @@ impl NamedVariant {
 /// One variant of every kernel for each choice of modules (numbers differ from model to model), by name.
 #[must_use]
 pub fn variants() -> Vec<NamedVariant> {
-    use kernel::{cache_write, lse_merge, paged_decode, paged_prefill, paged_reduce};
+    use kernel::{cache_write, copy_blocks, lse_merge, paged_decode, paged_prefill, paged_reduce};
     let num_heads = 32;
     let shape = |dtype| KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype };
     let types = [("f16", shape(KvDtype::F16)), ("f32", shape(KvDtype::F32))];
@@ -72,6 +72,7 @@ pub fn variants() -> Vec<NamedVariant> {
 
     let mut all = Vec::new();
     all.extend(types.map(|(part, shape)| baseline(part, cache_write::variant(&shape))));
+    all.push(baseline("", copy_blocks::variant()));
     all.push(baseline("", lse_merge::variant(128)));
     for (name, level) in [("", Level::Baseline), ("subgroup-", Level::Subgroup)] {
         all.extend(types.map(|(part, shape)| {

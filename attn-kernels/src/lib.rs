@@ -7,6 +7,8 @@ pub mod cpu;
 pub mod gpu;
 pub mod kernel;
 mod level;
+#[cfg(feature = "reflect")]
+pub mod reflect;
 pub mod source;
 mod variant;
 

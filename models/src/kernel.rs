@@ -9,8 +9,11 @@ pub mod rope;
 pub mod rope_append;
 pub mod sample;
 
-use attn_kernels::Kernel;
 use attn_kernels::source::Modules;
+use attn_kernels::{Kernel, Level, NamedVariant};
+
+use crate::pack::Format;
+use matmul::{Epilogue, Tiling};
 
 macro_rules! modules {
     ($($name:literal),* $(,)?) => {
@@ -49,4 +52,46 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &rope_append::KERNEL,
         &sample::KERNEL,
     ]
+}
+
+/// Codings that have a module of their own.
+const FORMATS: [Format; 9] = [
+    Format::F32,
+    Format::F16,
+    Format::Bf16,
+    Format::Q4,
+    Format::Q8,
+    Format::Q4K,
+    Format::Q5K,
+    Format::Q6K,
+    Format::Mxfp4,
+];
+
+/// One variant of every kernel for each choice of modules (numbers differ from model to model), by name.
+#[must_use]
+pub fn variants() -> Vec<NamedVariant> {
+    let baseline = |part: &str, variant| NamedVariant::new(part, Level::Baseline, variant);
+    // "weights_q4" is q4.
+    let short = |format: Format| format.module().trim_start_matches("weights_");
+    let blocks = 64;
+    let sliced = |parts| Tiling::for_gpu(1, parts, blocks);
+    let matmul =
+        |format: Format, epilogue, tiling| matmul::variant(format.module(), epilogue, tiling, blocks);
+
+    let mut all = Vec::new();
+    all.extend(FORMATS.map(|format| baseline(short(format), embed::variant(format.module()))));
+    all.push(baseline("", log_prob::variant()));
+    all.extend(FORMATS.map(|format| baseline(short(format), matmul(format, Epilogue::Store, sliced(1)))));
+    all.push(baseline("q4-add", matmul(Format::Q4, Epilogue::Add, sliced(1))));
+    all.push(baseline("q4-silu_mul", matmul(Format::Q4, Epilogue::SiluMul, sliced(2))));
+    all.push(baseline("q4-tall", matmul(Format::Q4, Epilogue::Store, Tiling::for_gpu(256, 1, blocks))));
+    let broadcast = matmul(Format::Q4, Epilogue::Store, Tiling::for_cpu(256, 1, true));
+    all.push(NamedVariant::new("q4-broadcast", Level::Subgroup, broadcast));
+    all.push(baseline("", rms_norm::variant(false)));
+    all.push(baseline("gather", rms_norm::variant(true)));
+    all.push(baseline("halves", rope::variant(128, false)));
+    all.push(baseline("interleaved", rope::variant(128, true)));
+    all.push(baseline("", sample::variant()));
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    all
 }

@@ -152,11 +152,19 @@ fn a_chunk_is_part_of_the_whole() {
     }
 }
 
+/// Shapes of which a software driver compiles a lane in a few seconds.
+fn small_shapes() -> impl Strategy<Value = (KvShape, u32)> {
+    shapes().prop_map(|(shape, num_heads)| {
+        let heads = paged_prefill::heads_a_lane(&shape, num_heads, KeyLoads::Broadcast);
+        (KvShape { head_dim: shape.head_dim.min(128 / heads / 8 * 8), ..shape }, num_heads)
+    })
+}
+
 proptest! {
-    #![proptest_config(cases(6))]
+    #![proptest_config(cases(4))]
     #[test]
     fn attends_as_the_reference_does(
-        (shape, num_heads) in shapes(),
+        (shape, num_heads) in small_shapes(),
         chunks in prop::collection::vec((0u32..80, 1u32..80), 1..4),
         tile_rows in 1u32..=64,
         gap in 0u32..9,
