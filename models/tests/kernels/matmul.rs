@@ -29,7 +29,8 @@ struct Product {
 impl Product {
     fn new(dtype: Dtype, epilogue: Epilogue, [rows, cols, blocks]: [u32; 3], gap: u32, seed: u64) -> Self {
         let (x_stride, y_stride) = (blocks * 8 + gap, cols + 2 * gap);
-        let params = MatmulParams { rows, cols, blocks, x_stride, y_stride, y_offset: gap, pad0: 0, pad1: 0 };
+        let params =
+            MatmulParams { rows, cols, blocks, x_stride, y_stride, y_offset: gap, eps: 0.0, pad0: 0 };
         let parts = if epilogue == Epilogue::SiluMul { 2 } else { 1 };
         let part = |i: u64| tensors::random(dtype, cols as usize, blocks as usize * BLOCK, seed ^ (i << 8));
         Self {
@@ -78,7 +79,7 @@ impl Product {
         let y = gpu.upload("y", &self.y[row(self.params.y_stride)]).unwrap();
         let bindings = [(&x).into(), (&wq).into(), (&ws).into(), (&y).into()];
         let variant =
-            matmul::variant(Format::from(dtype).module(), self.epilogue, tiling, self.params.blocks);
+            matmul::variant(Format::from(dtype).module(), self.epilogue, tiling, self.params.blocks, None);
         let params = MatmulParams { rows, ..self.params };
         let mut pass = Pass::new("matmul");
         dispatch(gpu, &mut pass, &variant, &params, &bindings, matmul::grid(tiling, rows, self.params.cols));
