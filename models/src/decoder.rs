@@ -52,6 +52,8 @@ pub struct Decoder {
     activations: Activations,
     inputs: Inputs,
     key_loads: KeyLoads,
+    /// Whether rows of prefills are attended one by one, by the decode kernel.
+    by_rows: bool,
 }
 
 #[derive(Debug)]
@@ -160,7 +162,7 @@ impl Decoder {
     /// # Panics
     /// When there are more rows or samples than the decoder was built for, or a table is too short.
     pub fn step(&mut self, slices: &[Slice<'_>], samples: &[Sample]) -> Result<StepOutput, ModelError> {
-        let plan = inputs::plan(&self.config, &self.options, slices, samples)?;
+        let plan = inputs::plan(&self.config, &self.options, slices, samples, self.by_rows)?;
         self.inputs.write(&self.gpu, &plan)?;
         self.activations.fit_partials(&self.gpu, &self.config, &plan)?;
         let mut pass = Pass::new("step");

@@ -45,12 +45,13 @@ pub(super) struct Plan {
     pub(super) specs: Vec<Spec>,
 }
 
-/// Lays `slices` out.
+/// Lays `slices` out; `by_rows` sends the rows of prefills through the decode kernel too.
 pub(super) fn plan(
     config: &DecoderConfig,
     options: &DecoderOptions,
     slices: &[Slice<'_>],
     samples: &[Sample],
+    by_rows: bool,
 ) -> Result<Plan, ModelError> {
     let mut plan = Plan { logits_from: usize::MAX, ..Plan::default() };
     let turns = config.rope.inv_freq();
@@ -59,7 +60,7 @@ pub(super) fn plan(
     for slice in slices {
         let table = u32_of(plan.tables.len());
         plan.tables.extend(slice.table.iter().map(|b| b.get()));
-        push_rows(&mut plan, slice, table, options);
+        push_rows(&mut plan, slice, table, by_rows);
         for (position, id) in (slice.first..).zip(slice.tokens) {
             if *id >= config.vocab_size {
                 return Err(ModelError::Token { id: *id, position, vocab: config.vocab_size });
@@ -85,9 +86,9 @@ pub(super) fn plan(
 }
 
 /// Work items of attention.
-fn push_rows(plan: &mut Plan, slice: &Slice<'_>, table: u32, options: &DecoderOptions) {
+fn push_rows(plan: &mut Plan, slice: &Slice<'_>, table: u32, by_rows: bool) {
     let rows = u32_of(slice.tokens.len());
-    if slice.phase == Phase::Decode || options.reproducible {
+    if slice.phase == Phase::Decode || by_rows {
         for i in 0..rows {
             let len = slice.first + i + 1;
             plan.decode_rows.push([plan.rows + i, len, table, 0]);
