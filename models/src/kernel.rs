@@ -9,6 +9,7 @@ pub mod rope;
 pub mod rope_append;
 pub mod sample;
 
+use attn_kernels::kernel::{KvDtype, KvShape};
 use attn_kernels::source::Modules;
 use attn_kernels::{Kernel, Level, NamedVariant};
 
@@ -76,7 +77,7 @@ pub fn variants() -> Vec<NamedVariant> {
     let blocks = 64;
     let sliced = |parts| Tiling::for_gpu(1, parts, blocks);
     let matmul =
-        |format: Format, epilogue, tiling| matmul::variant(format.module(), epilogue, tiling, blocks);
+        |format: Format, epilogue, tiling| matmul::variant(format.module(), epilogue, tiling, blocks, None);
 
     let mut all = Vec::new();
     all.extend(FORMATS.map(|format| baseline(short(format), embed::variant(format.module()))));
@@ -87,8 +88,20 @@ pub fn variants() -> Vec<NamedVariant> {
     all.push(baseline("q4-tall", matmul(Format::Q4, Epilogue::Store, Tiling::for_gpu(256, 1, blocks))));
     let broadcast = matmul(Format::Q4, Epilogue::Store, Tiling::for_cpu(256, 1, true));
     all.push(NamedVariant::new("q4-broadcast", Level::Subgroup, broadcast));
-    all.push(baseline("", rms_norm::variant(false)));
-    all.push(baseline("gather", rms_norm::variant(true)));
+    for (name, level) in [("", Level::Baseline), ("-subgroup", Level::Subgroup)] {
+        let named = |part: &str, variant| NamedVariant::new(&format!("{part}{name}"), level, variant);
+        let module = Format::Q4.module();
+        all.push(named(
+            "q4-normed",
+            matmul::variant(module, Epilogue::Store, sliced(1), blocks, Some(level)),
+        ));
+        all.push(named("rows", rms_norm::variant(false, matmul::NORM_LANES, level)));
+        all.push(named("gather", rms_norm::variant(true, matmul::NORM_LANES, level)));
+    }
+    for (part, dtype) in [("f16", KvDtype::F16), ("f32", KvDtype::F32)] {
+        let shape = KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype };
+        all.push(baseline(part, rope_append::variant(&shape, false)));
+    }
     all.push(baseline("halves", rope::variant(128, false)));
     all.push(baseline("interleaved", rope::variant(128, true)));
     all.push(baseline("", sample::variant()));

@@ -2,7 +2,7 @@
 
 use attn_kernels::Access;
 use attn_kernels::reflect::{Binding, interface};
-use models::kernel::{catalog, embed, log_prob, matmul, rms_norm, rope, sample, variants};
+use models::kernel::{catalog, embed, log_prob, matmul, rms_norm, rope, rope_append, sample, variants};
 use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::path::Path;
@@ -26,13 +26,15 @@ fn layouts() -> Vec<Layout> {
     use matmul::MatmulParams;
     use rms_norm::RmsNormParams;
     use rope::RopeParams;
+    use rope_append::RopeAppendParams;
     use sample::SampleParams;
     vec![
         layout!(EmbedParams: rows first cols blocks),
         layout!(LogProbParams: rows vocab pad0 pad1),
-        layout!(MatmulParams: rows cols blocks x_stride y_stride y_offset pad0 pad1),
+        layout!(MatmulParams: rows cols blocks x_stride y_stride y_offset eps pad0),
         layout!(RmsNormParams: rows width eps first),
         layout!(RopeParams: rows heads stride pairs),
+        layout!(RopeAppendParams: rows num_heads num_kv_heads pairs),
         layout!(SampleParams: rows vocab neg_inf pad0),
     ]
 }
