@@ -190,6 +190,15 @@ fn groups_agree() {
 }
 
 #[test]
+fn a_draft_model_drops_its_block_at_every_new_length() {
+    let window = |window| AttentionKind::SlidingWindow { window };
+    let groups = vec![(AttentionKind::FULL, 4), (window(5), 4), (window(4), 4)];
+    // The last group shrinks the hit to 5 blocks. Behind them the draft model's block 5 is missing, so it
+    // gives up one more.
+    insta::assert_snapshot!(hit(&groups, &[1], 33, &[(1, 5), (2, 6), (2, 5)]), @"16 tokens #### / ...# / ...#");
+}
+
+#[test]
 fn a_cache_refuses_what_it_cannot_do() {
     let chunked = (AttentionKind::ChunkedLocal { chunk: 16 }, 4);
     let error = |groups: Groups, eagle: &[usize]| KvCache::new(&config(&groups, eagle)).unwrap_err();

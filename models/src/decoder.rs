@@ -31,7 +31,7 @@ pub struct DecoderOptions {
     pub max_rows: u32,
     /// Most samples of one step.
     pub max_seqs: u32,
-    /// One order of arithmetic for a row whatever its phase: decode rows go through the prefill kernel.
+    /// One order of arithmetic for a row whatever its phase: prefill rows go through the decode kernel, one by one.
     pub reproducible: bool,
 }
 
@@ -100,6 +100,9 @@ const HEAD_ROWS: usize = 64;
 /// Multiply-adds after which a submission ends: a few milliseconds on a large GPU, well under a second on a small one.
 const CUT: u64 = 50_000_000_000;
 
+/// Bytes of partitions of decode rows that exist at one time.
+const PARTIAL_BYTES: usize = 64 << 20;
+
 /// Layers after which a submission ends all the same, so that the device works while the host encodes the rest.
 const CUT_LAYERS: usize = 5;
 
@@ -111,7 +114,8 @@ impl Activations {
         config: &DecoderConfig,
         plan: &inputs::Plan,
     ) -> Result<(), ModelError> {
-        let rows = plan.decode_rows.len() * config.num_heads as usize * plan.max_partitions as usize;
+        let row = config.num_heads as usize * plan.max_partitions as usize;
+        let rows = row * plan.decode_rows.len().min(decode_portion(config, plan));
         if rows > self.stats.len() {
             let rows = rows.next_power_of_two();
             self.partial = gpu.buffer("partial", rows * config.head_dim as usize)?;
@@ -120,6 +124,13 @@ impl Activations {
         }
         Ok(())
     }
+}
+
+/// Decode rows of one dispatch, so that their partitions stay within a buffer; a multiple of 16, for the alignment of
+/// bindings.
+fn decode_portion(config: &DecoderConfig, plan: &inputs::Plan) -> usize {
+    let row = config.num_heads as usize * plan.max_partitions as usize * config.head_dim as usize * 4;
+    (PARTIAL_BYTES / row.max(1)).max(16) / 16 * 16
 }
 
 impl Decoder {

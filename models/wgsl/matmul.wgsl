@@ -76,13 +76,11 @@ fn block_sums(block: u32, first_col: u32, row0: u32, lane: u32) -> Sums {
     return out;
 }
 
-@compute @workgroup_size(COLS, SLICES)
-fn matmul(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(local_invocation_id) local: vec3<u32>,
-    lane: Lane,
-) {
-    let first_col = group.x * COLS * WIDE + local.x;
+@compute @workgroup_size(WG)
+fn matmul(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
+    let local_col = lane.index % COLS;
+    let slice = lane.index / COLS;
+    let first_col = group.x * COLS * WIDE + local_col;
     let row0 = group.y * ROWS;
     var acc: Sums;
     prepare(row0, lane);
@@ -94,19 +92,19 @@ fn matmul(
             }
         }
     } else {
-        for (var block = local.y; block < params.blocks; block += SLICES) {
+        for (var block = slice; block < params.blocks; block += SLICES) {
             let s = block_sums(block, first_col, row0, lane.index);
             for (var i = 0u; i < SUMS_A_LANE; i++) {
-                sums[(block * SUMS_A_LANE + i) * COLS + local.x] = s.v[i];
+                sums[(block * SUMS_A_LANE + i) * COLS + local_col] = s.v[i];
             }
         }
         workgroupBarrier();
-        if (local.y != 0u) {
+        if (slice != 0u) {
             return;
         }
         for (var block = 0u; block < params.blocks; block++) {
             for (var i = 0u; i < SUMS_A_LANE; i++) {
-                acc.v[i] += sums[(block * SUMS_A_LANE + i) * COLS + local.x];
+                acc.v[i] += sums[(block * SUMS_A_LANE + i) * COLS + local_col];
             }
         }
     }

@@ -212,6 +212,10 @@ impl Tier for CodedTier {
         self.inner.contains(key)
     }
 
+    fn contains_many(&self, keys: &[BlockHash]) -> Result<Vec<bool>, TierError> {
+        self.inner.contains_many(keys)
+    }
+
     fn read(&self, key: BlockHash, shard: u32, into: &mut [u8]) -> Result<(), TierError> {
         self.layout.check_shard(shard, into.len())?;
         let mut encoded = vec![0; self.inner.layout().shard_bytes()];

@@ -1,5 +1,9 @@
 //! The store: blocks saved and loaded in the background, shard by shard, visible once whole.
 
+mod task;
+
+pub use task::Task;
+
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -11,6 +15,7 @@ use rustc_hash::FxHashMap;
 use crate::engine::lock;
 use crate::stack::TierStack;
 use crate::tier::{BlockLayout, TierError, TierKind};
+use task::TaskShared;
 
 /// Limits of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +35,10 @@ impl StoreConfig {
     pub const UCM: Self =
         Self { streams: 8, waiting_depth: 1024, partial_max: 1024, timeout: Duration::from_secs(30) };
 }
+
+/// Blocks that a prefix lookup asks for at once: enough to hide round trips, few enough to waste little after
+/// a miss.
+const PREFIX_CHUNK: usize = 32;
 
 /// Why a store call failed.
 #[derive(thiserror::Error, Debug)]
@@ -86,53 +95,6 @@ pub enum StoreError {
         #[source]
         source: std::io::Error,
     },
-}
-
-/// A running load or dump. [`Store::wait`] ends it.
-pub struct Task {
-    shared: Arc<TaskShared>,
-}
-
-struct TaskShared {
-    state: Mutex<TaskState>,
-    finished: Condvar,
-}
-
-struct TaskState {
-    remaining: usize,
-    /// `[blocks]`, filled by loads.
-    buffers: Vec<Vec<u8>>,
-    /// The failure with the lowest position.
-    failure: Option<(usize, TierError)>,
-    last_tier: Option<TierKind>,
-}
-
-impl Task {
-    fn new(jobs: usize) -> Self {
-        let state =
-            TaskState { remaining: jobs, buffers: vec![Vec::new(); jobs], failure: None, last_tier: None };
-        Self { shared: Arc::new(TaskShared { state: Mutex::new(state), finished: Condvar::new() }) }
-    }
-}
-
-impl TaskShared {
-    fn finish(&self, position: usize, result: Result<(Vec<u8>, Option<TierKind>), TierError>) {
-        let mut state = lock(&self.state);
-        match result {
-            Ok((buffer, tier)) => {
-                state.buffers[position] = buffer;
-                state.last_tier = tier.or(state.last_tier);
-            }
-            Err(error) if state.failure.as_ref().is_none_or(|(first, _)| position < *first) => {
-                state.failure = Some((position, error));
-            }
-            Err(_) => {}
-        }
-        state.remaining -= 1;
-        if state.remaining == 0 {
-            self.finished.notify_all();
-        }
-    }
 }
 
 struct Job {
@@ -210,14 +172,21 @@ impl Store {
     /// Which blocks a load would find now.
     #[must_use]
     pub fn lookup(&self, blocks: &[BlockHash]) -> Vec<bool> {
-        blocks.iter().map(|&block| self.shared.tiers.lookup(block).is_some()).collect()
+        self.shared.tiers.lookup_many(blocks).iter().map(Option::is_some).collect()
     }
 
-    /// The last block of the leading run of hits, or `None` when the first block misses. Asks for no block
-    /// after the first miss.
+    /// The last block of the leading run of hits, or `None` when the first block misses.
     #[must_use]
     pub fn lookup_on_prefix(&self, blocks: &[BlockHash]) -> Option<usize> {
-        blocks.iter().take_while(|block| self.shared.tiers.lookup(**block).is_some()).count().checked_sub(1)
+        let mut hits = 0;
+        for chunk in blocks.chunks(PREFIX_CHUNK) {
+            let run = self.shared.tiers.lookup_many(chunk).iter().take_while(|tier| tier.is_some()).count();
+            hits += run;
+            if run < chunk.len() {
+                break;
+            }
+        }
+        hits.checked_sub(1)
     }
 
     /// Copies blocks into the fastest tiers in the background. Nobody waits for it: failures are counted by

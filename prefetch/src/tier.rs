@@ -154,6 +154,14 @@ pub trait Tier: Send + Sync {
     /// When the place cannot be asked.
     fn contains(&self, key: BlockHash) -> Result<bool, TierError>;
 
+    /// [`Self::contains`] for each of `keys`; tiers with a cost for each request ask for many at once.
+    ///
+    /// # Errors
+    /// As [`Self::contains`], for any of them.
+    fn contains_many(&self, keys: &[BlockHash]) -> Result<Vec<bool>, TierError> {
+        keys.iter().map(|&key| self.contains(key)).collect()
+    }
+
     /// Reads one shard of a block. Reading shard 0 counts as a use for the eviction policy, the other shards
     /// are the rest of the same use.
     ///

@@ -19,6 +19,7 @@ use prefetch::plan::Priority;
 use prefetch::policy::PolicyKind;
 use prefetch::spec::{RemoteSpec, TierSpec};
 use prefetch::stack::TierStack;
+use prefetch::store::{Store, StoreConfig};
 use prefetch::tier::{HostTier, RemoteConfig, RemoteTier, Stored, Tier, TierError, TierKind};
 use proptest::prelude::*;
 
@@ -145,6 +146,22 @@ fn engines_share_a_prefix_and_namespaces_and_databases_keep_apart() {
     let counters = stack.counters();
     assert_eq!(counters.tier(TierKind::Remote).bytes_read, 4 * 120);
     assert_eq!(counters.tier(TierKind::Host).bytes_written, 4 * 120);
+}
+
+#[test]
+fn a_long_prefix_is_looked_up_at_once() {
+    let redis = Redis::start();
+    let tier = Arc::new(redis.tier("prefix"));
+    (0..100)
+        .filter(|&n| n != 77)
+        .for_each(|n| assert_eq!(tier.write(key(n), &block(n)).unwrap(), Stored::Written));
+    let stack = Arc::new(TierStack::new(vec![tier as Arc<dyn Tier>]).unwrap());
+    let store = Store::new(stack, StoreConfig { streams: 2, ..StoreConfig::UCM }).unwrap();
+    let keys: Vec<_> = (0..120).map(key).collect();
+    assert_eq!(store.lookup_on_prefix(&keys), Some(76));
+    assert_eq!(store.lookup_on_prefix(&keys[77..]), None);
+    assert_eq!(store.lookup_on_prefix(&keys[78..]), Some(21));
+    assert_eq!(store.lookup(&keys), (0..120).map(|n| n != 77 && n < 100).collect::<Vec<_>>());
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use prefetch::spec::TierSpec;
 use sparse_select::Spec;
 
 mod values;
@@ -96,9 +97,9 @@ pub struct EngineArgs {
     #[arg(long)]
     pub reproducible: bool,
 
-    /// Tiers below the GPU's KV pool
-    #[arg(long, value_name = "SPEC", value_parser = values::non_empty)]
-    pub kv_tiers: Option<String>,
+    /// Tiers below the GPU's KV pool, such as host=2GiB,disk=PATH:20GiB,remote=redis://HOST:PORT/DB
+    #[arg(long, value_name = "SPEC")]
+    pub kv_tiers: Option<TierSpec>,
 
     /// GPU adapter whose name contains this text, whatever the case; without it the fastest one
     #[arg(long, value_name = "NAME", value_parser = values::non_empty)]

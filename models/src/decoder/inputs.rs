@@ -87,7 +87,7 @@ pub(super) fn plan(
 /// Work items of attention.
 fn push_rows(plan: &mut Plan, slice: &Slice<'_>, table: u32, options: &DecoderOptions) {
     let rows = u32_of(slice.tokens.len());
-    if slice.phase == Phase::Decode && !options.reproducible {
+    if slice.phase == Phase::Decode || options.reproducible {
         for i in 0..rows {
             let len = slice.first + i + 1;
             plan.decode_rows.push([plan.rows + i, len, table, 0]);

@@ -1,12 +1,14 @@
 //! One transformer layer.
 
-use attn_kernels::gpu::{Buf, Pass};
+use std::ops::Range;
+
+use attn_kernels::gpu::{Bind, Buf, Pass};
 use attn_kernels::kernel::paged_decode::{self, PagedDecodeParams};
 use attn_kernels::kernel::paged_prefill::{self, PagedPrefillParams};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 
-use super::Decoder;
 use super::inputs::Plan;
+use super::{Decoder, decode_portion};
 use crate::ModelError;
 use crate::kernel::matmul::Epilogue;
 use crate::kernel::rms_norm::{self, RmsNormParams};
@@ -115,49 +117,39 @@ impl Decoder {
     }
 
     fn attend_decode(&self, pass: &mut Pass, index: usize, plan: &Plan) {
-        let rows = u32::try_from(plan.decode_rows.len()).expect("at most max_rows");
-        if rows == 0 {
-            return;
+        let portion = decode_portion(&self.config, plan);
+        for start in (0..plan.decode_rows.len()).step_by(portion) {
+            let rows = portion.min(plan.decode_rows.len() - start);
+            self.attend_portion(pass, index, plan.max_partitions, start..start + rows);
         }
+    }
+
+    /// Rows `range` of the list of decode rows.
+    fn attend_portion(&self, pass: &mut Pass, index: usize, max_partitions: u32, range: Range<usize>) {
         let (a, c) = (&self.activations, &self.config);
+        let rows = u32::try_from(range.len()).expect("at most max_rows");
+        let list = Bind::at(self.inputs.decode_rows.raw(), range.start as u64 * 16);
         let params = PagedDecodeParams {
             num_heads: c.num_heads,
             num_kv_heads: c.num_kv_heads,
             q_stride: c.num_heads * c.head_dim,
-            max_partitions: plan.max_partitions,
+            max_partitions,
             scale: scale(c.head_dim),
             neg_inf: f32::NEG_INFINITY,
             pad0: 0,
             pad1: 0,
         };
         let (k, v) = self.kv.layer(index);
-        let out = if plan.max_partitions == 1 { &a.attended } else { &a.partial };
-        let bindings = [
-            (&a.q).into(),
-            k.into(),
-            v.into(),
-            (&self.inputs.tables).into(),
-            (&self.inputs.decode_rows).into(),
-            out.into(),
-            (&a.stats).into(),
-        ];
-        let grid = paged_decode::grid(self.kv.shape(), c.num_heads, rows, plan.max_partitions);
+        let out = if max_partitions == 1 { &a.attended } else { &a.partial };
+        let tables = (&self.inputs.tables).into();
+        let bindings =
+            [(&a.q).into(), k.into(), v.into(), tables, list.clone(), out.into(), (&a.stats).into()];
+        let grid = paged_decode::grid(self.kv.shape(), c.num_heads, rows, max_partitions);
         pass.dispatch(&self.pipelines.decode, &params, &bindings, grid);
-        if plan.max_partitions > 1 {
-            let params = PagedReduceParams {
-                num_heads: c.num_heads,
-                max_partitions: plan.max_partitions,
-                pad0: 0,
-                pad1: 0,
-            };
-            let bindings = [
-                (&a.partial).into(),
-                (&a.stats).into(),
-                (&self.inputs.decode_rows).into(),
-                (&a.attended).into(),
-            ];
-            let grid = paged_reduce::grid(c.num_heads, rows);
-            pass.dispatch(&self.pipelines.reduce, &params, &bindings, grid);
+        if max_partitions > 1 {
+            let params = PagedReduceParams { num_heads: c.num_heads, max_partitions, pad0: 0, pad1: 0 };
+            let bindings = [(&a.partial).into(), (&a.stats).into(), list, (&a.attended).into()];
+            pass.dispatch(&self.pipelines.reduce, &params, &bindings, paged_reduce::grid(c.num_heads, rows));
         }
     }
 

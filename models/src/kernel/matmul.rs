@@ -71,10 +71,11 @@ pub const NORM_LANES: u32 = 256;
 const MOST_SUMS: u32 = 3072;
 
 impl Tiling {
-    /// Whether a matmul of this tiling can norm its rows on the way in.
+    /// Whether a matmul of this tiling should norm its rows on the way in: every workgroup norms them again, which for
+    /// more than one row costs more than a dispatch.
     #[must_use]
     pub fn norms(&self) -> bool {
-        self.cols * self.slices == NORM_LANES
+        self.rows == 1 && self.cols * self.slices == NORM_LANES
     }
 
     /// The tiling for `rows` rows of a matrix of `cols` columns (in all parts) and `blocks` blocks on a GPU.

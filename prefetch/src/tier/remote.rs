@@ -5,6 +5,7 @@
 //! begin with a digest of namespace and layout: engines with other models or cache types share a place
 //! without meeting.
 
+mod lookup;
 mod naming;
 mod rendezvous;
 
@@ -71,6 +72,8 @@ impl RemoteTier {
             RemoteSpec::Directory { path } => Self::directories(std::slice::from_ref(path), None, config),
             #[cfg(feature = "s3")]
             RemoteSpec::S3 { bucket, prefix } => {
+                // Sets the HTTP client of the process, unless the program has set one.
+                opendal::install_default();
                 let s3 = services::S3::default().bucket(bucket).root(&format!("/{prefix}/{space}"));
                 Self::assemble(vec![operator(s3, config.timeout)?], Naming::Flat, config)
             }
@@ -226,6 +229,12 @@ impl Tier for RemoteTier {
         let (backend, name) = (self.backend(key), self.naming.name(key));
         let exists = self.run("looking up an object", async move { backend.exists(&name).await });
         exists.map_err(|failure| failure.of(key))
+    }
+
+    fn contains_many(&self, keys: &[BlockHash]) -> Result<Vec<bool>, TierError> {
+        let Some(&first) = keys.first() else { return Ok(Vec::new()) };
+        let objects = keys.iter().map(|&key| (self.backend(key), self.naming.name(key))).collect();
+        self.run("looking up objects", lookup::all_exist(objects)).map_err(|failure| failure.of(first))
     }
 
     fn read(&self, key: BlockHash, shard: u32, into: &mut [u8]) -> Result<(), TierError> {
