@@ -75,18 +75,20 @@ pub fn interface(variant: &Variant) -> Result<Interface, ReflectError> {
     let mut layouter = Layouter::default();
     layouter.update(module.to_ctx()).map_err(|e| parsed.error("layout", e.to_string()))?;
 
-    let mut workgroup_bytes = 0;
+    let in_workgroup = |v: &naga::GlobalVariable| v.space == AddressSpace::WorkGroup;
+    let workgroup = module.global_variables.iter().filter(|(_, v)| in_workgroup(v));
+    let workgroup_bytes = workgroup.map(|(_, v)| layouter[v.ty].size).sum();
+    // Of the module as written: resolving drops what a variant does not use, but the host binds it.
     let mut params = Uniform::default();
     let mut bindings = Vec::new();
-    for (_, variable) in module.global_variables.iter() {
-        let name = variable.name.clone().unwrap_or_default();
-        let binding = variable.binding.map_or(0, |b| b.binding);
+    for (_, variable) in parsed.module.global_variables.iter() {
         match variable.space {
-            AddressSpace::WorkGroup => workgroup_bytes += layouter[variable.ty].size,
-            AddressSpace::Uniform => params = uniform(&module, variable.ty),
-            AddressSpace::Storage { access } => {
-                bindings.push(Binding { binding, name, writes: access.contains(StorageAccess::STORE) });
-            }
+            AddressSpace::Uniform => params = uniform(&parsed.module, variable.ty),
+            AddressSpace::Storage { access } => bindings.push(Binding {
+                binding: variable.binding.map_or(0, |b| b.binding),
+                name: variable.name.clone().unwrap_or_default(),
+                writes: access.contains(StorageAccess::STORE),
+            }),
             _ => {}
         }
     }

@@ -33,7 +33,7 @@ fn layouts() -> Vec<Layout> {
         layout!(CopyBlocksParams: block_quads pad0 pad1 pad2),
         layout!(LseMergeParams: rows neg_inf pad0 pad1),
         layout!(PagedDecodeParams: num_heads num_kv_heads q_stride max_partitions scale neg_inf pad0 pad1),
-        layout!(PagedPrefillParams: num_heads num_kv_heads q_stride pad0 scale neg_inf pad1 pad2),
+        layout!(PagedPrefillParams: num_heads num_kv_heads q_stride first_key scale neg_inf num_keys pad0),
         layout!(PagedReduceParams: num_heads max_partitions pad0 pad1),
     ]
 }
@@ -97,9 +97,14 @@ fn workgroup_memory_of_paged_decode_fits_at_every_head_size() {
     for head_dim in (8..=256).step_by(8) {
         for num_heads in [1, 2, 3, 4, 6, 7, 8, 16] {
             let shape = KvShape { num_kv_heads: 1, head_dim, block_size: 16, dtype: KvDtype::F16 };
-            let interface = interface(&paged_decode::variant(&shape, num_heads, Level::Subgroup)).unwrap();
-            let bytes = interface.workgroup_bytes;
-            assert!(bytes <= 16_384, "head size {head_dim}, {num_heads} heads a KV head: {bytes} bytes");
+            for level in [Level::Baseline, Level::Subgroup] {
+                let variant = paged_decode::variant(&shape, num_heads, level);
+                let bytes = interface(&variant).unwrap().workgroup_bytes;
+                assert!(
+                    bytes <= 16_384,
+                    "head size {head_dim}, {num_heads} heads a KV head, {level}: {bytes} bytes"
+                );
+            }
         }
     }
 }

@@ -7,6 +7,7 @@ pub mod log_prob;
 pub mod matmul;
 pub mod rms_norm;
 pub mod rope;
+pub mod rope_append;
 pub mod sample;
 
 /// The f32 next to a result.

@@ -88,17 +88,20 @@ pub fn variants() -> Vec<NamedVariant> {
     all.push(baseline("q4-tall", matmul(Format::Q4, Epilogue::Store, Tiling::for_gpu(256, 1, blocks))));
     let broadcast = matmul(Format::Q4, Epilogue::Store, Tiling::for_cpu(256, 1, true));
     all.push(NamedVariant::new("q4-broadcast", Level::Subgroup, broadcast));
-    let shape = |dtype| KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype };
-    for (part, level) in [("", Level::Baseline), ("-subgroup", Level::Subgroup)] {
-        let normed = matmul::variant("weights_q4", Epilogue::Store, sliced(1), blocks, Some(level));
-        all.push(NamedVariant::new(&format!("q4-normed{part}"), level, normed));
-        let rows = rms_norm::variant(false, matmul::NORM_LANES, level);
-        all.push(NamedVariant::new(&format!("rows{part}"), level, rows));
-        let gather = rms_norm::variant(true, matmul::NORM_LANES, level);
-        all.push(NamedVariant::new(&format!("gather{part}"), level, gather));
+    for (name, level) in [("", Level::Baseline), ("-subgroup", Level::Subgroup)] {
+        let named = |part: &str, variant| NamedVariant::new(&format!("{part}{name}"), level, variant);
+        let module = Format::Q4.module();
+        all.push(named(
+            "q4-normed",
+            matmul::variant(module, Epilogue::Store, sliced(1), blocks, Some(level)),
+        ));
+        all.push(named("rows", rms_norm::variant(false, matmul::NORM_LANES, level)));
+        all.push(named("gather", rms_norm::variant(true, matmul::NORM_LANES, level)));
     }
-    all.push(baseline("f16", rope_append::variant(&shape(KvDtype::F16), false)));
-    all.push(baseline("f32-interleaved", rope_append::variant(&shape(KvDtype::F32), true)));
+    for (part, dtype) in [("f16", KvDtype::F16), ("f32", KvDtype::F32)] {
+        let shape = KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype };
+        all.push(baseline(part, rope_append::variant(&shape, false)));
+    }
     all.push(baseline("halves", rope::variant(128, false)));
     all.push(baseline("interleaved", rope::variant(128, true)));
     all.push(baseline("", sample::variant()));

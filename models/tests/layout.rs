@@ -35,6 +35,7 @@ fn layouts() -> Vec<Layout> {
         layout!(RmsNormParams: rows width eps first),
         layout!(RopeAppendParams: rows num_heads num_kv_heads pairs),
         layout!(RopeParams: rows heads stride pairs),
+        layout!(RopeAppendParams: rows num_heads num_kv_heads pairs),
         layout!(SampleParams: rows vocab neg_inf pad0),
     ]
 }

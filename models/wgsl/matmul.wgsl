@@ -92,10 +92,14 @@ fn matmul(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
             }
         }
     } else {
-        for (var block = slice; block < params.blocks; block += SLICES) {
-            let s = block_sums(block, first_col, row0, lane.index);
-            for (var i = 0u; i < SUMS_A_LANE; i++) {
-                sums[(block * SUMS_A_LANE + i) * COLS + local_col] = s.v[i];
+        // All lanes go round as often: activations may come through the subgroup, which asks for uniform control flow.
+        for (var first = 0u; first < params.blocks; first += SLICES) {
+            let block = first + slice;
+            let s = block_sums(min(block, params.blocks - 1u), first_col, row0, lane.index);
+            if (block < params.blocks) {
+                for (var i = 0u; i < SUMS_A_LANE; i++) {
+                    sums[(block * SUMS_A_LANE + i) * COLS + local_col] = s.v[i];
+                }
             }
         }
         workgroupBarrier();

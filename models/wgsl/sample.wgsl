@@ -94,8 +94,7 @@ fn best(lane: u32, value: f32, id: u32) -> f32 {
             }
         }
     }
-    workgroupBarrier();
-    return best_value[0];
+    return workgroupUniformLoad(&best_value[0]);
 }
 
 fn choose(lane: u32, base: u32, spec: Spec, top: f32) -> Kept {
@@ -156,8 +155,7 @@ fn measure(lane: u32, base: u32, spec: Spec, top: f32, a: Kept, b: Kept, mass: b
             sums[lane] += sums[lane + half];
         }
     }
-    workgroupBarrier();
-    return sums[0];
+    return workgroupUniformLoad(&sums[0]);
 }
 
 fn gumbel(spec: Spec, id: u32) -> f32 {

@@ -156,16 +156,7 @@ impl Decoder {
     fn attend_prefill(&self, pass: &mut Pass, index: usize, plan: &Plan) {
         let tiles = u32::try_from(plan.tiles.len()).expect("at most max_rows");
         let (a, c) = (&self.activations, &self.config);
-        let params = PagedPrefillParams {
-            num_heads: c.num_heads,
-            num_kv_heads: c.num_kv_heads,
-            q_stride: c.num_heads * c.head_dim,
-            pad0: 0,
-            scale: scale(c.head_dim),
-            neg_inf: f32::NEG_INFINITY,
-            pad1: 0,
-            pad2: 0,
-        };
+        let Some(last) = plan.tiles.iter().map(|[_, rows, first, _]| first + rows - 1).max() else { return };
         let (k, v) = self.kv.layer(index);
         let bindings = [
             (&a.q).into(),
@@ -177,7 +168,19 @@ impl Decoder {
             (&a.lse).into(),
         ];
         let grid = paged_prefill::grid(self.kv.shape(), c.num_heads, self.key_loads, tiles);
-        pass.dispatch(&self.pipelines.prefill, &params, &bindings, grid);
+        for (first_key, num_keys) in paged_prefill::segments(last, self.gpu.is_cpu()) {
+            let params = PagedPrefillParams {
+                num_heads: c.num_heads,
+                num_kv_heads: c.num_kv_heads,
+                q_stride: c.num_heads * c.head_dim,
+                first_key,
+                scale: scale(c.head_dim),
+                neg_inf: f32::NEG_INFINITY,
+                num_keys,
+                pad0: 0,
+            };
+            pass.dispatch(&self.pipelines.prefill, &params, &bindings, grid);
+        }
     }
 }
 

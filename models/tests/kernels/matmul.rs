@@ -6,7 +6,8 @@ use attn_kernels::Level;
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::gpu::{Gpu, Pass};
 use models::kernel::matmul::{self, Epilogue, MatmulParams, Tiling};
-use models::pack::{BLOCK, Format, Packed};
+use models::kernel::rms_norm::{self, RmsNormParams};
+use models::pack::{BLOCK, Packed};
 use models::{Dtype, Tensor, cpu};
 use proptest::prelude::*;
 
@@ -65,13 +66,34 @@ impl Product {
         distinct
     }
 
-    /// `y` after rows `first..first + rows`, those rows alone.
-    fn on_gpu(&self, gpu: &Gpu, tiling: Tiling, first: u32, rows: u32) -> Vec<f32> {
+    fn packed(&self) -> Packed {
         let (cols, dtype) = (self.params.cols as usize, self.parts[0].dtype);
         let mut packed = Packed::new(dtype, self.params.blocks as usize * BLOCK, cols * self.parts.len());
         for (i, part) in self.parts.iter().enumerate() {
             packed.fill(part, 0..cols, i * cols);
         }
+        packed
+    }
+
+    /// `y` of all rows, normed on the way in.
+    fn normed(&self, gpu: &Gpu, tiling: Tiling, level: Level, weight: &[f32]) -> Vec<f32> {
+        let packed = self.packed();
+        let [x, y, weight] = [&self.x[..], &self.y, weight].map(|data| gpu.upload("f32", data).unwrap());
+        let wq = gpu.upload("wq", &packed.quants).unwrap();
+        let ws = gpu.upload("ws", &packed.scales).unwrap();
+        let module = packed.format.module();
+        let variant = matmul::variant(module, self.epilogue, tiling, self.params.blocks, Some(level));
+        let bindings = [(&x).into(), (&wq).into(), (&ws).into(), (&y).into(), (&weight).into()];
+        let grid = matmul::grid(tiling, self.params.rows, self.params.cols);
+        let mut pass = Pass::new("matmul");
+        dispatch(gpu, &mut pass, &variant, &self.params, &bindings, grid);
+        let read = pass.read(&y, 0..y.len());
+        gpu.submit(pass).unwrap().wait().unwrap().get(read)
+    }
+
+    /// `y` after rows `first..first + rows`, those rows alone.
+    fn on_gpu(&self, gpu: &Gpu, tiling: Tiling, first: u32, rows: u32) -> Vec<f32> {
+        let packed = self.packed();
         let row = |stride: u32| (first * stride) as usize..((first + rows) * stride) as usize;
         let x = gpu.upload("x", &self.x[row(self.params.x_stride * 4)]).unwrap();
         let wq = gpu.upload("wq", &packed.quants).unwrap();
@@ -79,7 +101,7 @@ impl Product {
         let y = gpu.upload("y", &self.y[row(self.params.y_stride)]).unwrap();
         let bindings = [(&x).into(), (&wq).into(), (&ws).into(), (&y).into()];
         let variant =
-            matmul::variant(Format::from(dtype).module(), self.epilogue, tiling, self.params.blocks, None);
+            matmul::variant(packed.format.module(), self.epilogue, tiling, self.params.blocks, None);
         let params = MatmulParams { rows, ..self.params };
         let mut pass = Pass::new("matmul");
         dispatch(gpu, &mut pass, &variant, &params, &bindings, matmul::grid(tiling, rows, self.params.cols));
@@ -138,6 +160,41 @@ fn long_rows_take_narrower_tiles() {
             );
         }
     }
+}
+
+/// A norm on the way in is the norm kernel before it, to the bit, at every level.
+#[test]
+fn a_norm_in_front_is_the_norm_kernel() {
+    let Some(gpu) = gpu() else { return };
+    for level in [Level::Baseline, Level::Subgroup].into_iter().filter(|level| *level <= gpu.level()) {
+        for rows in [1, 3] {
+            let mut product = Product::new(Dtype::Q4_0, Epilogue::SiluMul, [rows, 37, 18], 0, 80);
+            let tiling = Tiling::for_gpu(1, 2, 18);
+            assert!(tiling.norms(), "{tiling:?}");
+            let weight = floats(18 * BLOCK, 81);
+            let fused = product.normed(gpu, tiling, level, &weight);
+            product.x = norm(gpu, &product, level, &weight);
+            assert_bits(&format!("{rows} rows, {level}"), &fused, &product.on_gpu(gpu, tiling, 0, rows));
+        }
+    }
+}
+
+/// Rows of `product`, normed by `rms_norm`.
+fn norm(gpu: &Gpu, product: &Product, level: Level, weight: &[f32]) -> Vec<f32> {
+    let params = RmsNormParams {
+        rows: product.params.rows,
+        width: product.params.blocks * 32,
+        eps: product.params.eps,
+        first: 0,
+    };
+    let buffers = [&product.x[..], weight, &product.x].map(|data| gpu.upload("norm", data).unwrap());
+    let sources = gpu.upload("sources", &[0u32]).unwrap();
+    let mut pass = Pass::new("rms_norm");
+    let bindings = [(&buffers[0]).into(), (&sources).into(), (&buffers[1]).into(), (&buffers[2]).into()];
+    let variant = rms_norm::variant(false, matmul::NORM_LANES, level);
+    dispatch(gpu, &mut pass, &variant, &params, &bindings, rms_norm::grid(params.rows));
+    let read = pass.read(&buffers[2], 0..product.x.len());
+    gpu.submit(pass).unwrap().wait().unwrap().get(read)
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::device::{assert_close, cases, dispatch, gpu};
 use crate::tensors::floats;
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::gpu::{Bind, Gpu, Pass};
-use attn_kernels::{Level, Variant, gpu};
+use attn_kernels::{Variant, gpu};
 use bytemuck::Pod;
 use models::cpu;
 use models::kernel::log_prob::{self, LogProbParams};
@@ -39,6 +39,7 @@ proptest! {
         width in prop_oneof![1u32..200, Just(576u32), Just(2048u32)],
         first in 0u32..5,
         gather: bool,
+        lanes in prop::sample::select(vec![64u32, 256]),
         size in prop_oneof![Just(1.0f32), Just(1e-4), Just(1e4)],
         seed: u64,
     ) {
@@ -52,7 +53,7 @@ proptest! {
         let weights = gpu.upload("weight", &weight).unwrap();
         let out = gpu.upload("out", &vec![f32::NAN; x.len()]).unwrap();
         let inputs = [(&buffers.0).into(), (&buffers.1).into(), (&weights).into()];
-        let got = run(gpu, &rms_norm::variant(gather, 64, Level::Baseline), &params, &inputs, &out, rms_norm::grid(rows));
+        let got = run(gpu, &rms_norm::variant(gather, lanes, gpu.level()), &params, &inputs, &out, rms_norm::grid(rows));
         let mut want = vec![f32::NAN; x.len()];
         cpu::rms_norm::rms_norm(&params, &x, gather.then_some(&sources[..]), &weight, &mut want);
         assert_close(&format!("{params:?}"), ROW, &got, &want);
