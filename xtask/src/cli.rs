@@ -101,7 +101,7 @@ pub struct EngineArgs {
     #[arg(long, value_name = "SPEC")]
     pub kv_tiers: Option<TierSpec>,
 
-    /// GPU adapter whose name contains this text, whatever the case; without it the fastest one
+    /// GPU adapter: its number in `doctor`, or part of its name in any case; without it the fastest one
     #[arg(long, value_name = "NAME", value_parser = values::non_empty)]
     pub device: Option<String>,
 }

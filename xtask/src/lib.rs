@@ -10,6 +10,7 @@ pub mod engine;
 pub mod generate;
 pub mod ids_file;
 pub mod interrupt;
+pub mod kernels;
 pub mod model;
 pub mod report;
 pub mod score;

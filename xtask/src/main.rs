@@ -2,9 +2,8 @@
 
 use std::process::ExitCode;
 
-use anyhow::bail;
 use xtask::cli::{Cli, Command};
-use xtask::{bench, ci, doctor, generate, score, select, test};
+use xtask::{bench, ci, doctor, generate, kernels, score, select, test};
 
 fn main() -> ExitCode {
     match run(Cli::read().command) {
@@ -25,6 +24,6 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Test(args) => test::run(&args),
         Command::Ci => ci::run(),
         Command::Doctor(args) => doctor::run(&args),
-        Command::Kernels(_) => bail!("this tree cannot list its kernels yet"),
+        Command::Kernels(args) => kernels::run(&args),
     }
 }
