@@ -132,10 +132,13 @@ impl<'a> Parsed<'a> {
         let fail = |stage, message| ReflectError::Naga { kernel, stage, message };
         let module =
             naga::front::wgsl::parse_str(&wgsl).map_err(|e| fail("parsing", e.emit_to_string(&wgsl)))?;
-        let validate = |capabilities| Validator::new(ValidationFlags::all(), capabilities).validate(&module);
+        let validate = |capabilities| {
+            let mut validator = Validator::new(ValidationFlags::all(), capabilities);
+            validator.validate(&module).map_err(|e| e.emit_to_string(&wgsl))
+        };
         // From everything, drops what is not needed, one flag at a time.
         let mut capabilities = Capabilities::all();
-        let mut info = validate(capabilities).map_err(|e| fail("validation", e.emit_to_string(&wgsl)))?;
+        let mut info = validate(capabilities).map_err(|message| fail("validation", message))?;
         for flag in Capabilities::all().iter() {
             if let Ok(with_less) = validate(capabilities - flag) {
                 capabilities -= flag;

@@ -5,8 +5,8 @@
 //   out    [rows, num_heads, head_dim] f32;  lse [rows, num_heads] f32, natural log
 // A lane owns one row for GROUP query heads of one KV head and goes through the keys in tiles of eight at absolute
 // positions. So a row's arithmetic depends on its position alone, not on the tile, chunk or block it sits in.
-// A dispatch goes through num_keys keys from first_key on (multiples of eight); from the second on it continues what out
-// and lse hold. Grid: (head groups, n). CPU reference: src/cpu/paged_prefill.rs
+// A dispatch goes through num_keys keys from first_key on (multiples of eight); from the second on it continues what
+// out and lse hold. Grid: (head groups, n). CPU reference: src/cpu/paged_prefill.rs
 #import numbers
 #import HEAD_DIM = 64
 #import BLOCK_SIZE = 16

@@ -53,7 +53,8 @@ proptest! {
         let weights = gpu.upload("weight", &weight).unwrap();
         let out = gpu.upload("out", &vec![f32::NAN; x.len()]).unwrap();
         let inputs = [(&buffers.0).into(), (&buffers.1).into(), (&weights).into()];
-        let got = run(gpu, &rms_norm::variant(gather, lanes, gpu.level()), &params, &inputs, &out, rms_norm::grid(rows));
+        let variant = rms_norm::variant(gather, lanes, gpu.level());
+        let got = run(gpu, &variant, &params, &inputs, &out, rms_norm::grid(rows));
         let mut want = vec![f32::NAN; x.len()];
         cpu::rms_norm::rms_norm(&params, &x, gather.then_some(&sources[..]), &weight, &mut want);
         assert_close(&format!("{params:?}"), ROW, &got, &want);
@@ -90,12 +91,14 @@ proptest! {
         rows in 1u32..6,
         vocab in prop_oneof![1u32..600, Just(49_152u32)],
         size in prop_oneof![Just(1.0f32), Just(40.0)],
+        target: prop::sample::Index,
         seed: u64,
     ) {
         let Some(gpu) = gpu() else { return Ok(()) };
         let params = LogProbParams { rows, vocab, pad0: 0, pad1: 0 };
         let logits: Vec<f32> = floats((rows * vocab) as usize, seed).iter().map(|x| x * size).collect();
-        let targets: Vec<u32> = (0..rows).map(|row| (seed % u64::from(vocab)) as u32 * row % vocab).collect();
+        let first = u32::try_from(target.index(vocab as usize)).unwrap();
+        let targets: Vec<u32> = (0..rows).map(|row| (first + row) % vocab).collect();
         let buffers = (gpu.upload("logits", &logits).unwrap(), gpu.upload("targets", &targets).unwrap());
         let out = gpu.upload("out", &vec![f32::NAN; rows as usize]).unwrap();
         let inputs = [(&buffers.0).into(), (&buffers.1).into()];
