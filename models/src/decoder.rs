@@ -6,7 +6,7 @@ mod load;
 
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
+use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline, Read};
 use attn_kernels::kernel::copy_blocks::{self, CopyBlocksParams};
 use attn_kernels::kernel::{KvDtype, paged_prefill::KeyLoads};
 use kvblock::BlockId;
@@ -242,11 +242,16 @@ impl Decoder {
             let rows = HEAD_ROWS.min(scored - start);
             self.logits(&mut pass, start, rows)?;
             self.score(&mut pass, start, rows);
-            let wanted = plan.logits_from.saturating_sub(start).min(rows);
-            if wanted < rows {
-                let read = pass.read(&self.activations.logits, wanted * vocab..rows * vocab);
-                let done = self.gpu.submit(std::mem::replace(&mut pass, Pass::new("step")))?.wait()?;
-                output.logits.extend(done.get(read));
+            let here = |row: usize| row.clamp(start, start + rows) - start;
+            let wanted = plan.wanted.iter().map(|range| here(range.start)..here(range.end));
+            let reads: Vec<Read<f32>> = wanted
+                .filter(|range| !range.is_empty())
+                .map(|range| pass.read(&self.activations.logits, range.start * vocab..range.end * vocab))
+                .collect();
+            if !reads.is_empty() {
+                let mut done = self.gpu.submit(std::mem::replace(&mut pass, Pass::new("step")))?.wait()?;
+                output.timings.append(&mut done.timings);
+                output.logits.extend(reads.into_iter().flat_map(|read| done.get(read)));
             }
         }
         let samples = plan.specs.len();

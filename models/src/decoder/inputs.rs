@@ -1,5 +1,7 @@
 //! The batch as the device sees it: flat lists, written once a step.
 
+use std::ops::Range;
+
 use attn_kernels::gpu::{Buf, Gpu};
 use attn_kernels::kernel::{paged_decode::PARTITION, paged_prefill::TILE_ROWS};
 
@@ -40,8 +42,8 @@ pub(super) struct Plan {
     pub(super) gather: Vec<u32>,
     /// Targets of the scored rows; `None` where only logits are wanted.
     pub(super) scored: Vec<Option<u32>>,
-    /// First scored row whose logits are handed back.
-    pub(super) logits_from: usize,
+    /// Scored rows whose logits are handed back, ascending.
+    pub(super) wanted: Vec<Range<usize>>,
     pub(super) specs: Vec<Spec>,
 }
 
@@ -53,7 +55,7 @@ pub(super) fn plan(
     samples: &[Sample],
     by_rows: bool,
 ) -> Result<Plan, ModelError> {
-    let mut plan = Plan { logits_from: usize::MAX, ..Plan::default() };
+    let mut plan = Plan::default();
     let turns = config.rope.inv_freq();
     let factor = config.rope.attention_factor();
     let mut last_rows = Vec::with_capacity(slices.len());
@@ -104,14 +106,14 @@ fn push_rows(plan: &mut Plan, slice: &Slice<'_>, table: u32, by_rows: bool) {
 /// Rows whose logits are wanted.
 fn push_scored(plan: &mut Plan, slice: &Slice<'_>) {
     let rows = slice.tokens.len();
-    let logits_from = rows - slice.logits.min(rows);
     let scored = if slice.logits > 0 { rows } else { slice.targets.len() };
     for i in 0..scored {
         plan.gather.push(plan.rows + u32_of(i));
-        if slice.logits > 0 && i == logits_from {
-            plan.logits_from = plan.scored.len();
-        }
         plan.scored.push(slice.targets.get(i).copied());
+    }
+    if slice.logits > 0 {
+        let end = plan.scored.len();
+        plan.wanted.push(end - slice.logits.min(rows)..end);
     }
 }
 
