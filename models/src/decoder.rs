@@ -1,5 +1,6 @@
 //! The forward pass: one config-driven decoder over paged KV.
 
+mod blocks;
 mod inputs;
 mod layer;
 mod load;
@@ -7,9 +8,7 @@ mod load;
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline, Read};
-use attn_kernels::kernel::copy_blocks::{self, CopyBlocksParams};
 use attn_kernels::kernel::{KvDtype, paged_prefill::KeyLoads};
-use kvblock::BlockId;
 
 use crate::batch::{Sample, Slice, StepOutput};
 use crate::kernel::{embed, log_prob, matmul::Epilogue, rms_norm, sample};
@@ -178,34 +177,6 @@ impl Decoder {
             }
         }
         self.finish(pass, &plan)
-    }
-
-    /// Copies blocks in every layer, before the next step: `(source, destination)` pairs of which no destination is a
-    /// source.
-    ///
-    /// # Errors
-    /// What the device reports.
-    pub fn copy_blocks(&mut self, pairs: &[(BlockId, BlockId)]) -> Result<(), ModelError> {
-        let pairs: Vec<[u32; 2]> = pairs.iter().map(|(from, to)| [from.get(), to.get()]).collect();
-        let shape = *self.kv.shape();
-        let params =
-            CopyBlocksParams { block_quads: copy_blocks::block_quads(&shape), pad0: 0, pad1: 0, pad2: 0 };
-        for some in pairs.chunks(65_535) {
-            let list = self.gpu.upload("copies", some)?;
-            let count = u32::try_from(some.len()).expect("at most 65,535");
-            let mut pass = Pass::new("copy_blocks");
-            for layer in 0..self.layers.len() {
-                let (k, v) = self.kv.layer(layer);
-                for cache in [k, v] {
-                    let bindings = [(&list).into(), cache.into()];
-                    let grid = copy_blocks::grid(&shape, count);
-                    pass.dispatch(&self.pipelines.copy_blocks, &params, &bindings, grid);
-                }
-            }
-            self.gpu.submit(pass)?.wait()?;
-            self.gpu.forget_bind_groups();
-        }
-        Ok(())
     }
 
     fn embed(&self, pass: &mut Pass, rows: u32) {

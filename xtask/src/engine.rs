@@ -14,10 +14,11 @@ use kvblock::{
 use models::batch::{Phase, Sample, Slice};
 use models::kernel::sample::Spec;
 use models::{Decoder, KvPool};
-use scheduler::{BlockOp, Finished, Request, Scheduler, SchedulerConfig, SliceKind, StepPlan};
+use scheduler::{Finished, Preemption, Request, Scheduler, SchedulerConfig, SliceKind, StepPlan};
 
-use crate::cli::{EngineArgs, SamplingArgs};
-use crate::model::Model;
+use crate::block_ops::HostBlocks;
+use crate::cli::{EngineArgs, Preempt, SamplingArgs};
+use crate::model::{self, Model};
 use crate::report::KvUse;
 
 /// Sequences that run at a time; more wait.
@@ -67,6 +68,7 @@ pub struct Clock {
 pub struct Engine {
     scheduler: Scheduler,
     decoder: Decoder,
+    host: HostBlocks,
     eos_ids: Vec<u32>,
     live: HashMap<SeqId, Live>,
     most_blocks_used: u32,
@@ -89,7 +91,13 @@ impl Engine {
     ///
     /// # Errors
     /// No device, no memory, or a model that the decoder does not run.
-    pub fn open(args: &EngineArgs, model: &Model, sequences: u32, needed_tokens: u64) -> Result<Self> {
+    pub fn open(
+        args: &EngineArgs,
+        model: &Model,
+        sequences: u32,
+        needed_tokens: u64,
+        preempt: Preempt,
+    ) -> Result<Self> {
         if let Some(spec) = args.sparse.as_ref().filter(|spec| spec.name != "full") {
             bail!("--sparse {spec}: the engine attends densely; `full` is the only policy it runs");
         }
@@ -114,10 +122,14 @@ impl Engine {
         let cache = KvCacheConfig::uniform(blocks, spec, config.num_layers as usize, limits);
         let mut plans = SchedulerConfig::new(budget, seqs);
         plans.long_prefill_token_threshold = args.chunk;
+        if preempt == Preempt::Swap {
+            plans.preemption = Preemption::Swap { num_host_blocks: host_blocks(&decoder) };
+        }
         Ok(Self {
             scheduler: Scheduler::new(plans, cache)?,
             eos_ids: config.eos_ids.clone(),
             decoder,
+            host: HostBlocks::default(),
             live: HashMap::new(),
             most_blocks_used: 0,
             kernel_ns: BTreeMap::new(),
@@ -183,14 +195,7 @@ impl Engine {
     }
 
     fn compute(&mut self, plan: &StepPlan) -> Result<Vec<u32>> {
-        let mut copies = Vec::new();
-        for op in &plan.block_ops {
-            match op {
-                BlockOp::Copy(copy) => copies.push((copy.source, copy.destination)),
-                other => bail!("the plan asks for {other:?}, which this engine does not do"),
-            }
-        }
-        self.decoder.copy_blocks(&copies)?;
+        self.host.run(&mut self.decoder, &plan.block_ops)?;
         let slices: Vec<Slice<'_>> = plan
             .slices
             .iter()
@@ -266,6 +271,14 @@ impl Engine {
         let blocks = self.most_blocks_used;
         ("full".into(), KvUse { blocks, bytes: u64::from(blocks) * block_bytes })
     }
+}
+
+/// Blocks that half of the host's free memory holds; more than the sequences of a full queue can lose is never used.
+fn host_blocks(decoder: &Decoder) -> u32 {
+    let block_bytes = KvPool::block_bytes(decoder.kv().shape(), decoder.config().num_layers);
+    let most = decoder.kv().num_blocks().saturating_mul(MAX_SEQS);
+    let free = model::host_available().map_or(u64::MAX, |bytes| bytes / 2);
+    u32::try_from(free / block_bytes).unwrap_or(u32::MAX).min(most)
 }
 
 /// The flags as the sampling kernel reads them.

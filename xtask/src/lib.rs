@@ -2,6 +2,7 @@
 //! and runs tests and measurements.
 
 pub mod bench;
+pub mod block_ops;
 pub mod ci;
 pub mod cli;
 pub mod default_model;
