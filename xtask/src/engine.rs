@@ -81,6 +81,8 @@ struct Live {
     sampling: SamplingArgs,
     seed: u64,
     clock: Clock,
+    /// First sample of the prompt, which computes it for all.
+    leader: SeqId,
 }
 
 /// All layers of the families that run today share one group.
@@ -155,7 +157,7 @@ impl Engine {
         for sample in 0..u64::from(prompt.samples) {
             // Samples of one prompt differ by their number alone: a request's tokens do not depend on its company.
             let seed = prompt.sampling.seed.wrapping_add(sample.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-            let live = Live { sampling: prompt.sampling.clone(), seed, clock };
+            let live = Live { sampling: prompt.sampling.clone(), seed, clock, leader: first };
             self.live.insert(SeqId::new(first.get() + sample), live);
         }
         Ok(first)
@@ -183,7 +185,10 @@ impl Engine {
         let now = Instant::now();
         let mut events = Vec::with_capacity(drawn.len());
         for (row, token) in plan.sample_rows.iter().zip(&drawn) {
+            let started = self.live.get(&row.seq).and_then(|live| self.live.get(&live.leader)?.clock.started);
             if let Some(live) = self.live.get_mut(&row.seq) {
+                // A sample that shares its leader's prompt is not admitted before it draws.
+                live.clock.started = live.clock.started.or(started);
                 live.clock.first.get_or_insert(now);
                 live.clock.last = Some(now);
             }
