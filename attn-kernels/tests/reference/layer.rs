@@ -21,11 +21,11 @@ pub(crate) const ATTENTION: Tolerance = Tolerance { abs: 2e-5, rel: 1e-4 };
 pub(crate) const SHAPES: [(u32, u32, u32, u32); 7] = [
     (256, 1, 1, 4),
     (128, 1, 7, 8),
-    (72, 2, 2, 16),
+    (64, 2, 2, 16),
     (40, 1, 3, 32),
     (24, 2, 4, 64),
-    (16, 1, 8, 128),
-    (64, 1, 16, 256),
+    (32, 1, 8, 128),
+    (16, 1, 16, 256),
 ];
 
 /// A shape and its query heads.
