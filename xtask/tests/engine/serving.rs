@@ -59,7 +59,7 @@ fn prompts_that_begin_alike_share_blocks_and_keep_their_tokens() {
     };
     let together = serve(&all, &[]);
     assert_eq!(cached(&together), [0, 64, 64]);
-    let alone: Vec<Value> = all.iter().flat_map(|prompt| serve(&[prompt.clone()], &[])).collect();
+    let alone: Vec<Value> = all.iter().flat_map(|prompt| serve(std::slice::from_ref(prompt), &[])).collect();
     assert_eq!(cached(&alone), [0, 0, 0]);
     assert_eq!(output_ids(&together), output_ids(&alone));
     // A salt keeps runs apart, not the prompts of one run.
