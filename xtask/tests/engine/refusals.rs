@@ -1,6 +1,7 @@
 //! What the engine refuses: exit code 1, nothing on stdout, and a message with the object, the value and the limit.
 
 use std::fs;
+use std::slice;
 
 use crate::{ids_file, prompts, refused, tiny, xtask};
 
@@ -28,7 +29,7 @@ fn sequences_that_do_not_fit() {
     let flags = ["--kv-blocks", "2"];
     refuses(
         "generate",
-        std::slice::from_ref(&fits),
+        slice::from_ref(&fits),
         &[&flags[..], &["--max-tokens", "12"]].concat(),
         &["prompt 0", "2 blocks", "pool has 1"],
     );
@@ -40,7 +41,7 @@ fn inputs_that_are_not_there() {
     let [prompt] = prompts([4]);
     refuses(
         "generate",
-        std::slice::from_ref(&prompt),
+        slice::from_ref(&prompt),
         &["--device", "no such adapter"],
         &["no such adapter", "0: "],
     );
