@@ -22,6 +22,9 @@ pub const MODULES: Modules = modules![
     "kv_write_f16",
     "kv_write_f32",
     "numbers",
+    "partition",
+    "reduce_subgroup",
+    "reduce_tree",
 ];
 
 /// Every kernel, by name.
@@ -62,7 +65,9 @@ impl NamedVariant {
 /// One variant of every kernel for each choice of modules (numbers differ from model to model), by name.
 #[must_use]
 pub fn variants() -> Vec<NamedVariant> {
-    use kernel::{cache_write, lse_merge, paged_decode, paged_prefill, paged_prefill_coop, paged_reduce};
+    use kernel::{
+        cache_write, copy_blocks, lse_merge, paged_decode, paged_prefill, paged_prefill_coop, paged_reduce,
+    };
     let num_heads = 32;
     let shape = |dtype| KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype };
     let types = [("f16", shape(KvDtype::F16)), ("f32", shape(KvDtype::F32))];
@@ -70,8 +75,14 @@ pub fn variants() -> Vec<NamedVariant> {
 
     let mut all = Vec::new();
     all.extend(types.map(|(part, shape)| baseline(part, cache_write::variant(&shape))));
+    all.push(baseline("", copy_blocks::variant()));
     all.push(baseline("", lse_merge::variant(128)));
-    all.extend(types.map(|(part, shape)| baseline(part, paged_decode::variant(&shape, num_heads))));
+    for (name, level) in [("", Level::Baseline), ("subgroup-", Level::Subgroup)] {
+        all.extend(types.map(|(part, shape)| {
+            let variant = paged_decode::variant(&shape, num_heads, level);
+            NamedVariant::new(&format!("{name}{part}"), level, variant)
+        }));
+    }
     all.extend(types.map(|(part, shape)| {
         let variant = paged_prefill::variant(&shape, num_heads, KeyLoads::Broadcast);
         NamedVariant::new(&format!("broadcast-{part}"), Level::Subgroup, variant)

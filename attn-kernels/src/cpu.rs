@@ -6,6 +6,7 @@
 
 pub mod attention;
 pub mod cache_write;
+pub mod copy_blocks;
 pub mod lse_merge;
 pub mod paged_decode;
 pub mod paged_prefill;

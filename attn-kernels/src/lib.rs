@@ -1,4 +1,5 @@
-//! Paged attention kernels in WGSL, their CPU references, and a small wgpu runtime to run them.
+#![cfg_attr(feature = "gpu", doc = include_str!("../README.md"))]
+#![cfg_attr(not(feature = "gpu"), doc = "Paged attention kernels in WGSL and their CPU references.")]
 #![deny(unsafe_code)]
 
 mod catalog;
@@ -7,6 +8,8 @@ pub mod cpu;
 pub mod gpu;
 pub mod kernel;
 mod level;
+#[cfg(feature = "reflect")]
+pub mod reflect;
 pub mod source;
 mod variant;
 

@@ -42,8 +42,10 @@ fn cache_write(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
     let block_head = u32(slot) / BLOCK_SIZE * params.num_kv_heads + head;
     let offset = u32(slot) % BLOCK_SIZE;
     let at = row * params.row_stride + head * HEAD_DIM + chunk * 8u;
-    k_store(block_head, chunk, offset, at + params.k_start);
-    v_store(block_head, chunk, offset, at + params.v_start);
+    let k = at + params.k_start;
+    let v = at + params.v_start;
+    k_store(block_head, chunk, offset, four(k), four(k + 4u));
+    v_store(block_head, chunk, offset, four(v), four(v + 4u));
 }
 
 fn four(at: u32) -> vec4<f32> {

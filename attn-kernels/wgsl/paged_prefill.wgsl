@@ -5,7 +5,8 @@
 //   out    [rows, num_heads, head_dim] f32;  lse [rows, num_heads] f32, natural log
 // A lane owns one row for GROUP query heads of one KV head and goes through the keys in tiles of eight at absolute
 // positions. So a row's arithmetic depends on its position alone, not on the tile, chunk or block it sits in.
-// Grid: (head groups, n). CPU reference: src/cpu/paged_prefill.rs
+// A dispatch goes through num_keys keys from first_key on (multiples of eight); from the second on it continues what
+// out and lse hold. Grid: (head groups, n). CPU reference: src/cpu/paged_prefill.rs
 #import numbers
 #import HEAD_DIM = 64
 #import BLOCK_SIZE = 16
@@ -18,11 +19,11 @@ struct PagedPrefillParams {
     num_heads: u32,
     num_kv_heads: u32,
     q_stride: u32,
-    pad0: u32,
+    first_key: u32,
     scale: f32,
     neg_inf: f32,
-    pad1: u32,
-    pad2: u32,
+    num_keys: u32,
+    pad0: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: PagedPrefillParams;
@@ -60,9 +61,19 @@ fn paged_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
             r.q[g][i] = vec4(q[at], q[at + 1u], q[at + 2u], q[at + 3u]) * params.scale;
         }
         r.top[g] = LOWEST;
+        if (params.first_key > 0u) {
+            // Normalised, so of sum 1.
+            let at = row * params.num_heads + head0 + g;
+            r.top[g] = lse[at];
+            r.sum[g] = 1.0;
+            for (var i = 0u; i < QUADS; i++) {
+                let o = at * HEAD_DIM + i * 4u;
+                r.o[g][i] = vec4(out[o], out[o + 1u], out[o + 2u], out[o + 3u]);
+            }
+        }
     }
     let last = tile.z + tile.y - 1u;
-    for (var key0 = 0u; key0 <= last; key0 += KEYS) {
+    for (var key0 = params.first_key; key0 <= last && key0 - params.first_key < params.num_keys; key0 += KEYS) {
         var head_of: array<u32, KEYS / RUN>;
         for (var i = 0u; i < KEYS / RUN; i++) {
             let block = tables[tile.w + min(key0 + i * RUN, last) / BLOCK_SIZE];
@@ -70,7 +81,7 @@ fn paged_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
         }
         attend(&r, head_of, key0, position, last, lane);
     }
-    if (lane >= tile.y) {
+    if (lane >= tile.y || position < params.first_key) {
         return;
     }
     for (var g = 0u; g < GROUP; g++) {

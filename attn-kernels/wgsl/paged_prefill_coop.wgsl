@@ -20,11 +20,11 @@ struct PagedPrefillParams {
     num_heads: u32,
     num_kv_heads: u32,
     q_stride: u32,
-    pad0: u32,
+    first_key: u32, // 0: all keys in one dispatch
     scale: f32,
     neg_inf: f32,
-    pad1: u32,
-    pad2: u32,
+    num_keys: u32,
+    pad0: u32,
 }
 
 // Eight elements of a key or value: see kv_f16.

@@ -6,6 +6,7 @@
 // CPU reference: src/cpu/paged_reduce.rs
 #import numbers
 #import HEAD_DIM = 64
+#import partition
 override WG: u32 = 128u;
 
 struct PagedReduceParams { num_heads: u32, max_partitions: u32, pad0: u32, pad1: u32 }
@@ -16,7 +17,6 @@ struct PagedReduceParams { num_heads: u32, max_partitions: u32, pad0: u32, pad1:
 @group(0) @binding(3) var<storage, read> rows: array<vec4<u32>>;
 @group(0) @binding(4) var<storage, read_write> out: array<vec4<f32>>;
 
-const PARTITION: u32 = 512u;
 const QUADS: u32 = HEAD_DIM / 4u;
 
 var<workgroup> lanes: array<f32, WG>;

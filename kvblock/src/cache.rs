@@ -114,8 +114,8 @@ impl KvCache {
         self.hasher
     }
 
-    /// The longest cached prefix of a sequence, at most all tokens but the last: its logits are needed, so it is always
-    /// computed. Changes nothing; [`allocate_slots`](Self::allocate_slots) adopts the hit.
+    /// The longest cached prefix of a sequence, at most all tokens but the last: its logits are needed, so it
+    /// is always computed. Changes nothing; [`allocate_slots`](Self::allocate_slots) adopts the hit.
     #[must_use]
     pub fn lookup(&self, content: SeqContent<'_>) -> PrefixHit {
         match count(content.tokens).checked_sub(1) {
@@ -136,15 +136,15 @@ impl KvCache {
         hashes.iter().copied().skip(ratio as usize - 1).step_by(ratio as usize)
     }
 
-    /// Provides the slots of one step of one sequence, in three stages: give back what no query reaches any more; adopt
-    /// the prefix hit; take new blocks and make the full ones findable.
+    /// Provides the slots of one step of one sequence, in three stages: give back what no query reaches any
+    /// more; adopt the prefix hit; take new blocks and make the full ones findable.
     ///
-    /// Blocks become findable before the step has written them. A sequence that hits them in the same step must
-    /// therefore be computed later in that step, or together with it, layer by layer.
+    /// Blocks become findable before the step has written them. A sequence that hits them in the same step
+    /// must therefore be computed later in that step, or together with it, layer by layer.
     ///
     /// # Errors
-    /// [`AllocError::OutOfBlocks`]: tables and reference counts are as before, except that blocks out of reach were
-    /// given back. [`AllocError::NoTokens`] for a request of no token.
+    /// [`AllocError::OutOfBlocks`]: tables and reference counts are as before, except that blocks out of
+    /// reach were given back. [`AllocError::NoTokens`] for a request of no token.
     ///
     /// # Complexity
     /// O(blocks of the hit + new blocks) for each group.
@@ -200,8 +200,8 @@ impl KvCache {
         if needed > free { Err(AllocError::OutOfBlocks { needed, free }) } else { Ok(()) }
     }
 
-    /// Makes the full blocks of the first `num_tokens` tokens findable, never past the confirmed ones. Only needed
-    /// after a [delayed](SlotRequest::delay_cache) allocation.
+    /// Makes the full blocks of the first `num_tokens` tokens findable, never past the confirmed ones. Only
+    /// needed after a [delayed](SlotRequest::delay_cache) allocation.
     pub fn cache_blocks(&mut self, seq: SeqId, content: SeqContent<'_>, num_tokens: u32) {
         if !self.pool.options().caching {
             return;
@@ -212,32 +212,32 @@ impl KvCache {
         }
     }
 
-    /// Makes the sequence's blocks unfindable from the one that holds token `num_computed`: for a step that was
-    /// allocated and then not run.
+    /// Makes the sequence's blocks unfindable from the one that holds token `num_computed`: for a step that
+    /// was allocated and then not run.
     pub fn uncache_from(&mut self, seq: SeqId, num_computed: u32) {
         for group in &mut self.groups {
             group.uncache_from(seq, num_computed, &mut self.pool);
         }
     }
 
-    /// Gives back the blocks that no query from position `num_computed` on can reach. `allocate_slots` does so by
-    /// itself; this is for a sequence that ends and hands its blocks to a transfer.
+    /// Gives back the blocks that no query from position `num_computed` on can reach. `allocate_slots` does
+    /// so by itself; this is for a sequence that ends and hands its blocks to a transfer.
     pub fn remove_skipped(&mut self, seq: SeqId, num_computed: u32) {
         for group in &mut self.groups {
             group.remove_skipped(seq, num_computed, &mut self.pool);
         }
     }
 
-    /// Ends a sequence; its cached blocks stay findable until they are reused, the tail first. Unknown sequences are
-    /// ignored.
+    /// Ends a sequence; its cached blocks stay findable until they are reused, the tail first. Unknown
+    /// sequences are ignored.
     pub fn free(&mut self, seq: SeqId) {
         for group in &mut self.groups {
             group.free(seq, &mut self.pool);
         }
     }
 
-    /// Starts `child` with all blocks of the first `num_tokens` tokens of `parent`. Takes no block: whoever first writes
-    /// to the partial last block gets a copy.
+    /// Starts `child` with all blocks of the first `num_tokens` tokens of `parent`. Takes no block: whoever
+    /// first writes to the partial last block gets a copy.
     ///
     /// # Panics
     /// When `child` has blocks.
@@ -247,9 +247,9 @@ impl KvCache {
         }
     }
 
-    /// Starts a sequence's tables with fresh blocks where `occupancy` (`[groups][blocks]`) is set and null blocks
-    /// elsewhere, for content that comes back from another tier. Succeeds only if the free blocks also suffice to go on
-    /// to `num_tokens` tokens.
+    /// Starts a sequence's tables with fresh blocks where `occupancy` (`[groups][blocks]`) is set and null
+    /// blocks elsewhere, for content that comes back from another tier. Succeeds only if the free blocks also
+    /// suffice to go on to `num_tokens` tokens.
     ///
     /// # Errors
     /// [`AllocError::OutOfBlocks`]; nothing changed then.

@@ -15,8 +15,8 @@ pub struct CacheKey {
     pub group: GroupId,
 }
 
-/// Map from [`CacheKey`] to blocks, duplicates allowed: two sequences that compute the same block at once keep one
-/// each, because a block table is append-only and cannot be redirected later.
+/// Map from [`CacheKey`] to blocks, duplicates allowed: two sequences that compute the same block at once
+/// keep one each, because a block table is append-only and cannot be redirected later.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CacheMap {
     blocks: FxHashMap<CacheKey, SmallVec<[BlockId; 1]>>,
@@ -37,7 +37,8 @@ impl CacheMap {
         self.blocks.get(key).map_or(&[], |duplicates| duplicates)
     }
 
-    /// Removes `block` from `key`. Tells whether the key has no block left; `None` when the block was not under it.
+    /// Removes `block` from `key`. Tells whether the key has no block left; `None` when the block was not
+    /// under it.
     pub(crate) fn remove(&mut self, key: &CacheKey, block: BlockId) -> Option<bool> {
         let duplicates = self.blocks.get_mut(key)?;
         let place = duplicates.iter().position(|&b| b == block)?;

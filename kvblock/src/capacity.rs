@@ -5,12 +5,13 @@ use crate::layout::CacheLayout;
 use crate::spec::LengthLimits;
 
 impl CacheLayout {
-    /// Blocks that fit in `available_bytes`, the null block included.
+    /// Blocks that fit in `available_bytes`, the null block included, and whose slots 32 bits can count.
     #[must_use]
     pub fn num_blocks(&self, available_bytes: u64) -> u32 {
         let blocks = available_bytes.checked_div(self.bytes_per_block()).unwrap_or(0);
-        // Block ids are u32, and the free queue keeps a few values for itself.
-        u32::try_from(blocks).unwrap_or(u32::MAX).min(u32::MAX - 4)
+        let largest = self.groups.iter().map(|group| group.spec.block_size.get()).max().unwrap_or(1);
+        // The free queue keeps a few ids for itself.
+        u32::try_from(blocks).unwrap_or(u32::MAX).min(u32::MAX / largest).min(u32::MAX - 4)
     }
 
     /// Most blocks that one sequence holds at a time, over all groups.
@@ -33,8 +34,8 @@ impl CacheLayout {
         if needed == 0 { 0.0 } else { f64::from(num_blocks) / needed as f64 }
     }
 
-    /// The largest length up to `limits.max_model_len` of which one sequence fits in `available_bytes`. O(log length ·
-    /// groups).
+    /// The largest length up to `limits.max_model_len` of which one sequence fits in `available_bytes`. O(log
+    /// length · groups).
     ///
     /// # Errors
     /// [`CapacityError::NothingFits`] when not even one token does.

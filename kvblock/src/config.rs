@@ -4,11 +4,11 @@ use crate::coordinator::greatest_common_divisor;
 use crate::error::ConfigError;
 use crate::hash::HashAlgorithm;
 use crate::id::BlockSize;
-use crate::spec::{AttentionKind, KvCacheSpec, LengthLimits};
+use crate::spec::{AttentionKind, KvCacheSpec, LengthLimits, PageLayout};
 
 /// Layers that share block tables: a block id of the group names one page in each of them.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct KvCacheGroup {
     /// The spec of all its layers, merged.
     pub spec: KvCacheSpec,
@@ -20,7 +20,7 @@ pub struct KvCacheGroup {
 
 /// Configuration of a [`KvCache`](crate::KvCache).
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct KvCacheConfig {
     /// Blocks of the pool, the null block included.
     pub num_blocks: u32,
@@ -43,14 +43,13 @@ pub struct KvCacheConfig {
 }
 
 impl KvCacheConfig {
-    /// One group of full-attention layers with caching by SHA-256 and nothing optional. `num_layers` layers are
-    /// numbered from 0.
+    /// Caching by SHA-256 with an empty seed, and nothing optional. `groups` come from a
+    /// [`CacheLayout`](crate::CacheLayout).
     #[must_use]
-    pub fn uniform(num_blocks: u32, spec: KvCacheSpec, num_layers: usize, limits: LengthLimits) -> Self {
-        let group = KvCacheGroup { spec, layers: (0..num_layers).collect(), eagle: false };
+    pub fn new(num_blocks: u32, groups: Vec<KvCacheGroup>, limits: LengthLimits) -> Self {
         Self {
             num_blocks,
-            groups: vec![group],
+            groups,
             limits,
             caching: true,
             hash_algorithm: HashAlgorithm::default(),
@@ -59,6 +58,13 @@ impl KvCacheConfig {
             verify_tokens: false,
             reuse_unhashed_first: false,
         }
+    }
+
+    /// [`new`](Self::new) with one group of `num_layers` equal layers, numbered from 0.
+    #[must_use]
+    pub fn uniform(num_blocks: u32, spec: KvCacheSpec, num_layers: usize, limits: LengthLimits) -> Self {
+        let group = KvCacheGroup { spec, layers: (0..num_layers).collect(), eagle: false };
+        Self::new(num_blocks, vec![group], limits)
     }
 
     /// The largest block size that divides every group's: hashes are computed at this granularity.
@@ -86,6 +92,15 @@ impl KvCacheConfig {
             };
             if empty {
                 return Err(ConfigError::EmptyWindow { group: index });
+            }
+            let block_size = group.spec.block_size.get();
+            if self.num_blocks.checked_mul(block_size).is_none() {
+                return Err(ConfigError::TooManySlots { num_blocks: self.num_blocks, block_size });
+            }
+            if let PageLayout::Latent { compress_ratio, .. } = group.spec.layout
+                && !block_size.is_multiple_of(compress_ratio)
+            {
+                return Err(ConfigError::CompressRatio { group: index, block_size, compress_ratio });
             }
         }
         Ok(())

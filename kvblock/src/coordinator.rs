@@ -12,8 +12,8 @@ use crate::spec::AttentionKind;
 pub struct PrefixHit {
     /// Tokens that need not be computed.
     pub num_tokens: u32,
-    /// `[groups][num_tokens / group block size]`; null where the group no longer needs the block. Empty when caching is
-    /// off.
+    /// `[groups][num_tokens / group block size]`; null where the group no longer needs the block. Empty when
+    /// caching is off.
     pub blocks: Vec<Vec<BlockId>>,
 }
 

@@ -31,6 +31,14 @@ pub enum ConfigError {
         /// Blocks configured.
         num_blocks: u32,
     },
+    /// Slots are u32.
+    #[error("{num_blocks} blocks of {block_size} tokens, more slots than 32 bits count")]
+    TooManySlots {
+        /// Blocks configured.
+        num_blocks: u32,
+        /// Tokens a block of some group.
+        block_size: u32,
+    },
     /// No layer needs a cache.
     #[error("no cache group")]
     NoGroups,
@@ -53,9 +61,19 @@ pub enum ConfigError {
         /// Index of the group.
         group: usize,
     },
+    /// A block must hold whole compressed entries.
+    #[error("group {group}: blocks of {block_size} tokens, one stored entry for each {compress_ratio}")]
+    CompressRatio {
+        /// Index of the group.
+        group: usize,
+        /// Tokens a block of that group.
+        block_size: u32,
+        /// Tokens behind one entry.
+        compress_ratio: u32,
+    },
     /// Chunked local attention finds hits at block granularity only.
     #[error(
-        "group {group}: chunked local attention with block size {block_size}, alignment of the hybrid is {alignment}"
+        "group {group}: chunked local attention with blocks of {block_size} tokens, hits are multiples of {alignment}"
     )]
     ChunkedAlignment {
         /// Index of the group.

@@ -27,16 +27,17 @@ pub struct ExtraKeys {
     pub adapter: Option<String>,
     /// Part of each block that an item overlaps.
     pub multimodal: Vec<MultimodalItem>,
-    /// Cache salt: sequences share blocks only under equal salts. Part of the first block, and so of all by the chain.
+    /// Cache salt: sequences share blocks only under equal salts. Part of the first block, and so of all by
+    /// the chain.
     pub salt: Option<String>,
     /// Part of each block that has embeddings.
     pub prompt_embeds: Option<PromptEmbeds>,
 }
 
 impl ExtraKeys {
-    /// Appends the keys of the block of tokens `[start, start + len)`: adapter, items as `(identifier, item start -
-    /// block start)`, salt, embeddings. Appends nothing when none applies. Each field is tagged and counted, so
-    /// different keys never encode alike.
+    /// Appends the keys of the block of tokens `[start, start + len)`: adapter, items as `(identifier, item
+    /// start - block start)`, salt, embeddings. Appends nothing when none applies. Each field is tagged and
+    /// counted, so different keys never encode alike.
     pub fn encode_block(&self, start: usize, len: usize, out: &mut Vec<u8>) {
         let end = start + len;
         if let Some(adapter) = &self.adapter {

@@ -10,8 +10,8 @@ struct Link {
     next: u32,
 }
 
-/// Doubly linked list threaded through one array, least recently freed block first. Every operation on one block is
-/// O(1), also removal from the middle: that is what lets a prefix hit rescue a free block (vLLM v1
+/// Doubly linked list threaded through one array, least recently freed block first. Every operation on one
+/// block is O(1), also removal from the middle: that is what lets a prefix hit rescue a free block (vLLM v1
 /// `FreeKVCacheBlockQueue`).
 #[derive(Clone, Debug)]
 pub struct FreeQueue {

@@ -71,8 +71,8 @@ pub struct BlockHasher {
 }
 
 impl BlockHasher {
-    /// A hasher whose chains start at `f(seed)`. A seed kept secret (random bytes) hides which prompts are cached from
-    /// whoever can only see hashes; a fixed seed lets processes share a cache.
+    /// A hasher whose chains start at `f(seed)`. A seed kept secret (random bytes) hides which prompts are
+    /// cached from whoever can only see hashes; a fixed seed lets processes share a cache.
     #[must_use]
     pub fn new(algorithm: HashAlgorithm, seed: &[u8], block_size: BlockSize) -> Self {
         Self { algorithm, root: algorithm.hash(seed), block_size }
@@ -90,10 +90,11 @@ impl BlockHasher {
         self.block_size
     }
 
-    /// Hashes the block that follows `parent`. `extra` is the encoding that [`ExtraKeys::encode_block`] appends.
+    /// Hashes the block that follows `parent`. `extra` is the encoding that [`ExtraKeys::encode_block`]
+    /// appends.
     ///
-    /// The message is `parent ‖ token count ‖ tokens ‖ extra`, integers little endian: fixed widths before a counted
-    /// list keep it injective.
+    /// The message is `parent ‖ token count ‖ tokens ‖ extra`, integers little endian: fixed widths before a
+    /// counted list keep it injective.
     #[must_use]
     pub fn hash_block(&self, parent: &BlockHash, tokens: &[TokenId], extra: &[u8]) -> BlockHash {
         let mut message = Vec::with_capacity(36 + 4 * tokens.len() + extra.len());
@@ -123,8 +124,8 @@ impl HashChain {
         Self { hasher, extra, hashes: Vec::new() }
     }
 
-    /// Hashes the blocks of `tokens` that became full since the last call. `tokens` is the whole sequence from
-    /// position 0 and may only grow.
+    /// Hashes the blocks of `tokens` that became full since the last call. `tokens` is the whole sequence
+    /// from position 0 and may only grow.
     pub fn extend(&mut self, tokens: &[TokenId]) {
         let size = self.hasher.block_size.get() as usize;
         let mut extra = Vec::new();

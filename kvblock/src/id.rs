@@ -1,5 +1,5 @@
-//! Index types. Two spaces that must never mix: [`BlockIdx`] counts the blocks of one sequence, [`BlockId`] names a
-//! physical block of a pool. Only a block table turns one into the other.
+//! Index types. Two spaces that must never mix: [`BlockIdx`] counts the blocks of one sequence, [`BlockId`]
+//! names a physical block of a pool. Only a block table turns one into the other.
 
 use core::fmt;
 

@@ -1,15 +1,16 @@
 //! From the specs of all layers to cache groups, and to the buffers that groups share.
 //!
-//! One pool of block ids serves every group, so a block must cost the same bytes whichever group takes it: groups get
-//! equally many layers with equal pages, and the i-th layers of all groups live in one buffer (vLLM v1 hybrid allocator).
+//! One pool of block ids serves every group, so a block must cost the same bytes whichever group takes it:
+//! groups get equally many layers with equal pages, and the i-th layers of all groups live in one buffer
+//! (vLLM v1 hybrid allocator).
 
 use crate::config::KvCacheGroup;
 use crate::error::LayoutError;
 use crate::id::BlockSize;
 use crate::spec::{AttentionKind, KvCacheSpec, PageLayout};
 
-/// A buffer of one page for each block id. Layers that share it are in different groups, so no two of them ever own the
-/// same block.
+/// A buffer of one page for each block id. Layers that share it are in different groups, so no two of them
+/// ever own the same block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct CacheTensor {
@@ -23,8 +24,8 @@ pub struct CacheTensor {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct CacheLayout {
-    /// Groups of layers with one block table each. A group's spec has the kind and block size of all its layers, and the
-    /// page of the first.
+    /// Groups of layers with one block table each. A group's spec has the kind and block size of all its
+    /// layers, and the page of the first.
     pub groups: Vec<KvCacheGroup>,
     /// Buffers; together they are the cache.
     pub tensors: Vec<CacheTensor>,
@@ -33,7 +34,8 @@ pub struct CacheLayout {
 /// Options of [`CacheLayout::plan`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LayoutOptions {
-    /// Let groups of different attention kinds free blocks on their own. Off: every layer is stored like full attention.
+    /// Let groups of different attention kinds free blocks on their own. Off: every layer is stored like full
+    /// attention.
     pub hybrid: bool,
     /// A layer of the draft model: its group recomputes one block of every hit.
     pub eagle_layer: Option<usize>,
@@ -42,13 +44,15 @@ pub struct LayoutOptions {
 impl CacheLayout {
     /// Groups the layers with these specs.
     ///
-    /// Layers of one kind and block size form one group. Otherwise, small pages grow to the largest, the group size is
-    /// the smallest number of layers of a spec (or the largest, when that is below 1.5 times the smallest: then a few
-    /// unused places cost less than one more group), and each spec is dealt into groups of that size. Compressed
-    /// attention with sliding-window latents goes by [its own rule](crate::tuples_per_group).
+    /// Layers of one kind and block size form one group. Otherwise, small pages grow to the largest, the
+    /// group size is the smallest number of layers of a spec (or the largest, when that is below 1.5 times
+    /// the smallest: then a few unused places cost less than one more group), and each spec is dealt into
+    /// groups of that size. Compressed attention with sliding-window latents goes by [its own
+    /// rule](crate::tuples_per_group).
     ///
     /// # Errors
-    /// [`LayoutError`] names the layer whose page does not divide the largest, or why specs cannot be one group.
+    /// [`LayoutError`] names the layer whose page does not divide the largest, or why specs cannot be one
+    /// group.
     pub fn plan(specs: &[KvCacheSpec], options: LayoutOptions) -> Result<Self, LayoutError> {
         let specs = if options.hybrid { specs.to_vec() } else { specs.iter().map(as_full).collect() };
         if specs.is_empty() {
@@ -121,8 +125,8 @@ pub(crate) fn layers_by<K: PartialEq>(
     found
 }
 
-/// One spec for layers that can share block tables: equal block sizes, and equal kinds, where full attention may carry at
-/// most one window or one chunk. Pages may differ; the first layer's is kept.
+/// One spec for layers that can share block tables: equal block sizes, and equal kinds, where full attention
+/// may carry at most one window or one chunk. Pages may differ; the first layer's is kept.
 ///
 /// # Errors
 /// [`LayoutError`] tells what differs.

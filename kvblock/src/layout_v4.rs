@@ -1,8 +1,9 @@
-//! Grouping for compressed attention with sliding-window latents (DeepSeek V4): pages of several sizes a group.
+//! Grouping for compressed attention with sliding-window latents (DeepSeek V4): pages of several sizes a
+//! group.
 //!
-//! The full-attention latents are the MLA group; its distinct page sizes form a *tuple*, one page of each size. Every
-//! other group is padded to the same page sizes and to the same number of tuples, so that again one block id costs the
-//! same in each group.
+//! The full-attention latents are the MLA group; its distinct page sizes form a *tuple*, one page of each
+//! size. Every other group is padded to the same page sizes and to the same number of tuples, so that again
+//! one block id costs the same in each group.
 
 use crate::config::KvCacheGroup;
 use crate::error::LayoutError;
@@ -42,9 +43,9 @@ pub(crate) fn plan(specs: &[KvCacheSpec]) -> Result<CacheLayout, LayoutError> {
     Ok(builder.layout)
 }
 
-/// Tuples for each group: the number from `lower_bound` to the largest of `tuple_counts` that wastes the fewest places
-/// when each count is rounded up to a multiple of it, the larger one on ties; `lower_bound` itself if that is above the
-/// largest. O(`max · tuple_counts.len()`).
+/// Tuples for each group: the number from `lower_bound` to the largest of `tuple_counts` that wastes the
+/// fewest places when each count is rounded up to a multiple of it, the larger one on ties; `lower_bound`
+/// itself if that is above the largest. O(`max · tuple_counts.len()`).
 ///
 /// # Errors
 /// [`LayoutError::NoTuples`] when there is no count, or one is 0, or the bound is.

@@ -1,17 +1,21 @@
 //! The longest cached prefix, in the direction that each attention kind allows.
 
+use smallvec::SmallVec;
+
 use crate::hash::BlockHash;
 use crate::id::{BlockId, BlockSize, GroupId};
 use crate::pool::{BlockPool, SeqContent, block_hash};
 use crate::spec::AttentionKind;
 
-/// Groups of one attention kind and block size, which are looked up together: a block hits when all of them have it.
+/// Groups of one attention kind and block size, which are looked up together: a block hits when all of them
+/// have it.
 #[derive(Clone, Debug)]
 pub(crate) struct LookupType {
     pub(crate) kind: AttentionKind,
     pub(crate) block_size: BlockSize,
     pub(crate) groups: Vec<GroupId>,
-    /// A draft model reads the last hidden state before its first token, so its groups recompute one more block.
+    /// A draft model reads the last hidden state before its first token, so its groups recompute one more
+    /// block.
     pub(crate) eagle: bool,
 }
 
@@ -72,8 +76,8 @@ impl Search<'_> {
             let chunk_start = self.bounds.max_length / chunk * chunk;
             let start = chunk_start / size;
             let found = self.left_to_right(start);
-            // A chunk may start inside a block. A hit that ends before it belongs to the chunk before, whose blocks
-            // were not searched.
+            // A chunk may start inside a block. A hit that ends before it belongs to the chunk before, whose
+            // blocks were not searched.
             if found[0].len() > start as usize || start * size == chunk_start {
                 return found;
             }
@@ -81,8 +85,8 @@ impl Search<'_> {
         }
     }
 
-    /// Only the last `window - 1` tokens before the hit's end are needed, so the search looks for the rightmost run of
-    /// enough blocks; a shorter run serves when it starts at block 0.
+    /// Only the last `window - 1` tokens before the hit's end are needed, so the search looks for the
+    /// rightmost run of enough blocks; a shorter run serves when it starts at block 0.
     fn right_to_left(&self, window: u32) -> HitBlocks {
         let needed = self.of.block_size.blocks_for(window - 1) as usize + usize::from(self.bounds.drop_last);
         let mut found = vec![vec![BlockId::NULL; self.max_blocks()]; self.of.groups.len()];
@@ -119,7 +123,7 @@ impl Search<'_> {
         usize::try_from(tokens / u64::from(self.of.block_size.get())).expect("block counts fit in usize")
     }
 
-    fn cached(&self, index: usize) -> Option<Vec<BlockId>> {
+    fn cached(&self, index: usize) -> Option<SmallVec<[BlockId; 4]>> {
         let size = self.of.block_size.get() as usize;
         let hash: BlockHash =
             block_hash(self.content.hashes, index, self.of.block_size, self.pool.hash_block_size());

@@ -65,7 +65,8 @@ impl GroupManager {
         self.seqs.iter().map(|(&seq, blocks)| (seq, &blocks.table))
     }
 
-    /// Free blocks that `demand` consumes: new ones, hits that have to leave the free queue, copies before writes.
+    /// Free blocks that `demand` consumes: new ones, hits that have to leave the free queue, copies before
+    /// writes.
     pub(crate) fn num_blocks_to_allocate(&self, seq: SeqId, demand: Demand<'_>, pool: &BlockPool) -> u32 {
         let mut required = self.block_size.blocks_for(demand.num_tokens);
         if let (true, Some(cap)) = (demand.capped, self.admission_cap) {
@@ -88,8 +89,8 @@ impl GroupManager {
         (pool.ref_count(id) > 1).then_some((index, id))
     }
 
-    /// Starts the table of a new sequence with the blocks of a hit. Must come before any [`allocate`](Self::allocate)
-    /// of the step, which could take hit blocks that are still free.
+    /// Starts the table of a new sequence with the blocks of a hit. Must come before any
+    /// [`allocate`](Self::allocate) of the step, which could take hit blocks that are still free.
     pub(crate) fn adopt(&mut self, seq: SeqId, demand: Demand<'_>, pool: &mut BlockPool) {
         if self.seqs.contains_key(&seq) {
             assert!(demand.hits.is_empty(), "{seq:?} has a table and {} hit blocks", demand.hits.len());
@@ -174,7 +175,8 @@ impl GroupManager {
         pool.free(removed);
     }
 
-    /// Ends a sequence. Its tail is queued first, and so evicted before its prefix. Unknown sequences are ignored.
+    /// Ends a sequence. Its tail is queued first, and so evicted before its prefix. Unknown sequences are
+    /// ignored.
     pub(crate) fn free(&mut self, seq: SeqId, pool: &mut BlockPool) {
         if let Some(blocks) = self.seqs.remove(&seq) {
             pool.free(blocks.table.blocks().iter().rev().copied());
@@ -211,8 +213,8 @@ impl GroupManager {
         self.seqs.insert(seq, SeqBlocks { table, num_cached: 0 });
     }
 
-    /// Leading blocks that all of `num_running` sequences share: what cascade attention can read once. Groups that give
-    /// blocks back have none.
+    /// Leading blocks that all of `num_running` sequences share: what cascade attention can read once. Groups
+    /// that give blocks back have none.
     pub(crate) fn num_common_prefix_blocks(&self, seq: SeqId, num_running: u32, pool: &BlockPool) -> usize {
         let (true, Some(blocks)) = (self.kind.is_full(), self.seqs.get(&seq)) else { return 0 };
         blocks.table.blocks().iter().take_while(|&&id| pool.ref_count(id) == num_running).count()

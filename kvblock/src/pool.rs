@@ -25,11 +25,11 @@ pub struct PoolOptions {
     pub caching: bool,
     /// Record [`CacheEvent`]s.
     pub events: bool,
-    /// Keep the tokens of cached blocks and compare them on a hit, so that a hash collision is a miss instead of a
-    /// wrong answer. Costs 4 bytes a cached token.
+    /// Keep the tokens of cached blocks and compare them on a hit, so that a hash collision is a miss instead
+    /// of a wrong answer. Costs 4 bytes a cached token.
     pub verify_tokens: bool,
-    /// Free blocks without content go to the *front* of the free queue, where they are taken first and cached content
-    /// lives longer (vLLM 0.33). Off: all freed blocks go to the tail (vLLM 0.21).
+    /// Free blocks without content go to the *front* of the free queue, where they are taken first and cached
+    /// content lives longer (vLLM 0.33). Off: all freed blocks go to the tail (vLLM 0.21).
     pub reuse_unhashed_first: bool,
 }
 
@@ -43,8 +43,8 @@ struct Block {
 
 /// Reference-counted blocks with content lookup and eviction in free order (vLLM v1 `BlockPool`).
 ///
-/// Invariants: a block is in the free queue exactly when its reference count is 0, except the null block (id 0), which
-/// is in no queue and not counted; a free block keeps its content findable until it is taken again.
+/// Invariants: a block is in the free queue exactly when its reference count is 0, except the null block (id
+/// 0), which is in no queue and not counted; a free block keeps its content findable until it is taken again.
 #[derive(Clone, Debug)]
 pub struct BlockPool {
     blocks: Vec<Block>,
@@ -69,7 +69,8 @@ impl BlockPool {
         Self { blocks, free, cached: CacheMap::default(), hash_block_size, options, events: Vec::new() }
     }
 
-    /// Takes `count` blocks, least recently freed first, and evicts what they cached. All or nothing. O(`count`).
+    /// Takes `count` blocks, least recently freed first, and evicts what they cached. All or nothing.
+    /// O(`count`).
     ///
     /// # Errors
     /// [`AllocError::OutOfBlocks`] when fewer are free; the pool is unchanged then.
@@ -100,9 +101,9 @@ impl BlockPool {
         }
     }
 
-    /// Drops a reference to each block. Those without references are queued in the given order: pass the blocks of a
-    /// sequence in reverse, so that its tail is evicted before the prefix that others may share. Null blocks are
-    /// skipped.
+    /// Drops a reference to each block. Those without references are queued in the given order: pass the
+    /// blocks of a sequence in reverse, so that its tail is evicted before the prefix that others may share.
+    /// Null blocks are skipped.
     ///
     /// # Panics
     /// When a block has no reference left.
@@ -142,8 +143,8 @@ impl BlockPool {
         self.cached.duplicates(&key).iter().copied().find(|id| *self.blocks[id.index()].tokens == *tokens)
     }
 
-    /// Makes the blocks `[num_cached, num_full)` of a sequence's table findable. Null blocks and blocks that are
-    /// findable already are skipped. O(`num_full - num_cached`).
+    /// Makes the blocks `[num_cached, num_full)` of a sequence's table findable. Null blocks and blocks that
+    /// are findable already are skipped. O(`num_full - num_cached`).
     ///
     /// # Panics
     /// When `content` has no hash or no tokens for one of the blocks.
@@ -221,8 +222,8 @@ impl BlockPool {
         }
     }
 
-    /// Forgets all content. Only an unused pool can be reset: returns false, and changes nothing, while a block other
-    /// than the null block is in use.
+    /// Forgets all content. Only an unused pool can be reset: returns false, and changes nothing, while a
+    /// block other than the null block is in use.
     pub fn reset(&mut self) -> bool {
         if self.num_used() > 0 {
             return false;
@@ -308,7 +309,8 @@ impl BlockPool {
     }
 }
 
-/// The hash of block `index` when a block holds several hash blocks: hashes are chained, so the last one stands for all.
+/// The hash of block `index` when a block holds several hash blocks: hashes are chained, so the last one
+/// stands for all.
 pub(crate) fn block_hash(
     hashes: &[BlockHash],
     index: usize,

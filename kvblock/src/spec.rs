@@ -34,8 +34,8 @@ impl KvDtype {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum AttentionKind {
-    /// All of them. `window` and `chunk` are set when a layer with limited reach is stored like full attention; they
-    /// mask, but free nothing.
+    /// All of them. `window` and `chunk` are set when a layer with limited reach is stored like full
+    /// attention; they mask, but free nothing.
     Full {
         /// Sliding window of the kernel, in tokens.
         window: Option<u32>,
@@ -105,7 +105,7 @@ pub enum PageLayout {
 
 /// The cache of one layer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct KvCacheSpec {
     /// Reach of the layer's queries.
     pub kind: AttentionKind,
@@ -121,7 +121,7 @@ pub struct KvCacheSpec {
 
 /// The lengths that bound how much of a cache one sequence can hold at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct LengthLimits {
     /// Longest sequence in tokens, prompt and output together.
     pub max_model_len: u32,
@@ -149,8 +149,8 @@ impl KvCacheSpec {
         Self { kind, block_size, layout, page_align_bytes: 1, padded_page_bytes: None }
     }
 
-    /// One latent of `bytes_per_entry` bytes for each token: 576 elements of MLA, or 656 bytes of DeepSeek V3.2's fp8
-    /// layout (512 fp8 values, 4 f32 scales, 64 bf16 rotary values).
+    /// One latent of `bytes_per_entry` bytes for each token: 576 elements of MLA, or 656 bytes of DeepSeek
+    /// V3.2's fp8 layout (512 fp8 values, 4 f32 scales, 64 bf16 rotary values).
     #[must_use]
     pub const fn latent(
         kind: AttentionKind,
@@ -170,6 +170,9 @@ impl KvCacheSpec {
     }
 
     /// Bytes of one block of this layer without alignment and padding.
+    ///
+    /// # Panics
+    /// When the compress ratio of a latent is 0.
     #[must_use]
     pub const fn unpadded_page_bytes(&self) -> u64 {
         let tokens = self.block_size.get() as u64;
@@ -199,16 +202,16 @@ impl KvCacheSpec {
 
     /// Most blocks that one sequence holds at a time.
     ///
-    /// Sliding windows need one block more than their tokens fill, since a window may start inside a block; so do chunks
-    /// that are no multiple of the block size.
+    /// Sliding windows need one block more than their tokens fill, since a window may start inside a block;
+    /// so do chunks that are no multiple of the block size.
     #[must_use]
     pub fn max_blocks_per_seq(&self, limits: LengthLimits) -> u32 {
         self.admission_cap(limits).unwrap_or_else(|| self.block_size.blocks_for(limits.max_model_len))
     }
 
-    /// [`max_blocks_per_seq`](Self::max_blocks_per_seq) where it can lie below the length of the sequence: the cap that
-    /// an admission check applies to "does all of this request fit", so that a long prompt is not refused for blocks
-    /// that it will have given back. `None` for full attention.
+    /// [`max_blocks_per_seq`](Self::max_blocks_per_seq) where it can lie below the length of the sequence:
+    /// the cap that an admission check applies to "does all of this request fit", so that a long prompt is
+    /// not refused for blocks that it will have given back. `None` for full attention.
     #[must_use]
     pub fn admission_cap(&self, limits: LengthLimits) -> Option<u32> {
         let LengthLimits { max_model_len, max_batched_tokens } = limits;
@@ -216,7 +219,7 @@ impl KvCacheSpec {
         match self.kind {
             AttentionKind::Full { .. } => None,
             AttentionKind::SlidingWindow { window } => {
-                Some(self.block_size.blocks_for(reach(window - 1)) + 1)
+                Some(self.block_size.blocks_for(reach(window.saturating_sub(1))) + 1)
             }
             AttentionKind::ChunkedLocal { chunk } => {
                 let starts_inside_a_block = !chunk.is_multiple_of(self.block_size.get());

@@ -2,8 +2,8 @@
 
 use crate::id::{BlockId, BlockIdx, BlockSize, SlotId, TokenIdx};
 
-/// The block table of one sequence in one group. Entries are only appended, or replaced by the null block once no
-/// query can reach them, or by a private copy before a write.
+/// The block table of one sequence in one group. Entries are only appended, or replaced by the null block
+/// once no query can reach them, or by a private copy before a write.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BlockTable {
     blocks: Vec<BlockId>,

@@ -23,8 +23,8 @@ fn dense(kind: AttentionKind) -> KvCacheSpec {
     KvCacheSpec::new(kind, size(16), 8, 128, KvDtype::F16)
 }
 
-/// The sub-caches of DeepSeek V4 Flash, 43 layers: 0 and 1 have a window only, even ones compress 4 to 1 and have an
-/// indexer, odd ones compress 128 to 1.
+/// The sub-caches of DeepSeek V4 Flash, 43 layers: 0 and 1 have a window only, even ones compress 4 to 1 and
+/// have an indexer, odd ones compress 128 to 1.
 fn deepseek_v4() -> Vec<KvCacheSpec> {
     let latent = |kind, block, bytes, ratio| KvCacheSpec {
         page_align_bytes: 576,
@@ -88,7 +88,8 @@ fn page_bytes() {
 #[test]
 fn deepseek_v4_pages() {
     let specs = deepseek_v4();
-    // Layer 0: window. Layer 2: window, C4A, indexer, its state, indexer state. Layer 3: window, C128A, its state.
+    // Layer 0: window. Layer 2: window, C4A, indexer, its state, indexer state. Layer 3: window, C128A, its
+    // state.
     let pages: Vec<(u64, u64)> =
         specs[2..10].iter().map(|spec| (spec.unpadded_page_bytes(), spec.page_bytes())).collect();
     let window = (37376, 37440);
@@ -242,6 +243,7 @@ fn capacity() {
     assert_eq!(layout.bytes_per_block(), 4 * 65536);
     let memory = 11 * 4 * 65536;
     assert_eq!(layout.check_memory(memory, limits), Ok(11), "10 blocks and the null block");
+    assert_eq!(layout.num_blocks(u64::MAX), u32::MAX / 16, "slots are u32");
     assert!((layout.max_concurrency(25, limits) - 2.5).abs() < 1e-12);
     let expected = CapacityError::TooLong {
         max_model_len: 160,

@@ -60,17 +60,20 @@ fn kind() -> impl Strategy<Value = AttentionKind> {
     ]
 }
 
+/// Full attention and windows of any block sizes.
+fn window_groups(sizes: Vec<u32>) -> impl Strategy<Value = Groups> {
+    let full = AttentionKind::FULL;
+    let kind =
+        move |window: Option<u32>| window.map_or(full, |window| AttentionKind::SlidingWindow { window });
+    let group = (prop::option::of(2_u32..20).prop_map(kind), prop::sample::select(sizes));
+    prop::collection::vec(group, 1..4)
+}
+
+/// Chunked local attention needs one block size for all groups.
 fn groups() -> impl Strategy<Value = Groups> {
     let equal = (prop::collection::vec(kind(), 1..4), 1_u32..5)
         .prop_map(|(kinds, size)| kinds.into_iter().map(|kind| (kind, size)).collect::<Groups>());
-    let sizes = prop::sample::select(vec![1_u32, 2, 3, 4, 6]);
-    let mixed = prop::collection::vec((prop::option::of(2_u32..20), sizes), 1..4).prop_map(|types| {
-        let kind = |window: Option<u32>| {
-            window.map_or(AttentionKind::FULL, |window| AttentionKind::SlidingWindow { window })
-        };
-        types.into_iter().map(|(window, size)| (kind(window), size)).collect::<Groups>()
-    });
-    prop_oneof![equal, mixed]
+    prop_oneof![equal, window_groups(vec![1, 2, 3, 4, 6])]
 }
 
 proptest! {
@@ -105,13 +108,11 @@ proptest! {
     /// A draft model only shortens hits, and what is left is complete.
     #[test]
     fn an_eagle_hit_is_complete_and_no_longer(
-        windows in prop::collection::vec((prop::option::of(2_u32..20), prop::sample::select(vec![2_u32, 4, 6])), 1..4),
+        groups in window_groups(vec![2, 4, 6]),
         eagle in prop::collection::vec(0_usize..3, 1..3),
         len in 1_u32..60,
         lost in prop::collection::hash_set((0_usize..3, 0_usize..30), 0..8),
     ) {
-        let kind = |w: Option<u32>| w.map_or(AttentionKind::FULL, |window| AttentionKind::SlidingWindow { window });
-        let groups: Groups = windows.into_iter().map(|(w, size)| (kind(w), size)).collect();
         let eagle: Vec<usize> = eagle.into_iter().map(|group| group % groups.len()).collect();
         let find = |eagle: &[usize]| {
             let kept = |group, index| !lost.contains(&(group, index));
@@ -189,10 +190,22 @@ fn groups_agree() {
 }
 
 #[test]
-fn chunked_attention_refuses_what_it_cannot_do() {
+fn a_draft_model_drops_its_block_at_every_new_length() {
+    let window = |window| AttentionKind::SlidingWindow { window };
+    let groups = vec![(AttentionKind::FULL, 4), (window(5), 4), (window(4), 4)];
+    // The last group shrinks the hit to 5 blocks. Behind them the draft model's block 5 is missing, so it
+    // gives up one more.
+    insta::assert_snapshot!(hit(&groups, &[1], 33, &[(1, 5), (2, 6), (2, 5)]), @"16 tokens #### / ...# / ...#");
+}
+
+#[test]
+fn a_cache_refuses_what_it_cannot_do() {
     let chunked = (AttentionKind::ChunkedLocal { chunk: 16 }, 4);
     let error = |groups: Groups, eagle: &[usize]| KvCache::new(&config(&groups, eagle)).unwrap_err();
     assert_eq!(error(vec![chunked], &[0]), ConfigError::ChunkedEagle { group: 0 });
+    let huge = KvCacheConfig { num_blocks: u32::MAX / 4 + 1, ..config(&vec![chunked], &[]) };
+    let expected = ConfigError::TooManySlots { num_blocks: huge.num_blocks, block_size: 4 };
+    assert_eq!(KvCache::new(&huge).unwrap_err(), expected);
     let expected = ConfigError::ChunkedAlignment { group: 1, block_size: 4, alignment: 8 };
     assert_eq!(error(vec![(AttentionKind::FULL, 8), chunked], &[]), expected);
 }

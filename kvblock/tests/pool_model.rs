@@ -24,7 +24,8 @@ fn op() -> impl Strategy<Value = Op> {
         3 => (0_u32..5).prop_map(Op::Allocate),
         2 => any::<Index>().prop_map(Op::Touch),
         4 => any::<Index>().prop_map(Op::Free),
-        3 => (any::<Index>(), 0_u8..4, 0_u32..2).prop_map(|(block, content, group)| Op::Cache { block, content, group }),
+        3 => (any::<Index>(), 0_u8..4, 0_u32..2)
+            .prop_map(|(block, content, group)| Op::Cache { block, content, group }),
         1 => any::<Index>().prop_map(Op::Evict),
         1 => Just(Op::Reset),
     ]

@@ -200,6 +200,24 @@ fn a_fork_on_a_block_boundary_copies_nothing() {
 }
 
 #[test]
+fn a_fork_may_start_before_the_end_of_its_parent() {
+    let mut cache = cache(12, &[AttentionKind::FULL]);
+    let text = Text::new(&cache, 0..12);
+    cache.allocate_slots(SlotRequest::new(A, text.content(), 0, 12)).unwrap();
+    cache.fork(A, B, 6);
+    let other = Text::new(&cache, (0..6).chain(50..56));
+    let step = cache.allocate_slots(SlotRequest::new(B, other.content(), 6, 6)).unwrap();
+    assert_eq!(step.copies.len(), 1, "the parent's second block is full, and not the child's");
+    assert_eq!(cache.lookup(Text::new(&cache, (0..6).chain(50..57)).content()).num_tokens, 12);
+    assert_eq!(cache.lookup(Text::new(&cache, 0..13).content()).num_tokens, 12);
+    let c = SeqId::new(2);
+    cache.fork(A, c, 4);
+    let third = Text::new(&cache, (0..4).chain(70..79));
+    cache.allocate_slots(SlotRequest::new(c, third.content(), 4, 9)).unwrap();
+    assert_eq!(cache.lookup(third.content()).num_tokens, 12);
+}
+
+#[test]
 fn a_step_that_did_not_run_leaves_nothing_findable() {
     let mut cache = cache(10, &[AttentionKind::FULL]);
     let text = Text::new(&cache, 0..12);

@@ -1,15 +1,15 @@
 //! The forward pass: one config-driven decoder over paged KV.
 
+mod blocks;
 mod inputs;
 mod layer;
 mod load;
 
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
-use attn_kernels::kernel::copy_blocks::{self, CopyBlocksParams};
-use attn_kernels::kernel::{KvDtype, paged_prefill::KeyLoads};
-use kvblock::BlockId;
+use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline, Read};
+use attn_kernels::kernel::paged_prefill::{KeyLoads, TILE_ROWS};
+use attn_kernels::kernel::{KvDtype, paged_prefill_coop};
 
 use crate::batch::{Sample, Slice, StepOutput};
 use crate::kernel::{embed, log_prob, matmul::Epilogue, rms_norm, sample};
@@ -31,7 +31,7 @@ pub struct DecoderOptions {
     pub max_rows: u32,
     /// Most samples of one step.
     pub max_seqs: u32,
-    /// One order of arithmetic for a row whatever its phase: decode rows go through the prefill kernel.
+    /// One order of arithmetic for a row whatever its phase: prefill rows go through the decode kernel, one by one.
     pub reproducible: bool,
 }
 
@@ -52,6 +52,10 @@ pub struct Decoder {
     activations: Activations,
     inputs: Inputs,
     key_loads: KeyLoads,
+    /// Whether rows of prefills are attended one by one, by the decode kernel.
+    by_rows: bool,
+    /// Whether rows of prefills go through cooperative matrices.
+    coop: bool,
 }
 
 #[derive(Debug)]
@@ -59,8 +63,7 @@ struct Pipelines {
     embed: Arc<Pipeline>,
     norm: Arc<Pipeline>,
     norm_gather: Arc<Pipeline>,
-    rope: Arc<Pipeline>,
-    cache_write: Arc<Pipeline>,
+    rope_append: Arc<Pipeline>,
     copy_blocks: Arc<Pipeline>,
     decode: Arc<Pipeline>,
     reduce: Arc<Pipeline>,
@@ -78,6 +81,8 @@ struct Activations {
     normed: Buf<f32>,
     /// Queries, keys, values, `[max_rows, (num_heads + 2 * num_kv_heads) * head_dim]`.
     qkv: Buf<f32>,
+    /// Rotated queries, `[max_rows, num_heads * head_dim]`.
+    q: Buf<f32>,
     /// Attention output, `[max_rows, num_heads * head_dim]`.
     attended: Buf<f32>,
     /// `[max_rows, num_heads]`
@@ -99,6 +104,12 @@ const HEAD_ROWS: usize = 64;
 /// Multiply-adds after which a submission ends: a few milliseconds on a large GPU, well under a second on a small one.
 const CUT: u64 = 50_000_000_000;
 
+/// Bytes of partitions of decode rows that exist at one time.
+const PARTIAL_BYTES: usize = 64 << 20;
+
+/// Layers after which a submission ends all the same, so that the device works while the host encodes the rest.
+const CUT_LAYERS: usize = 5;
+
 impl Activations {
     /// Makes room for the partitions of the step's decode rows; they grow with the contexts.
     fn fit_partials(
@@ -107,7 +118,8 @@ impl Activations {
         config: &DecoderConfig,
         plan: &inputs::Plan,
     ) -> Result<(), ModelError> {
-        let rows = plan.decode_rows.len() * config.num_heads as usize * plan.max_partitions as usize;
+        let row = config.num_heads as usize * plan.max_partitions as usize;
+        let rows = row * plan.decode_rows.len().min(decode_portion(config, plan));
         if rows > self.stats.len() {
             let rows = rows.next_power_of_two();
             self.partial = gpu.buffer("partial", rows * config.head_dim as usize)?;
@@ -116,6 +128,13 @@ impl Activations {
         }
         Ok(())
     }
+}
+
+/// Decode rows of one dispatch, so that their partitions stay within a buffer; a multiple of 16, for the alignment of
+/// bindings.
+fn decode_portion(config: &DecoderConfig, plan: &inputs::Plan) -> usize {
+    let row = config.num_heads as usize * plan.max_partitions as usize * config.head_dim as usize * 4;
+    (PARTIAL_BYTES / row.max(1)).max(16) / 16 * 16
 }
 
 impl Decoder {
@@ -145,7 +164,7 @@ impl Decoder {
     /// # Panics
     /// When there are more rows or samples than the decoder was built for, or a table is too short.
     pub fn step(&mut self, slices: &[Slice<'_>], samples: &[Sample]) -> Result<StepOutput, ModelError> {
-        let plan = inputs::plan(&self.config, &self.options, slices, samples)?;
+        let plan = inputs::plan(&self.config, &self.options, slices, samples, self.prefill())?;
         self.inputs.write(&self.gpu, &plan)?;
         self.activations.fit_partials(&self.gpu, &self.config, &plan)?;
         let mut pass = Pass::new("step");
@@ -155,7 +174,7 @@ impl Decoder {
         for index in 0..self.layers.len() {
             self.layer(&mut pass, index, &plan)?;
             since_cut += cost;
-            if since_cut > CUT {
+            if since_cut > CUT || (index + 1).is_multiple_of(CUT_LAYERS) {
                 pass.cut();
                 since_cut = 0;
             }
@@ -163,35 +182,16 @@ impl Decoder {
         self.finish(pass, &plan)
     }
 
-    /// Copies blocks in every layer, before the next step: `(source, destination)` pairs of which no destination is a
-    /// source.
-    ///
-    /// # Errors
-    /// What the device reports.
-    pub fn copy_blocks(&mut self, pairs: &[(BlockId, BlockId)]) -> Result<(), ModelError> {
-        let pairs: Vec<[u32; 2]> = pairs.iter().map(|(from, to)| [from.get(), to.get()]).collect();
-        let shape = *self.kv.shape();
-        let params =
-            CopyBlocksParams { block_quads: copy_blocks::block_quads(&shape), pad0: 0, pad1: 0, pad2: 0 };
-        for some in pairs.chunks(65_535) {
-            let list = self.gpu.upload("copies", some)?;
-            let count = u32::try_from(some.len()).expect("at most 65,535");
-            let mut pass = Pass::new("copy_blocks");
-            for layer in 0..self.layers.len() {
-                let (k, v) = self.kv.layer(layer);
-                for cache in [k, v] {
-                    let bindings = [(&list).into(), cache.into()];
-                    let grid = copy_blocks::grid(&shape, count);
-                    pass.dispatch(&self.pipelines.copy_blocks, &params, &bindings, grid);
-                }
-            }
-            self.gpu.submit(pass)?.wait()?;
-            self.gpu.forget_bind_groups();
+    /// How rows of prefills are attended.
+    fn prefill(&self) -> inputs::Prefill {
+        match (self.by_rows, self.coop) {
+            (true, _) => inputs::Prefill::Rows,
+            (false, true) => inputs::Prefill::Tiles(paged_prefill_coop::TILE_ROWS),
+            (false, false) => inputs::Prefill::Tiles(TILE_ROWS),
         }
-        Ok(())
     }
 
-    fn embed(&mut self, pass: &mut Pass, rows: u32) {
+    fn embed(&self, pass: &mut Pass, rows: u32) {
         let blocks = self.embedding.blocks();
         for shard in self.embedding.shards() {
             let params = embed::EmbedParams { rows, first: shard.first, cols: shard.cols, blocks };
@@ -216,7 +216,7 @@ impl Decoder {
     }
 
     /// Final norm, logits, and what is made of them.
-    fn finish(&mut self, mut pass: Pass, plan: &inputs::Plan) -> Result<StepOutput, ModelError> {
+    fn finish(&self, mut pass: Pass, plan: &inputs::Plan) -> Result<StepOutput, ModelError> {
         let vocab = self.config.vocab_size as usize;
         let mut output = StepOutput::default();
         // Scored rows come first, in portions whose logits fit in the buffer.
@@ -225,11 +225,16 @@ impl Decoder {
             let rows = HEAD_ROWS.min(scored - start);
             self.logits(&mut pass, start, rows)?;
             self.score(&mut pass, start, rows);
-            let wanted = plan.logits_from.saturating_sub(start).min(rows);
-            if wanted < rows {
-                let read = pass.read(&self.activations.logits, wanted * vocab..rows * vocab);
-                let done = self.gpu.submit(std::mem::replace(&mut pass, Pass::new("step")))?.wait()?;
-                output.logits.extend(done.get(read));
+            let here = |row: usize| row.clamp(start, start + rows) - start;
+            let wanted = plan.wanted.iter().map(|range| here(range.start)..here(range.end));
+            let reads: Vec<Read<f32>> = wanted
+                .filter(|range| !range.is_empty())
+                .map(|range| pass.read(&self.activations.logits, range.start * vocab..range.end * vocab))
+                .collect();
+            if !reads.is_empty() {
+                let mut done = self.gpu.submit(std::mem::replace(&mut pass, Pass::new("step")))?.wait()?;
+                output.timings.append(&mut done.timings);
+                output.logits.extend(reads.into_iter().flat_map(|read| done.get(read)));
             }
         }
         let samples = plan.specs.len();
@@ -250,7 +255,7 @@ impl Decoder {
     }
 
     /// Logits of `rows` rows of the gather list, from `start` on.
-    fn logits(&mut self, pass: &mut Pass, start: usize, rows: usize) -> Result<(), ModelError> {
+    fn logits(&self, pass: &mut Pass, start: usize, rows: usize) -> Result<(), ModelError> {
         let rows = u32::try_from(rows).expect("at most max_rows");
         let width = self.config.hidden_size;
         let first = u32::try_from(start).expect("at most max_rows");
@@ -265,12 +270,14 @@ impl Decoder {
         let product = Product {
             x: &self.activations.normed,
             rows,
+            coop_from: rows,
             y: &self.activations.logits,
             y_stride: self.config.vocab_size,
             y_offset: 0,
             epilogue: Epilogue::Store,
+            norm: None,
         };
-        self.head.as_ref().unwrap_or(&self.embedding).multiply(&mut self.kernels, pass, &product)
+        self.head.as_ref().unwrap_or(&self.embedding).multiply(&self.kernels, pass, &product)
     }
 
     fn score(&self, pass: &mut Pass, start: usize, rows: usize) {

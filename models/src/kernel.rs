@@ -7,10 +7,15 @@ pub mod matmul;
 pub mod matmul_coop;
 pub mod rms_norm;
 pub mod rope;
+pub mod rope_append;
 pub mod sample;
 
-use attn_kernels::Kernel;
+use attn_kernels::kernel::{KvDtype, KvShape};
 use attn_kernels::source::Modules;
+use attn_kernels::{Kernel, Level, NamedVariant};
+
+use crate::pack::Format;
+use matmul::{Epilogue, Tiling};
 
 macro_rules! modules {
     ($($name:literal),* $(,)?) => {
@@ -33,6 +38,7 @@ pub const MODULES: Modules = modules![
     "weights_q6k",
     "weights_q8",
     "x_broadcast",
+    "x_normed",
     "x_uniform",
 ];
 
@@ -46,6 +52,61 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &matmul_coop::KERNEL,
         &rms_norm::KERNEL,
         &rope::KERNEL,
+        &rope_append::KERNEL,
         &sample::KERNEL,
     ]
+}
+
+/// Codings that have a module of their own.
+const FORMATS: [Format; 9] = [
+    Format::F32,
+    Format::F16,
+    Format::Bf16,
+    Format::Q4,
+    Format::Q8,
+    Format::Q4K,
+    Format::Q5K,
+    Format::Q6K,
+    Format::Mxfp4,
+];
+
+/// One variant of every kernel for each choice of modules (numbers differ from model to model), by name.
+#[must_use]
+pub fn variants() -> Vec<NamedVariant> {
+    let baseline = |part: &str, variant| NamedVariant::new(part, Level::Baseline, variant);
+    // "weights_q4" is q4.
+    let short = |format: Format| format.module().trim_start_matches("weights_");
+    let blocks = 64;
+    let sliced = |parts| Tiling::for_gpu(1, parts, blocks);
+    let matmul =
+        |format: Format, epilogue, tiling| matmul::variant(format.module(), epilogue, tiling, blocks, None);
+
+    let mut all = Vec::new();
+    all.extend(FORMATS.map(|format| baseline(short(format), embed::variant(format.module()))));
+    all.push(baseline("", log_prob::variant()));
+    all.extend(FORMATS.map(|format| baseline(short(format), matmul(format, Epilogue::Store, sliced(1)))));
+    all.push(baseline("q4-add", matmul(Format::Q4, Epilogue::Add, sliced(1))));
+    all.push(baseline("q4-silu_mul", matmul(Format::Q4, Epilogue::SiluMul, sliced(2))));
+    all.push(baseline("q4-tall", matmul(Format::Q4, Epilogue::Store, Tiling::for_gpu(256, 1, blocks))));
+    let broadcast = matmul(Format::Q4, Epilogue::Store, Tiling::for_cpu(256, 1, true));
+    all.push(NamedVariant::new("q4-broadcast", Level::Subgroup, broadcast));
+    for (name, level) in [("", Level::Baseline), ("-subgroup", Level::Subgroup)] {
+        let named = |part: &str, variant| NamedVariant::new(&format!("{part}{name}"), level, variant);
+        let module = Format::Q4.module();
+        all.push(named(
+            "q4-normed",
+            matmul::variant(module, Epilogue::Store, sliced(1), blocks, Some(level)),
+        ));
+        all.push(named("rows", rms_norm::variant(false, matmul::NORM_LANES, level)));
+        all.push(named("gather", rms_norm::variant(true, matmul::NORM_LANES, level)));
+    }
+    for (part, dtype) in [("f16", KvDtype::F16), ("f32", KvDtype::F32)] {
+        let shape = KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype };
+        all.push(baseline(part, rope_append::variant(&shape, false)));
+    }
+    all.push(baseline("halves", rope::variant(128, false)));
+    all.push(baseline("interleaved", rope::variant(128, true)));
+    all.push(baseline("", sample::variant()));
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    all
 }

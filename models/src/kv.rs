@@ -10,8 +10,11 @@ use crate::ModelError;
 pub struct KvPool {
     shape: KvShape,
     num_blocks: u32,
-    layers: Vec<(Buf<u32>, Buf<u32>)>,
+    layers: Vec<Layer>,
 }
+
+/// K and V of one layer.
+type Layer = (Buf<u32>, Buf<u32>);
 
 impl KvPool {
     /// Allocates up to `num_blocks` blocks a layer. When memory is short the pool is halved until it fits; the
@@ -35,7 +38,7 @@ impl KvPool {
         shape: &KvShape,
         num_layers: u32,
         num_blocks: u32,
-    ) -> Result<Vec<(Buf<u32>, Buf<u32>)>, GpuError> {
+    ) -> Result<Vec<Layer>, GpuError> {
         let words = num_blocks as usize * shape.block_bytes() / 4;
         (0..num_layers).map(|_| Ok((gpu.buffer("k_cache", words)?, gpu.buffer("v_cache", words)?))).collect()
     }

@@ -5,6 +5,7 @@ pub mod batch;
 mod chat;
 mod checkpoint;
 mod config;
+pub mod cpu;
 mod decoder;
 mod error;
 mod fetch;

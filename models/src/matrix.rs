@@ -1,11 +1,14 @@
 //! Weight matrices on the device.
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
+use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
+use smallvec::{SmallVec, smallvec};
 
 use crate::kernel::matmul::{self, Epilogue, MatmulParams, Tiling};
+use crate::kernel::matmul_coop::{self, Tile};
 use crate::pack::{BLOCK, Format, Packed};
 use crate::{ModelError, Tensor};
 
@@ -32,12 +35,16 @@ pub(crate) struct Shard {
 pub(crate) struct Product<'a> {
     pub(crate) x: &'a Buf<f32>,
     pub(crate) rows: u32,
+    /// Rows from this one on go through cooperative matrices; `rows` where none does.
+    pub(crate) coop_from: u32,
     pub(crate) y: &'a Buf<f32>,
     /// f32 from row to row of y.
     pub(crate) y_stride: u32,
     /// First column of y.
     pub(crate) y_offset: u32,
     pub(crate) epilogue: Epilogue,
+    /// Weight and epsilon of an RMS norm on the way in, where [`Matrix::norms`] says that it can be.
+    pub(crate) norm: Option<(&'a Buf<f32>, f32)>,
 }
 
 impl Matrix {
@@ -115,28 +122,59 @@ impl Matrix {
     /// Records `y = x W`, or what the epilogue makes of it.
     pub(crate) fn multiply(
         &self,
-        kernels: &mut Kernels,
+        kernels: &Kernels,
         pass: &mut Pass,
         product: &Product<'_>,
     ) -> Result<(), ModelError> {
-        let tiling = kernels.tiling(product.rows, self.parts, self.blocks);
-        let pipeline = kernels.matmul(self.format, product.epilogue, tiling, self.blocks)?;
+        let exact = product.coop_from.min(product.rows);
+        if exact > 0 {
+            let tiling = kernels.tiling(exact, self.parts, self.blocks);
+            let key = (self.format, product.epilogue, tiling, self.blocks, product.norm.is_some());
+            let pipeline = kernels.matmul(key)?;
+            self.dispatch(pass, &pipeline, product, 0..exact, |cols| matmul::grid(tiling, exact, cols));
+        }
+        let rows = product.rows - exact;
+        if rows > 0 {
+            let tile = Tile::choose(rows, self.shards[0].cols, product.epilogue);
+            let pipeline = kernels.matmul_coop((self.format, product.epilogue, tile))?;
+            let grid = |cols| matmul_coop::grid(tile, rows, cols);
+            self.dispatch(pass, &pipeline, product, exact..product.rows, grid);
+        }
+        Ok(())
+    }
+
+    fn dispatch(
+        &self,
+        pass: &mut Pass,
+        pipeline: &Arc<Pipeline>,
+        product: &Product<'_>,
+        rows: Range<u32>,
+        grid: impl Fn(u32) -> [u32; 3],
+    ) {
+        let start = u64::from(rows.start);
+        let x = Bind::at(product.x.raw(), start * u64::from(self.blocks) * 128);
+        let y = Bind::at(product.y.raw(), start * u64::from(product.y_stride) * 4);
         for shard in &self.shards {
             let params = MatmulParams {
-                rows: product.rows,
+                rows: rows.end - rows.start,
                 cols: shard.cols,
                 blocks: self.blocks,
                 x_stride: self.blocks * 8,
                 y_stride: product.y_stride,
                 y_offset: product.y_offset + shard.first,
+                eps: product.norm.map_or(0.0, |(_, eps)| eps),
                 pad0: 0,
-                pad1: 0,
             };
-            let bindings =
-                [product.x.into(), (&shard.quants).into(), (&shard.scales).into(), product.y.into()];
-            pass.dispatch(&pipeline, &params, &bindings, matmul::grid(tiling, product.rows, shard.cols));
+            let mut bindings: SmallVec<[Bind; 5]> =
+                smallvec![x.clone(), (&shard.quants).into(), (&shard.scales).into(), y.clone()];
+            bindings.extend(product.norm.map(|(weight, _)| weight.into()));
+            pass.dispatch(pipeline, &params, &bindings, grid(shard.cols));
         }
-        Ok(())
+    }
+
+    /// Whether a product of `rows` rows can norm them on the way in.
+    pub(crate) fn norms(&self, kernels: &Kernels, rows: u32) -> bool {
+        kernels.tiling(rows, self.parts, self.blocks).norms()
     }
 }
 
@@ -171,12 +209,13 @@ fn u32_of(n: usize) -> u32 {
 #[derive(Debug)]
 pub(crate) struct Kernels {
     gpu: Arc<Gpu>,
-    matmuls: Vec<((Format, Epilogue, Tiling, u32), Arc<Pipeline>)>,
+    matmuls: RefCell<Vec<(MatmulKey, Arc<Pipeline>)>>,
+    coop: RefCell<Vec<(CoopKey, Arc<Pipeline>)>>,
 }
 
 impl Kernels {
     pub(crate) fn new(gpu: &Arc<Gpu>) -> Self {
-        Self { gpu: Arc::clone(gpu), matmuls: Vec::new() }
+        Self { gpu: Arc::clone(gpu), matmuls: RefCell::default(), coop: RefCell::default() }
     }
 
     fn tiling(&self, rows: u32, parts: u32, blocks: u32) -> Tiling {
@@ -187,23 +226,34 @@ impl Kernels {
         }
     }
 
-    fn matmul(
-        &mut self,
-        format: Format,
-        epilogue: Epilogue,
-        tiling: Tiling,
-        blocks: u32,
-    ) -> Result<Arc<Pipeline>, ModelError> {
-        let key = (format, epilogue, tiling, blocks);
-        if let Some((_, pipeline)) = self.matmuls.iter().find(|(k, _)| *k == key) {
+    fn matmul(&self, key: MatmulKey) -> Result<Arc<Pipeline>, ModelError> {
+        if let Some((_, pipeline)) = self.matmuls.borrow().iter().find(|(k, _)| *k == key) {
             return Ok(Arc::clone(pipeline));
         }
-        let variant = matmul::variant(format.module(), epilogue, tiling, blocks);
+        let (format, epilogue, tiling, blocks, normed) = key;
+        let norm = normed.then(|| self.gpu.level());
+        let variant = matmul::variant(format.module(), epilogue, tiling, blocks, norm);
         let pipeline = self.gpu.pipeline(&variant)?;
-        self.matmuls.push((key, Arc::clone(&pipeline)));
+        self.matmuls.borrow_mut().push((key, Arc::clone(&pipeline)));
+        Ok(pipeline)
+    }
+
+    fn matmul_coop(&self, key: CoopKey) -> Result<Arc<Pipeline>, ModelError> {
+        if let Some((_, pipeline)) = self.coop.borrow().iter().find(|(k, _)| *k == key) {
+            return Ok(Arc::clone(pipeline));
+        }
+        let (format, epilogue, tile) = key;
+        let pipeline = self.gpu.pipeline(&matmul_coop::variant(format.module(), epilogue, tile))?;
+        self.coop.borrow_mut().push((key, Arc::clone(&pipeline)));
         Ok(pipeline)
     }
 }
+
+/// Format, epilogue, tile.
+type CoopKey = (Format, Epilogue, Tile);
+
+/// Format, epilogue, tiling, blocks along k, norm in front.
+type MatmulKey = (Format, Epilogue, Tiling, u32, bool);
 
 /// Whether eight lanes may load for each other: software drivers with subgroups of at least eight.
 pub(crate) fn broadcasts(gpu: &Gpu) -> bool {

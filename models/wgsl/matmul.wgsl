@@ -6,15 +6,19 @@
 // order: within a block of 32 by k, then block by block. So a result depends on neither ROWS, WIDE nor SLICES: one row
 // alone and one row among many agree to the bit.
 // CPU reference: src/cpu/matmul.rs
-#import weights = weights_q4
-#import activations = x_uniform
-#import epilogue = epilogue_store
 #import ROWS = 1
 #import WIDE = 1
 #import PARTS = 1
-override COLS: u32 = 64u;
-// Lanes along k; block sums meet in workgroup memory and are added in order.
-override SLICES: u32 = 1u;
+#import COLS = 64
+#import SLICES = 1
+#import reduce = reduce_tree
+#import weights = weights_q4
+#import activations = x_uniform
+#import epilogue = epilogue_store
+// COLS lanes along columns times SLICES along k; block sums of slices meet in workgroup memory and are added in order.
+const WG: u32 = COLS * SLICES;
+// What reductions work on: a value for each row.
+const VALUES: u32 = ROWS;
 // SLICES == 1 ? 1 : blocks * COLS * ROWS * WIDE * PARTS
 override SUMS: u32 = 1u;
 
@@ -25,8 +29,8 @@ struct MatmulParams {
     x_stride: u32, // in vec4
     y_stride: u32,
     y_offset: u32,
+    eps: f32, // of the norm on the way in, if there is one
     pad0: u32,
-    pad1: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: MatmulParams;
@@ -54,7 +58,7 @@ fn block_sums(block: u32, first_col: u32, row0: u32, lane: u32) -> Sums {
             wv[c] = array(quad(w[c], octet * 2u), quad(w[c], octet * 2u + 1u));
         }
         for (var r = 0u; r < ROWS; r++) {
-            let xv = x_octet(min(row0 + r, params.rows - 1u), block * 4u + octet, lane);
+            let xv = x_octet(row0, r, block * 4u + octet, lane);
             for (var c = 0u; c < COLS_A_LANE; c++) {
                 var s = out.v[c * ROWS + r];
                 s = fma(wv[c][0].x, xv[0].x, s);
@@ -72,36 +76,39 @@ fn block_sums(block: u32, first_col: u32, row0: u32, lane: u32) -> Sums {
     return out;
 }
 
-@compute @workgroup_size(COLS, SLICES)
-fn matmul(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(local_invocation_id) local: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let first_col = group.x * COLS * WIDE + local.x;
+@compute @workgroup_size(WG)
+fn matmul(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
+    let local_col = lane.index % COLS;
+    let slice = lane.index / COLS;
+    let first_col = group.x * COLS * WIDE + local_col;
     let row0 = group.y * ROWS;
     var acc: Sums;
+    prepare(row0, lane);
     if (SLICES == 1u) {
         for (var block = 0u; block < params.blocks; block++) {
-            let s = block_sums(block, first_col, row0, lane);
+            let s = block_sums(block, first_col, row0, lane.index);
             for (var i = 0u; i < SUMS_A_LANE; i++) {
                 acc.v[i] += s.v[i];
             }
         }
     } else {
-        for (var block = local.y; block < params.blocks; block += SLICES) {
-            let s = block_sums(block, first_col, row0, lane);
-            for (var i = 0u; i < SUMS_A_LANE; i++) {
-                sums[(block * SUMS_A_LANE + i) * COLS + local.x] = s.v[i];
+        // All lanes go round as often: activations may come through the subgroup, which asks for uniform control flow.
+        for (var first = 0u; first < params.blocks; first += SLICES) {
+            let block = first + slice;
+            let s = block_sums(min(block, params.blocks - 1u), first_col, row0, lane.index);
+            if (block < params.blocks) {
+                for (var i = 0u; i < SUMS_A_LANE; i++) {
+                    sums[(block * SUMS_A_LANE + i) * COLS + local_col] = s.v[i];
+                }
             }
         }
         workgroupBarrier();
-        if (local.y != 0u) {
+        if (slice != 0u) {
             return;
         }
         for (var block = 0u; block < params.blocks; block++) {
             for (var i = 0u; i < SUMS_A_LANE; i++) {
-                acc.v[i] += sums[(block * SUMS_A_LANE + i) * COLS + local.x];
+                acc.v[i] += sums[(block * SUMS_A_LANE + i) * COLS + local_col];
             }
         }
     }

@@ -31,8 +31,8 @@ struct MatmulParams {
     x_stride: u32, // in vec4
     y_stride: u32,
     y_offset: u32,
+    eps: f32, // unused: rows come normed
     pad0: u32,
-    pad1: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: MatmulParams;

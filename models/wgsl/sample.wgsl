@@ -94,8 +94,7 @@ fn best(lane: u32, value: f32, id: u32) -> f32 {
             }
         }
     }
-    workgroupBarrier();
-    return best_value[0];
+    return workgroupUniformLoad(&best_value[0]);
 }
 
 fn choose(lane: u32, base: u32, spec: Spec, top: f32) -> Kept {
@@ -108,7 +107,8 @@ fn choose(lane: u32, base: u32, spec: Spec, top: f32) -> Kept {
     }
     if (spec.top_p < 1.0) {
         let all = measure(lane, base, spec, top, kept, kept, true);
-        kept = narrow(lane, base, spec, top, kept, spec.top_p * all, true);
+        // The likeliest token alone has mass 1; the bound keeps it where top_p is 0.
+        kept = narrow(lane, base, spec, top, kept, max(spec.top_p * all, 1e-30), true);
     }
     return kept;
 }
@@ -121,6 +121,10 @@ fn narrow(lane: u32, base: u32, spec: Spec, top: f32, within: Kept, goal: f32, m
         if (measure(lane, base, spec, top, within, Kept(next, params.vocab), mass) >= goal) {
             edge = next;
         }
+    }
+    if (edge < within.edge) {
+        // Less than the goal to begin with.
+        return within;
     }
     // Ids of keys equal to the edge, from the lowest until the goal is reached.
     var below = 0u;
@@ -151,14 +155,13 @@ fn measure(lane: u32, base: u32, spec: Spec, top: f32, a: Kept, b: Kept, mass: b
             sums[lane] += sums[lane + half];
         }
     }
-    workgroupBarrier();
-    return sums[0];
+    return workgroupUniformLoad(&sums[0]);
 }
 
 fn gumbel(spec: Spec, id: u32) -> f32 {
     let bits = mix(spec.seed_low ^ mix(spec.seed_high ^ mix(spec.position ^ mix(id))));
-    // Strictly inside (0, 1).
-    let u = (f32(bits >> 8u) + 0.5) / 16777216.0;
+    // Strictly inside (0, 1): with one bit more the largest sum would round up to 1, and its noise be infinite.
+    let u = (f32(bits >> 9u) + 0.5) / 8388608.0;
     return -log(-log(u));
 }
 

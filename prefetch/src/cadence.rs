@@ -47,7 +47,8 @@ pub enum RetrievalAction {
     Idle,
 }
 
-/// The retrieval rhythm of ESA: scores start in step 2 of each stride, loads in step 0, and step 1 waits for them.
+/// The retrieval rhythm of ESA: scores start in step 2 of each stride, loads in step 0, and step 1 waits for
+/// them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RetrievalCadence {
     stride: u32,

@@ -20,7 +20,8 @@ pub enum RowLayout {
         /// Elements of a row.
         head_dim: u32,
     },
-    /// `[num_kv_heads, head_dim / 8, block_size, 8]`: K blocks of the paged cache, 16 bytes of a token together.
+    /// `[num_kv_heads, head_dim / 8, block_size, 8]`: K blocks of the paged cache, 16 bytes of a token
+    /// together.
     PagedKey {
         /// Elements of a row, a multiple of 8.
         head_dim: u32,
@@ -70,7 +71,8 @@ pub enum Codec {
         /// Scale of the whole tensor, usually 1.
         scale: f32,
     },
-    /// f16 to int8 with an f32 scale for each token and head, `max(absmax / 127, 1e-6)`. Half the bytes and 4 a row.
+    /// f16 to int8 with an f32 scale for each token and head, `max(absmax / 127, 1e-6)`. Half the bytes and 4
+    /// a row.
     Int8 {
         /// Where the rows lie.
         rows: RowLayout,
@@ -208,6 +210,10 @@ impl Tier for CodedTier {
 
     fn contains(&self, key: BlockHash) -> Result<bool, TierError> {
         self.inner.contains(key)
+    }
+
+    fn contains_many(&self, keys: &[BlockHash]) -> Result<Vec<bool>, TierError> {
+        self.inner.contains_many(keys)
     }
 
     fn read(&self, key: BlockHash, shard: u32, into: &mut [u8]) -> Result<(), TierError> {

@@ -117,7 +117,8 @@ struct State {
 }
 
 impl State {
-    /// Pairs what ended with its slot. Slots are settled after the lock is gone: wakers run code of the executor.
+    /// Pairs what ended with its slot. Slots are settled after the lock is gone: wakers run code of the
+    /// executor.
     fn take_settled(&mut self) -> Vec<(Arc<Slot>, Settled)> {
         let settled = self.board.take_settled();
         settled.into_iter().filter_map(|s| Some((self.slots.remove(&s.key)?, s))).collect()
@@ -186,8 +187,8 @@ fn read(tiers: &TierStack, block: BlockHash) -> Result<Loaded, TierError> {
 
 /// Loads blocks from a [`TierStack`] into memory ahead of their use.
 ///
-/// Queues, cache and threads are fixed at the start. Every accepted task ends: in a shutdown, a panic of a tier or a
-/// replacement too, so nobody who waits hangs.
+/// Queues, cache and threads are fixed at the start. Every accepted task ends: in a shutdown, a panic of a
+/// tier or a replacement too, so nobody who waits hangs.
 pub struct Engine {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
@@ -254,7 +255,8 @@ impl Engine {
         self.shared.cancel(seq, None)
     }
 
-    /// A prefetched block, or `None` when it was not loaded or has been evicted since; then [`Self::load`] it.
+    /// A prefetched block, or `None` when it was not loaded or has been evicted since; then [`Self::load`]
+    /// it.
     #[must_use]
     pub fn get(&self, block: BlockHash) -> Option<Arc<[u8]>> {
         lock(&self.shared.state).board.get(block)
@@ -294,8 +296,8 @@ impl Engine {
         lock(&self.shared.state).board.cached_blocks()
     }
 
-    /// Cancels what is pending and joins the workers, each after the load it is in. Dropping the engine does the
-    /// same.
+    /// Cancels what is pending and joins the workers, each after the load it is in. Dropping the engine does
+    /// the same.
     pub fn shutdown(self) {
         drop(self);
     }

@@ -31,8 +31,9 @@ pub enum Recovery {
 }
 
 impl FailurePolicy {
-    /// Decides for a request whose blocks `hashes` were to be loaded, starting at block `first` of the sequence.
-    /// `bad` holds positions in `hashes`, in any order; `computed_tokens` counts those blocks as computed.
+    /// Decides for a request whose blocks `hashes` were to be loaded, starting at block `first` of the
+    /// sequence. `bad` holds positions in `hashes`, in any order; `computed_tokens` counts those blocks as
+    /// computed.
     ///
     /// # Panics
     /// When a bad position lies outside of `hashes`.

@@ -148,8 +148,9 @@ impl TierIndex {
         filtered.then_some(Stored::Filtered)
     }
 
-    /// Gives slots to the blocks of `keys` that are not in the tier, evicting others where needed; `None`, with
-    /// nothing changed, when too few can go. Blocks of `keys`, pinned blocks and blocks being written stay.
+    /// Gives slots to the blocks of `keys` that are not in the tier, evicting others where needed; `None`,
+    /// with nothing changed, when too few can go. Blocks of `keys`, pinned blocks and blocks being written
+    /// stay.
     pub fn prepare_store(&mut self, keys: &[BlockHash]) -> Option<PreparedStore> {
         let mut seen = FxHashSet::default();
         let missing: Vec<BlockHash> =

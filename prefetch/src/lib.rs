@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+pub mod assemble;
 pub mod cadence;
 pub mod codec;
 pub mod counters;

@@ -22,7 +22,8 @@ impl Priority {
     /// Every class, most urgent first; `priority as usize` indexes it.
     pub const ALL: [Self; 4] = [Self::Urgent, Self::High, Self::Normal, Self::Low];
 
-    /// The class of the request at `position` of the batch: 0 is urgent, up to 4 high, up to 16 normal, else low.
+    /// The class of the request at `position` of the batch: 0 is urgent, up to 4 high, up to 16 normal, else
+    /// low.
     #[must_use]
     pub const fn of_position(position: u32) -> Self {
         match position {
@@ -86,9 +87,10 @@ impl fmt::Display for Fetch {
 
 /// Plans the fetches of a step: for each request in batch order, its selected blocks that are not resident.
 ///
-/// Only what was selected and is missing is fetched. A block that several requests want appears in each of their
-/// fetches, since each must wait for it, but takes the budget once: the engine loads it once. A request whose blocks
-/// are all resident, or for which no budget is left, gets no fetch. Requests at the same position keep their order.
+/// Only what was selected and is missing is fetched. A block that several requests want appears in each of
+/// their fetches, since each must wait for it, but takes the budget once: the engine loads it once. A request
+/// whose blocks are all resident, or for which no budget is left, gets no fetch. Requests at the same
+/// position keep their order.
 ///
 /// # Complexity
 /// O(P log P + B) for P requests with B selected blocks.

@@ -19,7 +19,8 @@ pub trait EvictionPolicy: Send {
     /// A block was asked for, resident or not. `ready` is false while it is still being written.
     fn touch(&mut self, key: BlockHash, ready: bool);
 
-    /// The next `count` blocks to evict among those `evictable`, in order, or `None` when there are not as many.
+    /// The next `count` blocks to evict among those `evictable`, in order, or `None` when there are not as
+    /// many.
     fn victims(&self, count: usize, evictable: &dyn Fn(&BlockHash) -> bool) -> Option<Vec<BlockHash>>;
 
     /// A block named by [`Self::victims`] leaves; the policy may remember its hash.
@@ -49,7 +50,8 @@ impl PolicyKind {
     }
 }
 
-/// Admits a block to a tier only when it was asked for often enough, so that prompts seen once do not wear a disk.
+/// Admits a block to a tier only when it was asked for often enough, so that prompts seen once do not wear a
+/// disk.
 #[derive(Clone, Debug)]
 pub struct ReuseFilter {
     requests_min: u32,
@@ -59,7 +61,8 @@ pub struct ReuseFilter {
 }
 
 impl ReuseFilter {
-    /// Admits from the `requests_min`-th request on; remembers the `tracked_max` most recently requested blocks.
+    /// Admits from the `requests_min`-th request on; remembers the `tracked_max` most recently requested
+    /// blocks.
     #[must_use]
     pub fn new(requests_min: u32, tracked_max: usize) -> Self {
         Self { requests_min, tracked_max, requests: FxHashMap::default(), recency: Recency::default() }

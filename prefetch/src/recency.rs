@@ -7,8 +7,8 @@ use rustc_hash::FxHashMap;
 
 /// A set of block hashes ordered by last use. Every operation is O(log n).
 ///
-/// A tree over use stamps rather than an intrusive list: the tiers below do I/O for every call, and this needs no
-/// index arithmetic.
+/// A tree over use stamps rather than an intrusive list: the tiers below do I/O for every call, and this
+/// needs no index arithmetic.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Recency {
     stamps: FxHashMap<BlockHash, u64>,

@@ -7,13 +7,14 @@ use rustc_hash::FxHashSet;
 
 /// Device blocks of one request and layer, and the prompt blocks that they hold.
 ///
-/// The device holds fewer blocks than the prompt has. Each new top-k list keeps what is there and loads what is missing
-/// over blocks that the list does not name (the GSA prefetch engine of UCM). [`Residency::plan`] is pure; nothing
-/// changes until the loads are done and [`Residency::commit`] is called, so a failed load leaves the tables as they
-/// were.
+/// The device holds fewer blocks than the prompt has. Each new top-k list keeps what is there and loads what
+/// is missing over blocks that the list does not name (the GSA prefetch engine of UCM). [`Residency::plan`]
+/// is pure; nothing changes until the loads are done and [`Residency::commit`] is called, so a failed load
+/// leaves the tables as they were.
 ///
-/// Blocks of the table in force are never free: attention may still read them while the next loads run. So a request
-/// with as many device blocks as it attends can replace none; the spare ones set how much a list may change at once.
+/// Blocks of the table in force are never free: attention may still read them while the next loads run. So a
+/// request with as many device blocks as it attends can replace none; the spare ones set how much a list may
+/// change at once.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Residency {
     /// Prompt block to device block; each device block at most once.
@@ -72,8 +73,8 @@ pub enum ResidencyError {
 }
 
 impl Residency {
-    /// Starts with `resident` blocks, of which those in `free` may be overwritten, beside device blocks of `free` that
-    /// hold nothing yet.
+    /// Starts with `resident` blocks, of which those in `free` may be overwritten, beside device blocks of
+    /// `free` that hold nothing yet.
     ///
     /// # Errors
     /// [`ResidencyError::Repeated`] when a device block is resident for two prompt blocks, or free twice.
@@ -114,9 +115,9 @@ impl Residency {
 
     /// Plans for a top-k list, most important first; repeats count once.
     ///
-    /// The walk stops after `top_k.len() - extra` hits: enough of the list is then resident, and nothing is loaded.
-    /// Otherwise missing blocks go to free device blocks that no hit uses, in the order of both lists. Missing blocks
-    /// beyond them are dropped.
+    /// The walk stops after `top_k.len() - extra` hits: enough of the list is then resident, and nothing is
+    /// loaded. Otherwise missing blocks go to free device blocks that no hit uses, in the order of both
+    /// lists. Missing blocks beyond them are dropped.
     ///
     /// # Complexity
     /// O(k log r + f + r) for k listed, r resident and f free blocks.
@@ -151,11 +152,11 @@ impl Residency {
         ResidencyPlan { table: table.into_iter().collect(), loads, hits, dropped, revision: self.revision }
     }
 
-    /// Takes over a plan whose loads all succeeded: new blocks replace the evicted ones, and what the plan does not
-    /// attend becomes free, by position, before device blocks that hold nothing.
+    /// Takes over a plan whose loads all succeeded: new blocks replace the evicted ones, and what the plan
+    /// does not attend becomes free, by position, before device blocks that hold nothing.
     ///
-    /// A loader must check a block before it writes to the device (it has it in a staging buffer), so that a load
-    /// that fails has overwritten nothing; then dropping the plan is all there is to undo.
+    /// A loader must check a block before it writes to the device (it has it in a staging buffer), so that a
+    /// load that fails has overwritten nothing; then dropping the plan is all there is to undo.
     ///
     /// # Errors
     /// [`ResidencyError::Outdated`] when another plan was committed since.

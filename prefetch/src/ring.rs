@@ -66,9 +66,9 @@ pub enum RingError {
 
 /// State of one pass over a selection. Pure: it tells what may start, and is told what has ended.
 ///
-/// Loads run through the slots in turn, load `i` into slot `i % N`, as soon as the slot's last reader is done. Blocks
-/// are attended and merged in ascending position, resident or not, so the result is the same to the bit for every `N`
-/// and every timing.
+/// Loads run through the slots in turn, load `i` into slot `i % N`, as soon as the slot's last reader is
+/// done. Blocks are attended and merged in ascending position, resident or not, so the result is the same to
+/// the bit for every `N` and every timing.
 #[derive(Clone, Debug)]
 pub struct Ring {
     blocks: Vec<RingBlock>,
@@ -130,8 +130,8 @@ impl Ring {
         *state = SlotState::Ready(block);
     }
 
-    /// Starts attention over the next block in position order, if its bytes are there. The caller merges its result
-    /// before that of any later block.
+    /// Starts attention over the next block in position order, if its bytes are there. The caller merges its
+    /// result before that of any later block.
     pub fn start_attend(&mut self) -> Option<(BlockIdx, Place)> {
         let RingBlock { block, resident } = *self.blocks.get(self.next_attend)?;
         let place = match resident {
@@ -222,8 +222,8 @@ impl fmt::Display for RingOp {
     }
 }
 
-/// The whole pass as a list: preload `min(N, len)` blocks; then for each block wait, attend, free the slot, merge, and
-/// load the block `N` loads later.
+/// The whole pass as a list: preload `min(N, len)` blocks; then for each block wait, attend, free the slot,
+/// merge, and load the block `N` loads later.
 ///
 /// # Errors
 /// As [`Ring::new`].

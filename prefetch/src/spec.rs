@@ -13,8 +13,8 @@ use std::str::FromStr;
 /// | `remote` | `redis://HOST:PORT/DB`, `file:///DIRECTORY` or `s3://BUCKET/PREFIX` |
 /// | `compress` | `none`, `fp8` or `int8`, for the blocks of disk and remote |
 ///
-/// Sizes take the suffixes `B`, `KiB`, `MiB`, `GiB` and `TiB`; without one they are bytes. Keys come in any order, each
-/// at most once. A path may hold colons (the last one starts the size) but no comma.
+/// Sizes take the suffixes `B`, `KiB`, `MiB`, `GiB` and `TiB`; without one they are bytes. Keys come in any
+/// order, each at most once. A path may hold colons (the last one starts the size) but no comma.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct TierSpec {
     /// Capacity of the host tier.

@@ -7,10 +7,11 @@ use kvblock::BlockHash;
 use crate::counters::Counters;
 use crate::tier::{BlockLayout, Stored, Tier, TierError, TierKind};
 
-/// Tiers of falling speed that act as one: reads come from the fastest tier that has the block, writes go to all.
+/// Tiers of falling speed that act as one: reads come from the fastest tier that has the block, writes go to
+/// all.
 ///
-/// A tier that fails a read is counted and the next one is asked, so that a corrupt or unreachable copy costs time
-/// but never a wrong answer; the error comes back only when no tier can serve the block.
+/// A tier that fails a read is counted and the next one is asked, so that a corrupt or unreachable copy costs
+/// time but never a wrong answer; the error comes back only when no tier can serve the block.
 pub struct TierStack {
     tiers: Vec<Arc<dyn Tier>>,
     layout: BlockLayout,
@@ -60,13 +61,28 @@ impl TierStack {
     /// The fastest tier that holds `key`. A tier that cannot be asked counts an error and holds nothing.
     #[must_use]
     pub fn lookup(&self, key: BlockHash) -> Option<TierKind> {
-        self.tiers.iter().find_map(|tier| match tier.contains(key) {
-            Ok(found) => found.then(|| tier.kind()),
-            Err(_) => {
-                self.counters.error(tier.kind());
-                None
+        self.lookup_many(&[key])[0]
+    }
+
+    /// [`Self::lookup`] for each of `keys`; each tier is asked once for all that no faster tier holds.
+    #[must_use]
+    pub fn lookup_many(&self, keys: &[BlockHash]) -> Vec<Option<TierKind>> {
+        let mut found = vec![None; keys.len()];
+        for tier in &self.tiers {
+            let open: Vec<usize> = (0..keys.len()).filter(|&at| found[at].is_none()).collect();
+            if open.is_empty() {
+                break;
             }
-        })
+            let asked: Vec<BlockHash> = open.iter().map(|&at| keys[at]).collect();
+            match tier.contains_many(&asked) {
+                Ok(held) => {
+                    let held = open.into_iter().zip(held).filter(|(_, held)| *held);
+                    held.for_each(|(at, _)| found[at] = Some(tier.kind()));
+                }
+                Err(_) => self.counters.error(tier.kind()),
+            }
+        }
+        found
     }
 
     /// Reads a block from the fastest tier that can serve it and copies it into the faster ones.

@@ -6,8 +6,9 @@ use crate::sync::{Condvar, Mutex, lock, wait};
 
 /// A bounded set of equal buffers that go round: free, filling, ready, in use, free.
 ///
-/// Any number of threads fill; blocks are handed out in the order in which their slots were acquired, whichever fill
-/// ends first, so a consumer that follows the ring follows the order of the loads. Memory is taken once, at the start.
+/// Any number of threads fill; blocks are handed out in the order in which their slots were acquired,
+/// whichever fill ends first, so a consumer that follows the ring follows the order of the loads. Memory is
+/// taken once, at the start.
 pub struct StagingRing {
     state: Mutex<RingState>,
     /// A slot became free, or the ring closed.
@@ -67,8 +68,8 @@ impl StagingRing {
         }
     }
 
-    /// Takes the oldest block once it is ready, skipping slots that were given up; `None` when the ring is closed and
-    /// every slot that was handed out has been consumed.
+    /// Takes the oldest block once it is ready, skipping slots that were given up; `None` when the ring is
+    /// closed and every slot that was handed out has been consumed.
     pub fn take(&self) -> Option<InUse<'_>> {
         let mut state = lock(&self.state);
         loop {

@@ -1,5 +1,9 @@
 //! The store: blocks saved and loaded in the background, shard by shard, visible once whole.
 
+mod task;
+
+pub use task::Task;
+
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -11,6 +15,7 @@ use rustc_hash::FxHashMap;
 use crate::engine::lock;
 use crate::stack::TierStack;
 use crate::tier::{BlockLayout, TierError, TierKind};
+use task::TaskShared;
 
 /// Limits of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +35,10 @@ impl StoreConfig {
     pub const UCM: Self =
         Self { streams: 8, waiting_depth: 1024, partial_max: 1024, timeout: Duration::from_secs(30) };
 }
+
+/// Blocks that a prefix lookup asks for at once: enough to hide round trips, few enough to waste little after
+/// a miss.
+const PREFIX_CHUNK: usize = 32;
 
 /// Why a store call failed.
 #[derive(thiserror::Error, Debug)]
@@ -88,53 +97,6 @@ pub enum StoreError {
     },
 }
 
-/// A running load or dump. [`Store::wait`] ends it.
-pub struct Task {
-    shared: Arc<TaskShared>,
-}
-
-struct TaskShared {
-    state: Mutex<TaskState>,
-    finished: Condvar,
-}
-
-struct TaskState {
-    remaining: usize,
-    /// `[blocks]`, filled by loads.
-    buffers: Vec<Vec<u8>>,
-    /// The failure with the lowest position.
-    failure: Option<(usize, TierError)>,
-    last_tier: Option<TierKind>,
-}
-
-impl Task {
-    fn new(jobs: usize) -> Self {
-        let state =
-            TaskState { remaining: jobs, buffers: vec![Vec::new(); jobs], failure: None, last_tier: None };
-        Self { shared: Arc::new(TaskShared { state: Mutex::new(state), finished: Condvar::new() }) }
-    }
-}
-
-impl TaskShared {
-    fn finish(&self, position: usize, result: Result<(Vec<u8>, Option<TierKind>), TierError>) {
-        let mut state = lock(&self.state);
-        match result {
-            Ok((buffer, tier)) => {
-                state.buffers[position] = buffer;
-                state.last_tier = tier.or(state.last_tier);
-            }
-            Err(error) if state.failure.as_ref().is_none_or(|(first, _)| position < *first) => {
-                state.failure = Some((position, error));
-            }
-            Err(_) => {}
-        }
-        state.remaining -= 1;
-        if state.remaining == 0 {
-            self.finished.notify_all();
-        }
-    }
-}
-
 struct Job {
     key: BlockHash,
     work: Work,
@@ -176,8 +138,8 @@ struct Queue {
 
 /// Loads and dumps blocks on background streams over a [`TierStack`].
 ///
-/// Dumps may come shard by shard, layer after layer for instance. A block is written to the tiers, and found by
-/// lookups, only when its last shard has come; [`Store::discard`] drops one that will not be completed.
+/// Dumps may come shard by shard, layer after layer for instance. A block is written to the tiers, and found
+/// by lookups, only when its last shard has come; [`Store::discard`] drops one that will not be completed.
 pub struct Store {
     shared: Arc<Shared>,
     streams: Vec<JoinHandle<()>>,
@@ -210,18 +172,25 @@ impl Store {
     /// Which blocks a load would find now.
     #[must_use]
     pub fn lookup(&self, blocks: &[BlockHash]) -> Vec<bool> {
-        blocks.iter().map(|&block| self.shared.tiers.lookup(block).is_some()).collect()
+        self.shared.tiers.lookup_many(blocks).iter().map(Option::is_some).collect()
     }
 
-    /// The last block of the leading run of hits, or `None` when the first block misses. Asks for no block after the
-    /// first miss.
+    /// The last block of the leading run of hits, or `None` when the first block misses.
     #[must_use]
     pub fn lookup_on_prefix(&self, blocks: &[BlockHash]) -> Option<usize> {
-        blocks.iter().take_while(|block| self.shared.tiers.lookup(**block).is_some()).count().checked_sub(1)
+        let mut hits = 0;
+        for chunk in blocks.chunks(PREFIX_CHUNK) {
+            let run = self.shared.tiers.lookup_many(chunk).iter().take_while(|tier| tier.is_some()).count();
+            hits += run;
+            if run < chunk.len() {
+                break;
+            }
+        }
+        hits.checked_sub(1)
     }
 
-    /// Copies blocks into the fastest tiers in the background. Nobody waits for it: failures are counted by tier, and
-    /// what finds no place in the queue is left out. Returns how many blocks were queued.
+    /// Copies blocks into the fastest tiers in the background. Nobody waits for it: failures are counted by
+    /// tier, and what finds no place in the queue is left out. Returns how many blocks were queued.
     pub fn prefetch(&self, blocks: &[BlockHash]) -> usize {
         let mut queue = lock(&self.shared.queue);
         let room = self.shared.config.waiting_depth.saturating_sub(queue.jobs.len());
@@ -232,7 +201,8 @@ impl Store {
         accepted.len()
     }
 
-    /// Loads one shard of each block into the buffer beside it; [`Self::wait`] gives the buffers back, filled.
+    /// Loads one shard of each block into the buffer beside it; [`Self::wait`] gives the buffers back,
+    /// filled.
     ///
     /// # Errors
     /// [`StoreError::QueueFull`], or [`StoreError::Layout`] for a buffer of the wrong size.
@@ -244,8 +214,8 @@ impl Store {
         self.enqueue(blocks.into_iter().map(|(key, buffer)| (key, Work::Load { shard, buffer })).collect())
     }
 
-    /// Saves one shard of each block. The task ends well when the shard was taken, and for the last shard of a block
-    /// when the block was written.
+    /// Saves one shard of each block. The task ends well when the shard was taken, and for the last shard of
+    /// a block when the block was written.
     ///
     /// # Errors
     /// [`StoreError::QueueFull`], [`StoreError::TooManyPartial`], or [`StoreError::Layout`].
@@ -276,11 +246,12 @@ impl Store {
         blocks.iter().for_each(|block| drop(partial.remove(block)));
     }
 
-    /// Waits for a task, and returns the buffers of a load in the order of its blocks (empty ones for a dump).
+    /// Waits for a task, and returns the buffers of a load in the order of its blocks (empty ones for a
+    /// dump).
     ///
     /// # Errors
-    /// [`StoreError::Block`] when any block failed; the others were moved all the same. [`StoreError::Timeout`] after
-    /// the configured time.
+    /// [`StoreError::Block`] when any block failed; the others were moved all the same.
+    /// [`StoreError::Timeout`] after the configured time.
     pub fn wait(&self, task: Task) -> Result<Vec<Vec<u8>>, StoreError> {
         let begin = Instant::now();
         let timeout = self.shared.config.timeout;

@@ -31,8 +31,8 @@ pub struct StreamConfig {
     pub readers: usize,
 }
 
-/// Reads one shard of each block on other threads, and hands the shards to `consume` in the order of `blocks`, with
-/// their position. Reading runs ahead by as many blocks as there are slots.
+/// Reads one shard of each block on other threads, and hands the shards to `consume` in the order of
+/// `blocks`, with their position. Reading runs ahead by as many blocks as there are slots.
 ///
 /// # Errors
 /// [`StreamError`] for the first block in order that no tier could serve.
@@ -126,8 +126,8 @@ impl Stream<'_> {
     }
 }
 
-/// Closes the ring when a reader ends or the consumer unwinds: then no more slots are handed out, and what was
-/// published before still arrives.
+/// Closes the ring when a reader ends or the consumer unwinds: then no more slots are handed out, and what
+/// was published before still arrives.
 struct CloseOnDrop<'a>(&'a StagingRing);
 
 impl Drop for CloseOnDrop<'_> {

@@ -4,14 +4,20 @@
 mod disk;
 mod fake;
 mod host;
+#[cfg(feature = "remote")]
+mod remote;
 
 #[cfg(feature = "disk")]
 pub use disk::{DiskConfig, DiskTier};
 pub use fake::{FakeTier, Fault};
 pub use host::HostTier;
+#[cfg(feature = "remote")]
+pub use remote::{RemoteConfig, RemoteTier};
 
 use std::error::Error;
 use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use kvblock::BlockHash;
 
@@ -49,7 +55,8 @@ impl fmt::Display for TierKind {
 
 /// How the bytes of one block divide into equal shards, usually one for each layer of a cache group.
 ///
-/// A shard is the unit of a read and carries its own checksum; a block is the unit of a write and of visibility.
+/// A shard is the unit of a read and carries its own checksum; a block is the unit of a write and of
+/// visibility.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BlockLayout {
     shards: u32,
@@ -128,8 +135,9 @@ pub enum Stored {
 
 /// A keyed store of equal-sized blocks.
 ///
-/// Implementations promise: a block is visible only after all its bytes are in place; a read returns the bytes that
-/// were written or an error, never others; every method may be called from several threads at once.
+/// Implementations promise: a block is visible only after all its bytes are in place; a read returns the
+/// bytes that were written or an error, never others; every method may be called from several threads at
+/// once.
 pub trait Tier: Send + Sync {
     /// Where the blocks are kept.
     fn kind(&self) -> TierKind;
@@ -146,12 +154,20 @@ pub trait Tier: Send + Sync {
     /// When the place cannot be asked.
     fn contains(&self, key: BlockHash) -> Result<bool, TierError>;
 
-    /// Reads one shard of a block. Reading shard 0 counts as a use for the eviction policy, the other shards are the
-    /// rest of the same use.
+    /// [`Self::contains`] for each of `keys`; tiers with a cost for each request ask for many at once.
     ///
     /// # Errors
-    /// [`TierError::NotFound`], [`TierError::Corrupt`], a wrong size, or the backend's own failure. On error the
-    /// contents of `into` are unspecified.
+    /// As [`Self::contains`], for any of them.
+    fn contains_many(&self, keys: &[BlockHash]) -> Result<Vec<bool>, TierError> {
+        keys.iter().map(|&key| self.contains(key)).collect()
+    }
+
+    /// Reads one shard of a block. Reading shard 0 counts as a use for the eviction policy, the other shards
+    /// are the rest of the same use.
+    ///
+    /// # Errors
+    /// [`TierError::NotFound`], [`TierError::Corrupt`], a wrong size, or the backend's own failure. On error
+    /// the contents of `into` are unspecified.
     fn read(&self, key: BlockHash, shard: u32, into: &mut [u8]) -> Result<(), TierError>;
 
     /// Reads a whole block; tiers with a cost for each request override this.
@@ -170,8 +186,8 @@ pub trait Tier: Send + Sync {
     /// Writes a whole block, evicting others where the tier is full.
     ///
     /// # Errors
-    /// [`TierError::Full`] when nothing can be evicted, a wrong size, or the backend's own failure; the block is
-    /// then not visible.
+    /// [`TierError::Full`] when nothing can be evicted, a wrong size, or the backend's own failure; the block
+    /// is then not visible.
     fn write(&self, key: BlockHash, block: &[u8]) -> Result<Stored, TierError>;
 
     /// Removes a block; false when it was not there.
@@ -203,7 +219,7 @@ pub enum TierError {
     },
     /// The stored bytes are not those that were written.
     #[error(
-        "block {key:?} in the {tier} tier is corrupt: shard {shard} has checksum {found:016x}, not {expected:016x}"
+        "block {key:?} in the {tier} tier is corrupt: shard {shard} sums to {found:016x}, not {expected:016x}"
     )]
     Corrupt {
         /// The tier that holds the block.
@@ -261,6 +277,25 @@ pub enum TierError {
         /// What was asked for.
         expected: Box<str>,
     },
+    /// A directory cannot be used.
+    #[error("{tier} tier cannot use the directory {}", path.display())]
+    Directory {
+        /// The tier.
+        tier: TierKind,
+        /// The directory.
+        path: PathBuf,
+        /// The system's error.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The tier failed a moment ago and is not asked again yet.
+    #[error("{tier} tier is down and will be asked again in {retry_in:?}")]
+    Down {
+        /// The tier.
+        tier: TierKind,
+        /// Time until the next request goes through.
+        retry_in: Duration,
+    },
     /// The load ended in a panic, which was caught so that nobody waits for ever.
     #[error("loading block {key:?} panicked")]
     Panicked {
@@ -280,8 +315,8 @@ pub enum TierError {
     },
 }
 
-/// Checksum of a shard: XXH3-64, fast enough to run at memory speed. It guards against torn writes and bad media, not
-/// against an adversary.
+/// Checksum of a shard: XXH3-64, fast enough to run at memory speed. It guards against torn writes and bad
+/// media, not against an adversary.
 #[cfg(feature = "disk")]
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(bytes)

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use conformance::{block, check_ops, check_refusals, check_threads, key, layout, ops};
+use conformance::{block, cases, check_ops, check_refusals, check_threads, key, layout, ops};
 use prefetch::policy::PolicyKind;
 use prefetch::stack::TierStack;
 use prefetch::tier::{DiskConfig, DiskTier, HostTier, Stored, Tier, TierError, TierKind};
@@ -44,7 +44,7 @@ fn held(tier: &DiskTier, blocks: u16) -> Vec<u16> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(cases(24))]
     #[test]
     fn the_disk_tier_keeps_the_rules(
         before in ops(), after in ops(),
@@ -56,8 +56,8 @@ proptest! {
         let there = held(&tier, 20);
         drop(tier);
         let tier = DiskTier::open(DiskConfig { policy, ..config(directory.path(), capacity) }).unwrap();
-        prop_assert_eq!(held(&tier, 20), there, "a closed tier reopens with what it had");
-        (0..20).for_each(|n| drop(tier.remove(key(n)).unwrap()));
+        prop_assert_eq!(&held(&tier, 20), &there, "a closed tier reopens with what it had");
+        (0..20).for_each(|n| assert_eq!(tier.remove(key(n)).unwrap(), there.contains(&n)));
         check_ops(&tier, &after)?;
     }
 }
@@ -86,7 +86,7 @@ fn a_directory_is_held_by_one_tier_of_one_kind() {
 fn a_smaller_capacity_drops_the_blocks_beyond_it() {
     let directory = tempfile::tempdir().unwrap();
     let tier = DiskTier::open(config(directory.path(), 8)).unwrap();
-    (0..8).for_each(|n| drop(tier.write(key(n), &block(n)).unwrap()));
+    (0..8).for_each(|n| assert_eq!(tier.write(key(n), &block(n)).unwrap(), Stored::Written));
     drop(tier);
     let tier = DiskTier::open(config(directory.path(), 3)).unwrap();
     assert_eq!(held(&tier, 8), [0, 1, 2]);
@@ -101,7 +101,7 @@ fn a_smaller_capacity_drops_the_blocks_beyond_it() {
 fn a_flipped_bit_is_found_once_and_the_next_tier_serves() {
     let directory = tempfile::tempdir().unwrap();
     let disk = Arc::new(DiskTier::open(config(directory.path(), 8)).unwrap());
-    (0..3).for_each(|n| drop(disk.write(key(n), &block(n)).unwrap()));
+    (0..3).for_each(|n| assert_eq!(disk.write(key(n), &block(n)).unwrap(), Stored::Written));
     let slab = directory.path().join("slab-0000.kv");
     let mut file = std::fs::OpenOptions::new().read(true).write(true).open(slab).unwrap();
     let mut byte = [0];

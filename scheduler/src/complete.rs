@@ -2,13 +2,13 @@
 
 use kvblock::{SeqId, TokenId};
 
-use crate::plan::StepPlan;
-use crate::request::Finished;
+use crate::plan::{BlockOp, StepPlan};
+use crate::request::{FinishReason, Finished};
 use crate::scheduler::Scheduler;
 
 impl Scheduler {
-    /// Reports the tokens that a step sampled, one for each of [`StepPlan::sample_rows`]. Returns the sequences that
-    /// ended with them. Rows of sequences that were aborted meanwhile are ignored.
+    /// Reports the tokens that a step sampled, one for each of [`StepPlan::sample_rows`]. Returns the
+    /// sequences that ended with them. Rows of sequences that were aborted meanwhile are ignored.
     ///
     /// # Panics
     /// When `plan` is not the step in flight, or the number of tokens is wrong.
@@ -17,9 +17,9 @@ impl Scheduler {
         self.complete_drafts(plan, &verified)
     }
 
-    /// Like [`complete`](Self::complete) after a step with draft tokens: for each row, the drafts that the model agreed
-    /// with, in order, then the token it sampled after them. So a row has between one token and one more than its
-    /// slice has drafts; the KV of rejected drafts is forgotten.
+    /// Like [`complete`](Self::complete) after a step with draft tokens: for each row, the drafts that the
+    /// model agreed with, in order, then the token it sampled after them. So a row has between one token and
+    /// one more than its slice has drafts; the KV of rejected drafts is forgotten.
     ///
     /// # Panics
     /// Also when a row has no token, or more than the drafts allow.
@@ -32,12 +32,38 @@ impl Scheduler {
         assert_eq!(rows, reported, "step {} samples {rows} rows, {reported} reported", plan.step);
         self.in_flight = None;
 
-        // Before any sequence ends: a parent that ends with its first token still has the blocks its samples share.
+        // Before any sequence ends: a parent that ends with its first token still has the blocks its samples
+        // share.
         for slice in plan.slices.iter().filter(|slice| slice.samples) {
             self.start_samples(slice.seq);
         }
         let rows = plan.sample_rows.iter().zip(verified);
         rows.filter_map(|(row, tokens)| self.accept(row.seq, tokens)).collect()
+    }
+
+    /// Reports that a step did not run, or not to its end. Its sequences end as [`FinishReason::Failed`],
+    /// those of its loads too: they may have hit blocks that the step should have written. Nothing of these
+    /// stays findable, and what should have been saved to host blocks is recomputed.
+    ///
+    /// # Panics
+    /// When `plan` is not the step in flight.
+    pub fn fail_step(&mut self, plan: &StepPlan) -> Vec<Finished> {
+        assert!(plan.slices.is_empty() || self.in_flight == Some(plan.step), "steps fail in order");
+        self.in_flight = None;
+        for seq in &plan.preempted {
+            self.forget_saved(*seq);
+        }
+        for slice in plan.slices.iter().filter(|slice| self.seqs.contains_key(&slice.seq)) {
+            self.cache.uncache_from(slice.seq, slice.start);
+        }
+        let destination = |op: &BlockOp| match *op {
+            BlockOp::Copy(copy) => Some(copy.destination),
+            BlockOp::SwapIn { device, .. } => Some(device),
+            BlockOp::SwapOut { .. } => None,
+        };
+        self.cache.evict_blocks(plan.block_ops.iter().filter_map(destination));
+        let failed = plan.slices.iter().map(|slice| slice.seq).chain(plan.loads.iter().map(|load| load.seq));
+        failed.flat_map(|seq| self.finish(seq, FinishReason::Failed)).collect()
     }
 
     /// Confirms `tokens` and forgets the other drafts.

@@ -27,15 +27,17 @@ pub enum Preemption {
 
 /// Limits and policies of a [`Scheduler`](crate::Scheduler).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct SchedulerConfig {
     /// Most tokens that one step computes.
     pub max_num_batched_tokens: u32,
     /// Most sequences that run at a time.
     pub max_num_seqs: u32,
-    /// Cut a prompt that exceeds the rest of the budget over several steps. Off needs a budget of a whole sequence.
+    /// Cut a prompt that exceeds the rest of the budget over several steps. Off needs a budget of a whole
+    /// sequence.
     pub chunked_prefill: bool,
-    /// Most tokens of one sequence in one step, so that long prompts leave room for short ones; 0 for no such limit.
+    /// Most tokens of one sequence in one step, so that long prompts leave room for short ones; 0 for no such
+    /// limit.
     pub long_prefill_token_threshold: u32,
     /// Order of service.
     pub policy: Policy,

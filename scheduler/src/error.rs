@@ -7,9 +7,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum ConfigError {
     /// No token or no sequence would ever run.
-    #[error(
-        "a budget of {max_num_batched_tokens} tokens and {max_num_seqs} sequences a step, both must be positive"
-    )]
+    #[error("{max_num_batched_tokens} tokens and {max_num_seqs} sequences a step, both must be positive")]
     NoRoom {
         /// Token budget of a step.
         max_num_batched_tokens: u32,
@@ -18,7 +16,7 @@ pub enum ConfigError {
     },
     /// Without chunks, the longest sequence must fit in one step: it may have to be recomputed whole.
     #[error(
-        "chunked prefill is off and a step has {max_num_batched_tokens} tokens, sequences up to {max_model_len}"
+        "chunked prefill is off, a step has {max_num_batched_tokens} tokens, sequences up to {max_model_len}"
     )]
     UnchunkedBudget {
         /// Token budget of a step.
@@ -64,7 +62,8 @@ pub enum AdmitError {
     },
     /// The request could not finish even alone: preempting all others would not help.
     #[error(
-        "{needed_blocks} blocks needed for {num_tokens} tokens, the pool has {pool_blocks}; context length {context_len}"
+        "{needed_blocks} blocks needed for {num_tokens} tokens, the pool has {pool_blocks}; \
+         context length {context_len}"
     )]
     NeverFits {
         /// Blocks at the longest that the request may grow.

@@ -16,7 +16,8 @@ pub struct PrefetchWish {
     pub batch: u32,
     /// Place among all wishes, first served first; urgency falls with it.
     pub position: u32,
-    /// Hashes behind the sequence's prefix hit, at hash-block granularity, in sequence order: a hit must have no gap.
+    /// Hashes behind the sequence's prefix hit, at hash-block granularity, in sequence order: a hit must have
+    /// no gap.
     pub blocks: Vec<BlockHash>,
 }
 
@@ -29,14 +30,14 @@ struct Expected {
 }
 
 impl Scheduler {
-    /// Sequences that the next `num_batches` steps will probably run, a list a step: budget and sequence limits count,
-    /// blocks are assumed to suffice and no sequence to end. O(`num_batches` · sequences).
+    /// Sequences that the next `num_batches` steps will probably run, a list a step: budget and sequence
+    /// limits count, blocks are assumed to suffice and no sequence to end. O(`num_batches` · sequences).
     #[must_use]
     pub fn forecast(&self, num_batches: u32) -> Vec<Vec<SeqId>> {
         let expected = |seq: &SeqId, num_hit: u32| {
             let found = self.sequence(*seq);
             let left = found.num_tokens - found.computed - num_hit;
-            Expected { seq: *seq, left: left.max(1), seats: 1 + found.pending_samples.len() }
+            Expected { seq: *seq, left: left.max(1), seats: found.num_seats() }
         };
         let mut running: Vec<Expected> = self.running.iter().map(|seq| expected(seq, 0)).collect();
         let ready = self.waiting.iter().filter(|seq| self.sequence(**seq).phase != Phase::WaitingForRemoteKv);
@@ -78,8 +79,9 @@ impl Scheduler {
         }
     }
 
-    /// What the sequences that will probably start within the next `prefetch_ahead` steps could use. Sequences that run
-    /// already have their blocks on the device, and loads under way are not wished for twice.
+    /// What the sequences that will probably start within the next `prefetch_ahead` steps could use.
+    /// Sequences that run already have their blocks on the device, and loads under way are not wished for
+    /// twice.
     #[must_use]
     pub fn prefetch_wishes(&self, prefetch_ahead: u32) -> Vec<PrefetchWish> {
         let mut wishes: Vec<PrefetchWish> = Vec::new();

@@ -29,8 +29,8 @@ impl HostPool {
 }
 
 impl Scheduler {
-    /// Saves the blocks of the tokens that `seq` has computed. `None`, and nothing changed, when the host has too few
-    /// blocks, or there is nothing to save.
+    /// Saves the blocks of the tokens that `seq` has computed. `None`, and nothing changed, when the host has
+    /// too few blocks, or there is nothing to save.
     pub(crate) fn swap_out(&mut self, seq: SeqId, computed: u32) -> Option<(SavedTables, Vec<BlockOp>)> {
         // Else blocks out of reach would be saved, and would need room when they come back.
         self.cache.remove_skipped(seq, computed);
@@ -56,6 +56,15 @@ impl Scheduler {
         let left = self.host.num_free() - held;
         self.host.free.truncate(left);
         Some((saved, ops))
+    }
+
+    /// Lets a preempted sequence be recomputed instead of swapped in.
+    pub(crate) fn forget_saved(&mut self, seq: SeqId) {
+        let Some(found) = self.seqs.get_mut(&seq) else { return };
+        if let Some(saved) = found.saved.take() {
+            found.restart();
+            self.host.release(&saved);
+        }
     }
 
     /// Gives `seq` fresh blocks for what was saved, if it can then go on to `num_tokens` tokens.

@@ -2,8 +2,8 @@
 
 use kvblock::{BlockCopy, BlockId, GroupId, SeqId};
 
-/// The role of a slice's tokens. It follows from the tokens alone, never from their number, so that the arithmetic of a
-/// token does not depend on how its sequence was cut.
+/// The role of a slice's tokens. It follows from the tokens alone, never from their number, so that the
+/// arithmetic of a token does not depend on how its sequence was cut.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum SliceKind {
     /// A token sampled by the previous step is fed back, with its draft tokens.
@@ -105,8 +105,8 @@ pub enum BlockOp {
     },
 }
 
-/// KV to load for a waiting sequence, into the blocks that its tables already name. The next steps run meanwhile; report
-/// the end to [`remote_ready`](crate::Scheduler::remote_ready).
+/// KV to load for a waiting sequence, into the blocks that its tables already name. The next steps run
+/// meanwhile; report the end to [`remote_ready`](crate::Scheduler::remote_ready).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Load {
     /// The sequence.
@@ -119,17 +119,20 @@ pub struct Load {
 
 /// The work of one step.
 ///
-/// Decode slices come first. A slice reads only blocks that earlier steps, earlier slices or itself wrote; a slice may
-/// read what an earlier one writes in the same step (two equal prompts admitted at once), so either run slices in order
-/// or write each layer's keys and values before its attention.
+/// Decode slices come first. A slice reads only blocks that earlier steps, earlier slices or itself wrote; a
+/// slice may read what an earlier one writes in the same step (two equal prompts admitted at once), so either
+/// run slices in order or write each layer's keys and values before its attention.
+///
+/// Blocks become findable when the plan is made: after a failure, report it to
+/// [`fail_step`](crate::Scheduler::fail_step) instead of completing the step.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct StepPlan {
     /// Number of the step, from 0.
     pub step: u64,
     /// What to compute.
     pub slices: Vec<Slice>,
-    /// What to sample afterwards: the order of `sampled` in [`complete`](crate::Scheduler::complete). With one sample a
-    /// request, one row for each slice with [`samples`](Slice::samples).
+    /// What to sample afterwards: the order of `sampled` in [`complete`](crate::Scheduler::complete). With
+    /// one sample a request, one row for each slice with [`samples`](Slice::samples).
     pub sample_rows: Vec<SampleRow>,
     /// To run in this order, before any write of the step.
     pub block_ops: Vec<BlockOp>,

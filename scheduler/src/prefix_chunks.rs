@@ -1,6 +1,6 @@
-//! Long cached prefixes in bounded pieces: attention over the prefixes of a batch runs chunk by chunk, and partial
-//! results are merged by their log-sum-exp, so that gathered keys and values never exceed a fixed buffer (SGLang's
-//! chunked prefix cache).
+//! Long cached prefixes in bounded pieces: attention over the prefixes of a batch runs chunk by chunk, and
+//! partial results are merged by their log-sum-exp, so that gathered keys and values never exceed a fixed
+//! buffer (SGLang's chunked prefix cache).
 
 use kvblock::{BlockTable, TokenIdx};
 use thiserror::Error;
@@ -56,8 +56,8 @@ pub fn prefix_chunks(prefix_lens: &[u32], capacity: u32) -> Result<Vec<PrefixChu
 }
 
 impl PrefixChunk {
-    /// Appends the slots of the chunk's tokens, sequence after sequence: `[cu_lens[batch]]`, in the signed type that
-    /// gather kernels use.
+    /// Appends the slots of the chunk's tokens, sequence after sequence: `[cu_lens[batch]]`, in the signed
+    /// type that gather kernels use.
     ///
     /// # Panics
     /// When a table is too short, or a slot is beyond `i32::MAX`.
@@ -97,7 +97,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn chunks_cover_every_token_once(lens in prop::collection::vec(0_u32..50, 1..6), capacity in 6_u32..40) {
+        fn chunks_cover_every_token_once(
+            lens in prop::collection::vec(0_u32..50, 1..6),
+            capacity in 6_u32..40,
+        ) {
             let mut seen = vec![Vec::new(); lens.len()];
             for chunk in prefix_chunks(&lens, capacity).unwrap() {
                 prop_assert!(chunk.lens.iter().sum::<u32>() <= capacity);

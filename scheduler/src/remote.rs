@@ -37,8 +37,9 @@ impl Scheduler {
         true
     }
 
-    /// Reports the end of a [`Load`], successful or not: its first `loaded_tokens` tokens are in the sequence's blocks.
-    /// What is missing will be computed. Unknown sequences (aborted meanwhile) are ignored.
+    /// Reports the end of a [`Load`], successful or not: its first `loaded_tokens` tokens are in the
+    /// sequence's blocks. What is missing will be computed. Unknown sequences (aborted meanwhile) are
+    /// ignored.
     ///
     /// Abort a sequence that is being loaded only after its load has stopped: its blocks are reused at once.
     ///
@@ -54,17 +55,16 @@ impl Scheduler {
         let computed = found.computed;
         self.cache.cache_blocks(seq, self.seqs[&seq].content(), computed);
         if loaded_tokens < missing {
-            // Groups with a window have blocks for the end of the load only, so the sequence starts over: a lookup
-            // finds whatever of it is usable.
+            // Groups with a window have blocks for the end of the load only, so the sequence starts over: a
+            // lookup finds whatever of it is usable.
             self.cache.free(seq);
-            let found = self.sequence_mut(seq);
-            found.computed = 0;
-            found.request.external_tokens = 0; // It would fail again.
+            self.sequence_mut(seq).restart();
         }
     }
 
-    /// Takes the blocks of the last waiting sequence that holds some, at queue position `first` or later, for one that
-    /// cannot go on though no other sequence runs. Without this, loaded sequences could keep it waiting forever.
+    /// Takes the blocks of the last waiting sequence that holds some, at queue position `first` or later, for
+    /// one that cannot go on though no other sequence runs. Without this, loaded sequences could keep it
+    /// waiting forever.
     pub(crate) fn reclaim_from_waiting(&mut self, first: usize) -> bool {
         let holds = |seq: &&SeqId| {
             let found = self.sequence(**seq);
@@ -72,7 +72,7 @@ impl Scheduler {
         };
         let Some(&victim) = self.waiting.iter().skip(first).rev().find(holds) else { return false };
         self.cache.free(victim);
-        self.sequence_mut(victim).computed = 0;
+        self.sequence_mut(victim).restart();
         true
     }
 }

@@ -23,10 +23,11 @@ pub struct Request {
     pub num_samples: u32,
     /// What separates equal prompts in the prefix cache.
     pub extra_keys: ExtraKeys,
-    /// Leading prompt tokens whose KV a lower tier or another engine can deliver. What of them is not in the prefix cache
-    /// is loaded while the request waits ([`StepPlan::loads`](crate::StepPlan::loads)).
+    /// Leading prompt tokens whose KV a lower tier or another engine can deliver. What of them is not in the
+    /// prefix cache is loaded once, while the request waits ([`StepPlan::loads`](crate::StepPlan::loads)).
     pub external_tokens: u32,
-    /// Compute the whole prompt, without lookup or load, for example because log probabilities of all its tokens are wanted.
+    /// Compute the whole prompt, without lookup or load, for example because log probabilities of all its
+    /// tokens are wanted.
     pub skip_prefix_lookup: bool,
 }
 

@@ -20,8 +20,8 @@ const STATS_WINDOW: usize = 1000;
 
 /// Continuous batching over one KV cache. Deterministic: the same calls give the same plans.
 ///
-/// Call [`step`](Self::step) for a plan, run it, and report the sampled tokens to [`complete`](Self::complete); requests
-/// may be added and aborted at any time.
+/// Call [`step`](Self::step) for a plan, run it, and report the sampled tokens to
+/// [`complete`](Self::complete); requests may be added and aborted at any time.
 #[derive(Debug)]
 pub struct Scheduler {
     pub(crate) config: SchedulerConfig,
@@ -30,7 +30,8 @@ pub struct Scheduler {
     pub(crate) max_model_len: u32,
     pub(crate) seqs: FxHashMap<SeqId, Sequence>,
     pub(crate) running: Vec<SeqId>,
-    /// In order of service; preempted sequences come before those that never ran (FCFS), or all by rank (priority).
+    /// In order of service; preempted sequences come before those that never ran (FCFS), or all by rank
+    /// (priority).
     pub(crate) waiting: VecDeque<SeqId>,
     pub(crate) host: HostPool,
     pub(crate) stats: PrefixStats,
@@ -128,8 +129,8 @@ impl Scheduler {
         self.specs.iter().map(|spec| spec.max_blocks_per_seq(limits).min(whole(spec))).sum()
     }
 
-    /// Ends a sequence for a reason that only the caller knows; its blocks are free for the next step. Before its prompt
-    /// is computed, the first sample of a request ends all samples. Empty for an unknown sequence.
+    /// Ends a sequence for a reason that only the caller knows; its blocks are free for the next step. Before
+    /// its prompt is computed, the first sample of a request ends all samples. Empty for an unknown sequence.
     pub fn finish(&mut self, seq: SeqId, reason: FinishReason) -> Vec<Finished> {
         if let Some(found) = self.seqs.get(&seq) {
             let pending: Vec<Sequence> =
@@ -181,10 +182,10 @@ impl Scheduler {
         }
     }
 
-    /// Sets the draft tokens that the next step verifies for a decoding sequence, replacing earlier ones. Returns how many
-    /// were accepted into the step: at most
-    /// [`num_lookahead_tokens`](SchedulerConfig::num_lookahead_tokens) and what the output limit leaves; none for a
-    /// sequence that does not decode.
+    /// Sets the draft tokens that the next step verifies for a decoding sequence, replacing earlier ones.
+    /// Returns how many were accepted into the step: at most
+    /// [`num_lookahead_tokens`](SchedulerConfig::num_lookahead_tokens) and what the output limit leaves; none
+    /// for a sequence that does not decode.
     ///
     /// # Panics
     /// When the sequence has ended, or a step is in flight.
@@ -242,7 +243,8 @@ impl Scheduler {
         self.cache.table(seq, group).map_or(&[], |table| table.blocks())
     }
 
-    /// Prompt tokens of a sequence that were found in the prefix cache when it was first scheduled, or loaded; 0 before.
+    /// Prompt tokens of a sequence that were found in the prefix cache when it was first scheduled, or
+    /// loaded; 0 before.
     ///
     /// # Panics
     /// When the sequence has ended.

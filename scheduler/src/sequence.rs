@@ -79,6 +79,11 @@ impl Sequence {
         Self { id: child, pending_samples: Vec::new(), ..self.clone() }
     }
 
+    /// Itself and the samples that will join it.
+    pub(crate) fn num_seats(&self) -> usize {
+        1 + self.pending_samples.len()
+    }
+
     pub(crate) fn content(&self) -> SeqContent<'_> {
         SeqContent {
             tokens: &self.tokens[..self.num_tokens as usize],
@@ -94,8 +99,16 @@ impl Sequence {
         Slice { seq: self.id, start: self.computed, len, samples, kind }
     }
 
-    /// Replaces the draft tokens. Only a sequence that feeds back its last token can have some; they are cut to what
-    /// the output limit leaves beside the token that is sampled anyway.
+    /// Forgets what is computed, after the blocks were given up. It is not loaded again: blocks that wait for
+    /// a load cannot be taken back, so repeated loads could keep another sequence from ever getting on.
+    pub(crate) fn restart(&mut self) {
+        self.request.external_tokens = 0;
+        self.computed = 0;
+        self.prefill_until = self.num_tokens;
+    }
+
+    /// Replaces the draft tokens. Only a sequence that feeds back its last token can have some; they are cut
+    /// to what the output limit leaves beside the token that is sampled anyway.
     pub(crate) fn set_drafts(&mut self, drafts: &[TokenId], max_drafts: u32) -> u32 {
         self.drop_drafts();
         let output = self.num_tokens - self.prompt_len;

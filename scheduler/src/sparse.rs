@@ -1,5 +1,5 @@
-//! Scheduler side of block-sparse attention: which blocks the sequences of a plan will read, and how often they did
-//! (GSA's `build_sparse_meta`).
+//! Scheduler side of block-sparse attention: which blocks the sequences of a plan will read, and how often
+//! they did (GSA's `build_sparse_meta`).
 
 use kvblock::{BlockHash, BlockId, BlockIdx, GroupId, SeqId};
 use rustc_hash::FxHashMap;
@@ -79,8 +79,8 @@ pub struct SparseMeta {
 
 impl Scheduler {
     /// Selects blocks of one group for each slice of a plan. `select` gives block positions below
-    /// [`SparseInput::num_blocks`], in any order; `resident` tells which blocks need no load. Report the step to
-    /// [`record_accesses`](Self::record_accesses) once it has run.
+    /// [`SparseInput::num_blocks`], in any order; `resident` tells which blocks need no load. Report the step
+    /// to [`record_accesses`](Self::record_accesses) once it has run.
     ///
     /// # Panics
     /// When `select` names a block that is not there.
@@ -119,7 +119,8 @@ impl Scheduler {
         SparseMeta { requests: plan.slices.iter().enumerate().map(request).collect() }
     }
 
-    /// Counts one access to every block that a completed sparse step selected. Sequences that ended are ignored.
+    /// Counts one access to every block that a completed sparse step selected. Sequences that ended are
+    /// ignored.
     pub fn record_accesses(&mut self, meta: &SparseMeta) {
         for request in meta.requests.iter().filter(|request| self.seqs.contains_key(&request.seq)) {
             self.history.record(request.seq, &request.selected);

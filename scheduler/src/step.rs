@@ -11,6 +11,8 @@ use crate::sequence::Phase;
 #[derive(Default)]
 struct Round {
     budget: u32,
+    /// Running sequences and the samples that will join them.
+    seats: usize,
     /// In the order of scheduling.
     slices: Vec<Slice>,
     block_ops: Vec<BlockOp>,
@@ -25,13 +27,15 @@ enum Outcome {
     Admitted,
     /// It waits for something else than its turn; those behind it may run.
     SetAside,
-    /// It does not fit; those behind it wait.
-    Blocked,
+    /// The step has no seat or no budget left for it; those behind it wait.
+    NoRoom,
+    /// The pool has too few free blocks; those behind it wait.
+    NoBlocks,
 }
 
 impl Scheduler {
-    /// Plans one step. Every running sequence gets its next tokens while budget and blocks last; if none had to be
-    /// preempted, waiting sequences follow. An empty plan needs no [`complete`](Self::complete).
+    /// Plans one step. Every running sequence gets its next tokens while budget and blocks last; if none had
+    /// to be preempted, waiting sequences follow. An empty plan needs no [`complete`](Self::complete).
     ///
     /// # Panics
     /// When the step before was not completed.
@@ -80,13 +84,16 @@ impl Scheduler {
     }
 
     fn schedule_waiting(&mut self, round: &mut Round) {
+        round.seats = self.running.iter().map(|seq| self.sequence(*seq).num_seats()).sum();
         let mut index = 0;
         while round.budget > 0 && index < self.waiting.len() {
             let seq = self.waiting[index];
-            match self.try_admit(seq, round) {
+            // All sequences before `index` are being loaded; their seats are kept.
+            match self.try_admit(seq, index, round) {
                 Outcome::Admitted => drop(self.waiting.remove(index)),
                 Outcome::SetAside => index += 1,
-                Outcome::Blocked => {
+                Outcome::NoRoom => break,
+                Outcome::NoBlocks => {
                     let idle = self.running.is_empty();
                     if !(idle && self.reclaim_from_waiting(index + 1)) {
                         break;
@@ -96,19 +103,19 @@ impl Scheduler {
         }
     }
 
-    fn try_admit(&mut self, seq: SeqId, round: &mut Round) -> Outcome {
+    fn try_admit(&mut self, seq: SeqId, num_loading: usize, round: &mut Round) -> Outcome {
         if self.sequence(seq).phase == Phase::WaitingForRemoteKv {
             return Outcome::SetAside;
         }
-        let seats = 1 + self.sequence(seq).pending_samples.len();
-        if self.num_seats() + seats > self.config.max_num_seqs as usize {
-            return Outcome::Blocked;
+        let seats = self.sequence(seq).num_seats();
+        if round.seats + num_loading + seats > self.config.max_num_seqs as usize {
+            return Outcome::NoRoom;
         }
         let hit = self.lookup(seq);
         let num_hit = hit.as_ref().map_or(0, |hit| hit.num_tokens);
         if let Some(load) = self.wanted_load(seq, num_hit) {
             if !self.start_load(load, hit.as_ref()) {
-                return Outcome::Blocked;
+                return Outcome::NoBlocks;
             }
             self.record_lookup(seq, hit.as_ref());
             round.loads.push(load);
@@ -116,14 +123,14 @@ impl Scheduler {
         }
         let wanted = self.num_new_tokens(seq, num_hit);
         if !self.config.chunked_prefill && wanted > round.budget {
-            return Outcome::Blocked;
+            return Outcome::NoRoom;
         }
         let len = wanted.min(round.budget);
         let num_tokens = self.sequence(seq).computed + num_hit + len;
-        let Ok(swaps) = self.swap_in(seq, num_tokens) else { return Outcome::Blocked };
+        let Ok(swaps) = self.swap_in(seq, num_tokens) else { return Outcome::NoBlocks };
         let Ok(allocation) = self.allocate(seq, len, hit.as_ref()) else {
             assert!(swaps.is_empty(), "{seq:?} was restored and cannot go on");
-            return Outcome::Blocked;
+            return Outcome::NoBlocks;
         };
         round.block_ops.extend(swaps);
         self.record_lookup(seq, hit.as_ref());
@@ -173,6 +180,7 @@ impl Scheduler {
         self.running.push(seq);
         let found = self.sequence_mut(seq);
         let resumed = found.phase == Phase::Preempted;
+        round.seats += found.num_seats();
         found.phase = Phase::Running;
         found.computed += num_hit;
         let cached_tokens = found.computed;
@@ -217,17 +225,11 @@ impl Scheduler {
             seq.computed = computed;
             round.block_ops.extend(ops);
         } else {
-            seq.computed = 0;
-            seq.prefill_until = seq.num_tokens;
+            seq.restart();
         }
         self.num_preemptions += 1;
         round.preempted.push(victim);
         self.enqueue(seq, Enqueue::Front);
-    }
-
-    /// Running sequences and the samples that will join them.
-    fn num_seats(&self) -> usize {
-        self.running.iter().map(|seq| 1 + self.sequence(*seq).pending_samples.len()).sum()
     }
 
     fn finish_plan(&mut self, round: Round) -> StepPlan {

@@ -86,6 +86,24 @@ fn a_later_sample_can_be_aborted_before_it_starts() {
 }
 
 #[test]
+fn loads_take_seats() {
+    let config = SchedulerConfig::new(8, 2);
+    let mut scheduler = Scheduler::new(config, cache_config(50, 64, &FULL)).unwrap();
+    for start in [0, 20, 40] {
+        scheduler
+            .add(Request { external_tokens: 6, ..Request::new((start..start + 8).collect(), 1) })
+            .unwrap();
+    }
+    let loads = scheduler.step().loads;
+    assert_eq!(loads.iter().map(|load| (load.seq.get(), load.len)).collect::<Vec<_>>(), [(0, 6), (1, 6)]);
+    assert!(scheduler.step().is_empty());
+    scheduler.remote_ready(loads[1].seq, 6);
+    let plan = scheduler.step();
+    assert_eq!(plan.admitted[0].cached_tokens, 6);
+    assert_eq!((plan.slices[0].seq, plan.slices[0].start, plan.slices[0].len), (loads[1].seq, 6, 2));
+}
+
+#[test]
 #[should_panic(expected = "step Some(0) is not complete")]
 fn a_step_must_complete_before_the_next() {
     let mut scheduler = scheduler(20, &FULL);
@@ -136,7 +154,8 @@ fn wishes_are_the_blocks_behind_the_hit_of_the_next_to_start() {
     scheduler.add(Request::new((0..16).collect(), 9)).unwrap();
     scheduler.add(Request::new((50..61).collect(), 9)).unwrap();
     scheduler.add(Request::new((70..90).collect(), 9)).unwrap();
-    // Step 1: 8 tokens behind the hit of 8. Step 2: one decode, 7 of 11. Step 3: two decodes or the rest, then the third.
+    // Step 1: 8 tokens behind the hit of 8. Step 2: one decode, 7 of 11. Step 3: two decodes or the rest,
+    // then the third.
     let wishes = |ahead| {
         let list = scheduler.prefetch_wishes(ahead);
         list.iter().map(|w| (w.seq.get(), w.batch, w.position, w.blocks.len())).collect::<Vec<_>>()
@@ -159,7 +178,10 @@ proptest! {
         before in 0_usize..4,
         ahead in 1_u32..6,
     ) {
-        let config = SchedulerConfig { long_prefill_token_threshold: threshold, ..SchedulerConfig::new(budget, seqs) };
+        let config = SchedulerConfig {
+            long_prefill_token_threshold: threshold,
+            ..SchedulerConfig::new(budget, seqs)
+        };
         let mut scheduler = Scheduler::new(config, cache_config(400, 64, &FULL)).unwrap();
         for (start, len) in (0..).step_by(100).zip(prompts) {
             scheduler.add(Request::new((start..start + len).collect(), 64)).unwrap();

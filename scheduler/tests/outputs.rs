@@ -1,5 +1,5 @@
-//! A request's output does not depend on its company: whatever is batched, cut, hit, evicted, preempted or forked, every
-//! sequence gets the tokens it would get alone, and every admitted request finishes.
+//! A request's output does not depend on its company: whatever is batched, cut, hit, evicted, preempted or
+//! forked, every sequence gets the tokens it would get alone, and every admitted request finishes.
 
 mod support;
 
@@ -109,6 +109,8 @@ enum Action {
     Add(Request),
     Step,
     Abort(usize),
+    /// Plan a step that then does not run.
+    Fail,
     /// Propose drafts to the n-th running sequence; the mask tells which of them the model will agree with.
     Draft(usize, u8),
     /// End the n-th load, with a part of its tokens.
@@ -120,6 +122,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
         4 => request().prop_map(Action::Add),
         6 => Just(Action::Step),
         1 => (0_usize..64).prop_map(Action::Abort),
+        1 => Just(Action::Fail),
         3 => (0_usize..4, any::<u8>()).prop_map(|(seq, mask)| Action::Draft(seq, mask)),
         2 => (0_usize..4, any::<Index>()).prop_map(|(load, part)| Action::Deliver(load, part)),
     ];
@@ -157,6 +160,13 @@ impl Session {
                 for finished in ended {
                     let (tokens, _) = self.expected.remove(&finished.seq).unwrap();
                     assert!(tokens.starts_with(&finished.tokens));
+                }
+                support::check_conservation(&self.scheduler);
+            }
+            Action::Fail => {
+                let plan = self.scheduler.step();
+                for failed in self.scheduler.fail_step(&plan) {
+                    self.expected.remove(&failed.seq).unwrap();
                 }
                 support::check_conservation(&self.scheduler);
             }

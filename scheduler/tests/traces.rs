@@ -1,7 +1,7 @@
 //! Timelines of plans: a row a sequence, a column a step.
 //!
-//! `P8` computes 8 prefill tokens, `D1` decodes, `+4` found 4 tokens in the prefix cache (or brought them back), `x` was
-//! preempted, `L` waits for a load, `.` waits, `$` ended with this step.
+//! `P8` computes 8 prefill tokens, `D1` decodes, `+4` found 4 tokens in the prefix cache (or brought them
+//! back), `x` was preempted, `L` waits for a load, `.` waits, `$` ended with this step.
 
 mod support;
 
@@ -10,7 +10,8 @@ use std::fmt::Write;
 
 use kvblock::{AttentionKind, KvCacheConfig, SeqId};
 use scheduler::{
-    BlockOp, Phase, Policy, Preemption, Request, Scheduler, SchedulerConfig, SliceKind, StepPlan,
+    BlockOp, FinishReason, Phase, Policy, Preemption, Request, Scheduler, SchedulerConfig, SliceKind,
+    StepPlan,
 };
 use support::{Memory, cache_config, checked_step};
 
@@ -203,16 +204,66 @@ fn the_latest_sequence_is_swapped_out_and_back() {
 }
 
 #[test]
+fn a_failed_swap_in_leaves_nothing_to_find() {
+    let preemption = Preemption::Swap { num_host_blocks: 4 };
+    let mut trace = Trace::new(SchedulerConfig { preemption, ..SchedulerConfig::new(16, 4) }, 6, &FULL);
+    trace.add(0, 7, 6);
+    let victim = trace.add(0, 7, 6);
+    let prompt = trace.scheduler.tokens(victim).to_vec();
+    let plan = loop {
+        let plan = trace.scheduler.step();
+        if plan.block_ops.iter().any(|op| matches!(op, BlockOp::SwapIn { .. })) {
+            break plan;
+        }
+        let verified = trace.memory.run(&trace.scheduler, &FULL, &plan);
+        trace.scheduler.complete_drafts(&plan, &verified.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    };
+    let failed = trace.scheduler.fail_step(&plan);
+    assert_eq!((failed[0].seq, failed[0].reason), (victim, FinishReason::Failed));
+    let again = trace.request(Request::new(prompt, 1));
+    assert_eq!(trace.step().slices[0].start, 0);
+    assert_eq!(trace.scheduler.phase(again), None);
+}
+
+#[test]
 fn the_least_important_sequence_is_preempted() {
     let config = SchedulerConfig { policy: Policy::Priority, ..SchedulerConfig::new(16, 4) };
-    let mut trace = Trace::new(config, 6, &FULL);
-    for priority in [5, 1] {
+    let mut trace = Trace::new(config, 8, &FULL);
+    for priority in [5, 1, 2] {
         let start = u32::try_from(priority).unwrap() * 20;
-        trace.request(Request { priority, ..Request::new((start..start + 7).collect(), 6) });
+        trace.request(Request { priority, ..Request::new((start..start + 6).collect(), 6) });
+        if priority == 5 {
+            trace.step();
+        }
     }
+    // The victim comes before the others in the order of service; both of them still decode in that step.
     insta::assert_snapshot!(trace.finish(), @r"
-    q0 |P7|D1|x |. |. |.  |+8P1|D1|D1|D1$|
-    q1 |P7|D1|D1|D1|D1|D1$|    |  |  |   |
+    q0 |P6|D1|D1|D1|x |. |.  |+4P6|D1$|
+    q1 |  |P6|D1|D1|D1|D1|D1$|    |   |
+    q2 |  |P6|D1|D1|D1|D1|D1$|    |   |
+    ");
+}
+
+#[test]
+fn a_swap_saves_only_what_a_window_reaches() {
+    let preemption = Preemption::Swap { num_host_blocks: 12 };
+    let kinds =
+        [(AttentionKind::FULL, 2), (AttentionKind::FULL, 2), (AttentionKind::SlidingWindow { window: 3 }, 2)];
+    let mut trace = Trace::new(SchedulerConfig { preemption, ..SchedulerConfig::new(16, 4) }, 22, &kinds);
+    trace.add(0, 6, 3);
+    trace.add(0, 7, 3);
+    trace.step();
+    let plan = trace.step();
+    // Of 7 tokens in 4 blocks, the window reaches the last two blocks.
+    let saved = |group| {
+        let of_group = |op: &&BlockOp| matches!(op, BlockOp::SwapOut { group: g, .. } if g.get() == group);
+        plan.block_ops.iter().filter(of_group).count()
+    };
+    assert_eq!([0, 1, 2].map(saved), [4, 4, 2]);
+    trace.copies.clear();
+    insta::assert_snapshot!(trace.finish().lines().take(2).collect::<Vec<_>>().join("\n"), @r"
+    q0 |P6|D1|D1$ |   |
+    q1 |P7|x |+7D1|D1$|
     ");
 }
 

@@ -11,7 +11,8 @@ use crate::test;
 #[derive(Debug, PartialEq, Eq)]
 struct Step {
     args: Vec<&'static str>,
-    rustdocflags: Option<&'static str>,
+    /// A variable with its value, for this run only.
+    variable: Option<(&'static str, &'static str)>,
 }
 
 /// Crates that must also build alone and without default features: built with the workspace, they get the features
@@ -25,31 +26,41 @@ const ALONE: [&str; 5] = ["kvblock", "sparse-select", "attn-kernels", "prefetch"
 /// When a check fails.
 pub fn run() -> Result<()> {
     for step in steps() {
-        let line = step.args.join(" ");
-        eprintln!("$ cargo {line}");
+        let line = step.line();
+        eprintln!("$ {line}");
         let begin = Instant::now();
         let mut cargo = test::cargo();
         cargo.args(&step.args);
-        if let Some(flags) = step.rustdocflags {
-            cargo.env("RUSTDOCFLAGS", flags);
-        }
+        cargo.envs(step.variable);
         let status = cargo.status().context("cargo cannot be run")?;
-        ensure!(status.success(), "cargo {line} failed: {status}");
+        ensure!(status.success(), "{line} failed: {status}");
         eprintln!("  {:.1} s", begin.elapsed().as_secs_f64());
     }
     test::run(&TestArgs { args: Vec::new() })
 }
 
 fn steps() -> Vec<Step> {
-    let step = |line: &'static str| Step { args: line.split(' ').collect(), rustdocflags: None };
+    let step = |line: &'static str| Step { args: line.split(' ').collect(), variable: None };
     let alone = ALONE.map(|name| Step {
         args: ["clippy", "--package", name, "--no-default-features", "--", "-D", "warnings"].to_vec(),
-        rustdocflags: None,
+        variable: None,
     });
     let mut steps = vec![step("fmt --all --check"), step("clippy --workspace --all-targets -- -D warnings")];
     steps.extend(alone);
-    steps.push(Step { rustdocflags: Some("-D warnings"), ..step("doc --workspace --no-deps") });
+    let docs = step("doc --workspace --no-deps");
+    steps.push(Step { variable: Some(("RUSTDOCFLAGS", "-D warnings")), ..docs });
+    // In a target folder of its own: the flag changes every crate, and would have the next build start afresh.
+    let ring = step("test --package prefetch --lib --target-dir target/loom");
+    steps.push(Step { variable: Some(("RUSTFLAGS", "--cfg loom")), ..ring });
     steps
+}
+
+impl Step {
+    /// The step as one would type it.
+    fn line(&self) -> String {
+        let variable = self.variable.map_or(String::new(), |(name, value)| format!("{name}='{value}' "));
+        format!("{variable}cargo {}", self.args.join(" "))
+    }
 }
 
 #[cfg(test)]
@@ -58,16 +69,17 @@ mod tests {
 
     #[test]
     fn the_steps() {
-        let lines = steps().iter().map(|step| step.args.join(" ")).collect::<Vec<_>>().join("\n");
+        let lines = steps().iter().map(Step::line).collect::<Vec<_>>().join("\n");
         insta::assert_snapshot!(lines, @"
-        fmt --all --check
-        clippy --workspace --all-targets -- -D warnings
-        clippy --package kvblock --no-default-features -- -D warnings
-        clippy --package sparse-select --no-default-features -- -D warnings
-        clippy --package attn-kernels --no-default-features -- -D warnings
-        clippy --package prefetch --no-default-features -- -D warnings
-        clippy --package scheduler --no-default-features -- -D warnings
-        doc --workspace --no-deps
+        cargo fmt --all --check
+        cargo clippy --workspace --all-targets -- -D warnings
+        cargo clippy --package kvblock --no-default-features -- -D warnings
+        cargo clippy --package sparse-select --no-default-features -- -D warnings
+        cargo clippy --package attn-kernels --no-default-features -- -D warnings
+        cargo clippy --package prefetch --no-default-features -- -D warnings
+        cargo clippy --package scheduler --no-default-features -- -D warnings
+        RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
+        RUSTFLAGS='--cfg loom' cargo test --package prefetch --lib --target-dir target/loom
         ");
     }
 }

@@ -7,6 +7,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use prefetch::spec::TierSpec;
+use sparse_select::Spec;
 
 mod values;
 
@@ -64,8 +66,8 @@ pub struct EngineArgs {
     pub model: Option<PathBuf>,
 
     /// Sparse-attention policy: NAME or NAME:key=value,key=value; without it attention is full
-    #[arg(long, value_name = "SPEC", value_parser = values::spec)]
-    pub sparse: Option<String>,
+    #[arg(long, value_name = "SPEC", value_parser = values::policy)]
+    pub sparse: Option<Spec>,
 
     /// Element type of the KV cache
     #[arg(long, value_name = "TYPE", default_value = "f16")]
@@ -95,11 +97,11 @@ pub struct EngineArgs {
     #[arg(long)]
     pub reproducible: bool,
 
-    /// Tiers below the GPU's KV pool
-    #[arg(long, value_name = "SPEC", value_parser = values::non_empty)]
-    pub kv_tiers: Option<String>,
+    /// Tiers below the GPU's KV pool, such as host=2GiB,disk=PATH:20GiB,remote=redis://HOST:PORT/DB
+    #[arg(long, value_name = "SPEC")]
+    pub kv_tiers: Option<TierSpec>,
 
-    /// GPU adapter whose name contains this text, whatever the case; without it the fastest one
+    /// GPU adapter: its number in `doctor`, or part of its name in any case; without it the fastest one
     #[arg(long, value_name = "NAME", value_parser = values::non_empty)]
     pub device: Option<String>,
 }
@@ -226,8 +228,8 @@ pub struct ScoreArgs {
 #[derive(Debug, Clone, Args)]
 pub struct SelectArgs {
     /// Sparse-attention policy: NAME or NAME:key=value,key=value
-    #[arg(long, value_name = "SPEC", value_parser = values::spec)]
-    pub sparse: String,
+    #[arg(long, value_name = "SPEC", value_parser = values::policy)]
+    pub sparse: Spec,
 
     /// File with q, f32 [heads, q_len, head_dim], and k, f32 [kv_heads, k_len, head_dim]
     #[arg(long, value_name = "FILE.safetensors")]

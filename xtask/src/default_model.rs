@@ -11,6 +11,15 @@ use crate::setup::{self, Need};
 /// The model.
 pub const PACKAGE: ModelPackage = SMOLLM2_135M_INSTRUCT;
 
+/// Path of the model file, if it is there.
+///
+/// # Errors
+///
+/// When the user has no cache folder.
+pub fn cached() -> Result<Option<PathBuf>> {
+    Ok(ModelCache::user()?.cached(&PACKAGE))
+}
+
 /// Path of the model file. Where it is not cached yet, sets the machine up and fetches it.
 ///
 /// # Errors

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
-use attn_kernels::gpu::{self, Checks, Gpu, GpuOptions, Level, wgpu};
+use attn_kernels::gpu::{self, Checks, Gpu, GpuOptions, wgpu};
 use models::ModelCache;
 use serde::Serialize;
 
@@ -31,7 +31,8 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
     } else {
         write!(out, "{report}")?;
     }
-    let missing = &report.plan.missing;
+    // What only tests need is told, but is no failure.
+    let missing = setup::plan(&report.found, report.model.needs()).missing;
     ensure!(missing.is_empty(), "missing: {}", missing.join(", "));
     ensure!(report.adapters.iter().any(Adapter::usable), "no GPU adapter can be opened");
     Ok(())
@@ -66,6 +67,11 @@ impl DefaultModel {
         let cache = ModelCache::user().ok();
         let cached = cache.as_ref().is_some_and(|cache| cache.cached(&default_model::PACKAGE).is_some());
         Self { path: cache.map(|cache| cache.path(&default_model::PACKAGE)), cached }
+    }
+
+    /// What running it takes.
+    fn needs(&self) -> &'static [Need] {
+        if self.cached { &[Need::Gpu] } else { &[Need::Gpu, Need::DefaultModel] }
     }
 }
 
@@ -124,8 +130,7 @@ impl Report {
     }
 
     fn new(found: Found, model: DefaultModel, adapters: Vec<Adapter>) -> Self {
-        let needs = if model.cached { &[Need::Gpu][..] } else { &[Need::Gpu, Need::DefaultModel] };
-        let plan = setup::plan(&found, needs);
+        let plan = setup::plan(&found, &[model.needs(), &[Need::Tests]].concat());
         Self { found, model, adapters, plan }
     }
 }
@@ -157,11 +162,7 @@ impl Device {
     fn of(gpu: &Gpu) -> Self {
         let limits = gpu.limits();
         Self {
-            level: match gpu.level() {
-                Level::Baseline => "baseline",
-                Level::Subgroup => "subgroup",
-                Level::Coop => "coop",
-            },
+            level: gpu.level().name(),
             subgroup_sizes: [gpu.info().subgroup_min_size, gpu.info().subgroup_max_size],
             features: gpu.features().iter_names().map(|(name, _)| name.to_string()).collect(),
             limits: Limits {
@@ -217,6 +218,8 @@ impl fmt::Display for Report {
             }
             None => line(f, "Python", "not found")?,
         }
+        let redis = found.redis_server.as_ref().map_or("not found".into(), |path| path.display().to_string());
+        line(f, "Redis", redis)?;
         match model {
             DefaultModel { path: None, .. } => {
                 line(f, "model", "no cache folder for this user; set PAGODA_CACHE_DIR")?;

@@ -14,10 +14,11 @@ use kvblock::{
 use models::batch::{Phase, Sample, Slice};
 use models::kernel::sample::Spec;
 use models::{Decoder, KvPool};
-use scheduler::{BlockOp, Finished, Request, Scheduler, SchedulerConfig, SliceKind, StepPlan};
+use scheduler::{Finished, Preemption, Request, Scheduler, SchedulerConfig, SliceKind, StepPlan};
 
-use crate::cli::{EngineArgs, SamplingArgs};
-use crate::model::Model;
+use crate::block_ops::HostBlocks;
+use crate::cli::{EngineArgs, Preempt, SamplingArgs};
+use crate::model::{self, Model};
 use crate::report::KvUse;
 
 /// Sequences that run at a time; more wait.
@@ -67,6 +68,7 @@ pub struct Clock {
 pub struct Engine {
     scheduler: Scheduler,
     decoder: Decoder,
+    host: HostBlocks,
     eos_ids: Vec<u32>,
     live: HashMap<SeqId, Live>,
     most_blocks_used: u32,
@@ -79,6 +81,8 @@ struct Live {
     sampling: SamplingArgs,
     seed: u64,
     clock: Clock,
+    /// First sample of the prompt, which computes it for all.
+    leader: SeqId,
 }
 
 /// All layers of the families that run today share one group.
@@ -89,8 +93,14 @@ impl Engine {
     ///
     /// # Errors
     /// No device, no memory, or a model that the decoder does not run.
-    pub fn open(args: &EngineArgs, model: &Model, sequences: u32, needed_tokens: u64) -> Result<Self> {
-        if let Some(spec) = args.sparse.as_deref().filter(|spec| *spec != "full") {
+    pub fn open(
+        args: &EngineArgs,
+        model: &Model,
+        sequences: u32,
+        needed_tokens: u64,
+        preempt: Preempt,
+    ) -> Result<Self> {
+        if let Some(spec) = args.sparse.as_ref().filter(|spec| spec.name != "full") {
             bail!("--sparse {spec}: the engine attends densely; `full` is the only policy it runs");
         }
         if let Some(spec) = &args.kv_tiers {
@@ -114,10 +124,14 @@ impl Engine {
         let cache = KvCacheConfig::uniform(blocks, spec, config.num_layers as usize, limits);
         let mut plans = SchedulerConfig::new(budget, seqs);
         plans.long_prefill_token_threshold = args.chunk;
+        if preempt == Preempt::Swap {
+            plans.preemption = Preemption::Swap { num_host_blocks: host_blocks(&decoder) };
+        }
         Ok(Self {
             scheduler: Scheduler::new(plans, cache)?,
             eos_ids: config.eos_ids.clone(),
             decoder,
+            host: HostBlocks::default(),
             live: HashMap::new(),
             most_blocks_used: 0,
             kernel_ns: BTreeMap::new(),
@@ -143,7 +157,7 @@ impl Engine {
         for sample in 0..u64::from(prompt.samples) {
             // Samples of one prompt differ by their number alone: a request's tokens do not depend on its company.
             let seed = prompt.sampling.seed.wrapping_add(sample.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-            let live = Live { sampling: prompt.sampling.clone(), seed, clock };
+            let live = Live { sampling: prompt.sampling.clone(), seed, clock, leader: first };
             self.live.insert(SeqId::new(first.get() + sample), live);
         }
         Ok(first)
@@ -171,7 +185,10 @@ impl Engine {
         let now = Instant::now();
         let mut events = Vec::with_capacity(drawn.len());
         for (row, token) in plan.sample_rows.iter().zip(&drawn) {
+            let started = self.live.get(&row.seq).and_then(|live| self.live.get(&live.leader)?.clock.started);
             if let Some(live) = self.live.get_mut(&row.seq) {
+                // A sample that shares its leader's prompt is not admitted before it draws.
+                live.clock.started = live.clock.started.or(started);
                 live.clock.first.get_or_insert(now);
                 live.clock.last = Some(now);
             }
@@ -183,14 +200,7 @@ impl Engine {
     }
 
     fn compute(&mut self, plan: &StepPlan) -> Result<Vec<u32>> {
-        let mut copies = Vec::new();
-        for op in &plan.block_ops {
-            match op {
-                BlockOp::Copy(copy) => copies.push((copy.source, copy.destination)),
-                other => bail!("the plan asks for {other:?}, which this engine does not do"),
-            }
-        }
-        self.decoder.copy_blocks(&copies)?;
+        self.host.run(&mut self.decoder, &plan.block_ops)?;
         let slices: Vec<Slice<'_>> = plan
             .slices
             .iter()
@@ -266,6 +276,14 @@ impl Engine {
         let blocks = self.most_blocks_used;
         ("full".into(), KvUse { blocks, bytes: u64::from(blocks) * block_bytes })
     }
+}
+
+/// Blocks that half of the host's free memory holds; more than the sequences of a full queue can lose is never used.
+fn host_blocks(decoder: &Decoder) -> u32 {
+    let block_bytes = KvPool::block_bytes(decoder.kv().shape(), decoder.config().num_layers);
+    let most = decoder.kv().num_blocks().saturating_mul(MAX_SEQS);
+    let free = model::host_available().map_or(u64::MAX, |bytes| bytes / 2);
+    u32::try_from(free / block_bytes).unwrap_or(u32::MAX).min(most)
 }
 
 /// The flags as the sampling kernel reads them.

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use kvblock::SeqId;
 use models::{Message, Tokenizer};
 use scheduler::{FinishReason as Reason, Finished};
 
-use crate::cli::{GenerateArgs, Preempt};
+use crate::cli::GenerateArgs;
 use crate::engine::{Clock, Engine, Event, Prompt};
 use crate::ids_file;
 use crate::interrupt::Interrupt;
@@ -22,16 +22,13 @@ use crate::text::Text;
 /// # Errors
 /// What the model, the device or a prompt is refused for.
 pub fn run(args: &GenerateArgs) -> Result<()> {
-    if args.preempt == Preempt::Swap {
-        bail!("--preempt swap: the engine preempts by recomputation only");
-    }
     let model = Model::open(&args.engine)?;
     let prompts = prompts(args, &model)?;
     let count = u32::try_from(prompts.len()).context("too many prompts")?;
     let context = u64::from(model.config.context_length);
     let longest = |p: &Prompt| (p.ids.len() as u64 + u64::from(p.max_tokens)).min(context);
     let needed = prompts.iter().map(|p| longest(p) * u64::from(p.samples)).sum();
-    let engine = Engine::open(&args.engine, &model, count.saturating_mul(args.n), needed)?;
+    let engine = Engine::open(&args.engine, &model, count.saturating_mul(args.n), needed, args.preempt)?;
     let mut run = Run {
         args,
         tokenizer: model.tokenizer.as_ref(),

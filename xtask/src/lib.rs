@@ -2,6 +2,7 @@
 //! and runs tests and measurements.
 
 pub mod bench;
+pub mod block_ops;
 pub mod ci;
 pub mod cli;
 pub mod default_model;
@@ -10,10 +11,17 @@ pub mod engine;
 pub mod generate;
 pub mod ids_file;
 pub mod interrupt;
+pub mod kernels;
 pub mod model;
 pub mod report;
 pub mod score;
+pub mod select;
 pub mod setup;
 pub mod test;
 pub mod text;
 pub mod tree;
+
+/// The README's example, run as a documentation test.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct Readme;

@@ -2,15 +2,14 @@
 
 use std::process::ExitCode;
 
-use anyhow::bail;
 use xtask::cli::{Cli, Command};
-use xtask::{bench, ci, doctor, generate, score, test};
+use xtask::{bench, ci, doctor, generate, kernels, score, select, test};
 
 fn main() -> ExitCode {
     match run(Cli::read().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", told_once(&error));
             ExitCode::FAILURE
         }
     }
@@ -18,12 +17,42 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Test(args) => test::run(&args),
-        Command::Bench(args) => bench::run(&args),
-        Command::Ci => ci::run(),
-        Command::Doctor(args) => doctor::run(&args),
         Command::Generate(args) => generate::run(&args),
         Command::Score(args) => score::run(&args),
-        other => bail!("this tree cannot do this yet: {other:?}"),
+        Command::Select(args) => select::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Test(args) => test::run(&args),
+        Command::Ci => ci::run(),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Kernels(args) => kernels::run(&args),
+    }
+}
+
+/// The error and its causes, each told once: errors of libraries end in their cause, and hand it out too.
+fn told_once(error: &anyhow::Error) -> String {
+    let mut told = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if told.contains(&cause) {
+            continue;
+        }
+        if !told.is_empty() {
+            told.push_str(": ");
+        }
+        told.push_str(&cause);
+    }
+    told
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let error =
+            anyhow!("no such file").context("cannot read a.gguf: no such file").context("model a.gguf");
+        assert_eq!(told_once(&error), "model a.gguf: cannot read a.gguf: no such file");
     }
 }

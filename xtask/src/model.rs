@@ -120,7 +120,7 @@ fn free_bytes(gpu: &Gpu) -> u64 {
 }
 
 /// `MemAvailable` of Linux, in bytes.
-fn host_available() -> Option<u64> {
+pub(crate) fn host_available() -> Option<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

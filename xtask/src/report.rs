@@ -30,7 +30,7 @@ pub struct Generated {
     pub preemptions: u32,
     /// Speed as this request saw it.
     pub timing: Timing,
-    /// KV blocks in use at the end, by KV cache group.
+    /// The most KV blocks in use at one time, by KV cache group.
     pub kv: BTreeMap<String, KvUse>,
     /// Traffic of the KV tiers.
     pub tiers: Tiers,
@@ -157,11 +157,12 @@ pub fn json_line(out: &mut impl Write, value: &impl Serialize) -> io::Result<()>
 
 /// The timing line of a finished sample, for stderr.
 pub fn timing_line(done: &Generated) -> String {
-    let Generated { index, sample, prompt_tokens, cached_tokens, output_ids, timing, .. } = done;
+    let Generated { index, sample, prompt_tokens, cached_tokens, output_ids, timing, kv, .. } = done;
     let decode = timing.decode_tok_s.map_or(String::new(), |rate| format!(" at {rate:.1} tok/s"));
+    let blocks: u32 = kv.values().map(|group| group.blocks).sum();
     format!(
         "[{index}.{sample}] {prompt_tokens} prompt tokens ({cached_tokens} cached) at {:.1} tok/s, \
-         first token after {:.0} ms, {} generated{decode}",
+         first token after {:.0} ms, {} generated{decode}, {blocks} KV blocks",
         timing.prefill_tok_s,
         timing.ttft_ms,
         output_ids.len(),
@@ -293,10 +294,10 @@ mod tests {
 
     #[test]
     fn timing_goes_on_one_line() {
-        assert_snapshot!(timing_line(&generated()), @"[0.1] 3 prompt tokens (0 cached) at 240.0 tok/s, first token after 12 ms, 2 generated at 20.0 tok/s");
+        assert_snapshot!(timing_line(&generated()), @"[0.1] 3 prompt tokens (0 cached) at 240.0 tok/s, first token after 12 ms, 2 generated at 20.0 tok/s, 1 KV blocks");
         let one_token = Timing { decode_tok_s: None, ..generated().timing };
         let done = Generated { output_ids: vec![4], timing: one_token, ..generated() };
-        assert_snapshot!(timing_line(&done), @"[0.1] 3 prompt tokens (0 cached) at 240.0 tok/s, first token after 12 ms, 1 generated");
+        assert_snapshot!(timing_line(&done), @"[0.1] 3 prompt tokens (0 cached) at 240.0 tok/s, first token after 12 ms, 1 generated, 1 KV blocks");
     }
 
     #[test]

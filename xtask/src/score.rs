@@ -43,7 +43,7 @@ pub fn run(args: &ScoreArgs) -> Result<()> {
 }
 
 fn refuse(args: &ScoreArgs) -> Result<()> {
-    if let Some(spec) = args.engine.sparse.as_deref().filter(|spec| *spec != "full") {
+    if let Some(spec) = args.engine.sparse.as_ref().filter(|spec| spec.name != "full") {
         bail!("--sparse {spec}: the engine attends densely; `full` is the only policy it runs");
     }
     if let Some(spec) = &args.engine.kv_tiers {

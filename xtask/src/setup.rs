@@ -1,7 +1,8 @@
 //! Set-up of the machine: what the commands need beyond Rust, whether it is there, and how it gets there.
 //!
-//! [`plan`] decides from what was found and is pure; [`ensure`] carries the decision out.
+//! [`plan`] decides from what was found and is pure; [`ensure()`] carries the decision out.
 
+use std::env;
 use std::io;
 use std::process::{Command, Stdio};
 
@@ -19,6 +20,8 @@ pub enum Need {
     Gpu,
     /// The default model, which Python's pip fetches.
     DefaultModel,
+    /// The tests of the whole workspace.
+    Tests,
 }
 
 /// One thing the commands need beyond Rust.
@@ -30,6 +33,8 @@ pub struct Requirement {
     pub need: Need,
     /// Debian and Ubuntu packages that bring it.
     pub packages: &'static [&'static str],
+    /// Homebrew formulas that bring it on macOS.
+    pub brew: &'static [&'static str],
     /// What it is for.
     pub reason: &'static str,
     /// Whether it is there.
@@ -42,6 +47,7 @@ pub const REQUIREMENTS: &[Requirement] = &[
         name: "Vulkan loader and driver",
         need: Need::Gpu,
         packages: &["libvulkan1", "mesa-vulkan-drivers"],
+        brew: &[],
         reason: "wgpu reaches the GPU through them; Mesa's lavapipe driver runs on the CPU where there is no GPU",
         met: |found| found.vulkan.as_ref().is_none_or(Vulkan::usable),
     },
@@ -49,8 +55,17 @@ pub const REQUIREMENTS: &[Requirement] = &[
         name: "Python 3 with pip",
         need: Need::DefaultModel,
         packages: &["python3", "python3-pip"],
+        brew: &["python"],
         reason: "pip fetches the default model",
         met: |found| found.python.as_ref().is_some_and(|python| python.pip.is_some()),
+    },
+    Requirement {
+        name: "Redis server",
+        need: Need::Tests,
+        packages: &["redis-server"],
+        brew: &["redis"],
+        reason: "tests of the remote KV tier start one of their own",
+        met: |found| found.redis_server.is_some(),
     },
 ];
 
@@ -99,21 +114,26 @@ pub fn plan(found: &Found, needs: &[Need]) -> Plan {
             "install what your distribution offers in place of the Debian packages {}",
             packages.join(" ")
         )),
-        (Platform::MacOs, _) => Remedy::Print("xcode-select --install".to_string()),
-        (Platform::Windows, _) => Remedy::Print("winget install --exact --id Python.Python.3.13".to_string()),
+        (Platform::MacOs, _) => {
+            let formulas: Vec<_> = unmet().flat_map(|r| r.brew).copied().collect();
+            Remedy::Print(format!("brew install {}", formulas.join(" ")))
+        }
+        (Platform::Windows, _) => Remedy::Advise(format!("install {}", missing.join(" and "))),
     };
     Plan { missing, packages, remedy }
 }
 
 /// Makes sure that `needs` are met: installs what is missing where this process may, and otherwise fails with the
-/// one command to run. Tells what it does on stderr. Returns what the machine has in the end.
+/// one command to run. Asks for no GPU where `ATTN_GPU=skip` says that there is none. Tells what it does on stderr. Returns what the machine has in the end.
 ///
 /// # Errors
 ///
 /// When something is missing and was not installed.
 pub fn ensure(needs: &[Need]) -> Result<Found> {
+    let without_gpu = env::var_os("ATTN_GPU").is_some_and(|value| value == "skip");
+    let needs: Vec<_> = needs.iter().copied().filter(|&need| need != Need::Gpu || !without_gpu).collect();
     let found = Found::on_this_machine();
-    let plan = plan(&found, needs);
+    let plan = plan(&found, &needs);
     let missing = plan.missing.join(", ");
     match plan.remedy {
         Remedy::Nothing => return Ok(found),
@@ -125,7 +145,7 @@ pub fn ensure(needs: &[Need]) -> Result<Found> {
     apt_get(&["update"])?;
     apt_get(&[&["install", "-y", "--no-install-recommends"], plan.packages.as_slice()].concat())?;
     let found = Found::on_this_machine();
-    let still_missing = self::plan(&found, needs).missing;
+    let still_missing = self::plan(&found, &needs).missing;
     ensure!(still_missing.is_empty(), "still missing after the installation: {}", still_missing.join(", "));
     Ok(found)
 }

@@ -21,8 +21,12 @@ use crate::tree;
 ///
 /// When the machine lacks something that could not be installed, the model cannot be fetched, or a test fails.
 pub fn run(args: &TestArgs) -> Result<()> {
+    let mut needs = vec![Need::Gpu, Need::Tests];
+    if default_model::cached()?.is_none() {
+        needs.push(Need::DefaultModel);
+    }
+    setup::ensure(&needs)?;
     default_model::path()?;
-    setup::ensure(&[Need::Gpu])?;
     let references = References::beside_this_program()?;
     let mut cargo = cargo();
     cargo.args(cargo_args(&args.args)).env("INSTA_SNAPSHOT_REFERENCES_FILE", &references.list);
@@ -45,6 +49,9 @@ pub(crate) fn cargo() -> Command {
     cargo
 }
 
+/// Features whose tests a run over the workspace includes, although no crate of it turns them on.
+const FEATURES: &str = "prefetch/disk,prefetch/remote";
+
 /// `cargo test` over the workspace, unless `extra` names packages.
 fn cargo_args(extra: &[OsString]) -> Vec<OsString> {
     let names_package = |arg: &OsString| {
@@ -54,8 +61,9 @@ fn cargo_args(extra: &[OsString]) -> Vec<OsString> {
             || (arg.starts_with("-p") && !arg.starts_with("--"))
     };
     let mut for_cargo = extra.iter().take_while(|arg| *arg != "--");
-    let scope = if for_cargo.any(names_package) { None } else { Some("--workspace") };
-    let fixed = ["test"].into_iter().chain(scope).map(OsString::from);
+    let scope: &[&str] =
+        if for_cargo.any(names_package) { &[] } else { &["--workspace", "--features", FEATURES] };
+    let fixed = ["test"].iter().chain(scope).map(OsString::from);
     fixed.chain(extra.iter().cloned()).collect()
 }
 
@@ -95,12 +103,18 @@ mod tests {
 
     #[test]
     fn arguments_are_passed_on() {
-        assert_eq!(args(""), "test --workspace");
-        assert_eq!(args("some_test -- --nocapture -p x"), "test --workspace some_test -- --nocapture -p x");
+        assert_eq!(args(""), "test --workspace --features prefetch/disk,prefetch/remote");
+        assert_eq!(
+            args("some_test -- --nocapture -p x"),
+            "test --workspace --features prefetch/disk,prefetch/remote some_test -- --nocapture -p x"
+        );
         assert_eq!(args("-p kvblock"), "test -p kvblock");
         assert_eq!(args("--doc -pkvblock"), "test --doc -pkvblock");
         assert_eq!(args("--package=kvblock"), "test --package=kvblock");
-        assert_eq!(args("--profile release"), "test --workspace --profile release");
+        assert_eq!(
+            args("--profile release"),
+            "test --workspace --features prefetch/disk,prefetch/remote --profile release"
+        );
     }
 
     #[test]

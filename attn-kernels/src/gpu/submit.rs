@@ -93,7 +93,6 @@ impl Gpu {
         let timings_at = staged as u64;
         let staged = timings_at + timed.len() as u64 * 16;
         let staging = if staged == 0 { None } else { Some(self.staging(&mut scratch, staged)?) };
-        drop(scratch);
 
         let mut encoder = self.encode(&pass, params.as_ref(), queries.as_ref());
         for ((raw, range), (at, _)) in pass.reads.iter().zip(&spans) {
@@ -110,6 +109,8 @@ impl Gpu {
             self.resolve(&mut encoder, queries, staging, timings_at, timed.len())?;
         }
         let index = self.queue.submit([encoder.finish()]);
+        // Not before: another thread's parameters would take the place of these.
+        drop(scratch);
         Ok(Pending { gpu: self, index: Some(index), staging, spans, timed, timings_at })
     }
 

@@ -1,7 +1,7 @@
 //! Attention of single query rows over their paged KV, in partitions.
 
 use super::{KvDtype, KvShape, heads_together};
-use crate::{Access, Kernel, Variant};
+use crate::{Access, Kernel, Level, Variant};
 use bytemuck::{Pod, Zeroable};
 
 /// Bindings: q, k_cache, v_cache, tables, rows, partial, stats.
@@ -22,7 +22,7 @@ pub static KERNEL: Kernel = Kernel {
 };
 
 /// Keys a workgroup attends. Fixed: a partition size that looked at the batch would make results depend on it.
-pub const PARTITION: u32 = 512;
+pub const PARTITION: u32 = 256;
 
 /// Uniform parameters.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -49,14 +49,13 @@ pub struct PagedDecodeParams {
 /// Query heads that share one read of the cache.
 #[must_use]
 pub fn heads_a_group(shape: &KvShape, num_heads: u32) -> u32 {
-    // Scores of 512 keys for 4 heads fill half of WebGPU's workgroup memory; with the sums, queries of more than 216
-    // elements do not fit beside them.
-    heads_together(num_heads / shape.num_kv_heads, if shape.head_dim <= 216 { 4 } else { 3 })
+    // Scores, queries and sums of 4 heads fit in WebGPU's workgroup memory at every head size.
+    heads_together(num_heads / shape.num_kv_heads, 4)
 }
 
-/// The kernel for one cache shape and `num_heads` query heads.
+/// The kernel for one cache shape and `num_heads` query heads; subgroups shorten its reductions.
 #[must_use]
-pub fn variant(shape: &KvShape, num_heads: u32) -> Variant {
+pub fn variant(shape: &KvShape, num_heads: u32, level: Level) -> Variant {
     shape.check();
     let module = match shape.dtype {
         KvDtype::F16 => "kv_f16",
@@ -67,6 +66,7 @@ pub fn variant(shape: &KvShape, num_heads: u32) -> Variant {
         .size("HEAD_DIM", shape.head_dim)
         .size("BLOCK_SIZE", shape.block_size)
         .size("GROUP", heads_a_group(shape, num_heads))
+        .module("reduce", if level == Level::Baseline { "reduce_tree" } else { "reduce_subgroup" })
 }
 
 /// Workgroups for `rows` rows of at most `max_partitions` partitions.

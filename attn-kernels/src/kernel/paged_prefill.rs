@@ -31,16 +31,16 @@ pub struct PagedPrefillParams {
     pub num_kv_heads: u32,
     /// f32 from one query row to the next.
     pub q_stride: u32,
-    /// Zero.
-    pub pad0: u32,
+    /// First key of this dispatch, a multiple of 8.
+    pub first_key: u32,
     /// Factor on scores, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
     /// Minus infinity, which WGSL cannot write.
     pub neg_inf: f32,
+    /// Keys of this dispatch, a multiple of 8.
+    pub num_keys: u32,
     /// Zero.
-    pub pad1: u32,
-    /// Zero.
-    pub pad2: u32,
+    pub pad0: u32,
 }
 
 /// How lanes get at keys and values.
@@ -54,6 +54,17 @@ pub enum KeyLoads {
 
 /// Query rows a workgroup serves.
 pub const TILE_ROWS: u32 = 64;
+
+/// Keys a dispatch goes through on a software driver: llvmpipe ends a lane, without a word, when its loops have run
+/// 65,535 rounds, and 512 keys take at most some 40,000.
+const SOFTWARE_KEYS: u32 = 512;
+
+/// `(first_key, num_keys)` of the dispatches, in order, for rows up to position `last`: one on a GPU. Where they end
+/// depends on the device alone, so that results do not depend on the chunk.
+pub fn segments(last: u32, software: bool) -> impl Iterator<Item = (u32, u32)> {
+    let keys = if software { SOFTWARE_KEYS } else { u32::MAX };
+    (0..=last).step_by(keys as usize).map(move |first| (first, keys))
+}
 
 /// Query heads a lane serves.
 #[must_use]

@@ -1,6 +1,7 @@
 //! Every kernel on the adapter that is there, with bounds checks on, against its CPU reference.
 
 mod cache_write;
+mod copy_blocks;
 mod device;
 mod layer;
 mod lse_merge;

@@ -88,7 +88,7 @@ impl Decode {
         ];
         let count = u32::try_from(rows.len()).unwrap();
         let grid = paged_decode::grid(shape, self.num_heads, count, max_partitions);
-        let variant = paged_decode::variant(shape, self.num_heads);
+        let variant = paged_decode::variant(shape, self.num_heads, gpu.level());
         dispatch(gpu, &mut pass, &variant, &self.params(max_partitions), &bindings, grid);
         if max_partitions > 1 {
             let params = PagedReduceParams { num_heads: self.num_heads, max_partitions, pad0: 0, pad1: 0 };
@@ -163,9 +163,16 @@ fn lengths_round_partitions_and_blocks() {
         let dtype = if index % 2 == 0 { KvDtype::F16 } else { KvDtype::F32 };
         let (shape, num_heads) = shape_of(index, dtype);
         let block = shape.block_size;
-        Decode::new(shape, num_heads, &[1, block - 1, block, block + 1, 0, 511, 512, 513], 8, 5).check(gpu);
+        Decode::new(
+            shape,
+            num_heads,
+            &[1, block - 1, block, block + 1, 0, 255, 256, 257, 511, 512, 513],
+            8,
+            5,
+        )
+        .check(gpu);
         // One partition for all: no reduce pass.
-        Decode::new(shape, num_heads, &[1, 0, block - 1, block, block + 1], 0, 6).check(gpu);
+        Decode::new(shape, num_heads, &[1, 0, block - 1, block, 256.min(block + 1)], 0, 6).check(gpu);
     }
 }
 
@@ -181,7 +188,7 @@ fn a_row_does_not_depend_on_the_others() {
     let Some(gpu) = gpu() else { return };
     let shape = KvShape { num_kv_heads: 2, head_dim: 64, block_size: 16, dtype: KvDtype::F16 };
     let decode = Decode::new(shape, 6, &[1, 300, 512, 513, 1500], 4, 11);
-    let together = decode.on_gpu(gpu, &[4, 2, 0, 1, 3], 3).out;
+    let together = decode.on_gpu(gpu, &[4, 2, 0, 1, 3], 1500_u32.div_ceil(PARTITION)).out;
     let width = (decode.num_heads * shape.head_dim) as usize;
     for i in 0..decode.lens.len() {
         let alone = decode.on_gpu(gpu, &[i], decode.lens[i].div_ceil(PARTITION)).out;
@@ -196,7 +203,9 @@ fn results_do_not_depend_on_the_block_size() {
     for dtype in [KvDtype::F16, KvDtype::F32] {
         let of = |block_size| {
             let shape = KvShape { num_kv_heads: 1, head_dim: 40, block_size, dtype };
-            Decode::new(shape, 4, &[70, 513, 1], 0, 13).on_gpu(gpu, &[0, 1, 2], 2).out
+            Decode::new(shape, 4, &[70, 513, 1], 0, 13)
+                .on_gpu(gpu, &[0, 1, 2], 513_u32.div_ceil(PARTITION))
+                .out
         };
         let want = of(16);
         for block_size in [4, 32, 256] {

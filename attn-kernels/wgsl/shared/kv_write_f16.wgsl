@@ -1,16 +1,15 @@
+// Stores into a cache of the layouts of kv_f16: eight elements a call.
 @group(0) @binding(3) var<storage, read_write> k_cache: array<vec4<u32>>;
 @group(0) @binding(4) var<storage, read_write> v_cache: array<vec4<u32>>;
 
-fn halves(at: u32) -> vec4<u32> {
-    let low = four(at);
-    let high = four(at + 4u);
+fn halves(low: vec4<f32>, high: vec4<f32>) -> vec4<u32> {
     return vec4(pack2x16float(low.xy), pack2x16float(low.zw), pack2x16float(high.xy), pack2x16float(high.zw));
 }
 
-fn k_store(block_head: u32, chunk: u32, offset: u32, source: u32) {
-    k_cache[(block_head * (HEAD_DIM / 8u) + chunk) * BLOCK_SIZE + offset] = halves(source);
+fn k_store(block_head: u32, chunk: u32, offset: u32, low: vec4<f32>, high: vec4<f32>) {
+    k_cache[(block_head * (HEAD_DIM / 8u) + chunk) * BLOCK_SIZE + offset] = halves(low, high);
 }
 
-fn v_store(block_head: u32, chunk: u32, offset: u32, source: u32) {
-    v_cache[(block_head * BLOCK_SIZE + offset) * (HEAD_DIM / 8u) + chunk] = halves(source);
+fn v_store(block_head: u32, chunk: u32, offset: u32, low: vec4<f32>, high: vec4<f32>) {
+    v_cache[(block_head * BLOCK_SIZE + offset) * (HEAD_DIM / 8u) + chunk] = halves(low, high);
 }

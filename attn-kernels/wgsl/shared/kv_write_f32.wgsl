@@ -1,14 +1,15 @@
+// Stores into a cache of the layouts of kv_f32: eight elements a call.
 @group(0) @binding(3) var<storage, read_write> k_cache: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read_write> v_cache: array<vec4<f32>>;
 
-fn k_store(block_head: u32, chunk: u32, offset: u32, source: u32) {
+fn k_store(block_head: u32, chunk: u32, offset: u32, low: vec4<f32>, high: vec4<f32>) {
     let at = (block_head * (HEAD_DIM / 4u) + chunk * 2u) * BLOCK_SIZE + offset;
-    k_cache[at] = four(source);
-    k_cache[at + BLOCK_SIZE] = four(source + 4u);
+    k_cache[at] = low;
+    k_cache[at + BLOCK_SIZE] = high;
 }
 
-fn v_store(block_head: u32, chunk: u32, offset: u32, source: u32) {
+fn v_store(block_head: u32, chunk: u32, offset: u32, low: vec4<f32>, high: vec4<f32>) {
     let at = (block_head * BLOCK_SIZE + offset) * (HEAD_DIM / 4u) + chunk * 2u;
-    v_cache[at] = four(source);
-    v_cache[at + 1u] = four(source + 4u);
+    v_cache[at] = low;
+    v_cache[at + 1u] = high;
 }

@@ -21,8 +21,31 @@
 //! whole or returns an error and changes nothing. A step carries out its memory operations in this order:
 //! swaps out, swaps in, copies, then writes of new tokens.
 //!
-//! It stands beside the pool of the second generation (one device, content hashes, a null block, first-in
-//! first-out reuse) rather than under it: the two differ in every policy, and share only the ids.
+//! ```
+//! use kvblock::v0::{AllocStatus, BlockSpaceConfig, BlockSpaceManager};
+//! use kvblock::v0::{RequestId, SeqState, Sequence, SequenceGroup};
+//! use kvblock::{BlockSize, SeqId};
+//!
+//! let block_size = BlockSize::new(4).unwrap();
+//! let mut space = BlockSpaceManager::new(BlockSpaceConfig::new(block_size, 9, 0))?;
+//!
+//! // Two samples of a prompt of six tokens share its two blocks.
+//! let samples = [1, 2].map(|id| Sequence::new(SeqId::new(id), &[11, 12, 13, 14, 15, 16], block_size));
+//! let mut group = SequenceGroup::new(RequestId::new(0), 0, samples)?;
+//! assert_eq!(space.can_allocate(&group), AllocStatus::Ok);
+//! space.allocate(&group)?;
+//! group.transition(SeqState::Waiting, SeqState::Running)?;
+//!
+//! // The first to write into the block that is not full gets a copy of it.
+//! let first = group.get_mut(SeqId::new(1)).unwrap();
+//! first.append_token(17);
+//! let copy = space.append_slot(first)?.unwrap();
+//! assert_eq!((copy.src.get(), copy.dst.get()), (7, 6));
+//! # Ok::<(), kvblock::v0::BlockSpaceError>(())
+//! ```
+//!
+//! This manager stands beside the pool of the second generation (one device, content hashes, a null block,
+//! first-in first-out reuse) rather than under it: the two differ in every policy, and share only the ids.
 
 mod allocator;
 mod copies;

@@ -1,7 +1,9 @@
 //! The batch as the device sees it: flat lists, written once a step.
 
+use std::ops::Range;
+
 use attn_kernels::gpu::{Buf, Gpu};
-use attn_kernels::kernel::{paged_decode::PARTITION, paged_prefill::TILE_ROWS};
+use attn_kernels::kernel::paged_decode::PARTITION;
 
 use super::DecoderOptions;
 use crate::batch::{Phase, Sample, Slice};
@@ -23,10 +25,21 @@ pub(super) struct Inputs {
     pub(super) specs: Buf<Spec>,
 }
 
+/// How rows of prefills are attended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Prefill {
+    /// One by one, by the decode kernel.
+    Rows,
+    /// In tiles of at most this many rows.
+    Tiles(u32),
+}
+
 /// One step, laid out.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub(super) rows: u32,
+    /// Leading rows that belong to decode slices; all that follow belong to prefills.
+    pub(super) decode_until: u32,
     /// Longest KV of any row.
     pub(super) longest: u32,
     /// Partitions of the longest decode row.
@@ -40,8 +53,8 @@ pub(super) struct Plan {
     pub(super) gather: Vec<u32>,
     /// Targets of the scored rows; `None` where only logits are wanted.
     pub(super) scored: Vec<Option<u32>>,
-    /// First scored row whose logits are handed back.
-    pub(super) logits_from: usize,
+    /// Scored rows whose logits are handed back, ascending.
+    pub(super) wanted: Vec<Range<usize>>,
     pub(super) specs: Vec<Spec>,
 }
 
@@ -51,15 +64,16 @@ pub(super) fn plan(
     options: &DecoderOptions,
     slices: &[Slice<'_>],
     samples: &[Sample],
+    prefill: Prefill,
 ) -> Result<Plan, ModelError> {
-    let mut plan = Plan { logits_from: usize::MAX, ..Plan::default() };
+    let mut plan = Plan::default();
     let turns = config.rope.inv_freq();
     let factor = config.rope.attention_factor();
     let mut last_rows = Vec::with_capacity(slices.len());
     for slice in slices {
         let table = u32_of(plan.tables.len());
         plan.tables.extend(slice.table.iter().map(|b| b.get()));
-        push_rows(&mut plan, slice, table, options);
+        push_rows(&mut plan, slice, table, prefill);
         for (position, id) in (slice.first..).zip(slice.tokens) {
             if *id >= config.vocab_size {
                 return Err(ModelError::Token { id: *id, position, vocab: config.vocab_size });
@@ -73,6 +87,10 @@ pub(super) fn plan(
         }
         push_scored(&mut plan, slice);
         plan.rows += u32_of(slice.tokens.len());
+        if slice.phase == Phase::Decode {
+            // A decode slice behind a prefill takes the prefill's rows along: exact is always right.
+            plan.decode_until = plan.rows;
+        }
         last_rows.push(plan.rows - 1);
         plan.longest = plan.longest.max(slice.first + u32_of(slice.tokens.len()));
     }
@@ -85,32 +103,35 @@ pub(super) fn plan(
 }
 
 /// Work items of attention.
-fn push_rows(plan: &mut Plan, slice: &Slice<'_>, table: u32, options: &DecoderOptions) {
+fn push_rows(plan: &mut Plan, slice: &Slice<'_>, table: u32, prefill: Prefill) {
     let rows = u32_of(slice.tokens.len());
-    if slice.phase == Phase::Decode && !options.reproducible {
-        for i in 0..rows {
-            let len = slice.first + i + 1;
-            plan.decode_rows.push([plan.rows + i, len, table, 0]);
-            plan.max_partitions = plan.max_partitions.max(len.div_ceil(PARTITION));
+    let tile = match prefill {
+        Prefill::Tiles(rows) if slice.phase == Phase::Prefill => rows,
+        _ => {
+            for i in 0..rows {
+                let len = slice.first + i + 1;
+                plan.decode_rows.push([plan.rows + i, len, table, 0]);
+                plan.max_partitions = plan.max_partitions.max(len.div_ceil(PARTITION));
+            }
+            return;
         }
-    } else {
-        for i in (0..rows).step_by(TILE_ROWS as usize) {
-            plan.tiles.push([plan.rows + i, TILE_ROWS.min(rows - i), slice.first + i, table]);
-        }
+    };
+    for i in (0..rows).step_by(tile as usize) {
+        plan.tiles.push([plan.rows + i, tile.min(rows - i), slice.first + i, table]);
     }
 }
 
 /// Rows whose logits are wanted.
 fn push_scored(plan: &mut Plan, slice: &Slice<'_>) {
     let rows = slice.tokens.len();
-    let logits_from = rows - slice.logits.min(rows);
     let scored = if slice.logits > 0 { rows } else { slice.targets.len() };
     for i in 0..scored {
         plan.gather.push(plan.rows + u32_of(i));
-        if slice.logits > 0 && i == logits_from {
-            plan.logits_from = plan.scored.len();
-        }
         plan.scored.push(slice.targets.get(i).copied());
+    }
+    if slice.logits > 0 {
+        let end = plan.scored.len();
+        plan.wanted.push(end - slice.logits.min(rows)..end);
     }
 }
 

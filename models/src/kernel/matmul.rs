@@ -1,16 +1,20 @@
 //! Quantised matrix times one row or many.
 
-use attn_kernels::{Access, Kernel, Variant};
+use attn_kernels::{Access, Kernel, Level, Variant};
 use bytemuck::{Pod, Zeroable};
 
 /// Bindings: x, wq, ws, y.
 pub static KERNEL: Kernel = Kernel {
     name: "matmul",
     wgsl: include_str!("../../wgsl/matmul.wgsl"),
-    modules: &[super::MODULES],
+    modules: &[super::MODULES, attn_kernels::MODULES],
     params_bytes: size_of::<MatmulParams>(),
     bindings: &[Access::Read, Access::Read, Access::Read, Access::Write],
 };
+
+/// The same kernel with an RMS norm on the way in. Bindings: x, wq, ws, y, norm.
+pub static NORMED: Kernel =
+    Kernel { bindings: &[Access::Read, Access::Read, Access::Read, Access::Write, Access::Read], ..KERNEL };
 
 /// Uniform parameters.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -28,10 +32,10 @@ pub struct MatmulParams {
     pub y_stride: u32,
     /// First column of y.
     pub y_offset: u32,
+    /// Of the norm on the way in, if there is one.
+    pub eps: f32,
     /// Zero.
     pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
 }
 
 /// What happens to a sum.
@@ -71,10 +75,20 @@ pub struct Tiling {
     pub broadcast: bool,
 }
 
+/// Lanes that norm a row, in the kernels of GPUs: the same everywhere, so that the order of a sum is.
+pub const NORM_LANES: u32 = 256;
+
 /// f32 of workgroup memory that block sums may take in WebGPU's default limits.
-const MOST_SUMS: u32 = 4096;
+const MOST_SUMS: u32 = 3072;
 
 impl Tiling {
+    /// Whether a matmul of this tiling should norm its rows on the way in: every workgroup norms them again, which for
+    /// more than one row costs more than a dispatch.
+    #[must_use]
+    pub fn norms(&self) -> bool {
+        self.rows == 1 && self.cols * self.slices == NORM_LANES
+    }
+
     /// The tiling for `rows` rows of a matrix of `cols` columns (in all parts) and `blocks` blocks on a GPU.
     #[must_use]
     pub fn for_gpu(rows: u32, parts: u32, blocks: u32) -> Self {
@@ -83,8 +97,11 @@ impl Tiling {
             let tile = rows.next_power_of_two().min(4);
             // Block sums of all columns and rows of a workgroup meet in workgroup memory.
             let fits = |cols: &u32| blocks * cols * tile * parts <= MOST_SUMS;
-            if let Some(cols) = [32, 16, 8, 4].into_iter().find(fits) {
-                return gpu(tile, cols, (256 / cols).min(blocks.next_power_of_two()).min(16));
+            // One row: as many lanes along k as there are blocks, for the shortest chain of loads. Eight columns
+            // still make full cache lines.
+            let widths: &[u32] = if tile == 1 { &[8, 4] } else { &[32, 16, 8, 4] };
+            if let Some(cols) = widths.iter().copied().find(fits) {
+                return gpu(tile, cols, NORM_LANES / cols);
             }
         }
         gpu(8, 64, 1)
@@ -103,20 +120,34 @@ impl Tiling {
     }
 }
 
-/// The kernel for one storage type, epilogue and tiling of matrices of `blocks` blocks along k.
+/// The kernel for one storage type, epilogue and tiling of matrices of `blocks` blocks along k. `norm` puts an RMS norm
+/// in front, for which the tiling must have [`NORM_LANES`] lanes.
 #[must_use]
-pub fn variant(weights: &'static str, epilogue: Epilogue, tiling: Tiling, blocks: u32) -> Variant {
+pub fn variant(
+    weights: &'static str,
+    epilogue: Epilogue,
+    tiling: Tiling,
+    blocks: u32,
+    norm: Option<Level>,
+) -> Variant {
     let (module, parts) = epilogue.module();
     let sums = blocks * tiling.cols * tiling.rows * tiling.wide * parts;
-    Variant::new(&KERNEL)
+    let activations = match (norm, tiling.broadcast) {
+        (Some(_), _) => "x_normed",
+        (None, true) => "x_broadcast",
+        (None, false) => "x_uniform",
+    };
+    let subgroups = norm.is_some_and(|level| level >= Level::Subgroup);
+    Variant::new(if norm.is_some() { &NORMED } else { &KERNEL })
         .module("weights", weights)
+        .module("reduce", if subgroups { "reduce_subgroup" } else { "reduce_tree" })
         .module("epilogue", module)
-        .module("activations", if tiling.broadcast { "x_broadcast" } else { "x_uniform" })
+        .module("activations", activations)
         .size("ROWS", tiling.rows)
         .size("WIDE", tiling.wide)
         .size("PARTS", parts)
-        .constant("COLS", tiling.cols)
-        .constant("SLICES", tiling.slices)
+        .size("COLS", tiling.cols)
+        .size("SLICES", tiling.slices)
         .constant("SUMS", if tiling.slices == 1 { 1 } else { sums })
 }
 

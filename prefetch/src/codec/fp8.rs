@@ -1,4 +1,5 @@
-//! fp8 e4m3 (the finite variant): sign, 4 exponent bits of bias 7, 3 mantissa bits; no infinity, NaN is `0x7f`.
+//! fp8 e4m3 (the finite variant): sign, 4 exponent bits of bias 7, 3 mantissa bits; no infinity, NaN is
+//! `0x7f`.
 
 use super::{element, set_element};
 
@@ -23,7 +24,8 @@ pub fn encode_e4m3(value: f32) -> u8 {
     let exponent = (i32::try_from(bits >> 23).expect("8 bits") - 127).max(MIN_EXPONENT);
     // A multiple of a power of two: exact in f32, so the only rounding is the one to the grid.
     let steps = (magnitude * exp2(MANTISSA_BITS - exponent)).round_ties_even();
-    // 8 to 16 steps for normal values, 0 to 8 for subnormals; a carry into the next exponent adds up by itself.
+    // 8 to 16 steps for normal values, 0 to 8 for subnormals; a carry into the next exponent adds up by
+    // itself.
     let carried = (exponent + BIAS - 1) * 8 + steps_to_int(steps);
     sign | u8::try_from(carried).expect("at most 0x7e, since the magnitude is at most 448")
 }

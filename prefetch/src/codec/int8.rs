@@ -1,4 +1,5 @@
-//! int8 with one f32 scale for each token and head. Encoded shard: `[rows, head_dim]` i8, then `[rows]` f32 scales.
+//! int8 with one f32 scale for each token and head. Encoded shard: `[rows, head_dim]` i8, then `[rows]` f32
+//! scales.
 
 use super::{RowLayout, element, set_element};
 

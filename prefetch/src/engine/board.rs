@@ -109,8 +109,8 @@ impl Task {
 
 /// Tasks, their queues, blocks in flight and the cache of loaded blocks. Time comes in as an argument.
 ///
-/// The unit of dispatch is a block: an urgent task overtakes a long one between two blocks. A block that several
-/// tasks want is loaded once.
+/// The unit of dispatch is a block: an urgent task overtakes a long one between two blocks. A block that
+/// several tasks want is loaded once.
 #[derive(Debug)]
 pub struct TaskBoard {
     config: EngineConfig,
@@ -158,8 +158,8 @@ impl TaskBoard {
         self.cache.len()
     }
 
-    /// Queues a task. An older task of the same sequence is cancelled. On a full board the youngest LOW task that has
-    /// not started makes room for work that is more urgent.
+    /// Queues a task. An older task of the same sequence is cancelled. On a full board the youngest LOW task
+    /// that has not started makes room for work that is more urgent.
     ///
     /// # Errors
     /// [`SubmitError`]; the board is then unchanged.
@@ -237,7 +237,8 @@ impl TaskBoard {
         }
     }
 
-    /// Takes the result of a load from [`Self::next_load`]. A block that no live task wants any more is discarded.
+    /// Takes the result of a load from [`Self::next_load`]. A block that no live task wants any more is
+    /// discarded.
     ///
     /// # Panics
     /// When `block` was not being loaded.

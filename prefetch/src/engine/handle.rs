@@ -85,8 +85,8 @@ impl Handle {
         lock(&self.slot.state).settled.is_some()
     }
 
-    /// Blocks until the task ends or `timeout` passes; [`Outcome::Timeout`] leaves it running, and it can be waited
-    /// for again.
+    /// Blocks until the task ends or `timeout` passes; [`Outcome::Timeout`] leaves it running, and it can be
+    /// waited for again.
     #[must_use]
     pub fn wait(&self, timeout: Duration) -> Outcome {
         let start = Instant::now();

@@ -1,15 +1,16 @@
 //! Blocks in slab files of this machine, with an index that survives a crash.
 //!
-//! A directory holds `index.redb` and `slab-0000.kv`, `slab-0001.kv` and so on. A slab is an array of slots; a slot is
-//! one block. The index maps a hash to its slot and to the checksum of each shard.
+//! A directory holds `index.redb` and `slab-0000.kv`, `slab-0001.kv` and so on. A slab is an array of slots;
+//! a slot is one block. The index maps a hash to its slot and to the checksum of each shard.
 //!
 //! Two rules make a crash harmless at any moment:
 //!
 //! 1. A block enters the index file only after its bytes are synced to its slab.
 //! 2. A slot is overwritten only after the removal of its last block from the index file is synced.
 //!
-//! So whatever the index file names is whole. Commits are grouped: a crash loses the last blocks written, at most
-//! [`DiskConfig::blocks_per_sync`] of them, and never breaks one. Checksums guard against bad media on top.
+//! So whatever the index file names is whole. Commits are grouped: a crash loses the last blocks written, at
+//! most [`DiskConfig::blocks_per_sync`] of them, and never breaks one. Checksums guard against bad media on
+//! top.
 
 mod catalog;
 mod slab;
@@ -35,8 +36,8 @@ pub struct DiskConfig {
     pub directory: PathBuf,
     /// Size and division of every block.
     pub layout: BlockLayout,
-    /// Names what the blocks hold, for instance model, cache group and element type. A directory that was written
-    /// under another name is refused.
+    /// Names what the blocks hold, for instance model, cache group and element type. A directory that was
+    /// written under another name is refused.
     pub namespace: String,
     /// Bytes of all slabs together.
     pub capacity_bytes: u64,
@@ -73,8 +74,8 @@ impl DiskTier {
     /// Opens a directory and serves what is whole in it.
     ///
     /// # Errors
-    /// [`TierError::Mismatch`] when it holds other blocks, [`TierError::Full`] when not one block fits the capacity, or
-    /// the system's failure, also when another process has it open.
+    /// [`TierError::Mismatch`] when it holds other blocks, [`TierError::Full`] when not one block fits the
+    /// capacity, or the system's failure, also when another process has it open.
     pub fn open(config: DiskConfig) -> Result<Self, TierError> {
         let DiskConfig { directory, layout, namespace, capacity_bytes, policy, reuse, blocks_per_sync } =
             config;
@@ -83,7 +84,11 @@ impl DiskTier {
         if capacity_blocks == 0 {
             return Err(TierError::Full { tier: TierKind::Disk, capacity_blocks: 0 });
         }
-        std::fs::create_dir_all(&directory).map_err(|e| failed("creating the directory", e))?;
+        std::fs::create_dir_all(&directory).map_err(|source| TierError::Directory {
+            tier: TierKind::Disk,
+            path: directory.clone(),
+            source,
+        })?;
         let (catalog, rows) = Catalog::open(&directory, layout, &namespace)?;
         // A smaller capacity than last time: what lies beyond it is dropped.
         let (kept, beyond): (Vec<Row>, Vec<Row>) =

@@ -11,8 +11,8 @@ use crate::policy::{PolicyKind, ReuseFilter};
 
 /// A bounded map from hash to block.
 ///
-/// A read copies outside of the lock: it holds a reference to the block, which may outlive its eviction, so memory can
-/// pass the capacity by one block for each reader.
+/// A read copies outside of the lock: it holds a reference to the block, which may outlive its eviction, so
+/// memory can pass the capacity by one block for each reader.
 pub struct HostTier {
     layout: BlockLayout,
     inner: Mutex<Inner>,

@@ -1,6 +1,6 @@
 //! What every tier must keep, whatever it is made of. Each tier's tests run these.
 
-use std::collections::HashMap;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvblock::BlockHash;
@@ -21,6 +21,14 @@ pub(crate) fn key(n: u16) -> BlockHash {
 /// The only bytes that a block ever has in these tests, as content hashes promise.
 pub(crate) fn block(n: u16) -> Vec<u8> {
     FakeTier::contents(layout(), key(n))
+}
+
+/// A configuration for slow properties: `few` cases, or as many as `PROPTEST_CASES` asks for.
+pub(crate) fn cases(few: u32) -> ProptestConfig {
+    match std::env::var_os("PROPTEST_CASES") {
+        Some(_) => ProptestConfig::default(),
+        None => ProptestConfig::with_cases(few),
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -44,50 +52,66 @@ pub(crate) fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 0..60)
 }
 
-/// Runs `ops` and checks every answer: what is there is whole, what was not written is not there, capacity holds.
+/// Runs `ops` and checks every answer: what is there is whole, what was not written is not there, a write
+/// evicts only where the tier is full and then one block, and nothing else makes a block go.
 pub(crate) fn check_ops(tier: &dyn Tier, ops: &[Op]) -> Result<(), TestCaseError> {
-    // Blocks that may be there: eviction can take any of them at a write.
-    let mut written: HashMap<u16, ()> = HashMap::new();
+    let capacity = tier.capacity_blocks().map_or(usize::MAX, |blocks| usize::try_from(blocks).unwrap());
+    let mut held: BTreeSet<u16> = BTreeSet::new();
     let mut whole = vec![0; layout().block_bytes()];
     let mut part = vec![0; layout().shard_bytes()];
     for op in ops {
-        match *op {
+        let now: BTreeSet<u16> = match *op {
             Op::Write(n) => {
-                let there = tier.contains(key(n)).unwrap();
                 let stored = tier.write(key(n), &block(n)).unwrap();
-                prop_assert_eq!(stored, if there { Stored::AlreadyThere } else { Stored::Written });
-                prop_assert!(tier.contains(key(n)).unwrap(), "a finished write is visible");
-                written.insert(n, ());
+                prop_assert_eq!(
+                    stored,
+                    if held.contains(&n) { Stored::AlreadyThere } else { Stored::Written }
+                );
+                let now = present(tier);
+                prop_assert!(now.contains(&n), "a finished write is visible");
+                let may_be: BTreeSet<u16> = held.iter().copied().chain([n]).collect();
+                prop_assert!(now.is_subset(&may_be));
+                prop_assert_eq!(now.len(), may_be.len().min(capacity));
+                now
             }
             Op::Read(n) => match tier.read_block(key(n), &mut whole) {
-                Ok(()) => prop_assert_eq!(&whole, &block(n)),
-                Err(TierError::NotFound { .. }) => prop_assert!(!tier.contains(key(n)).unwrap()),
+                Ok(()) => {
+                    prop_assert_eq!(&whole, &block(n));
+                    present(tier)
+                }
+                Err(TierError::NotFound { .. }) if !held.contains(&n) => present(tier),
                 Err(error) => return Err(TestCaseError::fail(error.to_string())),
             },
             Op::ReadShard(n, shard) => match tier.read(key(n), shard, &mut part) {
-                Ok(()) => prop_assert_eq!(&part[..], &block(n)[layout().shard_range(shard).unwrap()]),
-                Err(TierError::NotFound { .. }) => prop_assert!(!tier.contains(key(n)).unwrap()),
+                Ok(()) => {
+                    prop_assert_eq!(&part[..], &block(n)[layout().shard_range(shard).unwrap()]);
+                    present(tier)
+                }
+                Err(TierError::NotFound { .. }) if !held.contains(&n) => present(tier),
                 Err(error) => return Err(TestCaseError::fail(error.to_string())),
             },
             Op::Remove(n) => {
-                let there = tier.contains(key(n)).unwrap();
-                prop_assert_eq!(tier.remove(key(n)).unwrap(), there);
-                prop_assert!(!tier.contains(key(n)).unwrap());
-                written.remove(&n);
+                prop_assert_eq!(tier.remove(key(n)).unwrap(), held.remove(&n));
+                present(tier)
             }
-            Op::Flush => tier.flush().unwrap(),
-        }
-        let held = (0..20).filter(|&n| tier.contains(key(n)).unwrap()).collect::<Vec<_>>();
-        prop_assert!(held.iter().all(|n| written.contains_key(n)));
-        if let Some(capacity) = tier.capacity_blocks() {
-            prop_assert!(held.len() as u64 <= capacity);
-            prop_assert!(
-                held.len() as u64 >= (written.len() as u64).min(capacity / 2),
-                "no needless eviction"
-            );
+            Op::Flush => {
+                tier.flush().unwrap();
+                present(tier)
+            }
+        };
+        if matches!(op, Op::Write(_)) {
+            held = now;
+        } else {
+            prop_assert_eq!(&now, &held);
         }
     }
     Ok(())
+}
+
+fn present(tier: &dyn Tier) -> BTreeSet<u16> {
+    let keys: Vec<_> = (0..20).map(key).collect();
+    let held = tier.contains_many(&keys).unwrap();
+    (0..20).filter(|&n| held[usize::from(n)]).inspect(|&n| assert!(tier.contains(key(n)).unwrap())).collect()
 }
 
 /// Sizes and shards that do not fit are refused, and nothing is stored.

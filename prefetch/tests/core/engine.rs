@@ -164,3 +164,46 @@ fn overlap_tells_waiting_from_hiding() {
     assert!(both.waited - eager.waited < second / 10, "{eager:?} {both:?}");
     assert_eq!(stack.counters().tier(TierKind::Disk).bytes_read, 8 * 24);
 }
+
+/// Many threads submit, replace, cancel and wait while blocks fail: every handle ends, and nothing stays
+/// pending.
+#[test]
+fn every_handle_ends_under_load() {
+    let config = EngineConfig { max_pending_prefetch: 6, prefetch_cache_size: 16, ..EngineConfig::GSA };
+    let tier = Arc::new(FakeTier::new(TierKind::Disk, layout(), Duration::from_micros(50)));
+    (0..60u8).step_by(7).for_each(|n| tier.fail(hash(n), Fault::Broken));
+    tier.fail(hash(31), Fault::Panics);
+    let stack = Arc::new(TierStack::new(vec![tier]).unwrap());
+    let engine = Engine::new(stack, config).unwrap();
+    let ended: usize = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4u8)
+            .map(|thread| {
+                let engine = &engine;
+                scope.spawn(move || {
+                    let mut handles = Vec::new();
+                    for i in 0..150u8 {
+                        let key = TaskKey { seq: SeqId::new(u64::from(i % 5)), generation: u64::from(i) };
+                        let first = (i ^ (thread * 37)) % 50;
+                        let submission = Submission {
+                            key,
+                            priority: Priority::ALL[usize::from(i % 4)],
+                            ..task(0, first..first + 5)
+                        };
+                        handles.extend(engine.submit(submission));
+                        match i % 11 {
+                            3 => drop(engine.cancel(SeqId::new(u64::from(i % 3)))),
+                            7 => handles.last().into_iter().for_each(|handle| handle.cancel()),
+                            _ => {}
+                        }
+                    }
+                    let waits = handles.into_iter().map(pollster::block_on);
+                    waits.inspect(|outcome| assert!(!matches!(outcome, Outcome::Timeout))).count()
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert!(ended > 0);
+    assert_eq!(engine.pending(), 0);
+    assert!(engine.cached_blocks() <= 16);
+}

@@ -1,6 +1,7 @@
 //! Everything that needs no optional feature; one binary, so that it links once.
 #![cfg(not(loom))]
 
+mod assemble;
 mod board;
 mod codec;
 #[path = "../conformance/mod.rs"]

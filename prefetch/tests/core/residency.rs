@@ -34,7 +34,8 @@ fn draw(plan: &ResidencyPlan) -> String {
 
 #[test]
 fn misses_take_free_blocks_in_order_of_importance_and_never_a_hit() {
-    // 103 and 104 hold prompt blocks 3 and 4; 3 is wanted again, so only 104 and the empty 200 can be overwritten.
+    // 103 and 104 hold prompt blocks 3 and 4; 3 is wanted again, so only 104 and the empty 200 can be
+    // overwritten.
     let mut tables = residency(&[0, 1, 3, 4], &[103, 104, 200], 0);
     let plan = tables.plan(&idx(&[9, 3, 7, 0, 8]));
     assert_snapshot!(draw(&plan), @r"

@@ -178,7 +178,8 @@ proptest! {
         }
     }
 
-    /// The static list merges in position order, waits before it attends, and never loads over an unread slot.
+    /// The static list merges in position order, waits before it attends, and never loads over an unread
+    /// slot.
     #[test]
     fn the_schedule_respects_its_hazards(resident in prop::collection::vec(any::<bool>(), 0..20), slots in 1u32..6) {
         let blocks: Vec<_> = (0..).zip(resident).map(|(i, r)| (i, r.then_some(i))).collect();

@@ -9,7 +9,7 @@ use prefetch::store::{Store, StoreConfig, StoreError};
 use prefetch::tier::{FakeTier, Fault, HostTier, TierError, TierKind};
 use proptest::prelude::*;
 
-use crate::conformance::{block, key, layout};
+use crate::conformance::{block, cases, key, layout};
 
 const SMALL: StoreConfig =
     StoreConfig { streams: 2, waiting_depth: 8, partial_max: 3, timeout: Duration::from_secs(30) };
@@ -107,7 +107,7 @@ fn prefetch_copies_into_the_faster_tier_without_a_task() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(cases(64))]
     #[test]
     fn shards_in_any_order_make_the_same_blocks(
         order in Just((0..4u16).flat_map(|n| (0..3u32).map(move |s| (n, s))).collect::<Vec<_>>()).prop_shuffle(),

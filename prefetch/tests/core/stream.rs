@@ -10,6 +10,7 @@ use prefetch::stream::{StreamConfig, stream_shards};
 use prefetch::tier::{FakeTier, Fault, TierError, TierKind};
 use proptest::prelude::*;
 
+use crate::conformance::cases;
 use crate::{hash, hashes, layout};
 
 fn tiers() -> (Arc<FakeTier>, TierStack) {
@@ -27,7 +28,7 @@ fn consume(stack: &TierStack, blocks: &[BlockHash], config: StreamConfig) -> (Ve
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(cases(64))]
     #[test]
     fn shards_arrive_in_order_up_to_the_first_bad_block(
         blocks in prop::collection::vec(0u8..100, 0..20),

@@ -1,6 +1,7 @@
-//! A model that is a hash function: its "key and value" of a token is a hash of all tokens up to it, and the token it
-//! samples is a function of that. Each block holds what was last written to it, so a plan that reads a wrong, stale or
-//! unwritten block is caught at once, and every output can be computed without any scheduler.
+//! A model that is a hash function: its "key and value" of a token is a hash of all tokens up to it, and the
+//! token it samples is a function of that. Each block holds what was last written to it, so a plan that reads
+//! a wrong, stale or unwritten block is caught at once, and every output can be computed without any
+//! scheduler.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::collections::HashMap;
@@ -53,7 +54,8 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Runs the plan as an engine would; panics at the first wrong read. Returns the accepted tokens of each row.
+    /// Runs the plan as an engine would; panics at the first wrong read. Returns the accepted tokens of each
+    /// row.
     pub(crate) fn run(
         &mut self,
         scheduler: &Scheduler,

@@ -11,7 +11,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 
-use crate::cli::{BenchArgs, SamplingArgs};
+use crate::cli::{BenchArgs, Preempt, SamplingArgs};
 use crate::engine::{Engine, Event, Prompt};
 use crate::model::Model;
 use crate::report;
@@ -61,7 +61,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let model = Model::open(&args.engine)?;
     let most = GPU.iter().chain(CPU).map(|w| w.streams * (w.prompt + w.output)).max().unwrap_or(0);
     let streams = GPU.iter().map(|w| w.streams).max().unwrap_or(1);
-    let mut engine = Engine::open(&args.engine, &model, streams, u64::from(most))?;
+    let mut engine = Engine::open(&args.engine, &model, streams, u64::from(most), Preempt::Recompute)?;
     let workloads = if engine.decoder().gpu().is_cpu() { CPU } else { GPU };
     measure(&mut engine, workloads[0], 0)?;
     let mut rows = Vec::new();

@@ -48,9 +48,9 @@ fn generate_defaults() {
 #[test]
 fn every_flag_of_generate_is_read() {
     let text = "--raw --max-tokens 7 --temperature 0.5 --top-k 40 --top-p 0.9 --min-p 0.05 --seed 11 --n 3 \
-                --salt s --stop X --stop --y --preempt swap --json --model m --sparse quest:budget=8,page=16 \
+                --salt s --stop X --stop --y --preempt swap --json --model m --sparse quest:page_budget=8,block_size=16 \
                 --kv-dtype int8 --block-size 32 --kv-blocks 64 --kv-memory 2MiB --chunk 128 --reproducible \
-                --kv-tiers host --device llvm --prompt -5+3?";
+                --kv-tiers host=1GiB --device llvm --prompt -5+3?";
     let args = generate(&text.split_whitespace().collect::<Vec<_>>());
     assert_eq!(args.prompt, ["hi", "-5+3?"]);
     assert_eq!(args.stop, ["X", "--y"]);
@@ -60,10 +60,16 @@ fn every_flag_of_generate_is_read() {
     assert_eq!((sampling.temperature, sampling.top_k, sampling.top_p), (0.5, 40, 0.9));
     assert_eq!((sampling.min_p, sampling.seed), (0.05, 11));
     let engine = &args.engine;
-    assert_eq!(engine.sparse.as_deref(), Some("quest:budget=8,page=16"));
+    assert_eq!(
+        engine.sparse.as_ref().map(Spec::to_string).as_deref(),
+        Some("quest:page_budget=8,block_size=16")
+    );
     assert_eq!((engine.kv_dtype, engine.block_size, engine.chunk), (KvDtype::Int8, 32, 128));
     assert_eq!((engine.kv_blocks, engine.kv_memory), (Some(64), Some(2 << 20)));
-    assert_eq!((engine.kv_tiers.as_deref(), engine.device.as_deref()), (Some("host"), Some("llvm")));
+    assert_eq!(
+        (engine.device.as_deref(), engine.kv_tiers.as_ref().and_then(|tiers| tiers.host_bytes)),
+        (Some("llvm"), Some(1 << 30))
+    );
     assert!(engine.reproducible);
 }
 
@@ -90,11 +96,14 @@ fn a_refused_value_is_told_with_flag_value_and_limit() {
         ("--kv-memory", "20000000000GiB"),
         ("--chunk", "0"),
         ("--sparse", "quest:8"),
+        ("--sparse", "quest:page_budget=-1"),
+        ("--kv-tiers", "tape=1GiB"),
+        ("--kv-tiers", "host=0"),
         ("--stop", ""),
         ("--preempt", "abort"),
     ];
     let told = refused.map(|(flag, value)| refused_value(flag, value)).join("\n");
-    assert_snapshot!(told, @"
+    assert_snapshot!(told, @r#"
     error: invalid value '0' for '--max-tokens <N>': 0 is not in 1..=4294967295
     error: invalid value '0' for '--n <N>': 0 is not in 1..=4294967295
     error: invalid value '-1' for '--temperature <T>': a temperature is a finite number from 0 up
@@ -115,11 +124,20 @@ fn a_refused_value_is_told_with_flag_value_and_limit() {
     error: invalid value '0' for '--kv-memory <BYTES>': give whole bytes from 1 to 2^64 - 1, or whole KiB, MiB or GiB, such as 512MiB
     error: invalid value '20000000000GiB' for '--kv-memory <BYTES>': give whole bytes from 1 to 2^64 - 1, or whole KiB, MiB or GiB, such as 512MiB
     error: invalid value '0' for '--chunk <N>': 0 is not in 1..=4294967295
-    error: invalid value 'quest:8' for '--sparse <SPEC>': the form is name or name:key=value,key=value
+    error: invalid value 'quest:8' for '--sparse <SPEC>': quest: expected key=value, found "8"
+    error: invalid value 'quest:page_budget=-1' for '--sparse <SPEC>': quest: page_budget = "-1" is not a count of at least 1
+    error: invalid value 'tape=1GiB' for '--kv-tiers <SPEC>': unknown tier key `tape`; keys are host, disk, remote, compress
+    error: invalid value 'host=0' for '--kv-tiers <SPEC>': size `0` of host is not a positive number of bytes with one of the units B, KiB, MiB, GiB, TiB
     error: invalid value '' for '--stop <TEXT>': the text is empty; give at least one character
     error: invalid value 'abort' for '--preempt <MODE>'
       [possible values: recompute, swap]
-    ");
+    "#);
+}
+
+#[test]
+fn an_unknown_policy_or_key_is_told_with_the_valid_ones() {
+    assert!(refused_value("--sparse", "guess").contains("valid names: full "));
+    assert!(refused_value("--sparse", "quest:pages=8").contains("valid keys: page_budget "));
 }
 
 #[test]
@@ -157,7 +175,7 @@ fn generate_takes_exactly_one_kind_of_input() {
 #[test]
 fn score_shares_the_engine_flags() {
     let args = "score --ids-file a.json --top 3 --logits-out o --last 8 --decode-from 4 --json --model m --sparse gsa \
-                --kv-dtype f32 --block-size 8 --kv-blocks 9 --kv-memory 10 --chunk 11 --reproducible --kv-tiers t \
+                --kv-dtype f32 --block-size 8 --kv-blocks 9 --kv-memory 10 --chunk 11 --reproducible --kv-tiers disk=kv:1GiB \
                 --device d";
     let Command::Score(args) = parse(&args.split_whitespace().collect::<Vec<_>>()).unwrap().command else {
         panic!("not score");
@@ -185,7 +203,7 @@ fn test_passes_everything_on() {
 #[test]
 fn the_other_commands_parse() {
     for line in [
-        "select --sparse streaming:sink=1 --tensors f.safetensors --json",
+        "select --sparse streaming --tensors f.safetensors --json",
         "kernels",
         "kernels --emit out",
         "bench",

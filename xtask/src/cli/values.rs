@@ -1,6 +1,8 @@
 //! Value parsers: each returns the value or says what is wrong with it and which values are allowed;
 //! clap adds the flag's name.
 
+use sparse_select::{Registry, Spec, SpecError};
+
 /// Tokens in a KV block.
 pub(super) fn block_size(text: &str) -> Result<u32, String> {
     let n: u32 = text.parse().map_err(|_| format!("{text} is not a whole number; {BLOCK_SIZES}"))?;
@@ -46,17 +48,11 @@ pub(super) fn memory(text: &str) -> Result<u64, String> {
     count.checked_mul(unit).filter(|&bytes| bytes > 0).ok_or_else(|| LIMIT.to_string())
 }
 
-/// `name` or `name:key=value,key=value`; whether name and keys exist is for their owner to say.
-pub(super) fn spec(text: &str) -> Result<String, String> {
-    const SHAPE: &str = "the form is name or name:key=value,key=value";
-    let (name, params) = text.split_once(':').map_or((text, None), |(name, params)| (name, Some(params)));
-    let pair =
-        |pair: &str| pair.split_once('=').is_some_and(|(key, value)| !key.is_empty() && !value.is_empty());
-    if !name.is_empty() && params.is_none_or(|params| params.split(',').all(pair)) {
-        Ok(text.to_string())
-    } else {
-        Err(SHAPE.to_string())
-    }
+/// A sparse-attention policy that sparse-select can build.
+pub(super) fn policy(text: &str) -> Result<Spec, SpecError> {
+    let spec = text.parse()?;
+    Registry::builtin().build(&spec)?;
+    Ok(spec)
 }
 
 /// Text of at least one character.

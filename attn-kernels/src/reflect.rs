@@ -1,0 +1,167 @@
+//! What a variant is to a driver, read from its WGSL through naga: its interface, and its text in other languages.
+
+mod error;
+mod translate;
+
+pub use error::ReflectError;
+pub use translate::{Translation, translate};
+
+use crate::{Access, Variant};
+use naga::back::PipelineConstants;
+use naga::proc::Layouter;
+use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
+use naga::{AddressSpace, Module, StorageAccess, TypeInner};
+use serde::Serialize;
+use std::borrow::Cow;
+
+/// What a variant asks of the host and the adapter.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Interface {
+    /// Entry point.
+    pub entry_point: String,
+    /// Invocations of a workgroup along x, y, z.
+    pub workgroup_size: [u32; 3],
+    /// Bytes of workgroup memory.
+    pub workgroup_bytes: u32,
+    /// The uniform block at binding 0.
+    pub params: Uniform,
+    /// Storage buffers of group 0, by binding.
+    pub bindings: Vec<Binding>,
+    /// `override` constants, with the value that the variant sets.
+    pub overrides: Vec<(String, Option<u32>)>,
+    /// What the kernel needs beyond plain WGSL, in naga's words: the fewest capabilities with which it is valid.
+    pub capabilities: Vec<String>,
+}
+
+/// Layout of a uniform struct.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Uniform {
+    /// Name of the struct.
+    pub name: String,
+    /// Size in bytes.
+    pub bytes: u32,
+    /// Members with their offsets in bytes.
+    pub members: Vec<(String, u32)>,
+}
+
+/// One storage buffer.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Binding {
+    /// Binding index.
+    pub binding: u32,
+    /// Name of the variable.
+    pub name: String,
+    /// Whether the kernel writes it.
+    pub writes: bool,
+}
+
+impl Binding {
+    /// As [`Kernel::bindings`](crate::Kernel::bindings) says it.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        if self.writes { Access::Write } else { Access::Read }
+    }
+}
+
+/// Reads the interface of a variant.
+///
+/// # Errors
+/// A variant that does not compose, parse or validate.
+pub fn interface(variant: &Variant) -> Result<Interface, ReflectError> {
+    let parsed = Parsed::new(variant)?;
+    let (module, _) = parsed.resolve()?;
+    let entry = &module.entry_points[0];
+    let mut layouter = Layouter::default();
+    layouter.update(module.to_ctx()).map_err(|e| parsed.error("layout", e.to_string()))?;
+
+    let in_workgroup = |v: &naga::GlobalVariable| v.space == AddressSpace::WorkGroup;
+    let workgroup = module.global_variables.iter().filter(|(_, v)| in_workgroup(v));
+    let workgroup_bytes = workgroup.map(|(_, v)| layouter[v.ty].size).sum();
+    // Of the module as written: resolving drops what a variant does not use, but the host binds it.
+    let mut params = Uniform::default();
+    let mut bindings = Vec::new();
+    for (_, variable) in parsed.module.global_variables.iter() {
+        match variable.space {
+            AddressSpace::Uniform => params = uniform(&parsed.module, variable.ty),
+            AddressSpace::Storage { access } => bindings.push(Binding {
+                binding: variable.binding.map_or(0, |b| b.binding),
+                name: variable.name.clone().unwrap_or_default(),
+                writes: access.contains(StorageAccess::STORE),
+            }),
+            _ => {}
+        }
+    }
+    bindings.sort_by_key(|b| b.binding);
+    let value = |name: &str| variant.constants.iter().find(|(n, _)| *n == name).map(|(_, value)| *value);
+    let overrides = parsed.module.overrides.iter().filter_map(|(_, o)| o.name.clone());
+    Ok(Interface {
+        entry_point: entry.name.clone(),
+        workgroup_size: entry.workgroup_size,
+        workgroup_bytes,
+        params,
+        bindings,
+        overrides: overrides.map(|name| (name.clone(), value(&name))).collect(),
+        capabilities: parsed.capabilities.iter_names().map(|(name, _)| name.to_owned()).collect(),
+    })
+}
+
+fn uniform(module: &Module, ty: naga::Handle<naga::Type>) -> Uniform {
+    let ty = &module.types[ty];
+    let TypeInner::Struct { members, span } = &ty.inner else { return Uniform::default() };
+    let member = |m: &naga::StructMember| (m.name.clone().unwrap_or_default(), m.offset);
+    Uniform {
+        name: ty.name.clone().unwrap_or_default(),
+        bytes: *span,
+        members: members.iter().map(member).collect(),
+    }
+}
+
+/// A valid module, `override` constants still open.
+struct Parsed<'a> {
+    variant: &'a Variant,
+    module: Module,
+    info: ModuleInfo,
+    capabilities: Capabilities,
+}
+
+impl<'a> Parsed<'a> {
+    fn new(variant: &'a Variant) -> Result<Self, ReflectError> {
+        let kernel = variant.kernel.name;
+        let wgsl = variant.wgsl()?;
+        let fail = |stage, message| ReflectError::Naga { kernel, stage, message };
+        let module =
+            naga::front::wgsl::parse_str(&wgsl).map_err(|e| fail("parsing", e.emit_to_string(&wgsl)))?;
+        let validate = |capabilities| {
+            let mut validator = Validator::new(ValidationFlags::all(), capabilities);
+            validator.validate(&module).map_err(|e| e.emit_to_string(&wgsl))
+        };
+        // From everything, drops what is not needed, one flag at a time.
+        let mut capabilities = Capabilities::all();
+        let mut info = validate(capabilities).map_err(|message| fail("validation", message))?;
+        for flag in Capabilities::all().iter() {
+            if let Ok(with_less) = validate(capabilities - flag) {
+                capabilities -= flag;
+                info = with_less;
+            }
+        }
+        Ok(Self { variant, module, info, capabilities })
+    }
+
+    /// The module with the variant's constants in place.
+    fn resolve(&self) -> Result<(Cow<'_, Module>, Cow<'_, ModuleInfo>), ReflectError> {
+        let constants: PipelineConstants = self
+            .variant
+            .constants
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), f64::from(*value)))
+            .collect();
+        let entry = Some((naga::ShaderStage::Compute, self.variant.kernel.name));
+        naga::back::pipeline_constants::process_overrides(&self.module, &self.info, entry, &constants)
+            .map_err(|e| self.error("override constants", e.to_string()))
+    }
+
+    fn error(&self, stage: &'static str, message: String) -> ReflectError {
+        ReflectError::Naga { kernel: self.variant.kernel.name, stage, message }
+    }
+}

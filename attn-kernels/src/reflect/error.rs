@@ -1,0 +1,20 @@
+//! Why a variant cannot be read.
+
+/// Why a variant cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReflectError {
+    /// A variant that does not compose.
+    #[error(transparent)]
+    Compose(#[from] crate::source::ComposeError),
+    /// naga does not take it.
+    #[error("kernel {kernel}: {stage}: {message}")]
+    Naga {
+        /// The kernel.
+        kernel: &'static str,
+        /// What naga was doing.
+        stage: &'static str,
+        /// naga's words.
+        message: String,
+    },
+}

@@ -1,0 +1,56 @@
+//! Checkers of other projects, used where they are on the path, and the part of SPIR-V that asks something of a driver.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Runs `spirv-val` and `tint` over one variant.
+pub(crate) fn check(name: &str, wgsl: &str, spirv: &[u32]) {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let file = folder.join(format!("{name}.spv"));
+    std::fs::write(&file, spirv.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>()).unwrap();
+    run(name, Command::new("spirv-val").args(["--target-env", "vulkan1.1"]).arg(&file));
+    let file = folder.join(format!("{name}.wgsl"));
+    // naga takes subgroup operations without the directive and rejects it; the standard asks for it.
+    let enable = if wgsl.contains("subgroup") { "enable subgroups;\n" } else { "" };
+    std::fs::write(&file, format!("{enable}{wgsl}")).unwrap();
+    run(name, Command::new("tint").args(["--format", "wgsl"]).arg(&file));
+}
+
+fn run(name: &str, command: &mut Command) {
+    match command.output() {
+        Ok(output) => {
+            let text = [output.stdout, output.stderr].concat();
+            assert!(output.status.success(), "{name}: {command:?}:\n{}", String::from_utf8_lossy(&text));
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            eprintln!("{name}: no {} on the path", command.get_program().display());
+        }
+        Err(error) => panic!("{name}: {command:?}: {error}"),
+    }
+}
+
+/// Version, capabilities, extensions and execution modes, one a line, by opcode.
+pub(crate) fn header(spirv: &[u32]) -> String {
+    const HEADER_WORDS: usize = 5;
+    let mut lines = vec![format!("version {}.{}", spirv[1] >> 16, spirv[1] >> 8 & 255)];
+    let mut at = HEADER_WORDS;
+    while at < spirv.len() {
+        let (words, opcode) = ((spirv[at] >> 16) as usize, spirv[at] & 0xffff);
+        let operands = &spirv[at + 1..at + words];
+        match opcode {
+            10 => lines.push(format!("OpExtension {}", text(operands))),
+            11 => lines.push(format!("OpExtInstImport {}", text(&operands[1..]))),
+            14 => lines.push(format!("OpMemoryModel {operands:?}")),
+            16 => lines.push(format!("OpExecutionMode {:?}", &operands[1..])),
+            17 => lines.push(format!("OpCapability {}", operands[0])),
+            _ => {}
+        }
+        at += words;
+    }
+    lines.join("\n")
+}
+
+fn text(words: &[u32]) -> String {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).take_while(|b| *b != 0).collect();
+    String::from_utf8(bytes).unwrap()
+}

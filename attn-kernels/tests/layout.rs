@@ -1,0 +1,110 @@
+//! What the host knows of a kernel is what its WGSL says.
+
+use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::kernel::{cache_write, copy_blocks, lse_merge, paged_decode, paged_prefill, paged_reduce};
+use attn_kernels::reflect::interface;
+use attn_kernels::{Access, Level, catalog, variants};
+use std::collections::BTreeSet;
+use std::mem::offset_of;
+use std::path::Path;
+
+/// `(name of the struct, bytes, (field, offset) of every field)`.
+type Layout = (&'static str, usize, Vec<(&'static str, usize)>);
+
+macro_rules! layout {
+    ($params:ty: $($field:ident)*) => {
+        (
+            stringify!($params).rsplit(' ').next().unwrap(),
+            size_of::<$params>(),
+            vec![$((stringify!($field), offset_of!($params, $field))),*],
+        )
+    };
+}
+
+fn layouts() -> Vec<Layout> {
+    use cache_write::CacheWriteParams;
+    use copy_blocks::CopyBlocksParams;
+    use lse_merge::LseMergeParams;
+    use paged_decode::PagedDecodeParams;
+    use paged_prefill::PagedPrefillParams;
+    use paged_reduce::PagedReduceParams;
+    vec![
+        layout!(CacheWriteParams: rows num_kv_heads row_stride k_start v_start pad0 pad1 pad2),
+        layout!(CopyBlocksParams: block_quads pad0 pad1 pad2),
+        layout!(LseMergeParams: rows neg_inf pad0 pad1),
+        layout!(PagedDecodeParams: num_heads num_kv_heads q_stride max_partitions scale neg_inf pad0 pad1),
+        layout!(PagedPrefillParams: num_heads num_kv_heads q_stride first_key scale neg_inf num_keys pad0),
+        layout!(PagedReduceParams: num_heads max_partitions pad0 pad1),
+    ]
+}
+
+#[test]
+fn uniform_structs_are_the_host_structs() {
+    let layouts = layouts();
+    for named in variants() {
+        let kernel = named.variant.kernel;
+        let params = interface(&named.variant).unwrap().params;
+        let (_, bytes, fields) = layouts
+            .iter()
+            .find(|(name, ..)| *name == params.name)
+            .unwrap_or_else(|| panic!("{}: no host struct {}", named.name, params.name));
+        let members: Vec<(&str, usize)> =
+            params.members.iter().map(|(n, at)| (&n[..], *at as usize)).collect();
+        assert_eq!((params.bytes as usize, &members), (*bytes, fields), "{}", named.name);
+        assert_eq!(*bytes, kernel.params_bytes, "{}", named.name);
+        assert_eq!(bytes % 16, 0, "{}: uniform blocks are multiples of 16 bytes", named.name);
+    }
+}
+
+#[test]
+fn bindings_are_those_of_the_wgsl() {
+    for named in variants() {
+        let bindings = interface(&named.variant).unwrap().bindings;
+        let accesses: Vec<Access> = bindings.iter().map(attn_kernels::reflect::Binding::access).collect();
+        assert_eq!(accesses, named.variant.kernel.bindings, "{}", named.name);
+        let indices: Vec<u32> = bindings.iter().map(|b| b.binding).collect();
+        assert_eq!(
+            indices,
+            (1..=u32::try_from(accesses.len()).unwrap()).collect::<Vec<_>>(),
+            "{}",
+            named.name
+        );
+    }
+}
+
+#[test]
+fn every_file_is_in_the_catalog_and_has_variants() {
+    let wgsl = Path::new(env!("CARGO_MANIFEST_DIR")).join("wgsl");
+    let files = std::fs::read_dir(wgsl).unwrap().map(|entry| entry.unwrap().path());
+    let stems: BTreeSet<String> = files
+        .filter(|path| path.extension().is_some_and(|e| e == "wgsl"))
+        .map(|path| path.file_stem().unwrap().to_string_lossy().into_owned())
+        .collect();
+    let names = |kernels: Vec<&str>| kernels.into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
+    assert_eq!(stems, names(catalog().iter().map(|k| k.name).collect()));
+    assert_eq!(stems, names(variants().iter().map(|v| v.variant.kernel.name).collect()));
+    for kernel in catalog() {
+        assert!(
+            kernel.wgsl.contains(&format!("CPU reference: src/cpu/{}.rs", kernel.name)),
+            "{}",
+            kernel.name
+        );
+    }
+}
+
+#[test]
+fn workgroup_memory_of_paged_decode_fits_at_every_head_size() {
+    for head_dim in (8..=256).step_by(8) {
+        for num_heads in [1, 2, 3, 4, 6, 7, 8, 16] {
+            let shape = KvShape { num_kv_heads: 1, head_dim, block_size: 16, dtype: KvDtype::F16 };
+            for level in [Level::Baseline, Level::Subgroup] {
+                let variant = paged_decode::variant(&shape, num_heads, level);
+                let bytes = interface(&variant).unwrap().workgroup_bytes;
+                assert!(
+                    bytes <= 16_384,
+                    "head size {head_dim}, {num_heads} heads a KV head, {level}: {bytes} bytes"
+                );
+            }
+        }
+    }
+}

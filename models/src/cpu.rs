@@ -1,0 +1,17 @@
+//! CPU references: the textbook formula of each kernel of this crate, f64 inside, slices in and slices out. One module
+//! a kernel, of the same stem as its `.wgsl` file. [`sample`] alone follows the kernel step by step, as its decisions
+//! are integers.
+
+pub mod embed;
+pub mod log_prob;
+pub mod matmul;
+pub mod rms_norm;
+pub mod rope;
+pub mod rope_append;
+pub mod sample;
+
+/// The f32 next to a result.
+#[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the point")]
+pub(crate) fn f32_of(x: f64) -> f32 {
+    x as f32
+}

@@ -1,0 +1,19 @@
+//! Reference of `embed`.
+
+use crate::Tensor;
+use crate::kernel::embed::EmbedParams;
+
+/// Rows of the matrix `[vocab, width]`, one a token, to `out` `[rows, width]`. Tokens outside the shard
+/// `first..first + cols` are left alone.
+///
+/// # Panics
+/// When a token of the shard is not in the matrix.
+pub fn embed(params: &EmbedParams, tokens: &[u32], matrix: &Tensor<'_>, out: &mut [f32]) {
+    let (width, shard) = (matrix.shape[1], params.first..params.first + params.cols);
+    let values = matrix.to_f32();
+    for (token, out) in tokens.iter().zip(out.chunks_exact_mut(width)) {
+        if shard.contains(token) {
+            out.copy_from_slice(&values[*token as usize * width..][..width]);
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Reference of `matmul`, on the tensors of a checkpoint as they are stored.
+
+use super::f32_of;
+use crate::Tensor;
+use crate::kernel::matmul::{Epilogue, MatmulParams};
+
+/// `y[m, n] = sum over k of x[m, k] * w[n, k]`, then the epilogue. `parts` are one matrix `[cols, 32 * blocks]`, or gate
+/// and up; `x` has rows of `4 * x_stride`, `y` rows of `y_stride` with columns from `y_offset` on.
+pub fn matmul(params: &MatmulParams, epilogue: Epilogue, x: &[f32], parts: &[Tensor<'_>], y: &mut [f32]) {
+    let (width, cols) = (params.blocks as usize * 32, params.cols as usize);
+    let weights: Vec<Vec<f32>> = parts.iter().map(Tensor::to_f32).collect();
+    for row in 0..params.rows as usize {
+        let x = &x[row * params.x_stride as usize * 4..][..width];
+        let y = &mut y[row * params.y_stride as usize + params.y_offset as usize..][..cols];
+        for (col, y) in y.iter_mut().enumerate() {
+            let dot = |w: &Vec<f32>| {
+                let w = &w[col * width..][..width];
+                x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum::<f64>()
+            };
+            *y = f32_of(match epilogue {
+                Epilogue::Store => dot(&weights[0]),
+                Epilogue::Add => f64::from(*y) + dot(&weights[0]),
+                Epilogue::SiluMul => silu(dot(&weights[0])) * dot(&weights[1]),
+            });
+        }
+    }
+}
+
+fn silu(x: f64) -> f64 {
+    x / (1.0 + (-x).exp())
+}

@@ -1,0 +1,96 @@
+//! Logits and greedy tokens of transformers.
+
+use attn_kernels::kernel::KvDtype;
+
+use crate::served::{Request, Served, serve};
+use crate::tiny::{Prompt, tiny};
+use crate::{blocks_of, options};
+
+/// Tokens that the reference draws for each prompt.
+const TOKENS: usize = 40;
+
+/// A gap between the two largest logits that rounding keys and values to f16 does not close.
+const SURE: f32 = 0.02;
+
+/// `|got - want| / |want|`, both as vectors.
+fn relative_l2(got: &[f32], want: &[f32]) -> f64 {
+    assert_eq!(got.len(), want.len());
+    let squares = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>();
+    let error = squares(&mut got.iter().zip(want).map(|(got, want)| f64::from(*got) - f64::from(*want)));
+    (error / squares(&mut want.iter().map(|v| f64::from(*v)))).sqrt()
+}
+
+/// The rows of `served` that `prompt` has a reference for.
+fn compared<'a>(prompt: &Prompt, served: &'a Served) -> &'a [f32] {
+    let end = prompt.ids.len() * tiny().vocab();
+    &served.logits[end - prompt.logits.len()..end]
+}
+
+/// In f32 nothing but the order of additions differs.
+fn assert_equals_reference(what: &str, prompt: &Prompt, served: &Served) {
+    let error = relative_l2(compared(prompt, served), &prompt.logits);
+    assert!(error <= 1e-4, "{what}: the logits are off by {error:.2e} of their length");
+    assert_eq!(served.drawn, prompt.greedy, "{what}");
+}
+
+#[test]
+fn f32_kv_gives_the_logits_and_tokens_of_transformers() {
+    for (block_size, chunk) in [(4, 7), (8, 16), (16, 64), (64, 200)] {
+        let mut decoder = tiny().decoder(&blocks_of(block_size, &options(KvDtype::F32)));
+        for (n, prompt) in tiny().prompts.iter().enumerate() {
+            let served = serve(&mut decoder, &[Request::new(&prompt.ids, TOKENS)], chunk);
+            let what = format!("prompt {n}, blocks of {block_size}, chunks of {chunk}");
+            assert_equals_reference(&what, prompt, &served[0]);
+        }
+    }
+}
+
+#[test]
+fn a_batch_of_prefills_and_decodes_gives_each_prompt_its_own_tokens() {
+    let prompts = &tiny().prompts;
+    let requests: Vec<_> = prompts.iter().map(|prompt| Request::new(&prompt.ids, TOKENS)).collect();
+    let mut decoder = tiny().decoder(&options(KvDtype::F32));
+    // The shortest prompt decodes while the longest is still at its first chunks.
+    for chunk in [16, 200] {
+        let together = serve(&mut decoder, &requests, chunk);
+        for (n, (prompt, served)) in prompts.iter().zip(&together).enumerate() {
+            assert_equals_reference(&format!("prompt {n} of the batch, chunks of {chunk}"), prompt, served);
+        }
+    }
+}
+
+#[test]
+fn f16_kv_stays_near_the_reference() {
+    for (block_size, chunk) in [(4, 64), (16, 7), (64, 16)] {
+        let mut decoder = tiny().decoder(&blocks_of(block_size, &options(KvDtype::F16)));
+        for (n, prompt) in tiny().prompts.iter().enumerate() {
+            let what = format!("prompt {n}, blocks of {block_size}, chunks of {chunk}");
+            let served = serve(&mut decoder, &[Request::new(&prompt.ids, TOKENS)], chunk);
+            let vocab = tiny().vocab();
+            let rows = compared(prompt, &served[0]).chunks(vocab).zip(prompt.logits.chunks(vocab));
+            let mut errors: Vec<f64> = rows.map(|(got, want)| relative_l2(got, want)).collect();
+            errors.sort_by(f64::total_cmp);
+            let median = errors[errors.len() / 2];
+            assert!(median <= 1e-2, "{what}: half of the rows are off by {median:.2e} or more");
+            // Where two tokens are nearly equal, rounded keys may turn them round, and all that follows.
+            let sure = prompt.margins.iter().position(|margin| *margin < SURE).unwrap_or(TOKENS);
+            assert_eq!(served[0].drawn[..sure], prompt.greedy[..sure], "{what}");
+        }
+    }
+}
+
+/// Decode rows go through another kernel, and from the second partition of 256 keys on through a reduction.
+#[test]
+fn decode_rows_equal_prefill_rows_over_several_partitions() {
+    let ids: Vec<u32> = tiny().prompts[3].ids.iter().copied().cycle().take(2 * 256 + 16).collect();
+    for kv_dtype in [KvDtype::F32, KvDtype::F16] {
+        let mut decoder = tiny().decoder(&options(kv_dtype));
+        for boundary in [256, 512] {
+            let given = Request::new(&ids[..boundary + 16], 0);
+            let prefilled = serve(&mut decoder, &[given], 512);
+            let decoded = serve(&mut decoder, &[Request { prefill: boundary - 16, ..given }], 512);
+            let error = relative_l2(&decoded[0].logits, &prefilled[0].logits);
+            assert!(error <= 1e-4, "{kv_dtype:?}, decode across {boundary}: off by {error:.2e}");
+        }
+    }
+}

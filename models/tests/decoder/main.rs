@@ -1,0 +1,31 @@
+//! The decoder on the adapter that is there, with bounds checks on: against the logits and tokens of transformers, and
+//! against itself in other chunks, blocks and company.
+
+mod golden;
+mod invariance;
+mod refusal;
+mod served;
+mod tiny;
+
+use attn_kernels::kernel::KvDtype;
+use models::DecoderOptions;
+
+/// Most tokens of one sequence in these tests.
+const CAPACITY: u32 = 1024;
+
+/// What the tests vary from.
+fn options(kv_dtype: KvDtype) -> DecoderOptions {
+    DecoderOptions {
+        kv_dtype,
+        block_size: 16,
+        num_blocks: 4 * CAPACITY / 16 + 1,
+        max_rows: 512,
+        max_seqs: 4,
+        reproducible: false,
+    }
+}
+
+/// `options` with other blocks, in a pool of as many tokens.
+fn blocks_of(block_size: u32, options: &DecoderOptions) -> DecoderOptions {
+    DecoderOptions { block_size, num_blocks: 4 * CAPACITY / block_size + 1, ..options.clone() }
+}

@@ -1,0 +1,29 @@
+//! What a step refuses.
+
+use attn_kernels::kernel::KvDtype;
+use kvblock::BlockId;
+use models::ModelError;
+use models::batch::{Phase, Slice};
+
+use crate::options;
+use crate::served::{Request, serve};
+use crate::tiny::tiny;
+
+#[test]
+fn a_token_outside_the_vocabulary_is_named_with_its_position() {
+    let mut decoder = tiny().decoder(&options(KvDtype::F32));
+    let table: Vec<BlockId> = (1..5).map(BlockId::new).collect();
+    let mut refuse = |tokens: &[u32], first| {
+        let slice = Slice { tokens, first, table: &table, phase: Phase::Prefill, targets: &[], logits: 0 };
+        decoder.step(&[slice], &[]).unwrap_err()
+    };
+    let error = refuse(&[5, 127, 128, 6], 30);
+    assert!(matches!(error, ModelError::Token { id: 128, position: 32, vocab: 128 }), "{error}");
+    assert_eq!(error.to_string(), "token id 128 at position 32 is outside the vocabulary of 128");
+    let error = refuse(&[u32::MAX], 0);
+    assert!(matches!(error, ModelError::Token { id: u32::MAX, position: 0, vocab: 128 }), "{error}");
+
+    // A refused step leaves the decoder as it was.
+    let prompt = &tiny().prompts[1];
+    assert_eq!(serve(&mut decoder, &[Request::new(&prompt.ids, 5)], 64)[0].drawn, prompt.greedy[..5]);
+}

@@ -1,0 +1,71 @@
+//! The tiny Llama and what transformers computed with it.
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
+use bytemuck::Pod;
+use models::{Decoder, DecoderConfig, DecoderOptions, Safetensors};
+use safetensors::SafeTensors;
+
+/// The model, the device and the reference: opened once.
+pub(crate) struct Tiny {
+    gpu: Arc<Gpu>,
+    weights: Safetensors,
+    pub(crate) config: DecoderConfig,
+    pub(crate) prompts: Vec<Prompt>,
+}
+
+/// A prompt and its reference.
+pub(crate) struct Prompt {
+    pub(crate) ids: Vec<u32>,
+    /// Logits of the last positions, `[rows, vocab]`.
+    pub(crate) logits: Vec<f32>,
+    /// Greedy continuation.
+    pub(crate) greedy: Vec<u32>,
+    /// Gap between the two largest logits at each greedy token.
+    pub(crate) margins: Vec<f32>,
+}
+
+pub(crate) fn tiny() -> &'static Tiny {
+    static TINY: OnceLock<Tiny> = OnceLock::new();
+    TINY.get_or_init(|| {
+        let folder: PathBuf =
+            [env!("CARGO_MANIFEST_DIR"), "tests", "fixtures", "tiny-llama"].iter().collect();
+        let golden = std::fs::read(folder.join("golden.safetensors")).unwrap();
+        let golden = SafeTensors::deserialize(&golden).unwrap();
+        Tiny {
+            gpu: Arc::new(Gpu::open(&GpuOptions::new(Checks::On)).expect("GPU tests need an adapter")),
+            weights: Safetensors::open(&folder).unwrap(),
+            config: DecoderConfig::from_hf_dir(&folder).unwrap(),
+            prompts: (0..4).map(|n| prompt(&golden, n)).collect(),
+        }
+    })
+}
+
+fn prompt(golden: &SafeTensors<'_>, n: usize) -> Prompt {
+    Prompt {
+        ids: ids(golden, &format!("prompt_{n}")),
+        logits: values(golden, &format!("logits_{n}")),
+        greedy: ids(golden, &format!("greedy_{n}")),
+        margins: values(golden, &format!("margins_{n}")),
+    }
+}
+
+fn values<T: Pod>(golden: &SafeTensors<'_>, name: &str) -> Vec<T> {
+    bytemuck::pod_collect_to_vec(golden.tensor(name).unwrap().data())
+}
+
+fn ids(golden: &SafeTensors<'_>, name: &str) -> Vec<u32> {
+    values::<i64>(golden, name).into_iter().map(|id| u32::try_from(id).unwrap()).collect()
+}
+
+impl Tiny {
+    pub(crate) fn decoder(&self, options: &DecoderOptions) -> Decoder {
+        Decoder::load(&self.gpu, &self.config, &self.weights, options).unwrap()
+    }
+
+    pub(crate) fn vocab(&self) -> usize {
+        self.config.vocab_size as usize
+    }
+}

@@ -1,0 +1,9 @@
+//! Every dense kernel on the adapter that is there, with bounds checks on, against its CPU reference.
+
+#[path = "../../../attn-kernels/tests/reference/device.rs"]
+mod device;
+mod embed;
+mod matmul;
+mod rows;
+mod sample;
+mod tensors;

@@ -1,0 +1,106 @@
+//! What the host knows of a kernel is what its WGSL says.
+
+use attn_kernels::Access;
+use attn_kernels::reflect::{Binding, interface};
+use models::kernel::{catalog, embed, log_prob, matmul, rms_norm, rope, rope_append, sample, variants};
+use std::collections::BTreeSet;
+use std::mem::offset_of;
+use std::path::Path;
+
+/// `(name of the struct, bytes, (field, offset) of every field)`.
+type Layout = (&'static str, usize, Vec<(&'static str, usize)>);
+
+macro_rules! layout {
+    ($params:ty: $($field:ident)*) => {
+        (
+            stringify!($params).rsplit(' ').next().unwrap(),
+            size_of::<$params>(),
+            vec![$((stringify!($field), offset_of!($params, $field))),*],
+        )
+    };
+}
+
+fn layouts() -> Vec<Layout> {
+    use embed::EmbedParams;
+    use log_prob::LogProbParams;
+    use matmul::MatmulParams;
+    use rms_norm::RmsNormParams;
+    use rope::RopeParams;
+    use rope_append::RopeAppendParams;
+    use sample::SampleParams;
+    vec![
+        layout!(EmbedParams: rows first cols blocks),
+        layout!(LogProbParams: rows vocab pad0 pad1),
+        layout!(MatmulParams: rows cols blocks x_stride y_stride y_offset eps pad0),
+        layout!(RmsNormParams: rows width eps first),
+        layout!(RopeAppendParams: rows num_heads num_kv_heads pairs),
+        layout!(RopeParams: rows heads stride pairs),
+        layout!(RopeAppendParams: rows num_heads num_kv_heads pairs),
+        layout!(SampleParams: rows vocab neg_inf pad0),
+    ]
+}
+
+#[test]
+fn uniform_structs_are_the_host_structs() {
+    let layouts = layouts();
+    for named in variants() {
+        let params = interface(&named.variant).unwrap().params;
+        let (_, bytes, fields) = layouts
+            .iter()
+            .find(|(name, ..)| *name == params.name)
+            .unwrap_or_else(|| panic!("{}: no host struct {}", named.name, params.name));
+        let members: Vec<(&str, usize)> =
+            params.members.iter().map(|(n, at)| (&n[..], *at as usize)).collect();
+        assert_eq!((params.bytes as usize, &members), (*bytes, fields), "{}", named.name);
+        assert_eq!(*bytes, named.variant.kernel.params_bytes, "{}", named.name);
+        assert_eq!(bytes % 16, 0, "{}: uniform blocks are multiples of 16 bytes", named.name);
+    }
+}
+
+/// The one struct that kernels read from a storage buffer.
+#[test]
+fn the_spec_of_a_draw_is_the_host_struct() {
+    use sample::Spec;
+    let layout = layout!(Spec: temperature top_p min_p top_k seed_low seed_high position pad0);
+    let text = sample::KERNEL.wgsl;
+    let body = text.split_once("struct Spec {").unwrap().1.split_once('}').unwrap().0;
+    let fields: Vec<&str> = body.lines().filter_map(|line| Some(line.trim().split_once(':')?.0)).collect();
+    let expected: Vec<(&str, usize)> = fields.iter().copied().zip((0..).step_by(4)).collect();
+    assert_eq!(layout, ("Spec", 4 * fields.len(), expected));
+}
+
+#[test]
+fn bindings_are_those_of_the_wgsl() {
+    for named in variants() {
+        let bindings = interface(&named.variant).unwrap().bindings;
+        let accesses: Vec<Access> = bindings.iter().map(Binding::access).collect();
+        assert_eq!(accesses, named.variant.kernel.bindings, "{}", named.name);
+        let indices: Vec<u32> = bindings.iter().map(|b| b.binding).collect();
+        assert_eq!(
+            indices,
+            (1..=u32::try_from(accesses.len()).unwrap()).collect::<Vec<_>>(),
+            "{}",
+            named.name
+        );
+    }
+}
+
+#[test]
+fn every_file_is_in_the_catalog_and_has_variants() {
+    let wgsl = Path::new(env!("CARGO_MANIFEST_DIR")).join("wgsl");
+    let files = std::fs::read_dir(wgsl).unwrap().map(|entry| entry.unwrap().path());
+    let stems: BTreeSet<String> = files
+        .filter(|path| path.extension().is_some_and(|e| e == "wgsl"))
+        .map(|path| path.file_stem().unwrap().to_string_lossy().into_owned())
+        .collect();
+    let names = |kernels: Vec<&str>| kernels.into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
+    assert_eq!(stems, names(catalog().iter().map(|k| k.name).collect()));
+    assert_eq!(stems, names(variants().iter().map(|v| v.variant.kernel.name).collect()));
+    for kernel in catalog() {
+        assert!(
+            kernel.wgsl.contains(&format!("CPU reference: src/cpu/{}.rs", kernel.name)),
+            "{}",
+            kernel.name
+        );
+    }
+}

@@ -1,0 +1,84 @@
+// Rotates the queries and keys of a step and writes keys and values into the paged cache.
+//   qkv      rows of (num_heads + 2 * num_kv_heads) * HEAD_DIM f32: queries, keys, values
+//   cs       [rows, pairs] (cos, sin) of each row's position, made on the host in double precision
+//   slots    [rows] i32 physical slots, -1 = skip
+//   q        [rows, num_heads, HEAD_DIM] f32;  k_cache, v_cache: layouts of the kv module
+// The first 2 * pairs dimensions of a head turn; INTERLEAVED = 1 pairs dimensions (2i, 2i + 1), else (i, i + pairs).
+// One lane makes eight elements of one head. CPU reference: src/cpu/rope_append.rs
+#import HEAD_DIM = 64
+#import BLOCK_SIZE = 16
+#import INTERLEAVED = 0
+#import kv = kv_write_f16
+#import flat
+override WG: u32 = 64u;
+
+struct RopeAppendParams {
+    rows: u32,
+    num_heads: u32,
+    num_kv_heads: u32,
+    pairs: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: RopeAppendParams;
+@group(0) @binding(1) var<storage, read> qkv: array<f32>;
+@group(0) @binding(2) var<storage, read> slots: array<i32>;
+@group(0) @binding(5) var<storage, read> cs: array<vec2<f32>>;
+@group(0) @binding(6) var<storage, read_write> q: array<f32>;
+
+@compute @workgroup_size(WG)
+fn rope_append(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let chunks = HEAD_DIM / 8u;
+    let heads = params.num_heads + 2u * params.num_kv_heads;
+    let id = flat_index(group, lane);
+    let chunk = id % chunks;
+    let head = id / chunks % heads;
+    let row = id / chunks / heads;
+    if (row >= params.rows) {
+        return;
+    }
+    let from_head = (row * heads + head) * HEAD_DIM;
+    if (head < params.num_heads) {
+        for (var i = 0u; i < 8u; i++) {
+            q[(row * params.num_heads + head) * HEAD_DIM + chunk * 8u + i] = turned(row, from_head, chunk * 8u + i);
+        }
+        return;
+    }
+    let slot = slots[row];
+    if (slot < 0) {
+        return;
+    }
+    let kv_head = (head - params.num_heads) % params.num_kv_heads;
+    let block_head = u32(slot) / BLOCK_SIZE * params.num_kv_heads + kv_head;
+    let offset = u32(slot) % BLOCK_SIZE;
+    var v: array<f32, 8>;
+    if (head < params.num_heads + params.num_kv_heads) {
+        for (var i = 0u; i < 8u; i++) {
+            v[i] = turned(row, from_head, chunk * 8u + i);
+        }
+        k_store(block_head, chunk, offset, vec4(v[0], v[1], v[2], v[3]), vec4(v[4], v[5], v[6], v[7]));
+    } else {
+        for (var i = 0u; i < 8u; i++) {
+            v[i] = qkv[from_head + chunk * 8u + i];
+        }
+        v_store(block_head, chunk, offset, vec4(v[0], v[1], v[2], v[3]), vec4(v[4], v[5], v[6], v[7]));
+    }
+}
+
+// Dimension `d` of the head at `base`, turned by its row's position.
+fn turned(row: u32, base: u32, d: u32) -> f32 {
+    if (d >= 2u * params.pairs) {
+        return qkv[base + d];
+    }
+    var pair = d % params.pairs;
+    var second = d >= params.pairs;
+    var other = select(d + params.pairs, d - params.pairs, second);
+    if (INTERLEAVED == 1u) {
+        pair = d / 2u;
+        second = d % 2u == 1u;
+        other = d ^ 1u;
+    }
+    let turn = cs[row * params.pairs + pair];
+    let mine = qkv[base + d] * turn.x;
+    let theirs = qkv[base + other] * turn.y;
+    return select(mine - theirs, mine + theirs, second);
+}

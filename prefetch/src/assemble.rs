@@ -1,0 +1,142 @@
+//! From a tier spec to a stack of tiers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::codec::{Codec, CodecError, CodedTier, RowLayout};
+use crate::policy::PolicyKind;
+use crate::spec::{Compression, DiskSpec, RemoteSpec, TierSpec};
+use crate::stack::{StackError, TierStack};
+use crate::tier::{BlockLayout, HostTier, Tier, TierError, TierKind};
+
+/// What a spec does not say: the blocks, and the habits of the tiers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StackConfig {
+    /// Size and division of every block above the codec.
+    pub layout: BlockLayout,
+    /// Names what the blocks hold: model, cache group, element type. Blocks of another name are never served.
+    pub namespace: String,
+    /// Where the rows of a shard lie, for int8.
+    pub rows: RowLayout,
+    /// Order of eviction in the host and disk tiers.
+    pub policy: PolicyKind,
+    /// Blocks between two syncs of the disk tier.
+    pub blocks_per_sync: u32,
+    /// Longest time for one request to a remote service.
+    pub remote_timeout: Duration,
+    /// Pause after a remote service failed a request, during which it is not asked.
+    pub remote_retry_after: Duration,
+}
+
+/// Why a spec could not be built.
+#[derive(thiserror::Error, Debug)]
+#[non_exhaustive]
+pub enum AssembleError {
+    /// The capacity holds no block.
+    #[error("host tier of {capacity_bytes} bytes holds no block of {block_bytes} bytes")]
+    TooSmall {
+        /// Capacity of the spec.
+        capacity_bytes: u64,
+        /// Bytes of a block.
+        block_bytes: usize,
+    },
+    /// The build lacks the tier.
+    #[error("the {tier} tier needs the feature `{feature}`, which this build lacks")]
+    Feature {
+        /// The tier.
+        tier: TierKind,
+        /// The feature.
+        feature: &'static str,
+    },
+    /// The compression does not fit the blocks.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+    /// A tier did not open.
+    #[error(transparent)]
+    Tier(#[from] TierError),
+    /// The tiers do not stack; an empty spec names none.
+    #[error(transparent)]
+    Stack(#[from] StackError),
+}
+
+impl TierSpec {
+    /// Builds the tiers of the spec, fastest first. The host tier keeps blocks as stored; compression starts
+    /// below it.
+    ///
+    /// A stack holds blocks of one size. An engine with several cache groups builds one for each, with
+    /// directories and namespaces of their own.
+    ///
+    /// # Errors
+    /// [`AssembleError`] names the tier that could not be built.
+    pub fn build(&self, config: &StackConfig) -> Result<TierStack, AssembleError> {
+        let mut tiers: Vec<Arc<dyn Tier>> = Vec::new();
+        if let Some(capacity_bytes) = self.host_bytes {
+            tiers.push(Arc::new(host(capacity_bytes, config)?));
+        }
+        let codec = match self.compression {
+            Compression::None => Codec::AsStored,
+            Compression::Fp8 => Codec::Fp8 { scale: 1.0 },
+            Compression::Int8 => Codec::Int8 { rows: config.rows },
+        };
+        // What lies below the codec is another kind of block, in size and in name.
+        let below = StackConfig {
+            layout: codec.encoded_layout(config.layout)?,
+            namespace: format!("{}, {codec:?}", config.namespace),
+            ..config.clone()
+        };
+        let coded = |tier| CodedTier::new(codec, config.layout, tier);
+        if let Some(spec) = &self.disk {
+            tiers.push(Arc::new(coded(disk(spec, &below)?)?));
+        }
+        if let Some(spec) = &self.remote {
+            tiers.push(Arc::new(coded(remote(spec, &below)?)?));
+        }
+        Ok(TierStack::new(tiers)?)
+    }
+}
+
+fn host(capacity_bytes: u64, config: &StackConfig) -> Result<HostTier, AssembleError> {
+    let block_bytes = config.layout.block_bytes();
+    let blocks = u32::try_from(capacity_bytes / block_bytes as u64).unwrap_or(u32::MAX);
+    if blocks == 0 {
+        return Err(AssembleError::TooSmall { capacity_bytes, block_bytes });
+    }
+    Ok(HostTier::new(config.layout, blocks, config.policy, None))
+}
+
+#[cfg(feature = "disk")]
+fn disk(spec: &DiskSpec, config: &StackConfig) -> Result<Arc<dyn Tier>, AssembleError> {
+    Ok(Arc::new(crate::tier::DiskTier::open(crate::tier::DiskConfig {
+        directory: spec.path.clone(),
+        layout: config.layout,
+        namespace: config.namespace.clone(),
+        capacity_bytes: spec.capacity_bytes,
+        policy: config.policy,
+        reuse: None,
+        blocks_per_sync: config.blocks_per_sync,
+    })?))
+}
+
+#[cfg(not(feature = "disk"))]
+fn disk(_: &DiskSpec, _: &StackConfig) -> Result<Arc<dyn Tier>, AssembleError> {
+    Err(AssembleError::Feature { tier: TierKind::Disk, feature: "disk" })
+}
+
+#[cfg(feature = "remote")]
+fn remote(spec: &RemoteSpec, config: &StackConfig) -> Result<Arc<dyn Tier>, AssembleError> {
+    if cfg!(not(feature = "s3")) && matches!(spec, RemoteSpec::S3 { .. }) {
+        return Err(AssembleError::Feature { tier: TierKind::Remote, feature: "s3" });
+    }
+    let remote = crate::tier::RemoteConfig {
+        layout: config.layout,
+        namespace: config.namespace.clone(),
+        timeout: config.remote_timeout,
+        retry_after: config.remote_retry_after,
+    };
+    Ok(Arc::new(crate::tier::RemoteTier::open(spec, remote)?))
+}
+
+#[cfg(not(feature = "remote"))]
+fn remote(_: &RemoteSpec, _: &StackConfig) -> Result<Arc<dyn Tier>, AssembleError> {
+    Err(AssembleError::Feature { tier: TierKind::Remote, feature: "remote" })
+}

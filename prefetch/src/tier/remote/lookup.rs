@@ -1,0 +1,25 @@
+//! Lookups of many objects at once.
+
+use opendal::{Error, ErrorKind, Operator};
+use tokio::task::JoinSet;
+
+/// Requests in flight; a service answers them in about the time of one.
+const REQUESTS_MAX: usize = 32;
+
+/// Whether each of the named objects exists.
+pub(super) async fn all_exist(objects: Vec<(Operator, String)>) -> Result<Vec<bool>, Error> {
+    let mut exist = vec![false; objects.len()];
+    let mut waiting = objects.into_iter().enumerate();
+    let mut running = JoinSet::new();
+    loop {
+        while running.len() < REQUESTS_MAX
+            && let Some((at, (backend, name))) = waiting.next()
+        {
+            running.spawn(async move { (at, backend.exists(&name).await) });
+        }
+        let Some(done) = running.join_next().await else { return Ok(exist) };
+        let (at, found) =
+            done.map_err(|gone| Error::new(ErrorKind::Unexpected, "lookup ended").set_source(gone))?;
+        exist[at] = found?;
+    }
+}

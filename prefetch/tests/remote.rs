@@ -1,0 +1,302 @@
+//! The remote tier on a real Redis server and on plain directories, shared by several engines.
+//!
+//! Needs `redis-server` on the path (Debian package of that name); without it these tests fail.
+#![cfg(all(feature = "remote", not(loom)))]
+
+mod conformance;
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use conformance::{block, cases, check_ops, check_refusals, check_threads, key, layout, ops};
+use kvblock::SeqId;
+use prefetch::engine::{Engine, EngineConfig, Outcome, Submission, TaskKey};
+use prefetch::plan::Priority;
+use prefetch::policy::PolicyKind;
+use prefetch::spec::{RemoteSpec, TierSpec};
+use prefetch::stack::TierStack;
+use prefetch::store::{Store, StoreConfig};
+use prefetch::tier::{HostTier, RemoteConfig, RemoteTier, Stored, Tier, TierError, TierKind};
+use proptest::prelude::*;
+
+/// How long a tier leaves a failed service alone.
+const PAUSE: Duration = Duration::from_millis(1500);
+
+/// A server of this test on a free loopback port; killed by its own pid at the end.
+struct Redis {
+    server: Child,
+    port: u16,
+    _directory: tempfile::TempDir,
+}
+
+impl Redis {
+    fn start() -> Self {
+        // Another process can take the port between its release and the server's start: then try the next.
+        (0..5)
+            .find_map(|_| {
+                let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+                Self::start_on(port)
+            })
+            .expect("redis-server starts on a free port")
+    }
+
+    fn start_on(port: u16) -> Option<Self> {
+        let directory = tempfile::tempdir().unwrap();
+        let server = Command::new("redis-server")
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .current_dir(directory.path())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("redis-server is installed");
+        let mut redis = Self { server, port, _directory: directory };
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(20) {
+            if redis.server.try_wait().unwrap().is_some() {
+                return None;
+            }
+            if redis.command("PING").is_some_and(|answer| answer.starts_with("+PONG")) {
+                return Some(redis);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        None
+    }
+
+    /// Sends one command in the inline form and returns the beginning of the answer.
+    fn command(&self, command: &str) -> Option<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+        stream.write_all(format!("{command}\r\n").as_bytes()).ok()?;
+        let mut answer = [0; 4096];
+        let length = stream.read(&mut answer).ok()?;
+        Some(String::from_utf8_lossy(&answer[..length]).into_owned())
+    }
+
+    fn spec(&self, database: u32) -> RemoteSpec {
+        let text = format!("remote=redis://127.0.0.1:{}/{database}", self.port);
+        text.parse::<TierSpec>().unwrap().remote.unwrap()
+    }
+
+    fn tier(&self, namespace: &str) -> RemoteTier {
+        RemoteTier::open(&self.spec(0), config(namespace)).unwrap()
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+fn config(namespace: &str) -> RemoteConfig {
+    RemoteConfig {
+        layout: layout(),
+        namespace: namespace.into(),
+        timeout: Duration::from_secs(2),
+        retry_after: PAUSE,
+    }
+}
+
+fn read(tier: &dyn Tier, n: u16) -> Result<Vec<u8>, TierError> {
+    let mut bytes = vec![0; layout().block_bytes()];
+    tier.read_block(key(n), &mut bytes).map(|()| bytes)
+}
+
+#[test]
+fn redis_keeps_the_rules_of_tiers() {
+    let redis = Redis::start();
+    let config = cases(8);
+    proptest!(config, |(ops in ops())| {
+        redis.command("FLUSHALL");
+        check_ops(&redis.tier("rules"), &ops)?;
+    });
+    check_refusals(&redis.tier("refusals"));
+    check_threads(&redis.tier("threads"));
+}
+
+#[test]
+fn engines_share_a_prefix_and_namespaces_and_databases_keep_apart() {
+    let redis = Redis::start();
+    let (first, second) = (redis.tier("model a"), redis.tier("model a"));
+    assert_eq!(first.write(key(1), &block(1)).unwrap(), Stored::Written);
+    assert_eq!(read(&second, 1).unwrap(), block(1));
+    assert_eq!(second.write(key(1), &block(1)).unwrap(), Stored::AlreadyThere);
+    assert!(!redis.tier("model b").contains(key(1)).unwrap());
+    assert!(!RemoteTier::open(&redis.spec(3), config("model a")).unwrap().contains(key(1)).unwrap());
+
+    // The second engine finds the prefix, loads it into its own memory, and serves it from there.
+    let host = Arc::new(HostTier::new(layout(), 8, PolicyKind::Lru, None));
+    let stack = Arc::new(TierStack::new(vec![host, Arc::new(second)]).unwrap());
+    let engine = Engine::new(stack.clone(), EngineConfig::GSA).unwrap();
+    (2..5).for_each(|n| assert_eq!(first.write(key(n), &block(n)).unwrap(), Stored::Written));
+    let task = |generation, blocks: std::ops::Range<u16>| Submission {
+        key: TaskKey { seq: SeqId::new(1), generation },
+        step: 0,
+        priority: Priority::Urgent,
+        blocks: blocks.map(key).collect(),
+    };
+    let outcome = pollster::block_on(engine.submit(task(0, 1..5)).unwrap());
+    assert!(matches!(outcome, Outcome::Ready { loaded: 4, .. }), "{outcome:?}");
+    assert_eq!(engine.get(key(3)).as_deref(), Some(&block(3)[..]));
+    let counters = stack.counters();
+    assert_eq!(counters.tier(TierKind::Remote).bytes_read, 4 * 120);
+    assert_eq!(counters.tier(TierKind::Host).bytes_written, 4 * 120);
+}
+
+#[test]
+fn a_long_prefix_is_looked_up_at_once() {
+    let redis = Redis::start();
+    let tier = Arc::new(redis.tier("prefix"));
+    (0..100)
+        .filter(|&n| n != 77)
+        .for_each(|n| assert_eq!(tier.write(key(n), &block(n)).unwrap(), Stored::Written));
+    let stack = Arc::new(TierStack::new(vec![tier as Arc<dyn Tier>]).unwrap());
+    let store = Store::new(stack, StoreConfig { streams: 2, ..StoreConfig::UCM }).unwrap();
+    let keys: Vec<_> = (0..120).map(key).collect();
+    assert_eq!(store.lookup_on_prefix(&keys), Some(76));
+    assert_eq!(store.lookup_on_prefix(&keys[77..]), None);
+    assert_eq!(store.lookup_on_prefix(&keys[78..]), Some(21));
+    assert_eq!(store.lookup(&keys), (0..120).map(|n| n != 77 && n < 100).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_damaged_object_is_refused_and_replaced() {
+    let redis = Redis::start();
+    let tier = redis.tier("damage");
+    tier.write(key(1), &block(1)).unwrap();
+    let name = redis.command("KEYS *").unwrap().lines().nth(2).unwrap().to_owned();
+    // Byte 60 belongs to shard 1: a frame has 8 bytes of checksum and 40 of data.
+    redis.command(&format!("SETRANGE {name} 60 x"));
+    let mut shard = [0; 40];
+    tier.read(key(1), 0, &mut shard).unwrap();
+    let error = read(&tier, 1).unwrap_err();
+    assert!(matches!(error, TierError::Corrupt { shard: 1, .. }), "{error}");
+    assert_eq!(tier.write(key(1), &block(1)).unwrap(), Stored::Written);
+    assert_eq!(read(&tier, 1).unwrap(), block(1));
+    // An object copied to the name of another block is whole, and wrong all the same.
+    tier.write(key(2), &block(2)).unwrap();
+    let keys = redis.command("KEYS *").unwrap();
+    let other =
+        keys.lines().filter(|line| line.starts_with("pagoda") || line.starts_with('/')).find(|l| **l != name);
+    redis.command(&format!("COPY {name} {} REPLACE", other.unwrap()));
+    assert!(matches!(read(&tier, 2).unwrap_err(), TierError::Corrupt { shard: 0, .. }));
+}
+
+#[test]
+fn a_server_that_dies_fails_loads_without_holding_them_up_and_is_found_again() {
+    let redis = Redis::start();
+    let port = redis.port;
+    let tier = Arc::new(redis.tier("death"));
+    tier.write(key(1), &block(1)).unwrap();
+    let stack = Arc::new(TierStack::new(vec![tier.clone() as Arc<dyn Tier>]).unwrap());
+    let engine = Engine::new(stack.clone(), EngineConfig::GSA).unwrap();
+    drop(redis);
+    let submission = Submission {
+        key: TaskKey { seq: SeqId::new(1), generation: 0 },
+        step: 0,
+        priority: Priority::Urgent,
+        blocks: vec![key(1)],
+    };
+    let outcome = engine.submit(submission).unwrap().wait(Duration::from_secs(60));
+    let Outcome::Failed(bad) = outcome else { panic!("{outcome:?}") };
+    assert!(matches!(*bad[0].error, TierError::Backend { tier: TierKind::Remote, .. }), "{:?}", bad[0].error);
+
+    // The next calls do not wait for a timeout each.
+    let begin = Instant::now();
+    assert!((0..100).all(|n| stack.lookup(key(n)).is_none()));
+    assert!(begin.elapsed() < PAUSE, "{:?}", begin.elapsed());
+    assert!(matches!(read(&*tier, 1), Err(TierError::Down { .. })));
+    assert_eq!(stack.counters().tier(TierKind::Remote).errors, 101);
+
+    let _redis = Redis::start_on(port).expect("the port is still free");
+    std::thread::sleep(PAUSE);
+    assert_eq!(tier.write(key(2), &block(2)).unwrap(), Stored::Written);
+    assert_eq!(read(&*tier, 2).unwrap(), block(2));
+}
+
+fn files(root: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![root.to_owned()];
+    while let Some(directory) = open.pop() {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { open.push(path) } else { found.push(path) }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn directories(paths: &[&Path], dir_shard_chars: Option<u8>) -> Result<RemoteTier, TierError> {
+    let paths: Vec<_> = paths.iter().map(|path| path.to_path_buf()).collect();
+    RemoteTier::directories(&paths, dir_shard_chars, config("directories"))
+}
+
+proptest! {
+    #![proptest_config(cases(8))]
+    #[test]
+    fn directories_keep_the_rules_of_tiers(ops in ops(), chars in prop::option::of(0u8..4)) {
+        let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        check_ops(&directories(&[first.path(), second.path(), first.path()], chars).unwrap(), &ops)?;
+    }
+}
+
+#[test]
+fn directories_serve_threads_and_refuse_what_does_not_fit() {
+    let directory = tempfile::tempdir().unwrap();
+    check_refusals(&directories(&[directory.path()], None).unwrap());
+    check_threads(&directories(&[directory.path()], Some(2)).unwrap());
+}
+
+#[test]
+fn blocks_lie_in_the_posix_layout_and_several_directories_share_them_out() {
+    let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let tier = directories(&[first.path(), second.path()], None).unwrap();
+    (0..20).for_each(|n| assert_eq!(tier.write(key(n), &block(n)).unwrap(), Stored::Written));
+    let (in_first, in_second) = (files(first.path()), files(second.path()));
+    assert_eq!(in_first.len() + in_second.len(), 20);
+    assert!(!in_first.is_empty() && !in_second.is_empty());
+    let hex: String = key(0).as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    assert!(in_first.iter().chain(&in_second).any(|path| path.ends_with(format!("data/{hex}"))));
+
+    let missing = first.path().join("not mounted");
+    let error = directories(&[first.path(), &missing], None).err().unwrap();
+    assert!(matches!(&error, TierError::Directory { path, .. } if *path == missing), "{error}");
+    assert!(!missing.exists());
+}
+
+#[test]
+fn a_partial_file_hides_the_block_until_its_writer_is_given_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let tier = directories(&[directory.path()], None).unwrap();
+    tier.write(key(1), &block(1)).unwrap();
+    let path = files(directory.path()).remove(0);
+    let partial = path.with_extension("tmp");
+    std::fs::rename(&path, &partial).unwrap();
+    // Another engine seems to be writing.
+    assert!(!tier.contains(key(1)).unwrap());
+    assert_eq!(tier.write(key(1), &block(1)).unwrap(), Stored::AlreadyThere);
+    assert!(partial.exists() && !path.exists());
+    // It died a while ago.
+    let old = std::time::SystemTime::now() - Duration::from_secs(3600);
+    std::fs::File::options().write(true).open(&partial).unwrap().set_modified(old).unwrap();
+    assert_eq!(tier.write(key(1), &block(1)).unwrap(), Stored::Written);
+    assert!(!partial.exists() && path.exists());
+
+    // A file cut short by a full disk is refused, removed, and written again.
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(100).unwrap();
+    let error = read(&tier, 1).unwrap_err();
+    assert!(matches!(error, TierError::Corrupt { shard: 2, .. }), "{error}");
+    assert_eq!(tier.write(key(1), &block(1)).unwrap(), Stored::Written);
+    assert_eq!(read(&tier, 1).unwrap(), block(1));
+    // The same by a read of one shard that lies beyond the end.
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(96).unwrap();
+    let error = tier.read(key(1), 2, &mut [0; 40]).unwrap_err();
+    assert!(matches!(error, TierError::Corrupt { shard: 2, .. }), "{error:?}");
+    assert!(!tier.contains(key(1)).unwrap());
+}

@@ -1,0 +1,16 @@
+//! Configurations as RON.
+#![cfg(feature = "serde")]
+
+use scheduler::{Policy, Preemption, SchedulerConfig};
+
+#[test]
+fn a_configuration_survives_a_round_trip() {
+    let config = SchedulerConfig {
+        policy: Policy::Priority,
+        preemption: Preemption::Swap { num_host_blocks: 7 },
+        ..SchedulerConfig::new(2048, 128)
+    };
+    let text = ron::to_string(&config).unwrap();
+    assert_eq!(ron::from_str::<SchedulerConfig>(&text).unwrap(), config);
+    assert!(ron::from_str::<SchedulerConfig>(&text.replace("policy", "polcy")).is_err());
+}

@@ -1,0 +1,64 @@
+//! Moves blocks as a step plan asks: copies on the device, and swaps to host memory and back.
+
+use anyhow::{Context, Result};
+use kvblock::BlockId;
+use models::Decoder;
+use scheduler::BlockOp;
+
+/// Blocks of preempted sequences, in host memory.
+#[derive(Debug, Default)]
+pub struct HostBlocks {
+    blocks: Vec<Option<Vec<u32>>>,
+}
+
+impl HostBlocks {
+    /// Runs `ops` in their order; neighbours of one kind go to the device together.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn run(&mut self, decoder: &mut Decoder, ops: &[BlockOp]) -> Result<()> {
+        let same_kind = |a: &BlockOp, b: &BlockOp| std::mem::discriminant(a) == std::mem::discriminant(b);
+        for run in ops.chunk_by(same_kind) {
+            let copies: Vec<(BlockId, BlockId)> = run.iter().filter_map(copy).collect();
+            decoder.copy_blocks(&copies)?;
+            self.swap_out(decoder, run)?;
+            self.swap_in(decoder, run)?;
+        }
+        Ok(())
+    }
+
+    fn swap_out(&mut self, decoder: &Decoder, run: &[BlockOp]) -> Result<()> {
+        let pairs: Vec<(BlockId, usize)> = run
+            .iter()
+            .filter_map(|op| match op {
+                BlockOp::SwapOut { device, host, .. } => Some((*device, host.get() as usize)),
+                _ => None,
+            })
+            .collect();
+        let devices: Vec<BlockId> = pairs.iter().map(|(device, _)| *device).collect();
+        for ((_, host), data) in pairs.iter().zip(decoder.read_blocks(&devices)?) {
+            if self.blocks.len() <= *host {
+                self.blocks.resize(host + 1, None);
+            }
+            self.blocks[*host] = Some(data);
+        }
+        Ok(())
+    }
+
+    fn swap_in(&mut self, decoder: &Decoder, run: &[BlockOp]) -> Result<()> {
+        for op in run {
+            if let BlockOp::SwapIn { host, device, .. } = op {
+                let data = self.blocks.get_mut(host.get() as usize).and_then(Option::take);
+                decoder.write_block(*device, &data.with_context(|| format!("{host:?} was swapped out"))?);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn copy(op: &BlockOp) -> Option<(BlockId, BlockId)> {
+    match op {
+        BlockOp::Copy(copy) => Some((copy.source, copy.destination)),
+        _ => None,
+    }
+}

@@ -1,0 +1,94 @@
+//! The engine as a user meets it: the program is run, its stdout read as JSON lines.
+//!
+//! What needs SmolLM2 takes minutes without a GPU, so only a part of it runs by default; `PAGODA_LONG_TESTS=1` runs all.
+
+mod refusals;
+mod scoring;
+mod serving;
+mod smollm2;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use safetensors::SafeTensors;
+use serde::Serialize;
+use serde_json::Value;
+use tempfile::NamedTempFile;
+
+/// `xtask COMMAND --json`.
+fn xtask(command: &str) -> Command {
+    let mut xtask = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    xtask.args([command, "--json"]);
+    xtask
+}
+
+/// `xtask COMMAND --json` with the tiny Llama, which has no tokenizer.
+fn tiny(command: &str) -> Command {
+    let mut xtask = xtask(command);
+    xtask.arg("--model").arg(tiny_llama());
+    xtask
+}
+
+fn tiny_llama() -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "..", "models", "tests", "fixtures", "tiny-llama"].iter().collect()
+}
+
+/// Runs a command that must succeed; `generate`'s lines come in the order of prompts and samples.
+#[track_caller]
+fn run(command: &mut Command) -> Vec<Value> {
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{command:?}: {}", text(&output.stderr));
+    let mut lines: Vec<Value> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    lines.sort_by_key(|line| (line["index"].as_u64(), line["sample"].as_u64()));
+    lines
+}
+
+/// Runs a command that must fail with exit code `code` and print no result; returns what it said.
+#[track_caller]
+fn refused(command: &mut Command, code: i32) -> String {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    assert_eq!(status.code(), Some(code), "{command:?}: {}", text(&stderr));
+    assert_eq!(text(&stdout), "", "{command:?}");
+    text(&stderr).to_string()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    serde_json::from_value(value.clone()).expect("a list of token ids")
+}
+
+fn output_ids(lines: &[Value]) -> Vec<Vec<u32>> {
+    lines.iter().map(|line| ids(&line["output_ids"])).collect()
+}
+
+/// A file for `--ids-file`.
+fn ids_file(lists: &impl Serialize) -> NamedTempFile {
+    let file = NamedTempFile::new().unwrap();
+    fs::write(file.path(), serde_json::to_vec(lists).unwrap()).unwrap();
+    file
+}
+
+/// One of the token lists `prompt_N` and `greedy_N` that transformers left beside the tiny Llama.
+fn golden_ids(name: &str) -> Vec<u32> {
+    let file = fs::read(tiny_llama().join("golden.safetensors")).unwrap();
+    let golden = SafeTensors::deserialize(&file).unwrap();
+    let ids: Vec<i64> = bytemuck::pod_collect_to_vec(golden.tensor(name).unwrap().data());
+    ids.into_iter().map(|id| u32::try_from(id).unwrap()).collect()
+}
+
+/// `N` prompts that have nothing in common.
+fn prompts<const N: usize>(lengths: [usize; N]) -> [Vec<u32>; N] {
+    let mut seed: u32 = 1;
+    lengths.map(|length| {
+        let id = |_| {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            seed >> 25
+        };
+        (0..length).map(id).collect()
+    })
+}

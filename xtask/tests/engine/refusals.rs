@@ -1,0 +1,103 @@
+//! What the engine refuses: exit code 1, nothing on stdout, and a message with the object, the value and the limit.
+
+use std::fs;
+use std::slice;
+
+use crate::{ids_file, prompts, refused, tiny, xtask};
+
+/// Runs `command` on token ids with the tiny Llama and checks that its refusal says `parts`.
+#[track_caller]
+fn refuses(command: &str, ids: &[Vec<u32>], flags: &[&str], parts: &[&str]) {
+    let file = ids_file(&ids);
+    let said = refused(tiny(command).arg("--ids-file").arg(file.path()).args(flags), 1);
+    for part in parts {
+        assert!(said.contains(part), "{command} {flags:?} does not say {part:?}: {said}");
+    }
+}
+
+#[test]
+fn sequences_that_do_not_fit() {
+    let [fits, long] = prompts([20, 5000]);
+    let both = [fits.clone(), long];
+    refuses("generate", &both, &[], &["prompt 1", "5000 tokens", "4096"]);
+    refuses("score", &both, &[], &["sequence 1", "5000 tokens", "4096"]);
+    let outside = [fits.clone(), vec![5, 6, 128]];
+    let parts = ["token id 128 at position 2", "vocabulary of 128"];
+    refuses("generate", &outside, &[], &[&["prompt 1"], &parts[..]].concat());
+    refuses("score", &outside[1..], &[], &[&["sequence 0"], &parts[..]].concat());
+    // 20 tokens and the 11 of 12 drawn ones that are fed need two blocks of 16; one of the pool's is the null block.
+    let flags = ["--kv-blocks", "2"];
+    refuses(
+        "generate",
+        slice::from_ref(&fits),
+        &[&flags[..], &["--max-tokens", "12"]].concat(),
+        &["prompt 0", "2 blocks", "pool has 1"],
+    );
+    refuses("score", &[fits], &flags, &["sequence 0", "2 KV blocks of 16", "pool has 1"]);
+}
+
+#[test]
+fn inputs_that_are_not_there() {
+    let [prompt] = prompts([4]);
+    refuses(
+        "generate",
+        slice::from_ref(&prompt),
+        &["--device", "no such adapter"],
+        &["no such adapter", "0: "],
+    );
+    refuses(
+        "score",
+        &[prompt.clone(), prompt.clone()],
+        &["--logits-out", "x"],
+        &["--logits-out holds one sequence", "has 2"],
+    );
+    let said = refused(tiny("generate").args(["--prompt", "hi"]), 1);
+    assert!(said.contains("no tokenizer") && said.contains("--ids-file"), "{said}");
+    let said = refused(tiny("generate").args(["--ids-file", "no-such-file.json"]), 1);
+    assert!(said.contains("no-such-file.json: cannot be read"), "{said}");
+}
+
+#[test]
+fn models_that_are_not_there_or_broken() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = ids_file(&[1, 2]);
+    let open = |name: &str| {
+        let mut generate = xtask("generate");
+        let said = refused(
+            generate.arg("--ids-file").arg(file.path()).arg("--model").arg(folder.path().join(name)),
+            1,
+        );
+        assert!(said.contains(&format!("model {}", folder.path().join(name).display())), "{said}");
+        // A cause is told once.
+        let told: Vec<&str> = said.trim_end().split(": ").collect();
+        assert!(told.windows(2).all(|pair| pair[0] != pair[1]), "{said}");
+        said
+    };
+    assert!(open("missing").contains("No such file") || cfg!(windows));
+    assert!(open("").contains("holds neither model.safetensors nor model.safetensors.index.json"));
+    // The magic, version 3, one tensor, one entry of metadata, and then nothing.
+    let header = [&b"GGUF"[..], &3_u32.to_le_bytes(), &1_u64.to_le_bytes(), &1_u64.to_le_bytes()].concat();
+    fs::write(folder.path().join("cut.gguf"), header).unwrap();
+    assert!(open("cut.gguf").contains("the file ends inside"));
+}
+
+#[test]
+fn wrong_usage() {
+    let [prompt] = prompts([4]);
+    let file = ids_file(&prompt);
+    for flags in [
+        &["--block-size", "12"][..],
+        &["--block-size", "512"],
+        &["--kv-blocks", "1"],
+        &["--chunk", "0"],
+        &["--n", "0"],
+        &["--temperature", "-1"],
+        &["--top-p", "0"],
+        &["--min-p", "1.5"],
+        &["--sparse", "no-such-policy"],
+        &["--prompt", "as well as ids"],
+    ] {
+        let said = refused(tiny("generate").arg("--ids-file").arg(file.path()).args(flags), 2);
+        assert!(said.contains(flags[0]), "{flags:?}: {said}");
+    }
+}
