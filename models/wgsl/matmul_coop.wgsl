@@ -7,7 +7,6 @@ enable wgpu_cooperative_matrix;
 // a multiprocessor holds, which costs more.
 // Grid: (column tiles, row tiles). Needs subgroups of exactly 32.
 // CPU reference: src/cpu/matmul.rs
-#import x_uniform
 #import weights = weights_q4
 #import epilogue = epilogue_store
 #import PARTS = 1
@@ -36,6 +35,7 @@ struct MatmulParams {
 }
 
 @group(0) @binding(0) var<uniform> params: MatmulParams;
+@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> wq: array<vec4<u32>>;
 @group(0) @binding(3) var<storage, read> ws: array<u32>;
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;
