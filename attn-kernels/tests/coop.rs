@@ -76,11 +76,11 @@ impl Prefill {
             num_heads: self.num_heads,
             num_kv_heads: shape.num_kv_heads,
             q_stride: self.q_stride,
-            pad0: 0,
+            first_key: 0,
             scale: 1.0 / (shape.head_dim as f32).sqrt(),
             neg_inf: f32::NEG_INFINITY,
-            pad1: 0,
-            pad2: 0,
+            num_keys: u32::MAX,
+            pad0: 0,
         };
         let tiles = self.tiles(tile_rows);
         let [k, v] = self.layer.upload(gpu);

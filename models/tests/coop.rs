@@ -90,8 +90,8 @@ impl Product {
             x_stride: x_stride / 4,
             y_stride,
             y_offset,
+            eps: 0.0,
             pad0: 0,
-            pad1: 0,
         };
         let (x, y) = (random(rows * x_stride), random(rows * y_stride));
         Self { packed, params, epilogue, x, y }
@@ -125,7 +125,7 @@ impl Product {
         let MatmulParams { rows, cols, blocks, .. } = self.params;
         let module = self.packed.format.module();
         let tiling = Tiling { rows: 8, wide: 1, cols: 64, slices: 1, broadcast: false };
-        let plain = matmul::variant(module, self.epilogue, tiling, blocks);
+        let plain = matmul::variant(module, self.epilogue, tiling, blocks, None);
         let (want, _) = self.split(&self.run(gpu, &plain, matmul::grid(tiling, rows, cols)));
         let coop = matmul_coop::variant(module, self.epilogue, tile);
         let (got, kept) = self.split(&self.run(gpu, &coop, matmul_coop::grid(tile, rows, cols)));
