@@ -2,7 +2,7 @@
 
 use crate::{
     Key, Params, Policy, Spec, SpecError,
-    policy::{full, gsa, quest, streaming, vertical_slash},
+    policy::{esa, full, gsa, gsa_ucm, kvcomp, quest, streaming, vertical_slash},
     xattn,
 };
 
@@ -37,6 +37,10 @@ impl Registry {
             streaming::ENTRY,
             vertical_slash::ENTRY,
             gsa::ENTRY,
+            gsa_ucm::ENTRY,
+            esa::ENTRY,
+            esa::KVSTAR_ENTRY,
+            kvcomp::ENTRY,
             xattn::ENTRY,
             xattn::BSA_ENTRY,
             quest::ENTRY,

@@ -4,6 +4,7 @@
 mod certificate;
 mod decisions;
 mod quest;
+mod retrieval;
 mod specs;
 mod tensors;
 mod xattn;
