@@ -5,6 +5,7 @@
 pub mod attention;
 pub mod certificate;
 pub mod digest;
+pub mod dsa;
 mod error;
 pub mod heads;
 pub mod measure;

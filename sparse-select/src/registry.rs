@@ -1,7 +1,7 @@
 //! Policies by name.
 
 use crate::{
-    Key, Params, Policy, Spec, SpecError,
+    Key, Params, Policy, Spec, SpecError, dsa,
     policy::{esa, full, gsa, gsa_ucm, kvcomp, quest, streaming, vertical_slash},
     xattn,
 };
@@ -44,6 +44,7 @@ impl Registry {
             xattn::ENTRY,
             xattn::BSA_ENTRY,
             quest::ENTRY,
+            dsa::ENTRY,
         ];
         Self { entries }
     }

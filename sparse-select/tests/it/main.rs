@@ -3,6 +3,7 @@
 
 mod certificate;
 mod decisions;
+mod dsa;
 mod quest;
 mod retrieval;
 mod specs;
