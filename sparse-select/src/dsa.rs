@@ -2,8 +2,8 @@
 //! query, the tokens that the real attention sees.
 //!
 //! [`fp8`] holds the number format, [`logits`] the scores, [`chunk`] the rule that bounds their memory, and
-//! [`transform`] turns the best positions into physical slots. Serving code also calls this "NSA", which is the name of
-//! another paper's method (arXiv 2502.11089).
+//! [`transform`] turns the best positions into physical slots. Serving code also calls this "NSA"; the paper of that
+//! name is [`crate::nsa`].
 
 use kvblock::BlockSize;
 

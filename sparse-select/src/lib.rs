@@ -9,6 +9,7 @@ pub mod dsa;
 mod error;
 pub mod heads;
 pub mod measure;
+pub mod nsa;
 pub mod policy;
 mod registry;
 mod rng;

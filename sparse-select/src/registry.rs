@@ -1,7 +1,7 @@
 //! Policies by name.
 
 use crate::{
-    Key, Params, Policy, Spec, SpecError, dsa,
+    Key, Params, Policy, Spec, SpecError, dsa, nsa,
     policy::{esa, full, gsa, gsa_ucm, kvcomp, quest, streaming, vertical_slash},
     xattn,
 };
@@ -45,6 +45,7 @@ impl Registry {
             xattn::BSA_ENTRY,
             quest::ENTRY,
             dsa::ENTRY,
+            nsa::ENTRY,
         ];
         Self { entries }
     }

@@ -4,6 +4,7 @@
 mod certificate;
 mod decisions;
 mod dsa;
+mod nsa;
 mod quest;
 mod retrieval;
 mod specs;
