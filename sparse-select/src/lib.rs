@@ -17,6 +17,7 @@ mod run;
 mod selection;
 mod spec;
 pub mod topk;
+pub mod v4;
 pub mod xattn;
 
 pub use error::{SelectError, SpecError};

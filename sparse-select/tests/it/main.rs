@@ -9,4 +9,5 @@ mod quest;
 mod retrieval;
 mod specs;
 mod tensors;
+mod v4;
 mod xattn;
