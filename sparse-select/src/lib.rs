@@ -9,8 +9,11 @@ pub mod dsa;
 mod error;
 pub mod heads;
 pub mod measure;
+pub mod method;
 pub mod nsa;
 pub mod policy;
+#[cfg(feature = "presets")]
+pub mod presets;
 mod registry;
 mod rng;
 mod run;
