@@ -5,16 +5,22 @@
 pub mod attention;
 pub mod certificate;
 pub mod digest;
+pub mod dsa;
 mod error;
 pub mod heads;
 pub mod measure;
+pub mod method;
+pub mod nsa;
 pub mod policy;
+#[cfg(feature = "presets")]
+pub mod presets;
 mod registry;
 mod rng;
 mod run;
 mod selection;
 mod spec;
 pub mod topk;
+pub mod v4;
 pub mod xattn;
 
 pub use error::{SelectError, SpecError};

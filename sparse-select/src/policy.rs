@@ -6,8 +6,11 @@ use kvblock::BlockSize;
 
 use crate::{Heads, SelectError, Selection, selection::count_u32};
 
+pub mod esa;
 pub mod full;
 pub mod gsa;
+pub mod gsa_ucm;
+pub mod kvcomp;
 pub mod minference;
 pub mod quest;
 pub mod streaming;

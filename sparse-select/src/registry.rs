@@ -1,8 +1,8 @@
 //! Policies by name.
 
 use crate::{
-    Key, Params, Policy, Spec, SpecError,
-    policy::{full, gsa, quest, streaming, vertical_slash},
+    Key, Params, Policy, Spec, SpecError, dsa, nsa,
+    policy::{esa, full, gsa, gsa_ucm, kvcomp, quest, streaming, vertical_slash},
     xattn,
 };
 
@@ -37,9 +37,15 @@ impl Registry {
             streaming::ENTRY,
             vertical_slash::ENTRY,
             gsa::ENTRY,
+            gsa_ucm::ENTRY,
+            esa::ENTRY,
+            esa::KVSTAR_ENTRY,
+            kvcomp::ENTRY,
             xattn::ENTRY,
             xattn::BSA_ENTRY,
             quest::ENTRY,
+            dsa::ENTRY,
+            nsa::ENTRY,
         ];
         Self { entries }
     }

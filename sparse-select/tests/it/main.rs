@@ -3,7 +3,12 @@
 
 mod certificate;
 mod decisions;
+mod dsa;
+mod method;
+mod nsa;
 mod quest;
+mod retrieval;
 mod specs;
 mod tensors;
+mod v4;
 mod xattn;

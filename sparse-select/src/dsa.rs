@@ -1,0 +1,151 @@
+//! The DSA indexer (DeepSeek-V3.2): a light attention with one low-dimensional fp8 key a token picks, for every
+//! query, the tokens that the real attention sees.
+//!
+//! [`fp8`] holds the number format, [`logits`] the scores, [`chunk`] the rule that bounds their memory, and
+//! [`transform`] turns the best positions into physical slots. Serving code also calls this "NSA"; the paper of that
+//! name is [`crate::nsa`].
+
+use kvblock::BlockSize;
+
+use crate::{
+    Entry, Input, Params, Policy, SelectError, Selection, SpecError, Support,
+    policy::num_blocks,
+    spec::key,
+    topk::{top_k, union},
+};
+
+pub mod chunk;
+pub mod fp8;
+pub mod logits;
+pub mod transform;
+
+use fp8::ScaleFormat;
+use logits::{IndexKeys, IndexQueries};
+
+/// Registry entry.
+pub const ENTRY: Entry = Entry {
+    name: "dsa",
+    aliases: &["DSAIndexer"],
+    keys: &[
+        key("index_topk", "2048", "tokens selected for a query"),
+        key("index_n_heads", "64", "heads of the indexer"),
+        key("index_head_dim", "128", "channels of an index key"),
+        key("index_rope_dim", "64", "channels of an index key that are rotated"),
+        key("indexer_rope_interleave", "false", "whether rotary pairs are neighbours; false: halves"),
+        key("scale_fmt", "f32", "f32: amax / 448; ue8m0: the next power of two"),
+        key("block_size", "1", "tokens of the blocks that selected tokens are reported as"),
+    ],
+    build: |p| Ok(Box::new(Dsa::from_params(p)?)),
+};
+
+/// The DSA indexer with its published parameters.
+#[derive(Clone, Copy, Debug)]
+pub struct Dsa {
+    /// Tokens selected for a query.
+    pub index_topk: u32,
+    /// Shape of the indexer; the model's projections follow it, the selection takes its tensors' shape.
+    pub shape: IndexerShape,
+    /// Scales of the fp8 keys and queries.
+    pub scale_format: ScaleFormat,
+    /// Tokens of the blocks that selected tokens are reported as.
+    pub block_size: BlockSize,
+}
+
+/// Shape of the indexer's projections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexerShape {
+    /// Heads.
+    pub heads: u32,
+    /// Channels of a key.
+    pub head_dim: u32,
+    /// Channels that are rotated.
+    pub rope_dim: u32,
+    /// Whether rotary pairs are neighbours.
+    pub rope_interleave: bool,
+}
+
+impl Dsa {
+    /// Reads the parameters of [`ENTRY`].
+    ///
+    /// # Errors
+    /// [`SpecError::BadValue`].
+    pub fn from_params(p: &Params<'_>) -> Result<Self, SpecError> {
+        Ok(Self {
+            index_topk: p.positive("index_topk")?,
+            shape: IndexerShape {
+                heads: p.positive("index_n_heads")?,
+                head_dim: p.positive("index_head_dim")?,
+                rope_dim: p.count("index_rope_dim")?,
+                rope_interleave: p.flag("indexer_rope_interleave")?,
+            },
+            scale_format: p.choice(
+                "scale_fmt",
+                "f32 or ue8m0",
+                &[("f32", ScaleFormat::F32), ("ue8m0", ScaleFormat::Ue8m0)],
+            )?,
+            block_size: p.block_size()?,
+        })
+    }
+
+    /// Whether an extend step computes no logits: all positions are selected anyway. Speculative decoding and context
+    /// parallelism rule it out.
+    #[must_use]
+    pub const fn can_skip(&self, step: &ExtendStep) -> bool {
+        step.is_extend
+            && !step.speculative
+            && !step.context_parallel
+            && step.kv_len_max <= self.index_topk as usize
+    }
+}
+
+/// What the skip rule looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExtendStep {
+    /// Prefill or extend, not decode.
+    pub is_extend: bool,
+    /// Part of speculative decoding.
+    pub speculative: bool,
+    /// Tokens of one sequence are spread over devices.
+    pub context_parallel: bool,
+    /// Longest sequence of the batch, tokens.
+    pub kv_len_max: usize,
+}
+
+impl Policy for Dsa {
+    fn name(&self) -> &'static str {
+        ENTRY.name
+    }
+
+    fn support(&self) -> Support {
+        Support {
+            prefill: true,
+            decode: true,
+            query: true,
+            after_history: false,
+            dense_below_tokens: self.index_topk as usize,
+        }
+    }
+
+    fn block_size(&self) -> BlockSize {
+        self.block_size
+    }
+
+    /// One set for all heads and each query. `q` are the index queries, `k` the index keys (one head; with more, each
+    /// query head reads its own), both after their rotations and before quantisation.
+    fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {
+        let (q, k, _) = input.scored(ENTRY.name)?;
+        let queries = IndexQueries::quantise(&q, input.gates, self.scale_format)?;
+        let keys: Vec<IndexKeys> =
+            (0..k.heads()).map(|kv| IndexKeys::quantise(&k, kv, self.scale_format)).collect();
+        let first = k.len() - q.len();
+        let n = num_blocks(k.len(), self.block_size);
+        let visible = (0..q.len()).map(|t| num_blocks(first + t + 1, self.block_size));
+        out.begin_causal(n, 1, visible);
+        for t in 0..q.len() {
+            let logits = queries.row(t, &keys, 0..first + t + 1);
+            let tokens = top_k(&logits, self.index_topk as usize);
+            out.push_row(union(tokens.into_iter().map(|t| t / self.block_size.get()), []));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,110 @@
+//! How many rows of index logits are computed at a time, so that they fit in memory.
+
+use core::ops::Range;
+
+use super::{
+    logits::{IndexKeys, IndexQueries},
+    transform::{TopkRows, Transform, topk_transform},
+};
+
+/// Below this many logits nothing is chunked.
+const CHUNK_MIN_LOGITS: u64 = 8_000_000;
+const LOGIT_BYTES: u64 = 4;
+/// Chunked when the logits take more than this share of all memory.
+const TOTAL_SHARE: f64 = 0.3;
+/// Logits of the alternative chunker at most, bytes.
+pub const LOGITS_MAX_BYTES: u64 = 512 << 20;
+
+/// Device memory, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Free now.
+    pub free: u64,
+    /// In all.
+    pub total: u64,
+}
+
+/// Whether the logits of `q` queries over `k` keys are computed in chunks: from 8,000,000 logits on, when they take
+/// more than half of the free or 0.3 of all memory.
+#[must_use]
+pub fn should_chunk(q: usize, k: usize, memory: Memory) -> bool {
+    let logits = q as u64 * k as u64;
+    let bytes = logits * LOGIT_BYTES;
+    logits >= CHUNK_MIN_LOGITS
+        && (bytes * 2 > memory.free || bytes as f64 > memory.total as f64 * TOTAL_SHARE)
+}
+
+/// Rows of a chunk: what half of the free memory holds, in 1..=q.
+#[must_use]
+pub fn max_rows(q: usize, k: usize, memory: Memory) -> usize {
+    let rows = memory.free / 2 / (k.max(1) as u64 * LOGIT_BYTES);
+    usize::try_from(rows).unwrap_or(usize::MAX).clamp(1, q.max(1))
+}
+
+/// The row ranges in which `q` queries are scored; one if they are not chunked.
+pub fn row_chunks(q: usize, k: usize, memory: Memory) -> impl Iterator<Item = Range<usize>> {
+    let rows = if should_chunk(q, k, memory) { max_rows(q, k, memory) } else { q.max(1) };
+    (0..q).step_by(rows).map(move |start| start..(start + rows).min(q))
+}
+
+/// Positions or slots of the `k` best keys of every query, `[q_len, k]`: logits in the given row ranges, each
+/// transformed at once with its slice of the row metadata. The ranges do not change the result.
+#[must_use]
+pub fn topk_chunked(
+    queries: &IndexQueries,
+    keys: &IndexKeys,
+    (ks, ke): (&[u32], &[u32]),
+    k: usize,
+    transform: &Transform<'_>,
+    chunks: impl IntoIterator<Item = Range<usize>>,
+) -> Vec<i32> {
+    let mut out = Vec::with_capacity(queries.len() * k);
+    for rows in chunks {
+        let lens: Vec<u32> = rows.clone().map(|m| ke[m].saturating_sub(ks[m])).collect();
+        let input = TopkRows {
+            logits: &queries.logits(rows.clone(), keys, ks, ke),
+            width: keys.len(),
+            starts: &ks[rows.clone()],
+            lens: &lens,
+        };
+        out.extend(topk_transform(&input, k, &transform.slice(rows)));
+    }
+    out
+}
+
+/// Requests of the alternative chunker that are scored together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Requests of the batch.
+    pub requests: Range<usize>,
+    /// Queries of the group's only request where it is too large for one group; all otherwise.
+    pub rows: Option<Range<usize>>,
+}
+
+/// Groups requests `(q_len, kv_len)` in order while the logits of a group, all its queries over all its keys, stay in
+/// `logits_max_bytes` and its gathered keys in `keys_max`. A request whose logits alone are too large is cut by queries.
+#[must_use]
+pub fn group_requests(requests: &[(usize, usize)], keys_max: usize, logits_max_bytes: u64) -> Vec<Group> {
+    let bytes = |q: usize, k: usize| q as u64 * k as u64 * LOGIT_BYTES;
+    let mut groups = Vec::new();
+    let (mut first, mut queries, mut keys) = (0, 0, 0);
+    for (i, &(q, k)) in requests.iter().enumerate() {
+        let is_full = keys + k > keys_max || bytes(queries + q, keys + k) > logits_max_bytes;
+        if is_full && first < i {
+            groups.push(Group { requests: first..i, rows: None });
+            (first, queries, keys) = (i, 0, 0);
+        }
+        if bytes(q, k) > logits_max_bytes {
+            let rows = usize::try_from(logits_max_bytes / (k as u64 * LOGIT_BYTES)).unwrap_or(q).max(1);
+            let cuts = (0..q).step_by(rows).map(|start| start..(start + rows).min(q));
+            groups.extend(cuts.map(|rows| Group { requests: i..i + 1, rows: Some(rows) }));
+            first = i + 1;
+        } else {
+            (queries, keys) = (queries + q, keys + k);
+        }
+    }
+    if first < requests.len() {
+        groups.push(Group { requests: first..requests.len(), rows: None });
+    }
+    groups
+}

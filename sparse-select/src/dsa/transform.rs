@@ -1,0 +1,130 @@
+//! The best positions of every row, as positions, physical slots, or offsets into a ragged buffer.
+
+use core::ops::Range;
+
+use crate::topk::order_key;
+
+/// Fills a row behind its last entry.
+pub const PADDING: i32 = -1;
+
+/// Logits and where each row's lie.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TopkRows<'a> {
+    /// `[rows, width]`
+    pub logits: &'a [f32],
+    /// Logits of a row.
+    pub width: usize,
+    /// First valid column of each row, `[rows]`.
+    pub starts: &'a [u32],
+    /// Valid columns of each row, `[rows]`.
+    pub lens: &'a [u32],
+}
+
+/// What positions become. Positions count from the row's own start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transform<'a> {
+    /// They stay positions.
+    Positions,
+    /// Physical slots `page_table[batch][position / page_size] * page_size + position % page_size`.
+    Paged {
+        /// Physical pages, `[batch, pages_per_row]`.
+        page_table: &'a [u32],
+        /// Pages of a table row.
+        pages_per_row: usize,
+        /// Tokens of a page; 1 makes the table one of slots.
+        page_size: u32,
+        /// Batch entry of each row, [`token_to_batch`]; rows beyond it are padding.
+        batch: &'a [u32],
+    },
+    /// `position + offset[row]`.
+    Ragged {
+        /// `[rows]`
+        offset: &'a [u32],
+    },
+}
+
+impl Transform<'_> {
+    /// The metadata of some rows.
+    #[must_use]
+    pub fn slice(&self, rows: Range<usize>) -> Self {
+        let mut part = *self;
+        match &mut part {
+            Self::Positions => {}
+            Self::Paged { batch, .. } => {
+                *batch = &batch[rows.start.min(batch.len())..rows.end.min(batch.len())]
+            }
+            Self::Ragged { offset } => *offset = &offset[rows],
+        }
+        part
+    }
+
+    fn apply(&self, row: usize, position: u32) -> i32 {
+        let index = match *self {
+            Self::Positions => Some(position),
+            Self::Ragged { offset } => Some(position + offset[row]),
+            Self::Paged { page_table, pages_per_row, page_size, batch } => batch.get(row).map(|&b| {
+                let page = page_table[b as usize * pages_per_row + (position / page_size) as usize];
+                page * page_size + position % page_size
+            }),
+        };
+        index.map_or(PADDING, |index| i32::try_from(index).expect("slots fit the i32 of index tensors"))
+    }
+}
+
+/// The batch entry of each query row, given the query *lengths* of the batch (not their running sum): row r belongs to b
+/// when `sum(lens[..b]) <= r < sum(lens[..=b])`.
+#[must_use]
+pub fn token_to_batch(q_lens: &[u32]) -> Vec<u32> {
+    (0..).zip(q_lens).flat_map(|(b, &len)| core::iter::repeat_n(b, len as usize)).collect()
+}
+
+/// The `k` best positions of every row, transformed: `[rows, k]`, padded with -1.
+///
+/// A row of at most `k` valid columns yields them all in order, whatever its logits. Otherwise the larger logit comes
+/// first and equal ones in order of position: kernels may order a row differently, as a set it is the same.
+///
+/// O(width + k log k) for each row.
+///
+/// # Panics
+/// When a row's columns go beyond `width`.
+#[must_use]
+pub fn topk_transform(rows: &TopkRows<'_>, k: usize, transform: &Transform<'_>) -> Vec<i32> {
+    topk_transform_by(rows, k, transform, Ties::SmallIndex)
+}
+
+/// Which of two equal logits comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ties {
+    /// That of the smaller position.
+    SmallIndex,
+    /// That of the larger position.
+    LargeIndex,
+}
+
+/// [`topk_transform`] with a choice of tie break.
+#[must_use]
+pub fn topk_transform_by(rows: &TopkRows<'_>, k: usize, transform: &Transform<'_>, ties: Ties) -> Vec<i32> {
+    let mut out = Vec::with_capacity(rows.starts.len() * k);
+    for (row, (&start, &len)) in rows.starts.iter().zip(rows.lens).enumerate() {
+        let chosen = if len as usize <= k {
+            (0..len).collect()
+        } else {
+            let logits = &rows.logits[row * rows.width..][..rows.width];
+            best(&logits[start as usize..(start + len) as usize], k, ties)
+        };
+        let filled = out.len() + k;
+        out.extend(chosen.into_iter().map(|position| transform.apply(row, position)));
+        out.resize(filled, PADDING);
+    }
+    out
+}
+
+fn best(logits: &[f32], k: usize, ties: Ties) -> Vec<u32> {
+    if ties == Ties::SmallIndex {
+        return crate::topk::top_k_ranked(logits, k);
+    }
+    let mut order: Vec<u32> = (0..crate::selection::count_u32(logits.len())).rev().collect();
+    order.sort_by_key(|&i| core::cmp::Reverse(order_key(logits[i as usize])));
+    order.truncate(k);
+    order
+}

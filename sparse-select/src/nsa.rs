@@ -1,0 +1,215 @@
+//! NSA (Native Sparse Attention, arXiv 2502.11089): attention over compressed keys tells which blocks the queries of a
+//! KV head read in full; a sliding window is the third branch.
+//!
+//! Compression here is the mean of a block; a model with a trained compressor passes its own probabilities to
+//! [`Nsa::importance`].
+
+use core::ops::Range;
+
+use kvblock::BlockSize;
+
+use crate::{
+    Entry, Heads, Input, Params, Policy, SelectError, Selection, SpecError, Support,
+    heads::dot,
+    policy::{num_blocks, select_each_query},
+    selection::count_u32,
+    spec::key,
+    topk::{top_k_where, union},
+};
+
+/// Registry entry.
+pub const ENTRY: Entry = Entry {
+    name: "nsa",
+    aliases: &["NativeSparseAttention"],
+    keys: &[
+        key("kernel_size", "32", "tokens of a compressed block, a multiple of kernel_stride"),
+        key("kernel_stride", "16", "tokens from one compressed block to the next"),
+        key("block_size", "64", "tokens of a selected block, a multiple of kernel_stride"),
+        key("topk", "16", "blocks selected, the forced ones included"),
+        key("init_blocks", "1", "first blocks, always selected"),
+        key("local_blocks", "2", "last blocks, always selected"),
+        key("window_size", "512", "tokens of the sliding branch"),
+    ],
+    build: |p| Ok(Box::new(Nsa::from_params(p)?)),
+};
+
+/// NSA with its published parameters.
+#[derive(Clone, Copy, Debug)]
+pub struct Nsa {
+    /// Tokens of a compressed block, `l`.
+    pub kernel_size: usize,
+    /// Tokens from one compressed block to the next, `d`.
+    pub kernel_stride: usize,
+    /// Tokens of a selected block, `l'`.
+    pub block_size: BlockSize,
+    /// Blocks selected, `n`.
+    pub topk: u32,
+    /// First blocks, always selected.
+    pub init_blocks: u32,
+    /// Last blocks, always selected.
+    pub local_blocks: u32,
+    /// Tokens of the sliding branch.
+    pub window_size: usize,
+}
+
+impl Nsa {
+    /// Reads the parameters of [`ENTRY`].
+    ///
+    /// # Errors
+    /// [`SpecError::BadValue`], or parameters that contradict each other.
+    pub fn from_params(p: &Params<'_>) -> Result<Self, SpecError> {
+        let nsa = Self {
+            kernel_size: p.positive("kernel_size")? as usize,
+            kernel_stride: p.positive("kernel_stride")? as usize,
+            block_size: p.block_size()?,
+            topk: p.positive("topk")?,
+            init_blocks: p.count("init_blocks")?,
+            local_blocks: p.positive("local_blocks")?,
+            window_size: p.positive("window_size")? as usize,
+        };
+        if !nsa.kernel_size.is_multiple_of(nsa.kernel_stride) {
+            return Err(p.contradiction("kernel_size must be a multiple of kernel_stride"));
+        }
+        if !(nsa.block_size.get() as usize).is_multiple_of(nsa.kernel_stride) {
+            return Err(p.contradiction("block_size must be a multiple of kernel_stride"));
+        }
+        if nsa.init_blocks.saturating_add(nsa.local_blocks) > nsa.topk {
+            return Err(p.contradiction("topk must hold init_blocks and local_blocks"));
+        }
+        Ok(nsa)
+    }
+
+    /// Compressed tokens that a query with `kv_len` keys, its own included, sees: j with `j d + l <= kv_len`.
+    #[must_use]
+    pub fn visible_compressed(&self, kv_len: usize) -> usize {
+        kv_len.checked_sub(self.kernel_size).map_or(0, |rest| rest / self.kernel_stride + 1)
+    }
+
+    /// Mean keys of the complete compressed blocks, `[kv_heads][compressed][dim]`. O(len · dim · l / d) for each head.
+    #[must_use]
+    pub fn compress(&self, k: &Heads<'_>) -> Vec<Vec<Vec<f32>>> {
+        let mean = |kv: usize, j: usize| {
+            let mut sum = vec![0.0f32; k.dim()];
+            for t in j * self.kernel_stride..j * self.kernel_stride + self.kernel_size {
+                sum.iter_mut().zip(k.row(kv, t)).for_each(|(s, x)| *s += x);
+            }
+            sum.iter_mut().for_each(|s| *s /= self.kernel_size as f32);
+            sum
+        };
+        let blocks = self.visible_compressed(k.len());
+        (0..k.heads()).map(|kv| (0..blocks).map(|j| mean(kv, j)).collect()).collect()
+    }
+
+    /// How often compressed block `o + (l'/d) b` counts for selected block b, for the offsets o from `1 - l/d` to
+    /// `l'/d - 1`: pairs `0 <= m < l'/d`, `0 <= n < l/d` with `m - n = o`. 1 2 2 2 1 at (32, 16, 64).
+    #[must_use]
+    pub fn overlap_weights(&self) -> Vec<u32> {
+        let (kernel, block) = self.strides();
+        let mut weights = vec![0; kernel + block - 1];
+        for (m, n) in (0..block).flat_map(|m| (0..kernel).map(move |n| (m, n))) {
+            weights[m + kernel - 1 - n] += 1;
+        }
+        weights
+    }
+
+    /// Importance of `blocks` selection blocks from compressed probabilities `[compressed]`.
+    #[must_use]
+    pub fn importance(&self, probabilities: &[f32], blocks: u32) -> Vec<f32> {
+        let (kernel, block) = self.strides();
+        let weights = self.overlap_weights();
+        let of_block = |b: usize| {
+            let terms = weights.iter().enumerate().filter_map(|(i, &w)| {
+                let at = (b * block + i).checked_sub(kernel - 1)?;
+                Some(w as f32 * probabilities.get(at)?)
+            });
+            terms.sum()
+        };
+        (0..blocks as usize).map(of_block).collect()
+    }
+
+    /// Forced blocks and the best others, ascending, by importance `[blocks up to the current one]`.
+    #[must_use]
+    pub fn select_blocks(&self, importance: &[f32]) -> Vec<u32> {
+        let n = count_u32(importance.len());
+        let forced = |b: u32| b < self.init_blocks || b >= n.saturating_sub(self.local_blocks);
+        let kept: Vec<u32> = (0..n).filter(|&b| forced(b)).collect();
+        let others = (self.topk as usize).saturating_sub(kept.len());
+        union(kept, top_k_where(importance, others, |b| !forced(b)))
+    }
+
+    /// Positions of the sliding branch for the query that sees `kv_len` keys.
+    #[must_use]
+    pub const fn window(&self, kv_len: usize) -> Range<usize> {
+        kv_len.saturating_sub(self.window_size)..kv_len
+    }
+
+    /// `l / d` and `l' / d`.
+    fn strides(&self) -> (usize, usize) {
+        (self.kernel_size / self.kernel_stride, self.block_size.get() as usize / self.kernel_stride)
+    }
+}
+
+/// A selection as kernels take it: `[width]`, -1 behind the last block.
+///
+/// # Panics
+/// When there are more than `width` blocks.
+#[must_use]
+pub fn padded_row(blocks: &[u32], width: usize) -> Vec<i32> {
+    assert!(blocks.len() <= width, "{} blocks in a row of {width}", blocks.len());
+    let mut row: Vec<i32> =
+        blocks.iter().map(|&b| i32::try_from(b).expect("block indices fit index tensors")).collect();
+    row.resize(width, -1);
+    row
+}
+
+/// `softmax(q · k / sqrt(dim))` over compressed keys, `[compressed]`; empty when there is none.
+#[must_use]
+pub fn compressed_probabilities(q: &[f32], keys: &[Vec<f32>]) -> Vec<f32> {
+    let scale = 1.0 / (q.len() as f32).sqrt();
+    let logits: Vec<f32> = keys.iter().map(|k| dot(q, k) * scale).collect();
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let exp: Vec<f32> = logits.iter().map(|x| (x - max).exp()).collect();
+    let sum: f32 = exp.iter().sum();
+    exp.into_iter().map(|x| x / sum).collect()
+}
+
+/// `Σ_branch sigmoid(gate) * output`, per channel, of the compressed, selected and sliding branch.
+#[must_use]
+pub fn combine_branches(gates: [f32; 3], outputs: [&[f32]; 3]) -> Vec<f32> {
+    let weights = gates.map(|g| 1.0 / (1.0 + (-g).exp()));
+    (0..outputs[0].len()).map(|d| weights.iter().zip(outputs).map(|(w, out)| w * out[d]).sum()).collect()
+}
+
+impl Policy for Nsa {
+    fn name(&self) -> &'static str {
+        ENTRY.name
+    }
+
+    fn support(&self) -> Support {
+        let dense_below_tokens = self.topk as usize * self.block_size.get() as usize;
+        Support { prefill: true, decode: true, query: true, after_history: false, dense_below_tokens }
+    }
+
+    fn block_size(&self) -> BlockSize {
+        self.block_size
+    }
+
+    /// One set for each KV head: the probabilities of its query heads are summed.
+    fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {
+        let (q, k, group) = input.scored(ENTRY.name)?;
+        let compressed = self.compress(&k);
+        select_each_query(q, k, self.block_size, k.heads(), out, |step| {
+            let visible = self.visible_compressed(step.k.len());
+            let blocks = num_blocks(step.k.len(), self.block_size);
+            let of_head = |(kv, keys): (usize, &Vec<Vec<f32>>)| {
+                let mut sum = vec![0.0f32; visible];
+                for head in kv * group..(kv + 1) * group {
+                    let p = compressed_probabilities(step.q.row(head, 0), &keys[..visible]);
+                    sum.iter_mut().zip(p).for_each(|(s, p)| *s += p);
+                }
+                self.select_blocks(&self.importance(&sum, blocks))
+            };
+            Ok(compressed.iter().enumerate().map(of_head).collect())
+        })
+    }
+}

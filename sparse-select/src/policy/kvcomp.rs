@@ -1,0 +1,268 @@
+//! Hash retrieval (UCM's KVComp and GSAOnDevice; HATA, arXiv 2506.02572): tokens by the Hamming distance of binary
+//! hashes, blocks by their nearest token.
+
+use kvblock::BlockSize;
+
+use super::{Input, Policy, Step, Support, block_tokens, select_each_query};
+use crate::{
+    Entry, Heads, Params, SelectError, Selection, SpecError, heads::group_mean, spec::key, topk::top_k,
+};
+
+mod hash;
+pub use hash::Projection;
+
+const LAYERS: &str = "a list of layer indices separated by :";
+
+/// Registry entry.
+pub const ENTRY: Entry = Entry {
+    name: "kvcomp",
+    aliases: &["GSAOnDevice"],
+    keys: &[
+        key("hash_bits", "128", "bits of a hash"),
+        key("parts", "", "channels hashed apart, separated by : (MLA: 512:64); empty hashes all together"),
+        key("seed", "0", "seed of the random projection"),
+        key("topk_tokens", "2048", "tokens selected, a multiple of block_size"),
+        key("sink", "1", "first blocks, at distance 0"),
+        key("recent", "4", "last tokens at distance 0, in blocks"),
+        key("length_threshold", "2048", "histories of fewer tokens stay dense"),
+        key("concurrency_threshold", "4", "batches of fewer decoding requests stay dense"),
+        key("chunk_size", "128", "tokens with a common representative, at most a block"),
+        key("representative", "max", "similarity of a chunk: max, mean or min of its tokens"),
+        key(
+            "layer_ratios",
+            "",
+            "share of the tokens for each layer, separated by :, 1 is dense; empty: topk_tokens",
+        ),
+        key("must_select", "0:-2:-1", "blocks always selected, negative ones from the end"),
+        key("rollback_layers", "", "dense layers, separated by :"),
+        key("skip_layers", "", "layers that reuse the selection of the layer before, separated by :"),
+        key("block_size", "128", "tokens of a block"),
+    ],
+    build: |p| Ok(Box::new(KvComp::from_params(p)?)),
+};
+
+/// How the similarities of a chunk's tokens become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Representative {
+    /// That of the nearest token.
+    Max,
+    /// Their mean.
+    Mean,
+    /// That of the farthest token.
+    Min,
+}
+
+/// What a layer does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerPlan {
+    /// Attends to everything.
+    Dense,
+    /// Uses the selection of the layer before.
+    Reuse,
+    /// Selects.
+    Select,
+}
+
+/// Hash retrieval with its published parameters.
+#[derive(Clone, Debug)]
+pub struct KvComp {
+    /// Bits of a hash.
+    pub hash_bits: u32,
+    /// Channels hashed apart; empty hashes all together.
+    pub parts: Vec<usize>,
+    /// Seed of the projection.
+    pub seed: u64,
+    /// Tokens selected, a multiple of the block size.
+    pub topk_tokens: u32,
+    /// First blocks at distance 0.
+    pub sink: u32,
+    /// Last tokens at distance 0, in blocks.
+    pub recent: u32,
+    /// Histories of fewer tokens stay dense.
+    pub length_threshold: u32,
+    /// Batches of fewer decoding requests stay dense.
+    pub concurrency_threshold: u32,
+    /// Tokens with a common representative.
+    pub chunk_size: u32,
+    /// How a chunk stands for its tokens.
+    pub representative: Representative,
+    /// Share of the tokens for each layer; 1 is dense.
+    pub layer_ratios: Vec<f64>,
+    /// Blocks always selected; negative ones count from the end.
+    pub must_select: Vec<i64>,
+    /// Dense layers.
+    pub rollback_layers: Vec<u32>,
+    /// Layers that reuse the selection before.
+    pub skip_layers: Vec<u32>,
+    /// Tokens of a block.
+    pub block_size: BlockSize,
+}
+
+impl KvComp {
+    /// Reads the parameters of [`ENTRY`].
+    ///
+    /// # Errors
+    /// [`SpecError::BadValue`], or parameters that contradict each other.
+    pub fn from_params(p: &Params<'_>) -> Result<Self, SpecError> {
+        let policy = Self {
+            hash_bits: p.positive("hash_bits")?,
+            parts: p.list("parts", "a list of channel counts separated by :", |&n: &usize| n > 0)?,
+            seed: p.seed("seed")?,
+            topk_tokens: p.positive("topk_tokens")?,
+            sink: p.count("sink")?,
+            recent: p.positive("recent")?,
+            length_threshold: p.count("length_threshold")?,
+            concurrency_threshold: p.count("concurrency_threshold")?,
+            chunk_size: p.positive("chunk_size")?,
+            representative: p.choice(
+                "representative",
+                "max, mean or min",
+                &[("max", Representative::Max), ("mean", Representative::Mean), ("min", Representative::Min)],
+            )?,
+            layer_ratios: p.list(
+                "layer_ratios",
+                "a list of shares above 0, at most 1, separated by :",
+                |&x: &f64| x > 0.0 && x <= 1.0,
+            )?,
+            must_select: p.list("must_select", "a list of block indices separated by :", |_| true)?,
+            rollback_layers: p.list("rollback_layers", LAYERS, |_| true)?,
+            skip_layers: p.list("skip_layers", LAYERS, |_| true)?,
+            block_size: p.block_size()?,
+        };
+        let size = u64::from(policy.block_size.get());
+        let ends = (u64::from(policy.sink) + u64::from(policy.recent)) * size;
+        if !policy.topk_tokens.is_multiple_of(policy.block_size.get()) {
+            return Err(p.contradiction("topk_tokens must be a multiple of block_size"));
+        }
+        if u64::from(policy.topk_tokens) <= ends {
+            return Err(p.contradiction("topk_tokens must exceed sink and recent blocks together"));
+        }
+        if policy.length_threshold < policy.topk_tokens {
+            return Err(p.contradiction("length_threshold must not be below topk_tokens"));
+        }
+        Ok(policy)
+    }
+
+    /// What a layer does.
+    #[must_use]
+    pub fn layer_plan(&self, layer: u32) -> LayerPlan {
+        let ratio = self.layer_ratios.get(layer as usize);
+        if self.rollback_layers.contains(&layer) || ratio.is_some_and(|&r| r >= 1.0) {
+            LayerPlan::Dense
+        } else if self.skip_layers.contains(&layer) {
+            LayerPlan::Reuse
+        } else {
+            LayerPlan::Select
+        }
+    }
+
+    /// Whether a decode batch is worth it: longest history and number of requests.
+    #[must_use]
+    pub const fn is_active(&self, kv_len_max: usize, requests: usize) -> bool {
+        kv_len_max >= self.length_threshold as usize && requests >= self.concurrency_threshold as usize
+    }
+
+    /// Blocks selected in a layer of a history of `kv_len` tokens.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of kv_len")]
+    pub fn budget_blocks(&self, layer: Option<u32>, kv_len: usize) -> usize {
+        let ratio = layer.and_then(|layer| self.layer_ratios.get(layer as usize));
+        let tokens = ratio.map_or(self.topk_tokens as usize, |r| (kv_len as f64 * r).ceil() as usize);
+        tokens.div_ceil(self.block_size.get() as usize)
+    }
+
+    /// Tokens that attention sees once blocks are dropped: `s - ceil(max(s - topk, 0) / bs) * bs`.
+    #[must_use]
+    pub fn sparse_len(&self, kv_len: usize) -> usize {
+        let size = self.block_size.get() as usize;
+        kv_len - kv_len.saturating_sub(self.topk_tokens as usize).div_ceil(size) * size
+    }
+
+    /// Hamming distance of every cached token from the query at token 0 of `q`, smallest over KV heads; 0 for sink and
+    /// recent tokens. `[kv_len]`
+    #[must_use]
+    pub fn distances(&self, q: &Heads<'_>, k: &Heads<'_>) -> Vec<u32> {
+        let projection = Projection::seeded(k.dim(), &self.parts, self.hash_bits, self.seed);
+        let queries: Vec<Vec<u8>> =
+            group_mean(q, k.heads(), 0).iter().map(|mean| projection.hash(mean)).collect();
+        let size = self.block_size.get() as usize;
+        let (sink, recent) = (self.sink as usize * size, self.recent as usize * size);
+        let nearest = |t: usize| {
+            if t < sink || t + recent >= k.len() {
+                return 0;
+            }
+            let of_head = |(kv, q): (usize, &Vec<u8>)| hash::distance(q, &projection.hash(k.row(kv, t)));
+            queries.iter().enumerate().map(of_head).min().unwrap_or(0)
+        };
+        (0..k.len()).map(nearest).collect()
+    }
+
+    /// The nearest blocks by token distances `[kv_len]`, `blocks` of them, ascending.
+    #[must_use]
+    pub fn select_blocks(&self, distances: &[u32], blocks: usize) -> Vec<u32> {
+        let n = super::num_blocks(distances.len(), self.block_size);
+        let mut scores: Vec<f32> = (0..n).map(|b| -self.block_distance(b, distances)).collect();
+        for &index in &self.must_select {
+            let at = if index < 0 { i64::from(n) + index } else { index };
+            if let Some(score) = usize::try_from(at).ok().and_then(|at| scores.get_mut(at)) {
+                *score = f32::INFINITY;
+            }
+        }
+        top_k(&scores, blocks)
+    }
+
+    /// The distance of a block: that of its nearest chunk.
+    fn block_distance(&self, block: u32, distances: &[u32]) -> f32 {
+        let chunk = |tokens: &[u32]| match self.representative {
+            Representative::Max => tokens.iter().copied().min().unwrap_or(u32::MAX) as f32,
+            Representative::Min => tokens.iter().copied().max().unwrap_or(u32::MAX) as f32,
+            Representative::Mean => tokens.iter().sum::<u32>() as f32 / tokens.len() as f32,
+        };
+        let tokens = &distances[block_tokens(block, self.block_size, distances.len())];
+        tokens.chunks(self.chunk_size as usize).map(chunk).fold(f32::INFINITY, f32::min)
+    }
+
+    fn step(&self, step: &Step<'_>, layer: Option<u32>) -> Vec<u32> {
+        let budget = self.budget_blocks(layer, step.k.len());
+        if step.k.len() < self.length_threshold as usize || budget >= step.num_blocks as usize {
+            return (0..step.num_blocks).collect();
+        }
+        self.select_blocks(&self.distances(&step.q, &step.k), budget)
+    }
+}
+
+impl Policy for KvComp {
+    fn name(&self) -> &'static str {
+        ENTRY.name
+    }
+
+    fn support(&self) -> Support {
+        Support {
+            prefill: true,
+            decode: true,
+            query: true,
+            after_history: false,
+            dense_below_tokens: self.length_threshold as usize,
+        }
+    }
+
+    fn block_size(&self) -> BlockSize {
+        self.block_size
+    }
+
+    /// A layer that [reuses](LayerPlan::Reuse) a selection selects here: the policy does not remember one, the caller
+    /// asks [`KvComp::layer_plan`] first.
+    fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {
+        if input.layer.is_some_and(|layer| self.layer_plan(layer) == LayerPlan::Dense) {
+            out.begin(input.num_blocks(self.block_size), 1, 1);
+            out.fill_all();
+            return Ok(());
+        }
+        let (q, k, _) = input.scored(ENTRY.name)?;
+        let hashed: usize = self.parts.iter().sum();
+        if hashed != 0 && hashed != k.dim() {
+            return Err(SelectError::Count { tensor: "parts", needed: k.dim(), actual: hashed });
+        }
+        select_each_query(q, k, self.block_size, 1, out, |step| Ok(vec![self.step(step, input.layer)]))
+    }
+}
