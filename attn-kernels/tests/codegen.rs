@@ -13,14 +13,20 @@ fn translations() {
     for named in variants() {
         let name = format!("{}.{}", named.name, named.level);
         let translation = translate(&named.variant).unwrap_or_else(|e| panic!("{name}: {e}"));
-        tools::check(&name, &named.variant.wgsl().unwrap(), &translation.spirv);
+        let portable = translation.msl.is_some();
+        // The tools of most systems do not know cooperative matrices yet.
+        if portable {
+            tools::check(&name, &named.variant.wgsl().unwrap(), &translation.spirv);
+        }
         let kind = (named.variant.kernel.name, named.level);
         if seen.contains(&kind) {
             continue;
         }
         seen.push(kind);
-        insta::assert_snapshot!(format!("{name}.metal"), translation.msl);
-        insta::assert_snapshot!(format!("{name}.hlsl"), translation.hlsl);
+        if let (Some(msl), Some(hlsl)) = (translation.msl, translation.hlsl) {
+            insta::assert_snapshot!(format!("{name}.metal"), msl);
+            insta::assert_snapshot!(format!("{name}.hlsl"), hlsl);
+        }
         insta::assert_snapshot!(format!("{name}.spv"), tools::header(&translation.spirv));
     }
 }

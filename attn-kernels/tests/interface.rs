@@ -20,6 +20,9 @@ fn variants_stay_inside_the_default_limits_and_their_level() {
     for named in variants() {
         let interface = interface(&named.variant).unwrap();
         let name = &named.name;
+        if named.level == Level::Coop {
+            continue; // It asks for what its adapters have.
+        }
         let [x, y, z] = interface.workgroup_size;
         assert!(x * y * z <= 256, "{name}: {x} x {y} x {z} invocations");
         assert!(interface.workgroup_bytes <= 16_384, "{name}: {} bytes", interface.workgroup_bytes);
@@ -27,7 +30,7 @@ fn variants_stay_inside_the_default_limits_and_their_level() {
         let allowed: &[&str] = match named.level {
             Level::Baseline => &PLAIN,
             Level::Subgroup => &SUBGROUP,
-            Level::Coop => continue,
+            Level::Coop => unreachable!("passed over above"),
         };
         let extra: Vec<_> = interface.capabilities.iter().filter(|c| !allowed.contains(&&c[..])).collect();
         assert!(extra.is_empty(), "{name} is {} and needs {extra:?}", named.level);

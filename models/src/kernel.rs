@@ -107,6 +107,9 @@ pub fn variants() -> Vec<NamedVariant> {
     all.push(baseline("halves", rope::variant(128, false)));
     all.push(baseline("interleaved", rope::variant(128, true)));
     all.push(baseline("", sample::variant()));
+    let tile = matmul_coop::Tile::choose(2048, 4096, Epilogue::Store);
+    let coop = matmul_coop::variant("weights_q4", Epilogue::Store, tile);
+    all.push(NamedVariant::new("q4", Level::Coop, coop));
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all
 }

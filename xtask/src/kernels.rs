@@ -46,18 +46,19 @@ fn needs(capabilities: &[String]) -> String {
     if capabilities.is_empty() { String::new() } else { format!(", needs {}", capabilities.join(" ")) }
 }
 
-/// Writes `name.level.{wgsl,metal,hlsl,spv}`.
+/// Writes `name.level.{wgsl,metal,hlsl,spv}`; cooperative matrices have no Metal and HLSL.
 fn emit(dir: &Path, named: &NamedVariant) -> Result<()> {
     fs::create_dir_all(dir).with_context(|| format!("{}: cannot be created", dir.display()))?;
     let translation = translate(&named.variant)?;
     let spirv: Vec<u8> = translation.spirv.iter().flat_map(|word| word.to_le_bytes()).collect();
     let files = [
-        ("wgsl", named.variant.wgsl()?.into_bytes()),
-        ("metal", translation.msl.into_bytes()),
-        ("hlsl", translation.hlsl.into_bytes()),
-        ("spv", spirv),
+        ("wgsl", Some(named.variant.wgsl()?.into_bytes())),
+        ("metal", translation.msl.map(String::into_bytes)),
+        ("hlsl", translation.hlsl.map(String::into_bytes)),
+        ("spv", Some(spirv)),
     ];
     for (extension, text) in files {
+        let Some(text) = text else { continue };
         let path = dir.join(format!("{}.{}.{extension}", named.name, named.level));
         fs::write(&path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
     }
@@ -66,6 +67,8 @@ fn emit(dir: &Path, named: &NamedVariant) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use attn_kernels::Level;
+
     use super::*;
 
     #[test]
@@ -73,7 +76,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         run(&KernelsArgs { emit: Some(dir.path().into()) }).unwrap();
         let written = fs::read_dir(dir.path()).unwrap().count();
-        assert_eq!(written, 4 * variants().len());
+        let languages = |named: &NamedVariant| if named.level == Level::Coop { 2 } else { 4 };
+        assert_eq!(written, variants().iter().map(languages).sum::<usize>());
         let spirv = fs::read(dir.path().join("lse_merge.baseline.spv")).unwrap();
         assert_eq!(spirv[..4], 0x0723_0203u32.to_le_bytes());
     }

@@ -2,16 +2,18 @@
 
 use super::{Parsed, ReflectError};
 use crate::Variant;
+use naga::Module;
 use naga::back::{hlsl, msl, spv};
+use naga::valid::ModuleInfo;
 
 /// One variant in the languages that wgpu hands to drivers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Translation {
-    /// Metal Shading Language 2.4.
-    pub msl: String,
-    /// HLSL of shader model 6.2.
-    pub hlsl: String,
+    /// Metal Shading Language 2.4; `None` for kernels with cooperative matrices, which run on Vulkan only.
+    pub msl: Option<String>,
+    /// HLSL of shader model 6.2; `None` likewise.
+    pub hlsl: Option<String>,
     /// SPIR-V 1.3, in words.
     pub spirv: Vec<u32>,
 }
@@ -23,6 +25,11 @@ pub struct Translation {
 pub fn translate(variant: &Variant) -> Result<Translation, ReflectError> {
     let parsed = Parsed::new(variant)?;
     let (module, info) = parsed.resolve()?;
+    let spirv = spirv(&parsed, &module, &info)?;
+    let cooperative = |ty: &naga::Type| matches!(ty.inner, naga::TypeInner::CooperativeMatrix { .. });
+    if module.types.iter().any(|(_, ty)| cooperative(ty)) {
+        return Ok(Translation { msl: None, hlsl: None, spirv });
+    }
     let options = msl::Options {
         lang_version: (2, 4),
         zero_initialize_workgroup_memory: false,
@@ -40,14 +47,15 @@ pub fn translate(variant: &Variant) -> Result<Translation, ReflectError> {
     hlsl::Writer::new(&mut hlsl, &options, &hlsl::PipelineOptions::default())
         .write(&module, &info, None)
         .map_err(|e| parsed.error("HLSL", e.to_string()))?;
+    Ok(Translation { msl: Some(msl), hlsl: Some(hlsl), spirv })
+}
 
+fn spirv(parsed: &Parsed<'_>, module: &Module, info: &ModuleInfo) -> Result<Vec<u32>, ReflectError> {
     let options = spv::Options {
         lang_version: (1, 3),
         flags: spv::WriterFlags::empty(),
         zero_initialize_workgroup_memory: spv::ZeroInitializeWorkgroupMemoryMode::None,
         ..spv::Options::default()
     };
-    let spirv =
-        spv::write_vec(&module, &info, &options, None).map_err(|e| parsed.error("SPIR-V", e.to_string()))?;
-    Ok(Translation { msl, hlsl, spirv })
+    spv::write_vec(module, info, &options, None).map_err(|e| parsed.error("SPIR-V", e.to_string()))
 }
