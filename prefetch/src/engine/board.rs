@@ -88,6 +88,8 @@ pub struct Settled {
 #[derive(Debug)]
 struct Task {
     generation: u64,
+    /// Tells this submission from an earlier one of the same key, whose loads may still be in flight.
+    ticket: u64,
     priority: Priority,
     blocks: Vec<BlockHash>,
     /// Blocks before this one were looked up or issued.
@@ -119,7 +121,9 @@ pub struct TaskBoard {
     /// Tasks with blocks left to issue, by class, oldest first.
     queues: [VecDeque<SeqId>; Priority::ALL.len()],
     /// Blocks being loaded, with the tasks that wait for each.
-    loading: FxHashMap<BlockHash, Vec<TaskKey>>,
+    loading: FxHashMap<BlockHash, Vec<(SeqId, u64)>>,
+    /// Ticket of the next submission.
+    next_ticket: u64,
     cache: FxHashMap<BlockHash, Arc<[u8]>>,
     recency: Recency,
     settled: Vec<Settled>,
@@ -135,6 +139,7 @@ impl TaskBoard {
             tasks: FxHashMap::default(),
             queues: Default::default(),
             loading: FxHashMap::default(),
+            next_ticket: 0,
             cache: FxHashMap::default(),
             recency: Recency::default(),
             settled: Vec::new(),
@@ -189,11 +194,13 @@ impl TaskBoard {
             self.cancel(displaced);
         }
         self.cancel(key.seq);
+        self.next_ticket += 1;
         self.queues[priority as usize].push_back(key.seq);
         self.tasks.insert(
             key.seq,
             Task {
                 generation: key.generation,
+                ticket: self.next_ticket,
                 priority,
                 blocks,
                 next: 0,
@@ -227,12 +234,12 @@ impl TaskBoard {
             }
             task.outstanding += 1;
             task.first_load.get_or_insert(now);
-            let key = TaskKey { seq, generation: task.generation };
+            let ticket = (seq, task.ticket);
             if let Some(waiting) = self.loading.get_mut(&block) {
-                waiting.push(key);
+                waiting.push(ticket);
                 continue;
             }
-            self.loading.insert(block, vec![key]);
+            self.loading.insert(block, vec![ticket]);
             return Some(block);
         }
     }
@@ -246,8 +253,8 @@ impl TaskBoard {
         let waiting = self.loading.remove(&block);
         let waiting = waiting.unwrap_or_else(|| panic!("{block:?} came back but was not being loaded"));
         let mut wanted = false;
-        for key in waiting {
-            let task = self.tasks.get_mut(&key.seq).filter(|task| task.generation == key.generation);
+        for (seq, ticket) in waiting {
+            let task = self.tasks.get_mut(&seq).filter(|task| task.ticket == ticket);
             let Some(task) = task else { continue };
             wanted = true;
             task.outstanding -= 1;
@@ -263,7 +270,7 @@ impl TaskBoard {
                     task.bad.push(BadBlock { position, block, error: error.clone() });
                 }
             }
-            self.settle_if_done(key.seq, now);
+            self.settle_if_done(seq, now);
         }
         if let (true, Ok(loaded)) = (wanted, result) {
             self.insert(block, loaded.bytes);

@@ -125,6 +125,22 @@ fn a_newer_generation_replaces_the_older_and_its_block_in_flight_is_discarded() 
 }
 
 #[test]
+fn a_key_used_again_does_not_take_the_loads_of_its_first_use() {
+    let mut board = TaskBoard::new(SMALL);
+    board.submit(task(1, 1, Priority::High, &[7])).unwrap();
+    let block = board.next_load(Duration::ZERO).unwrap();
+    assert!(board.cancel(SeqId::new(1)));
+    board.submit(task(1, 1, Priority::High, &[7])).unwrap();
+    // It waits for the load in flight instead of starting one.
+    assert_eq!(board.next_load(Duration::ZERO), None);
+    board.finish(block, loaded(), Duration::ZERO);
+    let outcomes: Vec<String> =
+        board.take_settled().iter().map(|settled| outcome(&settled.outcome)).collect();
+    assert_eq!(outcomes.len(), 2, "{outcomes:?}");
+    assert!(outcomes[0].contains("cancelled") && outcomes[1].contains("ready"), "{outcomes:?}");
+}
+
+#[test]
 fn a_full_board_drops_the_youngest_low_task_for_urgent_work_only() {
     let mut board = TaskBoard::new(SMALL);
     board.submit(task(1, 0, Priority::Low, &[1])).unwrap();
