@@ -100,12 +100,6 @@ impl Engine {
         needed_tokens: u64,
         preempt: Preempt,
     ) -> Result<Self> {
-        if let Some(spec) = args.sparse.as_ref().filter(|spec| spec.name != "full") {
-            bail!("--sparse {spec}: the engine attends densely; `full` is the only policy it runs");
-        }
-        if let Some(spec) = &args.kv_tiers {
-            bail!("--kv-tiers {spec}: the engine keeps all KV in the device pool");
-        }
         let seqs = sequences.clamp(1, MAX_SEQS);
         // Decode tokens come on top of a chunk of prompts, so that neither starves the other.
         let budget = args.chunk.saturating_add(seqs);

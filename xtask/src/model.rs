@@ -29,6 +29,7 @@ impl Model {
     /// # Errors
     /// A checkpoint that is missing or broken, with its path; a fetch that failed.
     pub fn open(args: &EngineArgs) -> Result<Self> {
+        refuse(args)?;
         let path = match &args.model {
             Some(path) => path.clone(),
             None => default_model::path()?,
@@ -125,6 +126,17 @@ pub(crate) fn host_available() -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024)
+}
+
+/// What the flags may ask for and no engine of this tree does.
+fn refuse(args: &EngineArgs) -> Result<()> {
+    if let Some(spec) = args.sparse.as_ref().filter(|spec| spec.name != "full") {
+        bail!("--sparse {spec}: the engine attends densely; `full` is the only policy it runs");
+    }
+    if let Some(spec) = &args.kv_tiers {
+        bail!("--kv-tiers {spec}: the engine keeps all KV in the device pool");
+    }
+    Ok(())
 }
 
 fn kv_dtype(dtype: cli::KvDtype) -> Result<KvDtype> {

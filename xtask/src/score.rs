@@ -21,7 +21,6 @@ use crate::report::{self, KvUse, Scored, Sparse, Tiers};
 /// # Errors
 /// What the model, the device or a sequence is refused for.
 pub fn run(args: &ScoreArgs) -> Result<()> {
-    refuse(args)?;
     let sequences = ids_file::read(&args.ids_file)?;
     if args.logits_out.is_some() && sequences.len() > 1 {
         bail!("--logits-out holds one sequence, {} has {}", args.ids_file.display(), sequences.len());
@@ -38,16 +37,6 @@ pub fn run(args: &ScoreArgs) -> Result<()> {
     for (index, ids) in sequences.iter().enumerate() {
         let scored = score(args, &mut decoder, ids).with_context(|| format!("sequence {index}"))?;
         print(args, &model, index, &scored)?;
-    }
-    Ok(())
-}
-
-fn refuse(args: &ScoreArgs) -> Result<()> {
-    if let Some(spec) = args.engine.sparse.as_ref().filter(|spec| spec.name != "full") {
-        bail!("--sparse {spec}: the engine attends densely; `full` is the only policy it runs");
-    }
-    if let Some(spec) = &args.engine.kv_tiers {
-        bail!("--kv-tiers {spec}: the engine keeps all KV in the device pool");
     }
     Ok(())
 }
