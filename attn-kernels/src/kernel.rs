@@ -1,6 +1,7 @@
 //! What the host knows of each kernel: parameters, bindings, specialisation, grid. One module a kernel, of the same
 //! stem as its `.wgsl` file and its CPU reference.
 
+pub mod attention;
 pub mod cache_write;
 pub mod copy_blocks;
 pub mod lse_merge;
