@@ -209,10 +209,9 @@ fn a_chunk_is_part_of_the_whole() {
 #[test]
 fn lists_of_all_blocks_change_nothing() {
     let Some(gpu) = gpu() else { return };
-    for (block_size, block, dtype) in [(4, 8, KvDtype::F32), (16, 64, KvDtype::F16), (32, 512, KvDtype::F16)]
-    {
-        let shape = KvShape { num_kv_heads: 2, head_dim: 32, block_size, dtype };
-        let prefill = || Prefill::new(shape, 6, &[(0, 90), (600, 20), (7, 1)], TILE_ROWS, 0, 22);
+    for (block_size, block, dtype) in [(4, 8, KvDtype::F32), (16, 64, KvDtype::F16)] {
+        let shape = KvShape { num_kv_heads: 2, head_dim: 16, block_size, dtype };
+        let prefill = || Prefill::new(shape, 4, &[(0, 90), (600, 20), (7, 1)], TILE_ROWS, 0, 22);
         for loads in loads(gpu) {
             let want = prefill().on_gpu(gpu, loads);
             let got = prefill().listed(block, 1.0, 1).on_gpu(gpu, loads);
