@@ -16,7 +16,11 @@ macro_rules! modules {
 pub const MODULES: Modules = modules![
     "context_blocks",
     "context_full",
+    "digest_mean",
+    "digest_min_max",
     "flat",
+    "k_f16",
+    "k_f32",
     "keys_broadcast_f16",
     "keys_broadcast_f32",
     "keys_uniform",
@@ -25,16 +29,29 @@ pub const MODULES: Modules = modules![
     "kv_write_f16",
     "kv_write_f32",
     "numbers",
+    "order_key",
+    "out_list",
+    "out_positions",
     "partition",
+    "radix",
     "reduce_subgroup",
     "reduce_tree",
+    "scan_subgroup",
+    "scan_tree",
+    "score_bound",
+    "score_mean",
     "tile",
+    "transform_none",
+    "transform_paged",
+    "transform_ragged",
 ];
 
 /// Every kernel, by name.
 #[must_use]
 pub fn catalog() -> Vec<&'static Kernel> {
     vec![
+        &kernel::block_digest::KERNEL,
+        &kernel::block_score::KERNEL,
         &kernel::cache_write::KERNEL,
         &kernel::copy_blocks::KERNEL,
         &kernel::lse_merge::KERNEL,
@@ -42,6 +59,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::paged_prefill::KERNEL,
         &kernel::paged_prefill_coop::KERNEL,
         &kernel::paged_reduce::KERNEL,
+        &kernel::top_k::KERNEL,
     ]
 }
 
@@ -81,6 +99,7 @@ pub fn variants() -> Vec<NamedVariant> {
     all.push(baseline("", lse_merge::variant(128)));
     all.extend(attention("", &Attention::default(), num_heads, &types));
     all.extend(attention("blocks-", &Attention::blocks(64), num_heads, &types));
+    all.extend(selection(&types, num_heads));
     all
 }
 
@@ -110,5 +129,32 @@ fn attention(
     all.push(NamedVariant::new(&format!("{name}f16"), Level::Coop, coop));
     let reduce = paged_reduce::variant(f16, attention);
     all.push(NamedVariant::new(name.trim_end_matches('-'), Level::Baseline, reduce));
+    all
+}
+
+/// The kernels that select what attention reads.
+fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
+    use kernel::block_digest::{self, Digest};
+    use kernel::top_k::{self, Output, Transform};
+    let baseline = |part: &str, variant| NamedVariant::new(part, Level::Baseline, variant);
+    let mut all = Vec::new();
+    for (part, digest) in [("min_max", Digest::MinMax), ("mean", Digest::Mean)] {
+        for (dtype, shape) in types {
+            all.push(baseline(&format!("{part}-{dtype}"), block_digest::variant(shape, digest)));
+        }
+        let variant = kernel::block_score::variant(&types[0].1, num_heads, digest, 64);
+        all.push(baseline(part, variant));
+    }
+    let outputs = [
+        ("list", Output::List),
+        ("positions", Output::Positions(Transform::None)),
+        ("paged", Output::Positions(Transform::Paged)),
+        ("ragged", Output::Positions(Transform::Ragged)),
+    ];
+    for (prefix, level) in [("", Level::Baseline), ("subgroup-", Level::Subgroup)] {
+        all.extend(outputs.map(|(part, output)| {
+            NamedVariant::new(&format!("{prefix}{part}"), level, top_k::variant(output, level))
+        }));
+    }
     all
 }

@@ -122,6 +122,7 @@ impl Policy for Dsa {
             decode: true,
             query: true,
             after_history: false,
+            each_query: true,
             dense_below_tokens: self.index_topk as usize,
         }
     }

@@ -8,6 +8,7 @@ pub mod digest;
 pub mod dsa;
 mod error;
 pub mod heads;
+pub mod layered;
 pub mod measure;
 pub mod method;
 pub mod nsa;

@@ -187,7 +187,14 @@ impl Policy for Nsa {
 
     fn support(&self) -> Support {
         let dense_below_tokens = self.topk as usize * self.block_size.get() as usize;
-        Support { prefill: true, decode: true, query: true, after_history: false, dense_below_tokens }
+        Support {
+            prefill: true,
+            decode: true,
+            query: true,
+            after_history: false,
+            each_query: true,
+            dense_below_tokens,
+        }
     }
 
     fn block_size(&self) -> BlockSize {

@@ -30,6 +30,19 @@ pub trait Policy: fmt::Debug + Send + Sync {
     /// Tokens of the blocks it selects among.
     fn block_size(&self) -> BlockSize;
 
+    /// Whether every block is kept in a layer (`None`: in any) for histories of `kv_len` tokens, whatever the tensors: an
+    /// engine then need not ask.
+    fn keeps_all(&self, layer: Option<u32>, kv_len: usize) -> bool {
+        let _ = layer;
+        kv_len < self.support().dense_below_tokens
+    }
+
+    /// Whether its digests also bound the attention mass of what it drops, so that [`certificate`](crate::certificate)
+    /// says what a selection is worth without reading dropped keys.
+    fn certifies(&self) -> bool {
+        false
+    }
+
     /// Replaces `out` by the blocks chosen for `input`. Equal scores go to the lower index.
     ///
     /// # Errors
@@ -48,6 +61,9 @@ pub struct Support {
     pub query: bool,
     /// Its queries come after every cached key (an offloaded history without the chunk itself), so nothing is masked.
     pub after_history: bool,
+    /// Decides for each query by itself. A chunk of a prompt is then as many decisions as it has queries, none of which
+    /// tiles can share: engines leave prefills dense.
+    pub each_query: bool,
     /// Selects every block while the history has fewer tokens.
     pub dense_below_tokens: usize,
 }

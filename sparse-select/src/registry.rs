@@ -1,7 +1,7 @@
 //! Policies by name.
 
 use crate::{
-    Key, Params, Policy, Spec, SpecError, dsa, nsa,
+    Key, Params, Policy, Spec, SpecError, dsa, layered, nsa,
     policy::{esa, full, gsa, gsa_ucm, kvcomp, quest, streaming, vertical_slash},
     xattn,
 };
@@ -88,7 +88,7 @@ impl Registry {
             name: spec.name.clone(),
             valid: self.entries.iter().map(|e| e.name).collect(),
         })?;
-        (entry.build)(&Params::new(entry.name, entry.keys, &spec.params)?)
+        layered::build(entry, spec)
     }
 }
 

@@ -132,6 +132,7 @@ impl Policy for XAttention {
             decode: true,
             query: true,
             after_history: !self.causal,
+            each_query: false,
             dense_below_tokens: self.block_size().get() as usize,
         }
     }

@@ -122,6 +122,7 @@ impl Policy for Esa {
             decode: true,
             query: true,
             after_history: false,
+            each_query: true,
             dense_below_tokens: self.min_blocks as usize * self.block_size.get() as usize,
         }
     }

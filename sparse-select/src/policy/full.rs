@@ -31,6 +31,7 @@ impl Policy for Full {
             decode: true,
             query: false,
             after_history: false,
+            each_query: false,
             dense_below_tokens: usize::MAX,
         }
     }

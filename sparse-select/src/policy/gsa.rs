@@ -185,6 +185,7 @@ impl Policy for Gsa {
             decode: true,
             query: self.scoring == Scoring::MeanK,
             after_history: false,
+            each_query: self.scoring == Scoring::MeanK,
             dense_below_tokens: self.min_blocks as usize * self.block_size.get() as usize,
         }
     }

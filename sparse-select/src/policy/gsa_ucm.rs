@@ -190,6 +190,7 @@ impl Policy for GsaUcm {
             decode: true,
             query: true,
             after_history: false,
+            each_query: true,
             dense_below_tokens: self.seg_prefill_threshold as usize + 1,
         }
     }

@@ -242,12 +242,18 @@ impl Policy for KvComp {
             decode: true,
             query: true,
             after_history: false,
+            each_query: true,
             dense_below_tokens: self.length_threshold as usize,
         }
     }
 
     fn block_size(&self) -> BlockSize {
         self.block_size
+    }
+
+    fn keeps_all(&self, layer: Option<u32>, kv_len: usize) -> bool {
+        layer.is_some_and(|layer| self.layer_plan(layer) == LayerPlan::Dense)
+            || kv_len < self.support().dense_below_tokens
     }
 
     /// A layer that [reuses](LayerPlan::Reuse) a selection selects here: the policy does not remember one, the caller

@@ -172,11 +172,26 @@ impl Policy for Quest {
             Mode::Offload { topk, threshold_blocks, .. } => topk.max(threshold_blocks),
         };
         let dense_below_tokens = blocks as usize * self.block_size.get() as usize;
-        Support { prefill: true, decode: true, query: true, after_history: false, dense_below_tokens }
+        Support {
+            prefill: true,
+            decode: true,
+            query: true,
+            after_history: false,
+            each_query: true,
+            dense_below_tokens,
+        }
     }
 
     fn block_size(&self) -> BlockSize {
         self.block_size
+    }
+
+    fn keeps_all(&self, layer: Option<u32>, kv_len: usize) -> bool {
+        layer.is_some_and(|layer| layer < self.dense_layers) || kv_len < self.support().dense_below_tokens
+    }
+
+    fn certifies(&self) -> bool {
+        !matches!(self.mode, Mode::Offload { .. })
     }
 
     fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {

@@ -43,6 +43,7 @@ impl Policy for Streaming {
             decode: true,
             query: false,
             after_history: false,
+            each_query: false,
             dense_below_tokens: blocks * self.block_size.get() as usize,
         }
     }

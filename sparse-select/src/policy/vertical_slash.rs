@@ -84,6 +84,7 @@ impl Policy for VerticalSlash {
             decode: true,
             query: self.estimate.is_some(),
             after_history: false,
+            each_query: false,
             dense_below_tokens: self.threshold as usize * self.block_size.get() as usize,
         }
     }

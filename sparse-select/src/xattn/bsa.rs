@@ -85,7 +85,14 @@ impl Policy for XAttentionBsa {
     }
 
     fn support(&self) -> Support {
-        Support { prefill: true, decode: false, query: true, after_history: true, dense_below_tokens: 0 }
+        Support {
+            prefill: true,
+            decode: false,
+            query: true,
+            after_history: true,
+            each_query: false,
+            dense_below_tokens: 0,
+        }
     }
 
     fn block_size(&self) -> BlockSize {

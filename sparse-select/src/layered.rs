@@ -1,0 +1,152 @@
+//! What every policy can be told about layers and lengths: which are dense, and how much each layer keeps.
+
+use kvblock::BlockSize;
+
+use crate::{
+    Entry, Input, Key, Params, Policy, SelectError, Selection, Spec, SpecError, policy::Support, spec::key,
+};
+
+/// Keys that every policy takes beside its own; a key of the same name of the policy's own has precedence.
+pub const KEYS: &[Key] = &[
+    key("dense_layers", "0", "first layers that attend to everything"),
+    key("min_tokens", "0", "histories of fewer tokens are attended whole"),
+    key(
+        "layer_ratios",
+        "",
+        "sparse_ratio of each layer, separated by :, 1 is dense; later layers as given once",
+    ),
+];
+
+/// The key that `layer_ratios` sets layer by layer.
+const RATIO: &str = "sparse_ratio";
+
+/// A policy with layers and lengths at which it keeps everything.
+#[derive(Debug)]
+struct Layered {
+    policy: Box<dyn Policy>,
+    /// The policy of the first layers, `None` where the ratio is 1.
+    by_layer: Vec<Option<Box<dyn Policy>>>,
+    dense_layers: u32,
+    min_tokens: u32,
+}
+
+/// Builds the policy of `entry` with its own keys and those of [`KEYS`].
+pub(crate) fn build(entry: &Entry, spec: &Spec) -> Result<Box<dyn Policy>, SpecError> {
+    let own = |name: &str| entry.keys.iter().any(|key| key.name == name);
+    let takes = |key: &&Key| !own(key.name) && (key.name != "layer_ratios" || own(RATIO));
+    let keys: Vec<Key> = entry.keys.iter().chain(KEYS.iter().filter(takes)).copied().collect();
+    let all = Params::new(entry.name, &keys, &spec.params)?;
+    let policy = (entry.build)(&all)?;
+    let given = |name: &str| !own(name) && spec.params.iter().any(|(key, _)| key == name);
+    if !KEYS.iter().any(|key| given(key.name)) {
+        return Ok(policy);
+    }
+    let count = |name| if own(name) { Ok(0) } else { all.count(name) };
+    let ratios = if given("layer_ratios") {
+        all.list("layer_ratios", "shares above 0 and at most 1, separated by :", |&x: &f64| {
+            x > 0.0 && x <= 1.0
+        })?
+    } else {
+        Vec::new()
+    };
+    let of_layer = |ratio: f64| {
+        if ratio >= 1.0 {
+            return Ok(None);
+        }
+        let mut params = spec.params.clone();
+        params.retain(|(key, _)| key != RATIO);
+        params.push((RATIO.to_owned(), ratio.to_string()));
+        (entry.build)(&Params::new(entry.name, &keys, &params)?).map(Some)
+    };
+    Ok(Box::new(Layered {
+        policy,
+        by_layer: ratios.into_iter().map(of_layer).collect::<Result<_, SpecError>>()?,
+        dense_layers: count("dense_layers")?,
+        min_tokens: count("min_tokens")?,
+    }))
+}
+
+impl Layered {
+    /// `None` where everything is kept.
+    fn of(&self, layer: Option<u32>, kv_len: usize) -> Option<&dyn Policy> {
+        if kv_len < self.min_tokens as usize {
+            return None;
+        }
+        let Some(layer) = layer else { return Some(&*self.policy) };
+        if layer < self.dense_layers {
+            return None;
+        }
+        match self.by_layer.get(layer as usize) {
+            Some(policy) => policy.as_deref(),
+            None => Some(&*self.policy),
+        }
+    }
+}
+
+impl Policy for Layered {
+    fn name(&self) -> &'static str {
+        self.policy.name()
+    }
+
+    fn support(&self) -> Support {
+        let support = self.policy.support();
+        Support { dense_below_tokens: support.dense_below_tokens.max(self.min_tokens as usize), ..support }
+    }
+
+    fn block_size(&self) -> BlockSize {
+        self.policy.block_size()
+    }
+
+    fn keeps_all(&self, layer: Option<u32>, kv_len: usize) -> bool {
+        self.of(layer, kv_len).is_none_or(|policy| policy.keeps_all(layer, kv_len))
+    }
+
+    fn certifies(&self) -> bool {
+        self.policy.certifies()
+    }
+
+    fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {
+        if let Some(policy) = self.of(input.layer, input.kv_len) {
+            return policy.select_into(input, out);
+        }
+        out.begin(input.num_blocks(self.block_size()), 1, 1);
+        out.fill_all();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn selected(spec: &str, layer: u32, kv_len: usize) -> String {
+        let mut out = Selection::new();
+        let policy = crate::build(spec).unwrap();
+        policy.select_into(&Input { layer: Some(layer), ..Input::positions(kv_len) }, &mut out).unwrap();
+        out.to_string()
+    }
+
+    #[test]
+    fn layers_and_lengths_that_stay_dense() {
+        let spec = "streaming:sink=1,recent=1,block_size=4,dense_layers=2,min_tokens=24";
+        assert_eq!(selected(spec, 1, 32), "########");
+        assert_eq!(selected(spec, 2, 32), "#......#");
+        assert_eq!(selected(spec, 2, 23), "######");
+    }
+
+    #[test]
+    fn layers_keep_their_own_share() {
+        let spec = "gsa:block_size=4,min_blocks=1,sparse_ratio=0.75,layer_ratios=1:0.5";
+        let kept: Vec<String> = (0..3).map(|layer| selected(spec, layer, 32)).collect();
+        assert_eq!(kept, ["########", "#....###", "#..#####"]);
+    }
+
+    #[test]
+    fn keys_that_a_policy_lacks_are_refused() {
+        let message = |spec| crate::build(spec).unwrap_err().to_string();
+        assert!(message("streaming:layer_ratios=0.5").contains("layer_ratios"));
+        insta::assert_snapshot!(message("gsa:layer_ratios=0.5:2"), @r#"gsa: layer_ratios = "0.5:2" is not shares above 0 and at most 1, separated by :"#);
+        // kvcomp has shares of layers of its own, in tokens.
+        crate::build("kvcomp:layer_ratios=1:0.5").unwrap();
+    }
+}
