@@ -37,6 +37,7 @@ pub const MODULES: Modules = modules![
     "scan_tree",
     "score_bound",
     "score_mean",
+    "top_k_write",
     "transform_none",
     "transform_paged",
     "transform_ragged",
@@ -56,6 +57,9 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::paged_prefill_coop::KERNEL,
         &kernel::paged_reduce::KERNEL,
         &kernel::top_k::KERNEL,
+        &kernel::top_k_count::KERNEL,
+        &kernel::top_k_gather::KERNEL,
+        &kernel::top_k_transform::KERNEL,
     ]
 }
 
@@ -120,6 +124,7 @@ pub fn variants() -> Vec<NamedVariant> {
 fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     use kernel::block_digest::{self, Digest};
     use kernel::top_k::{self, Output, Transform};
+    use kernel::{top_k_count, top_k_gather, top_k_transform};
     let baseline = |part: &str, variant| NamedVariant::new(part, Level::Baseline, variant);
     let mut all = Vec::new();
     for (part, digest) in [("min_max", Digest::MinMax), ("mean", Digest::Mean)] {
@@ -139,6 +144,13 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
         all.extend(outputs.map(|(part, output)| {
             NamedVariant::new(&format!("{prefix}{part}"), level, top_k::variant(output, level))
         }));
+        let part = prefix.trim_end_matches('-');
+        all.push(NamedVariant::new(part, level, top_k_count::variant(level)));
+        all.extend(outputs.map(|(part, output)| {
+            NamedVariant::new(&format!("{prefix}{part}"), level, top_k_gather::variant(output, level))
+        }));
     }
+    all.push(baseline("paged", top_k_transform::variant(Transform::Paged)));
+    all.push(baseline("ragged", top_k_transform::variant(Transform::Ragged)));
     all
 }
