@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use attn_kernels::gpu::{Buf, Gpu};
-use attn_kernels::kernel::paged_decode::PARTITION;
+use attn_kernels::kernel::paged_decode::partitions;
+use attn_kernels::kernel::paged_prefill::Tile;
 use kvblock::BlockId;
 use smallvec::SmallVec;
 
@@ -30,7 +31,7 @@ pub(super) struct Inputs {
 pub(super) struct ViewInputs {
     pub(super) slots: Buf<i32>,
     pub(super) decode_rows: Buf<[u32; 4]>,
-    pub(super) tiles: Buf<[u32; 4]>,
+    pub(super) tiles: Buf<Tile>,
 }
 
 /// What layers have in common whose attention reads the same rows: a block table and a reach.
@@ -81,8 +82,7 @@ pub(super) struct ViewRows {
     pub(super) decode_rows: Vec<[u32; 4]>,
     /// Partitions of the longest decode row.
     pub(super) max_partitions: u32,
-    /// First row, rows, position of the first row, first entry of the block table.
-    pub(super) tiles: Vec<[u32; 4]>,
+    pub(super) tiles: Vec<Tile>,
 }
 
 /// Lays `slices` out.
@@ -146,14 +146,21 @@ impl ViewRows {
             _ => {
                 for i in 0..rows {
                     let len = slice.first + i + 1;
-                    self.decode_rows.push([first_row + i, len, table, 0]);
-                    self.max_partitions = self.max_partitions.max(len.div_ceil(PARTITION));
+                    let first = view.reach.first_key(len - 1);
+                    self.decode_rows.push([first_row + i, len, table, first]);
+                    self.max_partitions = self.max_partitions.max(partitions(first, len));
                 }
                 return;
             }
         };
         for i in (0..rows).step_by(tile as usize) {
-            self.tiles.push([first_row + i, tile.min(rows - i), slice.first + i, table]);
+            self.tiles.push(Tile {
+                row: first_row + i,
+                rows: tile.min(rows - i),
+                position: slice.first + i,
+                table,
+                ..Tile::default()
+            });
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu};
+use attn_kernels::kernel::attention::Attention;
 use attn_kernels::kernel::{
     KvShape, copy_blocks, paged_decode, paged_prefill, paged_prefill_coop, paged_reduce,
 };
@@ -46,7 +47,9 @@ impl Decoder {
             true => paged_prefill::KeyLoads::Broadcast,
             false => paged_prefill::KeyLoads::Uniform,
         };
-        let coop = !options.reproducible && coop_serves(gpu, config, &shape);
+        // Tiles of rows attend to all keys before them.
+        let limited = config.layers.iter().any(|layer| layer.reach != Reach::Full);
+        let coop = !options.reproducible && !limited && coop_serves(gpu, config, &shape);
         Ok(Self {
             kernels: Kernels::new(gpu),
             pipelines: pipelines(gpu, config, &shape, embedding.format(), key_loads, coop)?,
@@ -64,7 +67,7 @@ impl Decoder {
             key_loads,
             // A GPU has lanes for every row, partition and head at once, and the decode kernel keeps them busier than tiles
             // whose lanes walk the keys one by one (27,600 against 10,000 tok/s of prefill at 7,680 tokens on an H200).
-            by_rows: options.reproducible || !(gpu.is_cpu() || coop),
+            by_rows: options.reproducible || limited || !(gpu.is_cpu() || coop),
             coop,
         })
     }
@@ -82,10 +85,7 @@ fn coop_serves(gpu: &Gpu, config: &DecoderConfig, shape: &KvShape) -> bool {
 
 /// What the configuration may ask for and this forward pass does not do.
 fn supported(config: &DecoderConfig) -> Result<(), ModelError> {
-    let lacks = [
-        (config.layers.iter().any(|layer| layer.reach != Reach::Full), "sliding windows"),
-        (!config.head_dim.is_multiple_of(8), "head sizes that are no multiple of 8"),
-    ];
+    let lacks = [(!config.head_dim.is_multiple_of(8), "head sizes that are no multiple of 8")];
     match lacks.into_iter().find(|(lack, _)| *lack) {
         Some((_, feature)) => Err(ModelError::Unsupported { feature }),
         None => Ok(()),
@@ -227,6 +227,7 @@ fn pipelines(
     key_loads: paged_prefill::KeyLoads,
     coop: bool,
 ) -> Result<Pipelines, ModelError> {
+    let attention = Attention::default();
     // Lanes of a software driver run one after the other.
     let lanes = if gpu.is_cpu() { 64 } else { matmul::NORM_LANES };
     Ok(Pipelines {
@@ -238,11 +239,11 @@ fn pipelines(
         norm_gather: gpu.pipeline(&rms_norm::variant(true, lanes, gpu.level()))?,
         rope_append: gpu.pipeline(&rope_append::variant(shape, config.rope.interleaved))?,
         copy_blocks: gpu.pipeline(&copy_blocks::variant())?,
-        decode: gpu.pipeline(&paged_decode::variant(shape, config.num_heads, gpu.level()))?,
-        reduce: gpu.pipeline(&paged_reduce::variant(shape))?,
+        decode: gpu.pipeline(&paged_decode::variant(shape, config.num_heads, gpu.level(), &attention))?,
+        reduce: gpu.pipeline(&paged_reduce::variant(shape, &attention))?,
         prefill: gpu.pipeline(&match coop {
-            true => paged_prefill_coop::variant(shape),
-            false => paged_prefill::variant(shape, config.num_heads, key_loads),
+            true => paged_prefill_coop::variant(shape, &attention),
+            false => paged_prefill::variant(shape, config.num_heads, key_loads, &attention),
         })?,
         log_prob: gpu.pipeline(&log_prob::variant())?,
         sample: gpu.pipeline(&sample::variant())?,
