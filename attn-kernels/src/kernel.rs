@@ -1,6 +1,7 @@
 //! What the host knows of each kernel: parameters, bindings, specialisation, grid. One module a kernel, of the same
 //! stem as its `.wgsl` file and its CPU reference.
 
+pub mod attention;
 pub mod block_digest;
 pub mod block_score;
 pub mod cache_write;
@@ -12,6 +13,9 @@ pub mod paged_prefill;
 pub mod paged_prefill_coop;
 pub mod paged_reduce;
 pub mod top_k;
+pub mod top_k_count;
+pub mod top_k_gather;
+pub mod top_k_transform;
 
 pub use error::LaunchError;
 
