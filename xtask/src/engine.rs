@@ -13,7 +13,7 @@ use kvblock::{
 };
 use models::batch::{Phase, Sample, Slice};
 use models::kernel::sample::Spec;
-use models::{Decoder, KvPool};
+use models::{Attended, Decoder, KvPool};
 use scheduler::{Finished, Preemption, Request, Scheduler, SchedulerConfig, SliceKind, StepPlan};
 
 use crate::block_ops::HostBlocks;
@@ -73,6 +73,8 @@ pub struct Engine {
     live: HashMap<SeqId, Live>,
     most_blocks_used: u32,
     kernel_ns: BTreeMap<&'static str, (u64, f64)>,
+    /// What a sparse policy had each sequence attend.
+    attended: HashMap<SeqId, Attended>,
 }
 
 /// What the scheduler need not know of a sequence.
@@ -129,6 +131,7 @@ impl Engine {
             live: HashMap::new(),
             most_blocks_used: 0,
             kernel_ns: BTreeMap::new(),
+            attended: HashMap::new(),
         })
     }
 
@@ -206,6 +209,7 @@ impl Engine {
                     SliceKind::Prefill => Phase::Prefill,
                     SliceKind::Decode => Phase::Decode,
                 },
+                access: self.scheduler.access_history().counts(slice.seq),
                 targets: &[],
                 logits: 0,
             })
@@ -228,7 +232,17 @@ impl Engine {
             *count += 1;
             *ns += timing.ns;
         }
+        for (slice, attended) in plan.slices.iter().zip(output.attended) {
+            let Some(attended) = attended else { continue };
+            self.scheduler.record_access(slice.seq, &attended.accessed);
+            self.attended.entry(slice.seq).or_default().add(&attended);
+        }
         Ok(output.sampled)
+    }
+
+    /// What a sparse policy had a sequence attend so far; `None` where none acts.
+    pub fn take_attended(&mut self, seq: SeqId) -> Option<Attended> {
+        self.attended.remove(&seq)
     }
 
     /// Asks for device times from the next step on; false where the adapter has no timestamps.
