@@ -1,13 +1,16 @@
 //! What a decoder computes, independent of the checkpoint format that says so.
 
+mod error;
 mod gguf;
 mod hf;
+mod layer;
 mod rope;
 
-use std::path::PathBuf;
-
-pub use self::rope::{Rope, RopeScaling};
-use crate::GgufError;
+pub use self::{
+    error::ConfigError,
+    layer::{LayerConfig, QkNorm, Reach},
+    rope::{Rope, RopeScaling},
+};
 
 /// A family of models with the same forward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,10 +56,10 @@ pub struct DecoderConfig {
     pub qkv_bias: bool,
     /// Whether the attention output projection has a bias.
     pub o_bias: bool,
-    /// Whether each query and key head passes an RMS norm before the rotation.
-    pub qk_norm: bool,
-    /// `[num_layers]` sliding windows: with `Some(w)` the query at `i` sees the keys in `(i - w, i]`.
-    pub windows: Vec<Option<u32>>,
+    /// What query and key heads pass before the scores.
+    pub qk_norm: QkNorm,
+    /// `[num_layers]`: what differs from layer to layer.
+    pub layers: Vec<LayerConfig>,
     /// Tokens that end a text.
     pub eos_ids: Vec<u32>,
     /// Token that starts a text.
@@ -116,88 +119,3 @@ impl DecoderConfig {
 
 /// Most layers that a config may ask for; checked before anything of that length is made.
 const MAX_LAYERS: u32 = 1 << 12;
-
-/// Why a configuration is not usable.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file system refused.
-    #[error("cannot read {path}: {source}", path = path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        source: std::io::Error,
-    },
-    /// Not JSON.
-    #[error("the configuration is not a JSON object: {source}")]
-    Json {
-        /// The defect.
-        #[from]
-        source: serde_json::Error,
-    },
-    /// Metadata of a GGUF file is missing or of the wrong type.
-    #[error(transparent)]
-    Gguf {
-        /// The defect.
-        #[from]
-        source: GgufError,
-    },
-    /// The rotary factors of a GGUF file are not readable.
-    #[error("rope_freqs.weight: {source}")]
-    RopeFactors {
-        /// The defect.
-        source: crate::WeightError,
-    },
-    /// A field that is needed is absent.
-    #[error("{field} is missing")]
-    Missing {
-        /// The field.
-        field: &'static str,
-    },
-    /// A field has the wrong JSON type.
-    #[error("{field} is {found}, not {want}")]
-    FieldType {
-        /// The field.
-        field: String,
-        /// What it should be.
-        want: &'static str,
-        /// The JSON found.
-        found: String,
-    },
-    /// A model family that is not implemented.
-    #[error("model family {found:?} is not implemented (implemented: {known})", known = known.join(", "))]
-    Family {
-        /// `model_type` or `general.architecture`.
-        found: String,
-        /// The ones implemented in this format.
-        known: &'static [&'static str],
-    },
-    /// A field would change the result and is not implemented.
-    #[error("{field} = {value} would change the result and is not implemented")]
-    Unsupported {
-        /// The field.
-        field: String,
-        /// Its value.
-        value: String,
-    },
-    /// A value makes no sense.
-    #[error("{field} is {value}, it must be {rule}")]
-    Invalid {
-        /// The field.
-        field: &'static str,
-        /// Its value.
-        value: String,
-        /// What it must be.
-        rule: &'static str,
-    },
-    /// A size beyond any model.
-    #[error("{field} is {value}, the limit is {max}")]
-    TooLarge {
-        /// The field.
-        field: &'static str,
-        /// Its value.
-        value: u32,
-        /// The limit.
-        max: u32,
-    },
-}

@@ -2,9 +2,11 @@
 //! a kernel, of the same stem as its `.wgsl` file. [`sample`] alone follows the kernel step by step, as its decisions
 //! are integers.
 
+pub mod bias;
 pub mod embed;
 pub mod log_prob;
 pub mod matmul;
+pub mod norm_heads;
 pub mod rms_norm;
 pub mod rope;
 pub mod rope_append;

@@ -4,6 +4,8 @@ mod blocks;
 mod inputs;
 mod layer;
 mod load;
+mod mlp;
+mod parts;
 
 use std::sync::Arc;
 
@@ -63,6 +65,9 @@ struct Pipelines {
     embed: Arc<Pipeline>,
     norm: Arc<Pipeline>,
     norm_gather: Arc<Pipeline>,
+    norm_heads: Arc<Pipeline>,
+    bias: Arc<Pipeline>,
+    bias_add: Arc<Pipeline>,
     rope_append: Arc<Pipeline>,
     copy_blocks: Arc<Pipeline>,
     decode: Arc<Pipeline>,

@@ -1,10 +1,12 @@
 //! Dense kernels of a decoder: parameters, bindings, specialisation, grid. One module a kernel, of the same stem as
 //! its `.wgsl` file and its CPU reference.
 
+pub mod bias;
 pub mod embed;
 pub mod log_prob;
 pub mod matmul;
 pub mod matmul_coop;
+pub mod norm_heads;
 pub mod rms_norm;
 pub mod rope;
 pub mod rope_append;
@@ -46,10 +48,12 @@ pub const MODULES: Modules = modules![
 #[must_use]
 pub fn catalog() -> Vec<&'static Kernel> {
     vec![
+        &bias::KERNEL,
         &embed::KERNEL,
         &log_prob::KERNEL,
         &matmul::KERNEL,
         &matmul_coop::KERNEL,
+        &norm_heads::KERNEL,
         &rms_norm::KERNEL,
         &rope::KERNEL,
         &rope_append::KERNEL,
@@ -82,6 +86,7 @@ pub fn variants() -> Vec<NamedVariant> {
         |format: Format, epilogue, tiling| matmul::variant(format.module(), epilogue, tiling, blocks, None);
 
     let mut all = Vec::new();
+    all.extend([("write", false), ("add", true)].map(|(part, keep)| baseline(part, bias::variant(keep))));
     all.extend(FORMATS.map(|format| baseline(short(format), embed::variant(format.module()))));
     all.push(baseline("", log_prob::variant()));
     all.extend(FORMATS.map(|format| baseline(short(format), matmul(format, Epilogue::Store, sliced(1)))));
@@ -98,6 +103,8 @@ pub fn variants() -> Vec<NamedVariant> {
             matmul::variant(module, Epilogue::Store, sliced(1), blocks, Some(level)),
         ));
         all.push(named("rows", rms_norm::variant(false, matmul::NORM_LANES, level)));
+        all.push(named("rms", norm_heads::variant(false, level)));
+        all.push(named("layer", norm_heads::variant(true, level)));
         all.push(named("gather", rms_norm::variant(true, matmul::NORM_LANES, level)));
     }
     for (part, dtype) in [("f16", KvDtype::F16), ("f32", KvDtype::F32)] {

@@ -2,7 +2,9 @@
 
 use attn_kernels::Access;
 use attn_kernels::reflect::{Binding, interface};
-use models::kernel::{catalog, embed, log_prob, matmul, rms_norm, rope, rope_append, sample, variants};
+use models::kernel::{
+    bias, catalog, embed, log_prob, matmul, norm_heads, rms_norm, rope, rope_append, sample, variants,
+};
 use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::path::Path;
@@ -21,19 +23,22 @@ macro_rules! layout {
 }
 
 fn layouts() -> Vec<Layout> {
+    use bias::BiasParams;
     use embed::EmbedParams;
     use log_prob::LogProbParams;
     use matmul::MatmulParams;
+    use norm_heads::NormHeadsParams;
     use rms_norm::RmsNormParams;
     use rope::RopeParams;
     use rope_append::RopeAppendParams;
     use sample::SampleParams;
     vec![
+        layout!(BiasParams: rows cols stride first),
         layout!(EmbedParams: rows first cols blocks),
         layout!(LogProbParams: rows vocab pad0 pad1),
         layout!(MatmulParams: rows cols blocks x_stride y_stride y_offset eps pad0),
+        layout!(NormHeadsParams: rows heads width stride first eps pad0 pad1),
         layout!(RmsNormParams: rows width eps first),
-        layout!(RopeAppendParams: rows num_heads num_kv_heads pairs),
         layout!(RopeParams: rows heads stride pairs),
         layout!(RopeAppendParams: rows num_heads num_kv_heads pairs),
         layout!(SampleParams: rows vocab neg_inf pad0),

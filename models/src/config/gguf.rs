@@ -1,6 +1,9 @@
 //! Metadata of GGUF files: keys `ARCHITECTURE.something`, and what the tensor table says by what is in it.
 
-use super::{ConfigError, DecoderConfig, Family, MAX_LAYERS, Rope, RopeScaling, rope::yarn_mscale};
+use super::{
+    ConfigError, DecoderConfig, Family, LayerConfig, MAX_LAYERS, QkNorm, Reach, Rope, RopeScaling,
+    rope::yarn_mscale,
+};
 use crate::{Gguf, GgufError, Role, Value, WeightSource};
 
 const KNOWN: &[&str] = &["llama", "qwen2", "qwen3"];
@@ -70,8 +73,8 @@ impl DecoderConfig {
             tie_embeddings: !file.has(Role::LmHead),
             qkv_bias: file.has(Role::QBias(0)),
             o_bias: file.has(Role::OBias(0)),
-            qk_norm: file.has(Role::QNorm(0)),
-            windows: vec![None; num_layers as usize],
+            qk_norm: if file.has(Role::QNorm(0)) { QkNorm::Rms } else { QkNorm::None },
+            layers: vec![LayerConfig { reach: Reach::Full, rotary: true }; num_layers as usize],
             eos_ids: eos_ids(file)?,
             bos_id: file.u32("tokenizer.ggml.bos_token_id")?,
         }

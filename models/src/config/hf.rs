@@ -6,7 +6,10 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::{ConfigError, DecoderConfig, Family, MAX_LAYERS, Rope, RopeScaling, rope::yarn_mscale};
+use super::{
+    ConfigError, DecoderConfig, Family, LayerConfig, MAX_LAYERS, QkNorm, Reach, Rope, RopeScaling,
+    rope::yarn_mscale,
+};
 
 const KNOWN: &[&str] = &["llama", "mistral", "qwen2", "qwen3"];
 
@@ -118,8 +121,8 @@ impl DecoderConfig {
             tie_embeddings: config.bool("tie_word_embeddings")?.unwrap_or(false),
             qkv_bias: bias.0,
             o_bias: bias.1,
-            qk_norm: family == Family::Qwen3,
-            windows: windows(&config, family, num_layers)?,
+            qk_norm: if family == Family::Qwen3 { QkNorm::Rms } else { QkNorm::None },
+            layers: layers(&config, family, num_layers)?,
             eos_ids,
             bos_id: config.ids("bos_token_id")?.first().copied(),
         }
@@ -148,7 +151,9 @@ fn refuse_unimplemented(config: &Fields) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn windows(config: &Fields, family: Family, num_layers: u32) -> Result<Vec<Option<u32>>, ConfigError> {
+fn layers(config: &Fields, family: Family, num_layers: u32) -> Result<Vec<LayerConfig>, ConfigError> {
+    let with =
+        |window: Option<u32>| LayerConfig { reach: window.map_or(Reach::Full, Reach::Window), rotary: true };
     let qwen = matches!(family, Family::Qwen2 | Family::Qwen3);
     let window = match family {
         Family::Llama => None,
@@ -163,7 +168,7 @@ fn windows(config: &Fields, family: Family, num_layers: u32) -> Result<Vec<Optio
     }
     let Some(layer_types) = config.get("layer_types") else {
         let first = if qwen { config.u32("max_window_layers")?.unwrap_or(28) } else { 0 };
-        return Ok((0..num_layers).map(|layer| window.filter(|_| layer >= first)).collect());
+        return Ok((0..num_layers).map(|layer| with(window.filter(|_| layer >= first))).collect());
     };
     let layers = layer_types.as_array().ok_or_else(|| mismatch("layer_types", "a list", layer_types))?;
     if layers.len() != num_layers as usize {
@@ -172,8 +177,8 @@ fn windows(config: &Fields, family: Family, num_layers: u32) -> Result<Vec<Optio
         return Err(ConfigError::Invalid { field: "layer_types", value, rule });
     }
     let of_layer = |layer: &Value| match layer.as_str() {
-        Some("full_attention") => Ok(None),
-        Some("sliding_attention") if window.is_some() => Ok(window),
+        Some("full_attention") => Ok(with(None)),
+        Some("sliding_attention") if window.is_some() => Ok(with(window)),
         _ => Err(ConfigError::Unsupported { field: "layer_types".into(), value: layer.to_string() }),
     };
     layers.iter().map(of_layer).collect()

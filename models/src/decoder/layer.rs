@@ -9,10 +9,11 @@ use attn_kernels::kernel::paged_prefill_coop;
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 
 use super::inputs::Plan;
+use super::mlp::Mlp;
 use super::{Decoder, decode_portion};
 use crate::ModelError;
 use crate::kernel::matmul::Epilogue;
-use crate::kernel::rms_norm::{self, RmsNormParams};
+use crate::kernel::norm_heads::NormHeadsParams;
 use crate::kernel::rope_append::{self, RopeAppendParams};
 use crate::matrix::{Matrix, Product};
 
@@ -22,10 +23,14 @@ pub(super) struct Layer {
     pub(super) attn_norm: Buf<f32>,
     /// Queries, keys and values: one matrix, or several where their types differ, each with its first column.
     pub(super) qkv: Vec<(Matrix, u32)>,
+    /// Of queries, keys and values together.
+    pub(super) qkv_bias: Option<Buf<f32>>,
+    /// Norms of query and of key heads.
+    pub(super) qk_norm: Option<[Buf<f32>; 2]>,
     pub(super) o: Matrix,
+    pub(super) o_bias: Option<Buf<f32>>,
     pub(super) mlp_norm: Buf<f32>,
-    pub(super) gate_up: Matrix,
-    pub(super) down: Matrix,
+    pub(super) mlp: Mlp,
 }
 
 impl Decoder {
@@ -33,73 +38,56 @@ impl Decoder {
     pub(super) fn layer(&self, pass: &mut Pass, index: usize, plan: &Plan) -> Result<(), ModelError> {
         let layer = &self.layers[index];
         let a = &self.activations;
-        let (rows, hidden) = (plan.rows, self.config.hidden_size);
-        let stride = self.qkv_stride();
-
-        let coop_from = if self.coop { plan.decode_until } else { rows };
-        let exact = coop_from == rows;
-        let inside = exact && layer.qkv.iter().all(|(matrix, _)| matrix.norms(&self.kernels, rows));
-        let (x, norm) = self.normed(pass, &layer.attn_norm, rows, inside);
-        for (matrix, y_offset) in &layer.qkv {
-            let product = Product {
-                x,
-                rows,
-                coop_from,
-                y: &a.qkv,
-                y_stride: stride,
-                y_offset: *y_offset,
-                epilogue: Epilogue::Store,
-                norm,
-            };
-            matrix.multiply(&self.kernels, pass, &product)?;
-        }
-        self.rope_append(pass, index, rows);
+        let hidden = self.config.hidden_size;
+        self.qkv(pass, layer, plan)?;
+        self.rope_append(pass, index, plan.rows);
         self.attend_decode(pass, index, plan);
         self.attend_prefill(pass, index, plan);
 
-        let add = |x, y| {
-            let epilogue = Epilogue::Add;
-            Product { x, rows, coop_from, y, y_stride: hidden, y_offset: 0, epilogue, norm: None }
-        };
-        layer.o.multiply(&self.kernels, pass, &add(&a.attended, &a.hidden))?;
-        let inside = exact && layer.gate_up.norms(&self.kernels, rows);
-        let (x, norm) = self.normed(pass, &layer.mlp_norm, rows, inside);
-        let inner = Product {
-            x,
-            rows,
-            coop_from,
-            y: &a.inner,
-            y_stride: self.config.intermediate_size,
-            y_offset: 0,
-            epilogue: Epilogue::SiluMul,
-            norm,
-        };
-        layer.gate_up.multiply(&self.kernels, pass, &inner)?;
-        layer.down.multiply(&self.kernels, pass, &add(&a.inner, &a.hidden))
+        if let Some(bias) = &layer.o_bias {
+            self.bias(pass, bias, plan.rows, true, &a.hidden);
+        }
+        layer.o.multiply(&self.kernels, pass, &self.product(plan, &a.attended, &a.hidden, hidden))?;
+        self.mlp(pass, layer, plan)
+    }
+
+    /// Queries, keys and values of the normed residual stream, with biases and head norms.
+    fn qkv(&self, pass: &mut Pass, layer: &Layer, plan: &Plan) -> Result<(), ModelError> {
+        let (a, c) = (&self.activations, &self.config);
+        let (rows, stride) = (plan.rows, self.qkv_stride());
+        let inside =
+            self.exact(plan) && layer.qkv.iter().all(|(matrix, _)| matrix.norms(&self.kernels, rows));
+        let (x, norm) = self.normed(pass, &layer.attn_norm, rows, inside);
+        let mut epilogue = Epilogue::Store;
+        if let Some(bias) = &layer.qkv_bias {
+            self.bias(pass, bias, rows, false, &a.qkv);
+            epilogue = Epilogue::Add;
+        }
+        for (matrix, y_offset) in &layer.qkv {
+            let to = self.product(plan, x, &a.qkv, stride);
+            let product = Product { y_offset: *y_offset, epilogue, norm, ..to };
+            matrix.multiply(&self.kernels, pass, &product)?;
+        }
+        if let Some([q, k]) = &layer.qk_norm {
+            let params = |heads, first| NormHeadsParams {
+                rows,
+                heads,
+                width: c.head_dim,
+                stride,
+                first,
+                eps: c.rms_norm_eps,
+                pad0: 0,
+                pad1: 0,
+            };
+            self.norm_heads(pass, &params(c.num_heads, 0), q, &a.qkv);
+            self.norm_heads(pass, &params(c.num_kv_heads, c.num_heads * c.head_dim), k, &a.qkv);
+        }
+        Ok(())
     }
 
     /// f32 of one row of queries, keys and values.
     pub(super) fn qkv_stride(&self) -> u32 {
         (self.config.num_heads + 2 * self.config.num_kv_heads) * self.config.head_dim
-    }
-
-    /// What a projection of the normed residual stream reads: the stream itself and the norm, where the matmul norms
-    /// on the way in (few rows), else rows normed here.
-    fn normed<'a>(
-        &'a self,
-        pass: &mut Pass,
-        weight: &'a Buf<f32>,
-        rows: u32,
-        inside: bool,
-    ) -> (&'a Buf<f32>, Option<(&'a Buf<f32>, f32)>) {
-        let (a, c) = (&self.activations, &self.config);
-        if inside {
-            return (&a.hidden, Some((weight, c.rms_norm_eps)));
-        }
-        let params = RmsNormParams { rows, width: c.hidden_size, eps: c.rms_norm_eps, first: 0 };
-        let bindings = [(&a.hidden).into(), (&self.inputs.gather).into(), weight.into(), (&a.normed).into()];
-        pass.dispatch(&self.pipelines.norm, &params, &bindings, rms_norm::grid(rows));
-        (&a.normed, None)
     }
 
     fn rope_append(&self, pass: &mut Pass, index: usize, rows: u32) {

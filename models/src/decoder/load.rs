@@ -9,11 +9,12 @@ use attn_kernels::kernel::{
 
 use super::inputs::Inputs;
 use super::layer::Layer;
+use super::mlp::Mlp;
 use super::{Activations, Decoder, DecoderOptions, HEAD_ROWS, Pipelines};
-use crate::kernel::{embed, log_prob, matmul, rms_norm, rope_append, sample};
+use crate::kernel::{bias, embed, log_prob, matmul, norm_heads, rms_norm, rope_append, sample};
 use crate::matrix::{Kernels, Matrix, broadcasts};
 use crate::pack::Format;
-use crate::{DecoderConfig, KvPool, ModelError, Role, Tensor, WeightSource};
+use crate::{DecoderConfig, KvPool, ModelError, QkNorm, Reach, Role, Tensor, WeightSource};
 
 impl Decoder {
     /// Uploads `weights`, still quantised, and allocates the KV pool.
@@ -81,9 +82,7 @@ fn coop_serves(gpu: &Gpu, config: &DecoderConfig, shape: &KvShape) -> bool {
 /// What the configuration may ask for and this forward pass does not do.
 fn supported(config: &DecoderConfig) -> Result<(), ModelError> {
     let lacks = [
-        (config.qkv_bias || config.o_bias, "biases on projections"),
-        (config.qk_norm, "norms of query and key heads"),
-        (config.windows.iter().any(Option::is_some), "sliding windows"),
+        (config.layers.iter().any(|layer| layer.reach != Reach::Full), "sliding windows"),
         (!config.head_dim.is_multiple_of(8), "head sizes that are no multiple of 8"),
     ];
     match lacks.into_iter().find(|(lack, _)| *lack) {
@@ -103,10 +102,24 @@ impl Source<'_> {
         Ok(Layer {
             attn_norm: self.vector(Role::AttnNorm(l))?,
             qkv: self.qkv(l)?,
+            qkv_bias: match self.config.qkv_bias {
+                true => Some(self.joined(&[Role::QBias(l), Role::KBias(l), Role::VBias(l)])?),
+                false => None,
+            },
+            qk_norm: match self.config.qk_norm {
+                QkNorm::None => None,
+                QkNorm::Rms => Some([self.head_norm(Role::QNorm(l))?, self.head_norm(Role::KNorm(l))?]),
+            },
             o: Matrix::stacked(self.gpu, &[self.matrix(Role::O(l))?])?,
+            o_bias: match self.config.o_bias {
+                true => Some(self.vector(Role::OBias(l))?),
+                false => None,
+            },
             mlp_norm: self.vector(Role::MlpNorm(l))?,
-            gate_up: Matrix::paired(self.gpu, self.matrix(Role::Gate(l))?, self.matrix(Role::Up(l))?)?,
-            down: Matrix::stacked(self.gpu, &[self.matrix(Role::Down(l))?])?,
+            mlp: Mlp::Dense {
+                gate_up: Matrix::paired(self.gpu, self.matrix(Role::Gate(l))?, self.matrix(Role::Up(l))?)?,
+                down: Matrix::stacked(self.gpu, &[self.matrix(Role::Down(l))?])?,
+            },
         })
     }
 
@@ -135,6 +148,23 @@ impl Source<'_> {
         Ok(self.gpu.upload(&tensor.name, &tensor.to_f32())?)
     }
 
+    /// Vectors one after the other.
+    fn joined(&self, roles: &[Role]) -> Result<Buf<f32>, ModelError> {
+        let mut values = Vec::new();
+        for role in roles {
+            values.extend(self.shaped(*role, &self.shape(*role))?.to_f32());
+        }
+        Ok(self.gpu.upload("bias", &values)?)
+    }
+
+    /// Factors of an RMS norm of heads, and the zeros that it adds.
+    fn head_norm(&self, role: Role) -> Result<Buf<f32>, ModelError> {
+        let tensor = self.shaped(role, &self.shape(role))?;
+        let mut values = tensor.to_f32();
+        values.resize(2 * values.len(), 0.0);
+        Ok(self.gpu.upload(&tensor.name, &values)?)
+    }
+
     fn shaped(&self, role: Role, expected: &[usize]) -> Result<Tensor<'_>, ModelError> {
         let tensor = self.weights.tensor(role)?;
         if tensor.shape != expected {
@@ -157,6 +187,9 @@ impl Source<'_> {
             Role::O(_) => vec![hidden, heads],
             Role::Gate(_) | Role::Up(_) => vec![inner, hidden],
             Role::Down(_) => vec![hidden, inner],
+            Role::QBias(_) => vec![heads],
+            Role::KBias(_) | Role::VBias(_) => vec![kv],
+            Role::QNorm(_) | Role::KNorm(_) => vec![c.head_dim as usize],
             _ => vec![hidden],
         }
     }
@@ -175,6 +208,9 @@ fn pipelines(
     Ok(Pipelines {
         embed: gpu.pipeline(&embed::variant(embedding.module()))?,
         norm: gpu.pipeline(&rms_norm::variant(false, lanes, gpu.level()))?,
+        norm_heads: gpu.pipeline(&norm_heads::variant(false, gpu.level()))?,
+        bias: gpu.pipeline(&bias::variant(false))?,
+        bias_add: gpu.pipeline(&bias::variant(true))?,
         norm_gather: gpu.pipeline(&rms_norm::variant(true, lanes, gpu.level()))?,
         rope_append: gpu.pipeline(&rope_append::variant(shape, config.rope.interleaved))?,
         copy_blocks: gpu.pipeline(&copy_blocks::variant())?,

@@ -1,15 +1,17 @@
-//! The tiny Llama and what transformers computed with it.
+//! The tiny models and what transformers computed with them.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
 use bytemuck::Pod;
 use models::{Decoder, DecoderConfig, DecoderOptions, Safetensors};
 use safetensors::SafeTensors;
 
-/// The model, the device and the reference: opened once.
+/// A model, the device and the reference: opened once.
 pub(crate) struct Tiny {
+    pub(crate) name: &'static str,
     gpu: Arc<Gpu>,
     weights: Safetensors,
     pub(crate) config: DecoderConfig,
@@ -27,20 +29,21 @@ pub(crate) struct Prompt {
     pub(crate) margins: Vec<f32>,
 }
 
+/// The Llama, on which everything is tested that is the same in every family.
 pub(crate) fn tiny() -> &'static Tiny {
-    static TINY: OnceLock<Tiny> = OnceLock::new();
-    TINY.get_or_init(|| {
-        let folder: PathBuf =
-            [env!("CARGO_MANIFEST_DIR"), "tests", "fixtures", "tiny-llama"].iter().collect();
-        let golden = std::fs::read(folder.join("golden.safetensors")).unwrap();
-        let golden = SafeTensors::deserialize(&golden).unwrap();
-        Tiny {
-            gpu: Arc::new(Gpu::open(&GpuOptions::new(Checks::On)).expect("GPU tests need an adapter")),
-            weights: Safetensors::open(&folder).unwrap(),
-            config: DecoderConfig::from_hf_dir(&folder).unwrap(),
-            prompts: (0..4).map(|n| prompt(&golden, n)).collect(),
-        }
-    })
+    family("tiny-llama")
+}
+
+/// The model in the fixture `name`.
+pub(crate) fn family(name: &'static str) -> &'static Tiny {
+    static OPEN: Mutex<Option<HashMap<&'static str, &'static Tiny>>> = Mutex::new(None);
+    let mut open = OPEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    open.get_or_insert_default().entry(name).or_insert_with(|| Box::leak(Box::new(Tiny::open(name))))
+}
+
+fn gpu() -> &'static Arc<Gpu> {
+    static GPU: OnceLock<Arc<Gpu>> = OnceLock::new();
+    GPU.get_or_init(|| Arc::new(Gpu::open(&GpuOptions::new(Checks::On)).expect("GPU tests need an adapter")))
 }
 
 fn prompt(golden: &SafeTensors<'_>, n: usize) -> Prompt {
@@ -61,6 +64,19 @@ fn ids(golden: &SafeTensors<'_>, name: &str) -> Vec<u32> {
 }
 
 impl Tiny {
+    fn open(name: &'static str) -> Self {
+        let folder: PathBuf = [env!("CARGO_MANIFEST_DIR"), "tests", "fixtures", name].iter().collect();
+        let golden = std::fs::read(folder.join("golden.safetensors")).unwrap();
+        let golden = SafeTensors::deserialize(&golden).unwrap();
+        Self {
+            name,
+            gpu: Arc::clone(gpu()),
+            weights: Safetensors::open(&folder).unwrap(),
+            config: DecoderConfig::from_hf_dir(&folder).unwrap(),
+            prompts: (0..4).map(|n| prompt(&golden, n)).collect(),
+        }
+    }
+
     pub(crate) fn decoder(&self, options: &DecoderOptions) -> Decoder {
         Decoder::load(&self.gpu, &self.config, &self.weights, options).unwrap()
     }

@@ -1,4 +1,4 @@
-//! `rms_norm`, `rope` and `log_prob` against their references.
+//! `rms_norm`, `norm_heads`, `bias`, `rope` and `log_prob` against their references.
 
 use crate::device::{assert_close, cases, dispatch, gpu};
 use crate::tensors::floats;
@@ -7,7 +7,9 @@ use attn_kernels::gpu::{Bind, Gpu, Pass};
 use attn_kernels::{Variant, gpu};
 use bytemuck::Pod;
 use models::cpu;
+use models::kernel::bias::{self, BiasParams};
 use models::kernel::log_prob::{self, LogProbParams};
+use models::kernel::norm_heads::{self, NormHeadsParams};
 use models::kernel::rms_norm::{self, RmsNormParams};
 use models::kernel::rope::{self, RopeParams};
 use proptest::prelude::*;
@@ -58,6 +60,41 @@ proptest! {
         let mut want = vec![f32::NAN; x.len()];
         cpu::rms_norm::rms_norm(&params, &x, gather.then_some(&sources[..]), &weight, &mut want);
         assert_close(&format!("{params:?}"), ROW, &got, &want);
+    }
+
+    #[test]
+    fn norms_heads_in_place(
+        rows in 1u32..6,
+        heads in 1u32..5,
+        width in prop_oneof![1u32..150, Just(512u32)],
+        [before, after] in [0u32..9, 0u32..9],
+        centred: bool,
+        seed: u64,
+    ) {
+        let Some(gpu) = gpu() else { return Ok(()) };
+        let stride = before + heads * width + after;
+        let params = NormHeadsParams { rows, heads, width, stride, first: before, eps: 1e-5, pad0: 0, pad1: 0 };
+        let mut x = floats((rows * stride) as usize, seed);
+        let weight = floats(2 * width as usize, seed ^ 1);
+        let (weights, out) = (gpu.upload("weight", &weight).unwrap(), gpu.upload("x", &x).unwrap());
+        let variant = norm_heads::variant(centred, gpu.level());
+        let got = run(gpu, &variant, &params, &[(&weights).into()], &out, norm_heads::grid(rows, heads));
+        cpu::norm_heads::norm_heads(&params, centred, &weight, &mut x);
+        assert_close(&format!("{params:?}, centred {centred}"), ROW, &got, &x);
+    }
+
+    #[test]
+    fn adds_a_bias(rows in 1u32..9, cols in 1u32..200, [first, gap] in [0u32..9, 0u32..9], keep: bool, seed: u64) {
+        let Some(gpu) = gpu() else { return Ok(()) };
+        let stride = first + cols + gap;
+        let params = BiasParams { rows, cols, stride, first };
+        let mut y = floats((rows * stride) as usize, seed);
+        let added = floats(cols as usize, seed ^ 1);
+        let (added_buf, out) = (gpu.upload("added", &added).unwrap(), gpu.upload("y", &y).unwrap());
+        let bindings = [(&added_buf).into()];
+        let got = run(gpu, &bias::variant(keep), &params, &bindings, &out, bias::grid(rows, cols));
+        cpu::bias::bias(&params, keep, &added, &mut y);
+        assert_close(&format!("{params:?}, keep {keep}"), Tolerance { abs: 0.0, rel: 0.0 }, &got, &y);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Decoder configuration from both formats.
 
 use insta::{assert_debug_snapshot, assert_snapshot};
-use models::{DecoderConfig, Family, Gguf, RopeScaling};
+use models::{DecoderConfig, Family, Gguf, QkNorm, Reach, RopeScaling};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -16,6 +16,11 @@ fn base(family: &str) -> Value {
         "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5,
         "max_position_embeddings": 512, "bos_token_id": 1, "eos_token_id": 2,
     })
+}
+
+/// What the layers of a config see.
+fn reach(config: &DecoderConfig) -> Vec<Reach> {
+    config.layers.iter().map(|layer| layer.reach).collect()
 }
 
 fn parse(family: &str, change: Value) -> Result<DecoderConfig, String> {
@@ -57,11 +62,20 @@ fn reads_the_tiny_llama() {
         tie_embeddings: true,
         qkv_bias: false,
         o_bias: false,
-        qk_norm: false,
-        windows: [
-            None,
-            None,
-            None,
+        qk_norm: None,
+        layers: [
+            LayerConfig {
+                reach: Full,
+                rotary: true,
+            },
+            LayerConfig {
+                reach: Full,
+                rotary: true,
+            },
+            LayerConfig {
+                reach: Full,
+                rotary: true,
+            },
         ],
         eos_ids: [],
         bos_id: Some(
@@ -76,27 +90,30 @@ fn families_differ_in_biases_norms_and_windows() {
     let llama = parse("llama", json!({ "attention_bias": true })).unwrap();
     assert_eq!(
         (llama.family, llama.qkv_bias, llama.o_bias, llama.qk_norm),
-        (Family::Llama, true, true, false)
+        (Family::Llama, true, true, QkNorm::None)
     );
     let mistral = parse("mistral", json!({})).unwrap();
-    assert_eq!((mistral.qkv_bias, mistral.o_bias, mistral.qk_norm), (false, false, false));
-    assert_eq!(mistral.windows, [Some(4096); 4]);
-    assert_eq!(parse("mistral", json!({ "sliding_window": null })).unwrap().windows, [None; 4]);
-    assert_eq!(parse("mistral", json!({ "sliding_window": 24 })).unwrap().windows, [Some(24); 4]);
+    assert_eq!((mistral.qkv_bias, mistral.o_bias, mistral.qk_norm), (false, false, QkNorm::None));
+    assert_eq!(reach(&mistral), [Reach::Window(4096); 4]);
+    let without = parse("mistral", json!({ "sliding_window": null })).unwrap();
+    assert_eq!(reach(&without), [Reach::Full; 4]);
+    let narrow = parse("mistral", json!({ "sliding_window": 24 })).unwrap();
+    assert_eq!(reach(&narrow), [Reach::Window(24); 4]);
     let qwen2 = parse("qwen2", json!({ "sliding_window": 8 })).unwrap();
-    assert_eq!((qwen2.qkv_bias, qwen2.o_bias, qwen2.qk_norm), (true, false, false));
-    assert_eq!(qwen2.windows, [None; 4]);
+    assert_eq!((qwen2.qkv_bias, qwen2.o_bias, qwen2.qk_norm), (true, false, QkNorm::None));
+    assert_eq!(reach(&qwen2), [Reach::Full; 4]);
     let qwen3 = json!({ "use_sliding_window": true, "sliding_window": 8, "max_window_layers": 3 });
     let qwen3 = parse("qwen3", qwen3).unwrap();
-    assert_eq!((qwen3.qkv_bias, qwen3.qk_norm, qwen3.head_dim), (false, true, 128));
-    assert_eq!(qwen3.windows, [None, None, None, Some(8)]);
+    assert_eq!((qwen3.qkv_bias, qwen3.qk_norm, qwen3.head_dim), (false, QkNorm::Rms, 128));
+    assert_eq!(reach(&qwen3), [Reach::Full, Reach::Full, Reach::Full, Reach::Window(8)]);
 }
 
 #[test]
 fn layer_types_decide_the_windows() {
     let kinds = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"];
     let config = parse("mistral", json!({ "sliding_window": 24, "layer_types": kinds })).unwrap();
-    assert_eq!(config.windows, [Some(24), None, Some(24), None]);
+    let window = Reach::Window(24);
+    assert_eq!(reach(&config), [window, Reach::Full, window, Reach::Full]);
     let kinds = ["chunked_attention"; 4];
     assert_snapshot!(error("llama", json!({ "layer_types": kinds })), @r#"layer_types = "chunked_attention" would change the result and is not implemented"#);
     assert_snapshot!(error("llama", json!({ "layer_types": ["full_attention"] })), @"layer_types is a list of 1, it must be a list of num_hidden_layers");
@@ -222,10 +239,16 @@ fn reads_gguf_metadata() {
         tie_embeddings: true,
         qkv_bias: false,
         o_bias: false,
-        qk_norm: false,
-        windows: [
-            None,
-            None,
+        qk_norm: None,
+        layers: [
+            LayerConfig {
+                reach: Full,
+                rotary: true,
+            },
+            LayerConfig {
+                reach: Full,
+                rotary: true,
+            },
         ],
         eos_ids: [
             2,
@@ -247,7 +270,7 @@ fn gguf_families_differ_in_pairs_biases_and_norms() {
     qwen3.set("qwen3.attention.key_length", u32_value(32)).set("qwen3.attention.value_length", u32_value(32));
     qwen3.tensor("blk.0.attn_q_norm.weight", &[32], 0, &[0; 128]);
     let qwen3 = from_gguf(&qwen3).unwrap();
-    assert_eq!((qwen3.head_dim, qwen3.rope.rotary_dims, qwen3.qk_norm), (32, 32, true));
+    assert_eq!((qwen3.head_dim, qwen3.rope.rotary_dims, qwen3.qk_norm), (32, 32, QkNorm::Rms));
 }
 
 #[test]

@@ -1,0 +1,30 @@
+//! What differs between the layers of one model, and small parts that families choose among.
+
+/// Keys that the query at `i` sees, besides `j <= i`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Reach {
+    /// All of them.
+    Full,
+    /// The last ones: `i - j < window`.
+    Window(u32),
+    /// Those of its chunk: `j / chunk == i / chunk` (Llama 4).
+    Chunk(u32),
+}
+
+/// One layer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct LayerConfig {
+    /// Keys that its queries see.
+    pub reach: Reach,
+    /// Whether queries and keys are rotated by their position.
+    pub rotary: bool,
+}
+
+/// Norms of query and key heads.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum QkNorm {
+    /// None.
+    None,
+    /// An RMS norm with a weight a dimension, before the rotation (Qwen3).
+    Rms,
+}

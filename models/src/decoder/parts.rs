@@ -1,0 +1,70 @@
+//! Small steps around the matmuls of a layer: norms and biases.
+
+use attn_kernels::gpu::{Buf, Pass};
+
+use super::Decoder;
+use super::inputs::Plan;
+use crate::kernel::bias::{self, BiasParams};
+use crate::kernel::matmul::Epilogue;
+use crate::kernel::norm_heads::{self, NormHeadsParams};
+use crate::kernel::rms_norm::{self, RmsNormParams};
+use crate::matrix::Product;
+
+impl Decoder {
+    /// Whether no row of the step goes through cooperative matrices.
+    pub(super) fn exact(&self, plan: &Plan) -> bool {
+        !self.coop || plan.decode_until == plan.rows
+    }
+
+    /// A product of all rows of the step that adds to `y`, rows of `stride` f32.
+    pub(super) fn product<'a>(
+        &self,
+        plan: &Plan,
+        x: &'a Buf<f32>,
+        y: &'a Buf<f32>,
+        stride: u32,
+    ) -> Product<'a> {
+        let coop_from = if self.coop { plan.decode_until } else { plan.rows };
+        let epilogue = Epilogue::Add;
+        Product { x, rows: plan.rows, coop_from, y, y_stride: stride, y_offset: 0, epilogue, norm: None }
+    }
+
+    /// What a projection of the normed residual stream reads: the stream itself and the norm, where the matmul norms
+    /// on the way in (few rows), else rows normed here.
+    pub(super) fn normed<'a>(
+        &'a self,
+        pass: &mut Pass,
+        weight: &'a Buf<f32>,
+        rows: u32,
+        inside: bool,
+    ) -> (&'a Buf<f32>, Option<(&'a Buf<f32>, f32)>) {
+        let (a, c) = (&self.activations, &self.config);
+        if inside {
+            return (&a.hidden, Some((weight, c.rms_norm_eps)));
+        }
+        let params = RmsNormParams { rows, width: c.hidden_size, eps: c.rms_norm_eps, first: 0 };
+        let bindings = [(&a.hidden).into(), (&self.inputs.gather).into(), weight.into(), (&a.normed).into()];
+        pass.dispatch(&self.pipelines.norm, &params, &bindings, rms_norm::grid(rows));
+        (&a.normed, None)
+    }
+
+    /// Writes `bias` to every row of `y`, or adds it with `keep`.
+    pub(super) fn bias(&self, pass: &mut Pass, bias: &Buf<f32>, rows: u32, keep: bool, y: &Buf<f32>) {
+        let cols = u32::try_from(bias.len()).expect("dimensions of a model fit in 32 bits");
+        let params = BiasParams { rows, cols, stride: cols, first: 0 };
+        let pipeline = if keep { &self.pipelines.bias_add } else { &self.pipelines.bias };
+        pass.dispatch(pipeline, &params, &[bias.into(), y.into()], bias::grid(rows, cols));
+    }
+
+    /// RMS norm of runs of every row, in place.
+    pub(super) fn norm_heads(
+        &self,
+        pass: &mut Pass,
+        params: &NormHeadsParams,
+        weight: &Buf<f32>,
+        x: &Buf<f32>,
+    ) {
+        let grid = norm_heads::grid(params.rows, params.heads);
+        pass.dispatch(&self.pipelines.norm_heads, params, &[weight.into(), x.into()], grid);
+    }
+}

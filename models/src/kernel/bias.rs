@@ -1,0 +1,42 @@
+//! A bias, in every row, before the matmul that adds to it.
+
+use attn_kernels::kernel::flat_grid;
+use attn_kernels::{Access, Kernel, Variant};
+use bytemuck::{Pod, Zeroable};
+
+/// Bindings: added, y.
+pub static KERNEL: Kernel = Kernel {
+    name: "bias",
+    wgsl: include_str!("../../wgsl/bias.wgsl"),
+    modules: &[super::MODULES, attn_kernels::MODULES],
+    params_bytes: size_of::<BiasParams>(),
+    bindings: &[Access::Read, Access::Write],
+};
+
+/// Uniform parameters.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct BiasParams {
+    /// Rows.
+    pub rows: u32,
+    /// Columns.
+    pub cols: u32,
+    /// f32 from row to row of y.
+    pub stride: u32,
+    /// First column of y.
+    pub first: u32,
+}
+
+const WG: u32 = 64;
+
+/// The kernel; with `keep` it adds to what is there.
+#[must_use]
+pub fn variant(keep: bool) -> Variant {
+    Variant::new(&KERNEL).size("KEEP", u32::from(keep)).constant("WG", WG)
+}
+
+/// Workgroups for `rows` rows of `cols` columns.
+#[must_use]
+pub fn grid(rows: u32, cols: u32) -> [u32; 3] {
+    flat_grid((rows * cols).div_ceil(WG))
+}
