@@ -1,11 +1,13 @@
 //! The forward pass: one config-driven decoder over paged KV.
 
+mod attend;
 mod blocks;
 mod inputs;
 mod layer;
 mod load;
 mod mlp;
 mod parts;
+mod sparse;
 
 use std::sync::Arc;
 
@@ -16,9 +18,11 @@ use attn_kernels::kernel::{KvDtype, paged_prefill_coop};
 use crate::batch::{Sample, Slice, StepOutput};
 use crate::kernel::{embed, log_prob, matmul::Epilogue, rms_norm, sample};
 use crate::matrix::{Kernels, Matrix, Product};
-use crate::{DecoderConfig, KvPool, ModelError};
+use crate::{DecoderConfig, KvPool, ModelError, SparseOptions};
+use attend::Attention;
 use inputs::Inputs;
 use layer::Layer;
+use sparse::Sparse;
 
 /// What a decoder is built for.
 #[derive(Clone, Debug)]
@@ -35,6 +39,15 @@ pub struct DecoderOptions {
     pub max_seqs: u32,
     /// One order of arithmetic for a row whatever its phase: prefill rows go through the decode kernel, one by one.
     pub reproducible: bool,
+    /// Attention to selected blocks; `None` where all is attended.
+    pub sparse: Option<SparseOptions>,
+}
+
+impl DecoderOptions {
+    /// Tokens of the blocks that a policy selects.
+    fn select_block(&self) -> u32 {
+        self.sparse.as_ref().map_or(self.block_size, |sparse| sparse.policy.block_size().get())
+    }
 }
 
 /// A model on a device.
@@ -58,6 +71,7 @@ pub struct Decoder {
     by_rows: bool,
     /// Whether rows of prefills go through cooperative matrices.
     coop: bool,
+    sparse: Option<Sparse>,
 }
 
 #[derive(Debug)]
@@ -70,9 +84,9 @@ struct Pipelines {
     bias_add: Arc<Pipeline>,
     rope_append: Arc<Pipeline>,
     copy_blocks: Arc<Pipeline>,
-    decode: Arc<Pipeline>,
-    reduce: Arc<Pipeline>,
-    prefill: Arc<Pipeline>,
+    attention: Attention,
+    /// The same over listed blocks.
+    selected: Option<Attention>,
     log_prob: Arc<Pipeline>,
     sample: Arc<Pipeline>,
 }
@@ -123,8 +137,8 @@ impl Activations {
         config: &DecoderConfig,
         plan: &inputs::Plan,
     ) -> Result<(), ModelError> {
-        let row = config.num_heads as usize * plan.max_partitions as usize;
-        let rows = row * plan.decode_rows.len().min(decode_portion(config, plan));
+        let row = config.num_heads as usize * plan.all.max_partitions as usize;
+        let rows = row * plan.all.decode.len().min(decode_portion(config, plan.all.max_partitions));
         if rows > self.stats.len() {
             let rows = rows.next_power_of_two();
             self.partial = gpu.buffer("partial", rows * config.head_dim as usize)?;
@@ -137,8 +151,8 @@ impl Activations {
 
 /// Decode rows of one dispatch, so that their partitions stay within a buffer; a multiple of 16, for the alignment of
 /// bindings.
-fn decode_portion(config: &DecoderConfig, plan: &inputs::Plan) -> usize {
-    let row = config.num_heads as usize * plan.max_partitions as usize * config.head_dim as usize * 4;
+fn decode_portion(config: &DecoderConfig, max_partitions: u32) -> usize {
+    let row = config.num_heads as usize * max_partitions as usize * config.head_dim as usize * 4;
     (PARTIAL_BYTES / row.max(1)).max(16) / 16 * 16
 }
 
@@ -176,6 +190,9 @@ impl Decoder {
         self.embed(&mut pass, plan.rows);
         let cost = self.layer_cost(&plan);
         let mut since_cut = 0;
+        if let Some(sparse) = &mut self.sparse {
+            sparse.begin(&self.gpu, &plan, slices)?;
+        }
         for index in 0..self.layers.len() {
             self.layer(&mut pass, index, &plan)?;
             since_cut += cost;
@@ -184,7 +201,11 @@ impl Decoder {
                 since_cut = 0;
             }
         }
-        self.finish(pass, &plan)
+        let mut output = self.finish(pass, &plan)?;
+        if let Some(sparse) = &mut self.sparse {
+            sparse.finish(&mut output);
+        }
+        Ok(output)
     }
 
     /// How rows of prefills are attended.

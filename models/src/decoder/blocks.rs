@@ -17,6 +17,9 @@ impl Decoder {
     /// # Errors
     /// What the device reports.
     pub fn copy_blocks(&mut self, pairs: &[(BlockId, BlockId)]) -> Result<(), ModelError> {
+        if let Some(sparse) = &mut self.sparse {
+            sparse.forget(pairs.iter().map(|(_, to)| to.get()));
+        }
         let pairs: Vec<[u32; 2]> = pairs.iter().map(|(from, to)| [from.get(), to.get()]).collect();
         let shape = *self.kv.shape();
         let params =
@@ -70,9 +73,12 @@ impl Decoder {
     ///
     /// # Panics
     /// When `contents` is not a block of this cache.
-    pub fn write_block(&self, block: BlockId, contents: &[u32]) {
+    pub fn write_block(&mut self, block: BlockId, contents: &[u32]) {
         let words = self.kv.shape().block_bytes() / 4;
         assert_eq!(contents.len(), 2 * self.layers.len() * words, "words of a block");
+        if let Some(sparse) = &mut self.sparse {
+            sparse.forget(std::iter::once(block.get()));
+        }
         let mut parts = contents.chunks_exact(words);
         for layer in 0..self.layers.len() {
             let (k, v) = self.kv.layer(layer);

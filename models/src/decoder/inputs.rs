@@ -4,8 +4,10 @@ use std::ops::Range;
 
 use attn_kernels::gpu::{Buf, Gpu};
 use attn_kernels::kernel::paged_decode::PARTITION;
+use attn_kernels::kernel::paged_prefill::Tile;
 
 use super::DecoderOptions;
+use super::sparse::Chosen;
 use crate::batch::{Phase, Sample, Slice};
 use crate::kernel::sample::Spec;
 use crate::{DecoderConfig, ModelError};
@@ -17,12 +19,32 @@ pub(super) struct Inputs {
     pub(super) cs: Buf<[f32; 2]>,
     pub(super) slots: Buf<i32>,
     pub(super) tables: Buf<u32>,
-    pub(super) decode_rows: Buf<[u32; 4]>,
-    pub(super) tiles: Buf<[u32; 4]>,
+    pub(super) all: RowBufs,
+    /// Rows that attend to everything where others attend to a selection.
+    pub(super) whole: RowBufs,
+    /// Rows that attend to a selection.
+    pub(super) selected: RowBufs,
     /// Rows whose logits are wanted: scored rows, then sampled rows.
     pub(super) gather: Buf<u32>,
     pub(super) targets: Buf<u32>,
     pub(super) specs: Buf<Spec>,
+}
+
+/// Device copies of [`Rows`].
+#[derive(Debug)]
+pub(super) struct RowBufs {
+    pub(super) decode: Buf<[u32; 4]>,
+    pub(super) tiles: Buf<Tile>,
+}
+
+/// Work items of attention.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    /// One by one: row, KV length, first entry of its block table, its lists of selected blocks.
+    pub(super) decode: Vec<[u32; 4]>,
+    /// Partitions of the longest of them.
+    pub(super) max_partitions: u32,
+    pub(super) tiles: Vec<Tile>,
 }
 
 /// How rows of prefills are attended.
@@ -42,14 +64,16 @@ pub(super) struct Plan {
     pub(super) decode_until: u32,
     /// Longest KV of any row.
     pub(super) longest: u32,
-    /// Partitions of the longest decode row.
-    pub(super) max_partitions: u32,
     pub(super) tokens: Vec<u32>,
     pub(super) cs: Vec<[f32; 2]>,
     pub(super) slots: Vec<i32>,
     pub(super) tables: Vec<u32>,
-    pub(super) decode_rows: Vec<[u32; 4]>,
-    pub(super) tiles: Vec<[u32; 4]>,
+    pub(super) all: Rows,
+    /// `all` in two parts, where blocks are selected for any row.
+    pub(super) whole: Rows,
+    pub(super) selected: Rows,
+    /// Rows that blocks are selected for.
+    pub(super) chosen: Vec<Chosen>,
     pub(super) gather: Vec<u32>,
     /// Targets of the scored rows; `None` where only logits are wanted.
     pub(super) scored: Vec<Option<u32>>,
@@ -67,13 +91,16 @@ pub(super) fn plan(
     prefill: Prefill,
 ) -> Result<Plan, ModelError> {
     let mut plan = Plan::default();
+    let chosen = options.sparse.as_ref().map_or_else(Vec::new, |sparse| sparse.choose(slices));
     let turns = config.rope.inv_freq();
     let factor = config.rope.attention_factor();
     let mut last_rows = Vec::with_capacity(slices.len());
-    for slice in slices {
+    for (index, slice) in slices.iter().enumerate() {
         let table = u32_of(plan.tables.len());
         plan.tables.extend(slice.table.iter().map(|b| b.get()));
-        push_rows(&mut plan, slice, table, prefill);
+        let chosen: Vec<&Chosen> = chosen.iter().filter(|chosen| chosen.slice == index).collect();
+        let work = Work { row: plan.rows, table, prefill, select_block: options.select_block(), chosen };
+        plan.push_rows(slice, &work);
         for (position, id) in (slice.first..).zip(slice.tokens) {
             if *id >= config.vocab_size {
                 return Err(ModelError::Token { id: *id, position, vocab: config.vocab_size });
@@ -95,6 +122,7 @@ pub(super) fn plan(
         plan.longest = plan.longest.max(slice.first + u32_of(slice.tokens.len()));
     }
     plan.gather.extend(samples.iter().map(|s| last_rows[s.slice]));
+    plan.chosen = chosen;
     plan.specs.extend(samples.iter().map(|s| s.spec));
     assert!(plan.rows <= options.max_rows, "{} rows in a step of at most {}", plan.rows, options.max_rows);
     let most = options.max_seqs as usize;
@@ -102,22 +130,75 @@ pub(super) fn plan(
     Ok(plan)
 }
 
-/// Work items of attention.
-fn push_rows(plan: &mut Plan, slice: &Slice<'_>, table: u32, prefill: Prefill) {
-    let rows = u32_of(slice.tokens.len());
-    let tile = match prefill {
-        Prefill::Tiles(rows) if slice.phase == Phase::Prefill => rows,
-        _ => {
-            for i in 0..rows {
-                let len = slice.first + i + 1;
-                plan.decode_rows.push([plan.rows + i, len, table, 0]);
-                plan.max_partitions = plan.max_partitions.max(len.div_ceil(PARTITION));
-            }
-            return;
+/// What the work items of a slice follow from.
+struct Work<'a> {
+    /// Its first row in the step.
+    row: u32,
+    /// First entry of its block table.
+    table: u32,
+    prefill: Prefill,
+    select_block: u32,
+    /// Its rows that blocks are selected for.
+    chosen: Vec<&'a Chosen>,
+}
+
+impl Work<'_> {
+    /// Lists of selected blocks of the row at `position`; `None` where it attends to everything.
+    fn list(&self, slice: &Slice<'_>, position: u32) -> Option<u32> {
+        let first = self.chosen.first()?;
+        match slice.phase {
+            Phase::Prefill => Some(first.list_at(position, self.select_block)),
+            Phase::Decode => position.checked_sub(first.position).map(|i| self.chosen[i as usize].list),
         }
-    };
-    for i in (0..rows).step_by(tile as usize) {
-        plan.tiles.push([plan.rows + i, tile.min(rows - i), slice.first + i, table]);
+    }
+}
+
+impl Rows {
+    /// Adds the rows of `slice` from its row `i` on: one, or a tile. Returns how many.
+    fn push(&mut self, slice: &Slice<'_>, work: &Work<'_>, i: u32, tile: Option<u32>, list: u32) -> u32 {
+        let (row, position, table) = (work.row + i, slice.first + i, work.table);
+        let Some(rows) = tile else {
+            self.decode.push([row, position + 1, table, list]);
+            self.max_partitions = self.max_partitions.max((position + 1).div_ceil(PARTITION));
+            return 1;
+        };
+        self.tiles.push(Tile { row, rows, position, table, list, ..Tile::default() });
+        rows
+    }
+}
+
+impl Plan {
+    fn push_rows(&mut self, slice: &Slice<'_>, work: &Work<'_>) {
+        let tiles = |rows| match work.prefill {
+            Prefill::Tiles(most) if slice.phase == Phase::Prefill => Some(most.min(rows)),
+            _ => None,
+        };
+        let rows = u32_of(slice.tokens.len());
+        let mut i = 0;
+        while i < rows {
+            i += self.all.push(slice, work, i, tiles(rows - i), 0);
+        }
+        let mut i = 0;
+        while i < rows && !work.chosen.is_empty() {
+            let position = slice.first + i;
+            i += match work.list(slice, position) {
+                None => self.whole.push(slice, work, i, tiles(rows - i), 0),
+                // A tile has one list a KV head, and rows that share a list are in tiles.
+                Some(list) if slice.phase == Phase::Prefill => {
+                    let to_boundary = work.select_block - position % work.select_block;
+                    let most = work.tile_rows.min(rows - i).min(to_boundary);
+                    self.selected.push(slice, work, i, Some(most), list)
+                }
+                Some(list) => self.selected.push(slice, work, i, None, list),
+            };
+        }
+    }
+
+    /// Blocks that the step writes, each perhaps several times.
+    pub(super) fn written_blocks(&self, block_size: u32) -> impl Iterator<Item = u32> {
+        let mut blocks: Vec<u32> = self.slots.iter().map(|slot| slot.cast_unsigned() / block_size).collect();
+        blocks.dedup();
+        blocks.into_iter()
     }
 }
 
@@ -149,6 +230,17 @@ fn u32_of(n: usize) -> u32 {
     u32::try_from(n).expect("lists of a step fit in 32 bits")
 }
 
+impl RowBufs {
+    fn new(gpu: &Gpu, rows: usize) -> Result<Self, ModelError> {
+        Ok(Self { decode: gpu.buffer("decode_rows", rows)?, tiles: gpu.buffer("tiles", rows)? })
+    }
+
+    fn write(&self, gpu: &Gpu, rows: &Rows) {
+        gpu.write(&self.decode, 0, &rows.decode);
+        gpu.write(&self.tiles, 0, &rows.tiles);
+    }
+}
+
 impl Inputs {
     pub(super) fn new(
         gpu: &Gpu,
@@ -159,13 +251,15 @@ impl Inputs {
         let pairs = config.rope.inv_freq().len();
         // Portions of the gather and target lists are bound at aligned offsets: one more portion never overruns.
         let lists = rows + seqs + super::HEAD_ROWS;
+        let split = if options.sparse.is_some() { rows } else { 1 };
         Ok(Self {
             tokens: gpu.buffer("tokens", rows)?,
             cs: gpu.buffer("cs", rows * pairs)?,
             slots: gpu.buffer("slots", rows)?,
             tables: gpu.buffer("tables", 1024)?,
-            decode_rows: gpu.buffer("decode_rows", rows)?,
-            tiles: gpu.buffer("tiles", rows)?,
+            all: RowBufs::new(gpu, rows)?,
+            whole: RowBufs::new(gpu, split)?,
+            selected: RowBufs::new(gpu, split)?,
             gather: gpu.buffer("gather", lists)?,
             targets: gpu.buffer("targets", lists)?,
             specs: gpu.buffer("specs", seqs)?,
@@ -180,8 +274,11 @@ impl Inputs {
         gpu.write(&self.cs, 0, &plan.cs);
         gpu.write(&self.slots, 0, &plan.slots);
         gpu.write(&self.tables, 0, &plan.tables);
-        gpu.write(&self.decode_rows, 0, &plan.decode_rows);
-        gpu.write(&self.tiles, 0, &plan.tiles);
+        self.all.write(gpu, &plan.all);
+        if !plan.chosen.is_empty() {
+            self.whole.write(gpu, &plan.whole);
+            self.selected.write(gpu, &plan.selected);
+        }
         gpu.write(&self.gather, 0, &plan.gather);
         let targets: Vec<u32> = plan.scored.iter().map(|t| t.unwrap_or(0)).collect();
         gpu.write(&self.targets, 0, &targets);

@@ -12,7 +12,7 @@ use sparse_select::Selection;
 use sparse_select::policy::num_blocks;
 
 use super::inputs::Plan;
-use crate::batch::{Phase, Slice};
+use crate::batch::{Phase, Slice, StepOutput};
 use crate::sparse::{Attended, SparseOptions};
 use crate::{DecoderConfig, KvPool, ModelError};
 pub(super) use choose::Chosen;
@@ -79,7 +79,7 @@ impl Sparse {
     pub(super) fn begin(&mut self, gpu: &Gpu, plan: &Plan, slices: &[Slice<'_>]) -> Result<(), ModelError> {
         let acts = |slice: &Slice<'_>| self.options.acts_on(slice.phase).then(Attended::default);
         self.attended = slices.iter().map(acts).collect();
-        self.mirror.forget(plan.written_blocks());
+        self.mirror.forget(plan.written_blocks(self.mirror.block_size()));
         self.placed.fill(None);
         let mut words: Vec<u32> = Vec::new();
         for layer in 0..self.placed.len() {
@@ -203,8 +203,9 @@ impl Sparse {
         }
     }
 
-    /// What each slice attended.
-    pub(super) fn finish(&mut self) -> (Vec<Option<Attended>>, Vec<Timing>) {
-        (std::mem::take(&mut self.attended), std::mem::take(&mut self.timings))
+    /// Ends a step: what each slice attended, and the times of what was submitted on the way.
+    pub(super) fn finish(&mut self, output: &mut StepOutput) {
+        output.attended = std::mem::take(&mut self.attended);
+        output.timings.append(&mut self.timings);
     }
 }

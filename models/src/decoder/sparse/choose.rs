@@ -16,12 +16,12 @@ use crate::sparse::SparseOptions;
 #[derive(Debug)]
 pub(in crate::decoder) struct Chosen {
     /// Its slice.
-    pub(super) slice: usize,
+    pub(in crate::decoder) slice: usize,
     /// Its rows in the step.
     pub(super) row: usize,
     pub(super) rows: usize,
     /// Position of the first row.
-    pub(super) position: u32,
+    pub(in crate::decoder) position: u32,
     phase: Phase,
     /// Its block table in the step's tables.
     pub(super) table: Range<usize>,
@@ -30,7 +30,7 @@ pub(in crate::decoder) struct Chosen {
     /// Its first list group.
     pub(in crate::decoder) list: u32,
     /// Its list groups: one, or one for each query block.
-    pub(in crate::decoder) lists: u32,
+    pub(super) lists: u32,
 }
 
 impl Chosen {
@@ -56,46 +56,50 @@ impl Chosen {
 }
 
 impl SparseOptions {
-    /// The rows of `slice` that blocks are selected for, if any. `row` is the slice's first row in the step, `table` its
-    /// table's place, `list` the next free list group.
-    pub(in crate::decoder) fn choose(
-        &self,
-        (index, slice): (usize, &Slice<'_>),
-        row: u32,
-        table: u32,
-        list: u32,
-    ) -> Vec<Chosen> {
-        if !self.acts_on(slice.phase) {
-            return Vec::new();
+    /// The rows of a step that blocks are selected for, in the order of their lists: first decode rows, in the order of
+    /// the step, then prefills.
+    pub(in crate::decoder) fn choose(&self, slices: &[Slice<'_>]) -> Vec<Chosen> {
+        let (mut row, mut table) = (0, 0);
+        let mut chosen = Vec::new();
+        for (index, slice) in slices.iter().enumerate() {
+            if self.acts_on(slice.phase) {
+                let of_slice = |(first, rows, lists)| Chosen {
+                    slice: index,
+                    row: row + first,
+                    rows,
+                    position: slice.first + u32_of(first),
+                    phase: slice.phase,
+                    table: table..table + slice.table.len(),
+                    access: slice.access.to_vec(),
+                    list: 0,
+                    lists,
+                };
+                chosen.extend(self.parts(slice).into_iter().map(of_slice));
+            }
+            row += slice.tokens.len();
+            table += slice.table.len();
         }
+        chosen.sort_by_key(|chosen| chosen.phase == Phase::Prefill);
+        let mut list = 0;
+        for chosen in &mut chosen {
+            chosen.list = list;
+            list += chosen.lists;
+        }
+        chosen
+    }
+
+    /// Rows of a slice that lists are made for: `(first row, rows, lists)`.
+    fn parts(&self, slice: &Slice<'_>) -> Vec<(usize, usize, u32)> {
         let block = self.policy.block_size().get();
-        let table = table as usize..table as usize + slice.table.len();
         let rows = slice.tokens.len();
-        let chosen = |i: usize, rows, list, lists| Chosen {
-            slice: index,
-            row: row as usize + i,
-            rows,
-            position: slice.first + i as u32,
-            phase: slice.phase,
-            table: table.clone(),
-            access: slice.access.to_vec(),
-            list,
-            lists,
-        };
+        let last = slice.first + u32_of(rows) - 1;
         let whole = |i: usize| self.policy.keeps_all(None, slice.first as usize + i + 1);
         match slice.phase {
-            Phase::Decode => {
-                let first = (0..rows).find(|i| !whole(*i)).unwrap_or(rows);
-                (first..rows).zip(list..).map(|(i, list)| chosen(i, 1, list, 1)).collect()
-            }
+            Phase::Decode => (0..rows).filter(|i| !whole(*i)).map(|i| (i, 1, 1)).collect(),
             Phase::Prefill if whole(rows - 1) => Vec::new(),
-            Phase::Prefill if self.history_only() => {
-                if slice.first < block { Vec::new() } else { vec![chosen(0, rows, list, 1)] }
-            }
-            Phase::Prefill => {
-                let last = slice.first + rows as u32 - 1;
-                vec![chosen(0, rows, list, last / block - slice.first / block + 1)]
-            }
+            Phase::Prefill if self.history_only() && slice.first < block => Vec::new(),
+            Phase::Prefill if self.history_only() => vec![(0, rows, 1)],
+            Phase::Prefill => vec![(0, rows, last / block - slice.first / block + 1)],
         }
     }
 
@@ -140,3 +144,7 @@ impl SparseOptions {
     }
 }
 
+
+fn u32_of(n: usize) -> u32 {
+    u32::try_from(n).expect("rows of a step fit in 32 bits")
+}

@@ -20,6 +20,11 @@ impl Mirror {
         Self { shape, layers: vec![FxHashMap::default(); num_layers] }
     }
 
+    /// Tokens of a block.
+    pub(super) fn block_size(&self) -> u32 {
+        self.shape.block_size
+    }
+
     /// Blocks that the device writes: what is known of them is no longer so.
     pub(super) fn forget(&mut self, blocks: impl Iterator<Item = u32>) {
         for block in blocks {
