@@ -13,7 +13,11 @@ macro_rules! modules {
 
 /// The shared modules: kernels of other crates may import them too.
 pub const MODULES: Modules = modules![
+    "digest_mean",
+    "digest_min_max",
     "flat",
+    "k_f16",
+    "k_f32",
     "keys_broadcast_f16",
     "keys_broadcast_f32",
     "keys_uniform",
@@ -22,15 +26,28 @@ pub const MODULES: Modules = modules![
     "kv_write_f16",
     "kv_write_f32",
     "numbers",
+    "order_key",
+    "out_list",
+    "out_positions",
     "partition",
+    "radix",
     "reduce_subgroup",
     "reduce_tree",
+    "scan_subgroup",
+    "scan_tree",
+    "score_bound",
+    "score_mean",
+    "transform_none",
+    "transform_paged",
+    "transform_ragged",
 ];
 
 /// Every kernel, by name.
 #[must_use]
 pub fn catalog() -> Vec<&'static Kernel> {
     vec![
+        &kernel::block_digest::KERNEL,
+        &kernel::block_score::KERNEL,
         &kernel::cache_write::KERNEL,
         &kernel::copy_blocks::KERNEL,
         &kernel::lse_merge::KERNEL,
@@ -38,6 +55,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::paged_prefill::KERNEL,
         &kernel::paged_prefill_coop::KERNEL,
         &kernel::paged_reduce::KERNEL,
+        &kernel::top_k::KERNEL,
     ]
 }
 
@@ -94,5 +112,33 @@ pub fn variants() -> Vec<NamedVariant> {
     );
     all.push(NamedVariant::new("f16", Level::Coop, paged_prefill_coop::variant(&types[0].1)));
     all.push(baseline("", paged_reduce::variant(&types[0].1)));
+    all.extend(selection(&types, num_heads));
+    all
+}
+
+/// The kernels that select what attention reads.
+fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
+    use kernel::block_digest::{self, Digest};
+    use kernel::top_k::{self, Output, Transform};
+    let baseline = |part: &str, variant| NamedVariant::new(part, Level::Baseline, variant);
+    let mut all = Vec::new();
+    for (part, digest) in [("min_max", Digest::MinMax), ("mean", Digest::Mean)] {
+        for (dtype, shape) in types {
+            all.push(baseline(&format!("{part}-{dtype}"), block_digest::variant(shape, digest)));
+        }
+        let variant = kernel::block_score::variant(&types[0].1, num_heads, digest, 64);
+        all.push(baseline(part, variant));
+    }
+    let outputs = [
+        ("list", Output::List),
+        ("positions", Output::Positions(Transform::None)),
+        ("paged", Output::Positions(Transform::Paged)),
+        ("ragged", Output::Positions(Transform::Ragged)),
+    ];
+    for (prefix, level) in [("", Level::Baseline), ("subgroup-", Level::Subgroup)] {
+        all.extend(outputs.map(|(part, output)| {
+            NamedVariant::new(&format!("{prefix}{part}"), level, top_k::variant(output, level))
+        }));
+    }
     all
 }

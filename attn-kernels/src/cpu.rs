@@ -5,6 +5,8 @@
 //! layout of [`KvShape`].
 
 pub mod attention;
+pub mod block_digest;
+pub mod block_score;
 pub mod cache_write;
 pub mod copy_blocks;
 pub mod lse_merge;
@@ -12,6 +14,7 @@ pub mod paged_decode;
 pub mod paged_prefill;
 pub mod paged_reduce;
 mod tolerance;
+pub mod top_k;
 
 pub use tolerance::{Mismatch, Tolerance};
 

@@ -1,6 +1,7 @@
 //! What the host knows of a kernel is what its WGSL says.
 
 use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::kernel::{block_digest, block_score, top_k};
 use attn_kernels::kernel::{cache_write, copy_blocks, lse_merge, paged_decode, paged_prefill, paged_reduce};
 use attn_kernels::reflect::interface;
 use attn_kernels::{Access, Level, catalog, variants};
@@ -22,19 +23,26 @@ macro_rules! layout {
 }
 
 fn layouts() -> Vec<Layout> {
+    use block_digest::BlockDigestParams;
+    use block_score::BlockScoreParams;
     use cache_write::CacheWriteParams;
     use copy_blocks::CopyBlocksParams;
     use lse_merge::LseMergeParams;
     use paged_decode::PagedDecodeParams;
     use paged_prefill::PagedPrefillParams;
     use paged_reduce::PagedReduceParams;
+    use top_k::TopKParams;
     vec![
+        layout!(BlockDigestParams: num_kv_heads touched pad0 pad1),
+        layout!(BlockScoreParams: num_heads num_kv_heads q_stride heads_a_set score_stride sink_blocks recent_blocks
+            recent_full scale infinity pad0 pad1),
         layout!(CacheWriteParams: rows num_kv_heads row_stride k_start v_start pad0 pad1 pad2),
         layout!(CopyBlocksParams: block_quads pad0 pad1 pad2),
         layout!(LseMergeParams: rows neg_inf pad0 pad1),
         layout!(PagedDecodeParams: num_heads num_kv_heads q_stride max_partitions scale neg_inf pad0 pad1),
         layout!(PagedPrefillParams: num_heads num_kv_heads q_stride first_key scale neg_inf num_keys pad0),
         layout!(PagedReduceParams: num_heads max_partitions pad0 pad1),
+        layout!(TopKParams: rows out_stride copies page_size),
     ]
 }
 
