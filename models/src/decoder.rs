@@ -210,11 +210,8 @@ impl Decoder {
 
     /// How rows of prefills are attended.
     fn prefill(&self) -> inputs::Prefill {
-        match (self.by_rows, self.coop) {
-            (true, _) => inputs::Prefill::Rows,
-            (false, true) => inputs::Prefill::Tiles(paged_prefill_coop::TILE_ROWS),
-            (false, false) => inputs::Prefill::Tiles(TILE_ROWS),
-        }
+        let tile_rows = if self.coop { paged_prefill_coop::TILE_ROWS } else { TILE_ROWS };
+        inputs::Prefill { by_rows: self.by_rows, tile_rows }
     }
 
     fn embed(&self, pass: &mut Pass, rows: u32) {

@@ -48,12 +48,12 @@ pub(super) struct Rows {
 }
 
 /// How rows of prefills are attended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Prefill {
-    /// One by one, by the decode kernel.
-    Rows,
-    /// In tiles of at most this many rows.
-    Tiles(u32),
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Prefill {
+    /// One by one, by the decode kernel; rows of selected blocks are in tiles all the same, which share lists.
+    pub(super) by_rows: bool,
+    /// Most rows of a tile.
+    pub(super) tile_rows: u32,
 }
 
 /// One step, laid out.
@@ -95,11 +95,12 @@ pub(super) fn plan(
     let turns = config.rope.inv_freq();
     let factor = config.rope.attention_factor();
     let mut last_rows = Vec::with_capacity(slices.len());
+    let (select_block, is_split) = (options.select_block(), !chosen.is_empty());
     for (index, slice) in slices.iter().enumerate() {
         let table = u32_of(plan.tables.len());
         plan.tables.extend(slice.table.iter().map(|b| b.get()));
         let chosen: Vec<&Chosen> = chosen.iter().filter(|chosen| chosen.slice == index).collect();
-        let work = Work { row: plan.rows, table, prefill, select_block: options.select_block(), chosen };
+        let work = Work { row: plan.rows, table, prefill, select_block, is_split, chosen };
         plan.push_rows(slice, &work);
         for (position, id) in (slice.first..).zip(slice.tokens) {
             if *id >= config.vocab_size {
@@ -138,6 +139,8 @@ struct Work<'a> {
     table: u32,
     prefill: Prefill,
     select_block: u32,
+    /// Whether blocks are selected for any row of the step.
+    is_split: bool,
     /// Its rows that blocks are selected for.
     chosen: Vec<&'a Chosen>,
 }
@@ -169,24 +172,22 @@ impl Rows {
 
 impl Plan {
     fn push_rows(&mut self, slice: &Slice<'_>, work: &Work<'_>) {
-        let tiles = |rows| match work.prefill {
-            Prefill::Tiles(most) if slice.phase == Phase::Prefill => Some(most.min(rows)),
-            _ => None,
-        };
+        let in_tiles = slice.phase == Phase::Prefill && !work.prefill.by_rows;
+        let tiles = |rows: u32| in_tiles.then(|| rows.min(work.prefill.tile_rows));
         let rows = u32_of(slice.tokens.len());
         let mut i = 0;
         while i < rows {
             i += self.all.push(slice, work, i, tiles(rows - i), 0);
         }
         let mut i = 0;
-        while i < rows && !work.chosen.is_empty() {
+        while i < rows && work.is_split {
             let position = slice.first + i;
             i += match work.list(slice, position) {
                 None => self.whole.push(slice, work, i, tiles(rows - i), 0),
                 // A tile has one list a KV head, and rows that share a list are in tiles.
                 Some(list) if slice.phase == Phase::Prefill => {
                     let to_boundary = work.select_block - position % work.select_block;
-                    let most = work.tile_rows.min(rows - i).min(to_boundary);
+                    let most = work.prefill.tile_rows.min(rows - i).min(to_boundary);
                     self.selected.push(slice, work, i, Some(most), list)
                 }
                 Some(list) => self.selected.push(slice, work, i, None, list),

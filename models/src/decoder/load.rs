@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu};
-use attn_kernels::kernel::{
-    KvShape, copy_blocks, paged_decode, paged_prefill, paged_prefill_coop, paged_reduce,
-};
+use attn_kernels::kernel::attention::Attention as Kind;
+use attn_kernels::kernel::{KvShape, copy_blocks, paged_prefill, paged_prefill_coop};
 
+use super::attend::Attention;
 use super::inputs::Inputs;
 use super::layer::Layer;
 use super::mlp::Mlp;
+use super::sparse::Sparse;
 use super::{Activations, Decoder, DecoderOptions, HEAD_ROWS, Pipelines};
 use crate::kernel::{bias, embed, log_prob, matmul, norm_heads, rms_norm, rope_append, sample};
 use crate::matrix::{Kernels, Matrix, broadcasts};
@@ -46,12 +47,16 @@ impl Decoder {
             true => paged_prefill::KeyLoads::Broadcast,
             false => paged_prefill::KeyLoads::Uniform,
         };
+        let kv = KvPool::new(gpu, shape, config.num_layers, options.num_blocks)?;
+        let sparse = options.sparse.as_ref();
+        let select_block = sparse.map(|sparse| sparse.policy.block_size().get());
         let coop = !options.reproducible && coop_serves(gpu, config, &shape);
         Ok(Self {
             kernels: Kernels::new(gpu),
-            pipelines: pipelines(gpu, config, &shape, embedding.format(), key_loads, coop)?,
+            pipelines: pipelines(gpu, config, &shape, embedding.format(), (key_loads, coop), select_block)?,
             final_norm: source.vector(Role::FinalNorm)?,
-            kv: KvPool::new(gpu, shape, config.num_layers, options.num_blocks)?,
+            sparse: sparse.map(|sparse| Sparse::new(gpu, sparse, config, &kv)).transpose()?,
+            kv,
             activations: activations(gpu, config, options)?,
             inputs: Inputs::new(gpu, config, options)?,
             gpu: Arc::clone(gpu),
@@ -200,9 +205,10 @@ fn pipelines(
     config: &DecoderConfig,
     shape: &KvShape,
     embedding: Format,
-    key_loads: paged_prefill::KeyLoads,
-    coop: bool,
+    (key_loads, coop): (paged_prefill::KeyLoads, bool),
+    select_block: Option<u32>,
 ) -> Result<Pipelines, ModelError> {
+    let attention = |kind: &Kind| Attention::new(gpu, shape, config.num_heads, (key_loads, coop), kind);
     // Lanes of a software driver run one after the other.
     let lanes = if gpu.is_cpu() { 64 } else { matmul::NORM_LANES };
     Ok(Pipelines {
@@ -214,12 +220,8 @@ fn pipelines(
         norm_gather: gpu.pipeline(&rms_norm::variant(true, lanes, gpu.level()))?,
         rope_append: gpu.pipeline(&rope_append::variant(shape, config.rope.interleaved))?,
         copy_blocks: gpu.pipeline(&copy_blocks::variant())?,
-        decode: gpu.pipeline(&paged_decode::variant(shape, config.num_heads, gpu.level()))?,
-        reduce: gpu.pipeline(&paged_reduce::variant(shape))?,
-        prefill: gpu.pipeline(&match coop {
-            true => paged_prefill_coop::variant(shape),
-            false => paged_prefill::variant(shape, config.num_heads, key_loads),
-        })?,
+        attention: attention(&Kind::default())?,
+        selected: select_block.map(|block| attention(&Kind::blocks(block))).transpose()?,
         log_prob: gpu.pipeline(&log_prob::variant())?,
         sample: gpu.pipeline(&sample::variant())?,
     })

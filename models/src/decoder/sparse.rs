@@ -113,6 +113,11 @@ impl Sparse {
         !plan.chosen.is_empty() && !self.options.policy.keeps_all(Some(layer), usize::MAX)
     }
 
+    /// Whether queries and keys of a layer have to be asked for.
+    fn asks_in(&self, plan: &Plan, layer: usize) -> bool {
+        self.options.policy.support().query && self.is_sparse_in(plan, layer)
+    }
+
     /// Takes the lists of `layer` that were selected on the host.
     fn place(&mut self, gpu: &Gpu, plan: &Plan, layer: usize, selections: &[Selection]) -> Result<(), ModelError> {
         let (words, stride) = self.lay_out(plan, selections);

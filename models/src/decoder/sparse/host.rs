@@ -11,8 +11,21 @@ use crate::decoder::Decoder;
 use crate::decoder::inputs::Plan;
 
 impl Decoder {
-    /// Selects the blocks of a layer between the write of its keys and its attention. The pass so far is submitted.
-    pub(in crate::decoder) fn select_on_host(
+    /// Selects the blocks of a layer between the write of its keys and its attention.
+    pub(in crate::decoder) fn select(
+        &mut self,
+        pass: &mut Pass,
+        layer: usize,
+        plan: &Plan,
+    ) -> Result<(), ModelError> {
+        match &self.sparse {
+            Some(sparse) if sparse.asks_in(plan, layer) => self.select_on_host(pass, layer, plan),
+            _ => Ok(()),
+        }
+    }
+
+    /// The policy's own code, once the pass so far has run.
+    fn select_on_host(
         &mut self,
         pass: &mut Pass,
         layer: usize,
