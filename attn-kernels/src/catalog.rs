@@ -1,5 +1,6 @@
 //! Every kernel of this crate, the modules that they share, and the variants that reports and tests list.
 
+use crate::kernel::attention::Attention;
 use crate::kernel::paged_prefill::KeyLoads;
 use crate::kernel::{self, KvDtype, KvShape};
 use crate::source::Modules;
@@ -13,6 +14,8 @@ macro_rules! modules {
 
 /// The shared modules: kernels of other crates may import them too.
 pub const MODULES: Modules = modules![
+    "context_blocks",
+    "context_full",
     "digest_mean",
     "digest_min_max",
     "flat",
@@ -37,6 +40,7 @@ pub const MODULES: Modules = modules![
     "scan_tree",
     "score_bound",
     "score_mean",
+    "tile",
     "transform_none",
     "transform_paged",
     "transform_ragged",
@@ -83,9 +87,7 @@ impl NamedVariant {
 /// One variant of every kernel for each choice of modules (numbers differ from model to model), by name.
 #[must_use]
 pub fn variants() -> Vec<NamedVariant> {
-    use kernel::{
-        cache_write, copy_blocks, lse_merge, paged_decode, paged_prefill, paged_prefill_coop, paged_reduce,
-    };
+    use kernel::{cache_write, copy_blocks, lse_merge};
     let num_heads = 32;
     let shape = |dtype| KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype };
     let types = [("f16", shape(KvDtype::F16)), ("f32", shape(KvDtype::F32))];
@@ -95,24 +97,38 @@ pub fn variants() -> Vec<NamedVariant> {
     all.extend(types.map(|(part, shape)| baseline(part, cache_write::variant(&shape))));
     all.push(baseline("", copy_blocks::variant()));
     all.push(baseline("", lse_merge::variant(128)));
-    for (name, level) in [("", Level::Baseline), ("subgroup-", Level::Subgroup)] {
-        all.extend(types.map(|(part, shape)| {
-            let variant = paged_decode::variant(&shape, num_heads, level);
-            NamedVariant::new(&format!("{name}{part}"), level, variant)
-        }));
-    }
-    all.extend(types.map(|(part, shape)| {
-        let variant = paged_prefill::variant(&shape, num_heads, KeyLoads::Broadcast);
-        NamedVariant::new(&format!("broadcast-{part}"), Level::Subgroup, variant)
-    }));
-    all.extend(
-        types.map(|(part, shape)| {
-            baseline(part, paged_prefill::variant(&shape, num_heads, KeyLoads::Uniform))
-        }),
-    );
-    all.push(NamedVariant::new("f16", Level::Coop, paged_prefill_coop::variant(&types[0].1)));
-    all.push(baseline("", paged_reduce::variant(&types[0].1)));
+    all.extend(attention("", &Attention::default(), num_heads, &types));
+    all.extend(attention("blocks-", &Attention::blocks(64), num_heads, &types));
     all.extend(selection(&types, num_heads));
+    all
+}
+
+/// Variants of the attention kernels.
+fn attention(
+    name: &str,
+    attention: &Attention,
+    num_heads: u32,
+    types: &[(&str, KvShape); 2],
+) -> Vec<NamedVariant> {
+    use kernel::{paged_decode, paged_prefill, paged_prefill_coop, paged_reduce};
+    let mut all = Vec::new();
+    for (dtype, shape) in types {
+        for (reduce, level) in [("", Level::Baseline), ("subgroup-", Level::Subgroup)] {
+            let variant = paged_decode::variant(shape, num_heads, level, attention);
+            all.push(NamedVariant::new(&format!("{name}{reduce}{dtype}"), level, variant));
+        }
+        for (loads, part, level) in
+            [(KeyLoads::Uniform, "", Level::Baseline), (KeyLoads::Broadcast, "broadcast-", Level::Subgroup)]
+        {
+            let variant = paged_prefill::variant(shape, num_heads, loads, attention);
+            all.push(NamedVariant::new(&format!("{name}{part}{dtype}"), level, variant));
+        }
+    }
+    let f16 = &types[0].1;
+    let coop = paged_prefill_coop::variant(f16, attention);
+    all.push(NamedVariant::new(&format!("{name}f16"), Level::Coop, coop));
+    let reduce = paged_reduce::variant(f16, attention);
+    all.push(NamedVariant::new(name.trim_end_matches('-'), Level::Baseline, reduce));
     all
 }
 

@@ -146,7 +146,9 @@ impl Decoder {
     fn attend_prefill(&self, pass: &mut Pass, index: usize, task: &Task<'_>) {
         let tiles = u32::try_from(task.rows.tiles.len()).expect("at most max_rows");
         let (a, c) = (&self.activations, &self.config);
-        let Some(last) = task.rows.tiles.iter().map(|tile| tile.position + tile.rows - 1).max() else { return };
+        let Some(last) = task.rows.tiles.iter().map(|tile| tile.position + tile.rows - 1).max() else {
+            return;
+        };
         let (k, v) = self.kv.layer(index);
         let bindings = task.with_lists([
             (&a.q).into(),

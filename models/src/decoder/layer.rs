@@ -2,9 +2,9 @@
 
 use attn_kernels::gpu::{Buf, Pass};
 
+use super::Decoder;
 use super::inputs::Plan;
 use super::mlp::Mlp;
-use super::Decoder;
 use crate::ModelError;
 use crate::kernel::matmul::Epilogue;
 use crate::kernel::norm_heads::NormHeadsParams;

@@ -95,9 +95,12 @@ impl Sparse {
             let (lists, stride) = self.lay_out(plan, &selections);
             self.count(plan, layer, selections, None);
             // Layers mostly agree.
-            let same = self.placed[..layer].iter().rev().flatten().next().filter(|last| {
-                last.stride == stride && words[last.first..].starts_with(&lists)
-            });
+            let same = self.placed[..layer]
+                .iter()
+                .rev()
+                .flatten()
+                .next()
+                .filter(|last| last.stride == stride && words[last.first..].starts_with(&lists));
             self.placed[layer] = same.copied().or_else(|| {
                 let first = words.len();
                 words.extend(lists);
@@ -119,7 +122,13 @@ impl Sparse {
     }
 
     /// Takes the lists of `layer` that were selected on the host.
-    fn place(&mut self, gpu: &Gpu, plan: &Plan, layer: usize, selections: &[Selection]) -> Result<(), ModelError> {
+    fn place(
+        &mut self,
+        gpu: &Gpu,
+        plan: &Plan,
+        layer: usize,
+        selections: &[Selection],
+    ) -> Result<(), ModelError> {
         let (words, stride) = self.lay_out(plan, selections);
         self.placed[layer] = Some(Place { first: 0, stride });
         self.upload(gpu, &words)
@@ -199,7 +208,9 @@ impl Sparse {
             let rows = slice.tokens.len() - chosen.map(|chosen| chosen.rows).sum::<usize>();
             let end = slice.first as usize + rows;
             let lists: u64 = match slice.phase {
-                Phase::Decode => (slice.first as usize..end).map(|at| u64::from(num_blocks(at + 1, block))).sum(),
+                Phase::Decode => {
+                    (slice.first as usize..end).map(|at| u64::from(num_blocks(at + 1, block))).sum()
+                }
                 Phase::Prefill if rows > 0 => u64::from(num_blocks(end, block)),
                 Phase::Prefill => 0,
             };

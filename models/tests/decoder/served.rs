@@ -2,9 +2,9 @@
 //! sequence that decodes.
 
 use kvblock::BlockId;
-use models::Decoder;
 use models::batch::{Phase, Sample, Slice};
 use models::kernel::sample::Spec;
+use models::{Attended, Decoder};
 
 use crate::CAPACITY;
 
@@ -26,12 +26,14 @@ impl<'a> Request<'a> {
 }
 
 /// What a sequence got.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Served {
     /// Logits of every row, `[prompt + tokens - 1, vocab]`.
     pub(crate) logits: Vec<f32>,
     /// Drawn tokens.
     pub(crate) drawn: Vec<u32>,
+    /// What a sparse policy attended in each step; empty where none acts.
+    pub(crate) attended: Vec<Attended>,
 }
 
 impl Served {
@@ -71,7 +73,9 @@ pub(crate) fn serve(decoder: &mut Decoder, requests: &[Request<'_>], chunk: usiz
         let vocab = decoder.config().vocab_size as usize;
         assert_eq!(output.logits.len(), rows.iter().sum::<usize>() * vocab);
         let (mut logits, mut drawn) = (output.logits.as_slice(), output.sampled.iter());
+        let mut attended = output.attended.into_iter();
         for (sequence, rows) in sequences.iter_mut().filter(|s| s.remains() > 0).zip(rows) {
+            sequence.served.attended.extend(attended.next().flatten());
             let (own, others) = logits.split_at(rows * vocab);
             logits = others;
             let draws = sequence.draws(rows);
@@ -125,6 +129,7 @@ impl<'a> Sequence<'a> {
             first: u32::try_from(self.computed).unwrap(),
             table: &self.table,
             phase,
+            access: &[],
             targets: &[],
             logits: rows,
         }

@@ -127,14 +127,28 @@ impl SparseOptions {
         };
         let (q, k) = tensors.unzip();
         let k = k.map(|k| k.window(0, kv_len));
-        let input = Input { kv_len, stage, layer: u32::try_from(layer).ok(), q, k, access: &chosen.access, gates: None };
+        let input = Input {
+            kv_len,
+            stage,
+            layer: u32::try_from(layer).ok(),
+            q,
+            k,
+            access: &chosen.access,
+            gates: None,
+        };
         let mut selection = Selection::new();
         self.policy.select_into(&input, &mut selection)?;
         Ok(selection)
     }
 
     /// The blocks that group `list` of a chosen row attends for KV head `head`, ascending.
-    pub(super) fn blocks(&self, chosen: &Chosen, selection: &Selection, head: usize, list: usize) -> Vec<u32> {
+    pub(super) fn blocks(
+        &self,
+        chosen: &Chosen,
+        selection: &Selection,
+        head: usize,
+        list: usize,
+    ) -> Vec<u32> {
         let mut blocks: Vec<u32> = selection.row_shared(head, list).iter().map(|b| b.get()).collect();
         if chosen.phase == Phase::Prefill && self.history_only() {
             let block = self.policy.block_size();
@@ -143,7 +157,6 @@ impl SparseOptions {
         blocks
     }
 }
-
 
 fn u32_of(n: usize) -> u32 {
     u32::try_from(n).expect("rows of a step fit in 32 bits")

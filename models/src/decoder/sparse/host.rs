@@ -1,8 +1,8 @@
 //! Policies that score, on the CPU: queries and new keys are read back in every layer.
 
 use attn_kernels::gpu::Pass;
+use sparse_select::Heads;
 use sparse_select::certificate::selection_mass;
-use sparse_select::{Heads, Selection};
 
 use super::Chosen;
 use super::mirror::Mirror;
@@ -25,12 +25,7 @@ impl Decoder {
     }
 
     /// The policy's own code, once the pass so far has run.
-    fn select_on_host(
-        &mut self,
-        pass: &mut Pass,
-        layer: usize,
-        plan: &Plan,
-    ) -> Result<(), ModelError> {
+    fn select_on_host(&mut self, pass: &mut Pass, layer: usize, plan: &Plan) -> Result<(), ModelError> {
         let sparse = self.sparse.as_mut().expect("only a sparse decoder selects");
         let tables = plan.chosen.iter().flat_map(|chosen| {
             let len = chosen.kv_len().div_ceil(self.kv.shape().block_size as usize);
@@ -47,7 +42,8 @@ impl Decoder {
         }
         let q = done.get(q);
 
-        let heads = [self.config.num_heads, self.config.num_kv_heads, self.config.head_dim].map(|n| n as usize);
+        let heads =
+            [self.config.num_heads, self.config.num_kv_heads, self.config.head_dim].map(|n| n as usize);
         let mut selections = Vec::with_capacity(plan.chosen.len());
         let mut masses = Vec::new();
         for chosen in &plan.chosen {
