@@ -1,7 +1,7 @@
 //! Every kernel of this crate, the modules that they share, and the variants that reports and tests list.
 
-use crate::kernel::attention::Attention;
-use crate::kernel::paged_prefill::KeyLoads;
+mod attention;
+
 use crate::kernel::{self, KvDtype, KvShape};
 use crate::source::Modules;
 use crate::{Kernel, Level, Variant};
@@ -41,6 +41,7 @@ pub const MODULES: Modules = modules![
     "score_bound",
     "score_mean",
     "tile",
+    "top_k_write",
     "transform_none",
     "transform_paged",
     "transform_ragged",
@@ -60,6 +61,9 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::paged_prefill_coop::KERNEL,
         &kernel::paged_reduce::KERNEL,
         &kernel::top_k::KERNEL,
+        &kernel::top_k_count::KERNEL,
+        &kernel::top_k_gather::KERNEL,
+        &kernel::top_k_transform::KERNEL,
     ]
 }
 
@@ -97,38 +101,8 @@ pub fn variants() -> Vec<NamedVariant> {
     all.extend(types.map(|(part, shape)| baseline(part, cache_write::variant(&shape))));
     all.push(baseline("", copy_blocks::variant()));
     all.push(baseline("", lse_merge::variant(128)));
-    all.extend(attention("", &Attention::default(), num_heads, &types));
-    all.extend(attention("blocks-", &Attention::blocks(64), num_heads, &types));
+    all.extend(attention::variants(num_heads, &types));
     all.extend(selection(&types, num_heads));
-    all
-}
-
-/// Variants of the attention kernels.
-fn attention(
-    name: &str,
-    attention: &Attention,
-    num_heads: u32,
-    types: &[(&str, KvShape); 2],
-) -> Vec<NamedVariant> {
-    use kernel::{paged_decode, paged_prefill, paged_prefill_coop, paged_reduce};
-    let mut all = Vec::new();
-    for (dtype, shape) in types {
-        for (reduce, level) in [("", Level::Baseline), ("subgroup-", Level::Subgroup)] {
-            let variant = paged_decode::variant(shape, num_heads, level, attention);
-            all.push(NamedVariant::new(&format!("{name}{reduce}{dtype}"), level, variant));
-        }
-        for (loads, part, level) in
-            [(KeyLoads::Uniform, "", Level::Baseline), (KeyLoads::Broadcast, "broadcast-", Level::Subgroup)]
-        {
-            let variant = paged_prefill::variant(shape, num_heads, loads, attention);
-            all.push(NamedVariant::new(&format!("{name}{part}{dtype}"), level, variant));
-        }
-    }
-    let f16 = &types[0].1;
-    let coop = paged_prefill_coop::variant(f16, attention);
-    all.push(NamedVariant::new(&format!("{name}f16"), Level::Coop, coop));
-    let reduce = paged_reduce::variant(f16, attention);
-    all.push(NamedVariant::new(name.trim_end_matches('-'), Level::Baseline, reduce));
     all
 }
 
@@ -136,6 +110,7 @@ fn attention(
 fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     use kernel::block_digest::{self, Digest};
     use kernel::top_k::{self, Output, Transform};
+    use kernel::{top_k_count, top_k_gather, top_k_transform};
     let baseline = |part: &str, variant| NamedVariant::new(part, Level::Baseline, variant);
     let mut all = Vec::new();
     for (part, digest) in [("min_max", Digest::MinMax), ("mean", Digest::Mean)] {
@@ -155,6 +130,13 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
         all.extend(outputs.map(|(part, output)| {
             NamedVariant::new(&format!("{prefix}{part}"), level, top_k::variant(output, level))
         }));
+        let part = prefix.trim_end_matches('-');
+        all.push(NamedVariant::new(part, level, top_k_count::variant(level)));
+        all.extend(outputs.map(|(part, output)| {
+            NamedVariant::new(&format!("{prefix}{part}"), level, top_k_gather::variant(output, level))
+        }));
     }
+    all.push(baseline("paged", top_k_transform::variant(Transform::Paged)));
+    all.push(baseline("ragged", top_k_transform::variant(Transform::Ragged)));
     all
 }

@@ -15,6 +15,9 @@ pub mod paged_prefill;
 pub mod paged_reduce;
 mod tolerance;
 pub mod top_k;
+pub mod top_k_count;
+pub mod top_k_gather;
+pub mod top_k_transform;
 
 pub use tolerance::{Mismatch, Tolerance};
 

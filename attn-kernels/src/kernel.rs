@@ -13,6 +13,9 @@ pub mod paged_prefill;
 pub mod paged_prefill_coop;
 pub mod paged_reduce;
 pub mod top_k;
+pub mod top_k_count;
+pub mod top_k_gather;
+pub mod top_k_transform;
 
 pub use error::LaunchError;
 

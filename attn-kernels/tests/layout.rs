@@ -2,7 +2,7 @@
 
 use attn_kernels::kernel::attention::Attention;
 use attn_kernels::kernel::{KvDtype, KvShape};
-use attn_kernels::kernel::{block_digest, block_score, top_k};
+use attn_kernels::kernel::{block_digest, block_score, top_k, top_k_count, top_k_gather, top_k_transform};
 use attn_kernels::kernel::{cache_write, copy_blocks, lse_merge, paged_decode, paged_prefill, paged_reduce};
 use attn_kernels::reflect::interface;
 use attn_kernels::{Access, Level, catalog, variants};
@@ -33,6 +33,9 @@ fn layouts() -> Vec<Layout> {
     use paged_prefill::PagedPrefillParams;
     use paged_reduce::PagedReduceParams;
     use top_k::TopKParams;
+    use top_k_count::TopKCountParams;
+    use top_k_gather::TopKGatherParams;
+    use top_k_transform::TopKTransformParams;
     vec![
         layout!(BlockDigestParams: num_kv_heads touched pad0 pad1),
         layout!(BlockScoreParams: num_heads num_kv_heads q_stride heads_a_set score_stride sink_blocks recent_blocks
@@ -44,6 +47,9 @@ fn layouts() -> Vec<Layout> {
         layout!(PagedPrefillParams: num_heads num_kv_heads q_stride first_key scale neg_inf num_keys list_stride),
         layout!(PagedReduceParams: num_heads num_kv_heads max_partitions list_stride first_list pad0 pad1 pad2),
         layout!(TopKParams: rows out_stride copies page_size),
+        layout!(TopKCountParams: rows max_chunks digit pad0),
+        layout!(TopKGatherParams: rows out_stride copies page_size max_chunks pad0 pad1 pad2),
+        layout!(TopKTransformParams: rows out_stride page_size pad0),
     ]
 }
 
