@@ -40,7 +40,8 @@ pub(super) struct RowBufs {
 /// Work items of attention.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
-    /// One by one: row, KV length, first entry of its block table, its lists of selected blocks.
+    /// One by one: row, KV length, first entry of its block table, first key. Lists of selected blocks are in this
+    /// order.
     pub(super) decode: Vec<[u32; 4]>,
     /// Partitions of the longest of them.
     pub(super) max_partitions: u32,
@@ -161,7 +162,7 @@ impl Rows {
     fn push(&mut self, slice: &Slice<'_>, work: &Work<'_>, i: u32, tile: Option<u32>, list: u32) -> u32 {
         let (row, position, table) = (work.row + i, slice.first + i, work.table);
         let Some(rows) = tile else {
-            self.decode.push([row, position + 1, table, list]);
+            self.decode.push([row, position + 1, table, 0]);
             self.max_partitions = self.max_partitions.max((position + 1).div_ceil(PARTITION));
             return 1;
         };

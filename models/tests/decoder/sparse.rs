@@ -12,7 +12,7 @@ use crate::{blocks_of, options};
 fn sparse(spec: &str, place: Place) -> DecoderOptions {
     let policy = sparse_select::build(spec).unwrap().into();
     let sparse = Some(SparseOptions { policy, place, trace: true });
-    DecoderOptions { sparse, reproducible: true, ..blocks_of(4, &options(KvDtype::F16)) }
+    DecoderOptions { sparse, reproducible: true, ..blocks_of(4, &options(KvDtype::F32)) }
 }
 
 /// 400 tokens of prompt; the last 12, and 4 that are drawn, as decode steps.
@@ -58,7 +58,7 @@ fn everything_selected_is_dense() {
             assert_eq!(density(&got.attended), 1.0, "{spec}");
             assert_eq!(got.drawn, want.drawn, "{spec} {place:?}");
             let worst = got.logits.iter().zip(&want.logits).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            assert!(worst < 2e-4, "{spec} {place:?}: a logit differs by {worst}");
+            assert!(worst < 1e-3, "{spec} {place:?}: a logit differs by {worst}");
         }
     }
 }
