@@ -23,8 +23,9 @@ pub struct Slice<'a> {
     pub tokens: &'a [u32],
     /// Position of the first one.
     pub first: u32,
-    /// Physical blocks of the sequence, enough for the last position.
-    pub table: &'a [BlockId],
+    /// Physical blocks of the sequence by [group](crate::KvPlan::layout), enough for the last position; the null block
+    /// where no row of the slice reaches.
+    pub tables: &'a [&'a [BlockId]],
     /// Prefill or decode.
     pub phase: Phase,
     /// How often a sparse policy had the sequence attend each of its blocks before; only policies that remember look.

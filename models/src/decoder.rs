@@ -18,9 +18,9 @@ use attn_kernels::kernel::{KvDtype, paged_prefill_coop};
 use crate::batch::{Sample, Slice, StepOutput};
 use crate::kernel::{embed, log_prob, matmul::Epilogue, rms_norm, sample};
 use crate::matrix::{Kernels, Matrix, Product};
-use crate::{DecoderConfig, KvPool, ModelError, SparseOptions};
+use crate::{DecoderConfig, KvOptions, KvPool, ModelError, SparseOptions};
 use attend::Attention;
-use inputs::Inputs;
+use inputs::{Inputs, View};
 use layer::Layer;
 use sparse::Sparse;
 
@@ -31,6 +31,8 @@ pub struct DecoderOptions {
     pub kv_dtype: KvDtype,
     /// Tokens a block.
     pub block_size: u32,
+    /// Give blocks back that no window reaches any more; see [`KvOptions`].
+    pub recycle: bool,
     /// Blocks wanted in the pool.
     pub num_blocks: u32,
     /// Most rows of one step.
@@ -50,6 +52,14 @@ impl DecoderOptions {
     }
 }
 
+impl DecoderOptions {
+    /// What of it shapes the cache.
+    #[must_use]
+    pub fn kv(&self) -> KvOptions {
+        KvOptions { dtype: self.kv_dtype, block_size: self.block_size, recycle: self.recycle }
+    }
+}
+
 /// A model on a device.
 #[derive(Debug)]
 pub struct Decoder {
@@ -64,6 +74,7 @@ pub struct Decoder {
     final_norm: Buf<f32>,
     layers: Vec<Layer>,
     kv: KvPool,
+    views: Vec<View>,
     activations: Activations,
     inputs: Inputs,
     key_loads: KeyLoads,
@@ -137,8 +148,11 @@ impl Activations {
         config: &DecoderConfig,
         plan: &inputs::Plan,
     ) -> Result<(), ModelError> {
-        let row = config.num_heads as usize * plan.all.max_partitions as usize;
-        let rows = row * plan.all.decode.len().min(decode_portion(config, plan.all.max_partitions));
+        let rows = plan.views.iter().map(|view| {
+            let row = config.num_heads as usize * view.all.max_partitions as usize;
+            row * view.all.decode.len().min(decode_portion(config, view.all.max_partitions))
+        });
+        let rows = rows.max().unwrap_or(0);
         if rows > self.stats.len() {
             let rows = rows.next_power_of_two();
             self.partial = gpu.buffer("partial", rows * config.head_dim as usize)?;
@@ -183,7 +197,7 @@ impl Decoder {
     /// # Panics
     /// When there are more rows or samples than the decoder was built for, or a table is too short.
     pub fn step(&mut self, slices: &[Slice<'_>], samples: &[Sample]) -> Result<StepOutput, ModelError> {
-        let plan = inputs::plan(&self.config, &self.options, slices, samples, self.prefill())?;
+        let plan = inputs::plan(&self.config, &self.options, &self.views, slices, samples, self.prefill())?;
         self.inputs.write(&self.gpu, &plan)?;
         self.activations.fit_partials(&self.gpu, &self.config, &plan)?;
         let mut pass = Pass::new("step");

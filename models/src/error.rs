@@ -70,6 +70,15 @@ pub enum ModelError {
     /// A sparse policy that cannot select from what it is given.
     #[error(transparent)]
     Select(#[from] sparse_select::SelectError),
+    /// A block size that kernels do not read.
+    #[error("block size {block_size} is not a power of two from 4 on")]
+    BlockSize {
+        /// Tokens a block.
+        block_size: u32,
+    },
+    /// Caches of layers that cannot share blocks.
+    #[error("the caches of the layers: {0}")]
+    Layout(#[from] kvblock::LayoutError),
     /// A token id outside the vocabulary.
     #[error("token id {id} at position {position} is outside the vocabulary of {vocab}")]
     Token {

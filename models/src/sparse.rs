@@ -28,7 +28,7 @@ pub enum Place {
 }
 
 /// What a policy had one slice attend, summed over layers and KV heads; dense layers count as all blocks.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Attended {
     /// Blocks attended.
     pub blocks: u64,

@@ -65,17 +65,18 @@ impl Task<'_> {
 impl Decoder {
     /// Records the attention of all rows in layer `index`.
     pub(super) fn attend(&self, pass: &mut Pass, index: usize, plan: &Plan) {
-        let kind = &self.pipelines.attention;
+        let (kind, view) = (&self.pipelines.attention, self.layers[index].view);
+        let (plan, inputs) = (&plan.views[view], &self.inputs.views[view]);
         let lists = self.sparse.as_ref().and_then(|sparse| sparse.lists(index));
         let Some((lists, selected)) = lists.zip(self.pipelines.selected.as_ref()) else {
-            let task = Task { kind, rows: &plan.all, bufs: &self.inputs.all, lists: None };
+            let task = Task { kind, rows: &plan.all, bufs: &inputs.all, lists: None };
             return self.attend_task(pass, index, &task, plan.all.max_partitions);
         };
-        let whole = Task { kind, rows: &plan.whole, bufs: &self.inputs.whole, lists: None };
+        let whole = Task { kind, rows: &plan.whole, bufs: &inputs.whole, lists: None };
         self.attend_task(pass, index, &whole, plan.whole.max_partitions);
         let tokens = (lists.stride - 1) * self.options.select_block();
         let max_partitions = plan.selected.max_partitions.min(tokens.div_ceil(PARTITION).max(1));
-        let bufs = &self.inputs.selected;
+        let bufs = &inputs.selected;
         let listed = Task { kind: selected, rows: &plan.selected, bufs, lists: Some(lists) };
         self.attend_task(pass, index, &listed, max_partitions);
     }

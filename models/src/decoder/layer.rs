@@ -3,7 +3,7 @@
 use attn_kernels::gpu::{Buf, Pass};
 
 use super::Decoder;
-use super::inputs::Plan;
+use super::inputs::{Plan, ViewInputs};
 use super::mlp::Mlp;
 use crate::ModelError;
 use crate::kernel::matmul::Epilogue;
@@ -14,6 +14,8 @@ use crate::matrix::{Matrix, Product};
 /// Weights of one layer.
 #[derive(Debug)]
 pub(super) struct Layer {
+    /// Index of the rows that its attention reads.
+    pub(super) view: usize,
     pub(super) attn_norm: Buf<f32>,
     /// Queries, keys and values: one matrix, or several where their types differ, each with its first column.
     pub(super) qkv: Vec<(Matrix, u32)>,
@@ -83,6 +85,11 @@ impl Decoder {
         (self.config.num_heads + 2 * self.config.num_kv_heads) * self.config.head_dim
     }
 
+    /// The rows that the attention of a layer reads.
+    pub(super) fn view(&self, index: usize) -> &ViewInputs {
+        &self.inputs.views[self.layers[index].view]
+    }
+
     fn rope_append(&self, pass: &mut Pass, index: usize, rows: u32) {
         let c = &self.config;
         let params = RopeAppendParams {
@@ -94,7 +101,7 @@ impl Decoder {
         let (k, v) = self.kv.layer(index);
         let bindings = [
             (&self.activations.qkv).into(),
-            (&self.inputs.slots).into(),
+            (&self.view(index).slots).into(),
             k.into(),
             v.into(),
             (&self.inputs.cs).into(),

@@ -11,10 +11,10 @@ use kvblock::BlockIdx;
 use sparse_select::Selection;
 use sparse_select::policy::num_blocks;
 
-use super::inputs::Plan;
+use super::inputs::{Plan, ViewRows};
 use crate::batch::{Phase, Slice, StepOutput};
 use crate::sparse::{Attended, SparseOptions};
-use crate::{DecoderConfig, KvPool, ModelError};
+use crate::{KvPool, ModelError};
 pub(super) use choose::Chosen;
 use mirror::Mirror;
 
@@ -23,6 +23,8 @@ use mirror::Mirror;
 pub(super) struct Sparse {
     pub(super) options: SparseOptions,
     num_kv_heads: usize,
+    /// View of each layer.
+    views: Vec<usize>,
     /// Lists of the layer at hand, or of several where nothing has to be read back in between.
     lists: Buf<u32>,
     /// Lists of each layer; `None` where it is dense.
@@ -54,14 +56,15 @@ impl Sparse {
     pub(super) fn new(
         gpu: &Gpu,
         options: &SparseOptions,
-        config: &DecoderConfig,
+        views: &[usize],
         kv: &KvPool,
     ) -> Result<Self, ModelError> {
         options.check(kv.shape().block_size)?;
-        let num_layers = config.num_layers as usize;
+        let num_layers = views.len();
         Ok(Self {
             options: options.clone(),
             num_kv_heads: kv.shape().num_kv_heads as usize,
+            views: views.to_vec(),
             lists: gpu.buffer("lists", ALIGN)?,
             placed: vec![None; num_layers],
             mirror: Mirror::new(*kv.shape(), num_layers),
@@ -79,10 +82,12 @@ impl Sparse {
     pub(super) fn begin(&mut self, gpu: &Gpu, plan: &Plan, slices: &[Slice<'_>]) -> Result<(), ModelError> {
         let acts = |slice: &Slice<'_>| self.options.acts_on(slice.phase).then(Attended::default);
         self.attended = slices.iter().map(acts).collect();
-        self.mirror.forget(plan.written_blocks(self.mirror.block_size()));
+        let block_size = self.mirror.block_size();
+        plan.views.iter().for_each(|view| self.mirror.forget(view.written_blocks(block_size)));
         self.placed.fill(None);
         let mut words: Vec<u32> = Vec::new();
         for layer in 0..self.placed.len() {
+            let plan = &plan.views[self.views[layer]];
             self.count_unchosen(plan, slices, layer);
             if !self.is_sparse_in(plan, layer) || self.options.policy.support().query {
                 continue;
@@ -111,13 +116,13 @@ impl Sparse {
     }
 
     /// Whether blocks are selected in a layer.
-    pub(super) fn is_sparse_in(&self, plan: &Plan, layer: usize) -> bool {
+    pub(super) fn is_sparse_in(&self, plan: &ViewRows, layer: usize) -> bool {
         let layer = u32::try_from(layer).expect("layers fit in 32 bits");
         !plan.chosen.is_empty() && !self.options.policy.keeps_all(Some(layer), usize::MAX)
     }
 
     /// Whether queries and keys of a layer have to be asked for.
-    fn asks_in(&self, plan: &Plan, layer: usize) -> bool {
+    fn asks_in(&self, plan: &ViewRows, layer: usize) -> bool {
         self.options.policy.support().query && self.is_sparse_in(plan, layer)
     }
 
@@ -125,7 +130,7 @@ impl Sparse {
     fn place(
         &mut self,
         gpu: &Gpu,
-        plan: &Plan,
+        plan: &ViewRows,
         layer: usize,
         selections: &[Selection],
     ) -> Result<(), ModelError> {
@@ -150,7 +155,7 @@ impl Sparse {
     }
 
     /// Lists of all groups and KV heads, and the entries from one to the next.
-    fn lay_out(&self, plan: &Plan, selections: &[Selection]) -> (Vec<u32>, u32) {
+    fn lay_out(&self, plan: &ViewRows, selections: &[Selection]) -> (Vec<u32>, u32) {
         let mut lists = Vec::new();
         for (chosen, selection) in plan.chosen.iter().zip(selections) {
             for list in 0..chosen.lists as usize {
@@ -171,7 +176,7 @@ impl Sparse {
     }
 
     /// Counts what the selections of a layer attend.
-    fn count(&mut self, plan: &Plan, layer: usize, selections: Vec<Selection>, masses: Option<&[f64]>) {
+    fn count(&mut self, plan: &ViewRows, layer: usize, selections: Vec<Selection>, masses: Option<&[f64]>) {
         let remembers = !self.options.policy.support().query;
         for (i, (chosen, selection)) in plan.chosen.iter().zip(selections).enumerate() {
             let mut blocks = Vec::new();
@@ -199,7 +204,7 @@ impl Sparse {
     }
 
     /// Counts the rows that attend to everything in a layer, of slices that the policy acts on.
-    fn count_unchosen(&mut self, plan: &Plan, slices: &[Slice<'_>], layer: usize) {
+    fn count_unchosen(&mut self, plan: &ViewRows, slices: &[Slice<'_>], layer: usize) {
         let block = self.options.policy.block_size();
         let sparse = self.is_sparse_in(plan, layer);
         for (index, (slice, attended)) in slices.iter().zip(&mut self.attended).enumerate() {

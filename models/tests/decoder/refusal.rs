@@ -17,7 +17,7 @@ fn a_token_outside_the_vocabulary_is_named_with_its_position() {
         let slice = Slice {
             tokens,
             first,
-            table: &table,
+            tables: &[&table],
             phase: Phase::Prefill,
             access: &[],
             targets: &[],

@@ -81,7 +81,10 @@ fn budgets_are_kept_and_reported() {
     let mass = got.attended.iter().map(|step| step.mass.unwrap()).fold(1.0, f64::min);
     assert!((0.0..1.0).contains(&mass), "{mass}");
     assert_ne!(got.bits(), dense().bits());
-    assert_snapshot!(drawn(&got), @"");
+    assert_snapshot!(drawn(&got), @"
+    1: .#..#..#.........#.....#.# ..#.#....#...#...#.......#
+    2: #.......#..#..#........#.# .#.#........##.......#...#
+    ");
 }
 
 #[test]
@@ -90,7 +93,11 @@ fn prefills_keep_their_own_chunk() {
     // Chunks from 0, 128, 256, 384; the first has no history, so it is whole.
     let blocks: Vec<[u64; 2]> = got.attended[..4].iter().map(|step| [step.blocks, step.visible]).collect();
     assert_eq!(blocks, [[48, 48], [66, 96], [66, 144], [24, 150]]);
-    assert_snapshot!(drawn(&got), @"");
+    assert_snapshot!(drawn(&got), @"
+    0: #.......................##
+    1: #.......................##
+    2: #.......................##
+    ");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use kvblock::BlockId;
 use sparse_select::policy::num_blocks;
 use sparse_select::{Heads, Input, Selection, Stage};
 
@@ -58,18 +59,20 @@ impl Chosen {
 impl SparseOptions {
     /// The rows of a step that blocks are selected for, in the order of their lists: first decode rows, in the order of
     /// the step, then prefills.
-    pub(in crate::decoder) fn choose(&self, slices: &[Slice<'_>]) -> Vec<Chosen> {
+    pub(in crate::decoder) fn choose(&self, slices: &[Slice<'_>], group: usize) -> Vec<Chosen> {
         let (mut row, mut table) = (0, 0);
         let mut chosen = Vec::new();
         for (index, slice) in slices.iter().enumerate() {
+            let blocks = |tables: &[&[BlockId]]| tables.iter().map(|table| table.len()).sum::<usize>();
+            let first = table + blocks(&slice.tables[..group]);
             if self.acts_on(slice.phase) {
-                let of_slice = |(first, rows, lists)| Chosen {
+                let of_slice = |(i, rows, lists)| Chosen {
                     slice: index,
-                    row: row + first,
+                    row: row + i,
                     rows,
-                    position: slice.first + u32_of(first),
+                    position: slice.first + u32_of(i),
                     phase: slice.phase,
-                    table: table..table + slice.table.len(),
+                    table: first..first + slice.tables[group].len(),
                     access: slice.access.to_vec(),
                     list: 0,
                     lists,
@@ -77,7 +80,7 @@ impl SparseOptions {
                 chosen.extend(self.parts(slice).into_iter().map(of_slice));
             }
             row += slice.tokens.len();
-            table += slice.table.len();
+            table += blocks(slice.tables);
         }
         chosen.sort_by_key(|chosen| chosen.phase == Phase::Prefill);
         let mut list = 0;

@@ -19,7 +19,9 @@ impl Decoder {
         plan: &Plan,
     ) -> Result<(), ModelError> {
         match &self.sparse {
-            Some(sparse) if sparse.asks_in(plan, layer) => self.select_on_host(pass, layer, plan),
+            Some(sparse) if sparse.asks_in(&plan.views[self.layers[layer].view], layer) => {
+                self.select_on_host(pass, layer, plan)
+            }
             _ => Ok(()),
         }
     }
@@ -27,7 +29,8 @@ impl Decoder {
     /// The policy's own code, once the pass so far has run.
     fn select_on_host(&mut self, pass: &mut Pass, layer: usize, plan: &Plan) -> Result<(), ModelError> {
         let sparse = self.sparse.as_mut().expect("only a sparse decoder selects");
-        let tables = plan.chosen.iter().flat_map(|chosen| {
+        let view = &plan.views[self.layers[layer].view];
+        let tables = view.chosen.iter().flat_map(|chosen| {
             let len = chosen.kv_len().div_ceil(self.kv.shape().block_size as usize);
             &plan.tables[chosen.table.start..chosen.table.start + len]
         });
@@ -44,9 +47,9 @@ impl Decoder {
 
         let heads =
             [self.config.num_heads, self.config.num_kv_heads, self.config.head_dim].map(|n| n as usize);
-        let mut selections = Vec::with_capacity(plan.chosen.len());
+        let mut selections = Vec::with_capacity(view.chosen.len());
         let mut masses = Vec::new();
-        for chosen in &plan.chosen {
+        for chosen in &view.chosen {
             let (q, k) = tensors(chosen, &q, heads, &sparse.mirror, layer, plan);
             let q = Heads::new("q", &q, [heads[0], chosen.rows, heads[2]])?;
             let k = Heads::new("k", &k, [heads[1], chosen.kv_len(), heads[2]])?;
@@ -56,9 +59,9 @@ impl Decoder {
             }
             selections.push(selection);
         }
-        sparse.place(&self.gpu, plan, layer, &selections)?;
+        sparse.place(&self.gpu, view, layer, &selections)?;
         let masses = Some(&masses[..]).filter(|masses| !masses.is_empty());
-        sparse.count(plan, layer, selections, masses);
+        sparse.count(view, layer, selections, masses);
         Ok(())
     }
 }
