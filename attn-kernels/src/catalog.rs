@@ -1,6 +1,7 @@
 //! Every kernel of this crate, the modules that they share, and the variants that reports and tests list.
 
-use crate::kernel::paged_prefill::KeyLoads;
+mod attention;
+
 use crate::kernel::{self, KvDtype, KvShape};
 use crate::source::Modules;
 use crate::{Kernel, Level, Variant};
@@ -13,6 +14,8 @@ macro_rules! modules {
 
 /// The shared modules: kernels of other crates may import them too.
 pub const MODULES: Modules = modules![
+    "context_blocks",
+    "context_full",
     "digest_mean",
     "digest_min_max",
     "flat",
@@ -37,6 +40,7 @@ pub const MODULES: Modules = modules![
     "scan_tree",
     "score_bound",
     "score_mean",
+    "tile",
     "top_k_write",
     "transform_none",
     "transform_paged",
@@ -90,9 +94,7 @@ impl NamedVariant {
 /// One variant of every kernel for each choice of modules (numbers differ from model to model), by name.
 #[must_use]
 pub fn variants() -> Vec<NamedVariant> {
-    use kernel::{
-        cache_write, copy_blocks, lse_merge, paged_decode, paged_prefill, paged_prefill_coop, paged_reduce,
-    };
+    use kernel::{cache_write, copy_blocks, lse_merge};
     let num_heads = 32;
     let shape = |dtype| KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype };
     let types = [("f16", shape(KvDtype::F16)), ("f32", shape(KvDtype::F32))];
@@ -102,23 +104,7 @@ pub fn variants() -> Vec<NamedVariant> {
     all.extend(types.map(|(part, shape)| baseline(part, cache_write::variant(&shape))));
     all.push(baseline("", copy_blocks::variant()));
     all.push(baseline("", lse_merge::variant(128)));
-    for (name, level) in [("", Level::Baseline), ("subgroup-", Level::Subgroup)] {
-        all.extend(types.map(|(part, shape)| {
-            let variant = paged_decode::variant(&shape, num_heads, level);
-            NamedVariant::new(&format!("{name}{part}"), level, variant)
-        }));
-    }
-    all.extend(types.map(|(part, shape)| {
-        let variant = paged_prefill::variant(&shape, num_heads, KeyLoads::Broadcast);
-        NamedVariant::new(&format!("broadcast-{part}"), Level::Subgroup, variant)
-    }));
-    all.extend(
-        types.map(|(part, shape)| {
-            baseline(part, paged_prefill::variant(&shape, num_heads, KeyLoads::Uniform))
-        }),
-    );
-    all.push(NamedVariant::new("f16", Level::Coop, paged_prefill_coop::variant(&types[0].1)));
-    all.push(baseline("", paged_reduce::variant(&types[0].1)));
+    all.extend(attention::variants(num_heads, &types));
     all.extend(selection(&types, num_heads));
     all
 }

@@ -5,6 +5,7 @@ mod cache_write;
 mod copy_blocks;
 mod device;
 mod layer;
+mod lists;
 mod lse_merge;
 mod paged_decode;
 mod paged_prefill;
