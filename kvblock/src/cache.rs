@@ -1,5 +1,7 @@
 //! The cache of all groups: lookup, the three stages of `allocate_slots`, free, fork.
 
+mod check;
+
 use crate::config::KvCacheConfig;
 use crate::coordinator::{Coordinator, PrefixHit};
 use crate::error::{AllocError, ConfigError};
@@ -195,48 +197,6 @@ impl KvCache {
         Ok(allocation)
     }
 
-    /// What the three stages rely on.
-    fn check_input(&self, request: &SlotRequest<'_>, num_computed: u32) -> Result<(), AllocError> {
-        if let Some(hit) = request.hit.filter(|hit| hit.num_tokens > 0) {
-            let (seq, found, num_groups) = (request.seq, hit.blocks.len(), self.groups.len());
-            if found != num_groups {
-                return Err(AllocError::GroupCount { found, num_groups });
-            }
-            self.check_new(seq)?;
-            hit.blocks.iter().try_for_each(|blocks| self.pool.check_known(blocks))?;
-        }
-        if request.delay_cache {
-            Ok(())
-        } else {
-            self.check_hashes(request.seq, request.content, num_computed)
-        }
-    }
-
-    /// Checks that every block which `num_tokens` tokens fill has a hash.
-    fn check_hashes(&self, seq: SeqId, content: SeqContent<'_>, num_tokens: u32) -> Result<(), AllocError> {
-        let num_tokens = num_tokens.min(count(content.tokens));
-        let (hashes, needed) = (content.hashes.len(), num_tokens / self.hasher.block_size().get());
-        if self.pool.options().caching && hashes < needed as usize {
-            return Err(AllocError::MissingHashes { seq, hashes, num_tokens, needed });
-        }
-        Ok(())
-    }
-
-    fn check_free(
-        &self,
-        request: &SlotRequest<'_>,
-        num_tokens: u32,
-        total_computed: u32,
-        capped: bool,
-    ) -> Result<(), AllocError> {
-        let demand = |index| demand(request, index, num_tokens, total_computed, capped);
-        let in_group = |(index, group): (usize, &GroupManager)| {
-            group.num_blocks_to_allocate(request.seq, demand(index), &self.pool)
-        };
-        let (needed, free) = (self.groups.iter().enumerate().map(in_group).sum(), self.pool.num_free());
-        if needed > free { Err(AllocError::OutOfBlocks { needed, free }) } else { Ok(()) }
-    }
-
     /// Makes the full blocks of the first `num_tokens` tokens findable, never past the confirmed ones. Only
     /// needed after a [delayed](SlotRequest::delay_cache) allocation. Unknown sequences are ignored.
     ///
@@ -301,11 +261,6 @@ impl KvCache {
             group.fork(parent, child, num_tokens, &mut self.pool);
         }
         Ok(())
-    }
-
-    fn check_new(&self, seq: SeqId) -> Result<(), AllocError> {
-        let known = self.groups.iter().any(|group| group.table(seq).is_some());
-        if known { Err(AllocError::AlreadyAllocated { seq }) } else { Ok(()) }
     }
 
     /// Starts a sequence's tables with fresh blocks where `occupancy` (`[groups][blocks]`) is set and null
