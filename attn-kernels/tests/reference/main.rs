@@ -10,3 +10,4 @@ mod lse_merge;
 mod paged_decode;
 mod paged_prefill;
 mod top_k;
+mod xattn;
