@@ -7,6 +7,7 @@ mod scoring;
 mod serving;
 mod smollm2;
 mod sparse;
+mod traces;
 
 use std::fs;
 use std::path::PathBuf;
