@@ -7,6 +7,8 @@ mod load;
 mod mlp;
 mod parts;
 
+pub use blocks::BlockRead;
+
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline, Read};
