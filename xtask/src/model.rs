@@ -42,6 +42,14 @@ impl Model {
         Ok(Self { checkpoint, config, tokenizer, chat })
     }
 
+    /// Names the weights and the configuration; reads all of the checkpoint.
+    ///
+    /// # Errors
+    /// A checkpoint that cannot be read.
+    pub fn fingerprint(&self) -> Result<u128> {
+        Ok(self.checkpoint.fingerprint()?)
+    }
+
     /// Loads the model on the device that `args` name.
     ///
     /// `needed_tokens` bounds the KV pool where nobody set its size: more than all sequences can hold is never used.
@@ -132,9 +140,6 @@ pub(crate) fn host_available() -> Option<u64> {
 fn refuse(args: &EngineArgs) -> Result<()> {
     if let Some(spec) = args.sparse.as_ref().filter(|spec| spec.name != "full") {
         bail!("--sparse {spec}: the engine attends densely; `full` is the only policy it runs");
-    }
-    if let Some(spec) = &args.kv_tiers {
-        bail!("--kv-tiers {spec}: the engine keeps all KV in the device pool");
     }
     Ok(())
 }

@@ -14,7 +14,8 @@ use safetensors::tensor::TensorView;
 use crate::cli::ScoreArgs;
 use crate::ids_file;
 use crate::model::Model;
-use crate::report::{self, KvUse, Scored, Sparse, Tiers};
+use crate::report::{self, KvUse, Scored, Sparse};
+use crate::tiers::{self, Tiers};
 
 /// Runs the command.
 ///
@@ -34,14 +35,22 @@ pub fn run(args: &ScoreArgs) -> Result<()> {
     }
     let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
     let mut decoder = model.load(&args.engine, args.engine.chunk, 1, longest as u64)?;
+    let mut tiers = Tiers::open(&args.engine, &model, &decoder)?;
     for (index, ids) in sequences.iter().enumerate() {
-        let scored = score(args, &mut decoder, ids).with_context(|| format!("sequence {index}"))?;
+        let scored = score(args, &mut decoder, tiers.as_mut(), ids);
+        let scored = scored.with_context(|| format!("sequence {index}"))?;
         print(args, &model, index, &scored)?;
     }
     Ok(())
 }
 
-fn score(args: &ScoreArgs, decoder: &mut Decoder, ids: &[u32]) -> Result<Scored> {
+/// Computes every token, since each is scored; what the blocks hold is saved for others.
+fn score(
+    args: &ScoreArgs,
+    decoder: &mut Decoder,
+    mut tiers: Option<&mut Tiers>,
+    ids: &[u32],
+) -> Result<Scored> {
     let block_size = decoder.kv().shape().block_size as usize;
     let needed = ids.len().div_ceil(block_size);
     // Block 0 is the null block of a pool.
@@ -51,6 +60,7 @@ fn score(args: &ScoreArgs, decoder: &mut Decoder, ids: &[u32]) -> Result<Scored>
     }
     let table: Vec<BlockId> =
         (1..=needed).map(|i| Ok(BlockId::new(u32::try_from(i)?))).collect::<Result<_>>()?;
+    let hashes = tiers::block_hashes(&args.engine, ids);
     let vocab = decoder.config().vocab_size as usize;
     let wanted = match &args.logits_out {
         Some(_) => args.last.map_or(ids.len(), |last| last as usize).min(ids.len()),
@@ -67,6 +77,14 @@ fn score(args: &ScoreArgs, decoder: &mut Decoder, ids: &[u32]) -> Result<Scored>
             logits: end - start.max(ids.len() - wanted).min(end),
         };
         total.add(decoder.step(&[slice], &[])?);
+        if let Some(tiers) = &mut tiers {
+            let filled = start / block_size..end / block_size;
+            let blocks = hashes[filled.clone()].iter().copied().zip(table[filled].iter().copied());
+            tiers.save(decoder, &blocks.collect::<Vec<_>>())?;
+        }
+    }
+    if let Some(tiers) = &mut tiers {
+        tiers.settle(decoder)?;
     }
     if let Some(path) = &args.logits_out {
         write_logits(path, &total.logits, vocab)?;
@@ -80,7 +98,7 @@ fn score(args: &ScoreArgs, decoder: &mut Decoder, ids: &[u32]) -> Result<Scored>
         top_ids,
         top_logprobs,
         kv: BTreeMap::from([("full".into(), KvUse { blocks, bytes: u64::from(blocks) * bytes })]),
-        tiers: Tiers::default(),
+        tiers: tiers.map(|tiers| tiers.report()).unwrap_or_default(),
         sparse: Sparse { policy: "full".into(), density: 1.0, bound: None },
     })
 }
