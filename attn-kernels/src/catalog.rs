@@ -1,6 +1,7 @@
 //! Every kernel of this crate, the modules that they share, and the variants that reports and tests list.
 
-use crate::kernel::paged_prefill::KeyLoads;
+mod attention;
+
 use crate::kernel::{self, KvDtype, KvShape};
 use crate::source::Modules;
 use crate::{Kernel, Level, Variant};
@@ -13,6 +14,8 @@ macro_rules! modules {
 
 /// The shared modules: kernels of other crates may import them too.
 pub const MODULES: Modules = modules![
+    "context_blocks",
+    "context_full",
     "digest_mean",
     "digest_min_max",
     "flat",
@@ -37,6 +40,8 @@ pub const MODULES: Modules = modules![
     "scan_tree",
     "score_bound",
     "score_mean",
+    "tile",
+    "top_k_write",
     "transform_none",
     "transform_paged",
     "transform_ragged",
@@ -50,12 +55,18 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::block_score::KERNEL,
         &kernel::cache_write::KERNEL,
         &kernel::copy_blocks::KERNEL,
+        &kernel::find_blocks::KERNEL,
         &kernel::lse_merge::KERNEL,
         &kernel::paged_decode::KERNEL,
         &kernel::paged_prefill::KERNEL,
         &kernel::paged_prefill_coop::KERNEL,
         &kernel::paged_reduce::KERNEL,
+        &kernel::softmax_block_sum::KERNEL,
+        &kernel::strided_qk::KERNEL,
         &kernel::top_k::KERNEL,
+        &kernel::top_k_count::KERNEL,
+        &kernel::top_k_gather::KERNEL,
+        &kernel::top_k_transform::KERNEL,
     ]
 }
 
@@ -83,9 +94,7 @@ impl NamedVariant {
 /// One variant of every kernel for each choice of modules (numbers differ from model to model), by name.
 #[must_use]
 pub fn variants() -> Vec<NamedVariant> {
-    use kernel::{
-        cache_write, copy_blocks, lse_merge, paged_decode, paged_prefill, paged_prefill_coop, paged_reduce,
-    };
+    use kernel::{cache_write, copy_blocks, lse_merge};
     let num_heads = 32;
     let shape = |dtype| KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype };
     let types = [("f16", shape(KvDtype::F16)), ("f32", shape(KvDtype::F32))];
@@ -95,23 +104,7 @@ pub fn variants() -> Vec<NamedVariant> {
     all.extend(types.map(|(part, shape)| baseline(part, cache_write::variant(&shape))));
     all.push(baseline("", copy_blocks::variant()));
     all.push(baseline("", lse_merge::variant(128)));
-    for (name, level) in [("", Level::Baseline), ("subgroup-", Level::Subgroup)] {
-        all.extend(types.map(|(part, shape)| {
-            let variant = paged_decode::variant(&shape, num_heads, level);
-            NamedVariant::new(&format!("{name}{part}"), level, variant)
-        }));
-    }
-    all.extend(types.map(|(part, shape)| {
-        let variant = paged_prefill::variant(&shape, num_heads, KeyLoads::Broadcast);
-        NamedVariant::new(&format!("broadcast-{part}"), Level::Subgroup, variant)
-    }));
-    all.extend(
-        types.map(|(part, shape)| {
-            baseline(part, paged_prefill::variant(&shape, num_heads, KeyLoads::Uniform))
-        }),
-    );
-    all.push(NamedVariant::new("f16", Level::Coop, paged_prefill_coop::variant(&types[0].1)));
-    all.push(baseline("", paged_reduce::variant(&types[0].1)));
+    all.extend(attention::variants(num_heads, &types));
     all.extend(selection(&types, num_heads));
     all
 }
@@ -120,6 +113,7 @@ pub fn variants() -> Vec<NamedVariant> {
 fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     use kernel::block_digest::{self, Digest};
     use kernel::top_k::{self, Output, Transform};
+    use kernel::{top_k_count, top_k_gather, top_k_transform};
     let baseline = |part: &str, variant| NamedVariant::new(part, Level::Baseline, variant);
     let mut all = Vec::new();
     for (part, digest) in [("min_max", Digest::MinMax), ("mean", Digest::Mean)] {
@@ -139,6 +133,20 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
         all.extend(outputs.map(|(part, output)| {
             NamedVariant::new(&format!("{prefix}{part}"), level, top_k::variant(output, level))
         }));
+        let part = prefix.trim_end_matches('-');
+        all.push(NamedVariant::new(part, level, top_k_count::variant(level)));
+        all.extend(outputs.map(|(part, output)| {
+            NamedVariant::new(&format!("{prefix}{part}"), level, top_k_gather::variant(output, level))
+        }));
     }
+    for (dtype, shape) in types {
+        all.push(baseline(dtype, kernel::strided_qk::variant(shape, 8, 128)));
+    }
+    all.push(baseline("", kernel::softmax_block_sum::variant(8, 128)));
+    for (part, level) in [("", Level::Baseline), ("subgroup", Level::Subgroup)] {
+        all.push(NamedVariant::new(part, level, kernel::find_blocks::variant(4, level)));
+    }
+    all.push(baseline("paged", top_k_transform::variant(Transform::Paged)));
+    all.push(baseline("ragged", top_k_transform::variant(Transform::Ragged)));
     all
 }

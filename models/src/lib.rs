@@ -13,6 +13,7 @@ pub mod kernel;
 mod kv;
 mod matrix;
 pub mod pack;
+mod sparse;
 mod tokenizer;
 mod weights;
 
@@ -22,7 +23,8 @@ pub use config::{ConfigError, DecoderConfig, Family, LayerConfig, QkNorm, Reach,
 pub use decoder::{BlockRead, Decoder, DecoderOptions};
 pub use error::ModelError;
 pub use fetch::{FetchError, ModelCache, ModelPackage, Progress, SMOLLM2_135M_INSTRUCT};
-pub use kv::KvPool;
+pub use kv::{CachePart, KvOptions, KvPlan, KvPool, LayerCache};
+pub use sparse::{Attended, Place, SparseOptions};
 pub use tokenizer::{DecodeStream, Tokenizer, TokenizerError};
 pub use weights::{
     Array, Dtype, Gguf, GgufError, GgufTensor, Naming, Role, Safetensors, Tensor, Value, WeightError,

@@ -9,12 +9,13 @@ mod load;
 mod save;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use kvblock::{BlockHash, BlockHasher, BlockSize, ExtraKeys, HashAlgorithm, HashChain, SeqId};
-use models::{Decoder, KvPool};
+use kvblock::{BlockHash, BlockHasher, BlockSize, ExtraKeys, GroupId, HashAlgorithm, HashChain, SeqId};
+use models::Decoder;
 use prefetch::assemble::StackConfig;
 use prefetch::codec::RowLayout;
 use prefetch::engine::EngineConfig;
@@ -33,6 +34,9 @@ use save::Saving;
 
 /// Most bytes of blocks that wait in memory for their way up, and as many for their way down.
 const STAGED_BYTES: u64 = 256 << 20;
+
+/// The cache group whose blocks the tiers keep: with tiers, a model has no other.
+pub const GROUP: GroupId = GroupId::new(0);
 
 /// The tiers of an engine, and what moves between them and the device pool.
 pub struct Tiers {
@@ -83,9 +87,13 @@ impl Tiers {
             bail!("compression halves f16 elements, the KV cache has {:?}", shape.dtype);
         }
         // A shard is what one layer keeps of a block: K, then V.
+        let plan = decoder.kv().plan();
+        if plan.layout.groups.len() > 1 {
+            bail!("the model keeps KV in {} groups, tiers hold one", plan.layout.groups.len());
+        }
         let shard = u32::try_from(2 * shape.block_bytes()).ok();
         let layout = shard.and_then(|bytes| BlockLayout::new(decoder.config().num_layers, bytes));
-        let block_bytes = KvPool::block_bytes(shape, decoder.config().num_layers);
+        let block_bytes = plan.block_bytes();
         let layout = layout.with_context(|| format!("blocks of {block_bytes} bytes are too large"))?;
         let stack = Arc::new(spec.build(&StackConfig {
             layout,
@@ -124,6 +132,12 @@ impl Tiers {
         })
     }
 
+    /// Positions of the blocks that are full once the tokens of `range` are computed, and were not before.
+    #[must_use]
+    pub fn filled(&self, range: Range<u32>) -> Range<usize> {
+        (range.start / self.block_size) as usize..(range.end / self.block_size) as usize
+    }
+
     /// Traffic since the start.
     #[must_use]
     pub fn report(&self) -> report::Tiers {
@@ -148,11 +162,13 @@ impl Tiers {
     }
 }
 
-/// What starts every hash chain: rows of a reproducible engine are computed in another order of arithmetic, so its
-/// blocks and those of others must not meet, though both may lie in one place.
+/// What starts every hash chain: rows of a reproducible engine are computed in another order of arithmetic, those of a
+/// sparse policy from other keys, so their blocks must not be taken for dense ones, though all may lie in one place.
 #[must_use]
 pub fn hash_seed(args: &EngineArgs) -> Vec<u8> {
-    if args.reproducible { b"reproducible".to_vec() } else { Vec::new() }
+    let order = args.reproducible.then(|| "reproducible".to_owned());
+    let sparse = args.sparse.as_ref().filter(|spec| spec.name != "full").map(ToString::to_string);
+    order.into_iter().chain(sparse).collect::<Vec<_>>().join(", ").into_bytes()
 }
 
 /// Hashes of the full blocks of a sequence without salt: those that an engine of `args` gives them.

@@ -1,9 +1,12 @@
-//! `top_k` against its reference: exact, so equal to the last index.
+//! `top_k`, and `top_k_count` with `top_k_gather`, against their references: exact, so equal to the last index.
 
 use crate::device::{cases, dispatch, gpu};
 use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::LaunchError;
 use attn_kernels::kernel::top_k::{self, Output, TopKParams, Transform};
+use attn_kernels::kernel::top_k_count::{self, TopKCountParams};
+use attn_kernels::kernel::top_k_gather::{self, TopKGatherParams};
+use attn_kernels::kernel::top_k_transform::{self, TopKTransformParams};
 use attn_kernels::{Level, cpu};
 use proptest::prelude::*;
 use rand::rngs::StdRng;
@@ -65,17 +68,87 @@ impl Rows {
         gpu.submit(pass).unwrap().wait().unwrap().get(read)
     }
 
+    /// By `top_k_count` and `top_k_gather`, twice in scratch that nothing clears between; then what they counted.
+    fn long_on_gpu(&self, gpu: &Gpu, output: Output, level: Level) -> Vec<u32> {
+        let len = self.out_len(output);
+        let most = self.rows.iter().map(|row| row[1]).max().unwrap();
+        let (rows_len, chunks) = (self.params.rows, top_k_count::max_chunks(most));
+        let gather = TopKGatherParams::new(&self.params, chunks);
+        let lens = [self.scores.len(), self.table.len(), len];
+        top_k_gather::check(&gather, output, &self.rows, lens).unwrap();
+        let rows = gpu.upload("rows", self.rows.as_flattened()).unwrap();
+        let table = gpu.upload("table", &self.table).unwrap();
+        let scores = gpu.upload("scores", &self.scores).unwrap();
+        let [counts_len, cuts_len, tallies_len] = top_k_count::scratch_lens(rows_len as usize, chunks);
+        let counts = gpu.buffer::<u32>("counts", counts_len).unwrap();
+        let cuts = gpu.buffer::<[u32; 2]>("cuts", cuts_len).unwrap();
+        let tallies = gpu.buffer::<[u32; 2]>("tallies", tallies_len).unwrap();
+        let out = gpu.upload("out", &vec![77_777_u32; len]).unwrap();
+        let kept = gpu.buffer::<u32>("kept", counts_len).unwrap();
+        let mut pass = Pass::new("top_k");
+        for _ in 0..2 {
+            for digit in top_k_count::STEPS {
+                let params = TopKCountParams { rows: rows_len, max_chunks: chunks, digit, pad0: 0 };
+                let bindings: [_; 5] =
+                    [(&scores).into(), (&rows).into(), (&counts).into(), (&cuts).into(), (&tallies).into()];
+                let grid = top_k_count::grid(chunks, rows_len);
+                dispatch(gpu, &mut pass, &top_k_count::variant(level), &params, &bindings, grid);
+            }
+            pass.copy(&counts, 0..counts_len, &kept, 0);
+            let bindings: [_; 7] = [
+                (&scores).into(),
+                (&rows).into(),
+                (&table).into(),
+                (&cuts).into(),
+                (&tallies).into(),
+                (&counts).into(),
+                (&out).into(),
+            ];
+            let variant = top_k_gather::variant(output, level);
+            dispatch(gpu, &mut pass, &variant, &gather, &bindings, top_k_gather::grid(chunks, rows_len));
+        }
+        let reads = (pass.read(&kept, 0..counts_len), pass.read(&cuts, 0..cuts_len));
+        let (tallies, read) = (pass.read(&tallies, 0..tallies_len), pass.read(&out, 0..len));
+        let outcome = gpu.submit(pass).unwrap().wait().unwrap();
+        self.check_counts(
+            &outcome.get(reads.0),
+            &outcome.get(reads.1),
+            &outcome.get(tallies),
+            chunks as usize,
+        );
+        outcome.get(read)
+    }
+
+    fn check_counts(&self, counts: &[u32], cuts: &[[u32; 2]], tallies: &[[u32; 2]], chunks: usize) {
+        for (index, &[first, len, k, _]) in self.rows.iter().enumerate() {
+            if k == 0 || k >= len {
+                continue;
+            }
+            let scores = &self.scores[first as usize..(first + len) as usize];
+            let want = cpu::top_k_count::top_k_count(scores, k as usize);
+            assert_eq!(cuts[index * 4..(index + 1) * 4], want.cuts, "cuts of row {index}");
+            let got = &tallies[index * chunks..][..want.tallies.len()];
+            assert_eq!(got, want.tallies, "tallies of row {index}");
+            let bins = want.counts.concat();
+            assert_eq!(counts[index * bins.len()..(index + 1) * bins.len()], bins, "counts of row {index}");
+        }
+    }
+
     fn check(&self, gpu: &Gpu) {
         for output in OUTPUTS {
             let mut want = vec![77_777_u32; self.out_len(output)];
             cpu::top_k::top_k(&self.params, output, &self.scores, &self.rows, &self.table, &mut want);
             for level in [Level::Baseline, Level::Subgroup].into_iter().filter(|l| *l <= gpu.level()) {
-                let got = self.on_gpu(gpu, output, level);
-                let differs = got.iter().zip(&want).position(|(g, w)| g != w);
-                if let Some(i) = differs {
+                let short = self.on_gpu(gpu, output, level);
+                let long = self.long_on_gpu(gpu, output, level);
+                for (way, got) in [("short", short), ("long", long)] {
+                    let Some(i) = got.iter().zip(&want).position(|(g, w)| g != w) else { continue };
                     let (row, at) =
                         (i / self.params.out_stride as usize, i % self.params.out_stride as usize);
-                    panic!("{output:?}, {level}: entry {at} of list {row} is {}, not {}", got[i], want[i]);
+                    panic!(
+                        "{way}, {output:?}, {level}: entry {at} of list {row} is {}, not {}",
+                        got[i], want[i]
+                    );
                 }
             }
         }
@@ -135,6 +208,30 @@ fn many_of_very_many() {
     let Some(gpu) = gpu() else { return };
     Rows::new(&[(random(131_072, 1), 4096), (random(40_000, 2), 2048), (random(3, 3), 2048)], 64, 1)
         .check(gpu);
+}
+
+#[test]
+fn fused_transforms_are_the_separate_ones() {
+    let Some(gpu) = gpu() else { return };
+    let rows = Rows::new(&[(random(1000, 1), 70), (random(30, 2), 70), (random(100, 3), 70)], 8, 1);
+    let stride = rows.params.out_stride;
+    for transform in [Transform::None, Transform::Paged, Transform::Ragged] {
+        let positions = rows.on_gpu(gpu, Output::Positions(Transform::None), gpu.level());
+        let params =
+            TopKTransformParams { rows: rows.params.rows, out_stride: stride, page_size: 8, pad0: 0 };
+        let mut want = positions.clone();
+        cpu::top_k_transform::top_k_transform(&params, transform, &rows.rows, &rows.table, &mut want);
+        let buffers = [rows.rows.as_flattened(), &rows.table, &positions];
+        let [list, table, out] = buffers.map(|data| gpu.upload("transform", data).unwrap());
+        let mut pass = Pass::new("transform");
+        let bindings = [(&list).into(), (&table).into(), (&out).into()];
+        let grid = top_k_transform::grid(rows.params.rows, stride);
+        dispatch(gpu, &mut pass, &top_k_transform::variant(transform), &params, &bindings, grid);
+        let read = pass.read(&out, 0..out.len());
+        let got: Vec<u32> = gpu.submit(pass).unwrap().wait().unwrap().get(read);
+        assert_eq!(got, want, "{transform:?}");
+        assert_eq!(got, rows.on_gpu(gpu, Output::Positions(transform), gpu.level()), "{transform:?}, fused");
+    }
 }
 
 #[test]

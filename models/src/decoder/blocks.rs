@@ -11,7 +11,7 @@ use crate::ModelError;
 #[derive(Debug)]
 #[must_use = "the contents arrive with Decoder::finish_read"]
 pub struct BlockRead {
-    /// Blocks with consecutive ids, and K and V of every layer of each run.
+    /// Blocks with consecutive ids, and the pages of each run in every buffer.
     runs: Vec<(usize, Vec<Read<u32>>)>,
     submission: Submission,
 }
@@ -22,27 +22,25 @@ impl BlockRead {
 }
 
 impl Decoder {
-    /// Copies blocks in every layer, before the next step: `(source, destination)` pairs of which no destination is a
+    /// Copies blocks in every buffer, before the next step: `(source, destination)` pairs of which no destination is a
     /// source.
     ///
     /// # Errors
     /// What the device reports.
     pub fn copy_blocks(&mut self, pairs: &[(BlockId, BlockId)]) -> Result<(), ModelError> {
+        if let Some(sparse) = &mut self.sparse {
+            sparse.forget(pairs.iter().map(|(_, to)| to.get()));
+        }
         let pairs: Vec<[u32; 2]> = pairs.iter().map(|(from, to)| [from.get(), to.get()]).collect();
-        let shape = *self.kv.shape();
-        let params =
-            CopyBlocksParams { block_quads: copy_blocks::block_quads(&shape), pad0: 0, pad1: 0, pad2: 0 };
         for some in pairs.chunks(65_535) {
             let list = self.gpu.upload("copies", some)?;
             let count = u32::try_from(some.len()).expect("at most 65,535");
             let mut pass = Pass::new("copy_blocks");
-            for layer in 0..self.layers.len() {
-                let (k, v) = self.kv.layer(layer);
-                for cache in [k, v] {
-                    let bindings = [(&list).into(), cache.into()];
-                    let grid = copy_blocks::grid(&shape, count);
-                    pass.dispatch(&self.pipelines.copy_blocks, &params, &bindings, grid);
-                }
+            for (buffer, words) in self.kv.buffers() {
+                let block_quads = u32::try_from(words / 4).expect("a block is far smaller than 64 GiB");
+                let params = CopyBlocksParams { block_quads, pad0: 0, pad1: 0, pad2: 0 };
+                let grid = copy_blocks::grid_of(block_quads, count);
+                pass.dispatch(&self.pipelines.copy_blocks, &params, &[(&list).into(), buffer.into()], grid);
             }
             self.gpu.submit(pass)?.wait()?;
             self.gpu.forget_bind_groups();
@@ -50,7 +48,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Contents of blocks, as [`write_block`](Self::write_block) takes them: K then V of every layer, in their layouts.
+    /// Contents of blocks, as [`write_block`](Self::write_block) takes them: a page of every buffer of the cache.
     ///
     /// # Errors
     /// What the device reports.
@@ -71,16 +69,14 @@ impl Decoder {
     /// When there are more than [`BlockRead::MOST`] blocks.
     pub fn begin_read(&self, blocks: &[BlockId]) -> Result<BlockRead, ModelError> {
         assert!(blocks.len() <= BlockRead::MOST, "{} blocks of at most {}", blocks.len(), BlockRead::MOST);
-        let words = self.kv.shape().block_bytes() / 4;
         let mut pass = Pass::new("read_blocks");
         let mut runs = Vec::new();
         // Neighbours are read as one: pools hand blocks out in order.
         for run in blocks.chunk_by(|a, b| a.get() + 1 == b.get()) {
-            let first = run[0].get() as usize * words;
-            let range = first..first + run.len() * words;
-            let buffers = (0..self.layers.len()).map(|layer| self.kv.layer(layer));
-            let reads = buffers.flat_map(|(k, v)| [k, v]).map(|b| pass.read(b, range.clone())).collect();
-            runs.push((run.len(), reads));
+            let first = run[0].get() as usize;
+            let pages = |words| first * words..(first + run.len()) * words;
+            let reads = self.kv.buffers().map(|(buffer, words)| pass.read(buffer, pages(words)));
+            runs.push((run.len(), reads.collect()));
         }
         Ok(BlockRead { runs, submission: self.gpu.submit(pass)?.defer() })
     }
@@ -90,16 +86,16 @@ impl Decoder {
     /// # Errors
     /// What the device reports.
     pub fn finish_read(&self, read: BlockRead) -> Result<Vec<Vec<u32>>, ModelError> {
-        let words = self.kv.shape().block_bytes() / 4;
+        let block_words: usize = self.kv.buffers().map(|(_, words)| words).sum();
         let done = self.gpu.collect(read.submission)?;
         let mut contents = Vec::new();
         for (blocks, reads) in read.runs {
             let first = contents.len();
-            contents.resize_with(first + blocks, || Vec::with_capacity(reads.len() * words));
-            for read in reads {
+            contents.resize_with(first + blocks, || Vec::with_capacity(block_words));
+            for (read, (_, words)) in reads.into_iter().zip(self.kv.buffers()) {
                 let run: Vec<u32> = done.get(read);
-                for (block, part) in contents[first..].iter_mut().zip(run.chunks_exact(words)) {
-                    block.extend_from_slice(part);
+                for (block, page) in contents[first..].iter_mut().zip(run.chunks_exact(words)) {
+                    block.extend_from_slice(page);
                 }
             }
         }
@@ -110,15 +106,17 @@ impl Decoder {
     ///
     /// # Panics
     /// When `contents` is not a block of this cache.
-    pub fn write_block(&self, block: BlockId, contents: &[u32]) {
-        let words = self.kv.shape().block_bytes() / 4;
-        assert_eq!(contents.len(), 2 * self.layers.len() * words, "words of a block");
-        let mut parts = contents.chunks_exact(words);
-        for layer in 0..self.layers.len() {
-            let (k, v) = self.kv.layer(layer);
-            for (buffer, part) in [k, v].into_iter().zip(parts.by_ref()) {
-                self.gpu.write(buffer, block.get() as usize * words, part);
-            }
+    pub fn write_block(&mut self, block: BlockId, contents: &[u32]) {
+        let words: usize = self.kv.buffers().map(|(_, words)| words).sum();
+        assert_eq!(contents.len(), words, "words of a block");
+        if let Some(sparse) = &mut self.sparse {
+            sparse.forget(std::iter::once(block.get()));
+        }
+        let mut rest = contents;
+        for (buffer, words) in self.kv.buffers() {
+            let (page, others) = rest.split_at(words);
+            self.gpu.write(buffer, block.get() as usize * words, page);
+            rest = others;
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use kvblock::{BlockIdx, BlockSize, GroupId, SeqId};
+use kvblock::{BlockIdx, BlockSize, SeqId};
 use models::Decoder;
 use prefetch::engine::{EngineConfig, Handle, Outcome, Submission, TaskKey};
 use prefetch::failure::{FailurePolicy, Recovery};
@@ -11,8 +11,8 @@ use prefetch::plan::Priority;
 use prefetch::tier::TierError;
 use scheduler::{Load, PrefetchWish, Scheduler, StepPlan};
 
-use super::Tiers;
 use super::save::chain;
+use super::{GROUP, Tiers};
 
 /// Longest wait for one portion of a load; then its request goes on without it.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -111,7 +111,7 @@ impl Tiers {
 
     /// Puts blocks that were read on the device and lets their requests go on. Returns the requests that must end
     /// because their blocks could not be read.
-    pub fn arrive(&mut self, scheduler: &mut Scheduler, decoder: &Decoder) -> Vec<SeqId> {
+    pub fn arrive(&mut self, scheduler: &mut Scheduler, decoder: &mut Decoder) -> Vec<SeqId> {
         let mut ended = Vec::new();
         for (seq, mut loading) in std::mem::take(&mut self.loads) {
             let settled = loading
@@ -163,7 +163,7 @@ impl Tiers {
     fn land(
         &self,
         scheduler: &Scheduler,
-        decoder: &Decoder,
+        decoder: &mut Decoder,
         seq: SeqId,
         range: &Range<u32>,
         outcome: &Outcome,
@@ -181,7 +181,7 @@ impl Tiers {
                 missing: false,
             }),
         };
-        let table = scheduler.block_table(seq, GroupId::new(0));
+        let table = scheduler.block_table(seq, GROUP);
         let good = range.start..bad.as_ref().map_or(range.end, |bad| bad.block);
         for block in good {
             let hash = scheduler.block_hashes(seq)[block as usize];

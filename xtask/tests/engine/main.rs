@@ -7,6 +7,7 @@ mod refusals;
 mod scoring;
 mod serving;
 mod smollm2;
+mod sparse;
 mod tiers;
 
 use std::fs;

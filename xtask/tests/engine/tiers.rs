@@ -134,13 +134,13 @@ fn scored_prefixes_are_found_by_generate() {
 }
 
 #[test]
-fn salts_and_the_order_of_arithmetic_keep_blocks_apart() {
+fn salts_policies_and_the_order_of_arithmetic_keep_blocks_apart() {
     let [prompt] = prompts([70]);
     let folder = tempfile::tempdir().unwrap();
     let spec = disk(folder.path());
     let serve =
         |flags: &[&str]| serve(std::slice::from_ref(&prompt), &[&["--kv-tiers", &spec], flags].concat());
-    for flags in [&[][..], &["--salt", "tenant"], &["--reproducible"]] {
+    for flags in [&[][..], &["--salt", "tenant"], &["--reproducible"], &["--sparse", "streaming"]] {
         assert_eq!(cached(&serve(flags)), [0], "{flags:?}");
         assert_eq!(cached(&serve(flags)), [64], "{flags:?}");
     }
