@@ -4,6 +4,7 @@ mod block_select;
 mod cache_write;
 mod copy_blocks;
 mod device;
+mod indexer;
 mod layer;
 mod lists;
 mod lse_merge;
