@@ -24,6 +24,7 @@ macro_rules! layout {
 }
 
 fn layouts() -> Vec<Layout> {
+    use attn_kernels::kernel::apply_sinks::ApplySinksParams;
     use block_digest::BlockDigestParams;
     use block_score::BlockScoreParams;
     use cache_write::CacheWriteParams;
@@ -40,11 +41,12 @@ fn layouts() -> Vec<Layout> {
         layout!(BlockDigestParams: num_kv_heads touched pad0 pad1),
         layout!(BlockScoreParams: num_heads num_kv_heads q_stride heads_a_set score_stride sink_blocks recent_blocks
             recent_full scale infinity pad0 pad1),
+        layout!(ApplySinksParams: first_row rows num_heads pad0),
         layout!(CacheWriteParams: rows num_kv_heads row_stride k_start v_start pad0 pad1 pad2),
         layout!(CopyBlocksParams: block_quads pad0 pad1 pad2),
         layout!(LseMergeParams: rows neg_inf pad0 pad1),
-        layout!(PagedDecodeParams: num_heads num_kv_heads q_stride max_partitions scale reduced list_stride first_list),
-        layout!(PagedPrefillParams: num_heads num_kv_heads q_stride first_key scale neg_inf num_keys list_stride),
+        layout!(PagedDecodeParams: num_heads num_kv_heads q_stride max_partitions scale reduced list_stride first_list softcap pad0 pad1 pad2),
+        layout!(PagedPrefillParams: num_heads num_kv_heads q_stride first_key scale neg_inf num_keys list_stride window softcap pad0 pad1),
         layout!(PagedReduceParams: num_heads num_kv_heads max_partitions list_stride first_list pad0 pad1 pad2),
         layout!(TopKParams: rows out_stride copies page_size),
         layout!(TopKCountParams: rows max_chunks digit pad0),
