@@ -22,8 +22,9 @@ pub struct Slice<'a> {
     pub tokens: &'a [u32],
     /// Position of the first one.
     pub first: u32,
-    /// Physical blocks of the sequence, enough for the last position.
-    pub table: &'a [BlockId],
+    /// Physical blocks of the sequence by [group](crate::KvPlan::layout), enough for the last position; the null block
+    /// where no row of the slice reaches.
+    pub tables: &'a [&'a [BlockId]],
     /// Prefill or decode.
     pub phase: Phase,
     /// Score these targets after the rows: `targets[i]` is the token that follows `tokens[i]`; may be shorter.

@@ -16,8 +16,8 @@ use attn_kernels::kernel::{KvDtype, paged_prefill_coop};
 use crate::batch::{Sample, Slice, StepOutput};
 use crate::kernel::{embed, log_prob, matmul::Epilogue, rms_norm, sample};
 use crate::matrix::{Kernels, Matrix, Product};
-use crate::{DecoderConfig, KvPool, ModelError};
-use inputs::Inputs;
+use crate::{DecoderConfig, KvOptions, KvPool, ModelError};
+use inputs::{Inputs, View};
 use layer::Layer;
 
 /// What a decoder is built for.
@@ -27,6 +27,8 @@ pub struct DecoderOptions {
     pub kv_dtype: KvDtype,
     /// Tokens a block.
     pub block_size: u32,
+    /// Give blocks back that no window reaches any more; see [`KvOptions`].
+    pub recycle: bool,
     /// Blocks wanted in the pool.
     pub num_blocks: u32,
     /// Most rows of one step.
@@ -35,6 +37,14 @@ pub struct DecoderOptions {
     pub max_seqs: u32,
     /// One order of arithmetic for a row whatever its phase: prefill rows go through the decode kernel, one by one.
     pub reproducible: bool,
+}
+
+impl DecoderOptions {
+    /// What of it shapes the cache.
+    #[must_use]
+    pub fn kv(&self) -> KvOptions {
+        KvOptions { dtype: self.kv_dtype, block_size: self.block_size, recycle: self.recycle }
+    }
 }
 
 /// A model on a device.
@@ -51,6 +61,7 @@ pub struct Decoder {
     final_norm: Buf<f32>,
     layers: Vec<Layer>,
     kv: KvPool,
+    views: Vec<View>,
     activations: Activations,
     inputs: Inputs,
     key_loads: KeyLoads,
@@ -123,8 +134,11 @@ impl Activations {
         config: &DecoderConfig,
         plan: &inputs::Plan,
     ) -> Result<(), ModelError> {
-        let row = config.num_heads as usize * plan.max_partitions as usize;
-        let rows = row * plan.decode_rows.len().min(decode_portion(config, plan));
+        let rows = plan.views.iter().map(|view| {
+            let row = config.num_heads as usize * view.max_partitions as usize;
+            row * view.decode_rows.len().min(decode_portion(config, view))
+        });
+        let rows = rows.max().unwrap_or(0);
         if rows > self.stats.len() {
             let rows = rows.next_power_of_two();
             self.partial = gpu.buffer("partial", rows * config.head_dim as usize)?;
@@ -137,8 +151,8 @@ impl Activations {
 
 /// Decode rows of one dispatch, so that their partitions stay within a buffer; a multiple of 16, for the alignment of
 /// bindings.
-fn decode_portion(config: &DecoderConfig, plan: &inputs::Plan) -> usize {
-    let row = config.num_heads as usize * plan.max_partitions as usize * config.head_dim as usize * 4;
+fn decode_portion(config: &DecoderConfig, rows: &inputs::ViewRows) -> usize {
+    let row = config.num_heads as usize * rows.max_partitions as usize * config.head_dim as usize * 4;
     (PARTIAL_BYTES / row.max(1)).max(16) / 16 * 16
 }
 
@@ -169,7 +183,7 @@ impl Decoder {
     /// # Panics
     /// When there are more rows or samples than the decoder was built for, or a table is too short.
     pub fn step(&mut self, slices: &[Slice<'_>], samples: &[Sample]) -> Result<StepOutput, ModelError> {
-        let plan = inputs::plan(&self.config, &self.options, slices, samples, self.prefill())?;
+        let plan = inputs::plan(&self.config, &self.options, &self.views, slices, samples, self.prefill())?;
         self.inputs.write(&self.gpu, &plan)?;
         self.activations.fit_partials(&self.gpu, &self.config, &plan)?;
         let mut pass = Pass::new("step");

@@ -55,6 +55,15 @@ pub enum ModelError {
         /// What is missing.
         feature: &'static str,
     },
+    /// A block size that kernels do not read.
+    #[error("block size {block_size} is not a power of two from 4 on")]
+    BlockSize {
+        /// Tokens a block.
+        block_size: u32,
+    },
+    /// Caches of layers that cannot share blocks.
+    #[error("the caches of the layers: {0}")]
+    Layout(#[from] kvblock::LayoutError),
     /// A token id outside the vocabulary.
     #[error("token id {id} at position {position} is outside the vocabulary of {vocab}")]
     Token {

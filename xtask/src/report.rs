@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use models::KvPlan;
 use serde::Serialize;
 
 /// One sample of one prompt: a line of `generate --json`.
@@ -99,6 +100,15 @@ pub struct KvUse {
     pub blocks: u32,
     /// Their bytes over the group's layers.
     pub bytes: u64,
+}
+
+/// Blocks of each group, `[groups]`, as reports name and weigh them.
+#[must_use]
+pub fn kv_use(plan: &KvPlan, blocks: &[u32]) -> BTreeMap<String, KvUse> {
+    let of_group = |(group, blocks): (usize, &u32)| {
+        (plan.group_name(group), KvUse { blocks: *blocks, bytes: u64::from(*blocks) * plan.block_bytes() })
+    };
+    blocks.iter().enumerate().map(of_group).collect()
 }
 
 /// Traffic of the KV tiers; a tier that is not configured is left out.

@@ -1,20 +1,21 @@
 //! `cargo xtask score`: given tokens through the model, and how likely the model finds them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use kvblock::BlockId;
+use kvblock::{BlockId, KvCache, KvCacheConfig, LengthLimits, SeqContent, SeqId, SlotRequest};
+use models::Decoder;
 use models::batch::{Phase, Slice};
-use models::{Decoder, KvPool};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
 use crate::cli::ScoreArgs;
 use crate::ids_file;
+use crate::kv_used::{KvUsed, group_id};
 use crate::model::Model;
-use crate::report::{self, KvUse, Scored, Sparse, Tiers};
+use crate::report::{self, Scored, Sparse, Tiers};
 
 /// Runs the command.
 ///
@@ -41,16 +42,18 @@ pub fn run(args: &ScoreArgs) -> Result<()> {
     Ok(())
 }
 
+/// The sequence at hand.
+const SEQ: SeqId = SeqId::new(0);
+
 fn score(args: &ScoreArgs, decoder: &mut Decoder, ids: &[u32]) -> Result<Scored> {
-    let block_size = decoder.kv().shape().block_size as usize;
-    let needed = ids.len().div_ceil(block_size);
-    // Block 0 is the null block of a pool.
-    let usable = decoder.kv().num_blocks() as usize - 1;
-    if needed > usable {
-        bail!("{} tokens need {needed} KV blocks of {block_size}, the pool has {usable}", ids.len());
-    }
-    let table: Vec<BlockId> =
-        (1..=needed).map(|i| Ok(BlockId::new(u32::try_from(i)?))).collect::<Result<_>>()?;
+    let limits = LengthLimits {
+        max_model_len: decoder.config().context_length,
+        max_batched_tokens: args.engine.chunk,
+    };
+    let groups = decoder.kv().plan().layout.groups.clone();
+    let config = KvCacheConfig::new(decoder.kv().num_blocks(), groups, limits);
+    let mut cache = KvCache::new(&KvCacheConfig { caching: false, ..config.clone() })?;
+    let mut used = KvUsed::new(&config);
     let vocab = decoder.config().vocab_size as usize;
     let wanted = match &args.logits_out {
         Some(_) => args.last.map_or(ids.len(), |last| last as usize).min(ids.len()),
@@ -58,10 +61,18 @@ fn score(args: &ScoreArgs, decoder: &mut Decoder, ids: &[u32]) -> Result<Scored>
     };
     let mut total = Total { nll: 0.0, count: 0, logits: Vec::with_capacity(wanted * vocab) };
     for (start, end, phase) in pieces(args, ids.len()) {
+        let content = SeqContent { tokens: ids, hashes: &[], adapter: None };
+        let request = SlotRequest::new(SEQ, content, u32::try_from(start)?, u32::try_from(end - start)?);
+        cache
+            .allocate_slots(request)
+            .with_context(|| format!("KV of the first {end} of {} tokens", ids.len()))?;
+        used.look(&cache);
+        let table = |group| cache.table(SEQ, group_id(group)).map_or(&[][..], kvblock::BlockTable::blocks);
+        let tables: Vec<&[BlockId]> = (0..cache.num_groups()).map(table).collect();
         let slice = Slice {
             tokens: &ids[start..end],
             first: u32::try_from(start)?,
-            table: &table,
+            tables: &tables,
             phase,
             targets: &ids[start + 1..(end + 1).min(ids.len())],
             logits: end - start.max(ids.len() - wanted).min(end),
@@ -72,14 +83,12 @@ fn score(args: &ScoreArgs, decoder: &mut Decoder, ids: &[u32]) -> Result<Scored>
         write_logits(path, &total.logits, vocab)?;
     }
     let (top_ids, top_logprobs) = top(&total.logits[total.logits.len() - vocab..], args.top as usize);
-    let bytes = KvPool::block_bytes(decoder.kv().shape(), decoder.config().num_layers);
-    let blocks = u32::try_from(needed)?;
     Ok(Scored {
         tokens: u32::try_from(ids.len())?,
         mean_nll: total.mean(),
         top_ids,
         top_logprobs,
-        kv: BTreeMap::from([("full".into(), KvUse { blocks, bytes: u64::from(blocks) * bytes })]),
+        kv: report::kv_use(decoder.kv().plan(), &used.most),
         tiers: Tiers::default(),
         sparse: Sparse { policy: "full".into(), density: 1.0, bound: None },
     })

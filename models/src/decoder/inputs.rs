@@ -3,27 +3,44 @@
 use std::ops::Range;
 
 use attn_kernels::gpu::{Buf, Gpu};
-use attn_kernels::kernel::paged_decode::PARTITION;
+use attn_kernels::kernel::paged_decode::partitions;
 use attn_kernels::kernel::paged_prefill::Tile;
+use kvblock::BlockId;
+use smallvec::SmallVec;
 
 use super::DecoderOptions;
 use crate::batch::{Phase, Sample, Slice};
 use crate::kernel::sample::Spec;
-use crate::{DecoderConfig, ModelError};
+use crate::{DecoderConfig, ModelError, Reach};
 
 /// Device copies of the lists of a [`Plan`].
 #[derive(Debug)]
 pub(super) struct Inputs {
     pub(super) tokens: Buf<u32>,
     pub(super) cs: Buf<[f32; 2]>,
-    pub(super) slots: Buf<i32>,
     pub(super) tables: Buf<u32>,
-    pub(super) decode_rows: Buf<[u32; 4]>,
-    pub(super) tiles: Buf<Tile>,
+    pub(super) views: Vec<ViewInputs>,
     /// Rows whose logits are wanted: scored rows, then sampled rows.
     pub(super) gather: Buf<u32>,
     pub(super) targets: Buf<u32>,
     pub(super) specs: Buf<Spec>,
+}
+
+/// Device copies of the lists of a [`ViewRows`].
+#[derive(Debug)]
+pub(super) struct ViewInputs {
+    pub(super) slots: Buf<i32>,
+    pub(super) decode_rows: Buf<[u32; 4]>,
+    pub(super) tiles: Buf<Tile>,
+}
+
+/// What layers have in common whose attention reads the same rows: a block table and a reach.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct View {
+    pub(super) group: usize,
+    pub(super) reach: Reach,
+    /// Tokens a block.
+    pub(super) block_size: u32,
 }
 
 /// How rows of prefills are attended.
@@ -43,14 +60,11 @@ pub(super) struct Plan {
     pub(super) decode_until: u32,
     /// Longest KV of any row.
     pub(super) longest: u32,
-    /// Partitions of the longest decode row.
-    pub(super) max_partitions: u32,
     pub(super) tokens: Vec<u32>,
     pub(super) cs: Vec<[f32; 2]>,
-    pub(super) slots: Vec<i32>,
+    /// Block tables of all slices and groups, one after the other.
     pub(super) tables: Vec<u32>,
-    pub(super) decode_rows: Vec<[u32; 4]>,
-    pub(super) tiles: Vec<Tile>,
+    pub(super) views: Vec<ViewRows>,
     pub(super) gather: Vec<u32>,
     /// Targets of the scored rows; `None` where only logits are wanted.
     pub(super) scored: Vec<Option<u32>>,
@@ -59,28 +73,46 @@ pub(super) struct Plan {
     pub(super) specs: Vec<Spec>,
 }
 
+/// The rows of a step as the layers of one view see them.
+#[derive(Debug, Default)]
+pub(super) struct ViewRows {
+    /// Where each row's keys and values go.
+    pub(super) slots: Vec<i32>,
+    /// Row, tokens up to it, first entry of its block table, first key that it sees.
+    pub(super) decode_rows: Vec<[u32; 4]>,
+    /// Partitions of the longest decode row.
+    pub(super) max_partitions: u32,
+    pub(super) tiles: Vec<Tile>,
+}
+
 /// Lays `slices` out.
 pub(super) fn plan(
     config: &DecoderConfig,
     options: &DecoderOptions,
+    views: &[View],
     slices: &[Slice<'_>],
     samples: &[Sample],
     prefill: Prefill,
 ) -> Result<Plan, ModelError> {
     let mut plan = Plan::default();
+    plan.views.resize_with(views.len(), ViewRows::default);
     let turns = config.rope.inv_freq();
     let factor = config.rope.attention_factor();
     let mut last_rows = Vec::with_capacity(slices.len());
     for slice in slices {
-        let table = u32_of(plan.tables.len());
-        plan.tables.extend(slice.table.iter().map(|b| b.get()));
-        push_rows(&mut plan, slice, table, prefill);
+        let mut tables: SmallVec<[u32; 4]> = SmallVec::new();
+        for table in slice.tables {
+            tables.push(u32_of(plan.tables.len()));
+            plan.tables.extend(table.iter().map(|b| b.get()));
+        }
+        for (view, rows) in views.iter().zip(&mut plan.views) {
+            rows.push(view, slice, plan.rows, tables[view.group], prefill);
+        }
         for (position, id) in (slice.first..).zip(slice.tokens) {
             if *id >= config.vocab_size {
                 return Err(ModelError::Token { id: *id, position, vocab: config.vocab_size });
             }
             plan.tokens.push(*id);
-            plan.slots.push(slot(slice, position, options.block_size));
             plan.cs.extend(turns.iter().map(|turn| {
                 let (sin, cos) = (f64::from(position) * turn).sin_cos();
                 [cos * factor, sin * factor].map(narrow)
@@ -103,28 +135,33 @@ pub(super) fn plan(
     Ok(plan)
 }
 
-/// Work items of attention.
-fn push_rows(plan: &mut Plan, slice: &Slice<'_>, table: u32, prefill: Prefill) {
-    let rows = u32_of(slice.tokens.len());
-    let tile = match prefill {
-        Prefill::Tiles(rows) if slice.phase == Phase::Prefill => rows,
-        _ => {
-            for i in 0..rows {
-                let len = slice.first + i + 1;
-                plan.decode_rows.push([plan.rows + i, len, table, 0]);
-                plan.max_partitions = plan.max_partitions.max(len.div_ceil(PARTITION));
+impl ViewRows {
+    /// Adds the rows of `slice`, the first of which is row `first_row` of the step; `table` is where its blocks begin.
+    fn push(&mut self, view: &View, slice: &Slice<'_>, first_row: u32, table: u32, prefill: Prefill) {
+        let rows = u32_of(slice.tokens.len());
+        let blocks = slice.tables[view.group];
+        self.slots.extend((slice.first..slice.first + rows).map(|at| slot(blocks, at, view.block_size)));
+        let tile = match prefill {
+            Prefill::Tiles(rows) if slice.phase == Phase::Prefill => rows,
+            _ => {
+                for i in 0..rows {
+                    let len = slice.first + i + 1;
+                    let first = view.reach.first_key(len - 1);
+                    self.decode_rows.push([first_row + i, len, table, first]);
+                    self.max_partitions = self.max_partitions.max(partitions(first, len));
+                }
+                return;
             }
-            return;
+        };
+        for i in (0..rows).step_by(tile as usize) {
+            self.tiles.push(Tile {
+                row: first_row + i,
+                rows: tile.min(rows - i),
+                position: slice.first + i,
+                table,
+                ..Tile::default()
+            });
         }
-    };
-    for i in (0..rows).step_by(tile as usize) {
-        plan.tiles.push(Tile {
-            row: plan.rows + i,
-            rows: tile.min(rows - i),
-            position: slice.first + i,
-            table,
-            ..Tile::default()
-        });
     }
 }
 
@@ -142,8 +179,8 @@ fn push_scored(plan: &mut Plan, slice: &Slice<'_>) {
     }
 }
 
-fn slot(slice: &Slice<'_>, position: u32, block_size: u32) -> i32 {
-    let block = slice.table[(position / block_size) as usize].get();
+fn slot(table: &[BlockId], position: u32, block_size: u32) -> i32 {
+    let block = table[(position / block_size) as usize].get();
     i32::try_from(block * block_size + position % block_size).expect("a pool has under 2^31 slots")
 }
 
@@ -161,6 +198,7 @@ impl Inputs {
         gpu: &Gpu,
         config: &DecoderConfig,
         options: &DecoderOptions,
+        views: &[View],
     ) -> Result<Self, ModelError> {
         let (rows, seqs) = (options.max_rows as usize, options.max_seqs as usize);
         let pairs = config.rope.inv_freq().len();
@@ -169,10 +207,17 @@ impl Inputs {
         Ok(Self {
             tokens: gpu.buffer("tokens", rows)?,
             cs: gpu.buffer("cs", rows * pairs)?,
-            slots: gpu.buffer("slots", rows)?,
             tables: gpu.buffer("tables", 1024)?,
-            decode_rows: gpu.buffer("decode_rows", rows)?,
-            tiles: gpu.buffer("tiles", rows)?,
+            views: views
+                .iter()
+                .map(|_| {
+                    Ok(ViewInputs {
+                        slots: gpu.buffer("slots", rows)?,
+                        decode_rows: gpu.buffer("decode_rows", rows)?,
+                        tiles: gpu.buffer("tiles", rows)?,
+                    })
+                })
+                .collect::<Result<_, ModelError>>()?,
             gather: gpu.buffer("gather", lists)?,
             targets: gpu.buffer("targets", lists)?,
             specs: gpu.buffer("specs", seqs)?,
@@ -185,10 +230,12 @@ impl Inputs {
         }
         gpu.write(&self.tokens, 0, &plan.tokens);
         gpu.write(&self.cs, 0, &plan.cs);
-        gpu.write(&self.slots, 0, &plan.slots);
         gpu.write(&self.tables, 0, &plan.tables);
-        gpu.write(&self.decode_rows, 0, &plan.decode_rows);
-        gpu.write(&self.tiles, 0, &plan.tiles);
+        for (view, rows) in self.views.iter().zip(&plan.views) {
+            gpu.write(&view.slots, 0, &rows.slots);
+            gpu.write(&view.decode_rows, 0, &rows.decode_rows);
+            gpu.write(&view.tiles, 0, &rows.tiles);
+        }
         gpu.write(&self.gather, 0, &plan.gather);
         let targets: Vec<u32> = plan.scored.iter().map(|t| t.unwrap_or(0)).collect();
         gpu.write(&self.targets, 0, &targets);

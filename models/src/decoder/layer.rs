@@ -8,7 +8,7 @@ use attn_kernels::kernel::paged_prefill::{self, PagedPrefillParams};
 use attn_kernels::kernel::paged_prefill_coop;
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 
-use super::inputs::Plan;
+use super::inputs::{Plan, ViewInputs};
 use super::mlp::Mlp;
 use super::{Decoder, decode_portion};
 use crate::ModelError;
@@ -20,6 +20,8 @@ use crate::matrix::{Matrix, Product};
 /// Weights of one layer.
 #[derive(Debug)]
 pub(super) struct Layer {
+    /// Index of the rows that its attention reads.
+    pub(super) view: usize,
     pub(super) attn_norm: Buf<f32>,
     /// Queries, keys and values: one matrix, or several where their types differ, each with its first column.
     pub(super) qkv: Vec<(Matrix, u32)>,
@@ -90,6 +92,11 @@ impl Decoder {
         (self.config.num_heads + 2 * self.config.num_kv_heads) * self.config.head_dim
     }
 
+    /// The rows that the attention of a layer reads.
+    fn view(&self, index: usize) -> &ViewInputs {
+        &self.inputs.views[self.layers[index].view]
+    }
+
     fn rope_append(&self, pass: &mut Pass, index: usize, rows: u32) {
         let c = &self.config;
         let params = RopeAppendParams {
@@ -101,7 +108,7 @@ impl Decoder {
         let (k, v) = self.kv.layer(index);
         let bindings = [
             (&self.activations.qkv).into(),
-            (&self.inputs.slots).into(),
+            (&self.view(index).slots).into(),
             k.into(),
             v.into(),
             (&self.inputs.cs).into(),
@@ -112,10 +119,11 @@ impl Decoder {
     }
 
     fn attend_decode(&self, pass: &mut Pass, index: usize, plan: &Plan) {
-        let portion = decode_portion(&self.config, plan);
-        for start in (0..plan.decode_rows.len()).step_by(portion) {
-            let rows = portion.min(plan.decode_rows.len() - start);
-            self.attend_portion(pass, index, plan.max_partitions, start..start + rows);
+        let view = &plan.views[self.layers[index].view];
+        let portion = decode_portion(&self.config, view);
+        for start in (0..view.decode_rows.len()).step_by(portion) {
+            let rows = portion.min(view.decode_rows.len() - start);
+            self.attend_portion(pass, index, view.max_partitions, start..start + rows);
         }
     }
 
@@ -123,7 +131,7 @@ impl Decoder {
     fn attend_portion(&self, pass: &mut Pass, index: usize, max_partitions: u32, range: Range<usize>) {
         let (a, c) = (&self.activations, &self.config);
         let rows = u32::try_from(range.len()).expect("at most max_rows");
-        let list = Bind::at(self.inputs.decode_rows.raw(), range.start as u64 * 16);
+        let list = Bind::at(self.view(index).decode_rows.raw(), range.start as u64 * 16);
         let params = PagedDecodeParams {
             num_heads: c.num_heads,
             num_kv_heads: c.num_kv_heads,
@@ -162,19 +170,20 @@ impl Decoder {
     }
 
     fn attend_prefill(&self, pass: &mut Pass, index: usize, plan: &Plan) {
-        let tiles = u32::try_from(plan.tiles.len()).expect("at most max_rows");
+        let tiles = &plan.views[self.layers[index].view].tiles;
         let (a, c) = (&self.activations, &self.config);
-        let Some(last) = plan.tiles.iter().map(|tile| tile.position + tile.rows - 1).max() else { return };
+        let Some(last) = tiles.iter().map(|tile| tile.position + tile.rows - 1).max() else { return };
         let (k, v) = self.kv.layer(index);
         let bindings = [
             (&a.q).into(),
             k.into(),
             v.into(),
             (&self.inputs.tables).into(),
-            (&self.inputs.tiles).into(),
+            (&self.view(index).tiles).into(),
             (&a.attended).into(),
             (&a.lse).into(),
         ];
+        let tiles = u32::try_from(tiles.len()).expect("at most max_rows");
         let grid = match self.coop {
             true => paged_prefill_coop::grid(c.num_heads, tiles),
             false => paged_prefill::grid(self.kv.shape(), c.num_heads, self.key_loads, tiles),
