@@ -64,11 +64,14 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::apply_sinks::KERNEL,
         &kernel::cache_write::KERNEL,
         &kernel::copy_blocks::KERNEL,
+        &kernel::find_blocks::KERNEL,
         &kernel::lse_merge::KERNEL,
         &kernel::paged_decode::KERNEL,
         &kernel::paged_prefill::KERNEL,
         &kernel::paged_prefill_coop::KERNEL,
         &kernel::paged_reduce::KERNEL,
+        &kernel::softmax_block_sum::KERNEL,
+        &kernel::strided_qk::KERNEL,
         &kernel::top_k::KERNEL,
         &kernel::top_k_count::KERNEL,
         &kernel::top_k_gather::KERNEL,
@@ -145,6 +148,13 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
         all.extend(outputs.map(|(part, output)| {
             NamedVariant::new(&format!("{prefix}{part}"), level, top_k_gather::variant(output, level))
         }));
+    }
+    for (dtype, shape) in types {
+        all.push(baseline(dtype, kernel::strided_qk::variant(shape, 8, 128)));
+    }
+    all.push(baseline("", kernel::softmax_block_sum::variant(8, 128)));
+    for (part, level) in [("", Level::Baseline), ("subgroup", Level::Subgroup)] {
+        all.push(NamedVariant::new(part, level, kernel::find_blocks::variant(4, level)));
     }
     all.push(baseline("paged", top_k_transform::variant(Transform::Paged)));
     all.push(baseline("ragged", top_k_transform::variant(Transform::Ragged)));

@@ -8,15 +8,19 @@ pub mod block_score;
 pub mod cache_write;
 pub mod copy_blocks;
 mod error;
+pub mod find_blocks;
 pub mod lse_merge;
 pub mod paged_decode;
 pub mod paged_prefill;
 pub mod paged_prefill_coop;
 pub mod paged_reduce;
+pub mod softmax_block_sum;
+pub mod strided_qk;
 pub mod top_k;
 pub mod top_k_count;
 pub mod top_k_gather;
 pub mod top_k_transform;
+pub mod xattn;
 
 pub use error::LaunchError;
 

@@ -11,3 +11,4 @@ mod options;
 mod paged_decode;
 mod paged_prefill;
 mod top_k;
+mod xattn;
