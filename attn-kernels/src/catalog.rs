@@ -29,6 +29,12 @@ pub const MODULES: Modules = modules![
     "kv_f32",
     "kv_write_f16",
     "kv_write_f32",
+    "logit_alibi",
+    "logit_plain",
+    "logit_softcap",
+    "mask_causal",
+    "mask_chunk",
+    "mask_window",
     "numbers",
     "order_key",
     "out_list",
@@ -42,6 +48,8 @@ pub const MODULES: Modules = modules![
     "scan_tree",
     "score_bound",
     "score_mean",
+    "sinks_heads",
+    "sinks_none",
     "tile",
     "top_k_write",
     "transform_none",
@@ -55,6 +63,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
     vec![
         &kernel::block_digest::KERNEL,
         &kernel::block_score::KERNEL,
+        &kernel::apply_sinks::KERNEL,
         &kernel::cache_write::KERNEL,
         &kernel::copy_blocks::KERNEL,
         &kernel::find_blocks::KERNEL,
@@ -105,6 +114,7 @@ pub fn variants() -> Vec<NamedVariant> {
     let baseline = |part: &str, variant| NamedVariant::new(part, Level::Baseline, variant);
 
     let mut all = Vec::new();
+    all.push(baseline("", kernel::apply_sinks::variant(128)));
     all.extend(types.map(|(part, shape)| baseline(part, cache_write::variant(&shape))));
     all.push(baseline("", copy_blocks::variant()));
     all.push(baseline("", lse_merge::variant(128)));

@@ -4,6 +4,7 @@
 //! The loops are not the kernel's: a reference is what the kernel means. Device caches are given as values, in the
 //! layout of [`KvShape`].
 
+pub mod apply_sinks;
 pub mod attention;
 pub mod block_digest;
 pub mod block_score;

@@ -1,6 +1,7 @@
 //! What the host knows of each kernel: parameters, bindings, specialisation, grid. One module a kernel, of the same
 //! stem as its `.wgsl` file and its CPU reference.
 
+pub mod apply_sinks;
 pub mod attention;
 pub mod block_digest;
 pub mod block_score;
