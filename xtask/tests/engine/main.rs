@@ -8,8 +8,8 @@ mod scoring;
 mod serving;
 mod smollm2;
 mod sparse;
-mod traces;
 mod tiers;
+mod traces;
 
 use std::fs;
 use std::path::PathBuf;
