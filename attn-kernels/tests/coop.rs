@@ -1,15 +1,11 @@
 //! `paged_prefill_coop` against `paged_prefill` on the same adapter, both as trusted modules: cooperative loads cannot
 //! be bounds-checked. Slots of the cache that hold no token are NaN, and so is what the kernels should overwrite.
 
-#[path = "reference/layer.rs"]
-#[expect(dead_code, reason = "shared with the tests against CPU references")]
-mod layer;
-
 use attn_kernels::Variant;
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions, Pass};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams};
 use attn_kernels::kernel::{KvDtype, KvShape, paged_prefill_coop};
-use layer::{Layer, queries};
+use attn_kernels::self_test::layer::{Layer, queries};
 
 /// The best adapter, if it runs kernels of the coop level.
 fn gpu() -> Option<Gpu> {
@@ -83,7 +79,7 @@ impl Prefill {
             pad0: 0,
         };
         let tiles = self.tiles(tile_rows);
-        let [k, v] = self.layer.upload(gpu);
+        let [k, v] = self.layer.upload(gpu).unwrap();
         let q = gpu.upload("q", &self.q).unwrap();
         let tables = gpu.upload("tables", &self.layer.tables).unwrap();
         let tile_buf = gpu.upload("tiles", &tiles).unwrap();

@@ -67,7 +67,7 @@ impl Decode {
 
     fn on_gpu(&self, gpu: &Gpu, order: &[usize], max_partitions: u32) -> Decoded {
         let (shape, rows) = (&self.layer.shape, self.rows(order));
-        let [k, v] = self.layer.upload(gpu);
+        let [k, v] = self.layer.upload(gpu).unwrap();
         let q = gpu.upload("q", &self.q).unwrap();
         let tables = gpu.upload("tables", &self.layer.tables).unwrap();
         let rows_buf = gpu.upload("rows", &rows).unwrap();

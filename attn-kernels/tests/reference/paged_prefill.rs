@@ -63,7 +63,7 @@ impl Prefill {
 
     fn on_gpu(&self, gpu: &Gpu, loads: KeyLoads) -> [Vec<f32>; 2] {
         let shape = &self.layer.shape;
-        let [k, v] = self.layer.upload(gpu);
+        let [k, v] = self.layer.upload(gpu).unwrap();
         let q = gpu.upload("q", &self.q).unwrap();
         let tables = gpu.upload("tables", &self.layer.tables).unwrap();
         let tiles = gpu.upload("tiles", &self.tiles).unwrap();
