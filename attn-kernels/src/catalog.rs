@@ -1,6 +1,7 @@
 //! Every kernel of this crate, the modules that they share, and the variants that reports and tests list.
 
-use crate::kernel::paged_prefill::KeyLoads;
+mod attention;
+
 use crate::kernel::{self, KvDtype, KvShape};
 use crate::source::Modules;
 use crate::{Kernel, Level, Variant};
@@ -13,7 +14,13 @@ macro_rules! modules {
 
 /// The shared modules: kernels of other crates may import them too.
 pub const MODULES: Modules = modules![
+    "context_blocks",
+    "context_full",
+    "digest_mean",
+    "digest_min_max",
     "flat",
+    "k_f16",
+    "k_f32",
     "keys_broadcast_f16",
     "keys_broadcast_f32",
     "keys_uniform",
@@ -22,15 +29,30 @@ pub const MODULES: Modules = modules![
     "kv_write_f16",
     "kv_write_f32",
     "numbers",
+    "order_key",
+    "out_list",
+    "out_positions",
     "partition",
+    "radix",
     "reduce_subgroup",
     "reduce_tree",
+    "scan_subgroup",
+    "scan_tree",
+    "score_bound",
+    "score_mean",
+    "tile",
+    "top_k_write",
+    "transform_none",
+    "transform_paged",
+    "transform_ragged",
 ];
 
 /// Every kernel, by name.
 #[must_use]
 pub fn catalog() -> Vec<&'static Kernel> {
     vec![
+        &kernel::block_digest::KERNEL,
+        &kernel::block_score::KERNEL,
         &kernel::cache_write::KERNEL,
         &kernel::copy_blocks::KERNEL,
         &kernel::lse_merge::KERNEL,
@@ -38,6 +60,10 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::paged_prefill::KERNEL,
         &kernel::paged_prefill_coop::KERNEL,
         &kernel::paged_reduce::KERNEL,
+        &kernel::top_k::KERNEL,
+        &kernel::top_k_count::KERNEL,
+        &kernel::top_k_gather::KERNEL,
+        &kernel::top_k_transform::KERNEL,
     ]
 }
 
@@ -71,9 +97,7 @@ pub fn variants() -> Vec<NamedVariant> {
 /// As [`variants`], of heads of `head_dim` elements: software drivers compile small ones much faster.
 #[must_use]
 pub fn variants_of(head_dim: u32) -> Vec<NamedVariant> {
-    use kernel::{
-        cache_write, copy_blocks, lse_merge, paged_decode, paged_prefill, paged_prefill_coop, paged_reduce,
-    };
+    use kernel::{cache_write, copy_blocks, lse_merge};
     let num_heads = 32;
     let shape = |dtype| KvShape { num_kv_heads: 8, head_dim, block_size: 16, dtype };
     let types = [("f16", shape(KvDtype::F16)), ("f32", shape(KvDtype::F32))];
@@ -83,22 +107,42 @@ pub fn variants_of(head_dim: u32) -> Vec<NamedVariant> {
     all.extend(types.map(|(part, shape)| baseline(part, cache_write::variant(&shape))));
     all.push(baseline("", copy_blocks::variant()));
     all.push(baseline("", lse_merge::variant(head_dim)));
-    for (name, level) in [("", Level::Baseline), ("subgroup-", Level::Subgroup)] {
-        all.extend(types.map(|(part, shape)| {
-            let variant = paged_decode::variant(&shape, num_heads, level);
-            NamedVariant::new(&format!("{name}{part}"), level, variant)
+    all.extend(attention::variants(num_heads, &types));
+    all.extend(selection(&types, num_heads));
+    all
+}
+
+/// The kernels that select what attention reads.
+fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
+    use kernel::block_digest::{self, Digest};
+    use kernel::top_k::{self, Output, Transform};
+    use kernel::{top_k_count, top_k_gather, top_k_transform};
+    let baseline = |part: &str, variant| NamedVariant::new(part, Level::Baseline, variant);
+    let mut all = Vec::new();
+    for (part, digest) in [("min_max", Digest::MinMax), ("mean", Digest::Mean)] {
+        for (dtype, shape) in types {
+            all.push(baseline(&format!("{part}-{dtype}"), block_digest::variant(shape, digest)));
+        }
+        let variant = kernel::block_score::variant(&types[0].1, num_heads, digest, 64);
+        all.push(baseline(part, variant));
+    }
+    let outputs = [
+        ("list", Output::List),
+        ("positions", Output::Positions(Transform::None)),
+        ("paged", Output::Positions(Transform::Paged)),
+        ("ragged", Output::Positions(Transform::Ragged)),
+    ];
+    for (prefix, level) in [("", Level::Baseline), ("subgroup-", Level::Subgroup)] {
+        all.extend(outputs.map(|(part, output)| {
+            NamedVariant::new(&format!("{prefix}{part}"), level, top_k::variant(output, level))
+        }));
+        let part = prefix.trim_end_matches('-');
+        all.push(NamedVariant::new(part, level, top_k_count::variant(level)));
+        all.extend(outputs.map(|(part, output)| {
+            NamedVariant::new(&format!("{prefix}{part}"), level, top_k_gather::variant(output, level))
         }));
     }
-    all.extend(types.map(|(part, shape)| {
-        let variant = paged_prefill::variant(&shape, num_heads, KeyLoads::Broadcast);
-        NamedVariant::new(&format!("broadcast-{part}"), Level::Subgroup, variant)
-    }));
-    all.extend(
-        types.map(|(part, shape)| {
-            baseline(part, paged_prefill::variant(&shape, num_heads, KeyLoads::Uniform))
-        }),
-    );
-    all.push(NamedVariant::new("f16", Level::Coop, paged_prefill_coop::variant(&types[0].1)));
-    all.push(baseline("", paged_reduce::variant(&types[0].1)));
+    all.push(baseline("paged", top_k_transform::variant(Transform::Paged)));
+    all.push(baseline("ragged", top_k_transform::variant(Transform::Ragged)));
     all
 }

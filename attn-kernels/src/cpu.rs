@@ -5,6 +5,8 @@
 //! layout of [`KvShape`].
 
 pub mod attention;
+pub mod block_digest;
+pub mod block_score;
 pub mod cache_write;
 pub mod copy_blocks;
 pub mod lse_merge;
@@ -12,6 +14,10 @@ pub mod paged_decode;
 pub mod paged_prefill;
 pub mod paged_reduce;
 mod tolerance;
+pub mod top_k;
+pub mod top_k_count;
+pub mod top_k_gather;
+pub mod top_k_transform;
 
 pub use tolerance::{Mismatch, Tolerance};
 
@@ -52,6 +58,10 @@ impl PagedKv<'_> {
         (0..self.shape.head_dim as usize)
             .map(move |d| f64::from(cache[index(&self.shape, block, head, offset, d)]))
     }
+}
+
+pub(crate) fn u32_of(n: usize) -> u32 {
+    u32::try_from(n).expect("lists fit in 32 bits")
 }
 
 /// The f32 next to a result.

@@ -3,13 +3,17 @@
 //! A [`Case`] is one kernel's work with its buffers before and after. Each kernel has a module here, of the same stem as
 //! its `.wgsl` file, that makes cases for any of its variants; kernels of other crates make theirs in the same way.
 
+mod block_digest;
+mod block_score;
 mod cache_write;
 mod copy_blocks;
 pub mod layer;
+pub mod lists;
 mod lse_merge;
 mod paged_decode;
 mod paged_prefill;
 mod paged_reduce;
+mod top_k;
 
 use bytemuck::Pod;
 
@@ -85,6 +89,8 @@ pub type Cases = fn(&Variant) -> Vec<Case>;
 
 /// How cases of each kernel are made, by the kernel's name.
 const CASES: &[(&str, Cases)] = &[
+    ("block_digest", block_digest::cases),
+    ("block_score", block_score::cases),
     ("cache_write", cache_write::cases),
     ("copy_blocks", copy_blocks::cases),
     ("lse_merge", lse_merge::cases),
@@ -92,6 +98,10 @@ const CASES: &[(&str, Cases)] = &[
     ("paged_prefill", paged_prefill::cases),
     ("paged_prefill_coop", paged_prefill::cases),
     ("paged_reduce", paged_reduce::cases),
+    ("top_k", top_k::cases),
+    ("top_k_count", top_k::count_cases),
+    ("top_k_gather", top_k::gather_cases),
+    ("top_k_transform", top_k::transform_cases),
 ];
 
 /// The cases of a variant of this crate; none where its kernel has none.
@@ -139,6 +149,15 @@ impl Case {
     pub fn binding<T: Pod>(mut self, data: &[T]) -> Self {
         self.buffers.push(bytemuck::pod_collect_to_vec(data));
         self
+    }
+
+    /// Adds the binding of the lists, where there are some.
+    #[must_use]
+    fn listed(self, lists: Option<&lists::Lists>) -> Self {
+        match lists {
+            Some(lists) => self.binding(&lists.lists),
+            None => self,
+        }
     }
 
     /// Adds the next binding, all NaN, which the kernel must turn into `want`.

@@ -35,13 +35,15 @@ pub struct Variant {
     pub choices: Vec<(&'static str, Choice)>,
     /// `override` constants.
     pub constants: Vec<(&'static str, u32)>,
+    /// Storage bindings 1, 2, ... in order: the kernel's, unless the modules chosen add some.
+    pub bindings: &'static [Access],
 }
 
 impl Variant {
     /// The kernel with the defaults of its file.
     #[must_use]
     pub fn new(kernel: &'static Kernel) -> Self {
-        Self { kernel, choices: Vec::new(), constants: Vec::new() }
+        Self { kernel, choices: Vec::new(), constants: Vec::new(), bindings: kernel.bindings }
     }
 
     /// Fills import slot `slot` with a shared module.
@@ -62,6 +64,13 @@ impl Variant {
     #[must_use]
     pub fn constant(mut self, name: &'static str, value: u32) -> Self {
         self.constants.push((name, value));
+        self
+    }
+
+    /// Sets the storage bindings of a variant whose modules add some.
+    #[must_use]
+    pub fn bindings(mut self, bindings: &'static [Access]) -> Self {
+        self.bindings = bindings;
         self
     }
 

@@ -2,10 +2,15 @@
 //! be bounds-checked. Slots of the cache that hold no token are NaN, and so is what the kernels should overwrite.
 
 use attn_kernels::Variant;
-use attn_kernels::gpu::{Checks, Gpu, GpuOptions, Pass};
-use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams};
+use attn_kernels::gpu::{Bind, Checks, Gpu, GpuOptions, Pass};
+use attn_kernels::kernel::attention::Attention;
+use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, Tile};
 use attn_kernels::kernel::{KvDtype, KvShape, paged_prefill_coop};
 use attn_kernels::self_test::layer::{Layer, queries};
+use attn_kernels::self_test::lists::Lists;
+
+/// Rows that share lists of selected blocks.
+const QUERY_BLOCK: u32 = paged_prefill_coop::TILE_ROWS;
 
 /// The best adapter, if it runs kernels of the coop level.
 fn gpu() -> Option<Gpu> {
@@ -35,6 +40,8 @@ struct Prefill {
     chunks: Vec<(u32, u32)>,
     q_stride: u32,
     q: Vec<f32>,
+    /// Lists of each query block and KV head.
+    lists: Option<Lists>,
 }
 
 impl Prefill {
@@ -45,16 +52,47 @@ impl Prefill {
         let q_stride = width + 12;
         let mut q = queries(rows as usize, width as usize, q_stride as usize, 3);
         q.iter_mut().for_each(|x| *x *= loud);
-        Self { layer: Layer::new(shape, &lens, 3), num_heads, chunks: chunks.into(), q_stride, q }
+        Self {
+            layer: Layer::new(shape, &lens, 3),
+            num_heads,
+            chunks: chunks.into(),
+            q_stride,
+            q,
+            lists: None,
+        }
     }
 
-    fn tiles(&self, tile_rows: u32) -> Vec<[u32; 4]> {
-        let (mut tiles, mut at) = (Vec::new(), 0);
+    /// The same with each selection block of `block` tokens in the list of a query block with `chance`.
+    fn listed(mut self, block: u32, chance: f64) -> Self {
+        let of_chunk = |&(first, rows): &(u32, u32)| {
+            (0..rows).step_by(QUERY_BLOCK as usize).map(move |start| first + rows.min(start + QUERY_BLOCK))
+        };
+        let lens: Vec<u32> = self.chunks.iter().flat_map(of_chunk).collect();
+        let heads = self.layer.shape.num_kv_heads as usize;
+        let lens = lens.into_iter().flat_map(|len| std::iter::repeat_n(len, heads));
+        self.lists = Some(Lists::random(lens, block, chance, 7));
+        self
+    }
+
+    fn attention(&self) -> Attention {
+        self.lists.as_ref().map_or(Attention::default(), |lists| Attention::blocks(lists.block))
+    }
+
+    fn tiles(&self, tile_rows: u32) -> Vec<Tile> {
+        let (mut tiles, mut at, mut list) = (Vec::new(), 0, 0);
         for ((first, rows), table) in self.chunks.iter().zip(&self.layer.table_of) {
             for start in (0..*rows).step_by(tile_rows as usize) {
-                tiles.push([at + start, tile_rows.min(rows - start), first + start, *table]);
+                tiles.push(Tile {
+                    row: at + start,
+                    rows: tile_rows.min(rows - start),
+                    position: first + start,
+                    table: *table,
+                    list: list + start / QUERY_BLOCK,
+                    ..Tile::default()
+                });
             }
             at += rows;
+            list += rows.div_ceil(QUERY_BLOCK);
         }
         tiles
     }
@@ -76,7 +114,7 @@ impl Prefill {
             scale: 1.0 / (shape.head_dim as f32).sqrt(),
             neg_inf: f32::NEG_INFINITY,
             num_keys: u32::MAX,
-            pad0: 0,
+            list_stride: self.lists.as_ref().map_or(0, |lists| lists.stride),
         };
         let tiles = self.tiles(tile_rows);
         let [k, v] = self.layer.upload(gpu).unwrap();
@@ -86,7 +124,7 @@ impl Prefill {
         let heads = self.q.len() / self.q_stride as usize * self.num_heads as usize;
         let out = gpu.upload("out", &vec![f32::NAN; heads * shape.head_dim as usize]).unwrap();
         let lse = gpu.upload("lse", &vec![f32::NAN; heads]).unwrap();
-        let bindings = [
+        let mut bindings: Vec<Bind> = vec![
             (&q).into(),
             (&k).into(),
             (&v).into(),
@@ -95,6 +133,8 @@ impl Prefill {
             (&out).into(),
             (&lse).into(),
         ];
+        let lists = self.lists.as_ref().map(|lists| gpu.upload("selected", &lists.lists).unwrap());
+        bindings.extend(lists.as_ref().map(Into::into));
         let pipeline = gpu.pipeline(variant).unwrap_or_else(|e| panic!("{e}"));
         let mut pass = Pass::new("prefill");
         pass.dispatch(&pipeline, &params, &bindings, grid(u32::try_from(tiles.len()).unwrap()));
@@ -104,13 +144,13 @@ impl Prefill {
     }
 
     fn coop(&self, gpu: &Gpu, tile_rows: u32) -> [Vec<f32>; 2] {
-        let variant = paged_prefill_coop::variant(&self.layer.shape);
+        let variant = paged_prefill_coop::variant(&self.layer.shape, &self.attention());
         self.run(gpu, &variant, tile_rows, |tiles| paged_prefill_coop::grid(self.num_heads, tiles))
     }
 
     fn plain(&self, gpu: &Gpu) -> [Vec<f32>; 2] {
         let (shape, loads) = (&self.layer.shape, KeyLoads::Uniform);
-        let variant = paged_prefill::variant(shape, self.num_heads, loads);
+        let variant = paged_prefill::variant(shape, self.num_heads, loads, &self.attention());
         self.run(gpu, &variant, paged_prefill::TILE_ROWS, |tiles| {
             paged_prefill::grid(shape, self.num_heads, loads, tiles)
         })
@@ -130,26 +170,58 @@ fn shape(num_kv_heads: u32, head_dim: u32, block_size: u32) -> KvShape {
     KvShape { num_kv_heads, head_dim, block_size, dtype: KvDtype::F16 }
 }
 
+/// Compares with `paged_prefill`; queries are `loud` times larger.
+fn check(gpu: &Gpu, prefill: &Prefill, loud: f32) {
+    let what = format!("{:?}, {:?}, queries times {loud}", prefill.layer.shape, prefill.attention());
+    let [want, want_lse] = prefill.plain(gpu);
+    let [out, lse] = prefill.coop(gpu, paged_prefill_coop::TILE_ROWS);
+    let error = relative_error(&out, &want);
+    assert!(error <= 2e-3, "{what}: relative error {error:e}");
+    for (i, (got, want)) in lse.iter().zip(&want_lse).enumerate() {
+        // Queries are rounded to f16, so scores err in proportion to their size, whatever the sum is.
+        let bound = 1e-3 * loud.max(want.abs()).max(1.0);
+        let same = got == want || (got - want).abs() <= bound;
+        assert!(same, "{what}: lse {i} is {got}, not {want}");
+    }
+}
+
+const CHUNKS: [(u32, u32); 6] = [(0, 1), (15, 3), (16, 2), (0, 300), (700, 129), (77, 64)];
+
 #[test]
 fn agrees_with_paged_prefill() {
     let Some(gpu) = gpu() else { return };
-    let chunks = [(0, 1), (15, 3), (16, 2), (0, 300), (700, 129), (77, 64)];
     for (num_kv_heads, head_dim, block_size, group) in
         [(3, 64, 16, 3), (1, 128, 4, 4), (2, 80, 32, 2), (2, 16, 256, 1), (1, 96, 8, 7), (1, 112, 64, 8)]
     {
-        let shape = shape(num_kv_heads, head_dim, block_size);
         // The loud queries have peaked weights and maxima that grow late: output in registers is rescaled.
         for loud in [0.5, 8.0] {
-            let prefill = Prefill::new(shape, num_kv_heads * group, &chunks, loud);
-            let [want, want_lse] = prefill.plain(&gpu);
-            let [out, lse] = prefill.coop(&gpu, paged_prefill_coop::TILE_ROWS);
-            let error = relative_error(&out, &want);
-            assert!(error <= 2e-3, "{shape:?}, queries times {loud}: relative error {error:e}");
-            for (i, (got, want)) in lse.iter().zip(&want_lse).enumerate() {
-                // Queries are rounded to f16, so scores err in proportion to their size, whatever the sum is.
-                let bound = 1e-3 * loud.max(want.abs()).max(1.0);
-                assert!((got - want).abs() <= bound, "{shape:?}: lse {i} is {got}, not {want}");
-            }
+            let shape = shape(num_kv_heads, head_dim, block_size);
+            check(&gpu, &Prefill::new(shape, num_kv_heads * group, &CHUNKS, loud), loud);
+        }
+    }
+}
+
+/// Among them rows before every listed block, and query blocks with none.
+#[test]
+fn listed_blocks_are_all_that_is_attended() {
+    let Some(gpu) = gpu() else { return };
+    for (block_size, block, chance) in [(16, 16, 0.3), (16, 64, 0.5), (4, 128, 0.2), (32, 32, 0.0)] {
+        for loud in [0.5, 8.0] {
+            let prefill = Prefill::new(shape(2, 64, block_size), 6, &CHUNKS, loud).listed(block, chance);
+            check(&gpu, &prefill, loud);
+        }
+    }
+}
+
+#[test]
+fn lists_of_all_blocks_change_nothing() {
+    let Some(gpu) = gpu() else { return };
+    for (block_size, block) in [(4, 16), (16, 64), (32, 512)] {
+        let prefill = || Prefill::new(shape(2, 64, block_size), 6, &CHUNKS, 4.0);
+        let want = prefill().coop(&gpu, paged_prefill_coop::TILE_ROWS);
+        let got = prefill().listed(block, 1.0).coop(&gpu, paged_prefill_coop::TILE_ROWS);
+        for (got, want) in got.iter().flatten().zip(want.iter().flatten()) {
+            assert_eq!(got.to_bits(), want.to_bits(), "blocks of {block_size}, selection blocks of {block}");
         }
     }
 }

@@ -1,6 +1,8 @@
 //! What the host knows of a kernel is what its WGSL says.
 
+use attn_kernels::kernel::attention::Attention;
 use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::kernel::{block_digest, block_score, top_k, top_k_count, top_k_gather, top_k_transform};
 use attn_kernels::kernel::{cache_write, copy_blocks, lse_merge, paged_decode, paged_prefill, paged_reduce};
 use attn_kernels::reflect::interface;
 use attn_kernels::{Access, Level, catalog, variants};
@@ -22,19 +24,32 @@ macro_rules! layout {
 }
 
 fn layouts() -> Vec<Layout> {
+    use block_digest::BlockDigestParams;
+    use block_score::BlockScoreParams;
     use cache_write::CacheWriteParams;
     use copy_blocks::CopyBlocksParams;
     use lse_merge::LseMergeParams;
     use paged_decode::PagedDecodeParams;
     use paged_prefill::PagedPrefillParams;
     use paged_reduce::PagedReduceParams;
+    use top_k::TopKParams;
+    use top_k_count::TopKCountParams;
+    use top_k_gather::TopKGatherParams;
+    use top_k_transform::TopKTransformParams;
     vec![
+        layout!(BlockDigestParams: num_kv_heads touched pad0 pad1),
+        layout!(BlockScoreParams: num_heads num_kv_heads q_stride heads_a_set score_stride sink_blocks recent_blocks
+            recent_full scale infinity pad0 pad1),
         layout!(CacheWriteParams: rows num_kv_heads row_stride k_start v_start pad0 pad1 pad2),
         layout!(CopyBlocksParams: block_quads pad0 pad1 pad2),
         layout!(LseMergeParams: rows neg_inf pad0 pad1),
-        layout!(PagedDecodeParams: num_heads num_kv_heads q_stride max_partitions scale neg_inf pad0 pad1),
-        layout!(PagedPrefillParams: num_heads num_kv_heads q_stride first_key scale neg_inf num_keys pad0),
-        layout!(PagedReduceParams: num_heads max_partitions pad0 pad1),
+        layout!(PagedDecodeParams: num_heads num_kv_heads q_stride max_partitions scale reduced list_stride first_list),
+        layout!(PagedPrefillParams: num_heads num_kv_heads q_stride first_key scale neg_inf num_keys list_stride),
+        layout!(PagedReduceParams: num_heads num_kv_heads max_partitions list_stride first_list pad0 pad1 pad2),
+        layout!(TopKParams: rows out_stride copies page_size),
+        layout!(TopKCountParams: rows max_chunks digit pad0),
+        layout!(TopKGatherParams: rows out_stride copies page_size max_chunks pad0 pad1 pad2),
+        layout!(TopKTransformParams: rows out_stride page_size pad0),
     ]
 }
 
@@ -61,7 +76,7 @@ fn bindings_are_those_of_the_wgsl() {
     for named in variants() {
         let bindings = interface(&named.variant).unwrap().bindings;
         let accesses: Vec<Access> = bindings.iter().map(attn_kernels::reflect::Binding::access).collect();
-        assert_eq!(accesses, named.variant.kernel.bindings, "{}", named.name);
+        assert_eq!(accesses, named.variant.bindings, "{}", named.name);
         let indices: Vec<u32> = bindings.iter().map(|b| b.binding).collect();
         assert_eq!(
             indices,
@@ -96,7 +111,7 @@ fn workgroup_memory_of_paged_decode_fits_at_every_head_size() {
         for num_heads in [1, 2, 3, 4, 6, 7, 8, 16] {
             let shape = KvShape { num_kv_heads: 1, head_dim, block_size: 16, dtype: KvDtype::F16 };
             for level in [Level::Baseline, Level::Subgroup] {
-                let variant = paged_decode::variant(&shape, num_heads, level);
+                let variant = paged_decode::variant(&shape, num_heads, level, &Attention::default());
                 let bytes = interface(&variant).unwrap().workgroup_bytes;
                 assert!(
                     bytes <= 16_384,

@@ -1,10 +1,12 @@
 // Attention of one query row over its paged KV, one partition of keys a workgroup, GROUP query heads together.
 //   q        rows of q_stride f32, [num_heads, head_dim] from 0
-//   rows     [n] vec4<u32>: row of q and out, KV length, first entry of its block table, 0
+//   rows     [n] vec4<u32>: row of q and out, KV length, first entry of its block table, first key that it sees
 //   tables   physical block ids
 //   partial  [n, num_heads, max_partitions, head_dim] f32, unnormalised;  stats the same without head_dim: (max, sum)
-// With one partition `partial` is the output itself, normalised, and the reduce pass is not needed. A row's arithmetic
-// depends on its own length alone.
+//   selected lists of blocks, [n, num_kv_heads] from list first_list * num_kv_heads on: see context_blocks
+// Partitions go through the keys in the order of `context`, from the one with the first key that the row sees: so a row's
+// arithmetic depends on its own length, first key and list alone, and a list of all blocks gives the bits of none.
+// With one partition and no reduce pass `partial` is the output itself, normalised.
 // Grid: (max_partitions, head groups, n). CPU reference: src/cpu/paged_decode.rs
 #import numbers
 #import HEAD_DIM = 64
@@ -14,6 +16,8 @@
 #import TOKENS_A_LANE = 2
 #import partition
 #import reduce = reduce_tree
+#import SELECTED = 8
+#import context = context_full
 
 struct PagedDecodeParams {
     num_heads: u32,
@@ -21,9 +25,9 @@ struct PagedDecodeParams {
     q_stride: u32,
     max_partitions: u32,
     scale: f32,
-    neg_inf: f32,
-    pad0: u32,
-    pad1: u32,
+    reduced: u32, // 1: paged_reduce follows
+    list_stride: u32,
+    first_list: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: PagedDecodeParams;
@@ -51,24 +55,28 @@ var<workgroup> merge: array<vec4<f32>, WG * 2u>;
 @compute @workgroup_size(WG)
 fn paged_decode(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     let row = rows[group.z];
-    let first = group.x * PARTITION;
     let head0 = group.y * GROUP;
-    if (first >= row.y) {
-        // A row without keys is zero; with more partitions the reduce pass writes it.
-        if (params.max_partitions == 1u) {
+    let kv_head = head0 / (params.num_heads / params.num_kv_heads);
+    let context = context_of((params.first_list + group.z) * params.num_kv_heads + kv_head);
+    let begin = context_begin(context, row.w);
+    let end = context_end(context, row.y);
+    let first = (begin / PARTITION + group.x) * PARTITION;
+    if (max(first, begin) >= end) {
+        // A row without keys is zero; where the reduce pass follows, that writes it.
+        if (params.reduced == 0u) {
             for (var i = lane.index; i < HEAD_DIM * GROUP; i += WG) {
                 partial[(row.x * params.num_heads + head0) * HEAD_DIM + i] = 0.0;
             }
         }
         return;
     }
-    let keys = min(row.y - first, PARTITION);
-    let kv_head = head0 / (params.num_heads / params.num_kv_heads);
+    let keys = Keys(max(first, begin) - first, min(end - first, PARTITION));
     for (var i = lane.index; i < HEAD_DIM * GROUP; i += WG) {
         q_tile[i] = q[row.x * params.q_stride + head0 * HEAD_DIM + i] * params.scale;
     }
-    for (var i = lane.index; i * BLOCK_SIZE < keys; i += WG) {
-        blocks[i] = tables[row.z + first / BLOCK_SIZE + i] * params.num_kv_heads + kv_head;
+    for (var i = lane.index; i * BLOCK_SIZE < keys.end; i += WG) {
+        let block = context_position(context, first + i * BLOCK_SIZE) / BLOCK_SIZE;
+        blocks[i] = tables[row.z + block] * params.num_kv_heads + kv_head;
     }
     workgroupBarrier();
     let stat = softmax(lane, keys, scores_of(lane.index, keys));
@@ -76,14 +84,17 @@ fn paged_decode(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     values(lane.index, keys, stat, partial_head, row.x * params.num_heads + head0);
 }
 
+// Keys of the partition that count: from begin until before end. No others are read, so unused slots may hold anything.
+struct Keys { begin: u32, end: u32 }
+
 struct LaneScores { s: array<array<f32, GROUP>, TOKENS_A_LANE> }
 
 // q[g] . k[t]; a lane owns every WG-th key, so that neighbours read neighbouring chunks.
-fn scores_of(lane: u32, keys: u32) -> LaneScores {
+fn scores_of(lane: u32, keys: Keys) -> LaneScores {
     var at: array<u32, TOKENS_A_LANE>;
     var out: LaneScores;
     for (var t = 0u; t < TOKENS_A_LANE; t++) {
-        let key = min(lane + t * WG, keys - 1u);
+        let key = clamp(lane + t * WG, keys.begin, keys.end - 1u);
         at[t] = k_at(blocks[key / BLOCK_SIZE], 0u, key % BLOCK_SIZE);
     }
     let step = k_at(0u, 1u, 0u);
@@ -104,16 +115,20 @@ fn scores_of(lane: u32, keys: u32) -> LaneScores {
     return out;
 }
 
+fn counts(key: u32, keys: Keys) -> bool {
+    return key >= keys.begin && key < keys.end;
+}
+
 struct Stat { top: Values, sum: Values }
 
 // Leaves exp(score - max) in `scores`; returns (max, sum) of each head.
-fn softmax(lane: Lane, keys: u32, mine: LaneScores) -> Stat {
+fn softmax(lane: Lane, keys: Keys, mine: LaneScores) -> Stat {
     var s = mine;
     var top: Values;
     for (var g = 0u; g < GROUP; g++) {
         top[g] = LOWEST;
         for (var t = 0u; t < TOKENS_A_LANE; t++) {
-            s.s[t][g] = select(LOWEST, s.s[t][g], lane.index + t * WG < keys);
+            s.s[t][g] = select(LOWEST, s.s[t][g], counts(lane.index + t * WG, keys));
             top[g] = max(top[g], s.s[t][g]);
         }
     }
@@ -122,7 +137,7 @@ fn softmax(lane: Lane, keys: u32, mine: LaneScores) -> Stat {
     for (var g = 0u; g < GROUP; g++) {
         for (var t = 0u; t < TOKENS_A_LANE; t++) {
             let key = lane.index + t * WG;
-            let p = select(0.0, exp(s.s[t][g] - top[g]), key < keys);
+            let p = select(0.0, exp(s.s[t][g] - top[g]), counts(key, keys));
             scores[g * PARTITION + key] = p;
             sum[g] += p;
         }
@@ -131,24 +146,25 @@ fn softmax(lane: Lane, keys: u32, mine: LaneScores) -> Stat {
     return Stat(top, reduce_add(sum, lane));
 }
 
-// partial[g] = sum of p[g, t] * v[t]; only keys inside the sequence are read, so unused slots may hold anything.
-fn values(lane: u32, keys: u32, stat: Stat, partial_head: u32, out_head: u32) {
+// partial[g] = sum of p[g, t] * v[t].
+fn values(lane: u32, keys: Keys, stat: Stat, partial_head: u32, out_head: u32) {
     let chunk = lane % CHUNKS;
     let token_group = lane / CHUNKS;
     var low: array<vec4<f32>, GROUP>;
     var high: array<vec4<f32>, GROUP>;
     if (token_group < TOKEN_GROUPS) {
-        for (var first = token_group; first < keys; first += TOKEN_GROUPS * AHEAD) {
+        let start = keys.begin - keys.begin % TOKEN_GROUPS + token_group;
+        for (var first = start; first < keys.end; first += TOKEN_GROUPS * AHEAD) {
             var v: array<kv_chunk, AHEAD>;
             for (var i = 0u; i < AHEAD; i++) {
-                // Past the last key its value is read again and counts for nothing.
-                let t = min(first + i * TOKEN_GROUPS, keys - 1u);
+                // Outside the keys that count another value is read and has no weight.
+                let t = clamp(first + i * TOKEN_GROUPS, keys.begin, keys.end - 1u);
                 v[i] = v_load(v_at(blocks[t / BLOCK_SIZE], chunk, t % BLOCK_SIZE));
             }
             for (var i = 0u; i < AHEAD; i++) {
                 let t = first + i * TOKEN_GROUPS;
                 for (var g = 0u; g < GROUP; g++) {
-                    let p = select(0.0, scores[g * PARTITION + min(t, PARTITION - 1u)], t < keys);
+                    let p = select(0.0, scores[g * PARTITION + min(t, PARTITION - 1u)], t < keys.end);
                     low[g] = fma(vec4(p), kv_low(v[i]), low[g]);
                     high[g] = fma(vec4(p), kv_high(v[i]), high[g]);
                 }
@@ -173,7 +189,7 @@ fn values(lane: u32, keys: u32, stat: Stat, partial_head: u32, out_head: u32) {
 fn store(g: u32, quad: u32, sum: vec4<f32>, stat: vec2<f32>, partial_head: u32, out_head: u32) {
     var at = (partial_head + g * params.max_partitions) * HEAD_DIM;
     var value = sum;
-    if (params.max_partitions == 1u) {
+    if (params.reduced == 0u) {
         at = (out_head + g) * HEAD_DIM;
         value = sum / stat.y;
     }

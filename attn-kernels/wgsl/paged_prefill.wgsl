@@ -1,18 +1,23 @@
 // Flash attention of many query rows over paged KV, causal from the bottom right, with log-sum-exp.
 //   q      rows of q_stride f32, [num_heads, head_dim] from 0
-//   tiles  [n] vec4<u32>: first row, rows (at most WG), position of the first row, first entry of the block table
-//   tables physical block ids
+//   tiles  [n] Tile, of at most WG rows;  tables physical block ids
 //   out    [rows, num_heads, head_dim] f32;  lse [rows, num_heads] f32, natural log
+//   selected lists of blocks, [query blocks, num_kv_heads]: see context_blocks
+// A row without keys is 0, its lse minus infinity.
 // A lane owns one row for GROUP query heads of one KV head and goes through the keys in tiles of eight at absolute
 // positions. So a row's arithmetic depends on its position alone, not on the tile, chunk or block it sits in.
-// A dispatch goes through num_keys keys from first_key on (multiples of eight); from the second on it continues what
-// out and lse hold. Grid: (head groups, n). CPU reference: src/cpu/paged_prefill.rs
+// With lists the tiles of eight come from the blocks in their order, so a list of all blocks gives the bits of none.
+// A dispatch goes through num_keys keys from first_key on (multiples of eight, in the order of `context`); from a tile's
+// second on it continues what out and lse hold. Grid: (head groups, n). CPU reference: src/cpu/paged_prefill.rs
 #import numbers
 #import HEAD_DIM = 64
 #import BLOCK_SIZE = 16
 #import GROUP = 1
 #import kv = kv_f16
 #import keys = keys_uniform
+#import SELECTED = 8
+#import context = context_full
+#import tile
 override WG: u32 = 64u;
 
 struct PagedPrefillParams {
@@ -23,13 +28,13 @@ struct PagedPrefillParams {
     scale: f32,
     neg_inf: f32,
     num_keys: u32,
-    pad0: u32,
+    list_stride: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: PagedPrefillParams;
 @group(0) @binding(1) var<storage, read> q: array<f32>;
 @group(0) @binding(4) var<storage, read> tables: array<u32>;
-@group(0) @binding(5) var<storage, read> tiles: array<vec4<u32>>;
+@group(0) @binding(5) var<storage, read> tiles: array<Tile>;
 @group(0) @binding(6) var<storage, read_write> out: array<f32>;
 @group(0) @binding(7) var<storage, read_write> lse: array<f32>;
 
@@ -51,9 +56,14 @@ fn paged_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
     let tile = tiles[group.y];
     let head0 = group.x * GROUP;
     let kv_head = head0 / (params.num_heads / params.num_kv_heads);
-    let index = min(lane, tile.y - 1u);
-    let row = tile.x + index;
-    let position = tile.z + index;
+    let index = min(lane, tile.rows - 1u);
+    let row = tile.row + index;
+    let position = tile.position + index;
+    let last = tile.position + tile.rows - 1u;
+    let context = context_of(tile.list * params.num_kv_heads + kv_head);
+    let begin = params.first_key;
+    let end = context_end(context, last + 1u);
+    let first_dispatch = begin == 0u;
     var r: Row;
     for (var g = 0u; g < GROUP; g++) {
         for (var i = 0u; i < QUADS; i++) {
@@ -61,38 +71,42 @@ fn paged_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
             r.q[g][i] = vec4(q[at], q[at + 1u], q[at + 2u], q[at + 3u]) * params.scale;
         }
         r.top[g] = LOWEST;
-        if (params.first_key > 0u) {
-            // Normalised, so of sum 1.
+        if (!first_dispatch) {
+            // Normalised, so of sum 1 if there was any key.
             let at = row * params.num_heads + head0 + g;
-            r.top[g] = lse[at];
-            r.sum[g] = 1.0;
+            r.top[g] = max(lse[at], LOWEST);
+            r.sum[g] = select(0.0, 1.0, lse[at] > LOWEST);
             for (var i = 0u; i < QUADS; i++) {
                 let o = at * HEAD_DIM + i * 4u;
                 r.o[g][i] = vec4(out[o], out[o + 1u], out[o + 2u], out[o + 3u]);
             }
         }
     }
-    let last = tile.z + tile.y - 1u;
-    for (var key0 = params.first_key; key0 <= last && key0 - params.first_key < params.num_keys; key0 += KEYS) {
+    for (var i = begin; i < end && i - params.first_key < params.num_keys; i += KEYS) {
+        let key0 = context_position(context, i);
         var head_of: array<u32, KEYS / RUN>;
-        for (var i = 0u; i < KEYS / RUN; i++) {
-            let block = tables[tile.w + min(key0 + i * RUN, last) / BLOCK_SIZE];
-            head_of[i] = block * params.num_kv_heads + kv_head;
+        for (var j = 0u; j < KEYS / RUN; j++) {
+            let block = tables[tile.table + min(key0 + j * RUN, last) / BLOCK_SIZE];
+            head_of[j] = block * params.num_kv_heads + kv_head;
         }
         attend(&r, head_of, key0, position, last, lane);
     }
-    if (lane >= tile.y || position < params.first_key) {
+    if (lane >= tile.rows) {
+        return;
+    }
+    // Nothing to add to what an earlier dispatch wrote.
+    if (!first_dispatch && (begin >= end || context_position(context, begin) > position)) {
         return;
     }
     for (var g = 0u; g < GROUP; g++) {
         let at = row * params.num_heads + head0 + g;
         for (var i = 0u; i < QUADS; i++) {
-            let o = r.o[g][i] / r.sum[g];
+            let o = select(vec4(0.0), r.o[g][i] / r.sum[g], r.sum[g] > 0.0);
             for (var d = 0u; d < 4u; d++) {
                 out[at * HEAD_DIM + i * 4u + d] = o[d];
             }
         }
-        lse[at] = r.top[g] + log(r.sum[g]);
+        lse[at] = select(params.neg_inf, r.top[g] + log(r.sum[g]), r.sum[g] > 0.0);
     }
 }
 

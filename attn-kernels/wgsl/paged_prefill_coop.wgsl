@@ -15,6 +15,9 @@ enable wgpu_cooperative_matrix;
 #import SPANS = 4
 // Chunks of a key tile that a lane stages.
 #import LOADS = 1
+#import SELECTED = 8
+#import context = context_full
+#import tile
 
 struct PagedPrefillParams {
     num_heads: u32,
@@ -24,7 +27,7 @@ struct PagedPrefillParams {
     scale: f32,
     neg_inf: f32,
     num_keys: u32,
-    pad0: u32,
+    list_stride: u32,
 }
 
 // Eight elements of a key or value: see kv_f16.
@@ -35,7 +38,7 @@ struct Chunk { low: vec4<f16>, high: vec4<f16> }
 @group(0) @binding(2) var<storage, read> k_cache: array<Chunk>;
 @group(0) @binding(3) var<storage, read> v_cache: array<Chunk>;
 @group(0) @binding(4) var<storage, read> tables: array<u32>;
-@group(0) @binding(5) var<storage, read> tiles: array<vec4<u32>>;
+@group(0) @binding(5) var<storage, read> tiles: array<Tile>;
 @group(0) @binding(6) var<storage, read_write> out: array<f32>;
 @group(0) @binding(7) var<storage, read_write> lse: array<f32>;
 
@@ -73,10 +76,12 @@ fn paged_prefill_coop(
     let head = group.x;
     let kv_head = head / (params.num_heads / params.num_kv_heads);
     let mine = subgroup * 32u + within;
-    let index = min(mine, tile.y - 1u);
-    let row = tile.x + index;
-    let position = tile.z + index;
-    let last = tile.z + tile.y - 1u;
+    let index = min(mine, tile.rows - 1u);
+    let row = tile.row + index;
+    let position = tile.position + index;
+    let context = context_of(tile.list * params.num_kv_heads + kv_head);
+    let end = context_end(context, tile.position + tile.rows);
+    let last = max(end, 1u) - 1u;
     let score0 = subgroup * 16u * SCORE_STRIDE;
     let score1 = score0 + 16u;
     let score_of_lane = score0 + within;
@@ -104,17 +109,19 @@ fn paged_prefill_coop(
 
     // A lane stages chunks of one key. Keys go to workgroup memory a step before they are used, values at their step;
     // both are loaded a step ahead of that, their block ids two. Past the last key, its copies stand in: their weights
-    // are zero, and unused slots of the cache may hold anything.
+    // are zero, and unused slots of the cache may hold anything. A block of a list is whole blocks of the cache, so that
+    // an index into the keys and its position have the same offset in a block.
     let key = lane % KEYS;
     let chunk = lane / KEYS;
-    var top = LOWEST;
+    // Above the score of a key that does not count: its weight is zero even before the first that does.
+    var top = 0.5 * LOWEST;
     var sum = 0.0;
     var k_next: array<Chunk, LOADS>;
     var v_next: array<Chunk, LOADS>;
     let at0 = min(key, last);
     let at1 = min(key + KEYS, last);
-    let block0 = tables[tile.w + at0 / BLOCK_SIZE] * params.num_kv_heads + kv_head;
-    let block1 = tables[tile.w + at1 / BLOCK_SIZE] * params.num_kv_heads + kv_head;
+    let block0 = block_at(tile, context, at0) * params.num_kv_heads + kv_head;
+    let block1 = block_at(tile, context, at1) * params.num_kv_heads + kv_head;
     #unroll i < LOADS
         let c = chunk + i * (WG / KEYS);
         if (c < CHUNKS) {
@@ -125,15 +132,16 @@ fn paged_prefill_coop(
             v_next[i] = v_cache[(block0 * BLOCK_SIZE + at0 % BLOCK_SIZE) * CHUNKS + c];
         }
     #end
-    var v_block = tables[tile.w + min(key + KEYS, last) / BLOCK_SIZE];
-    var k_block = tables[tile.w + min(key + 2u * KEYS, last) / BLOCK_SIZE];
+    var v_block = block_at(tile, context, min(key + KEYS, last));
+    var k_block = block_at(tile, context, min(key + 2u * KEYS, last));
     if (lane < 2u) {
         atomicStore(&grown[lane], 0u);
     }
     workgroupBarrier();
 
-    for (var key0 = 0u; key0 <= last; key0 += KEYS) {
-        let parity = key0 / KEYS % 2u;
+    for (var i0 = 0u; i0 < end; i0 += KEYS) {
+        let key0 = context_position(context, i0);
+        let parity = i0 / KEYS % 2u;
         var s0 = coop_mat16x16<f32, C>();
         var s1 = coop_mat16x16<f32, C>();
         #unroll c < SPANS
@@ -145,8 +153,8 @@ fn paged_prefill_coop(
         coopStore(s1, &scores[score1], SCORE_STRIDE);
         workgroupBarrier();
 
-        let v_at = min(key0 + KEYS + key, last) % BLOCK_SIZE;
-        let k_at = min(key0 + 2u * KEYS + key, last) % BLOCK_SIZE;
+        let v_at = min(i0 + KEYS + key, last) % BLOCK_SIZE;
+        let k_at = min(i0 + 2u * KEYS + key, last) % BLOCK_SIZE;
         let k_head = k_block * params.num_kv_heads + kv_head;
         let v_head = v_block * params.num_kv_heads + kv_head;
         #unroll i < LOADS
@@ -161,7 +169,7 @@ fn paged_prefill_coop(
             }
         #end
         v_block = k_block;
-        k_block = tables[tile.w + min(key0 + 3u * KEYS + key, last) / BLOCK_SIZE];
+        k_block = block_at(tile, context, min(i0 + 3u * KEYS + key, last));
 
         // Online softmax of the lane's row, in powers of two.
         var s: array<vec4<f32>, 4>;
@@ -176,7 +184,7 @@ fn paged_prefill_coop(
         if (highest > top + SLACK) {
             shrink = exp2(top - highest);
             top = highest;
-            if (key0 > 0u) {
+            if (i0 > 0u) {
                 atomicStore(&grown[parity], 1u);
             }
         }
@@ -221,9 +229,9 @@ fn paged_prefill_coop(
         coopStore(o0[c], &scores[score0], SCORE_STRIDE);
         coopStore(o1[c], &scores[score1], SCORE_STRIDE);
         workgroupBarrier();
-        if (mine < tile.y) {
+        if (mine < tile.rows) {
             #unroll i < 4
-                let o = score_quad(score_of_lane, i) / sum;
+                let o = select(vec4(0.0), score_quad(score_of_lane, i) / sum, sum > 0.0);
                 #unroll d < 4
                     out[at * HEAD_DIM + c * 16u + i * 4u + d] = o[d];
                 #end
@@ -231,8 +239,8 @@ fn paged_prefill_coop(
         }
         workgroupBarrier();
     #end
-    if (mine < tile.y) {
-        lse[at] = (top + log2(sum)) / LOG2_E;
+    if (mine < tile.rows) {
+        lse[at] = select(params.neg_inf, (top + log2(sum)) / LOG2_E, sum > 0.0);
     }
 }
 
@@ -242,4 +250,10 @@ fn score_quad(row: u32, i: u32) -> vec4<f32> {
     return vec4(
         scores[at], scores[at + SCORE_STRIDE], scores[at + 2u * SCORE_STRIDE], scores[at + 3u * SCORE_STRIDE],
     );
+}
+
+// Block of the key at `index` in the order of attention; some block of the sequence if there are no keys.
+fn block_at(tile: Tile, context: Context, index: u32) -> u32 {
+    let position = min(context_position(context, index), tile.position + tile.rows - 1u);
+    return tables[tile.table + position / BLOCK_SIZE];
 }

@@ -1,15 +1,27 @@
 // Merges the partitions of paged_decode.
 //   partial  [n, num_heads, max_partitions, head_dim] f32;  stats [n, num_heads, max_partitions] (max, sum)
-//   rows     [n] vec4<u32>: row of out, KV length, -, -
+//   rows     [n] vec4<u32>: row of out, KV length, -, first key that it sees
 //   out      [rows, num_heads, head_dim] f32
+//   selected as in paged_decode
 // Lanes share the partitions of a head, then add up in a fixed order. Grid: (num_heads, n).
 // CPU reference: src/cpu/paged_reduce.rs
 #import numbers
 #import HEAD_DIM = 64
 #import partition
+#import SELECTED = 5
+#import context = context_full
 override WG: u32 = 128u;
 
-struct PagedReduceParams { num_heads: u32, max_partitions: u32, pad0: u32, pad1: u32 }
+struct PagedReduceParams {
+    num_heads: u32,
+    num_kv_heads: u32,
+    max_partitions: u32,
+    list_stride: u32,
+    first_list: u32,
+    pad0: u32,
+    pad1: u32,
+    pad2: u32,
+}
 
 @group(0) @binding(0) var<uniform> params: PagedReduceParams;
 @group(0) @binding(1) var<storage, read> partial: array<vec4<f32>>;
@@ -25,7 +37,11 @@ var<workgroup> merge: array<vec4<f32>, WG>;
 @compute @workgroup_size(WG)
 fn paged_reduce(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = rows[group.y];
-    let partitions = (row.y + PARTITION - 1u) / PARTITION;
+    let kv_head = group.x / (params.num_heads / params.num_kv_heads);
+    let context = context_of((params.first_list + group.y) * params.num_kv_heads + kv_head);
+    let begin = context_begin(context, row.w);
+    let end = context_end(context, row.y);
+    let partitions = select(0u, (end + PARTITION - 1u) / PARTITION - begin / PARTITION, begin < end);
     let head = (group.y * params.num_heads + group.x) * params.max_partitions;
     var top = LOWEST;
     for (var p = lane; p < partitions; p += WG) {

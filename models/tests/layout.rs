@@ -79,7 +79,7 @@ fn bindings_are_those_of_the_wgsl() {
     for named in variants() {
         let bindings = interface(&named.variant).unwrap().bindings;
         let accesses: Vec<Access> = bindings.iter().map(Binding::access).collect();
-        assert_eq!(accesses, named.variant.kernel.bindings, "{}", named.name);
+        assert_eq!(accesses, named.variant.bindings, "{}", named.name);
         let indices: Vec<u32> = bindings.iter().map(|b| b.binding).collect();
         assert_eq!(
             indices,

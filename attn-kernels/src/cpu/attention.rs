@@ -1,7 +1,6 @@
-//! Softmax attention of one query over a range of keys: what every paged attention kernel computes parts of.
+//! Softmax attention of one query over some keys: what every paged attention kernel computes parts of.
 
 use super::{PagedKv, f32_of};
-use std::ops::Range;
 
 /// Attention over some keys, not yet normalised: the state that online softmax carries.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,7 +13,27 @@ pub struct State {
     pub weighted: Vec<f64>,
 }
 
-/// One query head `q` over the keys `keys` (positions) of one KV head.
+/// Lists of selected blocks, as kernels of [`Context::Blocks`](crate::kernel::attention::Context::Blocks) read them.
+#[derive(Clone, Copy, Debug)]
+pub struct Selected<'a> {
+    /// Lists of `[count, blocks ascending..]`.
+    pub lists: &'a [u32],
+    /// Entries from one list to the next.
+    pub stride: usize,
+    /// Tokens a block.
+    pub block: usize,
+}
+
+/// Positions before `len` in the order of attention: all, or those of list `list`.
+#[must_use]
+pub fn context(selected: Option<&Selected<'_>>, list: usize, len: usize) -> Vec<usize> {
+    let Some(selected) = selected else { return (0..len).collect() };
+    let list = &selected.lists[list * selected.stride..];
+    let blocks = list[1..=list[0] as usize].iter().map(|block| *block as usize * selected.block);
+    blocks.flat_map(|start| start..len.min(start + selected.block)).collect()
+}
+
+/// One query head `q` over the keys at positions `keys` of one KV head.
 #[must_use]
 pub fn attend(
     cache: &PagedKv<'_>,
@@ -22,7 +41,7 @@ pub fn attend(
     kv_head: usize,
     q: &[f32],
     scale: f32,
-    keys: Range<usize>,
+    keys: impl Iterator<Item = usize> + Clone,
 ) -> State {
     let dot = |key| q.iter().zip(cache.key(table, kv_head, key)).map(|(q, k)| f64::from(*q) * k).sum::<f64>();
     let scores: Vec<f64> = keys.clone().map(|key| f64::from(scale) * dot(key)).collect();

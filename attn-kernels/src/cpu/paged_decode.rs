@@ -1,12 +1,14 @@
 //! Reference of `paged_decode`.
 
-use super::attention::attend;
+use super::attention::{Selected, attend, context};
 use super::{PagedKv, f32_of};
 use crate::kernel::paged_decode::{PARTITION, PagedDecodeParams};
 
-/// Attention of single rows, by partitions: `partial` `[rows, num_heads, max_partitions, head_dim]` unnormalised and
-/// `stats` `[rows, num_heads, max_partitions]` of (max, sum); with one partition `partial` is
-/// `[*, num_heads, head_dim]`, normalised, and 0 for a row of length 0. Partitions after a row's length are left alone.
+/// Attention of single rows `[row, length, table, first key]`, by partitions of the keys in the order of attention, the
+/// first partition that of the first key: `partial` `[rows, num_heads, max_partitions, head_dim]` unnormalised and
+/// `stats` `[rows, num_heads, max_partitions]` of (max, sum). Without a reduce pass `partial` is
+/// `[*, num_heads, head_dim]`, normalised, and 0 for a row without keys. Partitions after a row's keys are left alone.
+#[expect(clippy::too_many_arguments, reason = "the bindings of the kernel")]
 pub fn paged_decode(
     cache: &PagedKv<'_>,
     params: &PagedDecodeParams,
@@ -15,27 +17,32 @@ pub fn paged_decode(
     rows: &[[u32; 4]],
     partial: &mut [f32],
     stats: &mut [[f32; 2]],
+    selected: Option<&Selected<'_>>,
 ) {
-    let (heads, head_dim) = (params.num_heads as usize, cache.shape.head_dim as usize);
-    let (most, partition) = (params.max_partitions as usize, PARTITION as usize);
-    for (index, [row, len, table, _]) in rows.iter().map(|row| row.map(|n| n as usize)).enumerate() {
+    let (heads, kv_heads) = (params.num_heads as usize, params.num_kv_heads as usize);
+    let (head_dim, most) = (cache.shape.head_dim as usize, params.max_partitions as usize);
+    for (index, [row, len, table, first]) in rows.iter().map(|row| row.map(|n| n as usize)).enumerate() {
         for head in 0..heads {
-            let kv_head = head / (heads / params.num_kv_heads as usize);
+            let kv_head = head / (heads / kv_heads);
             let q = &q[row * params.q_stride as usize + head * head_dim..][..head_dim];
-            for p in 0..len.div_ceil(partition).max(usize::from(most == 1)) {
-                let keys = p * partition..len.min((p + 1) * partition);
+            let keys = context(selected, (params.first_list as usize + index) * kv_heads + kv_head, len);
+            let seen = |keys: &[usize]| keys.iter().any(|key| *key >= first);
+            let partitions = keys.chunks(PARTITION as usize).filter(|keys| seen(keys));
+            for (p, keys) in partitions.enumerate() {
+                let keys = keys.iter().copied().filter(|key| *key >= first);
                 let state = attend(cache, &tables[table..], kv_head, q, params.scale, keys);
                 let at = (index * heads + head) * most + p;
-                if len > 0 {
-                    stats[at] = [f32_of(state.top), f32_of(state.sum)];
-                }
-                if most == 1 {
+                stats[at] = [f32_of(state.top), f32_of(state.sum)];
+                if params.reduced == 0 {
                     let out = &mut partial[(row * heads + head) * head_dim..][..head_dim];
                     out.iter_mut().zip(state.output()).for_each(|(to, x)| *to = x);
                 } else {
                     let out = &mut partial[at * head_dim..][..head_dim];
                     out.iter_mut().zip(&state.weighted).for_each(|(to, x)| *to = f32_of(*x));
                 }
+            }
+            if params.reduced == 0 && !seen(&keys) {
+                partial[(row * heads + head) * head_dim..][..head_dim].fill(0.0);
             }
         }
     }

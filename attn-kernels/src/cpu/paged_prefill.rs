@@ -1,29 +1,32 @@
 //! Reference of `paged_prefill`.
 
 use super::PagedKv;
-use super::attention::attend;
-use crate::kernel::paged_prefill::PagedPrefillParams;
+use super::attention::{Selected, attend, context};
+use crate::kernel::paged_prefill::{PagedPrefillParams, Tile};
 
-/// Causal attention of tiles `[first row, rows, position of the first row, first entry of the block table]`:
-/// `out` `[*, num_heads, head_dim]`, `lse` `[*, num_heads]`.
+/// Causal attention of tiles: `out` `[*, num_heads, head_dim]`, `lse` `[*, num_heads]`.
+#[expect(clippy::too_many_arguments, reason = "the bindings of the kernel")]
 pub fn paged_prefill(
     cache: &PagedKv<'_>,
     params: &PagedPrefillParams,
     q: &[f32],
     tables: &[u32],
-    tiles: &[[u32; 4]],
+    tiles: &[Tile],
     out: &mut [f32],
     lse: &mut [f32],
+    selected: Option<&Selected<'_>>,
 ) {
-    let (heads, head_dim) = (params.num_heads as usize, cache.shape.head_dim as usize);
-    let group = heads / params.num_kv_heads as usize;
-    for [first, rows, position, table] in tiles.iter().map(|tile| tile.map(|n| n as usize)) {
-        for i in 0..rows {
+    let (heads, kv_heads) = (params.num_heads as usize, params.num_kv_heads as usize);
+    let head_dim = cache.shape.head_dim as usize;
+    for tile in tiles {
+        let table = &tables[tile.table as usize..];
+        for (row, position) in (tile.row..tile.row + tile.rows).zip(tile.position..) {
             for head in 0..heads {
-                let q = &q[(first + i) * params.q_stride as usize + head * head_dim..][..head_dim];
-                let keys = 0..position + i + 1;
-                let state = attend(cache, &tables[table..], head / group, q, params.scale, keys);
-                let at = (first + i) * heads + head;
+                let kv_head = head / (heads / kv_heads);
+                let q = &q[(row * params.q_stride) as usize + head * head_dim..][..head_dim];
+                let keys = context(selected, tile.list as usize * kv_heads + kv_head, position as usize + 1);
+                let state = attend(cache, table, kv_head, q, params.scale, keys.into_iter());
+                let at = row as usize * heads + head;
                 let row = &mut out[at * head_dim..][..head_dim];
                 row.iter_mut().zip(state.output()).for_each(|(to, x)| *to = x);
                 lse[at] = state.lse();

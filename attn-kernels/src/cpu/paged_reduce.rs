@@ -1,10 +1,11 @@
 //! Reference of `paged_reduce`.
 
-use super::f32_of;
-use crate::kernel::paged_decode::PARTITION;
+use super::attention::{Selected, context};
+use super::{f32_of, u32_of};
+use crate::kernel::paged_decode::partitions;
 use crate::kernel::paged_reduce::PagedReduceParams;
 
-/// Merges the partitions that `paged_decode` left into `out` `[*, num_heads, head_dim]`; a row of length 0 is 0.
+/// Merges the partitions that `paged_decode` left into `out` `[*, num_heads, head_dim]`; a row without keys is 0.
 pub fn paged_reduce(
     head_dim: usize,
     params: &PagedReduceParams,
@@ -12,12 +13,18 @@ pub fn paged_reduce(
     stats: &[[f32; 2]],
     rows: &[[u32; 4]],
     out: &mut [f32],
+    selected: Option<&Selected<'_>>,
 ) {
     let (heads, most) = (params.num_heads as usize, params.max_partitions as usize);
-    for (index, [row, len, ..]) in rows.iter().enumerate() {
+    let group = heads / params.num_kv_heads as usize;
+    for (index, [row, len, _, first]) in rows.iter().enumerate() {
         for head in 0..heads {
+            let list = (params.first_list as usize + index) * params.num_kv_heads as usize + head / group;
+            let keys = context(selected, list, *len as usize);
+            let begin = keys.partition_point(|key| *key < *first as usize);
+            let count = partitions(u32_of(begin), u32_of(keys.len())) as usize;
             let first = (index * heads + head) * most;
-            let used = first..first + len.div_ceil(PARTITION) as usize;
+            let used = first..first + count;
             let top = stats[used.clone()].iter().map(|s| f64::from(s[0])).fold(f64::NEG_INFINITY, f64::max);
             let weight = |p: usize| (f64::from(stats[p][0]) - top).exp();
             let sum: f64 = used.clone().map(|p| weight(p) * f64::from(stats[p][1])).sum();

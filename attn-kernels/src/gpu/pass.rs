@@ -119,7 +119,7 @@ impl Pass {
     ) {
         let kernel = pipeline.variant.kernel;
         assert_eq!(params.len(), kernel.params_bytes, "parameter bytes of kernel {}", kernel.name);
-        assert_eq!(bindings.len(), kernel.bindings.len(), "bindings of kernel {}", kernel.name);
+        assert_eq!(bindings.len(), pipeline.variant.bindings.len(), "bindings of kernel {}", kernel.name);
         assert!(workgroups.iter().all(|n| *n <= 65_535), "kernel {}: workgroups {workgroups:?}", kernel.name);
         if workgroups.contains(&0) {
             return;

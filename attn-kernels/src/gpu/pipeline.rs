@@ -60,11 +60,11 @@ impl Gpu {
         let module = self.module(kernel.name, wgsl);
         let (layout_id, layout) = cache
             .layouts
-            .entry((kernel.params_bytes, kernel.bindings))
+            .entry((kernel.params_bytes, variant.bindings))
             .or_insert_with(|| {
                 (
                     NEXT_LAYOUT.fetch_add(1, Ordering::Relaxed),
-                    self.layout(kernel.params_bytes, kernel.bindings),
+                    self.layout(kernel.params_bytes, variant.bindings),
                 )
             })
             .clone();

@@ -1,25 +1,29 @@
 //! Attention of single query rows over their paged KV, in partitions.
 
+use super::attention::Attention;
 use super::{KvDtype, KvShape, heads_together};
 use crate::{Access, Kernel, Level, Variant};
 use bytemuck::{Pod, Zeroable};
 
-/// Bindings: q, k_cache, v_cache, tables, rows, partial, stats.
+/// Bindings: q, k_cache, v_cache, tables, rows, partial, stats; with lists also selected.
 pub static KERNEL: Kernel = Kernel {
     name: "paged_decode",
     wgsl: include_str!("../../wgsl/paged_decode.wgsl"),
     modules: &[crate::MODULES],
     params_bytes: size_of::<PagedDecodeParams>(),
-    bindings: &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-        Access::Write,
-    ],
+    bindings: BINDINGS.split_at(7).0,
 };
+
+const BINDINGS: &[Access] = &[
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Write,
+    Access::Write,
+    Access::Read,
+];
 
 /// Keys a workgroup attends. Fixed: a partition size that looked at the batch would make results depend on it.
 pub const PARTITION: u32 = 256;
@@ -34,16 +38,23 @@ pub struct PagedDecodeParams {
     pub num_kv_heads: u32,
     /// f32 from one query row to the next.
     pub q_stride: u32,
-    /// Partitions of the longest row; with 1 the output is final.
+    /// Most partitions of a row: see [`partitions`].
     pub max_partitions: u32,
     /// Factor on scores, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// Minus infinity, which WGSL cannot write.
-    pub neg_inf: f32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
+    /// 1 where `paged_reduce` follows; 0 where one partition is the whole, so that `partial` is the output.
+    pub reduced: u32,
+    /// Entries from one list of selected blocks to the next.
+    pub list_stride: u32,
+    /// Row whose lists are those of the dispatch's first row.
+    pub first_list: u32,
+}
+
+/// Partitions of a row that attends keys from index `begin` on of the `end` that it has, in the order of attention:
+/// without lists, positions.
+#[must_use]
+pub fn partitions(begin: u32, end: u32) -> u32 {
+    if begin < end { end.div_ceil(PARTITION) - begin / PARTITION } else { 0 }
 }
 
 /// Query heads that share one read of the cache.
@@ -55,18 +66,19 @@ pub fn heads_a_group(shape: &KvShape, num_heads: u32) -> u32 {
 
 /// The kernel for one cache shape and `num_heads` query heads; subgroups shorten its reductions.
 #[must_use]
-pub fn variant(shape: &KvShape, num_heads: u32, level: Level) -> Variant {
+pub fn variant(shape: &KvShape, num_heads: u32, level: Level, attention: &Attention) -> Variant {
     shape.check();
     let module = match shape.dtype {
         KvDtype::F16 => "kv_f16",
         KvDtype::F32 => "kv_f32",
     };
-    Variant::new(&KERNEL)
+    let variant = Variant::new(&KERNEL)
         .module("kv", module)
         .size("HEAD_DIM", shape.head_dim)
         .size("BLOCK_SIZE", shape.block_size)
         .size("GROUP", heads_a_group(shape, num_heads))
-        .module("reduce", if level == Level::Baseline { "reduce_tree" } else { "reduce_subgroup" })
+        .module("reduce", if level == Level::Baseline { "reduce_tree" } else { "reduce_subgroup" });
+    attention.specialise(variant, shape, 1, BINDINGS)
 }
 
 /// Workgroups for `rows` rows of at most `max_partitions` partitions.

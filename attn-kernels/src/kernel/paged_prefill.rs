@@ -1,25 +1,47 @@
 //! Flash attention of many query rows over paged KV.
 
+use super::attention::Attention;
 use super::{KvDtype, KvShape, heads_together};
 use crate::{Access, Kernel, Variant};
 use bytemuck::{Pod, Zeroable};
 
-/// Bindings: q, k_cache, v_cache, tables, tiles, out, lse.
+/// Bindings: q, k_cache, v_cache, tables, tiles, out, lse; with lists also selected.
 pub static KERNEL: Kernel = Kernel {
     name: "paged_prefill",
     wgsl: include_str!("../../wgsl/paged_prefill.wgsl"),
     modules: &[crate::MODULES],
     params_bytes: size_of::<PagedPrefillParams>(),
-    bindings: &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-        Access::Write,
-    ],
+    bindings: BINDINGS.split_at(7).0,
 };
+
+pub(super) const BINDINGS: &[Access] = &[
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Write,
+    Access::Write,
+    Access::Read,
+];
+
+/// Query rows of one sequence, one after the other, and where their keys are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct Tile {
+    /// First row of queries and output.
+    pub row: u32,
+    /// Rows, at most the kernel's `TILE_ROWS`.
+    pub rows: u32,
+    /// Position of the first row in its sequence.
+    pub position: u32,
+    /// First entry of the sequence's block table.
+    pub table: u32,
+    /// Query block whose lists of selected blocks hold, one list a KV head.
+    pub list: u32,
+    /// Zero.
+    pub pad: [u32; 3],
+}
 
 /// Uniform parameters.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -31,7 +53,7 @@ pub struct PagedPrefillParams {
     pub num_kv_heads: u32,
     /// f32 from one query row to the next.
     pub q_stride: u32,
-    /// First key of this dispatch, a multiple of 8.
+    /// First key of this dispatch in the order of attention, a multiple of 8.
     pub first_key: u32,
     /// Factor on scores, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
@@ -39,8 +61,8 @@ pub struct PagedPrefillParams {
     pub neg_inf: f32,
     /// Keys of this dispatch, a multiple of 8.
     pub num_keys: u32,
-    /// Zero.
-    pub pad0: u32,
+    /// Entries from one list of selected blocks to the next.
+    pub list_stride: u32,
 }
 
 /// How lanes get at keys and values.
@@ -79,7 +101,7 @@ pub fn heads_a_lane(shape: &KvShape, num_heads: u32, loads: KeyLoads) -> u32 {
 
 /// The kernel for one cache shape and `num_heads` query heads.
 #[must_use]
-pub fn variant(shape: &KvShape, num_heads: u32, loads: KeyLoads) -> Variant {
+pub fn variant(shape: &KvShape, num_heads: u32, loads: KeyLoads, attention: &Attention) -> Variant {
     shape.check();
     let (kv, broadcast) = match shape.dtype {
         KvDtype::F16 => ("kv_f16", "keys_broadcast_f16"),
@@ -88,13 +110,14 @@ pub fn variant(shape: &KvShape, num_heads: u32, loads: KeyLoads) -> Variant {
     // Broadcasts of f16 take two chunks of eight elements at once.
     let whole = shape.dtype == KvDtype::F32 || shape.head_dim.is_multiple_of(16);
     let keys = if loads == KeyLoads::Broadcast && whole { broadcast } else { "keys_uniform" };
-    Variant::new(&KERNEL)
+    let variant = Variant::new(&KERNEL)
         .module("kv", kv)
         .module("keys", keys)
         .size("HEAD_DIM", shape.head_dim)
         .size("BLOCK_SIZE", shape.block_size)
         .size("GROUP", heads_a_lane(shape, num_heads, loads))
-        .constant("WG", TILE_ROWS)
+        .constant("WG", TILE_ROWS);
+    attention.specialise(variant, shape, 8, BINDINGS)
 }
 
 /// Workgroups for `tiles` tiles.

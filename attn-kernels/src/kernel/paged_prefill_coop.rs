@@ -5,11 +5,12 @@
 //!
 //! [`Level::Coop`]: crate::Level::Coop
 
+use super::attention::Attention;
 use super::paged_prefill::{self, PagedPrefillParams};
 use super::{KvDtype, KvShape};
 use crate::{Kernel, Variant};
 
-/// Bindings: q, k_cache, v_cache, tables, tiles, out, lse.
+/// Bindings: q, k_cache, v_cache, tables, tiles, out, lse; with lists also selected.
 pub static KERNEL: Kernel = Kernel {
     name: "paged_prefill_coop",
     wgsl: include_str!("../../wgsl/paged_prefill_coop.wgsl"),
@@ -34,15 +35,16 @@ pub fn serves(shape: &KvShape) -> bool {
 /// # Panics
 /// When it does not serve the shape: see [`serves`].
 #[must_use]
-pub fn variant(shape: &KvShape) -> Variant {
+pub fn variant(shape: &KvShape, attention: &Attention) -> Variant {
     shape.check();
     assert!(serves(shape), "{shape:?}: not f16, or the head size is not a multiple of 16 up to 128");
     let spans = shape.head_dim / 16;
-    Variant::new(&KERNEL)
+    let variant = Variant::new(&KERNEL)
         .size("BLOCK_SIZE", shape.block_size)
         .size("SUBGROUPS", SUBGROUPS)
         .size("SPANS", spans)
-        .size("LOADS", spans.div_ceil(SUBGROUPS))
+        .size("LOADS", spans.div_ceil(SUBGROUPS));
+    attention.specialise(variant, shape, 16, paged_prefill::BINDINGS)
 }
 
 /// Workgroups for `tiles` tiles of at most [`TILE_ROWS`] rows.

@@ -1,17 +1,20 @@
 //! Merges the partitions of `paged_decode`.
 
 use super::KvShape;
+use super::attention::Attention;
 use crate::{Access, Kernel, Variant};
 use bytemuck::{Pod, Zeroable};
 
-/// Bindings: partial, stats, rows, out.
+/// Bindings: partial, stats, rows, out; with lists also selected.
 pub static KERNEL: Kernel = Kernel {
     name: "paged_reduce",
     wgsl: include_str!("../../wgsl/paged_reduce.wgsl"),
     modules: &[crate::MODULES],
     params_bytes: size_of::<PagedReduceParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Read, Access::Write],
+    bindings: BINDINGS.split_at(4).0,
 };
+
+const BINDINGS: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write, Access::Read];
 
 /// Uniform parameters.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -19,19 +22,28 @@ pub static KERNEL: Kernel = Kernel {
 pub struct PagedReduceParams {
     /// Query heads.
     pub num_heads: u32,
+    /// KV heads.
+    pub num_kv_heads: u32,
     /// As `paged_decode` ran.
     pub max_partitions: u32,
+    /// As `paged_decode` ran.
+    pub list_stride: u32,
+    /// As `paged_decode` ran.
+    pub first_list: u32,
     /// Zero.
     pub pad0: u32,
     /// Zero.
     pub pad1: u32,
+    /// Zero.
+    pub pad2: u32,
 }
 
-/// The kernel for one head size.
+/// The kernel for one head size, after `paged_decode` of the same `attention`.
 #[must_use]
-pub fn variant(shape: &KvShape) -> Variant {
+pub fn variant(shape: &KvShape, attention: &Attention) -> Variant {
     shape.check();
-    Variant::new(&KERNEL).size("HEAD_DIM", shape.head_dim).constant("WG", 128)
+    let variant = Variant::new(&KERNEL).size("HEAD_DIM", shape.head_dim).constant("WG", 128);
+    attention.specialise(variant, shape, 1, BINDINGS)
 }
 
 /// Workgroups for `rows` rows.

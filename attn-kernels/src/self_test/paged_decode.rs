@@ -1,8 +1,10 @@
 //! Cases of `paged_decode`.
 
 use super::layer::{ATTENTION, Layer, queries};
+use super::lists::Lists;
 use super::{Case, count, shape, size};
 use crate::Variant;
+use crate::cpu::attention::context;
 use crate::cpu::{self, Tolerance};
 use crate::kernel::paged_decode::{self, PARTITION, PagedDecodeParams};
 
@@ -19,12 +21,16 @@ fn case(what: &'static str, variant: &Variant, lens: &[u32]) -> Case {
     let num_heads = shape.num_kv_heads * size(variant, "GROUP");
     let layer = Layer::new(shape, lens, 5);
     let count = count(lens);
-    // Rows of queries are in reverse order of sequences, with a gap between them.
+    // Rows of queries are in reverse order of sequences, with a gap between them; one sees no key before its tenth.
     let sequences = lens.iter().zip(&layer.table_of).rev();
-    let rows: Vec<[u32; 4]> =
-        (0..).zip(sequences).map(|(row, (len, table))| [row, *len, *table, 0]).collect();
-    let longest = lens.iter().copied().max().unwrap_or(0);
-    let max_partitions = longest.div_ceil(PARTITION).max(1);
+    let rows: Vec<[u32; 4]> = (0..)
+        .zip(sequences)
+        .map(|(row, (len, table))| [row, *len, *table, 10 * u32::from(row == 1)])
+        .collect();
+    let lens: Vec<u32> = lens.iter().rev().copied().collect();
+    let lists = Lists::of(variant, &lens);
+    let max_partitions = max_partitions(lists.as_ref(), &rows);
+    let reduced = u32::from(max_partitions > 1);
     let width = num_heads * shape.head_dim;
     let params = PagedDecodeParams {
         num_heads,
@@ -32,19 +38,21 @@ fn case(what: &'static str, variant: &Variant, lens: &[u32]) -> Case {
         q_stride: width + 8,
         max_partitions,
         scale: 1.0 / (shape.head_dim as f32).sqrt(),
-        neg_inf: f32::NEG_INFINITY,
-        pad0: 0,
-        pad1: 0,
+        reduced,
+        list_stride: lists.as_ref().map_or(0, |lists| lists.stride),
+        first_list: 0,
     };
     let q = queries(lens.len(), width as usize, width as usize + 8, 6);
     let heads = (count * num_heads * max_partitions) as usize;
     let mut partial = vec![f32::NAN; heads * shape.head_dim as usize];
     let mut stats = vec![[f32::NAN; 2]; heads];
     let tables = &layer.tables;
-    cpu::paged_decode::paged_decode(&layer.kv(), &params, &q, tables, &rows, &mut partial, &mut stats);
+    let selected = lists.as_ref().map(Lists::selected);
+    let (kv, selected) = (layer.kv(), selected.as_ref());
+    cpu::paged_decode::paged_decode(&kv, &params, &q, tables, &rows, &mut partial, &mut stats, selected);
     let [k, v] = layer.words();
     // Of more than one partition sums are not normalised: they grow with the number of keys.
-    let keys = if max_partitions == 1 { 1.0 } else { f64::from(PARTITION) };
+    let keys = if reduced == 0 { 1.0 } else { f64::from(PARTITION) };
     let tolerance = Tolerance { abs: ATTENTION.abs * keys, ..ATTENTION };
     Case::new(what, variant, &params, paged_decode::grid(&shape, num_heads, count, max_partitions))
         .binding(&q)
@@ -54,4 +62,19 @@ fn case(what: &'static str, variant: &Variant, lens: &[u32]) -> Case {
         .binding(&rows)
         .output(tolerance, &partial)
         .output(ATTENTION, stats.as_flattened())
+        .listed(lists.as_ref())
+}
+
+/// The most partitions that a row of two KV heads has.
+pub(super) fn max_partitions(lists: Option<&Lists>, rows: &[[u32; 4]]) -> u32 {
+    let selected = lists.map(Lists::selected);
+    let of = |(index, [_, len, _, first]): (usize, &[u32; 4])| {
+        let partitions = |head| {
+            let keys = context(selected.as_ref(), index * 2 + head, *len as usize);
+            let begin = count(&keys[..keys.partition_point(|key| *key < *first as usize)]);
+            paged_decode::partitions(begin, count(&keys))
+        };
+        partitions(0).max(partitions(1))
+    };
+    rows.iter().enumerate().map(of).max().unwrap_or(0).max(1)
 }

@@ -1,10 +1,11 @@
 //! Cases of `paged_prefill` and `paged_prefill_coop`.
 
 use super::layer::{ATTENTION, Layer, queries};
+use super::lists::Lists;
 use super::{Case, count, module, shape, size};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
-use crate::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TILE_ROWS};
+use crate::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TILE_ROWS, Tile};
 use crate::kernel::{KvDtype, KvShape, paged_prefill_coop};
 
 /// Queries and softmax weights are rounded to f16: scores of size 1 err by some 1e-3, and so do averages of values of
@@ -46,13 +47,17 @@ fn case(
 ) -> Case {
     let lens = CHUNKS.map(|(first, rows)| first + rows);
     let layer = Layer::new(shape, &lens, 3);
-    let (mut tiles, mut at) = (Vec::new(), 0);
+    let (mut tiles, mut ends, mut at) = (Vec::new(), Vec::new(), 0);
     for ((first, rows), table) in CHUNKS.iter().zip(&layer.table_of) {
         for start in (0..*rows).step_by(tile_rows as usize) {
-            tiles.push([at + start, tile_rows.min(rows - start), first + start, *table]);
+            let rows = tile_rows.min(rows - start);
+            let (row, position, list) = (at + start, first + start, count(&tiles));
+            tiles.push(Tile { row, rows, position, table: *table, list, pad: [0; 3] });
+            ends.push(position + rows);
         }
         at += rows;
     }
+    let lists = Lists::of(variant, &ends);
     let width = num_heads * shape.head_dim;
     let params = PagedPrefillParams {
         num_heads,
@@ -62,13 +67,15 @@ fn case(
         scale: 1.0 / (shape.head_dim as f32).sqrt(),
         neg_inf: f32::NEG_INFINITY,
         num_keys: u32::MAX,
-        pad0: 0,
+        list_stride: lists.as_ref().map_or(0, |lists| lists.stride),
     };
     let q = queries(at as usize, width as usize, width as usize + 4, 4);
     let heads = (at * num_heads) as usize;
     let (mut out, mut lse) = (vec![f32::NAN; heads * shape.head_dim as usize], vec![f32::NAN; heads]);
     let tables = &layer.tables;
-    cpu::paged_prefill::paged_prefill(&layer.kv(), &params, &q, tables, &tiles, &mut out, &mut lse);
+    let selected = lists.as_ref().map(Lists::selected);
+    let (kv, selected) = (layer.kv(), selected.as_ref());
+    cpu::paged_prefill::paged_prefill(&kv, &params, &q, tables, &tiles, &mut out, &mut lse, selected);
     let [k, v] = layer.words();
     Case::new("chunks round blocks and tiles", variant, &params, grid(count(&tiles)))
         .binding(&q)
@@ -78,4 +85,5 @@ fn case(
         .binding(&tiles)
         .output(tolerance, &out)
         .output(tolerance, &lse)
+        .listed(lists.as_ref())
 }

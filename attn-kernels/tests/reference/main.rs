@@ -1,5 +1,6 @@
 //! Every kernel on the adapter that is there, with bounds checks on, against its CPU reference.
 
+mod block_select;
 mod cache_write;
 mod copy_blocks;
 mod device;
@@ -7,3 +8,4 @@ mod layer;
 mod lse_merge;
 mod paged_decode;
 mod paged_prefill;
+mod top_k;

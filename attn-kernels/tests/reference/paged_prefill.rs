@@ -4,9 +4,11 @@ use crate::device::{assert_bits, assert_close, cases, dispatch, gpu};
 use crate::layer::{ATTENTION, Layer, SHAPES, queries, shape_of, shapes};
 use attn_kernels::Level;
 use attn_kernels::cpu;
-use attn_kernels::gpu::{Gpu, Pass};
-use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TILE_ROWS};
+use attn_kernels::gpu::{Bind, Gpu, Pass};
+use attn_kernels::kernel::attention::Attention;
+use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TILE_ROWS, Tile};
 use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::self_test::lists::Lists;
 use proptest::prelude::*;
 
 /// Some rows of one sequence: position of the first, number.
@@ -18,7 +20,9 @@ struct Prefill {
     num_heads: u32,
     q_stride: u32,
     rows: u32,
-    tiles: Vec<[u32; 4]>,
+    tiles: Vec<Tile>,
+    /// Lists of each tile and KV head.
+    lists: Option<Lists>,
     q: Vec<f32>,
 }
 
@@ -39,13 +43,32 @@ impl Prefill {
         let (mut tiles, mut at) = (Vec::new(), 0);
         for ((first, rows), table) in chunks.iter().zip(&layer.table_of) {
             for start in (0..*rows).step_by(tile_rows as usize) {
-                tiles.push([at + start, tile_rows.min(rows - start), first + start, *table]);
+                tiles.push(Tile {
+                    row: at + start,
+                    rows: tile_rows.min(rows - start),
+                    position: first + start,
+                    table: *table,
+                    list: u32::try_from(tiles.len()).unwrap(),
+                    ..Tile::default()
+                });
             }
             at += rows;
         }
         let width = num_heads * shape.head_dim;
         let q = queries(at as usize, width as usize, (width + gap) as usize, seed);
-        Self { layer, num_heads, q_stride: width + gap, rows: at, tiles, q }
+        Self { layer, num_heads, q_stride: width + gap, rows: at, tiles, lists: None, q }
+    }
+
+    /// The same with each selection block of `block` tokens in the list of a tile with `chance`.
+    fn listed(mut self, block: u32, chance: f64, seed: u64) -> Self {
+        let heads = self.layer.shape.num_kv_heads as usize;
+        let lens = self.tiles.iter().flat_map(|t| std::iter::repeat_n(t.position + t.rows, heads));
+        self.lists = Some(Lists::random(lens, block, chance, seed));
+        self
+    }
+
+    fn attention(&self) -> Attention {
+        self.lists.as_ref().map_or(Attention::default(), |lists| Attention::blocks(lists.block))
     }
 
     fn params(&self, (first_key, num_keys): (u32, u32)) -> PagedPrefillParams {
@@ -57,7 +80,7 @@ impl Prefill {
             scale: 1.0 / (self.layer.shape.head_dim as f32).sqrt(),
             neg_inf: f32::NEG_INFINITY,
             num_keys,
-            pad0: 0,
+            list_stride: self.lists.as_ref().map_or(0, |lists| lists.stride),
         }
     }
 
@@ -70,7 +93,7 @@ impl Prefill {
         let heads = (self.rows * self.num_heads) as usize;
         let out = gpu.upload("out", &vec![f32::NAN; heads * shape.head_dim as usize]).unwrap();
         let lse = gpu.upload("lse", &vec![f32::NAN; heads]).unwrap();
-        let bindings = [
+        let mut bindings: Vec<Bind> = vec![
             (&q).into(),
             (&k).into(),
             (&v).into(),
@@ -79,11 +102,13 @@ impl Prefill {
             (&out).into(),
             (&lse).into(),
         ];
+        let lists = self.lists.as_ref().map(|lists| gpu.upload("selected", &lists.lists).unwrap());
+        bindings.extend(lists.as_ref().map(Into::into));
         let mut pass = Pass::new("prefill");
-        let variant = paged_prefill::variant(shape, self.num_heads, loads);
+        let variant = paged_prefill::variant(shape, self.num_heads, loads, &self.attention());
         let count = u32::try_from(self.tiles.len()).unwrap();
         let grid = paged_prefill::grid(shape, self.num_heads, loads, count);
-        let last = self.tiles.iter().map(|tile| tile[2] + tile[1] - 1).max().unwrap();
+        let last = self.tiles.iter().map(|tile| tile.position + tile.rows - 1).max().unwrap();
         for segment in paged_prefill::segments(last, gpu.is_cpu()) {
             dispatch(gpu, &mut pass, &variant, &self.params(segment), &bindings, grid);
         }
@@ -106,10 +131,16 @@ impl Prefill {
             &self.tiles,
             out,
             lse,
+            self.lists.as_ref().map(Lists::selected).as_ref(),
         );
         for loads in loads(gpu) {
             let shape = &self.layer.shape;
-            let what = format!("{shape:?}, {} heads, {loads:?}, tiles {:?}", self.num_heads, self.tiles);
+            let what = format!(
+                "{shape:?}, {} heads, {loads:?}, {:?}, {:?}",
+                self.num_heads,
+                self.attention(),
+                self.tiles
+            );
             let [out, lse] = self.on_gpu(gpu, loads);
             assert_close(&format!("output, {what}"), ATTENTION, &out, &want[0]);
             assert_close(&format!("lse, {what}"), ATTENTION, &lse, &want[1]);
@@ -166,11 +197,40 @@ fn a_chunk_is_part_of_the_whole() {
         let mut prefill = Prefill::new(shape, 3, &[(0, 90)], TILE_ROWS, 0, 22);
         let [whole, _] = prefill.on_gpu(gpu, loads);
         for (first, rows) in [(0, 40), (40, 1), (41, 49)] {
-            prefill.tiles = vec![[first, rows, first, 0]];
+            prefill.tiles = vec![Tile { row: first, rows, position: first, ..Tile::default() }];
             let [chunk, _] = prefill.on_gpu(gpu, loads);
             let range = (first * width) as usize..((first + rows) * width) as usize;
             assert_bits(&format!("rows {first}, {rows}, {loads:?}"), &chunk[range.clone()], &whole[range]);
         }
+    }
+}
+
+/// All blocks in the lists: the arithmetic of dense attention, bit for bit.
+#[test]
+fn lists_of_all_blocks_change_nothing() {
+    let Some(gpu) = gpu() else { return };
+    for (block_size, block, dtype) in [(4, 8, KvDtype::F32), (16, 64, KvDtype::F16)] {
+        let shape = KvShape { num_kv_heads: 2, head_dim: 16, block_size, dtype };
+        let prefill = || Prefill::new(shape, 4, &[(0, 90), (600, 20), (7, 1)], TILE_ROWS, 0, 22);
+        for loads in loads(gpu) {
+            let want = prefill().on_gpu(gpu, loads);
+            let got = prefill().listed(block, 1.0, 1).on_gpu(gpu, loads);
+            for (got, want) in got.iter().zip(&want) {
+                assert_bits(&format!("{shape:?}, selection blocks of {block}, {loads:?}"), got, want);
+            }
+        }
+    }
+}
+
+/// Rows in the middle of a block, rows before all listed blocks, empty lists, segments without keys.
+#[test]
+fn listed_blocks_are_all_that_is_attended() {
+    let Some(gpu) = gpu() else { return };
+    let shape = KvShape { num_kv_heads: 2, head_dim: 24, block_size: 16, dtype: KvDtype::F16 };
+    for (block, chance, seed) in [(16, 0.3, 1), (128, 0.5, 2), (64, 0.2, 3), (32, 0.0, 5)] {
+        Prefill::new(shape, 4, &[(0, 130), (1300, 70), (37, 1)], TILE_ROWS, 4, 18)
+            .listed(block, chance, seed)
+            .check(gpu);
     }
 }
 
@@ -190,10 +250,15 @@ proptest! {
         chunks in prop::collection::vec((0u32..80, 1u32..80), 1..4),
         tile_rows in 1u32..=64,
         gap in 0u32..9,
+        lists in prop::option::of((0u32..4, 0.0..1.0)),
         seed: u64,
     ) {
         if let Some(gpu) = gpu() {
-            Prefill::new(shape, num_heads, &chunks, tile_rows, gap, seed).check(gpu);
+            let mut prefill = Prefill::new(shape, num_heads, &chunks, tile_rows, gap, seed);
+            if let Some((times, chance)) = lists {
+                prefill = prefill.listed(shape.block_size.max(8) << times, chance, seed);
+            }
+            prefill.check(gpu);
         }
     }
 }

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use attn_kernels::gpu::{Buf, Gpu};
 use attn_kernels::kernel::paged_decode::PARTITION;
+use attn_kernels::kernel::paged_prefill::Tile;
 
 use super::DecoderOptions;
 use crate::batch::{Phase, Sample, Slice};
@@ -18,7 +19,7 @@ pub(super) struct Inputs {
     pub(super) slots: Buf<i32>,
     pub(super) tables: Buf<u32>,
     pub(super) decode_rows: Buf<[u32; 4]>,
-    pub(super) tiles: Buf<[u32; 4]>,
+    pub(super) tiles: Buf<Tile>,
     /// Rows whose logits are wanted: scored rows, then sampled rows.
     pub(super) gather: Buf<u32>,
     pub(super) targets: Buf<u32>,
@@ -49,7 +50,7 @@ pub(super) struct Plan {
     pub(super) slots: Vec<i32>,
     pub(super) tables: Vec<u32>,
     pub(super) decode_rows: Vec<[u32; 4]>,
-    pub(super) tiles: Vec<[u32; 4]>,
+    pub(super) tiles: Vec<Tile>,
     pub(super) gather: Vec<u32>,
     /// Targets of the scored rows; `None` where only logits are wanted.
     pub(super) scored: Vec<Option<u32>>,
@@ -117,7 +118,13 @@ fn push_rows(plan: &mut Plan, slice: &Slice<'_>, table: u32, prefill: Prefill) {
         }
     };
     for i in (0..rows).step_by(tile as usize) {
-        plan.tiles.push([plan.rows + i, tile.min(rows - i), slice.first + i, table]);
+        plan.tiles.push(Tile {
+            row: plan.rows + i,
+            rows: tile.min(rows - i),
+            position: slice.first + i,
+            table,
+            ..Tile::default()
+        });
     }
 }
 

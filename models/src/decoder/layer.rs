@@ -130,9 +130,9 @@ impl Decoder {
             q_stride: c.num_heads * c.head_dim,
             max_partitions,
             scale: scale(c.head_dim),
-            neg_inf: f32::NEG_INFINITY,
-            pad0: 0,
-            pad1: 0,
+            reduced: u32::from(max_partitions > 1),
+            list_stride: 0,
+            first_list: 0,
         };
         let (k, v) = self.kv.layer(index);
         let out = if max_partitions == 1 { &a.attended } else { &a.partial };
@@ -142,7 +142,16 @@ impl Decoder {
         let grid = paged_decode::grid(self.kv.shape(), c.num_heads, rows, max_partitions);
         pass.dispatch(&self.pipelines.decode, &params, &bindings, grid);
         if max_partitions > 1 {
-            let params = PagedReduceParams { num_heads: c.num_heads, max_partitions, pad0: 0, pad1: 0 };
+            let params = PagedReduceParams {
+                num_heads: c.num_heads,
+                num_kv_heads: c.num_kv_heads,
+                max_partitions,
+                list_stride: 0,
+                first_list: 0,
+                pad0: 0,
+                pad1: 0,
+                pad2: 0,
+            };
             let bindings = [(&a.partial).into(), (&a.stats).into(), list, (&a.attended).into()];
             pass.dispatch(&self.pipelines.reduce, &params, &bindings, paged_reduce::grid(c.num_heads, rows));
         }
@@ -151,7 +160,7 @@ impl Decoder {
     fn attend_prefill(&self, pass: &mut Pass, index: usize, plan: &Plan) {
         let tiles = u32::try_from(plan.tiles.len()).expect("at most max_rows");
         let (a, c) = (&self.activations, &self.config);
-        let Some(last) = plan.tiles.iter().map(|[_, rows, first, _]| first + rows - 1).max() else { return };
+        let Some(last) = plan.tiles.iter().map(|tile| tile.position + tile.rows - 1).max() else { return };
         let (k, v) = self.kv.layer(index);
         let bindings = [
             (&a.q).into(),
@@ -175,7 +184,7 @@ impl Decoder {
                 scale: scale(c.head_dim),
                 neg_inf: f32::NEG_INFINITY,
                 num_keys,
-                pad0: 0,
+                list_stride: 0,
             };
             pass.dispatch(&self.pipelines.prefill, &params, &bindings, grid);
         }

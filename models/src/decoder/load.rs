@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu};
+use attn_kernels::kernel::attention::Attention;
 use attn_kernels::kernel::{
     KvShape, copy_blocks, paged_decode, paged_prefill, paged_prefill_coop, paged_reduce,
 };
@@ -203,6 +204,7 @@ fn pipelines(
     key_loads: paged_prefill::KeyLoads,
     coop: bool,
 ) -> Result<Pipelines, ModelError> {
+    let attention = Attention::default();
     // Lanes of a software driver run one after the other.
     let lanes = if gpu.is_cpu() { 64 } else { matmul::NORM_LANES };
     Ok(Pipelines {
@@ -214,11 +216,11 @@ fn pipelines(
         norm_gather: gpu.pipeline(&rms_norm::variant(true, lanes, gpu.level()))?,
         rope_append: gpu.pipeline(&rope_append::variant(shape, config.rope.interleaved))?,
         copy_blocks: gpu.pipeline(&copy_blocks::variant())?,
-        decode: gpu.pipeline(&paged_decode::variant(shape, config.num_heads, gpu.level()))?,
-        reduce: gpu.pipeline(&paged_reduce::variant(shape))?,
+        decode: gpu.pipeline(&paged_decode::variant(shape, config.num_heads, gpu.level(), &attention))?,
+        reduce: gpu.pipeline(&paged_reduce::variant(shape, &attention))?,
         prefill: gpu.pipeline(&match coop {
-            true => paged_prefill_coop::variant(shape),
-            false => paged_prefill::variant(shape, config.num_heads, key_loads),
+            true => paged_prefill_coop::variant(shape, &attention),
+            false => paged_prefill::variant(shape, config.num_heads, key_loads, &attention),
         })?,
         log_prob: gpu.pipeline(&log_prob::variant())?,
         sample: gpu.pipeline(&sample::variant())?,

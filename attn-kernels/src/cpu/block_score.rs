@@ -1,0 +1,70 @@
+//! Reference of `block_score`.
+
+use super::{PagedKv, f32_of};
+use crate::kernel::block_digest::Digest;
+use crate::kernel::block_score::BlockScoreParams;
+
+/// Scores `[rows, sets, score_stride]` of blocks of `select_block` tokens, from the keys themselves.
+pub fn block_score(
+    cache: &PagedKv<'_>,
+    (digest, select_block): (Digest, usize),
+    params: &BlockScoreParams,
+    q: &[f32],
+    tables: &[u32],
+    rows: &[[u32; 4]],
+    scores: &mut [f32],
+) {
+    let head_dim = cache.shape.head_dim as usize;
+    let group = (params.num_heads / params.num_kv_heads) as usize;
+    let heads_a_set = params.heads_a_set as usize;
+    let sets = params.num_heads as usize / heads_a_set;
+    for (index, [row, len, table, _]) in rows.iter().map(|row| row.map(|n| n as usize)).enumerate() {
+        let blocks = len.div_ceil(select_block);
+        for set in 0..sets {
+            let out = &mut scores[(index * sets + set) * params.score_stride as usize..];
+            for (block, out) in out[..params.score_stride as usize].iter_mut().enumerate() {
+                if block >= blocks {
+                    *out = f32::NEG_INFINITY;
+                    continue;
+                }
+                let tokens = block * select_block..len.min((block + 1) * select_block);
+                let of_head = |head: usize| {
+                    let q = &q[row * params.q_stride as usize + head * head_dim..][..head_dim];
+                    let keys = tokens.clone().map(|t| cache.key(&tables[table..], head / group, t).collect());
+                    head_score(digest, q, &keys.collect::<Vec<Vec<f64>>>())
+                };
+                let heads = (set * heads_a_set..(set + 1) * heads_a_set).map(of_head);
+                let score = match digest {
+                    Digest::MinMax => heads.fold(f64::NEG_INFINITY, f64::max),
+                    Digest::Mean => heads.sum(),
+                };
+                *out = ranked(params, f32_of(score * f64::from(params.scale)), block, len, select_block);
+            }
+        }
+    }
+}
+
+/// The bound `Σ_d max(q_d min_d, q_d max_d)`, or q · mean, over some keys.
+fn head_score(digest: Digest, q: &[f32], keys: &[Vec<f64>]) -> f64 {
+    let channel = |d: usize| keys.iter().map(move |key| key[d]);
+    let term = |(d, q): (usize, &f32)| {
+        let q = f64::from(*q);
+        match digest {
+            Digest::MinMax => channel(d).map(|k| q * k).fold(f64::NEG_INFINITY, f64::max),
+            Digest::Mean => q * channel(d).sum::<f64>() / keys.len() as f64,
+        }
+    };
+    q.iter().enumerate().map(term).sum()
+}
+
+fn ranked(params: &BlockScoreParams, score: f32, block: usize, len: usize, select_block: usize) -> f32 {
+    let blocks = len.div_ceil(select_block);
+    let whole = if params.recent_full == 1 { len / select_block } else { blocks };
+    if block + 1 == blocks {
+        f32::INFINITY
+    } else if block < params.sink_blocks as usize || block + params.recent_blocks as usize >= whole {
+        f32::MAX
+    } else {
+        score
+    }
+}

@@ -1,0 +1,124 @@
+//! Scores of a sequence's blocks for decode rows, from digests of its pages.
+
+use super::block_digest::Digest;
+use super::error::Launch;
+use super::{KvShape, LaunchError, heads_together};
+use crate::{Access, Kernel, Variant};
+use bytemuck::{Pod, Zeroable};
+
+/// Bindings: q, digests, tables, rows, scores.
+pub static KERNEL: Kernel = Kernel {
+    name: "block_score",
+    wgsl: include_str!("../../wgsl/block_score.wgsl"),
+    modules: &[crate::MODULES],
+    params_bytes: size_of::<BlockScoreParams>(),
+    bindings: &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Write],
+};
+
+/// Uniform parameters.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct BlockScoreParams {
+    /// Query heads.
+    pub num_heads: u32,
+    /// KV heads.
+    pub num_kv_heads: u32,
+    /// f32 from one query row to the next.
+    pub q_stride: u32,
+    /// Query heads that share a selection: those of a KV head (Quest), or all (GSA and ESA of UCM).
+    pub heads_a_set: u32,
+    /// f32 from one row of scores to the next: at least the most blocks of a row.
+    pub score_stride: u32,
+    /// First blocks, always selected.
+    pub sink_blocks: u32,
+    /// Last blocks, always selected; the block of the last token always is.
+    pub recent_blocks: u32,
+    /// 1: `recent_blocks` counts full blocks only (GSA of UCM).
+    pub recent_full: u32,
+    /// Factor on scores: 1, or 1 / (number of heads averaged) for mean keys.
+    pub scale: f32,
+    /// Infinity, which WGSL cannot write.
+    pub infinity: f32,
+    /// Zero.
+    pub pad0: u32,
+    /// Zero.
+    pub pad1: u32,
+}
+
+/// Blocks a workgroup scores.
+const BLOCKS: u32 = 32;
+
+/// Query heads that share one read of a digest.
+fn heads_a_read(shape: &KvShape, num_heads: u32) -> u32 {
+    // Their queries and partial scores take at most 14 KiB of workgroup memory, at 576 elements a head.
+    heads_together(num_heads / shape.num_kv_heads, 4)
+}
+
+/// The kernel for one cache shape; [`Digest::MinMax`] scores by the upper bound of Quest and takes the largest of a set's
+/// heads, [`Digest::Mean`] by the mean key and adds them up. A block is `select_block` tokens.
+///
+/// # Panics
+/// When `select_block` is not a multiple of the page size.
+#[must_use]
+pub fn variant(shape: &KvShape, num_heads: u32, digest: Digest, select_block: u32) -> Variant {
+    shape.check();
+    let page = shape.block_size;
+    assert!(
+        select_block >= page && select_block.is_multiple_of(page),
+        "selection block {select_block} is not a multiple of page size {page}"
+    );
+    let score = match digest {
+        Digest::MinMax => "score_bound",
+        Digest::Mean => "score_mean",
+    };
+    Variant::new(&KERNEL)
+        .size("HEAD_DIM", shape.head_dim)
+        .size("BLOCK_SIZE", page)
+        .size("PAGES", select_block / page)
+        .size("HEADS", heads_a_read(shape, num_heads))
+        .module("score", score)
+}
+
+/// Workgroups for `rows` rows.
+#[must_use]
+pub fn grid(params: &BlockScoreParams, rows: u32) -> [u32; 3] {
+    [params.score_stride.div_ceil(BLOCKS), params.num_heads / params.heads_a_set, rows]
+}
+
+/// f32 of the scores of `rows` rows, `[rows, sets, score_stride]`.
+#[must_use]
+pub fn scores_len(params: &BlockScoreParams, rows: usize) -> usize {
+    rows * (params.num_heads / params.heads_a_set) as usize * params.score_stride as usize
+}
+
+/// Checks `rows`, `[row of q, KV length, first entry of its table, 0]`, against buffers of `q_len` f32, `tables_len`
+/// entries and `scores_len` f32. Tables name blocks of the pool: who fills them answers for that.
+///
+/// # Errors
+/// Heads that do not divide, a row outside q or the tables, or one with more blocks than `score_stride`.
+pub fn check(
+    shape: &KvShape,
+    params: &BlockScoreParams,
+    select_block: u32,
+    rows: &[[u32; 4]],
+    [q_len, tables_len, scores_len]: [usize; 3],
+) -> Result<(), LaunchError> {
+    let launch = Launch(KERNEL.name);
+    launch.not_zero("heads a set", params.heads_a_set)?;
+    launch.multiple("query heads", params.num_heads, params.num_kv_heads)?;
+    launch.multiple("query heads", params.num_heads, params.heads_a_set)?;
+    launch.multiple("heads a set", params.heads_a_set, params.num_heads / params.num_kv_heads)?;
+    launch.at_most("rows", rows.len() as u64, 65_535)?;
+    let scores = self::scores_len(params, rows.len()) as u64;
+    launch.at_most("f32 of scores", scores, scores_len as u64)?;
+    let width = u64::from(params.num_heads * shape.head_dim);
+    for (entry, row) in rows.iter().enumerate() {
+        let [row, len, table, _] = row.map(u64::from);
+        launch.entry("end in q", entry, row * u64::from(params.q_stride) + width, q_len as u64)?;
+        let blocks = len.div_ceil(u64::from(select_block));
+        launch.entry("number of blocks", entry, blocks, params.score_stride.into())?;
+        let pages = len.div_ceil(u64::from(shape.block_size));
+        launch.entry("end in the tables", entry, table + pages, tables_len as u64)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! Why a launch is refused before anything is dispatched: indices that a kernel would follow out of its buffers.
+
+/// A launch that does not fit its buffers or its kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// A size that must be a multiple of another.
+    #[error("{kernel}: {what} is {value}, not a multiple of {of}")]
+    NotMultiple {
+        /// The kernel.
+        kernel: &'static str,
+        /// The size.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+        /// What it must be a multiple of.
+        of: u64,
+    },
+    /// A number over its limit.
+    #[error("{kernel}: {what} is {value}, the limit is {limit}")]
+    OverLimit {
+        /// The kernel.
+        kernel: &'static str,
+        /// The number.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+        /// The largest that is allowed.
+        limit: u64,
+    },
+    /// An entry of a list over its limit.
+    #[error("{kernel}: {what} of entry {entry} is {value}, the limit is {limit}")]
+    EntryOverLimit {
+        /// The kernel.
+        kernel: &'static str,
+        /// What the entry holds.
+        what: &'static str,
+        /// Index of the entry.
+        entry: usize,
+        /// Its value.
+        value: u64,
+        /// The largest that is allowed.
+        limit: u64,
+    },
+    /// Something that must not be zero.
+    #[error("{kernel}: {what} is 0")]
+    Zero {
+        /// The kernel.
+        kernel: &'static str,
+        /// What it is.
+        what: &'static str,
+    },
+}
+
+/// Checks of one kernel's launch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Launch(pub(crate) &'static str);
+
+impl Launch {
+    /// `value` is a multiple of `of`, which is not 0.
+    pub(crate) fn multiple(self, what: &'static str, value: u32, of: u32) -> Result<(), LaunchError> {
+        let (value, of, kernel) = (u64::from(value), u64::from(of), self.0);
+        if of != 0 && value.is_multiple_of(of) {
+            return Ok(());
+        }
+        Err(LaunchError::NotMultiple { kernel, what, value, of })
+    }
+
+    pub(crate) fn at_most(self, what: &'static str, value: u64, limit: u64) -> Result<(), LaunchError> {
+        if value <= limit {
+            return Ok(());
+        }
+        Err(LaunchError::OverLimit { kernel: self.0, what, value, limit })
+    }
+
+    pub(crate) fn entry(
+        self,
+        what: &'static str,
+        entry: usize,
+        value: u64,
+        limit: u64,
+    ) -> Result<(), LaunchError> {
+        if value <= limit {
+            return Ok(());
+        }
+        Err(LaunchError::EntryOverLimit { kernel: self.0, what, entry, value, limit })
+    }
+
+    pub(crate) fn not_zero(self, what: &'static str, value: u32) -> Result<(), LaunchError> {
+        if value != 0 { Ok(()) } else { Err(LaunchError::Zero { kernel: self.0, what }) }
+    }
+}

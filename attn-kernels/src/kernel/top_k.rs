@@ -1,0 +1,128 @@
+//! The k largest scores of every row, exact and in a fixed order.
+
+use super::LaunchError;
+use super::error::Launch;
+use crate::{Access, Kernel, Level, Variant};
+use bytemuck::{Pod, Zeroable};
+
+/// Bindings: scores, rows, table, out.
+pub static KERNEL: Kernel = Kernel {
+    name: "top_k",
+    wgsl: include_str!("../../wgsl/top_k.wgsl"),
+    modules: &[crate::MODULES],
+    params_bytes: size_of::<TopKParams>(),
+    bindings: &[Access::Read, Access::Read, Access::Read, Access::Write],
+};
+
+/// Uniform parameters.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct TopKParams {
+    /// Rows.
+    pub rows: u32,
+    /// u32 from one list or row of the output to the next: 1 + the largest k for lists, the largest k for rows.
+    pub out_stride: u32,
+    /// Equal lists a row (one for each KV head that shares a selection); 1 for [`Output::Positions`].
+    pub copies: u32,
+    /// Tokens of a page of [`Transform::Paged`]; 1 makes the table one of slots.
+    pub page_size: u32,
+}
+
+/// What comes out of a selection.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Output {
+    /// `[rows, copies, out_stride]`: a count, then that many indices, ascending; the rest is left alone.
+    List,
+    /// `[rows, out_stride]`: transformed positions in ascending order of position, -1 behind them.
+    Positions(Transform),
+}
+
+/// What positions become; the fourth word of a row is the base.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Transform {
+    /// They stay positions.
+    None,
+    /// Physical slots, `table[base + position / page_size] * page_size + position % page_size`.
+    Paged,
+    /// `base + position`.
+    Ragged,
+}
+
+impl Transform {
+    pub(crate) fn module(self) -> &'static str {
+        match self {
+            Self::None => "transform_none",
+            Self::Paged => "transform_paged",
+            Self::Ragged => "transform_ragged",
+        }
+    }
+}
+
+/// Most scores of a row: the kernel's one workgroup goes through them some four times, and a software driver ends a lane
+/// when its loops have run 65,535 rounds.
+pub const MAX_SCORES: u32 = 1 << 20;
+
+/// Fills the slots that output and scan take.
+pub(crate) fn specialised(variant: Variant, output: Output, level: Level) -> Variant {
+    let (out, transform) = match output {
+        Output::List => ("out_list", Transform::None),
+        Output::Positions(transform) => ("out_positions", transform),
+    };
+    let scan = if level == Level::Baseline { "scan_tree" } else { "scan_subgroup" };
+    variant.module("transform", transform.module()).module("out", out).module("scan", scan)
+}
+
+/// The kernel for one kind of output; subgroups shorten its prefix sums.
+#[must_use]
+pub fn variant(output: Output, level: Level) -> Variant {
+    specialised(Variant::new(&KERNEL), output, level)
+}
+
+/// Workgroups for `rows` rows.
+#[must_use]
+pub fn grid(rows: u32) -> [u32; 3] {
+    super::flat_grid(rows)
+}
+
+/// Checks `rows`, `[first score, scores, k, base of the transform]`, against buffers of `scores_len` f32, `table_len`
+/// entries and `out_len` u32.
+///
+/// # Errors
+/// A row outside the scores or the table, one that selects more than a list holds, or an output that is too short.
+pub fn check(
+    params: &TopKParams,
+    output: Output,
+    rows: &[[u32; 4]],
+    [scores_len, table_len, out_len]: [usize; 3],
+) -> Result<(), LaunchError> {
+    check_rows(Launch(KERNEL.name), params, output, rows, [scores_len, table_len, out_len])
+}
+
+/// [`check`] for every kernel of this output.
+pub(crate) fn check_rows(
+    launch: Launch,
+    params: &TopKParams,
+    output: Output,
+    rows: &[[u32; 4]],
+    [scores_len, table_len, out_len]: [usize; 3],
+) -> Result<(), LaunchError> {
+    let copies = if output == Output::List { params.copies } else { 1 };
+    launch.not_zero("lists a row", copies)?;
+    launch.not_zero("page size", params.page_size)?;
+    launch.at_most("rows", params.rows.into(), rows.len() as u64)?;
+    let needed = u64::from(params.rows) * u64::from(copies) * u64::from(params.out_stride);
+    launch.at_most("u32 of output", needed, out_len as u64)?;
+    let count = u32::from(output == Output::List);
+    for (entry, row) in rows.iter().enumerate() {
+        let [first, scores, k, base] = row.map(u64::from);
+        launch.entry("number of scores", entry, scores, MAX_SCORES.into())?;
+        launch.entry("end in the scores", entry, first + scores, scores_len as u64)?;
+        let selected = k.min(scores) + u64::from(count);
+        launch.entry("length of output", entry, selected, params.out_stride.into())?;
+        if output == Output::Positions(Transform::Paged) {
+            let pages = scores.div_ceil(params.page_size.into());
+            launch.entry("end in the table", entry, base + pages, table_len as u64)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,272 @@
+//! `top_k`, and `top_k_count` with `top_k_gather`, against their references: exact, so equal to the last index.
+
+use crate::device::{cases, dispatch, gpu};
+use attn_kernels::gpu::{Gpu, Pass};
+use attn_kernels::kernel::LaunchError;
+use attn_kernels::kernel::top_k::{self, Output, TopKParams, Transform};
+use attn_kernels::kernel::top_k_count::{self, TopKCountParams};
+use attn_kernels::kernel::top_k_gather::{self, TopKGatherParams};
+use attn_kernels::kernel::top_k_transform::{self, TopKTransformParams};
+use attn_kernels::{Level, cpu};
+use proptest::prelude::*;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+const OUTPUTS: [Output; 4] = [
+    Output::List,
+    Output::Positions(Transform::None),
+    Output::Positions(Transform::Paged),
+    Output::Positions(Transform::Ragged),
+];
+
+/// Rows of scores with their k, somewhere in one buffer with gaps of NaN and +inf that no row may touch.
+struct Rows {
+    scores: Vec<f32>,
+    rows: Vec<[u32; 4]>,
+    table: Vec<u32>,
+    params: TopKParams,
+}
+
+impl Rows {
+    /// Rows `(scores, k)`; pages of `page_size` positions.
+    fn new(rows: &[(Vec<f32>, u32)], page_size: u32, copies: u32) -> Self {
+        let (mut all, mut table, mut list) = (vec![f32::INFINITY; 3], vec![], vec![]);
+        for (index, (scores, k)) in (0..).zip(rows) {
+            let base = u32::try_from(table.len()).unwrap();
+            let (first, len) = (u32::try_from(all.len()).unwrap(), u32::try_from(scores.len()).unwrap());
+            list.push([first, len, *k, base]);
+            all.extend(scores);
+            all.extend([f32::NAN, f32::INFINITY]);
+            table.extend((0..len.div_ceil(page_size)).map(|page| (page * 7 + index * 1000) % 4093));
+        }
+        let most = list.iter().map(|row| row[1].min(row[2])).max().unwrap_or(0);
+        let params =
+            TopKParams { rows: u32::try_from(list.len()).unwrap(), out_stride: most + 2, copies, page_size };
+        Self { scores: all, rows: list, table, params }
+    }
+
+    fn out_len(&self, output: Output) -> usize {
+        let copies = if output == Output::List { self.params.copies } else { 1 };
+        (self.params.rows * copies * self.params.out_stride) as usize
+    }
+
+    fn on_gpu(&self, gpu: &Gpu, output: Output, level: Level) -> Vec<u32> {
+        let len = self.out_len(output);
+        let lens = [self.scores.len(), self.table.len(), len];
+        top_k::check(&self.params, output, &self.rows, lens).unwrap();
+        let [rows, table] = [
+            gpu.upload("rows", self.rows.as_flattened()).unwrap(),
+            gpu.upload("table", &self.table).unwrap(),
+        ];
+        let scores = gpu.upload("scores", &self.scores).unwrap();
+        let out = gpu.upload("out", &vec![77_777_u32; len]).unwrap();
+        let mut pass = Pass::new("top_k");
+        let bindings = [(&scores).into(), (&rows).into(), (&table).into(), (&out).into()];
+        let grid = top_k::grid(self.params.rows);
+        dispatch(gpu, &mut pass, &top_k::variant(output, level), &self.params, &bindings, grid);
+        let read = pass.read(&out, 0..len);
+        gpu.submit(pass).unwrap().wait().unwrap().get(read)
+    }
+
+    /// By `top_k_count` and `top_k_gather`, twice in scratch that nothing clears between; then what they counted.
+    fn long_on_gpu(&self, gpu: &Gpu, output: Output, level: Level) -> Vec<u32> {
+        let len = self.out_len(output);
+        let most = self.rows.iter().map(|row| row[1]).max().unwrap();
+        let (rows_len, chunks) = (self.params.rows, top_k_count::max_chunks(most));
+        let gather = TopKGatherParams::new(&self.params, chunks);
+        let lens = [self.scores.len(), self.table.len(), len];
+        top_k_gather::check(&gather, output, &self.rows, lens).unwrap();
+        let rows = gpu.upload("rows", self.rows.as_flattened()).unwrap();
+        let table = gpu.upload("table", &self.table).unwrap();
+        let scores = gpu.upload("scores", &self.scores).unwrap();
+        let [counts_len, cuts_len, tallies_len] = top_k_count::scratch_lens(rows_len as usize, chunks);
+        let counts = gpu.buffer::<u32>("counts", counts_len).unwrap();
+        let cuts = gpu.buffer::<[u32; 2]>("cuts", cuts_len).unwrap();
+        let tallies = gpu.buffer::<[u32; 2]>("tallies", tallies_len).unwrap();
+        let out = gpu.upload("out", &vec![77_777_u32; len]).unwrap();
+        let kept = gpu.buffer::<u32>("kept", counts_len).unwrap();
+        let mut pass = Pass::new("top_k");
+        for _ in 0..2 {
+            for digit in top_k_count::STEPS {
+                let params = TopKCountParams { rows: rows_len, max_chunks: chunks, digit, pad0: 0 };
+                let bindings: [_; 5] =
+                    [(&scores).into(), (&rows).into(), (&counts).into(), (&cuts).into(), (&tallies).into()];
+                let grid = top_k_count::grid(chunks, rows_len);
+                dispatch(gpu, &mut pass, &top_k_count::variant(level), &params, &bindings, grid);
+            }
+            pass.copy(&counts, 0..counts_len, &kept, 0);
+            let bindings: [_; 7] = [
+                (&scores).into(),
+                (&rows).into(),
+                (&table).into(),
+                (&cuts).into(),
+                (&tallies).into(),
+                (&counts).into(),
+                (&out).into(),
+            ];
+            let variant = top_k_gather::variant(output, level);
+            dispatch(gpu, &mut pass, &variant, &gather, &bindings, top_k_gather::grid(chunks, rows_len));
+        }
+        let reads = (pass.read(&kept, 0..counts_len), pass.read(&cuts, 0..cuts_len));
+        let (tallies, read) = (pass.read(&tallies, 0..tallies_len), pass.read(&out, 0..len));
+        let outcome = gpu.submit(pass).unwrap().wait().unwrap();
+        self.check_counts(
+            &outcome.get(reads.0),
+            &outcome.get(reads.1),
+            &outcome.get(tallies),
+            chunks as usize,
+        );
+        outcome.get(read)
+    }
+
+    fn check_counts(&self, counts: &[u32], cuts: &[[u32; 2]], tallies: &[[u32; 2]], chunks: usize) {
+        for (index, &[first, len, k, _]) in self.rows.iter().enumerate() {
+            if k == 0 || k >= len {
+                continue;
+            }
+            let scores = &self.scores[first as usize..(first + len) as usize];
+            let want = cpu::top_k_count::top_k_count(scores, k as usize);
+            assert_eq!(cuts[index * 4..(index + 1) * 4], want.cuts, "cuts of row {index}");
+            let got = &tallies[index * chunks..][..want.tallies.len()];
+            assert_eq!(got, want.tallies, "tallies of row {index}");
+            let bins = want.counts.concat();
+            assert_eq!(counts[index * bins.len()..(index + 1) * bins.len()], bins, "counts of row {index}");
+        }
+    }
+
+    fn check(&self, gpu: &Gpu) {
+        for output in OUTPUTS {
+            let mut want = vec![77_777_u32; self.out_len(output)];
+            cpu::top_k::top_k(&self.params, output, &self.scores, &self.rows, &self.table, &mut want);
+            for level in [Level::Baseline, Level::Subgroup].into_iter().filter(|l| *l <= gpu.level()) {
+                let short = self.on_gpu(gpu, output, level);
+                let long = self.long_on_gpu(gpu, output, level);
+                for (way, got) in [("short", short), ("long", long)] {
+                    let Some(i) = got.iter().zip(&want).position(|(g, w)| g != w) else { continue };
+                    let (row, at) =
+                        (i / self.params.out_stride as usize, i % self.params.out_stride as usize);
+                    panic!(
+                        "{way}, {output:?}, {level}: entry {at} of list {row} is {}, not {}",
+                        got[i], want[i]
+                    );
+                }
+            }
+        }
+    }
+}
+
+fn random(len: usize, seed: u64) -> Vec<f32> {
+    let mut rng = StdRng::seed_from_u64(seed);
+    (0..len).map(|_| rng.random_range(-4.0f32..4.0).powi(3)).collect()
+}
+
+#[test]
+fn rows_round_tiles_and_k() {
+    let Some(gpu) = gpu() else { return };
+    let lens = [0, 1, 2, 255, 256, 257, 1023, 1024, 1025, 5000];
+    let rows: Vec<_> =
+        lens.iter().flat_map(|&len| [0, 1, 2, 256, 1024].map(|k| (random(len, 3), k))).collect();
+    Rows::new(&rows, 16, 3).check(gpu);
+}
+
+#[test]
+fn scores_that_differ_in_few_bits() {
+    let Some(gpu) = gpu() else { return };
+    let bits =
+        |at: u32, n: u32| (0..n).map(|i| f32::from_bits(at + i.wrapping_mul(2_654_435_761) % 1024)).collect();
+    let special = vec![
+        f32::NAN,
+        f32::NEG_INFINITY,
+        -0.0,
+        0.0,
+        f32::INFINITY,
+        -1.0,
+        f32::MIN_POSITIVE / 2.0,
+        -f32::NAN,
+        f32::MAX,
+        f32::MIN,
+        f32::INFINITY,
+        0.0,
+    ];
+    let rows: Vec<(Vec<f32>, u32)> = vec![
+        // The lowest ten bits alone, ties among them; of both signs.
+        (bits(0x3f80_0000, 3000), 700),
+        (bits(0xbf80_0000, 3000), 700),
+        // All equal: the first ones.
+        (vec![1.5; 2000], 1999),
+        (vec![f32::NEG_INFINITY; 300], 7),
+        (special.clone(), 1),
+        (special.clone(), 5),
+        (special.clone(), 8),
+        (special, 11),
+    ];
+    Rows::new(&rows, 1, 1).check(gpu);
+}
+
+#[test]
+fn many_of_very_many() {
+    let Some(gpu) = gpu() else { return };
+    Rows::new(&[(random(131_072, 1), 4096), (random(40_000, 2), 2048), (random(3, 3), 2048)], 64, 1)
+        .check(gpu);
+}
+
+#[test]
+fn fused_transforms_are_the_separate_ones() {
+    let Some(gpu) = gpu() else { return };
+    let rows = Rows::new(&[(random(1000, 1), 70), (random(30, 2), 70), (random(100, 3), 70)], 8, 1);
+    let stride = rows.params.out_stride;
+    for transform in [Transform::None, Transform::Paged, Transform::Ragged] {
+        let positions = rows.on_gpu(gpu, Output::Positions(Transform::None), gpu.level());
+        let params =
+            TopKTransformParams { rows: rows.params.rows, out_stride: stride, page_size: 8, pad0: 0 };
+        let mut want = positions.clone();
+        cpu::top_k_transform::top_k_transform(&params, transform, &rows.rows, &rows.table, &mut want);
+        let buffers = [rows.rows.as_flattened(), &rows.table, &positions];
+        let [list, table, out] = buffers.map(|data| gpu.upload("transform", data).unwrap());
+        let mut pass = Pass::new("transform");
+        let bindings = [(&list).into(), (&table).into(), (&out).into()];
+        let grid = top_k_transform::grid(rows.params.rows, stride);
+        dispatch(gpu, &mut pass, &top_k_transform::variant(transform), &params, &bindings, grid);
+        let read = pass.read(&out, 0..out.len());
+        let got: Vec<u32> = gpu.submit(pass).unwrap().wait().unwrap().get(read);
+        assert_eq!(got, want, "{transform:?}");
+        assert_eq!(got, rows.on_gpu(gpu, Output::Positions(transform), gpu.level()), "{transform:?}, fused");
+    }
+}
+
+#[test]
+fn launches_out_of_range_are_refused() {
+    let rows = Rows::new(&[(random(100, 1), 10)], 16, 2);
+    let check = |change: fn(&mut Rows), output, lens: [usize; 3]| {
+        let mut rows = Rows { scores: vec![], rows: rows.rows.clone(), table: vec![], params: rows.params };
+        change(&mut rows);
+        top_k::check(&rows.params, output, &rows.rows, lens).map_err(|e: LaunchError| e.to_string())
+    };
+    let (list, paged) = (Output::List, Output::Positions(Transform::Paged));
+    let all = [103, 7, 24];
+    assert_eq!(check(|_| {}, list, all), Ok(()));
+    let error = |change, output, lens| check(change, output, lens).unwrap_err();
+    insta::assert_snapshot!(error(|_| {}, list, [102, 7, 24]), @"top_k: end in the scores of entry 0 is 103, the limit is 102");
+    insta::assert_snapshot!(error(|_| {}, list, [103, 7, 23]), @"top_k: u32 of output is 24, the limit is 23");
+    insta::assert_snapshot!(error(|_| {}, paged, [103, 6, 24]), @"top_k: end in the table of entry 0 is 7, the limit is 6");
+    insta::assert_snapshot!(error(|r| r.rows[0][2] = 12, list, all), @"top_k: length of output of entry 0 is 13, the limit is 12");
+    insta::assert_snapshot!(error(|r| r.rows[0][1] = (1 << 20) + 1, list, all), @"top_k: number of scores of entry 0 is 1048577, the limit is 1048576");
+    insta::assert_snapshot!(error(|r| r.params.copies = 0, list, all), @"top_k: lists a row is 0");
+}
+
+proptest! {
+    #![proptest_config(cases(6))]
+    #[test]
+    fn selects_as_the_reference_does(
+        rows in prop::collection::vec(
+            (prop::collection::vec((-40i16..40).prop_map(|x| f32::from(x) / 16.0), 0..2500), 0u32..2600),
+            1..6,
+        ),
+        log_page in 0u32..8,
+        copies in 1u32..4,
+    ) {
+        if let Some(gpu) = gpu() {
+            Rows::new(&rows, 1 << log_page, copies).check(gpu);
+        }
+    }
+}

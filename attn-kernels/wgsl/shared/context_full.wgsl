@@ -1,0 +1,21 @@
+// The keys of a row or tile in the order of attention: all of them, by position. See context_blocks for the choice.
+alias Context = u32;
+
+fn context_of(list: u32) -> Context {
+    return list;
+}
+
+// Index of the first key at position `first` or later.
+fn context_begin(context: Context, first: u32) -> u32 {
+    return first;
+}
+
+// Number of keys at positions before `len`.
+fn context_end(context: Context, len: u32) -> u32 {
+    return len;
+}
+
+// Position of the key at `index`.
+fn context_position(context: Context, index: u32) -> u32 {
+    return index;
+}

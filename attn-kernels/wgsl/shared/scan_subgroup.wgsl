@@ -1,0 +1,34 @@
+// Prefix sums over the WG lanes of a workgroup: subgroups first, of any size that divides WG, then one slot a subgroup.
+struct Lane {
+    @builtin(subgroup_invocation_id) in_subgroup: u32,
+    @builtin(subgroup_size) size: u32,
+    @builtin(subgroup_id) subgroup: u32,
+    @builtin(num_subgroups) subgroups: u32,
+}
+
+var<workgroup> sums: array<u32, WG>;
+
+// The lane's place in the order of the sums, 0 to WG - 1; WGSL does not tie it to the local index.
+fn place_of(lane: Lane) -> u32 {
+    return lane.subgroup * lane.size + lane.in_subgroup;
+}
+
+// `before` is the sum over the lanes of lower place, `total` that over all.
+struct Scan { before: u32, total: u32 }
+
+// Every lane of the workgroup calls it.
+fn scan(mine: u32, lane: Lane) -> Scan {
+    var before = subgroupExclusiveAdd(mine);
+    let own = subgroupAdd(mine);
+    if (lane.in_subgroup == 0u) {
+        sums[lane.subgroup] = own;
+    }
+    workgroupBarrier();
+    var total = 0u;
+    for (var s = 0u; s < lane.subgroups; s++) {
+        before += select(0u, sums[s], s < lane.subgroup);
+        total += sums[s];
+    }
+    workgroupBarrier();
+    return Scan(before, total);
+}
