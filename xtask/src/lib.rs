@@ -16,10 +16,12 @@ pub mod model;
 pub mod report;
 pub mod score;
 pub mod select;
+pub mod self_test;
 pub mod setup;
 pub mod test;
 pub mod text;
 pub mod tree;
+pub mod verdicts;
 
 /// The README's example, run as a documentation test.
 #[cfg(doctest)]

@@ -10,6 +10,7 @@ use models::{ChatTemplate, Checkpoint, Decoder, DecoderConfig, DecoderOptions, K
 use crate::cli::{self, EngineArgs};
 use crate::default_model;
 use crate::setup::{self, Need};
+use crate::verdicts;
 
 /// A checkpoint, open but not yet on a device.
 #[derive(Debug)]
@@ -57,7 +58,7 @@ impl Model {
     ) -> Result<Decoder> {
         setup::ensure(&[Need::Gpu])?;
         let device = GpuOptions { device: args.device.clone(), ..GpuOptions::new(Checks::Off) };
-        let gpu = Arc::new(Gpu::open(&device)?);
+        let gpu = Arc::new(verdicts::open(&device)?);
         eprintln!("device: {} ({:?}, {})", gpu.info().name, gpu.level(), gpu.info().driver_info);
         let kv_dtype = kv_dtype(args.kv_dtype)?;
         let shape = KvShape {
