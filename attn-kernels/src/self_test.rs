@@ -3,17 +3,19 @@
 //! A [`Case`] is one kernel's work with its buffers before and after. Each kernel has a module here, of the same stem as
 //! its `.wgsl` file, that makes cases for any of its variants; kernels of other crates make theirs in the same way.
 
+mod apply_sinks;
 mod block_digest;
 mod block_score;
 mod cache_write;
 mod copy_blocks;
 pub mod layer;
-pub mod lists;
 mod lse_merge;
+pub mod options;
 mod paged_decode;
 mod paged_prefill;
 mod paged_reduce;
 mod top_k;
+mod xattn;
 
 use bytemuck::Pod;
 
@@ -47,6 +49,8 @@ pub enum Values {
     Words(Vec<u32>),
     /// Floats of one of the cache's types.
     Floats(KvDtype, Tolerance, Vec<f32>),
+    /// f32 where these are finite; elsewhere the kernel may leave anything.
+    Finite(Tolerance, Vec<f32>),
 }
 
 /// Why a case failed.
@@ -89,15 +93,19 @@ pub type Cases = fn(&Variant) -> Vec<Case>;
 
 /// How cases of each kernel are made, by the kernel's name.
 const CASES: &[(&str, Cases)] = &[
+    ("apply_sinks", apply_sinks::cases),
     ("block_digest", block_digest::cases),
     ("block_score", block_score::cases),
     ("cache_write", cache_write::cases),
     ("copy_blocks", copy_blocks::cases),
+    ("find_blocks", xattn::find_blocks),
     ("lse_merge", lse_merge::cases),
     ("paged_decode", paged_decode::cases),
     ("paged_prefill", paged_prefill::cases),
     ("paged_prefill_coop", paged_prefill::cases),
     ("paged_reduce", paged_reduce::cases),
+    ("softmax_block_sum", xattn::softmax_block_sum),
+    ("strided_qk", xattn::strided_qk),
     ("top_k", top_k::cases),
     ("top_k_count", top_k::count_cases),
     ("top_k_gather", top_k::gather_cases),
@@ -151,11 +159,11 @@ impl Case {
         self
     }
 
-    /// Adds the binding of the lists, where there are some.
+    /// Adds the binding of these data, where there are some.
     #[must_use]
-    fn listed(self, lists: Option<&lists::Lists>) -> Self {
-        match lists {
-            Some(lists) => self.binding(&lists.lists),
+    fn optional<T: Pod>(self, data: Option<&[T]>) -> Self {
+        match data {
+            Some(data) => self.binding(data),
             None => self,
         }
     }
@@ -170,6 +178,13 @@ impl Case {
     #[must_use]
     pub fn updated(self, before: &[f32], tolerance: Tolerance, want: &[f32]) -> Self {
         self.cache(KvDtype::F32, before, tolerance, want)
+    }
+
+    /// Adds the next binding, all NaN, which the kernel must turn into `want` where that is finite.
+    #[must_use]
+    pub fn finite(mut self, tolerance: Tolerance, want: &[f32]) -> Self {
+        self.wants.push((self.buffers.len(), Values::Finite(tolerance, want.into())));
+        self.binding(&vec![f32::NAN; want.len()])
     }
 
     /// Adds the next binding, floats of `dtype`, which the kernel must turn into `want`.
@@ -226,6 +241,12 @@ impl Values {
             Self::Floats(dtype, tolerance, want) => tolerance
                 .compare(&layer::values(*dtype, got), want)
                 .map_err(|mismatch| Fault::Floats { what, binding, mismatch }),
+            Self::Finite(tolerance, want) => {
+                let got = layer::values(KvDtype::F32, got);
+                let matters = |(got, want): (&f32, &f32)| if want.is_finite() { *got } else { *want };
+                let got: Vec<f32> = got.iter().zip(want).map(matters).collect();
+                tolerance.compare(&got, want).map_err(|mismatch| Fault::Floats { what, binding, mismatch })
+            }
         }
     }
 }

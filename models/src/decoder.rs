@@ -1,11 +1,13 @@
 //! The forward pass: one config-driven decoder over paged KV.
 
+mod attend;
 mod blocks;
 mod inputs;
 mod layer;
 mod load;
 mod mlp;
 mod parts;
+mod sparse;
 
 use std::sync::Arc;
 
@@ -16,9 +18,11 @@ use attn_kernels::kernel::{KvDtype, paged_prefill_coop};
 use crate::batch::{Sample, Slice, StepOutput};
 use crate::kernel::{embed, log_prob, matmul::Epilogue, rms_norm, sample};
 use crate::matrix::{Kernels, Matrix, Product};
-use crate::{DecoderConfig, KvPool, ModelError};
-use inputs::Inputs;
+use crate::{DecoderConfig, KvOptions, KvPool, ModelError, SparseOptions};
+use attend::Attention;
+use inputs::{Inputs, View};
 use layer::Layer;
+use sparse::Sparse;
 
 /// What a decoder is built for.
 #[derive(Clone, Debug)]
@@ -27,6 +31,8 @@ pub struct DecoderOptions {
     pub kv_dtype: KvDtype,
     /// Tokens a block.
     pub block_size: u32,
+    /// Give blocks back that no window reaches any more; see [`KvOptions`].
+    pub recycle: bool,
     /// Blocks wanted in the pool.
     pub num_blocks: u32,
     /// Most rows of one step.
@@ -35,6 +41,23 @@ pub struct DecoderOptions {
     pub max_seqs: u32,
     /// One order of arithmetic for a row whatever its phase: prefill rows go through the decode kernel, one by one.
     pub reproducible: bool,
+    /// Attention to selected blocks; `None` where all is attended.
+    pub sparse: Option<SparseOptions>,
+}
+
+impl DecoderOptions {
+    /// Tokens of the blocks that a policy selects.
+    fn select_block(&self) -> u32 {
+        self.sparse.as_ref().map_or(self.block_size, |sparse| sparse.policy.block_size().get())
+    }
+}
+
+impl DecoderOptions {
+    /// What of it shapes the cache.
+    #[must_use]
+    pub fn kv(&self) -> KvOptions {
+        KvOptions { dtype: self.kv_dtype, block_size: self.block_size, recycle: self.recycle }
+    }
 }
 
 /// A model on a device.
@@ -51,6 +74,7 @@ pub struct Decoder {
     final_norm: Buf<f32>,
     layers: Vec<Layer>,
     kv: KvPool,
+    views: Vec<View>,
     activations: Activations,
     inputs: Inputs,
     key_loads: KeyLoads,
@@ -58,6 +82,7 @@ pub struct Decoder {
     by_rows: bool,
     /// Whether rows of prefills go through cooperative matrices.
     coop: bool,
+    sparse: Option<Sparse>,
 }
 
 #[derive(Debug)]
@@ -70,9 +95,9 @@ struct Pipelines {
     bias_add: Arc<Pipeline>,
     rope_append: Arc<Pipeline>,
     copy_blocks: Arc<Pipeline>,
-    decode: Arc<Pipeline>,
-    reduce: Arc<Pipeline>,
-    prefill: Arc<Pipeline>,
+    attention: Attention,
+    /// The same over listed blocks.
+    selected: Option<Attention>,
     log_prob: Arc<Pipeline>,
     sample: Arc<Pipeline>,
 }
@@ -123,8 +148,11 @@ impl Activations {
         config: &DecoderConfig,
         plan: &inputs::Plan,
     ) -> Result<(), ModelError> {
-        let row = config.num_heads as usize * plan.max_partitions as usize;
-        let rows = row * plan.decode_rows.len().min(decode_portion(config, plan));
+        let rows = plan.views.iter().map(|view| {
+            let row = config.num_heads as usize * view.all.max_partitions as usize;
+            row * view.all.decode.len().min(decode_portion(config, view.all.max_partitions))
+        });
+        let rows = rows.max().unwrap_or(0);
         if rows > self.stats.len() {
             let rows = rows.next_power_of_two();
             self.partial = gpu.buffer("partial", rows * config.head_dim as usize)?;
@@ -137,8 +165,8 @@ impl Activations {
 
 /// Decode rows of one dispatch, so that their partitions stay within a buffer; a multiple of 16, for the alignment of
 /// bindings.
-fn decode_portion(config: &DecoderConfig, plan: &inputs::Plan) -> usize {
-    let row = config.num_heads as usize * plan.max_partitions as usize * config.head_dim as usize * 4;
+fn decode_portion(config: &DecoderConfig, max_partitions: u32) -> usize {
+    let row = config.num_heads as usize * max_partitions as usize * config.head_dim as usize * 4;
     (PARTIAL_BYTES / row.max(1)).max(16) / 16 * 16
 }
 
@@ -169,13 +197,16 @@ impl Decoder {
     /// # Panics
     /// When there are more rows or samples than the decoder was built for, or a table is too short.
     pub fn step(&mut self, slices: &[Slice<'_>], samples: &[Sample]) -> Result<StepOutput, ModelError> {
-        let plan = inputs::plan(&self.config, &self.options, slices, samples, self.prefill())?;
+        let plan = inputs::plan(&self.config, &self.options, &self.views, slices, samples, self.prefill())?;
         self.inputs.write(&self.gpu, &plan)?;
         self.activations.fit_partials(&self.gpu, &self.config, &plan)?;
         let mut pass = Pass::new("step");
         self.embed(&mut pass, plan.rows);
         let cost = self.layer_cost(&plan);
         let mut since_cut = 0;
+        if let Some(sparse) = &mut self.sparse {
+            sparse.begin(&self.gpu, &plan, slices)?;
+        }
         for index in 0..self.layers.len() {
             self.layer(&mut pass, index, &plan)?;
             since_cut += cost;
@@ -184,16 +215,17 @@ impl Decoder {
                 since_cut = 0;
             }
         }
-        self.finish(pass, &plan)
+        let mut output = self.finish(pass, &plan)?;
+        if let Some(sparse) = &mut self.sparse {
+            sparse.finish(&mut output);
+        }
+        Ok(output)
     }
 
     /// How rows of prefills are attended.
     fn prefill(&self) -> inputs::Prefill {
-        match (self.by_rows, self.coop) {
-            (true, _) => inputs::Prefill::Rows,
-            (false, true) => inputs::Prefill::Tiles(paged_prefill_coop::TILE_ROWS),
-            (false, false) => inputs::Prefill::Tiles(TILE_ROWS),
-        }
+        let tile_rows = if self.coop { paged_prefill_coop::TILE_ROWS } else { TILE_ROWS };
+        inputs::Prefill { by_rows: self.by_rows, tile_rows }
     }
 
     fn embed(&self, pass: &mut Pass, rows: u32) {

@@ -15,6 +15,7 @@ mod matrix;
 pub mod pack;
 #[cfg(feature = "self-test")]
 pub mod self_test;
+mod sparse;
 mod tokenizer;
 mod weights;
 
@@ -24,7 +25,8 @@ pub use config::{ConfigError, DecoderConfig, Family, LayerConfig, QkNorm, Reach,
 pub use decoder::{Decoder, DecoderOptions};
 pub use error::ModelError;
 pub use fetch::{FetchError, ModelCache, ModelPackage, Progress, SMOLLM2_135M_INSTRUCT};
-pub use kv::KvPool;
+pub use kv::{CachePart, KvOptions, KvPlan, KvPool, LayerCache};
+pub use sparse::{Attended, Place, SparseOptions};
 pub use tokenizer::{DecodeStream, Tokenizer, TokenizerError};
 pub use weights::{
     Array, Dtype, Gguf, GgufError, GgufTensor, Naming, Role, Safetensors, Tensor, Value, WeightError,

@@ -7,19 +7,17 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use attn_kernels::kernel::KvDtype;
-use kvblock::{
-    AttentionKind, BlockSize, ExtraKeys, GroupId, KvCacheConfig, KvCacheSpec, LengthLimits, SeqId,
-};
+use kvblock::{BlockId, ExtraKeys, KvCacheConfig, LengthLimits, SeqId};
 use models::batch::{Phase, Sample, Slice};
 use models::kernel::sample::Spec;
-use models::{Decoder, KvPool};
+use models::{Attended, Decoder};
 use scheduler::{Finished, Preemption, Request, Scheduler, SchedulerConfig, SliceKind, StepPlan};
 
 use crate::block_ops::HostBlocks;
 use crate::cli::{EngineArgs, Preempt, SamplingArgs};
+use crate::kv_used::{KvUsed, group_id};
 use crate::model::{self, Model};
-use crate::report::KvUse;
+use crate::report::{self, KvUse};
 
 /// Sequences that run at a time; more wait.
 const MAX_SEQS: u32 = 256;
@@ -71,8 +69,10 @@ pub struct Engine {
     host: HostBlocks,
     eos_ids: Vec<u32>,
     live: HashMap<SeqId, Live>,
-    most_blocks_used: u32,
+    kv_used: KvUsed,
     kernel_ns: BTreeMap<&'static str, (u64, f64)>,
+    /// What a sparse policy had each sequence attend.
+    attended: HashMap<SeqId, Attended>,
 }
 
 /// What the scheduler need not know of a sequence.
@@ -84,9 +84,6 @@ struct Live {
     /// First sample of the prompt, which computes it for all.
     leader: SeqId,
 }
-
-/// All layers of the families that run today share one group.
-const GROUP: GroupId = GroupId::new(0);
 
 impl Engine {
     /// Loads `model` with room for `sequences` sequences of together at most `needed_tokens` tokens.
@@ -106,29 +103,23 @@ impl Engine {
         let decoder = model.load(args, budget, seqs, needed_tokens)?;
         let config = decoder.config();
         let limits = LengthLimits { max_model_len: config.context_length, max_batched_tokens: budget };
-        let shape = decoder.kv().shape();
-        let dtype = match shape.dtype {
-            KvDtype::F16 => kvblock::KvDtype::F16,
-            KvDtype::F32 => kvblock::KvDtype::F32,
-        };
-        let block_size = BlockSize::new(shape.block_size).context("--block-size is 0")?;
-        let spec =
-            KvCacheSpec::new(AttentionKind::FULL, block_size, shape.num_kv_heads, shape.head_dim, dtype);
-        let blocks = decoder.kv().num_blocks();
-        let cache = KvCacheConfig::uniform(blocks, spec, config.num_layers as usize, limits);
+        let groups = decoder.kv().plan().layout.groups.clone();
+        let cache = KvCacheConfig::new(decoder.kv().num_blocks(), groups, limits);
         let mut plans = SchedulerConfig::new(budget, seqs);
         plans.long_prefill_token_threshold = args.chunk;
         if preempt == Preempt::Swap {
             plans.preemption = Preemption::Swap { num_host_blocks: host_blocks(&decoder) };
         }
+        let kv_used = KvUsed::new(&cache);
         Ok(Self {
             scheduler: Scheduler::new(plans, cache)?,
             eos_ids: config.eos_ids.clone(),
             decoder,
             host: HostBlocks::default(),
             live: HashMap::new(),
-            most_blocks_used: 0,
+            kv_used,
             kernel_ns: BTreeMap::new(),
+            attended: HashMap::new(),
         })
     }
 
@@ -174,7 +165,7 @@ impl Engine {
             let live = self.live.get_mut(&admitted.seq);
             live.context("an admitted sequence was submitted")?.clock.started.get_or_insert(now);
         }
-        self.most_blocks_used = self.most_blocks_used.max(self.blocks_used());
+        self.kv_used.look(self.scheduler.cache());
         let drawn = self.compute(&plan)?;
         let now = Instant::now();
         let mut events = Vec::with_capacity(drawn.len());
@@ -195,17 +186,21 @@ impl Engine {
 
     fn compute(&mut self, plan: &StepPlan) -> Result<Vec<u32>> {
         self.host.run(&mut self.decoder, &plan.block_ops)?;
+        let of_slice = |slice: &scheduler::Slice| tables(&self.scheduler, slice.seq, self.kv_used.most.len());
+        let tables: Vec<Vec<&[BlockId]>> = plan.slices.iter().map(of_slice).collect();
         let slices: Vec<Slice<'_>> = plan
             .slices
             .iter()
-            .map(|slice| Slice {
+            .zip(&tables)
+            .map(|(slice, tables)| Slice {
                 tokens: self.scheduler.slice_tokens(slice),
                 first: slice.start,
-                table: self.scheduler.block_table(slice.seq, GROUP),
+                tables,
                 phase: match slice.kind {
                     SliceKind::Prefill => Phase::Prefill,
                     SliceKind::Decode => Phase::Decode,
                 },
+                access: self.scheduler.access_history().counts(slice.seq),
                 targets: &[],
                 logits: 0,
             })
@@ -228,7 +223,17 @@ impl Engine {
             *count += 1;
             *ns += timing.ns;
         }
+        for (slice, attended) in plan.slices.iter().zip(output.attended) {
+            let Some(attended) = attended else { continue };
+            self.scheduler.record_access(slice.seq, &attended.accessed);
+            self.attended.entry(slice.seq).or_default().add(&attended);
+        }
         Ok(output.sampled)
+    }
+
+    /// What a sparse policy had a sequence attend so far; `None` where none acts.
+    pub fn take_attended(&mut self, seq: SeqId) -> Option<Attended> {
+        self.attended.remove(&seq)
     }
 
     /// Asks for device times from the next step on; false where the adapter has no timestamps.
@@ -258,23 +263,21 @@ impl Engine {
         Event::Finished(done, live.clock)
     }
 
-    /// Blocks in use.
-    fn blocks_used(&self) -> u32 {
-        self.scheduler.cache().pool().num_used()
-    }
-
     /// The most KV blocks that were in use at one time, and their bytes, by cache group.
     #[must_use]
-    pub fn kv_use(&self) -> (String, KvUse) {
-        let block_bytes = KvPool::block_bytes(self.decoder.kv().shape(), self.decoder.config().num_layers);
-        let blocks = self.most_blocks_used;
-        ("full".into(), KvUse { blocks, bytes: u64::from(blocks) * block_bytes })
+    pub fn kv_use(&self) -> BTreeMap<String, KvUse> {
+        report::kv_use(self.decoder.kv().plan(), &self.kv_used.most)
     }
+}
+
+/// Block tables of a sequence, by group.
+fn tables(scheduler: &Scheduler, seq: SeqId, num_groups: usize) -> Vec<&[BlockId]> {
+    (0..num_groups).map(|group| scheduler.block_table(seq, group_id(group))).collect()
 }
 
 /// Blocks that half of the host's free memory holds; more than the sequences of a full queue can lose is never used.
 fn host_blocks(decoder: &Decoder) -> u32 {
-    let block_bytes = KvPool::block_bytes(decoder.kv().shape(), decoder.config().num_layers);
+    let block_bytes = decoder.kv().plan().block_bytes();
     let most = decoder.kv().num_blocks().saturating_mul(MAX_SEQS);
     let free = model::host_available().map_or(u64::MAX, |bytes| bytes / 2);
     u32::try_from(free / block_bytes).unwrap_or(u32::MAX).min(most)

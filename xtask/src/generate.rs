@@ -1,6 +1,6 @@
 //! `cargo xtask generate`: prompts in, text out, served as one continuous batch.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -159,9 +159,12 @@ impl<W: io::Write> Run<'_, W> {
             },
             cached_tokens: done.cached_tokens,
             preemptions: done.preemptions,
-            kv: BTreeMap::from([self.engine.kv_use()]),
+            kv: self.engine.kv_use(),
             tiers: Tiers::default(),
-            sparse: Sparse { policy: "full".into(), density: 1.0, bound: None },
+            sparse: Sparse::of(
+                self.args.engine.sparse.as_ref(),
+                self.engine.take_attended(done.seq).as_ref(),
+            ),
         };
         if self.args.json {
             report::json_line(&mut io::stdout().lock(), &generated)?;

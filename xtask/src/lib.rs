@@ -12,6 +12,7 @@ pub mod generate;
 pub mod ids_file;
 pub mod interrupt;
 pub mod kernels;
+pub mod kv_used;
 pub mod model;
 pub mod report;
 pub mod score;

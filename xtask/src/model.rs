@@ -4,10 +4,15 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
-use attn_kernels::kernel::{KvDtype, KvShape};
-use models::{ChatTemplate, Checkpoint, Decoder, DecoderConfig, DecoderOptions, KvPool, Tokenizer};
+use attn_kernels::kernel::KvDtype;
+use models::batch::Phase;
+use models::{
+    ChatTemplate, Checkpoint, Decoder, DecoderConfig, DecoderOptions, KvOptions, KvPlan, KvPool, Place,
+    SparseOptions, Tokenizer,
+};
+use sparse_select::Registry;
 
-use crate::cli::{self, EngineArgs};
+use crate::cli::{self, EngineArgs, SelectOn};
 use crate::default_model;
 use crate::setup::{self, Need};
 use crate::verdicts;
@@ -61,25 +66,23 @@ impl Model {
         let gpu = Arc::new(verdicts::open(&device)?);
         eprintln!("device: {} ({:?}, {})", gpu.info().name, gpu.level(), gpu.info().driver_info);
         let kv_dtype = kv_dtype(args.kv_dtype)?;
-        let shape = KvShape {
-            num_kv_heads: self.config.num_kv_heads,
-            head_dim: self.config.head_dim,
-            block_size: args.block_size,
-            dtype: kv_dtype,
-        };
-        let num_blocks = self.num_blocks(args, &gpu, &shape, needed_tokens)?;
+        let options = KvOptions { dtype: kv_dtype, block_size: args.block_size, recycle: true };
+        let plan = KvPlan::new(&self.config, options)?;
+        let num_blocks = num_blocks(args, &gpu, &plan, max_seqs, needed_tokens)?;
         let options = DecoderOptions {
             kv_dtype,
             block_size: args.block_size,
+            recycle: true,
             num_blocks,
             max_rows,
             max_seqs,
             reproducible: args.reproducible,
+            sparse: sparse(args)?,
         };
         let decoder = Decoder::load(&gpu, &self.config, self.checkpoint.weights(), &options)?;
         let got = decoder.kv().num_blocks();
         if got < num_blocks {
-            let limit = KvPool::most_blocks(&gpu, &shape);
+            let limit = KvPool::most_blocks(&gpu, &plan);
             match args.kv_blocks {
                 Some(asked) => {
                     bail!("--kv-blocks {asked}: the device has room for {got} (a buffer holds {limit})")
@@ -89,27 +92,26 @@ impl Model {
         }
         Ok(decoder)
     }
+}
 
-    /// Size of the KV pool: what was asked for, else what memory allows and the requests can use.
-    fn num_blocks(&self, args: &EngineArgs, gpu: &Gpu, shape: &KvShape, needed_tokens: u64) -> Result<u32> {
-        if let Some(blocks) = args.kv_blocks {
-            return Ok(blocks);
-        }
-        let block_bytes = KvPool::block_bytes(shape, self.config.num_layers);
-        let most = u64::from(KvPool::most_blocks(gpu, shape));
-        let (budget, wanted) = match args.kv_memory {
-            Some(bytes) => (bytes, most),
-            // One block more for the null block, one for a sample that outgrows its last block.
-            None => (free_bytes(gpu), needed_tokens.div_ceil(u64::from(shape.block_size)) + 2),
-        };
-        let blocks = (budget / block_bytes).min(most).min(wanted);
-        if blocks < 2 {
-            bail!(
-                "{budget} bytes for the KV cache hold {blocks} blocks of {block_bytes} bytes, 2 are needed"
-            );
-        }
-        Ok(u32::try_from(blocks).unwrap_or(u32::MAX))
+/// Size of the KV pool: what was asked for, else what memory allows and the requests can use.
+fn num_blocks(args: &EngineArgs, gpu: &Gpu, plan: &KvPlan, max_seqs: u32, needed_tokens: u64) -> Result<u32> {
+    if let Some(blocks) = args.kv_blocks {
+        return Ok(blocks);
     }
+    let block_bytes = plan.block_bytes();
+    let most = u64::from(KvPool::most_blocks(gpu, plan));
+    // Of each group, one block more for every sequence: its last one is partial. And the null block.
+    let groups = plan.block_sizes().map(|size| needed_tokens.div_ceil(u64::from(size)) + u64::from(max_seqs));
+    let (budget, wanted) = match args.kv_memory {
+        Some(bytes) => (bytes, most),
+        None => (free_bytes(gpu), groups.sum::<u64>() + 1),
+    };
+    let blocks = (budget / block_bytes).min(most).min(wanted);
+    if blocks < 2 {
+        bail!("{budget} bytes for the KV cache hold {blocks} blocks of {block_bytes} bytes, 2 are needed");
+    }
+    Ok(u32::try_from(blocks).unwrap_or(u32::MAX))
 }
 
 /// 0.9 of what is free: the host's memory where the device shares it. Of a device with memory of its own wgpu tells
@@ -131,13 +133,31 @@ pub(crate) fn host_available() -> Option<u64> {
 
 /// What the flags may ask for and no engine of this tree does.
 fn refuse(args: &EngineArgs) -> Result<()> {
-    if let Some(spec) = args.sparse.as_ref().filter(|spec| spec.name != "full") {
-        bail!("--sparse {spec}: the engine attends densely; `full` is the only policy it runs");
-    }
     if let Some(spec) = &args.kv_tiers {
         bail!("--kv-tiers {spec}: the engine keeps all KV in the device pool");
     }
     Ok(())
+}
+
+/// `--sparse` as the decoder takes it, `None` where attention is full. Says on stderr which phases stay dense.
+fn sparse(args: &EngineArgs) -> Result<Option<SparseOptions>> {
+    let Some(spec) = &args.sparse else { return Ok(None) };
+    let policy = Registry::builtin().build(spec)?;
+    if policy.name() == "full" {
+        return Ok(None);
+    }
+    let place = match args.select_on {
+        SelectOn::Device => Place::Device,
+        SelectOn::Host => Place::Host,
+    };
+    let options = SparseOptions { policy: policy.into(), place, trace: false };
+    options.check(args.block_size).with_context(|| format!("--sparse {spec}"))?;
+    for (phase, name) in [(Phase::Prefill, "prefill"), (Phase::Decode, "decode")] {
+        if !options.acts_on(phase) {
+            eprintln!("sparse: {} selects nothing in {name}, which stays dense", options.policy.name());
+        }
+    }
+    Ok(Some(options))
 }
 
 fn kv_dtype(dtype: cli::KvDtype) -> Result<KvDtype> {

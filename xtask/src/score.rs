@@ -1,20 +1,21 @@
 //! `cargo xtask score`: given tokens through the model, and how likely the model finds them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use kvblock::BlockId;
-use models::batch::{Phase, Slice};
-use models::{Decoder, KvPool};
+use kvblock::{BlockId, KvCache, KvCacheConfig, LengthLimits, SeqContent, SeqId, SlotRequest};
+use models::batch::{Phase, Slice, StepOutput};
+use models::{Attended, Decoder};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
 use crate::cli::ScoreArgs;
 use crate::ids_file;
+use crate::kv_used::{KvUsed, group_id};
 use crate::model::Model;
-use crate::report::{self, KvUse, Scored, Sparse, Tiers};
+use crate::report::{self, Scored, Sparse, Tiers};
 
 /// Runs the command.
 ///
@@ -41,47 +42,59 @@ pub fn run(args: &ScoreArgs) -> Result<()> {
     Ok(())
 }
 
+/// The sequence at hand.
+const SEQ: SeqId = SeqId::new(0);
+
 fn score(args: &ScoreArgs, decoder: &mut Decoder, ids: &[u32]) -> Result<Scored> {
-    let block_size = decoder.kv().shape().block_size as usize;
-    let needed = ids.len().div_ceil(block_size);
-    // Block 0 is the null block of a pool.
-    let usable = decoder.kv().num_blocks() as usize - 1;
-    if needed > usable {
-        bail!("{} tokens need {needed} KV blocks of {block_size}, the pool has {usable}", ids.len());
-    }
-    let table: Vec<BlockId> =
-        (1..=needed).map(|i| Ok(BlockId::new(u32::try_from(i)?))).collect::<Result<_>>()?;
+    let limits = LengthLimits {
+        max_model_len: decoder.config().context_length,
+        max_batched_tokens: args.engine.chunk,
+    };
+    let groups = decoder.kv().plan().layout.groups.clone();
+    let config = KvCacheConfig::new(decoder.kv().num_blocks(), groups, limits);
+    let mut cache = KvCache::new(&KvCacheConfig { caching: false, ..config.clone() })?;
+    let mut used = KvUsed::new(&config);
     let vocab = decoder.config().vocab_size as usize;
     let wanted = match &args.logits_out {
         Some(_) => args.last.map_or(ids.len(), |last| last as usize).min(ids.len()),
         None => 1,
     };
-    let mut total = Total { nll: 0.0, count: 0, logits: Vec::with_capacity(wanted * vocab) };
+    let mut total = Total { logits: Vec::with_capacity(wanted * vocab), ..Total::default() };
+    let mut access = Vec::new();
     for (start, end, phase) in pieces(args, ids.len()) {
+        let content = SeqContent { tokens: ids, hashes: &[], adapter: None };
+        let request = SlotRequest::new(SEQ, content, u32::try_from(start)?, u32::try_from(end - start)?);
+        cache
+            .allocate_slots(request)
+            .with_context(|| format!("KV of the first {end} of {} tokens", ids.len()))?;
+        used.look(&cache);
+        let table = |group| cache.table(SEQ, group_id(group)).map_or(&[][..], kvblock::BlockTable::blocks);
+        let tables: Vec<&[BlockId]> = (0..cache.num_groups()).map(table).collect();
         let slice = Slice {
             tokens: &ids[start..end],
             first: u32::try_from(start)?,
-            table: &table,
+            tables: &tables,
             phase,
+            access: &access,
             targets: &ids[start + 1..(end + 1).min(ids.len())],
             logits: end - start.max(ids.len() - wanted).min(end),
         };
-        total.add(decoder.step(&[slice], &[])?);
+        let output = decoder.step(&[slice], &[])?;
+        count_accesses(&mut access, &output);
+        total.add(output);
     }
     if let Some(path) = &args.logits_out {
         write_logits(path, &total.logits, vocab)?;
     }
     let (top_ids, top_logprobs) = top(&total.logits[total.logits.len() - vocab..], args.top as usize);
-    let bytes = KvPool::block_bytes(decoder.kv().shape(), decoder.config().num_layers);
-    let blocks = u32::try_from(needed)?;
     Ok(Scored {
         tokens: u32::try_from(ids.len())?,
         mean_nll: total.mean(),
         top_ids,
         top_logprobs,
-        kv: BTreeMap::from([("full".into(), KvUse { blocks, bytes: u64::from(blocks) * bytes })]),
+        kv: report::kv_use(decoder.kv().plan(), &used.most),
         tiers: Tiers::default(),
-        sparse: Sparse { policy: "full".into(), density: 1.0, bound: None },
+        sparse: Sparse::of(args.engine.sparse.as_ref(), total.attended.as_ref()),
     })
 }
 
@@ -93,14 +106,28 @@ fn pieces(args: &ScoreArgs, len: usize) -> Vec<(usize, usize, Phase)> {
     chunks.chain((prefill..len).map(|at| (at, at + 1, Phase::Decode))).collect()
 }
 
+/// Counts what the sequence's slice attended, for policies that look at it.
+fn count_accesses(access: &mut Vec<u32>, output: &StepOutput) {
+    for block in output.attended.iter().flatten().flat_map(|attended| &attended.accessed) {
+        let block = block.get() as usize;
+        access.resize(access.len().max(block + 1), 0);
+        access[block] += 1;
+    }
+}
+
+#[derive(Default)]
 struct Total {
     nll: f64,
     count: usize,
     logits: Vec<f32>,
+    attended: Option<Attended>,
 }
 
 impl Total {
-    fn add(&mut self, output: models::batch::StepOutput) {
+    fn add(&mut self, output: StepOutput) {
+        for attended in output.attended.iter().flatten() {
+            self.attended.get_or_insert_default().add(attended);
+        }
         self.nll += output.nll.iter().map(|v| f64::from(*v)).sum::<f64>();
         self.count += output.nll.len();
         self.logits.extend(output.logits);
@@ -139,6 +166,9 @@ fn print(args: &ScoreArgs, model: &Model, index: usize, scored: &Scored) -> Resu
     }
     let mean = scored.mean_nll.map_or("-".to_string(), |nll| format!("{nll:.6}"));
     println!("[{index}] {} tokens, mean nll {mean} nats a token", scored.tokens);
+    if args.engine.sparse.is_some() {
+        println!("  {}", scored.sparse);
+    }
     for (id, log_prob) in scored.top_ids.iter().zip(&scored.top_logprobs) {
         let text = model.tokenizer.as_ref().map(|t| t.decode(&[*id], false)).transpose()?.unwrap_or_default();
         println!("  {log_prob:9.5}  {id:6}  {text:?}");

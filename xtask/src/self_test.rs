@@ -13,7 +13,7 @@ use serde::Serialize;
 
 /// Elements a head: what most models have, and what a software driver compiles in seconds.
 const HEAD_DIM: u32 = 128;
-const HEAD_DIM_SOFTWARE: u32 = 32;
+const HEAD_DIM_SOFTWARE: u32 = 16;
 
 /// One kernel variant on one adapter.
 #[derive(Debug, Clone, PartialEq, Serialize)]

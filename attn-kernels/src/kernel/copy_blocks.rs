@@ -44,5 +44,11 @@ pub fn block_quads(shape: &KvShape) -> u32 {
 /// Workgroups for `copies` pairs, at most 65,535.
 #[must_use]
 pub fn grid(shape: &KvShape, copies: u32) -> [u32; 3] {
-    [block_quads(shape).div_ceil(WG), copies, 1]
+    grid_of(block_quads(shape), copies)
+}
+
+/// Workgroups for `copies` pairs, at most 65,535, of blocks of `block_quads` 16-byte units.
+#[must_use]
+pub fn grid_of(block_quads: u32, copies: u32) -> [u32; 3] {
+    [block_quads.div_ceil(WG), copies, 1]
 }

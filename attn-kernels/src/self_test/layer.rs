@@ -28,6 +28,8 @@ pub struct Layer {
     pub tables: Vec<u32>,
     /// First entry of each sequence in `tables`.
     pub table_of: Vec<u32>,
+    /// A block of no sequence.
+    spare: u32,
 }
 
 impl Layer {
@@ -41,7 +43,8 @@ impl Layer {
         free.shuffle(&mut StdRng::seed_from_u64(seed));
         let elements = free.len() * shape.block_bytes() / shape.dtype.bytes();
         let (k, v) = (vec![f32::NAN; elements], vec![f32::NAN; elements]);
-        let mut layer = Self { shape, k, v, tables: Vec::new(), table_of: Vec::new() };
+        let mut layer =
+            Self { shape, k, v, tables: Vec::new(), table_of: Vec::new(), spare: free[used as usize] };
         for (index, len) in (0..).zip(lens) {
             layer.table_of.push(u32::try_from(layer.tables.len()).expect("tables are short"));
             layer.tables.extend(free.drain(..needed(len) as usize));
@@ -65,6 +68,12 @@ impl Layer {
                 }
             }
         }
+    }
+
+    /// Takes the blocks before the one of token `first` away from sequence `index`.
+    pub fn recycle(&mut self, index: usize, first: u32) {
+        let start = self.table_of[index] as usize;
+        self.tables[start..start + (first / self.shape.block_size) as usize].fill(self.spare);
     }
 
     /// The cache as references read it.

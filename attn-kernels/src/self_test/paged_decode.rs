@@ -1,10 +1,9 @@
 //! Cases of `paged_decode`.
 
 use super::layer::{ATTENTION, Layer, queries};
-use super::lists::Lists;
+use super::options::Asked;
 use super::{Case, count, shape, size};
 use crate::Variant;
-use crate::cpu::attention::context;
 use crate::cpu::{self, Tolerance};
 use crate::kernel::paged_decode::{self, PARTITION, PagedDecodeParams};
 
@@ -28,8 +27,8 @@ fn case(what: &'static str, variant: &Variant, lens: &[u32]) -> Case {
         .map(|(row, (len, table))| [row, *len, *table, 10 * u32::from(row == 1)])
         .collect();
     let lens: Vec<u32> = lens.iter().rev().copied().collect();
-    let lists = Lists::of(variant, &lens);
-    let max_partitions = max_partitions(lists.as_ref(), &rows);
+    let asked = Asked::of(variant, num_heads, &lens);
+    let max_partitions = max_partitions(&asked, &rows);
     let reduced = u32::from(max_partitions > 1);
     let width = num_heads * shape.head_dim;
     let params = PagedDecodeParams {
@@ -39,17 +38,20 @@ fn case(what: &'static str, variant: &Variant, lens: &[u32]) -> Case {
         max_partitions,
         scale: 1.0 / (shape.head_dim as f32).sqrt(),
         reduced,
-        list_stride: lists.as_ref().map_or(0, |lists| lists.stride),
+        list_stride: asked.list_stride(),
         first_list: 0,
+        softcap: asked.softcap,
+        pad0: 0,
+        pad1: 0,
+        pad2: 0,
     };
     let q = queries(lens.len(), width as usize, width as usize + 8, 6);
     let heads = (count * num_heads * max_partitions) as usize;
     let mut partial = vec![f32::NAN; heads * shape.head_dim as usize];
     let mut stats = vec![[f32::NAN; 2]; heads];
     let tables = &layer.tables;
-    let selected = lists.as_ref().map(Lists::selected);
-    let (kv, selected) = (layer.kv(), selected.as_ref());
-    cpu::paged_decode::paged_decode(&kv, &params, &q, tables, &rows, &mut partial, &mut stats, selected);
+    let (kv, options) = (layer.kv(), asked.options());
+    cpu::paged_decode::paged_decode(&kv, &params, &q, tables, &rows, &mut partial, &mut stats, &options);
     let [k, v] = layer.words();
     // Of more than one partition sums are not normalised: they grow with the number of keys.
     let keys = if reduced == 0 { 1.0 } else { f64::from(PARTITION) };
@@ -62,15 +64,15 @@ fn case(what: &'static str, variant: &Variant, lens: &[u32]) -> Case {
         .binding(&rows)
         .output(tolerance, &partial)
         .output(ATTENTION, stats.as_flattened())
-        .listed(lists.as_ref())
+        .optional(asked.words().as_deref())
 }
 
 /// The most partitions that a row of two KV heads has.
-pub(super) fn max_partitions(lists: Option<&Lists>, rows: &[[u32; 4]]) -> u32 {
-    let selected = lists.map(Lists::selected);
+pub(super) fn max_partitions(asked: &Asked, rows: &[[u32; 4]]) -> u32 {
+    let options = asked.options();
     let of = |(index, [_, len, _, first]): (usize, &[u32; 4])| {
         let partitions = |head| {
-            let keys = context(selected.as_ref(), index * 2 + head, *len as usize);
+            let keys = options.context(index * 2 + head, *len as usize);
             let begin = count(&keys[..keys.partition_point(|key| *key < *first as usize)]);
             paged_decode::partitions(begin, count(&keys))
         };

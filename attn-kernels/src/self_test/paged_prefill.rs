@@ -1,7 +1,7 @@
 //! Cases of `paged_prefill` and `paged_prefill_coop`.
 
 use super::layer::{ATTENTION, Layer, queries};
-use super::lists::Lists;
+use super::options::Asked;
 use super::{Case, count, module, shape, size};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
@@ -57,7 +57,7 @@ fn case(
         }
         at += rows;
     }
-    let lists = Lists::of(variant, &ends);
+    let asked = Asked::of(variant, num_heads, &ends);
     let width = num_heads * shape.head_dim;
     let params = PagedPrefillParams {
         num_heads,
@@ -67,15 +67,18 @@ fn case(
         scale: 1.0 / (shape.head_dim as f32).sqrt(),
         neg_inf: f32::NEG_INFINITY,
         num_keys: u32::MAX,
-        list_stride: lists.as_ref().map_or(0, |lists| lists.stride),
+        list_stride: asked.list_stride(),
+        window: asked.attention.mask.window(),
+        softcap: asked.softcap,
+        pad0: 0,
+        pad1: 0,
     };
     let q = queries(at as usize, width as usize, width as usize + 4, 4);
     let heads = (at * num_heads) as usize;
     let (mut out, mut lse) = (vec![f32::NAN; heads * shape.head_dim as usize], vec![f32::NAN; heads]);
     let tables = &layer.tables;
-    let selected = lists.as_ref().map(Lists::selected);
-    let (kv, selected) = (layer.kv(), selected.as_ref());
-    cpu::paged_prefill::paged_prefill(&kv, &params, &q, tables, &tiles, &mut out, &mut lse, selected);
+    let (kv, options) = (layer.kv(), asked.options());
+    cpu::paged_prefill::paged_prefill(&kv, &params, &q, tables, &tiles, &mut out, &mut lse, &options);
     let [k, v] = layer.words();
     Case::new("chunks round blocks and tiles", variant, &params, grid(count(&tiles)))
         .binding(&q)
@@ -85,5 +88,5 @@ fn case(
         .binding(&tiles)
         .output(tolerance, &out)
         .output(tolerance, &lse)
-        .listed(lists.as_ref())
+        .optional(asked.words().as_deref())
 }

@@ -1,7 +1,7 @@
 //! Cases of `paged_reduce`.
 
 use super::layer::{ATTENTION, floats};
-use super::lists::Lists;
+use super::options::Asked;
 use super::paged_decode::max_partitions;
 use super::{Case, count, size};
 use crate::Variant;
@@ -14,13 +14,13 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let lens = [1, 0, PARTITION, PARTITION + 1, 19 * PARTITION + 7];
     let (num_heads, count) = (6, count(&lens));
     let rows: Vec<[u32; 4]> = (0..count).rev().zip(lens).map(|(row, len)| [row, len, 0, 0]).collect();
-    let lists = Lists::of(variant, &lens);
-    let max_partitions = max_partitions(lists.as_ref(), &rows);
+    let asked = Asked::of(variant, num_heads, &lens);
+    let max_partitions = max_partitions(&asked, &rows);
     let params = PagedReduceParams {
         num_heads,
         num_kv_heads: 2,
         max_partitions,
-        list_stride: lists.as_ref().map_or(0, |lists| lists.stride),
+        list_stride: asked.list_stride(),
         first_list: 0,
         pad0: 0,
         pad1: 0,
@@ -31,9 +31,17 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     // Maxima in -8..8, sums of at least one key.
     let stat = |x: &f32| [x * 8.0, 1.0 + x.abs()];
     let stats: Vec<[f32; 2]> = floats(heads * max_partitions as usize, 2).iter().map(stat).collect();
-    let selected = lists.as_ref().map(Lists::selected);
     let mut out = vec![f32::NAN; heads * head_dim];
-    cpu::paged_reduce::paged_reduce(head_dim, &params, &partial, &stats, &rows, &mut out, selected.as_ref());
+    cpu::paged_reduce::paged_reduce(
+        head_dim,
+        &params,
+        &partial,
+        &stats,
+        &rows,
+        &mut out,
+        &asked.options(),
+        asked.sinks(),
+    );
     let case = Case::new(
         "rows of no and of many partitions",
         variant,
@@ -44,6 +52,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     .binding(&stats)
     .binding(&rows)
     .output(ATTENTION, &out)
-    .listed(lists.as_ref());
+    .optional(asked.lists.as_ref().map(|lists| &lists.lists[..]))
+    .optional(asked.sinks());
     vec![case]
 }

@@ -11,6 +11,18 @@ pub enum Reach {
     Chunk(u32),
 }
 
+impl Reach {
+    /// The first key that the query at `position` sees.
+    #[must_use]
+    pub fn first_key(self, position: u32) -> u32 {
+        match self {
+            Self::Full => 0,
+            Self::Window(window) => (position + 1).saturating_sub(window),
+            Self::Chunk(chunk) => position / chunk * chunk,
+        }
+    }
+}
+
 /// One layer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LayerConfig {

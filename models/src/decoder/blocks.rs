@@ -11,27 +11,25 @@ use crate::ModelError;
 const STAGED: usize = 32;
 
 impl Decoder {
-    /// Copies blocks in every layer, before the next step: `(source, destination)` pairs of which no destination is a
+    /// Copies blocks in every buffer, before the next step: `(source, destination)` pairs of which no destination is a
     /// source.
     ///
     /// # Errors
     /// What the device reports.
     pub fn copy_blocks(&mut self, pairs: &[(BlockId, BlockId)]) -> Result<(), ModelError> {
+        if let Some(sparse) = &mut self.sparse {
+            sparse.forget(pairs.iter().map(|(_, to)| to.get()));
+        }
         let pairs: Vec<[u32; 2]> = pairs.iter().map(|(from, to)| [from.get(), to.get()]).collect();
-        let shape = *self.kv.shape();
-        let params =
-            CopyBlocksParams { block_quads: copy_blocks::block_quads(&shape), pad0: 0, pad1: 0, pad2: 0 };
         for some in pairs.chunks(65_535) {
             let list = self.gpu.upload("copies", some)?;
             let count = u32::try_from(some.len()).expect("at most 65,535");
             let mut pass = Pass::new("copy_blocks");
-            for layer in 0..self.layers.len() {
-                let (k, v) = self.kv.layer(layer);
-                for cache in [k, v] {
-                    let bindings = [(&list).into(), cache.into()];
-                    let grid = copy_blocks::grid(&shape, count);
-                    pass.dispatch(&self.pipelines.copy_blocks, &params, &bindings, grid);
-                }
+            for (buffer, words) in self.kv.buffers() {
+                let block_quads = u32::try_from(words / 4).expect("a block is far smaller than 64 GiB");
+                let params = CopyBlocksParams { block_quads, pad0: 0, pad1: 0, pad2: 0 };
+                let grid = copy_blocks::grid_of(block_quads, count);
+                pass.dispatch(&self.pipelines.copy_blocks, &params, &[(&list).into(), buffer.into()], grid);
             }
             self.gpu.submit(pass)?.wait()?;
             self.gpu.forget_bind_groups();
@@ -39,21 +37,19 @@ impl Decoder {
         Ok(())
     }
 
-    /// Contents of blocks, as [`write_block`](Self::write_block) takes them: K then V of every layer, in their layouts.
+    /// Contents of blocks, as [`write_block`](Self::write_block) takes them: a page of every buffer of the cache.
     ///
     /// # Errors
     /// What the device reports.
     pub fn read_blocks(&self, blocks: &[BlockId]) -> Result<Vec<Vec<u32>>, ModelError> {
-        let words = self.kv.shape().block_bytes() / 4;
         let mut contents = Vec::with_capacity(blocks.len());
         for some in blocks.chunks(STAGED) {
             let mut pass = Pass::new("read_blocks");
             let reads: Vec<Vec<Read<u32>>> = some
                 .iter()
                 .map(|block| {
-                    let first = block.get() as usize * words;
-                    let buffers = (0..self.layers.len()).map(|layer| self.kv.layer(layer));
-                    buffers.flat_map(|(k, v)| [k, v]).map(|b| pass.read(b, first..first + words)).collect()
+                    let page = |words| block.get() as usize * words..(block.get() as usize + 1) * words;
+                    self.kv.buffers().map(|(buffer, words)| pass.read(buffer, page(words))).collect()
                 })
                 .collect();
             let done = self.gpu.submit(pass)?.wait()?;
@@ -70,15 +66,17 @@ impl Decoder {
     ///
     /// # Panics
     /// When `contents` is not a block of this cache.
-    pub fn write_block(&self, block: BlockId, contents: &[u32]) {
-        let words = self.kv.shape().block_bytes() / 4;
-        assert_eq!(contents.len(), 2 * self.layers.len() * words, "words of a block");
-        let mut parts = contents.chunks_exact(words);
-        for layer in 0..self.layers.len() {
-            let (k, v) = self.kv.layer(layer);
-            for (buffer, part) in [k, v].into_iter().zip(parts.by_ref()) {
-                self.gpu.write(buffer, block.get() as usize * words, part);
-            }
+    pub fn write_block(&mut self, block: BlockId, contents: &[u32]) {
+        let words: usize = self.kv.buffers().map(|(_, words)| words).sum();
+        assert_eq!(contents.len(), words, "words of a block");
+        if let Some(sparse) = &mut self.sparse {
+            sparse.forget(std::iter::once(block.get()));
+        }
+        let mut rest = contents;
+        for (buffer, words) in self.kv.buffers() {
+            let (page, others) = rest.split_at(words);
+            self.gpu.write(buffer, block.get() as usize * words, page);
+            rest = others;
         }
     }
 }

@@ -3,36 +3,64 @@
 use std::ops::Range;
 
 use attn_kernels::gpu::{Buf, Gpu};
-use attn_kernels::kernel::paged_decode::PARTITION;
+use attn_kernels::kernel::paged_decode::partitions;
 use attn_kernels::kernel::paged_prefill::Tile;
+use kvblock::BlockId;
+use smallvec::SmallVec;
 
 use super::DecoderOptions;
+use super::sparse::Chosen;
 use crate::batch::{Phase, Sample, Slice};
 use crate::kernel::sample::Spec;
-use crate::{DecoderConfig, ModelError};
+use crate::{DecoderConfig, ModelError, Reach};
 
 /// Device copies of the lists of a [`Plan`].
 #[derive(Debug)]
 pub(super) struct Inputs {
     pub(super) tokens: Buf<u32>,
     pub(super) cs: Buf<[f32; 2]>,
-    pub(super) slots: Buf<i32>,
     pub(super) tables: Buf<u32>,
-    pub(super) decode_rows: Buf<[u32; 4]>,
-    pub(super) tiles: Buf<Tile>,
+    pub(super) views: Vec<ViewInputs>,
     /// Rows whose logits are wanted: scored rows, then sampled rows.
     pub(super) gather: Buf<u32>,
     pub(super) targets: Buf<u32>,
     pub(super) specs: Buf<Spec>,
 }
 
-/// How rows of prefills are attended.
+/// Device copies of the lists of a [`ViewRows`].
+#[derive(Debug)]
+pub(super) struct ViewInputs {
+    pub(super) slots: Buf<i32>,
+    pub(super) all: RowBufs,
+    /// Rows that attend to everything where others attend to a selection.
+    pub(super) whole: RowBufs,
+    /// Rows that attend to a selection.
+    pub(super) selected: RowBufs,
+}
+
+/// Device copies of [`Rows`].
+#[derive(Debug)]
+pub(super) struct RowBufs {
+    pub(super) decode: Buf<[u32; 4]>,
+    pub(super) tiles: Buf<Tile>,
+}
+
+/// What layers have in common whose attention reads the same rows: a block table and a reach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Prefill {
-    /// One by one, by the decode kernel.
-    Rows,
-    /// In tiles of at most this many rows.
-    Tiles(u32),
+pub(super) struct View {
+    pub(super) group: usize,
+    pub(super) reach: Reach,
+    /// Tokens a block.
+    pub(super) block_size: u32,
+}
+
+/// How rows of prefills are attended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Prefill {
+    /// One by one, by the decode kernel; rows of selected blocks are in tiles all the same, which share lists.
+    pub(super) by_rows: bool,
+    /// Most rows of a tile.
+    pub(super) tile_rows: u32,
 }
 
 /// One step, laid out.
@@ -43,14 +71,11 @@ pub(super) struct Plan {
     pub(super) decode_until: u32,
     /// Longest KV of any row.
     pub(super) longest: u32,
-    /// Partitions of the longest decode row.
-    pub(super) max_partitions: u32,
     pub(super) tokens: Vec<u32>,
     pub(super) cs: Vec<[f32; 2]>,
-    pub(super) slots: Vec<i32>,
+    /// Block tables of all slices and groups, one after the other.
     pub(super) tables: Vec<u32>,
-    pub(super) decode_rows: Vec<[u32; 4]>,
-    pub(super) tiles: Vec<Tile>,
+    pub(super) views: Vec<ViewRows>,
     pub(super) gather: Vec<u32>,
     /// Targets of the scored rows; `None` where only logits are wanted.
     pub(super) scored: Vec<Option<u32>>,
@@ -59,28 +84,67 @@ pub(super) struct Plan {
     pub(super) specs: Vec<Spec>,
 }
 
+/// The rows of a step as the layers of one view see them.
+#[derive(Debug, Default)]
+pub(super) struct ViewRows {
+    /// Where each row's keys and values go.
+    pub(super) slots: Vec<i32>,
+    pub(super) all: Rows,
+    /// `all` in two parts, where blocks are selected for any row.
+    pub(super) whole: Rows,
+    pub(super) selected: Rows,
+    /// Rows that blocks are selected for.
+    pub(super) chosen: Vec<Chosen>,
+}
+
+/// Work items of attention.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    /// Row, tokens up to it, first entry of its block table, first key that it sees. Lists of selected blocks are in
+    /// this order.
+    pub(super) decode: Vec<[u32; 4]>,
+    /// Partitions of the longest of them.
+    pub(super) max_partitions: u32,
+    pub(super) tiles: Vec<Tile>,
+}
+
 /// Lays `slices` out.
 pub(super) fn plan(
     config: &DecoderConfig,
     options: &DecoderOptions,
+    views: &[View],
     slices: &[Slice<'_>],
     samples: &[Sample],
     prefill: Prefill,
 ) -> Result<Plan, ModelError> {
     let mut plan = Plan::default();
+    let choose = |view: &View| {
+        let sparse = options.sparse.as_ref().filter(|_| view.reach == Reach::Full);
+        let chosen = sparse.map_or_else(Vec::new, |sparse| sparse.choose(slices, view.group));
+        ViewRows { chosen, ..ViewRows::default() }
+    };
+    plan.views = views.iter().map(choose).collect();
     let turns = config.rope.inv_freq();
     let factor = config.rope.attention_factor();
     let mut last_rows = Vec::with_capacity(slices.len());
-    for slice in slices {
-        let table = u32_of(plan.tables.len());
-        plan.tables.extend(slice.table.iter().map(|b| b.get()));
-        push_rows(&mut plan, slice, table, prefill);
+    for (index, slice) in slices.iter().enumerate() {
+        let mut tables: SmallVec<[u32; 4]> = SmallVec::new();
+        for table in slice.tables {
+            tables.push(u32_of(plan.tables.len()));
+            plan.tables.extend(table.iter().map(|b| b.get()));
+        }
+        for (view, rows) in views.iter().zip(&mut plan.views) {
+            let select_block = options.select_block();
+            rows.push(
+                &Work { view, index, row: plan.rows, table: tables[view.group], prefill, select_block },
+                slice,
+            );
+        }
         for (position, id) in (slice.first..).zip(slice.tokens) {
             if *id >= config.vocab_size {
                 return Err(ModelError::Token { id: *id, position, vocab: config.vocab_size });
             }
             plan.tokens.push(*id);
-            plan.slots.push(slot(slice, position, options.block_size));
             plan.cs.extend(turns.iter().map(|turn| {
                 let (sin, cos) = (f64::from(position) * turn).sin_cos();
                 [cos * factor, sin * factor].map(narrow)
@@ -103,28 +167,76 @@ pub(super) fn plan(
     Ok(plan)
 }
 
-/// Work items of attention.
-fn push_rows(plan: &mut Plan, slice: &Slice<'_>, table: u32, prefill: Prefill) {
-    let rows = u32_of(slice.tokens.len());
-    let tile = match prefill {
-        Prefill::Tiles(rows) if slice.phase == Phase::Prefill => rows,
-        _ => {
-            for i in 0..rows {
-                let len = slice.first + i + 1;
-                plan.decode_rows.push([plan.rows + i, len, table, 0]);
-                plan.max_partitions = plan.max_partitions.max(len.div_ceil(PARTITION));
-            }
-            return;
+/// What the work items of a slice follow from.
+struct Work<'a> {
+    view: &'a View,
+    /// The slice.
+    index: usize,
+    /// Its first row in the step.
+    row: u32,
+    /// First entry of its block table.
+    table: u32,
+    prefill: Prefill,
+    select_block: u32,
+}
+
+impl ViewRows {
+    fn push(&mut self, work: &Work<'_>, slice: &Slice<'_>) {
+        let rows = u32_of(slice.tokens.len());
+        let blocks = slice.tables[work.view.group];
+        let positions = slice.first..slice.first + rows;
+        self.slots.extend(positions.map(|at| slot(blocks, at, work.view.block_size)));
+        let in_tiles = slice.phase == Phase::Prefill && !work.prefill.by_rows;
+        let tiles = |rows: u32| in_tiles.then(|| rows.min(work.prefill.tile_rows));
+        let mut i = 0;
+        while i < rows {
+            i += self.all.push(work, slice, i, tiles(rows - i), 0);
         }
-    };
-    for i in (0..rows).step_by(tile as usize) {
-        plan.tiles.push(Tile {
-            row: plan.rows + i,
-            rows: tile.min(rows - i),
-            position: slice.first + i,
-            table,
-            ..Tile::default()
-        });
+        let mut i = 0;
+        while i < rows && !self.chosen.is_empty() {
+            let position = slice.first + i;
+            i += match self.list(work, slice, position) {
+                None => self.whole.push(work, slice, i, tiles(rows - i), 0),
+                // A tile has one list a KV head, and rows that share a list are in tiles.
+                Some(list) if slice.phase == Phase::Prefill => {
+                    let to_boundary = work.select_block - position % work.select_block;
+                    let most = work.prefill.tile_rows.min(rows - i).min(to_boundary);
+                    self.selected.push(work, slice, i, Some(most), list)
+                }
+                Some(list) => self.selected.push(work, slice, i, None, list),
+            };
+        }
+    }
+
+    /// Lists of selected blocks of the row at `position`; `None` where it attends to everything.
+    fn list(&self, work: &Work<'_>, slice: &Slice<'_>, position: u32) -> Option<u32> {
+        let mut chosen = self.chosen.iter().filter(|chosen| chosen.slice == work.index);
+        match slice.phase {
+            Phase::Prefill => chosen.next().map(|chosen| chosen.list_at(position, work.select_block)),
+            Phase::Decode => chosen.find(|chosen| chosen.position == position).map(|chosen| chosen.list),
+        }
+    }
+
+    /// Blocks that the step writes, each perhaps several times.
+    pub(super) fn written_blocks(&self, block_size: u32) -> impl Iterator<Item = u32> {
+        let mut blocks: Vec<u32> = self.slots.iter().map(|slot| slot.cast_unsigned() / block_size).collect();
+        blocks.dedup();
+        blocks.into_iter()
+    }
+}
+
+impl Rows {
+    /// Adds the rows of `slice` from its row `i` on: one, or a tile. Returns how many.
+    fn push(&mut self, work: &Work<'_>, slice: &Slice<'_>, i: u32, tile: Option<u32>, list: u32) -> u32 {
+        let (row, position, table) = (work.row + i, slice.first + i, work.table);
+        let Some(rows) = tile else {
+            let first = work.view.reach.first_key(position);
+            self.decode.push([row, position + 1, table, first]);
+            self.max_partitions = self.max_partitions.max(partitions(first, position + 1));
+            return 1;
+        };
+        self.tiles.push(Tile { row, rows, position, table, list, ..Tile::default() });
+        rows
     }
 }
 
@@ -142,8 +254,8 @@ fn push_scored(plan: &mut Plan, slice: &Slice<'_>) {
     }
 }
 
-fn slot(slice: &Slice<'_>, position: u32, block_size: u32) -> i32 {
-    let block = slice.table[(position / block_size) as usize].get();
+fn slot(table: &[BlockId], position: u32, block_size: u32) -> i32 {
+    let block = table[(position / block_size) as usize].get();
     i32::try_from(block * block_size + position % block_size).expect("a pool has under 2^31 slots")
 }
 
@@ -156,23 +268,44 @@ fn u32_of(n: usize) -> u32 {
     u32::try_from(n).expect("lists of a step fit in 32 bits")
 }
 
+impl RowBufs {
+    fn new(gpu: &Gpu, rows: usize) -> Result<Self, ModelError> {
+        Ok(Self { decode: gpu.buffer("decode_rows", rows)?, tiles: gpu.buffer("tiles", rows)? })
+    }
+
+    fn write(&self, gpu: &Gpu, rows: &Rows) {
+        gpu.write(&self.decode, 0, &rows.decode);
+        gpu.write(&self.tiles, 0, &rows.tiles);
+    }
+}
+
 impl Inputs {
     pub(super) fn new(
         gpu: &Gpu,
         config: &DecoderConfig,
         options: &DecoderOptions,
+        views: &[View],
     ) -> Result<Self, ModelError> {
         let (rows, seqs) = (options.max_rows as usize, options.max_seqs as usize);
         let pairs = config.rope.inv_freq().len();
         // Portions of the gather and target lists are bound at aligned offsets: one more portion never overruns.
         let lists = rows + seqs + super::HEAD_ROWS;
+        let split = if options.sparse.is_some() { rows } else { 1 };
         Ok(Self {
             tokens: gpu.buffer("tokens", rows)?,
             cs: gpu.buffer("cs", rows * pairs)?,
-            slots: gpu.buffer("slots", rows)?,
             tables: gpu.buffer("tables", 1024)?,
-            decode_rows: gpu.buffer("decode_rows", rows)?,
-            tiles: gpu.buffer("tiles", rows)?,
+            views: views
+                .iter()
+                .map(|_| {
+                    Ok(ViewInputs {
+                        slots: gpu.buffer("slots", rows)?,
+                        all: RowBufs::new(gpu, rows)?,
+                        whole: RowBufs::new(gpu, split)?,
+                        selected: RowBufs::new(gpu, split)?,
+                    })
+                })
+                .collect::<Result<_, ModelError>>()?,
             gather: gpu.buffer("gather", lists)?,
             targets: gpu.buffer("targets", lists)?,
             specs: gpu.buffer("specs", seqs)?,
@@ -185,10 +318,15 @@ impl Inputs {
         }
         gpu.write(&self.tokens, 0, &plan.tokens);
         gpu.write(&self.cs, 0, &plan.cs);
-        gpu.write(&self.slots, 0, &plan.slots);
         gpu.write(&self.tables, 0, &plan.tables);
-        gpu.write(&self.decode_rows, 0, &plan.decode_rows);
-        gpu.write(&self.tiles, 0, &plan.tiles);
+        for (view, rows) in self.views.iter().zip(&plan.views) {
+            gpu.write(&view.slots, 0, &rows.slots);
+            view.all.write(gpu, &rows.all);
+            if !rows.chosen.is_empty() {
+                view.whole.write(gpu, &rows.whole);
+                view.selected.write(gpu, &rows.selected);
+            }
+        }
         gpu.write(&self.gather, 0, &plan.gather);
         let targets: Vec<u32> = plan.scored.iter().map(|t| t.unwrap_or(0)).collect();
         gpu.write(&self.targets, 0, &targets);

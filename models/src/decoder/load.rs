@@ -3,19 +3,21 @@
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu};
-use attn_kernels::kernel::attention::Attention;
-use attn_kernels::kernel::{
-    KvShape, copy_blocks, paged_decode, paged_prefill, paged_prefill_coop, paged_reduce,
-};
+use attn_kernels::kernel::attention::Attention as Kind;
+use attn_kernels::kernel::{KvShape, copy_blocks, paged_prefill, paged_prefill_coop};
 
-use super::inputs::Inputs;
+use super::attend::Attention;
+use super::inputs::{Inputs, View};
 use super::layer::Layer;
 use super::mlp::Mlp;
+use super::sparse::Sparse;
 use super::{Activations, Decoder, DecoderOptions, HEAD_ROWS, Pipelines};
 use crate::kernel::{bias, embed, log_prob, matmul, norm_heads, rms_norm, rope_append, sample};
 use crate::matrix::{Kernels, Matrix, broadcasts};
 use crate::pack::Format;
-use crate::{DecoderConfig, KvPool, ModelError, QkNorm, Reach, Role, Tensor, WeightSource};
+use crate::{
+    CachePart, DecoderConfig, KvPlan, KvPool, ModelError, QkNorm, Reach, Role, Tensor, WeightSource,
+};
 
 impl Decoder {
     /// Uploads `weights`, still quantised, and allocates the KV pool.
@@ -36,25 +38,33 @@ impl Decoder {
             true => None,
             false => Some(Matrix::stacked(gpu, &[source.matrix(Role::LmHead)?])?),
         };
-        let layers = (0..config.num_layers).map(|l| source.layer(l)).collect::<Result<_, _>>()?;
-        let shape = KvShape {
-            num_kv_heads: config.num_kv_heads,
-            head_dim: config.head_dim,
-            block_size: options.block_size,
-            dtype: options.kv_dtype,
-        };
+        let kv = KvPlan::new(config, options.kv())?;
+        let views = views(config, &kv);
+        let of_layer = |(l, view)| source.layer(l, view);
+        let layers = (0..config.num_layers)
+            .zip(views.of_layers.iter().copied())
+            .map(of_layer)
+            .collect::<Result<_, _>>()?;
+        let shape = kv.shape(config);
         let key_loads = match broadcasts(gpu) && config.head_dim.is_multiple_of(16) {
             true => paged_prefill::KeyLoads::Broadcast,
             false => paged_prefill::KeyLoads::Uniform,
         };
-        let coop = !options.reproducible && coop_serves(gpu, config, &shape);
+        let kv = KvPool::new(gpu, config, kv, options.num_blocks)?;
+        let sparse = options.sparse.as_ref();
+        let select_block = sparse.map(|sparse| sparse.policy.block_size().get());
+        // Tiles of rows attend to all keys before them.
+        let limited = config.layers.iter().any(|layer| layer.reach != Reach::Full);
+        let coop = !options.reproducible && !limited && coop_serves(gpu, config, &shape);
         Ok(Self {
             kernels: Kernels::new(gpu),
-            pipelines: pipelines(gpu, config, &shape, embedding.format(), key_loads, coop)?,
+            pipelines: pipelines(gpu, config, &shape, embedding.format(), (key_loads, coop), select_block)?,
             final_norm: source.vector(Role::FinalNorm)?,
-            kv: KvPool::new(gpu, shape, config.num_layers, options.num_blocks)?,
+            sparse: sparse.map(|sparse| Sparse::new(gpu, sparse, &views.of_layers, &kv)).transpose()?,
+            kv,
             activations: activations(gpu, config, options)?,
-            inputs: Inputs::new(gpu, config, options)?,
+            inputs: Inputs::new(gpu, config, options, &views.all)?,
+            views: views.all,
             gpu: Arc::clone(gpu),
             config: config.clone(),
             options: options.clone(),
@@ -64,7 +74,7 @@ impl Decoder {
             key_loads,
             // A GPU has lanes for every row, partition and head at once, and the decode kernel keeps them busier than tiles
             // whose lanes walk the keys one by one (27,600 against 10,000 tok/s of prefill at 7,680 tokens on an H200).
-            by_rows: options.reproducible || !(gpu.is_cpu() || coop),
+            by_rows: options.reproducible || limited || !(gpu.is_cpu() || coop),
             coop,
         })
     }
@@ -82,14 +92,33 @@ fn coop_serves(gpu: &Gpu, config: &DecoderConfig, shape: &KvShape) -> bool {
 
 /// What the configuration may ask for and this forward pass does not do.
 fn supported(config: &DecoderConfig) -> Result<(), ModelError> {
-    let lacks = [
-        (config.layers.iter().any(|layer| layer.reach != Reach::Full), "sliding windows"),
-        (!config.head_dim.is_multiple_of(8), "head sizes that are no multiple of 8"),
-    ];
+    let lacks = [(!config.head_dim.is_multiple_of(8), "head sizes that are no multiple of 8")];
     match lacks.into_iter().find(|(lack, _)| *lack) {
         Some((_, feature)) => Err(ModelError::Unsupported { feature }),
         None => Ok(()),
     }
+}
+
+/// Distinct views, and which each layer has.
+struct Views {
+    all: Vec<View>,
+    of_layers: Vec<usize>,
+}
+
+fn views(config: &DecoderConfig, kv: &KvPlan) -> Views {
+    let mut all: Vec<View> = Vec::new();
+    let mut of_layers = Vec::with_capacity(config.layers.len());
+    for (layer, of_layer) in config.layers.iter().enumerate() {
+        let cache = kv.cache(layer, CachePart::KeyValue).expect("every layer has keys and values");
+        let block_size = cache.spec.block_size.get();
+        let view = View { group: cache.group, reach: of_layer.reach, block_size };
+        let index = all.iter().position(|other| *other == view);
+        of_layers.push(index.unwrap_or_else(|| {
+            all.push(view);
+            all.len() - 1
+        }));
+    }
+    Views { all, of_layers }
 }
 
 struct Source<'a> {
@@ -99,8 +128,9 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    fn layer(&self, l: u32) -> Result<Layer, ModelError> {
+    fn layer(&self, l: u32, view: usize) -> Result<Layer, ModelError> {
         Ok(Layer {
+            view,
             attn_norm: self.vector(Role::AttnNorm(l))?,
             qkv: self.qkv(l)?,
             qkv_bias: match self.config.qkv_bias {
@@ -201,10 +231,10 @@ fn pipelines(
     config: &DecoderConfig,
     shape: &KvShape,
     embedding: Format,
-    key_loads: paged_prefill::KeyLoads,
-    coop: bool,
+    (key_loads, coop): (paged_prefill::KeyLoads, bool),
+    select_block: Option<u32>,
 ) -> Result<Pipelines, ModelError> {
-    let attention = Attention::default();
+    let attention = |kind: &Kind| Attention::new(gpu, shape, config.num_heads, (key_loads, coop), kind);
     // Lanes of a software driver run one after the other.
     let lanes = if gpu.is_cpu() { 64 } else { matmul::NORM_LANES };
     Ok(Pipelines {
@@ -216,12 +246,8 @@ fn pipelines(
         norm_gather: gpu.pipeline(&rms_norm::variant(true, lanes, gpu.level()))?,
         rope_append: gpu.pipeline(&rope_append::variant(shape, config.rope.interleaved))?,
         copy_blocks: gpu.pipeline(&copy_blocks::variant())?,
-        decode: gpu.pipeline(&paged_decode::variant(shape, config.num_heads, gpu.level(), &attention))?,
-        reduce: gpu.pipeline(&paged_reduce::variant(shape, &attention))?,
-        prefill: gpu.pipeline(&match coop {
-            true => paged_prefill_coop::variant(shape, &attention),
-            false => paged_prefill::variant(shape, config.num_heads, key_loads, &attention),
-        })?,
+        attention: attention(&Kind::default())?,
+        selected: select_block.map(|block| attention(&Kind::blocks(block))).transpose()?,
         log_prob: gpu.pipeline(&log_prob::variant())?,
         sample: gpu.pipeline(&sample::variant())?,
     })

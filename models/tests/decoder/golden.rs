@@ -100,6 +100,11 @@ fn llama_agrees_with_transformers() {
 }
 
 #[test]
+fn mistral_agrees_with_transformers() {
+    agrees_with_transformers("tiny-mistral");
+}
+
+#[test]
 fn qwen3_agrees_with_transformers() {
     agrees_with_transformers("tiny-qwen3");
 }

@@ -5,6 +5,7 @@ mod golden;
 mod invariance;
 mod refusal;
 mod served;
+mod sparse;
 mod tiny;
 
 use attn_kernels::kernel::KvDtype;
@@ -18,14 +19,16 @@ fn options(kv_dtype: KvDtype) -> DecoderOptions {
     DecoderOptions {
         kv_dtype,
         block_size: 16,
-        num_blocks: 4 * CAPACITY / 16 + 1,
+        recycle: true,
+        num_blocks: 16 * CAPACITY / 16 + 1,
         max_rows: 512,
         max_seqs: 4,
         reproducible: false,
+        sparse: None,
     }
 }
 
-/// `options` with other blocks, in a pool of as many tokens.
+/// `options` with other blocks, in a pool of as many tokens: enough for four sequences in four groups.
 fn blocks_of(block_size: u32, options: &DecoderOptions) -> DecoderOptions {
-    DecoderOptions { block_size, num_blocks: 4 * CAPACITY / block_size + 1, ..options.clone() }
+    DecoderOptions { block_size, num_blocks: 16 * CAPACITY / block_size + 1, ..options.clone() }
 }

@@ -1,10 +1,10 @@
 //! Serves requests as a scheduler would: every step takes a chunk of each prompt that is left and one token of each
 //! sequence that decodes.
 
-use kvblock::BlockId;
-use models::Decoder;
+use kvblock::{BlockId, GroupId, KvCache, KvCacheConfig, LengthLimits, SeqContent, SeqId, SlotRequest};
 use models::batch::{Phase, Sample, Slice};
 use models::kernel::sample::Spec;
+use models::{Attended, Decoder};
 
 use crate::CAPACITY;
 
@@ -32,6 +32,8 @@ pub(crate) struct Served {
     pub(crate) logits: Vec<f32>,
     /// Drawn tokens.
     pub(crate) drawn: Vec<u32>,
+    /// What a sparse policy attended in each step; empty where none acts.
+    pub(crate) attended: Vec<Attended>,
 }
 
 impl Served {
@@ -54,13 +56,19 @@ const GREEDY: Spec = Spec {
 
 /// Serves `requests` together, at most `chunk` tokens of each prompt a step.
 pub(crate) fn serve(decoder: &mut Decoder, requests: &[Request<'_>], chunk: usize) -> Vec<Served> {
+    let mut cache = cache(decoder);
     let mut sequences: Vec<Sequence<'_>> =
-        (0..).zip(requests).map(|(seat, request)| Sequence::new(decoder, seat, *request)).collect();
+        (0..).zip(requests).map(|(seat, request)| Sequence::new(seat, *request)).collect();
     while sequences.iter().any(|s| s.remains() > 0) {
+        for sequence in sequences.iter_mut().filter(|s| s.remains() > 0) {
+            sequence.allocate(&mut cache, chunk);
+        }
+        let left = sequences.iter().filter(|s| s.remains() > 0);
+        let tables: Vec<Vec<&[BlockId]>> = left.clone().map(|s| s.tables(&cache)).collect();
         let mut slices = Vec::new();
         let mut samples = Vec::new();
-        for sequence in sequences.iter().filter(|s| s.remains() > 0) {
-            let slice = sequence.next(chunk);
+        for (sequence, tables) in left.zip(&tables) {
+            let slice = sequence.next(chunk, tables);
             if sequence.draws(slice.tokens.len()) {
                 samples.push(Sample { slice: slices.len(), spec: GREEDY });
             }
@@ -71,7 +79,9 @@ pub(crate) fn serve(decoder: &mut Decoder, requests: &[Request<'_>], chunk: usiz
         let vocab = decoder.config().vocab_size as usize;
         assert_eq!(output.logits.len(), rows.iter().sum::<usize>() * vocab);
         let (mut logits, mut drawn) = (output.logits.as_slice(), output.sampled.iter());
+        let mut attended = output.attended.into_iter();
         for (sequence, rows) in sequences.iter_mut().filter(|s| s.remains() > 0).zip(rows) {
+            sequence.served.attended.extend(attended.next().flatten());
             let (own, others) = logits.split_at(rows * vocab);
             logits = others;
             let draws = sequence.draws(rows);
@@ -82,31 +92,28 @@ pub(crate) fn serve(decoder: &mut Decoder, requests: &[Request<'_>], chunk: usiz
     sequences.into_iter().map(|s| s.served).collect()
 }
 
+/// Block tables of all groups over the decoder's pool. Neighbouring seats take blocks in turn, so those of a sequence
+/// do not lie together.
+fn cache(decoder: &Decoder) -> KvCache {
+    let (kv, limits) = (decoder.kv(), LengthLimits { max_model_len: CAPACITY, max_batched_tokens: CAPACITY });
+    let config = KvCacheConfig::new(kv.num_blocks(), kv.plan().layout.groups.clone(), limits);
+    KvCache::new(&KvCacheConfig { caching: false, ..config }).unwrap()
+}
+
 struct Sequence<'a> {
+    seq: SeqId,
     request: Request<'a>,
     /// Prompt, then drawn tokens.
     tokens: Vec<u32>,
     /// Tokens whose KV is in the cache.
     computed: usize,
-    table: Vec<BlockId>,
     served: Served,
 }
 
 impl<'a> Sequence<'a> {
-    /// Blocks of neighbouring seats lie between each other, in an order that is not theirs in the sequence.
-    fn new(decoder: &Decoder, seat: u32, request: Request<'a>) -> Self {
-        let needed = CAPACITY / decoder.kv().shape().block_size;
-        // Block 0 is the null block. An odd factor permutes a power of two.
-        let usable = decoder.kv().num_blocks() - 1;
-        assert!(usable.is_power_of_two() && usable >= needed * (seat + 1), "{usable} blocks in the pool");
-        let block = |i| BlockId::new(1 + (i * 37 + 11) % usable);
-        Self {
-            request,
-            tokens: request.ids.to_vec(),
-            computed: 0,
-            table: (seat * needed..(seat + 1) * needed).map(block).collect(),
-            served: Served::default(),
-        }
+    fn new(seat: u64, request: Request<'a>) -> Self {
+        let tokens = request.ids.to_vec();
+        Self { seq: SeqId::new(seat), request, tokens, computed: 0, served: Served::default() }
     }
 
     /// Rows yet to compute. The last token drawn is never fed.
@@ -114,17 +121,32 @@ impl<'a> Sequence<'a> {
         self.request.ids.len() + self.request.tokens.saturating_sub(1) - self.computed
     }
 
-    fn next(&self, chunk: usize) -> Slice<'_> {
-        let prefills = self.request.prefill.saturating_sub(self.computed);
-        let (rows, phase) = match prefills {
-            0 => (1, Phase::Decode),
-            _ => (prefills.min(chunk), Phase::Prefill),
-        };
+    /// Rows of the next step.
+    fn rows(&self, chunk: usize) -> usize {
+        self.request.prefill.saturating_sub(self.computed).clamp(1, chunk)
+    }
+
+    fn allocate(&self, cache: &mut KvCache, chunk: usize) {
+        let content = SeqContent { tokens: &self.tokens, hashes: &[], adapter: None };
+        let [computed, rows] = [self.computed, self.rows(chunk)].map(|n| u32::try_from(n).unwrap());
+        cache
+            .allocate_slots(SlotRequest::new(self.seq, content, computed, rows))
+            .expect("a pool for all requests");
+    }
+
+    fn tables<'c>(&self, cache: &'c KvCache) -> Vec<&'c [BlockId]> {
+        let table = |group| cache.table(self.seq, GroupId::new(group)).unwrap().blocks();
+        (0..u32::try_from(cache.num_groups()).unwrap()).map(table).collect()
+    }
+
+    fn next<'s>(&'s self, chunk: usize, tables: &'s [&'s [BlockId]]) -> Slice<'s> {
+        let rows = self.rows(chunk);
         Slice {
             tokens: &self.tokens[self.computed..self.computed + rows],
             first: u32::try_from(self.computed).unwrap(),
-            table: &self.table,
-            phase,
+            tables,
+            phase: if self.computed < self.request.prefill { Phase::Prefill } else { Phase::Decode },
+            access: &[],
             targets: &[],
             logits: rows,
         }

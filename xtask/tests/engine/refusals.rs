@@ -33,7 +33,7 @@ fn sequences_that_do_not_fit() {
         &[&flags[..], &["--max-tokens", "12"]].concat(),
         &["prompt 0", "2 blocks", "pool has 1"],
     );
-    refuses("score", &[fits], &flags, &["sequence 0", "2 KV blocks of 16", "pool has 1"]);
+    refuses("score", &[fits], &flags, &["sequence 0", "20 of 20 tokens", "2 blocks needed, 1 free"]);
 }
 
 #[test]

@@ -1,0 +1,140 @@
+//! Which caches a model has, and how they share block ids and memory.
+
+use attn_kernels::kernel::{KvDtype, KvShape};
+use kvblock::{AttentionKind, BlockSize, CacheLayout, KvCacheSpec, LayoutOptions};
+
+use crate::{DecoderConfig, ModelError, Reach};
+
+/// How a cache is built, besides what the model says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KvOptions {
+    /// Element type of keys and values.
+    pub dtype: KvDtype,
+    /// Tokens a block.
+    pub block_size: u32,
+    /// Give blocks back that no window reaches any more. Off: every layer keeps its blocks like full attention.
+    pub recycle: bool,
+}
+
+/// What one cache of a layer holds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum CachePart {
+    /// Keys and values of attention.
+    KeyValue,
+}
+
+/// One cache of one layer.
+#[derive(Clone, Debug)]
+pub struct LayerCache {
+    /// The layer.
+    pub layer: usize,
+    /// What is in it.
+    pub part: CachePart,
+    /// Bytes and reach.
+    pub spec: KvCacheSpec,
+    /// Group whose block table it follows.
+    pub group: usize,
+    /// Buffer that it lies in.
+    pub tensor: usize,
+}
+
+/// All caches of a model.
+#[derive(Clone, Debug)]
+pub struct KvPlan {
+    /// How it was built.
+    pub options: KvOptions,
+    /// Caches in the order of layers; [`CacheLayout`]'s layers are indices of this list.
+    pub caches: Vec<LayerCache>,
+    /// Groups and buffers.
+    pub layout: CacheLayout,
+}
+
+impl KvPlan {
+    /// Plans the caches of a model.
+    ///
+    /// # Errors
+    /// [`ModelError::BlockSize`], and [`ModelError::Layout`] for caches that cannot share blocks.
+    pub fn new(config: &DecoderConfig, options: KvOptions) -> Result<Self, ModelError> {
+        let block_size = options.block_size;
+        let size = BlockSize::new(block_size).filter(|_| block_size.is_power_of_two() && block_size >= 4);
+        let size = size.ok_or(ModelError::BlockSize { block_size })?;
+        let cache = |(layer, of_layer): (usize, &crate::LayerConfig)| {
+            let kind = kind(of_layer.reach);
+            let dtype = dtype(options.dtype);
+            let spec = KvCacheSpec::new(kind, size, config.num_kv_heads, config.head_dim, dtype);
+            LayerCache { layer, part: CachePart::KeyValue, spec, group: 0, tensor: 0 }
+        };
+        let mut caches: Vec<LayerCache> = config.layers.iter().enumerate().map(cache).collect();
+        let specs: Vec<KvCacheSpec> = caches.iter().map(|cache| cache.spec).collect();
+        let layout = LayoutOptions { hybrid: options.recycle, eagle_layer: None };
+        let layout = CacheLayout::plan(&specs, layout)?;
+        for (group, of_group) in layout.groups.iter().enumerate() {
+            for cache in &of_group.layers {
+                caches[*cache].group = group;
+                caches[*cache].spec.block_size = of_group.spec.block_size;
+            }
+        }
+        for (index, tensor) in layout.tensors.iter().enumerate() {
+            tensor.layers.iter().for_each(|cache| caches[*cache].tensor = index);
+        }
+        Ok(Self { options, caches, layout })
+    }
+
+    /// The cache of a layer that holds `part`.
+    #[must_use]
+    pub fn cache(&self, layer: usize, part: CachePart) -> Option<&LayerCache> {
+        self.caches.iter().find(|cache| cache.layer == layer && cache.part == part)
+    }
+
+    /// Tokens of a block of each group.
+    pub fn block_sizes(&self) -> impl ExactSizeIterator<Item = u32> {
+        self.layout.groups.iter().map(|group| group.spec.block_size.get())
+    }
+
+    /// Bytes that one block takes over all layers of its group.
+    #[must_use]
+    pub fn block_bytes(&self) -> u64 {
+        self.layout.bytes_per_block()
+    }
+
+    /// Name of a group in reports: what its layers see, numbered where several groups see the same.
+    #[must_use]
+    pub fn group_name(&self, group: usize) -> String {
+        let kind = |group: usize| match self.layout.groups[group].spec.kind {
+            AttentionKind::Full { .. } => "full".to_owned(),
+            AttentionKind::SlidingWindow { window } => format!("window_{window}"),
+            AttentionKind::ChunkedLocal { chunk } => format!("chunk_{chunk}"),
+        };
+        let name = kind(group);
+        match (0..group).filter(|other| kind(*other) == name).count() {
+            0 => name,
+            before => format!("{name}.{before}"),
+        }
+    }
+
+    /// Shape of the keys and of the values of attention.
+    #[must_use]
+    pub fn shape(&self, config: &DecoderConfig) -> KvShape {
+        KvShape {
+            num_kv_heads: config.num_kv_heads,
+            head_dim: config.head_dim,
+            block_size: self.options.block_size,
+            dtype: self.options.dtype,
+        }
+    }
+}
+
+fn kind(reach: Reach) -> AttentionKind {
+    match reach {
+        Reach::Full => AttentionKind::FULL,
+        Reach::Window(window) => AttentionKind::SlidingWindow { window },
+        Reach::Chunk(chunk) => AttentionKind::ChunkedLocal { chunk },
+    }
+}
+
+fn dtype(dtype: KvDtype) -> kvblock::KvDtype {
+    match dtype {
+        KvDtype::F16 => kvblock::KvDtype::F16,
+        KvDtype::F32 => kvblock::KvDtype::F32,
+    }
+}

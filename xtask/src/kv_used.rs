@@ -1,0 +1,56 @@
+//! KV blocks in use, by cache group.
+
+use std::collections::HashSet;
+
+use kvblock::{AttentionKind, BlockId, GroupId, KvCache, KvCacheConfig};
+
+/// The most blocks that each group had in use at one time.
+#[derive(Debug)]
+pub struct KvUsed {
+    kinds: Vec<AttentionKind>,
+    /// `[groups]`
+    pub most: Vec<u32>,
+}
+
+impl KvUsed {
+    /// Nothing in use.
+    #[must_use]
+    pub fn new(config: &KvCacheConfig) -> Self {
+        let kinds: Vec<_> = config.groups.iter().map(|group| group.spec.kind).collect();
+        Self { most: vec![0; kinds.len()], kinds }
+    }
+
+    /// Takes in what is in use now. O(blocks of the groups with windows): what they do not use, the others do, and groups
+    /// of full attention with one block size have equally many.
+    pub fn look(&mut self, cache: &KvCache) {
+        let mut left = cache.pool().num_used();
+        let full = self.kinds.iter().filter(|kind| kind.is_full()).count();
+        let mut now = vec![0; self.kinds.len()];
+        let counted = |kind: &AttentionKind| full != 1 || !kind.is_full();
+        for (group, _) in self.kinds.iter().enumerate().filter(|(_, kind)| counted(kind)) {
+            now[group] = in_group(cache, group_id(group));
+            left -= now[group];
+        }
+        if let (1, Some(group)) = (full, self.kinds.iter().position(|kind| kind.is_full())) {
+            now[group] = left;
+        }
+        for (most, now) in self.most.iter_mut().zip(now) {
+            *most = (*most).max(now);
+        }
+    }
+}
+
+/// Distinct blocks in the tables of a group. A window's blocks are the last ones of a table, up to the null block.
+fn in_group(cache: &KvCache, group: GroupId) -> u32 {
+    let held = |blocks: &[BlockId]| {
+        blocks.iter().rev().copied().take_while(|b| *b != BlockId::NULL).collect::<Vec<_>>()
+    };
+    let blocks: HashSet<BlockId> = cache.tables(group).flat_map(|(_, table)| held(table.blocks())).collect();
+    u32::try_from(blocks.len()).expect("a pool has under 2^32 blocks")
+}
+
+/// Group number `index`.
+#[must_use]
+pub fn group_id(index: usize) -> GroupId {
+    GroupId::new(u32::try_from(index).expect("a model has few groups"))
+}
