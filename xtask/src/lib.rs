@@ -21,6 +21,7 @@ pub mod self_test;
 pub mod setup;
 pub mod test;
 pub mod text;
+pub mod tiers;
 pub mod tree;
 pub mod verdicts;
 
