@@ -5,6 +5,7 @@ mod inputs;
 mod layer;
 mod load;
 mod mlp;
+mod moe;
 mod parts;
 
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use crate::matrix::{Kernels, Matrix, Product};
 use crate::{DecoderConfig, KvOptions, KvPool, ModelError};
 use inputs::{Inputs, View};
 use layer::Layer;
+use moe::MoeState;
 
 /// What a decoder is built for.
 #[derive(Clone, Debug)]
@@ -64,6 +66,8 @@ pub struct Decoder {
     views: Vec<View>,
     activations: Activations,
     inputs: Inputs,
+    /// Where layers have experts.
+    moe: Option<MoeState>,
     key_loads: KeyLoads,
     /// Whether rows of prefills are attended one by one, by the decode kernel.
     by_rows: bool,

@@ -1,5 +1,7 @@
 //! From a checkpoint to a decoder.
 
+mod experts;
+
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu};
@@ -11,12 +13,14 @@ use attn_kernels::kernel::{
 use super::inputs::{Inputs, View};
 use super::layer::Layer;
 use super::mlp::Mlp;
+use super::moe::MoeState;
 use super::{Activations, Decoder, DecoderOptions, HEAD_ROWS, Pipelines};
 use crate::kernel::{bias, embed, log_prob, matmul, norm_heads, rms_norm, rope_append, sample};
-use crate::matrix::{Kernels, Matrix, broadcasts};
+use crate::matrix::{Kernels, Matrix, SLACK, broadcasts};
 use crate::pack::Format;
 use crate::{
-    CachePart, DecoderConfig, KvPlan, KvPool, ModelError, QkNorm, Reach, Role, Tensor, WeightSource,
+    CachePart, DecoderConfig, KvPlan, KvPool, ModelError, MoeConfig, QkNorm, Reach, Role, Tensor,
+    WeightSource,
 };
 
 impl Decoder {
@@ -56,6 +60,7 @@ impl Decoder {
             final_norm: source.vector(Role::FinalNorm)?,
             kv: KvPool::new(gpu, config, kv, options.num_blocks)?,
             activations: activations(gpu, config, options)?,
+            moe: MoeState::new(gpu, config, options)?,
             inputs: Inputs::new(gpu, config, options, &views.all)?,
             views: views.all,
             gpu: Arc::clone(gpu),
@@ -140,9 +145,16 @@ impl Source<'_> {
                 false => None,
             },
             mlp_norm: self.vector(Role::MlpNorm(l))?,
-            mlp: Mlp::Dense {
-                gate_up: Matrix::paired(self.gpu, self.matrix(Role::Gate(l))?, self.matrix(Role::Up(l))?)?,
-                down: Matrix::stacked(self.gpu, &[self.matrix(Role::Down(l))?])?,
+            mlp: match self.config.layers[l as usize].mlp {
+                crate::Mlp::Experts => Mlp::Experts(self.moe(l)?),
+                crate::Mlp::Dense => Mlp::Dense {
+                    gate_up: Matrix::paired(
+                        self.gpu,
+                        self.matrix(Role::Gate(l))?,
+                        self.matrix(Role::Up(l))?,
+                    )?,
+                    down: Matrix::stacked(self.gpu, &[self.matrix(Role::Down(l))?])?,
+                },
             },
         })
     }
@@ -190,7 +202,10 @@ impl Source<'_> {
     }
 
     fn shaped(&self, role: Role, expected: &[usize]) -> Result<Tensor<'_>, ModelError> {
-        let tensor = self.weights.tensor(role)?;
+        self.checked(self.weights.tensor(role)?, expected)
+    }
+
+    fn checked<'t>(&self, tensor: Tensor<'t>, expected: &[usize]) -> Result<Tensor<'t>, ModelError> {
         if tensor.shape != expected {
             let (name, shape) = (tensor.name.to_string(), tensor.shape.clone());
             return Err(ModelError::Shape { name, shape, expected: expected.to_vec() });
@@ -204,6 +219,9 @@ impl Source<'_> {
         let kv = (c.num_kv_heads * c.head_dim) as usize;
         let (hidden, inner, vocab) =
             (c.hidden_size as usize, c.intermediate_size as usize, c.vocab_size as usize);
+        let moe = |of: fn(&MoeConfig) -> u32| c.moe.as_ref().map_or(0, of) as usize;
+        let (experts, expert) = (moe(|m| m.num_experts), moe(|m| m.inner_size));
+        let shared = moe(|m| m.shared_size.unwrap_or(0));
         match role {
             Role::Embed | Role::LmHead => vec![vocab, hidden],
             Role::Q(_) => vec![heads, hidden],
@@ -213,6 +231,13 @@ impl Source<'_> {
             Role::Down(_) => vec![hidden, inner],
             Role::QBias(_) => vec![heads],
             Role::KBias(_) | Role::VBias(_) => vec![kv],
+            Role::Sinks(_) => vec![c.num_heads as usize],
+            Role::Router(_) => vec![experts, hidden],
+            Role::RouterBias(_) => vec![experts],
+            Role::ExpertGate(..) | Role::ExpertUp(..) => vec![expert, hidden],
+            Role::ExpertDown(..) => vec![hidden, expert],
+            Role::SharedGate(_) | Role::SharedUp(_) => vec![shared, hidden],
+            Role::SharedDown(_) => vec![hidden, shared],
             Role::QNorm(_) | Role::KNorm(_) => vec![c.head_dim as usize],
             _ => vec![hidden],
         }
@@ -260,14 +285,16 @@ fn activations(
     let (heads, kv) = (c.num_heads as usize, c.num_kv_heads as usize);
     let dim = c.head_dim as usize;
     let logits = HEAD_ROWS.max(seqs);
+    // What matmuls read.
+    let rows_of = |name, len: usize| gpu.buffer::<f32>(name, len + SLACK);
     Ok(Activations {
-        hidden: gpu.buffer("hidden", rows * c.hidden_size as usize)?,
-        normed: gpu.buffer("normed", rows.max(logits) * c.hidden_size as usize)?,
+        hidden: rows_of("hidden", rows * c.hidden_size as usize)?,
+        normed: rows_of("normed", rows.max(logits) * c.hidden_size as usize)?,
         qkv: gpu.buffer("qkv", rows * (heads + 2 * kv) * dim)?,
         q: gpu.buffer("q", rows * heads * dim)?,
-        attended: gpu.buffer("attended", rows * heads * dim)?,
+        attended: rows_of("attended", rows * heads * dim)?,
         lse: gpu.buffer("lse", rows * heads)?,
-        inner: gpu.buffer("inner", rows * c.intermediate_size as usize)?,
+        inner: rows_of("inner", rows * c.intermediate_size as usize)?,
         partial: gpu.buffer("partial", seqs * heads * dim)?,
         stats: gpu.buffer("stats", seqs * heads)?,
         logits: gpu.buffer("logits", logits * c.vocab_size as usize)?,
