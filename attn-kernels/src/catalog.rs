@@ -28,6 +28,12 @@ pub const MODULES: Modules = modules![
     "kv_f32",
     "kv_write_f16",
     "kv_write_f32",
+    "logit_alibi",
+    "logit_plain",
+    "logit_softcap",
+    "mask_causal",
+    "mask_chunk",
+    "mask_window",
     "numbers",
     "order_key",
     "out_list",
@@ -40,6 +46,8 @@ pub const MODULES: Modules = modules![
     "scan_tree",
     "score_bound",
     "score_mean",
+    "sinks_heads",
+    "sinks_none",
     "tile",
     "top_k_write",
     "transform_none",
@@ -53,13 +61,17 @@ pub fn catalog() -> Vec<&'static Kernel> {
     vec![
         &kernel::block_digest::KERNEL,
         &kernel::block_score::KERNEL,
+        &kernel::apply_sinks::KERNEL,
         &kernel::cache_write::KERNEL,
         &kernel::copy_blocks::KERNEL,
+        &kernel::find_blocks::KERNEL,
         &kernel::lse_merge::KERNEL,
         &kernel::paged_decode::KERNEL,
         &kernel::paged_prefill::KERNEL,
         &kernel::paged_prefill_coop::KERNEL,
         &kernel::paged_reduce::KERNEL,
+        &kernel::softmax_block_sum::KERNEL,
+        &kernel::strided_qk::KERNEL,
         &kernel::top_k::KERNEL,
         &kernel::top_k_count::KERNEL,
         &kernel::top_k_gather::KERNEL,
@@ -98,6 +110,7 @@ pub fn variants() -> Vec<NamedVariant> {
     let baseline = |part: &str, variant| NamedVariant::new(part, Level::Baseline, variant);
 
     let mut all = Vec::new();
+    all.push(baseline("", kernel::apply_sinks::variant(128)));
     all.extend(types.map(|(part, shape)| baseline(part, cache_write::variant(&shape))));
     all.push(baseline("", copy_blocks::variant()));
     all.push(baseline("", lse_merge::variant(128)));
@@ -135,6 +148,13 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
         all.extend(outputs.map(|(part, output)| {
             NamedVariant::new(&format!("{prefix}{part}"), level, top_k_gather::variant(output, level))
         }));
+    }
+    for (dtype, shape) in types {
+        all.push(baseline(dtype, kernel::strided_qk::variant(shape, 8, 128)));
+    }
+    all.push(baseline("", kernel::softmax_block_sum::variant(8, 128)));
+    for (part, level) in [("", Level::Baseline), ("subgroup", Level::Subgroup)] {
+        all.push(NamedVariant::new(part, level, kernel::find_blocks::variant(4, level)));
     }
     all.push(baseline("paged", top_k_transform::variant(Transform::Paged)));
     all.push(baseline("ragged", top_k_transform::variant(Transform::Ragged)));

@@ -1,21 +1,26 @@
 //! What the host knows of each kernel: parameters, bindings, specialisation, grid. One module a kernel, of the same
 //! stem as its `.wgsl` file and its CPU reference.
 
+pub mod apply_sinks;
 pub mod attention;
 pub mod block_digest;
 pub mod block_score;
 pub mod cache_write;
 pub mod copy_blocks;
 mod error;
+pub mod find_blocks;
 pub mod lse_merge;
 pub mod paged_decode;
 pub mod paged_prefill;
 pub mod paged_prefill_coop;
 pub mod paged_reduce;
+pub mod softmax_block_sum;
+pub mod strided_qk;
 pub mod top_k;
 pub mod top_k_count;
 pub mod top_k_gather;
 pub mod top_k_transform;
+pub mod xattn;
 
 pub use error::LaunchError;
 

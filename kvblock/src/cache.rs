@@ -1,11 +1,13 @@
 //! The cache of all groups: lookup, the three stages of `allocate_slots`, free, fork.
 
+mod check;
+
 use crate::config::KvCacheConfig;
 use crate::coordinator::{Coordinator, PrefixHit};
 use crate::error::{AllocError, ConfigError};
 use crate::event::CacheEvent;
 use crate::hash::{BlockHash, BlockHasher};
-use crate::id::{BlockId, GroupId, SeqId};
+use crate::id::{BlockId, GroupId, SeqId, TokenId};
 use crate::manager::{Demand, GroupManager};
 use crate::pool::{BlockPool, PoolOptions, SeqContent};
 use crate::spec::LengthLimits;
@@ -127,6 +129,9 @@ impl KvCache {
     }
 
     /// Hashes of a group's full blocks, from the finer hashes of a chain.
+    ///
+    /// # Panics
+    /// When the cache has no such group.
     pub fn group_hashes<'a>(
         &self,
         hashes: &'a [BlockHash],
@@ -144,7 +149,9 @@ impl KvCache {
     ///
     /// # Errors
     /// [`AllocError::OutOfBlocks`]: tables and reference counts are as before, except that blocks out of
-    /// reach were given back. [`AllocError::NoTokens`] for a request of no token.
+    /// reach were given back. [`AllocError::NoTokens`] for a request of no token,
+    /// [`AllocError::AlreadyAllocated`] for a hit of a sequence with a table, [`AllocError::GroupCount`],
+    /// [`AllocError::UnknownBlock`] for a hit of another cache, [`AllocError::MissingHashes`].
     ///
     /// # Complexity
     /// O(blocks of the hit + new blocks) for each group.
@@ -154,9 +161,11 @@ impl KvCache {
         }
         let max_len = self.limits.max_model_len;
         let num_hit = request.hit.map_or(0, |hit| hit.num_tokens);
-        let local_computed = request.num_computed + num_hit;
-        let total_computed = (local_computed + request.num_external).min(max_len);
-        let num_slots = (total_computed + request.num_new + request.num_lookahead).min(max_len);
+        let add = u32::saturating_add;
+        let local_computed = add(request.num_computed, num_hit);
+        let total_computed = add(local_computed, request.num_external).min(max_len);
+        let num_slots = add(add(total_computed, request.num_new), request.num_lookahead).min(max_len);
+        self.check_input(&request, add(total_computed, request.num_new))?;
         if request.full_sequence_must_fit {
             let num_tokens = count(request.content.tokens).max(num_slots);
             self.check_free(&request, num_tokens, total_computed, true)?;
@@ -169,8 +178,11 @@ impl KvCache {
 
         let mut allocation = Allocation::default();
         for (index, group) in self.groups.iter_mut().enumerate() {
-            let demand = demand(&request, index, num_slots, total_computed, false);
-            group.adopt(request.seq, demand, &mut self.pool);
+            group.adopt(
+                request.seq,
+                demand(&request, index, num_slots, total_computed, false),
+                &mut self.pool,
+            );
         }
         for (index, group) in self.groups.iter_mut().enumerate() {
             let demand = demand(&request, index, num_slots, total_computed, false);
@@ -180,29 +192,28 @@ impl KvCache {
             allocation.new_blocks.push(group.allocate(request.seq, demand, &mut self.pool));
         }
         if !request.delay_cache {
-            self.cache_blocks(request.seq, request.content, total_computed + request.num_new);
+            self.cache_confirmed(request.seq, request.content, add(total_computed, request.num_new));
         }
         Ok(allocation)
     }
 
-    fn check_free(
-        &self,
-        request: &SlotRequest<'_>,
+    /// Makes the full blocks of the first `num_tokens` tokens findable, never past the confirmed ones. Only
+    /// needed after a [delayed](SlotRequest::delay_cache) allocation. Unknown sequences are ignored.
+    ///
+    /// # Errors
+    /// [`AllocError::MissingHashes`].
+    pub fn cache_blocks(
+        &mut self,
+        seq: SeqId,
+        content: SeqContent<'_>,
         num_tokens: u32,
-        total_computed: u32,
-        capped: bool,
     ) -> Result<(), AllocError> {
-        let demand = |index| demand(request, index, num_tokens, total_computed, capped);
-        let in_group = |(index, group): (usize, &GroupManager)| {
-            group.num_blocks_to_allocate(request.seq, demand(index), &self.pool)
-        };
-        let (needed, free) = (self.groups.iter().enumerate().map(in_group).sum(), self.pool.num_free());
-        if needed > free { Err(AllocError::OutOfBlocks { needed, free }) } else { Ok(()) }
+        self.check_hashes(seq, content, num_tokens)?;
+        self.cache_confirmed(seq, content, num_tokens);
+        Ok(())
     }
 
-    /// Makes the full blocks of the first `num_tokens` tokens findable, never past the confirmed ones. Only
-    /// needed after a [delayed](SlotRequest::delay_cache) allocation.
-    pub fn cache_blocks(&mut self, seq: SeqId, content: SeqContent<'_>, num_tokens: u32) {
+    fn cache_confirmed(&mut self, seq: SeqId, content: SeqContent<'_>, num_tokens: u32) {
         if !self.pool.options().caching {
             return;
         }
@@ -239,12 +250,17 @@ impl KvCache {
     /// Starts `child` with all blocks of the first `num_tokens` tokens of `parent`. Takes no block: whoever
     /// first writes to the partial last block gets a copy.
     ///
-    /// # Panics
-    /// When `child` has blocks.
-    pub fn fork(&mut self, parent: SeqId, child: SeqId, num_tokens: u32) {
+    /// # Errors
+    /// [`AllocError::NotAllocated`] for the parent, [`AllocError::AlreadyAllocated`] for the child.
+    pub fn fork(&mut self, parent: SeqId, child: SeqId, num_tokens: u32) -> Result<(), AllocError> {
+        self.check_new(child)?;
+        if self.groups.iter().any(|group| group.table(parent).is_none()) {
+            return Err(AllocError::NotAllocated { seq: parent });
+        }
         for group in &mut self.groups {
             group.fork(parent, child, num_tokens, &mut self.pool);
         }
+        Ok(())
     }
 
     /// Starts a sequence's tables with fresh blocks where `occupancy` (`[groups][blocks]`) is set and null
@@ -252,16 +268,19 @@ impl KvCache {
     /// suffice to go on to `num_tokens` tokens.
     ///
     /// # Errors
-    /// [`AllocError::OutOfBlocks`]; nothing changed then.
-    ///
-    /// # Panics
-    /// When the sequence has blocks.
+    /// [`AllocError::OutOfBlocks`], [`AllocError::AlreadyAllocated`], [`AllocError::GroupCount`]; nothing
+    /// changed then.
     pub fn restore(
         &mut self,
         seq: SeqId,
         occupancy: &[Vec<bool>],
         num_tokens: u32,
     ) -> Result<(), AllocError> {
+        self.check_new(seq)?;
+        let (found, num_groups) = (occupancy.len(), self.groups.len());
+        if found != num_groups {
+            return Err(AllocError::GroupCount { found, num_groups });
+        }
         let in_group =
             |(group, held): (&GroupManager, &Vec<bool>)| group.num_blocks_to_restore(held, num_tokens);
         let (needed, free) = (self.groups.iter().zip(occupancy).map(in_group).sum(), self.pool.num_free());
@@ -274,15 +293,16 @@ impl KvCache {
         Ok(())
     }
 
-    /// The block table of a sequence in a group, once it was allocated.
+    /// The block table of a sequence in a group, once it was allocated. `None` for a group that the cache does
+    /// not have.
     #[must_use]
     pub fn table(&self, seq: SeqId, group: GroupId) -> Option<&BlockTable> {
-        self.groups[group.index()].table(seq)
+        self.groups.get(group.index())?.table(seq)
     }
 
     /// All tables of a group, in no order.
     pub fn tables(&self, group: GroupId) -> impl Iterator<Item = (SeqId, &BlockTable)> {
-        self.groups[group.index()].seqs()
+        self.groups.get(group.index()).into_iter().flat_map(GroupManager::seqs)
     }
 
     /// Number of groups.
@@ -298,8 +318,11 @@ impl KvCache {
     }
 
     /// Makes blocks unfindable, for example after a failed load.
-    pub fn evict_blocks(&mut self, blocks: impl IntoIterator<Item = BlockId>) {
-        self.pool.evict_blocks(blocks);
+    ///
+    /// # Errors
+    /// [`AllocError::UnknownBlock`]; nothing changed then.
+    pub fn evict_blocks(&mut self, blocks: &[BlockId]) -> Result<(), AllocError> {
+        self.pool.evict_blocks(blocks)
     }
 
     /// Forgets all cached content; false, and nothing changed, while a sequence holds blocks.
@@ -331,6 +354,6 @@ fn demand<'a>(
 }
 
 /// A token count as u32: positions are u32 everywhere.
-fn count(tokens: &[crate::id::TokenId]) -> u32 {
+fn count(tokens: &[TokenId]) -> u32 {
     u32::try_from(tokens.len()).expect("a sequence has at most u32::MAX tokens")
 }

@@ -1,10 +1,14 @@
 //! From content hash to the physical blocks that hold it.
 
-use rustc_hash::FxHashMap;
-use smallvec::SmallVec;
+use core::hash::BuildHasher;
+
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+use rustc_hash::FxBuildHasher;
 
 use crate::hash::BlockHash;
 use crate::id::{BlockId, GroupId};
+use crate::pool::Block;
 
 /// Content of a block in one cache group. The same tokens have one physical block a group.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -17,44 +21,90 @@ pub struct CacheKey {
 
 /// Map from [`CacheKey`] to blocks, duplicates allowed: two sequences that compute the same block at once
 /// keep one each, because a block table is append-only and cannot be redirected later.
+///
+/// The keys lie in the blocks, the table holds ids alone: five bytes an entry in place of a second copy of the
+/// key. Duplicates are linked through the blocks, first inserted first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CacheMap {
-    blocks: FxHashMap<CacheKey, SmallVec<[BlockId; 1]>>,
+    first: HashTable<BlockId>,
+}
+
+fn hash_of(key: &CacheKey) -> u64 {
+    FxBuildHasher.hash_one(key)
+}
+
+fn key_hash(blocks: &[Block]) -> impl Fn(&BlockId) -> u64 {
+    |id| hash_of(&blocks[id.index()].key.expect("the map holds blocks with content"))
 }
 
 impl CacheMap {
-    pub(crate) fn insert(&mut self, key: CacheKey, block: BlockId) {
-        self.blocks.entry(key).or_default().push(block);
+    /// Adds `block` under the key it has.
+    pub(crate) fn insert(&mut self, block: BlockId, blocks: &mut [Block]) {
+        let key = blocks[block.index()].key.expect("only content can be found");
+        let same = |id: &BlockId| blocks[id.index()].key == Some(key);
+        match self.first.entry(hash_of(&key), same, key_hash(blocks)) {
+            Entry::Vacant(place) => drop(place.insert(block)),
+            Entry::Occupied(place) => {
+                let last = chain(*place.get(), blocks).last().expect("a chain starts with its first block");
+                blocks[last.index()].next_duplicate = block;
+            }
+        }
     }
 
     /// The block that was inserted first among duplicates.
-    pub(crate) fn get(&self, key: &CacheKey) -> Option<BlockId> {
-        self.blocks.get(key).map(|duplicates| duplicates[0])
+    pub(crate) fn get(&self, key: &CacheKey, blocks: &[Block]) -> Option<BlockId> {
+        self.first.find(hash_of(key), |id| blocks[id.index()].key == Some(*key)).copied()
     }
 
     /// All blocks of a key, first inserted first.
-    pub(crate) fn duplicates(&self, key: &CacheKey) -> &[BlockId] {
-        self.blocks.get(key).map_or(&[], |duplicates| duplicates)
+    pub(crate) fn duplicates<'a>(
+        &self,
+        key: &CacheKey,
+        blocks: &'a [Block],
+    ) -> impl Iterator<Item = BlockId> + use<'a> {
+        chain(self.get(key, blocks).unwrap_or(BlockId::NULL), blocks)
     }
 
-    /// Removes `block` from `key`. Tells whether the key has no block left; `None` when the block was not
-    /// under it.
-    pub(crate) fn remove(&mut self, key: &CacheKey, block: BlockId) -> Option<bool> {
-        let duplicates = self.blocks.get_mut(key)?;
-        let place = duplicates.iter().position(|&b| b == block)?;
-        duplicates.remove(place);
-        let last = duplicates.is_empty();
-        if last {
-            self.blocks.remove(key);
+    /// Removes `block` and its key. Tells whether the key has no block left; `None` when the block has no
+    /// key.
+    pub(crate) fn remove(&mut self, block: BlockId, blocks: &mut [Block]) -> Option<bool> {
+        let key = blocks[block.index()].key?;
+        let same = |id: &BlockId| *id == block || blocks[id.index()].key == Some(key);
+        let place = self.first.find_entry(hash_of(&key), same);
+        let mut place =
+            place.unwrap_or_else(|_| panic!("{block:?} has {key:?}, which the map does not hold"));
+        let first = *place.get();
+        let next = blocks[block.index()].next_duplicate;
+        if first != block {
+            let before = chain(first, blocks).find(|id| blocks[id.index()].next_duplicate == block);
+            let before = before.unwrap_or_else(|| panic!("{block:?} is not among the blocks of {key:?}"));
+            blocks[before.index()].next_duplicate = next;
+        } else if next.is_null() {
+            place.remove();
+        } else {
+            *place.get_mut() = next;
         }
-        Some(last)
+        let content = &mut blocks[block.index()];
+        (content.key, content.next_duplicate) = (None, BlockId::NULL);
+        Some(first == block && next.is_null())
     }
 
     pub(crate) fn clear(&mut self) {
-        self.blocks.clear();
+        self.first.clear();
     }
 
     pub(crate) fn num_keys(&self) -> usize {
-        self.blocks.len()
+        self.first.len()
     }
+
+    /// Bytes of the table.
+    pub(crate) fn bytes(&self) -> usize {
+        self.first.allocation_size()
+    }
+}
+
+/// The blocks from `first` on, along the links between duplicates.
+fn chain(first: BlockId, blocks: &[Block]) -> impl Iterator<Item = BlockId> {
+    let some = |id: BlockId| (!id.is_null()).then_some(id);
+    core::iter::successors(some(first), move |id| some(blocks[id.index()].next_duplicate))
 }

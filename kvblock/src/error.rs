@@ -2,9 +2,11 @@
 
 use thiserror::Error;
 
+use crate::id::{BlockId, SeqId};
 use crate::spec::KvDtype;
 
-/// Why slots could not be allocated.
+/// Why blocks could not be taken, shared or given back. Nothing has changed, except that
+/// [`allocate_slots`](crate::KvCache::allocate_slots) gives back what is out of reach first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum AllocError {
@@ -19,6 +21,52 @@ pub enum AllocError {
     /// Neither new nor external tokens were asked for.
     #[error("slots for no token requested")]
     NoTokens,
+    /// A block is given back more often than it was taken.
+    #[error("double free of {block:?}")]
+    DoubleFree {
+        /// The block.
+        block: BlockId,
+    },
+    /// The pool has no such block.
+    #[error("no block {block:?}: the pool has {num_blocks}")]
+    UnknownBlock {
+        /// The block.
+        block: BlockId,
+        /// Blocks of the pool, the null block included.
+        num_blocks: u32,
+    },
+    /// The sequence has no block table to share.
+    #[error("sequence {seq:?} has no block table")]
+    NotAllocated {
+        /// The sequence.
+        seq: SeqId,
+    },
+    /// A hit, a fork or a restored table can only start a sequence.
+    #[error("sequence {seq:?} has a block table already")]
+    AlreadyAllocated {
+        /// The sequence.
+        seq: SeqId,
+    },
+    /// Blocks that become full need hashes, or they could not be found.
+    #[error("{hashes} block hashes for {num_tokens} tokens of sequence {seq:?}, {needed} needed")]
+    MissingHashes {
+        /// The sequence.
+        seq: SeqId,
+        /// Hashes given.
+        hashes: usize,
+        /// Tokens whose full blocks are to be made findable.
+        num_tokens: u32,
+        /// Hash blocks that these tokens fill.
+        needed: u32,
+    },
+    /// A list for each group is expected, of blocks or of hits.
+    #[error("lists for {found} groups, the cache has {num_groups}")]
+    GroupCount {
+        /// Lists given.
+        found: usize,
+        /// Groups of the cache.
+        num_groups: usize,
+    },
 }
 
 /// Why a cache cannot be built from a configuration.

@@ -14,16 +14,18 @@ struct Link {
 /// block is O(1), also removal from the middle: that is what lets a prefix hit rescue a free block (vLLM v1
 /// `FreeKVCacheBlockQueue`).
 #[derive(Clone, Debug)]
-pub struct FreeQueue {
+pub(crate) struct FreeQueue {
     /// One link a block, then the fake head and the fake tail, so that no operation has an edge case.
     links: Vec<Link>,
     len: u32,
 }
 
 impl FreeQueue {
+    /// What the queue keeps for each block it may hold.
+    pub(crate) const BYTES_PER_BLOCK: usize = size_of::<Link>();
+
     /// All of the blocks `0..num_blocks`, in order. O(n).
-    #[must_use]
-    pub fn full(num_blocks: u32) -> Self {
+    pub(crate) fn full(num_blocks: u32) -> Self {
         let mut queue = Self::empty(num_blocks);
         for block in 0..num_blocks {
             queue.append(BlockId::new(block));
@@ -35,8 +37,7 @@ impl FreeQueue {
     ///
     /// # Panics
     /// When `num_blocks` leaves no index for head, tail and the unlinked mark.
-    #[must_use]
-    pub fn empty(num_blocks: u32) -> Self {
+    pub(crate) fn empty(num_blocks: u32) -> Self {
         assert!(num_blocks < UNLINKED - 2, "{num_blocks} blocks, limit {}", UNLINKED - 3);
         let (head, tail) = (num_blocks, num_blocks + 1);
         let mut links = vec![Link { prev: UNLINKED, next: UNLINKED }; num_blocks as usize + 2];
@@ -46,25 +47,17 @@ impl FreeQueue {
     }
 
     /// Blocks in the queue.
-    #[must_use]
-    pub const fn len(&self) -> u32 {
+    pub(crate) const fn len(&self) -> u32 {
         self.len
     }
 
-    /// Whether no block is free.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Whether `block` is in the queue.
-    #[must_use]
-    pub fn contains(&self, block: BlockId) -> bool {
+    pub(crate) fn contains(&self, block: BlockId) -> bool {
         self.links[block.index()].next != UNLINKED
     }
 
     /// Takes the least recently freed block.
-    pub fn pop_front(&mut self) -> Option<BlockId> {
+    pub(crate) fn pop_front(&mut self) -> Option<BlockId> {
         let first = self.links[self.head()].next;
         if first as usize == self.tail() {
             return None;
@@ -78,7 +71,7 @@ impl FreeQueue {
     ///
     /// # Panics
     /// When the block is not in the queue.
-    pub fn remove(&mut self, block: BlockId) {
+    pub(crate) fn remove(&mut self, block: BlockId) {
         assert!(self.contains(block), "{block:?} is not among the {} free blocks", self.len);
         let Link { prev, next } = self.links[block.index()];
         self.links[prev as usize].next = next;
@@ -91,7 +84,7 @@ impl FreeQueue {
     ///
     /// # Panics
     /// When the block is in the queue already.
-    pub fn append(&mut self, block: BlockId) {
+    pub(crate) fn append(&mut self, block: BlockId) {
         let last = self.links[self.tail()].prev;
         self.insert_after(last, block);
     }
@@ -100,12 +93,12 @@ impl FreeQueue {
     ///
     /// # Panics
     /// When the block is in the queue already.
-    pub fn prepend(&mut self, block: BlockId) {
+    pub(crate) fn prepend(&mut self, block: BlockId) {
         self.insert_after(u32::try_from(self.head()).expect("the head index is a u32"), block);
     }
 
     /// The free blocks, next to be taken first. O(1) a step.
-    pub fn iter(&self) -> impl Iterator<Item = BlockId> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = BlockId> + '_ {
         let tail = self.tail();
         let first = self.links[self.head()].next;
         core::iter::successors(Some(first), |&at| Some(self.links[at as usize].next))
@@ -140,6 +133,8 @@ mod tests {
     use super::*;
 
     proptest! {
+        // 100,000 operations by default.
+        #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases * 4, ..ProptestConfig::default() })]
         #[test]
         fn behaves_as_a_deque(ops in prop::collection::vec((0_u8..4, 0_u32..12), 0..200)) {
             let mut queue = FreeQueue::full(12);

@@ -1,6 +1,7 @@
 //! Block tables of one group: allocation, adoption of hits, recycling.
 
-use rustc_hash::FxHashMap;
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
 
 use crate::id::{BlockId, BlockSize, GroupId, SeqId};
 use crate::pool::{BlockPool, SeqContent};
@@ -10,6 +11,9 @@ use crate::table::BlockTable;
 /// `num_blocks_to_allocate` ran before any change.
 const COUNTED: &str = "the free blocks were counted before";
 
+/// Blocks of tables come from the pool, with a reference for each table.
+const HELD: &str = "a table holds its blocks";
+
 /// One cache group. The attention kind decides which blocks are given back and how hits are found
 /// ([`lookup`](crate::lookup)); all else is common.
 #[derive(Clone, Debug)]
@@ -18,7 +22,7 @@ pub(crate) struct GroupManager {
     pub(crate) block_size: BlockSize,
     group: GroupId,
     admission_cap: Option<u32>,
-    seqs: FxHashMap<SeqId, SeqBlocks>,
+    seqs: HashMap<SeqId, SeqBlocks, FxBuildHasher>,
 }
 
 #[derive(Clone, Debug)]
@@ -44,13 +48,7 @@ pub(crate) struct Demand<'a> {
 impl GroupManager {
     pub(crate) fn new(spec: &KvCacheSpec, group: GroupId, limits: LengthLimits) -> Self {
         let admission_cap = spec.admission_cap(limits);
-        Self {
-            kind: spec.kind,
-            block_size: spec.block_size,
-            group,
-            admission_cap,
-            seqs: FxHashMap::default(),
-        }
+        Self { kind: spec.kind, block_size: spec.block_size, group, admission_cap, seqs: HashMap::default() }
     }
 
     pub(crate) const fn group(&self) -> GroupId {
@@ -100,7 +98,7 @@ impl GroupManager {
         let kept = demand.hits.get(skipped..).unwrap_or(&[]);
         let mut table = BlockTable::new(self.block_size);
         table.extend(core::iter::repeat_n(BlockId::NULL, skipped));
-        pool.touch(kept);
+        pool.touch(kept).expect("hits were checked before");
         table.extend(kept.iter().copied());
         let num_cached = table.len();
         self.seqs.insert(seq, SeqBlocks { table, num_cached });
@@ -127,7 +125,7 @@ impl GroupManager {
     ) -> Option<(BlockId, BlockId)> {
         let (index, source) = self.shared_write(seq, demand, pool)?;
         let copy = pool.allocate(1).expect(COUNTED)[0];
-        pool.free([source]);
+        pool.free(&[source]).expect(HELD);
         let blocks = self.seqs.get_mut(&seq).expect("a sequence that shares a block has a table");
         blocks.table.blocks_mut()[index] = copy;
         blocks.num_cached = blocks.num_cached.min(index);
@@ -154,7 +152,7 @@ impl GroupManager {
         let Some(blocks) = self.seqs.get_mut(&seq) else { return };
         let valid = (num_computed / self.block_size.get()) as usize;
         if let Some(stale) = blocks.table.blocks().get(valid..blocks.num_cached) {
-            pool.evict_blocks(stale.iter().copied());
+            pool.evict_blocks(stale).expect(HELD);
             blocks.num_cached = valid;
         }
     }
@@ -172,14 +170,15 @@ impl GroupManager {
             }
             removed.push(core::mem::replace(entry, BlockId::NULL));
         }
-        pool.free(removed);
+        pool.free(&removed).expect(HELD);
     }
 
     /// Ends a sequence. Its tail is queued first, and so evicted before its prefix. Unknown sequences are
     /// ignored.
     pub(crate) fn free(&mut self, seq: SeqId, pool: &mut BlockPool) {
         if let Some(blocks) = self.seqs.remove(&seq) {
-            pool.free(blocks.table.blocks().iter().rev().copied());
+            let tail_first: Vec<BlockId> = blocks.table.blocks().iter().rev().copied().collect();
+            pool.free(&tail_first).expect(HELD);
         }
     }
 
@@ -190,7 +189,7 @@ impl GroupManager {
         let mut fork = blocks.clone();
         fork.table.blocks_mut().truncate(self.block_size.blocks_for(num_tokens) as usize);
         fork.num_cached = fork.num_cached.min((num_tokens / self.block_size.get()) as usize);
-        pool.touch(fork.table.blocks());
+        pool.touch(fork.table.blocks()).expect(HELD);
         self.seqs.insert(child, fork);
     }
 

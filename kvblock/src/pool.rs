@@ -33,12 +33,25 @@ pub struct PoolOptions {
     pub reuse_unhashed_first: bool,
 }
 
-#[derive(Clone, Debug, Default)]
-struct Block {
+#[derive(Clone, Debug)]
+pub(crate) struct Block {
     ref_count: u32,
-    key: Option<CacheKey>,
-    /// Only with [`PoolOptions::verify_tokens`].
-    tokens: Box<[TokenId]>,
+    pub(crate) key: Option<CacheKey>,
+    /// The next block with the same key; null for none.
+    pub(crate) next_duplicate: BlockId,
+}
+
+const EMPTY: Block = Block { ref_count: 0, key: None, next_duplicate: BlockId::NULL };
+
+/// Bytes that a pool takes on the host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PoolMemory {
+    /// State and free-queue link of every block: a constant for each.
+    pub block_bytes: usize,
+    /// The map from content to blocks; grows with what is cached.
+    pub map_bytes: usize,
+    /// Kept tokens, with [`PoolOptions::verify_tokens`].
+    pub token_bytes: usize,
 }
 
 /// Reference-counted blocks with content lookup and eviction in free order (vLLM v1 `BlockPool`).
@@ -50,6 +63,8 @@ pub struct BlockPool {
     blocks: Vec<Block>,
     free: FreeQueue,
     cached: CacheMap,
+    /// `[num_blocks]` with [`PoolOptions::verify_tokens`], else empty.
+    tokens: Vec<Box<[TokenId]>>,
     hash_block_size: BlockSize,
     options: PoolOptions,
     events: Vec<CacheEvent>,
@@ -65,8 +80,10 @@ impl BlockPool {
         assert!(num_blocks > 0, "a pool of {num_blocks} blocks has no null block");
         let mut free = FreeQueue::full(num_blocks);
         assert_eq!(free.pop_front(), Some(BlockId::NULL));
-        let blocks = vec![Block::default(); num_blocks as usize];
-        Self { blocks, free, cached: CacheMap::default(), hash_block_size, options, events: Vec::new() }
+        let blocks = vec![EMPTY; num_blocks as usize];
+        let tokens = vec![Box::default(); if options.verify_tokens { num_blocks as usize } else { 0 }];
+        let cached = CacheMap::default();
+        Self { blocks, free, cached, tokens, hash_block_size, options, events: Vec::new() }
     }
 
     /// Takes `count` blocks, least recently freed first, and evicts what they cached. All or nothing.
@@ -91,7 +108,11 @@ impl BlockPool {
     }
 
     /// Adds a reference to each block; a free one leaves the queue with its content. Null blocks are skipped.
-    pub fn touch(&mut self, blocks: &[BlockId]) {
+    ///
+    /// # Errors
+    /// [`AllocError::UnknownBlock`]; the pool is unchanged then.
+    pub fn touch(&mut self, blocks: &[BlockId]) -> Result<(), AllocError> {
+        self.check_known(blocks)?;
         for &id in blocks.iter().filter(|id| !id.is_null()) {
             let block = &mut self.blocks[id.index()];
             if block.ref_count == 0 {
@@ -99,33 +120,60 @@ impl BlockPool {
             }
             block.ref_count += 1;
         }
+        Ok(())
     }
 
     /// Drops a reference to each block. Those without references are queued in the given order: pass the
     /// blocks of a sequence in reverse, so that its tail is evicted before the prefix that others may share.
     /// Null blocks are skipped.
     ///
-    /// # Panics
-    /// When a block has no reference left.
-    pub fn free(&mut self, blocks: impl IntoIterator<Item = BlockId>) {
-        for id in blocks.into_iter().filter(|id| !id.is_null()) {
-            let block = &mut self.blocks[id.index()];
-            assert!(block.ref_count > 0, "{id:?} is freed with {} references", block.ref_count);
-            block.ref_count -= 1;
-            if block.ref_count == 0 {
-                if self.options.reuse_unhashed_first && block.key.is_none() {
-                    self.free.prepend(id);
-                } else {
-                    self.free.append(id);
+    /// # Errors
+    /// [`AllocError::UnknownBlock`], or [`AllocError::DoubleFree`] for a block that has fewer references than
+    /// it is named; the pool is unchanged then.
+    pub fn free(&mut self, blocks: &[BlockId]) -> Result<(), AllocError> {
+        for (done, &id) in blocks.iter().enumerate() {
+            if let Err(error) = self.release(id) {
+                for id in blocks[..done].iter().filter(|id| !id.is_null()) {
+                    self.blocks[id.index()].ref_count += 1;
                 }
+                return Err(error);
             }
         }
+        for &id in blocks.iter().filter(|id| !id.is_null()) {
+            let block = &self.blocks[id.index()];
+            // A block named twice was queued at its first place.
+            if block.ref_count > 0 || self.free.contains(id) {
+                continue;
+            }
+            if self.options.reuse_unhashed_first && block.key.is_none() {
+                self.free.prepend(id);
+            } else {
+                self.free.append(id);
+            }
+        }
+        Ok(())
+    }
+
+    fn release(&mut self, id: BlockId) -> Result<(), AllocError> {
+        let num_blocks = self.num_blocks();
+        let block = self.blocks.get_mut(id.index());
+        let block = block.ok_or(AllocError::UnknownBlock { block: id, num_blocks })?;
+        if !id.is_null() {
+            block.ref_count = block.ref_count.checked_sub(1).ok_or(AllocError::DoubleFree { block: id })?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_known(&self, blocks: &[BlockId]) -> Result<(), AllocError> {
+        let unknown = blocks.iter().find(|id| id.index() >= self.blocks.len());
+        let num_blocks = self.num_blocks();
+        unknown.map_or(Ok(()), |&block| Err(AllocError::UnknownBlock { block, num_blocks }))
     }
 
     /// The first cached block of `hash` in each of `groups`, or `None` unless all have one. O(groups).
     #[must_use]
     pub fn cached(&self, hash: BlockHash, groups: &[GroupId]) -> Option<Vec<BlockId>> {
-        groups.iter().map(|&group| self.cached.get(&CacheKey { hash, group })).collect()
+        groups.iter().map(|&group| self.cached.get(&CacheKey { hash, group }, &self.blocks)).collect()
     }
 
     /// The cached block of `hash` in `group`. With token verification its tokens must be `tokens`.
@@ -138,9 +186,9 @@ impl BlockPool {
     ) -> Option<BlockId> {
         let key = CacheKey { hash, group };
         if !self.options.verify_tokens {
-            return self.cached.get(&key);
+            return self.cached.get(&key, &self.blocks);
         }
-        self.cached.duplicates(&key).iter().copied().find(|id| *self.blocks[id.index()].tokens == *tokens)
+        self.cached.duplicates(&key, &self.blocks).find(|id| *self.tokens[id.index()] == *tokens)
     }
 
     /// Makes the blocks `[num_cached, num_full)` of a sequence's table findable. Null blocks and blocks that
@@ -171,9 +219,9 @@ impl BlockPool {
             let key = CacheKey { hash, group };
             block.key = Some(key);
             if self.options.verify_tokens {
-                block.tokens = content.tokens[index * size..(index + 1) * size].into();
+                self.tokens[id.index()] = content.tokens[index * size..(index + 1) * size].into();
             }
-            self.cached.insert(key, id);
+            self.cached.insert(id, &mut self.blocks);
             stored.push(index);
         }
         if self.options.events {
@@ -205,18 +253,21 @@ impl BlockPool {
     }
 
     /// Makes blocks unfindable, for example after a failed load. References stay.
-    pub fn evict_blocks(&mut self, blocks: impl IntoIterator<Item = BlockId>) {
-        for id in blocks {
-            self.evict(id);
-        }
+    ///
+    /// # Errors
+    /// [`AllocError::UnknownBlock`]; the pool is unchanged then.
+    pub fn evict_blocks(&mut self, blocks: &[BlockId]) -> Result<(), AllocError> {
+        self.check_known(blocks)?;
+        blocks.iter().for_each(|&id| self.evict(id));
+        Ok(())
     }
 
     fn evict(&mut self, id: BlockId) {
-        let block = &mut self.blocks[id.index()];
-        let Some(key) = block.key.take() else { return };
-        block.tokens = Box::default();
-        let last = self.cached.remove(&key, id);
-        assert!(last.is_some(), "{id:?} has {key:?}, which the map does not hold");
+        let Some(key) = self.blocks[id.index()].key else { return };
+        let last = self.cached.remove(id, &mut self.blocks);
+        if self.options.verify_tokens {
+            self.tokens[id.index()] = Box::default();
+        }
         if self.options.events && last == Some(true) {
             self.events.push(CacheEvent::Removed(key));
         }
@@ -229,9 +280,8 @@ impl BlockPool {
             return false;
         }
         self.cached.clear();
-        for block in &mut self.blocks {
-            *block = Block::default();
-        }
+        self.blocks.fill(EMPTY);
+        self.tokens.fill(Box::default());
         if self.options.events {
             self.events.push(CacheEvent::AllCleared);
         }
@@ -244,6 +294,9 @@ impl BlockPool {
     }
 
     /// References to a block; always 0 for the null block.
+    ///
+    /// # Panics
+    /// Like every question about one block, when the pool has no such block.
     #[must_use]
     pub fn ref_count(&self, id: BlockId) -> u32 {
         self.blocks[id.index()].ref_count
@@ -278,6 +331,11 @@ impl BlockPool {
         u32::try_from(self.blocks.len()).expect("block ids are u32") - 1
     }
 
+    /// All blocks, the null block included.
+    fn num_blocks(&self) -> u32 {
+        self.num_usable() + 1
+    }
+
     /// Blocks in use, without the null block.
     #[must_use]
     pub fn num_used(&self) -> u32 {
@@ -294,6 +352,18 @@ impl BlockPool {
     #[must_use]
     pub fn num_cached(&self) -> usize {
         self.cached.num_keys()
+    }
+
+    /// Bytes the pool takes on the host.
+    #[must_use]
+    pub fn memory(&self) -> PoolMemory {
+        let per_block = size_of::<Block>() + FreeQueue::BYTES_PER_BLOCK;
+        let token_bytes: usize = self.tokens.iter().map(|tokens| size_of_val(&**tokens)).sum();
+        PoolMemory {
+            block_bytes: self.blocks.len() * per_block,
+            map_bytes: self.cached.bytes(),
+            token_bytes: token_bytes + size_of_val(&*self.tokens),
+        }
     }
 
     /// Tokens one hash covers.

@@ -63,7 +63,7 @@ impl AttentionKind {
     pub const fn num_skipped_tokens(self, computed: u32) -> u32 {
         match self {
             Self::Full { .. } => 0,
-            Self::SlidingWindow { window } => (computed + 1).saturating_sub(window),
+            Self::SlidingWindow { window } => computed.saturating_add(1).saturating_sub(window),
             Self::ChunkedLocal { chunk } => computed / chunk * chunk,
         }
     }

@@ -36,7 +36,7 @@ fn cache_with(
         let table = cache.table(SeqId::new(0), GroupId::new(u32::try_from(group).unwrap())).unwrap();
         let lost = table.blocks().iter().enumerate().filter(|&(index, _)| !keep(group, index));
         let lost: Vec<_> = lost.map(|(_, &block)| block).collect();
-        cache.evict_blocks(lost);
+        cache.evict_blocks(&lost).unwrap();
     }
     cache.free(SeqId::new(0));
     (cache, chain, tokens)

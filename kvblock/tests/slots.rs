@@ -109,7 +109,7 @@ fn external_tokens_are_findable_once_they_arrived() {
     cache.allocate_slots(request).unwrap();
     assert_eq!(blocks(&cache, A).len(), 2);
     assert_eq!(cache.lookup(text.content()).num_tokens, 0);
-    cache.cache_blocks(A, text.content(), 8);
+    cache.cache_blocks(A, text.content(), 8).unwrap();
     assert_eq!(cache.lookup(text.content()).num_tokens, 8);
 }
 
@@ -175,7 +175,7 @@ fn a_fork_shares_blocks_until_it_writes() {
     let mut cache = cache(10, &[AttentionKind::FULL]);
     let text = Text::new(&cache, 0..6);
     cache.allocate_slots(SlotRequest::new(A, text.content(), 0, 6)).unwrap();
-    cache.fork(A, B, 6);
+    cache.fork(A, B, 6).unwrap();
     assert_eq!(blocks(&cache, B), [1, 2]);
     assert_eq!(cache.num_common_prefix_blocks(A, 2), [2]);
     let (left, right) = (Text::new(&cache, 0..7), Text::new(&cache, (0..6).chain([9])));
@@ -193,7 +193,7 @@ fn a_fork_on_a_block_boundary_copies_nothing() {
     let mut cache = cache(10, &[AttentionKind::FULL]);
     let text = Text::new(&cache, 0..8);
     cache.allocate_slots(SlotRequest::new(A, text.content(), 0, 8)).unwrap();
-    cache.fork(A, B, 8);
+    cache.fork(A, B, 8).unwrap();
     let longer = Text::new(&cache, 0..9);
     let step = cache.allocate_slots(SlotRequest::new(B, longer.content(), 8, 1)).unwrap();
     assert_eq!((step.copies.len(), blocks(&cache, B)), (0, vec![1, 2, 3]));
@@ -204,14 +204,14 @@ fn a_fork_may_start_before_the_end_of_its_parent() {
     let mut cache = cache(12, &[AttentionKind::FULL]);
     let text = Text::new(&cache, 0..12);
     cache.allocate_slots(SlotRequest::new(A, text.content(), 0, 12)).unwrap();
-    cache.fork(A, B, 6);
+    cache.fork(A, B, 6).unwrap();
     let other = Text::new(&cache, (0..6).chain(50..56));
     let step = cache.allocate_slots(SlotRequest::new(B, other.content(), 6, 6)).unwrap();
     assert_eq!(step.copies.len(), 1, "the parent's second block is full, and not the child's");
     assert_eq!(cache.lookup(Text::new(&cache, (0..6).chain(50..57)).content()).num_tokens, 12);
     assert_eq!(cache.lookup(Text::new(&cache, 0..13).content()).num_tokens, 12);
     let c = SeqId::new(2);
-    cache.fork(A, c, 4);
+    cache.fork(A, c, 4).unwrap();
     let third = Text::new(&cache, (0..4).chain(70..79));
     cache.allocate_slots(SlotRequest::new(c, third.content(), 4, 9)).unwrap();
     assert_eq!(cache.lookup(third.content()).num_tokens, 12);

@@ -4,6 +4,7 @@ use attn_kernels::gpu::Timing;
 use kvblock::BlockId;
 
 use crate::kernel::sample::Spec;
+use crate::sparse::Attended;
 
 /// Why rows of a slice are computed: it decides which attention kernel serves them, so it must follow from the
 /// request alone and never from what else is in the batch.
@@ -27,6 +28,8 @@ pub struct Slice<'a> {
     pub tables: &'a [&'a [BlockId]],
     /// Prefill or decode.
     pub phase: Phase,
+    /// How often a sparse policy had the sequence attend each of its blocks before; only policies that remember look.
+    pub access: &'a [u32],
     /// Score these targets after the rows: `targets[i]` is the token that follows `tokens[i]`; may be shorter.
     pub targets: &'a [u32],
     /// Hand back the logits of the last rows, this many.
@@ -51,6 +54,8 @@ pub struct StepOutput {
     pub nll: Vec<f32>,
     /// `[rows, vocab]` of the rows asked for.
     pub logits: Vec<f32>,
+    /// What a sparse policy had each slice attend; `None` for slices of a phase that it leaves dense.
+    pub attended: Vec<Option<Attended>>,
     /// Device time of each dispatch, where [`Gpu::time_dispatches`](attn_kernels::gpu::Gpu::time_dispatches) asked for
     /// it.
     pub timings: Vec<Timing>,

@@ -1,5 +1,6 @@
 //! The forward pass: one config-driven decoder over paged KV.
 
+mod attend;
 mod blocks;
 mod inputs;
 mod layer;
@@ -7,6 +8,7 @@ mod load;
 mod mlp;
 mod moe;
 mod parts;
+mod sparse;
 
 use std::sync::Arc;
 
@@ -17,10 +19,12 @@ use attn_kernels::kernel::{KvDtype, paged_prefill_coop};
 use crate::batch::{Sample, Slice, StepOutput};
 use crate::kernel::{embed, log_prob, matmul::Epilogue, rms_norm, sample};
 use crate::matrix::{Kernels, Matrix, Product};
-use crate::{DecoderConfig, KvOptions, KvPool, ModelError};
+use crate::{DecoderConfig, KvOptions, KvPool, ModelError, SparseOptions};
+use attend::Attention;
 use inputs::{Inputs, View};
 use layer::Layer;
 use moe::MoeState;
+use sparse::Sparse;
 
 /// What a decoder is built for.
 #[derive(Clone, Debug)]
@@ -39,6 +43,15 @@ pub struct DecoderOptions {
     pub max_seqs: u32,
     /// One order of arithmetic for a row whatever its phase: prefill rows go through the decode kernel, one by one.
     pub reproducible: bool,
+    /// Attention to selected blocks; `None` where all is attended.
+    pub sparse: Option<SparseOptions>,
+}
+
+impl DecoderOptions {
+    /// Tokens of the blocks that a policy selects.
+    fn select_block(&self) -> u32 {
+        self.sparse.as_ref().map_or(self.block_size, |sparse| sparse.policy.block_size().get())
+    }
 }
 
 impl DecoderOptions {
@@ -73,6 +86,7 @@ pub struct Decoder {
     by_rows: bool,
     /// Whether rows of prefills go through cooperative matrices.
     coop: bool,
+    sparse: Option<Sparse>,
 }
 
 #[derive(Debug)]
@@ -85,9 +99,9 @@ struct Pipelines {
     bias_add: Arc<Pipeline>,
     rope_append: Arc<Pipeline>,
     copy_blocks: Arc<Pipeline>,
-    decode: Arc<Pipeline>,
-    reduce: Arc<Pipeline>,
-    prefill: Arc<Pipeline>,
+    attention: Attention,
+    /// The same over listed blocks.
+    selected: Option<Attention>,
     log_prob: Arc<Pipeline>,
     sample: Arc<Pipeline>,
 }
@@ -139,8 +153,8 @@ impl Activations {
         plan: &inputs::Plan,
     ) -> Result<(), ModelError> {
         let rows = plan.views.iter().map(|view| {
-            let row = config.num_heads as usize * view.max_partitions as usize;
-            row * view.decode_rows.len().min(decode_portion(config, view))
+            let row = config.num_heads as usize * view.all.max_partitions as usize;
+            row * view.all.decode.len().min(decode_portion(config, view.all.max_partitions))
         });
         let rows = rows.max().unwrap_or(0);
         if rows > self.stats.len() {
@@ -155,8 +169,8 @@ impl Activations {
 
 /// Decode rows of one dispatch, so that their partitions stay within a buffer; a multiple of 16, for the alignment of
 /// bindings.
-fn decode_portion(config: &DecoderConfig, rows: &inputs::ViewRows) -> usize {
-    let row = config.num_heads as usize * rows.max_partitions as usize * config.head_dim as usize * 4;
+fn decode_portion(config: &DecoderConfig, max_partitions: u32) -> usize {
+    let row = config.num_heads as usize * max_partitions as usize * config.head_dim as usize * 4;
     (PARTIAL_BYTES / row.max(1)).max(16) / 16 * 16
 }
 
@@ -194,6 +208,9 @@ impl Decoder {
         self.embed(&mut pass, plan.rows);
         let cost = self.layer_cost(&plan);
         let mut since_cut = 0;
+        if let Some(sparse) = &mut self.sparse {
+            sparse.begin(&self.gpu, &plan, slices)?;
+        }
         for index in 0..self.layers.len() {
             self.layer(&mut pass, index, &plan)?;
             since_cut += cost;
@@ -202,16 +219,17 @@ impl Decoder {
                 since_cut = 0;
             }
         }
-        self.finish(pass, &plan)
+        let mut output = self.finish(pass, &plan)?;
+        if let Some(sparse) = &mut self.sparse {
+            sparse.finish(&mut output);
+        }
+        Ok(output)
     }
 
     /// How rows of prefills are attended.
     fn prefill(&self) -> inputs::Prefill {
-        match (self.by_rows, self.coop) {
-            (true, _) => inputs::Prefill::Rows,
-            (false, true) => inputs::Prefill::Tiles(paged_prefill_coop::TILE_ROWS),
-            (false, false) => inputs::Prefill::Tiles(TILE_ROWS),
-        }
+        let tile_rows = if self.coop { paged_prefill_coop::TILE_ROWS } else { TILE_ROWS };
+        inputs::Prefill { by_rows: self.by_rows, tile_rows }
     }
 
     fn embed(&self, pass: &mut Pass, rows: u32) {

@@ -55,6 +55,21 @@ pub enum ModelError {
         /// What is missing.
         feature: &'static str,
     },
+    /// Blocks that a sparse policy selects and that are not whole blocks of the cache.
+    #[error(
+        "{policy} selects blocks of {select} tokens, which is not a power of two and a multiple of the cache's {block_size}"
+    )]
+    SelectBlock {
+        /// The policy.
+        policy: &'static str,
+        /// Tokens of its blocks.
+        select: u32,
+        /// Tokens of a block of the cache.
+        block_size: u32,
+    },
+    /// A sparse policy that cannot select from what it is given.
+    #[error(transparent)]
+    Select(#[from] sparse_select::SelectError),
     /// A block size that kernels do not read.
     #[error("block size {block_size} is not a power of two from 4 on")]
     BlockSize {

@@ -14,6 +14,7 @@ mod kv;
 mod matrices;
 mod matrix;
 pub mod pack;
+mod sparse;
 mod tokenizer;
 mod weights;
 
@@ -27,6 +28,7 @@ pub use decoder::{Decoder, DecoderOptions};
 pub use error::ModelError;
 pub use fetch::{FetchError, ModelCache, ModelPackage, Progress, SMOLLM2_135M_INSTRUCT};
 pub use kv::{CachePart, KvOptions, KvPlan, KvPool, LayerCache};
+pub use sparse::{Attended, Place, SparseOptions};
 pub use tokenizer::{DecodeStream, Tokenizer, TokenizerError};
 pub use weights::{
     Array, Dtype, Gguf, GgufError, GgufTensor, Naming, Role, Safetensors, Tensor, Value, WeightError,

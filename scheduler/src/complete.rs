@@ -1,6 +1,6 @@
 //! What happens to sequences once a step has run.
 
-use kvblock::{SeqId, TokenId};
+use kvblock::{BlockId, SeqId, TokenId};
 
 use crate::plan::{BlockOp, StepPlan};
 use crate::request::{FinishReason, Finished};
@@ -61,7 +61,8 @@ impl Scheduler {
             BlockOp::SwapIn { device, .. } => Some(device),
             BlockOp::SwapOut { .. } => None,
         };
-        self.cache.evict_blocks(plan.block_ops.iter().filter_map(destination));
+        let stale: Vec<BlockId> = plan.block_ops.iter().filter_map(destination).collect();
+        self.cache.evict_blocks(&stale).expect("a plan names blocks of the pool");
         let failed = plan.slices.iter().map(|slice| slice.seq).chain(plan.loads.iter().map(|load| load.seq));
         failed.flat_map(|seq| self.finish(seq, FinishReason::Failed)).collect()
     }
@@ -81,7 +82,9 @@ impl Scheduler {
 
     /// Starts the further samples of a prompt that was just computed: they share all its blocks.
     fn start_samples(&mut self, seq: SeqId) {
-        let Some(parent) = self.seqs.get_mut(&seq) else { return };
+        let Some(parent) = self.seqs.get_mut(&seq).filter(|parent| !parent.pending_samples.is_empty()) else {
+            return;
+        };
         let samples = core::mem::take(&mut parent.pending_samples);
         let computed = parent.computed;
         let place =
@@ -89,7 +92,7 @@ impl Scheduler {
         for (offset, child) in samples.into_iter().enumerate() {
             let fork = self.sequence(seq).fork(child);
             self.seqs.insert(child, fork);
-            self.cache.fork(seq, child, computed);
+            self.cache.fork(seq, child, computed).expect("the parent has blocks, the child is new");
             self.running.insert(place + 1 + offset, child);
         }
     }

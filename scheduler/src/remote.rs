@@ -53,7 +53,9 @@ impl Scheduler {
         found.phase = found.before_load;
         found.computed += loaded_tokens;
         let computed = found.computed;
-        self.cache.cache_blocks(seq, self.seqs[&seq].content(), computed);
+        self.cache
+            .cache_blocks(seq, self.seqs[&seq].content(), computed)
+            .expect("every full block has a hash");
         if loaded_tokens < missing {
             // Groups with a window have blocks for the end of the load only, so the sequence starts over: a
             // lookup finds whatever of it is usable.

@@ -25,8 +25,8 @@ pub(crate) struct Sequence {
     pub(crate) phase: Phase,
     /// The request; its prompt moved to `tokens`.
     pub(crate) request: Request,
-    /// Order of arrival of the request.
-    pub(crate) arrival: u64,
+    /// Priority with age, and order of arrival of the request.
+    order: (i64, u64),
     /// Confirmed tokens, then drafts.
     pub(crate) tokens: Vec<TokenId>,
     /// Confirmed tokens.
@@ -49,7 +49,7 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    pub(crate) fn new(id: SeqId, mut request: Request, arrival: u64, mut chain: HashChain) -> Self {
+    pub(crate) fn new(id: SeqId, mut request: Request, order: (i64, u64), mut chain: HashChain) -> Self {
         let tokens = core::mem::take(&mut request.prompt);
         let prompt_len =
             u32::try_from(tokens.len()).expect("admission bounds the prompt by the context length");
@@ -59,7 +59,7 @@ impl Sequence {
             id,
             phase: Phase::Waiting,
             request,
-            arrival,
+            order,
             tokens,
             num_tokens: prompt_len,
             prompt_len,
@@ -151,7 +151,7 @@ impl Sequence {
     }
 
     /// Order of service under the priority policy; the last is preempted first.
-    pub(crate) const fn rank(&self) -> (i32, u64, SeqId) {
-        (self.request.priority, self.arrival, self.id)
+    pub(crate) const fn rank(&self) -> (i64, u64, SeqId) {
+        (self.order.0, self.order.1, self.id)
     }
 }

@@ -127,6 +127,13 @@ impl Scheduler {
         }
     }
 
+    /// Counts one access to each of `blocks`, where an engine selects by itself. Sequences that ended are ignored.
+    pub fn record_access(&mut self, seq: SeqId, blocks: &[BlockIdx]) {
+        if self.seqs.contains_key(&seq) && !blocks.is_empty() {
+            self.history.record(seq, blocks);
+        }
+    }
+
     /// How often each sequence has read each of its blocks.
     #[must_use]
     pub const fn access_history(&self) -> &AccessHistory {

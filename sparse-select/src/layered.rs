@@ -3,7 +3,9 @@
 use kvblock::BlockSize;
 
 use crate::{
-    Entry, Input, Key, Params, Policy, SelectError, Selection, Spec, SpecError, policy::Support, spec::key,
+    Entry, Input, Key, Params, Policy, SelectError, Selection, Spec, SpecError,
+    policy::{Ranking, Support, num_blocks},
+    spec::key,
 };
 
 /// Keys that every policy takes beside its own; a key of the same name of the policy's own has precedence.
@@ -99,6 +101,17 @@ impl Policy for Layered {
 
     fn keeps_all(&self, layer: Option<u32>, kv_len: usize) -> bool {
         self.of(layer, kv_len).is_none_or(|policy| policy.keeps_all(layer, kv_len))
+    }
+
+    fn ranking(&self) -> Option<Ranking> {
+        self.policy.ranking()
+    }
+
+    fn budget(&self, layer: Option<u32>, kv_len: usize) -> u32 {
+        match self.of(layer, kv_len) {
+            Some(policy) => policy.budget(layer, kv_len),
+            None => num_blocks(kv_len, self.block_size()),
+        }
     }
 
     fn certifies(&self) -> bool {

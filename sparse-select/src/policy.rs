@@ -43,6 +43,19 @@ pub trait Policy: fmt::Debug + Send + Sync {
         false
     }
 
+    /// How kernels rank the blocks of a decode step, for policies that rank by digests of the keys alone; they then take
+    /// the best [`budget`](Self::budget) blocks.
+    fn ranking(&self) -> Option<Ranking> {
+        None
+    }
+
+    /// Blocks of a decode step over `kv_len` tokens in a layer, forced ones included, where there is a
+    /// [`ranking`](Self::ranking).
+    fn budget(&self, layer: Option<u32>, kv_len: usize) -> u32 {
+        let _ = layer;
+        num_blocks(kv_len, self.block_size())
+    }
+
     /// Replaces `out` by the blocks chosen for `input`. Equal scores go to the lower index.
     ///
     /// # Errors
@@ -66,6 +79,31 @@ pub struct Support {
     pub each_query: bool,
     /// Selects every block while the history has fewer tokens.
     pub dense_below_tokens: usize,
+}
+
+/// An order of blocks that follows from digests: forced blocks first, then by score, equal scores by index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ranking {
+    /// What is kept of a block's keys.
+    pub digest: DigestKind,
+    /// One order for all heads, by the sum of their scores; else one for each KV head, by the largest of its query
+    /// heads'.
+    pub one_set: bool,
+    /// First blocks, always kept.
+    pub sink_blocks: u32,
+    /// Last blocks, always kept; the block of the last token always is.
+    pub recent_blocks: u32,
+    /// Whether only full blocks count as recent.
+    pub recent_full: bool,
+}
+
+/// What is kept of the keys of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DigestKind {
+    /// Channelwise minimum and maximum.
+    MinMax,
+    /// Channelwise mean.
+    Mean,
 }
 
 /// Which part of generation a selection is for.

@@ -45,7 +45,7 @@ impl HostBlocks {
         Ok(())
     }
 
-    fn swap_in(&mut self, decoder: &Decoder, run: &[BlockOp]) -> Result<()> {
+    fn swap_in(&mut self, decoder: &mut Decoder, run: &[BlockOp]) -> Result<()> {
         for op in run {
             if let BlockOp::SwapIn { host, device, .. } = op {
                 let data = self.blocks.get_mut(host.get() as usize).and_then(Option::take);

@@ -69,6 +69,10 @@ pub struct EngineArgs {
     #[arg(long, value_name = "SPEC", value_parser = values::policy)]
     pub sparse: Option<Spec>,
 
+    /// Where blocks are scored: on the device where the policy has kernels, or by the policy's own code on the host
+    #[arg(long, value_name = "PLACE", default_value = "device")]
+    pub select_on: SelectOn,
+
     /// Element type of the KV cache
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub kv_dtype: KvDtype,
@@ -104,6 +108,15 @@ pub struct EngineArgs {
     /// GPU adapter: its number in `doctor`, or part of its name in any case; without it the fastest one
     #[arg(long, value_name = "NAME", value_parser = values::non_empty)]
     pub device: Option<String>,
+}
+
+/// Where a sparse policy scores blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SelectOn {
+    /// Kernels; policies without any fall back to the host.
+    Device,
+    /// The policy's own code.
+    Host,
 }
 
 /// How the next token is chosen from the logits.

@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use kvblock::{BlockId, ExtraKeys, KvCacheConfig, LengthLimits, SeqId};
-use models::Decoder;
 use models::batch::{Phase, Sample, Slice};
 use models::kernel::sample::Spec;
+use models::{Attended, Decoder};
 use scheduler::{Finished, Preemption, Request, Scheduler, SchedulerConfig, SliceKind, StepPlan};
 
 use crate::block_ops::HostBlocks;
@@ -71,6 +71,8 @@ pub struct Engine {
     live: HashMap<SeqId, Live>,
     kv_used: KvUsed,
     kernel_ns: BTreeMap<&'static str, (u64, f64)>,
+    /// What a sparse policy had each sequence attend.
+    attended: HashMap<SeqId, Attended>,
 }
 
 /// What the scheduler need not know of a sequence.
@@ -117,6 +119,7 @@ impl Engine {
             live: HashMap::new(),
             kv_used,
             kernel_ns: BTreeMap::new(),
+            attended: HashMap::new(),
         })
     }
 
@@ -197,6 +200,7 @@ impl Engine {
                     SliceKind::Prefill => Phase::Prefill,
                     SliceKind::Decode => Phase::Decode,
                 },
+                access: self.scheduler.access_history().counts(slice.seq),
                 targets: &[],
                 logits: 0,
             })
@@ -219,7 +223,17 @@ impl Engine {
             *count += 1;
             *ns += timing.ns;
         }
+        for (slice, attended) in plan.slices.iter().zip(output.attended) {
+            let Some(attended) = attended else { continue };
+            self.scheduler.record_access(slice.seq, &attended.accessed);
+            self.attended.entry(slice.seq).or_default().add(&attended);
+        }
         Ok(output.sampled)
+    }
+
+    /// What a sparse policy had a sequence attend so far; `None` where none acts.
+    pub fn take_attended(&mut self, seq: SeqId) -> Option<Attended> {
+        self.attended.remove(&seq)
     }
 
     /// Asks for device times from the next step on; false where the adapter has no timestamps.

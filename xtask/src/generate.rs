@@ -161,7 +161,10 @@ impl<W: io::Write> Run<'_, W> {
             preemptions: done.preemptions,
             kv: self.engine.kv_use(),
             tiers: Tiers::default(),
-            sparse: Sparse { policy: "full".into(), density: 1.0, bound: None },
+            sparse: Sparse::of(
+                self.args.engine.sparse.as_ref(),
+                self.engine.take_attended(done.seq).as_ref(),
+            ),
         };
         if self.args.json {
             report::json_line(&mut io::stdout().lock(), &generated)?;

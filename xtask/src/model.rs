@@ -5,11 +5,14 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
 use attn_kernels::kernel::KvDtype;
+use models::batch::Phase;
 use models::{
-    ChatTemplate, Checkpoint, Decoder, DecoderConfig, DecoderOptions, KvOptions, KvPlan, KvPool, Tokenizer,
+    ChatTemplate, Checkpoint, Decoder, DecoderConfig, DecoderOptions, KvOptions, KvPlan, KvPool, Place,
+    SparseOptions, Tokenizer,
 };
+use sparse_select::Registry;
 
-use crate::cli::{self, EngineArgs};
+use crate::cli::{self, EngineArgs, SelectOn};
 use crate::default_model;
 use crate::setup::{self, Need};
 
@@ -73,6 +76,7 @@ impl Model {
             max_rows,
             max_seqs,
             reproducible: args.reproducible,
+            sparse: sparse(args)?,
         };
         let decoder = Decoder::load(&gpu, &self.config, self.checkpoint.weights(), &options)?;
         let got = decoder.kv().num_blocks();
@@ -128,13 +132,31 @@ pub(crate) fn host_available() -> Option<u64> {
 
 /// What the flags may ask for and no engine of this tree does.
 fn refuse(args: &EngineArgs) -> Result<()> {
-    if let Some(spec) = args.sparse.as_ref().filter(|spec| spec.name != "full") {
-        bail!("--sparse {spec}: the engine attends densely; `full` is the only policy it runs");
-    }
     if let Some(spec) = &args.kv_tiers {
         bail!("--kv-tiers {spec}: the engine keeps all KV in the device pool");
     }
     Ok(())
+}
+
+/// `--sparse` as the decoder takes it, `None` where attention is full. Says on stderr which phases stay dense.
+fn sparse(args: &EngineArgs) -> Result<Option<SparseOptions>> {
+    let Some(spec) = &args.sparse else { return Ok(None) };
+    let policy = Registry::builtin().build(spec)?;
+    if policy.name() == "full" {
+        return Ok(None);
+    }
+    let place = match args.select_on {
+        SelectOn::Device => Place::Device,
+        SelectOn::Host => Place::Host,
+    };
+    let options = SparseOptions { policy: policy.into(), place, trace: false };
+    options.check(args.block_size).with_context(|| format!("--sparse {spec}"))?;
+    for (phase, name) in [(Phase::Prefill, "prefill"), (Phase::Decode, "decode")] {
+        if !options.acts_on(phase) {
+            eprintln!("sparse: {} selects nothing in {name}, which stays dense", options.policy.name());
+        }
+    }
+    Ok(Some(options))
 }
 
 fn kv_dtype(dtype: cli::KvDtype) -> Result<KvDtype> {

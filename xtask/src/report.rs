@@ -3,10 +3,12 @@
 //! The JSON field names are part of the command line's contract; scripts read them.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io::{self, Write};
 
-use models::KvPlan;
+use models::{Attended, KvPlan};
 use serde::Serialize;
+use sparse_select::Spec;
 
 /// One sample of one prompt: a line of `generate --json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -152,6 +154,25 @@ pub struct Sparse {
     /// Attention mass that the policy certifies without reading dropped keys, smallest over steps, layers and heads,
     /// 0 to 1; null where it certifies none.
     pub bound: Option<f64>,
+}
+
+impl fmt::Display for Sparse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: density {:.3}", self.policy, self.density)?;
+        self.bound.map_or(Ok(()), |bound| write!(f, ", certified mass {bound:.4}"))
+    }
+}
+
+impl Sparse {
+    /// What `attended` says of the policy of `spec`; dense attention where either is missing.
+    #[must_use]
+    pub fn of(spec: Option<&Spec>, attended: Option<&Attended>) -> Self {
+        Self {
+            policy: spec.map_or_else(|| "full".into(), Spec::to_string),
+            density: attended.map_or(1.0, Attended::density),
+            bound: attended.and_then(|attended| attended.mass),
+        }
+    }
 }
 
 /// Writes `value` as one line of JSON and flushes it, so that a reader sees each result when it is ready.

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use kvblock::{BlockId, KvCache, KvCacheConfig, LengthLimits, SeqContent, SeqId, SlotRequest};
-use models::Decoder;
-use models::batch::{Phase, Slice};
+use models::batch::{Phase, Slice, StepOutput};
+use models::{Attended, Decoder};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
@@ -59,7 +59,8 @@ fn score(args: &ScoreArgs, decoder: &mut Decoder, ids: &[u32]) -> Result<Scored>
         Some(_) => args.last.map_or(ids.len(), |last| last as usize).min(ids.len()),
         None => 1,
     };
-    let mut total = Total { nll: 0.0, count: 0, logits: Vec::with_capacity(wanted * vocab) };
+    let mut total = Total { logits: Vec::with_capacity(wanted * vocab), ..Total::default() };
+    let mut access = Vec::new();
     for (start, end, phase) in pieces(args, ids.len()) {
         let content = SeqContent { tokens: ids, hashes: &[], adapter: None };
         let request = SlotRequest::new(SEQ, content, u32::try_from(start)?, u32::try_from(end - start)?);
@@ -74,10 +75,13 @@ fn score(args: &ScoreArgs, decoder: &mut Decoder, ids: &[u32]) -> Result<Scored>
             first: u32::try_from(start)?,
             tables: &tables,
             phase,
+            access: &access,
             targets: &ids[start + 1..(end + 1).min(ids.len())],
             logits: end - start.max(ids.len() - wanted).min(end),
         };
-        total.add(decoder.step(&[slice], &[])?);
+        let output = decoder.step(&[slice], &[])?;
+        count_accesses(&mut access, &output);
+        total.add(output);
     }
     if let Some(path) = &args.logits_out {
         write_logits(path, &total.logits, vocab)?;
@@ -90,7 +94,7 @@ fn score(args: &ScoreArgs, decoder: &mut Decoder, ids: &[u32]) -> Result<Scored>
         top_logprobs,
         kv: report::kv_use(decoder.kv().plan(), &used.most),
         tiers: Tiers::default(),
-        sparse: Sparse { policy: "full".into(), density: 1.0, bound: None },
+        sparse: Sparse::of(args.engine.sparse.as_ref(), total.attended.as_ref()),
     })
 }
 
@@ -102,14 +106,28 @@ fn pieces(args: &ScoreArgs, len: usize) -> Vec<(usize, usize, Phase)> {
     chunks.chain((prefill..len).map(|at| (at, at + 1, Phase::Decode))).collect()
 }
 
+/// Counts what the sequence's slice attended, for policies that look at it.
+fn count_accesses(access: &mut Vec<u32>, output: &StepOutput) {
+    for block in output.attended.iter().flatten().flat_map(|attended| &attended.accessed) {
+        let block = block.get() as usize;
+        access.resize(access.len().max(block + 1), 0);
+        access[block] += 1;
+    }
+}
+
+#[derive(Default)]
 struct Total {
     nll: f64,
     count: usize,
     logits: Vec<f32>,
+    attended: Option<Attended>,
 }
 
 impl Total {
-    fn add(&mut self, output: models::batch::StepOutput) {
+    fn add(&mut self, output: StepOutput) {
+        for attended in output.attended.iter().flatten() {
+            self.attended.get_or_insert_default().add(attended);
+        }
         self.nll += output.nll.iter().map(|v| f64::from(*v)).sum::<f64>();
         self.count += output.nll.len();
         self.logits.extend(output.logits);
@@ -148,6 +166,9 @@ fn print(args: &ScoreArgs, model: &Model, index: usize, scored: &Scored) -> Resu
     }
     let mean = scored.mean_nll.map_or("-".to_string(), |nll| format!("{nll:.6}"));
     println!("[{index}] {} tokens, mean nll {mean} nats a token", scored.tokens);
+    if args.engine.sparse.is_some() {
+        println!("  {}", scored.sparse);
+    }
     for (id, log_prob) in scored.top_ids.iter().zip(&scored.top_logprobs) {
         let text = model.tokenizer.as_ref().map(|t| t.decode(&[*id], false)).transpose()?.unwrap_or_default();
         println!("  {log_prob:9.5}  {id:6}  {text:?}");

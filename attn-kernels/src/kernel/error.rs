@@ -16,6 +16,16 @@ pub enum LaunchError {
         /// What it must be a multiple of.
         of: u64,
     },
+    /// A size that must be a power of two.
+    #[error("{kernel}: {what} is {value}, not a power of two")]
+    NotPowerOfTwo {
+        /// The kernel.
+        kernel: &'static str,
+        /// The size.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+    },
     /// A number over its limit.
     #[error("{kernel}: {what} is {value}, the limit is {limit}")]
     OverLimit {
@@ -64,6 +74,13 @@ impl Launch {
             return Ok(());
         }
         Err(LaunchError::NotMultiple { kernel, what, value, of })
+    }
+
+    pub(crate) fn power_of_two(self, what: &'static str, value: u32) -> Result<(), LaunchError> {
+        if value.is_power_of_two() {
+            return Ok(());
+        }
+        Err(LaunchError::NotPowerOfTwo { kernel: self.0, what, value: value.into() })
     }
 
     pub(crate) fn at_most(self, what: &'static str, value: u64, limit: u64) -> Result<(), LaunchError> {

@@ -54,6 +54,8 @@ pub(crate) struct Layer {
     pub(crate) tables: Vec<u32>,
     /// First entry of each sequence in `tables`.
     pub(crate) table_of: Vec<u32>,
+    /// A block of no sequence.
+    spare: u32,
 }
 
 impl Layer {
@@ -66,7 +68,8 @@ impl Layer {
         free.shuffle(&mut StdRng::seed_from_u64(seed));
         let elements = free.len() * shape.block_bytes() / shape.dtype.bytes();
         let (k, v) = (vec![f32::NAN; elements], vec![f32::NAN; elements]);
-        let mut layer = Self { shape, k, v, tables: Vec::new(), table_of: Vec::new() };
+        let mut layer =
+            Self { shape, k, v, tables: Vec::new(), table_of: Vec::new(), spare: free[used as usize] };
         for (index, len) in (0..).zip(lens) {
             layer.table_of.push(u32::try_from(layer.tables.len()).unwrap());
             layer.tables.extend(free.drain(..needed(len) as usize));
@@ -90,6 +93,12 @@ impl Layer {
                 }
             }
         }
+    }
+
+    /// Takes the blocks before the one of token `first` away from sequence `index`.
+    pub(crate) fn recycle(&mut self, index: usize, first: u32) {
+        let start = self.table_of[index] as usize;
+        self.tables[start..start + (first / self.shape.block_size) as usize].fill(self.spare);
     }
 
     pub(crate) fn kv(&self) -> PagedKv<'_> {

@@ -6,7 +6,7 @@ struct Lane {
     @builtin(num_subgroups) subgroups: u32,
 }
 
-var<workgroup> sums: array<u32, WG>;
+var<workgroup> scanned: array<u32, WG>;
 
 // The lane's place in the order of the sums, 0 to WG - 1; WGSL does not tie it to the local index.
 fn place_of(lane: Lane) -> u32 {
@@ -21,13 +21,13 @@ fn scan(mine: u32, lane: Lane) -> Scan {
     var before = subgroupExclusiveAdd(mine);
     let own = subgroupAdd(mine);
     if (lane.in_subgroup == 0u) {
-        sums[lane.subgroup] = own;
+        scanned[lane.subgroup] = own;
     }
     workgroupBarrier();
     var total = 0u;
     for (var s = 0u; s < lane.subgroups; s++) {
-        before += select(0u, sums[s], s < lane.subgroup);
-        total += sums[s];
+        before += select(0u, scanned[s], s < lane.subgroup);
+        total += scanned[s];
     }
     workgroupBarrier();
     return Scan(before, total);

@@ -3,7 +3,7 @@ struct Lane {
     @builtin(local_invocation_index) index: u32,
 }
 
-var<workgroup> sums: array<u32, 2u * WG>;
+var<workgroup> scanned: array<u32, 2u * WG>;
 
 // The lane's place in the order of the sums, 0 to WG - 1.
 fn place_of(lane: Lane) -> u32 {
@@ -15,19 +15,19 @@ struct Scan { before: u32, total: u32 }
 
 // Every lane of the workgroup calls it.
 fn scan(mine: u32, lane: Lane) -> Scan {
-    sums[lane.index] = mine;
+    scanned[lane.index] = mine;
     var side = 0u;
     for (var step = 1u; step < WG; step *= 2u) {
         workgroupBarrier();
-        var sum = sums[side + lane.index];
+        var sum = scanned[side + lane.index];
         if (lane.index >= step) {
-            sum += sums[side + lane.index - step];
+            sum += scanned[side + lane.index - step];
         }
         side = WG - side;
-        sums[side + lane.index] = sum;
+        scanned[side + lane.index] = sum;
     }
     workgroupBarrier();
-    let result = Scan(sums[side + lane.index] - mine, sums[side + WG - 1u]);
+    let result = Scan(scanned[side + lane.index] - mine, scanned[side + WG - 1u]);
     workgroupBarrier();
     return result;
 }

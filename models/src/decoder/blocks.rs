@@ -17,6 +17,9 @@ impl Decoder {
     /// # Errors
     /// What the device reports.
     pub fn copy_blocks(&mut self, pairs: &[(BlockId, BlockId)]) -> Result<(), ModelError> {
+        if let Some(sparse) = &mut self.sparse {
+            sparse.forget(pairs.iter().map(|(_, to)| to.get()));
+        }
         let pairs: Vec<[u32; 2]> = pairs.iter().map(|(from, to)| [from.get(), to.get()]).collect();
         for some in pairs.chunks(65_535) {
             let list = self.gpu.upload("copies", some)?;
@@ -63,9 +66,12 @@ impl Decoder {
     ///
     /// # Panics
     /// When `contents` is not a block of this cache.
-    pub fn write_block(&self, block: BlockId, contents: &[u32]) {
+    pub fn write_block(&mut self, block: BlockId, contents: &[u32]) {
         let words: usize = self.kv.buffers().map(|(_, words)| words).sum();
         assert_eq!(contents.len(), words, "words of a block");
+        if let Some(sparse) = &mut self.sparse {
+            sparse.forget(std::iter::once(block.get()));
+        }
         let mut rest = contents;
         for (buffer, words) in self.kv.buffers() {
             let (page, others) = rest.split_at(words);

@@ -9,6 +9,7 @@ use kvblock::BlockId;
 use smallvec::SmallVec;
 
 use super::DecoderOptions;
+use super::sparse::Chosen;
 use crate::batch::{Phase, Sample, Slice};
 use crate::kernel::sample::Spec;
 use crate::{DecoderConfig, ModelError, Reach};
@@ -30,7 +31,17 @@ pub(super) struct Inputs {
 #[derive(Debug)]
 pub(super) struct ViewInputs {
     pub(super) slots: Buf<i32>,
-    pub(super) decode_rows: Buf<[u32; 4]>,
+    pub(super) all: RowBufs,
+    /// Rows that attend to everything where others attend to a selection.
+    pub(super) whole: RowBufs,
+    /// Rows that attend to a selection.
+    pub(super) selected: RowBufs,
+}
+
+/// Device copies of [`Rows`].
+#[derive(Debug)]
+pub(super) struct RowBufs {
+    pub(super) decode: Buf<[u32; 4]>,
     pub(super) tiles: Buf<Tile>,
 }
 
@@ -44,12 +55,12 @@ pub(super) struct View {
 }
 
 /// How rows of prefills are attended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Prefill {
-    /// One by one, by the decode kernel.
-    Rows,
-    /// In tiles of at most this many rows.
-    Tiles(u32),
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Prefill {
+    /// One by one, by the decode kernel; rows of selected blocks are in tiles all the same, which share lists.
+    pub(super) by_rows: bool,
+    /// Most rows of a tile.
+    pub(super) tile_rows: u32,
 }
 
 /// One step, laid out.
@@ -78,9 +89,21 @@ pub(super) struct Plan {
 pub(super) struct ViewRows {
     /// Where each row's keys and values go.
     pub(super) slots: Vec<i32>,
-    /// Row, tokens up to it, first entry of its block table, first key that it sees.
-    pub(super) decode_rows: Vec<[u32; 4]>,
-    /// Partitions of the longest decode row.
+    pub(super) all: Rows,
+    /// `all` in two parts, where blocks are selected for any row.
+    pub(super) whole: Rows,
+    pub(super) selected: Rows,
+    /// Rows that blocks are selected for.
+    pub(super) chosen: Vec<Chosen>,
+}
+
+/// Work items of attention.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    /// Row, tokens up to it, first entry of its block table, first key that it sees. Lists of selected blocks are in
+    /// this order.
+    pub(super) decode: Vec<[u32; 4]>,
+    /// Partitions of the longest of them.
     pub(super) max_partitions: u32,
     pub(super) tiles: Vec<Tile>,
 }
@@ -95,18 +118,27 @@ pub(super) fn plan(
     prefill: Prefill,
 ) -> Result<Plan, ModelError> {
     let mut plan = Plan::default();
-    plan.views.resize_with(views.len(), ViewRows::default);
+    let choose = |view: &View| {
+        let sparse = options.sparse.as_ref().filter(|_| view.reach == Reach::Full);
+        let chosen = sparse.map_or_else(Vec::new, |sparse| sparse.choose(slices, view.group));
+        ViewRows { chosen, ..ViewRows::default() }
+    };
+    plan.views = views.iter().map(choose).collect();
     let turns = config.rope.inv_freq();
     let factor = config.rope.attention_factor();
     let mut last_rows = Vec::with_capacity(slices.len());
-    for slice in slices {
+    for (index, slice) in slices.iter().enumerate() {
         let mut tables: SmallVec<[u32; 4]> = SmallVec::new();
         for table in slice.tables {
             tables.push(u32_of(plan.tables.len()));
             plan.tables.extend(table.iter().map(|b| b.get()));
         }
         for (view, rows) in views.iter().zip(&mut plan.views) {
-            rows.push(view, slice, plan.rows, tables[view.group], prefill);
+            let select_block = options.select_block();
+            rows.push(
+                &Work { view, index, row: plan.rows, table: tables[view.group], prefill, select_block },
+                slice,
+            );
         }
         for (position, id) in (slice.first..).zip(slice.tokens) {
             if *id >= config.vocab_size {
@@ -135,33 +167,76 @@ pub(super) fn plan(
     Ok(plan)
 }
 
+/// What the work items of a slice follow from.
+struct Work<'a> {
+    view: &'a View,
+    /// The slice.
+    index: usize,
+    /// Its first row in the step.
+    row: u32,
+    /// First entry of its block table.
+    table: u32,
+    prefill: Prefill,
+    select_block: u32,
+}
+
 impl ViewRows {
-    /// Adds the rows of `slice`, the first of which is row `first_row` of the step; `table` is where its blocks begin.
-    fn push(&mut self, view: &View, slice: &Slice<'_>, first_row: u32, table: u32, prefill: Prefill) {
+    fn push(&mut self, work: &Work<'_>, slice: &Slice<'_>) {
         let rows = u32_of(slice.tokens.len());
-        let blocks = slice.tables[view.group];
-        self.slots.extend((slice.first..slice.first + rows).map(|at| slot(blocks, at, view.block_size)));
-        let tile = match prefill {
-            Prefill::Tiles(rows) if slice.phase == Phase::Prefill => rows,
-            _ => {
-                for i in 0..rows {
-                    let len = slice.first + i + 1;
-                    let first = view.reach.first_key(len - 1);
-                    self.decode_rows.push([first_row + i, len, table, first]);
-                    self.max_partitions = self.max_partitions.max(partitions(first, len));
-                }
-                return;
-            }
-        };
-        for i in (0..rows).step_by(tile as usize) {
-            self.tiles.push(Tile {
-                row: first_row + i,
-                rows: tile.min(rows - i),
-                position: slice.first + i,
-                table,
-                ..Tile::default()
-            });
+        let blocks = slice.tables[work.view.group];
+        let positions = slice.first..slice.first + rows;
+        self.slots.extend(positions.map(|at| slot(blocks, at, work.view.block_size)));
+        let in_tiles = slice.phase == Phase::Prefill && !work.prefill.by_rows;
+        let tiles = |rows: u32| in_tiles.then(|| rows.min(work.prefill.tile_rows));
+        let mut i = 0;
+        while i < rows {
+            i += self.all.push(work, slice, i, tiles(rows - i), 0);
         }
+        let mut i = 0;
+        while i < rows && !self.chosen.is_empty() {
+            let position = slice.first + i;
+            i += match self.list(work, slice, position) {
+                None => self.whole.push(work, slice, i, tiles(rows - i), 0),
+                // A tile has one list a KV head, and rows that share a list are in tiles.
+                Some(list) if slice.phase == Phase::Prefill => {
+                    let to_boundary = work.select_block - position % work.select_block;
+                    let most = work.prefill.tile_rows.min(rows - i).min(to_boundary);
+                    self.selected.push(work, slice, i, Some(most), list)
+                }
+                Some(list) => self.selected.push(work, slice, i, None, list),
+            };
+        }
+    }
+
+    /// Lists of selected blocks of the row at `position`; `None` where it attends to everything.
+    fn list(&self, work: &Work<'_>, slice: &Slice<'_>, position: u32) -> Option<u32> {
+        let mut chosen = self.chosen.iter().filter(|chosen| chosen.slice == work.index);
+        match slice.phase {
+            Phase::Prefill => chosen.next().map(|chosen| chosen.list_at(position, work.select_block)),
+            Phase::Decode => chosen.find(|chosen| chosen.position == position).map(|chosen| chosen.list),
+        }
+    }
+
+    /// Blocks that the step writes, each perhaps several times.
+    pub(super) fn written_blocks(&self, block_size: u32) -> impl Iterator<Item = u32> {
+        let mut blocks: Vec<u32> = self.slots.iter().map(|slot| slot.cast_unsigned() / block_size).collect();
+        blocks.dedup();
+        blocks.into_iter()
+    }
+}
+
+impl Rows {
+    /// Adds the rows of `slice` from its row `i` on: one, or a tile. Returns how many.
+    fn push(&mut self, work: &Work<'_>, slice: &Slice<'_>, i: u32, tile: Option<u32>, list: u32) -> u32 {
+        let (row, position, table) = (work.row + i, slice.first + i, work.table);
+        let Some(rows) = tile else {
+            let first = work.view.reach.first_key(position);
+            self.decode.push([row, position + 1, table, first]);
+            self.max_partitions = self.max_partitions.max(partitions(first, position + 1));
+            return 1;
+        };
+        self.tiles.push(Tile { row, rows, position, table, list, ..Tile::default() });
+        rows
     }
 }
 
@@ -193,6 +268,17 @@ fn u32_of(n: usize) -> u32 {
     u32::try_from(n).expect("lists of a step fit in 32 bits")
 }
 
+impl RowBufs {
+    fn new(gpu: &Gpu, rows: usize) -> Result<Self, ModelError> {
+        Ok(Self { decode: gpu.buffer("decode_rows", rows)?, tiles: gpu.buffer("tiles", rows)? })
+    }
+
+    fn write(&self, gpu: &Gpu, rows: &Rows) {
+        gpu.write(&self.decode, 0, &rows.decode);
+        gpu.write(&self.tiles, 0, &rows.tiles);
+    }
+}
+
 impl Inputs {
     pub(super) fn new(
         gpu: &Gpu,
@@ -204,6 +290,7 @@ impl Inputs {
         let pairs = config.rope.inv_freq().len();
         // Portions of the gather and target lists are bound at aligned offsets: one more portion never overruns.
         let lists = rows + seqs + super::HEAD_ROWS;
+        let split = if options.sparse.is_some() { rows } else { 1 };
         Ok(Self {
             tokens: gpu.buffer("tokens", rows)?,
             cs: gpu.buffer("cs", rows * pairs)?,
@@ -213,8 +300,9 @@ impl Inputs {
                 .map(|_| {
                     Ok(ViewInputs {
                         slots: gpu.buffer("slots", rows)?,
-                        decode_rows: gpu.buffer("decode_rows", rows)?,
-                        tiles: gpu.buffer("tiles", rows)?,
+                        all: RowBufs::new(gpu, rows)?,
+                        whole: RowBufs::new(gpu, split)?,
+                        selected: RowBufs::new(gpu, split)?,
                     })
                 })
                 .collect::<Result<_, ModelError>>()?,
@@ -233,8 +321,11 @@ impl Inputs {
         gpu.write(&self.tables, 0, &plan.tables);
         for (view, rows) in self.views.iter().zip(&plan.views) {
             gpu.write(&view.slots, 0, &rows.slots);
-            gpu.write(&view.decode_rows, 0, &rows.decode_rows);
-            gpu.write(&view.tiles, 0, &rows.tiles);
+            view.all.write(gpu, &rows.all);
+            if !rows.chosen.is_empty() {
+                view.whole.write(gpu, &rows.whole);
+                view.selected.write(gpu, &rows.selected);
+            }
         }
         gpu.write(&self.gather, 0, &plan.gather);
         let targets: Vec<u32> = plan.scored.iter().map(|t| t.unwrap_or(0)).collect();

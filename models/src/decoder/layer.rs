@@ -1,16 +1,10 @@
 //! One transformer layer.
 
-use std::ops::Range;
+use attn_kernels::gpu::{Buf, Pass};
 
-use attn_kernels::gpu::{Bind, Buf, Pass};
-use attn_kernels::kernel::paged_decode::{self, PagedDecodeParams};
-use attn_kernels::kernel::paged_prefill::{self, PagedPrefillParams};
-use attn_kernels::kernel::paged_prefill_coop;
-use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
-
+use super::Decoder;
 use super::inputs::{Plan, ViewInputs};
 use super::mlp::Mlp;
-use super::{Decoder, decode_portion};
 use crate::ModelError;
 use crate::kernel::matmul::Epilogue;
 use crate::kernel::norm_heads::NormHeadsParams;
@@ -37,15 +31,14 @@ pub(super) struct Layer {
 
 impl Decoder {
     /// Records layer `index` over all rows of the step.
-    pub(super) fn layer(&self, pass: &mut Pass, index: usize, plan: &Plan) -> Result<(), ModelError> {
-        let layer = &self.layers[index];
-        let a = &self.activations;
-        let hidden = self.config.hidden_size;
-        self.qkv(pass, layer, plan)?;
+    pub(super) fn layer(&mut self, pass: &mut Pass, index: usize, plan: &Plan) -> Result<(), ModelError> {
+        self.qkv(pass, &self.layers[index], plan)?;
         self.rope_append(pass, index, plan.rows);
-        self.attend_decode(pass, index, plan);
-        self.attend_prefill(pass, index, plan);
+        self.select(pass, index, plan)?;
+        self.attend(pass, index, plan);
 
+        let (layer, a) = (&self.layers[index], &self.activations);
+        let hidden = self.config.hidden_size;
         if let Some(bias) = &layer.o_bias {
             self.bias(pass, bias, plan.rows, true, &a.hidden);
         }
@@ -93,7 +86,7 @@ impl Decoder {
     }
 
     /// The rows that the attention of a layer reads.
-    fn view(&self, index: usize) -> &ViewInputs {
+    pub(super) fn view(&self, index: usize) -> &ViewInputs {
         &self.inputs.views[self.layers[index].view]
     }
 
@@ -117,92 +110,4 @@ impl Decoder {
         let grid = rope_append::grid(self.kv.shape(), c.num_heads, rows);
         pass.dispatch(&self.pipelines.rope_append, &params, &bindings, grid);
     }
-
-    fn attend_decode(&self, pass: &mut Pass, index: usize, plan: &Plan) {
-        let view = &plan.views[self.layers[index].view];
-        let portion = decode_portion(&self.config, view);
-        for start in (0..view.decode_rows.len()).step_by(portion) {
-            let rows = portion.min(view.decode_rows.len() - start);
-            self.attend_portion(pass, index, view.max_partitions, start..start + rows);
-        }
-    }
-
-    /// Rows `range` of the list of decode rows.
-    fn attend_portion(&self, pass: &mut Pass, index: usize, max_partitions: u32, range: Range<usize>) {
-        let (a, c) = (&self.activations, &self.config);
-        let rows = u32::try_from(range.len()).expect("at most max_rows");
-        let list = Bind::at(self.view(index).decode_rows.raw(), range.start as u64 * 16);
-        let params = PagedDecodeParams {
-            num_heads: c.num_heads,
-            num_kv_heads: c.num_kv_heads,
-            q_stride: c.num_heads * c.head_dim,
-            max_partitions,
-            scale: scale(c.head_dim),
-            reduced: u32::from(max_partitions > 1),
-            list_stride: 0,
-            first_list: 0,
-        };
-        let (k, v) = self.kv.layer(index);
-        let out = if max_partitions == 1 { &a.attended } else { &a.partial };
-        let tables = (&self.inputs.tables).into();
-        let bindings =
-            [(&a.q).into(), k.into(), v.into(), tables, list.clone(), out.into(), (&a.stats).into()];
-        let grid = paged_decode::grid(self.kv.shape(), c.num_heads, rows, max_partitions);
-        pass.dispatch(&self.pipelines.decode, &params, &bindings, grid);
-        if max_partitions > 1 {
-            let params = PagedReduceParams {
-                num_heads: c.num_heads,
-                num_kv_heads: c.num_kv_heads,
-                max_partitions,
-                list_stride: 0,
-                first_list: 0,
-                pad0: 0,
-                pad1: 0,
-                pad2: 0,
-            };
-            let bindings = [(&a.partial).into(), (&a.stats).into(), list, (&a.attended).into()];
-            pass.dispatch(&self.pipelines.reduce, &params, &bindings, paged_reduce::grid(c.num_heads, rows));
-        }
-    }
-
-    fn attend_prefill(&self, pass: &mut Pass, index: usize, plan: &Plan) {
-        let tiles = &plan.views[self.layers[index].view].tiles;
-        let (a, c) = (&self.activations, &self.config);
-        let Some(last) = tiles.iter().map(|tile| tile.position + tile.rows - 1).max() else { return };
-        let (k, v) = self.kv.layer(index);
-        let bindings = [
-            (&a.q).into(),
-            k.into(),
-            v.into(),
-            (&self.inputs.tables).into(),
-            (&self.view(index).tiles).into(),
-            (&a.attended).into(),
-            (&a.lse).into(),
-        ];
-        let tiles = u32::try_from(tiles.len()).expect("at most max_rows");
-        let grid = match self.coop {
-            true => paged_prefill_coop::grid(c.num_heads, tiles),
-            false => paged_prefill::grid(self.kv.shape(), c.num_heads, self.key_loads, tiles),
-        };
-        for (first_key, num_keys) in paged_prefill::segments(last, self.gpu.is_cpu()) {
-            let params = PagedPrefillParams {
-                num_heads: c.num_heads,
-                num_kv_heads: c.num_kv_heads,
-                q_stride: c.num_heads * c.head_dim,
-                first_key,
-                scale: scale(c.head_dim),
-                neg_inf: f32::NEG_INFINITY,
-                num_keys,
-                list_stride: 0,
-            };
-            pass.dispatch(&self.pipelines.prefill, &params, &bindings, grid);
-        }
-    }
-}
-
-/// Factor on scores.
-fn scale(head_dim: u32) -> f32 {
-    #[expect(clippy::cast_precision_loss, reason = "head sizes are small")]
-    let dim = head_dim as f32;
-    1.0 / dim.sqrt()
 }

@@ -5,15 +5,15 @@ mod experts;
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu};
-use attn_kernels::kernel::attention::Attention;
-use attn_kernels::kernel::{
-    KvShape, copy_blocks, paged_decode, paged_prefill, paged_prefill_coop, paged_reduce,
-};
+use attn_kernels::kernel::attention::Attention as Kind;
+use attn_kernels::kernel::{KvShape, copy_blocks, paged_prefill, paged_prefill_coop};
 
+use super::attend::Attention;
 use super::inputs::{Inputs, View};
 use super::layer::Layer;
 use super::mlp::Mlp;
 use super::moe::MoeState;
+use super::sparse::Sparse;
 use super::{Activations, Decoder, DecoderOptions, HEAD_ROWS, Pipelines};
 use crate::kernel::{bias, embed, log_prob, matmul, norm_heads, rms_norm, rope_append, sample};
 use crate::matrix::{Kernels, Matrix, SLACK, broadcasts};
@@ -45,20 +45,27 @@ impl Decoder {
         let kv = KvPlan::new(config, options.kv())?;
         let views = views(config, &kv);
         let of_layer = |(l, view)| source.layer(l, view);
-        let layers = (0..config.num_layers).zip(views.of_layers).map(of_layer).collect::<Result<_, _>>()?;
+        let layers = (0..config.num_layers)
+            .zip(views.of_layers.iter().copied())
+            .map(of_layer)
+            .collect::<Result<_, _>>()?;
         let shape = kv.shape(config);
         let key_loads = match broadcasts(gpu) && config.head_dim.is_multiple_of(16) {
             true => paged_prefill::KeyLoads::Broadcast,
             false => paged_prefill::KeyLoads::Uniform,
         };
+        let kv = KvPool::new(gpu, config, kv, options.num_blocks)?;
+        let sparse = options.sparse.as_ref();
+        let select_block = sparse.map(|sparse| sparse.policy.block_size().get());
         // Tiles of rows attend to all keys before them.
         let limited = config.layers.iter().any(|layer| layer.reach != Reach::Full);
         let coop = !options.reproducible && !limited && coop_serves(gpu, config, &shape);
         Ok(Self {
             kernels: Kernels::new(gpu),
-            pipelines: pipelines(gpu, config, &shape, embedding.format(), key_loads, coop)?,
+            pipelines: pipelines(gpu, config, &shape, embedding.format(), (key_loads, coop), select_block)?,
             final_norm: source.vector(Role::FinalNorm)?,
-            kv: KvPool::new(gpu, config, kv, options.num_blocks)?,
+            sparse: sparse.map(|sparse| Sparse::new(gpu, sparse, &views.of_layers, &kv)).transpose()?,
+            kv,
             activations: activations(gpu, config, options)?,
             moe: MoeState::new(gpu, config, options)?,
             inputs: Inputs::new(gpu, config, options, &views.all)?,
@@ -249,10 +256,10 @@ fn pipelines(
     config: &DecoderConfig,
     shape: &KvShape,
     embedding: Format,
-    key_loads: paged_prefill::KeyLoads,
-    coop: bool,
+    (key_loads, coop): (paged_prefill::KeyLoads, bool),
+    select_block: Option<u32>,
 ) -> Result<Pipelines, ModelError> {
-    let attention = Attention::default();
+    let attention = |kind: &Kind| Attention::new(gpu, shape, config.num_heads, (key_loads, coop), kind);
     // Lanes of a software driver run one after the other.
     let lanes = if gpu.is_cpu() { 64 } else { matmul::NORM_LANES };
     Ok(Pipelines {
@@ -264,12 +271,8 @@ fn pipelines(
         norm_gather: gpu.pipeline(&rms_norm::variant(true, lanes, gpu.level()))?,
         rope_append: gpu.pipeline(&rope_append::variant(shape, config.rope.interleaved))?,
         copy_blocks: gpu.pipeline(&copy_blocks::variant())?,
-        decode: gpu.pipeline(&paged_decode::variant(shape, config.num_heads, gpu.level(), &attention))?,
-        reduce: gpu.pipeline(&paged_reduce::variant(shape, &attention))?,
-        prefill: gpu.pipeline(&match coop {
-            true => paged_prefill_coop::variant(shape, &attention),
-            false => paged_prefill::variant(shape, config.num_heads, key_loads, &attention),
-        })?,
+        attention: attention(&Kind::default())?,
+        selected: select_block.map(|block| attention(&Kind::blocks(block))).transpose()?,
         log_prob: gpu.pipeline(&log_prob::variant())?,
         sample: gpu.pipeline(&sample::variant())?,
     })

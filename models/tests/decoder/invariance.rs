@@ -20,7 +20,7 @@ fn alone() -> Served {
     serve(&mut tiny().decoder(&reproducible()), &[request], 200).remove(0)
 }
 
-fn assert_same(what: &str, got: &Served, want: &Served) {
+pub(crate) fn assert_same(what: &str, got: &Served, want: &Served) {
     let vocab = tiny().vocab();
     let (got_bits, want_bits) = (got.bits(), want.bits());
     assert_eq!(got_bits.len(), want_bits.len(), "{what}");

@@ -5,6 +5,7 @@ mod golden;
 mod invariance;
 mod refusal;
 mod served;
+mod sparse;
 mod tiny;
 
 use attn_kernels::kernel::KvDtype;
@@ -23,6 +24,7 @@ fn options(kv_dtype: KvDtype) -> DecoderOptions {
         max_rows: 512,
         max_seqs: 4,
         reproducible: false,
+        sparse: None,
     }
 }
 

@@ -14,8 +14,15 @@ fn a_token_outside_the_vocabulary_is_named_with_its_position() {
     let mut decoder = tiny().decoder(&options(KvDtype::F32));
     let table: Vec<BlockId> = (1..5).map(BlockId::new).collect();
     let mut refuse = |tokens: &[u32], first| {
-        let slice =
-            Slice { tokens, first, tables: &[&table], phase: Phase::Prefill, targets: &[], logits: 0 };
+        let slice = Slice {
+            tokens,
+            first,
+            tables: &[&table],
+            phase: Phase::Prefill,
+            access: &[],
+            targets: &[],
+            logits: 0,
+        };
         decoder.step(&[slice], &[]).unwrap_err()
     };
     let error = refuse(&[5, 127, 128, 6], 30);

@@ -2,9 +2,9 @@
 //! sequence that decodes.
 
 use kvblock::{BlockId, GroupId, KvCache, KvCacheConfig, LengthLimits, SeqContent, SeqId, SlotRequest};
-use models::Decoder;
 use models::batch::{Phase, Sample, Slice};
 use models::kernel::sample::Spec;
+use models::{Attended, Decoder};
 
 use crate::CAPACITY;
 
@@ -32,6 +32,8 @@ pub(crate) struct Served {
     pub(crate) logits: Vec<f32>,
     /// Drawn tokens.
     pub(crate) drawn: Vec<u32>,
+    /// What a sparse policy attended in each step; empty where none acts.
+    pub(crate) attended: Vec<Attended>,
 }
 
 impl Served {
@@ -77,7 +79,9 @@ pub(crate) fn serve(decoder: &mut Decoder, requests: &[Request<'_>], chunk: usiz
         let vocab = decoder.config().vocab_size as usize;
         assert_eq!(output.logits.len(), rows.iter().sum::<usize>() * vocab);
         let (mut logits, mut drawn) = (output.logits.as_slice(), output.sampled.iter());
+        let mut attended = output.attended.into_iter();
         for (sequence, rows) in sequences.iter_mut().filter(|s| s.remains() > 0).zip(rows) {
+            sequence.served.attended.extend(attended.next().flatten());
             let (own, others) = logits.split_at(rows * vocab);
             logits = others;
             let draws = sequence.draws(rows);
@@ -142,6 +146,7 @@ impl<'a> Sequence<'a> {
             first: u32::try_from(self.computed).unwrap(),
             tables,
             phase: if self.computed < self.request.prefill { Phase::Prefill } else { Phase::Decode },
+            access: &[],
             targets: &[],
             logits: rows,
         }

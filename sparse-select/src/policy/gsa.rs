@@ -3,7 +3,7 @@
 
 use kvblock::BlockSize;
 
-use super::{Input, Policy, Support, select_each_query};
+use super::{DigestKind, Input, Policy, Ranking, Support, num_blocks, select_each_query};
 use crate::{
     Entry, Heads, Params, SelectError, Selection, SpecError,
     digest::mean_keys,
@@ -192,6 +192,23 @@ impl Policy for Gsa {
 
     fn block_size(&self) -> BlockSize {
         self.block_size
+    }
+
+    /// The block of the last token is always kept by kernels, so a window without it stays here.
+    fn ranking(&self) -> Option<Ranking> {
+        (self.scoring == Scoring::MeanK && self.local_window_sz > 0).then_some(Ranking {
+            digest: DigestKind::Mean,
+            one_set: true,
+            sink_blocks: self.init_window_sz,
+            recent_blocks: self.local_window_sz,
+            recent_full: false,
+        })
+    }
+
+    fn budget(&self, _layer: Option<u32>, kv_len: usize) -> u32 {
+        let n = num_blocks(kv_len, self.block_size);
+        let required = self.init_window_sz.saturating_add(self.local_window_sz).min(n);
+        Gsa::budget(self, n).max(required)
     }
 
     fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {

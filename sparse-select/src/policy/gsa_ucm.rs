@@ -2,7 +2,9 @@
 
 use kvblock::BlockSize;
 
-use super::{Input, Policy, Stage, Support, gsa::mean_key_scores, num_blocks, select_each_query};
+use super::{
+    DigestKind, Input, Policy, Ranking, Stage, Support, gsa::mean_key_scores, num_blocks, select_each_query,
+};
 use crate::{
     Entry, Heads, Params, SelectError, Selection, SpecError,
     digest::mean_keys,
@@ -197,6 +199,27 @@ impl Policy for GsaUcm {
 
     fn block_size(&self) -> BlockSize {
         self.block_size
+    }
+
+    fn ranking(&self) -> Option<Ranking> {
+        Some(Ranking {
+            digest: DigestKind::Mean,
+            one_set: true,
+            sink_blocks: START_WINDOW,
+            recent_blocks: END_WINDOW,
+            recent_full: true,
+        })
+    }
+
+    fn budget(&self, _layer: Option<u32>, kv_len: usize) -> u32 {
+        let blocks = num_blocks(kv_len, self.block_size);
+        let full = count_u32(kv_len) / self.block_size.get();
+        let topk = self.topk_len(blocks);
+        if !self.is_active(kv_len) || full <= START_WINDOW + END_WINDOW || topk >= full || topk == 0 {
+            return blocks;
+        }
+        // A partial last block has no representative and comes on top.
+        topk + (blocks - full)
     }
 
     /// Dense in prefill and for short prompts. A partial last block has no representative; as the current block it is

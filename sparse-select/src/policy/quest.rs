@@ -2,7 +2,7 @@
 
 use kvblock::BlockSize;
 
-use super::{Input, Policy, Step, Support, select_each_query};
+use super::{DigestKind, Input, Policy, Ranking, Step, Support, num_blocks, select_each_query};
 use crate::{
     Entry, Heads, Params, SelectError, Selection, SpecError,
     certificate::select_mass,
@@ -188,6 +188,21 @@ impl Policy for Quest {
 
     fn keeps_all(&self, layer: Option<u32>, kv_len: usize) -> bool {
         layer.is_some_and(|layer| layer < self.dense_layers) || kv_len < self.support().dense_below_tokens
+    }
+
+    fn ranking(&self) -> Option<Ranking> {
+        matches!(self.mode, Mode::Budget { .. }).then_some(Ranking {
+            digest: DigestKind::MinMax,
+            one_set: false,
+            sink_blocks: 0,
+            recent_blocks: 1,
+            recent_full: false,
+        })
+    }
+
+    fn budget(&self, _layer: Option<u32>, kv_len: usize) -> u32 {
+        let blocks = num_blocks(kv_len, self.block_size);
+        if let Mode::Budget { pages } = self.mode { pages.max(1).min(blocks) } else { blocks }
     }
 
     fn certifies(&self) -> bool {

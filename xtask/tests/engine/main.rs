@@ -6,6 +6,7 @@ mod refusals;
 mod scoring;
 mod serving;
 mod smollm2;
+mod sparse;
 
 use std::fs;
 use std::path::PathBuf;

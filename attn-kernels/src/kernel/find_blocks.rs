@@ -1,0 +1,85 @@
+//! The fewest blocks that reach a share of each query block's mass, as lists: the last step of XAttention.
+
+use crate::{Access, Kernel, Level, Variant};
+use bytemuck::{Pod, Zeroable};
+
+/// Bindings: sums, thresholds, out.
+pub static KERNEL: Kernel = Kernel {
+    name: "find_blocks",
+    wgsl: include_str!("../../wgsl/find_blocks.wgsl"),
+    modules: &[crate::MODULES],
+    params_bytes: size_of::<FindBlocksParams>(),
+    bindings: &[Access::Read, Access::Read, Access::Write],
+};
+
+/// Uniform parameters; [`Estimate`](super::xattn::Estimate) fills them in.
+#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+pub struct FindBlocksParams {
+    /// KV heads.
+    pub num_kv_heads: u32,
+    /// Query blocks of this dispatch.
+    pub query_blocks: u32,
+    /// Key blocks.
+    pub key_blocks: u32,
+    /// f32 from one query block's sums to the next.
+    pub sum_stride: u32,
+    /// Key block of the first query block.
+    pub current: u32,
+    /// 1: a query block sees the key blocks up to its own.
+    pub causal: u32,
+    /// u32 from one list to the next.
+    pub out_stride: u32,
+    /// First list of this dispatch.
+    pub first_list: u32,
+    /// Query heads of a KV head that must keep a block: see [`Vote::votes`].
+    pub votes: u32,
+    /// Units of a mass of 1: a power of two, so that the mass of a query block stays below 2^31 units.
+    pub units: f32,
+    /// Zero.
+    pub pad0: u32,
+    /// Zero.
+    pub pad1: u32,
+}
+
+/// Which blocks a KV head reads, out of those that its query heads keep.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Vote {
+    /// Those that any of them keeps.
+    Any,
+    /// Those that more than half of them keep.
+    Majority,
+    /// Those that all of them keep.
+    All,
+}
+
+impl Vote {
+    /// Heads of a group of `group` that must keep a block.
+    #[must_use]
+    pub fn votes(self, group: u32) -> u32 {
+        match self {
+            Self::Any => 1,
+            Self::Majority => group / 2 + 1,
+            Self::All => group,
+        }
+    }
+}
+
+/// Units of a mass of 1 where a query block's mass is at most `rows`.
+#[must_use]
+pub fn units(rows: u32) -> f32 {
+    (1_u32 << 30) as f32 / rows.next_power_of_two() as f32
+}
+
+/// The kernel for `group` query heads a KV head; subgroups shorten its prefix sums.
+#[must_use]
+pub fn variant(group: u32, level: Level) -> Variant {
+    let scan = if level == Level::Baseline { "scan_tree" } else { "scan_subgroup" };
+    Variant::new(&KERNEL).size("GROUP", group).module("scan", scan)
+}
+
+/// Workgroups for a dispatch with these parameters.
+#[must_use]
+pub fn grid(params: &FindBlocksParams) -> [u32; 3] {
+    [params.query_blocks, params.num_kv_heads, 1]
+}

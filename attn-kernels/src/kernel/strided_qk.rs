@@ -1,0 +1,92 @@
+//! Strided antidiagonal scores over a paged K cache, reduced while they are made: the first step of XAttention.
+
+use super::{KvDtype, KvShape};
+use crate::{Access, Kernel, Variant};
+use bytemuck::{Pod, Zeroable};
+
+/// Bindings: q, k_cache, tables, parts.
+pub static KERNEL: Kernel = Kernel {
+    name: "strided_qk",
+    wgsl: include_str!("../../wgsl/strided_qk.wgsl"),
+    modules: &[crate::MODULES],
+    params_bytes: size_of::<StridedQkParams>(),
+    bindings: &[Access::Read, Access::Read, Access::Read, Access::Write],
+};
+
+/// Uniform parameters; [`Estimate`](super::xattn::Estimate) fills them in.
+#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+pub struct StridedQkParams {
+    /// Query heads.
+    pub num_heads: u32,
+    /// KV heads.
+    pub num_kv_heads: u32,
+    /// f32 from one query row to the next.
+    pub q_stride: u32,
+    /// Row of q of the chunk's first query.
+    pub q_first: u32,
+    /// Queries of the chunk.
+    pub q_len: u32,
+    /// Zero queries before the first, which align the chunk with the key blocks.
+    pub front: u32,
+    /// First row of this dispatch, in strides of queries.
+    pub first_row: u32,
+    /// Rows of this dispatch.
+    pub rows: u32,
+    /// Column of row 0, in strides of keys.
+    pub key_start: u32,
+    /// Keys.
+    pub kv_len: u32,
+    /// First entry of the block table.
+    pub table: u32,
+    /// f32 from one row of parts to the next.
+    pub part_stride: u32,
+    /// Factor on scores before a base-2 softmax, `log2(e) / (sqrt(head_dim) * stride * norm)`.
+    pub scale: f32,
+    /// 1: a row sees the columns up to its own.
+    pub causal: u32,
+    /// Zero.
+    pub pad0: u32,
+    /// Zero.
+    pub pad1: u32,
+}
+
+/// Rows and columns of a workgroup's tile.
+pub const TILE: u32 = 64;
+
+/// Columns that one element of the parts stands for, with `columns` columns a block.
+#[must_use]
+pub fn part(columns: u32) -> u32 {
+    columns.min(TILE)
+}
+
+/// The kernel for one cache shape; blocks of `block` tokens.
+///
+/// # Panics
+/// When `block / stride` is not a power of two from 4 on.
+#[must_use]
+pub fn variant(shape: &KvShape, stride: u32, block: u32) -> Variant {
+    shape.check();
+    let columns = block / stride;
+    assert!(
+        block.is_multiple_of(stride) && columns >= 4 && columns.is_power_of_two(),
+        "blocks of {block} tokens are not a power of two from 4 on of strides of {stride}"
+    );
+    let keys = match shape.dtype {
+        KvDtype::F16 => "k_f16",
+        KvDtype::F32 => "k_f32",
+    };
+    Variant::new(&KERNEL)
+        .size("HEAD_DIM", shape.head_dim)
+        .size("BLOCK_SIZE", shape.block_size)
+        .size("STRIDE", stride)
+        .size("PART", part(columns))
+        .module("k", keys)
+}
+
+/// Workgroups for a dispatch with these parameters.
+#[must_use]
+pub fn grid(params: &StridedQkParams, stride: u32) -> [u32; 3] {
+    let columns = params.kv_len.div_ceil(stride);
+    [columns.div_ceil(TILE), params.rows.div_ceil(TILE), params.num_heads]
+}

@@ -1,0 +1,146 @@
+// Strided antidiagonal scores of XAttention (arXiv 2503.16428), each row reduced over PART columns at once.
+//   score[i, j] = sum over t of q[i * STRIDE + STRIDE - 1 - t] . k[j * STRIDE + t], zeros beyond either end
+//   q       rows of q_stride f32, [num_heads, head_dim] from 0; token 0 is row q_first, after `front` zero queries
+//   k_cache K layout of the k module; tables physical blocks
+//   parts   [num_heads, rows, part_stride] f32: log2 of the sum of 2^(scale * score) over PART columns, LOWEST where
+//           none is seen; not written where all of a tile is masked
+// So the scores themselves, PART times as many, never exist. A workgroup makes TILE x TILE of them; the dispatch covers
+// `rows` rows from first_row on. Grid: (ceil(columns / TILE), ceil(rows / TILE), num_heads).
+// Bytes moved: 4 * rows * columns / PART a head, and keys and queries once a tile. CPU reference: src/cpu/strided_qk.rs
+#import numbers
+#import HEAD_DIM = 64
+#import BLOCK_SIZE = 16
+#import STRIDE = 8
+#import PART = 16
+#import k = k_f16
+
+struct StridedQkParams {
+    num_heads: u32,
+    num_kv_heads: u32,
+    q_stride: u32,
+    q_first: u32,
+    q_len: u32,
+    front: u32,
+    first_row: u32,
+    rows: u32,
+    key_start: u32, // column of grid row 0
+    kv_len: u32,
+    table: u32,
+    part_stride: u32,
+    scale: f32,
+    causal: u32, // 1: a row sees the columns up to its own
+    pad0: u32,
+    pad1: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: StridedQkParams;
+@group(0) @binding(1) var<storage, read> q: array<f32>;
+@group(0) @binding(3) var<storage, read> tables: array<u32>;
+@group(0) @binding(4) var<storage, read_write> parts: array<f32>;
+
+const TILE: u32 = 64u;
+const QUADS: u32 = TILE / 4u;
+const WG: u32 = QUADS * QUADS;
+const CHUNKS: u32 = HEAD_DIM / 8u;
+// Units of eight channels of one t; two are staged at a time.
+const UNITS: u32 = CHUNKS * STRIDE;
+const LANES: u32 = PART / 4u;
+
+// [channel, row or column]: a lane reads four neighbours at once.
+var<workgroup> q_tile: array<vec4<f32>, 16u * QUADS>;
+var<workgroup> k_tile: array<vec4<f32>, 16u * QUADS>;
+var<workgroup> ends: array<vec4<f32>, WG>;
+
+@compute @workgroup_size(WG)
+fn strided_qk(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row0 = params.first_row + group.y * TILE;
+    let col0 = group.x * TILE;
+    if (params.causal == 1u && col0 > params.key_start + row0 + TILE - 1u) {
+        return;
+    }
+    let x = lane % QUADS;
+    let y = lane / QUADS;
+    var sums: array<vec4<f32>, 4>;
+    for (var unit = 0u; unit < UNITS; unit += 2u) {
+        stage(lane, unit, row0, col0, group.z);
+        workgroupBarrier();
+        for (var i = 0u; i < 16u; i++) {
+            let a = q_tile[i * QUADS + y];
+            let b = k_tile[i * QUADS + x];
+            sums[0] = fma(vec4(a.x), b, sums[0]);
+            sums[1] = fma(vec4(a.y), b, sums[1]);
+            sums[2] = fma(vec4(a.z), b, sums[2]);
+            sums[3] = fma(vec4(a.w), b, sums[3]);
+        }
+        workgroupBarrier();
+    }
+
+    let columns = (params.kv_len + STRIDE - 1u) / STRIDE;
+    let cols = vec4(col0 + x * 4u) + vec4(0u, 1u, 2u, 3u);
+    var end: vec4<f32>;
+    for (var i = 0u; i < 4u; i++) {
+        let last = select(columns - 1u, min(columns - 1u, params.key_start + row0 + y * 4u + i), params.causal == 1u);
+        let seen = select(vec4(LOWEST), sums[i] * params.scale, cols <= vec4(last));
+        let top = max(max(seen.x, seen.y), max(seen.z, seen.w));
+        end[i] = top + log2(dot(exp2(seen - top), vec4(1.0)));
+    }
+    ends[lane] = end;
+    workgroupBarrier();
+    if (x % LANES == 0u) {
+        var top = end;
+        for (var i = 1u; i < LANES; i++) {
+            top = max(top, ends[lane + i]);
+        }
+        var sum = vec4(0.0);
+        for (var i = 0u; i < LANES; i++) {
+            sum += exp2(ends[lane + i] - top);
+        }
+        let part = (col0 + x * 4u) / PART;
+        for (var i = 0u; i < 4u; i++) {
+            let row = group.y * TILE + y * 4u + i;
+            if (row < params.rows && part < params.part_stride) {
+                parts[(group.z * params.rows + row) * params.part_stride + part] = top[i] + log2(sum[i]);
+            }
+        }
+    }
+}
+
+// Sixteen channels of the tile's rows and columns: half of the lanes stage keys, half queries, eight channels each.
+fn stage(lane: u32, unit: u32, row0: u32, col0: u32, head: u32) {
+    let at = lane % TILE;
+    let side = lane / TILE % 2u;
+    // All t of a chunk follow each other: their keys are neighbours in memory.
+    let chunk = (unit + side) / STRIDE;
+    let t = (unit + side) % STRIDE;
+    let in_range = chunk < CHUNKS;
+    var low = vec4(0.0);
+    var high = vec4(0.0);
+    if (lane < 2u * TILE) {
+        let token = (col0 + at) * STRIDE + t;
+        if (in_range && token < params.kv_len) {
+            let block = tables[params.table + token / BLOCK_SIZE];
+            let kv_head = head / (params.num_heads / params.num_kv_heads);
+            let k = key_chunk(block * params.num_kv_heads + kv_head, chunk, token % BLOCK_SIZE);
+            low = k.low;
+            high = k.high;
+        }
+    } else {
+        let token = (row0 + at) * STRIDE + STRIDE - 1u - t;
+        if (in_range && token >= params.front && token - params.front < params.q_len) {
+            let row = params.q_first + token - params.front;
+            let begin = row * params.q_stride + head * HEAD_DIM + chunk * 8u;
+            low = vec4(q[begin], q[begin + 1u], q[begin + 2u], q[begin + 3u]);
+            high = vec4(q[begin + 4u], q[begin + 5u], q[begin + 6u], q[begin + 7u]);
+        }
+    }
+    for (var i = 0u; i < 4u; i++) {
+        let to = (side * 8u + i) * QUADS + at / 4u;
+        if (lane < 2u * TILE) {
+            k_tile[to][at % 4u] = low[i];
+            k_tile[to + 4u * QUADS][at % 4u] = high[i];
+        } else {
+            q_tile[to][at % 4u] = low[i];
+            q_tile[to + 4u * QUADS][at % 4u] = high[i];
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Attention of a step's rows: all of them to everything, or some of them to listed blocks.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use attn_kernels::gpu::{Bind, Gpu, Pass, Pipeline};
+use attn_kernels::kernel::attention;
+use attn_kernels::kernel::paged_decode::{self, PARTITION, PagedDecodeParams};
+use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams};
+use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
+use attn_kernels::kernel::{KvShape, paged_prefill_coop};
+
+use super::inputs::{Plan, RowBufs, Rows};
+use super::sparse::Lists;
+use super::{Decoder, decode_portion};
+use crate::ModelError;
+
+/// Pipelines of one kind of attention.
+#[derive(Debug)]
+pub(super) struct Attention {
+    decode: Arc<Pipeline>,
+    reduce: Arc<Pipeline>,
+    prefill: Arc<Pipeline>,
+}
+
+impl Attention {
+    pub(super) fn new(
+        gpu: &Gpu,
+        shape: &KvShape,
+        num_heads: u32,
+        (key_loads, coop): (KeyLoads, bool),
+        kind: &attention::Attention,
+    ) -> Result<Self, ModelError> {
+        Ok(Self {
+            decode: gpu.pipeline(&paged_decode::variant(shape, num_heads, gpu.level(), kind))?,
+            reduce: gpu.pipeline(&paged_reduce::variant(shape, kind))?,
+            prefill: gpu.pipeline(&match coop {
+                true => paged_prefill_coop::variant(shape, kind),
+                false => paged_prefill::variant(shape, num_heads, key_loads, kind),
+            })?,
+        })
+    }
+}
+
+/// Rows that are attended alike.
+struct Task<'a> {
+    kind: &'a Attention,
+    rows: &'a Rows,
+    bufs: &'a RowBufs,
+    /// Lists of selected blocks; `None` where all is attended.
+    lists: Option<Lists>,
+}
+
+impl Task<'_> {
+    fn list_stride(&self) -> u32 {
+        self.lists.as_ref().map_or(0, |lists| lists.stride)
+    }
+
+    /// `bindings` and, with lists, theirs.
+    fn with_lists<const N: usize>(&self, bindings: [Bind; N]) -> Vec<Bind> {
+        bindings.into_iter().chain(self.lists.as_ref().map(|lists| lists.bind.clone())).collect()
+    }
+}
+
+impl Decoder {
+    /// Records the attention of all rows in layer `index`.
+    pub(super) fn attend(&self, pass: &mut Pass, index: usize, plan: &Plan) {
+        let (kind, view) = (&self.pipelines.attention, self.layers[index].view);
+        let (plan, inputs) = (&plan.views[view], &self.inputs.views[view]);
+        let lists = self.sparse.as_ref().and_then(|sparse| sparse.lists(index));
+        let Some((lists, selected)) = lists.zip(self.pipelines.selected.as_ref()) else {
+            let task = Task { kind, rows: &plan.all, bufs: &inputs.all, lists: None };
+            return self.attend_task(pass, index, &task, plan.all.max_partitions);
+        };
+        let whole = Task { kind, rows: &plan.whole, bufs: &inputs.whole, lists: None };
+        self.attend_task(pass, index, &whole, plan.whole.max_partitions);
+        let tokens = (lists.stride - 1) * self.options.select_block();
+        let max_partitions = plan.selected.max_partitions.min(tokens.div_ceil(PARTITION).max(1));
+        let bufs = &inputs.selected;
+        let listed = Task { kind: selected, rows: &plan.selected, bufs, lists: Some(lists) };
+        self.attend_task(pass, index, &listed, max_partitions);
+    }
+
+    fn attend_task(&self, pass: &mut Pass, index: usize, task: &Task<'_>, max_partitions: u32) {
+        let portion = decode_portion(&self.config, max_partitions);
+        for start in (0..task.rows.decode.len()).step_by(portion) {
+            let rows = portion.min(task.rows.decode.len() - start);
+            self.attend_decode(pass, index, task, max_partitions, start..start + rows);
+        }
+        self.attend_prefill(pass, index, task);
+    }
+
+    /// Rows `range` of the list of decode rows.
+    fn attend_decode(
+        &self,
+        pass: &mut Pass,
+        index: usize,
+        task: &Task<'_>,
+        max_partitions: u32,
+        range: Range<usize>,
+    ) {
+        let (a, c) = (&self.activations, &self.config);
+        let count = |n: usize| u32::try_from(n).expect("at most max_rows");
+        let (rows, first_list) = (count(range.len()), count(range.start));
+        let list = Bind::at(task.bufs.decode.raw(), range.start as u64 * 16);
+        let params = PagedDecodeParams {
+            num_heads: c.num_heads,
+            num_kv_heads: c.num_kv_heads,
+            q_stride: c.num_heads * c.head_dim,
+            max_partitions,
+            scale: scale(c.head_dim),
+            reduced: u32::from(max_partitions > 1),
+            list_stride: task.list_stride(),
+            first_list,
+            softcap: 0.0,
+            pad0: 0,
+            pad1: 0,
+            pad2: 0,
+        };
+        let (k, v) = self.kv.layer(index);
+        let out = if max_partitions == 1 { &a.attended } else { &a.partial };
+        let tables = (&self.inputs.tables).into();
+        let bindings = task.with_lists([
+            (&a.q).into(),
+            k.into(),
+            v.into(),
+            tables,
+            list.clone(),
+            out.into(),
+            (&a.stats).into(),
+        ]);
+        let grid = paged_decode::grid(self.kv.shape(), c.num_heads, rows, max_partitions);
+        pass.dispatch(&task.kind.decode, &params, &bindings, grid);
+        if max_partitions > 1 {
+            let params = PagedReduceParams {
+                num_heads: c.num_heads,
+                num_kv_heads: c.num_kv_heads,
+                max_partitions,
+                list_stride: task.list_stride(),
+                first_list,
+                pad0: 0,
+                pad1: 0,
+                pad2: 0,
+            };
+            let bindings =
+                task.with_lists([(&a.partial).into(), (&a.stats).into(), list, (&a.attended).into()]);
+            pass.dispatch(&task.kind.reduce, &params, &bindings, paged_reduce::grid(c.num_heads, rows));
+        }
+    }
+
+    fn attend_prefill(&self, pass: &mut Pass, index: usize, task: &Task<'_>) {
+        let tiles = u32::try_from(task.rows.tiles.len()).expect("at most max_rows");
+        let (a, c) = (&self.activations, &self.config);
+        let Some(last) = task.rows.tiles.iter().map(|tile| tile.position + tile.rows - 1).max() else {
+            return;
+        };
+        let (k, v) = self.kv.layer(index);
+        let bindings = task.with_lists([
+            (&a.q).into(),
+            k.into(),
+            v.into(),
+            (&self.inputs.tables).into(),
+            (&task.bufs.tiles).into(),
+            (&a.attended).into(),
+            (&a.lse).into(),
+        ]);
+        let grid = match self.coop {
+            true => paged_prefill_coop::grid(c.num_heads, tiles),
+            false => paged_prefill::grid(self.kv.shape(), c.num_heads, self.key_loads, tiles),
+        };
+        for (first_key, num_keys) in paged_prefill::segments(0, last, self.gpu.is_cpu()) {
+            let params = PagedPrefillParams {
+                num_heads: c.num_heads,
+                num_kv_heads: c.num_kv_heads,
+                q_stride: c.num_heads * c.head_dim,
+                first_key,
+                scale: scale(c.head_dim),
+                neg_inf: f32::NEG_INFINITY,
+                num_keys,
+                list_stride: task.list_stride(),
+                window: 0,
+                softcap: 0.0,
+                pad0: 0,
+                pad1: 0,
+            };
+            pass.dispatch(&task.kind.prefill, &params, &bindings, grid);
+        }
+    }
+}
+
+/// Factor on scores.
+fn scale(head_dim: u32) -> f32 {
+    #[expect(clippy::cast_precision_loss, reason = "head sizes are small")]
+    let dim = head_dim as f32;
+    1.0 / dim.sqrt()
+}

@@ -1,0 +1,232 @@
+//! Rows that attend to a selection of blocks: the lists that the attention kernels read, layer by layer.
+//!
+//! A list is `count, block, block, ...`, ascending, one for each KV head of a decode row or query block.
+
+mod choose;
+mod host;
+mod mirror;
+
+use attn_kernels::gpu::{Bind, Buf, Gpu, Timing};
+use kvblock::BlockIdx;
+use sparse_select::Selection;
+use sparse_select::policy::num_blocks;
+
+use super::inputs::{Plan, ViewRows};
+use crate::batch::{Phase, Slice, StepOutput};
+use crate::sparse::{Attended, SparseOptions};
+use crate::{KvPool, ModelError};
+pub(super) use choose::Chosen;
+use mirror::Mirror;
+
+/// What a sparse decoder keeps from layer to layer.
+#[derive(Debug)]
+pub(super) struct Sparse {
+    pub(super) options: SparseOptions,
+    num_kv_heads: usize,
+    /// View of each layer.
+    views: Vec<usize>,
+    /// Lists of the layer at hand, or of several where nothing has to be read back in between.
+    lists: Buf<u32>,
+    /// Lists of each layer; `None` where it is dense.
+    placed: Vec<Option<Place>>,
+    mirror: Mirror,
+    /// By slice; `None` where the policy does not act.
+    attended: Vec<Option<Attended>>,
+    timings: Vec<Timing>,
+}
+
+/// Where the lists of a layer are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Place {
+    first: usize,
+    stride: u32,
+}
+
+/// Lists of one layer, as a kernel reads them.
+pub(super) struct Lists {
+    pub(super) bind: Bind,
+    /// Entries from one list to the next: one more than the blocks of the longest.
+    pub(super) stride: u32,
+}
+
+/// Lists are bound at offsets that are multiples of this many entries.
+const ALIGN: usize = 64;
+
+impl Sparse {
+    pub(super) fn new(
+        gpu: &Gpu,
+        options: &SparseOptions,
+        views: &[usize],
+        kv: &KvPool,
+    ) -> Result<Self, ModelError> {
+        options.check(kv.shape().block_size)?;
+        let num_layers = views.len();
+        Ok(Self {
+            options: options.clone(),
+            num_kv_heads: kv.shape().num_kv_heads as usize,
+            views: views.to_vec(),
+            lists: gpu.buffer("lists", ALIGN)?,
+            placed: vec![None; num_layers],
+            mirror: Mirror::new(*kv.shape(), num_layers),
+            attended: Vec::new(),
+            timings: Vec::new(),
+        })
+    }
+
+    /// Blocks that are about to be written.
+    pub(super) fn forget(&mut self, blocks: impl Iterator<Item = u32>) {
+        self.mirror.forget(blocks);
+    }
+
+    /// Begins a step. Selections by position are made here, for all layers, so that nothing stops in between.
+    pub(super) fn begin(&mut self, gpu: &Gpu, plan: &Plan, slices: &[Slice<'_>]) -> Result<(), ModelError> {
+        let acts = |slice: &Slice<'_>| self.options.acts_on(slice.phase).then(Attended::default);
+        self.attended = slices.iter().map(acts).collect();
+        let block_size = self.mirror.block_size();
+        plan.views.iter().for_each(|view| self.mirror.forget(view.written_blocks(block_size)));
+        self.placed.fill(None);
+        let mut words: Vec<u32> = Vec::new();
+        for layer in 0..self.placed.len() {
+            let plan = &plan.views[self.views[layer]];
+            self.count_unchosen(plan, slices, layer);
+            if !self.is_sparse_in(plan, layer) || self.options.policy.support().query {
+                continue;
+            }
+            let selections: Vec<Selection> = plan
+                .chosen
+                .iter()
+                .map(|chosen| self.options.select(chosen, layer, None))
+                .collect::<Result<_, _>>()?;
+            let (lists, stride) = self.lay_out(plan, &selections);
+            self.count(plan, layer, selections, None);
+            // Layers mostly agree.
+            let same = self.placed[..layer]
+                .iter()
+                .rev()
+                .flatten()
+                .next()
+                .filter(|last| last.stride == stride && words[last.first..].starts_with(&lists));
+            self.placed[layer] = same.copied().or_else(|| {
+                let first = words.len();
+                words.extend(lists);
+                Some(Place { first, stride })
+            });
+        }
+        self.upload(gpu, &words)
+    }
+
+    /// Whether blocks are selected in a layer.
+    pub(super) fn is_sparse_in(&self, plan: &ViewRows, layer: usize) -> bool {
+        let layer = u32::try_from(layer).expect("layers fit in 32 bits");
+        !plan.chosen.is_empty() && !self.options.policy.keeps_all(Some(layer), usize::MAX)
+    }
+
+    /// Whether queries and keys of a layer have to be asked for.
+    fn asks_in(&self, plan: &ViewRows, layer: usize) -> bool {
+        self.options.policy.support().query && self.is_sparse_in(plan, layer)
+    }
+
+    /// Takes the lists of `layer` that were selected on the host.
+    fn place(
+        &mut self,
+        gpu: &Gpu,
+        plan: &ViewRows,
+        layer: usize,
+        selections: &[Selection],
+    ) -> Result<(), ModelError> {
+        let (words, stride) = self.lay_out(plan, selections);
+        self.placed[layer] = Some(Place { first: 0, stride });
+        self.upload(gpu, &words)
+    }
+
+    fn upload(&mut self, gpu: &Gpu, words: &[u32]) -> Result<(), ModelError> {
+        if self.lists.len() < words.len() {
+            self.lists = gpu.buffer("lists", words.len().next_power_of_two())?;
+            gpu.forget_bind_groups();
+        }
+        gpu.write(&self.lists, 0, words);
+        Ok(())
+    }
+
+    /// The lists of a layer; `None` where it is dense.
+    pub(super) fn lists(&self, layer: usize) -> Option<Lists> {
+        let Place { first, stride } = self.placed[layer]?;
+        Some(Lists { bind: Bind::at(self.lists.raw(), first as u64 * 4), stride })
+    }
+
+    /// Lists of all groups and KV heads, and the entries from one to the next.
+    fn lay_out(&self, plan: &ViewRows, selections: &[Selection]) -> (Vec<u32>, u32) {
+        let mut lists = Vec::new();
+        for (chosen, selection) in plan.chosen.iter().zip(selections) {
+            for list in 0..chosen.lists as usize {
+                let heads = 0..self.num_kv_heads;
+                lists.extend(heads.map(|head| self.options.blocks(chosen, selection, head, list)));
+            }
+        }
+        let stride = 1 + lists.iter().map(Vec::len).max().unwrap_or(0);
+        let mut words = Vec::with_capacity((lists.len() * stride).next_multiple_of(ALIGN));
+        for list in lists {
+            let end = words.len() + stride;
+            words.push(u32::try_from(list.len()).expect("blocks fit in 32 bits"));
+            words.extend(list);
+            words.resize(end, 0);
+        }
+        words.resize(words.len().next_multiple_of(ALIGN), 0);
+        (words, u32::try_from(stride).expect("blocks fit in 32 bits"))
+    }
+
+    /// Counts what the selections of a layer attend.
+    fn count(&mut self, plan: &ViewRows, layer: usize, selections: Vec<Selection>, masses: Option<&[f64]>) {
+        let remembers = !self.options.policy.support().query;
+        for (i, (chosen, selection)) in plan.chosen.iter().zip(selections).enumerate() {
+            let mut blocks = Vec::new();
+            for list in 0..chosen.lists as usize {
+                for head in 0..self.num_kv_heads {
+                    blocks.extend(self.options.blocks(chosen, &selection, head, list));
+                }
+            }
+            let block = self.options.policy.block_size().get();
+            let attended = self.attended[chosen.slice].as_mut().expect("the policy acts on chosen rows");
+            attended.blocks += blocks.len() as u64;
+            attended.visible += chosen.visible(block) * self.num_kv_heads as u64;
+            let mass = masses.map(|masses| masses[i]);
+            attended.mass = attended.mass.into_iter().chain(mass).reduce(f64::min);
+            if remembers {
+                blocks.extend(attended.accessed.iter().map(|b| b.get()));
+                blocks.sort_unstable();
+                blocks.dedup();
+                attended.accessed = blocks.into_iter().map(BlockIdx::new).collect();
+            }
+            if self.options.trace {
+                attended.selections.push((u32::try_from(layer).expect("layers fit in 32 bits"), selection));
+            }
+        }
+    }
+
+    /// Counts the rows that attend to everything in a layer, of slices that the policy acts on.
+    fn count_unchosen(&mut self, plan: &ViewRows, slices: &[Slice<'_>], layer: usize) {
+        let block = self.options.policy.block_size();
+        let sparse = self.is_sparse_in(plan, layer);
+        for (index, (slice, attended)) in slices.iter().zip(&mut self.attended).enumerate() {
+            let Some(attended) = attended else { continue };
+            let chosen = plan.chosen.iter().filter(|chosen| sparse && chosen.slice == index);
+            let rows = slice.tokens.len() - chosen.map(|chosen| chosen.rows).sum::<usize>();
+            let end = slice.first as usize + rows;
+            let lists: u64 = match slice.phase {
+                Phase::Decode => {
+                    (slice.first as usize..end).map(|at| u64::from(num_blocks(at + 1, block))).sum()
+                }
+                Phase::Prefill if rows > 0 => u64::from(num_blocks(end, block)),
+                Phase::Prefill => 0,
+            };
+            attended.blocks += lists * self.num_kv_heads as u64;
+            attended.visible += lists * self.num_kv_heads as u64;
+        }
+    }
+
+    /// Ends a step: what each slice attended, and the times of what was submitted on the way.
+    pub(super) fn finish(&mut self, output: &mut StepOutput) {
+        output.attended = std::mem::take(&mut self.attended);
+        output.timings.append(&mut self.timings);
+    }
+}

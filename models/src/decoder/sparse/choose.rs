@@ -1,0 +1,166 @@
+//! Which rows of a step blocks are selected for, and what a policy is asked about them.
+//!
+//! A chunk of a prompt always attends to its own blocks: what a policy selects is the history before it, unless the
+//! policy masks query block by query block itself.
+
+use std::ops::Range;
+
+use kvblock::BlockId;
+use sparse_select::policy::num_blocks;
+use sparse_select::{Heads, Input, Selection, Stage};
+
+use crate::ModelError;
+use crate::batch::{Phase, Slice};
+use crate::sparse::SparseOptions;
+
+/// A decode row, or the rows of a chunk of a prompt, that blocks are selected for.
+#[derive(Debug)]
+pub(in crate::decoder) struct Chosen {
+    /// Its slice.
+    pub(in crate::decoder) slice: usize,
+    /// Its rows in the step.
+    pub(super) row: usize,
+    pub(super) rows: usize,
+    /// Position of the first row.
+    pub(in crate::decoder) position: u32,
+    phase: Phase,
+    /// Its block table in the step's tables.
+    pub(super) table: Range<usize>,
+    /// Earlier accesses by block.
+    access: Vec<u32>,
+    /// Its first list group.
+    pub(in crate::decoder) list: u32,
+    /// Its list groups: one, or one for each query block.
+    pub(super) lists: u32,
+}
+
+impl Chosen {
+    /// Tokens up to its last row.
+    pub(super) fn kv_len(&self) -> usize {
+        self.position as usize + self.rows
+    }
+
+    /// Blocks of the sequence that its lists could name, summed over them.
+    pub(super) fn visible(&self, select_block: u32) -> u64 {
+        let end = self.kv_len().div_ceil(select_block as usize) as u64;
+        // Query block by query block, up to its own.
+        (0..u64::from(self.lists)).map(|list| end - list).sum()
+    }
+
+    /// List group of the row at `position`.
+    pub(in crate::decoder) fn list_at(&self, position: u32, select_block: u32) -> u32 {
+        match self.lists {
+            1 => self.list,
+            _ => self.list + position / select_block - self.position / select_block,
+        }
+    }
+}
+
+impl SparseOptions {
+    /// The rows of a step that blocks are selected for, in the order of their lists: first decode rows, in the order of
+    /// the step, then prefills.
+    pub(in crate::decoder) fn choose(&self, slices: &[Slice<'_>], group: usize) -> Vec<Chosen> {
+        let (mut row, mut table) = (0, 0);
+        let mut chosen = Vec::new();
+        for (index, slice) in slices.iter().enumerate() {
+            let blocks = |tables: &[&[BlockId]]| tables.iter().map(|table| table.len()).sum::<usize>();
+            let first = table + blocks(&slice.tables[..group]);
+            if self.acts_on(slice.phase) {
+                let of_slice = |(i, rows, lists)| Chosen {
+                    slice: index,
+                    row: row + i,
+                    rows,
+                    position: slice.first + u32_of(i),
+                    phase: slice.phase,
+                    table: first..first + slice.tables[group].len(),
+                    access: slice.access.to_vec(),
+                    list: 0,
+                    lists,
+                };
+                chosen.extend(self.parts(slice).into_iter().map(of_slice));
+            }
+            row += slice.tokens.len();
+            table += blocks(slice.tables);
+        }
+        chosen.sort_by_key(|chosen| chosen.phase == Phase::Prefill);
+        let mut list = 0;
+        for chosen in &mut chosen {
+            chosen.list = list;
+            list += chosen.lists;
+        }
+        chosen
+    }
+
+    /// Rows of a slice that lists are made for: `(first row, rows, lists)`.
+    fn parts(&self, slice: &Slice<'_>) -> Vec<(usize, usize, u32)> {
+        let block = self.policy.block_size().get();
+        let rows = slice.tokens.len();
+        let last = slice.first + u32_of(rows) - 1;
+        let whole = |i: usize| self.policy.keeps_all(None, slice.first as usize + i + 1);
+        match slice.phase {
+            Phase::Decode => (0..rows).filter(|i| !whole(*i)).map(|i| (i, 1, 1)).collect(),
+            Phase::Prefill if whole(rows - 1) => Vec::new(),
+            Phase::Prefill if self.history_only() && slice.first < block => Vec::new(),
+            Phase::Prefill if self.history_only() => vec![(0, rows, 1)],
+            Phase::Prefill => vec![(0, rows, last / block - slice.first / block + 1)],
+        }
+    }
+
+    /// Whether chunks of prompts see the selection of what came before them and all of their own blocks.
+    fn history_only(&self) -> bool {
+        let support = self.policy.support();
+        support.after_history || !support.query
+    }
+
+    /// What the policy selects in a layer.
+    pub(super) fn select(
+        &self,
+        chosen: &Chosen,
+        layer: usize,
+        tensors: Option<(Heads<'_>, Heads<'_>)>,
+    ) -> Result<Selection, ModelError> {
+        let block = self.policy.block_size().get();
+        let history = chosen.position / block;
+        let (stage, kv_len) = match chosen.phase {
+            Phase::Decode => (Stage::Decode, chosen.kv_len()),
+            Phase::Prefill if self.history_only() => {
+                (Stage::Prefill { chunk_idx: history }, (history * block) as usize)
+            }
+            Phase::Prefill => (Stage::Prefill { chunk_idx: history }, chosen.kv_len()),
+        };
+        let (q, k) = tensors.unzip();
+        let k = k.map(|k| k.window(0, kv_len));
+        let input = Input {
+            kv_len,
+            stage,
+            layer: u32::try_from(layer).ok(),
+            q,
+            k,
+            access: &chosen.access,
+            gates: None,
+        };
+        let mut selection = Selection::new();
+        self.policy.select_into(&input, &mut selection)?;
+        Ok(selection)
+    }
+
+    /// The blocks that group `list` of a chosen row attends for KV head `head`, ascending.
+    pub(super) fn blocks(
+        &self,
+        chosen: &Chosen,
+        selection: &Selection,
+        head: usize,
+        list: usize,
+    ) -> Vec<u32> {
+        let mut blocks: Vec<u32> = selection.row_shared(head, list).iter().map(|b| b.get()).collect();
+        if chosen.phase == Phase::Prefill && self.history_only() {
+            let block = self.policy.block_size();
+            blocks.extend(chosen.position / block.get()..num_blocks(chosen.kv_len(), block));
+        }
+        blocks
+    }
+}
+
+fn u32_of(n: usize) -> u32 {
+    u32::try_from(n).expect("rows of a step fit in 32 bits")
+}

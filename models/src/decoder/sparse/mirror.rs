@@ -1,0 +1,85 @@
+//! Keys of the paged cache on the host, rounded as the device rounds them: what policies on the CPU score with.
+
+use attn_kernels::gpu::{Pass, Read};
+use attn_kernels::kernel::{KvDtype, KvShape};
+use half::f16;
+use rustc_hash::FxHashMap;
+
+use crate::KvPool;
+
+/// Pages of K by layer and physical block, read from the device when first asked for.
+#[derive(Debug)]
+pub(super) struct Mirror {
+    shape: KvShape,
+    /// `[layer]`: K of a block `[num_kv_heads, block_size, head_dim]`.
+    layers: Vec<FxHashMap<u32, Box<[f32]>>>,
+}
+
+impl Mirror {
+    pub(super) fn new(shape: KvShape, num_layers: usize) -> Self {
+        Self { shape, layers: vec![FxHashMap::default(); num_layers] }
+    }
+
+    /// Tokens of a block.
+    pub(super) fn block_size(&self) -> u32 {
+        self.shape.block_size
+    }
+
+    /// Blocks that the device writes: what is known of them is no longer so.
+    pub(super) fn forget(&mut self, blocks: impl Iterator<Item = u32>) {
+        for block in blocks {
+            for layer in &mut self.layers {
+                layer.remove(&block);
+            }
+        }
+    }
+
+    /// Records readbacks of the blocks of `tables` that are not here yet.
+    pub(super) fn read_missing<'a>(
+        &self,
+        pass: &mut Pass,
+        kv: &KvPool,
+        layer: usize,
+        tables: impl Iterator<Item = &'a u32>,
+    ) -> Vec<(u32, Read<u32>)> {
+        let words = self.shape.block_bytes() / 4;
+        let mut missing: Vec<u32> = tables.filter(|b| !self.layers[layer].contains_key(b)).copied().collect();
+        missing.sort_unstable();
+        missing.dedup();
+        let (k, _) = kv.layer(layer);
+        let first = |block: u32| block as usize * words;
+        missing.into_iter().map(|b| (b, pass.read(k, first(b)..first(b) + words))).collect()
+    }
+
+    /// Takes in what the device had for a block.
+    pub(super) fn insert(&mut self, layer: usize, block: u32, words: &[u32]) {
+        let s = &self.shape;
+        let (heads, size, dim) = (s.num_kv_heads as usize, s.block_size as usize, s.head_dim as usize);
+        let mut page = vec![0.0; heads * size * dim].into_boxed_slice();
+        let halves: &[f16] = bytemuck::cast_slice(words);
+        let floats: &[f32] = bytemuck::cast_slice(words);
+        for (i, value) in page.iter_mut().enumerate() {
+            let at = s.k_index(0, i / (size * dim), i / dim % size, i % dim);
+            *value = match s.dtype {
+                KvDtype::F16 => halves[at].to_f32(),
+                KvDtype::F32 => floats[at],
+            };
+        }
+        self.layers[layer].insert(block, page);
+    }
+
+    /// Keys of a sequence's first `len` tokens, `[num_kv_heads, len, head_dim]`.
+    pub(super) fn keys(&self, layer: usize, table: &[u32], len: usize) -> Vec<f32> {
+        let s = &self.shape;
+        let (heads, size, dim) = (s.num_kv_heads as usize, s.block_size as usize, s.head_dim as usize);
+        let mut keys = Vec::with_capacity(heads * len * dim);
+        for head in 0..heads {
+            for first in (0..len).step_by(size) {
+                let page = &self.layers[layer][&table[first / size]];
+                let tokens = size.min(len - first);
+                keys.extend_from_slice(&page[head * size * dim..][..tokens * dim]);
+            }
+        }
+        keys
+    }
+}

@@ -1,0 +1,86 @@
+//! Block-sparse attention as a decoder takes it: who selects, where, and what came of it.
+
+use std::sync::Arc;
+
+use kvblock::BlockIdx;
+use sparse_select::{Policy, Selection};
+
+use crate::ModelError;
+
+/// How a decoder attends to a part of the cache.
+#[derive(Clone, Debug)]
+pub struct SparseOptions {
+    /// Chooses the blocks.
+    pub policy: Arc<dyn Policy>,
+    /// Where policies that score are run.
+    pub place: Place,
+    /// Hand back the selections themselves, layer by layer: for drawings and tests.
+    pub trace: bool,
+}
+
+/// Where blocks are scored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Kernels where the policy has them, without a readback inside a layer; else as `Host`.
+    Device,
+    /// The policy's own code: queries and new keys are read back in every layer. The oracle of the other one.
+    Host,
+}
+
+/// What a policy had one slice attend, summed over layers and KV heads; dense layers count as all blocks.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Attended {
+    /// Blocks attended.
+    pub blocks: u64,
+    /// Blocks that were there.
+    pub visible: u64,
+    /// Attention mass that is certainly kept, the least over layers and query heads; `None` where nothing bounds it.
+    pub mass: Option<f64>,
+    /// Blocks that any layer attended, ascending, for policies that look at earlier accesses; else empty.
+    pub accessed: Vec<BlockIdx>,
+    /// `(layer, selection)` where [`SparseOptions::trace`] asks for them.
+    pub selections: Vec<(u32, Selection)>,
+}
+
+impl Attended {
+    /// Adds what another slice of the same sequence attended.
+    pub fn add(&mut self, other: &Self) {
+        self.blocks += other.blocks;
+        self.visible += other.visible;
+        self.mass = match (self.mass, other.mass) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+    }
+
+    /// Attended over visible blocks; 1 where there were none.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+    pub fn density(&self) -> f64 {
+        if self.visible == 0 { 1.0 } else { self.blocks as f64 / self.visible as f64 }
+    }
+}
+
+impl SparseOptions {
+    /// Checks that blocks of the policy are whole blocks of the cache.
+    ///
+    /// # Errors
+    /// [`ModelError::SelectBlock`].
+    pub fn check(&self, block_size: u32) -> Result<(), ModelError> {
+        let select = self.policy.block_size().get();
+        if select.is_multiple_of(block_size) && select.is_power_of_two() {
+            return Ok(());
+        }
+        Err(ModelError::SelectBlock { policy: self.policy.name(), select, block_size })
+    }
+
+    /// Whether the policy decides about rows of this kind; others are attended whole.
+    #[must_use]
+    pub fn acts_on(&self, phase: crate::batch::Phase) -> bool {
+        let support = self.policy.support();
+        match phase {
+            crate::batch::Phase::Decode => support.decode,
+            crate::batch::Phase::Prefill => support.prefill && !support.each_query,
+        }
+    }
+}

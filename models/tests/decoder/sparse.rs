@@ -1,0 +1,120 @@
+//! Attention to selected blocks: everything selected is dense attention, and what is selected does not depend on where.
+
+use attn_kernels::kernel::KvDtype;
+use insta::assert_snapshot;
+use models::{Attended, DecoderOptions, Place, SparseOptions};
+
+use crate::invariance::assert_same;
+use crate::served::{Request, Served, serve};
+use crate::tiny::tiny;
+use crate::{blocks_of, options};
+
+fn sparse(spec: &str, place: Place) -> DecoderOptions {
+    let policy = sparse_select::build(spec).unwrap().into();
+    let sparse = Some(SparseOptions { policy, place, trace: true });
+    DecoderOptions { sparse, reproducible: true, ..blocks_of(4, &options(KvDtype::F32)) }
+}
+
+/// 400 tokens of prompt; the last 12, and 4 that are drawn, as decode steps.
+fn long_prompt() -> Vec<u32> {
+    tiny().prompts[3].ids.iter().copied().cycle().take(400).collect()
+}
+
+fn run(options: &DecoderOptions) -> Served {
+    let ids = long_prompt();
+    let request = Request { prefill: 388, ..Request::new(&ids, 4) };
+    serve(&mut tiny().decoder(options), &[request], 128).remove(0)
+}
+
+fn dense() -> Served {
+    run(&DecoderOptions { sparse: None, ..sparse("full", Place::Host) })
+}
+
+fn density(attended: &[Attended]) -> f64 {
+    let mut all = Attended::default();
+    attended.iter().for_each(|step| all.add(step));
+    all.density()
+}
+
+/// The selections of the last step, a line a layer.
+fn drawn(served: &Served) -> String {
+    let of_layer = |(layer, selection): &(u32, sparse_select::Selection)| {
+        let heads: Vec<String> = (0..selection.groups()).map(|g| selection.strip(g, 0).to_string()).collect();
+        format!("{layer}: {}\n", heads.join(" "))
+    };
+    served.attended.last().unwrap().selections.iter().map(of_layer).collect()
+}
+
+#[test]
+fn everything_selected_is_dense() {
+    let want = dense();
+    // By position, by digests, by scores of the prefill: all keep everything, and say so block by block.
+    let all = "sparse_ratio=1,min_blocks=1,block_size=16";
+    for spec in
+        [format!("gsa:{all}"), format!("gsa:scoring=mean_k,{all}"), "xattn:threshold=1,block_size=16".into()]
+    {
+        for place in [Place::Host, Place::Device] {
+            let got = run(&sparse(&spec, place));
+            assert_eq!(density(&got.attended), 1.0, "{spec}");
+            assert_eq!(got.drawn, want.drawn, "{spec} {place:?}");
+            let worst = got.logits.iter().zip(&want.logits).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(worst < 1e-3, "{spec} {place:?}: a logit differs by {worst}");
+        }
+    }
+}
+
+#[test]
+fn decode_rows_of_all_blocks_are_dense_to_the_bit() {
+    let got = run(&sparse("gsa:scoring=mean_k,sparse_ratio=1,min_blocks=1,block_size=16", Place::Host));
+    assert_same("all blocks", &got, &dense());
+    assert!(got.attended.iter().all(|step| !step.selections.is_empty()));
+}
+
+#[test]
+fn budgets_are_kept_and_reported() {
+    let budget = "quest:page_budget=6,dense_layers=1,block_size=16";
+    let got = run(&sparse(budget, Place::Host));
+    // 15 decode steps over 25 or 26 blocks of 16, of which two of three layers keep 6.
+    let visible: u32 = (389..=403u32).map(|len| len.div_ceil(16)).sum();
+    let density_wanted = (f64::from(visible) + 2.0 * 15.0 * 6.0) / (3.0 * f64::from(visible));
+    assert!((density(&got.attended) - density_wanted).abs() < 1e-12);
+    let mass = got.attended.iter().map(|step| step.mass.unwrap()).fold(1.0, f64::min);
+    assert!((0.0..1.0).contains(&mass), "{mass}");
+    assert_ne!(got.bits(), dense().bits());
+    assert_snapshot!(drawn(&got), @"
+    1: .#..#..#.........#.....#.# ..#.#....#...#...#.......#
+    2: #.......#..#..#........#.# .#.#........##.......#...#
+    ");
+}
+
+#[test]
+fn prefills_keep_their_own_chunk() {
+    let got = run(&sparse("streaming:sink=1,recent=2,block_size=16", Place::Host));
+    // Chunks from 0, 128, 256, 384; the first has no history, so it is whole.
+    let blocks: Vec<[u64; 2]> = got.attended[..4].iter().map(|step| [step.blocks, step.visible]).collect();
+    assert_eq!(blocks, [[48, 48], [66, 96], [66, 144], [24, 150]]);
+    assert_snapshot!(drawn(&got), @"
+    0: #.......................##
+    1: #.......................##
+    2: #.......................##
+    ");
+}
+
+#[test]
+fn a_mass_is_certified() {
+    let got = run(&sparse("quest:mass=0.9,dense_layers=0,block_size=16", Place::Host));
+    for step in &got.attended {
+        assert!(step.mass.unwrap() >= 0.9, "{:?}", step.mass);
+    }
+    assert!(density(&got.attended) <= 1.0);
+}
+
+#[test]
+fn company_and_preemption_do_not_change_what_is_selected() {
+    let options = sparse("quest:page_budget=6,block_size=16", Place::Host);
+    let ids = long_prompt();
+    let one = Request { prefill: 388, ..Request::new(&ids, 4) };
+    let other = Request { prefill: 300, ..Request::new(&ids[..350], 6) };
+    let together = serve(&mut tiny().decoder(&options), &[other, one], 128);
+    assert_same("beside another", &together[1], &run(&options));
+}
