@@ -21,6 +21,7 @@ pub const MODULES: Modules = modules![
     "flat",
     "k_f16",
     "k_f32",
+    "k_index_fp8",
     "keys_broadcast_f16",
     "keys_broadcast_f32",
     "keys_uniform",
@@ -39,6 +40,7 @@ pub const MODULES: Modules = modules![
     "out_list",
     "out_positions",
     "partition",
+    "product_tile",
     "radix",
     "reduce_subgroup",
     "reduce_tree",
@@ -65,11 +67,13 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::cache_write::KERNEL,
         &kernel::copy_blocks::KERNEL,
         &kernel::find_blocks::KERNEL,
+        &kernel::index_logits::KERNEL,
         &kernel::lse_merge::KERNEL,
         &kernel::paged_decode::KERNEL,
         &kernel::paged_prefill::KERNEL,
         &kernel::paged_prefill_coop::KERNEL,
         &kernel::paged_reduce::KERNEL,
+        &kernel::prefix_slots::KERNEL,
         &kernel::softmax_block_sum::KERNEL,
         &kernel::strided_qk::KERNEL,
         &kernel::top_k::KERNEL,
@@ -122,6 +126,7 @@ pub fn variants() -> Vec<NamedVariant> {
 /// The kernels that select what attention reads.
 fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     use kernel::block_digest::{self, Digest};
+    use kernel::index_logits::{self, IndexKeys};
     use kernel::top_k::{self, Output, Transform};
     use kernel::{top_k_count, top_k_gather, top_k_transform};
     let baseline = |part: &str, variant| NamedVariant::new(part, Level::Baseline, variant);
@@ -156,6 +161,12 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     for (part, level) in [("", Level::Baseline), ("subgroup", Level::Subgroup)] {
         all.push(NamedVariant::new(part, level, kernel::find_blocks::variant(4, level)));
     }
+    all.push(baseline("fp8", index_logits::variant(&IndexKeys::Fp8 { head_dim: 128, page: 64 })));
+    for (dtype, shape) in types {
+        let keys = IndexKeys::Cached(KvShape { num_kv_heads: 1, ..*shape });
+        all.push(baseline(dtype, index_logits::variant(&keys)));
+    }
+    all.push(baseline("", kernel::prefix_slots::variant()));
     all.push(baseline("paged", top_k_transform::variant(Transform::Paged)));
     all.push(baseline("ragged", top_k_transform::variant(Transform::Ragged)));
     all

@@ -10,6 +10,8 @@ mod moe;
 mod parts;
 mod sparse;
 
+pub use blocks::BlockRead;
+
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline, Read};

@@ -24,7 +24,7 @@ pub use config::{
     Activation, ConfigError, DecoderConfig, ExpertPacking, Family, LayerConfig, Mlp, MoeConfig, QkNorm,
     Reach, Rope, RopeScaling, Router, Score,
 };
-pub use decoder::{Decoder, DecoderOptions};
+pub use decoder::{BlockRead, Decoder, DecoderOptions};
 pub use error::ModelError;
 pub use fetch::{FetchError, ModelCache, ModelPackage, Progress, SMOLLM2_135M_INSTRUCT};
 pub use kv::{CachePart, KvOptions, KvPlan, KvPool, LayerCache};

@@ -20,6 +20,7 @@ pub mod select;
 pub mod setup;
 pub mod test;
 pub mod text;
+pub mod tiers;
 pub mod tree;
 
 /// The README's example, run as a documentation test.

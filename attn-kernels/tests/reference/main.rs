@@ -5,6 +5,7 @@ mod block_select;
 mod cache_write;
 mod copy_blocks;
 mod device;
+mod indexer;
 mod layer;
 mod lse_merge;
 mod options;
