@@ -101,7 +101,9 @@ struct Pipelines {
     bias_add: Arc<Pipeline>,
     rope_append: Arc<Pipeline>,
     copy_blocks: Arc<Pipeline>,
-    attention: Attention,
+    /// By view.
+    attention: Vec<Attention>,
+    apply_sinks: Arc<Pipeline>,
     /// The same over listed blocks.
     selected: Option<Attention>,
     log_prob: Arc<Pipeline>,

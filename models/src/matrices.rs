@@ -13,6 +13,7 @@ pub(crate) struct Matrices {
     format: Format,
     blocks: u32,
     cols: u32,
+    #[expect(dead_code, reason = "for matrices of heads")]
     count: u32,
     shards: Vec<Shard>,
 }
@@ -108,6 +109,7 @@ impl Matrices {
         Ok(())
     }
 
+    #[expect(dead_code, reason = "for matrices of heads")]
     /// Records the products of the vectors of every row, `[rows, matrices]`, each with its matrix.
     pub(crate) fn multiply_each(
         &self,

@@ -128,7 +128,9 @@ impl Matrix {
         pass: &mut Pass,
         product: &Product<'_>,
     ) -> Result<(), ModelError> {
-        let exact = product.coop_from.min(product.rows);
+        let exact =
+            if kernels.binds_rows(self.width, product.y_stride) { product.coop_from } else { product.rows };
+        let exact = exact.min(product.rows);
         if exact > 0 {
             let tiling = kernels.tiling(exact, self.parts, self.blocks);
             let key = (self.format, product.epilogue, tiling, self.blocks, product.norm.is_some());
@@ -237,6 +239,12 @@ impl Kernels {
             coop: RefCell::default(),
             several: RefCell::default(),
         }
+    }
+
+    /// Whether rows of these widths can be bound at any row, as products in two parts need.
+    fn binds_rows(&self, x_width: u32, y_stride: u32) -> bool {
+        let align = self.gpu.limits().min_storage_buffer_offset_alignment;
+        [x_width, y_stride].iter().all(|width| (width * 4).is_multiple_of(align))
     }
 
     pub(crate) fn tiling(&self, rows: u32, parts: u32, blocks: u32) -> Tiling {

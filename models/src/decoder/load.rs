@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu};
 use attn_kernels::kernel::attention::Attention as Kind;
-use attn_kernels::kernel::{KvShape, copy_blocks, paged_prefill, paged_prefill_coop};
+use attn_kernels::kernel::{KvShape, apply_sinks, copy_blocks, paged_prefill, paged_prefill_coop};
 
-use super::attend::Attention;
+use super::attend::{Attention, mask};
 use super::inputs::{Inputs, View};
 use super::layer::Layer;
 use super::mlp::Mlp;
@@ -35,7 +35,7 @@ impl Decoder {
         weights: &dyn WeightSource,
         options: &DecoderOptions,
     ) -> Result<Self, ModelError> {
-        supported(config)?;
+        supported(config, options.sparse.is_some())?;
         let source = Source { gpu, config, weights };
         let embedding = Matrix::stacked(gpu, &[source.matrix(Role::Embed)?])?;
         let head = match config.tie_embeddings {
@@ -57,12 +57,17 @@ impl Decoder {
         let kv = KvPool::new(gpu, config, kv, options.num_blocks)?;
         let sparse = options.sparse.as_ref();
         let select_block = sparse.map(|sparse| sparse.policy.block_size().get());
-        // Tiles of rows attend to all keys before them.
-        let limited = config.layers.iter().any(|layer| layer.reach != Reach::Full);
-        let coop = !options.reproducible && !limited && coop_serves(gpu, config, &shape);
+        let coop = !options.reproducible && coop_serves(gpu, &shape);
         Ok(Self {
             kernels: Kernels::new(gpu),
-            pipelines: pipelines(gpu, config, &shape, embedding.format(), (key_loads, coop), select_block)?,
+            pipelines: pipelines(
+                gpu,
+                config,
+                &shape,
+                embedding.format(),
+                (key_loads, coop),
+                (&views.all, select_block),
+            )?,
             final_norm: source.vector(Role::FinalNorm)?,
             sparse: sparse.map(|sparse| Sparse::new(gpu, sparse, &views.of_layers, &kv)).transpose()?,
             kv,
@@ -79,25 +84,26 @@ impl Decoder {
             key_loads,
             // A GPU has lanes for every row, partition and head at once, and the decode kernel keeps them busier than tiles
             // whose lanes walk the keys one by one (27,600 against 10,000 tok/s of prefill at 7,680 tokens on an H200).
-            by_rows: options.reproducible || limited || !(gpu.is_cpu() || coop),
+            by_rows: options.reproducible || !(gpu.is_cpu() || coop),
             coop,
         })
     }
 }
 
 /// Whether rows of prefills may go through cooperative matrices: their f16 operands cost about what an f16 cache does, so an
-/// f32 cache keeps them out; and parts of activations must be bindable at any row.
-fn coop_serves(gpu: &Gpu, config: &DecoderConfig, shape: &KvShape) -> bool {
-    let align = gpu.limits().min_storage_buffer_offset_alignment;
-    let qkv = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim;
-    let widths = [config.hidden_size, config.intermediate_size, qkv, config.num_heads * config.head_dim];
-    let aligned = widths.iter().all(|width| (width * 4).is_multiple_of(align));
-    gpu.runs_coop() && paged_prefill_coop::serves(shape) && aligned
+/// f32 cache keeps them out.
+fn coop_serves(gpu: &Gpu, shape: &KvShape) -> bool {
+    gpu.runs_coop() && paged_prefill_coop::serves(shape)
 }
 
 /// What the configuration may ask for and this forward pass does not do.
-fn supported(config: &DecoderConfig) -> Result<(), ModelError> {
-    let lacks = [(!config.head_dim.is_multiple_of(8), "head sizes that are no multiple of 8")];
+fn supported(config: &DecoderConfig, sparse: bool) -> Result<(), ModelError> {
+    let limited = config.layers.iter().any(|layer| layer.reach != Reach::Full);
+    let lacks = [
+        (!config.head_dim.is_multiple_of(8), "head sizes that are no multiple of 8"),
+        (sparse && limited, "sparse policies beside sliding windows or chunks"),
+        (sparse && config.sinks, "sparse policies beside attention sinks"),
+    ];
     match lacks.into_iter().find(|(lack, _)| *lack) {
         Some((_, feature)) => Err(ModelError::Unsupported { feature }),
         None => Ok(()),
@@ -140,6 +146,10 @@ impl Source<'_> {
             qkv: self.qkv(l)?,
             qkv_bias: match self.config.qkv_bias {
                 true => Some(self.joined(&[Role::QBias(l), Role::KBias(l), Role::VBias(l)])?),
+                false => None,
+            },
+            sinks: match self.config.sinks {
+                true => Some(self.vector(Role::Sinks(l))?),
                 false => None,
             },
             qk_norm: match self.config.qk_norm {
@@ -257,7 +267,7 @@ fn pipelines(
     shape: &KvShape,
     embedding: Format,
     (key_loads, coop): (paged_prefill::KeyLoads, bool),
-    select_block: Option<u32>,
+    (views, select_block): (&[View], Option<u32>),
 ) -> Result<Pipelines, ModelError> {
     let attention = |kind: &Kind| Attention::new(gpu, shape, config.num_heads, (key_loads, coop), kind);
     // Lanes of a software driver run one after the other.
@@ -271,7 +281,11 @@ fn pipelines(
         norm_gather: gpu.pipeline(&rms_norm::variant(true, lanes, gpu.level()))?,
         rope_append: gpu.pipeline(&rope_append::variant(shape, config.rope.interleaved))?,
         copy_blocks: gpu.pipeline(&copy_blocks::variant())?,
-        attention: attention(&Kind::default())?,
+        attention: views
+            .iter()
+            .map(|view| attention(&Kind { mask: mask(view.reach), sinks: config.sinks, ..Kind::default() }))
+            .collect::<Result<_, _>>()?,
+        apply_sinks: gpu.pipeline(&apply_sinks::variant(shape.head_dim))?,
         selected: select_block.map(|block| attention(&Kind::blocks(block))).transpose()?,
         log_prob: gpu.pipeline(&log_prob::variant())?,
         sample: gpu.pipeline(&sample::variant())?,
