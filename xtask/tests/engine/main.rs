@@ -8,6 +8,7 @@ mod scoring;
 mod serving;
 mod smollm2;
 mod sparse;
+mod tier_faults;
 mod tiers;
 
 use std::fs;
