@@ -13,6 +13,8 @@ pub mod kernel;
 mod kv;
 mod matrix;
 pub mod pack;
+#[cfg(feature = "self-test")]
+pub mod self_test;
 mod sparse;
 mod tokenizer;
 mod weights;

@@ -10,6 +10,7 @@ mod smollm2;
 mod sparse;
 mod tier_faults;
 mod tiers;
+mod traces;
 
 use std::fs;
 use std::path::PathBuf;
