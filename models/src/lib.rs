@@ -14,6 +14,8 @@ mod kv;
 mod matrices;
 mod matrix;
 pub mod pack;
+#[cfg(feature = "self-test")]
+pub mod self_test;
 mod sparse;
 mod tokenizer;
 mod weights;

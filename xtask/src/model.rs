@@ -15,6 +15,7 @@ use sparse_select::Registry;
 use crate::cli::{self, EngineArgs, SelectOn};
 use crate::default_model;
 use crate::setup::{self, Need};
+use crate::verdicts;
 
 /// A checkpoint, open but not yet on a device.
 #[derive(Debug)]
@@ -69,7 +70,7 @@ impl Model {
     ) -> Result<Decoder> {
         setup::ensure(&[Need::Gpu])?;
         let device = GpuOptions { device: args.device.clone(), ..GpuOptions::new(Checks::Off) };
-        let gpu = Arc::new(Gpu::open(&device)?);
+        let gpu = Arc::new(verdicts::open(&device)?);
         eprintln!("device: {} ({:?}, {})", gpu.info().name, gpu.level(), gpu.info().driver_info);
         let kv_dtype = kv_dtype(args.kv_dtype)?;
         // Tiers keep blocks of all layers: none is given back before its request ends.
