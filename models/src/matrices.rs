@@ -13,7 +13,6 @@ pub(crate) struct Matrices {
     format: Format,
     blocks: u32,
     cols: u32,
-    #[expect(dead_code, reason = "for matrices of heads")]
     count: u32,
     shards: Vec<Shard>,
 }

@@ -163,7 +163,7 @@ impl Source<'_> {
             },
             mlp_norm: self.vector(Role::MlpNorm(l))?,
             mlp: match self.config.layers[l as usize].mlp {
-                crate::Mlp::Experts => Mlp::Experts(self.moe(l)?),
+                crate::Mlp::Experts => Mlp::Experts(Box::new(self.moe(l)?)),
                 crate::Mlp::Dense => Mlp::Dense {
                     gate_up: Matrix::paired(
                         self.gpu,

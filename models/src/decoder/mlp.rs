@@ -16,7 +16,7 @@ pub(super) enum Mlp {
     /// `down(silu(gate(x)) * up(x))`
     Dense { gate_up: Matrix, down: Matrix },
     /// A router and experts.
-    Experts(Moe),
+    Experts(Box<Moe>),
 }
 
 impl Decoder {

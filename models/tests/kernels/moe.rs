@@ -193,7 +193,7 @@ impl Several {
         MatmulParams {
             rows,
             cols: self.cols,
-            blocks: self.width.div_ceil(BLOCK as u32),
+            blocks: self.width.div_ceil(32),
             x_stride: self.width / 4,
             y_stride: self.cols,
             y_offset: 0,
@@ -219,6 +219,7 @@ impl Several {
     }
 
     /// What `vector` times matrix `i` is.
+    #[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
     fn product(&self, i: u32, vector: &[f32]) -> Vec<f32> {
         let matrix = self.matrices[i as usize].to_f32();
         let row = |row: &[f32]| {
