@@ -113,17 +113,23 @@ impl NamedVariant {
 /// One variant of every kernel for each choice of modules (numbers differ from model to model), by name.
 #[must_use]
 pub fn variants() -> Vec<NamedVariant> {
+    variants_of(128)
+}
+
+/// As [`variants`], of heads of `head_dim` elements: software drivers compile small ones much faster.
+#[must_use]
+pub fn variants_of(head_dim: u32) -> Vec<NamedVariant> {
     use kernel::{cache_write, copy_blocks, lse_merge};
     let num_heads = 32;
-    let shape = |dtype| KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype };
+    let shape = |dtype| KvShape { num_kv_heads: 8, head_dim, block_size: 16, dtype };
     let types = [("f16", shape(KvDtype::F16)), ("f32", shape(KvDtype::F32))];
     let baseline = |part: &str, variant| NamedVariant::new(part, Level::Baseline, variant);
 
     let mut all = Vec::new();
-    all.push(baseline("", kernel::apply_sinks::variant(128)));
+    all.push(baseline("", kernel::apply_sinks::variant(head_dim)));
     all.extend(types.map(|(part, shape)| baseline(part, cache_write::variant(&shape))));
     all.push(baseline("", copy_blocks::variant()));
-    all.push(baseline("", lse_merge::variant(128)));
+    all.push(baseline("", lse_merge::variant(head_dim)));
     all.extend(attention::variants(num_heads, &types));
     all.extend(selection(&types, num_heads));
     all
