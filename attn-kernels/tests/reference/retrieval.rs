@@ -79,7 +79,7 @@ impl Retrieval {
 
     fn on_gpu(&self, gpu: &Gpu) -> Retrieved {
         let (shape, words) = (&self.layer.shape, self.words());
-        let [k_cache, _] = self.layer.upload(gpu);
+        let [k_cache, _] = self.layer.upload(gpu).unwrap();
         let width = self.group * shape.num_kv_heads * shape.head_dim;
         let slots: Vec<u32> = self.slots();
         let row_ids: Vec<u32> = (0..u32::try_from(self.lens.len()).unwrap()).collect();
@@ -251,7 +251,7 @@ fn codes_of_exact_products_are_those_of_the_reference() {
         pad1: 0,
         pad2: 0,
     };
-    let [k, _] = retrieval.layer.upload(gpu);
+    let [k, _] = retrieval.layer.upload(gpu).unwrap();
     let [entries, weight_buf] = [
         gpu.upload("slots", &slots).unwrap(),
         gpu.upload("weights", bytemuck::cast_slice(&weights)).unwrap(),
