@@ -26,6 +26,8 @@ macro_rules! layout {
 
 fn layouts() -> Vec<Layout> {
     use attn_kernels::kernel::apply_sinks::ApplySinksParams;
+    use attn_kernels::kernel::latent_write::LatentWriteParams;
+    use attn_kernels::kernel::mla_decode::MlaDecodeParams;
     use block_digest::BlockDigestParams;
     use block_score::BlockScoreParams;
     use cache_write::CacheWriteParams;
@@ -50,6 +52,8 @@ fn layouts() -> Vec<Layout> {
         layout!(CopyBlocksParams: block_quads pad0 pad1 pad2),
         layout!(FindBlocksParams: num_kv_heads query_blocks key_blocks sum_stride current causal out_stride first_list
             votes units pad0 pad1),
+        layout!(LatentWriteParams: rows row_stride latent_start rope_start),
+        layout!(MlaDecodeParams: num_heads q_stride max_partitions reduced scale list_stride first_list compressed_stride),
         layout!(LseMergeParams: rows neg_inf pad0 pad1),
         layout!(PagedDecodeParams: num_heads num_kv_heads q_stride max_partitions scale reduced list_stride first_list softcap pad0 pad1 pad2),
         layout!(PagedPrefillParams: num_heads num_kv_heads q_stride first_key scale neg_inf num_keys list_stride window softcap pad0 pad1),
