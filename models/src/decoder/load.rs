@@ -60,7 +60,9 @@ impl Decoder {
             kernels: Kernels::new(gpu),
             pipelines: pipelines(gpu, config, &shape, embedding.format(), (key_loads, coop), select_block)?,
             final_norm: source.vector(Role::FinalNorm)?,
-            sparse: sparse.map(|sparse| Sparse::new(gpu, sparse, &views.of_layers, &kv)).transpose()?,
+            sparse: sparse
+                .map(|sparse| Sparse::new(gpu, sparse, config, (&views.all, &views.of_layers), &kv))
+                .transpose()?,
             kv,
             activations: activations(gpu, config, options)?,
             inputs: Inputs::new(gpu, config, options, &views.all)?,
