@@ -21,6 +21,7 @@ pub const MODULES: Modules = modules![
     "flat",
     "k_f16",
     "k_f32",
+    "k_index_fp8",
     "keys_broadcast_f16",
     "keys_broadcast_f32",
     "keys_uniform",
@@ -28,11 +29,18 @@ pub const MODULES: Modules = modules![
     "kv_f32",
     "kv_write_f16",
     "kv_write_f32",
+    "logit_alibi",
+    "logit_plain",
+    "logit_softcap",
+    "mask_causal",
+    "mask_chunk",
+    "mask_window",
     "numbers",
     "order_key",
     "out_list",
     "out_positions",
     "partition",
+    "product_tile",
     "radix",
     "reduce_subgroup",
     "reduce_tree",
@@ -40,6 +48,8 @@ pub const MODULES: Modules = modules![
     "scan_tree",
     "score_bound",
     "score_mean",
+    "sinks_heads",
+    "sinks_none",
     "tile",
     "top_k_write",
     "transform_none",
@@ -53,14 +63,17 @@ pub fn catalog() -> Vec<&'static Kernel> {
     vec![
         &kernel::block_digest::KERNEL,
         &kernel::block_score::KERNEL,
+        &kernel::apply_sinks::KERNEL,
         &kernel::cache_write::KERNEL,
         &kernel::copy_blocks::KERNEL,
         &kernel::find_blocks::KERNEL,
+        &kernel::index_logits::KERNEL,
         &kernel::lse_merge::KERNEL,
         &kernel::paged_decode::KERNEL,
         &kernel::paged_prefill::KERNEL,
         &kernel::paged_prefill_coop::KERNEL,
         &kernel::paged_reduce::KERNEL,
+        &kernel::prefix_slots::KERNEL,
         &kernel::softmax_block_sum::KERNEL,
         &kernel::strided_qk::KERNEL,
         &kernel::top_k::KERNEL,
@@ -94,16 +107,23 @@ impl NamedVariant {
 /// One variant of every kernel for each choice of modules (numbers differ from model to model), by name.
 #[must_use]
 pub fn variants() -> Vec<NamedVariant> {
+    variants_of(128)
+}
+
+/// As [`variants`], of heads of `head_dim` elements: software drivers compile small ones much faster.
+#[must_use]
+pub fn variants_of(head_dim: u32) -> Vec<NamedVariant> {
     use kernel::{cache_write, copy_blocks, lse_merge};
     let num_heads = 32;
-    let shape = |dtype| KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype };
+    let shape = |dtype| KvShape { num_kv_heads: 8, head_dim, block_size: 16, dtype };
     let types = [("f16", shape(KvDtype::F16)), ("f32", shape(KvDtype::F32))];
     let baseline = |part: &str, variant| NamedVariant::new(part, Level::Baseline, variant);
 
     let mut all = Vec::new();
+    all.push(baseline("", kernel::apply_sinks::variant(head_dim)));
     all.extend(types.map(|(part, shape)| baseline(part, cache_write::variant(&shape))));
     all.push(baseline("", copy_blocks::variant()));
-    all.push(baseline("", lse_merge::variant(128)));
+    all.push(baseline("", lse_merge::variant(head_dim)));
     all.extend(attention::variants(num_heads, &types));
     all.extend(selection(&types, num_heads));
     all
@@ -112,6 +132,7 @@ pub fn variants() -> Vec<NamedVariant> {
 /// The kernels that select what attention reads.
 fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     use kernel::block_digest::{self, Digest};
+    use kernel::index_logits::{self, IndexKeys};
     use kernel::top_k::{self, Output, Transform};
     use kernel::{top_k_count, top_k_gather, top_k_transform};
     let baseline = |part: &str, variant| NamedVariant::new(part, Level::Baseline, variant);
@@ -146,6 +167,12 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     for (part, level) in [("", Level::Baseline), ("subgroup", Level::Subgroup)] {
         all.push(NamedVariant::new(part, level, kernel::find_blocks::variant(4, level)));
     }
+    all.push(baseline("fp8", index_logits::variant(&IndexKeys::Fp8 { head_dim: 128, page: 64 })));
+    for (dtype, shape) in types {
+        let keys = IndexKeys::Cached(KvShape { num_kv_heads: 1, ..*shape });
+        all.push(baseline(dtype, index_logits::variant(&keys)));
+    }
+    all.push(baseline("", kernel::prefix_slots::variant()));
     all.push(baseline("paged", top_k_transform::variant(Transform::Paged)));
     all.push(baseline("ragged", top_k_transform::variant(Transform::Ragged)));
     all

@@ -4,16 +4,19 @@
 //! The loops are not the kernel's: a reference is what the kernel means. Device caches are given as values, in the
 //! layout of [`KvShape`].
 
+pub mod apply_sinks;
 pub mod attention;
 pub mod block_digest;
 pub mod block_score;
 pub mod cache_write;
 pub mod copy_blocks;
 pub mod find_blocks;
+pub mod index_logits;
 pub mod lse_merge;
 pub mod paged_decode;
 pub mod paged_prefill;
 pub mod paged_reduce;
+pub mod prefix_slots;
 pub mod softmax_block_sum;
 pub mod strided_qk;
 mod tolerance;

@@ -1,6 +1,7 @@
 //! What the host knows of each kernel: parameters, bindings, specialisation, grid. One module a kernel, of the same
 //! stem as its `.wgsl` file and its CPU reference.
 
+pub mod apply_sinks;
 pub mod attention;
 pub mod block_digest;
 pub mod block_score;
@@ -8,11 +9,13 @@ pub mod cache_write;
 pub mod copy_blocks;
 mod error;
 pub mod find_blocks;
+pub mod index_logits;
 pub mod lse_merge;
 pub mod paged_decode;
 pub mod paged_prefill;
 pub mod paged_prefill_coop;
 pub mod paged_reduce;
+pub mod prefix_slots;
 pub mod softmax_block_sum;
 pub mod strided_qk;
 pub mod top_k;

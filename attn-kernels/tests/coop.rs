@@ -1,20 +1,13 @@
 //! `paged_prefill_coop` against `paged_prefill` on the same adapter, both as trusted modules: cooperative loads cannot
 //! be bounds-checked. Slots of the cache that hold no token are NaN, and so is what the kernels should overwrite.
 
-#[path = "reference/layer.rs"]
-#[expect(dead_code, reason = "shared with the tests against CPU references")]
-mod layer;
-#[path = "reference/lists.rs"]
-#[expect(dead_code, reason = "shared with the tests against CPU references")]
-mod lists;
-
 use attn_kernels::Variant;
 use attn_kernels::gpu::{Bind, Checks, Gpu, GpuOptions, Pass};
-use attn_kernels::kernel::attention::Attention;
+use attn_kernels::kernel::attention::{Attention, Logit, Mask};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, Tile};
 use attn_kernels::kernel::{KvDtype, KvShape, paged_prefill_coop};
-use layer::{Layer, queries};
-use lists::Lists;
+use attn_kernels::self_test::layer::{Layer, queries};
+use attn_kernels::self_test::options::{Asked, Lists};
 
 /// Rows that share lists of selected blocks.
 const QUERY_BLOCK: u32 = paged_prefill_coop::TILE_ROWS;
@@ -47,8 +40,8 @@ struct Prefill {
     chunks: Vec<(u32, u32)>,
     q_stride: u32,
     q: Vec<f32>,
-    /// Lists of each query block and KV head.
-    lists: Option<Lists>,
+    /// Lists are of each query block and KV head.
+    asked: Asked,
 }
 
 impl Prefill {
@@ -65,7 +58,7 @@ impl Prefill {
             chunks: chunks.into(),
             q_stride,
             q,
-            lists: None,
+            asked: Asked::default(),
         }
     }
 
@@ -77,12 +70,21 @@ impl Prefill {
         let lens: Vec<u32> = self.chunks.iter().flat_map(of_chunk).collect();
         let heads = self.layer.shape.num_kv_heads as usize;
         let lens = lens.into_iter().flat_map(|len| std::iter::repeat_n(len, heads));
-        self.lists = Some(Lists::random(lens, block, chance, 7));
+        self.asked.list(Lists::random(lens, block, chance, 7));
         self
     }
 
-    fn attention(&self) -> Attention {
-        self.lists.as_ref().map_or(Attention::default(), |lists| Attention::blocks(lists.block))
+    /// The same with `attention`; blocks that no row of a sequence sees are taken away.
+    fn asking(mut self, attention: Attention) -> Self {
+        self.asked = Asked::new(attention, self.num_heads, 8);
+        for (index, (first, _)) in self.chunks.iter().enumerate() {
+            self.layer.recycle(index, attention.mask.first_key(*first));
+        }
+        self
+    }
+
+    fn attention(&self) -> &Attention {
+        &self.asked.attention
     }
 
     fn tiles(&self, tile_rows: u32) -> Vec<Tile> {
@@ -121,10 +123,14 @@ impl Prefill {
             scale: 1.0 / (shape.head_dim as f32).sqrt(),
             neg_inf: f32::NEG_INFINITY,
             num_keys: u32::MAX,
-            list_stride: self.lists.as_ref().map_or(0, |lists| lists.stride),
+            list_stride: self.asked.list_stride(),
+            window: self.attention().mask.window(),
+            softcap: self.asked.softcap,
+            pad0: 0,
+            pad1: 0,
         };
         let tiles = self.tiles(tile_rows);
-        let [k, v] = self.layer.upload(gpu);
+        let [k, v] = self.layer.upload(gpu).unwrap();
         let q = gpu.upload("q", &self.q).unwrap();
         let tables = gpu.upload("tables", &self.layer.tables).unwrap();
         let tile_buf = gpu.upload("tiles", &tiles).unwrap();
@@ -140,8 +146,8 @@ impl Prefill {
             (&out).into(),
             (&lse).into(),
         ];
-        let lists = self.lists.as_ref().map(|lists| gpu.upload("selected", &lists.lists).unwrap());
-        bindings.extend(lists.as_ref().map(Into::into));
+        let extra = self.asked.upload(gpu).unwrap();
+        bindings.extend(extra.as_ref().map(Into::into));
         let pipeline = gpu.pipeline(variant).unwrap_or_else(|e| panic!("{e}"));
         let mut pass = Pass::new("prefill");
         pass.dispatch(&pipeline, &params, &bindings, grid(u32::try_from(tiles.len()).unwrap()));
@@ -151,13 +157,13 @@ impl Prefill {
     }
 
     fn coop(&self, gpu: &Gpu, tile_rows: u32) -> [Vec<f32>; 2] {
-        let variant = paged_prefill_coop::variant(&self.layer.shape, &self.attention());
+        let variant = paged_prefill_coop::variant(&self.layer.shape, self.attention());
         self.run(gpu, &variant, tile_rows, |tiles| paged_prefill_coop::grid(self.num_heads, tiles))
     }
 
     fn plain(&self, gpu: &Gpu) -> [Vec<f32>; 2] {
         let (shape, loads) = (&self.layer.shape, KeyLoads::Uniform);
-        let variant = paged_prefill::variant(shape, self.num_heads, loads, &self.attention());
+        let variant = paged_prefill::variant(shape, self.num_heads, loads, self.attention());
         self.run(gpu, &variant, paged_prefill::TILE_ROWS, |tiles| {
             paged_prefill::grid(shape, self.num_heads, loads, tiles)
         })
@@ -218,6 +224,27 @@ fn listed_blocks_are_all_that_is_attended() {
             check(&gpu, &prefill, loud);
         }
     }
+}
+
+#[test]
+fn masks_and_logits_are_those_of_paged_prefill() {
+    let Some(gpu) = gpu() else { return };
+    let of = |mask, logit| Attention { mask, logit, ..Attention::default() };
+    for attention in [
+        of(Mask::Window(128), Logit::Plain),
+        of(Mask::Window(17), Logit::Plain),
+        of(Mask::Window(1), Logit::Plain),
+        of(Mask::Chunk(96), Logit::Plain),
+        of(Mask::Causal, Logit::Softcap),
+        of(Mask::Causal, Logit::Alibi),
+        of(Mask::Window(300), Logit::Softcap),
+    ] {
+        for loud in [0.5, 8.0] {
+            check(&gpu, &Prefill::new(shape(2, 64, 16), 6, &CHUNKS, loud).asking(attention), loud);
+        }
+    }
+    let window = of(Mask::Window(200), Logit::Plain);
+    check(&gpu, &Prefill::new(shape(2, 64, 16), 6, &CHUNKS, 4.0).asking(window).listed(32, 0.5), 4.0);
 }
 
 #[test]

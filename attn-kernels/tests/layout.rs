@@ -4,7 +4,7 @@ use attn_kernels::kernel::attention::Attention;
 use attn_kernels::kernel::{KvDtype, KvShape};
 use attn_kernels::kernel::{block_digest, block_score, top_k, top_k_count, top_k_gather, top_k_transform};
 use attn_kernels::kernel::{cache_write, copy_blocks, lse_merge, paged_decode, paged_prefill, paged_reduce};
-use attn_kernels::kernel::{find_blocks, softmax_block_sum, strided_qk};
+use attn_kernels::kernel::{find_blocks, index_logits, prefix_slots, softmax_block_sum, strided_qk};
 use attn_kernels::reflect::interface;
 use attn_kernels::{Access, Level, catalog, variants};
 use std::collections::BTreeSet;
@@ -25,15 +25,18 @@ macro_rules! layout {
 }
 
 fn layouts() -> Vec<Layout> {
+    use attn_kernels::kernel::apply_sinks::ApplySinksParams;
     use block_digest::BlockDigestParams;
     use block_score::BlockScoreParams;
     use cache_write::CacheWriteParams;
     use copy_blocks::CopyBlocksParams;
     use find_blocks::FindBlocksParams;
+    use index_logits::IndexLogitsParams;
     use lse_merge::LseMergeParams;
     use paged_decode::PagedDecodeParams;
     use paged_prefill::PagedPrefillParams;
     use paged_reduce::PagedReduceParams;
+    use prefix_slots::PrefixSlotsParams;
     use softmax_block_sum::SoftmaxBlockSumParams;
     use strided_qk::StridedQkParams;
     use top_k::TopKParams;
@@ -44,14 +47,17 @@ fn layouts() -> Vec<Layout> {
         layout!(BlockDigestParams: num_kv_heads touched pad0 pad1),
         layout!(BlockScoreParams: num_heads num_kv_heads q_stride heads_a_set score_stride sink_blocks recent_blocks
             recent_full scale infinity pad0 pad1),
+        layout!(ApplySinksParams: first_row rows num_heads pad0),
         layout!(CacheWriteParams: rows num_kv_heads row_stride k_start v_start pad0 pad1 pad2),
         layout!(CopyBlocksParams: block_quads pad0 pad1 pad2),
         layout!(FindBlocksParams: num_kv_heads query_blocks key_blocks sum_stride current causal out_stride first_list
             votes units pad0 pad1),
+        layout!(IndexLogitsParams: num_heads logit_stride neg_inf pad0),
         layout!(LseMergeParams: rows neg_inf pad0 pad1),
-        layout!(PagedDecodeParams: num_heads num_kv_heads q_stride max_partitions scale reduced list_stride first_list),
-        layout!(PagedPrefillParams: num_heads num_kv_heads q_stride first_key scale neg_inf num_keys list_stride),
+        layout!(PagedDecodeParams: num_heads num_kv_heads q_stride max_partitions scale reduced list_stride first_list softcap pad0 pad1 pad2),
+        layout!(PagedPrefillParams: num_heads num_kv_heads q_stride first_key scale neg_inf num_keys list_stride window softcap pad0 pad1),
         layout!(PagedReduceParams: num_heads num_kv_heads max_partitions list_stride first_list pad0 pad1 pad2),
+        layout!(PrefixSlotsParams: block_size pad0 pad1 pad2),
         layout!(SoftmaxBlockSumParams: rows part_stride sum_stride first_row real_first real_end key_start columns
             causal pad0 pad1 pad2),
         layout!(StridedQkParams: num_heads num_kv_heads q_stride q_first q_len front first_row rows key_start kv_len

@@ -3,8 +3,9 @@
 //   rows     [n] vec4<u32>: row of q and out, KV length, first entry of its block table, first key that it sees
 //   tables   physical block ids
 //   partial  [n, num_heads, max_partitions, head_dim] f32, unnormalised;  stats the same without head_dim: (max, sum)
+//   slopes   of ALiBi: see logit_alibi
 //   selected lists of blocks, [n, num_kv_heads] from list first_list * num_kv_heads on: see context_blocks
-// Partitions go through the keys in the order of `context`, from the one with the first key that the row sees: so a row's
+// Partitions go through the keys in the order of `context`, from the one with the first key that the row sees: a row's
 // arithmetic depends on its own length, first key and list alone, and a list of all blocks gives the bits of none.
 // With one partition and no reduce pass `partial` is the output itself, normalised.
 // Grid: (max_partitions, head groups, n). CPU reference: src/cpu/paged_decode.rs
@@ -18,6 +19,8 @@
 #import reduce = reduce_tree
 #import SELECTED = 8
 #import context = context_full
+#import SLOPES = 8
+#import logit = logit_plain
 
 struct PagedDecodeParams {
     num_heads: u32,
@@ -28,6 +31,10 @@ struct PagedDecodeParams {
     reduced: u32, // 1: paged_reduce follows
     list_stride: u32,
     first_list: u32,
+    softcap: f32,
+    pad0: u32,
+    pad1: u32,
+    pad2: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: PagedDecodeParams;
@@ -79,7 +86,8 @@ fn paged_decode(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
         blocks[i] = tables[row.z + block] * params.num_kv_heads + kv_head;
     }
     workgroupBarrier();
-    let stat = softmax(lane, keys, scores_of(lane.index, keys));
+    let query = Query(context, first, head0, row.y - 1u);
+    let stat = softmax(lane, keys, query, scores_of(lane.index, keys));
     let partial_head = (group.z * params.num_heads + head0) * params.max_partitions + group.x;
     values(lane.index, keys, stat, partial_head, row.x * params.num_heads + head0);
 }
@@ -119,16 +127,22 @@ fn counts(key: u32, keys: Keys) -> bool {
     return key >= keys.begin && key < keys.end;
 }
 
+// What logits depend on beside the score: where the keys of the partition start, first head, position.
+struct Query { context: Context, first: u32, head0: u32, position: u32 }
+
 struct Stat { top: Values, sum: Values }
 
 // Leaves exp(score - max) in `scores`; returns (max, sum) of each head.
-fn softmax(lane: Lane, keys: Keys, mine: LaneScores) -> Stat {
+fn softmax(lane: Lane, keys: Keys, query: Query, mine: LaneScores) -> Stat {
     var s = mine;
     var top: Values;
     for (var g = 0u; g < GROUP; g++) {
         top[g] = LOWEST;
         for (var t = 0u; t < TOKENS_A_LANE; t++) {
-            s.s[t][g] = select(LOWEST, s.s[t][g], counts(lane.index + t * WG, keys));
+            let key = min(lane.index + t * WG, keys.end - 1u);
+            let position = context_position(query.context, query.first + key);
+            let x = logit(s.s[t][g], 1.0, query.head0 + g, position, query.position);
+            s.s[t][g] = select(LOWEST, x, counts(lane.index + t * WG, keys));
             top[g] = max(top[g], s.s[t][g]);
         }
     }

@@ -1,9 +1,10 @@
-// Flash attention of many query rows over paged KV, causal from the bottom right, with log-sum-exp.
+// Flash attention of many query rows over paged KV, with log-sum-exp; each row sees keys up to its own position.
 //   q      rows of q_stride f32, [num_heads, head_dim] from 0
 //   tiles  [n] Tile, of at most WG rows;  tables physical block ids
 //   out    [rows, num_heads, head_dim] f32;  lse [rows, num_heads] f32, natural log
+//   slopes of ALiBi: see logit_alibi
 //   selected lists of blocks, [query blocks, num_kv_heads]: see context_blocks
-// A row without keys is 0, its lse minus infinity.
+// A row sees the keys up to its own position that `mask` leaves. A row without keys is 0, its lse minus infinity.
 // A lane owns one row for GROUP query heads of one KV head and goes through the keys in tiles of eight at absolute
 // positions. So a row's arithmetic depends on its position alone, not on the tile, chunk or block it sits in.
 // With lists the tiles of eight come from the blocks in their order, so a list of all blocks gives the bits of none.
@@ -17,6 +18,9 @@
 #import keys = keys_uniform
 #import SELECTED = 8
 #import context = context_full
+#import mask = mask_causal
+#import SLOPES = 8
+#import logit = logit_plain
 #import tile
 override WG: u32 = 64u;
 
@@ -29,6 +33,10 @@ struct PagedPrefillParams {
     neg_inf: f32,
     num_keys: u32,
     list_stride: u32,
+    window: u32,
+    softcap: f32,
+    pad0: u32,
+    pad1: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: PagedPrefillParams;
@@ -61,9 +69,11 @@ fn paged_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
     let position = tile.position + index;
     let last = tile.position + tile.rows - 1u;
     let context = context_of(tile.list * params.num_kv_heads + kv_head);
-    let begin = params.first_key;
+    let low = first_visible(tile.position);
+    let start = context_begin(context, low) / KEYS * KEYS;
+    let begin = max(params.first_key, start);
     let end = context_end(context, last + 1u);
-    let first_dispatch = begin == 0u;
+    let first_dispatch = params.first_key <= start;
     var r: Row;
     for (var g = 0u; g < GROUP; g++) {
         for (var i = 0u; i < QUADS; i++) {
@@ -89,7 +99,7 @@ fn paged_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
             let block = tables[tile.table + min(key0 + j * RUN, last) / BLOCK_SIZE];
             head_of[j] = block * params.num_kv_heads + kv_head;
         }
-        attend(&r, head_of, key0, position, last, lane);
+        attend(&r, head_of, Keys(key0, low, last), position, head0, lane);
     }
     if (lane >= tile.rows) {
         return;
@@ -110,13 +120,21 @@ fn paged_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
     }
 }
 
-// One tile of keys: scores, online softmax, values. Keys after the row's position count for nothing; reading past the
-// last key of the tile's rows is avoided, so that unused slots may hold anything.
-fn attend(r: ptr<function, Row>, head_of: array<u32, KEYS / RUN>, key0: u32, position: u32, last: u32, lane: u32) {
+// Eight keys from position `first` on, of which the rows of the tile together see those from `low` to `last`. No others
+// are read, so unused slots may hold anything.
+struct Keys { first: u32, low: u32, last: u32 }
+
+fn visible(key: u32, position: u32) -> bool {
+    return key >= first_visible(position) && key <= position;
+}
+
+// Scores, online softmax, values.
+fn attend(r: ptr<function, Row>, head_of: array<u32, KEYS / RUN>, keys: Keys, position: u32, head0: u32, lane: u32) {
+    let key0 = keys.first;
     var heads = head_of;
     var s: array<array<f32, KEYS>, GROUP>;
     for (var t = 0u; t < KEYS; t++) {
-        let key = min(key0 + t, last);
+        let key = clamp(key0 + t, keys.low, keys.last);
         let at = k_at(heads[t / RUN], 0u, key % BLOCK_SIZE);
         for (var c = 0u; c < CHUNKS; c += SPAN) {
             let k = key_span(at, c, lane);
@@ -135,14 +153,15 @@ fn attend(r: ptr<function, Row>, head_of: array<u32, KEYS / RUN>, key0: u32, pos
     for (var g = 0u; g < GROUP; g++) {
         var top = (*r).top[g];
         for (var t = 0u; t < KEYS; t++) {
-            s[g][t] = select(LOWEST, s[g][t], key0 + t <= position);
+            let x = logit(s[g][t], 1.0, head0 + g, key0 + t, position);
+            s[g][t] = select(LOWEST, x, visible(key0 + t, position));
             top = max(top, s[g][t]);
         }
         let shrink = exp((*r).top[g] - top);
         (*r).top[g] = top;
         var sum = (*r).sum[g] * shrink;
         for (var t = 0u; t < KEYS; t++) {
-            s[g][t] = select(0.0, exp(s[g][t] - top), key0 + t <= position);
+            s[g][t] = select(0.0, exp(s[g][t] - top), visible(key0 + t, position));
             sum += s[g][t];
         }
         (*r).sum[g] = sum;
@@ -151,7 +170,7 @@ fn attend(r: ptr<function, Row>, head_of: array<u32, KEYS / RUN>, key0: u32, pos
         }
     }
     for (var t = 0u; t < KEYS; t++) {
-        if (key0 + t <= last) {
+        if (key0 + t >= keys.low && key0 + t <= keys.last) {
             let at = v_at(heads[t / RUN], 0u, (key0 + t) % BLOCK_SIZE);
             for (var c = 0u; c < CHUNKS; c += SPAN) {
                 let v = value_span(at, c, lane);

@@ -17,6 +17,9 @@ enable wgpu_cooperative_matrix;
 #import LOADS = 1
 #import SELECTED = 8
 #import context = context_full
+#import mask = mask_causal
+#import SLOPES = 8
+#import logit = logit_plain
 #import tile
 
 struct PagedPrefillParams {
@@ -28,6 +31,10 @@ struct PagedPrefillParams {
     neg_inf: f32,
     num_keys: u32,
     list_stride: u32,
+    window: u32,
+    softcap: f32,
+    pad0: u32,
+    pad1: u32,
 }
 
 // Eight elements of a key or value: see kv_f16.
@@ -82,6 +89,10 @@ fn paged_prefill_coop(
     let context = context_of(tile.list * params.num_kv_heads + kv_head);
     let end = context_end(context, tile.position + tile.rows);
     let last = max(end, 1u) - 1u;
+    // First key that any row of the tile sees.
+    let low = context_begin(context, first_visible(tile.position));
+    let begin = low / KEYS * KEYS;
+    let visible = first_visible(position);
     let score0 = subgroup * 16u * SCORE_STRIDE;
     let score1 = score0 + 16u;
     let score_of_lane = score0 + within;
@@ -108,8 +119,8 @@ fn paged_prefill_coop(
     #end
 
     // A lane stages chunks of one key. Keys go to workgroup memory a step before they are used, values at their step;
-    // both are loaded a step ahead of that, their block ids two. Past the last key, its copies stand in: their weights
-    // are zero, and unused slots of the cache may hold anything. A block of a list is whole blocks of the cache, so that
+    // both are loaded a step ahead of that, their block ids two. Outside the keys that rows see, copies stand in: their
+    // weights are zero, and unused slots of the cache may hold anything. A block of a list is whole blocks of the cache:
     // an index into the keys and its position have the same offset in a block.
     let key = lane % KEYS;
     let chunk = lane / KEYS;
@@ -118,8 +129,8 @@ fn paged_prefill_coop(
     var sum = 0.0;
     var k_next: array<Chunk, LOADS>;
     var v_next: array<Chunk, LOADS>;
-    let at0 = min(key, last);
-    let at1 = min(key + KEYS, last);
+    let at0 = min(max(begin + key, low), last);
+    let at1 = min(begin + key + KEYS, last);
     let block0 = block_at(tile, context, at0) * params.num_kv_heads + kv_head;
     let block1 = block_at(tile, context, at1) * params.num_kv_heads + kv_head;
     #unroll i < LOADS
@@ -132,14 +143,14 @@ fn paged_prefill_coop(
             v_next[i] = v_cache[(block0 * BLOCK_SIZE + at0 % BLOCK_SIZE) * CHUNKS + c];
         }
     #end
-    var v_block = block_at(tile, context, min(key + KEYS, last));
-    var k_block = block_at(tile, context, min(key + 2u * KEYS, last));
+    var v_block = block_at(tile, context, at1);
+    var k_block = block_at(tile, context, min(begin + key + 2u * KEYS, last));
     if (lane < 2u) {
         atomicStore(&grown[lane], 0u);
     }
     workgroupBarrier();
 
-    for (var i0 = 0u; i0 < end; i0 += KEYS) {
+    for (var i0 = begin; i0 < end; i0 += KEYS) {
         let key0 = context_position(context, i0);
         let parity = i0 / KEYS % 2u;
         var s0 = coop_mat16x16<f32, C>();
@@ -176,7 +187,8 @@ fn paged_prefill_coop(
         var most = vec4(LOWEST);
         #unroll i < 4
             let at = vec4(key0 + i * 4u) + vec4(0u, 1u, 2u, 3u);
-            s[i] = select(vec4(LOWEST), score_quad(score_of_lane, i), at <= vec4(position));
+            let x = logits(score_quad(score_of_lane, i), head, at, position);
+            s[i] = select(vec4(LOWEST), x, (at >= vec4(visible)) & (at <= vec4(position)));
             most = max(most, s[i]);
         #end
         let highest = max(max(most.x, most.y), max(most.z, most.w));
@@ -184,7 +196,7 @@ fn paged_prefill_coop(
         if (highest > top + SLACK) {
             shrink = exp2(top - highest);
             top = highest;
-            if (i0 > 0u) {
+            if (i0 > begin) {
                 atomicStore(&grown[parity], 1u);
             }
         }
@@ -242,6 +254,15 @@ fn paged_prefill_coop(
     if (mine < tile.rows) {
         lse[at] = select(params.neg_inf, (top + log2(sum)) / LOG2_E, sum > 0.0);
     }
+}
+
+fn logits(score: vec4<f32>, head: u32, key: vec4<u32>, position: u32) -> vec4<f32> {
+    return vec4(
+        logit(score.x, LOG2_E, head, key.x, position),
+        logit(score.y, LOG2_E, head, key.y, position),
+        logit(score.z, LOG2_E, head, key.z, position),
+        logit(score.w, LOG2_E, head, key.w, position),
+    );
 }
 
 // Columns 4 * i to 4 * i + 3 of the row of `scores` at `row`.

@@ -2,7 +2,7 @@
 //   partial  [n, num_heads, max_partitions, head_dim] f32;  stats [n, num_heads, max_partitions] (max, sum)
 //   rows     [n] vec4<u32>: row of out, KV length, -, first key that it sees
 //   out      [rows, num_heads, head_dim] f32
-//   selected as in paged_decode
+//   selected as in paged_decode;  sinks [num_heads] f32, logits of the attention sinks
 // Lanes share the partitions of a head, then add up in a fixed order. Grid: (num_heads, n).
 // CPU reference: src/cpu/paged_reduce.rs
 #import numbers
@@ -10,6 +10,8 @@
 #import partition
 #import SELECTED = 5
 #import context = context_full
+#import SINKS = 5
+#import sinks = sinks_none
 override WG: u32 = 128u;
 
 struct PagedReduceParams {
@@ -43,7 +45,8 @@ fn paged_reduce(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
     let end = context_end(context, row.y);
     let partitions = select(0u, (end + PARTITION - 1u) / PARTITION - begin / PARTITION, begin < end);
     let head = (group.y * params.num_heads + group.x) * params.max_partitions;
-    var top = LOWEST;
+    let sink = sink_of(group.x);
+    var top = sink;
     for (var p = lane; p < partitions; p += WG) {
         top = max(top, stats[head + p].x);
     }
@@ -79,6 +82,7 @@ fn paged_reduce(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
             sum += merge[i * QUADS + lane];
             weight += lanes[i * QUADS + lane];
         }
-        out[(row.x * params.num_heads + group.x) * QUADS + lane] = select(vec4(0.0), sum / weight, weight > 0.0);
+        let total = weight + select(0.0, exp(sink - top), sink > LOWEST);
+        out[(row.x * params.num_heads + group.x) * QUADS + lane] = select(vec4(0.0), sum / total, weight > 0.0);
     }
 }

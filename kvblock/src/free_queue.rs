@@ -133,6 +133,8 @@ mod tests {
     use super::*;
 
     proptest! {
+        // 100,000 operations by default.
+        #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases * 4, ..ProptestConfig::default() })]
         #[test]
         fn behaves_as_a_deque(ops in prop::collection::vec((0_u8..4, 0_u32..12), 0..200)) {
             let mut queue = FreeQueue::full(12);

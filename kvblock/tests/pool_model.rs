@@ -147,6 +147,8 @@ fn check(pool: &BlockPool, model: &Model) {
 }
 
 proptest! {
+    // 100,000 operations by default.
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases * 10, ..ProptestConfig::default() })]
     #[test]
     fn behaves_as_the_model(
         num_blocks in 2_u32..10,

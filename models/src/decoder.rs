@@ -9,6 +9,8 @@ mod mlp;
 mod parts;
 mod sparse;
 
+pub use blocks::BlockRead;
+
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline, Read};

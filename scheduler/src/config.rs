@@ -9,7 +9,11 @@ pub enum Policy {
     /// In order of arrival; the latest admitted is preempted first.
     Fcfs,
     /// By (priority, arrival), lower first; the highest of these is preempted first.
-    Priority,
+    Priority {
+        /// Steps of waiting that make up for one level of priority, so that a stream of more important requests
+        /// cannot keep a request waiting for ever; 0 lets it.
+        ageing_steps: u32,
+    },
 }
 
 /// What happens to the blocks of a preempted sequence.

@@ -17,7 +17,7 @@ pub struct Request {
     pub ignore_eos: bool,
     /// Further tokens that end the sequence.
     pub stop_ids: Vec<TokenId>,
-    /// Lower runs first, under [`Policy::Priority`](crate::Policy::Priority).
+    /// Lower runs first, under [`Policy::Priority`](crate::Policy::Priority), until age makes up for it.
     pub priority: i32,
     /// Independent continuations of the prompt, which is computed once.
     pub num_samples: u32,

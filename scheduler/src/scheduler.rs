@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 
 use kvblock::{
-    GroupId, HashChain, KvCache, KvCacheConfig, KvCacheSpec, LengthLimits, PrefixStats, SeqId, TokenId,
+    BlockHash, GroupId, HashChain, KvCache, KvCacheConfig, KvCacheSpec, LengthLimits, PrefixStats, SeqId,
+    TokenId,
 };
 use rustc_hash::FxHashMap;
 
@@ -84,10 +85,23 @@ impl Scheduler {
         let id = SeqId::new(self.next_seq);
         self.next_seq += u64::from(request.num_samples);
         let chain = HashChain::new(self.cache.hasher(), request.extra_keys.clone());
-        let seq = Sequence::new(id, request, self.next_arrival, chain);
+        let level = self.level(request.priority);
+        let seq = Sequence::new(id, request, (level, self.next_arrival), chain);
         self.next_arrival += 1;
         self.enqueue(seq, Enqueue::Back);
         Ok(id)
+    }
+
+    /// The priority with age: all requests age alike, so who came `ageing_steps` steps earlier is one level ahead for
+    /// good, and no queue is ever sorted again.
+    fn level(&self, priority: i32) -> i64 {
+        match self.config.policy {
+            Policy::Priority { ageing_steps } if ageing_steps > 0 => {
+                let arrival = i64::try_from(self.num_steps).unwrap_or(i64::MAX);
+                arrival.saturating_add(i64::from(priority) * i64::from(ageing_steps))
+            }
+            _ => i64::from(priority),
+        }
     }
 
     fn check(&self, request: &Request) -> Result<(), AdmitError> {
@@ -175,7 +189,7 @@ impl Scheduler {
         match (self.config.policy, end) {
             (Policy::Fcfs, Enqueue::Back) => self.waiting.push_back(id),
             (Policy::Fcfs, Enqueue::Front) => self.waiting.push_front(id),
-            (Policy::Priority, _) => {
+            (Policy::Priority { .. }, _) => {
                 let place = self.waiting.partition_point(|other| self.seqs[other].rank() < rank);
                 self.waiting.insert(place, id);
             }
@@ -235,6 +249,16 @@ impl Scheduler {
     pub fn tokens(&self, seq: SeqId) -> &[TokenId] {
         let seq = self.sequence(seq);
         &seq.tokens[..seq.num_tokens as usize]
+    }
+
+    /// Chained hashes of the full blocks of a sequence, at hash-block granularity: what its blocks are called in
+    /// lower tiers.
+    ///
+    /// # Panics
+    /// When the sequence has ended.
+    #[must_use]
+    pub fn block_hashes(&self, seq: SeqId) -> &[BlockHash] {
+        self.sequence(seq).chain.hashes()
     }
 
     /// The block table of a sequence in a group; empty while it holds no blocks.

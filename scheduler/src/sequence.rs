@@ -25,8 +25,8 @@ pub(crate) struct Sequence {
     pub(crate) phase: Phase,
     /// The request; its prompt moved to `tokens`.
     pub(crate) request: Request,
-    /// Order of arrival of the request.
-    pub(crate) arrival: u64,
+    /// Priority with age, and order of arrival of the request.
+    order: (i64, u64),
     /// Confirmed tokens, then drafts.
     pub(crate) tokens: Vec<TokenId>,
     /// Confirmed tokens.
@@ -40,6 +40,8 @@ pub(crate) struct Sequence {
     /// Hit tokens of the first schedule.
     pub(crate) cached_tokens: Option<u32>,
     pub(crate) preemptions: u32,
+    /// Whether its KV may still come from outside.
+    pub(crate) loadable: bool,
     /// Phase to return to after a load.
     pub(crate) before_load: Phase,
     /// Where its blocks were saved, after a preemption by swap.
@@ -49,7 +51,7 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    pub(crate) fn new(id: SeqId, mut request: Request, arrival: u64, mut chain: HashChain) -> Self {
+    pub(crate) fn new(id: SeqId, mut request: Request, order: (i64, u64), mut chain: HashChain) -> Self {
         let tokens = core::mem::take(&mut request.prompt);
         let prompt_len =
             u32::try_from(tokens.len()).expect("admission bounds the prompt by the context length");
@@ -59,7 +61,7 @@ impl Sequence {
             id,
             phase: Phase::Waiting,
             request,
-            arrival,
+            order,
             tokens,
             num_tokens: prompt_len,
             prompt_len,
@@ -68,6 +70,7 @@ impl Sequence {
             chain,
             cached_tokens: None,
             preemptions: 0,
+            loadable: true,
             before_load: Phase::Waiting,
             saved: None,
             pending_samples,
@@ -103,6 +106,7 @@ impl Sequence {
     /// a load cannot be taken back, so repeated loads could keep another sequence from ever getting on.
     pub(crate) fn restart(&mut self) {
         self.request.external_tokens = 0;
+        self.loadable = false;
         self.computed = 0;
         self.prefill_until = self.num_tokens;
     }
@@ -151,7 +155,7 @@ impl Sequence {
     }
 
     /// Order of service under the priority policy; the last is preempted first.
-    pub(crate) const fn rank(&self) -> (i32, u64, SeqId) {
-        (self.request.priority, self.arrival, self.id)
+    pub(crate) const fn rank(&self) -> (i64, u64, SeqId) {
+        (self.order.0, self.order.1, self.id)
     }
 }

@@ -200,7 +200,7 @@ impl Scheduler {
     fn victim(&self) -> SeqId {
         let victim = match self.config.policy {
             Policy::Fcfs => self.running.last(),
-            Policy::Priority => self.running.iter().max_by_key(|seq| self.sequence(**seq).rank()),
+            Policy::Priority { .. } => self.running.iter().max_by_key(|seq| self.sequence(**seq).rank()),
         };
         *victim.expect("a sequence that cannot allocate is running itself")
     }

@@ -76,12 +76,12 @@ fn request() -> impl Strategy<Value = Request> {
 fn config() -> impl Strategy<Value = SchedulerConfig> {
     let limits = (1_u32..24, 3_u32..8, 0_u32..6, prop_oneof![Just(0), 1_u32..4]);
     let swap = prop::option::of((0_u32..30).prop_map(|num_host_blocks| Preemption::Swap { num_host_blocks }));
-    (limits, any::<bool>(), any::<bool>(), swap, prop::bool::weighted(0.9)).prop_map(
+    (limits, prop::option::of(0_u32..4), any::<bool>(), swap, prop::bool::weighted(0.9)).prop_map(
         |((budget, seqs, threshold, num_lookahead_tokens), priority, reserve_full_input, swap, chunked)| {
             let budget = if chunked { budget } else { MAX_MODEL_LEN + budget };
             SchedulerConfig {
                 chunked_prefill: chunked,
-                policy: if priority { Policy::Priority } else { Policy::Fcfs },
+                policy: priority.map_or(Policy::Fcfs, |ageing_steps| Policy::Priority { ageing_steps }),
                 preemption: swap.unwrap_or(Preemption::Recompute),
                 long_prefill_token_threshold: threshold,
                 reserve_full_input,

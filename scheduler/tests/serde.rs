@@ -6,7 +6,7 @@ use scheduler::{Policy, Preemption, SchedulerConfig};
 #[test]
 fn a_configuration_survives_a_round_trip() {
     let config = SchedulerConfig {
-        policy: Policy::Priority,
+        policy: Policy::Priority { ageing_steps: 100 },
         preemption: Preemption::Swap { num_host_blocks: 7 },
         ..SchedulerConfig::new(2048, 128)
     };

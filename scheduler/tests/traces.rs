@@ -227,7 +227,8 @@ fn a_failed_swap_in_leaves_nothing_to_find() {
 
 #[test]
 fn the_least_important_sequence_is_preempted() {
-    let config = SchedulerConfig { policy: Policy::Priority, ..SchedulerConfig::new(16, 4) };
+    let config =
+        SchedulerConfig { policy: Policy::Priority { ageing_steps: 0 }, ..SchedulerConfig::new(16, 4) };
     let mut trace = Trace::new(config, 8, &FULL);
     for priority in [5, 1, 2] {
         let start = u32::try_from(priority).unwrap() * 20;
@@ -242,6 +243,27 @@ fn the_least_important_sequence_is_preempted() {
     q1 |  |P6|D1|D1|D1|D1|D1$|    |   |
     q2 |  |P6|D1|D1|D1|D1|D1$|    |   |
     ");
+}
+
+/// Two important requests at a time, one seat, and one request that nobody needs soon.
+fn stream_of_important_requests(ageing_steps: u32) -> String {
+    let policy = Policy::Priority { ageing_steps };
+    let mut trace = Trace::new(SchedulerConfig { policy, ..SchedulerConfig::new(16, 1) }, 20, &FULL);
+    let late = trace.request(Request { priority: 2, ..Request::new((0..3).collect(), 2) });
+    while trace.scheduler.phase(late).is_some() && trace.steps < 12 {
+        while trace.scheduler.running().len() + trace.scheduler.waiting().count() < 3 {
+            trace.add(0, 2, 2);
+        }
+        trace.step();
+    }
+    trace.draw().lines().next().unwrap().to_owned()
+}
+
+#[test]
+fn age_makes_up_for_priority() {
+    // Two levels are 2 x 3 steps: only who came before step 6 goes first.
+    insta::assert_snapshot!(stream_of_important_requests(3), @"q0 |. |.  |. |.  |. |.  |. |.  |P3|D1$|");
+    insta::assert_snapshot!(stream_of_important_requests(0), @"q0 |. |.  |. |.  |. |.  |. |.  |. |.  |. |.  |");
 }
 
 #[test]

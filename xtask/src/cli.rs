@@ -292,9 +292,14 @@ pub struct TestArgs {
 /// `cargo xtask doctor`.
 #[derive(Debug, Clone, Args)]
 pub struct DoctorArgs {
-    /// Also run every kernel once on each adapter and compare it with its CPU reference
+    /// Also run every kernel on each adapter and compare it with its CPU reference; a level that is wrong under
+    /// this driver is remembered, and the engine keeps off it
     #[arg(long)]
     pub self_test: bool,
+
+    /// Adapter of --self-test: its number here, or part of its name in any case; without it all
+    #[arg(long, value_name = "NAME", value_parser = values::non_empty, requires = "self_test")]
+    pub device: Option<String>,
 
     /// Print one JSON object instead of text
     #[arg(long)]

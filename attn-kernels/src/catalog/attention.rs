@@ -2,23 +2,38 @@
 
 use super::NamedVariant;
 use crate::Level;
-use crate::kernel::attention::Attention;
+use crate::kernel::attention::{Attention, Logit, Mask};
 use crate::kernel::paged_prefill::KeyLoads;
 use crate::kernel::{KvShape, paged_decode, paged_prefill, paged_prefill_coop, paged_reduce};
 
-/// Dense and sparse variants for `num_heads` query heads over caches of these types, f16 first.
+/// Variants for `num_heads` query heads over caches of these types, f16 first; masks and logits over f16 alone.
 pub(super) fn variants(num_heads: u32, types: &[(&str, KvShape); 2]) -> Vec<NamedVariant> {
-    [("", Attention::default()), ("blocks-", Attention::blocks(64))]
-        .iter()
-        .flat_map(|(name, attention)| variants_of(name, attention, num_heads, types))
-        .collect()
+    let of = |mask, logit, sinks| Attention { mask, logit, sinks, ..Attention::default() };
+    let mut all = Vec::new();
+    for (name, attention, types) in [
+        ("", Attention::default(), &types[..]),
+        ("blocks-", Attention::blocks(64), &types[..]),
+        ("window-", of(Mask::Window(128), Logit::Plain, false), &types[..1]),
+        ("chunk-", of(Mask::Chunk(8192), Logit::Plain, false), &types[..1]),
+        ("softcap-", of(Mask::Causal, Logit::Softcap, false), &types[..1]),
+        ("alibi-", of(Mask::Causal, Logit::Alibi, false), &types[..1]),
+        ("sinks-", of(Mask::Causal, Logit::Plain, true), &types[..1]),
+    ] {
+        for named in variants_of(name, &attention, num_heads, types) {
+            // Not every option changes every kernel.
+            if !all.iter().any(|other: &NamedVariant| other.variant == named.variant) {
+                all.push(named);
+            }
+        }
+    }
+    all
 }
 
 fn variants_of(
     name: &str,
     attention: &Attention,
     num_heads: u32,
-    types: &[(&str, KvShape); 2],
+    types: &[(&str, KvShape)],
 ) -> Vec<NamedVariant> {
     let mut all = Vec::new();
     for (dtype, shape) in types {

@@ -1,6 +1,7 @@
 //! Softmax attention of one query over some keys: what every paged attention kernel computes parts of.
 
 use super::{PagedKv, f32_of};
+use crate::kernel::attention::Mask;
 
 /// Attention over some keys, not yet normalised: the state that online softmax carries.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,27 +25,52 @@ pub struct Selected<'a> {
     pub block: usize,
 }
 
-/// Positions before `len` in the order of attention: all, or those of list `list`.
-#[must_use]
-pub fn context(selected: Option<&Selected<'_>>, list: usize, len: usize) -> Vec<usize> {
-    let Some(selected) = selected else { return (0..len).collect() };
-    let list = &selected.lists[list * selected.stride..];
-    let blocks = list[1..=list[0] as usize].iter().map(|block| *block as usize * selected.block);
-    blocks.flat_map(|start| start..len.min(start + selected.block)).collect()
+/// What kernels take beside the dense causal case.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options<'a> {
+    /// Lists of selected blocks.
+    pub selected: Option<Selected<'a>>,
+    /// First keys of rows of prefill.
+    pub mask: Mask,
+    /// Bound of scores.
+    pub softcap: Option<f32>,
+    /// ALiBi slopes `[num_heads]`.
+    pub slopes: Option<&'a [f32]>,
 }
 
-/// One query head `q` over the keys at positions `keys` of one KV head.
+impl Options<'_> {
+    /// Positions before `len` in the order of attention: all, or those of list `list`.
+    #[must_use]
+    pub fn context(&self, list: usize, len: usize) -> Vec<usize> {
+        let Some(selected) = self.selected else { return (0..len).collect() };
+        let list = &selected.lists[list * selected.stride..];
+        let blocks = list[1..=list[0] as usize].iter().map(|block| *block as usize * selected.block);
+        blocks.flat_map(|start| start..len.min(start + selected.block)).collect()
+    }
+
+    /// What goes into the softmax for a scaled score of `head`, for a key at `distance` before the row.
+    #[must_use]
+    pub fn logit(&self, score: f64, head: usize, distance: usize) -> f64 {
+        let capped = self.softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh());
+        let slope = self.slopes.map_or(0.0, |slopes| f64::from(slopes[head]));
+        #[expect(clippy::cast_precision_loss, reason = "positions are below 2^32")]
+        let distance = distance as f64;
+        capped - slope * distance
+    }
+}
+
+/// One query head `q` over the keys at positions `keys` of one KV head; `logit` takes the product and the position of a key.
 #[must_use]
 pub fn attend(
     cache: &PagedKv<'_>,
     table: &[u32],
     kv_head: usize,
     q: &[f32],
-    scale: f32,
     keys: impl Iterator<Item = usize> + Clone,
+    logit: impl Fn(f64, usize) -> f64,
 ) -> State {
     let dot = |key| q.iter().zip(cache.key(table, kv_head, key)).map(|(q, k)| f64::from(*q) * k).sum::<f64>();
-    let scores: Vec<f64> = keys.clone().map(|key| f64::from(scale) * dot(key)).collect();
+    let scores: Vec<f64> = keys.clone().map(|key| logit(dot(key), key)).collect();
     let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let mut state = State { top, sum: 0.0, weighted: vec![0.0; q.len()] };
     for (key, score) in keys.zip(scores) {

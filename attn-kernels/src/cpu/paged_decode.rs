@@ -1,6 +1,6 @@
 //! Reference of `paged_decode`.
 
-use super::attention::{Selected, attend, context};
+use super::attention::{Options, attend};
 use super::{PagedKv, f32_of};
 use crate::kernel::paged_decode::{PARTITION, PagedDecodeParams};
 
@@ -17,7 +17,7 @@ pub fn paged_decode(
     rows: &[[u32; 4]],
     partial: &mut [f32],
     stats: &mut [[f32; 2]],
-    selected: Option<&Selected<'_>>,
+    options: &Options<'_>,
 ) {
     let (heads, kv_heads) = (params.num_heads as usize, params.num_kv_heads as usize);
     let (head_dim, most) = (cache.shape.head_dim as usize, params.max_partitions as usize);
@@ -25,12 +25,15 @@ pub fn paged_decode(
         for head in 0..heads {
             let kv_head = head / (heads / kv_heads);
             let q = &q[row * params.q_stride as usize + head * head_dim..][..head_dim];
-            let keys = context(selected, (params.first_list as usize + index) * kv_heads + kv_head, len);
+            let keys = options.context((params.first_list as usize + index) * kv_heads + kv_head, len);
             let seen = |keys: &[usize]| keys.iter().any(|key| *key >= first);
             let partitions = keys.chunks(PARTITION as usize).filter(|keys| seen(keys));
             for (p, keys) in partitions.enumerate() {
                 let keys = keys.iter().copied().filter(|key| *key >= first);
-                let state = attend(cache, &tables[table..], kv_head, q, params.scale, keys);
+                let logit = |product: f64, key: usize| {
+                    options.logit(f64::from(params.scale) * product, head, len - 1 - key)
+                };
+                let state = attend(cache, &tables[table..], kv_head, q, keys, logit);
                 let at = (index * heads + head) * most + p;
                 stats[at] = [f32_of(state.top), f32_of(state.sum)];
                 if params.reduced == 0 {

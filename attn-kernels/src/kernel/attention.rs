@@ -8,6 +8,14 @@ use crate::{Access, Variant};
 pub struct Attention {
     /// Which keys are attended, and in which order.
     pub context: Context,
+    /// Which keys before its own position a row of prefill sees. Rows of decode name their first key themselves:
+    /// [`Mask::first_key`].
+    pub mask: Mask,
+    /// What is made of scores before the softmax.
+    pub logit: Logit,
+    /// Whether heads have attention sinks: then `paged_reduce` has one more binding, `sinks`, the last, and always
+    /// follows decode; after prefill comes `apply_sinks`.
+    pub sinks: bool,
 }
 
 /// Which keys are attended, and in which order.
@@ -20,25 +28,63 @@ pub enum Context {
     Blocks(u32),
 }
 
+/// Which keys up to its own position a row sees.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Mask {
+    /// All.
+    #[default]
+    Causal,
+    /// Sliding window: the last so many, the row's own among them (`p - k < W`).
+    Window(u32),
+    /// Chunked local attention: those of the row's own chunk of so many positions (`k / C == p / C`).
+    Chunk(u32),
+}
+
+impl Mask {
+    /// Position of the first key that the row at `position` sees.
+    #[must_use]
+    pub fn first_key(self, position: u32) -> u32 {
+        match self {
+            Self::Causal => 0,
+            Self::Window(tokens) => (position + 1).saturating_sub(tokens),
+            Self::Chunk(tokens) => position - position % tokens,
+        }
+    }
+
+    /// `window` of kernel parameters.
+    #[must_use]
+    pub fn window(self) -> u32 {
+        match self {
+            Self::Causal => 0,
+            Self::Window(tokens) | Self::Chunk(tokens) => tokens,
+        }
+    }
+}
+
+/// What is made of scores before the softmax.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Logit {
+    /// Nothing.
+    #[default]
+    Plain,
+    /// `c * tanh(score / c)`, with `softcap` of the parameters as c.
+    Softcap,
+    /// ALiBi: `score - slope * (p - k)`; one more binding, the last, of slopes `[num_heads]` f32.
+    Alibi,
+}
+
 impl Attention {
     /// Attention to listed blocks of `select_block` tokens.
     #[must_use]
     pub fn blocks(select_block: u32) -> Self {
-        Self { context: Context::Blocks(select_block) }
+        Self { context: Context::Blocks(select_block), ..Self::default() }
     }
 
-    /// Fills the slots of `variant`, which loads `run` keys at once, and sets its bindings: its kernel's, or all of
-    /// `bindings`, of which the last is that of the lists.
+    /// Fills the slot of the context of `variant`, which loads `run` keys at once.
     ///
     /// # Panics
     /// When a selection block is not whole blocks of the cache and whole loads.
-    pub(super) fn specialise(
-        &self,
-        variant: Variant,
-        shape: &KvShape,
-        run: u32,
-        bindings: &'static [Access],
-    ) -> Variant {
+    pub(super) fn order(&self, variant: Variant, shape: &KvShape, run: u32) -> Variant {
         match self.context {
             Context::Full => variant.module("context", "context_full"),
             Context::Blocks(tokens) => {
@@ -47,8 +93,49 @@ impl Attention {
                     tokens > 0 && tokens.is_multiple_of(unit),
                     "selection blocks of {tokens} tokens are not a multiple of {unit}"
                 );
-                variant.module("context", "context_blocks").size("SELECT_BLOCK", tokens).bindings(bindings)
+                variant.module("context", "context_blocks").size("SELECT_BLOCK", tokens)
             }
         }
+    }
+
+    /// Fills the slots of context and logit, and sets the bindings: the kernel's, or all of `bindings`, of which the
+    /// last is that of lists or slopes.
+    ///
+    /// # Panics
+    /// As [`Self::order`], and for lists with ALiBi: nine storage buffers.
+    pub(super) fn specialise(
+        &self,
+        variant: Variant,
+        shape: &KvShape,
+        run: u32,
+        bindings: &'static [Access],
+    ) -> Variant {
+        let (listed, alibi) = (self.context != Context::Full, self.logit == Logit::Alibi);
+        assert!(!(listed && alibi), "{self:?}: lists and slopes are 9 storage buffers, the limit is 8");
+        let variant = self.order(variant, shape, run).module(
+            "logit",
+            match self.logit {
+                Logit::Plain => "logit_plain",
+                Logit::Softcap => "logit_softcap",
+                Logit::Alibi => "logit_alibi",
+            },
+        );
+        if listed || alibi { variant.bindings(bindings) } else { variant }
+    }
+
+    /// Fills the slot of the mask.
+    ///
+    /// # Panics
+    /// When a window or chunk has no tokens.
+    pub(super) fn mask(&self, variant: Variant) -> Variant {
+        assert!(self.mask == Mask::Causal || self.mask.window() > 0, "{:?} has no keys", self.mask);
+        variant.module(
+            "mask",
+            match self.mask {
+                Mask::Causal => "mask_causal",
+                Mask::Window(_) => "mask_window",
+                Mask::Chunk(_) => "mask_chunk",
+            },
+        )
     }
 }

@@ -5,7 +5,7 @@ use super::{KvDtype, KvShape, heads_together};
 use crate::{Access, Kernel, Level, Variant};
 use bytemuck::{Pod, Zeroable};
 
-/// Bindings: q, k_cache, v_cache, tables, rows, partial, stats; with lists also selected.
+/// Bindings: q, k_cache, v_cache, tables, rows, partial, stats; with lists also selected, with ALiBi slopes.
 pub static KERNEL: Kernel = Kernel {
     name: "paged_decode",
     wgsl: include_str!("../../wgsl/paged_decode.wgsl"),
@@ -42,12 +42,21 @@ pub struct PagedDecodeParams {
     pub max_partitions: u32,
     /// Factor on scores, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// 1 where `paged_reduce` follows; 0 where one partition is the whole, so that `partial` is the output.
+    /// 1 where `paged_reduce` follows; 0 where one partition is the whole and nothing has sinks, so that `partial` is
+    /// the output.
     pub reduced: u32,
     /// Entries from one list of selected blocks to the next.
     pub list_stride: u32,
     /// Row whose lists are those of the dispatch's first row.
     pub first_list: u32,
+    /// Bound of scores with [`Logit::Softcap`](super::attention::Logit::Softcap).
+    pub softcap: f32,
+    /// Zero.
+    pub pad0: u32,
+    /// Zero.
+    pub pad1: u32,
+    /// Zero.
+    pub pad2: u32,
 }
 
 /// Partitions of a row that attends keys from index `begin` on of the `end` that it has, in the order of attention:

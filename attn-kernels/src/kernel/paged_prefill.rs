@@ -5,7 +5,7 @@ use super::{KvDtype, KvShape, heads_together};
 use crate::{Access, Kernel, Variant};
 use bytemuck::{Pod, Zeroable};
 
-/// Bindings: q, k_cache, v_cache, tables, tiles, out, lse; with lists also selected.
+/// Bindings: q, k_cache, v_cache, tables, tiles, out, lse; with lists also selected, with ALiBi slopes.
 pub static KERNEL: Kernel = Kernel {
     name: "paged_prefill",
     wgsl: include_str!("../../wgsl/paged_prefill.wgsl"),
@@ -63,6 +63,14 @@ pub struct PagedPrefillParams {
     pub num_keys: u32,
     /// Entries from one list of selected blocks to the next.
     pub list_stride: u32,
+    /// Tokens of the sliding window or chunk: [`Mask::window`](super::attention::Mask::window).
+    pub window: u32,
+    /// Bound of scores with [`Logit::Softcap`](super::attention::Logit::Softcap).
+    pub softcap: f32,
+    /// Zero.
+    pub pad0: u32,
+    /// Zero.
+    pub pad1: u32,
 }
 
 /// How lanes get at keys and values.
@@ -81,11 +89,12 @@ pub const TILE_ROWS: u32 = 64;
 /// 65,535 rounds, and 512 keys take at most some 40,000.
 const SOFTWARE_KEYS: u32 = 512;
 
-/// `(first_key, num_keys)` of the dispatches, in order, for rows up to position `last`: one on a GPU. Where they end
+/// `(first_key, num_keys)` of the dispatches, in order, for rows that see keys from `first` to `last` in the order of
+/// attention: one on a GPU. Where they end
 /// depends on the device alone, so that results do not depend on the chunk.
-pub fn segments(last: u32, software: bool) -> impl Iterator<Item = (u32, u32)> {
+pub fn segments(first: u32, last: u32, software: bool) -> impl Iterator<Item = (u32, u32)> {
     let keys = if software { SOFTWARE_KEYS } else { u32::MAX };
-    (0..=last).step_by(keys as usize).map(move |first| (first, keys))
+    (first / keys * keys..=last).step_by(keys as usize).map(move |first| (first, keys))
 }
 
 /// Query heads a lane serves.
@@ -117,7 +126,7 @@ pub fn variant(shape: &KvShape, num_heads: u32, loads: KeyLoads, attention: &Att
         .size("BLOCK_SIZE", shape.block_size)
         .size("GROUP", heads_a_lane(shape, num_heads, loads))
         .constant("WG", TILE_ROWS);
-    attention.specialise(variant, shape, 8, BINDINGS)
+    attention.mask(attention.specialise(variant, shape, 8, BINDINGS))
 }
 
 /// Workgroups for `tiles` tiles.

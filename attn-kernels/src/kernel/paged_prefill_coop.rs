@@ -10,7 +10,7 @@ use super::paged_prefill::{self, PagedPrefillParams};
 use super::{KvDtype, KvShape};
 use crate::{Kernel, Variant};
 
-/// Bindings: q, k_cache, v_cache, tables, tiles, out, lse; with lists also selected.
+/// Bindings: q, k_cache, v_cache, tables, tiles, out, lse; with lists also selected, with ALiBi slopes.
 pub static KERNEL: Kernel = Kernel {
     name: "paged_prefill_coop",
     wgsl: include_str!("../../wgsl/paged_prefill_coop.wgsl"),
@@ -44,7 +44,7 @@ pub fn variant(shape: &KvShape, attention: &Attention) -> Variant {
         .size("SUBGROUPS", SUBGROUPS)
         .size("SPANS", spans)
         .size("LOADS", spans.div_ceil(SUBGROUPS));
-    attention.specialise(variant, shape, 16, paged_prefill::BINDINGS)
+    attention.mask(attention.specialise(variant, shape, 16, paged_prefill::BINDINGS))
 }
 
 /// Workgroups for `tiles` tiles of at most [`TILE_ROWS`] rows.

@@ -1,11 +1,11 @@
 //! Merges the partitions of `paged_decode`.
 
 use super::KvShape;
-use super::attention::Attention;
+use super::attention::{Attention, Context};
 use crate::{Access, Kernel, Variant};
 use bytemuck::{Pod, Zeroable};
 
-/// Bindings: partial, stats, rows, out; with lists also selected.
+/// Bindings: partial, stats, rows, out; with lists also selected, with sinks then sinks.
 pub static KERNEL: Kernel = Kernel {
     name: "paged_reduce",
     wgsl: include_str!("../../wgsl/paged_reduce.wgsl"),
@@ -14,7 +14,8 @@ pub static KERNEL: Kernel = Kernel {
     bindings: BINDINGS.split_at(4).0,
 };
 
-const BINDINGS: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write, Access::Read];
+const BINDINGS: &[Access] =
+    &[Access::Read, Access::Read, Access::Read, Access::Write, Access::Read, Access::Read];
 
 /// Uniform parameters.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -43,7 +44,13 @@ pub struct PagedReduceParams {
 pub fn variant(shape: &KvShape, attention: &Attention) -> Variant {
     shape.check();
     let variant = Variant::new(&KERNEL).size("HEAD_DIM", shape.head_dim).constant("WG", 128);
-    attention.specialise(variant, shape, 1, BINDINGS)
+    let variant = attention.order(variant, shape, 1);
+    let listed = attention.context != Context::Full;
+    if !attention.sinks {
+        return variant.module("sinks", "sinks_none").bindings(BINDINGS.split_at(4 + usize::from(listed)).0);
+    }
+    let at = if listed { 6 } else { 5 };
+    variant.module("sinks", "sinks_heads").size("SINKS", at).bindings(BINDINGS.split_at(at as usize).0)
 }
 
 /// Workgroups for `rows` rows.

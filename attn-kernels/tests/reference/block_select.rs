@@ -84,7 +84,7 @@ impl Select {
         k: impl Fn(usize) -> u32,
     ) -> Selected {
         let (shape, rows) = (&self.layer.shape, u32::try_from(self.rows.len()).unwrap());
-        let [k_cache, _] = self.layer.upload(gpu);
+        let [k_cache, _] = self.layer.upload(gpu).unwrap();
         let touched = self.touched();
         let pool = digest.pool_len(shape, self.num_blocks() as usize);
         block_digest::check(shape, &touched, self.num_blocks()).unwrap();

@@ -60,7 +60,7 @@ fn two_halves_are_the_whole() {
     let layer = Layer::new(shape, &[100], 3);
     let q = queries(1, 64, 64, 4);
     let part = |keys| {
-        let state = attend(&layer.kv(), &layer.tables, 0, &q, 0.125, keys);
+        let state = attend(&layer.kv(), &layer.tables, 0, &q, keys, |product, _| 0.125 * product);
         (state.output().collect::<Vec<_>>(), [state.lse()])
     };
     let (a, b, whole) = (part(0..37), part(37..100), part(0..100));

@@ -1,12 +1,14 @@
 //! Every kernel on the adapter that is there, with bounds checks on, against its CPU reference.
 
+mod apply_sinks;
 mod block_select;
 mod cache_write;
 mod copy_blocks;
 mod device;
+mod indexer;
 mod layer;
-mod lists;
 mod lse_merge;
+mod options;
 mod paged_decode;
 mod paged_prefill;
 mod top_k;

@@ -2,11 +2,11 @@
 
 use crate::device::{assert_bits, assert_close, cases, dispatch, gpu};
 use crate::layer::{ATTENTION, Layer, SHAPES, queries, shape_of, shapes};
-use crate::lists::Lists;
+use crate::options::{Asked, Lists, attentions};
 use attn_kernels::cpu;
-use attn_kernels::cpu::attention::{Selected, attend, context};
+use attn_kernels::cpu::attention::attend;
 use attn_kernels::gpu::{Bind, Gpu, Pass};
-use attn_kernels::kernel::attention::Attention;
+use attn_kernels::kernel::attention::{Attention, Context, Logit, Mask};
 use attn_kernels::kernel::paged_decode::{self, PARTITION, PagedDecodeParams};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::kernel::{KvDtype, KvShape};
@@ -20,8 +20,8 @@ struct Decode {
     lens: Vec<u32>,
     /// First key that each sequence sees.
     first: Vec<u32>,
-    /// Lists of each sequence and KV head, in order of sequences.
-    lists: Option<Lists>,
+    /// Lists are of each sequence and KV head, in order of sequences.
+    asked: Asked,
     q: Vec<f32>,
 }
 
@@ -40,23 +40,33 @@ impl Decode {
         let q = queries(lens.len(), width as usize, q_stride as usize, seed);
         let layer = Layer::new(shape, lens, seed);
         let (lens, first) = (lens.to_vec(), vec![0; lens.len()]);
-        Self { layer, num_heads, q_stride, lens, first, lists: None, q }
+        Self { layer, num_heads, q_stride, lens, first, asked: Asked::default(), q }
     }
 
     /// The same with each selection block of `block` tokens in the lists with `chance`.
     fn listed(mut self, block: u32, chance: f64, seed: u64) -> Self {
         let heads = self.layer.shape.num_kv_heads as usize;
         let lens = self.lens.iter().flat_map(|len| std::iter::repeat_n(*len, heads));
-        self.lists = Some(Lists::random(lens, block, chance, seed));
+        self.asked.list(Lists::random(lens, block, chance, seed));
         self
     }
 
-    fn attention(&self) -> Attention {
-        self.lists.as_ref().map_or(Attention::default(), |lists| Attention::blocks(lists.block))
+    /// The same with `attention`; blocks that no key is seen of are taken away.
+    fn asking(mut self, attention: Attention, seed: u64) -> Self {
+        self.asked = Asked::new(attention, self.num_heads, seed);
+        for index in 0..self.lens.len() {
+            self.first[index] = self.lens[index].checked_sub(1).map_or(0, |p| attention.mask.first_key(p));
+            self.layer.recycle(index, self.first[index]);
+        }
+        self
     }
 
-    fn selected(&self) -> Option<Selected<'_>> {
-        self.lists.as_ref().map(Lists::selected)
+    fn attention(&self) -> &Attention {
+        &self.asked.attention
+    }
+
+    fn reduced(&self, max_partitions: u32) -> bool {
+        max_partitions > 1 || self.attention().sinks
     }
 
     /// `[row, length, table, first key]` of each sequence in `order`.
@@ -75,9 +85,13 @@ impl Decode {
             q_stride: self.q_stride,
             max_partitions,
             scale: 1.0 / (self.layer.shape.head_dim as f32).sqrt(),
-            reduced: u32::from(max_partitions > 1),
-            list_stride: self.lists.as_ref().map_or(0, |lists| lists.stride),
+            reduced: self.reduced(max_partitions).into(),
+            list_stride: self.asked.list_stride(),
             first_list: 0,
+            softcap: self.asked.softcap,
+            pad0: 0,
+            pad1: 0,
+            pad2: 0,
         }
     }
 
@@ -86,7 +100,7 @@ impl Decode {
             num_heads: self.num_heads,
             num_kv_heads: self.layer.shape.num_kv_heads,
             max_partitions,
-            list_stride: self.lists.as_ref().map_or(0, |lists| lists.stride),
+            list_stride: self.asked.list_stride(),
             first_list: 0,
             pad0: 0,
             pad1: 0,
@@ -94,8 +108,10 @@ impl Decode {
         }
     }
 
-    fn max_partitions(rows: &[[u32; 4]]) -> u32 {
-        rows.iter().map(|row| row[1].div_ceil(PARTITION)).max().unwrap_or(0).max(1)
+    fn max_partitions(&self, rows: &[[u32; 4]]) -> u32 {
+        // A list holds at most all blocks, the first keys among them.
+        let begin = |row: &[u32; 4]| if self.attention().context == Context::Full { row[3] } else { 0 };
+        rows.iter().map(|row| paged_decode::partitions(begin(row), row[1])).max().unwrap_or(0).max(1)
     }
 
     /// Elements of `partial` and `stats` with that many partitions.
@@ -106,7 +122,7 @@ impl Decode {
 
     fn on_gpu(&self, gpu: &Gpu, order: &[usize], max_partitions: u32) -> Decoded {
         let (shape, rows) = (&self.layer.shape, self.rows(order));
-        let [k, v] = self.layer.upload(gpu);
+        let [k, v] = self.layer.upload(gpu).unwrap();
         let q = gpu.upload("q", &self.q).unwrap();
         let tables = gpu.upload("tables", &self.layer.tables).unwrap();
         let rows_buf = gpu.upload("rows", &rows).unwrap();
@@ -125,21 +141,23 @@ impl Decode {
             (&partial).into(),
             (&stats).into(),
         ];
-        let lists = self.lists.as_ref().map(|lists| gpu.upload("selected", &lists.lists).unwrap());
-        bindings.extend(lists.as_ref().map(Into::into));
+        let extra = self.asked.upload(gpu).unwrap();
+        bindings.extend(extra.as_ref().map(Into::into));
         let count = u32::try_from(rows.len()).unwrap();
         let grid = paged_decode::grid(shape, self.num_heads, count, max_partitions);
-        let variant = paged_decode::variant(shape, self.num_heads, gpu.level(), &self.attention());
+        let variant = paged_decode::variant(shape, self.num_heads, gpu.level(), self.attention());
         dispatch(gpu, &mut pass, &variant, &self.params(max_partitions), &bindings, grid);
-        if max_partitions > 1 {
+        let sinks = gpu.upload("sinks", self.asked.sinks().unwrap_or(&[0.0])).unwrap();
+        if self.reduced(max_partitions) {
             let params = self.reduce_params(max_partitions);
             let mut bindings = vec![(&partial).into(), (&stats).into(), (&rows_buf).into(), (&out).into()];
-            bindings.extend(lists.as_ref().map(Into::into));
+            bindings.extend(extra.as_ref().filter(|_| self.asked.lists.is_some()).map(Into::into));
+            bindings.extend(self.attention().sinks.then_some((&sinks).into()));
             let grid = paged_reduce::grid(self.num_heads, count);
-            let variant = paged_reduce::variant(shape, &self.attention());
+            let variant = paged_reduce::variant(shape, self.attention());
             dispatch(gpu, &mut pass, &variant, &params, &bindings, grid);
         }
-        let last = if max_partitions > 1 { &out } else { &partial };
+        let last = if self.reduced(max_partitions) { &out } else { &partial };
         let reads = (pass.read(&partial, 0..partial_len), pass.read(&stats, 0..stats_len));
         let read = pass.read(last, 0..out_len);
         let outcome = gpu.submit(pass).unwrap().wait().unwrap();
@@ -150,7 +168,7 @@ impl Decode {
     fn check(&self, gpu: &Gpu) {
         let order: Vec<usize> = (0..self.lens.len()).collect();
         let rows = self.rows(&order);
-        let max_partitions = Self::max_partitions(&rows);
+        let max_partitions = self.max_partitions(&rows);
         let got = self.on_gpu(gpu, &order, max_partitions);
         let what =
             format!("{:?}, {} heads, {rows:?}, {:?}", self.layer.shape, self.num_heads, self.attention());
@@ -159,8 +177,7 @@ impl Decode {
         let params = self.params(max_partitions);
         let tables = &self.layer.tables;
         let kv = self.layer.kv();
-        let selected = self.selected();
-        let selected = selected.as_ref();
+        let options = self.asked.options();
         cpu::paged_decode::paged_decode(
             &kv,
             &params,
@@ -169,20 +186,20 @@ impl Decode {
             &rows,
             &mut partial,
             &mut stats,
-            selected,
+            &options,
         );
         assert_close(&format!("stats, {what}"), ATTENTION, got.stats.as_flattened(), stats.as_flattened());
         // Unnormalised sums grow with the number of keys, and their errors with them.
         let normalised = |partial: &[f32], stats: &[[f32; 2]]| -> Vec<f32> {
             let dim = self.layer.shape.head_dim as usize;
-            let sum = |i: usize| if max_partitions == 1 { 1.0 } else { stats[i / dim][1] };
+            let sum = |i: usize| if !self.reduced(max_partitions) { 1.0 } else { stats[i / dim][1] };
             partial.iter().enumerate().map(|(i, x)| x / sum(i)).collect()
         };
         let (got_partial, want_partial) =
             (normalised(&got.partial, &got.stats), normalised(&partial, &stats));
         assert_close(&format!("partial, {what}"), ATTENTION, &got_partial, &want_partial);
         assert_close(&format!("output, {what}"), ATTENTION, &got.out, &self.whole(&rows));
-        if max_partitions > 1 {
+        if self.reduced(max_partitions) {
             let params = self.reduce_params(max_partitions);
             let mut out = vec![f32::NAN; got.out.len()];
             let dim = self.layer.shape.head_dim as usize;
@@ -193,7 +210,8 @@ impl Decode {
                 &got.stats,
                 &rows,
                 &mut out,
-                selected,
+                &options,
+                self.asked.sinks(),
             );
             assert_close(&format!("reduce, {what}"), ATTENTION, &got.out, &out);
         }
@@ -205,18 +223,24 @@ impl Decode {
         let group = self.num_heads / self.layer.shape.num_kv_heads;
         let mut out = vec![f32::NAN; self.lens.len() * self.num_heads as usize * dim];
         let kv_heads = self.layer.shape.num_kv_heads;
-        let selected = self.selected();
+        let options = self.asked.options();
         for (index, [row, len, table, first]) in (0..).zip(rows) {
             for head in 0..self.num_heads {
                 let q = &self.q[(row * self.q_stride) as usize + head as usize * dim..][..dim];
                 let table = &self.layer.tables[*table as usize..];
                 let scale = self.params(1).scale;
                 let list = (index * kv_heads + head / group) as usize;
-                let keys = context(selected.as_ref(), list, *len as usize);
+                let keys = options.context(list, *len as usize);
                 let keys = keys.into_iter().filter(|key| *key >= *first as usize);
-                let state = attend(&self.layer.kv(), table, (head / group) as usize, q, scale, keys);
+                let logit = |product: f64, key: usize| {
+                    options.logit(f64::from(scale) * product, head as usize, *len as usize - 1 - key)
+                };
+                let state = attend(&self.layer.kv(), table, (head / group) as usize, q, keys, logit);
+                let sinks = self.asked.sinks();
+                let lse = state.lse().max(f32::MIN);
+                let share = sinks.map_or(1.0, |s| 1.0 / (1.0 + (s[head as usize] - lse).exp()));
                 let at = (row * self.num_heads + head) as usize * dim;
-                out[at..at + dim].iter_mut().zip(state.output()).for_each(|(to, x)| *to = x);
+                out[at..at + dim].iter_mut().zip(state.output()).for_each(|(to, x)| *to = x * share);
             }
         }
         out
@@ -309,6 +333,44 @@ fn listed_blocks_are_all_that_is_attended() {
     }
 }
 
+/// Every mask, with rows of less than a window, at its edges and beyond, and what they do not see taken away.
+#[test]
+fn masks_bound_what_is_read() {
+    let Some(gpu) = gpu() else { return };
+    let lens = [1, 127, 128, 129, 0, 256, 257, 1000, 3000];
+    for (index, mask) in
+        [(2, Mask::Window(128)), (4, Mask::Window(1)), (2, Mask::Chunk(300)), (5, Mask::Chunk(1024))]
+    {
+        let (shape, num_heads) = shape_of(index, KvDtype::F16);
+        for sinks in [false, true] {
+            let attention = Attention { mask, sinks, ..Attention::default() };
+            Decode::new(shape, num_heads, &lens, 8, 31).asking(attention, 2).check(gpu);
+        }
+    }
+}
+
+/// One partition and its reduce pass, large sinks and none.
+#[test]
+fn sinks_take_their_share() {
+    let Some(gpu) = gpu() else { return };
+    let shape = KvShape { num_kv_heads: 2, head_dim: 64, block_size: 16, dtype: KvDtype::F16 };
+    let attention = Attention { sinks: true, ..Attention::default() };
+    for seed in 0..3 {
+        Decode::new(shape, 4, &[5, 0, 256, 1], 0, 32).asking(attention, seed).check(gpu);
+    }
+    Decode::new(shape, 4, &[700, 600], 0, 33).asking(attention, 1).listed(32, 0.5, 3).check(gpu);
+}
+
+#[test]
+fn logits_are_capped_or_fall_with_distance() {
+    let Some(gpu) = gpu() else { return };
+    let shape = KvShape { num_kv_heads: 2, head_dim: 64, block_size: 16, dtype: KvDtype::F32 };
+    for logit in [Logit::Softcap, Logit::Alibi] {
+        let attention = Attention { logit, ..Attention::default() };
+        Decode::new(shape, 6, &[5, 700, 256, 1], 0, 34).asking(attention, 4).check(gpu);
+    }
+}
+
 proptest! {
     #![proptest_config(cases(8))]
     #[test]
@@ -318,15 +380,16 @@ proptest! {
         gap in 0u32..9,
         first in prop::collection::vec(0u32..200, 5),
         lists in prop::option::of((0u32..4, 0.0..1.0)),
+        attention in attentions(),
         seed: u64,
     ) {
         if let Some(gpu) = gpu() {
-            let mut decode = Decode::new(shape, num_heads, &lens, gap, seed);
-            // Half of the rows see all their keys.
+            let mut decode = Decode::new(shape, num_heads, &lens, gap, seed).asking(attention, seed);
+            // Without a mask, half of the rows see all their keys.
             for ((first, len), share) in decode.first.iter_mut().zip(&lens).zip(&first) {
-                *first = len * share.saturating_sub(100) / 100;
+                *first = (*first).max(len * share.saturating_sub(100) / 100);
             }
-            if let Some((times, chance)) = lists {
+            if let (Some((times, chance)), true) = (lists, decode.attention().logit != Logit::Alibi) {
                 decode = decode.listed(shape.block_size << times, chance, seed);
             }
             decode.check(gpu);

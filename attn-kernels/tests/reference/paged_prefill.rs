@@ -2,11 +2,11 @@
 
 use crate::device::{assert_bits, assert_close, cases, dispatch, gpu};
 use crate::layer::{ATTENTION, Layer, SHAPES, queries, shape_of, shapes};
-use crate::lists::Lists;
+use crate::options::{Asked, Lists, attentions};
 use attn_kernels::Level;
 use attn_kernels::cpu;
 use attn_kernels::gpu::{Bind, Gpu, Pass};
-use attn_kernels::kernel::attention::Attention;
+use attn_kernels::kernel::attention::{Attention, Context, Logit, Mask};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TILE_ROWS, Tile};
 use attn_kernels::kernel::{KvDtype, KvShape};
 use proptest::prelude::*;
@@ -21,8 +21,8 @@ struct Prefill {
     q_stride: u32,
     rows: u32,
     tiles: Vec<Tile>,
-    /// Lists of each tile and KV head.
-    lists: Option<Lists>,
+    /// Lists are of each tile and KV head.
+    asked: Asked,
     q: Vec<f32>,
 }
 
@@ -56,19 +56,30 @@ impl Prefill {
         }
         let width = num_heads * shape.head_dim;
         let q = queries(at as usize, width as usize, (width + gap) as usize, seed);
-        Self { layer, num_heads, q_stride: width + gap, rows: at, tiles, lists: None, q }
+        Self { layer, num_heads, q_stride: width + gap, rows: at, tiles, asked: Asked::default(), q }
     }
 
     /// The same with each selection block of `block` tokens in the list of a tile with `chance`.
     fn listed(mut self, block: u32, chance: f64, seed: u64) -> Self {
         let heads = self.layer.shape.num_kv_heads as usize;
         let lens = self.tiles.iter().flat_map(|t| std::iter::repeat_n(t.position + t.rows, heads));
-        self.lists = Some(Lists::random(lens, block, chance, seed));
+        self.asked.list(Lists::random(lens, block, chance, seed));
         self
     }
 
-    fn attention(&self) -> Attention {
-        self.lists.as_ref().map_or(Attention::default(), |lists| Attention::blocks(lists.block))
+    /// The same with `attention`; blocks that no row of a sequence sees are taken away.
+    fn asking(mut self, attention: Attention, seed: u64) -> Self {
+        self.asked = Asked::new(attention, self.num_heads, seed);
+        for index in 0..self.layer.table_of.len() {
+            let of_sequence = |tile: &&Tile| tile.table == self.layer.table_of[index];
+            let first = self.tiles.iter().filter(of_sequence).map(|tile| tile.position).min();
+            self.layer.recycle(index, attention.mask.first_key(first.unwrap_or(0)));
+        }
+        self
+    }
+
+    fn attention(&self) -> &Attention {
+        &self.asked.attention
     }
 
     fn params(&self, (first_key, num_keys): (u32, u32)) -> PagedPrefillParams {
@@ -80,13 +91,17 @@ impl Prefill {
             scale: 1.0 / (self.layer.shape.head_dim as f32).sqrt(),
             neg_inf: f32::NEG_INFINITY,
             num_keys,
-            list_stride: self.lists.as_ref().map_or(0, |lists| lists.stride),
+            list_stride: self.asked.list_stride(),
+            window: self.attention().mask.window(),
+            softcap: self.asked.softcap,
+            pad0: 0,
+            pad1: 0,
         }
     }
 
     fn on_gpu(&self, gpu: &Gpu, loads: KeyLoads) -> [Vec<f32>; 2] {
         let shape = &self.layer.shape;
-        let [k, v] = self.layer.upload(gpu);
+        let [k, v] = self.layer.upload(gpu).unwrap();
         let q = gpu.upload("q", &self.q).unwrap();
         let tables = gpu.upload("tables", &self.layer.tables).unwrap();
         let tiles = gpu.upload("tiles", &self.tiles).unwrap();
@@ -102,14 +117,18 @@ impl Prefill {
             (&out).into(),
             (&lse).into(),
         ];
-        let lists = self.lists.as_ref().map(|lists| gpu.upload("selected", &lists.lists).unwrap());
-        bindings.extend(lists.as_ref().map(Into::into));
+        let extra = self.asked.upload(gpu).unwrap();
+        bindings.extend(extra.as_ref().map(Into::into));
         let mut pass = Pass::new("prefill");
-        let variant = paged_prefill::variant(shape, self.num_heads, loads, &self.attention());
+        let variant = paged_prefill::variant(shape, self.num_heads, loads, self.attention());
         let count = u32::try_from(self.tiles.len()).unwrap();
         let grid = paged_prefill::grid(shape, self.num_heads, loads, count);
         let last = self.tiles.iter().map(|tile| tile.position + tile.rows - 1).max().unwrap();
-        for segment in paged_prefill::segments(last, gpu.is_cpu()) {
+        let first = match self.attention().context {
+            Context::Full => self.tiles.iter().map(|t| self.attention().mask.first_key(t.position)).min(),
+            Context::Blocks(_) => None,
+        };
+        for segment in paged_prefill::segments(first.unwrap_or(0), last, gpu.is_cpu()) {
             dispatch(gpu, &mut pass, &variant, &self.params(segment), &bindings, grid);
         }
         let reads = [pass.read(&out, 0..out.len()), pass.read(&lse, 0..lse.len())];
@@ -131,7 +150,7 @@ impl Prefill {
             &self.tiles,
             out,
             lse,
-            self.lists.as_ref().map(Lists::selected).as_ref(),
+            &self.asked.options(),
         );
         for loads in loads(gpu) {
             let shape = &self.layer.shape;
@@ -234,6 +253,29 @@ fn listed_blocks_are_all_that_is_attended() {
     }
 }
 
+/// Every mask, over segments, blocks and tiles, and what no row sees taken away.
+#[test]
+fn masks_bound_what_is_read() {
+    let Some(gpu) = gpu() else { return };
+    let shape = KvShape { num_kv_heads: 1, head_dim: 16, block_size: 4, dtype: KvDtype::F32 };
+    for mask in [Mask::Window(128), Mask::Window(1), Mask::Window(700), Mask::Chunk(36), Mask::Chunk(600)] {
+        let attention = Attention { mask, ..Attention::default() };
+        let chunks = [(0, 130), (1300, 70), (37, 1), (505, 30)];
+        Prefill::new(shape, 2, &chunks, TILE_ROWS, 4, 18).asking(attention, 3).check(gpu);
+        Prefill::new(shape, 2, &chunks, TILE_ROWS, 4, 19).asking(attention, 4).listed(16, 0.5, 5).check(gpu);
+    }
+}
+
+#[test]
+fn logits_are_capped_or_fall_with_distance() {
+    let Some(gpu) = gpu() else { return };
+    let shape = KvShape { num_kv_heads: 2, head_dim: 16, block_size: 16, dtype: KvDtype::F16 };
+    for logit in [Logit::Softcap, Logit::Alibi] {
+        let attention = Attention { logit, ..Attention::default() };
+        Prefill::new(shape, 4, &[(0, 70), (600, 3)], TILE_ROWS, 0, 34).asking(attention, 4).check(gpu);
+    }
+}
+
 /// Shapes of which a software driver compiles a lane in a few seconds.
 fn small_shapes() -> impl Strategy<Value = (KvShape, u32)> {
     shapes().prop_map(|(shape, num_heads)| {
@@ -251,11 +293,13 @@ proptest! {
         tile_rows in 1u32..=64,
         gap in 0u32..9,
         lists in prop::option::of((0u32..4, 0.0..1.0)),
+        attention in attentions(),
         seed: u64,
     ) {
         if let Some(gpu) = gpu() {
             let mut prefill = Prefill::new(shape, num_heads, &chunks, tile_rows, gap, seed);
-            if let Some((times, chance)) = lists {
+            prefill = prefill.asking(attention, seed);
+            if let (Some((times, chance)), true) = (lists, attention.logit != Logit::Alibi) {
                 prefill = prefill.listed(shape.block_size.max(8) << times, chance, seed);
             }
             prefill.check(gpu);

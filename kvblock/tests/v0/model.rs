@@ -351,7 +351,12 @@ impl Machine {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    // 100,000 operations by default.
+    #![proptest_config(ProptestConfig {
+        cases: ProptestConfig::default().cases * 10,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn every_sequence_reads_its_own_tokens(config in config(), ops in prop::collection::vec(op(), 1..80)) {

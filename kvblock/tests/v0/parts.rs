@@ -20,7 +20,12 @@ fn allocator_op() -> impl Strategy<Value = AllocatorOp> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    // 100,000 operations of the allocator by default.
+    #![proptest_config(ProptestConfig {
+        cases: ProptestConfig::default().cases * 14,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     /// A stack of free ids and a count for each, over six blocks; id 6 does not exist.
     #[test]

@@ -112,6 +112,10 @@ impl Decoder {
             reduced: u32::from(max_partitions > 1),
             list_stride: task.list_stride(),
             first_list,
+            softcap: 0.0,
+            pad0: 0,
+            pad1: 0,
+            pad2: 0,
         };
         let (k, v) = self.kv.layer(index);
         let out = if max_partitions == 1 { &a.attended } else { &a.partial };
@@ -164,7 +168,7 @@ impl Decoder {
             true => paged_prefill_coop::grid(c.num_heads, tiles),
             false => paged_prefill::grid(self.kv.shape(), c.num_heads, self.key_loads, tiles),
         };
-        for (first_key, num_keys) in paged_prefill::segments(last, self.gpu.is_cpu()) {
+        for (first_key, num_keys) in paged_prefill::segments(0, last, self.gpu.is_cpu()) {
             let params = PagedPrefillParams {
                 num_heads: c.num_heads,
                 num_kv_heads: c.num_kv_heads,
@@ -174,6 +178,10 @@ impl Decoder {
                 neg_inf: f32::NEG_INFINITY,
                 num_keys,
                 list_stride: task.list_stride(),
+                window: 0,
+                softcap: 0.0,
+                pad0: 0,
+                pad1: 0,
             };
             pass.dispatch(&task.kind.prefill, &params, &bindings, grid);
         }

@@ -1,0 +1,340 @@
+//! All managers at once, over one pool: random sessions beside a memory in which every token's place holds a hash of
+//! its prefix. Whatever is hit, forked, evicted or recycled, what a query can reach must be what was computed.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use kvblock::{
+    AllocError, AttentionKind, BlockHash, BlockId, BlockSize, CacheEvent, ExtraKeys, GroupId, HashChain,
+    KvCache, KvCacheConfig, KvCacheGroup, KvCacheSpec, KvDtype, LengthLimits, PrefixHit, SeqContent, SeqId,
+    SlotRequest, TokenId,
+};
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+/// Longest sequence and longest step.
+const LIMITS: LengthLimits = LengthLimits { max_model_len: 40, max_batched_tokens: 12 };
+/// Most draft slots of a step.
+const LOOKAHEAD: u32 = 2;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Start {
+        family: u32,
+        len: u32,
+        new: u32,
+        lookup: bool,
+    },
+    Grow {
+        seq: Index,
+        new: u32,
+        token: TokenId,
+        lookahead: u32,
+    },
+    /// A step that is planned and then not run; its sequence ends.
+    Fail {
+        seq: Index,
+        new: u32,
+    },
+    Fork(Index),
+    Free(Index),
+    Evict(Index),
+    Reset,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let index = any::<Index>;
+    prop_oneof![
+        5 => (0_u32..2, 1_u32..LIMITS.max_model_len, 1..=LIMITS.max_batched_tokens, prop::bool::weighted(0.9))
+            .prop_map(|(family, len, new, lookup)| Op::Start { family, len, new, lookup }),
+        12 => (index(), 1..=LIMITS.max_batched_tokens, 0_u32..3, 0..=LOOKAHEAD)
+            .prop_map(|(seq, new, token, lookahead)| Op::Grow { seq, new, token, lookahead }),
+        1 => (index(), 1..=LIMITS.max_batched_tokens).prop_map(|(seq, new)| Op::Fail { seq, new }),
+        2 => index().prop_map(Op::Fork),
+        4 => index().prop_map(Op::Free),
+        1 => index().prop_map(Op::Evict),
+        1 => Just(Op::Reset),
+    ]
+}
+
+fn kind() -> impl Strategy<Value = AttentionKind> {
+    prop_oneof![
+        2 => Just(AttentionKind::FULL),
+        2 => (1_u32..12).prop_map(|window| AttentionKind::SlidingWindow { window }),
+        1 => (1_u32..12).prop_map(|chunk| AttentionKind::ChunkedLocal { chunk }),
+    ]
+}
+
+/// One block size for all groups, which chunked local attention needs, or sizes that divide each other.
+fn groups() -> impl Strategy<Value = Vec<(AttentionKind, u32)>> {
+    let equal = (prop::collection::vec(kind(), 1..4), 1_u32..5)
+        .prop_map(|(kinds, size)| kinds.into_iter().map(|kind| (kind, size)).collect::<Vec<_>>());
+    let mixed = (1_u32..12, 1_u32..12).prop_map(|(a, b)| {
+        let window = |window| AttentionKind::SlidingWindow { window };
+        vec![(window(a), 2), (AttentionKind::FULL, 4), (window(b), 2)]
+    });
+    prop_oneof![3 => equal, 1 => mixed]
+}
+
+struct Seq {
+    tokens: Vec<TokenId>,
+    chain: HashChain,
+    computed: u32,
+}
+
+impl Seq {
+    fn content(&self) -> SeqContent<'_> {
+        SeqContent { tokens: &self.tokens, hashes: self.chain.hashes(), adapter: None }
+    }
+
+    fn known(&self) -> u32 {
+        u32::try_from(self.tokens.len()).unwrap()
+    }
+}
+
+struct Machine {
+    cache: KvCache,
+    groups: Vec<(AttentionKind, u32)>,
+    seqs: BTreeMap<SeqId, Seq>,
+    next_seq: u64,
+    /// What was last written at an offset of a block.
+    memory: HashMap<(BlockId, u32), u64>,
+    /// Keys that the events say can be found.
+    findable: BTreeSet<(BlockHash, GroupId)>,
+}
+
+/// Stands for the keys and values of the last token: they depend on all tokens before it.
+fn prefix_hash(tokens: &[TokenId]) -> u64 {
+    tokens.iter().fold(7, |hash: u64, &token| {
+        (hash ^ u64::from(token)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+    })
+}
+
+fn first_reachable(kind: AttentionKind, query: u32) -> u32 {
+    match kind {
+        AttentionKind::Full { .. } => 0,
+        AttentionKind::SlidingWindow { window } => (query + 1).saturating_sub(window),
+        AttentionKind::ChunkedLocal { chunk } => query / chunk * chunk,
+    }
+}
+
+fn config(
+    num_blocks: u32,
+    groups: &[(AttentionKind, u32)],
+    caching: bool,
+    unhashed_first: bool,
+) -> KvCacheConfig {
+    let spec = |&(kind, size): &(AttentionKind, u32)| {
+        KvCacheSpec::new(kind, BlockSize::new(size).unwrap(), 1, 4, KvDtype::F16)
+    };
+    let group = |of| KvCacheGroup { spec: spec(of), layers: vec![0], eagle: false };
+    KvCacheConfig {
+        caching,
+        events: true,
+        hash_algorithm: kvblock::HashAlgorithm::Xxh3,
+        reuse_unhashed_first: unhashed_first,
+        ..KvCacheConfig::new(num_blocks, groups.iter().map(group).collect(), LIMITS)
+    }
+}
+
+impl Machine {
+    fn pick(&self, index: &Index) -> Option<SeqId> {
+        (!self.seqs.is_empty()).then(|| *self.seqs.keys().nth(index.index(self.seqs.len())).unwrap())
+    }
+
+    fn apply(&mut self, op: &Op) {
+        match op {
+            Op::Start { family, len, new, lookup } => self.start(*family, *len, *new, *lookup),
+            Op::Grow { seq, new, token, lookahead } => {
+                let Some(id) = self.pick(seq) else { return };
+                let seq = self.seqs.get_mut(&id).unwrap();
+                if seq.computed == seq.known() && seq.known() + LOOKAHEAD < LIMITS.max_model_len {
+                    seq.tokens.push(*token);
+                    seq.chain.extend(&seq.tokens);
+                }
+                self.step(id, *new, *lookahead, true);
+            }
+            Op::Fail { seq, new } => {
+                let Some(id) = self.pick(seq) else { return };
+                let start = self.seqs[&id].computed;
+                self.step(id, *new, 0, false);
+                self.cache.uncache_from(id, start);
+                self.end(id);
+            }
+            Op::Fork(seq) => {
+                let Some(id) = self.pick(seq) else { return };
+                let (child, parent) = (self.seq_id(), &self.seqs[&id]);
+                let tokens = parent.tokens[..parent.computed as usize].to_vec();
+                let (chain, computed) = (self.chain(&tokens), parent.computed);
+                self.cache.fork(id, child, computed).unwrap();
+                self.seqs.insert(child, Seq { tokens, chain, computed });
+            }
+            Op::Free(seq) => {
+                if let Some(id) = self.pick(seq) {
+                    self.end(id);
+                }
+            }
+            Op::Evict(block) => {
+                let block = 1 + u32::try_from(block.index(self.cache.pool().num_usable() as usize)).unwrap();
+                self.cache.evict_blocks(&[BlockId::new(block)]).unwrap();
+            }
+            Op::Reset => assert_eq!(self.cache.reset_prefix_cache(), self.cache.pool().num_used() == 0),
+        }
+        self.check();
+    }
+
+    fn seq_id(&mut self) -> SeqId {
+        self.next_seq += 1;
+        SeqId::new(self.next_seq)
+    }
+
+    fn chain(&self, tokens: &[TokenId]) -> HashChain {
+        let mut chain = HashChain::new(self.cache.hasher(), ExtraKeys::default());
+        chain.extend(tokens);
+        chain
+    }
+
+    fn end(&mut self, id: SeqId) {
+        self.cache.free(id);
+        self.seqs.remove(&id);
+    }
+
+    fn start(&mut self, family: u32, len: u32, new: u32, lookup: bool) {
+        let tokens: Vec<TokenId> = (0..len).map(|i| (i * i + family) % 5).collect();
+        let chain = self.chain(&tokens);
+        let content = SeqContent { tokens: &tokens, hashes: chain.hashes(), adapter: None };
+        let hit = if lookup { self.cache.lookup(content) } else { PrefixHit::default() };
+        assert!(hit.num_tokens < len, "the last token is always computed");
+        let (id, new) = (self.seq_id(), new.min(len - hit.num_tokens));
+        let request = SlotRequest { hit: Some(&hit), ..SlotRequest::new(id, content, 0, new) };
+        let before = format!("{:?}", self.cache);
+        if let Err(AllocError::OutOfBlocks { needed, free }) = self.cache.allocate_slots(request) {
+            assert!(needed > free && free == self.cache.pool().num_free());
+            assert_eq!(before, format!("{:?}", self.cache), "a refusal left a change behind");
+            return;
+        }
+        self.seqs.insert(id, Seq { tokens, chain, computed: hit.num_tokens });
+        self.run(id, new);
+    }
+
+    /// Allocates a step and, if `run`, computes it.
+    fn step(&mut self, id: SeqId, new: u32, num_lookahead: u32, run: bool) {
+        let seq = &self.seqs[&id];
+        let new = new.min(seq.known() - seq.computed);
+        if new == 0 {
+            return;
+        }
+        let request = SlotRequest { num_lookahead, ..SlotRequest::new(id, seq.content(), seq.computed, new) };
+        if let Ok(allocation) = self.cache.allocate_slots(request) {
+            for copy in allocation.copies {
+                let offsets = 0..self.groups[copy.group.index()].1;
+                let moved: Vec<_> =
+                    offsets.map(|at| (at, self.memory.get(&(copy.source, at)).copied())).collect();
+                for (at, content) in moved {
+                    content.map(|content| self.memory.insert((copy.destination, at), content));
+                }
+            }
+            if run {
+                self.run(id, new);
+            }
+        }
+    }
+
+    /// Writes the next `new` tokens and reads all that each of them can reach.
+    fn run(&mut self, id: SeqId, new: u32) {
+        let seq = self.seqs.get_mut(&id).unwrap();
+        for (group, &(kind, size)) in (0..).map(GroupId::new).zip(&self.groups) {
+            let table = self.cache.table(id, group).unwrap().blocks();
+            let place = |token: u32| (table[(token / size) as usize], token % size);
+            for token in seq.computed..seq.computed + new {
+                let (block, _) = place(token);
+                assert_eq!(
+                    self.cache.pool().ref_count(block),
+                    1,
+                    "{id:?} writes {block:?}, which others read"
+                );
+                self.memory.insert(place(token), prefix_hash(&seq.tokens[..=token as usize]));
+            }
+            for query in seq.computed..seq.computed + new {
+                for key in first_reachable(kind, query)..=query {
+                    let expected = prefix_hash(&seq.tokens[..=key as usize]);
+                    assert_eq!(
+                        self.memory.get(&place(key)),
+                        Some(&expected),
+                        "{id:?} reads {key} in {group:?} at {query}"
+                    );
+                }
+            }
+        }
+        seq.computed += new;
+    }
+
+    fn check(&mut self) {
+        for event in self.cache.take_events() {
+            match event {
+                CacheEvent::Stored { hashes, group, .. } => {
+                    self.findable.extend(hashes.into_iter().map(|h| (h, group)))
+                }
+                CacheEvent::Removed(key) => assert!(self.findable.remove(&(key.hash, key.group))),
+                CacheEvent::AllCleared => self.findable.clear(),
+            }
+        }
+        let pool = self.cache.pool();
+        assert_eq!(pool.num_cached(), self.findable.len());
+        for (hash, group) in &self.findable {
+            let found = pool.cached(*hash, &[*group]).expect("an event told of it")[0];
+            assert_eq!(pool.hash(found), Some(*hash));
+        }
+        let mut owners: HashMap<BlockId, u32> = HashMap::new();
+        for (group, &(kind, size)) in (0..).map(GroupId::new).zip(&self.groups) {
+            let spec = KvCacheSpec::new(kind, BlockSize::new(size).unwrap(), 1, 4, KvDtype::F16);
+            let most = LengthLimits { max_batched_tokens: LIMITS.max_batched_tokens + LOOKAHEAD, ..LIMITS };
+            for (id, table) in self.cache.tables(group) {
+                let live: Vec<BlockId> =
+                    table.blocks().iter().copied().filter(|block| !block.is_null()).collect();
+                let unique: BTreeSet<BlockId> = live.iter().copied().collect();
+                assert_eq!(live.len(), unique.len(), "a block twice in the table of {id:?}");
+                assert!(
+                    live.len() <= spec.max_blocks_per_seq(most) as usize,
+                    "{} live blocks of {kind:?}",
+                    live.len()
+                );
+                live.into_iter().for_each(|block| *owners.entry(block).or_default() += 1);
+            }
+        }
+        for block in (1..=pool.num_usable()).map(BlockId::new) {
+            let references = owners.get(&block).copied().unwrap_or(0);
+            assert_eq!(
+                (pool.ref_count(block), pool.is_free(block)),
+                (references, references == 0),
+                "{block:?}"
+            );
+        }
+        assert_eq!(pool.num_used() as usize, owners.len());
+        assert_eq!(pool.num_free() + pool.num_used(), pool.num_usable());
+        assert_eq!((pool.ref_count(BlockId::NULL), pool.hash(BlockId::NULL)), (0, None));
+        assert!(!pool.is_free(BlockId::NULL));
+    }
+}
+
+proptest! {
+    // 100,000 operations by default.
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases * 10, ..ProptestConfig::default() })]
+    #[test]
+    fn every_reachable_token_is_the_one_computed(
+        groups in groups(),
+        num_blocks in 8_u32..60,
+        caching in prop::bool::weighted(0.9),
+        unhashed_first in any::<bool>(),
+        ops in prop::collection::vec(op(), 1..80),
+    ) {
+        let cache = KvCache::new(&config(num_blocks, &groups, caching, unhashed_first)).unwrap();
+        let mut machine = Machine {
+            cache, groups, seqs: BTreeMap::new(), next_seq: 0, memory: HashMap::new(), findable: BTreeSet::new(),
+        };
+        ops.iter().for_each(|op| machine.apply(op));
+        machine.seqs.keys().copied().collect::<Vec<_>>().into_iter().for_each(|id| machine.end(id));
+        prop_assert_eq!(machine.cache.pool().num_used(), 0);
+        prop_assert!(machine.cache.reset_prefix_cache());
+        machine.check();
+    }
+}
