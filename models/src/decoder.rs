@@ -6,6 +6,7 @@ mod inputs;
 mod layer;
 mod load;
 mod mlp;
+mod moe;
 mod parts;
 mod sparse;
 
@@ -24,6 +25,7 @@ use crate::{DecoderConfig, KvOptions, KvPool, ModelError, SparseOptions};
 use attend::Attention;
 use inputs::{Inputs, View};
 use layer::Layer;
+use moe::MoeState;
 use sparse::Sparse;
 
 /// What a decoder is built for.
@@ -79,6 +81,8 @@ pub struct Decoder {
     views: Vec<View>,
     activations: Activations,
     inputs: Inputs,
+    /// Where layers have experts.
+    moe: Option<MoeState>,
     key_loads: KeyLoads,
     /// Whether rows of prefills are attended one by one, by the decode kernel.
     by_rows: bool,
@@ -97,7 +101,9 @@ struct Pipelines {
     bias_add: Arc<Pipeline>,
     rope_append: Arc<Pipeline>,
     copy_blocks: Arc<Pipeline>,
-    attention: Attention,
+    /// By view.
+    attention: Vec<Attention>,
+    apply_sinks: Arc<Pipeline>,
     /// The same over listed blocks.
     selected: Option<Attention>,
     log_prob: Arc<Pipeline>,

@@ -48,7 +48,7 @@ pub enum Command {
     /// List the GPU kernels and their levels, or write them out as WGSL, MSL, HLSL and SPIR-V
     Kernels(KernelsArgs),
     /// Measure kernels, policies, KV offload or whole requests
-    Bench(BenchArgs),
+    Bench(Box<BenchArgs>),
     /// Set the machine up, fetch the default model and run every test
     Test(TestArgs),
     /// Run everything that must hold before a change lands: format, lints, docs, tests
@@ -267,6 +267,10 @@ pub struct BenchArgs {
     /// What to measure; without it everything
     #[arg(value_name = "SUITE")]
     pub suite: Option<BenchSuite>,
+
+    /// Replay this workload of `e2e` instead of the builtin ones (RON, see xtask/workloads); may repeat
+    #[arg(long, value_name = "FILE.ron")]
+    pub workload: Vec<PathBuf>,
 
     /// Write tables and plots into this folder
     #[arg(long, value_name = "DIR")]

@@ -289,6 +289,12 @@ impl Engine {
         &self.decoder
     }
 
+    /// The scheduler, to look at.
+    #[must_use]
+    pub fn scheduler(&self) -> &Scheduler {
+        &self.scheduler
+    }
+
     /// Ends a sequence from outside: a stop text, or Ctrl-C.
     pub fn finish(&mut self, seq: SeqId, reason: FinishReason) -> Vec<Event> {
         if let Some(tiers) = &mut self.tiers {

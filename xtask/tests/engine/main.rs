@@ -8,7 +8,9 @@ mod scoring;
 mod serving;
 mod smollm2;
 mod sparse;
+mod tier_faults;
 mod tiers;
+mod traces;
 
 use std::fs;
 use std::path::PathBuf;
