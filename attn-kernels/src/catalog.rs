@@ -19,8 +19,11 @@ pub const MODULES: Modules = modules![
     "digest_mean",
     "digest_min_max",
     "flat",
+    "hash_keys",
+    "hash_queries",
     "k_f16",
     "k_f32",
+    "k_index_fp8",
     "keys_broadcast_f16",
     "keys_broadcast_f32",
     "keys_uniform",
@@ -45,6 +48,7 @@ pub const MODULES: Modules = modules![
     "out_list",
     "out_positions",
     "partition",
+    "product_tile",
     "radix",
     "reduce_subgroup",
     "reduce_tree",
@@ -65,25 +69,31 @@ pub const MODULES: Modules = modules![
 #[must_use]
 pub fn catalog() -> Vec<&'static Kernel> {
     vec![
+        &kernel::apply_sinks::KERNEL,
         &kernel::block_digest::KERNEL,
         &kernel::block_score::KERNEL,
-        &kernel::apply_sinks::KERNEL,
         &kernel::cache_write::KERNEL,
         &kernel::copy_blocks::KERNEL,
         &kernel::find_blocks::KERNEL,
+        &kernel::hamming_score::KERNEL,
+        &kernel::hash_codes::KERNEL,
+        &kernel::index_logits::KERNEL,
         &kernel::latent_write::KERNEL,
         &kernel::lse_merge::KERNEL,
         &kernel::mla_decode::KERNEL,
+        &kernel::nsa_block_score::KERNEL,
         &kernel::paged_decode::KERNEL,
         &kernel::paged_prefill::KERNEL,
         &kernel::paged_prefill_coop::KERNEL,
         &kernel::paged_reduce::KERNEL,
+        &kernel::prefix_slots::KERNEL,
         &kernel::softmax_block_sum::KERNEL,
         &kernel::strided_qk::KERNEL,
         &kernel::top_k::KERNEL,
         &kernel::top_k_count::KERNEL,
         &kernel::top_k_gather::KERNEL,
         &kernel::top_k_transform::KERNEL,
+        &kernel::v4_compress::KERNEL,
     ]
 }
 
@@ -111,17 +121,23 @@ impl NamedVariant {
 /// One variant of every kernel for each choice of modules (numbers differ from model to model), by name.
 #[must_use]
 pub fn variants() -> Vec<NamedVariant> {
+    variants_of(128)
+}
+
+/// As [`variants`], of heads of `head_dim` elements: software drivers compile small ones much faster.
+#[must_use]
+pub fn variants_of(head_dim: u32) -> Vec<NamedVariant> {
     use kernel::{cache_write, copy_blocks, lse_merge};
     let num_heads = 32;
-    let shape = |dtype| KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype };
+    let shape = |dtype| KvShape { num_kv_heads: 8, head_dim, block_size: 16, dtype };
     let types = [("f16", shape(KvDtype::F16)), ("f32", shape(KvDtype::F32))];
     let baseline = |part: &str, variant| NamedVariant::new(part, Level::Baseline, variant);
 
     let mut all = Vec::new();
-    all.push(baseline("", kernel::apply_sinks::variant(128)));
+    all.push(baseline("", kernel::apply_sinks::variant(head_dim)));
     all.extend(types.map(|(part, shape)| baseline(part, cache_write::variant(&shape))));
     all.push(baseline("", copy_blocks::variant()));
-    all.push(baseline("", lse_merge::variant(128)));
+    all.push(baseline("", lse_merge::variant(head_dim)));
     all.extend(attention::variants(num_heads, &types));
     all.extend(selection(&types, num_heads));
     all
@@ -130,6 +146,8 @@ pub fn variants() -> Vec<NamedVariant> {
 /// The kernels that select what attention reads.
 fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     use kernel::block_digest::{self, Digest};
+    use kernel::hash_codes::{self, HashSource};
+    use kernel::index_logits::{self, IndexKeys};
     use kernel::top_k::{self, Output, Transform};
     use kernel::{top_k_count, top_k_gather, top_k_transform};
     let baseline = |part: &str, variant| NamedVariant::new(part, Level::Baseline, variant);
@@ -164,6 +182,20 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     for (part, level) in [("", Level::Baseline), ("subgroup", Level::Subgroup)] {
         all.push(NamedVariant::new(part, level, kernel::find_blocks::variant(4, level)));
     }
+    all.push(baseline("", kernel::hamming_score::variant(&types[0].1, 128, 4)));
+    for (dtype, shape) in types {
+        all.push(baseline(&format!("keys-{dtype}"), hash_codes::variant(shape, HashSource::Keys)));
+    }
+    all.push(baseline("queries", hash_codes::variant(&types[0].1, HashSource::Queries)));
+    all.push(baseline("", kernel::nsa_block_score::variant(32, 16, 64)));
+    all.push(baseline("c4", kernel::v4_compress::variant(512, 64, true)));
+    all.push(baseline("c128", kernel::v4_compress::variant(512, 64, false)));
+    all.push(baseline("fp8", index_logits::variant(&IndexKeys::Fp8 { head_dim: 128, page: 64 })));
+    for (dtype, shape) in types {
+        let keys = IndexKeys::Cached(KvShape { num_kv_heads: 1, ..*shape });
+        all.push(baseline(dtype, index_logits::variant(&keys)));
+    }
+    all.push(baseline("", kernel::prefix_slots::variant()));
     all.push(baseline("paged", top_k_transform::variant(Transform::Paged)));
     all.push(baseline("ragged", top_k_transform::variant(Transform::Ragged)));
     all

@@ -17,7 +17,7 @@ pub use buffer::{Buf, Raw};
 pub use error::GpuError;
 pub use pass::{Bind, Pass, Read};
 pub use pipeline::Pipeline;
-pub use submit::{Outcome, Pending, Timing};
+pub use submit::{Outcome, Pending, Submission, Timing};
 pub use wgpu;
 
 use pipeline::{BindGroupKey, PipelineCache};

@@ -10,9 +10,11 @@ pub mod kernel;
 mod level;
 #[cfg(feature = "reflect")]
 pub mod reflect;
+#[cfg(feature = "self-test")]
+pub mod self_test;
 pub mod source;
 mod variant;
 
-pub use catalog::{MODULES, NamedVariant, catalog, variants};
+pub use catalog::{MODULES, NamedVariant, catalog, variants, variants_of};
 pub use level::Level;
 pub use variant::{Access, Kernel, Variant};

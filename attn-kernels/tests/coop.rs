@@ -1,20 +1,13 @@
 //! `paged_prefill_coop` against `paged_prefill` on the same adapter, both as trusted modules: cooperative loads cannot
 //! be bounds-checked. Slots of the cache that hold no token are NaN, and so is what the kernels should overwrite.
 
-#[path = "reference/layer.rs"]
-#[expect(dead_code, reason = "shared with the tests against CPU references")]
-mod layer;
-#[path = "reference/options.rs"]
-#[expect(dead_code, reason = "shared with the tests against CPU references")]
-mod options;
-
 use attn_kernels::Variant;
 use attn_kernels::gpu::{Bind, Checks, Gpu, GpuOptions, Pass};
 use attn_kernels::kernel::attention::{Attention, Logit, Mask};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, Tile};
 use attn_kernels::kernel::{KvDtype, KvShape, paged_prefill_coop};
-use layer::{Layer, queries};
-use options::{Asked, Lists};
+use attn_kernels::self_test::layer::{Layer, queries};
+use attn_kernels::self_test::options::{Asked, Lists};
 
 /// Rows that share lists of selected blocks.
 const QUERY_BLOCK: u32 = paged_prefill_coop::TILE_ROWS;
@@ -137,7 +130,7 @@ impl Prefill {
             pad1: 0,
         };
         let tiles = self.tiles(tile_rows);
-        let [k, v] = self.layer.upload(gpu);
+        let [k, v] = self.layer.upload(gpu).unwrap();
         let q = gpu.upload("q", &self.q).unwrap();
         let tables = gpu.upload("tables", &self.layer.tables).unwrap();
         let tile_buf = gpu.upload("tiles", &tiles).unwrap();
@@ -153,7 +146,7 @@ impl Prefill {
             (&out).into(),
             (&lse).into(),
         ];
-        let extra = self.asked.upload(gpu);
+        let extra = self.asked.upload(gpu).unwrap();
         bindings.extend(extra.as_ref().map(Into::into));
         let pipeline = gpu.pipeline(variant).unwrap_or_else(|e| panic!("{e}"));
         let mut pass = Pass::new("prefill");

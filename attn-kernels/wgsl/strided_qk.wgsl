@@ -13,6 +13,7 @@
 #import STRIDE = 8
 #import PART = 16
 #import k = k_f16
+#import product_tile
 
 struct StridedQkParams {
     num_heads: u32,
@@ -38,17 +39,11 @@ struct StridedQkParams {
 @group(0) @binding(3) var<storage, read> tables: array<u32>;
 @group(0) @binding(4) var<storage, read_write> parts: array<f32>;
 
-const TILE: u32 = 64u;
-const QUADS: u32 = TILE / 4u;
-const WG: u32 = QUADS * QUADS;
 const CHUNKS: u32 = HEAD_DIM / 8u;
 // Units of eight channels of one t; two are staged at a time.
 const UNITS: u32 = CHUNKS * STRIDE;
 const LANES: u32 = PART / 4u;
 
-// [channel, row or column]: a lane reads four neighbours at once.
-var<workgroup> q_tile: array<vec4<f32>, 16u * QUADS>;
-var<workgroup> k_tile: array<vec4<f32>, 16u * QUADS>;
 var<workgroup> ends: array<vec4<f32>, WG>;
 
 @compute @workgroup_size(WG)
@@ -58,20 +53,13 @@ fn strided_qk(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
     if (params.causal == 1u && col0 > params.key_start + row0 + TILE - 1u) {
         return;
     }
-    let x = lane % QUADS;
-    let y = lane / QUADS;
-    var sums: array<vec4<f32>, 4>;
+    let x = lane % TILE_QUADS;
+    let y = lane / TILE_QUADS;
+    var sums: Products;
     for (var unit = 0u; unit < UNITS; unit += 2u) {
         stage(lane, unit, row0, col0, group.z);
         workgroupBarrier();
-        for (var i = 0u; i < 16u; i++) {
-            let a = q_tile[i * QUADS + y];
-            let b = k_tile[i * QUADS + x];
-            sums[0] = fma(vec4(a.x), b, sums[0]);
-            sums[1] = fma(vec4(a.y), b, sums[1]);
-            sums[2] = fma(vec4(a.z), b, sums[2]);
-            sums[3] = fma(vec4(a.w), b, sums[3]);
-        }
+        sums = tile_multiply(sums, lane);
         workgroupBarrier();
     }
 
@@ -105,18 +93,16 @@ fn strided_qk(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
     }
 }
 
-// Sixteen channels of the tile's rows and columns: half of the lanes stage keys, half queries, eight channels each.
 fn stage(lane: u32, unit: u32, row0: u32, col0: u32, head: u32) {
-    let at = lane % TILE;
-    let side = lane / TILE % 2u;
+    let at = staged(lane);
     // All t of a chunk follow each other: their keys are neighbours in memory.
-    let chunk = (unit + side) / STRIDE;
-    let t = (unit + side) % STRIDE;
+    let chunk = (unit + at.y) / STRIDE;
+    let t = (unit + at.y) % STRIDE;
     let in_range = chunk < CHUNKS;
     var low = vec4(0.0);
     var high = vec4(0.0);
-    if (lane < 2u * TILE) {
-        let token = (col0 + at) * STRIDE + t;
+    if (stages_columns(lane)) {
+        let token = (col0 + at.x) * STRIDE + t;
         if (in_range && token < params.kv_len) {
             let block = tables[params.table + token / BLOCK_SIZE];
             let kv_head = head / (params.num_heads / params.num_kv_heads);
@@ -125,7 +111,7 @@ fn stage(lane: u32, unit: u32, row0: u32, col0: u32, head: u32) {
             high = k.high;
         }
     } else {
-        let token = (row0 + at) * STRIDE + STRIDE - 1u - t;
+        let token = (row0 + at.x) * STRIDE + STRIDE - 1u - t;
         if (in_range && token >= params.front && token - params.front < params.q_len) {
             let row = params.q_first + token - params.front;
             let begin = row * params.q_stride + head * HEAD_DIM + chunk * 8u;
@@ -133,14 +119,5 @@ fn stage(lane: u32, unit: u32, row0: u32, col0: u32, head: u32) {
             high = vec4(q[begin + 4u], q[begin + 5u], q[begin + 6u], q[begin + 7u]);
         }
     }
-    for (var i = 0u; i < 4u; i++) {
-        let to = (side * 8u + i) * QUADS + at / 4u;
-        if (lane < 2u * TILE) {
-            k_tile[to][at % 4u] = low[i];
-            k_tile[to + 4u * QUADS][at % 4u] = high[i];
-        } else {
-            q_tile[to][at % 4u] = low[i];
-            q_tile[to + 4u * QUADS][at % 4u] = high[i];
-        }
-    }
+    tile_put(lane, low, high);
 }

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use xxhash_rust::xxh3::Xxh3Default;
+
 use crate::{
     ChatError, ChatTemplate, ConfigError, DecoderConfig, Gguf, Safetensors, Tokenizer, TokenizerError,
     WeightError, WeightSource,
@@ -43,6 +45,24 @@ impl Checkpoint {
             Self::Gguf(file) => DecoderConfig::from_gguf(file),
             Self::Hf(weights) => DecoderConfig::from_hf_dir(weights.path()),
         }
+    }
+
+    /// A digest of what decides the model's keys and values: all its weights and its configuration. Reads the whole
+    /// checkpoint, O(bytes).
+    ///
+    /// # Errors
+    /// [`WeightError::Io`] when `config.json` cannot be read.
+    pub fn fingerprint(&self) -> Result<u128, WeightError> {
+        let mut digest = Xxh3Default::new();
+        match self {
+            Self::Gguf(file) => digest.update(file.bytes()),
+            Self::Hf(weights) => {
+                let path = weights.path().join("config.json");
+                digest.update(&std::fs::read(&path).map_err(|source| WeightError::Io { path, source })?);
+                weights.shards().for_each(|shard| digest.update(shard));
+            }
+        }
+        Ok(digest.digest128())
     }
 
     /// The tokenizer, or `None` if the checkpoint has none.

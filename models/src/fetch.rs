@@ -98,6 +98,12 @@ impl ModelCache {
         Self { dir: dir.into(), python: "python3".into(), pip_args: Vec::new() }
     }
 
+    /// The directory itself.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Runs another Python than `python3`.
     #[must_use]
     pub fn python(mut self, program: impl Into<OsString>) -> Self {

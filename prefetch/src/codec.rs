@@ -28,6 +28,16 @@ pub enum RowLayout {
         /// Tokens of a block.
         block_size: u32,
     },
+    /// A paged K block, then the V block of the same tokens, `[num_kv_heads, block_size, head_dim]`: what one
+    /// layer of the engine keeps of a block.
+    PagedKeyValue {
+        /// Elements of a row, a multiple of 8.
+        head_dim: u32,
+        /// Tokens of a block.
+        block_size: u32,
+        /// Rows of a token, in K and in V.
+        num_kv_heads: u32,
+    },
 }
 
 /// Elements of f16 in the innermost 16 bytes of a paged K block.
@@ -36,15 +46,20 @@ const PACK: usize = 8;
 impl RowLayout {
     fn head_dim(self) -> usize {
         match self {
-            Self::Contiguous { head_dim } | Self::PagedKey { head_dim, .. } => head_dim as usize,
+            Self::Contiguous { head_dim }
+            | Self::PagedKey { head_dim, .. }
+            | Self::PagedKeyValue { head_dim, .. } => head_dim as usize,
         }
     }
 
-    /// Elements that must come whole: a row, or a K block of one head.
+    /// Elements that must come whole: a row, a K block of one head, or a block of K and V.
     fn unit(self) -> usize {
         match self {
             Self::Contiguous { head_dim } => head_dim as usize,
             Self::PagedKey { head_dim, block_size } => head_dim as usize * block_size as usize,
+            Self::PagedKeyValue { head_dim, block_size, num_kv_heads } => {
+                2 * num_kv_heads as usize * head_dim as usize * block_size as usize
+            }
         }
     }
 
@@ -56,6 +71,15 @@ impl RowLayout {
                 let (head_dim, block_size) = (head_dim as usize, block_size as usize);
                 let (head, token) = (row / block_size, row % block_size);
                 head * head_dim * block_size + (d / PACK * block_size + token) * PACK + d % PACK
+            }
+            Self::PagedKeyValue { head_dim, block_size, num_kv_heads } => {
+                let key_rows = num_kv_heads as usize * block_size as usize;
+                let (both, row) = (row / (2 * key_rows), row % (2 * key_rows));
+                let rows = match row < key_rows {
+                    true => Self::PagedKey { head_dim, block_size },
+                    false => Self::Contiguous { head_dim },
+                };
+                both * 2 * key_rows * head_dim as usize + rows.position(row, d)
             }
         }
     }
@@ -125,7 +149,7 @@ impl Codec {
             }
             Self::Fp8 { .. } => whole(1)?,
             Self::Int8 { rows } => {
-                let multiple = if matches!(rows, RowLayout::PagedKey { .. }) { 8 } else { 1 };
+                let multiple = if matches!(rows, RowLayout::Contiguous { .. }) { 1 } else { 8 };
                 let head_dim = u32::try_from(rows.head_dim()).expect("it comes from a u32");
                 if head_dim == 0 || head_dim % multiple != 0 || rows.unit() == 0 {
                     return Err(CodecError::HeadDim { head_dim, multiple });

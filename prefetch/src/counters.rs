@@ -95,7 +95,11 @@ impl Counters {
     }
 
     pub(crate) fn miss(&self, kind: TierKind) {
-        self.tiers[kind as usize].misses.fetch_add(1, Relaxed);
+        self.missed(kind, 1);
+    }
+
+    pub(crate) fn missed(&self, kind: TierKind, blocks: u64) {
+        self.tiers[kind as usize].misses.fetch_add(blocks, Relaxed);
     }
 
     pub(crate) fn error(&self, kind: TierKind) {

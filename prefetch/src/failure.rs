@@ -3,11 +3,12 @@
 use kvblock::{BlockHash, BlockIdx, BlockSize};
 
 /// What to do about bad blocks.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub enum FailurePolicy {
     /// The request ends in an error.
     Fail,
     /// The request goes on from the first bad block and computes the rest again.
+    #[default]
     Recompute,
 }
 

@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::failure::FailurePolicy;
+
 /// Tiers to build, fastest first.
 ///
 /// | key | value |
@@ -12,6 +14,7 @@ use std::str::FromStr;
 /// | `disk` | `PATH:BYTES` |
 /// | `remote` | `redis://HOST:PORT/DB`, `file:///DIRECTORY` or `s3://BUCKET/PREFIX` |
 /// | `compress` | `none`, `fp8` or `int8`, for the blocks of disk and remote |
+/// | `failure` | `recompute` or `fail`: what becomes of a request when blocks that it counted on cannot be read |
 ///
 /// Sizes take the suffixes `B`, `KiB`, `MiB`, `GiB` and `TiB`; without one they are bytes. Keys come in any
 /// order, each at most once. A path may hold colons (the last one starts the size) but no comma.
@@ -25,6 +28,8 @@ pub struct TierSpec {
     pub remote: Option<RemoteSpec>,
     /// How blocks are kept below the host tier.
     pub compression: Compression,
+    /// What becomes of a request whose blocks cannot be read.
+    pub failure: FailurePolicy,
 }
 
 /// A disk tier.
@@ -72,9 +77,11 @@ pub enum Compression {
     Int8,
 }
 
-const KEYS: &[&str] = &["host", "disk", "remote", "compress"];
+const KEYS: &[&str] = &["host", "disk", "remote", "compress", "failure"];
 const COMPRESSIONS: &[(&str, Compression)] =
     &[("none", Compression::None), ("fp8", Compression::Fp8), ("int8", Compression::Int8)];
+const FAILURES: &[(&str, FailurePolicy)] =
+    &[("recompute", FailurePolicy::Recompute), ("fail", FailurePolicy::Fail)];
 const UNITS: &[(&str, u64)] =
     &[("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 const SCHEMES: &[&str] = &["redis://", "file://", "s3://"];
@@ -133,8 +140,14 @@ pub enum SpecError {
         part: &'static str,
     },
     /// A compression that is none.
-    #[error("unknown compression `{value}`; known are {}", compression_names())]
+    #[error("unknown compression `{value}`; known are {}", names(COMPRESSIONS))]
     Compression {
+        /// The value.
+        value: Box<str>,
+    },
+    /// A failure policy that is none.
+    #[error("unknown failure policy `{value}`; known are {}", names(FAILURES))]
+    Failure {
         /// The value.
         value: Box<str>,
     },
@@ -144,8 +157,16 @@ fn unit_names() -> String {
     UNITS.iter().rev().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
 }
 
-fn compression_names() -> String {
-    COMPRESSIONS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
+fn names<T>(known: &[(&str, T)]) -> String {
+    known.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
+}
+
+fn named<T: Copy>(known: &[(&str, T)], wanted: &str) -> Option<T> {
+    known.iter().find(|(name, _)| *name == wanted).map(|(_, value)| *value)
+}
+
+fn name_of<T: PartialEq>(known: &[(&'static str, T)], value: &T) -> &'static str {
+    known.iter().find(|(_, other)| other == value).expect("every value has a name").0
 }
 
 impl FromStr for TierSpec {
@@ -165,9 +186,12 @@ impl FromStr for TierSpec {
                 "disk" => spec.disk = Some(disk(value)?),
                 "remote" => spec.remote = Some(value.parse()?),
                 "compress" => {
-                    let known = COMPRESSIONS.iter().find(|(name, _)| *name == value);
-                    let known = known.ok_or_else(|| SpecError::Compression { value: value.into() })?;
-                    spec.compression = known.1;
+                    let known = named(COMPRESSIONS, value);
+                    spec.compression = known.ok_or_else(|| SpecError::Compression { value: value.into() })?;
+                }
+                "failure" => {
+                    let known = named(FAILURES, value);
+                    spec.failure = known.ok_or_else(|| SpecError::Failure { value: value.into() })?;
                 }
                 _ => return Err(SpecError::UnknownKey { key: key.into() }),
             }
@@ -240,9 +264,10 @@ impl fmt::Display for TierSpec {
             items.push(format!("remote={remote}"));
         }
         if self.compression != Compression::None {
-            let name =
-                COMPRESSIONS.iter().find(|(_, c)| *c == self.compression).expect("every one has a name").0;
-            items.push(format!("compress={name}"));
+            items.push(format!("compress={}", name_of(COMPRESSIONS, &self.compression)));
+        }
+        if self.failure != FailurePolicy::default() {
+            items.push(format!("failure={}", name_of(FAILURES, &self.failure)));
         }
         f.write_str(&items.join(","))
     }

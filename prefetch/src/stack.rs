@@ -7,6 +7,10 @@ use kvblock::BlockHash;
 use crate::counters::Counters;
 use crate::tier::{BlockLayout, Stored, Tier, TierError, TierKind};
 
+/// Blocks that a prefix lookup asks for at once: enough to hide round trips, few enough to waste little after
+/// a miss.
+const PREFIX_CHUNK: usize = 32;
+
 /// Tiers of falling speed that act as one: reads come from the fastest tier that has the block, writes go to
 /// all.
 ///
@@ -83,6 +87,34 @@ impl TierStack {
             }
         }
         found
+    }
+
+    /// The tiers of the leading blocks that a load would find now, as far as there is no gap.
+    #[must_use]
+    pub fn lookup_prefix(&self, keys: &[BlockHash]) -> Vec<TierKind> {
+        let mut found = Vec::new();
+        for chunk in keys.chunks(PREFIX_CHUNK) {
+            let run = found.len();
+            found.extend(self.lookup_many(chunk).into_iter().map_while(|tier| tier));
+            if found.len() < run + chunk.len() {
+                break;
+            }
+        }
+        found
+    }
+
+    /// Counts blocks that were wanted and that a lookup found in no tier: a miss of each.
+    pub fn count_misses(&self, blocks: u64) {
+        self.kinds().for_each(|kind| self.counters.missed(kind, blocks));
+    }
+
+    /// Asks every tier for a block, which tells whether they can be reached.
+    ///
+    /// # Errors
+    /// The first tier's that cannot be asked.
+    pub fn probe(&self) -> Result<(), TierError> {
+        let nothing = BlockHash::from_bytes([0; 32]);
+        self.tiers.iter().try_for_each(|tier| tier.contains(nothing).map(drop))
     }
 
     /// Reads a block from the fastest tier that can serve it and copies it into the faster ones.

@@ -36,10 +36,6 @@ impl StoreConfig {
         Self { streams: 8, waiting_depth: 1024, partial_max: 1024, timeout: Duration::from_secs(30) };
 }
 
-/// Blocks that a prefix lookup asks for at once: enough to hide round trips, few enough to waste little after
-/// a miss.
-const PREFIX_CHUNK: usize = 32;
-
 /// Why a store call failed.
 #[derive(thiserror::Error, Debug)]
 #[non_exhaustive]
@@ -107,6 +103,7 @@ struct Job {
 enum Work {
     Load { shard: u32, buffer: Vec<u8> },
     Dump { shard: u32, bytes: Arc<[u8]> },
+    DumpBlock { bytes: Arc<[u8]> },
     Prefetch,
 }
 
@@ -178,15 +175,7 @@ impl Store {
     /// The last block of the leading run of hits, or `None` when the first block misses.
     #[must_use]
     pub fn lookup_on_prefix(&self, blocks: &[BlockHash]) -> Option<usize> {
-        let mut hits = 0;
-        for chunk in blocks.chunks(PREFIX_CHUNK) {
-            let run = self.shared.tiers.lookup_many(chunk).iter().take_while(|tier| tier.is_some()).count();
-            hits += run;
-            if run < chunk.len() {
-                break;
-            }
-        }
-        hits.checked_sub(1)
+        self.shared.tiers.lookup_prefix(blocks).len().checked_sub(1)
     }
 
     /// Copies blocks into the fastest tiers in the background. Nobody waits for it: failures are counted by
@@ -238,6 +227,18 @@ impl Store {
             partial.extend(begun.into_iter().map(|key| (key, Partial::new(layout))));
         }
         self.enqueue(blocks.into_iter().map(|(key, bytes)| (key, Work::Dump { shard, bytes })).collect())
+    }
+
+    /// Saves whole blocks, all shards of each together. A block is visible once it was written.
+    ///
+    /// # Errors
+    /// [`StoreError::QueueFull`], or [`StoreError::Layout`].
+    pub fn dump_blocks(&self, blocks: Vec<(BlockHash, Arc<[u8]>)>) -> Result<Task, StoreError> {
+        let layout = self.shared.tiers.layout();
+        for (_, bytes) in &blocks {
+            layout.check_block(bytes.len()).map_err(|source| StoreError::Layout { source })?;
+        }
+        self.enqueue(blocks.into_iter().map(|(key, bytes)| (key, Work::DumpBlock { bytes })).collect())
     }
 
     /// Drops the shards of blocks that will not be completed; they never become visible.
@@ -339,6 +340,7 @@ impl Shared {
                 Ok((buffer, Some(tier)))
             }
             Work::Dump { shard, bytes } => self.dump(key, shard, &bytes).map(|()| (Vec::new(), None)),
+            Work::DumpBlock { bytes } => self.tiers.store(key, &bytes).map(|_| (Vec::new(), None)),
             Work::Prefetch => {
                 let mut block = vec![0; self.tiers.layout().block_bytes()];
                 self.tiers.load(key, &mut block)?;

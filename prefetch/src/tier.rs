@@ -288,6 +288,20 @@ pub enum TierError {
         #[source]
         source: std::io::Error,
     },
+    /// The tier asks for more than the file system holds, used or free.
+    #[error(
+        "{tier} tier of {capacity_bytes} bytes in {}, whose file system has {total_bytes}", path.display()
+    )]
+    TooLarge {
+        /// The tier.
+        tier: TierKind,
+        /// Its directory.
+        path: PathBuf,
+        /// Bytes of the tier.
+        capacity_bytes: u64,
+        /// Bytes of the file system.
+        total_bytes: u64,
+    },
     /// The tier failed a moment ago and is not asked again yet.
     #[error("{tier} tier is down and will be asked again in {retry_in:?}")]
     Down {

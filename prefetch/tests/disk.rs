@@ -83,6 +83,16 @@ fn a_directory_is_held_by_one_tier_of_one_kind() {
 }
 
 #[test]
+fn a_tier_larger_than_its_file_system_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let huge = DiskConfig { capacity_bytes: 1 << 60, ..config(directory.path(), 1) };
+    let refused = DiskTier::open(huge).err().unwrap();
+    assert!(matches!(refused, TierError::TooLarge { capacity_bytes, .. } if capacity_bytes == 1 << 60));
+    let said = refused.to_string();
+    assert!(said.starts_with("disk tier of 1152921504606846976 bytes in "), "{said}");
+}
+
+#[test]
 fn a_smaller_capacity_drops_the_blocks_beyond_it() {
     let directory = tempfile::tempdir().unwrap();
     let tier = DiskTier::open(config(directory.path(), 8)).unwrap();

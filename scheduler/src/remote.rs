@@ -17,6 +17,28 @@ impl Scheduler {
         wanted.then(|| Load { seq, start: num_hit, len: loadable - num_hit })
     }
 
+    /// Whether KV of a sequence may still come from outside: once, before it first runs. Unknown sequences cannot
+    /// be loaded.
+    #[must_use]
+    pub fn is_loadable(&self, seq: SeqId) -> bool {
+        let found = self.seqs.get(&seq);
+        found.is_some_and(|seq| seq.loadable && seq.phase == Phase::Waiting && seq.computed == 0)
+    }
+
+    /// Says that a lower tier can deliver the KV of the first `tokens` tokens of a waiting sequence, as
+    /// [`Request::external_tokens`](crate::Request::external_tokens) does when it is added: lookups that were
+    /// made while it waited know more.
+    ///
+    /// # Panics
+    /// When the sequence is not [loadable](Self::is_loadable).
+    pub fn set_external_tokens(&mut self, seq: SeqId, tokens: u32) {
+        assert!(
+            self.is_loadable(seq),
+            "{tokens} external tokens for {seq:?}, which cannot be loaded any more"
+        );
+        self.sequence_mut(seq).request.external_tokens = tokens;
+    }
+
     /// Takes the blocks of a load and sets the sequence aside. False when the blocks do not suffice.
     pub(crate) fn start_load(&mut self, load: Load, hit: Option<&PrefixHit>) -> bool {
         let found = &self.seqs[&load.seq];

@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 
 use kvblock::{
-    GroupId, HashChain, KvCache, KvCacheConfig, KvCacheSpec, LengthLimits, PrefixStats, SeqId, TokenId,
+    BlockHash, GroupId, HashChain, KvCache, KvCacheConfig, KvCacheSpec, LengthLimits, PrefixStats, SeqId,
+    TokenId,
 };
 use rustc_hash::FxHashMap;
 
@@ -248,6 +249,16 @@ impl Scheduler {
     pub fn tokens(&self, seq: SeqId) -> &[TokenId] {
         let seq = self.sequence(seq);
         &seq.tokens[..seq.num_tokens as usize]
+    }
+
+    /// Chained hashes of the full blocks of a sequence, at hash-block granularity: what its blocks are called in
+    /// lower tiers.
+    ///
+    /// # Panics
+    /// When the sequence has ended.
+    #[must_use]
+    pub fn block_hashes(&self, seq: SeqId) -> &[BlockHash] {
+        self.sequence(seq).chain.hashes()
     }
 
     /// The block table of a sequence in a group; empty while it holds no blocks.

@@ -40,6 +40,8 @@ pub(crate) struct Sequence {
     /// Hit tokens of the first schedule.
     pub(crate) cached_tokens: Option<u32>,
     pub(crate) preemptions: u32,
+    /// Whether its KV may still come from outside.
+    pub(crate) loadable: bool,
     /// Phase to return to after a load.
     pub(crate) before_load: Phase,
     /// Where its blocks were saved, after a preemption by swap.
@@ -68,6 +70,7 @@ impl Sequence {
             chain,
             cached_tokens: None,
             preemptions: 0,
+            loadable: true,
             before_load: Phase::Waiting,
             saved: None,
             pending_samples,
@@ -103,6 +106,7 @@ impl Sequence {
     /// a load cannot be taken back, so repeated loads could keep another sequence from ever getting on.
     pub(crate) fn restart(&mut self) {
         self.request.external_tokens = 0;
+        self.loadable = false;
         self.computed = 0;
         self.prefill_until = self.num_tokens;
     }

@@ -104,6 +104,26 @@ fn loads_take_seats() {
 }
 
 #[test]
+fn a_lookup_made_while_a_sequence_waits_counts_once() {
+    let config = SchedulerConfig::new(8, 2);
+    let mut scheduler = Scheduler::new(config, cache_config(50, 64, &FULL)).unwrap();
+    let seq = scheduler.add(Request::new((0..12).collect(), 4)).unwrap();
+    assert!(scheduler.is_loadable(seq));
+    scheduler.set_external_tokens(seq, 8);
+    let plan = scheduler.step();
+    assert_eq!((plan.loads[0].start, plan.loads[0].len), (0, 8));
+    assert!(!scheduler.is_loadable(seq), "it is being loaded");
+    // Half a load starts the sequence over, and it is not loaded again.
+    scheduler.remote_ready(seq, 4);
+    assert!(!scheduler.is_loadable(seq));
+    let plan = scheduler.step();
+    assert!(plan.loads.is_empty());
+    assert_eq!((plan.slices[0].start, plan.slices[0].len), (4, 8));
+    scheduler.complete(&plan, &[7]);
+    assert!(!scheduler.is_loadable(seq), "it runs");
+}
+
+#[test]
 #[should_panic(expected = "step Some(0) is not complete")]
 fn a_step_must_complete_before_the_next() {
     let mut scheduler = scheduler(20, &FULL);

@@ -1,6 +1,9 @@
 //! `cargo xtask bench`: what the engine reaches on this machine.
 
+mod chart;
 mod e2e;
+mod replay;
+mod workload;
 
 use anyhow::{Result, bail};
 

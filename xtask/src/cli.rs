@@ -48,7 +48,7 @@ pub enum Command {
     /// List the GPU kernels and their levels, or write them out as WGSL, MSL, HLSL and SPIR-V
     Kernels(KernelsArgs),
     /// Measure kernels, policies, KV offload or whole requests
-    Bench(BenchArgs),
+    Bench(Box<BenchArgs>),
     /// Set the machine up, fetch the default model and run every test
     Test(TestArgs),
     /// Run everything that must hold before a change lands: format, lints, docs, tests
@@ -268,6 +268,10 @@ pub struct BenchArgs {
     #[arg(value_name = "SUITE")]
     pub suite: Option<BenchSuite>,
 
+    /// Replay this workload of `e2e` instead of the builtin ones (RON, see xtask/workloads); may repeat
+    #[arg(long, value_name = "FILE.ron")]
+    pub workload: Vec<PathBuf>,
+
     /// Write tables and plots into this folder
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -292,9 +296,14 @@ pub struct TestArgs {
 /// `cargo xtask doctor`.
 #[derive(Debug, Clone, Args)]
 pub struct DoctorArgs {
-    /// Also run every kernel once on each adapter and compare it with its CPU reference
+    /// Also run every kernel on each adapter and compare it with its CPU reference; a level that is wrong under
+    /// this driver is remembered, and the engine keeps off it
     #[arg(long)]
     pub self_test: bool,
+
+    /// Adapter of --self-test: its number here, or part of its name in any case; without it all
+    #[arg(long, value_name = "NAME", value_parser = values::non_empty, requires = "self_test")]
+    pub device: Option<String>,
 
     /// Print one JSON object instead of text
     #[arg(long)]

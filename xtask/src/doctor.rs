@@ -12,7 +12,9 @@ use serde::Serialize;
 use crate::cli::DoctorArgs;
 use crate::default_model;
 use crate::report;
+use crate::self_test::{self, Tested};
 use crate::setup::{self, Found, Need, Plan, Platform, REQUIREMENTS, Remedy};
+use crate::verdicts::{Verdict, Verdicts};
 
 /// Prints what was found.
 ///
@@ -20,11 +22,10 @@ use crate::setup::{self, Found, Need, Plan, Platform, REQUIREMENTS, Remedy};
 ///
 /// When something is missing that the commands need, or no adapter can be opened.
 pub fn run(args: &DoctorArgs) -> Result<()> {
-    ensure!(
-        !args.self_test,
-        "--self-test needs CPU references of the kernels, which this tree does not have yet"
-    );
-    let report = Report::of_this_machine();
+    let mut report = Report::of_this_machine();
+    if args.self_test {
+        report.self_test(args.device.as_deref())?;
+    }
     let mut out = io::stdout().lock();
     if args.json {
         report::json_line(&mut out, &report)?;
@@ -35,6 +36,8 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
     let missing = setup::plan(&report.found, report.model.needs()).missing;
     ensure!(missing.is_empty(), "missing: {}", missing.join(", "));
     ensure!(report.adapters.iter().any(Adapter::usable), "no GPU adapter can be opened");
+    let wrong: usize = report.adapters.iter().map(|adapter| self_test::wrong(&adapter.self_test)).sum();
+    ensure!(wrong == 0, "{wrong} kernel variants are wrong: the engine keeps off their levels");
     Ok(())
 }
 
@@ -90,6 +93,11 @@ pub struct Adapter {
     pub device: Option<Device>,
     /// Why it cannot be opened.
     pub fault: Option<String>,
+    /// What the last self-test under this driver found.
+    pub verdict: Option<Verdict>,
+    /// What the self-test of this run found, one entry a kernel variant.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub self_test: Vec<Tested>,
 }
 
 /// What an opened device offers.
@@ -133,12 +141,40 @@ impl Report {
         let plan = setup::plan(&found, &[model.needs(), &[Need::Tests]].concat());
         Self { found, model, adapters, plan }
     }
+
+    /// Runs every kernel on the adapters that open (or on `device` alone) and remembers what is wrong.
+    fn self_test(&mut self, device: Option<&str>) -> Result<()> {
+        let all: Vec<String> = (0..self.adapters.len()).map(|index| index.to_string()).collect();
+        let chosen = device.map_or_else(|| all.iter().map(String::as_str).collect(), |name| vec![name]);
+        let mut verdicts = Verdicts::of_this_user();
+        for name in chosen {
+            let options = GpuOptions { device: Some(name.into()), ..GpuOptions::new(Checks::Off) };
+            let gpu = match Gpu::open(&options) {
+                Ok(gpu) => gpu,
+                // What cannot be opened is told above.
+                Err(_) if device.is_none() => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let tested = self_test::run(&options, gpu)?;
+            let verdict = Verdict::of(&tested.rows);
+            verdicts.put(&tested.info, verdict.clone());
+            let of = |adapter: &&mut Adapter| adapter.is(&tested.info);
+            if let Some(adapter) = self.adapters.iter_mut().find(of) {
+                (adapter.verdict, adapter.self_test) = (Some(verdict), tested.rows);
+            }
+        }
+        verdicts.save()
+    }
 }
 
 impl Adapter {
     /// Whether kernels can run on it.
     pub fn usable(&self) -> bool {
         self.device.is_some()
+    }
+
+    fn is(&self, info: &wgpu::AdapterInfo) -> bool {
+        self.name == info.name && self.backend == info.backend.to_string()
     }
 
     fn open(index: usize, info: &wgpu::AdapterInfo) -> Self {
@@ -154,6 +190,8 @@ impl Adapter {
             driver: format!("{} {}", info.driver, info.driver_info).trim().to_string(),
             device,
             fault,
+            verdict: Verdicts::of_this_user().get(info).cloned(),
+            self_test: Vec::new(),
         }
     }
 }
@@ -240,7 +278,7 @@ impl fmt::Display for Report {
 }
 
 fn write_adapter(f: &mut fmt::Formatter<'_>, index: usize, adapter: &Adapter) -> fmt::Result {
-    let Adapter { name, backend, kind, driver, device, fault } = adapter;
+    let Adapter { name, backend, kind, driver, device, fault, verdict, self_test } = adapter;
     line(f, &format!("adapter {index}"), format_args!("{name}: {kind}, {backend}, driver {driver}"))?;
     let Some(device) = device else {
         let fault = fault.as_deref().unwrap_or("for an unknown reason");
@@ -265,7 +303,14 @@ fn write_adapter(f: &mut fmt::Formatter<'_>, index: usize, adapter: &Adapter) ->
         format_args!(
             "       {workgroup} KiB and {workgroup_invocations} invocations a workgroup, {storage_buffers} storage buffers a kernel"
         ),
-    )
+    )?;
+    for row in self_test {
+        line(f, "", row)?;
+    }
+    match verdict {
+        Some(verdict) => line(f, "", verdict),
+        None => line(f, "", "kernels not compared with their references yet: cargo xtask doctor --self-test"),
+    }
 }
 
 fn write_plan(f: &mut fmt::Formatter<'_>, plan: &Plan) -> fmt::Result {

@@ -11,13 +11,16 @@ use kvblock::{BlockId, ExtraKeys, KvCacheConfig, LengthLimits, SeqId};
 use models::batch::{Phase, Sample, Slice};
 use models::kernel::sample::Spec;
 use models::{Attended, Decoder};
-use scheduler::{Finished, Preemption, Request, Scheduler, SchedulerConfig, SliceKind, StepPlan};
+use scheduler::{
+    FinishReason, Finished, Preemption, Request, Scheduler, SchedulerConfig, SliceKind, StepPlan,
+};
 
 use crate::block_ops::HostBlocks;
 use crate::cli::{EngineArgs, Preempt, SamplingArgs};
 use crate::kv_used::{KvUsed, group_id};
 use crate::model::{self, Model};
 use crate::report::{self, KvUse};
+use crate::tiers::{self, Tiers};
 
 /// Sequences that run at a time; more wait.
 const MAX_SEQS: u32 = 256;
@@ -67,6 +70,7 @@ pub struct Engine {
     scheduler: Scheduler,
     decoder: Decoder,
     host: HostBlocks,
+    tiers: Option<Tiers>,
     eos_ids: Vec<u32>,
     live: HashMap<SeqId, Live>,
     kv_used: KvUsed,
@@ -105,6 +109,7 @@ impl Engine {
         let limits = LengthLimits { max_model_len: config.context_length, max_batched_tokens: budget };
         let groups = decoder.kv().plan().layout.groups.clone();
         let cache = KvCacheConfig::new(decoder.kv().num_blocks(), groups, limits);
+        let cache = KvCacheConfig { hash_seed: tiers::hash_seed(args), ..cache };
         let mut plans = SchedulerConfig::new(budget, seqs);
         plans.long_prefill_token_threshold = args.chunk;
         if preempt == Preempt::Swap {
@@ -113,6 +118,7 @@ impl Engine {
         let kv_used = KvUsed::new(&cache);
         Ok(Self {
             scheduler: Scheduler::new(plans, cache)?,
+            tiers: Tiers::open(args, model, &decoder)?,
             eos_ids: config.eos_ids.clone(),
             decoder,
             host: HostBlocks::default(),
@@ -159,6 +165,7 @@ impl Engine {
     /// # Errors
     /// What the device reports.
     pub fn step(&mut self) -> Result<Vec<Event>> {
+        let mut events = self.look_ahead();
         let plan = self.scheduler.step();
         let now = Instant::now();
         for admitted in &plan.admitted {
@@ -166,9 +173,15 @@ impl Engine {
             live.context("an admitted sequence was submitted")?.clock.started.get_or_insert(now);
         }
         self.kv_used.look(self.scheduler.cache());
+        if let Some(tiers) = &mut self.tiers {
+            tiers.start(&self.scheduler, &plan);
+            if plan.slices.is_empty() && tiers.is_loading() {
+                tiers.wait();
+            }
+        }
         let drawn = self.compute(&plan)?;
+        self.save(&plan)?;
         let now = Instant::now();
-        let mut events = Vec::with_capacity(drawn.len());
         for (row, token) in plan.sample_rows.iter().zip(&drawn) {
             let started = self.live.get(&row.seq).and_then(|live| self.live.get(&live.leader)?.clock.started);
             if let Some(live) = self.live.get_mut(&row.seq) {
@@ -181,7 +194,31 @@ impl Engine {
         }
         let finished = self.scheduler.complete(&plan, &drawn);
         events.extend(finished.into_iter().map(|done| self.retire(done)));
+        if let Some(tiers) = self.tiers.as_mut().filter(|_| !self.scheduler.has_work()) {
+            tiers.settle(&self.decoder)?;
+        }
         Ok(events)
+    }
+
+    /// Puts what the tiers have read on the device, and asks them for what the next steps could use. Returns the ends
+    /// of requests whose blocks could not be read.
+    fn look_ahead(&mut self) -> Vec<Event> {
+        let Some(tiers) = &mut self.tiers else { return Vec::new() };
+        let failed = tiers.arrive(&mut self.scheduler, &mut self.decoder);
+        tiers.look_ahead(&mut self.scheduler);
+        failed.into_iter().flat_map(|seq| self.finish(seq, FinishReason::Failed)).collect()
+    }
+
+    /// Saves the blocks that a step filled.
+    fn save(&mut self, plan: &StepPlan) -> Result<()> {
+        let Some(tiers) = &mut self.tiers else { return Ok(()) };
+        let filled = plan.slices.iter().flat_map(|slice| {
+            let hashes = self.scheduler.block_hashes(slice.seq);
+            let table = self.scheduler.block_table(slice.seq, tiers::GROUP);
+            tiers.filled(slice.start..slice.end()).map(|block| (hashes[block], table[block]))
+        });
+        let filled: Vec<_> = filled.collect();
+        tiers.save(&self.decoder, &filled)
     }
 
     fn compute(&mut self, plan: &StepPlan) -> Result<Vec<u32>> {
@@ -252,8 +289,17 @@ impl Engine {
         &self.decoder
     }
 
+    /// The scheduler, to look at.
+    #[must_use]
+    pub fn scheduler(&self) -> &Scheduler {
+        &self.scheduler
+    }
+
     /// Ends a sequence from outside: a stop text, or Ctrl-C.
-    pub fn finish(&mut self, seq: SeqId, reason: scheduler::FinishReason) -> Vec<Event> {
+    pub fn finish(&mut self, seq: SeqId, reason: FinishReason) -> Vec<Event> {
+        if let Some(tiers) = &mut self.tiers {
+            tiers.cancel(seq);
+        }
         let finished = self.scheduler.finish(seq, reason);
         finished.into_iter().map(|done| self.retire(done)).collect()
     }
@@ -261,6 +307,12 @@ impl Engine {
     fn retire(&mut self, done: Finished) -> Event {
         let live = self.live.remove(&done.seq).expect("a sequence ends once");
         Event::Finished(done, live.clock)
+    }
+
+    /// Traffic of the KV tiers.
+    #[must_use]
+    pub fn tiers(&self) -> report::Tiers {
+        self.tiers.as_ref().map(Tiers::report).unwrap_or_default()
     }
 
     /// The most KV blocks that were in use at one time, and their bytes, by cache group.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use kvblock::SeqId;
 use models::{Message, Tokenizer};
 use scheduler::{FinishReason as Reason, Finished};
@@ -14,7 +14,7 @@ use crate::engine::{Clock, Engine, Event, Prompt};
 use crate::ids_file;
 use crate::interrupt::Interrupt;
 use crate::model::Model;
-use crate::report::{self, FinishReason, Generated, Sparse, TextStream, Tiers, Timing};
+use crate::report::{self, FinishReason, Generated, Sparse, TextStream, Timing};
 use crate::text::Text;
 
 /// Runs the command.
@@ -35,6 +35,7 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
         engine,
         open: HashMap::new(),
         printed: TextStream::new(io::stdout().lock(), count, args.n),
+        failed: 0,
     };
     for (index, prompt) in (0..).zip(&prompts) {
         let first = run.engine.submit(prompt).with_context(|| format!("prompt {index}"))?;
@@ -92,6 +93,7 @@ struct Run<'a, W> {
     engine: Engine,
     open: HashMap<SeqId, Open<'a>>,
     printed: TextStream<W>,
+    failed: u32,
 }
 
 /// A sample that is not finished.
@@ -119,7 +121,10 @@ impl<W: io::Write> Run<'_, W> {
                 }
             }
         }
-        Ok(())
+        match self.failed {
+            0 => Ok(()),
+            failed => bail!("{failed} samples ended early: their KV could not be read"),
+        }
     }
 
     fn token(&mut self, seq: SeqId, id: u32) -> Result<()> {
@@ -143,6 +148,7 @@ impl<W: io::Write> Run<'_, W> {
 
     fn finished(&mut self, done: &Finished, clock: Clock) -> Result<()> {
         let Some(open) = self.open.remove(&done.seq) else { return Ok(()) };
+        self.failed += u32::from(done.reason == Reason::Failed);
         let (text, rest) = open.text.map(Text::finish).transpose()?.unwrap_or_default();
         let generated = Generated {
             index: open.index,
@@ -155,12 +161,13 @@ impl<W: io::Write> Run<'_, W> {
             finish_reason: match done.reason {
                 Reason::Stopped => FinishReason::Stop,
                 Reason::LengthCapped => FinishReason::Length,
-                Reason::Aborted | Reason::Failed => FinishReason::Abort,
+                Reason::Aborted => FinishReason::Abort,
+                Reason::Failed => FinishReason::Error,
             },
             cached_tokens: done.cached_tokens,
             preemptions: done.preemptions,
             kv: self.engine.kv_use(),
-            tiers: Tiers::default(),
+            tiers: self.engine.tiers(),
             sparse: Sparse::of(
                 self.args.engine.sparse.as_ref(),
                 self.engine.take_attended(done.seq).as_ref(),

@@ -17,10 +17,13 @@ pub mod model;
 pub mod report;
 pub mod score;
 pub mod select;
+pub mod self_test;
 pub mod setup;
 pub mod test;
 pub mod text;
+pub mod tiers;
 pub mod tree;
+pub mod verdicts;
 
 /// The README's example, run as a documentation test.
 #[cfg(doctest)]

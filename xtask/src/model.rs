@@ -15,6 +15,7 @@ use sparse_select::Registry;
 use crate::cli::{self, EngineArgs, SelectOn};
 use crate::default_model;
 use crate::setup::{self, Need};
+use crate::verdicts;
 
 /// A checkpoint, open but not yet on a device.
 #[derive(Debug)]
@@ -34,7 +35,6 @@ impl Model {
     /// # Errors
     /// A checkpoint that is missing or broken, with its path; a fetch that failed.
     pub fn open(args: &EngineArgs) -> Result<Self> {
-        refuse(args)?;
         let path = match &args.model {
             Some(path) => path.clone(),
             None => default_model::path()?,
@@ -45,6 +45,14 @@ impl Model {
         let tokenizer = checkpoint.tokenizer().with_context(|| format!("model {shown}"))?;
         let chat = checkpoint.chat_template().with_context(|| format!("model {shown}"))?;
         Ok(Self { checkpoint, config, tokenizer, chat })
+    }
+
+    /// Names the weights and the configuration; reads all of the checkpoint.
+    ///
+    /// # Errors
+    /// A checkpoint that cannot be read.
+    pub fn fingerprint(&self) -> Result<u128> {
+        Ok(self.checkpoint.fingerprint()?)
     }
 
     /// Loads the model on the device that `args` name.
@@ -62,16 +70,18 @@ impl Model {
     ) -> Result<Decoder> {
         setup::ensure(&[Need::Gpu])?;
         let device = GpuOptions { device: args.device.clone(), ..GpuOptions::new(Checks::Off) };
-        let gpu = Arc::new(Gpu::open(&device)?);
+        let gpu = Arc::new(verdicts::open(&device)?);
         eprintln!("device: {} ({:?}, {})", gpu.info().name, gpu.level(), gpu.info().driver_info);
         let kv_dtype = kv_dtype(args.kv_dtype)?;
-        let options = KvOptions { dtype: kv_dtype, block_size: args.block_size, recycle: true };
+        // Tiers keep blocks of all layers: none is given back before its request ends.
+        let recycle = args.kv_tiers.is_none();
+        let options = KvOptions { dtype: kv_dtype, block_size: args.block_size, recycle };
         let plan = KvPlan::new(&self.config, options)?;
         let num_blocks = num_blocks(args, &gpu, &plan, max_seqs, needed_tokens)?;
         let options = DecoderOptions {
             kv_dtype,
             block_size: args.block_size,
-            recycle: true,
+            recycle,
             num_blocks,
             max_rows,
             max_seqs,
@@ -128,14 +138,6 @@ pub(crate) fn host_available() -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024)
-}
-
-/// What the flags may ask for and no engine of this tree does.
-fn refuse(args: &EngineArgs) -> Result<()> {
-    if let Some(spec) = &args.kv_tiers {
-        bail!("--kv-tiers {spec}: the engine keeps all KV in the device pool");
-    }
-    Ok(())
 }
 
 /// `--sparse` as the decoder takes it, `None` where attention is full. Says on stderr which phases stay dense.

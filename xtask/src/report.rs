@@ -82,6 +82,8 @@ pub enum FinishReason {
     Length,
     /// Ctrl-C.
     Abort,
+    /// The KV that it counted on could not be read.
+    Error,
 }
 
 /// Speed as one request saw it.
@@ -113,7 +115,7 @@ pub fn kv_use(plan: &KvPlan, blocks: &[u32]) -> BTreeMap<String, KvUse> {
     blocks.iter().enumerate().map(of_group).collect()
 }
 
-/// Traffic of the KV tiers; a tier that is not configured is left out.
+/// Traffic of the KV tiers since the engine was opened; a tier that is not configured is left out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Tiers {
     /// Host memory.
@@ -132,10 +134,12 @@ pub struct Tiers {
 /// Traffic of one KV tier.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct TierTraffic {
-    /// Blocks looked up and found.
+    /// Blocks read.
     pub hits: u64,
-    /// Blocks looked up and not found.
+    /// Blocks looked up and not found, or not readable.
     pub misses: u64,
+    /// Reads, writes and lookups that failed.
+    pub errors: u64,
     /// Time that computation stood still for this tier, milliseconds.
     pub wait_ms: f64,
     /// Bytes read from the tier.
@@ -276,7 +280,14 @@ mod tests {
     use super::*;
 
     fn generated() -> Generated {
-        let host = TierTraffic { hits: 3, misses: 1, wait_ms: 0.5, bytes_read: 4096, bytes_written: 8192 };
+        let host = TierTraffic {
+            hits: 3,
+            misses: 1,
+            errors: 0,
+            wait_ms: 0.5,
+            bytes_read: 4096,
+            bytes_written: 8192,
+        };
         Generated {
             index: 0,
             sample: 1,
@@ -302,7 +313,7 @@ mod tests {
 
     #[test]
     fn generate_prints_one_object_a_line() {
-        assert_snapshot!(line(&generated()), @r#"{"index":0,"sample":1,"prompt_ids":[1,2,3],"output_ids":[4,5],"text":"so \"it\" is\n","finish_reason":"length","prompt_tokens":3,"cached_tokens":0,"preemptions":0,"timing":{"ttft_ms":12.5,"prefill_tok_s":240.0,"decode_tok_s":20.0},"kv":{"full":{"blocks":1,"bytes":4096}},"tiers":{"host":{"hits":3,"misses":1,"wait_ms":0.5,"bytes_read":4096,"bytes_written":8192},"overlap":0.75},"sparse":{"policy":"full","density":1.0,"bound":null}}"#);
+        assert_snapshot!(line(&generated()), @r#"{"index":0,"sample":1,"prompt_ids":[1,2,3],"output_ids":[4,5],"text":"so \"it\" is\n","finish_reason":"length","prompt_tokens":3,"cached_tokens":0,"preemptions":0,"timing":{"ttft_ms":12.5,"prefill_tok_s":240.0,"decode_tok_s":20.0},"kv":{"full":{"blocks":1,"bytes":4096}},"tiers":{"host":{"hits":3,"misses":1,"errors":0,"wait_ms":0.5,"bytes_read":4096,"bytes_written":8192},"overlap":0.75},"sparse":{"policy":"full","density":1.0,"bound":null}}"#);
         assert_eq!(line(&generated()).matches('\n').count(), 1);
     }
 

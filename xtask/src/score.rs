@@ -15,7 +15,8 @@ use crate::cli::ScoreArgs;
 use crate::ids_file;
 use crate::kv_used::{KvUsed, group_id};
 use crate::model::Model;
-use crate::report::{self, Scored, Sparse, Tiers};
+use crate::report::{self, Scored, Sparse};
+use crate::tiers::{self, Tiers};
 
 /// Runs the command.
 ///
@@ -35,8 +36,10 @@ pub fn run(args: &ScoreArgs) -> Result<()> {
     }
     let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
     let mut decoder = model.load(&args.engine, args.engine.chunk, 1, longest as u64)?;
+    let mut tiers = Tiers::open(&args.engine, &model, &decoder)?;
     for (index, ids) in sequences.iter().enumerate() {
-        let scored = score(args, &mut decoder, ids).with_context(|| format!("sequence {index}"))?;
+        let scored = score(args, &mut decoder, tiers.as_mut(), ids);
+        let scored = scored.with_context(|| format!("sequence {index}"))?;
         print(args, &model, index, &scored)?;
     }
     Ok(())
@@ -45,7 +48,13 @@ pub fn run(args: &ScoreArgs) -> Result<()> {
 /// The sequence at hand.
 const SEQ: SeqId = SeqId::new(0);
 
-fn score(args: &ScoreArgs, decoder: &mut Decoder, ids: &[u32]) -> Result<Scored> {
+/// Computes every token, since each is scored; what the blocks hold is saved for others.
+fn score(
+    args: &ScoreArgs,
+    decoder: &mut Decoder,
+    mut tiers: Option<&mut Tiers>,
+    ids: &[u32],
+) -> Result<Scored> {
     let limits = LengthLimits {
         max_model_len: decoder.config().context_length,
         max_batched_tokens: args.engine.chunk,
@@ -54,6 +63,7 @@ fn score(args: &ScoreArgs, decoder: &mut Decoder, ids: &[u32]) -> Result<Scored>
     let config = KvCacheConfig::new(decoder.kv().num_blocks(), groups, limits);
     let mut cache = KvCache::new(&KvCacheConfig { caching: false, ..config.clone() })?;
     let mut used = KvUsed::new(&config);
+    let hashes = tiers::block_hashes(&args.engine, ids);
     let vocab = decoder.config().vocab_size as usize;
     let wanted = match &args.logits_out {
         Some(_) => args.last.map_or(ids.len(), |last| last as usize).min(ids.len()),
@@ -82,6 +92,13 @@ fn score(args: &ScoreArgs, decoder: &mut Decoder, ids: &[u32]) -> Result<Scored>
         let output = decoder.step(&[slice], &[])?;
         count_accesses(&mut access, &output);
         total.add(output);
+        if let (Some(tiers), [table]) = (&mut tiers, &tables[..]) {
+            let filled = tiers.filled(u32::try_from(start)?..u32::try_from(end)?);
+            tiers.save(decoder, &filled.map(|block| (hashes[block], table[block])).collect::<Vec<_>>())?;
+        }
+    }
+    if let Some(tiers) = &mut tiers {
+        tiers.settle(decoder)?;
     }
     if let Some(path) = &args.logits_out {
         write_logits(path, &total.logits, vocab)?;
@@ -93,7 +110,7 @@ fn score(args: &ScoreArgs, decoder: &mut Decoder, ids: &[u32]) -> Result<Scored>
         top_ids,
         top_logprobs,
         kv: report::kv_use(decoder.kv().plan(), &used.most),
-        tiers: Tiers::default(),
+        tiers: tiers.map(|tiers| tiers.report()).unwrap_or_default(),
         sparse: Sparse::of(args.engine.sparse.as_ref(), total.attended.as_ref()),
     })
 }

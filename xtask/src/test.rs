@@ -49,10 +49,8 @@ pub(crate) fn cargo() -> Command {
     cargo
 }
 
-/// Features whose tests a run over the workspace includes, although no crate of it turns them on.
-const FEATURES: &str = "prefetch/disk,prefetch/remote";
-
-/// `cargo test` over the workspace, unless `extra` names packages.
+/// `cargo test` over the workspace, unless `extra` names packages. The workspace is built with the features that this
+/// program turns on, those of every tier among them.
 fn cargo_args(extra: &[OsString]) -> Vec<OsString> {
     let names_package = |arg: &OsString| {
         let arg = arg.to_string_lossy();
@@ -61,8 +59,7 @@ fn cargo_args(extra: &[OsString]) -> Vec<OsString> {
             || (arg.starts_with("-p") && !arg.starts_with("--"))
     };
     let mut for_cargo = extra.iter().take_while(|arg| *arg != "--");
-    let scope: &[&str] =
-        if for_cargo.any(names_package) { &[] } else { &["--workspace", "--features", FEATURES] };
+    let scope: &[&str] = if for_cargo.any(names_package) { &[] } else { &["--workspace"] };
     let fixed = ["test"].iter().chain(scope).map(OsString::from);
     fixed.chain(extra.iter().cloned()).collect()
 }
@@ -103,18 +100,12 @@ mod tests {
 
     #[test]
     fn arguments_are_passed_on() {
-        assert_eq!(args(""), "test --workspace --features prefetch/disk,prefetch/remote");
-        assert_eq!(
-            args("some_test -- --nocapture -p x"),
-            "test --workspace --features prefetch/disk,prefetch/remote some_test -- --nocapture -p x"
-        );
+        assert_eq!(args(""), "test --workspace");
+        assert_eq!(args("some_test -- --nocapture -p x"), "test --workspace some_test -- --nocapture -p x");
         assert_eq!(args("-p kvblock"), "test -p kvblock");
         assert_eq!(args("--doc -pkvblock"), "test --doc -pkvblock");
         assert_eq!(args("--package=kvblock"), "test --package=kvblock");
-        assert_eq!(
-            args("--profile release"),
-            "test --workspace --features prefetch/disk,prefetch/remote --profile release"
-        );
+        assert_eq!(args("--profile release"), "test --workspace --profile release");
     }
 
     #[test]

@@ -103,14 +103,28 @@ impl Pass {
         bindings: &[Bind],
         workgroups: [u32; 3],
     ) {
+        self.dispatch_bytes(pipeline, bytemuck::bytes_of(params), bindings, workgroups);
+    }
+
+    /// [`dispatch`](Self::dispatch) with the parameter block as bytes, for callers that keep dispatches as data.
+    ///
+    /// # Panics
+    /// As `dispatch`.
+    pub fn dispatch_bytes(
+        &mut self,
+        pipeline: &Arc<Pipeline>,
+        params: &[u8],
+        bindings: &[Bind],
+        workgroups: [u32; 3],
+    ) {
         let kernel = pipeline.variant.kernel;
-        assert_eq!(size_of::<P>(), kernel.params_bytes, "parameter bytes of kernel {}", kernel.name);
+        assert_eq!(params.len(), kernel.params_bytes, "parameter bytes of kernel {}", kernel.name);
         assert_eq!(bindings.len(), pipeline.variant.bindings.len(), "bindings of kernel {}", kernel.name);
         assert!(workgroups.iter().all(|n| *n <= 65_535), "kernel {}: workgroups {workgroups:?}", kernel.name);
         if workgroups.contains(&0) {
             return;
         }
-        let params_at = self.place(bytemuck::bytes_of(params));
+        let params_at = self.place(params);
         self.commands.push(Command::Dispatch(Dispatch {
             pipeline: Arc::clone(pipeline),
             bindings: bindings.into(),

@@ -33,6 +33,13 @@ pub struct Timing {
 #[must_use = "errors and readbacks arrive with wait()"]
 pub struct Pending<'g> {
     gpu: &'g Gpu,
+    submission: Submission,
+}
+
+/// Work on its way, to be [collected](Gpu::collect) later from the device that it was submitted to.
+#[derive(Debug)]
+#[must_use = "errors and readbacks arrive with Gpu::collect"]
+pub struct Submission {
     index: Option<wgpu::SubmissionIndex>,
     staging: Option<Raw>,
     spans: Vec<(usize, usize)>,
@@ -111,7 +118,8 @@ impl Gpu {
         let index = self.queue.submit([encoder.finish()]);
         // Not before: another thread's parameters would take the place of these.
         drop(scratch);
-        Ok(Pending { gpu: self, index: Some(index), staging, spans, timed, timings_at })
+        let submission = Submission { index: Some(index), staging, spans, timed, timings_at };
+        Ok(Pending { gpu: self, submission })
     }
 
     fn encode(
@@ -277,17 +285,32 @@ impl Pending<'_> {
     /// # Errors
     /// [`GpuError::Lost`] when the device went away, [`GpuError::Validation`] for a bug in the caller.
     pub fn wait(self) -> Result<Outcome, GpuError> {
-        let gpu = self.gpu;
-        let Some(staging) = self.staging else {
-            gpu.poll(self.index)?;
-            return Ok(Outcome { bytes: Vec::new(), spans: self.spans, timings: Vec::new() });
+        self.gpu.collect(self.submission)
+    }
+
+    /// Lets go of the device: later submissions may come before the wait.
+    pub fn defer(self) -> Submission {
+        self.submission
+    }
+}
+
+impl Gpu {
+    /// Waits for work of this device and returns what it read.
+    ///
+    /// # Errors
+    /// As [`Pending::wait`].
+    pub fn collect(&self, submission: Submission) -> Result<Outcome, GpuError> {
+        let Submission { index, staging, spans, timed, timings_at } = submission;
+        let Some(staging) = staging else {
+            self.poll(index)?;
+            return Ok(Outcome { bytes: Vec::new(), spans, timings: Vec::new() });
         };
         let (sender, receiver) = mpsc::channel();
         staging.buffer.map_async(wgpu::MapMode::Read, .., move |result| {
             // The receiver is gone only when the wait below has already failed.
             let _ = sender.send(result);
         });
-        gpu.poll(self.index)?;
+        self.poll(index)?;
         let mapped =
             receiver.recv().map_err(|_| GpuError::Lost { message: "mapping never finished".into() })?;
         mapped.map_err(|e| GpuError::Lost { message: e.to_string() })?;
@@ -298,9 +321,9 @@ impl Pending<'_> {
         let bytes = view.to_vec();
         drop(view);
         staging.buffer.unmap();
-        let timings = timings(&bytes, &self.timed, self.timings_at, gpu.queue.get_timestamp_period());
-        gpu.scratch.lock().expect("no holder of this lock panics").staging.push(staging);
-        Ok(Outcome { bytes, spans: self.spans, timings })
+        let timings = timings(&bytes, &timed, timings_at, self.queue.get_timestamp_period());
+        self.scratch.lock().expect("no holder of this lock panics").staging.push(staging);
+        Ok(Outcome { bytes, spans, timings })
     }
 }
 

@@ -122,7 +122,7 @@ impl Decode {
 
     fn on_gpu(&self, gpu: &Gpu, order: &[usize], max_partitions: u32) -> Decoded {
         let (shape, rows) = (&self.layer.shape, self.rows(order));
-        let [k, v] = self.layer.upload(gpu);
+        let [k, v] = self.layer.upload(gpu).unwrap();
         let q = gpu.upload("q", &self.q).unwrap();
         let tables = gpu.upload("tables", &self.layer.tables).unwrap();
         let rows_buf = gpu.upload("rows", &rows).unwrap();
@@ -141,7 +141,7 @@ impl Decode {
             (&partial).into(),
             (&stats).into(),
         ];
-        let extra = self.asked.upload(gpu);
+        let extra = self.asked.upload(gpu).unwrap();
         bindings.extend(extra.as_ref().map(Into::into));
         let count = u32::try_from(rows.len()).unwrap();
         let grid = paged_decode::grid(shape, self.num_heads, count, max_partitions);

@@ -101,7 +101,7 @@ impl Prefill {
 
     fn on_gpu(&self, gpu: &Gpu, loads: KeyLoads) -> [Vec<f32>; 2] {
         let shape = &self.layer.shape;
-        let [k, v] = self.layer.upload(gpu);
+        let [k, v] = self.layer.upload(gpu).unwrap();
         let q = gpu.upload("q", &self.q).unwrap();
         let tables = gpu.upload("tables", &self.layer.tables).unwrap();
         let tiles = gpu.upload("tiles", &self.tiles).unwrap();
@@ -117,7 +117,7 @@ impl Prefill {
             (&out).into(),
             (&lse).into(),
         ];
-        let extra = self.asked.upload(gpu);
+        let extra = self.asked.upload(gpu).unwrap();
         bindings.extend(extra.as_ref().map(Into::into));
         let mut pass = Pass::new("prefill");
         let variant = paged_prefill::variant(shape, self.num_heads, loads, self.attention());

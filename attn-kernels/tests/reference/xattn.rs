@@ -74,7 +74,7 @@ impl Chunk {
         let lens = [self.q.len(), self.layer.tables.len(), out_len];
         e.check(shape, (stride, first_list), lens).unwrap();
 
-        let [k, _] = self.layer.upload(gpu);
+        let [k, _] = self.layer.upload(gpu).unwrap();
         let [q, tables] = [
             gpu.upload("q", bytemuck::cast_slice(&self.q)).unwrap(),
             gpu.upload("tables", &self.layer.tables).unwrap(),

@@ -10,3 +10,8 @@ fn key_chunk(block_head: u32, chunk: u32, offset: u32) -> KeyChunk {
         vec4(unpack2x16float(k.x), unpack2x16float(k.y)), vec4(unpack2x16float(k.z), unpack2x16float(k.w)),
     );
 }
+
+// Factor of the key at `offset`: none.
+fn key_scale(block_head: u32, offset: u32) -> f32 {
+    return 1.0;
+}

@@ -8,3 +8,8 @@ fn key_chunk(block_head: u32, chunk: u32, offset: u32) -> KeyChunk {
     let at = (block_head * (HEAD_DIM / 4u) + chunk * 2u) * BLOCK_SIZE + offset;
     return KeyChunk(k_cache[at], k_cache[at + BLOCK_SIZE]);
 }
+
+// Factor of the key at `offset`: none.
+fn key_scale(block_head: u32, offset: u32) -> f32 {
+    return 1.0;
+}

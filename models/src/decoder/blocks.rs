@@ -1,14 +1,25 @@
 //! Whole blocks of the cache: copied, read to the host, written from it.
 
-use attn_kernels::gpu::{Pass, Read};
+use attn_kernels::gpu::{Pass, Read, Submission};
 use attn_kernels::kernel::copy_blocks::{self, CopyBlocksParams};
 use kvblock::BlockId;
 
 use super::Decoder;
 use crate::ModelError;
 
-/// Blocks that one readback stages.
-const STAGED: usize = 32;
+/// A read of blocks that is on its way.
+#[derive(Debug)]
+#[must_use = "the contents arrive with Decoder::finish_read"]
+pub struct BlockRead {
+    /// Blocks with consecutive ids, and the pages of each run in every buffer.
+    runs: Vec<(usize, Vec<Read<u32>>)>,
+    submission: Submission,
+}
+
+impl BlockRead {
+    /// Blocks that one read stages.
+    pub const MOST: usize = 32;
+}
 
 impl Decoder {
     /// Copies blocks in every buffer, before the next step: `(source, destination)` pairs of which no destination is a
@@ -43,21 +54,50 @@ impl Decoder {
     /// What the device reports.
     pub fn read_blocks(&self, blocks: &[BlockId]) -> Result<Vec<Vec<u32>>, ModelError> {
         let mut contents = Vec::with_capacity(blocks.len());
-        for some in blocks.chunks(STAGED) {
-            let mut pass = Pass::new("read_blocks");
-            let reads: Vec<Vec<Read<u32>>> = some
-                .iter()
-                .map(|block| {
-                    let page = |words| block.get() as usize * words..(block.get() as usize + 1) * words;
-                    self.kv.buffers().map(|(buffer, words)| pass.read(buffer, page(words))).collect()
-                })
-                .collect();
-            let done = self.gpu.submit(pass)?.wait()?;
-            contents.extend(
-                reads
-                    .into_iter()
-                    .map(|block| block.into_iter().flat_map(|read| done.get(read)).collect::<Vec<u32>>()),
-            );
+        for some in blocks.chunks(BlockRead::MOST) {
+            contents.append(&mut self.finish_read(self.begin_read(some)?)?);
+        }
+        Ok(contents)
+    }
+
+    /// Begins to read blocks as they are after the steps so far; later steps may overwrite them.
+    ///
+    /// # Errors
+    /// What the device reports.
+    ///
+    /// # Panics
+    /// When there are more than [`BlockRead::MOST`] blocks.
+    pub fn begin_read(&self, blocks: &[BlockId]) -> Result<BlockRead, ModelError> {
+        assert!(blocks.len() <= BlockRead::MOST, "{} blocks of at most {}", blocks.len(), BlockRead::MOST);
+        let mut pass = Pass::new("read_blocks");
+        let mut runs = Vec::new();
+        // Neighbours are read as one: pools hand blocks out in order.
+        for run in blocks.chunk_by(|a, b| a.get() + 1 == b.get()) {
+            let first = run[0].get() as usize;
+            let pages = |words| first * words..(first + run.len()) * words;
+            let reads = self.kv.buffers().map(|(buffer, words)| pass.read(buffer, pages(words)));
+            runs.push((run.len(), reads.collect()));
+        }
+        Ok(BlockRead { runs, submission: self.gpu.submit(pass)?.defer() })
+    }
+
+    /// Contents of the blocks of a read, in its order.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn finish_read(&self, read: BlockRead) -> Result<Vec<Vec<u32>>, ModelError> {
+        let block_words: usize = self.kv.buffers().map(|(_, words)| words).sum();
+        let done = self.gpu.collect(read.submission)?;
+        let mut contents = Vec::new();
+        for (blocks, reads) in read.runs {
+            let first = contents.len();
+            contents.resize_with(first + blocks, || Vec::with_capacity(block_words));
+            for (read, (_, words)) in reads.into_iter().zip(self.kv.buffers()) {
+                let run: Vec<u32> = done.get(read);
+                for (block, page) in contents[first..].iter_mut().zip(run.chunks_exact(words)) {
+                    block.extend_from_slice(page);
+                }
+            }
         }
         Ok(contents)
     }

@@ -74,6 +74,11 @@ impl Gguf {
         Ok(Self { path: path.into(), bytes, version, metadata, tensors, by_key, by_name })
     }
 
+    /// The whole file.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// Version of the format, 2 or 3.
     pub fn version(&self) -> u32 {
         self.version

@@ -40,6 +40,11 @@ struct Index {
 }
 
 impl Safetensors {
+    /// The files, whole, in the order of the shard index.
+    pub(crate) fn shards(&self) -> impl Iterator<Item = &[u8]> {
+        self.shards.iter().map(|shard| &shard[..])
+    }
+
     /// Maps the weights of `path`: a `.safetensors` file, or a directory that holds one or a shard index.
     ///
     /// # Errors

@@ -75,7 +75,8 @@ impl DiskTier {
     ///
     /// # Errors
     /// [`TierError::Mismatch`] when it holds other blocks, [`TierError::Full`] when not one block fits the
-    /// capacity, or the system's failure, also when another process has it open.
+    /// capacity, [`TierError::TooLarge`] when the file system is smaller than it, or the system's failure,
+    /// also when another process has it open.
     pub fn open(config: DiskConfig) -> Result<Self, TierError> {
         let DiskConfig { directory, layout, namespace, capacity_bytes, policy, reuse, blocks_per_sync } =
             config;
@@ -84,11 +85,13 @@ impl DiskTier {
         if capacity_blocks == 0 {
             return Err(TierError::Full { tier: TierKind::Disk, capacity_blocks: 0 });
         }
-        std::fs::create_dir_all(&directory).map_err(|source| TierError::Directory {
-            tier: TierKind::Disk,
-            path: directory.clone(),
-            source,
-        })?;
+        let (tier, path) = (TierKind::Disk, directory.clone());
+        let total = std::fs::create_dir_all(&directory).and_then(|()| fs4::total_space(&directory));
+        let total_bytes =
+            total.map_err(|source| TierError::Directory { tier, path: path.clone(), source })?;
+        if capacity_bytes > total_bytes {
+            return Err(TierError::TooLarge { tier, path, capacity_bytes, total_bytes });
+        }
         let (catalog, rows) = Catalog::open(&directory, layout, &namespace)?;
         // A smaller capacity than last time: what lies beyond it is dropped.
         let (kept, beyond): (Vec<Row>, Vec<Row>) =

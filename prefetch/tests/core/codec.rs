@@ -93,12 +93,17 @@ proptest! {
     fn int8_errs_by_half_a_step_of_the_row(
         values in prop::collection::vec(-1000i32..1000, 4 * 3 * 16),
         exponents in prop::collection::vec(-8i32..6, 12),
-        paged in any::<bool>(),
+        rows in prop::sample::select(&[
+            RowLayout::Contiguous { head_dim: 16 },
+            RowLayout::PagedKey { head_dim: 16, block_size: 4 },
+            RowLayout::PagedKeyValue { head_dim: 16, block_size: 2, num_kv_heads: 3 },
+        ]),
     ) {
-        // 3 heads, 4 tokens, head_dim 16.
-        let position = |row: usize, d: usize| match paged {
-            false => row * 16 + d,
-            true => row / 4 * 64 + d / 8 * 32 + row % 4 * 8 + d % 8,
+        // 3 heads, 4 tokens, head_dim 16; or as many rows in K and V of 3 heads and 2 tokens.
+        let position = |row: usize, d: usize| match rows {
+            RowLayout::PagedKey { .. } => row / 4 * 64 + d / 8 * 32 + row % 4 * 8 + d % 8,
+            RowLayout::PagedKeyValue { .. } if row < 6 => row / 2 * 32 + d / 8 * 16 + row % 2 * 8 + d % 8,
+            _ => row * 16 + d,
         };
         let mut shard = vec![0.0; values.len()];
         for row in 0..12 {
@@ -107,10 +112,6 @@ proptest! {
             }
         }
         let shard = floats(&bytes(&shard));
-        let rows = match paged {
-            false => RowLayout::Contiguous { head_dim: 16 },
-            true => RowLayout::PagedKey { head_dim: 16, block_size: 4 },
-        };
         let after = floats(&round_trip(Codec::Int8 { rows }, &bytes(&shard)));
         for row in 0..12 {
             let row: Vec<_> = (0..16).map(|d| position(row, d)).collect();

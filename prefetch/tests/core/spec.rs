@@ -1,6 +1,7 @@
 //! Tier specs: what parses, what is refused and how, and that text and spec agree.
 
 use insta::assert_snapshot;
+use prefetch::failure::FailurePolicy;
 use prefetch::spec::{Compression, DiskSpec, RemoteSpec, TierSpec};
 use proptest::prelude::*;
 
@@ -22,10 +23,11 @@ fn the_documented_form_parses() {
 
 #[test]
 fn errors_list_what_is_valid() {
-    assert_snapshot!(error("ram=2GiB"), @"unknown tier key `ram`; keys are host, disk, remote, compress");
-    assert_snapshot!(error("host"), @"tier `host` is not of the form key=value; keys are host, disk, remote, compress");
+    assert_snapshot!(error("ram=2GiB"), @"unknown tier key `ram`; keys are host, disk, remote, compress, failure");
+    assert_snapshot!(error("host"), @"tier `host` is not of the form key=value; keys are host, disk, remote, compress, failure");
     assert_snapshot!(error("host=1GiB,host=2GiB"), @"tier key `host` is given twice");
     assert_snapshot!(error("host=2GB"), @"size `2GB` of host is not a positive number of bytes with one of the units B, KiB, MiB, GiB, TiB");
+    assert_snapshot!(error("failure=retry"), @"unknown failure policy `retry`; known are recompute, fail");
     assert_snapshot!(error("disk=/kv"), @"disk `/kv` is not of the form PATH:SIZE");
     assert_snapshot!(error("disk=/kv:-1MiB"), @"size `-1MiB` of disk is not a positive number of bytes with one of the units B, KiB, MiB, GiB, TiB");
     assert_snapshot!(error("remote=127.0.0.1:6379"), @"remote `127.0.0.1:6379` does not start with one of redis://, file://, s3://");
@@ -56,9 +58,10 @@ proptest! {
         disk in prop::option::of(("/[a-z/:=]{0,9}", 1u64..1 << 44)),
         remote in prop::option::of(remote()),
         compression in prop::sample::select(&[Compression::None, Compression::Fp8, Compression::Int8]),
+        failure in prop::sample::select(&[FailurePolicy::Fail, FailurePolicy::Recompute]),
     ) {
         let disk = disk.map(|(path, capacity_bytes)| DiskSpec { path: path.into(), capacity_bytes });
-        let spec = TierSpec { host_bytes, disk, remote, compression };
+        let spec = TierSpec { host_bytes, disk, remote, compression, failure };
         prop_assert_eq!(spec.to_string().parse::<TierSpec>(), Ok(spec));
     }
 

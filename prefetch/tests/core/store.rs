@@ -48,6 +48,19 @@ fn a_block_is_found_only_when_its_last_shard_has_come() {
 }
 
 #[test]
+fn whole_blocks_are_dumped_at_once() {
+    let (store, stack) = store(SMALL);
+    let whole = |n: u16| (key(n), Arc::from(block(n)));
+    let task = store.dump_blocks(vec![whole(1), whole(2)]).unwrap();
+    store.wait(task).unwrap();
+    let mut bytes = vec![0; layout().block_bytes()];
+    assert_eq!(stack.load(key(2), &mut bytes).unwrap(), TierKind::Host);
+    assert_eq!(bytes, block(2));
+    let short = store.dump_blocks(vec![(key(3), Arc::from(&block(3)[1..]))]);
+    assert!(matches!(short, Err(StoreError::Layout { source: TierError::WrongSize { .. } })));
+}
+
+#[test]
 fn discarded_and_surplus_partial_blocks_never_become_visible() {
     let (store, _) = store(SMALL);
     dump(&store, &[1, 2, 3], 0).unwrap();

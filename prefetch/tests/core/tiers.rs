@@ -99,3 +99,20 @@ fn stacks_that_make_no_sense_are_refused() {
     assert_eq!(mixed, Some(StackError::Layout { tier: TierKind::Disk, found: other, expected: layout() }));
     assert_eq!(BlockLayout::new(1 << 20, 1 << 20), None);
 }
+
+#[test]
+fn a_prefix_ends_at_its_first_gap_and_what_lies_behind_is_missed_by_all() {
+    let (host, disk) = (Arc::new(host(4, PolicyKind::Lru)), fake(TierKind::Disk));
+    host.write(key(40), &block(40)).unwrap();
+    (41..100).chain([36]).for_each(|n| disk.fail(key(n), Fault::Missing));
+    let stack = TierStack::new(vec![host, disk]).unwrap();
+    let keys: Vec<_> = [40].into_iter().chain(0..40).map(key).collect();
+    let found = stack.lookup_prefix(&keys);
+    // Block 36 comes after block 40 and 36 others, in the second round of lookups.
+    assert_eq!((found.len(), found[0], found[1]), (37, TierKind::Host, TierKind::Disk));
+    assert_eq!(stack.lookup_prefix(&[key(50), key(1)]), []);
+    stack.count_misses(4);
+    let misses = TierKind::ALL.map(|kind| stack.counters().tier(kind).misses);
+    assert_eq!(misses, [4, 4, 0]);
+    stack.probe().unwrap();
+}

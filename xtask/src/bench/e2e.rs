@@ -1,6 +1,7 @@
-//! Whole requests through the engine: random prompts, greedy decoding past the end of sequence.
+//! Whole requests through the engine: random prompts, greedy decoding past the end of sequence. First batches of equal
+//! requests, then traces of arrivals.
 //!
-//! The first workload runs twice and its first run is dropped: it pays for compiling shaders.
+//! Each workload is warmed up by a short one of the same shape, which pays for compiling shaders.
 
 use std::fs;
 use std::io;
@@ -11,6 +12,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 
+use super::{replay, workload};
 use crate::cli::{BenchArgs, Preempt, SamplingArgs};
 use crate::engine::{Engine, Event, Prompt};
 use crate::model::Model;
@@ -58,14 +60,25 @@ struct Row {
 
 /// Runs the suite.
 pub(super) fn run(args: &BenchArgs) -> Result<()> {
+    let traces = args.workload.iter().map(|path| workload::read(path)).collect::<Result<Vec<_>>>()?;
     let model = Model::open(&args.engine)?;
+    let traces = if traces.is_empty() { workload::builtin(batches(args, &model)?)? } else { traces };
+    let run = |trace: &workload::Workload| {
+        replay::run(args, &model, trace).with_context(|| format!("workload {}", trace.name))
+    };
+    traces.iter().try_for_each(run)
+}
+
+/// Measures batches of equal requests; tells whether the device is a software driver.
+fn batches(args: &BenchArgs, model: &Model) -> Result<bool> {
     let most = GPU.iter().chain(CPU).map(|w| w.streams * (w.prompt + w.output)).max().unwrap_or(0);
     let streams = GPU.iter().map(|w| w.streams).max().unwrap_or(1);
-    let mut engine = Engine::open(&args.engine, &model, streams, u64::from(most), Preempt::Recompute)?;
-    let workloads = if engine.decoder().gpu().is_cpu() { CPU } else { GPU };
-    measure(&mut engine, workloads[0], 0)?;
+    let mut engine = Engine::open(&args.engine, model, streams, u64::from(most), Preempt::Recompute)?;
+    let software = engine.decoder().gpu().is_cpu();
+    let workloads = if software { CPU } else { GPU };
     let mut rows = Vec::new();
     for (workload, seed) in workloads.iter().zip(1..) {
+        measure(&mut engine, Workload { output: 2, ..*workload }, seed + 2000)?;
         let mut row = measure(&mut engine, *workload, seed)?;
         row.kernels_us = kernels(&mut engine, *workload, seed + 1000)?;
         print(args, &row)?;
@@ -77,7 +90,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
         let text = serde_json::to_string_pretty(&rows)?;
         fs::write(&path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
     }
-    Ok(())
+    Ok(software)
 }
 
 /// Random ids: a prefix hit or a lucky pattern would measure something else.

@@ -126,7 +126,7 @@ fn a_refused_value_is_told_with_flag_value_and_limit() {
     error: invalid value '0' for '--chunk <N>': 0 is not in 1..=4294967295
     error: invalid value 'quest:8' for '--sparse <SPEC>': quest: expected key=value, found "8"
     error: invalid value 'quest:page_budget=-1' for '--sparse <SPEC>': quest: page_budget = "-1" is not a count of at least 1
-    error: invalid value 'tape=1GiB' for '--kv-tiers <SPEC>': unknown tier key `tape`; keys are host, disk, remote, compress
+    error: invalid value 'tape=1GiB' for '--kv-tiers <SPEC>': unknown tier key `tape`; keys are host, disk, remote, compress, failure
     error: invalid value 'host=0' for '--kv-tiers <SPEC>': size `0` of host is not a positive number of bytes with one of the units B, KiB, MiB, GiB, TiB
     error: invalid value '' for '--stop <TEXT>': the text is empty; give at least one character
     error: invalid value 'abort' for '--preempt <MODE>'

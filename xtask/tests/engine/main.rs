@@ -2,11 +2,15 @@
 //!
 //! What needs SmolLM2 takes minutes without a GPU, so only a part of it runs by default; `PAGODA_LONG_TESTS=1` runs all.
 
+mod redis;
 mod refusals;
 mod scoring;
 mod serving;
 mod smollm2;
 mod sparse;
+mod tier_faults;
+mod tiers;
+mod traces;
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,0 +1,110 @@
+//! Logits of the DSA indexer over paged index keys.
+
+use super::error::Launch;
+use super::{KvDtype, KvShape, LaunchError};
+use crate::{Access, Kernel, Variant};
+use bytemuck::{Pod, Zeroable};
+
+/// Bindings: q, k_cache, tables, rows, gates, logits.
+pub static KERNEL: Kernel = Kernel {
+    name: "index_logits",
+    wgsl: include_str!("../../wgsl/index_logits.wgsl"),
+    modules: &[crate::MODULES],
+    params_bytes: size_of::<IndexLogitsParams>(),
+    bindings: &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Read, Access::Write],
+};
+
+/// Uniform parameters.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct IndexLogitsParams {
+    /// Heads of the indexer.
+    pub num_heads: u32,
+    /// f32 from one row of logits to the next: at least the keys of the longest row.
+    pub logit_stride: u32,
+    /// Minus infinity, which WGSL cannot write.
+    pub neg_inf: f32,
+    /// Zero.
+    pub pad0: u32,
+}
+
+/// How index keys are cached: one head a token.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum IndexKeys {
+    /// fp8 e4m3 with a scale each: pages of `page` tokens' codes, `head_dim` bytes a token, then their f32 scales.
+    Fp8 {
+        /// Channels of a key, a multiple of 8.
+        head_dim: u32,
+        /// Tokens of a page; 64 as published.
+        page: u32,
+    },
+    /// The K buffer of a paged cache with one KV head.
+    Cached(KvShape),
+}
+
+impl IndexKeys {
+    /// Channels of a key, and tokens of a page.
+    #[must_use]
+    pub fn head_dim_and_page(&self) -> (u32, u32) {
+        match self {
+            Self::Fp8 { head_dim, page } => (*head_dim, *page),
+            Self::Cached(shape) => (shape.head_dim, shape.block_size),
+        }
+    }
+}
+
+/// Keys of a workgroup.
+const TILE: u32 = 64;
+
+/// The kernel for one kind of keys.
+///
+/// # Panics
+/// When the head size is not a multiple of 8, or a cache has more than one KV head.
+#[must_use]
+pub fn variant(keys: &IndexKeys) -> Variant {
+    let (head_dim, page) = keys.head_dim_and_page();
+    assert!(head_dim.is_multiple_of(8), "head size {head_dim} is not a multiple of 8");
+    let module = match keys {
+        IndexKeys::Fp8 { .. } => "k_index_fp8",
+        IndexKeys::Cached(shape) => {
+            assert!(shape.num_kv_heads == 1, "{} KV heads of index keys, which have one", shape.num_kv_heads);
+            match shape.dtype {
+                KvDtype::F16 => "k_f16",
+                KvDtype::F32 => "k_f32",
+            }
+        }
+    };
+    Variant::new(&KERNEL).size("HEAD_DIM", head_dim).size("BLOCK_SIZE", page).module("k", module)
+}
+
+/// Workgroups for `rows` rows.
+#[must_use]
+pub fn grid(params: &IndexLogitsParams, rows: u32) -> [u32; 3] {
+    [params.logit_stride.div_ceil(TILE), rows, 1]
+}
+
+/// Checks `rows`, `[row of q and gates, first key, key after the last, first entry of the page table]`, against buffers
+/// of `q_rows` queries, `tables_len` entries and `logits_len` f32.
+///
+/// # Errors
+/// More rows than a dispatch has, or one outside a buffer.
+pub fn check(
+    keys: &IndexKeys,
+    params: &IndexLogitsParams,
+    rows: &[[u32; 4]],
+    [q_rows, tables_len, logits_len]: [usize; 3],
+) -> Result<(), LaunchError> {
+    let launch = Launch(KERNEL.name);
+    let (_, page) = keys.head_dim_and_page();
+    launch.at_most("rows", rows.len() as u64, 65_535)?;
+    launch.at_most("tiles of keys", params.logit_stride.div_ceil(TILE).into(), 65_535)?;
+    let logits = rows.len() as u64 * u64::from(params.logit_stride);
+    launch.at_most("f32 of logits", logits, logits_len as u64)?;
+    for (entry, row) in rows.iter().enumerate() {
+        let [row, _, end, table] = row.map(u64::from);
+        launch.entry("row of q + 1", entry, row + 1, q_rows as u64)?;
+        launch.entry("key after the last", entry, end, params.logit_stride.into())?;
+        launch.entry("end in the tables", entry, table + end.div_ceil(page.into()), tables_len as u64)?;
+    }
+    Ok(())
+}

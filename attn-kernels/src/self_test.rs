@@ -1,0 +1,294 @@
+//! Every kernel variant against its CPU reference, as data: for tests, and for checks of a user's own driver.
+//!
+//! A [`Case`] is one kernel's work with its buffers before and after. Each kernel has a module here, of the same stem as
+//! its `.wgsl` file, that makes cases for any of its variants; kernels of other crates make theirs in the same way.
+
+mod apply_sinks;
+mod block_digest;
+mod block_score;
+mod cache_write;
+mod copy_blocks;
+mod indexer;
+pub mod layer;
+mod lse_merge;
+pub mod options;
+mod paged_decode;
+mod paged_prefill;
+mod paged_reduce;
+mod top_k;
+mod xattn;
+
+use bytemuck::Pod;
+
+use crate::cpu::{Mismatch, Tolerance};
+use crate::gpu::{Bind, Gpu, GpuError, Pass};
+use crate::kernel::{KvDtype, KvShape};
+use crate::source::Choice;
+use crate::{Level, NamedVariant, Variant};
+
+/// One kernel's work, and what it must leave in its buffers.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// What is special about it.
+    pub what: &'static str,
+    /// The kernel.
+    pub variant: Variant,
+    /// Dispatches in order: the parameter block, and the grid.
+    pub dispatches: Vec<(Vec<u8>, [u32; 3])>,
+    /// Bindings 1, 2, ... as they are before.
+    pub buffers: Vec<Vec<u32>>,
+    /// What bindings (counted from 0 in `buffers`) hold after.
+    pub wants: Vec<(usize, Values)>,
+    /// Lanes that a subgroup must have at least.
+    pub min_subgroup: u32,
+}
+
+/// Contents of a buffer, and how close a kernel must come.
+#[derive(Clone, Debug)]
+pub enum Values {
+    /// The same words.
+    Words(Vec<u32>),
+    /// Floats of one of the cache's types.
+    Floats(KvDtype, Tolerance, Vec<f32>),
+    /// f32 where these are finite; elsewhere the kernel may leave anything.
+    Finite(Tolerance, Vec<f32>),
+}
+
+/// Why a case failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The kernel did not run.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    /// A float is too far off.
+    #[error("{what}, binding {binding}: {mismatch}")]
+    Floats {
+        /// The case.
+        what: &'static str,
+        /// The binding, counted from 1 as in the kernel.
+        binding: usize,
+        /// The worst element.
+        mismatch: Mismatch,
+    },
+    /// A word differs.
+    #[error("{what}, binding {binding}: word {index} of {len} is {got:#x}, the reference says {want:#x}")]
+    Words {
+        /// The case.
+        what: &'static str,
+        /// The binding, counted from 1 as in the kernel.
+        binding: usize,
+        /// The first word that differs.
+        index: usize,
+        /// Words compared.
+        len: usize,
+        /// The kernel's word.
+        got: u32,
+        /// The reference's word.
+        want: u32,
+    },
+}
+
+/// Makes the cases of a variant.
+pub type Cases = fn(&Variant) -> Vec<Case>;
+
+/// How cases of each kernel are made, by the kernel's name.
+const CASES: &[(&str, Cases)] = &[
+    ("apply_sinks", apply_sinks::cases),
+    ("block_digest", block_digest::cases),
+    ("block_score", block_score::cases),
+    ("cache_write", cache_write::cases),
+    ("copy_blocks", copy_blocks::cases),
+    ("find_blocks", xattn::find_blocks),
+    ("index_logits", indexer::index_logits),
+    ("lse_merge", lse_merge::cases),
+    ("paged_decode", paged_decode::cases),
+    ("paged_prefill", paged_prefill::cases),
+    ("paged_prefill_coop", paged_prefill::cases),
+    ("paged_reduce", paged_reduce::cases),
+    ("prefix_slots", indexer::prefix_slots),
+    ("softmax_block_sum", xattn::softmax_block_sum),
+    ("strided_qk", xattn::strided_qk),
+    ("top_k", top_k::cases),
+    ("top_k_count", top_k::count_cases),
+    ("top_k_gather", top_k::gather_cases),
+    ("top_k_transform", top_k::transform_cases),
+];
+
+/// The cases of a variant of this crate; none where its kernel has none.
+#[must_use]
+pub fn cases(variant: &Variant) -> Vec<Case> {
+    cases_of(CASES, variant)
+}
+
+/// The cases that `table` makes for a variant.
+#[must_use]
+pub fn cases_of(table: &[(&str, Cases)], variant: &Variant) -> Vec<Case> {
+    let make = table.iter().find(|(kernel, _)| *kernel == variant.kernel.name);
+    make.map_or_else(Vec::new, |(_, cases)| cases(variant))
+}
+
+/// Why a device runs no kernel of this variant, if it does not.
+#[must_use]
+pub fn skipped(gpu: &Gpu, named: &NamedVariant, case: &Case) -> Option<String> {
+    let smallest = gpu.info().subgroup_min_size;
+    if named.level == Level::Coop && !gpu.runs_coop() {
+        return Some("no cooperative matrices of 16 x 16 in subgroups of 32, or bounds checks are on".into());
+    }
+    if named.level > gpu.level() {
+        return Some(format!("the adapter's level is {}", gpu.level()));
+    }
+    (smallest < case.min_subgroup)
+        .then(|| format!("subgroups of {smallest}, {} are needed", case.min_subgroup))
+}
+
+impl Case {
+    /// A case of one dispatch.
+    pub fn new<P: Pod>(what: &'static str, variant: &Variant, params: &P, grid: [u32; 3]) -> Self {
+        Self {
+            what,
+            variant: variant.clone(),
+            dispatches: vec![(bytemuck::bytes_of(params).into(), grid)],
+            buffers: Vec::new(),
+            wants: Vec::new(),
+            min_subgroup: 1,
+        }
+    }
+
+    /// Adds the next binding.
+    #[must_use]
+    pub fn binding<T: Pod>(mut self, data: &[T]) -> Self {
+        self.buffers.push(bytemuck::pod_collect_to_vec(data));
+        self
+    }
+
+    /// Adds the binding of these data, where there are some.
+    #[must_use]
+    fn optional<T: Pod>(self, data: Option<&[T]>) -> Self {
+        match data {
+            Some(data) => self.binding(data),
+            None => self,
+        }
+    }
+
+    /// Adds the next binding, all NaN, which the kernel must turn into `want`.
+    #[must_use]
+    pub fn output(self, tolerance: Tolerance, want: &[f32]) -> Self {
+        self.updated(&vec![f32::NAN; want.len()], tolerance, want)
+    }
+
+    /// Adds the next binding, which the kernel must turn into `want`.
+    #[must_use]
+    pub fn updated(self, before: &[f32], tolerance: Tolerance, want: &[f32]) -> Self {
+        self.cache(KvDtype::F32, before, tolerance, want)
+    }
+
+    /// Adds the next binding, all NaN, which the kernel must turn into `want` where that is finite.
+    #[must_use]
+    pub fn finite(mut self, tolerance: Tolerance, want: &[f32]) -> Self {
+        self.wants.push((self.buffers.len(), Values::Finite(tolerance, want.into())));
+        self.binding(&vec![f32::NAN; want.len()])
+    }
+
+    /// Adds the next binding, floats of `dtype`, which the kernel must turn into `want`.
+    #[must_use]
+    pub fn cache(mut self, dtype: KvDtype, before: &[f32], tolerance: Tolerance, want: &[f32]) -> Self {
+        self.wants.push((self.buffers.len(), Values::Floats(dtype, tolerance, want.into())));
+        self.binding(&layer::words(dtype, before))
+    }
+
+    /// Adds the next binding, which the kernel must turn into the words of `want`.
+    #[must_use]
+    pub fn words<T: Pod>(self, before: &[T], want: &[T]) -> Self {
+        let mut case = self.binding(before);
+        case.wants.push((case.buffers.len() - 1, Values::Words(bytemuck::pod_collect_to_vec(want))));
+        case
+    }
+
+    /// Runs it and compares.
+    ///
+    /// # Errors
+    /// [`Fault`]: it did not run, or the result is not the reference's.
+    pub fn run(&self, gpu: &Gpu) -> Result<(), Fault> {
+        let pipeline = gpu.pipeline(&self.variant)?;
+        let buffers: Vec<_> =
+            self.buffers.iter().map(|words| gpu.upload(self.what, words)).collect::<Result<_, _>>()?;
+        let bindings: Vec<Bind> = buffers.iter().map(Into::into).collect();
+        let mut pass = Pass::new("self-test");
+        for (params, grid) in &self.dispatches {
+            pass.dispatch_bytes(&pipeline, params, &bindings, *grid);
+        }
+        let reads: Vec<_> =
+            self.wants.iter().map(|(i, _)| pass.read(&buffers[*i], 0..buffers[*i].len())).collect();
+        let outcome = gpu.submit(pass)?.wait()?;
+        for ((index, want), read) in self.wants.iter().zip(reads) {
+            want.compare(self.what, index + 1, &outcome.get(read))?;
+        }
+        Ok(())
+    }
+}
+
+impl Values {
+    fn compare(&self, what: &'static str, binding: usize, got: &[u32]) -> Result<(), Fault> {
+        match self {
+            Self::Words(want) => {
+                assert_eq!(got.len(), want.len(), "words of result and reference");
+                match got.iter().zip(want).position(|(got, want)| got != want) {
+                    None => Ok(()),
+                    Some(index) => {
+                        let (got, want, len) = (got[index], want[index], want.len());
+                        Err(Fault::Words { what, binding, index, len, got, want })
+                    }
+                }
+            }
+            Self::Floats(dtype, tolerance, want) => tolerance
+                .compare(&layer::values(*dtype, got), want)
+                .map_err(|mismatch| Fault::Floats { what, binding, mismatch }),
+            Self::Finite(tolerance, want) => {
+                let got = layer::values(KvDtype::F32, got);
+                let matters = |(got, want): (&f32, &f32)| if want.is_finite() { *got } else { *want };
+                let got: Vec<f32> = got.iter().zip(want).map(matters).collect();
+                tolerance.compare(&got, want).map_err(|mismatch| Fault::Floats { what, binding, mismatch })
+            }
+        }
+    }
+}
+
+/// The number that fills import slot `slot` of a variant.
+///
+/// # Panics
+/// When the slot holds none.
+#[must_use]
+pub fn size(variant: &Variant, slot: &str) -> u32 {
+    let found = variant.choices.iter().find_map(|(name, choice)| match choice {
+        Choice::Size(n) if *name == slot => Some(*n),
+        _ => None,
+    });
+    found.unwrap_or_else(|| panic!("kernel {} has no number in slot {slot}", variant.kernel.name))
+}
+
+/// The module that fills import slot `slot` of a variant.
+#[must_use]
+pub fn module(variant: &Variant, slot: &str) -> Option<&'static str> {
+    variant.choices.iter().find_map(|(name, choice)| match choice {
+        Choice::Module(module) if *name == slot => Some(*module),
+        _ => None,
+    })
+}
+
+/// A cache of `num_kv_heads` KV heads in the shape that the slots `HEAD_DIM`, `BLOCK_SIZE` and `kv` of a variant say.
+#[must_use]
+pub fn shape(variant: &Variant, num_kv_heads: u32) -> KvShape {
+    let wide = module(variant, "kv").is_some_and(|module| module.ends_with("f32"));
+    KvShape {
+        num_kv_heads,
+        head_dim: size(variant, "HEAD_DIM"),
+        block_size: size(variant, "BLOCK_SIZE"),
+        dtype: if wide { KvDtype::F32 } else { KvDtype::F16 },
+    }
+}
+
+/// How many there are; a case has few.
+fn count<T>(items: &[T]) -> u32 {
+    u32::try_from(items.len()).expect("cases are small")
+}

@@ -1,0 +1,32 @@
+//! Cases of `apply_sinks`.
+
+use super::layer::floats;
+use super::{Case, size};
+use crate::Variant;
+use crate::cpu::{self, Tolerance};
+use crate::kernel::apply_sinks::{self, ApplySinksParams};
+
+/// Shares are `exp` of a difference of at most 40: 3 + 2|x| units in the last place (WGSL's bound).
+const SHARE: Tolerance = Tolerance { abs: 1e-6, rel: 2e-5 };
+
+pub(super) fn cases(variant: &Variant) -> Vec<Case> {
+    let head_dim = size(variant, "HEAD_DIM");
+    let (num_heads, first_row, rows) = (5, 2, 9);
+    let count = ((first_row + rows + 2) * num_heads) as usize;
+    let mut before = floats(count * head_dim as usize, 1);
+    let mut lse: Vec<f32> = floats(count, 2).iter().map(|x| x * 20.0).collect();
+    let sinks = [f32::NEG_INFINITY, -15.0, 0.0, 4.0, 20.0];
+    // A row without keys.
+    let none = (first_row * num_heads) as usize;
+    lse[none] = f32::NEG_INFINITY;
+    before[none * head_dim as usize..(none + 1) * head_dim as usize].fill(0.0);
+    let params = ApplySinksParams { first_row, rows, num_heads, pad0: 0 };
+    let mut after = before.clone();
+    cpu::apply_sinks::apply_sinks(head_dim as usize, &params, &lse, &sinks, &mut after);
+    let grid = apply_sinks::grid(num_heads, head_dim, rows);
+    let case = Case::new("heads with and without a sink", variant, &params, grid)
+        .binding(&lse)
+        .binding(&sinks)
+        .updated(&before, SHARE, &after);
+    vec![case]
+}

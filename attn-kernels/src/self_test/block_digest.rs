@@ -1,0 +1,54 @@
+//! Cases of `block_digest`.
+
+use super::layer::{Layer, floats};
+use super::{Case, count, module, size};
+use crate::Variant;
+use crate::cpu::{self, Tolerance};
+use crate::kernel::block_digest::{self, BlockDigestParams, Digest};
+use crate::kernel::{KvDtype, KvShape};
+
+/// A sum of a page's keys, divided.
+const MEANS: Tolerance = Tolerance { abs: 1e-6, rel: 1e-6 };
+
+/// The pages of sequences of these lengths: (physical block, tokens).
+pub(super) fn pages(layer: &Layer, lens: &[u32]) -> Vec<[u32; 2]> {
+    let size = layer.shape.block_size;
+    let of = |(first, len): (&u32, &u32)| {
+        let (first, len) = (*first as usize, *len);
+        (0..len.div_ceil(size))
+            .map(move |page| [first + page as usize, (len - page * size).min(size) as usize])
+    };
+    let pages = layer.table_of.iter().zip(lens).flat_map(of);
+    pages.map(|[entry, tokens]| [layer.tables[entry], u32::try_from(tokens).expect("a page")]).collect()
+}
+
+pub(super) fn cases(variant: &Variant) -> Vec<Case> {
+    let wide = module(variant, "k") == Some("k_f32");
+    let shape = KvShape {
+        num_kv_heads: 2,
+        head_dim: size(variant, "HEAD_DIM"),
+        block_size: size(variant, "BLOCK_SIZE"),
+        dtype: if wide { KvDtype::F32 } else { KvDtype::F16 },
+    };
+    let (digest, tolerance) = match module(variant, "digest") {
+        Some("digest_min_max") => (Digest::MinMax, Tolerance::EXACT),
+        _ => (Digest::Mean, MEANS),
+    };
+    let lens = [1, shape.block_size, 5 * shape.block_size - 3];
+    let layer = Layer::new(shape, &lens, 1);
+    let mut touched = pages(&layer, &lens);
+    // A page that no step wrote keeps its digest.
+    touched.remove(2);
+    let num_blocks = layer.k.len() * shape.dtype.bytes() / shape.block_bytes();
+    let before = floats(digest.pool_len(&shape, num_blocks), 2);
+    let mut after = before.clone();
+    cpu::block_digest::block_digest(&shape, digest, &touched, &layer.k, &mut after);
+    let count = count(&touched);
+    let params = BlockDigestParams { num_kv_heads: 2, touched: count, pad0: 0, pad1: 0 };
+    let [k, _] = layer.words();
+    let case = Case::new("whole and begun pages", variant, &params, block_digest::grid(&shape, count))
+        .binding(&touched)
+        .binding(&k)
+        .updated(&before, tolerance, &after);
+    vec![case]
+}

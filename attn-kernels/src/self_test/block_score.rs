@@ -1,0 +1,61 @@
+//! Cases of `block_score`.
+
+use super::block_digest::pages;
+use super::layer::{Layer, queries};
+use super::{Case, count, module, size};
+use crate::Variant;
+use crate::cpu::{self, Tolerance};
+use crate::kernel::block_digest::Digest;
+use crate::kernel::block_score::{self, BlockScoreParams};
+use crate::kernel::{KvDtype, KvShape};
+
+/// Scores of some hundred terms of size 4, in f32.
+const SCORES: Tolerance = Tolerance { abs: 2e-4, rel: 1e-5 };
+
+pub(super) fn cases(variant: &Variant) -> Vec<Case> {
+    vec![case("a set for each KV head", variant, false), case("one set for all heads", variant, true)]
+}
+
+fn case(what: &'static str, variant: &Variant, shared: bool) -> Case {
+    let shape = KvShape {
+        num_kv_heads: 2,
+        head_dim: size(variant, "HEAD_DIM"),
+        block_size: size(variant, "BLOCK_SIZE"),
+        dtype: KvDtype::F32,
+    };
+    let select_block = shape.block_size * size(variant, "PAGES");
+    let digest = if module(variant, "score") == Some("score_bound") { Digest::MinMax } else { Digest::Mean };
+    let num_heads = 2 * size(variant, "HEADS");
+    let lens = [7 * select_block + 3, 1, select_block, 4 * select_block + 1];
+    let layer = Layer::new(shape, &lens, 1);
+    let num_blocks = layer.k.len() * shape.dtype.bytes() / shape.block_bytes();
+    let mut digests = vec![f32::NAN; digest.pool_len(&shape, num_blocks)];
+    cpu::block_digest::block_digest(&shape, digest, &pages(&layer, &lens), &layer.k, &mut digests);
+    let width = num_heads * shape.head_dim;
+    let params = BlockScoreParams {
+        num_heads,
+        num_kv_heads: shape.num_kv_heads,
+        q_stride: width + 4,
+        heads_a_set: if shared { num_heads } else { num_heads / shape.num_kv_heads },
+        score_stride: 11,
+        sink_blocks: 1,
+        recent_blocks: 2,
+        recent_full: u32::from(shared),
+        scale: 0.5,
+        infinity: f32::INFINITY,
+        pad0: 0,
+        pad1: 0,
+    };
+    let q = queries(lens.len(), width as usize, width as usize + 4, 2);
+    let sequences = (0..).zip(lens.iter().zip(&layer.table_of));
+    let rows: Vec<[u32; 4]> = sequences.map(|(row, (len, table))| [row, *len, *table, 0]).collect();
+    let mut scores = vec![f32::NAN; block_score::scores_len(&params, rows.len())];
+    let of = (digest, select_block as usize);
+    cpu::block_score::block_score(&layer.kv(), of, &params, &q, &layer.tables, &rows, &mut scores);
+    Case::new(what, variant, &params, block_score::grid(&params, count(&rows)))
+        .binding(&q)
+        .binding(&digests)
+        .binding(&layer.tables)
+        .binding(&rows)
+        .output(SCORES, &scores)
+}

@@ -1,0 +1,138 @@
+//! One layer of a paged cache with sequences in scattered blocks. Every slot that holds no token is NaN.
+
+use half::f16;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+
+use crate::cpu::cache_write::stored;
+use crate::cpu::{PagedKv, Tolerance};
+use crate::gpu::{Buf, Gpu, GpuError};
+use crate::kernel::{KvDtype, KvShape};
+
+/// Attention in f32: scores carry an error of about `head_dim * 2^-24` of their size, `exp` one of 3 + 2|x| units in
+/// the last place (WGSL's bound), and outputs are averages of values of size 1. Keys and values are the rounded ones on
+/// both sides, so the cache's type does not matter.
+pub const ATTENTION: Tolerance = Tolerance { abs: 2e-5, rel: 1e-4 };
+
+/// A cache of values, and the tables of its sequences.
+#[derive(Clone, Debug)]
+pub struct Layer {
+    /// Shape of both caches.
+    pub shape: KvShape,
+    /// Keys, as [`PagedKv`] has them.
+    pub k: Vec<f32>,
+    /// Values, as [`PagedKv`] has them.
+    pub v: Vec<f32>,
+    /// Physical blocks of all sequences.
+    pub tables: Vec<u32>,
+    /// First entry of each sequence in `tables`.
+    pub table_of: Vec<u32>,
+    /// A block of no sequence.
+    spare: u32,
+}
+
+impl Layer {
+    /// Sequences of these lengths. Their contents depend on `seed` and their index alone, not on the block size, the
+    /// other sequences, or the blocks they get.
+    #[must_use]
+    pub fn new(shape: KvShape, lens: &[u32], seed: u64) -> Self {
+        let needed = |len: &u32| len.div_ceil(shape.block_size);
+        let used: u32 = lens.iter().map(needed).sum();
+        let mut free: Vec<u32> = (0..used + 2).collect();
+        free.shuffle(&mut StdRng::seed_from_u64(seed));
+        let elements = free.len() * shape.block_bytes() / shape.dtype.bytes();
+        let (k, v) = (vec![f32::NAN; elements], vec![f32::NAN; elements]);
+        let mut layer =
+            Self { shape, k, v, tables: Vec::new(), table_of: Vec::new(), spare: free[used as usize] };
+        for (index, len) in (0..).zip(lens) {
+            layer.table_of.push(u32::try_from(layer.tables.len()).expect("tables are short"));
+            layer.tables.extend(free.drain(..needed(len) as usize));
+            layer.fill(*len as usize, seed ^ (index + 1) << 32);
+        }
+        layer
+    }
+
+    fn fill(&mut self, len: usize, seed: u64) {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let block_size = self.shape.block_size as usize;
+        let table = self.table_of.last().map_or(0, |first| *first as usize);
+        for token in 0..len {
+            let (block, offset) = (self.tables[table + token / block_size] as usize, token % block_size);
+            for head in 0..self.shape.num_kv_heads as usize {
+                for dim in 0..self.shape.head_dim as usize {
+                    let mut next = || stored(self.shape.dtype, rng.random_range(-1.0..1.0));
+                    let (k, v) = (next(), next());
+                    self.k[self.shape.k_index(block, head, offset, dim)] = k;
+                    self.v[self.shape.v_index(block, head, offset, dim)] = v;
+                }
+            }
+        }
+    }
+
+    /// Takes the blocks before the one of token `first` away from sequence `index`.
+    pub fn recycle(&mut self, index: usize, first: u32) {
+        let start = self.table_of[index] as usize;
+        self.tables[start..start + (first / self.shape.block_size) as usize].fill(self.spare);
+    }
+
+    /// The cache as references read it.
+    #[must_use]
+    pub fn kv(&self) -> PagedKv<'_> {
+        PagedKv { shape: self.shape, k: &self.k, v: &self.v }
+    }
+
+    /// K and V as the device stores them.
+    #[must_use]
+    pub fn words(&self) -> [Vec<u32>; 2] {
+        [&self.k, &self.v].map(|cache| words(self.shape.dtype, cache))
+    }
+
+    /// K and V on the device.
+    ///
+    /// # Errors
+    /// As [`Gpu::upload`].
+    pub fn upload(&self, gpu: &Gpu) -> Result<[Buf<u32>; 2], GpuError> {
+        let [k, v] = self.words();
+        Ok([gpu.upload("k_cache", &k)?, gpu.upload("v_cache", &v)?])
+    }
+}
+
+/// Values as the device stores them.
+#[must_use]
+pub fn words(dtype: KvDtype, values: &[f32]) -> Vec<u32> {
+    match dtype {
+        KvDtype::F32 => values.iter().map(|x| x.to_bits()).collect(),
+        KvDtype::F16 => {
+            let half = |x: f32| u32::from(f16::from_f32(x).to_bits());
+            values.chunks_exact(2).map(|pair| half(pair[0]) | half(pair[1]) << 16).collect()
+        }
+    }
+}
+
+/// And back.
+#[must_use]
+pub fn values(dtype: KvDtype, words: &[u32]) -> Vec<f32> {
+    match dtype {
+        KvDtype::F32 => words.iter().copied().map(f32::from_bits).collect(),
+        KvDtype::F16 => bytemuck::cast_slice::<u32, f16>(words).iter().map(|x| x.to_f32()).collect(),
+    }
+}
+
+/// Queries: `rows` rows of `stride`, the first `used` of each random, the rest NaN. Scores then spread over some units.
+#[must_use]
+pub fn queries(rows: usize, used: usize, stride: usize, seed: u64) -> Vec<f32> {
+    let mut q = vec![f32::NAN; rows * stride];
+    for (row, q) in (0..).zip(q.chunks_exact_mut(stride)) {
+        let mut rng = StdRng::seed_from_u64(seed ^ (row << 20));
+        q[..used].fill_with(|| rng.random_range(-4.0..4.0));
+    }
+    q
+}
+
+/// Numbers in -1..1.
+#[must_use]
+pub fn floats(len: usize, seed: u64) -> Vec<f32> {
+    let mut rng = StdRng::seed_from_u64(seed);
+    (0..len).map(|_| rng.random_range(-1.0..1.0)).collect()
+}

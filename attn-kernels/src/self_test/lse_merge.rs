@@ -1,0 +1,28 @@
+//! Cases of `lse_merge`.
+
+use super::layer::floats;
+use super::{Case, size};
+use crate::Variant;
+use crate::cpu::{self, Tolerance};
+use crate::kernel::lse_merge::{self, LseMergeParams};
+
+/// Weights are `exp` of a difference of at most 40: 3 + 2|x| units in the last place (WGSL's bound).
+pub(crate) const MERGE: Tolerance = Tolerance { abs: 1e-6, rel: 2e-5 };
+
+pub(super) fn cases(variant: &Variant) -> Vec<Case> {
+    let head_dim = size(variant, "HEAD_DIM") as usize;
+    // Sides without keys, with equal and with very different weights.
+    let lse = [f32::NEG_INFINITY, f32::INFINITY, 0.0, -20.0, 20.0, 3.5];
+    let a_lse: Vec<f32> = lse.iter().flat_map(|x| [*x; 6]).collect();
+    let b_lse = lse.repeat(6);
+    let (a, b) = (floats(36 * head_dim, 1), floats(36 * head_dim, 2));
+    let (mut out, mut out_lse) = (a.clone(), a_lse.clone());
+    cpu::lse_merge::lse_merge(head_dim, &b, &b_lse, &mut out, &mut out_lse);
+    let params = LseMergeParams { rows: 36, neg_inf: f32::NEG_INFINITY, pad0: 0, pad1: 0 };
+    let case = Case::new("two sets of keys", variant, &params, lse_merge::grid(36))
+        .binding(&b)
+        .binding(&b_lse)
+        .updated(&a, MERGE, &out)
+        .updated(&a_lse, MERGE, &out_lse);
+    vec![case]
+}

@@ -1,0 +1,147 @@
+//! What attention kernels take beside the dense causal case.
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::{count, module, size};
+use crate::Variant;
+use crate::cpu::attention::{Options, Selected};
+use crate::gpu::{Buf, Gpu, GpuError};
+use crate::kernel::attention::{Attention, Context, Logit, Mask};
+
+/// Lists of `[count, blocks ascending..]`; what follows a list is out of range of everything.
+#[derive(Clone, Debug)]
+pub struct Lists {
+    /// Tokens a block.
+    pub block: u32,
+    /// Entries from one list to the next.
+    pub stride: u32,
+    /// The lists.
+    pub lists: Vec<u32>,
+}
+
+impl Lists {
+    /// A list for each length in tokens: of blocks that start before it, each kept with `chance`.
+    #[must_use]
+    pub fn random(lens: impl Iterator<Item = u32>, block: u32, chance: f64, seed: u64) -> Self {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let lists: Vec<Vec<u32>> =
+            lens.map(|len| (0..len.div_ceil(block)).filter(|_| rng.random_bool(chance)).collect()).collect();
+        let longest = lists.iter().map(Vec::len).max().unwrap_or(0);
+        let stride = u32::try_from(longest + 1).expect("lists are short");
+        let padded = |list: Vec<u32>| {
+            let mut entries = vec![count(&list)];
+            entries.extend(list);
+            entries.resize(longest + 1, u32::MAX);
+            entries
+        };
+        Self { block, stride, lists: lists.into_iter().flat_map(padded).collect() }
+    }
+
+    /// The lists as references read them.
+    #[must_use]
+    pub fn selected(&self) -> Selected<'_> {
+        Selected { lists: &self.lists, stride: self.stride as usize, block: self.block as usize }
+    }
+}
+
+/// The values behind an [`Attention`].
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// What is asked for.
+    pub attention: Attention,
+    /// Lists of selected blocks, where not all are attended.
+    pub lists: Option<Lists>,
+    /// Bound of scores.
+    pub softcap: f32,
+    /// ALiBi slopes `[num_heads]`.
+    pub slopes: Vec<f32>,
+    /// Attention sinks `[num_heads]`.
+    pub sinks: Vec<f32>,
+}
+
+impl Asked {
+    /// Values for what a variant of an attention kernel computes; where it attends listed blocks, two lists for each of
+    /// these lengths.
+    pub(super) fn of(variant: &Variant, num_heads: u32, lens: &[u32]) -> Self {
+        let is = |slot, name| module(variant, slot) == Some(name);
+        let mask = match module(variant, "mask") {
+            Some("mask_window") => Mask::Window(21),
+            Some("mask_chunk") => Mask::Chunk(24),
+            _ => Mask::Causal,
+        };
+        let logit = match module(variant, "logit") {
+            Some("logit_softcap") => Logit::Softcap,
+            Some("logit_alibi") => Logit::Alibi,
+            _ => Logit::Plain,
+        };
+        let sinks = is("sinks", "sinks_heads");
+        let mut asked = Self::new(Attention { mask, logit, sinks, ..Attention::default() }, num_heads, 2);
+        if is("context", "context_blocks") {
+            let twice = lens.iter().flat_map(|len| [*len; 2]);
+            asked.list(Lists::random(twice, size(variant, "SELECT_BLOCK"), 0.6, 9));
+        }
+        asked
+    }
+
+    /// Values for `num_heads` heads.
+    #[must_use]
+    pub fn new(attention: Attention, num_heads: u32, seed: u64) -> Self {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let mut random = |range: std::ops::Range<f32>| -> Vec<f32> {
+            (0..num_heads).map(|_| rng.random_range(range.clone())).collect()
+        };
+        let (slopes, mut sinks) = (random(0.0..0.2), random(-2.0..6.0));
+        // Large enough to leave nothing of the keys; minus infinity is no sink.
+        sinks[0] = [f32::NEG_INFINITY, 300.0, 0.0][(seed % 3) as usize];
+        Self { attention, lists: None, softcap: 3.0, slopes, sinks }
+    }
+
+    /// Attends to listed blocks.
+    pub fn list(&mut self, lists: Lists) {
+        self.attention.context = Context::Blocks(lists.block);
+        self.lists = Some(lists);
+    }
+
+    /// Entries from one list to the next, 0 without lists.
+    #[must_use]
+    pub fn list_stride(&self) -> u32 {
+        self.lists.as_ref().map_or(0, |lists| lists.stride)
+    }
+
+    /// The values as references read them.
+    #[must_use]
+    pub fn options(&self) -> Options<'_> {
+        let logit = self.attention.logit;
+        Options {
+            selected: self.lists.as_ref().map(Lists::selected),
+            mask: self.attention.mask,
+            softcap: (logit == Logit::Softcap).then_some(self.softcap),
+            slopes: (logit == Logit::Alibi).then_some(&self.slopes),
+        }
+    }
+
+    /// The sinks, where they are asked for.
+    #[must_use]
+    pub fn sinks(&self) -> Option<&[f32]> {
+        self.attention.sinks.then_some(&self.sinks)
+    }
+
+    /// Lists or slopes on the device.
+    ///
+    /// # Errors
+    /// As [`Gpu::upload`].
+    pub fn upload(&self, gpu: &Gpu) -> Result<Option<Buf<u32>>, GpuError> {
+        self.words().map(|words| gpu.upload("options", &words)).transpose()
+    }
+
+    /// Lists or slopes as the device reads them.
+    #[must_use]
+    pub fn words(&self) -> Option<Vec<u32>> {
+        match (&self.lists, self.attention.logit) {
+            (Some(lists), _) => Some(lists.lists.clone()),
+            (None, Logit::Alibi) => Some(self.slopes.iter().map(|slope| slope.to_bits()).collect()),
+            (None, _) => None,
+        }
+    }
+}

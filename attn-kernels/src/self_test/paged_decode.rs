@@ -1,0 +1,82 @@
+//! Cases of `paged_decode`.
+
+use super::layer::{ATTENTION, Layer, queries};
+use super::options::Asked;
+use super::{Case, count, shape, size};
+use crate::Variant;
+use crate::cpu::{self, Tolerance};
+use crate::kernel::paged_decode::{self, PARTITION, PagedDecodeParams};
+
+pub(super) fn cases(variant: &Variant) -> Vec<Case> {
+    let block = size(variant, "BLOCK_SIZE");
+    vec![
+        case("several partitions", variant, &[1, block - 1, 300, block, 0, 513, block + 1]),
+        case("one partition", variant, &[block + 1, 0, PARTITION.min(200), 1]),
+    ]
+}
+
+fn case(what: &'static str, variant: &Variant, lens: &[u32]) -> Case {
+    let shape = shape(variant, 2);
+    let num_heads = shape.num_kv_heads * size(variant, "GROUP");
+    let layer = Layer::new(shape, lens, 5);
+    let count = count(lens);
+    // Rows of queries are in reverse order of sequences, with a gap between them; one sees no key before its tenth.
+    let sequences = lens.iter().zip(&layer.table_of).rev();
+    let rows: Vec<[u32; 4]> = (0..)
+        .zip(sequences)
+        .map(|(row, (len, table))| [row, *len, *table, 10 * u32::from(row == 1)])
+        .collect();
+    let lens: Vec<u32> = lens.iter().rev().copied().collect();
+    let asked = Asked::of(variant, num_heads, &lens);
+    let max_partitions = max_partitions(&asked, &rows);
+    let reduced = u32::from(max_partitions > 1);
+    let width = num_heads * shape.head_dim;
+    let params = PagedDecodeParams {
+        num_heads,
+        num_kv_heads: shape.num_kv_heads,
+        q_stride: width + 8,
+        max_partitions,
+        scale: 1.0 / (shape.head_dim as f32).sqrt(),
+        reduced,
+        list_stride: asked.list_stride(),
+        first_list: 0,
+        softcap: asked.softcap,
+        pad0: 0,
+        pad1: 0,
+        pad2: 0,
+    };
+    let q = queries(lens.len(), width as usize, width as usize + 8, 6);
+    let heads = (count * num_heads * max_partitions) as usize;
+    let mut partial = vec![f32::NAN; heads * shape.head_dim as usize];
+    let mut stats = vec![[f32::NAN; 2]; heads];
+    let tables = &layer.tables;
+    let (kv, options) = (layer.kv(), asked.options());
+    cpu::paged_decode::paged_decode(&kv, &params, &q, tables, &rows, &mut partial, &mut stats, &options);
+    let [k, v] = layer.words();
+    // Of more than one partition sums are not normalised: they grow with the number of keys.
+    let keys = if reduced == 0 { 1.0 } else { f64::from(PARTITION) };
+    let tolerance = Tolerance { abs: ATTENTION.abs * keys, ..ATTENTION };
+    Case::new(what, variant, &params, paged_decode::grid(&shape, num_heads, count, max_partitions))
+        .binding(&q)
+        .binding(&k)
+        .binding(&v)
+        .binding(tables)
+        .binding(&rows)
+        .output(tolerance, &partial)
+        .output(ATTENTION, stats.as_flattened())
+        .optional(asked.words().as_deref())
+}
+
+/// The most partitions that a row of two KV heads has.
+pub(super) fn max_partitions(asked: &Asked, rows: &[[u32; 4]]) -> u32 {
+    let options = asked.options();
+    let of = |(index, [_, len, _, first]): (usize, &[u32; 4])| {
+        let partitions = |head| {
+            let keys = options.context(index * 2 + head, *len as usize);
+            let begin = count(&keys[..keys.partition_point(|key| *key < *first as usize)]);
+            paged_decode::partitions(begin, count(&keys))
+        };
+        partitions(0).max(partitions(1))
+    };
+    rows.iter().enumerate().map(of).max().unwrap_or(0).max(1)
+}

@@ -1,0 +1,92 @@
+//! Cases of `paged_prefill` and `paged_prefill_coop`.
+
+use super::layer::{ATTENTION, Layer, queries};
+use super::options::Asked;
+use super::{Case, count, module, shape, size};
+use crate::Variant;
+use crate::cpu::{self, Tolerance};
+use crate::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TILE_ROWS, Tile};
+use crate::kernel::{KvDtype, KvShape, paged_prefill_coop};
+
+/// Queries and softmax weights are rounded to f16: scores of size 1 err by some 1e-3, and so do averages of values of
+/// size 1.
+const COOP: Tolerance = Tolerance { abs: 5e-3, rel: 5e-3 };
+
+/// Lanes that share one load of keys.
+const BROADCAST: u32 = 8;
+
+/// Chunks `(position of the first row, rows)` of one sequence each.
+const CHUNKS: [(u32, u32); 4] = [(0, 1), (15, 3), (16, 2), (0, 70)];
+
+pub(super) fn cases(variant: &Variant) -> Vec<Case> {
+    if variant.kernel.name == paged_prefill_coop::KERNEL.name {
+        let shape = KvShape {
+            num_kv_heads: 2,
+            head_dim: 16 * size(variant, "SPANS"),
+            block_size: size(variant, "BLOCK_SIZE"),
+            dtype: KvDtype::F16,
+        };
+        let tile_rows = paged_prefill_coop::TILE_ROWS;
+        return vec![case(variant, shape, 4, tile_rows, COOP, |tiles| paged_prefill_coop::grid(4, tiles))];
+    }
+    let (shape, num_heads) = (shape(variant, 2), 2 * size(variant, "GROUP"));
+    let broadcast = module(variant, "keys").is_some_and(|keys| keys.starts_with("keys_broadcast"));
+    let loads = if broadcast { KeyLoads::Broadcast } else { KeyLoads::Uniform };
+    let grid = |tiles| paged_prefill::grid(&shape, num_heads, loads, tiles);
+    let case = case(variant, shape, num_heads, TILE_ROWS, ATTENTION, grid);
+    vec![Case { min_subgroup: if broadcast { BROADCAST } else { 1 }, ..case }]
+}
+
+fn case(
+    variant: &Variant,
+    shape: KvShape,
+    num_heads: u32,
+    tile_rows: u32,
+    tolerance: Tolerance,
+    grid: impl Fn(u32) -> [u32; 3],
+) -> Case {
+    let lens = CHUNKS.map(|(first, rows)| first + rows);
+    let layer = Layer::new(shape, &lens, 3);
+    let (mut tiles, mut ends, mut at) = (Vec::new(), Vec::new(), 0);
+    for ((first, rows), table) in CHUNKS.iter().zip(&layer.table_of) {
+        for start in (0..*rows).step_by(tile_rows as usize) {
+            let rows = tile_rows.min(rows - start);
+            let (row, position, list) = (at + start, first + start, count(&tiles));
+            tiles.push(Tile { row, rows, position, table: *table, list, pad: [0; 3] });
+            ends.push(position + rows);
+        }
+        at += rows;
+    }
+    let asked = Asked::of(variant, num_heads, &ends);
+    let width = num_heads * shape.head_dim;
+    let params = PagedPrefillParams {
+        num_heads,
+        num_kv_heads: shape.num_kv_heads,
+        q_stride: width + 4,
+        first_key: 0,
+        scale: 1.0 / (shape.head_dim as f32).sqrt(),
+        neg_inf: f32::NEG_INFINITY,
+        num_keys: u32::MAX,
+        list_stride: asked.list_stride(),
+        window: asked.attention.mask.window(),
+        softcap: asked.softcap,
+        pad0: 0,
+        pad1: 0,
+    };
+    let q = queries(at as usize, width as usize, width as usize + 4, 4);
+    let heads = (at * num_heads) as usize;
+    let (mut out, mut lse) = (vec![f32::NAN; heads * shape.head_dim as usize], vec![f32::NAN; heads]);
+    let tables = &layer.tables;
+    let (kv, options) = (layer.kv(), asked.options());
+    cpu::paged_prefill::paged_prefill(&kv, &params, &q, tables, &tiles, &mut out, &mut lse, &options);
+    let [k, v] = layer.words();
+    Case::new("chunks round blocks and tiles", variant, &params, grid(count(&tiles)))
+        .binding(&q)
+        .binding(&k)
+        .binding(&v)
+        .binding(tables)
+        .binding(&tiles)
+        .output(tolerance, &out)
+        .output(tolerance, &lse)
+        .optional(asked.words().as_deref())
+}

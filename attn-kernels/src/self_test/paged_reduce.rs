@@ -1,0 +1,58 @@
+//! Cases of `paged_reduce`.
+
+use super::layer::{ATTENTION, floats};
+use super::options::Asked;
+use super::paged_decode::max_partitions;
+use super::{Case, count, size};
+use crate::Variant;
+use crate::cpu;
+use crate::kernel::paged_decode::PARTITION;
+use crate::kernel::paged_reduce::{self, PagedReduceParams};
+
+pub(super) fn cases(variant: &Variant) -> Vec<Case> {
+    let head_dim = size(variant, "HEAD_DIM") as usize;
+    let lens = [1, 0, PARTITION, PARTITION + 1, 19 * PARTITION + 7];
+    let (num_heads, count) = (6, count(&lens));
+    let rows: Vec<[u32; 4]> = (0..count).rev().zip(lens).map(|(row, len)| [row, len, 0, 0]).collect();
+    let asked = Asked::of(variant, num_heads, &lens);
+    let max_partitions = max_partitions(&asked, &rows);
+    let params = PagedReduceParams {
+        num_heads,
+        num_kv_heads: 2,
+        max_partitions,
+        list_stride: asked.list_stride(),
+        first_list: 0,
+        pad0: 0,
+        pad1: 0,
+        pad2: 0,
+    };
+    let heads = (count * num_heads) as usize;
+    let partial = floats(heads * max_partitions as usize * head_dim, 1);
+    // Maxima in -8..8, sums of at least one key.
+    let stat = |x: &f32| [x * 8.0, 1.0 + x.abs()];
+    let stats: Vec<[f32; 2]> = floats(heads * max_partitions as usize, 2).iter().map(stat).collect();
+    let mut out = vec![f32::NAN; heads * head_dim];
+    cpu::paged_reduce::paged_reduce(
+        head_dim,
+        &params,
+        &partial,
+        &stats,
+        &rows,
+        &mut out,
+        &asked.options(),
+        asked.sinks(),
+    );
+    let case = Case::new(
+        "rows of no and of many partitions",
+        variant,
+        &params,
+        paged_reduce::grid(num_heads, count),
+    )
+    .binding(&partial)
+    .binding(&stats)
+    .binding(&rows)
+    .output(ATTENTION, &out)
+    .optional(asked.lists.as_ref().map(|lists| &lists.lists[..]))
+    .optional(asked.sinks());
+    vec![case]
+}

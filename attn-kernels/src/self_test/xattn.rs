@@ -1,0 +1,120 @@
+//! Cases of the three kernels of XAttention: `strided_qk`, `softmax_block_sum`, `find_blocks`.
+
+use sparse_select::Heads;
+
+use super::layer::{ATTENTION, Layer, floats, queries};
+use super::{Case, module, size};
+use crate::Variant;
+use crate::cpu::{self, Tolerance, f32_of};
+use crate::kernel::find_blocks::{self, Vote};
+use crate::kernel::xattn::Estimate;
+use crate::kernel::{KvDtype, KvShape, softmax_block_sum, strided_qk};
+
+/// Sums of shares of some hundred exponentials.
+const SUMS: Tolerance = Tolerance { abs: 1e-5, rel: 1e-4 };
+
+/// A causal chunk that starts and ends inside a block and a stride.
+fn estimate(num_heads: u32, width: u32, stride: u32, block: u32) -> Estimate {
+    let (q_len, kv_len) = (block + block / 2 + 3, 3 * block + 5);
+    Estimate {
+        num_heads,
+        q_stride: width + 4,
+        q_first: 0,
+        q_len,
+        kv_len,
+        table: 0,
+        causal: true,
+        stride,
+        block,
+        norm: 1.0,
+        vote: Vote::Majority,
+    }
+}
+
+pub(super) fn strided_qk(variant: &Variant) -> Vec<Case> {
+    let wide = module(variant, "k") == Some("k_f32");
+    let shape = KvShape {
+        num_kv_heads: 2,
+        head_dim: size(variant, "HEAD_DIM"),
+        block_size: size(variant, "BLOCK_SIZE"),
+        dtype: if wide { KvDtype::F32 } else { KvDtype::F16 },
+    };
+    let (stride, part) = (size(variant, "STRIDE"), size(variant, "PART"));
+    let (heads, dim) = (4, shape.head_dim as usize);
+    let e = estimate(4, 4 * shape.head_dim, stride, stride * part);
+    let layer = Layer::new(shape, &[e.kv_len], 5);
+    let rows = e.q_len as usize;
+    let q = queries(rows, heads * dim, e.q_stride as usize, 6);
+    let row = |head: usize, t: usize| &q[t * e.q_stride as usize + head * dim..][..dim];
+    let q_heads: Vec<f32> =
+        (0..heads).flat_map(|head| (0..rows).flat_map(move |t| row(head, t).iter().copied())).collect();
+    let (kv, table) = (layer.kv(), &layer.tables[..]);
+    let key = |head: usize, t: usize| kv.key(table, head, t).map(f32_of).collect::<Vec<_>>();
+    let tokens = (0..2).flat_map(|head| (0..e.kv_len as usize).map(move |t| (head, t)));
+    let k_heads: Vec<f32> = tokens.flat_map(|(head, t)| key(head, t)).collect();
+    let fits = "the tensors are as long as their shapes say";
+    let q_heads = Heads::new("q", &q_heads, [heads, rows, dim]).expect(fits);
+    let k_heads = Heads::new("k", &k_heads, [2, e.kv_len as usize, dim]).expect(fits);
+    let params = e.strided_qk(&shape, &(0..e.query_blocks()));
+    let want = cpu::strided_qk::strided_qk(&params, stride as usize, part as usize, &q_heads, &k_heads);
+    let [k, _] = layer.words();
+    let case = Case::new("a chunk inside blocks", variant, &params, strided_qk::grid(&params, stride))
+        .binding(&q)
+        .binding(&k)
+        .binding(&layer.tables)
+        .finite(ATTENTION, &want);
+    vec![case]
+}
+
+pub(super) fn softmax_block_sum(variant: &Variant) -> Vec<Case> {
+    let (rows, part) = (size(variant, "ROWS"), size(variant, "PART"));
+    let e = estimate(4, 128, 8, 8 * rows);
+    let blocks = 0..e.query_blocks();
+    let params = e.softmax_block_sum(&blocks);
+    let [parts_len, _] = e.scratch_lens(blocks.end);
+    let parts: Vec<f32> = floats(parts_len, 1).iter().map(|x| x * 6.0).collect();
+    let mut want = cpu::softmax_block_sum::softmax_block_sum(&params, rows as usize, part as usize, &parts);
+    // Key blocks after a query block's own are not written.
+    let key_blocks = e.key_blocks() as usize;
+    for (row, sums) in want.chunks_mut(key_blocks).enumerate() {
+        let own = e.first_block() as usize + row % e.query_blocks() as usize;
+        sums.iter_mut().skip(own + 1).for_each(|sum| *sum = f32::NAN);
+    }
+    let grid = softmax_block_sum::grid(e.num_heads, blocks.end);
+    let case = Case::new("a chunk inside blocks", variant, &params, grid).binding(&parts).finite(SUMS, &want);
+    vec![case]
+}
+
+/// Masses that are multiples of 1/64 and thresholds of 1/16 have no rounding on either side.
+pub(super) fn find_blocks(variant: &Variant) -> Vec<Case> {
+    let group = size(variant, "GROUP");
+    let shape = KvShape { num_kv_heads: 2, head_dim: 64, block_size: 16, dtype: KvDtype::F16 };
+    let e = Estimate { kv_len: 40 * 128, q_len: 3 * 128, ..estimate(2 * group, 128 * group, 8, 128) };
+    let blocks = 0..e.query_blocks();
+    let stride = e.key_blocks() + 3;
+    let params = e.find_blocks(&shape, &blocks, stride, 0);
+    let heads = e.num_heads as usize;
+    let [_, sums_len] = e.scratch_lens(blocks.end);
+    let mass = |x: &f32| (x.max(0.0) * 12.0).floor() / 64.0;
+    let mut sums: Vec<f32> = floats(sums_len, 1).iter().map(mass).collect();
+    for (row, sums) in sums.chunks_mut(e.key_blocks() as usize).enumerate() {
+        let own = e.first_block() as usize + row % blocks.len();
+        sums.iter_mut().skip(own + 1).for_each(|sum| *sum = 0.0);
+    }
+    let thresholds: Vec<f32> =
+        [15_u8, 8, 3].iter().cycle().take(heads).map(|n| f32::from(*n) / 16.0).collect();
+    let wide: Vec<f64> = thresholds.iter().map(|&t| t.into()).collect();
+    let lists =
+        cpu::find_blocks::find_blocks(&params, &sums, heads, &wide).expect("a threshold for each head");
+    let before = vec![77_777; lists.len() * stride as usize];
+    let mut after = before.clone();
+    for (out, list) in after.chunks_mut(stride as usize).zip(&lists) {
+        out[0] = super::count(list);
+        out[1..=list.len()].copy_from_slice(list);
+    }
+    let case = Case::new("majorities", variant, &params, find_blocks::grid(&params))
+        .binding(&sums)
+        .binding(&thresholds)
+        .words(&before, &after);
+    vec![case]
+}

@@ -1,0 +1,74 @@
+//! The self-test itself: it knows every variant, passes on the adapter that is there with bounds checks on, and tells
+//! a wrong result.
+
+use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
+use attn_kernels::self_test::{Case, Fault, Values, cases, skipped};
+use attn_kernels::{catalog, variants, variants_of};
+
+fn gpu() -> Option<Gpu> {
+    if std::env::var_os("ATTN_GPU").is_some_and(|value| value == "skip") {
+        eprintln!("ATTN_GPU=skip: no kernel runs");
+        return None;
+    }
+    Some(Gpu::open(&GpuOptions::new(Checks::On)).expect("GPU tests need an adapter"))
+}
+
+#[test]
+fn every_kernel_and_variant_has_cases() {
+    let all = variants();
+    for kernel in catalog() {
+        assert!(
+            all.iter().any(|named| named.variant.kernel.name == kernel.name),
+            "{} is no variant",
+            kernel.name
+        );
+    }
+    for named in all {
+        let cases = cases(&named.variant);
+        assert!(!cases.is_empty(), "{}: src/self_test has no cases of its kernel", named.name);
+        for case in cases {
+            assert_eq!(case.variant, named.variant, "{}: {}", named.name, case.what);
+            let bindings = named.variant.bindings.len();
+            assert_eq!(case.buffers.len(), bindings, "{}: {}", named.name, case.what);
+            assert!(!case.wants.is_empty(), "{}: {} compares nothing", named.name, case.what);
+        }
+    }
+}
+
+#[test]
+fn every_variant_passes() {
+    let Some(gpu) = gpu() else { return };
+    // Small heads: a software driver takes two minutes to compile all variants of 128.
+    for named in variants_of(16) {
+        for case in cases(&named.variant) {
+            match skipped(&gpu, &named, &case) {
+                Some(reason) => eprintln!("{} ({}) is skipped: {reason}", named.name, named.level),
+                None => case.run(&gpu).unwrap_or_else(|fault| panic!("{}: {fault}", named.name)),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_wrong_result_is_told() {
+    let Some(gpu) = gpu() else { return };
+    let named = variants().into_iter().find(|named| named.name == "lse_merge").unwrap();
+    let mut case = cases(&named.variant).remove(0);
+    let Values::Floats(_, tolerance, want) = &mut case.wants[0].1 else { panic!("floats") };
+    let index = want.iter().position(|x| x.abs() > 0.1).unwrap();
+    assert!(tolerance.abs + tolerance.rel < 1e-4);
+    want[index] *= 1.001;
+    match case.run(&gpu) {
+        Err(Fault::Floats { binding: 3, mismatch, .. }) => {
+            assert_eq!((mismatch.index, mismatch.outside), (index, 1));
+        }
+        other => panic!("{other:?}"),
+    }
+
+    let named = variants().into_iter().find(|named| named.name == "copy_blocks").unwrap();
+    let mut case: Case = cases(&named.variant).remove(0);
+    let Values::Words(want) = &mut case.wants[0].1 else { panic!("words") };
+    want[77] ^= 1;
+    let fault = case.run(&gpu).unwrap_err();
+    assert!(matches!(fault, Fault::Words { binding: 2, index: 77, .. }), "{fault}");
+}

@@ -1,0 +1,29 @@
+//! Every variant of the dense kernels against its CPU reference, as data: see [`attn_kernels::self_test`].
+
+mod matmul;
+mod rows;
+mod sample;
+pub mod tensors;
+
+use attn_kernels::Variant;
+use attn_kernels::self_test::{Case, Cases, cases_of};
+
+/// How cases of each kernel are made, by the kernel's name.
+const CASES: &[(&str, Cases)] = &[
+    ("bias", rows::bias),
+    ("embed", matmul::embed),
+    ("log_prob", rows::log_prob),
+    ("matmul", matmul::matmul),
+    ("matmul_coop", matmul::matmul_coop),
+    ("norm_heads", rows::norm_heads),
+    ("rms_norm", rows::rms_norm),
+    ("rope", rows::rope),
+    ("rope_append", rows::rope_append),
+    ("sample", sample::cases),
+];
+
+/// The cases of a variant of this crate; none where its kernel has none.
+#[must_use]
+pub fn cases(variant: &Variant) -> Vec<Case> {
+    cases_of(CASES, variant)
+}

@@ -1,0 +1,160 @@
+//! Cases of the kernels that read packed weights: `matmul`, `matmul_coop`, `embed`.
+
+use attn_kernels::Variant;
+use attn_kernels::cpu::Tolerance;
+use attn_kernels::self_test::layer::floats;
+use attn_kernels::self_test::{Case, module, size};
+
+use super::tensors;
+use crate::kernel::embed::{self, EmbedParams};
+use crate::kernel::matmul::{self, Epilogue, MatmulParams, Tiling};
+use crate::kernel::matmul_coop::{self, Tile};
+use crate::kernel::rms_norm::RmsNormParams;
+use crate::pack::{BLOCK, Format, Packed};
+use crate::{Dtype, Tensor, cpu};
+
+/// Sums of 2,048 products of size 1/3, so of size 15, in f32; normed activations are twice that size.
+const SUM: Tolerance = Tolerance { abs: 2e-4, rel: 2e-5 };
+/// The product of two such sums, one through `exp`.
+const GATED: Tolerance = Tolerance { abs: 4e-3, rel: 4e-4 };
+/// Sums of 512 products of factors rounded to f16: errors of 2^-12 of size 1/3, as many, added up by chance.
+const COOP: Tolerance = Tolerance { abs: 3e-2, rel: 1e-3 };
+
+/// A storage type that the variant's weights module reads.
+fn dtype(variant: &Variant) -> Dtype {
+    let weights = module(variant, "weights");
+    let reads = |dtype: &Dtype| Some(Format::from(*dtype).module()) == weights;
+    Dtype::ALL.into_iter().rev().find(reads).expect("every weights module reads a storage type")
+}
+
+fn epilogue(variant: &Variant) -> Epilogue {
+    match module(variant, "epilogue") {
+        Some("epilogue_add") => Epilogue::Add,
+        Some("epilogue_silu_mul") => Epilogue::SiluMul,
+        _ => Epilogue::Store,
+    }
+}
+
+/// One product: padded rows of x and y, y filled with what `Add` adds to.
+struct Product {
+    params: MatmulParams,
+    epilogue: Epilogue,
+    x: Vec<f32>,
+    y: Vec<f32>,
+    parts: Vec<Tensor<'static>>,
+}
+
+impl Product {
+    fn new(variant: &Variant, [rows, cols, blocks]: [u32; 3]) -> Self {
+        let (epilogue, dtype) = (epilogue(variant), dtype(variant));
+        let (x_stride, y_stride) = (blocks * 8 + 1, cols + 9);
+        let params = MatmulParams {
+            rows,
+            cols,
+            blocks,
+            x_stride,
+            y_stride,
+            y_offset: 5,
+            eps: 1e-5,
+            x_div: 1,
+            matrices: 1,
+            first_matrix: 0,
+            pad0: 0,
+            pad1: 0,
+        };
+        let part = |seed| tensors::random(dtype, cols as usize, blocks as usize * BLOCK, seed);
+        Self {
+            params,
+            epilogue,
+            x: floats((rows * x_stride * 4) as usize, 1),
+            y: floats((rows * y_stride) as usize, 2),
+            parts: (3..3 + u64::from(size(variant, "PARTS"))).map(part).collect(),
+        }
+    }
+
+    fn case(&self, what: &'static str, variant: &Variant, grid: [u32; 3], tolerance: Tolerance) -> Case {
+        let cols = self.params.cols as usize;
+        let mut packed =
+            Packed::new(self.parts[0].dtype, self.params.blocks as usize * BLOCK, cols * self.parts.len());
+        for (i, part) in self.parts.iter().enumerate() {
+            packed.fill(part, 0..cols, i * cols);
+        }
+        let normed = (module(variant, "activations") == Some("x_normed")).then(|| self.norm());
+        let (x, weight) = normed.as_ref().map_or((&self.x, None), |(x, weight)| (x, Some(weight)));
+        let mut want = self.y.clone();
+        cpu::matmul::matmul(&self.params, self.epilogue, x, &self.parts, &mut want);
+        let case = Case::new(what, variant, &self.params, grid)
+            .binding(&self.x)
+            .binding(&packed.quants)
+            .binding(&packed.scales)
+            .updated(&self.y, tolerance, &want);
+        match weight {
+            Some(weight) => case.binding(weight),
+            None => case,
+        }
+    }
+
+    /// The rows as a norm on the way in leaves them, and its weight.
+    fn norm(&self) -> (Vec<f32>, Vec<f32>) {
+        let MatmulParams { rows, blocks, eps, .. } = self.params;
+        let (width, stride) = (blocks as usize * BLOCK, self.params.x_stride as usize * 4);
+        let weight = floats(width, 7);
+        let params = RmsNormParams { rows: 1, width: blocks * 32, eps, first: 0 };
+        let mut normed = self.x.clone();
+        for row in 0..rows as usize {
+            let x = &self.x[row * stride..][..width];
+            let out = &mut normed[row * stride..][..width];
+            cpu::rms_norm::rms_norm(&params, x, None, &weight, out);
+        }
+        (normed, weight)
+    }
+}
+
+pub(super) fn matmul(variant: &Variant) -> Vec<Case> {
+    let broadcast = module(variant, "activations") == Some("x_broadcast");
+    let tiling = Tiling {
+        rows: size(variant, "ROWS"),
+        wide: size(variant, "WIDE"),
+        cols: size(variant, "COLS"),
+        slices: size(variant, "SLICES"),
+        broadcast,
+    };
+    let (rows, cols) = (2 * tiling.rows + 1, 75);
+    let product = Product::new(variant, [rows, cols, 64]);
+    let tolerance = if product.epilogue == Epilogue::SiluMul { GATED } else { SUM };
+    let grid = matmul::grid(tiling, rows, cols);
+    let case = product.case("rows and columns beyond a tile", variant, grid, tolerance);
+    vec![Case { min_subgroup: if broadcast { 8 } else { 1 }, ..case }]
+}
+
+pub(super) fn matmul_coop(variant: &Variant) -> Vec<Case> {
+    let tile = Tile {
+        m_tiles: size(variant, "M_TILES"),
+        n_tiles: size(variant, "N_TILES"),
+        m_subgroups: size(variant, "M_SUBGROUPS"),
+        n_subgroups: size(variant, "N_SUBGROUPS"),
+    };
+    let (rows, cols) = (tile.rows() + 13, tile.cols() + 75);
+    let product = Product::new(variant, [rows, cols, 16]);
+    let grid = matmul_coop::grid(tile, rows, cols);
+    vec![product.case("rows and columns beyond a tile", variant, grid, COOP)]
+}
+
+/// Every product of a scale and a code is exact in f32 but Q6_K's, which both sides round once: equal to the bit.
+pub(super) fn embed(variant: &Variant) -> Vec<Case> {
+    let (width, vocab) = (512, 37);
+    let matrix = tensors::random(dtype(variant), vocab, width, 1);
+    let tokens = [0, 36, 5, 5, 12, 35, 1];
+    // A shard: tokens 5 to 35.
+    let params = EmbedParams { rows: 7, first: 5, cols: 31, blocks: 16 };
+    let mut packed = Packed::new(matrix.dtype, width, 31);
+    packed.fill(&matrix, 5..36, 0);
+    let mut want = vec![f32::NAN; tokens.len() * width];
+    cpu::embed::embed(&params, &tokens, &matrix, &mut want);
+    let case = Case::new("tokens of a shard and others", variant, &params, embed::grid(7, 16))
+        .binding(&tokens)
+        .binding(&packed.quants)
+        .binding(&packed.scales)
+        .output(Tolerance::EXACT, &want);
+    vec![case]
+}

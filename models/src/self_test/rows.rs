@@ -1,0 +1,133 @@
+//! Cases of the kernels that go through rows: norms, biases, rotations, likelihoods.
+
+use attn_kernels::Variant;
+use attn_kernels::cpu::Tolerance;
+use attn_kernels::kernel::KvDtype;
+use attn_kernels::self_test::layer::floats;
+use attn_kernels::self_test::{Case, shape, size};
+
+use crate::cpu;
+use crate::kernel::bias::{self, BiasParams};
+use crate::kernel::log_prob::{self, LogProbParams};
+use crate::kernel::norm_heads::{self, NormHeadsParams};
+use crate::kernel::rms_norm::{self, RmsNormParams};
+use crate::kernel::rope::{self, RopeParams};
+use crate::kernel::rope_append::{self, RopeAppendParams};
+
+/// A sum of up to some thousand squares or exponentials, divided, rooted or logged: some tens of units of 2^-24.
+const ROW: Tolerance = Tolerance { abs: 2e-6, rel: 5e-6 };
+/// Logits of up to 40 bring their own rounding: some units of 40 * 2^-24.
+const LIKELIHOOD: Tolerance = Tolerance { abs: 2e-5, rel: 5e-6 };
+/// Two products and a sum, fused or not.
+const TURNED: Tolerance = Tolerance { abs: 5e-7, rel: 0.0 };
+
+pub(super) fn bias(variant: &Variant) -> Vec<Case> {
+    let params = BiasParams { rows: 5, cols: 70, stride: 83, first: 9 };
+    let (added, before) = (floats(70, 1), floats(5 * 83, 2));
+    let mut want = before.clone();
+    cpu::bias::bias(&params, size(variant, "KEEP") == 1, &added, &mut want);
+    let case = Case::new("columns of rows", variant, &params, bias::grid(5, 70)).binding(&added).updated(
+        &before,
+        Tolerance::EXACT,
+        &want,
+    );
+    vec![case]
+}
+
+pub(super) fn rms_norm(variant: &Variant) -> Vec<Case> {
+    let params = RmsNormParams { rows: 5, width: 577, eps: 1e-5, first: 2 };
+    let (x, weight) = (floats(5 * 577, 1), floats(577, 2));
+    let sources = [9, 9, 4, 3, 3, 0, 1];
+    let gather = size(variant, "GATHER") == 1;
+    let mut want = vec![f32::NAN; x.len()];
+    cpu::rms_norm::rms_norm(&params, &x, gather.then_some(&sources[..]), &weight, &mut want);
+    let case = Case::new("rows of 577", variant, &params, rms_norm::grid(5))
+        .binding(&x)
+        .binding(&sources)
+        .binding(&weight)
+        .output(ROW, &want);
+    vec![case]
+}
+
+pub(super) fn norm_heads(variant: &Variant) -> Vec<Case> {
+    let params = NormHeadsParams {
+        rows: 3,
+        heads: 5,
+        width: 96,
+        stride: 5 * 96 + 20,
+        first: 8,
+        eps: 1e-6,
+        pad0: 0,
+        pad1: 0,
+    };
+    let (weight, before) = (floats(2 * 96, 1), floats((3 * params.stride) as usize, 2));
+    let mut want = before.clone();
+    cpu::norm_heads::norm_heads(&params, size(variant, "CENTRED") == 1, &weight, &mut want);
+    let case = Case::new("heads of 96", variant, &params, norm_heads::grid(3, 5))
+        .binding(&weight)
+        .updated(&before, ROW, &want);
+    vec![case]
+}
+
+pub(super) fn log_prob(variant: &Variant) -> Vec<Case> {
+    let (rows, vocab) = (4, 3001);
+    let params = LogProbParams { rows, vocab, pad0: 0, pad1: 0 };
+    let logits: Vec<f32> = floats((rows * vocab) as usize, 1).iter().map(|x| x * 40.0).collect();
+    let targets = [0, 3000, 255, 256];
+    let mut want = vec![f32::NAN; rows as usize];
+    cpu::log_prob::log_prob(vocab as usize, &logits, &targets, &mut want);
+    let case = Case::new("rows of 3001", variant, &params, log_prob::grid(rows))
+        .binding(&logits)
+        .binding(&targets)
+        .output(LIKELIHOOD, &want);
+    vec![case]
+}
+
+/// Cosine and sine of random angles, `[rows, pairs]`.
+fn turns(rows: u32, pairs: u32) -> Vec<[f32; 2]> {
+    let angles = floats((rows * pairs) as usize, 1);
+    angles.iter().map(|angle| [(angle * 4.0).cos(), (angle * 4.0).sin()]).collect()
+}
+
+pub(super) fn rope(variant: &Variant) -> Vec<Case> {
+    let head_dim = size(variant, "HEAD_DIM");
+    let interleaved = size(variant, "INTERLEAVED") == 1;
+    let of = |what, pairs| {
+        let params = RopeParams { rows: 7, heads: 3, stride: 3 * head_dim + 5, pairs };
+        let (cs, before) = (turns(7, pairs), floats((7 * params.stride) as usize, 2));
+        let mut want = before.clone();
+        cpu::rope::rope(head_dim as usize, interleaved, &params, &cs, &mut want);
+        Case::new(what, variant, &params, rope::grid(7, 3, pairs))
+            .binding(&cs)
+            .updated(&before, TURNED, &want)
+    };
+    vec![of("whole heads", head_dim / 2), of("a part of each head", head_dim / 4)]
+}
+
+pub(super) fn rope_append(variant: &Variant) -> Vec<Case> {
+    let shape = shape(variant, 2);
+    let (rows, num_heads, pairs) = (9, 6, shape.head_dim / 2);
+    let interleaved = size(variant, "INTERLEAVED") == 1;
+    let params = RopeAppendParams { rows, num_heads, num_kv_heads: 2, pairs };
+    let qkv = floats((rows * (num_heads + 4) * shape.head_dim) as usize, 2);
+    let (num_blocks, cs) = (3, turns(rows, pairs));
+    let slot =
+        |row: u32| if row == 4 { -1 } else { (row * 5 % (num_blocks * shape.block_size)).cast_signed() };
+    let slots: Vec<i32> = (0..rows).map(slot).collect();
+    let before = vec![f32::NAN; num_blocks as usize * shape.block_bytes() / shape.dtype.bytes()];
+    let (mut k, mut v) = (before.clone(), before.clone());
+    let mut q = vec![f32::NAN; (rows * num_heads * shape.head_dim) as usize];
+    let caches = (&mut k[..], &mut v[..]);
+    cpu::rope_append::rope_append(&shape, interleaved, &params, &qkv, &slots, caches, &cs, &mut q);
+    // WGSL leaves the direction of rounding to f16 open: one unit in the last place.
+    let rel = if shape.dtype == KvDtype::F16 { f64::exp2(-10.0) } else { 0.0 };
+    let stored = Tolerance { abs: 1e-6, rel };
+    let case = Case::new("rows to slots", variant, &params, rope_append::grid(&shape, num_heads, rows))
+        .binding(&qkv)
+        .binding(&slots)
+        .cache(shape.dtype, &before, stored, &k)
+        .cache(shape.dtype, &before, stored, &v)
+        .binding(&cs)
+        .output(TURNED, &q);
+    vec![case]
+}

@@ -1,0 +1,247 @@
+//! Workloads: when requests arrive, and how long they are. A RON file and a seed give one trace, always the same.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use serde::{Deserialize, Serialize};
+
+/// A workload file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Workload {
+    /// Names the report and its files.
+    pub(super) name: String,
+    /// Of arrivals, lengths and tokens.
+    pub(super) seed: u64,
+    /// Requests in all.
+    pub(super) requests: u32,
+    pub(super) arrivals: Arrivals,
+    /// Kinds of requests, drawn by weight.
+    pub(super) classes: Vec<Class>,
+    /// Every prompt begins with one of some common prefixes.
+    #[serde(default)]
+    pub(super) shared_prefix: Option<SharedPrefix>,
+    /// Size of the KV pool, where the command line sets none.
+    #[serde(default)]
+    pub(super) kv_blocks: Option<u32>,
+}
+
+/// When requests arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) enum Arrivals {
+    /// Independent of each other, at this mean rate.
+    Poisson { per_second: f64 },
+    /// `size` at a time, the first at once.
+    Bursts { size: u32, every_s: f64 },
+}
+
+/// Requests of similar lengths; bounds are inclusive, lengths uniform between them.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Class {
+    pub(super) weight: u32,
+    /// Prompt tokens, a shared prefix not counted.
+    pub(super) prompt: (u32, u32),
+    /// Tokens to generate.
+    pub(super) output: (u32, u32),
+}
+
+/// Prefixes that requests have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SharedPrefix {
+    /// How many different ones.
+    pub(super) prefixes: u32,
+    /// Tokens of each.
+    pub(super) tokens: u32,
+}
+
+/// One request of a trace.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Arrival {
+    /// Seconds after the start.
+    pub(super) at_s: f64,
+    pub(super) prompt: Vec<u32>,
+    pub(super) output: u32,
+}
+
+/// What `bench e2e` replays where no file is given, for devices that compute quickly and for software drivers.
+pub(super) fn builtin(software: bool) -> Result<Vec<Workload>> {
+    macro_rules! files {
+        ($folder:literal) => {
+            [
+                include_str!(concat!("../../workloads/", $folder, "/poisson.ron")),
+                include_str!(concat!("../../workloads/", $folder, "/bursts.ron")),
+                include_str!(concat!("../../workloads/", $folder, "/long-and-short.ron")),
+                include_str!(concat!("../../workloads/", $folder, "/shared-prefixes.ron")),
+            ]
+        };
+    }
+    let texts = if software { files!("cpu") } else { files!("gpu") };
+    texts.iter().map(|text| parse(text)).collect()
+}
+
+/// Reads a workload file.
+pub(super) fn read(path: &Path) -> Result<Workload> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).with_context(|| format!("{shown}: cannot be read"))?;
+    parse(&text).with_context(|| format!("workload {shown}"))
+}
+
+fn parse(text: &str) -> Result<Workload> {
+    let options = ron::Options::default().with_default_extension(ron::extensions::Extensions::IMPLICIT_SOME);
+    let workload: Workload = options.from_str(text)?;
+    workload.validate()?;
+    Ok(workload)
+}
+
+impl Workload {
+    fn validate(&self) -> Result<()> {
+        let named = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        let name = &self.name;
+        ensure!(
+            !name.is_empty() && name.chars().all(named),
+            "name {name:?} is not made of letters, digits and -"
+        );
+        ensure!(self.requests > 0, "requests is 0");
+        match self.arrivals {
+            Arrivals::Poisson { per_second } => {
+                ensure!(
+                    per_second.is_finite() && per_second > 0.0,
+                    "per_second is {per_second}, not positive"
+                );
+            }
+            Arrivals::Bursts { size, every_s } => {
+                ensure!(size > 0, "bursts of size 0");
+                ensure!(every_s.is_finite() && every_s >= 0.0, "every_s is {every_s}, not a time");
+            }
+        }
+        ensure!(self.classes.iter().any(|class| class.weight > 0), "no class has a weight above 0");
+        for (index, class) in self.classes.iter().enumerate() {
+            for (what, (least, most)) in [("prompt", class.prompt), ("output", class.output)] {
+                ensure!(
+                    least > 0 && least <= most,
+                    "class {index}: {what} ({least}, {most}) is no range from 1 on"
+                );
+            }
+        }
+        if let Some(shared) = self.shared_prefix {
+            ensure!(shared.prefixes > 0, "shared_prefix: 0 prefixes");
+        }
+        Ok(())
+    }
+
+    /// The trace over a vocabulary, in order of arrival. `salt` gives another trace of the same kind.
+    pub(super) fn trace(&self, vocab: u32, salt: u64) -> Vec<Arrival> {
+        let mut random = StdRng::seed_from_u64(self.seed ^ salt.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let ids = |random: &mut StdRng, len: u32| (0..len).map(|_| random.random_range(0..vocab)).collect();
+        let shared = self.shared_prefix.unwrap_or(SharedPrefix { prefixes: 1, tokens: 0 });
+        let prefixes: Vec<Vec<u32>> = (0..shared.prefixes).map(|_| ids(&mut random, shared.tokens)).collect();
+        let mut at_s = 0.0;
+        let arrival = |index: u32| {
+            at_s = match self.arrivals {
+                Arrivals::Bursts { size, every_s } => f64::from(index / size) * every_s,
+                // Times between arrivals are exponential; the draw is below 1, so its logarithm is finite.
+                Arrivals::Poisson { per_second } => at_s - (1.0 - random.random::<f64>()).ln() / per_second,
+            };
+            let class = self.draw_class(&mut random);
+            let mut prompt = prefixes[random.random_range(0..prefixes.len())].clone();
+            let own = random.random_range(class.prompt.0..=class.prompt.1);
+            prompt.extend::<Vec<u32>>(ids(&mut random, own));
+            Arrival { at_s, prompt, output: random.random_range(class.output.0..=class.output.1) }
+        };
+        (0..self.requests).map(arrival).collect()
+    }
+
+    fn draw_class(&self, random: &mut StdRng) -> Class {
+        let total: u32 = self.classes.iter().map(|class| class.weight).sum();
+        let mut left = random.random_range(0..total);
+        let hit = |class: &&Class| {
+            let here = left < class.weight;
+            left = left.saturating_sub(class.weight);
+            here
+        };
+        *self.classes.iter().find(hit).expect("the draw is below the sum of weights")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn workload(change: impl FnOnce(&mut Workload)) -> Workload {
+        let mut workload = builtin(true).unwrap().remove(0);
+        change(&mut workload);
+        workload
+    }
+
+    #[test]
+    fn builtin_workloads_are_valid() {
+        for software in [false, true] {
+            let names: Vec<String> = builtin(software).unwrap().into_iter().map(|w| w.name).collect();
+            assert_eq!(names, ["poisson", "bursts", "long-and-short", "shared-prefixes"]);
+        }
+    }
+
+    #[test]
+    fn a_seed_gives_one_trace() {
+        for workload in builtin(false).unwrap() {
+            let trace = workload.trace(1000, 0);
+            assert_eq!(trace, workload.trace(1000, 0));
+            assert_ne!(trace, workload.trace(1000, 1));
+            assert_eq!(trace.len(), workload.requests as usize);
+            assert!(trace.is_sorted_by(|a, b| a.at_s <= b.at_s));
+        }
+    }
+
+    #[test]
+    fn poisson_arrivals_have_their_rate() {
+        let workload = workload(|w| {
+            w.requests = 10_000;
+            w.arrivals = Arrivals::Poisson { per_second: 8.0 };
+        });
+        let last = workload.trace(10, 0).last().unwrap().at_s;
+        // The sum of n exponential times deviates by 1/sqrt(n) of its mean: five deviations.
+        assert!((last / 1250.0 - 1.0).abs() < 0.05, "10,000 arrivals took {last} s");
+    }
+
+    #[test]
+    fn classes_and_prefixes_are_drawn_as_asked() {
+        let workload = workload(|w| {
+            w.requests = 400;
+            w.arrivals = Arrivals::Bursts { size: 100, every_s: 2.0 };
+            w.classes = vec![
+                Class { weight: 3, prompt: (1, 4), output: (5, 5) },
+                Class { weight: 0, prompt: (9, 9), output: (9, 9) },
+                Class { weight: 1, prompt: (50, 60), output: (1, 2) },
+            ];
+            w.shared_prefix = Some(SharedPrefix { prefixes: 3, tokens: 16 });
+        });
+        let trace = workload.trace(1 << 20, 0);
+        let starts: std::collections::BTreeSet<&[u32]> = trace.iter().map(|a| &a.prompt[..16]).collect();
+        assert_eq!(starts.len(), 3);
+        let long = trace.iter().filter(|a| a.prompt.len() > 60).count();
+        assert!((60..140).contains(&long), "{long} of 400 are of the class of weight 1 in 4");
+        assert!(trace.iter().all(|a| if a.prompt.len() > 60 { a.output <= 2 } else { a.output == 5 }));
+        assert_eq!(trace.iter().filter(|a| a.at_s == 4.0).count(), 100);
+    }
+
+    #[test]
+    fn wrong_files_are_refused_by_field() {
+        let text = include_str!("../../workloads/cpu/bursts.ron");
+        let refused = |from: &str, to: &str| {
+            let changed = text.replace(from, to);
+            assert_ne!(changed, text);
+            format!("{:#}", parse(&changed).unwrap_err())
+        };
+        insta::assert_snapshot!(refused("requests: 8", "requests: 0"), @"requests is 0");
+        insta::assert_snapshot!(refused("size: 4", "size: 0"), @"bursts of size 0");
+        insta::assert_snapshot!(refused("every_s: 2.0", "every_s: -1.0"), @"every_s is -1, not a time");
+        insta::assert_snapshot!(refused("prompt: (16, 64)", "prompt: (16, 8)"), @"class 0: prompt (16, 8) is no range from 1 on");
+        insta::assert_snapshot!(refused("weight: 1", "weight: 0"), @"no class has a weight above 0");
+        assert!(refused("seed", "sed").contains("sed"));
+    }
+}

@@ -1,0 +1,157 @@
+//! Every kernel and level of `attn-kernels` and `models` on one adapter against its CPU reference: the work of
+//! `doctor --self-test`.
+
+use std::fmt;
+use std::time::Instant;
+
+use anyhow::Result;
+use attn_kernels::gpu::{Gpu, GpuError, GpuOptions, wgpu};
+use attn_kernels::self_test::{Case, Fault, skipped};
+use attn_kernels::{Level, NamedVariant, variants_of};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+/// Elements a head: what most models have, and what a software driver compiles in seconds.
+const HEAD_DIM: u32 = 128;
+const HEAD_DIM_SOFTWARE: u32 = 16;
+
+/// One kernel variant on one adapter.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Tested {
+    /// The variant.
+    pub variant: String,
+    /// Its level.
+    pub level: &'static str,
+    /// What came out.
+    pub outcome: Outcome,
+    /// Compilation, run and comparison, milliseconds.
+    pub ms: f64,
+}
+
+/// What came of a variant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Equal to the reference, within the kernel's tolerance.
+    Right,
+    /// Not equal, or it did not run.
+    Wrong(String),
+    /// The adapter lacks what the variant needs.
+    Skipped(String),
+}
+
+/// The variants of one adapter.
+#[derive(Debug)]
+pub struct Adapter {
+    /// The adapter.
+    pub info: wgpu::AdapterInfo,
+    /// One row a variant.
+    pub rows: Vec<Tested>,
+}
+
+/// Variants that are wrong.
+#[must_use]
+pub fn wrong(rows: &[Tested]) -> usize {
+    rows.iter().filter(|row| matches!(row.outcome, Outcome::Wrong(_))).count()
+}
+
+/// Runs every variant on `gpu`, which `options` opened; kernels run as the engine runs them. A device that is lost is
+/// opened again for the next variant.
+///
+/// # Errors
+/// A lost device that does not open again.
+pub fn run(options: &GpuOptions, mut gpu: Gpu) -> Result<Adapter> {
+    let head_dim = if gpu.is_cpu() { HEAD_DIM_SOFTWARE } else { HEAD_DIM };
+    let variants = variants(head_dim);
+    let bar = ProgressBar::new(variants.len() as u64)
+        .with_style(ProgressStyle::with_template("{msg} [{bar:40}] {pos} of {len}")?.progress_chars("=> "));
+    let mut rows = Vec::with_capacity(variants.len());
+    for (named, cases) in &variants {
+        bar.set_message(named.name.clone());
+        let start = Instant::now();
+        let (outcome, lost) = outcome(&gpu, named, cases);
+        let ms = start.elapsed().as_secs_f64() * 1e3;
+        rows.push(Tested { variant: named.name.clone(), level: named.level.name(), outcome, ms });
+        if lost {
+            gpu = Gpu::open(options)?;
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(Adapter { info: gpu.info().clone(), rows })
+}
+
+/// The variants of all crates with their cases, by name.
+fn variants(head_dim: u32) -> Vec<(NamedVariant, Vec<Case>)> {
+    let attention = variants_of(head_dim).into_iter().map(|named| {
+        let cases = attn_kernels::self_test::cases(&named.variant);
+        (named, cases)
+    });
+    let dense = models::kernel::variants().into_iter().map(|named| {
+        let cases = models::self_test::cases(&named.variant);
+        (named, cases)
+    });
+    let mut all: Vec<_> = attention.chain(dense).collect();
+    all.sort_by(|a, b| a.0.name.cmp(&b.0.name));
+    all
+}
+
+/// What came of a variant's cases, and whether the device was lost.
+fn outcome(gpu: &Gpu, named: &NamedVariant, cases: &[Case]) -> (Outcome, bool) {
+    for case in cases {
+        if let Some(reason) = skipped(gpu, named, case) {
+            return (Outcome::Skipped(reason), false);
+        }
+        if let Err(fault) = case.run(gpu) {
+            let lost = matches!(fault, Fault::Gpu(GpuError::Lost { .. }));
+            return (Outcome::Wrong(fault.to_string()), lost);
+        }
+    }
+    (Outcome::Right, false)
+}
+
+/// The level of this name.
+pub(crate) fn level(name: &str) -> Option<Level> {
+    [Level::Baseline, Level::Subgroup, Level::Coop].into_iter().find(|level| level.name() == name)
+}
+
+impl fmt::Display for Tested {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { variant, level, outcome, ms } = self;
+        write!(f, "{variant:34} {level:9} ")?;
+        match outcome {
+            Outcome::Right => write!(f, "right {ms:8.0} ms"),
+            Outcome::Wrong(fault) => write!(f, "WRONG {ms:8.0} ms: {fault}"),
+            Outcome::Skipped(reason) => write!(f, "skipped: {reason}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_variant_of_every_crate_is_tested() {
+        let names: Vec<String> = variants(32).into_iter().map(|(named, _)| named.name).collect();
+        assert!(names.is_sorted());
+        let all = attn_kernels::variants().len() + models::kernel::variants().len();
+        assert_eq!(names.len(), all);
+    }
+
+    #[test]
+    fn rows_are_lines() {
+        let row = |outcome| Tested { variant: "top_k-list".into(), level: "baseline", outcome, ms: 12.4 };
+        let rows = [
+            row(Outcome::Right),
+            row(Outcome::Wrong("rows: element 3 of 9".into())),
+            row(Outcome::Skipped("the adapter's level is baseline".into())),
+        ];
+        assert_eq!(wrong(&rows), 1);
+        insta::assert_snapshot!(rows.map(|row| row.to_string()).join("\n"), @r"
+        top_k-list                         baseline  right       12 ms
+        top_k-list                         baseline  WRONG       12 ms: rows: element 3 of 9
+        top_k-list                         baseline  skipped: the adapter's level is baseline
+        ");
+    }
+}

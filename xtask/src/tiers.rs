@@ -1,0 +1,200 @@
+//! KV below the device pool: full blocks are saved to the tiers of `--kv-tiers` as steps fill them, and come back for
+//! requests that begin alike, also those of other processes.
+//!
+//! Before a step, the tiers are asked for the blocks of requests that will start soon ([`load`]); what they have is read
+//! by the workers of the prefetch engine while other requests run. After a step, the blocks that it filled are copied
+//! to the host and written in the background ([`save`]). Only the engine's thread touches the device.
+
+mod load;
+mod save;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use kvblock::{BlockHash, BlockHasher, BlockSize, ExtraKeys, GroupId, HashAlgorithm, HashChain, SeqId};
+use models::Decoder;
+use prefetch::assemble::StackConfig;
+use prefetch::codec::RowLayout;
+use prefetch::engine::EngineConfig;
+use prefetch::failure::FailurePolicy;
+use prefetch::policy::PolicyKind;
+use prefetch::spec::{Compression, TierSpec};
+use prefetch::stack::TierStack;
+use prefetch::store::{Store, StoreConfig};
+use prefetch::tier::{BlockLayout, TierKind};
+
+use crate::cli::EngineArgs;
+use crate::model::Model;
+use crate::report::{self, TierTraffic};
+use load::{Loading, Wished};
+use save::Saving;
+
+/// Most bytes of blocks that wait in memory for their way up, and as many for their way down.
+const STAGED_BYTES: u64 = 256 << 20;
+
+/// The cache group whose blocks the tiers keep: with tiers, a model has no other.
+pub const GROUP: GroupId = GroupId::new(0);
+
+/// The tiers of an engine, and what moves between them and the device pool.
+pub struct Tiers {
+    // Fields are dropped in this order: what is queued is written before the stack closes.
+    loader: prefetch::engine::Engine,
+    store: Store,
+    stack: Arc<TierStack>,
+    failure: FailurePolicy,
+    block_size: u32,
+    /// Blocks that the loader's cache holds.
+    room: usize,
+    /// Most blocks of one load task.
+    portion: u32,
+    wishes: BTreeMap<SeqId, Wished>,
+    loads: BTreeMap<SeqId, Loading>,
+    saves: VecDeque<Saving>,
+    /// Saves that ended; a lookup that found too little is worth repeating once it has grown.
+    saved: u64,
+    /// Steps looked ahead from.
+    step: u64,
+    generation: u64,
+    /// Whether a failure was told; a tier that is down fails every block.
+    told: bool,
+}
+
+impl std::fmt::Debug for Tiers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kinds: Vec<TierKind> = self.stack.kinds().collect();
+        f.debug_struct("Tiers").field("kinds", &kinds).finish_non_exhaustive()
+    }
+}
+
+impl Tiers {
+    /// Opens the tiers that `args` name; `None` without `--kv-tiers`.
+    ///
+    /// # Errors
+    /// A tier that cannot be built or reached, or that holds the blocks of something else.
+    pub fn open(args: &EngineArgs, model: &Model, decoder: &Decoder) -> Result<Option<Self>> {
+        let Some(spec) = &args.kv_tiers else { return Ok(None) };
+        let tiers = Self::build(spec, args, model, decoder);
+        Ok(Some(tiers.with_context(|| format!("--kv-tiers {spec}"))?))
+    }
+
+    fn build(spec: &TierSpec, args: &EngineArgs, model: &Model, decoder: &Decoder) -> Result<Self> {
+        let shape = decoder.kv().shape();
+        let f16 = shape.dtype == attn_kernels::kernel::KvDtype::F16;
+        if spec.compression != Compression::None && !f16 {
+            bail!("compression halves f16 elements, the KV cache has {:?}", shape.dtype);
+        }
+        // A shard is what one layer keeps of a block: K, then V.
+        let plan = decoder.kv().plan();
+        if plan.layout.groups.len() > 1 {
+            bail!("the model keeps KV in {} groups, tiers hold one", plan.layout.groups.len());
+        }
+        let shard = u32::try_from(2 * shape.block_bytes()).ok();
+        let layout = shard.and_then(|bytes| BlockLayout::new(decoder.config().num_layers, bytes));
+        let block_bytes = plan.block_bytes();
+        let layout = layout.with_context(|| format!("blocks of {block_bytes} bytes are too large"))?;
+        let stack = Arc::new(spec.build(&StackConfig {
+            layout,
+            namespace: namespace(model, decoder)?,
+            rows: RowLayout::PagedKeyValue {
+                head_dim: shape.head_dim,
+                block_size: shape.block_size,
+                num_kv_heads: shape.num_kv_heads,
+            },
+            policy: PolicyKind::Lru,
+            blocks_per_sync: 64,
+            remote_timeout: Duration::from_secs(5),
+            remote_retry_after: Duration::from_secs(1),
+        })?);
+        stack.probe()?;
+        let staged = usize::try_from(STAGED_BYTES / block_bytes)?;
+        let room = staged.clamp(16, EngineConfig::GSA.prefetch_cache_size);
+        let load = EngineConfig { prefetch_cache_size: room, ..EngineConfig::GSA };
+        let waiting_depth = staged.clamp(save::MOST, StoreConfig::UCM.waiting_depth);
+        let dump = StoreConfig { streams: 4, waiting_depth, ..StoreConfig::UCM };
+        Ok(Self {
+            loader: prefetch::engine::Engine::new(stack.clone(), load)?,
+            store: Store::new(stack.clone(), dump)?,
+            stack,
+            failure: spec.failure,
+            block_size: args.block_size,
+            room,
+            portion: u32::try_from(room / 4)?,
+            wishes: BTreeMap::new(),
+            loads: BTreeMap::new(),
+            saves: VecDeque::new(),
+            saved: 0,
+            step: 0,
+            generation: 0,
+            told: false,
+        })
+    }
+
+    /// Positions of the blocks that are full once the tokens of `range` are computed, and were not before.
+    #[must_use]
+    pub fn filled(&self, range: Range<u32>) -> Range<usize> {
+        (range.start / self.block_size) as usize..(range.end / self.block_size) as usize
+    }
+
+    /// Traffic since the start.
+    #[must_use]
+    pub fn report(&self) -> report::Tiers {
+        let counters = self.stack.counters();
+        let traffic = |kind| {
+            let tier = counters.tier(kind);
+            self.stack.kinds().any(|held| held == kind).then(|| TierTraffic {
+                hits: tier.hits,
+                misses: tier.misses,
+                errors: tier.errors,
+                wait_ms: tier.wait_ms(),
+                bytes_read: tier.bytes_read,
+                bytes_written: tier.bytes_written,
+            })
+        };
+        report::Tiers {
+            host: traffic(TierKind::Host),
+            disk: traffic(TierKind::Disk),
+            remote: traffic(TierKind::Remote),
+            overlap: counters.overlap().hidden(),
+        }
+    }
+}
+
+/// What starts every hash chain: rows of a reproducible engine are computed in another order of arithmetic, those of a
+/// sparse policy from other keys, so their blocks must not be taken for dense ones, though all may lie in one place.
+#[must_use]
+pub fn hash_seed(args: &EngineArgs) -> Vec<u8> {
+    let order = args.reproducible.then(|| "reproducible".to_owned());
+    let sparse = args.sparse.as_ref().filter(|spec| spec.name != "full").map(ToString::to_string);
+    order.into_iter().chain(sparse).collect::<Vec<_>>().join(", ").into_bytes()
+}
+
+/// Hashes of the full blocks of a sequence without salt: those that an engine of `args` gives them.
+///
+/// # Panics
+/// When the block size is 0.
+#[must_use]
+pub fn block_hashes(args: &EngineArgs, ids: &[u32]) -> Vec<BlockHash> {
+    let size = BlockSize::new(args.block_size).expect("the command line refuses blocks of 0 tokens");
+    let hasher = BlockHasher::new(HashAlgorithm::default(), &hash_seed(args), size);
+    let mut chain = HashChain::new(hasher, ExtraKeys::default());
+    chain.extend(ids);
+    chain.hashes().to_vec()
+}
+
+/// Names what the blocks hold. A place that was written under another name is refused, or not even seen.
+fn namespace(model: &Model, decoder: &Decoder) -> Result<String> {
+    let (shape, config) = (decoder.kv().shape(), decoder.config());
+    Ok(format!(
+        "model {:032x}, {} layers, {} KV heads of {}, {:?}, K [head, dim/16B, token, 16B] then V [head, token, dim], \
+         blocks of {} tokens",
+        model.fingerprint()?,
+        config.num_layers,
+        shape.num_kv_heads,
+        shape.head_dim,
+        shape.dtype,
+        shape.block_size,
+    ))
+}

@@ -1,0 +1,258 @@
+//! The way up: blocks of requests that will start soon, from the tiers to the device pool.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use kvblock::{BlockIdx, BlockSize, SeqId};
+use models::Decoder;
+use prefetch::engine::{EngineConfig, Handle, Outcome, Submission, TaskKey};
+use prefetch::failure::{FailurePolicy, Recovery};
+use prefetch::plan::Priority;
+use prefetch::tier::TierError;
+use scheduler::{Load, PrefetchWish, Scheduler, StepPlan};
+
+use super::save::chain;
+use super::{GROUP, Tiers};
+
+/// Longest wait for one portion of a load; then its request goes on without it.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Longest wait before the engine looks round, for Ctrl-C for instance.
+const GLANCE: Duration = Duration::from_millis(100);
+
+/// A waiting request that the tiers were asked about.
+pub(super) struct Wished {
+    /// Blocks asked for, behind the prefix hit.
+    asked: usize,
+    /// Leading ones that the tiers have.
+    found: usize,
+    /// [`Tiers::saved`] at that time.
+    saved: u64,
+    /// Read ahead: positions in the sequence, and the task.
+    ahead: Option<(Range<u32>, Handle)>,
+}
+
+/// A request that waits for its blocks, which the device pool has room for already.
+pub(super) struct Loading {
+    load: Load,
+    /// Positions of the blocks that are not on the device yet.
+    rest: Range<u32>,
+    /// The blocks being read, the first ones of `rest`, and since when; `None` until the loader has room.
+    portion: Option<(Range<u32>, Handle, Instant)>,
+}
+
+/// Why a portion ended early.
+struct Bad {
+    /// Position of the first bad block in the sequence.
+    block: u32,
+    reason: String,
+    /// Evicted since the lookup, which is no failure.
+    missing: bool,
+}
+
+impl Tiers {
+    /// Asks the tiers about the requests that will probably start within the next steps, tells the scheduler what can
+    /// be loaded, and begins to read it.
+    pub fn look_ahead(&mut self, scheduler: &mut Scheduler) {
+        self.step += 1;
+        self.loader.advance(self.step);
+        for wish in scheduler.prefetch_wishes(EngineConfig::GSA.prefetch_ahead) {
+            let known = self.wishes.get(&wish.seq).is_some_and(|known| {
+                known.asked == wish.blocks.len() && (known.found == known.asked || known.saved == self.saved)
+            });
+            if known || !scheduler.is_loadable(wish.seq) {
+                continue;
+            }
+            let found = self.stack.lookup_prefix(&wish.blocks).len();
+            // The last token is always computed, so the block that it completes is not asked for.
+            let usable = (scheduler.tokens(wish.seq).len() - 1) / self.block_size as usize;
+            let first = usable - wish.blocks.len();
+            scheduler.set_external_tokens(wish.seq, u32_of(first + found) * self.block_size);
+            let ahead = self.read_ahead(&wish, u32_of(first), u32_of(found));
+            let wished = Wished { asked: wish.blocks.len(), found, saved: self.saved, ahead };
+            self.wishes.insert(wish.seq, wished);
+        }
+    }
+
+    /// Begins to read the first portion of a request that waits for its turn. A loader without room or a full queue
+    /// only means that the blocks are read later.
+    fn read_ahead(&mut self, wish: &PrefetchWish, first: u32, found: u32) -> Option<(Range<u32>, Handle)> {
+        let count = found.min(self.portion);
+        let ahead = self.wishes.values().filter_map(|wish| wish.ahead.as_ref().map(|ahead| ahead.0.len()));
+        if found == 0 || ahead.sum::<usize>() + self.loading_blocks() + count as usize > self.room {
+            return None;
+        }
+        let submission = Submission {
+            key: self.next_key(wish.seq),
+            step: self.step - 1 + u64::from(wish.batch),
+            priority: Priority::of_position(wish.position),
+            blocks: wish.blocks[..count as usize].to_vec(),
+        };
+        Some((first..first + count, self.loader.submit(submission).ok()?))
+    }
+
+    /// Takes the loads of a plan on, and counts what its new requests did not find.
+    pub fn start(&mut self, scheduler: &Scheduler, plan: &StepPlan) {
+        for admitted in &plan.admitted {
+            if let Some(wish) = self.wishes.remove(&admitted.seq) {
+                self.stack.count_misses((wish.asked - wish.found) as u64);
+            }
+        }
+        for load in &plan.loads {
+            let size = self.block_size;
+            let rest = load.start / size..(load.start + load.len) / size;
+            let wish = self.wishes.get_mut(&load.seq).and_then(|wish| wish.ahead.take());
+            let ahead = wish.filter(|(range, _)| range.start == rest.start && range.end <= rest.end);
+            let portion = ahead.map(|(range, handle)| (range, handle, Instant::now()));
+            self.loads.insert(load.seq, Loading { load: *load, rest, portion });
+        }
+        self.submit(scheduler);
+    }
+
+    /// Puts blocks that were read on the device and lets their requests go on. Returns the requests that must end
+    /// because their blocks could not be read.
+    pub fn arrive(&mut self, scheduler: &mut Scheduler, decoder: &mut Decoder) -> Vec<SeqId> {
+        let mut ended = Vec::new();
+        for (seq, mut loading) in std::mem::take(&mut self.loads) {
+            let settled = loading
+                .portion
+                .take_if(|(_, handle, since)| handle.is_settled() || since.elapsed() > PATIENCE);
+            let Some((range, handle, _)) = settled else {
+                self.loads.insert(seq, loading);
+                continue;
+            };
+            let bad = self.land(scheduler, decoder, seq, &range, &handle.wait(Duration::ZERO));
+            handle.cancel();
+            loading.rest.start = range.end;
+            if bad.is_none() && !loading.rest.is_empty() {
+                self.loads.insert(seq, loading);
+            } else if self.end_load(scheduler, &loading.load, bad) {
+                ended.push(seq);
+            }
+        }
+        self.submit(scheduler);
+        ended
+    }
+
+    /// Whether a request waits for blocks.
+    #[must_use]
+    pub fn is_loading(&self) -> bool {
+        !self.loads.is_empty()
+    }
+
+    /// Waits a moment for the oldest load: nothing else can run.
+    pub fn wait(&self) {
+        let mut portions = self.loads.values().filter_map(|loading| loading.portion.as_ref());
+        if let Some((_, handle, _)) = portions.next() {
+            // Whatever the outcome, `arrive` looks at it.
+            let _ = handle.wait(GLANCE);
+        } else {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Forgets a request that ended: nothing of it is written to the device any more.
+    pub fn cancel(&mut self, seq: SeqId) {
+        let wished = self.wishes.remove(&seq).is_some();
+        if self.loads.remove(&seq).is_some() || wished {
+            self.loader.cancel(seq);
+        }
+    }
+
+    /// Writes the blocks of a portion to the device, up to the first bad one.
+    fn land(
+        &self,
+        scheduler: &Scheduler,
+        decoder: &mut Decoder,
+        seq: SeqId,
+        range: &Range<u32>,
+        outcome: &Outcome,
+    ) -> Option<Bad> {
+        let mut bad = match outcome {
+            Outcome::Ready { .. } => None,
+            Outcome::Failed(all) => all.first().map(|bad| Bad {
+                block: range.start + bad.position,
+                reason: chain(&bad.error),
+                missing: matches!(*bad.error, TierError::NotFound { .. }),
+            }),
+            Outcome::Timeout | Outcome::Cancelled => Some(Bad {
+                block: range.start,
+                reason: format!("no answer within {PATIENCE:?}"),
+                missing: false,
+            }),
+        };
+        let table = scheduler.block_table(seq, GROUP);
+        let good = range.start..bad.as_ref().map_or(range.end, |bad| bad.block);
+        for block in good {
+            let hash = scheduler.block_hashes(seq)[block as usize];
+            // Blocks that others pushed out of the cache are read again.
+            let bytes = self.loader.take(hash).map_or_else(|| self.loader.load(hash), Ok);
+            match bytes {
+                Ok(bytes) => {
+                    decoder.write_block(table[block as usize], &bytemuck::pod_collect_to_vec(&bytes));
+                }
+                Err(error) => {
+                    let missing = matches!(error, TierError::NotFound { .. });
+                    bad = Some(Bad { block, reason: chain(&error), missing });
+                    break;
+                }
+            }
+        }
+        bad
+    }
+
+    /// Hands a load back to the scheduler. Returns whether its request must end.
+    fn end_load(&self, scheduler: &mut Scheduler, load: &Load, bad: Option<Bad>) -> bool {
+        let Load { seq, start, len } = *load;
+        let Some(Bad { block, reason, missing }) = bad else {
+            scheduler.remote_ready(seq, len);
+            return false;
+        };
+        let (first, past) = (start / self.block_size, (start + len) / self.block_size);
+        let hashes = &scheduler.block_hashes(seq)[first as usize..past as usize];
+        let policy = if missing { FailurePolicy::Recompute } else { self.failure };
+        let size = BlockSize::new(self.block_size).expect("the engine was opened with it");
+        let recovery = policy.recover(hashes, BlockIdx::new(first), &[block - first], start + len, size);
+        let good_tokens = block * self.block_size;
+        let must_end = matches!(recovery, Recovery::Fail { .. });
+        let consequence = if must_end { "the request ends" } else { "computed again" };
+        eprintln!("request {}: KV from token {good_tokens} on: {reason}: {consequence}", seq.get());
+        scheduler.remote_ready(seq, good_tokens - start);
+        must_end
+    }
+
+    /// Begins to read the next portion of every load that has none, as far as the loader's cache takes it without
+    /// pushing out what others wait for.
+    fn submit(&mut self, scheduler: &Scheduler) {
+        let idle = self.loads.iter().filter(|(_, loading)| loading.portion.is_none()).map(|(seq, _)| *seq);
+        for seq in idle.collect::<Vec<SeqId>>() {
+            let rest = &self.loads[&seq].rest;
+            let range = rest.start..rest.end.min(rest.start + self.portion);
+            if self.loading_blocks() + range.len() > self.room {
+                return;
+            }
+            let blocks = scheduler.block_hashes(seq)[range.start as usize..range.end as usize].to_vec();
+            let key = self.next_key(seq);
+            let submission = Submission { key, step: self.step, priority: Priority::Urgent, blocks };
+            // A full queue drains by itself; until then the load waits.
+            let Ok(handle) = self.loader.submit(submission) else { return };
+            self.loads
+                .entry(seq)
+                .and_modify(|loading| loading.portion = Some((range, handle, Instant::now())));
+        }
+    }
+
+    /// Blocks that requests with room on the device wait for now.
+    fn loading_blocks(&self) -> usize {
+        self.loads.values().filter_map(|loading| Some(loading.portion.as_ref()?.0.len())).sum()
+    }
+
+    fn next_key(&mut self, seq: SeqId) -> TaskKey {
+        self.generation += 1;
+        TaskKey { seq, generation: self.generation }
+    }
+}
+
+fn u32_of(blocks: usize) -> u32 {
+    u32::try_from(blocks).expect("a sequence has fewer than 2^32 blocks")
+}

@@ -1,0 +1,121 @@
+//! The way down: blocks that a step filled, from the device to the tiers.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use kvblock::{BlockHash, BlockId};
+use models::{BlockRead, Decoder};
+use prefetch::store::{StoreError, Task};
+
+use super::Tiers;
+
+/// Blocks of one read and one write task.
+pub(super) const MOST: usize = BlockRead::MOST;
+
+/// Blocks on their way down.
+pub(super) enum Saving {
+    /// From the device to the host.
+    Reading(Vec<BlockHash>, BlockRead),
+    /// From the host to the tiers.
+    Writing(Task),
+}
+
+impl Tiers {
+    /// Saves blocks as the steps so far left them. Copies on the device are queued before those of later steps, so
+    /// that the blocks may be given away at once.
+    ///
+    /// # Errors
+    /// What the device reports. A tier that fails is told on stderr and in the report; what it lacks is computed again.
+    pub fn save(&mut self, decoder: &Decoder, blocks: &[(BlockHash, BlockId)]) -> Result<()> {
+        self.advance(decoder)?;
+        for some in blocks.chunks(MOST) {
+            let (hashes, ids): (Vec<BlockHash>, Vec<BlockId>) = some.iter().copied().unzip();
+            self.saves.push_back(Saving::Reading(hashes, decoder.begin_read(&ids)?));
+        }
+        Ok(())
+    }
+
+    /// Takes every save as far as it gets without waiting for a tier. A step lies between the start of a read and
+    /// this, so the read has ended.
+    fn advance(&mut self, decoder: &Decoder) -> Result<()> {
+        for saving in std::mem::take(&mut self.saves) {
+            match saving {
+                Saving::Reading(hashes, read) => {
+                    let task = self.write(hashes, decoder.finish_read(read)?);
+                    self.saves.extend(task.map(Saving::Writing));
+                }
+                Saving::Writing(task) if self.store.check(&task) => self.end(task),
+                saving @ Saving::Writing(_) => self.saves.push_back(saving),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until everything is written, or known to have failed.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn settle(&mut self, decoder: &Decoder) -> Result<()> {
+        self.advance(decoder)?;
+        for saving in std::mem::take(&mut self.saves) {
+            if let Saving::Writing(task) = saving {
+                self.end(task);
+            }
+        }
+        if let Err(error) = self.stack.flush() {
+            self.tell("flushing the tiers", &error);
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, hashes: Vec<BlockHash>, contents: Vec<Vec<u32>>) -> Option<Task> {
+        let bytes = |block: &Vec<u32>| Arc::from(bytemuck::cast_slice::<u32, u8>(block));
+        let blocks: Vec<(BlockHash, Arc<[u8]>)> =
+            hashes.into_iter().zip(contents.iter().map(bytes)).collect();
+        loop {
+            match self.store.dump_blocks(blocks.clone()) {
+                Ok(task) => return Some(task),
+                // The tiers are slower than the device: the step waits for the oldest write.
+                Err(StoreError::QueueFull { .. }) if self.end_oldest() => {}
+                Err(error) => {
+                    self.tell("saving blocks", &error);
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Waits for the oldest write; false when none is under way.
+    fn end_oldest(&mut self) -> bool {
+        let writing = |saving: &Saving| matches!(saving, Saving::Writing(_));
+        let oldest = self.saves.iter().position(writing).and_then(|at| self.saves.remove(at));
+        let Some(Saving::Writing(task)) = oldest else { return false };
+        self.end(task);
+        true
+    }
+
+    fn end(&mut self, task: Task) {
+        self.saved += 1;
+        if let Err(error) = self.store.wait(task) {
+            self.tell("saving blocks", &error);
+        }
+    }
+
+    /// Says what went wrong, the first time.
+    fn tell(&mut self, action: &str, error: &dyn std::error::Error) {
+        if !std::mem::replace(&mut self.told, true) {
+            eprintln!("{action}: {}; further failures are counted", chain(error));
+        }
+    }
+}
+
+/// An error with its causes.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut told = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        told = format!("{told}: {cause}");
+        next = cause.source();
+    }
+    told
+}

@@ -1,0 +1,260 @@
+//! What `doctor --self-test` found, by adapter and driver, so that the engine keeps off levels that are wrong there.
+//!
+//! The verdicts are a JSON file in the user's cache folder. An update of the driver is another key: nothing is held
+//! against it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use attn_kernels::Level;
+use attn_kernels::gpu::{Gpu, GpuOptions, wgpu};
+use models::ModelCache;
+use serde::{Deserialize, Serialize};
+
+use crate::self_test::{self, Outcome, Tested};
+
+const FILE: &str = "self-test.json";
+
+/// Set to anything, it opens adapters at their best level whatever was found.
+const IGNORE: &str = "PAGODA_IGNORE_SELF_TEST";
+
+/// What a self-test found on one adapter under one driver.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// Variants that were compared.
+    pub tested: usize,
+    /// Those that are wrong.
+    pub wrong: Vec<Wrong>,
+}
+
+/// A kernel variant that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wrong {
+    /// The variant.
+    pub variant: String,
+    /// Its level.
+    pub level: String,
+    /// How it showed.
+    pub fault: String,
+}
+
+/// The best level without a wrong kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Usable {
+    Level(Level),
+    None,
+}
+
+impl Verdict {
+    /// The verdict on these rows.
+    #[must_use]
+    pub fn of(rows: &[Tested]) -> Self {
+        let wrong = rows.iter().filter_map(|row| match &row.outcome {
+            Outcome::Wrong(fault) => {
+                Some(Wrong { variant: row.variant.clone(), level: row.level.into(), fault: fault.clone() })
+            }
+            _ => None,
+        });
+        let skipped = |row: &&Tested| matches!(row.outcome, Outcome::Skipped(_));
+        Self { wrong: wrong.collect(), tested: rows.len() - rows.iter().filter(skipped).count() }
+    }
+
+    fn usable(&self) -> Usable {
+        // A level of a name that is not known is one of another version: what it says of kernels is not known either.
+        let lowest = self.wrong.iter().filter_map(|wrong| self_test::level(&wrong.level)).min();
+        match lowest {
+            None => Usable::Level(Level::Coop),
+            Some(Level::Coop) => Usable::Level(Level::Subgroup),
+            Some(Level::Subgroup) => Usable::Level(Level::Baseline),
+            Some(Level::Baseline) => Usable::None,
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { tested, wrong } = self;
+        if wrong.is_empty() {
+            return write!(f, "self-test passed under this driver: {tested} kernel variants are right");
+        }
+        let names: Vec<&str> = wrong.iter().map(|wrong| &*wrong.variant).collect();
+        let then = match self.usable() {
+            Usable::Level(level) => format!("the engine keeps to level {level}"),
+            Usable::None => "the engine refuses this adapter".into(),
+        };
+        write!(
+            f,
+            "self-test FAILED under this driver: {} of {tested} kernel variants are wrong ({}); {then}",
+            wrong.len(),
+            names.join(", ")
+        )
+    }
+}
+
+/// All verdicts of a user.
+#[derive(Debug, Default)]
+pub struct Verdicts {
+    path: Option<PathBuf>,
+    by_adapter: BTreeMap<String, Verdict>,
+}
+
+/// Adapter, interface and driver: another version of the driver is another key.
+fn key(info: &wgpu::AdapterInfo) -> String {
+    format!("{}, {}, {} {}", info.name, info.backend, info.driver, info.driver_info)
+}
+
+impl Verdicts {
+    /// Those of the user's cache folder; none where there is no file, or one of another form.
+    #[must_use]
+    pub fn of_this_user() -> Self {
+        match ModelCache::user() {
+            Ok(cache) => Self::at(cache.dir()),
+            Err(_) => Self::default(),
+        }
+    }
+
+    fn at(folder: &Path) -> Self {
+        let path = folder.join(FILE);
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        Self { by_adapter: serde_json::from_str(&text).unwrap_or_default(), path: Some(path) }
+    }
+
+    /// What is known of an adapter under its present driver.
+    #[must_use]
+    pub fn get(&self, info: &wgpu::AdapterInfo) -> Option<&Verdict> {
+        self.by_adapter.get(&key(info))
+    }
+
+    /// Remembers a verdict in place of the last one.
+    pub fn put(&mut self, info: &wgpu::AdapterInfo, verdict: Verdict) {
+        self.by_adapter.insert(key(info), verdict);
+    }
+
+    /// Writes the file.
+    ///
+    /// # Errors
+    /// No cache folder, or one that cannot be written.
+    pub fn save(&self) -> Result<()> {
+        let path = self.path.as_ref().context("no cache folder for this user; set PAGODA_CACHE_DIR")?;
+        let write = || -> io::Result<()> {
+            fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
+            // Renamed, so that a process which reads meanwhile finds the old verdicts or the new ones.
+            let new = path.with_extension("json.new");
+            fs::write(&new, serde_json::to_vec_pretty(&self.by_adapter)?)?;
+            fs::rename(&new, path)
+        };
+        write().with_context(|| format!("{}: cannot be written", path.display()))
+    }
+}
+
+/// Opens an adapter at the best level of which no kernel is known to be wrong there.
+///
+/// # Errors
+/// As [`Gpu::open`], and where even the baseline level is wrong.
+pub fn open(options: &GpuOptions) -> Result<Gpu> {
+    let ignore = std::env::var_os(IGNORE).is_some_and(|value| !value.is_empty());
+    open_with(options, &Verdicts::of_this_user(), ignore)
+}
+
+fn open_with(options: &GpuOptions, verdicts: &Verdicts, ignore: bool) -> Result<Gpu> {
+    let gpu = Gpu::open(options)?;
+    let Some(verdict) = verdicts.get(gpu.info()).filter(|verdict| !verdict.wrong.is_empty()) else {
+        return Ok(gpu);
+    };
+    if ignore {
+        eprintln!("{}: {verdict}, but {IGNORE} is set", gpu.info().name);
+        return Ok(gpu);
+    }
+    match verdict.usable() {
+        Usable::None => bail!("{}: {verdict}; {IGNORE}=1 opens it all the same", gpu.info().name),
+        Usable::Level(level) if level >= gpu.level() => Ok(gpu),
+        Usable::Level(level) => {
+            eprintln!("{}: {verdict}", gpu.info().name);
+            drop(gpu);
+            Ok(Gpu::open(&GpuOptions { level, ..options.clone() })?)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(levels: &[&str]) -> Verdict {
+        let wrong = |level: &&str| Wrong {
+            variant: format!("top_k-{level}"),
+            level: (*level).into(),
+            fault: "rows: element 3".into(),
+        };
+        Verdict { tested: 80, wrong: levels.iter().map(wrong).collect() }
+    }
+
+    #[test]
+    fn the_level_below_the_lowest_wrong_one_is_used() {
+        let usable = |levels: &[&str]| verdict(levels).usable();
+        assert_eq!(usable(&[]), Usable::Level(Level::Coop));
+        assert_eq!(usable(&["coop"]), Usable::Level(Level::Subgroup));
+        assert_eq!(usable(&["coop", "subgroup"]), Usable::Level(Level::Baseline));
+        assert_eq!(usable(&["subgroup", "baseline"]), Usable::None);
+        assert_eq!(usable(&["wave"]), Usable::Level(Level::Coop));
+    }
+
+    #[test]
+    fn verdicts_are_sentences() {
+        insta::assert_snapshot!(verdict(&[]), @"self-test passed under this driver: 80 kernel variants are right");
+        insta::assert_snapshot!(verdict(&["coop"]), @"self-test FAILED under this driver: 1 of 80 kernel variants are wrong (top_k-coop); the engine keeps to level subgroup");
+        insta::assert_snapshot!(verdict(&["baseline"]), @"self-test FAILED under this driver: 1 of 80 kernel variants are wrong (top_k-baseline); the engine refuses this adapter");
+    }
+
+    #[test]
+    fn rows_become_a_verdict() {
+        let row = |outcome| Tested { variant: "embed-q4".into(), level: "subgroup", outcome, ms: 1.0 };
+        let rows = [row(Outcome::Right), row(Outcome::Skipped("x".into())), row(Outcome::Wrong("y".into()))];
+        let verdict = Verdict::of(&rows);
+        assert_eq!((verdict.tested, verdict.wrong.len()), (2, 1));
+        assert_eq!((&*verdict.wrong[0].level, &*verdict.wrong[0].fault), ("subgroup", "y"));
+    }
+
+    /// Needs an adapter: `ATTN_GPU=skip` says that there is none.
+    #[test]
+    fn an_adapter_opens_at_a_level_that_is_right() {
+        if std::env::var_os("ATTN_GPU").is_some_and(|value| value == "skip") {
+            return;
+        }
+        let options = GpuOptions::new(attn_kernels::gpu::Checks::Off);
+        let best = Gpu::open(&options).unwrap();
+        let after = |levels: &[&str], ignore| {
+            let mut verdicts = Verdicts::default();
+            verdicts.put(best.info(), verdict(levels));
+            open_with(&options, &verdicts, ignore).map(|gpu| gpu.level())
+        };
+        assert_eq!(after(&[], false).unwrap(), best.level());
+        assert_eq!(after(&["subgroup"], false).unwrap(), Level::Baseline);
+        assert_eq!(after(&["subgroup"], true).unwrap(), best.level());
+        let refused = after(&["baseline"], false).unwrap_err().to_string();
+        assert!(refused.contains("the engine refuses this adapter"), "{refused}");
+    }
+
+    #[test]
+    fn a_file_keeps_verdicts_by_driver() {
+        let folder = tempfile::tempdir().unwrap();
+        let info = |driver: &str| wgpu::AdapterInfo {
+            driver_info: driver.into(),
+            ..wgpu::AdapterInfo::new(wgpu::DeviceType::Cpu, wgpu::Backend::Vulkan)
+        };
+        let mut verdicts = Verdicts::at(&folder.path().join("new"));
+        assert_eq!(verdicts.get(&info("1")), None);
+        verdicts.put(&info("1"), verdict(&["coop"]));
+        verdicts.save().unwrap();
+        let read = Verdicts::at(&folder.path().join("new"));
+        assert_eq!(read.get(&info("1")), Some(&verdict(&["coop"])));
+        assert_eq!(read.get(&info("2")), None);
+        // A file of another form is as good as none.
+        fs::write(folder.path().join(FILE), "[1]").unwrap();
+        assert_eq!(Verdicts::at(folder.path()).get(&info("1")), None);
+    }
+}

@@ -1,0 +1,237 @@
+//! `--kv-tiers` with the tiny Llama: prefixes that outlive the device pool and the process, and what is refused.
+
+use std::fs;
+use std::path::Path;
+
+use prefetch::policy::PolicyKind;
+use prefetch::tier::{BlockLayout, DiskConfig, DiskTier};
+use serde_json::Value;
+
+use crate::redis::Redis;
+use crate::{ids_file, output_ids, prompts, refused, run, tiny, tiny_llama, xtask};
+
+/// Generates 8 tokens a prompt with the tiny Llama.
+pub(crate) fn serve(lists: &[Vec<u32>], flags: &[&str]) -> Vec<Value> {
+    let file = ids_file(&lists);
+    run(tiny("generate").arg("--ids-file").arg(file.path()).args(["--max-tokens", "8"]).args(flags))
+}
+
+pub(crate) fn disk(folder: &Path) -> String {
+    format!("disk={}:16MiB", folder.display())
+}
+
+fn directory(folder: &Path) -> String {
+    format!("remote=file://{}", folder.display())
+}
+
+pub(crate) fn cached(lines: &[Value]) -> Vec<u64> {
+    lines.iter().map(|line| line["cached_tokens"].as_u64().unwrap()).collect()
+}
+
+/// Sum of a counter of one tier, as the line that ended last has it.
+#[track_caller]
+pub(crate) fn count(lines: &[Value], tier: &str, counter: &str) -> u64 {
+    lines.iter().map(|line| line["tiers"][tier][counter].as_u64().unwrap()).max().unwrap()
+}
+
+/// A first process computes a prompt, a second one finds it by `spec`, alone and as the beginning of a longer one.
+#[track_caller]
+fn check_shared(spec: &str, tier: &str) {
+    let [common, more] = prompts([70, 30]);
+    let longer = [&common[..], &more].concat();
+    let both = [common.clone(), longer];
+    let alone: Vec<Value> = both.iter().flat_map(|prompt| serve(std::slice::from_ref(prompt), &[])).collect();
+
+    let first = serve(&[common], &["--kv-tiers", spec]);
+    assert_eq!((cached(&first), output_ids(&first)), (vec![0], output_ids(&alone[..1])));
+    // 4 blocks of the prompt were looked up; 77 tokens with KV fill 4 blocks.
+    assert_eq!([count(&first, tier, "hits"), count(&first, tier, "misses")], [0, 4]);
+    assert!(count(&first, tier, "bytes_written") > 0);
+
+    // One after the other, so that neither hits the device blocks of the other.
+    for (prompt, alone) in both.iter().zip(&alone) {
+        let second = serve(std::slice::from_ref(prompt), &["--kv-tiers", spec]);
+        assert_eq!(cached(&second), [64], "{spec}");
+        assert_eq!(output_ids(&second), output_ids(std::slice::from_ref(alone)), "{spec}");
+        assert_eq!(count(&second, tier, "hits"), 4);
+        assert!(count(&second, tier, "bytes_read") > 0 && second[0]["tiers"]["overlap"].is_number());
+    }
+}
+
+#[test]
+fn a_restarted_process_finds_its_disk_tier() {
+    let folder = tempfile::tempdir().unwrap();
+    check_shared(&format!("host=1MiB,{}", disk(folder.path())), "disk");
+}
+
+#[test]
+fn processes_share_a_directory() {
+    let folder = tempfile::tempdir().unwrap();
+    check_shared(&directory(folder.path()), "remote");
+}
+
+#[test]
+fn processes_share_a_redis() {
+    let redis = Redis::start();
+    check_shared(&redis.spec(), "remote");
+}
+
+#[test]
+fn half_the_bytes_on_disk_keep_the_first_tokens() {
+    let [prompt] = prompts([70]);
+    for compression in ["fp8", "int8"] {
+        let folder = tempfile::tempdir().unwrap();
+        let spec = format!("{},compress={compression}", disk(folder.path()));
+        let first = serve(std::slice::from_ref(&prompt), &["--kv-tiers", &spec]);
+        let second = serve(std::slice::from_ref(&prompt), &["--kv-tiers", &spec]);
+        assert_eq!(cached(&second), [64]);
+        // Rounded keys and values: close, not equal.
+        assert_eq!(output_ids(&second)[0][0], output_ids(&first)[0][0], "{compression}");
+    }
+}
+
+#[test]
+fn a_conversation_goes_on_from_what_was_generated() {
+    let [prompt] = prompts([40]);
+    let folder = tempfile::tempdir().unwrap();
+    let spec = disk(folder.path());
+    let flags = ["--max-tokens", "30", "--kv-tiers", &spec];
+    let generate = |prompt: &[u32]| {
+        let file = ids_file(&prompt);
+        run(tiny("generate").arg("--ids-file").arg(file.path()).args(flags)).remove(0)
+    };
+    let answer = crate::ids(&generate(&prompt)["output_ids"]);
+    let [question] = prompts([5]);
+    // The KV of 69 tokens was computed: all but the last one drawn.
+    let turn = [&prompt[..], &answer, &question].concat();
+    assert_eq!(generate(&turn)["cached_tokens"], 64);
+}
+
+#[test]
+fn evicted_prefixes_come_back_from_the_host() {
+    let [common, a, b, c] = prompts([96, 90, 90, 4]);
+    let lists = [common.clone(), a, b, [&common[..], &c].concat()];
+    let roomy = serve(&lists, &[]);
+    // Nine blocks: each of the four prompts needs seven.
+    let tight = |more: &[&str]| serve(&lists, &[&["--kv-blocks", "10"], more].concat());
+    assert_eq!(cached(&tight(&[]))[3], 0, "the device kept the prefix");
+    let kept = tight(&["--kv-tiers", "host=1MiB"]);
+    assert_eq!(cached(&kept), [0, 0, 0, 96]);
+    assert_eq!(output_ids(&kept), output_ids(&roomy));
+    assert_eq!(count(&kept, "host", "hits"), 6);
+}
+
+#[test]
+fn scored_prefixes_are_found_by_generate() {
+    let [prompt] = prompts([70]);
+    let folder = tempfile::tempdir().unwrap();
+    let (file, spec) = (ids_file(&prompt), disk(folder.path()));
+    let score = |flags: &[&str]| run(tiny("score").arg("--ids-file").arg(file.path()).args(flags)).remove(0);
+    let scored = score(&["--kv-tiers", &spec]);
+    assert_eq!(scored["mean_nll"], score(&[])["mean_nll"]);
+    assert!(count(&[scored], "disk", "bytes_written") > 0);
+    assert_eq!(cached(&serve(&[prompt], &["--kv-tiers", &spec])), [64]);
+}
+
+#[test]
+fn salts_policies_and_the_order_of_arithmetic_keep_blocks_apart() {
+    let [prompt] = prompts([70]);
+    let folder = tempfile::tempdir().unwrap();
+    let spec = disk(folder.path());
+    let serve =
+        |flags: &[&str]| serve(std::slice::from_ref(&prompt), &[&["--kv-tiers", &spec], flags].concat());
+    for flags in [&[][..], &["--salt", "tenant"], &["--reproducible"], &["--sparse", "streaming"]] {
+        assert_eq!(cached(&serve(flags)), [0], "{flags:?}");
+        assert_eq!(cached(&serve(flags)), [64], "{flags:?}");
+    }
+}
+
+#[test]
+fn blocks_of_something_else_are_refused_or_not_seen() {
+    let [prompt] = prompts([70]);
+    let (own, shared) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (own, shared) = (disk(own.path()), directory(shared.path()));
+    serve(std::slice::from_ref(&prompt), &["--kv-tiers", &format!("{own},{shared}")]);
+
+    // The same model but for one bit of its weights.
+    let other = tempfile::tempdir().unwrap();
+    for file in fs::read_dir(tiny_llama()).unwrap() {
+        let file = file.unwrap();
+        fs::copy(file.path(), other.path().join(file.file_name())).unwrap();
+    }
+    let weights = other.path().join("model.safetensors");
+    let mut bytes = fs::read(&weights).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&weights, bytes).unwrap();
+
+    let file = ids_file(&prompt);
+    let model = |path: &Path, spec: &str, flags: &[&str]| {
+        let mut generate = xtask("generate");
+        generate.arg("--model").arg(path).arg("--ids-file").arg(file.path());
+        generate.args(["--max-tokens", "8", "--kv-tiers", spec]).args(flags);
+        generate
+    };
+    let same = tiny_llama();
+    for (path, flags, held, wanted) in [
+        (&same, &["--kv-dtype", "f32"][..], "F16", "F32"),
+        (&same, &["--block-size", "32"], "blocks of 16 tokens", "blocks of 32 tokens"),
+        (&other.path().to_owned(), &[], "disk tier holds format 1", "not format 1"),
+    ] {
+        let said = refused(&mut model(path, &own, flags), 1);
+        assert!(said.contains(held) && said.contains(wanted), "{flags:?}: {said}");
+        assert_eq!(cached(&run(&mut model(path, &shared, flags))), [0], "{flags:?}");
+    }
+}
+
+#[test]
+fn a_disk_tier_is_written_by_one_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let _held = DiskTier::open(DiskConfig {
+        directory: folder.path().to_owned(),
+        layout: BlockLayout::new(1, 64).unwrap(),
+        namespace: "another process".into(),
+        capacity_bytes: 1 << 20,
+        policy: PolicyKind::Lru,
+        reuse: None,
+        blocks_per_sync: 1,
+    })
+    .unwrap();
+    let [prompt] = prompts([20]);
+    let file = ids_file(&prompt);
+    let spec = disk(folder.path());
+    let said = refused(tiny("generate").arg("--ids-file").arg(file.path()).args(["--kv-tiers", &spec]), 1);
+    assert!(said.contains(&spec) && said.contains("already open"), "{said}");
+}
+
+#[test]
+fn specs_that_cannot_be() {
+    let [prompt] = prompts([20]);
+    let file = ids_file(&prompt);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().display();
+    let huge = format!("disk={path}:1000000TiB");
+    let missing = format!("remote=file://{path}/missing");
+    // Nothing listens on the port that a stopped server had.
+    let stopped = Redis::start().spec();
+    for (spec, code, parts) in [
+        ("tape=1GiB", 2, &["unknown tier key `tape`"][..]),
+        ("host=0", 2, &["size `0` of host", "positive"]),
+        (&format!("disk={path}:0GiB"), 2, &["size `0GiB` of disk"]),
+        ("failure=retry,host=1MiB", 2, &["unknown failure policy `retry`"]),
+        ("host=1KiB", 1, &["host tier of 1024 bytes", "block of"]),
+        ("compress=fp8", 1, &["at least one tier"]),
+        (&huge, 1, &["disk tier of", "whose file system has"]),
+        (&missing, 1, &["remote tier cannot use the directory", "missing"]),
+        (&stopped, 1, &["remote tier", "looking up"]),
+    ] {
+        let mut generate = tiny("generate");
+        let said = refused(generate.arg("--ids-file").arg(file.path()).args(["--kv-tiers", spec]), code);
+        for part in parts {
+            assert!(said.contains(part), "{spec} does not say {part:?}: {said}");
+        }
+    }
+    let mut generate = tiny("generate");
+    generate.arg("--ids-file").arg(file.path()).args(["--kv-dtype", "f32"]);
+    let said = refused(generate.args(["--kv-tiers", "host=1MiB,compress=int8"]), 1);
+    assert!(said.contains("compression halves f16 elements"), "{said}");
+}
