@@ -110,7 +110,7 @@ impl Mla {
     fn on_gpu(&self, gpu: &Gpu) -> Vec<f32> {
         let latents = self.slots.upload(gpu, &self.shape);
         let tables = gpu.upload("tables", &self.tables).unwrap();
-        let lists = self.asked.upload(gpu);
+        let lists = self.asked.upload(gpu).unwrap();
         let variant = mla_decode::variant(&self.shape, self.num_heads, &self.asked.attention);
         let inputs: Vec<_> = [&latents, &tables].into_iter().collect();
         self.dispatch(gpu, &variant, &inputs, lists.as_slice(), self.params(self.max_partitions()))
