@@ -69,7 +69,9 @@ impl Decoder {
                 (&views.all, select_block),
             )?,
             final_norm: source.vector(Role::FinalNorm)?,
-            sparse: sparse.map(|sparse| Sparse::new(gpu, sparse, &views.of_layers, &kv)).transpose()?,
+            sparse: sparse
+                .map(|sparse| Sparse::new(gpu, sparse, config, (&views.all, &views.of_layers), &kv))
+                .transpose()?,
             kv,
             activations: activations(gpu, config, options)?,
             moe: MoeState::new(gpu, config, options)?,
