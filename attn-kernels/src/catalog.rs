@@ -19,6 +19,8 @@ pub const MODULES: Modules = modules![
     "digest_mean",
     "digest_min_max",
     "flat",
+    "hash_keys",
+    "hash_queries",
     "k_f16",
     "k_f32",
     "k_index_fp8",
@@ -29,6 +31,12 @@ pub const MODULES: Modules = modules![
     "kv_f32",
     "kv_write_f16",
     "kv_write_f32",
+    "latent_f16",
+    "latent_f32",
+    "latent_write_f16",
+    "latent_write_f32",
+    "latents_paged",
+    "latents_two",
     "logit_alibi",
     "logit_plain",
     "logit_softcap",
@@ -61,14 +69,19 @@ pub const MODULES: Modules = modules![
 #[must_use]
 pub fn catalog() -> Vec<&'static Kernel> {
     vec![
+        &kernel::apply_sinks::KERNEL,
         &kernel::block_digest::KERNEL,
         &kernel::block_score::KERNEL,
-        &kernel::apply_sinks::KERNEL,
         &kernel::cache_write::KERNEL,
         &kernel::copy_blocks::KERNEL,
         &kernel::find_blocks::KERNEL,
+        &kernel::hamming_score::KERNEL,
+        &kernel::hash_codes::KERNEL,
         &kernel::index_logits::KERNEL,
+        &kernel::latent_write::KERNEL,
         &kernel::lse_merge::KERNEL,
+        &kernel::mla_decode::KERNEL,
+        &kernel::nsa_block_score::KERNEL,
         &kernel::paged_decode::KERNEL,
         &kernel::paged_prefill::KERNEL,
         &kernel::paged_prefill_coop::KERNEL,
@@ -80,6 +93,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::top_k_count::KERNEL,
         &kernel::top_k_gather::KERNEL,
         &kernel::top_k_transform::KERNEL,
+        &kernel::v4_compress::KERNEL,
     ]
 }
 
@@ -132,6 +146,7 @@ pub fn variants_of(head_dim: u32) -> Vec<NamedVariant> {
 /// The kernels that select what attention reads.
 fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     use kernel::block_digest::{self, Digest};
+    use kernel::hash_codes::{self, HashSource};
     use kernel::index_logits::{self, IndexKeys};
     use kernel::top_k::{self, Output, Transform};
     use kernel::{top_k_count, top_k_gather, top_k_transform};
@@ -167,6 +182,14 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     for (part, level) in [("", Level::Baseline), ("subgroup", Level::Subgroup)] {
         all.push(NamedVariant::new(part, level, kernel::find_blocks::variant(4, level)));
     }
+    all.push(baseline("", kernel::hamming_score::variant(&types[0].1, 128, 4)));
+    for (dtype, shape) in types {
+        all.push(baseline(&format!("keys-{dtype}"), hash_codes::variant(shape, HashSource::Keys)));
+    }
+    all.push(baseline("queries", hash_codes::variant(&types[0].1, HashSource::Queries)));
+    all.push(baseline("", kernel::nsa_block_score::variant(32, 16, 64)));
+    all.push(baseline("c4", kernel::v4_compress::variant(512, 64, true)));
+    all.push(baseline("c128", kernel::v4_compress::variant(512, 64, false)));
     all.push(baseline("fp8", index_logits::variant(&IndexKeys::Fp8 { head_dim: 128, page: 64 })));
     for (dtype, shape) in types {
         let keys = IndexKeys::Cached(KvShape { num_kv_heads: 1, ..*shape });

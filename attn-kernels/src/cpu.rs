@@ -11,8 +11,13 @@ pub mod block_score;
 pub mod cache_write;
 pub mod copy_blocks;
 pub mod find_blocks;
+pub mod hamming_score;
+pub mod hash_codes;
 pub mod index_logits;
+pub mod latent_write;
 pub mod lse_merge;
+pub mod mla_decode;
+pub mod nsa_block_score;
 pub mod paged_decode;
 pub mod paged_prefill;
 pub mod paged_reduce;
@@ -24,6 +29,7 @@ pub mod top_k;
 pub mod top_k_count;
 pub mod top_k_gather;
 pub mod top_k_transform;
+pub mod v4_compress;
 
 pub use tolerance::{Mismatch, Tolerance};
 

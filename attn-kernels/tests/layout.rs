@@ -5,6 +5,7 @@ use attn_kernels::kernel::{KvDtype, KvShape};
 use attn_kernels::kernel::{block_digest, block_score, top_k, top_k_count, top_k_gather, top_k_transform};
 use attn_kernels::kernel::{cache_write, copy_blocks, lse_merge, paged_decode, paged_prefill, paged_reduce};
 use attn_kernels::kernel::{find_blocks, index_logits, prefix_slots, softmax_block_sum, strided_qk};
+use attn_kernels::kernel::{hamming_score, hash_codes, nsa_block_score, v4_compress};
 use attn_kernels::reflect::interface;
 use attn_kernels::{Access, Level, catalog, variants};
 use std::collections::BTreeSet;
@@ -26,13 +27,18 @@ macro_rules! layout {
 
 fn layouts() -> Vec<Layout> {
     use attn_kernels::kernel::apply_sinks::ApplySinksParams;
+    use attn_kernels::kernel::latent_write::LatentWriteParams;
+    use attn_kernels::kernel::mla_decode::MlaDecodeParams;
     use block_digest::BlockDigestParams;
     use block_score::BlockScoreParams;
     use cache_write::CacheWriteParams;
     use copy_blocks::CopyBlocksParams;
     use find_blocks::FindBlocksParams;
+    use hamming_score::HammingScoreParams;
+    use hash_codes::HashCodesParams;
     use index_logits::IndexLogitsParams;
     use lse_merge::LseMergeParams;
+    use nsa_block_score::NsaBlockScoreParams;
     use paged_decode::PagedDecodeParams;
     use paged_prefill::PagedPrefillParams;
     use paged_reduce::PagedReduceParams;
@@ -43,6 +49,7 @@ fn layouts() -> Vec<Layout> {
     use top_k_count::TopKCountParams;
     use top_k_gather::TopKGatherParams;
     use top_k_transform::TopKTransformParams;
+    use v4_compress::V4CompressParams;
     vec![
         layout!(BlockDigestParams: num_kv_heads touched pad0 pad1),
         layout!(BlockScoreParams: num_heads num_kv_heads q_stride heads_a_set score_stride sink_blocks recent_blocks
@@ -52,8 +59,16 @@ fn layouts() -> Vec<Layout> {
         layout!(CopyBlocksParams: block_quads pad0 pad1 pad2),
         layout!(FindBlocksParams: num_kv_heads query_blocks key_blocks sum_stride current causal out_stride first_list
             votes units pad0 pad1),
+        layout!(LatentWriteParams: rows row_stride latent_start rope_start),
+        layout!(MlaDecodeParams: num_heads q_stride max_partitions reduced scale list_stride first_list compressed_stride),
+        layout!(HammingScoreParams: num_kv_heads score_stride sink_tokens recent_tokens must_select num_must infinity pad0
+            pad1),
+        layout!(HashCodesParams: num_kv_heads entries group q_stride first_channel channels bits first_word words pad0
+            pad1 pad2),
         layout!(IndexLogitsParams: num_heads logit_stride neg_inf pad0),
         layout!(LseMergeParams: rows neg_inf pad0 pad1),
+        layout!(NsaBlockScoreParams: num_heads num_kv_heads prob_stride score_stride stride init_blocks local_blocks
+            infinity),
         layout!(PagedDecodeParams: num_heads num_kv_heads q_stride max_partitions scale reduced list_stride first_list softcap pad0 pad1 pad2),
         layout!(PagedPrefillParams: num_heads num_kv_heads q_stride first_key scale neg_inf num_keys list_stride window softcap pad0 pad1),
         layout!(PagedReduceParams: num_heads num_kv_heads max_partitions list_stride first_list pad0 pad1 pad2),
@@ -66,6 +81,7 @@ fn layouts() -> Vec<Layout> {
         layout!(TopKCountParams: rows max_chunks digit pad0),
         layout!(TopKGatherParams: rows out_stride copies page_size max_chunks pad0 pad1 pad2),
         layout!(TopKTransformParams: rows out_stride page_size pad0),
+        layout!(V4CompressParams: ratio state_block eps pad0),
     ]
 }
 

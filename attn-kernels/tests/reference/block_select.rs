@@ -11,7 +11,7 @@ use attn_kernels::kernel::top_k::{self, Output, TopKParams};
 use attn_kernels::kernel::{KvDtype, KvShape};
 use proptest::prelude::*;
 use sparse_select::digest::MinMax;
-use sparse_select::policy::{gsa_ucm, quest};
+use sparse_select::policy::{esa, gsa_ucm, quest};
 use sparse_select::{Heads, Input, Params, Policy, Selection};
 
 /// Scores of some hundred terms of size 4, in f32.
@@ -214,6 +214,43 @@ impl Select {
         }
     }
 
+    /// ESA scores by mean keys too, its windows count partial blocks.
+    fn check_esa(&self, gpu: &Gpu) {
+        let text =
+            format!("esa:init_window_sz=1,local_window_sz=2,min_blocks=1,block_size={}", self.select_block);
+        let spec: sparse_select::Spec = text.parse().unwrap();
+        let policy =
+            esa::Esa::from_params(&Params::new("esa", esa::ENTRY.keys, &spec.params).unwrap()).unwrap();
+        let group = self.num_heads / self.layer.shape.num_kv_heads;
+        let params = BlockScoreParams {
+            sink_blocks: 1,
+            recent_blocks: 2,
+            scale: 1.0 / group as f32,
+            ..self.params(true)
+        };
+        let k = |row: usize| {
+            let len = self.lens[row];
+            if policy.is_active(len as usize) { 3 + policy.top_k(len as usize) } else { u32::MAX >> 1 }
+        };
+        let got = self.on_gpu(gpu, Digest::Mean, &params, k);
+        let kv_heads = self.layer.shape.num_kv_heads as usize;
+        for row in 0..self.lens.len() {
+            let want = self.selected(row, &policy);
+            for list in &got.lists[row * kv_heads..(row + 1) * kv_heads] {
+                assert_eq!(*list, want, "{:?}, row {row}", self.layer.shape);
+            }
+        }
+    }
+
+    /// The blocks that a policy with one set for all heads selects for a row.
+    fn selected(&self, row: usize, policy: &dyn Policy) -> Vec<u32> {
+        self.oracle(row, |q, k| {
+            let mut out = Selection::new();
+            policy.select_into(&Input::decode(q, k), &mut out).unwrap();
+            out.row_shared(0, 0).iter().map(|b| b.get()).collect()
+        })
+    }
+
     fn check_gsa_ucm(&self, gpu: &Gpu) {
         let text = format!(
             "gsa-ucm:scoring=gpu,seg_prefill_threshold=0,min_topk=1,max_topk=9,block_size={}",
@@ -239,11 +276,7 @@ impl Select {
         self.check(Digest::Mean, &params, &got);
         let kv_heads = self.layer.shape.num_kv_heads as usize;
         for row in 0..self.lens.len() {
-            let want: Vec<u32> = self.oracle(row, |q, k| {
-                let mut out = Selection::new();
-                policy.select_into(&Input::decode(q, k), &mut out).unwrap();
-                out.row_shared(0, 0).iter().map(|b| b.get()).collect()
-            });
+            let want = self.selected(row, &policy);
             for list in &got.lists[row * kv_heads..(row + 1) * kv_heads] {
                 assert_eq!(*list, want, "{:?}, row {row}", self.layer.shape);
             }
@@ -264,6 +297,7 @@ fn lengths_round_pages_and_blocks() {
             let select = Select::new(shape, num_heads, pages, &lens, 8, 5);
             select.check_quest(gpu, 3);
             select.check_gsa_ucm(gpu);
+            select.check_esa(gpu);
         }
     }
 }
@@ -316,6 +350,7 @@ proptest! {
             let select = Select::new(shape, num_heads, pages, &lens, gap, seed);
             select.check_quest(gpu, budget);
             select.check_gsa_ucm(gpu);
+            select.check_esa(gpu);
         }
     }
 }

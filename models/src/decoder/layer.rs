@@ -23,6 +23,8 @@ pub(super) struct Layer {
     pub(super) qkv_bias: Option<Buf<f32>>,
     /// Norms of query and of key heads.
     pub(super) qk_norm: Option<[Buf<f32>; 2]>,
+    /// Logits `[num_heads]` without a key.
+    pub(super) sinks: Option<Buf<f32>>,
     pub(super) o: Matrix,
     pub(super) o_bias: Option<Buf<f32>>,
     pub(super) mlp_norm: Buf<f32>,
@@ -92,11 +94,12 @@ impl Decoder {
 
     fn rope_append(&self, pass: &mut Pass, index: usize, rows: u32) {
         let c = &self.config;
+        let rotary = c.layers[index].rotary;
         let params = RopeAppendParams {
             rows,
             num_heads: c.num_heads,
             num_kv_heads: c.num_kv_heads,
-            pairs: c.rope.rotary_dims / 2,
+            pairs: if rotary { c.rope.rotary_dims / 2 } else { 0 },
         };
         let (k, v) = self.kv.layer(index);
         let bindings = [
@@ -104,7 +107,7 @@ impl Decoder {
             (&self.view(index).slots).into(),
             k.into(),
             v.into(),
-            (&self.inputs.cs).into(),
+            if rotary { (&self.inputs.cs).into() } else { (&self.inputs.temperatures).into() },
             (&self.activations.q).into(),
         ];
         let grid = rope_append::grid(self.kv.shape(), c.num_heads, rows);

@@ -100,6 +100,16 @@ fn llama_agrees_with_transformers() {
 }
 
 #[test]
+fn gpt_oss_agrees_with_transformers() {
+    agrees_with_transformers("tiny-gpt-oss");
+}
+
+#[test]
+fn llama4_agrees_with_transformers() {
+    agrees_with_transformers("tiny-llama4");
+}
+
+#[test]
 fn mistral_agrees_with_transformers() {
     agrees_with_transformers("tiny-mistral");
 }

@@ -9,6 +9,7 @@ mod scoring;
 mod serving;
 mod smollm2;
 mod sparse;
+mod tier_faults;
 mod tiers;
 mod traces;
 

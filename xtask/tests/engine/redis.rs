@@ -46,6 +46,14 @@ impl Redis {
         Some(String::from_utf8_lossy(&answer[..length]).into_owned())
     }
 
+    /// The number behind `label` in the answer to a command; 0 where there is none.
+    pub(crate) fn number(&self, command: &str, label: &str) -> u64 {
+        let answer = self.command(command).unwrap_or_default();
+        let digits = answer.split_once(label).map_or("", |(_, rest)| rest);
+        let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+        digits[..end].parse().unwrap_or(0)
+    }
+
     /// The tier spec of this server.
     pub(crate) fn spec(&self) -> String {
         format!("remote=redis://127.0.0.1:{}/0", self.port)

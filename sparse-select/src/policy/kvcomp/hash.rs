@@ -42,6 +42,15 @@ impl Projection {
         Self { parts: vec![Part { dim: weights.len() / bits, columns }] }
     }
 
+    /// Channels of each part and its weights `[channels, bits]`, row-major, as [`trained`](Self::trained) takes them: what
+    /// a kernel hashes with.
+    pub fn parts(&self) -> impl Iterator<Item = (usize, Vec<f32>)> {
+        self.parts.iter().map(|part| {
+            let row = |d: usize| part.columns.iter().map(move |column| column[d]);
+            (part.dim, (0..part.dim).flat_map(row).collect())
+        })
+    }
+
     /// Signs of `x · W`, bit i of the hash in byte i / 8 at i % 8; 1 for products above 0. Parts behind each other,
     /// each from a new byte.
     #[must_use]

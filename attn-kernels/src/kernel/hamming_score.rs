@@ -1,0 +1,86 @@
+//! Block scores by Hamming distance, for hash retrieval.
+
+use super::error::Launch;
+use super::{KvShape, LaunchError};
+use crate::{Access, Kernel, Variant};
+use bytemuck::{Pod, Zeroable};
+
+/// Bindings: queries, codes, tables, rows, scores.
+pub static KERNEL: Kernel = Kernel {
+    name: "hamming_score",
+    wgsl: include_str!("../../wgsl/hamming_score.wgsl"),
+    modules: &[crate::MODULES],
+    params_bytes: size_of::<HammingScoreParams>(),
+    bindings: &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Write],
+};
+
+/// Uniform parameters.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct HammingScoreParams {
+    /// KV heads.
+    pub num_kv_heads: u32,
+    /// f32 from one row of scores to the next: at least the most blocks of a row.
+    pub score_stride: u32,
+    /// First tokens, at distance 0.
+    pub sink_tokens: u32,
+    /// Last tokens, at distance 0.
+    pub recent_tokens: u32,
+    /// Blocks always selected, the first `num_must` of them; negative ones count from the end.
+    pub must_select: [i32; 4],
+    /// Up to 4.
+    pub num_must: u32,
+    /// Infinity, which WGSL cannot write.
+    pub infinity: f32,
+    /// Zero.
+    pub pad0: u32,
+    /// Zero.
+    pub pad1: u32,
+}
+
+/// The kernel for pages of this shape, blocks of `select_block` tokens and codes of `words` u32.
+///
+/// # Panics
+/// When `select_block` is not a multiple of the page size.
+#[must_use]
+pub fn variant(shape: &KvShape, select_block: u32, words: u32) -> Variant {
+    shape.check();
+    let page = shape.block_size;
+    assert!(
+        select_block >= page && select_block.is_multiple_of(page),
+        "selection block {select_block} is not a multiple of page size {page}"
+    );
+    Variant::new(&KERNEL).size("BLOCK_SIZE", page).size("PAGES", select_block / page).size("WORDS", words)
+}
+
+/// Workgroups for `rows` rows.
+#[must_use]
+pub fn grid(params: &HammingScoreParams, select_block: u32, rows: u32) -> [u32; 3] {
+    [params.score_stride.div_ceil((256 / select_block).max(1)), rows, 1]
+}
+
+/// Checks `rows`, `[-, KV length, first entry of its table, -]`, against buffers of `tables_len` entries and `scores_len`
+/// f32.
+///
+/// # Errors
+/// Too many rows or forced blocks, a row outside the tables, or one with more blocks than `score_stride`.
+pub fn check(
+    shape: &KvShape,
+    params: &HammingScoreParams,
+    select_block: u32,
+    rows: &[[u32; 4]],
+    [tables_len, scores_len]: [usize; 2],
+) -> Result<(), LaunchError> {
+    let launch = Launch(KERNEL.name);
+    launch.at_most("rows", rows.len() as u64, 65_535)?;
+    launch.at_most("blocks always selected", params.num_must.into(), 4)?;
+    let scores = rows.len() as u64 * u64::from(params.score_stride);
+    launch.at_most("f32 of scores", scores, scores_len as u64)?;
+    for (entry, row) in rows.iter().enumerate() {
+        let blocks = row[1].div_ceil(select_block);
+        launch.entry("number of blocks", entry, blocks.into(), params.score_stride.into())?;
+        let pages = u64::from(row[2]) + u64::from(row[1].div_ceil(shape.block_size));
+        launch.entry("end in the tables", entry, pages, tables_len as u64)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,107 @@
+//! Binary hashes of keys and queries, for retrieval by Hamming distance.
+
+use super::error::Launch;
+use super::{KvDtype, KvShape, LaunchError};
+use crate::{Access, Kernel, Variant};
+use bytemuck::{Pod, Zeroable};
+
+/// Bindings: entries, k_cache or q, weights, codes.
+pub static KERNEL: Kernel = Kernel {
+    name: "hash_codes",
+    wgsl: include_str!("../../wgsl/hash_codes.wgsl"),
+    modules: &[crate::MODULES],
+    params_bytes: size_of::<HashCodesParams>(),
+    bindings: &[Access::Read, Access::Read, Access::Read, Access::Write],
+};
+
+/// What is hashed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum HashSource {
+    /// Keys of the cache; entries are slots. Codes are `[num_blocks, num_kv_heads, block_size, words]`.
+    Keys,
+    /// Mean queries of a KV head; entries are rows of q. Codes are `[n, num_kv_heads, words]`.
+    Queries,
+}
+
+/// Uniform parameters.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct HashCodesParams {
+    /// KV heads.
+    pub num_kv_heads: u32,
+    /// Vectors to hash.
+    pub entries: u32,
+    /// Query heads a KV head.
+    pub group: u32,
+    /// f32 from one query row to the next.
+    pub q_stride: u32,
+    /// First channel hashed, a multiple of 8.
+    pub first_channel: u32,
+    /// Channels hashed, a multiple of 8.
+    pub channels: u32,
+    /// Bits of their hash, a multiple of 32.
+    pub bits: u32,
+    /// First word of it in a code.
+    pub first_word: u32,
+    /// Words of a code.
+    pub words: u32,
+    /// Zero.
+    pub pad0: u32,
+    /// Zero.
+    pub pad1: u32,
+    /// Zero.
+    pub pad2: u32,
+}
+
+/// Vectors of a workgroup.
+const ENTRIES: u32 = 4;
+
+/// The kernel for one cache shape.
+#[must_use]
+pub fn variant(shape: &KvShape, source: HashSource) -> Variant {
+    shape.check();
+    let variant = Variant::new(&KERNEL).size("HEAD_DIM", shape.head_dim).size("BLOCK_SIZE", shape.block_size);
+    match source {
+        HashSource::Queries => variant.module("source", "hash_queries"),
+        HashSource::Keys => {
+            let keys = match shape.dtype {
+                KvDtype::F16 => "k_f16",
+                KvDtype::F32 => "k_f32",
+            };
+            variant.module("source", "hash_keys").module("k", keys)
+        }
+    }
+}
+
+/// Workgroups for a dispatch with these parameters.
+#[must_use]
+pub fn grid(params: &HashCodesParams) -> [u32; 3] {
+    [params.entries.div_ceil(ENTRIES), params.num_kv_heads, 1]
+}
+
+/// Checks the parameters, and `entries` against `limit`: the slots of the cache, or the rows of q.
+///
+/// # Errors
+/// Channels or bits that do not divide, or an entry out of range.
+pub fn check(
+    shape: &KvShape,
+    params: &HashCodesParams,
+    entries: &[u32],
+    limit: usize,
+) -> Result<(), LaunchError> {
+    let launch = Launch(KERNEL.name);
+    launch.not_zero("query heads a KV head", params.group)?;
+    launch.multiple("first channel", params.first_channel, 8)?;
+    launch.multiple("channels", params.channels, 8)?;
+    launch.multiple("bits", params.bits, 32)?;
+    let channels = u64::from(params.first_channel) + u64::from(params.channels);
+    launch.at_most("channel after the last", channels, shape.head_dim.into())?;
+    let words = u64::from(params.first_word) + u64::from(params.bits / 32);
+    launch.at_most("word after the last", words, params.words.into())?;
+    launch.at_most("entries", params.entries.into(), entries.len() as u64)?;
+    launch.at_most("workgroups of entries", params.entries.div_ceil(ENTRIES).into(), 65_535)?;
+    for (index, entry) in entries.iter().enumerate() {
+        launch.entry("index + 1", index, u64::from(*entry) + 1, limit as u64)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,79 @@
+//! Entries of DeepSeek-V4's compressed caches.
+
+use super::LaunchError;
+use super::error::Launch;
+use crate::{Access, Kernel, Variant};
+use bytemuck::{Pod, Zeroable};
+
+/// Bindings: kv, score, ape, norm, entries, tables, turns, out.
+pub static KERNEL: Kernel = Kernel {
+    name: "v4_compress",
+    wgsl: include_str!("../../wgsl/v4_compress.wgsl"),
+    modules: &[crate::MODULES],
+    params_bytes: size_of::<V4CompressParams>(),
+    bindings: &[
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Write,
+    ],
+};
+
+/// Uniform parameters.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct V4CompressParams {
+    /// Tokens from one entry to the next: 4 or 128.
+    pub ratio: u32,
+    /// Tokens of a block of the state cache.
+    pub state_block: u32,
+    /// Of the RMS norm.
+    pub eps: f32,
+    /// Zero.
+    pub pad0: u32,
+}
+
+/// The kernel for entries of `dim` channels of which the last `rope` are rotated; `overlap`: an entry is made of two windows
+/// of `ratio` tokens, not one.
+///
+/// # Panics
+/// When `dim` is odd, over 2048, or `rope` is odd or over `dim`.
+#[must_use]
+pub fn variant(dim: u32, rope: u32, overlap: bool) -> Variant {
+    assert!(dim.is_multiple_of(2) && dim <= 2048, "{dim} channels of an entry");
+    assert!(rope.is_multiple_of(2) && rope <= dim, "{rope} rotated channels of {dim}");
+    Variant::new(&KERNEL).size("DIM", dim).size("COFF", 1 + u32::from(overlap)).size("ROPE", rope)
+}
+
+/// Workgroups for `entries` entries.
+#[must_use]
+pub fn grid(entries: u32) -> [u32; 3] {
+    [entries, 1, 1]
+}
+
+/// Checks `entries`, `[position, first entry of its state table, slot, 0]`, against buffers of `tables_len` entries and
+/// `slots` entries of output.
+///
+/// # Errors
+/// A position that completes no entry, or an entry outside a buffer.
+pub fn check(
+    params: &V4CompressParams,
+    entries: &[[u32; 4]],
+    [tables_len, slots]: [usize; 2],
+) -> Result<(), LaunchError> {
+    let launch = Launch(KERNEL.name);
+    launch.not_zero("ratio", params.ratio)?;
+    launch.not_zero("state block", params.state_block)?;
+    launch.at_most("entries", entries.len() as u64, 65_535)?;
+    for (entry, &[position, table, slot, _]) in entries.iter().enumerate() {
+        launch.multiple("position + 1", position.saturating_add(1), params.ratio)?;
+        let end = u64::from(table) + u64::from(position / params.state_block) + 1;
+        launch.entry("end in the tables", entry, end, tables_len as u64)?;
+        launch.entry("slot + 1", entry, u64::from(slot) + 1, slots as u64)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,229 @@
+//! What goes wrong with tiers while the tiny Llama serves: no wrong token, no hang, and somebody is told.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::slice;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::redis::Redis;
+use crate::tiers::{cached, count, disk, serve};
+use crate::{ids_file, output_ids, prompts, run, text, tiny};
+
+/// Every file below `folder` whose name fits, in order.
+fn files(folder: &Path, fits: &dyn Fn(&str) -> bool) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        match entry.file_type().unwrap().is_dir() {
+            true => found.extend(files(&entry.path(), fits)),
+            false if fits(entry.file_name().to_str().unwrap()) => found.push(entry.path()),
+            false => {}
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Generates as [`serve`] does, but waits for nothing.
+fn start(lists: &[Vec<u32>], flags: &[&str]) -> (Child, tempfile::NamedTempFile) {
+    start_long(lists, "8", flags)
+}
+
+fn start_long(lists: &[Vec<u32>], max_tokens: &str, flags: &[&str]) -> (Child, tempfile::NamedTempFile) {
+    let file = ids_file(&lists);
+    let mut generate = tiny("generate");
+    generate.arg("--ids-file").arg(file.path()).args(["--max-tokens", max_tokens]).args(flags);
+    let child = generate.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    (child, file)
+}
+
+/// The lines of a process that must end well.
+#[track_caller]
+fn lines(child: Child) -> (Vec<Value>, String) {
+    let output = child.wait_with_output().unwrap();
+    let said = text(&output.stderr).to_string();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let mut lines: Vec<Value> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    lines.sort_by_key(|line| line["index"].as_u64());
+    (lines, said)
+}
+
+fn signal(child: &Child, signal: &str) {
+    let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
+#[test]
+fn bad_copies_on_disk_are_computed_again() {
+    let [prompt] = prompts([70]);
+    let prompt = slice::from_ref(&prompt);
+    let slots = |file: &Path| {
+        let mut bytes = fs::read(file).unwrap();
+        // A slot is two pages, one block; the third block of the prompt.
+        bytes[2 * 8192 + 100] ^= 4;
+        fs::write(file, bytes).unwrap();
+    };
+    let cut = |file: &Path| fs::OpenOptions::new().write(true).open(file).unwrap().set_len(20_000).unwrap();
+    let damages: [&dyn Fn(&Path); 2] = [&slots, &cut];
+    for damage in damages {
+        let folder = tempfile::tempdir().unwrap();
+        let spec = format!("{},failure=fail", disk(folder.path()));
+        let first = serve(prompt, &["--kv-tiers", &spec]);
+        let slab = files(folder.path(), &|name| name.ends_with(".kv"));
+        damage(&slab[0]);
+
+        let (child, _file) = start(prompt, &["--kv-tiers", &spec]);
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "a request with a bad block ended well");
+        let ended: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&ended["finish_reason"], &ended["output_ids"]), (&"error".into(), &Value::Array(vec![])));
+        let said = text(&output.stderr);
+        assert!(said.contains("KV from token 32 on") && said.contains("disk tier"), "{said}");
+
+        // A corrupt copy is gone with its first read; what is cut off stays unreadable.
+        let (child, _file) = start(prompt, &["--kv-tiers", &disk(folder.path())]);
+        let (again, said) = lines(child);
+        assert_eq!(output_ids(&again), output_ids(&first), "{said}");
+        assert_eq!(cached(&again), [32], "{said}");
+        let healed = serve(prompt, &["--kv-tiers", &disk(folder.path())]);
+        assert_eq!(output_ids(&healed), output_ids(&first));
+    }
+}
+
+#[test]
+fn unreadable_objects_are_computed_again() {
+    let [prompt] = prompts([70]);
+    let prompt = slice::from_ref(&prompt);
+    let folder = tempfile::tempdir().unwrap();
+    let spec = format!("remote=file://{}", folder.path().display());
+    let first = serve(prompt, &["--kv-tiers", &spec]);
+    let objects = files(folder.path(), &|_| true);
+    assert_eq!(objects.len(), 4);
+    for object in &objects {
+        fs::write(object, b"not a block").unwrap();
+    }
+    let (child, _file) = start(prompt, &["--kv-tiers", &spec]);
+    let (again, said) = lines(child);
+    assert_eq!((cached(&again), output_ids(&again)), (vec![0], output_ids(&first)));
+    assert!(count(&again, "remote", "errors") > 0 && said.contains("corrupt"), "{said}");
+}
+
+#[test]
+fn a_slow_store_costs_time_only() {
+    let redis = Redis::start();
+    let [prompt, other] = prompts([70, 40]);
+    let spec = redis.spec();
+    let first = serve(slice::from_ref(&prompt), &["--kv-tiers", &spec]);
+    redis.command("CLIENT PAUSE 1500 ALL").unwrap();
+    let both = serve(&[prompt, other.clone()], &["--kv-tiers", &spec]);
+    assert_eq!(cached(&both), [64, 0]);
+    assert_eq!(output_ids(&both), [output_ids(&first), output_ids(&serve(&[other], &[]))].concat());
+}
+
+#[test]
+fn a_store_that_dies_and_comes_back_is_used_again() {
+    let redis = Redis::start();
+    let (port, spec) = (redis.port, redis.spec());
+    let lists = prompts([90; 12]);
+    let plain = serve(&lists, &[]);
+    // Room for one prompt at a time, so that prompts start before and after the store dies.
+    let flags = ["--kv-tiers", &spec, "--kv-blocks", "9"];
+    let (child, _file) = start(&lists, &flags);
+    until("a second prompt is saved", || redis.number("DBSIZE", ":") > 5);
+    drop(redis);
+    let (served, said) = lines(child);
+    assert_eq!(output_ids(&served), output_ids(&plain));
+    // A machine that is fast enough has served everything before.
+    assert!(count(&served, "remote", "errors") == 0 || said.contains("saving blocks"), "{said}");
+
+    let _back = Redis::start_on(port).expect("the port is free again");
+    assert_eq!(output_ids(&serve(&lists, &flags)), output_ids(&plain));
+    let found = serve(&lists[..2], &flags);
+    assert_eq!((cached(&found), output_ids(&found)), (vec![80; 2], output_ids(&plain[..2])));
+}
+
+#[test]
+fn a_full_disk_keeps_what_fits() {
+    let lists = prompts([2000, 2000]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = ids_file(&lists);
+    let spec = disk(folder.path());
+    let generate = || {
+        let mut generate = tiny("generate");
+        generate.arg("--ids-file").arg(file.path()).args(["--max-tokens", "8", "--block-size", "4"]);
+        generate.args(["--kv-tiers", &spec]);
+        generate
+    };
+    // No file grows beyond 2 MiB: the index fits, a slab holds 512 of about 1000 blocks.
+    let mut limited = Command::new("sh");
+    limited.arg("-c").arg("trap '' XFSZ; ulimit -f 4096; exec \"$0\" \"$@\"");
+    limited.arg(generate().get_program()).args(generate().get_args());
+    limited.envs(generate().get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let child = limited.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (full, said) = lines(child);
+    assert!(said.contains("saving blocks") && count(&full, "disk", "errors") > 0, "{said}");
+    let after = run(&mut generate());
+    assert_eq!(output_ids(&after), output_ids(&full));
+    assert!(cached(&after)[0] > 0, "nothing was kept");
+}
+
+#[test]
+fn an_interrupt_ends_requests_whose_blocks_are_under_way() {
+    let redis = Redis::start();
+    let lists = prompts([90; 6]);
+    let spec = redis.spec();
+    serve(&lists, &["--kv-tiers", &spec]);
+    let lookups = || redis.number("INFO commandstats", "cmdstat_exists:calls=");
+    let before = lookups();
+    let (child, _file) = start_long(&lists, "3000", &["--kv-tiers", &spec]);
+    // One to see whether the store can be reached, the next ones for prompts: Ctrl-C is listened for.
+    until("prompts are looked up", || lookups() > before + 1);
+    redis.command("CLIENT PAUSE 60000 ALL").unwrap();
+    signal(&child, "-INT");
+    let begin = Instant::now();
+    let (ended, said) = lines(child);
+    // A request to the store is given up after 5 s, twice; lookup, load and save can each be in one.
+    assert!(begin.elapsed() < Duration::from_secs(45), "ended after {:?}: {said}", begin.elapsed());
+    assert_eq!(ended.len(), 6, "{said}");
+    assert!(ended.iter().all(|line| line["finish_reason"] == "abort"), "{ended:?}");
+}
+
+#[test]
+fn a_process_killed_while_it_writes_leaves_whole_blocks() {
+    let lists = prompts([300; 4]);
+    let plain = serve(&lists, &["--block-size", "4"]);
+    let folder = tempfile::tempdir().unwrap();
+    let spec = format!("disk={}:4MiB", folder.path().display());
+    let slab = folder.path().join("slab-0000.kv");
+    let mut found = 0;
+    for round in 0..8_u64 {
+        // Another salt fills the disk tier with other blocks each time, and then takes the place of the first ones.
+        let salt = round.to_string();
+        let flags = ["--kv-tiers", &spec, "--salt", &salt, "--block-size", "4"];
+        let written = || fs::metadata(&slab).and_then(|slab| slab.modified()).ok();
+        let before = written();
+        let (mut child, _file) = start(&lists, &flags);
+        until("blocks are written", || written() != before);
+        std::thread::sleep(Duration::from_millis(round * 3));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let served = serve(&lists, &flags);
+        assert_eq!(output_ids(&served), output_ids(&plain), "round {round}");
+        assert_eq!(count(&served, "disk", "errors"), 0, "round {round}");
+        found += cached(&served).iter().sum::<u64>();
+    }
+    // How much survives depends on the machine's speed.
+    eprintln!("{found} of {} tokens survived", 8 * 4 * 296);
+}
+
+#[track_caller]
+fn until(what: &str, holds: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "waiting in vain until {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
