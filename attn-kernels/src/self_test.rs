@@ -11,6 +11,7 @@ mod copy_blocks;
 mod indexer;
 pub mod layer;
 mod lse_merge;
+mod mla_decode;
 pub mod options;
 mod paged_decode;
 mod paged_prefill;
@@ -101,7 +102,9 @@ const CASES: &[(&str, Cases)] = &[
     ("copy_blocks", copy_blocks::cases),
     ("find_blocks", xattn::find_blocks),
     ("index_logits", indexer::index_logits),
+    ("latent_write", mla_decode::latent_write),
     ("lse_merge", lse_merge::cases),
+    ("mla_decode", mla_decode::cases),
     ("paged_decode", paged_decode::cases),
     ("paged_prefill", paged_prefill::cases),
     ("paged_prefill_coop", paged_prefill::cases),
