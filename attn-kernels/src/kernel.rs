@@ -13,6 +13,7 @@ pub mod hamming_score;
 pub mod hash_codes;
 pub mod index_logits;
 pub mod lse_merge;
+pub mod mass_bound;
 pub mod nsa_block_score;
 pub mod paged_decode;
 pub mod paged_prefill;

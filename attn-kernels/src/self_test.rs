@@ -10,6 +10,7 @@ mod cache_write;
 mod copy_blocks;
 pub mod layer;
 mod lse_merge;
+mod mass_bound;
 pub mod options;
 mod paged_decode;
 mod paged_prefill;
@@ -100,6 +101,7 @@ const CASES: &[(&str, Cases)] = &[
     ("copy_blocks", copy_blocks::cases),
     ("find_blocks", xattn::find_blocks),
     ("lse_merge", lse_merge::cases),
+    ("mass_bound", mass_bound::cases),
     ("paged_decode", paged_decode::cases),
     ("paged_prefill", paged_prefill::cases),
     ("paged_prefill_coop", paged_prefill::cases),
