@@ -31,6 +31,12 @@ pub const MODULES: Modules = modules![
     "kv_f32",
     "kv_write_f16",
     "kv_write_f32",
+    "latent_f16",
+    "latent_f32",
+    "latent_write_f16",
+    "latent_write_f32",
+    "latents_paged",
+    "latents_two",
     "logit_alibi",
     "logit_plain",
     "logit_softcap",
@@ -63,17 +69,19 @@ pub const MODULES: Modules = modules![
 #[must_use]
 pub fn catalog() -> Vec<&'static Kernel> {
     vec![
+        &kernel::apply_sinks::KERNEL,
         &kernel::block_digest::KERNEL,
         &kernel::block_score::KERNEL,
-        &kernel::apply_sinks::KERNEL,
         &kernel::cache_write::KERNEL,
         &kernel::copy_blocks::KERNEL,
         &kernel::find_blocks::KERNEL,
         &kernel::hamming_score::KERNEL,
         &kernel::hash_codes::KERNEL,
         &kernel::index_logits::KERNEL,
+        &kernel::latent_write::KERNEL,
         &kernel::lse_merge::KERNEL,
         &kernel::mass_bound::KERNEL,
+        &kernel::mla_decode::KERNEL,
         &kernel::nsa_block_score::KERNEL,
         &kernel::paged_decode::KERNEL,
         &kernel::paged_prefill::KERNEL,
@@ -82,6 +90,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::prefix_slots::KERNEL,
         &kernel::softmax_block_sum::KERNEL,
         &kernel::strided_qk::KERNEL,
+        &kernel::strided_qk_coop::KERNEL,
         &kernel::top_k::KERNEL,
         &kernel::top_k_count::KERNEL,
         &kernel::top_k_gather::KERNEL,
@@ -171,6 +180,7 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     for (dtype, shape) in types {
         all.push(baseline(dtype, kernel::strided_qk::variant(shape, 8, 128)));
     }
+    all.push(NamedVariant::new("f16", Level::Coop, kernel::strided_qk_coop::variant(&types[0].1, 8, 128)));
     all.push(baseline("", kernel::softmax_block_sum::variant(8, 128)));
     for (part, level) in [("", Level::Baseline), ("subgroup", Level::Subgroup)] {
         all.push(NamedVariant::new(part, level, kernel::find_blocks::variant(4, level)));

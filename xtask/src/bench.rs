@@ -2,7 +2,9 @@
 
 mod chart;
 mod e2e;
+mod policies;
 mod replay;
+mod svg;
 mod workload;
 
 use anyhow::{Result, bail};
@@ -16,6 +18,7 @@ use crate::cli::{BenchArgs, BenchSuite};
 pub fn run(args: &BenchArgs) -> Result<()> {
     match args.suite {
         None | Some(BenchSuite::E2e) => e2e::run(args),
-        Some(suite) => bail!("bench {suite:?}: only `e2e` exists in this tree"),
+        Some(BenchSuite::Policies) => policies::run(args),
+        Some(suite) => bail!("bench {suite:?}: only `e2e` and `policies` exist in this tree"),
     }
 }

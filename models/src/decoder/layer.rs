@@ -94,11 +94,12 @@ impl Decoder {
 
     fn rope_append(&self, pass: &mut Pass, index: usize, rows: u32) {
         let c = &self.config;
+        let rotary = c.layers[index].rotary;
         let params = RopeAppendParams {
             rows,
             num_heads: c.num_heads,
             num_kv_heads: c.num_kv_heads,
-            pairs: c.rope.rotary_dims / 2,
+            pairs: if rotary { c.rope.rotary_dims / 2 } else { 0 },
         };
         let (k, v) = self.kv.layer(index);
         let bindings = [
@@ -106,7 +107,7 @@ impl Decoder {
             (&self.view(index).slots).into(),
             k.into(),
             v.into(),
-            (&self.inputs.cs).into(),
+            if rotary { (&self.inputs.cs).into() } else { (&self.inputs.temperatures).into() },
             (&self.activations.q).into(),
         ];
         let grid = rope_append::grid(self.kv.shape(), c.num_heads, rows);
