@@ -2,7 +2,9 @@
 
 mod attend;
 mod blocks;
+mod indexer;
 mod inputs;
+mod latent;
 mod layer;
 mod load;
 mod mlp;
@@ -24,6 +26,7 @@ use crate::matrix::{Kernels, Matrix, Product};
 use crate::{DecoderConfig, KvOptions, KvPool, ModelError, SparseOptions};
 use attend::Attention;
 use inputs::{Inputs, View};
+use latent::LatentState;
 use layer::Layer;
 use moe::MoeState;
 use sparse::Sparse;
@@ -83,6 +86,8 @@ pub struct Decoder {
     inputs: Inputs,
     /// Where layers have experts.
     moe: Option<MoeState>,
+    /// Where attention goes through latents.
+    latent: Option<LatentState>,
     key_loads: KeyLoads,
     /// Whether rows of prefills are attended one by one, by the decode kernel.
     by_rows: bool,
@@ -163,7 +168,7 @@ impl Activations {
         let rows = rows.max().unwrap_or(0);
         if rows > self.stats.len() {
             let rows = rows.next_power_of_two();
-            self.partial = gpu.buffer("partial", rows * config.head_dim as usize)?;
+            self.partial = gpu.buffer("partial", rows * partial_dim(config) as usize)?;
             self.stats = gpu.buffer("stats", rows)?;
             gpu.forget_bind_groups();
         }
@@ -174,8 +179,13 @@ impl Activations {
 /// Decode rows of one dispatch, so that their partitions stay within a buffer; a multiple of 16, for the alignment of
 /// bindings.
 fn decode_portion(config: &DecoderConfig, max_partitions: u32) -> usize {
-    let row = config.num_heads as usize * max_partitions as usize * config.head_dim as usize * 4;
+    let row = config.num_heads as usize * max_partitions as usize * partial_dim(config) as usize * 4;
     (PARTIAL_BYTES / row.max(1)).max(16) / 16 * 16
+}
+
+/// Elements of what attention makes of one head.
+fn partial_dim(config: &DecoderConfig) -> u32 {
+    config.latent.map_or(config.head_dim, |latent| latent.kv_rank)
 }
 
 impl Decoder {
@@ -208,6 +218,9 @@ impl Decoder {
         let plan = inputs::plan(&self.config, &self.options, &self.views, slices, samples, self.prefill())?;
         self.inputs.write(&self.gpu, &plan)?;
         self.activations.fit_partials(&self.gpu, &self.config, &plan)?;
+        if let Some(indexer) = self.latent.as_mut().and_then(|latent| latent.indexer.as_mut()) {
+            indexer.write(&self.gpu, &plan)?;
+        }
         let mut pass = Pass::new("step");
         self.embed(&mut pass, plan.rows);
         let cost = self.layer_cost(&plan);

@@ -112,7 +112,7 @@ impl Decoder {
             num_kv_heads: c.num_kv_heads,
             q_stride: c.num_heads * c.head_dim,
             max_partitions,
-            scale: scale(c.head_dim),
+            scale: c.scale,
             reduced: u32::from(reduced),
             list_stride: task.list_stride(),
             first_list,
@@ -184,7 +184,7 @@ impl Decoder {
                 num_kv_heads: c.num_kv_heads,
                 q_stride: c.num_heads * c.head_dim,
                 first_key,
-                scale: scale(c.head_dim),
+                scale: c.scale,
                 neg_inf: f32::NEG_INFINITY,
                 num_keys,
                 list_stride: task.list_stride(),
@@ -220,11 +220,4 @@ pub(super) fn mask(reach: Reach) -> Mask {
         Reach::Window(window) => Mask::Window(window),
         Reach::Chunk(chunk) => Mask::Chunk(chunk),
     }
-}
-
-/// Factor on scores.
-fn scale(head_dim: u32) -> f32 {
-    #[expect(clippy::cast_precision_loss, reason = "head sizes are small")]
-    let dim = head_dim as f32;
-    1.0 / dim.sqrt()
 }
