@@ -6,8 +6,7 @@ use crate::kernel::mass_bound::MassBoundParams;
 /// Lowers `masses` `[rows, num_heads]` to `K / (K + D)` where a list drops blocks of `select_block` tokens: K and the
 /// bound D from the keys themselves, f64.
 pub fn mass_bound(
-    cache: &PagedKv<'_>,
-    select_block: usize,
+    (cache, select_block): (&PagedKv<'_>, usize),
     params: &MassBoundParams,
     q: &[f32],
     tables: &[u32],

@@ -66,17 +66,8 @@ fn case(what: &'static str, variant: &Variant, keeps: &[fn(u32, u32) -> bool]) -
     let stats = stats(&layer, &params, select_block, &q, &rows, &selected);
     let before = vec![1.0; lens.len() * num_heads as usize];
     let mut masses = before.clone();
-    let kv = layer.kv();
-    cpu::mass_bound::mass_bound(
-        &kv,
-        select_block as usize,
-        &params,
-        &q,
-        &layer.tables,
-        &rows,
-        &selected,
-        &mut masses,
-    );
+    let of = (&layer.kv(), select_block as usize);
+    cpu::mass_bound::mass_bound(of, &params, &q, &layer.tables, &rows, &selected, &mut masses);
     Case::new(what, variant, &params, mass_bound::grid(num_heads, count(&rows)))
         .binding(&q)
         .binding(&digests)
