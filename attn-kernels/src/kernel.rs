@@ -6,6 +6,7 @@ pub mod attention;
 pub mod block_digest;
 pub mod block_score;
 pub mod cache_write;
+pub mod chunked_prefix;
 pub mod copy_blocks;
 mod error;
 pub mod find_blocks;
