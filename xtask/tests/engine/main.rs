@@ -12,6 +12,7 @@ mod sparse;
 mod tier_faults;
 mod tiers;
 mod traces;
+mod trial;
 
 use std::fs;
 use std::path::PathBuf;
