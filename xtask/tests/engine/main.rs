@@ -13,6 +13,7 @@ mod sparse;
 mod tier_faults;
 mod tiers;
 mod traces;
+mod trial;
 
 use std::fs;
 use std::path::PathBuf;
