@@ -7,6 +7,7 @@ mod refusal;
 mod served;
 mod sparse;
 mod tiny;
+mod windows;
 
 use attn_kernels::kernel::KvDtype;
 use models::DecoderOptions;
