@@ -135,6 +135,9 @@ impl Decoder {
         ]);
         let grid = paged_decode::grid(self.kv.shape(), c.num_heads, rows, max_partitions);
         pass.dispatch(&task.kind.decode, &params, &bindings, grid);
+        if let Some(lists) = &task.lists {
+            self.bound_mass(pass, index, (list.clone(), lists), &params, rows);
+        }
         if reduced {
             let params = PagedReduceParams {
                 num_heads: c.num_heads,

@@ -8,6 +8,7 @@ mod refusal;
 mod served;
 mod sparse;
 mod tiny;
+mod windows;
 
 use attn_kernels::kernel::KvDtype;
 use models::DecoderOptions;
