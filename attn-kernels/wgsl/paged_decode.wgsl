@@ -8,7 +8,8 @@
 // Partitions go through the keys in the order of `context`, from the one with the first key that the row sees: a row's
 // arithmetic depends on its own length, first key and list alone, and a list of all blocks gives the bits of none.
 // With one partition and no reduce pass `partial` is the output itself, normalised.
-// Grid: (max_partitions, head groups, n). CPU reference: src/cpu/paged_decode.rs
+// A dispatch may do a part of the partitions, from first_partition on.
+// Grid: (partitions, head groups, n). CPU reference: src/cpu/paged_decode.rs
 #import numbers
 #import HEAD_DIM = 64
 #import BLOCK_SIZE = 16
@@ -32,9 +33,9 @@ struct PagedDecodeParams {
     list_stride: u32,
     first_list: u32,
     softcap: f32,
+    first_partition: u32,
     pad0: u32,
     pad1: u32,
-    pad2: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: PagedDecodeParams;
@@ -54,9 +55,8 @@ const TOKEN_GROUPS: u32 = WG / CHUNKS;
 const AHEAD: u32 = 4u;
 
 // A partition starts at a block: PARTITION is a multiple of every block size.
-// Of all heads of a key together, which one load takes.
-var<workgroup> scores: array<array<f32, GROUP>, PARTITION>;
-var<workgroup> q_tile: array<vec4<f32>, HEAD_DIM * GROUP / 4u>;
+var<workgroup> scores: array<f32, PARTITION * GROUP>;
+var<workgroup> q_tile: array<f32, HEAD_DIM * GROUP>;
 var<workgroup> blocks: array<u32, (PARTITION + BLOCK_SIZE - 1u) / BLOCK_SIZE>;
 var<workgroup> merge: array<vec4<f32>, WG * 2u>;
 
@@ -68,7 +68,8 @@ fn paged_decode(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     let context = context_of((params.first_list + group.z) * params.num_kv_heads + kv_head);
     let begin = context_begin(context, row.w);
     let end = context_end(context, row.y);
-    let first = (begin / PARTITION + group.x) * PARTITION;
+    let part = params.first_partition + group.x;
+    let first = (begin / PARTITION + part) * PARTITION;
     if (max(first, begin) >= end) {
         // A row without keys is zero; where the reduce pass follows, that writes it.
         if (params.reduced == 0u) {
@@ -79,9 +80,8 @@ fn paged_decode(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
         return;
     }
     let keys = Keys(max(first, begin) - first, min(end - first, PARTITION));
-    for (var i = lane.index; i < HEAD_DIM * GROUP / 4u; i += WG) {
-        let at = row.x * params.q_stride + head0 * HEAD_DIM + i * 4u;
-        q_tile[i] = vec4(q[at], q[at + 1u], q[at + 2u], q[at + 3u]) * params.scale;
+    for (var i = lane.index; i < HEAD_DIM * GROUP; i += WG) {
+        q_tile[i] = q[row.x * params.q_stride + head0 * HEAD_DIM + i] * params.scale;
     }
     for (var i = lane.index; i * BLOCK_SIZE < keys.end; i += WG) {
         let block = context_position(context, first + i * BLOCK_SIZE) / BLOCK_SIZE;
@@ -89,12 +89,9 @@ fn paged_decode(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     }
     workgroupBarrier();
     let query = Query(context, first, head0, row.y - 1u);
-    let mine = scores_of(lane.index, keys);
-    // The first values are on their way while the softmax waits at its barriers.
-    let ahead = load_values(lane.index, first_key(lane.index, keys), keys);
-    let stat = softmax(lane, keys, query, mine);
-    let partial_head = (group.z * params.num_heads + head0) * params.max_partitions + group.x;
-    values(lane.index, keys, ahead, stat, partial_head, row.x * params.num_heads + head0);
+    let stat = softmax(lane, keys, query, scores_of(lane.index, keys));
+    let partial_head = (group.z * params.num_heads + head0) * params.max_partitions + part;
+    values(lane.index, keys, stat, partial_head, row.x * params.num_heads + head0);
 }
 
 // Keys of the partition that count: from begin until before end. No others are read, so unused slots may hold anything.
@@ -117,8 +114,9 @@ fn scores_of(lane: u32, keys: Keys) -> LaneScores {
             k[t] = k_load(at[t] + chunk * step);
         }
         for (var g = 0u; g < GROUP; g++) {
-            let q_low = q_tile[(g * CHUNKS + chunk) * 2u];
-            let q_high = q_tile[(g * CHUNKS + chunk) * 2u + 1u];
+            let o = g * HEAD_DIM + chunk * 8u;
+            let q_low = vec4(q_tile[o], q_tile[o + 1u], q_tile[o + 2u], q_tile[o + 3u]);
+            let q_high = vec4(q_tile[o + 4u], q_tile[o + 5u], q_tile[o + 6u], q_tile[o + 7u]);
             for (var t = 0u; t < TOKENS_A_LANE; t++) {
                 out.s[t][g] += dot(q_low, kv_low(k[t])) + dot(q_high, kv_high(k[t]));
             }
@@ -156,7 +154,7 @@ fn softmax(lane: Lane, keys: Keys, query: Query, mine: LaneScores) -> Stat {
         for (var t = 0u; t < TOKENS_A_LANE; t++) {
             let key = lane.index + t * WG;
             let p = select(0.0, exp(s.s[t][g] - top[g]), counts(key, keys));
-            scores[key][g] = p;
+            scores[g * PARTITION + key] = p;
             sum[g] += p;
         }
     }
@@ -164,42 +162,31 @@ fn softmax(lane: Lane, keys: Keys, query: Query, mine: LaneScores) -> Stat {
     return Stat(top, reduce_add(sum, lane));
 }
 
-struct Ahead { v: array<kv_chunk, AHEAD> }
-
-// The first of a lane's keys in the value phase. A lower bound on every key would cost 2 % of the kernel.
-fn first_key(lane: u32, keys: Keys) -> u32 {
-    let token_group = lane / CHUNKS;
-    return (keys.begin + TOKEN_GROUPS - 1u - token_group) / TOKEN_GROUPS * TOKEN_GROUPS + token_group;
-}
-
-// Values of AHEAD of a lane's keys. Past the last key its value is read again and has no weight.
-fn load_values(lane: u32, first: u32, keys: Keys) -> Ahead {
-    var ahead: Ahead;
-    for (var i = 0u; i < AHEAD; i++) {
-        let t = min(first + i * TOKEN_GROUPS, keys.end - 1u);
-        ahead.v[i] = v_load(v_at(blocks[t / BLOCK_SIZE], lane % CHUNKS, t % BLOCK_SIZE));
-    }
-    return ahead;
-}
-
 // partial[g] = sum of p[g, t] * v[t].
-fn values(lane: u32, keys: Keys, ahead: Ahead, stat: Stat, partial_head: u32, out_head: u32) {
+fn values(lane: u32, keys: Keys, stat: Stat, partial_head: u32, out_head: u32) {
+    let chunk = lane % CHUNKS;
+    let token_group = lane / CHUNKS;
     var low: array<vec4<f32>, GROUP>;
     var high: array<vec4<f32>, GROUP>;
-    if (lane / CHUNKS < TOKEN_GROUPS) {
-        var now = ahead;
-        for (var first = first_key(lane, keys); first < keys.end; first += TOKEN_GROUPS * AHEAD) {
-            let next = load_values(lane, first + TOKEN_GROUPS * AHEAD, keys);
+    if (token_group < TOKEN_GROUPS) {
+        // The first of the lane's keys that counts. A lower bound on every key would cost 2 % of the kernel.
+        let skipped = (keys.begin + TOKEN_GROUPS - 1u - token_group) / TOKEN_GROUPS;
+        let start = skipped * TOKEN_GROUPS + token_group;
+        for (var first = start; first < keys.end; first += TOKEN_GROUPS * AHEAD) {
+            var v: array<kv_chunk, AHEAD>;
+            for (var i = 0u; i < AHEAD; i++) {
+                // Past the last key its value is read again and has no weight.
+                let t = min(first + i * TOKEN_GROUPS, keys.end - 1u);
+                v[i] = v_load(v_at(blocks[t / BLOCK_SIZE], chunk, t % BLOCK_SIZE));
+            }
             for (var i = 0u; i < AHEAD; i++) {
                 let t = first + i * TOKEN_GROUPS;
-                let p = scores[min(t, PARTITION - 1u)];
                 for (var g = 0u; g < GROUP; g++) {
-                    let weight = select(0.0, p[g], t < keys.end);
-                    low[g] = fma(vec4(weight), kv_low(now.v[i]), low[g]);
-                    high[g] = fma(vec4(weight), kv_high(now.v[i]), high[g]);
+                    let p = select(0.0, scores[g * PARTITION + min(t, PARTITION - 1u)], t < keys.end);
+                    low[g] = fma(vec4(p), kv_low(v[i]), low[g]);
+                    high[g] = fma(vec4(p), kv_high(v[i]), high[g]);
                 }
             }
-            now = next;
         }
     }
     for (var g = 0u; g < GROUP; g++) {
