@@ -87,6 +87,7 @@ impl Model {
             max_seqs,
             reproducible: args.reproducible,
             sparse: sparse(args)?,
+            offload: None,
         };
         let decoder = Decoder::load(&gpu, &self.config, self.checkpoint.weights(), &options)?;
         let got = decoder.kv().num_blocks();

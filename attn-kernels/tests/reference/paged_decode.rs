@@ -89,9 +89,9 @@ impl Decode {
             list_stride: self.asked.list_stride(),
             first_list: 0,
             softcap: self.asked.softcap,
+            first_partition: 0,
             pad0: 0,
             pad1: 0,
-            pad2: 0,
         }
     }
 

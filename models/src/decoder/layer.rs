@@ -33,7 +33,7 @@ impl Decoder {
     /// Records layer `index` over all rows of the step.
     pub(super) fn layer(&mut self, pass: &mut Pass, index: usize, plan: &Plan) -> Result<(), ModelError> {
         self.qkv(pass, &self.layers[index], plan)?;
-        self.rope_append(pass, index, plan.rows);
+        self.rope_append(pass, index, plan.rows, plan.stream.is_some());
         self.select(pass, index, plan)?;
         self.attend(pass, index, plan);
 
@@ -90,7 +90,7 @@ impl Decoder {
         &self.inputs.views[self.layers[index].view]
     }
 
-    fn rope_append(&self, pass: &mut Pass, index: usize, rows: u32) {
+    fn rope_append(&self, pass: &mut Pass, index: usize, rows: u32, streams: bool) {
         let c = &self.config;
         let params = RopeAppendParams {
             rows,
@@ -99,15 +99,21 @@ impl Decoder {
             pairs: c.rope.rotary_dims / 2,
         };
         let (k, v) = self.kv.layer(index);
-        let bindings = [
-            (&self.activations.qkv).into(),
-            (&self.view(index).slots).into(),
-            k.into(),
-            v.into(),
-            (&self.inputs.cs).into(),
-            (&self.activations.q).into(),
-        ];
-        let grid = rope_append::grid(self.kv.shape(), c.num_heads, rows);
-        pass.dispatch(&self.pipelines.rope_append, &params, &bindings, grid);
+        let device = (&self.view(index).slots, k, v);
+        let host = self.kv.host_layer(index).filter(|_| streams);
+        let host = host.map(|(k, v)| (&self.inputs.host_slots, k, v));
+        // Every dispatch turns all queries; each row's keys and values go where one of them has a slot.
+        for (slots, k, v) in std::iter::once(device).chain(host) {
+            let bindings = [
+                (&self.activations.qkv).into(),
+                slots.into(),
+                k.into(),
+                v.into(),
+                (&self.inputs.cs).into(),
+                (&self.activations.q).into(),
+            ];
+            let grid = rope_append::grid(self.kv.shape(), c.num_heads, rows);
+            pass.dispatch(&self.pipelines.rope_append, &params, &bindings, grid);
+        }
     }
 }

@@ -32,6 +32,9 @@ impl Decoder {
         options: &DecoderOptions,
     ) -> Result<Self, ModelError> {
         supported(config)?;
+        if options.offload.is_some() && options.sparse.is_some() {
+            return Err(ModelError::Offload { lacks: "full attention instead of a sparse policy" });
+        }
         let source = Source { gpu, config, weights };
         let embedding = Matrix::stacked(gpu, &[source.matrix(Role::Embed)?])?;
         let head = match config.tie_embeddings {
@@ -50,11 +53,12 @@ impl Decoder {
             true => paged_prefill::KeyLoads::Broadcast,
             false => paged_prefill::KeyLoads::Uniform,
         };
-        let kv = KvPool::new(gpu, config, kv, options.num_blocks)?;
+        let kv = KvPool::new(gpu, config, kv, options.num_blocks, options.offload)?;
         let sparse = options.sparse.as_ref();
         let select_block = sparse.map(|sparse| sparse.policy.block_size().get());
-        // Tiles of rows attend to all keys before them.
-        let limited = config.layers.iter().any(|layer| layer.reach != Reach::Full);
+        // Tiles of rows attend to all keys before them, and find them on the device.
+        let limited =
+            config.layers.iter().any(|layer| layer.reach != Reach::Full) || options.offload.is_some();
         let coop = !options.reproducible && !limited && coop_serves(gpu, config, &shape);
         Ok(Self {
             kernels: Kernels::new(gpu),

@@ -3,6 +3,7 @@
 
 mod golden;
 mod invariance;
+mod offload;
 mod refusal;
 mod served;
 mod sparse;
@@ -25,6 +26,7 @@ fn options(kv_dtype: KvDtype) -> DecoderOptions {
         max_seqs: 4,
         reproducible: false,
         sparse: None,
+        offload: None,
     }
 }
 
