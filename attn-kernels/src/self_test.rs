@@ -8,6 +8,7 @@ mod block_digest;
 mod block_score;
 mod cache_write;
 mod copy_blocks;
+mod indexer;
 pub mod layer;
 mod lse_merge;
 pub mod options;
@@ -99,11 +100,13 @@ const CASES: &[(&str, Cases)] = &[
     ("cache_write", cache_write::cases),
     ("copy_blocks", copy_blocks::cases),
     ("find_blocks", xattn::find_blocks),
+    ("index_logits", indexer::index_logits),
     ("lse_merge", lse_merge::cases),
     ("paged_decode", paged_decode::cases),
     ("paged_prefill", paged_prefill::cases),
     ("paged_prefill_coop", paged_prefill::cases),
     ("paged_reduce", paged_reduce::cases),
+    ("prefix_slots", indexer::prefix_slots),
     ("softmax_block_sum", xattn::softmax_block_sum),
     ("strided_qk", xattn::strided_qk),
     ("top_k", top_k::cases),

@@ -176,7 +176,7 @@ fn relative_error(got: &[f32], want: &[f32]) -> f64 {
     let square = |x: f64| x * x;
     let error: f64 = got.iter().zip(want).map(|(g, w)| square(f64::from(*g) - f64::from(*w))).sum();
     let norm: f64 = want.iter().map(|w| square(f64::from(*w))).sum();
-    (error / norm).sqrt()
+    if error == 0.0 { 0.0 } else { (error / norm).sqrt() }
 }
 
 fn shape(num_kv_heads: u32, head_dim: u32, block_size: u32) -> KvShape {
@@ -191,8 +191,9 @@ fn check(gpu: &Gpu, prefill: &Prefill, loud: f32) {
     let error = relative_error(&out, &want);
     assert!(error <= 2e-3, "{what}: relative error {error:e}");
     for (i, (got, want)) in lse.iter().zip(&want_lse).enumerate() {
-        // Queries are rounded to f16, so scores err in proportion to their size, whatever the sum is.
-        let bound = 1e-3 * loud.max(want.abs()).max(1.0);
+        // Queries are rounded to f16, so scores err in proportion to their size, whatever the sum is: of the order of
+        // 2^-11 * |q| * |k| * scale, and |q| is about 16 times `loud`.
+        let bound = 2e-3 * loud.max(want.abs()).max(1.0);
         let same = got == want || (got - want).abs() <= bound;
         assert!(same, "{what}: lse {i} is {got}, not {want}");
     }

@@ -27,6 +27,8 @@ macro_rules! layout {
 
 fn layouts() -> Vec<Layout> {
     use attn_kernels::kernel::apply_sinks::ApplySinksParams;
+    use attn_kernels::kernel::latent_write::LatentWriteParams;
+    use attn_kernels::kernel::mla_decode::MlaDecodeParams;
     use block_digest::BlockDigestParams;
     use block_score::BlockScoreParams;
     use cache_write::CacheWriteParams;
@@ -57,6 +59,8 @@ fn layouts() -> Vec<Layout> {
         layout!(CopyBlocksParams: block_quads pad0 pad1 pad2),
         layout!(FindBlocksParams: num_kv_heads query_blocks key_blocks sum_stride current causal out_stride first_list
             votes units pad0 pad1),
+        layout!(LatentWriteParams: rows row_stride latent_start rope_start),
+        layout!(MlaDecodeParams: num_heads q_stride max_partitions reduced scale list_stride first_list compressed_stride),
         layout!(HammingScoreParams: num_kv_heads score_stride sink_tokens recent_tokens must_select num_must infinity pad0
             pad1),
         layout!(HashCodesParams: num_kv_heads entries group q_stride first_channel channels bits first_word words pad0

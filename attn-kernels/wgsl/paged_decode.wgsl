@@ -169,12 +169,14 @@ fn values(lane: u32, keys: Keys, stat: Stat, partial_head: u32, out_head: u32) {
     var low: array<vec4<f32>, GROUP>;
     var high: array<vec4<f32>, GROUP>;
     if (token_group < TOKEN_GROUPS) {
-        let start = keys.begin - keys.begin % TOKEN_GROUPS + token_group;
+        // The first of the lane's keys that counts. A lower bound on every key would cost 2 % of the kernel.
+        let skipped = (keys.begin + TOKEN_GROUPS - 1u - token_group) / TOKEN_GROUPS;
+        let start = skipped * TOKEN_GROUPS + token_group;
         for (var first = start; first < keys.end; first += TOKEN_GROUPS * AHEAD) {
             var v: array<kv_chunk, AHEAD>;
             for (var i = 0u; i < AHEAD; i++) {
-                // Outside the keys that count another value is read and has no weight.
-                let t = clamp(first + i * TOKEN_GROUPS, keys.begin, keys.end - 1u);
+                // Past the last key its value is read again and has no weight.
+                let t = min(first + i * TOKEN_GROUPS, keys.end - 1u);
                 v[i] = v_load(v_at(blocks[t / BLOCK_SIZE], chunk, t % BLOCK_SIZE));
             }
             for (var i = 0u; i < AHEAD; i++) {

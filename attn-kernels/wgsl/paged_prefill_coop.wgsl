@@ -87,11 +87,12 @@ fn paged_prefill_coop(
     let row = tile.row + index;
     let position = tile.position + index;
     let context = context_of(tile.list * params.num_kv_heads + kv_head);
-    let end = context_end(context, tile.position + tile.rows);
-    let last = max(end, 1u) - 1u;
+    let has_keys = context_any(context, tile.position + tile.rows);
+    let last = select(0u, context_end(context, tile.position + tile.rows) - 1u, has_keys);
     // First key that any row of the tile sees.
     let low = context_begin(context, first_visible(tile.position));
-    let begin = low / KEYS * KEYS;
+    // Without keys the loop does not run.
+    let begin = select(last + 1u, low / KEYS * KEYS, has_keys);
     let visible = first_visible(position);
     let score0 = subgroup * 16u * SCORE_STRIDE;
     let score1 = score0 + 16u;
@@ -150,7 +151,8 @@ fn paged_prefill_coop(
     }
     workgroupBarrier();
 
-    for (var i0 = begin; i0 < end; i0 += KEYS) {
+    // The drivers' compilers pipeline this form of the loop, not `i0 < last + 1`: a fifth of the speed.
+    for (var i0 = begin; i0 <= last; i0 += KEYS) {
         let key0 = context_position(context, i0);
         let parity = i0 / KEYS % 2u;
         var s0 = coop_mat16x16<f32, C>();

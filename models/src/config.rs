@@ -4,11 +4,13 @@ mod error;
 mod gguf;
 mod hf;
 mod layer;
+mod moe;
 mod rope;
 
 pub use self::{
     error::ConfigError,
-    layer::{LayerConfig, QkNorm, Reach},
+    layer::{LayerConfig, Mlp, QkNorm, Reach},
+    moe::{Activation, ExpertPacking, MoeConfig, Router, Score},
     rope::{Rope, RopeScaling},
 };
 
@@ -23,6 +25,10 @@ pub enum Family {
     Qwen2,
     /// Qwen3: Llama with RMS norms on query and key heads.
     Qwen3,
+    /// Qwen3 with experts.
+    Qwen3Moe,
+    /// gpt-oss: windows in every other layer, sinks, biases and experts.
+    GptOss,
 }
 
 /// Shape and constants of a decoder-only transformer. Every value has been validated.
@@ -34,7 +40,7 @@ pub struct DecoderConfig {
     pub vocab_size: u32,
     /// Width of the residual stream.
     pub hidden_size: u32,
-    /// Width inside the MLP.
+    /// Width inside the MLP of dense layers.
     pub intermediate_size: u32,
     /// Number of layers.
     pub num_layers: u32,
@@ -60,6 +66,10 @@ pub struct DecoderConfig {
     pub qk_norm: QkNorm,
     /// `[num_layers]`: what differs from layer to layer.
     pub layers: Vec<LayerConfig>,
+    /// Whether every head has a logit, in each softmax, that no key stands behind.
+    pub sinks: bool,
+    /// Experts of the layers that have any.
+    pub moe: Option<MoeConfig>,
     /// Tokens that end a text.
     pub eos_ids: Vec<u32>,
     /// Token that starts a text.
@@ -108,6 +118,9 @@ impl DecoderConfig {
             });
         }
         self.rope.validate()?;
+        if let Some(moe) = &self.moe {
+            moe.validate()?;
+        }
         for (field, ids) in [("bos id", self.bos_id.as_slice()), ("eos id", &self.eos_ids)] {
             if let Some(&id) = ids.iter().find(|&&id| id >= self.vocab_size) {
                 return invalid(field, id, "less than vocab_size");

@@ -4,8 +4,12 @@
 
 pub mod bias;
 pub mod embed;
+pub mod glu;
 pub mod log_prob;
 pub mod matmul;
+pub mod moe_combine;
+pub mod moe_route;
+pub mod moe_sort;
 pub mod norm_heads;
 pub mod rms_norm;
 pub mod rope;

@@ -6,6 +6,7 @@ mod inputs;
 mod layer;
 mod load;
 mod mlp;
+mod moe;
 mod parts;
 mod sparse;
 mod stream;
@@ -25,6 +26,7 @@ use crate::{DecoderConfig, KvOptions, KvPool, ModelError, Offload, SparseOptions
 use attend::Attention;
 use inputs::{Inputs, View};
 use layer::Layer;
+use moe::MoeState;
 use sparse::Sparse;
 use stream::Stream;
 
@@ -83,6 +85,8 @@ pub struct Decoder {
     views: Vec<View>,
     activations: Activations,
     inputs: Inputs,
+    /// Where layers have experts.
+    moe: Option<MoeState>,
     key_loads: KeyLoads,
     /// Whether rows of prefills are attended one by one, by the decode kernel.
     by_rows: bool,
@@ -101,7 +105,9 @@ struct Pipelines {
     bias_add: Arc<Pipeline>,
     rope_append: Arc<Pipeline>,
     copy_blocks: Arc<Pipeline>,
-    attention: Attention,
+    /// By view.
+    attention: Vec<Attention>,
+    apply_sinks: Arc<Pipeline>,
     /// The same over listed blocks.
     selected: Option<Attention>,
     log_prob: Arc<Pipeline>,
@@ -215,7 +221,7 @@ impl Decoder {
         let cost = self.layer_cost(&plan);
         let mut since_cut = 0;
         if let Some(sparse) = &mut self.sparse {
-            sparse.begin(&self.gpu, &plan, slices)?;
+            sparse.begin(&self.gpu, (&self.config, &self.kv), &plan, slices)?;
         }
         for index in 0..self.layers.len() {
             self.layer(&mut pass, index, &plan)?;
@@ -263,7 +269,7 @@ impl Decoder {
     }
 
     /// Final norm, logits, and what is made of them.
-    fn finish(&self, mut pass: Pass, plan: &inputs::Plan) -> Result<StepOutput, ModelError> {
+    fn finish(&mut self, mut pass: Pass, plan: &inputs::Plan) -> Result<StepOutput, ModelError> {
         let vocab = self.config.vocab_size as usize;
         let mut output = StepOutput::default();
         // Scored rows come first, in portions whose logits fit in the buffer.
@@ -293,8 +299,12 @@ impl Decoder {
         });
         let read_nll = (scored > 0).then(|| pass.read(&self.activations.nll, 0..scored));
         let read_ids = read_ids.transpose()?;
+        let read_trace = self.sparse.as_ref().and_then(|sparse| sparse.read_trace(&mut pass));
         let mut done = self.gpu.submit(pass)?.wait()?;
         output.timings.append(&mut done.timings);
+        if let (Some(sparse), Some(read)) = (&mut self.sparse, read_trace) {
+            sparse.take_trace(plan, &done.get(read));
+        }
         output.sampled = read_ids.map(|r| done.get(r)).unwrap_or_default();
         let nll: Vec<f32> = read_nll.map(|r| done.get(r)).unwrap_or_default();
         output.nll = nll.into_iter().zip(&plan.scored).filter(|(_, s)| s.is_some()).map(|(v, _)| v).collect();

@@ -57,7 +57,7 @@ pub enum ModelError {
     },
     /// Blocks that a sparse policy selects and that are not whole blocks of the cache.
     #[error(
-        "{policy} selects blocks of {select} tokens, which is not a power of two and a multiple of the cache's {block_size}"
+        "{policy} selects blocks of {select} tokens, which is not a power of two from 8 on and a multiple of the cache's {block_size}"
     )]
     SelectBlock {
         /// The policy.
@@ -89,6 +89,9 @@ pub enum ModelError {
         /// Blocks of a slot.
         slot_blocks: u32,
     },
+    /// Work for a kernel outside its buffers.
+    #[error(transparent)]
+    Launch(#[from] attn_kernels::kernel::LaunchError),
     /// A sparse policy that cannot select from what it is given.
     #[error(transparent)]
     Select(#[from] sparse_select::SelectError),

@@ -3,9 +3,13 @@
 
 pub mod bias;
 pub mod embed;
+pub mod glu;
 pub mod log_prob;
 pub mod matmul;
 pub mod matmul_coop;
+pub mod moe_combine;
+pub mod moe_route;
+pub mod moe_sort;
 pub mod norm_heads;
 pub mod rms_norm;
 pub mod rope;
@@ -17,6 +21,7 @@ use attn_kernels::source::Modules;
 use attn_kernels::{Kernel, Level, NamedVariant};
 
 use crate::pack::Format;
+use crate::{Activation, ExpertPacking, MoeConfig, Router, Score};
 use matmul::{Epilogue, Tiling};
 
 macro_rules! modules {
@@ -30,6 +35,9 @@ pub const MODULES: Modules = modules![
     "epilogue_add",
     "epilogue_silu_mul",
     "epilogue_store",
+    "rows_each",
+    "rows_plain",
+    "rows_routed",
     "weights_bf16",
     "weights_f16",
     "weights_f32",
@@ -50,9 +58,13 @@ pub fn catalog() -> Vec<&'static Kernel> {
     vec![
         &bias::KERNEL,
         &embed::KERNEL,
+        &glu::KERNEL,
         &log_prob::KERNEL,
         &matmul::KERNEL,
         &matmul_coop::KERNEL,
+        &moe_combine::KERNEL,
+        &moe_route::KERNEL,
+        &moe_sort::KERNEL,
         &norm_heads::KERNEL,
         &rms_norm::KERNEL,
         &rope::KERNEL,
@@ -111,6 +123,10 @@ pub fn variants() -> Vec<NamedVariant> {
         let shape = KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype };
         all.push(baseline(part, rope_append::variant(&shape, false)));
     }
+    for (part, rows) in [("each", matmul::Rows::Each), ("routed", matmul::Rows::Routed)] {
+        all.push(baseline(part, matmul::several(rows, Format::Bf16.module(), sliced(1), blocks)));
+    }
+    all.extend(mixtures());
     all.push(baseline("halves", rope::variant(128, false)));
     all.push(baseline("interleaved", rope::variant(128, true)));
     all.push(baseline("", sample::variant()));
@@ -119,4 +135,32 @@ pub fn variants() -> Vec<NamedVariant> {
     all.push(NamedVariant::new("q4", Level::Coop, coop));
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all
+}
+
+/// Kernels of mixtures of experts, in the shapes of gpt-oss, DeepSeek V3.2 and V4, and Llama 4.
+fn mixtures() -> Vec<NamedVariant> {
+    let named = |part: &str, variant| NamedVariant::new(part, Level::Baseline, variant);
+    let moe = |num_experts, top_k, score, [groups, top_groups]: [u32; 2], normalise| MoeConfig {
+        num_experts,
+        top_k,
+        inner_size: 2048,
+        shared_size: None,
+        router: Router { score, groups, top_groups, normalise, scale: 1.0, correction: groups > 1 },
+        activation: Activation::Silu,
+        biases: false,
+        weighted_input: false,
+        packing: ExpertPacking::Rows,
+    };
+    let swiglu = Activation::LimitedSwiglu { alpha: 1.702, limit: 7.0 };
+    vec![
+        named("chosen", moe_route::variant(&moe(128, 4, Score::SoftmaxOfChosen, [1, 1], false), false)),
+        named("softmax", moe_route::variant(&moe(128, 8, Score::Softmax, [1, 1], true), false)),
+        named("groups", moe_route::variant(&moe(256, 8, Score::Sigmoid, [8, 4], true), false)),
+        named("hashed", moe_route::variant(&moe(256, 6, Score::SqrtSoftplus, [1, 1], true), true)),
+        named("", moe_sort::variant(128)),
+        named("silu", glu::variant(Activation::Silu, false, true)),
+        named("limited", glu::variant(Activation::LimitedSilu { limit: 10.0 }, false, false)),
+        named("swiglu", glu::variant(swiglu, true, false)),
+        named("", moe_combine::variant(4, true, true)),
+    ]
 }

@@ -11,6 +11,7 @@ mod error;
 mod fetch;
 pub mod kernel;
 mod kv;
+mod matrices;
 mod matrix;
 pub mod pack;
 #[cfg(feature = "self-test")]
@@ -21,7 +22,10 @@ mod weights;
 
 pub use chat::{ChatError, ChatTemplate, Message};
 pub use checkpoint::Checkpoint;
-pub use config::{ConfigError, DecoderConfig, Family, LayerConfig, QkNorm, Reach, Rope, RopeScaling};
+pub use config::{
+    Activation, ConfigError, DecoderConfig, ExpertPacking, Family, LayerConfig, Mlp, MoeConfig, QkNorm,
+    Reach, Rope, RopeScaling, Router, Score,
+};
 pub use decoder::{BlockRead, Decoder, DecoderOptions};
 pub use error::ModelError;
 pub use fetch::{FetchError, ModelCache, ModelPackage, Progress, SMOLLM2_135M_INSTRUCT};

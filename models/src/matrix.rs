@@ -7,7 +7,7 @@ use std::sync::Arc;
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
 use smallvec::{SmallVec, smallvec};
 
-use crate::kernel::matmul::{self, Epilogue, MatmulParams, Tiling};
+use crate::kernel::matmul::{self, Epilogue, MatmulParams, Rows, Tiling};
 use crate::kernel::matmul_coop::{self, Tile};
 use crate::pack::{BLOCK, Format, Packed};
 use crate::{ModelError, Tensor};
@@ -16,6 +16,8 @@ use crate::{ModelError, Tensor};
 #[derive(Debug)]
 pub(crate) struct Matrix {
     format: Format,
+    /// Input features.
+    width: u32,
     blocks: u32,
     parts: u32,
     shards: Vec<Shard>,
@@ -88,7 +90,7 @@ impl Matrix {
             check(tensor, first)?;
         }
         let format = Format::from(first.dtype);
-        let blocks = width / BLOCK;
+        let blocks = width.div_ceil(BLOCK);
         let most = usize::try_from(gpu.max_binding_bytes()).unwrap_or(usize::MAX);
         let shard_cols = (most / (format.column_bytes(blocks) * parts)).clamp(1, cols);
         let shards = (0..cols).step_by(shard_cols).map(|start| {
@@ -103,7 +105,7 @@ impl Matrix {
             })
         });
         let shards = shards.collect::<Result<_, ModelError>>()?;
-        Ok(Self { format, blocks: u32_of(blocks), parts: u32_of(parts), shards })
+        Ok(Self { format, width: u32_of(width), blocks: u32_of(blocks), parts: u32_of(parts), shards })
     }
 
     pub(crate) fn format(&self) -> Format {
@@ -126,7 +128,9 @@ impl Matrix {
         pass: &mut Pass,
         product: &Product<'_>,
     ) -> Result<(), ModelError> {
-        let exact = product.coop_from.min(product.rows);
+        let exact =
+            if kernels.binds_rows(self.width, product.y_stride) { product.coop_from } else { product.rows };
+        let exact = exact.min(product.rows);
         if exact > 0 {
             let tiling = kernels.tiling(exact, self.parts, self.blocks);
             let key = (self.format, product.epilogue, tiling, self.blocks, product.norm.is_some());
@@ -152,18 +156,22 @@ impl Matrix {
         grid: impl Fn(u32) -> [u32; 3],
     ) {
         let start = u64::from(rows.start);
-        let x = Bind::at(product.x.raw(), start * u64::from(self.blocks) * 128);
+        let x = Bind::at(product.x.raw(), start * u64::from(self.width) * 4);
         let y = Bind::at(product.y.raw(), start * u64::from(product.y_stride) * 4);
         for shard in &self.shards {
             let params = MatmulParams {
                 rows: rows.end - rows.start,
                 cols: shard.cols,
                 blocks: self.blocks,
-                x_stride: self.blocks * 8,
+                x_stride: self.width / 4,
                 y_stride: product.y_stride,
                 y_offset: product.y_offset + shard.first,
                 eps: product.norm.map_or(0.0, |(_, eps)| eps),
+                x_div: 1,
+                matrices: 1,
+                first_matrix: 0,
                 pad0: 0,
+                pad1: 0,
             };
             let mut bindings: SmallVec<[Bind; 5]> =
                 smallvec![x.clone(), (&shard.quants).into(), (&shard.scales).into(), y.clone()];
@@ -174,11 +182,19 @@ impl Matrix {
 
     /// Whether a product of `rows` rows can norm them on the way in.
     pub(crate) fn norms(&self, kernels: &Kernels, rows: u32) -> bool {
-        kernels.tiling(rows, self.parts, self.blocks).norms()
+        // A norm goes over whole blocks.
+        self.width == self.blocks * 32 && kernels.tiling(rows, self.parts, self.blocks).norms()
     }
 }
 
-fn check(tensor: &Tensor<'_>, first: &Tensor<'_>) -> Result<(), ModelError> {
+/// Rows of plain types are read sixteen bytes at a time.
+const WIDTH_MULTIPLE: usize = 8;
+
+/// f32 that a matmul may read past the last row of its input: the last block of a row reaches into the next, where
+/// weights are zero.
+pub(crate) const SLACK: usize = BLOCK;
+
+pub(crate) fn check(tensor: &Tensor<'_>, first: &Tensor<'_>) -> Result<(), ModelError> {
     let name = || tensor.name.to_string();
     if Format::from(tensor.dtype) != Format::from(first.dtype) {
         let (dtype, other) = (tensor.dtype, first.dtype);
@@ -190,8 +206,9 @@ fn check(tensor: &Tensor<'_>, first: &Tensor<'_>) -> Result<(), ModelError> {
         });
     }
     let width = tensor.shape[1];
-    if width != first.shape[1] || !width.is_multiple_of(BLOCK) {
-        return Err(ModelError::Width { name: name(), width, multiple: BLOCK });
+    let multiple = tensor.dtype.block_elems().max(WIDTH_MULTIPLE);
+    if width != first.shape[1] || !width.is_multiple_of(multiple) {
+        return Err(ModelError::Width { name: name(), width, multiple });
     }
     Ok(())
 }
@@ -201,7 +218,7 @@ fn overlap(a: &Range<usize>, b: Range<usize>) -> Range<usize> {
     start..a.end.min(b.end).max(start)
 }
 
-fn u32_of(n: usize) -> u32 {
+pub(crate) fn u32_of(n: usize) -> u32 {
     u32::try_from(n).expect("dimensions of a model fit in 32 bits")
 }
 
@@ -211,14 +228,26 @@ pub(crate) struct Kernels {
     gpu: Arc<Gpu>,
     matmuls: RefCell<Vec<(MatmulKey, Arc<Pipeline>)>>,
     coop: RefCell<Vec<(CoopKey, Arc<Pipeline>)>>,
+    several: RefCell<Vec<(SeveralKey, Arc<Pipeline>)>>,
 }
 
 impl Kernels {
     pub(crate) fn new(gpu: &Arc<Gpu>) -> Self {
-        Self { gpu: Arc::clone(gpu), matmuls: RefCell::default(), coop: RefCell::default() }
+        Self {
+            gpu: Arc::clone(gpu),
+            matmuls: RefCell::default(),
+            coop: RefCell::default(),
+            several: RefCell::default(),
+        }
     }
 
-    fn tiling(&self, rows: u32, parts: u32, blocks: u32) -> Tiling {
+    /// Whether rows of these widths can be bound at any row, as products in two parts need.
+    fn binds_rows(&self, x_width: u32, y_stride: u32) -> bool {
+        let align = self.gpu.limits().min_storage_buffer_offset_alignment;
+        [x_width, y_stride].iter().all(|width| (width * 4).is_multiple_of(align))
+    }
+
+    pub(crate) fn tiling(&self, rows: u32, parts: u32, blocks: u32) -> Tiling {
         if self.gpu.is_cpu() {
             Tiling::for_cpu(rows, parts, broadcasts(&self.gpu))
         } else {
@@ -238,6 +267,17 @@ impl Kernels {
         Ok(pipeline)
     }
 
+    /// The kernel for products with several matrices.
+    pub(crate) fn several(&self, key: SeveralKey) -> Result<Arc<Pipeline>, ModelError> {
+        if let Some((_, pipeline)) = self.several.borrow().iter().find(|(k, _)| *k == key) {
+            return Ok(Arc::clone(pipeline));
+        }
+        let (rows, format, tiling, blocks) = key;
+        let pipeline = self.gpu.pipeline(&matmul::several(rows, format.module(), tiling, blocks))?;
+        self.several.borrow_mut().push((key, Arc::clone(&pipeline)));
+        Ok(pipeline)
+    }
+
     fn matmul_coop(&self, key: CoopKey) -> Result<Arc<Pipeline>, ModelError> {
         if let Some((_, pipeline)) = self.coop.borrow().iter().find(|(k, _)| *k == key) {
             return Ok(Arc::clone(pipeline));
@@ -248,6 +288,9 @@ impl Kernels {
         Ok(pipeline)
     }
 }
+
+/// Rows, format, tiling, blocks along k.
+pub(crate) type SeveralKey = (Rows, Format, Tiling, u32);
 
 /// Format, epilogue, tile.
 type CoopKey = (Format, Epilogue, Tile);

@@ -115,10 +115,11 @@ impl Format {
 }
 
 impl Packed {
-    /// An empty matrix for tensors of `dtype` with `in_features`, a multiple of 32 (256 for the K types).
+    /// An empty matrix for tensors of `dtype` with `in_features`: a multiple of 32 (256 for the K types), or for the plain
+    /// types of 8, the last block then filled up with zeros.
     #[must_use]
     pub fn new(dtype: Dtype, in_features: usize, cols: usize) -> Self {
-        let blocks = in_features / BLOCK;
+        let blocks = in_features.div_ceil(BLOCK);
         let format = Format::from(dtype);
         let quants = vec![[0; 4]; format.quads() * blocks * cols];
         let scales = vec![0; format.scale_words(blocks) * cols];
@@ -131,8 +132,8 @@ impl Packed {
     /// When the tensor's width or type is another than the matrix was made for.
     pub fn fill(&mut self, tensor: &Tensor<'_>, rows: std::ops::Range<usize>, first: usize) {
         assert_eq!(Format::from(tensor.dtype), self.format, "type of {}", tensor.name);
-        let width = self.blocks * BLOCK;
-        assert_eq!(tensor.shape.last(), Some(&width), "width of {}", tensor.name);
+        let width = *tensor.shape.last().expect("a matrix");
+        assert_eq!(width.div_ceil(BLOCK), self.blocks, "blocks of {}", tensor.name);
         let row_bytes = tensor.dtype.bytes_for(width).expect("a width of whole blocks");
         for row in rows.clone() {
             let bytes = &tensor.data[row * row_bytes..(row + 1) * row_bytes];

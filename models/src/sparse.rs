@@ -62,13 +62,13 @@ impl Attended {
 }
 
 impl SparseOptions {
-    /// Checks that blocks of the policy are whole blocks of the cache.
+    /// Checks that blocks of the policy are whole blocks of the cache, and whole loads of eight keys.
     ///
     /// # Errors
     /// [`ModelError::SelectBlock`].
     pub fn check(&self, block_size: u32) -> Result<(), ModelError> {
         let select = self.policy.block_size().get();
-        if select.is_multiple_of(block_size) && select.is_power_of_two() {
+        if select.is_multiple_of(block_size.max(8)) && select.is_power_of_two() {
             return Ok(());
         }
         Err(ModelError::SelectBlock { policy: self.policy.name(), select, block_size })
@@ -79,7 +79,7 @@ impl SparseOptions {
     pub fn acts_on(&self, phase: crate::batch::Phase) -> bool {
         let support = self.policy.support();
         match phase {
-            crate::batch::Phase::Decode => support.decode,
+            crate::batch::Phase::Decode => support.decode && !self.policy.keeps_all_in_decode(),
             crate::batch::Phase::Prefill => support.prefill && !support.each_query,
         }
     }

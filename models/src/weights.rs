@@ -71,16 +71,18 @@ pub trait WeightSource {
     /// [`WeightError::Missing`] if there is none, and those of [`get`](Self::get).
     fn tensor(&self, role: Role) -> Result<Tensor<'_>, WeightError> {
         let missing = |name| WeightError::Missing { name, role, path: self.path().into() };
-        let name = self
-            .naming()
-            .name(role)
-            .ok_or_else(|| missing(format!("of role {role:?} in {}", self.naming())))?;
-        self.get(&name)?.ok_or_else(|| missing(name))
+        for name in self.naming().names(role) {
+            if let Some(tensor) = self.get(&name)? {
+                return Ok(tensor);
+            }
+        }
+        let name = self.naming().name(role);
+        Err(missing(name.unwrap_or_else(|| format!("of role {role:?} in {}", self.naming()))))
     }
 
     /// Whether there is a tensor of this role.
     fn has(&self, role: Role) -> bool {
-        self.naming().name(role).is_some_and(|name| self.contains(&name))
+        self.naming().names(role).any(|name| self.contains(&name))
     }
 
     /// Whether there is a tensor called `name`.

@@ -91,7 +91,11 @@ impl Product {
             y_stride,
             y_offset,
             eps: 0.0,
+            x_div: 1,
+            matrices: 1,
+            first_matrix: 0,
             pad0: 0,
+            pad1: 0,
         };
         let (x, y) = (random(rows * x_stride), random(rows * y_stride));
         Self { packed, params, epilogue, x, y }

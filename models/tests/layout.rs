@@ -3,7 +3,8 @@
 use attn_kernels::Access;
 use attn_kernels::reflect::{Binding, interface};
 use models::kernel::{
-    bias, catalog, embed, log_prob, matmul, norm_heads, rms_norm, rope, rope_append, sample, variants,
+    bias, catalog, embed, glu, log_prob, matmul, moe_combine, moe_route, moe_sort, norm_heads, rms_norm,
+    rope, rope_append, sample, variants,
 };
 use std::collections::BTreeSet;
 use std::mem::offset_of;
@@ -25,8 +26,12 @@ macro_rules! layout {
 fn layouts() -> Vec<Layout> {
     use bias::BiasParams;
     use embed::EmbedParams;
+    use glu::GluParams;
     use log_prob::LogProbParams;
     use matmul::MatmulParams;
+    use moe_combine::MoeCombineParams;
+    use moe_route::MoeRouteParams;
+    use moe_sort::MoeSortParams;
     use norm_heads::NormHeadsParams;
     use rms_norm::RmsNormParams;
     use rope::RopeParams;
@@ -35,8 +40,14 @@ fn layouts() -> Vec<Layout> {
     vec![
         layout!(BiasParams: rows cols stride first),
         layout!(EmbedParams: rows first cols blocks),
+        layout!(GluParams: rows inner out_stride alpha limit pad0 pad1 pad2),
         layout!(LogProbParams: rows vocab pad0 pad1),
-        layout!(MatmulParams: rows cols blocks x_stride y_stride y_offset eps pad0),
+        layout!(
+            MatmulParams: rows cols blocks x_stride y_stride y_offset eps x_div matrices first_matrix pad0 pad1
+        ),
+        layout!(MoeCombineParams: rows width pad0 pad1),
+        layout!(MoeRouteParams: rows scale pad0 pad1),
+        layout!(MoeSortParams: pairs tile most_tiles pad0),
         layout!(NormHeadsParams: rows heads width stride first eps pad0 pad1),
         layout!(RmsNormParams: rows width eps first),
         layout!(RopeParams: rows heads stride pairs),

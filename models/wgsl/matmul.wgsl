@@ -2,6 +2,7 @@
 //   x  [rows, x_stride] f32, the first 32 * blocks of each row
 //   w  by blocks of 32 along k: see the weights module
 //   y  [rows, y_stride] f32, columns from y_offset on
+// The rows module says which rows and which of several matrices a workgroup multiplies.
 // A lane owns ROWS rows and PARTS * WIDE columns; all lanes of a workgroup need the same activations. Every sum has one
 // order: within a block of 32 by k, then block by block. So a result depends on neither ROWS, WIDE nor SLICES: one row
 // alone and one row among many agree to the bit.
@@ -13,6 +14,7 @@
 #import SLICES = 1
 #import reduce = reduce_tree
 #import weights = weights_q4
+#import rows = rows_plain
 #import activations = x_uniform
 #import epilogue = epilogue_store
 // COLS lanes along columns times SLICES along k; block sums of slices meet in workgroup memory and are added in order.
@@ -30,7 +32,11 @@ struct MatmulParams {
     y_stride: u32,
     y_offset: u32,
     eps: f32, // of the norm on the way in, if there is one
+    x_div: u32, // of several matrices: see the rows modules
+    matrices: u32, // side by side in wq and ws
+    first_matrix: u32,
     pad0: u32,
+    pad1: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: MatmulParams;
@@ -45,12 +51,12 @@ var<workgroup> sums: array<f32, SUMS>;
 struct Sums { v: array<f32, SUMS_A_LANE> }
 
 // Sums over one block of k, for all rows and columns of this lane.
-fn block_sums(block: u32, first_col: u32, row0: u32, lane: u32) -> Sums {
+fn block_sums(block: u32, first_col: u32, place: Place, lane: u32) -> Sums {
     var out: Sums;
     var w: array<Block, COLS_A_LANE>;
     for (var c = 0u; c < COLS_A_LANE; c++) {
         let col = min(first_col + (c % WIDE) * COLS, params.cols - 1u) + (c / WIDE) * params.cols;
-        w[c] = load_block(block, col, params.cols * PARTS, params.blocks);
+        w[c] = load_block(block, place.col + col, all_cols(), params.blocks);
     }
     for (var octet = 0u; octet < 4u; octet++) {
         var wv: array<array<vec4<f32>, 2>, COLS_A_LANE>;
@@ -58,7 +64,7 @@ fn block_sums(block: u32, first_col: u32, row0: u32, lane: u32) -> Sums {
             wv[c] = array(quad(w[c], octet * 2u), quad(w[c], octet * 2u + 1u));
         }
         for (var r = 0u; r < ROWS; r++) {
-            let xv = x_octet(row0, r, block * 4u + octet, lane);
+            let xv = x_octet(place, r, block * 4u + octet, lane);
             for (var c = 0u; c < COLS_A_LANE; c++) {
                 var s = out.v[c * ROWS + r];
                 s = fma(wv[c][0].x, xv[0].x, s);
@@ -81,12 +87,15 @@ fn matmul(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     let local_col = lane.index % COLS;
     let slice = lane.index / COLS;
     let first_col = group.x * COLS * WIDE + local_col;
-    let row0 = group.y * ROWS;
+    let place = place_of(group);
+    if (place.first >= place.end) {
+        return;
+    }
     var acc: Sums;
-    prepare(row0, lane);
+    prepare(place, lane);
     if (SLICES == 1u) {
         for (var block = 0u; block < params.blocks; block++) {
-            let s = block_sums(block, first_col, row0, lane.index);
+            let s = block_sums(block, first_col, place, lane.index);
             for (var i = 0u; i < SUMS_A_LANE; i++) {
                 acc.v[i] += s.v[i];
             }
@@ -95,7 +104,7 @@ fn matmul(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
         // All lanes go round as often: activations may come through the subgroup, which asks for uniform control flow.
         for (var first = 0u; first < params.blocks; first += SLICES) {
             let block = first + slice;
-            let s = block_sums(min(block, params.blocks - 1u), first_col, row0, lane.index);
+            let s = block_sums(min(block, params.blocks - 1u), first_col, place, lane.index);
             if (block < params.blocks) {
                 for (var i = 0u; i < SUMS_A_LANE; i++) {
                     sums[(block * SUMS_A_LANE + i) * COLS + local_col] = s.v[i];
@@ -115,8 +124,8 @@ fn matmul(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     for (var c = 0u; c < WIDE; c++) {
         let col = first_col + c * COLS;
         for (var r = 0u; r < ROWS; r++) {
-            if (col < params.cols && row0 + r < params.rows) {
-                let at = (row0 + r) * params.y_stride + params.y_offset + col;
+            if (col < params.cols && place.first + r < place.end) {
+                let at = y_row(place, r) + params.y_offset + col;
                 finish(at, acc.v[c * ROWS + r], acc.v[((PARTS - 1u) * WIDE + c) * ROWS + r]);
             }
         }

@@ -31,7 +31,11 @@ struct MatmulParams {
     y_stride: u32,
     y_offset: u32,
     eps: f32, // unused: rows come normed
+    x_div: u32, // unused, as what follows: one matrix
+    matrices: u32,
+    first_matrix: u32,
     pad0: u32,
+    pad1: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: MatmulParams;

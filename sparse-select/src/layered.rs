@@ -114,6 +114,10 @@ impl Policy for Layered {
         }
     }
 
+    fn keeps_all_in_decode(&self) -> bool {
+        self.policy.keeps_all_in_decode()
+    }
+
     fn certifies(&self) -> bool {
         self.policy.certifies()
     }

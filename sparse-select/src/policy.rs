@@ -37,6 +37,11 @@ pub trait Policy: fmt::Debug + Send + Sync {
         kv_len < self.support().dense_below_tokens
     }
 
+    /// Whether a decode step keeps every block, by the policy's definition.
+    fn keeps_all_in_decode(&self) -> bool {
+        false
+    }
+
     /// Whether its digests also bound the attention mass of what it drops, so that [`certificate`](crate::certificate)
     /// says what a selection is worth without reading dropped keys.
     fn certifies(&self) -> bool {

@@ -141,6 +141,10 @@ impl Policy for XAttention {
         self.estimator.block_size
     }
 
+    fn keeps_all_in_decode(&self) -> bool {
+        true
+    }
+
     fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {
         if input.stage == Stage::Decode {
             out.begin(input.num_blocks(self.block_size()), 1, 1);

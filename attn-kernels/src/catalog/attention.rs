@@ -2,9 +2,11 @@
 
 use super::NamedVariant;
 use crate::Level;
-use crate::kernel::attention::{Attention, Logit, Mask};
+use crate::kernel::attention::{Attention, Context, Logit, Mask};
+use crate::kernel::mla_decode::LatentShape;
 use crate::kernel::paged_prefill::KeyLoads;
-use crate::kernel::{KvShape, paged_decode, paged_prefill, paged_prefill_coop, paged_reduce};
+use crate::kernel::{KvDtype, KvShape, latent_write, mla_decode};
+use crate::kernel::{paged_decode, paged_prefill, paged_prefill_coop, paged_reduce};
 
 /// Variants for `num_heads` query heads over caches of these types, f16 first; masks and logits over f16 alone.
 pub(super) fn variants(num_heads: u32, types: &[(&str, KvShape); 2]) -> Vec<NamedVariant> {
@@ -24,6 +26,26 @@ pub(super) fn variants(num_heads: u32, types: &[(&str, KvShape); 2]) -> Vec<Name
             if !all.iter().any(|other: &NamedVariant| other.variant == named.variant) {
                 all.push(named);
             }
+        }
+    }
+    all.extend(latent_variants());
+    all
+}
+
+/// The 128 heads of DeepSeek V3; over two caches the latents of V4.
+fn latent_variants() -> Vec<NamedVariant> {
+    let mut all = Vec::new();
+    for (part, dtype) in [("f16", KvDtype::F16), ("f32", KvDtype::F32)] {
+        let shape = LatentShape { latent: 512, rope: 64, block_size: 64, dtype };
+        let two = LatentShape { rope: 0, ..shape };
+        let tokens = Attention { context: Context::Tokens, ..Attention::default() };
+        for (name, variant) in [
+            ("", latent_write::variant(&shape)),
+            ("", mla_decode::variant(&shape, 128, &Attention::default())),
+            ("tokens-", mla_decode::variant(&shape, 128, &tokens)),
+            ("two-", mla_decode::variant_of_two(&two, 128)),
+        ] {
+            all.push(NamedVariant::new(&format!("{name}{part}"), Level::Baseline, variant));
         }
     }
     all

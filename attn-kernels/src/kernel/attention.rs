@@ -26,6 +26,8 @@ pub enum Context {
     Full,
     /// Those of listed blocks of this many tokens: one more binding, the last, of lists `[count, blocks ascending..]`.
     Blocks(u32),
+    /// Single listed tokens, the lists as with blocks of one: for `mla_decode` (DSA).
+    Tokens,
 }
 
 /// Which keys up to its own position a row sees.
@@ -95,6 +97,7 @@ impl Attention {
                 );
                 variant.module("context", "context_blocks").size("SELECT_BLOCK", tokens)
             }
+            Context::Tokens => variant.module("context", "context_blocks").size("SELECT_BLOCK", 1),
         }
     }
 
@@ -110,6 +113,7 @@ impl Attention {
         run: u32,
         bindings: &'static [Access],
     ) -> Variant {
+        assert!(self.context != Context::Tokens, "this kernel attends listed blocks, not listed tokens");
         let (listed, alibi) = (self.context != Context::Full, self.logit == Logit::Alibi);
         assert!(!(listed && alibi), "{self:?}: lists and slopes are 9 storage buffers, the limit is 8");
         let variant = self.order(variant, shape, run).module(

@@ -126,7 +126,7 @@ impl Prefill {
         let last = self.tiles.iter().map(|tile| tile.position + tile.rows - 1).max().unwrap();
         let first = match self.attention().context {
             Context::Full => self.tiles.iter().map(|t| self.attention().mask.first_key(t.position)).min(),
-            Context::Blocks(_) => None,
+            Context::Blocks(_) | Context::Tokens => None,
         };
         for segment in paged_prefill::segments(first.unwrap_or(0), last, gpu.is_cpu()) {
             dispatch(gpu, &mut pass, &variant, &self.params(segment), &bindings, grid);

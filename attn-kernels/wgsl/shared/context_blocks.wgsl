@@ -38,6 +38,11 @@ fn context_end(context: Context, len: u32) -> u32 {
     return (n - 1u) * SELECT_BLOCK + min(SELECT_BLOCK, len - selected[context + n] * SELECT_BLOCK);
 }
 
+// Whether there are keys at positions before `len`, which is not 0.
+fn context_any(context: Context, len: u32) -> bool {
+    return context_end(context, len) > 0u;
+}
+
 // Position of the key at `index`.
 fn context_position(context: Context, index: u32) -> u32 {
     return selected[context + 1u + index / SELECT_BLOCK] * SELECT_BLOCK + index % SELECT_BLOCK;

@@ -15,6 +15,11 @@ fn context_end(context: Context, len: u32) -> u32 {
     return len;
 }
 
+// Whether there are keys at positions before `len`, which is not 0.
+fn context_any(context: Context, len: u32) -> bool {
+    return true;
+}
+
 // Position of the key at `index`.
 fn context_position(context: Context, index: u32) -> u32 {
     return index;

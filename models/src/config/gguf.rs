@@ -1,7 +1,7 @@
 //! Metadata of GGUF files: keys `ARCHITECTURE.something`, and what the tensor table says by what is in it.
 
 use super::{
-    ConfigError, DecoderConfig, Family, LayerConfig, MAX_LAYERS, QkNorm, Reach, Rope, RopeScaling,
+    ConfigError, DecoderConfig, Family, LayerConfig, MAX_LAYERS, Mlp, QkNorm, Reach, Rope, RopeScaling,
     rope::yarn_mscale,
 };
 use crate::{Gguf, GgufError, Role, Value, WeightSource};
@@ -74,7 +74,12 @@ impl DecoderConfig {
             qkv_bias: file.has(Role::QBias(0)),
             o_bias: file.has(Role::OBias(0)),
             qk_norm: if file.has(Role::QNorm(0)) { QkNorm::Rms } else { QkNorm::None },
-            layers: vec![LayerConfig { reach: Reach::Full, rotary: true }; num_layers as usize],
+            sinks: false,
+            moe: None,
+            layers: vec![
+                LayerConfig { reach: Reach::Full, rotary: true, mlp: Mlp::Dense };
+                num_layers as usize
+            ],
             eos_ids: eos_ids(file)?,
             bos_id: file.u32("tokenizer.ggml.bos_token_id")?,
         }

@@ -2,16 +2,28 @@
 //!
 //! Defaults are those of the `transformers` configuration classes: a key that is absent there means its default.
 
+mod fields;
+mod layers;
+mod moe;
+mod rope;
+
 use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::{
-    ConfigError, DecoderConfig, Family, LayerConfig, MAX_LAYERS, QkNorm, Reach, Rope, RopeScaling,
-    rope::yarn_mscale,
-};
+use self::fields::Fields;
+use super::{ConfigError, DecoderConfig, Family, MAX_LAYERS, QkNorm};
 
-const KNOWN: &[&str] = &["llama", "mistral", "qwen2", "qwen3"];
+const KNOWN: &[&str] = &["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gpt_oss"];
+
+/// Fields of [`NEUTRAL`] that a family reads.
+fn read_by(family: Family) -> &'static [&'static str] {
+    match family {
+        Family::Qwen3Moe => &["num_experts", "num_local_experts"],
+        Family::GptOss => &["num_experts", "num_local_experts", "swiglu_limit"],
+        _ => &[],
+    }
+}
 
 /// Fields of related models that change the result; each is taken only with the value that changes nothing.
 const NEUTRAL: &[(&str, &[Neutral])] = &[
@@ -32,6 +44,7 @@ const NEUTRAL: &[(&str, &[Neutral])] = &[
     ("no_rope_layers", &[]),
     ("attention_chunk_size", &[]),
     ("is_causal", &[Neutral::Bool(true)]),
+    ("swiglu_limit", &[]),
 ];
 
 enum Neutral {
@@ -75,7 +88,7 @@ impl DecoderConfig {
         let config = Fields(serde_json::from_str(config)?);
         let generation = Fields(generation_config.map_or(Ok(Map::new()), serde_json::from_str)?);
         let family = family(&config)?;
-        refuse_unimplemented(&config)?;
+        refuse_unimplemented(&config, family)?;
 
         let hidden_size = config.need_u32("hidden_size")?;
         let num_heads = config.need_u32("num_attention_heads")?;
@@ -86,7 +99,8 @@ impl DecoderConfig {
         };
         let head_dim = match config.u32("head_dim")? {
             Some(n) => n,
-            None if family == Family::Qwen3 => 128,
+            None if matches!(family, Family::Qwen3 | Family::Qwen3Moe) => 128,
+            None if family == Family::GptOss => 64,
             None => hidden_size / num_heads.max(1),
         };
         let num_layers = config.need_u32("num_hidden_layers")?;
@@ -101,7 +115,11 @@ impl DecoderConfig {
             ids => ids,
         };
         let bias = match family {
-            Family::Llama | Family::Qwen3 => (attention_bias, attention_bias),
+            Family::Llama | Family::Qwen3 | Family::Qwen3Moe => (attention_bias, attention_bias),
+            Family::GptOss => {
+                let bias = config.bool("attention_bias")?.unwrap_or(true);
+                (bias, bias)
+            }
             Family::Qwen2 => (true, false),
             Family::Mistral => (false, false),
         };
@@ -114,20 +132,33 @@ impl DecoderConfig {
             num_heads,
             num_kv_heads,
             head_dim,
-            #[expect(clippy::cast_possible_truncation, reason = "the forward pass runs in f32")]
-            rms_norm_eps: config.f64("rms_norm_eps")?.unwrap_or(1e-6) as f32,
-            rope: rope(&config, head_dim, context_length)?,
+            rms_norm_eps: config.f32("rms_norm_eps")?.unwrap_or(if family == Family::GptOss {
+                1e-5
+            } else {
+                1e-6
+            }),
+            rope: rope::rope(&config, family, head_dim, context_length)?,
             context_length,
             tie_embeddings: config.bool("tie_word_embeddings")?.unwrap_or(false),
             qkv_bias: bias.0,
             o_bias: bias.1,
-            qk_norm: if family == Family::Qwen3 { QkNorm::Rms } else { QkNorm::None },
-            layers: layers(&config, family, num_layers)?,
+            qk_norm: match family {
+                Family::Qwen3 | Family::Qwen3Moe => QkNorm::Rms,
+                _ => QkNorm::None,
+            },
+            sinks: family == Family::GptOss,
+            moe: moe::moe(&config, family)?,
+            layers: layers::layers(&config, family, num_layers)?,
             eos_ids,
             bos_id: config.ids("bos_token_id")?.first().copied(),
         }
         .validate()
     }
+}
+
+fn is_mxfp4(config: &Fields) -> bool {
+    let method = config.get("quantization_config").and_then(|quantization| quantization.get("quant_method"));
+    method.and_then(Value::as_str) == Some("mxfp4")
 }
 
 fn family(config: &Fields) -> Result<Family, ConfigError> {
@@ -136,12 +167,18 @@ fn family(config: &Fields) -> Result<Family, ConfigError> {
         "mistral" => Ok(Family::Mistral),
         "qwen2" => Ok(Family::Qwen2),
         "qwen3" => Ok(Family::Qwen3),
+        "qwen3_moe" => Ok(Family::Qwen3Moe),
+        "gpt_oss" => Ok(Family::GptOss),
         other => Err(ConfigError::Family { found: other.to_owned(), known: KNOWN }),
     }
 }
 
-fn refuse_unimplemented(config: &Fields) -> Result<(), ConfigError> {
-    for (field, neutral) in NEUTRAL {
+fn refuse_unimplemented(config: &Fields, family: Family) -> Result<(), ConfigError> {
+    for (field, neutral) in NEUTRAL.iter().filter(|(field, _)| !read_by(family).contains(field)) {
+        // The one quantised layout that safetensors come in and that the reader knows.
+        if *field == "quantization_config" && family == Family::GptOss && is_mxfp4(config) {
+            continue;
+        }
         if let Some(value) = config.get(field)
             && !neutral.iter().any(|neutral| neutral.is(value))
         {
@@ -149,164 +186,4 @@ fn refuse_unimplemented(config: &Fields) -> Result<(), ConfigError> {
         }
     }
     Ok(())
-}
-
-fn layers(config: &Fields, family: Family, num_layers: u32) -> Result<Vec<LayerConfig>, ConfigError> {
-    let with =
-        |window: Option<u32>| LayerConfig { reach: window.map_or(Reach::Full, Reach::Window), rotary: true };
-    let qwen = matches!(family, Family::Qwen2 | Family::Qwen3);
-    let window = match family {
-        Family::Llama => None,
-        // `null` switches the window off, absence is the default of the configuration class.
-        Family::Mistral if !config.0.contains_key("sliding_window") => Some(4096),
-        Family::Mistral => config.u32("sliding_window")?,
-        Family::Qwen2 | Family::Qwen3 if !config.bool("use_sliding_window")?.unwrap_or(false) => None,
-        Family::Qwen2 | Family::Qwen3 => Some(config.u32("sliding_window")?.unwrap_or(4096)),
-    };
-    if window == Some(0) {
-        return Err(ConfigError::Invalid { field: "sliding_window", value: "0".into(), rule: "at least 1" });
-    }
-    let Some(layer_types) = config.get("layer_types") else {
-        let first = if qwen { config.u32("max_window_layers")?.unwrap_or(28) } else { 0 };
-        return Ok((0..num_layers).map(|layer| with(window.filter(|_| layer >= first))).collect());
-    };
-    let layers = layer_types.as_array().ok_or_else(|| mismatch("layer_types", "a list", layer_types))?;
-    if layers.len() != num_layers as usize {
-        let value = format!("a list of {}", layers.len());
-        let rule = "a list of num_hidden_layers";
-        return Err(ConfigError::Invalid { field: "layer_types", value, rule });
-    }
-    let of_layer = |layer: &Value| match layer.as_str() {
-        Some("full_attention") => Ok(with(None)),
-        Some("sliding_attention") if window.is_some() => Ok(with(window)),
-        _ => Err(ConfigError::Unsupported { field: "layer_types".into(), value: layer.to_string() }),
-    };
-    layers.iter().map(of_layer).collect()
-}
-
-/// New configurations hold all of it in `rope_parameters`, old ones in `rope_theta` and `rope_scaling`.
-fn rope(config: &Fields, head_dim: u32, context_length: u32) -> Result<Rope, ConfigError> {
-    let empty = Fields(Map::new());
-    let section = match (config.object("rope_parameters")?, config.object("rope_scaling")?) {
-        (Some(new), _) => new,
-        (None, Some(old)) => old,
-        (None, None) => empty,
-    };
-    if let Some(value) = section.get("partial_rotary_factor").filter(|value| value.as_f64() != Some(1.0)) {
-        return Err(ConfigError::Unsupported {
-            field: "partial_rotary_factor".into(),
-            value: value.to_string(),
-        });
-    }
-    let theta = match section.f64("rope_theta")? {
-        Some(theta) => theta,
-        None => config.f64("rope_theta")?.unwrap_or(10_000.0),
-    };
-    let kind = match section.str("rope_type")? {
-        Some(kind) => kind,
-        None => section.str("type")?.unwrap_or("default"),
-    };
-    let scaling = match kind {
-        "default" => RopeScaling::None,
-        "linear" => RopeScaling::Linear { factor: section.need_f64("factor")? },
-        "llama3" => RopeScaling::Llama3 {
-            factor: section.need_f64("factor")?,
-            low_freq_factor: section.need_f64("low_freq_factor")?,
-            high_freq_factor: section.need_f64("high_freq_factor")?,
-            original_context: section.need_f64("original_max_position_embeddings")?,
-        },
-        "yarn" => yarn(&section, context_length.into())?,
-        _ => return Err(ConfigError::Unsupported { field: "rope_type".into(), value: format!("{kind:?}") }),
-    };
-    Ok(Rope { theta, rotary_dims: head_dim, interleaved: false, scaling })
-}
-
-fn yarn(section: &Fields, context_length: f64) -> Result<RopeScaling, ConfigError> {
-    let original_context = section.f64("original_max_position_embeddings")?.unwrap_or(context_length);
-    let factor = section.f64("factor")?.unwrap_or(context_length / original_context);
-    let mscale = (section.f64("mscale")?, section.f64("mscale_all_dim")?);
-    let attention_factor = match (section.f64("attention_factor")?, mscale) {
-        (Some(given), _) => given,
-        // Zero counts as absent, as it is false in Python.
-        (None, (Some(m), Some(all))) if m != 0.0 && all != 0.0 => {
-            yarn_mscale(factor, m) / yarn_mscale(factor, all)
-        }
-        (None, _) => yarn_mscale(factor, 1.0),
-    };
-    Ok(RopeScaling::Yarn {
-        factor,
-        original_context,
-        beta_fast: section.f64("beta_fast")?.unwrap_or(32.0),
-        beta_slow: section.f64("beta_slow")?.unwrap_or(1.0),
-        attention_factor,
-        truncate: section.bool("truncate")?.unwrap_or(true),
-    })
-}
-
-/// A JSON object whose fields are read by type; `null` is as good as absent.
-struct Fields(Map<String, Value>);
-
-impl Fields {
-    fn get(&self, field: &str) -> Option<&Value> {
-        self.0.get(field).filter(|value| !value.is_null())
-    }
-
-    fn typed<'a, T>(
-        &'a self,
-        field: &str,
-        want: &'static str,
-        as_type: impl FnOnce(&'a Value) -> Option<T>,
-    ) -> Result<Option<T>, ConfigError> {
-        let Some(value) = self.get(field) else { return Ok(None) };
-        as_type(value).map(Some).ok_or_else(|| mismatch(field, want, value))
-    }
-
-    fn u32(&self, field: &str) -> Result<Option<u32>, ConfigError> {
-        self.typed(field, "an integer of 32 bits", as_u32)
-    }
-
-    fn need_u32(&self, field: &'static str) -> Result<u32, ConfigError> {
-        self.u32(field)?.ok_or(ConfigError::Missing { field })
-    }
-
-    fn f64(&self, field: &str) -> Result<Option<f64>, ConfigError> {
-        self.typed(field, "a number", Value::as_f64)
-    }
-
-    fn need_f64(&self, field: &'static str) -> Result<f64, ConfigError> {
-        self.f64(field)?.ok_or(ConfigError::Missing { field })
-    }
-
-    fn bool(&self, field: &str) -> Result<Option<bool>, ConfigError> {
-        self.typed(field, "true or false", Value::as_bool)
-    }
-
-    fn str(&self, field: &str) -> Result<Option<&str>, ConfigError> {
-        self.typed(field, "a string", Value::as_str)
-    }
-
-    fn object(&self, field: &str) -> Result<Option<Fields>, ConfigError> {
-        self.typed(field, "an object", |value| Some(Fields(value.as_object()?.clone())))
-    }
-
-    /// Token ids: one, or a list.
-    fn ids(&self, field: &str) -> Result<Vec<u32>, ConfigError> {
-        let ids = self.typed(field, "a token id or a list of them", |value| match value {
-            Value::Array(ids) => ids.iter().map(as_u32).collect(),
-            id => Some(vec![as_u32(id)?]),
-        })?;
-        Ok(ids.unwrap_or_default())
-    }
-}
-
-fn as_u32(value: &Value) -> Option<u32> {
-    u32::try_from(value.as_u64()?).ok()
-}
-
-fn mismatch(field: &str, want: &'static str, found: &Value) -> ConfigError {
-    ConfigError::FieldType {
-        field: field.to_owned(),
-        want,
-        found: found.to_string().chars().take(60).collect(),
-    }
 }

@@ -30,6 +30,17 @@ pub struct LayerConfig {
     pub reach: Reach,
     /// Whether queries and keys are rotated by their position.
     pub rotary: bool,
+    /// What follows attention.
+    pub mlp: Mlp,
+}
+
+/// What follows attention.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Mlp {
+    /// One gated MLP.
+    Dense,
+    /// Experts.
+    Experts,
 }
 
 /// Norms of query and key heads.

@@ -3,10 +3,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Bind, Gpu, Pass, Pipeline};
-use attn_kernels::kernel::attention;
+use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
+use attn_kernels::kernel::apply_sinks::{self, ApplySinksParams};
+use attn_kernels::kernel::attention::{self, Mask};
 use attn_kernels::kernel::paged_decode::{self, PARTITION, PagedDecodeParams};
-use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams};
+use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, Tile};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::kernel::{KvShape, paged_prefill_coop};
 
@@ -14,7 +15,7 @@ use super::inputs::{Plan, RowBufs, Rows};
 use super::sparse::Lists;
 use super::stream::{Loaded, Stream};
 use super::{Decoder, decode_portion};
-use crate::ModelError;
+use crate::{ModelError, Reach};
 
 /// Pipelines of one kind of attention.
 #[derive(Debug)]
@@ -68,7 +69,8 @@ impl Task<'_> {
 impl Decoder {
     /// Records the attention of all rows in layer `index`.
     pub(super) fn attend(&self, pass: &mut Pass, index: usize, plan: &Plan) {
-        let (kind, view) = (&self.pipelines.attention, self.layers[index].view);
+        let view = self.layers[index].view;
+        let kind = &self.pipelines.attention[view];
         let stream = plan.stream.as_ref();
         let (plan, inputs) = (&plan.views[view], &self.inputs.views[view]);
         let lists = self.sparse.as_ref().and_then(|sparse| sparse.lists(index));
@@ -94,6 +96,7 @@ impl Decoder {
         }
         self.attend_prefill(pass, index, task);
     }
+
     /// Rows `range` of the list of decode rows.
     fn attend_decode(
         &self,
@@ -107,6 +110,8 @@ impl Decoder {
         let (a, c) = (&self.activations, &self.config);
         let count = |n: usize| u32::try_from(n).expect("at most max_rows");
         let (rows, first_list) = (count(range.len()), count(range.start));
+        let sinks = &self.layers[index].sinks;
+        let reduced = max_partitions > 1 || sinks.is_some();
         let list = Bind::at(task.bufs.decode.raw(), range.start as u64 * 16);
         let params = PagedDecodeParams {
             num_heads: c.num_heads,
@@ -114,7 +119,7 @@ impl Decoder {
             q_stride: c.num_heads * c.head_dim,
             max_partitions,
             scale: scale(c.head_dim),
-            reduced: u32::from(max_partitions > 1),
+            reduced: u32::from(reduced),
             list_stride: task.list_stride(),
             first_list,
             softcap: 0.0,
@@ -123,7 +128,7 @@ impl Decoder {
             pad1: 0,
         };
         let (k, v) = self.kv.layer(index);
-        let out = if max_partitions == 1 { &a.attended } else { &a.partial };
+        let out = if reduced { &a.partial } else { &a.attended };
         let tables = (&self.inputs.tables).into();
         let bindings = task.with_lists([
             (&a.q).into(),
@@ -144,7 +149,7 @@ impl Decoder {
             let grid = paged_decode::grid(self.kv.shape(), c.num_heads, rows, count);
             pass.dispatch(&task.kind.decode, &params, &bindings, grid);
         }
-        if max_partitions > 1 {
+        if reduced {
             let params = PagedReduceParams {
                 num_heads: c.num_heads,
                 num_kv_heads: c.num_kv_heads,
@@ -155,8 +160,9 @@ impl Decoder {
                 pad1: 0,
                 pad2: 0,
             };
-            let bindings =
+            let mut bindings =
                 task.with_lists([(&a.partial).into(), (&a.stats).into(), list, (&a.attended).into()]);
+            bindings.extend(sinks.as_ref().map(Bind::from));
             pass.dispatch(&task.kind.reduce, &params, &bindings, paged_reduce::grid(c.num_heads, rows));
         }
     }
@@ -168,6 +174,8 @@ impl Decoder {
             return;
         };
         assert!(task.stream.is_none(), "{tiles} tiles, whose keys are not all on the device");
+        let reach = c.layers[index].reach;
+        let first = task.rows.tiles.iter().map(|tile| reach.first_key(tile.position)).min().unwrap_or(0);
         let (k, v) = self.kv.layer(index);
         let bindings = task.with_lists([
             (&a.q).into(),
@@ -182,7 +190,7 @@ impl Decoder {
             true => paged_prefill_coop::grid(c.num_heads, tiles),
             false => paged_prefill::grid(self.kv.shape(), c.num_heads, self.key_loads, tiles),
         };
-        for (first_key, num_keys) in paged_prefill::segments(0, last, self.gpu.is_cpu()) {
+        for (first_key, num_keys) in paged_prefill::segments(first, last, self.gpu.is_cpu()) {
             let params = PagedPrefillParams {
                 num_heads: c.num_heads,
                 num_kv_heads: c.num_kv_heads,
@@ -192,13 +200,37 @@ impl Decoder {
                 neg_inf: f32::NEG_INFINITY,
                 num_keys,
                 list_stride: task.list_stride(),
-                window: 0,
+                window: mask(reach).window(),
                 softcap: 0.0,
                 pad0: 0,
                 pad1: 0,
             };
             pass.dispatch(&task.kind.prefill, &params, &bindings, grid);
         }
+        if let Some(sinks) = &self.layers[index].sinks {
+            self.apply_sinks(pass, sinks, &task.rows.tiles);
+        }
+    }
+
+    /// Gives the rows of tiles their sinks, which decode rows have from the reduction.
+    fn apply_sinks(&self, pass: &mut Pass, sinks: &Buf<f32>, tiles: &[Tile]) {
+        let (a, c) = (&self.activations, &self.config);
+        for run in tiles.chunk_by(|a, b| a.row + a.rows == b.row) {
+            let (first_row, rows) = (run[0].row, run.iter().map(|tile| tile.rows).sum());
+            let params = ApplySinksParams { first_row, rows, num_heads: c.num_heads, pad0: 0 };
+            let bindings = [(&a.lse).into(), sinks.into(), (&a.attended).into()];
+            let grid = apply_sinks::grid(c.num_heads, c.head_dim, rows);
+            pass.dispatch(&self.pipelines.apply_sinks, &params, &bindings, grid);
+        }
+    }
+}
+
+/// The mask of a reach.
+pub(super) fn mask(reach: Reach) -> Mask {
+    match reach {
+        Reach::Full => Mask::Causal,
+        Reach::Window(window) => Mask::Window(window),
+        Reach::Chunk(chunk) => Mask::Chunk(chunk),
     }
 }
 

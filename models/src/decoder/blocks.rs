@@ -32,8 +32,8 @@ impl Decoder {
             sparse.forget(pairs.iter().map(|(_, to)| to.get()));
         }
         // Copies inside a buffer need a kernel, those between host and device must not name one.
-        let (inside, across): (Vec<_>, Vec<_>) =
-            pairs.iter().partition(|(from, to)| self.kv.together(from.get(), to.get()));
+        let inside = |(from, to): &(BlockId, BlockId)| self.kv.together(from.get(), to.get());
+        let (inside, across): (Vec<(BlockId, BlockId)>, Vec<_>) = pairs.iter().partition(|pair| inside(pair));
         for some in inside.chunk_by(|a, b| self.kv.together(a.0.get(), b.0.get())) {
             for some in some.chunks(65_535) {
                 self.copy_inside(some)?;

@@ -23,6 +23,8 @@ pub(super) struct Layer {
     pub(super) qkv_bias: Option<Buf<f32>>,
     /// Norms of query and of key heads.
     pub(super) qk_norm: Option<[Buf<f32>; 2]>,
+    /// Logits `[num_heads]` without a key.
+    pub(super) sinks: Option<Buf<f32>>,
     pub(super) o: Matrix,
     pub(super) o_bias: Option<Buf<f32>>,
     pub(super) mlp_norm: Buf<f32>,

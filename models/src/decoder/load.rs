@@ -1,22 +1,26 @@
 //! From a checkpoint to a decoder.
 
+mod experts;
+
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu};
 use attn_kernels::kernel::attention::Attention as Kind;
-use attn_kernels::kernel::{KvShape, copy_blocks, paged_prefill, paged_prefill_coop};
+use attn_kernels::kernel::{KvShape, apply_sinks, copy_blocks, paged_prefill, paged_prefill_coop};
 
-use super::attend::Attention;
+use super::attend::{Attention, mask};
 use super::inputs::{Inputs, View};
 use super::layer::Layer;
 use super::mlp::Mlp;
+use super::moe::MoeState;
 use super::sparse::Sparse;
 use super::{Activations, Decoder, DecoderOptions, HEAD_ROWS, Pipelines};
 use crate::kernel::{bias, embed, log_prob, matmul, norm_heads, rms_norm, rope_append, sample};
-use crate::matrix::{Kernels, Matrix, broadcasts};
+use crate::matrix::{Kernels, Matrix, SLACK, broadcasts};
 use crate::pack::Format;
 use crate::{
-    CachePart, DecoderConfig, KvPlan, KvPool, ModelError, QkNorm, Reach, Role, Tensor, WeightSource,
+    CachePart, DecoderConfig, KvPlan, KvPool, ModelError, MoeConfig, QkNorm, Reach, Role, Tensor,
+    WeightSource,
 };
 
 impl Decoder {
@@ -31,7 +35,7 @@ impl Decoder {
         weights: &dyn WeightSource,
         options: &DecoderOptions,
     ) -> Result<Self, ModelError> {
-        supported(config)?;
+        supported(config, options.sparse.is_some())?;
         if options.offload.is_some() && options.sparse.is_some() {
             return Err(ModelError::Offload { lacks: "full attention instead of a sparse policy" });
         }
@@ -56,17 +60,25 @@ impl Decoder {
         let kv = KvPool::new(gpu, config, kv, options.num_blocks, options.offload)?;
         let sparse = options.sparse.as_ref();
         let select_block = sparse.map(|sparse| sparse.policy.block_size().get());
-        // Tiles of rows attend to all keys before them, and find them on the device.
-        let limited =
-            config.layers.iter().any(|layer| layer.reach != Reach::Full) || options.offload.is_some();
-        let coop = !options.reproducible && !limited && coop_serves(gpu, config, &shape);
+        // Tiles of rows go through all their keys in one dispatch, so these must be on the device.
+        let coop = !options.reproducible && options.offload.is_none() && coop_serves(gpu, &shape);
         Ok(Self {
             kernels: Kernels::new(gpu),
-            pipelines: pipelines(gpu, config, &shape, embedding.format(), (key_loads, coop), select_block)?,
+            pipelines: pipelines(
+                gpu,
+                config,
+                &shape,
+                embedding.format(),
+                (key_loads, coop),
+                (&views.all, select_block),
+            )?,
             final_norm: source.vector(Role::FinalNorm)?,
-            sparse: sparse.map(|sparse| Sparse::new(gpu, sparse, &views.of_layers, &kv)).transpose()?,
+            sparse: sparse
+                .map(|sparse| Sparse::new(gpu, sparse, config, (&views.all, &views.of_layers), &kv))
+                .transpose()?,
             kv,
             activations: activations(gpu, config, options)?,
+            moe: MoeState::new(gpu, config, options)?,
             inputs: Inputs::new(gpu, config, options, &views.all)?,
             views: views.all,
             gpu: Arc::clone(gpu),
@@ -78,25 +90,26 @@ impl Decoder {
             key_loads,
             // A GPU has lanes for every row, partition and head at once, and the decode kernel keeps them busier than tiles
             // whose lanes walk the keys one by one (27,600 against 10,000 tok/s of prefill at 7,680 tokens on an H200).
-            by_rows: options.reproducible || limited || !(gpu.is_cpu() || coop),
+            by_rows: options.reproducible || options.offload.is_some() || !(gpu.is_cpu() || coop),
             coop,
         })
     }
 }
 
 /// Whether rows of prefills may go through cooperative matrices: their f16 operands cost about what an f16 cache does, so an
-/// f32 cache keeps them out; and parts of activations must be bindable at any row.
-fn coop_serves(gpu: &Gpu, config: &DecoderConfig, shape: &KvShape) -> bool {
-    let align = gpu.limits().min_storage_buffer_offset_alignment;
-    let qkv = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim;
-    let widths = [config.hidden_size, config.intermediate_size, qkv, config.num_heads * config.head_dim];
-    let aligned = widths.iter().all(|width| (width * 4).is_multiple_of(align));
-    gpu.runs_coop() && paged_prefill_coop::serves(shape) && aligned
+/// f32 cache keeps them out.
+fn coop_serves(gpu: &Gpu, shape: &KvShape) -> bool {
+    gpu.runs_coop() && paged_prefill_coop::serves(shape)
 }
 
 /// What the configuration may ask for and this forward pass does not do.
-fn supported(config: &DecoderConfig) -> Result<(), ModelError> {
-    let lacks = [(!config.head_dim.is_multiple_of(8), "head sizes that are no multiple of 8")];
+fn supported(config: &DecoderConfig, sparse: bool) -> Result<(), ModelError> {
+    let limited = config.layers.iter().any(|layer| layer.reach != Reach::Full);
+    let lacks = [
+        (!config.head_dim.is_multiple_of(8), "head sizes that are no multiple of 8"),
+        (sparse && limited, "sparse policies beside sliding windows or chunks"),
+        (sparse && config.sinks, "sparse policies beside attention sinks"),
+    ];
     match lacks.into_iter().find(|(lack, _)| *lack) {
         Some((_, feature)) => Err(ModelError::Unsupported { feature }),
         None => Ok(()),
@@ -141,6 +154,10 @@ impl Source<'_> {
                 true => Some(self.joined(&[Role::QBias(l), Role::KBias(l), Role::VBias(l)])?),
                 false => None,
             },
+            sinks: match self.config.sinks {
+                true => Some(self.vector(Role::Sinks(l))?),
+                false => None,
+            },
             qk_norm: match self.config.qk_norm {
                 QkNorm::None => None,
                 QkNorm::Rms => Some([self.head_norm(Role::QNorm(l))?, self.head_norm(Role::KNorm(l))?]),
@@ -151,9 +168,16 @@ impl Source<'_> {
                 false => None,
             },
             mlp_norm: self.vector(Role::MlpNorm(l))?,
-            mlp: Mlp::Dense {
-                gate_up: Matrix::paired(self.gpu, self.matrix(Role::Gate(l))?, self.matrix(Role::Up(l))?)?,
-                down: Matrix::stacked(self.gpu, &[self.matrix(Role::Down(l))?])?,
+            mlp: match self.config.layers[l as usize].mlp {
+                crate::Mlp::Experts => Mlp::Experts(Box::new(self.moe(l)?)),
+                crate::Mlp::Dense => Mlp::Dense {
+                    gate_up: Matrix::paired(
+                        self.gpu,
+                        self.matrix(Role::Gate(l))?,
+                        self.matrix(Role::Up(l))?,
+                    )?,
+                    down: Matrix::stacked(self.gpu, &[self.matrix(Role::Down(l))?])?,
+                },
             },
         })
     }
@@ -201,7 +225,10 @@ impl Source<'_> {
     }
 
     fn shaped(&self, role: Role, expected: &[usize]) -> Result<Tensor<'_>, ModelError> {
-        let tensor = self.weights.tensor(role)?;
+        self.checked(self.weights.tensor(role)?, expected)
+    }
+
+    fn checked<'t>(&self, tensor: Tensor<'t>, expected: &[usize]) -> Result<Tensor<'t>, ModelError> {
         if tensor.shape != expected {
             let (name, shape) = (tensor.name.to_string(), tensor.shape.clone());
             return Err(ModelError::Shape { name, shape, expected: expected.to_vec() });
@@ -215,6 +242,9 @@ impl Source<'_> {
         let kv = (c.num_kv_heads * c.head_dim) as usize;
         let (hidden, inner, vocab) =
             (c.hidden_size as usize, c.intermediate_size as usize, c.vocab_size as usize);
+        let moe = |of: fn(&MoeConfig) -> u32| c.moe.as_ref().map_or(0, of) as usize;
+        let (experts, expert) = (moe(|m| m.num_experts), moe(|m| m.inner_size));
+        let shared = moe(|m| m.shared_size.unwrap_or(0));
         match role {
             Role::Embed | Role::LmHead => vec![vocab, hidden],
             Role::Q(_) => vec![heads, hidden],
@@ -224,6 +254,13 @@ impl Source<'_> {
             Role::Down(_) => vec![hidden, inner],
             Role::QBias(_) => vec![heads],
             Role::KBias(_) | Role::VBias(_) => vec![kv],
+            Role::Sinks(_) => vec![c.num_heads as usize],
+            Role::Router(_) => vec![experts, hidden],
+            Role::RouterBias(_) => vec![experts],
+            Role::ExpertGate(..) | Role::ExpertUp(..) => vec![expert, hidden],
+            Role::ExpertDown(..) => vec![hidden, expert],
+            Role::SharedGate(_) | Role::SharedUp(_) => vec![shared, hidden],
+            Role::SharedDown(_) => vec![hidden, shared],
             Role::QNorm(_) | Role::KNorm(_) => vec![c.head_dim as usize],
             _ => vec![hidden],
         }
@@ -236,7 +273,7 @@ fn pipelines(
     shape: &KvShape,
     embedding: Format,
     (key_loads, coop): (paged_prefill::KeyLoads, bool),
-    select_block: Option<u32>,
+    (views, select_block): (&[View], Option<u32>),
 ) -> Result<Pipelines, ModelError> {
     let attention = |kind: &Kind| Attention::new(gpu, shape, config.num_heads, (key_loads, coop), kind);
     // Lanes of a software driver run one after the other.
@@ -250,7 +287,11 @@ fn pipelines(
         norm_gather: gpu.pipeline(&rms_norm::variant(true, lanes, gpu.level()))?,
         rope_append: gpu.pipeline(&rope_append::variant(shape, config.rope.interleaved))?,
         copy_blocks: gpu.pipeline(&copy_blocks::variant())?,
-        attention: attention(&Kind::default())?,
+        attention: views
+            .iter()
+            .map(|view| attention(&Kind { mask: mask(view.reach), sinks: config.sinks, ..Kind::default() }))
+            .collect::<Result<_, _>>()?,
+        apply_sinks: gpu.pipeline(&apply_sinks::variant(shape.head_dim))?,
         selected: select_block.map(|block| attention(&Kind::blocks(block))).transpose()?,
         log_prob: gpu.pipeline(&log_prob::variant())?,
         sample: gpu.pipeline(&sample::variant())?,
@@ -267,14 +308,16 @@ fn activations(
     let (heads, kv) = (c.num_heads as usize, c.num_kv_heads as usize);
     let dim = c.head_dim as usize;
     let logits = HEAD_ROWS.max(seqs);
+    // What matmuls read.
+    let rows_of = |name, len: usize| gpu.buffer::<f32>(name, len + SLACK);
     Ok(Activations {
-        hidden: gpu.buffer("hidden", rows * c.hidden_size as usize)?,
-        normed: gpu.buffer("normed", rows.max(logits) * c.hidden_size as usize)?,
+        hidden: rows_of("hidden", rows * c.hidden_size as usize)?,
+        normed: rows_of("normed", rows.max(logits) * c.hidden_size as usize)?,
         qkv: gpu.buffer("qkv", rows * (heads + 2 * kv) * dim)?,
         q: gpu.buffer("q", rows * heads * dim)?,
-        attended: gpu.buffer("attended", rows * heads * dim)?,
+        attended: rows_of("attended", rows * heads * dim)?,
         lse: gpu.buffer("lse", rows * heads)?,
-        inner: gpu.buffer("inner", rows * c.intermediate_size as usize)?,
+        inner: rows_of("inner", rows * c.intermediate_size as usize)?,
         partial: gpu.buffer("partial", seqs * heads * dim)?,
         stats: gpu.buffer("stats", seqs * heads)?,
         logits: gpu.buffer("logits", logits * c.vocab_size as usize)?,

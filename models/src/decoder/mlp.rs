@@ -5,6 +5,7 @@ use attn_kernels::gpu::Pass;
 use super::Decoder;
 use super::inputs::Plan;
 use super::layer::Layer;
+use super::moe::Moe;
 use crate::ModelError;
 use crate::kernel::matmul::Epilogue;
 use crate::matrix::{Matrix, Product};
@@ -14,13 +15,18 @@ use crate::matrix::{Matrix, Product};
 pub(super) enum Mlp {
     /// `down(silu(gate(x)) * up(x))`
     Dense { gate_up: Matrix, down: Matrix },
+    /// A router and experts.
+    Experts(Box<Moe>),
 }
 
 impl Decoder {
     /// Records the second half of a layer: the residual stream plus the MLP of its norm.
     pub(super) fn mlp(&self, pass: &mut Pass, layer: &Layer, plan: &Plan) -> Result<(), ModelError> {
         let a = &self.activations;
-        let Mlp::Dense { gate_up, down } = &layer.mlp;
+        let (gate_up, down) = match &layer.mlp {
+            Mlp::Dense { gate_up, down } => (gate_up, down),
+            Mlp::Experts(moe) => return self.experts(pass, layer, moe, plan),
+        };
         let inside = self.exact(plan) && gate_up.norms(&self.kernels, plan.rows);
         let (x, norm) = self.normed(pass, &layer.mlp_norm, plan.rows, inside);
         let inner = self.product(plan, x, &a.inner, self.config.intermediate_size);

@@ -3,6 +3,7 @@
 //! A list is `count, block, block, ...`, ascending, one for each KV head of a decode row or query block.
 
 mod choose;
+mod device;
 mod host;
 mod mirror;
 
@@ -11,11 +12,12 @@ use kvblock::BlockIdx;
 use sparse_select::Selection;
 use sparse_select::policy::num_blocks;
 
-use super::inputs::{Plan, ViewRows};
+use super::inputs::{Plan, View, ViewRows};
 use crate::batch::{Phase, Slice, StepOutput};
-use crate::sparse::{Attended, SparseOptions};
-use crate::{KvPool, ModelError};
+use crate::sparse::{Attended, Place as Where, SparseOptions};
+use crate::{DecoderConfig, KvPool, ModelError};
 pub(super) use choose::Chosen;
+use device::Ranker;
 use mirror::Mirror;
 
 /// What a sparse decoder keeps from layer to layer.
@@ -23,13 +25,16 @@ use mirror::Mirror;
 pub(super) struct Sparse {
     pub(super) options: SparseOptions,
     num_kv_heads: usize,
+    views: Vec<View>,
     /// View of each layer.
-    views: Vec<usize>,
+    view_of: Vec<usize>,
     /// Lists of the layer at hand, or of several where nothing has to be read back in between.
     lists: Buf<u32>,
     /// Lists of each layer; `None` where it is dense.
     placed: Vec<Option<Place>>,
     mirror: Mirror,
+    /// Kernels that select; `None` where the policy's own code does.
+    ranker: Option<Ranker>,
     /// By slice; `None` where the policy does not act.
     attended: Vec<Option<Attended>>,
     timings: Vec<Timing>,
@@ -56,15 +61,22 @@ impl Sparse {
     pub(super) fn new(
         gpu: &Gpu,
         options: &SparseOptions,
-        views: &[usize],
+        config: &DecoderConfig,
+        (views, view_of): (&[View], &[usize]),
         kv: &KvPool,
     ) -> Result<Self, ModelError> {
         options.check(kv.shape().block_size)?;
-        let num_layers = views.len();
+        let num_layers = view_of.len();
+        let ranker = match options.place {
+            Where::Device => Ranker::new(gpu, &*options.policy, config, kv, views)?,
+            Where::Host => None,
+        };
         Ok(Self {
             options: options.clone(),
             num_kv_heads: kv.shape().num_kv_heads as usize,
             views: views.to_vec(),
+            view_of: view_of.to_vec(),
+            ranker,
             lists: gpu.buffer("lists", ALIGN)?,
             placed: vec![None; num_layers],
             mirror: Mirror::new(*kv.shape(), num_layers),
@@ -74,38 +86,50 @@ impl Sparse {
     }
 
     /// Blocks that are about to be written.
-    pub(super) fn forget(&mut self, blocks: impl Iterator<Item = u32>) {
-        self.mirror.forget(blocks);
+    pub(super) fn forget(&mut self, blocks: impl Iterator<Item = u32> + Clone) {
+        self.mirror.forget(blocks.clone());
+        if let Some(ranker) = &mut self.ranker {
+            ranker.forget(blocks);
+        }
     }
 
-    /// Begins a step. Selections by position are made here, for all layers, so that nothing stops in between.
-    pub(super) fn begin(&mut self, gpu: &Gpu, plan: &Plan, slices: &[Slice<'_>]) -> Result<(), ModelError> {
+    /// Begins a step. Whatever needs no query is laid out here, for all layers, so that nothing stops in between.
+    pub(super) fn begin(
+        &mut self,
+        gpu: &Gpu,
+        (config, kv): (&DecoderConfig, &KvPool),
+        plan: &Plan,
+        slices: &[Slice<'_>],
+    ) -> Result<(), ModelError> {
         let acts = |slice: &Slice<'_>| self.options.acts_on(slice.phase).then(Attended::default);
         self.attended = slices.iter().map(acts).collect();
+        self.placed.fill(None);
+        for layer in 0..self.placed.len() {
+            self.count_unchosen(&plan.views[self.view_of[layer]], slices, layer);
+        }
+        if self.ranker.is_some() {
+            return self.begin_on_device(gpu, (config, kv), plan, slices);
+        }
         let block_size = self.mirror.block_size();
         plan.views.iter().for_each(|view| self.mirror.forget(view.written_blocks(block_size)));
-        self.placed.fill(None);
+        if self.options.policy.support().query { Ok(()) } else { self.place_by_position(gpu, plan) }
+    }
+
+    /// Selects for all layers by position.
+    fn place_by_position(&mut self, gpu: &Gpu, plan: &Plan) -> Result<(), ModelError> {
         let mut words: Vec<u32> = Vec::new();
         for layer in 0..self.placed.len() {
-            let plan = &plan.views[self.views[layer]];
-            self.count_unchosen(plan, slices, layer);
-            if !self.is_sparse_in(plan, layer) || self.options.policy.support().query {
+            let plan = &plan.views[self.view_of[layer]];
+            if !self.is_sparse_in(plan, layer) {
                 continue;
             }
-            let selections: Vec<Selection> = plan
-                .chosen
-                .iter()
-                .map(|chosen| self.options.select(chosen, layer, None))
-                .collect::<Result<_, _>>()?;
+            let select = |chosen: &Chosen| self.options.select(chosen, layer, None);
+            let selections: Vec<Selection> = plan.chosen.iter().map(select).collect::<Result<_, _>>()?;
             let (lists, stride) = self.lay_out(plan, &selections);
             self.count(plan, layer, selections, None);
             // Layers mostly agree.
-            let same = self.placed[..layer]
-                .iter()
-                .rev()
-                .flatten()
-                .next()
-                .filter(|last| last.stride == stride && words[last.first..].starts_with(&lists));
+            let last = self.placed[..layer].iter().rev().flatten().next();
+            let same = last.filter(|last| last.stride == stride && words[last.first..].starts_with(&lists));
             self.placed[layer] = same.copied().or_else(|| {
                 let first = words.len();
                 words.extend(lists);
@@ -123,7 +147,7 @@ impl Sparse {
 
     /// Whether queries and keys of a layer have to be asked for.
     fn asks_in(&self, plan: &ViewRows, layer: usize) -> bool {
-        self.options.policy.support().query && self.is_sparse_in(plan, layer)
+        self.ranker.is_none() && self.options.policy.support().query && self.is_sparse_in(plan, layer)
     }
 
     /// Takes the lists of `layer` that were selected on the host.
@@ -140,11 +164,16 @@ impl Sparse {
     }
 
     fn upload(&mut self, gpu: &Gpu, words: &[u32]) -> Result<(), ModelError> {
-        if self.lists.len() < words.len() {
-            self.lists = gpu.buffer("lists", words.len().next_power_of_two())?;
+        self.fit_lists(gpu, words.len())?;
+        gpu.write(&self.lists, 0, words);
+        Ok(())
+    }
+
+    fn fit_lists(&mut self, gpu: &Gpu, words: usize) -> Result<(), ModelError> {
+        if self.lists.len() < words {
+            self.lists = gpu.buffer("lists", words.next_power_of_two())?;
             gpu.forget_bind_groups();
         }
-        gpu.write(&self.lists, 0, words);
         Ok(())
     }
 

@@ -16,6 +16,12 @@ pub static KERNEL: Kernel = Kernel {
 pub static NORMED: Kernel =
     Kernel { bindings: &[Access::Read, Access::Read, Access::Read, Access::Write, Access::Read], ..KERNEL };
 
+/// The same kernel over pairs of a row and an expert. Bindings: x, wq, ws, y, tiles, order.
+pub static ROUTED: Kernel = Kernel {
+    bindings: &[Access::Read, Access::Read, Access::Read, Access::Write, Access::Read, Access::Read],
+    ..KERNEL
+};
+
 /// Uniform parameters.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
@@ -34,8 +40,27 @@ pub struct MatmulParams {
     pub y_offset: u32,
     /// Of the norm on the way in, if there is one.
     pub eps: f32,
+    /// Of several matrices: rows of x are `pair / x_div` ([`Rows::Routed`]), or vectors a row ([`Rows::Each`]).
+    pub x_div: u32,
+    /// Matrices side by side.
+    pub matrices: u32,
+    /// Number of the first of them.
+    pub first_matrix: u32,
     /// Zero.
     pub pad0: u32,
+    /// Zero.
+    pub pad1: u32,
+}
+
+/// Which rows a workgroup multiplies with which matrix.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Rows {
+    /// All rows with the one matrix.
+    Plain,
+    /// Each of several vectors of every row with a matrix of its own.
+    Each,
+    /// Pairs of a row and a matrix, by tiles of [`moe_sort`](super::moe_sort).
+    Routed,
 }
 
 /// What happens to a sum.
@@ -149,6 +174,19 @@ pub fn variant(
         .size("COLS", tiling.cols)
         .size("SLICES", tiling.slices)
         .constant("SUMS", if tiling.slices == 1 { 1 } else { sums })
+}
+
+/// The kernel that stores products with several matrices.
+#[must_use]
+pub fn several(rows: Rows, weights: &'static str, tiling: Tiling, blocks: u32) -> Variant {
+    let one = variant(weights, Epilogue::Store, tiling, blocks, None);
+    match rows {
+        Rows::Plain => one,
+        Rows::Each => one.module("rows", "rows_each"),
+        Rows::Routed => {
+            Variant { kernel: &ROUTED, bindings: ROUTED.bindings, ..one }.module("rows", "rows_routed")
+        }
+    }
 }
 
 /// Workgroups for `rows` rows and `cols` columns of one part.

@@ -48,7 +48,20 @@ impl Product {
     fn new(variant: &Variant, [rows, cols, blocks]: [u32; 3]) -> Self {
         let (epilogue, dtype) = (epilogue(variant), dtype(variant));
         let (x_stride, y_stride) = (blocks * 8 + 1, cols + 9);
-        let params = MatmulParams { rows, cols, blocks, x_stride, y_stride, y_offset: 5, eps: 1e-5, pad0: 0 };
+        let params = MatmulParams {
+            rows,
+            cols,
+            blocks,
+            x_stride,
+            y_stride,
+            y_offset: 5,
+            eps: 1e-5,
+            x_div: 1,
+            matrices: 1,
+            first_matrix: 0,
+            pad0: 0,
+            pad1: 0,
+        };
         let part = |seed| tensors::random(dtype, cols as usize, blocks as usize * BLOCK, seed);
         Self {
             params,

@@ -45,6 +45,34 @@ pub enum Role {
     Up(u32),
     /// Down projection, `[hidden_size, intermediate_size]`.
     Down(u32),
+    /// Attention sinks, `[num_heads]`.
+    Sinks(u32),
+    /// Router of experts, `[num_experts, hidden_size]`.
+    Router(u32),
+    /// Bias of `Router`.
+    RouterBias(u32),
+    /// What a router adds to scores for the choice, `[num_experts]`.
+    RouterCorrection(u32),
+    /// Gates and ups of all experts, packed as [`ExpertPacking`](crate::ExpertPacking) says.
+    ExpertsGateUp(u32),
+    /// Biases of `ExpertsGateUp`, `[num_experts, 2 * inner_size]`.
+    ExpertsGateUpBias(u32),
+    /// Down projections of all experts.
+    ExpertsDown(u32),
+    /// Biases of `ExpertsDown`, `[num_experts, hidden_size]`.
+    ExpertsDownBias(u32),
+    /// Gate of one expert, `[inner_size, hidden_size]`, where checkpoints keep experts apart.
+    ExpertGate(u32, u32),
+    /// Up projection of one expert.
+    ExpertUp(u32, u32),
+    /// Down projection of one expert, `[hidden_size, inner_size]`.
+    ExpertDown(u32, u32),
+    /// Gate of the shared expert, `[shared_size, hidden_size]`.
+    SharedGate(u32),
+    /// Up projection of the shared expert.
+    SharedUp(u32),
+    /// Down projection of the shared expert.
+    SharedDown(u32),
 }
 
 /// A convention of tensor names.
@@ -57,47 +85,100 @@ pub enum Naming {
 }
 
 impl Naming {
-    /// Name of `role`, or `None` if the format has no such tensor.
+    /// Name of `role`, or `None` if the format has no such tensor. Where families differ it is the commonest.
     pub fn name(self, role: Role) -> Option<String> {
+        self.names(role).next()
+    }
+
+    /// Every name that families use for `role`.
+    pub fn names(self, role: Role) -> impl Iterator<Item = String> {
         let (layer, hf, gguf) = table(role);
-        let name = match self {
-            Self::Hf => hf,
-            Self::Gguf => gguf,
+        let (names, prefix) = match self {
+            Self::Hf => (hf, "model.layers"),
+            Self::Gguf => (gguf, "blk"),
         };
-        let prefix = match self {
-            Self::Hf => "model.layers",
-            Self::Gguf => "blk",
-        };
-        Some(match layer {
-            _ if name.is_empty() => return None,
-            Some(layer) => format!("{prefix}.{layer}.{name}"),
-            None => name.to_owned(),
+        names.iter().map(move |name| match (layer, role) {
+            (Some(layer), Role::ExpertGate(_, e) | Role::ExpertUp(_, e) | Role::ExpertDown(_, e)) => {
+                format!("{prefix}.{layer}.{}", name.replace("{}", &e.to_string()))
+            }
+            (Some(layer), _) => format!("{prefix}.{layer}.{name}"),
+            (None, _) => (*name).to_owned(),
         })
     }
 }
 
-/// Layer, name in HF and name in GGUF; an empty name where the format has none.
-fn table(role: Role) -> (Option<u32>, &'static str, &'static str) {
+/// Layer, names in HF and names in GGUF; none where the format has no such tensor.
+fn table(role: Role) -> (Option<u32>, &'static [&'static str], &'static [&'static str]) {
     match role {
-        Role::Embed => (None, "model.embed_tokens.weight", "token_embd.weight"),
-        Role::FinalNorm => (None, "model.norm.weight", "output_norm.weight"),
-        Role::LmHead => (None, "lm_head.weight", "output.weight"),
-        Role::RopeFactors => (None, "", "rope_freqs.weight"),
-        Role::AttnNorm(l) => (Some(l), "input_layernorm.weight", "attn_norm.weight"),
-        Role::Q(l) => (Some(l), "self_attn.q_proj.weight", "attn_q.weight"),
-        Role::K(l) => (Some(l), "self_attn.k_proj.weight", "attn_k.weight"),
-        Role::V(l) => (Some(l), "self_attn.v_proj.weight", "attn_v.weight"),
-        Role::O(l) => (Some(l), "self_attn.o_proj.weight", "attn_output.weight"),
-        Role::QBias(l) => (Some(l), "self_attn.q_proj.bias", "attn_q.bias"),
-        Role::KBias(l) => (Some(l), "self_attn.k_proj.bias", "attn_k.bias"),
-        Role::VBias(l) => (Some(l), "self_attn.v_proj.bias", "attn_v.bias"),
-        Role::OBias(l) => (Some(l), "self_attn.o_proj.bias", "attn_output.bias"),
-        Role::QNorm(l) => (Some(l), "self_attn.q_norm.weight", "attn_q_norm.weight"),
-        Role::KNorm(l) => (Some(l), "self_attn.k_norm.weight", "attn_k_norm.weight"),
-        Role::MlpNorm(l) => (Some(l), "post_attention_layernorm.weight", "ffn_norm.weight"),
-        Role::Gate(l) => (Some(l), "mlp.gate_proj.weight", "ffn_gate.weight"),
-        Role::Up(l) => (Some(l), "mlp.up_proj.weight", "ffn_up.weight"),
-        Role::Down(l) => (Some(l), "mlp.down_proj.weight", "ffn_down.weight"),
+        Role::Embed => (None, &["model.embed_tokens.weight"], &["token_embd.weight"]),
+        Role::FinalNorm => (None, &["model.norm.weight"], &["output_norm.weight"]),
+        Role::LmHead => (None, &["lm_head.weight"], &["output.weight"]),
+        Role::RopeFactors => (None, &[], &["rope_freqs.weight"]),
+        Role::AttnNorm(l) => (Some(l), &["input_layernorm.weight"], &["attn_norm.weight"]),
+        Role::Q(l) => (Some(l), &["self_attn.q_proj.weight"], &["attn_q.weight"]),
+        Role::K(l) => (Some(l), &["self_attn.k_proj.weight"], &["attn_k.weight"]),
+        Role::V(l) => (Some(l), &["self_attn.v_proj.weight"], &["attn_v.weight"]),
+        Role::O(l) => (Some(l), &["self_attn.o_proj.weight"], &["attn_output.weight"]),
+        Role::QBias(l) => (Some(l), &["self_attn.q_proj.bias"], &["attn_q.bias"]),
+        Role::KBias(l) => (Some(l), &["self_attn.k_proj.bias"], &["attn_k.bias"]),
+        Role::VBias(l) => (Some(l), &["self_attn.v_proj.bias"], &["attn_v.bias"]),
+        Role::OBias(l) => (Some(l), &["self_attn.o_proj.bias"], &["attn_output.bias"]),
+        Role::QNorm(l) => (Some(l), &["self_attn.q_norm.weight"], &["attn_q_norm.weight"]),
+        Role::KNorm(l) => (Some(l), &["self_attn.k_norm.weight"], &["attn_k_norm.weight"]),
+        Role::Sinks(l) => (Some(l), &["self_attn.sinks"], &["attn_sinks.weight"]),
+        _ => mlp_table(role),
+    }
+}
+
+/// The part of [`table`] behind attention.
+fn mlp_table(role: Role) -> (Option<u32>, &'static [&'static str], &'static [&'static str]) {
+    match role {
+        Role::MlpNorm(l) => (
+            Some(l),
+            &["post_attention_layernorm.weight"],
+            &["ffn_norm.weight", "post_attention_norm.weight"],
+        ),
+        Role::Gate(l) => {
+            (Some(l), &["mlp.gate_proj.weight", "feed_forward.gate_proj.weight"], &["ffn_gate.weight"])
+        }
+        Role::Up(l) => (Some(l), &["mlp.up_proj.weight", "feed_forward.up_proj.weight"], &["ffn_up.weight"]),
+        Role::Down(l) => {
+            (Some(l), &["mlp.down_proj.weight", "feed_forward.down_proj.weight"], &["ffn_down.weight"])
+        }
+        Role::Router(l) => (
+            Some(l),
+            &["mlp.gate.weight", "mlp.router.weight", "feed_forward.router.weight"],
+            &["ffn_gate_inp.weight"],
+        ),
+        Role::RouterBias(l) => (Some(l), &["mlp.router.bias"], &["ffn_gate_inp.bias"]),
+        Role::RouterCorrection(l) => (Some(l), &["mlp.gate.e_score_correction_bias"], &[]),
+        Role::ExpertsGateUp(l) => {
+            (Some(l), &["mlp.experts.gate_up_proj", "feed_forward.experts.gate_up_proj"], &[])
+        }
+        Role::ExpertsGateUpBias(l) => (Some(l), &["mlp.experts.gate_up_proj_bias"], &[]),
+        Role::ExpertsDown(l) => {
+            (Some(l), &["mlp.experts.down_proj", "feed_forward.experts.down_proj"], &["ffn_down_exps.weight"])
+        }
+        Role::ExpertsDownBias(l) => (Some(l), &["mlp.experts.down_proj_bias"], &["ffn_down_exps.bias"]),
+        Role::ExpertGate(l, _) => (Some(l), &["mlp.experts.{}.gate_proj.weight"], &[]),
+        Role::ExpertUp(l, _) => (Some(l), &["mlp.experts.{}.up_proj.weight"], &[]),
+        Role::ExpertDown(l, _) => (Some(l), &["mlp.experts.{}.down_proj.weight"], &[]),
+        Role::SharedGate(l) => (
+            Some(l),
+            &["mlp.shared_experts.gate_proj.weight", "feed_forward.shared_expert.gate_proj.weight"],
+            &[],
+        ),
+        Role::SharedUp(l) => (
+            Some(l),
+            &["mlp.shared_experts.up_proj.weight", "feed_forward.shared_expert.up_proj.weight"],
+            &[],
+        ),
+        Role::SharedDown(l) => (
+            Some(l),
+            &["mlp.shared_experts.down_proj.weight", "feed_forward.shared_expert.down_proj.weight"],
+            &[],
+        ),
+        _ => unreachable!("{role:?} is in the first table"),
     }
 }
 

@@ -100,6 +100,11 @@ fn llama_agrees_with_transformers() {
 }
 
 #[test]
+fn gpt_oss_agrees_with_transformers() {
+    agrees_with_transformers("tiny-gpt-oss");
+}
+
+#[test]
 fn mistral_agrees_with_transformers() {
     agrees_with_transformers("tiny-mistral");
 }

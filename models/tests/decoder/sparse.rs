@@ -118,3 +118,31 @@ fn company_and_preemption_do_not_change_what_is_selected() {
     let together = serve(&mut tiny().decoder(&options), &[other, one], 128);
     assert_same("beside another", &together[1], &run(&options));
 }
+
+/// Selections of every step and layer, a row a KV head.
+fn rows(served: &Served) -> Vec<Vec<Vec<kvblock::BlockIdx>>> {
+    let heads = tiny().config.num_kv_heads as usize;
+    let of_layer = |(_, selection): &(u32, sparse_select::Selection)| {
+        (0..heads).map(|head| selection.row_shared(head, 0).to_vec()).collect()
+    };
+    served.attended.iter().flat_map(|step| step.selections.iter().map(of_layer)).collect()
+}
+
+#[test]
+fn kernels_select_what_the_policies_own_code_selects() {
+    let ucm = "min_topk=1,max_topk=100,seg_prefill_threshold=0";
+    for spec in [
+        "quest:page_budget=6,dense_layers=1,block_size=16".into(),
+        "quest:page_budget=20,dense_layers=0,block_size=8".into(),
+        "gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16".into(),
+        "gsa:scoring=mean_k,layer_ratios=1:0.5:0.2,block_size=16".into(),
+        format!("gsa-ucm:sparse_ratio=0.2,block_size=16,{ucm}"),
+        format!("gsa-ucm:sparse_ratio=0.2,block_size=32,scoring=gpu,{ucm}"),
+    ] {
+        let (host, device) = (run(&sparse(&spec, Place::Host)), run(&sparse(&spec, Place::Device)));
+        assert!(density(&host.attended) < 1.0, "{spec}");
+        assert_eq!(density(&device.attended), density(&host.attended), "{spec}");
+        assert_eq!(rows(&device), rows(&host), "{spec}");
+        assert_same(&spec, &device, &host);
+    }
+}

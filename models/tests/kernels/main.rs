@@ -4,6 +4,7 @@
 mod device;
 mod embed;
 mod matmul;
+mod moe;
 mod rows;
 mod sample;
 mod tensors;

@@ -67,16 +67,21 @@ fn reads_the_tiny_llama() {
             LayerConfig {
                 reach: Full,
                 rotary: true,
+                mlp: Dense,
             },
             LayerConfig {
                 reach: Full,
                 rotary: true,
+                mlp: Dense,
             },
             LayerConfig {
                 reach: Full,
                 rotary: true,
+                mlp: Dense,
             },
         ],
+        sinks: false,
+        moe: None,
         eos_ids: [],
         bos_id: Some(
             0,
@@ -166,7 +171,7 @@ fn end_tokens_come_from_the_generation_config_first() {
 
 #[test]
 fn refuses_by_name_what_would_change_the_result() {
-    assert_snapshot!(error("mamba", json!({})), @r#"model family "mamba" is not implemented (implemented: llama, mistral, qwen2, qwen3)"#);
+    assert_snapshot!(error("mamba", json!({})), @r#"model family "mamba" is not implemented (implemented: llama, mistral, qwen2, qwen3, qwen3_moe, gpt_oss)"#);
     assert_snapshot!(error("llama", json!({ "hidden_act": "gelu" })), @r#"hidden_act = "gelu" would change the result and is not implemented"#);
     assert_snapshot!(error("llama", json!({ "mlp_bias": true })), @"mlp_bias = true would change the result and is not implemented");
     assert_snapshot!(error("llama", json!({ "quantization_config": { "quant_method": "gptq" } })), @r#"quantization_config = {"quant_method":"gptq"} would change the result and is not implemented"#);
@@ -244,12 +249,16 @@ fn reads_gguf_metadata() {
             LayerConfig {
                 reach: Full,
                 rotary: true,
+                mlp: Dense,
             },
             LayerConfig {
                 reach: Full,
                 rotary: true,
+                mlp: Dense,
             },
         ],
+        sinks: false,
+        moe: None,
         eos_ids: [
             2,
             3,

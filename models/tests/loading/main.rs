@@ -4,6 +4,7 @@ mod alloc;
 mod chat;
 mod config;
 mod dequant;
+mod families;
 mod fetch;
 mod gguf;
 mod gguf_writer;

@@ -7,13 +7,13 @@
 var<workgroup> factors: array<f32, ROWS>;
 
 // The norm's factor of each row of the workgroup. Every lane of the workgroup calls it.
-fn prepare(row0: u32, lane: Lane) {
+fn prepare(place: Place, lane: Lane) {
     var squares: Values;
     for (var r = 0u; r < ROWS; r++) {
-        let row = min(row0 + r, params.rows - 1u);
+        let row = x_row(place, r) / 4u;
         var sum = 0.0;
         for (var i = lane.index; i < params.blocks * 32u; i += WG) {
-            let v = x[row * params.x_stride + i / 4u][i % 4u];
+            let v = x[row + i / 4u][i % 4u];
             sum = fma(v, v, sum);
         }
         squares[r] = sum;
@@ -28,8 +28,8 @@ fn prepare(row0: u32, lane: Lane) {
 }
 
 // Eight activations of row r of the workgroup from k = 8 * octet on.
-fn x_octet(row0: u32, r: u32, octet: u32, lane: u32) -> array<vec4<f32>, 2> {
-    let at = min(row0 + r, params.rows - 1u) * params.x_stride + octet * 2u;
+fn x_octet(place: Place, r: u32, octet: u32, lane: u32) -> array<vec4<f32>, 2> {
+    let at = x_row(place, r) / 4u + octet * 2u;
     let factor = factors[r];
     return array(x[at] * factor * norm[octet * 2u], x[at + 1u] * factor * norm[octet * 2u + 1u]);
 }

@@ -18,12 +18,13 @@ impl Decoder {
         layer: usize,
         plan: &Plan,
     ) -> Result<(), ModelError> {
-        match &self.sparse {
-            Some(sparse) if sparse.asks_in(&plan.views[self.layers[layer].view], layer) => {
-                self.select_on_host(pass, layer, plan)
-            }
-            _ => Ok(()),
+        let Some(sparse) = &self.sparse else { return Ok(()) };
+        let rows = &plan.views[self.layers[layer].view];
+        if sparse.asks_in(rows, layer) {
+            return self.select_on_host(pass, layer, plan);
         }
+        self.select_on_device(pass, layer, rows);
+        Ok(())
     }
 
     /// The policy's own code, once the pass so far has run.

@@ -1,0 +1,85 @@
+//! Cases of `index_logits` and `prefix_slots`.
+
+use sparse_select::dsa::fp8::{self, ScaleFormat};
+use sparse_select::dsa::logits::PagedIndexKeys;
+
+use super::layer::{Layer, floats};
+use super::{Case, module, size};
+use crate::Variant;
+use crate::cpu::{self, PagedKv, Tolerance, f32_of};
+use crate::kernel::index_logits::{self, IndexLogitsParams};
+use crate::kernel::prefix_slots::{self, PrefixSlotsParams};
+use crate::kernel::{KvDtype, KvShape};
+
+/// A sum of heads, each of some hundred terms.
+const LOGITS: Tolerance = Tolerance { abs: 2e-5, rel: 2e-5 };
+
+pub(super) fn index_logits(variant: &Variant) -> Vec<Case> {
+    let (head_dim, page) = (size(variant, "HEAD_DIM"), size(variant, "BLOCK_SIZE"));
+    let half = module(variant, "k") == Some("k_f16");
+    let dtype = if half { KvDtype::F16 } else { KvDtype::F32 };
+    let shape = KvShape { num_kv_heads: 1, head_dim, block_size: page, dtype };
+    let lens = [page + 3, 1, 3 * page];
+    let layer = Layer::new(shape, &lens, 1);
+    let (k, kept) = match module(variant, "k") {
+        Some("k_index_fp8") => coded(&layer, &lens),
+        _ => (layer.words()[0].clone(), layer.k.clone()),
+    };
+    let (heads, stride) = (6, 3 * page + 5);
+    let params =
+        IndexLogitsParams { num_heads: heads, logit_stride: stride, neg_inf: f32::NEG_INFINITY, pad0: 0 };
+    // One row sees no key before its seventh; two rows of logits are of one query.
+    let sequences = [(2, 7), (0, 0), (1, 0)];
+    let rows = sequences.map(|(i, first)| [u32::from(i != 2), first, lens[i], layer.table_of[i]]);
+    let q = floats((2 * heads * head_dim) as usize, 2);
+    let gates = floats((2 * heads) as usize, 3);
+    let kept = PagedKv { k: &kept, ..layer.kv() };
+    let key =
+        |table: usize, t: usize| kept.key(&layer.tables[table..], 0, t).map(f32_of).collect::<Vec<f32>>();
+    let mut logits = vec![f32::NAN; (3 * stride) as usize];
+    cpu::index_logits::index_logits(&params, head_dim as usize, &q, &rows, &gates, key, &mut logits);
+    let case = Case::new("rows of one to three pages", variant, &params, index_logits::grid(&params, 3))
+        .binding(&q)
+        .binding(&k)
+        .binding(&layer.tables)
+        .binding(&rows)
+        .binding(&gates)
+        .output(LOGITS, &logits);
+    vec![case]
+}
+
+/// The keys of a layer as fp8 pages with scales, and their values as the device decodes them, in the layer's layout.
+fn coded(layer: &Layer, lens: &[u32]) -> (Vec<u32>, Vec<f32>) {
+    let KvShape { head_dim, block_size, .. } = layer.shape;
+    let (head_dim, page) = (head_dim as usize, block_size as usize);
+    let mut kept = vec![f32::NAN; layer.k.len()];
+    let mut pages = PagedIndexKeys::new(layer.k.len() / (head_dim * page), page, head_dim);
+    for (&table, &len) in layer.table_of.iter().zip(lens) {
+        let table = &layer.tables[table as usize..];
+        for t in 0..len as usize {
+            let key: Vec<f32> = layer.kv().key(table, 0, t).map(f32_of).collect();
+            let (codes, scale) = fp8::quantise(&key, ScaleFormat::F32);
+            let (block, offset) = (table[t / page] as usize, t % page);
+            pages.store(block * page + offset, &codes, scale);
+            for (dim, code) in codes.iter().enumerate() {
+                kept[layer.shape.k_index(block, 0, offset, dim)] = fp8::decode(*code) * scale;
+            }
+        }
+    }
+    (bytemuck::pod_collect_to_vec(pages.bytes()), kept)
+}
+
+pub(super) fn prefix_slots(variant: &Variant) -> Vec<Case> {
+    let params = PrefixSlotsParams { block_size: 16, pad0: 0, pad1: 0, pad2: 0 };
+    let tables: Vec<u32> = (0..50).map(|entry| entry * 37 % 64).collect();
+    // Positions, tokens, first slot, first entry of the table; five slots between two spans belong to none.
+    let spans = [[0, 300, 5, 0], [17, 40, 310, 20], [3, 0, 350, 30], [250, 1, 350, 10]];
+    let before = vec![77_777; 352];
+    let mut after = before.clone();
+    cpu::prefix_slots::prefix_slots(&params, &spans, &tables, &mut after);
+    let case = Case::new("spans of prefixes", variant, &params, prefix_slots::grid(&spans))
+        .binding(&spans)
+        .binding(&tables)
+        .words(&before, &after);
+    vec![case]
+}

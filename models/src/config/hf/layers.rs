@@ -1,0 +1,98 @@
+//! What differs from layer to layer.
+
+use serde_json::Value;
+
+use super::fields::{Fields, as_u32, mismatch};
+use crate::{ConfigError, Family, LayerConfig, Mlp, Reach};
+
+/// All layers of a model.
+pub(super) fn layers(
+    config: &Fields,
+    family: Family,
+    num_layers: u32,
+) -> Result<Vec<LayerConfig>, ConfigError> {
+    let reaches = reaches(config, family, num_layers)?;
+    let mlps = mlps(config, family, num_layers)?;
+    let layer = |(reach, mlp)| LayerConfig { reach, rotary: true, mlp };
+    Ok(reaches.into_iter().zip(mlps).map(layer).collect())
+}
+
+/// The list in `field`, one text a layer, if it is there.
+pub(super) fn texts<'a>(
+    config: &'a Fields,
+    field: &'static str,
+    num_layers: u32,
+) -> Result<Option<Vec<&'a str>>, ConfigError> {
+    let Some(list) = config.get(field) else { return Ok(None) };
+    let layers = list.as_array().ok_or_else(|| mismatch(field, "a list", list))?;
+    if layers.len() != num_layers as usize {
+        let value = format!("a list of {}", layers.len());
+        let rule = "a list of num_hidden_layers";
+        return Err(ConfigError::Invalid { field, value, rule });
+    }
+    let text = |layer: &'a Value| layer.as_str().ok_or_else(|| mismatch(field, "a list of names", list));
+    layers.iter().map(text).collect::<Result<_, _>>().map(Some)
+}
+
+fn reaches(config: &Fields, family: Family, num_layers: u32) -> Result<Vec<Reach>, ConfigError> {
+    let qwen = matches!(family, Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe);
+    let window = window(config, family)?;
+    let with = |window: Option<u32>| window.map_or(Reach::Full, Reach::Window);
+    let Some(types) = texts(config, "layer_types", num_layers)? else {
+        let first = if qwen { config.u32("max_window_layers")?.unwrap_or(28) } else { 0 };
+        let windowed = |layer: u32| match family {
+            Family::GptOss => layer.is_multiple_of(2),
+            _ => layer >= first,
+        };
+        return Ok((0..num_layers).map(|layer| with(window.filter(|_| windowed(layer)))).collect());
+    };
+    let of_layer = |layer: &str| match layer {
+        "full_attention" => Ok(Reach::Full),
+        "sliding_attention" if window.is_some() => Ok(with(window)),
+        _ => Err(ConfigError::Unsupported { field: "layer_types".into(), value: format!("{layer:?}") }),
+    };
+    types.into_iter().map(of_layer).collect()
+}
+
+/// The sliding window of the layers that have one.
+fn window(config: &Fields, family: Family) -> Result<Option<u32>, ConfigError> {
+    // `null` switches the window off, absence is the default of the configuration class.
+    let or = |default| match config.0.contains_key("sliding_window") {
+        true => config.u32("sliding_window"),
+        false => Ok(Some(default)),
+    };
+    let window = match family {
+        Family::Llama => None,
+        Family::Mistral => or(4096)?,
+        Family::GptOss => or(128)?,
+        _ if !config.bool("use_sliding_window")?.unwrap_or(false) => None,
+        _ => Some(config.u32("sliding_window")?.unwrap_or(4096)),
+    };
+    if window == Some(0) {
+        return Err(ConfigError::Invalid { field: "sliding_window", value: "0".into(), rule: "at least 1" });
+    }
+    Ok(window)
+}
+
+fn mlps(config: &Fields, family: Family, num_layers: u32) -> Result<Vec<Mlp>, ConfigError> {
+    match family {
+        Family::GptOss => Ok(vec![Mlp::Experts; num_layers as usize]),
+        Family::Qwen3Moe => {
+            let step = config.u32("decoder_sparse_step")?.unwrap_or(1).max(1);
+            let dense = list(config, "mlp_only_layers")?;
+            let mlp = |layer: u32| match (layer + 1).is_multiple_of(step) && !dense.contains(&layer) {
+                true => Mlp::Experts,
+                false => Mlp::Dense,
+            };
+            Ok((0..num_layers).map(mlp).collect())
+        }
+        _ => Ok(vec![Mlp::Dense; num_layers as usize]),
+    }
+}
+
+/// A list of numbers; absent is empty.
+pub(super) fn list(config: &Fields, field: &str) -> Result<Vec<u32>, ConfigError> {
+    let Some(list) = config.get(field) else { return Ok(Vec::new()) };
+    let numbers = list.as_array().and_then(|list| list.iter().map(as_u32).collect());
+    numbers.ok_or_else(|| mismatch(field, "a list of integers", list))
+}

@@ -1,0 +1,62 @@
+//! Mixtures of experts.
+
+use super::fields::Fields;
+use crate::{Activation, ConfigError, ExpertPacking, Family, MoeConfig, Router, Score};
+
+/// The experts of a family that has any.
+pub(super) fn moe(config: &Fields, family: Family) -> Result<Option<MoeConfig>, ConfigError> {
+    Ok(match family {
+        Family::GptOss => Some(gpt_oss(config)?),
+        Family::Qwen3Moe => Some(qwen3(config)?),
+        _ => None,
+    })
+}
+
+const CHOICE: Router = Router {
+    score: Score::SoftmaxOfChosen,
+    groups: 1,
+    top_groups: 1,
+    normalise: false,
+    scale: 1.0,
+    correction: false,
+};
+
+fn gpt_oss(config: &Fields) -> Result<MoeConfig, ConfigError> {
+    Ok(MoeConfig {
+        num_experts: either(config, ["num_local_experts", "num_experts"])?,
+        top_k: either(config, ["num_experts_per_tok", "experts_per_token"])?,
+        inner_size: config.need_u32("intermediate_size")?,
+        shared_size: None,
+        router: CHOICE,
+        activation: Activation::LimitedSwiglu {
+            alpha: config.f32("swiglu_alpha")?.unwrap_or(1.702),
+            limit: config.f32("swiglu_limit")?.unwrap_or(7.0),
+        },
+        biases: true,
+        weighted_input: false,
+        packing: ExpertPacking::AlternateColumns,
+    })
+}
+
+fn qwen3(config: &Fields) -> Result<MoeConfig, ConfigError> {
+    let normalise = config.bool("norm_topk_prob")?.unwrap_or(false);
+    Ok(MoeConfig {
+        num_experts: either(config, ["num_experts", "num_local_experts"])?,
+        top_k: config.need_u32("num_experts_per_tok")?,
+        inner_size: config.need_u32("moe_intermediate_size")?,
+        shared_size: None,
+        router: Router { score: Score::Softmax, normalise, ..CHOICE },
+        activation: Activation::Silu,
+        biases: false,
+        weighted_input: false,
+        packing: ExpertPacking::Rows,
+    })
+}
+
+/// A number that goes by two names, of which the first is reported when both are absent.
+fn either(config: &Fields, fields: [&'static str; 2]) -> Result<u32, ConfigError> {
+    match config.u32(fields[1])? {
+        Some(n) if config.get(fields[0]).is_none() => Ok(n),
+        _ => config.need_u32(fields[0]),
+    }
+}

@@ -1,0 +1,124 @@
+//! Mixtures of experts.
+
+use super::ConfigError;
+
+/// The experts of a layer and how rows choose among them.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct MoeConfig {
+    /// Experts of a layer.
+    pub num_experts: u32,
+    /// Experts of a row.
+    pub top_k: u32,
+    /// Width inside an expert.
+    pub inner_size: u32,
+    /// Width inside the expert that every row goes to.
+    pub shared_size: Option<u32>,
+    /// How experts are chosen and weighed.
+    pub router: Router,
+    /// Between the matrices of experts and shared expert.
+    pub activation: Activation,
+    /// Whether the router and the experts have biases.
+    pub biases: bool,
+    /// Whether weights multiply what goes into an expert (Llama 4) and not what comes out.
+    pub weighted_input: bool,
+    /// How plain checkpoints store the experts' matrices.
+    pub packing: ExpertPacking,
+}
+
+impl MoeConfig {
+    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+        let Router { groups, top_groups, scale, .. } = self.router;
+        let members = self.num_experts.checked_div(groups).unwrap_or(0);
+        for (field, value, most, rule) in [
+            ("the number of experts", self.num_experts, MAX_EXPERTS, "1 to 1024"),
+            (
+                "num_experts_per_tok",
+                self.top_k,
+                self.num_experts.min(MAX_TOP),
+                "1 to the number of experts, at most 64",
+            ),
+            ("the width of an expert", self.inner_size, 1 << 20, "1 to 2^20"),
+            ("the width of the shared expert", self.shared_size.unwrap_or(1), 1 << 20, "1 to 2^20"),
+            ("topk_group", top_groups, groups, "1 to n_group"),
+        ] {
+            if value == 0 || value > most {
+                return Err(ConfigError::Invalid { field, value: value.to_string(), rule });
+            }
+        }
+        if members * groups != self.num_experts || members * top_groups < self.top_k {
+            let rule = "a divisor of the experts, with enough of them in topk_group groups";
+            return Err(ConfigError::Invalid { field: "n_group", value: groups.to_string(), rule });
+        }
+        if !(scale.is_finite() && scale > 0.0) {
+            let (field, value) = ("routed_scaling_factor", scale.to_string());
+            return Err(ConfigError::Invalid { field, value, rule: "finite and over 0" });
+        }
+        Ok(())
+    }
+}
+
+/// Most experts of a layer: a workgroup holds the scores of a row.
+const MAX_EXPERTS: u32 = 1024;
+
+/// Most experts of a row.
+const MAX_TOP: u32 = 64;
+
+/// From logits to experts and weights.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Router {
+    /// From logits to scores.
+    pub score: Score,
+    /// Groups of experts of which only the best may be chosen from; 1 for no limit.
+    pub groups: u32,
+    /// Groups that may be chosen from.
+    pub top_groups: u32,
+    /// Whether the weights of a row are divided by their sum.
+    pub normalise: bool,
+    /// Factor on weights.
+    pub scale: f32,
+    /// Whether an expert has a number that is added to its scores for the choice alone.
+    pub correction: bool,
+}
+
+/// From a router's logits to scores.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Score {
+    /// Softmax over all experts (Qwen3).
+    Softmax,
+    /// The logits; weights are the softmax over the chosen ones (gpt-oss).
+    SoftmaxOfChosen,
+    /// `1 / (1 + e^-x)` (Llama 4, DeepSeek V3).
+    Sigmoid,
+    /// `sqrt(ln(1 + e^x))` (DeepSeek V4).
+    SqrtSoftplus,
+}
+
+/// From gate and up to what the down projection reads.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Activation {
+    /// `silu(gate) * up`
+    Silu,
+    /// The same of `min(gate, limit)` and of `up` within `[-limit, limit]` (DeepSeek V4).
+    LimitedSilu {
+        /// The limit.
+        limit: f32,
+    },
+    /// `gate * sigmoid(alpha * gate) * (up + 1)` with the same limits (gpt-oss).
+    LimitedSwiglu {
+        /// Slope of the sigmoid.
+        alpha: f32,
+        /// The limit.
+        limit: f32,
+    },
+}
+
+/// How a tensor of all experts' gates and ups lies in a checkpoint; down projections are transposed alike.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ExpertPacking {
+    /// `[experts, gates then ups, hidden]`
+    Rows,
+    /// `[experts, hidden, gates then ups]` (Llama 4)
+    Columns,
+    /// `[experts, hidden, gates and ups in turn]` (gpt-oss); in MXFP4 `[experts, gates and ups in turn, hidden]`
+    AlternateColumns,
+}

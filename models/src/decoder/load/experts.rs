@@ -1,0 +1,180 @@
+//! The experts of a layer, out of the layouts that checkpoints keep them in.
+
+use std::borrow::Cow;
+
+use attn_kernels::gpu::Buf;
+
+use super::Source;
+use crate::decoder::moe::{Experts, Moe, SharedExpert};
+use crate::matrices::Matrices;
+use crate::matrix::Matrix;
+use crate::{ExpertPacking, ModelError, MoeConfig, Role, Tensor};
+
+impl Source<'_> {
+    /// The router and the experts of a layer.
+    pub(super) fn moe(&self, l: u32) -> Result<Moe, ModelError> {
+        let moe = self.config.moe.as_ref().expect("a layer of experts has a configuration of them");
+        let correction = match moe.router.correction {
+            true => self.shaped(Role::RouterCorrection(l), &[moe.num_experts as usize])?.to_f32(),
+            false => vec![0.0; moe.num_experts as usize],
+        };
+        Ok(Moe {
+            router: Matrix::stacked(self.gpu, &[self.matrix(Role::Router(l))?])?,
+            router_bias: match moe.biases {
+                true => Some(self.vector(Role::RouterBias(l))?),
+                false => None,
+            },
+            correction: self.gpu.upload("correction", &correction)?,
+            experts: self.experts(l, moe)?,
+            shared: match moe.shared_size {
+                Some(_) => Some(SharedExpert {
+                    gate_up: Matrix::stacked(
+                        self.gpu,
+                        &[self.matrix(Role::SharedGate(l))?, self.matrix(Role::SharedUp(l))?],
+                    )?,
+                    down: Matrix::stacked(self.gpu, &[self.matrix(Role::SharedDown(l))?])?,
+                }),
+                None => None,
+            },
+        })
+    }
+
+    fn experts(&self, l: u32, moe: &MoeConfig) -> Result<Experts, ModelError> {
+        let count = moe.num_experts;
+        let (gate_up, down) = match self.weights.has(Role::ExpertGate(l, 0)) {
+            true => (
+                Matrices::load(self.gpu, count, |e| self.apart(l, e))?,
+                Matrices::load(self.gpu, count, |e| self.matrix(Role::ExpertDown(l, e)))?,
+            ),
+            false => {
+                let gate_up = self.packed(Role::ExpertsGateUp(l), moe)?;
+                let down = self.packed(Role::ExpertsDown(l), moe)?;
+                (
+                    Matrices::load(self.gpu, count, |e| Ok(gate_up.expert(e)))?,
+                    Matrices::load(self.gpu, count, |e| Ok(down.expert(e)))?,
+                )
+            }
+        };
+        let biases = match moe.biases {
+            true => Some(self.expert_biases(l, moe)?),
+            false => None,
+        };
+        Ok(Experts { gate_up, down, biases })
+    }
+
+    /// Gate, then up, of an expert that has tensors of its own.
+    fn apart(&self, l: u32, e: u32) -> Result<Tensor<'_>, ModelError> {
+        let (gate, up) = (self.matrix(Role::ExpertGate(l, e))?, self.matrix(Role::ExpertUp(l, e))?);
+        crate::matrix::check(&up, &gate)?;
+        let data = [&gate.data[..], &up.data].concat();
+        Ok(Tensor { shape: vec![2 * gate.shape[0], gate.shape[1]], data: data.into(), ..gate })
+    }
+
+    /// A tensor of all experts, and how to take one out.
+    fn packed(&self, role: Role, moe: &MoeConfig) -> Result<Packed<'_>, ModelError> {
+        let tensor = self.weights.tensor(role)?;
+        let (hidden, inner) = (self.config.hidden_size as usize, moe.inner_size as usize);
+        let gate_up = matches!(role, Role::ExpertsGateUp(_));
+        let [rows, width] = if gate_up { [2 * inner, hidden] } else { [hidden, inner] };
+        // Blocks of quantised types run along rows, whatever the plain layout is.
+        let transposed = moe.packing != ExpertPacking::Rows && tensor.dtype.block_elems() == 1;
+        let alternate = gate_up && moe.packing == ExpertPacking::AlternateColumns;
+        let [outer, last] = if transposed { [width, rows] } else { [rows, width] };
+        let tensor = self.checked(tensor, &[moe.num_experts as usize, outer, last])?;
+        Ok(Packed { tensor, rows, width, transposed, alternate })
+    }
+
+    /// Biases of gate and up `[experts, 2, inner]`, and of down `[experts, hidden]`.
+    fn expert_biases(&self, l: u32, moe: &MoeConfig) -> Result<[Buf<f32>; 2], ModelError> {
+        let (count, inner) = (moe.num_experts as usize, moe.inner_size as usize);
+        let role = Role::ExpertsGateUpBias(l);
+        let mut gate_up = self.shaped(role, &[count, 2 * inner])?.to_f32();
+        if moe.packing == ExpertPacking::AlternateColumns {
+            let apart = |pairs: &[f32]| -> Vec<f32> {
+                let part = |part| pairs.iter().copied().skip(part).step_by(2);
+                part(0).chain(part(1)).collect()
+            };
+            gate_up = gate_up.chunks_exact(2 * inner).flat_map(apart).collect();
+        }
+        let hidden = self.config.hidden_size as usize;
+        let down = self.shaped(Role::ExpertsDownBias(l), &[count, hidden])?.to_f32();
+        Ok([self.gpu.upload("gate_up_bias", &gate_up)?, self.gpu.upload("down_bias", &down)?])
+    }
+}
+
+/// One tensor of all experts.
+struct Packed<'a> {
+    tensor: Tensor<'a>,
+    /// Output features of an expert.
+    rows: usize,
+    /// Its input features.
+    width: usize,
+    /// Whether input features come first.
+    transposed: bool,
+    /// Whether gates and ups take turns.
+    alternate: bool,
+}
+
+impl Packed<'_> {
+    /// The matrix of expert `e`, `[rows, width]`, gates before ups.
+    fn expert(&self, e: u32) -> Tensor<'_> {
+        let bytes = self.tensor.data.len() / self.tensor.shape[0];
+        let data = &self.tensor.data[e as usize * bytes..][..bytes];
+        let data = match (self.transposed, self.alternate) {
+            (false, false) => Cow::Borrowed(data),
+            _ => Cow::Owned(self.reordered(data)),
+        };
+        let (name, shape) = (self.tensor.name.clone(), vec![self.rows, self.width]);
+        Tensor { name, dtype: self.tensor.dtype, shape, data }
+    }
+
+    fn reordered(&self, data: &[u8]) -> Vec<u8> {
+        let from = |row: usize| match self.alternate {
+            true => row % (self.rows / 2) * 2 + row / (self.rows / 2),
+            false => row,
+        };
+        let mut out = Vec::with_capacity(data.len());
+        for row in (0..self.rows).map(from) {
+            if self.transposed {
+                let bytes = self.tensor.dtype.block_bytes();
+                for i in 0..self.width {
+                    out.extend_from_slice(&data[(i * self.rows + row) * bytes..][..bytes]);
+                }
+            } else {
+                let bytes = data.len() / self.rows;
+                out.extend_from_slice(&data[row * bytes..][..bytes]);
+            }
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Dtype;
+
+    fn packed(transposed: bool, alternate: bool, values: &[f32]) -> Packed<'static> {
+        let data: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let shape = if transposed { vec![1, 3, 4] } else { vec![1, 4, 3] };
+        let tensor = Tensor { name: "t".into(), dtype: Dtype::F32, shape, data: data.into() };
+        Packed { tensor, rows: 4, width: 3, transposed, alternate }
+    }
+
+    /// Element `[row][i]` is `10 * row + i`, gates are rows 0 and 1.
+    #[test]
+    fn every_layout_gives_gates_then_ups() {
+        let want: Vec<f32> = (0..4).flat_map(|row| (0..3).map(move |i| (10 * row + i) as f32)).collect();
+        let columns: Vec<f32> = (0..3).flat_map(|i| (0..4).map(move |row| (10 * row + i) as f32)).collect();
+        let turns = [0, 2, 1, 3];
+        let alternate: Vec<f32> = (0..3).flat_map(|i| turns.map(|row| (10 * row + i) as f32)).collect();
+        let rows: Vec<f32> =
+            turns.iter().flat_map(|row| (0..3).map(move |i| (10 * row + i) as f32)).collect();
+        for (transposed, alternates, values) in
+            [(false, false, &want), (true, false, &columns), (true, true, &alternate), (false, true, &rows)]
+        {
+            let packed = packed(transposed, alternates, values);
+            assert_eq!(packed.expert(0).to_f32(), want, "transposed {transposed}, alternate {alternates}");
+        }
+    }
+}

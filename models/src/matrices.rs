@@ -1,0 +1,153 @@
+//! Several matrices of one shape, side by side: experts, and matrices of heads.
+
+use attn_kernels::gpu::{Bind, Buf, Gpu, Pass};
+
+use crate::kernel::matmul::{self, MatmulParams, Rows};
+use crate::matrix::{Kernels, check, u32_of};
+use crate::pack::{BLOCK, Format, Packed};
+use crate::{ModelError, Tensor};
+
+/// Matrices of one shape, cut between two of them where one binding cannot hold all.
+#[derive(Debug)]
+pub(crate) struct Matrices {
+    format: Format,
+    blocks: u32,
+    cols: u32,
+    count: u32,
+    shards: Vec<Shard>,
+}
+
+#[derive(Debug)]
+struct Shard {
+    first: u32,
+    count: u32,
+    quants: Buf<[u32; 4]>,
+    scales: Buf<u32>,
+}
+
+/// Where vectors come from and where products go.
+#[derive(Clone)]
+pub(crate) struct Vectors {
+    pub(crate) x: Bind,
+    /// f32 from vector to vector of x, a multiple of 4.
+    pub(crate) x_stride: u32,
+    pub(crate) y: Bind,
+    /// f32 from vector to vector of y.
+    pub(crate) y_stride: u32,
+    /// First column of y.
+    pub(crate) y_offset: u32,
+}
+
+/// Pairs of a row and a matrix, as `moe_sort` left them.
+pub(crate) struct Routes<'a> {
+    pub(crate) tiles: &'a Buf<[u32; 4]>,
+    pub(crate) order: &'a Buf<u32>,
+    /// Rows that go to a matrix on average.
+    pub(crate) rows_a_matrix: u32,
+    /// Most rows of a tile.
+    pub(crate) tile_rows: u32,
+    pub(crate) most_tiles: u32,
+    /// Pairs that share a vector of x.
+    pub(crate) x_div: u32,
+}
+
+impl Matrices {
+    /// `count` matrices, `load(i)` the i-th, `[out_features, in_features]`; they are asked for one at a time.
+    pub(crate) fn load<'t>(
+        gpu: &Gpu,
+        count: u32,
+        load: impl Fn(u32) -> Result<Tensor<'t>, ModelError>,
+    ) -> Result<Self, ModelError> {
+        let first = load(0)?;
+        let (cols, width) = (first.shape[0], first.shape[1]);
+        let (format, blocks) = (Format::from(first.dtype), width.div_ceil(BLOCK));
+        let most = usize::try_from(gpu.max_binding_bytes()).unwrap_or(usize::MAX);
+        let per_shard = u32_of((most / (format.column_bytes(blocks) * cols)).clamp(1, count as usize));
+        let mut shards = Vec::new();
+        for start in (0..count).step_by(per_shard as usize) {
+            let here = per_shard.min(count - start);
+            let mut packed = Packed::new(first.dtype, width, cols * here as usize);
+            for i in 0..here {
+                let tensor = load(start + i)?;
+                check(&tensor, &first)?;
+                packed.fill(&tensor, 0..cols, i as usize * cols);
+            }
+            shards.push(Shard {
+                first: start,
+                count: here,
+                quants: gpu.upload(&first.name, &packed.quants)?,
+                scales: gpu.upload(&first.name, &packed.scales)?,
+            });
+        }
+        Ok(Self { format, blocks: u32_of(blocks), cols: u32_of(cols), count, shards })
+    }
+
+    /// Records the product of each pair's vector with its matrix.
+    pub(crate) fn multiply_routed(
+        &self,
+        kernels: &Kernels,
+        pass: &mut Pass,
+        vectors: &Vectors,
+        routes: &Routes<'_>,
+    ) -> Result<(), ModelError> {
+        let tiling = kernels.tiling(routes.rows_a_matrix, 1, self.blocks);
+        let pipeline = kernels.several((Rows::Routed, self.format, tiling, self.blocks))?;
+        for shard in &self.shards {
+            let params = MatmulParams { x_div: routes.x_div, ..self.params(0, vectors, shard) };
+            let bindings: [Bind; 6] = [
+                vectors.x.clone(),
+                (&shard.quants).into(),
+                (&shard.scales).into(),
+                vectors.y.clone(),
+                routes.tiles.into(),
+                routes.order.into(),
+            ];
+            let [columns, ..] = matmul::grid(tiling, 1, self.cols);
+            pass.dispatch(&pipeline, &params, &bindings, [columns, routes.most_tiles, 1]);
+        }
+        Ok(())
+    }
+
+    #[expect(dead_code, reason = "for matrices of heads")]
+    /// Records the products of the vectors of every row, `[rows, matrices]`, each with its matrix.
+    pub(crate) fn multiply_each(
+        &self,
+        kernels: &Kernels,
+        pass: &mut Pass,
+        rows: u32,
+        vectors: &Vectors,
+    ) -> Result<(), ModelError> {
+        let tiling = kernels.tiling(rows, 1, self.blocks);
+        let pipeline = kernels.several((Rows::Each, self.format, tiling, self.blocks))?;
+        for shard in &self.shards {
+            let params = MatmulParams { x_div: self.count, ..self.params(rows, vectors, shard) };
+            let bindings: [Bind; 4] =
+                [vectors.x.clone(), (&shard.quants).into(), (&shard.scales).into(), vectors.y.clone()];
+            let [columns, row_tiles, _] = matmul::grid(tiling, rows, self.cols);
+            pass.dispatch(&pipeline, &params, &bindings, [columns, row_tiles, shard.count]);
+        }
+        Ok(())
+    }
+
+    fn params(&self, rows: u32, vectors: &Vectors, shard: &Shard) -> MatmulParams {
+        MatmulParams {
+            rows,
+            cols: self.cols,
+            blocks: self.blocks,
+            x_stride: vectors.x_stride / 4,
+            y_stride: vectors.y_stride,
+            y_offset: vectors.y_offset,
+            eps: 0.0,
+            x_div: 1,
+            matrices: shard.count,
+            first_matrix: shard.first,
+            pad0: 0,
+            pad1: 0,
+        }
+    }
+
+    /// Rows of a tile where `rows` rows go to each matrix.
+    pub(crate) fn tile_rows(&self, kernels: &Kernels, rows: u32) -> u32 {
+        kernels.tiling(rows, 1, self.blocks).rows
+    }
+}

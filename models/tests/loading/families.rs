@@ -1,0 +1,80 @@
+//! Configuration of the families beyond Llama: what their fields mean, and what is refused.
+
+use insta::assert_snapshot;
+use models::{Activation, DecoderConfig, ExpertPacking, Mlp, Reach, RopeScaling, Score};
+use serde_json::{Value, json};
+
+use crate::fixture;
+
+/// The configuration of a fixture with other fields; `null` takes a field out.
+fn parse(name: &str, change: &Value) -> Result<DecoderConfig, String> {
+    let text = std::fs::read_to_string(fixture(name).join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&text).unwrap();
+    let fields = config.as_object_mut().unwrap();
+    for (field, value) in change.as_object().unwrap() {
+        fields.remove(field);
+        if !value.is_null() {
+            fields.insert(field.clone(), value.clone());
+        }
+    }
+    DecoderConfig::from_hf_json(&config.to_string(), None).map_err(|error| error.to_string())
+}
+
+#[track_caller]
+fn error(name: &str, change: Value) -> String {
+    parse(name, &change).expect_err("must be refused")
+}
+
+fn reach(config: &DecoderConfig) -> Vec<Reach> {
+    config.layers.iter().map(|layer| layer.reach).collect()
+}
+
+#[test]
+fn gpt_oss_has_windows_sinks_biases_and_experts() {
+    let config = parse("tiny-gpt-oss", &json!({})).unwrap();
+    let window = Reach::Window(16);
+    assert_eq!(reach(&config), [window, Reach::Full, window, Reach::Full]);
+    assert!(config.sinks && config.qkv_bias && config.o_bias);
+    assert!(matches!(config.rope.scaling, RopeScaling::Yarn { truncate: false, .. }));
+    let moe = config.moe.unwrap();
+    assert_eq!((moe.num_experts, moe.top_k, moe.inner_size, moe.biases), (4, 2, 64, true));
+    assert_eq!(moe.router.score, Score::SoftmaxOfChosen);
+    assert_eq!(moe.activation, Activation::LimitedSwiglu { alpha: 1.702, limit: 7.0 });
+    assert_eq!(moe.packing, ExpertPacking::AlternateColumns);
+    // What the configuration class fills in.
+    let bare = json!({
+        "layer_types": null, "sliding_window": null, "rope_parameters": null, "attention_bias": null, "head_dim": null,
+    });
+    let bare = parse("tiny-gpt-oss", &bare).unwrap();
+    assert_eq!(reach(&bare)[..2], [Reach::Window(128), Reach::Full]);
+    assert_eq!((bare.head_dim, bare.rope.theta, bare.qkv_bias), (64, 150_000.0, true));
+    assert!(matches!(bare.rope.scaling, RopeScaling::Yarn { factor: 32.0, original_context: 4096.0, .. }));
+    let mxfp4 = json!({ "quantization_config": { "quant_method": "mxfp4" } });
+    assert!(parse("tiny-gpt-oss", &mxfp4).is_ok());
+}
+
+#[test]
+fn qwen3_moe_mixes_dense_layers_and_experts() {
+    let change = json!({
+        "model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+        "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": [1],
+    });
+    let config = parse("tiny-qwen3", &change).unwrap();
+    let mlps: Vec<Mlp> = config.layers.iter().map(|layer| layer.mlp).collect();
+    assert_eq!(mlps, [Mlp::Experts, Mlp::Dense, Mlp::Experts]);
+    let router = config.moe.unwrap().router;
+    assert_eq!((router.score, router.normalise, router.groups), (Score::Softmax, true, 1));
+}
+
+#[test]
+fn experts_that_make_no_sense_are_named() {
+    let refused = |change| error("tiny-gpt-oss", change);
+    assert_snapshot!(refused(json!({ "num_local_experts": null })), @"num_local_experts is missing");
+    assert_snapshot!(refused(json!({ "num_local_experts": 5000 })), @"the number of experts is 5000, it must be 1 to 1024");
+    assert_snapshot!(refused(json!({ "num_experts_per_tok": 5 })), @"num_experts_per_tok is 5, it must be 1 to the number of experts, at most 64");
+    assert_snapshot!(refused(json!({ "layer_types": ["full_attention"] })), @"layer_types is a list of 1, it must be a list of num_hidden_layers");
+    assert_snapshot!(refused(json!({ "sliding_window": 0 })), @"sliding_window is 0, it must be at least 1");
+    assert_snapshot!(refused(json!({ "quantization_config": { "quant_method": "fp8" } })), @r#"quantization_config = {"quant_method":"fp8"} would change the result and is not implemented"#);
+    // Experts in a family that has none.
+    assert_snapshot!(error("tiny-qwen3", json!({ "num_experts": 4 })), @"num_experts = 4 would change the result and is not implemented");
+}

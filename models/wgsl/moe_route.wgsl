@@ -1,0 +1,145 @@
+// Chooses TOP of EXPERTS experts for every row, and their weights, a workgroup a row. Ties go to the lower index.
+//   logits [rows, EXPERTS] f32;  correction [EXPERTS] f32, added to scores for the choice alone
+//   tokens [rows];  table [*, TOP] experts of each token, with HASHED = 1: then scores only weigh
+//   experts [rows, TOP] u32;  weights [rows, TOP] f32
+// SCORE: 0 softmax of all, 1 softmax of the chosen, 2 sigmoid, 3 square root of softplus. With GROUPS > 1 the choice is
+// among the TOP_GROUPS groups with the largest sums of their two best.
+// CPU reference: src/cpu/moe_route.rs
+#import numbers
+#import EXPERTS = 8
+#import TOP = 2
+#import GROUPS = 1
+#import TOP_GROUPS = 1
+#import SCORE = 0
+#import HASHED = 0
+#import NORMALISE = 0
+
+const WG: u32 = 64u;
+const MEMBERS: u32 = EXPERTS / GROUPS;
+
+struct MoeRouteParams { rows: u32, scale: f32, pad0: u32, pad1: u32 }
+
+@group(0) @binding(0) var<uniform> params: MoeRouteParams;
+@group(0) @binding(1) var<storage, read> logits: array<f32>;
+@group(0) @binding(2) var<storage, read> correction: array<f32>;
+@group(0) @binding(3) var<storage, read> tokens: array<u32>;
+@group(0) @binding(4) var<storage, read> table: array<u32>;
+@group(0) @binding(5) var<storage, read_write> experts: array<u32>;
+@group(0) @binding(6) var<storage, read_write> weights: array<f32>;
+
+var<workgroup> scores: array<f32, EXPERTS>;
+var<workgroup> choice: array<f32, EXPERTS>;
+var<workgroup> groups: array<f32, GROUPS>;
+var<workgroup> picked: array<u32, TOP>;
+
+@compute @workgroup_size(WG)
+fn moe_route(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = group.y * 65535u + group.x;
+    if (row >= params.rows) {
+        return;
+    }
+    for (var e = lane; e < EXPERTS; e += WG) {
+        choice[e] = logits[row * EXPERTS + e];
+    }
+    workgroupBarrier();
+    var top = LOWEST;
+    var sum = 0.0;
+    if (SCORE == 0u) {
+        for (var e = 0u; e < EXPERTS; e++) {
+            top = max(top, choice[e]);
+        }
+        for (var e = 0u; e < EXPERTS; e++) {
+            sum += exp(choice[e] - top);
+        }
+        workgroupBarrier();
+    }
+    for (var e = lane; e < EXPERTS; e += WG) {
+        scores[e] = score(choice[e], top, sum);
+        choice[e] = scores[e] + correction[e];
+    }
+    workgroupBarrier();
+    if (GROUPS > 1u) {
+        keep_groups(lane);
+    }
+    choose(row, lane);
+    workgroupBarrier();
+    if (lane == 0u) {
+        weigh(row);
+    }
+}
+
+fn score(logit: f32, top: f32, sum: f32) -> f32 {
+    if (SCORE == 0u) {
+        return exp(logit - top) / sum;
+    }
+    if (SCORE == 2u) {
+        return 1.0 / (1.0 + exp(-logit));
+    }
+    if (SCORE == 3u) {
+        return sqrt(max(logit, 0.0) + log(1.0 + exp(-abs(logit))));
+    }
+    return logit;
+}
+
+// Takes the experts outside the best groups out of the choice.
+fn keep_groups(lane: u32) {
+    for (var g = lane; g < GROUPS; g += WG) {
+        var best = LOWEST;
+        var second = LOWEST;
+        for (var e = g * MEMBERS; e < (g + 1u) * MEMBERS; e++) {
+            second = max(second, min(best, choice[e]));
+            best = max(best, choice[e]);
+        }
+        groups[g] = select(best + second, best, MEMBERS == 1u);
+    }
+    workgroupBarrier();
+    for (var e = lane; e < EXPERTS; e += WG) {
+        let mine = e / MEMBERS;
+        var better = 0u;
+        for (var g = 0u; g < GROUPS; g++) {
+            better += u32(groups[g] > groups[mine] || (groups[g] == groups[mine] && g < mine));
+        }
+        if (better >= TOP_GROUPS) {
+            choice[e] = LOWEST;
+        }
+    }
+    workgroupBarrier();
+}
+
+fn choose(row: u32, lane: u32) {
+    if (HASHED == 1u) {
+        for (var k = lane; k < TOP; k += WG) {
+            picked[k] = table[tokens[row] * TOP + k];
+        }
+        return;
+    }
+    for (var e = lane; e < EXPERTS; e += WG) {
+        var better = 0u;
+        for (var other = 0u; other < EXPERTS; other++) {
+            better += u32(choice[other] > choice[e] || (choice[other] == choice[e] && other < e));
+        }
+        if (better < TOP) {
+            picked[better] = e;
+        }
+    }
+}
+
+fn weigh(row: u32) {
+    var w: array<f32, TOP>;
+    var top = LOWEST;
+    for (var k = 0u; k < TOP; k++) {
+        w[k] = scores[picked[k]];
+        top = max(top, w[k]);
+    }
+    var sum = 0.0;
+    for (var k = 0u; k < TOP; k++) {
+        if (SCORE == 1u) {
+            w[k] = exp(w[k] - top);
+        }
+        sum += w[k];
+    }
+    for (var k = 0u; k < TOP; k++) {
+        experts[row * TOP + k] = picked[k];
+        weights[row * TOP + k] = select(w[k], w[k] / (sum + 1e-20), NORMALISE == 1u || SCORE == 1u) * params.scale;
+    }
+}

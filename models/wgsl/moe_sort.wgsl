@@ -1,0 +1,53 @@
+// Orders pairs of a row and an expert by expert, and cuts them into tiles of at most params.tile pairs of one expert.
+//   experts [pairs];  order [pairs] pairs;  tiles [most_tiles] vec4<u32>: expert, first entry of order, end, 0
+// Pairs of an expert come in any order: what is computed for a pair does not depend on its neighbours. Tiles past the last
+// are empty. One workgroup. CPU reference: src/cpu/moe_sort.rs
+#import EXPERTS = 8
+
+const WG: u32 = 256u;
+
+struct MoeSortParams { pairs: u32, tile: u32, most_tiles: u32, pad0: u32 }
+
+@group(0) @binding(0) var<uniform> params: MoeSortParams;
+@group(0) @binding(1) var<storage, read> experts: array<u32>;
+@group(0) @binding(2) var<storage, read_write> tiles: array<vec4<u32>>;
+@group(0) @binding(3) var<storage, read_write> order: array<u32>;
+
+// Pairs of each expert, then where its next pair goes.
+var<workgroup> counts: array<atomic<u32>, EXPERTS>;
+// First tile of each expert, then the number of tiles.
+var<workgroup> first_tiles: array<u32, EXPERTS + 1u>;
+
+@compute @workgroup_size(WG)
+fn moe_sort(@builtin(local_invocation_index) lane: u32) {
+    for (var e = lane; e < EXPERTS; e += WG) {
+        atomicStore(&counts[e], 0u);
+    }
+    workgroupBarrier();
+    for (var pair = lane; pair < params.pairs; pair += WG) {
+        atomicAdd(&counts[experts[pair]], 1u);
+    }
+    workgroupBarrier();
+    if (lane == 0u) {
+        var entry = 0u;
+        var tile = 0u;
+        for (var e = 0u; e < EXPERTS; e++) {
+            let count = atomicLoad(&counts[e]);
+            atomicStore(&counts[e], entry);
+            first_tiles[e] = tile;
+            for (var at = 0u; at < count; at += params.tile) {
+                tiles[tile] = vec4(e, entry + at, entry + min(at + params.tile, count), 0u);
+                tile++;
+            }
+            entry += count;
+        }
+        first_tiles[EXPERTS] = tile;
+    }
+    workgroupBarrier();
+    for (var tile = first_tiles[EXPERTS] + lane; tile < params.most_tiles; tile += WG) {
+        tiles[tile] = vec4(0u);
+    }
+    for (var pair = lane; pair < params.pairs; pair += WG) {
+        order[atomicAdd(&counts[experts[pair]], 1u)] = pair;
+    }
+}
