@@ -9,7 +9,7 @@ mod rope;
 
 pub use self::{
     error::ConfigError,
-    layer::{LayerConfig, Mlp, QkNorm, Reach},
+    layer::{LayerConfig, Mlp, QkNorm, Reach, Temperature},
     moe::{Activation, ExpertPacking, MoeConfig, Router, Score},
     rope::{Rope, RopeScaling},
 };
@@ -29,6 +29,8 @@ pub enum Family {
     Qwen3Moe,
     /// gpt-oss: windows in every other layer, sinks, biases and experts.
     GptOss,
+    /// Llama 4: chunked attention, layers that do not rotate, and a shared expert.
+    Llama4,
 }
 
 /// Shape and constants of a decoder-only transformer. Every value has been validated.
@@ -66,6 +68,8 @@ pub struct DecoderConfig {
     pub qk_norm: QkNorm,
     /// `[num_layers]`: what differs from layer to layer.
     pub layers: Vec<LayerConfig>,
+    /// Factor on queries of layers that do not rotate.
+    pub temperature: Option<Temperature>,
     /// Whether every head has a logit, in each softmax, that no key stands behind.
     pub sinks: bool,
     /// Experts of the layers that have any.
@@ -120,6 +124,11 @@ impl DecoderConfig {
         self.rope.validate()?;
         if let Some(moe) = &self.moe {
             moe.validate()?;
+        }
+        if self.qk_norm == QkNorm::Unweighted && (self.rope.attention_factor() - 1.0).abs() > 0.0 {
+            // The norm would have to come after the rotation.
+            let (field, value) = ("rope attention factor", self.rope.attention_factor().to_string());
+            return Err(ConfigError::Invalid { field, value, rule: "1 beside norms after the rotation" });
         }
         for (field, ids) in [("bos id", self.bos_id.as_slice()), ("eos id", &self.eos_ids)] {
             if let Some(&id) = ids.iter().find(|&&id| id >= self.vocab_size) {

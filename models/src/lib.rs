@@ -24,7 +24,7 @@ pub use chat::{ChatError, ChatTemplate, Message};
 pub use checkpoint::Checkpoint;
 pub use config::{
     Activation, ConfigError, DecoderConfig, ExpertPacking, Family, LayerConfig, Mlp, MoeConfig, QkNorm,
-    Reach, Rope, RopeScaling, Router, Score,
+    Reach, Rope, RopeScaling, Router, Score, Temperature,
 };
 pub use decoder::{BlockRead, Decoder, DecoderOptions};
 pub use error::ModelError;

@@ -74,6 +74,7 @@ impl DecoderConfig {
             qkv_bias: file.has(Role::QBias(0)),
             o_bias: file.has(Role::OBias(0)),
             qk_norm: if file.has(Role::QNorm(0)) { QkNorm::Rms } else { QkNorm::None },
+            temperature: None,
             sinks: false,
             moe: None,
             layers: vec![

@@ -14,13 +14,14 @@ use serde_json::{Map, Value};
 use self::fields::Fields;
 use super::{ConfigError, DecoderConfig, Family, MAX_LAYERS, QkNorm};
 
-const KNOWN: &[&str] = &["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gpt_oss"];
+const KNOWN: &[&str] = &["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gpt_oss", "llama4_text"];
 
 /// Fields of [`NEUTRAL`] that a family reads.
 fn read_by(family: Family) -> &'static [&'static str] {
     match family {
         Family::Qwen3Moe => &["num_experts", "num_local_experts"],
         Family::GptOss => &["num_experts", "num_local_experts", "swiglu_limit"],
+        Family::Llama4 => &["num_local_experts", "no_rope_layers", "attention_chunk_size"],
         _ => &[],
     }
 }
@@ -99,7 +100,7 @@ impl DecoderConfig {
         };
         let head_dim = match config.u32("head_dim")? {
             Some(n) => n,
-            None if matches!(family, Family::Qwen3 | Family::Qwen3Moe) => 128,
+            None if matches!(family, Family::Qwen3 | Family::Qwen3Moe | Family::Llama4) => 128,
             None if family == Family::GptOss => 64,
             None => hidden_size / num_heads.max(1),
         };
@@ -115,7 +116,9 @@ impl DecoderConfig {
             ids => ids,
         };
         let bias = match family {
-            Family::Llama | Family::Qwen3 | Family::Qwen3Moe => (attention_bias, attention_bias),
+            Family::Llama | Family::Qwen3 | Family::Qwen3Moe | Family::Llama4 => {
+                (attention_bias, attention_bias)
+            }
             Family::GptOss => {
                 let bias = config.bool("attention_bias")?.unwrap_or(true);
                 (bias, bias)
@@ -127,7 +130,10 @@ impl DecoderConfig {
             family,
             vocab_size: config.need_u32("vocab_size")?,
             hidden_size,
-            intermediate_size: config.need_u32("intermediate_size")?,
+            intermediate_size: config.need_u32(match family {
+                Family::Llama4 => "intermediate_size_mlp",
+                _ => "intermediate_size",
+            })?,
             num_layers,
             num_heads,
             num_kv_heads,
@@ -144,8 +150,10 @@ impl DecoderConfig {
             o_bias: bias.1,
             qk_norm: match family {
                 Family::Qwen3 | Family::Qwen3Moe => QkNorm::Rms,
+                Family::Llama4 if config.bool("use_qk_norm")?.unwrap_or(true) => QkNorm::Unweighted,
                 _ => QkNorm::None,
             },
+            temperature: layers::temperature(&config, family)?,
             sinks: family == Family::GptOss,
             moe: moe::moe(&config, family)?,
             layers: layers::layers(&config, family, num_layers)?,
@@ -169,6 +177,7 @@ fn family(config: &Fields) -> Result<Family, ConfigError> {
         "qwen3" => Ok(Family::Qwen3),
         "qwen3_moe" => Ok(Family::Qwen3Moe),
         "gpt_oss" => Ok(Family::GptOss),
+        "llama4_text" => Ok(Family::Llama4),
         other => Err(ConfigError::Family { found: other.to_owned(), known: KNOWN }),
     }
 }

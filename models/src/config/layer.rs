@@ -50,4 +50,25 @@ pub enum QkNorm {
     None,
     /// An RMS norm with a weight a dimension, before the rotation (Qwen3).
     Rms,
+    /// An RMS norm without weights in the layers that rotate (Llama 4). It comes after the rotation, which changes no
+    /// length, so it may as well come before.
+    Unweighted,
+}
+
+/// A factor on queries of layers that do not rotate, growing with the position (Llama 4):
+/// `ln(1 + floor((position + 1) / floor_scale)) * attn_scale + 1`.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Temperature {
+    /// Positions of one step.
+    pub floor_scale: f64,
+    /// Height of the steps.
+    pub attn_scale: f64,
+}
+
+impl Temperature {
+    /// The factor at a position.
+    #[must_use]
+    pub fn factor(&self, position: u32) -> f64 {
+        (1.0 + ((f64::from(position) + 1.0) / self.floor_scale).floor()).ln() * self.attn_scale + 1.0
+    }
 }

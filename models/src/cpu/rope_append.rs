@@ -8,7 +8,7 @@ use attn_kernels::kernel::KvShape;
 use attn_kernels::kernel::cache_write::CacheWriteParams;
 
 /// Turns queries and keys of `qkv` `[rows, num_heads + 2 * num_kv_heads, head_dim]`; queries go to `q`
-/// `[rows, num_heads, head_dim]`, keys and values to `slots` (-1 = skip) of the caches (K, V).
+/// `[rows, num_heads, head_dim]`, with no pairs multiplied by the first of `cs` `[rows]`; keys and values to `slots` (-1 = skip) of the caches (K, V).
 #[expect(clippy::too_many_arguments, reason = "the kernel's bindings")]
 pub fn rope_append(
     shape: &KvShape,
@@ -26,8 +26,10 @@ pub fn rope_append(
     let heads = RopeParams { rows, heads: num_heads + num_kv_heads, stride, pairs };
     rope(shape.head_dim as usize, interleaved, &heads, cs, &mut turned);
     let width = (num_heads * shape.head_dim) as usize;
-    for (q, turned) in q.chunks_exact_mut(width).zip(turned.chunks_exact(stride as usize)) {
-        q.copy_from_slice(&turned[..width]);
+    for (row, (q, turned)) in q.chunks_exact_mut(width).zip(turned.chunks_exact(stride as usize)).enumerate()
+    {
+        let factor = if pairs == 0 { cs[row][0] } else { 1.0 };
+        q.iter_mut().zip(turned).for_each(|(q, turned)| *q = factor * turned);
     }
     let k_start = num_heads * shape.head_dim;
     let v_start = k_start + num_kv_heads * shape.head_dim;

@@ -20,6 +20,8 @@ use crate::{DecoderConfig, ModelError, Reach};
 pub(super) struct Inputs {
     pub(super) tokens: Buf<u32>,
     pub(super) cs: Buf<[f32; 2]>,
+    /// Factors on queries of layers that do not rotate, and 0.
+    pub(super) temperatures: Buf<[f32; 2]>,
     pub(super) tables: Buf<u32>,
     pub(super) views: Vec<ViewInputs>,
     pub(super) host_slots: Buf<i32>,
@@ -75,6 +77,7 @@ pub(super) struct Plan {
     pub(super) longest: u32,
     pub(super) tokens: Vec<u32>,
     pub(super) cs: Vec<[f32; 2]>,
+    pub(super) temperatures: Vec<[f32; 2]>,
     /// Block tables of all slices and groups, one after the other.
     pub(super) tables: Vec<u32>,
     pub(super) views: Vec<ViewRows>,
@@ -149,6 +152,8 @@ pub(super) fn plan(
                 return Err(ModelError::Token { id: *id, position, vocab: config.vocab_size });
             }
             plan.tokens.push(*id);
+            let temperature = config.temperature.map_or(1.0, |temperature| temperature.factor(position));
+            plan.temperatures.push([narrow(temperature), 0.0]);
             plan.cs.extend(turns.iter().map(|turn| {
                 let (sin, cos) = (f64::from(position) * turn).sin_cos();
                 [cos * factor, sin * factor].map(narrow)
@@ -298,6 +303,7 @@ impl Inputs {
         Ok(Self {
             tokens: gpu.buffer("tokens", rows)?,
             cs: gpu.buffer("cs", rows * pairs)?,
+            temperatures: gpu.buffer("temperatures", rows)?,
             tables: gpu.buffer("tables", 1024)?,
             views: views
                 .iter()
@@ -323,6 +329,7 @@ impl Inputs {
         }
         gpu.write(&self.tokens, 0, &plan.tokens);
         gpu.write(&self.cs, 0, &plan.cs);
+        gpu.write(&self.temperatures, 0, &plan.temperatures);
         gpu.write(&self.tables, 0, &plan.tables);
         for (view, rows) in self.views.iter().zip(&plan.views) {
             gpu.write(&view.slots, 0, &rows.slots);

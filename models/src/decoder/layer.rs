@@ -1,6 +1,6 @@
 //! One transformer layer.
 
-use attn_kernels::gpu::{Buf, Pass};
+use attn_kernels::gpu::{Bind, Buf, Pass};
 
 use super::Decoder;
 use super::inputs::{Plan, ViewInputs};
@@ -94,16 +94,18 @@ impl Decoder {
 
     fn rope_append(&self, pass: &mut Pass, index: usize, rows: u32, streams: bool) {
         let c = &self.config;
+        let rotary = c.layers[index].rotary;
         let params = RopeAppendParams {
             rows,
             num_heads: c.num_heads,
             num_kv_heads: c.num_kv_heads,
-            pairs: c.rope.rotary_dims / 2,
+            pairs: if rotary { c.rope.rotary_dims / 2 } else { 0 },
         };
         let (k, v) = self.kv.layer(index);
         let device = (&self.view(index).slots, k, v);
         let host = self.kv.host_layer(index).filter(|_| streams);
         let host = host.map(|(k, v)| (&self.inputs.host_slots, k, v));
+        let angles = if rotary { (&self.inputs.cs).into() } else { Bind::from(&self.inputs.temperatures) };
         // Every dispatch turns all queries; each row's keys and values go where one of them has a slot.
         for (slots, k, v) in std::iter::once(device).chain(host) {
             let bindings = [
@@ -111,7 +113,7 @@ impl Decoder {
                 slots.into(),
                 k.into(),
                 v.into(),
-                (&self.inputs.cs).into(),
+                angles.clone(),
                 (&self.activations.q).into(),
             ];
             let grid = rope_append::grid(self.kv.shape(), c.num_heads, rows);

@@ -160,6 +160,8 @@ impl Source<'_> {
             },
             qk_norm: match self.config.qk_norm {
                 QkNorm::None => None,
+                QkNorm::Unweighted if !self.config.layers[l as usize].rotary => None,
+                QkNorm::Unweighted => Some([self.plain_norm()?, self.plain_norm()?]),
                 QkNorm::Rms => Some([self.head_norm(Role::QNorm(l))?, self.head_norm(Role::KNorm(l))?]),
             },
             o: Matrix::stacked(self.gpu, &[self.matrix(Role::O(l))?])?,
@@ -214,6 +216,14 @@ impl Source<'_> {
             values.extend(self.shaped(*role, &self.shape(*role))?.to_f32());
         }
         Ok(self.gpu.upload("bias", &values)?)
+    }
+
+    /// An RMS norm of heads that has no weights.
+    fn plain_norm(&self) -> Result<Buf<f32>, ModelError> {
+        let width = self.config.head_dim as usize;
+        let values: Vec<f32> =
+            [1.0, 0.0].into_iter().flat_map(|value| std::iter::repeat_n(value, width)).collect();
+        Ok(self.gpu.upload("plain_norm", &values)?)
     }
 
     /// Factors of an RMS norm of heads, and the zeros that it adds.

@@ -105,6 +105,11 @@ fn gpt_oss_agrees_with_transformers() {
 }
 
 #[test]
+fn llama4_agrees_with_transformers() {
+    agrees_with_transformers("tiny-llama4");
+}
+
+#[test]
 fn mistral_agrees_with_transformers() {
     agrees_with_transformers("tiny-mistral");
 }

@@ -1,7 +1,7 @@
 //! Configuration of the families beyond Llama: what their fields mean, and what is refused.
 
 use insta::assert_snapshot;
-use models::{Activation, DecoderConfig, ExpertPacking, Mlp, Reach, RopeScaling, Score};
+use models::{Activation, DecoderConfig, ExpertPacking, Mlp, QkNorm, Reach, RopeScaling, Score};
 use serde_json::{Value, json};
 
 use crate::fixture;
@@ -51,6 +51,32 @@ fn gpt_oss_has_windows_sinks_biases_and_experts() {
     assert!(matches!(bare.rope.scaling, RopeScaling::Yarn { factor: 32.0, original_context: 4096.0, .. }));
     let mxfp4 = json!({ "quantization_config": { "quant_method": "mxfp4" } });
     assert!(parse("tiny-gpt-oss", &mxfp4).is_ok());
+}
+
+#[test]
+fn llama4_has_chunks_and_layers_without_rotation() {
+    let config = parse("tiny-llama4", &json!({})).unwrap();
+    let chunk = Reach::Chunk(16);
+    assert_eq!(reach(&config), [chunk, chunk, chunk, Reach::Full]);
+    let rotary: Vec<bool> = config.layers.iter().map(|layer| layer.rotary).collect();
+    assert_eq!(rotary, [true, true, true, false]);
+    let mlps: Vec<Mlp> = config.layers.iter().map(|layer| layer.mlp).collect();
+    assert_eq!(mlps, [Mlp::Dense, Mlp::Experts, Mlp::Dense, Mlp::Experts]);
+    assert_eq!((config.qk_norm, config.rope.interleaved), (QkNorm::Unweighted, true));
+    assert_eq!(config.intermediate_size, 96);
+    let moe = config.moe.unwrap();
+    assert_eq!((moe.inner_size, moe.shared_size, moe.weighted_input), (48, Some(48), true));
+    let temperature = config.temperature.unwrap();
+    assert_eq!((temperature.factor(30), temperature.factor(31)), (1.0, 1.0 + 0.1 * 2f64.ln()));
+    // What the configuration class fills in.
+    let bare = json!({ "layer_types": null, "no_rope_layers": null, "moe_layers": null, "attention_chunk_size": null });
+    let bare = parse("tiny-llama4", &bare).unwrap();
+    assert_eq!(reach(&bare)[2..], [Reach::Chunk(8192), Reach::Full]);
+    assert_eq!(bare.layers.iter().map(|layer| layer.mlp).collect::<Vec<_>>(), mlps);
+    let refused = |change| error("tiny-llama4", change);
+    assert_snapshot!(refused(json!({ "attention_chunk_size": 0 })), @"attention_chunk_size is 0, it must be at least 1");
+    assert_snapshot!(refused(json!({ "no_rope_layers": [1, 0] })), @"no_rope_layers is a list of 2, it must be a list of num_hidden_layers");
+    assert_snapshot!(refused(json!({ "floor_scale": 0 })), @"floor_scale is 0, it must be finite and at least 1");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::fields::{Fields, as_u32, mismatch};
-use crate::{ConfigError, Family, LayerConfig, Mlp, Reach};
+use crate::{ConfigError, Family, LayerConfig, Mlp, Reach, Temperature};
 
 /// All layers of a model.
 pub(super) fn layers(
@@ -13,8 +13,41 @@ pub(super) fn layers(
 ) -> Result<Vec<LayerConfig>, ConfigError> {
     let reaches = reaches(config, family, num_layers)?;
     let mlps = mlps(config, family, num_layers)?;
-    let layer = |(reach, mlp)| LayerConfig { reach, rotary: true, mlp };
-    Ok(reaches.into_iter().zip(mlps).map(layer).collect())
+    let rotary = rotary(config, family, num_layers)?;
+    let layer = |((reach, mlp), rotary)| LayerConfig { reach, rotary, mlp };
+    Ok(reaches.into_iter().zip(mlps).zip(rotary).map(layer).collect())
+}
+
+/// What grows the queries of layers that do not rotate.
+pub(super) fn temperature(config: &Fields, family: Family) -> Result<Option<Temperature>, ConfigError> {
+    if family != Family::Llama4 || !config.bool("attn_temperature_tuning")?.unwrap_or(true) {
+        return Ok(None);
+    }
+    let floor_scale = config.f64("floor_scale")?.unwrap_or(8192.0);
+    if !(floor_scale.is_finite() && floor_scale >= 1.0) {
+        let (field, value) = ("floor_scale", floor_scale.to_string());
+        return Err(ConfigError::Invalid { field, value, rule: "finite and at least 1" });
+    }
+    Ok(Some(Temperature { floor_scale, attn_scale: config.f64("attn_scale")?.unwrap_or(0.1) }))
+}
+
+/// Which layers rotate queries and keys.
+fn rotary(config: &Fields, family: Family, num_layers: u32) -> Result<Vec<bool>, ConfigError> {
+    if family != Family::Llama4 {
+        return Ok(vec![true; num_layers as usize]);
+    }
+    let flags = list(config, "no_rope_layers")?;
+    if flags.is_empty() {
+        let interval = config.u32("no_rope_layer_interval")?.unwrap_or(4).max(1);
+        return Ok((0..num_layers).map(|layer| !(layer + 1).is_multiple_of(interval)).collect());
+    }
+    if flags.len() != num_layers as usize {
+        let value = format!("a list of {}", flags.len());
+        let (field, rule) = ("no_rope_layers", "a list of num_hidden_layers");
+        return Err(ConfigError::Invalid { field, value, rule });
+    }
+    // In spite of the name, 1 marks the layers that rotate.
+    Ok(flags.into_iter().map(|flag| flag != 0).collect())
 }
 
 /// The list in `field`, one text a layer, if it is there.
@@ -38,7 +71,19 @@ fn reaches(config: &Fields, family: Family, num_layers: u32) -> Result<Vec<Reach
     let qwen = matches!(family, Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe);
     let window = window(config, family)?;
     let with = |window: Option<u32>| window.map_or(Reach::Full, Reach::Window);
+    let chunk = config.u32("attention_chunk_size")?.unwrap_or(8192);
+    if family == Family::Llama4 && chunk == 0 {
+        return Err(ConfigError::Invalid {
+            field: "attention_chunk_size",
+            value: "0".into(),
+            rule: "at least 1",
+        });
+    }
     let Some(types) = texts(config, "layer_types", num_layers)? else {
+        if family == Family::Llama4 {
+            let reach = |rotary| if rotary { Reach::Chunk(chunk) } else { Reach::Full };
+            return Ok(rotary(config, family, num_layers)?.into_iter().map(reach).collect());
+        }
         let first = if qwen { config.u32("max_window_layers")?.unwrap_or(28) } else { 0 };
         let windowed = |layer: u32| match family {
             Family::GptOss => layer.is_multiple_of(2),
@@ -49,6 +94,7 @@ fn reaches(config: &Fields, family: Family, num_layers: u32) -> Result<Vec<Reach
     let of_layer = |layer: &str| match layer {
         "full_attention" => Ok(Reach::Full),
         "sliding_attention" if window.is_some() => Ok(with(window)),
+        "chunked_attention" if family == Family::Llama4 => Ok(Reach::Chunk(chunk)),
         _ => Err(ConfigError::Unsupported { field: "layer_types".into(), value: format!("{layer:?}") }),
     };
     types.into_iter().map(of_layer).collect()
@@ -62,7 +108,7 @@ fn window(config: &Fields, family: Family) -> Result<Option<u32>, ConfigError> {
         false => Ok(Some(default)),
     };
     let window = match family {
-        Family::Llama => None,
+        Family::Llama | Family::Llama4 => None,
         Family::Mistral => or(4096)?,
         Family::GptOss => or(128)?,
         _ if !config.bool("use_sliding_window")?.unwrap_or(false) => None,
@@ -77,6 +123,15 @@ fn window(config: &Fields, family: Family) -> Result<Option<u32>, ConfigError> {
 fn mlps(config: &Fields, family: Family, num_layers: u32) -> Result<Vec<Mlp>, ConfigError> {
     match family {
         Family::GptOss => Ok(vec![Mlp::Experts; num_layers as usize]),
+        Family::Llama4 => {
+            let step = config.u32("interleave_moe_layer_step")?.unwrap_or(1).max(1);
+            let experts = match config.get("moe_layers") {
+                Some(_) => list(config, "moe_layers")?,
+                None => (step - 1..num_layers).step_by(step as usize).collect(),
+            };
+            let mlp = |layer| if experts.contains(&layer) { Mlp::Experts } else { Mlp::Dense };
+            Ok((0..num_layers).map(mlp).collect())
+        }
         Family::Qwen3Moe => {
             let step = config.u32("decoder_sparse_step")?.unwrap_or(1).max(1);
             let dense = list(config, "mlp_only_layers")?;

@@ -8,6 +8,7 @@ pub(super) fn moe(config: &Fields, family: Family) -> Result<Option<MoeConfig>, 
     Ok(match family {
         Family::GptOss => Some(gpt_oss(config)?),
         Family::Qwen3Moe => Some(qwen3(config)?),
+        Family::Llama4 => Some(llama4(config)?),
         _ => None,
     })
 }
@@ -50,6 +51,21 @@ fn qwen3(config: &Fields) -> Result<MoeConfig, ConfigError> {
         biases: false,
         weighted_input: false,
         packing: ExpertPacking::Rows,
+    })
+}
+
+fn llama4(config: &Fields) -> Result<MoeConfig, ConfigError> {
+    let inner_size = config.need_u32("intermediate_size")?;
+    Ok(MoeConfig {
+        num_experts: config.need_u32("num_local_experts")?,
+        top_k: config.u32("num_experts_per_tok")?.unwrap_or(1),
+        inner_size,
+        shared_size: Some(inner_size),
+        router: Router { score: Score::Sigmoid, ..CHOICE },
+        activation: Activation::Silu,
+        biases: false,
+        weighted_input: true,
+        packing: ExpertPacking::Columns,
     })
 }
 

@@ -46,12 +46,13 @@ pub(super) fn rope(
         "yarn" => yarn(&section, context_length.into())?,
         _ => return Err(ConfigError::Unsupported { field: "rope_type".into(), value: format!("{kind:?}") }),
     };
-    Ok(Rope { theta, rotary_dims: head_dim, interleaved: false, scaling })
+    Ok(Rope { theta, rotary_dims: head_dim, interleaved: family == Family::Llama4, scaling })
 }
 
 fn default_theta(family: Family) -> f64 {
     match family {
         Family::GptOss => 150_000.0,
+        Family::Llama4 => 500_000.0,
         _ => 10_000.0,
     }
 }
