@@ -21,6 +21,7 @@ pub struct KvPool {
     plan: KvPlan,
     shape: KvShape,
     num_blocks: u32,
+    device_blocks: u32,
     tensors: Vec<Tensor>,
     /// The blocks that are not on the device, where there are some.
     host: Option<Host>,
@@ -63,10 +64,11 @@ impl KvPool {
                 Ok(tensors) => {
                     let host = offload.map(|offload| Self::host(gpu, config, &plan, num_blocks, offload));
                     let host = host.transpose()?;
+                    let device_blocks = num_blocks;
                     if let (Some(host), Some(offload)) = (&host, offload) {
                         num_blocks = host.ring.resident() + offload.host_blocks;
                     }
-                    return Ok(Self { plan, shape, num_blocks, tensors, host });
+                    return Ok(Self { plan, shape, num_blocks, device_blocks, tensors, host });
                 }
                 Err(GpuError::OutOfMemory { .. }) if num_blocks > 2 => num_blocks = (num_blocks / 2).max(2),
                 Err(error) => return Err(error.into()),
@@ -144,6 +146,18 @@ impl KvPool {
     #[must_use]
     pub fn num_blocks(&self) -> u32 {
         self.num_blocks
+    }
+
+    /// Blocks of the pool on the device, those of the ring included.
+    #[must_use]
+    pub fn device_blocks(&self) -> u32 {
+        self.device_blocks
+    }
+
+    /// Blocks in memory of the host.
+    #[must_use]
+    pub fn host_blocks(&self) -> u32 {
+        self.ring().map_or(0, |ring| self.num_blocks - ring.resident())
     }
 
     /// K and V of one layer.

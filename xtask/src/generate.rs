@@ -13,7 +13,7 @@ use crate::cli::GenerateArgs;
 use crate::engine::{Clock, Engine, Event, Prompt};
 use crate::ids_file;
 use crate::interrupt::Interrupt;
-use crate::model::Model;
+use crate::model::{Model, Wanted};
 use crate::report::{self, FinishReason, Generated, Sparse, TextStream, Timing};
 use crate::text::Text;
 
@@ -27,8 +27,11 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
     let count = u32::try_from(prompts.len()).context("too many prompts")?;
     let context = u64::from(model.config.context_length);
     let longest = |p: &Prompt| (p.ids.len() as u64 + u64::from(p.max_tokens)).min(context);
-    let needed = prompts.iter().map(|p| longest(p) * u64::from(p.samples)).sum();
-    let engine = Engine::open(&args.engine, &model, count.saturating_mul(args.n), needed, args.preempt)?;
+    let wanted = Wanted {
+        tokens: prompts.iter().map(|p| longest(p) * u64::from(p.samples)).sum(),
+        longest: prompts.iter().map(longest).max().unwrap_or(0),
+    };
+    let engine = Engine::open(&args.engine, &model, count.saturating_mul(args.n), wanted, args.preempt)?;
     let mut run = Run {
         args,
         tokenizer: model.tokenizer.as_ref(),

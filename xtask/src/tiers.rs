@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kvblock::{BlockHash, BlockHasher, BlockSize, ExtraKeys, GroupId, HashAlgorithm, HashChain, SeqId};
-use models::Decoder;
+use models::{Decoder, KvPool};
 use prefetch::assemble::StackConfig;
 use prefetch::codec::RowLayout;
 use prefetch::engine::EngineConfig;
@@ -75,9 +75,18 @@ impl Tiers {
     /// # Errors
     /// A tier that cannot be built or reached, or that holds the blocks of something else.
     pub fn open(args: &EngineArgs, model: &Model, decoder: &Decoder) -> Result<Option<Self>> {
-        let Some(spec) = &args.kv_tiers else { return Ok(None) };
-        let tiers = Self::build(spec, args, model, decoder);
-        Ok(Some(tiers.with_context(|| format!("--kv-tiers {spec}"))?))
+        let Some(asked) = &args.kv_tiers else { return Ok(None) };
+        let kv = decoder.kv();
+        // What a long context takes of the host tier is no place for prefixes.
+        let taken = u64::from(kv.host_blocks()) * kv.plan().block_bytes();
+        let left = asked.host_bytes.map(|bytes| bytes.saturating_sub(taken));
+        let full = taken > 0 && left.is_none_or(|left| left < kv.plan().block_bytes());
+        let spec = TierSpec { host_bytes: left.filter(|_| !full), ..asked.clone() };
+        if full && spec.disk.is_none() && spec.remote.is_none() {
+            return Ok(None);
+        }
+        let tiers = Self::build(&spec, args, model, decoder);
+        Ok(Some(tiers.with_context(|| format!("--kv-tiers {asked}"))?))
     }
 
     fn build(spec: &TierSpec, args: &EngineArgs, model: &Model, decoder: &Decoder) -> Result<Self> {
@@ -160,6 +169,17 @@ impl Tiers {
             overlap: counters.overlap().hidden(),
         }
     }
+}
+
+/// Adds what attention fetched from blocks on the host.
+#[must_use]
+pub fn with_fetches(report: report::Tiers, kv: &KvPool) -> report::Tiers {
+    if kv.host_blocks() == 0 {
+        return report;
+    }
+    let mut host = report.host.unwrap_or_default();
+    host.bytes_read += kv.fetched_bytes();
+    report::Tiers { host: Some(host), ..report }
 }
 
 /// What starts every hash chain: rows of a reproducible engine are computed in another order of arithmetic, those of a
