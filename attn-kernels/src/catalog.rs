@@ -89,6 +89,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::prefix_slots::KERNEL,
         &kernel::softmax_block_sum::KERNEL,
         &kernel::strided_qk::KERNEL,
+        &kernel::strided_qk_coop::KERNEL,
         &kernel::top_k::KERNEL,
         &kernel::top_k_count::KERNEL,
         &kernel::top_k_gather::KERNEL,
@@ -178,6 +179,7 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     for (dtype, shape) in types {
         all.push(baseline(dtype, kernel::strided_qk::variant(shape, 8, 128)));
     }
+    all.push(NamedVariant::new("f16", Level::Coop, kernel::strided_qk_coop::variant(&types[0].1, 8, 128)));
     all.push(baseline("", kernel::softmax_block_sum::variant(8, 128)));
     for (part, level) in [("", Level::Baseline), ("subgroup", Level::Subgroup)] {
         all.push(NamedVariant::new(part, level, kernel::find_blocks::variant(4, level)));

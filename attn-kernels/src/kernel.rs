@@ -23,6 +23,7 @@ pub mod paged_reduce;
 pub mod prefix_slots;
 pub mod softmax_block_sum;
 pub mod strided_qk;
+pub mod strided_qk_coop;
 pub mod top_k;
 pub mod top_k_count;
 pub mod top_k_gather;

@@ -11,11 +11,14 @@ mod copy_blocks;
 mod indexer;
 pub mod layer;
 mod lse_merge;
+mod mla_decode;
 pub mod options;
 mod paged_decode;
 mod paged_prefill;
 mod paged_reduce;
+mod retrieval;
 mod top_k;
+mod v4_compress;
 mod xattn;
 
 use bytemuck::Pod;
@@ -100,8 +103,13 @@ const CASES: &[(&str, Cases)] = &[
     ("cache_write", cache_write::cases),
     ("copy_blocks", copy_blocks::cases),
     ("find_blocks", xattn::find_blocks),
+    ("hamming_score", retrieval::hamming_score),
+    ("hash_codes", retrieval::hash_codes),
     ("index_logits", indexer::index_logits),
+    ("latent_write", mla_decode::latent_write),
     ("lse_merge", lse_merge::cases),
+    ("mla_decode", mla_decode::cases),
+    ("nsa_block_score", retrieval::nsa_block_score),
     ("paged_decode", paged_decode::cases),
     ("paged_prefill", paged_prefill::cases),
     ("paged_prefill_coop", paged_prefill::cases),
@@ -109,10 +117,12 @@ const CASES: &[(&str, Cases)] = &[
     ("prefix_slots", indexer::prefix_slots),
     ("softmax_block_sum", xattn::softmax_block_sum),
     ("strided_qk", xattn::strided_qk),
+    ("strided_qk_coop", xattn::strided_qk),
     ("top_k", top_k::cases),
     ("top_k_count", top_k::count_cases),
     ("top_k_gather", top_k::gather_cases),
     ("top_k_transform", top_k::transform_cases),
+    ("v4_compress", v4_compress::cases),
 ];
 
 /// The cases of a variant of this crate; none where its kernel has none.

@@ -24,21 +24,55 @@ impl Scheduler {
     /// # Panics
     /// Also when a row has no token, or more than the drafts allow.
     pub fn complete_drafts(&mut self, plan: &StepPlan, verified: &[&[TokenId]]) -> Vec<Finished> {
-        if plan.slices.is_empty() && verified.is_empty() {
-            return Vec::new();
+        self.end_step(plan, verified.len());
+        let rows = plan.sample_rows.iter().zip(verified);
+        rows.filter_map(|(row, tokens)| self.accept(row.seq, tokens)).collect()
+    }
+
+    /// Like [`complete`](Self::complete) for sequences that split and end, as the hypotheses of a beam search do: each
+    /// row has the tokens that continue its sequence. The first continues the sequence itself, each further one a fork
+    /// that shares all its blocks until one of them writes; a row without tokens ends as [`FinishReason::Aborted`].
+    /// Returns the new sequences of each row, and those that ended.
+    ///
+    /// # Panics
+    /// Also when more sequences run afterwards than the sequence limit allows, or a row has drafts.
+    pub fn complete_beams(
+        &mut self,
+        plan: &StepPlan,
+        continuations: &[&[TokenId]],
+    ) -> (Vec<Vec<SeqId>>, Vec<Finished>) {
+        self.end_step(plan, continuations.len());
+        let rows = || plan.sample_rows.iter().map(|row| row.seq).zip(continuations);
+        let children: Vec<Vec<SeqId>> =
+            rows().map(|(seq, tokens)| self.split(seq, tokens.len().saturating_sub(1))).collect();
+        let mut ended = Vec::new();
+        for ((seq, tokens), children) in rows().zip(&children) {
+            if tokens.is_empty() {
+                ended.extend(self.end(seq, FinishReason::Aborted));
+            }
+            let seqs = core::iter::once(&seq).chain(children);
+            ended.extend(seqs.zip(tokens.chunks(1)).filter_map(|(&seq, token)| self.accept(seq, token)));
+        }
+        let (running, limit) = (self.running.len(), self.config.max_num_seqs);
+        assert!(running <= limit as usize, "{running} sequences run, at most {limit} may");
+        (children, ended)
+    }
+
+    /// What every completion begins with: the step in flight is over, and further samples of prompts that it computed
+    /// exist from now on.
+    fn end_step(&mut self, plan: &StepPlan, reported: usize) {
+        if plan.slices.is_empty() && reported == 0 {
+            return;
         }
         assert_eq!(self.in_flight, Some(plan.step), "steps complete in order");
-        let (rows, reported) = (plan.sample_rows.len(), verified.len());
+        let rows = plan.sample_rows.len();
         assert_eq!(rows, reported, "step {} samples {rows} rows, {reported} reported", plan.step);
         self.in_flight = None;
-
         // Before any sequence ends: a parent that ends with its first token still has the blocks its samples
         // share.
         for slice in plan.slices.iter().filter(|slice| slice.samples) {
             self.start_samples(slice.seq);
         }
-        let rows = plan.sample_rows.iter().zip(verified);
-        rows.filter_map(|(row, tokens)| self.accept(row.seq, tokens)).collect()
     }
 
     /// Reports that a step did not run, or not to its end. Its sequences end as [`FinishReason::Failed`],
@@ -82,14 +116,29 @@ impl Scheduler {
 
     /// Starts the further samples of a prompt that was just computed: they share all its blocks.
     fn start_samples(&mut self, seq: SeqId) {
-        let Some(parent) = self.seqs.get_mut(&seq).filter(|parent| !parent.pending_samples.is_empty()) else {
+        let samples = self.seqs.get_mut(&seq).map(|parent| core::mem::take(&mut parent.pending_samples));
+        self.start_forks(seq, &samples.unwrap_or_default());
+    }
+
+    /// Starts `count` new forks of a running sequence, none of one that ended.
+    fn split(&mut self, seq: SeqId, count: usize) -> Vec<SeqId> {
+        if !self.seqs.contains_key(&seq) {
+            return Vec::new();
+        }
+        let children: Vec<SeqId> = (self.next_seq..).take(count).map(SeqId::new).collect();
+        self.next_seq += children.len() as u64;
+        self.start_forks(seq, &children);
+        children
+    }
+
+    fn start_forks(&mut self, seq: SeqId, children: &[SeqId]) {
+        if children.is_empty() {
             return;
-        };
-        let samples = core::mem::take(&mut parent.pending_samples);
-        let computed = parent.computed;
+        }
         let place =
             self.running.iter().position(|&id| id == seq).expect("a sequence that sampled is running");
-        for (offset, child) in samples.into_iter().enumerate() {
+        let computed = self.sequence(seq).computed;
+        for (offset, &child) in children.iter().enumerate() {
             let fork = self.sequence(seq).fork(child);
             self.seqs.insert(child, fork);
             self.cache.fork(seq, child, computed).expect("the parent has blocks, the child is new");

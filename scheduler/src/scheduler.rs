@@ -41,7 +41,7 @@ pub struct Scheduler {
     pub(crate) num_steps: u64,
     /// The step that was planned and not completed.
     pub(crate) in_flight: Option<u64>,
-    next_seq: u64,
+    pub(crate) next_seq: u64,
     next_arrival: u64,
 }
 

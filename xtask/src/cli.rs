@@ -178,6 +178,12 @@ pub struct GenerateArgs {
     #[arg(allow_negative_numbers = true)]
     pub n: u32,
 
+    /// Search with N beams instead of sampling and print the N best by log probability over length, prompts one after
+    /// the other; beams share KV blocks
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    #[arg(conflicts_with_all = ["n", "stop", "temperature", "top_k", "top_p", "min_p", "seed"])]
+    pub beams: Option<u32>,
+
     /// Text that ends a generation and is not printed; may repeat
     #[arg(long, value_name = "TEXT", value_parser = values::non_empty, allow_hyphen_values = true)]
     pub stop: Vec<String>,

@@ -3,12 +3,14 @@
 //! One step: the scheduler plans slices of sequences over a token budget and gives each its blocks; the decoder runs
 //! them and draws tokens; the scheduler takes the tokens and tells which sequences ended.
 
+mod beams;
+
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use kvblock::{BlockId, ExtraKeys, KvCacheConfig, LengthLimits, SeqId};
-use models::batch::{Phase, Sample, Slice};
+use models::batch::{Phase, Sample, Slice, StepOutput};
 use models::kernel::sample::Spec;
 use models::{Attended, Decoder};
 use scheduler::{
@@ -74,6 +76,7 @@ pub struct Engine {
     eos_ids: Vec<u32>,
     live: HashMap<SeqId, Live>,
     kv_used: KvUsed,
+    max_batched_tokens: u32,
     kernel_ns: BTreeMap<&'static str, (u64, f64)>,
     /// What a sparse policy had each sequence attend.
     attended: HashMap<SeqId, Attended>,
@@ -126,6 +129,7 @@ impl Engine {
             host: HostBlocks::default(),
             live: HashMap::new(),
             kv_used,
+            max_batched_tokens: budget,
             kernel_ns: BTreeMap::new(),
             attended: HashMap::new(),
         })
@@ -168,20 +172,8 @@ impl Engine {
     /// What the device reports.
     pub fn step(&mut self) -> Result<Vec<Event>> {
         let mut events = self.look_ahead();
-        let plan = self.scheduler.step();
-        let now = Instant::now();
-        for admitted in &plan.admitted {
-            let live = self.live.get_mut(&admitted.seq);
-            live.context("an admitted sequence was submitted")?.clock.started.get_or_insert(now);
-        }
-        self.kv_used.look(self.scheduler.cache());
-        if let Some(tiers) = &mut self.tiers {
-            tiers.start(&self.scheduler, &plan);
-            if plan.slices.is_empty() && tiers.is_loading() {
-                tiers.wait();
-            }
-        }
-        let drawn = self.compute(&plan)?;
+        let plan = self.plan()?;
+        let drawn = self.compute(&plan, false)?.sampled;
         self.save(&plan)?;
         let now = Instant::now();
         for (row, token) in plan.sample_rows.iter().zip(&drawn) {
@@ -196,10 +188,34 @@ impl Engine {
         }
         let finished = self.scheduler.complete(&plan, &drawn);
         events.extend(finished.into_iter().map(|done| self.retire(done)));
-        if let Some(tiers) = self.tiers.as_mut().filter(|_| !self.scheduler.has_work()) {
-            tiers.settle(&self.decoder)?;
-        }
+        self.settle()?;
         Ok(events)
+    }
+
+    /// Plans a step and starts its loads.
+    fn plan(&mut self) -> Result<StepPlan> {
+        let plan = self.scheduler.step();
+        let now = Instant::now();
+        for admitted in &plan.admitted {
+            let live = self.live.get_mut(&admitted.seq);
+            live.context("an admitted sequence was submitted")?.clock.started.get_or_insert(now);
+        }
+        self.kv_used.look(self.scheduler.cache());
+        if let Some(tiers) = &mut self.tiers {
+            tiers.start(&self.scheduler, &plan);
+            if plan.slices.is_empty() && tiers.is_loading() {
+                tiers.wait();
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Lets the tiers finish once no sequence is left.
+    fn settle(&mut self) -> Result<()> {
+        match self.tiers.as_mut().filter(|_| !self.scheduler.has_work()) {
+            Some(tiers) => tiers.settle(&self.decoder),
+            None => Ok(()),
+        }
     }
 
     /// Puts what the tiers have read on the device, and asks them for what the next steps could use. Returns the ends
@@ -223,7 +239,8 @@ impl Engine {
         tiers.save(&self.decoder, &filled)
     }
 
-    fn compute(&mut self, plan: &StepPlan) -> Result<Vec<u32>> {
+    /// Runs a plan on the device. With `logits`, those of every slice that samples come back too.
+    fn compute(&mut self, plan: &StepPlan, logits: bool) -> Result<StepOutput> {
         self.host.run(&mut self.decoder, &plan.block_ops)?;
         let of_slice = |slice: &scheduler::Slice| tables(&self.scheduler, slice.seq, self.kv_used.most.len());
         let tables: Vec<Vec<&[BlockId]>> = plan.slices.iter().map(of_slice).collect();
@@ -241,7 +258,7 @@ impl Engine {
                 },
                 access: self.scheduler.access_history().counts(slice.seq),
                 targets: &[],
-                logits: 0,
+                logits: usize::from(logits && slice.samples),
             })
             .collect();
         let samples: Vec<Sample> = plan
@@ -254,20 +271,20 @@ impl Engine {
             })
             .collect();
         if slices.is_empty() {
-            return Ok(Vec::new());
+            return Ok(StepOutput::default());
         }
-        let output = self.decoder.step(&slices, &samples)?;
+        let mut output = self.decoder.step(&slices, &samples)?;
         for timing in &output.timings {
             let (count, ns) = self.kernel_ns.entry(timing.kernel).or_default();
             *count += 1;
             *ns += timing.ns;
         }
-        for (slice, attended) in plan.slices.iter().zip(output.attended) {
+        for (slice, attended) in plan.slices.iter().zip(std::mem::take(&mut output.attended)) {
             let Some(attended) = attended else { continue };
             self.scheduler.record_access(slice.seq, &attended.accessed);
             self.attended.entry(slice.seq).or_default().add(&attended);
         }
-        Ok(output.sampled)
+        Ok(output)
     }
 
     /// What a sparse policy had a sequence attend so far; `None` where none acts.

@@ -1,5 +1,7 @@
 //! `cargo xtask generate`: prompts in, text out, served as one continuous batch.
 
+mod beams;
+
 use std::collections::HashMap;
 use std::io;
 use std::time::{Duration, Instant};
@@ -26,20 +28,27 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
     let prompts = prompts(args, &model)?;
     let count = u32::try_from(prompts.len()).context("too many prompts")?;
     let context = u64::from(model.config.context_length);
-    let longest = |p: &Prompt| (p.ids.len() as u64 + u64::from(p.max_tokens)).min(context);
+    let block = u64::from(args.engine.block_size);
+    let longest =
+        |p: &Prompt| (p.ids.len() as u64 + u64::from(p.max_tokens)).min(context).next_multiple_of(block);
     let wanted = Wanted {
         tokens: prompts.iter().map(|p| longest(p) * u64::from(p.samples)).sum(),
         longest: prompts.iter().map(longest).max().unwrap_or(0),
     };
-    let engine = Engine::open(&args.engine, &model, count.saturating_mul(args.n), wanted, args.preempt)?;
+    let samples = args.beams.unwrap_or(args.n);
+    let together = if args.beams.is_some() { samples } else { count.saturating_mul(samples) };
+    let engine = Engine::open(&args.engine, &model, together, wanted, args.preempt)?;
     let mut run = Run {
         args,
         tokenizer: model.tokenizer.as_ref(),
         engine,
         open: HashMap::new(),
-        printed: TextStream::new(io::stdout().lock(), count, args.n),
+        printed: TextStream::new(io::stdout().lock(), count, samples),
         failed: 0,
     };
+    if args.beams.is_some() {
+        return run.search(&prompts, &Interrupt::listen()?);
+    }
     for (index, prompt) in (0..).zip(&prompts) {
         let first = run.engine.submit(prompt).with_context(|| format!("prompt {index}"))?;
         for sample in 0..args.n {
@@ -60,7 +69,7 @@ fn prompts(args: &GenerateArgs, model: &Model) -> Result<Vec<Prompt>> {
     let prompt = |ids| Prompt {
         ids,
         max_tokens: args.max_tokens,
-        samples: args.n,
+        samples: args.beams.unwrap_or(args.n),
         sampling: args.sampling.clone(),
         salt: args.salt.clone(),
         ignore_eos: false,
@@ -156,10 +165,11 @@ impl<W: io::Write> Run<'_, W> {
         let generated = Generated {
             index: open.index,
             sample: open.sample,
-            timing: timing(done, &open.output_ids, clock),
+            timing: timing(done.prompt_len - done.cached_tokens, &open.output_ids, clock),
             prompt_tokens: done.prompt_len,
             prompt_ids: open.prompt_ids,
             output_ids: open.output_ids,
+            log_prob: None,
             text,
             finish_reason: match done.reason {
                 Reason::Stopped => FinishReason::Stop,
@@ -187,10 +197,10 @@ impl<W: io::Write> Run<'_, W> {
     }
 }
 
-fn timing(done: &Finished, output: &[u32], clock: Clock) -> Timing {
+/// Speed of a request that computed `computed` tokens of its prompt.
+fn timing(computed: u32, output: &[u32], clock: Clock) -> Timing {
     let first = clock.first.unwrap_or_else(Instant::now);
     let prefill = first - clock.started.unwrap_or(first);
-    let computed = done.prompt_len - done.cached_tokens;
     let decode = clock.last.map(|last| last - first).filter(|_| output.len() > 1);
     Timing {
         ttft_ms: (first - clock.submitted).as_secs_f64() * 1e3,

@@ -1,6 +1,7 @@
 //! The command line of Pagoda, `cargo xtask`: it sets a machine up, assembles the engine from the other crates,
 //! and runs tests and measurements.
 
+pub mod beams;
 pub mod bench;
 pub mod block_ops;
 pub mod ci;

@@ -21,6 +21,9 @@ pub struct Generated {
     pub prompt_ids: Vec<u32>,
     /// Token ids generated; a final end-of-sequence token is included.
     pub output_ids: Vec<u32>,
+    /// Sum of the natural log probabilities of the output; only with `--beams`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_prob: Option<f64>,
     /// Generated text; empty for a model without a tokenizer.
     pub text: String,
     /// Why generation ended.
@@ -293,6 +296,7 @@ mod tests {
             sample: 1,
             prompt_ids: vec![1, 2, 3],
             output_ids: vec![4, 5],
+            log_prob: None,
             text: "so \"it\" is\n".to_string(),
             finish_reason: FinishReason::Length,
             prompt_tokens: 3,

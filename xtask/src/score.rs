@@ -157,11 +157,15 @@ impl Total {
     }
 }
 
-/// The `n` likeliest ids and their log probabilities; ties go to the lower id.
-fn top(logits: &[f32], n: usize) -> (Vec<u32>, Vec<f32>) {
+/// The `n` likeliest ids and their log probabilities; ties go to the lower id. O(logits + n log n).
+pub(crate) fn top(logits: &[f32], n: usize) -> (Vec<u32>, Vec<f32>) {
+    let likelier = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
     let mut order: Vec<u32> = (0..).take(logits.len()).collect();
-    order.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b)));
-    order.truncate(n);
+    if n < order.len() {
+        order.select_nth_unstable_by(n, likelier);
+        order.truncate(n);
+    }
+    order.sort_unstable_by(likelier);
     let most = f64::from(logits[order[0] as usize]);
     let sum: f64 = logits.iter().map(|v| (f64::from(*v) - most).exp()).sum();
     #[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]

@@ -28,15 +28,15 @@ pub(super) fn variants(num_heads: u32, types: &[(&str, KvShape); 2]) -> Vec<Name
             }
         }
     }
-    all.extend(latent_variants());
+    all.extend(latent_variants(types[0].1.head_dim));
     all
 }
 
-/// The 128 heads of DeepSeek V3; over two caches the latents of V4.
-fn latent_variants() -> Vec<NamedVariant> {
+/// The 128 heads of DeepSeek V3 for a `head_dim` of 128, smaller in proportion; over two caches the latents of V4.
+fn latent_variants(head_dim: u32) -> Vec<NamedVariant> {
     let mut all = Vec::new();
     for (part, dtype) in [("f16", KvDtype::F16), ("f32", KvDtype::F32)] {
-        let shape = LatentShape { latent: 512, rope: 64, block_size: 64, dtype };
+        let shape = LatentShape { latent: 4 * head_dim, rope: head_dim / 2, block_size: 64, dtype };
         let two = LatentShape { rope: 0, ..shape };
         let tokens = Attention { context: Context::Tokens, ..Attention::default() };
         for (name, variant) in [

@@ -1,4 +1,4 @@
-//! Cases of the three kernels of XAttention: `strided_qk`, `softmax_block_sum`, `find_blocks`.
+//! Cases of the kernels of XAttention: `strided_qk`, `strided_qk_coop`, `softmax_block_sum`, `find_blocks`.
 
 use sparse_select::Heads;
 
@@ -8,7 +8,10 @@ use crate::Variant;
 use crate::cpu::{self, Tolerance, f32_of};
 use crate::kernel::find_blocks::{self, Vote};
 use crate::kernel::xattn::Estimate;
-use crate::kernel::{KvDtype, KvShape, softmax_block_sum, strided_qk};
+use crate::kernel::{KvDtype, KvShape, softmax_block_sum, strided_qk, strided_qk_coop};
+
+/// Queries are rounded to f16: an error of 2^-11 of a score of some units.
+const COOP: Tolerance = Tolerance { abs: 5e-3, rel: 1e-3 };
 
 /// Sums of shares of some hundred exponentials.
 const SUMS: Tolerance = Tolerance { abs: 1e-5, rel: 1e-4 };
@@ -33,13 +36,15 @@ fn estimate(num_heads: u32, width: u32, stride: u32, block: u32) -> Estimate {
 
 pub(super) fn strided_qk(variant: &Variant) -> Vec<Case> {
     let wide = module(variant, "k") == Some("k_f32");
+    let is_coop = variant.kernel.name == strided_qk_coop::KERNEL.name;
     let shape = KvShape {
         num_kv_heads: 2,
-        head_dim: size(variant, "HEAD_DIM"),
+        head_dim: if is_coop { 16 * size(variant, "SPANS") } else { size(variant, "HEAD_DIM") },
         block_size: size(variant, "BLOCK_SIZE"),
         dtype: if wide { KvDtype::F32 } else { KvDtype::F16 },
     };
-    let (stride, part) = (size(variant, "STRIDE"), size(variant, "PART"));
+    let stride = size(variant, "STRIDE");
+    let part = if is_coop { 16 * size(variant, "WIDTH") } else { size(variant, "PART") };
     let (heads, dim) = (4, shape.head_dim as usize);
     let e = estimate(4, 4 * shape.head_dim, stride, stride * part);
     let layer = Layer::new(shape, &[e.kv_len], 5);
@@ -58,11 +63,16 @@ pub(super) fn strided_qk(variant: &Variant) -> Vec<Case> {
     let params = e.strided_qk(&shape, &(0..e.query_blocks()));
     let want = cpu::strided_qk::strided_qk(&params, stride as usize, part as usize, &q_heads, &k_heads);
     let [k, _] = layer.words();
-    let case = Case::new("a chunk inside blocks", variant, &params, strided_qk::grid(&params, stride))
+    let (grid, tolerance) = if is_coop {
+        (strided_qk_coop::grid(&params, stride), COOP)
+    } else {
+        (strided_qk::grid(&params, stride), ATTENTION)
+    };
+    let case = Case::new("a chunk inside blocks", variant, &params, grid)
         .binding(&q)
         .binding(&k)
         .binding(&layer.tables)
-        .finite(ATTENTION, &want);
+        .finite(tolerance, &want);
     vec![case]
 }
 

@@ -1,0 +1,57 @@
+//! Strided antidiagonal scores with cooperative matrices: `strided_qk` of [`Level::Coop`].
+//!
+//! Bindings, parameters and parts are those of [`strided_qk`](super::strided_qk); queries and the cache are f16, sums f32.
+//! Runs where [`Gpu::runs_coop`](crate::gpu::Gpu::runs_coop) says so.
+//!
+//! [`Level::Coop`]: crate::Level::Coop
+
+use super::strided_qk::{self, StridedQkParams};
+use super::{KvDtype, KvShape};
+use crate::{Kernel, Variant};
+
+/// Bindings: q, k_cache, tables, parts.
+pub static KERNEL: Kernel = Kernel {
+    name: "strided_qk_coop",
+    wgsl: include_str!("../../wgsl/strided_qk_coop.wgsl"),
+    modules: &[crate::MODULES],
+    params_bytes: size_of::<StridedQkParams>(),
+    bindings: strided_qk::KERNEL.bindings,
+};
+
+/// Rows and columns of a workgroup's tile.
+const TILE: [u32; 2] = [128, 256];
+
+/// Whether the kernel serves this shape, stride and block, and query rows `q_stride` f32 apart: f16 keys, head sizes that
+/// are multiples of 16, pages of whole strides, blocks of at least 16 strides, rows of whole vectors of four.
+#[must_use]
+pub fn serves(shape: &KvShape, stride: u32, block: u32, q_stride: u32) -> bool {
+    shape.dtype == KvDtype::F16
+        && shape.head_dim.is_multiple_of(16)
+        && shape.block_size.is_multiple_of(stride)
+        && block / stride >= 16
+        && q_stride.is_multiple_of(4)
+}
+
+/// The kernel for one cache shape; blocks of `block` tokens.
+///
+/// # Panics
+/// When it does not serve the shape: see [`serves`].
+#[must_use]
+pub fn variant(shape: &KvShape, stride: u32, block: u32) -> Variant {
+    shape.check();
+    assert!(serves(shape, stride, block, 0), "{shape:?}, stride {stride}, block {block}");
+    let width = strided_qk::part(block / stride) / 16;
+    Variant::new(&KERNEL)
+        .size("BLOCK_SIZE", shape.block_size)
+        .size("STRIDE", stride)
+        .size("SPANS", shape.head_dim / 16)
+        .size("PARTS", 4 / width)
+        .size("WIDTH", width)
+}
+
+/// Workgroups for a dispatch with these parameters.
+#[must_use]
+pub fn grid(params: &StridedQkParams, stride: u32) -> [u32; 3] {
+    let [rows, columns] = TILE;
+    [params.kv_len.div_ceil(stride).div_ceil(columns), params.rows.div_ceil(rows), params.num_heads]
+}

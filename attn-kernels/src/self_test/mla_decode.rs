@@ -1,0 +1,169 @@
+//! Cases of `mla_decode` and `latent_write`.
+
+use super::cache_write::stored;
+use super::layer::{ATTENTION, floats, queries, words};
+use super::options::Lists;
+use super::{Case, count, module, size};
+use crate::Variant;
+use crate::cpu::mla_decode::LatentRow;
+use crate::cpu::{self, Tolerance};
+use crate::kernel::KvDtype;
+use crate::kernel::latent_write::{self, LatentWriteParams};
+use crate::kernel::mla_decode::{self, LatentShape, MlaDecodeParams};
+use crate::kernel::paged_decode::PARTITION;
+
+fn shape(variant: &Variant, block_size: u32) -> LatentShape {
+    let wide = module(variant, "element").is_some_and(|module| module.ends_with("f32"));
+    let dtype = if wide { KvDtype::F32 } else { KvDtype::F16 };
+    LatentShape { latent: size(variant, "LATENT"), rope: size(variant, "ROPE"), block_size, dtype }
+}
+
+pub(super) fn latent_write(variant: &Variant) -> Vec<Case> {
+    let shape = shape(variant, 16);
+    let rows = 21;
+    let rope_start = shape.latent + 5;
+    let params =
+        LatentWriteParams { rows, row_stride: rope_start + shape.rope + 4, latent_start: 2, rope_start };
+    let kv = floats((rows * params.row_stride) as usize, 1);
+    // Distinct slots out of order; every fifth row has none.
+    let slot = |row: u32| if row % 5 == 4 { -1 } else { (row * 7 % 32).cast_signed() };
+    let slots: Vec<i32> = (0..rows).map(slot).collect();
+    let before = vec![f32::NAN; 32 * shape.width() as usize];
+    let mut latents = before.clone();
+    cpu::latent_write::latent_write(&shape, &params, &kv, &slots, &mut latents);
+    let grid = latent_write::grid(&shape, rows);
+    let case = Case::new("rows to scattered slots", variant, &params, grid)
+        .binding(&kv)
+        .binding(&slots)
+        .cache(shape.dtype, &before, stored(shape.dtype), &latents);
+    vec![case]
+}
+
+/// Slots of a cache: their latents, and NaN in every fourth, which nothing names.
+fn slots(shape: &LatentShape, count: u32, seed: u64) -> Vec<f32> {
+    let width = shape.width() as usize;
+    let mut latents = floats(count as usize * width, seed);
+    latents.iter_mut().for_each(|x| *x = cpu::cache_write::stored(shape.dtype, *x));
+    latents.chunks_exact_mut(width).step_by(4).for_each(|latent| latent.fill(f32::NAN));
+    latents
+}
+
+/// Some slot that holds a latent.
+fn slot(index: u32, count: u32) -> u32 {
+    index * 7 % (count / 4) * 4 + 1 + index % 3
+}
+
+/// Keys of two caches under one softmax: of the window, of the compressed cache.
+const COUNTS: [[u32; 2]; 4] = [[128, 190], [1, 0], [0, 0], [0, 70]];
+
+pub(super) fn cases(variant: &Variant) -> Vec<Case> {
+    if module(variant, "latents") == Some("latents_two") { vec![two(variant)] } else { vec![paged(variant)] }
+}
+
+fn two(variant: &Variant) -> Case {
+    let shape = shape(variant, size(variant, "BLOCK_SIZE"));
+    let (window, compressed) = (slots(&shape, 64, 1), slots(&shape, 128, 2));
+    let [window_slots, compressed_slots] = [(64, 1), (128, 2)]
+        .map(|(slots, seed)| -> Vec<u32> { (0..4 * 200).map(|i| slot(i + seed, slots)).collect() });
+    let width = shape.width() as usize;
+    let at = |cache, slot: &u32| -> &[f32] {
+        let cache: &Vec<f32> = cache;
+        &cache[*slot as usize * width..][..width]
+    };
+    let keys = |index: usize| -> Vec<&[f32]> {
+        let [near, far] = COUNTS[index].map(|n| n as usize);
+        let near = window_slots[index * 200..][..near].iter().map(|slot| at(&window, slot));
+        near.chain(compressed_slots[index * 200..][..far].iter().map(|slot| at(&compressed, slot))).collect()
+    };
+    let rows: Vec<[u32; 4]> =
+        (0..).zip(COUNTS).map(|(i, [near, far])| [3 - i, near + far, near, 0]).collect();
+    let caches = [window.clone(), compressed.clone()].map(|cache| words(shape.dtype, &cache));
+    let lists = [window_slots.clone(), compressed_slots.clone()];
+    case("a window and compressed keys", variant, &shape, &rows, 200, keys, |case| {
+        case.binding(&caches[0]).binding(&caches[1])
+    })
+    .binding(&lists[0])
+    .binding(&lists[1])
+}
+
+fn paged(variant: &Variant) -> Case {
+    let shape = shape(variant, size(variant, "BLOCK_SIZE"));
+    let block = shape.block_size;
+    let lens = [300, 1, 0, block + 1];
+    let blocks_of = |len: u32| len.div_ceil(block);
+    let num_blocks: u32 = lens.iter().map(|len| blocks_of(*len)).sum::<u32>() + 1;
+    let width = shape.width() as usize;
+    let mut latents = floats((num_blocks * block) as usize * width, 3);
+    latents.iter_mut().for_each(|x| *x = cpu::cache_write::stored(shape.dtype, *x));
+    // Blocks of sequences from the last to the first; block 0 is of none.
+    latents[..block as usize * width].fill(f32::NAN);
+    let tables: Vec<u32> = (1..num_blocks).rev().collect();
+    let mut rows = Vec::new();
+    for (i, len) in (0..).zip(lens) {
+        let table = lens[..i as usize].iter().map(|len| blocks_of(*len)).sum();
+        rows.push([3 - i, len, table, if i == 0 { 10 } else { 0 }]);
+    }
+    let listed = module(variant, "context") == Some("context_blocks");
+    let lists = listed.then(|| Lists::random(lens.into_iter(), size(variant, "SELECT_BLOCK"), 0.5, 4));
+    let options = cpu::attention::Options {
+        selected: lists.as_ref().map(Lists::selected),
+        ..cpu::attention::Options::default()
+    };
+    let keys = |index: usize| -> Vec<&[f32]> {
+        let [_, len, table, first] = rows[index].map(|n| n as usize);
+        let keys = options.context(index, len).into_iter();
+        let at = |key: usize| {
+            let block_size = block as usize;
+            tables[table + key / block_size] as usize * block_size + key % block_size
+        };
+        keys.map(|key| if key < first { &[][..] } else { &latents[at(key) * width..][..width] }).collect()
+    };
+    let stride = lists.as_ref().map_or(0, |lists| lists.stride);
+    let cache = words(shape.dtype, &latents);
+    let case = case("several partitions", variant, &shape, &rows, stride, keys, |case| {
+        case.binding(&cache).binding(&tables)
+    });
+    case.optional(lists.as_ref().map(|lists| &lists.lists[..]))
+}
+
+/// A case of `rows` to the keys of `keys`, of which those that a row does not see are empty.
+fn case<'a>(
+    what: &'static str,
+    variant: &Variant,
+    shape: &LatentShape,
+    rows: &[[u32; 4]],
+    stride: u32,
+    keys: impl Fn(usize) -> Vec<&'a [f32]>,
+    inputs: impl FnOnce(Case) -> Case,
+) -> Case {
+    let num_heads = 2 * size(variant, "HEADS");
+    let width = num_heads * shape.width();
+    let max_partitions = 2;
+    let params = MlaDecodeParams {
+        num_heads,
+        q_stride: width + 8,
+        max_partitions,
+        reduced: 1,
+        scale: 1.0 / (shape.width() as f32).sqrt(),
+        list_stride: stride,
+        first_list: 0,
+        compressed_stride: stride,
+    };
+    let latent_row = |(index, row): (usize, &[u32; 4])| {
+        let keys = keys(index);
+        LatentRow { row: row[0] as usize, begin: keys.iter().take_while(|key| key.is_empty()).count(), keys }
+    };
+    let latents: Vec<LatentRow<'_>> = rows.iter().enumerate().map(latent_row).collect();
+    let q = queries(rows.len(), width as usize, width as usize + 8, 6);
+    let heads = (count(rows) * num_heads * max_partitions) as usize;
+    let mut partial = vec![f32::NAN; heads * shape.latent as usize];
+    let mut stats = vec![[f32::NAN; 2]; heads];
+    cpu::mla_decode::mla_decode(shape, &params, &q, &latents, &mut partial, &mut stats);
+    // Sums are not normalised: they grow with the number of keys.
+    let tolerance = Tolerance { abs: ATTENTION.abs * f64::from(PARTITION), ..ATTENTION };
+    let grid = mla_decode::grid(num_heads, count(rows), max_partitions);
+    inputs(Case::new(what, variant, &params, grid).binding(&q))
+        .binding(rows)
+        .output(tolerance, &partial)
+        .output(ATTENTION, stats.as_flattened())
+}

@@ -1,0 +1,158 @@
+//! Cases of `hash_codes`, `hamming_score` and `nsa_block_score`.
+
+use sparse_select::nsa::Nsa;
+use sparse_select::{Params, Spec};
+
+use super::layer::{Layer, floats, queries};
+use super::{Case, count, module, size};
+use crate::Variant;
+use crate::cpu::{self, Tolerance, f32_of};
+use crate::kernel::hamming_score::{self, HammingScoreParams};
+use crate::kernel::hash_codes::{self, HashCodesParams};
+use crate::kernel::nsa_block_score::{self, NsaBlockScoreParams};
+use crate::kernel::{KvDtype, KvShape};
+
+/// Multiples of 1/8: their products are exact, so that signs are those of the reference.
+fn eighths(values: &mut [f32]) {
+    values.iter_mut().for_each(|x| *x = (*x * 8.0).round() / 8.0);
+}
+
+pub(super) fn hash_codes(variant: &Variant) -> Vec<Case> {
+    const BITS: u32 = 160;
+    let wide = module(variant, "k") == Some("k_f32");
+    let shape = KvShape {
+        num_kv_heads: 2,
+        head_dim: size(variant, "HEAD_DIM"),
+        block_size: size(variant, "BLOCK_SIZE"),
+        dtype: if wide { KvDtype::F32 } else { KvDtype::F16 },
+    };
+    let dim = shape.head_dim as usize;
+    let mut weights = floats(dim * BITS as usize, 3);
+    eighths(&mut weights);
+    let params = |entries: u32| HashCodesParams {
+        num_kv_heads: 2,
+        entries,
+        group: 4,
+        q_stride: 8 * shape.head_dim,
+        first_channel: 0,
+        channels: shape.head_dim,
+        bits: BITS,
+        first_word: 1,
+        words: 7,
+        pad0: 0,
+        pad1: 0,
+        pad2: 0,
+    };
+    let place = |codes: &mut [u32], at: usize, code: &[u32]| {
+        codes[at * 7 + 1..][..code.len()].copy_from_slice(code);
+    };
+    if module(variant, "source") == Some("hash_queries") {
+        let mut q = queries(5, 8 * dim, 8 * dim, 1);
+        eighths(&mut q);
+        let rows = [3_u32, 0, 1, 4, 2];
+        let params = params(5);
+        let before = vec![77_777; 5 * 2 * 7];
+        let mut after = before.clone();
+        for (index, &row) in rows.iter().enumerate() {
+            for head in 0..2 {
+                let query = |g: usize| &q[(row as usize * 8 + head * 4 + g) * dim..][..dim];
+                let mean: Vec<f32> =
+                    (0..dim).map(|d| (0..4).map(|g| query(g)[d]).sum::<f32>() / 4.0).collect();
+                place(&mut after, index * 2 + head, &cpu::hash_codes::hash_code(&params, &mean, &weights));
+            }
+        }
+        let case = Case::new("mean queries", variant, &params, hash_codes::grid(&params));
+        return vec![case.binding(&rows).binding(&q).binding(&weights).words(&before, &after)];
+    }
+    let mut layer = Layer::new(shape, &[3 * shape.block_size + 1], 1);
+    eighths(&mut layer.k);
+    let tokens = 2 * shape.block_size + 5;
+    let slot =
+        |t: u32| layer.tables[(t / shape.block_size) as usize] * shape.block_size + t % shape.block_size;
+    let slots: Vec<u32> = (0..tokens).map(slot).collect();
+    let params = params(tokens);
+    let before = vec![77_777; layer.k.len() / dim * 7];
+    let mut after = before.clone();
+    for (t, slot) in slots.iter().map(|slot| *slot as usize).enumerate() {
+        for head in 0..2 {
+            let key: Vec<f32> = layer.kv().key(&layer.tables, head, t).map(f32_of).collect();
+            let page = shape.block_size as usize;
+            let at = (slot / page * 2 + head) * page + slot % page;
+            place(&mut after, at, &cpu::hash_codes::hash_code(&params, &key, &weights));
+        }
+    }
+    let [k, _] = layer.words();
+    let case = Case::new("cached keys", variant, &params, hash_codes::grid(&params));
+    vec![case.binding(&slots).binding(&k).binding(&weights).words(&before, &after)]
+}
+
+pub(super) fn hamming_score(variant: &Variant) -> Vec<Case> {
+    let (page, pages, words) = (size(variant, "BLOCK_SIZE"), size(variant, "PAGES"), size(variant, "WORDS"));
+    let shape = KvShape { num_kv_heads: 2, head_dim: 8, block_size: page, dtype: KvDtype::F32 };
+    let block = page * pages;
+    let layer = Layer::new(shape, &[6 * block + 3, 1, 4 * block], 1);
+    let lens = [6 * block + 3, 1, 4 * block];
+    let bits = |len: usize, seed| -> Vec<u32> {
+        floats(len, seed).iter().map(|x| x.to_bits().wrapping_mul(7919)).collect()
+    };
+    let codes = bits(layer.k.len() / 8 * words as usize, 2);
+    let queries = bits(lens.len() * 2 * words as usize, 3);
+    let rows: Vec<[u32; 4]> =
+        lens.iter().zip(&layer.table_of).map(|(len, table)| [0, *len, *table, 0]).collect();
+    let params = HammingScoreParams {
+        num_kv_heads: 2,
+        score_stride: 9,
+        sink_tokens: block,
+        recent_tokens: block / 2,
+        must_select: [2, -2, 0, 0],
+        num_must: 2,
+        infinity: f32::INFINITY,
+        pad0: 0,
+        pad1: 0,
+    };
+    let mut want = vec![f32::NAN; rows.len() * 9];
+    let kinds = (&shape, block as usize, words as usize);
+    cpu::hamming_score::hamming_score(kinds, &params, &queries, &codes, &layer.tables, &rows, &mut want);
+    let grid = hamming_score::grid(&params, block, count(&rows));
+    let case = Case::new("sinks, recent tokens and blocks always selected", variant, &params, grid)
+        .binding(&queries)
+        .binding(&codes)
+        .binding(&layer.tables)
+        .binding(&rows)
+        .output(Tolerance::EXACT, &want);
+    vec![case]
+}
+
+/// Probabilities are multiples of 1/256: their sums are exact.
+pub(super) fn nsa_block_score(variant: &Variant) -> Vec<Case> {
+    let (kernel, block) = (size(variant, "KERNEL"), size(variant, "BLOCK"));
+    let stride = 16;
+    let spec =
+        format!("nsa:kernel_size={},kernel_stride={stride},block_size={}", kernel * stride, block * stride);
+    let spec: Spec = spec.parse().expect("a spec of known keys");
+    let nsa = Params::new("nsa", sparse_select::nsa::ENTRY.keys, &spec.params)
+        .and_then(|params| Nsa::from_params(&params))
+        .expect("sizes are multiples of the stride");
+    let lens = [40 * stride + 5, 1, kernel * stride, block * stride * 3];
+    let params = NsaBlockScoreParams {
+        num_heads: 6,
+        num_kv_heads: 2,
+        prob_stride: 41,
+        score_stride: 40 / block + 3,
+        stride,
+        init_blocks: nsa.init_blocks,
+        local_blocks: nsa.local_blocks,
+        infinity: f32::INFINITY,
+    };
+    let rows: Vec<[u32; 4]> = lens.iter().map(|len| [0, *len, 0, 0]).collect();
+    let mut probs = floats(rows.len() * 6 * 41, 1);
+    probs.iter_mut().for_each(|p| *p = (p.abs() * 256.0).floor() / 256.0);
+    let mut want = vec![f32::NAN; rows.len() * 2 * params.score_stride as usize];
+    cpu::nsa_block_score::nsa_block_score(&nsa, &params, &probs, &rows, &mut want);
+    let grid = nsa_block_score::grid(&params, count(&rows));
+    let case = Case::new("forced blocks and overlaps", variant, &params, grid)
+        .binding(&probs)
+        .binding(&rows)
+        .output(Tolerance::EXACT, &want);
+    vec![case]
+}

@@ -1,0 +1,56 @@
+//! Cases of `v4_compress`.
+
+use sparse_select::v4::compressor::Ratio;
+
+use super::layer::floats;
+use super::{Case, count, size};
+use crate::Variant;
+use crate::cpu::{self, Tolerance, f32_of};
+use crate::kernel::v4_compress::{self, V4CompressParams};
+
+const EPS: f32 = 1e-6;
+const THETA: f64 = 160_000.0;
+/// Entries are normed to size 1; `exp` errs by a few units in the last place.
+const ENTRIES: Tolerance = Tolerance { abs: 2e-5, rel: 1e-4 };
+
+/// The first entry of a sequence and a later one, of states in blocks in reverse order.
+pub(super) fn cases(variant: &Variant) -> Vec<Case> {
+    let (dim, rope) = (size(variant, "DIM") as usize, size(variant, "ROPE") as usize);
+    let ratio = if size(variant, "COFF") == 2 { Ratio::C4 } else { Ratio::C128 };
+    let (r, block, width) = (ratio.tokens(), ratio.state_block_size(), ratio.coff() * dim);
+    let (len, blocks) = (3 * r, (3 * r).div_ceil(block));
+    let tables: Vec<u32> = (0..blocks).rev().map(|b| u32::try_from(b).expect("few blocks")).collect();
+    let (kv, score) = (floats(len * width, 1), floats(len * width, 2));
+    let (ape, norm) = (floats(r * width, 3), floats(dim, 4));
+    let mut states = [(); 2].map(|()| vec![f32::NAN; blocks * block * width]);
+    for p in 0..len {
+        let slot = tables[p / block] as usize * block + p % block;
+        states[0][slot * width..][..width].copy_from_slice(&kv[p * width..][..width]);
+        states[1][slot * width..][..width].copy_from_slice(&score[p * width..][..width]);
+    }
+    let (mut entries, mut turns, mut want) = (Vec::<[u32; 4]>::new(), Vec::new(), Vec::new());
+    for (slot, end) in (0..).zip([r, len]) {
+        entries.push([u32::try_from(end - 1).expect("few tokens"), 0, slot, 0]);
+        let at = ((end - 1) / r * r) as f64;
+        turns.extend((0..rope / 2).map(|pair| {
+            let (sin, cos) = (at * THETA.powf(-2.0 * pair as f64 / rope as f64)).sin_cos();
+            [f32_of(cos), f32_of(sin)]
+        }));
+        let state = (&kv[..end * width], &score[..end * width]);
+        let entry = cpu::v4_compress::v4_compress(ratio, state, &ape, &norm, (EPS, THETA));
+        want.extend(entry.expect("whole windows complete an entry"));
+    }
+    let whole = |n: usize| u32::try_from(n).expect("a few tokens");
+    let params = V4CompressParams { ratio: whole(r), state_block: whole(block), eps: EPS, pad0: 0 };
+    let case =
+        Case::new("the first entry and a later one", variant, &params, v4_compress::grid(count(&entries)))
+            .binding(&states[0])
+            .binding(&states[1])
+            .binding(&ape)
+            .binding(&norm)
+            .binding(&entries)
+            .binding(&tables)
+            .binding(&turns)
+            .output(ENTRIES, &want);
+    vec![case]
+}

@@ -1,0 +1,158 @@
+//! Beam search over the engine: hypotheses are sequences that share blocks, by fork and copy on write.
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use kvblock::{LengthLimits, SeqId};
+use scheduler::{FinishReason, StepPlan};
+
+use super::{Clock, Engine, Prompt};
+use crate::beams::{Beam, BeamSearch};
+use crate::score;
+
+/// The hypotheses of one prompt and what they cost.
+#[derive(Debug)]
+pub struct Beams {
+    /// The best first.
+    pub best: Vec<Beam>,
+    /// Times of the search.
+    pub clock: Clock,
+    /// Prompt tokens found in the prefix cache.
+    pub cached_tokens: u32,
+    /// Whether it was interrupted.
+    pub aborted: bool,
+}
+
+/// A search under way.
+struct Search {
+    beams: BeamSearch,
+    /// The sequence of each living hypothesis; at first that of the prompt.
+    seqs: Vec<SeqId>,
+    clock: Clock,
+    cached_tokens: u32,
+}
+
+impl Engine {
+    /// Searches the continuations of one prompt, [`Prompt::samples`] beams wide. Nothing else may run: the beams of a
+    /// step are compared with each other, so all must get their token in it.
+    ///
+    /// # Errors
+    /// A prompt whose beams can never fit, with the numbers, and what the device reports.
+    pub fn beam_search(&mut self, prompt: &Prompt, interrupted: impl Fn() -> bool) -> Result<Beams> {
+        ensure!(!self.has_work(), "a beam search runs alone");
+        self.check_beams(prompt)?;
+        let eos_ids = if prompt.ignore_eos { Vec::new() } else { self.eos_ids.clone() };
+        // An end of sequence ends a hypothesis, never the sequence: its siblings go on.
+        let first = self.submit(&Prompt { ignore_eos: true, ..prompt.clone() })?;
+        let mut search = Search {
+            beams: BeamSearch::new(prompt.samples as usize, prompt.ids.len(), &eos_ids),
+            seqs: vec![first],
+            clock: self.live[&first].clock,
+            cached_tokens: 0,
+        };
+        let mut aborted = false;
+        while self.has_work() {
+            aborted = interrupted();
+            if aborted || search.beams.live().is_empty() {
+                let seqs: Vec<SeqId> = self.live.keys().copied().collect();
+                seqs.into_iter().for_each(|seq| drop(self.finish(seq, FinishReason::Aborted)));
+                break;
+            }
+            ensure!(self.look_ahead().is_empty(), "the KV that the search counted on could not be read");
+            let plan = self.plan()?;
+            self.search_step(&plan, &mut search)?;
+            self.settle()?;
+        }
+        let Search { beams, clock, cached_tokens, .. } = search;
+        Ok(Beams { best: beams.finish(), clock, cached_tokens, aborted })
+    }
+
+    /// Refuses what the pool cannot hold at its largest: no beam may lose its blocks while others wait for it.
+    fn check_beams(&self, prompt: &Prompt) -> Result<()> {
+        let config = self.decoder.config();
+        let prompt_len = u32::try_from(prompt.ids.len())?;
+        let longest =
+            prompt_len.saturating_add(prompt.max_tokens).min(config.context_length).saturating_sub(1);
+        let limits = LengthLimits { max_model_len: longest, max_batched_tokens: self.max_batched_tokens };
+        let of_group = |group: &kvblock::KvCacheGroup| {
+            let (spec, beams) = (group.spec, u64::from(prompt.samples));
+            let shared = u64::from(prompt_len / spec.block_size.get());
+            let own = u64::from(spec.block_size.blocks_for(longest)).saturating_sub(shared);
+            (shared + beams * own).min(beams * u64::from(spec.max_blocks_per_seq(limits)))
+        };
+        let needed: u64 = self.decoder.kv().plan().layout.groups.iter().map(of_group).sum();
+        let pool = self.scheduler.cache().pool().num_usable();
+        let beams = prompt.samples;
+        ensure!(
+            needed <= u64::from(pool),
+            "{needed} blocks needed for {beams} beams of {longest} tokens, the pool has {pool}"
+        );
+        Ok(())
+    }
+
+    /// Computes a step and lets the sequences follow the hypotheses that live on.
+    fn search_step(&mut self, plan: &StepPlan, search: &mut Search) -> Result<()> {
+        let output = self.compute(plan, true)?;
+        self.save(plan)?;
+        let rows: Vec<SeqId> = plan.sample_rows.iter().map(|row| row.seq).collect();
+        if rows.is_empty() {
+            self.scheduler.complete(plan, &[]);
+            return Ok(());
+        }
+        let now = Instant::now();
+        let clock = &mut search.clock;
+        if clock.first.is_none() {
+            (clock.first, clock.started) = (Some(now), self.live[&search.seqs[0]].clock.started);
+            search.cached_tokens = self.scheduler.cached_tokens(search.seqs[0]);
+        }
+        clock.last = Some(now);
+
+        let row_of =
+            |seq: SeqId| rows.iter().position(|row| *row == seq).expect("every beam is in every step");
+        let candidates = self.candidates(plan, &output.logits, search, row_of);
+        let begins = search.seqs.len() < rows.len();
+        let children = search.beams.advance(&candidates);
+        // The rows of the first step all follow the prompt: a place for each hypothesis.
+        let place = |(child, (parent, _)): (usize, &(usize, u32))| {
+            if begins { child } else { row_of(search.seqs[*parent]) }
+        };
+        let mut owned: Vec<Vec<usize>> = vec![Vec::new(); rows.len()];
+        for (child, from) in children.iter().enumerate() {
+            owned[place((child, from))].push(child);
+        }
+        let tokens: Vec<Vec<u32>> =
+            owned.iter().map(|own| own.iter().map(|child| children[*child].1).collect()).collect();
+        let tokens: Vec<&[u32]> = tokens.iter().map(Vec::as_slice).collect();
+        let (forks, ended) = self.scheduler.complete_beams(plan, &tokens);
+        search.seqs = vec![rows[0]; children.len()];
+        for ((row, own), forks) in rows.iter().zip(owned).zip(forks) {
+            for fork in &forks {
+                let live = self.live[row].clone();
+                self.live.insert(*fork, live);
+            }
+            let seqs = std::iter::once(*row).chain(forks);
+            own.into_iter().zip(seqs).for_each(|(child, seq)| search.seqs[child] = seq);
+        }
+        ended.into_iter().for_each(|done| drop(self.retire(done)));
+        Ok(())
+    }
+
+    /// The likeliest tokens of every living hypothesis.
+    fn candidates(
+        &self,
+        plan: &StepPlan,
+        logits: &[f32],
+        search: &Search,
+        row_of: impl Fn(SeqId) -> usize,
+    ) -> Vec<Vec<(u32, f32)>> {
+        let vocab = self.decoder.config().vocab_size as usize;
+        let of_seq = |seq: &SeqId| {
+            let slice = plan.sample_rows[row_of(*seq)].slice;
+            // Logits come for the slices that sample, in their order.
+            let row = plan.slices[..slice].iter().filter(|slice| slice.samples).count();
+            let (ids, log_probs) = score::top(&logits[row * vocab..][..vocab], search.beams.num_candidates());
+            ids.into_iter().zip(log_probs).collect()
+        };
+        search.seqs.iter().map(of_seq).collect()
+    }
+}
