@@ -88,8 +88,8 @@ impl KvPool {
             return refuse("an adapter with mappable storage buffers");
         }
         let [group] = &plan.layout.groups[..] else { return refuse("one group of layers") };
-        if config.layers.iter().any(|layer| layer.reach != Reach::Full) {
-            return refuse("layers of full attention");
+        if config.latent.is_some() || config.layers.iter().any(|layer| layer.reach != Reach::Full) {
+            return refuse("layers of full attention to keys and values");
         }
         let chunk = (PARTITION / group.spec.block_size.get()).max(1);
         let ring = Ring::new(device_blocks, offload.ring_slots.max(1), chunk);
@@ -214,6 +214,16 @@ impl KvPool {
     #[must_use]
     pub fn group(&self, layer: usize) -> usize {
         self.plan.cache(layer, CachePart::KeyValue).expect("a layer with keys and values").group
+    }
+
+    /// The buffer of a cache that has one.
+    ///
+    /// # Panics
+    /// When the layer has no such cache.
+    #[must_use]
+    pub fn buffer(&self, layer: usize, part: CachePart) -> &Buf<u32> {
+        let cache = self.plan.cache(layer, part).expect("a cache of this part");
+        &self.tensors[cache.tensor].buffers[0]
     }
 
     /// Every buffer, with the words that a block takes in it.

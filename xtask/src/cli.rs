@@ -278,7 +278,11 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FILE.ron")]
     pub workload: Vec<PathBuf>,
 
-    /// Write tables and plots into this folder
+    /// What `policies` runs, instead of the builtin plan (RON, see xtask/policies)
+    #[arg(long, value_name = "FILE.ron")]
+    pub plan: Option<PathBuf>,
+
+    /// Write tables and plots into this folder; `policies` goes on there where it was interrupted
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 

@@ -63,6 +63,31 @@ impl Model {
     /// # Errors
     /// No device, no memory, or a tensor that does not fit the configuration.
     pub fn load(&self, args: &EngineArgs, max_rows: u32, max_seqs: u32, wanted: Wanted) -> Result<Decoder> {
+        self.load_with(args, max_rows, max_seqs, wanted, false)
+    }
+
+    /// As [`load`](Self::load); every step then hands the selections of a sparse policy back.
+    ///
+    /// # Errors
+    /// As `load`.
+    pub fn load_traced(
+        &self,
+        args: &EngineArgs,
+        max_rows: u32,
+        max_seqs: u32,
+        wanted: Wanted,
+    ) -> Result<Decoder> {
+        self.load_with(args, max_rows, max_seqs, wanted, true)
+    }
+
+    fn load_with(
+        &self,
+        args: &EngineArgs,
+        max_rows: u32,
+        max_seqs: u32,
+        wanted: Wanted,
+        trace: bool,
+    ) -> Result<Decoder> {
         setup::ensure(&[Need::Gpu])?;
         let device = GpuOptions { device: args.device.clone(), ..GpuOptions::new(Checks::Off) };
         let gpu = Arc::new(verdicts::open(&device)?);
@@ -82,7 +107,8 @@ impl Model {
             max_rows,
             max_seqs,
             reproducible: args.reproducible,
-            sparse: sparse(args)?,
+            prefix_capacity: scheduler::PREFIX_CHUNK_CAPACITY,
+            sparse: sparse(args, trace)?,
             offload,
         };
         let decoder = Decoder::load(&gpu, &self.config, self.checkpoint.weights(), &options)?;
@@ -169,7 +195,7 @@ pub(crate) fn host_available() -> Option<u64> {
 }
 
 /// `--sparse` as the decoder takes it, `None` where attention is full. Says on stderr which phases stay dense.
-fn sparse(args: &EngineArgs) -> Result<Option<SparseOptions>> {
+fn sparse(args: &EngineArgs, trace: bool) -> Result<Option<SparseOptions>> {
     let Some(spec) = &args.sparse else { return Ok(None) };
     let policy = Registry::builtin().build(spec)?;
     if policy.name() == "full" {
@@ -179,7 +205,7 @@ fn sparse(args: &EngineArgs) -> Result<Option<SparseOptions>> {
         SelectOn::Device => Place::Device,
         SelectOn::Host => Place::Host,
     };
-    let options = SparseOptions { policy: policy.into(), place, trace: false };
+    let options = SparseOptions { policy: policy.into(), place, trace };
     options.check(args.block_size).with_context(|| format!("--sparse {spec}"))?;
     for (phase, name) in [(Phase::Prefill, "prefill"), (Phase::Decode, "decode")] {
         if !options.acts_on(phase) {

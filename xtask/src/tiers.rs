@@ -95,14 +95,21 @@ impl Tiers {
         if spec.compression != Compression::None && !f16 {
             bail!("compression halves f16 elements, the KV cache has {:?}", shape.dtype);
         }
-        // A shard is what one layer keeps of a block: K, then V.
         let plan = decoder.kv().plan();
         if plan.layout.groups.len() > 1 {
             bail!("the model keeps KV in {} groups, tiers hold one", plan.layout.groups.len());
         }
-        let shard = u32::try_from(2 * shape.block_bytes()).ok();
-        let layout = shard.and_then(|bytes| BlockLayout::new(decoder.config().num_layers, bytes));
         let block_bytes = plan.block_bytes();
+        // A shard is what one layer keeps of a block: K, then V.
+        let layers = decoder.config().num_layers;
+        let pairs = block_bytes == u64::from(layers) * 2 * shape.block_bytes() as u64;
+        if spec.compression != Compression::None && !pairs {
+            bail!("compression is for layers that each keep keys and values");
+        }
+        // What does not divide into layers is one shard.
+        let shards = if pairs { layers } else { 1 };
+        let layout = u32::try_from(block_bytes / u64::from(shards)).ok();
+        let layout = layout.and_then(|bytes| BlockLayout::new(shards, bytes));
         let layout = layout.with_context(|| format!("blocks of {block_bytes} bytes are too large"))?;
         let stack = Arc::new(spec.build(&StackConfig {
             layout,

@@ -1,6 +1,7 @@
 //! From a checkpoint to a decoder.
 
 mod experts;
+mod latent;
 
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use attn_kernels::kernel::{KvShape, apply_sinks, copy_blocks, paged_prefill, pag
 
 use super::attend::{Attention, mask};
 use super::inputs::{Inputs, View};
+use super::latent::LatentState;
 use super::layer::Layer;
 use super::mlp::Mlp;
 use super::moe::MoeState;
@@ -19,8 +21,7 @@ use crate::kernel::{bias, embed, log_prob, matmul, norm_heads, rms_norm, rope_ap
 use crate::matrix::{Kernels, Matrix, SLACK, broadcasts};
 use crate::pack::Format;
 use crate::{
-    CachePart, DecoderConfig, KvPlan, KvPool, ModelError, MoeConfig, QkNorm, Reach, Role, Tensor,
-    WeightSource,
+    DecoderConfig, KvPlan, KvPool, ModelError, MoeConfig, QkNorm, Reach, Role, Tensor, WeightSource,
 };
 
 impl Decoder {
@@ -58,6 +59,7 @@ impl Decoder {
             false => paged_prefill::KeyLoads::Uniform,
         };
         let kv = KvPool::new(gpu, config, kv, options.num_blocks, options.offload)?;
+        let latent = LatentState::new(gpu, config, options, kv.plan())?;
         let sparse = options.sparse.as_ref();
         let select_block = sparse.map(|sparse| sparse.policy.block_size().get());
         // Tiles of rows go through all their keys in one dispatch, so these must be on the device.
@@ -79,6 +81,7 @@ impl Decoder {
             kv,
             activations: activations(gpu, config, options)?,
             moe: MoeState::new(gpu, config, options)?,
+            latent,
             inputs: Inputs::new(gpu, config, options, &views.all)?,
             views: views.all,
             gpu: Arc::clone(gpu),
@@ -90,8 +93,12 @@ impl Decoder {
             key_loads,
             // A GPU has lanes for every row, partition and head at once, and the decode kernel keeps them busier than tiles
             // whose lanes walk the keys one by one (27,600 against 10,000 tok/s of prefill at 7,680 tokens on an H200).
-            by_rows: options.reproducible || options.offload.is_some() || !(gpu.is_cpu() || coop),
+            by_rows: options.reproducible
+                || options.offload.is_some()
+                || config.latent.is_some()
+                || !(gpu.is_cpu() || coop),
             coop,
+            prefixes: Vec::new(),
         })
     }
 }
@@ -108,6 +115,7 @@ fn supported(config: &DecoderConfig, sparse: bool) -> Result<(), ModelError> {
     let lacks = [
         (!config.head_dim.is_multiple_of(8), "head sizes that are no multiple of 8"),
         (sparse && limited, "sparse policies beside sliding windows or chunks"),
+        (sparse && config.latent.is_some(), "sparse policies beside latent attention"),
         (sparse && config.sinks, "sparse policies beside attention sinks"),
     ];
     match lacks.into_iter().find(|(lack, _)| *lack) {
@@ -126,7 +134,7 @@ fn views(config: &DecoderConfig, kv: &KvPlan) -> Views {
     let mut all: Vec<View> = Vec::new();
     let mut of_layers = Vec::with_capacity(config.layers.len());
     for (layer, of_layer) in config.layers.iter().enumerate() {
-        let cache = kv.cache(layer, CachePart::KeyValue).expect("every layer has keys and values");
+        let cache = kv.of_layer(layer);
         let block_size = cache.spec.block_size.get();
         let view = View { group: cache.group, reach: of_layer.reach, block_size };
         let index = all.iter().position(|other| *other == view);
@@ -149,7 +157,8 @@ impl Source<'_> {
         Ok(Layer {
             view,
             attn_norm: self.vector(Role::AttnNorm(l))?,
-            qkv: self.qkv(l)?,
+            qkv: if self.config.latent.is_some() { Vec::new() } else { self.qkv(l)? },
+            latent: self.latent(l)?,
             qkv_bias: match self.config.qkv_bias {
                 true => Some(self.joined(&[Role::QBias(l), Role::KBias(l), Role::VBias(l)])?),
                 false => None,
@@ -228,7 +237,12 @@ impl Source<'_> {
 
     /// Factors of an RMS norm of heads, and the zeros that it adds.
     fn head_norm(&self, role: Role) -> Result<Buf<f32>, ModelError> {
-        let tensor = self.shaped(role, &self.shape(role))?;
+        self.norm_of(role, self.config.head_dim as usize)
+    }
+
+    /// Factors of an RMS norm of `width` elements, and the zeros that it adds.
+    fn norm_of(&self, role: Role, width: usize) -> Result<Buf<f32>, ModelError> {
+        let tensor = self.shaped(role, &[width])?;
         let mut values = tensor.to_f32();
         values.resize(2 * values.len(), 0.0);
         Ok(self.gpu.upload(&tensor.name, &values)?)
@@ -249,6 +263,7 @@ impl Source<'_> {
     fn shape(&self, role: Role) -> Vec<usize> {
         let c = self.config;
         let heads = (c.num_heads * c.head_dim) as usize;
+        let attended = (c.num_heads * c.latent.map_or(c.head_dim, |latent| latent.value_dim)) as usize;
         let kv = (c.num_kv_heads * c.head_dim) as usize;
         let (hidden, inner, vocab) =
             (c.hidden_size as usize, c.intermediate_size as usize, c.vocab_size as usize);
@@ -259,7 +274,7 @@ impl Source<'_> {
             Role::Embed | Role::LmHead => vec![vocab, hidden],
             Role::Q(_) => vec![heads, hidden],
             Role::K(_) | Role::V(_) => vec![kv, hidden],
-            Role::O(_) => vec![hidden, heads],
+            Role::O(_) => vec![hidden, attended],
             Role::Gate(_) | Role::Up(_) => vec![inner, hidden],
             Role::Down(_) => vec![hidden, inner],
             Role::QBias(_) => vec![heads],
@@ -297,8 +312,10 @@ fn pipelines(
         norm_gather: gpu.pipeline(&rms_norm::variant(true, lanes, gpu.level()))?,
         rope_append: gpu.pipeline(&rope_append::variant(shape, config.rope.interleaved))?,
         copy_blocks: gpu.pipeline(&copy_blocks::variant())?,
+        // Latents have kernels of their own.
         attention: views
             .iter()
+            .filter(|_| config.latent.is_none())
             .map(|view| attention(&Kind { mask: mask(view.reach), sinks: config.sinks, ..Kind::default() }))
             .collect::<Result<_, _>>()?,
         apply_sinks: gpu.pipeline(&apply_sinks::variant(shape.head_dim))?,
@@ -328,7 +345,7 @@ fn activations(
         attended: rows_of("attended", rows * heads * dim)?,
         lse: gpu.buffer("lse", rows * heads)?,
         inner: rows_of("inner", rows * c.intermediate_size as usize)?,
-        partial: gpu.buffer("partial", seqs * heads * dim)?,
+        partial: gpu.buffer("partial", seqs * heads * super::partial_dim(c) as usize)?,
         stats: gpu.buffer("stats", seqs * heads)?,
         logits: gpu.buffer("logits", logits * c.vocab_size as usize)?,
         sampled: gpu.buffer("sampled", seqs)?,

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::replay::Usage;
+use super::svg::text;
 
 const WIDTH: f64 = 800.0;
 const HEIGHT: f64 = 160.0;
@@ -65,11 +66,6 @@ fn panel(svg: &mut String, top: f64, (end, most): (f64, f64), lines: &[Line<'_>]
         let _ = writeln!(svg, "<path d=\"M{x} {}h16\" stroke=\"{color}\" stroke-width=\"3\"/>", top - 8.0);
         text(svg, x + 22.0, top - 4.0, "start", line.name);
     }
-}
-
-fn text(svg: &mut String, x: f64, y: f64, anchor: &str, text: &str) {
-    let escaped = text.replace('&', "&amp;").replace('<', "&lt;");
-    let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{escaped}</text>");
 }
 
 #[cfg(test)]

@@ -1,0 +1,227 @@
+//! Sparse policies on a real model: likelihood of a text, needles by length and depth, density, bytes and times, each
+//! beside dense attention on the same engine.
+
+mod cell;
+mod needles;
+mod page;
+mod plan;
+mod runner;
+
+use std::fs;
+use std::io;
+
+use anyhow::{Context, Result};
+use attn_kernels::gpu::GpuOptions;
+use attn_kernels::gpu::{Checks, Gpu};
+use indicatif::{ProgressBar, ProgressStyle};
+use models::Decoder;
+use sparse_select::Registry;
+
+use crate::cli::{BenchArgs, EngineArgs};
+use crate::model::{Model, Wanted};
+use crate::report;
+use cell::{Cell, Cells, Phase};
+use plan::{Plan, Task};
+use runner::Way;
+
+/// Tokens of an answer: RULER's longest are as long.
+const ANSWER_TOKENS: u32 = 24;
+
+/// The text that likelihoods are of where the plan names no file: see xtask/texts.
+const TEXT: &str = include_str!("../../texts/gpl-3.txt");
+
+/// A cell to run: its sequence, and how.
+struct Job {
+    cell: Cell,
+    ids: Vec<u32>,
+    way: Way,
+    expected: Vec<String>,
+}
+
+/// Runs the suite.
+pub(super) fn run(args: &BenchArgs) -> Result<()> {
+    let device = GpuOptions { device: args.engine.device.clone(), ..GpuOptions::new(Checks::Off) };
+    let gpu = Gpu::open(&device)?;
+    let plan = Plan::read(args.plan.as_deref(), gpu.is_cpu())?;
+    let model = Model::open(&args.engine)?;
+    let setup = setup(args, &plan, &model, &gpu)?;
+    drop(gpu);
+    let mut cells = Cells::open(args.out.as_deref())?;
+    let jobs = jobs(&plan, &model, &setup)?;
+    let bar = ProgressBar::new((plan.policies.len() * jobs.len()) as u64).with_style(
+        ProgressStyle::with_template("[{bar:30}] {pos} of {len}, {eta} left: {msg}")?.progress_chars("=> "),
+    );
+    let mut rows = Vec::new();
+    for policy in &plan.policies {
+        // A policy whose cells are all there needs no model on the device.
+        let mut decoder: Option<(Decoder, u64)> = None;
+        for job in &jobs {
+            let cell = Cell { policy: policy.clone(), ..job.cell.clone() };
+            bar.set_message(format!("{policy}, {}", cell.task));
+            let done = match cells.get(&cell) {
+                Some(done) => done.clone(),
+                None => {
+                    let (decoder, block_bytes) = match &mut decoder {
+                        Some(open) => open,
+                        none => none.insert(open(args, &plan, &model, policy)?),
+                    };
+                    let done = measure(decoder, *block_bytes, &model, job, cell)
+                        .with_context(|| format!("{policy}, {}", job.cell.task))?;
+                    cells.put(done.clone())?;
+                    done
+                }
+            };
+            if args.json {
+                report::json_line(&mut io::stdout().lock(), &done)?;
+            }
+            rows.push(done);
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    if !args.json {
+        print(&rows, &plan);
+    }
+    if let Some(folder) = &args.out {
+        let path = folder.join("policies.html");
+        let text = page::page(&setup, &rows, &plan.policies);
+        fs::write(&path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
+        eprintln!("{}: tables, charts and heat maps", path.display());
+    }
+    Ok(())
+}
+
+/// What results hang on beside policy and task.
+fn setup(args: &BenchArgs, plan: &Plan, model: &Model, gpu: &Gpu) -> Result<String> {
+    let name = args
+        .engine
+        .model
+        .as_ref()
+        .map_or_else(|| crate::default_model::PACKAGE.file.to_string(), |path| path.display().to_string());
+    let info = gpu.info();
+    let EngineArgs { block_size, kv_dtype, select_on, .. } = &args.engine;
+    Ok(format!(
+        "{name} ({:032x}), KV {kv_dtype:?}, blocks of {block_size}, chunks of {}, selection on {select_on:?}; {} level {}, driver {}",
+        model.fingerprint()?,
+        plan.chunk,
+        info.name,
+        gpu.level(),
+        info.driver_info,
+    ))
+}
+
+/// The engine with a policy, and the bytes of one of its blocks in a KV head and layer.
+fn open(args: &BenchArgs, plan: &Plan, model: &Model, policy: &str) -> Result<(Decoder, u64)> {
+    let spec = policy.parse().with_context(|| format!("policy {policy}"))?;
+    let block = Registry::builtin().build(&spec)?.block_size().get();
+    let engine = EngineArgs { sparse: Some(spec), chunk: plan.chunk, ..args.engine.clone() };
+    let longest = u64::from(plan.longest());
+    let wanted = Wanted { tokens: longest, longest };
+    let decoder = model.load_traced(&engine, plan.chunk, 1, wanted)?;
+    decoder.gpu().time_dispatches(true);
+    let shape = decoder.kv().shape();
+    let bytes = 2 * u64::from(block * shape.head_dim) * shape.dtype.bytes() as u64;
+    Ok((decoder, bytes))
+}
+
+/// Every text and needle of the plan.
+fn jobs(plan: &Plan, model: &Model, setup: &str) -> Result<Vec<Job>> {
+    let cell = |kind: &str, task, tokens, depth| Cell {
+        setup: setup.into(),
+        policy: String::new(),
+        kind: kind.into(),
+        task,
+        tokens,
+        depth,
+        mean_nll: None,
+        found: None,
+        answer: None,
+        prefill: Phase::default(),
+        decode: Phase::default(),
+        selected: Vec::new(),
+    };
+    let mut jobs = Vec::new();
+    for text in &plan.texts {
+        let ids = text_ids(text, model)?;
+        let name = text.file.as_ref().map_or("gpl-3".into(), |file| file.display().to_string());
+        let task = format!("text {name}, {} tokens, decode from {}", text.tokens, text.decode_from);
+        let way = Way { chunk: plan.chunk, decode_from: text.decode_from, generate: 0, score: true };
+        let cell = cell("text", task, text.tokens, None);
+        jobs.push(Job { cell, ids, way, expected: Vec::new() });
+    }
+    for needles in &plan.needles {
+        for length in &needles.lengths {
+            for depth in &needles.depths {
+                for seed in 0..needles.samples {
+                    let needle = needles::needle(model, needles.task, *length, *depth, seed.into())?;
+                    let tokens = u32::try_from(needle.ids.len())?;
+                    let way =
+                        Way { chunk: plan.chunk, decode_from: tokens, generate: ANSWER_TOKENS, score: false };
+                    let one = matches!(needles.task, Task::PassKey | Task::Single);
+                    let task = format!("{:?}, {length} tokens, depth {depth}, seed {seed}", needles.task);
+                    let cell = cell(needles.task.name(), task, tokens, one.then_some(*depth));
+                    jobs.push(Job { cell, ids: needle.ids, way, expected: needle.expected });
+                }
+            }
+        }
+    }
+    Ok(jobs)
+}
+
+/// The first tokens of a text.
+fn text_ids(text: &plan::Text, model: &Model) -> Result<Vec<u32>> {
+    let tokenizer = model.tokenizer.as_ref().context("the model has no tokenizer: policies run on texts")?;
+    let mut ids = match &text.file {
+        Some(path) => {
+            let read = fs::read_to_string(path);
+            tokenizer.encode(&read.with_context(|| format!("{}: cannot be read", path.display()))?, true)?
+        }
+        None => tokenizer.encode(TEXT, true)?,
+    };
+    let (got, wanted) = (ids.len(), text.tokens as usize);
+    anyhow::ensure!(got >= wanted, "the text has {got} tokens, {wanted} are wanted");
+    ids.truncate(wanted);
+    Ok(ids)
+}
+
+fn measure(
+    decoder: &mut Decoder,
+    block_bytes: u64,
+    model: &Model,
+    job: &Job,
+    mut cell: Cell,
+) -> Result<Cell> {
+    let ran = runner::run(decoder, &job.ids, job.way)?;
+    if let (Some(tokenizer), true) = (&model.tokenizer, job.way.generate > 0) {
+        let answer = tokenizer.decode(&ran.generated, true)?;
+        cell.found = Some(needles::found(&answer, &job.expected));
+        cell.answer = Some(answer);
+    }
+    let mut cell = cell.measured(&ran, block_bytes);
+    if cell.kind != "text" {
+        // One drawing a policy is enough.
+        cell.selected.clear();
+    }
+    Ok(cell)
+}
+
+#[expect(clippy::print_stdout, reason = "the command's result")]
+fn print(rows: &[Cell], plan: &Plan) {
+    println!(
+        "{:44} {:>9} {:>8} {:>8} {:>8} {:>7} {:>9} {:>7} {:>9} {:>10} {:>10}",
+        "policy",
+        "nll",
+        "loss",
+        "prefill",
+        "decode",
+        "bound",
+        "pass key",
+        "needles",
+        "ms a token",
+        "attend us",
+        "select us"
+    );
+    for row in page::summaries(rows, &plan.policies) {
+        println!("{row}");
+    }
+}

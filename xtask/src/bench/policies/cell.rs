@@ -1,0 +1,202 @@
+//! One measurement: a policy on a text or a needle. Cells are lines of a JSON file; what is there is not run again.
+
+use std::collections::HashMap;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use models::Attended;
+use serde::{Deserialize, Serialize};
+
+use super::runner::{Ran, Steps};
+
+/// What was measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Cell {
+    /// Model, device and everything else that a result hangs on beside policy and task.
+    pub(super) setup: String,
+    /// SPEC of the policy.
+    pub(super) policy: String,
+    /// `text` or the kind of needles.
+    pub(super) kind: String,
+    /// The task in full.
+    pub(super) task: String,
+    /// Tokens of the sequence.
+    pub(super) tokens: u32,
+    /// Place of the needle, 0 to 1.
+    pub(super) depth: Option<f64>,
+    /// Nats a token.
+    pub(super) mean_nll: Option<f64>,
+    /// Share of what was asked for that was found.
+    pub(super) found: Option<f64>,
+    /// The answer.
+    pub(super) answer: Option<String>,
+    pub(super) prefill: Phase,
+    pub(super) decode: Phase,
+    /// `[layers][blocks]`: share of decode steps and KV heads with the block in sight that selected it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) selected: Vec<Vec<f64>>,
+}
+
+/// One phase of a cell, by token.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Phase {
+    pub(super) tokens: u32,
+    /// Attended share of the blocks; 1 where the policy leaves the phase dense.
+    pub(super) density: f64,
+    /// Attention mass that is certainly kept.
+    pub(super) bound: Option<f64>,
+    /// Bytes of KV that all layers would attend densely, a token of decode or a chunk of prefill.
+    pub(super) kv_bytes_dense: Option<f64>,
+    /// Bytes of KV that they did attend.
+    pub(super) kv_bytes: Option<f64>,
+    /// Milliseconds a token, the host's part included.
+    pub(super) ms: f64,
+    /// Microseconds a token that the device spent on attention.
+    pub(super) attention_us: f64,
+    /// Microseconds a token that the device spent on selecting blocks.
+    pub(super) selection_us: f64,
+    /// Microseconds a token that the device spent in all.
+    pub(super) device_us: f64,
+}
+
+impl Phase {
+    /// `block_bytes` are those of a selection block of one KV head and layer.
+    fn of(steps: &Steps, block_bytes: u64) -> Self {
+        let tokens = f64::from(steps.tokens.max(1));
+        let bytes = |blocks: fn(&Attended) -> u64| {
+            steps.attended.as_ref().map(|attended| (blocks(attended) * block_bytes) as f64 / tokens)
+        };
+        Self {
+            tokens: steps.tokens,
+            density: steps.attended.as_ref().map_or(1.0, Attended::density),
+            bound: steps.attended.as_ref().and_then(|attended| attended.mass),
+            kv_bytes_dense: bytes(|attended| attended.visible),
+            kv_bytes: bytes(|attended| attended.blocks),
+            ms: steps.wall_s * 1e3 / tokens,
+            attention_us: steps.attention_s * 1e6 / tokens,
+            selection_us: steps.selection_s * 1e6 / tokens,
+            device_us: steps.device_s * 1e6 / tokens,
+        }
+    }
+}
+
+impl Cell {
+    /// Fills in what a run measured.
+    pub(super) fn measured(mut self, ran: &Ran, block_bytes: u64) -> Self {
+        self.prefill = Phase::of(&ran.prefill, block_bytes);
+        self.decode = Phase::of(&ran.decode, block_bytes);
+        self.mean_nll = (ran.nll.1 > 0).then(|| ran.nll.0 / f64::from(ran.nll.1));
+        let share = |&(chosen, seen): &(u32, u32)| {
+            (f64::from(chosen) / f64::from(seen.max(1)) * 1000.0).round() / 1000.0
+        };
+        self.selected = ran.chosen.iter().map(|row| row.iter().map(share).collect()).collect();
+        self
+    }
+
+    fn key(&self) -> (String, String, String) {
+        (self.setup.clone(), self.policy.clone(), self.task.clone())
+    }
+}
+
+/// Cells by setup, policy and task, kept in a file of JSON lines where there is a folder.
+#[derive(Debug, Default)]
+pub(super) struct Cells {
+    path: Option<PathBuf>,
+    done: HashMap<(String, String, String), Cell>,
+}
+
+impl Cells {
+    /// What the file in `folder` holds. A line that is not whole, of a run that was interrupted, is passed over.
+    ///
+    /// # Errors
+    /// A folder that cannot be made.
+    pub(super) fn open(folder: Option<&Path>) -> Result<Self> {
+        let Some(folder) = folder else { return Ok(Self::default()) };
+        fs::create_dir_all(folder).with_context(|| format!("{}: cannot be created", folder.display()))?;
+        let path = folder.join("policies.jsonl");
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        let cells = text.lines().filter_map(|line| serde_json::from_str::<Cell>(line).ok());
+        Ok(Self { done: cells.map(|cell| (cell.key(), cell)).collect(), path: Some(path) })
+    }
+
+    pub(super) fn get(&self, cell: &Cell) -> Option<&Cell> {
+        self.done.get(&cell.key())
+    }
+
+    /// Keeps a cell.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub(super) fn put(&mut self, cell: Cell) -> Result<()> {
+        if let Some(path) = &self.path {
+            let mut line = serde_json::to_string(&cell)?;
+            line.push('\n');
+            let file = OpenOptions::new().create(true).append(true).open(path);
+            file.and_then(|mut file| file.write_all(line.as_bytes()))
+                .with_context(|| format!("{}: cannot be written", path.display()))?;
+        }
+        self.done.insert(cell.key(), cell);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+pub(super) fn example(policy: &str, task: &str) -> Cell {
+    Cell {
+        setup: "model on device".into(),
+        policy: policy.into(),
+        kind: task.split(' ').next().unwrap_or_default().into(),
+        task: task.into(),
+        tokens: 512,
+        depth: Some(0.5),
+        mean_nll: Some(2.5),
+        found: None,
+        answer: None,
+        prefill: Phase { density: 1.0, ..Phase::default() },
+        decode: Phase { density: 0.25, ms: 3.0, ..Phase::default() },
+        selected: vec![vec![1.0, 0.5]],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_the_file_is_not_run_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new");
+        let (one, two) = (example("full", "text 512"), example("quest", "text 512"));
+        let mut cells = Cells::open(Some(&path)).unwrap();
+        assert!(cells.get(&one).is_none());
+        cells.put(one.clone()).unwrap();
+        cells.put(two.clone()).unwrap();
+        // An interrupted run leaves half a line.
+        let file = path.join("policies.jsonl");
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, &text[..text.len() - 20]).unwrap();
+        let cells = Cells::open(Some(&path)).unwrap();
+        assert_eq!((cells.get(&one), cells.get(&two)), (Some(&one), None));
+        let elsewhere = Cell { setup: "model on another device".into(), ..one };
+        assert!(cells.get(&elsewhere).is_none());
+    }
+
+    #[test]
+    fn phases_are_by_token() {
+        let attended = Attended { blocks: 30, visible: 120, ..Attended::default() };
+        let steps = Steps {
+            tokens: 10,
+            wall_s: 0.5,
+            attention_s: 1e-3,
+            attended: Some(attended),
+            ..Steps::default()
+        };
+        let phase = Phase::of(&steps, 100);
+        assert_eq!((phase.density, phase.ms), (0.25, 50.0));
+        assert_eq!((phase.kv_bytes_dense, phase.kv_bytes), (Some(1200.0), Some(300.0)));
+        assert!((phase.attention_us - 100.0).abs() < 1e-9);
+        assert_eq!(Phase::of(&Steps::default(), 100).density, 1.0);
+    }
+}

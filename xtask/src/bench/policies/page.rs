@@ -1,0 +1,252 @@
+//! What cells say together: a table, and one HTML page with charts and heat maps.
+
+use std::fmt::{self, Write};
+
+use super::super::svg::{Axis, Series, chart, escaped, heat_map};
+use super::cell::Cell;
+
+/// One policy over all its cells.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Summary {
+    policy: String,
+    nll: Option<f64>,
+    /// Relative to dense attention.
+    loss: Option<f64>,
+    prefill_density: f64,
+    decode_density: f64,
+    bound: Option<f64>,
+    /// Found and asked for.
+    pass_keys: (f64, usize),
+    needles: (f64, usize),
+    /// Of the text's decode steps.
+    ms: Option<f64>,
+    attention_us: f64,
+    selection_us: f64,
+}
+
+/// One row a policy, in their order.
+pub(super) fn summaries(rows: &[Cell], policies: &[String]) -> Vec<Summary> {
+    let dense = summary(rows, "full").nll;
+    policies
+        .iter()
+        .map(|policy| {
+            let summary = summary(rows, policy);
+            let loss = summary.nll.zip(dense).map(|(nll, dense)| nll / dense - 1.0);
+            Summary { loss, ..summary }
+        })
+        .collect()
+}
+
+fn summary(rows: &[Cell], policy: &str) -> Summary {
+    let of = |kind: fn(&str) -> bool| {
+        rows.iter().filter(move |cell| cell.policy == policy && kind(&cell.kind)).collect::<Vec<_>>()
+    };
+    let texts = of(|kind| kind == "text");
+    let score = |cells: &[&Cell]| (cells.iter().filter_map(|cell| cell.found).sum(), cells.len());
+    let mean = |value: fn(&Cell) -> f64| {
+        texts.iter().map(|cell| value(cell)).sum::<f64>() / texts.len().max(1) as f64
+    };
+    let likelihoods: Vec<f64> = texts.iter().filter_map(|cell| cell.mean_nll).collect();
+    let some = !likelihoods.is_empty();
+    Summary {
+        policy: policy.into(),
+        nll: some.then(|| likelihoods.iter().sum::<f64>() / likelihoods.len() as f64),
+        loss: None,
+        prefill_density: mean(|cell| cell.prefill.density),
+        decode_density: mean(|cell| cell.decode.density),
+        bound: texts.iter().filter_map(|cell| cell.decode.bound).reduce(f64::min),
+        pass_keys: score(&of(|kind| kind == "pass-key")),
+        needles: score(&of(|kind| kind != "text" && kind != "pass-key")),
+        ms: some.then(|| mean(|cell| cell.decode.ms)),
+        attention_us: mean(|cell| cell.decode.attention_us),
+        selection_us: mean(|cell| cell.decode.selection_us),
+    }
+}
+
+impl Summary {
+    /// The values of a row.
+    fn values(&self) -> [String; 10] {
+        let some = |value: Option<f64>, shown: fn(f64) -> String| value.map_or("-".into(), shown);
+        let score = |(found, asked): (f64, usize)| match asked {
+            0 => "-".into(),
+            _ => format!("{found:.1}/{asked}"),
+        };
+        [
+            some(self.nll, |nll| format!("{nll:.5}")),
+            some(self.loss, |loss| format!("{:+.2} %", loss * 100.0)),
+            format!("{:.1} %", self.prefill_density * 100.0),
+            format!("{:.1} %", self.decode_density * 100.0),
+            some(self.bound, |bound| format!("{bound:.3}")),
+            score(self.pass_keys),
+            score(self.needles),
+            some(self.ms, |ms| format!("{ms:.2}")),
+            format!("{:.0}", self.attention_us),
+            format!("{:.0}", self.selection_us),
+        ]
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [nll, loss, prefill, decode, bound, keys, needles, ms, attention, selection] = self.values();
+        write!(
+            f,
+            "{:44} {nll:>9} {loss:>8} {prefill:>8} {decode:>8} {bound:>7} {keys:>9} {needles:>7} {ms:>9} {attention:>10} {selection:>10}",
+            self.policy
+        )
+    }
+}
+
+const STYLE: &str = "body{font-family:sans-serif;margin:2em;max-width:1100px}table{border-collapse:collapse}\
+td,th{border:1px solid #ccc;padding:2px 8px;text-align:right}td:first-child,th:first-child{text-align:left}";
+
+const HEADS: [&str; 11] = [
+    "policy",
+    "NLL, nats a token",
+    "against dense",
+    "density, prefill",
+    "density, decode",
+    "certified mass",
+    "pass keys",
+    "needles",
+    "ms a decode token",
+    "attention, us",
+    "selection, us",
+];
+
+/// The page. Charts are drawn as SVG inside it; it loads nothing.
+pub(super) fn page(setup: &str, rows: &[Cell], policies: &[String]) -> String {
+    let summaries = summaries(rows, policies);
+    let mut html = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Sparse policies</title>\
+         <style>{STYLE}</style></head><body>\n<h1>Sparse policies</h1>\n<p>{}</p>\n",
+        escaped(setup)
+    );
+    html.push_str(
+        "<p>Times are of decode steps of the text; selection and attention are device times by timestamps, \
+                   what a policy selects on the host is in the milliseconds alone.</p>\n<table><tr>",
+    );
+    HEADS.iter().for_each(|head| {
+        let _ = write!(html, "<th>{head}</th>");
+    });
+    html.push_str("</tr>\n");
+    for row in &summaries {
+        let _ = write!(html, "<tr><td>{}</td>", escaped(&row.policy));
+        row.values().iter().for_each(|value| {
+            let _ = write!(html, "<td>{value}</td>");
+        });
+        html.push_str("</tr>\n");
+    }
+    html.push_str("</table>\n");
+    html.push_str(&loss_chart(&summaries));
+    html.push_str(&time_chart(rows, policies));
+    for policy in policies {
+        html.push_str(&pass_keys(rows, policy));
+    }
+    for cell in rows.iter().filter(|cell| !cell.selected.is_empty()) {
+        let title = format!("{}: blocks selected in decode, {}", cell.policy, cell.task);
+        html.push_str(&heat_map(&title, "block, by position", "layer 0", &cell.selected));
+    }
+    html.push_str("</body></html>\n");
+    html
+}
+
+fn loss_chart(summaries: &[Summary]) -> String {
+    let point = |row: &Summary| {
+        let density = if row.decode_density < 1.0 { row.decode_density } else { row.prefill_density };
+        row.loss.map(|loss| Series {
+            name: row.policy.clone(),
+            points: vec![(density, loss * 100.0)],
+            joined: false,
+        })
+    };
+    let series: Vec<Series> = summaries.iter().filter_map(point).collect();
+    let x = Axis::linear("density: attended share of the blocks, decode (prefill where decode is dense)");
+    chart("Loss against density", &x, &Axis::linear("NLL against dense, %"), &series)
+}
+
+/// Decode time against context: of needles and texts, the mean of equal lengths.
+fn time_chart(rows: &[Cell], policies: &[String]) -> String {
+    let of = |policy: &String| {
+        let mut points: Vec<(u32, Vec<f64>)> = Vec::new();
+        for cell in rows.iter().filter(|cell| cell.policy == *policy && cell.decode.tokens > 0) {
+            match points.iter_mut().find(|(tokens, _)| tokens.abs_diff(cell.tokens) < 32) {
+                Some((_, times)) => times.push(cell.decode.ms),
+                None => points.push((cell.tokens, vec![cell.decode.ms])),
+            }
+        }
+        points.sort_by_key(|(tokens, _)| *tokens);
+        let mean = |times: &[f64]| times.iter().sum::<f64>() / times.len() as f64;
+        let points = points.iter().map(|(tokens, times)| (f64::from(*tokens), mean(times))).collect();
+        Series { name: policy.clone(), points, joined: true }
+    };
+    let series: Vec<Series> = policies.iter().map(of).collect();
+    chart(
+        "Time against context",
+        &Axis::log("tokens of context"),
+        &Axis::linear("ms a decode token"),
+        &series,
+    )
+}
+
+/// Pass keys found, a row a depth and a column a length.
+fn pass_keys(rows: &[Cell], policy: &str) -> String {
+    let cells: Vec<&Cell> =
+        rows.iter().filter(|cell| cell.policy == policy && cell.kind == "pass-key").collect();
+    if cells.is_empty() {
+        return String::new();
+    }
+    let mut lengths: Vec<u32> = cells.iter().map(|cell| cell.tokens).collect();
+    let mut depths: Vec<f64> = cells.iter().filter_map(|cell| cell.depth).collect();
+    lengths.sort_unstable();
+    lengths.dedup();
+    depths.sort_by(f64::total_cmp);
+    depths.dedup();
+    let share = |depth: f64, length: u32| {
+        let here = cells.iter().filter(|cell| cell.depth == Some(depth) && cell.tokens == length);
+        let found: Vec<f64> = here.filter_map(|cell| cell.found).collect();
+        found.iter().sum::<f64>() / found.len() as f64
+    };
+    let values: Vec<Vec<f64>> =
+        depths.iter().map(|depth| lengths.iter().map(|length| share(*depth, *length)).collect()).collect();
+    let axis: Vec<String> = lengths.iter().map(ToString::to_string).collect();
+    let title = format!("{policy}: pass keys found (dark), by depth downwards");
+    heat_map(&title, &format!("tokens: {}", axis.join(", ")), &format!("depth {}", depths[0]), &values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cell::example;
+    use super::*;
+
+    fn rows() -> Vec<Cell> {
+        let full = Cell { mean_nll: Some(2.0), ..example("full", "text gpl-3") };
+        let text = example("quest:page_budget=4", "text gpl-3");
+        let key = |found, depth| Cell {
+            found: Some(found),
+            depth: Some(depth),
+            ..example("quest:page_budget=4", "pass-key")
+        };
+        vec![full, text, key(1.0, 0.1), key(0.0, 0.9)]
+    }
+
+    #[test]
+    fn a_policy_is_compared_with_dense_attention() {
+        let policies = ["full".to_string(), "quest:page_budget=4".to_string()];
+        let [full, quest] = &summaries(&rows(), &policies)[..] else { panic!("two policies") };
+        assert_eq!((full.loss, quest.loss), (Some(0.0), Some(0.25)));
+        assert_eq!(quest.pass_keys, (1.0, 2));
+        insta::assert_snapshot!(quest, @"quest:page_budget=4                            2.50000 +25.00 %  100.0 %   25.0 %       -     1.0/2       -      3.00          0          0");
+    }
+
+    #[test]
+    fn the_page_is_whole_and_loads_nothing() {
+        let page = page("a & b", &rows(), &["full".into(), "quest:page_budget=4".into()]);
+        assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
+        assert!(page.contains("a &amp; b") && page.contains("pass keys found"));
+        assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
+        for loads in ["<script", "<link", "<img", "src=", "href="] {
+            assert!(!page.contains(loads), "{loads}");
+        }
+    }
+}

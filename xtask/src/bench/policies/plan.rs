@@ -1,0 +1,158 @@
+//! What `bench policies` runs: a RON file, or one of the two that are built in.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+/// Policies, and what each is measured on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Plan {
+    /// SPECs of policies; `full` comes first, as what the others are compared with.
+    pub(super) policies: Vec<String>,
+    /// Tokens of prompts in one step.
+    pub(super) chunk: u32,
+    pub(super) texts: Vec<Text>,
+    pub(super) needles: Vec<Needles>,
+}
+
+/// Likelihood of a text.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Text {
+    /// First tokens of the text.
+    pub(super) tokens: u32,
+    /// Tokens from here on are decode steps.
+    pub(super) decode_from: u32,
+    /// A UTF-8 file, relative to the working folder; without it the text that is built in.
+    #[serde(default)]
+    pub(super) file: Option<PathBuf>,
+}
+
+/// Needles in a haystack: every length with every depth.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Needles {
+    pub(super) task: Task,
+    /// Tokens of the prompt, about.
+    pub(super) lengths: Vec<u32>,
+    /// Where the needle is, from 0 (start) to 1 (end); several needles are spread at random instead.
+    pub(super) depths: Vec<f64>,
+    /// Seeds 0, 1, ... of keys and places.
+    pub(super) samples: u32,
+}
+
+/// What is hidden and asked for, in the manner of RULER (arXiv 2404.06654).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) enum Task {
+    /// A pass key of five digits.
+    PassKey,
+    /// The number of one name.
+    Single,
+    /// The number of one name among several.
+    MultiKey { keys: u32 },
+    /// All numbers of one name.
+    MultiValue { values: u32 },
+    /// All variables that a chain of assignments gives one value.
+    VariableTracking { hops: u32 },
+}
+
+impl Task {
+    /// Lower-case name, as reports have it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::PassKey => "pass-key",
+            Self::Single => "single",
+            Self::MultiKey { .. } => "multi-key",
+            Self::MultiValue { .. } => "multi-value",
+            Self::VariableTracking { .. } => "variable-tracking",
+        }
+    }
+}
+
+impl Plan {
+    /// The plan of a file, or the one that is built in: a short one for software drivers.
+    ///
+    /// # Errors
+    /// A file that cannot be read, and values out of range.
+    pub(super) fn read(file: Option<&Path>, software: bool) -> Result<Self> {
+        let plan: Self = match file {
+            Some(path) => {
+                let text = fs::read_to_string(path);
+                let text = text.with_context(|| format!("{}: cannot be read", path.display()))?;
+                ron::from_str(&text).with_context(|| format!("{}", path.display()))?
+            }
+            None => ron::from_str(match software {
+                true => include_str!("../../../policies/cpu.ron"),
+                false => include_str!("../../../policies/gpu.ron"),
+            })?,
+        };
+        plan.check()?;
+        Ok(plan)
+    }
+
+    fn check(&self) -> Result<()> {
+        ensure!(!self.policies.is_empty(), "the plan names no policy");
+        ensure!(self.chunk > 0, "chunk is 0");
+        for text in &self.texts {
+            let Text { tokens, decode_from, .. } = text;
+            ensure!(*tokens >= 2, "a text of {tokens} tokens has no likelihood, 2 are needed");
+            ensure!(
+                (1..=*tokens).contains(decode_from),
+                "decode_from is {decode_from}, the limits are 1 and {tokens}"
+            );
+        }
+        for needles in &self.needles {
+            let depth = needles.depths.iter().find(|depth| !(0.0..=1.0).contains(*depth));
+            ensure!(depth.is_none(), "a depth is {}, the limits are 0 and 1", depth.unwrap_or(&0.0));
+            let count = match needles.task {
+                Task::PassKey | Task::Single => 1,
+                Task::MultiKey { keys: n } | Task::MultiValue { values: n } => n,
+                Task::VariableTracking { hops } => hops,
+            };
+            ensure!((1..=64).contains(&count), "{:?}: the limits are 1 and 64", needles.task);
+        }
+        Ok(())
+    }
+
+    /// Tokens of the longest sequence, answers included.
+    pub(super) fn longest(&self) -> u32 {
+        let needles = self.needles.iter().flat_map(|needles| &needles.lengths);
+        let answered = needles.map(|length| length + super::ANSWER_TOKENS);
+        self.texts.iter().map(|text| text.tokens).chain(answered).max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sparse_select::Registry;
+
+    use super::*;
+
+    #[test]
+    fn the_builtin_plans_name_policies_that_exist() {
+        for software in [true, false] {
+            let plan = Plan::read(None, software).unwrap();
+            assert_eq!(plan.policies[0], "full");
+            for spec in &plan.policies {
+                Registry::builtin().build(&spec.parse().unwrap()).unwrap_or_else(|e| panic!("{spec}: {e}"));
+            }
+        }
+    }
+
+    #[test]
+    fn values_out_of_range_are_told() {
+        let refused = |change: fn(&mut Plan)| {
+            let mut plan = Plan::read(None, true).unwrap();
+            change(&mut plan);
+            plan.check().unwrap_err().to_string()
+        };
+        insta::assert_snapshot!(refused(|p| p.policies.clear()), @"the plan names no policy");
+        insta::assert_snapshot!(refused(|p| p.texts[0].decode_from = 9999), @"decode_from is 9999, the limits are 1 and 768");
+        insta::assert_snapshot!(refused(|p| p.needles[0].depths[0] = 1.5), @"a depth is 1.5, the limits are 0 and 1");
+        insta::assert_snapshot!(refused(|p| p.needles[0].task = Task::MultiKey { keys: 0 }), @"MultiKey { keys: 0 }: the limits are 1 and 64");
+    }
+}

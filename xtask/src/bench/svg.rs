@@ -1,0 +1,264 @@
+//! Charts as SVG text: points and lines over two axes, and heat maps. Plain strings, no scripts, so that a page that holds
+//! them is one file.
+
+use std::fmt::Write;
+
+/// What axes may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scale {
+    Linear,
+    Log,
+}
+
+/// An axis.
+#[derive(Debug, Clone)]
+pub(super) struct Axis {
+    pub(super) title: &'static str,
+    pub(super) scale: Scale,
+}
+
+/// Points of one colour, joined by a line where `joined`.
+#[derive(Debug, Clone)]
+pub(super) struct Series {
+    pub(super) name: String,
+    pub(super) points: Vec<(f64, f64)>,
+    pub(super) joined: bool,
+}
+
+const WIDTH: f64 = 640.0;
+const HEIGHT: f64 = 360.0;
+const LEFT: f64 = 80.0;
+const TOP: f64 = 40.0;
+const LEGEND: f64 = 260.0;
+const COLORS: [&str; 10] = [
+    "#1b6ca8", "#d1495b", "#2a9d5c", "#edae49", "#6a4c93", "#00798c", "#8d6a9f", "#f26419", "#5f5f5f",
+    "#a1c181",
+];
+
+/// A chart of these series. Points that a logarithmic axis cannot hold are left out.
+pub(super) fn chart(title: &str, x: &Axis, y: &Axis, series: &[Series]) -> String {
+    let fits = |(a, b): &(f64, f64)| x.holds(*a) && y.holds(*b);
+    let points: Vec<(f64, f64)> = series.iter().flat_map(|s| &s.points).copied().filter(fits).collect();
+    let xs = x.range(points.iter().map(|p| p.0));
+    let ys = y.range(points.iter().map(|p| p.1));
+    let at = |p: &(f64, f64)| (LEFT + x.part(p.0, xs) * WIDTH, TOP + (1.0 - y.part(p.1, ys)) * HEIGHT);
+    let mut svg = open(LEFT + WIDTH + LEGEND, TOP + HEIGHT + 60.0);
+    text(&mut svg, LEFT, 20.0, "start", title);
+    let _ = writeln!(
+        svg,
+        "<path d=\"M{LEFT} {TOP}V{}H{}\" fill=\"none\" stroke=\"#888\"/>",
+        TOP + HEIGHT,
+        LEFT + WIDTH
+    );
+    for tick in x.ticks(xs) {
+        let (at, _) = at(&(tick, ys.0));
+        let _ = writeln!(svg, "<path d=\"M{at:.1} {}v5\" stroke=\"#888\"/>", TOP + HEIGHT);
+        text(&mut svg, at, TOP + HEIGHT + 20.0, "middle", &number(tick));
+    }
+    for tick in y.ticks(ys) {
+        let (_, at) = at(&(xs.0, tick));
+        let _ = writeln!(svg, "<path d=\"M{LEFT} {at:.1}h{WIDTH}\" stroke=\"#eee\"/>");
+        text(&mut svg, LEFT - 8.0, at + 4.0, "end", &number(tick));
+    }
+    text(&mut svg, LEFT + WIDTH / 2.0, TOP + HEIGHT + 44.0, "middle", x.title);
+    text(&mut svg, 8.0, TOP - 8.0, "start", y.title);
+    for (index, series) in series.iter().enumerate() {
+        let color = COLORS[index % COLORS.len()];
+        let points: Vec<_> = series.points.iter().filter(|p| fits(p)).map(at).collect();
+        draw(&mut svg, &points, series, color);
+        let row = TOP + 18.0 * (index as f64 + 0.5);
+        let _ = writeln!(
+            svg,
+            "<circle cx=\"{}\" cy=\"{row:.1}\" r=\"4\" fill=\"{color}\"/>",
+            LEFT + WIDTH + 20.0
+        );
+        text(&mut svg, LEFT + WIDTH + 30.0, row + 4.0, "start", &series.name);
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
+
+fn draw(svg: &mut String, points: &[(f64, f64)], series: &Series, color: &str) {
+    if series.joined {
+        let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
+        if path.len() > 1 {
+            let path = path.join("L");
+            let _ =
+                writeln!(svg, "<path d=\"M{path}\" fill=\"none\" stroke=\"{color}\" stroke-width=\"1.5\"/>");
+        }
+    }
+    for (x, y) in points {
+        let name = escaped(&series.name);
+        let _ = writeln!(
+            svg,
+            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"{color}\"><title>{name}</title></circle>"
+        );
+    }
+}
+
+/// A heat map of rows of values from 0 (white) to 1 (dark); what is not finite is grey.
+pub(super) fn heat_map(title: &str, x: &str, y: &str, rows: &[Vec<f64>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0).max(1);
+    let cell = (WIDTH / columns as f64).clamp(1.0, 24.0);
+    let (width, height) = (cell * columns as f64, 12.0 * rows.len() as f64);
+    let mut svg = open((LEFT + width + 20.0).max(420.0), TOP + height + 40.0);
+    text(&mut svg, LEFT, 20.0, "start", title);
+    for (row, values) in rows.iter().enumerate() {
+        for (column, value) in values.iter().enumerate() {
+            let fill = if value.is_finite() { shade(*value) } else { "#ccc".into() };
+            let (at_x, at_y) = (LEFT + cell * column as f64, TOP + 12.0 * row as f64);
+            let _ = writeln!(
+                svg,
+                "<rect x=\"{at_x:.2}\" y=\"{at_y:.0}\" width=\"{cell:.2}\" height=\"12\" fill=\"{fill}\"/>"
+            );
+        }
+    }
+    text(&mut svg, LEFT, TOP + height + 20.0, "start", x);
+    text(&mut svg, LEFT - 8.0, TOP + 10.0, "end", y);
+    svg.push_str("</svg>\n");
+    svg
+}
+
+/// White to dark blue.
+fn shade(value: f64) -> String {
+    let mix = |low: f64| 255.0 + (low - 255.0) * value.clamp(0.0, 1.0);
+    format!("rgb({:.0},{:.0},{:.0})", mix(8.0), mix(48.0), mix(107.0))
+}
+
+impl Axis {
+    pub(super) fn linear(title: &'static str) -> Self {
+        Self { title, scale: Scale::Linear }
+    }
+
+    pub(super) fn log(title: &'static str) -> Self {
+        Self { title, scale: Scale::Log }
+    }
+
+    fn holds(&self, value: f64) -> bool {
+        value.is_finite() && (self.scale == Scale::Linear || value > 0.0)
+    }
+
+    /// Ends of the axis: on round numbers, and zero where values are not far from it.
+    fn range(&self, values: impl Iterator<Item = f64>) -> (f64, f64) {
+        let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(v), h.max(v)));
+        if low > high {
+            return if self.scale == Scale::Linear { (0.0, 1.0) } else { (1.0, 10.0) };
+        }
+        match self.scale {
+            Scale::Log => {
+                let (low, high) = (low.log10().floor(), high.log10().ceil());
+                (10f64.powf(low), 10f64.powf(if high > low { high } else { low + 1.0 }))
+            }
+            Scale::Linear => {
+                let low = if low >= 0.0 && low < 0.7 * high { 0.0 } else { low };
+                let step = step(if high > low { high - low } else { high.abs().max(1.0) });
+                let low = (low / step).floor() * step;
+                (low, ((high / step).ceil() * step).max(low + step))
+            }
+        }
+    }
+
+    fn part(&self, value: f64, (low, high): (f64, f64)) -> f64 {
+        match self.scale {
+            Scale::Linear => (value - low) / (high - low),
+            Scale::Log => (value / low).ln() / (high / low).ln(),
+        }
+    }
+
+    fn ticks(&self, (low, high): (f64, f64)) -> Vec<f64> {
+        let mut ticks = Vec::new();
+        let step = step(high - low);
+        let mut at = low;
+        while at <= high * (1.0 + 1e-9) + f64::MIN_POSITIVE && ticks.len() < 40 {
+            ticks.push(at);
+            at = if self.scale == Scale::Log { at * 10.0 } else { at + step };
+        }
+        ticks
+    }
+}
+
+/// A step of 1, 2 or 5 times a power of ten that goes some five times into `span`.
+fn step(span: f64) -> f64 {
+    let rough = span / 5.0;
+    let power = 10f64.powf(rough.log10().floor());
+    let times = [1.0, 2.0, 5.0, 10.0].into_iter().find(|times| times * power >= rough * 0.999);
+    times.unwrap_or(10.0) * power
+}
+
+/// Few digits.
+pub(super) fn number(value: f64) -> String {
+    let size = value.abs();
+    if size >= 1e15 {
+        format!("{:.0}P", value / 1e15)
+    } else if size >= 1e12 {
+        format!("{:.0}T", value / 1e12)
+    } else if size >= 1e9 {
+        format!("{:.0}G", value / 1e9)
+    } else if size >= 1e6 {
+        format!("{:.0}M", value / 1e6)
+    } else if size >= 1e4 {
+        format!("{:.0}k", value / 1e3)
+    } else if !(1e-9..10.0).contains(&size) {
+        format!("{value:.0}")
+    } else if size >= 0.1 {
+        format!("{}", (value * 100.0).round() / 100.0)
+    } else {
+        format!("{value:.0e}")
+    }
+}
+
+fn open(width: f64, height: f64) -> String {
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
+         font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+    )
+}
+
+/// Adds a text.
+pub(super) fn text(svg: &mut String, x: f64, y: f64, anchor: &str, text: &str) {
+    let _ =
+        writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{}</text>", escaped(text));
+}
+
+/// Text as XML and HTML hold it.
+pub(super) fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_end_on_round_numbers() {
+        let linear = Axis::linear("x");
+        assert_eq!(linear.range([0.3, 0.95].into_iter()), (0.0, 1.0));
+        assert_eq!(linear.range([103.0, 104.0].into_iter()), (103.0, 104.0));
+        assert_eq!(linear.range([].into_iter()), (0.0, 1.0));
+        assert_eq!(Axis::log("x").range([20.0, 700.0].into_iter()), (10.0, 1000.0));
+        assert_eq!(Axis::log("x").ticks((10.0, 1000.0)), [10.0, 100.0, 1000.0]);
+        assert!(!Axis::log("x").holds(0.0) && !linear.holds(f64::NAN));
+    }
+
+    #[test]
+    fn points_are_where_their_values_are() {
+        let series = Series { name: "a < b".into(), points: vec![(0.0, 0.0), (1.0, 1.0)], joined: true };
+        let svg = chart("t", &Axis::linear("x"), &Axis::linear("y"), &[series]);
+        assert!(svg.contains("M80.0 400.0L720.0 40.0"), "{svg}");
+        assert!(svg.contains("a &lt; b") && svg.ends_with("</svg>\n"));
+    }
+
+    #[test]
+    fn cells_go_from_white_to_dark() {
+        let svg = heat_map("t", "x", "y", &[vec![0.0, 1.0, f64::NAN]]);
+        for fill in ["rgb(255,255,255)", "rgb(8,48,107)", "#ccc"] {
+            assert!(svg.contains(fill), "{svg}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        let shown: Vec<_> = [0.0, 0.5, 12.3, 8192.0, 131_072.0, 4.5e12, 1e-3].map(number).into();
+        assert_eq!(shown, ["0", "0.5", "12", "8192", "131k", "4T", "1e-3"]);
+    }
+}
