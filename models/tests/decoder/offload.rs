@@ -62,9 +62,8 @@ fn blocks_move_between_host_and_device() {
     let mut decoder = tiny().decoder(&offloading(16, 33, 2));
     // One block is resident, so 0 lies on the device and the others on the host; 7 follows 6.
     let ids = [0, 6, 7, 20].map(BlockId::new);
-    let words = decoder.read_blocks(&ids).unwrap()[0].len();
-    let contents: Vec<Vec<u32>> =
-        (0..4).map(|n| (0..words as u32).map(|word| word * 4 + n).collect()).collect();
+    let words = u32::try_from(decoder.read_blocks(&ids).unwrap()[0].len()).unwrap();
+    let contents: Vec<Vec<u32>> = (0..4).map(|n| (0..words).map(|word| word * 4 + n).collect()).collect();
     for (id, contents) in ids.iter().zip(&contents) {
         decoder.write_block(*id, contents);
     }
