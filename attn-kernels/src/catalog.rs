@@ -16,6 +16,7 @@ macro_rules! modules {
 pub const MODULES: Modules = modules![
     "context_blocks",
     "context_full",
+    "count_scores",
     "digest_mean",
     "digest_min_max",
     "flat",

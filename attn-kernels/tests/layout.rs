@@ -80,8 +80,8 @@ fn layouts() -> Vec<Layout> {
         layout!(StridedQkParams: num_heads num_kv_heads q_stride q_first q_len front first_row rows key_start kv_len
             table part_stride scale causal pad0 pad1),
         layout!(TopKParams: rows out_stride copies page_size),
-        layout!(TopKCountParams: rows max_chunks digit pad0),
-        layout!(TopKGatherParams: rows out_stride copies page_size max_chunks pad0 pad1 pad2),
+        layout!(TopKCountParams: rows max_chunks digit chunk),
+        layout!(TopKGatherParams: rows out_stride copies page_size max_chunks chunk pad0 pad1),
         layout!(TopKTransformParams: rows out_stride page_size pad0),
         layout!(V4CompressParams: ratio state_block eps pad0),
     ]

@@ -10,13 +10,14 @@ mod load;
 mod mlp;
 mod moe;
 mod parts;
+mod prefix;
 mod sparse;
 
 pub use blocks::BlockRead;
 
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline, Read};
+use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline, PrefixPass, Read};
 use attn_kernels::kernel::paged_prefill::{KeyLoads, TILE_ROWS};
 use attn_kernels::kernel::{KvDtype, paged_prefill_coop};
 
@@ -48,6 +49,9 @@ pub struct DecoderOptions {
     pub max_seqs: u32,
     /// One order of arithmetic for a row whatever its phase: prefill rows go through the decode kernel, one by one.
     pub reproducible: bool,
+    /// Tokens of prefixes that the prefills of a step attend in one piece, shared by its sequences: behind longer ones they
+    /// attend chunk by chunk and merge. Rows that go through the decode kernel are split by it anyway.
+    pub prefix_capacity: u32,
     /// Attention to selected blocks; `None` where all is attended.
     pub sparse: Option<SparseOptions>,
 }
@@ -94,6 +98,8 @@ pub struct Decoder {
     /// Whether rows of prefills go through cooperative matrices.
     coop: bool,
     sparse: Option<Sparse>,
+    /// Prefixes that the step in progress attends in chunks, by view.
+    prefixes: Vec<Option<PrefixPass>>,
 }
 
 #[derive(Debug)]
@@ -228,6 +234,7 @@ impl Decoder {
         if let Some(sparse) = &mut self.sparse {
             sparse.begin(&self.gpu, (&self.config, &self.kv), &plan, slices)?;
         }
+        self.begin_prefixes(&mut pass, &plan)?;
         for index in 0..self.layers.len() {
             self.layer(&mut pass, index, &plan)?;
             since_cut += cost;
@@ -237,6 +244,7 @@ impl Decoder {
             }
         }
         let mut output = self.finish(pass, &plan)?;
+        self.end_prefixes();
         if let Some(sparse) = &mut self.sparse {
             sparse.finish(&mut output);
         }

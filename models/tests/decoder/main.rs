@@ -3,6 +3,7 @@
 
 mod golden;
 mod invariance;
+mod prefix;
 mod refusal;
 mod served;
 mod sparse;
@@ -25,6 +26,7 @@ fn options(kv_dtype: KvDtype) -> DecoderOptions {
         max_rows: 512,
         max_seqs: 4,
         reproducible: false,
+        prefix_capacity: 131_072,
         sparse: None,
     }
 }
