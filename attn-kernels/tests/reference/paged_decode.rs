@@ -1,7 +1,7 @@
 //! `paged_decode` and `paged_reduce` against their references, and what they promise to the bit.
 
 use crate::device::{assert_bits, assert_close, cases, dispatch, gpu};
-use crate::layer::{ATTENTION, Layer, SHAPES, queries, shape_of, shapes};
+use crate::layer::{ATTENTION, Layer, SHAPES, coded_shapes, queries, shape_of};
 use crate::options::{Asked, Lists, attentions};
 use attn_kernels::cpu;
 use attn_kernels::cpu::attention::attend;
@@ -23,6 +23,14 @@ struct Decode {
     /// Lists are of each sequence and KV head, in order of sequences.
     asked: Asked,
     q: Vec<f32>,
+}
+
+/// The same with half of the factor on scores as the scale of keys.
+fn scaled(shape: &KvShape, params: PagedDecodeParams) -> PagedDecodeParams {
+    match shape.dtype {
+        KvDtype::Fp8 => PagedDecodeParams { scale: 2.0 * params.scale, k_scale: 0.5, ..params },
+        _ => params,
+    }
 }
 
 /// What the kernels wrote.
@@ -89,9 +97,9 @@ impl Decode {
             list_stride: self.asked.list_stride(),
             first_list: 0,
             softcap: self.asked.softcap,
+            k_scale: 1.0,
+            v_scale: 1.0,
             pad0: 0,
-            pad1: 0,
-            pad2: 0,
         }
     }
 
@@ -146,7 +154,7 @@ impl Decode {
         let count = u32::try_from(rows.len()).unwrap();
         let grid = paged_decode::grid(shape, self.num_heads, count, max_partitions);
         let variant = paged_decode::variant(shape, self.num_heads, gpu.level(), self.attention());
-        dispatch(gpu, &mut pass, &variant, &self.params(max_partitions), &bindings, grid);
+        dispatch(gpu, &mut pass, &variant, &scaled(shape, self.params(max_partitions)), &bindings, grid);
         let sinks = gpu.upload("sinks", self.asked.sinks().unwrap_or(&[0.0])).unwrap();
         if self.reduced(max_partitions) {
             let params = self.reduce_params(max_partitions);
@@ -349,6 +357,18 @@ fn masks_bound_what_is_read() {
     }
 }
 
+/// Codes of eight bits, over partitions and the edges of blocks.
+#[test]
+fn codes_are_read_as_they_are_kept() {
+    let Some(gpu) = gpu() else { return };
+    for dtype in [KvDtype::Fp8, KvDtype::Int8] {
+        for index in [2, 3, 5] {
+            let (shape, num_heads) = shape_of(index, dtype);
+            Decode::new(shape, num_heads, &[1, 31, 32, 33, 0, 256, 257, 600], 8, 35).check(gpu);
+        }
+    }
+}
+
 /// One partition and its reduce pass, large sinks and none.
 #[test]
 fn sinks_take_their_share() {
@@ -375,7 +395,7 @@ proptest! {
     #![proptest_config(cases(8))]
     #[test]
     fn attends_as_the_reference_does(
-        (shape, num_heads) in shapes(),
+        (shape, num_heads) in coded_shapes(),
         lens in prop::collection::vec(prop_oneof![0u32..70, 500u32..530, 1u32..1100], 1..5),
         gap in 0u32..9,
         first in prop::collection::vec(0u32..200, 5),

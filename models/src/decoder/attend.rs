@@ -117,9 +117,9 @@ impl Decoder {
             list_stride: task.list_stride(),
             first_list,
             softcap: 0.0,
+            k_scale: 1.0,
+            v_scale: 1.0,
             pad0: 0,
-            pad1: 0,
-            pad2: 0,
         };
         let (k, v) = self.kv.layer(index);
         let out = if reduced { &a.partial } else { &a.attended };
@@ -187,8 +187,8 @@ impl Decoder {
                 list_stride: task.list_stride(),
                 window: mask(reach).window(),
                 softcap: 0.0,
-                pad0: 0,
-                pad1: 0,
+                k_scale: 1.0,
+                v_scale: 1.0,
             };
             pass.dispatch(&task.kind.prefill, &params, &bindings, grid);
         }
