@@ -16,6 +16,7 @@ macro_rules! modules {
 pub const MODULES: Modules = modules![
     "context_blocks",
     "context_full",
+    "count_scores",
     "digest_mean",
     "digest_min_max",
     "flat",
@@ -84,6 +85,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::index_logits::KERNEL,
         &kernel::latent_write::KERNEL,
         &kernel::lse_merge::KERNEL,
+        &kernel::mass_bound::KERNEL,
         &kernel::mla_decode::KERNEL,
         &kernel::nsa_block_score::KERNEL,
         &kernel::paged_decode::KERNEL,
@@ -188,6 +190,7 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     for (part, level) in [("", Level::Baseline), ("subgroup", Level::Subgroup)] {
         all.push(NamedVariant::new(part, level, kernel::find_blocks::variant(4, level)));
     }
+    all.push(baseline("", kernel::mass_bound::variant(&types[0].1, 64)));
     all.push(baseline("", kernel::hamming_score::variant(&types[0].1, 128, 4)));
     for (dtype, shape) in types {
         all.push(baseline(&format!("keys-{dtype}"), hash_codes::variant(shape, HashSource::Keys)));

@@ -16,6 +16,7 @@ pub mod hash_codes;
 pub mod index_logits;
 pub mod latent_write;
 pub mod lse_merge;
+pub mod mass_bound;
 pub mod mla_decode;
 pub mod nsa_block_score;
 pub mod paged_decode;

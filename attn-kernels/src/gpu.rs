@@ -6,6 +6,7 @@
 
 mod adapter;
 mod buffer;
+mod chunked_prefix;
 mod error;
 mod pass;
 mod pipeline;
@@ -14,6 +15,7 @@ mod submit;
 pub use crate::Level;
 pub use adapter::adapters;
 pub use buffer::{Buf, Raw};
+pub use chunked_prefix::{PrefixBuffers, PrefixPass};
 pub use error::GpuError;
 pub use pass::{Bind, Pass, Read};
 pub use pipeline::Pipeline;

@@ -11,6 +11,7 @@ mod copy_blocks;
 mod indexer;
 pub mod layer;
 mod lse_merge;
+mod mass_bound;
 mod mla_decode;
 pub mod options;
 mod paged_decode;
@@ -110,6 +111,7 @@ const CASES: &[(&str, Cases)] = &[
     ("index_logits", indexer::index_logits),
     ("latent_write", mla_decode::latent_write),
     ("lse_merge", lse_merge::cases),
+    ("mass_bound", mass_bound::cases),
     ("mla_decode", mla_decode::cases),
     ("nsa_block_score", retrieval::nsa_block_score),
     ("paged_decode", paged_decode::cases),

@@ -28,6 +28,7 @@ macro_rules! layout {
 fn layouts() -> Vec<Layout> {
     use attn_kernels::kernel::apply_sinks::ApplySinksParams;
     use attn_kernels::kernel::latent_write::LatentWriteParams;
+    use attn_kernels::kernel::mass_bound::MassBoundParams;
     use attn_kernels::kernel::mla_decode::MlaDecodeParams;
     use block_digest::BlockDigestParams;
     use block_score::BlockScoreParams;
@@ -67,6 +68,7 @@ fn layouts() -> Vec<Layout> {
             pad1 pad2),
         layout!(IndexLogitsParams: num_heads logit_stride neg_inf pad0),
         layout!(LseMergeParams: rows neg_inf pad0 pad1),
+        layout!(MassBoundParams: num_heads num_kv_heads q_stride list_stride max_partitions scale first_list pad0),
         layout!(NsaBlockScoreParams: num_heads num_kv_heads prob_stride score_stride stride init_blocks local_blocks
             infinity),
         layout!(PagedDecodeParams: num_heads num_kv_heads q_stride max_partitions scale reduced list_stride first_list softcap k_scale v_scale pad0),
@@ -78,8 +80,8 @@ fn layouts() -> Vec<Layout> {
         layout!(StridedQkParams: num_heads num_kv_heads q_stride q_first q_len front first_row rows key_start kv_len
             table part_stride scale causal pad0 pad1),
         layout!(TopKParams: rows out_stride copies page_size),
-        layout!(TopKCountParams: rows max_chunks digit pad0),
-        layout!(TopKGatherParams: rows out_stride copies page_size max_chunks pad0 pad1 pad2),
+        layout!(TopKCountParams: rows max_chunks digit chunk),
+        layout!(TopKGatherParams: rows out_stride copies page_size max_chunks chunk pad0 pad1),
         layout!(TopKTransformParams: rows out_stride page_size pad0),
         layout!(V4CompressParams: ratio state_block eps pad0),
     ]

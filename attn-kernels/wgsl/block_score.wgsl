@@ -43,6 +43,8 @@ const LANES: u32 = 8u;
 const BLOCKS: u32 = 32u;
 const WG: u32 = LANES * BLOCKS;
 const QUADS: u32 = HEAD_DIM / 4u;
+// Quads of channels in flight a lane.
+const AHEAD: u32 = 4u;
 const LARGEST: f32 = 3.4028234e38;
 
 var<workgroup> q_tile: array<vec4<f32>, HEADS * QUADS>;
@@ -88,21 +90,30 @@ fn block_score(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
 fn terms(row: vec4<u32>, block: u32, kv_head: u32, lane: u32) -> array<f32, HEADS> {
     let pages = min(PAGES, (row.y + BLOCK_SIZE - 1u) / BLOCK_SIZE - block * PAGES);
     var sums: array<f32, HEADS>;
-    for (var quad = lane; quad < QUADS; quad += LANES) {
-        var digest: Digest;
+    for (var first = lane; first < QUADS; first += LANES * AHEAD) {
+        var joined: array<Digest, AHEAD>;
         for (var page = 0u; page < pages; page++) {
             let physical = tables[row.z + block * PAGES + page];
-            let one = digest_load((physical * params.num_kv_heads + kv_head) * VECTORS * QUADS + quad, QUADS);
-            if (page == 0u) {
-                digest = one;
-            } else {
-                let before = page * BLOCK_SIZE;
-                let tokens = min(BLOCK_SIZE, row.y - block * PAGES * BLOCK_SIZE - before);
-                digest = digest_join(digest, one, f32(tokens) / f32(before + tokens));
+            let at = (physical * params.num_kv_heads + kv_head) * VECTORS * QUADS;
+            let before = page * BLOCK_SIZE;
+            let tokens = min(BLOCK_SIZE, row.y - block * PAGES * BLOCK_SIZE - before);
+            let share = f32(tokens) / f32(before + tokens);
+            for (var a = 0u; a < AHEAD; a++) {
+                // Past the last quad it is read again and counts for nothing.
+                let one = digest_load(at + min(first + a * LANES, QUADS - 1u), QUADS);
+                if (page == 0u) {
+                    joined[a] = one;
+                } else {
+                    joined[a] = digest_join(joined[a], one, share);
+                }
             }
         }
-        for (var h = 0u; h < HEADS; h++) {
-            sums[h] += digest_term(q_tile[h * QUADS + quad], digest);
+        for (var a = 0u; a < AHEAD; a++) {
+            let quad = first + a * LANES;
+            for (var h = 0u; h < HEADS; h++) {
+                let term = digest_term(q_tile[h * QUADS + min(quad, QUADS - 1u)], joined[a]);
+                sums[h] += select(0.0, term, quad < QUADS);
+            }
         }
     }
     return sums;

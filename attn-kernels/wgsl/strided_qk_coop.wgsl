@@ -1,9 +1,10 @@
 enable f16;
 enable wgpu_cooperative_matrix;
 // strided_qk with cooperative matrices: the same bindings, parameters and parts, f16 keys only, queries rounded to f16.
-// A subgroup of 32 lanes owns 64 x 64 scores, a workgroup 2 x 4 subgroups. All go through the channels 16 at a time, for
-// each t of a stride in turn; queries and keys are loaded a step ahead of their use. At the end a lane owns a row for
-// the exponentials of a matrix. q is bound as vec4: rows of it start at multiples of four.
+// A subgroup of 32 lanes owns 64 x 64 scores, a workgroup 2 x 4 subgroups. All go through the channels eight at a time for
+// four t at once: four lanes then read neighbouring tokens of a key block. Queries and keys are loaded a step ahead of
+// their use, and cut to the sequence where they are staged, so that no load waits for a branch. At the end a lane owns a
+// row for the exponentials of a matrix. q is bound as vec4: rows of it start at multiples of four.
 // Grid: (ceil(columns / COLS), ceil(rows / ROWS), num_heads). Needs subgroups of exactly 32.
 // CPU reference: src/cpu/strided_qk.rs
 #import numbers
@@ -47,18 +48,17 @@ const WG: u32 = 256u;
 const ROWS: u32 = 128u;
 const COLS: u32 = 256u;
 const CHUNKS: u32 = SPANS * 2u;
-const STEPS: u32 = SPANS * STRIDE;
-// Rows in workgroup memory, padded so that eight rows fall on different banks.
-const TILE_STRIDE: u32 = 6u;
+// Four t of a chunk a step.
+const STEPS_A_CHUNK: u32 = STRIDE / 4u;
+const STEPS: u32 = CHUNKS * STEPS_A_CHUNK;
+// Rows in workgroup memory, four t of eight channels, padded so that eight rows fall on different banks.
+const TILE_STRIDE: u32 = 10u;
 const SCORE_STRIDE: u32 = 36u;
 
 var<workgroup> q_tile: array<vec4<f16>, ROWS * TILE_STRIDE>;
 var<workgroup> k_tile: array<vec4<f16>, COLS * TILE_STRIDE>;
 // [subgroup, 16, rows]: a lane reads its row without bank conflicts.
 var<workgroup> scores: array<f32, 8u * 16u * SCORE_STRIDE>;
-
-// What a lane stages: eight channels of a row, sixteen of a column.
-struct Staged { q: Chunk, k0: Chunk, k1: Chunk }
 
 @compute @workgroup_size(WG)
 fn strided_qk_coop(
@@ -74,12 +74,17 @@ fn strided_qk_coop(
     for (var go = select(1u, 0u, masked); go > 0u; go--) {
         let head = group.z;
         let kv_head = head / (params.num_heads / params.num_kv_heads);
-        // STRIDE divides BLOCK_SIZE: the tokens of a column share a block.
-        let key = (col0 + lane) * STRIDE;
-        let block = tables[params.table + min(key, params.kv_len - 1u) / BLOCK_SIZE];
-        let key_at = (block * params.num_kv_heads + kv_head) * CHUNKS * BLOCK_SIZE + key % BLOCK_SIZE;
-        let side = lane / ROWS;
-        let query = (row0 + lane % ROWS) * STRIDE + STRIDE - 1u;
+        // A lane stages one of the four t, of four columns and two rows. STRIDE divides BLOCK_SIZE: the tokens of a column
+        // share a block.
+        let mine = lane % 4u;
+        let key = (col0 + lane / 4u) * STRIDE + mine;
+        let query = (row0 + lane / 4u) * STRIDE + STRIDE - 1u - mine;
+        var key_at: array<u32, 4>;
+        #unroll i < 4
+            let first = (col0 + lane / 4u + i * 64u) * STRIDE;
+            let block = tables[params.table + min(first, params.kv_len - 1u) / BLOCK_SIZE];
+            key_at[i] = (block * params.num_kv_heads + kv_head) * CHUNKS * BLOCK_SIZE + first % BLOCK_SIZE + mine;
+        #end
 
         let row_of = subgroup / 4u * 64u;
         let col_of = subgroup % 4u * 64u;
@@ -87,24 +92,55 @@ fn strided_qk_coop(
         #unroll i < 16
             s[i] = coop_mat16x16<f32, C>();
         #end
-        var next = load(0u, query, head, side, key, key_at);
+        var k_next: array<Chunk, 4>;
+        var q_next: array<vec4<f32>, 4>;
+        #unroll i < 4
+            k_next[i] = k_cache[key_at[i]];
+        #end
+        #unroll i < 2
+            let at = query_at(query + i * 64u * STRIDE, head);
+            q_next[2u * i] = q[at];
+            q_next[2u * i + 1u] = q[at + 1u];
+        #end
         for (var step = 0u; step < STEPS; step++) {
-            q_tile[lane % ROWS * TILE_STRIDE + side * 2u] = next.q.low;
-            q_tile[lane % ROWS * TILE_STRIDE + side * 2u + 1u] = next.q.high;
-            k_tile[lane * TILE_STRIDE] = next.k0.low;
-            k_tile[lane * TILE_STRIDE + 1u] = next.k0.high;
-            k_tile[lane * TILE_STRIDE + 2u] = next.k1.low;
-            k_tile[lane * TILE_STRIDE + 3u] = next.k1.high;
-            workgroupBarrier();
-            next = load(min(step + 1u, STEPS - 1u), query, head, side, key, key_at);
-            var k: array<coop_mat16x16<f16, B>, 4>;
-            #unroll j < 4
-                k[j] = coopLoad<coop_mat16x16<f16, B>>(&k_tile[(col_of + j * 16u) * TILE_STRIDE], TILE_STRIDE);
-            #end
+            let t = step % STEPS_A_CHUNK * 4u;
             #unroll i < 4
-                let a = coopLoadT<coop_mat16x16<f16, A>>(&q_tile[(row_of + i * 16u) * TILE_STRIDE], TILE_STRIDE);
+                let to = (lane / 4u + i * 64u) * TILE_STRIDE + mine * 2u;
+                let real = key + i * 64u * STRIDE + t < params.kv_len;
+                k_tile[to] = select(vec4<f16>(), k_next[i].low, real);
+                k_tile[to + 1u] = select(vec4<f16>(), k_next[i].high, real);
+            #end
+            #unroll i < 2
+                let to = (lane / 4u + i * 64u) * TILE_STRIDE + mine * 2u;
+                let token = query + i * 64u * STRIDE - t;
+                let real = token >= params.front && token - params.front < params.q_len;
+                q_tile[to] = select(vec4<f16>(), vec4<f16>(q_next[2u * i]), real);
+                q_tile[to + 1u] = select(vec4<f16>(), vec4<f16>(q_next[2u * i + 1u]), real);
+            #end
+            workgroupBarrier();
+            let next = min(step + 1u, STEPS - 1u);
+            let next_chunk = next / STEPS_A_CHUNK;
+            let next_t = next % STEPS_A_CHUNK * 4u;
+            #unroll i < 4
+                k_next[i] = k_cache[key_at[i] + next_chunk * BLOCK_SIZE + next_t];
+            #end
+            #unroll i < 2
+                let at = query_at(query + i * 64u * STRIDE - next_t, head) + next_chunk * 2u;
+                q_next[2u * i] = q[at];
+                q_next[2u * i + 1u] = q[at + 1u];
+            #end
+            #unroll half < 2
+                var k: array<coop_mat16x16<f16, B>, 4>;
                 #unroll j < 4
-                    s[i * 4u + j] = coopMultiplyAdd(a, k[j], s[i * 4u + j]);
+                    let k_at = (col_of + j * 16u) * TILE_STRIDE + half * 4u;
+                    k[j] = coopLoad<coop_mat16x16<f16, B>>(&k_tile[k_at], TILE_STRIDE);
+                #end
+                #unroll i < 4
+                    let q_at = (row_of + i * 16u) * TILE_STRIDE + half * 4u;
+                    let a = coopLoadT<coop_mat16x16<f16, A>>(&q_tile[q_at], TILE_STRIDE);
+                    #unroll j < 4
+                        s[i * 4u + j] = coopMultiplyAdd(a, k[j], s[i * 4u + j]);
+                    #end
                 #end
             #end
             workgroupBarrier();
@@ -149,21 +185,8 @@ fn strided_qk_coop(
     }
 }
 
-// Channels 16 * (step / STRIDE) on of what the lane stages, for t = step % STRIDE; zeros beyond either end.
-fn load(step: u32, query: u32, head: u32, side: u32, key: u32, key_at: u32) -> Staged {
-    let span = step / STRIDE;
-    let t = step % STRIDE;
-    var staged: Staged;
-    let token = query - t;
-    if (token >= params.front && token - params.front < params.q_len) {
-        let row = params.q_first + token - params.front;
-        let at = (row * params.q_stride + head * SPANS * 16u) / 4u + span * 4u + side * 2u;
-        staged.q = Chunk(vec4<f16>(q[at]), vec4<f16>(q[at + 1u]));
-    }
-    if (key + t < params.kv_len) {
-        let at = key_at + span * 2u * BLOCK_SIZE + t;
-        staged.k0 = k_cache[at];
-        staged.k1 = k_cache[at + BLOCK_SIZE];
-    }
-    return staged;
+// The first channels of a head of the query token `token`, clamped to the chunk.
+fn query_at(token: u32, head: u32) -> u32 {
+    let row = params.q_first + min(max(token, params.front) - params.front, params.q_len - 1u);
+    return (row * params.q_stride + head * SPANS * 16u) / 4u;
 }

@@ -9,6 +9,7 @@
 // CPU reference: src/cpu/top_k.rs
 #import order_key
 #import radix
+#import count_scores
 #import top_k_write
 #import transform = transform_none
 #import out = out_list
@@ -42,16 +43,7 @@ fn top_k(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     }
     var cut = Cut(0u, row.z);
     for (var digit = 0u; digit < DIGITS; digit++) {
-        for (var i = place; i < BINS; i += WG) {
-            atomicStore(&bins[i], 0u);
-        }
-        workgroupBarrier();
-        for (var i = place; i < row.y; i += WG) {
-            let key = order_key(scores[row.x + i]);
-            if (is_candidate(key, cut, digit)) {
-                atomicAdd(&bins[digit_of(key, digit)], 1u);
-            }
-        }
+        count_scores(row.x, row.x + row.y, cut, digit, lane);
         cut = refine(cut, digit, lane);
     }
     write_range(index, row, vec2(0u, row.y), Tally(0u, 0u), cut, lane);

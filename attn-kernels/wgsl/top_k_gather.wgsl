@@ -1,4 +1,4 @@
-// The k largest scores of long rows, CHUNK scores a workgroup, after the four dispatches of top_k_count. Output and
+// The k largest scores of long rows, params.chunk scores a workgroup, after the four dispatches of top_k_count. Output and
 // order are those of top_k.
 //   scores, rows, table, out  as of top_k
 //   cuts, tallies  as top_k_count left them
@@ -17,9 +17,9 @@ struct TopKGatherParams {
     copies: u32,
     page_size: u32,
     max_chunks: u32,
+    chunk: u32,
     pad0: u32,
     pad1: u32,
-    pad2: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: TopKGatherParams;
@@ -32,7 +32,6 @@ struct TopKGatherParams {
 @group(0) @binding(7) var<storage, read_write> out: array<u32>;
 
 const WG: u32 = 256u;
-const CHUNK: u32 = 4096u;
 
 @compute @workgroup_size(WG)
 fn top_k_gather(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
@@ -42,8 +41,8 @@ fn top_k_gather(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     }
     let row = rows[index];
     let place = place_of(lane);
-    let first = group.x * CHUNK;
-    let end = min(first + CHUNK, row.y);
+    let first = group.x * params.chunk;
+    let end = min(first + params.chunk, row.y);
     let count = min(row.y, row.z);
     if (group.x == 0u) {
         for (var i = place; i < BINS; i += WG) {

@@ -3,12 +3,14 @@
 mod error;
 mod gguf;
 mod hf;
+mod latent;
 mod layer;
 mod moe;
 mod rope;
 
 pub use self::{
     error::ConfigError,
+    latent::{IndexerConfig, LatentConfig},
     layer::{LayerConfig, Mlp, QkNorm, Reach, Temperature},
     moe::{Activation, ExpertPacking, MoeConfig, Router, Score},
     rope::{Rope, RopeScaling},
@@ -31,6 +33,8 @@ pub enum Family {
     GptOss,
     /// Llama 4: chunked attention, layers that do not rotate, and a shared expert.
     Llama4,
+    /// DeepSeek V3.2: latent attention to tokens that an indexer chooses, and experts in groups.
+    DeepseekV32,
 }
 
 /// Shape and constants of a decoder-only transformer. Every value has been validated.
@@ -68,6 +72,12 @@ pub struct DecoderConfig {
     pub qk_norm: QkNorm,
     /// `[num_layers]`: what differs from layer to layer.
     pub layers: Vec<LayerConfig>,
+    /// Latents in place of queries, keys and values. Then `num_kv_heads` is 1 and `head_dim` that of queries.
+    pub latent: Option<LatentConfig>,
+    /// What chooses the tokens of a query; without it all are attended.
+    pub indexer: Option<IndexerConfig>,
+    /// Factor on scores.
+    pub scale: f32,
     /// Factor on queries of layers that do not rotate.
     pub temperature: Option<Temperature>,
     /// Whether every head has a logit, in each softmax, that no key stands behind.
@@ -125,6 +135,12 @@ impl DecoderConfig {
         if let Some(moe) = &self.moe {
             moe.validate()?;
         }
+        if let Some(latent) = &self.latent {
+            latent.validate()?;
+        }
+        if let Some(indexer) = &self.indexer {
+            indexer.validate(self.latent.as_ref())?;
+        }
         if self.qk_norm == QkNorm::Unweighted && (self.rope.attention_factor() - 1.0).abs() > 0.0 {
             // The norm would have to come after the rotation.
             let (field, value) = ("rope attention factor", self.rope.attention_factor().to_string());
@@ -137,6 +153,12 @@ impl DecoderConfig {
         }
         Ok(self)
     }
+}
+
+/// Factor on scores of heads of `head_dim` dimensions: one over their root.
+#[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
+fn scale_of(head_dim: u32) -> f32 {
+    (1.0 / f64::from(head_dim).sqrt()) as f32
 }
 
 /// Most layers that a config may ask for; checked before anything of that length is made.

@@ -5,6 +5,7 @@
 pub mod bias;
 pub mod embed;
 pub mod glu;
+pub mod index_write;
 pub mod log_prob;
 pub mod matmul;
 pub mod moe_combine;

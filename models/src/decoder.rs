@@ -2,19 +2,22 @@
 
 mod attend;
 mod blocks;
+mod indexer;
 mod inputs;
+mod latent;
 mod layer;
 mod load;
 mod mlp;
 mod moe;
 mod parts;
+mod prefix;
 mod sparse;
 
 pub use blocks::BlockRead;
 
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline, Read};
+use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline, PrefixPass, Read};
 use attn_kernels::kernel::paged_prefill::{KeyLoads, TILE_ROWS};
 use attn_kernels::kernel::{KvDtype, paged_prefill_coop};
 
@@ -24,6 +27,7 @@ use crate::matrix::{Kernels, Matrix, Product};
 use crate::{DecoderConfig, KvOptions, KvPool, ModelError, SparseOptions};
 use attend::Attention;
 use inputs::{Inputs, View};
+use latent::LatentState;
 use layer::Layer;
 use moe::MoeState;
 use sparse::Sparse;
@@ -45,6 +49,9 @@ pub struct DecoderOptions {
     pub max_seqs: u32,
     /// One order of arithmetic for a row whatever its phase: prefill rows go through the decode kernel, one by one.
     pub reproducible: bool,
+    /// Tokens of prefixes that the prefills of a step attend in one piece, shared by its sequences: behind longer ones they
+    /// attend chunk by chunk and merge. Rows that go through the decode kernel are split by it anyway.
+    pub prefix_capacity: u32,
     /// Attention to selected blocks; `None` where all is attended.
     pub sparse: Option<SparseOptions>,
 }
@@ -83,12 +90,16 @@ pub struct Decoder {
     inputs: Inputs,
     /// Where layers have experts.
     moe: Option<MoeState>,
+    /// Where attention goes through latents.
+    latent: Option<LatentState>,
     key_loads: KeyLoads,
     /// Whether rows of prefills are attended one by one, by the decode kernel.
     by_rows: bool,
     /// Whether rows of prefills go through cooperative matrices.
     coop: bool,
     sparse: Option<Sparse>,
+    /// Prefixes that the step in progress attends in chunks, by view.
+    prefixes: Vec<Option<PrefixPass>>,
 }
 
 #[derive(Debug)]
@@ -163,7 +174,7 @@ impl Activations {
         let rows = rows.max().unwrap_or(0);
         if rows > self.stats.len() {
             let rows = rows.next_power_of_two();
-            self.partial = gpu.buffer("partial", rows * config.head_dim as usize)?;
+            self.partial = gpu.buffer("partial", rows * partial_dim(config) as usize)?;
             self.stats = gpu.buffer("stats", rows)?;
             gpu.forget_bind_groups();
         }
@@ -174,8 +185,13 @@ impl Activations {
 /// Decode rows of one dispatch, so that their partitions stay within a buffer; a multiple of 16, for the alignment of
 /// bindings.
 fn decode_portion(config: &DecoderConfig, max_partitions: u32) -> usize {
-    let row = config.num_heads as usize * max_partitions as usize * config.head_dim as usize * 4;
+    let row = config.num_heads as usize * max_partitions as usize * partial_dim(config) as usize * 4;
     (PARTIAL_BYTES / row.max(1)).max(16) / 16 * 16
+}
+
+/// Elements of what attention makes of one head.
+fn partial_dim(config: &DecoderConfig) -> u32 {
+    config.latent.map_or(config.head_dim, |latent| latent.kv_rank)
 }
 
 impl Decoder {
@@ -208,6 +224,9 @@ impl Decoder {
         let plan = inputs::plan(&self.config, &self.options, &self.views, slices, samples, self.prefill())?;
         self.inputs.write(&self.gpu, &plan)?;
         self.activations.fit_partials(&self.gpu, &self.config, &plan)?;
+        if let Some(indexer) = self.latent.as_mut().and_then(|latent| latent.indexer.as_mut()) {
+            indexer.write(&self.gpu, &plan)?;
+        }
         let mut pass = Pass::new("step");
         self.embed(&mut pass, plan.rows);
         let cost = self.layer_cost(&plan);
@@ -215,6 +234,7 @@ impl Decoder {
         if let Some(sparse) = &mut self.sparse {
             sparse.begin(&self.gpu, (&self.config, &self.kv), &plan, slices)?;
         }
+        self.begin_prefixes(&mut pass, &plan)?;
         for index in 0..self.layers.len() {
             self.layer(&mut pass, index, &plan)?;
             since_cut += cost;
@@ -224,6 +244,7 @@ impl Decoder {
             }
         }
         let mut output = self.finish(pass, &plan)?;
+        self.end_prefixes();
         if let Some(sparse) = &mut self.sparse {
             sparse.finish(&mut output);
         }
@@ -291,9 +312,13 @@ impl Decoder {
         });
         let read_nll = (scored > 0).then(|| pass.read(&self.activations.nll, 0..scored));
         let read_ids = read_ids.transpose()?;
+        let read_masses = self.sparse.as_ref().and_then(|sparse| sparse.read_masses(&mut pass, plan));
         let read_trace = self.sparse.as_ref().and_then(|sparse| sparse.read_trace(&mut pass));
         let mut done = self.gpu.submit(pass)?.wait()?;
         output.timings.append(&mut done.timings);
+        if let (Some(sparse), Some(read)) = (&mut self.sparse, read_masses) {
+            sparse.take_masses(plan, &done.get(read));
+        }
         if let (Some(sparse), Some(read)) = (&mut self.sparse, read_trace) {
             sparse.take_trace(plan, &done.get(read));
         }

@@ -4,6 +4,7 @@
 pub mod bias;
 pub mod embed;
 pub mod glu;
+pub mod index_write;
 pub mod log_prob;
 pub mod matmul;
 pub mod matmul_coop;
@@ -59,6 +60,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &bias::KERNEL,
         &embed::KERNEL,
         &glu::KERNEL,
+        &index_write::KERNEL,
         &log_prob::KERNEL,
         &matmul::KERNEL,
         &matmul_coop::KERNEL,
@@ -122,6 +124,8 @@ pub fn variants() -> Vec<NamedVariant> {
     for (part, dtype) in [("f16", KvDtype::F16), ("f32", KvDtype::F32)] {
         let shape = KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype };
         all.push(baseline(part, rope_append::variant(&shape, false)));
+        let keys = KvShape { num_kv_heads: 1, block_size: 64, ..shape };
+        all.push(baseline(part, index_write::variant(&keys)));
     }
     for (part, rows) in [("each", matmul::Rows::Each), ("routed", matmul::Rows::Routed)] {
         all.push(baseline(part, matmul::several(rows, Format::Bf16.module(), sliced(1), blocks)));

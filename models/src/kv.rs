@@ -103,6 +103,16 @@ impl KvPool {
         self.plan.cache(layer, CachePart::KeyValue).expect("a layer with keys and values").group
     }
 
+    /// The buffer of a cache that has one.
+    ///
+    /// # Panics
+    /// When the layer has no such cache.
+    #[must_use]
+    pub fn buffer(&self, layer: usize, part: CachePart) -> &Buf<u32> {
+        let cache = self.plan.cache(layer, part).expect("a cache of this part");
+        &self.tensors[cache.tensor].buffers[0]
+    }
+
     /// Every buffer, with the words that a block takes in it.
     pub(crate) fn buffers(&self) -> impl Iterator<Item = (&Buf<u32>, usize)> {
         self.tensors.iter().flat_map(|tensor| tensor.buffers.iter().map(|buffer| (buffer, tensor.words)))

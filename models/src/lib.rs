@@ -23,8 +23,8 @@ mod weights;
 pub use chat::{ChatError, ChatTemplate, Message};
 pub use checkpoint::Checkpoint;
 pub use config::{
-    Activation, ConfigError, DecoderConfig, ExpertPacking, Family, LayerConfig, Mlp, MoeConfig, QkNorm,
-    Reach, Rope, RopeScaling, Router, Score, Temperature,
+    Activation, ConfigError, DecoderConfig, ExpertPacking, Family, IndexerConfig, LatentConfig, LayerConfig,
+    Mlp, MoeConfig, QkNorm, Reach, Rope, RopeScaling, Router, Score, Temperature,
 };
 pub use decoder::{BlockRead, Decoder, DecoderOptions};
 pub use error::ModelError;

@@ -108,7 +108,6 @@ impl Matrices {
         Ok(())
     }
 
-    #[expect(dead_code, reason = "for matrices of heads")]
     /// Records the products of the vectors of every row, `[rows, matrices]`, each with its matrix.
     pub(crate) fn multiply_each(
         &self,

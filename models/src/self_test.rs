@@ -1,6 +1,7 @@
 //! Every variant of the dense kernels against its CPU reference, as data: see [`attn_kernels::self_test`].
 
 mod matmul;
+mod moe;
 mod rows;
 mod sample;
 pub mod tensors;
@@ -12,9 +13,14 @@ use attn_kernels::self_test::{Case, Cases, cases_of};
 const CASES: &[(&str, Cases)] = &[
     ("bias", rows::bias),
     ("embed", matmul::embed),
+    ("glu", moe::gate),
+    ("index_write", moe::index_write),
     ("log_prob", rows::log_prob),
     ("matmul", matmul::matmul),
     ("matmul_coop", matmul::matmul_coop),
+    ("moe_combine", moe::combine),
+    ("moe_route", moe::route),
+    ("moe_sort", moe::sort),
     ("norm_heads", rows::norm_heads),
     ("rms_norm", rows::rms_norm),
     ("rope", rows::rope),

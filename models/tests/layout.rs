@@ -3,8 +3,8 @@
 use attn_kernels::Access;
 use attn_kernels::reflect::{Binding, interface};
 use models::kernel::{
-    bias, catalog, embed, glu, log_prob, matmul, moe_combine, moe_route, moe_sort, norm_heads, rms_norm,
-    rope, rope_append, sample, variants,
+    bias, catalog, embed, glu, index_write, log_prob, matmul, moe_combine, moe_route, moe_sort, norm_heads,
+    rms_norm, rope, rope_append, sample, variants,
 };
 use std::collections::BTreeSet;
 use std::mem::offset_of;
@@ -27,6 +27,7 @@ fn layouts() -> Vec<Layout> {
     use bias::BiasParams;
     use embed::EmbedParams;
     use glu::GluParams;
+    use index_write::IndexWriteParams;
     use log_prob::LogProbParams;
     use matmul::MatmulParams;
     use moe_combine::MoeCombineParams;
@@ -50,7 +51,8 @@ fn layouts() -> Vec<Layout> {
         layout!(MoeSortParams: pairs tile most_tiles pad0),
         layout!(NormHeadsParams: rows heads width stride first eps pad0 pad1),
         layout!(RmsNormParams: rows width eps first),
-        layout!(RopeParams: rows heads stride pairs),
+        layout!(RopeParams: rows heads stride pairs first pad0 pad1 pad2),
+        layout!(IndexWriteParams: rows row_stride first pad0),
         layout!(RopeAppendParams: rows num_heads num_kv_heads pairs),
         layout!(SampleParams: rows vocab neg_inf pad0),
     ]

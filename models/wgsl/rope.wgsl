@@ -1,5 +1,5 @@
-// Rotates the first 2 * pairs dimensions of every query and key head, in place.
-//   x  rows of stride f32, `heads` heads of HEAD_DIM from 0
+// Rotates 2 * pairs dimensions of every query and key head, in place.
+//   x  rows of stride f32, `heads` heads of HEAD_DIM, what turns of them from `first` on
 //   cs [rows, pairs] (cos, sin) of each row's position, made on the host in double precision
 // INTERLEAVED = 1 pairs dimensions (2i, 2i + 1), else (i, i + pairs). One lane turns one pair.
 // CPU reference: src/cpu/rope.rs
@@ -8,7 +8,16 @@
 #import flat
 override WG: u32 = 64u;
 
-struct RopeParams { rows: u32, heads: u32, stride: u32, pairs: u32 }
+struct RopeParams {
+    rows: u32,
+    heads: u32,
+    stride: u32,
+    pairs: u32,
+    first: u32,
+    pad0: u32,
+    pad1: u32,
+    pad2: u32,
+}
 
 @group(0) @binding(0) var<uniform> params: RopeParams;
 @group(0) @binding(1) var<storage, read> cs: array<vec2<f32>>;
@@ -23,7 +32,7 @@ fn rope(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if (row >= params.rows) {
         return;
     }
-    let base = row * params.stride + head * HEAD_DIM;
+    let base = row * params.stride + params.first + head * HEAD_DIM;
     var a = base + pair;
     var b = a + params.pairs;
     if (INTERLEAVED == 1u) {

@@ -2,6 +2,7 @@
 
 mod chart;
 mod e2e;
+mod kernels;
 mod policies;
 mod replay;
 mod svg;
@@ -18,7 +19,8 @@ use crate::cli::{BenchArgs, BenchSuite};
 pub fn run(args: &BenchArgs) -> Result<()> {
     match args.suite {
         None | Some(BenchSuite::E2e) => e2e::run(args),
+        Some(BenchSuite::Kernels) => kernels::run(args),
         Some(BenchSuite::Policies) => policies::run(args),
-        Some(suite) => bail!("bench {suite:?}: only `e2e` and `policies` exist in this tree"),
+        Some(suite) => bail!("bench {suite:?}: only `e2e`, `kernels` and `policies` exist in this tree"),
     }
 }

@@ -111,6 +111,7 @@ impl Model {
             max_rows,
             max_seqs,
             reproducible: args.reproducible,
+            prefix_capacity: scheduler::PREFIX_CHUNK_CAPACITY,
             sparse: sparse(args, trace)?,
         };
         let decoder = Decoder::load(&gpu, &self.config, self.checkpoint.weights(), &options)?;

@@ -98,6 +98,9 @@ fn variants(head_dim: u32) -> Vec<(NamedVariant, Vec<Case>)> {
 
 /// What came of a variant's cases, and whether the device was lost.
 fn outcome(gpu: &Gpu, named: &NamedVariant, cases: &[Case]) -> (Outcome, bool) {
+    if cases.is_empty() {
+        return (Outcome::Skipped("there is no case of it".into()), false);
+    }
     for case in cases {
         if let Some(reason) = skipped(gpu, named, case) {
             return (Outcome::Skipped(reason), false);

@@ -1,6 +1,6 @@
 //! Reference of `top_k_count`.
 
-use crate::kernel::top_k_count::{BINS, CHUNK};
+use crate::kernel::top_k_count::BINS;
 use sparse_select::topk::order_key;
 
 /// First bit and bits of each digit of a key.
@@ -17,9 +17,9 @@ pub struct Counted {
     pub tallies: Vec<[u32; 2]>,
 }
 
-/// Counts one row.
+/// Counts one row, in chunks of `chunk` scores.
 #[must_use]
-pub fn top_k_count(scores: &[f32], k: usize) -> Counted {
+pub fn top_k_count(scores: &[f32], k: usize, chunk: usize) -> Counted {
     let keys: Vec<u32> = scores.iter().map(|&s| order_key(s)).collect();
     let mut sorted = keys.clone();
     sorted.sort_unstable_by(|a, b| b.cmp(a));
@@ -38,7 +38,7 @@ pub fn top_k_count(scores: &[f32], k: usize) -> Counted {
         let larger = count(&|key| key >> shift > kth >> shift, &keys);
         cuts[digit + 1] = [kth >> shift << shift, selected - larger];
     }
-    let chunks = keys.chunks(CHUNK as usize);
+    let chunks = keys.chunks(chunk);
     let tallies =
         chunks.map(|chunk| [count(&|key| key > kth, chunk), count(&|key| key == kth, chunk)]).collect();
     Counted { counts, cuts, tallies }

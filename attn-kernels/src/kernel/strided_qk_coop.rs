@@ -22,11 +22,13 @@ pub static KERNEL: Kernel = Kernel {
 const TILE: [u32; 2] = [128, 256];
 
 /// Whether the kernel serves this shape, stride and block, and query rows `q_stride` f32 apart: f16 keys, head sizes that
-/// are multiples of 16, pages of whole strides, blocks of at least 16 strides, rows of whole vectors of four.
+/// are multiples of 16, strides that are multiples of 4, pages of whole strides, blocks of at least 16 strides, rows of
+/// whole vectors of four.
 #[must_use]
 pub fn serves(shape: &KvShape, stride: u32, block: u32, q_stride: u32) -> bool {
     shape.dtype == KvDtype::F16
         && shape.head_dim.is_multiple_of(16)
+        && stride.is_multiple_of(4)
         && shape.block_size.is_multiple_of(stride)
         && block / stride >= 16
         && q_stride.is_multiple_of(4)

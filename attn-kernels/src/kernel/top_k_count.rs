@@ -25,12 +25,15 @@ pub struct TopKCountParams {
     pub max_chunks: u32,
     /// One of [`STEPS`].
     pub digit: u32,
-    /// Zero.
-    pub pad0: u32,
+    /// Scores a workgroup counts: see [`chunk`].
+    pub chunk: u32,
 }
 
-/// Scores a workgroup counts.
-pub const CHUNK: u32 = 4096;
+/// Scores of a chunk, at least and at most: a row has no more than 256 chunks, and a chunk's counts fit 16 bits.
+pub const CHUNKS: std::ops::RangeInclusive<u32> = 4096..=32_768;
+
+/// Workgroups that a large device runs at once: more only wait, and each reads the counts of its row first.
+const AT_ONCE: u32 = 512;
 
 /// Scores from which a row is better shared out.
 pub const LONG: u32 = 16_384;
@@ -47,10 +50,19 @@ pub fn scratch_lens(rows: usize, max_chunks: u32) -> [usize; 3] {
     [rows * 3 * BINS, rows * 4, rows * max_chunks as usize]
 }
 
-/// Chunks of the longest row of at most `most_scores`.
+/// Scores a workgroup counts, a power of two in [`CHUNKS`], for `rows` rows of at most `most_scores`. The result does not
+/// depend on it.
 #[must_use]
-pub fn max_chunks(most_scores: u32) -> u32 {
-    most_scores.div_ceil(CHUNK).max(1)
+pub fn chunk(rows: u32, most_scores: u32) -> u32 {
+    let all = u64::from(rows) * u64::from(most_scores);
+    let even = u32::try_from(all / u64::from(AT_ONCE)).unwrap_or(u32::MAX);
+    even.min(*CHUNKS.end()).max(*CHUNKS.start()).next_power_of_two()
+}
+
+/// Chunks of `chunk` scores of the longest row of at most `most_scores`.
+#[must_use]
+pub fn max_chunks(most_scores: u32, chunk: u32) -> u32 {
+    most_scores.div_ceil(chunk).max(1)
 }
 
 /// The kernel; subgroups shorten its prefix sums.

@@ -37,20 +37,20 @@ pub struct TopKGatherParams {
     pub page_size: u32,
     /// As `top_k_count` ran.
     pub max_chunks: u32,
+    /// As `top_k_count` ran.
+    pub chunk: u32,
     /// Zero.
     pub pad0: u32,
     /// Zero.
     pub pad1: u32,
-    /// Zero.
-    pub pad2: u32,
 }
 
 impl TopKGatherParams {
-    /// Those of `top_k`, for rows of at most `max_chunks` chunks.
+    /// Those of `top_k`, for rows of at most `max_chunks` chunks of `chunk` scores.
     #[must_use]
-    pub fn new(params: &TopKParams, max_chunks: u32) -> Self {
+    pub fn new(params: &TopKParams, max_chunks: u32, chunk: u32) -> Self {
         let TopKParams { rows, out_stride, copies, page_size } = *params;
-        Self { rows, out_stride, copies, page_size, max_chunks, pad0: 0, pad1: 0, pad2: 0 }
+        Self { rows, out_stride, copies, page_size, max_chunks, chunk, pad0: 0, pad1: 0 }
     }
 }
 
@@ -69,7 +69,7 @@ pub fn grid(max_chunks: u32, rows: u32) -> [u32; 3] {
 /// [`top_k::check`] for this kernel and `top_k_count`: also every row has at most `max_chunks` chunks.
 ///
 /// # Errors
-/// As [`top_k::check`], or a row of more chunks.
+/// As [`top_k::check`], a row of more chunks, or chunks of another size than [`top_k_count::CHUNKS`].
 pub fn check(
     params: &TopKGatherParams,
     output: Output,
@@ -77,7 +77,7 @@ pub fn check(
     lens: [usize; 3],
 ) -> Result<(), LaunchError> {
     let launch = Launch(KERNEL.name);
-    let TopKGatherParams { rows: count, out_stride, copies, page_size, max_chunks, .. } = *params;
+    let TopKGatherParams { rows: count, out_stride, copies, page_size, max_chunks, chunk, .. } = *params;
     top_k::check_rows(
         launch,
         &TopKParams { rows: count, out_stride, copies, page_size },
@@ -85,8 +85,12 @@ pub fn check(
         rows,
         lens,
     )?;
+    let (least, most) = top_k_count::CHUNKS.into_inner();
+    launch.power_of_two("scores of a chunk", chunk)?;
+    launch.multiple("scores of a chunk", chunk, least)?;
+    launch.at_most("scores of a chunk", chunk.into(), most.into())?;
     for (entry, row) in rows.iter().enumerate() {
-        let chunks = row[1].div_ceil(top_k_count::CHUNK);
+        let chunks = row[1].div_ceil(chunk);
         launch.entry("number of chunks", entry, chunks.into(), max_chunks.into())?;
     }
     Ok(())

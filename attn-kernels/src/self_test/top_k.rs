@@ -48,7 +48,7 @@ impl Rows {
         let (mut counts, mut cuts, mut tallies) = (Vec::new(), Vec::new(), Vec::new());
         for &[first, len, k, _] in &self.rows {
             let scores = &self.scores[first as usize..(first + len) as usize];
-            let counted = cpu::top_k_count::top_k_count(scores, k as usize);
+            let counted = cpu::top_k_count::top_k_count(scores, k as usize, CHUNK as usize);
             counts.extend(counted.counts.concat());
             cuts.extend(counted.cuts);
             tallies.extend(counted.tallies);
@@ -59,6 +59,7 @@ impl Rows {
 
 /// Chunks of the rows that are shared out.
 const CHUNKS: u32 = 2;
+const CHUNK: u32 = *top_k_count::CHUNKS.start();
 
 fn long_rows() -> Rows {
     Rows::new(&[(5000, 700), (8192, 1), (4097, 4096)])
@@ -94,7 +95,7 @@ pub(super) fn count_cases(variant: &Variant) -> Vec<Case> {
     let rows = long_rows();
     let (counts, cuts, tallies) = rows.counted();
     let count = rows.params.rows;
-    let params = |digit| TopKCountParams { rows: count, max_chunks: CHUNKS, digit, pad0: 0 };
+    let params = |digit| TopKCountParams { rows: count, max_chunks: CHUNKS, digit, chunk: CHUNK };
     let grid = top_k_count::grid(CHUNKS, count);
     let mut case = Case::new("rows of two chunks", variant, &params(0), grid)
         .binding(&rows.scores)
@@ -111,7 +112,7 @@ pub(super) fn gather_cases(variant: &Variant) -> Vec<Case> {
     let rows = long_rows();
     let (counts, cuts, tallies) = rows.counted();
     let want = rows.selected(output(variant));
-    let params = TopKGatherParams::new(&rows.params, CHUNKS);
+    let params = TopKGatherParams::new(&rows.params, CHUNKS, CHUNK);
     let case =
         Case::new("rows of two chunks", variant, &params, top_k_gather::grid(CHUNKS, rows.params.rows))
             .binding(&rows.scores)

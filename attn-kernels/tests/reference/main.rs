@@ -3,6 +3,7 @@
 mod apply_sinks;
 mod block_select;
 mod cache_write;
+mod chunked_prefix;
 mod copy_blocks;
 mod device;
 mod indexer;

@@ -69,11 +69,11 @@ impl Rows {
     }
 
     /// By `top_k_count` and `top_k_gather`, twice in scratch that nothing clears between; then what they counted.
-    fn long_on_gpu(&self, gpu: &Gpu, output: Output, level: Level) -> Vec<u32> {
+    fn long_on_gpu(&self, gpu: &Gpu, output: Output, level: Level, chunk: u32) -> Vec<u32> {
         let len = self.out_len(output);
         let most = self.rows.iter().map(|row| row[1]).max().unwrap();
-        let (rows_len, chunks) = (self.params.rows, top_k_count::max_chunks(most));
-        let gather = TopKGatherParams::new(&self.params, chunks);
+        let (rows_len, chunks) = (self.params.rows, top_k_count::max_chunks(most, chunk));
+        let gather = TopKGatherParams::new(&self.params, chunks, chunk);
         let lens = [self.scores.len(), self.table.len(), len];
         top_k_gather::check(&gather, output, &self.rows, lens).unwrap();
         let rows = gpu.upload("rows", self.rows.as_flattened()).unwrap();
@@ -88,7 +88,7 @@ impl Rows {
         let mut pass = Pass::new("top_k");
         for _ in 0..2 {
             for digit in top_k_count::STEPS {
-                let params = TopKCountParams { rows: rows_len, max_chunks: chunks, digit, pad0: 0 };
+                let params = TopKCountParams { rows: rows_len, max_chunks: chunks, digit, chunk };
                 let bindings: [_; 5] =
                     [(&scores).into(), (&rows).into(), (&counts).into(), (&cuts).into(), (&tallies).into()];
                 let grid = top_k_count::grid(chunks, rows_len);
@@ -114,18 +114,24 @@ impl Rows {
             &outcome.get(reads.0),
             &outcome.get(reads.1),
             &outcome.get(tallies),
-            chunks as usize,
+            (chunks as usize, chunk as usize),
         );
         outcome.get(read)
     }
 
-    fn check_counts(&self, counts: &[u32], cuts: &[[u32; 2]], tallies: &[[u32; 2]], chunks: usize) {
+    fn check_counts(
+        &self,
+        counts: &[u32],
+        cuts: &[[u32; 2]],
+        tallies: &[[u32; 2]],
+        (chunks, chunk): (usize, usize),
+    ) {
         for (index, &[first, len, k, _]) in self.rows.iter().enumerate() {
             if k == 0 || k >= len {
                 continue;
             }
             let scores = &self.scores[first as usize..(first + len) as usize];
-            let want = cpu::top_k_count::top_k_count(scores, k as usize);
+            let want = cpu::top_k_count::top_k_count(scores, k as usize, chunk);
             assert_eq!(cuts[index * 4..(index + 1) * 4], want.cuts, "cuts of row {index}");
             let got = &tallies[index * chunks..][..want.tallies.len()];
             assert_eq!(got, want.tallies, "tallies of row {index}");
@@ -140,7 +146,10 @@ impl Rows {
             cpu::top_k::top_k(&self.params, output, &self.scores, &self.rows, &self.table, &mut want);
             for level in [Level::Baseline, Level::Subgroup].into_iter().filter(|l| *l <= gpu.level()) {
                 let short = self.on_gpu(gpu, output, level);
-                let long = self.long_on_gpu(gpu, output, level);
+                let most = self.rows.iter().map(|row| row[1]).max().unwrap();
+                let chunk =
+                    if level == Level::Baseline { top_k_count::chunk(self.params.rows, most) } else { 8192 };
+                let long = self.long_on_gpu(gpu, output, level, chunk);
                 for (way, got) in [("short", short), ("long", long)] {
                     let Some(i) = got.iter().zip(&want).position(|(g, w)| g != w) else { continue };
                     let (row, at) =

@@ -29,17 +29,18 @@ fn refine(cut: Cut, digit: u32, lane: Lane) -> Cut {
     workgroupBarrier();
     // Lanes take bins from the top, so that a prefix sum counts larger keys.
     let top = BINS - 1u - place_of(lane) * BINS_A_LANE;
+    var counts_of: array<u32, BINS_A_LANE>;
     var mine = 0u;
     for (var i = 0u; i < BINS_A_LANE; i++) {
-        mine += atomicLoad(&bins[top - i]);
+        counts_of[i] = atomicLoad(&bins[top - i]);
+        mine += counts_of[i];
     }
     var above = scan(mine, lane).before;
     for (var i = 0u; i < BINS_A_LANE; i++) {
-        let count = atomicLoad(&bins[top - i]);
-        if (above < cut.left && cut.left <= above + count) {
+        if (above < cut.left && cut.left <= above + counts_of[i]) {
             found = Cut(cut.key | ((top - i) << digit_shift(digit)), cut.left - above);
         }
-        above += count;
+        above += counts_of[i];
     }
     workgroupBarrier();
     let refined = found;

@@ -2,6 +2,7 @@
 //!
 //! Defaults are those of the `transformers` configuration classes: a key that is absent there means its default.
 
+mod deepseek;
 mod fields;
 mod layers;
 mod moe;
@@ -14,13 +15,15 @@ use serde_json::{Map, Value};
 use self::fields::Fields;
 use super::{ConfigError, DecoderConfig, Family, MAX_LAYERS, QkNorm};
 
-const KNOWN: &[&str] = &["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gpt_oss", "llama4_text"];
+const KNOWN: &[&str] =
+    &["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gpt_oss", "llama4_text", "deepseek_v32"];
 
 /// Fields of [`NEUTRAL`] that a family reads.
 fn read_by(family: Family) -> &'static [&'static str] {
     match family {
         Family::Qwen3Moe => &["num_experts", "num_local_experts"],
         Family::GptOss => &["num_experts", "num_local_experts", "swiglu_limit"],
+        Family::DeepseekV32 => &["num_local_experts"],
         Family::Llama4 => &["num_local_experts", "no_rope_layers", "attention_chunk_size"],
         _ => &[],
     }
@@ -98,7 +101,14 @@ impl DecoderConfig {
             None if family == Family::Llama => num_heads,
             None => return Err(ConfigError::Missing { field: "num_key_value_heads" }),
         };
+        let latent = match family {
+            Family::DeepseekV32 => Some(deepseek::latent(&config)?),
+            _ => None,
+        };
+        let (latent, indexer) = latent.unzip();
+        let num_kv_heads = if latent.is_some() { 1 } else { num_kv_heads };
         let head_dim = match config.u32("head_dim")? {
+            _ if latent.is_some() => latent.map_or(0, |latent| latent.nope_dim + latent.rope_dim),
             Some(n) => n,
             None if matches!(family, Family::Qwen3 | Family::Qwen3Moe | Family::Llama4) => 128,
             None if family == Family::GptOss => 64,
@@ -123,6 +133,11 @@ impl DecoderConfig {
                 let bias = config.bool("attention_bias")?.unwrap_or(true);
                 (bias, bias)
             }
+            Family::DeepseekV32 if attention_bias => {
+                let (field, value) = ("attention_bias".to_owned(), "true".to_owned());
+                return Err(ConfigError::Unsupported { field, value });
+            }
+            Family::DeepseekV32 => (false, false),
             Family::Qwen2 => (true, false),
             Family::Mistral => (false, false),
         };
@@ -143,7 +158,12 @@ impl DecoderConfig {
             } else {
                 1e-6
             }),
-            rope: rope::rope(&config, family, head_dim, context_length)?,
+            rope: rope::rope(
+                &config,
+                family,
+                latent.map_or(head_dim, |latent| latent.rope_dim),
+                context_length,
+            )?,
             context_length,
             tie_embeddings: config.bool("tie_word_embeddings")?.unwrap_or(false),
             qkv_bias: bias.0,
@@ -153,6 +173,12 @@ impl DecoderConfig {
                 Family::Llama4 if config.bool("use_qk_norm")?.unwrap_or(true) => QkNorm::Unweighted,
                 _ => QkNorm::None,
             },
+            scale: match &latent {
+                Some(latent) => deepseek::scale(&config, latent)?,
+                None => super::scale_of(head_dim),
+            },
+            latent,
+            indexer,
             temperature: layers::temperature(&config, family)?,
             sinks: family == Family::GptOss,
             moe: moe::moe(&config, family)?,
@@ -178,6 +204,7 @@ fn family(config: &Fields) -> Result<Family, ConfigError> {
         "qwen3_moe" => Ok(Family::Qwen3Moe),
         "gpt_oss" => Ok(Family::GptOss),
         "llama4_text" => Ok(Family::Llama4),
+        "deepseek_v32" => Ok(Family::DeepseekV32),
         other => Err(ConfigError::Family { found: other.to_owned(), known: KNOWN }),
     }
 }

@@ -21,7 +21,7 @@ use crate::{ModelError, Reach};
 pub(super) struct Attention {
     decode: Arc<Pipeline>,
     reduce: Arc<Pipeline>,
-    prefill: Arc<Pipeline>,
+    pub(super) prefill: Arc<Pipeline>,
 }
 
 impl Attention {
@@ -112,7 +112,7 @@ impl Decoder {
             num_kv_heads: c.num_kv_heads,
             q_stride: c.num_heads * c.head_dim,
             max_partitions,
-            scale: scale(c.head_dim),
+            scale: c.scale,
             reduced: u32::from(reduced),
             list_stride: task.list_stride(),
             first_list,
@@ -135,6 +135,9 @@ impl Decoder {
         ]);
         let grid = paged_decode::grid(self.kv.shape(), c.num_heads, rows, max_partitions);
         pass.dispatch(&task.kind.decode, &params, &bindings, grid);
+        if let Some(lists) = &task.lists {
+            self.bound_mass(pass, index, (list.clone(), lists), &params, rows);
+        }
         if reduced {
             let params = PagedReduceParams {
                 num_heads: c.num_heads,
@@ -175,21 +178,24 @@ impl Decoder {
             true => paged_prefill_coop::grid(c.num_heads, tiles),
             false => paged_prefill::grid(self.kv.shape(), c.num_heads, self.key_loads, tiles),
         };
-        for (first_key, num_keys) in paged_prefill::segments(first, last, self.gpu.is_cpu()) {
-            let params = PagedPrefillParams {
-                num_heads: c.num_heads,
-                num_kv_heads: c.num_kv_heads,
-                q_stride: c.num_heads * c.head_dim,
-                first_key,
-                scale: scale(c.head_dim),
-                neg_inf: f32::NEG_INFINITY,
-                num_keys,
-                list_stride: task.list_stride(),
-                window: mask(reach).window(),
-                softcap: 0.0,
-                k_scale: 1.0,
-                v_scale: 1.0,
-            };
+        let params = PagedPrefillParams {
+            num_heads: c.num_heads,
+            num_kv_heads: c.num_kv_heads,
+            q_stride: c.num_heads * c.head_dim,
+            first_key: 0,
+            scale: c.scale,
+            neg_inf: f32::NEG_INFINITY,
+            num_keys: u32::MAX,
+            list_stride: task.list_stride(),
+            window: mask(reach).window(),
+            softcap: 0.0,
+            k_scale: 1.0,
+            v_scale: 1.0,
+        };
+        let in_chunks = self.attend_prefixes(pass, index, params);
+        let whole = paged_prefill::segments(first, last, self.gpu.is_cpu()).filter(|_| !in_chunks);
+        for (first_key, num_keys) in whole {
+            let params = PagedPrefillParams { first_key, num_keys, ..params };
             pass.dispatch(&task.kind.prefill, &params, &bindings, grid);
         }
         if let Some(sinks) = &self.layers[index].sinks {
@@ -217,11 +223,4 @@ pub(super) fn mask(reach: Reach) -> Mask {
         Reach::Window(window) => Mask::Window(window),
         Reach::Chunk(chunk) => Mask::Chunk(chunk),
     }
-}
-
-/// Factor on scores.
-fn scale(head_dim: u32) -> f32 {
-    #[expect(clippy::cast_precision_loss, reason = "head sizes are small")]
-    let dim = head_dim as f32;
-    1.0 / dim.sqrt()
 }

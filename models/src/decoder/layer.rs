@@ -4,6 +4,7 @@ use attn_kernels::gpu::{Buf, Pass};
 
 use super::Decoder;
 use super::inputs::{Plan, ViewInputs};
+use super::latent::Latent;
 use super::mlp::Mlp;
 use crate::ModelError;
 use crate::kernel::matmul::Epilogue;
@@ -25,6 +26,8 @@ pub(super) struct Layer {
     pub(super) qk_norm: Option<[Buf<f32>; 2]>,
     /// Logits `[num_heads]` without a key.
     pub(super) sinks: Option<Buf<f32>>,
+    /// In place of the above, where attention goes through latents.
+    pub(super) latent: Option<Box<Latent>>,
     pub(super) o: Matrix,
     pub(super) o_bias: Option<Buf<f32>>,
     pub(super) mlp_norm: Buf<f32>,
@@ -34,6 +37,10 @@ pub(super) struct Layer {
 impl Decoder {
     /// Records layer `index` over all rows of the step.
     pub(super) fn layer(&mut self, pass: &mut Pass, index: usize, plan: &Plan) -> Result<(), ModelError> {
+        if let Some(latent) = self.layers[index].latent() {
+            self.latent_attention(pass, index, latent, plan)?;
+            return self.mlp(pass, &self.layers[index], plan);
+        }
         self.qkv(pass, &self.layers[index], plan)?;
         self.rope_append(pass, index, plan.rows);
         self.select(pass, index, plan)?;

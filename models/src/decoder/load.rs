@@ -1,6 +1,7 @@
 //! From a checkpoint to a decoder.
 
 mod experts;
+mod latent;
 
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use attn_kernels::kernel::{KvShape, apply_sinks, copy_blocks, paged_prefill, pag
 
 use super::attend::{Attention, mask};
 use super::inputs::{Inputs, View};
+use super::latent::LatentState;
 use super::layer::Layer;
 use super::mlp::Mlp;
 use super::moe::MoeState;
@@ -19,8 +21,7 @@ use crate::kernel::{bias, embed, log_prob, matmul, norm_heads, rms_norm, rope_ap
 use crate::matrix::{Kernels, Matrix, SLACK, broadcasts};
 use crate::pack::Format;
 use crate::{
-    CachePart, DecoderConfig, KvPlan, KvPool, ModelError, MoeConfig, QkNorm, Reach, Role, Tensor,
-    WeightSource,
+    DecoderConfig, KvPlan, KvPool, ModelError, MoeConfig, QkNorm, Reach, Role, Tensor, WeightSource,
 };
 
 impl Decoder {
@@ -55,6 +56,7 @@ impl Decoder {
             false => paged_prefill::KeyLoads::Uniform,
         };
         let kv = KvPool::new(gpu, config, kv, options.num_blocks)?;
+        let latent = LatentState::new(gpu, config, options, kv.plan())?;
         let sparse = options.sparse.as_ref();
         let select_block = sparse.map(|sparse| sparse.policy.block_size().get());
         let coop = !options.reproducible && coop_serves(gpu, &shape);
@@ -75,6 +77,7 @@ impl Decoder {
             kv,
             activations: activations(gpu, config, options)?,
             moe: MoeState::new(gpu, config, options)?,
+            latent,
             inputs: Inputs::new(gpu, config, options, &views.all)?,
             views: views.all,
             gpu: Arc::clone(gpu),
@@ -86,8 +89,9 @@ impl Decoder {
             key_loads,
             // A GPU has lanes for every row, partition and head at once, and the decode kernel keeps them busier than tiles
             // whose lanes walk the keys one by one (27,600 against 10,000 tok/s of prefill at 7,680 tokens on an H200).
-            by_rows: options.reproducible || !(gpu.is_cpu() || coop),
+            by_rows: options.reproducible || config.latent.is_some() || !(gpu.is_cpu() || coop),
             coop,
+            prefixes: Vec::new(),
         })
     }
 }
@@ -104,6 +108,7 @@ fn supported(config: &DecoderConfig, sparse: bool) -> Result<(), ModelError> {
     let lacks = [
         (!config.head_dim.is_multiple_of(8), "head sizes that are no multiple of 8"),
         (sparse && limited, "sparse policies beside sliding windows or chunks"),
+        (sparse && config.latent.is_some(), "sparse policies beside latent attention"),
         (sparse && config.sinks, "sparse policies beside attention sinks"),
     ];
     match lacks.into_iter().find(|(lack, _)| *lack) {
@@ -122,7 +127,7 @@ fn views(config: &DecoderConfig, kv: &KvPlan) -> Views {
     let mut all: Vec<View> = Vec::new();
     let mut of_layers = Vec::with_capacity(config.layers.len());
     for (layer, of_layer) in config.layers.iter().enumerate() {
-        let cache = kv.cache(layer, CachePart::KeyValue).expect("every layer has keys and values");
+        let cache = kv.of_layer(layer);
         let block_size = cache.spec.block_size.get();
         let view = View { group: cache.group, reach: of_layer.reach, block_size };
         let index = all.iter().position(|other| *other == view);
@@ -145,7 +150,8 @@ impl Source<'_> {
         Ok(Layer {
             view,
             attn_norm: self.vector(Role::AttnNorm(l))?,
-            qkv: self.qkv(l)?,
+            qkv: if self.config.latent.is_some() { Vec::new() } else { self.qkv(l)? },
+            latent: self.latent(l)?,
             qkv_bias: match self.config.qkv_bias {
                 true => Some(self.joined(&[Role::QBias(l), Role::KBias(l), Role::VBias(l)])?),
                 false => None,
@@ -224,7 +230,12 @@ impl Source<'_> {
 
     /// Factors of an RMS norm of heads, and the zeros that it adds.
     fn head_norm(&self, role: Role) -> Result<Buf<f32>, ModelError> {
-        let tensor = self.shaped(role, &self.shape(role))?;
+        self.norm_of(role, self.config.head_dim as usize)
+    }
+
+    /// Factors of an RMS norm of `width` elements, and the zeros that it adds.
+    fn norm_of(&self, role: Role, width: usize) -> Result<Buf<f32>, ModelError> {
+        let tensor = self.shaped(role, &[width])?;
         let mut values = tensor.to_f32();
         values.resize(2 * values.len(), 0.0);
         Ok(self.gpu.upload(&tensor.name, &values)?)
@@ -245,6 +256,7 @@ impl Source<'_> {
     fn shape(&self, role: Role) -> Vec<usize> {
         let c = self.config;
         let heads = (c.num_heads * c.head_dim) as usize;
+        let attended = (c.num_heads * c.latent.map_or(c.head_dim, |latent| latent.value_dim)) as usize;
         let kv = (c.num_kv_heads * c.head_dim) as usize;
         let (hidden, inner, vocab) =
             (c.hidden_size as usize, c.intermediate_size as usize, c.vocab_size as usize);
@@ -255,7 +267,7 @@ impl Source<'_> {
             Role::Embed | Role::LmHead => vec![vocab, hidden],
             Role::Q(_) => vec![heads, hidden],
             Role::K(_) | Role::V(_) => vec![kv, hidden],
-            Role::O(_) => vec![hidden, heads],
+            Role::O(_) => vec![hidden, attended],
             Role::Gate(_) | Role::Up(_) => vec![inner, hidden],
             Role::Down(_) => vec![hidden, inner],
             Role::QBias(_) => vec![heads],
@@ -293,8 +305,10 @@ fn pipelines(
         norm_gather: gpu.pipeline(&rms_norm::variant(true, lanes, gpu.level()))?,
         rope_append: gpu.pipeline(&rope_append::variant(shape, config.rope.interleaved))?,
         copy_blocks: gpu.pipeline(&copy_blocks::variant())?,
+        // Latents have kernels of their own.
         attention: views
             .iter()
+            .filter(|_| config.latent.is_none())
             .map(|view| attention(&Kind { mask: mask(view.reach), sinks: config.sinks, ..Kind::default() }))
             .collect::<Result<_, _>>()?,
         apply_sinks: gpu.pipeline(&apply_sinks::variant(shape.head_dim))?,
@@ -324,7 +338,7 @@ fn activations(
         attended: rows_of("attended", rows * heads * dim)?,
         lse: gpu.buffer("lse", rows * heads)?,
         inner: rows_of("inner", rows * c.intermediate_size as usize)?,
-        partial: gpu.buffer("partial", seqs * heads * dim)?,
+        partial: gpu.buffer("partial", seqs * heads * super::partial_dim(c) as usize)?,
         stats: gpu.buffer("stats", seqs * heads)?,
         logits: gpu.buffer("logits", logits * c.vocab_size as usize)?,
         sampled: gpu.buffer("sampled", seqs)?,

@@ -24,6 +24,7 @@ use mirror::Mirror;
 #[derive(Debug)]
 pub(super) struct Sparse {
     pub(super) options: SparseOptions,
+    num_heads: usize,
     num_kv_heads: usize,
     views: Vec<View>,
     /// View of each layer.
@@ -73,6 +74,7 @@ impl Sparse {
         };
         Ok(Self {
             options: options.clone(),
+            num_heads: config.num_heads as usize,
             num_kv_heads: kv.shape().num_kv_heads as usize,
             views: views.to_vec(),
             view_of: view_of.to_vec(),

@@ -25,6 +25,14 @@ pub struct RopeParams {
     pub stride: u32,
     /// Pairs of dimensions to turn in each head.
     pub pairs: u32,
+    /// First dimension to turn of the first head of a row.
+    pub first: u32,
+    /// Zero.
+    pub pad0: u32,
+    /// Zero.
+    pub pad1: u32,
+    /// Zero.
+    pub pad2: u32,
 }
 
 const WG: u32 = 64;

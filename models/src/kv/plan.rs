@@ -2,6 +2,7 @@
 
 use attn_kernels::kernel::{KvDtype, KvShape};
 use kvblock::{AttentionKind, BlockSize, CacheLayout, KvCacheSpec, LayoutOptions};
+use smallvec::{SmallVec, smallvec};
 
 use crate::{DecoderConfig, ModelError, Reach};
 
@@ -21,6 +22,10 @@ pub struct KvOptions {
 pub enum CachePart {
     /// Keys and values of attention.
     KeyValue,
+    /// Latents of keys and values, `[block_size, kv_rank + rope_dim]`.
+    Latent,
+    /// Keys of an indexer.
+    IndexKeys,
 }
 
 /// One cache of one layer.
@@ -58,13 +63,11 @@ impl KvPlan {
         let block_size = options.block_size;
         let size = BlockSize::new(block_size).filter(|_| block_size.is_power_of_two() && block_size >= 4);
         let size = size.ok_or(ModelError::BlockSize { block_size })?;
-        let cache = |(layer, of_layer): (usize, &crate::LayerConfig)| {
-            let kind = kind(of_layer.reach);
-            let dtype = dtype(options.dtype);
-            let spec = KvCacheSpec::new(kind, size, config.num_kv_heads, config.head_dim, dtype);
-            LayerCache { layer, part: CachePart::KeyValue, spec, group: 0, tensor: 0 }
+        let of_layer = |(layer, of_layer): (usize, &crate::LayerConfig)| {
+            let parts = parts(config, kind(of_layer.reach), size, dtype(options.dtype));
+            parts.into_iter().map(move |(part, spec)| LayerCache { layer, part, spec, group: 0, tensor: 0 })
         };
-        let mut caches: Vec<LayerCache> = config.layers.iter().enumerate().map(cache).collect();
+        let mut caches: Vec<LayerCache> = config.layers.iter().enumerate().flat_map(of_layer).collect();
         let specs: Vec<KvCacheSpec> = caches.iter().map(|cache| cache.spec).collect();
         let layout = LayoutOptions { hybrid: options.recycle, eagle_layer: None };
         let layout = CacheLayout::plan(&specs, layout)?;
@@ -84,6 +87,15 @@ impl KvPlan {
     #[must_use]
     pub fn cache(&self, layer: usize, part: CachePart) -> Option<&LayerCache> {
         self.caches.iter().find(|cache| cache.layer == layer && cache.part == part)
+    }
+
+    /// The first cache of a layer, whose blocks its attention reads.
+    ///
+    /// # Panics
+    /// When there is no such layer.
+    #[must_use]
+    pub fn of_layer(&self, layer: usize) -> &LayerCache {
+        self.caches.iter().find(|cache| cache.layer == layer).expect("every layer has a cache")
     }
 
     /// Tokens of a block of each group.
@@ -122,6 +134,22 @@ impl KvPlan {
             dtype: self.options.dtype,
         }
     }
+}
+
+/// The caches of a layer.
+fn parts(
+    config: &DecoderConfig,
+    kind: AttentionKind,
+    size: BlockSize,
+    dtype: kvblock::KvDtype,
+) -> SmallVec<[(CachePart, KvCacheSpec); 2]> {
+    let latent = |elements: u32| KvCacheSpec::latent(kind, size, elements * dtype.bytes(), dtype, 1);
+    let Some(c) = &config.latent else {
+        let spec = KvCacheSpec::new(kind, size, config.num_kv_heads, config.head_dim, dtype);
+        return smallvec![(CachePart::KeyValue, spec)];
+    };
+    let keys = config.indexer.map(|indexer| (CachePart::IndexKeys, latent(indexer.head_dim)));
+    [(CachePart::Latent, latent(c.cached()))].into_iter().chain(keys).collect()
 }
 
 fn kind(reach: Reach) -> AttentionKind {

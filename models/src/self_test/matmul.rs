@@ -14,14 +14,14 @@ use crate::pack::{BLOCK, Format, Packed};
 use crate::{Dtype, Tensor, cpu};
 
 /// Sums of 2,048 products of size 1/3, so of size 15, in f32; normed activations are twice that size.
-const SUM: Tolerance = Tolerance { abs: 2e-4, rel: 2e-5 };
+pub(super) const SUM: Tolerance = Tolerance { abs: 2e-4, rel: 2e-5 };
 /// The product of two such sums, one through `exp`.
 const GATED: Tolerance = Tolerance { abs: 4e-3, rel: 4e-4 };
 /// Sums of 512 products of factors rounded to f16: errors of 2^-12 of size 1/3, as many, added up by chance.
 const COOP: Tolerance = Tolerance { abs: 3e-2, rel: 1e-3 };
 
 /// A storage type that the variant's weights module reads.
-fn dtype(variant: &Variant) -> Dtype {
+pub(super) fn dtype(variant: &Variant) -> Dtype {
     let weights = module(variant, "weights");
     let reads = |dtype: &Dtype| Some(Format::from(*dtype).module()) == weights;
     Dtype::ALL.into_iter().rev().find(reads).expect("every weights module reads a storage type")
@@ -119,6 +119,9 @@ pub(super) fn matmul(variant: &Variant) -> Vec<Case> {
         slices: size(variant, "SLICES"),
         broadcast,
     };
+    if module(variant, "rows").is_some() {
+        return vec![super::moe::several(variant, tiling)];
+    }
     let (rows, cols) = (2 * tiling.rows + 1, 75);
     let product = Product::new(variant, [rows, cols, 64]);
     let tolerance = if product.epilogue == Epilogue::SiluMul { GATED } else { SUM };

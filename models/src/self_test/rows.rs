@@ -93,7 +93,8 @@ pub(super) fn rope(variant: &Variant) -> Vec<Case> {
     let head_dim = size(variant, "HEAD_DIM");
     let interleaved = size(variant, "INTERLEAVED") == 1;
     let of = |what, pairs| {
-        let params = RopeParams { rows: 7, heads: 3, stride: 3 * head_dim + 5, pairs };
+        let stride = 3 * head_dim + 5;
+        let params = RopeParams { rows: 7, heads: 3, stride, pairs, first: 0, pad0: 0, pad1: 0, pad2: 0 };
         let (cs, before) = (turns(7, pairs), floats((7 * params.stride) as usize, 2));
         let mut want = before.clone();
         cpu::rope::rope(head_dim as usize, interleaved, &params, &cs, &mut want);

@@ -45,6 +45,28 @@ pub enum Role {
     Up(u32),
     /// Down projection, `[hidden_size, intermediate_size]`.
     Down(u32),
+    /// From the residual stream to the latent of queries, `[q_rank, hidden_size]`.
+    QA(u32),
+    /// RMS norm of the latent of queries, `[q_rank]`.
+    QANorm(u32),
+    /// From it to queries, `[num_heads * head_dim, q_rank]`.
+    QB(u32),
+    /// To the latent of keys and values, and the keys that rotate, `[kv_rank + rope_dim, hidden_size]`.
+    KvA(u32),
+    /// RMS norm of the latent of keys and values, `[kv_rank]`.
+    KvANorm(u32),
+    /// From it to keys and values, by head, `[num_heads * (nope_dim + value_dim), kv_rank]`.
+    KvB(u32),
+    /// Indexer: from the latent of queries to its queries.
+    IndexQ(u32),
+    /// Indexer: keys, `[head_dim, hidden_size]`.
+    IndexK(u32),
+    /// Layer norm of the indexer's keys.
+    IndexKNorm(u32),
+    /// Its bias.
+    IndexKNormBias(u32),
+    /// Indexer: weights of heads, `[num_heads, hidden_size]`.
+    IndexGates(u32),
     /// Attention sinks, `[num_heads]`.
     Sinks(u32),
     /// Router of experts, `[num_experts, hidden_size]`.
@@ -126,6 +148,17 @@ fn table(role: Role) -> (Option<u32>, &'static [&'static str], &'static [&'stati
         Role::QNorm(l) => (Some(l), &["self_attn.q_norm.weight"], &["attn_q_norm.weight"]),
         Role::KNorm(l) => (Some(l), &["self_attn.k_norm.weight"], &["attn_k_norm.weight"]),
         Role::Sinks(l) => (Some(l), &["self_attn.sinks"], &["attn_sinks.weight"]),
+        Role::QA(l) => (Some(l), &["self_attn.q_a_proj.weight"], &[]),
+        Role::QANorm(l) => (Some(l), &["self_attn.q_a_layernorm.weight"], &[]),
+        Role::QB(l) => (Some(l), &["self_attn.q_b_proj.weight"], &[]),
+        Role::KvA(l) => (Some(l), &["self_attn.kv_a_proj_with_mqa.weight"], &[]),
+        Role::KvANorm(l) => (Some(l), &["self_attn.kv_a_layernorm.weight"], &[]),
+        Role::KvB(l) => (Some(l), &["self_attn.kv_b_proj.weight"], &[]),
+        Role::IndexQ(l) => (Some(l), &["self_attn.indexer.wq_b.weight"], &[]),
+        Role::IndexK(l) => (Some(l), &["self_attn.indexer.wk.weight"], &[]),
+        Role::IndexKNorm(l) => (Some(l), &["self_attn.indexer.k_norm.weight"], &[]),
+        Role::IndexKNormBias(l) => (Some(l), &["self_attn.indexer.k_norm.bias"], &[]),
+        Role::IndexGates(l) => (Some(l), &["self_attn.indexer.weights_proj.weight"], &[]),
         _ => mlp_table(role),
     }
 }

@@ -87,6 +87,10 @@ fn f16_kv_stays_near(tiny: &Tiny) {
             errors.sort_by(f64::total_cmp);
             let median = errors[errors.len() / 2];
             assert!(median <= 1e-2, "{what}: half of the rows are off by {median:.2e} or more");
+            // Rounded keys of an indexer choose other tokens here and there, however sure the model is.
+            if tiny.config.indexer.is_some() {
+                continue;
+            }
             // Where two tokens are nearly equal, rounded keys may turn them round, and all that follows.
             let sure = prompt.margins.iter().position(|margin| *margin < SURE).unwrap_or(TOKENS);
             assert_eq!(served[0].drawn[..sure], prompt.greedy[..sure], "{what}");
@@ -97,6 +101,11 @@ fn f16_kv_stays_near(tiny: &Tiny) {
 #[test]
 fn llama_agrees_with_transformers() {
     agrees_with_transformers("tiny-llama");
+}
+
+#[test]
+fn deepseek_v32_agrees_with_transformers() {
+    agrees_with_transformers("tiny-deepseek-v32");
 }
 
 #[test]

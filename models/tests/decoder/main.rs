@@ -3,10 +3,12 @@
 
 mod golden;
 mod invariance;
+mod prefix;
 mod refusal;
 mod served;
 mod sparse;
 mod tiny;
+mod windows;
 
 use attn_kernels::kernel::KvDtype;
 use models::DecoderOptions;
@@ -24,6 +26,7 @@ fn options(kv_dtype: KvDtype) -> DecoderOptions {
         max_rows: 512,
         max_seqs: 4,
         reproducible: false,
+        prefix_capacity: 131_072,
         sparse: None,
     }
 }

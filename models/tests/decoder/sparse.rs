@@ -143,6 +143,16 @@ fn kernels_select_what_the_policies_own_code_selects() {
         assert!(density(&host.attended) < 1.0, "{spec}");
         assert_eq!(density(&device.attended), density(&host.attended), "{spec}");
         assert_eq!(rows(&device), rows(&host), "{spec}");
+        for (device, host) in device.attended.iter().zip(&host.attended) {
+            // The kernel gives a little away for its rounding.
+            let bounds = device.mass.zip(host.mass);
+            assert_eq!(
+                (device.mass.is_some(), host.mass.is_some()),
+                (spec.starts_with("quest"), spec.starts_with("quest"))
+            );
+            let close = bounds.is_none_or(|(d, h)| d <= h && d >= h * 0.99 - 1e-7);
+            assert!(close, "{spec}: {bounds:?}");
+        }
         assert_same(&spec, &device, &host);
     }
 }

@@ -1,7 +1,10 @@
 //! Configuration of the families beyond Llama: what their fields mean, and what is refused.
 
 use insta::assert_snapshot;
-use models::{Activation, DecoderConfig, ExpertPacking, Mlp, QkNorm, Reach, RopeScaling, Score};
+use models::{
+    Activation, DecoderConfig, ExpertPacking, IndexerConfig, LatentConfig, Mlp, QkNorm, Reach, RopeScaling,
+    Score,
+};
 use serde_json::{Value, json};
 
 use crate::fixture;
@@ -77,6 +80,36 @@ fn llama4_has_chunks_and_layers_without_rotation() {
     assert_snapshot!(refused(json!({ "attention_chunk_size": 0 })), @"attention_chunk_size is 0, it must be at least 1");
     assert_snapshot!(refused(json!({ "no_rope_layers": [1, 0] })), @"no_rope_layers is a list of 2, it must be a list of num_hidden_layers");
     assert_snapshot!(refused(json!({ "floor_scale": 0 })), @"floor_scale is 0, it must be finite and at least 1");
+}
+
+#[test]
+fn deepseek_v32_has_latents_an_indexer_and_groups_of_experts() {
+    let config = parse("tiny-deepseek-v32", &json!({})).unwrap();
+    let latent = LatentConfig { q_rank: 48, kv_rank: 32, nope_dim: 16, rope_dim: 16, value_dim: 16 };
+    assert_eq!(config.latent, Some(latent));
+    assert_eq!(config.indexer, Some(IndexerConfig { num_heads: 16, head_dim: 32, top_k: 16 }));
+    assert_eq!((config.num_kv_heads, config.head_dim, config.rope.rotary_dims), (1, 32, 16));
+    let mlps: Vec<Mlp> = config.layers.iter().map(|layer| layer.mlp).collect();
+    assert_eq!(mlps, [Mlp::Dense, Mlp::Experts, Mlp::Experts]);
+    let router = config.moe.unwrap().router;
+    assert_eq!((router.groups, router.top_groups, router.scale, router.correction), (2, 1, 2.5, true));
+    // YaRN widens scores through `mscale_all_dim`, and the cosines not at all.
+    let yarn = json!({
+        "rope_type": "yarn", "rope_theta": 1e4, "factor": 40.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+        "original_max_position_embeddings": 64,
+    });
+    let yarn = parse("tiny-deepseek-v32", &json!({ "rope_parameters": yarn })).unwrap();
+    let mscale = 0.1 * 40f64.ln() + 1.0;
+    assert!((f64::from(yarn.scale / config.scale) - mscale * mscale).abs() < 1e-6);
+    assert_eq!(yarn.rope.attention_factor(), 1.0);
+    let refused = |change| error("tiny-deepseek-v32", change);
+    assert_snapshot!(refused(json!({ "kv_lora_rank": 1024 })), @"kv_lora_rank is 1024, it must be a multiple of 8 up to 512");
+    assert_snapshot!(refused(json!({ "q_lora_rank": null })), @"q_lora_rank is missing");
+    assert_snapshot!(refused(json!({ "index_head_dim": 8 })), @"index_head_dim is 8, it must be at least qk_rope_head_dim");
+    assert_snapshot!(refused(json!({ "n_group": 3 })), @"n_group is 3, it must be a divisor of the experts, with enough of them in topk_group groups");
+    assert_snapshot!(refused(json!({ "attention_bias": true })), @"attention_bias = true would change the result and is not implemented");
+    let kinds = ["dense", "sparse", "hash_moe"];
+    assert_snapshot!(refused(json!({ "mlp_layer_types": kinds })), @r#"mlp_layer_types = "hash_moe" would change the result and is not implemented"#);
 }
 
 #[test]

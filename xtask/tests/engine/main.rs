@@ -3,6 +3,7 @@
 //! What needs SmolLM2 takes minutes without a GPU, so only a part of it runs by default; `PAGODA_LONG_TESTS=1` runs all.
 
 mod beams;
+mod families;
 mod redis;
 mod refusals;
 mod scoring;
@@ -12,6 +13,7 @@ mod sparse;
 mod tier_faults;
 mod tiers;
 mod traces;
+mod trial;
 
 use std::fs;
 use std::path::PathBuf;
@@ -37,7 +39,12 @@ fn tiny(command: &str) -> Command {
 }
 
 fn tiny_llama() -> PathBuf {
-    [env!("CARGO_MANIFEST_DIR"), "..", "models", "tests", "fixtures", "tiny-llama"].iter().collect()
+    fixture("tiny-llama")
+}
+
+/// A model that the tests of `models` have.
+fn fixture(name: &str) -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "..", "models", "tests", "fixtures", name].iter().collect()
 }
 
 /// Runs a command that must succeed; `generate`'s lines come in the order of prompts and samples.
@@ -81,10 +88,24 @@ fn ids_file(lists: &impl Serialize) -> NamedTempFile {
 
 /// One of the token lists `prompt_N` and `greedy_N` that transformers left beside the tiny Llama.
 fn golden_ids(name: &str) -> Vec<u32> {
-    let file = fs::read(tiny_llama().join("golden.safetensors")).unwrap();
-    let golden = SafeTensors::deserialize(&file).unwrap();
-    let ids: Vec<i64> = bytemuck::pod_collect_to_vec(golden.tensor(name).unwrap().data());
+    golden("tiny-llama", name)
+}
+
+/// One of the token lists `prompt_N` and `greedy_N` that transformers left beside a model.
+fn golden(model: &str, name: &str) -> Vec<u32> {
+    let ids: Vec<i64> = golden_tensor(model, name);
     ids.into_iter().map(|id| u32::try_from(id).unwrap()).collect()
+}
+
+/// The gaps `margins_N` between the two largest logits.
+fn golden_margins(model: &str, name: &str) -> Vec<f32> {
+    golden_tensor(model, name)
+}
+
+fn golden_tensor<T: bytemuck::Pod>(model: &str, name: &str) -> Vec<T> {
+    let file = fs::read(fixture(model).join("golden.safetensors")).unwrap();
+    let golden = SafeTensors::deserialize(&file).unwrap();
+    bytemuck::pod_collect_to_vec(golden.tensor(name).unwrap().data())
 }
 
 /// `N` prompts that have nothing in common.

@@ -56,6 +56,7 @@ fn every_policy_runs_and_says_what_it_attended() {
         let density = density(&scored);
         assert!(density > 0.0 && density < 1.0, "{spec}: density {density}");
         assert!(nll(&scored).is_finite(), "{spec}");
+        assert_eq!(scored["sparse"]["bound"].is_number(), spec.starts_with("quest"), "{spec}");
     }
 }
 

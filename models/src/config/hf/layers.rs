@@ -94,6 +94,7 @@ fn reaches(config: &Fields, family: Family, num_layers: u32) -> Result<Vec<Reach
     let of_layer = |layer: &str| match layer {
         "full_attention" => Ok(Reach::Full),
         "sliding_attention" if window.is_some() => Ok(with(window)),
+        "indexed_attention" if family == Family::DeepseekV32 => Ok(Reach::Full),
         "chunked_attention" if family == Family::Llama4 => Ok(Reach::Chunk(chunk)),
         _ => Err(ConfigError::Unsupported { field: "layer_types".into(), value: format!("{layer:?}") }),
     };
@@ -108,7 +109,7 @@ fn window(config: &Fields, family: Family) -> Result<Option<u32>, ConfigError> {
         false => Ok(Some(default)),
     };
     let window = match family {
-        Family::Llama | Family::Llama4 => None,
+        Family::Llama | Family::Llama4 | Family::DeepseekV32 => None,
         Family::Mistral => or(4096)?,
         Family::GptOss => or(128)?,
         _ if !config.bool("use_sliding_window")?.unwrap_or(false) => None,
@@ -123,6 +124,14 @@ fn window(config: &Fields, family: Family) -> Result<Option<u32>, ConfigError> {
 fn mlps(config: &Fields, family: Family, num_layers: u32) -> Result<Vec<Mlp>, ConfigError> {
     match family {
         Family::GptOss => Ok(vec![Mlp::Experts; num_layers as usize]),
+        Family::DeepseekV32 => match texts(config, "mlp_layer_types", num_layers)? {
+            Some(types) => types.into_iter().map(deepseek_mlp).collect(),
+            None => {
+                let dense = config.u32("first_k_dense_replace")?.unwrap_or(3);
+                let mlp = |layer| if layer < dense { Mlp::Dense } else { Mlp::Experts };
+                Ok((0..num_layers).map(mlp).collect())
+            }
+        },
         Family::Llama4 => {
             let step = config.u32("interleave_moe_layer_step")?.unwrap_or(1).max(1);
             let experts = match config.get("moe_layers") {
@@ -142,6 +151,14 @@ fn mlps(config: &Fields, family: Family, num_layers: u32) -> Result<Vec<Mlp>, Co
             Ok((0..num_layers).map(mlp).collect())
         }
         _ => Ok(vec![Mlp::Dense; num_layers as usize]),
+    }
+}
+
+fn deepseek_mlp(name: &str) -> Result<Mlp, ConfigError> {
+    match name {
+        "dense" => Ok(Mlp::Dense),
+        "sparse" => Ok(Mlp::Experts),
+        _ => Err(ConfigError::Unsupported { field: "mlp_layer_types".into(), value: format!("{name:?}") }),
     }
 }
 

@@ -9,6 +9,7 @@ pub(super) fn moe(config: &Fields, family: Family) -> Result<Option<MoeConfig>, 
         Family::GptOss => Some(gpt_oss(config)?),
         Family::Qwen3Moe => Some(qwen3(config)?),
         Family::Llama4 => Some(llama4(config)?),
+        Family::DeepseekV32 => Some(deepseek(config)?),
         _ => None,
     })
 }
@@ -66,6 +67,29 @@ fn llama4(config: &Fields) -> Result<MoeConfig, ConfigError> {
         biases: false,
         weighted_input: true,
         packing: ExpertPacking::Columns,
+    })
+}
+
+fn deepseek(config: &Fields) -> Result<MoeConfig, ConfigError> {
+    let inner_size = config.need_u32("moe_intermediate_size")?;
+    let shared = config.u32("n_shared_experts")?.unwrap_or(1);
+    Ok(MoeConfig {
+        num_experts: either(config, ["n_routed_experts", "num_local_experts"])?,
+        top_k: config.need_u32("num_experts_per_tok")?,
+        inner_size,
+        shared_size: Some(inner_size.saturating_mul(shared)),
+        router: Router {
+            score: Score::Sigmoid,
+            groups: config.u32("n_group")?.unwrap_or(8),
+            top_groups: config.u32("topk_group")?.unwrap_or(4),
+            normalise: config.bool("norm_topk_prob")?.unwrap_or(true),
+            scale: config.f32("routed_scaling_factor")?.unwrap_or(2.5),
+            correction: true,
+        },
+        activation: Activation::Silu,
+        biases: false,
+        weighted_input: false,
+        packing: ExpertPacking::Rows,
     })
 }
 

@@ -13,12 +13,10 @@ pub(super) fn rope(
     head_dim: u32,
     context_length: u32,
 ) -> Result<Rope, ConfigError> {
-    let empty = Fields(Map::new());
-    let section = match (config.object("rope_parameters")?, config.object("rope_scaling")?) {
-        (Some(new), _) => new,
-        (None, Some(old)) => old,
-        (None, None) if family == Family::GptOss => gpt_oss_default(),
-        (None, None) => empty,
+    let section = match section(config)? {
+        Some(section) => section,
+        None if family == Family::GptOss => gpt_oss_default(),
+        None => Fields(Map::new()),
     };
     if let Some(value) = section.get("partial_rotary_factor").filter(|value| value.as_f64() != Some(1.0)) {
         return Err(ConfigError::Unsupported {
@@ -46,7 +44,20 @@ pub(super) fn rope(
         "yarn" => yarn(&section, context_length.into())?,
         _ => return Err(ConfigError::Unsupported { field: "rope_type".into(), value: format!("{kind:?}") }),
     };
-    Ok(Rope { theta, rotary_dims: head_dim, interleaved: family == Family::Llama4, scaling })
+    Ok(Rope {
+        theta,
+        rotary_dims: head_dim,
+        interleaved: matches!(family, Family::Llama4 | Family::DeepseekV32),
+        scaling,
+    })
+}
+
+/// Where a configuration says how to rotate.
+pub(super) fn section(config: &Fields) -> Result<Option<Fields>, ConfigError> {
+    match config.object("rope_parameters")? {
+        Some(new) => Ok(Some(new)),
+        None => config.object("rope_scaling"),
+    }
 }
 
 fn default_theta(family: Family) -> f64 {

@@ -9,12 +9,14 @@ use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline, Read};
 use attn_kernels::kernel::KvShape;
 use attn_kernels::kernel::block_digest::{self, BlockDigestParams, Digest};
 use attn_kernels::kernel::block_score::{self, BlockScoreParams};
+use attn_kernels::kernel::mass_bound::{self, MassBoundParams};
+use attn_kernels::kernel::paged_decode::PagedDecodeParams;
 use attn_kernels::kernel::top_k::{self, Output, TopKParams};
 use rustc_hash::FxHashSet;
 use sparse_select::policy::num_blocks;
 use sparse_select::{DigestKind, Policy, Ranking, Selection};
 
-use super::{Chosen, Place, Sparse};
+use super::{Chosen, Lists, Place, Sparse};
 use crate::batch::Slice;
 use crate::decoder::Decoder;
 use crate::decoder::inputs::{Plan, View, ViewRows};
@@ -35,6 +37,8 @@ pub(super) struct Ranker {
     /// `(first score, scores, blocks to take, 0)` of every row and set, and where those of a layer begin.
     top_rows: Buf<[u32; 4]>,
     tops: Vec<Option<Top>>,
+    /// What bounds the mass that is kept, where digests do: the kernel, and the least bound of each row and query head.
+    bound: Option<(Arc<Pipeline>, Buf<f32>)>,
     /// Lists of every layer, kept for the end of the step where they are traced.
     traced: Option<Buf<u32>>,
 }
@@ -92,6 +96,10 @@ impl Ranker {
             scores: gpu.buffer("scores", 1)?,
             top_rows: gpu.buffer("top_rows", 1)?,
             tops: vec![None; config.num_layers as usize],
+            bound: match policy.certifies() {
+                true => Some((gpu.pipeline(&mass_bound::variant(shape, block))?, gpu.buffer("masses", 1)?)),
+                false => None,
+            },
             traced: None,
         }))
     }
@@ -217,6 +225,11 @@ impl Sparse {
         let Some(view) = plan.views.iter().find(|view| !view.chosen.is_empty()) else { return Ok(()) };
         let layers = sparse_in.iter().copied().enumerate();
         let stride = ranker.budget(gpu, &*self.options.policy, config, layers, &view.chosen)?;
+        if let Some((_, masses)) = &mut ranker.bound {
+            let ones = vec![1.0; view.chosen.len() * config.num_heads as usize];
+            fit(gpu, masses, ones.len())?;
+            gpu.write(masses, 0, &ones);
+        }
         let words = view.chosen.len() * self.num_kv_heads * stride as usize;
         if self.options.trace {
             ranker.traced = Some(gpu.buffer("traced", words * self.placed.len())?);
@@ -237,6 +250,23 @@ impl Sparse {
             let attended = self.attended[chosen.slice].as_mut().expect("the policy acts on chosen rows");
             attended.blocks += u64::from(*budget) * self.num_kv_heads as u64;
             attended.visible += chosen.visible(block) * self.num_kv_heads as u64;
+        }
+    }
+
+    /// Records the readback of the bounds of a step.
+    pub(in crate::decoder) fn read_masses(&self, pass: &mut Pass, plan: &Plan) -> Option<Read<f32>> {
+        let (_, masses) = self.ranker.as_ref()?.bound.as_ref()?;
+        let chosen: usize = plan.views.iter().map(|view| view.chosen.len()).sum();
+        (chosen > 0).then(|| pass.read(masses, 0..chosen * self.num_heads))
+    }
+
+    /// Takes the bounds of a step.
+    pub(in crate::decoder) fn take_masses(&mut self, plan: &Plan, masses: &[f32]) {
+        let chosen = plan.views.iter().flat_map(|view| &view.chosen);
+        for (chosen, masses) in chosen.zip(masses.chunks_exact(self.num_heads)) {
+            let attended = self.attended[chosen.slice].as_mut().expect("the policy acts on chosen rows");
+            let masses = masses.iter().map(|mass| f64::from(*mass));
+            attended.mass = attended.mass.into_iter().chain(masses).reduce(f64::min);
         }
     }
 
@@ -309,6 +339,41 @@ impl Decoder {
             let words = traced.len() / self.layers.len();
             pass.copy(&sparse.lists, 0..words, traced, layer * words);
         }
+    }
+}
+
+impl Decoder {
+    /// Records the bound of the mass that listed rows keep, behind the attention that left their stats.
+    pub(in crate::decoder) fn bound_mass(
+        &self,
+        pass: &mut Pass,
+        layer: usize,
+        (rows, lists): (Bind, &Lists),
+        params: &PagedDecodeParams,
+        count: u32,
+    ) {
+        let Some(ranker) = self.sparse.as_ref().and_then(|sparse| sparse.ranker.as_ref()) else { return };
+        let (Some((kernel, masses)), Some(pool)) = (&ranker.bound, &ranker.pools[layer]) else { return };
+        let bound = MassBoundParams {
+            num_heads: params.num_heads,
+            num_kv_heads: params.num_kv_heads,
+            q_stride: params.q_stride,
+            list_stride: params.list_stride,
+            max_partitions: params.max_partitions,
+            scale: params.scale,
+            first_list: params.first_list,
+            pad0: 0,
+        };
+        let bindings: [Bind; 7] = [
+            (&self.activations.q).into(),
+            pool.into(),
+            (&self.inputs.tables).into(),
+            rows,
+            lists.bind.clone(),
+            (&self.activations.stats).into(),
+            masses.into(),
+        ];
+        pass.dispatch(kernel, &bound, &bindings, mass_bound::grid(params.num_heads, count));
     }
 }
 

@@ -1,0 +1,96 @@
+//! A lower bound of the attention mass that a selection keeps, from digests of the blocks that it drops.
+
+use super::error::Launch;
+use super::{KvShape, LaunchError};
+use crate::{Access, Kernel, Variant};
+use bytemuck::{Pod, Zeroable};
+
+/// Bindings: q, digests, tables, rows, selected, stats, masses.
+pub static KERNEL: Kernel = Kernel {
+    name: "mass_bound",
+    wgsl: include_str!("../../wgsl/mass_bound.wgsl"),
+    modules: &[crate::MODULES],
+    params_bytes: size_of::<MassBoundParams>(),
+    bindings: &[
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Write,
+    ],
+};
+
+/// Uniform parameters.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct MassBoundParams {
+    /// Query heads.
+    pub num_heads: u32,
+    /// KV heads.
+    pub num_kv_heads: u32,
+    /// f32 from one query row to the next.
+    pub q_stride: u32,
+    /// Entries from one list of selected blocks to the next.
+    pub list_stride: u32,
+    /// As `paged_decode` ran.
+    pub max_partitions: u32,
+    /// Factor on scores, as `paged_decode` ran.
+    pub scale: f32,
+    /// Row whose lists and masses are those of the dispatch's first row.
+    pub first_list: u32,
+    /// Zero.
+    pub pad0: u32,
+}
+
+/// What the bound gives away for rounding in f32: it is this much under the true one, relatively, and logits count as
+/// larger by `2e-5` of the sizes of their terms.
+pub const SHARE_ERROR: f64 = 1e-4;
+
+/// The kernel for one cache shape, over digests of minima and maxima; a block is `select_block` tokens. It runs after
+/// `paged_decode` over the same lists and before anything overwrites its stats.
+///
+/// # Panics
+/// When `select_block` is not a multiple of the page size.
+#[must_use]
+pub fn variant(shape: &KvShape, select_block: u32) -> Variant {
+    shape.check();
+    let page = shape.block_size;
+    assert!(
+        select_block >= page && select_block.is_multiple_of(page),
+        "selection block {select_block} is not a multiple of page size {page}"
+    );
+    Variant::new(&KERNEL)
+        .size("HEAD_DIM", shape.head_dim)
+        .size("BLOCK_SIZE", page)
+        .size("PAGES", select_block / page)
+        .module("score", "score_bound")
+}
+
+/// Workgroups for `rows` rows.
+#[must_use]
+pub fn grid(num_heads: u32, rows: u32) -> [u32; 3] {
+    [num_heads, rows, 1]
+}
+
+/// Checks a launch over `rows` rows against lists of `selected_len` entries, `stats_len` pairs and `masses_len` f32;
+/// [`block_score::check`](super::block_score::check) checks the rows.
+///
+/// # Errors
+/// Heads that do not divide, or a buffer that is too short.
+pub fn check(
+    params: &MassBoundParams,
+    rows: usize,
+    [selected_len, stats_len, masses_len]: [usize; 3],
+) -> Result<(), LaunchError> {
+    let launch = Launch(KERNEL.name);
+    launch.multiple("query heads", params.num_heads, params.num_kv_heads)?;
+    launch.at_most("rows", rows as u64, 65_535)?;
+    let (rows, heads) = (rows as u64, u64::from(params.num_heads));
+    let last = rows + u64::from(params.first_list);
+    let lists = last * u64::from(params.num_kv_heads) * u64::from(params.list_stride);
+    launch.at_most("entries of lists", lists, selected_len as u64)?;
+    launch.at_most("pairs of stats", rows * heads * u64::from(params.max_partitions), stats_len as u64)?;
+    launch.at_most("f32 of masses", last * heads, masses_len as u64)
+}

@@ -1,0 +1,80 @@
+//! Multi-head latent attention (MLA) and the indexer of DeepSeek Sparse Attention.
+
+use super::ConfigError;
+
+/// Queries, keys and values through low-rank latents (DeepSeek V2 and later).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LatentConfig {
+    /// Width of the latent behind queries.
+    pub q_rank: u32,
+    /// Width of the latent behind keys and values, which is what the cache holds.
+    pub kv_rank: u32,
+    /// Dimensions of a head's queries and keys that do not rotate.
+    pub nope_dim: u32,
+    /// Those that do; keys have them in common.
+    pub rope_dim: u32,
+    /// Dimensions of a head's values.
+    pub value_dim: u32,
+}
+
+/// Chooses the tokens that a query attends to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IndexerConfig {
+    /// Query heads.
+    pub num_heads: u32,
+    /// Dimensions of a head; as many as rotate in attention rotate here.
+    pub head_dim: u32,
+    /// Tokens of a query.
+    pub top_k: u32,
+}
+
+impl LatentConfig {
+    /// Elements of a cached token.
+    #[must_use]
+    pub fn cached(&self) -> u32 {
+        self.kv_rank + self.rope_dim
+    }
+
+    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+        for (field, value, most, multiple, rule) in [
+            ("q_lora_rank", self.q_rank, 1 << 16, 8, "a multiple of 8 up to 65536"),
+            ("kv_lora_rank", self.kv_rank, 512, 8, "a multiple of 8 up to 512"),
+            ("qk_nope_head_dim", self.nope_dim, 1 << 12, 8, "a multiple of 8 up to 4096"),
+            ("qk_rope_head_dim", self.rope_dim, 64, 8, "a multiple of 8 up to 64"),
+            ("v_head_dim", self.value_dim, 1 << 12, 8, "a multiple of 8 up to 4096"),
+        ] {
+            check(field, value, most, multiple, rule)?;
+        }
+        Ok(())
+    }
+}
+
+impl IndexerConfig {
+    pub(super) fn validate(&self, latent: Option<&LatentConfig>) -> Result<(), ConfigError> {
+        check("index_n_heads", self.num_heads, 1 << 10, 1, "1 to 1024")?;
+        check("index_head_dim", self.head_dim, 1 << 10, 8, "a multiple of 8 up to 1024")?;
+        check("index_topk", self.top_k, u32::MAX, 1, "at least 1")?;
+        if latent.is_some_and(|latent| latent.rope_dim > self.head_dim) {
+            let value = self.head_dim.to_string();
+            return Err(ConfigError::Invalid {
+                field: "index_head_dim",
+                value,
+                rule: "at least qk_rope_head_dim",
+            });
+        }
+        Ok(())
+    }
+}
+
+fn check(
+    field: &'static str,
+    value: u32,
+    most: u32,
+    multiple: u32,
+    rule: &'static str,
+) -> Result<(), ConfigError> {
+    if value == 0 || value > most || !value.is_multiple_of(multiple) {
+        return Err(ConfigError::Invalid { field, value: value.to_string(), rule });
+    }
+    Ok(())
+}

@@ -1,0 +1,309 @@
+//! Multi-head latent attention (MLA), absorbed: queries go through the key projection and meet the cached latents
+//! themselves; what comes out goes through the value projection. An indexer may choose the tokens of each query first
+//! (DeepSeek Sparse Attention).
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
+use attn_kernels::kernel::attention::{Attention, Context};
+use attn_kernels::kernel::latent_write::{self, LatentWriteParams};
+use attn_kernels::kernel::mla_decode::{self, LatentShape, MlaDecodeParams};
+use attn_kernels::kernel::paged_decode::PARTITION;
+use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
+
+use super::indexer::{Indexer, IndexerState};
+use super::inputs::Plan;
+use super::layer::Layer;
+use super::{Decoder, DecoderOptions, decode_portion};
+use crate::kernel::matmul::Epilogue;
+use crate::kernel::norm_heads::NormHeadsParams;
+use crate::kernel::rope::{self, RopeParams};
+use crate::matrices::{Matrices, Vectors};
+use crate::matrix::{Matrix, Product, SLACK};
+use crate::{CachePart, DecoderConfig, KvPlan, LatentConfig, ModelError};
+
+/// Weights of a layer.
+#[derive(Debug)]
+pub(super) struct Latent {
+    pub(super) q_a: Matrix,
+    pub(super) q_a_norm: Buf<f32>,
+    pub(super) q_b: Matrix,
+    pub(super) kv_a: Matrix,
+    pub(super) kv_a_norm: Buf<f32>,
+    /// By head `[kv_rank + rope, nope + rope]`: the key projection, and what rotates as it is.
+    pub(super) keys: Matrices,
+    /// By head `[value, kv_rank]`.
+    pub(super) values: Matrices,
+    pub(super) indexer: Option<Indexer>,
+}
+
+/// Kernels and buffers.
+#[derive(Debug)]
+pub(super) struct LatentState {
+    pub(super) config: LatentConfig,
+    rope_q: Arc<Pipeline>,
+    rope_k: Arc<Pipeline>,
+    write: Arc<Pipeline>,
+    /// Attention to all tokens.
+    all: Kind,
+    /// Attention to those that the indexer chose.
+    chosen: Kind,
+    shape: LatentShape,
+    /// `[max_rows, q_rank]`
+    pub(super) q_latent: Buf<f32>,
+    /// `[max_rows, num_heads, nope + rope]`
+    q: Buf<f32>,
+    /// Through the key projection, `[max_rows, num_heads, kv_rank + rope]`.
+    absorbed: Buf<f32>,
+    /// `[max_rows, kv_rank + rope]`
+    kv: Buf<f32>,
+    /// Weighed latents, `[max_rows, num_heads, kv_rank]`.
+    weighed: Buf<f32>,
+    /// `[max_rows, num_heads, value]`
+    out: Buf<f32>,
+    pub(super) indexer: Option<IndexerState>,
+}
+
+#[derive(Debug)]
+struct Kind {
+    attend: Arc<Pipeline>,
+    reduce: Arc<Pipeline>,
+}
+
+/// Of the norms of latents; no configuration sets it.
+const EPS: f32 = 1e-6;
+
+impl LatentState {
+    pub(super) fn new(
+        gpu: &Gpu,
+        config: &DecoderConfig,
+        options: &DecoderOptions,
+        kv: &KvPlan,
+    ) -> Result<Option<Self>, ModelError> {
+        let Some(latent) = config.latent else { return Ok(None) };
+        let shape = LatentShape {
+            latent: latent.kv_rank,
+            rope: latent.rope_dim,
+            block_size: kv.options.block_size,
+            dtype: options.kv_dtype,
+        };
+        let kind = |context| {
+            let attention = Attention { context, ..Attention::default() };
+            let attend = gpu.pipeline(&mla_decode::variant(&shape, config.num_heads, &attention))?;
+            let reduce = gpu.pipeline(&paged_reduce::variant(&shape.values(), &attention))?;
+            Ok::<_, ModelError>(Kind { attend, reduce })
+        };
+        let rows = options.max_rows as usize;
+        let buffer = |name, width: u32| gpu.buffer(name, rows * width as usize + SLACK);
+        let heads = config.num_heads;
+        let head_dim = latent.nope_dim + latent.rope_dim;
+        Ok(Some(Self {
+            rope_q: gpu.pipeline(&rope::variant(head_dim, config.rope.interleaved))?,
+            rope_k: gpu.pipeline(&rope::variant(latent.cached(), config.rope.interleaved))?,
+            write: gpu.pipeline(&latent_write::variant(&shape))?,
+            all: kind(Context::Full)?,
+            chosen: kind(Context::Tokens)?,
+            shape,
+            q_latent: buffer("q_latent", latent.q_rank)?,
+            q: buffer("latent_q", heads * head_dim)?,
+            absorbed: buffer("absorbed", heads * latent.cached())?,
+            kv: buffer("latent_kv", latent.cached())?,
+            weighed: buffer("weighed", heads * latent.kv_rank)?,
+            out: buffer("latent_out", heads * latent.value_dim)?,
+            indexer: IndexerState::new(gpu, config, options)?,
+            config: latent,
+        }))
+    }
+}
+
+impl Decoder {
+    pub(super) fn latent(&self) -> &LatentState {
+        self.latent.as_ref().expect("a decoder with latent attention has buffers for it")
+    }
+
+    /// Records the first half of a layer: the residual stream plus the attention of its norm.
+    pub(super) fn latent_attention(
+        &self,
+        pass: &mut Pass,
+        index: usize,
+        weights: &Latent,
+        plan: &Plan,
+    ) -> Result<(), ModelError> {
+        let layer = &self.layers[index];
+        let (x, _) = self.normed(pass, &layer.attn_norm, plan.rows, false);
+        self.latent_queries(pass, weights, x, plan)?;
+        self.latent_keys(pass, index, weights, x, plan)?;
+        let chosen = match &weights.indexer {
+            Some(indexer) => self.choose_tokens(pass, index, indexer, x, plan)?,
+            None => false,
+        };
+        self.attend_latents(pass, index, plan, chosen);
+        let (state, c) = (self.latent(), &self.config);
+        let vectors = Vectors {
+            x: (&state.weighed).into(),
+            x_stride: state.config.kv_rank,
+            y: (&state.out).into(),
+            y_stride: state.config.value_dim,
+            y_offset: 0,
+        };
+        weights.values.multiply_each(&self.kernels, pass, plan.rows, &vectors)?;
+        let to = self.product(plan, &state.out, &self.activations.hidden, c.hidden_size);
+        layer.o.multiply(&self.kernels, pass, &to)
+    }
+
+    /// Queries, rotated and through the key projection.
+    fn latent_queries(
+        &self,
+        pass: &mut Pass,
+        weights: &Latent,
+        x: &Buf<f32>,
+        plan: &Plan,
+    ) -> Result<(), ModelError> {
+        let (state, heads) = (self.latent(), self.config.num_heads);
+        let LatentConfig { q_rank, nope_dim, rope_dim, .. } = state.config;
+        let head_dim = nope_dim + rope_dim;
+        let store = |to| Product { epilogue: Epilogue::Store, ..to };
+        weights.q_a.multiply(&self.kernels, pass, &store(self.product(plan, x, &state.q_latent, q_rank)))?;
+        self.norm_latent(pass, plan.rows, [q_rank, q_rank], &weights.q_a_norm, &state.q_latent);
+        let to = self.product(plan, &state.q_latent, &state.q, heads * head_dim);
+        weights.q_b.multiply(&self.kernels, pass, &store(to))?;
+        self.turn(pass, &state.rope_q, [heads, heads * head_dim, nope_dim], plan.rows, &state.q);
+        let vectors = Vectors {
+            x: (&state.q).into(),
+            x_stride: head_dim,
+            y: (&state.absorbed).into(),
+            y_stride: state.config.cached(),
+            y_offset: 0,
+        };
+        weights.keys.multiply_each(&self.kernels, pass, plan.rows, &vectors)
+    }
+
+    /// Latents of keys and values, into the cache.
+    fn latent_keys(
+        &self,
+        pass: &mut Pass,
+        index: usize,
+        weights: &Latent,
+        x: &Buf<f32>,
+        plan: &Plan,
+    ) -> Result<(), ModelError> {
+        let state = self.latent();
+        let LatentConfig { kv_rank, .. } = state.config;
+        let (rows, width) = (plan.rows, state.config.cached());
+        let to = self.product(plan, x, &state.kv, width);
+        weights.kv_a.multiply(&self.kernels, pass, &Product { epilogue: Epilogue::Store, ..to })?;
+        self.norm_latent(pass, rows, [kv_rank, width], &weights.kv_a_norm, &state.kv);
+        self.turn(pass, &state.rope_k, [1, width, kv_rank], rows, &state.kv);
+        let params = LatentWriteParams { rows, row_stride: width, latent_start: 0, rope_start: kv_rank };
+        let cache = self.kv.buffer(index, CachePart::Latent);
+        let bindings = [(&state.kv).into(), (&self.view(index).slots).into(), cache.into()];
+        pass.dispatch(&state.write, &params, &bindings, latent_write::grid(&state.shape, rows));
+        Ok(())
+    }
+
+    /// RMS norm of the first `width` of `stride` elements of every row.
+    fn norm_latent(
+        &self,
+        pass: &mut Pass,
+        rows: u32,
+        [width, stride]: [u32; 2],
+        weight: &Buf<f32>,
+        x: &Buf<f32>,
+    ) {
+        let params = NormHeadsParams { rows, heads: 1, width, stride, first: 0, eps: EPS, pad0: 0, pad1: 0 };
+        self.norm_heads(pass, &params, weight, x);
+    }
+
+    /// Rotates `heads` heads of rows of `stride` f32, from dimension `first` of each on.
+    pub(super) fn turn(
+        &self,
+        pass: &mut Pass,
+        pipeline: &Arc<Pipeline>,
+        [heads, stride, first]: [u32; 3],
+        rows: u32,
+        x: &Buf<f32>,
+    ) {
+        let pairs = self.config.rope.rotary_dims / 2;
+        let params = RopeParams { rows, heads, stride, pairs, first, pad0: 0, pad1: 0, pad2: 0 };
+        let bindings = [(&self.inputs.cs).into(), x.into()];
+        pass.dispatch(pipeline, &params, &bindings, rope::grid(rows, heads, pairs));
+    }
+
+    /// Attention of all rows, one by one; to the indexer's lists where tokens were chosen.
+    fn attend_latents(&self, pass: &mut Pass, index: usize, plan: &Plan, chosen: bool) {
+        let rows = &plan.views[self.layers[index].view].all;
+        let lists = self.latent().indexer.as_ref().filter(|_| chosen).map(|indexer| indexer.lists(plan));
+        let max_partitions = match &lists {
+            Some((_, stride)) => (stride - 1).div_ceil(PARTITION),
+            None => rows.max_partitions,
+        };
+        let portion = decode_portion(&self.config, max_partitions);
+        for start in (0..rows.decode.len()).step_by(portion) {
+            let range = start..rows.decode.len().min(start + portion);
+            self.attend_latent_rows(pass, index, max_partitions, &lists, range);
+        }
+    }
+
+    fn attend_latent_rows(
+        &self,
+        pass: &mut Pass,
+        index: usize,
+        max_partitions: u32,
+        lists: &Option<(Bind, u32)>,
+        range: Range<usize>,
+    ) {
+        let (state, a, heads) = (self.latent(), &self.activations, self.config.num_heads);
+        let count = |n: usize| u32::try_from(n).expect("at most max_rows");
+        let (rows, first_list) = (count(range.len()), count(range.start));
+        let kind = if lists.is_some() { &state.chosen } else { &state.all };
+        let list_stride = lists.as_ref().map_or(0, |(_, stride)| *stride);
+        let bind = lists.as_ref().map(|(bind, _)| bind.clone());
+        let reduced = max_partitions > 1;
+        let params = MlaDecodeParams {
+            num_heads: heads,
+            q_stride: heads * state.config.cached(),
+            max_partitions,
+            reduced: u32::from(reduced),
+            scale: self.config.scale,
+            list_stride,
+            first_list,
+            compressed_stride: 0,
+        };
+        let list = Bind::at(self.view(index).all.decode.raw(), range.start as u64 * 16);
+        let out = if reduced { &a.partial } else { &state.weighed };
+        let mut bindings: Vec<Bind> = vec![
+            (&state.absorbed).into(),
+            self.kv.buffer(index, CachePart::Latent).into(),
+            (&self.inputs.tables).into(),
+            list.clone(),
+            out.into(),
+            (&a.stats).into(),
+        ];
+        bindings.extend(bind.clone());
+        pass.dispatch(&kind.attend, &params, &bindings, mla_decode::grid(heads, rows, max_partitions));
+        if reduced {
+            let params = PagedReduceParams {
+                num_heads: heads,
+                num_kv_heads: 1,
+                max_partitions,
+                list_stride,
+                first_list,
+                pad0: 0,
+                pad1: 0,
+                pad2: 0,
+            };
+            let mut bindings: Vec<Bind> =
+                vec![(&a.partial).into(), (&a.stats).into(), list, (&state.weighed).into()];
+            bindings.extend(bind);
+            pass.dispatch(&kind.reduce, &params, &bindings, paged_reduce::grid(heads, rows));
+        }
+    }
+}
+
+impl Layer {
+    /// Weights of latent attention, where the layer has it.
+    pub(super) fn latent(&self) -> Option<&Latent> {
+        self.latent.as_deref()
+    }
+}

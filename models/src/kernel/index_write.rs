@@ -1,0 +1,54 @@
+//! Keys of an indexer into their paged cache.
+
+use attn_kernels::kernel::{KvDtype, KvShape, flat_grid};
+use attn_kernels::{Access, Kernel, Variant};
+use bytemuck::{Pod, Zeroable};
+
+/// Bindings: x, slots, keys.
+pub static KERNEL: Kernel = Kernel {
+    name: "index_write",
+    wgsl: include_str!("../../wgsl/index_write.wgsl"),
+    modules: &[super::MODULES, attn_kernels::MODULES],
+    params_bytes: size_of::<IndexWriteParams>(),
+    bindings: &[Access::Read, Access::Read, Access::Write],
+};
+
+/// Uniform parameters.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct IndexWriteParams {
+    /// Rows.
+    pub rows: u32,
+    /// f32 from row to row of x.
+    pub row_stride: u32,
+    /// First element of a row's key.
+    pub first: u32,
+    /// Zero.
+    pub pad0: u32,
+}
+
+const WG: u32 = 64;
+
+/// The kernel for one cache shape, of one KV head.
+///
+/// # Panics
+/// For caches of codes.
+#[must_use]
+pub fn variant(shape: &KvShape) -> Variant {
+    let chunk = match shape.dtype {
+        KvDtype::F16 => 8,
+        KvDtype::F32 => 4,
+        codes => panic!("index keys are kept in f16 or f32, not in {codes:?}"),
+    };
+    Variant::new(&KERNEL)
+        .size("HEAD_DIM", shape.head_dim)
+        .size("BLOCK_SIZE", shape.block_size)
+        .size("CHUNK", chunk)
+        .constant("WG", WG)
+}
+
+/// Workgroups for `rows` rows.
+#[must_use]
+pub fn grid(shape: &KvShape, rows: u32) -> [u32; 3] {
+    flat_grid((rows * (shape.head_dim / 2)).div_ceil(WG))
+}

@@ -1,0 +1,215 @@
+//! Cases of mixtures of experts: the router, the order of pairs, the gated unit, the sum, and products with several
+//! matrices; and of index keys.
+
+use attn_kernels::Variant;
+use attn_kernels::cpu::Tolerance;
+use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::self_test::layer::floats;
+use attn_kernels::self_test::{Case, module, size};
+
+use super::{matmul, tensors};
+use crate::kernel::glu::{self, GluParams};
+use crate::kernel::index_write::{self, IndexWriteParams};
+use crate::kernel::matmul::{MatmulParams, Tiling};
+use crate::kernel::moe_combine::{self, MoeCombineParams};
+use crate::kernel::moe_route::{self, MoeRouteParams};
+use crate::kernel::moe_sort::{self, MoeSortParams};
+use crate::pack::{BLOCK, Packed};
+use crate::{Activation, ExpertPacking, MoeConfig, Router, Score, cpu};
+
+/// A few products and an exponential each.
+const UNIT: Tolerance = Tolerance { abs: 3e-6, rel: 1e-5 };
+
+fn is(variant: &Variant, slot: &str) -> bool {
+    size(variant, slot) == 1
+}
+
+pub(super) fn route(variant: &Variant) -> Vec<Case> {
+    let scores = [Score::Softmax, Score::SoftmaxOfChosen, Score::Sigmoid, Score::SqrtSoftplus];
+    let (experts, groups) = (size(variant, "EXPERTS"), size(variant, "GROUPS"));
+    let moe = MoeConfig {
+        num_experts: experts,
+        top_k: size(variant, "TOP"),
+        inner_size: 32,
+        shared_size: None,
+        router: Router {
+            score: scores[size(variant, "SCORE") as usize],
+            groups,
+            top_groups: size(variant, "TOP_GROUPS"),
+            normalise: is(variant, "NORMALISE"),
+            scale: 2.5,
+            correction: groups > 1,
+        },
+        activation: Activation::Silu,
+        biases: false,
+        weighted_input: false,
+        packing: ExpertPacking::Rows,
+    };
+    let rows = 5;
+    // Every row has the same logits in another order, far enough apart for f32 to rank as f64 does.
+    let logit = |row: u32, expert: u32| {
+        let rank = (expert * 77 + row * 13) % experts;
+        4.0 * rank as f32 / experts as f32 - 2.0
+    };
+    let logits: Vec<f32> = (0..rows).flat_map(|row| (0..experts).map(move |e| logit(row, e))).collect();
+    let correction = vec![0.75; experts as usize];
+    let tokens = [0, 1, 2, 0, 1];
+    let table: Vec<u32> = (0..3 * moe.top_k).map(|entry| entry * 31 % experts).collect();
+    let params = MoeRouteParams { rows, scale: moe.router.scale, pad0: 0, pad1: 0 };
+    let hashed = is(variant, "HASHED").then_some((&tokens[..], &table[..]));
+    let (chosen, weights) = cpu::moe_route::moe_route(&moe, &params, &logits, &correction, hashed);
+    let case = Case::new("rows of ranked experts", variant, &params, moe_route::grid(rows))
+        .binding(&logits)
+        .binding(&correction)
+        .binding(&tokens)
+        .binding(&table)
+        .words(&vec![u32::MAX; chosen.len()], &chosen)
+        .output(UNIT, &weights);
+    vec![case]
+}
+
+pub(super) fn sort(variant: &Variant) -> Vec<Case> {
+    let experts = size(variant, "EXPERTS");
+    let case = |what, ids: &[u32], ordered: bool| {
+        let pairs = u32::try_from(ids.len()).expect("a few pairs");
+        let most_tiles = moe_sort::most_tiles(pairs, experts, 4);
+        let params = MoeSortParams { pairs, tile: 4, most_tiles, pad0: 0 };
+        let (order, tiles) = cpu::moe_sort::moe_sort(&params, ids);
+        let case = Case::new(what, variant, &params, [1, 1, 1])
+            .binding(ids)
+            .words(&vec![[u32::MAX; 4]; tiles.len()], &tiles);
+        // Pairs of one expert come in any order.
+        if ordered { case.words(&vec![u32::MAX; order.len()], &order) } else { case.binding(&order) }
+    };
+    let once: Vec<u32> = (0..experts / 2).map(|pair| (pair * 77 + 5) % experts).collect();
+    let often: Vec<u32> = (0..300).map(|pair| pair * pair % 7 * (experts / 8)).collect();
+    vec![case("experts of one pair", &once, true), case("experts of many pairs", &often, false)]
+}
+
+pub(super) fn gate(variant: &Variant) -> Vec<Case> {
+    let (rows, inner, limit, alpha) = (5, 70, 0.5, 1.702);
+    let activation = match size(variant, "KIND") {
+        0 => Activation::Silu,
+        1 => Activation::LimitedSilu { limit },
+        _ => Activation::LimitedSwiglu { alpha, limit },
+    };
+    let params = GluParams { rows, inner, out_stride: inner + 3, alpha, limit, pad0: 0, pad1: 0, pad2: 0 };
+    let x = floats((rows * 2 * inner) as usize, 1);
+    let (weights, biases) = (floats(rows as usize, 2), floats(3 * 2 * inner as usize, 3));
+    let experts = [0, 1, 2, 0, 1];
+    let before = floats((rows * params.out_stride) as usize, 4);
+    let mut after = before.clone();
+    let weighted = is(variant, "WEIGHTED").then_some(&weights[..]);
+    let biased = is(variant, "BIASED").then_some((&experts[..], &biases[..]));
+    cpu::glu::glu(&params, activation, &x, weighted, biased, &mut after);
+    let case = Case::new("rows of experts", variant, &params, glu::grid(rows, inner))
+        .binding(&x)
+        .binding(&experts)
+        .binding(&weights)
+        .binding(&biases)
+        .updated(&before, UNIT, &after);
+    vec![case]
+}
+
+pub(super) fn combine(variant: &Variant) -> Vec<Case> {
+    let (rows, width, top) = (5, 70, size(variant, "TOP"));
+    let params = MoeCombineParams { rows, width, pad0: 0, pad1: 0 };
+    let pairs = (rows * top) as usize;
+    let x = floats(pairs * width as usize, 1);
+    let (weights, biases) = (floats(pairs, 2), floats(5 * width as usize, 3));
+    let experts: Vec<u32> = (0..rows * top).map(|pair| pair * 7 % 5).collect();
+    let before = floats((rows * width) as usize, 4);
+    let mut after = before.clone();
+    let weighted = is(variant, "WEIGHTED").then_some(&weights[..]);
+    let biased = is(variant, "BIASED").then_some(&biases[..]);
+    cpu::moe_combine::moe_combine(&params, &x, &experts, weighted, biased, &mut after);
+    let case = Case::new("rows of experts", variant, &params, moe_combine::grid(rows, width))
+        .binding(&x)
+        .binding(&experts)
+        .binding(&weights)
+        .binding(&biases)
+        .updated(&before, UNIT, &after);
+    vec![case]
+}
+
+/// Rows that meet one of several matrices each: by their place, or by their expert.
+pub(super) fn several(variant: &Variant, tiling: Tiling) -> Case {
+    let (matrices, cols, blocks) = (5u32, 75u32, 4u32);
+    let width = blocks as usize * BLOCK;
+    let dtype = matmul::dtype(variant);
+    let tensors: Vec<_> =
+        (0..u64::from(matrices)).map(|seed| tensors::random(dtype, cols as usize, width, seed)).collect();
+    let mut packed = Packed::new(dtype, width, (cols * matrices) as usize);
+    for (i, tensor) in tensors.iter().enumerate() {
+        packed.fill(tensor, 0..cols as usize, i * cols as usize);
+    }
+    let routed = module(variant, "rows") == Some("rows_routed");
+    // Routed: pairs of a row and one of its two experts. Else: a vector for each matrix in every row.
+    let (rows, x_div, results) = if routed { (0, 2, 22) } else { (7, matrices, 7 * matrices) };
+    let vectors = if routed { 11 } else { results };
+    let x = floats(vectors as usize * width, 9);
+    let experts: Vec<u32> =
+        (0..results).map(|i| if routed { i * i % matrices } else { i % matrices }).collect();
+    let params = MatmulParams {
+        rows,
+        cols,
+        blocks,
+        x_stride: blocks * 8,
+        y_stride: cols,
+        y_offset: 0,
+        eps: 0.0,
+        x_div,
+        matrices,
+        first_matrix: 0,
+        pad0: 0,
+        pad1: 0,
+    };
+    let one = MatmulParams { rows: 1, ..params };
+    let mut want = vec![f32::NAN; (results * cols) as usize];
+    for ((i, expert), y) in (0..).zip(&experts).zip(want.chunks_exact_mut(cols as usize)) {
+        let vector = if routed { i / 2 } else { i };
+        let tensor = &tensors[*expert as usize..=*expert as usize];
+        cpu::matmul::matmul(&one, crate::kernel::matmul::Epilogue::Store, &x[vector * width..], tensor, y);
+    }
+    let most_tiles = moe_sort::most_tiles(results, matrices, tiling.rows);
+    let [columns, row_tiles, _] = crate::kernel::matmul::grid(tiling, rows, cols);
+    let grid = if routed { [columns, most_tiles, 1] } else { [columns, row_tiles, matrices] };
+    let case = Case::new("rows of several matrices", variant, &params, grid)
+        .binding(&x)
+        .binding(&packed.quants)
+        .binding(&packed.scales)
+        .output(matmul::SUM, &want);
+    if !routed {
+        return case;
+    }
+    let sort = MoeSortParams { pairs: results, tile: tiling.rows, most_tiles, pad0: 0 };
+    let (order, tiles) = cpu::moe_sort::moe_sort(&sort, &experts);
+    case.binding(&tiles).binding(&order)
+}
+
+pub(super) fn index_write(variant: &Variant) -> Vec<Case> {
+    let (dtype, tolerance) = match size(variant, "CHUNK") {
+        // WGSL leaves the direction of rounding to f16 open: one unit in the last place.
+        8 => (KvDtype::F16, Tolerance { abs: f64::exp2(-24.0), rel: f64::exp2(-10.0) }),
+        _ => (KvDtype::F32, Tolerance::EXACT),
+    };
+    let shape = KvShape {
+        num_kv_heads: 1,
+        head_dim: size(variant, "HEAD_DIM"),
+        block_size: size(variant, "BLOCK_SIZE"),
+        dtype,
+    };
+    let (rows, blocks) = (9, 2);
+    let params = IndexWriteParams { rows, row_stride: shape.head_dim + 6, first: 4, pad0: 0 };
+    let x = floats((rows * params.row_stride) as usize, 1);
+    let slot = |row: u32| if row == 4 { -1 } else { (row * 13 % (blocks * shape.block_size)).cast_signed() };
+    let slots: Vec<i32> = (0..rows).map(slot).collect();
+    let before = vec![f32::NAN; blocks as usize * shape.block_bytes() / dtype.bytes()];
+    let mut after = before.clone();
+    cpu::index_write::index_write(&shape, &params, &x, &slots, &mut after);
+    let case = Case::new("keys to slots", variant, &params, index_write::grid(&shape, rows))
+        .binding(&x)
+        .binding(&slots)
+        .cache(dtype, &before, tolerance, &after);
+    vec![case]
+}

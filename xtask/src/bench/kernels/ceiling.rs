@@ -1,0 +1,151 @@
+//! What the device can do at most: bytes a second read in order, and operations a second from registers.
+
+use anyhow::Result;
+use attn_kernels::gpu::{Bind, Buf, Gpu, Pass};
+use attn_kernels::kernel::KvDtype;
+use attn_kernels::{Access, Kernel, Variant};
+use bytemuck::{Pod, Zeroable};
+use serde::Serialize;
+
+use super::work::time;
+
+static FILL: Kernel = Kernel {
+    name: "fill",
+    wgsl: include_str!("../../../wgsl/fill.wgsl"),
+    modules: &[attn_kernels::MODULES],
+    params_bytes: 16,
+    bindings: &[Access::Write],
+};
+
+static STREAM_READ: Kernel = Kernel {
+    name: "stream_read",
+    wgsl: include_str!("../../../wgsl/stream_read.wgsl"),
+    modules: &[attn_kernels::MODULES],
+    params_bytes: 16,
+    bindings: &[Access::Read, Access::Write],
+};
+
+static FMA_RATE: Kernel = Kernel {
+    name: "fma_rate",
+    wgsl: include_str!("../../../wgsl/fma_rate.wgsl"),
+    modules: &[attn_kernels::MODULES],
+    params_bytes: 16,
+    bindings: &[Access::Write],
+};
+
+static COOP_RATE: Kernel = Kernel {
+    name: "coop_rate",
+    wgsl: include_str!("../../../wgsl/coop_rate.wgsl"),
+    modules: &[attn_kernels::MODULES],
+    params_bytes: 16,
+    bindings: &[Access::Write],
+};
+
+/// Four words of parameters; the kernels name them.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct Words([u32; 4]);
+
+/// The most that was measured.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(super) struct Ceiling {
+    /// Bytes read a second.
+    pub(super) bytes_s: f64,
+    /// Multiply-adds of f32, counted as two operations, a second.
+    pub(super) f32_s: f64,
+    /// Operations of cooperative matrices a second, where the device runs them.
+    pub(super) matrix_s: Option<f64>,
+}
+
+impl Ceiling {
+    /// The rate of the device's fastest multiply-adds.
+    pub(super) fn operations_s(&self) -> f64 {
+        self.matrix_s.unwrap_or(self.f32_s)
+    }
+
+    /// Measures; each rate is the best of several runs.
+    pub(super) fn measure(gpu: &Gpu) -> Result<Self> {
+        let matrix_s = if gpu.runs_coop() { Some(matrix_rate(gpu)?) } else { None };
+        Ok(Self { bytes_s: read_rate(gpu)?, f32_s: f32_rate(gpu)?, matrix_s })
+    }
+}
+
+/// A buffer of random numbers, so many elements of `dtype`.
+pub(super) fn random(gpu: &Gpu, dtype: KvDtype, elements: usize, seed: u32) -> Result<Buf<u32>> {
+    let words = elements * dtype.bytes() / 4;
+    let buf = gpu.buffer("random", words)?;
+    let half = u32::from(dtype == KvDtype::F16);
+    let params = Words([u32::try_from(words)?, seed, half, 0]);
+    let mut pass = Pass::new("fill");
+    let grid = [u32::try_from(words.div_ceil(256))?.clamp(1, 4096), 1, 1];
+    pass.dispatch(&gpu.pipeline(&Variant::new(&FILL))?, &params, &[(&buf).into()], grid);
+    gpu.submit(pass)?.wait()?;
+    Ok(buf)
+}
+
+fn read_rate(gpu: &Gpu) -> Result<f64> {
+    let (groups, rounds) = if gpu.is_cpu() { (256, 16) } else { (4096, 16) };
+    let quads = groups * 256 * 4 * rounds;
+    let data = random(gpu, KvDtype::F32, quads as usize * 4, 1)?;
+    let out = gpu.buffer::<u32>("out", groups as usize * 256)?;
+    let pipeline = gpu.pipeline(&Variant::new(&STREAM_READ))?;
+    let bindings: [Bind; 2] = [(&data).into(), (&out).into()];
+    let seconds = time(gpu, &|_| (), |pass| {
+        pass.dispatch(&pipeline, &Words([quads, 0, 0, 0]), &bindings, [groups, 1, 1]);
+    })?;
+    Ok(f64::from(quads) * 16.0 / seconds)
+}
+
+/// Records reads that fill the caches of a GPU with other data; of a software driver nothing, whose caches are small
+/// beside its times.
+pub(super) fn flush(gpu: &Gpu) -> Result<impl Fn(&mut Pass) + use<>> {
+    let (groups, rounds) = (1024, if gpu.is_cpu() { 1 } else { 16 });
+    let quads = groups * 256 * 4 * rounds;
+    let data = random(gpu, KvDtype::F32, quads as usize * 4, 2)?;
+    let out = gpu.buffer::<u32>("out", groups as usize * 256)?;
+    let pipeline = gpu.pipeline(&Variant::new(&STREAM_READ))?;
+    let software = gpu.is_cpu();
+    Ok(move |pass: &mut Pass| {
+        if !software {
+            let bindings: [Bind; 2] = [(&data).into(), (&out).into()];
+            pass.dispatch(&pipeline, &Words([quads, 0, 0, 0]), &bindings, [groups, 1, 1]);
+        }
+    })
+}
+
+fn f32_rate(gpu: &Gpu) -> Result<f64> {
+    let (groups, rounds) = if gpu.is_cpu() { (64, 2000) } else { (8192, 4000) };
+    let out = gpu.buffer::<f32>("out", groups as usize * 256)?;
+    let pipeline = gpu.pipeline(&Variant::new(&FMA_RATE))?;
+    let params = Words([rounds, 0.999f32.to_bits(), 0, 0]);
+    let seconds =
+        time(gpu, &|_| (), |pass| pass.dispatch(&pipeline, &params, &[(&out).into()], [groups, 1, 1]))?;
+    Ok(f64::from(groups) * 256.0 * f64::from(rounds) * 16.0 / seconds)
+}
+
+fn matrix_rate(gpu: &Gpu) -> Result<f64> {
+    let (groups, rounds) = (2112, 2000);
+    let out = gpu.buffer::<f32>("out", groups as usize * 128)?;
+    let pipeline = gpu.pipeline(&Variant::new(&COOP_RATE))?;
+    let seconds = time(gpu, &|_| (), |pass| {
+        pass.dispatch(&pipeline, &Words([rounds, 0, 0, 0]), &[(&out).into()], [groups, 1, 1]);
+    })?;
+    // Four subgroups, eight products of 16 x 16 x 16 a round.
+    Ok(f64::from(groups) * 4.0 * f64::from(rounds) * 8.0 * 8192.0 / seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use attn_kernels::reflect::interface;
+
+    use super::*;
+
+    #[test]
+    fn the_kernels_are_valid_and_have_their_bindings() {
+        for kernel in [&FILL, &STREAM_READ, &FMA_RATE, &COOP_RATE] {
+            let interface =
+                interface(&Variant::new(kernel)).unwrap_or_else(|e| panic!("{}: {e}", kernel.name));
+            assert_eq!(interface.bindings.len(), kernel.bindings.len(), "{}", kernel.name);
+        }
+    }
+}
