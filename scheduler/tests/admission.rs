@@ -34,6 +34,28 @@ fn a_request_that_can_never_finish_is_refused_with_the_numbers() {
 }
 
 #[test]
+fn a_refusal_changes_nothing() {
+    let mut scheduler = scheduler(5, &FULL);
+    scheduler.add(Request::new(vec![1; 3], 2)).unwrap();
+    let before = format!("{scheduler:?}");
+    for request in [
+        Request::new(vec![], 1),
+        Request::new(vec![1; 10], 8),
+        Request::new(vec![1; 64], 1),
+        Request::new(vec![1; 4], 0),
+        Request { min_tokens: 3, ..Request::new(vec![1], 2) },
+        Request { num_samples: 5, ..Request::new(vec![1], 1) },
+        Request::new(vec![1; 4], u32::MAX),
+    ] {
+        assert!(scheduler.add(request).is_err());
+        assert_eq!(format!("{scheduler:?}"), before);
+    }
+    assert!(scheduler.abort(SeqId::new(77)).is_empty());
+    scheduler.remote_ready(SeqId::new(77), 3);
+    assert_eq!(format!("{scheduler:?}"), before, "an unknown sequence");
+}
+
+#[test]
 fn a_window_admits_prompts_longer_than_the_pool() {
     // Steps of 8 and a window of 6 hold at most cdiv(5 + 8, 4) + 1 = 5 blocks.
     let window = [(AttentionKind::SlidingWindow { window: 6 }, 4)];

@@ -261,6 +261,16 @@ fn launches_out_of_range_are_refused() {
     insta::assert_snapshot!(error(|r| r.rows[0][2] = 12, list, all), @"top_k: length of output of entry 0 is 13, the limit is 12");
     insta::assert_snapshot!(error(|r| r.rows[0][1] = (1 << 20) + 1, list, all), @"top_k: number of scores of entry 0 is 1048577, the limit is 1048576");
     insta::assert_snapshot!(error(|r| r.params.copies = 0, list, all), @"top_k: lists a row is 0");
+    let chunked = |max_chunks, chunk| {
+        let params = TopKGatherParams::new(&rows.params, max_chunks, chunk);
+        let long = [[3, 9000, 10, 0]];
+        top_k_gather::check(&params, list, &long, [9003, 7, 24]).map_err(|e| e.to_string())
+    };
+    assert_eq!(chunked(3, 4096), Ok(()));
+    insta::assert_snapshot!(chunked(2, 4096).unwrap_err(), @"top_k_gather: number of chunks of entry 0 is 3, the limit is 2");
+    insta::assert_snapshot!(chunked(3, 5000).unwrap_err(), @"top_k_gather: scores of a chunk is 5000, not a power of two");
+    insta::assert_snapshot!(chunked(5, 2048).unwrap_err(), @"top_k_gather: scores of a chunk is 2048, not a multiple of 4096");
+    insta::assert_snapshot!(chunked(1, 65_536).unwrap_err(), @"top_k_gather: scores of a chunk is 65536, the limit is 32768");
 }
 
 proptest! {
