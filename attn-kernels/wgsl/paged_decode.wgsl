@@ -8,7 +8,8 @@
 // Partitions go through the keys in the order of `context`, from the one with the first key that the row sees: a row's
 // arithmetic depends on its own length, first key and list alone, and a list of all blocks gives the bits of none.
 // With one partition and no reduce pass `partial` is the output itself, normalised.
-// Grid: (max_partitions, head groups, n). CPU reference: src/cpu/paged_decode.rs
+// A dispatch may do a part of the partitions, from first_partition on.
+// Grid: (partitions, head groups, n). CPU reference: src/cpu/paged_decode.rs
 #import numbers
 #import HEAD_DIM = 64
 #import BLOCK_SIZE = 16
@@ -32,9 +33,9 @@ struct PagedDecodeParams {
     list_stride: u32,
     first_list: u32,
     softcap: f32,
+    first_partition: u32,
     k_scale: f32, // of fp8
     v_scale: f32,
-    pad0: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: PagedDecodeParams;
@@ -67,7 +68,8 @@ fn paged_decode(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     let context = context_of((params.first_list + group.z) * params.num_kv_heads + kv_head);
     let begin = context_begin(context, row.w);
     let end = context_end(context, row.y);
-    let first = (begin / PARTITION + group.x) * PARTITION;
+    let part = params.first_partition + group.x;
+    let first = (begin / PARTITION + part) * PARTITION;
     if (max(first, begin) >= end) {
         // A row without keys is zero; where the reduce pass follows, that writes it.
         if (params.reduced == 0u) {
@@ -88,7 +90,7 @@ fn paged_decode(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     workgroupBarrier();
     let query = Query(context, first, head0, row.y - 1u);
     let stat = softmax(lane, keys, query, scores_of(lane.index, keys));
-    let partial_head = (group.z * params.num_heads + head0) * params.max_partitions + group.x;
+    let partial_head = (group.z * params.num_heads + head0) * params.max_partitions + part;
     values(lane.index, keys, stat, partial_head, row.x * params.num_heads + head0);
 }
 

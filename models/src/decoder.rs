@@ -12,6 +12,7 @@ mod moe;
 mod parts;
 mod prefix;
 mod sparse;
+mod stream;
 
 pub use blocks::BlockRead;
 
@@ -24,13 +25,14 @@ use attn_kernels::kernel::{KvDtype, paged_prefill_coop};
 use crate::batch::{Sample, Slice, StepOutput};
 use crate::kernel::{embed, log_prob, matmul::Epilogue, rms_norm, sample};
 use crate::matrix::{Kernels, Matrix, Product};
-use crate::{DecoderConfig, KvOptions, KvPool, ModelError, SparseOptions};
+use crate::{DecoderConfig, KvOptions, KvPool, ModelError, Offload, SparseOptions};
 use attend::Attention;
 use inputs::{Inputs, View};
 use latent::LatentState;
 use layer::Layer;
 use moe::MoeState;
 use sparse::Sparse;
+use stream::Stream;
 
 /// What a decoder is built for.
 #[derive(Clone, Debug)]
@@ -54,6 +56,8 @@ pub struct DecoderOptions {
     pub prefix_capacity: u32,
     /// Attention to selected blocks; `None` where all is attended.
     pub sparse: Option<SparseOptions>,
+    /// Blocks in memory of the host, beyond those on the device.
+    pub offload: Option<Offload>,
 }
 
 impl DecoderOptions {
@@ -221,7 +225,11 @@ impl Decoder {
     /// # Panics
     /// When there are more rows or samples than the decoder was built for, or a table is too short.
     pub fn step(&mut self, slices: &[Slice<'_>], samples: &[Sample]) -> Result<StepOutput, ModelError> {
-        let plan = inputs::plan(&self.config, &self.options, &self.views, slices, samples, self.prefill())?;
+        let mut plan =
+            inputs::plan(&self.config, &self.options, &self.views, slices, samples, self.prefill())?;
+        if let Some(ring) = self.kv.ring() {
+            plan.stream = Stream::plan(ring, self.options.block_size, slices, &mut plan)?;
+        }
         self.inputs.write(&self.gpu, &plan)?;
         self.activations.fit_partials(&self.gpu, &self.config, &plan)?;
         if let Some(indexer) = self.latent.as_mut().and_then(|latent| latent.indexer.as_mut()) {

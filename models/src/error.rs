@@ -67,6 +67,28 @@ pub enum ModelError {
         /// Tokens of a block of the cache.
         block_size: u32,
     },
+    /// Blocks on the host of something that cannot have them.
+    #[error("KV blocks in memory of the host need {lacks}")]
+    Offload {
+        /// What is missing.
+        lacks: &'static str,
+    },
+    /// A pool on the device that is too small for a ring.
+    #[error("a device pool of {blocks} KV blocks has no room for a ring, which needs {needed}")]
+    DevicePool {
+        /// Its blocks.
+        blocks: u32,
+        /// Blocks of the smallest ring and the null block.
+        needed: u32,
+    },
+    /// A step of more sequences than the ring serves.
+    #[error("{needed} blocks of the host in one chunk, a slot of the ring has {slot_blocks}")]
+    Ring {
+        /// Blocks of the largest chunk.
+        needed: usize,
+        /// Blocks of a slot.
+        slot_blocks: u32,
+    },
     /// Work for a kernel outside its buffers.
     #[error(transparent)]
     Launch(#[from] attn_kernels::kernel::LaunchError),

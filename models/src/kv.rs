@@ -1,14 +1,18 @@
 //! The paged KV cache on the device.
 
+mod offload;
 mod plan;
 
 use attn_kernels::gpu::{Buf, Gpu, GpuError};
 use attn_kernels::kernel::KvShape;
+use attn_kernels::kernel::paged_decode::PARTITION;
 use kvblock::{KvCacheSpec, PageLayout};
 use smallvec::SmallVec;
 
+pub use self::offload::Offload;
+pub(crate) use self::offload::{Place, Ring, Run, runs};
 pub use self::plan::{CachePart, KvOptions, KvPlan, LayerCache};
-use crate::{DecoderConfig, ModelError};
+use crate::{DecoderConfig, ModelError, Reach};
 
 /// The buffers of a [`KvPlan`], `num_blocks` pages each. Block ids are of all groups together: a block belongs to one
 /// group at a time, and its page in a buffer to the layer of that group.
@@ -17,6 +21,15 @@ pub struct KvPool {
     plan: KvPlan,
     shape: KvShape,
     num_blocks: u32,
+    device_blocks: u32,
+    tensors: Vec<Tensor>,
+    /// The blocks that are not on the device, where there are some.
+    host: Option<Host>,
+}
+
+#[derive(Debug)]
+struct Host {
+    ring: Ring,
     tensors: Vec<Tensor>,
 }
 
@@ -33,20 +46,66 @@ impl KvPool {
     /// had is [`num_blocks`](Self::num_blocks).
     ///
     /// # Errors
-    /// [`GpuError::OutOfMemory`] when not even 2 blocks fit.
-    pub fn new(gpu: &Gpu, config: &DecoderConfig, plan: KvPlan, num_blocks: u32) -> Result<Self, ModelError> {
+    /// [`GpuError::OutOfMemory`] when not even 2 blocks fit, [`ModelError::Offload`] where blocks cannot lie on the host.
+    ///
+    /// With `offload`, more blocks lie in memory of the host, and a part of those on the device is the ring that they
+    /// pass through.
+    pub fn new(
+        gpu: &Gpu,
+        config: &DecoderConfig,
+        plan: KvPlan,
+        num_blocks: u32,
+        offload: Option<Offload>,
+    ) -> Result<Self, ModelError> {
         let shape = plan.shape(config);
         let mut num_blocks = num_blocks.min(Self::most_blocks(gpu, &plan)).max(2);
         loop {
-            match Self::allocate(gpu, &plan, num_blocks) {
-                Ok(tensors) => return Ok(Self { plan, shape, num_blocks, tensors }),
+            match Self::allocate(&plan, num_blocks, |name, words| gpu.buffer(name, words)) {
+                Ok(tensors) => {
+                    let host = offload.map(|offload| Self::host(gpu, config, &plan, num_blocks, offload));
+                    let host = host.transpose()?;
+                    let device_blocks = num_blocks;
+                    if let (Some(host), Some(offload)) = (&host, offload) {
+                        num_blocks = host.ring.resident() + offload.host_blocks;
+                    }
+                    return Ok(Self { plan, shape, num_blocks, device_blocks, tensors, host });
+                }
                 Err(GpuError::OutOfMemory { .. }) if num_blocks > 2 => num_blocks = (num_blocks / 2).max(2),
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    fn allocate(gpu: &Gpu, plan: &KvPlan, num_blocks: u32) -> Result<Vec<Tensor>, GpuError> {
+    fn host(
+        gpu: &Gpu,
+        config: &DecoderConfig,
+        plan: &KvPlan,
+        device_blocks: u32,
+        offload: Offload,
+    ) -> Result<Host, ModelError> {
+        let refuse = |lacks| Err(ModelError::Offload { lacks });
+        if !gpu.has_host_buffers() {
+            return refuse("an adapter with mappable storage buffers");
+        }
+        let [group] = &plan.layout.groups[..] else { return refuse("one group of layers") };
+        if config.latent.is_some() || config.layers.iter().any(|layer| layer.reach != Reach::Full) {
+            return refuse("layers of full attention to keys and values");
+        }
+        let chunk = (PARTITION / group.spec.block_size.get()).max(1);
+        let ring = Ring::new(device_blocks, offload.ring_slots.max(1), chunk);
+        let Some(ring) = ring else {
+            let needed = offload.ring_slots.max(1) * chunk + 1;
+            return Err(ModelError::DevicePool { blocks: device_blocks, needed });
+        };
+        let host = |name: &str, words| gpu.host_buffer(name, words);
+        Ok(Host { ring, tensors: Self::allocate(plan, offload.host_blocks, host)? })
+    }
+
+    fn allocate(
+        plan: &KvPlan,
+        num_blocks: u32,
+        buffer: impl Fn(&str, usize) -> Result<Buf<u32>, GpuError>,
+    ) -> Result<Vec<Tensor>, GpuError> {
         let tensor = |tensor: &kvblock::CacheTensor| {
             // A place that only pads a group needs no memory.
             let Some(first) = tensor.layers.first() else {
@@ -54,7 +113,7 @@ impl KvPool {
             };
             let names = names(&plan.caches[*first].spec);
             let words = page_words(tensor.page_bytes, names);
-            let buffers = names.iter().map(|name| gpu.buffer(name, num_blocks as usize * words));
+            let buffers = names.iter().map(|name| buffer(name, num_blocks as usize * words));
             Ok(Tensor { buffers: buffers.collect::<Result<_, GpuError>>()?, words })
         };
         plan.layout.tensors.iter().map(tensor).collect()
@@ -83,10 +142,22 @@ impl KvPool {
         &self.shape
     }
 
-    /// Blocks of the pool, the null block included.
+    /// Blocks of the pool, the null block and those on the host included.
     #[must_use]
     pub fn num_blocks(&self) -> u32 {
         self.num_blocks
+    }
+
+    /// Blocks of the pool on the device, those of the ring included.
+    #[must_use]
+    pub fn device_blocks(&self) -> u32 {
+        self.device_blocks
+    }
+
+    /// Blocks in memory of the host.
+    #[must_use]
+    pub fn host_blocks(&self) -> u32 {
+        self.ring().map_or(0, |ring| self.num_blocks - ring.resident())
     }
 
     /// K and V of one layer.
@@ -95,6 +166,48 @@ impl KvPool {
         let cache = self.plan.cache(layer, CachePart::KeyValue).expect("a layer with keys and values");
         let buffers = &self.tensors[cache.tensor].buffers;
         (&buffers[0], &buffers[1])
+    }
+
+    /// K and V of one layer on the host, where some blocks are there.
+    pub(crate) fn host_layer(&self, layer: usize) -> Option<(&Buf<u32>, &Buf<u32>)> {
+        let cache = self.plan.cache(layer, CachePart::KeyValue).expect("a layer with keys and values");
+        let buffers = &self.host.as_ref()?.tensors[cache.tensor].buffers;
+        Some((&buffers[0], &buffers[1]))
+    }
+
+    /// The ring that blocks on the host pass through.
+    pub(crate) fn ring(&self) -> Option<&Ring> {
+        Some(&self.host.as_ref()?.ring)
+    }
+
+    /// Most sequences of one step: each takes a part of every slot of the ring. `None` where all blocks are on the
+    /// device.
+    #[must_use]
+    pub fn most_sequences(&self) -> Option<u32> {
+        let chunk = (PARTITION / self.shape.block_size).max(1);
+        Some(self.ring()?.slot_blocks() / chunk)
+    }
+
+    /// Bytes that attention fetched from the host so far.
+    #[must_use]
+    pub fn fetched_bytes(&self) -> u64 {
+        self.ring().map_or(0, |ring| ring.fetched_blocks() * 2 * self.shape.block_bytes() as u64)
+    }
+
+    /// Whether two blocks lie in the same buffers.
+    pub(crate) fn together(&self, a: u32, b: u32) -> bool {
+        self.ring().is_none_or(|ring| (a < ring.resident()) == (b < ring.resident()))
+    }
+
+    /// The buffers that hold a block, with the words that it takes in each, and its number in them.
+    pub(crate) fn buffers_of(&self, id: u32) -> (impl Iterator<Item = (&Buf<u32>, usize)>, usize) {
+        let (tensors, index) = match self.host.as_ref().map(|host| (host, host.ring.place(id))) {
+            Some((host, Place::Host(index))) => (&host.tensors, index),
+            Some((_, Place::Device(index))) => (&self.tensors, index),
+            None => (&self.tensors, id),
+        };
+        let buffers = tensors.iter().flat_map(|t| t.buffers.iter().map(|buffer| (buffer, t.words)));
+        (buffers, index as usize)
     }
 
     /// Group of a layer's keys and values.

@@ -20,7 +20,7 @@ use scheduler::{
 use crate::block_ops::HostBlocks;
 use crate::cli::{EngineArgs, Preempt, SamplingArgs};
 use crate::kv_used::{KvUsed, group_id};
-use crate::model::{self, Model};
+use crate::model::{self, Model, Wanted};
 use crate::report::{self, KvUse};
 use crate::tiers::{self, Tiers};
 
@@ -93,7 +93,7 @@ struct Live {
 }
 
 impl Engine {
-    /// Loads `model` with room for `sequences` sequences of together at most `needed_tokens` tokens.
+    /// Loads `model` with room for `sequences` sequences of the tokens that are `wanted`.
     ///
     /// # Errors
     /// No device, no memory, or a model that the decoder does not run.
@@ -101,19 +101,21 @@ impl Engine {
         args: &EngineArgs,
         model: &Model,
         sequences: u32,
-        needed_tokens: u64,
+        wanted: Wanted,
         preempt: Preempt,
     ) -> Result<Self> {
         let seqs = sequences.clamp(1, MAX_SEQS);
         // Decode tokens come on top of a chunk of prompts, so that neither starves the other.
         let budget = args.chunk.saturating_add(seqs);
-        let decoder = model.load(args, budget, seqs, needed_tokens)?;
+        let decoder = model.load(args, budget, seqs, wanted)?;
         let config = decoder.config();
         let limits = LengthLimits { max_model_len: config.context_length, max_batched_tokens: budget };
         let groups = decoder.kv().plan().layout.groups.clone();
         let cache = KvCacheConfig::new(decoder.kv().num_blocks(), groups, limits);
         let cache = KvCacheConfig { hash_seed: tiers::hash_seed(args), ..cache };
-        let mut plans = SchedulerConfig::new(budget, seqs);
+        // Each sequence takes a part of the ring that blocks on the host pass through.
+        let running = decoder.kv().most_sequences().map_or(seqs, |most| most.min(seqs));
+        let mut plans = SchedulerConfig::new(budget, running);
         plans.long_prefill_token_threshold = args.chunk;
         if preempt == Preempt::Swap {
             plans.preemption = Preemption::Swap { num_host_blocks: host_blocks(&decoder) };
@@ -329,7 +331,8 @@ impl Engine {
     /// Traffic of the KV tiers.
     #[must_use]
     pub fn tiers(&self) -> report::Tiers {
-        self.tiers.as_ref().map(Tiers::report).unwrap_or_default()
+        let report = self.tiers.as_ref().map(Tiers::report).unwrap_or_default();
+        tiers::with_fetches(report, self.decoder.kv())
     }
 
     /// The most KV blocks that were in use at one time, and their bytes, by cache group.

@@ -15,7 +15,7 @@ use crate::cli::GenerateArgs;
 use crate::engine::{Clock, Engine, Event, Prompt};
 use crate::ids_file;
 use crate::interrupt::Interrupt;
-use crate::model::Model;
+use crate::model::{Model, Wanted};
 use crate::report::{self, FinishReason, Generated, Sparse, TextStream, Timing};
 use crate::text::Text;
 
@@ -31,10 +31,13 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
     let block = u64::from(args.engine.block_size);
     let longest =
         |p: &Prompt| (p.ids.len() as u64 + u64::from(p.max_tokens)).min(context).next_multiple_of(block);
-    let needed = prompts.iter().map(|p| longest(p) * u64::from(p.samples)).sum();
+    let wanted = Wanted {
+        tokens: prompts.iter().map(|p| longest(p) * u64::from(p.samples)).sum(),
+        longest: prompts.iter().map(longest).max().unwrap_or(0),
+    };
     let samples = args.beams.unwrap_or(args.n);
     let together = if args.beams.is_some() { samples } else { count.saturating_mul(samples) };
-    let engine = Engine::open(&args.engine, &model, together, needed, args.preempt)?;
+    let engine = Engine::open(&args.engine, &model, together, wanted, args.preempt)?;
     let mut run = Run {
         args,
         tokenizer: model.tokenizer.as_ref(),

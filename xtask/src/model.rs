@@ -7,8 +7,8 @@ use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
 use attn_kernels::kernel::KvDtype;
 use models::batch::Phase;
 use models::{
-    ChatTemplate, Checkpoint, Decoder, DecoderConfig, DecoderOptions, KvOptions, KvPlan, KvPool, Place,
-    SparseOptions, Tokenizer,
+    ChatTemplate, Checkpoint, Decoder, DecoderConfig, DecoderOptions, KvOptions, KvPlan, KvPool, Offload,
+    Place, SparseOptions, Tokenizer,
 };
 use sparse_select::Registry;
 
@@ -57,18 +57,13 @@ impl Model {
 
     /// Loads the model on the device that `args` name.
     ///
-    /// `needed_tokens` bounds the KV pool where nobody set its size: more than all sequences can hold is never used.
+    /// `wanted` bounds the KV pool where nobody set its size: more than all sequences can hold is never used. Where the
+    /// longest one does not fit in the pool, blocks of the host tier make it larger.
     ///
     /// # Errors
     /// No device, no memory, or a tensor that does not fit the configuration.
-    pub fn load(
-        &self,
-        args: &EngineArgs,
-        max_rows: u32,
-        max_seqs: u32,
-        needed_tokens: u64,
-    ) -> Result<Decoder> {
-        self.load_with(args, max_rows, max_seqs, needed_tokens, false)
+    pub fn load(&self, args: &EngineArgs, max_rows: u32, max_seqs: u32, wanted: Wanted) -> Result<Decoder> {
+        self.load_with(args, max_rows, max_seqs, wanted, false)
     }
 
     /// As [`load`](Self::load); every step then hands the selections of a sparse policy back.
@@ -80,9 +75,9 @@ impl Model {
         args: &EngineArgs,
         max_rows: u32,
         max_seqs: u32,
-        needed_tokens: u64,
+        wanted: Wanted,
     ) -> Result<Decoder> {
-        self.load_with(args, max_rows, max_seqs, needed_tokens, true)
+        self.load_with(args, max_rows, max_seqs, wanted, true)
     }
 
     fn load_with(
@@ -90,7 +85,7 @@ impl Model {
         args: &EngineArgs,
         max_rows: u32,
         max_seqs: u32,
-        needed_tokens: u64,
+        wanted: Wanted,
         trace: bool,
     ) -> Result<Decoder> {
         setup::ensure(&[Need::Gpu])?;
@@ -102,7 +97,8 @@ impl Model {
         let recycle = args.kv_tiers.is_none();
         let options = KvOptions { dtype: kv_dtype, block_size: args.block_size, recycle };
         let plan = KvPlan::new(&self.config, options)?;
-        let num_blocks = num_blocks(args, &gpu, &plan, max_seqs, needed_tokens)?;
+        let num_blocks = num_blocks(args, &gpu, &plan, max_seqs, wanted.tokens)?;
+        let offload = offload(args, &plan, num_blocks, wanted, max_seqs);
         let options = DecoderOptions {
             kv_dtype,
             block_size: args.block_size,
@@ -113,9 +109,10 @@ impl Model {
             reproducible: args.reproducible,
             prefix_capacity: scheduler::PREFIX_CHUNK_CAPACITY,
             sparse: sparse(args, trace)?,
+            offload,
         };
         let decoder = Decoder::load(&gpu, &self.config, self.checkpoint.weights(), &options)?;
-        let got = decoder.kv().num_blocks();
+        let got = decoder.kv().device_blocks();
         if got < num_blocks {
             let limit = KvPool::most_blocks(&gpu, &plan);
             match args.kv_blocks {
@@ -127,6 +124,37 @@ impl Model {
         }
         Ok(decoder)
     }
+}
+
+/// Tokens whose KV a command keeps at one time.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted {
+    /// All sequences together.
+    pub tokens: u64,
+    /// The longest one.
+    pub longest: u64,
+}
+
+/// Slots of the ring that blocks on the host pass through.
+const RING_SLOTS: u32 = 2;
+
+/// Blocks of the host tier that the longest sequence needs beyond the device pool; `None` where it fits.
+fn offload(
+    args: &EngineArgs,
+    plan: &KvPlan,
+    device_blocks: u32,
+    wanted: Wanted,
+    max_seqs: u32,
+) -> Option<Offload> {
+    let host_bytes = args.kv_tiers.as_ref()?.host_bytes?;
+    let size = u64::from(args.block_size);
+    // One block is the null block.
+    if wanted.longest.div_ceil(size) < u64::from(device_blocks) {
+        return None;
+    }
+    let most = wanted.tokens.div_ceil(size) + u64::from(max_seqs);
+    let host_blocks = u32::try_from((host_bytes / plan.block_bytes()).min(most)).unwrap_or(u32::MAX);
+    (host_blocks > 0).then_some(Offload { host_blocks, ring_slots: RING_SLOTS })
 }
 
 /// Size of the KV pool: what was asked for, else what memory allows and the requests can use.

@@ -14,7 +14,7 @@ use safetensors::tensor::TensorView;
 use crate::cli::ScoreArgs;
 use crate::ids_file;
 use crate::kv_used::{KvUsed, group_id};
-use crate::model::Model;
+use crate::model::{Model, Wanted};
 use crate::report::{self, Scored, Sparse};
 use crate::tiers::{self, Tiers};
 
@@ -35,7 +35,8 @@ pub fn run(args: &ScoreArgs) -> Result<()> {
         }
     }
     let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
-    let mut decoder = model.load(&args.engine, args.engine.chunk, 1, longest as u64)?;
+    let wanted = Wanted { tokens: longest as u64, longest: longest as u64 };
+    let mut decoder = model.load(&args.engine, args.engine.chunk, 1, wanted)?;
     let mut tiers = Tiers::open(&args.engine, &model, &decoder)?;
     for (index, ids) in sequences.iter().enumerate() {
         let scored = score(args, &mut decoder, tiers.as_mut(), ids);
@@ -110,7 +111,7 @@ fn score(
         top_ids,
         top_logprobs,
         kv: report::kv_use(decoder.kv().plan(), &used.most),
-        tiers: tiers.map(|tiers| tiers.report()).unwrap_or_default(),
+        tiers: tiers::with_fetches(tiers.map(|tiers| tiers.report()).unwrap_or_default(), decoder.kv()),
         sparse: Sparse::of(args.engine.sparse.as_ref(), total.attended.as_ref()),
     })
 }

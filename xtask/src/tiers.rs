@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kvblock::{BlockHash, BlockHasher, BlockSize, ExtraKeys, GroupId, HashAlgorithm, HashChain, SeqId};
-use models::Decoder;
+use models::{Decoder, KvPool};
 use prefetch::assemble::StackConfig;
 use prefetch::codec::RowLayout;
 use prefetch::engine::EngineConfig;
@@ -75,9 +75,18 @@ impl Tiers {
     /// # Errors
     /// A tier that cannot be built or reached, or that holds the blocks of something else.
     pub fn open(args: &EngineArgs, model: &Model, decoder: &Decoder) -> Result<Option<Self>> {
-        let Some(spec) = &args.kv_tiers else { return Ok(None) };
-        let tiers = Self::build(spec, args, model, decoder);
-        Ok(Some(tiers.with_context(|| format!("--kv-tiers {spec}"))?))
+        let Some(asked) = &args.kv_tiers else { return Ok(None) };
+        let kv = decoder.kv();
+        // What a long context takes of the host tier is no place for prefixes.
+        let taken = u64::from(kv.host_blocks()) * kv.plan().block_bytes();
+        let left = asked.host_bytes.map(|bytes| bytes.saturating_sub(taken));
+        let full = taken > 0 && left.is_none_or(|left| left < kv.plan().block_bytes());
+        let spec = TierSpec { host_bytes: left.filter(|_| !full), ..asked.clone() };
+        if full && spec.disk.is_none() && spec.remote.is_none() {
+            return Ok(None);
+        }
+        let tiers = Self::build(&spec, args, model, decoder);
+        Ok(Some(tiers.with_context(|| format!("--kv-tiers {asked}"))?))
     }
 
     fn build(spec: &TierSpec, args: &EngineArgs, model: &Model, decoder: &Decoder) -> Result<Self> {
@@ -86,14 +95,21 @@ impl Tiers {
         if spec.compression != Compression::None && !f16 {
             bail!("compression halves f16 elements, the KV cache has {:?}", shape.dtype);
         }
-        // A shard is what one layer keeps of a block: K, then V.
         let plan = decoder.kv().plan();
         if plan.layout.groups.len() > 1 {
             bail!("the model keeps KV in {} groups, tiers hold one", plan.layout.groups.len());
         }
-        let shard = u32::try_from(2 * shape.block_bytes()).ok();
-        let layout = shard.and_then(|bytes| BlockLayout::new(decoder.config().num_layers, bytes));
         let block_bytes = plan.block_bytes();
+        // A shard is what one layer keeps of a block: K, then V.
+        let layers = decoder.config().num_layers;
+        let pairs = block_bytes == u64::from(layers) * 2 * shape.block_bytes() as u64;
+        if spec.compression != Compression::None && !pairs {
+            bail!("compression is for layers that each keep keys and values");
+        }
+        // What does not divide into layers is one shard.
+        let shards = if pairs { layers } else { 1 };
+        let layout = u32::try_from(block_bytes / u64::from(shards)).ok();
+        let layout = layout.and_then(|bytes| BlockLayout::new(shards, bytes));
         let layout = layout.with_context(|| format!("blocks of {block_bytes} bytes are too large"))?;
         let stack = Arc::new(spec.build(&StackConfig {
             layout,
@@ -160,6 +176,17 @@ impl Tiers {
             overlap: counters.overlap().hidden(),
         }
     }
+}
+
+/// Adds what attention fetched from blocks on the host.
+#[must_use]
+pub fn with_fetches(report: report::Tiers, kv: &KvPool) -> report::Tiers {
+    if kv.host_blocks() == 0 {
+        return report;
+    }
+    let mut host = report.host.unwrap_or_default();
+    host.bytes_read += kv.fetched_bytes();
+    report::Tiers { host: Some(host), ..report }
 }
 
 /// What starts every hash chain: rows of a reproducible engine are computed in another order of arithmetic, those of a

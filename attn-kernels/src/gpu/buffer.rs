@@ -89,6 +89,31 @@ impl Gpu {
         Ok(Buf { raw, len, element: PhantomData })
     }
 
+    /// Whether kernels and copies can use buffers in memory of the host.
+    #[must_use]
+    pub fn has_host_buffers(&self) -> bool {
+        self.device.features().contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS)
+    }
+
+    /// A zeroed storage buffer in memory of the host, which the device reaches over its bus.
+    ///
+    /// # Errors
+    /// As [`Gpu::buffer`].
+    ///
+    /// # Panics
+    /// When the device [cannot use one](Self::has_host_buffers).
+    pub fn host_buffer<T: Pod>(&self, label: &str, len: usize) -> Result<Buf<T>, GpuError> {
+        assert!(self.has_host_buffers(), "{label} of {len} elements on a device without mappable storage");
+        // Memory that is mapped for reading is cached memory of the host.
+        let usage = wgpu::BufferUsages::STORAGE
+            | wgpu::BufferUsages::COPY_SRC
+            | wgpu::BufferUsages::COPY_DST
+            | wgpu::BufferUsages::MAP_READ;
+        let bytes = (len.max(1) * size_of::<T>()).next_multiple_of(16) as u64;
+        let raw = self.raw_buffer(label, bytes, usage)?;
+        Ok(Buf { raw, len, element: PhantomData })
+    }
+
     /// A storage buffer that holds `data`.
     ///
     /// # Errors

@@ -51,12 +51,12 @@ pub struct PagedDecodeParams {
     pub first_list: u32,
     /// Bound of scores with [`Logit::Softcap`](super::attention::Logit::Softcap).
     pub softcap: f32,
+    /// First partition of the dispatch, counted as [`partitions`] does; 0 where it does all.
+    pub first_partition: u32,
     /// Scale of keys in fp8.
     pub k_scale: f32,
     /// Scale of values in fp8.
     pub v_scale: f32,
-    /// Zero.
-    pub pad0: u32,
 }
 
 /// Partitions of a row that attends keys from index `begin` on of the `end` that it has, in the order of attention:
@@ -92,8 +92,8 @@ pub fn variant(shape: &KvShape, num_heads: u32, level: Level, attention: &Attent
     attention.specialise(variant, shape, 1, BINDINGS)
 }
 
-/// Workgroups for `rows` rows of at most `max_partitions` partitions.
+/// Workgroups for `rows` rows of `partitions` partitions each.
 #[must_use]
-pub fn grid(shape: &KvShape, num_heads: u32, rows: u32, max_partitions: u32) -> [u32; 3] {
-    [max_partitions, num_heads / heads_a_group(shape, num_heads), rows]
+pub fn grid(shape: &KvShape, num_heads: u32, rows: u32, partitions: u32) -> [u32; 3] {
+    [partitions, num_heads / heads_a_group(shape, num_heads), rows]
 }

@@ -97,9 +97,9 @@ impl Decode {
             list_stride: self.asked.list_stride(),
             first_list: 0,
             softcap: self.asked.softcap,
+            first_partition: 0,
             k_scale: 1.0,
             v_scale: 1.0,
-            pad0: 0,
         }
     }
 
@@ -152,9 +152,16 @@ impl Decode {
         let extra = self.asked.upload(gpu).unwrap();
         bindings.extend(extra.as_ref().map(Into::into));
         let count = u32::try_from(rows.len()).unwrap();
-        let grid = paged_decode::grid(shape, self.num_heads, count, max_partitions);
         let variant = paged_decode::variant(shape, self.num_heads, gpu.level(), self.attention());
-        dispatch(gpu, &mut pass, &variant, &scaled(shape, self.params(max_partitions)), &bindings, grid);
+        // All partitions at once, or those behind the first one apart.
+        let cut = if max_partitions.is_multiple_of(2) { 1 } else { max_partitions };
+        for (first_partition, past) in [(0, cut), (cut, max_partitions)] {
+            let params = PagedDecodeParams { first_partition, ..self.params(max_partitions) };
+            let grid = paged_decode::grid(shape, self.num_heads, count, past - first_partition);
+            if past > first_partition {
+                dispatch(gpu, &mut pass, &variant, &scaled(shape, params), &bindings, grid);
+            }
+        }
         let sinks = gpu.upload("sinks", self.asked.sinks().unwrap_or(&[0.0])).unwrap();
         if self.reduced(max_partitions) {
             let params = self.reduce_params(max_partitions);

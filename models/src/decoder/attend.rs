@@ -13,6 +13,7 @@ use attn_kernels::kernel::{KvShape, paged_prefill_coop};
 
 use super::inputs::{Plan, RowBufs, Rows};
 use super::sparse::Lists;
+use super::stream::{Loaded, Stream};
 use super::{Decoder, decode_portion};
 use crate::{ModelError, Reach};
 
@@ -50,6 +51,8 @@ struct Task<'a> {
     bufs: &'a RowBufs,
     /// Lists of selected blocks; `None` where all is attended.
     lists: Option<Lists>,
+    /// Where keys of the step lie on the host.
+    stream: Option<&'a Stream>,
 }
 
 impl Task<'_> {
@@ -68,26 +71,28 @@ impl Decoder {
     pub(super) fn attend(&self, pass: &mut Pass, index: usize, plan: &Plan) {
         let view = self.layers[index].view;
         let kind = &self.pipelines.attention[view];
+        let stream = plan.stream.as_ref();
         let (plan, inputs) = (&plan.views[view], &self.inputs.views[view]);
         let lists = self.sparse.as_ref().and_then(|sparse| sparse.lists(index));
         let Some((lists, selected)) = lists.zip(self.pipelines.selected.as_ref()) else {
-            let task = Task { kind, rows: &plan.all, bufs: &inputs.all, lists: None };
+            let task = Task { kind, rows: &plan.all, bufs: &inputs.all, lists: None, stream };
             return self.attend_task(pass, index, &task, plan.all.max_partitions);
         };
-        let whole = Task { kind, rows: &plan.whole, bufs: &inputs.whole, lists: None };
+        let whole = Task { kind, rows: &plan.whole, bufs: &inputs.whole, lists: None, stream };
         self.attend_task(pass, index, &whole, plan.whole.max_partitions);
         let tokens = (lists.stride - 1) * self.options.select_block();
         let max_partitions = plan.selected.max_partitions.min(tokens.div_ceil(PARTITION).max(1));
         let bufs = &inputs.selected;
-        let listed = Task { kind: selected, rows: &plan.selected, bufs, lists: Some(lists) };
+        let listed = Task { kind: selected, rows: &plan.selected, bufs, lists: Some(lists), stream };
         self.attend_task(pass, index, &listed, max_partitions);
     }
 
     fn attend_task(&self, pass: &mut Pass, index: usize, task: &Task<'_>, max_partitions: u32) {
         let portion = decode_portion(&self.config, max_partitions);
+        let mut loaded = self.unloaded();
         for start in (0..task.rows.decode.len()).step_by(portion) {
             let rows = portion.min(task.rows.decode.len() - start);
-            self.attend_decode(pass, index, task, max_partitions, start..start + rows);
+            self.attend_decode(pass, index, task, max_partitions, start..start + rows, &mut loaded);
         }
         self.attend_prefill(pass, index, task);
     }
@@ -100,6 +105,7 @@ impl Decoder {
         task: &Task<'_>,
         max_partitions: u32,
         range: Range<usize>,
+        loaded: &mut Loaded,
     ) {
         let (a, c) = (&self.activations, &self.config);
         let count = |n: usize| u32::try_from(n).expect("at most max_rows");
@@ -117,9 +123,9 @@ impl Decoder {
             list_stride: task.list_stride(),
             first_list,
             softcap: 0.0,
+            first_partition: 0,
             k_scale: 1.0,
             v_scale: 1.0,
-            pad0: 0,
         };
         let (k, v) = self.kv.layer(index);
         let out = if reduced { &a.partial } else { &a.attended };
@@ -133,8 +139,16 @@ impl Decoder {
             out.into(),
             (&a.stats).into(),
         ]);
-        let grid = paged_decode::grid(self.kv.shape(), c.num_heads, rows, max_partitions);
-        pass.dispatch(&task.kind.decode, &params, &bindings, grid);
+        let chunk = task.stream.map_or(u32::MAX, |stream| stream.chunk_tokens / PARTITION);
+        for (number, first_partition) in (0..max_partitions).step_by(chunk as usize).enumerate() {
+            if let Some(stream) = task.stream {
+                self.fetch(pass, index, stream, number, loaded);
+            }
+            let count = chunk.min(max_partitions - first_partition);
+            let params = PagedDecodeParams { first_partition, ..params };
+            let grid = paged_decode::grid(self.kv.shape(), c.num_heads, rows, count);
+            pass.dispatch(&task.kind.decode, &params, &bindings, grid);
+        }
         if let Some(lists) = &task.lists {
             self.bound_mass(pass, index, (list.clone(), lists), &params, rows);
         }
@@ -162,6 +176,7 @@ impl Decoder {
         let Some(last) = task.rows.tiles.iter().map(|tile| tile.position + tile.rows - 1).max() else {
             return;
         };
+        assert!(task.stream.is_none(), "{tiles} tiles, whose keys are not all on the device");
         let reach = c.layers[index].reach;
         let first = task.rows.tiles.iter().map(|tile| reach.first_key(tile.position)).min().unwrap_or(0);
         let (k, v) = self.kv.layer(index);

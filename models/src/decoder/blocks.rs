@@ -31,20 +31,44 @@ impl Decoder {
         if let Some(sparse) = &mut self.sparse {
             sparse.forget(pairs.iter().map(|(_, to)| to.get()));
         }
-        let pairs: Vec<[u32; 2]> = pairs.iter().map(|(from, to)| [from.get(), to.get()]).collect();
-        for some in pairs.chunks(65_535) {
-            let list = self.gpu.upload("copies", some)?;
-            let count = u32::try_from(some.len()).expect("at most 65,535");
-            let mut pass = Pass::new("copy_blocks");
-            for (buffer, words) in self.kv.buffers() {
-                let block_quads = u32::try_from(words / 4).expect("a block is far smaller than 64 GiB");
-                let params = CopyBlocksParams { block_quads, pad0: 0, pad1: 0, pad2: 0 };
-                let grid = copy_blocks::grid_of(block_quads, count);
-                pass.dispatch(&self.pipelines.copy_blocks, &params, &[(&list).into(), buffer.into()], grid);
+        // Copies inside a buffer need a kernel, those between host and device must not name one.
+        let inside = |(from, to): &(BlockId, BlockId)| self.kv.together(from.get(), to.get());
+        let (inside, across): (Vec<(BlockId, BlockId)>, Vec<_>) = pairs.iter().partition(|pair| inside(pair));
+        for some in inside.chunk_by(|a, b| self.kv.together(a.0.get(), b.0.get())) {
+            for some in some.chunks(65_535) {
+                self.copy_inside(some)?;
             }
-            self.gpu.submit(pass)?.wait()?;
-            self.gpu.forget_bind_groups();
         }
+        if across.is_empty() {
+            return Ok(());
+        }
+        let mut pass = Pass::new("copy_blocks");
+        for (from, to) in &across {
+            let ((sources, from), (targets, to)) =
+                (self.kv.buffers_of(from.get()), self.kv.buffers_of(to.get()));
+            for ((source, words), (target, _)) in sources.zip(targets) {
+                pass.copy(source, from * words..(from + 1) * words, target, to * words);
+            }
+        }
+        self.gpu.submit(pass)?.wait()?;
+        Ok(())
+    }
+
+    /// Copies blocks that all lie in the same buffers.
+    fn copy_inside(&self, pairs: &[(BlockId, BlockId)]) -> Result<(), ModelError> {
+        let index = |id: &BlockId| u32::try_from(self.kv.buffers_of(id.get()).1).expect("ids are u32");
+        let list: Vec<[u32; 2]> = pairs.iter().map(|(from, to)| [index(from), index(to)]).collect();
+        let count = u32::try_from(list.len()).expect("at most 65,535");
+        let list = self.gpu.upload("copies", &list)?;
+        let mut pass = Pass::new("copy_blocks");
+        for (buffer, words) in self.kv.buffers_of(pairs[0].0.get()).0 {
+            let block_quads = u32::try_from(words / 4).expect("a block is far smaller than 64 GiB");
+            let params = CopyBlocksParams { block_quads, pad0: 0, pad1: 0, pad2: 0 };
+            let grid = copy_blocks::grid_of(block_quads, count);
+            pass.dispatch(&self.pipelines.copy_blocks, &params, &[(&list).into(), buffer.into()], grid);
+        }
+        self.gpu.submit(pass)?.wait()?;
+        self.gpu.forget_bind_groups();
         Ok(())
     }
 
@@ -72,10 +96,11 @@ impl Decoder {
         let mut pass = Pass::new("read_blocks");
         let mut runs = Vec::new();
         // Neighbours are read as one: pools hand blocks out in order.
-        for run in blocks.chunk_by(|a, b| a.get() + 1 == b.get()) {
-            let first = run[0].get() as usize;
+        let follows = |a: u32, b: u32| a + 1 == b && self.kv.together(a, b);
+        for run in blocks.chunk_by(|a, b| follows(a.get(), b.get())) {
+            let (buffers, first) = self.kv.buffers_of(run[0].get());
             let pages = |words| first * words..(first + run.len()) * words;
-            let reads = self.kv.buffers().map(|(buffer, words)| pass.read(buffer, pages(words)));
+            let reads = buffers.map(|(buffer, words)| pass.read(buffer, pages(words)));
             runs.push((run.len(), reads.collect()));
         }
         Ok(BlockRead { runs, submission: self.gpu.submit(pass)?.defer() })
@@ -113,9 +138,10 @@ impl Decoder {
             sparse.forget(std::iter::once(block.get()));
         }
         let mut rest = contents;
-        for (buffer, words) in self.kv.buffers() {
+        let (buffers, index) = self.kv.buffers_of(block.get());
+        for (buffer, words) in buffers {
             let (page, others) = rest.split_at(words);
-            self.gpu.write(buffer, block.get() as usize * words, page);
+            self.gpu.write(buffer, index * words, page);
             rest = others;
         }
     }

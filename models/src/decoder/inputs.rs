@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use super::DecoderOptions;
 use super::sparse::Chosen;
+use super::stream::Stream;
 use crate::batch::{Phase, Sample, Slice};
 use crate::kernel::sample::Spec;
 use crate::{DecoderConfig, ModelError, Reach};
@@ -23,6 +24,7 @@ pub(super) struct Inputs {
     pub(super) temperatures: Buf<[f32; 2]>,
     pub(super) tables: Buf<u32>,
     pub(super) views: Vec<ViewInputs>,
+    pub(super) host_slots: Buf<i32>,
     /// Rows whose logits are wanted: scored rows, then sampled rows.
     pub(super) gather: Buf<u32>,
     pub(super) targets: Buf<u32>,
@@ -79,6 +81,8 @@ pub(super) struct Plan {
     /// Block tables of all slices and groups, one after the other.
     pub(super) tables: Vec<u32>,
     pub(super) views: Vec<ViewRows>,
+    /// Where blocks of the step lie on the host.
+    pub(super) stream: Option<Stream>,
     pub(super) gather: Vec<u32>,
     /// Targets of the scored rows; `None` where only logits are wanted.
     pub(super) scored: Vec<Option<u32>>,
@@ -312,6 +316,7 @@ impl Inputs {
                     })
                 })
                 .collect::<Result<_, ModelError>>()?,
+            host_slots: gpu.buffer("host_slots", if options.offload.is_some() { rows } else { 1 })?,
             gather: gpu.buffer("gather", lists)?,
             targets: gpu.buffer("targets", lists)?,
             specs: gpu.buffer("specs", seqs)?,
@@ -333,6 +338,9 @@ impl Inputs {
                 view.whole.write(gpu, &rows.whole);
                 view.selected.write(gpu, &rows.selected);
             }
+        }
+        if let Some(stream) = &plan.stream {
+            gpu.write(&self.host_slots, 0, &stream.host_slots);
         }
         gpu.write(&self.gather, 0, &plan.gather);
         let targets: Vec<u32> = plan.scored.iter().map(|t| t.unwrap_or(0)).collect();

@@ -1,6 +1,6 @@
 //! One transformer layer.
 
-use attn_kernels::gpu::{Buf, Pass};
+use attn_kernels::gpu::{Bind, Buf, Pass};
 
 use super::Decoder;
 use super::inputs::{Plan, ViewInputs};
@@ -42,7 +42,7 @@ impl Decoder {
             return self.mlp(pass, &self.layers[index], plan);
         }
         self.qkv(pass, &self.layers[index], plan)?;
-        self.rope_append(pass, index, plan.rows);
+        self.rope_append(pass, index, plan.rows, plan.stream.is_some());
         self.select(pass, index, plan)?;
         self.attend(pass, index, plan);
 
@@ -99,7 +99,7 @@ impl Decoder {
         &self.inputs.views[self.layers[index].view]
     }
 
-    fn rope_append(&self, pass: &mut Pass, index: usize, rows: u32) {
+    fn rope_append(&self, pass: &mut Pass, index: usize, rows: u32, streams: bool) {
         let c = &self.config;
         let rotary = c.layers[index].rotary;
         let params = RopeAppendParams {
@@ -109,15 +109,22 @@ impl Decoder {
             pairs: if rotary { c.rope.rotary_dims / 2 } else { 0 },
         };
         let (k, v) = self.kv.layer(index);
-        let bindings = [
-            (&self.activations.qkv).into(),
-            (&self.view(index).slots).into(),
-            k.into(),
-            v.into(),
-            if rotary { (&self.inputs.cs).into() } else { (&self.inputs.temperatures).into() },
-            (&self.activations.q).into(),
-        ];
-        let grid = rope_append::grid(self.kv.shape(), c.num_heads, rows);
-        pass.dispatch(&self.pipelines.rope_append, &params, &bindings, grid);
+        let device = (&self.view(index).slots, k, v);
+        let host = self.kv.host_layer(index).filter(|_| streams);
+        let host = host.map(|(k, v)| (&self.inputs.host_slots, k, v));
+        let angles = if rotary { (&self.inputs.cs).into() } else { Bind::from(&self.inputs.temperatures) };
+        // Every dispatch turns all queries; each row's keys and values go where one of them has a slot.
+        for (slots, k, v) in std::iter::once(device).chain(host) {
+            let bindings = [
+                (&self.activations.qkv).into(),
+                slots.into(),
+                k.into(),
+                v.into(),
+                angles.clone(),
+                (&self.activations.q).into(),
+            ];
+            let grid = rope_append::grid(self.kv.shape(), c.num_heads, rows);
+            pass.dispatch(&self.pipelines.rope_append, &params, &bindings, grid);
+        }
     }
 }

@@ -37,6 +37,9 @@ impl Decoder {
         options: &DecoderOptions,
     ) -> Result<Self, ModelError> {
         supported(config, options.sparse.is_some())?;
+        if options.offload.is_some() && options.sparse.is_some() {
+            return Err(ModelError::Offload { lacks: "full attention instead of a sparse policy" });
+        }
         let source = Source { gpu, config, weights };
         let embedding = Matrix::stacked(gpu, &[source.matrix(Role::Embed)?])?;
         let head = match config.tie_embeddings {
@@ -55,11 +58,12 @@ impl Decoder {
             true => paged_prefill::KeyLoads::Broadcast,
             false => paged_prefill::KeyLoads::Uniform,
         };
-        let kv = KvPool::new(gpu, config, kv, options.num_blocks)?;
+        let kv = KvPool::new(gpu, config, kv, options.num_blocks, options.offload)?;
         let latent = LatentState::new(gpu, config, options, kv.plan())?;
         let sparse = options.sparse.as_ref();
         let select_block = sparse.map(|sparse| sparse.policy.block_size().get());
-        let coop = !options.reproducible && coop_serves(gpu, &shape);
+        // Tiles of rows go through all their keys in one dispatch, so these must be on the device.
+        let coop = !options.reproducible && options.offload.is_none() && coop_serves(gpu, &shape);
         Ok(Self {
             kernels: Kernels::new(gpu),
             pipelines: pipelines(
@@ -89,7 +93,10 @@ impl Decoder {
             key_loads,
             // A GPU has lanes for every row, partition and head at once, and the decode kernel keeps them busier than tiles
             // whose lanes walk the keys one by one (27,600 against 10,000 tok/s of prefill at 7,680 tokens on an H200).
-            by_rows: options.reproducible || config.latent.is_some() || !(gpu.is_cpu() || coop),
+            by_rows: options.reproducible
+                || options.offload.is_some()
+                || config.latent.is_some()
+                || !(gpu.is_cpu() || coop),
             coop,
             prefixes: Vec::new(),
         })

@@ -124,6 +124,16 @@ fn mistral_agrees_with_transformers() {
 }
 
 #[test]
+fn qwen2_agrees_with_transformers() {
+    agrees_with_transformers("tiny-qwen2");
+}
+
+#[test]
+fn qwen3_moe_agrees_with_transformers() {
+    agrees_with_transformers("tiny-qwen3-moe");
+}
+
+#[test]
 fn qwen3_agrees_with_transformers() {
     agrees_with_transformers("tiny-qwen3");
 }

@@ -3,6 +3,7 @@
 
 mod golden;
 mod invariance;
+mod offload;
 mod prefix;
 mod refusal;
 mod served;
@@ -28,6 +29,7 @@ fn options(kv_dtype: KvDtype) -> DecoderOptions {
         reproducible: false,
         prefix_capacity: 131_072,
         sparse: None,
+        offload: None,
     }
 }
 

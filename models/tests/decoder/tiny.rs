@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
 use bytemuck::Pod;
-use models::{Decoder, DecoderConfig, DecoderOptions, Safetensors};
+use models::{Decoder, DecoderConfig, DecoderOptions, ModelError, Safetensors};
 use safetensors::SafeTensors;
 
 /// A model, the device and the reference: opened once.
@@ -78,7 +78,11 @@ impl Tiny {
     }
 
     pub(crate) fn decoder(&self, options: &DecoderOptions) -> Decoder {
-        Decoder::load(&self.gpu, &self.config, &self.weights, options).unwrap()
+        self.try_decoder(options).unwrap()
+    }
+
+    pub(crate) fn try_decoder(&self, options: &DecoderOptions) -> Result<Decoder, ModelError> {
+        Decoder::load(&self.gpu, &self.config, &self.weights, options)
     }
 
     pub(crate) fn vocab(&self) -> usize {

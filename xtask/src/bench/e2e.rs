@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::{replay, workload};
 use crate::cli::{BenchArgs, Preempt, SamplingArgs};
 use crate::engine::{Engine, Event, Prompt};
-use crate::model::Model;
+use crate::model::{Model, Wanted};
 use crate::report;
 
 /// A batch of equal requests.
@@ -73,7 +73,9 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
 fn batches(args: &BenchArgs, model: &Model) -> Result<bool> {
     let most = GPU.iter().chain(CPU).map(|w| w.streams * (w.prompt + w.output)).max().unwrap_or(0);
     let streams = GPU.iter().map(|w| w.streams).max().unwrap_or(1);
-    let mut engine = Engine::open(&args.engine, model, streams, u64::from(most), Preempt::Recompute)?;
+    let longest = GPU.iter().chain(CPU).map(|w| w.prompt + w.output).max().unwrap_or(0);
+    let wanted = Wanted { tokens: u64::from(most), longest: u64::from(longest) };
+    let mut engine = Engine::open(&args.engine, model, streams, wanted, Preempt::Recompute)?;
     let software = engine.decoder().gpu().is_cpu();
     let workloads = if software { CPU } else { GPU };
     let mut rows = Vec::new();

@@ -18,7 +18,7 @@ use models::Decoder;
 use sparse_select::Registry;
 
 use crate::cli::{BenchArgs, EngineArgs};
-use crate::model::Model;
+use crate::model::{Model, Wanted};
 use crate::report;
 use cell::{Cell, Cells, Phase};
 use plan::{Plan, Task};
@@ -115,7 +115,9 @@ fn open(args: &BenchArgs, plan: &Plan, model: &Model, policy: &str) -> Result<(D
     let spec = policy.parse().with_context(|| format!("policy {policy}"))?;
     let block = Registry::builtin().build(&spec)?.block_size().get();
     let engine = EngineArgs { sparse: Some(spec), chunk: plan.chunk, ..args.engine.clone() };
-    let decoder = model.load_traced(&engine, plan.chunk, 1, u64::from(plan.longest()))?;
+    let longest = u64::from(plan.longest());
+    let wanted = Wanted { tokens: longest, longest };
+    let decoder = model.load_traced(&engine, plan.chunk, 1, wanted)?;
     decoder.gpu().time_dispatches(true);
     let shape = decoder.kv().shape();
     let bytes = 2 * u64::from(block * shape.head_dim) * shape.dtype.bytes() as u64;

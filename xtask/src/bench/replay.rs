@@ -15,7 +15,7 @@ use super::chart;
 use super::workload::{Arrival, Workload};
 use crate::cli::{BenchArgs, Preempt, SamplingArgs};
 use crate::engine::{Engine, Event, Prompt};
-use crate::model::Model;
+use crate::model::{Model, Wanted};
 use crate::report;
 
 /// What a replay measured. Times of tokens are those of the ends of their steps.
@@ -83,8 +83,9 @@ pub(super) fn run(args: &BenchArgs, model: &Model, workload: &Workload) -> Resul
     };
     let vocab = model.config.vocab_size;
     let trace = workload.trace(vocab, 0);
-    let tokens = trace.iter().map(|arrival| arrival.prompt.len() as u64 + u64::from(arrival.output)).sum();
-    let mut engine = Engine::open(&engine_args, model, workload.requests, tokens, Preempt::Recompute)?;
+    let tokens = trace.iter().map(|arrival| arrival.prompt.len() as u64 + u64::from(arrival.output));
+    let wanted = Wanted { tokens: tokens.clone().sum(), longest: tokens.max().unwrap_or(0) };
+    let mut engine = Engine::open(&engine_args, model, workload.requests, wanted, Preempt::Recompute)?;
     warm_up(&mut engine, workload.trace(vocab, 1))?;
     let replay = Recorder::default().replay(&mut engine, workload, &trace)?;
     print(args, &replay)?;

@@ -122,6 +122,59 @@ fn evicted_prefixes_come_back_from_the_host() {
 }
 
 #[test]
+fn a_prompt_larger_than_the_device_pool_goes_through_a_ring() {
+    let [long, short] = prompts([1200, 100]);
+    let lists = [long.clone(), short];
+    // 75 blocks for the long prompt; the device has 48, of which half are the ring.
+    let tight = ["--kv-blocks", "49", "--kv-tiers", "host=16MiB"];
+    for dtype in [&["--reproducible"][..], &["--kv-dtype", "f32"]] {
+        let roomy = serve(&lists, dtype);
+        let small = serve(&lists, &[&tight, dtype].concat());
+        assert_eq!(output_ids(&small), output_ids(&roomy), "{dtype:?}");
+        assert!(count(&small, "host", "bytes_read") > 0);
+        // A request that does not need the host does not pay for it.
+        let fits = serve(&lists[1..], &[&tight, dtype].concat());
+        assert_eq!(count(&fits, "host", "bytes_read"), 0);
+    }
+    let file = ids_file(&long);
+    let score = |flags: &[&str]| {
+        let mut score = tiny("score");
+        run(score.arg("--ids-file").arg(file.path()).arg("--reproducible").args(flags)).remove(0)
+    };
+    assert_eq!(score(&tight)["mean_nll"], score(&[])["mean_nll"]);
+}
+
+#[test]
+fn a_ring_and_a_disk_work_together() {
+    let [long] = prompts([700]);
+    let long = std::slice::from_ref(&long);
+    let folder = tempfile::tempdir().unwrap();
+    let spec = format!("host=16MiB,{}", disk(folder.path()));
+    let tight = ["--reproducible", "--kv-blocks", "40", "--kv-tiers", &spec];
+    let plain = serve(long, &["--reproducible"]);
+    for found in [0, 688] {
+        let served = serve(long, &tight);
+        assert_eq!((cached(&served), output_ids(&served)), (vec![found], output_ids(&plain)));
+    }
+}
+
+#[test]
+fn pools_that_are_too_small_for_a_ring_are_refused() {
+    let [long] = prompts([700]);
+    let file = ids_file(&long);
+    let tight = |blocks: &str, spec: &str| {
+        let mut generate = tiny("generate");
+        generate.arg("--ids-file").arg(file.path()).args(["--kv-blocks", blocks, "--kv-tiers", spec]);
+        refused(&mut generate, 1)
+    };
+    let said = tight("32", "host=16MiB");
+    assert!(said.contains("device pool of 32 KV blocks") && said.contains("needs 33"), "{said}");
+    // The host tier is a bound too: 10 blocks of 6 KiB.
+    let said = tight("34", "host=60KiB");
+    assert!(said.contains("prompt 0") && said.contains("blocks"), "{said}");
+}
+
+#[test]
 fn scored_prefixes_are_found_by_generate() {
     let [prompt] = prompts([70]);
     let folder = tempfile::tempdir().unwrap();

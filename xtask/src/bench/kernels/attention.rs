@@ -137,9 +137,9 @@ pub(super) fn decode(
         list_stride,
         first_list: 0,
         softcap: 0.0,
+        first_partition: 0,
         k_scale: 1.0,
         v_scale: 1.0,
-        pad0: 0,
     };
     let lists = listed.map(|(words, ..)| gpu.upload("lists", &words)).transpose()?;
     let extra = || lists.as_ref().map(Bind::from);

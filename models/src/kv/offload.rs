@@ -1,0 +1,132 @@
+//! Blocks that live in memory of the host, behind a pool on the device that is too small for a context.
+//!
+//! Block ids count on: the first ones are resident on the device, the others lie in host buffers. Attention goes through
+//! the keys in chunks; what of a chunk lies on the host is copied into a slot of a ring, which takes the place of the
+//! last blocks of the device's buffers. So the ring is a part of the same buffers that kernels read anyway.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// How far a context may outgrow the pool on the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Offload {
+    /// Blocks in memory of the host.
+    pub host_blocks: u32,
+    /// Slots of the ring, at least 1.
+    pub ring_slots: u32,
+}
+
+/// Where the blocks of an offloading pool are.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    /// Ids below this one are resident.
+    resident: u32,
+    /// Slots.
+    slots: u32,
+    /// Blocks of a slot.
+    slot_blocks: u32,
+    fetched_blocks: AtomicU64,
+}
+
+/// Where a block is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// A block of the device's buffers.
+    Device(u32),
+    /// A block of the host's buffers.
+    Host(u32),
+}
+
+impl Ring {
+    /// Divides `device_blocks` blocks: half of them make the ring, in slots of whole chunks of `chunk_blocks` blocks.
+    /// `None` when they do not suffice for one chunk a slot beside the null block.
+    pub(crate) fn new(device_blocks: u32, slots: u32, chunk_blocks: u32) -> Option<Self> {
+        let slot_blocks = (device_blocks / 2 / slots / chunk_blocks).max(1) * chunk_blocks;
+        let resident = device_blocks.checked_sub(slots.checked_mul(slot_blocks)?).filter(|left| *left > 0)?;
+        Some(Self { resident, slots, slot_blocks, fetched_blocks: AtomicU64::new(0) })
+    }
+
+    pub(crate) fn resident(&self) -> u32 {
+        self.resident
+    }
+
+    pub(crate) fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    pub(crate) fn slot_blocks(&self) -> u32 {
+        self.slot_blocks
+    }
+
+    pub(crate) fn place(&self, id: u32) -> Place {
+        if id < self.resident { Place::Device(id) } else { Place::Host(id - self.resident) }
+    }
+
+    /// Block `index` of the slot that chunk `chunk` goes through.
+    pub(crate) fn slot_block(&self, chunk: u32, index: u32) -> u32 {
+        assert!(index < self.slot_blocks, "block {index} of a slot of {}", self.slot_blocks);
+        self.resident + chunk % self.slots * self.slot_blocks + index
+    }
+
+    pub(crate) fn count(&self, blocks: u64) {
+        self.fetched_blocks.fetch_add(blocks, Relaxed);
+    }
+
+    /// Blocks of one layer that were copied into the ring so far.
+    pub(crate) fn fetched_blocks(&self) -> u64 {
+        self.fetched_blocks.load(Relaxed)
+    }
+}
+
+/// Consecutive blocks that are copied together.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Run {
+    /// Blocks of the host's buffers.
+    pub(crate) host: Range<u32>,
+    /// First block of the device's buffers.
+    pub(crate) device: u32,
+}
+
+/// Joins copies of single blocks, `(host, device)`, to runs.
+pub(crate) fn runs(copies: &[(u32, u32)]) -> Vec<Run> {
+    let follows = |a: &(u32, u32), b: &(u32, u32)| a.0 + 1 == b.0 && a.1 + 1 == b.1;
+    let run = |run: &[(u32, u32)]| Run { host: run[0].0..run[run.len() - 1].0 + 1, device: run[0].1 };
+    copies.chunk_by(follows).map(run).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_of_a_pool_is_the_ring() {
+        let parts = |blocks, slots, chunk| {
+            Ring::new(blocks, slots, chunk).map(|ring| (ring.resident, ring.slots, ring.slot_blocks))
+        };
+        assert_eq!(parts(63, 2, 16), Some((31, 2, 16)));
+        assert_eq!(
+            parts(1000, 2, 16),
+            Some((504, 2, 248 / 16 * 16 + 8)).map(|(_, n, _)| (1000 - 2 * 240, n, 240))
+        );
+        assert_eq!(parts(33, 2, 16), Some((1, 2, 16)));
+        assert_eq!(parts(32, 2, 16), None, "nothing is left for the null block");
+        assert_eq!(parts(40, 1, 16), Some((24, 1, 16)));
+    }
+
+    #[test]
+    fn slots_take_chunks_in_turn() {
+        let ring = Ring::new(63, 2, 16).unwrap();
+        assert_eq!(
+            [ring.place(30), ring.place(31), ring.place(40)],
+            [Place::Device(30), Place::Host(0), Place::Host(9)]
+        );
+        assert_eq!([0, 1, 2].map(|chunk| ring.slot_block(chunk, 3)), [34, 50, 34]);
+    }
+
+    #[test]
+    fn neighbours_are_copied_together() {
+        let copies = [(4, 10), (5, 11), (6, 12), (8, 13), (9, 15)];
+        let want = [(4..7, 10), (8..9, 13), (9..10, 15)].map(|(host, device)| Run { host, device });
+        assert_eq!(runs(&copies), want);
+    }
+}

@@ -1,0 +1,83 @@
+//! Contexts larger than the pool on the device: the ring pipeline gives the bits of a pool that holds all.
+
+use attn_kernels::kernel::KvDtype;
+use kvblock::BlockId;
+use models::{DecoderOptions, ModelError, Offload};
+
+use crate::invariance::assert_same;
+use crate::served::{Request, Served, serve};
+use crate::tiny::{family, tiny};
+use crate::{blocks_of, options};
+
+fn offloading(block_size: u32, num_blocks: u32, ring_slots: u32) -> DecoderOptions {
+    let offload = Some(Offload { host_blocks: 4096 / block_size, ring_slots });
+    let roomy = blocks_of(block_size, &DecoderOptions { reproducible: true, ..options(KvDtype::F16) });
+    DecoderOptions { num_blocks, offload, ..roomy }
+}
+
+fn long_prompt(tokens: usize) -> Vec<u32> {
+    tiny().prompts[3].ids.iter().copied().cycle().take(tokens).collect()
+}
+
+fn served(options: &DecoderOptions, prompts: &[&[u32]], chunk: usize) -> Vec<Served> {
+    // The end of each prompt goes through as decode rows.
+    let request = |ids: &&'static [u32]| Request { prefill: ids.len() - 10, ..Request::new(ids, 6) };
+    let prompts: Vec<&'static [u32]> = prompts.iter().map(|ids| &*ids.to_vec().leak()).collect();
+    serve(&mut tiny().decoder(options), &prompts.iter().map(request).collect::<Vec<_>>(), chunk)
+}
+
+#[test]
+fn a_context_larger_than_the_pool_gives_the_same_bits_whatever_the_ring() {
+    let long = long_prompt(900);
+    let roomy = DecoderOptions { num_blocks: 100, offload: None, ..offloading(16, 0, 1) };
+    let want = served(&roomy, &[&long], 200);
+    // 900 tokens are 57 blocks of 16 and 225 of 4; a chunk has at least 256 tokens.
+    for (block_size, num_blocks, ring_slots) in
+        [(16, 17, 1), (16, 33, 2), (16, 40, 1), (16, 52, 3), (4, 150, 2)]
+    {
+        for chunk in [200, 512] {
+            let options = offloading(block_size, num_blocks, ring_slots);
+            let got = served(&options, &[&long], chunk);
+            let what = format!("{num_blocks} blocks of {block_size}, {ring_slots} slots, chunks of {chunk}");
+            assert_same(&what, &got[0], &want[0]);
+        }
+    }
+}
+
+#[test]
+fn sequences_share_the_slots_of_a_ring() {
+    let (long, other) = (long_prompt(600), long_prompt(330).split_off(30));
+    let roomy = DecoderOptions { num_blocks: 200, offload: None, ..offloading(16, 0, 1) };
+    let want = served(&roomy, &[&long, &other], 100);
+    let tight = offloading(16, 80, 1);
+    assert_eq!(tiny().decoder(&tight).kv().most_sequences(), Some(2));
+    let got = served(&tight, &[&long, &other], 100);
+    assert_same("the long one", &got[0], &want[0]);
+    assert_same("the other", &got[1], &want[1]);
+    assert_eq!(tiny().decoder(&roomy).kv().most_sequences(), None);
+}
+
+#[test]
+fn blocks_move_between_host_and_device() {
+    let mut decoder = tiny().decoder(&offloading(16, 33, 2));
+    // One block is resident, so 0 lies on the device and the others on the host; 7 follows 6.
+    let ids = [0, 6, 7, 20].map(BlockId::new);
+    let words = u32::try_from(decoder.read_blocks(&ids).unwrap()[0].len()).unwrap();
+    let contents: Vec<Vec<u32>> = (0..4).map(|n| (0..words).map(|word| word * 4 + n).collect()).collect();
+    for (id, contents) in ids.iter().zip(&contents) {
+        decoder.write_block(*id, contents);
+    }
+    assert_eq!(decoder.read_blocks(&ids).unwrap(), contents);
+    let copies = [(ids[0], 30), (ids[3], 31), (ids[2], 32), (ids[0], 33)];
+    decoder.copy_blocks(&copies.map(|(from, to)| (from, BlockId::new(to)))).unwrap();
+    let copies = decoder.read_blocks(&[30, 31, 32, 33].map(BlockId::new)).unwrap();
+    assert_eq!(copies, [0, 3, 2, 0].map(|n| contents[n].clone()));
+}
+
+#[test]
+fn pools_and_models_that_cannot_stream_are_refused() {
+    let small = tiny().try_decoder(&offloading(16, 32, 2)).unwrap_err();
+    assert!(matches!(small, ModelError::DevicePool { blocks: 32, needed: 33 }), "{small}");
+    let windows = family("tiny-mistral").try_decoder(&offloading(16, 64, 2)).unwrap_err();
+    assert!(matches!(windows, ModelError::Offload { .. }), "{windows}");
+}
