@@ -42,6 +42,10 @@ pub enum KvDtype {
     F16,
     /// Single precision.
     F32,
+    /// Float of 8 bits, e4m3, with one scale for all keys and one for all values.
+    Fp8,
+    /// Integers of 8 bits with a scale for each token and head, which lies in the block behind the codes of the head.
+    Int8,
 }
 
 impl KvDtype {
@@ -51,13 +55,33 @@ impl KvDtype {
         match self {
             Self::F16 => 2,
             Self::F32 => 4,
+            Self::Fp8 | Self::Int8 => 1,
+        }
+    }
+
+    /// Neighbouring elements of a key in the K cache: 16 bytes, of codes 8.
+    #[must_use]
+    pub fn x(self) -> usize {
+        if self == Self::F32 { 4 } else { 8 }
+    }
+
+    /// The module of a kernel that reads or writes f16 and f32.
+    ///
+    /// # Panics
+    /// For caches of codes.
+    #[must_use]
+    pub fn module(self, f16: &'static str, f32: &'static str) -> &'static str {
+        match self {
+            Self::F16 => f16,
+            Self::F32 => f32,
+            Self::Fp8 | Self::Int8 => panic!("{f16} and {f32} are of f16 and f32 caches, not of {self:?}"),
         }
     }
 }
 
 /// Shape of a paged cache: one K and one V buffer.
 ///
-/// K `[num_blocks, num_kv_heads, head_dim / x, block_size, x]` with `x = 16 / bytes`,
+/// K `[num_blocks, num_kv_heads, head_dim / x, block_size, x]` with `x = 16 / bytes`, of codes 8,
 /// V `[num_blocks, num_kv_heads, block_size, head_dim]`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct KvShape {
@@ -75,18 +99,26 @@ impl KvShape {
     /// Bytes of one block in one of the two buffers.
     #[must_use]
     pub fn block_bytes(&self) -> usize {
-        self.num_kv_heads as usize * self.block_size as usize * self.head_dim as usize * self.dtype.bytes()
+        let scales = if self.dtype == KvDtype::Int8 { size_of::<f32>() } else { 0 };
+        let token = self.head_dim as usize * self.dtype.bytes() + scales;
+        self.num_kv_heads as usize * self.block_size as usize * token
     }
 
-    /// Index in the K buffer of element `dim` of the key at `offset` in `block`.
+    /// Elements of one block in one of the two buffers.
+    #[must_use]
+    pub fn block_elements(&self) -> usize {
+        self.num_kv_heads as usize * self.block_size as usize * self.head_dim as usize
+    }
+
+    /// Index in the K buffer, scales left out, of element `dim` of the key at `offset` in `block`.
     #[must_use]
     pub fn k_index(&self, block: usize, head: usize, offset: usize, dim: usize) -> usize {
-        let x = 16 / self.dtype.bytes();
+        let x = self.dtype.x();
         let chunk = self.block_head(block, head) * (self.head_dim as usize / x) + dim / x;
         (chunk * self.block_size as usize + offset) * x + dim % x
     }
 
-    /// Index in the V buffer of element `dim` of the value at `offset` in `block`.
+    /// Index in the V buffer, scales left out, of element `dim` of the value at `offset` in `block`.
     #[must_use]
     pub fn v_index(&self, block: usize, head: usize, offset: usize, dim: usize) -> usize {
         let token = self.block_head(block, head) * self.block_size as usize + offset;

@@ -54,6 +54,8 @@ pub enum Values {
     Words(Vec<u32>),
     /// Floats of one of the cache's types.
     Floats(KvDtype, Tolerance, Vec<f32>),
+    /// A paged cache and where its elements are.
+    Cache(KvShape, layer::Index, Tolerance, Vec<f32>),
     /// f32 where these are finite; elsewhere the kernel may leave anything.
     Finite(Tolerance, Vec<f32>),
 }
@@ -209,6 +211,20 @@ impl Case {
         self.binding(&layer::words(dtype, before))
     }
 
+    /// Adds the next binding, a cache of `shape` in the layout of `index`, which the kernel must turn into `want`.
+    #[must_use]
+    pub fn paged(
+        mut self,
+        shape: &KvShape,
+        index: layer::Index,
+        before: &[f32],
+        tolerance: Tolerance,
+        want: &[f32],
+    ) -> Self {
+        self.wants.push((self.buffers.len(), Values::Cache(*shape, index, tolerance, want.into())));
+        self.binding(&layer::cache_words(shape, index, before))
+    }
+
     /// Adds the next binding, which the kernel must turn into the words of `want`.
     #[must_use]
     pub fn words<T: Pod>(self, before: &[T], want: &[T]) -> Self {
@@ -253,6 +269,9 @@ impl Values {
                     }
                 }
             }
+            Self::Cache(shape, index, tolerance, want) => tolerance
+                .compare(&layer::cache_values(shape, *index, got), want)
+                .map_err(|mismatch| Fault::Floats { what, binding, mismatch }),
             Self::Floats(dtype, tolerance, want) => tolerance
                 .compare(&layer::values(*dtype, got), want)
                 .map_err(|mismatch| Fault::Floats { what, binding, mismatch }),
@@ -291,12 +310,17 @@ pub fn module(variant: &Variant, slot: &str) -> Option<&'static str> {
 /// A cache of `num_kv_heads` KV heads in the shape that the slots `HEAD_DIM`, `BLOCK_SIZE` and `kv` of a variant say.
 #[must_use]
 pub fn shape(variant: &Variant, num_kv_heads: u32) -> KvShape {
-    let wide = module(variant, "kv").is_some_and(|module| module.ends_with("f32"));
+    let dtype = match module(variant, "kv").and_then(|module| module.rsplit('_').next()) {
+        Some("f32") => KvDtype::F32,
+        Some("fp8") => KvDtype::Fp8,
+        Some("int8") => KvDtype::Int8,
+        _ => KvDtype::F16,
+    };
     KvShape {
         num_kv_heads,
         head_dim: size(variant, "HEAD_DIM"),
         block_size: size(variant, "BLOCK_SIZE"),
-        dtype: if wide { KvDtype::F32 } else { KvDtype::F16 },
+        dtype,
     }
 }
 

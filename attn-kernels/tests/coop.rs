@@ -126,8 +126,8 @@ impl Prefill {
             list_stride: self.asked.list_stride(),
             window: self.attention().mask.window(),
             softcap: self.asked.softcap,
-            pad0: 0,
-            pad1: 0,
+            k_scale: 1.0,
+            v_scale: 1.0,
         };
         let tiles = self.tiles(tile_rows);
         let [k, v] = self.layer.upload(gpu).unwrap();

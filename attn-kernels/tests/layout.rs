@@ -56,7 +56,7 @@ fn layouts() -> Vec<Layout> {
         layout!(BlockScoreParams: num_heads num_kv_heads q_stride heads_a_set score_stride sink_blocks recent_blocks
             recent_full scale infinity pad0 pad1),
         layout!(ApplySinksParams: first_row rows num_heads pad0),
-        layout!(CacheWriteParams: rows num_kv_heads row_stride k_start v_start pad0 pad1 pad2),
+        layout!(CacheWriteParams: rows num_kv_heads row_stride k_start v_start k_scale v_scale pad0),
         layout!(CopyBlocksParams: block_quads pad0 pad1 pad2),
         layout!(FindBlocksParams: num_kv_heads query_blocks key_blocks sum_stride current causal out_stride first_list
             votes units pad0 pad1),
@@ -71,8 +71,8 @@ fn layouts() -> Vec<Layout> {
         layout!(MassBoundParams: num_heads num_kv_heads q_stride list_stride max_partitions scale first_list pad0),
         layout!(NsaBlockScoreParams: num_heads num_kv_heads prob_stride score_stride stride init_blocks local_blocks
             infinity),
-        layout!(PagedDecodeParams: num_heads num_kv_heads q_stride max_partitions scale reduced list_stride first_list softcap first_partition pad0 pad1),
-        layout!(PagedPrefillParams: num_heads num_kv_heads q_stride first_key scale neg_inf num_keys list_stride window softcap pad0 pad1),
+        layout!(PagedDecodeParams: num_heads num_kv_heads q_stride max_partitions scale reduced list_stride first_list softcap first_partition k_scale v_scale),
+        layout!(PagedPrefillParams: num_heads num_kv_heads q_stride first_key scale neg_inf num_keys list_stride window softcap k_scale v_scale),
         layout!(PagedReduceParams: num_heads num_kv_heads max_partitions list_stride first_list pad0 pad1 pad2),
         layout!(PrefixSlotsParams: block_size pad0 pad1 pad2),
         layout!(SoftmaxBlockSumParams: rows part_stride sum_stride first_row real_first real_end key_start columns

@@ -2,6 +2,7 @@
 //   kv       rows of row_stride f32; keys of a row at k_start, values at v_start, [num_kv_heads, head_dim] each
 //   slots    [rows] i32 physical slots, -1 = skip
 //   k_cache  K layout of the kv module;  v_cache V layout
+// Scales are of what the cache keeps: given ones of fp8, of int8 those of each row and head.
 // One lane moves eight elements of one row and head.
 // CPU reference: src/cpu/cache_write.rs
 #import kv = kv_write_f16
@@ -16,9 +17,9 @@ struct CacheWriteParams {
     row_stride: u32, // f32
     k_start: u32,
     v_start: u32,
+    k_scale: f32, // of fp8
+    v_scale: f32,
     pad0: u32,
-    pad1: u32,
-    pad2: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: CacheWriteParams;
@@ -44,8 +45,13 @@ fn cache_write(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
     let at = row * params.row_stride + head * HEAD_DIM + chunk * 8u;
     let k = at + params.k_start;
     let v = at + params.v_start;
-    k_store(block_head, chunk, offset, four(k), four(k + 4u));
-    v_store(block_head, chunk, offset, four(v), four(v + 4u));
+    let k_scale = stored_scale(k - chunk * 8u, params.k_scale);
+    let v_scale = stored_scale(v - chunk * 8u, params.v_scale);
+    if (chunk == 0u) {
+        store_scales(block_head, offset, k_scale, v_scale);
+    }
+    k_store(block_head, chunk, offset, four(k) * (1.0 / k_scale), four(k + 4u) * (1.0 / k_scale));
+    v_store(block_head, chunk, offset, four(v) * (1.0 / v_scale), four(v + 4u) * (1.0 / v_scale));
 }
 
 fn four(at: u32) -> vec4<f32> {

@@ -34,8 +34,8 @@ struct PagedDecodeParams {
     first_list: u32,
     softcap: f32,
     first_partition: u32,
-    pad0: u32,
-    pad1: u32,
+    k_scale: f32, // of fp8
+    v_scale: f32,
 }
 
 @group(0) @binding(0) var<uniform> params: PagedDecodeParams;
@@ -122,6 +122,13 @@ fn scores_of(lane: u32, keys: Keys) -> LaneScores {
             }
         }
     }
+    for (var t = 0u; t < TOKENS_A_LANE; t++) {
+        let key = clamp(lane + t * WG, keys.begin, keys.end - 1u);
+        let factor = k_factor(blocks[key / BLOCK_SIZE], key % BLOCK_SIZE);
+        for (var g = 0u; g < GROUP; g++) {
+            out.s[t][g] *= factor;
+        }
+    }
     return out;
 }
 
@@ -134,7 +141,7 @@ struct Query { context: Context, first: u32, head0: u32, position: u32 }
 
 struct Stat { top: Values, sum: Values }
 
-// Leaves exp(score - max) in `scores`; returns (max, sum) of each head.
+// Leaves exp(score - max), times what scales the values, in `scores`; returns (max, sum) of each head.
 fn softmax(lane: Lane, keys: Keys, query: Query, mine: LaneScores) -> Stat {
     var s = mine;
     var top: Values;
@@ -154,7 +161,8 @@ fn softmax(lane: Lane, keys: Keys, query: Query, mine: LaneScores) -> Stat {
         for (var t = 0u; t < TOKENS_A_LANE; t++) {
             let key = lane.index + t * WG;
             let p = select(0.0, exp(s.s[t][g] - top[g]), counts(key, keys));
-            scores[g * PARTITION + key] = p;
+            let at = clamp(key, keys.begin, keys.end - 1u);
+            scores[g * PARTITION + key] = p * v_factor(blocks[at / BLOCK_SIZE], at % BLOCK_SIZE);
             sum[g] += p;
         }
     }

@@ -35,8 +35,8 @@ struct PagedPrefillParams {
     list_stride: u32,
     window: u32,
     softcap: f32,
-    pad0: u32,
-    pad1: u32,
+    k_scale: f32, // of fp8
+    v_scale: f32,
 }
 
 @group(0) @binding(0) var<uniform> params: PagedPrefillParams;
@@ -149,6 +149,10 @@ fn attend(r: ptr<function, Row>, head_of: array<u32, KEYS / RUN>, keys: Keys, po
                 }
             }
         }
+        let factor = k_factor(heads[t / RUN], key % BLOCK_SIZE);
+        for (var g = 0u; g < GROUP; g++) {
+            s[g][t] *= factor;
+        }
     }
     for (var g = 0u; g < GROUP; g++) {
         var top = (*r).top[g];
@@ -172,11 +176,12 @@ fn attend(r: ptr<function, Row>, head_of: array<u32, KEYS / RUN>, keys: Keys, po
     for (var t = 0u; t < KEYS; t++) {
         if (key0 + t >= keys.low && key0 + t <= keys.last) {
             let at = v_at(heads[t / RUN], 0u, (key0 + t) % BLOCK_SIZE);
+            let factor = v_factor(heads[t / RUN], (key0 + t) % BLOCK_SIZE);
             for (var c = 0u; c < CHUNKS; c += SPAN) {
                 let v = value_span(at, c, lane);
                 for (var g = 0u; g < GROUP; g++) {
                     for (var i = 0u; i < 2u * SPAN; i++) {
-                        (*r).o[g][c * 2u + i] = fma(vec4(s[g][t]), v[i], (*r).o[g][c * 2u + i]);
+                        (*r).o[g][c * 2u + i] = fma(vec4(s[g][t] * factor), v[i], (*r).o[g][c * 2u + i]);
                     }
                 }
             }

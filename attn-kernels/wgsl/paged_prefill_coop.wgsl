@@ -33,8 +33,8 @@ struct PagedPrefillParams {
     list_stride: u32,
     window: u32,
     softcap: f32,
-    pad0: u32,
-    pad1: u32,
+    k_scale: f32, // of fp8
+    v_scale: f32,
 }
 
 // Eight elements of a key or value: see kv_f16.

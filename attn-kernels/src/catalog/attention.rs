@@ -5,7 +5,7 @@ use crate::Level;
 use crate::kernel::attention::{Attention, Context, Logit, Mask};
 use crate::kernel::mla_decode::LatentShape;
 use crate::kernel::paged_prefill::KeyLoads;
-use crate::kernel::{KvDtype, KvShape, latent_write, mla_decode};
+use crate::kernel::{KvDtype, KvShape, cache_write, latent_write, mla_decode};
 use crate::kernel::{paged_decode, paged_prefill, paged_prefill_coop, paged_reduce};
 
 /// Variants for `num_heads` query heads over caches of these types, f16 first; masks and logits over f16 alone.
@@ -28,7 +28,28 @@ pub(super) fn variants(num_heads: u32, types: &[(&str, KvShape); 2]) -> Vec<Name
             }
         }
     }
+    all.extend(code_variants(num_heads, &types[0].1));
     all.extend(latent_variants(types[0].1.head_dim));
+    all
+}
+
+/// Dense attention to caches of codes, otherwise of shape `f16`.
+fn code_variants(num_heads: u32, f16: &KvShape) -> Vec<NamedVariant> {
+    let dense = Attention::default();
+    let mut all = Vec::new();
+    for (part, dtype) in [("fp8", KvDtype::Fp8), ("int8", KvDtype::Int8)] {
+        let shape = KvShape { dtype, ..*f16 };
+        for (reduce, level) in [("", Level::Baseline), ("subgroup-", Level::Subgroup)] {
+            let variant = paged_decode::variant(&shape, num_heads, level, &dense);
+            all.push(NamedVariant::new(&format!("{reduce}{part}"), level, variant));
+        }
+        for variant in [
+            cache_write::variant(&shape),
+            paged_prefill::variant(&shape, num_heads, KeyLoads::Uniform, &dense),
+        ] {
+            all.push(NamedVariant::new(part, Level::Baseline, variant));
+        }
+    }
     all
 }
 

@@ -1,7 +1,7 @@
 //! Digests of the keys of pages, updated where a step wrote: what block scores are computed from.
 
 use super::error::Launch;
-use super::{KvDtype, KvShape, LaunchError};
+use super::{KvShape, LaunchError};
 use crate::{Access, Kernel, Variant};
 use bytemuck::{Pod, Zeroable};
 
@@ -59,10 +59,7 @@ pub struct BlockDigestParams {
 #[must_use]
 pub fn variant(shape: &KvShape, digest: Digest) -> Variant {
     shape.check();
-    let keys = match shape.dtype {
-        KvDtype::F16 => "k_f16",
-        KvDtype::F32 => "k_f32",
-    };
+    let keys = shape.dtype.module("k_f16", "k_f32");
     let digest = match digest {
         Digest::MinMax => "digest_min_max",
         Digest::Mean => "digest_mean",

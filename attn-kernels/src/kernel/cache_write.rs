@@ -27,12 +27,12 @@ pub struct CacheWriteParams {
     pub k_start: u32,
     /// Where the values of a row start.
     pub v_start: u32,
+    /// Scale of keys in fp8.
+    pub k_scale: f32,
+    /// Scale of values in fp8.
+    pub v_scale: f32,
     /// Zero.
     pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
-    /// Zero.
-    pub pad2: u32,
 }
 
 const WG: u32 = 64;
@@ -44,6 +44,8 @@ pub fn variant(shape: &KvShape) -> Variant {
     let module = match shape.dtype {
         KvDtype::F16 => "kv_write_f16",
         KvDtype::F32 => "kv_write_f32",
+        KvDtype::Fp8 => "kv_write_fp8",
+        KvDtype::Int8 => "kv_write_int8",
     };
     Variant::new(&KERNEL)
         .module("kv", module)

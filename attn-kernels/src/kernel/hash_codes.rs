@@ -1,7 +1,7 @@
 //! Binary hashes of keys and queries, for retrieval by Hamming distance.
 
 use super::error::Launch;
-use super::{KvDtype, KvShape, LaunchError};
+use super::{KvShape, LaunchError};
 use crate::{Access, Kernel, Variant};
 use bytemuck::{Pod, Zeroable};
 
@@ -64,10 +64,7 @@ pub fn variant(shape: &KvShape, source: HashSource) -> Variant {
     match source {
         HashSource::Queries => variant.module("source", "hash_queries"),
         HashSource::Keys => {
-            let keys = match shape.dtype {
-                KvDtype::F16 => "k_f16",
-                KvDtype::F32 => "k_f32",
-            };
+            let keys = shape.dtype.module("k_f16", "k_f32");
             variant.module("source", "hash_keys").module("k", keys)
         }
     }

@@ -1,7 +1,7 @@
 //! Logits of the DSA indexer over paged index keys.
 
 use super::error::Launch;
-use super::{KvDtype, KvShape, LaunchError};
+use super::{KvShape, LaunchError};
 use crate::{Access, Kernel, Variant};
 use bytemuck::{Pod, Zeroable};
 
@@ -68,10 +68,7 @@ pub fn variant(keys: &IndexKeys) -> Variant {
         IndexKeys::Fp8 { .. } => "k_index_fp8",
         IndexKeys::Cached(shape) => {
             assert!(shape.num_kv_heads == 1, "{} KV heads of index keys, which have one", shape.num_kv_heads);
-            match shape.dtype {
-                KvDtype::F16 => "k_f16",
-                KvDtype::F32 => "k_f32",
-            }
+            shape.dtype.module("k_f16", "k_f32")
         }
     };
     Variant::new(&KERNEL).size("HEAD_DIM", head_dim).size("BLOCK_SIZE", page).module("k", module)

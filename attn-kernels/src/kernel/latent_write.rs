@@ -1,6 +1,5 @@
 //! Latents of a step into the cache of `mla_decode`.
 
-use super::KvDtype;
 use super::mla_decode::LatentShape;
 use crate::{Access, Kernel, Variant};
 use bytemuck::{Pod, Zeroable};
@@ -34,10 +33,7 @@ const WG: u32 = 64;
 #[must_use]
 pub fn variant(shape: &LatentShape) -> Variant {
     shape.check();
-    let element = match shape.dtype {
-        KvDtype::F16 => "latent_write_f16",
-        KvDtype::F32 => "latent_write_f32",
-    };
+    let element = shape.dtype.module("latent_write_f16", "latent_write_f32");
     Variant::new(&KERNEL)
         .size("LATENT", shape.latent)
         .size("ROPE", shape.rope)

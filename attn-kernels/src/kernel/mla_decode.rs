@@ -120,10 +120,8 @@ pub fn variant_of_two(shape: &LatentShape, num_heads: u32) -> Variant {
 fn of(shape: &LatentShape, num_heads: u32) -> Variant {
     shape.check();
     // What is staged stays below 10 KiB.
-    let (element, tokens) = match shape.dtype {
-        KvDtype::F16 => ("latent_f16", 8),
-        KvDtype::F32 => ("latent_f32", 4),
-    };
+    let tokens = if shape.dtype == KvDtype::F32 { 4 } else { 8 };
+    let element = shape.dtype.module("latent_f16", "latent_f32");
     Variant::new(&KERNEL)
         .size("LATENT", shape.latent)
         .size("ROPE", shape.rope)

@@ -53,10 +53,10 @@ pub struct PagedDecodeParams {
     pub softcap: f32,
     /// First partition of the dispatch, counted as [`partitions`] does; 0 where it does all.
     pub first_partition: u32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
+    /// Scale of keys in fp8.
+    pub k_scale: f32,
+    /// Scale of values in fp8.
+    pub v_scale: f32,
 }
 
 /// Partitions of a row that attends keys from index `begin` on of the `end` that it has, in the order of attention:
@@ -80,6 +80,8 @@ pub fn variant(shape: &KvShape, num_heads: u32, level: Level, attention: &Attent
     let module = match shape.dtype {
         KvDtype::F16 => "kv_f16",
         KvDtype::F32 => "kv_f32",
+        KvDtype::Fp8 => "kv_fp8",
+        KvDtype::Int8 => "kv_int8",
     };
     let variant = Variant::new(&KERNEL)
         .module("kv", module)

@@ -67,10 +67,10 @@ pub struct PagedPrefillParams {
     pub window: u32,
     /// Bound of scores with [`Logit::Softcap`](super::attention::Logit::Softcap).
     pub softcap: f32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
+    /// Scale of keys in fp8.
+    pub k_scale: f32,
+    /// Scale of values in fp8.
+    pub v_scale: f32,
 }
 
 /// How lanes get at keys and values.
@@ -115,6 +115,9 @@ pub fn variant(shape: &KvShape, num_heads: u32, loads: KeyLoads, attention: &Att
     let (kv, broadcast) = match shape.dtype {
         KvDtype::F16 => ("kv_f16", "keys_broadcast_f16"),
         KvDtype::F32 => ("kv_f32", "keys_broadcast_f32"),
+        // Lanes read codes at one address.
+        KvDtype::Fp8 => ("kv_fp8", "keys_uniform"),
+        KvDtype::Int8 => ("kv_int8", "keys_uniform"),
     };
     // Broadcasts of f16 take two chunks of eight elements at once.
     let whole = shape.dtype == KvDtype::F32 || shape.head_dim.is_multiple_of(16);

@@ -4,8 +4,9 @@ use half::f16;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
+use sparse_select::dsa::fp8;
 
-use crate::cpu::cache_write::stored;
+use crate::cpu::cache_write::{int8_scale, stored_row};
 use crate::cpu::{PagedKv, Tolerance};
 use crate::gpu::{Buf, Gpu, GpuError};
 use crate::kernel::{KvDtype, KvShape};
@@ -41,7 +42,7 @@ impl Layer {
         let used: u32 = lens.iter().map(needed).sum();
         let mut free: Vec<u32> = (0..used + 2).collect();
         free.shuffle(&mut StdRng::seed_from_u64(seed));
-        let elements = free.len() * shape.block_bytes() / shape.dtype.bytes();
+        let elements = free.len() * shape.block_elements();
         let (k, v) = (vec![f32::NAN; elements], vec![f32::NAN; elements]);
         let mut layer =
             Self { shape, k, v, tables: Vec::new(), table_of: Vec::new(), spare: free[used as usize] };
@@ -60,11 +61,15 @@ impl Layer {
         for token in 0..len {
             let (block, offset) = (self.tables[table + token / block_size] as usize, token % block_size);
             for head in 0..self.shape.num_kv_heads as usize {
+                let mut row = || -> Vec<f32> {
+                    let row: Vec<f32> =
+                        (0..self.shape.head_dim).map(|_| rng.random_range(-1.0..1.0)).collect();
+                    stored_row(self.shape.dtype, 1.0, &row)
+                };
+                let (k, v) = (row(), row());
                 for dim in 0..self.shape.head_dim as usize {
-                    let mut next = || stored(self.shape.dtype, rng.random_range(-1.0..1.0));
-                    let (k, v) = (next(), next());
-                    self.k[self.shape.k_index(block, head, offset, dim)] = k;
-                    self.v[self.shape.v_index(block, head, offset, dim)] = v;
+                    self.k[self.shape.k_index(block, head, offset, dim)] = k[dim];
+                    self.v[self.shape.v_index(block, head, offset, dim)] = v[dim];
                 }
             }
         }
@@ -85,7 +90,9 @@ impl Layer {
     /// K and V as the device stores them.
     #[must_use]
     pub fn words(&self) -> [Vec<u32>; 2] {
-        [&self.k, &self.v].map(|cache| words(self.shape.dtype, cache))
+        let index: [Index; 2] = [KvShape::k_index, KvShape::v_index];
+        let caches = [(&self.k, index[0]), (&self.v, index[1])];
+        caches.map(|(cache, index)| cache_words(&self.shape, index, cache))
     }
 
     /// K and V on the device.
@@ -98,7 +105,71 @@ impl Layer {
     }
 }
 
-/// Values as the device stores them.
+/// Where an element of a cache is: block, head, offset, dimension.
+pub type Index = fn(&KvShape, usize, usize, usize, usize) -> usize;
+
+/// Values of a cache, in the layout of `index`, as the device stores them.
+#[must_use]
+pub fn cache_words(shape: &KvShape, index: Index, cache: &[f32]) -> Vec<u32> {
+    if shape.dtype != KvDtype::Int8 {
+        return words(shape.dtype, cache);
+    }
+    let mut bytes = Vec::new();
+    for_block_heads(shape, cache.len(), |block, head| {
+        let size = shape.block_size as usize;
+        let row = |offset| -> Vec<f32> {
+            (0..shape.head_dim as usize).map(|dim| cache[index(shape, block, head, offset, dim)]).collect()
+        };
+        let scales: Vec<f32> = (0..size).map(|offset| int8_scale(&row(offset))).collect();
+        let start = bytes.len();
+        bytes.resize(start + size * shape.head_dim as usize, 0);
+        for (offset, scale) in scales.iter().enumerate() {
+            for (dim, x) in row(offset).into_iter().enumerate() {
+                #[expect(clippy::cast_possible_truncation, reason = "a code from -127 to 127; NaN is 0")]
+                let code = (x / scale).round_ties_even() as i8;
+                bytes[start + index(shape, 0, 0, offset, dim)] = code.cast_unsigned();
+            }
+        }
+        // A row of NaN, which holds no token, has a scale of NaN.
+        let kept = |(offset, scale): (usize, &f32)| if row(offset)[0].is_nan() { f32::NAN } else { *scale };
+        bytes.extend(scales.iter().enumerate().flat_map(|pair| kept(pair).to_le_bytes()));
+    });
+    bytemuck::pod_collect_to_vec(&bytes)
+}
+
+/// And back.
+#[must_use]
+pub fn cache_values(shape: &KvShape, index: Index, words: &[u32]) -> Vec<f32> {
+    if shape.dtype != KvDtype::Int8 {
+        return values(shape.dtype, words);
+    }
+    let bytes: &[u8] = bytemuck::cast_slice(words);
+    let codes = shape.block_size as usize * shape.head_dim as usize;
+    let blocks = bytes.len() / shape.block_bytes();
+    let mut cache = vec![f32::NAN; blocks * shape.block_elements()];
+    let mut parts = bytes.chunks_exact(codes + 4 * shape.block_size as usize);
+    for_block_heads(shape, blocks * shape.block_elements(), |block, head| {
+        let (codes, scales) = parts.next().expect("a part a block and head").split_at(codes);
+        for offset in 0..shape.block_size as usize {
+            let scale: [u8; 4] = scales[4 * offset..4 * offset + 4].try_into().expect("four bytes");
+            for dim in 0..shape.head_dim as usize {
+                let code = codes[index(shape, 0, 0, offset, dim)].cast_signed();
+                cache[index(shape, block, head, offset, dim)] = f32::from(code) * f32::from_le_bytes(scale);
+            }
+        }
+    });
+    cache
+}
+
+fn for_block_heads(shape: &KvShape, elements: usize, mut each: impl FnMut(usize, usize)) {
+    for block in 0..elements / shape.block_elements() {
+        for head in 0..shape.num_kv_heads as usize {
+            each(block, head);
+        }
+    }
+}
+
+/// Values as the device stores them; of int8 see [`cache_words`].
 #[must_use]
 pub fn words(dtype: KvDtype, values: &[f32]) -> Vec<u32> {
     match dtype {
@@ -107,6 +178,11 @@ pub fn words(dtype: KvDtype, values: &[f32]) -> Vec<u32> {
             let half = |x: f32| u32::from(f16::from_f32(x).to_bits());
             values.chunks_exact(2).map(|pair| half(pair[0]) | half(pair[1]) << 16).collect()
         }
+        KvDtype::Fp8 => {
+            let codes: Vec<u8> = values.iter().map(|x| fp8::encode(*x)).collect();
+            bytemuck::pod_collect_to_vec(&codes)
+        }
+        KvDtype::Int8 => panic!("int8 has scales: see cache_words"),
     }
 }
 
@@ -116,6 +192,8 @@ pub fn values(dtype: KvDtype, words: &[u32]) -> Vec<f32> {
     match dtype {
         KvDtype::F32 => words.iter().copied().map(f32::from_bits).collect(),
         KvDtype::F16 => bytemuck::cast_slice::<u32, f16>(words).iter().map(|x| x.to_f32()).collect(),
+        KvDtype::Fp8 => bytemuck::cast_slice::<u32, u8>(words).iter().map(|x| fp8::decode(*x)).collect(),
+        KvDtype::Int8 => panic!("int8 has scales: see cache_values"),
     }
 }
 

@@ -42,8 +42,8 @@ fn case(what: &'static str, variant: &Variant, lens: &[u32]) -> Case {
         first_list: 0,
         softcap: asked.softcap,
         first_partition: 0,
-        pad0: 0,
-        pad1: 0,
+        k_scale: 1.0,
+        v_scale: 1.0,
     };
     let q = queries(lens.len(), width as usize, width as usize + 8, 6);
     let heads = (count * num_heads * max_partitions) as usize;

@@ -70,8 +70,8 @@ fn case(
         list_stride: asked.list_stride(),
         window: asked.attention.mask.window(),
         softcap: asked.softcap,
-        pad0: 0,
-        pad1: 0,
+        k_scale: 1.0,
+        v_scale: 1.0,
     };
     let q = queries(at as usize, width as usize, width as usize + 4, 4);
     let heads = (at * num_heads) as usize;

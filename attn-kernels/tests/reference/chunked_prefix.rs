@@ -53,8 +53,8 @@ impl Batch {
             list_stride: 0,
             window: 0,
             softcap: 0.0,
-            pad0: 0,
-            pad1: 0,
+            k_scale: 1.0,
+            v_scale: 1.0,
         }
     }
 

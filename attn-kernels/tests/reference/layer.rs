@@ -1,6 +1,8 @@
 //! Shapes of paged caches that the tests go through; the caches themselves are those of the self-test.
 
-pub(crate) use attn_kernels::self_test::layer::{ATTENTION, Layer, queries, values, words};
+pub(crate) use attn_kernels::self_test::layer::{
+    ATTENTION, Layer, cache_values, cache_words, queries, values, words,
+};
 
 use attn_kernels::kernel::{KvDtype, KvShape};
 use proptest::prelude::*;
@@ -24,7 +26,15 @@ pub(crate) fn shape_of(index: usize, dtype: KvDtype) -> (KvShape, u32) {
     (KvShape { num_kv_heads, head_dim, block_size, dtype }, num_kv_heads * group)
 }
 
-/// Any shape that kernels take.
+/// Any shape that kernels of attention take, caches of codes among them.
+pub(crate) fn coded_shapes() -> impl Strategy<Value = (KvShape, u32)> {
+    let dtype = prop::sample::select(vec![None, Some(KvDtype::Fp8), Some(KvDtype::Int8)]);
+    (shapes(), dtype).prop_map(|((shape, num_heads), dtype)| {
+        (KvShape { dtype: dtype.unwrap_or(shape.dtype), ..shape }, num_heads)
+    })
+}
+
+/// Any shape that kernels of f16 and f32 take.
 pub(crate) fn shapes() -> impl Strategy<Value = (KvShape, u32)> {
     let head_dim =
         prop_oneof![Just(16), Just(32), Just(64), Just(96), Just(128), (2u32..=32).prop_map(|n| 8 * n)];

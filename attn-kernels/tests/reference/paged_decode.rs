@@ -1,7 +1,7 @@
 //! `paged_decode` and `paged_reduce` against their references, and what they promise to the bit.
 
 use crate::device::{assert_bits, assert_close, cases, dispatch, gpu};
-use crate::layer::{ATTENTION, Layer, SHAPES, queries, shape_of, shapes};
+use crate::layer::{ATTENTION, Layer, SHAPES, coded_shapes, queries, shape_of};
 use crate::options::{Asked, Lists, attentions};
 use attn_kernels::cpu;
 use attn_kernels::cpu::attention::attend;
@@ -23,6 +23,14 @@ struct Decode {
     /// Lists are of each sequence and KV head, in order of sequences.
     asked: Asked,
     q: Vec<f32>,
+}
+
+/// The same with half of the factor on scores as the scale of keys.
+fn scaled(shape: &KvShape, params: PagedDecodeParams) -> PagedDecodeParams {
+    match shape.dtype {
+        KvDtype::Fp8 => PagedDecodeParams { scale: 2.0 * params.scale, k_scale: 0.5, ..params },
+        _ => params,
+    }
 }
 
 /// What the kernels wrote.
@@ -78,7 +86,7 @@ impl Decode {
         order.iter().map(row).collect()
     }
 
-    fn params(&self, max_partitions: u32) -> PagedDecodeParams {
+    fn params(&self, max_partitions: u32, first_partition: u32) -> PagedDecodeParams {
         PagedDecodeParams {
             num_heads: self.num_heads,
             num_kv_heads: self.layer.shape.num_kv_heads,
@@ -89,9 +97,9 @@ impl Decode {
             list_stride: self.asked.list_stride(),
             first_list: 0,
             softcap: self.asked.softcap,
-            first_partition: 0,
-            pad0: 0,
-            pad1: 0,
+            first_partition,
+            k_scale: 1.0,
+            v_scale: 1.0,
         }
     }
 
@@ -145,14 +153,11 @@ impl Decode {
         bindings.extend(extra.as_ref().map(Into::into));
         let count = u32::try_from(rows.len()).unwrap();
         let variant = paged_decode::variant(shape, self.num_heads, gpu.level(), self.attention());
-        // All partitions at once, or those behind the first one apart.
-        let cut = if max_partitions.is_multiple_of(2) { 1 } else { max_partitions };
-        for (first_partition, past) in [(0, cut), (cut, max_partitions)] {
-            let params = PagedDecodeParams { first_partition, ..self.params(max_partitions) };
-            let grid = paged_decode::grid(shape, self.num_heads, count, past - first_partition);
-            if past > first_partition {
-                dispatch(gpu, &mut pass, &variant, &params, &bindings, grid);
-            }
+        let step = if max_partitions.is_multiple_of(2) { 1 } else { max_partitions }; // all at once, or one by one
+        let grid = paged_decode::grid(shape, self.num_heads, count, step);
+        for first in (0..max_partitions).step_by(step as usize) {
+            let params = scaled(shape, self.params(max_partitions, first));
+            dispatch(gpu, &mut pass, &variant, &params, &bindings, grid);
         }
         let sinks = gpu.upload("sinks", self.asked.sinks().unwrap_or(&[0.0])).unwrap();
         if self.reduced(max_partitions) {
@@ -160,13 +165,11 @@ impl Decode {
             let mut bindings = vec![(&partial).into(), (&stats).into(), (&rows_buf).into(), (&out).into()];
             bindings.extend(extra.as_ref().filter(|_| self.asked.lists.is_some()).map(Into::into));
             bindings.extend(self.attention().sinks.then_some((&sinks).into()));
-            let grid = paged_reduce::grid(self.num_heads, count);
             let variant = paged_reduce::variant(shape, self.attention());
-            dispatch(gpu, &mut pass, &variant, &params, &bindings, grid);
+            dispatch(gpu, &mut pass, &variant, &params, &bindings, paged_reduce::grid(self.num_heads, count));
         }
-        let last = if self.reduced(max_partitions) { &out } else { &partial };
         let reads = (pass.read(&partial, 0..partial_len), pass.read(&stats, 0..stats_len));
-        let read = pass.read(last, 0..out_len);
+        let read = pass.read(if self.reduced(max_partitions) { &out } else { &partial }, 0..out_len);
         let outcome = gpu.submit(pass).unwrap().wait().unwrap();
         Decoded { partial: outcome.get(reads.0), stats: outcome.get(reads.1), out: outcome.get(read) }
     }
@@ -181,7 +184,7 @@ impl Decode {
             format!("{:?}, {} heads, {rows:?}, {:?}", self.layer.shape, self.num_heads, self.attention());
         let (partial, stats) = self.sizes(rows.len(), max_partitions);
         let (mut partial, mut stats) = (vec![f32::NAN; partial], vec![[f32::NAN; 2]; stats]);
-        let params = self.params(max_partitions);
+        let params = self.params(max_partitions, 0);
         let tables = &self.layer.tables;
         let kv = self.layer.kv();
         let options = self.asked.options();
@@ -235,7 +238,7 @@ impl Decode {
             for head in 0..self.num_heads {
                 let q = &self.q[(row * self.q_stride) as usize + head as usize * dim..][..dim];
                 let table = &self.layer.tables[*table as usize..];
-                let scale = self.params(1).scale;
+                let scale = self.params(1, 0).scale;
                 let list = (index * kv_heads + head / group) as usize;
                 let keys = options.context(list, *len as usize);
                 let keys = keys.into_iter().filter(|key| *key >= *first as usize);
@@ -356,6 +359,18 @@ fn masks_bound_what_is_read() {
     }
 }
 
+/// Codes of eight bits, over partitions and the edges of blocks.
+#[test]
+fn codes_are_read_as_they_are_kept() {
+    let Some(gpu) = gpu() else { return };
+    for dtype in [KvDtype::Fp8, KvDtype::Int8] {
+        for index in [2, 3, 5] {
+            let (shape, num_heads) = shape_of(index, dtype);
+            Decode::new(shape, num_heads, &[1, 31, 32, 33, 0, 256, 257, 600], 8, 35).check(gpu);
+        }
+    }
+}
+
 /// One partition and its reduce pass, large sinks and none.
 #[test]
 fn sinks_take_their_share() {
@@ -382,7 +397,7 @@ proptest! {
     #![proptest_config(cases(8))]
     #[test]
     fn attends_as_the_reference_does(
-        (shape, num_heads) in shapes(),
+        (shape, num_heads) in coded_shapes(),
         lens in prop::collection::vec(prop_oneof![0u32..70, 500u32..530, 1u32..1100], 1..5),
         gap in 0u32..9,
         first in prop::collection::vec(0u32..200, 5),

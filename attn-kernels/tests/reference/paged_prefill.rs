@@ -1,7 +1,7 @@
 //! `paged_prefill` against its reference, and what it promises to the bit.
 
 use crate::device::{assert_bits, assert_close, cases, dispatch, gpu};
-use crate::layer::{ATTENTION, Layer, SHAPES, queries, shape_of, shapes};
+use crate::layer::{ATTENTION, Layer, SHAPES, coded_shapes, queries, shape_of};
 use crate::options::{Asked, Lists, attentions};
 use attn_kernels::Level;
 use attn_kernels::cpu;
@@ -94,8 +94,8 @@ impl Prefill {
             list_stride: self.asked.list_stride(),
             window: self.attention().mask.window(),
             softcap: self.asked.softcap,
-            pad0: 0,
-            pad1: 0,
+            k_scale: 1.0,
+            v_scale: 1.0,
         }
     }
 
@@ -253,6 +253,15 @@ fn listed_blocks_are_all_that_is_attended() {
     }
 }
 
+#[test]
+fn codes_are_read_as_they_are_kept() {
+    let Some(gpu) = gpu() else { return };
+    for dtype in [KvDtype::Fp8, KvDtype::Int8] {
+        let shape = KvShape { num_kv_heads: 2, head_dim: 24, block_size: 4, dtype };
+        Prefill::new(shape, 4, &[(0, 70), (600, 3)], TILE_ROWS, 0, 36).check(gpu);
+    }
+}
+
 /// Every mask, over segments, blocks and tiles, and what no row sees taken away.
 #[test]
 fn masks_bound_what_is_read() {
@@ -278,7 +287,7 @@ fn logits_are_capped_or_fall_with_distance() {
 
 /// Shapes of which a software driver compiles a lane in a few seconds.
 fn small_shapes() -> impl Strategy<Value = (KvShape, u32)> {
-    shapes().prop_map(|(shape, num_heads)| {
+    coded_shapes().prop_map(|(shape, num_heads)| {
         let heads = paged_prefill::heads_a_lane(&shape, num_heads, KeyLoads::Broadcast);
         (KvShape { head_dim: shape.head_dim.min(64 / heads / 8 * 8), ..shape }, num_heads)
     })

@@ -12,6 +12,15 @@ fn kv_high(c: kv_chunk) -> vec4<f32> {
     return vec4(unpack2x16float(c.z), unpack2x16float(c.w));
 }
 
+// Factor on what kv_low and kv_high make of the key at `offset` in its block.
+fn k_factor(block_head: u32, offset: u32) -> f32 {
+    return 1.0;
+}
+
+fn v_factor(block_head: u32, offset: u32) -> f32 {
+    return 1.0;
+}
+
 // Chunk `chunk` (elements 8 * chunk on) of the key at `offset` in its block.
 fn k_at(block_head: u32, chunk: u32, offset: u32) -> u32 {
     return (block_head * (HEAD_DIM / 8u) + chunk) * BLOCK_SIZE + offset;

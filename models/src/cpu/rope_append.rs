@@ -40,9 +40,9 @@ pub fn rope_append(
         row_stride: stride,
         k_start,
         v_start,
+        k_scale: 1.0,
+        v_scale: 1.0,
         pad0: 0,
-        pad1: 0,
-        pad2: 0,
     };
     cache_write(shape, &write, &turned, slots, caches.0, caches.1);
 }

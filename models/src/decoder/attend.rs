@@ -124,8 +124,8 @@ impl Decoder {
             first_list,
             softcap: 0.0,
             first_partition: 0,
-            pad0: 0,
-            pad1: 0,
+            k_scale: 1.0,
+            v_scale: 1.0,
         };
         let (k, v) = self.kv.layer(index);
         let out = if reduced { &a.partial } else { &a.attended };
@@ -204,8 +204,8 @@ impl Decoder {
             list_stride: task.list_stride(),
             window: mask(reach).window(),
             softcap: 0.0,
-            pad0: 0,
-            pad1: 0,
+            k_scale: 1.0,
+            v_scale: 1.0,
         };
         let in_chunks = self.attend_prefixes(pass, index, params);
         let whole = paged_prefill::segments(first, last, self.gpu.is_cpu()).filter(|_| !in_chunks);

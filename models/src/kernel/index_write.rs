@@ -30,11 +30,15 @@ pub struct IndexWriteParams {
 const WG: u32 = 64;
 
 /// The kernel for one cache shape, of one KV head.
+///
+/// # Panics
+/// For caches of codes.
 #[must_use]
 pub fn variant(shape: &KvShape) -> Variant {
     let chunk = match shape.dtype {
         KvDtype::F16 => 8,
         KvDtype::F32 => 4,
+        codes => panic!("index keys are kept in f16 or f32, not in {codes:?}"),
     };
     Variant::new(&KERNEL)
         .size("HEAD_DIM", shape.head_dim)

@@ -164,5 +164,7 @@ fn dtype(dtype: KvDtype) -> kvblock::KvDtype {
     match dtype {
         KvDtype::F16 => kvblock::KvDtype::F16,
         KvDtype::F32 => kvblock::KvDtype::F32,
+        KvDtype::Fp8 => kvblock::KvDtype::Fp8,
+        KvDtype::Int8 => kvblock::KvDtype::Int8,
     }
 }

@@ -115,7 +115,7 @@ pub(super) fn rope_append(variant: &Variant) -> Vec<Case> {
     let slot =
         |row: u32| if row == 4 { -1 } else { (row * 5 % (num_blocks * shape.block_size)).cast_signed() };
     let slots: Vec<i32> = (0..rows).map(slot).collect();
-    let before = vec![f32::NAN; num_blocks as usize * shape.block_bytes() / shape.dtype.bytes()];
+    let before = vec![f32::NAN; num_blocks as usize * shape.block_elements()];
     let (mut k, mut v) = (before.clone(), before.clone());
     let mut q = vec![f32::NAN; (rows * num_heads * shape.head_dim) as usize];
     let caches = (&mut k[..], &mut v[..]);

@@ -63,6 +63,7 @@ impl Mirror {
             *value = match s.dtype {
                 KvDtype::F16 => halves[at].to_f32(),
                 KvDtype::F32 => floats[at],
+                KvDtype::Fp8 | KvDtype::Int8 => panic!("no mirror of a cache of {:?}", s.dtype),
             };
         }
         self.layers[layer].insert(block, page);

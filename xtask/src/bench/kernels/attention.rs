@@ -138,8 +138,8 @@ pub(super) fn decode(
         first_list: 0,
         softcap: 0.0,
         first_partition: 0,
-        pad0: 0,
-        pad1: 0,
+        k_scale: 1.0,
+        v_scale: 1.0,
     };
     let lists = listed.map(|(words, ..)| gpu.upload("lists", &words)).transpose()?;
     let extra = || lists.as_ref().map(Bind::from);
@@ -248,8 +248,8 @@ pub(super) fn prefill(gpu: &Gpu, heads: &Heads, len: u32, density: Option<f64>) 
             list_stride: listed.as_ref().map_or(0, |(_, stride, _)| *stride),
             window: 0,
             softcap: 0.0,
-            pad0: 0,
-            pad1: 0,
+            k_scale: 1.0,
+            v_scale: 1.0,
         };
         let binds: Vec<Bind> = vec![
             (&q).into(),

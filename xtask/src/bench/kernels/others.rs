@@ -37,9 +37,9 @@ pub(super) fn cache_write(gpu: &Gpu, heads: &Heads, rows: u32) -> Result<Work> {
         row_stride: 2 * width,
         k_start: 0,
         v_start: width,
+        k_scale: 1.0,
+        v_scale: 1.0,
         pad0: 0,
-        pad1: 0,
-        pad2: 0,
     };
     let bytes = f64::from(rows) * 2.0 * f64::from(width) * (4.0 + shape.dtype.bytes() as f64);
     let bindings = binds([(&kv).into(), (&slots).into(), (&cache.k).into(), (&cache.v).into()]);
