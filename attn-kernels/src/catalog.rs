@@ -178,18 +178,14 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
         }));
         let part = prefix.trim_end_matches('-');
         all.push(NamedVariant::new(part, level, top_k_count::variant(level)));
-        all.extend(outputs.map(|(part, output)| {
-            NamedVariant::new(&format!("{prefix}{part}"), level, top_k_gather::variant(output, level))
-        }));
     }
+    all.extend(outputs.map(|(part, output)| baseline(part, top_k_gather::variant(output))));
     for (dtype, shape) in types {
         all.push(baseline(dtype, kernel::strided_qk::variant(shape, 8, 128)));
     }
     all.push(NamedVariant::new("f16", Level::Coop, kernel::strided_qk_coop::variant(&types[0].1, 8, 128)));
     all.push(baseline("", kernel::softmax_block_sum::variant(8, 128)));
-    for (part, level) in [("", Level::Baseline), ("subgroup", Level::Subgroup)] {
-        all.push(NamedVariant::new(part, level, kernel::find_blocks::variant(4, level)));
-    }
+    all.push(baseline("", kernel::find_blocks::variant(4)));
     all.push(baseline("", kernel::mass_bound::variant(&types[0].1, 64)));
     all.push(baseline("", kernel::hamming_score::variant(&types[0].1, 128, 4)));
     for (dtype, shape) in types {

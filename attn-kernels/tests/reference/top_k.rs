@@ -104,7 +104,7 @@ impl Rows {
                 (&counts).into(),
                 (&out).into(),
             ];
-            let variant = top_k_gather::variant(output, level);
+            let variant = top_k_gather::variant(output);
             dispatch(gpu, &mut pass, &variant, &gather, &bindings, top_k_gather::grid(chunks, rows_len));
         }
         let reads = (pass.read(&kept, 0..counts_len), pass.read(&cuts, 0..cuts_len));

@@ -3,12 +3,12 @@
 
 use crate::device::{assert_close, cases, dispatch, gpu};
 use crate::layer::{ATTENTION, Layer, queries};
+use attn_kernels::cpu;
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::find_blocks::{self, FindBlocksParams, Vote};
 use attn_kernels::kernel::xattn::Estimate;
 use attn_kernels::kernel::{KvDtype, KvShape, softmax_block_sum, strided_qk};
-use attn_kernels::{Level, cpu};
 use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -63,7 +63,7 @@ impl Chunk {
     }
 
     /// Query blocks `step` at a time.
-    fn on_gpu(&self, gpu: &Gpu, step: u32, level: Level) -> Found {
+    fn on_gpu(&self, gpu: &Gpu, step: u32) -> Found {
         let (e, shape) = (&self.estimate, &self.layer.shape);
         let [parts_len, sums_len] = e.scratch_lens(step.min(e.query_blocks()));
         let rounds: Vec<_> = e.rounds(parts_len).collect();
@@ -96,7 +96,7 @@ impl Chunk {
             dispatch(gpu, &mut pass, &variant, &params, &[(&parts).into(), (&sums).into()], grid);
             let params = e.find_blocks(shape, blocks, stride, first_list);
             let bindings = [(&sums).into(), (&thresholds).into(), (&out).into()];
-            let variant = find_blocks::variant(e.num_heads / shape.num_kv_heads, level);
+            let variant = find_blocks::variant(e.num_heads / shape.num_kv_heads);
             dispatch(gpu, &mut pass, &variant, &params, &bindings, find_blocks::grid(&params));
             let [parts_len, sums_len] = e.scratch_lens(blocks.end - blocks.start);
             reads.push((pass.read(&parts, 0..parts_len), pass.read(&sums, 0..sums_len)));
@@ -130,7 +130,7 @@ impl Chunk {
     /// Each kernel against its reference, on what the kernels before it wrote.
     fn check(&self, gpu: &Gpu, step: u32) -> Found {
         let (e, shape) = (&self.estimate, &self.layer.shape);
-        let found = self.on_gpu(gpu, step, gpu.level());
+        let found = self.on_gpu(gpu, step);
         let rows = (e.block / e.stride) as usize;
         let part = strided_qk::part(e.block / e.stride) as usize;
         for (i, blocks) in found.rounds.iter().enumerate() {
@@ -227,16 +227,14 @@ fn selects_as_the_policy_does() {
 }
 
 #[test]
-fn rounds_and_levels_do_not_change_the_result() {
+fn rounds_do_not_change_the_result() {
     let Some(gpu) = gpu() else { return };
     for chunk in chunks() {
-        let whole = chunk.on_gpu(gpu, u32::MAX, gpu.level());
+        let whole = chunk.on_gpu(gpu, u32::MAX);
         assert_eq!(whole.rounds.len(), 1);
-        for level in [Level::Baseline, Level::Subgroup].into_iter().filter(|l| *l <= gpu.level()) {
-            let cut = chunk.on_gpu(gpu, 1, level);
-            assert_eq!(cut.rounds.len(), chunk.estimate.query_blocks() as usize);
-            assert_eq!(cut.lists, whole.lists, "{:?}, {level}", chunk.estimate);
-        }
+        let cut = chunk.on_gpu(gpu, 1);
+        assert_eq!(cut.rounds.len(), chunk.estimate.query_blocks() as usize);
+        assert_eq!(cut.lists, whole.lists, "{:?}", chunk.estimate);
     }
 }
 
@@ -262,15 +260,13 @@ fn check_find(gpu: &Gpu, params: &FindBlocksParams, group: u32, sixteenths: &[u8
     for vote in VOTES {
         let params = FindBlocksParams { votes: vote.votes(group), ..*params };
         let want = cpu::find_blocks::find_blocks(&params, &sums, heads, &wide).unwrap();
-        for level in [Level::Baseline, Level::Subgroup].into_iter().filter(|l| *l <= gpu.level()) {
-            let mut pass = Pass::new("find");
-            let bindings = [(&buffers[0]).into(), (&buffers[1]).into(), (&out).into()];
-            let grid = find_blocks::grid(&params);
-            dispatch(gpu, &mut pass, &find_blocks::variant(group, level), &params, &bindings, grid);
-            let read = pass.read(&out, 0..out.len());
-            let got = lists_of(&gpu.submit(pass).unwrap().wait().unwrap().get(read), params.out_stride);
-            assert_eq!(got, want, "{vote:?}, {level}, {params:?}, thresholds {thresholds:?}");
-        }
+        let mut pass = Pass::new("find");
+        let bindings = [(&buffers[0]).into(), (&buffers[1]).into(), (&out).into()];
+        let grid = find_blocks::grid(&params);
+        dispatch(gpu, &mut pass, &find_blocks::variant(group), &params, &bindings, grid);
+        let read = pass.read(&out, 0..out.len());
+        let got = lists_of(&gpu.submit(pass).unwrap().wait().unwrap().get(read), params.out_stride);
+        assert_eq!(got, want, "{vote:?}, {params:?}, thresholds {thresholds:?}");
     }
 }
 

@@ -18,9 +18,6 @@ struct Scan { before: u32, total: u32 }
 
 // Every lane of the workgroup calls it.
 fn scan(mine: u32, lane: Lane) -> Scan {
-    // Lanes that went different ways before the call meet here, as subgroup sums want it: without the barrier an NVIDIA
-    // driver summed over a part of them. It also keeps the slots of the scan before until all lanes have read them.
-    workgroupBarrier();
     var before = subgroupExclusiveAdd(mine);
     let own = subgroupAdd(mine);
     if (lane.in_subgroup == 0u) {
@@ -32,5 +29,6 @@ fn scan(mine: u32, lane: Lane) -> Scan {
         before += select(0u, scanned[s], s < lane.subgroup);
         total += scanned[s];
     }
+    workgroupBarrier();
     return Scan(before, total);
 }
