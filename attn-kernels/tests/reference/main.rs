@@ -5,6 +5,7 @@ mod block_select;
 mod cache_write;
 mod chunked_prefix;
 mod copy_blocks;
+mod decode;
 mod device;
 mod indexer;
 mod latent_write;
