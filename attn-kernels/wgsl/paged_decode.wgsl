@@ -52,11 +52,11 @@ const CHUNKS: u32 = HEAD_DIM / 8u;
 // Lanes of one token in the value phase own eight dimensions each; as many tokens as fit go side by side.
 const TOKEN_GROUPS: u32 = WG / CHUNKS;
 // Values in flight a lane.
-const AHEAD: u32 = 4u;
+const AHEAD: u32 = 8u;
 
 // A partition starts at a block: PARTITION is a multiple of every block size.
 var<workgroup> scores: array<f32, PARTITION * GROUP>;
-var<workgroup> q_tile: array<f32, HEAD_DIM * GROUP>;
+var<workgroup> q_tile: array<vec4<f32>, HEAD_DIM * GROUP / 4u>;
 var<workgroup> blocks: array<u32, (PARTITION + BLOCK_SIZE - 1u) / BLOCK_SIZE>;
 var<workgroup> merge: array<vec4<f32>, WG * 2u>;
 
@@ -80,8 +80,9 @@ fn paged_decode(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
         return;
     }
     let keys = Keys(max(first, begin) - first, min(end - first, PARTITION));
-    for (var i = lane.index; i < HEAD_DIM * GROUP; i += WG) {
-        q_tile[i] = q[row.x * params.q_stride + head0 * HEAD_DIM + i] * params.scale;
+    for (var i = lane.index; i < HEAD_DIM * GROUP / 4u; i += WG) {
+        let at = row.x * params.q_stride + head0 * HEAD_DIM + i * 4u;
+        q_tile[i] = vec4(q[at], q[at + 1u], q[at + 2u], q[at + 3u]) * params.scale;
     }
     for (var i = lane.index; i * BLOCK_SIZE < keys.end; i += WG) {
         let block = context_position(context, first + i * BLOCK_SIZE) / BLOCK_SIZE;
@@ -114,19 +115,11 @@ fn scores_of(lane: u32, keys: Keys) -> LaneScores {
             k[t] = k_load(at[t] + chunk * step);
         }
         for (var g = 0u; g < GROUP; g++) {
-            let o = g * HEAD_DIM + chunk * 8u;
-            let q_low = vec4(q_tile[o], q_tile[o + 1u], q_tile[o + 2u], q_tile[o + 3u]);
-            let q_high = vec4(q_tile[o + 4u], q_tile[o + 5u], q_tile[o + 6u], q_tile[o + 7u]);
+            let q_low = q_tile[(g * CHUNKS + chunk) * 2u];
+            let q_high = q_tile[(g * CHUNKS + chunk) * 2u + 1u];
             for (var t = 0u; t < TOKENS_A_LANE; t++) {
                 out.s[t][g] += dot(q_low, kv_low(k[t])) + dot(q_high, kv_high(k[t]));
             }
-        }
-    }
-    for (var t = 0u; t < TOKENS_A_LANE; t++) {
-        let key = clamp(lane + t * WG, keys.begin, keys.end - 1u);
-        let factor = k_factor(blocks[key / BLOCK_SIZE], key % BLOCK_SIZE);
-        for (var g = 0u; g < GROUP; g++) {
-            out.s[t][g] *= factor;
         }
     }
     return out;
@@ -148,9 +141,11 @@ fn softmax(lane: Lane, keys: Keys, query: Query, mine: LaneScores) -> Stat {
     for (var g = 0u; g < GROUP; g++) {
         top[g] = LOWEST;
         for (var t = 0u; t < TOKENS_A_LANE; t++) {
-            let key = min(lane.index + t * WG, keys.end - 1u);
+            let key = clamp(lane.index + t * WG, keys.begin, keys.end - 1u);
             let position = context_position(query.context, query.first + key);
-            let x = logit(s.s[t][g], 1.0, query.head0 + g, position, query.position);
+            // A pass of its own over the scores would put them in memory: four times the time on an H200.
+            let factor = k_factor(blocks[key / BLOCK_SIZE], key % BLOCK_SIZE);
+            let x = logit(s.s[t][g] * factor, 1.0, query.head0 + g, position, query.position);
             s.s[t][g] = select(LOWEST, x, counts(lane.index + t * WG, keys));
             top[g] = max(top[g], s.s[t][g]);
         }
