@@ -47,10 +47,12 @@ impl Attended {
     pub fn add(&mut self, other: &Self) {
         self.blocks += other.blocks;
         self.visible += other.visible;
-        self.mass = match (self.mass, other.mass) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
+        self.lower_mass(other.mass);
+    }
+
+    /// Takes in bounds of the mass that is kept: the least counts.
+    pub(crate) fn lower_mass(&mut self, bounds: impl IntoIterator<Item = f64>) {
+        self.mass = self.mass.into_iter().chain(bounds).reduce(f64::min);
     }
 
     /// Attended over visible blocks; 1 where there were none.

@@ -8,6 +8,7 @@ mod host;
 mod mirror;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Timing};
+use bytemuck::Pod;
 use kvblock::BlockIdx;
 use sparse_select::Selection;
 use sparse_select::policy::num_blocks;
@@ -166,16 +167,8 @@ impl Sparse {
     }
 
     fn upload(&mut self, gpu: &Gpu, words: &[u32]) -> Result<(), ModelError> {
-        self.fit_lists(gpu, words.len())?;
+        fit(gpu, &mut self.lists, words.len())?;
         gpu.write(&self.lists, 0, words);
-        Ok(())
-    }
-
-    fn fit_lists(&mut self, gpu: &Gpu, words: usize) -> Result<(), ModelError> {
-        if self.lists.len() < words {
-            self.lists = gpu.buffer("lists", words.next_power_of_two())?;
-            gpu.forget_bind_groups();
-        }
         Ok(())
     }
 
@@ -220,8 +213,7 @@ impl Sparse {
             let attended = self.attended[chosen.slice].as_mut().expect("the policy acts on chosen rows");
             attended.blocks += blocks.len() as u64;
             attended.visible += chosen.visible(block) * self.num_kv_heads as u64;
-            let mass = masses.map(|masses| masses[i]);
-            attended.mass = attended.mass.into_iter().chain(mass).reduce(f64::min);
+            attended.lower_mass(masses.map(|masses| masses[i]));
             if remembers {
                 blocks.extend(attended.accessed.iter().map(|b| b.get()));
                 blocks.sort_unstable();
@@ -260,4 +252,13 @@ impl Sparse {
         output.attended = std::mem::take(&mut self.attended);
         output.timings.append(&mut self.timings);
     }
+}
+
+/// Makes room for `len` elements.
+fn fit<T: Pod>(gpu: &Gpu, buf: &mut Buf<T>, len: usize) -> Result<(), ModelError> {
+    if buf.len() < len {
+        *buf = gpu.buffer("selection", len.next_power_of_two())?;
+        gpu.forget_bind_groups();
+    }
+    Ok(())
 }

@@ -12,11 +12,12 @@ use attn_kernels::kernel::block_score::{self, BlockScoreParams};
 use attn_kernels::kernel::mass_bound::{self, MassBoundParams};
 use attn_kernels::kernel::paged_decode::PagedDecodeParams;
 use attn_kernels::kernel::top_k::{self, Output, TopKParams};
+use bytemuck::Zeroable;
 use rustc_hash::FxHashSet;
 use sparse_select::policy::num_blocks;
 use sparse_select::{DigestKind, Policy, Ranking, Selection};
 
-use super::{Chosen, Lists, Place, Sparse};
+use super::{Chosen, Lists, Place, Sparse, fit};
 use crate::batch::Slice;
 use crate::decoder::Decoder;
 use crate::decoder::inputs::{Plan, View, ViewRows};
@@ -34,6 +35,8 @@ pub(super) struct Ranker {
     /// `(page, tokens)` to digest, by view.
     touched: Vec<Touched>,
     scores: Buf<f32>,
+    /// Of the step: the same in all its layers.
+    score_params: BlockScoreParams,
     /// `(first score, scores, blocks to take, 0)` of every row and set, and where those of a layer begin.
     top_rows: Buf<[u32; 4]>,
     tops: Vec<Option<Top>>,
@@ -94,6 +97,7 @@ impl Ranker {
             stale: FxHashSet::default(),
             touched: views.iter().map(touched).collect::<Result<_, ModelError>>()?,
             scores: gpu.buffer("scores", 1)?,
+            score_params: BlockScoreParams::zeroed(),
             top_rows: gpu.buffer("top_rows", 1)?,
             tops: vec![None; config.num_layers as usize],
             bound: match policy.certifies() {
@@ -154,7 +158,8 @@ impl Ranker {
         layers: impl Iterator<Item = (usize, bool)>,
         chosen: &[Chosen],
     ) -> Result<u32, ModelError> {
-        let params = self.score_params(config, policy, chosen);
+        let params = self.params(config, policy, chosen);
+        self.score_params = params;
         let sets = params.num_heads / params.heads_a_set;
         let mut rows: Vec<[u32; 4]> = Vec::new();
         let mut last: Option<Top> = None;
@@ -182,12 +187,7 @@ impl Ranker {
         Ok(1 + most)
     }
 
-    fn score_params(
-        &self,
-        config: &DecoderConfig,
-        policy: &dyn Policy,
-        chosen: &[Chosen],
-    ) -> BlockScoreParams {
+    fn params(&self, config: &DecoderConfig, policy: &dyn Policy, chosen: &[Chosen]) -> BlockScoreParams {
         let longest = chosen.iter().map(Chosen::kv_len).max().unwrap_or(0);
         let group = config.num_heads / config.num_kv_heads;
         BlockScoreParams {
@@ -238,7 +238,7 @@ impl Sparse {
             self.placed[layer] = Some(Place { first: 0, stride });
             self.count_budgets(view, layer);
         }
-        self.fit_lists(gpu, words)
+        fit(gpu, &mut self.lists, words)
     }
 
     /// Counts what kernels will take: exactly their budgets.
@@ -265,8 +265,7 @@ impl Sparse {
         let chosen = plan.views.iter().flat_map(|view| &view.chosen);
         for (chosen, masses) in chosen.zip(masses.chunks_exact(self.num_heads)) {
             let attended = self.attended[chosen.slice].as_mut().expect("the policy acts on chosen rows");
-            let masses = masses.iter().map(|mass| f64::from(*mass));
-            attended.mass = attended.mass.into_iter().chain(masses).reduce(f64::min);
+            attended.lower_mass(masses.iter().map(|mass| f64::from(*mass)));
         }
     }
 
@@ -313,7 +312,7 @@ impl Decoder {
         pass.dispatch(&ranker.pipelines[0], &params, &bindings, block_digest::grid(shape, touched.count));
 
         let Some(top) = ranker.tops[layer].as_ref().filter(|_| !plan.chosen.is_empty()) else { return };
-        let params = ranker.score_params(&self.config, &*sparse.options.policy, &plan.chosen);
+        let params = ranker.score_params;
         let rows = u32_of(plan.chosen.len());
         let bindings: [Bind; 5] = [
             (&self.activations.q).into(),
@@ -340,9 +339,7 @@ impl Decoder {
             pass.copy(&sparse.lists, 0..words, traced, layer * words);
         }
     }
-}
 
-impl Decoder {
     /// Records the bound of the mass that listed rows keep, behind the attention that left their stats.
     pub(in crate::decoder) fn bound_mass(
         &self,
@@ -375,15 +372,6 @@ impl Decoder {
         ];
         pass.dispatch(kernel, &bound, &bindings, mass_bound::grid(params.num_heads, count));
     }
-}
-
-/// Makes room for `len` elements.
-fn fit<T: bytemuck::Pod>(gpu: &Gpu, buf: &mut Buf<T>, len: usize) -> Result<(), ModelError> {
-    if buf.len() < len {
-        *buf = gpu.buffer("selection", len.next_power_of_two())?;
-        gpu.forget_bind_groups();
-    }
-    Ok(())
 }
 
 fn u32_of(n: usize) -> u32 {
