@@ -84,6 +84,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::hash_codes::KERNEL,
         &kernel::index_logits::KERNEL,
         &kernel::latent_write::KERNEL,
+        &kernel::list_counts::KERNEL,
         &kernel::lse_merge::KERNEL,
         &kernel::mass_bound::KERNEL,
         &kernel::mla_decode::KERNEL,
@@ -101,6 +102,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::top_k_gather::KERNEL,
         &kernel::top_k_transform::KERNEL,
         &kernel::v4_compress::KERNEL,
+        &kernel::vote_blocks::KERNEL,
     ]
 }
 
@@ -186,6 +188,8 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     all.push(NamedVariant::new("f16", Level::Coop, kernel::strided_qk_coop::variant(&types[0].1, 8, 128)));
     all.push(baseline("", kernel::softmax_block_sum::variant(8, 128)));
     all.push(baseline("", kernel::find_blocks::variant(4)));
+    all.push(baseline("", kernel::vote_blocks::variant()));
+    all.push(baseline("", kernel::list_counts::variant()));
     all.push(baseline("", kernel::mass_bound::variant(&types[0].1, 64)));
     all.push(baseline("", kernel::hamming_score::variant(&types[0].1, 128, 4)));
     for (dtype, shape) in types {

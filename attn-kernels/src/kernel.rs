@@ -14,6 +14,7 @@ pub mod hamming_score;
 pub mod hash_codes;
 pub mod index_logits;
 pub mod latent_write;
+pub mod list_counts;
 pub mod lse_merge;
 pub mod mass_bound;
 pub mod mla_decode;
@@ -31,6 +32,7 @@ pub mod top_k_count;
 pub mod top_k_gather;
 pub mod top_k_transform;
 pub mod v4_compress;
+pub mod vote_blocks;
 pub mod xattn;
 
 pub use error::LaunchError;

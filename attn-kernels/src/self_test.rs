@@ -10,6 +10,7 @@ mod cache_write;
 mod copy_blocks;
 mod indexer;
 pub mod layer;
+mod lists;
 mod lse_merge;
 mod mass_bound;
 mod mla_decode;
@@ -110,6 +111,7 @@ const CASES: &[(&str, Cases)] = &[
     ("hash_codes", retrieval::hash_codes),
     ("index_logits", indexer::index_logits),
     ("latent_write", mla_decode::latent_write),
+    ("list_counts", lists::list_counts),
     ("lse_merge", lse_merge::cases),
     ("mass_bound", mass_bound::cases),
     ("mla_decode", mla_decode::cases),
@@ -127,6 +129,7 @@ const CASES: &[(&str, Cases)] = &[
     ("top_k_gather", top_k::gather_cases),
     ("top_k_transform", top_k::transform_cases),
     ("v4_compress", v4_compress::cases),
+    ("vote_blocks", lists::vote_blocks),
 ];
 
 /// The cases of a variant of this crate; none where its kernel has none.

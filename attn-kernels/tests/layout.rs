@@ -28,8 +28,10 @@ macro_rules! layout {
 fn layouts() -> Vec<Layout> {
     use attn_kernels::kernel::apply_sinks::ApplySinksParams;
     use attn_kernels::kernel::latent_write::LatentWriteParams;
+    use attn_kernels::kernel::list_counts::ListCountsParams;
     use attn_kernels::kernel::mass_bound::MassBoundParams;
     use attn_kernels::kernel::mla_decode::MlaDecodeParams;
+    use attn_kernels::kernel::vote_blocks::VoteBlocksParams;
     use block_digest::BlockDigestParams;
     use block_score::BlockScoreParams;
     use cache_write::CacheWriteParams;
@@ -67,6 +69,7 @@ fn layouts() -> Vec<Layout> {
         layout!(HashCodesParams: num_kv_heads entries group q_stride first_channel channels bits first_word words pad0
             pad1 pad2),
         layout!(IndexLogitsParams: num_heads logit_stride neg_inf pad0),
+        layout!(ListCountsParams: list_stride first pad0 pad1),
         layout!(LseMergeParams: rows neg_inf pad0 pad1),
         layout!(MassBoundParams: num_heads num_kv_heads q_stride list_stride max_partitions scale first_list pad0),
         layout!(NsaBlockScoreParams: num_heads num_kv_heads prob_stride score_stride stride init_blocks local_blocks
@@ -84,6 +87,7 @@ fn layouts() -> Vec<Layout> {
         layout!(TopKGatherParams: rows out_stride copies page_size max_chunks chunk pad0 pad1),
         layout!(TopKTransformParams: rows out_stride page_size pad0),
         layout!(V4CompressParams: ratio state_block eps pad0),
+        layout!(VoteBlocksParams: voters in_stride votes blocks end copies out_stride first_list),
     ]
 }
 

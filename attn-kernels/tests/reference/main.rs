@@ -10,6 +10,7 @@ mod device;
 mod indexer;
 mod latent_write;
 mod layer;
+mod lists;
 mod lse_merge;
 mod mla_decode;
 mod nsa;
