@@ -87,6 +87,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::list_counts::KERNEL,
         &kernel::lse_merge::KERNEL,
         &kernel::mass_bound::KERNEL,
+        &kernel::mass_merge::KERNEL,
         &kernel::mla_decode::KERNEL,
         &kernel::nsa_block_score::KERNEL,
         &kernel::paged_decode::KERNEL,
@@ -191,6 +192,7 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     all.push(baseline("", kernel::vote_blocks::variant()));
     all.push(baseline("", kernel::list_counts::variant()));
     all.push(baseline("", kernel::mass_bound::variant(&types[0].1, 64)));
+    all.push(baseline("", kernel::mass_merge::variant()));
     all.push(baseline("", kernel::hamming_score::variant(&types[0].1, 128, 4)));
     for (dtype, shape) in types {
         all.push(baseline(&format!("keys-{dtype}"), hash_codes::variant(shape, HashSource::Keys)));

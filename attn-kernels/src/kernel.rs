@@ -17,6 +17,7 @@ pub mod latent_write;
 pub mod list_counts;
 pub mod lse_merge;
 pub mod mass_bound;
+pub mod mass_merge;
 pub mod mla_decode;
 pub mod nsa_block_score;
 pub mod paged_decode;

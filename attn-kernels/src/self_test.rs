@@ -114,6 +114,7 @@ const CASES: &[(&str, Cases)] = &[
     ("list_counts", lists::list_counts),
     ("lse_merge", lse_merge::cases),
     ("mass_bound", mass_bound::cases),
+    ("mass_merge", mass_bound::merge_cases),
     ("mla_decode", mla_decode::cases),
     ("nsa_block_score", retrieval::nsa_block_score),
     ("paged_decode", paged_decode::cases),

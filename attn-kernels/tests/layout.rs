@@ -30,6 +30,7 @@ fn layouts() -> Vec<Layout> {
     use attn_kernels::kernel::latent_write::LatentWriteParams;
     use attn_kernels::kernel::list_counts::ListCountsParams;
     use attn_kernels::kernel::mass_bound::MassBoundParams;
+    use attn_kernels::kernel::mass_merge::MassMergeParams;
     use attn_kernels::kernel::mla_decode::MlaDecodeParams;
     use attn_kernels::kernel::vote_blocks::VoteBlocksParams;
     use block_digest::BlockDigestParams;
@@ -71,7 +72,9 @@ fn layouts() -> Vec<Layout> {
         layout!(IndexLogitsParams: num_heads logit_stride neg_inf pad0),
         layout!(ListCountsParams: list_stride first pad0 pad1),
         layout!(LseMergeParams: rows neg_inf pad0 pad1),
-        layout!(MassBoundParams: num_heads num_kv_heads q_stride list_stride max_partitions scale first_list pad0),
+        layout!(MassBoundParams: num_heads num_kv_heads q_stride list_stride max_partitions scale first_list first_share
+            share_stride pad0 pad1 pad2),
+        layout!(MassMergeParams: layers rows share_stride pad0),
         layout!(NsaBlockScoreParams: num_heads num_kv_heads prob_stride score_stride stride init_blocks local_blocks
             infinity),
         layout!(PagedDecodeParams: num_heads num_kv_heads q_stride max_partitions scale reduced list_stride first_list softcap first_partition k_scale v_scale),

@@ -205,7 +205,7 @@ fn sparse(args: &EngineArgs, trace: bool) -> Result<Option<SparseOptions>> {
         SelectOn::Device => Place::Device,
         SelectOn::Host => Place::Host,
     };
-    let options = SparseOptions { policy: policy.into(), place, trace };
+    let options = SparseOptions { policy: policy.into(), place, trace, measure: false };
     options.check(args.block_size).with_context(|| format!("--sparse {spec}"))?;
     for (phase, name) in [(Phase::Prefill, "prefill"), (Phase::Decode, "decode")] {
         if !options.acts_on(phase) {

@@ -76,7 +76,10 @@ impl Decoder {
             )?,
             final_norm: source.vector(Role::FinalNorm)?,
             sparse: sparse
-                .map(|sparse| Sparse::new(gpu, sparse, config, (&views.all, &views.of_layers), &kv))
+                .map(|sparse| {
+                    let views = (&views.all[..], &views.of_layers[..]);
+                    Sparse::new(gpu, sparse, config, views, &kv, options.reproducible)
+                })
                 .transpose()?,
             kv,
             activations: activations(gpu, config, options)?,

@@ -72,8 +72,8 @@ impl Phase {
             tokens: steps.tokens,
             density: steps.attended.as_ref().map_or(1.0, Attended::density),
             bound: steps.attended.as_ref().and_then(|attended| attended.mass),
-            kv_bytes_dense: bytes(|attended| attended.visible),
-            kv_bytes: bytes(|attended| attended.blocks),
+            kv_bytes_dense: bytes(|attended| attended.total().visible),
+            kv_bytes: bytes(|attended| attended.total().blocks),
             ms: steps.wall_s * 1e3 / tokens,
             attention_us: steps.attention_s * 1e6 / tokens,
             selection_us: steps.selection_s * 1e6 / tokens,
@@ -162,6 +162,8 @@ pub(super) fn example(policy: &str, task: &str) -> Cell {
 
 #[cfg(test)]
 mod tests {
+    use models::Tally;
+
     use super::*;
 
     #[test]
@@ -185,7 +187,8 @@ mod tests {
 
     #[test]
     fn phases_are_by_token() {
-        let attended = Attended { blocks: 30, visible: 120, ..Attended::default() };
+        let mut attended = Attended::default();
+        attended.count(1, Tally { blocks: 30, visible: 120 });
         let steps = Steps {
             tokens: 10,
             wall_s: 0.5,
