@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
 use bytemuck::Pod;
-use models::{Decoder, DecoderConfig, DecoderOptions, ModelError, Safetensors};
+use models::{Checkpoint, Decoder, DecoderConfig, DecoderOptions, ModelError};
 use safetensors::SafeTensors;
 
 /// A model, the device and the reference: opened once.
 pub(crate) struct Tiny {
     pub(crate) name: &'static str,
     gpu: Arc<Gpu>,
-    weights: Safetensors,
+    checkpoint: Checkpoint,
     pub(crate) config: DecoderConfig,
     pub(crate) prompts: Vec<Prompt>,
 }
@@ -34,7 +34,7 @@ pub(crate) fn tiny() -> &'static Tiny {
     family("tiny-llama")
 }
 
-/// The model in the fixture `name`.
+/// The model in the fixture `name`: a folder, or a GGUF file in one.
 pub(crate) fn family(name: &'static str) -> &'static Tiny {
     static OPEN: Mutex<Option<HashMap<&'static str, &'static Tiny>>> = Mutex::new(None);
     let mut open = OPEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -65,14 +65,16 @@ fn ids(golden: &SafeTensors<'_>, name: &str) -> Vec<u32> {
 
 impl Tiny {
     fn open(name: &'static str) -> Self {
-        let folder: PathBuf = [env!("CARGO_MANIFEST_DIR"), "tests", "fixtures", name].iter().collect();
+        let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "tests", "fixtures", name].iter().collect();
+        let folder = if path.is_dir() { &path } else { path.parent().unwrap() };
         let golden = std::fs::read(folder.join("golden.safetensors")).unwrap();
+        let checkpoint = Checkpoint::open(&path).unwrap();
         let golden = SafeTensors::deserialize(&golden).unwrap();
         Self {
             name,
             gpu: Arc::clone(gpu()),
-            weights: Safetensors::open(&folder).unwrap(),
-            config: DecoderConfig::from_hf_dir(&folder).unwrap(),
+            config: checkpoint.config().unwrap(),
+            checkpoint,
             prompts: (0..4).map(|n| prompt(&golden, n)).collect(),
         }
     }
@@ -82,7 +84,7 @@ impl Tiny {
     }
 
     pub(crate) fn try_decoder(&self, options: &DecoderOptions) -> Result<Decoder, ModelError> {
-        Decoder::load(&self.gpu, &self.config, &self.weights, options)
+        Decoder::load(&self.gpu, &self.config, self.checkpoint.weights(), options)
     }
 
     pub(crate) fn vocab(&self) -> usize {

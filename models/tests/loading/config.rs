@@ -1,13 +1,13 @@
 //! Decoder configuration from both formats.
 
 use insta::{assert_debug_snapshot, assert_snapshot};
-use models::{DecoderConfig, Family, Gguf, QkNorm, Reach, RopeScaling};
+use models::{DecoderConfig, ExpertPacking, Family, Gguf, QkNorm, Reach, RopeScaling};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::{
     cases, fixture,
-    gguf_writer::{GgufWriter, f32_value, str_value, u32_value, value},
+    gguf_writer::{GgufWriter, array_value, f32_value, str_value, u32_value, value},
 };
 
 fn base(family: &str) -> Value {
@@ -276,18 +276,53 @@ fn reads_gguf_metadata() {
     ");
 }
 
+/// What config.json says and what GGUF says, with the differences that belong to the formats taken out.
 #[test]
-fn gguf_families_differ_in_pairs_biases_and_norms() {
-    let mut qwen2 = gguf("qwen2");
-    qwen2.tensor("blk.0.attn_q.bias", &[64], 0, &[0; 256]);
-    qwen2.tensor("output.weight", &[64, 100], 1, &[0; 2 * 64 * 100]);
-    let qwen2 = from_gguf(&qwen2).unwrap();
-    assert_eq!((qwen2.rope.interleaved, qwen2.qkv_bias, qwen2.tie_embeddings), (false, true, false));
-    let mut qwen3 = gguf("qwen3");
-    qwen3.set("qwen3.attention.key_length", u32_value(32)).set("qwen3.attention.value_length", u32_value(32));
-    qwen3.tensor("blk.0.attn_q_norm.weight", &[32], 0, &[0; 128]);
-    let qwen3 = from_gguf(&qwen3).unwrap();
-    assert_eq!((qwen3.head_dim, qwen3.rope.rotary_dims, qwen3.qk_norm), (32, 32, QkNorm::Rms));
+fn gguf_says_what_config_json_says() {
+    for name in ["tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-gpt-oss-mxfp4"] {
+        let folder = fixture(name);
+        let hf = DecoderConfig::from_hf_dir(&folder).unwrap();
+        let mut gguf = DecoderConfig::from_gguf(&Gguf::open(folder.join("model.gguf")).unwrap()).unwrap();
+        for (gguf, hf) in gguf.rope.inv_freq().iter().zip(hf.rope.inv_freq()) {
+            assert!((gguf / hf - 1.0).abs() < 1e-6, "{name}: {gguf} instead of {hf}");
+        }
+        assert!((gguf.rope.attention_factor() - hf.rope.attention_factor()).abs() < 1e-12, "{name}");
+        assert_eq!(gguf.rope.interleaved, name == "tiny-llama");
+        gguf.rope.clone_from(&hf.rope);
+        if let (Some(gguf), Some(hf)) = (&mut gguf.moe, &hf.moe) {
+            assert_eq!(gguf.packing, ExpertPacking::Rows);
+            gguf.packing = hf.packing;
+        }
+        // The writer of the fixtures leaves the tokenizer out.
+        gguf.bos_id = hf.bos_id;
+        assert_eq!(gguf, hf, "{name}");
+    }
+}
+
+#[test]
+fn gguf_of_gpt_oss_has_a_pattern_of_windows() {
+    let mut writer = gguf("gpt-oss");
+    for (key, n) in [("expert_count", 4), ("expert_used_count", 2), ("attention.sliding_window", 16)] {
+        writer.set(&format!("gpt-oss.{key}"), u32_value(n));
+    }
+    let reach = |writer: &GgufWriter| -> Result<Vec<Reach>, String> {
+        Ok(from_gguf(writer)?.layers.iter().map(|layer| layer.reach).collect())
+    };
+    let pattern = "gpt-oss.attention.sliding_window_pattern";
+    let (window, full) = (Reach::Window(16), Reach::Full);
+    assert_eq!(reach(&writer).unwrap(), [window, full]);
+    for (period, want) in
+        [(0, [window, window]), (1, [full, full]), (2, [window, full]), (3, [window, window])]
+    {
+        assert_eq!(reach(writer.set(pattern, u32_value(period))).unwrap(), want, "period {period}");
+    }
+    assert_eq!(reach(writer.set(pattern, array_value(7, 2, [0, 1]))).unwrap(), [full, window]);
+    assert_snapshot!(reach(writer.set(pattern, array_value(7, 1, [0]))).unwrap_err(), @"attention.sliding_window_pattern is an array of 1, it must be an array of block_count");
+    assert_snapshot!(reach(writer.set(pattern, str_value("LG"))).unwrap_err(), @r#"metadata gpt-oss.attention.sliding_window_pattern is "LG", not a value of type array of integers"#);
+    writer.metadata.retain(|(key, _)| key != pattern);
+    assert_snapshot!(reach(writer.set("gpt-oss.expert_gating_func", u32_value(2))).unwrap_err(), @"gpt-oss.expert_gating_func = 2 would change the result and is not implemented");
+    writer.set("gpt-oss.expert_gating_func", u32_value(3));
+    assert_snapshot!(reach(writer.set("gpt-oss.attention.sliding_window", u32_value(0))).unwrap_err(), @"attention.sliding_window is 0, it must be at least 1");
 }
 
 #[test]
@@ -324,7 +359,7 @@ fn gguf_rope_scaling_comes_as_keys_or_as_a_tensor() {
 #[test]
 fn gguf_defects_are_named() {
     let with = |key: &str, value| from_gguf(gguf("llama").set(key, value)).unwrap_err();
-    assert_snapshot!(from_gguf(&gguf("gemma")).unwrap_err(), @r#"model family "gemma" is not implemented (implemented: llama, qwen2, qwen3)"#);
+    assert_snapshot!(from_gguf(&gguf("gemma")).unwrap_err(), @r#"model family "gemma" is not implemented (implemented: llama, qwen2, qwen3, qwen3moe, gpt-oss)"#);
     assert_snapshot!(with("llama.expert_count", u32_value(8)), @"llama.expert_count = 8 would change the result and is not implemented");
     assert_snapshot!(with("llama.attention.sliding_window", u32_value(4096)), @"llama.attention.sliding_window = 4096 would change the result and is not implemented");
     assert_snapshot!(with("llama.use_parallel_residual", value(7, [1])), @"llama.use_parallel_residual = true would change the result and is not implemented");
