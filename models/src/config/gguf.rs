@@ -90,10 +90,18 @@ impl DecoderConfig {
 fn vocab_size(keys: &Keys<'_>) -> Result<u32, ConfigError> {
     let embedding = keys.file.tensors().iter().find(|tensor| tensor.name == "token_embd.weight");
     let rows = embedding.and_then(|tensor| u32::try_from(*tensor.shape.first()?).ok());
-    match rows {
-        Some(rows) => Ok(rows),
-        None => Ok(keys.need_u32("vocab_size")?),
+    let Some(rows) = rows else { return Ok(keys.need_u32("vocab_size")?) };
+    let tokens =
+        keys.file.strings("tokenizer.ggml.tokens")?.and_then(|tokens| u32::try_from(tokens.len()).ok());
+    for (field, count) in
+        [("vocab_size", keys.u32("vocab_size")?), ("the number of tokenizer.ggml.tokens", tokens)]
+    {
+        if let Some(count) = count.filter(|count| *count != rows) {
+            let rule = "the number of rows of token_embd.weight";
+            return Err(ConfigError::Invalid { field, value: count.to_string(), rule });
+        }
     }
+    Ok(rows)
 }
 
 /// End of text, of turn and of message: some converters give one of them, some several.

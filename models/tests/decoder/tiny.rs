@@ -1,13 +1,17 @@
 //! The tiny models and what transformers computed with them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
+use attn_kernels::kernel::KvDtype;
 use bytemuck::Pod;
-use models::{Checkpoint, Decoder, DecoderConfig, DecoderOptions, ModelError};
+use models::{Checkpoint, Decoder, DecoderConfig, DecoderOptions, ModelError, Safetensors};
 use safetensors::SafeTensors;
+use safetensors::tensor::TensorView;
+
+use crate::options;
 
 /// A model, the device and the reference: opened once.
 pub(crate) struct Tiny {
@@ -63,9 +67,13 @@ fn ids(golden: &SafeTensors<'_>, name: &str) -> Vec<u32> {
     values::<i64>(golden, name).into_iter().map(|id| u32::try_from(id).unwrap()).collect()
 }
 
+fn fixture(name: &str) -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "tests", "fixtures", name].iter().collect()
+}
+
 impl Tiny {
     fn open(name: &'static str) -> Self {
-        let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "tests", "fixtures", name].iter().collect();
+        let path = fixture(name);
         let folder = if path.is_dir() { &path } else { path.parent().unwrap() };
         let golden = std::fs::read(folder.join("golden.safetensors")).unwrap();
         let checkpoint = Checkpoint::open(&path).unwrap();
@@ -85,6 +93,22 @@ impl Tiny {
 
     pub(crate) fn try_decoder(&self, options: &DecoderOptions) -> Result<Decoder, ModelError> {
         Decoder::load(&self.gpu, &self.config, self.checkpoint.weights(), options)
+    }
+
+    /// A decoder of tensors that `edit` has changed, with `change` to the configuration.
+    pub(crate) fn edited(
+        &self,
+        edit: impl FnOnce(&mut BTreeMap<String, TensorView<'_>>),
+        change: impl FnOnce(&mut DecoderConfig),
+    ) -> Result<Decoder, ModelError> {
+        let file = std::fs::read(fixture(self.name).join("model.safetensors")).unwrap();
+        let mut tensors = SafeTensors::deserialize(&file).unwrap().tensors().into_iter().collect();
+        edit(&mut tensors);
+        let file = safetensors::serialize(tensors, None::<HashMap<String, String>>).unwrap();
+        let mut config = self.config.clone();
+        change(&mut config);
+        let weights = Safetensors::from_bytes(file).unwrap();
+        Decoder::load(&self.gpu, &config, &weights, &options(KvDtype::F32))
     }
 
     pub(crate) fn vocab(&self) -> usize {
