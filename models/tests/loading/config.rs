@@ -1,7 +1,7 @@
 //! Decoder configuration from both formats.
 
 use insta::{assert_debug_snapshot, assert_snapshot};
-use models::{DecoderConfig, ExpertPacking, Family, Gguf, QkNorm, Reach, RopeScaling};
+use models::{DecoderConfig, Family, QkNorm, Reach, RopeScaling};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
 //! Decoder configuration from the metadata of GGUF files.
 
 use insta::{assert_debug_snapshot, assert_snapshot};
-use models::{DecoderConfig, ExpertPacking, Gguf, QkNorm, Reach, RopeScaling};
+use models::{DecoderConfig, ExpertPacking, Gguf, Reach, RopeScaling};
 use proptest::prelude::*;
 
 use crate::{
