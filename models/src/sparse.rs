@@ -46,12 +46,14 @@ pub struct Mean {
     count: u64,
 }
 
-/// What a policy had one slice attend.
+/// What a policy had one slice attend in layers of full attention; dense ones count as all blocks. Layers with windows or
+/// chunks are as they were without a policy, and not counted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Attended {
-    /// By layer; dense layers count as all blocks.
+    /// By layer.
     pub layers: Vec<Tally>,
-    /// Attention mass that is certainly kept, the least over layers and query heads; `None` where nothing bounds it.
+    /// Attention mass that is certainly kept, the least over layers and query heads; `None` where nothing bounds it. What
+    /// falls to a sink is not counted, so with sinks even less of the whole is lost.
     pub mass: Option<f64>,
     /// Blocks that any layer attended, ascending, for policies that look at earlier accesses; else empty.
     pub accessed: Vec<BlockIdx>,

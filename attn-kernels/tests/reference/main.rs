@@ -12,6 +12,7 @@ mod latent_write;
 mod layer;
 mod lists;
 mod lse_merge;
+mod mass_bound;
 mod mla_decode;
 mod nsa;
 mod options;

@@ -20,7 +20,7 @@ use sparse_select::policy::num_blocks;
 use super::inputs::{Plan, View, ViewRows};
 use crate::batch::{Phase, Slice, StepOutput};
 use crate::sparse::{Attended, Place as Where, SparseOptions, Tally};
-use crate::{DecoderConfig, KvPool, ModelError};
+use crate::{DecoderConfig, KvPool, ModelError, Reach};
 pub(super) use choose::Chosen;
 use device::Ranker;
 use estimate::Estimator;
@@ -121,7 +121,10 @@ impl Sparse {
         self.placed.fill(None);
         self.traced = None;
         for layer in 0..self.placed.len() {
-            self.count_unchosen(&plan.views[self.view_of[layer]], slices, layer);
+            let view = self.view_of[layer];
+            if self.views[view].reach == Reach::Full {
+                self.count_unchosen(&plan.views[view], slices, layer);
+            }
         }
         if self.ranker.is_some() {
             return self.begin_on_device(gpu, (config, kv), plan, slices);
@@ -283,6 +286,11 @@ fn fit<T: Pod>(gpu: &Gpu, buf: &mut Buf<T>, len: usize) -> Result<(), ModelError
         gpu.forget_bind_groups();
     }
     Ok(())
+}
+
+/// A view whose rows blocks are selected for: all layers of full attention choose the same rows, whichever group they are in.
+fn choosing(plan: &Plan) -> Option<&ViewRows> {
+    plan.views.iter().find(|view| !view.chosen.is_empty())
 }
 
 fn u32_of(n: usize) -> u32 {

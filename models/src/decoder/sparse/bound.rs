@@ -8,7 +8,7 @@ use attn_kernels::kernel::mass_bound::{self, MassBoundParams};
 use attn_kernels::kernel::mass_merge::{self, MassMergeParams};
 use attn_kernels::kernel::paged_decode::PagedDecodeParams;
 
-use super::{Lists, Sparse, fit, u32_of};
+use super::{Lists, Sparse, choosing, fit, u32_of};
 use crate::ModelError;
 use crate::decoder::Decoder;
 use crate::decoder::inputs::Plan;
@@ -53,8 +53,7 @@ impl Sparse {
     /// Records the readback of the bounds of a step.
     pub(super) fn read_masses(&self, pass: &mut Pass, plan: &Plan) -> Option<Read<f32>> {
         let bound = self.ranker.as_ref()?.bound.as_ref()?;
-        let chosen: usize = plan.views.iter().map(|view| view.chosen.len()).sum();
-        let rows = chosen * self.num_heads;
+        let rows = choosing(plan)?.chosen.len() * self.num_heads;
         (rows > 0).then(|| {
             let layers = u32_of(self.placed.iter().flatten().count());
             let share_stride = bound.share_stride;
@@ -67,7 +66,7 @@ impl Sparse {
 
     /// Takes the bounds of a step.
     pub(super) fn take_masses(&mut self, plan: &Plan, masses: &[f32]) {
-        let chosen = plan.views.iter().flat_map(|view| &view.chosen);
+        let chosen = choosing(plan).into_iter().flat_map(|view| &view.chosen);
         for (chosen, masses) in chosen.zip(masses.chunks_exact(self.num_heads)) {
             let attended = self.attended[chosen.slice].as_mut().expect("the policy acts on chosen rows");
             attended.lower_mass(masses.iter().map(|mass| f64::from(*mass)));

@@ -16,12 +16,12 @@ use sparse_select::policy::num_blocks;
 use sparse_select::{DigestKind, Policy, Ranking};
 
 use super::bound::Bound;
-use super::{Chosen, Place, Sparse, fit, u32_of};
+use super::{Chosen, Place, Sparse, choosing, fit, u32_of};
 use crate::batch::Slice;
 use crate::decoder::Decoder;
 use crate::decoder::inputs::{Plan, View, ViewRows};
 use crate::sparse::Tally;
-use crate::{DecoderConfig, KvPool, ModelError};
+use crate::{DecoderConfig, KvPool, ModelError, Reach};
 
 /// Kernels and buffers of a ranking.
 #[derive(Debug)]
@@ -82,7 +82,8 @@ impl Ranker {
         };
         let shape = kv.shape();
         let pool = |layer: u32| {
-            let dense = policy.keeps_all(Some(layer), usize::MAX);
+            let limited = config.layers[layer as usize].reach != Reach::Full;
+            let dense = limited || policy.keeps_all(Some(layer), usize::MAX);
             let len = digest.pool_len(shape, kv.num_blocks() as usize);
             (!dense).then(|| gpu.buffer("digests", len)).transpose()
         };
@@ -125,7 +126,8 @@ impl Ranker {
         let first_page = |token: u32| (token / self.block * (self.block / shape.block_size)) as usize;
         let mut digested = vec![FxHashSet::default(); views.len()];
         let mut unfinished = FxHashSet::default();
-        for (view, digested) in views.iter().zip(&mut digested) {
+        let full = |view: &View| view.reach == Reach::Full;
+        for (view, digested) in views.iter().zip(&mut digested).filter(|(view, _)| full(view)) {
             for slice in slices {
                 let (table, end) = (slice.tables[view.group], slice.first + u32_of(slice.tokens.len()));
                 let last = first_page(end - 1);
@@ -136,7 +138,8 @@ impl Ranker {
                 unfinished.extend(pages.iter().map(|page| page.get()));
             }
         }
-        for (mut digested, touched) in digested.into_iter().zip(&mut self.touched) {
+        let touched = views.iter().zip(digested).zip(&mut self.touched);
+        for ((_, mut digested), touched) in touched.filter(|((view, _), _)| full(view)) {
             digested.extend(self.stale.difference(&unfinished));
             let mut pages: Vec<[u32; 2]> =
                 digested.into_iter().map(|page| [page, shape.block_size]).collect();
@@ -224,8 +227,8 @@ impl Sparse {
             .collect();
         let ranker = self.ranker.as_mut().expect("kernels select");
         ranker.touch(gpu, kv.shape(), kv.num_blocks(), &self.views, slices)?;
-        // Full attention has one view: all its layers choose the same rows.
-        let Some(view) = plan.views.iter().find(|view| !view.chosen.is_empty()) else { return Ok(()) };
+        // All layers of full attention choose the same rows, whichever group they are in.
+        let Some(view) = choosing(plan) else { return Ok(()) };
         let layers = sparse_in.iter().copied().enumerate();
         let stride = ranker.budget(gpu, &*self.options.policy, config, layers, &view.chosen)?;
         if let Some(bound) = &mut ranker.bound {

@@ -16,7 +16,7 @@ use sparse_select::policy::num_blocks;
 use sparse_select::xattn::Antidiagonals;
 use sparse_select::{Policy, SelectError};
 
-use super::{Chosen, Place, Sparse, fit};
+use super::{Chosen, Place, Sparse, choosing, fit};
 use crate::decoder::Decoder;
 use crate::decoder::inputs::{Plan, ViewRows};
 use crate::sparse::Tally;
@@ -235,7 +235,7 @@ struct Out {
 impl Sparse {
     /// Begins a step whose chunks kernels estimate.
     pub(super) fn begin_estimate(&mut self, gpu: &Gpu, plan: &Plan) -> Result<(), ModelError> {
-        let Some(view) = plan.views.iter().find(|view| !view.chosen.is_empty()) else { return Ok(()) };
+        let Some(view) = choosing(plan) else { return Ok(()) };
         let longest = view.chosen.iter().map(Chosen::kv_len).max().unwrap_or(0);
         let stride = 1 + num_blocks(longest, self.options.policy.block_size());
         let estimator = self.estimator.as_mut().expect("kernels estimate");
@@ -253,7 +253,7 @@ impl Sparse {
 
     /// Takes what the lists of a step counted, `[layers, chunks]`.
     pub(super) fn take_counts(&mut self, plan: &Plan, counts: &[u32]) {
-        let Some(view) = plan.views.iter().find(|view| !view.chosen.is_empty()) else { return };
+        let Some(view) = choosing(plan) else { return };
         let block = self.options.policy.block_size().get();
         for (layer, counts) in counts.chunks_exact(view.chosen.len()).enumerate() {
             if self.placed[layer].is_none() {

@@ -4,7 +4,7 @@ use attn_kernels::gpu::{Buf, Gpu, Outcome, Pass, Read};
 use sparse_select::Selection;
 use sparse_select::policy::num_blocks;
 
-use super::{Chosen, Place, Sparse};
+use super::{Chosen, Place, Sparse, choosing};
 use crate::ModelError;
 use crate::decoder::inputs::Plan;
 
@@ -19,7 +19,7 @@ pub(in crate::decoder) struct Reads {
 impl Sparse {
     /// Records the readbacks of a step.
     pub(in crate::decoder) fn read(&self, pass: &mut Pass, plan: &Plan) -> Reads {
-        let chunks = plan.views.iter().map(|view| view.chosen.len()).max().unwrap_or(0);
+        let chunks = choosing(plan).map_or(0, |view| view.chosen.len());
         let counts = self.estimator.as_ref().filter(|_| chunks > 0);
         Reads {
             masses: self.read_masses(pass, plan),
@@ -59,7 +59,7 @@ impl Sparse {
 
     /// Turns the lists of a step into selections.
     fn take_trace(&mut self, plan: &Plan, words: &[u32]) {
-        let Some(view) = plan.views.iter().find(|view| !view.chosen.is_empty()) else { return };
+        let Some(view) = choosing(plan) else { return };
         let per_layer = words.len() / self.placed.len();
         for (layer, lists) in words.chunks_exact(per_layer).enumerate() {
             let Some(Place { stride, .. }) = self.placed[layer] else { continue };
