@@ -83,7 +83,7 @@ fn layouts() -> Vec<Layout> {
         layout!(TopKCountParams: rows max_chunks digit chunk),
         layout!(TopKGatherParams: rows out_stride copies page_size max_chunks chunk pad0 pad1),
         layout!(TopKTransformParams: rows out_stride page_size pad0),
-        layout!(V4CompressParams: ratio state_block eps pad0),
+        layout!(V4CompressParams: ratio state_block page eps),
     ]
 }
 
