@@ -27,6 +27,18 @@ pub enum ModelError {
         /// The shape that follows from the configuration.
         expected: Vec<usize>,
     },
+    /// A table that sends a token to an expert that there is not.
+    #[error("tensor {name} sends token {token} to expert {expert}, there are {num_experts}")]
+    Expert {
+        /// The tensor.
+        name: String,
+        /// Id of the token.
+        token: usize,
+        /// The expert.
+        expert: i64,
+        /// Experts of the layer.
+        num_experts: u32,
+    },
     /// Rows that blocks do not divide.
     #[error("tensor {name} has rows of {width} elements, not a multiple of {multiple} like its neighbours")]
     Width {

@@ -76,6 +76,8 @@ impl DecoderConfig {
             qk_norm: if file.has(Role::QNorm(0)) { QkNorm::Rms } else { QkNorm::None },
             latent: None,
             indexer: None,
+            compressed: None,
+            hyper: None,
             scale: super::scale_of(head_dim),
             temperature: None,
             sinks: false,
