@@ -34,9 +34,13 @@ fn read_by(family: Family) -> &'static [&'static str] {
         Family::Qwen3Moe => &["num_experts", "num_local_experts"],
         Family::GptOss => &["num_experts", "num_local_experts", "swiglu_limit"],
         Family::DeepseekV32 => &["num_local_experts", "n_shared_experts"],
-        Family::DeepseekV4 => {
-            &["num_local_experts", "n_shared_experts", "swiglu_limit", "partial_rotary_factor"]
-        }
+        Family::DeepseekV4 => &[
+            "num_local_experts",
+            "n_shared_experts",
+            "scoring_func",
+            "swiglu_limit",
+            "partial_rotary_factor",
+        ],
         Family::Llama4 => &["num_local_experts", "no_rope_layers", "attention_chunk_size"],
         _ => &[],
     }

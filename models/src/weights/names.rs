@@ -1,5 +1,7 @@
 //! Canonical tensor roles and their names in each checkpoint format.
 
+mod deepseek_v4;
+
 use std::fmt;
 
 /// What a tensor is for, independent of the file that holds it. The number is the layer, from 0.
@@ -171,13 +173,23 @@ impl Naming {
             Self::Hf => (hf, "model.layers"),
             Self::Gguf => (gguf, "blk"),
         };
-        names.iter().map(move |name| match (layer, role) {
+        let full = move |prefix: &str, layer, name: &str| match (layer, role) {
             (Some(layer), Role::ExpertGate(_, e) | Role::ExpertUp(_, e) | Role::ExpertDown(_, e)) => {
                 format!("{prefix}.{layer}.{}", name.replace("{}", &e.to_string()))
             }
             (Some(layer), _) => format!("{prefix}.{layer}.{name}"),
-            (None, _) => (*name).to_owned(),
-        })
+            (None, _) => name.to_owned(),
+        };
+        let published = deepseek_v4::published(role).filter(|_| self == Self::Hf);
+        let published = published.into_iter().flat_map(move |(layer, name)| {
+            ["model.layers", "layers"].map(|prefix| full(prefix, layer, name))
+        });
+        // `transformers` takes the norm of entries for that of keys when it renames.
+        let saved = match (self, role) {
+            (Self::Hf, Role::KvNorm(l)) => Some(format!("{prefix}.{l}.attn.norm.weight")),
+            _ => None,
+        };
+        names.iter().map(move |name| full(prefix, layer, name)).chain(published).chain(saved)
     }
 }
 
