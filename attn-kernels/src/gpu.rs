@@ -24,7 +24,7 @@ pub use wgpu;
 
 use pipeline::{BindGroupKey, PipelineCache};
 use rustc_hash::FxHashMap;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// Whether kernels carry bounds checks.
@@ -65,6 +65,7 @@ pub struct Gpu {
     checks: Checks,
     allocated: Arc<AtomicU64>,
     next_id: AtomicU64,
+    made: AtomicU64,
     fault: Arc<Fault>,
     pipelines: Mutex<PipelineCache>,
     bind_groups: Mutex<FxHashMap<BindGroupKey, wgpu::BindGroup>>,
@@ -120,6 +121,7 @@ impl Gpu {
             checks: options.checks,
             allocated: Arc::default(),
             next_id: AtomicU64::new(0),
+            made: AtomicU64::new(0),
             pipelines: Mutex::default(),
             bind_groups: Mutex::default(),
             scratch: Mutex::default(),
@@ -176,6 +178,12 @@ impl Gpu {
     pub fn max_binding_bytes(&self) -> u64 {
         let limits = self.device.limits();
         limits.max_buffer_size.min(limits.max_storage_buffer_binding_size)
+    }
+
+    /// Buffers, bind groups and pipelines made so far. A steady step makes none.
+    #[must_use]
+    pub fn objects_made(&self) -> u64 {
+        self.made.load(Ordering::Relaxed)
     }
 
     /// What went wrong outside a call since the last question, if anything did.

@@ -167,6 +167,7 @@ impl Gpu {
             let allocated = self.allocated_bytes();
             return Err(GpuError::OutOfMemory { label: label.into(), bytes, allocated });
         }
+        self.made.fetch_add(1, Ordering::Relaxed);
         self.allocated.fetch_add(bytes, Ordering::Relaxed);
         let accounted = Arc::new(Accounted { bytes, account: Arc::clone(&self.allocated) });
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);

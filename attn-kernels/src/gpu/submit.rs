@@ -5,6 +5,7 @@ use super::pipeline::BindGroupKey;
 use super::{Gpu, GpuError, Raw};
 use bytemuck::Pod;
 use smallvec::SmallVec;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 
 /// What submissions reuse: the parameter block, staging buffers that nothing reads any more, the query set.
@@ -185,6 +186,7 @@ impl Gpu {
         }
         let mut cache = self.bind_groups.lock().expect("no holder of this lock panics");
         let make = || {
+            self.made.fetch_add(1, Ordering::Relaxed);
             let uniform = wgpu::BufferBinding {
                 buffer: &params.buffer,
                 offset: 0,
