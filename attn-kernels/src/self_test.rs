@@ -310,17 +310,21 @@ pub fn module(variant: &Variant, slot: &str) -> Option<&'static str> {
 /// A cache of `num_kv_heads` KV heads in the shape that the slots `HEAD_DIM`, `BLOCK_SIZE` and `kv` of a variant say.
 #[must_use]
 pub fn shape(variant: &Variant, num_kv_heads: u32) -> KvShape {
-    let dtype = match module(variant, "kv").and_then(|module| module.rsplit('_').next()) {
-        Some("f32") => KvDtype::F32,
-        Some("fp8") => KvDtype::Fp8,
-        Some("int8") => KvDtype::Int8,
-        _ => KvDtype::F16,
-    };
     KvShape {
         num_kv_heads,
         head_dim: size(variant, "HEAD_DIM"),
         block_size: size(variant, "BLOCK_SIZE"),
-        dtype,
+        dtype: dtype(variant),
+    }
+}
+
+/// The type that slot `kv` of a variant says; f16 where it has none.
+fn dtype(variant: &Variant) -> KvDtype {
+    match module(variant, "kv").and_then(|module| module.rsplit('_').next()) {
+        Some("f32") => KvDtype::F32,
+        Some("fp8") => KvDtype::Fp8,
+        Some("int8") => KvDtype::Int8,
+        _ => KvDtype::F16,
     }
 }
 

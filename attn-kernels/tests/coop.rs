@@ -215,6 +215,22 @@ fn agrees_with_paged_prefill() {
     }
 }
 
+/// Codes times scales, rounded to f16 once more than by `paged_prefill`.
+#[test]
+fn caches_of_codes_are_read_as_by_paged_prefill() {
+    let Some(gpu) = gpu() else { return };
+    for dtype in [KvDtype::Fp8, KvDtype::Int8] {
+        for (head_dim, block_size) in [(64, 16), (128, 4), (80, 64)] {
+            let prefill =
+                |loud| Prefill::new(KvShape { dtype, ..shape(2, head_dim, block_size) }, 6, &CHUNKS, loud);
+            for loud in [0.5, 8.0] {
+                check(&gpu, &prefill(loud), loud);
+            }
+            check(&gpu, &prefill(0.5).listed(64, 0.5), 0.5);
+        }
+    }
+}
+
 /// Among them rows before every listed block, and query blocks with none.
 #[test]
 fn listed_blocks_are_all_that_is_attended() {

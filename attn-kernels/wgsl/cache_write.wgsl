@@ -45,13 +45,23 @@ fn cache_write(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
     let at = row * params.row_stride + head * HEAD_DIM + chunk * 8u;
     let k = at + params.k_start;
     let v = at + params.v_start;
-    let k_scale = stored_scale(k - chunk * 8u, params.k_scale);
-    let v_scale = stored_scale(v - chunk * 8u, params.v_scale);
+    let k_scale = stored_scale(most(k - chunk * 8u), params.k_scale);
+    let v_scale = stored_scale(most(v - chunk * 8u), params.v_scale);
     if (chunk == 0u) {
-        store_scales(block_head, offset, k_scale, v_scale);
+        k_store_scale(block_head, offset, k_scale);
+        v_store_scale(block_head, offset, v_scale);
     }
     k_store(block_head, chunk, offset, four(k) * (1.0 / k_scale), four(k + 4u) * (1.0 / k_scale));
     v_store(block_head, chunk, offset, four(v) * (1.0 / v_scale), four(v + 4u) * (1.0 / v_scale));
+}
+
+// Largest magnitude of the head from kv[at] on, where scales follow from it.
+fn most(at: u32) -> f32 {
+    var most = 0.0;
+    for (var i = 0u; ROW_SCALES && i < HEAD_DIM; i++) {
+        most = max(most, abs(kv[at + i]));
+    }
+    return most;
 }
 
 fn four(at: u32) -> vec4<f32> {

@@ -1,6 +1,7 @@
 enable f16;
 enable wgpu_cooperative_matrix;
-// paged_prefill with cooperative matrices: the same bindings, tiles and results, f16 KV only.
+// paged_prefill with cooperative matrices: the same bindings, tiles and results. Caches of codes become f16 on the way
+// to workgroup memory.
 // A subgroup of 32 lanes owns 32 rows of one query head; queries and output stay in its registers. All subgroups of a
 // workgroup go through the keys 16 at a time, at absolute positions, with K and V staged in workgroup memory. Scores
 // pass through workgroup memory, where a lane owns a row for the softmax. A row's output is rescaled only when its
@@ -21,6 +22,7 @@ enable wgpu_cooperative_matrix;
 #import SLOPES = 8
 #import logit = logit_plain
 #import tile
+#import kv = kv_coop_f16
 
 struct PagedPrefillParams {
     num_heads: u32,
@@ -37,13 +39,8 @@ struct PagedPrefillParams {
     v_scale: f32,
 }
 
-// Eight elements of a key or value: see kv_f16.
-struct Chunk { low: vec4<f16>, high: vec4<f16> }
-
 @group(0) @binding(0) var<uniform> params: PagedPrefillParams;
 @group(0) @binding(1) var<storage, read> q: array<f32>;
-@group(0) @binding(2) var<storage, read> k_cache: array<Chunk>;
-@group(0) @binding(3) var<storage, read> v_cache: array<Chunk>;
 @group(0) @binding(4) var<storage, read> tables: array<u32>;
 @group(0) @binding(5) var<storage, read> tiles: array<Tile>;
 @group(0) @binding(6) var<storage, read_write> out: array<f32>;
@@ -104,7 +101,7 @@ fn paged_prefill_coop(
     var q1: array<coop_mat16x16<f16, A>, SPANS>;
     var o0: array<coop_mat16x16<f32, C>, SPANS>;
     var o1: array<coop_mat16x16<f32, C>, SPANS>;
-    let factor = params.scale * LOG2_E;
+    let factor = params.scale * LOG2_E * k_scale();
     #unroll c < SPANS
         #unroll i < 4
             let at = row * params.q_stride + head * HEAD_DIM + c * 16u + i * 4u;
@@ -134,14 +131,17 @@ fn paged_prefill_coop(
     let at1 = min(begin + key + KEYS, last);
     let block0 = block_at(tile, context, at0) * params.num_kv_heads + kv_head;
     let block1 = block_at(tile, context, at1) * params.num_kv_heads + kv_head;
+    let first_scale = k_row_scale(block0, at0 % BLOCK_SIZE);
+    var k_next_scale = k_row_scale(block1, at1 % BLOCK_SIZE);
+    var v_next_scale = v_row_scale(block0, at0 % BLOCK_SIZE);
     #unroll i < LOADS
         let c = chunk + i * (WG / KEYS);
         if (c < CHUNKS) {
-            let first = k_cache[(block0 * CHUNKS + c) * BLOCK_SIZE + at0 % BLOCK_SIZE];
-            keys[key * KV_STRIDE + c * 2u] = first.low;
-            keys[key * KV_STRIDE + c * 2u + 1u] = first.high;
-            k_next[i] = k_cache[(block1 * CHUNKS + c) * BLOCK_SIZE + at1 % BLOCK_SIZE];
-            v_next[i] = v_cache[(block0 * BLOCK_SIZE + at0 % BLOCK_SIZE) * CHUNKS + c];
+            let first = k_cache[k_at(block0, c, at0 % BLOCK_SIZE)];
+            keys[key * KV_STRIDE + c * 2u] = chunk_low(first, first_scale);
+            keys[key * KV_STRIDE + c * 2u + 1u] = chunk_high(first, first_scale);
+            k_next[i] = k_cache[k_at(block1, c, at1 % BLOCK_SIZE)];
+            v_next[i] = v_cache[v_at(block0, c, at0 % BLOCK_SIZE)];
         }
     #end
     var v_block = block_at(tile, context, at1);
@@ -166,21 +166,23 @@ fn paged_prefill_coop(
         coopStore(s1, &scores[score1], SCORE_STRIDE);
         workgroupBarrier();
 
-        let v_at = min(i0 + KEYS + key, last) % BLOCK_SIZE;
-        let k_at = min(i0 + 2u * KEYS + key, last) % BLOCK_SIZE;
+        let v_offset = min(i0 + KEYS + key, last) % BLOCK_SIZE;
+        let k_offset = min(i0 + 2u * KEYS + key, last) % BLOCK_SIZE;
         let k_head = k_block * params.num_kv_heads + kv_head;
         let v_head = v_block * params.num_kv_heads + kv_head;
         #unroll i < LOADS
             let c = chunk + i * (WG / KEYS);
             if (c < CHUNKS) {
-                keys[key * KV_STRIDE + c * 2u] = k_next[i].low;
-                keys[key * KV_STRIDE + c * 2u + 1u] = k_next[i].high;
-                values[key * KV_STRIDE + c * 2u] = v_next[i].low;
-                values[key * KV_STRIDE + c * 2u + 1u] = v_next[i].high;
-                k_next[i] = k_cache[(k_head * CHUNKS + c) * BLOCK_SIZE + k_at];
-                v_next[i] = v_cache[(v_head * BLOCK_SIZE + v_at) * CHUNKS + c];
+                keys[key * KV_STRIDE + c * 2u] = chunk_low(k_next[i], k_next_scale);
+                keys[key * KV_STRIDE + c * 2u + 1u] = chunk_high(k_next[i], k_next_scale);
+                values[key * KV_STRIDE + c * 2u] = chunk_low(v_next[i], v_next_scale);
+                values[key * KV_STRIDE + c * 2u + 1u] = chunk_high(v_next[i], v_next_scale);
+                k_next[i] = k_cache[k_at(k_head, c, k_offset)];
+                v_next[i] = v_cache[v_at(v_head, c, v_offset)];
             }
         #end
+        k_next_scale = k_row_scale(k_head, k_offset);
+        v_next_scale = v_row_scale(v_head, v_offset);
         v_block = k_block;
         k_block = block_at(tile, context, min(i0 + 3u * KEYS + key, last));
 
@@ -245,7 +247,7 @@ fn paged_prefill_coop(
         workgroupBarrier();
         if (mine < tile.rows) {
             #unroll i < 4
-                let o = select(vec4(0.0), score_quad(score_of_lane, i) / sum, sum > 0.0);
+                let o = select(vec4(0.0), score_quad(score_of_lane, i) / sum * v_scale(), sum > 0.0);
                 #unroll d < 4
                     out[at * HEAD_DIM + c * 16u + i * 4u + d] = o[d];
                 #end

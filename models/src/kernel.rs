@@ -127,6 +127,10 @@ pub fn variants() -> Vec<NamedVariant> {
         let keys = KvShape { num_kv_heads: 1, block_size: 64, ..shape };
         all.push(baseline(part, index_write::variant(&keys)));
     }
+    for (part, dtype) in [("fp8", KvDtype::Fp8), ("int8", KvDtype::Int8)] {
+        let shape = KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype };
+        all.push(baseline(part, rope_append::variant(&shape, false)));
+    }
     for (part, rows) in [("each", matmul::Rows::Each), ("routed", matmul::Rows::Routed)] {
         all.push(baseline(part, matmul::several(rows, Format::Bf16.module(), sliced(1), blocks)));
     }

@@ -5,6 +5,7 @@
 //   q        [rows, num_heads, HEAD_DIM] f32;  k_cache, v_cache: layouts of the kv module
 // The first 2 * pairs dimensions of a head turn; INTERLEAVED = 1 pairs dimensions (2i, 2i + 1), else (i, i + pairs).
 // With pairs = 0 nothing turns, and cs [rows] holds a factor for each row's queries, and 0.
+// Scales are those of cache_write: 1 in fp8, in int8 of each row and head.
 // One lane makes eight elements of one head. CPU reference: src/cpu/rope_append.rs
 #import HEAD_DIM = 64
 #import BLOCK_SIZE = 16
@@ -52,18 +53,36 @@ fn rope_append(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
     let kv_head = (head - params.num_heads) % params.num_kv_heads;
     let block_head = u32(slot) / BLOCK_SIZE * params.num_kv_heads + kv_head;
     let offset = u32(slot) % BLOCK_SIZE;
-    var v: array<f32, 8>;
-    if (head < params.num_heads + params.num_kv_heads) {
-        for (var i = 0u; i < 8u; i++) {
-            v[i] = turned(row, from_head, chunk * 8u + i);
-        }
-        k_store(block_head, chunk, offset, vec4(v[0], v[1], v[2], v[3]), vec4(v[4], v[5], v[6], v[7]));
-    } else {
-        for (var i = 0u; i < 8u; i++) {
-            v[i] = qkv[from_head + chunk * 8u + i];
-        }
-        v_store(block_head, chunk, offset, vec4(v[0], v[1], v[2], v[3]), vec4(v[4], v[5], v[6], v[7]));
+    let is_key = head < params.num_heads + params.num_kv_heads;
+    var most = 0.0;
+    for (var d = 0u; ROW_SCALES && d < HEAD_DIM; d++) {
+        most = max(most, abs(stored(row, from_head, d, is_key)));
     }
+    let scale = stored_scale(most, 1.0);
+    var x: array<f32, 8>;
+    for (var i = 0u; i < 8u; i++) {
+        x[i] = stored(row, from_head, chunk * 8u + i, is_key) * (1.0 / scale);
+    }
+    let low = vec4(x[0], x[1], x[2], x[3]);
+    let high = vec4(x[4], x[5], x[6], x[7]);
+    if (is_key) {
+        k_store(block_head, chunk, offset, low, high);
+    } else {
+        v_store(block_head, chunk, offset, low, high);
+    }
+    if (chunk == 0u && is_key) {
+        k_store_scale(block_head, offset, scale);
+    } else if (chunk == 0u) {
+        v_store_scale(block_head, offset, scale);
+    }
+}
+
+// Dimension `d` of the key or value at `base` as the cache keeps it: keys turned.
+fn stored(row: u32, base: u32, d: u32, is_key: bool) -> f32 {
+    if (is_key) {
+        return turned(row, base, d);
+    }
+    return qkv[base + d];
 }
 
 // Dimension `d` of the head at `base`, turned by its row's position.

@@ -92,7 +92,7 @@ impl Model {
         let device = GpuOptions { device: args.device.clone(), ..GpuOptions::new(Checks::Off) };
         let gpu = Arc::new(verdicts::open(&device)?);
         eprintln!("device: {} ({:?}, {})", gpu.info().name, gpu.level(), gpu.info().driver_info);
-        let kv_dtype = kv_dtype(args.kv_dtype)?;
+        let kv_dtype = kv_dtype(args.kv_dtype);
         // Tiers keep blocks of all layers: none is given back before its request ends.
         let recycle = args.kv_tiers.is_none();
         let options = KvOptions { dtype: kv_dtype, block_size: args.block_size, recycle };
@@ -215,12 +215,11 @@ fn sparse(args: &EngineArgs, trace: bool) -> Result<Option<SparseOptions>> {
     Ok(Some(options))
 }
 
-fn kv_dtype(dtype: cli::KvDtype) -> Result<KvDtype> {
+fn kv_dtype(dtype: cli::KvDtype) -> KvDtype {
     match dtype {
-        cli::KvDtype::F16 => Ok(KvDtype::F16),
-        cli::KvDtype::F32 => Ok(KvDtype::F32),
-        cli::KvDtype::Fp8 | cli::KvDtype::Int8 => {
-            bail!("--kv-dtype {dtype:?}: attention kernels read f16 and f32 caches only")
-        }
+        cli::KvDtype::F16 => KvDtype::F16,
+        cli::KvDtype::F32 => KvDtype::F32,
+        cli::KvDtype::Fp8 => KvDtype::Fp8,
+        cli::KvDtype::Int8 => KvDtype::Int8,
     }
 }

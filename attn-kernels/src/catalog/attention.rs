@@ -49,6 +49,7 @@ fn code_variants(num_heads: u32, f16: &KvShape) -> Vec<NamedVariant> {
         ] {
             all.push(NamedVariant::new(part, Level::Baseline, variant));
         }
+        all.push(NamedVariant::new(part, Level::Coop, paged_prefill_coop::variant(&shape, &dense)));
     }
     all
 }

@@ -2,11 +2,11 @@
 
 use super::layer::{ATTENTION, Layer, queries};
 use super::options::Asked;
-use super::{Case, count, module, shape, size};
+use super::{Case, count, dtype, module, shape, size};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
 use crate::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TILE_ROWS, Tile};
-use crate::kernel::{KvDtype, KvShape, paged_prefill_coop};
+use crate::kernel::{KvShape, paged_prefill_coop};
 
 /// Queries and softmax weights are rounded to f16: scores of size 1 err by some 1e-3, and so do averages of values of
 /// size 1.
@@ -24,7 +24,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
             num_kv_heads: 2,
             head_dim: 16 * size(variant, "SPANS"),
             block_size: size(variant, "BLOCK_SIZE"),
-            dtype: KvDtype::F16,
+            dtype: dtype(variant),
         };
         let tile_rows = paged_prefill_coop::TILE_ROWS;
         return vec![case(variant, shape, 4, tile_rows, COOP, |tiles| paged_prefill_coop::grid(4, tiles))];

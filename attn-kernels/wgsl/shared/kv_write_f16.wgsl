@@ -6,12 +6,16 @@ fn halves(low: vec4<f32>, high: vec4<f32>) -> vec4<u32> {
     return vec4(pack2x16float(low.xy), pack2x16float(low.zw), pack2x16float(high.xy), pack2x16float(high.zw));
 }
 
-// Scale that the row from kv[at] on is stored with: none.
-fn stored_scale(at: u32, given: f32) -> f32 {
+const ROW_SCALES: bool = false;
+
+// Scale that a head of a row is stored with: none.
+fn stored_scale(most: f32, given: f32) -> f32 {
     return 1.0;
 }
 
-fn store_scales(block_head: u32, offset: u32, k_scale: f32, v_scale: f32) {}
+fn k_store_scale(block_head: u32, offset: u32, scale: f32) {}
+
+fn v_store_scale(block_head: u32, offset: u32, scale: f32) {}
 
 fn k_store(block_head: u32, chunk: u32, offset: u32, low: vec4<f32>, high: vec4<f32>) {
     k_cache[(block_head * (HEAD_DIM / 8u) + chunk) * BLOCK_SIZE + offset] = halves(low, high);

@@ -2,12 +2,16 @@
 @group(0) @binding(3) var<storage, read_write> k_cache: array<vec2<u32>>;
 @group(0) @binding(4) var<storage, read_write> v_cache: array<vec2<u32>>;
 
-// Scale that the row from kv[at] on is stored with.
-fn stored_scale(at: u32, given: f32) -> f32 {
+const ROW_SCALES: bool = false;
+
+// Scale that a head of a row is stored with: the given one.
+fn stored_scale(most: f32, given: f32) -> f32 {
     return given;
 }
 
-fn store_scales(block_head: u32, offset: u32, k_scale: f32, v_scale: f32) {}
+fn k_store_scale(block_head: u32, offset: u32, scale: f32) {}
+
+fn v_store_scale(block_head: u32, offset: u32, scale: f32) {}
 
 fn fp8_codes(x: vec4<f32>) -> u32 {
     let sign = (bitcast<vec4<u32>>(x) >> vec4(24u)) & vec4(0x80u);

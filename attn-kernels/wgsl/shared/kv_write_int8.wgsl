@@ -5,19 +5,20 @@
 const CODES: u32 = HEAD_DIM / 8u * BLOCK_SIZE;
 const CODES_AND_SCALES: u32 = CODES + BLOCK_SIZE / 2u;
 
-// Scale that the row from kv[at] on is stored with: max(absmax / 127, 1e-6).
-fn stored_scale(at: u32, given: f32) -> f32 {
-    var most = 0.0;
-    for (var i = 0u; i < HEAD_DIM; i++) {
-        most = max(most, abs(kv[at + i]));
-    }
+// Scales follow from the largest magnitude of a head of a row.
+const ROW_SCALES: bool = true;
+
+// Scale that a head of a row is stored with: max(absmax / 127, 1e-6).
+fn stored_scale(most: f32, given: f32) -> f32 {
     return max(most / 127.0, 1e-6);
 }
 
-fn store_scales(block_head: u32, offset: u32, k_scale: f32, v_scale: f32) {
-    let at = block_head * CODES_AND_SCALES + CODES + offset / 2u;
-    k_cache[at][offset % 2u] = bitcast<u32>(k_scale);
-    v_cache[at][offset % 2u] = bitcast<u32>(v_scale);
+fn k_store_scale(block_head: u32, offset: u32, scale: f32) {
+    k_cache[block_head * CODES_AND_SCALES + CODES + offset / 2u][offset % 2u] = bitcast<u32>(scale);
+}
+
+fn v_store_scale(block_head: u32, offset: u32, scale: f32) {
+    v_cache[block_head * CODES_AND_SCALES + CODES + offset / 2u][offset % 2u] = bitcast<u32>(scale);
 }
 
 fn int8_codes(low: vec4<f32>, high: vec4<f32>) -> vec2<u32> {

@@ -16,15 +16,13 @@ pub fn moe_route(
     let (mut experts, mut weights) = (Vec::new(), Vec::new());
     for (row, logits) in logits.chunks_exact(moe.num_experts as usize).enumerate() {
         let scores = scores(moe.router.score, logits);
+        let corrected = corrected(&scores, correction);
         let top = moe.top_k as usize;
         let chosen: Vec<usize> = match hashed {
             Some((tokens, table)) => {
                 table[tokens[row] as usize * top..][..top].iter().map(|e| *e as usize).collect()
             }
-            None => {
-                let corrected = scores.iter().zip(correction).map(|(score, c)| score + f64::from(*c));
-                best(&limited(moe, &corrected.collect::<Vec<_>>()), top)
-            }
+            None => best(&limited(moe, &corrected), top),
         };
         let mut chosen_weights: Vec<f64> = chosen.iter().map(|e| scores[*e]).collect();
         if moe.router.score == Score::SoftmaxOfChosen {
@@ -37,6 +35,16 @@ pub fn moe_route(
         experts.extend(chosen.iter().map(|e| u32::try_from(*e).expect("experts fit in 32 bits")));
     }
     (experts, weights)
+}
+
+/// By what a row's groups `[groups]` are ranked: the sum of the two best corrected scores of each. Sums that differ by less
+/// than f32 resolves may be ranked either way by a kernel.
+pub fn group_scores(moe: &MoeConfig, logits: &[f32], correction: &[f32]) -> Vec<f64> {
+    sums_of_two(moe, &corrected(&scores(moe.router.score, logits), correction))
+}
+
+fn corrected(scores: &[f64], correction: &[f32]) -> Vec<f64> {
+    scores.iter().zip(correction).map(|(score, c)| score + f64::from(*c)).collect()
 }
 
 fn scores(score: Score, logits: &[f32]) -> Vec<f64> {
@@ -57,13 +65,20 @@ fn softmax(values: &[f64]) -> Vec<f64> {
 
 /// The scores, minus infinity outside the groups with the largest sums of their two best.
 fn limited(moe: &MoeConfig, scores: &[f64]) -> Vec<f64> {
-    let members = (moe.num_experts / moe.router.groups) as usize;
-    let of_group = |group: &[f64]| best(group, 2).iter().map(|e| group[*e]).sum::<f64>();
-    let groups: Vec<f64> = scores.chunks_exact(members).map(of_group).collect();
-    let kept = best(&groups, moe.router.top_groups as usize);
-    let limited =
-        |(e, score): (usize, &f64)| if kept.contains(&(e / members)) { *score } else { f64::NEG_INFINITY };
+    let kept = best(&sums_of_two(moe, scores), moe.router.top_groups as usize);
+    let limited = |(e, score): (usize, &f64)| {
+        if kept.contains(&(e / members(moe))) { *score } else { f64::NEG_INFINITY }
+    };
     scores.iter().enumerate().map(limited).collect()
+}
+
+fn sums_of_two(moe: &MoeConfig, scores: &[f64]) -> Vec<f64> {
+    let of_group = |group: &[f64]| best(group, 2).iter().map(|e| group[*e]).sum::<f64>();
+    scores.chunks_exact(members(moe)).map(of_group).collect()
+}
+
+fn members(moe: &MoeConfig) -> usize {
+    (moe.num_experts / moe.router.groups) as usize
 }
 
 /// The indices of the `n` largest, ties to the lower index.

@@ -36,7 +36,7 @@ pub fn variant(shape: &KvShape, interleaved: bool) -> Variant {
         KvDtype::F16 => "kv_write_f16",
         KvDtype::F32 => "kv_write_f32",
         KvDtype::Fp8 => "kv_write_fp8",
-        KvDtype::Int8 => panic!("rope_append stores chunks of a head alone, int8 has a scale a head"),
+        KvDtype::Int8 => "kv_write_int8",
     };
     Variant::new(&KERNEL)
         .size("HEAD_DIM", shape.head_dim)

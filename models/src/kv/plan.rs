@@ -1,7 +1,7 @@
 //! Which caches a model has, and how they share block ids and memory.
 
 use attn_kernels::kernel::{KvDtype, KvShape};
-use kvblock::{AttentionKind, BlockSize, CacheLayout, KvCacheSpec, LayoutOptions};
+use kvblock::{AttentionKind, BlockSize, CacheLayout, KvCacheSpec, LayoutOptions, PageLayout};
 use smallvec::{SmallVec, smallvec};
 
 use crate::{DecoderConfig, ModelError, Reach};
@@ -145,7 +145,10 @@ fn parts(
 ) -> SmallVec<[(CachePart, KvCacheSpec); 2]> {
     let latent = |elements: u32| KvCacheSpec::latent(kind, size, elements * dtype.bytes(), dtype, 1);
     let Some(c) = &config.latent else {
-        let spec = KvCacheSpec::new(kind, size, config.num_kv_heads, config.head_dim, dtype);
+        let mut spec = KvCacheSpec::new(kind, size, config.num_kv_heads, config.head_dim, dtype);
+        if let PageLayout::KeyValue { per_token_head_scales, .. } = &mut spec.layout {
+            *per_token_head_scales = dtype == kvblock::KvDtype::Int8;
+        }
         return smallvec![(CachePart::KeyValue, spec)];
     };
     let keys = config.indexer.map(|indexer| (CachePart::IndexKeys, latent(indexer.head_dim)));

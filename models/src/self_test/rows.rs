@@ -2,7 +2,7 @@
 
 use attn_kernels::Variant;
 use attn_kernels::cpu::Tolerance;
-use attn_kernels::kernel::KvDtype;
+use attn_kernels::kernel::{KvDtype, KvShape};
 use attn_kernels::self_test::layer::floats;
 use attn_kernels::self_test::{Case, shape, size};
 
@@ -120,14 +120,19 @@ pub(super) fn rope_append(variant: &Variant) -> Vec<Case> {
     let mut q = vec![f32::NAN; (rows * num_heads * shape.head_dim) as usize];
     let caches = (&mut k[..], &mut v[..]);
     cpu::rope_append::rope_append(&shape, interleaved, &params, &qkv, &slots, caches, &cs, &mut q);
-    // WGSL leaves the direction of rounding to f16 open: one unit in the last place.
-    let rel = if shape.dtype == KvDtype::F16 { f64::exp2(-10.0) } else { 0.0 };
-    let stored = Tolerance { abs: 1e-6, rel };
+    let stored = match shape.dtype {
+        KvDtype::F32 => Tolerance { abs: 1e-6, rel: 0.0 },
+        // WGSL leaves the direction of rounding to f16 open: one unit in the last place.
+        KvDtype::F16 => Tolerance { abs: 1e-6, rel: f64::exp2(-10.0) },
+        // The neighbour of a code, where products and sums of the rotation round to another side; heads reach to sqrt(2).
+        KvDtype::Fp8 => Tolerance { abs: f64::exp2(-9.0), rel: f64::exp2(-3.0) },
+        KvDtype::Int8 => Tolerance { abs: 1.5 / 126.0, rel: 0.0 },
+    };
     let case = Case::new("rows to slots", variant, &params, rope_append::grid(&shape, num_heads, rows))
         .binding(&qkv)
         .binding(&slots)
-        .cache(shape.dtype, &before, stored, &k)
-        .cache(shape.dtype, &before, stored, &v)
+        .paged(&shape, KvShape::k_index, &before, stored, &k)
+        .paged(&shape, KvShape::v_index, &before, stored, &v)
         .binding(&cs)
         .output(TURNED, &q);
     vec![case]

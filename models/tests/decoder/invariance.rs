@@ -56,6 +56,24 @@ fn blocks_and_the_size_of_the_pool_do_not_change_a_bit() {
 }
 
 #[test]
+fn caches_of_codes_are_invariant_too() {
+    let request = Request::new(&tiny().prompts[3].ids, TOKENS);
+    for kv_dtype in [KvDtype::Fp8, KvDtype::Int8] {
+        let options = DecoderOptions { kv_dtype, ..reproducible() };
+        let want = serve(&mut tiny().decoder(&options), &[request], 200).remove(0);
+        for (block_size, chunk, prefill) in
+            [(4, 7, request.prefill), (64, 150, request.prefill), (16, 64, 130)]
+        {
+            let request = Request { prefill, ..request };
+            let served = serve(&mut tiny().decoder(&blocks_of(block_size, &options)), &[request], chunk);
+            let what =
+                format!("{kv_dtype:?}, blocks of {block_size}, chunks of {chunk}, decode from {prefill}");
+            assert_same(&what, &served[0], &want);
+        }
+    }
+}
+
+#[test]
 fn company_does_not_change_a_bit() {
     let prompts = &tiny().prompts;
     let mut decoder = tiny().decoder(&reproducible());

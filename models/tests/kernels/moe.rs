@@ -54,16 +54,19 @@ prop_compose! {
     }
 }
 
-/// Logits of a row that are far enough from each other for f32 to order as f64 does.
-fn logits(moe: &MoeConfig, rows: u32, rng: &mut StdRng) -> Vec<f32> {
-    let row = |rng: &mut StdRng| {
+/// Logits of rows whose experts, and whose groups, are far enough from each other for f32 to order as f64 does.
+fn logits(moe: &MoeConfig, rows: u32, correction: &[f32], rng: &mut StdRng) -> Vec<f32> {
+    let row = |rng: &mut StdRng| loop {
         let mut steps: Vec<u32> = (0..moe.num_experts).collect();
         steps.shuffle(rng);
         let jitter = rng.random_range(0.0f32..0.01);
-        steps
-            .into_iter()
-            .map(move |n| 4.0 * n as f32 / moe.num_experts as f32 - 2.0 + jitter)
-            .collect::<Vec<_>>()
+        let row: Vec<f32> =
+            steps.into_iter().map(|n| 4.0 * n as f32 / moe.num_experts as f32 - 2.0 + jitter).collect();
+        let mut groups = cpu::moe_route::group_scores(moe, &row, correction);
+        groups.sort_by(f64::total_cmp);
+        if groups.windows(2).all(|pair| pair[1] - pair[0] > 1e-5) {
+            return row;
+        }
     };
     (0..rows).flat_map(|_| row(rng)).collect()
 }
@@ -74,9 +77,9 @@ proptest! {
     fn routes_rows(moe in routers(), rows in 1u32..6, hashed in prop::bool::weighted(0.2), seed: u64) {
         let Some(gpu) = gpu() else { return Ok(()) };
         let mut rng = StdRng::seed_from_u64(seed);
-        let logits = logits(&moe, rows, &mut rng);
-        // A constant moves no choice between experts, and ties between groups go to the lower one.
+        // A constant moves no choice.
         let correction = vec![if moe.router.correction { 0.75 } else { 0.0 }; moe.num_experts as usize];
+        let logits = logits(&moe, rows, &correction, &mut rng);
         let tokens: Vec<u32> = (0..rows).map(|row| row % 3).collect();
         let table: Vec<u32> = (0..3 * moe.top_k).map(|_| rng.random_range(0..moe.num_experts)).collect();
         let params = MoeRouteParams { rows, scale: moe.router.scale, pad0: 0, pad1: 0 };

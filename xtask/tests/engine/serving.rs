@@ -34,6 +34,8 @@ fn a_pool_that_is_too_small_preempts_and_changes_no_token() {
         &["--preempt", "recompute", "--kv-dtype", "f32"][..],
         &["--preempt", "recompute", "--reproducible"],
         &["--preempt", "swap"],
+        &["--preempt", "swap", "--kv-dtype", "int8", "--reproducible"],
+        &["--preempt", "swap", "--kv-dtype", "fp8", "--reproducible"],
     ] {
         let serve = |more: &[&str]| {
             let mut generate = tiny("generate");
@@ -74,6 +76,43 @@ fn prompts_that_begin_alike_share_blocks_and_keep_their_tokens() {
     let salted = serve(&all, &["--salt", "tenant"]);
     assert_eq!(cached(&salted), [0, 64, 64]);
     assert_eq!(output_ids(&salted), output_ids(&together));
+}
+
+/// Codes and their scales move with their block: a prefix hit, copy on write and a tier change no token.
+#[test]
+fn caches_of_codes_share_copy_and_keep_blocks() {
+    let [common, more] = prompts([70, 30]);
+    for dtype in ["fp8", "int8"] {
+        let serve = |prompt: &[u32], more: &[&str]| {
+            let file = ids_file(&prompt);
+            let flags = ["--max-tokens", "8", "--kv-dtype", dtype, "--reproducible"];
+            run(tiny("generate").arg("--ids-file").arg(file.path()).args(flags).args(more))
+        };
+        let longer = [&common[..], &more].concat();
+        let alone = output_ids(&serve(&longer, &[]));
+        let folder = tempfile::tempdir().unwrap();
+        let disk = format!("host=1MiB,disk={}:16MiB", folder.path().display());
+        serve(&common, &["--kv-tiers", &disk]);
+        let found = serve(&longer, &["--kv-tiers", &disk]);
+        assert_eq!(found[0]["cached_tokens"], 64, "{dtype}");
+        assert_eq!(output_ids(&found), alone, "{dtype}");
+        // Samples share the prompt and copy its last block, which is not full.
+        let samples = serve(&longer, &["--n", "3"]);
+        assert_eq!(output_ids(&samples), [&alone[..], &alone, &alone].concat(), "{dtype}");
+        // A block of 16 tokens: 2 layers, K and V, 2 heads of 16 elements, with int8 also a scale.
+        let bytes = samples[0]["kv"]["full"]["bytes"].as_u64().unwrap();
+        let blocks = samples[0]["kv"]["full"]["blocks"].as_u64().unwrap();
+        let f16 = serve_bytes(&longer);
+        assert_eq!(bytes / blocks * 2, if dtype == "fp8" { f16 } else { f16 + f16 / 4 }, "{dtype}");
+    }
+}
+
+/// Bytes of a block of f16.
+fn serve_bytes(prompt: &[u32]) -> u64 {
+    let file = ids_file(&prompt);
+    let line = run(tiny("generate").arg("--ids-file").arg(file.path()).args(["--max-tokens", "1"])).remove(0);
+    let of = |key: &str| line["kv"]["full"][key].as_u64().unwrap();
+    of("bytes") / of("blocks")
 }
 
 /// One prompt of 40 tokens with `flags`, 12 tokens generated.
