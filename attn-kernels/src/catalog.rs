@@ -22,6 +22,8 @@ pub const MODULES: Modules = modules![
     "flat",
     "hash_keys",
     "hash_queries",
+    "k_coop_f16",
+    "k_coop_index_fp8",
     "k_f16",
     "k_f32",
     "k_index_fp8",
@@ -86,6 +88,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::hamming_score::KERNEL,
         &kernel::hash_codes::KERNEL,
         &kernel::index_logits::KERNEL,
+        &kernel::index_logits_coop::KERNEL,
         &kernel::latent_write::KERNEL,
         &kernel::lse_merge::KERNEL,
         &kernel::mass_bound::KERNEL,
@@ -159,7 +162,7 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     use kernel::hash_codes::{self, HashSource};
     use kernel::index_logits::{self, IndexKeys};
     use kernel::top_k::{self, Output, Transform};
-    use kernel::{top_k_count, top_k_gather, top_k_transform};
+    use kernel::{index_logits_coop, top_k_count, top_k_gather, top_k_transform};
     let baseline = |part: &str, variant| NamedVariant::new(part, Level::Baseline, variant);
     let mut all = Vec::new();
     for (part, digest) in [("min_max", Digest::MinMax), ("mean", Digest::Mean)] {
@@ -198,7 +201,12 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     all.push(baseline("", kernel::nsa_block_score::variant(32, 16, 64)));
     all.push(baseline("c4", kernel::v4_compress::variant(512, 64, true)));
     all.push(baseline("c128", kernel::v4_compress::variant(512, 64, false)));
-    all.push(baseline("fp8", index_logits::variant(&IndexKeys::Fp8 { head_dim: 128, page: 64 })));
+    let published = IndexKeys::Fp8 { head_dim: 128, page: 64 };
+    all.push(baseline("fp8", index_logits::variant(&published)));
+    let f16 = IndexKeys::Cached(KvShape { num_kv_heads: 1, ..types[0].1 });
+    for (part, keys) in [("fp8", published), ("f16", f16)] {
+        all.push(NamedVariant::new(part, Level::Coop, index_logits_coop::variant(&keys)));
+    }
     for (dtype, shape) in types {
         let keys = IndexKeys::Cached(KvShape { num_kv_heads: 1, ..*shape });
         all.push(baseline(dtype, index_logits::variant(&keys)));

@@ -13,6 +13,7 @@ pub mod find_blocks;
 pub mod hamming_score;
 pub mod hash_codes;
 pub mod index_logits;
+pub mod index_logits_coop;
 pub mod latent_write;
 pub mod lse_merge;
 pub mod mass_bound;

@@ -109,6 +109,7 @@ const CASES: &[(&str, Cases)] = &[
     ("hamming_score", retrieval::hamming_score),
     ("hash_codes", retrieval::hash_codes),
     ("index_logits", indexer::index_logits),
+    ("index_logits_coop", indexer::index_logits),
     ("latent_write", mla_decode::latent_write),
     ("lse_merge", lse_merge::cases),
     ("mass_bound", mass_bound::cases),

@@ -10,7 +10,7 @@ use attn_kernels::kernel::copy_blocks::{self, CopyBlocksParams};
 use attn_kernels::kernel::index_logits::{self, IndexKeys, IndexLogitsParams};
 use attn_kernels::kernel::lse_merge::{self, LseMergeParams};
 use attn_kernels::kernel::top_k::{self, Output, TopKParams, Transform};
-use attn_kernels::kernel::{KvDtype, flat_grid};
+use attn_kernels::kernel::{KvDtype, flat_grid, index_logits_coop};
 
 use super::attention::{Cache, Heads};
 use super::ceiling::random;
@@ -168,8 +168,18 @@ pub(super) fn index_logits(gpu: &Gpu, context: u32) -> Result<Work> {
         (&logits).into(),
     ]);
     let operations = 2.0 * f64::from(num_heads * head_dim) * f64::from(context);
-    let grid = index_logits::grid(&params, 1);
-    Ok(Work::new("index_logits", Level::Baseline.name(), format!("1 x {context}, 64 x 128, fp8"))
+    let (kernel, level, variant, grid) = match gpu.runs_coop() {
+        true => (
+            "index_logits_coop",
+            Level::Coop,
+            index_logits_coop::variant(&keys),
+            index_logits_coop::grid(&params, 1),
+        ),
+        false => {
+            ("index_logits", Level::Baseline, index_logits::variant(&keys), index_logits::grid(&params, 1))
+        }
+    };
+    Ok(Work::new(kernel, level.name(), format!("1 x {context}, 64 x 128, fp8"))
         .costs(cache.len() as f64 * 4.0, operations)
-        .dispatch(index_logits::variant(&keys), &params, bindings, grid))
+        .dispatch(variant, &params, bindings, grid))
 }
