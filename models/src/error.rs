@@ -27,6 +27,12 @@ pub enum ModelError {
         /// The shape that follows from the configuration.
         expected: Vec<usize>,
     },
+    /// An output head that is not the embedding, though the configuration says so.
+    #[error("tensor {name} differs from the embedding, to which tie_word_embeddings ties it")]
+    Untied {
+        /// The tensor.
+        name: String,
+    },
     /// Rows that blocks do not divide.
     #[error("tensor {name} has rows of {width} elements, not a multiple of {multiple} like its neighbours")]
     Width {
@@ -74,6 +80,12 @@ pub enum ModelError {
         select: u32,
         /// Tokens of a block of the cache.
         block_size: u32,
+    },
+    /// A sparse policy in a model that gives it nothing to select from.
+    #[error("a sparse policy needs {lacks}")]
+    Sparse {
+        /// What is missing.
+        lacks: &'static str,
     },
     /// Blocks on the host of something that cannot have them.
     #[error("KV blocks in memory of the host need {lacks}")]

@@ -27,14 +27,16 @@ pub enum Place {
     Host,
 }
 
-/// What a policy had one slice attend, summed over layers and KV heads; dense layers count as all blocks.
+/// What a policy had one slice attend, summed over KV heads and layers of full attention; dense ones count as all blocks.
+/// Layers with windows or chunks are as they were without a policy, and not counted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Attended {
     /// Blocks attended.
     pub blocks: u64,
     /// Blocks that were there.
     pub visible: u64,
-    /// Attention mass that is certainly kept, the least over layers and query heads; `None` where nothing bounds it.
+    /// Attention mass that is certainly kept, the least over layers and query heads; `None` where nothing bounds it. What
+    /// falls to a sink is not counted, so with sinks even less of the whole is lost.
     pub mass: Option<f64>,
     /// Blocks that any layer attended, ascending, for policies that look at earlier accesses; else empty.
     pub accessed: Vec<BlockIdx>,

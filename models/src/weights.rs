@@ -162,6 +162,16 @@ pub enum WeightError {
         /// The file or directory.
         path: PathBuf,
     },
+    /// Tensors that nothing reads.
+    #[error("{path} has tensor {name}, which the model does not use{others}", path = path.display(), others = others(*count))]
+    Extra {
+        /// The first of them.
+        name: String,
+        /// How many there are.
+        count: usize,
+        /// The file or directory.
+        path: PathBuf,
+    },
     /// A tensor is stored in a type that is not implemented.
     #[error(
         "tensor {tensor} is stored as {dtype}, which is not implemented (implemented: {known})",
@@ -185,4 +195,9 @@ pub enum WeightError {
         /// Shape of the scales.
         scales: Vec<usize>,
     },
+}
+
+/// The end of a message about the first of `count` tensors.
+fn others(count: usize) -> String {
+    if count > 1 { format!(", and {} more", count - 1) } else { String::new() }
 }

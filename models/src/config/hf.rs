@@ -23,7 +23,7 @@ fn read_by(family: Family) -> &'static [&'static str] {
     match family {
         Family::Qwen3Moe => &["num_experts", "num_local_experts"],
         Family::GptOss => &["num_experts", "num_local_experts", "swiglu_limit"],
-        Family::DeepseekV32 => &["num_local_experts"],
+        Family::DeepseekV32 => &["num_local_experts", "n_shared_experts"],
         Family::Llama4 => &["num_local_experts", "no_rope_layers", "attention_chunk_size"],
         _ => &[],
     }
@@ -49,6 +49,19 @@ const NEUTRAL: &[(&str, &[Neutral])] = &[
     ("attention_chunk_size", &[]),
     ("is_causal", &[Neutral::Bool(true)]),
     ("swiglu_limit", &[]),
+    ("per_layer_config", &[]),
+    ("is_encoder_decoder", &[Neutral::Bool(false)]),
+    ("add_cross_attention", &[Neutral::Bool(false)]),
+    ("use_bidirectional_attention", &[Neutral::Bool(false)]),
+    ("original_max_position_embeddings", &[]),
+    ("shared_expert_intermediate_size", &[Neutral::Number(0.0)]),
+    ("n_shared_experts", &[Neutral::Number(0.0)]),
+    ("scoring_func", &[Neutral::Text("sigmoid")]),
+    ("topk_method", &[Neutral::Text("noaux_tc")]),
+    ("moe_layer_freq", &[Neutral::Number(1.0)]),
+    ("rope_interleave", &[Neutral::Bool(true)]),
+    ("index_topk_freq", &[Neutral::Number(1.0)]),
+    ("index_topk_pattern", &[]),
 ];
 
 enum Neutral {
@@ -110,9 +123,20 @@ impl DecoderConfig {
         let head_dim = match config.u32("head_dim")? {
             _ if latent.is_some() => latent.map_or(0, |latent| latent.nope_dim + latent.rope_dim),
             Some(n) => n,
-            None if matches!(family, Family::Qwen3 | Family::Qwen3Moe | Family::Llama4) => 128,
-            None if family == Family::GptOss => 64,
-            None => hidden_size / num_heads.max(1),
+            // `null` asks for the quotient, absence is the default of the configuration class.
+            None => match family {
+                Family::Qwen3 | Family::Llama4 if !config.0.contains_key("head_dim") => 128,
+                Family::GptOss if !config.0.contains_key("head_dim") => 64,
+                _ if !hidden_size.is_multiple_of(num_heads.max(1)) => {
+                    let (field, value) = ("hidden_size", hidden_size.to_string());
+                    return Err(ConfigError::Invalid {
+                        field,
+                        value,
+                        rule: "a multiple of num_attention_heads",
+                    });
+                }
+                _ => hidden_size / num_heads.max(1),
+            },
         };
         let num_layers = config.need_u32("num_hidden_layers")?;
         if num_layers > MAX_LAYERS {
@@ -153,10 +177,9 @@ impl DecoderConfig {
             num_heads,
             num_kv_heads,
             head_dim,
-            rms_norm_eps: config.f32("rms_norm_eps")?.unwrap_or(if family == Family::GptOss {
-                1e-5
-            } else {
-                1e-6
+            rms_norm_eps: config.f32("rms_norm_eps")?.unwrap_or(match family {
+                Family::GptOss | Family::Llama4 => 1e-5,
+                _ => 1e-6,
             }),
             rope: rope::rope(
                 &config,

@@ -80,6 +80,16 @@ pub struct Router {
     pub correction: bool,
 }
 
+/// The plainest router.
+pub(super) const CHOICE: Router = Router {
+    score: Score::SoftmaxOfChosen,
+    groups: 1,
+    top_groups: 1,
+    normalise: false,
+    scale: 1.0,
+    correction: false,
+};
+
 /// From a router's logits to scores.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Score {

@@ -2,6 +2,7 @@
 
 mod experts;
 mod latent;
+mod used;
 
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use attn_kernels::gpu::{Buf, Gpu};
 use attn_kernels::kernel::attention::Attention as Kind;
 use attn_kernels::kernel::{KvDtype, KvShape, apply_sinks, copy_blocks, paged_prefill, paged_prefill_coop};
 
+use self::used::Used;
 use super::attend::{Attention, mask};
 use super::inputs::{Inputs, View};
 use super::latent::LatentState;
@@ -28,7 +30,7 @@ impl Decoder {
     /// Uploads `weights`, still quantised, and allocates the KV pool.
     ///
     /// # Errors
-    /// Missing or misshapen tensors, parts of an architecture that the forward pass lacks, and what the device
+    /// Missing, misshapen or unknown tensors, parts of an architecture that the forward pass lacks, and what the device
     /// reports. A pool for which memory is short is halved; see [`KvPool::num_blocks`].
     pub fn load(
         gpu: &Arc<Gpu>,
@@ -41,7 +43,7 @@ impl Decoder {
         if options.offload.is_some() && options.sparse.is_some() {
             return Err(ModelError::Offload { lacks: "full attention instead of a sparse policy" });
         }
-        let source = Source { gpu, config, weights };
+        let source = Source { gpu, config, weights: Used::new(weights) };
         let embedding = Matrix::stacked(gpu, &[source.matrix(Role::Embed)?])?;
         let head = match config.tie_embeddings {
             true => None,
@@ -59,6 +61,8 @@ impl Decoder {
             true => paged_prefill::KeyLoads::Broadcast,
             false => paged_prefill::KeyLoads::Uniform,
         };
+        let final_norm = source.vector(Role::FinalNorm)?;
+        source.weights.check_rest(config)?;
         let kv = KvPool::new(gpu, config, kv, options.num_blocks, options.offload)?;
         let latent = LatentState::new(gpu, config, options, kv.plan())?;
         let sparse = options.sparse.as_ref();
@@ -75,7 +79,7 @@ impl Decoder {
                 (key_loads, coop),
                 (&views.all, select_block),
             )?,
-            final_norm: source.vector(Role::FinalNorm)?,
+            final_norm,
             sparse: sparse
                 .map(|sparse| Sparse::new(gpu, sparse, config, (&views.all, &views.of_layers), &kv))
                 .transpose()?,
@@ -110,19 +114,16 @@ fn coop_serves(gpu: &Gpu, shape: &KvShape) -> bool {
     gpu.runs_coop() && paged_prefill_coop::serves(shape)
 }
 
-/// What the configuration may ask for and this forward pass does not do.
+/// What the configuration and the options may ask for and this forward pass does not do.
 fn supported(config: &DecoderConfig, sparse: bool) -> Result<(), ModelError> {
-    let limited = config.layers.iter().any(|layer| layer.reach != Reach::Full);
-    let lacks = [
-        (!config.head_dim.is_multiple_of(8), "head sizes that are no multiple of 8"),
-        (sparse && limited, "sparse policies beside sliding windows or chunks"),
-        (sparse && config.latent.is_some(), "sparse policies beside latent attention"),
-        (sparse && config.sinks, "sparse policies beside attention sinks"),
-    ];
-    match lacks.into_iter().find(|(lack, _)| *lack) {
-        Some((_, feature)) => Err(ModelError::Unsupported { feature }),
-        None => Ok(()),
+    if !config.head_dim.is_multiple_of(8) {
+        return Err(ModelError::Unsupported { feature: "head sizes that are no multiple of 8" });
     }
+    let full = config.layers.iter().any(|layer| layer.reach == Reach::Full);
+    if sparse && (config.latent.is_some() || !full) {
+        return Err(ModelError::Sparse { lacks: "layers of full attention to keys and values" });
+    }
+    Ok(())
 }
 
 /// What reads a cache of codes and wants floats.
@@ -159,7 +160,7 @@ fn views(config: &DecoderConfig, kv: &KvPlan) -> Views {
 struct Source<'a> {
     gpu: &'a Gpu,
     config: &'a DecoderConfig,
-    weights: &'a dyn WeightSource,
+    weights: Used<'a>,
 }
 
 impl Source<'_> {
@@ -329,7 +330,9 @@ fn pipelines(
             .map(|view| attention(&Kind { mask: mask(view.reach), sinks: config.sinks, ..Kind::default() }))
             .collect::<Result<_, _>>()?,
         apply_sinks: gpu.pipeline(&apply_sinks::variant(shape.head_dim))?,
-        selected: select_block.map(|block| attention(&Kind::blocks(block))).transpose()?,
+        selected: select_block
+            .map(|block| attention(&Kind { sinks: config.sinks, ..Kind::blocks(block) }))
+            .transpose()?,
         log_prob: gpu.pipeline(&log_prob::variant())?,
         sample: gpu.pipeline(&sample::variant())?,
     })

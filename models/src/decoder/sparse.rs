@@ -16,7 +16,7 @@ use sparse_select::policy::num_blocks;
 use super::inputs::{Plan, View, ViewRows};
 use crate::batch::{Phase, Slice, StepOutput};
 use crate::sparse::{Attended, Place as Where, SparseOptions};
-use crate::{DecoderConfig, KvPool, ModelError};
+use crate::{DecoderConfig, KvPool, ModelError, Reach};
 pub(super) use choose::Chosen;
 use device::Ranker;
 use mirror::Mirror;
@@ -108,7 +108,10 @@ impl Sparse {
         self.attended = slices.iter().map(acts).collect();
         self.placed.fill(None);
         for layer in 0..self.placed.len() {
-            self.count_unchosen(&plan.views[self.view_of[layer]], slices, layer);
+            let view = self.view_of[layer];
+            if self.views[view].reach == Reach::Full {
+                self.count_unchosen(&plan.views[view], slices, layer);
+            }
         }
         if self.ranker.is_some() {
             return self.begin_on_device(gpu, (config, kv), plan, slices);

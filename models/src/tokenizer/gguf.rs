@@ -20,7 +20,7 @@ use super::{Tokenizer, TokenizerError};
 use crate::{Gguf, GgufError};
 
 const MODELS: &[&str] = &["gpt2"];
-const PRE_TOKENIZERS: &[&str] = &["gpt-2", "smollm", "llama-bpe", "qwen2"];
+const PRE_TOKENIZERS: &[&str] = &["gpt-2", "smollm", "llama-bpe", "qwen2", "gpt-4o"];
 
 /// Values of `tokenizer.ggml.token_type`.
 mod token_type {
@@ -40,6 +40,8 @@ enum Pre {
     Llama3,
     /// Qwen2: as Llama 3 with digits one by one, on text in normal form C.
     Qwen2,
+    /// GPT-4o, gpt-oss: as Llama 3, and words also end where lower case turns to upper; contractions stay with them.
+    Gpt4o,
 }
 
 impl Pre {
@@ -49,6 +51,7 @@ impl Pre {
             "smollm" => Ok(Self::SmolLm),
             "llama-bpe" | "llama3" | "llama-v3" => Ok(Self::Llama3),
             "qwen2" => Ok(Self::Qwen2),
+            "gpt-4o" => Ok(Self::Gpt4o),
             _ => Err(TokenizerError::Unimplemented {
                 key: "tokenizer.ggml.pre",
                 found: name.to_owned(),
@@ -59,20 +62,24 @@ impl Pre {
 
     fn pre_tokenizer(self) -> Result<PreTokenizerWrapper, TokenizerError> {
         let byte_level = ByteLevel::default().add_prefix_space(false);
-        let digits = match self {
+        let pattern = match self {
             Self::Gpt2 => return Ok(byte_level.into()),
             Self::SmolLm => {
                 return Ok(Sequence::new(vec![Digits::new(true).into(), byte_level.into()]).into());
             }
-            Self::Llama3 => "{1,3}",
-            Self::Qwen2 => "",
+            Self::Llama3 => {
+                r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+            }
+            Self::Qwen2 => {
+                r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+            }
+            Self::Gpt4o => concat!(
+                r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|",
+                r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|",
+                r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*",
+            ),
         };
-        let pattern = [
-            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}",
-            digits,
-            r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-        ]
-        .concat();
+        let pattern = format!(r"{pattern}|\s*[\r\n]+|\s+(?!\S)|\s+");
         let split = Split::new(SplitPattern::Regex(pattern), SplitDelimiterBehavior::Isolated, false)
             .map_err(|source| TokenizerError::Build { source })?;
         Ok(Sequence::new(vec![split.into(), byte_level.use_regex(false).into()]).into())

@@ -139,7 +139,7 @@ impl Gguf {
         self.typed(key, "array of strings", Value::as_strings)
     }
 
-    /// A metadata array of integers.
+    /// A metadata array of integers, or of truth values as 0 and 1.
     ///
     /// # Errors
     /// [`GgufError::KeyType`] if the value is of another type.

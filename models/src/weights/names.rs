@@ -79,6 +79,14 @@ pub enum Role {
     ExpertsGateUp(u32),
     /// Biases of `ExpertsGateUp`, `[num_experts, 2 * inner_size]`.
     ExpertsGateUpBias(u32),
+    /// Gates of all experts, `[num_experts, inner_size, hidden_size]`, where they are apart from the ups.
+    ExpertsGate(u32),
+    /// Ups of all experts, likewise.
+    ExpertsUp(u32),
+    /// Biases of `ExpertsGate`, `[num_experts, inner_size]`.
+    ExpertsGateBias(u32),
+    /// Biases of `ExpertsUp`.
+    ExpertsUpBias(u32),
     /// Down projections of all experts.
     ExpertsDown(u32),
     /// Biases of `ExpertsDown`, `[num_experts, hidden_size]`.
@@ -188,6 +196,10 @@ fn mlp_table(role: Role) -> (Option<u32>, &'static [&'static str], &'static [&'s
         Role::ExpertsGateUp(l) => {
             (Some(l), &["mlp.experts.gate_up_proj", "feed_forward.experts.gate_up_proj"], &[])
         }
+        Role::ExpertsGate(l) => (Some(l), &[], &["ffn_gate_exps.weight"]),
+        Role::ExpertsUp(l) => (Some(l), &[], &["ffn_up_exps.weight"]),
+        Role::ExpertsGateBias(l) => (Some(l), &[], &["ffn_gate_exps.bias"]),
+        Role::ExpertsUpBias(l) => (Some(l), &[], &["ffn_up_exps.bias"]),
         Role::ExpertsGateUpBias(l) => (Some(l), &["mlp.experts.gate_up_proj_bias"], &[]),
         Role::ExpertsDown(l) => {
             (Some(l), &["mlp.experts.down_proj", "feed_forward.experts.down_proj"], &["ffn_down_exps.weight"])

@@ -42,13 +42,14 @@ fn assert_equals_reference(what: &str, tiny: &Tiny, prompt: &Prompt, served: &Se
 /// Every prompt alone and all together, in f32 KV and several blocks and chunks; then alone in f16 KV.
 fn agrees_with_transformers(name: &'static str) {
     let tiny = family(name);
-    f32_kv_gives_the_logits_and_tokens(tiny);
+    f32_kv_gives_the_logits_and_tokens(tiny, &[(4, 7), (16, 64), (64, 200)]);
     a_batch_gives_each_prompt_its_own_tokens(tiny);
     f16_kv_stays_near(tiny);
 }
 
-fn f32_kv_gives_the_logits_and_tokens(tiny: &Tiny) {
-    for (block_size, chunk) in [(4, 7), (16, 64), (64, 200)] {
+/// In each of several block sizes and chunks.
+fn f32_kv_gives_the_logits_and_tokens(tiny: &Tiny, sizes: &[(u32, usize)]) {
+    for &(block_size, chunk) in sizes {
         let mut decoder = tiny.decoder(&blocks_of(block_size, &options(KvDtype::F32)));
         for (n, prompt) in tiny.prompts.iter().enumerate() {
             let served = serve(&mut decoder, &[Request::new(&prompt.ids, TOKENS)], chunk);
@@ -136,6 +137,19 @@ fn qwen3_moe_agrees_with_transformers() {
 #[test]
 fn qwen3_agrees_with_transformers() {
     agrees_with_transformers("tiny-qwen3");
+}
+
+/// Experts in MXFP4, as gpt-oss is published.
+#[test]
+fn mxfp4_agrees_with_transformers() {
+    f32_kv_gives_the_logits_and_tokens(family("tiny-gpt-oss-mxfp4"), &[(16, 64)]);
+}
+
+#[test]
+fn gguf_agrees_with_transformers() {
+    for name in ["tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-qwen3-moe-gguf", "tiny-gpt-oss-mxfp4"] {
+        f32_kv_gives_the_logits_and_tokens(family(format!("{name}/model.gguf").leak()), &[(16, 64)]);
+    }
 }
 
 /// How far logits are off is a property of the types: measured with these models at 1 to 2 % (int8, a scale for each token

@@ -1,13 +1,81 @@
-//! What a step refuses.
+//! What loading and a step refuse.
+
+use std::collections::BTreeMap;
 
 use attn_kernels::kernel::KvDtype;
+use insta::assert_snapshot;
 use kvblock::BlockId;
-use models::ModelError;
 use models::batch::{Phase, Slice};
+use models::{DecoderConfig, ModelError};
+use safetensors::tensor::{Dtype, TensorView};
 
 use crate::options;
 use crate::served::{Request, serve};
 use crate::tiny::{family, tiny};
+
+const NO_CHANGE: fn(&mut DecoderConfig) = |_| ();
+
+fn f32s(shape: &[usize], data: &'static [u8]) -> TensorView<'static> {
+    let bytes = 4 * shape.iter().product::<usize>();
+    TensorView::new(Dtype::F32, shape.to_vec(), &data[..bytes]).unwrap()
+}
+
+static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+
+#[test]
+fn tensors_that_are_missing_extra_or_other_than_the_configuration_says_are_named() {
+    let tiny = tiny();
+    let missing = tiny.edited(|tensors| drop(tensors.remove("model.layers.1.mlp.up_proj.weight")), NO_CHANGE);
+    assert_snapshot!(missing.unwrap_err(), @"<memory> has no tensor model.layers.1.mlp.up_proj.weight");
+    let extra = |tensors: &mut BTreeMap<String, TensorView<'_>>| {
+        for layer in [0, 2] {
+            tensors.insert(format!("model.layers.{layer}.self_attn.q_norm.weight"), f32s(&[16], &ZEROS));
+        }
+    };
+    assert_snapshot!(tiny.edited(extra, NO_CHANGE).unwrap_err(), @"<memory> has tensor model.layers.0.self_attn.q_norm.weight, which the model does not use, and 1 more");
+    let rows = |tensors: &mut BTreeMap<String, TensorView<'_>>| {
+        tensors.insert("model.embed_tokens.weight".into(), f32s(&[120, 64], &ZEROS));
+    };
+    assert_snapshot!(tiny.edited(rows, NO_CHANGE).unwrap_err(), @"tensor model.embed_tokens.weight has shape [120, 64], the configuration asks for [128, 64]");
+    assert_snapshot!(tiny.edited(|_| (), |config| config.vocab_size = 130).unwrap_err(), @"tensor model.embed_tokens.weight has shape [128, 64], the configuration asks for [130, 64]");
+    let integers = |tensors: &mut BTreeMap<String, TensorView<'_>>| {
+        let view = TensorView::new(Dtype::I32, vec![64], &ZEROS[..256]).unwrap();
+        tensors.insert("model.norm.weight".into(), view);
+    };
+    assert_snapshot!(tiny.edited(integers, NO_CHANGE).unwrap_err(), @"tensor model.norm.weight is stored as I32, which is not implemented (implemented: F32, F16, BF16, Q4_0, Q4_1, Q8_0, Q4_K, Q5_K, Q6_K, MXFP4)");
+    let experts = |tensors: &mut BTreeMap<String, TensorView<'_>>| {
+        drop(tensors.remove("model.layers.0.mlp.experts.7.down_proj.weight"));
+    };
+    assert_snapshot!(family("tiny-qwen3-moe").edited(experts, NO_CHANGE).unwrap_err(), @"<memory> has no tensor model.layers.0.mlp.experts.7.down_proj.weight");
+    let ninth = |tensors: &mut BTreeMap<String, TensorView<'_>>| {
+        tensors.insert("model.layers.0.mlp.experts.8.up_proj.weight".into(), f32s(&[48, 64], &ZEROS));
+    };
+    assert_snapshot!(family("tiny-qwen3-moe").edited(ninth, NO_CHANGE).unwrap_err(), @"<memory> has tensor model.layers.0.mlp.experts.8.up_proj.weight, which the model does not use");
+}
+
+#[test]
+fn tensors_that_repeat_something_are_not_extra() {
+    let frequencies = |tensors: &mut BTreeMap<String, TensorView<'_>>| {
+        let name = "model.layers.0.self_attn.rotary_emb.inv_freq";
+        tensors.insert(name.into(), f32s(&[8], &ZEROS));
+    };
+    assert!(tiny().edited(frequencies, NO_CHANGE).is_ok());
+    let draft = |tensors: &mut BTreeMap<String, TensorView<'_>>| {
+        tensors.insert("model.layers.3.enorm.weight".into(), f32s(&[64], &ZEROS));
+    };
+    assert!(family("tiny-deepseek-v32").edited(draft, NO_CHANGE).is_ok());
+    // An output head beside a tied embedding: a copy, or another one.
+    assert!(tiny().config.tie_embeddings);
+    let copy = |tensors: &mut BTreeMap<String, TensorView<'_>>| {
+        let embedding = tensors["model.embed_tokens.weight"].clone();
+        tensors.insert("lm_head.weight".into(), embedding);
+    };
+    assert!(tiny().edited(copy, NO_CHANGE).is_ok());
+    let other = |tensors: &mut BTreeMap<String, TensorView<'_>>| {
+        tensors.insert("lm_head.weight".into(), f32s(&[128, 64], &ZEROS));
+    };
+    assert_snapshot!(tiny().edited(other, NO_CHANGE).unwrap_err(), @"tensor lm_head.weight differs from the embedding, to which tie_word_embeddings ties it");
+}
 
 #[test]
 fn a_cache_of_codes_names_what_it_does_not_serve() {

@@ -1,4 +1,5 @@
 //! Attention to selected blocks: everything selected is dense attention, and what is selected does not depend on where.
+//! Also beside windows, chunks and sinks, where layers of full attention select and the others stay as they are.
 
 use attn_kernels::kernel::KvDtype;
 use insta::assert_snapshot;
@@ -6,7 +7,7 @@ use models::{Attended, DecoderOptions, Place, SparseOptions};
 
 use crate::invariance::assert_same;
 use crate::served::{Request, Served, serve};
-use crate::tiny::tiny;
+use crate::tiny::{Tiny, family, tiny};
 use crate::{blocks_of, options};
 
 fn sparse(spec: &str, place: Place) -> DecoderOptions {
@@ -21,9 +22,13 @@ fn long_prompt() -> Vec<u32> {
 }
 
 fn run(options: &DecoderOptions) -> Served {
+    run_with(tiny(), options)
+}
+
+fn run_with(tiny: &Tiny, options: &DecoderOptions) -> Served {
     let ids = long_prompt();
     let request = Request { prefill: 388, ..Request::new(&ids, 4) };
-    serve(&mut tiny().decoder(options), &[request], 128).remove(0)
+    serve(&mut tiny.decoder(options), &[request], 128).remove(0)
 }
 
 fn dense() -> Served {
@@ -155,4 +160,40 @@ fn kernels_select_what_the_policies_own_code_selects() {
         }
         assert_same(&spec, &device, &host);
     }
+}
+
+/// The layers of full attention: two of gpt-oss, with sinks, and one of Llama 4, without rotation.
+const MIXED: [(&str, &[u32]); 2] = [("tiny-gpt-oss", &[1, 3]), ("tiny-llama4", &[3])];
+
+#[test]
+fn layers_of_full_attention_select_beside_windows_chunks_and_sinks() {
+    for (name, full) in MIXED {
+        let tiny = family(name);
+        let dense = run_with(tiny, &DecoderOptions { sparse: None, ..sparse("full", Place::Host) });
+        let all = "gsa:scoring=mean_k,sparse_ratio=1,min_blocks=1,block_size=16";
+        let some = "quest:page_budget=6,dense_layers=0,block_size=16";
+        for place in [Place::Host, Place::Device] {
+            assert_same(name, &run_with(tiny, &sparse(all, place)), &dense);
+            let got = run_with(tiny, &sparse(some, place));
+            assert_ne!(got.bits(), dense.bits(), "{name} {place:?}");
+            let last = got.attended.last().unwrap();
+            let layers: Vec<u32> = last.selections.iter().map(|(layer, _)| *layer).collect();
+            assert_eq!(layers, full, "{name} {place:?}");
+            // 6 of 26 blocks in every layer that selects, for each of two KV heads.
+            let blocks = 2 * full.len() as u64;
+            assert_eq!([last.blocks, last.visible], [6 * blocks, 26 * blocks], "{name} {place:?}");
+        }
+        let [host, device] = [Place::Host, Place::Device].map(|place| run_with(tiny, &sparse(some, place)));
+        assert_same(name, &device, &host);
+        let window = run_with(tiny, &sparse("streaming:sink=1,recent=2,block_size=16", Place::Device));
+        assert_ne!(window.bits(), dense.bits(), "{name}");
+    }
+}
+
+#[test]
+fn models_without_full_attention_refuse_policies() {
+    let options = sparse("quest:page_budget=6,block_size=16", Place::Device);
+    let refused = |name| family(name).try_decoder(&options).unwrap_err();
+    assert_snapshot!(refused("tiny-mistral"), @"a sparse policy needs layers of full attention to keys and values");
+    assert_snapshot!(refused("tiny-deepseek-v32"), @"a sparse policy needs layers of full attention to keys and values");
 }

@@ -1,19 +1,23 @@
 //! The tiny models and what transformers computed with them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
+use attn_kernels::kernel::KvDtype;
 use bytemuck::Pod;
-use models::{Decoder, DecoderConfig, DecoderOptions, ModelError, Safetensors};
+use models::{Checkpoint, Decoder, DecoderConfig, DecoderOptions, ModelError, Safetensors};
 use safetensors::SafeTensors;
+use safetensors::tensor::TensorView;
+
+use crate::options;
 
 /// A model, the device and the reference: opened once.
 pub(crate) struct Tiny {
     pub(crate) name: &'static str,
     gpu: Arc<Gpu>,
-    weights: Safetensors,
+    checkpoint: Checkpoint,
     pub(crate) config: DecoderConfig,
     pub(crate) prompts: Vec<Prompt>,
 }
@@ -34,7 +38,7 @@ pub(crate) fn tiny() -> &'static Tiny {
     family("tiny-llama")
 }
 
-/// The model in the fixture `name`.
+/// The model in the fixture `name`: a folder, or a GGUF file in one.
 pub(crate) fn family(name: &'static str) -> &'static Tiny {
     static OPEN: Mutex<Option<HashMap<&'static str, &'static Tiny>>> = Mutex::new(None);
     let mut open = OPEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -63,16 +67,22 @@ fn ids(golden: &SafeTensors<'_>, name: &str) -> Vec<u32> {
     values::<i64>(golden, name).into_iter().map(|id| u32::try_from(id).unwrap()).collect()
 }
 
+fn fixture(name: &str) -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "tests", "fixtures", name].iter().collect()
+}
+
 impl Tiny {
     fn open(name: &'static str) -> Self {
-        let folder: PathBuf = [env!("CARGO_MANIFEST_DIR"), "tests", "fixtures", name].iter().collect();
+        let path = fixture(name);
+        let folder = if path.is_dir() { &path } else { path.parent().unwrap() };
         let golden = std::fs::read(folder.join("golden.safetensors")).unwrap();
+        let checkpoint = Checkpoint::open(&path).unwrap();
         let golden = SafeTensors::deserialize(&golden).unwrap();
         Self {
             name,
             gpu: Arc::clone(gpu()),
-            weights: Safetensors::open(&folder).unwrap(),
-            config: DecoderConfig::from_hf_dir(&folder).unwrap(),
+            config: checkpoint.config().unwrap(),
+            checkpoint,
             prompts: (0..4).map(|n| prompt(&golden, n)).collect(),
         }
     }
@@ -82,7 +92,23 @@ impl Tiny {
     }
 
     pub(crate) fn try_decoder(&self, options: &DecoderOptions) -> Result<Decoder, ModelError> {
-        Decoder::load(&self.gpu, &self.config, &self.weights, options)
+        Decoder::load(&self.gpu, &self.config, self.checkpoint.weights(), options)
+    }
+
+    /// A decoder of tensors that `edit` has changed, with `change` to the configuration.
+    pub(crate) fn edited(
+        &self,
+        edit: impl FnOnce(&mut BTreeMap<String, TensorView<'_>>),
+        change: impl FnOnce(&mut DecoderConfig),
+    ) -> Result<Decoder, ModelError> {
+        let file = std::fs::read(fixture(self.name).join("model.safetensors")).unwrap();
+        let mut tensors = SafeTensors::deserialize(&file).unwrap().tensors().into_iter().collect();
+        edit(&mut tensors);
+        let file = safetensors::serialize(tensors, None::<HashMap<String, String>>).unwrap();
+        let mut config = self.config.clone();
+        change(&mut config);
+        let weights = Safetensors::from_bytes(file).unwrap();
+        Decoder::load(&self.gpu, &config, &weights, &options(KvDtype::F32))
     }
 
     pub(crate) fn vocab(&self) -> usize {

@@ -1,14 +1,11 @@
 //! Decoder configuration from both formats.
 
 use insta::{assert_debug_snapshot, assert_snapshot};
-use models::{DecoderConfig, Family, Gguf, QkNorm, Reach, RopeScaling};
+use models::{DecoderConfig, Family, QkNorm, Reach, RopeScaling};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::{
-    cases, fixture,
-    gguf_writer::{GgufWriter, f32_value, str_value, u32_value, value},
-};
+use crate::{cases, fixture};
 
 fn base(family: &str) -> Value {
     json!({
@@ -120,7 +117,8 @@ fn families_differ_in_biases_norms_and_windows() {
 #[test]
 fn layer_types_decide_the_windows() {
     let kinds = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"];
-    let config = parse("mistral", json!({ "sliding_window": 24, "layer_types": kinds })).unwrap();
+    let windows = json!({ "use_sliding_window": true, "sliding_window": 24, "layer_types": kinds });
+    let config = parse("qwen2", windows).unwrap();
     let window = Reach::Window(24);
     assert_eq!(reach(&config), [window, Reach::Full, window, Reach::Full]);
     let kinds = ["chunked_attention"; 4];
@@ -201,169 +199,8 @@ fn names_fields_that_make_no_sense() {
     assert_snapshot!(DecoderConfig::from_hf_json("[]", None).unwrap_err(), @"the configuration is not a JSON object: invalid type: sequence, expected a map at line 1 column 0");
 }
 
-fn gguf(arch: &str) -> GgufWriter {
-    let mut writer = GgufWriter::empty();
-    writer.set("general.architecture", str_value(arch));
-    for (key, n) in [
-        ("block_count", 2),
-        ("context_length", 512),
-        ("embedding_length", 64),
-        ("feed_forward_length", 128),
-        ("attention.head_count", 4),
-        ("attention.head_count_kv", 2),
-    ] {
-        writer.set(&format!("{arch}.{key}"), u32_value(n));
-    }
-    writer.set(&format!("{arch}.attention.layer_norm_rms_epsilon"), f32_value(1e-5));
-    writer.set("tokenizer.ggml.eos_token_id", u32_value(2));
-    writer.set("tokenizer.ggml.eot_token_id", u32_value(3));
-    writer.tensor("token_embd.weight", &[64, 100], 1, &[0; 2 * 64 * 100]);
-    writer
-}
-
-fn from_gguf(writer: &GgufWriter) -> Result<DecoderConfig, String> {
-    DecoderConfig::from_gguf(&Gguf::from_bytes(writer.bytes()).unwrap()).map_err(|error| error.to_string())
-}
-
-#[test]
-fn reads_gguf_metadata() {
-    assert_debug_snapshot!(from_gguf(&gguf("llama")).unwrap(), @"
-    DecoderConfig {
-        family: Llama,
-        vocab_size: 100,
-        hidden_size: 64,
-        intermediate_size: 128,
-        num_layers: 2,
-        num_heads: 4,
-        num_kv_heads: 2,
-        head_dim: 16,
-        rms_norm_eps: 1e-5,
-        rope: Rope {
-            theta: 10000.0,
-            rotary_dims: 16,
-            interleaved: true,
-            scaling: None,
-        },
-        context_length: 512,
-        tie_embeddings: true,
-        qkv_bias: false,
-        o_bias: false,
-        qk_norm: None,
-        layers: [
-            LayerConfig {
-                reach: Full,
-                rotary: true,
-                mlp: Dense,
-            },
-            LayerConfig {
-                reach: Full,
-                rotary: true,
-                mlp: Dense,
-            },
-        ],
-        latent: None,
-        indexer: None,
-        scale: 0.25,
-        temperature: None,
-        sinks: false,
-        moe: None,
-        eos_ids: [
-            2,
-            3,
-        ],
-        bos_id: None,
-    }
-    ");
-}
-
-#[test]
-fn gguf_families_differ_in_pairs_biases_and_norms() {
-    let mut qwen2 = gguf("qwen2");
-    qwen2.tensor("blk.0.attn_q.bias", &[64], 0, &[0; 256]);
-    qwen2.tensor("output.weight", &[64, 100], 1, &[0; 2 * 64 * 100]);
-    let qwen2 = from_gguf(&qwen2).unwrap();
-    assert_eq!((qwen2.rope.interleaved, qwen2.qkv_bias, qwen2.tie_embeddings), (false, true, false));
-    let mut qwen3 = gguf("qwen3");
-    qwen3.set("qwen3.attention.key_length", u32_value(32)).set("qwen3.attention.value_length", u32_value(32));
-    qwen3.tensor("blk.0.attn_q_norm.weight", &[32], 0, &[0; 128]);
-    let qwen3 = from_gguf(&qwen3).unwrap();
-    assert_eq!((qwen3.head_dim, qwen3.rope.rotary_dims, qwen3.qk_norm), (32, 32, QkNorm::Rms));
-}
-
-#[test]
-fn gguf_rope_scaling_comes_as_keys_or_as_a_tensor() {
-    let mut keys = gguf("llama");
-    keys.set("llama.rope.scaling.type", str_value("linear")).set("llama.rope.scaling.factor", f32_value(4.0));
-    assert_eq!(from_gguf(&keys).unwrap().rope.scaling, RopeScaling::Linear { factor: 4.0 });
-    keys.set("llama.rope.scaling.type", str_value("yarn"));
-    keys.set("llama.rope.scaling.original_context_length", u32_value(128));
-    assert_debug_snapshot!(from_gguf(&keys).unwrap().rope.scaling, @"
-    Yarn {
-        factor: 4.0,
-        original_context: 128.0,
-        beta_fast: 32.0,
-        beta_slow: 1.0,
-        attention_factor: 1.138629436111989,
-        truncate: true,
-    }
-    ");
-    keys.set("llama.rope.scaling.type", str_value("longrope"));
-    assert_snapshot!(from_gguf(&keys).unwrap_err(), @"llama.rope.scaling.type = longrope would change the result and is not implemented");
-
-    let factors = [1.0_f32, 1.0, 1.0, 2.0, 3.0, 4.0, 8.0, 8.0];
-    let mut tensor = gguf("llama");
-    tensor.tensor("rope_freqs.weight", &[8], 0, &factors.map(f32::to_le_bytes).concat());
-    let rope = from_gguf(&tensor).unwrap().rope;
-    assert_eq!(rope.scaling, RopeScaling::Factors(factors.to_vec()));
-    assert!(rope.inv_freq()[7] < 1e-4);
-    let mut short = gguf("llama");
-    short.tensor("rope_freqs.weight", &[4], 0, &[1.0_f32; 4].map(f32::to_le_bytes).concat());
-    assert_snapshot!(from_gguf(&short).unwrap_err(), @"the number of rope factors is 4, it must be half of the rotary dims");
-}
-
-#[test]
-fn gguf_defects_are_named() {
-    let with = |key: &str, value| from_gguf(gguf("llama").set(key, value)).unwrap_err();
-    assert_snapshot!(from_gguf(&gguf("gemma")).unwrap_err(), @r#"model family "gemma" is not implemented (implemented: llama, qwen2, qwen3)"#);
-    assert_snapshot!(with("llama.expert_count", u32_value(8)), @"llama.expert_count = 8 would change the result and is not implemented");
-    assert_snapshot!(with("llama.attention.sliding_window", u32_value(4096)), @"llama.attention.sliding_window = 4096 would change the result and is not implemented");
-    assert_snapshot!(with("llama.use_parallel_residual", value(7, [1])), @"llama.use_parallel_residual = true would change the result and is not implemented");
-    assert_snapshot!(with("llama.attention.value_length", u32_value(8)), @"llama.attention.value_length = 8 would change the result and is not implemented");
-    assert_snapshot!(with("llama.block_count", u32_value(u32::MAX)), @"num_layers is 4294967295, the limit is 4096");
-    assert_snapshot!(with("llama.block_count", str_value("2")), @r#"metadata llama.block_count is "2", not a value of type unsigned integer of 32 bits"#);
-    let mut missing = gguf("llama");
-    missing.metadata.retain(|(key, _)| key != "llama.context_length");
-    assert_snapshot!(from_gguf(&missing).unwrap_err(), @"metadata llama.context_length is missing");
-    assert_snapshot!(from_gguf(&GgufWriter::empty()).unwrap_err(), @"metadata general.architecture is missing");
-}
-
 proptest! {
     #![proptest_config(cases(256))]
-
-    #[test]
-    fn mutated_metadata_never_panics(
-        edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6), scaling in 0_usize..3
-    ) {
-        let mut writer = gguf("llama");
-        writer.set("llama.rope.dimension_count", u32_value(16)).set("llama.rope.freq_base", f32_value(5e5));
-        if scaling > 0 {
-            let kind = ["linear", "yarn"][scaling - 1];
-            writer.set("llama.rope.scaling.type", str_value(kind));
-            writer.set("llama.rope.scaling.factor", f32_value(4.0));
-        }
-        let mut bytes = writer.bytes();
-        let header = bytes.len() - writer.data.len();
-        for (at, byte) in edits {
-            bytes[at.index(header)] = byte;
-        }
-        if let Ok(file) = Gguf::from_bytes(bytes)
-            && let Ok(config) = DecoderConfig::from_gguf(&file)
-        {
-            let freqs = config.rope.inv_freq();
-            prop_assert_eq!(freqs.len(), config.rope.rotary_dims as usize / 2);
-            prop_assert!(freqs.iter().all(|freq| freq.is_finite()), "{:?}: {freqs:?}", config.rope);
-        }
-    }
 
     #[test]
     fn odd_json_values_never_panic(field in 0_usize..12, value in prop_oneof![

@@ -134,6 +134,44 @@ fn experts_that_make_no_sense_are_named() {
     assert_snapshot!(refused(json!({ "layer_types": ["full_attention"] })), @"layer_types is a list of 1, it must be a list of num_hidden_layers");
     assert_snapshot!(refused(json!({ "sliding_window": 0 })), @"sliding_window is 0, it must be at least 1");
     assert_snapshot!(refused(json!({ "quantization_config": { "quant_method": "fp8" } })), @r#"quantization_config = {"quant_method":"fp8"} would change the result and is not implemented"#);
+    assert_snapshot!(error("tiny-qwen3-moe", json!({ "decoder_sparse_step": 0 })), @"decoder_sparse_step is 0, it must be at least 1");
+    assert_snapshot!(error("tiny-qwen3-moe", json!({ "mlp_only_layers": [3] })), @"mlp_only_layers is a list with 3, it must be a list of numbers under num_hidden_layers");
+    assert_snapshot!(error("tiny-llama4", json!({ "moe_layers": [1, 4] })), @"moe_layers is a list with 4, it must be a list of numbers under num_hidden_layers");
     // Experts in a family that has none.
     assert_snapshot!(error("tiny-qwen3", json!({ "num_experts": 4 })), @"num_experts = 4 would change the result and is not implemented");
+}
+
+/// Fields of other models, or of later versions, that change what is computed.
+#[test]
+fn fields_that_nobody_here_knows_are_refused() {
+    let rope = |field: &str, value: Value| {
+        let mut section = json!({ "rope_type": "default", "rope_theta": 1e4 });
+        section[field] = value;
+        json!({ "rope_parameters": section })
+    };
+    assert_snapshot!(error("tiny-mistral", rope("llama_4_scaling_beta", json!(0.1))), @"llama_4_scaling_beta in rope_parameters = 0.1 would change the result and is not implemented");
+    assert_snapshot!(error("tiny-mistral", rope("full_attention", json!({ "rope_theta": 1e6 }))), @r#"full_attention in rope_parameters = {"rope_theta":1000000.0} would change the result and is not implemented"#);
+    assert_snapshot!(error("tiny-mistral", json!({ "rope_scaling": { "rope_type": "linear", "factor": 2.0 } })), @r#"rope_scaling = {"factor":2.0,"rope_type":"linear"} beside other rope_parameters would change the result and is not implemented"#);
+    assert_snapshot!(error("tiny-mistral", json!({ "layer_types": ["full_attention", "sliding_attention", "full_attention"] })), @r#"layer_types = "full_attention" would change the result and is not implemented"#);
+    assert_snapshot!(error("tiny-llama", json!({ "per_layer_config": { "1": { "head_dim": 8 } } })), @r#"per_layer_config = {"1":{"head_dim":8}} would change the result and is not implemented"#);
+    assert_snapshot!(error("tiny-llama", json!({ "head_dim": null, "hidden_size": 66 })), @"hidden_size is 66, it must be a multiple of num_attention_heads");
+    assert_snapshot!(error("tiny-qwen3-moe", json!({ "shared_expert_intermediate_size": 64 })), @"shared_expert_intermediate_size = 64 would change the result and is not implemented");
+    assert_snapshot!(error("tiny-deepseek-v32", json!({ "scoring_func": "softmax" })), @r#"scoring_func = "softmax" would change the result and is not implemented"#);
+    assert_snapshot!(error("tiny-deepseek-v32", json!({ "topk_method": "greedy" })), @r#"topk_method = "greedy" would change the result and is not implemented"#);
+    // What published configurations say without a change.
+    let published = json!({
+        "scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_layer_freq": 1, "ep_size": 1,
+        "num_nextn_predict_layers": 1, "aux_loss_alpha": 0.001, "seq_aux": true,
+    });
+    assert!(parse("tiny-deepseek-v32", &published).is_ok());
+    assert!(parse("tiny-llama4", &json!({ "attn_temperature_tuning": 4 })).unwrap().temperature.is_some());
+    assert!(parse("tiny-llama4", &json!({ "attn_temperature_tuning": 0 })).unwrap().temperature.is_none());
+}
+
+#[test]
+fn qwen3_moe_has_one_reach_for_all_layers() {
+    let windows = json!({ "use_sliding_window": true, "sliding_window": 8, "max_window_layers": 2 });
+    assert_eq!(reach(&parse("tiny-qwen3-moe", &windows).unwrap()), [Reach::Window(8); 3]);
+    // The class has no default for the size of heads.
+    assert_eq!(parse("tiny-qwen3-moe", &json!({ "head_dim": null })).unwrap().head_dim, 16);
 }

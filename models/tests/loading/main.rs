@@ -3,6 +3,7 @@
 mod alloc;
 mod chat;
 mod config;
+mod config_gguf;
 mod dequant;
 mod families;
 mod fetch;

@@ -72,6 +72,16 @@ fn pre_tokenizers_differ_in_digits_and_spaces() {
 }
 
 #[test]
+fn gpt_4o_cuts_where_words_begin_and_keeps_contractions() {
+    let cuts = |pre| {
+        let tokenizer = build(&metadata(pre, &["a B", "B a", "x '", "1 2", "12 3", "123 4"], &[])).unwrap();
+        ["aB", "Ba", "x's", "1234"].map(|text| cut(&tokenizer, text)).join("   ")
+    };
+    assert_snapshot!(cuts("llama-bpe"), @"aB   Ba   x|'|s   123|4");
+    assert_snapshot!(cuts("gpt-4o"), @"a|B   Ba   x'|s   123|4");
+}
+
+#[test]
 fn llama3_takes_whole_words_without_merges() {
     let words = ["hey"];
     assert_eq!(cut(&build(&metadata("llama-bpe", &["h e"], &words)).unwrap(), "hey"), "hey");
@@ -116,7 +126,7 @@ fn a_start_token_is_added_where_the_model_expects_one() {
 fn metadata_that_makes_no_tokenizer_is_named() {
     let with = |key: &str, value| build(metadata("qwen2", &["a b"], &[]).set(key, value)).unwrap_err();
     assert_snapshot!(with("tokenizer.ggml.model", str_value("llama")), @r#"tokenizer.ggml.model "llama" is not implemented (implemented: gpt2)"#);
-    assert_snapshot!(with("tokenizer.ggml.pre", str_value("tekken")), @r#"tokenizer.ggml.pre "tekken" is not implemented (implemented: gpt-2, smollm, llama-bpe, qwen2)"#);
+    assert_snapshot!(with("tokenizer.ggml.pre", str_value("tekken")), @r#"tokenizer.ggml.pre "tekken" is not implemented (implemented: gpt-2, smollm, llama-bpe, qwen2, gpt-4o)"#);
     assert_snapshot!(with("tokenizer.ggml.tokens", strings(&["a", "b", "a"])), @r#"tokens 0 and 2 are both "a""#);
     assert_snapshot!(with("tokenizer.ggml.token_type", array_value(5, 1, [0; 4])), @"there are 1 token types for 259 tokens");
     assert_snapshot!(with("tokenizer.ggml.merges", strings(&["a b", "ab"])), @r#"merge 1 is "ab", not two tokens with a space between"#);

@@ -20,7 +20,12 @@ pub(super) fn layers(
 
 /// What grows the queries of layers that do not rotate.
 pub(super) fn temperature(config: &Fields, family: Family) -> Result<Option<Temperature>, ConfigError> {
-    if family != Family::Llama4 || !config.bool("attn_temperature_tuning")?.unwrap_or(true) {
+    // Published configurations hold a number here, of which only the truth counts.
+    let tunes = match config.get("attn_temperature_tuning") {
+        Some(Value::Number(number)) => number.as_f64() != Some(0.0),
+        _ => config.bool("attn_temperature_tuning")?.unwrap_or(true),
+    };
+    if family != Family::Llama4 || !tunes {
         return Ok(None);
     }
     let floor_scale = config.f64("floor_scale")?.unwrap_or(8192.0);
@@ -38,7 +43,7 @@ fn rotary(config: &Fields, family: Family, num_layers: u32) -> Result<Vec<bool>,
     }
     let flags = list(config, "no_rope_layers")?;
     if flags.is_empty() {
-        let interval = config.u32("no_rope_layer_interval")?.unwrap_or(4).max(1);
+        let interval = step(config, "no_rope_layer_interval", 4)?;
         return Ok((0..num_layers).map(|layer| !(layer + 1).is_multiple_of(interval)).collect());
     }
     if flags.len() != num_layers as usize {
@@ -68,7 +73,7 @@ pub(super) fn texts<'a>(
 }
 
 fn reaches(config: &Fields, family: Family, num_layers: u32) -> Result<Vec<Reach>, ConfigError> {
-    let qwen = matches!(family, Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe);
+    let qwen = matches!(family, Family::Qwen2 | Family::Qwen3);
     let window = window(config, family)?;
     let with = |window: Option<u32>| window.map_or(Reach::Full, Reach::Window);
     let chunk = config.u32("attention_chunk_size")?.unwrap_or(8192);
@@ -79,7 +84,18 @@ fn reaches(config: &Fields, family: Family, num_layers: u32) -> Result<Vec<Reach
             rule: "at least 1",
         });
     }
-    let Some(types) = texts(config, "layer_types", num_layers)? else {
+    let types = texts(config, "layer_types", num_layers)?;
+    // The classes of these families have no types of layers: all are alike.
+    if matches!(family, Family::Llama | Family::Mistral | Family::Qwen3Moe) {
+        let alike = if window.is_some() { "sliding_attention" } else { "full_attention" };
+        return match types.iter().flatten().find(|layer| **layer != alike) {
+            Some(other) => {
+                Err(ConfigError::Unsupported { field: "layer_types".into(), value: format!("{other:?}") })
+            }
+            None => Ok(vec![with(window); num_layers as usize]),
+        };
+    }
+    let Some(types) = types else {
         if family == Family::Llama4 {
             let reach = |rotary| if rotary { Reach::Chunk(chunk) } else { Reach::Full };
             return Ok(rotary(config, family, num_layers)?.into_iter().map(reach).collect());
@@ -133,17 +149,17 @@ fn mlps(config: &Fields, family: Family, num_layers: u32) -> Result<Vec<Mlp>, Co
             }
         },
         Family::Llama4 => {
-            let step = config.u32("interleave_moe_layer_step")?.unwrap_or(1).max(1);
+            let step = step(config, "interleave_moe_layer_step", 1)?;
             let experts = match config.get("moe_layers") {
-                Some(_) => list(config, "moe_layers")?,
+                Some(_) => layer_numbers(config, "moe_layers", num_layers)?,
                 None => (step - 1..num_layers).step_by(step as usize).collect(),
             };
             let mlp = |layer| if experts.contains(&layer) { Mlp::Experts } else { Mlp::Dense };
             Ok((0..num_layers).map(mlp).collect())
         }
         Family::Qwen3Moe => {
-            let step = config.u32("decoder_sparse_step")?.unwrap_or(1).max(1);
-            let dense = list(config, "mlp_only_layers")?;
+            let step = step(config, "decoder_sparse_step", 1)?;
+            let dense = layer_numbers(config, "mlp_only_layers", num_layers)?;
             let mlp = |layer: u32| match (layer + 1).is_multiple_of(step) && !dense.contains(&layer) {
                 true => Mlp::Experts,
                 false => Mlp::Dense,
@@ -159,6 +175,26 @@ fn deepseek_mlp(name: &str) -> Result<Mlp, ConfigError> {
         "dense" => Ok(Mlp::Dense),
         "sparse" => Ok(Mlp::Experts),
         _ => Err(ConfigError::Unsupported { field: "mlp_layer_types".into(), value: format!("{name:?}") }),
+    }
+}
+
+/// From one layer to the next of its kind.
+fn step(config: &Fields, field: &'static str, default: u32) -> Result<u32, ConfigError> {
+    match config.u32(field)? {
+        Some(0) => Err(ConfigError::Invalid { field, value: "0".into(), rule: "at least 1" }),
+        step => Ok(step.unwrap_or(default)),
+    }
+}
+
+/// A list of layers, from 0.
+fn layer_numbers(config: &Fields, field: &'static str, num_layers: u32) -> Result<Vec<u32>, ConfigError> {
+    let layers = list(config, field)?;
+    match layers.iter().find(|layer| **layer >= num_layers) {
+        Some(layer) => {
+            let (value, rule) = (format!("a list with {layer}"), "a list of numbers under num_hidden_layers");
+            Err(ConfigError::Invalid { field, value, rule })
+        }
+        None => Ok(layers),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Mixtures of experts.
 
 use super::fields::Fields;
+use crate::config::moe::CHOICE;
 use crate::{Activation, ConfigError, ExpertPacking, Family, MoeConfig, Router, Score};
 
 /// The experts of a family that has any.
@@ -13,15 +14,6 @@ pub(super) fn moe(config: &Fields, family: Family) -> Result<Option<MoeConfig>, 
         _ => None,
     })
 }
-
-const CHOICE: Router = Router {
-    score: Score::SoftmaxOfChosen,
-    groups: 1,
-    top_groups: 1,
-    normalise: false,
-    scale: 1.0,
-    correction: false,
-};
 
 fn gpt_oss(config: &Fields) -> Result<MoeConfig, ConfigError> {
     Ok(MoeConfig {

@@ -18,6 +18,12 @@ pub(super) fn rope(
         None if family == Family::GptOss => gpt_oss_default(),
         None => Fields(Map::new()),
     };
+    if let Some((field, value)) = section.0.iter().find(|(field, _)| !KNOWN.contains(&field.as_str())) {
+        return Err(ConfigError::Unsupported {
+            field: format!("{field} in rope_parameters"),
+            value: value.to_string(),
+        });
+    }
     if let Some(value) = section.get("partial_rotary_factor").filter(|value| value.as_f64() != Some(1.0)) {
         return Err(ConfigError::Unsupported {
             field: "partial_rotary_factor".into(),
@@ -39,7 +45,10 @@ pub(super) fn rope(
             factor: section.need_f64("factor")?,
             low_freq_factor: section.need_f64("low_freq_factor")?,
             high_freq_factor: section.need_f64("high_freq_factor")?,
-            original_context: section.need_f64("original_max_position_embeddings")?,
+            original_context: match section.f64("original_max_position_embeddings")? {
+                Some(original) => original,
+                None => context_length.into(),
+            },
         },
         "yarn" => yarn(&section, context_length.into())?,
         _ => return Err(ConfigError::Unsupported { field: "rope_type".into(), value: format!("{kind:?}") }),
@@ -52,11 +61,33 @@ pub(super) fn rope(
     })
 }
 
+/// What may be said about a rotation.
+const KNOWN: &[&str] = &[
+    "rope_type",
+    "type",
+    "rope_theta",
+    "factor",
+    "original_max_position_embeddings",
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "mscale",
+    "mscale_all_dim",
+    "truncate",
+    "low_freq_factor",
+    "high_freq_factor",
+    "partial_rotary_factor",
+];
+
 /// Where a configuration says how to rotate.
 pub(super) fn section(config: &Fields) -> Result<Option<Fields>, ConfigError> {
-    match config.object("rope_parameters")? {
-        Some(new) => Ok(Some(new)),
-        None => config.object("rope_scaling"),
+    match (config.object("rope_parameters")?, config.object("rope_scaling")?) {
+        (Some(new), Some(old)) if new.0 != old.0 => Err(ConfigError::Unsupported {
+            field: "rope_scaling".into(),
+            value: format!("{} beside other rope_parameters", serde_json::Value::Object(old.0)),
+        }),
+        (Some(new), _) => Ok(Some(new)),
+        (None, old) => Ok(old),
     }
 }
 

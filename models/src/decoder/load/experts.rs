@@ -41,19 +41,14 @@ impl Source<'_> {
 
     fn experts(&self, l: u32, moe: &MoeConfig) -> Result<Experts, ModelError> {
         let count = moe.num_experts;
-        let (gate_up, down) = match self.weights.has(Role::ExpertGate(l, 0)) {
-            true => (
-                Matrices::load(self.gpu, count, |e| self.apart(l, e))?,
-                Matrices::load(self.gpu, count, |e| self.matrix(Role::ExpertDown(l, e)))?,
-            ),
-            false => {
-                let gate_up = self.packed(Role::ExpertsGateUp(l), moe)?;
-                let down = self.packed(Role::ExpertsDown(l), moe)?;
-                (
-                    Matrices::load(self.gpu, count, |e| Ok(gate_up.expert(e)))?,
-                    Matrices::load(self.gpu, count, |e| Ok(down.expert(e)))?,
-                )
-            }
+        let (gate_up, down) = if self.weights.has(Role::ExpertGate(l, 0)) {
+            let gate_up =
+                |e| joined(self.matrix(Role::ExpertGate(l, e))?, &self.matrix(Role::ExpertUp(l, e))?);
+            let down = |e| self.matrix(Role::ExpertDown(l, e));
+            (Matrices::load(self.gpu, count, gate_up)?, Matrices::load(self.gpu, count, down)?)
+        } else {
+            let down = self.packed(Role::ExpertsDown(l), moe)?;
+            (self.gate_up(l, moe)?, Matrices::load(self.gpu, count, |e| Ok(down.expert(e)))?)
         };
         let biases = match moe.biases {
             true => Some(self.expert_biases(l, moe)?),
@@ -62,12 +57,15 @@ impl Source<'_> {
         Ok(Experts { gate_up, down, biases })
     }
 
-    /// Gate, then up, of an expert that has tensors of its own.
-    fn apart(&self, l: u32, e: u32) -> Result<Tensor<'_>, ModelError> {
-        let (gate, up) = (self.matrix(Role::ExpertGate(l, e))?, self.matrix(Role::ExpertUp(l, e))?);
-        crate::matrix::check(&up, &gate)?;
-        let data = [&gate.data[..], &up.data].concat();
-        Ok(Tensor { shape: vec![2 * gate.shape[0], gate.shape[1]], data: data.into(), ..gate })
+    /// Gates and ups out of tensors of all experts: one of each, or one of both.
+    fn gate_up(&self, l: u32, moe: &MoeConfig) -> Result<Matrices, ModelError> {
+        if !self.weights.has(Role::ExpertsGate(l)) {
+            let gate_up = self.packed(Role::ExpertsGateUp(l), moe)?;
+            return Matrices::load(self.gpu, moe.num_experts, |e| Ok(gate_up.expert(e)));
+        }
+        let [gate, up] = [Role::ExpertsGate(l), Role::ExpertsUp(l)].map(|role| self.packed(role, moe));
+        let (gate, up) = (gate?, up?);
+        Matrices::load(self.gpu, moe.num_experts, |e| joined(gate.expert(e), &up.expert(e)))
     }
 
     /// A tensor of all experts, and how to take one out.
@@ -75,7 +73,11 @@ impl Source<'_> {
         let tensor = self.weights.tensor(role)?;
         let (hidden, inner) = (self.config.hidden_size as usize, moe.inner_size as usize);
         let gate_up = matches!(role, Role::ExpertsGateUp(_));
-        let [rows, width] = if gate_up { [2 * inner, hidden] } else { [hidden, inner] };
+        let [rows, width] = match role {
+            Role::ExpertsGateUp(_) => [2 * inner, hidden],
+            Role::ExpertsDown(_) => [hidden, inner],
+            _ => [inner, hidden],
+        };
         // Blocks of quantised types run along rows, whatever the plain layout is.
         let transposed = moe.packing != ExpertPacking::Rows && tensor.dtype.block_elems() == 1;
         let alternate = gate_up && moe.packing == ExpertPacking::AlternateColumns;
@@ -87,19 +89,40 @@ impl Source<'_> {
     /// Biases of gate and up `[experts, 2, inner]`, and of down `[experts, hidden]`.
     fn expert_biases(&self, l: u32, moe: &MoeConfig) -> Result<[Buf<f32>; 2], ModelError> {
         let (count, inner) = (moe.num_experts as usize, moe.inner_size as usize);
-        let role = Role::ExpertsGateUpBias(l);
-        let mut gate_up = self.shaped(role, &[count, 2 * inner])?.to_f32();
-        if moe.packing == ExpertPacking::AlternateColumns {
+        let values = |role, width| Ok::<_, ModelError>(self.shaped(role, &[count, width])?.to_f32());
+        let gate_up = if self.weights.has(Role::ExpertsGateBias(l)) {
+            let [gate, up] =
+                [Role::ExpertsGateBias(l), Role::ExpertsUpBias(l)].map(|role| values(role, inner));
+            let (gate, up) = (gate?, up?);
+            gate.chunks_exact(inner)
+                .zip(up.chunks_exact(inner))
+                .flat_map(|(gate, up)| [gate, up].concat())
+                .collect()
+        } else {
+            let gate_up = values(Role::ExpertsGateUpBias(l), 2 * inner)?;
             let apart = |pairs: &[f32]| -> Vec<f32> {
                 let part = |part| pairs.iter().copied().skip(part).step_by(2);
                 part(0).chain(part(1)).collect()
             };
-            gate_up = gate_up.chunks_exact(2 * inner).flat_map(apart).collect();
-        }
-        let hidden = self.config.hidden_size as usize;
-        let down = self.shaped(Role::ExpertsDownBias(l), &[count, hidden])?.to_f32();
+            match moe.packing {
+                ExpertPacking::AlternateColumns => gate_up.chunks_exact(2 * inner).flat_map(apart).collect(),
+                ExpertPacking::Rows | ExpertPacking::Columns => gate_up,
+            }
+        };
+        let down = values(Role::ExpertsDownBias(l), self.config.hidden_size as usize)?;
         Ok([self.gpu.upload("gate_up_bias", &gate_up)?, self.gpu.upload("down_bias", &down)?])
     }
+}
+
+/// Gate, then up, of one expert.
+fn joined<'t>(gate: Tensor<'t>, up: &Tensor<'_>) -> Result<Tensor<'t>, ModelError> {
+    crate::matrix::check(up, &gate)?;
+    if up.dtype != gate.dtype {
+        let (name, other_name) = (up.name.to_string(), gate.name.to_string());
+        return Err(ModelError::MixedTypes { name, dtype: up.dtype, other_name, other: gate.dtype });
+    }
+    let data = [&gate.data[..], &up.data].concat();
+    Ok(Tensor { shape: vec![2 * gate.shape[0], gate.shape[1]], data: data.into(), ..gate })
 }
 
 /// One tensor of all experts.

@@ -21,7 +21,7 @@ use super::{Chosen, Lists, Place, Sparse, fit};
 use crate::batch::Slice;
 use crate::decoder::Decoder;
 use crate::decoder::inputs::{Plan, View, ViewRows};
-use crate::{DecoderConfig, KvPool, ModelError};
+use crate::{DecoderConfig, KvPool, ModelError, Reach};
 
 /// Kernels and buffers of a ranking.
 #[derive(Debug)]
@@ -80,7 +80,8 @@ impl Ranker {
         };
         let shape = kv.shape();
         let pool = |layer: u32| {
-            let dense = policy.keeps_all(Some(layer), usize::MAX);
+            let limited = config.layers[layer as usize].reach != Reach::Full;
+            let dense = limited || policy.keeps_all(Some(layer), usize::MAX);
             let len = digest.pool_len(shape, kv.num_blocks() as usize);
             (!dense).then(|| gpu.buffer("digests", len)).transpose()
         };
@@ -121,7 +122,9 @@ impl Ranker {
         views: &[View],
         slices: &[Slice<'_>],
     ) -> Result<(), ModelError> {
-        for (view, touched) in views.iter().zip(&mut self.touched) {
+        for (view, touched) in
+            views.iter().zip(&mut self.touched).filter(|(view, _)| view.reach == Reach::Full)
+        {
             let mut pages: Vec<[u32; 2]> = Vec::new();
             for slice in slices {
                 let (first, end) = (slice.first, slice.first + u32_of(slice.tokens.len()));
@@ -221,8 +224,8 @@ impl Sparse {
             .collect();
         let ranker = self.ranker.as_mut().expect("kernels select");
         ranker.touch(gpu, kv.shape(), kv.num_blocks(), &self.views, slices)?;
-        // Full attention has one view: all its layers choose the same rows.
-        let Some(view) = plan.views.iter().find(|view| !view.chosen.is_empty()) else { return Ok(()) };
+        // All layers of full attention choose the same rows, whichever group they are in.
+        let Some(view) = choosing(plan) else { return Ok(()) };
         let layers = sparse_in.iter().copied().enumerate();
         let stride = ranker.budget(gpu, &*self.options.policy, config, layers, &view.chosen)?;
         if let Some((_, masses)) = &mut ranker.bound {
@@ -256,13 +259,13 @@ impl Sparse {
     /// Records the readback of the bounds of a step.
     pub(in crate::decoder) fn read_masses(&self, pass: &mut Pass, plan: &Plan) -> Option<Read<f32>> {
         let (_, masses) = self.ranker.as_ref()?.bound.as_ref()?;
-        let chosen: usize = plan.views.iter().map(|view| view.chosen.len()).sum();
-        (chosen > 0).then(|| pass.read(masses, 0..chosen * self.num_heads))
+        let chosen = choosing(plan)?.chosen.len();
+        Some(pass.read(masses, 0..chosen * self.num_heads))
     }
 
     /// Takes the bounds of a step.
     pub(in crate::decoder) fn take_masses(&mut self, plan: &Plan, masses: &[f32]) {
-        let chosen = plan.views.iter().flat_map(|view| &view.chosen);
+        let chosen = choosing(plan).into_iter().flat_map(|view| &view.chosen);
         for (chosen, masses) in chosen.zip(masses.chunks_exact(self.num_heads)) {
             let attended = self.attended[chosen.slice].as_mut().expect("the policy acts on chosen rows");
             attended.lower_mass(masses.iter().map(|mass| f64::from(*mass)));
@@ -277,7 +280,7 @@ impl Sparse {
 
     /// Turns the lists of a step into selections.
     pub(in crate::decoder) fn take_trace(&mut self, plan: &Plan, words: &[u32]) {
-        let Some(view) = plan.views.iter().find(|view| !view.chosen.is_empty()) else { return };
+        let Some(view) = choosing(plan) else { return };
         let block = self.options.policy.block_size();
         let per_layer = words.len() / self.placed.len();
         for (layer, lists) in words.chunks_exact(per_layer).enumerate() {
@@ -372,6 +375,11 @@ impl Decoder {
         ];
         pass.dispatch(kernel, &bound, &bindings, mass_bound::grid(params.num_heads, count));
     }
+}
+
+/// A view whose rows blocks are selected for.
+fn choosing(plan: &Plan) -> Option<&ViewRows> {
+    plan.views.iter().find(|view| !view.chosen.is_empty())
 }
 
 fn u32_of(n: usize) -> u32 {

@@ -85,6 +85,7 @@ impl Value {
         match self {
             Self::Array(Array::Signed(v)) => Some(v.clone()),
             Self::Array(Array::Unsigned(v)) => v.iter().map(|&n| i64::try_from(n).ok()).collect(),
+            Self::Array(Array::Bool(v)) => Some(v.iter().map(|&b| b.into()).collect()),
             _ => None,
         }
     }

@@ -1,0 +1,86 @@
+//! Which tensors of a checkpoint a decoder reads, and what is left over.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+use crate::{DecoderConfig, Family, ModelError, Naming, Role, Tensor, WeightError, WeightSource};
+
+/// A checkpoint that remembers what was asked of it.
+pub(super) struct Used<'a> {
+    weights: &'a dyn WeightSource,
+    names: RefCell<BTreeSet<String>>,
+}
+
+impl<'a> Used<'a> {
+    pub(super) fn new(weights: &'a dyn WeightSource) -> Self {
+        Self { weights, names: RefCell::default() }
+    }
+
+    /// The tensor of a role.
+    pub(super) fn tensor(&self, role: Role) -> Result<Tensor<'a>, WeightError> {
+        let tensor = self.weights.tensor(role)?;
+        self.names.borrow_mut().insert(tensor.name.to_string());
+        Ok(tensor)
+    }
+
+    /// Whether there is a tensor of this role.
+    pub(super) fn has(&self, role: Role) -> bool {
+        self.weights.has(role)
+    }
+
+    /// Refuses tensors that nobody asked for: they would change the result of a decoder that knew them.
+    ///
+    /// # Errors
+    /// [`WeightError::Extra`]; [`ModelError::Untied`] for an output head that is stored beside a tied embedding and
+    /// differs from it.
+    pub(super) fn check_rest(&self, config: &DecoderConfig) -> Result<(), ModelError> {
+        let used = self.names.borrow();
+        // Two tensors may be read as one.
+        let stem = |name: &str| {
+            ["_blocks", "_scales"]
+                .iter()
+                .any(|end| name.strip_suffix(end).is_some_and(|stem| used.contains(stem)))
+        };
+        let head = self.weights.naming().name(Role::LmHead);
+        let mut rest = Vec::new();
+        for name in self.weights.names() {
+            if used.contains(name) || stem(name) || self.is_known(config, name) {
+                continue;
+            }
+            if config.tie_embeddings && head.as_deref() == Some(name) {
+                self.check_tied(name)?;
+            } else {
+                rest.push(name);
+            }
+        }
+        match rest.first() {
+            Some(name) => {
+                let (name, path) = ((*name).to_owned(), self.weights.path().into());
+                Err(WeightError::Extra { name, count: rest.len(), path }.into())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Tensors that repeat what the configuration says, and layers that draft tokens, which nobody runs here.
+    fn is_known(&self, config: &DecoderConfig, name: &str) -> bool {
+        let draft = format!("model.layers.{}.", config.num_layers);
+        match self.weights.naming() {
+            Naming::Gguf => name == "rope_freqs.weight",
+            Naming::Hf => {
+                name.ends_with("rotary_emb.inv_freq")
+                    || config.family == Family::DeepseekV32 && name.starts_with(&draft)
+            }
+        }
+    }
+
+    fn check_tied(&self, name: &str) -> Result<(), ModelError> {
+        let (head, embedding) = (self.weights.get(name)?, self.weights.tensor(Role::Embed)?);
+        match head {
+            Some(head) if (head.dtype, &head.data) != (embedding.dtype, &embedding.data) => {
+                Err(ModelError::Untied { name: name.to_owned() })
+            }
+            _ => Ok(()),
+        }
+    }
+}
