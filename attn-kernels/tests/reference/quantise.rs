@@ -65,8 +65,8 @@ proptest! {
             prop_assert!((got - want).abs() <= want * 1e-6, "scale {got}, not {want}");
         }
         for (i, (got, x)) in got.iter().zip(&x).enumerate() {
-            let (row, column) = (i / row_stride as usize, i as u32 % row_stride);
-            if !(first..first + width).contains(&column) {
+            let (row, column) = (i / row_stride as usize, i % row_stride as usize);
+            if !(first as usize..(first + width) as usize).contains(&column) {
                 prop_assert_eq!(got, x, "element {} is of no row", i);
                 continue;
             }
