@@ -16,9 +16,14 @@ use std::path::Path;
 
 fn layouts() -> Vec<Layout> {
     use attn_kernels::kernel::apply_sinks::ApplySinksParams;
+    use attn_kernels::kernel::dequantise::DequantiseParams;
+    use attn_kernels::kernel::gather_cache::GatherCacheParams;
     use attn_kernels::kernel::latent_write::LatentWriteParams;
+    use attn_kernels::kernel::masked_attention::MaskedAttentionParams;
     use attn_kernels::kernel::mass_bound::MassBoundParams;
     use attn_kernels::kernel::mla_decode::MlaDecodeParams;
+    use attn_kernels::kernel::quantise::QuantiseParams;
+    use attn_kernels::kernel::swap_blocks::SwapBlocksParams;
     use block_digest::BlockDigestParams;
     use block_score::BlockScoreParams;
     use cache_write::CacheWriteParams;
@@ -47,6 +52,12 @@ fn layouts() -> Vec<Layout> {
         layout!(ApplySinksParams: first_row rows num_heads pad0),
         layout!(CacheWriteParams: rows num_kv_heads row_stride k_start v_start k_scale v_scale pad0),
         layout!(CopyBlocksParams: block_quads pad0 pad1 pad2),
+        layout!(SwapBlocksParams: block_quads pad0 pad1 pad2),
+        layout!(QuantiseParams: rows row_stride first scale),
+        layout!(DequantiseParams: rows row_stride first pad0),
+        layout!(GatherCacheParams: num_kv_heads list_stride k_scale v_scale most_keys pad0 pad1 pad2),
+        layout!(MaskedAttentionParams: num_heads num_kv_heads q_stride list_stride mask_stride rows scale k_scale v_scale
+            pad0 pad1 pad2),
         layout!(FindBlocksParams: num_kv_heads query_blocks key_blocks sum_stride current causal out_stride first_list
             votes units pad0 pad1),
         layout!(LatentWriteParams: rows row_stride latent_start rope_start),

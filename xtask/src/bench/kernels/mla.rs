@@ -6,6 +6,7 @@ use attn_kernels::gpu::{Bind, Buf, Gpu};
 use attn_kernels::kernel::KvDtype;
 use attn_kernels::kernel::attention::{Attention, Context};
 use attn_kernels::kernel::index_logits::{self, IndexKeys, IndexLogitsParams};
+use attn_kernels::kernel::index_logits_coop;
 use attn_kernels::kernel::mla_decode::{self, LatentShape, MlaDecodeParams};
 use attn_kernels::kernel::paged_decode::PARTITION;
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
@@ -148,10 +149,16 @@ fn logits(gpu: &Gpu, [batch, context]: [u32; 2]) -> Result<(Work, Buf<f32>)> {
     let bindings: [Bind; 6] =
         [(&q).into(), (&cache).into(), (&tables).into(), (&rows).into(), (&gates).into(), (&logits).into()];
     let keys = f64::from(batch) * f64::from(context);
+    let (variant, grid, level) = if gpu.runs_coop() {
+        let variant = index_logits_coop::variant(&INDEX_KEYS);
+        (variant, index_logits_coop::grid(&params, batch), Level::Coop)
+    } else {
+        (index_logits::variant(&INDEX_KEYS), index_logits::grid(&params, batch), Level::Baseline)
+    };
     let shape = format!("{batch} x {context}, {INDEX_HEADS} x {head_dim}, fp8");
-    let work = Work::new("index_logits", Level::Baseline.name(), shape)
+    let work = Work::new("index_logits", level.name(), shape)
         .costs(cache.len() as f64 * 4.0, 2.0 * f64::from(INDEX_HEADS * head_dim) * keys)
-        .dispatch(index_logits::variant(&INDEX_KEYS), &params, bindings, index_logits::grid(&params, batch));
+        .dispatch(variant, &params, bindings, grid);
     Ok((work, logits))
 }
 

@@ -51,9 +51,6 @@ pub(super) fn decode(
 ) -> Result<Vec<Timed>> {
     let gpu = bench.gpu;
     let mut others = Vec::new();
-    for level in &levels[1..] {
-        others.push(step.attend(gpu, *level, None)?);
-    }
     let kv_heads = step.heads.shape.num_kv_heads;
     let lens = step.cache.rows.iter().flat_map(|row| (0..kv_heads).map(move |_| row[1]));
     let given = Lists::random(gpu, lens, kv_heads, density)?;
@@ -64,7 +61,11 @@ pub(super) fn decode(
         let attention = step.attend(gpu, levels[0], Some(&lists))?;
         others.push(selection.then(&whole, attention));
     }
-    bench.beside(step.attend(gpu, levels[0], None)?, others)
+    let mut all = bench.beside(step.attend(gpu, levels[0], None)?, others)?;
+    for level in &levels[1..] {
+        all.extend(bench.alone(step.attend(gpu, *level, None)?)?);
+    }
+    Ok(all)
 }
 
 /// Bounds or means of all blocks of every sequence, scored for its row of queries.

@@ -82,13 +82,16 @@ impl Work {
         self
     }
 
-    /// Adds another work that follows: as `kernel`, with the costs of both.
+    /// Adds another work that follows: as `kernel`, with the costs of both, at the level of the one that computes more.
     pub(super) fn then(mut self, kernel: &str, next: Self) -> Self {
+        let level =
+            if self.cost.operations > next.cost.operations { self.cost.level } else { next.cost.level };
         self.cost = Cost {
             kernel: kernel.into(),
+            level,
+            shape: next.cost.shape,
             bytes: self.cost.bytes + next.cost.bytes,
             operations: self.cost.operations + next.cost.operations,
-            ..next.cost
         };
         self.dispatches.extend(next.dispatches);
         self
