@@ -235,15 +235,12 @@ fn causal_prefill_draws_a_staircase() {
     ");
 }
 
+/// Whether votes out of voters elect a block.
+type Elected = fn(usize, usize) -> bool;
+
 /// The published steps in their plainest form. Returns the history blocks that `elected(votes, voters)` and those that
 /// are forced.
-fn naive_bsa(
-    q: &Tensor,
-    k: &Tensor,
-    (s, bs): (usize, usize),
-    threshold: f64,
-    elected: fn(usize, usize) -> bool,
-) -> Vec<u32> {
+fn naive_bsa(q: &Tensor, k: &Tensor, (s, bs): (usize, usize), threshold: f64, elected: Elected) -> Vec<u32> {
     let (heads, kv_heads, n) = (q.view().heads(), k.view().heads(), k.view().len().div_ceil(bs));
     let (rows, cols, per) = (q.view().len().div_ceil(s), k.view().len().div_ceil(s), bs / s);
     let query_blocks = rows.div_ceil(per);
@@ -302,7 +299,7 @@ proptest! {
         let q = Tensor::seeded(seed, [kv_heads * group, 256 + more, 2], 200);
         let k = Tensor::seeded(!seed, [kv_heads, k_len, 2], 200);
         let threshold = f64::from(percent) / 100.0;
-        let ways: [(&str, fn(usize, usize) -> bool); 3] = [
+        let ways: [(&str, Elected); 3] = [
             ("all", |votes, voters| votes == voters),
             ("majority", |votes, voters| 2 * votes > voters),
             ("any", |votes, _| votes > 0),

@@ -169,7 +169,7 @@ pub(super) fn page(setup: &str, rows: &[Cell], policies: &[String]) -> String {
     for (policy, layers) in layers(rows) {
         let layers: Vec<String> = layers.iter().map(|density| format!("{density:.2}")).collect();
         let _ =
-            write!(html, "<p>{}: density of decode by layer: {}</p>\n", escaped(policy), layers.join(" "));
+            writeln!(html, "<p>{}: density of decode by layer: {}</p>", escaped(policy), layers.join(" "));
     }
     html.push_str(&loss_chart(&summaries));
     html.push_str(&time_chart(rows, policies));
