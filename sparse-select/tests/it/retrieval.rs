@@ -150,8 +150,8 @@ fn kvcomp_layers_lengths_and_contradictions() {
     assert!(p.is_active(2048, 4) && !p.is_active(2047, 4) && !p.is_active(2048, 3));
     let message = |text| kvcomp(text).unwrap_err().to_string();
     insta::assert_snapshot!(message("topk_tokens=1000"), @"kvcomp: topk_tokens must be a multiple of block_size");
-    insta::assert_snapshot!(message("topk_tokens=640"), @"kvcomp: topk_tokens must exceed sink and recent blocks together");
-    insta::assert_snapshot!(message("length_threshold=2047"), @"kvcomp: length_threshold must not be below topk_tokens");
+    insta::assert_snapshot!(message("topk_tokens=640"), @"kvcomp: topk_tokens must exceed sink and recent blocks together; they are topk_tokens = 640, sink = 1, recent = 4, block_size = 128");
+    insta::assert_snapshot!(message("length_threshold=2047"), @"kvcomp: length_threshold must not be below topk_tokens; they are length_threshold = 2047, topk_tokens = 2048");
 }
 
 #[test]
