@@ -112,6 +112,7 @@ impl Decoder {
                 || !config.has_heads()
                 || !(gpu.is_cpu() || coop),
             coop,
+            choices: None,
             prefixes: Vec::new(),
         })
     }

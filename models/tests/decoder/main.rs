@@ -1,6 +1,7 @@
 //! The decoder on the adapter that is there, with bounds checks on: against the logits and tokens of transformers, and
 //! against itself in other chunks, blocks and company.
 
+mod choices;
 mod golden;
 mod invariance;
 mod offload;
