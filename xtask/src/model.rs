@@ -1,6 +1,6 @@
 //! Opens what a command runs on: the model, fetched if it is the default one, and the device.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result, bail};
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
@@ -28,6 +28,8 @@ pub struct Model {
     pub tokenizer: Option<Tokenizer>,
     /// `None` where the checkpoint has none.
     pub chat: Option<ChatTemplate>,
+    /// The device that it was last loaded on, by its name.
+    gpu: OnceLock<(Option<String>, Arc<Gpu>)>,
 }
 
 impl Model {
@@ -45,7 +47,7 @@ impl Model {
         let config = checkpoint.config().with_context(|| format!("model {shown}"))?;
         let tokenizer = checkpoint.tokenizer().with_context(|| format!("model {shown}"))?;
         let chat = checkpoint.chat_template().with_context(|| format!("model {shown}"))?;
-        Ok(Self { checkpoint, config, tokenizer, chat })
+        Ok(Self { checkpoint, config, tokenizer, chat, gpu: OnceLock::new() })
     }
 
     /// Names the weights and the configuration; reads all of the checkpoint.
@@ -81,6 +83,32 @@ impl Model {
         self.load_with(args, max_rows, max_seqs, wanted, true)
     }
 
+    /// Blocks, the null block included, that one sequence of `tokens` tokens uses at most in steps of `max_rows` rows.
+    ///
+    /// # Errors
+    /// A block size that the caches cannot have.
+    pub fn most_used(&self, args: &EngineArgs, max_rows: u32, tokens: u64) -> Result<u64> {
+        let options =
+            KvOptions { dtype: kv_dtype(args.kv_dtype), block_size: args.block_size, recycle: true };
+        let plan = KvPlan::new(&self.config, options)?;
+        Ok(most_used(&plan, max_rows, 1, Wanted { tokens, longest: tokens }))
+    }
+
+    /// The device that `args` name, opened once.
+    fn gpu(&self, args: &EngineArgs) -> Result<Arc<Gpu>> {
+        if let Some((device, gpu)) = self.gpu.get()
+            && *device == args.device
+        {
+            return Ok(Arc::clone(gpu));
+        }
+        setup::ensure(&[Need::Gpu])?;
+        let device = GpuOptions { device: args.device.clone(), ..GpuOptions::new(Checks::Off) };
+        let gpu = Arc::new(verdicts::open(&device)?);
+        eprintln!("device: {} ({:?}, {})", gpu.info().name, gpu.level(), gpu.info().driver_info);
+        let _ = self.gpu.set((args.device.clone(), Arc::clone(&gpu)));
+        Ok(gpu)
+    }
+
     fn load_with(
         &self,
         args: &EngineArgs,
@@ -89,10 +117,7 @@ impl Model {
         wanted: Wanted,
         trace: bool,
     ) -> Result<Decoder> {
-        setup::ensure(&[Need::Gpu])?;
-        let device = GpuOptions { device: args.device.clone(), ..GpuOptions::new(Checks::Off) };
-        let gpu = Arc::new(verdicts::open(&device)?);
-        eprintln!("device: {} ({:?}, {})", gpu.info().name, gpu.level(), gpu.info().driver_info);
+        let gpu = self.gpu(args)?;
         let kv_dtype = kv_dtype(args.kv_dtype);
         // Tiers keep blocks of all layers: none is given back before its request ends.
         let recycle = args.kv_tiers.is_none();
