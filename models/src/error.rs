@@ -61,14 +61,6 @@ pub enum ModelError {
         /// What is missing.
         feature: &'static str,
     },
-    /// A KV cache of codes for something whose kernels read floats.
-    #[error("a KV cache of {dtype:?} does not serve {what}: f16 and f32 do")]
-    KvDtype {
-        /// Element type of the cache.
-        dtype: attn_kernels::kernel::KvDtype,
-        /// What reads it.
-        what: &'static str,
-    },
     /// Blocks that a sparse policy selects and that are not whole blocks of the cache.
     #[error(
         "{policy} selects blocks of {select} tokens, which is not a power of two from 8 on and a multiple of the cache's {block_size}"

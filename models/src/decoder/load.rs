@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu};
 use attn_kernels::kernel::attention::Attention as Kind;
-use attn_kernels::kernel::{KvDtype, KvShape, apply_sinks, copy_blocks, paged_prefill, paged_prefill_coop};
+use attn_kernels::kernel::{KvShape, apply_sinks, copy_blocks, paged_prefill, paged_prefill_coop};
 
 use self::used::Used;
 use super::attend::{Attention, mask};
@@ -39,7 +39,6 @@ impl Decoder {
         options: &DecoderOptions,
     ) -> Result<Self, ModelError> {
         supported(config, options.sparse.is_some())?;
-        serves(config, options)?;
         if options.offload.is_some() && options.sparse.is_some() {
             return Err(ModelError::Offload { lacks: "full attention instead of a sparse policy" });
         }
@@ -124,15 +123,6 @@ fn supported(config: &DecoderConfig, sparse: bool) -> Result<(), ModelError> {
         return Err(ModelError::Sparse { lacks: "layers of full attention to keys and values" });
     }
     Ok(())
-}
-
-/// What reads a cache of codes and wants floats.
-fn serves(config: &DecoderConfig, options: &DecoderOptions) -> Result<(), ModelError> {
-    let dtype = options.kv_dtype;
-    let lacks =
-        [(config.latent.is_some(), "latent attention"), (options.sparse.is_some(), "sparse policies")];
-    let lack = lacks.into_iter().find(|(lack, _)| *lack && matches!(dtype, KvDtype::Fp8 | KvDtype::Int8));
-    lack.map_or(Ok(()), |(_, what)| Err(ModelError::KvDtype { dtype, what }))
 }
 
 /// Distinct views, and which each layer has.
