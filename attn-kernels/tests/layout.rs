@@ -1,5 +1,8 @@
 //! What the host knows of a kernel is what its WGSL says.
 
+#[path = "layout/checks.rs"]
+mod checks;
+
 use attn_kernels::kernel::attention::Attention;
 use attn_kernels::kernel::{KvDtype, KvShape};
 use attn_kernels::kernel::{block_digest, block_score, top_k, top_k_count, top_k_gather, top_k_transform};
@@ -7,34 +10,23 @@ use attn_kernels::kernel::{cache_write, copy_blocks, lse_merge, paged_decode, pa
 use attn_kernels::kernel::{find_blocks, index_logits, prefix_slots, softmax_block_sum, strided_qk};
 use attn_kernels::kernel::{hamming_score, hash_codes, nsa_block_score, v4_compress};
 use attn_kernels::reflect::interface;
-use attn_kernels::{Access, Level, catalog, variants};
-use std::collections::BTreeSet;
-use std::mem::offset_of;
+use attn_kernels::{Level, catalog, variants};
+use checks::{Layout, layout};
 use std::path::Path;
-
-/// `(name of the struct, bytes, (field, offset) of every field)`.
-type Layout = (&'static str, usize, Vec<(&'static str, usize)>);
-
-macro_rules! layout {
-    ($params:ty: $($field:ident)*) => {
-        (
-            stringify!($params).rsplit(' ').next().unwrap(),
-            size_of::<$params>(),
-            vec![$((stringify!($field), offset_of!($params, $field))),*],
-        )
-    };
-}
 
 fn layouts() -> Vec<Layout> {
     use attn_kernels::kernel::apply_sinks::ApplySinksParams;
     use attn_kernels::kernel::dequantise::DequantiseParams;
     use attn_kernels::kernel::gather_cache::GatherCacheParams;
     use attn_kernels::kernel::latent_write::LatentWriteParams;
+    use attn_kernels::kernel::list_counts::ListCountsParams;
     use attn_kernels::kernel::masked_attention::MaskedAttentionParams;
     use attn_kernels::kernel::mass_bound::MassBoundParams;
+    use attn_kernels::kernel::mass_merge::MassMergeParams;
     use attn_kernels::kernel::mla_decode::MlaDecodeParams;
     use attn_kernels::kernel::quantise::QuantiseParams;
     use attn_kernels::kernel::swap_blocks::SwapBlocksParams;
+    use attn_kernels::kernel::vote_blocks::VoteBlocksParams;
     use block_digest::BlockDigestParams;
     use block_score::BlockScoreParams;
     use cache_write::CacheWriteParams;
@@ -78,8 +70,11 @@ fn layouts() -> Vec<Layout> {
         layout!(HashCodesParams: num_kv_heads entries group q_stride first_channel channels bits first_word words pad0
             pad1 pad2),
         layout!(IndexLogitsParams: num_heads logit_stride neg_inf pad0),
+        layout!(ListCountsParams: list_stride first pad0 pad1),
         layout!(LseMergeParams: rows neg_inf pad0 pad1),
-        layout!(MassBoundParams: num_heads num_kv_heads q_stride list_stride max_partitions scale first_list pad0),
+        layout!(MassBoundParams: num_heads num_kv_heads q_stride list_stride max_partitions scale first_list first_share
+            share_stride pad0 pad1 pad2),
+        layout!(MassMergeParams: layers rows share_stride pad0),
         layout!(NsaBlockScoreParams: num_heads num_kv_heads prob_stride score_stride stride init_blocks local_blocks
             infinity),
         layout!(PagedDecodeParams: num_heads num_kv_heads q_stride max_partitions scale reduced list_stride first_list softcap first_partition k_scale v_scale),
@@ -94,60 +89,25 @@ fn layouts() -> Vec<Layout> {
         layout!(TopKCountParams: rows max_chunks digit chunk),
         layout!(TopKGatherParams: rows out_stride copies page_size max_chunks chunk pad0 pad1),
         layout!(TopKTransformParams: rows out_stride page_size pad0),
-        layout!(V4CompressParams: ratio state_block eps pad0),
+        layout!(V4CompressParams: ratio state_block page eps),
+        layout!(VoteBlocksParams: voters in_stride votes blocks end copies out_stride first_list),
     ]
 }
 
 #[test]
 fn uniform_structs_are_the_host_structs() {
-    let layouts = layouts();
-    for named in variants() {
-        let kernel = named.variant.kernel;
-        let params = interface(&named.variant).unwrap().params;
-        let (_, bytes, fields) = layouts
-            .iter()
-            .find(|(name, ..)| *name == params.name)
-            .unwrap_or_else(|| panic!("{}: no host struct {}", named.name, params.name));
-        let members: Vec<(&str, usize)> =
-            params.members.iter().map(|(n, at)| (&n[..], *at as usize)).collect();
-        assert_eq!((params.bytes as usize, &members), (*bytes, fields), "{}", named.name);
-        assert_eq!(*bytes, kernel.params_bytes, "{}", named.name);
-        assert_eq!(bytes % 16, 0, "{}: uniform blocks are multiples of 16 bytes", named.name);
-    }
+    checks::structs(&layouts(), &variants());
 }
 
 #[test]
 fn bindings_are_those_of_the_wgsl() {
-    for named in variants() {
-        let bindings = interface(&named.variant).unwrap().bindings;
-        let accesses: Vec<Access> = bindings.iter().map(attn_kernels::reflect::Binding::access).collect();
-        assert_eq!(accesses, named.variant.bindings, "{}", named.name);
-        let indices: Vec<u32> = bindings.iter().map(|b| b.binding).collect();
-        assert_eq!(
-            indices,
-            (1..=u32::try_from(accesses.len()).unwrap()).collect::<Vec<_>>(),
-            "{}",
-            named.name
-        );
-    }
+    checks::bindings(&variants());
 }
 
 #[test]
 fn every_file_is_in_the_catalog_and_has_variants() {
     let wgsl = Path::new(env!("CARGO_MANIFEST_DIR")).join("wgsl");
-    let files = std::fs::read_dir(wgsl).unwrap().map(|entry| entry.unwrap().path());
-    let stems: BTreeSet<String> = files
-        .filter(|path| path.extension().is_some_and(|e| e == "wgsl"))
-        .map(|path| path.file_stem().unwrap().to_string_lossy().into_owned())
-        .collect();
-    let names = |kernels: Vec<&str>| kernels.into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
-    assert_eq!(stems, names(catalog().iter().map(|k| k.name).collect()));
-    assert_eq!(stems, names(variants().iter().map(|v| v.variant.kernel.name).collect()));
-    for kernel in catalog() {
-        // The kernels of the coop level share the reference of the kernel that they stand in for.
-        let reference = kernel.name.trim_end_matches("_coop");
-        assert!(kernel.wgsl.contains(&format!("CPU reference: src/cpu/{reference}.rs")), "{}", kernel.name);
-    }
+    checks::files(&wgsl, &catalog(), &variants());
 }
 
 #[test]

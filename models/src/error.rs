@@ -27,6 +27,18 @@ pub enum ModelError {
         /// The shape that follows from the configuration.
         expected: Vec<usize>,
     },
+    /// A table that sends a token to an expert that there is not.
+    #[error("tensor {name} sends token {token} to expert {expert}, there are {num_experts}")]
+    Expert {
+        /// The tensor.
+        name: String,
+        /// Id of the token.
+        token: usize,
+        /// The expert.
+        expert: i64,
+        /// Experts of the layer.
+        num_experts: u32,
+    },
     /// An output head that is not the embedding, though the configuration says so.
     #[error("tensor {name} differs from the embedding, to which tie_word_embeddings ties it")]
     Untied {
@@ -60,6 +72,14 @@ pub enum ModelError {
     Unsupported {
         /// What is missing.
         feature: &'static str,
+    },
+    /// A KV cache of codes for something whose kernels read floats.
+    #[error("a KV cache of {dtype:?} does not serve {what}: f16 and f32 do")]
+    KvDtype {
+        /// Element type of the cache.
+        dtype: attn_kernels::kernel::KvDtype,
+        /// What reads it.
+        what: &'static str,
     },
     /// Blocks that a sparse policy selects and that are not whole blocks of the cache.
     #[error(

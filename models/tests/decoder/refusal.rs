@@ -78,6 +78,13 @@ fn tensors_that_repeat_something_are_not_extra() {
 }
 
 #[test]
+fn a_cache_of_codes_names_what_it_does_not_serve() {
+    let error = family("tiny-deepseek-v4").try_decoder(&options(KvDtype::Fp8)).unwrap_err();
+    assert!(matches!(error, ModelError::KvDtype { dtype: KvDtype::Fp8, .. }), "{error}");
+    assert_eq!(error.to_string(), "a KV cache of Fp8 does not serve compressed attention: f16 and f32 do");
+}
+
+#[test]
 fn a_token_outside_the_vocabulary_is_named_with_its_position() {
     let mut decoder = tiny().decoder(&options(KvDtype::F32));
     let table: Vec<BlockId> = (1..5).map(BlockId::new).collect();
