@@ -280,19 +280,15 @@ impl Decoder {
         });
         let read_nll = (scored > 0).then(|| pass.read(&self.activations.nll, 0..scored));
         let read_ids = read_ids.transpose()?;
-        let read_masses = self.sparse.as_ref().and_then(|sparse| sparse.read_masses(&mut pass, plan));
-        let read_trace = self.sparse.as_ref().and_then(|sparse| sparse.read_trace(&mut pass));
+        let reads = self.sparse.as_ref().map(|sparse| sparse.read(&mut pass, plan));
         let read_choices =
             self.choices.as_ref().and_then(|choices| Some((choices, choices.read(&mut pass, plan)?)));
         let mut done = self.gpu.submit(pass)?.wait()?;
         output.timings.append(&mut done.timings);
         output.choices =
             read_choices.map(|(choices, read)| choices.take(plan, &done.get(read))).unwrap_or_default();
-        if let (Some(sparse), Some(read)) = (&mut self.sparse, read_masses) {
-            sparse.take_masses(plan, &done.get(read));
-        }
-        if let (Some(sparse), Some(read)) = (&mut self.sparse, read_trace) {
-            sparse.take_trace(plan, &done.get(read));
+        if let (Some(sparse), Some(reads)) = (&mut self.sparse, reads) {
+            sparse.take(plan, reads, &done);
         }
         output.sampled = read_ids.map(|r| done.get(r)).unwrap_or_default();
         let nll: Vec<f32> = read_nll.map(|r| done.get(r)).unwrap_or_default();
