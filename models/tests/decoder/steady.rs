@@ -9,7 +9,7 @@ use crate::tiny::{Tiny, family, tiny};
 
 fn quest() -> DecoderOptions {
     let policy = sparse_select::build("quest:page_budget=4").unwrap().into();
-    let sparse = Some(SparseOptions { policy, place: Place::Device, trace: false });
+    let sparse = Some(SparseOptions { policy, place: Place::Device, measure: false, trace: false });
     DecoderOptions { sparse, ..options(KvDtype::F16) }
 }
 
