@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
-use attn_kernels::kernel::KvShape;
 use attn_kernels::kernel::index_logits::{self, IndexKeys, IndexLogitsParams};
 use attn_kernels::kernel::top_k::{self, Output, TopKParams};
+use attn_kernels::kernel::{KvDtype, KvShape};
 
 use super::inputs::Plan;
 use super::{Decoder, DecoderOptions};
@@ -68,7 +68,8 @@ impl IndexerState {
     ) -> Result<Option<Self>, ModelError> {
         let Some(indexer) = config.indexer else { return Ok(None) };
         let IndexerConfig { num_heads, head_dim, top_k } = indexer;
-        let (block_size, dtype) = (options.block_size, options.kv_dtype);
+        let dtype = if options.kv_dtype == KvDtype::F32 { KvDtype::F32 } else { KvDtype::F16 };
+        let block_size = options.block_size;
         let keys = KvShape { num_kv_heads: 1, head_dim, block_size, dtype };
         let rows = options.max_rows as usize;
         let buffer = |name, width: u32| gpu.buffer(name, rows * width as usize + SLACK);
