@@ -9,6 +9,7 @@ mod prefix;
 mod refusal;
 mod served;
 mod sparse;
+mod steady;
 mod tiny;
 mod windows;
 
