@@ -11,7 +11,7 @@
 // Grid: (num_heads, n). Bytes moved: 8 * num_kv_heads * head_dim a dropped page of a row, once more (from caches) for each
 // query head of a KV head. CPU reference: src/cpu/mass_bound.rs
 #import numbers
-#import partition
+#import partition_by_keys
 #import HEAD_DIM = 64
 #import BLOCK_SIZE = 16
 #import PAGES = 1
@@ -99,7 +99,8 @@ fn kept_partitions(list: u32, len: u32, blocks: u32) -> u32 {
     if (count > 0u && selected[list + count] + 1u == blocks) {
         keys -= blocks * TOKENS - len;
     }
-    return (keys + PARTITION - 1u) / PARTITION;
+    let size = partition_of(keys);
+    return (keys + size - 1u) / size;
 }
 
 // Binary search.

@@ -4,7 +4,7 @@ use anyhow::Result;
 use attn_kernels::Level;
 use attn_kernels::gpu::{Bind, Buf, Gpu};
 use attn_kernels::kernel::attention::Attention;
-use attn_kernels::kernel::paged_decode::{self, PARTITION, PagedDecodeParams};
+use attn_kernels::kernel::paged_decode::{self, PagedDecodeParams, partitions};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TILE_ROWS, Tile};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::kernel::{KvDtype, KvShape, paged_prefill_coop};
@@ -118,7 +118,7 @@ pub(super) fn decode(
         None => (0, f64::from(batch) * f64::from(context)),
     };
     let attended = if density.is_some() { (list_stride - 1) * SELECT_BLOCK } else { context };
-    let max_partitions = attended.div_ceil(PARTITION).max(1);
+    let max_partitions = partitions(0, attended).max(1);
     let q = random(gpu, KvDtype::F32, (batch * heads.width()) as usize, 4)?;
     let rows: Vec<[u32; 4]> = (0..batch).map(|row| [row, context, row * cache.blocks, 0]).collect();
     let rows = gpu.upload("rows", &rows)?;
@@ -136,10 +136,14 @@ pub(super) fn decode(
         reduced,
         list_stride,
         first_list: 0,
+        first_key: 0,
+        num_keys: u32::MAX,
         softcap: 0.0,
-        first_partition: 0,
         k_scale: 1.0,
         v_scale: 1.0,
+        pad0: 0,
+        pad1: 0,
+        pad2: 0,
     };
     let lists = listed.map(|(words, ..)| gpu.upload("lists", &words)).transpose()?;
     let extra = || lists.as_ref().map(Bind::from);
