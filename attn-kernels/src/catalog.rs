@@ -14,6 +14,8 @@ macro_rules! modules {
 
 /// The shared modules: kernels of other crates may import them too.
 pub const MODULES: Modules = modules![
+    "code_fp8",
+    "code_int8",
     "context_blocks",
     "context_full",
     "count_scores",
@@ -22,6 +24,8 @@ pub const MODULES: Modules = modules![
     "flat",
     "hash_keys",
     "hash_queries",
+    "k_coop_f16",
+    "k_coop_index_fp8",
     "k_f16",
     "k_f32",
     "k_index_fp8",
@@ -58,11 +62,13 @@ pub const MODULES: Modules = modules![
     "partition_by_keys",
     "partition_fixed",
     "product_tile",
-    "quad_reduce_subgroup",
-    "quad_reduce_tree",
+    "quad_reduce",
     "radix",
     "reduce_subgroup",
     "reduce_tree",
+    "scale_amax",
+    "scale_given",
+    "scale_ue8m0",
     "scan_subgroup",
     "scan_tree",
     "score_bound",
@@ -85,12 +91,16 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::block_score::KERNEL,
         &kernel::cache_write::KERNEL,
         &kernel::copy_blocks::KERNEL,
+        &kernel::dequantise::KERNEL,
         &kernel::find_blocks::KERNEL,
+        &kernel::gather_cache::KERNEL,
         &kernel::hamming_score::KERNEL,
         &kernel::hash_codes::KERNEL,
         &kernel::index_logits::KERNEL,
+        &kernel::index_logits_coop::KERNEL,
         &kernel::latent_write::KERNEL,
         &kernel::lse_merge::KERNEL,
+        &kernel::masked_attention::KERNEL,
         &kernel::mass_bound::KERNEL,
         &kernel::mla_decode::KERNEL,
         &kernel::nsa_block_score::KERNEL,
@@ -99,9 +109,11 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::paged_prefill_coop::KERNEL,
         &kernel::paged_reduce::KERNEL,
         &kernel::prefix_slots::KERNEL,
+        &kernel::quantise::KERNEL,
         &kernel::softmax_block_sum::KERNEL,
         &kernel::strided_qk::KERNEL,
         &kernel::strided_qk_coop::KERNEL,
+        &kernel::swap_blocks::KERNEL,
         &kernel::top_k::KERNEL,
         &kernel::top_k_count::KERNEL,
         &kernel::top_k_gather::KERNEL,
@@ -150,10 +162,28 @@ pub fn variants_of(head_dim: u32) -> Vec<NamedVariant> {
     all.push(baseline("", kernel::apply_sinks::variant(head_dim)));
     all.extend(types.map(|(part, shape)| baseline(part, cache_write::variant(&shape))));
     all.push(baseline("", copy_blocks::variant()));
+    all.push(baseline("", kernel::swap_blocks::variant()));
+    all.extend(code_variants(head_dim));
     all.push(baseline("", lse_merge::variant(head_dim)));
     all.extend(attention::variants(num_heads, &types));
     all.extend(selection(&types, num_heads));
     all
+}
+
+/// The kernels that make codes of 8 bits, and back.
+fn code_variants(width: u32) -> Vec<NamedVariant> {
+    use kernel::quantise::{self, Code, Scale};
+    let baseline = |part: &str, variant: Result<Variant, kernel::LaunchError>| {
+        NamedVariant::new(part, Level::Baseline, variant.expect("a multiple of 4"))
+    };
+    vec![
+        baseline("fp8", quantise::variant(width, Code::Fp8, Scale::Given)),
+        baseline("fp8-rows", quantise::variant(width, Code::Fp8, Scale::PerRow)),
+        baseline("fp8-ue8m0", quantise::variant(width, Code::Fp8, Scale::Ue8m0)),
+        baseline("int8-rows", quantise::variant(width, Code::Int8, Scale::PerRow)),
+        baseline("fp8", kernel::dequantise::variant(width, Code::Fp8)),
+        baseline("int8", kernel::dequantise::variant(width, Code::Int8)),
+    ]
 }
 
 /// The kernels that select what attention reads.
@@ -162,7 +192,7 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     use kernel::hash_codes::{self, HashSource};
     use kernel::index_logits::{self, IndexKeys};
     use kernel::top_k::{self, Output, Transform};
-    use kernel::{top_k_count, top_k_gather, top_k_transform};
+    use kernel::{index_logits_coop, top_k_count, top_k_gather, top_k_transform};
     let baseline = |part: &str, variant| NamedVariant::new(part, Level::Baseline, variant);
     let mut all = Vec::new();
     for (part, digest) in [("min_max", Digest::MinMax), ("mean", Digest::Mean)] {
@@ -201,7 +231,12 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     all.push(baseline("", kernel::nsa_block_score::variant(32, 16, 64)));
     all.push(baseline("c4", kernel::v4_compress::variant(512, 64, true)));
     all.push(baseline("c128", kernel::v4_compress::variant(512, 64, false)));
-    all.push(baseline("fp8", index_logits::variant(&IndexKeys::Fp8 { head_dim: 128, page: 64 })));
+    let published = IndexKeys::Fp8 { head_dim: 128, page: 64 };
+    all.push(baseline("fp8", index_logits::variant(&published)));
+    let f16 = IndexKeys::Cached(KvShape { num_kv_heads: 1, ..types[0].1 });
+    for (part, keys) in [("fp8", published), ("f16", f16)] {
+        all.push(NamedVariant::new(part, Level::Coop, index_logits_coop::variant(&keys)));
+    }
     for (dtype, shape) in types {
         let keys = IndexKeys::Cached(KvShape { num_kv_heads: 1, ..*shape });
         all.push(baseline(dtype, index_logits::variant(&keys)));

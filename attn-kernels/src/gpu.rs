@@ -8,6 +8,7 @@ mod adapter;
 mod buffer;
 mod chunked_prefix;
 mod error;
+mod own;
 mod pass;
 mod pipeline;
 mod submit;
@@ -17,6 +18,7 @@ pub use adapter::adapters;
 pub use buffer::{Buf, Raw};
 pub use chunked_prefix::{PrefixBuffers, PrefixPass};
 pub use error::GpuError;
+pub use own::Prepared;
 pub use pass::{Bind, Pass, Read};
 pub use pipeline::Pipeline;
 pub use submit::{Outcome, Pending, Submission, Timing};
@@ -24,7 +26,7 @@ pub use wgpu;
 
 use pipeline::{BindGroupKey, PipelineCache};
 use rustc_hash::FxHashMap;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// Whether kernels carry bounds checks.
@@ -65,6 +67,7 @@ pub struct Gpu {
     checks: Checks,
     allocated: Arc<AtomicU64>,
     next_id: AtomicU64,
+    made: AtomicU64,
     fault: Arc<Fault>,
     pipelines: Mutex<PipelineCache>,
     bind_groups: Mutex<FxHashMap<BindGroupKey, wgpu::BindGroup>>,
@@ -95,7 +98,7 @@ impl Gpu {
         let info = adapter.get_info();
         let limits = adapter.limits();
         check_limits(&info.name, &limits)?;
-        let level = best_level(&adapter).min(options.level);
+        let level = best_level(&adapter, adapter.features()).min(options.level);
         let mut features = adapter.features() & OPTIONAL;
         if level == Level::Coop {
             features |= wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
@@ -111,19 +114,32 @@ impl Gpu {
         let opened = pollster::block_on(adapter.request_device(&descriptor));
         let (device, queue) =
             opened.map_err(|source| GpuError::Open { adapter: info.name.clone(), source })?;
-        Ok(Self {
-            fault: watch(&device),
+        let fault = watch(&device);
+        Ok(Self::new(device, queue, info, level, options.checks, fault))
+    }
+
+    fn new(
+        device: wgpu::Device,
+        queue: wgpu::Queue,
+        info: wgpu::AdapterInfo,
+        level: Level,
+        checks: Checks,
+        fault: Arc<Fault>,
+    ) -> Self {
+        Self {
             device,
             queue,
             info,
             level,
-            checks: options.checks,
+            checks,
+            fault,
             allocated: Arc::default(),
             next_id: AtomicU64::new(0),
+            made: AtomicU64::new(0),
             pipelines: Mutex::default(),
             bind_groups: Mutex::default(),
             scratch: Mutex::default(),
-        })
+        }
     }
 
     /// The adapter's name, driver, type and subgroup sizes.
@@ -178,6 +194,12 @@ impl Gpu {
         limits.max_buffer_size.min(limits.max_storage_buffer_binding_size)
     }
 
+    /// Buffers, bind groups and pipelines made so far. A steady step makes none.
+    #[must_use]
+    pub fn objects_made(&self) -> u64 {
+        self.made.load(Ordering::Relaxed)
+    }
+
     /// What went wrong outside a call since the last question, if anything did.
     fn fault(&self) -> Result<(), GpuError> {
         if let Some(message) = self.fault.lost.get() {
@@ -208,8 +230,8 @@ fn watch(device: &wgpu::Device) -> Arc<Fault> {
     fault
 }
 
-fn best_level(adapter: &wgpu::Adapter) -> Level {
-    let features = adapter.features();
+/// The best level of a device of `adapter` that is opened with `features`.
+fn best_level(adapter: &wgpu::Adapter, features: wgpu::Features) -> Level {
     if !features.contains(wgpu::Features::SUBGROUP) {
         return Level::Baseline;
     }

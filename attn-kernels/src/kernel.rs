@@ -6,15 +6,20 @@ pub mod attention;
 pub mod block_digest;
 pub mod block_score;
 pub mod cache_write;
+pub mod chunked_local;
 pub mod chunked_prefix;
 pub mod copy_blocks;
+pub mod dequantise;
 mod error;
 pub mod find_blocks;
+pub mod gather_cache;
 pub mod hamming_score;
 pub mod hash_codes;
 pub mod index_logits;
+pub mod index_logits_coop;
 pub mod latent_write;
 pub mod lse_merge;
+pub mod masked_attention;
 pub mod mass_bound;
 pub mod mla_decode;
 pub mod nsa_block_score;
@@ -23,9 +28,11 @@ pub mod paged_prefill;
 pub mod paged_prefill_coop;
 pub mod paged_reduce;
 pub mod prefix_slots;
+pub mod quantise;
 pub mod softmax_block_sum;
 pub mod strided_qk;
 pub mod strided_qk_coop;
+pub mod swap_blocks;
 pub mod top_k;
 pub mod top_k_count;
 pub mod top_k_gather;
@@ -63,6 +70,16 @@ impl KvDtype {
     #[must_use]
     pub fn x(self) -> usize {
         if self == Self::F32 { 4 } else { 8 }
+    }
+
+    /// The module of a kernel that reads keys and values.
+    pub(crate) fn reader(self) -> &'static str {
+        match self {
+            Self::F16 => "kv_f16",
+            Self::F32 => "kv_f32",
+            Self::Fp8 => "kv_fp8",
+            Self::Int8 => "kv_int8",
+        }
     }
 
     /// The module of a kernel that reads or writes f16 and f32.

@@ -8,15 +8,18 @@ mod block_digest;
 mod block_score;
 mod cache_write;
 mod copy_blocks;
+mod gather_cache;
 mod indexer;
 pub mod layer;
 mod lse_merge;
+mod masked_attention;
 mod mass_bound;
 mod mla_decode;
 pub mod options;
 mod paged_decode;
 mod paged_prefill;
 mod paged_reduce;
+mod quantise;
 mod retrieval;
 mod top_k;
 mod v4_compress;
@@ -105,12 +108,16 @@ const CASES: &[(&str, Cases)] = &[
     ("block_score", block_score::cases),
     ("cache_write", cache_write::cases),
     ("copy_blocks", copy_blocks::cases),
+    ("dequantise", quantise::dequantise),
     ("find_blocks", xattn::find_blocks),
+    ("gather_cache", gather_cache::cases),
     ("hamming_score", retrieval::hamming_score),
     ("hash_codes", retrieval::hash_codes),
     ("index_logits", indexer::index_logits),
+    ("index_logits_coop", indexer::index_logits),
     ("latent_write", mla_decode::latent_write),
     ("lse_merge", lse_merge::cases),
+    ("masked_attention", masked_attention::cases),
     ("mass_bound", mass_bound::cases),
     ("mla_decode", mla_decode::cases),
     ("nsa_block_score", retrieval::nsa_block_score),
@@ -119,9 +126,11 @@ const CASES: &[(&str, Cases)] = &[
     ("paged_prefill_coop", paged_prefill::cases),
     ("paged_reduce", paged_reduce::cases),
     ("prefix_slots", indexer::prefix_slots),
+    ("quantise", quantise::cases),
     ("softmax_block_sum", xattn::softmax_block_sum),
     ("strided_qk", xattn::strided_qk),
     ("strided_qk_coop", xattn::strided_qk),
+    ("swap_blocks", copy_blocks::swap_blocks),
     ("top_k", top_k::cases),
     ("top_k_count", top_k::count_cases),
     ("top_k_gather", top_k::gather_cases),

@@ -1,8 +1,12 @@
 //! `paged_prefill_coop` against `paged_prefill` on the same adapter, both as trusted modules: cooperative loads cannot
 //! be bounds-checked. Slots of the cache that hold no token are NaN, and so is what the kernels should overwrite.
 
+#[path = "coop/adapter.rs"]
+mod adapter;
+
+use adapter::gpu;
 use attn_kernels::Variant;
-use attn_kernels::gpu::{Bind, Checks, Gpu, GpuOptions, Pass};
+use attn_kernels::gpu::{Bind, Gpu, Pass};
 use attn_kernels::kernel::attention::{Attention, Logit, Mask};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, Tile};
 use attn_kernels::kernel::{KvDtype, KvShape, paged_prefill_coop};
@@ -11,27 +15,6 @@ use attn_kernels::self_test::options::{Asked, Lists};
 
 /// Rows that share lists of selected blocks.
 const QUERY_BLOCK: u32 = paged_prefill_coop::TILE_ROWS;
-
-/// The best adapter, if it runs kernels of the coop level.
-fn gpu() -> Option<Gpu> {
-    if std::env::var_os("ATTN_GPU").is_some_and(|value| value == "skip") {
-        eprintln!("ATTN_GPU=skip: no kernel runs");
-        return None;
-    }
-    let gpu = Gpu::open(&GpuOptions::new(Checks::Off)).expect("GPU tests need an adapter");
-    if !gpu.runs_coop() {
-        let info = gpu.info();
-        eprintln!(
-            "{}: level {}, subgroups of {} to {}: nothing of level coop runs here",
-            info.name,
-            gpu.level(),
-            info.subgroup_min_size,
-            info.subgroup_max_size
-        );
-        return None;
-    }
-    Some(gpu)
-}
 
 /// Chunks `(position of the first row, rows)` of one sequence each.
 struct Prefill {

@@ -1,27 +1,17 @@
 //! `strided_qk_coop` against `strided_qk` on the same adapter, both as trusted modules: cooperative loads cannot be
 //! bounds-checked. Slots of the cache that hold no token are NaN.
 
+#[path = "coop/adapter.rs"]
+mod adapter;
+
+use adapter::gpu;
 use attn_kernels::Variant;
-use attn_kernels::gpu::{Checks, Gpu, GpuOptions, Pass};
+use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::find_blocks::Vote;
 use attn_kernels::kernel::strided_qk::StridedQkParams;
 use attn_kernels::kernel::xattn::Estimate;
 use attn_kernels::kernel::{KvDtype, KvShape, strided_qk, strided_qk_coop};
 use attn_kernels::self_test::layer::{Layer, queries};
-
-/// The best adapter, if it runs kernels of the coop level.
-fn gpu() -> Option<Gpu> {
-    if std::env::var_os("ATTN_GPU").is_some_and(|value| value == "skip") {
-        eprintln!("ATTN_GPU=skip: no kernel runs");
-        return None;
-    }
-    let gpu = Gpu::open(&GpuOptions::new(Checks::Off)).expect("GPU tests need an adapter");
-    if !gpu.runs_coop() {
-        eprintln!("{}: nothing of level coop runs here", gpu.info().name);
-        return None;
-    }
-    Some(gpu)
-}
 
 /// Parts of all query blocks from `first` on.
 fn parts(

@@ -1,5 +1,8 @@
 //! What the host knows of a kernel is what its WGSL says.
 
+#[path = "layout/checks.rs"]
+mod checks;
+
 use attn_kernels::kernel::attention::Attention;
 use attn_kernels::kernel::{KvDtype, KvShape};
 use attn_kernels::kernel::{block_digest, block_score, top_k, top_k_count, top_k_gather, top_k_transform};
@@ -7,29 +10,20 @@ use attn_kernels::kernel::{cache_write, copy_blocks, lse_merge, paged_decode, pa
 use attn_kernels::kernel::{find_blocks, index_logits, prefix_slots, softmax_block_sum, strided_qk};
 use attn_kernels::kernel::{hamming_score, hash_codes, nsa_block_score, v4_compress};
 use attn_kernels::reflect::interface;
-use attn_kernels::{Access, Level, catalog, variants};
-use std::collections::BTreeSet;
-use std::mem::offset_of;
+use attn_kernels::{catalog, variants};
+use checks::{Layout, layout};
 use std::path::Path;
-
-/// `(name of the struct, bytes, (field, offset) of every field)`.
-type Layout = (&'static str, usize, Vec<(&'static str, usize)>);
-
-macro_rules! layout {
-    ($params:ty: $($field:ident)*) => {
-        (
-            stringify!($params).rsplit(' ').next().unwrap(),
-            size_of::<$params>(),
-            vec![$((stringify!($field), offset_of!($params, $field))),*],
-        )
-    };
-}
 
 fn layouts() -> Vec<Layout> {
     use attn_kernels::kernel::apply_sinks::ApplySinksParams;
+    use attn_kernels::kernel::dequantise::DequantiseParams;
+    use attn_kernels::kernel::gather_cache::GatherCacheParams;
     use attn_kernels::kernel::latent_write::LatentWriteParams;
+    use attn_kernels::kernel::masked_attention::MaskedAttentionParams;
     use attn_kernels::kernel::mass_bound::MassBoundParams;
     use attn_kernels::kernel::mla_decode::MlaDecodeParams;
+    use attn_kernels::kernel::quantise::QuantiseParams;
+    use attn_kernels::kernel::swap_blocks::SwapBlocksParams;
     use block_digest::BlockDigestParams;
     use block_score::BlockScoreParams;
     use cache_write::CacheWriteParams;
@@ -58,6 +52,12 @@ fn layouts() -> Vec<Layout> {
         layout!(ApplySinksParams: first_row rows num_heads pad0),
         layout!(CacheWriteParams: rows num_kv_heads row_stride k_start v_start k_scale v_scale pad0),
         layout!(CopyBlocksParams: block_quads pad0 pad1 pad2),
+        layout!(SwapBlocksParams: block_quads pad0 pad1 pad2),
+        layout!(QuantiseParams: rows row_stride first scale),
+        layout!(DequantiseParams: rows row_stride first pad0),
+        layout!(GatherCacheParams: num_kv_heads list_stride k_scale v_scale most_keys pad0 pad1 pad2),
+        layout!(MaskedAttentionParams: num_heads num_kv_heads q_stride list_stride mask_stride rows scale k_scale v_scale
+            pad0 pad1 pad2),
         layout!(FindBlocksParams: num_kv_heads query_blocks key_blocks sum_stride current causal out_stride first_list
             votes units pad0 pad1),
         layout!(LatentWriteParams: rows row_stride latent_start rope_start),
@@ -89,54 +89,18 @@ fn layouts() -> Vec<Layout> {
 
 #[test]
 fn uniform_structs_are_the_host_structs() {
-    let layouts = layouts();
-    for named in variants() {
-        let kernel = named.variant.kernel;
-        let params = interface(&named.variant).unwrap().params;
-        let (_, bytes, fields) = layouts
-            .iter()
-            .find(|(name, ..)| *name == params.name)
-            .unwrap_or_else(|| panic!("{}: no host struct {}", named.name, params.name));
-        let members: Vec<(&str, usize)> =
-            params.members.iter().map(|(n, at)| (&n[..], *at as usize)).collect();
-        assert_eq!((params.bytes as usize, &members), (*bytes, fields), "{}", named.name);
-        assert_eq!(*bytes, kernel.params_bytes, "{}", named.name);
-        assert_eq!(bytes % 16, 0, "{}: uniform blocks are multiples of 16 bytes", named.name);
-    }
+    checks::structs(&layouts(), &variants());
 }
 
 #[test]
 fn bindings_are_those_of_the_wgsl() {
-    for named in variants() {
-        let bindings = interface(&named.variant).unwrap().bindings;
-        let accesses: Vec<Access> = bindings.iter().map(attn_kernels::reflect::Binding::access).collect();
-        assert_eq!(accesses, named.variant.bindings, "{}", named.name);
-        let indices: Vec<u32> = bindings.iter().map(|b| b.binding).collect();
-        assert_eq!(
-            indices,
-            (1..=u32::try_from(accesses.len()).unwrap()).collect::<Vec<_>>(),
-            "{}",
-            named.name
-        );
-    }
+    checks::bindings(&variants());
 }
 
 #[test]
 fn every_file_is_in_the_catalog_and_has_variants() {
     let wgsl = Path::new(env!("CARGO_MANIFEST_DIR")).join("wgsl");
-    let files = std::fs::read_dir(wgsl).unwrap().map(|entry| entry.unwrap().path());
-    let stems: BTreeSet<String> = files
-        .filter(|path| path.extension().is_some_and(|e| e == "wgsl"))
-        .map(|path| path.file_stem().unwrap().to_string_lossy().into_owned())
-        .collect();
-    let names = |kernels: Vec<&str>| kernels.into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
-    assert_eq!(stems, names(catalog().iter().map(|k| k.name).collect()));
-    assert_eq!(stems, names(variants().iter().map(|v| v.variant.kernel.name).collect()));
-    for kernel in catalog() {
-        // The kernels of the coop level share the reference of the kernel that they stand in for.
-        let reference = kernel.name.trim_end_matches("_coop");
-        assert!(kernel.wgsl.contains(&format!("CPU reference: src/cpu/{reference}.rs")), "{}", kernel.name);
-    }
+    checks::files(&wgsl, &catalog(), &variants());
 }
 
 #[test]
@@ -144,14 +108,9 @@ fn workgroup_memory_of_paged_decode_fits_at_every_head_size() {
     for head_dim in (8..=256).step_by(8) {
         for num_heads in [1, 2, 3, 4, 6, 7, 8, 16] {
             let shape = KvShape { num_kv_heads: 1, head_dim, block_size: 16, dtype: KvDtype::F16 };
-            for level in [Level::Baseline, Level::Subgroup] {
-                let variant = paged_decode::variant(&shape, num_heads, level, &Attention::default());
-                let bytes = interface(&variant).unwrap().workgroup_bytes;
-                assert!(
-                    bytes <= 16_384,
-                    "head size {head_dim}, {num_heads} heads a KV head, {level}: {bytes} bytes"
-                );
-            }
+            let variant = paged_decode::variant(&shape, num_heads, &Attention::default());
+            let bytes = interface(&variant).unwrap().workgroup_bytes;
+            assert!(bytes <= 16_384, "head size {head_dim}, {num_heads} heads a KV head: {bytes} bytes");
         }
     }
 }

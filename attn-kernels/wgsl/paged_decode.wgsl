@@ -19,7 +19,7 @@
 #import AHEAD = 8
 #import kv = kv_f16
 #import partition_by_keys
-#import reduce = quad_reduce_tree
+#import quad_reduce
 #import SELECTED = 8
 #import context = context_full
 #import SLOPES = 8
@@ -130,10 +130,6 @@ fn block_of(part: Part, index: u32) -> u32 {
 // Attends to `keys`, and puts the blocks of the keys after them at `next`.
 fn step(lane: Lane, part: Part, keys: Keys, before: State, next: u32) -> State {
     var state = before;
-    var next_block = 0u;
-    if (lane.index < TILE_BLOCKS) {
-        next_block = block_of(part, keys.first + TILE + lane.index * BLOCK_SIZE);
-    }
     let mine = logits_of(lane.index, part, keys);
     let top = max(state.top, reduce_max(max(mine.first, mine.second), lane));
     let shrink = exp(state.top - top);
@@ -141,7 +137,7 @@ fn step(lane: Lane, part: Part, keys: Keys, before: State, next: u32) -> State {
     state.sum = state.sum * shrink + weigh(lane.index, keys, mine.first, top)
         + weigh(lane.index + WG, keys, mine.second, top);
     if (lane.index < TILE_BLOCKS) {
-        blocks[next + lane.index] = next_block;
+        blocks[next + lane.index] = block_of(part, keys.first + TILE + lane.index * BLOCK_SIZE);
     }
     workgroupBarrier();
     #unroll g < GROUP

@@ -1,10 +1,14 @@
 //! `matmul_coop` against `matmul` on the same adapter, both as trusted modules: cooperative loads cannot be
 //! bounds-checked.
 
+#[path = "../../attn-kernels/tests/coop/adapter.rs"]
+mod adapter;
+
 use std::borrow::Cow;
 
+use adapter::gpu;
 use attn_kernels::Variant;
-use attn_kernels::gpu::{Checks, Gpu, GpuOptions, Pass};
+use attn_kernels::gpu::{Gpu, Pass};
 use half::{bf16, f16};
 use models::kernel::matmul::{self, Epilogue, MatmulParams, Tiling};
 use models::kernel::matmul_coop::{self, Tile};
@@ -12,27 +16,6 @@ use models::pack::Packed;
 use models::{Dtype, Tensor};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
-
-/// The best adapter, if it runs kernels of the coop level.
-fn gpu() -> Option<Gpu> {
-    if std::env::var_os("ATTN_GPU").is_some_and(|value| value == "skip") {
-        eprintln!("ATTN_GPU=skip: no kernel runs");
-        return None;
-    }
-    let gpu = Gpu::open(&GpuOptions::new(Checks::Off)).expect("GPU tests need an adapter");
-    if !gpu.runs_coop() {
-        let info = gpu.info();
-        eprintln!(
-            "{}: level {}, subgroups of {} to {}: nothing of level coop runs here",
-            info.name,
-            gpu.level(),
-            info.subgroup_min_size,
-            info.subgroup_max_size
-        );
-        return None;
-    }
-    Some(gpu)
-}
 
 /// Random weights `[rows, width]` of about the size that models have.
 fn weights(dtype: Dtype, rows: usize, width: usize, rng: &mut StdRng) -> Tensor<'static> {

@@ -1,27 +1,14 @@
 //! What the host knows of a kernel is what its WGSL says.
 
-use attn_kernels::Access;
-use attn_kernels::reflect::{Binding, interface};
+#[path = "../../attn-kernels/tests/layout/checks.rs"]
+mod checks;
+
+use checks::{Layout, layout};
 use models::kernel::{
     bias, catalog, embed, glu, index_write, log_prob, matmul, moe_combine, moe_route, moe_sort, norm_heads,
     rms_norm, rope, rope_append, sample, variants,
 };
-use std::collections::BTreeSet;
-use std::mem::offset_of;
 use std::path::Path;
-
-/// `(name of the struct, bytes, (field, offset) of every field)`.
-type Layout = (&'static str, usize, Vec<(&'static str, usize)>);
-
-macro_rules! layout {
-    ($params:ty: $($field:ident)*) => {
-        (
-            stringify!($params).rsplit(' ').next().unwrap(),
-            size_of::<$params>(),
-            vec![$((stringify!($field), offset_of!($params, $field))),*],
-        )
-    };
-}
 
 fn layouts() -> Vec<Layout> {
     use bias::BiasParams;
@@ -60,19 +47,7 @@ fn layouts() -> Vec<Layout> {
 
 #[test]
 fn uniform_structs_are_the_host_structs() {
-    let layouts = layouts();
-    for named in variants() {
-        let params = interface(&named.variant).unwrap().params;
-        let (_, bytes, fields) = layouts
-            .iter()
-            .find(|(name, ..)| *name == params.name)
-            .unwrap_or_else(|| panic!("{}: no host struct {}", named.name, params.name));
-        let members: Vec<(&str, usize)> =
-            params.members.iter().map(|(n, at)| (&n[..], *at as usize)).collect();
-        assert_eq!((params.bytes as usize, &members), (*bytes, fields), "{}", named.name);
-        assert_eq!(*bytes, named.variant.kernel.params_bytes, "{}", named.name);
-        assert_eq!(bytes % 16, 0, "{}: uniform blocks are multiples of 16 bytes", named.name);
-    }
+    checks::structs(&layouts(), &variants());
 }
 
 /// The one struct that kernels read from a storage buffer.
@@ -89,34 +64,11 @@ fn the_spec_of_a_draw_is_the_host_struct() {
 
 #[test]
 fn bindings_are_those_of_the_wgsl() {
-    for named in variants() {
-        let bindings = interface(&named.variant).unwrap().bindings;
-        let accesses: Vec<Access> = bindings.iter().map(Binding::access).collect();
-        assert_eq!(accesses, named.variant.bindings, "{}", named.name);
-        let indices: Vec<u32> = bindings.iter().map(|b| b.binding).collect();
-        assert_eq!(
-            indices,
-            (1..=u32::try_from(accesses.len()).unwrap()).collect::<Vec<_>>(),
-            "{}",
-            named.name
-        );
-    }
+    checks::bindings(&variants());
 }
 
 #[test]
 fn every_file_is_in_the_catalog_and_has_variants() {
     let wgsl = Path::new(env!("CARGO_MANIFEST_DIR")).join("wgsl");
-    let files = std::fs::read_dir(wgsl).unwrap().map(|entry| entry.unwrap().path());
-    let stems: BTreeSet<String> = files
-        .filter(|path| path.extension().is_some_and(|e| e == "wgsl"))
-        .map(|path| path.file_stem().unwrap().to_string_lossy().into_owned())
-        .collect();
-    let names = |kernels: Vec<&str>| kernels.into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
-    assert_eq!(stems, names(catalog().iter().map(|k| k.name).collect()));
-    assert_eq!(stems, names(variants().iter().map(|v| v.variant.kernel.name).collect()));
-    for kernel in catalog() {
-        // The kernels of the coop level share the reference of the kernel that they stand in for.
-        let reference = kernel.name.trim_end_matches("_coop");
-        assert!(kernel.wgsl.contains(&format!("CPU reference: src/cpu/{reference}.rs")), "{}", kernel.name);
-    }
+    checks::files(&wgsl, &catalog(), &variants());
 }

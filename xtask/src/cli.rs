@@ -282,6 +282,14 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FILE.ron")]
     pub plan: Option<PathBuf>,
 
+    /// Run only the kernels and shapes of `kernels` whose name has this in it, in any case
+    #[arg(long, value_name = "NAME", value_parser = values::non_empty)]
+    pub filter: Option<String>,
+
+    /// Fewer shapes and runs of `kernels`
+    #[arg(long)]
+    pub quick: bool,
+
     /// Write tables and plots into this folder; `policies` goes on there where it was interrupted
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,

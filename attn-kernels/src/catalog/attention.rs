@@ -5,7 +5,9 @@ use crate::Level;
 use crate::kernel::attention::{Attention, Context, Logit, Mask};
 use crate::kernel::mla_decode::LatentShape;
 use crate::kernel::paged_prefill::KeyLoads;
-use crate::kernel::{KvDtype, KvShape, cache_write, latent_write, mla_decode};
+use crate::kernel::{
+    KvDtype, KvShape, cache_write, gather_cache, latent_write, masked_attention, mla_decode,
+};
 use crate::kernel::{paged_decode, paged_prefill, paged_prefill_coop, paged_reduce};
 
 /// Variants for `num_heads` query heads over caches of these types, f16 first; masks and logits over f16 alone.
@@ -29,6 +31,7 @@ pub(super) fn variants(num_heads: u32, types: &[(&str, KvShape); 2]) -> Vec<Name
         }
     }
     all.extend(code_variants(num_heads, &types[0].1));
+    all.extend(gathering(&types[0].1));
     all.extend(latent_variants(types[0].1.head_dim));
     all
 }
@@ -39,17 +42,31 @@ fn code_variants(num_heads: u32, f16: &KvShape) -> Vec<NamedVariant> {
     let mut all = Vec::new();
     for (part, dtype) in [("fp8", KvDtype::Fp8), ("int8", KvDtype::Int8)] {
         let shape = KvShape { dtype, ..*f16 };
-        for (reduce, level) in [("", Level::Baseline), ("subgroup-", Level::Subgroup)] {
-            let variant = paged_decode::variant(&shape, num_heads, level, &dense);
-            all.push(NamedVariant::new(&format!("{reduce}{part}"), level, variant));
-        }
         for variant in [
+            paged_decode::variant(&shape, num_heads, &dense),
             cache_write::variant(&shape),
             paged_prefill::variant(&shape, num_heads, KeyLoads::Uniform, &dense),
         ] {
             all.push(NamedVariant::new(part, Level::Baseline, variant));
         }
         all.push(NamedVariant::new(part, Level::Coop, paged_prefill_coop::variant(&shape, &dense)));
+    }
+    all
+}
+
+/// The kernels that gather keys and values by lists, over f16 and codes.
+fn gathering(f16: &KvShape) -> Vec<NamedVariant> {
+    let mut all = Vec::new();
+    for (part, dtype) in
+        [("f16", KvDtype::F16), ("f32", KvDtype::F32), ("fp8", KvDtype::Fp8), ("int8", KvDtype::Int8)]
+    {
+        let shape = KvShape { dtype, ..*f16 };
+        let mut push = |name: &str, variant| {
+            all.push(NamedVariant::new(&format!("{name}{part}"), Level::Baseline, variant));
+        };
+        push("", gather_cache::variant(&shape, Context::Full));
+        push("blocks-", gather_cache::variant(&shape, Context::Blocks(64)));
+        push("", masked_attention::variant(&shape, 64));
     }
     all
 }
@@ -81,10 +98,8 @@ fn variants_of(
 ) -> Vec<NamedVariant> {
     let mut all = Vec::new();
     for (dtype, shape) in types {
-        for (reduce, level) in [("", Level::Baseline), ("subgroup-", Level::Subgroup)] {
-            let variant = paged_decode::variant(shape, num_heads, level, attention);
-            all.push(NamedVariant::new(&format!("{name}{reduce}{dtype}"), level, variant));
-        }
+        let decode = paged_decode::variant(shape, num_heads, attention);
+        all.push(NamedVariant::new(&format!("{name}{dtype}"), Level::Baseline, decode));
         for (loads, part, level) in
             [(KeyLoads::Uniform, "", Level::Baseline), (KeyLoads::Broadcast, "broadcast-", Level::Subgroup)]
         {

@@ -167,10 +167,23 @@ impl Gpu {
             let allocated = self.allocated_bytes();
             return Err(GpuError::OutOfMemory { label: label.into(), bytes, allocated });
         }
-        self.allocated.fetch_add(bytes, Ordering::Relaxed);
-        let accounted = Arc::new(Accounted { bytes, account: Arc::clone(&self.allocated) });
+        self.made.fetch_add(1, Ordering::Relaxed);
+        Ok(self.raw_of(buffer, bytes))
+    }
+
+    /// A handle for a buffer, of which `counted` bytes are of this device's account.
+    fn raw_of(&self, buffer: wgpu::Buffer, counted: u64) -> Raw {
+        self.allocated.fetch_add(counted, Ordering::Relaxed);
+        let accounted = Arc::new(Accounted { bytes: counted, account: Arc::clone(&self.allocated) });
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        Ok(Raw { buffer, id, bytes, _accounted: accounted })
+        Raw { bytes: buffer.size(), buffer, id, _accounted: accounted }
+    }
+
+    /// A buffer that somebody else made, in whole elements.
+    pub(super) fn buf_of<T: Pod>(&self, buffer: wgpu::Buffer) -> Buf<T> {
+        let raw = self.raw_of(buffer, 0);
+        let len = usize::try_from(raw.bytes).expect("a buffer fits in memory") / size_of::<T>();
+        Buf { raw, len, element: PhantomData }
     }
 
     /// Bytes in live buffers made through this device.

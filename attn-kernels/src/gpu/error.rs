@@ -59,6 +59,20 @@ pub enum GpuError {
         /// Bytes in live buffers of this device.
         allocated: u64,
     },
+    /// A buffer of the caller's that kernels cannot bind.
+    #[error("a buffer of usage {usage:?} is shared, {needed:?} is needed")]
+    Usage {
+        /// What it was made for.
+        usage: wgpu::BufferUsages,
+        /// What it must have been made for.
+        needed: wgpu::BufferUsages,
+    },
+    /// A pass that reads back, prepared for the caller's encoder.
+    #[error("a prepared pass reads {reads} buffers back: copy them in the encoder that it goes to")]
+    Readback {
+        /// Its readbacks.
+        reads: usize,
+    },
     /// A kernel that does not compose.
     #[error(transparent)]
     Compose(#[from] crate::source::ComposeError),

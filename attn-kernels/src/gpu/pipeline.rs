@@ -53,6 +53,7 @@ impl Gpu {
     }
 
     fn compile(&self, variant: &Variant, cache: &mut PipelineCache) -> Result<Pipeline, GpuError> {
+        self.made.fetch_add(1, Ordering::Relaxed);
         let kernel = variant.kernel;
         let wgsl = variant.wgsl()?;
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);

@@ -1,9 +1,10 @@
-//! Cases of `copy_blocks`.
+//! Cases of `copy_blocks` and `swap_blocks`.
 
 use super::Case;
 use crate::Variant;
 use crate::cpu;
 use crate::kernel::copy_blocks::{self, CopyBlocksParams};
+use crate::kernel::swap_blocks::{self, SwapBlocksParams};
 use crate::kernel::{KvDtype, KvShape};
 
 pub(super) fn cases(variant: &Variant) -> Vec<Case> {
@@ -17,5 +18,23 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let case = Case::new("one block to one and to many", variant, &params, copy_blocks::grid(&shape, 4))
         .binding(&pairs)
         .words(&before, &after);
+    vec![case]
+}
+
+pub(super) fn swap_blocks(variant: &Variant) -> Vec<Case> {
+    let block_quads = 96;
+    let pairs = [[0, 3], [1, 0], [0, 2]];
+    let params = SwapBlocksParams { block_quads, pad0: 0, pad1: 0, pad2: 0 };
+    let words = |blocks: u32, factor: u32| -> Vec<u32> {
+        (0..block_quads * 4 * blocks).map(|word| word.wrapping_mul(factor)).collect()
+    };
+    let (source, before) = (words(2, 0x9e37_79b9), words(4, 0x85eb_ca6b));
+    let mut after = before.clone();
+    cpu::swap_blocks::swap_blocks(block_quads as usize * 4, &pairs, &source, &mut after);
+    let case =
+        Case::new("blocks of one pool into another", variant, &params, swap_blocks::grid(block_quads, 3))
+            .binding(&pairs)
+            .binding(&source)
+            .words(&before, &after);
     vec![case]
 }

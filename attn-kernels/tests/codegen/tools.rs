@@ -1,10 +1,38 @@
-//! Checkers of other projects, used where they are on the path, and the part of SPIR-V that asks something of a driver.
+//! Translations of every variant, checked by tools of other projects where they are on the path. Shared by the crates with
+//! kernels.
 
 use std::path::PathBuf;
 use std::process::Command;
 
+use attn_kernels::NamedVariant;
+use attn_kernels::reflect::translate;
+
+/// Translates and checks all of `variants`. Returns the texts of the first variant of each kernel and level, by name, for
+/// snapshots.
+pub(crate) fn translations(variants: Vec<NamedVariant>) -> Vec<(String, String)> {
+    let mut seen = Vec::new();
+    let mut texts = Vec::new();
+    for named in variants {
+        let name = format!("{}.{}", named.name, named.level);
+        let translation = translate(&named.variant).unwrap_or_else(|e| panic!("{name}: {e}"));
+        // The tools of most systems do not know cooperative matrices yet.
+        if translation.msl.is_some() {
+            check(&name, &named.variant.wgsl().unwrap(), &translation.spirv);
+        }
+        let kind = (named.variant.kernel.name, named.level);
+        if seen.contains(&kind) {
+            continue;
+        }
+        seen.push(kind);
+        texts.extend(translation.msl.map(|msl| (format!("{name}.metal"), msl)));
+        texts.extend(translation.hlsl.map(|hlsl| (format!("{name}.hlsl"), hlsl)));
+        texts.push((format!("{name}.spv"), header(&translation.spirv)));
+    }
+    texts
+}
+
 /// Runs `spirv-val` and `tint` over one variant.
-pub(crate) fn check(name: &str, wgsl: &str, spirv: &[u32]) {
+fn check(name: &str, wgsl: &str, spirv: &[u32]) {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let file = folder.join(format!("{name}.spv"));
     std::fs::write(&file, spirv.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>()).unwrap();
@@ -30,7 +58,7 @@ fn run(name: &str, command: &mut Command) {
 }
 
 /// Version, capabilities, extensions and execution modes, one a line, by opcode.
-pub(crate) fn header(spirv: &[u32]) -> String {
+fn header(spirv: &[u32]) -> String {
     const HEADER_WORDS: usize = 5;
     let mut lines = vec![format!("version {}.{}", spirv[1] >> 16, spirv[1] >> 8 & 255)];
     let mut at = HEADER_WORDS;

@@ -155,7 +155,7 @@ impl Decode {
         let extra = self.asked.upload(gpu).unwrap();
         bindings.extend(extra.as_ref().map(Into::into));
         let count = u32::try_from(rows.len()).unwrap();
-        let variant = paged_decode::variant(shape, self.num_heads, gpu.level(), self.attention());
+        let variant = paged_decode::variant(shape, self.num_heads, self.attention());
         // All keys at once, or twice the largest partition of a row a dispatch.
         let longest = self.lens.iter().copied().max().unwrap_or(0).max(1);
         let step =

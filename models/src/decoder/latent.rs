@@ -90,7 +90,7 @@ impl LatentState {
         let kind = |context| {
             let attention = Attention { context, ..Attention::default() };
             let attend = gpu.pipeline(&mla_decode::variant(&shape, config.num_heads, &attention))?;
-            let reduce = gpu.pipeline(&mla_decode::reduce_variant(shape, &attention))?;
+            let reduce = gpu.pipeline(&mla_decode::reduce_variant(&shape, &attention))?;
             Ok::<_, ModelError>(Kind { attend, reduce })
         };
         let rows = options.max_rows as usize;

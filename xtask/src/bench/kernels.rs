@@ -3,25 +3,30 @@
 
 mod attention;
 mod ceiling;
+mod grid;
+mod host;
+mod lists;
+mod mla;
 mod others;
+mod select;
+mod structured;
 mod work;
+mod xattn;
 
 use std::fs;
 use std::io;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use attn_kernels::Level;
-use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
-use attn_kernels::kernel::KvDtype;
+use attn_kernels::gpu::{Checks, GpuOptions};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::svg::{Axis, Series, chart, number};
 use crate::cli::BenchArgs;
 use crate::{report, verdicts};
-use attention::Heads;
 use ceiling::Ceiling;
-use work::Work;
+use work::{Bench, Timed};
 
 /// One kernel at one shape.
 #[derive(Debug, Clone, Serialize)]
@@ -39,13 +44,18 @@ struct Row {
     /// Share of what the ceiling allows, by whichever of the two binds.
     fraction: Option<f64>,
     bound: Option<&'static str>,
+    /// Time of dense attention of the same shape over this one's.
+    times_dense: Option<f64>,
+    /// Share of the visible blocks that a selection kept, and of the attention's mass that they have.
+    density: Option<f64>,
+    recall: Option<f64>,
     /// Why it did not run.
     skipped: Option<String>,
 }
 
 /// What one run of the suite says.
 #[derive(Debug, Serialize)]
-struct Bench {
+struct Report {
     adapter: String,
     driver: String,
     level: &'static str,
@@ -53,8 +63,9 @@ struct Bench {
     rows: Vec<Row>,
 }
 
-/// Makes a work when its turn comes: all of them at once would not fit in memory.
-type Make<'a> = Box<dyn Fn(&Gpu) -> Result<Work> + 'a>;
+/// Runs of which the median counts, and where it shall be quick.
+const RUNS: usize = 7;
+const RUNS_QUICK: usize = 3;
 
 /// Runs the suite.
 pub(super) fn run(args: &BenchArgs) -> Result<()> {
@@ -65,38 +76,49 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     if !gpu.time_dispatches(true) {
         eprintln!("the adapter has no timestamps: times are those until results are there");
     }
+    let mut items = grid::items(&gpu, args.quick);
+    if let Some(filter) = &args.filter {
+        let filter = filter.to_lowercase();
+        items.retain(|item| item.name.to_lowercase().contains(&filter));
+        ensure!(!items.is_empty(), "--filter {filter:?}: no kernel and shape has that in its name");
+    }
     // The first kernel of a process finds clocks low and memory cold.
     Ceiling::measure(&gpu)?;
     let ceiling = Ceiling::measure(&gpu)?;
     show_ceiling(args, &ceiling)?;
-    let makes = grid(&gpu);
     let flush = ceiling::flush(&gpu)?;
-    let bar = ProgressBar::new(makes.len() as u64)
+    let runs = if args.quick { RUNS_QUICK } else { RUNS };
+    let bench = Bench { gpu: &gpu, flush: &flush, runs };
+    let bar = ProgressBar::new(items.len() as u64)
         .with_style(ProgressStyle::with_template("[{bar:30}] {pos} of {len}: {msg}")?.progress_chars("=> "));
+    // The first item runs twice; its first run pays for what nobody else does.
+    (items[0].run)(&bench).ok();
     let mut rows = Vec::new();
-    for (index, (name, make)) in makes.iter().enumerate() {
-        bar.set_message(name.clone());
-        let row = measure(&gpu, &ceiling, name, make, &flush);
+    for item in &items {
+        bar.set_message(item.name.clone());
+        let timed = (item.run)(&bench);
         gpu.forget_bind_groups();
         bar.inc(1);
-        // The first configuration is there twice; its first run pays for what nobody else does.
-        if index == 0 {
-            continue;
-        }
-        bar.suspend(|| show(args, &row))?;
-        rows.push(row);
+        let measured = match timed {
+            Ok(timed) => timed.into_iter().map(|timed| row(&ceiling, timed)).collect(),
+            // What does not fit the adapter is told with its reason; the others go on.
+            Err(error) => vec![skipped(&item.name, &error)],
+        };
+        bar.suspend(|| measured.iter().try_for_each(|row| show(args, row)))?;
+        rows.extend(measured);
     }
     bar.finish_and_clear();
     let Some(folder) = &args.out else { return Ok(()) };
     fs::create_dir_all(folder).with_context(|| format!("{}: cannot be created", folder.display()))?;
-    let bench = Bench {
+    let report = Report {
         adapter: info.name.clone(),
         driver: info.driver_info.clone(),
         level: gpu.level().name(),
         ceiling,
         rows,
     };
-    let files = [("kernels.json", serde_json::to_string_pretty(&bench)?), ("kernels.svg", roofline(&bench))];
+    let files =
+        [("kernels.json", serde_json::to_string_pretty(&report)?), ("kernels.svg", roofline(&report))];
     for (name, text) in files {
         let path = folder.join(name);
         fs::write(&path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
@@ -104,107 +126,46 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     Ok(())
 }
 
-/// Kernels and shapes, by name; the first is there twice.
-fn grid(gpu: &Gpu) -> Vec<(String, Make<'static>)> {
-    let software = gpu.is_cpu();
-    let large = |dtype| Heads::new(32, 8, 128, dtype);
-    let small = Heads::new(9, 3, 64, KvDtype::F16);
-    let contexts: &[u32] = if software { &[1024, 4096] } else { &[1024, 4096, 8192, 32_768, 131_072] };
-    let batches: &[u32] = if software { &[1, 4] } else { &[1, 4, 16, 64] };
-    let lens: &[u32] = if software { &[512] } else { &[2048, 8192, 32_768, 131_072] };
-    let levels: &[Level] =
-        if gpu.level() == Level::Baseline { &[Level::Baseline] } else { &[Level::Subgroup, Level::Baseline] };
-    let mut all: Vec<(String, Make<'static>)> = Vec::new();
-    let mut add = |name: String, make: Make<'static>| all.push((name, make));
-    let first = [batches[0], contexts[0]];
-    let level = levels[0];
-    let f16 = large(KvDtype::F16);
-    add("decode".into(), Box::new(move |gpu| attention::decode(gpu, &f16, first, level, None)));
-    let models = if software { vec![small] } else { vec![f16, large(KvDtype::F32), small] };
-    for heads in models {
-        for &context in contexts {
-            for &batch in batches {
-                for &level in levels {
-                    let name = format!("decode {batch} x {context}, {}, level {level}", heads.name());
-                    let at = [batch, context];
-                    add(name, Box::new(move |gpu| attention::decode(gpu, &heads, at, level, None)));
-                }
-                let name = format!("decode of 10 % of {batch} x {context}, {}", heads.name());
-                let at = [batch, context];
-                add(name, Box::new(move |gpu| attention::decode(gpu, &heads, at, level, Some(0.1))));
-            }
-        }
-        for &len in lens {
-            for density in [None, Some(0.25)] {
-                let name = format!("prefill {len}, {}, density {density:?}", heads.name());
-                add(name, Box::new(move |gpu| attention::prefill(gpu, &heads, len, density)));
-            }
-        }
-    }
-    let heads = if software { small } else { f16 };
-    let rows = if software { 512 } else { 8192 };
-    add("cache_write".into(), Box::new(move |gpu| others::cache_write(gpu, &heads, rows)));
-    add("copy_blocks".into(), Box::new(move |gpu| others::copy_blocks(gpu, &heads, rows / 4)));
-    add("lse_merge".into(), Box::new(move |gpu| others::lse_merge(gpu, &heads, rows)));
-    for &context in contexts {
-        add(
-            format!("block_digest {context}"),
-            Box::new(move |gpu| others::block_digest(gpu, &heads, context)),
-        );
-        let at = [4, context];
-        add(format!("block_score 4 x {context}"), Box::new(move |gpu| others::block_score(gpu, &heads, at)));
-        let (rows, k) = if software { (4, 256) } else { (64, 2048) };
-        add(
-            format!("top_k of {context}"),
-            Box::new(move |gpu| others::top_k(gpu, rows, context, k.min(context / 2))),
-        );
-        add(format!("index_logits {context}"), Box::new(move |gpu| others::index_logits(gpu, context)));
-    }
-    all
-}
-
-fn measure(
-    gpu: &Gpu,
-    ceiling: &Ceiling,
-    name: &str,
-    make: &Make<'_>,
-    flush: &dyn Fn(&mut attn_kernels::gpu::Pass),
-) -> Row {
-    let done = make(gpu).and_then(|work| Ok((work.time(gpu, flush)?, work)));
-    match done {
-        Ok((seconds, work)) => row(ceiling, &work, seconds),
-        // What does not fit the adapter is told with its reason; the others go on.
-        Err(error) => Row {
-            kernel: name.into(),
-            level: gpu.level().name().into(),
-            shape: String::new(),
-            us: None,
-            bytes: 0.0,
-            operations: 0.0,
-            gb_s: None,
-            tflop_s: None,
-            fraction: None,
-            bound: None,
-            skipped: Some(format!("{error:#}")),
-        },
-    }
-}
-
-fn row(ceiling: &Ceiling, work: &Work, seconds: f64) -> Row {
-    let memory = work.bytes / ceiling.bytes_s;
-    let rate = if work.level == Level::Coop.name() { ceiling.operations_s() } else { ceiling.f32_s };
-    let operations = work.operations / rate;
+fn skipped(name: &str, error: &anyhow::Error) -> Row {
     Row {
-        kernel: work.kernel.clone(),
-        level: work.level.into(),
-        shape: work.shape.clone(),
+        kernel: name.into(),
+        level: String::new(),
+        shape: String::new(),
+        us: None,
+        bytes: 0.0,
+        operations: 0.0,
+        gb_s: None,
+        tflop_s: None,
+        fraction: None,
+        bound: None,
+        times_dense: None,
+        density: None,
+        recall: None,
+        skipped: Some(format!("{error:#}")),
+    }
+}
+
+fn row(ceiling: &Ceiling, timed: Timed) -> Row {
+    let Timed { cost, seconds, dense, density, recall } = timed;
+    let memory = cost.bytes / ceiling.bytes_s;
+    let rate = if cost.level == Level::Coop.name() { ceiling.operations_s() } else { ceiling.f32_s };
+    let operations = cost.operations / rate;
+    let limit = memory.max(operations);
+    Row {
+        kernel: cost.kernel,
+        level: cost.level.into(),
+        shape: cost.shape,
         us: Some(seconds * 1e6),
-        bytes: work.bytes,
-        operations: work.operations,
-        gb_s: Some(work.bytes / seconds * 1e-9),
-        tflop_s: Some(work.operations / seconds * 1e-12),
-        fraction: Some(memory.max(operations) / seconds),
-        bound: Some(if memory >= operations { "memory" } else { "operations" }),
+        bytes: cost.bytes,
+        operations: cost.operations,
+        gb_s: Some(cost.bytes / seconds * 1e-9),
+        tflop_s: Some(cost.operations / seconds * 1e-12),
+        // What moves and computes nothing has no ceiling.
+        fraction: (limit > 0.0).then(|| limit / seconds),
+        bound: (limit > 0.0).then_some(if memory >= operations { "memory" } else { "operations" }),
+        times_dense: dense.map(|dense| dense / seconds),
+        density,
+        recall,
         skipped: None,
     }
 }
@@ -237,15 +198,20 @@ fn line(row: &Row) -> String {
     let (Some(us), Some(gb_s), Some(tflop_s)) = (row.us, row.gb_s, row.tflop_s) else {
         return format!("{}: skipped: {}", row.kernel, row.skipped.as_deref().unwrap_or_default());
     };
-    let (fraction, bound) = (row.fraction.unwrap_or(0.0), row.bound.unwrap_or_default());
-    format!(
-        "{:18} {:9} {us:11.1} us {gb_s:8.1} GB/s {tflop_s:8.3} TFLOP/s {fraction:5.2} of {bound:10} {}",
-        row.kernel, row.level, row.shape
-    )
+    let bound = row.fraction.zip(row.bound).map_or(String::new(), |(fraction, bound)| {
+        format!("{gb_s:8.1} GB/s {tflop_s:8.3} TFLOP/s {fraction:5.2} of {bound}")
+    });
+    let extra = [
+        row.times_dense.map(|times| format!(", {times:.2} x as fast as dense")),
+        row.density.map(|density| format!(", density {density:.4}")),
+        row.recall.map(|recall| format!(", recall {recall:.4}")),
+    ];
+    let extra: String = extra.into_iter().flatten().collect();
+    format!("{:18} {:9} {us:11.1} us {bound:53} {}{extra}", row.kernel, row.level, row.shape)
 }
 
 /// Operations a second against operations a byte, under the two ceilings.
-fn roofline(bench: &Bench) -> String {
+fn roofline(bench: &Report) -> String {
     let ceiling = &bench.ceiling;
     let mut series: Vec<Series> = Vec::new();
     for row in &bench.rows {
@@ -281,28 +247,35 @@ fn roofline(bench: &Bench) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::work::Work;
     use super::*;
 
-    fn bench() -> Bench {
+    fn bench() -> Report {
         let ceiling = Ceiling { bytes_s: 4e12, f32_s: 5e13, matrix_s: Some(6e14) };
-        let work = |kernel, level: Level, bytes, operations| {
-            Work::new(kernel, level.name(), "1 x 1024".into()).costs(bytes, operations)
+        let timed = |kernel, level: Level, bytes, operations, seconds| {
+            let cost = Work::new(kernel, level.name(), "1 x 1024".into()).costs(bytes, operations).cost;
+            Timed { cost, seconds, dense: None, density: None, recall: None }
         };
+        let sparse = timed("prefill, xattn", Level::Coop, 4e8, 3e11, 4e-3);
         let rows = vec![
-            row(&ceiling, &work("decode", Level::Subgroup, 4e9, 8e9), 2e-3),
-            row(&ceiling, &work("prefill", Level::Coop, 4e8, 3e12), 1e-2),
-            row(&ceiling, &work("copy_blocks", Level::Baseline, 4e9, 0.0), 1e-3),
+            row(&ceiling, timed("decode", Level::Subgroup, 4e9, 8e9, 2e-3)),
+            row(&ceiling, timed("prefill", Level::Coop, 4e8, 3e12, 1e-2)),
+            row(&ceiling, timed("copy_blocks", Level::Baseline, 4e9, 0.0, 1e-3)),
+            row(&ceiling, Timed { dense: Some(1e-2), density: Some(0.05), recall: Some(0.955), ..sparse }),
+            row(&ceiling, timed("record, submit", Level::Baseline, 0.0, 0.0, 3e-4)),
         ];
-        Bench { adapter: "a".into(), driver: "1".into(), level: "coop", ceiling, rows }
+        Report { adapter: "a".into(), driver: "1".into(), level: "coop", ceiling, rows }
     }
 
     #[test]
     fn fractions_are_of_what_binds() {
         let lines: Vec<String> = bench().rows.iter().map(line).collect();
         insta::assert_snapshot!(lines.join("\n"), @r"
-        decode             subgroup       2000.0 us   2000.0 GB/s    4.000 TFLOP/s  0.50 of memory     1 x 1024
-        prefill            coop          10000.0 us     40.0 GB/s  300.000 TFLOP/s  0.50 of operations 1 x 1024
-        copy_blocks        baseline       1000.0 us   4000.0 GB/s    0.000 TFLOP/s  1.00 of memory     1 x 1024
+        decode             subgroup       2000.0 us   2000.0 GB/s    4.000 TFLOP/s  0.50 of memory        1 x 1024
+        prefill            coop          10000.0 us     40.0 GB/s  300.000 TFLOP/s  0.50 of operations    1 x 1024
+        copy_blocks        baseline       1000.0 us   4000.0 GB/s    0.000 TFLOP/s  1.00 of memory        1 x 1024
+        prefill, xattn     coop           4000.0 us    100.0 GB/s   75.000 TFLOP/s  0.12 of operations    1 x 1024, 2.50 x as fast as dense, density 0.0500, recall 0.9550
+        record, submit     baseline        300.0 us                                                       1 x 1024
         ");
     }
 

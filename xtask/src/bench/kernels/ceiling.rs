@@ -9,6 +9,9 @@ use serde::Serialize;
 
 use super::work::time;
 
+/// Runs of which the median counts.
+const RUNS: usize = 7;
+
 static FILL: Kernel = Kernel {
     name: "fill",
     wgsl: include_str!("../../../wgsl/fill.wgsl"),
@@ -74,8 +77,12 @@ impl Ceiling {
 pub(super) fn random(gpu: &Gpu, dtype: KvDtype, elements: usize, seed: u32) -> Result<Buf<u32>> {
     let words = elements * dtype.bytes() / 4;
     let buf = gpu.buffer("random", words)?;
-    let half = u32::from(dtype == KvDtype::F16);
-    let params = Words([u32::try_from(words)?, seed, half, 0]);
+    let kind = match dtype {
+        KvDtype::F32 => 0,
+        KvDtype::F16 => 1,
+        KvDtype::Fp8 | KvDtype::Int8 => 2,
+    };
+    let params = Words([u32::try_from(words)?, seed, kind, 0]);
     let mut pass = Pass::new("fill");
     let grid = [u32::try_from(words.div_ceil(256))?.clamp(1, 4096), 1, 1];
     pass.dispatch(&gpu.pipeline(&Variant::new(&FILL))?, &params, &[(&buf).into()], grid);
@@ -90,7 +97,7 @@ fn read_rate(gpu: &Gpu) -> Result<f64> {
     let out = gpu.buffer::<u32>("out", groups as usize * 256)?;
     let pipeline = gpu.pipeline(&Variant::new(&STREAM_READ))?;
     let bindings: [Bind; 2] = [(&data).into(), (&out).into()];
-    let seconds = time(gpu, &|_| (), |pass| {
+    let seconds = time(gpu, RUNS, &|_| (), |pass| {
         pass.dispatch(&pipeline, &Words([quads, 0, 0, 0]), &bindings, [groups, 1, 1]);
     })?;
     Ok(f64::from(quads) * 16.0 / seconds)
@@ -119,7 +126,7 @@ fn f32_rate(gpu: &Gpu) -> Result<f64> {
     let pipeline = gpu.pipeline(&Variant::new(&FMA_RATE))?;
     let params = Words([rounds, 0.999f32.to_bits(), 0, 0]);
     let seconds =
-        time(gpu, &|_| (), |pass| pass.dispatch(&pipeline, &params, &[(&out).into()], [groups, 1, 1]))?;
+        time(gpu, RUNS, &|_| (), |pass| pass.dispatch(&pipeline, &params, &[(&out).into()], [groups, 1, 1]))?;
     Ok(f64::from(groups) * 256.0 * f64::from(rounds) * 16.0 / seconds)
 }
 
@@ -127,7 +134,7 @@ fn matrix_rate(gpu: &Gpu) -> Result<f64> {
     let (groups, rounds) = (2112, 2000);
     let out = gpu.buffer::<f32>("out", groups as usize * 128)?;
     let pipeline = gpu.pipeline(&Variant::new(&COOP_RATE))?;
-    let seconds = time(gpu, &|_| (), |pass| {
+    let seconds = time(gpu, RUNS, &|_| (), |pass| {
         pass.dispatch(&pipeline, &Words([rounds, 0, 0, 0]), &[(&out).into()], [groups, 1, 1]);
     })?;
     // Four subgroups, eight products of 16 x 16 x 16 a round.

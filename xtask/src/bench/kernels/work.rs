@@ -7,11 +7,17 @@ use attn_kernels::Variant;
 use attn_kernels::gpu::{Bind, Gpu, Pass};
 use bytemuck::Pod;
 
-/// Runs of which the median counts.
-const RUNS: usize = 7;
+/// The device, what fills its caches between runs, and how often a work runs.
+pub(super) struct Bench<'a> {
+    pub(super) gpu: &'a Gpu,
+    pub(super) flush: &'a dyn Fn(&mut Pass),
+    /// Runs of which the median counts.
+    pub(super) runs: usize,
+}
 
-/// Dispatches, and what they are worth.
-pub(super) struct Work {
+/// What a work is, and what it is worth.
+#[derive(Debug, Clone)]
+pub(super) struct Cost {
     /// The kernel that it is about.
     pub(super) kernel: String,
     /// The level that its kernels are built for.
@@ -22,6 +28,25 @@ pub(super) struct Work {
     pub(super) bytes: f64,
     /// Operations that it must do: a multiply-add is two.
     pub(super) operations: f64,
+}
+
+/// A work that has run.
+#[derive(Debug)]
+pub(super) struct Timed {
+    pub(super) cost: Cost,
+    /// Seconds on the device.
+    pub(super) seconds: f64,
+    /// Seconds of dense attention of the same shape, measured in the same run.
+    pub(super) dense: Option<f64>,
+    /// Share of the visible blocks that is attended, where a selection decides.
+    pub(super) density: Option<f64>,
+    /// Share of the attention's mass that those blocks have, on average over rows and heads.
+    pub(super) recall: Option<f64>,
+}
+
+/// Dispatches, and what they are worth.
+pub(super) struct Work {
+    pub(super) cost: Cost,
     dispatches: Vec<Dispatch>,
 }
 
@@ -34,12 +59,13 @@ struct Dispatch {
 
 impl Work {
     pub(super) fn new(kernel: &str, level: &'static str, shape: String) -> Self {
-        Self { kernel: kernel.into(), level, shape, bytes: 0.0, operations: 0.0, dispatches: Vec::new() }
+        let cost = Cost { kernel: kernel.into(), level, shape, bytes: 0.0, operations: 0.0 };
+        Self { cost, dispatches: Vec::new() }
     }
 
     /// Sets what it moves and computes.
     pub(super) fn costs(mut self, bytes: f64, operations: f64) -> Self {
-        (self.bytes, self.operations) = (bytes, operations);
+        (self.cost.bytes, self.cost.operations) = (bytes, operations);
         self
     }
 
@@ -56,12 +82,50 @@ impl Work {
         self
     }
 
-    /// Seconds on the device, with what `flush` reads in its caches instead of the last run's data.
-    pub(super) fn time(&self, gpu: &Gpu, flush: &dyn Fn(&mut Pass)) -> Result<f64> {
+    /// Adds another work that follows: as `kernel`, with the costs of both, at the level of the one that computes more.
+    pub(super) fn then(mut self, kernel: &str, next: Self) -> Self {
+        let level =
+            if self.cost.operations > next.cost.operations { self.cost.level } else { next.cost.level };
+        self.cost = Cost {
+            kernel: kernel.into(),
+            level,
+            shape: next.cost.shape,
+            bytes: self.cost.bytes + next.cost.bytes,
+            operations: self.cost.operations + next.cost.operations,
+        };
+        self.dispatches.extend(next.dispatches);
+        self
+    }
+}
+
+impl Bench<'_> {
+    /// Times one work alone.
+    pub(super) fn alone(&self, work: Work) -> Result<Vec<Timed>> {
+        Ok(vec![self.time(work)?])
+    }
+
+    /// Times dense attention and what stands in for it.
+    pub(super) fn beside(&self, dense: Work, others: impl IntoIterator<Item = Work>) -> Result<Vec<Timed>> {
+        let mut all = vec![self.time(dense)?];
+        let seconds = all[0].seconds;
+        for work in others {
+            all.push(Timed { dense: Some(seconds), ..self.time(work)? });
+        }
+        Ok(all)
+    }
+
+    /// Times one work: seconds on the device, with other data in its caches than the last run's.
+    pub(super) fn time(&self, work: Work) -> Result<Timed> {
+        let seconds = self.seconds(&work)?;
+        Ok(Timed { cost: work.cost, seconds, dense: None, density: None, recall: None })
+    }
+
+    fn seconds(&self, work: &Work) -> Result<f64> {
+        let gpu = self.gpu;
         let pipelines: Vec<_> =
-            self.dispatches.iter().map(|d| gpu.pipeline(&d.variant)).collect::<Result<_, _>>()?;
-        time(gpu, flush, |pass| {
-            for (dispatch, pipeline) in self.dispatches.iter().zip(&pipelines) {
+            work.dispatches.iter().map(|d| gpu.pipeline(&d.variant)).collect::<Result<_, _>>()?;
+        time(gpu, self.runs, self.flush, |pass| {
+            for (dispatch, pipeline) in work.dispatches.iter().zip(&pipelines) {
                 pass.dispatch_bytes(pipeline, &dispatch.params, &dispatch.bindings, dispatch.grid);
             }
         })
@@ -70,12 +134,17 @@ impl Work {
 
 /// Median seconds of what `record` records, after one run that counts for nothing: the sum of the dispatches' timestamps,
 /// or where the adapter has none the time until the result is there.
-pub(super) fn time(gpu: &Gpu, flush: &dyn Fn(&mut Pass), record: impl Fn(&mut Pass)) -> Result<f64> {
+pub(super) fn time(
+    gpu: &Gpu,
+    most_runs: usize,
+    flush: &dyn Fn(&mut Pass),
+    record: impl Fn(&mut Pass),
+) -> Result<f64> {
     let stamped = gpu.time_dispatches(true);
-    let mut runs = Vec::with_capacity(RUNS);
+    let mut runs = Vec::with_capacity(most_runs);
     // A run that takes long need not be repeated often.
     let begun = Instant::now();
-    for run in 0..=RUNS {
+    for run in 0..=most_runs {
         let mut pass = Pass::new("flush");
         flush(&mut pass);
         gpu.submit(pass)?.wait()?;

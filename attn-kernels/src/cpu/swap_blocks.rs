@@ -1,0 +1,8 @@
+//! Reference of `swap_blocks`.
+
+/// Copies block `source` of one pool to block `target` of another for each pair; blocks of `block_len` elements.
+pub fn swap_blocks<T: Copy>(block_len: usize, pairs: &[[u32; 2]], source: &[T], pool: &mut [T]) {
+    for [from, to] in pairs.iter().map(|pair| pair.map(|n| n as usize * block_len)) {
+        pool[to..to + block_len].copy_from_slice(&source[from..from + block_len]);
+    }
+}

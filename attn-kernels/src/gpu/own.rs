@@ -1,0 +1,111 @@
+//! Kernels inside the wgpu program of the caller: on its device, over its buffers, in its command encoders.
+
+use super::pass::{Command, Dispatch, Pass};
+use super::{Buf, Fault, Gpu, GpuError, GpuOptions, Raw, best_level, check_limits};
+use bytemuck::Pod;
+use std::sync::Arc;
+
+/// A pass with its parameters and bind groups on the device: it can be encoded any number of times, and nothing is
+/// allocated then.
+#[derive(Debug)]
+pub struct Prepared {
+    label: &'static str,
+    steps: Vec<Step>,
+}
+
+#[derive(Debug)]
+enum Step {
+    Dispatch { dispatch: Dispatch, group: wgpu::BindGroup },
+    Copy { from: Raw, from_at: u64, to: Raw, to_at: u64, bytes: u64 },
+}
+
+impl Gpu {
+    /// Runs on a device that the caller opened on `adapter`; kernels use the features that it was opened with. Errors that
+    /// arrive outside a call go to the caller's own handler. Of `options`, level and checks count.
+    ///
+    /// # Errors
+    /// A device under the limits that every kernel needs: WebGPU's defaults.
+    pub fn of(
+        adapter: &wgpu::Adapter,
+        device: wgpu::Device,
+        queue: wgpu::Queue,
+        options: &GpuOptions,
+    ) -> Result<Self, GpuError> {
+        let info = adapter.get_info();
+        check_limits(&info.name, &device.limits())?;
+        let level = best_level(adapter, device.features()).min(options.level);
+        Ok(Self::new(device, queue, info, level, options.checks, Arc::new(Fault::default())))
+    }
+
+    /// A buffer of the caller's, to be bound: elements of `T` as far as it holds whole ones.
+    ///
+    /// # Errors
+    /// [`GpuError::Usage`] where it was not made for storage.
+    pub fn share<T: Pod>(&self, buffer: &wgpu::Buffer) -> Result<Buf<T>, GpuError> {
+        let (usage, needed) = (buffer.usage(), wgpu::BufferUsages::STORAGE);
+        if !usage.contains(needed) {
+            return Err(GpuError::Usage { usage, needed });
+        }
+        Ok(self.buf_of(buffer.clone()))
+    }
+
+    /// Puts a pass on the device, to be encoded by [`Prepared::encode`].
+    ///
+    /// # Errors
+    /// [`GpuError::OutOfMemory`] and [`GpuError::BufferTooLarge`] for its parameters, [`GpuError::Readback`] when it reads
+    /// back: that is for the caller's encoder.
+    pub fn prepare(&self, pass: Pass) -> Result<Prepared, GpuError> {
+        if !pass.reads.is_empty() {
+            return Err(GpuError::Readback { reads: pass.reads.len() });
+        }
+        let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
+        let params = self.raw_buffer("params", pass.params.len().max(256) as u64, usage)?;
+        self.queue.write_buffer(&params.buffer, 0, &pass.params);
+        let steps = pass.commands.into_iter().filter_map(|command| match command {
+            Command::Dispatch(dispatch) => {
+                let group = self.make_bind_group(&dispatch, &params);
+                Some(Step::Dispatch { dispatch, group })
+            }
+            Command::Copy { from, from_at, to, to_at, bytes } => {
+                Some(Step::Copy { from, from_at, to, to_at, bytes })
+            }
+            // Submissions are the caller's.
+            Command::Cut => None,
+        });
+        Ok(Prepared { label: pass.label, steps: steps.collect() })
+    }
+}
+
+impl Prepared {
+    /// Records the work behind what `encoder` already holds.
+    pub fn encode(&self, encoder: &mut wgpu::CommandEncoder) {
+        let is_copy = |step: &Step| matches!(step, Step::Copy { .. });
+        for run in self.steps.chunk_by(|a, b| is_copy(a) == is_copy(b)) {
+            if !is_copy(&run[0]) {
+                let descriptor =
+                    wgpu::ComputePassDescriptor { label: Some(self.label), timestamp_writes: None };
+                let mut compute = encoder.begin_compute_pass(&descriptor);
+                run.iter().for_each(|step| step.dispatch(&mut compute));
+                continue;
+            }
+            run.iter().for_each(|step| step.copy(encoder));
+        }
+    }
+}
+
+impl Step {
+    fn dispatch(&self, compute: &mut wgpu::ComputePass<'_>) {
+        if let Self::Dispatch { dispatch, group } = self {
+            let [x, y, z] = dispatch.workgroups;
+            compute.set_pipeline(&dispatch.pipeline.raw);
+            compute.set_bind_group(0, group, &[dispatch.params_at]);
+            compute.dispatch_workgroups(x, y, z);
+        }
+    }
+
+    fn copy(&self, encoder: &mut wgpu::CommandEncoder) {
+        if let Self::Copy { from, from_at, to, to_at, bytes } = self {
+            encoder.copy_buffer_to_buffer(&from.buffer, *from_at, &to.buffer, *to_at, *bytes);
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Rows of codes of 8 bits back to f32.
+
+use super::LaunchError;
+use super::error::Launch;
+use super::quantise::Code;
+use crate::{Access, Kernel, Variant};
+use bytemuck::{Pod, Zeroable};
+
+/// Bindings: codes, scales, x.
+pub static KERNEL: Kernel = Kernel {
+    name: "dequantise",
+    wgsl: include_str!("../../wgsl/dequantise.wgsl"),
+    modules: &[crate::MODULES],
+    params_bytes: size_of::<DequantiseParams>(),
+    bindings: &[Access::Read, Access::Read, Access::Write],
+};
+
+/// Uniform parameters.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct DequantiseParams {
+    /// Rows.
+    pub rows: u32,
+    /// f32 from one row of `x` to the next.
+    pub row_stride: u32,
+    /// First element of a row.
+    pub first: u32,
+    /// Zero.
+    pub pad0: u32,
+}
+
+const WG: u32 = 64;
+
+/// The kernel for rows of `width` elements.
+///
+/// # Errors
+/// A width that is not a multiple of 4.
+pub fn variant(width: u32, code: Code) -> Result<Variant, LaunchError> {
+    Launch(KERNEL.name).multiple("width of a row", width, 4)?;
+    Ok(Variant::new(&KERNEL).size("WIDTH", width).module("code", code.module()).constant("WG", WG))
+}
+
+/// Workgroups for `rows` rows of `width` elements.
+#[must_use]
+pub fn grid(width: u32, rows: u32) -> [u32; 3] {
+    super::flat_grid((rows * (width / 4)).div_ceil(WG))
+}

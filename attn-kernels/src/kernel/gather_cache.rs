@@ -1,0 +1,96 @@
+//! Keys and values out of the paged cache, contiguous and as f32.
+
+use super::attention::{Attention, Context};
+use super::error::Launch;
+use super::{KvShape, LaunchError};
+use crate::{Access, Kernel, Variant};
+use bytemuck::{Pod, Zeroable};
+
+/// Bindings: spans, k_cache, v_cache, tables, k_out, v_out; with lists also selected.
+pub static KERNEL: Kernel = Kernel {
+    name: "gather_cache",
+    wgsl: include_str!("../../wgsl/gather_cache.wgsl"),
+    modules: &[crate::MODULES],
+    params_bytes: size_of::<GatherCacheParams>(),
+    bindings: BINDINGS.split_at(6).0,
+};
+
+const BINDINGS: &[Access] =
+    &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Write, Access::Write, Access::Read];
+
+/// Uniform parameters.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct GatherCacheParams {
+    /// KV heads.
+    pub num_kv_heads: u32,
+    /// Entries from one list of selected blocks to the next.
+    pub list_stride: u32,
+    /// Scale of keys in fp8.
+    pub k_scale: f32,
+    /// Scale of values in fp8.
+    pub v_scale: f32,
+    /// Most keys that a span gathers.
+    pub most_keys: u32,
+    /// Zero.
+    pub pad0: u32,
+    /// Zero.
+    pub pad1: u32,
+    /// Zero.
+    pub pad2: u32,
+}
+
+const WG: u32 = 64;
+
+/// The kernel for one cache shape; all keys by position, or those of lists.
+///
+/// # Panics
+/// For lists of single tokens.
+#[must_use]
+pub fn variant(shape: &KvShape, context: Context) -> Variant {
+    shape.check();
+    assert!(context != Context::Tokens, "gather_cache takes listed blocks, not listed tokens");
+    let variant = Variant::new(&KERNEL)
+        .module("kv", shape.dtype.reader())
+        .size("HEAD_DIM", shape.head_dim)
+        .size("BLOCK_SIZE", shape.block_size)
+        .constant("WG", WG);
+    let variant = Attention { context, ..Attention::default() }.order(variant, shape, 1);
+    if context == Context::Full { variant } else { variant.bindings(BINDINGS) }
+}
+
+/// Workgroups for `spans` spans.
+#[must_use]
+pub fn grid(shape: &KvShape, params: &GatherCacheParams, spans: u32) -> [u32; 3] {
+    [(params.most_keys * params.num_kv_heads * (shape.head_dim / 8)).div_ceil(WG), spans, 1]
+}
+
+/// Checks `spans`, `[first key, KV length, first row of the output, first entry of the block table]`, against `tables_len`
+/// entries and `rows` rows of the output.
+///
+/// # Errors
+/// More spans or workgroups than a dispatch has, or a span outside the tables or the output.
+pub fn check(
+    shape: &KvShape,
+    params: &GatherCacheParams,
+    spans: &[[u32; 4]],
+    [tables_len, rows]: [usize; 2],
+) -> Result<(), LaunchError> {
+    let launch = Launch(KERNEL.name);
+    launch.at_most("spans", spans.len() as u64, 65_535)?;
+    let chunks = u64::from(params.most_keys) * u64::from(params.num_kv_heads * (shape.head_dim / 8));
+    launch.at_most("workgroups of a span", chunks.div_ceil(WG.into()), 65_535)?;
+    for (entry, span) in spans.iter().enumerate() {
+        let [first, len, row, table] = span.map(u64::from);
+        launch.entry("first key", entry, first, len)?;
+        launch.entry(
+            "end in the output",
+            entry,
+            row + (len - first).min(params.most_keys.into()),
+            rows as u64,
+        )?;
+        let blocks = len.div_ceil(shape.block_size.into());
+        launch.entry("end in the tables", entry, table + blocks, tables_len as u64)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,134 @@
+//! Attention to listed blocks under a boolean mask over the whole context, outputs scattered: the gather-scatter form of
+//! gather-based sparse attention (GSA).
+
+use super::attention::Attention;
+use super::error::Launch;
+use super::{KvShape, LaunchError};
+use crate::{Access, Kernel, Variant};
+use bytemuck::{Pod, Zeroable};
+
+/// Bindings: q, k_cache, v_cache, tables, rows, masks, out, selected.
+pub static KERNEL: Kernel = Kernel {
+    name: "masked_attention",
+    wgsl: include_str!("../../wgsl/masked_attention.wgsl"),
+    modules: &[crate::MODULES],
+    params_bytes: size_of::<MaskedAttentionParams>(),
+    bindings: &[
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Write,
+        Access::Read,
+    ],
+};
+
+/// Uniform parameters.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct MaskedAttentionParams {
+    /// Query heads.
+    pub num_heads: u32,
+    /// KV heads.
+    pub num_kv_heads: u32,
+    /// f32 from one query row to the next.
+    pub q_stride: u32,
+    /// Entries from one list of selected blocks to the next.
+    pub list_stride: u32,
+    /// u32 from one mask to the next: a bit for each position.
+    pub mask_stride: u32,
+    /// Rows.
+    pub rows: u32,
+    /// Factor on scores, usually `1 / sqrt(head_dim)`.
+    pub scale: f32,
+    /// Scale of keys in fp8.
+    pub k_scale: f32,
+    /// Scale of values in fp8.
+    pub v_scale: f32,
+    /// Zero.
+    pub pad0: u32,
+    /// Zero.
+    pub pad1: u32,
+    /// Zero.
+    pub pad2: u32,
+}
+
+/// One row: queries gathered, outputs scattered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct MaskedRow {
+    /// Row of queries.
+    pub q: u32,
+    /// Row of the output.
+    pub out: u32,
+    /// Mask.
+    pub mask: u32,
+    /// List of selected blocks, for all heads.
+    pub list: u32,
+    /// Tokens of the context.
+    pub len: u32,
+    /// First entry of the block table.
+    pub table: u32,
+    /// Zero.
+    pub pad: [u32; 2],
+}
+
+/// The kernel for one cache shape and blocks of `select_block` tokens.
+///
+/// # Panics
+/// When a selection block is not whole blocks of the cache, or heads are larger than 512.
+#[must_use]
+pub fn variant(shape: &KvShape, select_block: u32) -> Variant {
+    shape.check();
+    assert!(shape.head_dim <= 512, "heads of {} elements, the limit is 512", shape.head_dim);
+    let variant = Variant::new(&KERNEL)
+        .module("kv", shape.dtype.reader())
+        .size("HEAD_DIM", shape.head_dim)
+        .size("BLOCK_SIZE", shape.block_size);
+    Attention::blocks(select_block).order(variant, shape, 1)
+}
+
+/// Workgroups for `params`.
+#[must_use]
+pub fn grid(params: &MaskedAttentionParams) -> [u32; 3] {
+    let [y, z, _] = super::flat_grid(params.rows);
+    [params.num_heads, y, z]
+}
+
+/// Checks `rows` and the `lists` that they name against buffers of `q_rows` and `out_rows` rows, `masks_len` and
+/// `tables_len` entries; blocks of `select_block` tokens.
+///
+/// # Errors
+/// A row, mask, list or table outside its buffer, a mask shorter than its context, or a listed block after the last token.
+pub fn check(
+    shape: &KvShape,
+    params: &MaskedAttentionParams,
+    rows: &[MaskedRow],
+    (lists, select_block): (&[u32], u32),
+    [q_rows, out_rows, masks_len, tables_len]: [usize; 4],
+) -> Result<(), LaunchError> {
+    let launch = Launch(KERNEL.name);
+    launch.multiple("query heads", params.num_heads, params.num_kv_heads)?;
+    launch.multiple("selection block", select_block, shape.block_size)?;
+    launch.at_most("rows", params.rows.into(), rows.len() as u64)?;
+    let stride = params.list_stride as usize;
+    for (entry, row) in rows.iter().enumerate() {
+        launch.entry("row of q + 1", entry, u64::from(row.q) + 1, q_rows as u64)?;
+        launch.entry("row of the output + 1", entry, u64::from(row.out) + 1, out_rows as u64)?;
+        launch.entry("tokens", entry, row.len.into(), u64::from(params.mask_stride) * 32)?;
+        let mask_end = (u64::from(row.mask) + 1) * u64::from(params.mask_stride);
+        launch.entry("end in the masks", entry, mask_end, masks_len as u64)?;
+        let blocks = u64::from(row.table) + u64::from(row.len.div_ceil(shape.block_size));
+        launch.entry("end in the tables", entry, blocks, tables_len as u64)?;
+        let list_end = (row.list as usize + 1) * stride;
+        launch.entry("end in the lists", entry, list_end as u64, lists.len() as u64)?;
+        let list = &lists[row.list as usize * stride..list_end];
+        launch.entry("blocks listed + 1", entry, u64::from(list[0]) + 1, stride as u64)?;
+        let last = list[1..=list[0] as usize].iter().max();
+        let most = u64::from(row.len.div_ceil(select_block));
+        launch.entry("listed block + 1", entry, last.map_or(0, |last| u64::from(*last) + 1), most)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,78 @@
+//! Rows of f32 to codes of 8 bits, alone: as caches and indexers keep keys, and what else is to be kept small.
+
+use super::LaunchError;
+use super::error::Launch;
+use crate::{Access, Kernel, Variant};
+use bytemuck::{Pod, Zeroable};
+
+/// Bindings: x, codes, scales.
+pub static KERNEL: Kernel = Kernel {
+    name: "quantise",
+    wgsl: include_str!("../../wgsl/quantise.wgsl"),
+    modules: &[crate::MODULES],
+    params_bytes: size_of::<QuantiseParams>(),
+    bindings: &[Access::Read, Access::Write, Access::Write],
+};
+
+/// Uniform parameters.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct QuantiseParams {
+    /// Rows.
+    pub rows: u32,
+    /// f32 from one row of `x` to the next.
+    pub row_stride: u32,
+    /// First element of a row.
+    pub first: u32,
+    /// The scale with [`Scale::Given`].
+    pub scale: f32,
+}
+
+/// What a code of 8 bits is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Code {
+    /// Float e4m3 without infinities, up to 448.
+    Fp8,
+    /// Integer of -127 to 127.
+    Int8,
+}
+
+impl Code {
+    pub(super) fn module(self) -> &'static str {
+        match self {
+            Self::Fp8 => "code_fp8",
+            Self::Int8 => "code_int8",
+        }
+    }
+}
+
+/// What codes are multiplied by.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Scale {
+    /// One number for everything, [`QuantiseParams::scale`].
+    Given,
+    /// `max(amax / largest code, 1e-6)` of each row.
+    PerRow,
+    /// The least power of two at or above `max(amax, 1e-4) / largest code` of each row (UE8M0).
+    Ue8m0,
+}
+
+/// The kernel for rows of `width` elements.
+///
+/// # Errors
+/// A width that is not a multiple of 4.
+pub fn variant(width: u32, code: Code, scale: Scale) -> Result<Variant, LaunchError> {
+    Launch(KERNEL.name).multiple("width of a row", width, 4)?;
+    let scale = match scale {
+        Scale::Given => "scale_given",
+        Scale::PerRow => "scale_amax",
+        Scale::Ue8m0 => "scale_ue8m0",
+    };
+    Ok(Variant::new(&KERNEL).size("WIDTH", width).module("code", code.module()).module("scale", scale))
+}
+
+/// Workgroups for `rows` rows.
+#[must_use]
+pub fn grid(rows: u32) -> [u32; 3] {
+    super::flat_grid(rows)
+}

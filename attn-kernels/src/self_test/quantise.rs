@@ -1,0 +1,56 @@
+//! Cases of `quantise` and `dequantise`.
+
+use super::layer::floats;
+use super::{Case, module, size};
+use crate::Variant;
+use crate::cpu::{self, Tolerance};
+use crate::kernel::dequantise::{self, DequantiseParams};
+use crate::kernel::quantise::{self, Code, QuantiseParams, Scale};
+
+fn code(variant: &Variant) -> Code {
+    if module(variant, "code") == Some("code_int8") { Code::Int8 } else { Code::Fp8 }
+}
+
+pub(super) fn cases(variant: &Variant) -> Vec<Case> {
+    let (width, code) = (size(variant, "WIDTH"), code(variant));
+    let scale = match module(variant, "scale") {
+        Some("scale_amax") => Scale::PerRow,
+        Some("scale_ue8m0") => Scale::Ue8m0,
+        _ => Scale::Given,
+    };
+    let rows = 5;
+    let params = QuantiseParams { rows, row_stride: width + 3, first: 2, scale: 0.25 };
+    // Eighths up to 15.875, largest first, so that scales and quotients are exact and no two drivers round a tie apart.
+    let mut x: Vec<f32> =
+        floats((rows * params.row_stride) as usize, 1).iter().map(|x| (x * 126.0).round() / 8.0).collect();
+    let largest = if code == Code::Int8 { 15.875 } else { 14.0 };
+    x.iter_mut().for_each(|x| *x = x.clamp(-largest, largest));
+    x.iter_mut().skip(2).step_by(params.row_stride as usize).for_each(|x| *x = largest);
+    let mut codes = vec![0; (rows * width) as usize];
+    let mut scales = vec![f32::NAN; rows as usize];
+    cpu::quantise::quantise(width as usize, (code, scale), &params, &x, &mut codes, &mut scales);
+    let words: Vec<u32> = bytemuck::pod_collect_to_vec(&codes);
+    let case = Case::new("rows of eighths", variant, &params, quantise::grid(rows))
+        .binding(&x)
+        .words(&vec![0; words.len()], &words)
+        .output(Tolerance { abs: 0.0, rel: 1e-6 }, &scales);
+    vec![case]
+}
+
+pub(super) fn dequantise(variant: &Variant) -> Vec<Case> {
+    let (width, code) = (size(variant, "WIDTH"), code(variant));
+    let rows = 7;
+    let params = DequantiseParams { rows, row_stride: width + 5, first: 1, pad0: 0 };
+    // Every code but the NaNs of e4m3.
+    let codes: Vec<u8> =
+        (0..=255_u8).filter(|code| code & 0x7f != 0x7f).cycle().take((rows * width) as usize).collect();
+    let scales = floats(rows as usize, 2);
+    let mut x = vec![f32::NAN; (rows * params.row_stride) as usize];
+    cpu::dequantise::dequantise(width as usize, code, &params, &codes, &scales, &mut x);
+    let words: Vec<u32> = bytemuck::pod_collect_to_vec(&codes);
+    let case = Case::new("every code", variant, &params, dequantise::grid(width, rows))
+        .binding(&words)
+        .binding(&scales)
+        .finite(Tolerance { abs: 0.0, rel: 1e-6 }, &x);
+    vec![case]
+}

@@ -1,0 +1,24 @@
+//! What a level may ask of an adapter. Shared by the crates with kernels.
+
+use attn_kernels::reflect::interface;
+use attn_kernels::{Level, NamedVariant};
+
+/// What the level `Baseline` may ask for: conversions of packed f16 are plain WGSL, though naga counts them.
+const PLAIN: [&str; 1] = ["SHADER_FLOAT16_IN_FLOAT32"];
+const SUBGROUP: [&str; 2] = ["SHADER_FLOAT16_IN_FLOAT32", "SUBGROUP"];
+
+/// Fails where a variant leaves WebGPU's default limits or its level; those of `Coop` ask for what their adapters have.
+pub(crate) fn stays_inside(named: &NamedVariant) {
+    let allowed: &[&str] = match named.level {
+        Level::Baseline => &PLAIN,
+        Level::Subgroup => &SUBGROUP,
+        Level::Coop => return,
+    };
+    let (interface, name) = (interface(&named.variant).unwrap(), &named.name);
+    let [x, y, z] = interface.workgroup_size;
+    assert!(x * y * z <= 256, "{name}: {x} x {y} x {z} invocations");
+    assert!(interface.workgroup_bytes <= 16_384, "{name}: {} bytes", interface.workgroup_bytes);
+    assert!(interface.bindings.len() <= 8, "{name}: {} storage buffers", interface.bindings.len());
+    let extra: Vec<_> = interface.capabilities.iter().filter(|c| !allowed.contains(&&c[..])).collect();
+    assert!(extra.is_empty(), "{name} is {} and needs {extra:?}", named.level);
+}

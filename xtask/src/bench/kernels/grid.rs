@@ -1,0 +1,203 @@
+//! What runs: kernels and shapes, by name.
+
+use anyhow::Result;
+use attn_kernels::gpu::Gpu;
+use attn_kernels::kernel::KvDtype;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::attention::{self, Heads, Step};
+use super::select::{self, Policy};
+use super::work::{Bench, Timed};
+use super::{host, mla, others, xattn};
+
+/// Works that share their data, under one name. Data are made when their turn comes: all at once would not fit in memory.
+pub(super) struct Item {
+    pub(super) name: String,
+    pub(super) run: Run,
+}
+
+type Run = Box<dyn Fn(&Bench) -> Result<Vec<Timed>>>;
+
+/// The items.
+#[derive(Default)]
+struct Grid {
+    items: Vec<Item>,
+}
+
+/// Contexts, batches of decode and lengths of prompts.
+struct Sizes {
+    contexts: &'static [u32],
+    batches: &'static [u32],
+    lens: &'static [u32],
+}
+
+const FULL: Sizes = Sizes {
+    contexts: &[1024, 4096, 8192, 32_768, 131_072],
+    batches: &[1, 4, 16, 64],
+    lens: &[2048, 8192, 32_768, 131_072],
+};
+const QUICK: Sizes = Sizes { contexts: &[1024, 8192], batches: &[1, 16], lens: &[2048, 8192] };
+/// What a driver that runs on the CPU does in seconds.
+const SOFTWARE: Sizes = Sizes { contexts: &[1024, 4096], batches: &[1, 4], lens: &[512] };
+
+impl Grid {
+    fn add(&mut self, name: String, run: impl Fn(&Bench) -> Result<Vec<Timed>> + 'static) {
+        self.items.push(Item { name, run: Box::new(run) });
+    }
+
+    /// One step of decode, dense and over selected blocks.
+    fn decode(&mut self, heads: Heads, at: [u32; 2], density: f64, policies: &'static [Policy]) {
+        let [batch, context] = at;
+        self.add(format!("decode {batch} x {context}, {}", heads.name()), move |bench| {
+            let step = Step::new(bench.gpu, &heads, at)?;
+            select::decode(bench, &step, density, policies)
+        });
+    }
+
+    /// One step of decode, dense.
+    fn dense(&mut self, heads: Heads, at: [u32; 2]) {
+        let [batch, context] = at;
+        self.add(format!("decode {batch} x {context}, {}", heads.name()), move |bench| {
+            let step = Step::new(bench.gpu, &heads, at)?;
+            bench.alone(step.attend(bench.gpu, None)?)
+        });
+    }
+
+    /// One step of decode of sequences of many lengths.
+    fn ragged(&mut self, heads: Heads, batch: u32, [least, most]: [u32; 2]) {
+        let name = format!("{batch} x {least} to {most} log-uniform");
+        self.add(format!("decode {name}, {}", heads.name()), move |bench| {
+            let mut random = StdRng::seed_from_u64(7);
+            let [low, high] = [least, most].map(|len| f64::from(len).ln());
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a length")]
+            let mut len = || random.random_range(low..high).exp() as u32;
+            let lens: Vec<u32> = (0..batch).map(|_| len()).collect();
+            let step = Step::of(bench.gpu, &heads, &lens, name.clone())?;
+            bench.alone(step.attend(bench.gpu, None)?)
+        });
+    }
+
+    fn prefill(&mut self, heads: Heads, len: u32) {
+        self.add(format!("prefill {len}, {}", heads.name()), move |bench| {
+            let dense = attention::prefill(bench.gpu, &heads, len, None)?;
+            bench.beside(dense, [attention::prefill(bench.gpu, &heads, len, Some(0.25))?])
+        });
+    }
+
+    fn xattn(&mut self, heads: Heads, len: u32) {
+        self.add(format!("xattn {len}, {}", heads.name()), move |bench| xattn::prefill(bench, &heads, len));
+    }
+}
+
+const QUEST: &[Policy] = &[Policy::Quest];
+const BOTH: &[Policy] = &[Policy::Quest, Policy::Gsa];
+
+/// Everything for this device; a part of it where it shall be quick.
+pub(super) fn items(gpu: &Gpu, quick: bool) -> Vec<Item> {
+    let software = gpu.is_cpu();
+    let sizes = if software {
+        SOFTWARE
+    } else if quick {
+        QUICK
+    } else {
+        FULL
+    };
+    let mut grid = Grid::default();
+    let large = |dtype| Heads::new(32, 8, 128, dtype);
+    let small = Heads::new(9, 3, 64, KvDtype::F16);
+    let main = if software { small } else { large(KvDtype::F16) };
+    decode(&mut grid, &sizes, main, software);
+    for &len in sizes.lens {
+        grid.prefill(main, len);
+    }
+    let long = [2048, 32_768, 131_072];
+    let xattn: &[u32] = if software {
+        &long[..1]
+    } else if quick {
+        &long[1..2]
+    } else {
+        &long[1..]
+    };
+    for &len in xattn {
+        grid.xattn(main, len);
+    }
+    for &context in sizes.contexts {
+        for batch in if software { [1, 2] } else { [1, 4] } {
+            grid.add(format!("mla_decode {batch} x {context}"), move |bench| {
+                mla::decode(bench, [batch, context])
+            });
+        }
+    }
+    if !software {
+        for &context in sizes.contexts {
+            for &batch in sizes.batches {
+                grid.decode(small, [batch, context], 0.1, QUEST);
+            }
+        }
+        for &len in sizes.lens {
+            grid.prefill(small, len);
+        }
+    }
+    around(&mut grid, &sizes, main, software);
+    grid.items
+}
+
+/// Decode of `main`, and of other types, blocks and groups at a few places.
+fn decode(grid: &mut Grid, sizes: &Sizes, main: Heads, software: bool) {
+    for &context in sizes.contexts {
+        for &batch in sizes.batches {
+            grid.decode(main, [batch, context], 0.1, QUEST);
+        }
+    }
+    let Heads { num_heads, shape } = main;
+    let (kv_heads, dim) = (shape.num_kv_heads, shape.head_dim);
+    let group = |heads, kv_heads| Heads::new(heads, kv_heads, dim, KvDtype::F16);
+    let mut kinds = vec![main.paged(64), main.paged(128)];
+    kinds.extend(
+        [KvDtype::F32, KvDtype::Fp8, KvDtype::Int8].map(|dtype| Heads::new(num_heads, kv_heads, dim, dtype)),
+    );
+    // Groups of 8, 1, 7 and 16.
+    kinds.extend(if software {
+        vec![group(8, 1)]
+    } else {
+        vec![group(64, 8), group(8, 8), group(28, 4), group(32, 2)]
+    });
+    let places: &[[u32; 2]] = if software { &[[4, 1024]] } else { &[[1, 131_072], [16, 32_768], [64, 8192]] };
+    let largest = sizes.contexts.last().copied().unwrap_or(0);
+    for kind in kinds {
+        for &at in places.iter().filter(|[_, context]| *context <= largest) {
+            grid.dense(kind, at);
+        }
+    }
+    let lens = if software { [128, 2048] } else { [1024, 65_536] };
+    grid.ragged(main, if software { 8 } else { 64 }, lens);
+    // The budget that published speedups are of.
+    let (batch, context) = if software { (2, 4096) } else { (4, largest) };
+    grid.decode(main.paged(64), [batch, context], 0.05, BOTH);
+}
+
+/// The kernels round attention.
+fn around(grid: &mut Grid, sizes: &Sizes, main: Heads, software: bool) {
+    let rows = if software { 512 } else { 8192 };
+    grid.add("cache_write".into(), move |bench| bench.alone(others::cache_write(bench.gpu, &main, rows)?));
+    grid.add("copy_blocks".into(), move |bench| {
+        bench.alone(others::copy_blocks(bench.gpu, &main, rows / 4)?)
+    });
+    grid.add("lse_merge".into(), move |bench| bench.alone(others::lse_merge(bench.gpu, &main, rows)?));
+    for &context in sizes.contexts {
+        grid.add(format!("block_digest {context}"), move |bench| {
+            bench.alone(others::block_digest(bench.gpu, &main, context)?)
+        });
+        grid.add(format!("block_score 4 x {context}"), move |bench| {
+            let step = Step::new(bench.gpu, &main, [4, context])?;
+            bench.alone(select::scores(bench.gpu, &step, Policy::Quest)?.0)
+        });
+        let (rows, k) = if software { (4, 256) } else { (64, 2048) };
+        grid.add(format!("top_k of {context}"), move |bench| {
+            bench.alone(select::top_k_of(bench.gpu, rows, context, k.min(context / 2))?)
+        });
+        grid.add(format!("index_logits, indexer {context}"), move |bench| mla::indexer(bench, context));
+    }
+    grid.add("record, submit".into(), host::record);
+}

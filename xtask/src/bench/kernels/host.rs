@@ -1,0 +1,69 @@
+//! The host's side of a step: recording and submitting a fixed list of dispatches.
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use attn_kernels::Level;
+use attn_kernels::gpu::{Bind, Buf, Gpu, Pass};
+use attn_kernels::kernel::lse_merge::{self, LseMergeParams};
+
+use super::work::{Bench, Cost, Timed};
+
+/// Dispatches of a step, and layers that have buffers of their own.
+const DISPATCHES: usize = 300;
+const LAYERS: usize = 30;
+const STEPS: usize = 40;
+
+/// Seconds until the work of a step is with the driver; the device's own work is next to nothing. The first steps make
+/// pipelines, bind groups and buffers; the others must make none.
+pub(super) fn record(bench: &Bench) -> Result<Vec<Timed>> {
+    let gpu = bench.gpu;
+    gpu.time_dispatches(false);
+    let (dim, rows) = (64, 4);
+    let layers: Vec<[Buf<f32>; 4]> = (0..LAYERS)
+        .map(|_| {
+            let [out, lse] = [(rows * dim) as usize, rows as usize];
+            Ok([
+                gpu.buffer("b", out)?,
+                gpu.buffer("b_lse", lse)?,
+                gpu.buffer("a", out)?,
+                gpu.buffer("a_lse", lse)?,
+            ])
+        })
+        .collect::<Result<_>>()?;
+    let mut times = Vec::with_capacity(STEPS);
+    let mut made = 0;
+    for index in 0..STEPS {
+        if index == STEPS / 4 {
+            made = gpu.objects_made();
+        }
+        let begin = Instant::now();
+        let pending = gpu.submit(step(gpu, &layers, dim, rows)?)?;
+        times.push(begin.elapsed().as_secs_f64());
+        pending.wait()?;
+    }
+    let made = gpu.objects_made() - made;
+    ensure!(made == 0, "{} steady steps made {made} buffers, bind groups or pipelines", STEPS - STEPS / 4);
+    times.sort_by(f64::total_cmp);
+    let cost = Cost {
+        kernel: "record, submit".into(),
+        level: Level::Baseline.name(),
+        shape: format!("{DISPATCHES} dispatches on the host, no object of the GPU made"),
+        bytes: 0.0,
+        operations: 0.0,
+    };
+    Ok(vec![Timed { cost, seconds: times[STEPS / 2], dense: None, density: None, recall: None }])
+}
+
+/// One step's dispatches, and a readback as of sampled ids.
+fn step(gpu: &Gpu, layers: &[[Buf<f32>; 4]], dim: u32, rows: u32) -> Result<Pass> {
+    let pipeline = gpu.pipeline(&lse_merge::variant(dim))?;
+    let params = LseMergeParams { rows, neg_inf: f32::NEG_INFINITY, pad0: 0, pad1: 0 };
+    let mut pass = Pass::new("record");
+    for layer in layers.iter().cycle().take(DISPATCHES) {
+        let bindings = layer.each_ref().map(Bind::from);
+        pass.dispatch(&pipeline, &params, &bindings, lse_merge::grid(rows));
+    }
+    pass.read(&layers[0][2], 0..1);
+    Ok(pass)
+}

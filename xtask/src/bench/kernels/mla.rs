@@ -1,0 +1,199 @@
+//! Decode of absorbed multi-head latent attention: dense, and over the tokens that an indexer selects (DSA).
+
+use anyhow::Result;
+use attn_kernels::Level;
+use attn_kernels::gpu::{Bind, Buf, Gpu};
+use attn_kernels::kernel::KvDtype;
+use attn_kernels::kernel::attention::{Attention, Context};
+use attn_kernels::kernel::index_logits::{self, IndexKeys, IndexLogitsParams};
+use attn_kernels::kernel::index_logits_coop;
+use attn_kernels::kernel::mla_decode::{self, LatentShape, MlaDecodeParams};
+use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
+use attn_kernels::kernel::top_k::{Output, TopKParams};
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+
+use super::ceiling::random;
+use super::select::top_k;
+use super::work::{Bench, Timed, Work};
+
+/// Query heads, and the published latent of 512 with 64 rope elements.
+const HEADS: u32 = 128;
+const SHAPE: LatentShape = LatentShape { latent: 512, rope: 64, block_size: 64, dtype: KvDtype::F16 };
+/// The published indexer.
+const INDEX_HEADS: u32 = 64;
+const INDEX_KEYS: IndexKeys = IndexKeys::Fp8 { head_dim: 128, page: 64 };
+const TOP_K: u32 = 2048;
+
+/// One step of decode of sequences of one length, in blocks in random order.
+struct Step {
+    batch: u32,
+    context: u32,
+    q: Buf<u32>,
+    latents: Buf<u32>,
+    tables: Buf<u32>,
+    rows: Buf<[u32; 4]>,
+}
+
+/// Lists of tokens, and the entries from one to the next.
+type Tokens<'a> = (&'a Buf<u32>, u32);
+
+impl Step {
+    fn new(gpu: &Gpu, [batch, context]: [u32; 2]) -> Result<Self> {
+        let blocks = context.div_ceil(SHAPE.block_size);
+        let mut tables: Vec<u32> = (0..batch * blocks).collect();
+        tables.shuffle(&mut StdRng::seed_from_u64(1));
+        let elements = tables.len() * SHAPE.block_bytes() / SHAPE.dtype.bytes();
+        let rows: Vec<[u32; 4]> = (0..batch).map(|row| [row, context, row * blocks, 0]).collect();
+        Ok(Self {
+            batch,
+            context,
+            q: random(gpu, KvDtype::F32, (batch * HEADS * SHAPE.width()) as usize, 4)?,
+            latents: random(gpu, SHAPE.dtype, elements, 1)?,
+            tables: gpu.upload("tables", &tables)?,
+            rows: gpu.upload("rows", &rows)?,
+        })
+    }
+
+    fn attend(&self, gpu: &Gpu, selected: Option<Tokens<'_>>) -> Result<Work> {
+        let context = if selected.is_some() { Context::Tokens } else { Context::Full };
+        let attention = Attention { context, ..Attention::default() };
+        let (list_stride, keys) =
+            selected.map_or((0, self.context), |(_, stride)| (stride, self.context.min(stride - 1)));
+        // Lists are reduced always, as the partitions of the longest decide.
+        let max_partitions = mla_decode::partitions(0, keys).max(1);
+        let partials = (self.batch * HEADS * max_partitions) as usize;
+        let partial = gpu.buffer::<f32>("partial", partials * SHAPE.latent as usize)?;
+        let stats = gpu.buffer::<[f32; 2]>("stats", partials)?;
+        let out = gpu.buffer::<f32>("out", (self.batch * HEADS * SHAPE.latent) as usize)?;
+        let params = MlaDecodeParams {
+            num_heads: HEADS,
+            q_stride: HEADS * SHAPE.width(),
+            max_partitions,
+            reduced: 1,
+            scale: 1.0 / 192.0_f32.sqrt(),
+            list_stride,
+            first_list: 0,
+            compressed_stride: 0,
+        };
+        let listed = || selected.map(|(lists, _)| Bind::from(lists));
+        let binds: Vec<Bind> = vec![
+            (&self.q).into(),
+            (&self.latents).into(),
+            (&self.tables).into(),
+            (&self.rows).into(),
+            (&partial).into(),
+            (&stats).into(),
+        ];
+        let kind = selected.map_or(String::new(), |(_, stride)| format!(", {} tokens each", stride - 1));
+        let tokens = f64::from(self.batch) * f64::from(keys);
+        let name = format!("{}{kind}", self.name());
+        let work = Work::new("mla_decode", Level::Baseline.name(), name)
+            .costs(
+                tokens * f64::from(SHAPE.width()) * SHAPE.dtype.bytes() as f64,
+                tokens * f64::from(HEADS) * 2.0 * f64::from(SHAPE.width() + SHAPE.latent),
+            )
+            .dispatch(
+                mla_decode::variant(&SHAPE, HEADS, &attention),
+                &params,
+                binds.into_iter().chain(listed()),
+                mla_decode::grid(HEADS, self.batch, max_partitions),
+            );
+        let params = PagedReduceParams {
+            num_heads: HEADS,
+            num_kv_heads: 1,
+            max_partitions,
+            list_stride,
+            first_list: 0,
+            pad0: 0,
+            pad1: 0,
+            pad2: 0,
+        };
+        let binds: Vec<Bind> = vec![(&partial).into(), (&stats).into(), (&self.rows).into(), (&out).into()];
+        let variant = mla_decode::reduce_variant(&SHAPE, &attention);
+        Ok(work.dispatch(
+            variant,
+            &params,
+            binds.into_iter().chain(listed()),
+            paged_reduce::grid(HEADS, self.batch),
+        ))
+    }
+
+    fn name(&self) -> String {
+        format!("{} x {}, {HEADS} heads, {}/{}, f16", self.batch, self.context, SHAPE.width(), SHAPE.latent)
+    }
+}
+
+/// Logits of one query of each of `batch` sequences over its fp8 index keys.
+fn logits(gpu: &Gpu, [batch, context]: [u32; 2]) -> Result<(Work, Buf<f32>)> {
+    let (head_dim, page) = INDEX_KEYS.head_dim_and_page();
+    let pages = batch * context.div_ceil(page);
+    let cache = random(gpu, KvDtype::Fp8, (pages * page * (head_dim + 4)) as usize, 1)?;
+    let mut tables: Vec<u32> = (0..pages).collect();
+    tables.shuffle(&mut StdRng::seed_from_u64(2));
+    let tables = gpu.upload("tables", &tables)?;
+    let q = random(gpu, KvDtype::F32, (batch * INDEX_HEADS * head_dim) as usize, 2)?;
+    let gates = random(gpu, KvDtype::F32, (batch * INDEX_HEADS) as usize, 3)?;
+    let rows: Vec<[u32; 4]> = (0..batch).map(|row| [row, 0, context, row * (pages / batch)]).collect();
+    let rows = gpu.upload("rows", &rows)?;
+    let logits = gpu.buffer::<f32>("logits", (batch * context) as usize)?;
+    let params = IndexLogitsParams {
+        num_heads: INDEX_HEADS,
+        logit_stride: context,
+        neg_inf: f32::NEG_INFINITY,
+        pad0: 0,
+    };
+    let bindings: [Bind; 6] =
+        [(&q).into(), (&cache).into(), (&tables).into(), (&rows).into(), (&gates).into(), (&logits).into()];
+    let keys = f64::from(batch) * f64::from(context);
+    let (variant, grid, level) = if gpu.runs_coop() {
+        let variant = index_logits_coop::variant(&INDEX_KEYS);
+        (variant, index_logits_coop::grid(&params, batch), Level::Coop)
+    } else {
+        (index_logits::variant(&INDEX_KEYS), index_logits::grid(&params, batch), Level::Baseline)
+    };
+    let shape = format!("{batch} x {context}, {INDEX_HEADS} x {head_dim}, fp8");
+    let work = Work::new("index_logits", level.name(), shape)
+        .costs(cache.len() as f64 * 4.0, 2.0 * f64::from(INDEX_HEADS * head_dim) * keys)
+        .dispatch(variant, &params, bindings, grid);
+    Ok((work, logits))
+}
+
+/// Logits and the positions of the largest, as lists.
+fn index(gpu: &Gpu, at: [u32; 2]) -> Result<(Work, Buf<u32>, u32)> {
+    let [batch, context] = at;
+    let (work, logits) = logits(gpu, at)?;
+    let k = TOP_K.min(context);
+    let stride = 1 + k;
+    let lists = gpu.buffer::<u32>("lists", (batch * stride) as usize)?;
+    let rows: Vec<[u32; 4]> = (0..batch).map(|row| [row * context, context, k, 0]).collect();
+    let params = TopKParams { rows: batch, out_stride: stride, copies: 1, page_size: 1 };
+    let top = top_k(gpu, &params, Output::List, &rows, (&logits).into(), &lists)?;
+    let shape = work.cost.shape.clone();
+    let mut both = work.then("indexer", top);
+    both.cost.shape = format!("{shape}, top {k}");
+    Ok((both, lists, stride))
+}
+
+/// The indexer alone: its logits, and with the top-k behind them.
+pub(super) fn indexer(bench: &Bench, context: u32) -> Result<Vec<Timed>> {
+    let mut all = bench.alone(logits(bench.gpu, [1, context])?.0)?;
+    all.extend(bench.alone(index(bench.gpu, [1, context])?.0)?);
+    Ok(all)
+}
+
+/// Dense decode, and where a sequence is longer than what an indexer selects, that of the selected tokens, selection
+/// included.
+pub(super) fn decode(bench: &Bench, at: [u32; 2]) -> Result<Vec<Timed>> {
+    let gpu = bench.gpu;
+    let step = Step::new(gpu, at)?;
+    let dense = step.attend(gpu, None)?;
+    if step.context <= TOP_K {
+        return bench.alone(dense);
+    }
+    let (selection, lists, stride) = index(gpu, at)?;
+    let sparse = selection.then("mla_decode, dsa", step.attend(gpu, Some((&lists, stride)))?);
+    bench.beside(dense, [sparse])
+}

@@ -1,0 +1,182 @@
+//! Blocks chosen by scores, and the step of decode that attends them: Quest (bounds of keys) and GSA (mean keys).
+
+use anyhow::Result;
+use attn_kernels::Level;
+use attn_kernels::gpu::{Bind, Buf, Gpu};
+use attn_kernels::kernel::KvDtype;
+use attn_kernels::kernel::block_digest::Digest;
+use attn_kernels::kernel::block_score::{self, BlockScoreParams};
+use attn_kernels::kernel::top_k::{self, Output, TopKParams, Transform};
+use attn_kernels::kernel::top_k_count::{self, TopKCountParams};
+use attn_kernels::kernel::top_k_gather::{self, TopKGatherParams};
+
+use super::attention::Step;
+use super::ceiling::random;
+use super::lists::{Lists, SELECT_BLOCK, budget};
+use super::work::{Bench, Timed, Work};
+
+/// How blocks are scored.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Policy {
+    /// Bounds from smallest and largest keys, for each KV head.
+    Quest,
+    /// Mean keys, one score for all heads.
+    Gsa,
+}
+
+impl Policy {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Quest => "quest",
+            Self::Gsa => "gsa",
+        }
+    }
+
+    fn digest(self) -> Digest {
+        match self {
+            Self::Quest => Digest::MinMax,
+            Self::Gsa => Digest::Mean,
+        }
+    }
+}
+
+/// Dense decode, and over blocks: a share `density` of them as given, and as each policy selects, selection included.
+pub(super) fn decode(bench: &Bench, step: &Step, density: f64, policies: &[Policy]) -> Result<Vec<Timed>> {
+    let gpu = bench.gpu;
+    let mut others = Vec::new();
+    let kv_heads = step.heads.shape.num_kv_heads;
+    let lens = step.cache.rows.iter().flat_map(|row| (0..kv_heads).map(move |_| row[1]));
+    let given = Lists::random(gpu, lens, kv_heads, density)?;
+    others.push(step.attend(gpu, Some(&given))?);
+    for policy in policies {
+        let (selection, lists) = select(gpu, step, *policy, density)?;
+        let whole = format!("decode, {}", policy.name());
+        let attention = step.attend(gpu, Some(&lists))?;
+        others.push(selection.then(&whole, attention));
+    }
+    bench.beside(step.attend(gpu, None)?, others)
+}
+
+/// Bounds or means of all blocks of every sequence, scored for its row of queries.
+pub(super) fn scores(gpu: &Gpu, step: &Step, policy: Policy) -> Result<(Work, BlockScoreParams, Buf<f32>)> {
+    let (shape, num_heads) = (&step.heads.shape, step.heads.num_heads);
+    let pages = step.cache.table.len();
+    let digests = random(gpu, KvDtype::F32, policy.digest().pool_len(shape, pages), 1)?;
+    let longest = step.cache.rows.iter().map(|row| row[1]).max().unwrap_or(0);
+    let heads_a_set = match policy {
+        Policy::Quest => num_heads / shape.num_kv_heads,
+        Policy::Gsa => num_heads,
+    };
+    let params = BlockScoreParams {
+        num_heads,
+        num_kv_heads: shape.num_kv_heads,
+        q_stride: step.heads.width(),
+        heads_a_set,
+        score_stride: longest.div_ceil(SELECT_BLOCK),
+        sink_blocks: 1,
+        recent_blocks: 1,
+        recent_full: 0,
+        scale: 1.0,
+        infinity: f32::INFINITY,
+        pad0: 0,
+        pad1: 0,
+    };
+    let scores = gpu.buffer::<f32>("scores", block_score::scores_len(&params, step.cache.rows.len()))?;
+    let bindings: [Bind; 5] = [
+        (&step.q).into(),
+        (&digests).into(),
+        (&step.cache.tables).into(),
+        (&step.rows).into(),
+        (&scores).into(),
+    ];
+    // Two operations an element and query head for means, four for bounds, of which there are two vectors.
+    let operations = 2.0 * digests.len() as f64 * f64::from(num_heads / shape.num_kv_heads);
+    let name = format!("{}, {}", step.name, step.heads.name());
+    let work = Work::new(&format!("block_score, {}", policy.name()), Level::Baseline.name(), name)
+        .costs(digests.len() as f64 * 4.0, operations)
+        .dispatch(
+            block_score::variant(shape, num_heads, policy.digest(), SELECT_BLOCK),
+            &params,
+            bindings,
+            block_score::grid(&params, step.batch()),
+        );
+    Ok((work, params, scores))
+}
+
+/// The works that select a share of the blocks, and where their lists are.
+fn select(gpu: &Gpu, step: &Step, policy: Policy, density: f64) -> Result<(Work, Lists)> {
+    let (work, params, scores) = scores(gpu, step, policy)?;
+    let kv_heads = params.num_kv_heads;
+    let sets = params.num_heads / params.heads_a_set;
+    let mut tops = Vec::new();
+    let (mut tokens, mut longest) = (0.0, 0);
+    for (index, row) in (0..).zip(&step.cache.rows) {
+        let blocks = row[1].div_ceil(SELECT_BLOCK);
+        let k = budget(row[1], density);
+        tops.extend((0..sets).map(|set| [(index * sets + set) * params.score_stride, blocks, k, 0]));
+        tokens += f64::from(k * SELECT_BLOCK);
+        longest = longest.max(k);
+    }
+    let stride = 1 + longest;
+    let buffer = gpu.buffer::<u32>("lists", (step.batch() * kv_heads * stride) as usize)?;
+    let rows = u32::try_from(tops.len())?;
+    let top = TopKParams { rows, out_stride: stride, copies: kv_heads / sets, page_size: 1 };
+    let top = top_k(gpu, &top, Output::List, &tops, (&scores).into(), &buffer)?;
+    Ok((work.then("select", top), Lists { buffer, stride, block: SELECT_BLOCK, tokens, density }))
+}
+
+/// The largest of the rows `[first score, scores, k, base]` of `scores`, by as many workgroups a row as its length asks for.
+pub(super) fn top_k(
+    gpu: &Gpu,
+    params: &TopKParams,
+    output: Output,
+    rows: &[[u32; 4]],
+    scores: Bind,
+    out: &Buf<u32>,
+) -> Result<Work> {
+    let longest = rows.iter().map(|row| row[1]).max().unwrap_or(0);
+    let all: f64 = rows.iter().map(|row| f64::from(row[1])).sum();
+    let k = rows.iter().map(|row| row[2]).max().unwrap_or(0);
+    let level = gpu.level().min(Level::Subgroup);
+    let list = gpu.upload("rows", rows)?;
+    let table = gpu.buffer::<u32>("table", 1)?;
+    let work = Work::new("top_k", level.name(), format!("{k} of {longest}, {} rows", params.rows));
+    let work = work.costs(all * 4.0, 0.0);
+    if longest < top_k_count::LONG {
+        let bindings: [Bind; 4] = [scores, (&list).into(), (&table).into(), out.into()];
+        return Ok(work.dispatch(top_k::variant(output, level), params, bindings, top_k::grid(params.rows)));
+    }
+    let chunk = top_k_count::chunk(params.rows, longest);
+    let chunks = top_k_count::max_chunks(longest, chunk);
+    let [counts, cuts, tallies] = top_k_count::scratch_lens(rows.len(), chunks);
+    let counts = gpu.buffer::<u32>("counts", counts)?;
+    let cuts = gpu.buffer::<[u32; 2]>("cuts", cuts)?;
+    let tallies = gpu.buffer::<[u32; 2]>("tallies", tallies)?;
+    let grid = top_k_count::grid(chunks, params.rows);
+    let count = top_k_count::STEPS.fold(work, |work, digit| {
+        let bindings: [Bind; 5] =
+            [scores.clone(), (&list).into(), (&counts).into(), (&cuts).into(), (&tallies).into()];
+        let params = TopKCountParams { rows: params.rows, max_chunks: chunks, digit, chunk };
+        work.dispatch(top_k_count::variant(level), &params, bindings, grid)
+    });
+    let bindings: [Bind; 7] = [
+        scores,
+        (&list).into(),
+        (&table).into(),
+        (&cuts).into(),
+        (&tallies).into(),
+        (&counts).into(),
+        out.into(),
+    ];
+    let params = TopKGatherParams::new(params, chunks, chunk);
+    Ok(count.dispatch(top_k_gather::variant(output), &params, bindings, grid))
+}
+
+/// The positions of the `k` largest of each of `rows` rows of `len` random scores.
+pub(super) fn top_k_of(gpu: &Gpu, rows: u32, len: u32, k: u32) -> Result<Work> {
+    let scores = random(gpu, KvDtype::F32, rows as usize * len as usize, 1)?;
+    let list: Vec<[u32; 4]> = (0..rows).map(|row| [row * len, len, k, 0]).collect();
+    let out = gpu.buffer::<u32>("out", (rows * k) as usize)?;
+    let params = TopKParams { rows, out_stride: k, copies: 1, page_size: 1 };
+    top_k(gpu, &params, Output::Positions(Transform::None), &list, (&scores).into(), &out)
+}
