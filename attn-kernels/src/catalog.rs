@@ -99,9 +99,11 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::index_logits::KERNEL,
         &kernel::index_logits_coop::KERNEL,
         &kernel::latent_write::KERNEL,
+        &kernel::list_counts::KERNEL,
         &kernel::lse_merge::KERNEL,
         &kernel::masked_attention::KERNEL,
         &kernel::mass_bound::KERNEL,
+        &kernel::mass_merge::KERNEL,
         &kernel::mla_decode::KERNEL,
         &kernel::nsa_block_score::KERNEL,
         &kernel::paged_decode::KERNEL,
@@ -119,6 +121,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::top_k_gather::KERNEL,
         &kernel::top_k_transform::KERNEL,
         &kernel::v4_compress::KERNEL,
+        &kernel::vote_blocks::KERNEL,
     ]
 }
 
@@ -222,7 +225,10 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     all.push(NamedVariant::new("f16", Level::Coop, kernel::strided_qk_coop::variant(&types[0].1, 8, 128)));
     all.push(baseline("", kernel::softmax_block_sum::variant(8, 128)));
     all.push(baseline("", kernel::find_blocks::variant(4)));
+    all.push(baseline("", kernel::vote_blocks::variant()));
+    all.push(baseline("", kernel::list_counts::variant()));
     all.push(baseline("", kernel::mass_bound::variant(&types[0].1, 64)));
+    all.push(baseline("", kernel::mass_merge::variant()));
     all.push(baseline("", kernel::hamming_score::variant(&types[0].1, 128, 4)));
     for (dtype, shape) in types {
         all.push(baseline(&format!("keys-{dtype}"), hash_codes::variant(shape, HashSource::Keys)));

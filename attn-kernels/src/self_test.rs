@@ -11,6 +11,7 @@ mod copy_blocks;
 mod gather_cache;
 mod indexer;
 pub mod layer;
+mod lists;
 mod lse_merge;
 mod masked_attention;
 mod mass_bound;
@@ -116,9 +117,11 @@ const CASES: &[(&str, Cases)] = &[
     ("index_logits", indexer::index_logits),
     ("index_logits_coop", indexer::index_logits),
     ("latent_write", mla_decode::latent_write),
+    ("list_counts", lists::list_counts),
     ("lse_merge", lse_merge::cases),
     ("masked_attention", masked_attention::cases),
     ("mass_bound", mass_bound::cases),
+    ("mass_merge", mass_bound::merge_cases),
     ("mla_decode", mla_decode::cases),
     ("nsa_block_score", retrieval::nsa_block_score),
     ("paged_decode", paged_decode::cases),
@@ -136,6 +139,7 @@ const CASES: &[(&str, Cases)] = &[
     ("top_k_gather", top_k::gather_cases),
     ("top_k_transform", top_k::transform_cases),
     ("v4_compress", v4_compress::cases),
+    ("vote_blocks", lists::vote_blocks),
 ];
 
 /// The cases of a variant of this crate; none where its kernel has none.

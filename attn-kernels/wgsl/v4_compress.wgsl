@@ -1,11 +1,12 @@
 // Entries of DeepSeek-V4's compressed caches: a softmax-weighted sum over a window of tokens, normed and rotated.
-//   kv, score  states [slots, COFF * DIM] f32; score without the positional embedding
-//   ape        [ratio, COFF * DIM] f32, added to the score of the token at position p as ape[p % ratio]
-//   norm       [DIM] f32 weight of the RMS norm
-//   entries    [n] vec4<u32>: position that completes the entry, first entry of its state table, slot in out, 0
-//   tables     blocks of the state cache, state_block tokens each
-//   turns      [n, ROPE / 2] (cos, sin) at the entry's position
-//   out        [slots, DIM] f32
+//   states   f32, blocks of state_block tokens [2, COFF * DIM], `page` from block to block: values, then scores without the
+//            positional embedding
+//   ape      [ratio, COFF * DIM] f32, added to the score of the token at position p as ape[p % ratio]
+//   norm     [DIM] f32 weight of the RMS norm
+//   entries  [n] vec4<u32>: position that completes the entry, first entry of its state table, slot in out, 0
+//   tables   blocks of the state cache
+//   turns    [n, ROPE / 2] (cos, sin) at the entry's position
+//   out      [slots, DIM] f32
 // An entry is made of COFF * ratio tokens; with COFF = 2 the first half of them gives its first half of the state. The last
 // ROPE channels are rotated, pairs of neighbours. Grid: (n).
 // Bytes moved: 8 * COFF * ratio * DIM an entry. CPU reference: src/cpu/v4_compress.rs
@@ -13,17 +14,16 @@
 #import COFF = 2
 #import ROPE = 64
 
-struct V4CompressParams { ratio: u32, state_block: u32, eps: f32, pad0: u32 }
+struct V4CompressParams { ratio: u32, state_block: u32, page: u32, eps: f32 }
 
 @group(0) @binding(0) var<uniform> params: V4CompressParams;
-@group(0) @binding(1) var<storage, read> kv: array<f32>;
-@group(0) @binding(2) var<storage, read> score: array<f32>;
-@group(0) @binding(3) var<storage, read> ape: array<f32>;
-@group(0) @binding(4) var<storage, read> norm: array<f32>;
-@group(0) @binding(5) var<storage, read> entries: array<vec4<u32>>;
-@group(0) @binding(6) var<storage, read> tables: array<u32>;
-@group(0) @binding(7) var<storage, read> turns: array<vec2<f32>>;
-@group(0) @binding(8) var<storage, read_write> out: array<f32>;
+@group(0) @binding(1) var<storage, read> states: array<f32>;
+@group(0) @binding(2) var<storage, read> ape: array<f32>;
+@group(0) @binding(3) var<storage, read> norm: array<f32>;
+@group(0) @binding(4) var<storage, read> entries: array<vec4<u32>>;
+@group(0) @binding(5) var<storage, read> tables: array<u32>;
+@group(0) @binding(6) var<storage, read> turns: array<vec2<f32>>;
+@group(0) @binding(7) var<storage, read_write> out: array<f32>;
 
 const WG: u32 = 128u;
 
@@ -68,14 +68,14 @@ fn pool(entry: vec4<u32>, d: u32) -> f32 {
     var sum = 0.0;
     for (var p = end - window; p < end; p++) {
         let part = select(0u, DIM, COFF == 2u && p + params.ratio >= end);
-        let slot = tables[entry.y + p / params.state_block] * params.state_block + p % params.state_block;
-        let at = slot * COFF * DIM + part + d;
-        let s = score[at] + ape[p % params.ratio * COFF * DIM + part + d];
+        let block = tables[entry.y + p / params.state_block];
+        let at = block * params.page + p % params.state_block * 2u * COFF * DIM + part + d;
+        let s = states[at + COFF * DIM] + ape[p % params.ratio * COFF * DIM + part + d];
         let grown = select(max(top, s), s, weights == 0.0);
         let shrink = select(exp(top - grown), 0.0, weights == 0.0);
         let weight = exp(s - grown);
         weights = fma(weights, shrink, weight);
-        sum = fma(sum, shrink, weight * kv[at]);
+        sum = fma(sum, shrink, weight * states[at]);
         top = grown;
     }
     return sum / weights;

@@ -1,5 +1,6 @@
 //! What a decoder computes, independent of the checkpoint format that says so.
 
+mod compressed;
 mod error;
 mod gguf;
 mod hf;
@@ -9,6 +10,7 @@ mod moe;
 mod rope;
 
 pub use self::{
+    compressed::{CompressedConfig, Compressor, HyperConfig},
     error::ConfigError,
     latent::{IndexerConfig, LatentConfig},
     layer::{LayerConfig, Mlp, QkNorm, Reach, Temperature},
@@ -35,6 +37,8 @@ pub enum Family {
     Llama4,
     /// DeepSeek V3.2: latent attention to tokens that an indexer chooses, and experts in groups.
     DeepseekV32,
+    /// DeepSeek V4: windows and compressed entries, experts by token id, and several residual streams.
+    DeepseekV4,
 }
 
 /// Shape and constants of a decoder-only transformer. Every value has been validated.
@@ -76,6 +80,10 @@ pub struct DecoderConfig {
     pub latent: Option<LatentConfig>,
     /// What chooses the tokens of a query; without it all are attended.
     pub indexer: Option<IndexerConfig>,
+    /// Windows and compressed entries in place of queries, keys and values of heads.
+    pub compressed: Option<CompressedConfig>,
+    /// Several residual streams in place of one.
+    pub hyper: Option<HyperConfig>,
     /// Factor on scores.
     pub scale: f32,
     /// Factor on queries of layers that do not rotate.
@@ -94,6 +102,11 @@ impl DecoderConfig {
     /// Query heads that share a key head.
     pub fn group(&self) -> u32 {
         self.num_heads / self.num_kv_heads
+    }
+
+    /// Whether attention is to keys and values of heads, and neither to latents nor to compressed entries.
+    pub(crate) fn has_heads(&self) -> bool {
+        self.latent.is_none() && self.compressed.is_none()
     }
 
     fn validate(self) -> Result<Self, ConfigError> {
@@ -137,6 +150,12 @@ impl DecoderConfig {
         }
         if let Some(latent) = &self.latent {
             latent.validate()?;
+        }
+        if let Some(compressed) = &self.compressed {
+            compressed.validate(&self)?;
+        }
+        if let Some(hyper) = &self.hyper {
+            hyper.validate()?;
         }
         if let Some(indexer) = &self.indexer {
             indexer.validate(self.latent.as_ref())?;

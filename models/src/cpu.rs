@@ -5,6 +5,8 @@
 pub mod bias;
 pub mod embed;
 pub mod glu;
+pub mod hyper_collapse;
+pub mod hyper_expand;
 pub mod index_write;
 pub mod log_prob;
 pub mod matmul;
@@ -16,6 +18,7 @@ pub mod rms_norm;
 pub mod rope;
 pub mod rope_append;
 pub mod sample;
+pub mod state_write;
 
 /// The f32 next to a result.
 #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the point")]

@@ -1,7 +1,10 @@
 //! The forward pass: one config-driven decoder over paged KV.
 
+mod activations;
 mod attend;
 mod blocks;
+mod compressed;
+mod hyper;
 mod indexer;
 mod inputs;
 mod latent;
@@ -26,7 +29,10 @@ use crate::batch::{Sample, Slice, StepOutput};
 use crate::kernel::{embed, log_prob, matmul::Epilogue, rms_norm, sample};
 use crate::matrix::{Kernels, Matrix, Product};
 use crate::{DecoderConfig, KvOptions, KvPool, ModelError, Offload, SparseOptions};
+use activations::{Activations, decode_portion};
 use attend::Attention;
+use compressed::CompressedState;
+use hyper::HyperState;
 use inputs::{Inputs, View};
 use latent::LatentState;
 use layer::Layer;
@@ -96,6 +102,10 @@ pub struct Decoder {
     moe: Option<MoeState>,
     /// Where attention goes through latents.
     latent: Option<LatentState>,
+    /// Where it goes to compressed entries.
+    compressed: Option<CompressedState>,
+    /// Where there are several residual streams.
+    hyper: Option<HyperState>,
     key_loads: KeyLoads,
     /// Whether rows of prefills are attended one by one, by the decode kernel.
     by_rows: bool,
@@ -125,78 +135,14 @@ struct Pipelines {
     sample: Arc<Pipeline>,
 }
 
-/// Buffers that every step overwrites.
-#[derive(Debug)]
-struct Activations {
-    /// Residual stream, `[max_rows, hidden]`.
-    hidden: Buf<f32>,
-    /// Normed rows, `[max_rows, hidden]`.
-    normed: Buf<f32>,
-    /// Queries, keys, values, `[max_rows, (num_heads + 2 * num_kv_heads) * head_dim]`.
-    qkv: Buf<f32>,
-    /// Rotated queries, `[max_rows, num_heads * head_dim]`.
-    q: Buf<f32>,
-    /// Attention output, `[max_rows, num_heads * head_dim]`.
-    attended: Buf<f32>,
-    /// `[max_rows, num_heads]`
-    lse: Buf<f32>,
-    /// Inside the MLP, `[max_rows, intermediate]`.
-    inner: Buf<f32>,
-    /// Partitions of decode attention.
-    partial: Buf<f32>,
-    stats: Buf<[f32; 2]>,
-    /// `[HEAD_ROWS or max_seqs, vocab]`
-    logits: Buf<f32>,
-    sampled: Buf<u32>,
-    nll: Buf<f32>,
-}
-
 /// Rows whose logits exist at one time when many are scored.
 const HEAD_ROWS: usize = 64;
 
 /// Multiply-adds after which a submission ends: a few milliseconds on a large GPU, well under a second on a small one.
 const CUT: u64 = 50_000_000_000;
 
-/// Bytes of partitions of decode rows that exist at one time.
-const PARTIAL_BYTES: usize = 64 << 20;
-
 /// Layers after which a submission ends all the same, so that the device works while the host encodes the rest.
 const CUT_LAYERS: usize = 5;
-
-impl Activations {
-    /// Makes room for the partitions of the step's decode rows; they grow with the contexts.
-    fn fit_partials(
-        &mut self,
-        gpu: &Gpu,
-        config: &DecoderConfig,
-        plan: &inputs::Plan,
-    ) -> Result<(), ModelError> {
-        let rows = plan.views.iter().map(|view| {
-            let row = config.num_heads as usize * view.all.max_partitions as usize;
-            row * view.all.decode.len().min(decode_portion(config, view.all.max_partitions))
-        });
-        let rows = rows.max().unwrap_or(0);
-        if rows > self.stats.len() {
-            let rows = rows.next_power_of_two();
-            self.partial = gpu.buffer("partial", rows * partial_dim(config) as usize)?;
-            self.stats = gpu.buffer("stats", rows)?;
-            gpu.forget_bind_groups();
-        }
-        Ok(())
-    }
-}
-
-/// Decode rows of one dispatch, so that their partitions stay within a buffer; a multiple of 16, for the alignment of
-/// bindings.
-fn decode_portion(config: &DecoderConfig, max_partitions: u32) -> usize {
-    let row = config.num_heads as usize * max_partitions as usize * partial_dim(config) as usize * 4;
-    (PARTIAL_BYTES / row.max(1)).max(16) / 16 * 16
-}
-
-/// Elements of what attention makes of one head.
-fn partial_dim(config: &DecoderConfig) -> u32 {
-    config.latent.map_or(config.head_dim, |latent| latent.kv_rank)
-}
 
 impl Decoder {
     /// The configuration.
@@ -230,6 +176,12 @@ impl Decoder {
         if let Some(ring) = self.kv.ring() {
             plan.stream = Stream::plan(ring, self.options.block_size, slices, &mut plan)?;
         }
+        if let Some(compressed) = &mut self.compressed {
+            let step = compressed.plan(&self.config, slices, &plan);
+            compressed.write(&self.gpu, &step)?;
+            plan.views[0].all.max_partitions = step.max_partitions;
+            plan.compressed = Some(step);
+        }
         self.inputs.write(&self.gpu, &plan)?;
         self.activations.fit_partials(&self.gpu, &self.config, &plan)?;
         if let Some(indexer) = self.latent.as_mut().and_then(|latent| latent.indexer.as_mut()) {
@@ -237,6 +189,8 @@ impl Decoder {
         }
         let mut pass = Pass::new("step");
         self.embed(&mut pass, plan.rows);
+        self.begin_streams(&mut pass, plan.rows);
+        self.compressed_slots(&mut pass, &plan);
         let cost = self.layer_cost(&plan);
         let mut since_cut = 0;
         if let Some(sparse) = &mut self.sparse {
@@ -251,6 +205,7 @@ impl Decoder {
                 since_cut = 0;
             }
         }
+        self.end_streams(&mut pass, &plan)?;
         let mut output = self.finish(pass, &plan)?;
         self.end_prefixes();
         if let Some(sparse) = &mut self.sparse {
@@ -320,15 +275,11 @@ impl Decoder {
         });
         let read_nll = (scored > 0).then(|| pass.read(&self.activations.nll, 0..scored));
         let read_ids = read_ids.transpose()?;
-        let read_masses = self.sparse.as_ref().and_then(|sparse| sparse.read_masses(&mut pass, plan));
-        let read_trace = self.sparse.as_ref().and_then(|sparse| sparse.read_trace(&mut pass));
+        let reads = self.sparse.as_ref().map(|sparse| sparse.read(&mut pass, plan));
         let mut done = self.gpu.submit(pass)?.wait()?;
         output.timings.append(&mut done.timings);
-        if let (Some(sparse), Some(read)) = (&mut self.sparse, read_masses) {
-            sparse.take_masses(plan, &done.get(read));
-        }
-        if let (Some(sparse), Some(read)) = (&mut self.sparse, read_trace) {
-            sparse.take_trace(plan, &done.get(read));
+        if let (Some(sparse), Some(reads)) = (&mut self.sparse, reads) {
+            sparse.take(plan, reads, &done);
         }
         output.sampled = read_ids.map(|r| done.get(r)).unwrap_or_default();
         let nll: Vec<f32> = read_nll.map(|r| done.get(r)).unwrap_or_default();

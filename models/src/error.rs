@@ -27,6 +27,18 @@ pub enum ModelError {
         /// The shape that follows from the configuration.
         expected: Vec<usize>,
     },
+    /// A table that sends a token to an expert that there is not.
+    #[error("tensor {name} sends token {token} to expert {expert}, there are {num_experts}")]
+    Expert {
+        /// The tensor.
+        name: String,
+        /// Id of the token.
+        token: usize,
+        /// The expert.
+        expert: i64,
+        /// Experts of the layer.
+        num_experts: u32,
+    },
     /// An output head that is not the embedding, though the configuration says so.
     #[error("tensor {name} differs from the embedding, to which tie_word_embeddings ties it")]
     Untied {

@@ -4,6 +4,8 @@
 pub mod bias;
 pub mod embed;
 pub mod glu;
+pub mod hyper_collapse;
+pub mod hyper_expand;
 pub mod index_write;
 pub mod log_prob;
 pub mod matmul;
@@ -16,6 +18,7 @@ pub mod rms_norm;
 pub mod rope;
 pub mod rope_append;
 pub mod sample;
+pub mod state_write;
 
 use attn_kernels::kernel::{KvDtype, KvShape};
 use attn_kernels::source::Modules;
@@ -60,6 +63,8 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &bias::KERNEL,
         &embed::KERNEL,
         &glu::KERNEL,
+        &hyper_collapse::KERNEL,
+        &hyper_expand::KERNEL,
         &index_write::KERNEL,
         &log_prob::KERNEL,
         &matmul::KERNEL,
@@ -72,6 +77,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &rope::KERNEL,
         &rope_append::KERNEL,
         &sample::KERNEL,
+        &state_write::KERNEL,
     ]
 }
 
@@ -119,6 +125,8 @@ pub fn variants() -> Vec<NamedVariant> {
         all.push(named("rows", rms_norm::variant(false, matmul::NORM_LANES, level)));
         all.push(named("rms", norm_heads::variant(false, level)));
         all.push(named("layer", norm_heads::variant(true, level)));
+        all.push(named("block", hyper_collapse::variant(4, false, level)));
+        all.push(named("head", hyper_collapse::variant(4, true, level)));
         all.push(named("gather", rms_norm::variant(true, matmul::NORM_LANES, level)));
     }
     for (part, dtype) in [("f16", KvDtype::F16), ("f32", KvDtype::F32)] {
@@ -137,7 +145,12 @@ pub fn variants() -> Vec<NamedVariant> {
     all.extend(mixtures());
     all.push(baseline("halves", rope::variant(128, false)));
     all.push(baseline("interleaved", rope::variant(128, true)));
+    all.extend(
+        [("streams", false), ("first", true)]
+            .map(|(part, first)| baseline(part, hyper_expand::variant(4, first))),
+    );
     all.push(baseline("", sample::variant()));
+    all.push(baseline("", state_write::variant()));
     let tile = matmul_coop::Tile::choose(2048, 4096, Epilogue::Store);
     let coop = matmul_coop::variant("weights_q4", Epilogue::Store, tile);
     all.push(NamedVariant::new("q4", Level::Coop, coop));

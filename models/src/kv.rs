@@ -226,6 +226,17 @@ impl KvPool {
         &self.tensors[cache.tensor].buffers[0]
     }
 
+    /// Words from one block to the next of a cache that has one buffer, and tokens of a block.
+    ///
+    /// # Panics
+    /// When the layer has no such cache.
+    pub(crate) fn page(&self, layer: usize, part: CachePart) -> (u32, u32) {
+        let cache = self.plan.cache(layer, part).expect("a cache of this part");
+        let words =
+            u32::try_from(self.tensors[cache.tensor].words).expect("a page is far smaller than 16 GiB");
+        (words, cache.spec.block_size.get())
+    }
+
     /// Every buffer, with the words that a block takes in it.
     pub(crate) fn buffers(&self) -> impl Iterator<Item = (&Buf<u32>, usize)> {
         self.tensors.iter().flat_map(|tensor| tensor.buffers.iter().map(|buffer| (buffer, tensor.words)))

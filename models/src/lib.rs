@@ -23,16 +23,17 @@ mod weights;
 pub use chat::{ChatError, ChatTemplate, Message};
 pub use checkpoint::Checkpoint;
 pub use config::{
-    Activation, ConfigError, DecoderConfig, ExpertPacking, Family, IndexerConfig, LatentConfig, LayerConfig,
-    Mlp, MoeConfig, QkNorm, Reach, Rope, RopeScaling, Router, Score, Temperature,
+    Activation, CompressedConfig, Compressor, ConfigError, DecoderConfig, ExpertPacking, Family, HyperConfig,
+    IndexerConfig, LatentConfig, LayerConfig, Mlp, MoeConfig, QkNorm, Reach, Rope, RopeScaling, Router,
+    Score, Temperature,
 };
 pub use decoder::{BlockRead, Decoder, DecoderOptions};
 pub use error::ModelError;
 pub use fetch::{FetchError, ModelCache, ModelPackage, Progress, SMOLLM2_135M_INSTRUCT};
 pub use kv::{CachePart, KvOptions, KvPlan, KvPool, LayerCache, Offload};
-pub use sparse::{Attended, Place, SparseOptions};
+pub use sparse::{Attended, Mean, Place, SparseOptions, Tally};
 pub use tokenizer::{DecodeStream, Tokenizer, TokenizerError};
 pub use weights::{
-    Array, Dtype, Gguf, GgufError, GgufTensor, Naming, Role, Safetensors, Tensor, Value, WeightError,
-    WeightSource, dequantize,
+    Array, CompressorPart, Dtype, Gguf, GgufError, GgufTensor, HyperPart, IntegerTensor, Naming, Role,
+    Safetensors, Tensor, Value, WeightError, WeightSource, dequantize,
 };

@@ -1,5 +1,6 @@
 //! Every variant of the dense kernels against its CPU reference, as data: see [`attn_kernels::self_test`].
 
+mod hyper;
 mod matmul;
 mod moe;
 mod rows;
@@ -14,6 +15,8 @@ const CASES: &[(&str, Cases)] = &[
     ("bias", rows::bias),
     ("embed", matmul::embed),
     ("glu", moe::gate),
+    ("hyper_collapse", hyper::collapse),
+    ("hyper_expand", hyper::expand),
     ("index_write", moe::index_write),
     ("log_prob", rows::log_prob),
     ("matmul", matmul::matmul),
@@ -26,6 +29,7 @@ const CASES: &[(&str, Cases)] = &[
     ("rope", rows::rope),
     ("rope_append", rows::rope_append),
     ("sample", sample::cases),
+    ("state_write", rows::state_write),
 ];
 
 /// The cases of a variant of this crate; none where its kernel has none.

@@ -17,7 +17,7 @@ pub use self::{
     dequant::dequantize,
     dtype::Dtype,
     gguf::{Array, Gguf, GgufError, GgufTensor, Value},
-    names::{Naming, Role},
+    names::{CompressorPart, HyperPart, Naming, Role},
     safetensors::Safetensors,
 };
 
@@ -48,6 +48,17 @@ impl Tensor<'_> {
     }
 }
 
+/// A tensor of integers: no weights, but a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IntegerTensor {
+    /// Name in the file.
+    pub name: String,
+    /// Row-major extents, outermost first.
+    pub shape: Vec<usize>,
+    /// All elements.
+    pub values: Vec<i64>,
+}
+
 /// A place that tensors come from.
 pub trait WeightSource {
     /// Where the tensors come from, for messages.
@@ -65,19 +76,45 @@ pub trait WeightSource {
     /// [`WeightError::Dtype`] if it is stored in a type that [`Dtype`] lacks.
     fn get(&self, name: &str) -> Result<Option<Tensor<'_>>, WeightError>;
 
+    /// The table called `name`, or `None`.
+    ///
+    /// # Errors
+    /// [`WeightError::Integers`] if it is stored in another type.
+    fn get_integers(&self, _name: &str) -> Result<Option<IntegerTensor>, WeightError> {
+        Ok(None)
+    }
+
+    /// The table of a role.
+    ///
+    /// # Errors
+    /// [`WeightError::Missing`] if there is none, and those of [`get_integers`](Self::get_integers).
+    fn integers(&self, role: Role) -> Result<IntegerTensor, WeightError> {
+        for name in self.naming().names(role) {
+            if let Some(tensor) = self.get_integers(&name)? {
+                return Ok(tensor);
+            }
+        }
+        Err(self.missing(role))
+    }
+
+    /// That there is no tensor of a role.
+    fn missing(&self, role: Role) -> WeightError {
+        let name = self.naming().name(role);
+        let name = name.unwrap_or_else(|| format!("of role {role:?} in {}", self.naming()));
+        WeightError::Missing { name, role, path: self.path().into() }
+    }
+
     /// The tensor of a role.
     ///
     /// # Errors
     /// [`WeightError::Missing`] if there is none, and those of [`get`](Self::get).
     fn tensor(&self, role: Role) -> Result<Tensor<'_>, WeightError> {
-        let missing = |name| WeightError::Missing { name, role, path: self.path().into() };
         for name in self.naming().names(role) {
             if let Some(tensor) = self.get(&name)? {
                 return Ok(tensor);
             }
         }
-        let name = self.naming().name(role);
-        Err(missing(name.unwrap_or_else(|| format!("of role {role:?} in {}", self.naming()))))
+        Err(self.missing(role))
     }
 
     /// Whether there is a tensor of this role.
@@ -178,6 +215,14 @@ pub enum WeightError {
         known = Dtype::ALL.map(Dtype::name).join(", ")
     )]
     Dtype {
+        /// The tensor.
+        tensor: String,
+        /// Name of the type.
+        dtype: String,
+    },
+    /// A table that is not stored as integers.
+    #[error("tensor {tensor} is stored as {dtype}, not as integers of 32 or 64 bits")]
+    Integers {
         /// The tensor.
         tensor: String,
         /// Name of the type.

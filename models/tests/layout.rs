@@ -5,8 +5,8 @@ mod checks;
 
 use checks::{Layout, layout};
 use models::kernel::{
-    bias, catalog, embed, glu, index_write, log_prob, matmul, moe_combine, moe_route, moe_sort, norm_heads,
-    rms_norm, rope, rope_append, sample, variants,
+    bias, catalog, embed, glu, hyper_collapse, hyper_expand, index_write, log_prob, matmul, moe_combine,
+    moe_route, moe_sort, norm_heads, rms_norm, rope, rope_append, sample, state_write, variants,
 };
 use std::path::Path;
 
@@ -14,6 +14,8 @@ fn layouts() -> Vec<Layout> {
     use bias::BiasParams;
     use embed::EmbedParams;
     use glu::GluParams;
+    use hyper_collapse::HyperCollapseParams;
+    use hyper_expand::HyperExpandParams;
     use index_write::IndexWriteParams;
     use log_prob::LogProbParams;
     use matmul::MatmulParams;
@@ -25,10 +27,13 @@ fn layouts() -> Vec<Layout> {
     use rope::RopeParams;
     use rope_append::RopeAppendParams;
     use sample::SampleParams;
+    use state_write::StateWriteParams;
     vec![
         layout!(BiasParams: rows cols stride first),
         layout!(EmbedParams: rows first cols blocks),
         layout!(GluParams: rows inner out_stride alpha limit pad0 pad1 pad2),
+        layout!(HyperCollapseParams: rows width rounds norm_eps eps pad0 pad1 pad2),
+        layout!(HyperExpandParams: rows width pad0 pad1),
         layout!(LogProbParams: rows vocab pad0 pad1),
         layout!(
             MatmulParams: rows cols blocks x_stride y_stride y_offset eps x_div matrices first_matrix pad0 pad1
@@ -38,9 +43,10 @@ fn layouts() -> Vec<Layout> {
         layout!(MoeSortParams: pairs tile most_tiles pad0),
         layout!(NormHeadsParams: rows heads width stride first eps pad0 pad1),
         layout!(RmsNormParams: rows width eps first),
-        layout!(RopeParams: rows heads stride pairs first pad0 pad1 pad2),
+        layout!(RopeParams: rows heads stride pairs first back pad0 pad1),
         layout!(IndexWriteParams: rows row_stride first pad0),
         layout!(RopeAppendParams: rows num_heads num_kv_heads pairs),
+        layout!(StateWriteParams: rows quads block_size page),
         layout!(SampleParams: rows vocab neg_inf pad0),
     ]
 }

@@ -1,7 +1,7 @@
 // Rotates 2 * pairs dimensions of every query and key head, in place.
 //   x  rows of stride f32, `heads` heads of HEAD_DIM, what turns of them from `first` on
 //   cs [rows, pairs] (cos, sin) of each row's position, made on the host in double precision
-// INTERLEAVED = 1 pairs dimensions (2i, 2i + 1), else (i, i + pairs). One lane turns one pair.
+// Turns back with `back` 1. INTERLEAVED = 1 pairs dimensions (2i, 2i + 1), else (i, i + pairs). One lane turns one pair.
 // CPU reference: src/cpu/rope.rs
 #import HEAD_DIM = 64
 #import INTERLEAVED = 0
@@ -14,9 +14,9 @@ struct RopeParams {
     stride: u32,
     pairs: u32,
     first: u32,
+    back: u32,
     pad0: u32,
     pad1: u32,
-    pad2: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: RopeParams;
@@ -39,7 +39,10 @@ fn rope(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         a = base + 2u * pair;
         b = a + 1u;
     }
-    let turn = cs[row * params.pairs + pair];
+    var turn = cs[row * params.pairs + pair];
+    if (params.back == 1u) {
+        turn.y = -turn.y;
+    }
     let u = x[a];
     let v = x[b];
     x[a] = u * turn.x - v * turn.y;

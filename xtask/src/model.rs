@@ -63,21 +63,22 @@ impl Model {
     /// # Errors
     /// No device, no memory, or a tensor that does not fit the configuration.
     pub fn load(&self, args: &EngineArgs, max_rows: u32, max_seqs: u32, wanted: Wanted) -> Result<Decoder> {
-        self.load_with(args, max_rows, max_seqs, wanted, false)
+        self.load_with(args, max_rows, max_seqs, wanted, None)
     }
 
-    /// As [`load`](Self::load); every step then hands the selections of a sparse policy back.
+    /// As [`load`](Self::load); every step then tells of a sparse policy's selections what `watch` says.
     ///
     /// # Errors
     /// As `load`.
-    pub fn load_traced(
+    pub fn load_watched(
         &self,
         args: &EngineArgs,
         max_rows: u32,
         max_seqs: u32,
         wanted: Wanted,
+        watch: Watch,
     ) -> Result<Decoder> {
-        self.load_with(args, max_rows, max_seqs, wanted, true)
+        self.load_with(args, max_rows, max_seqs, wanted, Some(watch))
     }
 
     fn load_with(
@@ -86,7 +87,7 @@ impl Model {
         max_rows: u32,
         max_seqs: u32,
         wanted: Wanted,
-        trace: bool,
+        watch: Option<Watch>,
     ) -> Result<Decoder> {
         setup::ensure(&[Need::Gpu])?;
         let device = GpuOptions { device: args.device.clone(), ..GpuOptions::new(Checks::Off) };
@@ -108,7 +109,7 @@ impl Model {
             max_seqs,
             reproducible: args.reproducible,
             prefix_capacity: scheduler::PREFIX_CHUNK_CAPACITY,
-            sparse: sparse(args, trace)?,
+            sparse: sparse(args, watch)?,
             offload,
         };
         let decoder = Decoder::load(&gpu, &self.config, self.checkpoint.weights(), &options)?;
@@ -133,6 +134,15 @@ pub struct Wanted {
     pub tokens: u64,
     /// The longest one.
     pub longest: u64,
+}
+
+/// What a step tells of the selections of a sparse policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Watch {
+    /// The blocks.
+    Blocks,
+    /// The share of dense attention's mass that is in them; selects on the host.
+    Worth,
 }
 
 /// Slots of the ring that blocks on the host pass through.
@@ -195,7 +205,7 @@ pub(crate) fn host_available() -> Option<u64> {
 }
 
 /// `--sparse` as the decoder takes it, `None` where attention is full. Says on stderr which phases stay dense.
-fn sparse(args: &EngineArgs, trace: bool) -> Result<Option<SparseOptions>> {
+fn sparse(args: &EngineArgs, watch: Option<Watch>) -> Result<Option<SparseOptions>> {
     let Some(spec) = &args.sparse else { return Ok(None) };
     let policy = Registry::builtin().build(spec)?;
     if policy.name() == "full" {
@@ -205,7 +215,8 @@ fn sparse(args: &EngineArgs, trace: bool) -> Result<Option<SparseOptions>> {
         SelectOn::Device => Place::Device,
         SelectOn::Host => Place::Host,
     };
-    let options = SparseOptions { policy: policy.into(), place, trace };
+    let [trace, measure] = [Watch::Blocks, Watch::Worth].map(|kind| watch == Some(kind));
+    let options = SparseOptions { policy: policy.into(), place, trace, measure };
     options.check(args.block_size).with_context(|| format!("--sparse {spec}"))?;
     for (phase, name) in [(Phase::Prefill, "prefill"), (Phase::Decode, "decode")] {
         if !options.acts_on(phase) {

@@ -5,14 +5,13 @@ use super::error::Launch;
 use crate::{Access, Kernel, Variant};
 use bytemuck::{Pod, Zeroable};
 
-/// Bindings: kv, score, ape, norm, entries, tables, turns, out.
+/// Bindings: states, ape, norm, entries, tables, turns, out.
 pub static KERNEL: Kernel = Kernel {
     name: "v4_compress",
     wgsl: include_str!("../../wgsl/v4_compress.wgsl"),
     modules: &[crate::MODULES],
     params_bytes: size_of::<V4CompressParams>(),
     bindings: &[
-        Access::Read,
         Access::Read,
         Access::Read,
         Access::Read,
@@ -27,14 +26,14 @@ pub static KERNEL: Kernel = Kernel {
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct V4CompressParams {
-    /// Tokens from one entry to the next: 4 or 128.
+    /// Tokens from one entry to the next; 4 or 128 as published.
     pub ratio: u32,
     /// Tokens of a block of the state cache.
     pub state_block: u32,
+    /// f32 from one block of the state cache to the next.
+    pub page: u32,
     /// Of the RMS norm.
     pub eps: f32,
-    /// Zero.
-    pub pad0: u32,
 }
 
 /// The kernel for entries of `dim` channels of which the last `rope` are rotated; `overlap`: an entry is made of two windows

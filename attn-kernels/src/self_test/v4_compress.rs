@@ -22,11 +22,13 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let tables: Vec<u32> = (0..blocks).rev().map(|b| u32::try_from(b).expect("few blocks")).collect();
     let (kv, score) = (floats(len * width, 1), floats(len * width, 2));
     let (ape, norm) = (floats(r * width, 3), floats(dim, 4));
-    let mut states = [(); 2].map(|()| vec![f32::NAN; blocks * block * width]);
+    // Pages are longer than their tokens.
+    let page = block * 2 * width + 4;
+    let mut states = vec![f32::NAN; blocks * page];
     for p in 0..len {
-        let slot = tables[p / block] as usize * block + p % block;
-        states[0][slot * width..][..width].copy_from_slice(&kv[p * width..][..width]);
-        states[1][slot * width..][..width].copy_from_slice(&score[p * width..][..width]);
+        let state = &mut states[tables[p / block] as usize * page + p % block * 2 * width..][..2 * width];
+        state[..width].copy_from_slice(&kv[p * width..][..width]);
+        state[width..].copy_from_slice(&score[p * width..][..width]);
     }
     let (mut entries, mut turns, mut want) = (Vec::<[u32; 4]>::new(), Vec::new(), Vec::new());
     for (slot, end) in (0..).zip([r, len]) {
@@ -41,11 +43,10 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
         want.extend(entry.expect("whole windows complete an entry"));
     }
     let whole = |n: usize| u32::try_from(n).expect("a few tokens");
-    let params = V4CompressParams { ratio: whole(r), state_block: whole(block), eps: EPS, pad0: 0 };
+    let params = V4CompressParams { ratio: whole(r), state_block: whole(block), page: whole(page), eps: EPS };
     let case =
         Case::new("the first entry and a later one", variant, &params, v4_compress::grid(count(&entries)))
-            .binding(&states[0])
-            .binding(&states[1])
+            .binding(&states)
             .binding(&ape)
             .binding(&norm)
             .binding(&entries)

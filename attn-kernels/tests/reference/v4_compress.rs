@@ -26,16 +26,19 @@ fn check(gpu: &Gpu, ratio: Ratio, dim: usize, lens: &[usize], seed: u64) {
         |len: usize, size: f32| -> Vec<f32> { (0..len).map(|_| rng.random_range(-size..size)).collect() };
     let ape = random(r * width, 1.0);
     let norm = random(dim, 2.0);
-    let mut state = [(); 2].map(|()| vec![f32::NAN; free.len() * state_block * width]);
+    // Pages may be longer than their tokens.
+    let page = state_block * 2 * width + dim;
+    let mut state = vec![f32::NAN; free.len() * page];
     let (mut tables, mut entries, mut turns, mut want) = (vec![], vec![], vec![], vec![]);
     for (i, &len) in lens.iter().enumerate() {
         let table = tables.len();
         tables.extend(free.drain(..len.div_ceil(state_block)));
         let (kv, score) = (random(len * width, 1.0), random(len * width, 3.0));
         for p in 0..len {
-            let slot = tables[table + p / state_block] as usize * state_block + p % state_block;
-            state[0][slot * width..][..width].copy_from_slice(&kv[p * width..][..width]);
-            state[1][slot * width..][..width].copy_from_slice(&score[p * width..][..width]);
+            let block = tables[table + p / state_block] as usize;
+            let token = &mut state[block * page + p % state_block * 2 * width..][..2 * width];
+            token[..width].copy_from_slice(&kv[p * width..][..width]);
+            token[width..].copy_from_slice(&score[p * width..][..width]);
         }
         let slot = lens.len() - 1 - i;
         entries.push([len - 1, table, slot, 0].map(|n| u32::try_from(n).unwrap()));
@@ -51,11 +54,11 @@ fn check(gpu: &Gpu, ratio: Ratio, dim: usize, lens: &[usize], seed: u64) {
     let params = V4CompressParams {
         ratio: u32::try_from(r).unwrap(),
         state_block: u32::try_from(state_block).unwrap(),
+        page: u32::try_from(page).unwrap(),
         eps: EPS,
-        pad0: 0,
     };
     v4_compress::check(&params, &entries, [tables.len(), lens.len()]).unwrap();
-    let floats = [&state[0], &state[1], &ape, &norm].map(|data| gpu.upload("state", data).unwrap());
+    let floats = [&state, &ape, &norm].map(|data| gpu.upload("state", data).unwrap());
     let entry_buf = gpu.upload("entries", &entries).unwrap();
     let tables = gpu.upload("tables", &tables).unwrap();
     let turns = gpu.upload("turns", &turns).unwrap();
@@ -85,7 +88,7 @@ fn entries_of_both_ratios() {
 
 #[test]
 fn launches_out_of_range_are_refused() {
-    let params = V4CompressParams { ratio: 4, state_block: 4, eps: EPS, pad0: 0 };
+    let params = V4CompressParams { ratio: 4, state_block: 4, page: 64, eps: EPS };
     let error =
         |entry, lens| v4_compress::check(&params, &[[3, 0, 0, 0], entry], lens).unwrap_err().to_string();
     insta::assert_snapshot!(error([8, 1, 1, 0], [9, 9]), @"v4_compress: position + 1 is 9, not a multiple of 4");

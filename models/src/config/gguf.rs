@@ -74,6 +74,8 @@ impl DecoderConfig {
             },
             latent: None,
             indexer: None,
+            compressed: None,
+            hyper: None,
             scale: super::scale_of(head_dim),
             temperature: None,
             sinks: family == Family::GptOss,

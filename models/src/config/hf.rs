@@ -3,6 +3,7 @@
 //! Defaults are those of the `transformers` configuration classes: a key that is absent there means its default.
 
 mod deepseek;
+mod deepseek_v4;
 mod fields;
 mod layers;
 mod moe;
@@ -15,8 +16,17 @@ use serde_json::{Map, Value};
 use self::fields::Fields;
 use super::{ConfigError, DecoderConfig, Family, MAX_LAYERS, QkNorm};
 
-const KNOWN: &[&str] =
-    &["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gpt_oss", "llama4_text", "deepseek_v32"];
+const KNOWN: &[&str] = &[
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+    "gpt_oss",
+    "llama4_text",
+    "deepseek_v32",
+    "deepseek_v4",
+];
 
 /// Fields of [`NEUTRAL`] that a family reads.
 fn read_by(family: Family) -> &'static [&'static str] {
@@ -24,6 +34,13 @@ fn read_by(family: Family) -> &'static [&'static str] {
         Family::Qwen3Moe => &["num_experts", "num_local_experts"],
         Family::GptOss => &["num_experts", "num_local_experts", "swiglu_limit"],
         Family::DeepseekV32 => &["num_local_experts", "n_shared_experts"],
+        Family::DeepseekV4 => &[
+            "num_local_experts",
+            "n_shared_experts",
+            "scoring_func",
+            "swiglu_limit",
+            "partial_rotary_factor",
+        ],
         Family::Llama4 => &["num_local_experts", "no_rope_layers", "attention_chunk_size"],
         _ => &[],
     }
@@ -112,6 +129,7 @@ impl DecoderConfig {
         let num_kv_heads = match config.u32("num_key_value_heads")? {
             Some(n) => n,
             None if family == Family::Llama => num_heads,
+            None if family == Family::DeepseekV4 => 1,
             None => return Err(ConfigError::Missing { field: "num_key_value_heads" }),
         };
         let latent = match family {
@@ -127,6 +145,7 @@ impl DecoderConfig {
             None => match family {
                 Family::Qwen3 | Family::Llama4 if !config.0.contains_key("head_dim") => 128,
                 Family::GptOss if !config.0.contains_key("head_dim") => 64,
+                Family::DeepseekV4 => 512,
                 _ if !hidden_size.is_multiple_of(num_heads.max(1)) => {
                     let (field, value) = ("hidden_size", hidden_size.to_string());
                     return Err(ConfigError::Invalid {
@@ -144,6 +163,21 @@ impl DecoderConfig {
             return Err(ConfigError::TooLarge { field, value, max });
         }
         let context_length = config.need_u32("max_position_embeddings")?;
+        let (rope, compressed) = match family {
+            Family::DeepseekV4 => {
+                let (rope, compressed) =
+                    deepseek_v4::compressed(&config, num_layers, head_dim, context_length)?;
+                (rope, Some(compressed))
+            }
+            _ => {
+                let rotary_dims = latent.map_or(head_dim, |latent| latent.rope_dim);
+                (rope::rope(&config, family, rotary_dims, context_length)?, None)
+            }
+        };
+        let (indexer, hyper) = match family {
+            Family::DeepseekV4 => (Some(deepseek_v4::indexer(&config)?), Some(deepseek_v4::hyper(&config)?)),
+            _ => (indexer, None),
+        };
         let attention_bias = config.bool("attention_bias")?.unwrap_or(false);
         let eos_ids = match generation.ids("eos_token_id")? {
             ids if ids.is_empty() => config.ids("eos_token_id")?,
@@ -157,11 +191,11 @@ impl DecoderConfig {
                 let bias = config.bool("attention_bias")?.unwrap_or(true);
                 (bias, bias)
             }
-            Family::DeepseekV32 if attention_bias => {
+            Family::DeepseekV32 | Family::DeepseekV4 if attention_bias => {
                 let (field, value) = ("attention_bias".to_owned(), "true".to_owned());
                 return Err(ConfigError::Unsupported { field, value });
             }
-            Family::DeepseekV32 => (false, false),
+            Family::DeepseekV32 | Family::DeepseekV4 => (false, false),
             Family::Qwen2 => (true, false),
             Family::Mistral => (false, false),
         };
@@ -171,6 +205,8 @@ impl DecoderConfig {
             hidden_size,
             intermediate_size: config.need_u32(match family {
                 Family::Llama4 => "intermediate_size_mlp",
+                // All layers have experts.
+                Family::DeepseekV4 => "moe_intermediate_size",
                 _ => "intermediate_size",
             })?,
             num_layers,
@@ -181,12 +217,7 @@ impl DecoderConfig {
                 Family::GptOss | Family::Llama4 => 1e-5,
                 _ => 1e-6,
             }),
-            rope: rope::rope(
-                &config,
-                family,
-                latent.map_or(head_dim, |latent| latent.rope_dim),
-                context_length,
-            )?,
+            rope,
             context_length,
             tie_embeddings: config.bool("tie_word_embeddings")?.unwrap_or(false),
             qkv_bias: bias.0,
@@ -202,8 +233,10 @@ impl DecoderConfig {
             },
             latent,
             indexer,
+            compressed,
+            hyper,
             temperature: layers::temperature(&config, family)?,
-            sinks: family == Family::GptOss,
+            sinks: matches!(family, Family::GptOss | Family::DeepseekV4),
             moe: moe::moe(&config, family)?,
             layers: layers::layers(&config, family, num_layers)?,
             eos_ids,
@@ -228,6 +261,7 @@ fn family(config: &Fields) -> Result<Family, ConfigError> {
         "gpt_oss" => Ok(Family::GptOss),
         "llama4_text" => Ok(Family::Llama4),
         "deepseek_v32" => Ok(Family::DeepseekV32),
+        "deepseek_v4" => Ok(Family::DeepseekV4),
         other => Err(ConfigError::Family { found: other.to_owned(), known: KNOWN }),
     }
 }

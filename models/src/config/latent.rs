@@ -66,7 +66,7 @@ impl IndexerConfig {
     }
 }
 
-fn check(
+pub(super) fn check(
     field: &'static str,
     value: u32,
     most: u32,

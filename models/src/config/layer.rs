@@ -41,6 +41,8 @@ pub enum Mlp {
     Dense,
     /// Experts.
     Experts,
+    /// Experts that a table of token ids chooses; the router only weighs them.
+    HashedExperts,
 }
 
 /// Norms of query and key heads.

@@ -3,8 +3,8 @@
 use super::f32_of;
 use crate::kernel::rope::RopeParams;
 
-/// Turns pair `i` of every head, from its dimension `first` on, by the angle of `cs` `[rows, pairs]` (cos, sin), in place; pairs are dimensions
-/// `(2i, 2i + 1)` or `(i, i + pairs)`.
+/// Turns pair `i` of every head, from its dimension `first` on, by the angle of `cs` `[rows, pairs]` (cos, sin), or back, in
+/// place; pairs are dimensions `(2i, 2i + 1)` or `(i, i + pairs)`.
 pub fn rope(head_dim: usize, interleaved: bool, params: &RopeParams, cs: &[[f32; 2]], x: &mut [f32]) {
     let pairs = params.pairs as usize;
     for row in 0..params.rows as usize {
@@ -14,6 +14,7 @@ pub fn rope(head_dim: usize, interleaved: bool, params: &RopeParams, cs: &[[f32;
             for (pair, turn) in cs[row * pairs..][..pairs].iter().enumerate() {
                 let (a, b) = if interleaved { (2 * pair, 2 * pair + 1) } else { (pair, pair + pairs) };
                 let [cos, sin] = turn.map(f64::from);
+                let sin = if params.back == 1 { -sin } else { sin };
                 let (u, v) = (f64::from(head[a]), f64::from(head[b]));
                 head[a] = f32_of(u * cos - v * sin);
                 head[b] = f32_of(v * cos + u * sin);

@@ -24,7 +24,7 @@ pub fn rope_append(
     let stride = (num_heads + 2 * num_kv_heads) * shape.head_dim;
     let mut turned = qkv.to_vec();
     let heads = num_heads + num_kv_heads;
-    let heads = RopeParams { rows, heads, stride, pairs, first: 0, pad0: 0, pad1: 0, pad2: 0 };
+    let heads = RopeParams { rows, heads, stride, pairs, first: 0, back: 0, pad0: 0, pad1: 0 };
     rope(shape.head_dim as usize, interleaved, &heads, cs, &mut turned);
     let width = (num_heads * shape.head_dim) as usize;
     for (row, (q, turned)) in q.chunks_exact_mut(width).zip(turned.chunks_exact(stride as usize)).enumerate()

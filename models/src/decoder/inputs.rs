@@ -8,9 +8,9 @@ use attn_kernels::kernel::paged_prefill::Tile;
 use kvblock::BlockId;
 use smallvec::SmallVec;
 
-use super::DecoderOptions;
 use super::sparse::Chosen;
 use super::stream::Stream;
+use super::{DecoderOptions, compressed};
 use crate::batch::{Phase, Sample, Slice};
 use crate::kernel::sample::Spec;
 use crate::{DecoderConfig, ModelError, Reach};
@@ -83,6 +83,8 @@ pub(super) struct Plan {
     pub(super) views: Vec<ViewRows>,
     /// Where blocks of the step lie on the host.
     pub(super) stream: Option<Stream>,
+    /// What compressed attention needs beside.
+    pub(super) compressed: Option<compressed::Step>,
     pub(super) gather: Vec<u32>,
     /// Targets of the scored rows; `None` where only logits are wanted.
     pub(super) scored: Vec<Option<u32>>,
@@ -263,17 +265,17 @@ fn push_scored(plan: &mut Plan, slice: &Slice<'_>) {
     }
 }
 
-fn slot(table: &[BlockId], position: u32, block_size: u32) -> i32 {
+pub(super) fn slot(table: &[BlockId], position: u32, block_size: u32) -> i32 {
     let block = table[(position / block_size) as usize].get();
     i32::try_from(block * block_size + position % block_size).expect("a pool has under 2^31 slots")
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
-fn narrow(v: f64) -> f32 {
+pub(super) fn narrow(v: f64) -> f32 {
     v as f32
 }
 
-fn u32_of(n: usize) -> u32 {
+pub(super) fn u32_of(n: usize) -> u32 {
     u32::try_from(n).expect("lists of a step fit in 32 bits")
 }
 

@@ -138,7 +138,7 @@ impl Decoder {
             None => false,
         };
         self.attend_latents(pass, index, plan, chosen);
-        let (state, c) = (self.latent(), &self.config);
+        let state = self.latent();
         let vectors = Vectors {
             x: (&state.weighed).into(),
             x_stride: state.config.kv_rank,
@@ -147,8 +147,7 @@ impl Decoder {
             y_offset: 0,
         };
         weights.values.multiply_each(&self.kernels, pass, plan.rows, &vectors)?;
-        let to = self.product(plan, &state.out, &self.activations.hidden, c.hidden_size);
-        layer.o.multiply(&self.kernels, pass, &to)
+        self.output(pass, layer, &state.out, plan)
     }
 
     /// Queries, rotated and through the key projection.
@@ -223,10 +222,23 @@ impl Decoder {
         rows: u32,
         x: &Buf<f32>,
     ) {
-        let pairs = self.config.rope.rotary_dims / 2;
-        let params = RopeParams { rows, heads, stride, pairs, first, pad0: 0, pad1: 0, pad2: 0 };
-        let bindings = [(&self.inputs.cs).into(), x.into()];
-        pass.dispatch(pipeline, &params, &bindings, rope::grid(rows, heads, pairs));
+        let angles = (&self.inputs.cs, self.config.rope.rotary_dims / 2, false);
+        self.turn_by(pass, pipeline, angles, [heads, stride, first], rows, x);
+    }
+
+    /// The same by `angles`, `[rows, pairs]` (cos, sin), or back.
+    pub(super) fn turn_by(
+        &self,
+        pass: &mut Pass,
+        pipeline: &Arc<Pipeline>,
+        (angles, pairs, back): (&Buf<[f32; 2]>, u32, bool),
+        [heads, stride, first]: [u32; 3],
+        rows: u32,
+        x: &Buf<f32>,
+    ) {
+        let back = u32::from(back);
+        let params = RopeParams { rows, heads, stride, pairs, first, back, pad0: 0, pad1: 0 };
+        pass.dispatch(pipeline, &params, &[angles.into(), x.into()], rope::grid(rows, heads, pairs));
     }
 
     /// Attention of all rows, one by one; to the indexer's lists where tokens were chosen.

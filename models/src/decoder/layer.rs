@@ -3,6 +3,8 @@
 use attn_kernels::gpu::{Bind, Buf, Pass};
 
 use super::Decoder;
+use super::compressed::Compressed;
+use super::hyper::Hyper;
 use super::inputs::{Plan, ViewInputs};
 use super::latent::Latent;
 use super::mlp::Mlp;
@@ -28,31 +30,60 @@ pub(super) struct Layer {
     pub(super) sinks: Option<Buf<f32>>,
     /// In place of the above, where attention goes through latents.
     pub(super) latent: Option<Box<Latent>>,
-    pub(super) o: Matrix,
+    /// In place of the above, where it goes to compressed entries.
+    pub(super) compressed: Option<Box<Compressed>>,
+    /// `None` where compressed attention has projections of its own.
+    pub(super) o: Option<Matrix>,
     pub(super) o_bias: Option<Buf<f32>>,
     pub(super) mlp_norm: Buf<f32>,
     pub(super) mlp: Mlp,
+    /// Of attention and of the MLP, where there are several residual streams.
+    pub(super) hyper: [Option<Hyper>; 2],
 }
 
 impl Decoder {
     /// Records layer `index` over all rows of the step.
     pub(super) fn layer(&mut self, pass: &mut Pass, index: usize, plan: &Plan) -> Result<(), ModelError> {
+        self.enter(pass, self.layers[index].hyper[0].as_ref(), plan)?;
         if let Some(latent) = self.layers[index].latent() {
             self.latent_attention(pass, index, latent, plan)?;
-            return self.mlp(pass, &self.layers[index], plan);
+        } else if let Some(compressed) = &self.layers[index].compressed {
+            self.compressed_attention(pass, index, compressed, plan)?;
+        } else {
+            self.head_attention(pass, index, plan)?;
         }
+        self.leave(pass, plan.rows);
+        self.enter(pass, self.layers[index].hyper[1].as_ref(), plan)?;
+        self.mlp(pass, &self.layers[index], plan)?;
+        self.leave(pass, plan.rows);
+        Ok(())
+    }
+
+    /// Records attention of heads with keys and values of their own, and adds it to the residual.
+    fn head_attention(&mut self, pass: &mut Pass, index: usize, plan: &Plan) -> Result<(), ModelError> {
         self.qkv(pass, &self.layers[index], plan)?;
         self.rope_append(pass, index, plan.rows, plan.stream.is_some());
         self.select(pass, index, plan)?;
         self.attend(pass, index, plan);
 
         let (layer, a) = (&self.layers[index], &self.activations);
-        let hidden = self.config.hidden_size;
         if let Some(bias) = &layer.o_bias {
             self.bias(pass, bias, plan.rows, true, &a.hidden);
         }
-        layer.o.multiply(&self.kernels, pass, &self.product(plan, &a.attended, &a.hidden, hidden))?;
-        self.mlp(pass, layer, plan)
+        self.output(pass, layer, &a.attended, plan)
+    }
+
+    /// Adds what the output projection makes of `x` to the residual.
+    pub(super) fn output(
+        &self,
+        pass: &mut Pass,
+        layer: &Layer,
+        x: &Buf<f32>,
+        plan: &Plan,
+    ) -> Result<(), ModelError> {
+        let o = layer.o.as_ref().expect("heads have an output projection");
+        let to = self.product(plan, x, &self.activations.hidden, self.config.hidden_size);
+        o.multiply(&self.kernels, pass, &to)
     }
 
     /// Queries, keys and values of the normed residual stream, with biases and head norms.

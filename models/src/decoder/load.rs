@@ -1,5 +1,6 @@
 //! From a checkpoint to a decoder.
 
+mod compressed;
 mod experts;
 mod latent;
 mod used;
@@ -12,15 +13,17 @@ use attn_kernels::kernel::{KvDtype, KvShape, apply_sinks, copy_blocks, paged_pre
 
 use self::used::Used;
 use super::attend::{Attention, mask};
+use super::compressed::CompressedState;
+use super::hyper::HyperState;
 use super::inputs::{Inputs, View};
 use super::latent::LatentState;
 use super::layer::Layer;
 use super::mlp::Mlp;
 use super::moe::MoeState;
 use super::sparse::Sparse;
-use super::{Activations, Decoder, DecoderOptions, HEAD_ROWS, Pipelines};
+use super::{Activations, Decoder, DecoderOptions, Pipelines};
 use crate::kernel::{bias, embed, log_prob, matmul, norm_heads, rms_norm, rope_append, sample};
-use crate::matrix::{Kernels, Matrix, SLACK, broadcasts};
+use crate::matrix::{Kernels, Matrix, broadcasts};
 use crate::pack::Format;
 use crate::{
     DecoderConfig, KvPlan, KvPool, ModelError, MoeConfig, QkNorm, Reach, Role, Tensor, WeightSource,
@@ -62,9 +65,13 @@ impl Decoder {
             false => paged_prefill::KeyLoads::Uniform,
         };
         let final_norm = source.vector(Role::FinalNorm)?;
+        let end = source.hyper(Role::HeadHyper, true)?;
         source.weights.check_rest(config)?;
         let kv = KvPool::new(gpu, config, kv, options.num_blocks, options.offload)?;
         let latent = LatentState::new(gpu, config, options, kv.plan())?;
+        let compressed = (kv.plan(), &views.all[..]);
+        let compressed = CompressedState::new(gpu, config, options, compressed, source.plain_norm()?)?;
+        let hyper = HyperState::new(gpu, config, options, end)?;
         let sparse = options.sparse.as_ref();
         let select_block = sparse.map(|sparse| sparse.policy.block_size().get());
         // Tiles of rows go through all their keys in one dispatch, so these must be on the device.
@@ -81,12 +88,17 @@ impl Decoder {
             )?,
             final_norm,
             sparse: sparse
-                .map(|sparse| Sparse::new(gpu, sparse, config, (&views.all, &views.of_layers), &kv))
+                .map(|sparse| {
+                    let views = (&views.all[..], &views.of_layers[..]);
+                    Sparse::new(gpu, sparse, config, views, &kv, options.reproducible)
+                })
                 .transpose()?,
             kv,
-            activations: activations(gpu, config, options)?,
+            activations: Activations::new(gpu, config, options)?,
             moe: MoeState::new(gpu, config, options)?,
             latent,
+            compressed,
+            hyper,
             inputs: Inputs::new(gpu, config, options, &views.all)?,
             views: views.all,
             gpu: Arc::clone(gpu),
@@ -100,7 +112,7 @@ impl Decoder {
             // whose lanes walk the keys one by one (27,600 against 10,000 tok/s of prefill at 7,680 tokens on an H200).
             by_rows: options.reproducible
                 || options.offload.is_some()
-                || config.latent.is_some()
+                || !config.has_heads()
                 || !(gpu.is_cpu() || coop),
             coop,
             prefixes: Vec::new(),
@@ -129,8 +141,11 @@ fn supported(config: &DecoderConfig, sparse: bool) -> Result<(), ModelError> {
 /// What reads a cache of codes and wants floats.
 fn serves(config: &DecoderConfig, options: &DecoderOptions) -> Result<(), ModelError> {
     let dtype = options.kv_dtype;
-    let lacks =
-        [(config.latent.is_some(), "latent attention"), (options.sparse.is_some(), "sparse policies")];
+    let lacks = [
+        (config.latent.is_some(), "latent attention"),
+        (config.compressed.is_some(), "compressed attention"),
+        (options.sparse.is_some(), "sparse policies"),
+    ];
     let lack = lacks.into_iter().find(|(lack, _)| *lack && matches!(dtype, KvDtype::Fp8 | KvDtype::Int8));
     lack.map_or(Ok(()), |(_, what)| Err(ModelError::KvDtype { dtype, what }))
 }
@@ -168,7 +183,8 @@ impl Source<'_> {
         Ok(Layer {
             view,
             attn_norm: self.vector(Role::AttnNorm(l))?,
-            qkv: if self.config.latent.is_some() { Vec::new() } else { self.qkv(l)? },
+            qkv: if self.config.has_heads() { self.qkv(l)? } else { Vec::new() },
+            compressed: self.compressed(l)?,
             latent: self.latent(l)?,
             qkv_bias: match self.config.qkv_bias {
                 true => Some(self.joined(&[Role::QBias(l), Role::KBias(l), Role::VBias(l)])?),
@@ -184,14 +200,21 @@ impl Source<'_> {
                 QkNorm::Unweighted => Some([self.plain_norm()?, self.plain_norm()?]),
                 QkNorm::Rms => Some([self.head_norm(Role::QNorm(l))?, self.head_norm(Role::KNorm(l))?]),
             },
-            o: Matrix::stacked(self.gpu, &[self.matrix(Role::O(l))?])?,
+            o: match self.config.compressed {
+                None => Some(Matrix::stacked(self.gpu, &[self.matrix(Role::O(l))?])?),
+                Some(_) => None,
+            },
             o_bias: match self.config.o_bias {
                 true => Some(self.vector(Role::OBias(l))?),
                 false => None,
             },
             mlp_norm: self.vector(Role::MlpNorm(l))?,
+            hyper: [
+                self.hyper(|part| Role::AttnHyper(l, part), false)?,
+                self.hyper(|part| Role::MlpHyper(l, part), false)?,
+            ],
             mlp: match self.config.layers[l as usize].mlp {
-                crate::Mlp::Experts => Mlp::Experts(Box::new(self.moe(l)?)),
+                crate::Mlp::Experts | crate::Mlp::HashedExperts => Mlp::Experts(Box::new(self.moe(l)?)),
                 crate::Mlp::Dense => Mlp::Dense {
                     gate_up: Matrix::paired(
                         self.gpu,
@@ -323,10 +346,10 @@ fn pipelines(
         norm_gather: gpu.pipeline(&rms_norm::variant(true, lanes, gpu.level()))?,
         rope_append: gpu.pipeline(&rope_append::variant(shape, config.rope.interleaved))?,
         copy_blocks: gpu.pipeline(&copy_blocks::variant())?,
-        // Latents have kernels of their own.
+        // Latents and compressed entries have kernels of their own.
         attention: views
             .iter()
-            .filter(|_| config.latent.is_none())
+            .filter(|_| config.has_heads())
             .map(|view| attention(&Kind { mask: mask(view.reach), sinks: config.sinks, ..Kind::default() }))
             .collect::<Result<_, _>>()?,
         apply_sinks: gpu.pipeline(&apply_sinks::variant(shape.head_dim))?,
@@ -335,33 +358,5 @@ fn pipelines(
             .transpose()?,
         log_prob: gpu.pipeline(&log_prob::variant())?,
         sample: gpu.pipeline(&sample::variant())?,
-    })
-}
-
-fn activations(
-    gpu: &Gpu,
-    config: &DecoderConfig,
-    options: &DecoderOptions,
-) -> Result<Activations, ModelError> {
-    let c = config;
-    let (rows, seqs) = (options.max_rows as usize, options.max_seqs as usize);
-    let (heads, kv) = (c.num_heads as usize, c.num_kv_heads as usize);
-    let dim = c.head_dim as usize;
-    let logits = HEAD_ROWS.max(seqs);
-    // What matmuls read.
-    let rows_of = |name, len: usize| gpu.buffer::<f32>(name, len + SLACK);
-    Ok(Activations {
-        hidden: rows_of("hidden", rows * c.hidden_size as usize)?,
-        normed: rows_of("normed", rows.max(logits) * c.hidden_size as usize)?,
-        qkv: gpu.buffer("qkv", rows * (heads + 2 * kv) * dim)?,
-        q: gpu.buffer("q", rows * heads * dim)?,
-        attended: rows_of("attended", rows * heads * dim)?,
-        lse: gpu.buffer("lse", rows * heads)?,
-        inner: rows_of("inner", rows * c.intermediate_size as usize)?,
-        partial: gpu.buffer("partial", seqs * heads * super::partial_dim(c) as usize)?,
-        stats: gpu.buffer("stats", seqs * heads)?,
-        logits: gpu.buffer("logits", logits * c.vocab_size as usize)?,
-        sampled: gpu.buffer("sampled", seqs)?,
-        nll: gpu.buffer("nll", rows + HEAD_ROWS)?,
     })
 }

@@ -24,6 +24,8 @@ pub(super) struct Moe {
     pub(super) router_bias: Option<Buf<f32>>,
     /// Added to scores for the choice.
     pub(super) correction: Buf<f32>,
+    /// Experts of each token id, where these choose.
+    pub(super) table: Option<Buf<u32>>,
     pub(super) experts: Experts,
     pub(super) shared: Option<SharedExpert>,
 }
@@ -49,6 +51,8 @@ pub(super) struct SharedExpert {
 pub(super) struct MoeState {
     config: MoeConfig,
     route: Arc<Pipeline>,
+    /// By the table of a layer.
+    route_hashed: Option<Arc<Pipeline>>,
     sort: Arc<Pipeline>,
     glu: Arc<Pipeline>,
     glu_shared: Arc<Pipeline>,
@@ -93,6 +97,10 @@ impl MoeState {
         let pairs = portion * top;
         Ok(Some(Self {
             route: gpu.pipeline(&moe_route::variant(&moe, false))?,
+            route_hashed: match config.layers.iter().any(|layer| layer.mlp == crate::Mlp::HashedExperts) {
+                true => Some(gpu.pipeline(&moe_route::variant(&moe, true))?),
+                false => None,
+            },
             sort: gpu.pipeline(&moe_sort::variant(moe.num_experts))?,
             glu: gpu.pipeline(&glu::variant(moe.activation, moe.biases, moe.weighted_input))?,
             glu_shared: gpu.pipeline(&glu::variant(moe.activation, false, false))?,
@@ -157,15 +165,17 @@ impl Decoder {
         let to = self.product(plan, x, &state.logits, state.config.num_experts);
         moe.router.multiply(&self.kernels, pass, &Product { coop_from: rows, epilogue, ..to })?;
         let params = MoeRouteParams { rows, scale: state.config.router.scale, pad0: 0, pad1: 0 };
+        let hashed = moe.table.as_ref().zip(state.route_hashed.as_ref());
+        let (table, pipeline) = hashed.unwrap_or((&self.inputs.tokens, &state.route));
         let bindings = [
             (&state.logits).into(),
             (&moe.correction).into(),
             (&self.inputs.tokens).into(),
-            (&self.inputs.tokens).into(),
+            table.into(),
             (&state.experts).into(),
             (&state.weights).into(),
         ];
-        pass.dispatch(&state.route, &params, &bindings, moe_route::grid(rows));
+        pass.dispatch(pipeline, &params, &bindings, moe_route::grid(rows));
         Ok(())
     }
 

@@ -39,11 +39,12 @@ impl Decoder {
         inside: bool,
     ) -> (&'a Buf<f32>, Option<(&'a Buf<f32>, f32)>) {
         let (a, c) = (&self.activations, &self.config);
+        let residual = self.hyper.as_ref().map_or(&a.hidden, |hyper| &hyper.collapsed);
         if inside {
-            return (&a.hidden, Some((weight, c.rms_norm_eps)));
+            return (residual, Some((weight, c.rms_norm_eps)));
         }
         let params = RmsNormParams { rows, width: c.hidden_size, eps: c.rms_norm_eps, first: 0 };
-        let bindings = [(&a.hidden).into(), (&self.inputs.gather).into(), weight.into(), (&a.normed).into()];
+        let bindings = [residual.into(), (&self.inputs.gather).into(), weight.into(), (&a.normed).into()];
         pass.dispatch(&self.pipelines.norm, &params, &bindings, rms_norm::grid(rows));
         (&a.normed, None)
     }

@@ -27,12 +27,12 @@ pub struct RopeParams {
     pub pairs: u32,
     /// First dimension to turn of the first head of a row.
     pub first: u32,
+    /// 1 to turn the other way, which undoes it.
+    pub back: u32,
     /// Zero.
     pub pad0: u32,
     /// Zero.
     pub pad1: u32,
-    /// Zero.
-    pub pad2: u32,
 }
 
 const WG: u32 = 64;

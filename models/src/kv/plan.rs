@@ -1,7 +1,9 @@
 //! Which caches a model has, and how they share block ids and memory.
 
+mod compressed;
+
 use attn_kernels::kernel::{KvDtype, KvShape};
-use kvblock::{AttentionKind, BlockSize, CacheLayout, KvCacheSpec, LayoutOptions, PageLayout};
+use kvblock::{AttentionKind, BlockSize, CacheLayout, KvCacheGroup, KvCacheSpec, LayoutOptions, PageLayout};
 use smallvec::{SmallVec, smallvec};
 
 use crate::{DecoderConfig, ModelError, Reach};
@@ -11,7 +13,7 @@ use crate::{DecoderConfig, ModelError, Reach};
 pub struct KvOptions {
     /// Element type of keys and values.
     pub dtype: KvDtype,
-    /// Tokens a block.
+    /// Tokens a block; beside compressed entries at least, see [`KvPlan::block_sizes`].
     pub block_size: u32,
     /// Give blocks back that no window reaches any more. Off: every layer keeps its blocks like full attention.
     pub recycle: bool,
@@ -22,10 +24,17 @@ pub struct KvOptions {
 pub enum CachePart {
     /// Keys and values of attention.
     KeyValue,
-    /// Latents of keys and values, `[block_size, kv_rank + rope_dim]`.
+    /// Latents of keys and values, `[block_size, kv_rank + rope_dim]`; beside compressed entries one vector a token,
+    /// `[block_size, head_dim]`.
     Latent,
-    /// Keys of an indexer.
+    /// Keys of an indexer, of tokens or of compressed entries.
     IndexKeys,
+    /// Entries of compressed attention, `[block_size / ratio, head_dim]`.
+    Entries,
+    /// What tokens keep for the entries to come, f32 `[block_size, 2, windows * head_dim]`: values, then scores.
+    States,
+    /// The same for the keys of the indexer.
+    IndexStates,
 }
 
 /// One cache of one layer.
@@ -64,12 +73,17 @@ impl KvPlan {
         let size = BlockSize::new(block_size).filter(|_| block_size.is_power_of_two() && block_size >= 4);
         let size = size.ok_or(ModelError::BlockSize { block_size })?;
         let of_layer = |(layer, of_layer): (usize, &crate::LayerConfig)| {
-            let parts = parts(config, kind(of_layer.reach), size, dtype(options.dtype));
+            let parts = match &config.compressed {
+                Some(compressed) => compressed::parts(config, compressed, layer, &options),
+                None => parts(config, kind(of_layer.reach), size, dtype(options.dtype)),
+            };
             parts.into_iter().map(move |(part, spec)| LayerCache { layer, part, spec, group: 0, tensor: 0 })
         };
         let mut caches: Vec<LayerCache> = config.layers.iter().enumerate().flat_map(of_layer).collect();
         let specs: Vec<KvCacheSpec> = caches.iter().map(|cache| cache.spec).collect();
-        let layout = LayoutOptions { hybrid: options.recycle, eagle_layer: None };
+        // Compressed attention keeps its blocks by windows without an end.
+        let hybrid = options.recycle || config.compressed.is_some();
+        let layout = LayoutOptions { hybrid, eagle_layer: None };
         let layout = CacheLayout::plan(&specs, layout)?;
         for (group, of_group) in layout.groups.iter().enumerate() {
             for cache in &of_group.layers {
@@ -112,10 +126,16 @@ impl KvPlan {
     /// Name of a group in reports: what its layers see, numbered where several groups see the same.
     #[must_use]
     pub fn group_name(&self, group: usize) -> String {
-        let kind = |group: usize| match self.layout.groups[group].spec.kind {
-            AttentionKind::Full { .. } => "full".to_owned(),
-            AttentionKind::SlidingWindow { window } => format!("window_{window}"),
-            AttentionKind::ChunkedLocal { chunk } => format!("chunk_{chunk}"),
+        let kind = |group: usize| {
+            let KvCacheGroup { spec, layers, .. } = &self.layout.groups[group];
+            let states = matches!(self.caches[layers[0]].part, CachePart::States | CachePart::IndexStates);
+            let window = if states { "states" } else { "window" };
+            match spec.kind {
+                AttentionKind::Full { .. } => "full".to_owned(),
+                AttentionKind::SlidingWindow { window: u32::MAX } => format!("{window}_all"),
+                AttentionKind::SlidingWindow { window: tokens } => format!("{window}_{tokens}"),
+                AttentionKind::ChunkedLocal { chunk } => format!("chunk_{chunk}"),
+            }
         };
         let name = kind(group);
         match (0..group).filter(|other| kind(*other) == name).count() {

@@ -13,6 +13,7 @@ use crate::kernel::norm_heads::{self, NormHeadsParams};
 use crate::kernel::rms_norm::{self, RmsNormParams};
 use crate::kernel::rope::{self, RopeParams};
 use crate::kernel::rope_append::{self, RopeAppendParams};
+use crate::kernel::state_write::{self, StateWriteParams};
 
 /// A sum of up to some thousand squares or exponentials, divided, rooted or logged: some tens of units of 2^-24.
 const ROW: Tolerance = Tolerance { abs: 2e-6, rel: 5e-6 };
@@ -92,9 +93,9 @@ fn turns(rows: u32, pairs: u32) -> Vec<[f32; 2]> {
 pub(super) fn rope(variant: &Variant) -> Vec<Case> {
     let head_dim = size(variant, "HEAD_DIM");
     let interleaved = size(variant, "INTERLEAVED") == 1;
-    let of = |what, pairs| {
+    let of = |what, pairs, back| {
         let stride = 3 * head_dim + 5;
-        let params = RopeParams { rows: 7, heads: 3, stride, pairs, first: 0, pad0: 0, pad1: 0, pad2: 0 };
+        let params = RopeParams { rows: 7, heads: 3, stride, pairs, first: 0, back, pad0: 0, pad1: 0 };
         let (cs, before) = (turns(7, pairs), floats((7 * params.stride) as usize, 2));
         let mut want = before.clone();
         cpu::rope::rope(head_dim as usize, interleaved, &params, &cs, &mut want);
@@ -102,7 +103,7 @@ pub(super) fn rope(variant: &Variant) -> Vec<Case> {
             .binding(&cs)
             .updated(&before, TURNED, &want)
     };
-    vec![of("whole heads", head_dim / 2), of("a part of each head", head_dim / 4)]
+    vec![of("whole heads", head_dim / 2, 0), of("a part of each head, back", head_dim / 4, 1)]
 }
 
 pub(super) fn rope_append(variant: &Variant) -> Vec<Case> {
@@ -135,5 +136,20 @@ pub(super) fn rope_append(variant: &Variant) -> Vec<Case> {
         .paged(&shape, KvShape::v_index, &before, stored, &v)
         .binding(&cs)
         .output(TURNED, &q);
+    vec![case]
+}
+
+pub(super) fn state_write(variant: &Variant) -> Vec<Case> {
+    // Pages are longer than their tokens.
+    let params = StateWriteParams { rows: 9, quads: 5, block_size: 4, page: 23 };
+    let x = floats(9 * 20, 1);
+    let slots: Vec<i32> = (0..9).map(|row| if row == 4 { -1 } else { row * 7 % 12 }).collect();
+    let before = vec![f32::NAN; 3 * 23 * 4];
+    let mut want = before.clone();
+    cpu::state_write::state_write(&params, &x, &slots, &mut want);
+    let case = Case::new("rows to slots", variant, &params, state_write::grid(9, 5))
+        .binding(&x)
+        .binding(&slots)
+        .updated(&before, Tolerance::EXACT, &want);
     vec![case]
 }

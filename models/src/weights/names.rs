@@ -1,5 +1,7 @@
 //! Canonical tensor roles and their names in each checkpoint format.
 
+mod deepseek_v4;
+
 use std::fmt;
 
 /// What a tensor is for, independent of the file that holds it. The number is the layer, from 0.
@@ -67,12 +69,32 @@ pub enum Role {
     IndexKNormBias(u32),
     /// Indexer: weights of heads, `[num_heads, hidden_size]`.
     IndexGates(u32),
+    /// To the one key and value of a token, `[head_dim, hidden_size]` (DeepSeek V4).
+    Kv(u32),
+    /// RMS norm of it, `[head_dim]`.
+    KvNorm(u32),
+    /// First half of an output projection by groups, `[groups * rank, num_heads * head_dim / groups]`.
+    OA(u32),
+    /// Second half, `[hidden_size, groups * rank]`.
+    OB(u32),
+    /// A part of what makes compressed entries, or of what makes those of the indexer.
+    Compressor(u32, CompressorPart),
+    /// See [`Compressor`](Self::Compressor).
+    IndexCompressor(u32, CompressorPart),
+    /// Hyper-connection of attention, and a part of it.
+    AttnHyper(u32, HyperPart),
+    /// That of the MLP.
+    MlpHyper(u32, HyperPart),
+    /// The end of the residual streams.
+    HeadHyper(HyperPart),
     /// Attention sinks, `[num_heads]`.
     Sinks(u32),
     /// Router of experts, `[num_experts, hidden_size]`.
     Router(u32),
     /// Bias of `Router`.
     RouterBias(u32),
+    /// Experts of each token id, integers `[vocab_size, top_k]`.
+    RouterTable(u32),
     /// What a router adds to scores for the choice, `[num_experts]`.
     RouterCorrection(u32),
     /// Gates and ups of all experts, packed as [`ExpertPacking`](crate::ExpertPacking) says.
@@ -105,6 +127,30 @@ pub enum Role {
     SharedDown(u32),
 }
 
+/// A tensor of a compressor, over vectors of `dim` elements and `windows` windows an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CompressorPart {
+    /// What is summed, `[windows * dim, hidden_size]`.
+    Kv,
+    /// The logits of its weights, alike.
+    Gate,
+    /// Added to logits by the place in a window, `[ratio, windows * dim]`.
+    Bias,
+    /// RMS norm of entries, `[dim]`.
+    Norm,
+}
+
+/// A tensor of a hyper-connection that makes `mixes` numbers of `streams` streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HyperPart {
+    /// `[mixes, streams * hidden_size]`
+    Mix,
+    /// Added to mixes, `[mixes]`.
+    Base,
+    /// A factor for each kind of mix: `[3]`, at the end of the streams `[1]`.
+    Scale,
+}
+
 /// A convention of tensor names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Naming {
@@ -127,13 +173,23 @@ impl Naming {
             Self::Hf => (hf, "model.layers"),
             Self::Gguf => (gguf, "blk"),
         };
-        names.iter().map(move |name| match (layer, role) {
+        let full = move |prefix: &str, layer, name: &str| match (layer, role) {
             (Some(layer), Role::ExpertGate(_, e) | Role::ExpertUp(_, e) | Role::ExpertDown(_, e)) => {
                 format!("{prefix}.{layer}.{}", name.replace("{}", &e.to_string()))
             }
             (Some(layer), _) => format!("{prefix}.{layer}.{name}"),
-            (None, _) => (*name).to_owned(),
-        })
+            (None, _) => name.to_owned(),
+        };
+        let published = deepseek_v4::published(role).filter(|_| self == Self::Hf);
+        let published = published.into_iter().flat_map(move |(layer, name)| {
+            ["model.layers", "layers"].map(|prefix| full(prefix, layer, name))
+        });
+        // `transformers` takes the norm of entries for that of keys when it renames.
+        let saved = match (self, role) {
+            (Self::Hf, Role::KvNorm(l)) => Some(format!("{prefix}.{l}.attn.norm.weight")),
+            _ => None,
+        };
+        names.iter().map(move |name| full(prefix, layer, name)).chain(published).chain(saved)
     }
 }
 
@@ -157,18 +213,66 @@ fn table(role: Role) -> (Option<u32>, &'static [&'static str], &'static [&'stati
         Role::KNorm(l) => (Some(l), &["self_attn.k_norm.weight"], &["attn_k_norm.weight"]),
         Role::Sinks(l) => (Some(l), &["self_attn.sinks"], &["attn_sinks.weight"]),
         Role::QA(l) => (Some(l), &["self_attn.q_a_proj.weight"], &[]),
-        Role::QANorm(l) => (Some(l), &["self_attn.q_a_layernorm.weight"], &[]),
+        Role::QANorm(l) => (Some(l), &["self_attn.q_a_layernorm.weight", "self_attn.q_a_norm.weight"], &[]),
         Role::QB(l) => (Some(l), &["self_attn.q_b_proj.weight"], &[]),
         Role::KvA(l) => (Some(l), &["self_attn.kv_a_proj_with_mqa.weight"], &[]),
         Role::KvANorm(l) => (Some(l), &["self_attn.kv_a_layernorm.weight"], &[]),
         Role::KvB(l) => (Some(l), &["self_attn.kv_b_proj.weight"], &[]),
-        Role::IndexQ(l) => (Some(l), &["self_attn.indexer.wq_b.weight"], &[]),
+        Role::IndexQ(l) => {
+            (Some(l), &["self_attn.indexer.wq_b.weight", "self_attn.compressor.indexer.q_b_proj.weight"], &[])
+        }
         Role::IndexK(l) => (Some(l), &["self_attn.indexer.wk.weight"], &[]),
         Role::IndexKNorm(l) => (Some(l), &["self_attn.indexer.k_norm.weight"], &[]),
         Role::IndexKNormBias(l) => (Some(l), &["self_attn.indexer.k_norm.bias"], &[]),
-        Role::IndexGates(l) => (Some(l), &["self_attn.indexer.weights_proj.weight"], &[]),
-        _ => mlp_table(role),
+        Role::IndexGates(l) => (
+            Some(l),
+            &[
+                "self_attn.indexer.weights_proj.weight",
+                "self_attn.compressor.indexer.scorer.weights_proj.weight",
+            ],
+            &[],
+        ),
+        _ => compressed_table(role),
     }
+}
+
+/// The part of [`table`] that compressed attention and hyper-connections have.
+fn compressed_table(role: Role) -> (Option<u32>, &'static [&'static str], &'static [&'static str]) {
+    let (layer, name): (Option<u32>, &'static [&'static str]) = match role {
+        Role::Kv(l) => (Some(l), &["self_attn.kv_proj.weight"]),
+        Role::KvNorm(l) => (Some(l), &["self_attn.kv_norm.weight"]),
+        Role::OA(l) => (Some(l), &["self_attn.o_a_proj.weight"]),
+        Role::OB(l) => (Some(l), &["self_attn.o_b_proj.weight"]),
+        Role::Compressor(l, part) => (
+            Some(l),
+            match part {
+                CompressorPart::Kv => &["self_attn.compressor.kv_proj.weight"],
+                CompressorPart::Gate => &["self_attn.compressor.gate_proj.weight"],
+                CompressorPart::Bias => &["self_attn.compressor.position_bias"],
+                CompressorPart::Norm => &["self_attn.compressor.kv_norm.weight"],
+            },
+        ),
+        Role::IndexCompressor(l, part) => (
+            Some(l),
+            match part {
+                CompressorPart::Kv => &["self_attn.compressor.indexer.kv_proj.weight"],
+                CompressorPart::Gate => &["self_attn.compressor.indexer.gate_proj.weight"],
+                CompressorPart::Bias => &["self_attn.compressor.indexer.position_bias"],
+                CompressorPart::Norm => &["self_attn.compressor.indexer.kv_norm.weight"],
+            },
+        ),
+        Role::AttnHyper(l, HyperPart::Mix) => (Some(l), &["attn_hc.fn"]),
+        Role::AttnHyper(l, HyperPart::Base) => (Some(l), &["attn_hc.base"]),
+        Role::AttnHyper(l, HyperPart::Scale) => (Some(l), &["attn_hc.scale"]),
+        Role::MlpHyper(l, HyperPart::Mix) => (Some(l), &["ffn_hc.fn"]),
+        Role::MlpHyper(l, HyperPart::Base) => (Some(l), &["ffn_hc.base"]),
+        Role::MlpHyper(l, HyperPart::Scale) => (Some(l), &["ffn_hc.scale"]),
+        Role::HeadHyper(HyperPart::Mix) => (None, &["model.hc_head.hc_fn"]),
+        Role::HeadHyper(HyperPart::Base) => (None, &["model.hc_head.hc_base"]),
+        Role::HeadHyper(HyperPart::Scale) => (None, &["model.hc_head.hc_scale"]),
+        _ => return mlp_table(role),
+    };
+    (layer, name, &[])
 }
 
 /// The part of [`table`] behind attention.
@@ -192,6 +296,7 @@ fn mlp_table(role: Role) -> (Option<u32>, &'static [&'static str], &'static [&'s
             &["ffn_gate_inp.weight"],
         ),
         Role::RouterBias(l) => (Some(l), &["mlp.router.bias"], &["ffn_gate_inp.bias"]),
+        Role::RouterTable(l) => (Some(l), &["mlp.gate.tid2eid"], &[]),
         Role::RouterCorrection(l) => (Some(l), &["mlp.gate.e_score_correction_bias"], &[]),
         Role::ExpertsGateUp(l) => {
             (Some(l), &["mlp.experts.gate_up_proj", "feed_forward.experts.gate_up_proj"], &[])

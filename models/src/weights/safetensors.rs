@@ -9,7 +9,7 @@ use std::{
 
 use safetensors::{Dtype as StDtype, SafeTensors};
 
-use super::{Dtype, Naming, Tensor, WeightError, WeightSource, mmap::Bytes};
+use super::{Dtype, IntegerTensor, Naming, Tensor, WeightError, WeightSource, mmap::Bytes};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -184,6 +184,20 @@ impl WeightSource for Safetensors {
             shape: entry.shape.clone(),
             data: Cow::Borrowed(self.bytes(entry)),
         }))
+    }
+
+    fn get_integers(&self, name: &str) -> Result<Option<IntegerTensor>, WeightError> {
+        let Some(entry) = self.tensors.get(name) else { return Ok(None) };
+        let bytes = self.bytes(entry);
+        let values = match entry.dtype {
+            StDtype::I64 => bytes.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b)).collect(),
+            StDtype::I32 => bytes.as_chunks().0.iter().map(|b| i32::from_le_bytes(*b).into()).collect(),
+            other => {
+                let (tensor, dtype) = (name.to_owned(), other.to_string());
+                return Err(WeightError::Integers { tensor, dtype });
+            }
+        };
+        Ok(Some(IntegerTensor { name: name.to_owned(), shape: entry.shape.clone(), values }))
     }
 
     fn contains(&self, name: &str) -> bool {

@@ -110,6 +110,11 @@ fn deepseek_v32_agrees_with_transformers() {
 }
 
 #[test]
+fn deepseek_v4_agrees_with_transformers() {
+    agrees_with_transformers("tiny-deepseek-v4");
+}
+
+#[test]
 fn gpt_oss_agrees_with_transformers() {
     agrees_with_transformers("tiny-gpt-oss");
 }

@@ -138,13 +138,14 @@ proptest! {
         interleaved: bool,
         gap in 0u32..7,
         first in 0u32..4,
+        back in 0u32..2,
         seed: u64,
     ) {
         let Some(gpu) = gpu() else { return Ok(()) };
         let pairs = if whole { head_dim / 2 } else { head_dim / 4 };
         let stride = heads * head_dim + gap;
         let first = if whole { 0 } else { first * 2 };
-        let params = RopeParams { rows, heads, stride, pairs, first, pad0: 0, pad1: 0, pad2: 0 };
+        let params = RopeParams { rows, heads, stride, pairs, first, back, pad0: 0, pad1: 0 };
         let angles = floats((rows * pairs) as usize, seed);
         let cs: Vec<[f32; 2]> = angles.iter().map(|a| [(a * 4.0).cos(), (a * 4.0).sin()]).collect();
         let mut x = floats((rows * stride) as usize, seed ^ 1);

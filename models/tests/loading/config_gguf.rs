@@ -71,6 +71,8 @@ fn reads_gguf_metadata() {
         ],
         latent: None,
         indexer: None,
+        compressed: None,
+        hyper: None,
         scale: 0.25,
         temperature: None,
         sinks: false,

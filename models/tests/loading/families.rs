@@ -2,8 +2,8 @@
 
 use insta::assert_snapshot;
 use models::{
-    Activation, DecoderConfig, ExpertPacking, IndexerConfig, LatentConfig, Mlp, QkNorm, Reach, RopeScaling,
-    Score,
+    Activation, Compressor, DecoderConfig, ExpertPacking, HyperConfig, IndexerConfig, LatentConfig, Mlp,
+    QkNorm, Reach, RopeScaling, Score,
 };
 use serde_json::{Value, json};
 
@@ -110,6 +110,78 @@ fn deepseek_v32_has_latents_an_indexer_and_groups_of_experts() {
     assert_snapshot!(refused(json!({ "attention_bias": true })), @"attention_bias = true would change the result and is not implemented");
     let kinds = ["dense", "sparse", "hash_moe"];
     assert_snapshot!(refused(json!({ "mlp_layer_types": kinds })), @r#"mlp_layer_types = "hash_moe" would change the result and is not implemented"#);
+}
+
+#[test]
+fn deepseek_v4_has_windows_compressors_and_streams() {
+    let config = parse("tiny-deepseek-v4", &json!({})).unwrap();
+    assert_eq!(reach(&config), [Reach::Window(16); 5]);
+    let compressed = config.compressed.unwrap();
+    let heavy = Some(Compressor { ratio: 32, indexed: false });
+    let sparse = Some(Compressor { ratio: 4, indexed: true });
+    assert_eq!(compressed.compressors, [None, heavy, sparse, heavy, sparse]);
+    assert_eq!((compressed.q_rank, compressed.output_groups, compressed.output_rank), (48, 2, 24));
+    assert_eq!((config.rope.theta, compressed.rope.theta), (1e4, 1.6e5));
+    assert_eq!((config.rope.rotary_dims, compressed.rope.rotary_dims), (16, 16));
+    assert_eq!(config.indexer, Some(IndexerConfig { num_heads: 16, head_dim: 32, top_k: 8 }));
+    assert_eq!(config.hyper, Some(HyperConfig { streams: 2, rounds: 20, eps: 1e-6 }));
+    assert!(config.sinks);
+    let mlps: Vec<Mlp> = config.layers.iter().map(|layer| layer.mlp).collect();
+    assert_eq!(mlps, [Mlp::HashedExperts, Mlp::Experts, Mlp::Experts, Mlp::Experts, Mlp::Experts]);
+    let moe = config.moe.unwrap();
+    assert_eq!((moe.inner_size, moe.shared_size), (32, Some(32)));
+    assert_eq!(moe.activation, Activation::LimitedSilu { limit: 10.0 });
+    assert_eq!((moe.router.score, moe.router.scale, moe.router.normalise), (Score::SqrtSoftplus, 1.5, true));
+}
+
+/// The names of the published files, and what the configuration class fills in.
+#[test]
+fn deepseek_v4_goes_by_older_names_too() {
+    let old = json!({
+        "layer_types": null, "mlp_layer_types": null, "compress_rates": null, "rope_parameters": null,
+        "partial_rotary_factor": null, "compress_ratios": [0, 128, 4, 128, 4, 0], "num_hash_layers": 1,
+        "compress_rate_hca": 32, "qk_rope_head_dim": 16, "rope_theta": 1e4, "compress_rope_theta": 1.6e5,
+    });
+    let new = parse("tiny-deepseek-v4", &json!({})).unwrap();
+    assert_eq!(parse("tiny-deepseek-v4", &old).unwrap(), new);
+    let bare = json!({ "layer_types": null, "mlp_layer_types": null, "compress_rates": null });
+    let bare = parse("tiny-deepseek-v4", &bare).unwrap();
+    let ratios = bare.compressed.unwrap().compressors.into_iter().map(|compressor| compressor.unwrap().ratio);
+    assert_eq!(ratios.collect::<Vec<_>>(), [128, 128, 128, 4, 128]);
+    let hashed = bare.layers.iter().filter(|layer| layer.mlp == Mlp::HashedExperts).count();
+    assert_eq!(hashed, 3);
+    // A scaling without sections goes to layers with a compressor, and leaves the length of what it turns alone.
+    let yarn = json!({
+        "rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 64, "beta_fast": 32, "beta_slow": 1,
+    });
+    let scaled = parse("tiny-deepseek-v4", &json!({ "rope_parameters": yarn })).unwrap();
+    let compressed = scaled.compressed.unwrap();
+    assert_eq!(scaled.rope, new.rope);
+    assert!(matches!(compressed.rope.scaling, RopeScaling::Yarn { factor: 16.0, .. }));
+    assert_eq!((compressed.rope.theta, compressed.rope.attention_factor()), (1.6e5, 1.0));
+}
+
+#[test]
+fn deepseek_v4_configurations_that_make_no_sense_are_named() {
+    let refused = |change| error("tiny-deepseek-v4", change);
+    assert_snapshot!(refused(json!({ "layer_types": ["sliding_attention"] })), @"layer_types is a list of 1, it must be a list of num_hidden_layers");
+    assert_snapshot!(refused(json!({ "layer_types": ["a", "b", "c", "d", "e"] })), @r#"layer_types = "a" would change the result and is not implemented"#);
+    assert_snapshot!(refused(json!({ "layer_types": null, "compress_ratios": [4, 4] })), @"compress_ratios is a list of 2, it must be a list of num_hidden_layers or more");
+    assert_snapshot!(refused(json!({ "layer_types": null, "compress_ratios": [4, 4, 8, 4, 4] })), @r#"compress_ratios = "8" would change the result and is not implemented"#);
+    assert_snapshot!(refused(json!({ "compress_rates": { "compressed_sparse_attention": 4 } })), @"heavily_compressed_attention is missing");
+    assert_snapshot!(refused(json!({ "compress_rate_csa": 0 })), @"compress_rates is 0, it must be from 1 to 4096");
+    assert_snapshot!(refused(json!({ "sliding_window": 0 })), @"sliding_window is 0, it must be at least 1");
+    assert_snapshot!(refused(json!({ "num_key_value_heads": 2 })), @"num_key_value_heads is 2, it must be 1");
+    assert_snapshot!(refused(json!({ "head_dim": 1024 })), @"head_dim is 1024, it must be a multiple of 8 up to 512");
+    assert_snapshot!(refused(json!({ "o_groups": 3 })), @"o_groups is 3, it must be a divisor of an eighth of num_attention_heads * head_dim");
+    assert_snapshot!(refused(json!({ "index_head_dim": 8 })), @"rotary dims is 16, it must be even, from 2 to head_dim and index_head_dim");
+    assert_snapshot!(refused(json!({ "hc_mult": 0 })), @"hc_mult is 0, it must be from 1 to 16");
+    assert_snapshot!(refused(json!({ "scoring_func": "tanh" })), @r#"scoring_func = "tanh" would change the result and is not implemented"#);
+    assert_snapshot!(refused(json!({ "swiglu_limit": 0 })), @"swiglu_limit is 0, it must be finite and over 0");
+    assert_snapshot!(refused(json!({ "mlp_bias": true })), @"mlp_bias = true would change the result and is not implemented");
+    assert_snapshot!(refused(json!({ "attention_bias": true })), @"attention_bias = true would change the result and is not implemented");
+    let half = json!({ "main": { "rope_theta": 1e4 }, "compress": { "rope_type": "default" } });
+    assert_snapshot!(refused(json!({ "rope_parameters": half })), @"rope_theta is missing");
 }
 
 #[test]

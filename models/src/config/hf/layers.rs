@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::deepseek_v4;
 use super::fields::{Fields, as_u32, mismatch};
 use crate::{ConfigError, Family, LayerConfig, Mlp, Reach, Temperature};
 
@@ -76,6 +77,10 @@ fn reaches(config: &Fields, family: Family, num_layers: u32) -> Result<Vec<Reach
     let qwen = matches!(family, Family::Qwen2 | Family::Qwen3);
     let window = window(config, family)?;
     let with = |window: Option<u32>| window.map_or(Reach::Full, Reach::Window);
+    if family == Family::DeepseekV4 {
+        let field = "sliding_window";
+        return Ok(vec![Reach::Window(window.ok_or(ConfigError::Missing { field })?); num_layers as usize]);
+    }
     let chunk = config.u32("attention_chunk_size")?.unwrap_or(8192);
     if family == Family::Llama4 && chunk == 0 {
         return Err(ConfigError::Invalid {
@@ -127,7 +132,7 @@ fn window(config: &Fields, family: Family) -> Result<Option<u32>, ConfigError> {
     let window = match family {
         Family::Llama | Family::Llama4 | Family::DeepseekV32 => None,
         Family::Mistral => or(4096)?,
-        Family::GptOss => or(128)?,
+        Family::GptOss | Family::DeepseekV4 => or(128)?,
         _ if !config.bool("use_sliding_window")?.unwrap_or(false) => None,
         _ => Some(config.u32("sliding_window")?.unwrap_or(4096)),
     };
@@ -140,6 +145,7 @@ fn window(config: &Fields, family: Family) -> Result<Option<u32>, ConfigError> {
 fn mlps(config: &Fields, family: Family, num_layers: u32) -> Result<Vec<Mlp>, ConfigError> {
     match family {
         Family::GptOss => Ok(vec![Mlp::Experts; num_layers as usize]),
+        Family::DeepseekV4 => deepseek_v4::mlps(config, num_layers),
         Family::DeepseekV32 => match texts(config, "mlp_layer_types", num_layers)? {
             Some(types) => types.into_iter().map(deepseek_mlp).collect(),
             None => {

@@ -11,6 +11,7 @@ pub(super) fn moe(config: &Fields, family: Family) -> Result<Option<MoeConfig>, 
         Family::Qwen3Moe => Some(qwen3(config)?),
         Family::Llama4 => Some(llama4(config)?),
         Family::DeepseekV32 => Some(deepseek(config)?),
+        Family::DeepseekV4 => Some(deepseek_v4(config)?),
         _ => None,
     })
 }
@@ -79,6 +80,37 @@ fn deepseek(config: &Fields) -> Result<MoeConfig, ConfigError> {
             correction: true,
         },
         activation: Activation::Silu,
+        biases: false,
+        weighted_input: false,
+        packing: ExpertPacking::Rows,
+    })
+}
+
+/// The reference divides weights by their sum whatever `norm_topk_prob` says, and has one shared expert of the width of the
+/// others.
+fn deepseek_v4(config: &Fields) -> Result<MoeConfig, ConfigError> {
+    let inner_size = config.need_u32("moe_intermediate_size")?;
+    let score = match config.str("scoring_func")?.unwrap_or("sqrtsoftplus") {
+        "sqrtsoftplus" => Score::SqrtSoftplus,
+        "sigmoid" => Score::Sigmoid,
+        other => {
+            let (field, value) = ("scoring_func".to_owned(), format!("{other:?}"));
+            return Err(ConfigError::Unsupported { field, value });
+        }
+    };
+    let scale = config.f32("routed_scaling_factor")?.unwrap_or(1.5);
+    let limit = config.f32("swiglu_limit")?.unwrap_or(10.0);
+    if !(limit.is_finite() && limit > 0.0) {
+        let (field, value) = ("swiglu_limit", limit.to_string());
+        return Err(ConfigError::Invalid { field, value, rule: "finite and over 0" });
+    }
+    Ok(MoeConfig {
+        num_experts: either(config, ["n_routed_experts", "num_local_experts"])?,
+        top_k: config.u32("num_experts_per_tok")?.unwrap_or(6),
+        inner_size,
+        shared_size: Some(inner_size),
+        router: Router { score, normalise: true, scale, correction: true, ..CHOICE },
+        activation: Activation::LimitedSilu { limit },
         biases: false,
         weighted_input: false,
         packing: ExpertPacking::Rows,

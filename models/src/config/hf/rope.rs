@@ -34,11 +34,21 @@ pub(super) fn rope(
         Some(theta) => theta,
         None => config.f64("rope_theta")?.unwrap_or(default_theta(family)),
     };
+    Ok(Rope {
+        theta,
+        rotary_dims: head_dim,
+        interleaved: matches!(family, Family::Llama4 | Family::DeepseekV32),
+        scaling: scaling(&section, context_length)?,
+    })
+}
+
+/// How a section stretches to longer contexts.
+pub(super) fn scaling(section: &Fields, context_length: u32) -> Result<RopeScaling, ConfigError> {
     let kind = match section.str("rope_type")? {
         Some(kind) => kind,
         None => section.str("type")?.unwrap_or("default"),
     };
-    let scaling = match kind {
+    Ok(match kind {
         "default" => RopeScaling::None,
         "linear" => RopeScaling::Linear { factor: section.need_f64("factor")? },
         "llama3" => RopeScaling::Llama3 {
@@ -50,14 +60,8 @@ pub(super) fn rope(
                 None => context_length.into(),
             },
         },
-        "yarn" => yarn(&section, context_length.into())?,
+        "yarn" => yarn(section, context_length.into())?,
         _ => return Err(ConfigError::Unsupported { field: "rope_type".into(), value: format!("{kind:?}") }),
-    };
-    Ok(Rope {
-        theta,
-        rotary_dims: head_dim,
-        interleaved: matches!(family, Family::Llama4 | Family::DeepseekV32),
-        scaling,
     })
 }
 

@@ -8,13 +8,14 @@ use super::Source;
 use crate::decoder::moe::{Experts, Moe, SharedExpert};
 use crate::matrices::Matrices;
 use crate::matrix::Matrix;
-use crate::{ExpertPacking, ModelError, MoeConfig, Role, Tensor};
+use crate::{ExpertPacking, IntegerTensor, ModelError, MoeConfig, Role, Tensor};
 
 impl Source<'_> {
     /// The router and the experts of a layer.
     pub(super) fn moe(&self, l: u32) -> Result<Moe, ModelError> {
         let moe = self.config.moe.as_ref().expect("a layer of experts has a configuration of them");
-        let correction = match moe.router.correction {
+        let hashed = self.config.layers[l as usize].mlp == crate::Mlp::HashedExperts;
+        let correction = match moe.router.correction && !hashed {
             true => self.shaped(Role::RouterCorrection(l), &[moe.num_experts as usize])?.to_f32(),
             false => vec![0.0; moe.num_experts as usize],
         };
@@ -25,6 +26,10 @@ impl Source<'_> {
                 false => None,
             },
             correction: self.gpu.upload("correction", &correction)?,
+            table: match hashed {
+                true => Some(self.expert_table(l, moe)?),
+                false => None,
+            },
             experts: self.experts(l, moe)?,
             shared: match moe.shared_size {
                 Some(_) => Some(SharedExpert {
@@ -37,6 +42,27 @@ impl Source<'_> {
                 None => None,
             },
         })
+    }
+
+    /// Experts of each token id, `[vocab, top_k]`.
+    fn expert_table(&self, l: u32, moe: &MoeConfig) -> Result<Buf<u32>, ModelError> {
+        let table = self.weights.integers(Role::RouterTable(l))?;
+        let expected = [self.config.vocab_size as usize, moe.top_k as usize];
+        if table.shape != expected {
+            let IntegerTensor { name, shape, .. } = table;
+            return Err(ModelError::Shape { name, shape, expected: expected.to_vec() });
+        }
+        let expert = |(i, expert): (usize, &i64)| {
+            let known = u32::try_from(*expert).ok().filter(|expert| *expert < moe.num_experts);
+            known.ok_or_else(|| ModelError::Expert {
+                name: table.name.clone(),
+                token: i / expected[1],
+                expert: *expert,
+                num_experts: moe.num_experts,
+            })
+        };
+        let experts = table.values.iter().enumerate().map(expert).collect::<Result<Vec<u32>, _>>()?;
+        Ok(self.gpu.upload(&table.name, &experts)?)
     }
 
     fn experts(&self, l: u32, moe: &MoeConfig) -> Result<Experts, ModelError> {

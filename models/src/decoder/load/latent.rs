@@ -45,12 +45,29 @@ impl Source<'_> {
         c: &IndexerConfig,
         [hidden, q_rank]: [usize; 2],
     ) -> Result<Indexer, ModelError> {
-        let [heads, dim] = [c.num_heads, c.head_dim].map(|n| n as usize);
+        let dim = c.head_dim as usize;
         let one = |role, shape: [usize; 2]| Matrix::stacked(self.gpu, &[self.shaped(role, &shape)?]);
         let norm = [Role::IndexKNorm(l), Role::IndexKNormBias(l)].map(|role| self.shaped(role, &[dim]));
         let [factors, added] = norm;
         let norm = [factors?.to_f32(), added?.to_f32()].concat();
-        let gates = self.shaped(Role::IndexGates(l), &[heads, hidden])?;
+        let [q, gates] = self.index_queries(l, c, q_rank)?;
+        Ok(Indexer {
+            q,
+            k: one(Role::IndexK(l), [dim, hidden])?,
+            k_norm: self.gpu.upload("index_k_norm", &norm)?,
+            gates,
+        })
+    }
+
+    /// From the latent of queries to an indexer's queries, and weights of its heads with all constant factors on scores.
+    pub(super) fn index_queries(
+        &self,
+        l: u32,
+        c: &IndexerConfig,
+        q_rank: usize,
+    ) -> Result<[Matrix; 2], ModelError> {
+        let [heads, dim] = [c.num_heads, c.head_dim].map(|n| n as usize);
+        let gates = self.shaped(Role::IndexGates(l), &[heads, self.config.hidden_size as usize])?;
         // The root of the number of heads, and the factor on scores, which passes through the ReLU.
         #[expect(
             clippy::cast_precision_loss,
@@ -60,12 +77,8 @@ impl Source<'_> {
         let factor = 1.0 / (heads as f64 * dim as f64).sqrt() as f32;
         let scaled: Vec<u8> = gates.to_f32().iter().flat_map(|w| (w * factor).to_le_bytes()).collect();
         let gates = Tensor { dtype: Dtype::F32, data: Cow::Owned(scaled), ..gates };
-        Ok(Indexer {
-            q: one(Role::IndexQ(l), [heads * dim, q_rank])?,
-            k: one(Role::IndexK(l), [dim, hidden])?,
-            k_norm: self.gpu.upload("index_k_norm", &norm)?,
-            gates: Matrix::stacked(self.gpu, &[gates])?,
-        })
+        let q = self.shaped(Role::IndexQ(l), &[heads * dim, q_rank])?;
+        Ok([Matrix::stacked(self.gpu, &[q])?, Matrix::stacked(self.gpu, &[gates])?])
     }
 }
 

@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-use crate::{DecoderConfig, Family, ModelError, Naming, Role, Tensor, WeightError, WeightSource};
+use crate::{
+    DecoderConfig, Family, IntegerTensor, ModelError, Naming, Role, Tensor, WeightError, WeightSource,
+};
 
 /// A checkpoint that remembers what was asked of it.
 pub(super) struct Used<'a> {
@@ -21,6 +23,13 @@ impl<'a> Used<'a> {
         let tensor = self.weights.tensor(role)?;
         self.names.borrow_mut().insert(tensor.name.to_string());
         Ok(tensor)
+    }
+
+    /// The table of a role.
+    pub(super) fn integers(&self, role: Role) -> Result<IntegerTensor, WeightError> {
+        let table = self.weights.integers(role)?;
+        self.names.borrow_mut().insert(table.name.clone());
+        Ok(table)
     }
 
     /// Whether there is a tensor of this role.
@@ -70,6 +79,7 @@ impl<'a> Used<'a> {
             Naming::Hf => {
                 name.ends_with("rotary_emb.inv_freq")
                     || config.family == Family::DeepseekV32 && name.starts_with(&draft)
+                    || config.family == Family::DeepseekV4 && name.split('.').any(|part| part == "mtp")
             }
         }
     }

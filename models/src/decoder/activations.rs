@@ -1,0 +1,100 @@
+//! What layers hand to each other, on the device.
+
+use attn_kernels::gpu::{Buf, Gpu};
+
+use super::inputs::Plan;
+use super::{DecoderOptions, HEAD_ROWS};
+use crate::matrix::SLACK;
+use crate::{DecoderConfig, ModelError};
+
+/// Buffers that every step overwrites.
+#[derive(Debug)]
+pub(super) struct Activations {
+    /// Residual stream, `[max_rows, hidden]`.
+    pub(super) hidden: Buf<f32>,
+    /// Normed rows, `[max_rows, hidden]`.
+    pub(super) normed: Buf<f32>,
+    /// Queries, keys, values, `[max_rows, (num_heads + 2 * num_kv_heads) * head_dim]`.
+    pub(super) qkv: Buf<f32>,
+    /// Rotated queries, `[max_rows, num_heads * head_dim]`.
+    pub(super) q: Buf<f32>,
+    /// Attention output, `[max_rows, num_heads * head_dim]`.
+    pub(super) attended: Buf<f32>,
+    /// `[max_rows, num_heads]`
+    pub(super) lse: Buf<f32>,
+    /// Inside the MLP, `[max_rows, intermediate]`.
+    pub(super) inner: Buf<f32>,
+    /// Partitions of decode attention.
+    pub(super) partial: Buf<f32>,
+    pub(super) stats: Buf<[f32; 2]>,
+    /// `[HEAD_ROWS or max_seqs, vocab]`
+    pub(super) logits: Buf<f32>,
+    pub(super) sampled: Buf<u32>,
+    pub(super) nll: Buf<f32>,
+}
+
+/// Bytes of partitions of decode rows that exist at one time.
+const PARTIAL_BYTES: usize = 64 << 20;
+
+impl Activations {
+    pub(super) fn new(
+        gpu: &Gpu,
+        config: &DecoderConfig,
+        options: &DecoderOptions,
+    ) -> Result<Self, ModelError> {
+        let c = config;
+        let (rows, seqs) = (options.max_rows as usize, options.max_seqs as usize);
+        let (heads, kv) = (c.num_heads as usize, c.num_kv_heads as usize);
+        let dim = c.head_dim as usize;
+        let logits = HEAD_ROWS.max(seqs);
+        // What matmuls read.
+        let rows_of = |name, len: usize| gpu.buffer::<f32>(name, len + SLACK);
+        Ok(Self {
+            hidden: rows_of("hidden", rows * c.hidden_size as usize)?,
+            normed: rows_of("normed", rows.max(logits) * c.hidden_size as usize)?,
+            qkv: gpu.buffer("qkv", rows * (heads + 2 * kv) * dim)?,
+            q: gpu.buffer("q", rows * heads * dim)?,
+            attended: rows_of("attended", rows * heads * dim)?,
+            lse: gpu.buffer("lse", rows * heads)?,
+            inner: rows_of("inner", rows * c.intermediate_size as usize)?,
+            partial: gpu.buffer("partial", seqs * heads * partial_dim(c) as usize)?,
+            stats: gpu.buffer("stats", seqs * heads)?,
+            logits: gpu.buffer("logits", logits * c.vocab_size as usize)?,
+            sampled: gpu.buffer("sampled", seqs)?,
+            nll: gpu.buffer("nll", rows + HEAD_ROWS)?,
+        })
+    }
+
+    /// Makes room for the partitions of the step's decode rows; they grow with the contexts.
+    pub(super) fn fit_partials(
+        &mut self,
+        gpu: &Gpu,
+        config: &DecoderConfig,
+        plan: &Plan,
+    ) -> Result<(), ModelError> {
+        let rows = plan.views.iter().map(|view| {
+            let row = config.num_heads as usize * view.all.max_partitions as usize;
+            row * view.all.decode.len().min(decode_portion(config, view.all.max_partitions))
+        });
+        let rows = rows.max().unwrap_or(0);
+        if rows > self.stats.len() {
+            let rows = rows.next_power_of_two();
+            self.partial = gpu.buffer("partial", rows * partial_dim(config) as usize)?;
+            self.stats = gpu.buffer("stats", rows)?;
+            gpu.forget_bind_groups();
+        }
+        Ok(())
+    }
+}
+
+/// Decode rows of one dispatch, so that their partitions stay within a buffer; a multiple of 16, for the alignment of
+/// bindings.
+pub(super) fn decode_portion(config: &DecoderConfig, max_partitions: u32) -> usize {
+    let row = config.num_heads as usize * max_partitions as usize * partial_dim(config) as usize * 4;
+    (PARTIAL_BYTES / row.max(1)).max(16) / 16 * 16
+}
+
+/// Elements of what attention makes of one head.
+fn partial_dim(config: &DecoderConfig) -> u32 {
+    config.latent.map_or(config.head_dim, |latent| latent.kv_rank)
+}

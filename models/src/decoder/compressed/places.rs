@@ -1,0 +1,72 @@
+//! Where the caches of compressed attention are: what layers have in common, found once.
+
+use crate::{CachePart, Compressor, DecoderConfig, KvPlan};
+
+/// Compressors and groups of caches, and which of them each layer has.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    pub(super) kinds: Vec<Kind>,
+    pub(super) states: Vec<States>,
+    /// `[num_layers]`, `None` for layers without entries.
+    pub(super) layers: Vec<Option<LayerPlaces>>,
+}
+
+/// Layers whose entries have the same slots.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Kind {
+    pub(super) compressor: Compressor,
+    /// Group of the caches of entries.
+    pub(super) group: usize,
+    /// Entries a block.
+    pub(super) block: u32,
+}
+
+/// Layers whose states have the same slots.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct States {
+    pub(super) kind: usize,
+    pub(super) group: usize,
+    /// Tokens a block.
+    pub(super) block: u32,
+}
+
+/// Indices of what a layer has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LayerPlaces {
+    pub(super) kind: usize,
+    pub(super) states: usize,
+    /// Of the indexer, where there is one.
+    pub(super) index_states: usize,
+}
+
+impl Places {
+    pub(super) fn new(config: &DecoderConfig, kv: &KvPlan) -> Self {
+        let mut places = Self::default();
+        let compressors = config.compressed.iter().flat_map(|compressed| &compressed.compressors);
+        for (layer, compressor) in compressors.enumerate() {
+            let of_layer = compressor.map(|compressor| {
+                let entries = kv.cache(layer, CachePart::Entries).expect("a compressor has entries");
+                let block = entries.spec.block_size.get() / compressor.ratio;
+                let kind = index(&mut places.kinds, Kind { compressor, group: entries.group, block });
+                let mut states = |part| {
+                    let cache = kv.cache(layer, part)?;
+                    let block = cache.spec.block_size.get();
+                    Some(index(&mut places.states, States { kind, group: cache.group, block }))
+                };
+                let main = states(CachePart::States).expect("a compressor has states");
+                let index_states = states(CachePart::IndexStates).unwrap_or(main);
+                LayerPlaces { kind, states: main, index_states }
+            });
+            places.layers.push(of_layer);
+        }
+        places
+    }
+}
+
+/// Where `item` is in `list`, which it joins if it is new.
+fn index<T: PartialEq>(list: &mut Vec<T>, item: T) -> usize {
+    list.iter().position(|other| *other == item).unwrap_or_else(|| {
+        list.push(item);
+        list.len() - 1
+    })
+}

@@ -1,0 +1,172 @@
+//! One step as compressed attention sees it: laid out on the host once, for all layers.
+
+use attn_kernels::kernel::mla_decode::PARTITION;
+
+use super::places::{Kind, Places};
+use crate::batch::Slice;
+use crate::decoder::inputs::{Plan, narrow, slot, u32_of};
+use crate::{DecoderConfig, Rope};
+
+/// Lists of a step.
+#[derive(Debug, Default)]
+pub(in crate::decoder) struct Step {
+    /// (cos, sin) of each row's position in layers with entries, `[rows, pairs]`.
+    pub(super) turns: Vec<[f32; 2]>,
+    /// By view: tokens of each row's window, as `prefix_slots` takes them.
+    pub(super) windows: Vec<Vec<[u32; 4]>>,
+    /// Slots from one row's list of the window to the next.
+    pub(super) window_stride: u32,
+    /// Rows of layers without entries, as `mla_decode` takes them.
+    pub(super) rows: Vec<[u32; 4]>,
+    pub(super) kinds: Vec<KindStep>,
+    /// By group of states.
+    pub(super) states: Vec<StateStep>,
+    /// Most partitions of any row.
+    pub(in crate::decoder) max_partitions: u32,
+}
+
+/// Entries of one kind.
+#[derive(Debug, Default)]
+pub(super) struct KindStep {
+    /// Rows as `mla_decode` takes them: row, keys, how many of them are in the window, 0.
+    pub(super) rows: Vec<[u32; 4]>,
+    /// Entries that each row may see, as `prefix_slots` takes them: 0, entries, first slot of its list, first entry of the
+    /// block table.
+    pub(super) seen: Vec<[u32; 4]>,
+    /// Entries that the last of them sees.
+    pub(super) longest: u32,
+    /// Slots from one row's list to the next: entries that a row attends at most.
+    pub(super) stride: u32,
+    /// Slots of the entries that the step completes.
+    pub(super) slots: Vec<i32>,
+    /// (cos, sin) of their positions, `[entries, pairs]`.
+    pub(super) turns: Vec<[f32; 2]>,
+}
+
+impl KindStep {
+    /// Whether some row sees more entries than it attends.
+    pub(super) fn chooses(&self) -> bool {
+        self.longest > self.stride
+    }
+}
+
+/// States of one group.
+#[derive(Debug, Default)]
+pub(super) struct StateStep {
+    /// Where each row's state goes.
+    pub(super) slots: Vec<i32>,
+    /// Entries that the step completes, as `v4_compress` takes them.
+    pub(super) entries: Vec<[u32; 4]>,
+}
+
+impl Step {
+    /// Lays a step out, after `plan`.
+    pub(super) fn new(config: &DecoderConfig, places: &Places, slices: &[Slice<'_>], plan: &Plan) -> Self {
+        let compressed = config.compressed.as_ref().expect("a decoder of compressed attention");
+        let turns = Turns::new(&compressed.rope);
+        let mut step = Self {
+            kinds: places.kinds.iter().map(|_| KindStep::default()).collect(),
+            states: places.states.iter().map(|_| StateStep::default()).collect(),
+            ..Self::default()
+        };
+        for (kind, of_kind) in places.kinds.iter().zip(&mut step.kinds) {
+            of_kind.longest = plan.longest / kind.compressor.ratio;
+            of_kind.stride = attended(config, kind, of_kind.longest);
+        }
+        let (mut row, mut table) = (0, 0);
+        for slice in slices {
+            let mut tables = Vec::with_capacity(slice.tables.len());
+            for blocks in slice.tables {
+                tables.push(table);
+                table += u32_of(blocks.len());
+            }
+            for position in (slice.first..).take(slice.tokens.len()) {
+                turns.push(position, &mut step.turns);
+                step.push(config, places, (slice, &tables), row, position, &turns);
+                row += 1;
+            }
+        }
+        step.windows(plan);
+        step
+    }
+
+    /// Entries and states of one row.
+    fn push(
+        &mut self,
+        config: &DecoderConfig,
+        places: &Places,
+        (slice, tables): (&Slice<'_>, &[u32]),
+        row: u32,
+        position: u32,
+        turns: &Turns,
+    ) {
+        for (kind, step) in places.kinds.iter().zip(&mut self.kinds) {
+            let entries = kind.compressor.entries(position);
+            step.seen.push([0, entries, row * step.stride, tables[kind.group]]);
+            step.rows.push([row, attended(config, kind, entries), 0, 0]);
+        }
+        for (group, step) in places.states.iter().zip(&mut self.states) {
+            step.slots.push(slot(slice.tables[group.group], position, group.block));
+            let of_kind = &self.kinds[group.kind];
+            if completes(&places.kinds[group.kind], position) {
+                step.entries.push([position, tables[group.group], u32_of(of_kind.slots.len()), 0]);
+            }
+        }
+        for (kind, step) in places.kinds.iter().zip(&mut self.kinds) {
+            if completes(kind, position) {
+                let entry = position / kind.compressor.ratio;
+                step.slots.push(slot(slice.tables[kind.group], entry, kind.block));
+                turns.push(entry * kind.compressor.ratio, &mut step.turns);
+            }
+        }
+    }
+
+    /// Adds the windows, which the views of `plan` know, to all rows.
+    fn windows(&mut self, plan: &Plan) {
+        let tokens = |row: &[u32; 4]| row[1] - row[3];
+        let rows = &plan.views[0].all.decode;
+        self.window_stride = rows.iter().map(tokens).max().unwrap_or(0);
+        self.rows = rows.iter().map(|row| [row[0], tokens(row), tokens(row), 0]).collect();
+        for kind in &mut self.kinds {
+            for (row, of_window) in kind.rows.iter_mut().zip(&self.rows) {
+                row[1] += of_window[1];
+                row[2] = of_window[1];
+            }
+        }
+        let span = |(i, row): (u32, &[u32; 4])| [row[3], tokens(row), i * self.window_stride, row[2]];
+        let spans = |view: &crate::decoder::inputs::ViewRows| (0..).zip(&view.all.decode).map(span).collect();
+        self.windows = plan.views.iter().map(spans).collect();
+        let lists = std::iter::once(&self.rows).chain(self.kinds.iter().map(|kind| &kind.rows));
+        let most = lists.flatten().map(|row| row[1]).max().unwrap_or(0);
+        self.max_partitions = most.div_ceil(PARTITION);
+    }
+}
+
+/// Entries that a row attends of those that it may see.
+fn attended(config: &DecoderConfig, kind: &Kind, entries: u32) -> u32 {
+    let chosen = config.indexer.filter(|_| kind.compressor.indexed).map_or(u32::MAX, |indexer| indexer.top_k);
+    entries.min(chosen)
+}
+
+fn completes(kind: &Kind, position: u32) -> bool {
+    (position + 1).is_multiple_of(kind.compressor.ratio)
+}
+
+/// Makes angles of positions.
+struct Turns {
+    inv_freq: Vec<f64>,
+    factor: f64,
+}
+
+impl Turns {
+    fn new(rope: &Rope) -> Self {
+        Self { inv_freq: rope.inv_freq(), factor: rope.attention_factor() }
+    }
+
+    fn push(&self, position: u32, to: &mut Vec<[f32; 2]>) {
+        to.extend(self.inv_freq.iter().map(|turn| {
+            let (sin, cos) = (f64::from(position) * turn).sin_cos();
+            [cos * self.factor, sin * self.factor].map(narrow)
+        }));
+    }
+}

@@ -1,0 +1,94 @@
+//! Caches of compressed attention (DeepSeek V4): a window of tokens, entries, index keys, and the states that entries are
+//! made of.
+
+use kvblock::{AttentionKind, BlockSize, KvCacheSpec};
+use smallvec::SmallVec;
+
+use super::{CachePart, KvOptions, dtype};
+use crate::{CompressedConfig, Compressor, DecoderConfig, Reach};
+
+/// Tokens a block of the caches of one model, so that pages are of few sizes: entries of the smallest ratio and tokens of
+/// the window fill equal pages, and states of either kind a part of one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Blocks {
+    window: u32,
+    entries: u32,
+    /// Of states of two windows; those of one are half as large.
+    states: u32,
+}
+
+/// Tokens a block of states, as published.
+const STATE_BLOCK: u32 = 4;
+
+impl Blocks {
+    /// For blocks of at least `options.block_size` tokens of the window. Blocks grow where they would hold a part of an
+    /// entry, or of a state.
+    fn new(config: &DecoderConfig, compressed: &CompressedConfig, options: &KvOptions) -> Self {
+        let wanted = options.block_size;
+        let Some(least) = compressed.least_ratio() else {
+            return Self { window: wanted, entries: wanted, states: 1 };
+        };
+        // A state of two windows takes four vectors of f32: tokens of the window that it is as large as.
+        let dim = config.indexer.map_or(0, |indexer| indexer.head_dim).max(config.head_dim);
+        let token = config.head_dim * dtype(options.dtype).bytes();
+        let state = (4 * dim * kvblock::KvDtype::F32.bytes()).div_ceil(token);
+        let ratios = compressed.compressors.iter().flatten().map(|compressor| compressor.ratio);
+        let entries = ratios.fold(wanted.max(state) * least, least_common_multiple);
+        let window = entries / least;
+        Self { window, entries, states: STATE_BLOCK.min(previous_power_of_two(window / state)) }
+    }
+}
+
+/// The caches of a layer.
+pub(super) fn parts(
+    config: &DecoderConfig,
+    compressed: &CompressedConfig,
+    layer: usize,
+    options: &KvOptions,
+) -> SmallVec<[(CachePart, KvCacheSpec); 2]> {
+    let blocks = Blocks::new(config, compressed, options);
+    let element = dtype(options.dtype);
+    let kind = |tokens| match options.recycle {
+        true => AttentionKind::SlidingWindow { window: tokens },
+        // A window that no context outgrows: states and tokens keep their pages, and none is given back.
+        false => AttentionKind::SlidingWindow { window: u32::MAX },
+    };
+    let size = |tokens| BlockSize::new(tokens).expect("blocks have tokens");
+    let entry = |dim: u32, ratio| {
+        let bytes = dim * element.bytes();
+        KvCacheSpec::latent(AttentionKind::FULL, size(blocks.entries), bytes, element, ratio)
+    };
+    let state = |dim: u32, compressor: &Compressor| {
+        let bytes = 2 * compressor.windows() * dim * kvblock::KvDtype::F32.bytes();
+        let block = size(blocks.states * 2 / compressor.windows());
+        KvCacheSpec::latent(kind(compressor.reach()), block, bytes, kvblock::KvDtype::F32, 1)
+    };
+    let Reach::Window(window) = config.layers[layer].reach else {
+        panic!("layer {layer} has compressed attention and no window")
+    };
+    let bytes = config.head_dim * element.bytes();
+    let tokens = KvCacheSpec::latent(kind(window), size(blocks.window), bytes, element, 1);
+    let mut parts: SmallVec<[(CachePart, KvCacheSpec); 2]> = SmallVec::new();
+    parts.push((CachePart::Latent, tokens));
+    if let Some(compressor) = &compressed.compressors[layer] {
+        parts.push((CachePart::Entries, entry(config.head_dim, compressor.ratio)));
+        parts.push((CachePart::States, state(config.head_dim, compressor)));
+        if let Some(indexer) = config.indexer.filter(|_| compressor.indexed) {
+            parts.push((CachePart::IndexKeys, entry(indexer.head_dim, compressor.ratio)));
+            parts.push((CachePart::IndexStates, state(indexer.head_dim, compressor)));
+        }
+    }
+    parts
+}
+
+fn least_common_multiple(a: u32, b: u32) -> u32 {
+    let (mut x, mut y) = (a, b);
+    while y > 0 {
+        (x, y) = (y, x % y);
+    }
+    a / x * b
+}
+
+fn previous_power_of_two(n: u32) -> u32 {
+    1 << n.max(1).ilog2()
+}
