@@ -85,6 +85,16 @@ impl KvDtype {
         }
     }
 
+    /// The module of a kernel that reads keys alone, with what codes are multiplied by; fp8 at a scale of 1.
+    pub(crate) fn keys(self) -> &'static str {
+        match self {
+            Self::F16 => "k_f16",
+            Self::F32 => "k_f32",
+            Self::Fp8 => "k_fp8",
+            Self::Int8 => "k_int8",
+        }
+    }
+
     /// The module of a kernel that reads or writes f16 and f32.
     ///
     /// # Panics

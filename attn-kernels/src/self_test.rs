@@ -10,6 +10,7 @@ mod cache_write;
 mod copy_blocks;
 mod gather_cache;
 mod indexer;
+pub mod latents;
 pub mod layer;
 mod lists;
 mod lse_merge;
@@ -30,6 +31,7 @@ use bytemuck::Pod;
 
 use crate::cpu::{Mismatch, Tolerance};
 use crate::gpu::{Bind, Gpu, GpuError, Pass};
+use crate::kernel::mla_decode::LatentShape;
 use crate::kernel::{KvDtype, KvShape};
 use crate::source::Choice;
 use crate::{Level, NamedVariant, Variant};
@@ -60,6 +62,8 @@ pub enum Values {
     Floats(KvDtype, Tolerance, Vec<f32>),
     /// A paged cache and where its elements are.
     Cache(KvShape, layer::Index, Tolerance, Vec<f32>),
+    /// Latents of this shape.
+    Latents(LatentShape, Tolerance, Vec<f32>),
     /// f32 where these are finite; elsewhere the kernel may leave anything.
     Finite(Tolerance, Vec<f32>),
 }
@@ -238,6 +242,19 @@ impl Case {
         self.binding(&layer::cache_words(shape, index, before))
     }
 
+    /// Adds the next binding, a cache of latents, which the kernel must turn into `want`.
+    #[must_use]
+    pub fn latents(
+        mut self,
+        shape: &LatentShape,
+        before: &[f32],
+        tolerance: Tolerance,
+        want: &[f32],
+    ) -> Self {
+        self.wants.push((self.buffers.len(), Values::Latents(*shape, tolerance, want.into())));
+        self.binding(&latents::latent_words(shape, before))
+    }
+
     /// Adds the next binding, which the kernel must turn into the words of `want`.
     #[must_use]
     pub fn words<T: Pod>(self, before: &[T], want: &[T]) -> Self {
@@ -285,6 +302,9 @@ impl Values {
             Self::Cache(shape, index, tolerance, want) => tolerance
                 .compare(&layer::cache_values(shape, *index, got), want)
                 .map_err(|mismatch| Fault::Floats { what, binding, mismatch }),
+            Self::Latents(shape, tolerance, want) => tolerance
+                .compare(&latents::latent_values(shape, got), want)
+                .map_err(|mismatch| Fault::Floats { what, binding, mismatch }),
             Self::Floats(dtype, tolerance, want) => tolerance
                 .compare(&layer::values(*dtype, got), want)
                 .map_err(|mismatch| Fault::Floats { what, binding, mismatch }),
@@ -331,9 +351,10 @@ pub fn shape(variant: &Variant, num_kv_heads: u32) -> KvShape {
     }
 }
 
-/// The type that slot `kv` of a variant says; f16 where it has none.
+/// The type that slot `kv` or `k` of a variant says; f16 where it has neither.
 fn dtype(variant: &Variant) -> KvDtype {
-    match module(variant, "kv").and_then(|module| module.rsplit('_').next()) {
+    let kv = module(variant, "kv").or_else(|| module(variant, "k"));
+    match kv.and_then(|module| module.rsplit('_').next()) {
         Some("f32") => KvDtype::F32,
         Some("fp8") => KvDtype::Fp8,
         Some("int8") => KvDtype::Int8,

@@ -112,7 +112,7 @@ fn every_file_is_in_the_catalog_and_has_variants() {
 
 #[test]
 fn workgroup_memory_of_paged_decode_fits_at_every_head_size() {
-    for head_dim in (8..=256).step_by(8) {
+    for head_dim in (8..=256).step_by(8).chain([512]) {
         for num_heads in [1, 2, 3, 4, 6, 7, 8, 16] {
             let shape = KvShape { num_kv_heads: 1, head_dim, block_size: 16, dtype: KvDtype::F16 };
             let variant = paged_decode::variant(&shape, num_heads, &Attention::default());

@@ -163,6 +163,23 @@ fn kernels_select_what_the_policies_own_code_selects() {
     }
 }
 
+/// Codes of 8 bits are digested, mirrored and attended as what they stand for.
+#[test]
+fn caches_of_codes_are_selected_from_alike() {
+    for kv_dtype in [KvDtype::Fp8, KvDtype::Int8] {
+        for spec in [
+            "quest:page_budget=6,dense_layers=1,block_size=16",
+            "gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16",
+        ] {
+            let of = |place| run(&DecoderOptions { kv_dtype, ..sparse(spec, place) });
+            let (host, device) = (of(Place::Host), of(Place::Device));
+            assert!(density(&host.attended) < 1.0, "{spec}");
+            assert_eq!(rows(&device), rows(&host), "{kv_dtype:?}, {spec}");
+            assert_same(&format!("{kv_dtype:?}, {spec}"), &device, &host);
+        }
+    }
+}
+
 #[test]
 fn kernels_estimate_what_the_policies_own_code_estimates() {
     let ids = long_prompt();
