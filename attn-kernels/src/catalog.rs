@@ -28,7 +28,9 @@ pub const MODULES: Modules = modules![
     "k_coop_index_fp8",
     "k_f16",
     "k_f32",
+    "k_fp8",
     "k_index_fp8",
+    "k_int8",
     "keys_broadcast_f16",
     "keys_broadcast_f32",
     "keys_uniform",
@@ -43,13 +45,24 @@ pub const MODULES: Modules = modules![
     "kv_write_f32",
     "kv_write_fp8",
     "kv_write_int8",
+    "latent_codes",
     "latent_f16",
     "latent_f32",
+    "latent_fp8",
+    "latent_halves",
+    "latent_int8",
+    "latent_plain",
+    "latent_write_codes",
     "latent_write_f16",
     "latent_write_f32",
+    "latent_write_fp8",
+    "latent_write_int8",
     "latents_paged",
     "latents_two",
+    "lists_after_slopes",
+    "lists_first",
     "logit_alibi",
+    "logit_alibi_listed",
     "logit_plain",
     "logit_softcap",
     "mask_causal",
@@ -97,9 +110,11 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::index_logits::KERNEL,
         &kernel::index_logits_coop::KERNEL,
         &kernel::latent_write::KERNEL,
+        &kernel::list_counts::KERNEL,
         &kernel::lse_merge::KERNEL,
         &kernel::masked_attention::KERNEL,
         &kernel::mass_bound::KERNEL,
+        &kernel::mass_merge::KERNEL,
         &kernel::mla_decode::KERNEL,
         &kernel::nsa_block_score::KERNEL,
         &kernel::paged_decode::KERNEL,
@@ -117,6 +132,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::top_k_gather::KERNEL,
         &kernel::top_k_transform::KERNEL,
         &kernel::v4_compress::KERNEL,
+        &kernel::vote_blocks::KERNEL,
     ]
 }
 
@@ -193,8 +209,12 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     use kernel::{index_logits_coop, top_k_count, top_k_gather, top_k_transform};
     let baseline = |part: &str, variant| NamedVariant::new(part, Level::Baseline, variant);
     let mut all = Vec::new();
+    // Keys of every type; numbers of 8 bits are of the same shape.
+    let coded = [("fp8", KvDtype::Fp8), ("int8", KvDtype::Int8)];
+    let coded = coded.map(|(part, dtype)| (part, KvShape { dtype, ..types[0].1 }));
+    let all_types = [types, &coded].concat();
     for (part, digest) in [("min_max", Digest::MinMax), ("mean", Digest::Mean)] {
-        for (dtype, shape) in types {
+        for (dtype, shape) in &all_types {
             all.push(baseline(&format!("{part}-{dtype}"), block_digest::variant(shape, digest)));
         }
         let variant = kernel::block_score::variant(&types[0].1, num_heads, digest, 64);
@@ -214,15 +234,18 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
         all.push(NamedVariant::new(part, level, top_k_count::variant(level)));
     }
     all.extend(outputs.map(|(part, output)| baseline(part, top_k_gather::variant(output))));
-    for (dtype, shape) in types {
+    for (dtype, shape) in &all_types {
         all.push(baseline(dtype, kernel::strided_qk::variant(shape, 8, 128)));
     }
     all.push(NamedVariant::new("f16", Level::Coop, kernel::strided_qk_coop::variant(&types[0].1, 8, 128)));
     all.push(baseline("", kernel::softmax_block_sum::variant(8, 128)));
     all.push(baseline("", kernel::find_blocks::variant(4)));
+    all.push(baseline("", kernel::vote_blocks::variant()));
+    all.push(baseline("", kernel::list_counts::variant()));
     all.push(baseline("", kernel::mass_bound::variant(&types[0].1, 64)));
+    all.push(baseline("", kernel::mass_merge::variant()));
     all.push(baseline("", kernel::hamming_score::variant(&types[0].1, 128, 4)));
-    for (dtype, shape) in types {
+    for (dtype, shape) in &all_types {
         all.push(baseline(&format!("keys-{dtype}"), hash_codes::variant(shape, HashSource::Keys)));
     }
     all.push(baseline("queries", hash_codes::variant(&types[0].1, HashSource::Queries)));

@@ -17,9 +17,11 @@ pub mod hamming_score;
 pub mod hash_codes;
 pub mod index_logits;
 pub mod latent_write;
+pub mod list_counts;
 pub mod lse_merge;
 pub mod masked_attention;
 pub mod mass_bound;
+pub mod mass_merge;
 pub mod mla_decode;
 pub mod nsa_block_score;
 pub mod paged_decode;
@@ -36,6 +38,7 @@ pub mod top_k_count;
 pub mod top_k_gather;
 pub mod top_k_transform;
 pub mod v4_compress;
+pub mod vote_blocks;
 
 pub use tolerance::{Mismatch, Tolerance};
 

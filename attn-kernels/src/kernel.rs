@@ -18,9 +18,11 @@ pub mod hash_codes;
 pub mod index_logits;
 pub mod index_logits_coop;
 pub mod latent_write;
+pub mod list_counts;
 pub mod lse_merge;
 pub mod masked_attention;
 pub mod mass_bound;
+pub mod mass_merge;
 pub mod mla_decode;
 pub mod nsa_block_score;
 pub mod paged_decode;
@@ -38,6 +40,7 @@ pub mod top_k_count;
 pub mod top_k_gather;
 pub mod top_k_transform;
 pub mod v4_compress;
+pub mod vote_blocks;
 pub mod xattn;
 
 pub use error::LaunchError;
@@ -79,6 +82,16 @@ impl KvDtype {
             Self::F32 => "kv_f32",
             Self::Fp8 => "kv_fp8",
             Self::Int8 => "kv_int8",
+        }
+    }
+
+    /// The module of a kernel that reads keys alone, with what codes are multiplied by; fp8 at a scale of 1.
+    pub(crate) fn keys(self) -> &'static str {
+        match self {
+            Self::F16 => "k_f16",
+            Self::F32 => "k_f32",
+            Self::Fp8 => "k_fp8",
+            Self::Int8 => "k_int8",
         }
     }
 

@@ -10,7 +10,9 @@ mod cache_write;
 mod copy_blocks;
 mod gather_cache;
 mod indexer;
+pub mod latents;
 pub mod layer;
+mod lists;
 mod lse_merge;
 mod masked_attention;
 mod mass_bound;
@@ -29,6 +31,7 @@ use bytemuck::Pod;
 
 use crate::cpu::{Mismatch, Tolerance};
 use crate::gpu::{Bind, Gpu, GpuError, Pass};
+use crate::kernel::mla_decode::LatentShape;
 use crate::kernel::{KvDtype, KvShape};
 use crate::source::Choice;
 use crate::{Level, NamedVariant, Variant};
@@ -59,6 +62,8 @@ pub enum Values {
     Floats(KvDtype, Tolerance, Vec<f32>),
     /// A paged cache and where its elements are.
     Cache(KvShape, layer::Index, Tolerance, Vec<f32>),
+    /// Latents of this shape.
+    Latents(LatentShape, Tolerance, Vec<f32>),
     /// f32 where these are finite; elsewhere the kernel may leave anything.
     Finite(Tolerance, Vec<f32>),
 }
@@ -116,9 +121,11 @@ const CASES: &[(&str, Cases)] = &[
     ("index_logits", indexer::index_logits),
     ("index_logits_coop", indexer::index_logits),
     ("latent_write", mla_decode::latent_write),
+    ("list_counts", lists::list_counts),
     ("lse_merge", lse_merge::cases),
     ("masked_attention", masked_attention::cases),
     ("mass_bound", mass_bound::cases),
+    ("mass_merge", mass_bound::merge_cases),
     ("mla_decode", mla_decode::cases),
     ("nsa_block_score", retrieval::nsa_block_score),
     ("paged_decode", paged_decode::cases),
@@ -136,6 +143,7 @@ const CASES: &[(&str, Cases)] = &[
     ("top_k_gather", top_k::gather_cases),
     ("top_k_transform", top_k::transform_cases),
     ("v4_compress", v4_compress::cases),
+    ("vote_blocks", lists::vote_blocks),
 ];
 
 /// The cases of a variant of this crate; none where its kernel has none.
@@ -234,6 +242,19 @@ impl Case {
         self.binding(&layer::cache_words(shape, index, before))
     }
 
+    /// Adds the next binding, a cache of latents, which the kernel must turn into `want`.
+    #[must_use]
+    pub fn latents(
+        mut self,
+        shape: &LatentShape,
+        before: &[f32],
+        tolerance: Tolerance,
+        want: &[f32],
+    ) -> Self {
+        self.wants.push((self.buffers.len(), Values::Latents(*shape, tolerance, want.into())));
+        self.binding(&latents::latent_words(shape, before))
+    }
+
     /// Adds the next binding, which the kernel must turn into the words of `want`.
     #[must_use]
     pub fn words<T: Pod>(self, before: &[T], want: &[T]) -> Self {
@@ -281,6 +302,9 @@ impl Values {
             Self::Cache(shape, index, tolerance, want) => tolerance
                 .compare(&layer::cache_values(shape, *index, got), want)
                 .map_err(|mismatch| Fault::Floats { what, binding, mismatch }),
+            Self::Latents(shape, tolerance, want) => tolerance
+                .compare(&latents::latent_values(shape, got), want)
+                .map_err(|mismatch| Fault::Floats { what, binding, mismatch }),
             Self::Floats(dtype, tolerance, want) => tolerance
                 .compare(&layer::values(*dtype, got), want)
                 .map_err(|mismatch| Fault::Floats { what, binding, mismatch }),
@@ -327,9 +351,10 @@ pub fn shape(variant: &Variant, num_kv_heads: u32) -> KvShape {
     }
 }
 
-/// The type that slot `kv` of a variant says; f16 where it has none.
+/// The type that slot `kv` or `k` of a variant says; f16 where it has neither.
 fn dtype(variant: &Variant) -> KvDtype {
-    match module(variant, "kv").and_then(|module| module.rsplit('_').next()) {
+    let kv = module(variant, "kv").or_else(|| module(variant, "k"));
+    match kv.and_then(|module| module.rsplit('_').next()) {
         Some("f32") => KvDtype::F32,
         Some("fp8") => KvDtype::Fp8,
         Some("int8") => KvDtype::Int8,

@@ -19,11 +19,14 @@ fn layouts() -> Vec<Layout> {
     use attn_kernels::kernel::dequantise::DequantiseParams;
     use attn_kernels::kernel::gather_cache::GatherCacheParams;
     use attn_kernels::kernel::latent_write::LatentWriteParams;
+    use attn_kernels::kernel::list_counts::ListCountsParams;
     use attn_kernels::kernel::masked_attention::MaskedAttentionParams;
     use attn_kernels::kernel::mass_bound::MassBoundParams;
+    use attn_kernels::kernel::mass_merge::MassMergeParams;
     use attn_kernels::kernel::mla_decode::MlaDecodeParams;
     use attn_kernels::kernel::quantise::QuantiseParams;
     use attn_kernels::kernel::swap_blocks::SwapBlocksParams;
+    use attn_kernels::kernel::vote_blocks::VoteBlocksParams;
     use block_digest::BlockDigestParams;
     use block_score::BlockScoreParams;
     use cache_write::CacheWriteParams;
@@ -67,8 +70,11 @@ fn layouts() -> Vec<Layout> {
         layout!(HashCodesParams: num_kv_heads entries group q_stride first_channel channels bits first_word words pad0
             pad1 pad2),
         layout!(IndexLogitsParams: num_heads logit_stride neg_inf pad0),
+        layout!(ListCountsParams: list_stride first pad0 pad1),
         layout!(LseMergeParams: rows neg_inf pad0 pad1),
-        layout!(MassBoundParams: num_heads num_kv_heads q_stride list_stride max_partitions scale first_list pad0),
+        layout!(MassBoundParams: num_heads num_kv_heads q_stride list_stride max_partitions scale first_list first_share
+            share_stride pad0 pad1 pad2),
+        layout!(MassMergeParams: layers rows share_stride pad0),
         layout!(NsaBlockScoreParams: num_heads num_kv_heads prob_stride score_stride stride init_blocks local_blocks
             infinity),
         layout!(PagedDecodeParams: num_heads num_kv_heads q_stride max_partitions scale reduced list_stride first_list softcap first_partition k_scale v_scale),
@@ -84,6 +90,7 @@ fn layouts() -> Vec<Layout> {
         layout!(TopKGatherParams: rows out_stride copies page_size max_chunks chunk pad0 pad1),
         layout!(TopKTransformParams: rows out_stride page_size pad0),
         layout!(V4CompressParams: ratio state_block page eps),
+        layout!(VoteBlocksParams: voters in_stride votes blocks end copies out_stride first_list),
     ]
 }
 
@@ -105,7 +112,7 @@ fn every_file_is_in_the_catalog_and_has_variants() {
 
 #[test]
 fn workgroup_memory_of_paged_decode_fits_at_every_head_size() {
-    for head_dim in (8..=256).step_by(8) {
+    for head_dim in (8..=256).step_by(8).chain([512]) {
         for num_heads in [1, 2, 3, 4, 6, 7, 8, 16] {
             let shape = KvShape { num_kv_heads: 1, head_dim, block_size: 16, dtype: KvDtype::F16 };
             for level in [Level::Baseline, Level::Subgroup] {

@@ -1,7 +1,7 @@
 // Writes the latents of a step into the cache of mla_decode: the compressed part, then the rope part.
 //   kv      rows of row_stride f32; LATENT elements of a row at latent_start, ROPE at rope_start
 //   slots   [rows] i32 physical slots, -1 = skip
-//   latents [slots, LATENT + ROPE]
+//   latents [slots], as the element module has them: LATENT + ROPE elements, of codes also a scale of each part
 // One lane moves eight elements of one row. CPU reference: src/cpu/latent_write.rs
 #import LATENT = 512
 #import ROPE = 64
@@ -24,10 +24,14 @@ fn latent_write(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
     if (row >= params.rows || slots[row] < 0) {
         return;
     }
-    let element = chunk * 8u;
-    let start = select(params.rope_start - LATENT, params.latent_start, element < LATENT);
-    let at = row * params.row_stride + start + element;
-    store_chunk(u32(slots[row]) * chunks + chunk, four(at), four(at + 4u));
+    let is_latent = chunk * 8u < LATENT;
+    let first = row * params.row_stride + select(params.rope_start, params.latent_start, is_latent);
+    var most = 0.0;
+    for (var i = 0u; PART_SCALES && i < select(ROPE, LATENT, is_latent); i++) {
+        most = max(most, abs(kv[first + i]));
+    }
+    let at = first + chunk * 8u - select(LATENT, 0u, is_latent);
+    store_chunk(u32(slots[row]), chunk, part_scale(most), four(at), four(at + 4u));
 }
 
 fn four(at: u32) -> vec4<f32> {

@@ -16,6 +16,9 @@ pub struct SparseOptions {
     pub place: Place,
     /// Hand back the selections themselves, layer by layer: for drawings and tests.
     pub trace: bool,
+    /// Measure on the host what selections are worth: [`Attended::recall`]. Queries and keys are read back in every layer that
+    /// selects.
+    pub measure: bool,
 }
 
 /// Where blocks are scored.
@@ -27,14 +30,28 @@ pub enum Place {
     Host,
 }
 
-/// What a policy had one slice attend, summed over KV heads and layers of full attention; dense ones count as all blocks.
-/// Layers with windows or chunks are as they were without a policy, and not counted.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Attended {
+/// Blocks of a layer, summed over KV heads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
     /// Blocks attended.
     pub blocks: u64,
     /// Blocks that were there.
     pub visible: u64,
+}
+
+/// A mean of what has been measured so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Mean {
+    sum: f64,
+    count: u64,
+}
+
+/// What a policy had one slice attend in layers of full attention; dense ones count as all blocks. Layers with windows or
+/// chunks are as they were without a policy, and not counted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Attended {
+    /// By layer.
+    pub layers: Vec<Tally>,
     /// Attention mass that is certainly kept, the least over layers and query heads; `None` where nothing bounds it. What
     /// falls to a sink is not counted, so with sinks even less of the whole is lost.
     pub mass: Option<f64>,
@@ -42,14 +59,70 @@ pub struct Attended {
     pub accessed: Vec<BlockIdx>,
     /// `(layer, selection)` where [`SparseOptions::trace`] asks for them.
     pub selections: Vec<(u32, Selection)>,
+    /// Share of dense attention's mass that lies in the blocks attended, where [`SparseOptions::measure`] asks for it.
+    pub recall: Mean,
+    /// Share of the blocks that query heads keep before they agree, where it is asked for and the policy has them agree.
+    pub head_density: Mean,
+}
+
+impl Tally {
+    /// Attended over visible blocks; 1 where there were none.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+    pub fn density(self) -> f64 {
+        if self.visible == 0 { 1.0 } else { self.blocks as f64 / self.visible as f64 }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.blocks += other.blocks;
+        self.visible += other.visible;
+    }
+}
+
+impl Mean {
+    /// Takes one value in.
+    pub fn add(&mut self, value: f64) {
+        self.sum += value;
+        self.count += 1;
+    }
+
+    /// Takes another mean's values in.
+    pub fn join(&mut self, other: Self) {
+        self.sum += other.sum;
+        self.count += other.count;
+    }
+
+    /// The mean; `None` of nothing.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+    pub fn value(self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum / self.count as f64)
+    }
 }
 
 impl Attended {
     /// Adds what another slice of the same sequence attended.
     pub fn add(&mut self, other: &Self) {
-        self.blocks += other.blocks;
-        self.visible += other.visible;
+        for (layer, tally) in other.layers.iter().enumerate() {
+            self.count(layer, *tally);
+        }
         self.lower_mass(other.mass);
+        self.recall.join(other.recall);
+        self.head_density.join(other.head_density);
+    }
+
+    /// Counts what a layer attended.
+    pub fn count(&mut self, layer: usize, tally: Tally) {
+        self.layers.resize(self.layers.len().max(layer + 1), Tally::default());
+        self.layers[layer].add(tally);
+    }
+
+    /// All layers together.
+    #[must_use]
+    pub fn total(&self) -> Tally {
+        let mut total = Tally::default();
+        self.layers.iter().for_each(|tally| total.add(*tally));
+        total
     }
 
     /// Takes in bounds of the mass that is kept: the least counts.
@@ -57,11 +130,10 @@ impl Attended {
         self.mass = self.mass.into_iter().chain(bounds).reduce(f64::min);
     }
 
-    /// Attended over visible blocks; 1 where there were none.
+    /// Attended over visible blocks of all layers; 1 where there were none.
     #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
     pub fn density(&self) -> f64 {
-        if self.visible == 0 { 1.0 } else { self.blocks as f64 / self.visible as f64 }
+        self.total().density()
     }
 }
 

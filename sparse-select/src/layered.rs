@@ -6,6 +6,7 @@ use crate::{
     Entry, Input, Key, Params, Policy, SelectError, Selection, Spec, SpecError,
     policy::{Ranking, Support, num_blocks},
     spec::key,
+    xattn::Antidiagonals,
 };
 
 /// Keys that every policy takes beside its own; a key of the same name of the policy's own has precedence.
@@ -120,6 +121,14 @@ impl Policy for Layered {
 
     fn certifies(&self) -> bool {
         self.policy.certifies()
+    }
+
+    fn antidiagonals(&self) -> Option<Antidiagonals> {
+        self.policy.antidiagonals()
+    }
+
+    fn head_density(&self, input: &Input<'_>) -> Result<Option<f64>, SelectError> {
+        self.of(input.layer, input.kv_len).map_or(Ok(None), |policy| policy.head_density(input))
     }
 
     fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {

@@ -4,7 +4,7 @@ use core::fmt;
 
 use kvblock::BlockSize;
 
-use crate::{Heads, SelectError, Selection, selection::count_u32};
+use crate::{Heads, SelectError, Selection, selection::count_u32, xattn::Antidiagonals};
 
 pub mod esa;
 pub mod full;
@@ -59,6 +59,21 @@ pub trait Policy: fmt::Debug + Send + Sync {
     fn budget(&self, layer: Option<u32>, kv_len: usize) -> u32 {
         let _ = layer;
         num_blocks(kv_len, self.block_size())
+    }
+
+    /// How kernels find the blocks of a chunk of a prompt, for policies that estimate masses from antidiagonals.
+    fn antidiagonals(&self) -> Option<Antidiagonals> {
+        None
+    }
+
+    /// Share of the blocks in sight that query heads keep, each for itself, before they share lists or vote; `None` where
+    /// nothing is agreed on.
+    ///
+    /// # Errors
+    /// As [`select_into`](Self::select_into).
+    fn head_density(&self, input: &Input<'_>) -> Result<Option<f64>, SelectError> {
+        let _ = input;
+        Ok(None)
     }
 
     /// Replaces `out` by the blocks chosen for `input`. Equal scores go to the lower index.

@@ -64,6 +64,45 @@ pub fn prefill_chunk_size(k_len: usize) -> usize {
     rounded.max(2048).min(128 * 1024 * 2048 / rounded).max(2048)
 }
 
+/// Which blocks lists that vote have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Vote {
+    /// Those that any of them names.
+    Any,
+    /// Those that more than half of them name.
+    Majority,
+    /// Those that all of them name.
+    All,
+}
+
+impl Vote {
+    /// Lists out of `voters` that must name a block.
+    #[must_use]
+    pub const fn needed(self, voters: usize) -> usize {
+        match self {
+            Self::Any => 1,
+            Self::Majority => voters / 2 + 1,
+            Self::All => voters,
+        }
+    }
+}
+
+/// What kernels need to know to select as a policy of this module does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Antidiagonals {
+    /// Share of the mass that each query block keeps: one, or one a query head.
+    pub thresholds: Vec<f64>,
+    /// Tokens between antidiagonals.
+    pub stride: u32,
+    /// Divisor of the scale.
+    pub norm: f64,
+    /// How (KV head, query block) pairs agree on one set of blocks of the history before the chunk; `None` where each has
+    /// its own, among the blocks up to the query block.
+    pub vote: Option<Vote>,
+    /// Chunks of fewer queries keep everything.
+    pub min_queries: usize,
+}
+
 /// XAttention for causal prefill: one set of blocks for each KV head and query block.
 #[derive(Clone, Debug)]
 pub struct XAttention {
@@ -143,6 +182,28 @@ impl Policy for XAttention {
 
     fn keeps_all_in_decode(&self) -> bool {
         true
+    }
+
+    // The published kernel sums antidiagonals alone. Block 0 and the query block's own are always kept when causal, so that
+    // keep_sink and keep_recent add nothing.
+    fn antidiagonals(&self) -> Option<Antidiagonals> {
+        let Estimator { thresholds, stride, norm, reshape, .. } = &self.estimator;
+        (self.causal && *reshape == Reshape::Inverse).then(|| Antidiagonals {
+            thresholds: thresholds.clone(),
+            stride: *stride,
+            norm: *norm,
+            vote: None,
+            min_queries: 0,
+        })
+    }
+
+    fn head_density(&self, input: &Input<'_>) -> Result<Option<f64>, SelectError> {
+        if input.stage == Stage::Decode {
+            return Ok(None);
+        }
+        let (q, k, _) = input.scored_unmasked(ENTRY.name)?;
+        let grid = QueryGrid::new(&q, &k, self.block_size(), self.causal);
+        Ok(Some(self.estimator.estimate(&q, &k, &grid, k.len())?.density(&grid)))
     }
 
     fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {

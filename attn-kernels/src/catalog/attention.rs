@@ -21,6 +21,7 @@ pub(super) fn variants(num_heads: u32, types: &[(&str, KvShape); 2]) -> Vec<Name
         ("chunk-", of(Mask::Chunk(8192), Logit::Plain, false), &types[..1]),
         ("softcap-", of(Mask::Causal, Logit::Softcap, false), &types[..1]),
         ("alibi-", of(Mask::Causal, Logit::Alibi, false), &types[..1]),
+        ("alibi-blocks-", Attention { logit: Logit::Alibi, ..Attention::blocks(64) }, &types[..1]),
         ("sinks-", of(Mask::Causal, Logit::Plain, true), &types[..1]),
     ] {
         for named in variants_of(name, &attention, num_heads, types) {
@@ -77,7 +78,9 @@ fn gathering(f16: &KvShape) -> Vec<NamedVariant> {
 /// The 128 heads of DeepSeek V3 for a `head_dim` of 128, smaller in proportion; over two caches the latents of V4.
 fn latent_variants(head_dim: u32) -> Vec<NamedVariant> {
     let mut all = Vec::new();
-    for (part, dtype) in [("f16", KvDtype::F16), ("f32", KvDtype::F32)] {
+    for (part, dtype) in
+        [("f16", KvDtype::F16), ("f32", KvDtype::F32), ("fp8", KvDtype::Fp8), ("int8", KvDtype::Int8)]
+    {
         let shape = LatentShape { latent: 4 * head_dim, rope: head_dim / 2, block_size: 64, dtype };
         let two = LatentShape { rope: 0, ..shape };
         let tokens = Attention { context: Context::Tokens, ..Attention::default() };

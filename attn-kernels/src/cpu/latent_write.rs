@@ -1,6 +1,7 @@
 //! Reference of `latent_write`.
 
-use super::cache_write::stored;
+use super::cache_write::stored_row;
+use crate::kernel::KvDtype;
 use crate::kernel::latent_write::LatentWriteParams;
 use crate::kernel::mla_decode::LatentShape;
 
@@ -16,11 +17,27 @@ pub fn latent_write(
     for (row, slot) in slots.iter().take(params.rows as usize).enumerate() {
         let Ok(slot) = usize::try_from(*slot) else { continue };
         let row = &kv[row * params.row_stride as usize..];
-        let parts = row[params.latent_start as usize..][..latent]
-            .iter()
-            .chain(&row[params.rope_start as usize..][..width - latent]);
-        for (to, x) in latents[slot * width..(slot + 1) * width].iter_mut().zip(parts) {
-            *to = stored(shape.dtype, *x);
-        }
+        let rope = &row[params.rope_start as usize..][..width - latent];
+        let parts = [&row[params.latent_start as usize..][..latent], rope].concat();
+        latents[slot * width..(slot + 1) * width].copy_from_slice(&stored_latent(shape, &parts));
+    }
+}
+
+/// What a cache keeps of a token's `[latent + rope]`: codes at a scale of each part.
+#[must_use]
+pub fn stored_latent(shape: &LatentShape, token: &[f32]) -> Vec<f32> {
+    let (latent, rope) = token.split_at(shape.latent as usize);
+    let part = |part| stored_row(shape.dtype, part_scale(shape.dtype, part), part);
+    [part(latent), part(rope)].concat()
+}
+
+/// Scale of a part of a token: its largest magnitude at the largest code; 1 where elements are floats.
+#[must_use]
+pub fn part_scale(dtype: KvDtype, part: &[f32]) -> f32 {
+    let most = part.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+    match dtype {
+        KvDtype::Fp8 => (most / 448.0).max(1e-6),
+        KvDtype::Int8 => (most / 127.0).max(1e-6),
+        KvDtype::F16 | KvDtype::F32 => 1.0,
     }
 }

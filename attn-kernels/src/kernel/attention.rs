@@ -71,7 +71,8 @@ pub enum Logit {
     Plain,
     /// `c * tanh(score / c)`, with `softcap` of the parameters as c.
     Softcap,
-    /// ALiBi: `score - slope * (p - k)`; one more binding, the last, of slopes `[num_heads]` f32.
+    /// ALiBi: `score - slope * (p - k)`; one more binding, the last, of slopes `[num_heads]` f32. With lists, slopes and
+    /// then lists are one binding, that of lists, in `paged_reduce` too.
     Alibi,
 }
 
@@ -95,17 +96,23 @@ impl Attention {
                     tokens > 0 && tokens.is_multiple_of(unit),
                     "selection blocks of {tokens} tokens are not a multiple of {unit}"
                 );
-                variant.module("context", "context_blocks").size("SELECT_BLOCK", tokens)
+                self.lists(variant, tokens)
             }
-            Context::Tokens => variant.module("context", "context_blocks").size("SELECT_BLOCK", 1),
+            Context::Tokens => self.lists(variant, 1),
         }
     }
 
+    fn lists(&self, variant: Variant, tokens: u32) -> Variant {
+        let variant = variant.module("context", "context_blocks").size("SELECT_BLOCK", tokens);
+        // Nine storage buffers would be one too many.
+        if self.logit == Logit::Alibi { variant.module("lists", "lists_after_slopes") } else { variant }
+    }
+
     /// Fills the slots of context and logit, and sets the bindings: the kernel's, or all of `bindings`, of which the
-    /// last is that of lists or slopes.
+    /// last is that of lists or slopes, or of both, slopes first.
     ///
     /// # Panics
-    /// As [`Self::order`], and for lists with ALiBi: nine storage buffers.
+    /// As [`Self::order`].
     pub(super) fn specialise(
         &self,
         variant: Variant,
@@ -115,12 +122,12 @@ impl Attention {
     ) -> Variant {
         assert!(self.context != Context::Tokens, "this kernel attends listed blocks, not listed tokens");
         let (listed, alibi) = (self.context != Context::Full, self.logit == Logit::Alibi);
-        assert!(!(listed && alibi), "{self:?}: lists and slopes are 9 storage buffers, the limit is 8");
         let variant = self.order(variant, shape, run).module(
             "logit",
             match self.logit {
                 Logit::Plain => "logit_plain",
                 Logit::Softcap => "logit_softcap",
+                Logit::Alibi if listed => "logit_alibi_listed",
                 Logit::Alibi => "logit_alibi",
             },
         );

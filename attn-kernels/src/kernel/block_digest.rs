@@ -59,7 +59,7 @@ pub struct BlockDigestParams {
 #[must_use]
 pub fn variant(shape: &KvShape, digest: Digest) -> Variant {
     shape.check();
-    let keys = shape.dtype.module("k_f16", "k_f32");
+    let keys = shape.dtype.keys();
     let digest = match digest {
         Digest::MinMax => "digest_min_max",
         Digest::Mean => "digest_mean",

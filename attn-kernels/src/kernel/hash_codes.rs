@@ -64,7 +64,7 @@ pub fn variant(shape: &KvShape, source: HashSource) -> Variant {
     match source {
         HashSource::Queries => variant.module("source", "hash_queries"),
         HashSource::Keys => {
-            let keys = shape.dtype.module("k_f16", "k_f32");
+            let keys = shape.dtype.keys();
             variant.module("source", "hash_keys").module("k", keys)
         }
     }

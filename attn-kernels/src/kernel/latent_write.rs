@@ -1,5 +1,6 @@
 //! Latents of a step into the cache of `mla_decode`.
 
+use super::KvDtype;
 use super::mla_decode::LatentShape;
 use crate::{Access, Kernel, Variant};
 use bytemuck::{Pod, Zeroable};
@@ -33,7 +34,12 @@ const WG: u32 = 64;
 #[must_use]
 pub fn variant(shape: &LatentShape) -> Variant {
     shape.check();
-    let element = shape.dtype.module("latent_write_f16", "latent_write_f32");
+    let element = match shape.dtype {
+        KvDtype::F16 => "latent_write_f16",
+        KvDtype::F32 => "latent_write_f32",
+        KvDtype::Fp8 => "latent_write_fp8",
+        KvDtype::Int8 => "latent_write_int8",
+    };
     Variant::new(&KERNEL)
         .size("LATENT", shape.latent)
         .size("ROPE", shape.rope)

@@ -1,11 +1,12 @@
-//! A lower bound of the attention mass that a selection keeps, from digests of the blocks that it drops.
+//! What dropped blocks may hold of the attention mass, from their digests; `mass_merge` makes lower bounds of the kept mass
+//! of it.
 
 use super::error::Launch;
 use super::{KvShape, LaunchError};
 use crate::{Access, Kernel, Variant};
 use bytemuck::{Pod, Zeroable};
 
-/// Bindings: q, digests, tables, rows, selected, stats, masses.
+/// Bindings: q, digests, tables, rows, selected, stats, shares.
 pub static KERNEL: Kernel = Kernel {
     name: "mass_bound",
     wgsl: include_str!("../../wgsl/mass_bound.wgsl"),
@@ -38,15 +39,28 @@ pub struct MassBoundParams {
     pub max_partitions: u32,
     /// Factor on scores, as `paged_decode` ran.
     pub scale: f32,
-    /// Row whose lists and masses are those of the dispatch's first row.
+    /// Row whose lists and shares are those of the dispatch's first row.
     pub first_list: u32,
+    /// First share of the layer.
+    pub first_share: u32,
+    /// f32 from one row and head's shares to the next: [`share_stride`].
+    pub share_stride: u32,
     /// Zero.
     pub pad0: u32,
+    /// Zero.
+    pub pad1: u32,
+    /// Zero.
+    pub pad2: u32,
 }
 
-/// What the bound gives away for rounding in f32: it is this much under the true one, relatively, and logits count as
-/// larger by `2e-5` of the sizes of their terms.
-pub const SHARE_ERROR: f64 = 1e-4;
+/// Blocks that one share stands for.
+pub const RUN: u32 = 64;
+
+/// Shares of a row and head of at most `blocks` blocks: the kept one, and one for each [`RUN`] blocks.
+#[must_use]
+pub const fn share_stride(blocks: u32) -> u32 {
+    1 + blocks.div_ceil(RUN)
+}
 
 /// The kernel for one cache shape, over digests of minima and maxima; a block is `select_block` tokens. It runs after
 /// `paged_decode` over the same lists and before anything overwrites its stats.
@@ -70,19 +84,20 @@ pub fn variant(shape: &KvShape, select_block: u32) -> Variant {
 
 /// Workgroups for `rows` rows.
 #[must_use]
-pub fn grid(num_heads: u32, rows: u32) -> [u32; 3] {
-    [num_heads, rows, 1]
+pub const fn grid(params: &MassBoundParams, rows: u32) -> [u32; 3] {
+    [params.share_stride - 1, params.num_heads, rows]
 }
 
-/// Checks a launch over `rows` rows against lists of `selected_len` entries, `stats_len` pairs and `masses_len` f32;
+/// Checks a launch over `rows` rows of at most `blocks` blocks against lists of `selected_len` entries, `stats_len` pairs and
+/// `shares_len` f32;
 /// [`block_score::check`](super::block_score::check) checks the rows.
 ///
 /// # Errors
 /// Heads that do not divide, or a buffer that is too short.
 pub fn check(
     params: &MassBoundParams,
-    rows: usize,
-    [selected_len, stats_len, masses_len]: [usize; 3],
+    (rows, blocks): (usize, u32),
+    [selected_len, stats_len, shares_len]: [usize; 3],
 ) -> Result<(), LaunchError> {
     let launch = Launch(KERNEL.name);
     launch.multiple("query heads", params.num_heads, params.num_kv_heads)?;
@@ -92,5 +107,7 @@ pub fn check(
     let lists = last * u64::from(params.num_kv_heads) * u64::from(params.list_stride);
     launch.at_most("entries of lists", lists, selected_len as u64)?;
     launch.at_most("pairs of stats", rows * heads * u64::from(params.max_partitions), stats_len as u64)?;
-    launch.at_most("f32 of masses", last * heads, masses_len as u64)
+    launch.at_most("shares of a head", share_stride(blocks).into(), params.share_stride.into())?;
+    let shares = u64::from(params.first_share) + last * heads * u64::from(params.share_stride);
+    launch.at_most("f32 of shares", shares, shares_len as u64)
 }

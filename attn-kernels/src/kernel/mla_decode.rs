@@ -49,7 +49,8 @@ pub struct MlaDecodeParams {
     pub compressed_stride: u32,
 }
 
-/// Shape of a cache of latents `[num_blocks, block_size, latent + rope]`.
+/// Shape of a cache of latents `[num_blocks, block_size, latent + rope]`; behind the codes of a token in 8 bits are two f32
+/// scales, of the latent and of the rope part.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LatentShape {
     /// Elements of a value, the first of the key: a multiple of 8 up to 512.
@@ -69,10 +70,18 @@ impl LatentShape {
         self.latent + self.rope
     }
 
+    /// Bytes a token: of codes also two f32 scales, of the latent and of the rope part.
+    #[must_use]
+    pub fn token_bytes(&self) -> usize {
+        let scales =
+            if matches!(self.dtype, KvDtype::Fp8 | KvDtype::Int8) { 2 * size_of::<f32>() } else { 0 };
+        self.width() as usize * self.dtype.bytes() + scales
+    }
+
     /// Bytes of one block.
     #[must_use]
     pub fn block_bytes(&self) -> usize {
-        self.block_size as usize * self.width() as usize * self.dtype.bytes()
+        self.block_size as usize * self.token_bytes()
     }
 
     /// What `paged_reduce` takes for the shape of the cache.
@@ -121,7 +130,12 @@ fn of(shape: &LatentShape, num_heads: u32) -> Variant {
     shape.check();
     // What is staged stays below 10 KiB.
     let tokens = if shape.dtype == KvDtype::F32 { 4 } else { 8 };
-    let element = shape.dtype.module("latent_f16", "latent_f32");
+    let element = match shape.dtype {
+        KvDtype::F16 => "latent_f16",
+        KvDtype::F32 => "latent_f32",
+        KvDtype::Fp8 => "latent_fp8",
+        KvDtype::Int8 => "latent_int8",
+    };
     Variant::new(&KERNEL)
         .size("LATENT", shape.latent)
         .size("ROPE", shape.rope)

@@ -69,8 +69,8 @@ pub fn partitions(begin: u32, end: u32) -> u32 {
 /// Query heads that share one read of the cache.
 #[must_use]
 pub fn heads_a_group(shape: &KvShape, num_heads: u32) -> u32 {
-    // Scores, queries and sums of 4 heads fit in WebGPU's workgroup memory at every head size.
-    heads_together(num_heads / shape.num_kv_heads, 4)
+    // Scores, queries and sums of 4 heads fit in WebGPU's workgroup memory up to heads of 256, of 2 up to 512.
+    heads_together(num_heads / shape.num_kv_heads, if shape.head_dim > 256 { 2 } else { 4 })
 }
 
 /// The kernel for one cache shape and `num_heads` query heads; subgroups shorten the reductions of four heads.

@@ -1,7 +1,7 @@
 //! Cases of `block_digest`.
 
 use super::layer::{Layer, floats};
-use super::{Case, count, module, size};
+use super::{Case, count, dtype, module, size};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
 use crate::kernel::block_digest::{self, BlockDigestParams, Digest};
@@ -23,14 +23,15 @@ pub(super) fn pages(layer: &Layer, lens: &[u32]) -> Vec<[u32; 2]> {
 }
 
 pub(super) fn cases(variant: &Variant) -> Vec<Case> {
-    let wide = module(variant, "k") == Some("k_f32");
     let shape = KvShape {
         num_kv_heads: 2,
         head_dim: size(variant, "HEAD_DIM"),
         block_size: size(variant, "BLOCK_SIZE"),
-        dtype: if wide { KvDtype::F32 } else { KvDtype::F16 },
+        dtype: dtype(variant),
     };
     let (digest, tolerance) = match module(variant, "digest") {
+        // A scale times a code is rounded.
+        Some("digest_min_max") if shape.dtype == KvDtype::Int8 => (Digest::MinMax, MEANS),
         Some("digest_min_max") => (Digest::MinMax, Tolerance::EXACT),
         _ => (Digest::Mean, MEANS),
     };
@@ -39,7 +40,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let mut touched = pages(&layer, &lens);
     // A page that no step wrote keeps its digest.
     touched.remove(2);
-    let num_blocks = layer.k.len() * shape.dtype.bytes() / shape.block_bytes();
+    let num_blocks = layer.k.len() / shape.block_elements();
     let before = floats(digest.pool_len(&shape, num_blocks), 2);
     let mut after = before.clone();
     cpu::block_digest::block_digest(&shape, digest, &touched, &layer.k, &mut after);

@@ -1,17 +1,18 @@
-//! Cases of `mass_bound`.
+//! Cases of `mass_bound` and `mass_merge`.
 
 use super::block_digest::pages;
-use super::layer::{Layer, queries};
+use super::layer::{Layer, floats, queries};
 use super::{Case, count, size};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
 use crate::kernel::block_digest::Digest;
 use crate::kernel::mass_bound::{self, MassBoundParams};
+use crate::kernel::mass_merge::{self, MassMergeParams};
 use crate::kernel::paged_decode::PARTITION;
 use crate::kernel::{KvDtype, KvShape};
 
-/// The kernel gives a part in ten thousand away, and what its bounds of logits give away grows with their size.
-const MASSES: Tolerance = Tolerance { abs: 1e-7, rel: 2e-3 };
+/// What the bounds of logits give away grows with their size.
+const SHARES: Tolerance = Tolerance { abs: 1e-7, rel: 2e-3 };
 
 pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     // Rows that keep every third block, all blocks, the last one, and none.
@@ -30,7 +31,7 @@ fn case(what: &'static str, variant: &Variant, keeps: &[fn(u32, u32) -> bool]) -
         dtype: KvDtype::F32,
     };
     let select_block = shape.block_size * size(variant, "PAGES");
-    let lens = [30 * select_block + 3, 3 * select_block, 4 * select_block + 1, select_block];
+    let lens = [130 * select_block + 3, 3 * select_block, 4 * select_block + 1, select_block];
     let layer = Layer::new(shape, &lens, 3);
     let num_blocks = layer.k.len() * shape.dtype.bytes() / shape.block_bytes();
     let mut digests = vec![f32::NAN; Digest::MinMax.pool_len(&shape, num_blocks)];
@@ -58,24 +59,43 @@ fn case(what: &'static str, variant: &Variant, keeps: &[fn(u32, u32) -> bool]) -
         max_partitions: (list_stride * select_block).div_ceil(PARTITION),
         scale: 1.0 / 16.0,
         first_list: 0,
+        first_share: 0,
+        share_stride: mass_bound::share_stride(list_stride),
         pad0: 0,
+        pad1: 0,
+        pad2: 0,
     };
     let q = queries(lens.len(), width as usize, width as usize, 4);
     let sequences = (0..).zip(lens.iter().zip(&layer.table_of));
     let rows: Vec<[u32; 4]> = sequences.map(|(row, (len, table))| [row, *len, *table, 0]).collect();
     let stats = stats(&layer, &params, select_block, &q, &rows, &selected);
-    let before = vec![1.0; lens.len() * num_heads as usize];
-    let mut masses = before.clone();
     let of = (&layer.kv(), select_block as usize);
-    cpu::mass_bound::mass_bound(of, &params, &q, &layer.tables, &rows, &selected, &mut masses);
-    Case::new(what, variant, &params, mass_bound::grid(num_heads, count(&rows)))
+    let shares = cpu::mass_bound::mass_bound(of, &params, &q, &layer.tables, &rows, &selected);
+    Case::new(what, variant, &params, mass_bound::grid(&params, count(&rows)))
         .binding(&q)
         .binding(&digests)
         .binding(&layer.tables)
         .binding(&rows)
         .binding(&selected)
         .binding(&stats)
-        .updated(&before, MASSES, &masses)
+        .finite(SHARES, &shares)
+}
+
+pub(super) fn merge_cases(variant: &Variant) -> Vec<Case> {
+    // More layers than lanes; every third row of a layer drops nothing.
+    let params = MassMergeParams { layers: 70, rows: 5, share_stride: 4, pad0: 0 };
+    let mut shares: Vec<f32> = floats((params.layers * params.rows * params.share_stride) as usize, 2)
+        .iter()
+        .map(|x| x.abs())
+        .collect();
+    shares.chunks_mut(4).step_by(3).for_each(|shares| shares[0] = -1.0);
+    // And one row in no layer.
+    shares.chunks_mut(4).skip(4).step_by(5).for_each(|shares| shares[0] = -1.0);
+    let masses = cpu::mass_merge::mass_merge(&params, &shares);
+    let case = Case::new("a row that drops nothing", variant, &params, mass_merge::grid(&params))
+        .binding(&shares)
+        .finite(SHARES, &masses);
+    vec![case]
 }
 
 /// `(max, sum)` of the kept logits of every partition, as `paged_decode` leaves them.

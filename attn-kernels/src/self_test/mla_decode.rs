@@ -1,7 +1,8 @@
 //! Cases of `mla_decode` and `latent_write`.
 
 use super::cache_write::stored;
-use super::layer::{ATTENTION, floats, queries, words};
+use super::latents::latent_words;
+use super::layer::{ATTENTION, floats, queries};
 use super::options::Lists;
 use super::{Case, count, module, size};
 use crate::Variant;
@@ -13,8 +14,12 @@ use crate::kernel::mla_decode::{self, LatentShape, MlaDecodeParams};
 use crate::kernel::paged_decode::PARTITION;
 
 fn shape(variant: &Variant, block_size: u32) -> LatentShape {
-    let wide = module(variant, "element").is_some_and(|module| module.ends_with("f32"));
-    let dtype = if wide { KvDtype::F32 } else { KvDtype::F16 };
+    let dtype = match module(variant, "element").and_then(|module| module.rsplit('_').next()) {
+        Some("f32") => KvDtype::F32,
+        Some("fp8") => KvDtype::Fp8,
+        Some("int8") => KvDtype::Int8,
+        _ => KvDtype::F16,
+    };
     LatentShape { latent: size(variant, "LATENT"), rope: size(variant, "ROPE"), block_size, dtype }
 }
 
@@ -35,15 +40,31 @@ pub(super) fn latent_write(variant: &Variant) -> Vec<Case> {
     let case = Case::new("rows to scattered slots", variant, &params, grid)
         .binding(&kv)
         .binding(&slots)
-        .cache(shape.dtype, &before, stored(shape.dtype), &latents);
+        .latents(&shape, &before, written(shape.dtype), &latents);
     vec![case]
+}
+
+/// As `cache_write` stores; codes at a scale of their own.
+fn written(dtype: KvDtype) -> Tolerance {
+    match dtype {
+        // The neighbour of a code, where the quotient is a tie.
+        KvDtype::Fp8 => Tolerance { abs: f64::exp2(-16.0), rel: f64::exp2(-3.0) },
+        _ => stored(dtype),
+    }
+}
+
+/// Turns values into what the cache keeps of them.
+fn keep(shape: &LatentShape, latents: &mut [f32]) {
+    for token in latents.chunks_exact_mut(shape.width() as usize) {
+        token.copy_from_slice(&cpu::latent_write::stored_latent(shape, token));
+    }
 }
 
 /// Slots of a cache: their latents, and NaN in every fourth, which nothing names.
 fn slots(shape: &LatentShape, count: u32, seed: u64) -> Vec<f32> {
     let width = shape.width() as usize;
     let mut latents = floats(count as usize * width, seed);
-    latents.iter_mut().for_each(|x| *x = cpu::cache_write::stored(shape.dtype, *x));
+    keep(shape, &mut latents);
     latents.chunks_exact_mut(width).step_by(4).for_each(|latent| latent.fill(f32::NAN));
     latents
 }
@@ -77,7 +98,7 @@ fn two(variant: &Variant) -> Case {
     };
     let rows: Vec<[u32; 4]> =
         (0..).zip(COUNTS).map(|(i, [near, far])| [3 - i, near + far, near, 0]).collect();
-    let caches = [window.clone(), compressed.clone()].map(|cache| words(shape.dtype, &cache));
+    let caches = [&window, &compressed].map(|cache| latent_words(&shape, cache));
     let lists = [window_slots.clone(), compressed_slots.clone()];
     case("a window and compressed keys", variant, &shape, &rows, 200, keys, |case| {
         case.binding(&caches[0]).binding(&caches[1])
@@ -94,7 +115,7 @@ fn paged(variant: &Variant) -> Case {
     let num_blocks: u32 = lens.iter().map(|len| blocks_of(*len)).sum::<u32>() + 1;
     let width = shape.width() as usize;
     let mut latents = floats((num_blocks * block) as usize * width, 3);
-    latents.iter_mut().for_each(|x| *x = cpu::cache_write::stored(shape.dtype, *x));
+    keep(&shape, &mut latents);
     // Blocks of sequences from the last to the first; block 0 is of none.
     latents[..block as usize * width].fill(f32::NAN);
     let tables: Vec<u32> = (1..num_blocks).rev().collect();
@@ -119,7 +140,7 @@ fn paged(variant: &Variant) -> Case {
         keys.map(|key| if key < first { &[][..] } else { &latents[at(key) * width..][..width] }).collect()
     };
     let stride = lists.as_ref().map_or(0, |lists| lists.stride);
-    let cache = words(shape.dtype, &latents);
+    let cache = latent_words(&shape, &latents);
     let case = case("several partitions", variant, &shape, &rows, stride, keys, |case| {
         case.binding(&cache).binding(&tables)
     });
@@ -159,11 +180,14 @@ fn case<'a>(
     let mut partial = vec![f32::NAN; heads * shape.latent as usize];
     let mut stats = vec![[f32::NAN; 2]; heads];
     cpu::mla_decode::mla_decode(shape, &params, &q, &latents, &mut partial, &mut stats);
+    // Codes become f16 on the way: products with their scales are rounded.
+    let codes = matches!(shape.dtype, KvDtype::Fp8 | KvDtype::Int8);
+    let near = if codes { Tolerance { abs: 2e-3, rel: 2e-3 } } else { ATTENTION };
     // Sums are not normalised: they grow with the number of keys.
-    let tolerance = Tolerance { abs: ATTENTION.abs * f64::from(PARTITION), ..ATTENTION };
+    let tolerance = Tolerance { abs: near.abs * f64::from(PARTITION), ..near };
     let grid = mla_decode::grid(num_heads, count(rows), max_partitions);
     inputs(Case::new(what, variant, &params, grid).binding(&q))
         .binding(rows)
         .output(tolerance, &partial)
-        .output(ATTENTION, stats.as_flattened())
+        .output(near, stats.as_flattened())
 }

@@ -73,6 +73,7 @@ impl Asked {
         let logit = match module(variant, "logit") {
             Some("logit_softcap") => Logit::Softcap,
             Some("logit_alibi") => Logit::Alibi,
+            _ if is("lists", "lists_after_slopes") => Logit::Alibi,
             _ => Logit::Plain,
         };
         let sinks = is("sinks", "sinks_heads");
@@ -127,7 +128,7 @@ impl Asked {
         self.attention.sinks.then_some(&self.sinks)
     }
 
-    /// Lists or slopes on the device.
+    /// Lists, slopes, or slopes and then lists, on the device.
     ///
     /// # Errors
     /// As [`Gpu::upload`].
@@ -135,13 +136,14 @@ impl Asked {
         self.words().map(|words| gpu.upload("options", &words)).transpose()
     }
 
-    /// Lists or slopes as the device reads them.
+    /// The same as words.
     #[must_use]
     pub fn words(&self) -> Option<Vec<u32>> {
-        match (&self.lists, self.attention.logit) {
-            (Some(lists), _) => Some(lists.lists.clone()),
-            (None, Logit::Alibi) => Some(self.slopes.iter().map(|slope| slope.to_bits()).collect()),
-            (None, _) => None,
+        let alibi = self.attention.logit == Logit::Alibi;
+        let slopes = alibi.then(|| self.slopes.iter().map(|slope| slope.to_bits()).collect());
+        match (slopes, self.lists.as_ref().map(|lists| lists.lists.clone())) {
+            (Some(slopes), Some(lists)) => Some([slopes, lists].concat()),
+            (slopes, lists) => slopes.or(lists),
         }
     }
 }

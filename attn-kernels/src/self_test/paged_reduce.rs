@@ -52,7 +52,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     .binding(&stats)
     .binding(&rows)
     .output(ATTENTION, &out)
-    .optional(asked.lists.as_ref().map(|lists| &lists.lists[..]))
+    .optional(asked.lists.as_ref().and(asked.words()).as_deref())
     .optional(asked.sinks());
     vec![case]
 }

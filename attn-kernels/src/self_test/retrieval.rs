@@ -4,7 +4,7 @@ use sparse_select::nsa::Nsa;
 use sparse_select::{Params, Spec};
 
 use super::layer::{Layer, floats, queries};
-use super::{Case, count, module, size};
+use super::{Case, count, dtype, module, size};
 use crate::Variant;
 use crate::cpu::{self, Tolerance, f32_of};
 use crate::kernel::hamming_score::{self, HammingScoreParams};
@@ -19,12 +19,11 @@ fn eighths(values: &mut [f32]) {
 
 pub(super) fn hash_codes(variant: &Variant) -> Vec<Case> {
     const BITS: u32 = 160;
-    let wide = module(variant, "k") == Some("k_f32");
     let shape = KvShape {
         num_kv_heads: 2,
         head_dim: size(variant, "HEAD_DIM"),
         block_size: size(variant, "BLOCK_SIZE"),
-        dtype: if wide { KvDtype::F32 } else { KvDtype::F16 },
+        dtype: dtype(variant),
     };
     let dim = shape.head_dim as usize;
     let mut weights = floats(dim * BITS as usize, 3);
@@ -66,6 +65,16 @@ pub(super) fn hash_codes(variant: &Variant) -> Vec<Case> {
     }
     let mut layer = Layer::new(shape, &[3 * shape.block_size + 1], 1);
     eighths(&mut layer.k);
+    if shape.dtype == KvDtype::Int8 {
+        // A largest element of 127/128 makes the scale of a row 1/128, of which eighths are multiples.
+        layer.k.iter_mut().for_each(|x| *x = x.clamp(-0.875, 0.875));
+        for row in 0..layer.k.len() / dim {
+            let (page, heads) = (shape.block_size as usize, shape.num_kv_heads as usize);
+            let at = shape.k_index(row / page / heads, row / page % heads, row % page, 0);
+            // NaN, where no token is, stays.
+            layer.k[at] = layer.k[at].mul_add(0.0, 127.0 / 128.0);
+        }
+    }
     let tokens = 2 * shape.block_size + 5;
     let slot =
         |t: u32| layer.tables[(t / shape.block_size) as usize] * shape.block_size + t % shape.block_size;

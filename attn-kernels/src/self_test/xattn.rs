@@ -3,7 +3,7 @@
 use sparse_select::Heads;
 
 use super::layer::{ATTENTION, Layer, floats, queries};
-use super::{Case, module, size};
+use super::{Case, dtype, size};
 use crate::Variant;
 use crate::cpu::{self, Tolerance, f32_of};
 use crate::kernel::find_blocks::{self, Vote};
@@ -35,13 +35,12 @@ fn estimate(num_heads: u32, width: u32, stride: u32, block: u32) -> Estimate {
 }
 
 pub(super) fn strided_qk(variant: &Variant) -> Vec<Case> {
-    let wide = module(variant, "k") == Some("k_f32");
     let is_coop = variant.kernel.name == strided_qk_coop::KERNEL.name;
     let shape = KvShape {
         num_kv_heads: 2,
         head_dim: if is_coop { 16 * size(variant, "SPANS") } else { size(variant, "HEAD_DIM") },
         block_size: size(variant, "BLOCK_SIZE"),
-        dtype: if wide { KvDtype::F32 } else { KvDtype::F16 },
+        dtype: dtype(variant),
     };
     let stride = size(variant, "STRIDE");
     let part = if is_coop { 16 * size(variant, "WIDTH") } else { size(variant, "PART") };

@@ -138,8 +138,7 @@ impl Select {
     }
 
     fn num_blocks(&self) -> u32 {
-        u32::try_from(self.layer.k.len() * self.layer.shape.dtype.bytes() / self.layer.shape.block_bytes())
-            .unwrap()
+        u32::try_from(self.layer.k.len() / self.layer.shape.block_elements()).unwrap()
     }
 
     /// Every page of every sequence with its tokens.
@@ -343,10 +342,13 @@ proptest! {
         lens in prop::collection::vec(prop_oneof![1u32..300, 500u32..2000], 1..4),
         budget in 1u32..12,
         gap in 0u32..9,
+        fp8: bool,
         seed: u64,
     ) {
         if let Some(gpu) = gpu() {
-            let shape = KvShape { block_size: shape.block_size.min(64), ..shape };
+            // Multiples of 1/8 are codes of fp8; int8 would round them, and ties with them.
+            let dtype = if fp8 { KvDtype::Fp8 } else { shape.dtype };
+            let shape = KvShape { block_size: shape.block_size.min(64), dtype, ..shape };
             let select = Select::new(shape, num_heads, pages, &lens, gap, seed);
             select.check_quest(gpu, budget);
             select.check_gsa_ucm(gpu);

@@ -29,6 +29,24 @@ fn lengths_round_partitions_and_blocks() {
     }
 }
 
+/// The ends of what is served: heads of 16 to 512 elements, groups of 1 to 128 query heads, blocks of 4 to 128 tokens.
+#[test]
+fn heads_groups_and_blocks_at_their_limits() {
+    let Some(gpu) = gpu() else { return };
+    for (head_dim, num_kv_heads, group, block_size, dtype) in [
+        (512, 1, 3, 16, KvDtype::F16),
+        (512, 1, 8, 4, KvDtype::Int8),
+        (16, 1, 128, 128, KvDtype::F32),
+        (24, 2, 100, 8, KvDtype::Fp8),
+        (256, 1, 128, 4, KvDtype::F16),
+        (248, 3, 1, 128, KvDtype::F32),
+        (16, 1, 31, 4, KvDtype::F16),
+    ] {
+        let shape = KvShape { num_kv_heads, head_dim, block_size, dtype };
+        Decode::new(shape, num_kv_heads * group, &[300, 1, block_size + 1], 4, 31).check(gpu);
+    }
+}
+
 #[test]
 fn more_partitions_than_sides_of_the_reduce() {
     let Some(gpu) = gpu() else { return };
@@ -163,7 +181,7 @@ proptest! {
             for ((first, len), share) in decode.first.iter_mut().zip(&lens).zip(&first) {
                 *first = (*first).max(len * share.saturating_sub(100) / 100);
             }
-            if let (Some((times, chance)), true) = (lists, decode.attention().logit != Logit::Alibi) {
+            if let Some((times, chance)) = lists {
                 decode = decode.listed(shape.block_size << times, chance, seed);
             }
             decode.check(gpu);

@@ -308,7 +308,7 @@ proptest! {
         if let Some(gpu) = gpu() {
             let mut prefill = Prefill::new(shape, num_heads, &chunks, tile_rows, gap, seed);
             prefill = prefill.asking(attention, seed);
-            if let (Some((times, chance)), true) = (lists, attention.logit != Logit::Alibi) {
+            if let Some((times, chance)) = lists {
                 prefill = prefill.listed(shape.block_size.max(8) << times, chance, seed);
             }
             prefill.check(gpu);

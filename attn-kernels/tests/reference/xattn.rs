@@ -338,10 +338,9 @@ proptest! {
         causal: bool,
         step in 1u32..4,
         threshold in 0.05f32..=1.0,
-        f16: bool,
+        dtype in prop::sample::select(vec![KvDtype::F16, KvDtype::F32, KvDtype::Fp8, KvDtype::Int8]),
     ) {
         if let Some(gpu) = gpu() {
-            let dtype = if f16 { KvDtype::F16 } else { KvDtype::F32 };
             let block = 1 << (log_stride + log_rows);
             let shape = shape(num_kv_heads, head_dim, 1 << log_page.min(log_stride + log_rows), dtype);
             let mut chunk = Chunk::new(shape, group, (q_len, q_len + before), causal, (1 << log_stride, block));

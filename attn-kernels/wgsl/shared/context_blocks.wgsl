@@ -2,6 +2,7 @@
 //   selected  lists of params.list_stride u32: count, then that many ascending logical blocks
 // SELECT_BLOCK is a multiple of BLOCK_SIZE and of what a kernel loads at once. Stands in for context_full.
 #import SELECT_BLOCK = 64
+#import lists = lists_first
 
 // First entry of the list.
 alias Context = u32;
@@ -9,7 +10,7 @@ alias Context = u32;
 @group(0) @binding(SELECTED) var<storage, read> selected: array<u32>;
 
 fn context_of(list: u32) -> Context {
-    return list * params.list_stride;
+    return lists_at() + list * params.list_stride;
 }
 
 // Index of the first key at position `first` or later.

@@ -1,4 +1,5 @@
 // Latents in f32, four elements a word.
+#import latent_plain
 alias latent_word = vec4<f32>;
 const WORD: u32 = 4u;
 

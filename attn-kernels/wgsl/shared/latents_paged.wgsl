@@ -1,9 +1,9 @@
 // Latents of a row through its block table, all or those of a list.
-//   latents [num_blocks, BLOCK_SIZE, LATENT + ROPE];  tables physical block ids
+//   latents [num_blocks, BLOCK_SIZE], slots of the element module;  tables physical block ids
 //   rows    -, KV length, first entry of the block table, first key that the row sees
 #import context = context_full
 
-@group(0) @binding(2) var<storage, read> latents: array<latent_word>;
+@group(0) @binding(2) var<storage, read> latents: array<latent_stored>;
 @group(0) @binding(3) var<storage, read> tables: array<u32>;
 
 // Index of the first key of row `index` of the dispatch.
@@ -22,5 +22,6 @@ fn latent_slot(row: vec4<u32>, index: u32, key: u32) -> u32 {
 }
 
 fn latent_at(slot: u32, word: u32) -> latent_word {
-    return latents[slot * WORDS + word];
+    let at = slot * SLOT + word;
+    return latent_word_of(latents[at], latents[latent_scales(at)], word);
 }

@@ -2,8 +2,8 @@
 //   latents, compressed        [slots, LATENT + ROPE]
 //   window_slots, compressed_slots  a list of list_stride, compressed_stride u32 for each row from first_list on
 //   rows    -, keys, how many of them are in the window's list, 0
-@group(0) @binding(2) var<storage, read> latents: array<latent_word>;
-@group(0) @binding(3) var<storage, read> compressed: array<latent_word>;
+@group(0) @binding(2) var<storage, read> latents: array<latent_stored>;
+@group(0) @binding(3) var<storage, read> compressed: array<latent_stored>;
 @group(0) @binding(7) var<storage, read> window_slots: array<u32>;
 @group(0) @binding(8) var<storage, read> compressed_slots: array<u32>;
 
@@ -27,7 +27,9 @@ fn latent_slot(row: vec4<u32>, index: u32, key: u32) -> u32 {
 
 fn latent_at(slot: u32, word: u32) -> latent_word {
     if (slot >= COMPRESSED) {
-        return compressed[(slot - COMPRESSED) * WORDS + word];
+        let at = (slot - COMPRESSED) * SLOT + word;
+        return latent_word_of(compressed[at], compressed[latent_scales(at)], word);
     }
-    return latents[slot * WORDS + word];
+    let at = slot * SLOT + word;
+    return latent_word_of(latents[at], latents[latent_scales(at)], word);
 }

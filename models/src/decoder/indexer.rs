@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
-use attn_kernels::kernel::KvShape;
 use attn_kernels::kernel::index_logits::{self, IndexKeys, IndexLogitsParams};
 use attn_kernels::kernel::top_k::{self, Output, TopKParams};
+use attn_kernels::kernel::{KvDtype, KvShape};
 
 use super::inputs::Plan;
 use super::{Decoder, DecoderOptions};
@@ -68,7 +68,8 @@ impl IndexerState {
     ) -> Result<Option<Self>, ModelError> {
         let Some(indexer) = config.indexer else { return Ok(None) };
         let IndexerConfig { num_heads, head_dim, top_k } = indexer;
-        let (block_size, dtype) = (options.block_size, options.kv_dtype);
+        let dtype = if options.kv_dtype == KvDtype::F32 { KvDtype::F32 } else { KvDtype::F16 };
+        let block_size = options.block_size;
         let keys = KvShape { num_kv_heads: 1, head_dim, block_size, dtype };
         let rows = options.max_rows as usize;
         let buffer = |name, width: u32| gpu.buffer(name, rows * width as usize + SLACK);
@@ -105,6 +106,16 @@ impl IndexerState {
     /// The lists of a step, and the entries from one to the next.
     pub(super) fn lists(&self, plan: &Plan) -> (Bind, u32) {
         ((&self.lists).into(), 1 + self.longest_list(plan))
+    }
+
+    /// What was chosen in the layer at hand, as [`lists`](Self::lists).
+    pub(super) fn chosen(&self) -> &Buf<u32> {
+        &self.lists
+    }
+
+    /// Entries of one row of it; `None` where a step chooses nothing.
+    pub(super) fn chosen_stride(&self, plan: &Plan) -> Option<usize> {
+        self.chooses(plan).then(|| 1 + self.longest_list(plan) as usize)
     }
 
     /// Scores from row to row.

@@ -88,7 +88,10 @@ impl Decoder {
             )?,
             final_norm,
             sparse: sparse
-                .map(|sparse| Sparse::new(gpu, sparse, config, (&views.all, &views.of_layers), &kv))
+                .map(|sparse| {
+                    let views = (&views.all[..], &views.of_layers[..]);
+                    Sparse::new(gpu, sparse, config, views, &kv, options.reproducible)
+                })
                 .transpose()?,
             kv,
             activations: Activations::new(gpu, config, options)?,
@@ -112,6 +115,7 @@ impl Decoder {
                 || !config.has_heads()
                 || !(gpu.is_cpu() || coop),
             coop,
+            choices: None,
             prefixes: Vec::new(),
         })
     }
@@ -138,13 +142,10 @@ fn supported(config: &DecoderConfig, sparse: bool) -> Result<(), ModelError> {
 /// What reads a cache of codes and wants floats.
 fn serves(config: &DecoderConfig, options: &DecoderOptions) -> Result<(), ModelError> {
     let dtype = options.kv_dtype;
-    let lacks = [
-        (config.latent.is_some(), "latent attention"),
-        (config.compressed.is_some(), "compressed attention"),
-        (options.sparse.is_some(), "sparse policies"),
-    ];
-    let lack = lacks.into_iter().find(|(lack, _)| *lack && matches!(dtype, KvDtype::Fp8 | KvDtype::Int8));
-    lack.map_or(Ok(()), |(_, what)| Err(ModelError::KvDtype { dtype, what }))
+    if config.compressed.is_some() && matches!(dtype, KvDtype::Fp8 | KvDtype::Int8) {
+        return Err(ModelError::KvDtype { dtype, what: "compressed attention" });
+    }
+    Ok(())
 }
 
 /// Distinct views, and which each layer has.

@@ -2,10 +2,14 @@
 //!
 //! A list is `count, block, block, ...`, ascending, one for each KV head of a decode row or query block.
 
+mod bound;
 mod choose;
 mod device;
+mod estimate;
 mod host;
+mod measure;
 mod mirror;
+mod readback;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Timing};
 use bytemuck::Pod;
@@ -15,10 +19,11 @@ use sparse_select::policy::num_blocks;
 
 use super::inputs::{Plan, View, ViewRows};
 use crate::batch::{Phase, Slice, StepOutput};
-use crate::sparse::{Attended, Place as Where, SparseOptions};
+use crate::sparse::{Attended, Place as Where, SparseOptions, Tally};
 use crate::{DecoderConfig, KvPool, ModelError, Reach};
 pub(super) use choose::Chosen;
 use device::Ranker;
+use estimate::Estimator;
 use mirror::Mirror;
 
 /// What a sparse decoder keeps from layer to layer.
@@ -35,8 +40,11 @@ pub(super) struct Sparse {
     /// Lists of each layer; `None` where it is dense.
     placed: Vec<Option<Place>>,
     mirror: Mirror,
-    /// Kernels that select; `None` where the policy's own code does.
+    /// Kernels that rank blocks for decode rows, or estimate them for chunks; neither where the policy's own code selects.
     ranker: Option<Ranker>,
+    estimator: Option<Estimator>,
+    /// Lists of every layer, kept for the end of a step that is traced.
+    traced: Option<Buf<u32>>,
     /// By slice; `None` where the policy does not act.
     attended: Vec<Option<Attended>>,
     timings: Vec<Timing>,
@@ -66,13 +74,15 @@ impl Sparse {
         config: &DecoderConfig,
         (views, view_of): (&[View], &[usize]),
         kv: &KvPool,
+        exact: bool,
     ) -> Result<Self, ModelError> {
         options.check(kv.shape().block_size)?;
         let num_layers = view_of.len();
-        let ranker = match options.place {
-            Where::Device => Ranker::new(gpu, &*options.policy, config, kv, views)?,
-            Where::Host => None,
-        };
+        let (mut ranker, mut estimator) = (None, None);
+        if options.place == Where::Device && !options.measure {
+            ranker = Ranker::new(gpu, &*options.policy, config, kv, views)?;
+            estimator = Estimator::new(gpu, &*options.policy, config, kv, exact)?;
+        }
         Ok(Self {
             options: options.clone(),
             num_heads: config.num_heads as usize,
@@ -80,6 +90,8 @@ impl Sparse {
             views: views.to_vec(),
             view_of: view_of.to_vec(),
             ranker,
+            estimator,
+            traced: None,
             lists: gpu.buffer("lists", ALIGN)?,
             placed: vec![None; num_layers],
             mirror: Mirror::new(*kv.shape(), num_layers),
@@ -107,6 +119,7 @@ impl Sparse {
         let acts = |slice: &Slice<'_>| self.options.acts_on(slice.phase).then(Attended::default);
         self.attended = slices.iter().map(acts).collect();
         self.placed.fill(None);
+        self.traced = None;
         for layer in 0..self.placed.len() {
             let view = self.view_of[layer];
             if self.views[view].reach == Reach::Full {
@@ -116,9 +129,12 @@ impl Sparse {
         if self.ranker.is_some() {
             return self.begin_on_device(gpu, (config, kv), plan, slices);
         }
+        if self.estimator.is_some() {
+            return self.begin_estimate(gpu, plan);
+        }
         let block_size = self.mirror.block_size();
         plan.views.iter().for_each(|view| self.mirror.forget(view.written_blocks(block_size)));
-        if self.options.policy.support().query { Ok(()) } else { self.place_by_position(gpu, plan) }
+        if self.reads_tensors() { Ok(()) } else { self.place_by_position(gpu, plan) }
     }
 
     /// Selects for all layers by position.
@@ -153,7 +169,13 @@ impl Sparse {
 
     /// Whether queries and keys of a layer have to be asked for.
     fn asks_in(&self, plan: &ViewRows, layer: usize) -> bool {
-        self.ranker.is_none() && self.options.policy.support().query && self.is_sparse_in(plan, layer)
+        let on_device = self.ranker.is_some() || self.estimator.is_some();
+        !on_device && self.reads_tensors() && self.is_sparse_in(plan, layer)
+    }
+
+    /// Whether the host's part asks for queries and keys.
+    fn reads_tensors(&self) -> bool {
+        self.options.policy.support().query || self.options.measure
     }
 
     /// Takes the lists of `layer` that were selected on the host.
@@ -214,8 +236,8 @@ impl Sparse {
             }
             let block = self.options.policy.block_size().get();
             let attended = self.attended[chosen.slice].as_mut().expect("the policy acts on chosen rows");
-            attended.blocks += blocks.len() as u64;
-            attended.visible += chosen.visible(block) * self.num_kv_heads as u64;
+            let visible = chosen.visible(block) * self.num_kv_heads as u64;
+            attended.count(layer, Tally { blocks: blocks.len() as u64, visible });
             attended.lower_mass(masses.map(|masses| masses[i]));
             if remembers {
                 blocks.extend(attended.accessed.iter().map(|b| b.get()));
@@ -245,8 +267,8 @@ impl Sparse {
                 Phase::Prefill if rows > 0 => u64::from(num_blocks(end, block)),
                 Phase::Prefill => 0,
             };
-            attended.blocks += lists * self.num_kv_heads as u64;
-            attended.visible += lists * self.num_kv_heads as u64;
+            let all = lists * self.num_kv_heads as u64;
+            attended.count(layer, Tally { blocks: all, visible: all });
         }
     }
 
@@ -264,4 +286,13 @@ fn fit<T: Pod>(gpu: &Gpu, buf: &mut Buf<T>, len: usize) -> Result<(), ModelError
         gpu.forget_bind_groups();
     }
     Ok(())
+}
+
+/// A view whose rows blocks are selected for: all layers of full attention choose the same rows, whichever group they are in.
+fn choosing(plan: &Plan) -> Option<&ViewRows> {
+    plan.views.iter().find(|view| !view.chosen.is_empty())
+}
+
+fn u32_of(n: usize) -> u32 {
+    u32::try_from(n).expect("lists of a step fit in 32 bits")
 }

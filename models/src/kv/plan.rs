@@ -163,7 +163,8 @@ fn parts(
     size: BlockSize,
     dtype: kvblock::KvDtype,
 ) -> SmallVec<[(CachePart, KvCacheSpec); 2]> {
-    let latent = |elements: u32| KvCacheSpec::latent(kind, size, elements * dtype.bytes(), dtype, 1);
+    let latent = |bytes: u32| KvCacheSpec::latent(kind, size, bytes, dtype, 1);
+    let codes = matches!(dtype, kvblock::KvDtype::Fp8 | kvblock::KvDtype::Int8);
     let Some(c) = &config.latent else {
         let mut spec = KvCacheSpec::new(kind, size, config.num_kv_heads, config.head_dim, dtype);
         if let PageLayout::KeyValue { per_token_head_scales, .. } = &mut spec.layout {
@@ -171,8 +172,10 @@ fn parts(
         }
         return smallvec![(CachePart::KeyValue, spec)];
     };
-    let keys = config.indexer.map(|indexer| (CachePart::IndexKeys, latent(indexer.head_dim)));
-    [(CachePart::Latent, latent(c.cached()))].into_iter().chain(keys).collect()
+    // Beside codes of latents, keys of an indexer stay f16: they choose, and cost little.
+    let (index_bytes, scales) = if codes { (2, 8) } else { (dtype.bytes(), 0) };
+    let keys = config.indexer.map(|indexer| (CachePart::IndexKeys, latent(indexer.head_dim * index_bytes)));
+    [(CachePart::Latent, latent(c.cached() * dtype.bytes() + scales))].into_iter().chain(keys).collect()
 }
 
 fn kind(reach: Reach) -> AttentionKind {

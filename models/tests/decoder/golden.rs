@@ -188,6 +188,20 @@ fn caches_of_codes_stay_near_transformers() {
     }
 }
 
+/// Latents in 8 bits, of which an indexer chooses by keys in f16: while all tokens are attended, rounding is all that
+/// differs.
+#[test]
+fn latents_of_codes_stay_near_transformers() {
+    for (kv_dtype, most) in [(KvDtype::Int8, 4e-2), (KvDtype::Fp8, 0.2)] {
+        let tiny = family("tiny-deepseek-v32");
+        let mut decoder = tiny.decoder(&options(kv_dtype));
+        let prompt = &tiny.prompts[0];
+        let served = serve(&mut decoder, &[Request::new(&prompt.ids, 4)], 64);
+        let error = relative_l2(compared(tiny, prompt, &served[0]), &prompt.logits);
+        assert!((1e-4..most).contains(&error), "{kv_dtype:?}: off by {error:.2e}");
+    }
+}
+
 /// Decode rows go through another kernel, and from the second partition of 256 keys on through a reduction.
 #[test]
 fn decode_rows_equal_prefill_rows_over_several_partitions() {

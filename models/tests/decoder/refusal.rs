@@ -111,9 +111,9 @@ fn tensors_that_repeat_something_are_not_extra() {
 
 #[test]
 fn a_cache_of_codes_names_what_it_does_not_serve() {
-    let error = family("tiny-deepseek-v32").try_decoder(&options(KvDtype::Fp8)).unwrap_err();
+    let error = family("tiny-deepseek-v4").try_decoder(&options(KvDtype::Fp8)).unwrap_err();
     assert!(matches!(error, ModelError::KvDtype { dtype: KvDtype::Fp8, .. }), "{error}");
-    assert_eq!(error.to_string(), "a KV cache of Fp8 does not serve latent attention: f16 and f32 do");
+    assert_eq!(error.to_string(), "a KV cache of Fp8 does not serve compressed attention: f16 and f32 do");
 }
 
 #[test]

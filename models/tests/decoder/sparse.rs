@@ -12,7 +12,7 @@ use crate::{blocks_of, options};
 
 fn sparse(spec: &str, place: Place) -> DecoderOptions {
     let policy = sparse_select::build(spec).unwrap().into();
-    let sparse = Some(SparseOptions { policy, place, trace: true });
+    let sparse = Some(SparseOptions { policy, place, trace: true, measure: false });
     DecoderOptions { sparse, reproducible: true, ..blocks_of(4, &options(KvDtype::F32)) }
 }
 
@@ -96,7 +96,8 @@ fn budgets_are_kept_and_reported() {
 fn prefills_keep_their_own_chunk() {
     let got = run(&sparse("streaming:sink=1,recent=2,block_size=16", Place::Host));
     // Chunks from 0, 128, 256, 384; the first has no history, so it is whole.
-    let blocks: Vec<[u64; 2]> = got.attended[..4].iter().map(|step| [step.blocks, step.visible]).collect();
+    let total = |step: &Attended| [step.total().blocks, step.total().visible];
+    let blocks: Vec<[u64; 2]> = got.attended[..4].iter().map(total).collect();
     assert_eq!(blocks, [[48, 48], [66, 96], [66, 144], [24, 150]]);
     assert_snapshot!(drawn(&got), @"
     0: #.......................##
@@ -162,6 +163,77 @@ fn kernels_select_what_the_policies_own_code_selects() {
     }
 }
 
+/// Codes of 8 bits are digested, mirrored and attended as what they stand for.
+#[test]
+fn caches_of_codes_are_selected_from_alike() {
+    for kv_dtype in [KvDtype::Fp8, KvDtype::Int8] {
+        for spec in [
+            "quest:page_budget=6,dense_layers=1,block_size=16",
+            "gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16",
+        ] {
+            let of = |place| run(&DecoderOptions { kv_dtype, ..sparse(spec, place) });
+            let (host, device) = (of(Place::Host), of(Place::Device));
+            assert!(density(&host.attended) < 1.0, "{spec}");
+            assert_eq!(rows(&device), rows(&host), "{kv_dtype:?}, {spec}");
+            assert_same(&format!("{kv_dtype:?}, {spec}"), &device, &host);
+        }
+    }
+}
+
+#[test]
+fn kernels_estimate_what_the_policies_own_code_estimates() {
+    let ids = long_prompt();
+    let serve_two = |spec: &str, place| {
+        // Two chunks in a step, of other lengths and places in their blocks.
+        let one = Request { prefill: 388, ..Request::new(&ids, 2) };
+        let other = Request { prefill: 351, ..Request::new(&ids[7..362], 2) };
+        serve(&mut tiny().decoder(&sparse(spec, place)), &[one, other], 200)
+    };
+    for spec in [
+        "xattn:block_size=16,stride=4,threshold=0.5",
+        "xattn:block_size=32,stride=8,threshold=0.4:0.6:0.8:0.9,norm=2,keep_sink=true",
+        "xattn:block_size=64,stride=2,threshold=0.7,dense_layers=1",
+        "xattn-bsa:block_size=16,stride=1,threshold=0.05,vote=any",
+        "xattn-bsa:block_size=16,stride=1,threshold=0.4,vote=majority",
+        "xattn-bsa:block_size=16,stride=1,threshold=0.9,vote=all",
+    ] {
+        let (device, host) = (serve_two(spec, Place::Device), serve_two(spec, Place::Host));
+        for (device, host) in device.iter().zip(&host) {
+            assert!(density(&host.attended) < 1.0, "{spec}");
+            assert!(host.attended.iter().any(|step| !step.selections.is_empty()), "{spec}");
+            assert_eq!(device.attended, host.attended, "{spec}");
+            assert_same(spec, device, host);
+        }
+    }
+}
+
+#[test]
+fn what_selections_are_worth_is_measured() {
+    let measured = |spec: &str| {
+        let mut options = sparse(spec, Place::Device);
+        options.sparse.as_mut().unwrap().measure = true;
+        let mut all = Attended::default();
+        run(&options).attended.iter().for_each(|step| all.add(step));
+        all
+    };
+    let all = measured("gsa:sparse_ratio=1,min_blocks=1,block_size=16");
+    assert!((all.recall.value().unwrap() - 1.0).abs() < 1e-9);
+    // The same blocks whether or not they are measured, and more of them hold more mass.
+    let recalls: Vec<f64> = [4, 8, 16]
+        .map(|budget| {
+            let spec = format!("quest:page_budget={budget},dense_layers=0,block_size=16");
+            let measured = measured(&spec);
+            assert_eq!(measured.density(), density(&run(&sparse(&spec, Place::Device)).attended));
+            measured.recall.value().unwrap()
+        })
+        .to_vec();
+    assert!(recalls.is_sorted() && recalls[0] > 0.0 && recalls[2] < 1.0, "{recalls:?}");
+    // Query heads keep fewer blocks than their KV heads, which keep what any of them does.
+    let xattn = measured("xattn:block_size=16,stride=4,threshold=0.6");
+    assert!(xattn.head_density.value().unwrap() < xattn.density());
+    assert!(xattn.recall.value().unwrap() > 0.5);
+}
+
 /// The layers of full attention: two of gpt-oss, with sinks, and one of Llama 4, without rotation.
 const MIXED: [(&str, &[u32]); 2] = [("tiny-gpt-oss", &[1, 3]), ("tiny-llama4", &[3])];
 
@@ -181,7 +253,8 @@ fn layers_of_full_attention_select_beside_windows_chunks_and_sinks() {
             assert_eq!(layers, full, "{name} {place:?}");
             // 6 of 26 blocks in every layer that selects, for each of two KV heads.
             let blocks = 2 * full.len() as u64;
-            assert_eq!([last.blocks, last.visible], [6 * blocks, 26 * blocks], "{name} {place:?}");
+            let total = last.total();
+            assert_eq!([total.blocks, total.visible], [6 * blocks, 26 * blocks], "{name} {place:?}");
         }
         let [host, device] = [Place::Host, Place::Device].map(|place| run_with(tiny, &sparse(some, place)));
         assert_same(name, &device, &host);

@@ -2,11 +2,14 @@
 //!
 //! Every query head finds its blocks as in XAttention, without a mask because the history lies before the chunk. A
 //! block counts for a KV head when any of its query heads keeps it; it is selected when more than half of all (KV
-//! head, query block) pairs vote for it. The first and the last block are always selected.
+//! head, query block) pairs vote for it, or any, or all of them. The first and the last block are always selected.
 
 use kvblock::BlockSize;
 
-use super::estimate::{Estimator, QueryGrid};
+use super::{
+    Antidiagonals, Vote,
+    estimate::{Estimator, QueryGrid},
+};
 use crate::{
     Entry, Heads, Input, Params, Policy, SelectError, Selection, SpecError, Stage, Support,
     selection::count_u32, spec::key, topk::union,
@@ -28,6 +31,11 @@ pub const ENTRY: Entry = Entry {
         key("stride", "8", "tokens between the antidiagonals"),
         key("chunk_size", "16384", "queries scored at a time, tokens; no effect on the result"),
         key("block_size", "128", "tokens of a history block"),
+        key(
+            "vote",
+            "majority",
+            "(KV head, query block) pairs that must want a block: any, all, or majority (more than half)",
+        ),
     ],
     build: |p| Ok(Box::new(XAttentionBsa::from_params(p)?)),
 };
@@ -39,6 +47,8 @@ pub struct XAttentionBsa {
     pub estimator: Estimator,
     /// Queries scored at a time, tokens.
     pub chunk_size: u32,
+    /// How (KV head, query block) pairs agree.
+    pub vote: Vote,
 }
 
 impl XAttentionBsa {
@@ -47,7 +57,12 @@ impl XAttentionBsa {
     /// # Errors
     /// [`SpecError::BadValue`], or a stride that does not divide the block size.
     pub fn from_params(p: &Params<'_>) -> Result<Self, SpecError> {
-        Ok(Self { estimator: super::estimator(p)?, chunk_size: p.positive("chunk_size")? })
+        let votes = [("any", Vote::Any), ("majority", Vote::Majority), ("all", Vote::All)];
+        Ok(Self {
+            estimator: super::estimator(p)?,
+            chunk_size: p.positive("chunk_size")?,
+            vote: p.choice("vote", "any, majority or all", &votes)?,
+        })
     }
 
     /// The blocks of the history `k` that the chunk `q` needs, ascending. All of them for a chunk of fewer than
@@ -61,7 +76,7 @@ impl XAttentionBsa {
     pub fn select_blocks(&self, q: &Heads<'_>, k: &Heads<'_>) -> Result<Vec<u32>, SelectError> {
         let group = crate::heads::gqa_group(q, k)?;
         let n = crate::policy::num_blocks(k.len(), self.estimator.block_size);
-        if n == 0 || q.len() < TILE_ROWS * self.estimator.stride as usize {
+        if n == 0 || q.len() < self.min_queries() {
             return Ok((0..n).collect());
         }
         let grid = QueryGrid::new(q, k, self.estimator.block_size, false);
@@ -70,12 +85,17 @@ impl XAttentionBsa {
             (kv * group..(kv + 1) * group).any(|head| mask.get(head, row, block as usize))
         };
         let voters = k.heads() * mask.query_blocks();
-        let is_majority = |&block: &u32| {
+        let is_elected = |&block: &u32| {
             let votes =
                 (0..voters).filter(|v| wanted(v / mask.query_blocks(), v % mask.query_blocks(), block));
-            2 * votes.count() > voters
+            votes.count() >= self.vote.needed(voters)
         };
-        Ok(union((0..n).filter(is_majority), [0, n - 1]))
+        Ok(union((0..n).filter(is_elected), [0, n - 1]))
+    }
+
+    /// Chunks of fewer queries select everything.
+    const fn min_queries(&self) -> usize {
+        TILE_ROWS * self.estimator.stride as usize
     }
 }
 
@@ -97,6 +117,26 @@ impl Policy for XAttentionBsa {
 
     fn block_size(&self) -> BlockSize {
         self.estimator.block_size
+    }
+
+    fn antidiagonals(&self) -> Option<Antidiagonals> {
+        let Estimator { thresholds, stride, norm, .. } = &self.estimator;
+        Some(Antidiagonals {
+            thresholds: thresholds.clone(),
+            stride: *stride,
+            norm: *norm,
+            vote: Some(self.vote),
+            min_queries: self.min_queries(),
+        })
+    }
+
+    fn head_density(&self, input: &Input<'_>) -> Result<Option<f64>, SelectError> {
+        let (q, k, _) = input.scored_unmasked(ENTRY.name)?;
+        if k.is_empty() || q.len() < self.min_queries() {
+            return Ok(None);
+        }
+        let grid = QueryGrid::new(&q, &k, self.block_size(), false);
+        Ok(Some(self.estimator.estimate(&q, &k, &grid, self.chunk_size as usize)?.density(&grid)))
     }
 
     fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {

@@ -1,5 +1,6 @@
 //! The fewest key blocks that reach a share of each query block's mass.
 
+use super::estimate::QueryGrid;
 use crate::{SelectError, topk::order_key};
 
 /// Block sums of every head: `[heads, query_blocks, key_blocks]`.
@@ -70,6 +71,19 @@ impl BlockMask {
 
     pub(crate) fn row_mut(&mut self, head: usize, query_block: usize) -> &mut [bool] {
         &mut self.values[(head * self.query_blocks + query_block) * self.key_blocks..][..self.key_blocks]
+    }
+
+    /// Kept blocks over those that query blocks of `grid` see; 1 for a mask without blocks.
+    #[must_use]
+    pub fn density(&self, grid: &QueryGrid) -> f64 {
+        let seen = |row: usize| match grid.causal {
+            true => self.key_blocks.min(grid.first_block + row + 1),
+            false => self.key_blocks,
+        };
+        let heads = self.values.len() / (self.query_blocks * self.key_blocks).max(1);
+        let seen = heads * (0..self.query_blocks).map(seen).sum::<usize>();
+        let kept = self.values.iter().filter(|kept| **kept).count();
+        if seen == 0 { 1.0 } else { kept as f64 / seen as f64 }
     }
 
     /// Query blocks.

@@ -235,8 +235,12 @@ fn causal_prefill_draws_a_staircase() {
     ");
 }
 
-/// The published steps in their plainest form. Returns the selected history blocks.
-fn naive_bsa(q: &Tensor, k: &Tensor, s: usize, bs: usize, threshold: f64) -> Vec<u32> {
+/// Whether votes out of voters elect a block.
+type Elected = fn(usize, usize) -> bool;
+
+/// The published steps in their plainest form. Returns the history blocks that `elected(votes, voters)` and those that
+/// are forced.
+fn naive_bsa(q: &Tensor, k: &Tensor, (s, bs): (usize, usize), threshold: f64, elected: Elected) -> Vec<u32> {
     let (heads, kv_heads, n) = (q.view().heads(), k.view().heads(), k.view().len().div_ceil(bs));
     let (rows, cols, per) = (q.view().len().div_ceil(s), k.view().len().div_ceil(s), bs / s);
     let query_blocks = rows.div_ceil(per);
@@ -280,7 +284,7 @@ fn naive_bsa(q: &Tensor, k: &Tensor, s: usize, bs: usize, threshold: f64) -> Vec
         }
     }
     (0..n)
-        .filter(|&b| b == 0 || b + 1 == n || 2 * votes[b] > kv_heads * query_blocks)
+        .filter(|&b| b == 0 || b + 1 == n || elected(votes[b], kv_heads * query_blocks))
         .map(|b| b as u32)
         .collect()
 }
@@ -295,8 +299,19 @@ proptest! {
         let q = Tensor::seeded(seed, [kv_heads * group, 256 + more, 2], 200);
         let k = Tensor::seeded(!seed, [kv_heads, k_len, 2], 200);
         let threshold = f64::from(percent) / 100.0;
-        let found = select(&format!("xattn-bsa:stride=2,block_size=8,threshold={threshold}"), &q, &k);
-        prop_assert_eq!(row(&found.selection, 0, 0), naive_bsa(&q, &k, 2, 8, threshold));
+        let ways: [(&str, Elected); 3] = [
+            ("all", |votes, voters| votes == voters),
+            ("majority", |votes, voters| 2 * votes > voters),
+            ("any", |votes, _| votes > 0),
+        ];
+        let mut fewer = Vec::new();
+        for (vote, elected) in ways {
+            let spec = format!("xattn-bsa:stride=2,block_size=8,threshold={threshold},vote={vote}");
+            let found = row(&select(&spec, &q, &k).selection, 0, 0);
+            prop_assert_eq!(&found, &naive_bsa(&q, &k, (2, 8), threshold, elected), "{}", vote);
+            prop_assert!(fewer.iter().all(|block| found.contains(block)), "{} drops {:?}", vote, fewer);
+            fewer = found;
+        }
     }
 }
 
@@ -323,6 +338,24 @@ fn bsa_votes_and_forces_both_ends() {
     insta::assert_snapshot!(draw(&directed(&wants, 7, 8).0), @"#.....#");
     let short = directed(&wants[..31], 7, 8).0;
     insta::assert_snapshot!(draw(&short), @"#######");
+}
+
+#[test]
+fn heads_keep_fewer_blocks_than_they_agree_on() {
+    // Head 0 wants block 1, head 1 block 3, and both keep block 0: 2 of 5 blocks a head, 3 of 5 together.
+    let (_, k) = directed(&[&[0]], 5, 8);
+    let mut two = Tensor::zeros([2, 256, 5]);
+    (0..256).for_each(|t| two.set(0, t, 1, 8.0));
+    (0..256).for_each(|t| two.set(1, t, 3, 8.0));
+    let input = Input::prefill(two.view(), k.view(), 5);
+    let policy = build("xattn-bsa:stride=2,block_size=8,threshold=0.4,vote=any").unwrap();
+    assert_eq!(policy.head_density(&input).unwrap(), Some(0.4));
+    let chosen = select("xattn-bsa:stride=2,block_size=8,threshold=0.4,vote=any", &two, &k).selection;
+    insta::assert_snapshot!(chosen, @"##.##");
+    // A chunk too short to be scored has nothing to tell.
+    let short = Input::prefill(two.view().window(0, 255), k.view(), 5);
+    assert_eq!(policy.head_density(&short).unwrap(), None);
+    assert_eq!(build("quest").unwrap().head_density(&input).unwrap(), None);
 }
 
 #[test]

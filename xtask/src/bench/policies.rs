@@ -18,7 +18,7 @@ use models::Decoder;
 use sparse_select::Registry;
 
 use crate::cli::{BenchArgs, EngineArgs};
-use crate::model::{Model, Wanted};
+use crate::model::{Model, Wanted, Watch};
 use crate::report;
 use cell::{Cell, Cells, Phase};
 use plan::{Plan, Task};
@@ -35,6 +35,7 @@ struct Job {
     cell: Cell,
     ids: Vec<u32>,
     way: Way,
+    watch: Watch,
     expected: Vec<String>,
 }
 
@@ -54,16 +55,23 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let mut rows = Vec::new();
     for policy in &plan.policies {
         // A policy whose cells are all there needs no model on the device.
-        let mut decoder: Option<(Decoder, u64)> = None;
+        let mut decoder: Option<(Watch, Decoder, u64)> = None;
         for job in &jobs {
+            if job.watch == Watch::Worth && policy == "full" {
+                bar.inc(1);
+                continue;
+            }
             let cell = Cell { policy: policy.clone(), ..job.cell.clone() };
             bar.set_message(format!("{policy}, {}", cell.task));
             let done = match cells.get(&cell) {
                 Some(done) => done.clone(),
                 None => {
-                    let (decoder, block_bytes) = match &mut decoder {
+                    if decoder.as_ref().is_none_or(|(watch, ..)| *watch != job.watch) {
+                        decoder = None;
+                    }
+                    let (_, decoder, block_bytes) = match &mut decoder {
                         Some(open) => open,
-                        none => none.insert(open(args, &plan, &model, policy)?),
+                        none => none.insert(open(args, &plan, &model, policy, job.watch)?),
                     };
                     let done = measure(decoder, *block_bytes, &model, job, cell)
                         .with_context(|| format!("{policy}, {}", job.cell.task))?;
@@ -111,17 +119,23 @@ fn setup(args: &BenchArgs, plan: &Plan, model: &Model, gpu: &Gpu) -> Result<Stri
 }
 
 /// The engine with a policy, and the bytes of one of its blocks in a KV head and layer.
-fn open(args: &BenchArgs, plan: &Plan, model: &Model, policy: &str) -> Result<(Decoder, u64)> {
+fn open(
+    args: &BenchArgs,
+    plan: &Plan,
+    model: &Model,
+    policy: &str,
+    watch: Watch,
+) -> Result<(Watch, Decoder, u64)> {
     let spec = policy.parse().with_context(|| format!("policy {policy}"))?;
     let block = Registry::builtin().build(&spec)?.block_size().get();
     let engine = EngineArgs { sparse: Some(spec), chunk: plan.chunk, ..args.engine.clone() };
     let longest = u64::from(plan.longest());
     let wanted = Wanted { tokens: longest, longest };
-    let decoder = model.load_traced(&engine, plan.chunk, 1, wanted)?;
+    let decoder = model.load_watched(&engine, plan.chunk, 1, wanted, watch)?;
     decoder.gpu().time_dispatches(true);
     let shape = decoder.kv().shape();
     let bytes = 2 * u64::from(block * shape.head_dim) * shape.dtype.bytes() as u64;
-    Ok((decoder, bytes))
+    Ok((watch, decoder, bytes))
 }
 
 /// Every text and needle of the plan.
@@ -141,14 +155,18 @@ fn jobs(plan: &Plan, model: &Model, setup: &str) -> Result<Vec<Job>> {
         selected: Vec::new(),
     };
     let mut jobs = Vec::new();
-    for text in &plan.texts {
-        let ids = text_ids(text, model)?;
-        let name = text.file.as_ref().map_or("gpl-3".into(), |file| file.display().to_string());
-        let task = format!("text {name}, {} tokens, decode from {}", text.tokens, text.decode_from);
-        let way = Way { chunk: plan.chunk, decode_from: text.decode_from, generate: 0, score: true };
-        let cell = cell("text", task, text.tokens, None);
-        jobs.push(Job { cell, ids, way, expected: Vec::new() });
-    }
+    let of_texts = |kind: &str, texts: &[plan::Text], watch| -> Result<Vec<Job>> {
+        let job = |text: &plan::Text| {
+            let ids = text_ids(text, model)?;
+            let name = text.file.as_ref().map_or("gpl-3".into(), |file| file.display().to_string());
+            let task = format!("{kind} {name}, {} tokens, decode from {}", text.tokens, text.decode_from);
+            let score = watch == Watch::Blocks;
+            let way = Way { chunk: plan.chunk, decode_from: text.decode_from, generate: 0, score };
+            Ok(Job { cell: cell(kind, task, text.tokens, None), ids, way, watch, expected: Vec::new() })
+        };
+        texts.iter().map(job).collect()
+    };
+    jobs.extend(of_texts("text", &plan.texts, Watch::Blocks)?);
     for needles in &plan.needles {
         for length in &needles.lengths {
             for depth in &needles.depths {
@@ -160,11 +178,13 @@ fn jobs(plan: &Plan, model: &Model, setup: &str) -> Result<Vec<Job>> {
                     let one = matches!(needles.task, Task::PassKey | Task::Single);
                     let task = format!("{:?}, {length} tokens, depth {depth}, seed {seed}", needles.task);
                     let cell = cell(needles.task.name(), task, tokens, one.then_some(*depth));
-                    jobs.push(Job { cell, ids: needle.ids, way, expected: needle.expected });
+                    let watch = Watch::Blocks;
+                    jobs.push(Job { cell, ids: needle.ids, way, watch, expected: needle.expected });
                 }
             }
         }
     }
+    jobs.extend(of_texts("recall", &plan.recalls, Watch::Worth)?);
     Ok(jobs)
 }
 
@@ -208,12 +228,14 @@ fn measure(
 #[expect(clippy::print_stdout, reason = "the command's result")]
 fn print(rows: &[Cell], plan: &Plan) {
     println!(
-        "{:44} {:>9} {:>8} {:>8} {:>8} {:>7} {:>9} {:>7} {:>9} {:>10} {:>10}",
+        "{:44} {:>9} {:>8} {:>8} {:>8} {:>8} {:>7} {:>7} {:>9} {:>7} {:>9} {:>10} {:>10}",
         "policy",
         "nll",
         "loss",
         "prefill",
         "decode",
+        "a head",
+        "recall",
         "bound",
         "pass key",
         "needles",
@@ -223,5 +245,9 @@ fn print(rows: &[Cell], plan: &Plan) {
     );
     for row in page::summaries(rows, &plan.policies) {
         println!("{row}");
+    }
+    for (policy, layers) in page::layers(rows) {
+        let layers: Vec<String> = layers.iter().map(|density| format!("{density:.2}")).collect();
+        println!("{policy}: density of decode by layer: {}", layers.join(" "));
     }
 }

@@ -49,10 +49,13 @@ impl Chosen {
 
     /// List group of the row at `position`.
     pub(in crate::decoder) fn list_at(&self, position: u32, select_block: u32) -> u32 {
-        match self.lists {
-            1 => self.list,
-            _ => self.list + position / select_block - self.position / select_block,
-        }
+        self.list + u32_of(self.list_of(position as usize, select_block))
+    }
+
+    /// Which of its list groups the row at `position` has.
+    pub(super) fn list_of(&self, position: usize, select_block: u32) -> usize {
+        let block = select_block as usize;
+        if self.lists == 1 { 0 } else { position / block - self.position as usize / block }
     }
 }
 
@@ -99,17 +102,27 @@ impl SparseOptions {
         let whole = |i: usize| self.policy.keeps_all(None, slice.first as usize + i + 1);
         match slice.phase {
             Phase::Decode => (0..rows).filter(|i| !whole(*i)).map(|i| (i, 1, 1)).collect(),
-            Phase::Prefill if whole(rows - 1) => Vec::new(),
+            Phase::Prefill if whole(rows - 1) || rows < self.min_queries() => Vec::new(),
             Phase::Prefill if self.history_only() && slice.first < block => Vec::new(),
             Phase::Prefill if self.history_only() => vec![(0, rows, 1)],
             Phase::Prefill => vec![(0, rows, last / block - slice.first / block + 1)],
         }
     }
 
+    /// Chunks of fewer rows are attended whole.
+    fn min_queries(&self) -> usize {
+        self.policy.antidiagonals().map_or(0, |form| form.min_queries)
+    }
+
     /// Whether chunks of prompts see the selection of what came before them and all of their own blocks.
     fn history_only(&self) -> bool {
         let support = self.policy.support();
         support.after_history || !support.query
+    }
+
+    /// Whether a chosen row's selection is of the history alone, to which its chunk's own blocks are added.
+    pub(super) fn splits_history(&self, chosen: &Chosen) -> bool {
+        chosen.phase == Phase::Prefill && self.history_only()
     }
 
     /// What the policy selects in a layer.
@@ -119,6 +132,18 @@ impl SparseOptions {
         layer: usize,
         tensors: Option<(Heads<'_>, Heads<'_>)>,
     ) -> Result<Selection, ModelError> {
+        let mut selection = Selection::new();
+        self.policy.select_into(&self.input(chosen, layer, tensors), &mut selection)?;
+        Ok(selection)
+    }
+
+    /// What the policy is asked about chosen rows in a layer.
+    pub(super) fn input<'a>(
+        &self,
+        chosen: &'a Chosen,
+        layer: usize,
+        tensors: Option<(Heads<'a>, Heads<'a>)>,
+    ) -> Input<'a> {
         let block = self.policy.block_size().get();
         let history = chosen.position / block;
         let (stage, kv_len) = match chosen.phase {
@@ -130,18 +155,7 @@ impl SparseOptions {
         };
         let (q, k) = tensors.unzip();
         let k = k.map(|k| k.window(0, kv_len));
-        let input = Input {
-            kv_len,
-            stage,
-            layer: u32::try_from(layer).ok(),
-            q,
-            k,
-            access: &chosen.access,
-            gates: None,
-        };
-        let mut selection = Selection::new();
-        self.policy.select_into(&input, &mut selection)?;
-        Ok(selection)
+        Input { kv_len, stage, layer: u32::try_from(layer).ok(), q, k, access: &chosen.access, gates: None }
     }
 
     /// The blocks that group `list` of a chosen row attends for KV head `head`, ascending.
@@ -152,8 +166,13 @@ impl SparseOptions {
         head: usize,
         list: usize,
     ) -> Vec<u32> {
-        let mut blocks: Vec<u32> = selection.row_shared(head, list).iter().map(|b| b.get()).collect();
-        if chosen.phase == Phase::Prefill && self.history_only() {
+        // One list for a chunk whose query blocks chose each for itself is what any of them chose.
+        let rows = if chosen.lists == 1 { 0..selection.query_blocks() } else { list..list + 1 };
+        let of_row = |row| selection.row_shared(head, row).iter().map(|b| b.get());
+        let mut blocks: Vec<u32> = rows.flat_map(of_row).collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        if self.splits_history(chosen) {
             let block = self.policy.block_size();
             blocks.extend(chosen.position / block.get()..num_blocks(chosen.kv_len(), block));
         }

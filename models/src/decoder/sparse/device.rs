@@ -5,22 +5,22 @@
 
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline, Read};
+use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
 use attn_kernels::kernel::KvShape;
 use attn_kernels::kernel::block_digest::{self, BlockDigestParams, Digest};
 use attn_kernels::kernel::block_score::{self, BlockScoreParams};
-use attn_kernels::kernel::mass_bound::{self, MassBoundParams};
-use attn_kernels::kernel::paged_decode::PagedDecodeParams;
 use attn_kernels::kernel::top_k::{self, Output, TopKParams};
 use bytemuck::Zeroable;
 use rustc_hash::FxHashSet;
 use sparse_select::policy::num_blocks;
-use sparse_select::{DigestKind, Policy, Ranking, Selection};
+use sparse_select::{DigestKind, Policy, Ranking};
 
-use super::{Chosen, Lists, Place, Sparse, fit};
+use super::bound::Bound;
+use super::{Chosen, Place, Sparse, choosing, fit, u32_of};
 use crate::batch::Slice;
 use crate::decoder::Decoder;
 use crate::decoder::inputs::{Plan, View, ViewRows};
+use crate::sparse::Tally;
 use crate::{DecoderConfig, KvPool, ModelError, Reach};
 
 /// Kernels and buffers of a ranking.
@@ -29,21 +29,23 @@ pub(super) struct Ranker {
     ranking: Ranking,
     pipelines: [Arc<Pipeline>; 3],
     /// Digests of each layer, `None` where it is dense.
-    pools: Vec<Option<Buf<f32>>>,
-    /// Pages whose digests are out of date, because something other than a step wrote them.
+    pub(super) pools: Vec<Option<Buf<f32>>>,
+    /// Tokens of a block.
+    block: u32,
+    /// Pages whose digests are out of date.
     stale: FxHashSet<u32>,
     /// `(page, tokens)` to digest, by view.
     touched: Vec<Touched>,
     scores: Buf<f32>,
+    /// Rows of the step that select.
+    pub(super) chosen: u32,
     /// Of the step: the same in all its layers.
     score_params: BlockScoreParams,
     /// `(first score, scores, blocks to take, 0)` of every row and set, and where those of a layer begin.
     top_rows: Buf<[u32; 4]>,
     tops: Vec<Option<Top>>,
-    /// What bounds the mass that is kept, where digests do: the kernel, and the least bound of each row and query head.
-    bound: Option<(Arc<Pipeline>, Buf<f32>)>,
-    /// Lists of every layer, kept for the end of the step where they are traced.
-    traced: Option<Buf<u32>>,
+    /// Where digests bound the mass that is kept.
+    pub(super) bound: Option<Bound>,
 }
 
 /// Pages that a step digests in the layers of one view.
@@ -89,6 +91,7 @@ impl Ranker {
         let touched = |_: &View| Ok(Touched { count: 0, pages: gpu.buffer("touched", 1)? });
         Ok(Some(Self {
             ranking,
+            block,
             pipelines: [
                 gpu.pipeline(&block_digest::variant(shape, digest))?,
                 gpu.pipeline(&block_score::variant(shape, config.num_heads, digest, block))?,
@@ -98,14 +101,11 @@ impl Ranker {
             stale: FxHashSet::default(),
             touched: views.iter().map(touched).collect::<Result<_, ModelError>>()?,
             scores: gpu.buffer("scores", 1)?,
+            chosen: 0,
             score_params: BlockScoreParams::zeroed(),
             top_rows: gpu.buffer("top_rows", 1)?,
             tops: vec![None; config.num_layers as usize],
-            bound: match policy.certifies() {
-                true => Some((gpu.pipeline(&mass_bound::variant(shape, block))?, gpu.buffer("masses", 1)?)),
-                false => None,
-            },
-            traced: None,
+            bound: policy.certifies().then(|| Bound::new(gpu, shape, block)).transpose()?,
         }))
     }
 
@@ -113,7 +113,8 @@ impl Ranker {
         self.stale.extend(blocks);
     }
 
-    /// Lays out what the step digests.
+    /// Lays out what the step digests: pages that were written, once they are behind the block of a sequence's last token.
+    /// That block is always taken, so that nobody asks for its digest: most steps of decode digest nothing.
     pub(super) fn touch(
         &mut self,
         gpu: &Gpu,
@@ -122,33 +123,34 @@ impl Ranker {
         views: &[View],
         slices: &[Slice<'_>],
     ) -> Result<(), ModelError> {
-        for (view, touched) in
-            views.iter().zip(&mut self.touched).filter(|(view, _)| view.reach == Reach::Full)
-        {
-            let mut pages: Vec<[u32; 2]> = Vec::new();
+        let first_page = |token: u32| (token / self.block * (self.block / shape.block_size)) as usize;
+        let mut digested = vec![FxHashSet::default(); views.len()];
+        let mut unfinished = FxHashSet::default();
+        let full = |view: &View| view.reach == Reach::Full;
+        for (view, digested) in views.iter().zip(&mut digested).filter(|(view, _)| full(view)) {
             for slice in slices {
-                let (first, end) = (slice.first, slice.first + u32_of(slice.tokens.len()));
-                for index in first / shape.block_size..end.div_ceil(shape.block_size) {
-                    let page = slice.tables[view.group][index as usize].get();
-                    pages.push([page, shape.block_size.min(end - index * shape.block_size)]);
-                }
+                let (table, end) = (slice.tables[view.group], slice.first + u32_of(slice.tokens.len()));
+                let last = first_page(end - 1);
+                // The block before the slice was unfinished until now.
+                let behind = &table[first_page(slice.first.saturating_sub(1))..last];
+                digested.extend(behind.iter().map(|page| page.get()));
+                let pages = &table[last..end.div_ceil(shape.block_size) as usize];
+                unfinished.extend(pages.iter().map(|page| page.get()));
             }
-            // Slices of one sequence may meet in a page: the later one has seen more of it.
-            pages.sort_unstable_by_key(|[page, tokens]| (*page, std::cmp::Reverse(*tokens)));
-            pages.dedup_by_key(|[page, _]| *page);
-            let written: FxHashSet<u32> = pages.iter().map(|[page, _]| *page).collect();
-            pages.extend(
-                self.stale
-                    .iter()
-                    .filter(|page| !written.contains(page))
-                    .map(|page| [*page, shape.block_size]),
-            );
+        }
+        let touched = views.iter().zip(digested).zip(&mut self.touched);
+        for ((_, mut digested), touched) in touched.filter(|((view, _), _)| full(view)) {
+            digested.extend(self.stale.difference(&unfinished));
+            let mut pages: Vec<[u32; 2]> =
+                digested.into_iter().map(|page| [page, shape.block_size]).collect();
+            pages.sort_unstable();
             block_digest::check(shape, &pages, num_pages)?;
             fit(gpu, &mut touched.pages, pages.len())?;
             gpu.write(&touched.pages, 0, &pages);
             touched.count = u32_of(pages.len());
         }
-        self.stale.clear();
+        // Sequences that are not of the next step leave theirs behind, for others with the same prefix.
+        self.stale = unfinished;
         Ok(())
     }
 
@@ -163,6 +165,7 @@ impl Ranker {
     ) -> Result<u32, ModelError> {
         let params = self.params(config, policy, chosen);
         self.score_params = params;
+        self.chosen = u32_of(chosen.len());
         let sets = params.num_heads / params.heads_a_set;
         let mut rows: Vec<[u32; 4]> = Vec::new();
         let mut last: Option<Top> = None;
@@ -228,73 +231,29 @@ impl Sparse {
         let Some(view) = choosing(plan) else { return Ok(()) };
         let layers = sparse_in.iter().copied().enumerate();
         let stride = ranker.budget(gpu, &*self.options.policy, config, layers, &view.chosen)?;
-        if let Some((_, masses)) = &mut ranker.bound {
-            let ones = vec![1.0; view.chosen.len() * config.num_heads as usize];
-            fit(gpu, masses, ones.len())?;
-            gpu.write(masses, 0, &ones);
+        if let Some(bound) = &mut ranker.bound {
+            let rows = view.chosen.len() * config.num_heads as usize;
+            let layers = sparse_in.iter().filter(|sparse| **sparse).count();
+            bound.fit(gpu, [layers, rows], ranker.score_params.score_stride)?;
         }
         let words = view.chosen.len() * self.num_kv_heads * stride as usize;
-        if self.options.trace {
-            ranker.traced = Some(gpu.buffer("traced", words * self.placed.len())?);
-        }
         for (layer, _) in sparse_in.iter().enumerate().filter(|(_, sparse)| **sparse) {
             self.placed[layer] = Some(Place { first: 0, stride });
             self.count_budgets(view, layer);
         }
-        fit(gpu, &mut self.lists, words)
+        fit(gpu, &mut self.lists, words)?;
+        self.trace(gpu, words)
     }
 
     /// Counts what kernels will take: exactly their budgets.
     fn count_budgets(&mut self, plan: &ViewRows, layer: usize) {
         let budgets =
             self.ranker.as_ref().and_then(|ranker| ranker.tops[layer].as_ref()).map(|top| &top.budgets);
-        let block = self.options.policy.block_size().get();
+        let (block, heads) = (self.options.policy.block_size().get(), self.num_kv_heads as u64);
         for (chosen, budget) in plan.chosen.iter().zip(budgets.into_iter().flatten()) {
             let attended = self.attended[chosen.slice].as_mut().expect("the policy acts on chosen rows");
-            attended.blocks += u64::from(*budget) * self.num_kv_heads as u64;
-            attended.visible += chosen.visible(block) * self.num_kv_heads as u64;
-        }
-    }
-
-    /// Records the readback of the bounds of a step.
-    pub(in crate::decoder) fn read_masses(&self, pass: &mut Pass, plan: &Plan) -> Option<Read<f32>> {
-        let (_, masses) = self.ranker.as_ref()?.bound.as_ref()?;
-        let chosen = choosing(plan)?.chosen.len();
-        Some(pass.read(masses, 0..chosen * self.num_heads))
-    }
-
-    /// Takes the bounds of a step.
-    pub(in crate::decoder) fn take_masses(&mut self, plan: &Plan, masses: &[f32]) {
-        let chosen = choosing(plan).into_iter().flat_map(|view| &view.chosen);
-        for (chosen, masses) in chosen.zip(masses.chunks_exact(self.num_heads)) {
-            let attended = self.attended[chosen.slice].as_mut().expect("the policy acts on chosen rows");
-            attended.lower_mass(masses.iter().map(|mass| f64::from(*mass)));
-        }
-    }
-
-    /// Records the readback of all lists of a step that is traced.
-    pub(in crate::decoder) fn read_trace(&self, pass: &mut Pass) -> Option<Read<u32>> {
-        let traced = self.ranker.as_ref()?.traced.as_ref()?;
-        Some(pass.read(traced, 0..traced.len()))
-    }
-
-    /// Turns the lists of a step into selections.
-    pub(in crate::decoder) fn take_trace(&mut self, plan: &Plan, words: &[u32]) {
-        let Some(view) = choosing(plan) else { return };
-        let block = self.options.policy.block_size();
-        let per_layer = words.len() / self.placed.len();
-        for (layer, lists) in words.chunks_exact(per_layer).enumerate() {
-            let Some(Place { stride, .. }) = self.placed[layer] else { continue };
-            let mut lists = lists.chunks_exact(stride as usize);
-            for chosen in &view.chosen {
-                let mut selection = Selection::new();
-                selection.begin(num_blocks(chosen.kv_len(), block), self.num_kv_heads, 1);
-                for list in lists.by_ref().take(self.num_kv_heads) {
-                    selection.push_row(list[1..=list[0] as usize].iter().copied());
-                }
-                let attended = self.attended[chosen.slice].as_mut().expect("the policy acts on chosen rows");
-                attended.selections.push((u32_of(layer), selection));
-            }
+            let [blocks, visible] = [u64::from(*budget), chosen.visible(block)].map(|n| n * heads);
+            attended.count(layer, Tally { blocks, visible });
         }
     }
 }
@@ -308,11 +267,13 @@ impl Decoder {
         let Some(pool) = &ranker.pools[layer] else { return };
         let (view, shape) = (self.layers[layer].view, self.kv.shape());
         let touched = &ranker.touched[view];
-        let params =
-            BlockDigestParams { num_kv_heads: shape.num_kv_heads, touched: touched.count, pad0: 0, pad1: 0 };
-        let (k, _) = self.kv.layer(layer);
-        let bindings = [(&touched.pages).into(), k.into(), pool.into()];
-        pass.dispatch(&ranker.pipelines[0], &params, &bindings, block_digest::grid(shape, touched.count));
+        if touched.count > 0 {
+            let (num_kv_heads, touched_pages) = (shape.num_kv_heads, touched.count);
+            let params = BlockDigestParams { num_kv_heads, touched: touched_pages, pad0: 0, pad1: 0 };
+            let (k, _) = self.kv.layer(layer);
+            let bindings = [(&touched.pages).into(), k.into(), pool.into()];
+            pass.dispatch(&ranker.pipelines[0], &params, &bindings, block_digest::grid(shape, touched_pages));
+        }
 
         let Some(top) = ranker.tops[layer].as_ref().filter(|_| !plan.chosen.is_empty()) else { return };
         let params = ranker.score_params;
@@ -337,51 +298,6 @@ impl Decoder {
             (&sparse.lists).into(),
         ];
         pass.dispatch(&ranker.pipelines[2], &params, &bindings, top_k::grid(rows * sets));
-        if let Some(traced) = &ranker.traced {
-            let words = traced.len() / self.layers.len();
-            pass.copy(&sparse.lists, 0..words, traced, layer * words);
-        }
+        sparse.copy_trace(pass, layer);
     }
-
-    /// Records the bound of the mass that listed rows keep, behind the attention that left their stats.
-    pub(in crate::decoder) fn bound_mass(
-        &self,
-        pass: &mut Pass,
-        layer: usize,
-        (rows, lists): (Bind, &Lists),
-        params: &PagedDecodeParams,
-        count: u32,
-    ) {
-        let Some(ranker) = self.sparse.as_ref().and_then(|sparse| sparse.ranker.as_ref()) else { return };
-        let (Some((kernel, masses)), Some(pool)) = (&ranker.bound, &ranker.pools[layer]) else { return };
-        let bound = MassBoundParams {
-            num_heads: params.num_heads,
-            num_kv_heads: params.num_kv_heads,
-            q_stride: params.q_stride,
-            list_stride: params.list_stride,
-            max_partitions: params.max_partitions,
-            scale: params.scale,
-            first_list: params.first_list,
-            pad0: 0,
-        };
-        let bindings: [Bind; 7] = [
-            (&self.activations.q).into(),
-            pool.into(),
-            (&self.inputs.tables).into(),
-            rows,
-            lists.bind.clone(),
-            (&self.activations.stats).into(),
-            masses.into(),
-        ];
-        pass.dispatch(kernel, &bound, &bindings, mass_bound::grid(params.num_heads, count));
-    }
-}
-
-/// A view whose rows blocks are selected for.
-fn choosing(plan: &Plan) -> Option<&ViewRows> {
-    plan.views.iter().find(|view| !view.chosen.is_empty())
-}
-
-fn u32_of(n: usize) -> u32 {
-    u32::try_from(n).expect("lists of a step fit in 32 bits")
 }

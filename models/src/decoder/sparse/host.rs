@@ -24,6 +24,7 @@ impl Decoder {
             return self.select_on_host(pass, layer, plan);
         }
         self.select_on_device(pass, layer, rows);
+        self.estimate_on_device(pass, layer, rows);
         Ok(())
     }
 
@@ -55,6 +56,11 @@ impl Decoder {
             let q = Heads::new("q", &q, [heads[0], chosen.rows, heads[2]])?;
             let k = Heads::new("k", &k, [heads[1], chosen.kv_len(), heads[2]])?;
             let selection = sparse.options.select(chosen, layer, Some((q, k)))?;
+            if sparse.options.measure {
+                let attended =
+                    sparse.attended[chosen.slice].as_mut().expect("the policy acts on chosen rows");
+                sparse.options.measure_into(attended, chosen, &selection, layer, (q, k))?;
+            }
             if sparse.options.policy.certifies() {
                 masses.push(selection_mass(&selection, &q, &k, sparse.options.policy.block_size())?);
             }

@@ -4,6 +4,7 @@ use attn_kernels::gpu::{Pass, Read};
 use attn_kernels::kernel::{KvDtype, KvShape};
 use half::f16;
 use rustc_hash::FxHashMap;
+use sparse_select::dsa::fp8;
 
 use crate::KvPool;
 
@@ -58,12 +59,20 @@ impl Mirror {
         let mut page = vec![0.0; heads * size * dim].into_boxed_slice();
         let halves: &[f16] = bytemuck::cast_slice(words);
         let floats: &[f32] = bytemuck::cast_slice(words);
+        let bytes: &[u8] = bytemuck::cast_slice(words);
         for (i, value) in page.iter_mut().enumerate() {
             let at = s.k_index(0, i / (size * dim), i / dim % size, i % dim);
             *value = match s.dtype {
                 KvDtype::F16 => halves[at].to_f32(),
                 KvDtype::F32 => floats[at],
-                KvDtype::Fp8 | KvDtype::Int8 => panic!("no mirror of a cache of {:?}", s.dtype),
+                KvDtype::Fp8 => fp8::decode(bytes[at]),
+                KvDtype::Int8 => {
+                    // A head's codes, then its scales.
+                    let head = (dim + size_of::<f32>()) * size * (i / (size * dim));
+                    let code = bytes[head + at % (size * dim)].cast_signed();
+                    let scale = (head + size * dim) / size_of::<f32>() + i / dim % size;
+                    f32::from(code) * floats[scale]
+                }
             };
         }
         self.layers[layer].insert(block, page);

@@ -18,7 +18,7 @@ pub(super) struct Cell {
     pub(super) setup: String,
     /// SPEC of the policy.
     pub(super) policy: String,
-    /// `text` or the kind of needles.
+    /// `text`, `recall` or the kind of needles.
     pub(super) kind: String,
     /// The task in full.
     pub(super) task: String,
@@ -45,8 +45,17 @@ pub(super) struct Phase {
     pub(super) tokens: u32,
     /// Attended share of the blocks; 1 where the policy leaves the phase dense.
     pub(super) density: f64,
+    /// Attended share of each layer's blocks, where the policy acts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) layers: Vec<f64>,
     /// Attention mass that is certainly kept.
     pub(super) bound: Option<f64>,
+    /// Share of dense attention's mass that is in the blocks attended, mean over layers and measured queries.
+    #[serde(default)]
+    pub(super) recall: Option<f64>,
+    /// Share of the blocks that query heads keep before they agree.
+    #[serde(default)]
+    pub(super) head_density: Option<f64>,
     /// Bytes of KV that all layers would attend densely, a token of decode or a chunk of prefill.
     pub(super) kv_bytes_dense: Option<f64>,
     /// Bytes of KV that they did attend.
@@ -71,9 +80,17 @@ impl Phase {
         Self {
             tokens: steps.tokens,
             density: steps.attended.as_ref().map_or(1.0, Attended::density),
+            layers: steps
+                .attended
+                .iter()
+                .flat_map(|attended| &attended.layers)
+                .map(|t| t.density())
+                .collect(),
             bound: steps.attended.as_ref().and_then(|attended| attended.mass),
-            kv_bytes_dense: bytes(|attended| attended.visible),
-            kv_bytes: bytes(|attended| attended.blocks),
+            recall: steps.attended.as_ref().and_then(|attended| attended.recall.value()),
+            head_density: steps.attended.as_ref().and_then(|attended| attended.head_density.value()),
+            kv_bytes_dense: bytes(|attended| attended.total().visible),
+            kv_bytes: bytes(|attended| attended.total().blocks),
             ms: steps.wall_s * 1e3 / tokens,
             attention_us: steps.attention_s * 1e6 / tokens,
             selection_us: steps.selection_s * 1e6 / tokens,
@@ -162,6 +179,8 @@ pub(super) fn example(policy: &str, task: &str) -> Cell {
 
 #[cfg(test)]
 mod tests {
+    use models::Tally;
+
     use super::*;
 
     #[test]
@@ -185,7 +204,8 @@ mod tests {
 
     #[test]
     fn phases_are_by_token() {
-        let attended = Attended { blocks: 30, visible: 120, ..Attended::default() };
+        let mut attended = Attended::default();
+        attended.count(1, Tally { blocks: 30, visible: 120 });
         let steps = Steps {
             tokens: 10,
             wall_s: 0.5,

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use super::super::svg::{Axis, Series, chart, escaped, heat_map};
-use super::cell::Cell;
+use super::cell::{Cell, Phase};
 
 /// One policy over all its cells.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -14,6 +14,9 @@ pub(super) struct Summary {
     loss: Option<f64>,
     prefill_density: f64,
     decode_density: f64,
+    /// What query heads keep before they agree.
+    head_density: Option<f64>,
+    recall: Option<f64>,
     bound: Option<f64>,
     /// Found and asked for.
     pass_keys: (f64, usize),
@@ -46,6 +49,13 @@ fn summary(rows: &[Cell], policy: &str) -> Summary {
     let mean = |value: fn(&Cell) -> f64| {
         texts.iter().map(|cell| value(cell)).sum::<f64>() / texts.len().max(1) as f64
     };
+    let measured = of(|kind| kind == "recall");
+    // Policies act in one phase; where they act in both, decode is what counts.
+    let either = |value: fn(&Phase) -> Option<f64>| {
+        let of_cell = |cell: &&Cell| value(&cell.decode).or_else(|| value(&cell.prefill));
+        let values: Vec<f64> = measured.iter().filter_map(of_cell).collect();
+        (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+    };
     let likelihoods: Vec<f64> = texts.iter().filter_map(|cell| cell.mean_nll).collect();
     let some = !likelihoods.is_empty();
     Summary {
@@ -54,18 +64,31 @@ fn summary(rows: &[Cell], policy: &str) -> Summary {
         loss: None,
         prefill_density: mean(|cell| cell.prefill.density),
         decode_density: mean(|cell| cell.decode.density),
+        head_density: either(|phase| phase.head_density),
+        recall: either(|phase| phase.recall),
         bound: texts.iter().filter_map(|cell| cell.decode.bound).reduce(f64::min),
         pass_keys: score(&of(|kind| kind == "pass-key")),
-        needles: score(&of(|kind| kind != "text" && kind != "pass-key")),
+        needles: score(&of(|kind| !matches!(kind, "text" | "recall" | "pass-key"))),
         ms: some.then(|| mean(|cell| cell.decode.ms)),
         attention_us: mean(|cell| cell.decode.attention_us),
         selection_us: mean(|cell| cell.decode.selection_us),
     }
 }
 
+/// Densities of decode by layer, of policies whose layers differ by more than being dense or not.
+pub(super) fn layers(rows: &[Cell]) -> Vec<(&str, &[f64])> {
+    let differ = |layers: &[f64]| {
+        let mut sparse = layers.iter().filter(|density| **density < 1.0);
+        sparse.next().is_some_and(|first| sparse.any(|density| (density - first).abs() > 1e-3))
+    };
+    let texts = rows.iter().filter(|cell| cell.kind == "text" && differ(&cell.decode.layers));
+    texts.map(|cell| (&*cell.policy, &*cell.decode.layers)).collect()
+}
+
 impl Summary {
     /// The values of a row.
-    fn values(&self) -> [String; 10] {
+    fn values(&self) -> [String; 12] {
+        let percent = |share: f64| format!("{:.1} %", share * 100.0);
         let some = |value: Option<f64>, shown: fn(f64) -> String| value.map_or("-".into(), shown);
         let score = |(found, asked): (f64, usize)| match asked {
             0 => "-".into(),
@@ -76,6 +99,8 @@ impl Summary {
             some(self.loss, |loss| format!("{:+.2} %", loss * 100.0)),
             format!("{:.1} %", self.prefill_density * 100.0),
             format!("{:.1} %", self.decode_density * 100.0),
+            some(self.head_density, percent),
+            some(self.recall, |recall| format!("{recall:.3}")),
             some(self.bound, |bound| format!("{bound:.3}")),
             score(self.pass_keys),
             score(self.needles),
@@ -88,10 +113,11 @@ impl Summary {
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [nll, loss, prefill, decode, bound, keys, needles, ms, attention, selection] = self.values();
+        let [nll, loss, prefill, decode, heads, recall, bound, keys, needles, ms, attention, selection] =
+            self.values();
         write!(
             f,
-            "{:44} {nll:>9} {loss:>8} {prefill:>8} {decode:>8} {bound:>7} {keys:>9} {needles:>7} {ms:>9} {attention:>10} {selection:>10}",
+            "{:44} {nll:>9} {loss:>8} {prefill:>8} {decode:>8} {heads:>8} {recall:>7} {bound:>7} {keys:>9} {needles:>7} {ms:>9} {attention:>10} {selection:>10}",
             self.policy
         )
     }
@@ -100,12 +126,14 @@ impl fmt::Display for Summary {
 const STYLE: &str = "body{font-family:sans-serif;margin:2em;max-width:1100px}table{border-collapse:collapse}\
 td,th{border:1px solid #ccc;padding:2px 8px;text-align:right}td:first-child,th:first-child{text-align:left}";
 
-const HEADS: [&str; 11] = [
+const HEADS: [&str; 13] = [
     "policy",
     "NLL, nats a token",
     "against dense",
     "density, prefill",
     "density, decode",
+    "density, a head",
+    "recall",
     "certified mass",
     "pass keys",
     "needles",
@@ -138,6 +166,11 @@ pub(super) fn page(setup: &str, rows: &[Cell], policies: &[String]) -> String {
         html.push_str("</tr>\n");
     }
     html.push_str("</table>\n");
+    for (policy, layers) in layers(rows) {
+        let layers: Vec<String> = layers.iter().map(|density| format!("{density:.2}")).collect();
+        let _ =
+            writeln!(html, "<p>{}: density of decode by layer: {}</p>", escaped(policy), layers.join(" "));
+    }
     html.push_str(&loss_chart(&summaries));
     html.push_str(&time_chart(rows, policies));
     for policy in policies {
@@ -236,7 +269,19 @@ mod tests {
         let [full, quest] = &summaries(&rows(), &policies)[..] else { panic!("two policies") };
         assert_eq!((full.loss, quest.loss), (Some(0.0), Some(0.25)));
         assert_eq!(quest.pass_keys, (1.0, 2));
-        insta::assert_snapshot!(quest, @"quest:page_budget=4                            2.50000 +25.00 %  100.0 %   25.0 %       -     1.0/2       -      3.00          0          0");
+        insta::assert_snapshot!(quest, @"quest:page_budget=4                            2.50000 +25.00 %  100.0 %   25.0 %        -       -       -     1.0/2       -      3.00          0          0");
+    }
+
+    #[test]
+    fn layers_are_told_where_they_differ() {
+        let cell = |policy: &str, layers: &[f64]| {
+            let text = example(policy, "text gpl-3");
+            Cell { decode: Phase { layers: layers.into(), ..Phase::default() }, ..text }
+        };
+        // A budget is the same in every layer that has one; a certified mass takes what it needs.
+        let rows =
+            [cell("quest:page_budget=4", &[1.0, 0.25, 0.25]), cell("quest:mass=0.9", &[1.0, 0.5, 0.75])];
+        assert_eq!(layers(&rows), [("quest:mass=0.9", &[1.0, 0.5, 0.75][..])]);
     }
 
     #[test]

@@ -16,6 +16,10 @@ pub(super) struct Plan {
     pub(super) chunk: u32,
     pub(super) texts: Vec<Text>,
     pub(super) needles: Vec<Needles>,
+    /// Texts of which the host measures, at some queries of every step, the share of dense attention's mass in the blocks
+    /// attended, and what heads keep before they agree. Selection is then the policy's own code, and no step is timed.
+    #[serde(default)]
+    pub(super) recalls: Vec<Text>,
 }
 
 /// Likelihood of a text.
@@ -97,7 +101,7 @@ impl Plan {
     fn check(&self) -> Result<()> {
         ensure!(!self.policies.is_empty(), "the plan names no policy");
         ensure!(self.chunk > 0, "chunk is 0");
-        for text in &self.texts {
+        for text in self.texts.iter().chain(&self.recalls) {
             let Text { tokens, decode_from, .. } = text;
             ensure!(*tokens >= 2, "a text of {tokens} tokens has no likelihood, 2 are needed");
             ensure!(
@@ -122,7 +126,8 @@ impl Plan {
     pub(super) fn longest(&self) -> u32 {
         let needles = self.needles.iter().flat_map(|needles| &needles.lengths);
         let answered = needles.map(|length| length + super::ANSWER_TOKENS);
-        self.texts.iter().map(|text| text.tokens).chain(answered).max().unwrap_or(0)
+        let texts = self.texts.iter().chain(&self.recalls).map(|text| text.tokens);
+        texts.chain(answered).max().unwrap_or(0)
     }
 }
 

@@ -16,17 +16,20 @@ use crate::kv_used::group_id;
 const ATTENTION: [&str; 6] =
     ["apply_sinks", "lse_merge", "paged_decode", "paged_prefill", "paged_prefill_coop", "paged_reduce"];
 /// Kernels that choose what is attended.
-const SELECTION: [&str; 10] = [
+const SELECTION: [&str; 13] = [
     "block_digest",
     "block_score",
     "find_blocks",
     "index_logits",
+    "list_counts",
+    "mass_bound",
     "softmax_block_sum",
     "strided_qk",
     "top_k",
     "top_k_count",
     "top_k_gather",
     "top_k_transform",
+    "vote_blocks",
 ];
 
 const GREEDY: Spec = Spec {

@@ -1,0 +1,18 @@
+//! Reference of `mass_merge`.
+
+use crate::kernel::mass_merge::MassMergeParams;
+
+/// The least `K / (K + D)` of every row over the layers, from `shares` `[layers, rows, share_stride]`; f64.
+#[must_use]
+pub fn mass_merge(params: &MassMergeParams, shares: &[f32]) -> Vec<f32> {
+    let mut masses = vec![1.0_f64; params.rows as usize];
+    for (i, shares) in shares.chunks_exact(params.share_stride as usize).enumerate() {
+        let kept = f64::from(shares[0]);
+        if kept >= 0.0 {
+            let dropped: f64 = shares[1..].iter().map(|&x| f64::from(x)).sum();
+            let mass = &mut masses[i % params.rows as usize];
+            *mass = mass.min(kept / (kept + dropped));
+        }
+    }
+    masses.into_iter().map(super::f32_of).collect()
+}

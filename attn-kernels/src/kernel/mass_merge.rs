@@ -1,0 +1,57 @@
+//! Lower bounds of the attention mass that selections keep, the least over layers, from the shares of `mass_bound`.
+
+use super::LaunchError;
+use super::error::Launch;
+use crate::{Access, Kernel, Variant};
+use bytemuck::{Pod, Zeroable};
+
+/// Bindings: shares, masses.
+pub static KERNEL: Kernel = Kernel {
+    name: "mass_merge",
+    wgsl: include_str!("../../wgsl/mass_merge.wgsl"),
+    modules: &[crate::MODULES],
+    params_bytes: size_of::<MassMergeParams>(),
+    bindings: &[Access::Read, Access::Write],
+};
+
+/// Uniform parameters.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct MassMergeParams {
+    /// Layers whose shares there are.
+    pub layers: u32,
+    /// Rows times query heads.
+    pub rows: u32,
+    /// As `mass_bound` ran.
+    pub share_stride: u32,
+    /// Zero.
+    pub pad0: u32,
+}
+
+/// What a bound gives away for rounding in f32: it is this much under the true one, relatively.
+pub const SHARE_ERROR: f64 = 1e-4;
+
+/// The kernel.
+#[must_use]
+pub fn variant() -> Variant {
+    Variant::new(&KERNEL)
+}
+
+/// Workgroups.
+#[must_use]
+pub const fn grid(params: &MassMergeParams) -> [u32; 3] {
+    [params.rows, 1, 1]
+}
+
+/// Checks a launch against `shares_len` shares and `masses_len` masses.
+///
+/// # Errors
+/// More rows than a dispatch has, or a buffer that is too short.
+pub fn check(params: &MassMergeParams, [shares_len, masses_len]: [usize; 2]) -> Result<(), LaunchError> {
+    let launch = Launch(KERNEL.name);
+    launch.not_zero("share stride", params.share_stride)?;
+    launch.at_most("rows", params.rows.into(), 65_535)?;
+    let rows = u64::from(params.layers) * u64::from(params.rows);
+    launch.at_most("shares", rows * u64::from(params.share_stride), shares_len as u64)?;
+    launch.at_most("masses", params.rows.into(), masses_len as u64)
+}

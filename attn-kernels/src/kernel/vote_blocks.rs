@@ -1,0 +1,64 @@
+//! One list of blocks out of many, by vote: the last step of XAttention-BSA.
+
+use super::LaunchError;
+use super::error::Launch;
+use crate::{Access, Kernel, Variant};
+use bytemuck::{Pod, Zeroable};
+
+/// Bindings: lists, out.
+pub static KERNEL: Kernel = Kernel {
+    name: "vote_blocks",
+    wgsl: include_str!("../../wgsl/vote_blocks.wgsl"),
+    modules: &[crate::MODULES],
+    params_bytes: size_of::<VoteBlocksParams>(),
+    bindings: &[Access::Read, Access::Write],
+};
+
+/// Uniform parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct VoteBlocksParams {
+    /// Lists that vote.
+    pub voters: u32,
+    /// u32 from one of them to the next.
+    pub in_stride: u32,
+    /// Lists that must name a block.
+    pub votes: u32,
+    /// Blocks of the history; the first and the last are always kept.
+    pub blocks: u32,
+    /// Blocks from the history's end to here, the chunk's own, are kept too.
+    pub end: u32,
+    /// Equal lists written, one for each KV head.
+    pub copies: u32,
+    /// u32 from one list written to the next.
+    pub out_stride: u32,
+    /// The first list written.
+    pub first_list: u32,
+}
+
+/// The kernel.
+#[must_use]
+pub fn variant() -> Variant {
+    Variant::new(&KERNEL).module("scan", "scan_tree")
+}
+
+/// One workgroup.
+#[must_use]
+pub const fn grid() -> [u32; 3] {
+    [1, 1, 1]
+}
+
+/// Checks a launch against `lists_len` u32 of lists that vote and `out_len` u32 written.
+///
+/// # Errors
+/// A history that ends behind the chunk, lists that do not hold their blocks, or a buffer that is too short.
+pub fn check(params: &VoteBlocksParams, [lists_len, out_len]: [usize; 2]) -> Result<(), LaunchError> {
+    let launch = Launch(KERNEL.name);
+    launch.at_most("blocks of the history", params.blocks.into(), params.end.into())?;
+    launch.at_most("blocks of a list", u64::from(params.blocks) + 1, params.in_stride.into())?;
+    launch.at_most("blocks of a written list", u64::from(params.end) + 1, params.out_stride.into())?;
+    let lists = u64::from(params.voters) * u64::from(params.in_stride);
+    launch.at_most("u32 of lists", lists, lists_len as u64)?;
+    let written = u64::from(params.first_list) + u64::from(params.copies);
+    launch.at_most("u32 of written lists", written * u64::from(params.out_stride), out_len as u64)
+}

@@ -1,0 +1,63 @@
+//! Cases of the kernels that work on lists of blocks: `list_counts`, `vote_blocks`.
+
+use super::{Case, count};
+use crate::kernel::list_counts::{self, ListCountsParams};
+use crate::kernel::vote_blocks::{self, VoteBlocksParams};
+use crate::{Variant, cpu};
+
+/// What no list covers.
+const UNUSED: u32 = 77_777;
+
+/// Lists of every `step`-th block below `blocks`, another step for each list.
+fn lists(voters: u32, blocks: u32, stride: u32) -> Vec<u32> {
+    let mut words = Vec::new();
+    for voter in 0..voters {
+        let list: Vec<u32> = (voter % 3..blocks).step_by(2 + voter as usize % 4).collect();
+        words.push(count(&list));
+        words.extend(list);
+        words.resize(((voter + 1) * stride) as usize, UNUSED);
+    }
+    words
+}
+
+pub(super) fn vote_blocks(variant: &Variant) -> Vec<Case> {
+    // Blocks beyond one tile of counters, and a chunk behind them.
+    let (voters, blocks, in_stride) = (9, 2100, 2110);
+    let params = VoteBlocksParams {
+        voters,
+        in_stride,
+        votes: 5,
+        blocks,
+        end: blocks + 7,
+        copies: 2,
+        out_stride: 2120,
+        first_list: 1,
+    };
+    let lists = lists(voters, blocks, in_stride);
+    let kept = cpu::vote_blocks::vote_blocks(&params, &lists);
+    let before = vec![UNUSED; 3 * params.out_stride as usize];
+    let mut after = before.clone();
+    for list in after.chunks_mut(params.out_stride as usize).skip(1) {
+        list[0] = count(&kept);
+        list[1..=kept.len()].copy_from_slice(&kept);
+    }
+    let case = Case::new("a majority behind one tile", variant, &params, vote_blocks::grid())
+        .binding(&lists)
+        .words(&before, &after);
+    vec![case]
+}
+
+pub(super) fn list_counts(variant: &Variant) -> Vec<Case> {
+    let (voters, stride) = (150, 40);
+    let params = ListCountsParams { list_stride: stride, first: 2, pad0: 0, pad1: 0 };
+    let lists = lists(voters, 37, stride);
+    let spans = [[3, 1], [0, 150], [10, 0], [7, 66]];
+    let before = vec![UNUSED; 7];
+    let mut after = before.clone();
+    after[2..6].copy_from_slice(&cpu::list_counts::list_counts(&lists, stride, &spans));
+    let case = Case::new("runs of lists", variant, &params, list_counts::grid(count(&spans)))
+        .binding(&lists)
+        .binding(&spans)
+        .words(&before, &after);
+    vec![case]
+}

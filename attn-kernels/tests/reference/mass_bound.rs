@@ -1,0 +1,227 @@
+//! What `mass_bound` and `mass_merge` certify, behind the kernels that they run behind, against the mass itself.
+
+use crate::device::{cases, dispatch, gpu};
+use crate::layer::{Layer, queries, shape_of};
+use crate::options::{Asked, Lists};
+use attn_kernels::gpu::{Gpu, Pass};
+use attn_kernels::kernel::block_digest::{self, BlockDigestParams, Digest};
+use attn_kernels::kernel::mass_bound::{self, MassBoundParams};
+use attn_kernels::kernel::mass_merge::{self, MassMergeParams};
+use attn_kernels::kernel::paged_decode::{self, PagedDecodeParams};
+use attn_kernels::kernel::{KvDtype, KvShape};
+use proptest::prelude::*;
+
+/// Sequences that attend to lists in several layers, one row each.
+struct Certified {
+    shape: KvShape,
+    num_heads: u32,
+    select_block: u32,
+    lens: Vec<u32>,
+    scale: f32,
+    layers: Vec<(Layer, Asked, Vec<f32>)>,
+}
+
+impl Certified {
+    fn new((shape, num_heads): (KvShape, u32), pages: u32, lens: &[u32], chance: f64, seed: u64) -> Self {
+        let select_block = pages * shape.block_size;
+        let width = (num_heads * shape.head_dim) as usize;
+        let layer = |seed: u64| {
+            let each = lens.iter().flat_map(|len| std::iter::repeat_n(*len, shape.num_kv_heads as usize));
+            let mut asked = Asked::default();
+            asked.list(Lists::random(each, select_block, chance, seed));
+            (Layer::new(shape, lens, seed), asked, queries(lens.len(), width, width, seed))
+        };
+        let layers = [seed, seed ^ 1, seed ^ 2].map(layer).into();
+        // So that no key has all the mass.
+        let scale = 0.3 / (shape.head_dim as f32).sqrt();
+        Self { shape, num_heads, select_block, lens: lens.into(), scale, layers }
+    }
+
+    /// Masses `[rows, num_heads]`, in `share_stride` shares a head.
+    fn on_gpu(&self, gpu: &Gpu) -> Vec<f32> {
+        let rows = u32::try_from(self.lens.len()).unwrap();
+        let heads = rows * self.num_heads;
+        let blocks = self.lens.iter().map(|len| len.div_ceil(self.select_block)).max().unwrap();
+        let share_stride = mass_bound::share_stride(blocks);
+        let layers = u32::try_from(self.layers.len()).unwrap();
+        let merge = MassMergeParams { layers, rows: heads, share_stride, pad0: 0 };
+        let shares_len = (layers * heads * share_stride) as usize;
+        mass_merge::check(&merge, [shares_len, heads as usize]).unwrap();
+        let shares = gpu.upload("shares", &vec![f32::NAN; shares_len]).unwrap();
+        let masses = gpu.upload("masses", &vec![f32::NAN; heads as usize]).unwrap();
+        let mut pass = Pass::new("certify");
+        for (index, (layer, asked, q)) in (0..).zip(&self.layers) {
+            let first_share = index * heads * share_stride;
+            self.record(gpu, &mut pass, (layer, asked, q), (first_share, share_stride), &shares);
+        }
+        let bindings = [(&shares).into(), (&masses).into()];
+        dispatch(gpu, &mut pass, &mass_merge::variant(), &merge, &bindings, mass_merge::grid(&merge));
+        let read = pass.read(&masses, 0..masses.len());
+        gpu.submit(pass).unwrap().wait().unwrap().get(read)
+    }
+
+    fn record(
+        &self,
+        gpu: &Gpu,
+        pass: &mut Pass,
+        (layer, asked, q): (&Layer, &Asked, &[f32]),
+        (first_share, share_stride): (u32, u32),
+        shares: &attn_kernels::gpu::Buf<f32>,
+    ) {
+        let (shape, num_heads) = (&self.shape, self.num_heads);
+        let [k, v] = layer.upload(gpu).unwrap();
+        let touched: Vec<[u32; 2]> = (0..)
+            .zip(&self.lens)
+            .flat_map(|(i, len)| {
+                let table = layer.table_of[i] as usize;
+                (0..len.div_ceil(shape.block_size)).map(move |page| {
+                    let tokens = shape.block_size.min(len - page * shape.block_size);
+                    [layer.tables[table + page as usize], tokens]
+                })
+            })
+            .collect();
+        let count = u32::try_from(touched.len()).unwrap();
+        let digests = gpu
+            .upload("digests", &vec![f32::NAN; Digest::MinMax.pool_len(shape, layer.tables.len() + 64)])
+            .unwrap();
+        let params = BlockDigestParams { num_kv_heads: shape.num_kv_heads, touched: count, pad0: 0, pad1: 0 };
+        let touched = gpu.upload("touched", &touched).unwrap();
+        let bindings = [(&touched).into(), (&k).into(), (&digests).into()];
+        let variant = block_digest::variant(shape, Digest::MinMax);
+        dispatch(gpu, pass, &variant, &params, &bindings, block_digest::grid(shape, count));
+
+        let rows: Vec<[u32; 4]> =
+            (0..).zip(self.lens.iter().zip(&layer.table_of)).map(|(i, (len, t))| [i, *len, *t, 0]).collect();
+        let n = u32::try_from(rows.len()).unwrap();
+        let max_partitions =
+            self.lens.iter().map(|len| paged_decode::partitions(0, *len)).max().unwrap().max(2);
+        let decode = PagedDecodeParams {
+            num_heads,
+            num_kv_heads: shape.num_kv_heads,
+            q_stride: num_heads * shape.head_dim,
+            max_partitions,
+            scale: self.scale,
+            reduced: 1,
+            list_stride: asked.list_stride(),
+            first_list: 0,
+            softcap: 0.0,
+            first_partition: 0,
+            k_scale: 1.0,
+            v_scale: 1.0,
+        };
+        let stats_len = (n * num_heads * max_partitions) as usize;
+        let [q, partial] =
+            [("q", q.to_vec()), ("partial", vec![f32::NAN; stats_len * shape.head_dim as usize])]
+                .map(|(label, data)| gpu.upload(label, &data).unwrap());
+        let stats = gpu.upload("stats", &vec![[f32::NAN; 2]; stats_len]).unwrap();
+        let tables = gpu.upload("tables", &layer.tables).unwrap();
+        let rows_buf = gpu.upload("rows", &rows).unwrap();
+        let lists = asked.upload(gpu).unwrap().unwrap();
+        let bindings = [
+            (&q).into(),
+            (&k).into(),
+            (&v).into(),
+            (&tables).into(),
+            (&rows_buf).into(),
+            (&partial).into(),
+            (&stats).into(),
+            (&lists).into(),
+        ];
+        let variant = paged_decode::variant(shape, num_heads, gpu.level(), &asked.attention);
+        let grid = paged_decode::grid(shape, num_heads, n, max_partitions);
+        dispatch(gpu, pass, &variant, &decode, &bindings, grid);
+
+        let params = MassBoundParams {
+            num_heads,
+            num_kv_heads: shape.num_kv_heads,
+            q_stride: decode.q_stride,
+            list_stride: decode.list_stride,
+            max_partitions,
+            scale: self.scale,
+            first_list: 0,
+            first_share,
+            share_stride,
+            pad0: 0,
+            pad1: 0,
+            pad2: 0,
+        };
+        let blocks = self.lens.iter().map(|len| len.div_ceil(self.select_block)).max().unwrap();
+        mass_bound::check(&params, (rows.len(), blocks), [lists.len(), stats_len, shares.len()]).unwrap();
+        let bindings = [
+            (&q).into(),
+            (&digests).into(),
+            (&tables).into(),
+            (&rows_buf).into(),
+            (&lists).into(),
+            (&stats).into(),
+            shares.into(),
+        ];
+        let variant = mass_bound::variant(shape, self.select_block);
+        dispatch(gpu, pass, &variant, &params, &bindings, mass_bound::grid(&params, n));
+    }
+
+    /// `[rows, num_heads]`: the least mass that lists keep over the layers, and what is left of it beside the bound of what
+    /// they drop; f64, from the keys.
+    fn by_keys(&self) -> Vec<[f64; 2]> {
+        let (dim, kv_heads) = (self.shape.head_dim as usize, self.shape.num_kv_heads as usize);
+        let (heads, block) = (self.num_heads as usize, self.select_block as usize);
+        let mut least = vec![[1.0_f64; 2]; self.lens.len() * heads];
+        for (layer, asked, q) in &self.layers {
+            let (kv, lists) = (layer.kv(), asked.lists.as_ref().unwrap());
+            for (i, least) in least.iter_mut().enumerate() {
+                let (row, head) = (i / heads, i % heads);
+                let (kv_head, len) = (head / (heads / kv_heads), self.lens[row] as usize);
+                let list = &lists.lists[(row * kv_heads + kv_head) * lists.stride as usize..];
+                let kept = &list[1..=list[0] as usize];
+                let q = &q[i * dim..][..dim];
+                let table = &layer.tables[layer.table_of[row] as usize..];
+                let (mut inside, mut outside, mut bound) = (0.0, 0.0, 0.0);
+                for b in 0..len.div_ceil(block) {
+                    let keys: Vec<Vec<f64>> = (b * block..len.min((b + 1) * block))
+                        .map(|t| kv.key(table, kv_head, t).collect())
+                        .collect();
+                    let terms = |key: &Vec<f64>| -> Vec<f64> {
+                        key.iter().zip(q).map(|(k, q)| k * f64::from(*q) * f64::from(self.scale)).collect()
+                    };
+                    let terms: Vec<Vec<f64>> = keys.iter().map(terms).collect();
+                    let sum: f64 = terms.iter().map(|terms| terms.iter().sum::<f64>().exp()).sum();
+                    if kept.contains(&u32::try_from(b).unwrap()) {
+                        inside += sum;
+                    } else {
+                        outside += sum;
+                        let most = |d: usize| terms.iter().map(|t| t[d]).fold(f64::NEG_INFINITY, f64::max);
+                        bound += terms.len() as f64 * (0..dim).map(most).sum::<f64>().exp();
+                    }
+                }
+                if bound > 0.0 {
+                    *least =
+                        [least[0].min(inside / (inside + outside)), least[1].min(inside / (inside + bound))];
+                }
+            }
+        }
+        least
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(16))]
+
+    #[test]
+    fn what_is_certified_is_kept(
+        shape in prop::sample::select(vec![2_usize, 4]),
+        half in any::<bool>(),
+        pages in prop::sample::select(vec![1_u32, 2]),
+        lens in prop::collection::vec(1..3000_u32, 1..4),
+        chance in prop_oneof![Just(0.0), Just(1.0), 0.0..1.0_f64],
+        seed in any::<u64>(),
+    ) {
+        let Some(gpu) = gpu() else { return Ok(()) };
+        let shape = shape_of(shape, if half { KvDtype::F16 } else { KvDtype::F32 });
+        let case = Certified::new(shape, pages, &lens, chance, seed);
+        for (got, [kept, bound]) in case.on_gpu(gpu).into_iter().zip(case.by_keys()) {
+            let got = f64::from(got);
+            prop_assert!(got <= kept, "certified {got}, kept {kept}");
+            prop_assert!(got <= bound && got >= bound * (1.0 - 2e-3) - 1e-30, "{got}, the digests say {bound}");
+        }
+    }
+}

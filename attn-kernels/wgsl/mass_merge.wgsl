@@ -1,0 +1,40 @@
+// Lower bounds of the attention mass that lists keep, the least over layers: K / (K + D) of the shares of mass_bound.
+//   shares  [layers, rows, share_stride] f32: K, negative where nothing is dropped, then the parts of D
+//   masses  [rows] f32; 1 where no layer drops anything
+// Grid: (rows). Bytes moved: 4 * share_stride * layers a row. CPU reference: src/cpu/mass_merge.rs
+struct MassMergeParams { layers: u32, rows: u32, share_stride: u32, pad0: u32 }
+
+@group(0) @binding(0) var<uniform> params: MassMergeParams;
+@group(0) @binding(1) var<storage, read> shares: array<f32>;
+@group(0) @binding(2) var<storage, read_write> masses: array<f32>;
+
+const WG: u32 = 64u;
+// What f32 may lose of the shares, in exponentials and sums.
+const SHARE_ERROR: f32 = 1e-4;
+
+var<workgroup> least: array<f32, WG>;
+
+@compute @workgroup_size(WG)
+fn mass_merge(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    var mass = 1.0;
+    for (var layer = lane; layer < params.layers; layer += WG) {
+        let at = (layer * params.rows + group.x) * params.share_stride;
+        let kept = shares[at];
+        var dropped = 0.0;
+        for (var i = 1u; i < params.share_stride; i++) {
+            dropped += shares[at + i];
+        }
+        let share = kept / (kept + dropped) * (1.0 - SHARE_ERROR);
+        mass = select(min(mass, share), mass, kept < 0.0);
+    }
+    least[lane] = mass;
+    for (var half = WG / 2u; half > 0u; half /= 2u) {
+        workgroupBarrier();
+        if (lane < half) {
+            least[lane] = min(least[lane], least[lane + half]);
+        }
+    }
+    if (lane == 0u) {
+        masses[group.x] = least[0];
+    }
+}

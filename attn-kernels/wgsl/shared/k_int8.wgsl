@@ -1,0 +1,22 @@
+// Keys of a paged cache in int8, times their scales: K as in kv_int8, bound alone.
+#import code_int8
+@group(0) @binding(2) var<storage, read> k_cache: array<vec2<u32>>;
+
+// vec2<u32> of the codes of a block and head, and of codes and scales.
+const CODES: u32 = HEAD_DIM / 8u * BLOCK_SIZE;
+const CODES_AND_SCALES: u32 = CODES + BLOCK_SIZE / 2u;
+
+struct KeyChunk { low: vec4<f32>, high: vec4<f32> }
+
+// Chunk `chunk` (elements 8 * chunk on) of the key at `offset` in its block.
+fn key_chunk(block_head: u32, chunk: u32, offset: u32) -> KeyChunk {
+    let base = block_head * CODES_AND_SCALES;
+    let k = k_cache[base + chunk * BLOCK_SIZE + offset];
+    let scale = bitcast<f32>(k_cache[base + CODES + offset / 2u][offset % 2u]);
+    return KeyChunk(values_of(k.x) * scale, values_of(k.y) * scale);
+}
+
+// Factor of the key at `offset`: none is left.
+fn key_scale(block_head: u32, offset: u32) -> f32 {
+    return 1.0;
+}

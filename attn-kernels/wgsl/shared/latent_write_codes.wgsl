@@ -1,0 +1,22 @@
+// What latent_write_fp8 and latent_write_int8 have in common: codes of a slot, and the scale of each of its two parts.
+@group(0) @binding(3) var<storage, read_write> latents: array<vec2<u32>>;
+
+const PART_SCALES: bool = true;
+// Units of a slot: eight codes, and the scales.
+const SLOT: u32 = (LATENT + ROPE) / 8u + 1u;
+
+// Scale of a part of which the largest magnitude is `most`.
+fn part_scale(most: f32) -> f32 {
+    return max(most / MOST, 1e-6);
+}
+
+fn store_chunk(slot: u32, chunk: u32, scale: f32, low: vec4<f32>, high: vec4<f32>) {
+    latents[slot * SLOT + chunk] = vec2(codes_of(low / scale), codes_of(high / scale));
+    // The first chunk of a part keeps its scale.
+    if (chunk == 0u) {
+        latents[slot * SLOT + SLOT - 1u].x = bitcast<u32>(scale);
+    }
+    if (chunk == LATENT / 8u) {
+        latents[slot * SLOT + SLOT - 1u].y = bitcast<u32>(scale);
+    }
+}

@@ -1,0 +1,119 @@
+//! The certificate of a step: the attention mass that lists certainly keep, from digests of what they drop.
+
+use std::sync::Arc;
+
+use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline, Read};
+use attn_kernels::kernel::KvShape;
+use attn_kernels::kernel::mass_bound::{self, MassBoundParams};
+use attn_kernels::kernel::mass_merge::{self, MassMergeParams};
+use attn_kernels::kernel::paged_decode::PagedDecodeParams;
+
+use super::{Lists, Sparse, choosing, fit, u32_of};
+use crate::ModelError;
+use crate::decoder::Decoder;
+use crate::decoder::inputs::Plan;
+
+/// The certificate: what each layer's lists keep and may drop, and the least share kept of every row and query head.
+#[derive(Debug)]
+pub(super) struct Bound {
+    shares_of: Arc<Pipeline>,
+    merge: Arc<Pipeline>,
+    /// `[selecting layers, rows, num_heads, share_stride]`
+    shares: Buf<f32>,
+    share_stride: u32,
+    /// `[rows, num_heads]`
+    masses: Buf<f32>,
+}
+
+impl Bound {
+    pub(super) fn new(gpu: &Gpu, shape: &KvShape, select_block: u32) -> Result<Self, ModelError> {
+        Ok(Self {
+            shares_of: gpu.pipeline(&mass_bound::variant(shape, select_block))?,
+            merge: gpu.pipeline(&mass_merge::variant())?,
+            shares: gpu.buffer("shares", 1)?,
+            share_stride: 1,
+            masses: gpu.buffer("masses", 1)?,
+        })
+    }
+
+    /// Makes room for `rows` rows and heads of at most `blocks` blocks in `layers` layers.
+    pub(super) fn fit(
+        &mut self,
+        gpu: &Gpu,
+        [layers, rows]: [usize; 2],
+        blocks: u32,
+    ) -> Result<(), ModelError> {
+        self.share_stride = mass_bound::share_stride(blocks);
+        fit(gpu, &mut self.shares, layers * rows * self.share_stride as usize)?;
+        fit(gpu, &mut self.masses, rows)
+    }
+}
+
+impl Sparse {
+    /// Records the readback of the bounds of a step.
+    pub(super) fn read_masses(&self, pass: &mut Pass, plan: &Plan) -> Option<Read<f32>> {
+        let bound = self.ranker.as_ref()?.bound.as_ref()?;
+        let rows = choosing(plan)?.chosen.len() * self.num_heads;
+        (rows > 0).then(|| {
+            let layers = u32_of(self.placed.iter().flatten().count());
+            let share_stride = bound.share_stride;
+            let params = MassMergeParams { layers, rows: u32_of(rows), share_stride, pad0: 0 };
+            let bindings = [(&bound.shares).into(), (&bound.masses).into()];
+            pass.dispatch(&bound.merge, &params, &bindings, mass_merge::grid(&params));
+            pass.read(&bound.masses, 0..rows)
+        })
+    }
+
+    /// Takes the bounds of a step.
+    pub(super) fn take_masses(&mut self, plan: &Plan, masses: &[f32]) {
+        let chosen = choosing(plan).into_iter().flat_map(|view| &view.chosen);
+        for (chosen, masses) in chosen.zip(masses.chunks_exact(self.num_heads)) {
+            let attended = self.attended[chosen.slice].as_mut().expect("the policy acts on chosen rows");
+            attended.lower_mass(masses.iter().map(|mass| f64::from(*mass)));
+        }
+    }
+}
+
+impl Decoder {
+    /// Records the bound of the mass that listed rows keep, behind the attention that left their stats.
+    pub(in crate::decoder) fn bound_mass(
+        &self,
+        pass: &mut Pass,
+        layer: usize,
+        (rows, lists): (Bind, &Lists),
+        params: &PagedDecodeParams,
+        count: u32,
+    ) {
+        let Some((sparse, ranker)) = self.sparse.as_ref().and_then(|s| Some((s, s.ranker.as_ref()?))) else {
+            return;
+        };
+        let (Some(bound), Some(pool)) = (&ranker.bound, &ranker.pools[layer]) else { return };
+        // Layers that select, one after the other.
+        let before = u32_of(sparse.placed[..layer].iter().flatten().count());
+        let rows_a_layer = ranker.chosen * params.num_heads;
+        let shares_of = MassBoundParams {
+            num_heads: params.num_heads,
+            num_kv_heads: params.num_kv_heads,
+            q_stride: params.q_stride,
+            list_stride: params.list_stride,
+            max_partitions: params.max_partitions,
+            scale: params.scale,
+            first_list: params.first_list,
+            first_share: before * rows_a_layer * bound.share_stride,
+            share_stride: bound.share_stride,
+            pad0: 0,
+            pad1: 0,
+            pad2: 0,
+        };
+        let bindings: [Bind; 7] = [
+            (&self.activations.q).into(),
+            pool.into(),
+            (&self.inputs.tables).into(),
+            rows,
+            lists.bind.clone(),
+            (&self.activations.stats).into(),
+            (&bound.shares).into(),
+        ];
+        pass.dispatch(&bound.shares_of, &shares_of, &bindings, mass_bound::grid(&shares_of, count));
+    }
+}

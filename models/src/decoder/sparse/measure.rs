@@ -1,0 +1,51 @@
+//! What selections are worth, on the host: recall of the mass of dense attention, and what heads kept before they agreed.
+
+use sparse_select::measure::{Mask, recall};
+use sparse_select::policy::num_blocks;
+use sparse_select::{Heads, Selection};
+
+use super::Chosen;
+use crate::ModelError;
+use crate::sparse::{Attended, Mean, SparseOptions};
+
+/// Queries of a chunk that are measured, evenly spread; the cost is that of their dense attention in f64.
+const QUERIES: usize = 16;
+
+impl SparseOptions {
+    /// Measures the selection of chosen rows in a layer.
+    pub(super) fn measure_into(
+        &self,
+        attended: &mut Attended,
+        chosen: &Chosen,
+        selection: &Selection,
+        layer: usize,
+        (q, k): (Heads<'_>, Heads<'_>),
+    ) -> Result<(), ModelError> {
+        attended.recall.join(self.recall(chosen, selection, (&q, &k))?);
+        let density = self.policy.head_density(&self.input(chosen, layer, Some((q, k))))?;
+        density.into_iter().for_each(|density| attended.head_density.add(density));
+        Ok(())
+    }
+
+    fn recall(
+        &self,
+        chosen: &Chosen,
+        selection: &Selection,
+        (q, k): (&Heads<'_>, &Heads<'_>),
+    ) -> Result<Mean, ModelError> {
+        let block = self.policy.block_size();
+        let mut mean = Mean::default();
+        for row in (0..chosen.rows).step_by(chosen.rows.div_ceil(QUERIES)) {
+            let position = chosen.position as usize + row;
+            let (list, seen) = (chosen.list_of(position, block.get()), num_blocks(position + 1, block));
+            let mut attended = Selection::new();
+            attended.begin(seen, k.heads(), 1);
+            for head in 0..k.heads() {
+                let blocks = self.blocks(chosen, selection, head, list);
+                attended.push_row(blocks.into_iter().filter(|block| *block < seen));
+            }
+            mean.add(recall(&attended, &q.window(row, 1), &k.window(0, position + 1), block, Mask::Causal)?);
+        }
+        Ok(mean)
+    }
+}
