@@ -24,6 +24,7 @@ pub mod masked_attention;
 pub mod mass_bound;
 pub mod mass_merge;
 pub mod mla_decode;
+pub mod mla_decode_coop;
 pub mod nsa_block_score;
 pub mod paged_decode;
 pub mod paged_prefill;
