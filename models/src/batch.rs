@@ -45,6 +45,15 @@ pub struct Sample {
     pub spec: Spec,
 }
 
+/// What the router, or the indexer, of one layer chose. An indexer that leaves every row all of its tokens chooses nothing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Choice {
+    /// The layer.
+    pub layer: usize,
+    /// Experts, or positions of tokens, of each row of the step, ascending.
+    pub rows: Vec<Vec<u32>>,
+}
+
 /// Results of a step, in the order of its slices.
 #[derive(Clone, Debug, Default)]
 pub struct StepOutput {
@@ -56,6 +65,9 @@ pub struct StepOutput {
     pub logits: Vec<f32>,
     /// What a sparse policy had each slice attend; `None` for slices of a phase that it leaves dense.
     pub attended: Vec<Option<Attended>>,
+    /// What routers and indexers chose, by layer, where [`Decoder::trace_choices`](crate::Decoder::trace_choices) asks
+    /// for it.
+    pub choices: Vec<Choice>,
     /// Device time of each dispatch, where [`Gpu::time_dispatches`](attn_kernels::gpu::Gpu::time_dispatches) asked for
     /// it.
     pub timings: Vec<Timing>,

@@ -3,6 +3,7 @@
 mod activations;
 mod attend;
 mod blocks;
+mod choices;
 mod compressed;
 mod hyper;
 mod indexer;
@@ -31,6 +32,7 @@ use crate::matrix::{Kernels, Matrix, Product};
 use crate::{DecoderConfig, KvOptions, KvPool, ModelError, Offload, SparseOptions};
 use activations::{Activations, decode_portion};
 use attend::Attention;
+use choices::Choices;
 use compressed::CompressedState;
 use hyper::HyperState;
 use inputs::{Inputs, View};
@@ -112,6 +114,7 @@ pub struct Decoder {
     /// Whether rows of prefills go through cooperative matrices.
     coop: bool,
     sparse: Option<Sparse>,
+    choices: Option<Choices>,
     /// Prefixes that the step in progress attends in chunks, by view.
     prefixes: Vec<Option<PrefixPass>>,
 }
@@ -197,8 +200,10 @@ impl Decoder {
             sparse.begin(&self.gpu, (&self.config, &self.kv), &plan, slices)?;
         }
         self.begin_prefixes(&mut pass, &plan)?;
+        self.begin_choices(&plan)?;
         for index in 0..self.layers.len() {
             self.layer(&mut pass, index, &plan)?;
+            self.copy_choices(&mut pass, index, &plan);
             since_cut += cost;
             if since_cut > CUT || (index + 1).is_multiple_of(CUT_LAYERS) {
                 pass.cut();
@@ -276,8 +281,12 @@ impl Decoder {
         let read_nll = (scored > 0).then(|| pass.read(&self.activations.nll, 0..scored));
         let read_ids = read_ids.transpose()?;
         let reads = self.sparse.as_ref().map(|sparse| sparse.read(&mut pass, plan));
+        let read_choices =
+            self.choices.as_ref().and_then(|choices| Some((choices, choices.read(&mut pass, plan)?)));
         let mut done = self.gpu.submit(pass)?.wait()?;
         output.timings.append(&mut done.timings);
+        output.choices =
+            read_choices.map(|(choices, read)| choices.take(plan, &done.get(read))).unwrap_or_default();
         if let (Some(sparse), Some(reads)) = (&mut self.sparse, reads) {
             sparse.take(plan, reads, &done);
         }

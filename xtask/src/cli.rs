@@ -10,6 +10,8 @@ use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use prefetch::spec::TierSpec;
 use sparse_select::Spec;
 
+use crate::references;
+
 mod values;
 
 /// `cargo xtask`: one subcommand and its flags.
@@ -313,14 +315,20 @@ pub struct TestArgs {
 
 /// `cargo xtask doctor`.
 #[derive(Debug, Clone, Args)]
+#[command(group = ArgGroup::new("tested").multiple(true).args(["self_test", "models"]))]
 pub struct DoctorArgs {
     /// Also run every kernel on each adapter and compare it with its CPU reference; a level that is wrong under
     /// this driver is remembered, and the engine keeps off it
     #[arg(long)]
     pub self_test: bool,
 
-    /// Adapter of --self-test: its number here, or part of its name in any case; without it all
-    #[arg(long, value_name = "NAME", value_parser = values::non_empty, requires = "self_test")]
+    /// Also run the models in the folders of DIR on each adapter and compare logits and tokens with the references beside
+    /// them; without DIR the tiny models of every family that this tree has
+    #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = references::TINY)]
+    pub models: Option<PathBuf>,
+
+    /// Adapter of --self-test and --models: its number here, or part of its name in any case; without it all
+    #[arg(long, value_name = "NAME", value_parser = values::non_empty, requires = "tested")]
     pub device: Option<String>,
 
     /// Print one JSON object instead of text

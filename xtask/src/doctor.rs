@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use attn_kernels::gpu::{self, Checks, Gpu, GpuOptions, wgpu};
@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::cli::DoctorArgs;
 use crate::default_model;
+use crate::references::{self, Compared};
 use crate::report;
 use crate::self_test::{self, Tested};
 use crate::setup::{self, Found, Need, Plan, Platform, REQUIREMENTS, Remedy};
@@ -26,6 +27,9 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
     if args.self_test {
         report.self_test(args.device.as_deref())?;
     }
+    if let Some(folder) = &args.models {
+        report.compare_models(folder, args.device.as_deref())?;
+    }
     let mut out = io::stdout().lock();
     if args.json {
         report::json_line(&mut out, &report)?;
@@ -38,6 +42,9 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
     ensure!(report.adapters.iter().any(Adapter::usable), "no GPU adapter can be opened");
     let wrong: usize = report.adapters.iter().map(|adapter| self_test::wrong(&adapter.self_test)).sum();
     ensure!(wrong == 0, "{wrong} kernel variants are wrong: the engine keeps off their levels");
+    let models = report.adapters.iter().flat_map(|adapter| &adapter.models);
+    let wrong = models.filter(|model| !model.is_right()).count();
+    ensure!(wrong == 0, "{wrong} models differ from their references");
     Ok(())
 }
 
@@ -98,6 +105,9 @@ pub struct Adapter {
     /// What the self-test of this run found, one entry a kernel variant.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub self_test: Vec<Tested>,
+    /// How models compare with their references, one entry a checkpoint.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub models: Vec<Compared>,
 }
 
 /// What an opened device offers.
@@ -165,6 +175,21 @@ impl Report {
         }
         verdicts.save()
     }
+
+    /// Runs the models of `folder` on the adapters that open, or on `device` alone.
+    fn compare_models(&mut self, folder: &Path, device: Option<&str>) -> Result<()> {
+        if let Some(name) = device {
+            let gpu = Gpu::open(&GpuOptions { device: Some(name.into()), ..GpuOptions::new(Checks::Off) })?;
+            let of = |adapter: &&mut Adapter| adapter.is(gpu.info());
+            let adapter = self.adapters.iter_mut().find(of).expect("an adapter that opens is listed");
+            adapter.models = references::run(folder, name)?;
+            return Ok(());
+        }
+        for (index, adapter) in self.adapters.iter_mut().enumerate().filter(|(_, adapter)| adapter.usable()) {
+            adapter.models = references::run(folder, &index.to_string())?;
+        }
+        Ok(())
+    }
 }
 
 impl Adapter {
@@ -192,6 +217,7 @@ impl Adapter {
             fault,
             verdict: Verdicts::of_this_user().get(info).cloned(),
             self_test: Vec::new(),
+            models: Vec::new(),
         }
     }
 }
@@ -278,7 +304,7 @@ impl fmt::Display for Report {
 }
 
 fn write_adapter(f: &mut fmt::Formatter<'_>, index: usize, adapter: &Adapter) -> fmt::Result {
-    let Adapter { name, backend, kind, driver, device, fault, verdict, self_test } = adapter;
+    let Adapter { name, backend, kind, driver, device, fault, verdict, self_test, models } = adapter;
     line(f, &format!("adapter {index}"), format_args!("{name}: {kind}, {backend}, driver {driver}"))?;
     let Some(device) = device else {
         let fault = fault.as_deref().unwrap_or("for an unknown reason");
@@ -305,6 +331,9 @@ fn write_adapter(f: &mut fmt::Formatter<'_>, index: usize, adapter: &Adapter) ->
         ),
     )?;
     for row in self_test {
+        line(f, "", row)?;
+    }
+    for row in models {
         line(f, "", row)?;
     }
     match verdict {

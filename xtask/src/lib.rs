@@ -15,6 +15,7 @@ pub mod interrupt;
 pub mod kernels;
 pub mod kv_used;
 pub mod model;
+pub mod references;
 pub mod report;
 pub mod score;
 pub mod select;

@@ -1,10 +1,11 @@
 //! Opens what a command runs on: the model, fetched if it is the default one, and the device.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result, bail};
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
 use attn_kernels::kernel::KvDtype;
+use kvblock::{KvCacheGroup, LengthLimits};
 use models::batch::Phase;
 use models::{
     ChatTemplate, Checkpoint, Decoder, DecoderConfig, DecoderOptions, KvOptions, KvPlan, KvPool, Offload,
@@ -27,6 +28,8 @@ pub struct Model {
     pub tokenizer: Option<Tokenizer>,
     /// `None` where the checkpoint has none.
     pub chat: Option<ChatTemplate>,
+    /// The device that it was last loaded on, by its name.
+    gpu: OnceLock<(Option<String>, Arc<Gpu>)>,
 }
 
 impl Model {
@@ -44,7 +47,7 @@ impl Model {
         let config = checkpoint.config().with_context(|| format!("model {shown}"))?;
         let tokenizer = checkpoint.tokenizer().with_context(|| format!("model {shown}"))?;
         let chat = checkpoint.chat_template().with_context(|| format!("model {shown}"))?;
-        Ok(Self { checkpoint, config, tokenizer, chat })
+        Ok(Self { checkpoint, config, tokenizer, chat, gpu: OnceLock::new() })
     }
 
     /// Names the weights and the configuration; reads all of the checkpoint.
@@ -81,6 +84,32 @@ impl Model {
         self.load_with(args, max_rows, max_seqs, wanted, Some(watch))
     }
 
+    /// Blocks, the null block included, that one sequence of `tokens` tokens uses at most in steps of `max_rows` rows.
+    ///
+    /// # Errors
+    /// A block size that the caches cannot have.
+    pub fn most_used(&self, args: &EngineArgs, max_rows: u32, tokens: u64) -> Result<u64> {
+        let options =
+            KvOptions { dtype: kv_dtype(args.kv_dtype), block_size: args.block_size, recycle: true };
+        let plan = KvPlan::new(&self.config, options)?;
+        Ok(most_used(&plan, max_rows, 1, Wanted { tokens, longest: tokens }))
+    }
+
+    /// The device that `args` name, opened once.
+    fn gpu(&self, args: &EngineArgs) -> Result<Arc<Gpu>> {
+        if let Some((device, gpu)) = self.gpu.get()
+            && *device == args.device
+        {
+            return Ok(Arc::clone(gpu));
+        }
+        setup::ensure(&[Need::Gpu])?;
+        let device = GpuOptions { device: args.device.clone(), ..GpuOptions::new(Checks::Off) };
+        let gpu = Arc::new(verdicts::open(&device)?);
+        eprintln!("device: {} ({:?}, {})", gpu.info().name, gpu.level(), gpu.info().driver_info);
+        let _ = self.gpu.set((args.device.clone(), Arc::clone(&gpu)));
+        Ok(gpu)
+    }
+
     fn load_with(
         &self,
         args: &EngineArgs,
@@ -89,16 +118,14 @@ impl Model {
         wanted: Wanted,
         watch: Option<Watch>,
     ) -> Result<Decoder> {
-        setup::ensure(&[Need::Gpu])?;
-        let device = GpuOptions { device: args.device.clone(), ..GpuOptions::new(Checks::Off) };
-        let gpu = Arc::new(verdicts::open(&device)?);
-        eprintln!("device: {} ({:?}, {})", gpu.info().name, gpu.level(), gpu.info().driver_info);
+        let gpu = self.gpu(args)?;
         let kv_dtype = kv_dtype(args.kv_dtype);
         // Tiers keep blocks of all layers: none is given back before its request ends.
         let recycle = args.kv_tiers.is_none();
         let options = KvOptions { dtype: kv_dtype, block_size: args.block_size, recycle };
         let plan = KvPlan::new(&self.config, options)?;
-        let num_blocks = num_blocks(args, &gpu, &plan, max_seqs, wanted.tokens)?;
+        let most = most_used(&plan, max_rows, max_seqs, wanted);
+        let num_blocks = num_blocks(args, &gpu, &plan, most)?;
         let offload = offload(args, &plan, num_blocks, wanted, max_seqs);
         let options = DecoderOptions {
             kv_dtype,
@@ -168,23 +195,35 @@ fn offload(
 }
 
 /// Size of the KV pool: what was asked for, else what memory allows and the requests can use.
-fn num_blocks(args: &EngineArgs, gpu: &Gpu, plan: &KvPlan, max_seqs: u32, needed_tokens: u64) -> Result<u32> {
+fn num_blocks(args: &EngineArgs, gpu: &Gpu, plan: &KvPlan, most_used: u64) -> Result<u32> {
     if let Some(blocks) = args.kv_blocks {
         return Ok(blocks);
     }
     let block_bytes = plan.block_bytes();
     let most = u64::from(KvPool::most_blocks(gpu, plan));
-    // Of each group, one block more for every sequence: its last one is partial. And the null block.
-    let groups = plan.block_sizes().map(|size| needed_tokens.div_ceil(u64::from(size)) + u64::from(max_seqs));
     let (budget, wanted) = match args.kv_memory {
         Some(bytes) => (bytes, most),
-        None => (free_bytes(gpu), groups.sum::<u64>() + 1),
+        None => (free_bytes(gpu), most_used),
     };
     let blocks = (budget / block_bytes).min(most).min(wanted);
     if blocks < 2 {
         bail!("{budget} bytes for the KV cache hold {blocks} blocks of {block_bytes} bytes, 2 are needed");
     }
     Ok(u32::try_from(blocks).unwrap_or(u32::MAX))
+}
+
+/// Blocks, the null block included, that sequences of `wanted` tokens use at most in steps of `max_rows` rows: of groups
+/// with windows or chunks what these hold, of others a block for all tokens, and of each group one more for every
+/// sequence, whose last block is partial.
+fn most_used(plan: &KvPlan, max_rows: u32, max_seqs: u32, wanted: Wanted) -> u64 {
+    let max_model_len = u32::try_from(wanted.longest).unwrap_or(u32::MAX);
+    let limits = LengthLimits { max_model_len, max_batched_tokens: max_rows };
+    let seqs = u64::from(max_seqs);
+    let of_group = |group: &KvCacheGroup| {
+        let all = wanted.tokens.div_ceil(u64::from(group.spec.block_size.get())) + seqs;
+        group.spec.admission_cap(limits).map_or(all, |held| all.min(u64::from(held) * seqs))
+    };
+    plan.layout.groups.iter().map(of_group).sum::<u64>() + 1
 }
 
 /// 0.9 of what is free: the host's memory where the device shares it. Of a device with memory of its own wgpu tells
@@ -232,5 +271,31 @@ fn kv_dtype(dtype: cli::KvDtype) -> KvDtype {
         cli::KvDtype::F32 => KvDtype::F32,
         cli::KvDtype::Fp8 => KvDtype::Fp8,
         cli::KvDtype::Int8 => KvDtype::Int8,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 4 sequences of 1,000 tokens in blocks of 16, in steps of 68 rows.
+    fn blocks(name: &str, recycle: bool) -> u64 {
+        let folder = [env!("CARGO_MANIFEST_DIR"), "..", "models", "tests", "fixtures", name];
+        let config = DecoderConfig::from_hf_dir(folder.iter().collect::<std::path::PathBuf>()).unwrap();
+        let options = KvOptions { dtype: KvDtype::F16, block_size: 16, recycle };
+        let plan = KvPlan::new(&config, options).unwrap();
+        most_used(&plan, 68, 4, Wanted { tokens: 4000, longest: 1000 })
+    }
+
+    #[test]
+    fn windows_and_chunks_take_no_more_blocks_than_they_hold() {
+        let full = 250 + 4;
+        assert_eq!(blocks("tiny-llama", true), full + 1);
+        // A window of 24 reaches 23 tokens back from 68, in 6 blocks that it may begin inside of.
+        assert_eq!(blocks("tiny-mistral", true), 4 * (6 + 1) + 1);
+        assert_eq!(blocks("tiny-mistral", false), full + 1);
+        // Windows of 16 beside full attention; three groups with chunks of 16 beside one of full attention.
+        assert_eq!(blocks("tiny-gpt-oss", true), full + 4 * (6 + 1) + 1);
+        assert_eq!(blocks("tiny-llama4", true), full + 3 * 4 * 6 + 1);
     }
 }

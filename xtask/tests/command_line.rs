@@ -1,9 +1,11 @@
 //! The program as scripts see it: exit codes, and what goes to stdout and stderr.
 
+use std::fs;
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use safetensors::Dtype;
 use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
 
 fn xtask(args: &[&str]) -> Output {
@@ -44,6 +46,43 @@ fn help_is_a_result() {
     {
         assert!(stdout(&output).contains(flag), "{flag} is not in the help");
     }
+}
+
+/// A small model with its reference, and with a reference of which one logit is another.
+#[test]
+fn doctor_compares_models_with_their_references() {
+    let fixture = [env!("CARGO_MANIFEST_DIR"), "..", "models", "tests", "fixtures", "tiny-qwen3-moe-gguf"];
+    let fixture: PathBuf = fixture.iter().collect();
+    let folder = tempfile::tempdir().unwrap();
+    for (copy, far) in [("right", false), ("wrong", true)] {
+        let copy = folder.path().join(copy);
+        fs::create_dir(&copy).unwrap();
+        fs::copy(fixture.join("model.gguf"), copy.join("model.gguf")).unwrap();
+        let mut golden = fs::read(fixture.join("golden.safetensors")).unwrap();
+        if far {
+            let logits =
+                SafeTensors::deserialize(&golden).unwrap().tensor("logits_3").unwrap().data().as_ptr();
+            let first = logits.addr() - golden.as_ptr().addr();
+            golden[first..first + 4].copy_from_slice(&1e6f32.to_le_bytes());
+        }
+        fs::write(copy.join("golden.safetensors"), golden).unwrap();
+    }
+    let models = folder.path().to_str().unwrap();
+    let output = xtask(&["doctor", "--models", models, "--device", "0", "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let [right, wrong] = &report["adapters"][0]["models"].as_array().unwrap()[..] else { panic!("{report}") };
+    assert_eq!(right["model"], "right/model.gguf");
+    assert!(right["logits_f32"].as_f64().unwrap() <= 2e-4, "{right}");
+    assert!(right["median_f16"].as_f64().unwrap() <= 1e-2, "{right}");
+    assert!(
+        right["preemptions"].as_u64().unwrap() > 0 && right["cached_tokens"].as_u64().unwrap() > 0,
+        "{right}"
+    );
+    assert_eq!((&right["wrong_tokens"], &right["rows"]), (&0.into(), &282.into()));
+    assert!(wrong["logits_f32"].as_f64().unwrap() > 1.0, "{wrong}");
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("1 models differ from their references"), "{said}");
 }
 
 #[test]

@@ -108,6 +108,16 @@ impl IndexerState {
         ((&self.lists).into(), 1 + self.longest_list(plan))
     }
 
+    /// What was chosen in the layer at hand, as [`lists`](Self::lists).
+    pub(super) fn chosen(&self) -> &Buf<u32> {
+        &self.lists
+    }
+
+    /// Entries of one row of it; `None` where a step chooses nothing.
+    pub(super) fn chosen_stride(&self, plan: &Plan) -> Option<usize> {
+        self.chooses(plan).then(|| 1 + self.longest_list(plan) as usize)
+    }
+
     /// Scores from row to row.
     fn stride(plan: &Plan) -> u32 {
         plan.longest.next_multiple_of(64)

@@ -115,6 +115,7 @@ impl Decoder {
                 || !config.has_heads()
                 || !(gpu.is_cpu() || coop),
             coop,
+            choices: None,
             prefixes: Vec::new(),
         })
     }

@@ -118,6 +118,11 @@ impl MoeState {
         }))
     }
 
+    /// What was chosen in the layer at hand, `[rows, top_k]`.
+    pub(super) fn chosen(&self) -> &Buf<u32> {
+        &self.experts
+    }
+
     fn glu_params(&self, rows: u32, inner: u32) -> GluParams {
         let (alpha, limit) = match self.config.activation {
             Activation::Silu => (1.0, 0.0),
@@ -149,7 +154,7 @@ impl Decoder {
         }
     }
 
-    fn moe(&self) -> &MoeState {
+    pub(super) fn moe(&self) -> &MoeState {
         self.moe.as_ref().expect("a decoder with experts has buffers for them")
     }
 

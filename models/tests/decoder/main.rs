@@ -1,6 +1,7 @@
 //! The decoder on the adapter that is there, with bounds checks on: against the logits and tokens of transformers, and
 //! against itself in other chunks, blocks and company.
 
+mod choices;
 mod golden;
 mod invariance;
 mod offload;
@@ -8,6 +9,7 @@ mod prefix;
 mod refusal;
 mod served;
 mod sparse;
+mod steady;
 mod tiny;
 mod windows;
 

@@ -34,6 +34,8 @@ pub(crate) struct Served {
     pub(crate) drawn: Vec<u32>,
     /// What a sparse policy attended in each step; empty where none acts.
     pub(crate) attended: Vec<Attended>,
+    /// What routers and indexers chose for each row, by layer; empty where nobody asked.
+    pub(crate) choices: Vec<Vec<(usize, Vec<u32>)>>,
 }
 
 impl Served {
@@ -80,8 +82,12 @@ pub(crate) fn serve(decoder: &mut Decoder, requests: &[Request<'_>], chunk: usiz
         assert_eq!(output.logits.len(), rows.iter().sum::<usize>() * vocab);
         let (mut logits, mut drawn) = (output.logits.as_slice(), output.sampled.iter());
         let mut attended = output.attended.into_iter();
+        let of_row = |row: usize| output.choices.iter().map(|c| (c.layer, c.rows[row].clone())).collect();
+        let mut first = 0;
         for (sequence, rows) in sequences.iter_mut().filter(|s| s.remains() > 0).zip(rows) {
             sequence.served.attended.extend(attended.next().flatten());
+            sequence.served.choices.extend((first..first + rows).map(of_row));
+            first += rows;
             let (own, others) = logits.split_at(rows * vocab);
             logits = others;
             let draws = sequence.draws(rows);

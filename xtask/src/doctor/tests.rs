@@ -15,6 +15,7 @@ fn adapter(name: &str, opened: Result<Device, &str>) -> Adapter {
         device: opened.ok(),
         verdict: None,
         self_test: Vec::new(),
+        models: Vec::new(),
     }
 }
 

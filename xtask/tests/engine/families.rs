@@ -1,6 +1,7 @@
 //! `generate` with the tiny models of every family: greedy tokens of transformers in a batch, after a prefix hit and after
 //! preemption, and what their cache groups hold.
 
+use kvblock::{AttentionKind, BlockSize, KvCacheSpec, KvDtype, LengthLimits};
 use serde_json::Value;
 
 use crate::{fixture, golden, golden_margins, ids_file, output_ids, run, xtask};
@@ -28,30 +29,43 @@ fn assert_greedy(name: &str, lines: &[Value], prompts: &[usize]) {
     }
 }
 
+/// Tokens of a block, of a chunk of a prompt, and blocks of a pool that is too small for three prompts.
+struct Sizes {
+    block: u32,
+    chunk: u32,
+    tight: u32,
+}
+
 /// The prompts of 17, 64 and 200 tokens, the longest twice: the second time its blocks are there. Then in a pool of `tight`
 /// blocks, too few for all of them. Returns what the groups held in the first run.
-fn serves(name: &str, block_size: &str, tight: Option<&str>) -> Value {
+fn serves(name: &str, sizes: &Sizes) -> Value {
+    let [block, chunk, tight] = [sizes.block, sizes.chunk, sizes.tight].map(|n| n.to_string());
+    let flags = ["--block-size", &block, "--chunk", &chunk];
     let order = [1, 2, 3, 3];
     let prompts = order.map(|n| golden(name, &format!("prompt_{n}")));
-    let lines = generate(name, &prompts, &["--block-size", block_size, "--chunk", "64"]);
+    let lines = generate(name, &prompts, &flags);
     assert_greedy(name, &lines, &order);
-    assert!(lines[3]["cached_tokens"].as_u64().unwrap() > 100, "{name}: {}", lines[3]["cached_tokens"]);
+    // What the first had computed when the second came.
+    let cached = lines[3]["cached_tokens"].as_u64().unwrap();
+    assert!(cached >= u64::from(sizes.chunk), "{name}: {cached}");
+    assert_eq!(preemptions(&lines), 0, "{name}: the pool was to hold all");
 
-    let kv = lines[0]["kv"].clone();
-    let Some(tight) = tight else { return kv };
     let prompts = [3, 3, 2].map(|n| golden(name, &format!("prompt_{n}")));
     // Without common beginnings, so that every sequence needs its own blocks.
     let prompts = [&prompts[0][..], &prompts[1][7..], &prompts[2]].map(<[u32]>::to_vec);
     for mode in ["recompute", "swap"] {
-        let flags = ["--block-size", block_size, "--preempt", mode, "--chunk", "64"];
+        let flags = [&flags[..], &["--preempt", mode]].concat();
         let roomy = generate(name, &prompts, &flags);
-        let pressed = generate(name, &prompts, &[&flags[..], &["--kv-blocks", tight]].concat());
-        let preemptions: u64 = pressed.iter().map(|line| line["preemptions"].as_u64().unwrap()).sum();
-        assert!(preemptions > 0, "{name}: {tight} blocks were enough for three prompts");
+        let pressed = generate(name, &prompts, &[&flags[..], &["--kv-blocks", &tight]].concat());
+        assert!(preemptions(&pressed) > 0, "{name}: {tight} blocks were enough for three prompts");
         assert_eq!(output_ids(&pressed), output_ids(&roomy), "{name}, {mode}");
         assert_greedy(name, &pressed[..1], &[3]);
     }
-    kv
+    lines[0]["kv"].clone()
+}
+
+fn preemptions(lines: &[Value]) -> u64 {
+    lines.iter().map(|line| line["preemptions"].as_u64().unwrap()).sum()
 }
 
 fn blocks(kv: &Value, group: &str) -> u64 {
@@ -59,27 +73,37 @@ fn blocks(kv: &Value, group: &str) -> u64 {
 }
 
 #[test]
+fn qwen2_serves() {
+    serves("tiny-qwen2", &Sizes { block: 32, chunk: 64, tight: 14 });
+}
+
+#[test]
 fn qwen3_serves() {
-    let kv = serves("tiny-qwen3", "16", Some("32"));
-    assert!(blocks(&kv, "full") >= 14);
+    let kv = serves("tiny-qwen3", &Sizes { block: 64, chunk: 64, tight: 8 });
+    assert!(blocks(&kv, "full") >= 4);
+}
+
+#[test]
+fn experts_of_qwen3_serve() {
+    serves("tiny-qwen3-moe", &Sizes { block: 4, chunk: 64, tight: 110 });
 }
 
 #[test]
 fn mistral_gives_blocks_back() {
-    let kv = serves("tiny-mistral", "8", None);
-    // Windows hold so little that nothing is ever preempted. One of 24 tokens and a chunk of 64 and of single tokens reach over at most 12 blocks of 8, for 4 sequences.
-    assert!(blocks(&kv, "window_24") <= 4 * 12, "{kv}");
+    let kv = serves("tiny-mistral", &Sizes { block: 4, chunk: 16, tight: 20 });
+    // A window of 24 and a chunk of 16 reach over at most 11 blocks of 4, those of 4 sequences over more.
+    assert!(blocks(&kv, "window_24") <= 4 * 11, "{kv}");
 }
 
 #[test]
 fn gpt_oss_has_a_group_for_windows() {
-    let kv = serves("tiny-gpt-oss", "16", Some("37"));
+    let kv = serves("tiny-gpt-oss", &Sizes { block: 16, chunk: 64, tight: 37 });
     assert!(blocks(&kv, "window_16") < blocks(&kv, "full"), "{kv}");
 }
 
 #[test]
 fn llama4_has_groups_for_chunks() {
-    let kv = serves("tiny-llama4", "16", Some("40"));
+    let kv = serves("tiny-llama4", &Sizes { block: 16, chunk: 64, tight: 40 });
     for group in ["chunk_16", "chunk_16.1", "chunk_16.2"] {
         assert!(blocks(&kv, group) < blocks(&kv, "full"), "{kv}");
     }
@@ -87,23 +111,63 @@ fn llama4_has_groups_for_chunks() {
 
 #[test]
 fn deepseek_v32_keeps_latents_and_index_keys() {
-    let kv = serves("tiny-deepseek-v32", "16", Some("32"));
+    let kv = serves("tiny-deepseek-v32", &Sizes { block: 16, chunk: 64, tight: 32 });
     // Of each token in each of 3 layers: a latent of 32 and 16 elements, and an index key of 32.
     let full = &kv["full"];
     let bytes = full["bytes"].as_u64().unwrap() / full["blocks"].as_u64().unwrap();
     assert_eq!(bytes, 16 * 3 * (32 + 16 + 32) * 4);
 }
 
-/// 600 tokens through windows of 24: no step holds more than the window, and what one step computes, reaches over.
 #[test]
-fn windows_hold_no_more_than_promised() {
-    let file = ids_file(&[golden("tiny-mistral", "prompt_1")]);
-    let mut generate = xtask("generate");
-    generate.arg("--model").arg(fixture("tiny-mistral")).arg("--ids-file").arg(file.path());
-    let lines = run(generate.args(["--raw", "--max-tokens", "600", "--block-size", "4", "--chunk", "16"]));
-    assert_eq!(output_ids(&lines)[0].len(), 600);
-    // 23 tokens before, 16 of a chunk and one that is drawn, in blocks of 4 that the window may begin inside of.
-    let promised = (23u64 + 16 + 1).div_ceil(4) + 1;
-    let held = blocks(&lines[0]["kv"], "window_24");
-    assert!(held <= promised, "{held} blocks, {promised} were promised");
+fn gguf_serves_like_safetensors() {
+    let prompts = [1, 3].map(|n| golden("tiny-gpt-oss-mxfp4", &format!("prompt_{n}")));
+    for model in ["tiny-gpt-oss-mxfp4", "tiny-gpt-oss-mxfp4/model.gguf"] {
+        let lines = generate(model, &prompts, &["--block-size", "8"]);
+        assert_greedy("tiny-gpt-oss-mxfp4", &lines, &[1, 3]);
+    }
+}
+
+/// Draws 2,000 tokens: no step holds more blocks of `groups` than kvblock promises for them, and a pool that gives no block
+/// back gives the same tokens.
+fn recycles(name: &str, groups: &[&str], kind: AttentionKind) {
+    const CHUNK: u32 = 8;
+    let file = ids_file(&[golden(name, "prompt_1")]);
+    let draw = |flags: &[&str]| {
+        let mut generate = xtask("generate");
+        generate.arg("--model").arg(fixture(name)).arg("--ids-file").arg(file.path());
+        let chunk = CHUNK.to_string();
+        let sizes = ["--raw", "--max-tokens", "2000", "--block-size", "8", "--chunk", &chunk];
+        run(generate.args(sizes).args(["--kv-dtype", "f32"]).args(flags)).remove(0)
+    };
+    let recycled = draw(&[]);
+    assert_eq!(output_ids(std::slice::from_ref(&recycled))[0].len(), 2000);
+    let spec = KvCacheSpec::new(kind, BlockSize::new(8).unwrap(), 1, 8, KvDtype::F32);
+    // A step takes a chunk of prompts and a token of each sequence that decodes.
+    let limits = LengthLimits { max_model_len: 2100, max_batched_tokens: CHUNK + 1 };
+    let promised = u64::from(spec.max_blocks_per_seq(limits));
+    assert!(promised < 8, "{promised} blocks are not few");
+    for group in groups {
+        let held = blocks(&recycled["kv"], group);
+        assert!(held <= promised, "{name}: {held} blocks of {group}, {promised} were promised");
+    }
+    // Blocks that tiers keep are not given back.
+    let kept = draw(&["--kv-tiers", "host=64MiB"]);
+    assert_eq!(blocks(&kept["kv"], "full"), (17u64 + 1999).div_ceil(8), "{name}");
+    assert_eq!(kept["output_ids"], recycled["output_ids"], "{name}");
+}
+
+#[test]
+fn mistral_recycles_over_2000_tokens() {
+    recycles("tiny-mistral", &["window_24"], AttentionKind::SlidingWindow { window: 24 });
+}
+
+#[test]
+fn gpt_oss_recycles_over_2000_tokens() {
+    recycles("tiny-gpt-oss", &["window_16"], AttentionKind::SlidingWindow { window: 16 });
+}
+
+#[test]
+fn llama4_recycles_over_2000_tokens() {
+    let groups = ["chunk_16", "chunk_16.1", "chunk_16.2"];
+    recycles("tiny-llama4", &groups, AttentionKind::ChunkedLocal { chunk: 16 });
 }

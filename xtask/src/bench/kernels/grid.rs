@@ -4,6 +4,7 @@ use anyhow::Result;
 use attn_kernels::Level;
 use attn_kernels::gpu::Gpu;
 use attn_kernels::kernel::KvDtype;
+use attn_kernels::kernel::quantise::Code;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -190,7 +191,24 @@ fn around(grid: &mut Grid, sizes: &Sizes, main: Heads, software: bool) {
         bench.alone(others::copy_blocks(bench.gpu, &main, rows / 4)?)
     });
     grid.add("lse_merge".into(), move |bench| bench.alone(others::lse_merge(bench.gpu, &main, rows)?));
+    grid.add("swap_blocks".into(), move |bench| {
+        bench.alone(others::swap_blocks(bench.gpu, &main, rows / 4)?)
+    });
+    for code in [Code::Fp8, Code::Int8] {
+        grid.add(format!("quantise, dequantise {code:?}"), move |bench| {
+            bench.each(others::codes(bench.gpu, 4 * rows, 1024, code)?)
+        });
+    }
+    grid.add("mla_decode, two caches".into(), move |bench| {
+        bench.alone(mla::two_caches(bench.gpu, if software { 1 } else { 64 })?)
+    });
     for &context in sizes.contexts {
+        grid.add(format!("gather_cache {context}"), move |bench| {
+            bench.alone(others::gather_cache(bench.gpu, &main, context)?)
+        });
+        grid.add(format!("hash_codes, hamming_score {context}"), move |bench| {
+            bench.each(others::hashes(bench.gpu, &main, context)?)
+        });
         grid.add(format!("block_digest {context}"), move |bench| {
             bench.alone(others::block_digest(bench.gpu, &main, context)?)
         });

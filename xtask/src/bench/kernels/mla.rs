@@ -27,6 +27,11 @@ const SHAPE: LatentShape = LatentShape { latent: 512, rope: 64, block_size: 64, 
 const INDEX_HEADS: u32 = 64;
 const INDEX_KEYS: IndexKeys = IndexKeys::Fp8 { head_dim: 128, page: 64 };
 const TOP_K: u32 = 2048;
+/// One over the root of the head size before absorption, 192.
+const SCALE: f32 = 0.072_168_78;
+/// A window cache and a compressed cache of DeepSeek V4, and the keys that a row attends of each.
+const SHAPE_OF_TWO: LatentShape = LatentShape { latent: 512, rope: 0, block_size: 64, dtype: KvDtype::F16 };
+const KEYS_OF_TWO: [u32; 2] = [128, 1024];
 
 /// One step of decode of sequences of one length, in blocks in random order.
 struct Step {
@@ -65,16 +70,13 @@ impl Step {
             selected.map_or((0, self.context), |(_, stride)| (stride, self.context.min(stride - 1)));
         // Lists are reduced always, as the partitions of the longest decide.
         let max_partitions = keys.div_ceil(PARTITION).max(1);
-        let partials = (self.batch * HEADS * max_partitions) as usize;
-        let partial = gpu.buffer::<f32>("partial", partials * SHAPE.latent as usize)?;
-        let stats = gpu.buffer::<[f32; 2]>("stats", partials)?;
-        let out = gpu.buffer::<f32>("out", (self.batch * HEADS * SHAPE.latent) as usize)?;
+        let scratch = Scratch::new(gpu, &SHAPE, self.batch, max_partitions)?;
         let params = MlaDecodeParams {
             num_heads: HEADS,
             q_stride: HEADS * SHAPE.width(),
             max_partitions,
             reduced: 1,
-            scale: 1.0 / 192.0_f32.sqrt(),
+            scale: SCALE,
             list_stride,
             first_list: 0,
             compressed_stride: 0,
@@ -85,8 +87,8 @@ impl Step {
             (&self.latents).into(),
             (&self.tables).into(),
             (&self.rows).into(),
-            (&partial).into(),
-            (&stats).into(),
+            (&scratch.partial).into(),
+            (&scratch.stats).into(),
         ];
         let kind = selected.map_or(String::new(), |(_, stride)| format!(", {} tokens each", stride - 1));
         let tokens = f64::from(self.batch) * f64::from(keys);
@@ -109,29 +111,115 @@ impl Step {
                 tokens * f64::from(HEADS) * 2.0 * f64::from(SHAPE.width() + SHAPE.latent),
             )
             .dispatch(variant, &params, binds.into_iter().chain(listed()), grid);
-        let params = PagedReduceParams {
-            num_heads: HEADS,
-            num_kv_heads: 1,
-            max_partitions,
-            list_stride,
-            first_list: 0,
-            pad0: 0,
-            pad1: 0,
-            pad2: 0,
-        };
-        let binds: Vec<Bind> = vec![(&partial).into(), (&stats).into(), (&self.rows).into(), (&out).into()];
-        let variant = paged_reduce::variant(&SHAPE.values(), &attention);
-        Ok(work.dispatch(
-            variant,
-            &params,
-            binds.into_iter().chain(listed()),
-            paged_reduce::grid(HEADS, self.batch),
-        ))
+        let listed = selected.map(|(lists, stride)| (Bind::from(lists), stride));
+        Ok(scratch.reduce(work, &attention, &self.rows, listed))
     }
 
     fn name(&self) -> String {
         format!("{} x {}, {HEADS} heads, {}/{}, f16", self.batch, self.context, SHAPE.width(), SHAPE.latent)
     }
+}
+
+/// What partitions leave, and what they become.
+struct Scratch {
+    shape: LatentShape,
+    batch: u32,
+    max_partitions: u32,
+    partial: Buf<f32>,
+    stats: Buf<[f32; 2]>,
+    out: Buf<f32>,
+}
+
+impl Scratch {
+    fn new(gpu: &Gpu, shape: &LatentShape, batch: u32, max_partitions: u32) -> Result<Self> {
+        let partials = (batch * HEADS * max_partitions) as usize;
+        Ok(Self {
+            shape: *shape,
+            batch,
+            max_partitions,
+            partial: gpu.buffer("partial", partials * shape.latent as usize)?,
+            stats: gpu.buffer("stats", partials)?,
+            out: gpu.buffer("out", (batch * HEADS * shape.latent) as usize)?,
+        })
+    }
+
+    /// Adds the reduce pass; with lists and the entries from one to the next.
+    fn reduce(
+        &self,
+        work: Work,
+        attention: &Attention,
+        rows: &Buf<[u32; 4]>,
+        lists: Option<(Bind, u32)>,
+    ) -> Work {
+        let params = PagedReduceParams {
+            num_heads: HEADS,
+            num_kv_heads: 1,
+            max_partitions: self.max_partitions,
+            list_stride: lists.as_ref().map_or(0, |(_, stride)| *stride),
+            first_list: 0,
+            pad0: 0,
+            pad1: 0,
+            pad2: 0,
+        };
+        let mut binds: Vec<Bind> =
+            vec![(&self.partial).into(), (&self.stats).into(), rows.into(), (&self.out).into()];
+        binds.extend(lists.map(|(lists, _)| lists));
+        let variant = paged_reduce::variant(&self.shape.values(), attention);
+        work.dispatch(variant, &params, binds, paged_reduce::grid(HEADS, self.batch))
+    }
+}
+
+/// Decode over two caches by lists of slots.
+pub(super) fn two_caches(gpu: &Gpu, batch: u32) -> Result<Work> {
+    let shape = SHAPE_OF_TWO;
+    let [window, compressed] = KEYS_OF_TWO;
+    let keys = window + compressed;
+    let slots = |of: u32, seed| -> Result<_> {
+        let mut slots: Vec<u32> = (0..batch * of).collect();
+        slots.shuffle(&mut StdRng::seed_from_u64(seed));
+        let elements = slots.len() * shape.width() as usize;
+        let cache = random(gpu, shape.dtype, elements, u32::try_from(seed)?)?;
+        Ok((gpu.upload("slots", &slots)?, cache))
+    };
+    let ((near_slots, near), (far_slots, far)) = (slots(window, 1)?, slots(compressed, 2)?);
+    let q = random(gpu, KvDtype::F32, (batch * HEADS * shape.width()) as usize, 4)?;
+    let rows: Vec<[u32; 4]> = (0..batch).map(|row| [row, keys, window, 0]).collect();
+    let rows = gpu.upload("rows", &rows)?;
+    let scratch = Scratch::new(gpu, &shape, batch, keys.div_ceil(PARTITION))?;
+    let params = MlaDecodeParams {
+        num_heads: HEADS,
+        q_stride: HEADS * shape.width(),
+        max_partitions: scratch.max_partitions,
+        reduced: 1,
+        scale: SCALE,
+        list_stride: window,
+        first_list: 0,
+        compressed_stride: compressed,
+    };
+    let binds: [Bind; 8] = [
+        (&q).into(),
+        (&near).into(),
+        (&far).into(),
+        (&rows).into(),
+        (&scratch.partial).into(),
+        (&scratch.stats).into(),
+        (&near_slots).into(),
+        (&far_slots).into(),
+    ];
+    let tokens = f64::from(batch) * f64::from(keys);
+    let name = format!("{batch} x {window} + {compressed}, {HEADS} heads, {}, f16", shape.width());
+    let work = Work::new("mla_decode, two", Level::Baseline.name(), name)
+        .costs(
+            tokens * f64::from(shape.width()) * shape.dtype.bytes() as f64,
+            tokens * f64::from(HEADS) * 2.0 * f64::from(shape.width() + shape.latent),
+        )
+        .dispatch(
+            mla_decode::variant_of_two(&shape, HEADS),
+            &params,
+            binds,
+            mla_decode::grid(HEADS, batch, scratch.max_partitions),
+        );
+    Ok(scratch.reduce(work, &Attention::default(), &rows, None))
 }
 
 /// Logits of one query of each of `batch` sequences over its fp8 index keys.

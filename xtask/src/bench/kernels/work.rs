@@ -101,7 +101,12 @@ impl Work {
 impl Bench<'_> {
     /// Times one work alone.
     pub(super) fn alone(&self, work: Work) -> Result<Vec<Timed>> {
-        Ok(vec![self.time(work)?])
+        self.each([work])
+    }
+
+    /// Times works that have nothing to compare.
+    pub(super) fn each<const N: usize>(&self, works: [Work; N]) -> Result<Vec<Timed>> {
+        works.into_iter().map(|work| self.time(work)).collect()
     }
 
     /// Times dense attention and what stands in for it.

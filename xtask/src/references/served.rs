@@ -1,0 +1,116 @@
+//! Runs the prompts of a reference: for their logits, and for their tokens through the engine.
+
+use std::collections::HashMap;
+
+use anyhow::{Context, Result};
+use kvblock::{BlockId, KvCache, KvCacheConfig, LengthLimits, SeqContent, SeqId, SlotRequest};
+use models::batch::{Phase, Slice};
+
+use super::{Compared, Prompt};
+use crate::cli::{EngineArgs, GenerateArgs};
+use crate::engine::{self, Engine, Event};
+use crate::kv_used::group_id;
+use crate::model::{Model, Wanted};
+
+/// What a model made of one prompt.
+#[derive(Debug, Default)]
+pub(super) struct Prefilled {
+    /// `[rows, vocab]`
+    logits: Vec<f32>,
+    /// Of each row, what the routers and indexers of all layers chose.
+    pub(super) choices: Vec<Vec<(usize, Vec<u32>)>>,
+}
+
+impl Prefilled {
+    /// As many of the last logits as `want` has; fewer where there are fewer.
+    pub(super) fn last(&self, want: &[f32]) -> &[f32] {
+        &self.logits[self.logits.len().saturating_sub(want.len())..]
+    }
+}
+
+/// Runs prompts one by one, each in chunks.
+pub(super) fn prefill(model: &Model, args: &EngineArgs, prompts: &[Prompt]) -> Result<Vec<Prefilled>> {
+    const SEQ: SeqId = SeqId::new(0);
+    let longest = prompts.iter().map(|prompt| prompt.ids.len() as u64).max().unwrap_or(0);
+    let mut decoder = model.load(args, args.chunk, 1, Wanted { tokens: longest, longest })?;
+    decoder.trace_choices(true)?;
+    let limits =
+        LengthLimits { max_model_len: decoder.config().context_length, max_batched_tokens: args.chunk };
+    let groups = decoder.kv().plan().layout.groups.clone();
+    let config = KvCacheConfig::new(decoder.kv().num_blocks(), groups, limits);
+    let config = KvCacheConfig { caching: false, ..config };
+    let one = |prompt: &Prompt| {
+        let mut cache = KvCache::new(&config)?;
+        let mut prefilled = Prefilled::default();
+        let mut first = 0;
+        for tokens in prompt.ids.chunks(args.chunk as usize) {
+            let content = SeqContent { tokens: &prompt.ids, hashes: &[], adapter: None };
+            let rows = u32::try_from(tokens.len())?;
+            cache
+                .allocate_slots(SlotRequest::new(SEQ, content, first, rows))
+                .context("a pool for one prompt")?;
+            let table =
+                |group| cache.table(SEQ, group_id(group)).map_or(&[][..], kvblock::BlockTable::blocks);
+            let tables: Vec<&[BlockId]> = (0..cache.num_groups()).map(table).collect();
+            let (tables, logits) = (&tables[..], tokens.len());
+            let slice =
+                Slice { tokens, first, tables, phase: Phase::Prefill, access: &[], targets: &[], logits };
+            let output = decoder.step(&[slice], &[])?;
+            prefilled.logits.extend(output.logits);
+            let of_row = |row: usize| output.choices.iter().map(|c| (c.layer, c.rows[row].clone())).collect();
+            prefilled.choices.extend((0..tokens.len()).map(of_row));
+            first += rows;
+        }
+        Ok(prefilled)
+    };
+    prompts.iter().map(one).collect()
+}
+
+/// Draws the greedy tokens of all prompts in one batch, the last prompt twice, and counts those that are wrong; if
+/// `tight`, in a pool that holds little more than the longest of them.
+pub(super) fn generate(
+    model: &Model,
+    args: &GenerateArgs,
+    tight: bool,
+    prompts: &[Prompt],
+    compared: &mut Compared,
+) -> Result<()> {
+    let batch: Vec<&Prompt> = prompts.iter().chain(prompts.last()).collect();
+    let count = u32::try_from(batch.len())?;
+    let longest = |prompt: &&Prompt| (prompt.ids.len() + prompt.greedy.len()) as u64;
+    let wanted = Wanted {
+        tokens: batch.iter().map(longest).sum(),
+        longest: batch.iter().map(longest).max().unwrap_or(0),
+    };
+    let mut engine_args = args.engine.clone();
+    if tight {
+        let alone = model.most_used(&args.engine, args.engine.chunk + count, wanted.longest)?;
+        engine_args.kv_blocks = Some(u32::try_from(alone + alone / 4)?);
+    }
+    let mut engine = Engine::open(&engine_args, model, count, wanted, args.preempt)?;
+    let mut wanted_of = HashMap::new();
+    for prompt in batch {
+        let seq = engine.submit(&engine::Prompt {
+            ids: prompt.ids.clone(),
+            max_tokens: u32::try_from(prompt.greedy.len())?,
+            samples: 1,
+            sampling: args.sampling.clone(),
+            salt: None,
+            ignore_eos: true,
+        })?;
+        wanted_of.insert(seq, &prompt.greedy[..prompt.sure]);
+    }
+    while engine.has_work() {
+        for event in engine.step()? {
+            let Event::Finished(finished, _) = event else { continue };
+            let want = wanted_of[&finished.seq];
+            // Behind a wrong token every other one is wrong with it.
+            let equal = finished.output().iter().zip(want).take_while(|(got, want)| got == want).count();
+            compared.tokens += want.len();
+            compared.wrong_tokens += want.len() - equal;
+            compared.preemptions += finished.preemptions;
+            compared.cached_tokens += finished.cached_tokens;
+        }
+    }
+    Ok(())
+}
