@@ -6,7 +6,7 @@ use crate::kernel::attention::{Attention, Context, Logit, Mask};
 use crate::kernel::mla_decode::LatentShape;
 use crate::kernel::paged_prefill::KeyLoads;
 use crate::kernel::{
-    KvDtype, KvShape, cache_write, gather_cache, latent_write, masked_attention, mla_decode,
+    KvDtype, KvShape, cache_write, gather_cache, latent_write, masked_attention, mla_decode, mla_decode_coop,
 };
 use crate::kernel::{paged_decode, paged_prefill, paged_prefill_coop, paged_reduce};
 
@@ -89,8 +89,25 @@ fn latent_variants(head_dim: u32) -> Vec<NamedVariant> {
         ] {
             all.push(NamedVariant::new(&format!("{name}{part}"), Level::Baseline, variant));
         }
+        all.extend(latent_coop_variants(part, dtype));
     }
     all
+}
+
+/// The same by matrices, in the sizes of DeepSeek alone.
+fn latent_coop_variants(part: &str, dtype: KvDtype) -> Vec<NamedVariant> {
+    let shape = LatentShape { latent: 512, rope: 64, block_size: 64, dtype };
+    if !mla_decode_coop::serves(&shape, 128) {
+        return Vec::new();
+    }
+    let two = LatentShape { rope: 0, ..shape };
+    let tokens = Attention { context: Context::Tokens, ..Attention::default() };
+    let named = |name: &str, variant| NamedVariant::new(&format!("{name}{part}"), Level::Coop, variant);
+    vec![
+        named("", mla_decode_coop::variant(&shape, 128, &Attention::default())),
+        named("tokens-", mla_decode_coop::variant(&shape, 128, &tokens)),
+        named("two-", mla_decode_coop::variant_of_two(&two, 128)),
+    ]
 }
 
 fn variants_of(

@@ -15,7 +15,7 @@ pub static KERNEL: Kernel = Kernel {
     bindings: BINDINGS.split_at(6).0,
 };
 
-const BINDINGS: &[Access] = &[
+pub(super) const BINDINGS: &[Access] = &[
     Access::Read,
     Access::Read,
     Access::Read,
@@ -25,6 +25,9 @@ const BINDINGS: &[Access] = &[
     Access::Read,
     Access::Read,
 ];
+
+/// Bindings over one cache with lists.
+pub(super) const LISTED: &[Access] = BINDINGS.split_at(7).0;
 
 /// Uniform parameters.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -132,7 +135,7 @@ pub fn heads_a_group(num_heads: u32) -> u32 {
 #[must_use]
 pub fn variant(shape: &LatentShape, num_heads: u32, attention: &Attention) -> Variant {
     let variant = attention.order(of(shape, num_heads), &shape.values(), 1);
-    if attention.context == Context::Full { variant } else { variant.bindings(BINDINGS.split_at(7).0) }
+    if attention.context == Context::Full { variant } else { variant.bindings(LISTED) }
 }
 
 /// The kernel over a window cache and a compressed cache of `shape`, by lists of slots.

@@ -1,7 +1,8 @@
 //! Attention of single query rows over their paged KV, in partitions.
 
 use super::attention::Attention;
-use super::{KvDtype, KvShape, heads_together};
+use super::error::Launch;
+use super::{KvDtype, KvShape, LaunchError, heads_together};
 use crate::{Access, Kernel, Variant};
 use bytemuck::{Pod, Zeroable};
 
@@ -126,4 +127,47 @@ pub fn variant(shape: &KvShape, num_heads: u32, attention: &Attention) -> Varian
 #[must_use]
 pub fn grid(shape: &KvShape, num_heads: u32, rows: u32, partitions: u32) -> [u32; 3] {
     [partitions, num_heads / heads_a_group(shape, num_heads), rows]
+}
+
+/// Checks `rows`, `[row of q, keys, first entry of the block table, first key]`, and the blocks of `tables` that they read,
+/// against a cache of `num_blocks` blocks and buffers of `q_len`, `partial_len` and `stats_len` elements. Lists have
+/// [`check_lists`](super::attention::check_lists).
+///
+/// # Errors
+/// A shape that no kernel takes, more rows than a dispatch has, a row outside a buffer, a table that names no block of the
+/// cache, or more partitions than there is room for.
+pub fn check(
+    shape: &KvShape,
+    params: &PagedDecodeParams,
+    rows: &[[u32; 4]],
+    (tables, num_blocks): (&[u32], u32),
+    [q_len, partial_len, stats_len]: [usize; 3],
+) -> Result<(), LaunchError> {
+    let launch = Launch(KERNEL.name);
+    shape.validate(params.num_heads)?;
+    launch.at_most("rows", rows.len() as u64, 65_535)?;
+    let width = u64::from(params.num_heads) * u64::from(shape.head_dim);
+    let most = u64::from(params.max_partitions);
+    if params.reduced == 0 {
+        launch.at_most("partitions without a reduce pass", most, 1)?;
+    } else {
+        let stats = rows.len() as u64 * u64::from(params.num_heads) * most;
+        launch.at_most("entries of stats", stats, stats_len as u64)?;
+        launch.at_most("f32 of partials", stats * u64::from(shape.head_dim), partial_len as u64)?;
+    }
+    for (entry, [row, len, table, first]) in rows.iter().enumerate() {
+        let end = u64::from(*row) * u64::from(params.q_stride) + width;
+        launch.entry("end in q", entry, end, q_len as u64)?;
+        if params.reduced == 0 {
+            launch.entry("end in the output", entry, (u64::from(*row) + 1) * width, partial_len as u64)?;
+        }
+        launch.entry("first key", entry, (*first).into(), (*len).into())?;
+        if params.list_stride == 0 {
+            launch.entry("partitions", entry, partitions(*first, *len).into(), most)?;
+        }
+        let (first, end) = (first / shape.block_size, len.div_ceil(shape.block_size));
+        let of_table = [first, end].map(|block| u64::from(*table) + u64::from(block));
+        launch.table(entry, tables, (of_table[0], of_table[1]), num_blocks)?;
+    }
+    Ok(())
 }

@@ -141,6 +141,9 @@ impl Decode {
         let partial = gpu.upload("partial", &vec![f32::NAN; partial_len]).unwrap();
         let stats = gpu.upload("stats", &vec![[f32::NAN; 2]; stats_len]).unwrap();
         let out_len = self.lens.len() * (self.num_heads * shape.head_dim) as usize;
+        let blocks = u32::try_from(self.layer.k.len() / shape.block_elements()).unwrap();
+        let (params, cached) = (self.params(max_partitions, (0, u32::MAX)), (&self.layer.tables[..], blocks));
+        paged_decode::check(shape, &params, &rows, cached, [self.q.len(), partial_len, stats_len]).unwrap();
         let out = gpu.upload("out", &vec![f32::NAN; out_len]).unwrap();
         let mut pass = Pass::new("decode");
         let mut bindings: Vec<Bind> = vec![

@@ -6,10 +6,10 @@ use attn_kernels::gpu::{Bind, Buf, Gpu};
 use attn_kernels::kernel::KvDtype;
 use attn_kernels::kernel::attention::{Attention, Context};
 use attn_kernels::kernel::index_logits::{self, IndexKeys, IndexLogitsParams};
-use attn_kernels::kernel::index_logits_coop;
 use attn_kernels::kernel::mla_decode::{self, LatentShape, MlaDecodeParams};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::kernel::top_k::{Output, TopKParams};
+use attn_kernels::kernel::{index_logits_coop, mla_decode_coop};
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -92,17 +92,24 @@ impl Step {
         let kind = selected.map_or(String::new(), |(_, stride)| format!(", {} tokens each", stride - 1));
         let tokens = f64::from(self.batch) * f64::from(keys);
         let name = format!("{}{kind}", self.name());
-        let work = Work::new("mla_decode", Level::Baseline.name(), name)
+        let (variant, grid, level) = match gpu.runs_coop() {
+            true => (
+                mla_decode_coop::variant(&SHAPE, HEADS, &attention),
+                mla_decode_coop::grid(HEADS, self.batch, max_partitions),
+                Level::Coop,
+            ),
+            false => (
+                mla_decode::variant(&SHAPE, HEADS, &attention),
+                mla_decode::grid(HEADS, self.batch, max_partitions),
+                Level::Baseline,
+            ),
+        };
+        let work = Work::new("mla_decode", level.name(), name)
             .costs(
                 tokens * f64::from(SHAPE.width()) * SHAPE.dtype.bytes() as f64,
                 tokens * f64::from(HEADS) * 2.0 * f64::from(SHAPE.width() + SHAPE.latent),
             )
-            .dispatch(
-                mla_decode::variant(&SHAPE, HEADS, &attention),
-                &params,
-                binds.into_iter().chain(listed()),
-                mla_decode::grid(HEADS, self.batch, max_partitions),
-            );
+            .dispatch(variant, &params, binds.into_iter().chain(listed()), grid);
         let listed = selected.map(|(lists, stride)| (Bind::from(lists), stride));
         Ok(scratch.reduce(work, &attention, &self.rows, listed))
     }
