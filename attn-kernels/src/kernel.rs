@@ -24,6 +24,7 @@ pub mod masked_attention;
 pub mod mass_bound;
 pub mod mass_merge;
 pub mod mla_decode;
+pub mod mla_decode_coop;
 pub mod nsa_block_score;
 pub mod paged_decode;
 pub mod paged_prefill;
@@ -44,6 +45,8 @@ pub mod vote_blocks;
 pub mod xattn;
 
 pub use error::LaunchError;
+
+use error::Launch;
 
 /// Element type of the paged cache.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -157,6 +160,28 @@ impl KvShape {
 
     fn block_head(&self, block: usize, head: usize) -> usize {
         block * self.num_kv_heads as usize + head
+    }
+
+    /// Checks what all kernels of attention rely on, for `num_heads` query heads.
+    ///
+    /// # Errors
+    /// Head sizes that are not multiples of 8 up to 512, block sizes that are not powers of two from 4 to 256, and query
+    /// heads that KV heads do not divide.
+    pub fn validate(&self, num_heads: u32) -> Result<(), LaunchError> {
+        let launch = Launch("paged cache");
+        for (what, size) in [
+            ("number of KV heads", self.num_kv_heads),
+            ("number of query heads", num_heads),
+            ("head size", self.head_dim),
+        ] {
+            launch.not_zero(what, size)?;
+        }
+        launch.multiple("head size", self.head_dim, 8)?;
+        launch.at_most("head size", self.head_dim.into(), 512)?;
+        launch.power_of_two("block size", self.block_size)?;
+        launch.multiple("block size", self.block_size, 4)?;
+        launch.at_most("block size", self.block_size.into(), 256)?;
+        launch.multiple("number of query heads", num_heads, self.num_kv_heads)
     }
 
     /// What kernels rely on.

@@ -127,6 +127,7 @@ const CASES: &[(&str, Cases)] = &[
     ("mass_bound", mass_bound::cases),
     ("mass_merge", mass_bound::merge_cases),
     ("mla_decode", mla_decode::cases),
+    ("mla_decode_coop", mla_decode::cases),
     ("nsa_block_score", retrieval::nsa_block_score),
     ("paged_decode", paged_decode::cases),
     ("paged_prefill", paged_prefill::cases),

@@ -45,12 +45,12 @@ pub struct Sample {
     pub spec: Spec,
 }
 
-/// What the router, or the indexer, of one layer chose. An indexer that leaves every row all of its tokens chooses nothing.
+/// What the router, or the indexer, of one layer chose. An indexer that leaves every row all that it sees chooses nothing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Choice {
     /// The layer.
     pub layer: usize,
-    /// Experts, or positions of tokens, of each row of the step, ascending.
+    /// Experts, tokens, or entries of a compressed cache, of each row of the step, ascending.
     pub rows: Vec<Vec<u32>>,
 }
 

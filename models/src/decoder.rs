@@ -226,16 +226,16 @@ impl Decoder {
     }
 
     fn embed(&self, pass: &mut Pass, rows: u32) {
-        let blocks = self.embedding.blocks();
+        let width = self.config.hidden_size;
         for shard in self.embedding.shards() {
-            let params = embed::EmbedParams { rows, first: shard.first, cols: shard.cols, blocks };
+            let params = embed::EmbedParams { rows, first: shard.first, cols: shard.cols, width };
             let bindings: [Bind; 4] = [
                 (&self.inputs.tokens).into(),
                 (&shard.quants).into(),
                 (&shard.scales).into(),
                 (&self.activations.hidden).into(),
             ];
-            pass.dispatch(&self.pipelines.embed, &params, &bindings, embed::grid(rows, blocks));
+            pass.dispatch(&self.pipelines.embed, &params, &bindings, embed::grid(rows, width));
         }
     }
 
@@ -281,12 +281,11 @@ impl Decoder {
         let read_nll = (scored > 0).then(|| pass.read(&self.activations.nll, 0..scored));
         let read_ids = read_ids.transpose()?;
         let reads = self.sparse.as_ref().map(|sparse| sparse.read(&mut pass, plan));
-        let read_choices =
-            self.choices.as_ref().and_then(|choices| Some((choices, choices.read(&mut pass, plan)?)));
+        let read_choices = self.choices.as_ref().and_then(|choices| choices.read(&mut pass, plan));
         let mut done = self.gpu.submit(pass)?.wait()?;
         output.timings.append(&mut done.timings);
         output.choices =
-            read_choices.map(|(choices, read)| choices.take(plan, &done.get(read))).unwrap_or_default();
+            read_choices.map(|read| self.take_choices(plan, &done.get(read))).unwrap_or_default();
         if let (Some(sparse), Some(reads)) = (&mut self.sparse, reads) {
             sparse.take(plan, reads, &done);
         }

@@ -6,7 +6,7 @@ use crate::kernel::attention::{Attention, Context, Logit, Mask};
 use crate::kernel::mla_decode::LatentShape;
 use crate::kernel::paged_prefill::KeyLoads;
 use crate::kernel::{
-    KvDtype, KvShape, cache_write, gather_cache, latent_write, masked_attention, mla_decode,
+    KvDtype, KvShape, cache_write, gather_cache, latent_write, masked_attention, mla_decode, mla_decode_coop,
 };
 use crate::kernel::{paged_decode, paged_prefill, paged_prefill_coop, paged_reduce};
 
@@ -43,11 +43,8 @@ fn code_variants(num_heads: u32, f16: &KvShape) -> Vec<NamedVariant> {
     let mut all = Vec::new();
     for (part, dtype) in [("fp8", KvDtype::Fp8), ("int8", KvDtype::Int8)] {
         let shape = KvShape { dtype, ..*f16 };
-        for (reduce, level) in [("", Level::Baseline), ("subgroup-", Level::Subgroup)] {
-            let variant = paged_decode::variant(&shape, num_heads, level, &dense);
-            all.push(NamedVariant::new(&format!("{reduce}{part}"), level, variant));
-        }
         for variant in [
+            paged_decode::variant(&shape, num_heads, &dense),
             cache_write::variant(&shape),
             paged_prefill::variant(&shape, num_heads, KeyLoads::Uniform, &dense),
         ] {
@@ -92,8 +89,25 @@ fn latent_variants(head_dim: u32) -> Vec<NamedVariant> {
         ] {
             all.push(NamedVariant::new(&format!("{name}{part}"), Level::Baseline, variant));
         }
+        all.extend(latent_coop_variants(part, dtype));
     }
     all
+}
+
+/// The same by matrices, in the sizes of DeepSeek alone.
+fn latent_coop_variants(part: &str, dtype: KvDtype) -> Vec<NamedVariant> {
+    let shape = LatentShape { latent: 512, rope: 64, block_size: 64, dtype };
+    if !mla_decode_coop::serves(&shape, 128) {
+        return Vec::new();
+    }
+    let two = LatentShape { rope: 0, ..shape };
+    let tokens = Attention { context: Context::Tokens, ..Attention::default() };
+    let named = |name: &str, variant| NamedVariant::new(&format!("{name}{part}"), Level::Coop, variant);
+    vec![
+        named("", mla_decode_coop::variant(&shape, 128, &Attention::default())),
+        named("tokens-", mla_decode_coop::variant(&shape, 128, &tokens)),
+        named("two-", mla_decode_coop::variant_of_two(&two, 128)),
+    ]
 }
 
 fn variants_of(
@@ -104,10 +118,8 @@ fn variants_of(
 ) -> Vec<NamedVariant> {
     let mut all = Vec::new();
     for (dtype, shape) in types {
-        for (reduce, level) in [("", Level::Baseline), ("subgroup-", Level::Subgroup)] {
-            let variant = paged_decode::variant(shape, num_heads, level, attention);
-            all.push(NamedVariant::new(&format!("{name}{reduce}{dtype}"), level, variant));
-        }
+        let decode = paged_decode::variant(shape, num_heads, attention);
+        all.push(NamedVariant::new(&format!("{name}{dtype}"), Level::Baseline, decode));
         for (loads, part, level) in
             [(KeyLoads::Uniform, "", Level::Baseline), (KeyLoads::Broadcast, "broadcast-", Level::Subgroup)]
         {

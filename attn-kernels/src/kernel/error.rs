@@ -103,6 +103,21 @@ impl Launch {
         Err(LaunchError::EntryOverLimit { kernel: self.0, what, entry, value, limit })
     }
 
+    /// The blocks of `tables` from `first` until before `end` exist: what row, tile or span `entry` reads.
+    pub(crate) fn table(
+        self,
+        entry: usize,
+        tables: &[u32],
+        (first, end): (u64, u64),
+        num_blocks: u32,
+    ) -> Result<(), LaunchError> {
+        self.entry("end in the tables", entry, end, tables.len() as u64)?;
+        let blocks = usize::try_from(first).unwrap_or(usize::MAX)..usize::try_from(end).unwrap_or(usize::MAX);
+        let largest = tables.get(blocks).and_then(|blocks| blocks.iter().max());
+        let beyond = largest.map_or(0, |block| u64::from(*block) + 1);
+        self.entry("block of the table + 1", entry, beyond, num_blocks.into())
+    }
+
     pub(crate) fn not_zero(self, what: &'static str, value: u32) -> Result<(), LaunchError> {
         if value != 0 { Ok(()) } else { Err(LaunchError::Zero { kernel: self.0, what }) }
     }

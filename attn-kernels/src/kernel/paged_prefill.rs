@@ -1,7 +1,8 @@
 //! Flash attention of many query rows over paged KV.
 
 use super::attention::Attention;
-use super::{KvDtype, KvShape, heads_together};
+use super::error::Launch;
+use super::{KvDtype, KvShape, LaunchError, heads_together};
 use crate::{Access, Kernel, Variant};
 use bytemuck::{Pod, Zeroable};
 
@@ -136,4 +137,37 @@ pub fn variant(shape: &KvShape, num_heads: u32, loads: KeyLoads, attention: &Att
 #[must_use]
 pub fn grid(shape: &KvShape, num_heads: u32, loads: KeyLoads, tiles: u32) -> [u32; 3] {
     [num_heads / heads_a_lane(shape, num_heads, loads), tiles, 1]
+}
+
+/// Checks `tiles` of at most `tile_rows` rows, and the blocks of `tables` that they read, against a cache of `num_blocks`
+/// blocks and buffers of `q_len` and `out_len` elements. Lists have [`check_lists`](super::attention::check_lists).
+///
+/// # Errors
+/// A shape that no kernel takes, more tiles than a dispatch has, a tile of no or too many rows or outside a buffer, or a
+/// table that names no block of the cache.
+pub fn check(
+    shape: &KvShape,
+    params: &PagedPrefillParams,
+    (tiles, tile_rows): (&[Tile], u32),
+    (tables, num_blocks): (&[u32], u32),
+    [q_len, out_len]: [usize; 2],
+) -> Result<(), LaunchError> {
+    let launch = Launch(KERNEL.name);
+    shape.validate(params.num_heads)?;
+    launch.at_most("tiles", tiles.len() as u64, 65_535)?;
+    launch.multiple("first key", params.first_key, 8)?;
+    let width = u64::from(params.num_heads) * u64::from(shape.head_dim);
+    for (entry, tile) in tiles.iter().enumerate() {
+        launch.not_zero("rows of a tile", tile.rows)?;
+        launch.entry("rows", entry, tile.rows.into(), tile_rows.into())?;
+        let last = u64::from(tile.row) + u64::from(tile.rows) - 1;
+        launch.entry("end in q", entry, last * u64::from(params.q_stride) + width, q_len as u64)?;
+        launch.entry("end in the output", entry, (last + 1) * width, out_len as u64)?;
+        let end = u64::from(tile.position) + u64::from(tile.rows);
+        let table = u64::from(tile.table);
+        // Blocks before a window may be gone: their entries name some block all the same.
+        let blocks = (table, table + end.div_ceil(shape.block_size.into()));
+        launch.table(entry, tables, blocks, num_blocks)?;
+    }
+    Ok(())
 }

@@ -8,10 +8,9 @@ use super::{Case, count, module, size};
 use crate::Variant;
 use crate::cpu::mla_decode::LatentRow;
 use crate::cpu::{self, Tolerance};
-use crate::kernel::KvDtype;
 use crate::kernel::latent_write::{self, LatentWriteParams};
-use crate::kernel::mla_decode::{self, LatentShape, MlaDecodeParams};
-use crate::kernel::paged_decode::PARTITION;
+use crate::kernel::mla_decode::{self, LatentShape, MlaDecodeParams, PARTITION};
+use crate::kernel::{KvDtype, mla_decode_coop};
 
 fn shape(variant: &Variant, block_size: u32) -> LatentShape {
     let dtype = match module(variant, "element").and_then(|module| module.rsplit('_').next()) {
@@ -44,6 +43,9 @@ pub(super) fn latent_write(variant: &Variant) -> Vec<Case> {
     vec![case]
 }
 
+/// Queries, latents and softmax weights are rounded to f16: scores of some units err by some 1e-3, and so do averages.
+const COOP: Tolerance = Tolerance { abs: 5e-3, rel: 5e-3 };
+
 /// As `cache_write` stores; codes at a scale of their own.
 fn written(dtype: KvDtype) -> Tolerance {
     match dtype {
@@ -74,8 +76,16 @@ fn slot(index: u32, count: u32) -> u32 {
     index * 7 % (count / 4) * 4 + 1 + index % 3
 }
 
-/// Keys of two caches under one softmax: of the window, of the compressed cache.
-const COUNTS: [[u32; 2]; 4] = [[128, 190], [1, 0], [0, 0], [0, 70]];
+/// Keys of two caches under one softmax: of the window, of the compressed cache; in one partition for matrices.
+fn counts(variant: &Variant) -> [[u32; 2]; 4] {
+    [[128, if is_coop(variant) { 101 } else { 190 }], [1, 0], [0, 0], [0, 70]]
+}
+
+/// Whether matrices do it. Their partials are in proportion to another maximum than the largest: only what is normalised
+/// can be compared.
+fn is_coop(variant: &Variant) -> bool {
+    variant.kernel.name == mla_decode_coop::KERNEL.name
+}
 
 pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     if module(variant, "latents") == Some("latents_two") { vec![two(variant)] } else { vec![paged(variant)] }
@@ -83,6 +93,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
 
 fn two(variant: &Variant) -> Case {
     let shape = shape(variant, size(variant, "BLOCK_SIZE"));
+    let counts = counts(variant);
     let (window, compressed) = (slots(&shape, 64, 1), slots(&shape, 128, 2));
     let [window_slots, compressed_slots] = [(64, 1), (128, 2)]
         .map(|(slots, seed)| -> Vec<u32> { (0..4 * 200).map(|i| slot(i + seed, slots)).collect() });
@@ -92,12 +103,12 @@ fn two(variant: &Variant) -> Case {
         &cache[*slot as usize * width..][..width]
     };
     let keys = |index: usize| -> Vec<&[f32]> {
-        let [near, far] = COUNTS[index].map(|n| n as usize);
+        let [near, far] = counts[index].map(|n| n as usize);
         let near = window_slots[index * 200..][..near].iter().map(|slot| at(&window, slot));
         near.chain(compressed_slots[index * 200..][..far].iter().map(|slot| at(&compressed, slot))).collect()
     };
     let rows: Vec<[u32; 4]> =
-        (0..).zip(COUNTS).map(|(i, [near, far])| [3 - i, near + far, near, 0]).collect();
+        (0..).zip(counts).map(|(i, [near, far])| [3 - i, near + far, near, 0]).collect();
     let caches = [&window, &compressed].map(|cache| latent_words(&shape, cache));
     let lists = [window_slots.clone(), compressed_slots.clone()];
     case("a window and compressed keys", variant, &shape, &rows, 200, keys, |case| {
@@ -110,7 +121,7 @@ fn two(variant: &Variant) -> Case {
 fn paged(variant: &Variant) -> Case {
     let shape = shape(variant, size(variant, "BLOCK_SIZE"));
     let block = shape.block_size;
-    let lens = [300, 1, 0, block + 1];
+    let lens = [if is_coop(variant) { 231 } else { 300 }, 1, 0, block + 1];
     let blocks_of = |len: u32| len.div_ceil(block);
     let num_blocks: u32 = lens.iter().map(|len| blocks_of(*len)).sum::<u32>() + 1;
     let width = shape.width() as usize;
@@ -157,14 +168,15 @@ fn case<'a>(
     keys: impl Fn(usize) -> Vec<&'a [f32]>,
     inputs: impl FnOnce(Case) -> Case,
 ) -> Case {
-    let num_heads = 2 * size(variant, "HEADS");
+    let coop = is_coop(variant);
+    let num_heads = if coop { 64 } else { 2 * size(variant, "HEADS") };
     let width = num_heads * shape.width();
-    let max_partitions = 2;
+    let max_partitions = if coop { 1 } else { 2 };
     let params = MlaDecodeParams {
         num_heads,
         q_stride: width + 8,
         max_partitions,
-        reduced: 1,
+        reduced: u32::from(!coop),
         scale: 1.0 / (shape.width() as f32).sqrt(),
         list_stride: stride,
         first_list: 0,
@@ -183,6 +195,11 @@ fn case<'a>(
     // Codes become f16 on the way: products with their scales are rounded.
     let codes = matches!(shape.dtype, KvDtype::Fp8 | KvDtype::Int8);
     let near = if codes { Tolerance { abs: 2e-3, rel: 2e-3 } } else { ATTENTION };
+    if coop {
+        let grid = mla_decode_coop::grid(num_heads, count(rows), max_partitions);
+        let case = inputs(Case::new(what, variant, &params, grid).binding(&q)).binding(rows);
+        return case.output(COOP, &partial).binding(stats.as_flattened());
+    }
     // Sums are not normalised: they grow with the number of keys.
     let tolerance = Tolerance { abs: near.abs * f64::from(PARTITION), ..near };
     let grid = mla_decode::grid(num_heads, count(rows), max_partitions);

@@ -28,6 +28,7 @@ fn check(gpu: &Gpu, shape: KvShape, params: &CacheWriteParams, kv: &[f32], slots
     let nan = vec![f32::NAN; num_blocks as usize * shape.block_elements()];
     let index: [Index; 2] = [KvShape::k_index, KvShape::v_index];
     let [k, v] = index.map(|index| gpu.upload("cache", &cache_words(&shape, index, &nan)).unwrap());
+    cache_write::check(&shape, params, slots, num_blocks, kv.len()).unwrap();
     let source = gpu.upload("kv", kv).unwrap();
     let slot_buf = gpu.upload("slots", slots).unwrap();
     let mut pass = Pass::new("cache_write");

@@ -25,6 +25,7 @@ proptest! {
         let mut cache: Vec<u32> = (0..(copies + 6) * block_len).map(|_| rng.random()).collect();
         // Blocks 0..sources go to blocks after them, some more than once.
         let pairs: Vec<[u32; 2]> = (sources..).take(copies).map(|to| [rng.random_range(0..sources), to]).collect();
+        copy_blocks::check(&pairs, u32::try_from(copies + 6).unwrap()).unwrap();
         let buffers = (gpu.upload("pairs", &pairs).unwrap(), gpu.upload("cache", &cache).unwrap());
         let params =
             CopyBlocksParams { block_quads: copy_blocks::block_quads(&shape), pad0: 0, pad1: 0, pad2: 0 };

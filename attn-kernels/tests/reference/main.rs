@@ -22,6 +22,7 @@ mod options;
 mod paged_decode;
 mod paged_prefill;
 mod quantise;
+mod refusals;
 mod retrieval;
 mod top_k;
 mod v4_compress;

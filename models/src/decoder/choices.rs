@@ -33,6 +33,8 @@ enum Of {
     Experts,
     /// A list `count, tokens ascending`.
     Tokens,
+    /// Slots of entries of a compressed cache.
+    Entries,
 }
 
 impl Choices {
@@ -43,24 +45,6 @@ impl Choices {
     pub(super) fn read(&self, pass: &mut Pass, plan: &Plan) -> Option<Read<u32>> {
         let last = self.parts.last()?;
         Some(pass.read(&self.buffer, 0..last.first + plan.rows as usize * last.stride))
-    }
-
-    /// The choices of a step out of what was read.
-    pub(super) fn take(&self, plan: &Plan, words: &[u32]) -> Vec<Choice> {
-        let rows = plan.rows as usize;
-        let of_part = |part: &Part| {
-            let entries = words[part.first..][..rows * part.stride].chunks_exact(part.stride);
-            let chosen = |row: &[u32]| {
-                let mut chosen = match part.of {
-                    Of::Experts => row.to_vec(),
-                    Of::Tokens => row[1..=row[0] as usize].to_vec(),
-                };
-                chosen.sort_unstable();
-                chosen
-            };
-            Choice { layer: part.layer, rows: entries.map(chosen).collect() }
-        };
-        self.parts.iter().map(of_part).collect()
     }
 }
 
@@ -92,6 +76,24 @@ impl Decoder {
         Ok(())
     }
 
+    /// The choices of a step out of what was read.
+    pub(super) fn take_choices(&self, plan: &Plan, words: &[u32]) -> Vec<Choice> {
+        let of_part = |part: &Part| {
+            let chosen = |(index, row): (usize, &[u32])| match part.of {
+                Of::Experts => {
+                    let mut experts = row.to_vec();
+                    experts.sort_unstable();
+                    experts
+                }
+                Of::Tokens => row[1..=row[0] as usize].to_vec(),
+                Of::Entries => self.entries_at(plan, index, row),
+            };
+            let rows = words[part.first..].chunks_exact(part.stride).take(plan.rows as usize);
+            Choice { layer: part.layer, rows: rows.enumerate().map(chosen).collect() }
+        };
+        self.choices.iter().flat_map(|choices| &choices.parts).map(of_part).collect()
+    }
+
     /// What a layer chooses, with the entries a row.
     fn strides(&self, layer: &Layer, plan: &Plan) -> Vec<(Of, usize)> {
         let mut strides = Vec::new();
@@ -99,6 +101,12 @@ impl Decoder {
             && let Some(stride) = indexer.chosen_stride(plan)
         {
             strides.push((Of::Tokens, stride));
+        }
+        let entries = layer.compressed.as_ref().and_then(|compressed| compressed.entries.as_ref());
+        if entries.is_some_and(|entries| entries.indexer.is_some())
+            && let Some((_, stride)) = self.chosen_slots(plan)
+        {
+            strides.push((Of::Entries, stride));
         }
         if let (Mlp::Experts(_), Some(moe)) = (&layer.mlp, &self.config.moe) {
             strides.push((Of::Experts, moe.top_k as usize));
@@ -113,6 +121,7 @@ impl Decoder {
             let from = match part.of {
                 Of::Experts => self.moe().chosen(),
                 Of::Tokens => self.latent().indexer.as_ref().expect("a layer that chooses tokens").chosen(),
+                Of::Entries => self.chosen_slots(plan).expect("a step that chooses entries").0,
             };
             pass.copy(from, 0..plan.rows as usize * part.stride, &choices.buffer, part.first);
         }

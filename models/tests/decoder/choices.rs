@@ -61,12 +61,34 @@ fn an_indexer_chooses_tokens_that_came_before() {
     }
 }
 
+#[test]
+fn an_indexer_over_entries_chooses_those_that_are_complete() {
+    let tiny = family("tiny-deepseek-v4");
+    let top_k = tiny.config.indexer.unwrap().top_k;
+    let mut lists = 0;
+    for (position, row) in chosen(tiny, KvDtype::F32).iter().enumerate() {
+        // Experts are few; a list of entries is of a layer that comes twice.
+        for pair in row.windows(2).filter(|pair| pair[0].0 == pair[1].0) {
+            let (list, seen) = (&pair[0].1, u32::try_from((position + 1) / 4).unwrap());
+            assert!(list.is_sorted_by(|a, b| a < b), "{list:?}");
+            assert_eq!(list.len(), top_k.min(seen) as usize, "position {position}");
+            assert!(list.iter().all(|entry| *entry < seen), "position {position}: {list:?}");
+            lists += 1;
+        }
+    }
+    assert!(lists > 100, "{lists} rows chose entries");
+}
+
 /// Of 200 rows. Random models stand at the edges of many choices; of 16 tokens out of 200 one is soon another.
 #[test]
 fn rounded_keys_and_values_change_few_choices() {
-    for (name, most) in
-        [("tiny-gpt-oss", 10), ("tiny-qwen3-moe", 10), ("tiny-llama4", 10), ("tiny-deepseek-v32", 60)]
-    {
+    for (name, most) in [
+        ("tiny-gpt-oss", 10),
+        ("tiny-qwen3-moe", 10),
+        ("tiny-llama4", 10),
+        ("tiny-deepseek-v32", 60),
+        ("tiny-deepseek-v4", 60),
+    ] {
         let changed = changed(family(name));
         eprintln!("{name}: {changed} of 200 rows chose others");
         assert!(changed <= most, "{name}: {changed} of 200 rows chose others");

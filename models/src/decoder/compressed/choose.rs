@@ -111,6 +111,31 @@ impl IndexState {
 }
 
 impl Decoder {
+    /// Slots of the entries that the rows of the layer at hand chose, `[rows, stride]`, with the stride; `None` where all
+    /// rows attend all that they see.
+    pub(in crate::decoder) fn chosen_slots(&self, plan: &Plan) -> Option<(&Buf<u32>, usize)> {
+        let state = self.compressed.as_ref()?;
+        let kind = state.index.as_ref()?.kind;
+        let step = kind_of(plan, kind);
+        step.chooses().then(|| (state.lists.kinds[kind].seen(), step.stride as usize))
+    }
+
+    /// The entries at `slots`, which row number `row` chose, ascending.
+    pub(in crate::decoder) fn entries_at(&self, plan: &Plan, row: usize, slots: &[u32]) -> Vec<u32> {
+        let indexer = self.compressed().index.as_ref().expect("rows that chose entries have an indexer");
+        let (step, block) = (kind_of(plan, indexer.kind), indexer.keys.block_size);
+        let [_, keys, in_window, _] = step.rows[row];
+        let table = &plan.tables[step.seen[row][3] as usize..];
+        let entry = |slot: &u32| {
+            let index =
+                table.iter().position(|id| *id == slot / block).expect("a slot of the row's own blocks");
+            u32_of(index) * block + slot % block
+        };
+        let mut entries: Vec<u32> = slots[..(keys - in_window) as usize].iter().map(entry).collect();
+        entries.sort_unstable();
+        entries
+    }
+
     /// Leaves the slots of the entries that each row attends, unless all rows attend all that they see.
     pub(super) fn choose_entries(
         &self,

@@ -1,0 +1,272 @@
+enable f16;
+enable wgpu_cooperative_matrix;
+// mla_decode with cooperative matrices: the same bindings, rows and partials; queries and softmax weights are f16, and so
+// are latents on their way through workgroup memory, whatever the cache keeps.
+// A workgroup of eight subgroups goes through a partition for 32 heads, 16 keys a step. For scores a subgroup owns 16 heads
+// and a quarter of the channels, whose queries stay in its registers: four partial scores are added up by the softmax, in
+// which four lanes own a head. For values a subgroup owns an eighth of the channels of all 32 heads. Latents are loaded a
+// step ahead. Outputs are rescaled only when a maximum grew by a factor of more than 2^8 (FlashAttention-4).
+// Grid: (max_partitions, num_heads / 32, n). Needs subgroups of exactly 32. CPU reference: src/cpu/mla_decode.rs
+#import numbers
+#import LATENT = 512
+#import ROPE = 64
+#import BLOCK_SIZE = 16
+// Matrices along a quarter of a key, and along an eighth of a value.
+#import KEY_SPANS = 9
+#import VALUE_SPANS = 4
+// Words of a tile that a lane stages.
+#import LOADS = 5
+#import partition_fixed
+#import element = latent_coop_f16
+#import SELECTED = 7
+#import latents = latents_paged
+
+struct MlaDecodeParams {
+    num_heads: u32,
+    q_stride: u32, // a multiple of 4
+    max_partitions: u32,
+    reduced: u32, // 1: paged_reduce follows
+    scale: f32,
+    list_stride: u32,
+    first_list: u32,
+    compressed_stride: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: MlaDecodeParams;
+@group(0) @binding(1) var<storage, read> q: array<vec4<f32>>;
+@group(0) @binding(4) var<storage, read> rows: array<vec4<u32>>;
+@group(0) @binding(5) var<storage, read_write> partial: array<f32>;
+@group(0) @binding(6) var<storage, read_write> stats: array<vec2<f32>>;
+
+const WG: u32 = 256u;
+const HEADS: u32 = 32u;
+const KEYS: u32 = 16u;
+const WIDTH: u32 = LATENT + ROPE;
+// Words of a latent.
+const WORDS: u32 = WIDTH / WORD;
+const_assert KEY_SPANS * 64u == WIDTH && VALUE_SPANS * 128u == LATENT;
+const_assert LOADS * WG >= KEYS * WORDS;
+// Rows in workgroup memory, in elements of the arrays: padded so that eight rows fall on different banks.
+const TILE_STRIDE: u32 = WIDTH / 4u + 2u;
+const QUERY_STRIDE: u32 = 6u;
+const SCORE_STRIDE: u32 = 36u;
+const WEIGHT_STRIDE: u32 = 6u;
+const LOG2_E: f32 = 1.4426950408889634;
+// Growth of a head's maximum, in powers of two, that its weights absorb.
+const SLACK: f32 = 8.0;
+
+var<workgroup> slots: array<u32, PARTITION>;
+// Keys, and before them 16 channels of each quarter of the queries.
+var<workgroup> tile: array<vec4<f16>, max(KEYS * TILE_STRIDE, 4u * HEADS * QUERY_STRIDE)>;
+// [quarter, key, head]; between steps also a matrix of each subgroup.
+var<workgroup> scores: array<f32, 4u * KEYS * SCORE_STRIDE>;
+var<workgroup> weights: array<vec4<f16>, HEADS * WEIGHT_STRIDE>;
+var<workgroup> shrinks: array<f32, HEADS>;
+var<workgroup> sums: array<f32, HEADS>;
+// Whether a head of the workgroup must be rescaled, for even and odd steps. Sixteen bytes, as matrices in workgroup
+// memory start at multiples of that.
+var<workgroup> grown: array<atomic<u32>, 4>;
+
+@compute @workgroup_size(WG)
+fn mla_decode_coop(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+    @builtin(subgroup_id) subgroup: u32,
+    @builtin(subgroup_invocation_id) within: u32,
+) {
+    let row = rows[group.z];
+    let head0 = group.y * HEADS;
+    let begin = latents_begin(row, group.z);
+    let end = latents_end(row, group.z);
+    let first = (begin / PARTITION + group.x) * PARTITION;
+    let has_keys = max(first, begin) < end;
+    let out_head = row.x * params.num_heads + head0;
+    if (!has_keys && params.reduced == 0u) {
+        // A row without keys is zero; where the reduce pass follows, that writes it.
+        for (var i = lane; i < HEADS * LATENT; i += WG) {
+            partial[out_head * LATENT + i] = 0.0;
+        }
+    }
+    // Once or not at all: cooperative matrices may not follow a return.
+    for (var go = select(0u, 1u, has_keys); go > 0u; go--) {
+        let keys = Keys(max(first, begin) - first, min(end - first, PARTITION));
+        for (var i = lane; i < keys.end; i += WG) {
+            slots[i] = latent_slot(row, group.z, first + max(i, keys.begin));
+        }
+
+        // Queries, 16 channels of each quarter at a time.
+        let quarter = subgroup / 2u;
+        let half = subgroup % 2u * 16u;
+        let factor = params.scale * LOG2_E;
+        var queries: array<coop_mat16x16<f16, A>, KEY_SPANS>;
+        #unroll c < KEY_SPANS
+            #unroll i < 2
+                let at = lane + i * WG;
+                let of_head = at / 4u % HEADS;
+                let channel = (at / (4u * HEADS) * KEY_SPANS + c) * 16u + at % 4u * 4u;
+                let from_row = row.x * params.q_stride + (head0 + of_head) * WIDTH + channel;
+                tile[at / 4u * QUERY_STRIDE + at % 4u] = vec4<f16>(q[from_row / 4u] * factor);
+            #end
+            workgroupBarrier();
+            let q_at = (quarter * HEADS + half) * QUERY_STRIDE;
+            queries[c] = coopLoadT<coop_mat16x16<f16, A>>(&tile[q_at], QUERY_STRIDE);
+            workgroupBarrier();
+        #end
+        var o0: array<coop_mat16x16<f32, C>, VALUE_SPANS>;
+        var o1: array<coop_mat16x16<f32, C>, VALUE_SPANS>;
+        #unroll c < VALUE_SPANS
+            o0[c] = coop_mat16x16<f32, C>();
+            o1[c] = coop_mat16x16<f32, C>();
+        #end
+
+        // In the softmax four lanes own a head; the upper half of the lanes does the same as the lower.
+        let mine = subgroup * 32u + within;
+        let head = mine % 128u / 4u;
+        let quad = mine % 4u;
+        // Above the score of a key that does not count: its weight is zero even before the first that does.
+        var top = 0.5 * LOWEST;
+        var sum = 0.0;
+        let start = keys.begin - keys.begin % KEYS;
+        var next: array<latent_word, LOADS>;
+        #unroll i < LOADS
+            next[i] = latent_at(slots[staged(lane + i * WG, start, keys)], (lane + i * WG) % WORDS);
+        #end
+        if (lane < 2u) {
+            atomicStore(&grown[lane], 0u);
+        }
+        for (var t0 = start; t0 < keys.end; t0 += KEYS) {
+            let parity = t0 / KEYS % 2u;
+            #unroll i < LOADS
+                let at = lane + i * WG;
+                if (at < KEYS * WORDS) {
+                    tile[at / WORDS * TILE_STRIDE + at % WORDS * 2u] = next[i].low;
+                    tile[at / WORDS * TILE_STRIDE + at % WORDS * 2u + 1u] = next[i].high;
+                }
+            #end
+            workgroupBarrier();
+            #unroll i < LOADS
+                next[i] = latent_at(slots[staged(lane + i * WG, t0 + KEYS, keys)], (lane + i * WG) % WORDS);
+            #end
+
+            var s = coop_mat16x16<f32, C>();
+            #unroll c < KEY_SPANS
+                let k_at = (quarter * KEY_SPANS + c) * 4u;
+                let k = coopLoad<coop_mat16x16<f16, B>>(&tile[k_at], TILE_STRIDE);
+                s = coopMultiplyAdd(queries[c], k, s);
+            #end
+            coopStore(s, &scores[quarter * KEYS * SCORE_STRIDE + half], SCORE_STRIDE);
+            workgroupBarrier();
+
+            // Online softmax, in powers of two.
+            var x = vec4(0.0);
+            #unroll part < 4
+                x += score_quad(part * KEYS * SCORE_STRIDE + quad * 4u * SCORE_STRIDE + head);
+            #end
+            let at = vec4(t0 + quad * 4u) + vec4(0u, 1u, 2u, 3u);
+            x = select(vec4(LOWEST), x, (at >= vec4(keys.begin)) & (at < vec4(keys.end)));
+            var highest = max(max(x.x, x.y), max(x.z, x.w));
+            highest = max(highest, subgroupShuffleXor(highest, 1u));
+            highest = max(highest, subgroupShuffleXor(highest, 2u));
+            var shrink = 1.0;
+            if (highest > top + SLACK) {
+                shrink = exp2(top - highest);
+                top = highest;
+                if (t0 > start) {
+                    atomicStore(&grown[parity], 1u);
+                }
+            }
+            let weight = exp2(x - top);
+            sum = sum * shrink + ((weight.x + weight.y) + (weight.z + weight.w));
+            if (mine < 128u) {
+                weights[head * WEIGHT_STRIDE + quad] = vec4<f16>(weight);
+                shrinks[head] = shrink;
+            }
+            if (lane == 0u) {
+                atomicStore(&grown[1u - parity], 0u);
+            }
+            workgroupBarrier();
+
+            // Runs once or not at all, the same for the whole workgroup.
+            for (var again = atomicLoad(&grown[parity]); again != 0u; again = 0u) {
+                #unroll c < VALUE_SPANS
+                    coopStore(o0[c], &scores[subgroup * 256u], 16u);
+                    workgroupBarrier();
+                    #unroll i < 8
+                        scores[subgroup * 256u + i * 32u + within] *= shrinks[within % 16u];
+                    #end
+                    workgroupBarrier();
+                    o0[c] = coopLoad<coop_mat16x16<f32, C>>(&scores[subgroup * 256u], 16u);
+                    workgroupBarrier();
+                    coopStore(o1[c], &scores[subgroup * 256u], 16u);
+                    workgroupBarrier();
+                    #unroll i < 8
+                        scores[subgroup * 256u + i * 32u + within] *= shrinks[16u + within % 16u];
+                    #end
+                    workgroupBarrier();
+                    o1[c] = coopLoad<coop_mat16x16<f32, C>>(&scores[subgroup * 256u], 16u);
+                    workgroupBarrier();
+                #end
+            }
+            let p0 = coopLoadT<coop_mat16x16<f16, A>>(&weights[0], WEIGHT_STRIDE);
+            let p1 = coopLoadT<coop_mat16x16<f16, A>>(&weights[16u * WEIGHT_STRIDE], WEIGHT_STRIDE);
+            #unroll c < VALUE_SPANS
+                let v_at = (subgroup * VALUE_SPANS + c) * 4u;
+                let v = coopLoadT<coop_mat16x16<f16, B>>(&tile[v_at], TILE_STRIDE);
+                o0[c] = coopMultiplyAdd(p0, v, o0[c]);
+                o1[c] = coopMultiplyAdd(p1, v, o1[c]);
+            #end
+            workgroupBarrier();
+        }
+
+        sum += subgroupShuffleXor(sum, 1u);
+        sum += subgroupShuffleXor(sum, 2u);
+        let partial_head = (group.z * params.num_heads + head0) * params.max_partitions + group.x;
+        if (mine < 128u && quad == 0u) {
+            sums[head] = sum;
+            stats[partial_head + head * params.max_partitions] = vec2(top / LOG2_E, sum);
+        }
+        workgroupBarrier();
+        #unroll c < VALUE_SPANS
+            let channel = (subgroup * VALUE_SPANS + c) * 16u;
+            coopStore(o0[c], &scores[subgroup * 256u], 16u);
+            workgroupBarrier();
+            #unroll i < 8
+                let at = i * 32u + within;
+                let value = scores[subgroup * 256u + at];
+                put(value, at % 16u, channel + at / 16u, partial_head, out_head);
+            #end
+            workgroupBarrier();
+            coopStore(o1[c], &scores[subgroup * 256u], 16u);
+            workgroupBarrier();
+            #unroll i < 8
+                let at = i * 32u + within;
+                let value = scores[subgroup * 256u + at];
+                put(value, 16u + at % 16u, channel + at / 16u, partial_head, out_head);
+            #end
+            workgroupBarrier();
+        #end
+    }
+}
+
+// Keys of the partition that count: from begin until before end. No others are read.
+struct Keys { begin: u32, end: u32 }
+
+// Key that word `at` of the tile from `t0` on is of; outside the keys that count, another.
+fn staged(at: u32, t0: u32, keys: Keys) -> u32 {
+    return clamp(t0 + min(at / WORDS, KEYS - 1u), keys.begin, keys.end - 1u);
+}
+
+// Scores of four keys from the one at `at` on.
+fn score_quad(at: u32) -> vec4<f32> {
+    return vec4(
+        scores[at], scores[at + SCORE_STRIDE], scores[at + 2u * SCORE_STRIDE], scores[at + 3u * SCORE_STRIDE],
+    );
+}
+
+fn put(value: f32, head: u32, channel: u32, partial_head: u32, out_head: u32) {
+    if (params.reduced == 0u) {
+        partial[(out_head + head) * LATENT + channel] = value / sums[head];
+    } else {
+        partial[(partial_head + head * params.max_partitions) * LATENT + channel] = value;
+    }
+}
