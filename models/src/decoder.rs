@@ -226,16 +226,16 @@ impl Decoder {
     }
 
     fn embed(&self, pass: &mut Pass, rows: u32) {
-        let blocks = self.embedding.blocks();
+        let width = self.config.hidden_size;
         for shard in self.embedding.shards() {
-            let params = embed::EmbedParams { rows, first: shard.first, cols: shard.cols, blocks };
+            let params = embed::EmbedParams { rows, first: shard.first, cols: shard.cols, width };
             let bindings: [Bind; 4] = [
                 (&self.inputs.tokens).into(),
                 (&shard.quants).into(),
                 (&shard.scales).into(),
                 (&self.activations.hidden).into(),
             ];
-            pass.dispatch(&self.pipelines.embed, &params, &bindings, embed::grid(rows, blocks));
+            pass.dispatch(&self.pipelines.embed, &params, &bindings, embed::grid(rows, width));
         }
     }
 

@@ -5,7 +5,7 @@ mod plan;
 
 use attn_kernels::gpu::{Buf, Gpu, GpuError};
 use attn_kernels::kernel::KvShape;
-use attn_kernels::kernel::paged_decode::PARTITION;
+use attn_kernels::kernel::paged_decode::TILE;
 use kvblock::{KvCacheSpec, PageLayout};
 use smallvec::SmallVec;
 
@@ -91,7 +91,7 @@ impl KvPool {
         if config.latent.is_some() || config.layers.iter().any(|layer| layer.reach != Reach::Full) {
             return refuse("layers of full attention to keys and values");
         }
-        let chunk = (PARTITION / group.spec.block_size.get()).max(1);
+        let chunk = (TILE / group.spec.block_size.get()).max(1);
         let ring = Ring::new(device_blocks, offload.ring_slots.max(1), chunk);
         let Some(ring) = ring else {
             let needed = offload.ring_slots.max(1) * chunk + 1;
@@ -184,7 +184,7 @@ impl KvPool {
     /// device.
     #[must_use]
     pub fn most_sequences(&self) -> Option<u32> {
-        let chunk = (PARTITION / self.shape.block_size).max(1);
+        let chunk = (TILE / self.shape.block_size).max(1);
         Some(self.ring()?.slot_blocks() / chunk)
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
 use attn_kernels::kernel::apply_sinks::{self, ApplySinksParams};
 use attn_kernels::kernel::attention::{self, Mask};
-use attn_kernels::kernel::paged_decode::{self, PARTITION, PagedDecodeParams};
+use attn_kernels::kernel::paged_decode::{self, PagedDecodeParams, TILE, most_partitions};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, Tile};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::kernel::{KvShape, paged_prefill_coop};
@@ -34,7 +34,7 @@ impl Attention {
         kind: &attention::Attention,
     ) -> Result<Self, ModelError> {
         Ok(Self {
-            decode: gpu.pipeline(&paged_decode::variant(shape, num_heads, gpu.level(), kind))?,
+            decode: gpu.pipeline(&paged_decode::variant(shape, num_heads, kind))?,
             reduce: gpu.pipeline(&paged_reduce::variant(shape, kind))?,
             prefill: gpu.pipeline(&match coop {
                 true => paged_prefill_coop::variant(shape, kind),
@@ -81,7 +81,7 @@ impl Decoder {
         let whole = Task { kind, rows: &plan.whole, bufs: &inputs.whole, lists: None, stream };
         self.attend_task(pass, index, &whole, plan.whole.max_partitions);
         let tokens = (lists.stride - 1) * self.options.select_block();
-        let max_partitions = plan.selected.max_partitions.min(tokens.div_ceil(PARTITION).max(1));
+        let max_partitions = plan.selected.max_partitions.min(most_partitions(tokens).max(1));
         let bufs = &inputs.selected;
         let listed = Task { kind: selected, rows: &plan.selected, bufs, lists: Some(lists), stream };
         self.attend_task(pass, index, &listed, max_partitions);
@@ -122,10 +122,14 @@ impl Decoder {
             reduced: u32::from(reduced),
             list_stride: task.list_stride(),
             first_list,
+            first_key: 0,
+            num_keys: u32::MAX,
             softcap: 0.0,
-            first_partition: 0,
             k_scale: 1.0,
             v_scale: 1.0,
+            pad0: 0,
+            pad1: 0,
+            pad2: 0,
         };
         let (k, v) = self.kv.layer(index);
         let out = if reduced { &a.partial } else { &a.attended };
@@ -139,13 +143,14 @@ impl Decoder {
             out.into(),
             (&a.stats).into(),
         ]);
-        let chunk = task.stream.map_or(u32::MAX, |stream| stream.chunk_tokens / PARTITION);
-        for (number, first_partition) in (0..max_partitions).step_by(chunk as usize).enumerate() {
+        let num_keys = task.stream.map_or(u32::MAX, |stream| stream.chunk_tokens);
+        let longest = task.rows.decode[range].iter().map(|row| row[1]).max().unwrap_or(0);
+        for (number, first_key) in (0..longest).step_by(num_keys as usize).enumerate() {
             if let Some(stream) = task.stream {
                 self.fetch(pass, index, stream, number, loaded);
             }
-            let count = chunk.min(max_partitions - first_partition);
-            let params = PagedDecodeParams { first_partition, ..params };
+            let params = PagedDecodeParams { first_key, num_keys, ..params };
+            let count = max_partitions.min(num_keys / TILE);
             let grid = paged_decode::grid(self.kv.shape(), c.num_heads, rows, count);
             pass.dispatch(&task.kind.decode, &params, &bindings, grid);
         }

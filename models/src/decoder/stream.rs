@@ -4,7 +4,7 @@
 //! its number of slots changes the order of arithmetic of the decode kernel.
 
 use attn_kernels::gpu::Pass;
-use attn_kernels::kernel::paged_decode::PARTITION;
+use attn_kernels::kernel::paged_decode::partition_of;
 use kvblock::BlockId;
 use rustc_hash::FxHashMap;
 
@@ -39,8 +39,8 @@ impl Stream {
         if !tables.iter().any(|table| table.iter().any(on_host)) {
             return Ok(None);
         }
-        let unit = (PARTITION / block_size) as usize;
         let longest = tables.iter().map(|table| table.len()).max().unwrap_or(0);
+        let unit = (partition_of(u32_of(longest) * block_size) / block_size) as usize;
         let fits = |blocks: &usize| largest(&tables, *blocks, ring) <= ring.slot_blocks() as usize;
         let most = (ring.slot_blocks() as usize / unit).min(longest.div_ceil(unit)).max(1);
         let chunk = (1..=most).rev().map(|units| units * unit).find(fits).ok_or_else(|| {
