@@ -79,8 +79,13 @@ struct State { top: vec4<f32>, sum: vec4<f32>, low: array<vec4<f32>, GROUP>, hig
 @compute @workgroup_size(WG)
 fn paged_decode(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     let row = rows[group.z];
-    let head0 = group.y * GROUP;
-    let kv_head = head0 / (params.num_heads / params.num_kv_heads);
+    // Where GROUP does not divide the query heads of a KV head, the last group begins early and stores its new heads only.
+    let of_kv_head = params.num_heads / params.num_kv_heads;
+    let groups = (of_kv_head + GROUP - 1u) / GROUP;
+    let kv_head = group.y / groups;
+    let start = group.y % groups * GROUP;
+    let head0 = kv_head * of_kv_head + min(start, of_kv_head - GROUP);
+    let stored = start - min(start, of_kv_head - GROUP);
     let context = context_of((params.first_list + group.z) * params.num_kv_heads + kv_head);
     let begin = context_begin(context, row.w);
     let end = context_end(context, row.y);
@@ -90,7 +95,7 @@ fn paged_decode(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     if (max(first, begin) >= end || index * size - params.first_key >= params.num_keys) {
         // A row without keys is zero; where the reduce pass follows, that writes it.
         if (params.reduced == 0u) {
-            for (var i = lane.index; i < HEAD_DIM * GROUP; i += WG) {
+            for (var i = stored * HEAD_DIM + lane.index; i < HEAD_DIM * GROUP; i += WG) {
                 partial[(row.x * params.num_heads + head0) * HEAD_DIM + i] = 0.0;
             }
         }
@@ -115,7 +120,7 @@ fn paged_decode(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
         state = step(lane, part, keys, state, half * TILE_BLOCKS);
     }
     let stat = (group.z * params.num_heads + head0) * params.max_partitions + index;
-    store(lane, state, stat, row.x * params.num_heads + head0);
+    store(lane, state, stored, stat, row.x * params.num_heads + head0);
 }
 
 // Physical block and head of the key at `index` in the order of attention; of no meaning past the last one.
@@ -221,15 +226,16 @@ fn add_values(lane: u32, keys: Keys, before: State) -> State {
     return state;
 }
 
-// Adds the lanes up. `stat` is the entry of the first head's partition, `out` the row of the output.
-fn store(lane: Lane, state: State, stat: u32, out: u32) {
+// Adds the lanes up, from head `from_head` of the group on. `stat` is the entry of the first head's partition, `out` its row
+// of the output.
+fn store(lane: Lane, state: State, from_head: u32, stat: u32, out: u32) {
     // Its barrier also ends the reading of `weights`.
     let sum = reduce_add(state.sum, lane);
     #unroll g < GROUP
         weights[lane.index * 2u] = state.low[g];
         weights[lane.index * 2u + 1u] = state.high[g];
         workgroupBarrier();
-        if (lane.index < CHUNKS * 2u) {
+        if (g >= from_head && lane.index < CHUNKS * 2u) {
             var quad = vec4(0.0);
             for (var i = 0u; i < TOKEN_GROUPS; i++) {
                 quad += weights[i * CHUNKS * 2u + lane.index];

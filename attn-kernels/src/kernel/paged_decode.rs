@@ -2,7 +2,7 @@
 
 use super::attention::Attention;
 use super::error::Launch;
-use super::{KvDtype, KvShape, LaunchError, heads_together};
+use super::{KvDtype, KvShape, LaunchError};
 use crate::{Access, Kernel, Variant};
 use bytemuck::{Pod, Zeroable};
 
@@ -97,11 +97,14 @@ pub fn partitions(begin: u32, end: u32) -> u32 {
     end.div_ceil(size) - begin / size
 }
 
-/// Query heads that share one read of the cache.
+/// Query heads that share one read of the cache: as many as fit, spread evenly over the fewest groups. Seven make two groups
+/// of four, of which the second begins one head early.
 #[must_use]
 pub fn heads_a_group(shape: &KvShape, num_heads: u32) -> u32 {
-    // Scores, queries and sums of 4 heads fit in WebGPU's workgroup memory up to heads of 256, of 2 up to 512.
-    heads_together(num_heads / shape.num_kv_heads, if shape.head_dim > 256 { 2 } else { 4 })
+    // Weights, queries and sums of 4 heads fit in WebGPU's workgroup memory up to heads of 256, of 2 up to 512.
+    let most = if shape.head_dim > 256 { 2 } else { 4 };
+    let of_kv_head = num_heads / shape.num_kv_heads;
+    of_kv_head.div_ceil(of_kv_head.div_ceil(most))
 }
 
 /// The kernel for one cache shape and `num_heads` query heads. Every level runs this one: two passes over eight lanes' worth
@@ -126,7 +129,8 @@ pub fn variant(shape: &KvShape, num_heads: u32, attention: &Attention) -> Varian
 /// Workgroups for `rows` rows of `partitions` partitions each.
 #[must_use]
 pub fn grid(shape: &KvShape, num_heads: u32, rows: u32, partitions: u32) -> [u32; 3] {
-    [partitions, num_heads / heads_a_group(shape, num_heads), rows]
+    let of_kv_head = num_heads / shape.num_kv_heads;
+    [partitions, shape.num_kv_heads * of_kv_head.div_ceil(heads_a_group(shape, num_heads)), rows]
 }
 
 /// Checks `rows`, `[row of q, keys, first entry of the block table, first key]`, and the blocks of `tables` that they read,
