@@ -1,7 +1,7 @@
 // Attention of one query row over its paged KV, one partition of keys a workgroup, GROUP query heads together.
 //   q        rows of q_stride f32, [num_heads, head_dim] from 0
 //   rows     [n] vec4<u32>: row of q and out, KV length, first entry of its block table, first key that it sees
-//   tables   physical block ids
+//   tables   physical block ids: see pages_shared
 //   partial  [n, num_heads, max_partitions, head_dim] f32, unnormalised;  stats the same without head_dim: (max, sum)
 //   slopes   of ALiBi: see logit_alibi
 //   selected lists of blocks, [n, num_kv_heads] from list first_list * num_kv_heads on: see context_blocks
@@ -18,6 +18,7 @@
 #import TOKENS_A_LANE = 2
 #import partition
 #import reduce = reduce_tree
+#import pages = pages_shared
 #import SELECTED = 8
 #import context = context_full
 #import SLOPES = 8
@@ -86,7 +87,7 @@ fn paged_decode(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     }
     for (var i = lane.index; i * BLOCK_SIZE < keys.end; i += WG) {
         let block = context_position(context, first + i * BLOCK_SIZE) / BLOCK_SIZE;
-        blocks[i] = tables[row.z + block] * params.num_kv_heads + kv_head;
+        blocks[i] = page_of(row.z + block, kv_head);
     }
     workgroupBarrier();
     let query = Query(context, first, head0, row.y - 1u);

@@ -94,7 +94,7 @@ pub fn variant(shape: &KvShape, num_heads: u32, level: Level, attention: &Attent
         .size("BLOCK_SIZE", shape.block_size)
         .size("GROUP", group)
         .module("reduce", if by_subgroups { "reduce_subgroup" } else { "reduce_tree" });
-    attention.specialise(variant, shape, 1, BINDINGS)
+    attention.paged(attention.specialise(variant, shape, 1, BINDINGS))
 }
 
 /// Workgroups for `rows` rows of `partitions` partitions each.
