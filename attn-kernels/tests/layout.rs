@@ -10,7 +10,7 @@ use attn_kernels::kernel::{cache_write, copy_blocks, lse_merge, paged_decode, pa
 use attn_kernels::kernel::{find_blocks, index_logits, prefix_slots, softmax_block_sum, strided_qk};
 use attn_kernels::kernel::{hamming_score, hash_codes, nsa_block_score, v4_compress};
 use attn_kernels::reflect::interface;
-use attn_kernels::{Level, catalog, variants};
+use attn_kernels::{catalog, variants};
 use checks::{Layout, layout};
 use std::path::Path;
 
@@ -82,7 +82,7 @@ fn layouts() -> Vec<Layout> {
         layout!(MassMergeParams: layers rows share_stride pad0),
         layout!(NsaBlockScoreParams: num_heads num_kv_heads prob_stride score_stride stride init_blocks local_blocks
             infinity),
-        layout!(PagedDecodeParams: num_heads num_kv_heads q_stride max_partitions scale reduced list_stride first_list softcap first_partition k_scale v_scale),
+        layout!(PagedDecodeParams: num_heads num_kv_heads q_stride max_partitions scale reduced list_stride first_list first_key num_keys softcap k_scale v_scale pad0 pad1 pad2),
         layout!(PagedPrefillParams: num_heads num_kv_heads q_stride first_key scale neg_inf num_keys list_stride window softcap k_scale v_scale),
         layout!(PagedReduceParams: num_heads num_kv_heads max_partitions list_stride first_list pad0 pad1 pad2),
         layout!(PrefixSlotsParams: block_size pad0 pad1 pad2),
@@ -120,14 +120,9 @@ fn workgroup_memory_of_paged_decode_fits_at_every_head_size() {
     for head_dim in (8..=256).step_by(8).chain([512]) {
         for num_heads in [1, 2, 3, 4, 6, 7, 8, 16] {
             let shape = KvShape { num_kv_heads: 1, head_dim, block_size: 16, dtype: KvDtype::F16 };
-            for level in [Level::Baseline, Level::Subgroup] {
-                let variant = paged_decode::variant(&shape, num_heads, level, &Attention::default());
-                let bytes = interface(&variant).unwrap().workgroup_bytes;
-                assert!(
-                    bytes <= 16_384,
-                    "head size {head_dim}, {num_heads} heads a KV head, {level}: {bytes} bytes"
-                );
-            }
+            let variant = paged_decode::variant(&shape, num_heads, &Attention::default());
+            let bytes = interface(&variant).unwrap().workgroup_bytes;
+            assert!(bytes <= 16_384, "head size {head_dim}, {num_heads} heads a KV head: {bytes} bytes");
         }
     }
 }

@@ -12,7 +12,7 @@
 // LANES lanes share a block. Grid: (share_stride - 1, num_heads, n). Bytes moved: 8 * head_dim a dropped page and KV head, once
 // more (from caches) for each query head of it. CPU reference: src/cpu/mass_bound.rs
 #import numbers
-#import partition
+#import partition_by_keys
 #import HEAD_DIM = 64
 #import BLOCK_SIZE = 16
 #import PAGES = 1
@@ -121,7 +121,8 @@ fn kept_partitions(list: u32, len: u32, blocks: u32) -> u32 {
     if (count > 0u && selected[list + count] + 1u == blocks) {
         keys -= blocks * TOKENS - len;
     }
-    return (keys + PARTITION - 1u) / PARTITION;
+    let size = partition_of(keys);
+    return (keys + size - 1u) / size;
 }
 
 // Binary search.

@@ -12,7 +12,7 @@
 #import BLOCK_SIZE = 16
 #import HEADS = 16
 #import TOKENS = 8
-#import partition
+#import partition_fixed
 #import element = latent_f16
 #import SELECTED = 7
 #import latents = latents_paged

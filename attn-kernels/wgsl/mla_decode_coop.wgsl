@@ -16,7 +16,7 @@ enable wgpu_cooperative_matrix;
 #import VALUE_SPANS = 4
 // Words of a tile that a lane stages.
 #import LOADS = 5
-#import partition
+#import partition_fixed
 #import element = latent_coop_f16
 #import SELECTED = 7
 #import latents = latents_paged

@@ -1,4 +1,5 @@
-// Attention of one query row over its paged KV, one partition of keys a workgroup, GROUP query heads together.
+// Attention of one query row over its paged KV, one partition of keys a workgroup, GROUP query heads together. A workgroup
+// goes through its partition 256 keys at a time with an online softmax.
 //   q        rows of q_stride f32, [num_heads, head_dim] from 0
 //   rows     [n] vec4<u32>: row of q and out, KV length, first entry of its block table, first key that it sees
 //   tables   physical block ids: see pages_shared
@@ -8,16 +9,17 @@
 // Partitions go through the keys in the order of `context`, from the one with the first key that the row sees: a row's
 // arithmetic depends on its own length, first key and list alone, and a list of all blocks gives the bits of none.
 // With one partition and no reduce pass `partial` is the output itself, normalised.
-// A dispatch may do a part of the partitions, from first_partition on.
+// A dispatch may do a part of the keys, num_keys from first_key on, which partitions of no row reach across.
 // Grid: (partitions, head groups, n). CPU reference: src/cpu/paged_decode.rs
 #import numbers
 #import HEAD_DIM = 64
 #import BLOCK_SIZE = 16
 #import GROUP = 1
+// Values in flight a lane.
+#import AHEAD = 8
 #import kv = kv_f16
-#import TOKENS_A_LANE = 2
-#import partition
-#import reduce = reduce_tree
+#import partition_by_keys
+#import quad_reduce
 #import pages = pages_shared
 #import SELECTED = 8
 #import context = context_full
@@ -33,10 +35,14 @@ struct PagedDecodeParams {
     reduced: u32, // 1: paged_reduce follows
     list_stride: u32,
     first_list: u32,
+    first_key: u32,
+    num_keys: u32,
     softcap: f32,
-    first_partition: u32,
     k_scale: f32, // of fp8
     v_scale: f32,
+    pad0: u32,
+    pad1: u32,
+    pad2: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: PagedDecodeParams;
@@ -46,20 +52,30 @@ struct PagedDecodeParams {
 @group(0) @binding(6) var<storage, read_write> partial: array<f32>;
 @group(0) @binding(7) var<storage, read_write> stats: array<vec2<f32>>;
 
-const WG: u32 = PARTITION / TOKENS_A_LANE;
-// What reductions work on: a value for each head.
-const VALUES: u32 = GROUP;
+// Keys of a step. It starts at a block: TILE is a multiple of every block size.
+const TILE: u32 = 256u;
+const WG: u32 = TILE / 2u;
+const TILE_BLOCKS: u32 = (TILE + BLOCK_SIZE - 1u) / BLOCK_SIZE;
 const CHUNKS: u32 = HEAD_DIM / 8u;
 // Lanes of one token in the value phase own eight dimensions each; as many tokens as fit go side by side.
 const TOKEN_GROUPS: u32 = WG / CHUNKS;
-// Values in flight a lane.
-const AHEAD: u32 = 8u;
+// No lane goes past the step.
+const EVEN: bool = TILE % (TOKEN_GROUPS * AHEAD) == 0u;
 
-// A partition starts at a block: PARTITION is a multiple of every block size.
-var<workgroup> scores: array<f32, PARTITION * GROUP>;
+// Heads side by side, so that one load serves all of them. After the last step, sums of lanes.
+var<workgroup> weights: array<vec4<f32>, TILE>;
 var<workgroup> q_tile: array<vec4<f32>, HEAD_DIM * GROUP / 4u>;
-var<workgroup> blocks: array<u32, (PARTITION + BLOCK_SIZE - 1u) / BLOCK_SIZE>;
-var<workgroup> merge: array<vec4<f32>, WG * 2u>;
+// Of this step and of the next, in turns.
+var<workgroup> blocks: array<u32, 2u * TILE_BLOCKS>;
+
+// Whose keys a workgroup attends: in the order of attention those from begin to before end.
+struct Part { context: Context, table: u32, kv_head: u32, head0: u32, position: u32, begin: u32, end: u32 }
+
+// Keys of a step that count, from its first one on. No others are read, so unused slots may hold anything.
+struct Keys { first: u32, begin: u32, end: u32, blocks: u32 }
+
+// Of each head: largest logit, the lane's sum of exponentials, and eight dimensions of its weighted values.
+struct State { top: vec4<f32>, sum: vec4<f32>, low: array<vec4<f32>, GROUP>, high: array<vec4<f32>, GROUP> }
 
 @compute @workgroup_size(WG)
 fn paged_decode(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
@@ -69,9 +85,10 @@ fn paged_decode(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     let context = context_of((params.first_list + group.z) * params.num_kv_heads + kv_head);
     let begin = context_begin(context, row.w);
     let end = context_end(context, row.y);
-    let part = params.first_partition + group.x;
-    let first = (begin / PARTITION + part) * PARTITION;
-    if (max(first, begin) >= end) {
+    let size = partition_of(max(begin, end) - begin);
+    let index = params.first_key / size + group.x;
+    let first = (begin / size + index) * size;
+    if (max(first, begin) >= end || index * size - params.first_key >= params.num_keys) {
         // A row without keys is zero; where the reduce pass follows, that writes it.
         if (params.reduced == 0u) {
             for (var i = lane.index; i < HEAD_DIM * GROUP; i += WG) {
@@ -80,145 +97,156 @@ fn paged_decode(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
         }
         return;
     }
-    let keys = Keys(max(first, begin) - first, min(end - first, PARTITION));
+    let part = Part(context, row.z, kv_head, head0, row.y - 1u, max(first, begin), min(end, first + size));
+    var at = part.begin / TILE * TILE;
     for (var i = lane.index; i < HEAD_DIM * GROUP / 4u; i += WG) {
-        let at = row.x * params.q_stride + head0 * HEAD_DIM + i * 4u;
-        q_tile[i] = vec4(q[at], q[at + 1u], q[at + 2u], q[at + 3u]) * params.scale;
+        let from_q = row.x * params.q_stride + head0 * HEAD_DIM + i * 4u;
+        q_tile[i] = vec4(q[from_q], q[from_q + 1u], q[from_q + 2u], q[from_q + 3u]) * params.scale;
     }
-    for (var i = lane.index; i * BLOCK_SIZE < keys.end; i += WG) {
-        let block = context_position(context, first + i * BLOCK_SIZE) / BLOCK_SIZE;
-        blocks[i] = page_of(row.z + block, kv_head);
+    if (lane.index < TILE_BLOCKS) {
+        blocks[lane.index] = block_of(part, at + lane.index * BLOCK_SIZE);
     }
     workgroupBarrier();
-    let query = Query(context, first, head0, row.y - 1u);
-    let stat = softmax(lane, keys, query, scores_of(lane.index, keys));
-    let partial_head = (group.z * params.num_heads + head0) * params.max_partitions + part;
-    values(lane.index, keys, stat, partial_head, row.x * params.num_heads + head0);
+    var state: State;
+    state.top = vec4(LOWEST);
+    var half = 0u;
+    for (; at < part.end; at += TILE) {
+        let keys = Keys(at, max(at, part.begin) - at, min(part.end - at, TILE), half * TILE_BLOCKS);
+        half = 1u - half;
+        state = step(lane, part, keys, state, half * TILE_BLOCKS);
+    }
+    let stat = (group.z * params.num_heads + head0) * params.max_partitions + index;
+    store(lane, state, stat, row.x * params.num_heads + head0);
 }
 
-// Keys of the partition that count: from begin until before end. No others are read, so unused slots may hold anything.
-struct Keys { begin: u32, end: u32 }
-
-struct LaneScores { s: array<array<f32, GROUP>, TOKENS_A_LANE> }
-
-// q[g] . k[t]; a lane owns every WG-th key, so that neighbours read neighbouring chunks.
-fn scores_of(lane: u32, keys: Keys) -> LaneScores {
-    var at: array<u32, TOKENS_A_LANE>;
-    var out: LaneScores;
-    for (var t = 0u; t < TOKENS_A_LANE; t++) {
-        let key = clamp(lane + t * WG, keys.begin, keys.end - 1u);
-        at[t] = k_at(blocks[key / BLOCK_SIZE], 0u, key % BLOCK_SIZE);
+// Physical block and head of the key at `index` in the order of attention; of no meaning past the last one.
+fn block_of(part: Part, index: u32) -> u32 {
+    if (index >= part.end) {
+        return 0u;
     }
+    let position = context_position(part.context, index);
+    return page_of(part.table + position / BLOCK_SIZE, part.kv_head);
+}
+
+// Attends to `keys`, and puts the blocks of the keys after them at `next`.
+fn step(lane: Lane, part: Part, keys: Keys, before: State, next: u32) -> State {
+    var state = before;
+    let mine = logits_of(lane.index, part, keys);
+    let top = max(state.top, reduce_max(max(mine.first, mine.second), lane));
+    let shrink = exp(state.top - top);
+    state.top = top;
+    state.sum = state.sum * shrink + weigh(lane.index, keys, mine.first, top)
+        + weigh(lane.index + WG, keys, mine.second, top);
+    if (lane.index < TILE_BLOCKS) {
+        blocks[next + lane.index] = block_of(part, keys.first + TILE + lane.index * BLOCK_SIZE);
+    }
+    workgroupBarrier();
+    #unroll g < GROUP
+        state.low[g] *= shrink[g];
+        state.high[g] *= shrink[g];
+    #end
+    return add_values(lane.index, keys, state);
+}
+
+// Logits of two keys, WG apart, so that neighbours read neighbouring chunks.
+struct Logits { first: vec4<f32>, second: vec4<f32> }
+
+fn logits_of(lane: u32, part: Part, keys: Keys) -> Logits {
+    let key0 = clamp(lane, keys.begin, keys.end - 1u);
+    let key1 = clamp(lane + WG, keys.begin, keys.end - 1u);
+    let block0 = blocks[keys.blocks + key0 / BLOCK_SIZE];
+    let block1 = blocks[keys.blocks + key1 / BLOCK_SIZE];
+    let at0 = k_at(block0, 0u, key0 % BLOCK_SIZE);
+    let at1 = k_at(block1, 0u, key1 % BLOCK_SIZE);
     let step = k_at(0u, 1u, 0u);
+    var s: Logits;
     for (var chunk = 0u; chunk < CHUNKS; chunk++) {
-        var k: array<kv_chunk, TOKENS_A_LANE>;
-        for (var t = 0u; t < TOKENS_A_LANE; t++) {
-            k[t] = k_load(at[t] + chunk * step);
-        }
-        for (var g = 0u; g < GROUP; g++) {
+        let k0 = k_load(at0 + chunk * step);
+        let k1 = k_load(at1 + chunk * step);
+        #unroll g < GROUP
             let q_low = q_tile[(g * CHUNKS + chunk) * 2u];
             let q_high = q_tile[(g * CHUNKS + chunk) * 2u + 1u];
-            for (var t = 0u; t < TOKENS_A_LANE; t++) {
-                out.s[t][g] += dot(q_low, kv_low(k[t])) + dot(q_high, kv_high(k[t]));
-            }
-        }
+            s.first[g] += dot(q_low, kv_low(k0)) + dot(q_high, kv_high(k0));
+            s.second[g] += dot(q_low, kv_low(k1)) + dot(q_high, kv_high(k1));
+        #end
     }
-    return out;
+    s.first *= k_factor(block0, key0 % BLOCK_SIZE);
+    s.second *= k_factor(block1, key1 % BLOCK_SIZE);
+    let position0 = context_position(part.context, keys.first + key0);
+    let position1 = context_position(part.context, keys.first + key1);
+    #unroll g < GROUP
+        s.first[g] = logit(s.first[g], 1.0, part.head0 + g, position0, part.position);
+        s.second[g] = logit(s.second[g], 1.0, part.head0 + g, position1, part.position);
+    #end
+    s.first = select(vec4(LOWEST), s.first, counts(lane, keys));
+    s.second = select(vec4(LOWEST), s.second, counts(lane + WG, keys));
+    return s;
 }
 
 fn counts(key: u32, keys: Keys) -> bool {
     return key >= keys.begin && key < keys.end;
 }
 
-// What logits depend on beside the score: where the keys of the partition start, first head, position.
-struct Query { context: Context, first: u32, head0: u32, position: u32 }
-
-struct Stat { top: Values, sum: Values }
-
-// Leaves exp(score - max), times what scales the values, in `scores`; returns (max, sum) of each head.
-fn softmax(lane: Lane, keys: Keys, query: Query, mine: LaneScores) -> Stat {
-    var s = mine;
-    var top: Values;
-    for (var g = 0u; g < GROUP; g++) {
-        top[g] = LOWEST;
-        for (var t = 0u; t < TOKENS_A_LANE; t++) {
-            let key = clamp(lane.index + t * WG, keys.begin, keys.end - 1u);
-            let position = context_position(query.context, query.first + key);
-            // A pass of its own over the scores would put them in memory: four times the time on an H200.
-            let factor = k_factor(blocks[key / BLOCK_SIZE], key % BLOCK_SIZE);
-            let x = logit(s.s[t][g] * factor, 1.0, query.head0 + g, position, query.position);
-            s.s[t][g] = select(LOWEST, x, counts(lane.index + t * WG, keys));
-            top[g] = max(top[g], s.s[t][g]);
-        }
-    }
-    top = reduce_max(top, lane);
-    var sum: Values;
-    for (var g = 0u; g < GROUP; g++) {
-        for (var t = 0u; t < TOKENS_A_LANE; t++) {
-            let key = lane.index + t * WG;
-            let p = select(0.0, exp(s.s[t][g] - top[g]), counts(key, keys));
-            let at = clamp(key, keys.begin, keys.end - 1u);
-            scores[g * PARTITION + key] = p * v_factor(blocks[at / BLOCK_SIZE], at % BLOCK_SIZE);
-            sum[g] += p;
-        }
-    }
-    // Its barriers also make all of `scores` visible.
-    return Stat(top, reduce_add(sum, lane));
+// Leaves what scales the value of `key` in `weights`; returns its part of the sum.
+fn weigh(key: u32, keys: Keys, logit: vec4<f32>, top: vec4<f32>) -> vec4<f32> {
+    let p = select(vec4(0.0), exp(logit - top), counts(key, keys));
+    let at = clamp(key, keys.begin, keys.end - 1u);
+    weights[key] = p * v_factor(blocks[keys.blocks + at / BLOCK_SIZE], at % BLOCK_SIZE);
+    return p;
 }
 
-// partial[g] = sum of p[g, t] * v[t].
-fn values(lane: u32, keys: Keys, stat: Stat, partial_head: u32, out_head: u32) {
+// sum[g] += weights[t][g] * v[t].
+fn add_values(lane: u32, keys: Keys, before: State) -> State {
+    var state = before;
     let chunk = lane % CHUNKS;
     let token_group = lane / CHUNKS;
-    var low: array<vec4<f32>, GROUP>;
-    var high: array<vec4<f32>, GROUP>;
-    if (token_group < TOKEN_GROUPS) {
-        // The first of the lane's keys that counts. A lower bound on every key would cost 2 % of the kernel.
-        let skipped = (keys.begin + TOKEN_GROUPS - 1u - token_group) / TOKEN_GROUPS;
-        let start = skipped * TOKEN_GROUPS + token_group;
-        for (var first = start; first < keys.end; first += TOKEN_GROUPS * AHEAD) {
-            var v: array<kv_chunk, AHEAD>;
-            for (var i = 0u; i < AHEAD; i++) {
-                // Past the last key its value is read again and has no weight.
-                let t = min(first + i * TOKEN_GROUPS, keys.end - 1u);
-                v[i] = v_load(v_at(blocks[t / BLOCK_SIZE], chunk, t % BLOCK_SIZE));
-            }
-            for (var i = 0u; i < AHEAD; i++) {
-                let t = first + i * TOKEN_GROUPS;
-                for (var g = 0u; g < GROUP; g++) {
-                    let p = select(0.0, scores[g * PARTITION + min(t, PARTITION - 1u)], t < keys.end);
-                    low[g] = fma(vec4(p), kv_low(v[i]), low[g]);
-                    high[g] = fma(vec4(p), kv_high(v[i]), high[g]);
-                }
-            }
-        }
+    if (token_group >= TOKEN_GROUPS) {
+        return state;
     }
-    for (var g = 0u; g < GROUP; g++) {
-        merge[lane * 2u] = low[g];
-        merge[lane * 2u + 1u] = high[g];
-        workgroupBarrier();
-        if (lane < CHUNKS * 2u) {
-            var sum = vec4(0.0);
-            for (var i = 0u; i < TOKEN_GROUPS; i++) {
-                sum += merge[i * CHUNKS * 2u + lane];
-            }
-            store(g, lane, sum, vec2(stat.top[g], stat.sum[g]), partial_head, out_head);
-        }
-        workgroupBarrier();
+    for (var first = token_group; first < keys.end; first += TOKEN_GROUPS * AHEAD) {
+        var v: array<kv_chunk, AHEAD>;
+        #unroll i < AHEAD
+            // Keys that count stand in for the others, whose weight is zero.
+            let key = clamp(first + i * TOKEN_GROUPS, keys.begin, keys.end - 1u);
+            v[i] = v_load(v_at(blocks[keys.blocks + key / BLOCK_SIZE], chunk, key % BLOCK_SIZE));
+        #end
+        #unroll i < AHEAD
+            let key = first + i * TOKEN_GROUPS;
+            let p = select(vec4(0.0), weights[min(key, TILE - 1u)], EVEN || key < TILE);
+            #unroll g < GROUP
+                state.low[g] = fma(vec4(p[g]), kv_low(v[i]), state.low[g]);
+                state.high[g] = fma(vec4(p[g]), kv_high(v[i]), state.high[g]);
+            #end
+        #end
     }
+    return state;
 }
 
-fn store(g: u32, quad: u32, sum: vec4<f32>, stat: vec2<f32>, partial_head: u32, out_head: u32) {
-    var at = (partial_head + g * params.max_partitions) * HEAD_DIM;
-    var value = sum;
-    if (params.reduced == 0u) {
-        at = (out_head + g) * HEAD_DIM;
-        value = sum / stat.y;
-    }
-    for (var i = 0u; i < 4u; i++) {
-        partial[at + quad * 4u + i] = value[i];
-    }
-    if (quad == 0u) {
-        stats[partial_head + g * params.max_partitions] = stat;
-    }
+// Adds the lanes up. `stat` is the entry of the first head's partition, `out` the row of the output.
+fn store(lane: Lane, state: State, stat: u32, out: u32) {
+    // Its barrier also ends the reading of `weights`.
+    let sum = reduce_add(state.sum, lane);
+    #unroll g < GROUP
+        weights[lane.index * 2u] = state.low[g];
+        weights[lane.index * 2u + 1u] = state.high[g];
+        workgroupBarrier();
+        if (lane.index < CHUNKS * 2u) {
+            var quad = vec4(0.0);
+            for (var i = 0u; i < TOKEN_GROUPS; i++) {
+                quad += weights[i * CHUNKS * 2u + lane.index];
+            }
+            var at = (stat + g * params.max_partitions) * HEAD_DIM;
+            if (params.reduced == 0u) {
+                at = (out + g) * HEAD_DIM;
+                quad /= sum[g];
+            }
+            #unroll i < 4
+                partial[at + lane.index * 4u + i] = quad[i];
+            #end
+            if (lane.index == 0u) {
+                stats[stat + g * params.max_partitions] = vec2(state.top[g], sum[g]);
+            }
+        }
+        workgroupBarrier();
+    #end
 }

@@ -1,4 +1,4 @@
-// Merges the partitions of paged_decode.
+// Merges the partitions of paged_decode, or of mla_decode.
 //   partial  [n, num_heads, max_partitions, head_dim] f32;  stats [n, num_heads, max_partitions] (max, sum)
 //   rows     [n] vec4<u32>: row of out, KV length, -, first key that it sees
 //   out      [rows, num_heads, head_dim] f32
@@ -7,7 +7,7 @@
 // CPU reference: src/cpu/paged_reduce.rs
 #import numbers
 #import HEAD_DIM = 64
-#import partition
+#import partition = partition_by_keys
 #import SELECTED = 5
 #import context = context_full
 #import SINKS = 5
@@ -43,7 +43,8 @@ fn paged_reduce(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
     let context = context_of((params.first_list + group.y) * params.num_kv_heads + kv_head);
     let begin = context_begin(context, row.w);
     let end = context_end(context, row.y);
-    let partitions = select(0u, (end + PARTITION - 1u) / PARTITION - begin / PARTITION, begin < end);
+    let size = partition_of(max(begin, end) - begin);
+    let partitions = select(0u, (end + size - 1u) / size - begin / size, begin < end);
     let head = (group.y * params.num_heads + group.x) * params.max_partitions;
     let sink = sink_of(group.x);
     var top = sink;

@@ -179,7 +179,7 @@ impl Decoder {
     pub fn step(&mut self, slices: &[Slice<'_>], samples: &[Sample]) -> Result<StepOutput, ModelError> {
         let mut plan =
             inputs::plan(&self.config, &self.options, &self.views, slices, samples, self.prefill())?;
-        self.plan_stream(slices, &mut plan);
+        self.plan_stream(slices, &mut plan)?;
         if let Some(compressed) = &mut self.compressed {
             let step = compressed.plan(&self.config, slices, &plan);
             compressed.write(&self.gpu, &step)?;
@@ -229,16 +229,16 @@ impl Decoder {
     }
 
     fn embed(&self, pass: &mut Pass, rows: u32) {
-        let blocks = self.embedding.blocks();
+        let width = self.config.hidden_size;
         for shard in self.embedding.shards() {
-            let params = embed::EmbedParams { rows, first: shard.first, cols: shard.cols, blocks };
+            let params = embed::EmbedParams { rows, first: shard.first, cols: shard.cols, width };
             let bindings: [Bind; 4] = [
                 (&self.inputs.tokens).into(),
                 (&shard.quants).into(),
                 (&shard.scales).into(),
                 (&self.activations.hidden).into(),
             ];
-            pass.dispatch(&self.pipelines.embed, &params, &bindings, embed::grid(rows, blocks));
+            pass.dispatch(&self.pipelines.embed, &params, &bindings, embed::grid(rows, width));
         }
     }
 

@@ -113,6 +113,14 @@ pub enum ModelError {
         /// Blocks of the smallest ring and the null block, or what is selected in place of it.
         needed: u32,
     },
+    /// A sequence whose partitions are larger than a slot of the ring.
+    #[error("{needed} blocks of the host in one chunk, a slot of the ring has {slot_blocks}")]
+    Ring {
+        /// Blocks of the largest chunk.
+        needed: usize,
+        /// Blocks of a slot.
+        slot_blocks: u32,
+    },
     /// A step that selects for more rows than pages on the device serve.
     #[error(
         "a step needs room for {needed} pages of selected blocks at one time, the device pool has {slots}"

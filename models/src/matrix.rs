@@ -112,11 +112,6 @@ impl Matrix {
         self.format
     }
 
-    /// Blocks of 32 along k.
-    pub(crate) fn blocks(&self) -> u32 {
-        self.blocks
-    }
-
     pub(crate) fn shards(&self) -> &[Shard] {
         &self.shards
     }

@@ -30,7 +30,7 @@ fn layouts() -> Vec<Layout> {
     use state_write::StateWriteParams;
     vec![
         layout!(BiasParams: rows cols stride first),
-        layout!(EmbedParams: rows first cols blocks),
+        layout!(EmbedParams: rows first cols width),
         layout!(GluParams: rows inner out_stride alpha limit pad0 pad1 pad2),
         layout!(HyperCollapseParams: rows width rounds norm_eps eps pad0 pad1 pad2),
         layout!(HyperExpandParams: rows width pad0 pad1),

@@ -1,14 +1,14 @@
 // Rows of the embedding, dequantised.
 //   tokens [rows] u32
 //   w      as in the weights module: a token is a column
-//   out    [rows, 32 * blocks] f32
-// One lane makes one block of 32. CPU reference: src/cpu/embed.rs
+//   out    [rows, width] f32, width a multiple of 4
+// One lane makes one block of 32, of the last as much as there is. CPU reference: src/cpu/embed.rs
 #import weights = weights_q8
 #import flat
 override WG: u32 = 64u;
 
 // `first` and `cols`: the tokens this shard of the matrix holds.
-struct EmbedParams { rows: u32, first: u32, cols: u32, blocks: u32 }
+struct EmbedParams { rows: u32, first: u32, cols: u32, width: u32 }
 
 @group(0) @binding(0) var<uniform> params: EmbedParams;
 @group(0) @binding(1) var<storage, read> tokens: array<u32>;
@@ -19,8 +19,9 @@ struct EmbedParams { rows: u32, first: u32, cols: u32, blocks: u32 }
 @compute @workgroup_size(WG)
 fn embed(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let id = flat_index(group, lane);
-    let row = id / params.blocks;
-    let block = id % params.blocks;
+    let blocks = (params.width + 31u) / 32u;
+    let row = id / blocks;
+    let block = id % blocks;
     if (row >= params.rows) {
         return;
     }
@@ -28,8 +29,9 @@ fn embed(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
     if (token < params.first || token >= params.first + params.cols) {
         return;
     }
-    let w = load_block(block, token - params.first, params.cols, params.blocks);
-    for (var i = 0u; i < 8u; i++) {
-        out[id * 8u + i] = quad(w, i);
+    let w = load_block(block, token - params.first, params.cols, blocks);
+    let quads = params.width / 4u;
+    for (var i = 0u; i < min(8u, quads - block * 8u); i++) {
+        out[row * quads + block * 8u + i] = quad(w, i);
     }
 }

@@ -155,12 +155,14 @@ pub enum SpecError {
         expected: &'static str,
     },
     /// Two valid values contradict each other.
-    #[error("{policy}: {rule}")]
+    #[error("{policy}: {rule}; they are {}", listed(given))]
     Contradiction {
         /// Name of the policy.
         policy: &'static str,
         /// The relation that must hold.
         rule: &'static str,
+        /// The keys that it is about, with their values.
+        given: Vec<(&'static str, String)>,
     },
     /// A part of the text is not `key=value`.
     #[error("{policy}: expected key=value, found {part:?}")]
@@ -196,4 +198,8 @@ pub enum SpecError {
         /// The key.
         key: String,
     },
+}
+
+fn listed(given: &[(&'static str, String)]) -> String {
+    given.iter().map(|(key, value)| format!("{key} = {value}")).collect::<Vec<_>>().join(", ")
 }

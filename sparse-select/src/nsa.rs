@@ -68,13 +68,22 @@ impl Nsa {
             window_size: p.positive("window_size")? as usize,
         };
         if !nsa.kernel_size.is_multiple_of(nsa.kernel_stride) {
-            return Err(p.contradiction("kernel_size must be a multiple of kernel_stride"));
+            return Err(p.contradiction(
+                "kernel_size must be a multiple of kernel_stride",
+                &["kernel_size", "kernel_stride"],
+            ));
         }
         if !(nsa.block_size.get() as usize).is_multiple_of(nsa.kernel_stride) {
-            return Err(p.contradiction("block_size must be a multiple of kernel_stride"));
+            return Err(p.contradiction(
+                "block_size must be a multiple of kernel_stride",
+                &["block_size", "kernel_stride"],
+            ));
         }
         if nsa.init_blocks.saturating_add(nsa.local_blocks) > nsa.topk {
-            return Err(p.contradiction("topk must hold init_blocks and local_blocks"));
+            return Err(p.contradiction(
+                "topk must hold init_blocks and local_blocks",
+                &["topk", "init_blocks", "local_blocks"],
+            ));
         }
         Ok(nsa)
     }

@@ -133,10 +133,11 @@ impl<'a> Params<'a> {
         SpecError::BadValue { policy: self.policy, key, value: self.text(key).to_owned(), expected }
     }
 
-    /// An error about two values together.
+    /// An error about the values of several keys together.
     #[must_use]
-    pub const fn contradiction(&self, rule: &'static str) -> SpecError {
-        SpecError::Contradiction { policy: self.policy, rule }
+    pub fn contradiction(&self, rule: &'static str, keys: &[&'static str]) -> SpecError {
+        let given = keys.iter().map(|&key| (key, self.text(key).to_owned())).collect();
+        SpecError::Contradiction { policy: self.policy, rule, given }
     }
 
     fn parse<T: FromStr>(

@@ -151,7 +151,7 @@ fn estimator(p: &Params<'_>) -> Result<Estimator, SpecError> {
     const SHARES: &str = "a number above 0 and at most 1, or a list of them";
     let (block_size, stride) = (p.block_size()?, p.positive("stride")?);
     if !block_size.get().is_multiple_of(stride) {
-        return Err(p.contradiction("block_size must be a multiple of stride"));
+        return Err(p.contradiction("block_size must be a multiple of stride", &["block_size", "stride"]));
     }
     let thresholds = p.list("threshold", SHARES, |&x: &f64| x > 0.0 && x <= 1.0)?;
     if thresholds.is_empty() {

@@ -44,11 +44,8 @@ fn code_variants(num_heads: u32, f16: &KvShape) -> Vec<NamedVariant> {
     let mut all = Vec::new();
     for (part, dtype) in [("fp8", KvDtype::Fp8), ("int8", KvDtype::Int8)] {
         let shape = KvShape { dtype, ..*f16 };
-        for (reduce, level) in [("", Level::Baseline), ("subgroup-", Level::Subgroup)] {
-            let variant = paged_decode::variant(&shape, num_heads, level, &dense);
-            all.push(NamedVariant::new(&format!("{reduce}{part}"), level, variant));
-        }
         for variant in [
+            paged_decode::variant(&shape, num_heads, &dense),
             cache_write::variant(&shape),
             paged_prefill::variant(&shape, num_heads, KeyLoads::Uniform, &dense),
         ] {
@@ -122,10 +119,8 @@ fn variants_of(
 ) -> Vec<NamedVariant> {
     let mut all = Vec::new();
     for (dtype, shape) in types {
-        for (reduce, level) in [("", Level::Baseline), ("subgroup-", Level::Subgroup)] {
-            let variant = paged_decode::variant(shape, num_heads, level, attention);
-            all.push(NamedVariant::new(&format!("{name}{reduce}{dtype}"), level, variant));
-        }
+        let decode = paged_decode::variant(shape, num_heads, attention);
+        all.push(NamedVariant::new(&format!("{name}{dtype}"), Level::Baseline, decode));
         for (loads, part, level) in
             [(KeyLoads::Uniform, "", Level::Baseline), (KeyLoads::Broadcast, "broadcast-", Level::Subgroup)]
         {

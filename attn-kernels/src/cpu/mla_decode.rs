@@ -2,8 +2,7 @@
 
 use super::attention::{State, weigh};
 use super::f32_of;
-use crate::kernel::mla_decode::{LatentShape, MlaDecodeParams};
-use crate::kernel::paged_decode::PARTITION;
+use crate::kernel::mla_decode::{LatentShape, MlaDecodeParams, PARTITION};
 
 /// The keys of one row in the order of attention.
 #[derive(Clone, Debug)]

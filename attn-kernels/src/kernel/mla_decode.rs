@@ -1,7 +1,7 @@
 //! Absorbed multi-head latent attention of query rows, over one cache or two.
 
 use super::attention::{Attention, Context};
-use super::{KvDtype, KvShape, heads_together};
+use super::{KvDtype, KvShape, heads_together, paged_reduce};
 use crate::{Access, Kernel, Variant};
 use bytemuck::{Pod, Zeroable};
 
@@ -37,7 +37,7 @@ pub struct MlaDecodeParams {
     pub num_heads: u32,
     /// f32 from one query row to the next, a multiple of 4.
     pub q_stride: u32,
-    /// Most partitions of a row: see [`partitions`](super::paged_decode::partitions).
+    /// Most partitions of a row: see [`partitions`].
     pub max_partitions: u32,
     /// 1 where `paged_reduce` follows; 0 where one partition is the whole and nothing has sinks, so that `partial` is
     /// the output.
@@ -107,6 +107,21 @@ impl LatentShape {
             "{rope} rope elements are not a multiple of 8 up to 64"
         );
     }
+}
+
+/// Keys a workgroup attends.
+pub const PARTITION: u32 = 256;
+
+/// Partitions of a row that attends keys from index `begin` on of the `end` that it has, in the order of attention.
+#[must_use]
+pub fn partitions(begin: u32, end: u32) -> u32 {
+    if begin < end { end.div_ceil(PARTITION) - begin / PARTITION } else { 0 }
+}
+
+/// The `paged_reduce` that merges them.
+#[must_use]
+pub fn reduce_variant(shape: &LatentShape, attention: &Attention) -> Variant {
+    paged_reduce::variant(&shape.values(), attention).module("partition", "partition_fixed")
 }
 
 /// Query heads that share one read of the cache.

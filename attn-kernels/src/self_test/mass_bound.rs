@@ -8,7 +8,7 @@ use crate::cpu::{self, Tolerance};
 use crate::kernel::block_digest::Digest;
 use crate::kernel::mass_bound::{self, MassBoundParams};
 use crate::kernel::mass_merge::{self, MassMergeParams};
-use crate::kernel::paged_decode::PARTITION;
+use crate::kernel::paged_decode::{TILE, partition_of};
 use crate::kernel::{KvDtype, KvShape};
 
 /// What the bounds of logits give away grows with their size.
@@ -56,7 +56,7 @@ fn case(what: &'static str, variant: &Variant, keeps: &[fn(u32, u32) -> bool]) -
         num_kv_heads: shape.num_kv_heads,
         q_stride: width,
         list_stride,
-        max_partitions: (list_stride * select_block).div_ceil(PARTITION),
+        max_partitions: (list_stride * select_block).div_ceil(TILE),
         scale: 1.0 / 16.0,
         first_list: 0,
         first_share: 0,
@@ -123,7 +123,7 @@ fn stats(
                 })
                 .collect();
             let end = stats.len() + params.max_partitions as usize;
-            stats.extend(logits.chunks(PARTITION as usize).map(|part| {
+            stats.extend(logits.chunks(partition_of(count(&logits)) as usize).map(|part| {
                 let top = part.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 [top, part.iter().map(|logit| (logit - top).exp()).sum()].map(cpu::f32_of)
             }));

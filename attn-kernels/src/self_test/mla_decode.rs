@@ -9,8 +9,7 @@ use crate::Variant;
 use crate::cpu::mla_decode::LatentRow;
 use crate::cpu::{self, Tolerance};
 use crate::kernel::latent_write::{self, LatentWriteParams};
-use crate::kernel::mla_decode::{self, LatentShape, MlaDecodeParams};
-use crate::kernel::paged_decode::PARTITION;
+use crate::kernel::mla_decode::{self, LatentShape, MlaDecodeParams, PARTITION};
 use crate::kernel::{KvDtype, mla_decode_coop};
 
 fn shape(variant: &Variant, block_size: u32) -> LatentShape {

@@ -5,13 +5,13 @@ use super::options::{self, Asked};
 use super::{Case, count, shape, size};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
-use crate::kernel::paged_decode::{self, PARTITION, PagedDecodeParams};
+use crate::kernel::paged_decode::{self, PagedDecodeParams, TILE};
 
 pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let block = size(variant, "BLOCK_SIZE");
     vec![
         case("several partitions", variant, &[1, block - 1, 300, block, 0, 513, block + 1]),
-        case("one partition", variant, &[block + 1, 0, PARTITION.min(200), 1]),
+        case("one partition", variant, &[block + 1, 0, TILE.min(200), 1]),
     ]
 }
 
@@ -40,10 +40,14 @@ fn case(what: &'static str, variant: &Variant, lens: &[u32]) -> Case {
         reduced,
         list_stride: asked.list_stride(),
         first_list: 0,
+        first_key: 0,
+        num_keys: u32::MAX,
         softcap: asked.softcap,
-        first_partition: 0,
         k_scale: 1.0,
         v_scale: 1.0,
+        pad0: 0,
+        pad1: 0,
+        pad2: 0,
     };
     let q = queries(lens.len(), width as usize, width as usize + 8, 6);
     let heads = (count * num_heads * max_partitions) as usize;
@@ -54,7 +58,7 @@ fn case(what: &'static str, variant: &Variant, lens: &[u32]) -> Case {
     cpu::paged_decode::paged_decode(&kv, &params, &q, tables, &rows, &mut partial, &mut stats, &reads);
     let [k, v] = layer.words();
     // Of more than one partition sums are not normalised: they grow with the number of keys.
-    let keys = if reduced == 0 { 1.0 } else { f64::from(PARTITION) };
+    let keys = if reduced == 0 { 1.0 } else { f64::from(TILE) };
     let tolerance = Tolerance { abs: ATTENTION.abs * keys, ..ATTENTION };
     Case::new(what, variant, &params, paged_decode::grid(&shape, num_heads, count, max_partitions))
         .binding(&q)

@@ -6,12 +6,12 @@ use super::paged_decode::max_partitions;
 use super::{Case, count, size};
 use crate::Variant;
 use crate::cpu;
-use crate::kernel::paged_decode::PARTITION;
+use crate::kernel::paged_decode::TILE;
 use crate::kernel::paged_reduce::{self, PagedReduceParams};
 
 pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let head_dim = size(variant, "HEAD_DIM") as usize;
-    let lens = [1, 0, PARTITION, PARTITION + 1, 19 * PARTITION + 7];
+    let lens = [1, 0, TILE, TILE + 1, 19 * TILE + 7, 64 * TILE];
     let (num_heads, count) = (6, count(&lens));
     let rows: Vec<[u32; 4]> = (0..count).rev().zip(lens).map(|(row, len)| [row, len, 0, 0]).collect();
     let asked = Asked::of(variant, num_heads, &lens);

@@ -7,7 +7,7 @@ use attn_kernels::cpu;
 use attn_kernels::cpu::attention::attend;
 use attn_kernels::gpu::{Bind, Gpu, Pass};
 use attn_kernels::kernel::attention::{Attention, Context};
-use attn_kernels::kernel::paged_decode::{self, PagedDecodeParams};
+use attn_kernels::kernel::paged_decode::{self, PagedDecodeParams, TILE};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::kernel::{KvDtype, KvShape};
 
@@ -85,7 +85,7 @@ impl Decode {
         order.iter().map(row).collect()
     }
 
-    fn params(&self, max_partitions: u32, first_partition: u32) -> PagedDecodeParams {
+    fn params(&self, max_partitions: u32, keys: (u32, u32)) -> PagedDecodeParams {
         PagedDecodeParams {
             num_heads: self.num_heads,
             num_kv_heads: self.layer.shape.num_kv_heads,
@@ -95,10 +95,14 @@ impl Decode {
             reduced: self.reduced(max_partitions).into(),
             list_stride: self.asked.list_stride(),
             first_list: 0,
+            first_key: keys.0,
+            num_keys: keys.1,
             softcap: self.asked.softcap,
-            first_partition,
             k_scale: 1.0,
             v_scale: 1.0,
+            pad0: 0,
+            pad1: 0,
+            pad2: 0,
         }
     }
 
@@ -138,7 +142,7 @@ impl Decode {
         let stats = gpu.upload("stats", &vec![[f32::NAN; 2]; stats_len]).unwrap();
         let out_len = self.lens.len() * (self.num_heads * shape.head_dim) as usize;
         let blocks = u32::try_from(self.layer.k.len() / shape.block_elements()).unwrap();
-        let (params, cached) = (self.params(max_partitions, 0), (&self.layer.tables[..], blocks));
+        let (params, cached) = (self.params(max_partitions, (0, u32::MAX)), (&self.layer.tables[..], blocks));
         paged_decode::check(shape, &params, &rows, cached, [self.q.len(), partial_len, stats_len]).unwrap();
         let out = gpu.upload("out", &vec![f32::NAN; out_len]).unwrap();
         let mut pass = Pass::new("decode");
@@ -154,11 +158,14 @@ impl Decode {
         let extra = self.asked.upload(gpu).unwrap();
         bindings.extend(extra.as_ref().map(Into::into));
         let count = u32::try_from(rows.len()).unwrap();
-        let variant = paged_decode::variant(shape, self.num_heads, gpu.level(), self.attention());
-        let step = if max_partitions.is_multiple_of(2) { 1 } else { max_partitions }; // all at once, or one by one
-        let grid = paged_decode::grid(shape, self.num_heads, count, step);
-        for first in (0..max_partitions).step_by(step as usize) {
-            let params = scaled(shape, self.params(max_partitions, first));
+        let variant = paged_decode::variant(shape, self.num_heads, self.attention());
+        // All keys at once, or twice the largest partition of a row a dispatch.
+        let longest = self.lens.iter().copied().max().unwrap_or(0).max(1);
+        let step =
+            if max_partitions.is_multiple_of(2) { 2 * paged_decode::partition_of(longest) } else { u32::MAX };
+        let grid = paged_decode::grid(shape, self.num_heads, count, max_partitions.min(step / TILE));
+        for first in (0..longest).step_by(step as usize) {
+            let params = scaled(shape, self.params(max_partitions, (first, step)));
             dispatch(gpu, &mut pass, &variant, &params, &bindings, grid);
         }
         let sinks = gpu.upload("sinks", self.asked.sinks().unwrap_or(&[0.0])).unwrap();
@@ -186,7 +193,7 @@ impl Decode {
             format!("{:?}, {} heads, {rows:?}, {:?}", self.layer.shape, self.num_heads, self.attention());
         let (partial, stats) = self.sizes(rows.len(), max_partitions);
         let (mut partial, mut stats) = (vec![f32::NAN; partial], vec![[f32::NAN; 2]; stats]);
-        let params = self.params(max_partitions, 0);
+        let params = self.params(max_partitions, (0, u32::MAX));
         let tables = &self.layer.tables;
         let kv = self.layer.kv();
         let options = self.asked.options();
@@ -240,7 +247,7 @@ impl Decode {
             for head in 0..self.num_heads {
                 let q = &self.q[(row * self.q_stride) as usize + head as usize * dim..][..dim];
                 let table = &self.layer.tables[*table as usize..];
-                let scale = self.params(1, 0).scale;
+                let scale = self.params(1, (0, u32::MAX)).scale;
                 let list = (index * kv_heads + head / group) as usize;
                 let keys = options.context(list, *len as usize);
                 let keys = keys.into_iter().filter(|key| *key >= *first as usize);

@@ -105,9 +105,13 @@ impl Certified {
             list_stride: asked.list_stride(),
             first_list: 0,
             softcap: 0.0,
-            first_partition: 0,
+            first_key: 0,
+            num_keys: u32::MAX,
             k_scale: 1.0,
             v_scale: 1.0,
+            pad0: 0,
+            pad1: 0,
+            pad2: 0,
         };
         let stats_len = (n * num_heads * max_partitions) as usize;
         let [q, partial] =
@@ -127,7 +131,7 @@ impl Certified {
             (&stats).into(),
             (&lists).into(),
         ];
-        let variant = paged_decode::variant(shape, num_heads, gpu.level(), &asked.attention);
+        let variant = paged_decode::variant(shape, num_heads, &asked.attention);
         let grid = paged_decode::grid(shape, num_heads, n, max_partitions);
         dispatch(gpu, pass, &variant, &decode, &bindings, grid);
 

@@ -10,8 +10,7 @@ use attn_kernels::cpu::mla_decode::{LatentRow, attend};
 use attn_kernels::gpu::{Buf, Gpu, Pass};
 use attn_kernels::kernel::KvDtype;
 use attn_kernels::kernel::attention::{Attention, Context};
-use attn_kernels::kernel::mla_decode::{self, LatentShape, MlaDecodeParams};
-use attn_kernels::kernel::paged_decode::{PARTITION, partitions};
+use attn_kernels::kernel::mla_decode::{self, LatentShape, MlaDecodeParams, PARTITION, partitions};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::self_test::latents::latent_words;
 use proptest::prelude::*;
@@ -158,7 +157,7 @@ impl Mla {
             bindings.extend(lists.iter().take(usize::from(self.asked.lists.is_some())).map(Into::into));
             let sinks = gpu.upload("sinks", self.asked.sinks().unwrap_or(&[0.0])).unwrap();
             bindings.extend(self.asked.attention.sinks.then_some((&sinks).into()));
-            let variant = paged_reduce::variant(&self.shape.values(), &self.asked.attention);
+            let variant = mla_decode::reduce_variant(&self.shape, &self.asked.attention);
             let grid = paged_reduce::grid(self.num_heads, rows_count);
             dispatch(gpu, &mut pass, &variant, &params, &bindings, grid);
         }

@@ -5,7 +5,7 @@ use crate::device::{assert_bits, cases, gpu};
 use crate::layer::{SHAPES, coded_shapes, shape_of};
 use crate::options::attentions;
 use attn_kernels::kernel::attention::{Attention, Logit, Mask};
-use attn_kernels::kernel::paged_decode::PARTITION;
+use attn_kernels::kernel::paged_decode::{TILE, most_partitions, partition_of, partitions};
 use attn_kernels::kernel::{KvDtype, KvShape};
 use proptest::prelude::*;
 
@@ -55,14 +55,26 @@ fn more_partitions_than_sides_of_the_reduce() {
 }
 
 #[test]
+fn long_rows_take_larger_partitions() {
+    let Some(gpu) = gpu() else { return };
+    let shape = KvShape { num_kv_heads: 1, head_dim: 8, block_size: 16, dtype: KvDtype::F16 };
+    let at = [16_384, 32_768];
+    for partition in at {
+        assert_eq!(partition_of(partition), 2 * partition_of(partition - 1));
+        assert!(most_partitions(partition) >= partitions(0, partition - 1));
+        Decode::new(shape, 3, &[partition - 1, 70, partition, partition + 300], 0, 10).check(gpu);
+    }
+}
+
+#[test]
 fn a_row_does_not_depend_on_the_others() {
     let Some(gpu) = gpu() else { return };
     let shape = KvShape { num_kv_heads: 2, head_dim: 64, block_size: 16, dtype: KvDtype::F16 };
     let decode = Decode::new(shape, 6, &[1, 300, 512, 513, 1500], 4, 11);
-    let together = decode.on_gpu(gpu, &[4, 2, 0, 1, 3], 1500_u32.div_ceil(PARTITION)).out;
+    let together = decode.on_gpu(gpu, &[4, 2, 0, 1, 3], 1500_u32.div_ceil(TILE)).out;
     let width = (decode.num_heads * shape.head_dim) as usize;
     for i in 0..decode.lens.len() {
-        let alone = decode.on_gpu(gpu, &[i], decode.lens[i].div_ceil(PARTITION)).out;
+        let alone = decode.on_gpu(gpu, &[i], decode.lens[i].div_ceil(TILE)).out;
         let row = (decode.lens.len() - 1 - i) * width..(decode.lens.len() - i) * width;
         assert_bits(&format!("row of length {}", decode.lens[i]), &alone[row.clone()], &together[row]);
     }
@@ -74,9 +86,7 @@ fn results_do_not_depend_on_the_block_size() {
     for dtype in [KvDtype::F16, KvDtype::F32] {
         let of = |block_size| {
             let shape = KvShape { num_kv_heads: 1, head_dim: 40, block_size, dtype };
-            Decode::new(shape, 4, &[70, 513, 1], 0, 13)
-                .on_gpu(gpu, &[0, 1, 2], 513_u32.div_ceil(PARTITION))
-                .out
+            Decode::new(shape, 4, &[70, 513, 1], 0, 13).on_gpu(gpu, &[0, 1, 2], 513_u32.div_ceil(TILE)).out
         };
         let want = of(16);
         for block_size in [4, 32, 256] {
@@ -95,7 +105,7 @@ fn lists_of_all_blocks_change_nothing() {
         let (shape, num_heads) = shape_of(index, dtype);
         for lens in [&[1_u32, 700, 513, 0, 512][..], &[130, 256]] {
             let order: Vec<usize> = (0..lens.len()).collect();
-            let partitions = lens.iter().copied().max().unwrap_or(0).div_ceil(PARTITION);
+            let partitions = lens.iter().copied().max().unwrap_or(0).div_ceil(TILE);
             let decode = || Decode::new(shape, num_heads, lens, 0, 17);
             let want = decode().on_gpu(gpu, &order, partitions).out;
             let got = decode().listed(block, 1.0, 17).on_gpu(gpu, &order, partitions).out;

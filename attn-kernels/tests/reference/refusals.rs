@@ -19,10 +19,14 @@ fn decode(change: fn(&mut PagedDecodeParams), row: [u32; 4], tables: &[u32]) -> 
         reduced: 1,
         list_stride: 0,
         first_list: 0,
+        first_key: 0,
+        num_keys: u32::MAX,
         softcap: 0.0,
-        first_partition: 0,
         k_scale: 1.0,
         v_scale: 1.0,
+        pad0: 0,
+        pad1: 0,
+        pad2: 0,
     };
     change(&mut params);
     let rows = [[0, 1, 1, 0], row];

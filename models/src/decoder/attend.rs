@@ -6,7 +6,7 @@ use std::sync::Arc;
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
 use attn_kernels::kernel::apply_sinks::{self, ApplySinksParams};
 use attn_kernels::kernel::attention::{self, Mask};
-use attn_kernels::kernel::paged_decode::{self, PARTITION, PagedDecodeParams};
+use attn_kernels::kernel::paged_decode::{self, PagedDecodeParams, TILE, most_partitions};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, Tile};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::kernel::{KvShape, paged_prefill_coop};
@@ -35,7 +35,7 @@ impl Attention {
         kind: &attention::Attention,
     ) -> Result<Self, ModelError> {
         Ok(Self {
-            decode: gpu.pipeline(&paged_decode::variant(shape, num_heads, gpu.level(), kind))?,
+            decode: gpu.pipeline(&paged_decode::variant(shape, num_heads, kind))?,
             reduce: gpu.pipeline(&paged_reduce::variant(shape, kind))?,
             prefill: gpu.pipeline(&match coop {
                 true => paged_prefill_coop::variant(shape, kind),
@@ -97,7 +97,7 @@ impl Decoder {
         let whole = Task { kind, rows: &plan.whole, bufs: &inputs.whole, lists: None, keys: all };
         self.attend_task(pass, index, &whole, plan.whole.max_partitions);
         let tokens = (lists.stride - 1) * self.options.select_block();
-        let max_partitions = plan.selected.max_partitions.min(tokens.div_ceil(PARTITION).max(1));
+        let max_partitions = plan.selected.max_partitions.min(most_partitions(tokens).max(1));
         let bufs = &inputs.selected;
         let task = Task { kind: selected, rows: &plan.selected, bufs, lists: Some(lists), keys: listed };
         self.attend_task(pass, index, &task, max_partitions);
@@ -157,10 +157,14 @@ impl Decoder {
             reduced: u32::from(reduced),
             list_stride: task.list_stride(),
             first_list,
+            first_key: 0,
+            num_keys: u32::MAX,
             softcap: 0.0,
-            first_partition: 0,
             k_scale: 1.0,
             v_scale: 1.0,
+            pad0: 0,
+            pad1: 0,
+            pad2: 0,
         };
         let (k, v) = self.kv.layer(index);
         let out = if reduced { &a.partial } else { &a.attended };
@@ -174,23 +178,25 @@ impl Decoder {
             out.into(),
             (&a.stats).into(),
         ]);
-        let chunk = match (&ring, task.keys) {
-            (Some((group, _)), _) => group.chunk_tokens / PARTITION,
-            (None, Keys::Slots(residency)) => residency.partitions_together(rows),
+        let longest = task.rows.decode[range].iter().map(|row| row[1]).max().unwrap_or(0);
+        let listed = task.lists.as_ref().map(|lists| (lists.stride - 1) * self.options.select_block());
+        let end = listed.map_or(longest, |listed| listed.min(longest));
+        let num_keys = match (&ring, task.keys) {
+            (Some((group, _)), _) => group.chunk_tokens,
+            (None, Keys::Slots(residency)) => residency.keys_together(rows, end),
             (None, _) => u32::MAX,
         };
-        // Rows of other groups may be longer.
-        let end = ring.as_ref().map_or(max_partitions, |(group, _)| group.partitions().min(max_partitions));
-        for (number, first_partition) in (0..end).step_by(chunk as usize).enumerate() {
-            let count = chunk.min(end - first_partition);
+        for (number, first_key) in (0..end).step_by(num_keys as usize).enumerate() {
             if let Some((group, loaded)) = &mut ring {
                 self.fetch(pass, index, group, number, loaded);
             }
-            if let (Keys::Slots(residency), Some(lists)) = (task.keys, &task.lists) {
-                let pages = residency.pages_of(first_partition..first_partition + count);
+            if let (Keys::Slots(_), Some(lists)) = (task.keys, &task.lists) {
+                let size = self.options.block_size;
+                let pages = first_key / size..end.min(first_key.saturating_add(num_keys)).div_ceil(size);
                 self.make_resident(pass, index, lists, first_list..first_list + rows, pages);
             }
-            let params = PagedDecodeParams { first_partition, ..params };
+            let params = PagedDecodeParams { first_key, num_keys, ..params };
+            let count = max_partitions.min(num_keys / TILE);
             let grid = paged_decode::grid(self.kv.shape(), c.num_heads, rows, count);
             pass.dispatch(&task.kind.decode, &params, &bindings, grid);
         }

@@ -113,7 +113,7 @@ impl CompressedState {
             rope: gpu.pipeline(&rope::variant(config.head_dim, true))?,
             write: gpu.pipeline(&latent_write::variant(&shape))?,
             attend: gpu.pipeline(&mla_decode::variant_of_two(&shape, config.num_heads))?,
-            reduce: gpu.pipeline(&paged_reduce::variant(&shape.values(), &attention))?,
+            reduce: gpu.pipeline(&mla_decode::reduce_variant(&shape, &attention))?,
             plain_norm,
             q_latent: buffer("q_latent", compressed.q_rank)?,
             kv: buffer("kv", config.head_dim)?,

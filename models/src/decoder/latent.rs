@@ -9,7 +9,6 @@ use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
 use attn_kernels::kernel::attention::{Attention, Context};
 use attn_kernels::kernel::latent_write::{self, LatentWriteParams};
 use attn_kernels::kernel::mla_decode::{self, LatentShape, MlaDecodeParams};
-use attn_kernels::kernel::paged_decode::PARTITION;
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 
 use super::indexer::{Indexer, IndexerState};
@@ -91,7 +90,7 @@ impl LatentState {
         let kind = |context| {
             let attention = Attention { context, ..Attention::default() };
             let attend = gpu.pipeline(&mla_decode::variant(&shape, config.num_heads, &attention))?;
-            let reduce = gpu.pipeline(&paged_reduce::variant(&shape.values(), &attention))?;
+            let reduce = gpu.pipeline(&mla_decode::reduce_variant(&shape, &attention))?;
             Ok::<_, ModelError>(Kind { attend, reduce })
         };
         let rows = options.max_rows as usize;
@@ -247,8 +246,11 @@ impl Decoder {
         let rows = &plan.views[self.layers[index].view].all;
         let lists = self.latent().indexer.as_ref().filter(|_| chosen).map(|indexer| indexer.lists(plan));
         let max_partitions = match &lists {
-            Some((_, stride)) => (stride - 1).div_ceil(PARTITION),
-            None => rows.max_partitions,
+            Some((_, stride)) => (stride - 1).div_ceil(mla_decode::PARTITION),
+            None => {
+                let partitions = |row: &[u32; 4]| mla_decode::partitions(row[3], row[1]);
+                rows.decode.iter().map(partitions).max().unwrap_or(0)
+            }
         };
         let portion = decode_portion(&self.config, max_partitions);
         for start in (0..rows.decode.len()).step_by(portion) {

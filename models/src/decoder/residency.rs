@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
 use attn_kernels::kernel::fetch_pages::{self, FetchPagesParams};
-use attn_kernels::kernel::paged_decode::PARTITION;
+use attn_kernels::kernel::paged_decode::partition_of;
 use attn_kernels::kernel::residency::{self, HEADER, ResidencyParams};
 
 use super::inputs::Plan;
-use super::sparse::{Lists, fit};
+use super::sparse::{Chosen, Lists, fit};
 use super::{Decoder, DecoderOptions};
 use crate::kv::ROWS;
 use crate::{DecoderConfig, KvPool, ModelError, PageTraffic};
@@ -28,7 +28,8 @@ pub(super) struct Residency {
     /// Bytes of K and V that one head keeps of a block.
     page_bytes: u64,
     pages_a_block: u32,
-    /// Pages of a partition.
+    block_size: u32,
+    /// Pages of the largest partition of the step.
     partition_pages: u32,
     layers: Vec<Option<Resident>>,
     /// List group, tokens and table of everything that blocks are selected for.
@@ -89,7 +90,8 @@ impl Residency {
             num_slots,
             page_bytes: 2 * shape.block_bytes() as u64 / u64::from(shape.num_kv_heads),
             pages_a_block: select_block / shape.block_size,
-            partition_pages: (PARTITION / shape.block_size).max(1),
+            block_size: shape.block_size,
+            partition_pages: 1,
             layers: (0..config.num_layers).map(resident).collect::<Result<_, _>>()?,
             asks: gpu.buffer("asks", 1)?,
             decode_asks: 0,
@@ -123,14 +125,12 @@ impl Residency {
         if rows < ROWS { rows as usize } else { (rows / ROWS * ROWS) as usize }
     }
 
-    /// Partitions of `rows` rows that find room together.
-    pub(super) fn partitions_together(&self, rows: u32) -> u32 {
-        self.num_slots / (self.partition_pages * rows)
-    }
-
-    /// Pages of `partitions` partitions.
-    pub(super) fn pages_of(&self, partitions: Range<u32>) -> Range<u32> {
-        partitions.start * self.partition_pages..partitions.end * self.partition_pages
+    /// Keys of each of `rows` lists of at most `keys` keys that find room together: all of them, or whole partitions.
+    pub(super) fn keys_together(&self, rows: u32, keys: u32) -> u32 {
+        if rows * keys.div_ceil(self.block_size) <= self.num_slots {
+            return u32::MAX;
+        }
+        self.num_slots / (rows * self.partition_pages) * self.partition_pages * self.block_size
     }
 
     /// Pages of each list of tiles that find room together.
@@ -164,6 +164,8 @@ impl Decoder {
             residency.decode_asks += u32::from(chosen.is_decode());
         }
         residency.num_asks = u32_of(asks.len());
+        let longest = view.chosen.iter().map(Chosen::kv_len).max().unwrap_or(0);
+        residency.partition_pages = (partition_of(u32_of(longest)) / shape.block_size).max(1);
         let rows = residency.decode_asks.min(ROWS);
         let unit = 8_u32.div_ceil(shape.block_size);
         let needed =

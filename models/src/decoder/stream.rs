@@ -7,13 +7,14 @@
 use std::ops::Range;
 
 use attn_kernels::gpu::Pass;
-use attn_kernels::kernel::paged_decode::PARTITION;
+use attn_kernels::kernel::paged_decode::partition_of;
 use kvblock::BlockId;
 use rustc_hash::FxHashMap;
 
 use super::Decoder;
 use super::inputs::{Plan, Rows};
 use super::sparse::Sparse;
+use crate::ModelError;
 use crate::batch::Slice;
 use crate::kv::{Place, ROWS, Ring, Run, runs};
 
@@ -45,7 +46,7 @@ impl Stream {
         slices: &[Slice<'_>],
         plan: &Plan,
         streams: impl Fn(usize) -> bool,
-    ) -> Option<Self> {
+    ) -> Result<Option<Self>, ModelError> {
         let on_host = |id: &BlockId| matches!(ring.place(id.get()), Place::Host(_));
         let (mut row, mut at) = (0, 0);
         let mut parts = Vec::new();
@@ -58,25 +59,26 @@ impl Stream {
             at += slice.tables[0].len();
         }
         if !parts.iter().any(|part| part.table.iter().any(on_host)) {
-            return None;
+            return Ok(None);
         }
         let mut stream = Self { tables: plan.tables.clone(), groups: Vec::new() };
-        let unit = (PARTITION / block_size) as usize;
         let mut rest = &parts[..];
         while !rest.is_empty() {
-            let fits = |n: &usize| largest(&rest[..*n], unit, ring) <= ring.slot_blocks() as usize;
-            // One sequence always fits: a slot has room for a chunk.
-            let together = (1..=rest.len()).take_while(fits).last().unwrap_or(1);
+            let needed = |n: usize| largest(&rest[..n], unit(&rest[..n], block_size), ring);
+            let fits = |n: &usize| needed(*n) <= ring.slot_blocks() as usize;
+            let Some(together) = (1..=rest.len()).take_while(fits).last() else {
+                return Err(ModelError::Ring { needed: needed(1), slot_blocks: ring.slot_blocks() });
+            };
             let (group, others) = rest.split_at(together);
             stream.push(ring, block_size, group);
             rest = others;
         }
-        Some(stream)
+        Ok(Some(stream))
     }
 
     /// Adds a group of slices.
     fn push(&mut self, ring: &Ring, block_size: u32, parts: &[Part<'_>]) {
-        let unit = (PARTITION / block_size) as usize;
+        let unit = unit(parts, block_size);
         let longest = parts.iter().map(|part| part.table.len()).max().unwrap_or(0);
         let fits = |blocks: &usize| largest(parts, *blocks, ring) <= ring.slot_blocks() as usize;
         let most = (ring.slot_blocks() as usize / unit).min(longest.div_ceil(unit)).max(1);
@@ -116,11 +118,6 @@ impl Stream {
 }
 
 impl Group {
-    /// Partitions that its longest context has, in whole chunks.
-    pub(super) fn partitions(&self) -> u32 {
-        u32_of(self.chunks.len()) * (self.chunk_tokens / PARTITION)
-    }
-
     /// Its rows in an [aligned](Stream::align) list.
     pub(super) fn rows(&self, rows: &Rows) -> Range<usize> {
         let own = |row: &[u32; 4]| row[1] > 0 && self.rows.contains(&row[0]);
@@ -136,6 +133,12 @@ struct Part<'a> {
     at: usize,
     /// The blocks that its rows attend to.
     table: &'a [BlockId],
+}
+
+/// Blocks of the largest partition of slices.
+fn unit(parts: &[Part<'_>], block_size: u32) -> usize {
+    let longest = parts.iter().map(|part| part.table.len()).max().unwrap_or(0);
+    (partition_of(u32_of(longest) * block_size) / block_size) as usize
 }
 
 /// The blocks that the rows of a slice attend to.
@@ -182,26 +185,27 @@ pub(super) struct Loaded(Vec<Option<usize>>);
 
 impl Decoder {
     /// Finds out which rows go through the ring.
-    pub(super) fn plan_stream(&self, slices: &[Slice<'_>], plan: &mut Plan) {
-        let Some(ring) = self.kv.ring() else { return };
+    pub(super) fn plan_stream(&self, slices: &[Slice<'_>], plan: &mut Plan) -> Result<(), ModelError> {
+        let Some(ring) = self.kv.ring() else { return Ok(()) };
         let block_size = self.options.block_size;
         plan.host_slots = host_slots(ring, block_size, plan);
         let selects = |sparse: &Sparse| !(0..self.layers.len()).any(|layer| sparse.is_dense(layer));
         let selects = self.sparse.as_ref().is_some_and(selects);
         // An offload comes with one view.
-        let [view] = &plan.views[..] else { return };
+        let [view] = &plan.views[..] else { return Ok(()) };
         let whole = |slice: usize| {
             let first: usize = slices[..slice].iter().map(|slice| slice.tokens.len()).sum();
             let rows = first..first + slices[slice].tokens.len();
             view.whole.decode.iter().any(|row| rows.contains(&(row[0] as usize)))
         };
         let streams = |slice: usize| !selects || view.chosen.is_empty() || whole(slice);
-        let stream = Stream::plan(ring, block_size, slices, plan, streams);
+        let stream = Stream::plan(ring, block_size, slices, plan, streams)?;
         if let (Some(stream), [view]) = (&stream, &mut plan.views[..]) {
             stream.align(&mut view.all);
             stream.align(&mut view.whole);
         }
         plan.stream = stream;
+        Ok(())
     }
 
     /// An empty ring.

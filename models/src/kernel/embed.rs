@@ -23,8 +23,8 @@ pub struct EmbedParams {
     pub first: u32,
     /// Tokens of this shard.
     pub cols: u32,
-    /// Blocks of 32 a row.
-    pub blocks: u32,
+    /// Elements of a row, a multiple of 4.
+    pub width: u32,
 }
 
 const WG: u32 = 64;
@@ -35,8 +35,8 @@ pub fn variant(weights: &'static str) -> Variant {
     Variant::new(&KERNEL).module("weights", weights).constant("WG", WG)
 }
 
-/// Workgroups for `rows` tokens of `blocks` blocks.
+/// Workgroups for `rows` tokens of `width` elements.
 #[must_use]
-pub fn grid(rows: u32, blocks: u32) -> [u32; 3] {
-    flat_grid((rows * blocks).div_ceil(WG))
+pub fn grid(rows: u32, width: u32) -> [u32; 3] {
+    flat_grid((rows * width.div_ceil(32)).div_ceil(WG))
 }

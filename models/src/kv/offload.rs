@@ -51,10 +51,10 @@ impl Ring {
         Some(Self { resident, first: resident, slots, slot_blocks, fetched_blocks: AtomicU64::new(0) })
     }
 
-    /// Divides `device_blocks` blocks where a policy selects: a sixteenth of them makes the ring, and at least one chunk a
-    /// slot; the others, at least a chunk too, are for pages of selected blocks.
+    /// Divides `device_blocks` blocks where a policy selects: a sixteenth of them makes a slot of the ring, and at least one
+    /// chunk; the others, at least a chunk too, are for pages of selected blocks.
     pub(crate) fn beside_pages(device_blocks: u32, slots: u32, chunk_blocks: u32) -> Option<Self> {
-        let slot_blocks = (device_blocks / 16 / slots / chunk_blocks).max(1) * chunk_blocks;
+        let slot_blocks = (device_blocks / 16 / chunk_blocks).max(1) * chunk_blocks;
         let first = device_blocks.checked_sub(slots.checked_mul(slot_blocks)?);
         let first = first.filter(|left| *left >= chunk_blocks)?;
         Some(Self { resident: 0, first, slots, slot_blocks, fetched_blocks: AtomicU64::new(0) })
@@ -138,7 +138,7 @@ mod tests {
             Ring::beside_pages(blocks, slots, chunk)
                 .map(|ring| (ring.page_slots(), ring.slots, ring.slot_blocks))
         };
-        assert_eq!(parts(1024, 2, 16), Some((960, 2, 32)));
+        assert_eq!(parts(1024, 2, 16), Some((896, 2, 64)));
         assert_eq!(parts(63, 2, 16), Some((31, 2, 16)));
         assert_eq!(parts(48, 2, 16), Some((16, 2, 16)));
         assert_eq!(parts(47, 2, 16), None, "not one partition of a selection");

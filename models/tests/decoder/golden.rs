@@ -114,6 +114,14 @@ fn deepseek_v4_agrees_with_transformers() {
     agrees_with_transformers("tiny-deepseek-v4");
 }
 
+/// Odd ratios, sizes that are no powers of two, rotations of two kinds, and the names that checkpoints are published under.
+#[test]
+fn deepseek_v4_of_other_sizes_agrees_with_transformers() {
+    let tiny = family("tiny-deepseek-v4-odd");
+    f32_kv_gives_the_logits_and_tokens(tiny, &[(4, 7), (16, 64)]);
+    f16_kv_stays_near(tiny);
+}
+
 #[test]
 fn gpt_oss_agrees_with_transformers() {
     agrees_with_transformers("tiny-gpt-oss");

@@ -4,7 +4,7 @@ use attn_kernels::kernel::KvDtype;
 use models::DecoderOptions;
 
 use crate::served::{Request, Served, serve};
-use crate::tiny::tiny;
+use crate::tiny::{family, tiny};
 use crate::{CAPACITY, blocks_of, options};
 
 /// Tokens drawn after each prompt.
@@ -122,5 +122,20 @@ fn company_does_not_change_a_bit_in_the_default_mode() {
     for (n, (request, served)) in requests.iter().zip(&together).enumerate() {
         let alone = serve(&mut decoder, &[*request], 64);
         assert_same(&format!("request {n}"), served, &alone[0]);
+    }
+}
+
+/// Compressed attention goes row by row and keeps its states: neither blocks nor chunks nor the phase change a bit.
+#[test]
+fn nothing_around_a_row_of_compressed_attention_changes_a_bit() {
+    let tiny = family("tiny-deepseek-v4");
+    let request = Request::new(&tiny.prompts[3].ids, TOKENS);
+    let options = options(KvDtype::F32);
+    let want = serve(&mut tiny.decoder(&options), &[request], 200).remove(0);
+    for (block_size, chunk, prefill) in [(4, 7, 200), (64, 1, 200), (16, 64, 130)] {
+        let mut decoder = tiny.decoder(&blocks_of(block_size, &options));
+        let served = serve(&mut decoder, &[Request { prefill, ..request }], chunk).remove(0);
+        let what = format!("blocks of {block_size}, chunks of {chunk}, decode from {prefill}");
+        assert_eq!((served.bits(), &served.drawn), (want.bits(), &want.drawn), "{what}");
     }
 }

@@ -54,6 +54,38 @@ fn tensors_that_are_missing_extra_or_other_than_the_configuration_says_are_named
 }
 
 #[test]
+fn tensors_of_deepseek_v4_are_named() {
+    let refused = |edit: &dyn Fn(&mut BTreeMap<String, TensorView<'_>>)| {
+        family("tiny-deepseek-v4").edited(edit, NO_CHANGE).unwrap_err().to_string()
+    };
+    for (name, layer) in
+        [("self_attn.compressor.position_bias", 1), ("attn_hc.scale", 0), ("mlp.gate.tid2eid", 0)]
+    {
+        let name = format!("model.layers.{layer}.{name}");
+        let missing = refused(&|tensors| drop(tensors.remove(&name)));
+        assert_eq!(missing, format!("<memory> has no tensor {name}"));
+    }
+    assert_snapshot!(refused(&|tensors| drop(tensors.remove("model.hc_head.hc_fn"))), @"<memory> has no tensor model.hc_head.hc_fn");
+    let with = |name: &str, dtype, shape: &[usize], data: &'static [u8]| {
+        let view = TensorView::new(dtype, shape.to_vec(), data).unwrap();
+        let name = format!("model.layers.{name}");
+        refused(&move |tensors: &mut BTreeMap<String, TensorView<'_>>| {
+            drop(tensors.insert(name.clone(), view.clone()))
+        })
+    };
+    static ONES: [u8; 1024] = [0xff; 1024];
+    assert_snapshot!(with("0.mlp.gate.tid2eid", Dtype::I32, &[128, 2], &ONES), @"tensor model.layers.0.mlp.gate.tid2eid sends token 0 to expert -1, there are 8");
+    assert_snapshot!(with("0.mlp.gate.tid2eid", Dtype::I64, &[64, 2], &ONES), @"tensor model.layers.0.mlp.gate.tid2eid has shape [64, 2], the configuration asks for [128, 2]");
+    assert_snapshot!(with("0.mlp.gate.tid2eid", Dtype::F32, &[128, 2], &ONES), @"tensor model.layers.0.mlp.gate.tid2eid is stored as F32, not as integers of 32 or 64 bits");
+    assert_snapshot!(with("2.self_attn.compressor.indexer.kv_norm.weight", Dtype::F32, &[16], &ZEROS[..64]), @"tensor model.layers.2.self_attn.compressor.indexer.kv_norm.weight has shape [16], the configuration asks for [32]");
+    assert_snapshot!(with("0.self_attn.compressor.kv_norm.weight", Dtype::F32, &[32], &ZEROS[..128]), @"<memory> has tensor model.layers.0.self_attn.compressor.kv_norm.weight, which the model does not use");
+    let draft = |tensors: &mut BTreeMap<String, TensorView<'_>>| {
+        tensors.insert("mtp.0.enorm.weight".into(), f32s(&[64], &ZEROS));
+    };
+    assert!(family("tiny-deepseek-v4").edited(draft, NO_CHANGE).is_ok());
+}
+
+#[test]
 fn tensors_that_repeat_something_are_not_extra() {
     let frequencies = |tensors: &mut BTreeMap<String, TensorView<'_>>| {
         let name = "model.layers.0.self_attn.rotary_emb.inv_freq";
@@ -109,4 +141,6 @@ fn a_token_outside_the_vocabulary_is_named_with_its_position() {
     // A refused step leaves the decoder as it was.
     let prompt = &tiny().prompts[1];
     assert_eq!(serve(&mut decoder, &[Request::new(&prompt.ids, 5)], 64)[0].drawn, prompt.greedy[..5]);
+    let error = family("tiny-deepseek-v4").try_decoder(&options(KvDtype::Int8)).unwrap_err();
+    assert_eq!(error.to_string(), "a KV cache of Int8 does not serve compressed attention: f16 and f32 do");
 }

@@ -142,6 +142,8 @@ fn kernels_select_what_the_policies_own_code_selects() {
         "quest:page_budget=20,dense_layers=0,block_size=8".into(),
         "gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16".into(),
         "gsa:scoring=mean_k,layer_ratios=1:0.5:0.2,block_size=16".into(),
+        "esa:sparse_ratio=0.3,block_size=16".into(),
+        "kvstar:init_window_sz=2,local_window_sz=3,sparse_ratio=0.2,block_size=32".into(),
         format!("gsa-ucm:sparse_ratio=0.2,block_size=16,{ucm}"),
         format!("gsa-ucm:sparse_ratio=0.2,block_size=32,scoring=gpu,{ucm}"),
     ] {

@@ -47,7 +47,11 @@ pub(crate) fn family(name: &'static str) -> &'static Tiny {
 
 fn gpu() -> &'static Arc<Gpu> {
     static GPU: OnceLock<Arc<Gpu>> = OnceLock::new();
-    GPU.get_or_init(|| Arc::new(Gpu::open(&GpuOptions::new(Checks::On)).expect("GPU tests need an adapter")))
+    GPU.get_or_init(|| Arc::new(open_gpu()))
+}
+
+fn open_gpu() -> Gpu {
+    Gpu::open(&GpuOptions::new(Checks::On)).expect("GPU tests need an adapter")
 }
 
 fn prompt(golden: &SafeTensors<'_>, n: usize) -> Prompt {
@@ -89,6 +93,11 @@ impl Tiny {
 
     pub(crate) fn decoder(&self, options: &DecoderOptions) -> Decoder {
         self.try_decoder(options).unwrap()
+    }
+
+    /// A decoder on a device that no other test uses.
+    pub(crate) fn decoder_alone(&self, options: &DecoderOptions) -> Decoder {
+        Decoder::load(&Arc::new(open_gpu()), &self.config, self.checkpoint.weights(), options).unwrap()
     }
 
     pub(crate) fn try_decoder(&self, options: &DecoderOptions) -> Result<Decoder, ModelError> {

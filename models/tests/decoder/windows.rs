@@ -9,7 +9,7 @@ use crate::{blocks_of, options};
 
 #[test]
 fn blocks_given_back_change_nothing() {
-    for name in ["tiny-mistral", "tiny-gpt-oss", "tiny-llama4"] {
+    for name in ["tiny-mistral", "tiny-gpt-oss", "tiny-llama4", "tiny-deepseek-v4"] {
         let tiny = family(name);
         let request = Request::new(&tiny.prompts[3].ids, 60);
         let recycled = blocks_of(8, &options(KvDtype::F32));

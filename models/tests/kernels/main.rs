@@ -3,6 +3,7 @@
 #[path = "../../../attn-kernels/tests/reference/device.rs"]
 mod device;
 mod embed;
+mod hyper;
 mod matmul;
 mod moe;
 mod rows;

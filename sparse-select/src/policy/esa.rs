@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use kvblock::{BlockHash, BlockId, BlockSize};
 
-use super::{Input, Policy, Support, gsa::mean_key_scores, num_blocks, select_each_query};
+use super::{
+    DigestKind, Input, Policy, Ranking, Support, gsa::mean_key_scores, num_blocks, select_each_query,
+};
 use crate::{
     Entry, Key, Params, SelectError, Selection, SpecError,
     digest::mean_keys,
@@ -61,10 +63,16 @@ impl Esa {
     /// # Errors
     /// [`SpecError::BadValue`].
     pub fn from_params(p: &Params<'_>) -> Result<Self, SpecError> {
+        const WINDOWS: [&str; 2] = ["init_window_sz", "local_window_sz"];
+        let [init_window_sz, local_window_sz] = WINDOWS.map(|key| p.count(key));
+        let (init_window_sz, local_window_sz) = (init_window_sz?, local_window_sz?);
+        if init_window_sz == 0 && local_window_sz == 0 {
+            return Err(p.contradiction("a window must keep a block", &WINDOWS));
+        }
         Ok(Self {
             policy: p.policy(),
-            init_window_sz: p.count("init_window_sz")?,
-            local_window_sz: p.count("local_window_sz")?,
+            init_window_sz,
+            local_window_sz,
             min_blocks: p.count("min_blocks")?,
             sparse_ratio: p.ratio("sparse_ratio")?,
             cadence: Cadence { stride: p.positive("retrieval_stride")? },
@@ -129,6 +137,23 @@ impl Policy for Esa {
 
     fn block_size(&self) -> BlockSize {
         self.block_size
+    }
+
+    /// The block of the last token is always kept by kernels, so a policy without a local window stays on the host.
+    fn ranking(&self) -> Option<Ranking> {
+        (self.local_window_sz > 0).then_some(Ranking {
+            digest: DigestKind::Mean,
+            one_set: true,
+            sink_blocks: self.init_window_sz,
+            recent_blocks: self.local_window_sz,
+            recent_full: false,
+        })
+    }
+
+    fn budget(&self, _layer: Option<u32>, kv_len: usize) -> u32 {
+        let n = num_blocks(kv_len, self.block_size);
+        let windows = self.init_window_sz.saturating_add(self.local_window_sz).min(n);
+        if self.is_active(kv_len) { windows + self.top_k(kv_len).min(n - windows) } else { n }
     }
 
     fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {

@@ -91,11 +91,17 @@ impl Gsa {
     /// # Errors
     /// [`SpecError::BadValue`].
     pub fn from_params(p: &Params<'_>) -> Result<Self, SpecError> {
+        const LEAST: [&str; 3] = ["min_blocks", "init_window_sz", "local_window_sz"];
+        let [min_blocks, init_window_sz, local_window_sz] = LEAST.map(|key| p.count(key));
+        let (min_blocks, init_window_sz, local_window_sz) = (min_blocks?, init_window_sz?, local_window_sz?);
+        if min_blocks == 0 && init_window_sz == 0 && local_window_sz == 0 {
+            return Err(p.contradiction("min_blocks or a window must keep a block", &LEAST));
+        }
         Ok(Self {
             sparse_ratio: p.ratio("sparse_ratio")?,
-            local_window_sz: p.count("local_window_sz")?,
-            init_window_sz: p.count("init_window_sz")?,
-            min_blocks: p.count("min_blocks")?,
+            local_window_sz,
+            init_window_sz,
+            min_blocks,
             prefetch: PrefetchSettings {
                 workers: p.positive("prefetch_workers")?,
                 max_pending: p.positive("max_pending_prefetch")?,
@@ -259,6 +265,8 @@ mod tests {
             access in prop::collection::vec(0u32..4, 1..40),
             init in 0u32..4, local in 0u32..5, min in 0u32..8, tenths in 1u32..=10,
         ) {
+            // Of three zeros nothing is kept; they are refused.
+            let min = if init + local == 0 { min.max(1) } else { min };
             let g = gsa(&format!(
                 "gsa:init_window_sz={init},local_window_sz={local},min_blocks={min},sparse_ratio={}",
                 f64::from(tenths) / 10.0

@@ -96,7 +96,7 @@ impl GsaUcm {
             block_size,
         };
         if policy.min_topk > policy.max_topk {
-            return Err(p.contradiction("min_topk must not exceed max_topk"));
+            return Err(p.contradiction("min_topk must not exceed max_topk", &["min_topk", "max_topk"]));
         }
         Ok(policy)
     }

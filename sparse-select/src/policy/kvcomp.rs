@@ -132,13 +132,22 @@ impl KvComp {
         let size = u64::from(policy.block_size.get());
         let ends = (u64::from(policy.sink) + u64::from(policy.recent)) * size;
         if !policy.topk_tokens.is_multiple_of(policy.block_size.get()) {
-            return Err(p.contradiction("topk_tokens must be a multiple of block_size"));
+            return Err(p.contradiction(
+                "topk_tokens must be a multiple of block_size",
+                &["topk_tokens", "block_size"],
+            ));
         }
         if u64::from(policy.topk_tokens) <= ends {
-            return Err(p.contradiction("topk_tokens must exceed sink and recent blocks together"));
+            return Err(p.contradiction(
+                "topk_tokens must exceed sink and recent blocks together",
+                &["topk_tokens", "sink", "recent", "block_size"],
+            ));
         }
         if policy.length_threshold < policy.topk_tokens {
-            return Err(p.contradiction("length_threshold must not be below topk_tokens"));
+            return Err(p.contradiction(
+                "length_threshold must not be below topk_tokens",
+                &["length_threshold", "topk_tokens"],
+            ));
         }
         Ok(policy)
     }

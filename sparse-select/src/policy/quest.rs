@@ -89,7 +89,11 @@ impl Quest {
         };
         let offload = p.choice("variant", "quest or offload", &[("quest", false), ("offload", true)])?;
         let mode = match (offload, p.optional_ratio("mass")?) {
-            (true, Some(_)) => return Err(p.contradiction("variant=offload selects by topk, not by mass")),
+            (true, Some(_)) => {
+                return Err(
+                    p.contradiction("variant=offload selects by topk, not by mass", &["variant", "mass"])
+                );
+            }
             (true, None) => Mode::Offload {
                 topk: p.positive("topk")?,
                 threshold_blocks: p.count("threshold_blocks")?,

@@ -16,6 +16,9 @@ pub const ENTRY: Entry = Entry {
     ],
     build: |p| {
         let (sink, recent) = (p.count("sink")?, p.count("recent")?);
+        if sink == 0 && recent == 0 {
+            return Err(p.contradiction("sink and recent must keep a block", &["sink", "recent"]));
+        }
         Ok(Box::new(Streaming { sink, recent, block_size: p.block_size()? }))
     },
 };

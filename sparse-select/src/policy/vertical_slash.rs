@@ -32,9 +32,13 @@ pub const ENTRY: Entry = Entry {
     ],
     build: |p| {
         let mode = p.choice("mode", "blocks or minference", &[("blocks", false), ("minference", true)])?;
+        let (sink, window) = (p.count("sink")?, p.count("window")?);
+        if !mode && sink == 0 && window == 0 {
+            return Err(p.contradiction("sink and window must keep a block", &["sink", "window"]));
+        }
         Ok(Box::new(VerticalSlash {
-            sink: p.count("sink")?,
-            window: p.count("window")?,
+            sink,
+            window,
             threshold: p.count("threshold")?,
             estimate: if mode { Some(Estimate::from_params(p)?) } else { None },
             block_size: p.block_size()?,

@@ -4,6 +4,7 @@
 mod certificate;
 mod decisions;
 mod dsa;
+mod invariants;
 mod method;
 mod nsa;
 mod quest;

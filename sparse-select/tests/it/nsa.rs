@@ -74,7 +74,7 @@ fn the_block_that_answers_the_query_is_read() {
 #[test]
 fn contradictions() {
     let message = |text: &str| build(text).unwrap_err().to_string();
-    insta::assert_snapshot!(message("nsa:kernel_size=24"), @"nsa: kernel_size must be a multiple of kernel_stride");
-    insta::assert_snapshot!(message("nsa:block_size=24"), @"nsa: block_size must be a multiple of kernel_stride");
-    insta::assert_snapshot!(message("nsa:topk=2"), @"nsa: topk must hold init_blocks and local_blocks");
+    insta::assert_snapshot!(message("nsa:kernel_size=24"), @"nsa: kernel_size must be a multiple of kernel_stride; they are kernel_size = 24, kernel_stride = 16");
+    insta::assert_snapshot!(message("nsa:block_size=24"), @"nsa: block_size must be a multiple of kernel_stride; they are block_size = 24, kernel_stride = 16");
+    insta::assert_snapshot!(message("nsa:topk=2"), @"nsa: topk must hold init_blocks and local_blocks; they are topk = 2, init_blocks = 1, local_blocks = 2");
 }

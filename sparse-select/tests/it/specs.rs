@@ -23,6 +23,12 @@ fn errors_list_what_is_valid() {
     assert_snapshot!(message("gsa:sparse_ratio=0"), @r#"gsa: sparse_ratio = "0" is not a number above 0 and at most 1"#);
     assert_snapshot!(message("streaming:sink=-1"), @r#"streaming: sink = "-1" is not a count"#);
     assert_snapshot!(message("quest:block_size=0"), @r#"quest: block_size = "0" is not a count of at least 1"#);
-    assert_snapshot!(message("quest:variant=offload,mass=0.9"), @"quest: variant=offload selects by topk, not by mass");
+    assert_snapshot!(message("quest:variant=offload,mass=0.9"), @"quest: variant=offload selects by topk, not by mass; they are variant = offload, mass = 0.9");
+    assert_snapshot!(message("xattn:stride=7"), @"xattn: block_size must be a multiple of stride; they are block_size = 128, stride = 7");
+    // Attention over nothing has no meaning.
+    assert_snapshot!(message("streaming:sink=0,recent=0"), @"streaming: sink and recent must keep a block; they are sink = 0, recent = 0");
+    assert_snapshot!(message("vertical-slash:sink=0,window=0"), @"vertical-slash: sink and window must keep a block; they are sink = 0, window = 0");
+    assert_snapshot!(message("gsa:min_blocks=0,init_window_sz=0,local_window_sz=0"), @"gsa: min_blocks or a window must keep a block; they are min_blocks = 0, init_window_sz = 0, local_window_sz = 0");
+    assert_snapshot!(message("esa:init_window_sz=0,local_window_sz=0"), @"esa: a window must keep a block; they are init_window_sz = 0, local_window_sz = 0");
     assert_snapshot!(message("vertical-slash:mode=lines"), @r#"vertical-slash: mode = "lines" is not blocks or minference"#);
 }

@@ -118,6 +118,28 @@ fn deepseek_v32_keeps_latents_and_index_keys() {
     assert_eq!(bytes, 16 * 3 * (32 + 16 + 32) * 4);
 }
 
+/// Blocks grow to whole entries: of 8 tokens of the window, 32 of the caches of entries, and 2 and 4 of states.
+#[test]
+fn deepseek_v4_keeps_windows_entries_and_states() {
+    let kv = serves("tiny-deepseek-v4", &Sizes { block: 8, chunk: 64, tight: 90 });
+    // One chunk of 64 tokens and three of single ones, beside what the window reaches back over.
+    let promised = |window: u64, block: u64| {
+        let blocks = |tokens: u64| (window - 1 + tokens).div_ceil(block) + 1;
+        blocks(64) + 3 * blocks(1)
+    };
+    let held = |kind: &str| -> Vec<u64> {
+        let groups = kv.as_object().unwrap().iter().filter(|(name, _)| name.starts_with(kind));
+        groups.map(|(_, group)| group["blocks"].as_u64().unwrap()).collect()
+    };
+    for (kind, most) in
+        [("window_16", promised(16, 8)), ("states_8", promised(8, 2)), ("states_32", promised(32, 4))]
+    {
+        let held = held(kind);
+        assert!(!held.is_empty() && held.iter().all(|blocks| *blocks <= most), "{kind}: {most} of {kv}");
+    }
+    assert!(blocks(&kv, "full") >= 224 / 32, "{kv}");
+}
+
 #[test]
 fn gguf_serves_like_safetensors() {
     let prompts = [1, 3].map(|n| golden("tiny-gpt-oss-mxfp4", &format!("prompt_{n}")));

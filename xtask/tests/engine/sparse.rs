@@ -81,3 +81,26 @@ fn preemption_does_not_change_what_is_attended() {
     let tight = serve(&["--kv-blocks", "18", "--preempt", "swap"]);
     assert_eq!(output_ids(&tight), output_ids(&wide));
 }
+
+#[test]
+fn prefixes_of_others_are_selected_from_as_on_the_host() {
+    // The second and third prompt find blocks of the first, whose last ones no kernel had digested when it ended.
+    let first = golden_ids("prompt_3");
+    let longer: Vec<u32> = first.iter().chain(&golden_ids("prompt_2")).copied().collect();
+    let file = ids_file(&[first.clone(), longer, first[..180].to_vec()]);
+    let serve = |place: &str| {
+        let mut generate = tiny("generate");
+        generate.arg("--ids-file").arg(file.path()).args(["--max-tokens", "30", "--kv-dtype", "f32"]);
+        generate.args(["--sparse", "quest:page_budget=4,dense_layers=0", "--reproducible"]);
+        // One sequence at a time.
+        run(generate.args(["--kv-blocks", "20", "--select-on", place]))
+    };
+    let (device, host) = (serve("device"), serve("host"));
+    assert!(device.iter().any(|line| line["cached_tokens"].as_u64().unwrap() > 100), "{device:?}");
+    assert_eq!(output_ids(&device), output_ids(&host));
+    for (device, host) in device.iter().zip(&host) {
+        assert_eq!(density(device), density(host));
+        let bounds = [device, host].map(|line| line["sparse"]["bound"].as_f64().unwrap());
+        assert!(bounds[0] <= bounds[1] && bounds[0] >= bounds[1] * 0.99 - 1e-9, "{bounds:?}");
+    }
+}

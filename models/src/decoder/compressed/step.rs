@@ -1,6 +1,6 @@
 //! One step as compressed attention sees it: laid out on the host once, for all layers.
 
-use attn_kernels::kernel::paged_decode::PARTITION;
+use attn_kernels::kernel::mla_decode::PARTITION;
 
 use super::places::{Kind, Places};
 use crate::batch::Slice;

@@ -6,7 +6,7 @@ use anyhow::Result;
 use attn_kernels::Level;
 use attn_kernels::gpu::{Bind, Buf, Gpu};
 use attn_kernels::kernel::attention::Attention;
-use attn_kernels::kernel::paged_decode::{self, PARTITION, PagedDecodeParams};
+use attn_kernels::kernel::paged_decode::{self, PagedDecodeParams, most_partitions, partitions};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TILE_ROWS, Tile};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::kernel::{KvDtype, KvShape, paged_prefill_coop};
@@ -125,14 +125,14 @@ impl Step {
     }
 
     /// Attention of all rows, the reduce pass included; of listed blocks where there are lists.
-    pub(super) fn attend(&self, gpu: &Gpu, level: Level, lists: Option<&Lists>) -> Result<Work> {
+    pub(super) fn attend(&self, gpu: &Gpu, lists: Option<&Lists>) -> Result<Work> {
         let Heads { num_heads, shape } = &self.heads;
         let (heads, batch) = (&self.heads, self.batch());
         let attention = lists.map_or(Attention::default(), |lists| Attention::blocks(lists.block));
         let tokens = lists.map_or_else(|| self.cache.tokens(), |lists| lists.tokens);
-        let longest = self.cache.rows.iter().map(|row| row[1]).max().unwrap_or(0);
-        let attended = lists.map_or(longest, |lists| (lists.stride - 1) * lists.block);
-        let max_partitions = attended.div_ceil(PARTITION).max(1);
+        let dense = || self.cache.rows.iter().map(|row| partitions(0, row[1])).max().unwrap_or(0);
+        let listed = |lists: &Lists| most_partitions((lists.stride - 1) * lists.block);
+        let max_partitions = lists.map_or_else(dense, listed).max(1);
         let partials = (batch * num_heads * max_partitions) as usize;
         let partial = gpu.buffer::<f32>("partial", partials * shape.head_dim as usize)?;
         let stats = gpu.buffer::<[f32; 2]>("stats", partials)?;
@@ -147,10 +147,14 @@ impl Step {
             reduced,
             list_stride,
             first_list: 0,
+            first_key: 0,
+            num_keys: u32::MAX,
             softcap: 0.0,
-            first_partition: 0,
             k_scale: 1.0,
             v_scale: 1.0,
+            pad0: 0,
+            pad1: 0,
+            pad2: 0,
         };
         let listed = || lists.map(|lists| Bind::from(&lists.buffer));
         let binds: Vec<Bind> = vec![
@@ -164,14 +168,15 @@ impl Step {
         ];
         let (kernel, kind) =
             lists.map_or(("decode", String::new()), |lists| ("decode, selected", lists.kind()));
-        let work = Work::new(kernel, level.name(), format!("{}, {}{kind}", self.name, heads.name()))
-            .costs(tokens * heads.token_bytes(), tokens * heads.pair_operations())
-            .dispatch(
-                paged_decode::variant(shape, *num_heads, level, &attention),
-                &params,
-                binds.into_iter().chain(listed()),
-                paged_decode::grid(shape, *num_heads, batch, max_partitions),
-            );
+        let work =
+            Work::new(kernel, Level::Baseline.name(), format!("{}, {}{kind}", self.name, heads.name()))
+                .costs(tokens * heads.token_bytes(), tokens * heads.pair_operations())
+                .dispatch(
+                    paged_decode::variant(shape, *num_heads, &attention),
+                    &params,
+                    binds.into_iter().chain(listed()),
+                    paged_decode::grid(shape, *num_heads, batch, max_partitions),
+                );
         if reduced == 0 {
             return Ok(work);
         }

@@ -1,7 +1,6 @@
 //! What runs: kernels and shapes, by name.
 
 use anyhow::Result;
-use attn_kernels::Level;
 use attn_kernels::gpu::Gpu;
 use attn_kernels::kernel::KvDtype;
 use attn_kernels::kernel::quantise::Code;
@@ -22,9 +21,9 @@ pub(super) struct Item {
 type Run = Box<dyn Fn(&Bench) -> Result<Vec<Timed>>>;
 
 /// The items.
+#[derive(Default)]
 struct Grid {
     items: Vec<Item>,
-    levels: &'static [Level],
 }
 
 /// Contexts, batches of decode and lengths of prompts.
@@ -48,29 +47,26 @@ impl Grid {
         self.items.push(Item { name, run: Box::new(run) });
     }
 
-    /// One step of decode, dense at every level and over selected blocks.
+    /// One step of decode, dense and over selected blocks.
     fn decode(&mut self, heads: Heads, at: [u32; 2], density: f64, policies: &'static [Policy]) {
-        let levels = self.levels;
         let [batch, context] = at;
         self.add(format!("decode {batch} x {context}, {}", heads.name()), move |bench| {
             let step = Step::new(bench.gpu, &heads, at)?;
-            select::decode(bench, &step, levels, density, policies)
+            select::decode(bench, &step, density, policies)
         });
     }
 
     /// One step of decode, dense.
     fn dense(&mut self, heads: Heads, at: [u32; 2]) {
-        let level = self.levels[0];
         let [batch, context] = at;
         self.add(format!("decode {batch} x {context}, {}", heads.name()), move |bench| {
             let step = Step::new(bench.gpu, &heads, at)?;
-            bench.alone(step.attend(bench.gpu, level, None)?)
+            bench.alone(step.attend(bench.gpu, None)?)
         });
     }
 
     /// One step of decode of sequences of many lengths.
     fn ragged(&mut self, heads: Heads, batch: u32, [least, most]: [u32; 2]) {
-        let level = self.levels[0];
         let name = format!("{batch} x {least} to {most} log-uniform");
         self.add(format!("decode {name}, {}", heads.name()), move |bench| {
             let mut random = StdRng::seed_from_u64(7);
@@ -79,7 +75,7 @@ impl Grid {
             let mut len = || random.random_range(low..high).exp() as u32;
             let lens: Vec<u32> = (0..batch).map(|_| len()).collect();
             let step = Step::of(bench.gpu, &heads, &lens, name.clone())?;
-            bench.alone(step.attend(bench.gpu, level, None)?)
+            bench.alone(step.attend(bench.gpu, None)?)
         });
     }
 
@@ -100,8 +96,7 @@ const BOTH: &[Policy] = &[Policy::Quest, Policy::Gsa];
 
 /// Everything for this device; a part of it where it shall be quick.
 pub(super) fn items(gpu: &Gpu, quick: bool) -> Vec<Item> {
-    let (software, baseline) = (gpu.is_cpu(), gpu.level() == Level::Baseline);
-    let levels: &[Level] = if baseline { &[Level::Baseline] } else { &[Level::Subgroup, Level::Baseline] };
+    let software = gpu.is_cpu();
     let sizes = if software {
         SOFTWARE
     } else if quick {
@@ -109,7 +104,7 @@ pub(super) fn items(gpu: &Gpu, quick: bool) -> Vec<Item> {
     } else {
         FULL
     };
-    let mut grid = Grid { items: Vec::new(), levels };
+    let mut grid = Grid::default();
     let large = |dtype| Heads::new(32, 8, 128, dtype);
     let small = Heads::new(9, 3, 64, KvDtype::F16);
     let main = if software { small } else { large(KvDtype::F16) };

@@ -7,7 +7,6 @@ use attn_kernels::kernel::KvDtype;
 use attn_kernels::kernel::attention::{Attention, Context};
 use attn_kernels::kernel::index_logits::{self, IndexKeys, IndexLogitsParams};
 use attn_kernels::kernel::mla_decode::{self, LatentShape, MlaDecodeParams};
-use attn_kernels::kernel::paged_decode::PARTITION;
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::kernel::top_k::{Output, TopKParams};
 use attn_kernels::kernel::{index_logits_coop, mla_decode_coop};
@@ -69,7 +68,7 @@ impl Step {
         let (list_stride, keys) =
             selected.map_or((0, self.context), |(_, stride)| (stride, self.context.min(stride - 1)));
         // Lists are reduced always, as the partitions of the longest decide.
-        let max_partitions = keys.div_ceil(PARTITION).max(1);
+        let max_partitions = mla_decode::partitions(0, keys).max(1);
         let scratch = Scratch::new(gpu, &SHAPE, self.batch, max_partitions)?;
         let params = MlaDecodeParams {
             num_heads: HEADS,
@@ -164,7 +163,7 @@ impl Scratch {
         let mut binds: Vec<Bind> =
             vec![(&self.partial).into(), (&self.stats).into(), rows.into(), (&self.out).into()];
         binds.extend(lists.map(|(lists, _)| lists));
-        let variant = paged_reduce::variant(&self.shape.values(), attention);
+        let variant = mla_decode::reduce_variant(&self.shape, attention);
         work.dispatch(variant, &params, binds, paged_reduce::grid(HEADS, self.batch))
     }
 }
@@ -185,7 +184,7 @@ pub(super) fn two_caches(gpu: &Gpu, batch: u32) -> Result<Work> {
     let q = random(gpu, KvDtype::F32, (batch * HEADS * shape.width()) as usize, 4)?;
     let rows: Vec<[u32; 4]> = (0..batch).map(|row| [row, keys, window, 0]).collect();
     let rows = gpu.upload("rows", &rows)?;
-    let scratch = Scratch::new(gpu, &shape, batch, keys.div_ceil(PARTITION))?;
+    let scratch = Scratch::new(gpu, &shape, batch, mla_decode::partitions(0, keys))?;
     let params = MlaDecodeParams {
         num_heads: HEADS,
         q_stride: HEADS * shape.width(),

@@ -40,32 +40,21 @@ impl Policy {
     }
 }
 
-/// Dense decode at each of `levels`, and over blocks: a share `density` of them as given, and as each policy selects,
-/// selection included.
-pub(super) fn decode(
-    bench: &Bench,
-    step: &Step,
-    levels: &[Level],
-    density: f64,
-    policies: &[Policy],
-) -> Result<Vec<Timed>> {
+/// Dense decode, and over blocks: a share `density` of them as given, and as each policy selects, selection included.
+pub(super) fn decode(bench: &Bench, step: &Step, density: f64, policies: &[Policy]) -> Result<Vec<Timed>> {
     let gpu = bench.gpu;
     let mut others = Vec::new();
     let kv_heads = step.heads.shape.num_kv_heads;
     let lens = step.cache.rows.iter().flat_map(|row| (0..kv_heads).map(move |_| row[1]));
     let given = Lists::random(gpu, lens, kv_heads, density)?;
-    others.push(step.attend(gpu, levels[0], Some(&given))?);
+    others.push(step.attend(gpu, Some(&given))?);
     for policy in policies {
         let (selection, lists) = select(gpu, step, *policy, density)?;
         let whole = format!("decode, {}", policy.name());
-        let attention = step.attend(gpu, levels[0], Some(&lists))?;
+        let attention = step.attend(gpu, Some(&lists))?;
         others.push(selection.then(&whole, attention));
     }
-    let mut all = bench.beside(step.attend(gpu, levels[0], None)?, others)?;
-    for level in &levels[1..] {
-        all.extend(bench.alone(step.attend(gpu, *level, None)?)?);
-    }
-    Ok(all)
+    bench.beside(step.attend(gpu, None)?, others)
 }
 
 /// Bounds or means of all blocks of every sequence, scored for its row of queries.

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use attn_kernels::gpu::Gpu;
-use attn_kernels::kernel::paged_decode::PARTITION;
+use attn_kernels::kernel::paged_decode::TILE;
 use attn_kernels::kernel::{KvDtype, fetch_pages};
 use bytemuck::Zeroable;
 use kvblock::{BlockId, BlockIdx};
@@ -80,7 +80,7 @@ impl Rig {
         let of_pool =
             |pool: f64| (f64::from(case.context * case.streams / self.plan.block_size) * pool) as u32;
         // Two slots of a ring, and a partition of selected pages for each stream.
-        let least = (2 + case.streams) * PARTITION / self.plan.block_size;
+        let least = (2 + case.streams) * TILE / self.plan.block_size;
         let sparse = case.policy.as_ref().map(|spec| -> Result<_> {
             Ok(SparseOptions {
                 policy: sparse_select::build(spec)?.into(),

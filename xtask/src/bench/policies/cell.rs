@@ -34,7 +34,8 @@ pub(super) struct Cell {
     pub(super) answer: Option<String>,
     pub(super) prefill: Phase,
     pub(super) decode: Phase,
-    /// `[layers][blocks]`: share of decode steps and KV heads with the block in sight that selected it.
+    /// `[layers][blocks]`: share of decode steps, or of query blocks of the prefill where the policy leaves decode dense, and of
+    /// KV heads with the block in sight that selected it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) selected: Vec<Vec<f64>>,
 }
@@ -108,7 +109,8 @@ impl Cell {
         let share = |&(chosen, seen): &(u32, u32)| {
             (f64::from(chosen) / f64::from(seen.max(1)) * 1000.0).round() / 1000.0
         };
-        self.selected = ran.chosen.iter().map(|row| row.iter().map(share).collect()).collect();
+        let chosen = if ran.chosen.is_empty() { &ran.chosen_in_prefill } else { &ran.chosen };
+        self.selected = chosen.iter().map(|row| row.iter().map(share).collect()).collect();
         self
     }
 

@@ -177,7 +177,7 @@ pub(super) fn page(setup: &str, rows: &[Cell], policies: &[String]) -> String {
         html.push_str(&pass_keys(rows, policy));
     }
     for cell in rows.iter().filter(|cell| !cell.selected.is_empty()) {
-        let title = format!("{}: blocks selected in decode, {}", cell.policy, cell.task);
+        let title = format!("{}: blocks selected, {}", cell.policy, cell.task);
         html.push_str(&heat_map(&title, "block, by position", "layer 0", &cell.selected));
     }
     html.push_str("</body></html>\n");

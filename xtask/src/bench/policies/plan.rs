@@ -149,6 +149,19 @@ mod tests {
     }
 
     #[test]
+    fn every_plan_of_the_folder_is_one() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies");
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let plan = Plan::read(Some(&path), true).unwrap();
+            for spec in &plan.policies {
+                let built = Registry::builtin().build(&spec.parse().unwrap());
+                assert!(built.is_ok(), "{}: {spec}: {:?}", path.display(), built.err());
+            }
+        }
+    }
+
+    #[test]
     fn values_out_of_range_are_told() {
         let refused = |change: fn(&mut Plan)| {
             let mut plan = Plan::read(None, true).unwrap();

@@ -66,6 +66,8 @@ pub(super) struct Ran {
     pub(super) generated: Vec<u32>,
     /// `[layers][blocks]`: decode steps and KV heads that selected a block, and those that saw it.
     pub(super) chosen: Vec<Vec<(u32, u32)>>,
+    /// The same of chunks or query blocks of the prefill.
+    pub(super) chosen_in_prefill: Vec<Vec<(u32, u32)>>,
 }
 
 /// How to run a sequence.
@@ -185,14 +187,16 @@ impl Sequence<'_> {
                 self.access.resize(self.access.len().max(block + 1), 0);
                 self.access[block] += 1;
             }
-            if phase == Phase::Decode {
-                draw_selections(&mut ran.chosen, &attended);
-            }
+            let chosen = match phase {
+                Phase::Prefill => &mut ran.chosen_in_prefill,
+                Phase::Decode => &mut ran.chosen,
+            };
+            draw_selections(chosen, &attended);
         }
     }
 }
 
-/// Adds the selections of a decode step.
+/// Adds the selections of a step.
 fn draw_selections(chosen: &mut Vec<Vec<(u32, u32)>>, attended: &Attended) {
     for (layer, selection) in &attended.selections {
         let layer = *layer as usize;
