@@ -76,6 +76,8 @@ pub const MODULES: Modules = modules![
     "order_key",
     "out_list",
     "out_positions",
+    "pages_heads",
+    "pages_shared",
     "partition_by_keys",
     "partition_fixed",
     "product_tile",
@@ -109,6 +111,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::cache_write::KERNEL,
         &kernel::copy_blocks::KERNEL,
         &kernel::dequantise::KERNEL,
+        &kernel::fetch_pages::KERNEL,
         &kernel::find_blocks::KERNEL,
         &kernel::gather_cache::KERNEL,
         &kernel::hamming_score::KERNEL,
@@ -130,6 +133,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::paged_reduce::KERNEL,
         &kernel::prefix_slots::KERNEL,
         &kernel::quantise::KERNEL,
+        &kernel::residency::KERNEL,
         &kernel::softmax_block_sum::KERNEL,
         &kernel::strided_qk::KERNEL,
         &kernel::strided_qk_coop::KERNEL,
@@ -185,6 +189,8 @@ pub fn variants_of(head_dim: u32) -> Vec<NamedVariant> {
     all.push(baseline("", copy_blocks::variant()));
     all.push(baseline("", kernel::swap_blocks::variant()));
     all.extend(code_variants(head_dim));
+    all.push(baseline("", kernel::fetch_pages::variant()));
+    all.push(baseline("", kernel::residency::variant(&types[0].1, 64)));
     all.push(baseline("", lse_merge::variant(head_dim)));
     all.extend(attention::variants(num_heads, &types));
     all.extend(selection(&types, num_heads));

@@ -22,6 +22,7 @@ mod paged_decode;
 mod paged_prefill;
 mod paged_reduce;
 mod quantise;
+mod residency;
 mod retrieval;
 mod top_k;
 mod v4_compress;
@@ -114,6 +115,7 @@ const CASES: &[(&str, Cases)] = &[
     ("cache_write", cache_write::cases),
     ("copy_blocks", copy_blocks::cases),
     ("dequantise", quantise::dequantise),
+    ("fetch_pages", residency::fetch_cases),
     ("find_blocks", xattn::find_blocks),
     ("gather_cache", gather_cache::cases),
     ("hamming_score", retrieval::hamming_score),
@@ -135,6 +137,7 @@ const CASES: &[(&str, Cases)] = &[
     ("paged_reduce", paged_reduce::cases),
     ("prefix_slots", indexer::prefix_slots),
     ("quantise", quantise::cases),
+    ("residency", residency::cases),
     ("softmax_block_sum", xattn::softmax_block_sum),
     ("strided_qk", xattn::strided_qk),
     ("strided_qk_coop", xattn::strided_qk),

@@ -17,6 +17,7 @@ use std::path::Path;
 fn layouts() -> Vec<Layout> {
     use attn_kernels::kernel::apply_sinks::ApplySinksParams;
     use attn_kernels::kernel::dequantise::DequantiseParams;
+    use attn_kernels::kernel::fetch_pages::FetchPagesParams;
     use attn_kernels::kernel::gather_cache::GatherCacheParams;
     use attn_kernels::kernel::latent_write::LatentWriteParams;
     use attn_kernels::kernel::list_counts::ListCountsParams;
@@ -25,6 +26,7 @@ fn layouts() -> Vec<Layout> {
     use attn_kernels::kernel::mass_merge::MassMergeParams;
     use attn_kernels::kernel::mla_decode::MlaDecodeParams;
     use attn_kernels::kernel::quantise::QuantiseParams;
+    use attn_kernels::kernel::residency::ResidencyParams;
     use attn_kernels::kernel::swap_blocks::SwapBlocksParams;
     use attn_kernels::kernel::vote_blocks::VoteBlocksParams;
     use block_digest::BlockDigestParams;
@@ -61,6 +63,9 @@ fn layouts() -> Vec<Layout> {
         layout!(GatherCacheParams: num_kv_heads list_stride k_scale v_scale most_keys pad0 pad1 pad2),
         layout!(MaskedAttentionParams: num_heads num_kv_heads q_stride list_stride mask_stride rows scale k_scale v_scale
             pad0 pad1 pad2),
+        layout!(FetchPagesParams: num_kv_heads num_slots page_quads workgroups fetch touched pad0 pad1),
+        layout!(ResidencyParams: first_ask asks num_kv_heads list_stride block_size first_page num_pages num_slots now
+            most write_pages pad0),
         layout!(FindBlocksParams: num_kv_heads query_blocks key_blocks sum_stride current causal out_stride first_list
             votes units pad0 pad1),
         layout!(LatentWriteParams: rows row_stride latent_start rope_start),

@@ -2,7 +2,7 @@
 // goes through its partition 256 keys at a time with an online softmax.
 //   q        rows of q_stride f32, [num_heads, head_dim] from 0
 //   rows     [n] vec4<u32>: row of q and out, KV length, first entry of its block table, first key that it sees
-//   tables   physical block ids
+//   tables   physical block ids: see pages_shared
 //   partial  [n, num_heads, max_partitions, head_dim] f32, unnormalised;  stats the same without head_dim: (max, sum)
 //   slopes   of ALiBi: see logit_alibi
 //   selected lists of blocks, [n, num_kv_heads] from list first_list * num_kv_heads on: see context_blocks
@@ -20,6 +20,7 @@
 #import kv = kv_f16
 #import partition_by_keys
 #import quad_reduce
+#import pages = pages_shared
 #import SELECTED = 8
 #import context = context_full
 #import SLOPES = 8
@@ -129,7 +130,7 @@ fn block_of(part: Part, index: u32) -> u32 {
         return 0u;
     }
     let position = context_position(part.context, index);
-    return tables[part.table + position / BLOCK_SIZE] * params.num_kv_heads + part.kv_head;
+    return page_of(part.table + position / BLOCK_SIZE, part.kv_head);
 }
 
 // Attends to `keys`, and puts the blocks of the keys after them at `next`.

@@ -1,6 +1,6 @@
 // Flash attention of many query rows over paged KV, with log-sum-exp; each row sees keys up to its own position.
 //   q      rows of q_stride f32, [num_heads, head_dim] from 0
-//   tiles  [n] Tile, of at most WG rows;  tables physical block ids
+//   tiles  [n] Tile, of at most WG rows;  tables physical block ids: see pages_shared
 //   out    [rows, num_heads, head_dim] f32;  lse [rows, num_heads] f32, natural log
 //   slopes of ALiBi: see logit_alibi
 //   selected lists of blocks, [query blocks, num_kv_heads]: see context_blocks
@@ -16,6 +16,7 @@
 #import GROUP = 1
 #import kv = kv_f16
 #import keys = keys_uniform
+#import pages = pages_shared
 #import SELECTED = 8
 #import context = context_full
 #import mask = mask_causal
@@ -96,8 +97,7 @@ fn paged_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
         let key0 = context_position(context, i);
         var head_of: array<u32, KEYS / RUN>;
         for (var j = 0u; j < KEYS / RUN; j++) {
-            let block = tables[tile.table + min(key0 + j * RUN, last) / BLOCK_SIZE];
-            head_of[j] = block * params.num_kv_heads + kv_head;
+            head_of[j] = page_of(tile.table + min(key0 + j * RUN, last) / BLOCK_SIZE, kv_head);
         }
         attend(&r, head_of, Keys(key0, low, last), position, head0, lane);
     }

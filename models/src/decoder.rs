@@ -15,6 +15,7 @@ mod mlp;
 mod moe;
 mod parts;
 mod prefix;
+mod residency;
 mod sparse;
 mod stream;
 
@@ -39,8 +40,8 @@ use inputs::{Inputs, View};
 use latent::LatentState;
 use layer::Layer;
 use moe::MoeState;
+use residency::Residency;
 use sparse::Sparse;
-use stream::Stream;
 
 /// What a decoder is built for.
 #[derive(Clone, Debug)]
@@ -114,6 +115,8 @@ pub struct Decoder {
     /// Whether rows of prefills go through cooperative matrices.
     coop: bool,
     sparse: Option<Sparse>,
+    /// Where selected blocks are fetched from the host.
+    residency: Option<Residency>,
     choices: Option<Choices>,
     /// Prefixes that the step in progress attends in chunks, by view.
     prefixes: Vec<Option<PrefixPass>>,
@@ -176,9 +179,7 @@ impl Decoder {
     pub fn step(&mut self, slices: &[Slice<'_>], samples: &[Sample]) -> Result<StepOutput, ModelError> {
         let mut plan =
             inputs::plan(&self.config, &self.options, &self.views, slices, samples, self.prefill())?;
-        if let Some(ring) = self.kv.ring() {
-            plan.stream = Stream::plan(ring, self.options.block_size, slices, &mut plan)?;
-        }
+        self.plan_stream(slices, &mut plan)?;
         if let Some(compressed) = &mut self.compressed {
             let step = compressed.plan(&self.config, slices, &plan);
             compressed.write(&self.gpu, &step)?;
@@ -197,8 +198,10 @@ impl Decoder {
         let cost = self.layer_cost(&plan);
         let mut since_cut = 0;
         if let Some(sparse) = &mut self.sparse {
-            sparse.begin(&self.gpu, (&self.config, &self.kv), &plan, slices)?;
+            let spare = self.residency.as_ref().map_or(0, Residency::num_slots);
+            sparse.begin(&self.gpu, (&self.config, &self.kv), &plan, slices, spare)?;
         }
+        self.begin_residency(&plan)?;
         self.begin_prefixes(&mut pass, &plan)?;
         self.begin_choices(&plan)?;
         for index in 0..self.layers.len() {
@@ -274,6 +277,7 @@ impl Decoder {
         let samples = plan.specs.len();
         let read_ids = (samples > 0).then(|| {
             self.logits(&mut pass, scored, samples).map(|()| {
+                self.fetch_wishes(&mut pass, 0);
                 self.sample(&mut pass, samples);
                 pass.read(&self.activations.sampled, 0..samples)
             })

@@ -110,16 +110,26 @@ pub enum ModelError {
     DevicePool {
         /// Its blocks.
         blocks: u32,
-        /// Blocks of the smallest ring and the null block.
+        /// Blocks of the smallest ring and the null block, or what is selected in place of it.
         needed: u32,
     },
-    /// A step of more sequences than the ring serves.
+    /// A sequence whose partitions are larger than a slot of the ring.
     #[error("{needed} blocks of the host in one chunk, a slot of the ring has {slot_blocks}")]
     Ring {
         /// Blocks of the largest chunk.
         needed: usize,
         /// Blocks of a slot.
         slot_blocks: u32,
+    },
+    /// A step that selects for more rows than pages on the device serve.
+    #[error(
+        "a step needs room for {needed} pages of selected blocks at one time, the device pool has {slots}"
+    )]
+    PageSlots {
+        /// Pages of each KV head.
+        needed: u32,
+        /// Those that there are.
+        slots: u32,
     },
     /// Work for a kernel outside its buffers.
     #[error(transparent)]

@@ -4,8 +4,8 @@ mod offload;
 mod plan;
 
 use attn_kernels::gpu::{Buf, Gpu, GpuError};
-use attn_kernels::kernel::KvShape;
 use attn_kernels::kernel::paged_decode::TILE;
+use attn_kernels::kernel::{KvShape, fetch_pages};
 use kvblock::{KvCacheSpec, PageLayout};
 use smallvec::SmallVec;
 
@@ -33,6 +33,9 @@ struct Host {
     tensors: Vec<Tensor>,
 }
 
+/// Rows of decode attention that may share their slots: portions of rows begin at multiples of it.
+pub(crate) const ROWS: u32 = 16;
+
 /// One buffer of latents, or one of keys and one of values.
 #[derive(Debug)]
 struct Tensor {
@@ -49,20 +52,23 @@ impl KvPool {
     /// [`GpuError::OutOfMemory`] when not even 2 blocks fit, [`ModelError::Offload`] where blocks cannot lie on the host.
     ///
     /// With `offload`, more blocks lie in memory of the host, and a part of those on the device is the ring that they
-    /// pass through.
+    /// pass through. Where blocks are selected (`selects`) all lie on the host, and the others on the device are for what
+    /// is selected.
     pub fn new(
         gpu: &Gpu,
         config: &DecoderConfig,
         plan: KvPlan,
         num_blocks: u32,
         offload: Option<Offload>,
+        selects: bool,
     ) -> Result<Self, ModelError> {
         let shape = plan.shape(config);
         let mut num_blocks = num_blocks.min(Self::most_blocks(gpu, &plan)).max(2);
         loop {
             match Self::allocate(&plan, num_blocks, |name, words| gpu.buffer(name, words)) {
                 Ok(tensors) => {
-                    let host = offload.map(|offload| Self::host(gpu, config, &plan, num_blocks, offload));
+                    let host =
+                        offload.map(|offload| Self::host(gpu, config, &plan, num_blocks, (offload, selects)));
                     let host = host.transpose()?;
                     let device_blocks = num_blocks;
                     if let (Some(host), Some(offload)) = (&host, offload) {
@@ -81,7 +87,7 @@ impl KvPool {
         config: &DecoderConfig,
         plan: &KvPlan,
         device_blocks: u32,
-        offload: Offload,
+        (offload, selects): (Offload, bool),
     ) -> Result<Host, ModelError> {
         let refuse = |lacks| Err(ModelError::Offload { lacks });
         if !gpu.has_host_buffers() {
@@ -92,9 +98,16 @@ impl KvPool {
             return refuse("layers of full attention to keys and values");
         }
         let chunk = (TILE / group.spec.block_size.get()).max(1);
-        let ring = Ring::new(device_blocks, offload.ring_slots.max(1), chunk);
+        if selects && !fetch_pages::serves(&plan.shape(config)) {
+            return refuse("a cache of f16 or f32 beside a sparse policy");
+        }
+        let slots = offload.ring_slots.max(1);
+        let ring = match selects {
+            true => Ring::beside_pages(device_blocks, slots, chunk),
+            false => Ring::new(device_blocks, slots, chunk),
+        };
         let Some(ring) = ring else {
-            let needed = offload.ring_slots.max(1) * chunk + 1;
+            let needed = slots * chunk + if selects { chunk } else { 1 };
             return Err(ModelError::DevicePool { blocks: device_blocks, needed });
         };
         let host = |name: &str, words| gpu.host_buffer(name, words);
@@ -175,20 +188,32 @@ impl KvPool {
         Some((&buffers[0], &buffers[1]))
     }
 
+    /// K and V of one layer where block ids count: on the host if blocks are selected and live there, else on the device.
+    pub(crate) fn home(&self, layer: usize) -> (&Buf<u32>, &Buf<u32>) {
+        let selects = self.ring().is_some_and(|ring| ring.page_slots() > 0);
+        self.host_layer(layer).filter(|_| selects).unwrap_or_else(|| self.layer(layer))
+    }
+
     /// The ring that blocks on the host pass through.
     pub(crate) fn ring(&self) -> Option<&Ring> {
         Some(&self.host.as_ref()?.ring)
     }
 
-    /// Most sequences of one step: each takes a part of every slot of the ring. `None` where all blocks are on the
-    /// device.
-    #[must_use]
-    pub fn most_sequences(&self) -> Option<u32> {
-        let chunk = (TILE / self.shape.block_size).max(1);
-        Some(self.ring()?.slot_blocks() / chunk)
+    /// Blocks on the device for pages of selected blocks; 0 where blocks live there, or none are selected.
+    pub(crate) fn page_slots(&self) -> u32 {
+        self.ring().map_or(0, Ring::page_slots)
     }
 
-    /// Bytes that attention fetched from the host so far.
+    /// Most sequences of one step that blocks are selected for: each needs a partition of pages on the device. `None` where
+    /// nothing bounds them, for rows beyond a portion take their turn.
+    #[must_use]
+    pub fn most_sequences(&self) -> Option<u32> {
+        let slots = self.ring()?.page_slots();
+        let rows = slots / (TILE / self.shape.block_size).max(1);
+        (slots > 0 && rows < ROWS).then_some(rows)
+    }
+
+    /// Bytes of whole blocks that passed through the ring so far.
     #[must_use]
     pub fn fetched_bytes(&self) -> u64 {
         self.ring().map_or(0, |ring| ring.fetched_blocks() * 2 * self.shape.block_bytes() as u64)

@@ -100,6 +100,28 @@ impl Mean {
     }
 }
 
+/// Pages of selected blocks that came to the device, of contexts that live on the host; a page is what one KV head of a
+/// layer keeps of a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PageTraffic {
+    /// Selected pages that were on the device.
+    pub hits: u64,
+    /// Selected pages that attention had to wait for.
+    pub misses: u64,
+    /// Pages that were fetched ahead, beside other work.
+    pub prefetched: u64,
+    /// Bytes of the keys and values of a page.
+    pub page_bytes: u64,
+}
+
+impl PageTraffic {
+    /// Bytes that were fetched from the host.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        (self.misses + self.prefetched) * self.page_bytes
+    }
+}
+
 impl Attended {
     /// Adds what another slice of the same sequence attended.
     pub fn add(&mut self, other: &Self) {

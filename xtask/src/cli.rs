@@ -280,7 +280,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FILE.ron")]
     pub workload: Vec<PathBuf>,
 
-    /// What `policies` runs, instead of the builtin plan (RON, see xtask/policies)
+    /// What `policies` or `offload` runs, instead of the builtin plan (RON, see xtask/policies and xtask/offload)
     #[arg(long, value_name = "FILE.ron")]
     pub plan: Option<PathBuf>,
 
@@ -365,7 +365,7 @@ pub enum BenchSuite {
     Kernels,
     /// Every sparse policy: density, recall and cost.
     Policies,
-    /// KV blocks moved between tiers.
+    /// Contexts larger than the device pool: random layers, and the disk tier.
     Offload,
     /// Whole requests through the engine.
     E2e,

@@ -180,7 +180,7 @@ impl<W: io::Write> Run<'_, W> {
             cached_tokens: done.cached_tokens,
             preemptions: done.preemptions,
             kv: self.engine.kv_use(),
-            tiers: self.engine.tiers(),
+            tiers: self.engine.tiers()?,
             sparse: Sparse::of(
                 self.args.engine.sparse.as_ref(),
                 self.engine.take_attended(done.seq).as_ref(),

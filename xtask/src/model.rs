@@ -189,7 +189,8 @@ fn offload(
     if wanted.longest.div_ceil(size) < u64::from(device_blocks) {
         return None;
     }
-    let most = wanted.tokens.div_ceil(size) + u64::from(max_seqs);
+    // And the null block, which lies on the host where blocks are selected.
+    let most = wanted.tokens.div_ceil(size) + u64::from(max_seqs) + u64::from(args.sparse.is_some());
     let host_blocks = u32::try_from((host_bytes / plan.block_bytes()).min(most)).unwrap_or(u32::MAX);
     (host_blocks > 0).then_some(Offload { host_blocks, ring_slots: RING_SLOTS })
 }

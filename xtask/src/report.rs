@@ -2,6 +2,8 @@
 //!
 //! The JSON field names are part of the command line's contract; scripts read them.
 
+mod tiers;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, Write};
@@ -9,6 +11,8 @@ use std::io::{self, Write};
 use models::{Attended, KvPlan};
 use serde::Serialize;
 use sparse_select::Spec;
+
+pub use tiers::{PageUse, TierTraffic, Tiers};
 
 /// One sample of one prompt: a line of `generate --json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -118,39 +122,6 @@ pub fn kv_use(plan: &KvPlan, blocks: &[u32]) -> BTreeMap<String, KvUse> {
     blocks.iter().enumerate().map(of_group).collect()
 }
 
-/// Traffic of the KV tiers since the engine was opened; a tier that is not configured is left out.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Tiers {
-    /// Host memory.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub host: Option<TierTraffic>,
-    /// Local disk.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub disk: Option<TierTraffic>,
-    /// Remote store.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub remote: Option<TierTraffic>,
-    /// Share of transfer time hidden behind computation, 0 to 1; null without transfers.
-    pub overlap: Option<f64>,
-}
-
-/// Traffic of one KV tier.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct TierTraffic {
-    /// Blocks read.
-    pub hits: u64,
-    /// Blocks looked up and not found, or not readable.
-    pub misses: u64,
-    /// Reads, writes and lookups that failed.
-    pub errors: u64,
-    /// Time that computation stood still for this tier, milliseconds.
-    pub wait_ms: f64,
-    /// Bytes read from the tier.
-    pub bytes_read: u64,
-    /// Bytes written to the tier.
-    pub bytes_written: u64,
-}
-
 /// What the sparse-attention policy did.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Sparse {
@@ -204,7 +175,7 @@ pub fn timing_line(done: &Generated) -> String {
         timing.prefill_tok_s,
         timing.ttft_ms,
         output_ids.len(),
-    )
+    ) + &done.tiers.line()
 }
 
 /// Prints generated text. A lone sample streams, piece by piece; of several, each is printed whole under its
@@ -339,10 +310,18 @@ mod tests {
     }
 
     #[test]
-    fn timing_goes_on_one_line() {
-        assert_snapshot!(timing_line(&generated()), @"[0.1] 3 prompt tokens (0 cached) at 240.0 tok/s, first token after 12 ms, 2 generated at 20.0 tok/s, 1 KV blocks");
+    fn timing_goes_on_one_line_and_tiers_on_another() {
+        let dense = Generated { tiers: Tiers::default(), ..generated() };
+        assert_snapshot!(timing_line(&dense), @"[0.1] 3 prompt tokens (0 cached) at 240.0 tok/s, first token after 12 ms, 2 generated at 20.0 tok/s, 1 KV blocks");
+        let pages = PageUse { hits: 90, misses: 4, prefetched: 6, wait_ms: Some(1.25) };
+        let tiers = Tiers { device: Some(pages), ..generated().tiers };
+        assert_snapshot!(tiers, @"tiers: device 90 hits, 4 misses, 6 fetched ahead, waited 1.2 ms; host 3 hits, 1 misses, waited 0.5 ms, 4096 bytes read, 8192 written; 75 % of transfer time hidden");
+        assert_eq!(
+            timing_line(&Generated { tiers, ..generated() }),
+            format!("{}\n      {tiers}", timing_line(&dense))
+        );
         let one_token = Timing { decode_tok_s: None, ..generated().timing };
-        let done = Generated { output_ids: vec![4], timing: one_token, ..generated() };
+        let done = Generated { output_ids: vec![4], timing: one_token, ..dense };
         assert_snapshot!(timing_line(&done), @"[0.1] 3 prompt tokens (0 cached) at 240.0 tok/s, first token after 12 ms, 1 generated, 1 KV blocks");
     }
 

@@ -111,7 +111,10 @@ fn score(
         top_ids,
         top_logprobs,
         kv: report::kv_use(decoder.kv().plan(), &used.most),
-        tiers: tiers::with_fetches(tiers.map(|tiers| tiers.report()).unwrap_or_default(), decoder.kv()),
+        tiers: {
+            let report = tiers.map(|tiers| tiers.report()).unwrap_or_default();
+            tiers::with_fetches(report, decoder, 0.0, None)?
+        },
         sparse: Sparse::of(args.engine.sparse.as_ref(), total.attended.as_ref()),
     })
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kvblock::{BlockHash, BlockHasher, BlockSize, ExtraKeys, GroupId, HashAlgorithm, HashChain, SeqId};
-use models::{Decoder, KvPool};
+use models::Decoder;
 use prefetch::assemble::StackConfig;
 use prefetch::codec::RowLayout;
 use prefetch::engine::EngineConfig;
@@ -170,6 +170,7 @@ impl Tiers {
             })
         };
         report::Tiers {
+            device: None,
             host: traffic(TierKind::Host),
             disk: traffic(TierKind::Disk),
             remote: traffic(TierKind::Remote),
@@ -178,15 +179,34 @@ impl Tiers {
     }
 }
 
-/// Adds what attention fetched from blocks on the host.
-#[must_use]
-pub fn with_fetches(report: report::Tiers, kv: &KvPool) -> report::Tiers {
+/// Adds what attention fetched from blocks on the host, and stood still for `waited_ns` nanoseconds; a byte takes
+/// `ns_a_byte` with nothing beside it.
+///
+/// # Errors
+/// What the device reports.
+pub fn with_fetches(
+    report: report::Tiers,
+    decoder: &Decoder,
+    waited_ns: f64,
+    ns_a_byte: Option<f64>,
+) -> Result<report::Tiers> {
+    let kv = decoder.kv();
     if kv.host_blocks() == 0 {
-        return report;
+        return Ok(report);
     }
+    let pages = decoder.page_traffic()?;
     let mut host = report.host.unwrap_or_default();
-    host.bytes_read += kv.fetched_bytes();
-    report::Tiers { host: Some(host), ..report }
+    host.bytes_read += kv.fetched_bytes() + pages.map_or(0, |pages| pages.bytes());
+    let device = pages.map(|pages| report::PageUse {
+        hits: pages.hits,
+        misses: pages.misses,
+        prefetched: pages.prefetched,
+        wait_ms: ns_a_byte.map(|_| waited_ns / 1e6),
+    });
+    #[expect(clippy::cast_precision_loss, reason = "bytes are far below 2^52")]
+    let transfer = pages.zip(ns_a_byte).map(|(pages, ns)| pages.bytes() as f64 * ns).filter(|ns| *ns > 0.0);
+    let hidden = transfer.map(|transfer| (1.0 - waited_ns / transfer).max(0.0));
+    Ok(report::Tiers { device, host: Some(host), overlap: hidden.or(report.overlap), ..report })
 }
 
 /// What starts every hash chain: rows of a reproducible engine are computed in another order of arithmetic, those of a

@@ -2,7 +2,7 @@
 
 use super::NamedVariant;
 use crate::Level;
-use crate::kernel::attention::{Attention, Context, Logit, Mask};
+use crate::kernel::attention::{Attention, Context, Logit, Mask, Pages};
 use crate::kernel::mla_decode::LatentShape;
 use crate::kernel::paged_prefill::KeyLoads;
 use crate::kernel::{
@@ -17,6 +17,7 @@ pub(super) fn variants(num_heads: u32, types: &[(&str, KvShape); 2]) -> Vec<Name
     for (name, attention, types) in [
         ("", Attention::default(), &types[..]),
         ("blocks-", Attention::blocks(64), &types[..]),
+        ("pages-", Attention { pages: Pages::OfHeads, ..Attention::blocks(64) }, &types[..1]),
         ("window-", of(Mask::Window(128), Logit::Plain, false), &types[..1]),
         ("chunk-", of(Mask::Chunk(8192), Logit::Plain, false), &types[..1]),
         ("softcap-", of(Mask::Causal, Logit::Softcap, false), &types[..1]),

@@ -14,7 +14,26 @@ pub(super) struct Scratch {
     params: Option<Raw>,
     staging: Vec<Raw>,
     queries: Option<wgpu::QuerySet>,
-    timing: bool,
+    timed: Timed,
+}
+
+/// Which dispatches get timestamps.
+#[derive(Clone, Copy, Debug, Default)]
+enum Timed {
+    #[default]
+    None,
+    All,
+    Kernel(&'static str),
+}
+
+impl Timed {
+    fn holds(self, dispatch: &Dispatch) -> bool {
+        match self {
+            Self::None => false,
+            Self::All => true,
+            Self::Kernel(name) => dispatch.pipeline.variant.kernel.name == name,
+        }
+    }
 }
 
 /// Timestamps a query set holds; the most that WebGPU allows.
@@ -72,11 +91,22 @@ impl Outcome {
 impl Gpu {
     /// Asks later submissions for a timestamp round every dispatch; false where the adapter has none.
     pub fn time_dispatches(&self, on: bool) -> bool {
+        self.time(if on { Timed::All } else { Timed::None })
+    }
+
+    /// Asks later submissions for a timestamp round every dispatch of one kernel: from the end of all work before it to its
+    /// own end, so that what ran beside other work does not count.
+    pub fn time_kernel(&self, name: &'static str) -> bool {
+        self.time(Timed::Kernel(name))
+    }
+
+    fn time(&self, timed: Timed) -> bool {
         let able = self
             .device
             .features()
             .contains(wgpu::Features::TIMESTAMP_QUERY.union(wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES));
-        self.scratch.lock().expect("no holder of this lock panics").timing = on && able;
+        self.scratch.lock().expect("no holder of this lock panics").timed =
+            if able { timed } else { Timed::None };
         able
     }
 
@@ -89,6 +119,7 @@ impl Gpu {
         let mut scratch = self.scratch.lock().expect("no holder of this lock panics");
         let params = self.params_buffer(&mut scratch, &pass)?;
         let timed = self.timed(&mut scratch, &pass);
+        let which = scratch.timed;
         let queries = scratch.queries.clone().filter(|_| !timed.is_empty());
 
         let mut spans = Vec::with_capacity(pass.reads.len());
@@ -102,7 +133,7 @@ impl Gpu {
         let staged = timings_at + timed.len() as u64 * 16;
         let staging = if staged == 0 { None } else { Some(self.staging(&mut scratch, staged)?) };
 
-        let mut encoder = self.encode(&pass, params.as_ref(), queries.as_ref());
+        let mut encoder = self.encode(&pass, params.as_ref(), queries.as_ref().map(|set| (set, which)));
         for ((raw, range), (at, _)) in pass.reads.iter().zip(&spans) {
             let to = &staging.as_ref().expect("reads have staging").buffer;
             encoder.copy_buffer_to_buffer(
@@ -127,7 +158,7 @@ impl Gpu {
         &self,
         pass: &Pass,
         params: Option<&Raw>,
-        queries: Option<&wgpu::QuerySet>,
+        queries: Option<(&wgpu::QuerySet, Timed)>,
     ) -> wgpu::CommandEncoder {
         let descriptor = wgpu::CommandEncoderDescriptor { label: Some(pass.label) };
         let mut encoder = self.device.create_command_encoder(&descriptor);
@@ -151,7 +182,9 @@ impl Gpu {
                     });
                     let mut next = Some(first);
                     while let Some(dispatch) = next {
-                        if let Some(set) = queries.filter(|_| query + 2 <= QUERIES) {
+                        let stamped =
+                            queries.filter(|(_, which)| query + 2 <= QUERIES && which.holds(dispatch));
+                        if let Some((set, _)) = stamped {
                             compute.write_timestamp(set, query);
                             self.dispatch(&mut compute, dispatch, params);
                             compute.write_timestamp(set, query + 1);
@@ -238,8 +271,14 @@ impl Gpu {
     }
 
     fn timed(&self, scratch: &mut Scratch, pass: &Pass) -> Vec<&'static str> {
-        if !scratch.timing {
-            return Vec::new();
+        let which = scratch.timed;
+        let names = pass.commands.iter().filter_map(|command| match command {
+            Command::Dispatch(d) if which.holds(d) => Some(d.pipeline.variant.kernel.name),
+            _ => None,
+        });
+        let names: Vec<&'static str> = names.take(QUERIES as usize / 2).collect();
+        if names.is_empty() {
+            return names;
         }
         scratch.queries.get_or_insert_with(|| {
             self.device.create_query_set(&wgpu::QuerySetDescriptor {
@@ -248,11 +287,7 @@ impl Gpu {
                 count: QUERIES,
             })
         });
-        let names = pass.commands.iter().filter_map(|command| match command {
-            Command::Dispatch(d) => Some(d.pipeline.variant.kernel.name),
-            _ => None,
-        });
-        names.take(QUERIES as usize / 2).collect()
+        names
     }
 
     fn resolve(

@@ -9,6 +9,8 @@ use crate::{Access, Variant};
 pub struct Attention {
     /// Which keys are attended, and in which order.
     pub context: Context,
+    /// What block tables name.
+    pub pages: Pages,
     /// Which keys before its own position a row of prefill sees. Rows of decode name their first key themselves:
     /// [`Mask::first_key`].
     pub mask: Mask,
@@ -29,6 +31,17 @@ pub enum Context {
     Blocks(u32),
     /// Single listed tokens, the lists as with blocks of one: for `mla_decode` (DSA).
     Tokens,
+}
+
+/// What the block tables of `paged_decode` and `paged_prefill` name.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Pages {
+    /// Blocks, which hold all KV heads.
+    #[default]
+    Shared,
+    /// `[entries, num_kv_heads]`, the page of each KV head: what [`residency`](super::residency) writes where each head
+    /// has blocks of its own on the device.
+    OfHeads,
 }
 
 /// Which keys up to its own position a row sees.
@@ -133,6 +146,17 @@ impl Attention {
             },
         );
         if listed || alibi { variant.bindings(bindings) } else { variant }
+    }
+
+    /// Fills the slot of pages.
+    pub(super) fn paged(&self, variant: Variant) -> Variant {
+        variant.module(
+            "pages",
+            match self.pages {
+                Pages::Shared => "pages_shared",
+                Pages::OfHeads => "pages_heads",
+            },
+        )
     }
 
     /// Fills the slot of the mask.

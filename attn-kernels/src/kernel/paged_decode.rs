@@ -123,7 +123,7 @@ pub fn variant(shape: &KvShape, num_heads: u32, attention: &Attention) -> Varian
         .size("HEAD_DIM", shape.head_dim)
         .size("BLOCK_SIZE", shape.block_size)
         .size("GROUP", heads_a_group(shape, num_heads));
-    attention.specialise(variant, shape, 1, BINDINGS)
+    attention.paged(attention.specialise(variant, shape, 1, BINDINGS))
 }
 
 /// Workgroups for `rows` rows of `partitions` partitions each.

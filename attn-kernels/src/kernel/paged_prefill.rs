@@ -130,7 +130,7 @@ pub fn variant(shape: &KvShape, num_heads: u32, loads: KeyLoads, attention: &Att
         .size("BLOCK_SIZE", shape.block_size)
         .size("GROUP", heads_a_lane(shape, num_heads, loads))
         .constant("WG", TILE_ROWS);
-    attention.mask(attention.specialise(variant, shape, 8, BINDINGS))
+    attention.paged(attention.mask(attention.specialise(variant, shape, 8, BINDINGS)))
 }
 
 /// Workgroups for `tiles` tiles.

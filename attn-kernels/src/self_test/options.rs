@@ -60,6 +60,17 @@ pub struct Asked {
     pub sinks: Vec<f32>,
 }
 
+/// Block tables as a variant of an attention kernel reads them.
+pub(super) fn tables(variant: &Variant, tables: &[u32], num_kv_heads: u32) -> Vec<u32> {
+    match module(variant, "pages") {
+        Some("pages_heads") => tables
+            .iter()
+            .flat_map(|block| (0..num_kv_heads).map(move |head| block * num_kv_heads + head))
+            .collect(),
+        _ => tables.to_vec(),
+    }
+}
+
 impl Asked {
     /// Values for what a variant of an attention kernel computes; where it attends listed blocks, two lists for each of
     /// these lengths.

@@ -1,7 +1,7 @@
 //! Cases of `paged_decode`.
 
 use super::layer::{ATTENTION, Layer, queries};
-use super::options::Asked;
+use super::options::{self, Asked};
 use super::{Case, count, shape, size};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
@@ -54,8 +54,8 @@ fn case(what: &'static str, variant: &Variant, lens: &[u32]) -> Case {
     let mut partial = vec![f32::NAN; heads * shape.head_dim as usize];
     let mut stats = vec![[f32::NAN; 2]; heads];
     let tables = &layer.tables;
-    let (kv, options) = (layer.kv(), asked.options());
-    cpu::paged_decode::paged_decode(&kv, &params, &q, tables, &rows, &mut partial, &mut stats, &options);
+    let (kv, reads) = (layer.kv(), asked.options());
+    cpu::paged_decode::paged_decode(&kv, &params, &q, tables, &rows, &mut partial, &mut stats, &reads);
     let [k, v] = layer.words();
     // Of more than one partition sums are not normalised: they grow with the number of keys.
     let keys = if reduced == 0 { 1.0 } else { f64::from(TILE) };
@@ -64,7 +64,7 @@ fn case(what: &'static str, variant: &Variant, lens: &[u32]) -> Case {
         .binding(&q)
         .binding(&k)
         .binding(&v)
-        .binding(tables)
+        .binding(&options::tables(variant, tables, shape.num_kv_heads))
         .binding(&rows)
         .output(tolerance, &partial)
         .output(ATTENTION, stats.as_flattened())

@@ -1,7 +1,7 @@
 //! Cases of `paged_prefill` and `paged_prefill_coop`.
 
 use super::layer::{ATTENTION, Layer, queries};
-use super::options::Asked;
+use super::options::{self, Asked};
 use super::{Case, count, dtype, module, shape, size};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
@@ -77,14 +77,14 @@ fn case(
     let heads = (at * num_heads) as usize;
     let (mut out, mut lse) = (vec![f32::NAN; heads * shape.head_dim as usize], vec![f32::NAN; heads]);
     let tables = &layer.tables;
-    let (kv, options) = (layer.kv(), asked.options());
-    cpu::paged_prefill::paged_prefill(&kv, &params, &q, tables, &tiles, &mut out, &mut lse, &options);
+    let (kv, reads) = (layer.kv(), asked.options());
+    cpu::paged_prefill::paged_prefill(&kv, &params, &q, tables, &tiles, &mut out, &mut lse, &reads);
     let [k, v] = layer.words();
     Case::new("chunks round blocks and tiles", variant, &params, grid(count(&tiles)))
         .binding(&q)
         .binding(&k)
         .binding(&v)
-        .binding(tables)
+        .binding(&options::tables(variant, tables, shape.num_kv_heads))
         .binding(&tiles)
         .output(tolerance, &out)
         .output(tolerance, &lse)

@@ -23,6 +23,7 @@ mod paged_decode;
 mod paged_prefill;
 mod quantise;
 mod refusals;
+mod residency;
 mod retrieval;
 mod top_k;
 mod v4_compress;

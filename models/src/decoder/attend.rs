@@ -12,8 +12,9 @@ use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::kernel::{KvShape, paged_prefill_coop};
 
 use super::inputs::{Plan, RowBufs, Rows};
+use super::residency::Residency;
 use super::sparse::Lists;
-use super::stream::{Loaded, Stream};
+use super::stream::{Group, Loaded, Stream};
 use super::{Decoder, decode_portion};
 use crate::{ModelError, Reach};
 
@@ -44,6 +45,9 @@ impl Attention {
     }
 }
 
+/// Keys that the prefill kernel takes at once.
+const KEYS: u32 = 8;
+
 /// Rows that are attended alike.
 struct Task<'a> {
     kind: &'a Attention,
@@ -51,8 +55,18 @@ struct Task<'a> {
     bufs: &'a RowBufs,
     /// Lists of selected blocks; `None` where all is attended.
     lists: Option<Lists>,
-    /// Where keys of the step lie on the host.
-    stream: Option<&'a Stream>,
+    keys: Keys<'a>,
+}
+
+/// Where the keys of rows are.
+#[derive(Clone, Copy)]
+enum Keys<'a> {
+    /// On the device.
+    Device,
+    /// Some pass through the ring.
+    Ring(&'a Stream),
+    /// In slots for selected pages, once they are made resident.
+    Slots(&'a Residency),
 }
 
 impl Task<'_> {
@@ -71,28 +85,49 @@ impl Decoder {
     pub(super) fn attend(&self, pass: &mut Pass, index: usize, plan: &Plan) {
         let view = self.layers[index].view;
         let kind = &self.pipelines.attention[view];
-        let stream = plan.stream.as_ref();
+        let all = plan.stream.as_ref().map_or(Keys::Device, Keys::Ring);
+        let listed = self.residency.as_ref().map_or(Keys::Device, Keys::Slots);
         let (plan, inputs) = (&plan.views[view], &self.inputs.views[view]);
         let lists = self.sparse.as_ref().and_then(|sparse| sparse.lists(index));
         let Some((lists, selected)) = lists.zip(self.pipelines.selected.as_ref()) else {
-            let task = Task { kind, rows: &plan.all, bufs: &inputs.all, lists: None, stream };
+            self.renew_pages(pass, index);
+            let task = Task { kind, rows: &plan.all, bufs: &inputs.all, lists: None, keys: all };
             return self.attend_task(pass, index, &task, plan.all.max_partitions);
         };
-        let whole = Task { kind, rows: &plan.whole, bufs: &inputs.whole, lists: None, stream };
+        let whole = Task { kind, rows: &plan.whole, bufs: &inputs.whole, lists: None, keys: all };
         self.attend_task(pass, index, &whole, plan.whole.max_partitions);
         let tokens = (lists.stride - 1) * self.options.select_block();
         let max_partitions = plan.selected.max_partitions.min(most_partitions(tokens).max(1));
         let bufs = &inputs.selected;
-        let listed = Task { kind: selected, rows: &plan.selected, bufs, lists: Some(lists), stream };
-        self.attend_task(pass, index, &listed, max_partitions);
+        let task = Task { kind: selected, rows: &plan.selected, bufs, lists: Some(lists), keys: listed };
+        self.attend_task(pass, index, &task, max_partitions);
     }
 
     fn attend_task(&self, pass: &mut Pass, index: usize, task: &Task<'_>, max_partitions: u32) {
         let portion = decode_portion(&self.config, max_partitions);
-        let mut loaded = self.unloaded();
-        for start in (0..task.rows.decode.len()).step_by(portion) {
-            let rows = portion.min(task.rows.decode.len() - start);
-            self.attend_decode(pass, index, task, max_partitions, start..start + rows, &mut loaded);
+        let portions = |rows: Range<usize>, portion: usize| {
+            rows.clone().step_by(portion).map(move |start| start..(start + portion).min(rows.end))
+        };
+        match task.keys {
+            Keys::Device => {
+                for rows in portions(0..task.rows.decode.len(), portion) {
+                    self.attend_decode(pass, index, task, max_partitions, rows, None);
+                }
+            }
+            Keys::Slots(residency) => {
+                for rows in portions(0..task.rows.decode.len(), portion.min(residency.rows_together())) {
+                    self.attend_decode(pass, index, task, max_partitions, rows, None);
+                }
+            }
+            Keys::Ring(stream) => {
+                for group in &stream.groups {
+                    let mut loaded = self.unloaded();
+                    for rows in portions(group.rows(task.rows), portion) {
+                        let ring = Some((group, &mut loaded));
+                        self.attend_decode(pass, index, task, max_partitions, rows, ring);
+                    }
+                }
+            }
         }
         self.attend_prefill(pass, index, task);
     }
@@ -105,7 +140,7 @@ impl Decoder {
         task: &Task<'_>,
         max_partitions: u32,
         range: Range<usize>,
-        loaded: &mut Loaded,
+        mut ring: Option<(&Group, &mut Loaded)>,
     ) {
         let (a, c) = (&self.activations, &self.config);
         let count = |n: usize| u32::try_from(n).expect("at most max_rows");
@@ -133,7 +168,7 @@ impl Decoder {
         };
         let (k, v) = self.kv.layer(index);
         let out = if reduced { &a.partial } else { &a.attended };
-        let tables = (&self.inputs.tables).into();
+        let tables = self.tables(task);
         let bindings = task.with_lists([
             (&a.q).into(),
             k.into(),
@@ -143,11 +178,22 @@ impl Decoder {
             out.into(),
             (&a.stats).into(),
         ]);
-        let num_keys = task.stream.map_or(u32::MAX, |stream| stream.chunk_tokens);
         let longest = task.rows.decode[range].iter().map(|row| row[1]).max().unwrap_or(0);
-        for (number, first_key) in (0..longest).step_by(num_keys as usize).enumerate() {
-            if let Some(stream) = task.stream {
-                self.fetch(pass, index, stream, number, loaded);
+        let listed = task.lists.as_ref().map(|lists| (lists.stride - 1) * self.options.select_block());
+        let end = listed.map_or(longest, |listed| listed.min(longest));
+        let num_keys = match (&ring, task.keys) {
+            (Some((group, _)), _) => group.chunk_tokens,
+            (None, Keys::Slots(residency)) => residency.keys_together(rows, end),
+            (None, _) => u32::MAX,
+        };
+        for (number, first_key) in (0..end).step_by(num_keys as usize).enumerate() {
+            if let Some((group, loaded)) = &mut ring {
+                self.fetch(pass, index, group, number, loaded);
+            }
+            if let (Keys::Slots(_), Some(lists)) = (task.keys, &task.lists) {
+                let size = self.options.block_size;
+                let pages = first_key / size..end.min(first_key.saturating_add(num_keys)).div_ceil(size);
+                self.make_resident(pass, index, lists, first_list..first_list + rows, pages);
             }
             let params = PagedDecodeParams { first_key, num_keys, ..params };
             let count = max_partitions.min(num_keys / TILE);
@@ -181,7 +227,7 @@ impl Decoder {
         let Some(last) = task.rows.tiles.iter().map(|tile| tile.position + tile.rows - 1).max() else {
             return;
         };
-        assert!(task.stream.is_none(), "{tiles} tiles, whose keys are not all on the device");
+        assert!(!matches!(task.keys, Keys::Ring(_)), "{tiles} tiles, whose keys are not all on the device");
         let reach = c.layers[index].reach;
         let first = task.rows.tiles.iter().map(|tile| reach.first_key(tile.position)).min().unwrap_or(0);
         let (k, v) = self.kv.layer(index);
@@ -189,7 +235,7 @@ impl Decoder {
             (&a.q).into(),
             k.into(),
             v.into(),
-            (&self.inputs.tables).into(),
+            self.tables(task),
             (&task.bufs.tiles).into(),
             (&a.attended).into(),
             (&a.lse).into(),
@@ -213,13 +259,46 @@ impl Decoder {
             v_scale: 1.0,
         };
         let in_chunks = self.attend_prefixes(pass, index, params);
-        let whole = paged_prefill::segments(first, last, self.gpu.is_cpu()).filter(|_| !in_chunks);
-        for (first_key, num_keys) in whole {
+        for (first_key, num_keys) in self.segments(task, first, last).filter(|_| !in_chunks) {
+            if let (Keys::Slots(residency), Some(lists)) = (task.keys, &task.lists) {
+                let page = |key: u32| key / self.options.block_size;
+                let pages = page(first_key)..page(first_key + num_keys);
+                self.make_resident(pass, index, lists, residency.tile_asks(), pages);
+            }
             let params = PagedPrefillParams { first_key, num_keys, ..params };
             pass.dispatch(&task.kind.prefill, &params, &bindings, grid);
         }
         if let Some(sinks) = &self.layers[index].sinks {
             self.apply_sinks(pass, sinks, &task.rows.tiles);
+        }
+    }
+
+    /// `(first_key, num_keys)` of the dispatches over the tiles of a task that see keys from `first` to `last`: of pages in
+    /// slots, only as many keys as all lists together have room for.
+    fn segments(&self, task: &Task<'_>, first: u32, last: u32) -> impl Iterator<Item = (u32, u32)> + use<> {
+        let (slots, end) = match (task.keys, &task.lists) {
+            (Keys::Slots(residency), Some(lists)) => {
+                let listed = (lists.stride - 1) * self.options.select_block();
+                let keys = residency.tile_pages() * self.options.block_size;
+                (Some(keys / KEYS * KEYS), last.min(listed.saturating_sub(1)))
+            }
+            _ => (None, last),
+        };
+        paged_prefill::segments(first, end, self.gpu.is_cpu()).flat_map(move |(segment, keys)| {
+            let step = slots.map_or(keys, |slots| slots.min(keys));
+            let past = segment.saturating_add(keys);
+            (segment..past.min(end + 1))
+                .step_by(step as usize)
+                .map(move |first| (first, step.min(past - first)))
+        })
+    }
+
+    /// The block tables that a task reads.
+    fn tables(&self, task: &Task<'_>) -> Bind {
+        match task.keys {
+            Keys::Device => (&self.inputs.tables).into(),
+            Keys::Ring(_) => (&self.inputs.stream_tables).into(),
+            Keys::Slots(residency) => residency.pages().into(),
         }
     }
 

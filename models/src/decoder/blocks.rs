@@ -31,6 +31,9 @@ impl Decoder {
         if let Some(sparse) = &mut self.sparse {
             sparse.forget(pairs.iter().map(|(_, to)| to.get()));
         }
+        if let Some(residency) = &self.residency {
+            pairs.iter().for_each(|(_, to)| residency.forget(&self.gpu, to.get()));
+        }
         // Copies inside a buffer need a kernel, those between host and device must not name one.
         let inside = |(from, to): &(BlockId, BlockId)| self.kv.together(from.get(), to.get());
         let (inside, across): (Vec<(BlockId, BlockId)>, Vec<_>) = pairs.iter().partition(|pair| inside(pair));
@@ -136,6 +139,9 @@ impl Decoder {
         assert_eq!(contents.len(), words, "words of a block");
         if let Some(sparse) = &mut self.sparse {
             sparse.forget(std::iter::once(block.get()));
+        }
+        if let Some(residency) = &self.residency {
+            residency.forget(&self.gpu, block.get());
         }
         let mut rest = contents;
         let (buffers, index) = self.kv.buffers_of(block.get());

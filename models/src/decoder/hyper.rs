@@ -43,6 +43,11 @@ pub(super) struct HyperState {
 }
 
 impl HyperState {
+    /// What of it comes from a checkpoint.
+    pub(super) fn into_end(self) -> Hyper {
+        self.end
+    }
+
     pub(super) fn new(
         gpu: &Gpu,
         config: &DecoderConfig,

@@ -13,6 +13,7 @@ use super::stream::Stream;
 use super::{DecoderOptions, compressed};
 use crate::batch::{Phase, Sample, Slice};
 use crate::kernel::sample::Spec;
+use crate::kv::ROWS;
 use crate::{DecoderConfig, ModelError, Reach};
 
 /// Device copies of the lists of a [`Plan`].
@@ -23,6 +24,8 @@ pub(super) struct Inputs {
     /// Factors on queries of layers that do not rotate, and 0.
     pub(super) temperatures: Buf<[f32; 2]>,
     pub(super) tables: Buf<u32>,
+    /// The same for rows that go through the ring.
+    pub(super) stream_tables: Buf<u32>,
     pub(super) views: Vec<ViewInputs>,
     pub(super) host_slots: Buf<i32>,
     /// Rows whose logits are wanted: scored rows, then sampled rows.
@@ -81,7 +84,9 @@ pub(super) struct Plan {
     /// Block tables of all slices and groups, one after the other.
     pub(super) tables: Vec<u32>,
     pub(super) views: Vec<ViewRows>,
-    /// Where blocks of the step lie on the host.
+    /// Where keys and values of rows go whose blocks lie on the host; -1 for the others.
+    pub(super) host_slots: Option<Vec<i32>>,
+    /// How rows go through keys that are not all on the device.
     pub(super) stream: Option<Stream>,
     /// What compressed attention needs beside.
     pub(super) compressed: Option<compressed::Step>,
@@ -227,10 +232,18 @@ impl ViewRows {
             Phase::Decode => chosen.find(|chosen| chosen.position == position).map(|chosen| chosen.list),
         }
     }
+}
 
-    /// Blocks that the step writes, each perhaps several times.
-    pub(super) fn written_blocks(&self, block_size: u32) -> impl Iterator<Item = u32> {
-        let mut blocks: Vec<u32> = self.slots.iter().map(|slot| slot.cast_unsigned() / block_size).collect();
+impl Plan {
+    /// Blocks that the step writes in the layers of a view, each perhaps several times.
+    pub(super) fn written_blocks(
+        &self,
+        view: &ViewRows,
+        block_size: u32,
+    ) -> impl Iterator<Item = u32> + use<> {
+        // Where blocks are selected and live on the host, none is written elsewhere.
+        let slots = self.host_slots.as_ref().unwrap_or(&view.slots);
+        let mut blocks: Vec<u32> = slots.iter().map(|slot| slot.cast_unsigned() / block_size).collect();
         blocks.dedup();
         blocks.into_iter()
     }
@@ -284,6 +297,12 @@ impl RowBufs {
         Ok(Self { decode: gpu.buffer("decode_rows", rows)?, tiles: gpu.buffer("tiles", rows)? })
     }
 
+    /// Room for the gaps between groups of rows that go through the ring.
+    fn with_gaps(gpu: &Gpu, options: &DecoderOptions, rows: usize) -> Result<Self, ModelError> {
+        let gaps = if options.offload.is_some() { options.max_seqs.max(1) * ROWS } else { 0 };
+        Self::new(gpu, rows + gaps as usize)
+    }
+
     fn write(&self, gpu: &Gpu, rows: &Rows) {
         gpu.write(&self.decode, 0, &rows.decode);
         gpu.write(&self.tiles, 0, &rows.tiles);
@@ -307,13 +326,14 @@ impl Inputs {
             cs: gpu.buffer("cs", rows * pairs)?,
             temperatures: gpu.buffer("temperatures", rows)?,
             tables: gpu.buffer("tables", 1024)?,
+            stream_tables: gpu.buffer("stream_tables", 1)?,
             views: views
                 .iter()
                 .map(|_| {
                     Ok(ViewInputs {
                         slots: gpu.buffer("slots", rows)?,
-                        all: RowBufs::new(gpu, rows)?,
-                        whole: RowBufs::new(gpu, split)?,
+                        all: RowBufs::with_gaps(gpu, options, rows)?,
+                        whole: RowBufs::with_gaps(gpu, options, split)?,
                         selected: RowBufs::new(gpu, split)?,
                     })
                 })
@@ -341,8 +361,14 @@ impl Inputs {
                 view.selected.write(gpu, &rows.selected);
             }
         }
+        if let Some(slots) = &plan.host_slots {
+            gpu.write(&self.host_slots, 0, slots);
+        }
         if let Some(stream) = &plan.stream {
-            gpu.write(&self.host_slots, 0, &stream.host_slots);
+            if self.stream_tables.len() < stream.tables.len() {
+                self.stream_tables = gpu.buffer("stream_tables", stream.tables.len().next_power_of_two())?;
+            }
+            gpu.write(&self.stream_tables, 0, &stream.tables);
         }
         gpu.write(&self.gather, 0, &plan.gather);
         let targets: Vec<u32> = plan.scored.iter().map(|t| t.unwrap_or(0)).collect();

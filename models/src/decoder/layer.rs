@@ -50,11 +50,12 @@ impl Decoder {
         } else if let Some(compressed) = &self.layers[index].compressed {
             self.compressed_attention(pass, index, compressed, plan)?;
         } else {
+            self.fetch_wishes(pass, index);
             self.head_attention(pass, index, plan)?;
         }
         self.leave(pass, plan.rows);
         self.enter(pass, self.layers[index].hyper[1].as_ref(), plan)?;
-        self.mlp(pass, &self.layers[index], plan)?;
+        self.mlp(pass, &self.layers[index], plan, index + 1)?;
         self.leave(pass, plan.rows);
         Ok(())
     }
@@ -62,9 +63,10 @@ impl Decoder {
     /// Records attention of heads with keys and values of their own, and adds it to the residual.
     fn head_attention(&mut self, pass: &mut Pass, index: usize, plan: &Plan) -> Result<(), ModelError> {
         self.qkv(pass, &self.layers[index], plan)?;
-        self.rope_append(pass, index, plan.rows, plan.stream.is_some());
+        self.rope_append(pass, index, plan.rows, plan.host_slots.is_some());
         self.select(pass, index, plan)?;
         self.attend(pass, index, plan);
+        self.wish(pass, index);
 
         let (layer, a) = (&self.layers[index], &self.activations);
         if let Some(bias) = &layer.o_bias {
@@ -130,7 +132,7 @@ impl Decoder {
         &self.inputs.views[self.layers[index].view]
     }
 
-    fn rope_append(&self, pass: &mut Pass, index: usize, rows: u32, streams: bool) {
+    fn rope_append(&self, pass: &mut Pass, index: usize, rows: u32, on_host: bool) {
         let c = &self.config;
         let rotary = c.layers[index].rotary;
         let params = RopeAppendParams {
@@ -140,12 +142,13 @@ impl Decoder {
             pairs: if rotary { c.rope.rotary_dims / 2 } else { 0 },
         };
         let (k, v) = self.kv.layer(index);
-        let device = (&self.view(index).slots, k, v);
-        let host = self.kv.host_layer(index).filter(|_| streams);
+        // Where blocks are selected all live on the host.
+        let device = self.residency.is_none().then_some((&self.view(index).slots, k, v));
+        let host = self.kv.host_layer(index).filter(|_| on_host);
         let host = host.map(|(k, v)| (&self.inputs.host_slots, k, v));
         let angles = if rotary { (&self.inputs.cs).into() } else { Bind::from(&self.inputs.temperatures) };
         // Every dispatch turns all queries; each row's keys and values go where one of them has a slot.
-        for (slots, k, v) in std::iter::once(device).chain(host) {
+        for (slots, k, v) in device.into_iter().chain(host) {
             let bindings = [
                 (&self.activations.qkv).into(),
                 slots.into(),

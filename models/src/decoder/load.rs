@@ -3,14 +3,16 @@
 mod compressed;
 mod experts;
 mod latent;
+mod reuse;
 mod used;
 
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu};
-use attn_kernels::kernel::attention::Attention as Kind;
+use attn_kernels::kernel::attention::{Attention as Kind, Pages};
 use attn_kernels::kernel::{KvDtype, KvShape, apply_sinks, copy_blocks, paged_prefill, paged_prefill_coop};
 
+use self::reuse::{Weights, plain_norm};
 use self::used::Used;
 use super::attend::{Attention, mask};
 use super::compressed::CompressedState;
@@ -20,6 +22,7 @@ use super::latent::LatentState;
 use super::layer::Layer;
 use super::mlp::Mlp;
 use super::moe::MoeState;
+use super::residency::Residency;
 use super::sparse::Sparse;
 use super::{Activations, Decoder, DecoderOptions, Pipelines};
 use crate::kernel::{bias, embed, log_prob, matmul, norm_heads, rms_norm, rope_append, sample};
@@ -43,34 +46,43 @@ impl Decoder {
     ) -> Result<Self, ModelError> {
         supported(config, options.sparse.is_some())?;
         serves(config, options)?;
-        if options.offload.is_some() && options.sparse.is_some() {
-            return Err(ModelError::Offload { lacks: "full attention instead of a sparse policy" });
-        }
         let source = Source { gpu, config, weights: Used::new(weights) };
         let embedding = Matrix::stacked(gpu, &[source.matrix(Role::Embed)?])?;
         let head = match config.tie_embeddings {
             true => None,
             false => Some(Matrix::stacked(gpu, &[source.matrix(Role::LmHead)?])?),
         };
+        let weights = Weights {
+            embedding,
+            head,
+            final_norm: source.vector(Role::FinalNorm)?,
+            layers: (0..config.num_layers).map(|l| source.layer(l)).collect::<Result<_, _>>()?,
+            end: source.hyper(Role::HeadHyper, true)?,
+        };
+        source.weights.check_rest(config)?;
+        Self::assemble(gpu, config, weights, options)
+    }
+
+    fn assemble(
+        gpu: &Arc<Gpu>,
+        config: &DecoderConfig,
+        weights: Weights,
+        options: &DecoderOptions,
+    ) -> Result<Self, ModelError> {
+        let Weights { embedding, head, final_norm, mut layers, end } = weights;
         let kv = KvPlan::new(config, options.kv())?;
         let views = views(config, &kv);
-        let of_layer = |(l, view)| source.layer(l, view);
-        let layers = (0..config.num_layers)
-            .zip(views.of_layers.iter().copied())
-            .map(of_layer)
-            .collect::<Result<_, _>>()?;
+        layers.iter_mut().zip(&views.of_layers).for_each(|(layer, view)| layer.view = *view);
         let shape = kv.shape(config);
         let key_loads = match broadcasts(gpu) && config.head_dim.is_multiple_of(16) {
             true => paged_prefill::KeyLoads::Broadcast,
             false => paged_prefill::KeyLoads::Uniform,
         };
-        let final_norm = source.vector(Role::FinalNorm)?;
-        let end = source.hyper(Role::HeadHyper, true)?;
-        source.weights.check_rest(config)?;
-        let kv = KvPool::new(gpu, config, kv, options.num_blocks, options.offload)?;
+        let kv = KvPool::new(gpu, config, kv, options.num_blocks, options.offload, options.sparse.is_some())?;
+        let pages = if kv.page_slots() > 0 { Pages::OfHeads } else { Pages::Shared };
         let latent = LatentState::new(gpu, config, options, kv.plan())?;
         let compressed = (kv.plan(), &views.all[..]);
-        let compressed = CompressedState::new(gpu, config, options, compressed, source.plain_norm()?)?;
+        let compressed = CompressedState::new(gpu, config, options, compressed, plain_norm(gpu, config)?)?;
         let hyper = HyperState::new(gpu, config, options, end)?;
         let sparse = options.sparse.as_ref();
         let select_block = sparse.map(|sparse| sparse.policy.block_size().get());
@@ -84,7 +96,10 @@ impl Decoder {
                 &shape,
                 embedding.format(),
                 (key_loads, coop),
-                (&views.all, select_block),
+                (
+                    &views.all,
+                    select_block.map(|block| Kind { pages, sinks: config.sinks, ..Kind::blocks(block) }),
+                ),
             )?,
             final_norm,
             sparse: sparse
@@ -93,6 +108,7 @@ impl Decoder {
                     Sparse::new(gpu, sparse, config, views, &kv, options.reproducible)
                 })
                 .transpose()?,
+            residency: Residency::new(gpu, config, options, &kv)?,
             kv,
             activations: Activations::new(gpu, config, options)?,
             moe: MoeState::new(gpu, config, options)?,
@@ -177,9 +193,9 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    fn layer(&self, l: u32, view: usize) -> Result<Layer, ModelError> {
+    fn layer(&self, l: u32) -> Result<Layer, ModelError> {
         Ok(Layer {
-            view,
+            view: 0,
             attn_norm: self.vector(Role::AttnNorm(l))?,
             qkv: if self.config.has_heads() { self.qkv(l)? } else { Vec::new() },
             compressed: self.compressed(l)?,
@@ -195,7 +211,9 @@ impl Source<'_> {
             qk_norm: match self.config.qk_norm {
                 QkNorm::None => None,
                 QkNorm::Unweighted if !self.config.layers[l as usize].rotary => None,
-                QkNorm::Unweighted => Some([self.plain_norm()?, self.plain_norm()?]),
+                QkNorm::Unweighted => {
+                    Some([plain_norm(self.gpu, self.config)?, plain_norm(self.gpu, self.config)?])
+                }
                 QkNorm::Rms => Some([self.head_norm(Role::QNorm(l))?, self.head_norm(Role::KNorm(l))?]),
             },
             o: match self.config.compressed {
@@ -257,14 +275,6 @@ impl Source<'_> {
             values.extend(self.shaped(*role, &self.shape(*role))?.to_f32());
         }
         Ok(self.gpu.upload("bias", &values)?)
-    }
-
-    /// An RMS norm of heads that has no weights.
-    fn plain_norm(&self) -> Result<Buf<f32>, ModelError> {
-        let width = self.config.head_dim as usize;
-        let values: Vec<f32> =
-            [1.0, 0.0].into_iter().flat_map(|value| std::iter::repeat_n(value, width)).collect();
-        Ok(self.gpu.upload("plain_norm", &values)?)
     }
 
     /// Factors of an RMS norm of heads, and the zeros that it adds.
@@ -330,7 +340,7 @@ fn pipelines(
     shape: &KvShape,
     embedding: Format,
     (key_loads, coop): (paged_prefill::KeyLoads, bool),
-    (views, select_block): (&[View], Option<u32>),
+    (views, selected): (&[View], Option<Kind>),
 ) -> Result<Pipelines, ModelError> {
     let attention = |kind: &Kind| Attention::new(gpu, shape, config.num_heads, (key_loads, coop), kind);
     // Lanes of a software driver run one after the other.
@@ -351,9 +361,7 @@ fn pipelines(
             .map(|view| attention(&Kind { mask: mask(view.reach), sinks: config.sinks, ..Kind::default() }))
             .collect::<Result<_, _>>()?,
         apply_sinks: gpu.pipeline(&apply_sinks::variant(shape.head_dim))?,
-        selected: select_block
-            .map(|block| attention(&Kind { sinks: config.sinks, ..Kind::blocks(block) }))
-            .transpose()?,
+        selected: selected.map(|kind| attention(&kind)).transpose()?,
         log_prob: gpu.pipeline(&log_prob::variant())?,
         sample: gpu.pipeline(&sample::variant())?,
     })

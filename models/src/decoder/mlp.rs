@@ -20,8 +20,15 @@ pub(super) enum Mlp {
 }
 
 impl Decoder {
-    /// Records the second half of a layer: the residual stream plus the MLP of its norm.
-    pub(super) fn mlp(&self, pass: &mut Pass, layer: &Layer, plan: &Plan) -> Result<(), ModelError> {
+    /// Records the second half of a layer: the residual stream plus the MLP of its norm. What layer `next` wished for is
+    /// fetched beside it.
+    pub(super) fn mlp(
+        &self,
+        pass: &mut Pass,
+        layer: &Layer,
+        plan: &Plan,
+        next: usize,
+    ) -> Result<(), ModelError> {
         let a = &self.activations;
         let (gate_up, down) = match &layer.mlp {
             Mlp::Dense { gate_up, down } => (gate_up, down),
@@ -31,6 +38,8 @@ impl Decoder {
         let (x, norm) = self.normed(pass, &layer.mlp_norm, plan.rows, inside);
         let inner = self.product(plan, x, &a.inner, self.config.intermediate_size);
         gate_up.multiply(&self.kernels, pass, &Product { epilogue: Epilogue::SiluMul, norm, ..inner })?;
+        // The largest product of a layer: nothing orders it against a fetch into buffers that the pass has not used yet.
+        self.fetch_wishes(pass, next);
         let out = self.product(plan, &a.inner, &a.hidden, self.config.hidden_size);
         down.multiply(&self.kernels, pass, &out)
     }

@@ -10,6 +10,7 @@ mod host;
 mod measure;
 mod mirror;
 mod readback;
+mod wish;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Timing};
 use bytemuck::Pod;
@@ -17,6 +18,7 @@ use kvblock::BlockIdx;
 use sparse_select::Selection;
 use sparse_select::policy::num_blocks;
 
+use super::Decoder;
 use super::inputs::{Plan, View, ViewRows};
 use crate::batch::{Phase, Slice, StepOutput};
 use crate::sparse::{Attended, Place as Where, SparseOptions, Tally};
@@ -108,13 +110,15 @@ impl Sparse {
         }
     }
 
-    /// Begins a step. Whatever needs no query is laid out here, for all layers, so that nothing stops in between.
+    /// Begins a step; where blocks live on the host, `spare_pages` pages of each KV head have room on the device. Whatever
+    /// needs no query is laid out here, for all layers, so that nothing stops in between.
     pub(super) fn begin(
         &mut self,
         gpu: &Gpu,
         (config, kv): (&DecoderConfig, &KvPool),
         plan: &Plan,
         slices: &[Slice<'_>],
+        spare_pages: u32,
     ) -> Result<(), ModelError> {
         let acts = |slice: &Slice<'_>| self.options.acts_on(slice.phase).then(Attended::default);
         self.attended = slices.iter().map(acts).collect();
@@ -127,13 +131,15 @@ impl Sparse {
             }
         }
         if self.ranker.is_some() {
-            return self.begin_on_device(gpu, (config, kv), plan, slices);
+            return self.begin_on_device(gpu, (config, kv), plan, slices, spare_pages);
         }
         if self.estimator.is_some() {
             return self.begin_estimate(gpu, plan);
         }
         let block_size = self.mirror.block_size();
-        plan.views.iter().for_each(|view| self.mirror.forget(view.written_blocks(block_size)));
+        for view in &plan.views {
+            self.mirror.forget(plan.written_blocks(view, block_size));
+        }
         if self.reads_tensors() { Ok(()) } else { self.place_by_position(gpu, plan) }
     }
 
@@ -163,8 +169,7 @@ impl Sparse {
 
     /// Whether blocks are selected in a layer.
     pub(super) fn is_sparse_in(&self, plan: &ViewRows, layer: usize) -> bool {
-        let layer = u32::try_from(layer).expect("layers fit in 32 bits");
-        !plan.chosen.is_empty() && !self.options.policy.keeps_all(Some(layer), usize::MAX)
+        !plan.chosen.is_empty() && !self.is_dense(layer)
     }
 
     /// Whether queries and keys of a layer have to be asked for.
@@ -201,6 +206,12 @@ impl Sparse {
     pub(super) fn lists(&self, layer: usize) -> Option<Lists> {
         let Place { first, stride } = self.placed[layer]?;
         Some(Lists { bind: Bind::at(self.lists.raw(), first as u64 * 4), stride })
+    }
+
+    /// Whether a layer attends to everything whatever the step.
+    pub(super) fn is_dense(&self, layer: usize) -> bool {
+        let layer = u32::try_from(layer).expect("layers fit in 32 bits");
+        self.options.policy.keeps_all(Some(layer), usize::MAX)
     }
 
     /// Lists of all groups and KV heads, and the entries from one to the next.
@@ -279,8 +290,17 @@ impl Sparse {
     }
 }
 
+impl Decoder {
+    /// Whether steps hand back the selections of the sparse policy from now on; see [`SparseOptions::trace`].
+    pub fn trace_selections(&mut self, on: bool) {
+        if let Some(sparse) = &mut self.sparse {
+            sparse.options.trace = on;
+        }
+    }
+}
+
 /// Makes room for `len` elements.
-fn fit<T: Pod>(gpu: &Gpu, buf: &mut Buf<T>, len: usize) -> Result<(), ModelError> {
+pub(super) fn fit<T: Pod>(gpu: &Gpu, buf: &mut Buf<T>, len: usize) -> Result<(), ModelError> {
     if buf.len() < len {
         *buf = gpu.buffer("selection", len.next_power_of_two())?;
         gpu.forget_bind_groups();

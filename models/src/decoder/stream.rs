@@ -1,7 +1,10 @@
-//! The ring pipeline: a step whose keys do not all lie on the device goes through them chunk by chunk.
+//! The ring pipeline: rows whose keys do not all lie on the device go through them chunk by chunk.
 //!
-//! Chunks follow positions, and partitions and tiles continue from one to the next: so neither the size of the ring nor
-//! its number of slots changes the order of arithmetic of the decode kernel.
+//! Chunks follow positions, and partitions continue from one to the next: so neither the size of the ring nor its number
+//! of slots changes the order of arithmetic of the decode kernel. Sequences that a slot has no room for together go through
+//! the ring one group after the other.
+
+use std::ops::Range;
 
 use attn_kernels::gpu::Pass;
 use attn_kernels::kernel::paged_decode::partition_of;
@@ -9,47 +12,80 @@ use kvblock::BlockId;
 use rustc_hash::FxHashMap;
 
 use super::Decoder;
-use super::inputs::Plan;
+use super::inputs::{Plan, Rows};
+use super::sparse::Sparse;
 use crate::ModelError;
 use crate::batch::Slice;
-use crate::kv::{Place, Ring, Run, runs};
+use crate::kv::{Place, ROWS, Ring, Run, runs};
 
 /// How a step goes through its keys.
 #[derive(Debug)]
 pub(super) struct Stream {
+    /// The step's tables, in which slots of the ring stand for blocks on the host.
+    pub(super) tables: Vec<u32>,
+    /// In the order of rows.
+    pub(super) groups: Vec<Group>,
+}
+
+/// Slices that go through the ring together.
+#[derive(Debug)]
+pub(super) struct Group {
+    /// Their rows in the step.
+    rows: Range<u32>,
     /// Tokens of a chunk, whole partitions.
     pub(super) chunk_tokens: u32,
     /// Copies from the host into the ring, by chunk.
     chunks: Vec<Vec<Run>>,
-    /// Where keys and values of rows go whose blocks lie on the host; -1 for the others.
-    pub(super) host_slots: Vec<i32>,
 }
 
 impl Stream {
-    /// Plans the stream of a step, and has the step's tables and slots name blocks of the device. `None` where all
-    /// blocks are resident.
-    pub(super) fn plan(
+    /// Plans the stream of those slices of a step that `streams` names; `None` where all their blocks are resident.
+    fn plan(
         ring: &Ring,
         block_size: u32,
         slices: &[Slice<'_>],
-        plan: &mut Plan,
+        plan: &Plan,
+        streams: impl Fn(usize) -> bool,
     ) -> Result<Option<Self>, ModelError> {
-        let tables: Vec<&[BlockId]> = slices.iter().map(|slice| reached(slice, block_size)).collect();
         let on_host = |id: &BlockId| matches!(ring.place(id.get()), Place::Host(_));
-        if !tables.iter().any(|table| table.iter().any(on_host)) {
+        let (mut row, mut at) = (0, 0);
+        let mut parts = Vec::new();
+        for (index, slice) in slices.iter().enumerate() {
+            let rows = row..row + u32_of(slice.tokens.len());
+            row = rows.end;
+            if streams(index) {
+                parts.push(Part { rows, at, table: reached(slice, block_size) });
+            }
+            at += slice.tables[0].len();
+        }
+        if !parts.iter().any(|part| part.table.iter().any(on_host)) {
             return Ok(None);
         }
-        let longest = tables.iter().map(|table| table.len()).max().unwrap_or(0);
-        let unit = (partition_of(u32_of(longest) * block_size) / block_size) as usize;
-        let fits = |blocks: &usize| largest(&tables, *blocks, ring) <= ring.slot_blocks() as usize;
+        let mut stream = Self { tables: plan.tables.clone(), groups: Vec::new() };
+        let mut rest = &parts[..];
+        while !rest.is_empty() {
+            let needed = |n: usize| largest(&rest[..n], unit(&rest[..n], block_size), ring);
+            let fits = |n: &usize| needed(*n) <= ring.slot_blocks() as usize;
+            let Some(together) = (1..=rest.len()).take_while(fits).last() else {
+                return Err(ModelError::Ring { needed: needed(1), slot_blocks: ring.slot_blocks() });
+            };
+            let (group, others) = rest.split_at(together);
+            stream.push(ring, block_size, group);
+            rest = others;
+        }
+        Ok(Some(stream))
+    }
+
+    /// Adds a group of slices.
+    fn push(&mut self, ring: &Ring, block_size: u32, parts: &[Part<'_>]) {
+        let unit = unit(parts, block_size);
+        let longest = parts.iter().map(|part| part.table.len()).max().unwrap_or(0);
+        let fits = |blocks: &usize| largest(parts, *blocks, ring) <= ring.slot_blocks() as usize;
         let most = (ring.slot_blocks() as usize / unit).min(longest.div_ceil(unit)).max(1);
-        let chunk = (1..=most).rev().map(|units| units * unit).find(fits).ok_or_else(|| {
-            ModelError::Ring { needed: largest(&tables, unit, ring), slot_blocks: ring.slot_blocks() }
-        })?;
-        let mut at = 0;
+        let chunk = (1..=most).rev().map(|units| units * unit).find(fits).unwrap_or(unit);
         let mut chunks: Vec<FxHashMap<u32, u32>> = vec![FxHashMap::default(); longest.div_ceil(chunk)];
         let mut copies: Vec<Vec<(u32, u32)>> = vec![Vec::new(); chunks.len()];
-        for (slice, table) in slices.iter().zip(&tables) {
+        for Part { at, table, .. } in parts {
             for (index, id) in table.iter().enumerate() {
                 let Place::Host(host) = ring.place(id.get()) else { continue };
                 let number = index / chunk;
@@ -59,14 +95,50 @@ impl Stream {
                     copies[number].push((host, slot));
                     slot
                 });
-                plan.tables[at + index] = slot;
+                self.tables[at + index] = slot;
             }
-            at += slice.tables[0].len();
         }
-        let host_slots = host_slots(ring, block_size, plan);
-        let chunks = copies.iter().map(|copies| runs(copies)).collect();
-        Ok(Some(Self { chunk_tokens: u32_of(chunk) * block_size, chunks, host_slots }))
+        self.groups.push(Group {
+            rows: parts[0].rows.start..parts[parts.len() - 1].rows.end,
+            chunk_tokens: u32_of(chunk) * block_size,
+            chunks: copies.iter().map(|copies| runs(copies)).collect(),
+        });
     }
+
+    /// Has the rows of every group begin where a binding can: rows of nothing fill the gaps.
+    fn align(&self, rows: &mut Rows) {
+        let decode = std::mem::take(&mut rows.decode);
+        for group in &self.groups {
+            rows.decode.resize(rows.decode.len().next_multiple_of(ROWS as usize), [0; 4]);
+            rows.decode.extend(decode.iter().filter(|row| group.rows.contains(&row[0])));
+        }
+        let streams = |row: u32| self.groups.iter().any(|group| group.rows.contains(&row));
+        rows.decode.extend(decode.iter().filter(|row| !streams(row[0])));
+    }
+}
+
+impl Group {
+    /// Its rows in an [aligned](Stream::align) list.
+    pub(super) fn rows(&self, rows: &Rows) -> Range<usize> {
+        let own = |row: &[u32; 4]| row[1] > 0 && self.rows.contains(&row[0]);
+        let first = rows.decode.iter().position(own).unwrap_or(0);
+        first..first + rows.decode.iter().filter(|row| own(row)).count()
+    }
+}
+
+/// A slice on its way through the ring.
+struct Part<'a> {
+    rows: Range<u32>,
+    /// First entry of its table in the step's tables.
+    at: usize,
+    /// The blocks that its rows attend to.
+    table: &'a [BlockId],
+}
+
+/// Blocks of the largest partition of slices.
+fn unit(parts: &[Part<'_>], block_size: u32) -> usize {
+    let longest = parts.iter().map(|part| part.table.len()).max().unwrap_or(0);
+    (partition_of(u32_of(longest) * block_size) / block_size) as usize
 }
 
 /// The blocks that the rows of a slice attend to.
@@ -76,19 +148,20 @@ fn reached<'a>(slice: &Slice<'a>, block_size: u32) -> &'a [BlockId] {
 }
 
 /// Most blocks on the host that one chunk of `chunk` blocks a table has, shared ones counted each time.
-fn largest(tables: &[&[BlockId]], chunk: usize, ring: &Ring) -> usize {
-    let longest = tables.iter().map(|table| table.len()).max().unwrap_or(0);
+fn largest(parts: &[Part<'_>], chunk: usize, ring: &Ring) -> usize {
+    let longest = parts.iter().map(|part| part.table.len()).max().unwrap_or(0);
     let of_chunk = |start: usize| {
-        let part =
-            |table: &&[BlockId]| table[start.min(table.len())..(start + chunk).min(table.len())].to_vec();
-        let blocks = tables.iter().flat_map(part);
+        let blocks = parts
+            .iter()
+            .flat_map(|part| &part.table[start.min(part.table.len())..(start + chunk).min(part.table.len())]);
         blocks.filter(|id| matches!(ring.place(id.get()), Place::Host(_))).count()
     };
     (0..longest).step_by(chunk).map(of_chunk).max().unwrap_or(0)
 }
 
-/// Splits the slots of a step: those on the host leave the lists of the views.
-fn host_slots(ring: &Ring, block_size: u32, plan: &mut Plan) -> Vec<i32> {
+/// Where keys and values of rows go whose blocks lie on the host, -1 for the others; `None` where there are no such rows.
+/// They leave the lists of the views.
+fn host_slots(ring: &Ring, block_size: u32, plan: &mut Plan) -> Option<Vec<i32>> {
     let place = |slot: i32| ring.place(slot.cast_unsigned() / block_size);
     let on_host = |slot: &i32| match place(*slot) {
         Place::Host(block) => (block * block_size + slot.cast_unsigned() % block_size).cast_signed(),
@@ -96,18 +169,45 @@ fn host_slots(ring: &Ring, block_size: u32, plan: &mut Plan) -> Vec<i32> {
     };
     let all = plan.views.first().map_or(&[][..], |view| &view.slots);
     let host: Vec<i32> = all.iter().map(on_host).collect();
+    if host.iter().all(|slot| *slot < 0) {
+        return None;
+    }
     for view in &mut plan.views {
         for (slot, host) in view.slots.iter_mut().zip(&host) {
             *slot = if *host < 0 { *slot } else { -1 };
         }
     }
-    host
+    Some(host)
 }
 
 /// What the slots of a layer's ring hold while its attention is recorded.
 pub(super) struct Loaded(Vec<Option<usize>>);
 
 impl Decoder {
+    /// Finds out which rows go through the ring.
+    pub(super) fn plan_stream(&self, slices: &[Slice<'_>], plan: &mut Plan) -> Result<(), ModelError> {
+        let Some(ring) = self.kv.ring() else { return Ok(()) };
+        let block_size = self.options.block_size;
+        plan.host_slots = host_slots(ring, block_size, plan);
+        let selects = |sparse: &Sparse| !(0..self.layers.len()).any(|layer| sparse.is_dense(layer));
+        let selects = self.sparse.as_ref().is_some_and(selects);
+        // An offload comes with one view.
+        let [view] = &plan.views[..] else { return Ok(()) };
+        let whole = |slice: usize| {
+            let first: usize = slices[..slice].iter().map(|slice| slice.tokens.len()).sum();
+            let rows = first..first + slices[slice].tokens.len();
+            view.whole.decode.iter().any(|row| rows.contains(&(row[0] as usize)))
+        };
+        let streams = |slice: usize| !selects || view.chosen.is_empty() || whole(slice);
+        let stream = Stream::plan(ring, block_size, slices, plan, streams)?;
+        if let (Some(stream), [view]) = (&stream, &mut plan.views[..]) {
+            stream.align(&mut view.all);
+            stream.align(&mut view.whole);
+        }
+        plan.stream = stream;
+        Ok(())
+    }
+
     /// An empty ring.
     pub(super) fn unloaded(&self) -> Loaded {
         let slots = self.kv.ring().map_or(0, Ring::slots);
@@ -119,7 +219,7 @@ impl Decoder {
         &self,
         pass: &mut Pass,
         layer: usize,
-        stream: &Stream,
+        group: &Group,
         number: usize,
         loaded: &mut Loaded,
     ) {
@@ -131,7 +231,7 @@ impl Decoder {
         let words = self.kv.shape().block_bytes() / 4;
         let (k, v) = self.kv.layer(layer);
         let (host_k, host_v) = self.kv.host_layer(layer).expect("a ring comes with a host");
-        for run in &stream.chunks[number] {
+        for run in &group.chunks[number] {
             let range = run.host.start as usize * words..run.host.end as usize * words;
             for (host, device) in [(host_k, k), (host_v, v)] {
                 pass.copy(host, range.clone(), device, run.device as usize * words);

@@ -3,6 +3,9 @@
 //! Block ids count on: the first ones are resident on the device, the others lie in host buffers. Attention goes through
 //! the keys in chunks; what of a chunk lies on the host is copied into a slot of a ring, which takes the place of the
 //! last blocks of the device's buffers. So the ring is a part of the same buffers that kernels read anyway.
+//!
+//! Where a policy selects what is attended, all blocks live on the host, and most of the device's buffers are slots for
+//! pages of selected blocks; the ring serves the rows that attend to everything.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -21,6 +24,8 @@ pub struct Offload {
 pub(crate) struct Ring {
     /// Ids below this one are resident.
     resident: u32,
+    /// First block of the ring on the device.
+    first: u32,
     /// Slots.
     slots: u32,
     /// Blocks of a slot.
@@ -43,7 +48,21 @@ impl Ring {
     pub(crate) fn new(device_blocks: u32, slots: u32, chunk_blocks: u32) -> Option<Self> {
         let slot_blocks = (device_blocks / 2 / slots / chunk_blocks).max(1) * chunk_blocks;
         let resident = device_blocks.checked_sub(slots.checked_mul(slot_blocks)?).filter(|left| *left > 0)?;
-        Some(Self { resident, slots, slot_blocks, fetched_blocks: AtomicU64::new(0) })
+        Some(Self { resident, first: resident, slots, slot_blocks, fetched_blocks: AtomicU64::new(0) })
+    }
+
+    /// Divides `device_blocks` blocks where a policy selects: a sixteenth of them makes a slot of the ring, and at least one
+    /// chunk; the others, at least a chunk too, are for pages of selected blocks.
+    pub(crate) fn beside_pages(device_blocks: u32, slots: u32, chunk_blocks: u32) -> Option<Self> {
+        let slot_blocks = (device_blocks / 16 / chunk_blocks).max(1) * chunk_blocks;
+        let first = device_blocks.checked_sub(slots.checked_mul(slot_blocks)?);
+        let first = first.filter(|left| *left >= chunk_blocks)?;
+        Some(Self { resident: 0, first, slots, slot_blocks, fetched_blocks: AtomicU64::new(0) })
+    }
+
+    /// Blocks of the device for pages of selected blocks, from block 0 on; 0 where blocks are resident instead.
+    pub(crate) fn page_slots(&self) -> u32 {
+        self.first - self.resident.min(self.first)
     }
 
     pub(crate) fn resident(&self) -> u32 {
@@ -65,7 +84,7 @@ impl Ring {
     /// Block `index` of the slot that chunk `chunk` goes through.
     pub(crate) fn slot_block(&self, chunk: u32, index: u32) -> u32 {
         assert!(index < self.slot_blocks, "block {index} of a slot of {}", self.slot_blocks);
-        self.resident + chunk % self.slots * self.slot_blocks + index
+        self.first + chunk % self.slots * self.slot_blocks + index
     }
 
     pub(crate) fn count(&self, blocks: u64) {
@@ -111,6 +130,21 @@ mod tests {
         assert_eq!(parts(33, 2, 16), Some((1, 2, 16)));
         assert_eq!(parts(32, 2, 16), None, "nothing is left for the null block");
         assert_eq!(parts(40, 1, 16), Some((24, 1, 16)));
+    }
+
+    #[test]
+    fn pages_have_most_of_a_pool() {
+        let parts = |blocks, slots, chunk| {
+            Ring::beside_pages(blocks, slots, chunk)
+                .map(|ring| (ring.page_slots(), ring.slots, ring.slot_blocks))
+        };
+        assert_eq!(parts(1024, 2, 16), Some((896, 2, 64)));
+        assert_eq!(parts(63, 2, 16), Some((31, 2, 16)));
+        assert_eq!(parts(48, 2, 16), Some((16, 2, 16)));
+        assert_eq!(parts(47, 2, 16), None, "not one partition of a selection");
+        assert_eq!(Ring::new(63, 2, 16).unwrap().page_slots(), 0);
+        let ring = Ring::beside_pages(48, 2, 16).unwrap();
+        assert_eq!((ring.place(0), ring.slot_block(1, 3)), (Place::Host(0), 35));
     }
 
     #[test]

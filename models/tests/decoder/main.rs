@@ -7,6 +7,7 @@ mod invariance;
 mod offload;
 mod prefix;
 mod refusal;
+mod resident;
 mod served;
 mod sparse;
 mod steady;

@@ -37,7 +37,7 @@ impl<W: io::Write> Run<'_, W> {
                     cached_tokens: found.cached_tokens,
                     preemptions: 0,
                     kv: self.engine.kv_use(),
-                    tiers: self.engine.tiers(),
+                    tiers: self.engine.tiers()?,
                     sparse: Sparse::of(self.args.engine.sparse.as_ref(), None),
                 };
                 if self.args.json {

@@ -4,6 +4,7 @@
 
 mod beams;
 mod families;
+mod offload;
 mod redis;
 mod refusals;
 mod scoring;

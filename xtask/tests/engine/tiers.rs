@@ -159,6 +159,49 @@ fn a_ring_and_a_disk_work_together() {
 }
 
 #[test]
+fn selected_blocks_of_a_prompt_larger_than_the_pool_come_from_the_host() {
+    let [long] = prompts([1000]);
+    let long = std::slice::from_ref(&long);
+    // 63 blocks for the prompt; the device holds pages of 16, and a ring of 32.
+    let tight = ["--kv-blocks", "48", "--kv-tiers", "host=16MiB"];
+    for (spec, ahead) in [
+        ("quest:page_budget=6,dense_layers=1", true),
+        ("gsa:scoring=mean_k,sparse_ratio=0.2,block_size=16", true),
+        ("gsa", false),
+        ("esa:block_size=16", false),
+    ] {
+        let sparse = ["--reproducible", "--sparse", spec];
+        let roomy = serve(long, &sparse);
+        let small = serve(long, &[&tight[..], &sparse].concat());
+        assert_eq!(output_ids(&small), output_ids(&roomy), "{spec}");
+        assert_eq!(small[0]["sparse"], roomy[0]["sparse"], "{spec}");
+        let [hits, misses, prefetched] =
+            ["hits", "misses", "prefetched"].map(|counter| count(&small, "device", counter));
+        assert!(hits > 0 && misses > 0 && ahead == (prefetched > 0), "{spec}: {:?}", small[0]["tiers"]);
+        // A page is K and V of 16 tokens and 16 elements of f16.
+        let read = count(&small, "host", "bytes_read");
+        assert!(read >= (misses + prefetched) * 2 * 16 * 16 * 2, "{spec}: {:?}", small[0]["tiers"]);
+        let (wait, overlap) = (&small[0]["tiers"]["device"]["wait_ms"], &small[0]["tiers"]["overlap"]);
+        assert_eq!(wait.is_number(), overlap.is_number());
+        assert!(overlap.as_f64().is_none_or(|hidden| (0.0..=1.0).contains(&hidden)));
+    }
+}
+
+#[test]
+fn selected_blocks_and_a_disk_work_together() {
+    let [long] = prompts([1000]);
+    let long = std::slice::from_ref(&long);
+    let folder = tempfile::tempdir().unwrap();
+    let spec = format!("host=16MiB,{}", disk(folder.path()));
+    let sparse = ["--reproducible", "--sparse", "quest:page_budget=6,dense_layers=0"];
+    let plain = serve(long, &sparse);
+    for found in [0, 992] {
+        let served = serve(long, &[&["--kv-blocks", "48", "--kv-tiers", &spec], &sparse[..]].concat());
+        assert_eq!((cached(&served), output_ids(&served)), (vec![found], output_ids(&plain)));
+    }
+}
+
+#[test]
 fn pools_that_are_too_small_for_a_ring_are_refused() {
     let [long] = prompts([700]);
     let file = ids_file(&long);
@@ -169,6 +212,11 @@ fn pools_that_are_too_small_for_a_ring_are_refused() {
     };
     let said = tight("32", "host=16MiB");
     assert!(said.contains("device pool of 32 KV blocks") && said.contains("needs 33"), "{said}");
+    // With a policy it needs a partition of selected pages too.
+    let mut selects = tiny("generate");
+    selects.arg("--ids-file").arg(file.path()).args(["--kv-blocks", "47", "--kv-tiers", "host=16MiB"]);
+    let said = refused(selects.args(["--sparse", "quest"]), 1);
+    assert!(said.contains("device pool of 47 KV blocks") && said.contains("needs 48"), "{said}");
     // The host tier is a bound too: 10 blocks of 6 KiB.
     let said = tight("34", "host=60KiB");
     assert!(said.contains("prompt 0") && said.contains("blocks"), "{said}");

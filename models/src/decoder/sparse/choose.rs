@@ -25,18 +25,23 @@ pub(in crate::decoder) struct Chosen {
     pub(in crate::decoder) position: u32,
     phase: Phase,
     /// Its block table in the step's tables.
-    pub(super) table: Range<usize>,
+    pub(in crate::decoder) table: Range<usize>,
     /// Earlier accesses by block.
     access: Vec<u32>,
     /// Its first list group.
     pub(in crate::decoder) list: u32,
     /// Its list groups: one, or one for each query block.
-    pub(super) lists: u32,
+    pub(in crate::decoder) lists: u32,
 }
 
 impl Chosen {
+    /// Whether it is a decode row.
+    pub(in crate::decoder) fn is_decode(&self) -> bool {
+        self.phase == Phase::Decode
+    }
+
     /// Tokens up to its last row.
-    pub(super) fn kv_len(&self) -> usize {
+    pub(in crate::decoder) fn kv_len(&self) -> usize {
         self.position as usize + self.rows
     }
 

@@ -16,6 +16,7 @@ use sparse_select::policy::num_blocks;
 use sparse_select::{DigestKind, Policy, Ranking};
 
 use super::bound::Bound;
+use super::wish::Wishes;
 use super::{Chosen, Place, Sparse, choosing, fit, u32_of};
 use crate::batch::Slice;
 use crate::decoder::Decoder;
@@ -27,7 +28,7 @@ use crate::{DecoderConfig, KvPool, ModelError, Reach};
 #[derive(Debug)]
 pub(super) struct Ranker {
     ranking: Ranking,
-    pipelines: [Arc<Pipeline>; 3],
+    pub(super) pipelines: [Arc<Pipeline>; 3],
     /// Digests of each layer, `None` where it is dense.
     pub(super) pools: Vec<Option<Buf<f32>>>,
     /// Tokens of a block.
@@ -36,14 +37,16 @@ pub(super) struct Ranker {
     stale: FxHashSet<u32>,
     /// `(page, tokens)` to digest, by view.
     touched: Vec<Touched>,
-    scores: Buf<f32>,
+    pub(super) scores: Buf<f32>,
     /// Rows of the step that select.
     pub(super) chosen: u32,
     /// Of the step: the same in all its layers.
-    score_params: BlockScoreParams,
+    pub(super) score_params: BlockScoreParams,
     /// `(first score, scores, blocks to take, 0)` of every row and set, and where those of a layer begin.
     top_rows: Buf<[u32; 4]>,
-    tops: Vec<Option<Top>>,
+    pub(super) tops: Vec<Option<Top>>,
+    /// What the next step may select, where that is fetched ahead.
+    pub(super) wishes: Option<Wishes>,
     /// Where digests bound the mass that is kept.
     pub(super) bound: Option<Bound>,
 }
@@ -57,15 +60,15 @@ struct Touched {
 
 /// What `top_k` takes in a layer.
 #[derive(Clone, Debug)]
-struct Top {
+pub(super) struct Top {
     /// First of its rows.
-    first: usize,
+    pub(super) first: usize,
     /// Blocks of each chosen row.
-    budgets: Vec<u32>,
+    pub(super) budgets: Vec<u32>,
 }
 
 /// Rows are bound at offsets that are multiples of this many.
-const ROWS_ALIGN: usize = 16;
+pub(super) const ROWS_ALIGN: usize = 16;
 
 impl Ranker {
     pub(super) fn new(
@@ -105,6 +108,10 @@ impl Ranker {
             score_params: BlockScoreParams::zeroed(),
             top_rows: gpu.buffer("top_rows", 1)?,
             tops: vec![None; config.num_layers as usize],
+            wishes: match kv.page_slots() {
+                0 => None,
+                _ => Some(Wishes::new(gpu)?),
+            },
             bound: policy.certifies().then(|| Bound::new(gpu, shape, block)).transpose()?,
         }))
     }
@@ -154,7 +161,8 @@ impl Ranker {
         Ok(())
     }
 
-    /// Lays out how many blocks each row takes in each layer; returns the entries from list to list.
+    /// Lays out how many blocks each row takes in each layer; returns the entries from list to list. Where pages are spare
+    /// beside the selection, up to a quarter as many blocks more are wished for.
     pub(super) fn budget(
         &mut self,
         gpu: &Gpu,
@@ -162,6 +170,7 @@ impl Ranker {
         config: &DecoderConfig,
         layers: impl Iterator<Item = (usize, bool)>,
         chosen: &[Chosen],
+        spare_blocks: u32,
     ) -> Result<u32, ModelError> {
         let params = self.params(config, policy, chosen);
         self.score_params = params;
@@ -190,6 +199,10 @@ impl Ranker {
         gpu.write(&self.top_rows, 0, &rows);
         fit(gpu, &mut self.scores, block_score::scores_len(&params, chosen.len()))?;
         let most = self.tops.iter().flatten().flat_map(|top| &top.budgets).max().copied().unwrap_or(0);
+        if let Some(wishes) = &mut self.wishes {
+            let spare = (spare_blocks / u32_of(chosen.len()).max(1)).saturating_sub(most);
+            wishes.lay_out(gpu, rows, most, spare, chosen.len() * config.num_kv_heads as usize)?;
+        }
         Ok(1 + most)
     }
 
@@ -221,6 +234,7 @@ impl Sparse {
         (config, kv): (&DecoderConfig, &KvPool),
         plan: &Plan,
         slices: &[Slice<'_>],
+        spare_pages: u32,
     ) -> Result<(), ModelError> {
         let sparse_in: Vec<bool> = (0..self.placed.len())
             .map(|layer| self.is_sparse_in(&plan.views[self.view_of[layer]], layer))
@@ -230,7 +244,9 @@ impl Sparse {
         // All layers of full attention choose the same rows, whichever group they are in.
         let Some(view) = choosing(plan) else { return Ok(()) };
         let layers = sparse_in.iter().copied().enumerate();
-        let stride = ranker.budget(gpu, &*self.options.policy, config, layers, &view.chosen)?;
+        let policy = &*self.options.policy;
+        let spare = spare_pages / (policy.block_size().get() / kv.shape().block_size);
+        let stride = ranker.budget(gpu, policy, config, layers, &view.chosen, spare)?;
         if let Some(bound) = &mut ranker.bound {
             let rows = view.chosen.len() * config.num_heads as usize;
             let layers = sparse_in.iter().filter(|sparse| **sparse).count();
@@ -270,7 +286,7 @@ impl Decoder {
         if touched.count > 0 {
             let (num_kv_heads, touched_pages) = (shape.num_kv_heads, touched.count);
             let params = BlockDigestParams { num_kv_heads, touched: touched_pages, pad0: 0, pad1: 0 };
-            let (k, _) = self.kv.layer(layer);
+            let (k, _) = self.kv.home(layer);
             let bindings = [(&touched.pages).into(), k.into(), pool.into()];
             pass.dispatch(&ranker.pipelines[0], &params, &bindings, block_digest::grid(shape, touched_pages));
         }

@@ -273,7 +273,7 @@ impl Decoder {
     pub(super) fn estimate_on_device(&self, pass: &mut Pass, layer: usize, plan: &ViewRows) {
         let Some(sparse) = &self.sparse else { return };
         let (Some(estimator), Some(place)) = (&sparse.estimator, sparse.placed[layer]) else { return };
-        let (k, _) = self.kv.layer(layer);
+        let (k, _) = self.kv.home(layer);
         let from = (&(&self.activations.q).into(), &k.into(), &(&self.inputs.tables).into());
         let out = Out { lists: (&sparse.lists).into(), stride: place.stride };
         estimator.record(pass, &plan.chosen, from, &out);

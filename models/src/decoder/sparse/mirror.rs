@@ -47,7 +47,7 @@ impl Mirror {
         let mut missing: Vec<u32> = tables.filter(|b| !self.layers[layer].contains_key(b)).copied().collect();
         missing.sort_unstable();
         missing.dedup();
-        let (k, _) = kv.layer(layer);
+        let (k, _) = kv.home(layer);
         let first = |block: u32| block as usize * words;
         missing.into_iter().map(|b| (b, pass.read(k, first(b)..first(b) + words))).collect()
     }

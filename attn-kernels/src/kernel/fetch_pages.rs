@@ -1,0 +1,84 @@
+//! Copies pages from memory of the host into slots of the device.
+
+use super::{KvDtype, KvShape};
+use crate::{Access, Kernel, Variant};
+use bytemuck::{Pod, Zeroable};
+
+/// Bindings: fetches, `host_k`, `host_v`, places, touched, k, v.
+pub static KERNEL: Kernel = Kernel {
+    name: "fetch_pages",
+    wgsl: include_str!("../../wgsl/fetch_pages.wgsl"),
+    modules: &[crate::MODULES],
+    params_bytes: size_of::<FetchPagesParams>(),
+    bindings: &[
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Write,
+        Access::Write,
+    ],
+};
+
+/// Uniform parameters.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct FetchPagesParams {
+    /// KV heads.
+    pub num_kv_heads: u32,
+    /// Slots of each KV head.
+    pub num_slots: u32,
+    /// 16-byte units of a page.
+    pub page_quads: u32,
+    /// Workgroups of each KV head.
+    pub workgroups: u32,
+    /// 1: what the fetches name; 0: only what was touched.
+    pub fetch: u32,
+    /// Blocks that were written, of which pages on the device are copied anew.
+    pub touched: u32,
+    /// Zero.
+    pub pad0: u32,
+    /// Zero.
+    pub pad1: u32,
+}
+
+/// Workgroups of all heads together: with 256 lanes of 32 bytes each, 2 MiB are on their way over the bus.
+const WORKGROUPS: u32 = 256;
+
+impl FetchPagesParams {
+    /// What is the same in every fetch into `num_slots` slots; nothing is touched.
+    #[must_use]
+    pub fn new(shape: &KvShape, num_slots: u32) -> Self {
+        Self {
+            num_kv_heads: shape.num_kv_heads,
+            num_slots,
+            page_quads: u32::try_from(shape.block_bytes() / 16).expect("a block is far smaller than 64 GiB")
+                / shape.num_kv_heads,
+            workgroups: WORKGROUPS.div_ceil(shape.num_kv_heads).min(num_slots).max(1),
+            fetch: 1,
+            touched: 0,
+            pad0: 0,
+            pad1: 0,
+        }
+    }
+}
+
+/// Whether what a head keeps of a block is a run of whole 16-byte units.
+#[must_use]
+pub fn serves(shape: &KvShape) -> bool {
+    matches!(shape.dtype, KvDtype::F16 | KvDtype::F32)
+        && shape.block_bytes().is_multiple_of(16 * shape.num_kv_heads as usize)
+}
+
+/// The kernel.
+#[must_use]
+pub fn variant() -> Variant {
+    Variant::new(&KERNEL)
+}
+
+/// Workgroups.
+#[must_use]
+pub fn grid(params: &FetchPagesParams) -> [u32; 3] {
+    [params.workgroups, params.num_kv_heads, 1]
+}

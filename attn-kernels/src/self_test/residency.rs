@@ -1,0 +1,110 @@
+//! Cases of `residency` and `fetch_pages`, of those in which nothing is left open.
+
+use super::{Case, size};
+use crate::Variant;
+use crate::cpu;
+use crate::cpu::residency::Residents;
+use crate::kernel::fetch_pages::{self, FetchPagesParams};
+use crate::kernel::residency::{self, HEADER, ResidencyParams};
+use crate::kernel::{KvDtype, KvShape};
+
+const HEADS: u32 = 2;
+const SLOTS: u32 = 8;
+
+pub(super) fn cases(variant: &Variant) -> Vec<Case> {
+    // Two lists that meet in a page; of eight slots four are held, one of them by a page that was forgotten. At most
+    // one page a head is missing, so that no two could change places.
+    let pages = size(variant, "PAGES");
+    let block_size = 16;
+    let params = ResidencyParams {
+        first_ask: 1,
+        asks: 2,
+        num_kv_heads: HEADS,
+        list_stride: 3,
+        block_size,
+        first_page: 0,
+        num_pages: 2 * pages,
+        num_slots: SLOTS,
+        now: 9,
+        most: 4,
+        write_pages: 1,
+        pad0: 0,
+    };
+    // Of the first list nothing is asked. The others see one page of their second block.
+    let lists: Vec<u32> = (0..3 * HEADS).flat_map(|_| [2, 0, 1]).collect();
+    let len = (pages + 1) * block_size - 3;
+    let blocks = pages + 1;
+    let asks = [[0, 1, 0, 0], [1, len, 1, 0], [2, len, 1, 0]];
+    let tables: Vec<u32> = (0..=blocks).rev().collect();
+    let mut state = Residents {
+        places: vec![0; ((blocks + 1) * HEADS) as usize],
+        slots: vec![[0, 0]; (SLOTS * HEADS) as usize],
+        fetches: vec![0; (HEADS as usize) * (HEADER + 2 * SLOTS as usize)],
+        pages: vec![77; (tables.len()) * HEADS as usize],
+    };
+    // All but one page of the lists is on the device, and every slot was used at another time.
+    for head in 0..HEADS {
+        for slot in 0..SLOTS {
+            let block = if slot + 1 < blocks { slot } else { 0 };
+            let held = slot + 1 < blocks;
+            let at = (slot * HEADS + head) as usize;
+            state.slots[at] = [u32::from(held) * (block + 1), 8 - slot];
+            if held {
+                state.places[(block * HEADS + head) as usize] = slot + 2;
+            }
+        }
+        // Whatever is free is young, but for the last slot.
+        for slot in blocks.saturating_sub(1)..SLOTS - 1 {
+            state.slots[(slot * HEADS + head) as usize] = [1, 9];
+        }
+    }
+    let before = state.clone();
+    cpu::residency::residency(&params, pages, &asks, &lists, &tables, &mut state);
+    let case = Case::new("one page is missing", variant, &params, residency::grid(&shape(block_size)))
+        .binding(&asks)
+        .binding(&lists)
+        .binding(&tables)
+        .words(&before.places, &state.places)
+        .words(&before.slots, &state.slots)
+        .words(&before.fetches, &state.fetches)
+        .words(&before.pages, &state.pages);
+    vec![case]
+}
+
+pub(super) fn fetch_cases(variant: &Variant) -> Vec<Case> {
+    let shape = shape(16);
+    let touched = [[8, 16], [6, 1], [3, 2]];
+    let params = FetchPagesParams { workgroups: 3, touched: 3, ..FetchPagesParams::new(&shape, SLOTS) };
+    // Block 8 is nowhere, 6 has a slot for one head, 3 waits for one.
+    let mut places = vec![0; 10 * HEADS as usize];
+    places[6 * HEADS as usize + 1] = 4;
+    places[3 * HEADS as usize] = 1;
+    let mut fetches = vec![0; residency::fetches_len(&shape, SLOTS)];
+    // Five pages for the first head, none for the other, whose list holds what an earlier call left.
+    fetches[0] = 5;
+    for (n, pair) in [[9, 0], [1, 7], [4, 2], [5, 3], [0, 5]].into_iter().enumerate() {
+        fetches[HEADER + 2 * n..][..2].copy_from_slice(&pair);
+    }
+    let quads = |pages: u32, salt: u32| -> Vec<[u32; 4]> {
+        let words =
+            (0..pages * HEADS * params.page_quads * 4).map(|word| (word + salt).wrapping_mul(0x9e37_79b9));
+        words.collect::<Vec<u32>>().as_chunks().0.to_vec()
+    };
+    let (host_k, host_v, k, v) = (quads(10, 1), quads(10, 2), quads(SLOTS, 3), quads(SLOTS, 4));
+    let (mut k_after, mut v_after) = (k.clone(), v.clone());
+    cpu::fetch_pages::fetch_pages(&params, &fetches, &host_k, (&places, &touched), &mut k_after);
+    cpu::fetch_pages::fetch_pages(&params, &fetches, &host_v, (&places, &touched), &mut v_after);
+    let case = Case::new("pages of one head", variant, &params, fetch_pages::grid(&params))
+        .binding(&fetches)
+        .binding(&host_k)
+        .binding(&host_v)
+        .binding(&places)
+        .binding(&touched)
+        .words(&k, &k_after)
+        .words(&v, &v_after);
+    vec![case]
+}
+
+fn shape(block_size: u32) -> KvShape {
+    KvShape { num_kv_heads: HEADS, head_dim: 64, block_size, dtype: KvDtype::F16 }
+}

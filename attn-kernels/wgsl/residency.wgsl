@@ -1,0 +1,197 @@
+// Gives the pages that lists of blocks name a place on the device, which holds fewer than there are: finds what is there
+// already, and slots for the rest. A page is what one KV head keeps of a block; every head has slots of its own.
+//   asks     [n] vec4<u32>: list group, KV length, first entry of its block table, 0
+//   lists    [groups, num_kv_heads] of list_stride u32: count, then that many ascending blocks of PAGES pages
+//   tables   blocks of the pool
+//   places   [num_blocks, num_kv_heads] u32: slot + 2 of a page that is on the device, 0 of the others
+//   slots    [num_slots, num_kv_heads] vec2<u32>: block + 1 that it holds, or 0; when it was last used
+//   fetches  [num_kv_heads] of 4 + 2 * num_slots u32: pages to fetch, and since the start hits, misses and drops; then
+//            (block, slot) of each page to fetch
+//   pages    [entries of tables, num_kv_heads] u32: where pages of the lists are, for pages_heads
+// Of each list num_pages pages count, from first_page on in its order. A missing page takes the slot whose last use is the
+// oldest (all uses 255 calls ago or more are alike); slots used at `now` are never taken. Of more than `most` missing pages
+// the others are dropped: with `pages` asked for there must be none, so the host keeps all lists within the slots.
+// One workgroup a KV head. Which of equal slots is taken is left open. CPU reference: src/cpu/residency.rs
+#import PAGES = 1
+
+struct ResidencyParams {
+    first_ask: u32,
+    asks: u32,
+    num_kv_heads: u32,
+    list_stride: u32,
+    block_size: u32,
+    first_page: u32,
+    num_pages: u32,
+    num_slots: u32,
+    now: u32,
+    most: u32,
+    write_pages: u32, // 0: only a wish, nothing attends the lists yet
+    pad0: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: ResidencyParams;
+@group(0) @binding(1) var<storage, read> asks: array<vec4<u32>>;
+@group(0) @binding(2) var<storage, read> lists: array<u32>;
+@group(0) @binding(3) var<storage, read> tables: array<u32>;
+@group(0) @binding(4) var<storage, read_write> places: array<atomic<u32>>;
+@group(0) @binding(5) var<storage, read_write> slots: array<vec2<u32>>;
+@group(0) @binding(6) var<storage, read_write> fetches: array<u32>;
+@group(0) @binding(7) var<storage, read_write> pages: array<u32>;
+
+const WG: u32 = 256u;
+const AGES: u32 = 256u;
+// A place while its page is missing and has no slot yet.
+const CLAIMED: u32 = 1u;
+const FIRST: u32 = 2u;
+
+var<workgroup> missing: atomic<u32>;
+var<workgroup> hits: atomic<u32>;
+// Victims older than the cut, and at it.
+var<workgroup> older: atomic<u32>;
+var<workgroup> equal: atomic<u32>;
+var<workgroup> ages: array<atomic<u32>, AGES>;
+// Slots of an age or more.
+var<workgroup> sums: array<u32, AGES>;
+var<workgroup> cut: u32;
+var<workgroup> demand: u32;
+
+@compute @workgroup_size(WG)
+fn residency(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let head = group.x;
+    let base = head * (4u + 2u * params.num_slots);
+    // Workgroup memory starts with anything.
+    atomicStore(&ages[lane], 0u);
+    if (lane == 0u) {
+        atomicStore(&missing, 0u);
+        atomicStore(&hits, 0u);
+        atomicStore(&older, 0u);
+        atomicStore(&equal, 0u);
+        cut = 0u;
+    }
+    workgroupBarrier();
+    walk(head, base, lane, false);
+    storageBarrier();
+    workgroupBarrier();
+    if (lane == 0u) {
+        demand = min(atomicLoad(&missing), params.num_slots);
+    }
+    let count = workgroupUniformLoad(&demand);
+    var served = 0u;
+    if (count > 0u) {
+        served = serve(head, base, count, lane);
+    }
+    if (lane == 0u) {
+        fetches[base] = served;
+        fetches[base + 1u] += atomicLoad(&hits);
+        fetches[base + 2u] += atomicLoad(&missing);
+        fetches[base + 3u] += atomicLoad(&missing) - served;
+    }
+    if (params.write_pages == 1u) {
+        storageBarrier();
+        workgroupBarrier();
+        walk(head, base, lane, true);
+    }
+}
+
+// Goes through all pages that are asked for: first to find those that are missing, then to tell where all are.
+fn walk(head: u32, base: u32, lane: u32, found: bool) {
+    for (var a = 0u; a < params.asks; a++) {
+        let ask = asks[params.first_ask + a];
+        let list = (ask.x * params.num_kv_heads + head) * params.list_stride;
+        let end = min(params.first_page + params.num_pages, lists[list] * PAGES);
+        for (var i = params.first_page + lane; i < end; i += WG) {
+            let page = lists[list + 1u + i / PAGES] * PAGES + i % PAGES;
+            if (page * params.block_size < ask.y) {
+                let entry = ask.z + page;
+                if (found) {
+                    let place = atomicLoad(&places[tables[entry] * params.num_kv_heads + head]);
+                    pages[entry * params.num_kv_heads + head] = (max(place, FIRST) - FIRST) * params.num_kv_heads + head;
+                } else {
+                    look(tables[entry], head, base);
+                }
+            }
+        }
+    }
+}
+
+// Marks a page that is on the device as used, and notes one that is not, once.
+fn look(block: u32, head: u32, base: u32) {
+    let at = block * params.num_kv_heads + head;
+    var place = atomicLoad(&places[at]);
+    if (place == 0u) {
+        place = atomicMax(&places[at], CLAIMED);
+    }
+    if (place == 0u) {
+        let n = atomicAdd(&missing, 1u);
+        if (n < params.num_slots) {
+            fetches[base + 4u + 2u * n] = block;
+        } else {
+            atomicStore(&places[at], 0u);
+        }
+        return;
+    }
+    atomicAdd(&hits, 1u);
+    if (place >= FIRST) {
+        slots[(place - FIRST) * params.num_kv_heads + head].y = params.now;
+    }
+}
+
+// 0 for what was used now, 255 for what was never used or long ago.
+fn age_of(slot: vec2<u32>) -> u32 {
+    return select(min(params.now - slot.y, AGES - 1u), AGES - 1u, slot.x == 0u);
+}
+
+// Gives up to `most` of `count` missing pages the oldest slots; returns how many.
+fn serve(head: u32, base: u32, count: u32, lane: u32) -> u32 {
+    for (var s = lane; s < params.num_slots; s += WG) {
+        atomicAdd(&ages[age_of(slots[s * params.num_kv_heads + head])], 1u);
+    }
+    workgroupBarrier();
+    sums[lane] = atomicLoad(&ages[lane]);
+    for (var step = 1u; step < AGES; step *= 2u) {
+        workgroupBarrier();
+        let more = select(0u, sums[min(lane + step, AGES - 1u)], lane + step < AGES);
+        workgroupBarrier();
+        sums[lane] += more;
+    }
+    workgroupBarrier();
+    let served = min(min(count, params.most), sums[1]);
+    let beyond = select(0u, sums[min(lane + 1u, AGES - 1u)], lane + 1u < AGES);
+    if (lane > 0u && sums[lane] >= served && beyond < served) {
+        cut = lane;
+    }
+    workgroupBarrier();
+    let above = select(0u, sums[min(cut + 1u, AGES - 1u)], cut + 1u < AGES);
+    for (var s = lane; s < params.num_slots && served > 0u; s += WG) {
+        let age = age_of(slots[s * params.num_kv_heads + head]);
+        if (age > cut) {
+            take(head, base, atomicAdd(&older, 1u), s);
+        } else if (age == cut) {
+            let n = above + atomicAdd(&equal, 1u);
+            if (n < served) {
+                take(head, base, n, s);
+            }
+        }
+    }
+    for (var n = served + lane; n < count; n += WG) {
+        atomicStore(&places[fetches[base + 4u + 2u * n] * params.num_kv_heads + head], 0u);
+    }
+    return served;
+}
+
+// Puts missing page `n` into slot `s`.
+fn take(head: u32, base: u32, n: u32, s: u32) {
+    let at = s * params.num_kv_heads + head;
+    let held = slots[at].x;
+    if (held > 0u) {
+        // A page that was forgotten may have another place by now.
+        let place = (held - 1u) * params.num_kv_heads + head;
+        if (atomicLoad(&places[place]) == s + FIRST) {
+            atomicStore(&places[place], 0u);
+        }
+    }
+    let block = fetches[base + 4u + 2u * n];
+    fetches[base + 5u + 2u * n] = s;
+    slots[at] = vec2(block + 1u, params.now);
+    atomicStore(&places[block * params.num_kv_heads + head], s + FIRST);
+}

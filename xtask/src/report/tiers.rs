@@ -1,0 +1,80 @@
+//! Traffic of the KV tiers, as reports have it.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// Traffic of the KV tiers since the engine was opened; a tier that is not configured is left out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Tiers {
+    /// Pages of selected blocks on the device, where the context itself lives on the host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<PageUse>,
+    /// Host memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<TierTraffic>,
+    /// Local disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk: Option<TierTraffic>,
+    /// Remote store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remote: Option<TierTraffic>,
+    /// Share of transfer time hidden behind computation, 0 to 1; null without transfers.
+    pub overlap: Option<f64>,
+}
+
+/// Pages of selected blocks: what one KV head of a layer keeps of a block.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct PageUse {
+    /// Selected pages that were on the device.
+    pub hits: u64,
+    /// Selected pages that had to be fetched first.
+    pub misses: u64,
+    /// Pages that were fetched ahead, because a next step might select them.
+    pub prefetched: u64,
+    /// Time that computation stood still for fetches, milliseconds; null where the adapter has no timestamps.
+    pub wait_ms: Option<f64>,
+}
+
+impl Tiers {
+    /// A line of their own behind another one, where there are some.
+    pub(super) fn line(&self) -> String {
+        if *self == Self::default() { String::new() } else { format!("\n      {self}") }
+    }
+}
+
+impl fmt::Display for Tiers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        if let Some(pages) = &self.device {
+            let PageUse { hits, misses, prefetched, wait_ms } = pages;
+            let wait = wait_ms.map_or(String::new(), |wait| format!(", waited {wait:.1} ms"));
+            parts.push(format!("device {hits} hits, {misses} misses, {prefetched} fetched ahead{wait}"));
+        }
+        for (name, tier) in [("host", &self.host), ("disk", &self.disk), ("remote", &self.remote)] {
+            let Some(tier) = tier else { continue };
+            let TierTraffic { hits, misses, wait_ms, bytes_read, bytes_written, .. } = tier;
+            let bytes = format!("{bytes_read} bytes read, {bytes_written} written");
+            parts.push(format!("{name} {hits} hits, {misses} misses, waited {wait_ms:.1} ms, {bytes}"));
+        }
+        parts.extend(self.overlap.map(|hidden| format!("{:.0} % of transfer time hidden", 100.0 * hidden)));
+        write!(f, "tiers: {}", parts.join("; "))
+    }
+}
+
+/// Traffic of one KV tier.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct TierTraffic {
+    /// Blocks read.
+    pub hits: u64,
+    /// Blocks looked up and not found, or not readable.
+    pub misses: u64,
+    /// Reads, writes and lookups that failed.
+    pub errors: u64,
+    /// Time that computation stood still for this tier, milliseconds.
+    pub wait_ms: f64,
+    /// Bytes read from the tier.
+    pub bytes_read: u64,
+    /// Bytes written to the tier.
+    pub bytes_written: u64,
+}
