@@ -121,8 +121,11 @@ impl Decode {
 
     fn max_partitions(&self, rows: &[[u32; 4]]) -> u32 {
         // A list holds at most all blocks, the first keys among them.
-        let begin = |row: &[u32; 4]| if self.attention().context == Context::Full { row[3] } else { 0 };
-        rows.iter().map(|row| paged_decode::partitions(begin(row), row[1])).max().unwrap_or(0).max(1)
+        let of = |row: &[u32; 4]| match self.attention().context {
+            Context::Full => paged_decode::partitions(row[3], row[1]),
+            _ => paged_decode::most_partitions(row[1]),
+        };
+        rows.iter().map(of).max().unwrap_or(0).max(1)
     }
 
     /// Elements of `partial` and `stats` with that many partitions.

@@ -64,6 +64,10 @@ fn long_rows_take_larger_partitions() {
         assert!(most_partitions(partition) >= partitions(0, partition - 1));
         Decode::new(shape, 3, &[partition - 1, 70, partition, partition + 300], 0, 10).check(gpu);
     }
+    // A row of 40 partitions whose list has 59.
+    for (len, chance) in [(20_000, 0.75), (40_000, 0.5)] {
+        Decode::new(shape, 3, &[len, 300], 0, 10).listed(64, chance, 12).check(gpu);
+    }
 }
 
 #[test]

@@ -97,7 +97,9 @@ impl Decoder {
         let whole = Task { kind, rows: &plan.whole, bufs: &inputs.whole, lists: None, keys: all };
         self.attend_task(pass, index, &whole, plan.whole.max_partitions);
         let tokens = (lists.stride - 1) * self.options.select_block();
-        let max_partitions = plan.selected.max_partitions.min(most_partitions(tokens).max(1));
+        // A list has fewer keys than its row, and so perhaps smaller partitions, and more of them.
+        let longest = plan.selected.decode.iter().map(|row| row[1]).max().unwrap_or(0);
+        let max_partitions = most_partitions(tokens.min(longest)).max(1);
         let bufs = &inputs.selected;
         let task = Task { kind: selected, rows: &plan.selected, bufs, lists: Some(lists), keys: listed };
         self.attend_task(pass, index, &task, max_partitions);
