@@ -266,11 +266,7 @@ impl Select {
             scale: 1.0 / self.num_heads as f32,
             ..self.params(true)
         };
-        // The partial block has no representative and comes on top. Up to three full blocks are all selected.
-        let k = |row: usize| {
-            let (n, full) = (self.lens[row].div_ceil(self.select_block), self.lens[row] / self.select_block);
-            if full <= 3 { n } else { policy.topk_len(n).min(full) + (n - full) }
-        };
+        let k = |row: usize| policy.budget(None, self.lens[row] as usize);
         let got = self.on_gpu(gpu, Digest::Mean, &params, k);
         self.check(Digest::Mean, &params, &got);
         let kv_heads = self.layer.shape.num_kv_heads as usize;

@@ -111,6 +111,15 @@ impl GsaUcm {
         }
     }
 
+    /// Blocks that a step of `n` blocks keeps of those with a representative: a budget below the ends is raised to them, so
+    /// that none of the blocks that always come first is in question.
+    fn kept(&self, n: u32) -> u32 {
+        match self.topk_len(n) {
+            0 => 0,
+            k => k.max(START_WINDOW + END_WINDOW),
+        }
+    }
+
     /// Whether a decoding request with this prompt drops blocks.
     #[must_use]
     pub const fn is_active(&self, prompt_tokens: usize) -> bool {
@@ -214,7 +223,7 @@ impl Policy for GsaUcm {
     fn budget(&self, _layer: Option<u32>, kv_len: usize) -> u32 {
         let blocks = num_blocks(kv_len, self.block_size);
         let full = count_u32(kv_len) / self.block_size.get();
-        let topk = self.topk_len(blocks);
+        let topk = self.kept(blocks);
         if !self.is_active(kv_len) || full <= START_WINDOW + END_WINDOW || topk >= full || topk == 0 {
             return blocks;
         }
@@ -234,7 +243,7 @@ impl Policy for GsaUcm {
         select_each_query(q, k, self.block_size, 1, out, |step| {
             let full = step.k.len() - step.k.len() % self.block_size.get() as usize;
             let representatives = mean_keys(&step.k.window(0, full), self.block_size);
-            let best = self.top_k(&self.scores(&step.q, &representatives), self.topk_len(step.num_blocks));
+            let best = self.top_k(&self.scores(&step.q, &representatives), self.kept(step.num_blocks));
             Ok(vec![union(best, step.num_blocks.checked_sub(1))])
         })
     }
