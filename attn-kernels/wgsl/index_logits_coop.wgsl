@@ -11,9 +11,7 @@ enable wgpu_cooperative_matrix;
 #import BLOCK_SIZE = 64
 #import k = k_coop_index_fp8
 
-struct IndexLogitsParams { num_heads: u32, logit_stride: u32, neg_inf: f32, pad0: u32 }
-
-@group(0) @binding(0) var<uniform> params: IndexLogitsParams;
+#import index_logits_params
 @group(0) @binding(1) var<storage, read> q: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read> tables: array<u32>;
 @group(0) @binding(4) var<storage, read> rows: array<vec4<u32>>;

@@ -21,18 +21,7 @@ enable wgpu_cooperative_matrix;
 #import SELECTED = 7
 #import latents = latents_paged
 
-struct MlaDecodeParams {
-    num_heads: u32,
-    q_stride: u32, // a multiple of 4
-    max_partitions: u32,
-    reduced: u32, // 1: paged_reduce follows
-    scale: f32,
-    list_stride: u32,
-    first_list: u32,
-    compressed_stride: u32,
-}
-
-@group(0) @binding(0) var<uniform> params: MlaDecodeParams;
+#import mla_decode_params
 @group(0) @binding(1) var<storage, read> q: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read> rows: array<vec4<u32>>;
 @group(0) @binding(5) var<storage, read_write> partial: array<f32>;

@@ -25,22 +25,7 @@
 #import tile
 override WG: u32 = 64u;
 
-struct PagedPrefillParams {
-    num_heads: u32,
-    num_kv_heads: u32,
-    q_stride: u32,
-    first_key: u32,
-    scale: f32,
-    neg_inf: f32,
-    num_keys: u32,
-    list_stride: u32,
-    window: u32,
-    softcap: f32,
-    k_scale: f32, // of fp8
-    v_scale: f32,
-}
-
-@group(0) @binding(0) var<uniform> params: PagedPrefillParams;
+#import paged_prefill_params
 @group(0) @binding(1) var<storage, read> q: array<f32>;
 @group(0) @binding(4) var<storage, read> tables: array<u32>;
 @group(0) @binding(5) var<storage, read> tiles: array<Tile>;

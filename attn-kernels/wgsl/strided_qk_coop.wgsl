@@ -16,29 +16,11 @@ enable wgpu_cooperative_matrix;
 #import PARTS = 4
 #import WIDTH = 1
 
-struct StridedQkParams {
-    num_heads: u32,
-    num_kv_heads: u32,
-    q_stride: u32,
-    q_first: u32,
-    q_len: u32,
-    front: u32,
-    first_row: u32,
-    rows: u32,
-    key_start: u32, // column of grid row 0
-    kv_len: u32,
-    table: u32,
-    part_stride: u32,
-    scale: f32,
-    causal: u32, // 1: a row sees the columns up to its own
-    pad0: u32,
-    pad1: u32,
-}
+#import strided_qk_params
 
 // Eight elements of a key: see kv_f16.
 struct Chunk { low: vec4<f16>, high: vec4<f16> }
 
-@group(0) @binding(0) var<uniform> params: StridedQkParams;
 @group(0) @binding(1) var<storage, read> q: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> k_cache: array<Chunk>;
 @group(0) @binding(3) var<storage, read> tables: array<u32>;
