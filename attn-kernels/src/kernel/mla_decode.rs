@@ -1,7 +1,7 @@
 //! Absorbed multi-head latent attention of query rows, over one cache or two.
 
 use super::attention::{Attention, Context};
-use super::{KvDtype, KvShape, heads_together, paged_reduce};
+use super::{KvDtype, KvShape, heads_together, paged_decode, paged_reduce};
 use crate::{Access, Kernel, Variant};
 use bytemuck::{Pod, Zeroable};
 
@@ -115,7 +115,7 @@ pub const PARTITION: u32 = 256;
 /// Partitions of a row that attends keys from index `begin` on of the `end` that it has, in the order of attention.
 #[must_use]
 pub fn partitions(begin: u32, end: u32) -> u32 {
-    if begin < end { end.div_ceil(PARTITION) - begin / PARTITION } else { 0 }
+    paged_decode::partitions_of(PARTITION, begin, end)
 }
 
 /// The `paged_reduce` that merges them.

@@ -90,11 +90,12 @@ pub fn most_partitions(keys: u32) -> u32 {
 /// without lists, positions.
 #[must_use]
 pub fn partitions(begin: u32, end: u32) -> u32 {
-    if begin >= end {
-        return 0;
-    }
-    let size = partition_of(end - begin);
-    end.div_ceil(size) - begin / size
+    partitions_of(partition_of(end.saturating_sub(begin)), begin, end)
+}
+
+/// Partitions of `size` keys that hold keys from `begin` to before `end`.
+pub(super) fn partitions_of(size: u32, begin: u32, end: u32) -> u32 {
+    if begin < end { end.div_ceil(size) - begin / size } else { 0 }
 }
 
 /// Query heads that share one read of the cache: as many as fit, spread evenly over the fewest groups. Seven make two groups
