@@ -4,6 +4,7 @@ mod chart;
 mod e2e;
 mod kernels;
 mod offload;
+mod plan;
 mod policies;
 mod replay;
 mod svg;

@@ -1,10 +1,11 @@
 //! What `bench offload` measures: a RON file, or one of the two that are built in.
 
-use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
+
+use crate::bench::plan;
 
 /// A model of random layers, contexts, and device pools that are too small for them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -54,17 +55,13 @@ impl Plan {
     /// # Errors
     /// A file that cannot be read, and values out of range.
     pub(super) fn read(file: Option<&Path>, software: bool) -> Result<Self> {
-        let plan: Self = match file {
-            Some(path) => {
-                let text = fs::read_to_string(path);
-                let text = text.with_context(|| format!("{}: cannot be read", path.display()))?;
-                ron::from_str(&text).with_context(|| format!("{}", path.display()))?
-            }
-            None => ron::from_str(match software {
+        let plan: Self = plan::read(
+            file,
+            match software {
                 true => include_str!("../../../offload/cpu.ron"),
                 false => include_str!("../../../offload/gpu.ron"),
-            })?,
-        };
+            },
+        )?;
         plan.check()?;
         Ok(plan)
     }

@@ -1,10 +1,11 @@
 //! What `bench policies` runs: a RON file, or one of the two that are built in.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
+
+use crate::bench::plan;
 
 /// Policies, and what each is measured on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -83,17 +84,13 @@ impl Plan {
     /// # Errors
     /// A file that cannot be read, and values out of range.
     pub(super) fn read(file: Option<&Path>, software: bool) -> Result<Self> {
-        let plan: Self = match file {
-            Some(path) => {
-                let text = fs::read_to_string(path);
-                let text = text.with_context(|| format!("{}: cannot be read", path.display()))?;
-                ron::from_str(&text).with_context(|| format!("{}", path.display()))?
-            }
-            None => ron::from_str(match software {
+        let plan: Self = plan::read(
+            file,
+            match software {
                 true => include_str!("../../../policies/cpu.ron"),
                 false => include_str!("../../../policies/gpu.ron"),
-            })?,
-        };
+            },
+        )?;
         plan.check()?;
         Ok(plan)
     }
@@ -151,7 +148,7 @@ mod tests {
     #[test]
     fn every_plan_of_the_folder_is_one() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies");
-        for entry in fs::read_dir(folder).unwrap() {
+        for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             let plan = Plan::read(Some(&path), true).unwrap();
             for spec in &plan.policies {
