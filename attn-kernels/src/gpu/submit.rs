@@ -12,6 +12,8 @@ use std::sync::mpsc;
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     params: Option<Raw>,
+    /// The pass whose parameters it holds.
+    params_of: Option<u64>,
     staging: Vec<Raw>,
     queries: Option<wgpu::QuerySet>,
     timed: Timed,
@@ -114,10 +116,10 @@ impl Gpu {
     ///
     /// # Errors
     /// [`GpuError::Lost`], [`GpuError::OutOfMemory`] for staging, [`GpuError::Validation`] for a bug in the caller.
-    pub fn submit(&self, pass: Pass) -> Result<Pending<'_>, GpuError> {
+    pub fn submit(&self, mut pass: Pass) -> Result<Pending<'_>, GpuError> {
         self.fault()?;
         let mut scratch = self.scratch.lock().expect("no holder of this lock panics");
-        let params = self.params_buffer(&mut scratch, &pass)?;
+        let params = self.params_buffer(&mut scratch, &mut pass)?;
         let timed = self.timed(&mut scratch, &pass);
         let which = scratch.timed;
         let queries = scratch.queries.clone().filter(|_| !timed.is_empty());
@@ -152,6 +154,25 @@ impl Gpu {
         drop(scratch);
         let submission = Submission { index: Some(index), staging, spans, timed, timings_at };
         Ok(Pending { gpu: self, submission })
+    }
+
+    /// Sends what is recorded so far to the device, which works on it while the host records the rest. Readbacks are for
+    /// [`submit`](Self::submit). Where dispatches are timed it only [cuts](Pass::cut).
+    ///
+    /// # Errors
+    /// As `submit`.
+    pub fn flush(&self, pass: &mut Pass) -> Result<(), GpuError> {
+        self.fault()?;
+        let mut scratch = self.scratch.lock().expect("no holder of this lock panics");
+        if !matches!(scratch.timed, Timed::None) {
+            pass.cut();
+            return Ok(());
+        }
+        let params = self.params_buffer(&mut scratch, pass)?;
+        let encoder = self.encode(pass, params.as_ref(), None);
+        self.queue.submit([encoder.finish()]);
+        pass.commands.clear();
+        Ok(())
     }
 
     fn encode(
@@ -254,9 +275,14 @@ impl Gpu {
         self.bind_groups.lock().expect("no holder of this lock panics").clear();
     }
 
-    fn params_buffer(&self, scratch: &mut Scratch, pass: &Pass) -> Result<Option<Raw>, GpuError> {
+    /// The parameters of `pass`, of which what an earlier [`flush`](Self::flush) sent is still there unless another pass
+    /// came between.
+    fn params_buffer(&self, scratch: &mut Scratch, pass: &mut Pass) -> Result<Option<Raw>, GpuError> {
         if pass.params.is_empty() {
             return Ok(None);
+        }
+        if scratch.params_of.replace(pass.id) != Some(pass.id) {
+            pass.sent = 0;
         }
         let bytes = pass.params.len() as u64;
         if scratch.params.as_ref().is_none_or(|p| p.bytes() < bytes) {
@@ -264,9 +290,13 @@ impl Gpu {
             let bytes = bytes.next_power_of_two().max(64 << 10);
             scratch.params = Some(self.raw_buffer("params", bytes, usage)?);
             self.forget_bind_groups();
+            pass.sent = 0;
         }
         let params = scratch.params.clone().expect("made above");
-        self.queue.write_buffer(&params.buffer, 0, &pass.params);
+        if pass.sent < pass.params.len() {
+            self.queue.write_buffer(&params.buffer, pass.sent as u64, &pass.params[pass.sent..]);
+            pass.sent = pass.params.len();
+        }
         Ok(Some(params))
     }
 
