@@ -142,7 +142,7 @@ pub fn heads_a_group(num_heads: u32) -> u32 {
 }
 
 /// The kernel over one cache of `shape` and `num_heads` query heads. Of `attention` the context counts; heads share
-/// their lists.
+/// their lists. There is one text for baseline and subgroup level, for the reason that [`paged_decode::variant`] gives.
 ///
 /// # Panics
 /// When [`LatentShape::validate`] or [`Attention::validate`] refuses them.
@@ -161,10 +161,14 @@ pub fn variant_of_two(shape: &LatentShape, num_heads: u32) -> Variant {
     of(shape, num_heads).module("latents", "latents_two").bindings(BINDINGS)
 }
 
+/// Channels of a latent that a lane owns.
+const CHANNELS: u32 = 16;
+
 fn of(shape: &LatentShape, num_heads: u32) -> Variant {
     shape.check();
-    // What is staged stays below 10 KiB.
-    let tokens = if shape.dtype == KvDtype::F32 { 4 } else { 8 };
+    let word = if shape.dtype == KvDtype::F32 { 4 } else { 8 };
+    let key_words = CHANNELS / word;
+    let spans = (shape.width() / word).div_ceil(key_words);
     let element = match shape.dtype {
         KvDtype::F16 => "latent_f16",
         KvDtype::F32 => "latent_f32",
@@ -176,7 +180,10 @@ fn of(shape: &LatentShape, num_heads: u32) -> Variant {
         .size("ROPE", shape.rope)
         .size("BLOCK_SIZE", shape.block_size)
         .size("HEADS", heads_a_group(num_heads))
-        .size("TOKENS", tokens)
+        .size("KEY_WORDS", key_words)
+        .size("VALUE_WORDS", (shape.latent / word).div_ceil(spans))
+        .size("WORD_QUADS", word / 4)
+        .size("PIECES", (spans / 16).max(1))
         .module("element", element)
 }
 
