@@ -48,8 +48,7 @@ impl Decoder {
         let ranker = self.sparse.as_ref()?.ranker.as_ref()?;
         let wishes = ranker.wishes.as_ref().filter(|wishes| wishes.stride > 0)?;
         let top = ranker.tops[layer].as_ref()?;
-        let params = ranker.score_params;
-        let sets = params.num_heads / params.heads_a_set;
+        let sets = ranker.sets;
         let rows = u32::try_from(top.budgets.len()).expect("rows of a step fit in 32 bits") * sets;
         let copies = self.config.num_kv_heads / sets;
         let params = TopKParams { rows, out_stride: wishes.stride, copies, page_size: 1 };
@@ -59,7 +58,7 @@ impl Decoder {
             (&self.inputs.tables).into(),
             (&wishes.lists).into(),
         ];
-        pass.dispatch(&ranker.pipelines[2], &params, &bindings, top_k::grid(rows));
+        pass.dispatch(&ranker.top_k, &params, &bindings, top_k::grid(rows));
         Some(Lists { bind: (&wishes.lists).into(), stride: wishes.stride })
     }
 }
