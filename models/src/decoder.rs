@@ -70,17 +70,21 @@ pub struct DecoderOptions {
 }
 
 impl DecoderOptions {
-    /// Tokens of the blocks that a policy selects.
-    fn select_block(&self) -> u32 {
-        self.sparse.as_ref().map_or(self.block_size, |sparse| sparse.policy.block_size().get())
-    }
-}
-
-impl DecoderOptions {
     /// What of it shapes the cache.
     #[must_use]
     pub fn kv(&self) -> KvOptions {
         KvOptions { dtype: self.kv_dtype, block_size: self.block_size, recycle: self.recycle }
+    }
+
+    /// Tokens of the blocks that a policy selects.
+    fn select_block(&self) -> u32 {
+        self.sparse.as_ref().map_or(self.block_size, |sparse| sparse.policy.block_size().get())
+    }
+
+    /// Whether kernels may round to f16 for cooperative matrices, where the device runs them: that costs about what an f16 cache
+    /// does, codes of 8 bits lose nothing more that counts, and none of these kernels serves an f32 cache.
+    fn coop(&self, gpu: &Gpu) -> bool {
+        gpu.runs_coop() && !self.reproducible
     }
 }
 

@@ -87,7 +87,7 @@ impl Decoder {
         let sparse = options.sparse.as_ref();
         let select_block = sparse.map(|sparse| sparse.policy.block_size().get());
         // Tiles of rows go through all their keys in one dispatch, so these must be on the device.
-        let coop = !options.reproducible && options.offload.is_none() && coop_serves(gpu, &shape);
+        let coop = options.coop(gpu) && options.offload.is_none() && paged_prefill_coop::serves(&shape);
         Ok(Self {
             kernels: Kernels::new(gpu),
             pipelines: pipelines(
@@ -135,12 +135,6 @@ impl Decoder {
             prefixes: Vec::new(),
         })
     }
-}
-
-/// Whether rows of prefills may go through cooperative matrices: their f16 operands cost about what an f16 cache does, so an
-/// f32 cache keeps them out; codes of 8 bits lose nothing more that counts.
-fn coop_serves(gpu: &Gpu, shape: &KvShape) -> bool {
-    gpu.runs_coop() && paged_prefill_coop::serves(shape)
 }
 
 /// What the configuration and the options may ask for and this forward pass does not do.

@@ -223,6 +223,7 @@ impl Decoder {
             ];
             pass.dispatch(&ranker.top_k, &params, &bindings, top_k::grid(rows));
         }
+        self.rank_wishes(pass, layer);
         sparse.copy_trace(pass, layer);
     }
 }
