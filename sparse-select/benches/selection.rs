@@ -73,7 +73,7 @@ fn time(c: &mut Criterion, spec: &str, chunk: usize, rows: &RefCell<Vec<Row>>) {
         let selected = selection.indices().len() / (selection.indptr().len() - 1);
         let work = f64::from(blocks) * (selected.max(2) as f64).log2();
         let mut row = Row { blocks, work, seconds: f64::INFINITY };
-        group.throughput(Throughput::Elements(work as u64));
+        group.throughput(Throughput::Elements(u64::from(blocks) * u64::from(selected.max(2).ilog2())));
         group.bench_function(BenchmarkId::from_parameter(blocks), |b| {
             b.iter_custom(|times| {
                 let start = Instant::now();
