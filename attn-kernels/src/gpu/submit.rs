@@ -22,26 +22,17 @@ enum Timed {
     #[default]
     None,
     All,
-    Kernel(&'static str),
-}
-
-impl Timed {
-    fn holds(self, dispatch: &Dispatch) -> bool {
-        match self {
-            Self::None => false,
-            Self::All => true,
-            Self::Kernel(name) => dispatch.pipeline.variant.kernel.name == name,
-        }
-    }
+    /// Compute passes as wholes.
+    Passes,
 }
 
 /// Timestamps a query set holds; the most that WebGPU allows.
 const QUERIES: u32 = 4096;
 
-/// Time of one dispatch on the device.
+/// Time of one dispatch, or of one compute pass, on the device.
 #[derive(Clone, Debug)]
 pub struct Timing {
-    /// The kernel.
+    /// The kernel, or the label of the pass.
     pub kernel: &'static str,
     /// Nanoseconds between its start and its end.
     pub ns: f64,
@@ -93,10 +84,10 @@ impl Gpu {
         self.time(if on { Timed::All } else { Timed::None })
     }
 
-    /// Asks later submissions for a timestamp round every dispatch of one kernel: from the end of all work before it to its
-    /// own end, so that what ran beside other work does not count.
-    pub fn time_kernel(&self, name: &'static str) -> bool {
-        self.time(Timed::Kernel(name))
+    /// Asks later submissions for the time of every compute pass, from its first dispatch to the end of all; false where the
+    /// adapter has no timestamps. Between timestamps of single dispatches nothing overlaps; inside a pass it does.
+    pub fn time_passes(&self, on: bool) -> bool {
+        self.time(if on { Timed::Passes } else { Timed::None })
     }
 
     fn time(&self, timed: Timed) -> bool {
@@ -196,14 +187,22 @@ impl Gpu {
                 }
                 Command::Dispatch(first) => {
                     let params = params.expect("a pass with dispatches has parameters");
+                    let whole =
+                        queries.filter(|(_, which)| matches!(which, Timed::Passes) && query + 2 <= QUERIES);
+                    let timestamp_writes = whole.map(|(query_set, _)| wgpu::ComputePassTimestampWrites {
+                        query_set,
+                        beginning_of_pass_write_index: Some(query),
+                        end_of_pass_write_index: Some(query + 1),
+                    });
+                    query += 2 * u32::from(whole.is_some());
                     let mut compute = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
                         label: Some(pass.label),
-                        timestamp_writes: None,
+                        timestamp_writes,
                     });
                     let mut next = Some(first);
                     while let Some(dispatch) = next {
                         let stamped =
-                            queries.filter(|(_, which)| query + 2 <= QUERIES && which.holds(dispatch));
+                            queries.filter(|(_, which)| matches!(which, Timed::All) && query + 2 <= QUERIES);
                         if let Some((set, _)) = stamped {
                             compute.write_timestamp(set, query);
                             self.dispatch(&mut compute, dispatch, params);
@@ -257,11 +256,18 @@ impl Gpu {
 
     fn timed(&self, scratch: &mut Scratch, pass: &Pass) -> Vec<&'static str> {
         let which = scratch.timed;
-        let names = pass.commands.iter().filter_map(|command| match command {
-            Command::Dispatch(d) if which.holds(d) => Some(d.pipeline.variant.kernel.name),
+        let dispatch = |command: &Command| match command {
+            Command::Dispatch(dispatch) => Some(dispatch.pipeline.variant.kernel.name),
             _ => None,
-        });
-        let names: Vec<&'static str> = names.take(QUERIES as usize / 2).collect();
+        };
+        let begins = |i: &usize| i.checked_sub(1).is_none_or(|i| dispatch(&pass.commands[i]).is_none());
+        let dispatches = (0..pass.commands.len()).filter_map(|i| Some((i, dispatch(&pass.commands[i])?)));
+        let most = QUERIES as usize / 2;
+        let names: Vec<&'static str> = match which {
+            Timed::None => Vec::new(),
+            Timed::All => dispatches.map(|(_, name)| name).take(most).collect(),
+            Timed::Passes => dispatches.filter(|(i, _)| begins(i)).map(|_| pass.label).take(most).collect(),
+        };
         if names.is_empty() {
             return names;
         }
