@@ -288,6 +288,14 @@ pub enum TierError {
         #[source]
         source: std::io::Error,
     },
+    /// A directory that serves one tier at a time serves another.
+    #[error("{tier} tier in {} is already open, by this or another process", path.display())]
+    Locked {
+        /// The tier.
+        tier: TierKind,
+        /// Its directory.
+        path: PathBuf,
+    },
     /// The tier asks for more than the file system holds, used or free.
     #[error(
         "{tier} tier of {capacity_bytes} bytes in {}, whose file system has {total_bytes}", path.display()
