@@ -148,6 +148,14 @@ pub trait Tier: Send + Sync {
     /// Blocks that fit, or `None` where the tier sets no limit of its own.
     fn capacity_blocks(&self) -> Option<u64>;
 
+    /// Tells whether the place can be reached and holds blocks that this build can read.
+    ///
+    /// # Errors
+    /// When the place cannot be asked, and [`TierError::Mismatch`] when another version wrote it.
+    fn probe(&self) -> Result<(), TierError> {
+        Ok(())
+    }
+
     /// Whether a read of `key` would find the block now. Counts as a request for the reuse filter.
     ///
     /// # Errors

@@ -31,8 +31,8 @@ pub(super) struct Catalog {
     path: PathBuf,
     /// `None` after a failure: redb refuses an index that failed once until it is opened again.
     database: Option<Database>,
-    /// Locked while the tier is open; a process that dies lets go of it.
-    _lock: File,
+    // Dropped last.
+    _lock: Lock,
     /// Order of writing of the next block.
     next_stamp: u64,
 }
@@ -44,7 +44,7 @@ impl Catalog {
         layout: BlockLayout,
         namespace: &str,
     ) -> Result<(Self, Vec<Row>), TierError> {
-        let lock = lock(directory)?;
+        let lock = Lock::take(directory)?;
         let about = format!(
             "format {FORMAT}, {} shards of {} bytes, {namespace}",
             layout.shards(),
@@ -100,14 +100,25 @@ impl Catalog {
     }
 }
 
-/// Makes this process the only one that has `directory` open.
-fn lock(directory: &Path) -> Result<File, TierError> {
-    let tier = TierKind::Disk;
-    let lock = File::create(directory.join("lock")).map_err(|e| failed("creating the lock", e))?;
-    match lock.try_lock() {
-        Ok(()) => Ok(lock),
-        Err(TryLockError::WouldBlock) => Err(TierError::Locked { tier, path: directory.to_owned() }),
-        Err(TryLockError::Error(error)) => Err(failed("locking the directory", error)),
+/// A file that is locked while the tier is open; a process that dies lets go of it.
+struct Lock(File);
+
+impl Lock {
+    fn take(directory: &Path) -> Result<Self, TierError> {
+        let tier = TierKind::Disk;
+        let file = File::create(directory.join("lock")).map_err(|e| failed("creating the lock", e))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Self(file)),
+            Err(TryLockError::WouldBlock) => Err(TierError::Locked { tier, path: directory.to_owned() }),
+            Err(TryLockError::Error(error)) => Err(failed("locking the directory", error)),
+        }
+    }
+}
+
+impl Drop for Lock {
+    /// Closing is not enough while a child process that is just being started has the file too.
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
     }
 }
 
