@@ -34,6 +34,8 @@ pub(super) enum Command {
     },
     /// Ends a submission here, so that no submission runs longer than a driver's watchdog allows.
     Cut,
+    /// Ends a compute pass here.
+    Split,
 }
 
 #[derive(Debug)]
@@ -164,6 +166,14 @@ impl Pass {
     pub fn cut(&mut self) {
         if !matches!(self.commands.last(), None | Some(Command::Cut)) {
             self.commands.push(Command::Cut);
+        }
+    }
+
+    /// Orders everything before against everything after. Dispatches that follow run beside one another as far as they share
+    /// no buffer that one of them writes, whoever used it before: hazards are looked for from here on anew.
+    pub fn split(&mut self) {
+        if matches!(self.commands.last(), Some(Command::Dispatch(_))) {
+            self.commands.push(Command::Split);
         }
     }
 

@@ -169,6 +169,8 @@ impl Gpu {
                 Command::Copy { from, from_at, to, to_at, bytes } => {
                     encoder.copy_buffer_to_buffer(&from.buffer, *from_at, &to.buffer, *to_at, *bytes);
                 }
+                // The compute pass of the dispatches before has ended.
+                Command::Split => {}
                 Command::Cut => {
                     let done =
                         std::mem::replace(&mut encoder, self.device.create_command_encoder(&descriptor));

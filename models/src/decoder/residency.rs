@@ -209,13 +209,25 @@ impl Decoder {
         self.fetch_pages(pass, layer, &resident.needed, false, (&residency.touched, residency.num_touched));
     }
 
+    /// Records, beside the product that follows, the fetch of what the last step wished for in the next layer, and the wishes
+    /// of `layer`.
+    pub(super) fn look_ahead(&self, pass: &mut Pass, layer: usize) {
+        if self.residency.is_none() {
+            return;
+        }
+        // Their buffers were used by the attention before, but nothing that follows waits for them.
+        pass.split();
+        self.fetch_wishes(pass, layer + 1);
+        self.wish(pass, layer);
+    }
+
     /// Records which pages the next step may select, behind the selection of this one: the best of what it left out.
-    pub(super) fn wish(&self, pass: &mut Pass, layer: usize) {
+    fn wish(&self, pass: &mut Pass, layer: usize) {
         let Some(residency) = &self.residency else { return };
         let Some(resident) = &residency.layers[layer] else { return };
         // Without a decode row nothing was scored.
         let scored = residency.decode_asks > 0;
-        let Some(lists) = scored.then(|| self.wish_lists(pass, layer)).flatten() else { return };
+        let Some(lists) = scored.then(|| self.wish_lists(layer)).flatten() else { return };
         let pages = 0..(lists.stride - 1) * residency.pages_a_block;
         let asks = 0..residency.decode_asks;
         self.assign(pass, residency, resident, &resident.wished, &lists, (asks, pages, false));

@@ -2,7 +2,7 @@
 
 use attn_kernels::kernel::KvDtype;
 use kvblock::BlockId;
-use models::{Decoder, DecoderOptions, ModelError, Offload, PageTraffic, Place, SparseOptions};
+use models::{Decoder, DecoderOptions, HostMemory, ModelError, Offload, PageTraffic, Place, SparseOptions};
 
 use crate::invariance::assert_same;
 use crate::served::{Request, Served, serve};
@@ -18,7 +18,7 @@ fn roomy(spec: &str, place: Place, block_size: u32) -> DecoderOptions {
 
 /// A device pool of `num_blocks` blocks, of which `ring_slots` slots of 256 tokens are the ring.
 fn tight(spec: &str, place: Place, [block_size, num_blocks, ring_slots]: [u32; 3]) -> DecoderOptions {
-    let offload = Some(Offload { host_blocks: 4096 / block_size, ring_slots });
+    let offload = Some(Offload { host_blocks: 4096 / block_size, ring_slots, memory: HostMemory::Mapped });
     DecoderOptions { num_blocks, offload, ..roomy(spec, place, block_size) }
 }
 
