@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io;
+#[cfg(target_os = "linux")]
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -40,6 +42,7 @@ impl Slabs {
 
     pub(super) fn read(&self, slot: u32, offset: usize, into: &mut [u8]) -> Result<(), TierError> {
         let (file, start) = self.locate(slot)?;
+        announce(&file, start + offset as u64, into.len());
         read_exact_at(&file, into, start + offset as u64).map_err(|e| failed("reading a slab", e))
     }
 
@@ -81,6 +84,17 @@ impl Slabs {
 pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(directory)?.sync_all() } else { Ok(()) }
 }
+
+/// Asks for all bytes of a read at once: the system's own readahead goes by small steps where several threads read
+/// here and there in one file.
+#[cfg(target_os = "linux")]
+fn announce(file: &File, offset: u64, bytes: usize) {
+    // Advice only: a file system that takes none reads all the same.
+    let _ = rustix::fs::fadvise(file, offset, NonZeroU64::new(bytes as u64), rustix::fs::Advice::WillNeed);
+}
+
+#[cfg(not(target_os = "linux"))]
+fn announce(_: &File, _: u64, _: usize) {}
 
 #[cfg(unix)]
 fn read_exact_at(file: &File, into: &mut [u8], offset: u64) -> io::Result<()> {
