@@ -2,9 +2,10 @@ enable f16;
 enable wgpu_cooperative_matrix;
 // strided_qk with cooperative matrices: the same bindings, parameters and parts, f16 keys only, queries rounded to f16.
 // A subgroup of 32 lanes owns 64 x 64 scores, a workgroup 2 x 4 subgroups. All go through the channels eight at a time for
-// four t at once: four lanes then read neighbouring tokens of a key block. Queries and keys are loaded a step ahead of
-// their use, and cut to the sequence where they are staged, so that no load waits for a branch. At the end a lane owns a
-// row for the exponentials of a matrix. q is bound as vec4: rows of it start at multiples of four.
+// four t at once: four lanes then read neighbouring tokens of a key block, and two lanes the channels of a query. Queries
+// and keys are loaded a step ahead of their use, and cut to the sequence where they are staged, so that no load waits for
+// a branch. At the end a lane owns a row for the exponentials of a matrix. q is bound as vec4: rows of it start at
+// multiples of four.
 // Grid: (ceil(columns / COLS), ceil(rows / ROWS), num_heads). Needs subgroups of exactly 32.
 // CPU reference: src/cpu/strided_qk.rs
 #import numbers
@@ -18,8 +19,8 @@ enable wgpu_cooperative_matrix;
 
 #import strided_qk_params
 
-// Eight elements of a key: see kv_f16.
-struct Chunk { low: vec4<f16>, high: vec4<f16> }
+// Eight elements of a key, see kv_f16: one load of sixteen bytes, which a struct of vec4<f16> is not.
+alias Chunk = vec4<u32>;
 
 @group(0) @binding(1) var<storage, read> q: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> k_cache: array<Chunk>;
@@ -56,11 +57,13 @@ fn strided_qk_coop(
     for (var go = select(1u, 0u, masked); go > 0u; go--) {
         let head = group.z;
         let kv_head = head / (params.num_heads / params.num_kv_heads);
-        // A lane stages one of the four t, of four columns and two rows. STRIDE divides BLOCK_SIZE: the tokens of a column
-        // share a block.
+        // A lane stages one of the four t, of four columns, and half of the channels of four rows. STRIDE divides BLOCK_SIZE:
+        // the tokens of a column share a block.
         let mine = lane % 4u;
         let key = (col0 + lane / 4u) * STRIDE + mine;
-        let query = (row0 + lane / 4u) * STRIDE + STRIDE - 1u - mine;
+        let part = lane % 2u;
+        let of_row = lane / 2u % 4u;
+        let query = (row0 + lane / 8u) * STRIDE + STRIDE - 1u - of_row;
         var key_at: array<u32, 4>;
         #unroll i < 4
             let first = (col0 + lane / 4u + i * 64u) * STRIDE;
@@ -79,25 +82,23 @@ fn strided_qk_coop(
         #unroll i < 4
             k_next[i] = k_cache[key_at[i]];
         #end
-        #unroll i < 2
-            let at = query_at(query + i * 64u * STRIDE, head);
-            q_next[2u * i] = q[at];
-            q_next[2u * i + 1u] = q[at + 1u];
+        #unroll i < 4
+            q_next[i] = q[query_at(query + i * 32u * STRIDE, head) + part];
         #end
         for (var step = 0u; step < STEPS; step++) {
             let t = step % STEPS_A_CHUNK * 4u;
             #unroll i < 4
                 let to = (lane / 4u + i * 64u) * TILE_STRIDE + mine * 2u;
                 let real = key + i * 64u * STRIDE + t < params.kv_len;
-                k_tile[to] = select(vec4<f16>(), k_next[i].low, real);
-                k_tile[to + 1u] = select(vec4<f16>(), k_next[i].high, real);
+                let k = select(vec4<u32>(), k_next[i], real);
+                k_tile[to] = vec4<f16>(vec4(unpack2x16float(k.x), unpack2x16float(k.y)));
+                k_tile[to + 1u] = vec4<f16>(vec4(unpack2x16float(k.z), unpack2x16float(k.w)));
             #end
-            #unroll i < 2
-                let to = (lane / 4u + i * 64u) * TILE_STRIDE + mine * 2u;
-                let token = query + i * 64u * STRIDE - t;
+            #unroll i < 4
+                let token = query + i * 32u * STRIDE - t;
                 let real = token >= params.front && token - params.front < params.q_len;
-                q_tile[to] = select(vec4<f16>(), vec4<f16>(q_next[2u * i]), real);
-                q_tile[to + 1u] = select(vec4<f16>(), vec4<f16>(q_next[2u * i + 1u]), real);
+                q_tile[(lane / 8u + i * 32u) * TILE_STRIDE + of_row * 2u + part] =
+                    select(vec4<f16>(), vec4<f16>(q_next[i]), real);
             #end
             workgroupBarrier();
             let next = min(step + 1u, STEPS - 1u);
@@ -106,10 +107,8 @@ fn strided_qk_coop(
             #unroll i < 4
                 k_next[i] = k_cache[key_at[i] + next_chunk * BLOCK_SIZE + next_t];
             #end
-            #unroll i < 2
-                let at = query_at(query + i * 64u * STRIDE - next_t, head) + next_chunk * 2u;
-                q_next[2u * i] = q[at];
-                q_next[2u * i + 1u] = q[at + 1u];
+            #unroll i < 4
+                q_next[i] = q[query_at(query + i * 32u * STRIDE - next_t, head) + next_chunk * 2u + part];
             #end
             #unroll half < 2
                 var k: array<coop_mat16x16<f16, B>, 4>;
