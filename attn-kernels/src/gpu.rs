@@ -5,6 +5,7 @@
 //! record.
 
 mod adapter;
+mod bind_groups;
 mod buffer;
 mod chunked_prefix;
 mod error;

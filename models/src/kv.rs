@@ -99,7 +99,7 @@ impl KvPool {
         }
         let chunk = (TILE / group.spec.block_size.get()).max(1);
         if selects && !fetch_pages::serves(&plan.shape(config)) {
-            return refuse("a cache of f16 or f32 beside a sparse policy");
+            return refuse("pages of whole 16-byte units beside a sparse policy");
         }
         let slots = offload.ring_slots.max(1);
         let ring = match selects {

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Offsets of uniform bindings are multiples of this in WebGPU.
 const PARAMS_ALIGN: usize = 256;
@@ -17,6 +18,10 @@ pub struct Pass {
     pub(super) label: &'static str,
     pub(super) commands: Vec<Command>,
     pub(super) params: Vec<u8>,
+    /// Of all passes.
+    pub(super) id: u64,
+    /// Leading bytes of `params` that [`Gpu::flush`](super::Gpu::flush) sent to the device.
+    pub(super) sent: usize,
     /// Equal parameter blocks share their place: most layers of a model differ only in buffers.
     places: FxHashMap<SmallVec<[u8; 64]>, u32>,
     pub(super) reads: Vec<(Raw, Range<u64>)>,
@@ -84,10 +89,13 @@ impl Pass {
     /// An empty pass.
     #[must_use]
     pub fn new(label: &'static str) -> Self {
+        static PASSES: AtomicU64 = AtomicU64::new(0);
         Self {
             label,
             commands: Vec::new(),
             params: Vec::new(),
+            id: PASSES.fetch_add(1, Ordering::Relaxed),
+            sent: 0,
             places: FxHashMap::default(),
             reads: Vec::new(),
         }
@@ -177,7 +185,7 @@ impl Pass {
         }
     }
 
-    /// Number of dispatches recorded.
+    /// Number of dispatches recorded and not yet on their way.
     #[must_use]
     pub fn dispatches(&self) -> usize {
         self.commands.iter().filter(|c| matches!(c, Command::Dispatch(_))).count()

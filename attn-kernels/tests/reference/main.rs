@@ -23,6 +23,7 @@ mod nsa;
 mod options;
 mod paged_decode;
 mod paged_prefill;
+mod passes;
 mod published;
 mod quantise;
 mod refusals;

@@ -26,6 +26,7 @@ use self::lists::Lists;
 use self::places::{LayerPlaces, Places};
 use self::step::KindStep;
 use super::inputs::{Plan, View, u32_of};
+use super::turns::Turns;
 use super::{Decoder, DecoderOptions, decode_portion};
 use crate::batch::Slice;
 use crate::kernel::index_write::{self, IndexWriteParams};
@@ -73,6 +74,7 @@ pub(super) struct IndexWeights {
 pub(super) struct CompressedState {
     config: CompressedConfig,
     places: Places,
+    turns: Turns,
     lists: Lists,
     entries: EntryState,
     index: Option<IndexState>,
@@ -123,6 +125,7 @@ impl CompressedState {
             kv: buffer("kv", config.head_dim)?,
             grouped: buffer("grouped", compressed.output_groups * compressed.output_rank)?,
             places,
+            turns: Turns::new(&compressed.rope),
             shape,
             config: compressed,
         }))
@@ -130,7 +133,7 @@ impl CompressedState {
 
     /// Lays a step out.
     pub(super) fn plan(&self, config: &DecoderConfig, slices: &[Slice<'_>], plan: &Plan) -> Step {
-        Step::new(config, &self.places, slices, plan)
+        Step::new(config, (&self.places, &self.turns), slices, plan)
     }
 
     /// Writes the lists of a step.

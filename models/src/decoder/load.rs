@@ -24,6 +24,7 @@ use super::mlp::Mlp;
 use super::moe::MoeState;
 use super::residency::Residency;
 use super::sparse::Sparse;
+use super::turns::Turns;
 use super::{Activations, Decoder, DecoderOptions, Pipelines};
 use crate::kernel::{bias, embed, log_prob, matmul, norm_heads, rms_norm, rope_append, sample};
 use crate::matrix::{Kernels, Matrix, broadcasts};
@@ -117,6 +118,7 @@ impl Decoder {
             hyper,
             inputs: Inputs::new(gpu, config, options, &views.all)?,
             views: views.all,
+            turns: Turns::new(&config.rope),
             gpu: Arc::clone(gpu),
             config: config.clone(),
             options: options.clone(),

@@ -4,6 +4,8 @@
 //! Everything is decided on the device, from the lists that the policy left there, so that nothing of a layer is read back.
 //! Slots are of each layer and KV head. New keys and values are written on the host, and anew to pages that have a slot.
 
+mod cost;
+
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -56,6 +58,13 @@ struct Resident {
     calls: AtomicU32,
     /// Whether wishes wait to be fetched.
     pending: AtomicBool,
+}
+
+impl Resident {
+    /// Decisions so far.
+    fn num_calls(&self) -> u64 {
+        self.calls.load(Relaxed).into()
+    }
 }
 
 impl Residency {
@@ -308,41 +317,6 @@ impl Decoder {
             v.into(),
         ];
         pass.dispatch(&residency.copy, &params, &bindings, fetch_pages::grid(&params));
-    }
-
-    /// Nanoseconds that a byte takes from the host to the device with nothing beside it, measured on what the device holds
-    /// already; `None` where there is nothing or the adapter has no timestamps. Later steps are timed as
-    /// [`time_fetches`](Self::time_fetches) asks.
-    ///
-    /// # Errors
-    /// What the device reports.
-    pub fn fetch_ns_a_byte(&self) -> Result<Option<f64>, ModelError> {
-        let Some(residency) = &self.residency else { return Ok(None) };
-        let mut layers = residency.layers.iter().enumerate();
-        let Some((layer, resident)) = layers.find_map(|(l, resident)| Some((l, resident.as_ref()?))) else {
-            return Ok(None);
-        };
-        let places = self.gpu.read(&resident.places, 0..resident.places.len())?;
-        let bytes = places.iter().filter(|place| **place > 1).count() as u64 * residency.page_bytes;
-        if bytes == 0 || !self.time_fetches() {
-            return Ok(None);
-        }
-        let blocks: Vec<[u32; 2]> = (0..self.kv.num_blocks()).map(|block| [block, 0]).collect();
-        let touched = self.gpu.upload("all_blocks", &blocks)?;
-        let mut pass = Pass::new("fetch_rate");
-        // The first one warms up.
-        for _ in 0..2 {
-            self.fetch_pages(&mut pass, layer, &resident.needed, false, (&touched, u32_of(blocks.len())));
-        }
-        let done = self.gpu.submit(pass)?.wait()?;
-        self.gpu.forget_bind_groups();
-        #[expect(clippy::cast_precision_loss, reason = "bytes of a pool are far below 2^52")]
-        Ok(done.timings.last().map(|timing| timing.ns / bytes as f64))
-    }
-
-    /// Asks for the time that steps stand still for fetches; false where the adapter has no timestamps.
-    pub fn time_fetches(&self) -> bool {
-        self.residency.is_some() && self.gpu.time_kernel(fetch_pages::KERNEL.name)
     }
 
     /// Traffic between slots and host so far; `None` where no selected blocks are fetched.

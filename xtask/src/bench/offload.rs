@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
-use models::HostMemory;
+use models::{FetchCost, HostMemory};
 use serde::Serialize;
 
 use crate::cli::BenchArgs;
@@ -51,8 +51,11 @@ struct Row {
     bytes: f64,
     /// Selected pages that were on the device, that attention waited for, and that were fetched ahead, a step.
     pages: [f64; 3],
-    /// Device time a step in which nothing but a fetch ran, from a run with timestamps; null without.
+    /// Device time a step in which nothing but a fetch runs: what attention waits for, and what of fetches ahead is not hidden.
+    /// Null without timestamps.
     wait_ms: Option<f64>,
+    /// Share of the time of a fetch ahead that the product beside it hides, from timestamps of both alone and together.
+    hidden_ahead: Option<f64>,
     /// Host to device with nothing beside it.
     fetch_gb_s: Option<f64>,
     /// Speed over that of the same with everything resident.
@@ -227,7 +230,11 @@ impl Bench<'_> {
         };
         let streamed = self.rows.iter().find(|row| row.tier == "streamed" && row.workload == workload);
         let tok_s = f64::from(case.streams) * 1e3 / steps.step_ms;
-        let transfer_ms = steps.ns_a_byte.map(|ns| ns * steps.bytes / 1e6).filter(|ms| *ms > 0.0);
+        let transfer_ms = steps.cost.map(|cost| cost.ns_a_byte * steps.bytes / 1e6).filter(|ms| *ms > 0.0);
+        // Pages are those of an average step here.
+        let [misses, ahead] = [steps.pages[1], steps.pages[2]];
+        let exposed = |cost: FetchCost| (misses + ahead * (1.0 - cost.hidden_ahead)) / (misses + ahead);
+        let wait_ms = steps.cost.zip(transfer_ms).map(|(cost, ms)| ms * exposed(cost));
         let hidden = |other: &Steps| {
             let transfer_ms = transfer_ms?;
             Some((1.0 - (steps.step_ms - other.step_ms).max(0.0) / transfer_ms).max(0.0))
@@ -248,8 +255,9 @@ impl Bench<'_> {
             step_ms: steps.step_ms,
             bytes: steps.bytes,
             pages: steps.pages,
-            wait_ms: steps.wait_ms,
-            fetch_gb_s: steps.ns_a_byte.map(|ns| 1.0 / ns),
+            wait_ms,
+            fetch_gb_s: steps.cost.map(|cost| 1.0 / cost.ns_a_byte),
+            hidden_ahead: steps.cost.filter(|_| ahead > 0.0).map(|cost| cost.hidden_ahead),
             of_resident: resident.map(|resident| resident.step_ms / steps.step_ms),
             of_streamed: streamed.map(|streamed| tok_s / streamed.tok_s),
             decisions_ms: beside.map(|beside| beside.control.step_ms - beside.resident.step_ms),

@@ -106,6 +106,7 @@ mod tests {
             bytes: 0.0,
             pages: [0.0; 3],
             wait_ms: Some(0.5),
+            hidden_ahead: None,
             fetch_gb_s: None,
             of_resident: Some(tok_s / 100.0),
             of_streamed: None,
