@@ -12,6 +12,7 @@ mod own;
 mod pass;
 mod pipeline;
 mod submit;
+mod timing;
 
 pub use crate::Level;
 pub use adapter::adapters;
@@ -21,7 +22,8 @@ pub use error::GpuError;
 pub use own::Prepared;
 pub use pass::{Bind, Pass, Read};
 pub use pipeline::Pipeline;
-pub use submit::{Outcome, Pending, Submission, Timing};
+pub use submit::{Outcome, Pending, Submission};
+pub use timing::Timing;
 pub use wgpu;
 
 use pipeline::{BindGroupKey, PipelineCache};

@@ -2,6 +2,7 @@
 
 use super::pass::{Command, Dispatch, Pass, Read};
 use super::pipeline::BindGroupKey;
+use super::timing::{QUERIES, Timed, Timing, timings};
 use super::{Gpu, GpuError, Raw};
 use bytemuck::Pod;
 use smallvec::SmallVec;
@@ -13,39 +14,8 @@ use std::sync::mpsc;
 pub(super) struct Scratch {
     params: Option<Raw>,
     staging: Vec<Raw>,
-    queries: Option<wgpu::QuerySet>,
-    timed: Timed,
-}
-
-/// Which dispatches get timestamps.
-#[derive(Clone, Copy, Debug, Default)]
-enum Timed {
-    #[default]
-    None,
-    All,
-    Kernel(&'static str),
-}
-
-impl Timed {
-    fn holds(self, dispatch: &Dispatch) -> bool {
-        match self {
-            Self::None => false,
-            Self::All => true,
-            Self::Kernel(name) => dispatch.pipeline.variant.kernel.name == name,
-        }
-    }
-}
-
-/// Timestamps a query set holds; the most that WebGPU allows.
-const QUERIES: u32 = 4096;
-
-/// Time of one dispatch on the device.
-#[derive(Clone, Debug)]
-pub struct Timing {
-    /// The kernel.
-    pub kernel: &'static str,
-    /// Nanoseconds between its start and its end.
-    pub ns: f64,
+    pub(super) queries: Option<wgpu::QuerySet>,
+    pub(super) timed: Timed,
 }
 
 /// Work on its way.
@@ -72,7 +42,7 @@ pub struct Submission {
 pub struct Outcome {
     bytes: Vec<u8>,
     spans: Vec<(usize, usize)>,
-    /// One entry a dispatch, where timing was asked for.
+    /// One entry for whatever timing was asked for, in order.
     pub timings: Vec<Timing>,
 }
 
@@ -89,27 +59,6 @@ impl Outcome {
 }
 
 impl Gpu {
-    /// Asks later submissions for a timestamp round every dispatch; false where the adapter has none.
-    pub fn time_dispatches(&self, on: bool) -> bool {
-        self.time(if on { Timed::All } else { Timed::None })
-    }
-
-    /// Asks later submissions for a timestamp round every dispatch of one kernel: from the end of all work before it to its
-    /// own end, so that what ran beside other work does not count.
-    pub fn time_kernel(&self, name: &'static str) -> bool {
-        self.time(Timed::Kernel(name))
-    }
-
-    fn time(&self, timed: Timed) -> bool {
-        let able = self
-            .device
-            .features()
-            .contains(wgpu::Features::TIMESTAMP_QUERY.union(wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES));
-        self.scratch.lock().expect("no holder of this lock panics").timed =
-            if able { timed } else { Timed::None };
-        able
-    }
-
     /// Encodes and submits a pass.
     ///
     /// # Errors
@@ -180,6 +129,10 @@ impl Gpu {
                         label: Some(pass.label),
                         timestamp_writes: None,
                     });
+                    let whole = queries.filter(|(_, which)| query + 2 <= QUERIES && which.holds_runs());
+                    if let Some((set, _)) = whole {
+                        compute.write_timestamp(set, query);
+                    }
                     let mut next = Some(first);
                     while let Some(dispatch) = next {
                         let stamped =
@@ -195,6 +148,10 @@ impl Gpu {
                         next = commands
                             .next_if(|c| matches!(c, Command::Dispatch(_)))
                             .and_then(|c| if let Command::Dispatch(d) = c { Some(d) } else { None });
+                    }
+                    if let Some((set, _)) = whole {
+                        compute.write_timestamp(set, query + 1);
+                        query += 2;
                     }
                 }
             }
@@ -270,43 +227,6 @@ impl Gpu {
         Ok(Some(params))
     }
 
-    fn timed(&self, scratch: &mut Scratch, pass: &Pass) -> Vec<&'static str> {
-        let which = scratch.timed;
-        let names = pass.commands.iter().filter_map(|command| match command {
-            Command::Dispatch(d) if which.holds(d) => Some(d.pipeline.variant.kernel.name),
-            _ => None,
-        });
-        let names: Vec<&'static str> = names.take(QUERIES as usize / 2).collect();
-        if names.is_empty() {
-            return names;
-        }
-        scratch.queries.get_or_insert_with(|| {
-            self.device.create_query_set(&wgpu::QuerySetDescriptor {
-                label: Some("dispatches"),
-                ty: wgpu::QueryType::Timestamp,
-                count: QUERIES,
-            })
-        });
-        names
-    }
-
-    fn resolve(
-        &self,
-        encoder: &mut wgpu::CommandEncoder,
-        queries: &wgpu::QuerySet,
-        staging: &Raw,
-        at: u64,
-        dispatches: usize,
-    ) -> Result<(), GpuError> {
-        let bytes = dispatches as u64 * 16;
-        let usage = wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC;
-        let resolved = self.raw_buffer("timestamps", bytes, usage)?;
-        let count = u32::try_from(dispatches * 2).expect("at most QUERIES");
-        encoder.resolve_query_set(queries, 0..count, &resolved.buffer, 0);
-        encoder.copy_buffer_to_buffer(&resolved.buffer, 0, &staging.buffer, at, bytes);
-        Ok(())
-    }
-
     fn staging(&self, scratch: &mut Scratch, bytes: u64) -> Result<Raw, GpuError> {
         let fits = |raw: &Raw| (bytes..=bytes.saturating_mul(4).max(1 << 16)).contains(&raw.bytes());
         if let Some(position) = scratch.staging.iter().position(fits) {
@@ -364,18 +284,6 @@ impl Gpu {
         self.scratch.lock().expect("no holder of this lock panics").staging.push(staging);
         Ok(Outcome { bytes, spans, timings })
     }
-}
-
-fn timings(bytes: &[u8], timed: &[&'static str], at: u64, period_ns: f32) -> Vec<Timing> {
-    let at = usize::try_from(at).expect("staging fits in memory");
-    let ticks: Vec<u64> = bytemuck::pod_collect_to_vec(&bytes[at..at + timed.len() * 16]);
-    let pairs = ticks.chunks_exact(2).zip(timed);
-    pairs
-        .map(|(pair, kernel)| Timing {
-            kernel,
-            ns: pair[1].saturating_sub(pair[0]) as f64 * f64::from(period_ns),
-        })
-        .collect()
 }
 
 impl Gpu {
