@@ -18,7 +18,6 @@ pub const MODULES: Modules = modules![
     "code_int8",
     "context_blocks",
     "context_full",
-    "count_scores",
     "digest_mean",
     "digest_min_max",
     "flat",
@@ -74,6 +73,7 @@ pub const MODULES: Modules = modules![
     "mask_chunk",
     "mask_window",
     "mla_decode_params",
+    "narrow",
     "numbers",
     "order_key",
     "out_list",
@@ -99,7 +99,7 @@ pub const MODULES: Modules = modules![
     "sinks_none",
     "strided_qk_params",
     "tile",
-    "top_k_write",
+    "top_k_among",
     "transform_none",
     "transform_paged",
     "transform_ragged",
@@ -143,8 +143,8 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::strided_qk_coop::KERNEL,
         &kernel::swap_blocks::KERNEL,
         &kernel::top_k::KERNEL,
-        &kernel::top_k_count::KERNEL,
-        &kernel::top_k_gather::KERNEL,
+        &kernel::top_k_long::KERNEL,
+        &kernel::top_k_peaks::KERNEL,
         &kernel::top_k_transform::KERNEL,
         &kernel::v4_compress::KERNEL,
         &kernel::vote_blocks::KERNEL,
@@ -223,7 +223,7 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     use kernel::hash_codes::{self, HashSource};
     use kernel::index_logits::{self, IndexKeys};
     use kernel::top_k::{self, Output, Transform};
-    use kernel::{index_logits_coop, top_k_count, top_k_gather, top_k_transform};
+    use kernel::{index_logits_coop, top_k_long, top_k_peaks, top_k_transform};
     let baseline = |part: &str, variant| NamedVariant::new(part, Level::Baseline, variant);
     let mut all = Vec::new();
     // Keys of every type; numbers of 8 bits are of the same shape.
@@ -247,10 +247,11 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
         all.extend(outputs.map(|(part, output)| {
             NamedVariant::new(&format!("{prefix}{part}"), level, top_k::variant(output, level))
         }));
-        let part = prefix.trim_end_matches('-');
-        all.push(NamedVariant::new(part, level, top_k_count::variant(level)));
+        all.extend(outputs.map(|(part, output)| {
+            NamedVariant::new(&format!("{prefix}{part}"), level, top_k_long::variant(output, level))
+        }));
     }
-    all.extend(outputs.map(|(part, output)| baseline(part, top_k_gather::variant(output))));
+    all.push(baseline("", top_k_peaks::variant()));
     for (dtype, shape) in &all_types {
         all.push(baseline(dtype, kernel::strided_qk::variant(shape, 8, 128)));
     }
