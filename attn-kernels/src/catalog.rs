@@ -14,6 +14,8 @@ macro_rules! modules {
 
 /// The shared modules: kernels of other crates may import them too.
 pub const MODULES: Modules = modules![
+    "blocks_bound",
+    "blocks_mean",
     "code_fp8",
     "code_int8",
     "context_blocks",
@@ -94,7 +96,6 @@ pub const MODULES: Modules = modules![
     "scan_subgroup",
     "scan_tree",
     "score_bound",
-    "score_mean",
     "sinks_heads",
     "sinks_none",
     "strided_qk_params",

@@ -28,6 +28,7 @@ use crate::{DecoderConfig, KvPool, ModelError, Reach};
 #[derive(Debug)]
 pub(super) struct Ranker {
     ranking: Ranking,
+    digest: Digest,
     pub(super) pipelines: [Arc<Pipeline>; 3],
     /// Digests of each layer, `None` where it is dense.
     pub(super) pools: Vec<Option<Buf<f32>>>,
@@ -94,6 +95,7 @@ impl Ranker {
         let touched = |_: &View| Ok(Touched { count: 0, pages: gpu.buffer("touched", 1)? });
         Ok(Some(Self {
             ranking,
+            digest,
             block,
             pipelines: [
                 gpu.pipeline(&block_digest::variant(shape, digest))?,
@@ -301,7 +303,12 @@ impl Decoder {
             (&self.inputs.views[view].selected.decode).into(),
             (&ranker.scores).into(),
         ];
-        pass.dispatch(&ranker.pipelines[1], &params, &bindings, block_score::grid(&params, rows));
+        pass.dispatch(
+            &ranker.pipelines[1],
+            &params,
+            &bindings,
+            block_score::grid(ranker.digest, &params, rows),
+        );
 
         let Some(Place { stride, .. }) = sparse.placed[layer] else { return };
         let sets = params.num_heads / params.heads_a_set;

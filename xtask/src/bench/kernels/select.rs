@@ -98,7 +98,7 @@ pub(super) fn scores(gpu: &Gpu, step: &Step, policy: Policy) -> Result<(Work, Bl
             block_score::variant(shape, num_heads, policy.digest(), SELECT_BLOCK),
             &params,
             bindings,
-            block_score::grid(&params, step.batch()),
+            block_score::grid(policy.digest(), &params, step.batch()),
         );
     Ok((work, params, scores))
 }
