@@ -5,6 +5,7 @@
 //! record.
 
 mod adapter;
+mod bind_groups;
 mod buffer;
 mod chunked_prefix;
 mod error;
@@ -12,7 +13,6 @@ mod own;
 mod pass;
 mod pipeline;
 mod submit;
-mod timing;
 
 pub use crate::Level;
 pub use adapter::adapters;
@@ -22,8 +22,7 @@ pub use error::GpuError;
 pub use own::Prepared;
 pub use pass::{Bind, Pass, Read};
 pub use pipeline::Pipeline;
-pub use submit::{Outcome, Pending, Submission};
-pub use timing::Timing;
+pub use submit::{Outcome, Pending, Submission, Timing};
 pub use wgpu;
 
 use pipeline::{BindGroupKey, PipelineCache};

@@ -31,11 +31,12 @@ const WG: u32 = 256u;
 fn fetch_pages(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let base = group.y * (4u + 2u * params.num_slots);
     let count = select(0u, fetches[base], params.fetch == 1u);
-    for (var n = group.x; n < count; n += params.workgroups) {
-        copy(fetches[base + 4u + 2u * n], fetches[base + 5u + 2u * n], group.y, lane);
-    }
-    for (var n = group.x; n < params.touched; n += params.workgroups) {
-        let block = touched[n].x;
+    for (var n = group.x; n < count + params.touched; n += params.workgroups) {
+        if (n < count) {
+            copy(fetches[base + 4u + 2u * n], fetches[base + 5u + 2u * n], group.y, lane);
+            continue;
+        }
+        let block = touched[n - count].x;
         let place = places[block * params.num_kv_heads + group.y];
         if (place >= 2u) {
             copy(block, place - 2u, group.y, lane);

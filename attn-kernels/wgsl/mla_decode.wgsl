@@ -4,14 +4,22 @@
 //   latents  rows of LATENT + ROPE elements, key the whole, value the first LATENT: see latents_paged and latents_two
 //   rows     [n] vec4<u32>: row of q and out, and what the latents module reads
 //   partial  [n, num_heads, max_partitions, LATENT] f32, stats, reduced: as in paged_decode; paged_reduce follows
-// Latents go through workgroup memory TOKENS at a time, the next ones on their way meanwhile. A row's arithmetic depends
-// on its own keys alone. Grid: (max_partitions, head groups, n). CPU reference: src/cpu/mla_decode.rs
+// A lane owns four heads and 16 channels, whose queries and outputs stay in its registers; so do those channels of TOKENS
+// latents, which serve as keys and then as values, while the next ones are on their way. The lanes of four heads add their
+// parts of scores up through workgroup memory. A row's arithmetic depends on its own keys alone.
+// Grid: (max_partitions, head groups, n). CPU reference: src/cpu/mla_decode.rs
 #import numbers
 #import LATENT = 512
 #import ROPE = 64
 #import BLOCK_SIZE = 16
 #import HEADS = 16
-#import TOKENS = 8
+// Words of a key and of a value that a lane owns, SPANS apart, and quads of elements of a word.
+#import KEY_WORDS = 2
+#import VALUE_WORDS = 2
+#import WORD_QUADS = 2
+// Parts of the sum of a score: see add_parts.
+#import PIECES = 2
+#import TOKENS = 4
 #import partition_fixed
 #import element = latent_f16
 #import SELECTED = 7
@@ -23,21 +31,19 @@
 @group(0) @binding(5) var<storage, read_write> partial: array<vec4<f32>>;
 @group(0) @binding(6) var<storage, read_write> stats: array<vec2<f32>>;
 
-const WG: u32 = 128u;
-// Words of a latent.
+// Words of a latent, and lanes that share four heads.
 const WORDS: u32 = (LATENT + ROPE) / WORD;
-const LOADS: u32 = (TOKENS * WORDS + WG - 1u) / WG;
-// In the value phase a lane owns four channels of every SIDES-th head.
-const QUADS: u32 = LATENT / 4u;
-const SIDES: u32 = WG / QUADS;
-const HEADS_A_LANE: u32 = (HEADS + SIDES - 1u) / SIDES;
+const VALUES: u32 = LATENT / WORD;
+const SPANS: u32 = (WORDS + KEY_WORDS - 1u) / KEY_WORDS;
+const QUARTETS: u32 = (HEADS + 3u) / 4u;
+const WG: u32 = QUARTETS * SPANS;
+const_assert WORD_QUADS * 4u == WORD && VALUE_WORDS * SPANS >= VALUES;
 
 var<workgroup> slots: array<u32, PARTITION>;
-var<workgroup> tile: array<latent_word, TOKENS * WORDS>;
-var<workgroup> scores: array<f32, HEADS * TOKENS>;
-var<workgroup> weights: array<f32, HEADS * TOKENS>;
-var<workgroup> shrink: array<f32, HEADS>;
-var<workgroup> totals: array<vec2<f32>, HEADS>;
+// [TOKENS, QUARTETS, SPANS], of four heads.
+var<workgroup> parts: array<vec4<f32>, TOKENS * WG>;
+// [PIECES, TOKENS, QUARTETS, 4]
+var<workgroup> sums: array<f32, PIECES * TOKENS * QUARTETS * 4u>;
 
 @compute @workgroup_size(WG)
 fn mla_decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -49,8 +55,8 @@ fn mla_decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
     if (max(first, begin) >= end) {
         // A row without keys is zero; where the reduce pass follows, that writes it.
         if (params.reduced == 0u) {
-            for (var i = lane; i < HEADS * QUADS; i += WG) {
-                partial[(row.x * params.num_heads + head0) * QUADS + i] = vec4(0.0);
+            for (var i = lane; i < HEADS * LATENT / 4u; i += WG) {
+                partial[(row.x * params.num_heads + head0) * (LATENT / 4u) + i] = vec4(0.0);
             }
         }
         return;
@@ -59,128 +65,163 @@ fn mla_decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
     for (var i = lane; i < keys.end; i += WG) {
         slots[i] = latent_slot(row, group.z, first + max(i, keys.begin));
     }
+    let quartet = lane / SPANS;
+    let span = lane % SPANS;
+    let queries = load_queries(quartet, span, row.x * params.q_stride + head0 * (LATENT + ROPE));
     workgroupBarrier();
 
-    // In the score phase a lane owns one head and one token of a tile.
-    let head = lane / TOKENS;
-    let token = lane % TOKENS;
-    let query = (row.x * params.q_stride + (head0 + head) * (LATENT + ROPE)) / 4u;
+    var state: State;
+    state.top = vec4(LOWEST);
     let start = keys.begin - keys.begin % TOKENS;
-    var online = Online(LOWEST, 0.0);
-    var o: array<vec4<f32>, HEADS_A_LANE>;
-    var next = load(lane, start, keys);
+    var next = load(span, start, keys);
     for (var t0 = start; t0 < keys.end; t0 += TOKENS) {
-        for (var i = 0u; i < LOADS; i++) {
-            if (lane + i * WG < TOKENS * WORDS) {
-                tile[lane + i * WG] = next[i];
-            }
-        }
+        let tile = next;
+        next = load(span, t0 + TOKENS, keys);
+        leave_parts(lane, queries, tile);
         workgroupBarrier();
-        next = load(lane, t0 + TOKENS, keys);
-        var score = LOWEST;
-        let counts = t0 + token >= keys.begin && t0 + token < keys.end;
-        if (head < HEADS) {
-            score = select(LOWEST, dot_with(query, token) * params.scale, counts);
-            scores[lane] = score;
-        }
+        add_parts(lane);
         workgroupBarrier();
-        if (head < HEADS) {
-            online = weigh(online, head, token, score, counts);
-        }
-        workgroupBarrier();
-        accumulate(lane, &o);
-        workgroupBarrier();
+        state = attend(quartet, t0, keys, tile, state);
     }
-    finish(lane, online);
     let partial_head = (group.z * params.num_heads + head0) * params.max_partitions + group.x;
-    store(lane, &o, partial_head, row.x * params.num_heads + head0);
+    store(quartet, span, state, partial_head, row.x * params.num_heads + head0);
 }
 
 // Keys of the partition that count: from begin until before end. No others are read.
 struct Keys { begin: u32, end: u32 }
 
-// Largest score and sum of weights of the tokens that a lane owns.
-struct Online { top: f32, sum: f32 }
+// A lane's channels of its four heads, scaled.
+struct Queries { quads: array<vec4<f32>, KEY_WORDS * WORD_QUADS * 4u> }
 
-// What the lane stages of the tile from `t0` on; outside the keys that count, copies of others.
-fn load(lane: u32, t0: u32, keys: Keys) -> array<latent_word, LOADS> {
-    var words: array<latent_word, LOADS>;
-    for (var i = 0u; i < LOADS; i++) {
-        let at = lane + i * WG;
-        words[i] = latent_at(slots[clamp(t0 + at / WORDS, keys.begin, keys.end - 1u)], at % WORDS);
-    }
-    return words;
+// A lane's channels of TOKENS latents.
+struct Tile { words: array<latent_word, TOKENS * KEY_WORDS> }
+
+// Of four heads: largest scores, sums of weights, and a lane's channels of the weighted values.
+struct State { top: vec4<f32>, sum: vec4<f32>, o: array<vec4<f32>, VALUE_WORDS * WORD_QUADS * 4u> }
+
+fn load_queries(quartet: u32, span: u32, from_row: u32) -> Queries {
+    var queries: Queries;
+    #unroll i < KEY_WORDS
+        let word = span + i * SPANS;
+        #unroll h < 4
+            let at = (from_row + min(quartet * 4u + h, HEADS - 1u) * (LATENT + ROPE)) / 4u + min(word, WORDS - 1u) * WORD_QUADS;
+            #unroll c < WORD_QUADS
+                // Past the end a lane repeats the last word, times zero.
+                queries.quads[(i * WORD_QUADS + c) * 4u + h] = q[at + c] * select(0.0, params.scale, word < WORDS);
+            #end
+        #end
+    #end
+    return queries;
 }
 
-fn dot_with(query: u32, token: u32) -> f32 {
-    var sum = 0.0;
-    for (var word = 0u; word < WORDS; word++) {
-        sum += word_dot(tile[token * WORDS + word], query + word * (WORD / 4u));
-    }
-    return sum;
+// The tile from `t0` on; outside the keys that count, copies of others.
+fn load(span: u32, t0: u32, keys: Keys) -> Tile {
+    var tile: Tile;
+    #unroll t < TOKENS
+        let slot = slots[clamp(t0 + t, keys.begin, keys.end - 1u)];
+        #unroll i < KEY_WORDS
+            tile.words[t * KEY_WORDS + i] = latent_at(slot, min(span + i * SPANS, WORDS - 1u));
+        #end
+    #end
+    return tile;
 }
 
-// Leaves the tile's weights in `weights` and what they shrink earlier ones by in `shrink`.
-fn weigh(before: Online, head: u32, token: u32, score: f32, counts: bool) -> Online {
-    var top = before.top;
-    for (var t = 0u; t < TOKENS; t++) {
-        top = max(top, scores[head * TOKENS + t]);
-    }
-    let factor = exp(before.top - top);
-    let weight = select(0.0, exp(score - top), counts);
-    weights[head * TOKENS + token] = weight;
-    if (token == 0u) {
-        shrink[head] = factor;
-    }
-    return Online(top, before.sum * factor + weight);
+// Leaves the lane's part of the scores of a tile.
+fn leave_parts(lane: u32, queries: Queries, tile: Tile) {
+    #unroll t < TOKENS
+        var part = vec4(0.0);
+        #unroll i < KEY_WORDS
+            #unroll c < WORD_QUADS
+                let key = word_quad(tile.words[t * KEY_WORDS + i], c);
+                #unroll h < 4
+                    part[h] += dot(queries.quads[(i * WORD_QUADS + c) * 4u + h], key);
+                #end
+            #end
+        #end
+        parts[t * WG + lane] = part;
+    #end
 }
 
-fn accumulate(lane: u32, o: ptr<function, array<vec4<f32>, HEADS_A_LANE>>) {
-    let quad = lane % QUADS;
-    let side = lane / QUADS;
-    for (var j = 0u; j < HEADS_A_LANE; j++) {
-        (*o)[j] *= shrink[min(side + j * SIDES, HEADS - 1u)];
-    }
-    for (var t = 0u; t < TOKENS; t++) {
-        let value = word_quad(tile[t * WORDS + quad * 4u / WORD], quad);
-        for (var j = 0u; j < HEADS_A_LANE; j++) {
-            let weight = weights[min(side + j * SIDES, HEADS - 1u) * TOKENS + t];
-            (*o)[j] = fma(vec4(weight), value, (*o)[j]);
-        }
-    }
-}
-
-// Leaves (max, sum) of each head in `totals`.
-fn finish(lane: u32, online: Online) {
-    if (lane < HEADS * TOKENS) {
-        scores[lane] = online.sum;
-    }
-    workgroupBarrier();
-    if (lane < HEADS * TOKENS && lane % TOKENS == 0u) {
+// Adds the parts of a score up, in PIECES by as many lanes.
+fn add_parts(lane: u32) {
+    const LENGTH = (SPANS + PIECES - 1u) / PIECES;
+    for (var i = lane; i < PIECES * TOKENS * QUARTETS * 4u; i += WG) {
+        // Neighbours begin at different banks.
+        let turn = i / 4u % LENGTH;
+        let piece = i / (TOKENS * QUARTETS * 4u) * LENGTH;
+        let of_score = i / (QUARTETS * 4u) % TOKENS * WG + i / 4u % QUARTETS * SPANS;
         var sum = 0.0;
-        for (var t = 0u; t < TOKENS; t++) {
-            sum += scores[lane + t];
+        for (var j = 0u; j < LENGTH; j++) {
+            let span = piece + (j + turn) % LENGTH;
+            if (span < SPANS) {
+                sum += parts[of_score + span][i % 4u];
+            }
         }
-        totals[lane / TOKENS] = vec2(online.top, sum);
+        sums[i] = sum;
     }
-    workgroupBarrier();
 }
 
-fn store(lane: u32, o: ptr<function, array<vec4<f32>, HEADS_A_LANE>>, partial_head: u32, out_head: u32) {
-    let quad = lane % QUADS;
-    let side = lane / QUADS;
-    for (var j = 0u; j < HEADS_A_LANE; j++) {
-        let head = side + j * SIDES;
-        if (side < SIDES && head < HEADS) {
-            let at = partial_head + head * params.max_partitions;
-            if (params.reduced == 0u) {
-                partial[(out_head + head) * QUADS + quad] = (*o)[j] / totals[head].y;
-            } else {
-                partial[at * QUADS + quad] = (*o)[j];
-            }
-            if (quad == 0u) {
-                stats[at] = totals[head];
+// One step of the online softmax.
+fn attend(quartet: u32, t0: u32, keys: Keys, tile: Tile, before: State) -> State {
+    var state = before;
+    var scores: array<vec4<f32>, TOKENS>;
+    #unroll t < TOKENS
+        #unroll piece < PIECES
+            let at = ((piece * TOKENS + t) * QUARTETS + quartet) * 4u;
+            scores[t] += vec4(sums[at], sums[at + 1u], sums[at + 2u], sums[at + 3u]);
+        #end
+        scores[t] = select(vec4(LOWEST), scores[t], counts(t0 + t, keys));
+        state.top = max(state.top, scores[t]);
+    #end
+    let shrink = exp(before.top - state.top);
+    if (any(shrink != vec4(1.0))) {
+        state.sum *= shrink;
+        #unroll i < VALUE_WORDS
+            #unroll c < WORD_QUADS
+                #unroll h < 4
+                    state.o[(i * WORD_QUADS + c) * 4u + h] *= shrink[h];
+                #end
+            #end
+        #end
+    }
+    #unroll t < TOKENS
+        let weight = select(vec4(0.0), exp(scores[t] - state.top), counts(t0 + t, keys));
+        state.sum += weight;
+        #unroll i < VALUE_WORDS
+            #unroll c < WORD_QUADS
+                let value = word_quad(tile.words[t * KEY_WORDS + i], c);
+                #unroll h < 4
+                    let at = (i * WORD_QUADS + c) * 4u + h;
+                    state.o[at] = fma(vec4(weight[h]), value, state.o[at]);
+                #end
+            #end
+        #end
+    #end
+    return state;
+}
+
+fn counts(key: u32, keys: Keys) -> bool {
+    return key >= keys.begin && key < keys.end;
+}
+
+fn store(quartet: u32, span: u32, state: State, partial_head: u32, out_head: u32) {
+    #unroll h < 4
+        let head = quartet * 4u + h;
+        let at = partial_head + head * params.max_partitions;
+        let to = select(at, out_head + head, params.reduced == 0u) * (LATENT / 4u);
+        let factor = select(1.0, 1.0 / state.sum[h], params.reduced == 0u);
+        if (head < HEADS) {
+            #unroll i < VALUE_WORDS
+                let word = span + i * SPANS;
+                if (word < VALUES) {
+                    #unroll c < WORD_QUADS
+                        partial[to + word * WORD_QUADS + c] = state.o[(i * WORD_QUADS + c) * 4u + h] * factor;
+                    #end
+                }
+            #end
+            if (span == 0u) {
+                stats[at] = vec2(state.top[h], state.sum[h]);
             }
         }
-    }
+    #end
 }

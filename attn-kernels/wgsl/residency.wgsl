@@ -40,12 +40,16 @@ struct ResidencyParams {
 
 const WG: u32 = 256u;
 const AGES: u32 = 256u;
+// Loads of a lane that are on their way together.
+const AT_ONCE: u32 = 4u;
 // A place while its page is missing and has no slot yet.
 const CLAIMED: u32 = 1u;
 const FIRST: u32 = 2u;
 
 var<workgroup> missing: atomic<u32>;
 var<workgroup> hits: atomic<u32>;
+// Whether lists share a page that is missing.
+var<workgroup> shared_page: atomic<u32>;
 // Victims older than the cut, and at it.
 var<workgroup> older: atomic<u32>;
 var<workgroup> equal: atomic<u32>;
@@ -53,7 +57,7 @@ var<workgroup> ages: array<atomic<u32>, AGES>;
 // Slots of an age or more.
 var<workgroup> sums: array<u32, AGES>;
 var<workgroup> cut: u32;
-var<workgroup> demand: u32;
+var<workgroup> demand: vec2<u32>;
 
 @compute @workgroup_size(WG)
 fn residency(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -64,21 +68,22 @@ fn residency(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_
     if (lane == 0u) {
         atomicStore(&missing, 0u);
         atomicStore(&hits, 0u);
+        atomicStore(&shared_page, 0u);
         atomicStore(&older, 0u);
         atomicStore(&equal, 0u);
         cut = 0u;
     }
     workgroupBarrier();
-    walk(head, base, lane, false);
+    find(head, base, lane);
     storageBarrier();
     workgroupBarrier();
     if (lane == 0u) {
-        demand = min(atomicLoad(&missing), params.num_slots);
+        demand = vec2(min(atomicLoad(&missing), params.num_slots), atomicLoad(&shared_page));
     }
     let count = workgroupUniformLoad(&demand);
     var served = 0u;
-    if (count > 0u) {
-        served = serve(head, base, count, lane);
+    if (count.x > 0u) {
+        served = serve(head, base, count.x, lane);
     }
     if (lane == 0u) {
         fetches[base] = served;
@@ -86,53 +91,96 @@ fn residency(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_
         fetches[base + 2u] += atomicLoad(&missing);
         fetches[base + 3u] += atomicLoad(&missing) - served;
     }
-    if (params.write_pages == 1u) {
+    if (params.write_pages * count.y == 1u) {
         storageBarrier();
         workgroupBarrier();
-        walk(head, base, lane, true);
+        tell(head, lane);
     }
 }
 
-// Goes through all pages that are asked for: first to find those that are missing, then to tell where all are.
-fn walk(head: u32, base: u32, lane: u32, found: bool) {
+// Pages of a list that count, as a range in its order; where its blocks begin.
+fn range_of(ask: vec4<u32>, head: u32) -> vec3<u32> {
+    let list = (ask.x * params.num_kv_heads + head) * params.list_stride;
+    return vec3(params.first_page, min(params.first_page + params.num_pages, lists[list] * PAGES), list + 1u);
+}
+
+fn page_at(range: vec3<u32>, i: u32) -> u32 {
+    return lists[range.z + i / PAGES] * PAGES + i % PAGES;
+}
+
+// Goes through all pages that are asked for: marks those on the device as used and tells where they are, notes the others.
+fn find(head: u32, base: u32, lane: u32) {
+    var used = 0u;
     for (var a = 0u; a < params.asks; a++) {
         let ask = asks[params.first_ask + a];
-        let list = (ask.x * params.num_kv_heads + head) * params.list_stride;
-        let end = min(params.first_page + params.num_pages, lists[list] * PAGES);
-        for (var i = params.first_page + lane; i < end; i += WG) {
-            let page = lists[list + 1u + i / PAGES] * PAGES + i % PAGES;
-            if (page * params.block_size < ask.y) {
-                let entry = ask.z + page;
-                if (found) {
-                    let place = atomicLoad(&places[tables[entry] * params.num_kv_heads + head]);
-                    pages[entry * params.num_kv_heads + head] = (max(place, FIRST) - FIRST) * params.num_kv_heads + head;
-                } else {
-                    look(tables[entry], head, base);
+        let range = range_of(ask, head);
+        for (var first = range.x + lane; first < range.y; first += AT_ONCE * WG) {
+            var found: array<u32, AT_ONCE>;
+            for (var j = 0u; j < AT_ONCE; j++) {
+                found[j] = page_at(range, min(first + j * WG, range.y - 1u));
+            }
+            var at: array<u32, AT_ONCE>;
+            for (var j = 0u; j < AT_ONCE; j++) {
+                let last = (max(ask.y, 1u) - 1u) / params.block_size;
+                at[j] = tables[ask.z + min(found[j], last)] * params.num_kv_heads + head;
+            }
+            var place: array<u32, AT_ONCE>;
+            for (var j = 0u; j < AT_ONCE; j++) {
+                place[j] = atomicLoad(&places[at[j]]);
+            }
+            for (var j = 0u; j < AT_ONCE; j++) {
+                if (first + j * WG < range.y && found[j] * params.block_size < ask.y) {
+                    used += look(at[j], place[j], ask.z + found[j], head, base);
                 }
             }
         }
     }
+    atomicAdd(&hits, used);
 }
 
-// Marks a page that is on the device as used, and notes one that is not, once.
-fn look(block: u32, head: u32, base: u32) {
-    let at = block * params.num_kv_heads + head;
-    var place = atomicLoad(&places[at]);
+// A page of table entry `entry`: 1 if it is on the device or noted already, else it is noted.
+fn look(at: u32, held: u32, entry: u32, head: u32, base: u32) -> u32 {
+    var place = held;
     if (place == 0u) {
         place = atomicMax(&places[at], CLAIMED);
     }
     if (place == 0u) {
         let n = atomicAdd(&missing, 1u);
         if (n < params.num_slots) {
-            fetches[base + 4u + 2u * n] = block;
+            fetches[base + 4u + 2u * n] = at / params.num_kv_heads;
+            fetches[base + 5u + 2u * n] = entry;
         } else {
             atomicStore(&places[at], 0u);
         }
-        return;
+        return 0u;
     }
-    atomicAdd(&hits, 1u);
-    if (place >= FIRST) {
+    if (place == CLAIMED) {
+        atomicStore(&shared_page, 1u);
+    } else {
         slots[(place - FIRST) * params.num_kv_heads + head].y = params.now;
+        put_page(entry, place - FIRST, head);
+    }
+    return 1u;
+}
+
+fn put_page(entry: u32, slot: u32, head: u32) {
+    if (params.write_pages == 1u) {
+        pages[entry * params.num_kv_heads + head] = slot * params.num_kv_heads + head;
+    }
+}
+
+// Tells where all pages are: those that lists share were noted for one of them.
+fn tell(head: u32, lane: u32) {
+    for (var a = 0u; a < params.asks; a++) {
+        let ask = asks[params.first_ask + a];
+        let range = range_of(ask, head);
+        for (var i = range.x + lane; i < range.y; i += WG) {
+            let page = page_at(range, i);
+            if (page * params.block_size < ask.y) {
+                let place = atomicLoad(&places[tables[ask.z + page] * params.num_kv_heads + head]);
+                put_page(ask.z + page, max(place, FIRST) - FIRST, head);
+            }
+        }
     }
 }
 
@@ -141,10 +189,29 @@ fn age_of(slot: vec2<u32>) -> u32 {
     return select(min(params.now - slot.y, AGES - 1u), AGES - 1u, slot.x == 0u);
 }
 
+// Ages of AT_ONCE slots from `first` on, WG apart; 0 behind the last.
+fn ages_from(first: u32, head: u32) -> array<u32, AT_ONCE> {
+    var held: array<vec2<u32>, AT_ONCE>;
+    for (var j = 0u; j < AT_ONCE; j++) {
+        held[j] = slots[min(first + j * WG, params.num_slots - 1u) * params.num_kv_heads + head];
+    }
+    var all: array<u32, AT_ONCE>;
+    for (var j = 0u; j < AT_ONCE; j++) {
+        all[j] = select(0u, age_of(held[j]), first + j * WG < params.num_slots);
+    }
+    return all;
+}
+
 // Gives up to `most` of `count` missing pages the oldest slots; returns how many.
 fn serve(head: u32, base: u32, count: u32, lane: u32) -> u32 {
-    for (var s = lane; s < params.num_slots; s += WG) {
-        atomicAdd(&ages[age_of(slots[s * params.num_kv_heads + head])], 1u);
+    for (var first = lane; first < params.num_slots; first += AT_ONCE * WG) {
+        var all = ages_from(first, head);
+        for (var j = 0u; j < AT_ONCE; j++) {
+            // Slots used now are nobody's.
+            if (all[j] > 0u) {
+                atomicAdd(&ages[all[j]], 1u);
+            }
+        }
     }
     workgroupBarrier();
     sums[lane] = atomicLoad(&ages[lane]);
@@ -162,14 +229,16 @@ fn serve(head: u32, base: u32, count: u32, lane: u32) -> u32 {
     }
     workgroupBarrier();
     let above = select(0u, sums[min(cut + 1u, AGES - 1u)], cut + 1u < AGES);
-    for (var s = lane; s < params.num_slots && served > 0u; s += WG) {
-        let age = age_of(slots[s * params.num_kv_heads + head]);
-        if (age > cut) {
-            take(head, base, atomicAdd(&older, 1u), s);
-        } else if (age == cut) {
-            let n = above + atomicAdd(&equal, 1u);
-            if (n < served) {
-                take(head, base, n, s);
+    for (var first = lane; first < params.num_slots && served > 0u; first += AT_ONCE * WG) {
+        var all = ages_from(first, head);
+        for (var j = 0u; j < AT_ONCE; j++) {
+            if (all[j] > cut) {
+                take(head, base, atomicAdd(&older, 1u), first + j * WG);
+            } else if (all[j] == cut && all[j] > 0u) {
+                let n = above + atomicAdd(&equal, 1u);
+                if (n < served) {
+                    take(head, base, n, first + j * WG);
+                }
             }
         }
     }
@@ -191,6 +260,7 @@ fn take(head: u32, base: u32, n: u32, s: u32) {
         }
     }
     let block = fetches[base + 4u + 2u * n];
+    put_page(fetches[base + 5u + 2u * n], s, head);
     fetches[base + 5u + 2u * n] = s;
     slots[at] = vec2(block + 1u, params.now);
     atomicStore(&places[block * params.num_kv_heads + head], s + FIRST);

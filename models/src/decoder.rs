@@ -18,6 +18,7 @@ mod prefix;
 mod residency;
 mod sparse;
 mod stream;
+mod turns;
 
 pub use blocks::BlockRead;
 
@@ -42,6 +43,7 @@ use layer::Layer;
 use moe::MoeState;
 use residency::Residency;
 use sparse::Sparse;
+use turns::Turns;
 
 /// What a decoder is built for.
 #[derive(Clone, Debug)]
@@ -70,17 +72,21 @@ pub struct DecoderOptions {
 }
 
 impl DecoderOptions {
-    /// Tokens of the blocks that a policy selects.
-    fn select_block(&self) -> u32 {
-        self.sparse.as_ref().map_or(self.block_size, |sparse| sparse.policy.block_size().get())
-    }
-}
-
-impl DecoderOptions {
     /// What of it shapes the cache.
     #[must_use]
     pub fn kv(&self) -> KvOptions {
         KvOptions { dtype: self.kv_dtype, block_size: self.block_size, recycle: self.recycle }
+    }
+
+    /// Tokens of the blocks that a policy selects.
+    fn select_block(&self) -> u32 {
+        self.sparse.as_ref().map_or(self.block_size, |sparse| sparse.policy.block_size().get())
+    }
+
+    /// Whether kernels may round to f16 for cooperative matrices, where the device runs them: that costs about what an f16 cache
+    /// does, codes of 8 bits lose nothing more that counts, and none of these kernels serves an f32 cache.
+    fn coop(&self, gpu: &Gpu) -> bool {
+        gpu.runs_coop() && !self.reproducible
     }
 }
 
@@ -99,6 +105,7 @@ pub struct Decoder {
     layers: Vec<Layer>,
     kv: KvPool,
     views: Vec<View>,
+    turns: Turns,
     activations: Activations,
     inputs: Inputs,
     /// Where layers have experts.
@@ -147,8 +154,8 @@ const HEAD_ROWS: usize = 64;
 /// Multiply-adds after which a submission ends: a few milliseconds on a large GPU, well under a second on a small one.
 const CUT: u64 = 50_000_000_000;
 
-/// Layers after which a submission ends all the same, so that the device works while the host encodes the rest.
-const CUT_LAYERS: usize = 5;
+/// Most layers of a submission: the device works while the host records and encodes the rest.
+const CUT_LAYERS: usize = 8;
 
 impl Decoder {
     /// The configuration.
@@ -177,8 +184,8 @@ impl Decoder {
     /// # Panics
     /// When there are more rows or samples than the decoder was built for, or a table is too short.
     pub fn step(&mut self, slices: &[Slice<'_>], samples: &[Sample]) -> Result<StepOutput, ModelError> {
-        let mut plan =
-            inputs::plan(&self.config, &self.options, &self.views, slices, samples, self.prefill())?;
+        let how = (self.prefill(), &self.turns);
+        let mut plan = inputs::plan(&self.config, &self.options, &self.views, slices, samples, how)?;
         self.plan_stream(slices, &mut plan)?;
         if let Some(compressed) = &mut self.compressed {
             let step = compressed.plan(&self.config, slices, &plan);
@@ -196,7 +203,7 @@ impl Decoder {
         self.begin_streams(&mut pass, plan.rows);
         self.compressed_slots(&mut pass, &plan);
         let cost = self.layer_cost(&plan);
-        let mut since_cut = 0;
+        let (mut since_cut, mut next_cut) = (0, 1);
         if let Some(sparse) = &mut self.sparse {
             let spare = self.residency.as_ref().map_or(0, Residency::num_slots);
             sparse.begin(&self.gpu, (&self.config, &self.kv), &plan, slices, spare)?;
@@ -208,9 +215,13 @@ impl Decoder {
             self.layer(&mut pass, index, &plan)?;
             self.copy_choices(&mut pass, index, &plan);
             since_cut += cost;
-            if since_cut > CUT || (index + 1).is_multiple_of(CUT_LAYERS) {
-                pass.cut();
+            if since_cut > CUT || index + 1 == next_cut {
+                self.gpu.flush(&mut pass)?;
                 since_cut = 0;
+            }
+            if index + 1 == next_cut {
+                // Twice as many layers each time: the device is busy soon, and never waits for a submission's encoding.
+                next_cut += next_cut.min(CUT_LAYERS);
             }
         }
         self.end_streams(&mut pass, &plan)?;

@@ -9,7 +9,7 @@ use attn_kernels::kernel::{KvShape, fetch_pages};
 use kvblock::{KvCacheSpec, PageLayout};
 use smallvec::SmallVec;
 
-pub use self::offload::Offload;
+pub use self::offload::{HostMemory, Offload};
 pub(crate) use self::offload::{Place, Ring, Run, runs};
 pub use self::plan::{CachePart, KvOptions, KvPlan, LayerCache};
 use crate::{DecoderConfig, ModelError, Reach};
@@ -90,7 +90,7 @@ impl KvPool {
         (offload, selects): (Offload, bool),
     ) -> Result<Host, ModelError> {
         let refuse = |lacks| Err(ModelError::Offload { lacks });
-        if !gpu.has_host_buffers() {
+        if offload.memory == HostMemory::Mapped && !gpu.has_host_buffers() {
             return refuse("an adapter with mappable storage buffers");
         }
         let [group] = &plan.layout.groups[..] else { return refuse("one group of layers") };
@@ -99,7 +99,7 @@ impl KvPool {
         }
         let chunk = (TILE / group.spec.block_size.get()).max(1);
         if selects && !fetch_pages::serves(&plan.shape(config)) {
-            return refuse("a cache of f16 or f32 beside a sparse policy");
+            return refuse("pages of whole 16-byte units beside a sparse policy");
         }
         let slots = offload.ring_slots.max(1);
         let ring = match selects {
@@ -110,7 +110,10 @@ impl KvPool {
             let needed = slots * chunk + if selects { chunk } else { 1 };
             return Err(ModelError::DevicePool { blocks: device_blocks, needed });
         };
-        let host = |name: &str, words| gpu.host_buffer(name, words);
+        let host = |name: &str, words| match offload.memory {
+            HostMemory::Mapped => gpu.host_buffer(name, words),
+            HostMemory::Device => gpu.buffer(name, words),
+        };
         Ok(Host { ring, tensors: Self::allocate(plan, offload.host_blocks, host)? })
     }
 

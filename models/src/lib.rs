@@ -30,8 +30,8 @@ pub use config::{
 pub use decoder::{BlockRead, Decoder, DecoderOptions};
 pub use error::ModelError;
 pub use fetch::{FetchError, ModelCache, ModelPackage, Progress, SMOLLM2_135M_INSTRUCT};
-pub use kv::{CachePart, KvOptions, KvPlan, KvPool, LayerCache, Offload};
-pub use sparse::{Attended, Mean, PageTraffic, Place, SparseOptions, Tally};
+pub use kv::{CachePart, HostMemory, KvOptions, KvPlan, KvPool, LayerCache, Offload};
+pub use sparse::{Attended, FetchCost, Mean, PageTraffic, Place, SparseOptions, Tally};
 pub use tokenizer::{DecodeStream, Tokenizer, TokenizerError};
 pub use weights::{
     Array, CompressorPart, Dtype, Gguf, GgufError, GgufTensor, HyperPart, IntegerTensor, Naming, Role,

@@ -9,11 +9,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use attn_kernels::kernel::fetch_pages;
 use kvblock::{BlockId, ExtraKeys, KvCacheConfig, LengthLimits, SeqId};
 use models::batch::{Phase, Sample, Slice, StepOutput};
 use models::kernel::sample::Spec;
-use models::{Attended, Decoder};
+use models::{Attended, Decoder, FetchCost};
 use scheduler::{
     FinishReason, Finished, Preemption, Request, Scheduler, SchedulerConfig, SliceKind, StepPlan,
 };
@@ -79,9 +78,8 @@ pub struct Engine {
     kv_used: KvUsed,
     max_batched_tokens: u32,
     kernel_ns: BTreeMap<&'static str, (u64, f64)>,
-    /// Time in which steps stood still for fetches from the host, and what a byte takes with nothing beside it.
-    fetch_wait_ns: f64,
-    ns_a_byte: Option<f64>,
+    /// Of fetches of selected blocks from the host, once it is known.
+    fetch_cost: Option<FetchCost>,
     /// What a sparse policy had each sequence attend.
     attended: HashMap<SeqId, Attended>,
 }
@@ -125,7 +123,6 @@ impl Engine {
             plans.preemption = Preemption::Swap { num_host_blocks: host_blocks(&decoder) };
         }
         let kv_used = KvUsed::new(&cache);
-        decoder.time_fetches();
         Ok(Self {
             scheduler: Scheduler::new(plans, cache)?,
             tiers: Tiers::open(args, model, &decoder)?,
@@ -136,8 +133,7 @@ impl Engine {
             kv_used,
             max_batched_tokens: budget,
             kernel_ns: BTreeMap::new(),
-            fetch_wait_ns: 0.0,
-            ns_a_byte: None,
+            fetch_cost: None,
             attended: HashMap::new(),
         })
     }
@@ -285,9 +281,6 @@ impl Engine {
             let (count, ns) = self.kernel_ns.entry(timing.kernel).or_default();
             *count += 1;
             *ns += timing.ns;
-            if timing.kernel == fetch_pages::KERNEL.name {
-                self.fetch_wait_ns += timing.ns;
-            }
         }
         for (slice, attended) in plan.slices.iter().zip(std::mem::take(&mut output.attended)) {
             let Some(attended) = attended else { continue };
@@ -304,11 +297,7 @@ impl Engine {
 
     /// Asks for device times from the next step on; false where the adapter has no timestamps.
     pub fn time_kernels(&mut self, on: bool) -> bool {
-        let able = self.decoder.gpu().time_dispatches(on);
-        if !on {
-            self.decoder.time_fetches();
-        }
-        able
+        self.decoder.gpu().time_dispatches(on)
     }
 
     /// Dispatches and device nanoseconds by kernel, since the last call.
@@ -348,10 +337,10 @@ impl Engine {
     /// What the device reports.
     pub fn tiers(&mut self) -> Result<report::Tiers> {
         let report = self.tiers.as_ref().map(Tiers::report).unwrap_or_default();
-        if self.ns_a_byte.is_none() {
-            self.ns_a_byte = self.decoder.fetch_ns_a_byte()?;
+        if self.fetch_cost.is_none() {
+            self.fetch_cost = self.decoder.fetch_cost()?;
         }
-        tiers::with_fetches(report, &self.decoder, self.fetch_wait_ns, self.ns_a_byte)
+        tiers::with_fetches(report, &self.decoder, self.fetch_cost)
     }
 
     /// The most KV blocks that were in use at one time, and their bytes, by cache group.

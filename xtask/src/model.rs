@@ -8,8 +8,8 @@ use attn_kernels::kernel::KvDtype;
 use kvblock::{KvCacheGroup, LengthLimits};
 use models::batch::Phase;
 use models::{
-    ChatTemplate, Checkpoint, Decoder, DecoderConfig, DecoderOptions, KvOptions, KvPlan, KvPool, Offload,
-    Place, SparseOptions, Tokenizer,
+    ChatTemplate, Checkpoint, Decoder, DecoderConfig, DecoderOptions, HostMemory, KvOptions, KvPlan, KvPool,
+    Offload, Place, SparseOptions, Tokenizer,
 };
 use sparse_select::Registry;
 
@@ -192,7 +192,7 @@ fn offload(
     // And the null block, which lies on the host where blocks are selected.
     let most = wanted.tokens.div_ceil(size) + u64::from(max_seqs) + u64::from(args.sparse.is_some());
     let host_blocks = u32::try_from((host_bytes / plan.block_bytes()).min(most)).unwrap_or(u32::MAX);
-    (host_blocks > 0).then_some(Offload { host_blocks, ring_slots: RING_SLOTS })
+    (host_blocks > 0).then_some(Offload { host_blocks, ring_slots: RING_SLOTS, memory: HostMemory::Mapped })
 }
 
 /// Size of the KV pool: what was asked for, else what memory allows and the requests can use.

@@ -113,7 +113,7 @@ fn score(
         kv: report::kv_use(decoder.kv().plan(), &used.most),
         tiers: {
             let report = tiers.map(|tiers| tiers.report()).unwrap_or_default();
-            tiers::with_fetches(report, decoder, 0.0, None)?
+            tiers::with_fetches(report, decoder, decoder.fetch_cost()?)?
         },
         sparse: Sparse::of(args.engine.sparse.as_ref(), total.attended.as_ref()),
     })

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kvblock::{BlockHash, BlockHasher, BlockSize, ExtraKeys, GroupId, HashAlgorithm, HashChain, SeqId};
-use models::Decoder;
+use models::{Decoder, FetchCost};
 use prefetch::assemble::StackConfig;
 use prefetch::codec::RowLayout;
 use prefetch::engine::EngineConfig;
@@ -179,16 +179,14 @@ impl Tiers {
     }
 }
 
-/// Adds what attention fetched from blocks on the host, and stood still for `waited_ns` nanoseconds; a byte takes
-/// `ns_a_byte` with nothing beside it.
+/// Adds what attention fetched from blocks on the host, and what that cost where it is known.
 ///
 /// # Errors
 /// What the device reports.
 pub fn with_fetches(
     report: report::Tiers,
     decoder: &Decoder,
-    waited_ns: f64,
-    ns_a_byte: Option<f64>,
+    cost: Option<FetchCost>,
 ) -> Result<report::Tiers> {
     let kv = decoder.kv();
     if kv.host_blocks() == 0 {
@@ -197,15 +195,15 @@ pub fn with_fetches(
     let pages = decoder.page_traffic()?;
     let mut host = report.host.unwrap_or_default();
     host.bytes_read += kv.fetched_bytes() + pages.map_or(0, |pages| pages.bytes());
+    let times = pages.zip(cost).map(|(pages, cost)| cost.of(&pages));
     let device = pages.map(|pages| report::PageUse {
         hits: pages.hits,
         misses: pages.misses,
         prefetched: pages.prefetched,
-        wait_ms: ns_a_byte.map(|_| waited_ns / 1e6),
+        wait_ms: times.map(|(_, waited)| waited / 1e6),
     });
-    #[expect(clippy::cast_precision_loss, reason = "bytes are far below 2^52")]
-    let transfer = pages.zip(ns_a_byte).map(|(pages, ns)| pages.bytes() as f64 * ns).filter(|ns| *ns > 0.0);
-    let hidden = transfer.map(|transfer| (1.0 - waited_ns / transfer).max(0.0));
+    let moved = times.filter(|(transfer, _)| *transfer > 0.0);
+    let hidden = moved.map(|(transfer, waited)| 1.0 - waited / transfer);
     Ok(report::Tiers { device, host: Some(host), overlap: hidden.or(report.overlap), ..report })
 }
 

@@ -76,6 +76,22 @@ pub enum GpuError {
     /// A kernel that does not compose.
     #[error(transparent)]
     Compose(#[from] crate::source::ComposeError),
+    /// A kernel of the coop level where that level does not run: see [`Gpu::runs_coop`](super::Gpu::runs_coop).
+    #[error(
+        "kernel {kernel} needs cooperative matrices in subgroups of 32 and no bounds checks: adapter {adapter} is at level {level}, subgroups of {subgroups:?}, checks {checks:?}"
+    )]
+    NoCoop {
+        /// The kernel.
+        kernel: &'static str,
+        /// The adapter.
+        adapter: String,
+        /// Its level.
+        level: crate::Level,
+        /// The least and the most lanes of its subgroups.
+        subgroups: (u32, u32),
+        /// Whether its kernels are checked.
+        checks: super::Checks,
+    },
     /// A kernel that the driver does not take.
     #[error("kernel {kernel} does not compile: {message}")]
     Compile {

@@ -70,7 +70,7 @@ impl Gpu {
                 Some(Step::Copy { from, from_at, to, to_at, bytes })
             }
             // Submissions are the caller's.
-            Command::Cut => None,
+            Command::Cut | Command::Split => None,
         });
         Ok(Prepared { label: pass.label, steps: steps.collect() })
     }

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Offsets of uniform bindings are multiples of this in WebGPU.
 const PARAMS_ALIGN: usize = 256;
@@ -17,6 +18,10 @@ pub struct Pass {
     pub(super) label: &'static str,
     pub(super) commands: Vec<Command>,
     pub(super) params: Vec<u8>,
+    /// Of all passes.
+    pub(super) id: u64,
+    /// Leading bytes of `params` that [`Gpu::flush`](super::Gpu::flush) sent to the device.
+    pub(super) sent: usize,
     /// Equal parameter blocks share their place: most layers of a model differ only in buffers.
     places: FxHashMap<SmallVec<[u8; 64]>, u32>,
     pub(super) reads: Vec<(Raw, Range<u64>)>,
@@ -34,6 +39,8 @@ pub(super) enum Command {
     },
     /// Ends a submission here, so that no submission runs longer than a driver's watchdog allows.
     Cut,
+    /// Ends a compute pass here.
+    Split,
 }
 
 #[derive(Debug)]
@@ -82,10 +89,13 @@ impl Pass {
     /// An empty pass.
     #[must_use]
     pub fn new(label: &'static str) -> Self {
+        static PASSES: AtomicU64 = AtomicU64::new(0);
         Self {
             label,
             commands: Vec::new(),
             params: Vec::new(),
+            id: PASSES.fetch_add(1, Ordering::Relaxed),
+            sent: 0,
             places: FxHashMap::default(),
             reads: Vec::new(),
         }
@@ -167,7 +177,15 @@ impl Pass {
         }
     }
 
-    /// Number of dispatches recorded.
+    /// Orders everything before against everything after. Dispatches that follow run beside one another as far as they share
+    /// no buffer that one of them writes, whoever used it before: hazards are looked for from here on anew.
+    pub fn split(&mut self) {
+        if matches!(self.commands.last(), Some(Command::Dispatch(_))) {
+            self.commands.push(Command::Split);
+        }
+    }
+
+    /// Number of dispatches recorded and not yet on their way.
     #[must_use]
     pub fn dispatches(&self) -> usize {
         self.commands.iter().filter(|c| matches!(c, Command::Dispatch(_))).count()

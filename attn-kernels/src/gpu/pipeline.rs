@@ -41,7 +41,7 @@ impl Gpu {
     /// Compiles a variant, once.
     ///
     /// # Errors
-    /// [`GpuError::Compose`] and [`GpuError::Compile`], with the kernel's name.
+    /// [`GpuError::Compose`], [`GpuError::NoCoop`] and [`GpuError::Compile`], with the kernel's name.
     pub fn pipeline(&self, variant: &Variant) -> Result<Arc<Pipeline>, GpuError> {
         let mut cache = self.pipelines.lock().expect("no holder of this lock panics");
         if let Some(pipeline) = cache.pipelines.get(variant) {
@@ -56,6 +56,10 @@ impl Gpu {
         self.made.fetch_add(1, Ordering::Relaxed);
         let kernel = variant.kernel;
         let wgsl = variant.wgsl()?;
+        // wgpu would panic on one that is checked.
+        if wgsl.lines().any(|line| line == "enable wgpu_cooperative_matrix;") && !self.runs_coop() {
+            return Err(self.no_coop(kernel.name));
+        }
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
         let internal = self.device.push_error_scope(wgpu::ErrorFilter::Internal);
         let module = self.module(kernel.name, wgsl);
@@ -93,6 +97,12 @@ impl Gpu {
             return Err(GpuError::Compile { kernel: kernel.name, message: error.to_string() });
         }
         Ok(Pipeline { raw, layout, layout_id, variant: variant.clone() })
+    }
+
+    fn no_coop(&self, kernel: &'static str) -> GpuError {
+        let subgroups = (self.info.subgroup_min_size, self.info.subgroup_max_size);
+        let (adapter, level, checks) = (self.info.name.clone(), self.level, self.checks);
+        GpuError::NoCoop { kernel, adapter, level, subgroups, checks }
     }
 
     fn layout(&self, params_bytes: usize, bindings: &[Access]) -> wgpu::BindGroupLayout {

@@ -1,21 +1,41 @@
 //! Encodes a pass, submits it, and hands back what it reads.
 
 use super::pass::{Command, Dispatch, Pass, Read};
-use super::pipeline::BindGroupKey;
-use super::timing::{QUERIES, Timed, Timing, timings};
 use super::{Gpu, GpuError, Raw};
 use bytemuck::Pod;
-use smallvec::SmallVec;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 
 /// What submissions reuse: the parameter block, staging buffers that nothing reads any more, the query set.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     params: Option<Raw>,
+    /// The pass whose parameters it holds.
+    params_of: Option<u64>,
     staging: Vec<Raw>,
-    pub(super) queries: Option<wgpu::QuerySet>,
-    pub(super) timed: Timed,
+    queries: Option<wgpu::QuerySet>,
+    timed: Timed,
+}
+
+/// Which dispatches get timestamps.
+#[derive(Clone, Copy, Debug, Default)]
+enum Timed {
+    #[default]
+    None,
+    All,
+    /// Compute passes as wholes.
+    Passes,
+}
+
+/// Timestamps a query set holds; the most that WebGPU allows.
+const QUERIES: u32 = 4096;
+
+/// Time of one dispatch, or of one compute pass, on the device.
+#[derive(Clone, Debug)]
+pub struct Timing {
+    /// The kernel, or the label of the pass.
+    pub kernel: &'static str,
+    /// Nanoseconds between its start and its end.
+    pub ns: f64,
 }
 
 /// Work on its way.
@@ -42,7 +62,7 @@ pub struct Submission {
 pub struct Outcome {
     bytes: Vec<u8>,
     spans: Vec<(usize, usize)>,
-    /// One entry for whatever timing was asked for, in order.
+    /// One entry a dispatch, where timing was asked for.
     pub timings: Vec<Timing>,
 }
 
@@ -59,14 +79,35 @@ impl Outcome {
 }
 
 impl Gpu {
+    /// Asks later submissions for a timestamp round every dispatch; false where the adapter has none.
+    pub fn time_dispatches(&self, on: bool) -> bool {
+        self.time(if on { Timed::All } else { Timed::None })
+    }
+
+    /// Asks later submissions for the time of every compute pass, from its first dispatch to the end of all; false where the
+    /// adapter has no timestamps. Between timestamps of single dispatches nothing overlaps; inside a pass it does.
+    pub fn time_passes(&self, on: bool) -> bool {
+        self.time(if on { Timed::Passes } else { Timed::None })
+    }
+
+    fn time(&self, timed: Timed) -> bool {
+        let able = self
+            .device
+            .features()
+            .contains(wgpu::Features::TIMESTAMP_QUERY.union(wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES));
+        self.scratch.lock().expect("no holder of this lock panics").timed =
+            if able { timed } else { Timed::None };
+        able
+    }
+
     /// Encodes and submits a pass.
     ///
     /// # Errors
     /// [`GpuError::Lost`], [`GpuError::OutOfMemory`] for staging, [`GpuError::Validation`] for a bug in the caller.
-    pub fn submit(&self, pass: Pass) -> Result<Pending<'_>, GpuError> {
+    pub fn submit(&self, mut pass: Pass) -> Result<Pending<'_>, GpuError> {
         self.fault()?;
         let mut scratch = self.scratch.lock().expect("no holder of this lock panics");
-        let params = self.params_buffer(&mut scratch, &pass)?;
+        let params = self.params_buffer(&mut scratch, &mut pass)?;
         let timed = self.timed(&mut scratch, &pass);
         let which = scratch.timed;
         let queries = scratch.queries.clone().filter(|_| !timed.is_empty());
@@ -103,6 +144,25 @@ impl Gpu {
         Ok(Pending { gpu: self, submission })
     }
 
+    /// Sends what is recorded so far to the device, which works on it while the host records the rest. Readbacks are for
+    /// [`submit`](Self::submit). Where dispatches are timed it only [cuts](Pass::cut).
+    ///
+    /// # Errors
+    /// As `submit`.
+    pub fn flush(&self, pass: &mut Pass) -> Result<(), GpuError> {
+        self.fault()?;
+        let mut scratch = self.scratch.lock().expect("no holder of this lock panics");
+        if !matches!(scratch.timed, Timed::None) {
+            pass.cut();
+            return Ok(());
+        }
+        let params = self.params_buffer(&mut scratch, pass)?;
+        let encoder = self.encode(pass, params.as_ref(), None);
+        self.queue.submit([encoder.finish()]);
+        pass.commands.clear();
+        Ok(())
+    }
+
     fn encode(
         &self,
         pass: &Pass,
@@ -118,6 +178,8 @@ impl Gpu {
                 Command::Copy { from, from_at, to, to_at, bytes } => {
                     encoder.copy_buffer_to_buffer(&from.buffer, *from_at, &to.buffer, *to_at, *bytes);
                 }
+                // The compute pass of the dispatches before has ended.
+                Command::Split => {}
                 Command::Cut => {
                     let done =
                         std::mem::replace(&mut encoder, self.device.create_command_encoder(&descriptor));
@@ -125,18 +187,22 @@ impl Gpu {
                 }
                 Command::Dispatch(first) => {
                     let params = params.expect("a pass with dispatches has parameters");
+                    let whole =
+                        queries.filter(|(_, which)| matches!(which, Timed::Passes) && query + 2 <= QUERIES);
+                    let timestamp_writes = whole.map(|(query_set, _)| wgpu::ComputePassTimestampWrites {
+                        query_set,
+                        beginning_of_pass_write_index: Some(query),
+                        end_of_pass_write_index: Some(query + 1),
+                    });
+                    query += 2 * u32::from(whole.is_some());
                     let mut compute = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
                         label: Some(pass.label),
-                        timestamp_writes: None,
+                        timestamp_writes,
                     });
-                    let whole = queries.filter(|(_, which)| query + 2 <= QUERIES && which.holds_runs());
-                    if let Some((set, _)) = whole {
-                        compute.write_timestamp(set, query);
-                    }
                     let mut next = Some(first);
                     while let Some(dispatch) = next {
                         let stamped =
-                            queries.filter(|(_, which)| query + 2 <= QUERIES && which.holds(dispatch));
+                            queries.filter(|(_, which)| matches!(which, Timed::All) && query + 2 <= QUERIES);
                         if let Some((set, _)) = stamped {
                             compute.write_timestamp(set, query);
                             self.dispatch(&mut compute, dispatch, params);
@@ -148,10 +214,6 @@ impl Gpu {
                         next = commands
                             .next_if(|c| matches!(c, Command::Dispatch(_)))
                             .and_then(|c| if let Command::Dispatch(d) = c { Some(d) } else { None });
-                    }
-                    if let Some((set, _)) = whole {
-                        compute.write_timestamp(set, query + 1);
-                        query += 2;
                     }
                 }
             }
@@ -167,53 +229,14 @@ impl Gpu {
         compute.dispatch_workgroups(x, y, z);
     }
 
-    fn bind_group(&self, dispatch: &Dispatch, params: &Raw) -> wgpu::BindGroup {
-        let pipeline = &dispatch.pipeline;
-        let mut key: SmallVec<[u64; 18]> = SmallVec::new();
-        key.extend([pipeline.layout_id, params.id]);
-        for bind in &dispatch.bindings {
-            key.extend([bind.raw.id, bind.offset]);
-        }
-        let mut cache = self.bind_groups.lock().expect("no holder of this lock panics");
-        cache.entry(BindGroupKey(key)).or_insert_with(|| self.make_bind_group(dispatch, params)).clone()
-    }
-
-    pub(super) fn make_bind_group(&self, dispatch: &Dispatch, params: &Raw) -> wgpu::BindGroup {
-        self.made.fetch_add(1, Ordering::Relaxed);
-        let pipeline = &dispatch.pipeline;
-        let uniform = wgpu::BufferBinding {
-            buffer: &params.buffer,
-            offset: 0,
-            size: wgpu::BufferSize::new(pipeline.variant.kernel.params_bytes as u64),
-        };
-        let storage = dispatch.bindings.iter().map(|b| wgpu::BufferBinding {
-            buffer: &b.raw.buffer,
-            offset: b.offset,
-            size: None,
-        });
-        let entries: SmallVec<[_; 9]> = std::iter::once(uniform)
-            .chain(storage)
-            .zip(0..)
-            .map(|(buffer, binding)| wgpu::BindGroupEntry {
-                binding,
-                resource: wgpu::BindingResource::Buffer(buffer),
-            })
-            .collect();
-        self.device.create_bind_group(&wgpu::BindGroupDescriptor {
-            label: None,
-            layout: &pipeline.layout,
-            entries: &entries,
-        })
-    }
-
-    /// Forgets cached bind groups, which keep the buffers they name alive.
-    pub fn forget_bind_groups(&self) {
-        self.bind_groups.lock().expect("no holder of this lock panics").clear();
-    }
-
-    fn params_buffer(&self, scratch: &mut Scratch, pass: &Pass) -> Result<Option<Raw>, GpuError> {
+    /// The parameters of `pass`, of which what an earlier [`flush`](Self::flush) sent is still there unless another pass
+    /// came between.
+    fn params_buffer(&self, scratch: &mut Scratch, pass: &mut Pass) -> Result<Option<Raw>, GpuError> {
         if pass.params.is_empty() {
             return Ok(None);
+        }
+        if scratch.params_of.replace(pass.id) != Some(pass.id) {
+            pass.sent = 0;
         }
         let bytes = pass.params.len() as u64;
         if scratch.params.as_ref().is_none_or(|p| p.bytes() < bytes) {
@@ -221,10 +244,58 @@ impl Gpu {
             let bytes = bytes.next_power_of_two().max(64 << 10);
             scratch.params = Some(self.raw_buffer("params", bytes, usage)?);
             self.forget_bind_groups();
+            pass.sent = 0;
         }
         let params = scratch.params.clone().expect("made above");
-        self.queue.write_buffer(&params.buffer, 0, &pass.params);
+        if pass.sent < pass.params.len() {
+            self.queue.write_buffer(&params.buffer, pass.sent as u64, &pass.params[pass.sent..]);
+            pass.sent = pass.params.len();
+        }
         Ok(Some(params))
+    }
+
+    fn timed(&self, scratch: &mut Scratch, pass: &Pass) -> Vec<&'static str> {
+        let which = scratch.timed;
+        let dispatch = |command: &Command| match command {
+            Command::Dispatch(dispatch) => Some(dispatch.pipeline.variant.kernel.name),
+            _ => None,
+        };
+        let begins = |i: &usize| i.checked_sub(1).is_none_or(|i| dispatch(&pass.commands[i]).is_none());
+        let dispatches = (0..pass.commands.len()).filter_map(|i| Some((i, dispatch(&pass.commands[i])?)));
+        let most = QUERIES as usize / 2;
+        let names: Vec<&'static str> = match which {
+            Timed::None => Vec::new(),
+            Timed::All => dispatches.map(|(_, name)| name).take(most).collect(),
+            Timed::Passes => dispatches.filter(|(i, _)| begins(i)).map(|_| pass.label).take(most).collect(),
+        };
+        if names.is_empty() {
+            return names;
+        }
+        scratch.queries.get_or_insert_with(|| {
+            self.device.create_query_set(&wgpu::QuerySetDescriptor {
+                label: Some("dispatches"),
+                ty: wgpu::QueryType::Timestamp,
+                count: QUERIES,
+            })
+        });
+        names
+    }
+
+    fn resolve(
+        &self,
+        encoder: &mut wgpu::CommandEncoder,
+        queries: &wgpu::QuerySet,
+        staging: &Raw,
+        at: u64,
+        dispatches: usize,
+    ) -> Result<(), GpuError> {
+        let bytes = dispatches as u64 * 16;
+        let usage = wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC;
+        let resolved = self.raw_buffer("timestamps", bytes, usage)?;
+        let count = u32::try_from(dispatches * 2).expect("at most QUERIES");
+        encoder.resolve_query_set(queries, 0..count, &resolved.buffer, 0);
+        encoder.copy_buffer_to_buffer(&resolved.buffer, 0, &staging.buffer, at, bytes);
+        Ok(())
     }
 
     fn staging(&self, scratch: &mut Scratch, bytes: u64) -> Result<Raw, GpuError> {
@@ -284,6 +355,18 @@ impl Gpu {
         self.scratch.lock().expect("no holder of this lock panics").staging.push(staging);
         Ok(Outcome { bytes, spans, timings })
     }
+}
+
+fn timings(bytes: &[u8], timed: &[&'static str], at: u64, period_ns: f32) -> Vec<Timing> {
+    let at = usize::try_from(at).expect("staging fits in memory");
+    let ticks: Vec<u64> = bytemuck::pod_collect_to_vec(&bytes[at..at + timed.len() * 16]);
+    let pairs = ticks.chunks_exact(2).zip(timed);
+    pairs
+        .map(|(pair, kernel)| Timing {
+            kernel,
+            ns: pair[1].saturating_sub(pair[0]) as f64 * f64::from(period_ns),
+        })
+        .collect()
 }
 
 impl Gpu {

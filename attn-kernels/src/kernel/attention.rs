@@ -97,6 +97,22 @@ impl Attention {
         Self { context: Context::Blocks(select_block), ..Self::default() }
     }
 
+    /// Checks what variants over a cache of `shape` rely on, of kernels that load `run` keys at once: `paged_prefill` 8, by
+    /// matrices 16, others 1.
+    ///
+    /// # Errors
+    /// Selection blocks that are not whole blocks of the cache and whole loads, and a window or chunk without tokens.
+    pub fn validate(&self, shape: &KvShape, run: u32) -> Result<(), LaunchError> {
+        let launch = Launch("attention");
+        if self.mask != Mask::Causal {
+            launch.not_zero("tokens of the window or chunk", self.mask.window())?;
+        }
+        match self.context {
+            Context::Blocks(tokens) => launch.whole_pages(tokens, shape.block_size.max(run)),
+            Context::Full | Context::Tokens => Ok(()),
+        }
+    }
+
     /// Fills the slot of the context of `variant`, which loads `run` keys at once.
     ///
     /// # Panics

@@ -109,6 +109,7 @@ pub fn check(
     [q_len, tables_len, scores_len]: [usize; 3],
 ) -> Result<(), LaunchError> {
     let launch = Launch(KERNEL.name);
+    launch.whole_pages(select_block, shape.block_size)?;
     launch.not_zero("heads a set", params.heads_a_set)?;
     launch.multiple("query heads", params.num_heads, params.num_kv_heads)?;
     launch.multiple("query heads", params.num_heads, params.heads_a_set)?;

@@ -2,7 +2,7 @@
 
 use super::LaunchError;
 use super::error::Launch;
-use super::quantise::Code;
+use super::quantise::{self, Code};
 use crate::{Access, Kernel, Variant};
 use bytemuck::{Pod, Zeroable};
 
@@ -44,4 +44,22 @@ pub fn variant(width: u32, code: Code) -> Result<Variant, LaunchError> {
 #[must_use]
 pub fn grid(width: u32, rows: u32) -> [u32; 3] {
     super::flat_grid((rows * (width / 4)).div_ceil(WG))
+}
+
+/// [`quantise::check`] the other way round.
+///
+/// # Errors
+/// A width that is not a multiple of 4, or a buffer that is too short.
+pub fn check(
+    width: u32,
+    params: &DequantiseParams,
+    [x_len, codes_len, scales_len]: [usize; 3],
+) -> Result<(), LaunchError> {
+    let DequantiseParams { rows, row_stride, first, .. } = *params;
+    quantise::check_rows(
+        Launch(KERNEL.name),
+        width,
+        [rows, row_stride, first],
+        [x_len, codes_len, scales_len],
+    )
 }

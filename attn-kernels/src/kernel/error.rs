@@ -76,6 +76,12 @@ impl Launch {
         Err(LaunchError::NotMultiple { kernel, what, value, of })
     }
 
+    /// Blocks of `select_block` tokens are selected from pages of `page`.
+    pub(crate) fn whole_pages(self, select_block: u32, page: u32) -> Result<(), LaunchError> {
+        self.not_zero("selection block", select_block)?;
+        self.multiple("selection block", select_block, page)
+    }
+
     pub(crate) fn power_of_two(self, what: &'static str, value: u32) -> Result<(), LaunchError> {
         if value.is_power_of_two() {
             return Ok(());

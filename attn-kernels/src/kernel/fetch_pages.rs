@@ -1,6 +1,6 @@
 //! Copies pages from memory of the host into slots of the device.
 
-use super::{KvDtype, KvShape};
+use super::KvShape;
 use crate::{Access, Kernel, Variant};
 use bytemuck::{Pod, Zeroable};
 
@@ -64,11 +64,10 @@ impl FetchPagesParams {
     }
 }
 
-/// Whether what a head keeps of a block is a run of whole 16-byte units.
+/// Whether what a head keeps of a block, scales behind its codes included, is a run of whole 16-byte units.
 #[must_use]
 pub fn serves(shape: &KvShape) -> bool {
-    matches!(shape.dtype, KvDtype::F16 | KvDtype::F32)
-        && shape.block_bytes().is_multiple_of(16 * shape.num_kv_heads as usize)
+    shape.block_bytes().is_multiple_of(16 * shape.num_kv_heads as usize)
 }
 
 /// The kernel.

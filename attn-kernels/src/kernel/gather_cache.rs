@@ -66,10 +66,10 @@ pub fn grid(shape: &KvShape, params: &GatherCacheParams, spans: u32) -> [u32; 3]
 }
 
 /// Checks `spans`, `[first key, KV length, first row of the output, first entry of the block table]`, against `tables_len`
-/// entries and `rows` rows of the output.
+/// entries and `rows` rows of the output. Lists have [`check_lists`](super::attention::check_lists).
 ///
 /// # Errors
-/// More spans or workgroups than a dispatch has, or a span outside the tables or the output.
+/// A shape that no kernel takes, more spans or workgroups than a dispatch has, or a span outside the tables or the output.
 pub fn check(
     shape: &KvShape,
     params: &GatherCacheParams,
@@ -77,6 +77,7 @@ pub fn check(
     [tables_len, rows]: [usize; 2],
 ) -> Result<(), LaunchError> {
     let launch = Launch(KERNEL.name);
+    shape.validate(params.num_kv_heads)?;
     launch.at_most("spans", spans.len() as u64, 65_535)?;
     let chunks = u64::from(params.most_keys) * u64::from(params.num_kv_heads * (shape.head_dim / 8));
     launch.at_most("workgroups of a span", chunks.div_ceil(WG.into()), 65_535)?;

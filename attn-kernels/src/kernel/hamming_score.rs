@@ -72,6 +72,7 @@ pub fn check(
     [tables_len, scores_len]: [usize; 2],
 ) -> Result<(), LaunchError> {
     let launch = Launch(KERNEL.name);
+    launch.whole_pages(select_block, shape.block_size)?;
     launch.at_most("rows", rows.len() as u64, 65_535)?;
     launch.at_most("blocks always selected", params.num_must.into(), 4)?;
     let scores = rows.len() as u64 * u64::from(params.score_stride);

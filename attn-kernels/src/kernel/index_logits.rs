@@ -92,7 +92,12 @@ pub fn check(
     [q_rows, tables_len, logits_len]: [usize; 3],
 ) -> Result<(), LaunchError> {
     let launch = Launch(KERNEL.name);
-    let (_, page) = keys.head_dim_and_page();
+    let (head_dim, page) = keys.head_dim_and_page();
+    launch.not_zero("tokens of a page", page)?;
+    launch.multiple("head size", head_dim, 8)?;
+    if let IndexKeys::Cached(shape) = keys {
+        launch.at_most("KV heads of index keys", shape.num_kv_heads.into(), 1)?;
+    }
     launch.at_most("rows", rows.len() as u64, 65_535)?;
     launch.at_most("tiles of keys", params.logit_stride.div_ceil(TILE).into(), 65_535)?;
     let logits = rows.len() as u64 * u64::from(params.logit_stride);

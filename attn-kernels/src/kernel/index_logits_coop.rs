@@ -7,7 +7,7 @@
 
 use super::KvDtype;
 use super::index_logits::{self, IndexKeys, IndexLogitsParams};
-use crate::{Kernel, Variant};
+use crate::{Kernel, Level, Variant};
 
 /// Bindings: q, k_cache, tables, rows, gates, logits.
 pub static KERNEL: Kernel = Kernel {
@@ -51,4 +51,72 @@ pub fn variant(keys: &IndexKeys) -> Variant {
 #[must_use]
 pub fn grid(params: &IndexLogitsParams, rows: u32) -> [u32; 3] {
     [params.logit_stride.div_ceil(TILE), rows, 1]
+}
+
+/// The best kernel for one kind of keys: this one where it runs and serves, else `index_logits`. The two take the same bindings,
+/// parameters and rows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IndexKernel {
+    keys: IndexKeys,
+    coop: bool,
+}
+
+impl IndexKernel {
+    /// Chooses; `runs_coop`: [`Gpu::runs_coop`](crate::gpu::Gpu::runs_coop), and rounding to f16 is welcome.
+    #[must_use]
+    pub fn new(keys: IndexKeys, runs_coop: bool) -> Self {
+        Self { keys, coop: runs_coop && serves(&keys) }
+    }
+
+    /// The level of the kernel chosen.
+    #[must_use]
+    pub fn level(&self) -> Level {
+        if self.coop { Level::Coop } else { Level::Baseline }
+    }
+
+    /// The kernel.
+    #[must_use]
+    pub fn variant(&self) -> Variant {
+        let of = if self.coop { variant } else { index_logits::variant };
+        of(&self.keys)
+    }
+
+    /// Workgroups for `rows` rows.
+    #[must_use]
+    pub fn grid(&self, params: &IndexLogitsParams, rows: u32) -> [u32; 3] {
+        let of = if self.coop { grid } else { index_logits::grid };
+        of(params, rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::KvShape;
+    use std::fmt::Write as _;
+
+    #[test]
+    fn matrices_take_f16_and_published_keys() {
+        let cached =
+            |dtype, head_dim| IndexKeys::Cached(KvShape { num_kv_heads: 1, head_dim, block_size: 16, dtype });
+        let mut drawn = String::new();
+        for (what, keys) in [
+            ("published", IndexKeys::Fp8 { head_dim: 128, page: 64 }),
+            ("published, odd pages", IndexKeys::Fp8 { head_dim: 128, page: 2 }),
+            ("f16, 128", cached(KvDtype::F16, 128)),
+            ("f16, 24", cached(KvDtype::F16, 24)),
+            ("f32, 128", cached(KvDtype::F32, 128)),
+        ] {
+            let kernel = IndexKernel::new(keys, true);
+            assert_eq!(IndexKernel::new(keys, false).level(), Level::Baseline);
+            writeln!(drawn, "{what}: {}", kernel.variant().kernel.name).unwrap();
+        }
+        insta::assert_snapshot!(drawn, @r"
+        published: index_logits_coop
+        published, odd pages: index_logits
+        f16, 128: index_logits_coop
+        f16, 24: index_logits
+        f32, 128: index_logits
+        ");
+    }
 }

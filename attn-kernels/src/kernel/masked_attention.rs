@@ -110,8 +110,8 @@ pub fn check(
     [q_rows, out_rows, masks_len, tables_len]: [usize; 4],
 ) -> Result<(), LaunchError> {
     let launch = Launch(KERNEL.name);
-    launch.multiple("query heads", params.num_heads, params.num_kv_heads)?;
-    launch.multiple("selection block", select_block, shape.block_size)?;
+    shape.validate(params.num_heads)?;
+    launch.whole_pages(select_block, shape.block_size)?;
     launch.at_most("rows", params.rows.into(), rows.len() as u64)?;
     let stride = params.list_stride as usize;
     for (entry, row) in rows.iter().enumerate() {

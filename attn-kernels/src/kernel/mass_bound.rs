@@ -88,18 +88,20 @@ pub const fn grid(params: &MassBoundParams, rows: u32) -> [u32; 3] {
     [params.share_stride - 1, params.num_heads, rows]
 }
 
-/// Checks a launch over `rows` rows of at most `blocks` blocks against lists of `selected_len` entries, `stats_len` pairs and
+/// Checks a launch over `rows` rows of at most `blocks` blocks of `select_block` tokens in pages of `page` against lists of `selected_len` entries, `stats_len` pairs and
 /// `shares_len` f32;
 /// [`block_score::check`](super::block_score::check) checks the rows.
 ///
 /// # Errors
-/// Heads that do not divide, or a buffer that is too short.
+/// Heads or pages that do not divide, or a buffer that is too short.
 pub fn check(
     params: &MassBoundParams,
     (rows, blocks): (usize, u32),
+    [select_block, page]: [u32; 2],
     [selected_len, stats_len, shares_len]: [usize; 3],
 ) -> Result<(), LaunchError> {
     let launch = Launch(KERNEL.name);
+    launch.whole_pages(select_block, page)?;
     launch.multiple("query heads", params.num_heads, params.num_kv_heads)?;
     launch.at_most("rows", rows as u64, 65_535)?;
     let (rows, heads) = (rows as u64, u64::from(params.num_heads));

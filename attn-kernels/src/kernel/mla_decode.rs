@@ -1,7 +1,8 @@
 //! Absorbed multi-head latent attention of query rows, over one cache or two.
 
 use super::attention::{Attention, Context};
-use super::{KvDtype, KvShape, heads_together, paged_decode, paged_reduce};
+use super::error::Launch;
+use super::{KvDtype, KvShape, LaunchError, heads_together, paged_decode, paged_reduce};
 use crate::{Access, Kernel, Variant};
 use bytemuck::{Pod, Zeroable};
 
@@ -94,18 +95,28 @@ impl LatentShape {
         KvShape { num_kv_heads: 1, head_dim: latent, block_size, dtype }
     }
 
-    /// What kernels rely on.
+    /// Checks what all kernels of latents rely on.
     ///
+    /// # Errors
+    /// Latents that are not multiples of 8 up to 512, rope parts that are not up to 64, block sizes that are not powers of
+    /// two from 4 to 256.
+    pub fn validate(&self) -> Result<(), LaunchError> {
+        let launch = Launch("cache of latents");
+        let Self { latent, rope, block_size, .. } = *self;
+        launch.not_zero("latent", latent)?;
+        for (what, size, limit) in [("latent", latent, 512), ("rope part", rope, 64)] {
+            launch.multiple(what, size, 8)?;
+            launch.at_most(what, size.into(), limit)?;
+        }
+        launch.power_of_two("block size", block_size)?;
+        launch.multiple("block size", block_size, 4)?;
+        launch.at_most("block size", block_size.into(), 256)
+    }
+
     /// # Panics
-    /// Where it does not hold.
+    /// When [`Self::validate`] refuses it.
     pub(super) fn check(&self) {
-        self.values().check();
-        let Self { latent, rope, .. } = *self;
-        assert!((8..=512).contains(&latent), "latents of {latent} elements, of 8 to 512");
-        assert!(
-            rope.is_multiple_of(8) && rope <= 64,
-            "{rope} rope elements are not a multiple of 8 up to 64"
-        );
+        self.validate().unwrap_or_else(|error| panic!("{error}: unchecked"));
     }
 }
 
@@ -131,7 +142,10 @@ pub fn heads_a_group(num_heads: u32) -> u32 {
 }
 
 /// The kernel over one cache of `shape` and `num_heads` query heads. Of `attention` the context counts; heads share
-/// their lists.
+/// their lists. There is one text for baseline and subgroup level, for the reason that [`paged_decode::variant`] gives.
+///
+/// # Panics
+/// When [`LatentShape::validate`] or [`Attention::validate`] refuses them.
 #[must_use]
 pub fn variant(shape: &LatentShape, num_heads: u32, attention: &Attention) -> Variant {
     let variant = attention.order(of(shape, num_heads), &shape.values(), 1);
@@ -139,15 +153,22 @@ pub fn variant(shape: &LatentShape, num_heads: u32, attention: &Attention) -> Va
 }
 
 /// The kernel over a window cache and a compressed cache of `shape`, by lists of slots.
+///
+/// # Panics
+/// When [`LatentShape::validate`] refuses it.
 #[must_use]
 pub fn variant_of_two(shape: &LatentShape, num_heads: u32) -> Variant {
     of(shape, num_heads).module("latents", "latents_two").bindings(BINDINGS)
 }
 
+/// Channels of a latent that a lane owns.
+const CHANNELS: u32 = 16;
+
 fn of(shape: &LatentShape, num_heads: u32) -> Variant {
     shape.check();
-    // What is staged stays below 10 KiB.
-    let tokens = if shape.dtype == KvDtype::F32 { 4 } else { 8 };
+    let word = if shape.dtype == KvDtype::F32 { 4 } else { 8 };
+    let key_words = CHANNELS / word;
+    let spans = (shape.width() / word).div_ceil(key_words);
     let element = match shape.dtype {
         KvDtype::F16 => "latent_f16",
         KvDtype::F32 => "latent_f32",
@@ -159,7 +180,10 @@ fn of(shape: &LatentShape, num_heads: u32) -> Variant {
         .size("ROPE", shape.rope)
         .size("BLOCK_SIZE", shape.block_size)
         .size("HEADS", heads_a_group(num_heads))
-        .size("TOKENS", tokens)
+        .size("KEY_WORDS", key_words)
+        .size("VALUE_WORDS", (shape.latent / word).div_ceil(spans))
+        .size("WORD_QUADS", word / 4)
+        .size("PIECES", (spans / 16).max(1))
         .module("element", element)
 }
 
@@ -167,4 +191,113 @@ fn of(shape: &LatentShape, num_heads: u32) -> Variant {
 #[must_use]
 pub fn grid(num_heads: u32, rows: u32, max_partitions: u32) -> [u32; 3] {
     [max_partitions, num_heads / heads_a_group(num_heads), rows]
+}
+
+/// Checks `rows`, `[row of q, keys, first entry of the block table, first key]`, and the blocks of `tables` that they read,
+/// against a cache of `num_blocks` blocks and buffers of `q_len`, `partial_len` and `stats_len` elements. Lists have
+/// [`check_lists`](super::attention::check_lists).
+///
+/// # Errors
+/// A shape that no kernel takes, more rows than a dispatch has, a row outside a buffer, a table that names no block of the
+/// cache, or more partitions than there is room for.
+pub fn check(
+    shape: &LatentShape,
+    params: &MlaDecodeParams,
+    rows: &[[u32; 4]],
+    (tables, num_blocks): (&[u32], u32),
+    lens: [usize; 3],
+) -> Result<(), LaunchError> {
+    let launch = Launch(KERNEL.name);
+    check_rows(shape, params, rows, lens)?;
+    for (entry, [_, len, table, first]) in rows.iter().enumerate() {
+        launch.entry("first key", entry, (*first).into(), (*len).into())?;
+        if params.list_stride == 0 {
+            launch.entry(
+                "partitions",
+                entry,
+                partitions(*first, *len).into(),
+                params.max_partitions.into(),
+            )?;
+        }
+        let (first, end) = (first / shape.block_size, len.div_ceil(shape.block_size));
+        let of_table = [first, end].map(|block| u64::from(*table) + u64::from(block));
+        launch.table(entry, tables, (of_table[0], of_table[1]), num_blocks)?;
+    }
+    Ok(())
+}
+
+/// Slots that rows attend in one of two caches.
+#[derive(Clone, Copy, Debug)]
+pub struct SlotLists<'a> {
+    /// A list a row, [`MlaDecodeParams::list_stride`] or [`MlaDecodeParams::compressed_stride`] entries from one to the next;
+    /// entries behind the keys that a row has in this cache may be anything.
+    pub lists: &'a [u32],
+    /// Slots of the cache.
+    pub num_slots: u32,
+}
+
+/// Checks `rows` of two caches, `[row of q, keys, how many of them are in the window, 0]`, and the slots that they read, against
+/// buffers of `q_len`, `partial_len` and `stats_len` elements.
+///
+/// # Errors
+/// A shape that no kernel takes, more rows than a dispatch has, a row outside a buffer, a list that is too short, a slot
+/// outside its cache, or more partitions than there is room for.
+pub fn check_two(
+    shape: &LatentShape,
+    params: &MlaDecodeParams,
+    rows: &[[u32; 4]],
+    [window, compressed]: [SlotLists<'_>; 2],
+    lens: [usize; 3],
+) -> Result<(), LaunchError> {
+    let launch = Launch(KERNEL.name);
+    check_rows(shape, params, rows, lens)?;
+    for (entry, &[_, keys, in_window, _]) in rows.iter().enumerate() {
+        launch.entry("keys in the window", entry, in_window.into(), keys.into())?;
+        launch.entry("partitions", entry, partitions(0, keys).into(), params.max_partitions.into())?;
+        for (of, count, stride) in [
+            (window, in_window, params.list_stride),
+            (compressed, keys - in_window, params.compressed_stride),
+        ] {
+            let first = (params.first_list as usize + entry) * stride as usize;
+            let end = first + count as usize;
+            if count > 0 {
+                launch.entry("end in the lists of slots", entry, end as u64, of.lists.len() as u64)?;
+                let last = of.lists[first..end].iter().max().map_or(0, |slot| u64::from(*slot) + 1);
+                // The highest bit of a slot marks the second cache.
+                launch.entry("slot + 1", entry, last, of.num_slots.min(1 << 31).into())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What holds for one cache and for two.
+fn check_rows(
+    shape: &LatentShape,
+    params: &MlaDecodeParams,
+    rows: &[[u32; 4]],
+    [q_len, partial_len, stats_len]: [usize; 3],
+) -> Result<(), LaunchError> {
+    let launch = Launch(KERNEL.name);
+    shape.validate()?;
+    launch.not_zero("number of query heads", params.num_heads)?;
+    launch.multiple("f32 from row to row of q", params.q_stride, 4)?;
+    launch.at_most("rows", rows.len() as u64, 65_535)?;
+    let (heads, latent) = (u64::from(params.num_heads), u64::from(shape.latent));
+    let stats = rows.len() as u64 * heads * u64::from(params.max_partitions);
+    launch.at_most("entries of stats", stats, stats_len as u64)?;
+    if params.reduced == 0 {
+        launch.at_most("partitions without a reduce pass", params.max_partitions.into(), 1)?;
+    } else {
+        launch.at_most("f32 of partials", stats * latent, partial_len as u64)?;
+    }
+    for (entry, [row, ..]) in rows.iter().enumerate() {
+        let row = u64::from(*row);
+        let end = row * u64::from(params.q_stride) + heads * u64::from(shape.width());
+        launch.entry("end in q", entry, end, q_len as u64)?;
+        if params.reduced == 0 {
+            launch.entry("end in the output", entry, (row + 1) * heads * latent, partial_len as u64)?;
+        }
+    }
+    Ok(())
 }

@@ -9,7 +9,7 @@
 use super::KvDtype;
 use super::attention::{Attention, Context};
 use super::mla_decode::{self, LatentShape, MlaDecodeParams};
-use crate::{Kernel, Variant};
+use crate::{Kernel, Level, Variant};
 
 /// Bindings: those of `mla_decode`.
 pub static KERNEL: Kernel = Kernel {
@@ -77,4 +77,104 @@ fn of(shape: &LatentShape, num_heads: u32) -> Variant {
 #[must_use]
 pub fn grid(num_heads: u32, rows: u32, max_partitions: u32) -> [u32; 3] {
     [max_partitions, num_heads / HEADS, rows]
+}
+
+/// The best kernel for one cache and number of query heads: this one where it runs and serves, else `mla_decode`. The two take
+/// the same bindings, parameters and rows, and so may be exchanged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MlaKernel {
+    shape: LatentShape,
+    num_heads: u32,
+    coop: bool,
+}
+
+impl MlaKernel {
+    /// Chooses; `runs_coop`: [`Gpu::runs_coop`](crate::gpu::Gpu::runs_coop), and rounding to f16 is welcome.
+    #[must_use]
+    pub fn new(shape: &LatentShape, num_heads: u32, runs_coop: bool) -> Self {
+        Self { shape: *shape, num_heads, coop: runs_coop && serves(shape, num_heads) }
+    }
+
+    /// The level of the kernel chosen.
+    #[must_use]
+    pub fn level(&self) -> Level {
+        if self.coop { Level::Coop } else { Level::Baseline }
+    }
+
+    /// The kernel over one cache.
+    #[must_use]
+    pub fn variant(&self, attention: &Attention) -> Variant {
+        let of = if self.coop { variant } else { mla_decode::variant };
+        of(&self.shape, self.num_heads, attention)
+    }
+
+    /// The kernel over a window cache and a compressed cache.
+    #[must_use]
+    pub fn variant_of_two(&self) -> Variant {
+        let of = if self.coop { variant_of_two } else { mla_decode::variant_of_two };
+        of(&self.shape, self.num_heads)
+    }
+
+    /// Workgroups for `rows` rows of at most `max_partitions` partitions.
+    #[must_use]
+    pub fn grid(&self, rows: u32, max_partitions: u32) -> [u32; 3] {
+        let of = if self.coop { grid } else { mla_decode::grid };
+        of(self.num_heads, rows, max_partitions)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fmt::Write as _;
+
+    #[test]
+    fn matrices_take_the_shapes_that_they_divide() {
+        let mut drawn = String::new();
+        for (model, latent, rope, num_heads) in [
+            ("DeepSeek V2 Lite", 512, 64, 16),
+            ("DeepSeek V3.2", 512, 64, 128),
+            ("DeepSeek V4", 512, 0, 64),
+            ("tiny", 128, 64, 32),
+            ("tiny, odd", 64, 64, 32),
+        ] {
+            for dtype in [KvDtype::F16, KvDtype::F32, KvDtype::Fp8, KvDtype::Int8] {
+                let shape = LatentShape { latent, rope, block_size: 64, dtype };
+                let [runs, not] = [true, false].map(|runs| MlaKernel::new(&shape, num_heads, runs));
+                assert_eq!(not.level(), Level::Baseline);
+                let two = LatentShape { rope: 0, ..shape };
+                let two = MlaKernel::new(&two, num_heads, true).variant_of_two();
+                let kernel = runs.variant(&Attention::default()).kernel;
+                let grid = runs.grid(1, 1)[1];
+                writeln!(
+                    drawn,
+                    "{model}, {dtype:?}: {} by {grid}, two caches {}",
+                    kernel.name, two.kernel.name
+                )
+                .unwrap();
+            }
+        }
+        insta::assert_snapshot!(drawn, @r"
+        DeepSeek V2 Lite, F16: mla_decode by 1, two caches mla_decode
+        DeepSeek V2 Lite, F32: mla_decode by 1, two caches mla_decode
+        DeepSeek V2 Lite, Fp8: mla_decode by 1, two caches mla_decode
+        DeepSeek V2 Lite, Int8: mla_decode by 1, two caches mla_decode
+        DeepSeek V3.2, F16: mla_decode_coop by 4, two caches mla_decode_coop
+        DeepSeek V3.2, F32: mla_decode by 8, two caches mla_decode
+        DeepSeek V3.2, Fp8: mla_decode_coop by 4, two caches mla_decode_coop
+        DeepSeek V3.2, Int8: mla_decode_coop by 4, two caches mla_decode_coop
+        DeepSeek V4, F16: mla_decode_coop by 2, two caches mla_decode_coop
+        DeepSeek V4, F32: mla_decode by 4, two caches mla_decode
+        DeepSeek V4, Fp8: mla_decode_coop by 2, two caches mla_decode_coop
+        DeepSeek V4, Int8: mla_decode_coop by 2, two caches mla_decode_coop
+        tiny, F16: mla_decode_coop by 1, two caches mla_decode_coop
+        tiny, F32: mla_decode by 2, two caches mla_decode
+        tiny, Fp8: mla_decode_coop by 1, two caches mla_decode_coop
+        tiny, Int8: mla_decode_coop by 1, two caches mla_decode_coop
+        tiny, odd, F16: mla_decode by 2, two caches mla_decode
+        tiny, odd, F32: mla_decode by 2, two caches mla_decode
+        tiny, odd, Fp8: mla_decode by 2, two caches mla_decode
+        tiny, odd, Int8: mla_decode by 2, two caches mla_decode
+        ");
+    }
 }

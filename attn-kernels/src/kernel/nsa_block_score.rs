@@ -67,6 +67,9 @@ pub fn check(
 ) -> Result<(), LaunchError> {
     let launch = Launch(KERNEL.name);
     launch.not_zero("stride", params.stride)?;
+    launch.multiple("tokens of a compressed block", kernel_size, params.stride)?;
+    launch.multiple("tokens of a block", block, params.stride)?;
+    launch.not_zero("tokens of a block", block)?;
     launch.multiple("query heads", params.num_heads, params.num_kv_heads)?;
     let count = rows.len() as u64;
     launch.at_most("rows", count, 65_535)?;

@@ -81,17 +81,19 @@ pub fn grid(shape: &KvShape) -> [u32; 3] {
     [shape.num_kv_heads, 1, 1]
 }
 
-/// Checks a dispatch over `asks`, `[list group, KV length, first entry of its table, 0]`, whose lists have at most
+/// Checks a dispatch over `asks` for blocks of `select_block` tokens, `[list group, KV length, first entry of its table, 0]`, whose lists have at most
 /// `list_stride - 1` blocks, against buffers of `lists_len` u32, `tables_len` entries and `pages_len` u32.
 ///
 /// # Errors
-/// An ask outside the lists or tables, or pages that all slots of a head cannot hold at one time.
+/// Pages that do not divide, an ask outside the lists or tables, or pages that all slots of a head cannot hold at one time.
 pub fn check(
     params: &ResidencyParams,
+    select_block: u32,
     asks: &[[u32; 4]],
     [lists_len, tables_len, pages_len]: [usize; 3],
 ) -> Result<(), LaunchError> {
     let launch = Launch(KERNEL.name);
+    launch.whole_pages(select_block, params.block_size)?;
     launch.not_zero("list stride", params.list_stride)?;
     launch.not_zero("number of the call", params.now)?;
     launch.at_most("asks", (params.first_ask + params.asks).into(), asks.len() as u64)?;

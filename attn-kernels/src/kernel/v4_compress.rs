@@ -54,17 +54,22 @@ pub fn grid(entries: u32) -> [u32; 3] {
     [entries, 1, 1]
 }
 
-/// Checks `entries`, `[position, first entry of its state table, slot, 0]`, against buffers of `tables_len` entries and
-/// `slots` entries of output.
+/// Checks `entries` of `dim` channels, `rope` of them rotated, `[position, first entry of its state table, slot, 0]`, against
+/// buffers of `tables_len` entries and `slots` entries of output.
 ///
 /// # Errors
-/// A position that completes no entry, or an entry outside a buffer.
+/// Channels that no kernel takes, a position that completes no entry, or an entry outside a buffer.
 pub fn check(
+    [dim, rope]: [u32; 2],
     params: &V4CompressParams,
     entries: &[[u32; 4]],
     [tables_len, slots]: [usize; 2],
 ) -> Result<(), LaunchError> {
     let launch = Launch(KERNEL.name);
+    launch.multiple("channels of an entry", dim, 2)?;
+    launch.at_most("channels of an entry", dim.into(), 2048)?;
+    launch.multiple("rotated channels", rope, 2)?;
+    launch.at_most("rotated channels", rope.into(), dim.into())?;
     launch.not_zero("ratio", params.ratio)?;
     launch.not_zero("state block", params.state_block)?;
     launch.at_most("entries", entries.len() as u64, 65_535)?;

@@ -34,6 +34,7 @@ proptest! {
         out[none * head_dim as usize..(none + 1) * head_dim as usize].fill(0.0);
 
         let params = ApplySinksParams { first_row, rows, num_heads, pad0: 0 };
+        apply_sinks::check(head_dim, &params, [lse.len(), sinks.len(), out.len()]).unwrap();
         let buffers = [&lse, &sinks, &out].map(|data| gpu.upload("sinks", data).unwrap());
         let bindings: Vec<_> = buffers.iter().map(Into::into).collect();
         let mut pass = Pass::new("apply_sinks");

@@ -44,6 +44,7 @@ proptest! {
         slots.truncate(rows as usize);
         slots.iter_mut().filter(|_| rng.random_bool(0.2)).for_each(|slot| *slot = -1);
 
+        latent_write::check(&shape, &params, &slots, 3, kv.len()).unwrap();
         let mut want = vec![f32::NAN; 48 * shape.width() as usize];
         let latents = gpu.upload("latents", &latent_words(&shape, &want)).unwrap();
         let (source, slot_buf) = (gpu.upload("kv", &kv).unwrap(), gpu.upload("slots", &slots).unwrap());

@@ -150,7 +150,9 @@ impl Certified {
             pad2: 0,
         };
         let blocks = self.lens.iter().map(|len| len.div_ceil(self.select_block)).max().unwrap();
-        mass_bound::check(&params, (rows.len(), blocks), [lists.len(), stats_len, shares.len()]).unwrap();
+        let sizes = [self.select_block, shape.block_size];
+        let lens = [lists.len(), stats_len, shares.len()];
+        mass_bound::check(&params, (rows.len(), blocks), sizes, lens).unwrap();
         let bindings = [
             (&q).into(),
             (&digests).into(),

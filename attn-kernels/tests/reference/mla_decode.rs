@@ -10,7 +10,9 @@ use attn_kernels::cpu::mla_decode::{LatentRow, attend};
 use attn_kernels::gpu::{Buf, Gpu, Pass};
 use attn_kernels::kernel::KvDtype;
 use attn_kernels::kernel::attention::{Attention, Context};
-use attn_kernels::kernel::mla_decode::{self, LatentShape, MlaDecodeParams, PARTITION, partitions};
+use attn_kernels::kernel::mla_decode::{
+    self, LatentShape, MlaDecodeParams, PARTITION, SlotLists, partitions,
+};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::self_test::latents::latent_words;
 use proptest::prelude::*;
@@ -30,6 +32,10 @@ impl Slots {
         free.shuffle(&mut StdRng::seed_from_u64(seed));
         let elements = (shape.block_size * shape.width()) as usize;
         Self { values: vec![f32::NAN; blocks * elements], free }
+    }
+
+    fn blocks(&self, shape: &LatentShape) -> usize {
+        self.values.len() / (shape.block_size * shape.width()) as usize
     }
 
     fn fill(&mut self, shape: &LatentShape, slot: usize, rng: &mut StdRng) {
@@ -113,8 +119,16 @@ impl Mla {
         let tables = gpu.upload("tables", &self.tables).unwrap();
         let lists = self.asked.upload(gpu).unwrap();
         let variant = mla_decode::variant(&self.shape, self.num_heads, &self.asked.attention);
-        let inputs: Vec<_> = [&latents, &tables].into_iter().collect();
-        self.dispatch(gpu, &variant, &inputs, lists.as_slice(), self.params(self.max_partitions()))
+        let params = self.params(self.max_partitions());
+        let tables_of = (&self.tables[..], u32::try_from(self.slots.blocks(&self.shape)).unwrap());
+        mla_decode::check(&self.shape, &params, &self.rows, tables_of, self.lens(&params)).unwrap();
+        self.dispatch(gpu, &variant, &[&latents, &tables], lists.as_slice(), params)
+    }
+
+    /// Elements of q, partials and stats.
+    fn lens(&self, params: &MlaDecodeParams) -> [usize; 3] {
+        let stats = self.rows.len() * (self.num_heads * params.max_partitions) as usize;
+        [self.q.len(), stats * self.shape.latent as usize, stats]
     }
 
     /// Runs `variant` with `inputs` before and `lists` after rows, partial and stats, and the reduce pass.
@@ -313,6 +327,12 @@ fn two_caches_share_a_softmax() {
             compressed_stride: u32::try_from(compressed_stride).unwrap(),
             ..mla.params(lens.iter().max().unwrap().div_ceil(PARTITION))
         };
+        let of = |lists, slots: &Slots| {
+            let num_slots = u32::try_from(slots.blocks(&shape)).unwrap() * shape.block_size;
+            SlotLists { lists, num_slots }
+        };
+        let lists = [of(&window_slots, &mla.slots), of(&compressed_slots, &compressed)];
+        mla_decode::check_two(&shape, &params, &mla.rows, lists, mla.lens(&params)).unwrap();
         let caches = [mla.slots.upload(gpu, &shape), compressed.upload(gpu, &shape)];
         let lists = [window_slots, compressed_slots].map(|slots| gpu.upload("slots", &slots).unwrap());
         let variant = mla_decode::variant_of_two(&shape, num_heads);

@@ -14,6 +14,7 @@ use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
 use attn_kernels::kernel::attention::Attention;
 use attn_kernels::kernel::latent_write::{self, LatentWriteParams};
 use attn_kernels::kernel::mla_decode::{self, LatentShape, MlaDecodeParams};
+use attn_kernels::kernel::mla_decode_coop::MlaKernel;
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 
 pub(super) use self::entries::CompressorWeights;
@@ -25,6 +26,7 @@ use self::lists::Lists;
 use self::places::{LayerPlaces, Places};
 use self::step::KindStep;
 use super::inputs::{Plan, View, u32_of};
+use super::turns::Turns;
 use super::{Decoder, DecoderOptions, decode_portion};
 use crate::batch::Slice;
 use crate::kernel::index_write::{self, IndexWriteParams};
@@ -72,11 +74,13 @@ pub(super) struct IndexWeights {
 pub(super) struct CompressedState {
     config: CompressedConfig,
     places: Places,
+    turns: Turns,
     lists: Lists,
     entries: EntryState,
     index: Option<IndexState>,
     rope: Arc<Pipeline>,
     write: Arc<Pipeline>,
+    kernel: MlaKernel,
     attend: Arc<Pipeline>,
     reduce: Arc<Pipeline>,
     shape: LatentShape,
@@ -101,6 +105,7 @@ impl CompressedState {
         let Some(compressed) = config.compressed.clone() else { return Ok(None) };
         let (latent, block_size, dtype) = (config.head_dim, options.block_size, options.kv_dtype);
         let shape = LatentShape { latent, rope: 0, block_size, dtype };
+        let kernel = MlaKernel::new(&shape, config.num_heads, options.coop(gpu));
         let places = Places::new(config, kv);
         let attention = Attention { sinks: config.sinks, ..Attention::default() };
         let rows = options.max_rows as usize;
@@ -112,13 +117,15 @@ impl CompressedState {
             index: IndexState::new(gpu, config, options, &places)?,
             rope: gpu.pipeline(&rope::variant(config.head_dim, true))?,
             write: gpu.pipeline(&latent_write::variant(&shape))?,
-            attend: gpu.pipeline(&mla_decode::variant_of_two(&shape, config.num_heads))?,
+            attend: gpu.pipeline(&kernel.variant_of_two())?,
             reduce: gpu.pipeline(&mla_decode::reduce_variant(&shape, &attention))?,
+            kernel,
             plain_norm,
             q_latent: buffer("q_latent", compressed.q_rank)?,
             kv: buffer("kv", config.head_dim)?,
             grouped: buffer("grouped", compressed.output_groups * compressed.output_rank)?,
             places,
+            turns: Turns::new(&compressed.rope),
             shape,
             config: compressed,
         }))
@@ -126,7 +133,7 @@ impl CompressedState {
 
     /// Lays a step out.
     pub(super) fn plan(&self, config: &DecoderConfig, slices: &[Slice<'_>], plan: &Plan) -> Step {
-        Step::new(config, &self.places, slices, plan)
+        Step::new(config, (&self.places, &self.turns), slices, plan)
     }
 
     /// Writes the lists of a step.
@@ -325,7 +332,7 @@ impl Decoder {
             window_slots.into(),
             entry_slots.into(),
         ];
-        pass.dispatch(&state.attend, &params, &bindings, mla_decode::grid(heads, rows, max_partitions));
+        pass.dispatch(&state.attend, &params, &bindings, state.kernel.grid(rows, max_partitions));
         let params = PagedReduceParams {
             num_heads: heads,
             num_kv_heads: 1,

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
-use attn_kernels::kernel::index_logits::{self, IndexKeys, IndexLogitsParams};
+use attn_kernels::kernel::index_logits::{IndexKeys, IndexLogitsParams};
+use attn_kernels::kernel::index_logits_coop::IndexKernel;
 use attn_kernels::kernel::top_k::{self, Output, TopKParams};
 use attn_kernels::kernel::{KvDtype, KvShape};
 
@@ -36,6 +37,7 @@ pub(super) struct IndexerState {
     rope: Arc<Pipeline>,
     norm: Arc<Pipeline>,
     write: Arc<Pipeline>,
+    kernel: IndexKernel,
     logits: Arc<Pipeline>,
     top_k: Arc<Pipeline>,
     q: Buf<f32>,
@@ -71,6 +73,7 @@ impl IndexerState {
         let dtype = if options.kv_dtype == KvDtype::F32 { KvDtype::F32 } else { KvDtype::F16 };
         let block_size = options.block_size;
         let keys = KvShape { num_kv_heads: 1, head_dim, block_size, dtype };
+        let kernel = IndexKernel::new(IndexKeys::Cached(keys), options.coop(gpu));
         let rows = options.max_rows as usize;
         let buffer = |name, width: u32| gpu.buffer(name, rows * width as usize + SLACK);
         // No list is longer than a sequence.
@@ -79,7 +82,8 @@ impl IndexerState {
             rope: gpu.pipeline(&rope::variant(head_dim, false))?,
             norm: gpu.pipeline(&norm_heads::variant(true, gpu.level()))?,
             write: gpu.pipeline(&index_write::variant(&keys))?,
-            logits: gpu.pipeline(&index_logits::variant(&IndexKeys::Cached(keys)))?,
+            kernel,
+            logits: gpu.pipeline(&kernel.variant())?,
             top_k: gpu.pipeline(&top_k::variant(Output::List, gpu.level()))?,
             q: buffer("index_q", num_heads * head_dim)?,
             k: buffer("index_k", head_dim)?,
@@ -164,7 +168,8 @@ impl Decoder {
         let state = self.latent().indexer.as_ref().expect("a decoder with an indexer has buffers for it");
         let IndexerConfig { num_heads, head_dim, .. } = state.config;
         let rows = plan.rows;
-        // What is chosen turns on small differences: no product of an indexer goes through cooperative matrices.
+        // What is chosen turns on small differences: queries, keys and gates do not go through cooperative matrices, as rows of
+        // prefill would and those of decode would not. All rows are scored alike.
         let exact = |to| Product { coop_from: rows, epilogue: Epilogue::Store, ..to };
         weights.k.multiply(&self.kernels, pass, &exact(self.product(plan, x, &state.k, head_dim)))?;
         let (heads, width, stride) = (1, head_dim, head_dim);
@@ -211,7 +216,7 @@ impl Decoder {
                 (&state.gates).into(),
                 (&state.scores).into(),
             ];
-            pass.dispatch(&state.logits, &params, &bindings, index_logits::grid(&params, rows));
+            pass.dispatch(&state.logits, &params, &bindings, state.kernel.grid(&params, rows));
             let params = TopKParams { rows, out_stride, copies: 1, page_size: 1 };
             let bindings = [
                 (&state.scores).into(),

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use super::sparse::Chosen;
 use super::stream::Stream;
+use super::turns::Turns;
 use super::{DecoderOptions, compressed};
 use crate::batch::{Phase, Sample, Slice};
 use crate::kernel::sample::Spec;
@@ -129,7 +130,7 @@ pub(super) fn plan(
     views: &[View],
     slices: &[Slice<'_>],
     samples: &[Sample],
-    prefill: Prefill,
+    (prefill, turns): (Prefill, &Turns),
 ) -> Result<Plan, ModelError> {
     let mut plan = Plan::default();
     let choose = |view: &View| {
@@ -138,8 +139,6 @@ pub(super) fn plan(
         ViewRows { chosen, ..ViewRows::default() }
     };
     plan.views = views.iter().map(choose).collect();
-    let turns = config.rope.inv_freq();
-    let factor = config.rope.attention_factor();
     let mut last_rows = Vec::with_capacity(slices.len());
     for (index, slice) in slices.iter().enumerate() {
         let mut tables: SmallVec<[u32; 4]> = SmallVec::new();
@@ -161,11 +160,8 @@ pub(super) fn plan(
             plan.tokens.push(*id);
             let temperature = config.temperature.map_or(1.0, |temperature| temperature.factor(position));
             plan.temperatures.push([narrow(temperature), 0.0]);
-            plan.cs.extend(turns.iter().map(|turn| {
-                let (sin, cos) = (f64::from(position) * turn).sin_cos();
-                [cos * factor, sin * factor].map(narrow)
-            }));
         }
+        turns.extend(slice.first..slice.first + u32_of(slice.tokens.len()), &mut plan.cs);
         push_scored(&mut plan, slice);
         plan.rows += u32_of(slice.tokens.len());
         if slice.phase == Phase::Decode {

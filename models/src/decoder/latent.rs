@@ -9,6 +9,7 @@ use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
 use attn_kernels::kernel::attention::{Attention, Context};
 use attn_kernels::kernel::latent_write::{self, LatentWriteParams};
 use attn_kernels::kernel::mla_decode::{self, LatentShape, MlaDecodeParams};
+use attn_kernels::kernel::mla_decode_coop::MlaKernel;
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 
 use super::indexer::{Indexer, IndexerState};
@@ -44,6 +45,7 @@ pub(super) struct LatentState {
     rope_q: Arc<Pipeline>,
     rope_k: Arc<Pipeline>,
     write: Arc<Pipeline>,
+    kernel: MlaKernel,
     /// Attention to all tokens.
     all: Kind,
     /// Attention to those that the indexer chose.
@@ -87,9 +89,10 @@ impl LatentState {
             block_size: kv.options.block_size,
             dtype: options.kv_dtype,
         };
+        let kernel = MlaKernel::new(&shape, config.num_heads, options.coop(gpu));
         let kind = |context| {
             let attention = Attention { context, ..Attention::default() };
-            let attend = gpu.pipeline(&mla_decode::variant(&shape, config.num_heads, &attention))?;
+            let attend = gpu.pipeline(&kernel.variant(&attention))?;
             let reduce = gpu.pipeline(&mla_decode::reduce_variant(&shape, &attention))?;
             Ok::<_, ModelError>(Kind { attend, reduce })
         };
@@ -101,6 +104,7 @@ impl LatentState {
             rope_q: gpu.pipeline(&rope::variant(head_dim, config.rope.interleaved))?,
             rope_k: gpu.pipeline(&rope::variant(latent.cached(), config.rope.interleaved))?,
             write: gpu.pipeline(&latent_write::variant(&shape))?,
+            kernel,
             all: kind(Context::Full)?,
             chosen: kind(Context::Tokens)?,
             shape,
@@ -295,7 +299,7 @@ impl Decoder {
             (&a.stats).into(),
         ];
         bindings.extend(bind.clone());
-        pass.dispatch(&kind.attend, &params, &bindings, mla_decode::grid(heads, rows, max_partitions));
+        pass.dispatch(&kind.attend, &params, &bindings, state.kernel.grid(rows, max_partitions));
         if reduced {
             let params = PagedReduceParams {
                 num_heads: heads,

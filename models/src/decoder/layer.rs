@@ -55,7 +55,7 @@ impl Decoder {
         }
         self.leave(pass, plan.rows);
         self.enter(pass, self.layers[index].hyper[1].as_ref(), plan)?;
-        self.mlp(pass, &self.layers[index], plan, index + 1)?;
+        self.mlp(pass, index, plan)?;
         self.leave(pass, plan.rows);
         Ok(())
     }
@@ -66,7 +66,6 @@ impl Decoder {
         self.rope_append(pass, index, plan.rows, plan.host_slots.is_some());
         self.select(pass, index, plan)?;
         self.attend(pass, index, plan);
-        self.wish(pass, index);
 
         let (layer, a) = (&self.layers[index], &self.activations);
         if let Some(bias) = &layer.o_bias {

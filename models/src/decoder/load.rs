@@ -24,6 +24,7 @@ use super::mlp::Mlp;
 use super::moe::MoeState;
 use super::residency::Residency;
 use super::sparse::Sparse;
+use super::turns::Turns;
 use super::{Activations, Decoder, DecoderOptions, Pipelines};
 use crate::kernel::{bias, embed, log_prob, matmul, norm_heads, rms_norm, rope_append, sample};
 use crate::matrix::{Kernels, Matrix, broadcasts};
@@ -87,7 +88,7 @@ impl Decoder {
         let sparse = options.sparse.as_ref();
         let select_block = sparse.map(|sparse| sparse.policy.block_size().get());
         // Tiles of rows go through all their keys in one dispatch, so these must be on the device.
-        let coop = !options.reproducible && options.offload.is_none() && coop_serves(gpu, &shape);
+        let coop = options.coop(gpu) && options.offload.is_none() && paged_prefill_coop::serves(&shape);
         Ok(Self {
             kernels: Kernels::new(gpu),
             pipelines: pipelines(
@@ -117,6 +118,7 @@ impl Decoder {
             hyper,
             inputs: Inputs::new(gpu, config, options, &views.all)?,
             views: views.all,
+            turns: Turns::new(&config.rope),
             gpu: Arc::clone(gpu),
             config: config.clone(),
             options: options.clone(),
@@ -135,12 +137,6 @@ impl Decoder {
             prefixes: Vec::new(),
         })
     }
-}
-
-/// Whether rows of prefills may go through cooperative matrices: their f16 operands cost about what an f16 cache does, so an
-/// f32 cache keeps them out; codes of 8 bits lose nothing more that counts.
-fn coop_serves(gpu: &Gpu, shape: &KvShape) -> bool {
-    gpu.runs_coop() && paged_prefill_coop::serves(shape)
 }
 
 /// What the configuration and the options may ask for and this forward pass does not do.

@@ -4,6 +4,8 @@
 //! Everything is decided on the device, from the lists that the policy left there, so that nothing of a layer is read back.
 //! Slots are of each layer and KV head. New keys and values are written on the host, and anew to pages that have a slot.
 
+mod cost;
+
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -56,6 +58,13 @@ struct Resident {
     calls: AtomicU32,
     /// Whether wishes wait to be fetched.
     pending: AtomicBool,
+}
+
+impl Resident {
+    /// Decisions so far.
+    fn num_calls(&self) -> u64 {
+        self.calls.load(Relaxed).into()
+    }
 }
 
 impl Residency {
@@ -209,13 +218,25 @@ impl Decoder {
         self.fetch_pages(pass, layer, &resident.needed, false, (&residency.touched, residency.num_touched));
     }
 
+    /// Records, beside the product that follows, the fetch of what the last step wished for in the next layer, and the wishes
+    /// of `layer`.
+    pub(super) fn look_ahead(&self, pass: &mut Pass, layer: usize) {
+        if self.residency.is_none() {
+            return;
+        }
+        // Their buffers were used by the attention before, but nothing that follows waits for them.
+        pass.split();
+        self.fetch_wishes(pass, layer + 1);
+        self.wish(pass, layer);
+    }
+
     /// Records which pages the next step may select, behind the selection of this one: the best of what it left out.
-    pub(super) fn wish(&self, pass: &mut Pass, layer: usize) {
+    fn wish(&self, pass: &mut Pass, layer: usize) {
         let Some(residency) = &self.residency else { return };
         let Some(resident) = &residency.layers[layer] else { return };
         // Without a decode row nothing was scored.
         let scored = residency.decode_asks > 0;
-        let Some(lists) = scored.then(|| self.wish_lists(pass, layer)).flatten() else { return };
+        let Some(lists) = scored.then(|| self.wish_lists(layer)).flatten() else { return };
         let pages = 0..(lists.stride - 1) * residency.pages_a_block;
         let asks = 0..residency.decode_asks;
         self.assign(pass, residency, resident, &resident.wished, &lists, (asks, pages, false));
@@ -296,41 +317,6 @@ impl Decoder {
             v.into(),
         ];
         pass.dispatch(&residency.copy, &params, &bindings, fetch_pages::grid(&params));
-    }
-
-    /// Nanoseconds that a byte takes from the host to the device with nothing beside it, measured on what the device holds
-    /// already; `None` where there is nothing or the adapter has no timestamps. Later steps are timed as
-    /// [`time_fetches`](Self::time_fetches) asks.
-    ///
-    /// # Errors
-    /// What the device reports.
-    pub fn fetch_ns_a_byte(&self) -> Result<Option<f64>, ModelError> {
-        let Some(residency) = &self.residency else { return Ok(None) };
-        let mut layers = residency.layers.iter().enumerate();
-        let Some((layer, resident)) = layers.find_map(|(l, resident)| Some((l, resident.as_ref()?))) else {
-            return Ok(None);
-        };
-        let places = self.gpu.read(&resident.places, 0..resident.places.len())?;
-        let bytes = places.iter().filter(|place| **place > 1).count() as u64 * residency.page_bytes;
-        if bytes == 0 || !self.time_fetches() {
-            return Ok(None);
-        }
-        let blocks: Vec<[u32; 2]> = (0..self.kv.num_blocks()).map(|block| [block, 0]).collect();
-        let touched = self.gpu.upload("all_blocks", &blocks)?;
-        let mut pass = Pass::new("fetch_rate");
-        // The first one warms up.
-        for _ in 0..2 {
-            self.fetch_pages(&mut pass, layer, &resident.needed, false, (&touched, u32_of(blocks.len())));
-        }
-        let done = self.gpu.submit(pass)?.wait()?;
-        self.gpu.forget_bind_groups();
-        #[expect(clippy::cast_precision_loss, reason = "bytes of a pool are far below 2^52")]
-        Ok(done.timings.last().map(|timing| timing.ns / bytes as f64))
-    }
-
-    /// Asks for the time that steps stand still for fetches; false where the adapter has no timestamps.
-    pub fn time_fetches(&self) -> bool {
-        self.residency.is_some() && self.gpu.time_kernel(fetch_pages::KERNEL.name)
     }
 
     /// Traffic between slots and host so far; `None` where no selected blocks are fetched.

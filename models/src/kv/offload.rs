@@ -17,6 +17,18 @@ pub struct Offload {
     pub host_blocks: u32,
     /// Slots of the ring, at least 1.
     pub ring_slots: u32,
+    /// What the blocks beyond the device pool lie in.
+    pub memory: HostMemory,
+}
+
+/// What blocks beyond the device pool lie in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum HostMemory {
+    /// Mappable storage buffers in memory of the host, which kernels reach over the bus.
+    #[default]
+    Mapped,
+    /// Memory of the device. A measurement: the same decisions and copies with no byte over the bus.
+    Device,
 }
 
 /// Where the blocks of an offloading pool are.

@@ -2,7 +2,7 @@
 
 use attn_kernels::kernel::KvDtype;
 use kvblock::BlockId;
-use models::{DecoderOptions, ModelError, Offload};
+use models::{DecoderOptions, HostMemory, ModelError, Offload};
 
 use crate::invariance::assert_same;
 use crate::served::{Request, Served, serve};
@@ -10,7 +10,7 @@ use crate::tiny::{family, tiny};
 use crate::{blocks_of, options};
 
 fn offloading(block_size: u32, num_blocks: u32, ring_slots: u32) -> DecoderOptions {
-    let offload = Some(Offload { host_blocks: 4096 / block_size, ring_slots });
+    let offload = Some(Offload { host_blocks: 4096 / block_size, ring_slots, memory: HostMemory::Mapped });
     let roomy = blocks_of(block_size, &DecoderOptions { reproducible: true, ..options(KvDtype::F16) });
     DecoderOptions { num_blocks, offload, ..roomy }
 }

@@ -2,7 +2,9 @@
 
 use attn_kernels::kernel::KvDtype;
 use kvblock::BlockId;
-use models::{Decoder, DecoderOptions, ModelError, Offload, PageTraffic, Place, SparseOptions};
+use models::{
+    Decoder, DecoderOptions, HostMemory, ModelError, Offload, PageTraffic, Place, SparseOptions, Tally,
+};
 
 use crate::invariance::assert_same;
 use crate::served::{Request, Served, serve};
@@ -18,7 +20,7 @@ fn roomy(spec: &str, place: Place, block_size: u32) -> DecoderOptions {
 
 /// A device pool of `num_blocks` blocks, of which `ring_slots` slots of 256 tokens are the ring.
 fn tight(spec: &str, place: Place, [block_size, num_blocks, ring_slots]: [u32; 3]) -> DecoderOptions {
-    let offload = Some(Offload { host_blocks: 4096 / block_size, ring_slots });
+    let offload = Some(Offload { host_blocks: 4096 / block_size, ring_slots, memory: HostMemory::Mapped });
     DecoderOptions { num_blocks, offload, ..roomy(spec, place, block_size) }
 }
 
@@ -63,11 +65,58 @@ fn policies_of_decode_give_the_bits_of_a_pool_that_holds_all() {
 }
 
 #[test]
+fn pages_of_codes_come_with_their_scales() {
+    let spec = "quest:page_budget=6,dense_layers=0,block_size=16";
+    for kv_dtype in [KvDtype::Fp8, KvDtype::Int8] {
+        let of = |options: DecoderOptions| DecoderOptions { kv_dtype, ..options };
+        let want = run(&mut tiny().decoder(&of(roomy(spec, Place::Device, 16))));
+        let mut decoder = tiny().decoder(&of(tight(spec, Place::Device, [16, 48, 2])));
+        let got = run(&mut decoder);
+        assert_eq!(got.attended, want.attended, "{kv_dtype:?}");
+        assert_same("codes", &got, &want);
+        let traffic = traffic(&decoder);
+        assert!(traffic.misses > 0 && traffic.prefetched > 0, "{kv_dtype:?}: {traffic:?}");
+        let bytes = decoder.kv().shape().block_bytes() as u64 / u64::from(decoder.kv().shape().num_kv_heads);
+        assert_eq!(traffic.page_bytes, 2 * bytes);
+    }
+}
+
+#[test]
+fn fetches_cost_time_that_is_measured() {
+    let spec = "quest:page_budget=6,dense_layers=0,block_size=16";
+    let mut decoder = tiny().decoder(&tight(spec, Place::Device, [16, 48, 2]));
+    assert_eq!(decoder.fetch_cost().unwrap(), None, "nothing is on the device yet");
+    let want = run(&mut decoder);
+    if let Some(cost) = decoder.fetch_cost().unwrap() {
+        assert!(cost.ns_a_byte > 0.0 && (0.0..=1.0).contains(&cost.hidden_ahead), "{cost:?}");
+        let (transfer, waited) = cost.of(&traffic(&decoder));
+        assert!(waited > 0.0 && waited <= transfer, "{waited} of {transfer} ns");
+    }
+    // Measuring changes nothing.
+    assert_same("measured", &run(&mut decoder), &want);
+}
+
+#[test]
+fn where_the_host_tier_lies_changes_no_decision() {
+    let spec = "quest:page_budget=6,dense_layers=0,block_size=16";
+    let of = |memory| {
+        let options = tight(spec, Place::Device, [16, 48, 2]);
+        let offload = options.offload.map(|offload| Offload { memory, ..offload });
+        let mut decoder = tiny().decoder(&DecoderOptions { offload, ..options });
+        (run(&mut decoder), traffic(&decoder))
+    };
+    let [(want, mapped), (got, device)] = [HostMemory::Mapped, HostMemory::Device].map(of);
+    assert_same("device memory", &got, &want);
+    assert_eq!(device, mapped);
+}
+
+#[test]
 fn policies_of_prefill_load_what_they_select() {
     for (spec, place) in [
         ("gsa:block_size=16", Place::Device),
         ("streaming:sink=1,recent=2,block_size=16", Place::Device),
         ("xattn:threshold=0.5,block_size=16", Place::Host),
+        ("xattn:threshold=0.5,stride=4,block_size=16", Place::Device),
     ] {
         let want = run(&mut tiny().decoder(&roomy(spec, place, 16)));
         let mut decoder = tiny().decoder(&tight(spec, place, [16, 64, 2]));
@@ -77,6 +126,23 @@ fn policies_of_prefill_load_what_they_select() {
         let worst = got.logits.iter().zip(&want.logits).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(worst < 1e-3, "{spec}: a logit differs by {worst}");
         assert!(traffic(&decoder).misses > 0, "{spec}");
+    }
+}
+
+#[test]
+fn estimates_of_chunks_load_nothing_but_what_they_select() {
+    for place in [Place::Host, Place::Device] {
+        let spec = "xattn:threshold=0.5,stride=4,block_size=16";
+        let mut decoder = tiny().decoder(&tight(spec, place, [16, 64, 2]));
+        let served = run(&mut decoder);
+        let [blocks, visible] = [|tally: Tally| tally.blocks, |tally: Tally| tally.visible]
+            .map(|part| served.attended.iter().map(|attended| part(attended.total())).sum::<u64>());
+        let traffic = traffic(&decoder);
+        // A page is one KV head of a block of 16 tokens, and so is what is counted; lists of a chunk share pages.
+        assert_eq!(traffic.hits + traffic.misses, blocks, "{place:?}");
+        assert!(blocks < visible, "{place:?}: {blocks} of {visible}");
+        assert!(traffic.misses > 0 && traffic.misses < blocks, "{place:?}: {traffic:?}");
+        assert_eq!(traffic.prefetched, 0, "{place:?}: nothing is wished for");
     }
 }
 

@@ -82,7 +82,7 @@ fn batches(args: &BenchArgs, model: &Model) -> Result<bool> {
     for (workload, seed) in workloads.iter().zip(1..) {
         measure(&mut engine, Workload { output: 2, ..*workload }, seed + 2000)?;
         let mut row = measure(&mut engine, *workload, seed)?;
-        row.kernels_us = kernels(&mut engine, *workload, seed + 1000)?;
+        row.kernels_us = kernels(&mut engine, *workload, args.engine.chunk, seed + 1000)?;
         print(args, &row)?;
         rows.push(row);
     }
@@ -165,8 +165,15 @@ fn measure(engine: &mut Engine, workload: Workload, seed: u64) -> Result<Row> {
 }
 
 /// Device time of a decode step by kernel: `(kernel, dispatches, microseconds)`.
-fn kernels(engine: &mut Engine, workload: Workload, seed: u64) -> Result<Vec<(String, f64, f64)>> {
-    let short = Workload { output: workload.output.min(9), ..workload };
+fn kernels(
+    engine: &mut Engine,
+    workload: Workload,
+    chunk: u32,
+    seed: u64,
+) -> Result<Vec<(String, f64, f64)>> {
+    // The first stream still decodes when the last one's prompt is done.
+    let prefills = (workload.streams * workload.prompt).div_ceil(chunk);
+    let short = Workload { output: workload.output.min(prefills + 9), ..workload };
     let decode = |engine: &mut Engine| {
         if !engine.time_kernels(true) {
             return Ok(Vec::new());

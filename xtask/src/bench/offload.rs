@@ -10,12 +10,14 @@ mod plan;
 mod random;
 mod rig;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
+use models::{FetchCost, HostMemory};
 use serde::Serialize;
 
 use crate::cli::BenchArgs;
@@ -49,16 +51,26 @@ struct Row {
     bytes: f64,
     /// Selected pages that were on the device, that attention waited for, and that were fetched ahead, a step.
     pages: [f64; 3],
-    /// Device time a step in which nothing but a fetch ran, from a run with timestamps; null without.
+    /// Device time a step in which nothing but a fetch runs: what attention waits for, and what of fetches ahead is not hidden.
+    /// Null without timestamps.
     wait_ms: Option<f64>,
+    /// Share of the time of a fetch ahead that the product beside it hides, from timestamps of both alone and together.
+    hidden_ahead: Option<f64>,
     /// Host to device with nothing beside it.
     fetch_gb_s: Option<f64>,
     /// Speed over that of the same with everything resident.
     of_resident: Option<f64>,
     /// Speed over that of dense streaming.
     of_streamed: Option<f64>,
-    /// Share of transfer time by which steps are not longer than with everything resident.
+    /// Milliseconds by which a step is longer than with everything resident when its host tier lies in device memory: the
+    /// cost of decisions and copies without the bus.
+    decisions_ms: Option<f64>,
+    /// Share of transfer time, bytes over the rate of a fetch alone, by which a step is not longer than that one.
     hidden: Option<f64>,
+    /// The same against everything resident, so that the decisions count as transfer.
+    hidden_with_decisions: Option<f64>,
+    /// Device time of each kernel in milliseconds a step, each with nothing beside it; empty without timestamps.
+    kernel_ms: BTreeMap<&'static str, f64>,
 }
 
 /// Runs the suite.
@@ -88,6 +100,13 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     Ok(())
 }
 
+/// What a row is compared with: the same steps with everything resident, and with the host tier in device memory.
+#[derive(Clone, Copy)]
+struct Beside<'a> {
+    resident: &'a Steps,
+    control: &'a Steps,
+}
+
 struct Bench<'a> {
     rows: Vec<Row>,
     rig: Rig,
@@ -99,7 +118,8 @@ impl Bench<'_> {
     /// All rows: dense streaming, then every policy with its pools and turnovers, then other shapes of work.
     fn measure(&mut self) -> Result<()> {
         let plan = self.plan.clone();
-        let case = Case { policy: None, streams: 1, context: plan.context, pool: None };
+        let memory = HostMemory::Mapped;
+        let case = Case { policy: None, streams: 1, context: plan.context, pool: None, memory };
         let streamed = Case { pool: Some(plan.pool), ..case.clone() };
         self.rig.open(&streamed)?;
         let steps = self.rig.steps(&streamed, 0, plan.streamed_steps)?;
@@ -115,36 +135,27 @@ impl Bench<'_> {
         }
         let spec = |context| plan.spec(&plan.policies[0], context).map(Some);
         let context = plan.context / plan.batch;
-        let batch = Case { policy: spec(context)?, streams: plan.batch, context, pool: None };
-        self.shape("batch", &batch)?;
-        let short = Case { policy: spec(plan.short)?, streams: 1, context: plan.short, pool: None };
+        let batch = Case { policy: spec(context)?, streams: plan.batch, context, ..case.clone() };
+        if plan.batch > 1 {
+            self.shape("batch", &batch)?;
+        }
+        if plan.short == 0 {
+            return Ok(());
+        }
+        let short = Case { policy: spec(plan.short)?, streams: 1, context: plan.short, ..case };
         self.shape("short", &short)
     }
 
     /// One policy on the whole context: everything resident, then the pool of the plan over turnovers, then other pools.
     fn single(&mut self, case: &Case, turnovers: &[f64], pools: &[f64]) -> Result<()> {
-        let steps = self.plan.steps;
         self.rig.open(case)?;
         let walks = self.rig.walks(case, turnovers)?;
-        let mut resident = Vec::new();
-        for (walk, turnover) in &walks {
-            let steps = self.rig.steps(case, *walk, steps)?;
-            self.push("single", case, Some(*turnover), &steps, None)?;
-            resident.push(steps);
-        }
-        let tight = Case { pool: Some(self.plan.pool), ..case.clone() };
-        self.rig.open(&tight)?;
-        for ((walk, turnover), resident) in walks.iter().zip(&resident) {
-            let steps = self.rig.steps(&tight, *walk, steps)?;
-            self.push("single", &tight, Some(*turnover), &steps, Some(resident))?;
-        }
+        let resident = self.rows_of("single", case, &walks, None)?;
+        self.tight("single", case, self.plan.pool, &walks, &resident)?;
         let usual = walks.len() - 1;
         let plan_pool = self.plan.pool;
         for pool in pools.iter().filter(|pool| **pool != plan_pool) {
-            let other = Case { pool: Some(*pool), ..case.clone() };
-            self.rig.open(&other)?;
-            let steps = self.rig.steps(&other, walks[usual].0, steps)?;
-            self.push("single", &other, Some(walks[usual].1), &steps, Some(&resident[usual]))?;
+            self.tight("single", case, *pool, &walks[usual..], &resident[usual..])?;
         }
         Ok(())
     }
@@ -152,13 +163,48 @@ impl Bench<'_> {
     /// Another shape of work, resident and with the pool of the plan.
     fn shape(&mut self, workload: &'static str, case: &Case) -> Result<()> {
         self.rig.open(case)?;
-        let (walk, turnover) = self.rig.walks(case, &[self.plan.turnover])?[0];
-        let resident = self.rig.steps(case, walk, self.plan.steps)?;
-        self.push(workload, case, Some(turnover), &resident, None)?;
-        let tight = Case { pool: Some(self.plan.pool), ..case.clone() };
+        let walks = self.rig.walks(case, &[self.plan.turnover])?;
+        let resident = self.rows_of(workload, case, &walks, None)?;
+        self.tight(workload, case, self.plan.pool, &walks, &resident)
+    }
+
+    /// Walks with a pool that is too small, beside the same with a host tier in device memory.
+    fn tight(
+        &mut self,
+        workload: &'static str,
+        case: &Case,
+        pool: f64,
+        walks: &[(u32, f64)],
+        resident: &[Steps],
+    ) -> Result<()> {
+        let tight = Case { pool: Some(pool), ..case.clone() };
+        let control = Case { memory: HostMemory::Device, ..tight.clone() };
+        self.rig.open(&control)?;
+        let mut controls = Vec::new();
+        for (walk, _) in walks {
+            controls.push(self.rig.steps(&control, *walk, self.plan.steps)?);
+        }
         self.rig.open(&tight)?;
-        let steps = self.rig.steps(&tight, walk, self.plan.steps)?;
-        self.push(workload, &tight, Some(turnover), &steps, Some(&resident))
+        let beside: Vec<Beside<'_>> =
+            resident.iter().zip(&controls).map(|(resident, control)| Beside { resident, control }).collect();
+        self.rows_of(workload, &tight, walks, Some(&beside)).map(drop)
+    }
+
+    /// Measures and prints the walks of the open case.
+    fn rows_of(
+        &mut self,
+        workload: &'static str,
+        case: &Case,
+        walks: &[(u32, f64)],
+        beside: Option<&[Beside<'_>]>,
+    ) -> Result<Vec<Steps>> {
+        let mut measured = Vec::new();
+        for (index, (walk, turnover)) in walks.iter().enumerate() {
+            let steps = self.rig.steps(case, *walk, self.plan.steps)?;
+            self.push(workload, case, Some(*turnover), &steps, beside.map(|beside| beside[index]))?;
+            measured.push(steps);
+        }
+        Ok(measured)
     }
 
     fn push(
@@ -167,10 +213,10 @@ impl Bench<'_> {
         case: &Case,
         turnover: Option<f64>,
         steps: &Steps,
-        resident: Option<&Steps>,
+        beside: Option<Beside<'_>>,
     ) -> Result<()> {
-        if let Some(resident) = resident {
-            let differs = resident.ids.iter().zip(&steps.ids).position(|(a, b)| a != b);
+        for other in beside.into_iter().flat_map(|beside| [beside.resident, beside.control]) {
+            let differs = other.ids.iter().zip(&steps.ids).position(|(a, b)| a != b);
             ensure!(
                 differs.is_none(),
                 "{case:?}: step {differs:?} draws other tokens than with everything resident"
@@ -184,8 +230,17 @@ impl Bench<'_> {
         };
         let streamed = self.rows.iter().find(|row| row.tier == "streamed" && row.workload == workload);
         let tok_s = f64::from(case.streams) * 1e3 / steps.step_ms;
-        let transfer_ms = steps.ns_a_byte.map(|ns| ns * steps.bytes / 1e6).filter(|ms| *ms > 0.0);
-        let longer = resident.map(|resident| (steps.step_ms - resident.step_ms).max(0.0));
+        let transfer_ms = steps.cost.map(|cost| cost.ns_a_byte * steps.bytes / 1e6).filter(|ms| *ms > 0.0);
+        // Pages are those of an average step here.
+        let [misses, ahead] = [steps.pages[1], steps.pages[2]];
+        let exposed = |cost: FetchCost| (misses + ahead * (1.0 - cost.hidden_ahead)) / (misses + ahead);
+        let wait_ms = steps.cost.zip(transfer_ms).map(|(cost, ms)| ms * exposed(cost));
+        let hidden = |other: &Steps| {
+            let transfer_ms = transfer_ms?;
+            Some((1.0 - (steps.step_ms - other.step_ms).max(0.0) / transfer_ms).max(0.0))
+        };
+        let resident = beside.map(|beside| beside.resident);
+        let control = beside.map(|beside| beside.control);
         let row = Row {
             adapter: info.name.clone(),
             driver: info.driver_info.clone(),
@@ -200,11 +255,15 @@ impl Bench<'_> {
             step_ms: steps.step_ms,
             bytes: steps.bytes,
             pages: steps.pages,
-            wait_ms: steps.wait_ms,
-            fetch_gb_s: steps.ns_a_byte.map(|ns| 1.0 / ns),
+            wait_ms,
+            fetch_gb_s: steps.cost.map(|cost| 1.0 / cost.ns_a_byte),
+            hidden_ahead: steps.cost.filter(|_| ahead > 0.0).map(|cost| cost.hidden_ahead),
             of_resident: resident.map(|resident| resident.step_ms / steps.step_ms),
             of_streamed: streamed.map(|streamed| tok_s / streamed.tok_s),
-            hidden: longer.zip(transfer_ms).map(|(longer, transfer)| (1.0 - longer / transfer).max(0.0)),
+            decisions_ms: beside.map(|beside| beside.control.step_ms - beside.resident.step_ms),
+            hidden: control.and_then(hidden),
+            hidden_with_decisions: resident.and_then(hidden),
+            kernel_ms: steps.kernels.clone(),
         };
         self.print(&row)?;
         self.rows.push(row);
@@ -219,7 +278,7 @@ impl Bench<'_> {
         let percent = |part: Option<f64>| part.map_or("-".to_owned(), |part| format!("{:.1}", 100.0 * part));
         if self.rows.is_empty() {
             println!(
-                "{:8} {:8} {:>7} {:>3} {:>6} {:>8} {:>9} {:>8} {:>9} {:>8} {:>8} {:>8} {:>7} {:>7} {:>7}  policy",
+                "{:8} {:8} {:>7} {:>3} {:>6} {:>8} {:>9} {:>8} {:>9} {:>8} {:>8} {:>8} {:>7} {:>7} {:>7} {:>7} {:>7}  policy",
                 "work",
                 "tier",
                 "context",
@@ -234,11 +293,13 @@ impl Bench<'_> {
                 "wait ms",
                 "GB/s",
                 "of res.",
-                "hidden"
+                "dec. ms",
+                "hidden",
+                "with d."
             );
         }
         println!(
-            "{:8} {:8} {:7} {:3} {:>6} {:>8} {:9.1} {:8.3} {:9.3} {:8.1} {:8.1} {:>8} {:>7} {:>7} {:>7}  {}{}",
+            "{:8} {:8} {:7} {:3} {:>6} {:>8} {:9.1} {:8.3} {:9.3} {:8.1} {:8.1} {:>8} {:>7} {:>7} {:>7} {:>7} {:>7}  {}{}",
             row.workload,
             row.tier,
             row.context,
@@ -253,7 +314,9 @@ impl Bench<'_> {
             row.wait_ms.map_or("-".to_owned(), |wait| format!("{wait:.3}")),
             row.fetch_gb_s.map_or("-".to_owned(), |rate| format!("{rate:.1}")),
             percent(row.of_resident),
+            row.decisions_ms.map_or("-".to_owned(), |ms| format!("{ms:.3}")),
             percent(row.hidden),
+            percent(row.hidden_with_decisions),
             row.policy,
             row.of_streamed.map_or(String::new(), |times| format!(", {times:.1} x streamed")),
         );

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
 use attn_kernels::kernel::KvShape;
-use attn_kernels::kernel::index_logits::{self, IndexKeys, IndexLogitsParams};
+use attn_kernels::kernel::index_logits::{IndexKeys, IndexLogitsParams};
+use attn_kernels::kernel::index_logits_coop::IndexKernel;
 use attn_kernels::kernel::top_k::{self, Output, TopKParams, Transform};
 
 use super::places::Places;
@@ -26,6 +27,7 @@ pub(super) struct IndexState {
     pub(super) keys: KvShape,
     pub(super) write: Arc<Pipeline>,
     rope: Arc<Pipeline>,
+    kernel: IndexKernel,
     logits: Arc<Pipeline>,
     top_k: Arc<Pipeline>,
     q: Buf<f32>,
@@ -58,12 +60,14 @@ impl IndexState {
         let IndexerConfig { num_heads, head_dim, .. } = indexer;
         let (block_size, dtype) = (places.kinds[kind].block, options.kv_dtype);
         let keys = KvShape { num_kv_heads: 1, head_dim, block_size, dtype };
+        let kernel = IndexKernel::new(IndexKeys::Cached(keys), options.coop(gpu));
         let rows = options.max_rows as usize;
         let buffer = |name, width: u32| gpu.buffer(name, rows * width as usize + SLACK);
         Ok(Some(Self {
             write: gpu.pipeline(&index_write::variant(&keys))?,
             rope: gpu.pipeline(&rope::variant(head_dim, true))?,
-            logits: gpu.pipeline(&index_logits::variant(&IndexKeys::Cached(keys)))?,
+            kernel,
+            logits: gpu.pipeline(&kernel.variant())?,
             top_k: gpu.pipeline(&top_k::variant(Output::Positions(Transform::Paged), gpu.level()))?,
             q: buffer("index_q", num_heads * head_dim)?,
             gates: buffer("index_gates", num_heads)?,
@@ -180,7 +184,7 @@ impl Decoder {
                 (&indexer.gates).into(),
                 (&indexer.scores).into(),
             ];
-            pass.dispatch(&indexer.logits, &params, &bindings, index_logits::grid(&params, rows));
+            pass.dispatch(&indexer.logits, &params, &bindings, indexer.kernel.grid(&params, rows));
             let params = TopKParams { rows, out_stride, copies: 1, page_size: indexer.keys.block_size };
             let slots = state.lists.kinds[indexer.kind].seen();
             let bindings: [Bind; 4] = [

@@ -3,9 +3,10 @@
 use attn_kernels::kernel::mla_decode::PARTITION;
 
 use super::places::{Kind, Places};
+use crate::DecoderConfig;
 use crate::batch::Slice;
-use crate::decoder::inputs::{Plan, narrow, slot, u32_of};
-use crate::{DecoderConfig, Rope};
+use crate::decoder::inputs::{Plan, slot, u32_of};
+use crate::decoder::turns::Turns;
 
 /// Lists of a step.
 #[derive(Debug, Default)]
@@ -61,9 +62,12 @@ pub(super) struct StateStep {
 
 impl Step {
     /// Lays a step out, after `plan`.
-    pub(super) fn new(config: &DecoderConfig, places: &Places, slices: &[Slice<'_>], plan: &Plan) -> Self {
-        let compressed = config.compressed.as_ref().expect("a decoder of compressed attention");
-        let turns = Turns::new(&compressed.rope);
+    pub(super) fn new(
+        config: &DecoderConfig,
+        (places, turns): (&Places, &Turns),
+        slices: &[Slice<'_>],
+        plan: &Plan,
+    ) -> Self {
         let mut step = Self {
             kinds: places.kinds.iter().map(|_| KindStep::default()).collect(),
             states: places.states.iter().map(|_| StateStep::default()).collect(),
@@ -80,9 +84,10 @@ impl Step {
                 tables.push(table);
                 table += u32_of(blocks.len());
             }
-            for position in (slice.first..).take(slice.tokens.len()) {
-                turns.push(position, &mut step.turns);
-                step.push(config, places, (slice, &tables), row, position, &turns);
+            let positions = slice.first..slice.first + u32_of(slice.tokens.len());
+            turns.extend(positions.clone(), &mut step.turns);
+            for position in positions {
+                step.push(config, places, (slice, &tables), row, position, turns);
                 row += 1;
             }
         }
@@ -116,7 +121,8 @@ impl Step {
             if completes(kind, position) {
                 let entry = position / kind.compressor.ratio;
                 step.slots.push(slot(slice.tables[kind.group], entry, kind.block));
-                turns.push(entry * kind.compressor.ratio, &mut step.turns);
+                let first = entry * kind.compressor.ratio;
+                turns.extend(first..first + 1, &mut step.turns);
             }
         }
     }
@@ -150,23 +156,4 @@ fn attended(config: &DecoderConfig, kind: &Kind, entries: u32) -> u32 {
 
 fn completes(kind: &Kind, position: u32) -> bool {
     (position + 1).is_multiple_of(kind.compressor.ratio)
-}
-
-/// Makes angles of positions.
-struct Turns {
-    inv_freq: Vec<f64>,
-    factor: f64,
-}
-
-impl Turns {
-    fn new(rope: &Rope) -> Self {
-        Self { inv_freq: rope.inv_freq(), factor: rope.attention_factor() }
-    }
-
-    fn push(&self, position: u32, to: &mut Vec<[f32; 2]>) {
-        to.extend(self.inv_freq.iter().map(|turn| {
-            let (sin, cos) = (f64::from(position) * turn).sin_cos();
-            [cos * self.factor, sin * self.factor].map(narrow)
-        }));
-    }
 }

@@ -321,6 +321,7 @@ impl Decoder {
             (&sparse.lists).into(),
         ];
         pass.dispatch(&ranker.pipelines[2], &params, &bindings, top_k::grid(rows * sets));
+        self.rank_wishes(pass, layer);
         sparse.copy_trace(pass, layer);
     }
 }

@@ -3,7 +3,7 @@
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass};
 use attn_kernels::kernel::top_k::{self, TopKParams};
 
-use super::device::ROWS_ALIGN;
+use super::device::{ROWS_ALIGN, Ranker};
 use super::{Lists, fit};
 use crate::ModelError;
 use crate::decoder::Decoder;
@@ -13,14 +13,19 @@ use crate::decoder::Decoder;
 pub(super) struct Wishes {
     /// As `top_rows`, with more blocks to take.
     rows: Buf<[u32; 4]>,
-    lists: Buf<u32>,
+    /// Of even and of odd layers: those of one layer are read while those of the next are made.
+    lists: [Buf<u32>; 2],
     /// Entries from list to list; 0 where the step wishes for nothing.
     stride: u32,
 }
 
 impl Wishes {
     pub(super) fn new(gpu: &Gpu) -> Result<Self, ModelError> {
-        Ok(Self { rows: gpu.buffer("wish_rows", 1)?, lists: gpu.buffer("wishes", 1)?, stride: 0 })
+        Ok(Self {
+            rows: gpu.buffer("wish_rows", 1)?,
+            lists: [gpu.buffer("wishes", 1)?, gpu.buffer("wishes", 1)?],
+            stride: 0,
+        })
     }
 
     /// Lays out a step whose `rows` take up to `most` blocks each into `lists` lists: up to a quarter as many more, of the
@@ -38,16 +43,16 @@ impl Wishes {
         rows.iter_mut().filter(|row| row[2] > 0).for_each(|row| row[2] += more);
         fit(gpu, &mut self.rows, rows.len() + ROWS_ALIGN)?;
         gpu.write(&self.rows, 0, &rows);
-        fit(gpu, &mut self.lists, lists * self.stride as usize)
+        self.lists.iter_mut().try_for_each(|buf| fit(gpu, buf, lists * self.stride as usize))
     }
 }
 
 impl Decoder {
-    /// Records lists of what a layer selected and, behind it, what it would have selected next.
-    pub(in crate::decoder) fn wish_lists(&self, pass: &mut Pass, layer: usize) -> Option<Lists> {
-        let ranker = self.sparse.as_ref()?.ranker.as_ref()?;
-        let wishes = ranker.wishes.as_ref().filter(|wishes| wishes.stride > 0)?;
-        let top = ranker.tops[layer].as_ref()?;
+    /// Records lists of what a layer selects and, behind it, what it would select next: beside the selection itself, which
+    /// reads the same scores.
+    pub(super) fn rank_wishes(&self, pass: &mut Pass, layer: usize) {
+        let Some((ranker, wishes)) = self.wishes() else { return };
+        let Some(top) = ranker.tops[layer].as_ref() else { return };
         let params = ranker.score_params;
         let sets = params.num_heads / params.heads_a_set;
         let rows = u32::try_from(top.budgets.len()).expect("rows of a step fit in 32 bits") * sets;
@@ -57,9 +62,20 @@ impl Decoder {
             (&ranker.scores).into(),
             Bind::at(wishes.rows.raw(), top.first as u64 * 16),
             (&self.inputs.tables).into(),
-            (&wishes.lists).into(),
+            (&wishes.lists[layer % 2]).into(),
         ];
         pass.dispatch(&ranker.pipelines[2], &params, &bindings, top_k::grid(rows));
-        Some(Lists { bind: (&wishes.lists).into(), stride: wishes.stride })
+    }
+
+    /// The lists that [`rank_wishes`](Self::rank_wishes) makes of a layer.
+    pub(in crate::decoder) fn wish_lists(&self, layer: usize) -> Option<Lists> {
+        let (ranker, wishes) = self.wishes()?;
+        ranker.tops[layer].as_ref()?;
+        Some(Lists { bind: (&wishes.lists[layer % 2]).into(), stride: wishes.stride })
+    }
+
+    fn wishes(&self) -> Option<(&Ranker, &Wishes)> {
+        let ranker = self.sparse.as_ref()?.ranker.as_ref()?;
+        Some((ranker, ranker.wishes.as_ref().filter(|wishes| wishes.stride > 0)?))
     }
 }

@@ -195,7 +195,7 @@ fn around(grid: &mut Grid, sizes: &Sizes, main: Heads, software: bool) {
         });
     }
     grid.add("mla_decode, two caches".into(), move |bench| {
-        bench.alone(mla::two_caches(bench.gpu, if software { 1 } else { 64 })?)
+        mla::decode_of_two(bench, if software { 1 } else { 64 })
     });
     for &context in sizes.contexts {
         grid.add(format!("gather_cache {context}"), move |bench| {

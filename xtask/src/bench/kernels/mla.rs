@@ -1,15 +1,15 @@
 //! Decode of absorbed multi-head latent attention: dense, and over the tokens that an indexer selects (DSA).
 
 use anyhow::Result;
-use attn_kernels::Level;
 use attn_kernels::gpu::{Bind, Buf, Gpu};
 use attn_kernels::kernel::KvDtype;
 use attn_kernels::kernel::attention::{Attention, Context};
-use attn_kernels::kernel::index_logits::{self, IndexKeys, IndexLogitsParams};
+use attn_kernels::kernel::index_logits::{IndexKeys, IndexLogitsParams};
+use attn_kernels::kernel::index_logits_coop::IndexKernel;
 use attn_kernels::kernel::mla_decode::{self, LatentShape, MlaDecodeParams};
+use attn_kernels::kernel::mla_decode_coop::MlaKernel;
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::kernel::top_k::{Output, TopKParams};
-use attn_kernels::kernel::{index_logits_coop, mla_decode_coop};
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -62,7 +62,8 @@ impl Step {
         })
     }
 
-    fn attend(&self, gpu: &Gpu, selected: Option<Tokens<'_>>) -> Result<Work> {
+    /// By matrices where `coop` and the device say so.
+    fn attend(&self, gpu: &Gpu, selected: Option<Tokens<'_>>, coop: bool) -> Result<Work> {
         let context = if selected.is_some() { Context::Tokens } else { Context::Full };
         let attention = Attention { context, ..Attention::default() };
         let (list_stride, keys) =
@@ -92,19 +93,9 @@ impl Step {
         let kind = selected.map_or(String::new(), |(_, stride)| format!(", {} tokens each", stride - 1));
         let tokens = f64::from(self.batch) * f64::from(keys);
         let name = format!("{}{kind}", self.name());
-        let (variant, grid, level) = match gpu.runs_coop() {
-            true => (
-                mla_decode_coop::variant(&SHAPE, HEADS, &attention),
-                mla_decode_coop::grid(HEADS, self.batch, max_partitions),
-                Level::Coop,
-            ),
-            false => (
-                mla_decode::variant(&SHAPE, HEADS, &attention),
-                mla_decode::grid(HEADS, self.batch, max_partitions),
-                Level::Baseline,
-            ),
-        };
-        let work = Work::new("mla_decode", level.name(), name)
+        let kernel = MlaKernel::new(&SHAPE, HEADS, coop && gpu.runs_coop());
+        let (variant, grid) = (kernel.variant(&attention), kernel.grid(self.batch, max_partitions));
+        let work = Work::new("mla_decode", kernel.level().name(), name)
             .costs(
                 tokens * f64::from(SHAPE.width()) * SHAPE.dtype.bytes() as f64,
                 tokens * f64::from(HEADS) * 2.0 * f64::from(SHAPE.width() + SHAPE.latent),
@@ -168,8 +159,8 @@ impl Scratch {
     }
 }
 
-/// Decode over two caches by lists of slots.
-pub(super) fn two_caches(gpu: &Gpu, batch: u32) -> Result<Work> {
+/// Decode over two caches by lists of slots; by matrices where `coop` and the device say so.
+fn two_caches(gpu: &Gpu, batch: u32, coop: bool) -> Result<Work> {
     let shape = SHAPE_OF_TWO;
     let [window, compressed] = KEYS_OF_TWO;
     let keys = window + compressed;
@@ -207,18 +198,28 @@ pub(super) fn two_caches(gpu: &Gpu, batch: u32) -> Result<Work> {
     ];
     let tokens = f64::from(batch) * f64::from(keys);
     let name = format!("{batch} x {window} + {compressed}, {HEADS} heads, {}, f16", shape.width());
-    let work = Work::new("mla_decode, two", Level::Baseline.name(), name)
+    let kernel = MlaKernel::new(&shape, HEADS, coop && gpu.runs_coop());
+    let work = Work::new("mla_decode, two", kernel.level().name(), name)
         .costs(
             tokens * f64::from(shape.width()) * shape.dtype.bytes() as f64,
             tokens * f64::from(HEADS) * 2.0 * f64::from(shape.width() + shape.latent),
         )
-        .dispatch(
-            mla_decode::variant_of_two(&shape, HEADS),
-            &params,
-            binds,
-            mla_decode::grid(HEADS, batch, scratch.max_partitions),
-        );
+        .dispatch(kernel.variant_of_two(), &params, binds, kernel.grid(batch, scratch.max_partitions));
     Ok(scratch.reduce(work, &Attention::default(), &rows, None))
+}
+
+/// Decode over two caches; see [`kinds`].
+pub(super) fn decode_of_two(bench: &Bench, batch: u32) -> Result<Vec<Timed>> {
+    let mut all = Vec::new();
+    for coop in kinds(bench.gpu) {
+        all.extend(bench.alone(two_caches(bench.gpu, batch, *coop)?)?);
+    }
+    Ok(all)
+}
+
+/// With and without matrices: what the device runs best comes last, after what other devices and reproducible runs take.
+fn kinds(gpu: &Gpu) -> &'static [bool] {
+    if gpu.runs_coop() { &[false, true] } else { &[false] }
 }
 
 /// Logits of one query of each of `batch` sequences over its fp8 index keys.
@@ -243,16 +244,11 @@ fn logits(gpu: &Gpu, [batch, context]: [u32; 2]) -> Result<(Work, Buf<f32>)> {
     let bindings: [Bind; 6] =
         [(&q).into(), (&cache).into(), (&tables).into(), (&rows).into(), (&gates).into(), (&logits).into()];
     let keys = f64::from(batch) * f64::from(context);
-    let (variant, grid, level) = if gpu.runs_coop() {
-        let variant = index_logits_coop::variant(&INDEX_KEYS);
-        (variant, index_logits_coop::grid(&params, batch), Level::Coop)
-    } else {
-        (index_logits::variant(&INDEX_KEYS), index_logits::grid(&params, batch), Level::Baseline)
-    };
+    let kernel = IndexKernel::new(INDEX_KEYS, gpu.runs_coop());
     let shape = format!("{batch} x {context}, {INDEX_HEADS} x {head_dim}, fp8");
-    let work = Work::new("index_logits", level.name(), shape)
+    let work = Work::new("index_logits", kernel.level().name(), shape)
         .costs(cache.len() as f64 * 4.0, 2.0 * f64::from(INDEX_HEADS * head_dim) * keys)
-        .dispatch(variant, &params, bindings, grid);
+        .dispatch(kernel.variant(), &params, bindings, kernel.grid(&params, batch));
     Ok((work, logits))
 }
 
@@ -284,11 +280,16 @@ pub(super) fn indexer(bench: &Bench, context: u32) -> Result<Vec<Timed>> {
 pub(super) fn decode(bench: &Bench, at: [u32; 2]) -> Result<Vec<Timed>> {
     let gpu = bench.gpu;
     let step = Step::new(gpu, at)?;
-    let dense = step.attend(gpu, None)?;
-    if step.context <= TOP_K {
-        return bench.alone(dense);
+    let mut all = Vec::new();
+    for coop in kinds(gpu) {
+        let dense = step.attend(gpu, None, *coop)?;
+        if step.context <= TOP_K {
+            all.extend(bench.alone(dense)?);
+            continue;
+        }
+        let (selection, lists, stride) = index(gpu, at)?;
+        let sparse = selection.then("mla_decode, dsa", step.attend(gpu, Some((&lists, stride)), *coop)?);
+        all.extend(bench.beside(dense, [sparse])?);
     }
-    let (selection, lists, stride) = index(gpu, at)?;
-    let sparse = selection.then("mla_decode, dsa", step.attend(gpu, Some((&lists, stride)))?);
-    bench.beside(dense, [sparse])
+    Ok(all)
 }

@@ -173,7 +173,7 @@ pub(super) fn time(
     flush: &dyn Fn(&mut Pass),
     record: impl Fn(&mut Pass),
 ) -> Result<f64> {
-    let stamped = gpu.time_runs();
+    let stamped = gpu.time_passes(true);
     let mut runs = Vec::with_capacity(most_runs);
     // A run that takes long need not be repeated often.
     let begun = Instant::now();

@@ -86,6 +86,8 @@ fn series<'a>(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn row(tier: &'static str, pool: Option<f64>, turnover: f64, tok_s: f64) -> Row {
@@ -104,10 +106,14 @@ mod tests {
             bytes: 0.0,
             pages: [0.0; 3],
             wait_ms: Some(0.5),
+            hidden_ahead: None,
             fetch_gb_s: None,
             of_resident: Some(tok_s / 100.0),
             of_streamed: None,
+            decisions_ms: None,
             hidden: Some(0.9),
+            hidden_with_decisions: None,
+            kernel_ms: BTreeMap::new(),
         }
     }
 

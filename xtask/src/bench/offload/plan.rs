@@ -35,9 +35,9 @@ pub(super) struct Plan {
     pub(super) turnovers: Vec<f64>,
     /// The turnover of all other rows.
     pub(super) turnover: f64,
-    /// Streams of the row that shares the context among several.
+    /// Streams of the row that shares the context among several; 1 for no such row.
     pub(super) batch: u32,
-    /// Tokens of the context of the row with a short one.
+    /// Tokens of the context of the row with a short one; 0 for no such row.
     pub(super) short: u32,
     /// Steps before the measured ones.
     pub(super) warm_up: u32,

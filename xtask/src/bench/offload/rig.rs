@@ -1,18 +1,18 @@
 //! The decoder under measurement: its cache filled with noise, its steps fed with tokens of a walk.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 use attn_kernels::gpu::Gpu;
+use attn_kernels::kernel::KvDtype;
 use attn_kernels::kernel::paged_decode::TILE;
-use attn_kernels::kernel::{KvDtype, fetch_pages};
 use bytemuck::Zeroable;
 use kvblock::{BlockId, BlockIdx};
 use models::batch::{Phase, Sample, Slice, StepOutput};
 use models::kernel::sample::Spec;
-use models::{Decoder, DecoderOptions, Offload, Place, SparseOptions};
+use models::{Decoder, DecoderOptions, FetchCost, HostMemory, Offload, Place, SparseOptions};
 
 use super::plan::Plan;
 use super::random::{Noise, Random};
@@ -27,6 +27,8 @@ pub(super) struct Case {
     pub(super) context: u32,
     /// The device pool as a share of all contexts; all of them without.
     pub(super) pool: Option<f64>,
+    /// What blocks beyond the pool lie in.
+    pub(super) memory: HostMemory,
 }
 
 /// Measured steps.
@@ -39,8 +41,10 @@ pub(super) struct Steps {
     pub(super) bytes: f64,
     /// Hits, misses and pages fetched ahead, a step.
     pub(super) pages: [f64; 3],
-    pub(super) wait_ms: Option<f64>,
-    pub(super) ns_a_byte: Option<f64>,
+    /// Of selected pages from the host.
+    pub(super) cost: Option<FetchCost>,
+    /// Device time of each kernel in milliseconds a step, measured with nothing beside it.
+    pub(super) kernels: BTreeMap<&'static str, f64>,
 }
 
 /// Steps of a walk that show its turnover.
@@ -99,7 +103,7 @@ impl Rig {
             reproducible: false,
             prefix_capacity: scheduler::PREFIX_CHUNK_CAPACITY,
             sparse: sparse.transpose()?,
-            offload: case.pool.map(|_| Offload { host_blocks: blocks, ring_slots: 2 }),
+            offload: case.pool.map(|_| Offload { host_blocks: blocks, ring_slots: 2, memory: case.memory }),
         };
         let decoder = match self.decoder.take() {
             Some(decoder) => decoder.with_options(&options),
@@ -188,32 +192,30 @@ impl Rig {
             step_ms,
             bytes: part(3),
             pages: [part(0), part(1), part(2)],
-            wait_ms: None,
-            ns_a_byte: None,
+            cost: None,
+            kernels: self.kernels(case, walk, warm_up)?,
         };
         if case.pool.is_some() && case.policy.is_some() {
-            steps.ns_a_byte = self.decoder()?.fetch_ns_a_byte()?;
-            steps.wait_ms = self.waits(case, walk, warm_up)?;
+            steps.cost = self.decoder()?.fetch_cost()?;
         }
         Ok(steps)
     }
 
-    /// Milliseconds a step in which fetches ran alone, over the same steps once more.
-    fn waits(&mut self, case: &Case, walk: u32, warm_up: u32) -> Result<Option<f64>> {
-        self.gpu.time_dispatches(false);
+    /// Milliseconds a step of each kernel, over the same steps once more; empty where the adapter has no timestamps.
+    fn kernels(&mut self, case: &Case, walk: u32, warm_up: u32) -> Result<BTreeMap<&'static str, f64>> {
         for step in 0..warm_up {
             self.step(case, walk, step)?;
         }
-        if !self.decoder()?.time_fetches() {
-            return Ok(None);
-        }
-        let mut ns = 0.0;
-        for step in warm_up..2 * warm_up {
-            let timings = self.step(case, walk, step)?.timings;
-            ns += timings.iter().filter(|t| t.kernel == fetch_pages::KERNEL.name).map(|t| t.ns).sum::<f64>();
+        let mut kernels = BTreeMap::new();
+        if self.gpu.time_dispatches(true) {
+            for step in warm_up..2 * warm_up {
+                for timing in self.step(case, walk, step)?.timings {
+                    *kernels.entry(timing.kernel).or_default() += timing.ns / 1e6 / f64::from(warm_up);
+                }
+            }
         }
         self.gpu.time_dispatches(false);
-        Ok(Some(ns / 1e6 / f64::from(warm_up)))
+        Ok(kernels)
     }
 
     /// Hits, misses, pages fetched ahead, and all bytes from the host so far.
