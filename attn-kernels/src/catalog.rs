@@ -132,6 +132,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::mla_decode::KERNEL,
         &kernel::mla_decode_coop::KERNEL,
         &kernel::nsa_block_score::KERNEL,
+        &kernel::nsa_probs::KERNEL,
         &kernel::paged_decode::KERNEL,
         &kernel::paged_prefill::KERNEL,
         &kernel::paged_prefill_coop::KERNEL,
@@ -269,6 +270,7 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     }
     all.push(baseline("queries", hash_codes::variant(&types[0].1, HashSource::Queries)));
     all.push(baseline("", kernel::nsa_block_score::variant(32, 16, 64)));
+    all.push(baseline("", kernel::nsa_probs::variant(&types[0].1, 32, 16)));
     all.push(baseline("c4", kernel::v4_compress::variant(512, 64, true)));
     all.push(baseline("c128", kernel::v4_compress::variant(512, 64, false)));
     let published = IndexKeys::Fp8 { head_dim: 128, page: 64 };

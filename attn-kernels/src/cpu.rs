@@ -25,6 +25,7 @@ pub mod mass_bound;
 pub mod mass_merge;
 pub mod mla_decode;
 pub mod nsa_block_score;
+pub mod nsa_probs;
 pub mod paged_decode;
 pub mod paged_prefill;
 pub mod paged_reduce;

@@ -27,6 +27,7 @@ pub mod mass_merge;
 pub mod mla_decode;
 pub mod mla_decode_coop;
 pub mod nsa_block_score;
+pub mod nsa_probs;
 pub mod paged_decode;
 pub mod paged_prefill;
 pub mod paged_prefill_coop;

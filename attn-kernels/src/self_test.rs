@@ -131,6 +131,7 @@ const CASES: &[(&str, Cases)] = &[
     ("mla_decode", mla_decode::cases),
     ("mla_decode_coop", mla_decode::cases),
     ("nsa_block_score", retrieval::nsa_block_score),
+    ("nsa_probs", retrieval::nsa_probs),
     ("paged_decode", paged_decode::cases),
     ("paged_prefill", paged_prefill::cases),
     ("paged_prefill_coop", paged_prefill::cases),

@@ -8,7 +8,7 @@ use attn_kernels::kernel::{KvDtype, KvShape};
 use attn_kernels::kernel::{block_digest, block_score, top_k, top_k_long, top_k_peaks, top_k_transform};
 use attn_kernels::kernel::{cache_write, copy_blocks, lse_merge, paged_decode, paged_prefill, paged_reduce};
 use attn_kernels::kernel::{find_blocks, index_logits, prefix_slots, softmax_block_sum, strided_qk};
-use attn_kernels::kernel::{hamming_score, hash_codes, nsa_block_score, v4_compress};
+use attn_kernels::kernel::{hamming_score, hash_codes, nsa_block_score, nsa_probs, v4_compress};
 use attn_kernels::reflect::interface;
 use attn_kernels::{catalog, variants};
 use checks::{Layout, layout};
@@ -39,6 +39,7 @@ fn layouts() -> Vec<Layout> {
     use index_logits::IndexLogitsParams;
     use lse_merge::LseMergeParams;
     use nsa_block_score::NsaBlockScoreParams;
+    use nsa_probs::NsaProbsParams;
     use paged_decode::PagedDecodeParams;
     use paged_prefill::PagedPrefillParams;
     use paged_reduce::PagedReduceParams;
@@ -82,6 +83,7 @@ fn layouts() -> Vec<Layout> {
         layout!(MassMergeParams: layers rows share_stride pad0),
         layout!(NsaBlockScoreParams: num_heads num_kv_heads prob_stride score_stride stride init_blocks local_blocks
             infinity),
+        layout!(NsaProbsParams: num_heads num_kv_heads q_stride prob_stride scale pad0 pad1 pad2),
         layout!(PagedDecodeParams: num_heads num_kv_heads q_stride max_partitions scale reduced list_stride first_list first_key num_keys softcap k_scale v_scale pad0 pad1 pad2),
         layout!(PagedPrefillParams: num_heads num_kv_heads q_stride first_key scale neg_inf num_keys list_stride window softcap k_scale v_scale),
         layout!(PagedReduceParams: num_heads num_kv_heads max_partitions list_stride first_list pad0 pad1 pad2),

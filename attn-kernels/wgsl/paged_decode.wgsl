@@ -91,9 +91,9 @@ fn paged_decode(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     let begin = context_begin(context, row.w);
     let end = context_end(context, row.y);
     let size = partition_of(max(begin, end) - begin);
-    let index = params.first_key / size + group.x;
-    let first = (begin / size + index) * size;
-    if (max(first, begin) >= end || index * size - params.first_key >= params.num_keys) {
+    let lowest = max(begin, params.first_key) / size;
+    let first = (lowest + group.x) * size;
+    if (max(first, begin) >= end || first - params.first_key >= params.num_keys) {
         // A row without keys is zero; where the reduce pass follows, that writes it.
         if (params.reduced == 0u) {
             for (var i = stored * HEAD_DIM + lane.index; i < HEAD_DIM * GROUP; i += WG) {
@@ -120,6 +120,7 @@ fn paged_decode(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
         half = 1u - half;
         state = step(lane, part, keys, state, half * TILE_BLOCKS);
     }
+    let index = first / size - begin / size;
     let stat = (group.z * params.num_heads + head0) * params.max_partitions + index;
     store(lane, state, stored, stat, row.x * params.num_heads + head0);
 }

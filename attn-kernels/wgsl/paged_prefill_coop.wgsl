@@ -14,7 +14,7 @@ enable wgpu_cooperative_matrix;
 #import SUBGROUPS = 4
 // Matrices along a head.
 #import SPANS = 4
-// Chunks of a key tile that a lane stages.
+// Chunks of a key that a lane stages.
 #import LOADS = 1
 #import SELECTED = 8
 #import context = context_full
@@ -35,7 +35,9 @@ const KEYS: u32 = 16u;
 const WG: u32 = 32u * SUBGROUPS;
 const HEAD_DIM: u32 = 16u * SPANS;
 const CHUNKS: u32 = HEAD_DIM / 8u;
-const_assert LOADS * WG >= KEYS * CHUNKS;
+// Lanes that stage a key.
+const LANES: u32 = WG / KEYS;
+const_assert LOADS * LANES >= CHUNKS;
 // Rows in workgroup memory, in elements of the arrays: padded so that eight rows fall on different banks.
 const KV_STRIDE: u32 = HEAD_DIM / 4u + 2u;
 const SCORE_STRIDE: u32 = 36u;
@@ -101,36 +103,40 @@ fn paged_prefill_coop(
         workgroupBarrier();
     #end
 
-    // A lane stages chunks of one key. Keys go to workgroup memory a step before they are used, values at their step;
-    // both are loaded a step ahead of that, their block ids two. Outside the keys that rows see, copies stand in: their
-    // weights are zero, and unused slots of the cache may hold anything. A block of a list is whole blocks of the cache:
-    // an index into the keys and its position have the same offset in a block.
-    let key = lane % KEYS;
-    let chunk = lane / KEYS;
+    // A lane stages chunks of one key and of one value: neighbours read neighbouring chunks of the cache. Keys of the next
+    // step are loaded after the scores of this one and go to workgroup memory after its softmax; then its values are
+    // loaded, and stored after the next scores; block ids are read a step ahead. Outside the keys that rows see, copies
+    // stand in: their weights are zero, and unused slots of the cache may hold anything. A block of a list is whole blocks
+    // of the cache: an index into the keys and its position have the same offset in a block.
+    let k_key = lane % KEYS;
+    let k_chunk = lane / KEYS;
+    let v_key = lane / LANES;
+    let v_chunk = lane % LANES;
     // Above the score of a key that does not count: its weight is zero even before the first that does.
     var top = 0.5 * LOWEST;
     var sum = 0.0;
     var k_next: array<Chunk, LOADS>;
     var v_next: array<Chunk, LOADS>;
-    let at0 = min(max(begin + key, low), last);
-    let at1 = min(begin + key + KEYS, last);
-    let block0 = block_at(tile, context, at0) * params.num_kv_heads + kv_head;
-    let block1 = block_at(tile, context, at1) * params.num_kv_heads + kv_head;
-    let first_scale = k_row_scale(block0, at0 % BLOCK_SIZE);
-    var k_next_scale = k_row_scale(block1, at1 % BLOCK_SIZE);
-    var v_next_scale = v_row_scale(block0, at0 % BLOCK_SIZE);
+    let k_at0 = min(max(begin + k_key, low), last);
+    let v_at0 = min(max(begin + v_key, low), last);
+    let k_block0 = block_at(tile, context, k_at0) * params.num_kv_heads + kv_head;
+    let v_block0 = block_at(tile, context, v_at0) * params.num_kv_heads + kv_head;
+    let first_scale = k_row_scale(k_block0, k_at0 % BLOCK_SIZE);
+    var v_next_scale = v_row_scale(v_block0, v_at0 % BLOCK_SIZE);
     #unroll i < LOADS
-        let c = chunk + i * (WG / KEYS);
+        let c = k_chunk + i * LANES;
         if (c < CHUNKS) {
-            let first = k_cache[k_at(block0, c, at0 % BLOCK_SIZE)];
-            keys[key * KV_STRIDE + c * 2u] = chunk_low(first, first_scale);
-            keys[key * KV_STRIDE + c * 2u + 1u] = chunk_high(first, first_scale);
-            k_next[i] = k_cache[k_at(block1, c, at1 % BLOCK_SIZE)];
-            v_next[i] = v_cache[v_at(block0, c, at0 % BLOCK_SIZE)];
+            let first = k_cache[k_at(k_block0, c, k_at0 % BLOCK_SIZE)];
+            keys[k_key * KV_STRIDE + c * 2u] = chunk_low(first, first_scale);
+            keys[k_key * KV_STRIDE + c * 2u + 1u] = chunk_high(first, first_scale);
+        }
+        let d = v_chunk + i * LANES;
+        if (d < CHUNKS) {
+            v_next[i] = v_cache[v_at(v_block0, d, v_at0 % BLOCK_SIZE)];
         }
     #end
-    var v_block = block_at(tile, context, at1);
-    var k_block = block_at(tile, context, min(begin + key + 2u * KEYS, last));
+    var k_block = block_at(tile, context, min(begin + KEYS + block_key(k_key), last));
+    var v_block = block_at(tile, context, min(begin + KEYS + block_key(v_key), last));
     if (lane < 2u) {
         atomicStore(&grown[lane], 0u);
     }
@@ -147,39 +153,44 @@ fn paged_prefill_coop(
             s0 = coopMultiplyAdd(q0[c], k, s0);
             s1 = coopMultiplyAdd(q1[c], k, s1);
         #end
+        let k_offset = min(i0 + KEYS + k_key, last) % BLOCK_SIZE;
+        let k_head = k_block * params.num_kv_heads + kv_head;
+        #unroll i < LOADS
+            let c = k_chunk + i * LANES;
+            if (c < CHUNKS) {
+                k_next[i] = k_cache[k_at(k_head, c, k_offset)];
+            }
+        #end
+        let k_next_scale = k_row_scale(k_head, k_offset);
+        let v_head = v_block * params.num_kv_heads + kv_head;
+        k_block = block_at(tile, context, min(i0 + 2u * KEYS + block_key(k_key), last));
+        v_block = block_at(tile, context, min(i0 + 2u * KEYS + block_key(v_key), last));
         coopStore(s0, &scores[score0], SCORE_STRIDE);
         coopStore(s1, &scores[score1], SCORE_STRIDE);
         workgroupBarrier();
 
-        let v_offset = min(i0 + KEYS + key, last) % BLOCK_SIZE;
-        let k_offset = min(i0 + 2u * KEYS + key, last) % BLOCK_SIZE;
-        let k_head = k_block * params.num_kv_heads + kv_head;
-        let v_head = v_block * params.num_kv_heads + kv_head;
         #unroll i < LOADS
-            let c = chunk + i * (WG / KEYS);
+            let c = v_chunk + i * LANES;
             if (c < CHUNKS) {
-                keys[key * KV_STRIDE + c * 2u] = chunk_low(k_next[i], k_next_scale);
-                keys[key * KV_STRIDE + c * 2u + 1u] = chunk_high(k_next[i], k_next_scale);
-                values[key * KV_STRIDE + c * 2u] = chunk_low(v_next[i], v_next_scale);
-                values[key * KV_STRIDE + c * 2u + 1u] = chunk_high(v_next[i], v_next_scale);
-                k_next[i] = k_cache[k_at(k_head, c, k_offset)];
-                v_next[i] = v_cache[v_at(v_head, c, v_offset)];
+                values[v_key * KV_STRIDE + c * 2u] = chunk_low(v_next[i], v_next_scale);
+                values[v_key * KV_STRIDE + c * 2u + 1u] = chunk_high(v_next[i], v_next_scale);
             }
         #end
-        k_next_scale = k_row_scale(k_head, k_offset);
-        v_next_scale = v_row_scale(v_head, v_offset);
-        v_block = k_block;
-        k_block = block_at(tile, context, min(i0 + 3u * KEYS + key, last));
 
         // Online softmax of the lane's row, in powers of two.
         var s: array<vec4<f32>, 4>;
-        var most = vec4(LOWEST);
         #unroll i < 4
             let at = vec4(key0 + i * 4u) + vec4(0u, 1u, 2u, 3u);
-            let x = logits(score_quad(score_of_lane, i), head, at, position);
-            s[i] = select(vec4(LOWEST), x, (at >= vec4(visible)) & (at <= vec4(position)));
-            most = max(most, s[i]);
+            s[i] = logits(score_quad(score_of_lane, i), head, at, position);
         #end
+        // Where some row of the tile does not see some key of the step.
+        if (key0 + KEYS - 1u > tile.position || key0 < first_visible(tile.position + tile.rows - 1u)) {
+            #unroll i < 4
+                let at = vec4(key0 + i * 4u) + vec4(0u, 1u, 2u, 3u);
+                s[i] = select(vec4(LOWEST), s[i], (at >= vec4(visible)) & (at <= vec4(position)));
+            #end
+        }
+        let most = max(max(s[0], s[1]), max(s[2], s[3]));
         let highest = max(max(most.x, most.y), max(most.z, most.w));
         var shrink = 1.0;
         if (highest > top + SLACK) {
@@ -199,8 +210,25 @@ fn paged_prefill_coop(
         if (lane == 0u) {
             atomicStore(&grown[1u - parity], 0u);
         }
+        #unroll i < LOADS
+            let c = k_chunk + i * LANES;
+            if (c < CHUNKS) {
+                keys[k_key * KV_STRIDE + c * 2u] = chunk_low(k_next[i], k_next_scale);
+                keys[k_key * KV_STRIDE + c * 2u + 1u] = chunk_high(k_next[i], k_next_scale);
+            }
+        #end
         workgroupBarrier();
+        let v_offset = min(i0 + KEYS + v_key, last) % BLOCK_SIZE;
+        #unroll i < LOADS
+            let c = v_chunk + i * LANES;
+            if (c < CHUNKS) {
+                v_next[i] = v_cache[v_at(v_head, c, v_offset)];
+            }
+        #end
+        v_next_scale = v_row_scale(v_head, v_offset);
 
+        let p0 = coopLoadT<coop_mat16x16<f16, A>>(&weights[weight0], WEIGHT_STRIDE);
+        let p1 = coopLoadT<coop_mat16x16<f16, A>>(&weights[weight1], WEIGHT_STRIDE);
         // Runs once or not at all, the same for the whole workgroup.
         for (var again = atomicLoad(&grown[parity]); again != 0u; again = 0u) {
             #unroll c < SPANS
@@ -216,8 +244,6 @@ fn paged_prefill_coop(
                 workgroupBarrier();
             #end
         }
-        let p0 = coopLoadT<coop_mat16x16<f16, A>>(&weights[weight0], WEIGHT_STRIDE);
-        let p1 = coopLoadT<coop_mat16x16<f16, A>>(&weights[weight1], WEIGHT_STRIDE);
         #unroll c < SPANS
             let v = coopLoadT<coop_mat16x16<f16, B>>(&values[c * 4u], KV_STRIDE);
             o0[c] = coopMultiplyAdd(p0, v, o0[c]);
@@ -260,6 +286,12 @@ fn score_quad(row: u32, i: u32) -> vec4<f32> {
     return vec4(
         scores[at], scores[at + SCORE_STRIDE], scores[at + 2u * SCORE_STRIDE], scores[at + 3u * SCORE_STRIDE],
     );
+}
+
+// The part of the offset `key` in a step that decides its block: none where a step lies in one block, and its id is the
+// same for all lanes.
+fn block_key(key: u32) -> u32 {
+    return select(key, 0u, BLOCK_SIZE % KEYS == 0u);
 }
 
 // Block of the key at `index` in the order of attention; some block of the sequence if there are no keys.

@@ -94,8 +94,11 @@ impl KvPool {
             return refuse("an adapter with mappable storage buffers");
         }
         let [group] = &plan.layout.groups[..] else { return refuse("one group of layers") };
-        if config.latent.is_some() || config.layers.iter().any(|layer| layer.reach != Reach::Full) {
-            return refuse("layers of full attention to keys and values");
+        if config.latent.is_some() {
+            return refuse("layers of attention to keys and values");
+        }
+        if selects && config.layers.iter().any(|layer| layer.reach != Reach::Full) {
+            return refuse("layers of full attention beside a sparse policy");
         }
         let chunk = (TILE / group.spec.block_size.get()).max(1);
         if selects && !fetch_pages::serves(&plan.shape(config)) {

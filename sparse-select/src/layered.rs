@@ -108,6 +108,10 @@ impl Policy for Layered {
         self.policy.ranking()
     }
 
+    fn reuses(&self, layer: u32) -> bool {
+        self.policy.reuses(layer)
+    }
+
     fn budget(&self, layer: Option<u32>, kv_len: usize) -> u32 {
         match self.of(layer, kv_len) {
             Some(policy) => policy.budget(layer, kv_len),

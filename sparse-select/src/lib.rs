@@ -26,7 +26,7 @@ pub mod xattn;
 
 pub use error::{SelectError, SpecError};
 pub use heads::Heads;
-pub use policy::{DigestKind, Input, Policy, Ranking, Stage, Support};
+pub use policy::{ByCompressed, ByDigests, ByHashes, DigestKind, Input, Policy, Ranking, Stage, Support};
 pub use registry::{Build, Entry, Registry, build};
 pub use run::{Outcome, RunError, select};
 pub use selection::{Selection, Strip};

@@ -11,7 +11,7 @@ use kvblock::BlockSize;
 use crate::{
     Entry, Heads, Input, Params, Policy, SelectError, Selection, SpecError, Support,
     heads::dot,
-    policy::{num_blocks, select_each_query},
+    policy::{ByCompressed, Ranking, num_blocks, select_each_query},
     selection::count_u32,
     spec::key,
     topk::{top_k_where, union},
@@ -208,6 +208,19 @@ impl Policy for Nsa {
 
     fn block_size(&self) -> BlockSize {
         self.block_size
+    }
+
+    fn ranking(&self) -> Option<Ranking> {
+        Some(Ranking::Compressed(ByCompressed {
+            kernel_size: count_u32(self.kernel_size),
+            kernel_stride: count_u32(self.kernel_stride),
+            init_blocks: self.init_blocks,
+            local_blocks: self.local_blocks,
+        }))
+    }
+
+    fn budget(&self, _layer: Option<u32>, kv_len: usize) -> u32 {
+        self.topk.min(num_blocks(kv_len, self.block_size))
     }
 
     /// One set for each KV head: the probabilities of its query heads are summed.

@@ -13,8 +13,11 @@ pub mod gsa_ucm;
 pub mod kvcomp;
 pub mod minference;
 pub mod quest;
+mod ranking;
 pub mod streaming;
 pub mod vertical_slash;
+
+pub use ranking::{ByCompressed, ByDigests, ByHashes, DigestKind, Ranking};
 
 /// Chooses the KV blocks that the queries of one layer attend to.
 ///
@@ -48,10 +51,17 @@ pub trait Policy: fmt::Debug + Send + Sync {
         false
     }
 
-    /// How kernels rank the blocks of a decode step, for policies that rank by digests of the keys alone; they then take
-    /// the best [`budget`](Self::budget) blocks.
+    /// How kernels rank the blocks of a decode step, for policies that rank by digests, hashes or compressed keys; they
+    /// then take the best [`budget`](Self::budget) blocks.
     fn ranking(&self) -> Option<Ranking> {
         None
+    }
+
+    /// Whether a layer takes the selection of the nearest layer before it that selects, and selects itself only where there
+    /// is none.
+    fn reuses(&self, layer: u32) -> bool {
+        let _ = layer;
+        false
     }
 
     /// Blocks of a decode step over `kv_len` tokens in a layer, forced ones included, where there is a
@@ -99,31 +109,6 @@ pub struct Support {
     pub each_query: bool,
     /// Selects every block while the history has fewer tokens.
     pub dense_below_tokens: usize,
-}
-
-/// An order of blocks that follows from digests: forced blocks first, then by score, equal scores by index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ranking {
-    /// What is kept of a block's keys.
-    pub digest: DigestKind,
-    /// One order for all heads, by the sum of their scores; else one for each KV head, by the largest of its query
-    /// heads'.
-    pub one_set: bool,
-    /// First blocks, always kept.
-    pub sink_blocks: u32,
-    /// Last blocks, always kept; the block of the last token always is.
-    pub recent_blocks: u32,
-    /// Whether only full blocks count as recent.
-    pub recent_full: bool,
-}
-
-/// What is kept of the keys of a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DigestKind {
-    /// Channelwise minimum and maximum.
-    MinMax,
-    /// Channelwise mean.
-    Mean,
 }
 
 /// Which part of generation a selection is for.

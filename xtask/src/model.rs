@@ -136,10 +136,14 @@ impl Model {
             max_seqs,
             reproducible: args.reproducible,
             prefix_capacity: scheduler::PREFIX_CHUNK_CAPACITY,
-            sparse: sparse(args, watch)?,
+            sparse: sparse(args, watch, wanted.longest)?,
             offload,
         };
         let decoder = Decoder::load(&gpu, &self.config, self.checkpoint.weights(), &options)?;
+        let asked = args.select_on == SelectOn::Device && watch != Some(Watch::Worth);
+        if let (Some(Place::Host), Some(spec), true) = (decoder.selects_on(), &args.sparse, asked) {
+            eprintln!("sparse: no kernels for {spec}, so each layer waits for a selection on the host");
+        }
         let got = decoder.kv().device_blocks();
         if got < num_blocks {
             let limit = KvPool::most_blocks(&gpu, &plan);
@@ -244,8 +248,9 @@ pub(crate) fn host_available() -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// `--sparse` as the decoder takes it, `None` where attention is full. Says on stderr which phases stay dense.
-fn sparse(args: &EngineArgs, watch: Option<Watch>) -> Result<Option<SparseOptions>> {
+/// `--sparse` as the decoder takes it, `None` where attention is full. Says on stderr what stays dense in sequences of up to
+/// `longest` tokens.
+fn sparse(args: &EngineArgs, watch: Option<Watch>, longest: u64) -> Result<Option<SparseOptions>> {
     let Some(spec) = &args.sparse else { return Ok(None) };
     let policy = Registry::builtin().build(spec)?;
     if policy.name() == "full" {
@@ -258,12 +263,22 @@ fn sparse(args: &EngineArgs, watch: Option<Watch>) -> Result<Option<SparseOption
     let [trace, measure] = [Watch::Blocks, Watch::Worth].map(|kind| watch == Some(kind));
     let options = SparseOptions { policy: policy.into(), place, trace, measure };
     options.check(args.block_size).with_context(|| format!("--sparse {spec}"))?;
-    for (phase, name) in [(Phase::Prefill, "prefill"), (Phase::Decode, "decode")] {
-        if !options.acts_on(phase) {
-            eprintln!("sparse: {} selects nothing in {name}, which stays dense", options.policy.name());
-        }
-    }
+    dense_notes(&options, longest).iter().for_each(|note| eprintln!("sparse: {note}"));
     Ok(Some(options))
+}
+
+/// Where a policy keeps every block, whatever the tensors.
+fn dense_notes(options: &SparseOptions, longest: u64) -> Vec<String> {
+    let (policy, name) = (&options.policy, options.policy.name());
+    if policy.keeps_all(None, usize::try_from(longest).unwrap_or(usize::MAX)) {
+        let tokens = policy.support().dense_below_tokens;
+        return vec![format!(
+            "{name} keeps everything below {tokens} tokens, and none here has more than {longest}"
+        )];
+    }
+    let phases = [(Phase::Prefill, "prefill"), (Phase::Decode, "decode")];
+    let dense = phases.iter().filter(|(phase, _)| !options.acts_on(*phase));
+    dense.map(|(_, phase)| format!("{name} selects nothing in {phase}, which stays dense")).collect()
 }
 
 fn kv_dtype(dtype: cli::KvDtype) -> KvDtype {
@@ -278,6 +293,32 @@ fn kv_dtype(dtype: cli::KvDtype) -> KvDtype {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn phases_and_lengths_that_stay_dense_are_told() {
+        let registry = Registry::builtin();
+        let of = |spec: &str, longest| {
+            let policy = registry.build(&spec.parse().unwrap()).unwrap().into();
+            dense_notes(
+                &SparseOptions { policy, place: Place::Device, trace: false, measure: false },
+                longest,
+            )
+        };
+        let others = registry.entries().iter().filter(|entry| entry.name != "full");
+        let notes: Vec<String> = others.flat_map(|entry| of(entry.name, 100_000)).collect();
+        insta::assert_snapshot!(notes.join("\n"), @"
+        gsa-ucm selects nothing in prefill, which stays dense
+        esa selects nothing in prefill, which stays dense
+        kvstar selects nothing in prefill, which stays dense
+        kvcomp selects nothing in prefill, which stays dense
+        xattn selects nothing in decode, which stays dense
+        xattn-bsa selects nothing in decode, which stays dense
+        quest selects nothing in prefill, which stays dense
+        dsa selects nothing in prefill, which stays dense
+        nsa selects nothing in prefill, which stays dense
+        ");
+        insta::assert_snapshot!(of("gsa-ucm", 4000)[0], @"gsa-ucm keeps everything below 8401 tokens, and none here has more than 4000");
+    }
 
     /// 4 sequences of 1,000 tokens in blocks of 16, in steps of 68 rows.
     fn blocks(name: &str, recycle: bool) -> u64 {

@@ -1,15 +1,18 @@
-//! Cases of `hash_codes`, `hamming_score` and `nsa_block_score`.
+//! Cases of `hash_codes`, `hamming_score`, `nsa_probs` and `nsa_block_score`.
 
 use sparse_select::nsa::Nsa;
 use sparse_select::{Params, Spec};
 
+use super::block_digest::pages;
 use super::layer::{Layer, floats, queries};
 use super::{Case, count, dtype, module, size};
 use crate::Variant;
 use crate::cpu::{self, Tolerance, f32_of};
+use crate::kernel::block_digest::Digest;
 use crate::kernel::hamming_score::{self, HammingScoreParams};
 use crate::kernel::hash_codes::{self, HashCodesParams};
 use crate::kernel::nsa_block_score::{self, NsaBlockScoreParams};
+use crate::kernel::nsa_probs::{self, NsaProbsParams};
 use crate::kernel::{KvDtype, KvShape};
 
 /// Multiples of 1/8: their products are exact, so that signs are those of the reference.
@@ -163,5 +166,48 @@ pub(super) fn nsa_block_score(variant: &Variant) -> Vec<Case> {
         .binding(&probs)
         .binding(&rows)
         .output(Tolerance::EXACT, &want);
+    vec![case]
+}
+
+pub(super) fn nsa_probs(variant: &Variant) -> Vec<Case> {
+    let shape = KvShape {
+        num_kv_heads: 2,
+        head_dim: size(variant, "HEAD_DIM"),
+        block_size: size(variant, "BLOCK_SIZE"),
+        dtype: KvDtype::F32,
+    };
+    let stride = shape.block_size * size(variant, "PAGES");
+    let kernel = stride * size(variant, "KERNEL");
+    // More strides than a workgroup has lanes, in lengths with and without a compressed key, whole and with a rest.
+    let lens = [300 * stride + 5, 1, kernel, kernel - 1, kernel + 3 * stride];
+    let layer = Layer::new(shape, &lens, 1);
+    let num_blocks = layer.k.len() * shape.dtype.bytes() / shape.block_bytes();
+    let mut digests = vec![f32::NAN; Digest::Mean.pool_len(&shape, num_blocks)];
+    let touched = pages(&layer, &lens);
+    cpu::block_digest::block_digest(&shape, Digest::Mean, &touched, &layer.k, &mut digests);
+    let width = 6 * shape.head_dim;
+    let params = NsaProbsParams {
+        num_heads: 6,
+        num_kv_heads: 2,
+        q_stride: width + 4,
+        prob_stride: 301,
+        scale: 2.0 / (shape.head_dim as f32).sqrt(),
+        pad0: 0,
+        pad1: 0,
+        pad2: 0,
+    };
+    let q = queries(lens.len(), width as usize, width as usize + 4, 2);
+    let sequences = (0..).zip(lens.iter().zip(&layer.table_of));
+    let rows: Vec<[u32; 4]> = sequences.map(|(row, (len, table))| [row, *len, *table, 0]).collect();
+    let mut want = vec![f32::NAN; rows.len() * 6 * 301];
+    let sizes = [kernel as usize, stride as usize];
+    cpu::nsa_probs::nsa_probs(&layer.kv(), sizes, &params, &q, &layer.tables, &rows, &mut want);
+    let grid = nsa_probs::grid(&params, count(&rows));
+    let case = Case::new("compressed keys of several lengths", variant, &params, grid)
+        .binding(&q)
+        .binding(&digests)
+        .binding(&layer.tables)
+        .binding(&rows)
+        .output(Tolerance { abs: 1e-6, rel: 1e-4 }, &want);
     vec![case]
 }

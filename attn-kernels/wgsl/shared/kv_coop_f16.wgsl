@@ -1,12 +1,13 @@
-// Chunks of eight elements of paged KV in f16, layouts of kv_f16, as matrices take them.
-struct Chunk { low: vec4<f16>, high: vec4<f16> }
+// Chunks of eight elements of paged KV in f16, layouts of kv_f16, as matrices take them. A chunk is one load of sixteen
+// bytes, which a struct of vec4<f16> is not; compilers fold the way through f32.
+alias Chunk = vec4<u32>;
 
 fn chunk_low(c: Chunk, scale: f32) -> vec4<f16> {
-    return c.low;
+    return vec4<f16>(vec4(unpack2x16float(c.x), unpack2x16float(c.y)));
 }
 
 fn chunk_high(c: Chunk, scale: f32) -> vec4<f16> {
-    return c.high;
+    return vec4<f16>(vec4(unpack2x16float(c.z), unpack2x16float(c.w)));
 }
 
 // Scale of the key at `offset` in its block, and of all keys.

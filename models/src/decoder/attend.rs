@@ -148,7 +148,8 @@ impl Decoder {
         let count = |n: usize| u32::try_from(n).expect("at most max_rows");
         let (rows, first_list) = (count(range.len()), count(range.start));
         let sinks = &self.layers[index].sinks;
-        let reduced = max_partitions > 1 || sinks.is_some();
+        // A chunk that a row sees nothing of leaves partials alone, but not outputs.
+        let reduced = max_partitions > 1 || sinks.is_some() || ring.is_some();
         let list = Bind::at(task.bufs.decode.raw(), range.start as u64 * 16);
         let params = PagedDecodeParams {
             num_heads: c.num_heads,
@@ -180,6 +181,8 @@ impl Decoder {
             out.into(),
             (&a.stats).into(),
         ]);
+        let seen = task.rows.decode[range.clone()].iter().filter(|row| row[1] > 0);
+        let first_seen = seen.map(|row| row[3]).min().unwrap_or(0);
         let longest = task.rows.decode[range].iter().map(|row| row[1]).max().unwrap_or(0);
         let listed = task.lists.as_ref().map(|lists| (lists.stride - 1) * self.options.select_block());
         let end = listed.map_or(longest, |listed| listed.min(longest));
@@ -189,6 +192,10 @@ impl Decoder {
             (None, _) => u32::MAX,
         };
         for (number, first_key) in (0..end).step_by(num_keys as usize).enumerate() {
+            // Windows and chunks of all rows begin later.
+            if ring.is_some() && first_key.saturating_add(num_keys) <= first_seen {
+                continue;
+            }
             if let Some((group, loaded)) = &mut ring {
                 self.fetch(pass, index, group, number, loaded);
             }

@@ -9,6 +9,7 @@ mod estimate;
 mod host;
 mod measure;
 mod mirror;
+mod rank;
 mod readback;
 mod wish;
 
@@ -37,11 +38,15 @@ pub(super) struct Sparse {
     views: Vec<View>,
     /// View of each layer.
     view_of: Vec<usize>,
+    /// The layer before, where a layer takes the selection of one.
+    source: Vec<Option<usize>>,
     /// Lists of the layer at hand, or of several where nothing has to be read back in between.
     lists: Buf<u32>,
     /// Lists of each layer; `None` where it is dense.
     placed: Vec<Option<Place>>,
     mirror: Mirror,
+    /// What the last layer that the policy's own code selected for selected.
+    last: Vec<Selection>,
     /// Kernels that rank blocks for decode rows, or estimate them for chunks; neither where the policy's own code selects.
     ranker: Option<Ranker>,
     estimator: Option<Estimator>,
@@ -80,9 +85,13 @@ impl Sparse {
     ) -> Result<Self, ModelError> {
         options.check(kv.shape().block_size)?;
         let num_layers = view_of.len();
+        let limited = |layer: usize| views[view_of[layer]].reach != Reach::Full;
+        let dense: Vec<bool> = (0..num_layers).map(|l| limited(l) || options.is_dense(l)).collect();
+        let source = options.sources(&dense);
         let (mut ranker, mut estimator) = (None, None);
         if options.place == Where::Device && !options.measure {
-            ranker = Ranker::new(gpu, &*options.policy, config, kv, views)?;
+            let selects: Vec<bool> = dense.iter().zip(&source).map(|(d, s)| !d && s.is_none()).collect();
+            ranker = Ranker::new(gpu, &*options.policy, (config, kv), &selects, views.len())?;
             estimator = Estimator::new(gpu, &*options.policy, config, kv, exact)?;
         }
         Ok(Self {
@@ -91,12 +100,14 @@ impl Sparse {
             num_kv_heads: kv.shape().num_kv_heads as usize,
             views: views.to_vec(),
             view_of: view_of.to_vec(),
+            source,
             ranker,
             estimator,
             traced: None,
             lists: gpu.buffer("lists", ALIGN)?,
             placed: vec![None; num_layers],
             mirror: Mirror::new(*kv.shape(), num_layers),
+            last: Vec::new(),
             attended: Vec::new(),
             timings: Vec::new(),
         })
@@ -210,8 +221,7 @@ impl Sparse {
 
     /// Whether a layer attends to everything whatever the step.
     pub(super) fn is_dense(&self, layer: usize) -> bool {
-        let layer = u32::try_from(layer).expect("layers fit in 32 bits");
-        self.options.policy.keeps_all(Some(layer), usize::MAX)
+        self.options.is_dense(layer)
     }
 
     /// Lists of all groups and KV heads, and the entries from one to the next.
@@ -291,6 +301,14 @@ impl Sparse {
 }
 
 impl Decoder {
+    /// Where a sparse policy selects; `None` without one. On the host means readbacks in every layer: positions need none.
+    #[must_use]
+    pub fn selects_on(&self) -> Option<Where> {
+        let sparse = self.sparse.as_ref()?;
+        let asks = sparse.reads_tensors() && sparse.ranker.is_none() && sparse.estimator.is_none();
+        Some(if asks { Where::Host } else { Where::Device })
+    }
+
     /// Whether steps hand back the selections of the sparse policy from now on; see [`SparseOptions::trace`].
     pub fn trace_selections(&mut self, on: bool) {
         if let Some(sparse) = &mut self.sparse {

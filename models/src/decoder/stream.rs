@@ -12,7 +12,7 @@ use kvblock::BlockId;
 use rustc_hash::FxHashMap;
 
 use super::Decoder;
-use super::inputs::{Plan, Rows};
+use super::inputs::{Plan, Rows, ViewRows};
 use super::sparse::Sparse;
 use crate::ModelError;
 use crate::batch::Slice;
@@ -191,16 +191,18 @@ impl Decoder {
         plan.host_slots = host_slots(ring, block_size, plan);
         let selects = |sparse: &Sparse| !(0..self.layers.len()).any(|layer| sparse.is_dense(layer));
         let selects = self.sparse.as_ref().is_some_and(selects);
-        // An offload comes with one view.
-        let [view] = &plan.views[..] else { return Ok(()) };
-        let whole = |slice: usize| {
+        let whole = |view: &ViewRows, slice: usize| {
             let first: usize = slices[..slice].iter().map(|slice| slice.tokens.len()).sum();
             let rows = first..first + slices[slice].tokens.len();
             view.whole.decode.iter().any(|row| rows.contains(&(row[0] as usize)))
         };
-        let streams = |slice: usize| !selects || view.chosen.is_empty() || whole(slice);
+        // Views share the tables; where blocks are selected there is one.
+        let streams = |slice: usize| {
+            !selects || plan.views.iter().any(|view| view.chosen.is_empty() || whole(view, slice))
+        };
         let stream = Stream::plan(ring, block_size, slices, plan, streams)?;
-        if let (Some(stream), [view]) = (&stream, &mut plan.views[..]) {
+        for view in plan.views.iter_mut().filter(|_| stream.is_some()) {
+            let stream = stream.as_ref().expect("looked at above");
             stream.align(&mut view.all);
             stream.align(&mut view.whole);
         }

@@ -134,6 +134,8 @@ fn rows(served: &Served) -> Vec<Vec<Vec<kvblock::BlockIdx>>> {
     served.attended.iter().flat_map(|step| step.selections.iter().map(of_layer)).collect()
 }
 
+const KVCOMP: &str = "block_size=16,topk_tokens=96,sink=1,recent=2,length_threshold=96";
+
 #[test]
 fn kernels_select_what_the_policies_own_code_selects() {
     let ucm = "min_topk=1,max_topk=100,seg_prefill_threshold=0";
@@ -146,10 +148,17 @@ fn kernels_select_what_the_policies_own_code_selects() {
         "kvstar:init_window_sz=2,local_window_sz=3,sparse_ratio=0.2,block_size=32".into(),
         format!("gsa-ucm:sparse_ratio=0.2,block_size=16,{ucm}"),
         format!("gsa-ucm:sparse_ratio=0.2,block_size=32,scoring=gpu,{ucm}"),
+        format!("kvcomp:hash_bits=128,{KVCOMP}"),
+        format!("kvcomp:hash_bits=64,parts=8:8,seed=3,must_select=2:-3,chunk_size=4,{KVCOMP}"),
+        format!("kvcomp:layer_ratios=1:0.3:0.5,{KVCOMP}"),
+        "nsa:kernel_size=8,kernel_stride=4,block_size=16,topk=6".into(),
+        "nsa:kernel_size=24,kernel_stride=8,block_size=8,topk=12,init_blocks=2,local_blocks=3".into(),
+        "nsa:kernel_size=16,kernel_stride=16,block_size=32,topk=5,init_blocks=0".into(),
     ] {
         let (host, device) = (run(&sparse(&spec, Place::Host)), run(&sparse(&spec, Place::Device)));
         assert!(density(&host.attended) < 1.0, "{spec}");
         assert_eq!(density(&device.attended), density(&host.attended), "{spec}");
+        assert_eq!(tiny().decoder(&sparse(&spec, Place::Device)).selects_on(), Some(Place::Device), "{spec}");
         assert_eq!(rows(&device), rows(&host), "{spec}");
         for (device, host) in device.attended.iter().zip(&host.attended) {
             // The kernel gives a little away for its rounding.
@@ -165,6 +174,26 @@ fn kernels_select_what_the_policies_own_code_selects() {
     }
 }
 
+/// Layers that skip selection attend to what the nearest layer before them chose, here as there.
+#[test]
+fn layers_reuse_the_selection_before_them() {
+    let selections = |spec: &str, place| run(&sparse(spec, place)).attended.pop().unwrap().selections;
+    for place in [Place::Host, Place::Device] {
+        let own = selections(&format!("kvcomp:{KVCOMP}"), place);
+        let reused = selections(&format!("kvcomp:{KVCOMP},skip_layers=0:2"), place);
+        // Nothing is before layer 0, so it selects.
+        assert_eq!(own[0], reused[0], "{place:?}");
+        assert_eq!(reused[2].1, reused[1].1, "{place:?}");
+        assert_ne!(own[2].1, own[1].1, "{place:?}");
+        // A dense layer has no selection to hand on.
+        let over_dense = selections(&format!("kvcomp:{KVCOMP},rollback_layers=1,skip_layers=2"), place);
+        assert_eq!(over_dense.len(), 2, "{place:?}");
+        assert_eq!(over_dense[1].1, over_dense[0].1, "{place:?}");
+    }
+    let spec = format!("kvcomp:{KVCOMP},skip_layers=1");
+    assert_same(&spec, &run(&sparse(&spec, Place::Device)), &run(&sparse(&spec, Place::Host)));
+}
+
 /// Codes of 8 bits are digested, mirrored and attended as what they stand for.
 #[test]
 fn caches_of_codes_are_selected_from_alike() {
@@ -172,8 +201,13 @@ fn caches_of_codes_are_selected_from_alike() {
         for spec in [
             "quest:page_budget=6,dense_layers=1,block_size=16",
             "gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16",
+            "kvcomp:block_size=16,topk_tokens=96,sink=1,recent=2,length_threshold=96",
+            "nsa:kernel_size=8,kernel_stride=4,block_size=16,topk=6",
+            "xattn:block_size=16,stride=4,threshold=0.5",
         ] {
-            let of = |place| run(&DecoderOptions { kv_dtype, ..sparse(spec, place) });
+            let options = |place| DecoderOptions { kv_dtype, ..sparse(spec, place) };
+            assert_eq!(tiny().decoder(&options(Place::Device)).selects_on(), Some(Place::Device), "{spec}");
+            let of = |place| run(&options(place));
             let (host, device) = (of(Place::Host), of(Place::Device));
             assert!(density(&host.attended) < 1.0, "{spec}");
             assert_eq!(rows(&device), rows(&host), "{kv_dtype:?}, {spec}");
@@ -207,6 +241,22 @@ fn kernels_estimate_what_the_policies_own_code_estimates() {
             assert_same(spec, device, host);
         }
     }
+}
+
+/// What kernels do not serve goes through the policy's own code, which reads back, and says so.
+#[test]
+fn policies_without_kernels_select_on_the_host() {
+    for spec in [
+        "quest:mass=0.9,block_size=16",
+        "kvcomp:hash_bits=48,block_size=16,topk_tokens=96,recent=2,length_threshold=96",
+        "nsa:kernel_size=4,kernel_stride=2,block_size=16,topk=6",
+        "xattn:block_size=16,stride=8",
+    ] {
+        let on = |place| tiny().decoder(&sparse(spec, place)).selects_on();
+        assert_eq!([Place::Device, Place::Host].map(on), [Some(Place::Host); 2], "{spec}");
+    }
+    let by_position = tiny().decoder(&sparse("streaming:sink=1,recent=2,block_size=16", Place::Device));
+    assert_eq!(by_position.selects_on(), Some(Place::Device));
 }
 
 #[test]

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use kvblock::{BlockHash, BlockId, BlockSize};
 
 use super::{
-    DigestKind, Input, Policy, Ranking, Support, gsa::mean_key_scores, num_blocks, select_each_query,
+    ByDigests, DigestKind, Input, Policy, Ranking, Support, gsa::mean_key_scores, num_blocks,
+    select_each_query,
 };
 use crate::{
     Entry, Key, Params, SelectError, Selection, SpecError,
@@ -141,13 +142,13 @@ impl Policy for Esa {
 
     /// The block of the last token is always kept by kernels, so a policy without a local window stays on the host.
     fn ranking(&self) -> Option<Ranking> {
-        (self.local_window_sz > 0).then_some(Ranking {
+        (self.local_window_sz > 0).then_some(Ranking::Digests(ByDigests {
             digest: DigestKind::Mean,
             one_set: true,
             sink_blocks: self.init_window_sz,
             recent_blocks: self.local_window_sz,
             recent_full: false,
-        })
+        }))
     }
 
     fn budget(&self, _layer: Option<u32>, kv_len: usize) -> u32 {

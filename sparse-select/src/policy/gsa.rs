@@ -3,7 +3,7 @@
 
 use kvblock::BlockSize;
 
-use super::{DigestKind, Input, Policy, Ranking, Support, num_blocks, select_each_query};
+use super::{ByDigests, DigestKind, Input, Policy, Ranking, Support, num_blocks, select_each_query};
 use crate::{
     Entry, Heads, Params, SelectError, Selection, SpecError,
     digest::mean_keys,
@@ -202,13 +202,13 @@ impl Policy for Gsa {
 
     /// The block of the last token is always kept by kernels, so a window without it stays here.
     fn ranking(&self) -> Option<Ranking> {
-        (self.scoring == Scoring::MeanK && self.local_window_sz > 0).then_some(Ranking {
+        (self.scoring == Scoring::MeanK && self.local_window_sz > 0).then_some(Ranking::Digests(ByDigests {
             digest: DigestKind::Mean,
             one_set: true,
             sink_blocks: self.init_window_sz,
             recent_blocks: self.local_window_sz,
             recent_full: false,
-        })
+        }))
     }
 
     fn budget(&self, _layer: Option<u32>, kv_len: usize) -> u32 {

@@ -3,7 +3,8 @@
 use kvblock::BlockSize;
 
 use super::{
-    DigestKind, Input, Policy, Ranking, Stage, Support, gsa::mean_key_scores, num_blocks, select_each_query,
+    ByDigests, DigestKind, Input, Policy, Ranking, Stage, Support, gsa::mean_key_scores, num_blocks,
+    select_each_query,
 };
 use crate::{
     Entry, Heads, Params, SelectError, Selection, SpecError,
@@ -211,13 +212,13 @@ impl Policy for GsaUcm {
     }
 
     fn ranking(&self) -> Option<Ranking> {
-        Some(Ranking {
+        Some(Ranking::Digests(ByDigests {
             digest: DigestKind::Mean,
             one_set: true,
             sink_blocks: START_WINDOW,
             recent_blocks: END_WINDOW,
             recent_full: true,
-        })
+        }))
     }
 
     fn budget(&self, _layer: Option<u32>, kv_len: usize) -> u32 {

@@ -3,7 +3,7 @@
 
 use kvblock::BlockSize;
 
-use super::{Input, Policy, Step, Support, block_tokens, select_each_query};
+use super::{ByHashes, Input, Policy, Ranking, Step, Support, block_tokens, num_blocks, select_each_query};
 use crate::{
     Entry, Heads, Params, SelectError, Selection, SpecError, heads::group_mean, spec::key, topk::top_k,
 };
@@ -25,7 +25,11 @@ pub const ENTRY: Entry = Entry {
         key("sink", "1", "first blocks, at distance 0"),
         key("recent", "4", "last tokens at distance 0, in blocks"),
         key("length_threshold", "2048", "histories of fewer tokens stay dense"),
-        key("concurrency_threshold", "4", "batches of fewer decoding requests stay dense"),
+        key(
+            "concurrency_threshold",
+            "4",
+            "batches of fewer decoding requests stay dense, where results may depend on the batch",
+        ),
         key("chunk_size", "128", "tokens with a common representative, at most a block"),
         key("representative", "max", "similarity of a chunk: max, mean or min of its tokens"),
         key(
@@ -209,7 +213,7 @@ impl KvComp {
     /// The nearest blocks by token distances `[kv_len]`, `blocks` of them, ascending.
     #[must_use]
     pub fn select_blocks(&self, distances: &[u32], blocks: usize) -> Vec<u32> {
-        let n = super::num_blocks(distances.len(), self.block_size);
+        let n = num_blocks(distances.len(), self.block_size);
         let mut scores: Vec<f32> = (0..n).map(|b| -self.block_distance(b, distances)).collect();
         for &index in &self.must_select {
             let at = if index < 0 { i64::from(n) + index } else { index };
@@ -232,11 +236,11 @@ impl KvComp {
     }
 
     fn step(&self, step: &Step<'_>, layer: Option<u32>) -> Vec<u32> {
-        let budget = self.budget_blocks(layer, step.k.len());
-        if step.k.len() < self.length_threshold as usize || budget >= step.num_blocks as usize {
+        let budget = self.budget(layer, step.k.len());
+        if budget == step.num_blocks {
             return (0..step.num_blocks).collect();
         }
-        self.select_blocks(&self.distances(&step.q, &step.k), budget)
+        self.select_blocks(&self.distances(&step.q, &step.k), budget as usize)
     }
 }
 
@@ -265,8 +269,39 @@ impl Policy for KvComp {
             || kv_len < self.support().dense_below_tokens
     }
 
-    /// A layer that [reuses](LayerPlan::Reuse) a selection selects here: the policy does not remember one, the caller
-    /// asks [`KvComp::layer_plan`] first.
+    /// The nearest token of a block stands for it, in chunks or not.
+    fn ranking(&self) -> Option<Ranking> {
+        let must_select: Vec<i32> =
+            self.must_select.iter().map(|&b| b.try_into().ok()).collect::<Option<_>>()?;
+        let whole = self.hash_bits.is_multiple_of(32) && self.parts.iter().all(|part| part.is_multiple_of(8));
+        let served = self.representative == Representative::Max && whole && must_select.len() <= 4;
+        let tokens = |blocks: u32| blocks.checked_mul(self.block_size.get());
+        let (sink_tokens, recent_tokens) = (tokens(self.sink)?, tokens(self.recent)?);
+        served.then(|| {
+            Ranking::Hashes(ByHashes {
+                bits: self.hash_bits,
+                parts: self.parts.clone(),
+                seed: self.seed,
+                sink_tokens,
+                recent_tokens,
+                must_select,
+            })
+        })
+    }
+
+    fn budget(&self, layer: Option<u32>, kv_len: usize) -> u32 {
+        let blocks = num_blocks(kv_len, self.block_size);
+        if kv_len < self.length_threshold as usize {
+            return blocks;
+        }
+        crate::selection::count_u32(self.budget_blocks(layer, kv_len)).min(blocks)
+    }
+
+    fn reuses(&self, layer: u32) -> bool {
+        self.layer_plan(layer) == LayerPlan::Reuse
+    }
+
+    /// A layer that [reuses](Policy::reuses) a selection selects here: the policy does not remember one.
     fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {
         if input.layer.is_some_and(|layer| self.layer_plan(layer) == LayerPlan::Dense) {
             out.begin(input.num_blocks(self.block_size), 1, 1);

@@ -2,7 +2,7 @@
 
 use kvblock::BlockSize;
 
-use super::{DigestKind, Input, Policy, Ranking, Step, Support, num_blocks, select_each_query};
+use super::{ByDigests, DigestKind, Input, Policy, Ranking, Step, Support, num_blocks, select_each_query};
 use crate::{
     Entry, Heads, Params, SelectError, Selection, SpecError,
     certificate::select_mass,
@@ -195,13 +195,13 @@ impl Policy for Quest {
     }
 
     fn ranking(&self) -> Option<Ranking> {
-        matches!(self.mode, Mode::Budget { .. }).then_some(Ranking {
+        matches!(self.mode, Mode::Budget { .. }).then_some(Ranking::Digests(ByDigests {
             digest: DigestKind::MinMax,
             one_set: false,
             sink_blocks: 0,
             recent_blocks: 1,
             recent_full: false,
-        })
+        }))
     }
 
     fn budget(&self, _layer: Option<u32>, kv_len: usize) -> u32 {

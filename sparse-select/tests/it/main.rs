@@ -1,8 +1,10 @@
 //! Decisions as drawings, and every policy against an oracle simpler than itself.
 #![allow(clippy::cast_possible_truncation, reason = "tests count small things")]
 
+mod bad_input;
 mod certificate;
 mod decisions;
+mod drawn;
 mod dsa;
 mod invariants;
 mod method;

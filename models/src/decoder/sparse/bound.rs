@@ -87,7 +87,7 @@ impl Decoder {
         let Some((sparse, ranker)) = self.sparse.as_ref().and_then(|s| Some((s, s.ranker.as_ref()?))) else {
             return;
         };
-        let (Some(bound), Some(pool)) = (&ranker.bound, &ranker.pools[layer]) else { return };
+        let (Some(bound), Some(pool)) = (&ranker.bound, ranker.digests(layer)) else { return };
         // Layers that select, one after the other.
         let before = u32_of(sparse.placed[..layer].iter().flatten().count());
         let rows_a_layer = ranker.chosen * params.num_heads;

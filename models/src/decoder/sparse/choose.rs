@@ -40,6 +40,11 @@ impl Chosen {
         self.phase == Phase::Decode
     }
 
+    /// Its first row in the step's queries.
+    pub(super) fn q_row(&self) -> u32 {
+        u32_of(self.row)
+    }
+
     /// Tokens up to its last row.
     pub(in crate::decoder) fn kv_len(&self) -> usize {
         self.position as usize + self.rows
@@ -65,6 +70,24 @@ impl Chosen {
 }
 
 impl SparseOptions {
+    /// Whether a layer attends to everything whatever the step.
+    pub(super) fn is_dense(&self, layer: usize) -> bool {
+        self.policy.keeps_all(Some(u32_of(layer)), usize::MAX)
+    }
+
+    /// For each layer the one before whose selection it takes; `None` where it selects itself or is dense.
+    pub(super) fn sources(&self, dense: &[bool]) -> Vec<Option<usize>> {
+        let mut last = None;
+        let of_layer = |(layer, dense): (usize, &bool)| {
+            let source = last.filter(|_| !dense && self.policy.reuses(u32_of(layer)));
+            if !dense && source.is_none() {
+                last = Some(layer);
+            }
+            source
+        };
+        dense.iter().enumerate().map(of_layer).collect()
+    }
+
     /// The rows of a step that blocks are selected for, in the order of their lists: first decode rows, in the order of
     /// the step, then prefills.
     pub(in crate::decoder) fn choose(&self, slices: &[Slice<'_>], group: usize) -> Vec<Chosen> {

@@ -10,7 +10,7 @@ use attn_kernels::kernel::find_blocks::Vote;
 use attn_kernels::kernel::list_counts::{self, ListCountsParams};
 use attn_kernels::kernel::vote_blocks::{self, VoteBlocksParams};
 use attn_kernels::kernel::xattn::Estimate;
-use attn_kernels::kernel::{KvDtype, KvShape, find_blocks, softmax_block_sum, strided_qk, strided_qk_coop};
+use attn_kernels::kernel::{KvShape, find_blocks, softmax_block_sum, strided_qk, strided_qk_coop};
 use kvblock::BlockSize;
 use sparse_select::policy::num_blocks;
 use sparse_select::xattn::Antidiagonals;
@@ -70,8 +70,7 @@ impl Estimator {
             let rows = block / form.stride;
             (4..=1024).contains(&rows) && rows.is_power_of_two() && rows * form.stride == block
         };
-        let read = matches!(shape.dtype, KvDtype::F16 | KvDtype::F32);
-        let Some(form) = policy.antidiagonals().filter(|form| read && serves(form)) else { return Ok(None) };
+        let Some(form) = policy.antidiagonals().filter(serves) else { return Ok(None) };
         let heads = config.num_heads as usize;
         let thresholds = match form.thresholds[..] {
             [one] => vec![one; heads],

@@ -51,11 +51,14 @@ impl Decoder {
             [self.config.num_heads, self.config.num_kv_heads, self.config.head_dim].map(|n| n as usize);
         let mut selections = Vec::with_capacity(view.chosen.len());
         let mut masses = Vec::new();
-        for chosen in &view.chosen {
+        for (index, chosen) in view.chosen.iter().enumerate() {
             let (q, k) = tensors(chosen, &q, heads, &sparse.mirror, layer, plan);
             let q = Heads::new("q", &q, [heads[0], chosen.rows, heads[2]])?;
             let k = Heads::new("k", &k, [heads[1], chosen.kv_len(), heads[2]])?;
-            let selection = sparse.options.select(chosen, layer, Some((q, k)))?;
+            let selection = match sparse.source[layer] {
+                Some(_) => sparse.last[index].clone(),
+                None => sparse.options.select(chosen, layer, Some((q, k)))?,
+            };
             if sparse.options.measure {
                 let attended =
                     sparse.attended[chosen.slice].as_mut().expect("the policy acts on chosen rows");
@@ -67,6 +70,7 @@ impl Decoder {
             selections.push(selection);
         }
         sparse.place(&self.gpu, view, layer, &selections)?;
+        sparse.last.clone_from(&selections);
         let masses = Some(&masses[..]).filter(|masses| !masses.is_empty());
         sparse.count(view, layer, selections, masses);
         Ok(())

@@ -53,8 +53,7 @@ impl Decoder {
     pub(super) fn rank_wishes(&self, pass: &mut Pass, layer: usize) {
         let Some((ranker, wishes)) = self.wishes() else { return };
         let Some(top) = ranker.tops[layer].as_ref() else { return };
-        let params = ranker.score_params;
-        let sets = params.num_heads / params.heads_a_set;
+        let sets = ranker.sets;
         let rows = u32::try_from(top.budgets.len()).expect("rows of a step fit in 32 bits") * sets;
         let copies = self.config.num_kv_heads / sets;
         let params = TopKParams { rows, out_stride: wishes.stride, copies, page_size: 1 };
@@ -64,7 +63,7 @@ impl Decoder {
             (&self.inputs.tables).into(),
             (&wishes.lists[layer % 2]).into(),
         ];
-        pass.dispatch(&ranker.pipelines[2], &params, &bindings, top_k::grid(rows));
+        pass.dispatch(&ranker.top_k, &params, &bindings, top_k::grid(rows));
     }
 
     /// The lists that [`rank_wishes`](Self::rank_wishes) makes of a layer.

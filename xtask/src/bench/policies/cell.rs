@@ -34,10 +34,10 @@ pub(super) struct Cell {
     pub(super) answer: Option<String>,
     pub(super) prefill: Phase,
     pub(super) decode: Phase,
-    /// `[layers][blocks]`: share of decode steps, or of query blocks of the prefill where the policy leaves decode dense, and of
-    /// KV heads with the block in sight that selected it.
+    /// A line a layer: share of decode steps, or of query blocks of the prefill where the policy leaves decode dense, and of
+    /// KV heads that selected a block where it was in sight, in ninths. A digit is one block, or several of a long text.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) selected: Vec<Vec<f64>>,
+    pub(super) selected: Vec<String>,
 }
 
 /// One phase of a cell, by token.
@@ -76,26 +76,27 @@ impl Phase {
     fn of(steps: &Steps, block_bytes: u64) -> Self {
         let tokens = f64::from(steps.tokens.max(1));
         let bytes = |blocks: fn(&Attended) -> u64| {
-            steps.attended.as_ref().map(|attended| (blocks(attended) * block_bytes) as f64 / tokens)
+            steps.attended.as_ref().map(|attended| ((blocks(attended) * block_bytes) as f64 / tokens).round())
         };
+        let attended = steps.attended.as_ref();
         Self {
             tokens: steps.tokens,
-            density: steps.attended.as_ref().map_or(1.0, Attended::density),
-            layers: steps
-                .attended
+            density: rounded(attended.map_or(1.0, Attended::density)),
+            layers: attended
                 .iter()
                 .flat_map(|attended| &attended.layers)
-                .map(|t| t.density())
+                .map(|t| rounded(t.density()))
                 .collect(),
-            bound: steps.attended.as_ref().and_then(|attended| attended.mass),
-            recall: steps.attended.as_ref().and_then(|attended| attended.recall.value()),
-            head_density: steps.attended.as_ref().and_then(|attended| attended.head_density.value()),
+            // Bounds may be tiny.
+            bound: attended.and_then(|attended| attended.mass),
+            recall: attended.and_then(|attended| attended.recall.value()).map(rounded),
+            head_density: attended.and_then(|attended| attended.head_density.value()).map(rounded),
             kv_bytes_dense: bytes(|attended| attended.total().visible),
             kv_bytes: bytes(|attended| attended.total().blocks),
-            ms: steps.wall_s * 1e3 / tokens,
-            attention_us: steps.attention_s * 1e6 / tokens,
-            selection_us: steps.selection_s * 1e6 / tokens,
-            device_us: steps.device_s * 1e6 / tokens,
+            ms: rounded(steps.wall_s * 1e3 / tokens),
+            attention_us: rounded(steps.attention_s * 1e6 / tokens),
+            selection_us: rounded(steps.selection_s * 1e6 / tokens),
+            device_us: rounded(steps.device_s * 1e6 / tokens),
         }
     }
 }
@@ -106,17 +107,37 @@ impl Cell {
         self.prefill = Phase::of(&ran.prefill, block_bytes);
         self.decode = Phase::of(&ran.decode, block_bytes);
         self.mean_nll = (ran.nll.1 > 0).then(|| ran.nll.0 / f64::from(ran.nll.1));
-        let share = |&(chosen, seen): &(u32, u32)| {
-            (f64::from(chosen) / f64::from(seen.max(1)) * 1000.0).round() / 1000.0
-        };
         let chosen = if ran.chosen.is_empty() { &ran.chosen_in_prefill } else { &ran.chosen };
-        self.selected = chosen.iter().map(|row| row.iter().map(share).collect()).collect();
+        self.selected = chosen.iter().map(|row| ninths(row)).collect();
         self
+    }
+
+    /// The shares that [`selected`](Self::selected) tells.
+    pub(super) fn shares(&self) -> Vec<Vec<f64>> {
+        let share = |digit: char| digit.to_digit(10).map_or(f64::NAN, |ninths| f64::from(ninths) / 9.0);
+        self.selected.iter().map(|layer| layer.chars().map(share).collect()).collect()
     }
 
     fn key(&self) -> (String, String, String) {
         (self.setup.clone(), self.policy.clone(), self.task.clone())
     }
+}
+
+/// Most digits of a layer.
+const COLUMNS: usize = 128;
+
+/// `(selected, in sight)` of blocks as a line of digits.
+fn ninths(row: &[(u32, u32)]) -> String {
+    let share = |blocks: &[(u32, u32)]| {
+        let sum = |of: fn(&(u32, u32)) -> u32| blocks.iter().map(|block| f64::from(of(block))).sum::<f64>();
+        (sum(|(chosen, _)| *chosen) / sum(|(_, seen)| *seen).max(1.0) * 9.0).round().to_string()
+    };
+    row.chunks(row.len().div_ceil(COLUMNS).max(1)).map(share).collect()
+}
+
+/// To five digits after the point: what a result is read for, and no more.
+fn rounded(x: f64) -> f64 {
+    (x * 1e5).round() / 1e5
 }
 
 /// Cells by setup, policy and task, kept in a file of JSON lines where there is a folder.
@@ -175,7 +196,7 @@ pub(super) fn example(policy: &str, task: &str) -> Cell {
         answer: None,
         prefill: Phase { density: 1.0, ..Phase::default() },
         decode: Phase { density: 0.25, ms: 3.0, ..Phase::default() },
-        selected: vec![vec![1.0, 0.5]],
+        selected: vec!["95".into()],
     }
 }
 
@@ -202,6 +223,16 @@ mod tests {
         assert_eq!((cells.get(&one), cells.get(&two)), (Some(&one), None));
         let elsewhere = Cell { setup: "model on another device".into(), ..one };
         assert!(cells.get(&elsewhere).is_none());
+    }
+
+    #[test]
+    fn what_was_selected_is_a_digit_a_block() {
+        assert_eq!(ninths(&[(4, 4), (0, 4), (1, 2), (0, 0)]), "9050");
+        // Two blocks a digit.
+        let long = [[(1, 1), (0, 1)], [(0, 0), (3, 3)]].concat().repeat(50);
+        assert_eq!(ninths(&long), "59".repeat(50));
+        let cell = Cell { selected: vec!["90".into(), "3".into()], ..example("quest", "text 512") };
+        assert_eq!(cell.shares(), [vec![1.0, 0.0], vec![1.0 / 3.0]]);
     }
 
     #[test]

@@ -178,7 +178,7 @@ pub(super) fn page(setup: &str, rows: &[Cell], policies: &[String]) -> String {
     }
     for cell in rows.iter().filter(|cell| !cell.selected.is_empty()) {
         let title = format!("{}: blocks selected, {}", cell.policy, cell.task);
-        html.push_str(&heat_map(&title, "block, by position", "layer 0", &cell.selected));
+        html.push_str(&heat_map(&title, "blocks, by position", "layer 0", &cell.shares()));
     }
     html.push_str("</body></html>\n");
     html
@@ -202,7 +202,9 @@ fn loss_chart(summaries: &[Summary]) -> String {
 fn time_chart(rows: &[Cell], policies: &[String]) -> String {
     let of = |policy: &String| {
         let mut points: Vec<(u32, Vec<f64>)> = Vec::new();
-        for cell in rows.iter().filter(|cell| cell.policy == *policy && cell.decode.tokens > 0) {
+        // Recall is measured on the host, in no time that counts.
+        let timed = |cell: &&Cell| cell.policy == *policy && cell.kind != "recall" && cell.decode.tokens > 0;
+        for cell in rows.iter().filter(timed) {
             match points.iter_mut().find(|(tokens, _)| tokens.abs_diff(cell.tokens) < 32) {
                 Some((_, times)) => times.push(cell.decode.ms),
                 None => points.push((cell.tokens, vec![cell.decode.ms])),

@@ -16,13 +16,18 @@ use crate::kv_used::group_id;
 const ATTENTION: [&str; 6] =
     ["apply_sinks", "lse_merge", "paged_decode", "paged_prefill", "paged_prefill_coop", "paged_reduce"];
 /// Kernels that choose what is attended.
-const SELECTION: [&str; 13] = [
+const SELECTION: [&str; 18] = [
     "block_digest",
     "block_score",
     "find_blocks",
+    "hamming_score",
+    "hash_codes",
     "index_logits",
     "list_counts",
     "mass_bound",
+    "mass_merge",
+    "nsa_block_score",
+    "nsa_probs",
     "softmax_block_sum",
     "strided_qk",
     "top_k",

@@ -1,0 +1,89 @@
+//! Attention to compressed keys, for NSA: `nsa_block_score` makes scores of blocks of it.
+
+use super::error::Launch;
+use super::{KvShape, LaunchError};
+use crate::{Access, Kernel, Variant};
+use bytemuck::{Pod, Zeroable};
+
+/// Bindings: q, digests, tables, rows, probs.
+pub static KERNEL: Kernel = Kernel {
+    name: "nsa_probs",
+    wgsl: include_str!("../../wgsl/nsa_probs.wgsl"),
+    modules: &[crate::MODULES],
+    params_bytes: size_of::<NsaProbsParams>(),
+    bindings: &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Write],
+};
+
+/// Uniform parameters.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct NsaProbsParams {
+    /// Query heads.
+    pub num_heads: u32,
+    /// KV heads.
+    pub num_kv_heads: u32,
+    /// f32 from one query row to the next.
+    pub q_stride: u32,
+    /// f32 from one head's probabilities to the next: at least the full strides of the longest row.
+    pub prob_stride: u32,
+    /// Factor on scores, such as `1 / sqrt(head_dim)`.
+    pub scale: f32,
+    /// Zero.
+    pub pad0: u32,
+    /// Zero.
+    pub pad1: u32,
+    /// Zero.
+    pub pad2: u32,
+}
+
+/// The kernel for compressed keys of `kernel_size` tokens, `stride` apart, over digests of mean keys.
+///
+/// # Panics
+/// When `stride` is not a multiple of the page size, or `kernel_size` of `stride`.
+#[must_use]
+pub fn variant(shape: &KvShape, kernel_size: u32, stride: u32) -> Variant {
+    shape.check();
+    let page = shape.block_size;
+    assert!(stride >= page && stride.is_multiple_of(page), "strides of {stride} over pages of {page}");
+    assert!(kernel_size.is_multiple_of(stride), "compressed keys of {kernel_size} at stride {stride}");
+    Variant::new(&KERNEL)
+        .size("HEAD_DIM", shape.head_dim)
+        .size("BLOCK_SIZE", page)
+        .size("PAGES", stride / page)
+        .size("KERNEL", kernel_size / stride)
+}
+
+/// Workgroups for `rows` rows.
+#[must_use]
+pub fn grid(params: &NsaProbsParams, rows: u32) -> [u32; 3] {
+    [params.num_heads, rows, 1]
+}
+
+/// Checks `rows`, `[row of q, KV length, first entry of its table, 0]`, at a stride of `stride` tokens, against buffers of
+/// `q_len` f32, `tables_len` entries and `probs_len` f32. Tables name blocks of the pool: who fills them answers for that.
+///
+/// # Errors
+/// Heads that do not divide, a row outside q or the tables, or one with more strides than `prob_stride`.
+pub fn check(
+    shape: &KvShape,
+    params: &NsaProbsParams,
+    stride: u32,
+    rows: &[[u32; 4]],
+    [q_len, tables_len, probs_len]: [usize; 3],
+) -> Result<(), LaunchError> {
+    let launch = Launch(KERNEL.name);
+    launch.multiple("query heads", params.num_heads, params.num_kv_heads)?;
+    launch.at_most("rows", rows.len() as u64, 65_535)?;
+    let probs = rows.len() as u64 * u64::from(params.num_heads) * u64::from(params.prob_stride);
+    launch.at_most("f32 of probabilities", probs, probs_len as u64)?;
+    let width = u64::from(params.num_heads * shape.head_dim);
+    for (entry, row) in rows.iter().enumerate() {
+        let [row, len, table, _] = row.map(u64::from);
+        launch.entry("end in q", entry, row * u64::from(params.q_stride) + width, q_len as u64)?;
+        let strides = len / u64::from(stride);
+        launch.entry("number of strides", entry, strides, params.prob_stride.into())?;
+        let pages = strides * u64::from(stride / shape.block_size);
+        launch.entry("end in the tables", entry, table + pages, tables_len as u64)?;
+    }
+    Ok(())
+}

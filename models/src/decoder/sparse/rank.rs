@@ -1,0 +1,147 @@
+//! How kernels score the blocks of decode rows: from digests, hashes or compressed keys of pages, which lie beside the cache.
+
+mod compressed;
+mod digests;
+mod hashes;
+mod pages;
+
+use attn_kernels::gpu::{Buf, Gpu, Pass};
+use sparse_select::{Policy, Ranking};
+
+use super::{Chosen, u32_of};
+use crate::batch::Slice;
+use crate::decoder::inputs::View;
+use crate::{DecoderConfig, KvPool, ModelError};
+use compressed::Compressed;
+use digests::Digests;
+use hashes::Hashes;
+use pages::Pages;
+
+/// What scores blocks, and the pages that it has yet to look at.
+#[derive(Debug)]
+pub(super) struct Scorer {
+    kind: Kind,
+    pages: Pages,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Digests(Digests),
+    Hashes(Box<Hashes>),
+    Compressed(Compressed),
+}
+
+/// A layer of a step.
+pub(super) struct Site<'a> {
+    pub(super) layer: usize,
+    pub(super) view: usize,
+    pub(super) k: &'a Buf<u32>,
+    pub(super) q: &'a Buf<f32>,
+    pub(super) tables: &'a Buf<u32>,
+    /// Decode rows that select, and how many.
+    pub(super) rows: &'a Buf<[u32; 4]>,
+    pub(super) count: u32,
+}
+
+impl Scorer {
+    /// `None` where the policy ranks in no such way, or the kernels serve none of its sizes. Only layers that `selects` names
+    /// are scored.
+    pub(super) fn new(
+        gpu: &Gpu,
+        policy: &dyn Policy,
+        (config, kv): (&DecoderConfig, &KvPool),
+        selects: &[bool],
+        views: usize,
+    ) -> Result<Option<Self>, ModelError> {
+        let block = policy.block_size().get();
+        let of = (config, kv);
+        let (kind, pages) = match policy.ranking() {
+            None => return Ok(None),
+            Some(Ranking::Digests(by)) => {
+                (Kind::Digests(Digests::new(gpu, (by, block), of, selects, views)?), Pages::new(block, false))
+            }
+            Some(Ranking::Hashes(by)) => {
+                let hashes = Hashes::new(gpu, (by, block), of, selects, views)?;
+                (Kind::Hashes(Box::new(hashes)), Pages::new(block, false))
+            }
+            Some(Ranking::Compressed(by)) => {
+                let Some(compressed) = Compressed::new(gpu, (by, block), kv, selects, views)? else {
+                    return Ok(None);
+                };
+                // The softmax goes over every compressed key, those of the last blocks too.
+                (Kind::Compressed(compressed), Pages::new(by.kernel_stride, true))
+            }
+        };
+        Ok(Some(Self { kind, pages }))
+    }
+
+    /// Pages that are about to be written.
+    pub(super) fn forget(&mut self, pages: impl Iterator<Item = u32>) {
+        self.pages.forget(pages);
+    }
+
+    /// Lays out what a step takes in.
+    pub(super) fn touch(
+        &mut self,
+        gpu: &Gpu,
+        kv: &KvPool,
+        views: &[View],
+        slices: &[Slice<'_>],
+    ) -> Result<(), ModelError> {
+        for (view, pages) in self.pages.due(kv.shape(), views, slices).iter().enumerate() {
+            match &mut self.kind {
+                Kind::Digests(digests) => digests.pools.touch(gpu, view, pages)?,
+                Kind::Hashes(hashes) => hashes.touch(gpu, view, pages)?,
+                Kind::Compressed(compressed) => compressed.pools.touch(gpu, view, pages)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Lays out the scores of a step's decode rows.
+    pub(super) fn begin(
+        &mut self,
+        gpu: &Gpu,
+        config: &DecoderConfig,
+        chosen: &[Chosen],
+        score_stride: u32,
+    ) -> Result<(), ModelError> {
+        let longest = chosen.iter().map(Chosen::kv_len).max().unwrap_or(0);
+        match &mut self.kind {
+            Kind::Digests(digests) => {
+                digests.begin(config, score_stride);
+                Ok(())
+            }
+            Kind::Hashes(hashes) => hashes.begin(gpu, chosen, score_stride),
+            Kind::Compressed(compressed) => {
+                compressed.begin(gpu, config, (chosen.len(), u32_of(longest)), score_stride)
+            }
+        }
+    }
+
+    /// Records what the layer takes in of the pages that were written.
+    pub(super) fn take_in(&self, pass: &mut Pass, site: &Site<'_>) {
+        match &self.kind {
+            Kind::Digests(digests) => digests.pools.take_in(pass, site),
+            Kind::Hashes(hashes) => hashes.take_in(pass, site),
+            Kind::Compressed(compressed) => compressed.pools.take_in(pass, site),
+        }
+    }
+
+    /// Records the scores of all blocks, `[rows, sets, score_stride]`.
+    pub(super) fn score(&self, pass: &mut Pass, site: &Site<'_>, scores: &Buf<f32>) {
+        match &self.kind {
+            Kind::Digests(digests) => digests.score(pass, site, scores),
+            Kind::Hashes(hashes) => hashes.score(pass, site, scores),
+            Kind::Compressed(compressed) => compressed.score(pass, site, scores),
+        }
+    }
+
+    /// Digests of a layer, where it has some.
+    pub(super) fn digests(&self, layer: usize) -> Option<&Buf<f32>> {
+        match &self.kind {
+            Kind::Digests(digests) => digests.pools.pools[layer].as_ref(),
+            Kind::Hashes(_) | Kind::Compressed(_) => None,
+        }
+    }
+}

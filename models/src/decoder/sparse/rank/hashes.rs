@@ -1,0 +1,180 @@
+//! Scores from binary hashes of keys and queries (hash retrieval).
+
+use std::sync::Arc;
+
+use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
+use attn_kernels::kernel::KvShape;
+use attn_kernels::kernel::hamming_score::{self, HammingScoreParams};
+use attn_kernels::kernel::hash_codes::{self, HashCodesParams, HashSource};
+use bytemuck::Zeroable;
+use sparse_select::{ByHashes, SelectError};
+
+use super::super::{Chosen, fit, u32_of};
+use super::Site;
+use crate::{DecoderConfig, KvPool, ModelError};
+
+/// Slots that one dispatch hashes: lists are bound at offsets of this many.
+const SLOTS: usize = 1 << 17;
+
+/// Hashes beside the cache, one of every token, KV head and layer that selects.
+#[derive(Debug)]
+pub(super) struct Hashes {
+    by: ByHashes,
+    shape: KvShape,
+    num_pages: u32,
+    num_heads: u32,
+    block: u32,
+    /// Channels of each part, and its matrix `[channels, bits]`.
+    parts: Vec<(u32, Buf<f32>)>,
+    keys: Arc<Pipeline>,
+    queries: Arc<Pipeline>,
+    score: Arc<Pipeline>,
+    /// Of each layer, `None` where it does not select: `[num_pages, num_kv_heads, block_size, words]`.
+    pools: Vec<Option<Buf<u32>>>,
+    /// Slots of keys to hash, by view.
+    slots: Vec<(usize, Buf<u32>)>,
+    /// Rows of q to hash.
+    rows: Buf<u32>,
+    /// `[rows, num_kv_heads, words]`
+    codes: Buf<u32>,
+    params: HammingScoreParams,
+}
+
+impl Hashes {
+    pub(super) fn new(
+        gpu: &Gpu,
+        (by, block): (ByHashes, u32),
+        (config, kv): (&DecoderConfig, &KvPool),
+        selects: &[bool],
+        views: usize,
+    ) -> Result<Self, ModelError> {
+        let (shape, num_pages) = (*kv.shape(), kv.num_blocks());
+        let dim = shape.head_dim as usize;
+        let hashed: usize = by.parts.iter().sum();
+        if hashed != 0 && hashed != dim {
+            return Err(SelectError::Count { tensor: "parts", needed: dim, actual: hashed }.into());
+        }
+        let upload = |(channels, weights): (usize, Vec<f32>)| -> Result<_, ModelError> {
+            Ok((u32_of(channels), gpu.upload("projection", &weights)?))
+        };
+        let parts: Vec<_> = by.projection(dim).parts().map(upload).collect::<Result<_, _>>()?;
+        let words = by.bits / 32 * u32_of(parts.len());
+        let len = num_pages as usize * (shape.num_kv_heads * shape.block_size * words) as usize;
+        let pool = |selects: &bool| selects.then(|| gpu.buffer("hashes", len)).transpose();
+        Ok(Self {
+            keys: gpu.pipeline(&hash_codes::variant(&shape, HashSource::Keys))?,
+            queries: gpu.pipeline(&hash_codes::variant(&shape, HashSource::Queries))?,
+            score: gpu.pipeline(&hamming_score::variant(&shape, block, words))?,
+            pools: selects.iter().map(pool).collect::<Result<_, _>>()?,
+            slots: (0..views).map(|_| Ok((0, gpu.buffer("slots", 1)?))).collect::<Result<_, ModelError>>()?,
+            rows: gpu.buffer("hashed_rows", 1)?,
+            codes: gpu.buffer("query_hashes", 1)?,
+            params: HammingScoreParams::zeroed(),
+            num_heads: config.num_heads,
+            by,
+            shape,
+            num_pages,
+            block,
+            parts,
+        })
+    }
+
+    /// Lays out full pages to hash in the layers of a view.
+    pub(super) fn touch(&mut self, gpu: &Gpu, view: usize, pages: &[u32]) -> Result<(), ModelError> {
+        let size = self.shape.block_size;
+        let list: Vec<u32> = pages.iter().flat_map(|page| page * size..(page + 1) * size).collect();
+        let limit = self.num_pages as usize * size as usize;
+        for list in list.chunks(SLOTS) {
+            hash_codes::check(&self.shape, &self.hash(0, list.len()), list, limit)?;
+        }
+        let (count, slots) = &mut self.slots[view];
+        fit(gpu, slots, list.len())?;
+        gpu.write(slots, 0, &list);
+        *count = list.len();
+        Ok(())
+    }
+
+    /// Lays out the decode rows of a step.
+    pub(super) fn begin(
+        &mut self,
+        gpu: &Gpu,
+        chosen: &[Chosen],
+        score_stride: u32,
+    ) -> Result<(), ModelError> {
+        let rows: Vec<u32> = chosen.iter().map(Chosen::q_row).collect();
+        fit(gpu, &mut self.rows, rows.len())?;
+        gpu.write(&self.rows, 0, &rows);
+        let code_words = self.shape.num_kv_heads * self.words();
+        fit(gpu, &mut self.codes, rows.len() * code_words as usize)?;
+        let mut must_select = [0; 4];
+        must_select[..self.by.must_select.len()].copy_from_slice(&self.by.must_select);
+        self.params = HammingScoreParams {
+            num_kv_heads: self.shape.num_kv_heads,
+            score_stride,
+            sink_tokens: self.by.sink_tokens,
+            recent_tokens: self.by.recent_tokens,
+            must_select,
+            num_must: u32_of(self.by.must_select.len()),
+            infinity: f32::INFINITY,
+            pad0: 0,
+            pad1: 0,
+        };
+        Ok(())
+    }
+
+    pub(super) fn take_in(&self, pass: &mut Pass, site: &Site<'_>) {
+        let (Some(pool), (count, slots)) = (&self.pools[site.layer], &self.slots[site.view]) else { return };
+        for first in (0..*count).step_by(SLOTS) {
+            let slots = Bind::at(slots.raw(), first as u64 * 4);
+            self.record(pass, &self.keys, (slots, SLOTS.min(count - first)), site.k.into(), pool);
+        }
+    }
+
+    pub(super) fn score(&self, pass: &mut Pass, site: &Site<'_>, scores: &Buf<f32>) {
+        let Some(pool) = &self.pools[site.layer] else { return };
+        let rows = ((&self.rows).into(), site.count as usize);
+        self.record(pass, &self.queries, rows, site.q.into(), &self.codes);
+        let bindings: [Bind; 5] =
+            [(&self.codes).into(), pool.into(), site.tables.into(), site.rows.into(), scores.into()];
+        let grid = hamming_score::grid(&self.params, self.block, site.count);
+        pass.dispatch(&self.score, &self.params, &bindings, grid);
+    }
+
+    /// Records the hashes of vectors, part by part.
+    fn record(
+        &self,
+        pass: &mut Pass,
+        pipeline: &Arc<Pipeline>,
+        (entries, count): (Bind, usize),
+        vectors: Bind,
+        codes: &Buf<u32>,
+    ) {
+        for (part, (_, weights)) in self.parts.iter().enumerate() {
+            let params = self.hash(part, count);
+            let bindings = [entries.clone(), vectors.clone(), weights.into(), codes.into()];
+            pass.dispatch(pipeline, &params, &bindings, hash_codes::grid(&params));
+        }
+    }
+
+    fn hash(&self, part: usize, entries: usize) -> HashCodesParams {
+        HashCodesParams {
+            num_kv_heads: self.shape.num_kv_heads,
+            entries: u32_of(entries),
+            group: self.num_heads / self.shape.num_kv_heads,
+            q_stride: self.num_heads * self.shape.head_dim,
+            first_channel: self.parts[..part].iter().map(|(channels, _)| channels).sum(),
+            channels: self.parts[part].0,
+            bits: self.by.bits,
+            first_word: self.by.bits / 32 * u32_of(part),
+            words: self.words(),
+            pad0: 0,
+            pad1: 0,
+            pad2: 0,
+        }
+    }
+
+    /// u32 of a hash.
+    fn words(&self) -> u32 {
+        self.by.bits / 32 * u32_of(self.parts.len())
+    }
+}
