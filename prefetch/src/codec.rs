@@ -232,6 +232,10 @@ impl Tier for CodedTier {
         self.inner.capacity_blocks()
     }
 
+    fn probe(&self) -> Result<(), TierError> {
+        self.inner.probe()
+    }
+
     fn contains(&self, key: BlockHash) -> Result<bool, TierError> {
         self.inner.contains(key)
     }

@@ -57,8 +57,10 @@ struct Entry {
 pub struct TierIndex {
     capacity: u32,
     entries: FxHashMap<BlockHash, Entry>,
-    /// Free slots; the last is used next.
+    /// Slots that were in use and are free again; the last is used next.
     free: Vec<u32>,
+    /// Slots from here on were never in use, and take no memory.
+    unused: u32,
     policy: Box<dyn EvictionPolicy>,
     reuse: Option<ReuseFilter>,
 }
@@ -70,7 +72,8 @@ impl TierIndex {
         Self {
             capacity,
             entries: FxHashMap::default(),
-            free: (0..capacity).rev().collect(),
+            free: Vec::new(),
+            unused: 0,
             policy: policy.build(capacity as usize),
             reuse,
         }
@@ -85,7 +88,15 @@ impl TierIndex {
     /// Slots not in use.
     #[must_use]
     pub fn free_slots(&self) -> usize {
-        self.free.len()
+        self.free.len() + (self.capacity - self.unused) as usize
+    }
+
+    fn take_slot(&mut self) -> Option<u32> {
+        self.free.pop().or_else(|| {
+            let slot = Some(self.unused).filter(|&slot| slot < self.capacity)?;
+            self.unused += 1;
+            Some(slot)
+        })
     }
 
     /// The state of a block. Counts as a request for the reuse filter.
@@ -155,10 +166,10 @@ impl TierIndex {
         let mut seen = FxHashSet::default();
         let missing: Vec<BlockHash> =
             keys.iter().copied().filter(|&key| self.admission(key).is_none() && seen.insert(key)).collect();
-        let evicted = self.evict(missing.len().saturating_sub(self.free.len()), keys)?;
+        let evicted = self.evict(missing.len().saturating_sub(self.free_slots()), keys)?;
         let to_store: Vec<(BlockHash, u32)> = missing
             .into_iter()
-            .map(|key| (key, self.free.pop().expect("as many slots were freed as are needed")))
+            .map(|key| (key, self.take_slot().expect("as many slots were freed as are needed")))
             .collect();
         for &(key, slot) in &to_store {
             self.entries.insert(key, Entry { slot, ready: false, pins: 0 });
@@ -219,7 +230,7 @@ impl TierIndex {
         Ok(Some(slot))
     }
 
-    /// Puts back blocks that a reopened tier found in their slots, least recently used first.
+    /// Puts back blocks that a reopened tier found in their slots, least recently used first, into an empty index.
     ///
     /// # Panics
     /// When a block or slot appears twice or a slot is out of range.
@@ -232,6 +243,7 @@ impl TierIndex {
             assert!(old.is_none(), "{key:?} is in two slots");
             self.policy.insert(key);
         }
-        self.free.retain(|slot| !taken.contains(slot));
+        self.unused = taken.iter().max().map_or(0, |last| last + 1);
+        self.free = (0..self.unused).rev().filter(|slot| !taken.contains(slot)).collect();
     }
 }

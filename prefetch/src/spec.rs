@@ -227,8 +227,14 @@ impl FromStr for RemoteSpec {
             let (address, database) = rest.split_once('/').unwrap_or((rest, ""));
             let database = if database.is_empty() { "0" } else { database };
             let database = database.parse().map_err(|_| wrong("database number"))?;
-            if address.is_empty() {
+            let host = address.rsplit_once('@').map_or(address, |(_, host)| host);
+            let (name, port) = host.rsplit_once(':').unwrap_or((host, "6379"));
+            if name.is_empty() {
                 return Err(wrong("host"));
+            }
+            // The last colon of an IPv6 address in brackets begins no port.
+            if !port.ends_with(']') && port.parse::<u16>().is_err() {
+                return Err(wrong("port"));
             }
             return Ok(Self::Redis { endpoint: format!("redis://{address}"), database });
         }

@@ -108,13 +108,12 @@ impl TierStack {
         self.kinds().for_each(|kind| self.counters.missed(kind, blocks));
     }
 
-    /// Asks every tier for a block, which tells whether they can be reached.
+    /// Asks every tier whether it can be used; see [`Tier::probe`].
     ///
     /// # Errors
-    /// The first tier's that cannot be asked.
+    /// The first tier's that cannot.
     pub fn probe(&self) -> Result<(), TierError> {
-        let nothing = BlockHash::from_bytes([0; 32]);
-        self.tiers.iter().try_for_each(|tier| tier.contains(nothing).map(drop))
+        self.tiers.iter().try_for_each(|tier| tier.probe())
     }
 
     /// Reads a block from the fastest tier that can serve it and copies it into the faster ones.

@@ -148,6 +148,14 @@ pub trait Tier: Send + Sync {
     /// Blocks that fit, or `None` where the tier sets no limit of its own.
     fn capacity_blocks(&self) -> Option<u64>;
 
+    /// Tells whether the place can be reached and holds blocks that this build can read.
+    ///
+    /// # Errors
+    /// When the place cannot be asked, and [`TierError::Mismatch`] when another version wrote it.
+    fn probe(&self) -> Result<(), TierError> {
+        Ok(())
+    }
+
     /// Whether a read of `key` would find the block now. Counts as a request for the reuse filter.
     ///
     /// # Errors
@@ -287,6 +295,14 @@ pub enum TierError {
         /// The system's error.
         #[source]
         source: std::io::Error,
+    },
+    /// A directory that serves one tier at a time serves another.
+    #[error("{tier} tier in {} is already open, by this or another process", path.display())]
+    Locked {
+        /// The tier.
+        tier: TierKind,
+        /// Its directory.
+        path: PathBuf,
     },
     /// The tier asks for more than the file system holds, used or free.
     #[error(

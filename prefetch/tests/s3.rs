@@ -1,40 +1,56 @@
-//! The remote tier on an S3-compatible service.
-//!
-//! Needs one: set `AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and
-//! `PREFETCH_S3_BUCKET` (an existing bucket). `PREFETCH_S3=skip` says that there is none.
+//! The remote tier on an S3-compatible service: a server of this test, or the one that the environment names by
+//! `AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `PREFETCH_S3_BUCKET`, a bucket
+//! that exists.
 #![cfg(all(feature = "s3", not(loom)))]
 
 mod conformance;
+#[path = "services/s3.rs"]
+mod service;
 
+use std::process::Command;
 use std::time::Duration;
 
 use conformance::{cases, check_ops, check_refusals, check_threads, layout, ops};
 use prefetch::spec::TierSpec;
-use prefetch::tier::{RemoteConfig, RemoteTier};
+use prefetch::tier::{RemoteConfig, RemoteTier, Tier as _};
 use proptest::prelude::*;
+use service::S3;
 
-fn open(namespace: &str) -> RemoteTier {
-    let bucket =
-        std::env::var("PREFETCH_S3_BUCKET").expect("PREFETCH_S3_BUCKET names a bucket, or PREFETCH_S3=skip");
+/// Names the bucket of a run that has a service.
+const BUCKET: &str = "PREFETCH_S3_BUCKET";
+
+/// Runs `check` with the service of the environment. Without one, starts a server and runs the test `name` again as a
+/// process that has it in its environment.
+fn with_service(name: &str, check: impl FnOnce(&str)) {
+    if let Ok(bucket) = std::env::var(BUCKET) {
+        return check(&bucket);
+    }
+    let server = S3::start();
+    let mut again = Command::new(std::env::current_exe().unwrap());
+    again.args([name, "--exact", "--nocapture"]).envs(server.environment()).env(BUCKET, service::BUCKET);
+    assert!(again.status().unwrap().success(), "{name} failed with a server of its own");
+    let blocks = std::fs::read_dir(server.folder.path().join(service::BUCKET)).unwrap();
+    assert!(blocks.count() > 0, "{name} kept nothing in the bucket");
+}
+
+fn open(bucket: &str, namespace: &str) -> RemoteTier {
     let spec: TierSpec = format!("remote=s3://{bucket}/pagoda/tests").parse().unwrap();
     // Runs that share the bucket must not see one another's blocks.
     let namespace = format!("{namespace}, {}, {:?}", std::process::id(), std::time::SystemTime::now());
     let (timeout, retry_after) = (Duration::from_secs(20), Duration::from_secs(1));
-    RemoteTier::open(
-        &spec.remote.unwrap(),
-        RemoteConfig { layout: layout(), namespace, timeout, retry_after },
-    )
-    .unwrap()
+    let config = RemoteConfig { layout: layout(), namespace, timeout, retry_after };
+    RemoteTier::open(&spec.remote.unwrap(), config).unwrap()
 }
 
 #[test]
 fn a_bucket_keeps_the_rules_of_tiers() {
-    if std::env::var("PREFETCH_S3").is_ok_and(|value| value == "skip") {
-        return;
-    }
-    proptest!(cases(3), |(ops in ops())| {
-        check_ops(&open("rules"), &ops)?;
+    with_service("a_bucket_keeps_the_rules_of_tiers", |bucket| {
+        // The first finds a new place, or one of this format.
+        (0..2).for_each(|_| open(bucket, "format").probe().unwrap());
+        proptest!(cases(3), |(ops in ops())| {
+            check_ops(&open(bucket, "rules"), &ops)?;
+        });
+        check_refusals(&open(bucket, "refusals"));
+        check_threads(&open(bucket, "threads"));
     });
-    check_refusals(&open("refusals"));
-    check_threads(&open("threads"));
 }

@@ -45,7 +45,10 @@ fn steps() -> Vec<Step> {
         args: ["clippy", "--package", name, "--no-default-features", "--", "-D", "warnings"].to_vec(),
         variable: None,
     });
-    let mut steps = vec![step("fmt --all --check"), step("clippy --workspace --all-targets -- -D warnings")];
+    let mut steps = vec![
+        step("fmt --all --check"),
+        step("clippy --workspace --all-targets --features xtask/s3 -- -D warnings"),
+    ];
     steps.extend(alone);
     let docs = step("doc --workspace --no-deps");
     steps.push(Step { variable: Some(("RUSTDOCFLAGS", "-D warnings")), ..docs });
@@ -72,7 +75,7 @@ mod tests {
         let lines = steps().iter().map(Step::line).collect::<Vec<_>>().join("\n");
         insta::assert_snapshot!(lines, @"
         cargo fmt --all --check
-        cargo clippy --workspace --all-targets -- -D warnings
+        cargo clippy --workspace --all-targets --features xtask/s3 -- -D warnings
         cargo clippy --package kvblock --no-default-features -- -D warnings
         cargo clippy --package sparse-select --no-default-features -- -D warnings
         cargo clippy --package attn-kernels --no-default-features -- -D warnings

@@ -49,8 +49,7 @@ pub(crate) fn cargo() -> Command {
     cargo
 }
 
-/// `cargo test` over the workspace, unless `extra` names packages. The workspace is built with the features that this
-/// program turns on, those of every tier among them.
+/// `cargo test` over the workspace, with the tiers of every kind, unless `extra` names packages.
 fn cargo_args(extra: &[OsString]) -> Vec<OsString> {
     let names_package = |arg: &OsString| {
         let arg = arg.to_string_lossy();
@@ -59,7 +58,8 @@ fn cargo_args(extra: &[OsString]) -> Vec<OsString> {
             || (arg.starts_with("-p") && !arg.starts_with("--"))
     };
     let mut for_cargo = extra.iter().take_while(|arg| *arg != "--");
-    let scope: &[&str] = if for_cargo.any(names_package) { &[] } else { &["--workspace"] };
+    let scope: &[&str] =
+        if for_cargo.any(names_package) { &[] } else { &["--workspace", "--features", "xtask/s3"] };
     let fixed = ["test"].iter().chain(scope).map(OsString::from);
     fixed.chain(extra.iter().cloned()).collect()
 }
@@ -100,12 +100,15 @@ mod tests {
 
     #[test]
     fn arguments_are_passed_on() {
-        assert_eq!(args(""), "test --workspace");
-        assert_eq!(args("some_test -- --nocapture -p x"), "test --workspace some_test -- --nocapture -p x");
+        assert_eq!(args(""), "test --workspace --features xtask/s3");
+        assert_eq!(
+            args("some_test -- --nocapture -p x"),
+            "test --workspace --features xtask/s3 some_test -- --nocapture -p x"
+        );
         assert_eq!(args("-p kvblock"), "test -p kvblock");
         assert_eq!(args("--doc -pkvblock"), "test --doc -pkvblock");
         assert_eq!(args("--package=kvblock"), "test --package=kvblock");
-        assert_eq!(args("--profile release"), "test --workspace --profile release");
+        assert_eq!(args("--profile release"), "test --workspace --features xtask/s3 --profile release");
     }
 
     #[test]

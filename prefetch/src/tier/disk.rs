@@ -1,7 +1,7 @@
 //! Blocks in slab files of this machine, with an index that survives a crash.
 //!
-//! A directory holds `index.redb` and `slab-0000.kv`, `slab-0001.kv` and so on. A slab is an array of slots;
-//! a slot is one block. The index maps a hash to its slot and to the checksum of each shard.
+//! A directory holds `lock`, `index.redb` and `slab-0000.kv`, `slab-0001.kv` and so on. A slab is an array of
+//! slots; a slot is one block. The index maps a hash to its slot and to the checksum of each shard.
 //!
 //! Two rules make a crash harmless at any moment:
 //!
@@ -75,8 +75,8 @@ impl DiskTier {
     ///
     /// # Errors
     /// [`TierError::Mismatch`] when it holds other blocks, [`TierError::Full`] when not one block fits the
-    /// capacity, [`TierError::TooLarge`] when the file system is smaller than it, or the system's failure,
-    /// also when another process has it open.
+    /// capacity, [`TierError::TooLarge`] when the file system is smaller than it, [`TierError::Locked`] when it is
+    /// open already, or the system's failure.
     pub fn open(config: DiskConfig) -> Result<Self, TierError> {
         let DiskConfig { directory, layout, namespace, capacity_bytes, policy, reuse, blocks_per_sync } =
             config;

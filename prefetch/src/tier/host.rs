@@ -20,7 +20,7 @@ pub struct HostTier {
 
 struct Inner {
     index: TierIndex,
-    /// `[capacity]`, by slot.
+    /// By slot, as far as slots were in use.
     blocks: Vec<Option<Arc<[u8]>>>,
 }
 
@@ -34,7 +34,7 @@ impl HostTier {
         reuse: Option<ReuseFilter>,
     ) -> Self {
         let index = TierIndex::new(capacity_blocks, policy, reuse);
-        Self { layout, inner: Mutex::new(Inner { index, blocks: vec![None; capacity_blocks as usize] }) }
+        Self { layout, inner: Mutex::new(Inner { index, blocks: Vec::new() }) }
     }
 
     fn block(&self, key: BlockHash, is_use: bool) -> Result<Arc<[u8]>, TierError> {
@@ -92,8 +92,11 @@ impl Tier for HostTier {
         for (_, slot) in prepared.evicted {
             inner.blocks[slot as usize] = None;
         }
-        let (_, slot) = prepared.to_store[0];
-        inner.blocks[slot as usize] = Some(block.into());
+        let slot = prepared.to_store[0].1 as usize;
+        if inner.blocks.len() <= slot {
+            inner.blocks.resize(slot + 1, None);
+        }
+        inner.blocks[slot] = Some(block.into());
         inner.index.complete_store(&[key], true);
         Ok(Stored::Written)
     }

@@ -3,13 +3,13 @@
 //! A block is one object: for each shard its checksum (8 bytes, seeded with hash and shard number) and its
 //! bytes. So a shard is checked with one ranged read, and an object under the wrong name is noticed. Names
 //! begin with a digest of namespace and layout: engines with other models or cache types share a place
-//! without meeting.
+//! without meeting. Beside all of them lies the object `format`, by which a place of another version is refused.
 
 mod lookup;
 mod naming;
 mod rendezvous;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,8 @@ use naming::Naming;
 const SUM_BYTES: usize = size_of::<u64>();
 /// Version of object contents and names.
 const FORMAT: u32 = 1;
+/// Name of the object that says the version of a place.
+const FORMAT_NAME: &str = "format";
 
 /// How a remote tier is set up.
 #[derive(Clone, Debug)]
@@ -47,6 +49,8 @@ pub struct RemoteTier {
     layout: BlockLayout,
     /// A block lies in the backend that its hash picks.
     backends: Vec<Operator>,
+    /// What the backends lie in, with blocks of other namespaces.
+    places: Vec<Operator>,
     naming: Naming,
     timeout: Duration,
     retry_after: Duration,
@@ -64,18 +68,22 @@ impl RemoteTier {
         let space = namespace_digest(&config);
         match spec {
             RemoteSpec::Redis { endpoint, database } => {
-                let root = format!("/pagoda/{space}");
-                let redis =
-                    services::Redis::default().endpoint(endpoint).db(i64::from(*database)).root(&root);
-                Self::assemble(vec![operator(redis, config.timeout)?], Naming::Flat, config)
+                let at = |root: &str| {
+                    let redis = services::Redis::default().endpoint(endpoint).db(i64::from(*database));
+                    operator(redis.root(root), config.timeout)
+                };
+                let (place, backend) = (at("/pagoda")?, at(&format!("/pagoda/{space}"))?);
+                Self::assemble(vec![place], vec![backend], Naming::Flat, config)
             }
             RemoteSpec::Directory { path } => Self::directories(std::slice::from_ref(path), None, config),
             #[cfg(feature = "s3")]
             RemoteSpec::S3 { bucket, prefix } => {
                 // Sets the HTTP client of the process, unless the program has set one.
                 opendal::install_default();
-                let s3 = services::S3::default().bucket(bucket).root(&format!("/{prefix}/{space}"));
-                Self::assemble(vec![operator(s3, config.timeout)?], Naming::Flat, config)
+                let at =
+                    |root: &str| operator(services::S3::default().bucket(bucket).root(root), config.timeout);
+                let (place, backend) = (at(&format!("/{prefix}"))?, at(&format!("/{prefix}/{space}"))?);
+                Self::assemble(vec![place], vec![backend], Naming::Flat, config)
             }
             #[cfg(not(feature = "s3"))]
             RemoteSpec::S3 { .. } => {
@@ -99,23 +107,30 @@ impl RemoteTier {
         config: RemoteConfig,
     ) -> Result<Self, TierError> {
         let space = namespace_digest(&config);
-        let mut backends = Vec::with_capacity(paths.len());
+        let (mut places, mut backends) = (Vec::new(), Vec::new());
         for path in paths {
             let unusable =
                 |source| TierError::Directory { tier: TierKind::Remote, path: path.clone(), source };
             if !std::fs::metadata(path).map_err(unusable)?.is_dir() {
                 return Err(unusable(std::io::ErrorKind::NotADirectory.into()));
             }
-            let root = path.join(&space);
-            backends.push(operator(services::Fs::default().root(&root.to_string_lossy()), config.timeout)?);
+            let at =
+                |root: &Path| operator(services::Fs::default().root(&root.to_string_lossy()), config.timeout);
+            places.push(at(path)?);
+            backends.push(at(&path.join(&space))?);
         }
         if backends.is_empty() {
             return Err(failed("opening directories", std::io::Error::from(std::io::ErrorKind::NotFound)));
         }
-        Self::assemble(backends, Naming::Posix { dir_shard_chars }, config)
+        Self::assemble(places, backends, Naming::Posix { dir_shard_chars }, config)
     }
 
-    fn assemble(backends: Vec<Operator>, naming: Naming, config: RemoteConfig) -> Result<Self, TierError> {
+    fn assemble(
+        places: Vec<Operator>,
+        backends: Vec<Operator>,
+        naming: Naming,
+        config: RemoteConfig,
+    ) -> Result<Self, TierError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .thread_name("remote-tier")
@@ -124,7 +139,8 @@ impl RemoteTier {
             .map_err(|e| failed("starting the runtime", e))?;
         let RemoteConfig { layout, timeout, retry_after, .. } = config;
         let down_until = Mutex::new(None);
-        Ok(Self { layout, backends, naming, timeout, retry_after, down_until, runtime: Some(runtime) })
+        let runtime = Some(runtime);
+        Ok(Self { layout, backends, places, naming, timeout, retry_after, down_until, runtime })
     }
 
     /// Runs a request on the tier's own runtime and waits for it, from any thread, of other runtimes too.
@@ -151,6 +167,46 @@ impl RemoteTier {
         };
         *lock(&self.down_until) = Some(Instant::now() + self.retry_after);
         Err(Failure::Other(failure))
+    }
+
+    /// Writes an object that nobody sees half of.
+    fn write_object(&self, to: Operator, name: String, object: Vec<u8>) -> Result<Stored, Failure> {
+        let is_posix = matches!(self.naming, Naming::Posix { .. });
+        let patience = self.timeout * 4;
+        self.run("writing an object", async move {
+            if is_posix {
+                return rendezvous::write(&to, &name, object, patience).await;
+            }
+            // One request of these services shows the whole object or nothing.
+            to.write(&name, object).await.map(|_| Stored::Written)
+        })
+    }
+
+    /// Reads which version of blocks a place holds; a new place gets this one.
+    fn check_format(&self, place: &Operator) -> Result<(), TierError> {
+        let expected = format!("KV blocks of format {FORMAT}");
+        let reader = place.clone();
+        let found = self.run("reading the format", async move { reader.read(FORMAT_NAME).await });
+        let found = match found {
+            Ok(found) => String::from_utf8_lossy(&found.to_vec()).into_owned(),
+            Err(Failure::NotFound) => {
+                let written =
+                    self.write_object(place.clone(), FORMAT_NAME.into(), expected.clone().into_bytes());
+                return match written {
+                    Err(Failure::Other(error)) => Err(error),
+                    Err(Failure::NotFound) => {
+                        Err(failed("writing the format", std::io::Error::from(std::io::ErrorKind::NotFound)))
+                    }
+                    Ok(_) => Ok(()),
+                };
+            }
+            Err(Failure::Other(error)) => return Err(error),
+        };
+        if found == expected {
+            return Ok(());
+        }
+        let (tier, found) = (TierKind::Remote, found.into());
+        Err(TierError::Mismatch { tier, found, expected: expected.into() })
     }
 
     fn backend(&self, key: BlockHash) -> Operator {
@@ -225,6 +281,11 @@ impl Tier for RemoteTier {
         None
     }
 
+    /// Asks every place for its version, and gives a new one this one's.
+    fn probe(&self) -> Result<(), TierError> {
+        self.places.iter().try_for_each(|place| self.check_format(place))
+    }
+
     fn contains(&self, key: BlockHash) -> Result<bool, TierError> {
         let (backend, name) = (self.backend(key), self.naming.name(key));
         let exists = self.run("looking up an object", async move { backend.exists(&name).await });
@@ -257,16 +318,7 @@ impl Tier for RemoteTier {
             object.extend(shard_sum(key, shard, bytes).to_le_bytes());
             object.extend(bytes);
         }
-        let (backend, name) = (self.backend(key), self.naming.name(key));
-        let is_posix = matches!(self.naming, Naming::Posix { .. });
-        let patience = self.timeout * 4;
-        let written = self.run("writing an object", async move {
-            if is_posix {
-                return rendezvous::write(&backend, &name, object, patience).await;
-            }
-            // One request of these services shows the whole object or nothing.
-            backend.write(&name, object).await.map(|_| Stored::Written)
-        });
+        let written = self.write_object(self.backend(key), self.naming.name(key), object);
         written.map_err(|failure| failure.of(key))
     }
 

@@ -7,7 +7,7 @@ use prefetch::assemble::StackConfig;
 use prefetch::codec::RowLayout;
 use prefetch::policy::PolicyKind;
 use prefetch::spec::TierSpec;
-use prefetch::tier::BlockLayout;
+use prefetch::tier::{BlockLayout, TierKind};
 
 use crate::hash;
 
@@ -32,6 +32,9 @@ fn a_host_spec_builds_and_holds_what_it_says() {
     let stack = "host=1KiB".parse::<TierSpec>().unwrap().build(&config()).unwrap();
     (0..20).for_each(|n| drop(stack.store(hash(n), &[n; 128]).unwrap()));
     assert_eq!((0..20).filter(|&n| stack.lookup(hash(n)).is_some()).count(), 8);
+    // Memory is taken as blocks come.
+    let stack = "host=1000TiB".parse::<TierSpec>().unwrap().build(&config()).unwrap();
+    assert_eq!(stack.store(hash(1), &[1; 128]).unwrap(), [TierKind::Host]);
 }
 
 #[test]

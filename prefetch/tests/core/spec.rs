@@ -32,6 +32,11 @@ fn errors_list_what_is_valid() {
     assert_snapshot!(error("disk=/kv:-1MiB"), @"size `-1MiB` of disk is not a positive number of bytes with one of the units B, KiB, MiB, GiB, TiB");
     assert_snapshot!(error("remote=127.0.0.1:6379"), @"remote `127.0.0.1:6379` does not start with one of redis://, file://, s3://");
     assert_snapshot!(error("remote=redis://h:1/x"), @"remote `redis://h:1/x` has no valid database number");
+    assert_snapshot!(error("remote=redis://h:99999/0"), @"remote `redis://h:99999/0` has no valid port");
+    assert_snapshot!(error("remote=redis://:6379/0"), @"remote `redis://:6379/0` has no valid host");
+    for text in ["redis://h", "redis://user:word@h:1/2", "redis://[::1]:6379/0", "redis://[::1]"] {
+        assert!(format!("remote={text}").parse::<TierSpec>().is_ok(), "{text}");
+    }
     assert_snapshot!(error("remote=s3:///prefix"), @"remote `s3:///prefix` has no valid bucket");
     assert_snapshot!(error("compress=zip"), @"unknown compression `zip`; known are none, fp8, int8");
     for text in ["host=0", "host=+1", "host=", "host=99999999999TiB", "disk=:1GiB", "remote=file://"] {
@@ -41,7 +46,7 @@ fn errors_list_what_is_valid() {
 
 fn remote() -> impl Strategy<Value = RemoteSpec> {
     prop_oneof![
-        ("[a-z.]{1,9}:[1-9][0-9]{0,4}", 0u32..16).prop_map(|(address, database)| RemoteSpec::Redis {
+        ("[a-z.]{1,9}:[1-9][0-9]{0,3}", 0u32..16).prop_map(|(address, database)| RemoteSpec::Redis {
             endpoint: format!("redis://{address}"),
             database
         }),

@@ -7,6 +7,8 @@ mod families;
 mod offload;
 mod redis;
 mod refusals;
+#[cfg(feature = "s3")]
+mod s3;
 mod scoring;
 mod serving;
 mod smollm2;

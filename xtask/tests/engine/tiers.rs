@@ -10,10 +10,19 @@ use serde_json::Value;
 use crate::redis::Redis;
 use crate::{ids_file, output_ids, prompts, refused, run, tiny, tiny_llama, xtask};
 
+/// Variables of a process.
+pub(crate) type Environment<'a> = &'a [(&'static str, String)];
+
 /// Generates 8 tokens a prompt with the tiny Llama.
 pub(crate) fn serve(lists: &[Vec<u32>], flags: &[&str]) -> Vec<Value> {
+    serve_in(&[], lists, flags)
+}
+
+fn serve_in(environment: Environment<'_>, lists: &[Vec<u32>], flags: &[&str]) -> Vec<Value> {
     let file = ids_file(&lists);
-    run(tiny("generate").arg("--ids-file").arg(file.path()).args(["--max-tokens", "8"]).args(flags))
+    let mut generate = tiny("generate");
+    generate.arg("--ids-file").arg(file.path()).args(["--max-tokens", "8"]).args(flags);
+    run(generate.envs(environment.iter().cloned()))
 }
 
 pub(crate) fn disk(folder: &Path) -> String {
@@ -36,13 +45,15 @@ pub(crate) fn count(lines: &[Value], tier: &str, counter: &str) -> u64 {
 
 /// A first process computes a prompt, a second one finds it by `spec`, alone and as the beginning of a longer one.
 #[track_caller]
-fn check_shared(spec: &str, tier: &str) {
+pub(crate) fn check_shared(environment: Environment<'_>, spec: &str, tier: &str) {
     let [common, more] = prompts([70, 30]);
     let longer = [&common[..], &more].concat();
     let both = [common.clone(), longer];
     let alone: Vec<Value> = both.iter().flat_map(|prompt| serve(std::slice::from_ref(prompt), &[])).collect();
 
-    let first = serve(&[common], &["--kv-tiers", spec]);
+    let serve =
+        |prompt: &Vec<u32>| serve_in(environment, std::slice::from_ref(prompt), &["--kv-tiers", spec]);
+    let first = serve(&common);
     assert_eq!((cached(&first), output_ids(&first)), (vec![0], output_ids(&alone[..1])));
     // 4 blocks of the prompt were looked up; 77 tokens with KV fill 4 blocks.
     assert_eq!([count(&first, tier, "hits"), count(&first, tier, "misses")], [0, 4]);
@@ -50,7 +61,7 @@ fn check_shared(spec: &str, tier: &str) {
 
     // One after the other, so that neither hits the device blocks of the other.
     for (prompt, alone) in both.iter().zip(&alone) {
-        let second = serve(std::slice::from_ref(prompt), &["--kv-tiers", spec]);
+        let second = serve(prompt);
         assert_eq!(cached(&second), [64], "{spec}");
         assert_eq!(output_ids(&second), output_ids(std::slice::from_ref(alone)), "{spec}");
         assert_eq!(count(&second, tier, "hits"), 4);
@@ -61,19 +72,19 @@ fn check_shared(spec: &str, tier: &str) {
 #[test]
 fn a_restarted_process_finds_its_disk_tier() {
     let folder = tempfile::tempdir().unwrap();
-    check_shared(&format!("host=1MiB,{}", disk(folder.path())), "disk");
+    check_shared(&[], &format!("host=1MiB,{}", disk(folder.path())), "disk");
 }
 
 #[test]
 fn processes_share_a_directory() {
     let folder = tempfile::tempdir().unwrap();
-    check_shared(&directory(folder.path()), "remote");
+    check_shared(&[], &directory(folder.path()), "remote");
 }
 
 #[test]
 fn processes_share_a_redis() {
     let redis = Redis::start();
-    check_shared(&redis.spec(), "remote");
+    check_shared(&[], &redis.spec(), "remote");
 }
 
 #[test]
@@ -312,6 +323,11 @@ fn specs_that_cannot_be() {
     let path = folder.path().display();
     let huge = format!("disk={path}:1000000TiB");
     let missing = format!("remote=file://{path}/missing");
+    // A version to come writes its own number there.
+    let newer = tempfile::tempdir().unwrap();
+    fs::write(newer.path().join("format"), "KV blocks of format 2").unwrap();
+    let newer_spec = directory(newer.path());
+    let no_directory = format!("disk={}:1MiB", file.path().display());
     // Nothing listens on the port that a stopped server had.
     let stopped = Redis::start().spec();
     for (spec, code, parts) in [
@@ -323,7 +339,11 @@ fn specs_that_cannot_be() {
         ("compress=fp8", 1, &["at least one tier"]),
         (&huge, 1, &["disk tier of", "whose file system has"]),
         (&missing, 1, &["remote tier cannot use the directory", "missing"]),
-        (&stopped, 1, &["remote tier", "looking up"]),
+        (&no_directory, 1, &["disk tier cannot use the directory"]),
+        (&newer_spec, 1, &["remote tier holds KV blocks of format 2, not KV blocks of format 1"]),
+        (&stopped, 1, &["remote tier", "reading the format"]),
+        #[cfg(not(feature = "s3"))]
+        ("remote=s3://bucket", 1, &["remote tier needs the feature `s3`, which this build lacks"]),
     ] {
         let mut generate = tiny("generate");
         let said = refused(generate.arg("--ids-file").arg(file.path()).args(["--kv-tiers", spec]), code);

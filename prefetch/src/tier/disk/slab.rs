@@ -78,7 +78,7 @@ impl Slabs {
 }
 
 /// Makes the names of new files durable; Windows does so by itself.
-fn sync_directory(directory: &Path) -> io::Result<()> {
+pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(directory)?.sync_all() } else { Ok(()) }
 }
 

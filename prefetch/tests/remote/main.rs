@@ -1,13 +1,14 @@
-//! The remote tier on a real Redis server and on plain directories, shared by several engines.
+//! The remote tier on a real Redis server, and in `directory` on plain directories, shared by several engines.
 //!
 //! Needs `redis-server` on the path (Debian package of that name); without it these tests fail.
 #![cfg(all(feature = "remote", not(loom)))]
 
+#[path = "../conformance/mod.rs"]
 mod conformance;
+mod directory;
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ use prefetch::policy::PolicyKind;
 use prefetch::spec::{RemoteSpec, TierSpec};
 use prefetch::stack::TierStack;
 use prefetch::store::{Store, StoreConfig};
-use prefetch::tier::{HostTier, RemoteConfig, RemoteTier, Stored, Tier, TierError, TierKind};
+use prefetch::tier::{BlockLayout, HostTier, RemoteConfig, RemoteTier, Stored, Tier, TierError, TierKind};
 use proptest::prelude::*;
 
 /// How long a tier leaves a failed service alone.
@@ -149,6 +150,46 @@ fn engines_share_a_prefix_and_namespaces_and_databases_keep_apart() {
 }
 
 #[test]
+fn a_place_of_another_version_is_refused_and_blocks_of_something_else_are_not_seen() {
+    let (redis, folder) = (Redis::start(), tempfile::tempdir().unwrap());
+    let directory: RemoteSpec = format!("file://{}", folder.path().display()).parse().unwrap();
+    for spec in [redis.spec(0), directory] {
+        let open = |namespace, layout| {
+            RemoteTier::open(&spec, RemoteConfig { layout, ..config(namespace) }).unwrap()
+        };
+        let tier = open("model a, f16", layout());
+        tier.probe().unwrap();
+        tier.write(key(1), &block(1)).unwrap();
+        open("model b, f16", layout()).probe().unwrap();
+        for other in [
+            open("model b, f16", layout()),
+            open("model a, f32", layout()),
+            open("model a, f16", BlockLayout::new(1, 120).unwrap()),
+            open("model a, f16", BlockLayout::new(3, 80).unwrap()),
+        ] {
+            assert!(!other.contains(key(1)).unwrap());
+        }
+        // A version to come writes its own number there.
+        match &spec {
+            RemoteSpec::Directory { path } => {
+                std::fs::write(path.join("format"), "KV blocks of format 2").unwrap();
+            }
+            _ => {
+                let keys = redis.command("KEYS *format").unwrap();
+                let name = keys.lines().nth(2).unwrap();
+                assert!(
+                    redis.command(&format!("SET {name} \"KV blocks of format 2\"")).unwrap().contains("OK")
+                );
+            }
+        }
+        let refused = tier.probe().unwrap_err();
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(refused, @"remote tier holds KV blocks of format 2, not KV blocks of format 1");
+        }
+    }
+}
+
+#[test]
 fn a_long_prefix_is_looked_up_at_once() {
     let redis = Redis::start();
     let tier = Arc::new(redis.tier("prefix"));
@@ -217,86 +258,4 @@ fn a_server_that_dies_fails_loads_without_holding_them_up_and_is_found_again() {
     std::thread::sleep(PAUSE);
     assert_eq!(tier.write(key(2), &block(2)).unwrap(), Stored::Written);
     assert_eq!(read(&*tier, 2).unwrap(), block(2));
-}
-
-fn files(root: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut open = vec![root.to_owned()];
-    while let Some(directory) = open.pop() {
-        for entry in std::fs::read_dir(directory).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() { open.push(path) } else { found.push(path) }
-        }
-    }
-    found.sort();
-    found
-}
-
-fn directories(paths: &[&Path], dir_shard_chars: Option<u8>) -> Result<RemoteTier, TierError> {
-    let paths: Vec<_> = paths.iter().map(|path| path.to_path_buf()).collect();
-    RemoteTier::directories(&paths, dir_shard_chars, config("directories"))
-}
-
-proptest! {
-    #![proptest_config(cases(8))]
-    #[test]
-    fn directories_keep_the_rules_of_tiers(ops in ops(), chars in prop::option::of(0u8..4)) {
-        let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        check_ops(&directories(&[first.path(), second.path(), first.path()], chars).unwrap(), &ops)?;
-    }
-}
-
-#[test]
-fn directories_serve_threads_and_refuse_what_does_not_fit() {
-    let directory = tempfile::tempdir().unwrap();
-    check_refusals(&directories(&[directory.path()], None).unwrap());
-    check_threads(&directories(&[directory.path()], Some(2)).unwrap());
-}
-
-#[test]
-fn blocks_lie_in_the_posix_layout_and_several_directories_share_them_out() {
-    let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let tier = directories(&[first.path(), second.path()], None).unwrap();
-    (0..20).for_each(|n| assert_eq!(tier.write(key(n), &block(n)).unwrap(), Stored::Written));
-    let (in_first, in_second) = (files(first.path()), files(second.path()));
-    assert_eq!(in_first.len() + in_second.len(), 20);
-    assert!(!in_first.is_empty() && !in_second.is_empty());
-    let hex: String = key(0).as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-    assert!(in_first.iter().chain(&in_second).any(|path| path.ends_with(format!("data/{hex}"))));
-
-    let missing = first.path().join("not mounted");
-    let error = directories(&[first.path(), &missing], None).err().unwrap();
-    assert!(matches!(&error, TierError::Directory { path, .. } if *path == missing), "{error}");
-    assert!(!missing.exists());
-}
-
-#[test]
-fn a_partial_file_hides_the_block_until_its_writer_is_given_up() {
-    let directory = tempfile::tempdir().unwrap();
-    let tier = directories(&[directory.path()], None).unwrap();
-    tier.write(key(1), &block(1)).unwrap();
-    let path = files(directory.path()).remove(0);
-    let partial = path.with_extension("tmp");
-    std::fs::rename(&path, &partial).unwrap();
-    // Another engine seems to be writing.
-    assert!(!tier.contains(key(1)).unwrap());
-    assert_eq!(tier.write(key(1), &block(1)).unwrap(), Stored::AlreadyThere);
-    assert!(partial.exists() && !path.exists());
-    // It died a while ago.
-    let old = std::time::SystemTime::now() - Duration::from_secs(3600);
-    std::fs::File::options().write(true).open(&partial).unwrap().set_modified(old).unwrap();
-    assert_eq!(tier.write(key(1), &block(1)).unwrap(), Stored::Written);
-    assert!(!partial.exists() && path.exists());
-
-    // A file cut short by a full disk is refused, removed, and written again.
-    std::fs::File::options().write(true).open(&path).unwrap().set_len(100).unwrap();
-    let error = read(&tier, 1).unwrap_err();
-    assert!(matches!(error, TierError::Corrupt { shard: 2, .. }), "{error}");
-    assert_eq!(tier.write(key(1), &block(1)).unwrap(), Stored::Written);
-    assert_eq!(read(&tier, 1).unwrap(), block(1));
-    // The same by a read of one shard that lies beyond the end.
-    std::fs::File::options().write(true).open(&path).unwrap().set_len(96).unwrap();
-    let error = tier.read(key(1), 2, &mut [0; 40]).unwrap_err();
-    assert!(matches!(error, TierError::Corrupt { shard: 2, .. }), "{error:?}");
-    assert!(!tier.contains(key(1)).unwrap());
 }

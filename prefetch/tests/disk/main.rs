@@ -1,18 +1,22 @@
-//! The disk tier: the rules of all tiers, reopening, bad media, and `kill -9` at any moment.
+//! The disk tier: the rules of all tiers, reopening, bad media, full disks, and `kill -9` at any moment.
 #![cfg(all(feature = "disk", not(loom)))]
 
+#[path = "../conformance/mod.rs"]
 mod conformance;
+#[cfg(unix)]
+mod crash;
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+mod pwrite;
 
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
 
 use conformance::{block, cases, check_ops, check_refusals, check_threads, key, layout, ops};
+use insta::assert_snapshot;
 use prefetch::policy::PolicyKind;
 use prefetch::stack::TierStack;
-use prefetch::tier::{DiskConfig, DiskTier, HostTier, Stored, Tier, TierError, TierKind};
+use prefetch::tier::{BlockLayout, DiskConfig, DiskTier, HostTier, Stored, Tier, TierError, TierKind};
 use proptest::prelude::*;
 
 /// A slot is a page.
@@ -71,15 +75,72 @@ fn the_disk_tier_refuses_what_does_not_fit_and_serves_threads() {
 }
 
 #[test]
-fn a_directory_is_held_by_one_tier_of_one_kind() {
+fn a_directory_is_held_by_one_tier() {
     let directory = tempfile::tempdir().unwrap();
     let tier = DiskTier::open(config(directory.path(), 8)).unwrap();
-    assert!(matches!(DiskTier::open(config(directory.path(), 8)).err(), Some(TierError::Backend { .. })));
+    let refused = DiskTier::open(config(directory.path(), 8)).err().unwrap();
+    assert!(matches!(&refused, TierError::Locked { path, .. } if path == directory.path()), "{refused}");
+    assert!(refused.to_string().ends_with(" is already open, by this or another process"), "{refused}");
     drop(tier);
-    let other = DiskConfig { namespace: "another model".into(), ..config(directory.path(), 8) };
-    let refused = DiskTier::open(other).err().unwrap();
-    insta::assert_snapshot!(refused, @"disk tier holds format 1, 3 shards of 40 bytes, test model, f16, not format 1, 3 shards of 40 bytes, another model");
     assert!(matches!(DiskTier::open(config(directory.path(), 0)).err(), Some(TierError::Full { .. })));
+}
+
+#[test]
+fn a_store_of_something_else_is_refused_by_its_header() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = || config(directory.path(), 8);
+    DiskTier::open(config()).unwrap().write(key(1), &block(1)).unwrap();
+    let refused = |config| DiskTier::open(config).err().unwrap().to_string();
+    let namespace = |namespace: &str| refused(DiskConfig { namespace: namespace.into(), ..config() });
+    assert_snapshot!(namespace("other model, f16"), @"disk tier holds format 1, 3 shards of 40 bytes, test model, f16, not format 1, 3 shards of 40 bytes, other model, f16");
+    assert_snapshot!(namespace("test model, f32"), @"disk tier holds format 1, 3 shards of 40 bytes, test model, f16, not format 1, 3 shards of 40 bytes, test model, f32");
+    let layout =
+        |shards, bytes| refused(DiskConfig { layout: BlockLayout::new(shards, bytes).unwrap(), ..config() });
+    assert_snapshot!(layout(3, 80), @"disk tier holds format 1, 3 shards of 40 bytes, test model, f16, not format 1, 3 shards of 80 bytes, test model, f16");
+    assert_snapshot!(layout(1, 120), @"disk tier holds format 1, 3 shards of 40 bytes, test model, f16, not format 1, 1 shards of 120 bytes, test model, f16");
+    assert_eq!(held(&DiskTier::open(config()).unwrap(), 4), [1], "a refusal leaves the store as it was");
+
+    // A version to come writes its own number there, and an index of another program has no such row.
+    let about = |value: Option<&str>| {
+        let index = redb::Database::open(directory.path().join("index.redb")).unwrap();
+        let transaction = index.begin_write().unwrap();
+        let mut table = transaction.open_table(redb::TableDefinition::<&str, &str>::new("about")).unwrap();
+        match value {
+            Some(value) => drop(table.insert("blocks", value).unwrap()),
+            None => drop(table.remove("blocks").unwrap()),
+        }
+        drop(table);
+        transaction.commit().unwrap();
+    };
+    about(Some("format 2, 3 shards of 40 bytes, test model, f16"));
+    assert_snapshot!(refused(config()), @"disk tier holds format 2, 3 shards of 40 bytes, test model, f16, not format 1, 3 shards of 40 bytes, test model, f16");
+    about(None);
+    assert_snapshot!(refused(config()), @"disk tier holds blocks of unknown kind, not format 1, 3 shards of 40 bytes, test model, f16");
+    std::fs::write(directory.path().join("index.redb"), "not an index").unwrap();
+    assert_snapshot!(refused(config()), @"disk tier: opening the index failed");
+}
+
+#[test]
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn a_disk_that_is_full_at_any_byte_keeps_what_fits_and_is_used_again_once_there_is_room() {
+    proptest!(cases(24), |(room in 0u64..60_000, before in 0u16..12)| {
+        let directory = tempfile::tempdir().unwrap();
+        let tier = DiskTier::open(config(directory.path(), 12)).unwrap();
+        (0..before).for_each(|n| assert_eq!(tier.write(key(n), &block(n)).unwrap(), Stored::Written));
+        pwrite::ROOM.set(room);
+        let full = |error: TierError| matches!(error, TierError::Backend { .. });
+        let failures = (20..60).filter(|&n| tier.write(key(n), &block(n)).is_err_and(full)).count();
+        // With room for everything, or nothing, or part of it.
+        prop_assert!(room > 50_000 || failures > 0, "{} failures", failures);
+        let there = held(&tier, 60);
+        prop_assert!(there.len() <= 12);
+        pwrite::ROOM.set(u64::MAX);
+        (60..80).for_each(|n| assert_eq!(tier.write(key(n), &block(n)).unwrap(), Stored::Written));
+        let there = held(&tier, 80);
+        prop_assert_eq!(there.len(), 12);
+        drop(tier);
+        prop_assert_eq!(held(&DiskTier::open(config(directory.path(), 12)).unwrap(), 80), there);
+    });
 }
 
 #[test]
@@ -132,62 +193,4 @@ fn a_flipped_bit_is_found_once_and_the_next_tier_serves() {
     ]);
     assert_eq!(stack.unwrap().store(key(1), &block(1)).unwrap(), [TierKind::Host, TierKind::Disk]);
     assert_eq!(held(&disk, 3), [0, 1, 2]);
-}
-
-/// The child of the crash test: writes and evicts until it is killed. Says when its first block is durable.
-#[test]
-fn crash_child() {
-    let Ok(directory) = std::env::var("PREFETCH_CRASH_DIRECTORY") else { return };
-    let tier = DiskTier::open(config(Path::new(&directory), 12)).unwrap();
-    let seed = u16::try_from(std::process::id() % 64).unwrap();
-    std::thread::scope(|scope| {
-        for thread in 0..2u16 {
-            let (tier, running) = (&tier, Path::new(&directory).join("running"));
-            scope.spawn(move || {
-                for i in 0u16.. {
-                    let n = (seed + thread * 17 + i * 5) % 64;
-                    if tier.write(key(n), &block(n)).unwrap() == Stored::Written && i % 16 == 15 {
-                        tier.remove(key((n + 30) % 64)).ok();
-                    }
-                    if i == 16 {
-                        std::fs::write(&running, "").unwrap();
-                    }
-                }
-            });
-        }
-    });
-}
-
-#[test]
-#[cfg(unix)]
-fn a_store_killed_at_any_moment_reopens_with_whole_blocks_only() {
-    let directory = tempfile::tempdir().unwrap();
-    let running = directory.path().join("running");
-    let rounds: u64 = std::env::var("PREFETCH_CRASH_ROUNDS").map_or(12, |rounds| rounds.parse().unwrap());
-    let mut survivors = 0;
-    for round in 0..rounds {
-        let _ = std::fs::remove_file(&running);
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["crash_child", "--exact"])
-            .env("PREFETCH_CRASH_DIRECTORY", directory.path())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let begin = std::time::Instant::now();
-        while !running.exists() {
-            assert!(begin.elapsed() < Duration::from_secs(30), "the child does not write");
-            assert!(child.try_wait().unwrap().is_none(), "the child ended by itself");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        // Any moment: the rounds spread over the phases of writing, syncing and evicting.
-        std::thread::sleep(Duration::from_micros(round * 7919 % 40_000));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        let tier = DiskTier::open(config(directory.path(), 12)).unwrap();
-        survivors += held(&tier, 64).len();
-        // And the reopened tier works: it can be filled through every slot.
-        (100..112).for_each(|n| assert_eq!(tier.write(key(n), &block(n)).unwrap(), Stored::Written));
-        assert_eq!(held(&tier, 112).len(), 12);
-    }
-    assert!(survivors as u64 > rounds, "{survivors} blocks survived {rounds} kills");
 }
