@@ -66,8 +66,8 @@ fn gather_cache(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
     let v = v_load(v_at(block_head, chunk, offset));
     let k_scale = k_factor(block_head, offset);
     let v_scale = v_factor(block_head, offset);
-    k_out[to] = kv_low(k) * k_scale;
-    k_out[to + 1u] = kv_high(k) * k_scale;
-    v_out[to] = kv_low(v) * v_scale;
-    v_out[to + 1u] = kv_high(v) * v_scale;
+    k_out[to] = (kv_low(k) - KV_ZERO) * k_scale;
+    k_out[to + 1u] = (kv_high(k) - KV_ZERO) * k_scale;
+    v_out[to] = (kv_low(v) - KV_ZERO) * v_scale;
+    v_out[to + 1u] = (kv_high(v) - KV_ZERO) * v_scale;
 }

@@ -100,8 +100,8 @@ fn masked_attention(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
             // A value that is not attended may be anything.
             if (weights[t] > 0.0) {
                 let v = v_load(v_at(blocks[t], chunk, context_position(context, first + t) % BLOCK_SIZE));
-                low = fma(vec4(weights[t]), kv_low(v), low);
-                high = fma(vec4(weights[t]), kv_high(v), high);
+                low = fma(vec4(weights[t]), kv_low(v) - KV_ZERO, low);
+                high = fma(vec4(weights[t]), kv_high(v) - KV_ZERO, high);
             }
         }
         top = grown;
@@ -130,7 +130,7 @@ fn product(block: u32, offset: u32) -> f32 {
     var sum = 0.0;
     for (var chunk = 0u; chunk < CHUNKS; chunk++) {
         let k = k_load(k_at(block, chunk, offset));
-        sum += dot(query[chunk * 2u], kv_low(k)) + dot(query[chunk * 2u + 1u], kv_high(k));
+        sum += dot(query[chunk * 2u], kv_low(k) - KV_ZERO) + dot(query[chunk * 2u + 1u], kv_high(k) - KV_ZERO);
     }
     return sum * k_factor(block, offset);
 }

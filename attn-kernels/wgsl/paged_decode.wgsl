@@ -10,14 +10,17 @@
 // arithmetic depends on its own length, first key and list alone, and a list of all blocks gives the bits of none.
 // With one partition and no reduce pass `partial` is the output itself, normalised.
 // A dispatch may do a part of the keys, num_keys from first_key on, which partitions of no row reach across.
-// Grid: (partitions, head groups, n). CPU reference: src/cpu/paged_decode.rs
+// Grid: (partitions times head groups of a KV head, KV heads, n): groups that read the same keys stand side by side.
+// CPU reference: src/cpu/paged_decode.rs
 #import numbers
 #import HEAD_DIM = 64
 #import BLOCK_SIZE = 16
 #import GROUP = 1
-// Values in flight a lane.
+// Values in flight a lane, and chunks of each of its keys.
 #import AHEAD = 8
+#import CHUNKS_AHEAD = 1
 #import kv = kv_f16
+#import keys = keys_apart
 #import partition_by_keys
 #import quad_reduce
 #import pages = pages_shared
@@ -57,6 +60,7 @@ const TILE: u32 = 256u;
 const WG: u32 = TILE / 2u;
 const TILE_BLOCKS: u32 = (TILE + BLOCK_SIZE - 1u) / BLOCK_SIZE;
 const CHUNKS: u32 = HEAD_DIM / 8u;
+const_assert CHUNKS % CHUNKS_AHEAD == 0u;
 // Lanes of one token in the value phase own eight dimensions each; as many tokens as fit go side by side.
 const TOKEN_GROUPS: u32 = WG / CHUNKS;
 // No lane goes past the step.
@@ -65,6 +69,8 @@ const EVEN: bool = TILE % (TOKEN_GROUPS * AHEAD) == 0u;
 // Heads side by side, so that one load serves all of them. After the last step, sums of lanes.
 var<workgroup> weights: array<vec4<f32>, TILE>;
 var<workgroup> q_tile: array<vec4<f32>, HEAD_DIM * GROUP / 4u>;
+// What keys of codes bring by being read as 128 more: see zero_logit.
+var<workgroup> q_zero: array<f32, 4>;
 // Of this step and of the next, in turns.
 var<workgroup> blocks: array<u32, 2u * TILE_BLOCKS>;
 
@@ -83,8 +89,8 @@ fn paged_decode(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     // Where GROUP does not divide the query heads of a KV head, the last group begins early and stores its new heads only.
     let of_kv_head = params.num_heads / params.num_kv_heads;
     let groups = (of_kv_head + GROUP - 1u) / GROUP;
-    let kv_head = group.y / groups;
-    let start = group.y % groups * GROUP;
+    let kv_head = group.y;
+    let start = group.x % groups * GROUP;
     let head0 = kv_head * of_kv_head + min(start, of_kv_head - GROUP);
     let stored = start - min(start, of_kv_head - GROUP);
     let context = context_of((params.first_list + group.z) * params.num_kv_heads + kv_head);
@@ -92,7 +98,7 @@ fn paged_decode(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     let end = context_end(context, row.y);
     let size = partition_of(max(begin, end) - begin);
     let lowest = max(begin, params.first_key) / size;
-    let first = (lowest + group.x) * size;
+    let first = (lowest + group.x / groups) * size;
     if (max(first, begin) >= end || first - params.first_key >= params.num_keys) {
         // A row without keys is zero; where the reduce pass follows, that writes it.
         if (params.reduced == 0u) {
@@ -112,6 +118,12 @@ fn paged_decode(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
         blocks[lane.index] = block_of(part, at + lane.index * BLOCK_SIZE);
     }
     workgroupBarrier();
+    if (KV_ZERO != 0.0) {
+        if (lane.index < GROUP) {
+            q_zero[lane.index] = zero_logit(lane.index);
+        }
+        workgroupBarrier();
+    }
     var state: State;
     state.top = vec4(LOWEST);
     var half = 0u;
@@ -123,6 +135,15 @@ fn paged_decode(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     let index = first / size - begin / size;
     let stat = (group.z * params.num_heads + head0) * params.max_partitions + index;
     store(lane, state, stored, stat, row.x * params.num_heads + head0);
+}
+
+// Logit of a key that is all KV_ZERO, before its factor.
+fn zero_logit(head: u32) -> f32 {
+    var zero = 0.0;
+    for (var i = head * CHUNKS * 2u; i < (head + 1u) * CHUNKS * 2u; i++) {
+        zero += dot(q_tile[i], vec4(KV_ZERO));
+    }
+    return zero;
 }
 
 // Physical block and head of the key at `index` in the order of attention; of no meaning past the last one.
@@ -141,8 +162,8 @@ fn step(lane: Lane, part: Part, keys: Keys, before: State, next: u32) -> State {
     let top = max(state.top, reduce_max(max(mine.first, mine.second), lane));
     let shrink = exp(state.top - top);
     state.top = top;
-    state.sum = state.sum * shrink + weigh(lane.index, keys, mine.first, top)
-        + weigh(lane.index + WG, keys, mine.second, top);
+    let key = keys_of(lane.index);
+    state.sum = state.sum * shrink + weigh(key.x, keys, mine.first, top) + weigh(key.y, keys, mine.second, top);
     if (lane.index < TILE_BLOCKS) {
         blocks[next + lane.index] = block_of(part, keys.first + TILE + lane.index * BLOCK_SIZE);
     }
@@ -154,38 +175,46 @@ fn step(lane: Lane, part: Part, keys: Keys, before: State, next: u32) -> State {
     return add_values(lane.index, keys, state);
 }
 
-// Logits of two keys, WG apart, so that neighbours read neighbouring chunks.
+// Logits of the two keys of a lane.
 struct Logits { first: vec4<f32>, second: vec4<f32> }
 
 fn logits_of(lane: u32, part: Part, keys: Keys) -> Logits {
-    let key0 = clamp(lane, keys.begin, keys.end - 1u);
-    let key1 = clamp(lane + WG, keys.begin, keys.end - 1u);
-    let block0 = blocks[keys.blocks + key0 / BLOCK_SIZE];
-    let block1 = blocks[keys.blocks + key1 / BLOCK_SIZE];
-    let at0 = k_at(block0, 0u, key0 % BLOCK_SIZE);
-    let at1 = k_at(block1, 0u, key1 % BLOCK_SIZE);
-    let step = k_at(0u, 1u, 0u);
+    let mine = keys_of(lane);
+    let read = keys_read(lane, keys.begin, keys.end);
+    let offset = read % BLOCK_SIZE;
+    let block = vec2(blocks[keys.blocks + read.x / BLOCK_SIZE], blocks[keys.blocks + read.y / BLOCK_SIZE]);
+    let at = keys_at(k_at(block.x, 0u, offset.x), k_at(block.y, 0u, offset.y));
     var s: Logits;
-    for (var chunk = 0u; chunk < CHUNKS; chunk++) {
-        let k0 = k_load(at0 + chunk * step);
-        let k1 = k_load(at1 + chunk * step);
-        #unroll g < GROUP
-            let q_low = q_tile[(g * CHUNKS + chunk) * 2u];
-            let q_high = q_tile[(g * CHUNKS + chunk) * 2u + 1u];
-            s.first[g] += dot(q_low, kv_low(k0)) + dot(q_high, kv_high(k0));
-            s.second[g] += dot(q_low, kv_low(k1)) + dot(q_high, kv_high(k1));
+    for (var first = 0u; first < CHUNKS; first += CHUNKS_AHEAD) {
+        var k: array<KeyChunks, CHUNKS_AHEAD>;
+        #unroll i < CHUNKS_AHEAD
+            k[i] = keys_load(at, first + i);
+        #end
+        #unroll i < CHUNKS_AHEAD
+            let chunk = first + i;
+            #unroll g < GROUP
+                let q_low = q_tile[(g * CHUNKS + chunk) * 2u];
+                let q_high = q_tile[(g * CHUNKS + chunk) * 2u + 1u];
+                s.first[g] += dot(q_low, kv_low(k[i].first)) + dot(q_high, kv_high(k[i].first));
+                s.second[g] += dot(q_low, kv_low(k[i].second)) + dot(q_high, kv_high(k[i].second));
+            #end
         #end
     }
-    s.first *= k_factor(block0, key0 % BLOCK_SIZE);
-    s.second *= k_factor(block1, key1 % BLOCK_SIZE);
-    let position0 = context_position(part.context, keys.first + key0);
-    let position1 = context_position(part.context, keys.first + key1);
+    if (KV_ZERO != 0.0) {
+        let zero = vec4(q_zero[0], q_zero[1], q_zero[2], q_zero[3]);
+        s.first -= zero;
+        s.second -= zero;
+    }
+    s.first *= k_factor(block.x, offset.x);
+    s.second *= k_factor(block.y, offset.y);
+    let position0 = context_position(part.context, keys.first + read.x);
+    let position1 = context_position(part.context, keys.first + read.y);
     #unroll g < GROUP
         s.first[g] = logit(s.first[g], 1.0, part.head0 + g, position0, part.position);
         s.second[g] = logit(s.second[g], 1.0, part.head0 + g, position1, part.position);
     #end
-    s.first = select(vec4(LOWEST), s.first, counts(lane, keys));
-    s.second = select(vec4(LOWEST), s.second, counts(lane + WG, keys));
+    s.first = select(vec4(LOWEST), s.first, counts(mine.x, keys));
+    s.second = select(vec4(LOWEST), s.second, counts(mine.y, keys));
     return s;
 }
 
@@ -219,9 +248,11 @@ fn add_values(lane: u32, keys: Keys, before: State) -> State {
         #unroll i < AHEAD
             let key = first + i * TOKEN_GROUPS;
             let p = select(vec4(0.0), weights[min(key, TILE - 1u)], EVEN || key < TILE);
+            let low = kv_low(v[i]) - KV_ZERO;
+            let high = kv_high(v[i]) - KV_ZERO;
             #unroll g < GROUP
-                state.low[g] = fma(vec4(p[g]), kv_low(v[i]), state.low[g]);
-                state.high[g] = fma(vec4(p[g]), kv_high(v[i]), state.high[g]);
+                state.low[g] = fma(vec4(p[g]), low, state.low[g]);
+                state.high[g] = fma(vec4(p[g]), high, state.high[g]);
             #end
         #end
     }

@@ -3,7 +3,7 @@
 //   rows     [n] vec4<u32>: row of out, KV length, -, first key that it sees
 //   out      [rows, num_heads, head_dim] f32
 //   selected as in paged_decode;  sinks [num_heads] f32, logits of the attention sinks
-// Lanes share the partitions of a head, then add up in a fixed order. Grid: (num_heads, n).
+// Lanes share the partitions of a head and merge them online, then add up in a fixed order. Grid: (num_heads, n).
 // CPU reference: src/cpu/paged_reduce.rs
 #import numbers
 #import HEAD_DIM = 64
@@ -12,7 +12,9 @@
 #import context = context_full
 #import SINKS = 5
 #import sinks = sinks_none
-override WG: u32 = 128u;
+// Partitions in flight a lane.
+#import AHEAD = 8
+override WG: u32 = 256u;
 
 struct PagedReduceParams {
     num_heads: u32,
@@ -33,7 +35,8 @@ struct PagedReduceParams {
 
 const QUADS: u32 = HEAD_DIM / 4u;
 
-var<workgroup> lanes: array<f32, WG>;
+// (largest logit, sum of exponentials) and weighted values of a lane.
+var<workgroup> stat_of: array<vec2<f32>, WG>;
 var<workgroup> merge: array<vec4<f32>, WG>;
 
 @compute @workgroup_size(WG)
@@ -46,44 +49,55 @@ fn paged_reduce(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
     let size = partition_of(max(begin, end) - begin);
     let partitions = select(0u, (end + size - 1u) / size - begin / size, begin < end);
     let head = (group.y * params.num_heads + group.x) * params.max_partitions;
-    let sink = sink_of(group.x);
-    var top = sink;
-    for (var p = lane; p < partitions; p += WG) {
-        top = max(top, stats[head + p].x);
-    }
-    lanes[lane] = top;
-    for (var half = WG / 2u; half > 0u; half /= 2u) {
-        workgroupBarrier();
-        if (lane < half) {
-            lanes[lane] = max(lanes[lane], lanes[lane + half]);
-        }
-    }
-    workgroupBarrier();
-    top = lanes[0];
-    workgroupBarrier();
-
+    // Lanes of a side take the same partitions, each four dimensions of them.
     let quad = lane % QUADS;
     let side = lane / QUADS;
     let sides = WG / QUADS;
+    var top = LOWEST;
     var sum = vec4(0.0);
     var weight = 0.0;
     if (side < sides) {
-        for (var p = side; p < partitions; p += sides) {
-            let stat = stats[head + p];
-            let w = exp(stat.x - top);
-            sum = fma(vec4(w), partial[(head + p) * QUADS + quad], sum);
-            weight = fma(w, stat.y, weight);
+        for (var first = side; first < partitions; first += sides * AHEAD) {
+            var stat: array<vec2<f32>, AHEAD>;
+            var x: array<vec4<f32>, AHEAD>;
+            #unroll i < AHEAD
+                let p = head + min(first + i * sides, partitions - 1u);
+                stat[i] = stats[p];
+                x[i] = partial[p * QUADS + quad];
+            #end
+            var most = top;
+            #unroll i < AHEAD
+                most = max(most, stat[i].x);
+            #end
+            let shrink = exp(top - most);
+            top = most;
+            sum *= shrink;
+            weight *= shrink;
+            #unroll i < AHEAD
+                let w = select(0.0, exp(stat[i].x - top), first + i * sides < partitions);
+                sum = fma(vec4(w), x[i], sum);
+                weight = fma(w, stat[i].y, weight);
+            #end
         }
     }
     merge[lane] = sum;
-    lanes[lane] = weight;
+    stat_of[lane] = vec2(top, weight);
     workgroupBarrier();
     if (lane < QUADS) {
+        let sink = sink_of(group.x);
+        var most = max(top, sink);
         for (var i = 1u; i < sides; i++) {
-            sum += merge[i * QUADS + lane];
-            weight += lanes[i * QUADS + lane];
+            most = max(most, stat_of[i * QUADS + lane].x);
         }
-        let total = weight + select(0.0, exp(sink - top), sink > LOWEST);
+        sum = vec4(0.0);
+        weight = 0.0;
+        for (var i = 0u; i < sides; i++) {
+            let other = stat_of[i * QUADS + lane];
+            let w = exp(other.x - most);
+            sum = fma(vec4(w), merge[i * QUADS + lane], sum);
+            weight = fma(w, other.y, weight);
+        }
+        let total = weight + select(0.0, exp(sink - most), sink > LOWEST);
         out[(row.x * params.num_heads + group.x) * QUADS + lane] = select(vec4(0.0), sum / total, weight > 0.0);
     }
 }

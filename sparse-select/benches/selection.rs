@@ -1,8 +1,8 @@
 //! Selection time of every policy against O(B log K), for B blocks of which K are selected, with what a policy makes of keys and
 //! queries before (digests, hashes, scores), which is linear in B.
 //!
-//! The table at the end gives the exponent e of time ~ (B log2 K)^e, fitted by least squares from 1,000 blocks on: at most 1
-//! where the bound holds.
+//! The table at the end gives the exponent e of time ~ (B log2 K)^e, fitted by least squares from 1,000 blocks on: about 1 where
+//! the bound holds. What it is beyond that is the keys of 100,000 blocks, which leave the caches.
 
 use std::cell::RefCell;
 use std::hint::black_box;

@@ -119,19 +119,35 @@ pub fn variant(shape: &KvShape, num_heads: u32, attention: &Attention) -> Varian
         KvDtype::Fp8 => "kv_fp8",
         KvDtype::Int8 => "kv_int8",
     };
+    // Codes take more arithmetic a byte, beside which loads of two keys at once, and of several chunks, pay.
+    let (keys, ahead) = match shape.dtype {
+        KvDtype::F16 | KvDtype::F32 => ("keys_apart", 1),
+        KvDtype::Fp8 | KvDtype::Int8 => ("keys_paired", chunks_ahead(shape.head_dim / 8)),
+    };
     let variant = Variant::new(&KERNEL)
         .module("kv", module)
         .size("HEAD_DIM", shape.head_dim)
         .size("BLOCK_SIZE", shape.block_size)
-        .size("GROUP", heads_a_group(shape, num_heads));
+        .size("GROUP", heads_a_group(shape, num_heads))
+        .module("keys", keys)
+        .size("CHUNKS_AHEAD", ahead);
     attention.paged(attention.specialise(variant, shape, 1, BINDINGS))
+}
+
+/// Chunks of its keys that a lane loads at a time, of `chunks`.
+fn chunks_ahead(chunks: u32) -> u32 {
+    [4, 2].into_iter().find(|ahead| chunks.is_multiple_of(*ahead)).unwrap_or(1)
+}
+
+/// Groups of the query heads of a KV head.
+fn groups(shape: &KvShape, num_heads: u32) -> u32 {
+    (num_heads / shape.num_kv_heads).div_ceil(heads_a_group(shape, num_heads))
 }
 
 /// Workgroups for `rows` rows of `partitions` partitions each.
 #[must_use]
 pub fn grid(shape: &KvShape, num_heads: u32, rows: u32, partitions: u32) -> [u32; 3] {
-    let of_kv_head = num_heads / shape.num_kv_heads;
-    [partitions, shape.num_kv_heads * of_kv_head.div_ceil(heads_a_group(shape, num_heads)), rows]
+    [partitions * groups(shape, num_heads), shape.num_kv_heads, rows]
 }
 
 /// Checks `rows`, `[row of q, keys, first entry of the block table, first key]`, and the blocks of `tables` that they read,
@@ -153,6 +169,8 @@ pub fn check(
     launch.at_most("rows", rows.len() as u64, 65_535)?;
     let width = u64::from(params.num_heads) * u64::from(shape.head_dim);
     let most = u64::from(params.max_partitions);
+    let groups = u64::from(groups(shape, params.num_heads));
+    launch.at_most("partitions times groups of a KV head", most * groups, 65_535)?;
     if params.reduced == 0 {
         launch.at_most("partitions without a reduce pass", most, 1)?;
     } else {

@@ -44,7 +44,7 @@ pub struct PagedReduceParams {
 #[must_use]
 pub fn variant(shape: &KvShape, attention: &Attention) -> Variant {
     shape.check();
-    let variant = Variant::new(&KERNEL).size("HEAD_DIM", shape.head_dim).constant("WG", 128);
+    let variant = Variant::new(&KERNEL).size("HEAD_DIM", shape.head_dim).constant("WG", 256);
     let variant = attention.order(variant, shape, 1);
     let listed = attention.context != Context::Full;
     if !attention.sinks {

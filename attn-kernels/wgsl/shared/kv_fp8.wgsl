@@ -1,26 +1,31 @@
 // Paged KV in fp8 e4m3, x = 8: codes, of which a key is params.k_scale times, a value params.v_scale times.
 //   K [num_blocks, num_kv_heads, head_dim / 8, block_size, 8]
 //   V [num_blocks, num_kv_heads, block_size, head_dim]
-// Both are bound as vec2<u32>: one load is eight elements.
+// V is bound as vec2<u32>: one load is eight elements. K is bound as vec4<u32>: one load is eight elements of two keys.
 alias kv_chunk = vec2<u32>;
 
 // The bits of e4m3 in those of f16 are 2^-8 of its value.
 const FP8_IN_F16: f32 = 256.0;
 
 fn kv_low(c: kv_chunk) -> vec4<f32> {
-    return vec4(fp8_pair(c.x & 0xffffu), fp8_pair(c.x >> 16u));
+    return fp8_quad(c.x);
 }
 
 fn kv_high(c: kv_chunk) -> vec4<f32> {
-    return vec4(fp8_pair(c.y & 0xffffu), fp8_pair(c.y >> 16u));
+    return fp8_quad(c.y);
 }
 
-fn fp8_pair(codes: u32) -> vec2<f32> {
-    let apart = (codes & 0xffu) | ((codes & 0xff00u) << 8u);
-    return unpack2x16float(((apart & 0x800080u) << 8u) | ((apart & 0x7f007fu) << 7u));
+// Two codes at a time, of which each fills the high byte of a half: its sign stays, the rest moves down by one.
+fn fp8_quad(codes: u32) -> vec4<f32> {
+    let even = unpack2x16float(((codes << 8u) & 0x80008000u) | ((codes << 7u) & 0x3f803f80u));
+    let odd = unpack2x16float((codes & 0x80008000u) | ((codes >> 1u) & 0x3f803f80u));
+    return vec4(even.x, odd.x, even.y, odd.y);
 }
 
-// Factor on what kv_low and kv_high make of the key at `offset` in its block.
+// What kv_low and kv_high make of a zero.
+const KV_ZERO: f32 = 0.0;
+
+// Factor on what kv_low and kv_high make of the key at `offset` in its block, less KV_ZERO.
 fn k_factor(block_head: u32, offset: u32) -> f32 {
     return params.k_scale * FP8_IN_F16;
 }
@@ -39,12 +44,13 @@ fn v_at(block_head: u32, chunk: u32, offset: u32) -> u32 {
 }
 
 fn k_load(at: u32) -> kv_chunk {
-    return k_cache[at];
+    let both = k_cache[at / 2u];
+    return select(both.xy, both.zw, at % 2u == 1u);
 }
 
 fn v_load(at: u32) -> kv_chunk {
     return v_cache[at];
 }
 
-@group(0) @binding(2) var<storage, read> k_cache: array<vec2<u32>>;
+@group(0) @binding(2) var<storage, read> k_cache: array<vec4<u32>>;
 @group(0) @binding(3) var<storage, read> v_cache: array<vec2<u32>>;
