@@ -14,11 +14,12 @@ macro_rules! modules {
 
 /// The shared modules: kernels of other crates may import them too.
 pub const MODULES: Modules = modules![
+    "blocks_bound",
+    "blocks_mean",
     "code_fp8",
     "code_int8",
     "context_blocks",
     "context_full",
-    "count_scores",
     "digest_mean",
     "digest_min_max",
     "flat",
@@ -80,6 +81,7 @@ pub const MODULES: Modules = modules![
     "mask_chunk",
     "mask_window",
     "mla_decode_params",
+    "narrow",
     "numbers",
     "order_key",
     "out_list",
@@ -100,12 +102,11 @@ pub const MODULES: Modules = modules![
     "scan_subgroup",
     "scan_tree",
     "score_bound",
-    "score_mean",
     "sinks_heads",
     "sinks_none",
     "strided_qk_params",
     "tile",
-    "top_k_write",
+    "top_k_among",
     "transform_none",
     "transform_paged",
     "transform_ragged",
@@ -150,8 +151,8 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::strided_qk_coop::KERNEL,
         &kernel::swap_blocks::KERNEL,
         &kernel::top_k::KERNEL,
-        &kernel::top_k_count::KERNEL,
-        &kernel::top_k_gather::KERNEL,
+        &kernel::top_k_long::KERNEL,
+        &kernel::top_k_peaks::KERNEL,
         &kernel::top_k_transform::KERNEL,
         &kernel::v4_compress::KERNEL,
         &kernel::vote_blocks::KERNEL,
@@ -230,7 +231,7 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     use kernel::hash_codes::{self, HashSource};
     use kernel::index_logits::{self, IndexKeys};
     use kernel::top_k::{self, Output, Transform};
-    use kernel::{index_logits_coop, top_k_count, top_k_gather, top_k_transform};
+    use kernel::{index_logits_coop, top_k_long, top_k_peaks, top_k_transform};
     let baseline = |part: &str, variant| NamedVariant::new(part, Level::Baseline, variant);
     let mut all = Vec::new();
     // Keys of every type; numbers of 8 bits are of the same shape.
@@ -254,10 +255,11 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
         all.extend(outputs.map(|(part, output)| {
             NamedVariant::new(&format!("{prefix}{part}"), level, top_k::variant(output, level))
         }));
-        let part = prefix.trim_end_matches('-');
-        all.push(NamedVariant::new(part, level, top_k_count::variant(level)));
+        all.extend(outputs.map(|(part, output)| {
+            NamedVariant::new(&format!("{prefix}{part}"), level, top_k_long::variant(output, level))
+        }));
     }
-    all.extend(outputs.map(|(part, output)| baseline(part, top_k_gather::variant(output))));
+    all.push(baseline("", top_k_peaks::variant()));
     for (dtype, shape) in &all_types {
         all.push(baseline(dtype, kernel::strided_qk::variant(shape, 8, 128)));
     }

@@ -5,7 +5,7 @@ mod checks;
 
 use attn_kernels::kernel::attention::Attention;
 use attn_kernels::kernel::{KvDtype, KvShape};
-use attn_kernels::kernel::{block_digest, block_score, top_k, top_k_count, top_k_gather, top_k_transform};
+use attn_kernels::kernel::{block_digest, block_score, top_k, top_k_long, top_k_peaks, top_k_transform};
 use attn_kernels::kernel::{cache_write, copy_blocks, lse_merge, paged_decode, paged_prefill, paged_reduce};
 use attn_kernels::kernel::{find_blocks, index_logits, prefix_slots, softmax_block_sum, strided_qk};
 use attn_kernels::kernel::{hamming_score, hash_codes, nsa_block_score, nsa_probs, v4_compress};
@@ -47,8 +47,8 @@ fn layouts() -> Vec<Layout> {
     use softmax_block_sum::SoftmaxBlockSumParams;
     use strided_qk::StridedQkParams;
     use top_k::TopKParams;
-    use top_k_count::TopKCountParams;
-    use top_k_gather::TopKGatherParams;
+    use top_k_long::TopKLongParams;
+    use top_k_peaks::TopKPeaksParams;
     use top_k_transform::TopKTransformParams;
     use v4_compress::V4CompressParams;
     vec![
@@ -93,8 +93,8 @@ fn layouts() -> Vec<Layout> {
         layout!(StridedQkParams: num_heads num_kv_heads q_stride q_first q_len front first_row rows key_start kv_len
             table part_stride scale causal pad0 pad1),
         layout!(TopKParams: rows out_stride copies page_size),
-        layout!(TopKCountParams: rows max_chunks digit chunk),
-        layout!(TopKGatherParams: rows out_stride copies page_size max_chunks chunk pad0 pad1),
+        layout!(TopKLongParams: rows out_stride copies page_size max_groups max_chosen pad0 pad1),
+        layout!(TopKPeaksParams: rows max_groups pad0 pad1),
         layout!(TopKTransformParams: rows out_stride page_size pad0),
         layout!(V4CompressParams: ratio state_block page eps),
         layout!(VoteBlocksParams: voters in_stride votes blocks end copies out_stride first_list),

@@ -153,7 +153,7 @@ fn bound(row: vec4<u32>, block: u32, kv_head: u32, lane: u32) -> f32 {
             if (page == 0u) {
                 digest = one;
             } else {
-                digest = digest_join(digest, one, 0.0);
+                digest = digest_join(digest, one);
             }
         }
         let terms = max(q_tile[quad] * digest.least, q_tile[quad] * digest.most);

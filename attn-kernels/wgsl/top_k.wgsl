@@ -3,14 +3,13 @@
 //   rows    [n] vec4<u32>: first score, scores, k, base of the transform
 //   table   page table of the paged transform; read by no other
 //   out     the out module says what, out_stride u32 a list or row
-// One workgroup a row: a radix search for the k-th largest key, then one pass that writes what is above it, and of the
-// equal ones the first. A row of at most k scores is written whole and not read.
+// One workgroup a row: the least and the largest key, a search for the k-th between them, then one pass that writes what is
+// above it, and of the equal ones the first. A row of at most k scores is written whole and not read.
 // Grid: n folded. Bytes moved: 16 * scores a row, of which caches serve three quarters, and the output.
 // CPU reference: src/cpu/top_k.rs
 #import order_key
-#import radix
-#import count_scores
-#import top_k_write
+#import narrow
+#import top_k_among
 #import transform = transform_none
 #import out = out_list
 #import scan = scan_tree
@@ -34,18 +33,30 @@ fn top_k(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     let row = rows[index];
     let place = place_of(lane);
     let count = min(row.y, row.z);
+    out_finish(index, count, place);
     if (count == row.y || count == 0u) {
         for (var i = place; i < count; i += WG) {
             out_put(index, row.w, i, i);
         }
-        out_finish(index, count, place);
         return;
     }
-    var cut = Cut(0u, row.z);
-    for (var digit = 0u; digit < DIGITS; digit++) {
-        count_scores(row.x, row.x + row.y, cut, digit, lane);
-        cut = refine(cut, digit, lane);
+    var least = 0xffffffffu;
+    var most = 0u;
+    for (var i = place; i < row.y; i += WG * ITEMS) {
+        for (var a = 0u; a < ITEMS; a++) {
+            let key = key_at(row, min(i + a * WG, row.y - 1u));
+            least = min(least, key);
+            most = max(most, key);
+        }
     }
-    write_range(index, row, vec2(0u, row.y), Tally(0u, 0u), cut, lane);
-    out_finish(index, count, place);
+    put_largest(index, row, 0u, row.y, cut_between(bounds_of(least, most, place), count, row.y), lane);
+}
+
+// All scores are candidates.
+fn position_of(list: u32, i: u32) -> u32 {
+    return i;
+}
+
+fn key_at(row: vec4<u32>, position: u32) -> u32 {
+    return order_key(scores[row.x + position]);
 }

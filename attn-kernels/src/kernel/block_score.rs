@@ -45,8 +45,13 @@ pub struct BlockScoreParams {
     pub pad1: u32,
 }
 
-/// Blocks a workgroup scores.
-const BLOCKS: u32 = 32;
+/// Blocks that a workgroup scores.
+fn blocks(digest: Digest) -> u32 {
+    match digest {
+        Digest::MinMax => 32,
+        Digest::Mean => 16,
+    }
+}
 
 /// Query heads that share one read of a digest.
 fn heads_a_read(shape: &KvShape, num_heads: u32) -> u32 {
@@ -67,22 +72,22 @@ pub fn variant(shape: &KvShape, num_heads: u32, digest: Digest, select_block: u3
         select_block >= page && select_block.is_multiple_of(page),
         "selection block {select_block} is not a multiple of page size {page}"
     );
-    let score = match digest {
-        Digest::MinMax => "score_bound",
-        Digest::Mean => "score_mean",
-    };
-    Variant::new(&KERNEL)
+    let variant = Variant::new(&KERNEL)
         .size("HEAD_DIM", shape.head_dim)
         .size("BLOCK_SIZE", page)
-        .size("PAGES", select_block / page)
-        .size("HEADS", heads_a_read(shape, num_heads))
-        .module("score", score)
+        .size("PAGES", select_block / page);
+    match digest {
+        Digest::MinMax => {
+            variant.module("scoring", "blocks_bound").size("HEADS", heads_a_read(shape, num_heads))
+        }
+        Digest::Mean => variant.module("scoring", "blocks_mean"),
+    }
 }
 
 /// Workgroups for `rows` rows.
 #[must_use]
-pub fn grid(params: &BlockScoreParams, rows: u32) -> [u32; 3] {
-    [params.score_stride.div_ceil(BLOCKS), params.num_heads / params.heads_a_set, rows]
+pub fn grid(digest: Digest, params: &BlockScoreParams, rows: u32) -> [u32; 3] {
+    [params.score_stride.div_ceil(blocks(digest)), params.num_heads / params.heads_a_set, rows]
 }
 
 /// f32 of the scores of `rows` rows, `[rows, sets, score_stride]`.

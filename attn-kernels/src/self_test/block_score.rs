@@ -24,8 +24,11 @@ fn case(what: &'static str, variant: &Variant, shared: bool) -> Case {
         dtype: KvDtype::F32,
     };
     let select_block = shape.block_size * size(variant, "PAGES");
-    let digest = if module(variant, "score") == Some("score_bound") { Digest::MinMax } else { Digest::Mean };
-    let num_heads = 2 * size(variant, "HEADS");
+    let digest =
+        if module(variant, "scoring") == Some("blocks_bound") { Digest::MinMax } else { Digest::Mean };
+    // A group is as many heads as share a read.
+    let group = if digest == Digest::MinMax { size(variant, "HEADS") } else { 3 };
+    let num_heads = 2 * group;
     let lens = [7 * select_block + 3, 1, select_block, 4 * select_block + 1];
     let layer = Layer::new(shape, &lens, 1);
     let num_blocks = layer.k.len() * shape.dtype.bytes() / shape.block_bytes();
@@ -52,7 +55,7 @@ fn case(what: &'static str, variant: &Variant, shared: bool) -> Case {
     let mut scores = vec![f32::NAN; block_score::scores_len(&params, rows.len())];
     let of = (digest, select_block as usize);
     cpu::block_score::block_score(&layer.kv(), of, &params, &q, &layer.tables, &rows, &mut scores);
-    Case::new(what, variant, &params, block_score::grid(&params, count(&rows)))
+    Case::new(what, variant, &params, block_score::grid(digest, &params, count(&rows)))
         .binding(&q)
         .binding(&digests)
         .binding(&layer.tables)

@@ -5,8 +5,8 @@ use super::{Case, count, module};
 use crate::Variant;
 use crate::cpu;
 use crate::kernel::top_k::{self, Output, TopKParams, Transform};
-use crate::kernel::top_k_count::{self, TopKCountParams};
-use crate::kernel::top_k_gather::{self, TopKGatherParams};
+use crate::kernel::top_k_long::{self, TopKLongParams};
+use crate::kernel::top_k_peaks;
 use crate::kernel::top_k_transform::{self, TopKTransformParams};
 
 const PAGE: u32 = 16;
@@ -43,26 +43,29 @@ impl Rows {
         out
     }
 
-    /// Counts, cuts and tallies that `top_k_count` leaves; every row has as many chunks as the others.
-    fn counted(&self) -> (Vec<u32>, Vec<[u32; 2]>, Vec<[u32; 2]>) {
-        let (mut counts, mut cuts, mut tallies) = (Vec::new(), Vec::new(), Vec::new());
-        for &[first, len, k, _] in &self.rows {
-            let scores = &self.scores[first as usize..(first + len) as usize];
-            let counted = cpu::top_k_count::top_k_count(scores, k as usize, CHUNK as usize);
-            counts.extend(counted.counts.concat());
-            cuts.extend(counted.cuts);
-            tallies.extend(counted.tallies);
+    fn long(&self) -> TopKLongParams {
+        let most = |of: usize| self.rows.iter().map(|row| row[of]).max().unwrap_or(0);
+        TopKLongParams::new(&self.params, most(1), most(2))
+    }
+
+    /// Peaks of all rows, and `before` where there is no group.
+    fn peaks(&self, before: u32) -> Vec<u32> {
+        let stride = self.long().max_groups as usize;
+        let mut all = vec![before; self.rows.len() * stride];
+        for (&[first, len, k, _], peaks) in self.rows.iter().zip(all.chunks_exact_mut(stride)) {
+            if (1..len).contains(&k) {
+                let scores = &self.scores[first as usize..(first + len) as usize];
+                let row = cpu::top_k_peaks::top_k_peaks(scores, first);
+                peaks[..row.len()].copy_from_slice(&row);
+            }
         }
-        (counts, cuts, tallies)
+        all
     }
 }
 
-/// Chunks of the rows that are shared out.
-const CHUNKS: u32 = 2;
-const CHUNK: u32 = *top_k_count::CHUNKS.start();
-
+/// Rows with fewer groups than are selected, with more, and with one.
 fn long_rows() -> Rows {
-    Rows::new(&[(5000, 700), (8192, 1), (4097, 4096)])
+    Rows::new(&[(5000, 700), (8192, 1), (4097, 4096), (9, 3), (30, 30), (20_000, 600)])
 }
 
 fn transform(variant: &Variant) -> Transform {
@@ -91,37 +94,31 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     vec![case]
 }
 
-pub(super) fn count_cases(variant: &Variant) -> Vec<Case> {
+pub(super) fn peak_cases(variant: &Variant) -> Vec<Case> {
     let rows = long_rows();
-    let (counts, cuts, tallies) = rows.counted();
-    let count = rows.params.rows;
-    let params = |digit| TopKCountParams { rows: count, max_chunks: CHUNKS, digit, chunk: CHUNK };
-    let grid = top_k_count::grid(CHUNKS, count);
-    let mut case = Case::new("rows of two chunks", variant, &params(0), grid)
-        .binding(&rows.scores)
-        .binding(&rows.rows)
-        .words(&vec![0; counts.len()], &counts)
-        .words(&vec![[0; 2]; cuts.len()], &cuts)
-        .words(&vec![[0; 2]; tallies.len()], &tallies);
-    case.dispatches =
-        top_k_count::STEPS.map(|digit| (bytemuck::bytes_of(&params(digit)).into(), grid)).collect();
+    let params = rows.long().peaks();
+    let want = rows.peaks(BEFORE);
+    let case =
+        Case::new("rows of many groups", variant, &params, top_k_peaks::grid(params.max_groups, params.rows))
+            .binding(&rows.scores)
+            .binding(&rows.rows)
+            .words(&vec![BEFORE; want.len()], &want);
     vec![case]
 }
 
-pub(super) fn gather_cases(variant: &Variant) -> Vec<Case> {
+pub(super) fn long_cases(variant: &Variant) -> Vec<Case> {
     let rows = long_rows();
-    let (counts, cuts, tallies) = rows.counted();
+    let params = rows.long();
+    let [_, chosen, kept] = params.scratch_lens();
     let want = rows.selected(output(variant));
-    let params = TopKGatherParams::new(&rows.params, CHUNKS, CHUNK);
-    let case =
-        Case::new("rows of two chunks", variant, &params, top_k_gather::grid(CHUNKS, rows.params.rows))
-            .binding(&rows.scores)
-            .binding(&rows.rows)
-            .binding(&rows.table)
-            .binding(&cuts)
-            .binding(&tallies)
-            .binding(&counts)
-            .words(&vec![BEFORE; want.len()], &want);
+    let case = Case::new("rows of many groups", variant, &params, top_k_long::grid(params.rows))
+        .binding(&rows.scores)
+        .binding(&rows.rows)
+        .binding(&rows.table)
+        .binding(&rows.peaks(BEFORE))
+        .binding(&vec![BEFORE; chosen])
+        .binding(&vec![BEFORE; kept])
+        .words(&vec![BEFORE; want.len()], &want);
     vec![case]
 }
 

@@ -109,7 +109,7 @@ impl Select {
         let variant = block_score::variant(shape, self.num_heads, digest, self.select_block);
         let bindings: [_; 5] =
             [(&q).into(), (&digests).into(), (&tables).into(), (&rows_buf).into(), (&scores).into()];
-        dispatch(gpu, &mut pass, &variant, params, &bindings, block_score::grid(params, rows));
+        dispatch(gpu, &mut pass, &variant, params, &bindings, block_score::grid(digest, params, rows));
 
         let sets = params.num_heads / params.heads_a_set;
         let top_rows: Vec<[u32; 4]> = (0..rows * sets)
@@ -305,6 +305,13 @@ fn more_blocks_than_a_workgroup_scores() {
     select.check_quest(gpu, 20);
     let select = Select::new(shape, 8, 2, &[16 * 70 + 3, 40, 16 * 65], 0, 7);
     select.check_gsa_ucm(gpu);
+}
+
+#[test]
+fn more_channels_than_a_workgroup_holds() {
+    let Some(gpu) = gpu() else { return };
+    let shape = KvShape { num_kv_heads: 9, head_dim: 128, block_size: 16, dtype: KvDtype::F16 };
+    Select::new(shape, 18, 2, &[16 * 25 + 3, 40], 4, 8).check_gsa_ucm(gpu);
 }
 
 #[test]

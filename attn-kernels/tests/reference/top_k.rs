@@ -1,11 +1,11 @@
-//! `top_k`, and `top_k_count` with `top_k_gather`, against their references: exact, so equal to the last index.
+//! `top_k`, and `top_k_peaks` with `top_k_long`, against their references: exact, so equal to the last index.
 
 use crate::device::{cases, dispatch, gpu};
 use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::LaunchError;
 use attn_kernels::kernel::top_k::{self, Output, TopKParams, Transform};
-use attn_kernels::kernel::top_k_count::{self, TopKCountParams};
-use attn_kernels::kernel::top_k_gather::{self, TopKGatherParams};
+use attn_kernels::kernel::top_k_long::{self, TopKLongParams};
+use attn_kernels::kernel::top_k_peaks;
 use attn_kernels::kernel::top_k_transform::{self, TopKTransformParams};
 use attn_kernels::{Level, cpu};
 use proptest::prelude::*;
@@ -68,75 +68,47 @@ impl Rows {
         gpu.submit(pass).unwrap().wait().unwrap().get(read)
     }
 
-    /// By `top_k_count` and `top_k_gather`, twice in scratch that nothing clears between; then what they counted.
-    fn long_on_gpu(&self, gpu: &Gpu, output: Output, level: Level, chunk: u32) -> Vec<u32> {
+    /// By `top_k_peaks` and `top_k_long`, in scratch that holds anything.
+    fn long_on_gpu(&self, gpu: &Gpu, output: Output, level: Level) -> Vec<u32> {
         let len = self.out_len(output);
-        let most = self.rows.iter().map(|row| row[1]).max().unwrap();
-        let (rows_len, chunks) = (self.params.rows, top_k_count::max_chunks(most, chunk));
-        let gather = TopKGatherParams::new(&self.params, chunks, chunk);
+        let most = |of: usize| self.rows.iter().map(|row| row[of]).max().unwrap();
+        let params = TopKLongParams::new(&self.params, most(1), most(2).min(most(1)));
         let lens = [self.scores.len(), self.table.len(), len];
-        top_k_gather::check(&gather, output, &self.rows, lens).unwrap();
+        top_k_long::check(&params, output, &self.rows, lens).unwrap();
         let rows = gpu.upload("rows", self.rows.as_flattened()).unwrap();
         let table = gpu.upload("table", &self.table).unwrap();
         let scores = gpu.upload("scores", &self.scores).unwrap();
-        let [counts_len, cuts_len, tallies_len] = top_k_count::scratch_lens(rows_len as usize, chunks);
-        let counts = gpu.buffer::<u32>("counts", counts_len).unwrap();
-        let cuts = gpu.buffer::<[u32; 2]>("cuts", cuts_len).unwrap();
-        let tallies = gpu.buffer::<[u32; 2]>("tallies", tallies_len).unwrap();
-        let out = gpu.upload("out", &vec![77_777_u32; len]).unwrap();
-        let kept = gpu.buffer::<u32>("kept", counts_len).unwrap();
+        let scratch = |len: usize| gpu.upload("scratch", &vec![77_777_u32; len]).unwrap();
+        let [peaks, chosen, kept] = params.scratch_lens().map(scratch);
+        let out = scratch(len);
         let mut pass = Pass::new("top_k");
-        for _ in 0..2 {
-            for digit in top_k_count::STEPS {
-                let params = TopKCountParams { rows: rows_len, max_chunks: chunks, digit, chunk };
-                let bindings: [_; 5] =
-                    [(&scores).into(), (&rows).into(), (&counts).into(), (&cuts).into(), (&tallies).into()];
-                let grid = top_k_count::grid(chunks, rows_len);
-                dispatch(gpu, &mut pass, &top_k_count::variant(level), &params, &bindings, grid);
-            }
-            pass.copy(&counts, 0..counts_len, &kept, 0);
-            let bindings: [_; 7] = [
-                (&scores).into(),
-                (&rows).into(),
-                (&table).into(),
-                (&cuts).into(),
-                (&tallies).into(),
-                (&counts).into(),
-                (&out).into(),
-            ];
-            let variant = top_k_gather::variant(output);
-            dispatch(gpu, &mut pass, &variant, &gather, &bindings, top_k_gather::grid(chunks, rows_len));
-        }
-        let reads = (pass.read(&kept, 0..counts_len), pass.read(&cuts, 0..cuts_len));
-        let (tallies, read) = (pass.read(&tallies, 0..tallies_len), pass.read(&out, 0..len));
+        let bindings: [_; 3] = [(&scores).into(), (&rows).into(), (&peaks).into()];
+        let grid = top_k_peaks::grid(params.max_groups, params.rows);
+        dispatch(gpu, &mut pass, &top_k_peaks::variant(), &params.peaks(), &bindings, grid);
+        let bindings: [_; 7] = [
+            (&scores).into(),
+            (&rows).into(),
+            (&table).into(),
+            (&peaks).into(),
+            (&chosen).into(),
+            (&kept).into(),
+            (&out).into(),
+        ];
+        let variant = top_k_long::variant(output, level);
+        dispatch(gpu, &mut pass, &variant, &params, &bindings, top_k_long::grid(params.rows));
+        let (read, peaks) = (pass.read(&out, 0..len), pass.read(&peaks, 0..peaks.len()));
         let outcome = gpu.submit(pass).unwrap().wait().unwrap();
-        self.check_counts(
-            &outcome.get(reads.0),
-            &outcome.get(reads.1),
-            &outcome.get(tallies),
-            (chunks as usize, chunk as usize),
-        );
+        self.check_peaks(&outcome.get(peaks), params.max_groups as usize);
         outcome.get(read)
     }
 
-    fn check_counts(
-        &self,
-        counts: &[u32],
-        cuts: &[[u32; 2]],
-        tallies: &[[u32; 2]],
-        (chunks, chunk): (usize, usize),
-    ) {
+    fn check_peaks(&self, peaks: &[u32], stride: usize) {
         for (index, &[first, len, k, _]) in self.rows.iter().enumerate() {
-            if k == 0 || k >= len {
-                continue;
+            if k > 0 && k < len {
+                let scores = &self.scores[first as usize..(first + len) as usize];
+                let want = cpu::top_k_peaks::top_k_peaks(scores, first);
+                assert_eq!(peaks[index * stride..][..want.len()], want, "peaks of row {index}");
             }
-            let scores = &self.scores[first as usize..(first + len) as usize];
-            let want = cpu::top_k_count::top_k_count(scores, k as usize, chunk);
-            assert_eq!(cuts[index * 4..(index + 1) * 4], want.cuts, "cuts of row {index}");
-            let got = &tallies[index * chunks..][..want.tallies.len()];
-            assert_eq!(got, want.tallies, "tallies of row {index}");
-            let bins = want.counts.concat();
-            assert_eq!(counts[index * bins.len()..(index + 1) * bins.len()], bins, "counts of row {index}");
         }
     }
 
@@ -146,10 +118,7 @@ impl Rows {
             cpu::top_k::top_k(&self.params, output, &self.scores, &self.rows, &self.table, &mut want);
             for level in [Level::Baseline, Level::Subgroup].into_iter().filter(|l| *l <= gpu.level()) {
                 let short = self.on_gpu(gpu, output, level);
-                let most = self.rows.iter().map(|row| row[1]).max().unwrap();
-                let chunk =
-                    if level == Level::Baseline { top_k_count::chunk(self.params.rows, most) } else { 8192 };
-                let long = self.long_on_gpu(gpu, output, level, chunk);
+                let long = self.long_on_gpu(gpu, output, level);
                 for (way, got) in [("short", short), ("long", long)] {
                     let Some(i) = got.iter().zip(&want).position(|(g, w)| g != w) else { continue };
                     let (row, at) =
@@ -219,6 +188,16 @@ fn many_of_very_many() {
         .check(gpu);
 }
 
+/// Neighbours that are alike: the chosen groups hold nothing but what is selected, or hardly any of it.
+#[test]
+fn scores_that_hang_together() {
+    let Some(gpu) = gpu() else { return };
+    let wave = |len: u32, period: f32| (0..len).map(|i| (i as f32 / period).sin()).collect::<Vec<f32>>();
+    let peak = |at: usize| (0..20_000).map(|i| if i / 16 == at { 1.0 } else { 0.0 }).collect::<Vec<f32>>();
+    let rows = [(wave(20_000, 500.0), 2048), (wave(20_000, 2.6), 300), (peak(77), 16), (peak(1249), 17)];
+    Rows::new(&rows, 16, 1).check(gpu);
+}
+
 #[test]
 fn fused_transforms_are_the_separate_ones() {
     let Some(gpu) = gpu() else { return };
@@ -261,16 +240,14 @@ fn launches_out_of_range_are_refused() {
     insta::assert_snapshot!(error(|r| r.rows[0][2] = 12, list, all), @"top_k: length of output of entry 0 is 13, the limit is 12");
     insta::assert_snapshot!(error(|r| r.rows[0][1] = (1 << 20) + 1, list, all), @"top_k: number of scores of entry 0 is 1048577, the limit is 1048576");
     insta::assert_snapshot!(error(|r| r.params.copies = 0, list, all), @"top_k: lists a row is 0");
-    let chunked = |max_chunks, chunk| {
-        let params = TopKGatherParams::new(&rows.params, max_chunks, chunk);
-        let long = [[3, 9000, 10, 0]];
-        top_k_gather::check(&params, list, &long, [9003, 7, 24]).map_err(|e| e.to_string())
+    let long = |most_scores, most_k, scores_len| {
+        let params = TopKLongParams::new(&rows.params, most_scores, most_k);
+        top_k_long::check(&params, list, &[[3, 9000, 10, 0]], [scores_len, 7, 24]).map_err(|e| e.to_string())
     };
-    assert_eq!(chunked(3, 4096), Ok(()));
-    insta::assert_snapshot!(chunked(2, 4096).unwrap_err(), @"top_k_gather: number of chunks of entry 0 is 3, the limit is 2");
-    insta::assert_snapshot!(chunked(3, 5000).unwrap_err(), @"top_k_gather: scores of a chunk is 5000, not a power of two");
-    insta::assert_snapshot!(chunked(5, 2048).unwrap_err(), @"top_k_gather: scores of a chunk is 2048, not a multiple of 4096");
-    insta::assert_snapshot!(chunked(1, 65_536).unwrap_err(), @"top_k_gather: scores of a chunk is 65536, the limit is 32768");
+    assert_eq!(long(9000, 10, 9003), Ok(()));
+    insta::assert_snapshot!(long(8000, 10, 9003).unwrap_err(), @"top_k_long: number of groups of entry 0 is 563, the limit is 504");
+    insta::assert_snapshot!(long(9000, 9, 9003).unwrap_err(), @"top_k_long: number of groups to choose of entry 0 is 11, the limit is 10");
+    insta::assert_snapshot!(long(9000, 10, 9002).unwrap_err(), @"top_k_long: end in the scores of entry 0 is 9003, the limit is 9002");
 }
 
 proptest! {

@@ -16,14 +16,15 @@ fn place_of(lane: Lane) -> u32 {
 // `before` is the sum over the lanes of lower place, `total` that over all.
 struct Scan { before: u32, total: u32 }
 
-// Every lane of the workgroup calls it.
+// Every lane of the workgroup calls it. The last lane of a subgroup has its sum: subgroupAdd is wrong on some drivers
+// (docs/kernels.md).
 fn scan(mine: u32, lane: Lane) -> Scan {
-    var before = subgroupExclusiveAdd(mine);
-    let own = subgroupAdd(mine);
-    if (lane.in_subgroup == 0u) {
-        scanned[lane.subgroup] = own;
+    let through = subgroupInclusiveAdd(mine);
+    if (lane.in_subgroup + 1u == lane.size) {
+        scanned[lane.subgroup] = through;
     }
     workgroupBarrier();
+    var before = through - mine;
     var total = 0u;
     for (var s = 0u; s < lane.subgroups; s++) {
         before += select(0u, scanned[s], s < lane.subgroup);

@@ -25,7 +25,7 @@ use serde::Serialize;
 use super::svg::{Axis, Series, chart, number};
 use crate::cli::BenchArgs;
 use crate::{report, verdicts};
-use ceiling::Ceiling;
+use ceiling::{Ceiling, Pace};
 use work::{Bench, Timed};
 
 /// One kernel at one shape.
@@ -88,7 +88,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     show_ceiling(args, &ceiling)?;
     let flush = ceiling::flush(&gpu)?;
     let runs = if args.quick { RUNS_QUICK } else { RUNS };
-    let bench = Bench { gpu: &gpu, flush: &flush, runs };
+    let pace = Pace::new(&gpu)?;
+    let bench = Bench { gpu: &gpu, flush: &flush, pace: &pace, runs };
     let bar = ProgressBar::new(items.len() as u64)
         .with_style(ProgressStyle::with_template("[{bar:30}] {pos} of {len}: {msg}")?.progress_chars("=> "));
     // The first item runs twice; its first run pays for what nobody else does.

@@ -1,7 +1,10 @@
 //! What the device can do at most: bytes a second read in order, and operations a second from registers.
 
+use std::cell::Cell;
+use std::sync::Arc;
+
 use anyhow::Result;
-use attn_kernels::gpu::{Bind, Buf, Gpu, Pass};
+use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
 use attn_kernels::kernel::KvDtype;
 use attn_kernels::{Access, Kernel, Variant};
 use bytemuck::{Pod, Zeroable};
@@ -118,6 +121,34 @@ pub(super) fn flush(gpu: &Gpu) -> Result<impl Fn(&mut Pass) + use<>> {
             pass.dispatch(&pipeline, &Words([quads, 0, 0, 0]), &bindings, [groups, 1, 1]);
         }
     })
+}
+
+/// Tells when the device's clock is below what it has been: cards lower it for a second or so after pauses.
+pub(super) struct Pace {
+    pipeline: Arc<Pipeline>,
+    out: Buf<f32>,
+    /// Least seconds of a fixed chain of multiply-adds.
+    best: Cell<f64>,
+}
+
+impl Pace {
+    pub(super) fn new(gpu: &Gpu) -> Result<Self> {
+        let (pipeline, out) = (gpu.pipeline(&Variant::new(&FMA_RATE))?, gpu.buffer("out", 256)?);
+        Ok(Self { pipeline, out, best: Cell::new(f64::INFINITY) })
+    }
+
+    /// Whether the clock is a tenth or more below its best; on drivers that run on the CPU, never.
+    pub(super) fn is_down(&self, gpu: &Gpu) -> Result<bool> {
+        if gpu.is_cpu() {
+            return Ok(false);
+        }
+        let params = Words([20_000, 0.999f32.to_bits(), 0, 0]);
+        let seconds = time(gpu, 3, &|_| (), |pass| {
+            pass.dispatch(&self.pipeline, &params, &[(&self.out).into()], [1; 3])
+        })?;
+        self.best.set(self.best.get().min(seconds));
+        Ok(seconds > 1.1 * self.best.get())
+    }
 }
 
 fn f32_rate(gpu: &Gpu) -> Result<f64> {

@@ -7,8 +7,8 @@ use attn_kernels::kernel::KvDtype;
 use attn_kernels::kernel::block_digest::Digest;
 use attn_kernels::kernel::block_score::{self, BlockScoreParams};
 use attn_kernels::kernel::top_k::{self, Output, TopKParams, Transform};
-use attn_kernels::kernel::top_k_count::{self, TopKCountParams};
-use attn_kernels::kernel::top_k_gather::{self, TopKGatherParams};
+use attn_kernels::kernel::top_k_long::{self, TopKLongParams};
+use attn_kernels::kernel::top_k_peaks;
 
 use super::attention::Step;
 use super::ceiling::random;
@@ -98,7 +98,7 @@ pub(super) fn scores(gpu: &Gpu, step: &Step, policy: Policy) -> Result<(Work, Bl
             block_score::variant(shape, num_heads, policy.digest(), SELECT_BLOCK),
             &params,
             bindings,
-            block_score::grid(&params, step.batch()),
+            block_score::grid(policy.digest(), &params, step.batch()),
         );
     Ok((work, params, scores))
 }
@@ -142,34 +142,27 @@ pub(super) fn top_k(
     let table = gpu.buffer::<u32>("table", 1)?;
     let work = Work::new("top_k", level.name(), format!("{k} of {longest}, {} rows", params.rows));
     let work = work.costs(all * 4.0, 0.0);
-    if longest < top_k_count::LONG {
+    if longest < top_k_peaks::LONG {
         let bindings: [Bind; 4] = [scores, (&list).into(), (&table).into(), out.into()];
         return Ok(work.dispatch(top_k::variant(output, level), params, bindings, top_k::grid(params.rows)));
     }
-    let chunk = top_k_count::chunk(params.rows, longest);
-    let chunks = top_k_count::max_chunks(longest, chunk);
-    let [counts, cuts, tallies] = top_k_count::scratch_lens(rows.len(), chunks);
-    let counts = gpu.buffer::<u32>("counts", counts)?;
-    let cuts = gpu.buffer::<[u32; 2]>("cuts", cuts)?;
-    let tallies = gpu.buffer::<[u32; 2]>("tallies", tallies)?;
-    let grid = top_k_count::grid(chunks, params.rows);
-    let count = top_k_count::STEPS.fold(work, |work, digit| {
-        let bindings: [Bind; 5] =
-            [scores.clone(), (&list).into(), (&counts).into(), (&cuts).into(), (&tallies).into()];
-        let params = TopKCountParams { rows: params.rows, max_chunks: chunks, digit, chunk };
-        work.dispatch(top_k_count::variant(level), &params, bindings, grid)
-    });
+    let params = TopKLongParams::new(params, longest, k);
+    let [peaks, chosen, kept] = params.scratch_lens();
+    let peaks = gpu.buffer::<u32>("peaks", peaks)?;
+    let (chosen, kept) = (gpu.buffer::<u32>("chosen", chosen)?, gpu.buffer::<u32>("kept", kept)?);
+    let grid = top_k_peaks::grid(params.max_groups, params.rows);
+    let bindings: [Bind; 3] = [scores.clone(), (&list).into(), (&peaks).into()];
+    let work = work.dispatch(top_k_peaks::variant(), &params.peaks(), bindings, grid);
     let bindings: [Bind; 7] = [
         scores,
         (&list).into(),
         (&table).into(),
-        (&cuts).into(),
-        (&tallies).into(),
-        (&counts).into(),
+        (&peaks).into(),
+        (&chosen).into(),
+        (&kept).into(),
         out.into(),
     ];
-    let params = TopKGatherParams::new(params, chunks, chunk);
-    Ok(count.dispatch(top_k_gather::variant(output), &params, bindings, grid))
+    Ok(work.dispatch(top_k_long::variant(output, level), &params, bindings, top_k_long::grid(params.rows)))
 }
 
 /// The positions of the `k` largest of each of `rows` rows of `len` random scores.

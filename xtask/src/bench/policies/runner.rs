@@ -31,8 +31,8 @@ const SELECTION: [&str; 18] = [
     "softmax_block_sum",
     "strided_qk",
     "top_k",
-    "top_k_count",
-    "top_k_gather",
+    "top_k_long",
+    "top_k_peaks",
     "top_k_transform",
     "vote_blocks",
 ];

@@ -79,6 +79,7 @@ impl DigestPools {
 #[derive(Debug)]
 pub(super) struct Digests {
     by: ByDigests,
+    digest: Digest,
     pub(super) pools: DigestPools,
     score: Arc<Pipeline>,
     /// Of the step: the same in all its layers.
@@ -99,6 +100,7 @@ impl Digests {
         };
         Ok(Self {
             by,
+            digest,
             pools: DigestPools::new(gpu, kv, digest, selects, views)?,
             score: gpu.pipeline(&block_score::variant(kv.shape(), config.num_heads, digest, block))?,
             params: BlockScoreParams::zeroed(),
@@ -127,6 +129,11 @@ impl Digests {
         let Some(pool) = &self.pools.pools[site.layer] else { return };
         let bindings: [Bind; 5] =
             [site.q.into(), pool.into(), site.tables.into(), site.rows.into(), scores.into()];
-        pass.dispatch(&self.score, &self.params, &bindings, block_score::grid(&self.params, site.count));
+        pass.dispatch(
+            &self.score,
+            &self.params,
+            &bindings,
+            block_score::grid(self.digest, &self.params, site.count),
+        );
     }
 }

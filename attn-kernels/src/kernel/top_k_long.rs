@@ -1,0 +1,115 @@
+//! The k largest scores of long rows, after `top_k_peaks`.
+
+use super::LaunchError;
+use super::error::Launch;
+use super::top_k::{self, Output, TopKParams};
+use super::top_k_peaks::{self, GROUP, TopKPeaksParams};
+use crate::{Access, Kernel, Level, Variant};
+use bytemuck::{Pod, Zeroable};
+
+/// Bindings: scores, rows, table, peaks, chosen, kept, out.
+pub static KERNEL: Kernel = Kernel {
+    name: "top_k_long",
+    wgsl: include_str!("../../wgsl/top_k_long.wgsl"),
+    modules: &[crate::MODULES],
+    params_bytes: size_of::<TopKLongParams>(),
+    bindings: &[
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Write,
+        Access::Write,
+        Access::Write,
+    ],
+};
+
+/// Uniform parameters: those of [`TopKParams`], and of the scratch.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct TopKLongParams {
+    /// Rows.
+    pub rows: u32,
+    /// u32 from one list or row of the output to the next.
+    pub out_stride: u32,
+    /// Equal lists a row.
+    pub copies: u32,
+    /// Tokens of a page.
+    pub page_size: u32,
+    /// Groups of the longest row, as `top_k_peaks` ran.
+    pub max_groups: u32,
+    /// Groups that a row may choose.
+    pub max_chosen: u32,
+    /// Zero.
+    pub pad0: u32,
+    /// Zero.
+    pub pad1: u32,
+}
+
+impl TopKLongParams {
+    /// Those of `top_k`, for rows of at most `most_scores` scores that select at most `most_k`.
+    #[must_use]
+    pub fn new(params: &TopKParams, most_scores: u32, most_k: u32) -> Self {
+        let TopKParams { rows, out_stride, copies, page_size } = *params;
+        let max_groups = top_k_peaks::max_groups(most_scores);
+        let max_chosen = most_k.saturating_add(most_k / 8).clamp(1, max_groups);
+        Self { rows, out_stride, copies, page_size, max_groups, max_chosen, pad0: 0, pad1: 0 }
+    }
+
+    /// Those of `top_k_peaks` before.
+    #[must_use]
+    pub fn peaks(&self) -> TopKPeaksParams {
+        TopKPeaksParams { rows: self.rows, max_groups: self.max_groups, pad0: 0, pad1: 0 }
+    }
+
+    /// u32 of the scratch: peaks, chosen, kept.
+    #[must_use]
+    pub fn scratch_lens(&self) -> [usize; 3] {
+        [self.max_groups, self.max_chosen, self.max_chosen * GROUP].map(|n| self.rows as usize * n as usize)
+    }
+}
+
+/// The kernel for one kind of output; subgroups shorten its prefix sums.
+#[must_use]
+pub fn variant(output: Output, level: Level) -> Variant {
+    top_k::specialised(Variant::new(&KERNEL), output, level)
+}
+
+/// Workgroups for `rows` rows.
+#[must_use]
+pub fn grid(rows: u32) -> [u32; 3] {
+    top_k::grid(rows)
+}
+
+/// [`top_k::check`] for this kernel and `top_k_peaks`: also every row fits the scratch, and scores end with a whole vec4.
+///
+/// # Errors
+/// As [`top_k::check`], or a row of more groups or a larger k than the parameters are for.
+pub fn check(
+    params: &TopKLongParams,
+    output: Output,
+    rows: &[[u32; 4]],
+    lens: [usize; 3],
+) -> Result<(), LaunchError> {
+    let launch = Launch(KERNEL.name);
+    let TopKLongParams { rows: count, out_stride, copies, page_size, max_groups, max_chosen, .. } = *params;
+    let plain = TopKParams { rows: count, out_stride, copies, page_size };
+    top_k::check_rows(launch, &plain, output, rows, lens)?;
+    launch.multiple("groups of the longest row", max_groups, 4)?;
+    for (entry, [first, scores, k, _]) in rows.iter().enumerate() {
+        let groups = (first % GROUP + scores).div_ceil(GROUP);
+        launch.entry("number of groups", entry, groups.into(), max_groups.into())?;
+        let chosen = (k + k / 8).min(groups);
+        if k < scores {
+            launch.entry("number of groups to choose", entry, chosen.into(), max_chosen.into())?;
+            let end = u64::from(first + scores).next_multiple_of(4);
+            launch.entry(
+                "end in the scores, in whole vec4",
+                entry,
+                end,
+                lens[0].next_multiple_of(4) as u64,
+            )?;
+        }
+    }
+    Ok(())
+}
