@@ -49,6 +49,8 @@ pub mod xattn;
 
 pub use error::LaunchError;
 
+use crate::Variant;
+use crate::source::Choice;
 use error::Launch;
 
 /// Element type of the paged cache.
@@ -161,6 +163,13 @@ impl KvShape {
         token * self.head_dim as usize + dim
     }
 
+    /// [`v_index`](Self::v_index) in a V buffer of the published layout: see [`published`].
+    #[must_use]
+    pub fn v_index_published(&self, block: usize, head: usize, offset: usize, dim: usize) -> usize {
+        let row = self.block_head(block, head) * self.head_dim as usize + dim;
+        row * self.block_size as usize + offset
+    }
+
     fn block_head(&self, block: usize, head: usize) -> usize {
         block * self.num_kv_heads as usize + head
     }
@@ -196,6 +205,32 @@ impl KvShape {
         let block = self.block_size;
         assert!(block >= 4 && block.is_power_of_two(), "block size {block} is not a power of two from 4 on");
     }
+}
+
+/// The kernel of `variant` over values of the published v0 layout, V `[num_blocks, num_kv_heads, head_dim, block_size]`, as
+/// the kernels of the PagedAttention paper and of early vLLM have it; K is the same in both, and copies of blocks take
+/// either. Of `cache_write`, `gather_cache`, `masked_attention` and `paged_decode` over f16 and f32.
+///
+/// # Errors
+/// Another kernel, and caches of codes.
+pub fn published(mut variant: Variant) -> Result<Variant, LaunchError> {
+    let kernel = variant.kernel.name;
+    let stands_in = |module: &str| match module {
+        "kv_f16" => Some("kv_published_f16"),
+        "kv_f32" => Some("kv_published_f32"),
+        "kv_write_f16" => Some("kv_write_published_f16"),
+        "kv_write_f32" => Some("kv_write_published_f32"),
+        _ => None,
+    };
+    let reads = ["cache_write", "gather_cache", "masked_attention", "paged_decode"].contains(&kernel);
+    let choice = variant.choices.iter_mut().find(|(slot, _)| reads && *slot == "kv");
+    if let Some((_, Choice::Module(module))) = choice
+        && let Some(other) = stands_in(module)
+    {
+        *module = other;
+        return Ok(variant);
+    }
+    Err(LaunchError::Published { kernel })
 }
 
 /// A grid of `workgroups` in one dimension, folded where one dimension of a dispatch cannot hold it; kernels unfold it

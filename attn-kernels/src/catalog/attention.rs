@@ -5,10 +5,10 @@ use crate::Level;
 use crate::kernel::attention::{Attention, Context, Logit, Mask, Pages};
 use crate::kernel::mla_decode::LatentShape;
 use crate::kernel::paged_prefill::KeyLoads;
+use crate::kernel::{KvDtype, KvShape, cache_write, gather_cache, latent_write, masked_attention, published};
 use crate::kernel::{
-    KvDtype, KvShape, cache_write, gather_cache, latent_write, masked_attention, mla_decode, mla_decode_coop,
+    mla_decode, mla_decode_coop, paged_decode, paged_prefill, paged_prefill_coop, paged_reduce,
 };
-use crate::kernel::{paged_decode, paged_prefill, paged_prefill_coop, paged_reduce};
 
 /// Variants for `num_heads` query heads over caches of these types, f16 first; masks and logits over f16 alone.
 pub(super) fn variants(num_heads: u32, types: &[(&str, KvShape); 2]) -> Vec<NamedVariant> {
@@ -34,6 +34,7 @@ pub(super) fn variants(num_heads: u32, types: &[(&str, KvShape); 2]) -> Vec<Name
     }
     all.extend(code_variants(num_heads, &types[0].1));
     all.extend(gathering(&types[0].1));
+    all.extend(published_variants(num_heads, types));
     all.extend(latent_variants(types[0].1.head_dim));
     all
 }
@@ -52,6 +53,23 @@ fn code_variants(num_heads: u32, f16: &KvShape) -> Vec<NamedVariant> {
             all.push(NamedVariant::new(part, Level::Baseline, variant));
         }
         all.push(NamedVariant::new(part, Level::Coop, paged_prefill_coop::variant(&shape, &dense)));
+    }
+    all
+}
+
+/// The kernels that take values of the published layout.
+fn published_variants(num_heads: u32, types: &[(&str, KvShape); 2]) -> Vec<NamedVariant> {
+    let mut all = Vec::new();
+    for (part, shape) in types {
+        for variant in [
+            cache_write::variant(shape),
+            gather_cache::variant(shape, Context::Full),
+            masked_attention::variant(shape, 64),
+            paged_decode::variant(shape, num_heads, &Attention::default()),
+        ] {
+            let variant = published(variant).expect("f16 and f32");
+            all.push(NamedVariant::new(&format!("published-{part}"), Level::Baseline, variant));
+        }
     }
     all
 }

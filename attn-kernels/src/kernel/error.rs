@@ -52,6 +52,12 @@ pub enum LaunchError {
         /// The largest that is allowed.
         limit: u64,
     },
+    /// A kernel or a cache that has no variant for the published layout of values.
+    #[error("{kernel}: no variant over this cache reads values of the published layout")]
+    Published {
+        /// The kernel.
+        kernel: &'static str,
+    },
     /// Something that must not be zero.
     #[error("{kernel}: {what} is 0")]
     Zero {

@@ -40,7 +40,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     cpu::gather_cache::gather_cache(&layer.kv(), &spans, &layer.tables, out, &asked.options());
     k_out.iter_mut().for_each(|x| *x *= params.k_scale);
     v_out.iter_mut().for_each(|x| *x *= params.v_scale);
-    let [k, v] = layer.words();
+    let [k, v] = layer.words_of(variant);
     let grid = gather_cache::grid(&shape, &params, count(&spans));
     let case = Case::new("sequences side by side", variant, &params, grid)
         .binding(&spans)

@@ -6,6 +6,8 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use sparse_select::dsa::fp8;
 
+use super::module;
+use crate::Variant;
 use crate::cpu::cache_write::{int8_scale, stored_row};
 use crate::cpu::{PagedKv, Tolerance};
 use crate::gpu::{Buf, Gpu, GpuError};
@@ -95,6 +97,16 @@ impl Layer {
         caches.map(|(cache, index)| cache_words(&self.shape, index, cache))
     }
 
+    /// The same as the slot `kv` of a variant has them.
+    #[must_use]
+    pub fn words_of(&self, variant: &Variant) -> [Vec<u32>; 2] {
+        let [k, v] = self.words();
+        if !is_published(variant) {
+            return [k, v];
+        }
+        [k, words(self.shape.dtype, &values_published(&self.shape, &self.v))]
+    }
+
     /// K and V on the device.
     ///
     /// # Errors
@@ -103,6 +115,27 @@ impl Layer {
         let [k, v] = self.words();
         Ok([gpu.upload("k_cache", &k)?, gpu.upload("v_cache", &v)?])
     }
+}
+
+/// Whether a variant takes values of the published layout.
+#[must_use]
+pub fn is_published(variant: &Variant) -> bool {
+    module(variant, "kv").is_some_and(|module| module.contains("published"))
+}
+
+/// Values of a V buffer in the order of the published layout.
+#[must_use]
+pub fn values_published(shape: &KvShape, v: &[f32]) -> Vec<f32> {
+    let mut published = vec![0.0; v.len()];
+    for_block_heads(shape, v.len(), |block, head| {
+        for (offset, dim) in
+            (0..shape.block_size as usize).flat_map(|at| (0..shape.head_dim as usize).map(move |d| (at, d)))
+        {
+            let to = shape.v_index_published(block, head, offset, dim);
+            published[to] = v[shape.v_index(block, head, offset, dim)];
+        }
+    });
+    published
 }
 
 /// Where an element of a cache is: block, head, offset, dimension.

@@ -60,7 +60,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
         selected,
         &mut out,
     );
-    let [k, v] = layer.words();
+    let [k, v] = layer.words_of(variant);
     let case = Case::new("rows out of order", variant, &params, masked_attention::grid(&params))
         .binding(&q)
         .binding(&k)

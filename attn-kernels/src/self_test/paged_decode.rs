@@ -56,7 +56,7 @@ fn case(what: &'static str, variant: &Variant, lens: &[u32]) -> Case {
     let tables = &layer.tables;
     let (kv, reads) = (layer.kv(), asked.options());
     cpu::paged_decode::paged_decode(&kv, &params, &q, tables, &rows, &mut partial, &mut stats, &reads);
-    let [k, v] = layer.words();
+    let [k, v] = layer.words_of(variant);
     // Of more than one partition sums are not normalised: they grow with the number of keys.
     let keys = if reduced == 0 { 1.0 } else { f64::from(TILE) };
     let tolerance = Tolerance { abs: ATTENTION.abs * keys, ..ATTENTION };

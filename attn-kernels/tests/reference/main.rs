@@ -24,6 +24,7 @@ mod options;
 mod paged_decode;
 mod paged_prefill;
 mod passes;
+mod published;
 mod quantise;
 mod refusals;
 mod residency;

@@ -180,6 +180,29 @@ fn chunks_round_blocks() {
     }
 }
 
+/// The ends of what is served, as for decode. Software drivers take half a minute to compile each of the large heads, so
+/// these are for devices.
+#[test]
+fn heads_groups_and_blocks_at_their_limits() {
+    let Some(gpu) = gpu() else { return };
+    for (head_dim, num_kv_heads, group, block_size, dtype) in [
+        (16, 1, 128, 128, KvDtype::F16),
+        (24, 3, 1, 4, KvDtype::Int8),
+        (248, 2, 3, 128, KvDtype::F32),
+        (256, 1, 32, 4, KvDtype::F16),
+        (512, 1, 8, 16, KvDtype::F16),
+        (512, 2, 1, 64, KvDtype::Fp8),
+    ] {
+        let shape = KvShape { num_kv_heads, head_dim, block_size, dtype };
+        if head_dim > 128 && gpu.is_cpu() {
+            eprintln!("{shape:?} is left to devices");
+            continue;
+        }
+        let chunks = [(0, 5), (block_size + 1, 70), (300, 1)];
+        Prefill::new(shape, num_kv_heads * group, &chunks, TILE_ROWS, 8, 41).check(gpu);
+    }
+}
+
 /// A software driver cuts this into segments; large heads, and heads that lanes serve together.
 #[test]
 fn thousands_of_keys() {

@@ -2,7 +2,7 @@
 
 use attn_kernels::gpu::{Buf, Gpu};
 
-use super::inputs::Plan;
+use super::inputs::{Plan, Rows, ViewRows};
 use super::{DecoderOptions, HEAD_ROWS};
 use crate::matrix::SLACK;
 use crate::{DecoderConfig, ModelError};
@@ -72,11 +72,9 @@ impl Activations {
         config: &DecoderConfig,
         plan: &Plan,
     ) -> Result<(), ModelError> {
-        let rows = plan.views.iter().map(|view| {
-            let row = config.num_heads as usize * view.all.max_partitions as usize;
-            row * view.all.decode.len().min(decode_portion(config, view.all.max_partitions))
-        });
-        let rows = rows.max().unwrap_or(0);
+        let heads = config.num_heads as usize;
+        let bytes = heads * partial_dim(config) as usize * 4;
+        let rows = heads * plan.views.iter().map(|view| partials(view, bytes)).max().unwrap_or(0);
         if rows > self.stats.len() {
             let rows = rows.next_power_of_two();
             self.partial = gpu.buffer("partial", rows * partial_dim(config) as usize)?;
@@ -85,6 +83,16 @@ impl Activations {
         }
         Ok(())
     }
+}
+
+/// Partials of all heads, `bytes` each, that the rows of a view leave at one time, whatever the lengths of their lists.
+fn partials(view: &ViewRows, bytes: usize) -> usize {
+    let of = |rows: &Rows, most: u32| {
+        let most = most as usize;
+        // As decode_portion cuts them.
+        (rows.decode.len() * most).min((PARTIAL_BYTES / bytes).max(16 * most))
+    };
+    of(&view.all, view.all.max_partitions).max(of(&view.selected, view.selected.list_partitions(u32::MAX)))
 }
 
 /// Decode rows of one dispatch, so that their partitions stay within a buffer; a multiple of 16, for the alignment of
@@ -97,4 +105,27 @@ pub(super) fn decode_portion(config: &DecoderConfig, max_partitions: u32) -> usi
 /// Elements of what attention makes of one head.
 fn partial_dim(config: &DecoderConfig) -> u32 {
     config.latent.map_or(config.head_dim, |latent| latent.kv_rank)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_long_rows_have_room_for_more_partitions_than_the_rows() {
+        let of = |rows: usize| Rows {
+            decode: vec![[0, 32_768, 0, 0]; rows],
+            max_partitions: 32,
+            longest: 32_768,
+            ..Rows::default()
+        };
+        let view = |rows| ViewRows { all: of(rows), selected: of(rows), ..ViewRows::default() };
+        // Lists of 16,383 tokens are cut into 64 partitions of 256.
+        assert_eq!(of(1).list_partitions(16_383), 64);
+        assert_eq!(partials(&view(4), 512), 4 * 64);
+        assert_eq!(partials(&ViewRows { all: of(4), ..ViewRows::default() }, 512), 4 * 32);
+        // Of many rows, as many as the buffer holds, and sixteen at least.
+        assert_eq!(partials(&view(1 << 20), 512), PARTIAL_BYTES / 512);
+        assert_eq!(partials(&view(1 << 20), PARTIAL_BYTES), 16 * 64);
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
 use attn_kernels::kernel::apply_sinks::{self, ApplySinksParams};
 use attn_kernels::kernel::attention::{self, Mask};
-use attn_kernels::kernel::paged_decode::{self, PagedDecodeParams, TILE, most_partitions};
+use attn_kernels::kernel::paged_decode::{self, PagedDecodeParams, TILE};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, Tile};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::kernel::{KvShape, paged_prefill_coop};
@@ -97,9 +97,7 @@ impl Decoder {
         let whole = Task { kind, rows: &plan.whole, bufs: &inputs.whole, lists: None, keys: all };
         self.attend_task(pass, index, &whole, plan.whole.max_partitions);
         let tokens = (lists.stride - 1) * self.options.select_block();
-        // A list has fewer keys than its row, and so perhaps smaller partitions, and more of them.
-        let longest = plan.selected.decode.iter().map(|row| row[1]).max().unwrap_or(0);
-        let max_partitions = most_partitions(tokens.min(longest)).max(1);
+        let max_partitions = plan.selected.list_partitions(tokens);
         let bufs = &inputs.selected;
         let task = Task { kind: selected, rows: &plan.selected, bufs, lists: Some(lists), keys: listed };
         self.attend_task(pass, index, &task, max_partitions);
