@@ -11,7 +11,10 @@ fn kv_high(c: kv_chunk) -> vec4<f32> {
     return vec4(unpack2x16float(c.z), unpack2x16float(c.w));
 }
 
-// Factor on what kv_low and kv_high make of the key at `offset` in its block.
+// What kv_low and kv_high make of a zero.
+const KV_ZERO: f32 = 0.0;
+
+// Factor on what kv_low and kv_high make of the key at `offset` in its block, less KV_ZERO.
 fn k_factor(block_head: u32, offset: u32) -> f32 {
     return 1.0;
 }
