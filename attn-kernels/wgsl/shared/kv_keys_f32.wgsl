@@ -1,0 +1,28 @@
+// Chunks of eight elements of paged KV in f32, and where those of keys are: what the layouts of values share.
+//   K [num_blocks, num_kv_heads, head_dim / 4, block_size, 4]
+struct kv_chunk { low: vec4<f32>, high: vec4<f32> }
+
+fn kv_low(c: kv_chunk) -> vec4<f32> {
+    return c.low;
+}
+
+fn kv_high(c: kv_chunk) -> vec4<f32> {
+    return c.high;
+}
+
+// What kv_low and kv_high make of a zero.
+const KV_ZERO: f32 = 0.0;
+
+// Factor on what kv_low and kv_high make of the key at `offset` in its block, less KV_ZERO.
+fn k_factor(block_head: u32, offset: u32) -> f32 {
+    return 1.0;
+}
+
+fn v_factor(block_head: u32, offset: u32) -> f32 {
+    return 1.0;
+}
+
+// Chunk `chunk` (elements 8 * chunk on) of the key at `offset` in its block.
+fn k_at(block_head: u32, chunk: u32, offset: u32) -> u32 {
+    return (block_head * (HEAD_DIM / 4u) + chunk * 2u) * BLOCK_SIZE + offset;
+}
