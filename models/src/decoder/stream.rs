@@ -201,10 +201,11 @@ impl Decoder {
             !selects || plan.views.iter().any(|view| view.chosen.is_empty() || whole(view, slice))
         };
         let stream = Stream::plan(ring, block_size, slices, plan, streams)?;
-        for view in plan.views.iter_mut().filter(|_| stream.is_some()) {
-            let stream = stream.as_ref().expect("looked at above");
-            stream.align(&mut view.all);
-            stream.align(&mut view.whole);
+        if let Some(stream) = &stream {
+            for view in &mut plan.views {
+                stream.align(&mut view.all);
+                stream.align(&mut view.whole);
+            }
         }
         plan.stream = stream;
         Ok(())
