@@ -125,9 +125,9 @@ impl Gpu {
 
         let mut encoder = self.encode(&pass, params.as_ref(), queries.as_ref().map(|set| (set, which)));
         for ((raw, range), (at, _)) in pass.reads.iter().zip(&spans) {
-            let to = &staging.as_ref().expect("reads have staging").buffer;
+            let to = staging.as_ref().expect("reads have staging").wgpu();
             encoder.copy_buffer_to_buffer(
-                &raw.buffer,
+                raw.wgpu(),
                 range.start,
                 to,
                 *at as u64,
@@ -176,7 +176,7 @@ impl Gpu {
         while let Some(command) = commands.next() {
             match command {
                 Command::Copy { from, from_at, to, to_at, bytes } => {
-                    encoder.copy_buffer_to_buffer(&from.buffer, *from_at, &to.buffer, *to_at, *bytes);
+                    encoder.copy_buffer_to_buffer(from.wgpu(), *from_at, to.wgpu(), *to_at, *bytes);
                 }
                 // The compute pass of the dispatches before has ended.
                 Command::Split => {}
@@ -248,7 +248,7 @@ impl Gpu {
         }
         let params = scratch.params.clone().expect("made above");
         if pass.sent < pass.params.len() {
-            self.queue.write_buffer(&params.buffer, pass.sent as u64, &pass.params[pass.sent..]);
+            self.queue.write_buffer(params.wgpu(), pass.sent as u64, &pass.params[pass.sent..]);
             pass.sent = pass.params.len();
         }
         Ok(Some(params))
@@ -293,8 +293,8 @@ impl Gpu {
         let usage = wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC;
         let resolved = self.raw_buffer("timestamps", bytes, usage)?;
         let count = u32::try_from(dispatches * 2).expect("at most QUERIES");
-        encoder.resolve_query_set(queries, 0..count, &resolved.buffer, 0);
-        encoder.copy_buffer_to_buffer(&resolved.buffer, 0, &staging.buffer, at, bytes);
+        encoder.resolve_query_set(queries, 0..count, resolved.wgpu(), 0);
+        encoder.copy_buffer_to_buffer(resolved.wgpu(), 0, staging.wgpu(), at, bytes);
         Ok(())
     }
 
@@ -336,7 +336,7 @@ impl Gpu {
             return Ok(Outcome { bytes: Vec::new(), spans, timings: Vec::new() });
         };
         let (sender, receiver) = mpsc::channel();
-        staging.buffer.map_async(wgpu::MapMode::Read, .., move |result| {
+        staging.wgpu().map_async(wgpu::MapMode::Read, .., move |result| {
             // The receiver is gone only when the wait below has already failed.
             let _ = sender.send(result);
         });
@@ -345,12 +345,12 @@ impl Gpu {
             receiver.recv().map_err(|_| GpuError::Lost { message: "mapping never finished".into() })?;
         mapped.map_err(|e| GpuError::Lost { message: e.to_string() })?;
         let view = staging
-            .buffer
+            .wgpu()
             .get_mapped_range(..)
             .map_err(|e| GpuError::Validation { message: e.to_string() })?;
         let bytes = view.to_vec();
         drop(view);
-        staging.buffer.unmap();
+        staging.wgpu().unmap();
         let timings = timings(&bytes, &timed, timings_at, self.queue.get_timestamp_period());
         self.scratch.lock().expect("no holder of this lock panics").staging.push(staging);
         Ok(Outcome { bytes, spans, timings })
