@@ -59,8 +59,8 @@ impl Gpu {
             return Err(GpuError::Readback { reads: pass.reads.len() });
         }
         let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
-        let params = self.raw_buffer("params", pass.params.len().max(256) as u64, usage)?;
-        self.queue.write_buffer(params.wgpu(), 0, &pass.params);
+        let params = self.raw_buffer("params", pass.params.bytes.len().max(256) as u64, usage)?;
+        self.queue.write_buffer(params.wgpu(), 0, &pass.params.bytes);
         let steps = pass.commands.into_iter().filter_map(|command| match command {
             Command::Dispatch(dispatch) => {
                 let group = self.make_bind_group(&dispatch, &params);
