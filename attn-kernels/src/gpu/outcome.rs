@@ -90,7 +90,7 @@ impl Gpu {
             return Ok(Outcome { bytes: Vec::new(), spans, timings: Vec::new() });
         };
         let (sender, receiver) = mpsc::channel();
-        staging.buffer.map_async(wgpu::MapMode::Read, .., move |result| {
+        staging.wgpu().map_async(wgpu::MapMode::Read, .., move |result| {
             // The receiver is gone only when the wait below has already failed.
             let _ = sender.send(result);
         });
@@ -99,12 +99,12 @@ impl Gpu {
             receiver.recv().map_err(|_| GpuError::Lost { message: "mapping never finished".into() })?;
         mapped.map_err(|e| GpuError::Lost { message: e.to_string() })?;
         let view = staging
-            .buffer
+            .wgpu()
             .get_mapped_range(..)
             .map_err(|e| GpuError::Validation { message: e.to_string() })?;
         let bytes = view.to_vec();
         drop(view);
-        staging.buffer.unmap();
+        staging.wgpu().unmap();
         let timings = timings(&bytes, &timed, timings_at, self.queue.get_timestamp_period());
         self.scratch.lock().expect("no holder of this lock panics").staging.push(staging);
         Ok(Outcome { bytes, spans, timings })

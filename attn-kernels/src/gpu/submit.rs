@@ -96,9 +96,9 @@ impl Gpu {
         let queries_of = queries.as_ref().map(|set| (set, stamps));
         let (mut pieces, mut encoder) = self.commands(&pass, params.as_ref(), queries_of);
         for ((raw, range), (at, _)) in pass.reads.iter().zip(&spans) {
-            let to = &staging.as_ref().expect("reads have staging").buffer;
+            let to = staging.as_ref().expect("reads have staging").wgpu();
             encoder.copy_buffer_to_buffer(
-                &raw.buffer,
+                raw.wgpu(),
                 range.start,
                 to,
                 *at as u64,
@@ -173,7 +173,7 @@ impl Gpu {
         while let Some(command) = commands.next() {
             match command {
                 Command::Copy { from, from_at, to, to_at, bytes } => {
-                    encoder.copy_buffer_to_buffer(&from.buffer, *from_at, &to.buffer, *to_at, *bytes);
+                    encoder.copy_buffer_to_buffer(from.wgpu(), *from_at, to.wgpu(), *to_at, *bytes);
                 }
                 // The compute pass of the dispatches before has ended.
                 Command::Split => {}
@@ -249,11 +249,11 @@ impl Gpu {
     ) -> Option<wgpu::SubmissionIndex> {
         if let Some((raw, params)) = params {
             // A pass that was encoded before the buffer grew has a buffer of its own.
-            let shared = scratch.params.as_ref().is_some_and(|now| now.id == raw.id);
+            let shared = scratch.params.as_ref().is_some_and(|now| now.id() == raw.id());
             let kept = shared && scratch.params_of.replace(params.pass) == Some(params.pass);
             let from = if kept { params.sent } else { 0 };
             if from < params.bytes.len() {
-                self.queue.write_buffer(&raw.buffer, from as u64, &params.bytes[from..]);
+                self.queue.write_buffer(raw.wgpu(), from as u64, &params.bytes[from..]);
             }
             params.sent = params.bytes.len();
         }
@@ -299,8 +299,8 @@ impl Gpu {
         let usage = wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC;
         let resolved = self.raw_buffer("timestamps", bytes, usage)?;
         let count = u32::try_from(dispatches * 2).expect("at most QUERIES");
-        encoder.resolve_query_set(queries, 0..count, &resolved.buffer, 0);
-        encoder.copy_buffer_to_buffer(&resolved.buffer, 0, &staging.buffer, at, bytes);
+        encoder.resolve_query_set(queries, 0..count, resolved.wgpu(), 0);
+        encoder.copy_buffer_to_buffer(resolved.wgpu(), 0, staging.wgpu(), at, bytes);
         Ok(())
     }
 
