@@ -16,6 +16,8 @@ macro_rules! modules {
 pub const MODULES: Modules = modules![
     "blocks_bound",
     "blocks_mean",
+    "bounds_kept",
+    "bounds_none",
     "code_fp8",
     "code_int8",
     "codes_published",
@@ -261,6 +263,7 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
         let variant = kernel::block_score::variant(&types[0].1, num_heads, digest, 64);
         all.push(baseline(part, variant));
     }
+    all.push(baseline("bounds", kernel::block_score::with_bounds(&types[0].1, num_heads, 64)));
     let outputs = [
         ("list", Output::List),
         ("positions", Output::Positions(Transform::None)),
@@ -284,7 +287,7 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     all.push(baseline("", kernel::find_blocks::variant(4)));
     all.push(baseline("", kernel::vote_blocks::variant()));
     all.push(baseline("", kernel::list_counts::variant()));
-    all.push(baseline("", kernel::mass_bound::variant(&types[0].1, 64)));
+    all.push(baseline("", kernel::mass_bound::variant()));
     all.push(baseline("", kernel::mass_merge::variant()));
     all.push(baseline("", kernel::hamming_score::variant(&types[0].1, 128, 4)));
     for (dtype, shape) in &all_types {

@@ -54,7 +54,7 @@ fn layouts() -> Vec<Layout> {
     vec![
         layout!(BlockDigestParams: num_kv_heads touched pad0 pad1),
         layout!(BlockScoreParams: num_heads num_kv_heads q_stride heads_a_set score_stride sink_blocks recent_blocks
-            recent_full scale infinity pad0 pad1),
+            recent_full scale infinity logit_scale pad0),
         layout!(ApplySinksParams: first_row rows num_heads pad0),
         layout!(CacheWriteParams: rows num_kv_heads row_stride k_start v_start k_scale v_scale pad0),
         layout!(CopyBlocksParams: block_quads pad0 pad1 pad2),
@@ -78,7 +78,7 @@ fn layouts() -> Vec<Layout> {
         layout!(IndexLogitsParams: num_heads logit_stride neg_inf pad0),
         layout!(ListCountsParams: list_stride first pad0 pad1),
         layout!(LseMergeParams: rows neg_inf pad0 pad1),
-        layout!(MassBoundParams: num_heads num_kv_heads q_stride list_stride max_partitions scale first_list first_share
+        layout!(MassBoundParams: num_heads num_kv_heads select_block list_stride max_partitions bound_stride first_list first_share
             share_stride pad0 pad1 pad2),
         layout!(MassMergeParams: layers rows share_stride pad0),
         layout!(NsaBlockScoreParams: num_heads num_kv_heads prob_stride score_stride stride init_blocks local_blocks
