@@ -107,6 +107,8 @@ pub const MODULES: Modules = modules![
     "pages_shared",
     "partition_by_keys",
     "partition_fixed",
+    "places_blocks",
+    "places_tokens",
     "product_tile",
     "quad_reduce",
     "radix",

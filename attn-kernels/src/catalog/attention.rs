@@ -37,7 +37,7 @@ pub(super) fn variants(num_heads: u32, types: &[(&str, KvShape); 2]) -> Vec<Name
         }
     }
     all.extend(code_variants(num_heads, &types[0].1));
-    all.extend(gathering(&types[0].1));
+    all.extend(gathering(num_heads, &types[0].1));
     all.extend(published_variants(num_heads, &types[0].1));
     all.extend(latent_variants(types[0].1.head_dim));
     all
@@ -82,7 +82,7 @@ fn published_variants(num_heads: u32, f16: &KvShape) -> Vec<NamedVariant> {
 }
 
 /// The kernels that gather keys and values by lists, over f16 and codes.
-fn gathering(f16: &KvShape) -> Vec<NamedVariant> {
+fn gathering(num_heads: u32, f16: &KvShape) -> Vec<NamedVariant> {
     let mut all = Vec::new();
     for (part, dtype) in DTYPES {
         let shape = KvShape { dtype, ..*f16 };
@@ -92,6 +92,8 @@ fn gathering(f16: &KvShape) -> Vec<NamedVariant> {
         push("", gather_cache::variant(&shape, Context::Full));
         push("blocks-", gather_cache::variant(&shape, Context::Blocks(64)));
         push("", masked_attention::variant(&shape, 64));
+        let tokens = Attention { context: Context::Tokens, ..Attention::default() };
+        push("tokens-", paged_decode::variant(&shape, num_heads, &tokens));
     }
     all
 }
