@@ -47,17 +47,6 @@ impl Served {
     }
 }
 
-const GREEDY: Spec = Spec {
-    temperature: 0.0,
-    top_p: 1.0,
-    min_p: 0.0,
-    top_k: 0,
-    seed_low: 0,
-    seed_high: 0,
-    position: 0,
-    pad0: 0,
-};
-
 /// Serves `requests` together, at most `chunk` tokens of each prompt a step.
 pub(crate) fn serve(decoder: &mut Decoder, requests: &[Request<'_>], chunk: usize) -> Vec<Served> {
     let mut cache = cache(decoder);
@@ -74,7 +63,7 @@ pub(crate) fn serve(decoder: &mut Decoder, requests: &[Request<'_>], chunk: usiz
         for (sequence, tables) in left.zip(&tables) {
             let slice = sequence.next(chunk, tables);
             if sequence.draws(slice.tokens.len()) {
-                samples.push(Sample { slice: slices.len(), spec: GREEDY });
+                samples.push(Sample { slice: slices.len(), spec: Spec::GREEDY });
             }
             slices.push(slice);
         }

@@ -101,13 +101,12 @@ fn batches(args: &BenchArgs, model: &Model) -> Result<bool> {
 fn prompts(engine: &Engine, workload: Workload, seed: u64) -> Vec<Prompt> {
     let vocab = engine.decoder().config().vocab_size;
     let mut random = StdRng::seed_from_u64(seed);
-    let sampling = SamplingArgs { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };
     (0..workload.streams)
         .map(|_| Prompt {
             ids: (0..workload.prompt).map(|_| random.random_range(0..vocab)).collect(),
             max_tokens: workload.output,
             samples: 1,
-            sampling: sampling.clone(),
+            sampling: SamplingArgs::GREEDY,
             salt: None,
             ignore_eos: true,
         })
