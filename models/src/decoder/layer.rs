@@ -15,7 +15,7 @@ use crate::kernel::rope_append::{self, RopeAppendParams};
 use crate::matrix::{Matrix, Product};
 
 /// Weights of one layer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Layer {
     /// Index of the rows that its attention reads.
     pub(super) view: usize,
