@@ -17,6 +17,7 @@ mod parts;
 mod prefix;
 mod residency;
 mod sparse;
+mod staged;
 mod stream;
 mod turns;
 
@@ -43,6 +44,7 @@ use layer::Layer;
 use moe::MoeState;
 use residency::Residency;
 use sparse::Sparse;
+use staged::Staged;
 use turns::Turns;
 
 /// What a decoder is built for.
@@ -124,6 +126,8 @@ pub struct Decoder {
     sparse: Option<Sparse>,
     /// Where selected blocks are fetched from the host.
     residency: Option<Residency>,
+    /// Where kernels cannot reach the blocks on the host.
+    staged: Option<Staged>,
     choices: Option<Choices>,
     /// Prefixes that the step in progress attends in chunks, by view.
     prefixes: Vec<Option<PrefixPass>>,
@@ -209,6 +213,7 @@ impl Decoder {
             sparse.begin(&self.gpu, (&self.config, &self.kv), &plan, slices, spare)?;
         }
         self.begin_residency(&plan)?;
+        self.begin_staged(&plan)?;
         self.begin_prefixes(&mut pass, &plan)?;
         self.begin_choices(&plan)?;
         for index in 0..self.layers.len() {
@@ -296,9 +301,11 @@ impl Decoder {
         let read_nll = (scored > 0).then(|| pass.read(&self.activations.nll, 0..scored));
         let read_ids = read_ids.transpose()?;
         let reads = self.sparse.as_ref().map(|sparse| sparse.read(&mut pass, plan));
+        let fresh = self.read_fresh(&mut pass, plan);
         let read_choices = self.choices.as_ref().and_then(|choices| choices.read(&mut pass, plan));
         let mut done = self.gpu.submit(pass)?.wait()?;
         output.timings.append(&mut done.timings);
+        self.keep_fresh(plan, fresh, &done)?;
         output.choices =
             read_choices.map(|read| self.take_choices(plan, &done.get(read))).unwrap_or_default();
         if let (Some(sparse), Some(reads)) = (&mut self.sparse, reads) {

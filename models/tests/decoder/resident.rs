@@ -196,10 +196,10 @@ fn blocks_written_from_outside_are_fetched_anew() {
     let ids: Vec<BlockId> = (0..40).map(BlockId::new).collect();
     let contents = decoder.read_blocks(&ids).unwrap();
     for id in &ids {
-        decoder.write_block(*id, &vec![0; contents[0].len()]);
+        decoder.write_block(*id, &vec![0; contents[0].len()]).unwrap();
     }
     for (id, contents) in ids.iter().zip(&contents) {
-        decoder.write_block(*id, contents);
+        decoder.write_block(*id, contents).unwrap();
     }
     let pairs: Vec<_> = ids.iter().map(|id| (*id, BlockId::new(id.get() + 100))).collect();
     decoder.copy_blocks(&pairs).unwrap();
@@ -213,6 +213,10 @@ fn pools_that_hold_no_partition_of_a_selection_are_refused() {
     let spec = "quest:page_budget=6,dense_layers=0,block_size=16";
     let small = tiny().try_decoder(&tight(spec, Place::Device, [16, 47, 2])).unwrap_err();
     assert!(matches!(small, ModelError::DevicePool { blocks: 47, needed: 48 }), "{small}");
+    let pool = tight(spec, Place::Device, [16, 48, 2]);
+    let staged = pool.offload.map(|offload| Offload { memory: HostMemory::Staged, ..offload });
+    let staged = tiny().try_decoder(&DecoderOptions { offload: staged, ..pool }).unwrap_err();
+    assert!(staged.to_string().ends_with("mappable storage buffers beside a sparse policy"), "{staged}");
     let kv = |pool| tiny().decoder(&tight(spec, Place::Device, pool)).kv().most_sequences();
     assert_eq!([kv([16, 48, 2]), kv([16, 80, 2]), kv([16, 300, 2])], [Some(1), Some(3), None]);
 }
