@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 pub use self::offload::{HostMemory, Offload};
 pub(crate) use self::offload::{Place, Ring, Run, runs};
 pub use self::plan::{CachePart, KvOptions, KvPlan, LayerCache};
-use crate::{DecoderConfig, ModelError, Reach};
+use crate::{DecoderConfig, ModelError};
 
 /// The buffers of a [`KvPlan`], `num_blocks` pages each. Block ids are of all groups together: a block belongs to one
 /// group at a time, and its page in a buffer to the layer of that group.
@@ -100,9 +100,6 @@ impl KvPool {
         let [group] = &plan.layout.groups[..] else { return refuse("one group of layers") };
         if config.latent.is_some() {
             return refuse("layers of attention to keys and values");
-        }
-        if selects && config.layers.iter().any(|layer| layer.reach != Reach::Full) {
-            return refuse("layers of full attention beside a sparse policy");
         }
         let chunk = (TILE / group.spec.block_size.get()).max(1);
         if selects && !fetch_pages::serves(&plan.shape(config)) {
