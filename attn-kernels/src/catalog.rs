@@ -16,8 +16,12 @@ macro_rules! modules {
 pub const MODULES: Modules = modules![
     "blocks_bound",
     "blocks_mean",
+    "bounds_kept",
+    "bounds_none",
     "code_fp8",
     "code_int8",
+    "codes_published",
+    "codes_write_published",
     "context_blocks",
     "context_full",
     "digest_mean",
@@ -47,16 +51,24 @@ pub const MODULES: Modules = modules![
     "kv_int8",
     "kv_keys_f16",
     "kv_keys_f32",
+    "kv_keys_fp8",
+    "kv_keys_int8",
     "kv_published_f16",
     "kv_published_f32",
+    "kv_published_fp8",
+    "kv_published_int8",
     "kv_write_f16",
     "kv_write_f32",
     "kv_write_fp8",
     "kv_write_int8",
     "kv_write_keys_f16",
     "kv_write_keys_f32",
+    "kv_write_keys_fp8",
+    "kv_write_keys_int8",
     "kv_write_published_f16",
     "kv_write_published_f32",
+    "kv_write_published_fp8",
+    "kv_write_published_int8",
     "latent_codes",
     "latent_coop_codes",
     "latent_coop_f16",
@@ -95,6 +107,8 @@ pub const MODULES: Modules = modules![
     "pages_shared",
     "partition_by_keys",
     "partition_fixed",
+    "places_blocks",
+    "places_tokens",
     "product_tile",
     "quad_reduce",
     "radix",
@@ -249,6 +263,7 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
         let variant = kernel::block_score::variant(&types[0].1, num_heads, digest, 64);
         all.push(baseline(part, variant));
     }
+    all.push(baseline("bounds", kernel::block_score::with_bounds(&types[0].1, num_heads, 64)));
     let outputs = [
         ("list", Output::List),
         ("positions", Output::Positions(Transform::None)),
@@ -272,7 +287,7 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     all.push(baseline("", kernel::find_blocks::variant(4)));
     all.push(baseline("", kernel::vote_blocks::variant()));
     all.push(baseline("", kernel::list_counts::variant()));
-    all.push(baseline("", kernel::mass_bound::variant(&types[0].1, 64)));
+    all.push(baseline("", kernel::mass_bound::variant()));
     all.push(baseline("", kernel::mass_merge::variant()));
     all.push(baseline("", kernel::hamming_score::variant(&types[0].1, 128, 4)));
     for (dtype, shape) in &all_types {

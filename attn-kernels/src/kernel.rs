@@ -208,29 +208,41 @@ impl KvShape {
 }
 
 /// The kernel of `variant` over values of the published v0 layout, V `[num_blocks, num_kv_heads, head_dim, block_size]`, as
-/// the kernels of the PagedAttention paper and of early vLLM have it; K is the same in both, and copies of blocks take
-/// either. Of `cache_write`, `gather_cache`, `masked_attention` and `paged_decode` over f16 and f32.
+/// the kernels of the PagedAttention paper and of early vLLM have it; K is the same in both, of codes in groups of 8, and copies
+/// of blocks take either. int8 has its scales behind the codes of a block and head in both. Of `cache_write`, `gather_cache`,
+/// `masked_attention`, `paged_decode` and `paged_prefill`.
 ///
 /// # Errors
-/// Another kernel, and caches of codes.
+/// Another kernel.
 pub fn published(mut variant: Variant) -> Result<Variant, LaunchError> {
     let kernel = variant.kernel.name;
-    let stands_in = |module: &str| match module {
-        "kv_f16" => Some("kv_published_f16"),
-        "kv_f32" => Some("kv_published_f32"),
-        "kv_write_f16" => Some("kv_write_published_f16"),
-        "kv_write_f32" => Some("kv_write_published_f32"),
-        _ => None,
-    };
-    let reads = ["cache_write", "gather_cache", "masked_attention", "paged_decode"].contains(&kernel);
-    let choice = variant.choices.iter_mut().find(|(slot, _)| reads && *slot == "kv");
-    if let Some((_, Choice::Module(module))) = choice
-        && let Some(other) = stands_in(module)
-    {
-        *module = other;
-        return Ok(variant);
+    let takes = ["cache_write", "gather_cache", "masked_attention", "paged_decode", "paged_prefill"];
+    if !takes.contains(&kernel) {
+        return Err(LaunchError::Published { kernel });
     }
-    Err(LaunchError::Published { kernel })
+    for (_, choice) in &mut variant.choices {
+        if let Choice::Module(module) = choice {
+            *module = over_published(module);
+        }
+    }
+    Ok(variant)
+}
+
+/// What stands in for a module where values have their tokens last.
+fn over_published(module: &'static str) -> &'static str {
+    match module {
+        "kv_f16" => "kv_published_f16",
+        "kv_f32" => "kv_published_f32",
+        "kv_fp8" => "kv_published_fp8",
+        "kv_int8" => "kv_published_int8",
+        "kv_write_f16" => "kv_write_published_f16",
+        "kv_write_f32" => "kv_write_published_f32",
+        "kv_write_fp8" => "kv_write_published_fp8",
+        "kv_write_int8" => "kv_write_published_int8",
+        // Lanes that broadcast load neighbouring elements of a value, which are not neighbours here.
+        "keys_broadcast_f16" | "keys_broadcast_f32" => "keys_uniform",
+        other => other,
+    }
 }
 
 /// A grid of `workgroups` in one dimension, folded where one dimension of a dispatch cannot hold it; kernels unfold it

@@ -3,7 +3,7 @@
 #[path = "layout/checks.rs"]
 mod checks;
 
-use attn_kernels::kernel::attention::Attention;
+use attn_kernels::kernel::attention::{Attention, Context};
 use attn_kernels::kernel::{KvDtype, KvShape};
 use attn_kernels::kernel::{block_digest, block_score, top_k, top_k_long, top_k_peaks, top_k_transform};
 use attn_kernels::kernel::{cache_write, copy_blocks, lse_merge, paged_decode, paged_prefill, paged_reduce};
@@ -54,7 +54,7 @@ fn layouts() -> Vec<Layout> {
     vec![
         layout!(BlockDigestParams: num_kv_heads touched pad0 pad1),
         layout!(BlockScoreParams: num_heads num_kv_heads q_stride heads_a_set score_stride sink_blocks recent_blocks
-            recent_full scale infinity pad0 pad1),
+            recent_full scale infinity logit_scale pad0),
         layout!(ApplySinksParams: first_row rows num_heads pad0),
         layout!(CacheWriteParams: rows num_kv_heads row_stride k_start v_start k_scale v_scale pad0),
         layout!(CopyBlocksParams: block_quads pad0 pad1 pad2),
@@ -78,7 +78,7 @@ fn layouts() -> Vec<Layout> {
         layout!(IndexLogitsParams: num_heads logit_stride neg_inf pad0),
         layout!(ListCountsParams: list_stride first pad0 pad1),
         layout!(LseMergeParams: rows neg_inf pad0 pad1),
-        layout!(MassBoundParams: num_heads num_kv_heads q_stride list_stride max_partitions scale first_list first_share
+        layout!(MassBoundParams: num_heads num_kv_heads select_block list_stride max_partitions bound_stride first_list first_share
             share_stride pad0 pad1 pad2),
         layout!(MassMergeParams: layers rows share_stride pad0),
         layout!(NsaBlockScoreParams: num_heads num_kv_heads prob_stride score_stride stride init_blocks local_blocks
@@ -122,8 +122,10 @@ fn workgroup_memory_of_paged_decode_fits_at_every_head_size() {
     for head_dim in (8..=256).step_by(8).chain([512]) {
         for num_heads in [1, 2, 3, 4, 6, 7, 8, 16] {
             let shape = KvShape { num_kv_heads: 1, head_dim, block_size: 16, dtype: KvDtype::F16 };
-            let variant = paged_decode::variant(&shape, num_heads, &Attention::default());
-            let bytes = interface(&variant).unwrap().workgroup_bytes;
+            // Places of single tokens take the most.
+            let tokens = Attention { context: Context::Tokens, ..Attention::default() };
+            let bytes =
+                interface(&paged_decode::variant(&shape, num_heads, &tokens)).unwrap().workgroup_bytes;
             assert!(bytes <= 16_384, "head size {head_dim}, {num_heads} heads a KV head: {bytes} bytes");
         }
     }

@@ -5,10 +5,12 @@
 //   rows     [n] vec4<u32>: row of q, KV length, first entry of its table, 0
 //   scores   [n, sets, score_stride] f32: +inf for the block of the last token, the largest f32 for the first
 //            sink_blocks and the last recent_blocks, -inf beyond the sequence
+//   bounds   with bounds_kept, [n, num_heads, score_stride] f32: logarithm of what the sum of a block's e^logit is at most
 // A block is PAGES pages, the last one perhaps partial. A set is heads_a_set query heads that share their selection:
 // those of a KV head, or all. LANES lanes share a block, neighbours read neighbouring channels.
 // Grid: (ceil(score_stride / BLOCKS), sets, n). Bytes moved: 4 * VECTORS * num_kv_heads * head_dim a page of a row, of bounds
-// once more (from caches) for each HEADS heads. CPU reference: src/cpu/block_score.rs
+// once more (from caches) for each HEADS heads;
+// 4 * num_heads a block for bounds. CPU reference: src/cpu/block_score.rs
 #import numbers
 #import HEAD_DIM = 64
 #import BLOCK_SIZE = 16
@@ -26,8 +28,8 @@ struct BlockScoreParams {
     recent_full: u32, // 1: recent_blocks counts full blocks only
     scale: f32,
     infinity: f32, // which WGSL cannot write
+    logit_scale: f32, // attention's factor on q . k, for bounds
     pad0: u32,
-    pad1: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: BlockScoreParams;
@@ -48,7 +50,7 @@ fn block_score(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
     let block = group.x * BLOCKS + lane / LANES;
     let blocks = (row.y + PAGES * BLOCK_SIZE - 1u) / (PAGES * BLOCK_SIZE);
     let in_range = block < blocks;
-    let score = score_of(row, block, in_range, group.y, lane);
+    let score = score_of(group.z, row, block, in_range, group.y, lane);
     if (lane % LANES == 0u && block < params.score_stride) {
         let sets = params.num_heads / params.heads_a_set;
         let at = (group.z * sets + group.y) * params.score_stride + block;

@@ -9,8 +9,12 @@ struct MassMergeParams { layers: u32, rows: u32, share_stride: u32, pad0: u32 }
 @group(0) @binding(2) var<storage, read_write> masses: array<f32>;
 
 const WG: u32 = 64u;
-// What f32 may lose of the shares, in exponentials and sums.
+// What f32 may lose of D over K, in logits, exponentials and sums.
 const SHARE_ERROR: f32 = 1e-4;
+// Sums, a division and a product.
+const ROUNDING: f32 = 1e-6;
+// e^80, at which bounds of blocks are cut off.
+const MOST: f32 = 5.5e34;
 
 var<workgroup> least: array<f32, WG>;
 
@@ -24,8 +28,8 @@ fn mass_merge(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
         for (var i = 1u; i < params.share_stride; i++) {
             dropped += shares[at + i];
         }
-        let share = kept / (kept + dropped) * (1.0 - SHARE_ERROR);
-        mass = select(min(mass, share), mass, kept < 0.0);
+        let share = kept / (kept + dropped * (1.0 + SHARE_ERROR)) * (1.0 - ROUNDING);
+        mass = select(min(mass, select(share, 0.0, dropped >= MOST)), mass, kept < 0.0);
     }
     least[lane] = mass;
     for (var half = WG / 2u; half > 0u; half /= 2u) {

@@ -5,7 +5,7 @@
 //   tables   physical block ids: see pages_shared
 //   partial  [n, num_heads, max_partitions, head_dim] f32, unnormalised;  stats the same without head_dim: (max, sum)
 //   slopes   of ALiBi: see logit_alibi
-//   selected lists of blocks, [n, num_kv_heads] from list first_list * num_kv_heads on: see context_blocks
+//   selected lists of blocks or tokens, [n, num_kv_heads] from list first_list * num_kv_heads on: see context_blocks
 // Partitions go through the keys in the order of `context`, from the one with the first key that the row sees: a row's
 // arithmetic depends on its own length, first key and list alone, and a list of all blocks gives the bits of none.
 // With one partition and no reduce pass `partial` is the output itself, normalised.
@@ -24,6 +24,7 @@
 #import partition_by_keys
 #import quad_reduce
 #import pages = pages_shared
+#import places = places_blocks
 #import SELECTED = 8
 #import context = context_full
 #import SLOPES = 8
@@ -58,7 +59,6 @@ struct PagedDecodeParams {
 // Keys of a step. It starts at a block: TILE is a multiple of every block size.
 const TILE: u32 = 256u;
 const WG: u32 = TILE / 2u;
-const TILE_BLOCKS: u32 = (TILE + BLOCK_SIZE - 1u) / BLOCK_SIZE;
 const CHUNKS: u32 = HEAD_DIM / 8u;
 const_assert CHUNKS % CHUNKS_AHEAD == 0u;
 // Lanes of one token in the value phase own eight dimensions each; as many tokens as fit go side by side.
@@ -71,14 +71,17 @@ var<workgroup> weights: array<vec4<f32>, TILE>;
 var<workgroup> q_tile: array<vec4<f32>, HEAD_DIM * GROUP / 4u>;
 // What keys of codes bring by being read as 128 more: see zero_logit.
 var<workgroup> q_zero: array<f32, 4>;
-// Of this step and of the next, in turns.
-var<workgroup> blocks: array<u32, 2u * TILE_BLOCKS>;
+// Of this step and of the next, in turns. See places_blocks.
+var<workgroup> places: array<u32, 2u * PLACES>;
 
 // Whose keys a workgroup attends: in the order of attention those from begin to before end.
 struct Part { context: Context, table: u32, kv_head: u32, head0: u32, position: u32, begin: u32, end: u32 }
 
+// Where a key is: its block and head, and its offset in it.
+struct Place { block: u32, offset: u32 }
+
 // Keys of a step that count, from its first one on. No others are read, so unused slots may hold anything.
-struct Keys { first: u32, begin: u32, end: u32, blocks: u32 }
+struct Keys { first: u32, begin: u32, end: u32, places: u32 }
 
 // Of each head: largest logit, the lane's sum of exponentials, and eight dimensions of its weighted values.
 struct State { top: vec4<f32>, sum: vec4<f32>, low: array<vec4<f32>, GROUP>, high: array<vec4<f32>, GROUP> }
@@ -114,9 +117,7 @@ fn paged_decode(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
         let from_q = row.x * params.q_stride + head0 * HEAD_DIM + i * 4u;
         q_tile[i] = vec4(q[from_q], q[from_q + 1u], q[from_q + 2u], q[from_q + 3u]) * params.scale;
     }
-    if (lane.index < TILE_BLOCKS) {
-        blocks[lane.index] = block_of(part, at + lane.index * BLOCK_SIZE);
-    }
+    find_places(lane.index, part, at, 0u);
     workgroupBarrier();
     if (KV_ZERO != 0.0) {
         if (lane.index < GROUP) {
@@ -128,9 +129,9 @@ fn paged_decode(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     state.top = vec4(LOWEST);
     var half = 0u;
     for (; at < part.end; at += TILE) {
-        let keys = Keys(at, max(at, part.begin) - at, min(part.end - at, TILE), half * TILE_BLOCKS);
+        let keys = Keys(at, max(at, part.begin) - at, min(part.end - at, TILE), half * PLACES);
         half = 1u - half;
-        state = step(lane, part, keys, state, half * TILE_BLOCKS);
+        state = step(lane, part, keys, state, half * PLACES);
     }
     let index = first / size - begin / size;
     let stat = (group.z * params.num_heads + head0) * params.max_partitions + index;
@@ -155,7 +156,7 @@ fn block_of(part: Part, index: u32) -> u32 {
     return page_of(part.table + position / BLOCK_SIZE, part.kv_head);
 }
 
-// Attends to `keys`, and puts the blocks of the keys after them at `next`.
+// Attends to `keys`, and puts the places of the keys after them at `next`.
 fn step(lane: Lane, part: Part, keys: Keys, before: State, next: u32) -> State {
     var state = before;
     let mine = logits_of(lane.index, part, keys);
@@ -164,9 +165,7 @@ fn step(lane: Lane, part: Part, keys: Keys, before: State, next: u32) -> State {
     state.top = top;
     let key = keys_of(lane.index);
     state.sum = state.sum * shrink + weigh(key.x, keys, mine.first, top) + weigh(key.y, keys, mine.second, top);
-    if (lane.index < TILE_BLOCKS) {
-        blocks[next + lane.index] = block_of(part, keys.first + TILE + lane.index * BLOCK_SIZE);
-    }
+    find_places(lane.index, part, keys.first + TILE, next);
     workgroupBarrier();
     #unroll g < GROUP
         state.low[g] *= shrink[g];
@@ -181,9 +180,9 @@ struct Logits { first: vec4<f32>, second: vec4<f32> }
 fn logits_of(lane: u32, part: Part, keys: Keys) -> Logits {
     let mine = keys_of(lane);
     let read = keys_read(lane, keys.begin, keys.end);
-    let offset = read % BLOCK_SIZE;
-    let block = vec2(blocks[keys.blocks + read.x / BLOCK_SIZE], blocks[keys.blocks + read.y / BLOCK_SIZE]);
-    let at = keys_at(k_at(block.x, 0u, offset.x), k_at(block.y, 0u, offset.y));
+    let first_place = place_of(keys.places, read.x);
+    let second_place = place_of(keys.places, read.y);
+    let at = keys_at(k_at(first_place.block, 0u, first_place.offset), k_at(second_place.block, 0u, second_place.offset));
     var s: Logits;
     for (var first = 0u; first < CHUNKS; first += CHUNKS_AHEAD) {
         var k: array<KeyChunks, CHUNKS_AHEAD>;
@@ -205,8 +204,8 @@ fn logits_of(lane: u32, part: Part, keys: Keys) -> Logits {
         s.first -= zero;
         s.second -= zero;
     }
-    s.first *= k_factor(block.x, offset.x);
-    s.second *= k_factor(block.y, offset.y);
+    s.first *= k_factor(first_place.block, first_place.offset);
+    s.second *= k_factor(second_place.block, second_place.offset);
     let position0 = context_position(part.context, keys.first + read.x);
     let position1 = context_position(part.context, keys.first + read.y);
     #unroll g < GROUP
@@ -225,8 +224,8 @@ fn counts(key: u32, keys: Keys) -> bool {
 // Leaves what scales the value of `key` in `weights`; returns its part of the sum.
 fn weigh(key: u32, keys: Keys, logit: vec4<f32>, top: vec4<f32>) -> vec4<f32> {
     let p = select(vec4(0.0), exp(logit - top), counts(key, keys));
-    let at = clamp(key, keys.begin, keys.end - 1u);
-    weights[key] = p * v_factor(blocks[keys.blocks + at / BLOCK_SIZE], at % BLOCK_SIZE);
+    let place = place_of(keys.places, clamp(key, keys.begin, keys.end - 1u));
+    weights[key] = p * v_factor(place.block, place.offset);
     return p;
 }
 
@@ -243,7 +242,8 @@ fn add_values(lane: u32, keys: Keys, before: State) -> State {
         #unroll i < AHEAD
             // Keys that count stand in for the others, whose weight is zero.
             let key = clamp(first + i * TOKEN_GROUPS, keys.begin, keys.end - 1u);
-            v[i] = v_load(v_at(blocks[keys.blocks + key / BLOCK_SIZE], chunk, key % BLOCK_SIZE));
+            let place = place_of(keys.places, key);
+            v[i] = v_load(v_at(place.block, chunk, place.offset));
         #end
         #unroll i < AHEAD
             let key = first + i * TOKEN_GROUPS;

@@ -1,10 +1,12 @@
 //! The forward pass: one config-driven decoder over paged KV.
 
 mod activations;
+mod ahead;
 mod attend;
 mod blocks;
 mod choices;
 mod compressed;
+mod head;
 mod hyper;
 mod indexer;
 mod inputs;
@@ -25,18 +27,20 @@ pub use blocks::BlockRead;
 
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline, PrefixPass, Read};
+use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline, PrefixPass};
 use attn_kernels::kernel::paged_prefill::{KeyLoads, TILE_ROWS};
 use attn_kernels::kernel::{KvDtype, paged_prefill_coop};
 
 use crate::batch::{Sample, Slice, StepOutput};
-use crate::kernel::{embed, log_prob, matmul::Epilogue, rms_norm, sample};
-use crate::matrix::{Kernels, Matrix, Product};
+use crate::kernel::embed;
+use crate::matrix::{Kernels, Matrix};
 use crate::{DecoderConfig, KvOptions, KvPool, ModelError, Offload, SparseOptions};
 use activations::{Activations, decode_portion};
+use ahead::Ahead;
 use attend::Attention;
 use choices::Choices;
 use compressed::CompressedState;
+use head::Reads;
 use hyper::HyperState;
 use inputs::{Inputs, View};
 use latent::LatentState;
@@ -131,6 +135,9 @@ pub struct Decoder {
     choices: Option<Choices>,
     /// Prefixes that the step in progress attends in chunks, by view.
     prefixes: Vec<Option<PrefixPass>>,
+    /// Encoded while the last step ran.
+    ahead: Option<Ahead>,
+    steps_ahead: u64,
 }
 
 #[derive(Debug)]
@@ -151,9 +158,6 @@ struct Pipelines {
     log_prob: Arc<Pipeline>,
     sample: Arc<Pipeline>,
 }
-
-/// Rows whose logits exist at one time when many are scored.
-const HEAD_ROWS: usize = 64;
 
 /// Multiply-adds after which a submission ends: a few milliseconds on a large GPU, well under a second on a small one.
 const CUT: u64 = 50_000_000_000;
@@ -202,25 +206,43 @@ impl Decoder {
         if let Some(indexer) = self.latent.as_mut().and_then(|latent| latent.indexer.as_mut()) {
             indexer.write(&self.gpu, &plan)?;
         }
+        let shape = self.shape(&plan);
+        let (submission, reads) = match self.take_ahead(&plan, shape.as_ref())? {
+            Some(ahead) => (self.gpu.send(ahead.step)?.defer(), ahead.reads),
+            None => {
+                if let Some(sparse) = &mut self.sparse {
+                    let spare = self.residency.as_ref().map_or(0, Residency::num_slots);
+                    sparse.begin(&self.gpu, (&self.config, &self.kv), &plan, slices, spare)?;
+                }
+                self.begin_residency(&plan)?;
+                self.begin_staged(&plan)?;
+                self.begin_choices(&plan)?;
+                let (pass, reads) = self.record(&plan, true)?;
+                (self.gpu.submit(pass)?.defer(), reads)
+            }
+        };
+        if let Some(shape) = shape {
+            self.encode_ahead(&plan, shape)?;
+        }
+        let done = self.gpu.collect(submission)?;
+        self.end_prefixes();
+        self.take(&plan, reads, done)
+    }
+
+    /// Records a step; `in_pieces`, of which all but the last are on their way then.
+    fn record(&mut self, plan: &inputs::Plan, in_pieces: bool) -> Result<(Pass, Reads), ModelError> {
         let mut pass = Pass::new("step");
         self.embed(&mut pass, plan.rows);
         self.begin_streams(&mut pass, plan.rows);
-        self.compressed_slots(&mut pass, &plan);
-        let cost = self.layer_cost(&plan);
+        self.compressed_slots(&mut pass, plan);
+        self.begin_prefixes(&mut pass, plan)?;
+        let cost = self.layer_cost(plan);
         let (mut since_cut, mut next_cut) = (0, 1);
-        if let Some(sparse) = &mut self.sparse {
-            let spare = self.residency.as_ref().map_or(0, Residency::num_slots);
-            sparse.begin(&self.gpu, (&self.config, &self.kv), &plan, slices, spare)?;
-        }
-        self.begin_residency(&plan)?;
-        self.begin_staged(&plan)?;
-        self.begin_prefixes(&mut pass, &plan)?;
-        self.begin_choices(&plan)?;
         for index in 0..self.layers.len() {
-            self.layer(&mut pass, index, &plan)?;
-            self.copy_choices(&mut pass, index, &plan);
+            self.layer(&mut pass, index, plan)?;
+            self.copy_choices(&mut pass, index, plan);
             since_cut += cost;
-            if since_cut > CUT || index + 1 == next_cut {
+            if in_pieces && (since_cut > CUT || index + 1 == next_cut) {
                 self.gpu.flush(&mut pass)?;
                 since_cut = 0;
             }
@@ -229,13 +251,9 @@ impl Decoder {
                 next_cut += next_cut.min(CUT_LAYERS);
             }
         }
-        self.end_streams(&mut pass, &plan)?;
-        let mut output = self.finish(pass, &plan)?;
-        self.end_prefixes();
-        if let Some(sparse) = &mut self.sparse {
-            sparse.finish(&mut output);
-        }
-        Ok(output)
+        self.end_streams(&mut pass, plan)?;
+        let reads = self.record_head(&mut pass, plan)?;
+        Ok((pass, reads))
     }
 
     /// How rows of prefills are attended.
@@ -266,103 +284,5 @@ impl Decoder {
         let kv = u64::from(c.num_kv_heads) * u64::from(c.head_dim);
         let dense = hidden * (2 * heads + 2 * kv + 3 * inner);
         u64::from(plan.rows) * (dense + 2 * heads * u64::from(plan.longest))
-    }
-
-    /// Final norm, logits, and what is made of them.
-    fn finish(&mut self, mut pass: Pass, plan: &inputs::Plan) -> Result<StepOutput, ModelError> {
-        let vocab = self.config.vocab_size as usize;
-        let mut output = StepOutput::default();
-        // Scored rows come first, in portions whose logits fit in the buffer.
-        let scored = plan.scored.len();
-        for start in (0..scored).step_by(HEAD_ROWS) {
-            let rows = HEAD_ROWS.min(scored - start);
-            self.logits(&mut pass, start, rows)?;
-            self.score(&mut pass, start, rows);
-            let here = |row: usize| row.clamp(start, start + rows) - start;
-            let wanted = plan.wanted.iter().map(|range| here(range.start)..here(range.end));
-            let reads: Vec<Read<f32>> = wanted
-                .filter(|range| !range.is_empty())
-                .map(|range| pass.read(&self.activations.logits, range.start * vocab..range.end * vocab))
-                .collect();
-            if !reads.is_empty() {
-                let mut done = self.gpu.submit(std::mem::replace(&mut pass, Pass::new("step")))?.wait()?;
-                output.timings.append(&mut done.timings);
-                output.logits.extend(reads.into_iter().flat_map(|read| done.get(read)));
-            }
-        }
-        let samples = plan.specs.len();
-        let read_ids = (samples > 0).then(|| {
-            self.logits(&mut pass, scored, samples).map(|()| {
-                self.fetch_wishes(&mut pass, 0);
-                self.sample(&mut pass, samples);
-                pass.read(&self.activations.sampled, 0..samples)
-            })
-        });
-        let read_nll = (scored > 0).then(|| pass.read(&self.activations.nll, 0..scored));
-        let read_ids = read_ids.transpose()?;
-        let reads = self.sparse.as_ref().map(|sparse| sparse.read(&mut pass, plan));
-        let fresh = self.read_fresh(&mut pass, plan);
-        let read_choices = self.choices.as_ref().and_then(|choices| choices.read(&mut pass, plan));
-        let mut done = self.gpu.submit(pass)?.wait()?;
-        output.timings.append(&mut done.timings);
-        self.keep_fresh(plan, fresh, &done)?;
-        output.choices =
-            read_choices.map(|read| self.take_choices(plan, &done.get(read))).unwrap_or_default();
-        if let (Some(sparse), Some(reads)) = (&mut self.sparse, reads) {
-            sparse.take(plan, reads, &done);
-        }
-        output.sampled = read_ids.map(|r| done.get(r)).unwrap_or_default();
-        let nll: Vec<f32> = read_nll.map(|r| done.get(r)).unwrap_or_default();
-        output.nll = nll.into_iter().zip(&plan.scored).filter(|(_, s)| s.is_some()).map(|(v, _)| v).collect();
-        Ok(output)
-    }
-
-    /// Logits of `rows` rows of the gather list, from `start` on.
-    fn logits(&self, pass: &mut Pass, start: usize, rows: usize) -> Result<(), ModelError> {
-        let rows = u32::try_from(rows).expect("at most max_rows");
-        let width = self.config.hidden_size;
-        let first = u32::try_from(start).expect("at most max_rows");
-        let params = rms_norm::RmsNormParams { rows, width, eps: self.config.rms_norm_eps, first };
-        let bindings = [
-            (&self.activations.hidden).into(),
-            (&self.inputs.gather).into(),
-            (&self.final_norm).into(),
-            (&self.activations.normed).into(),
-        ];
-        pass.dispatch(&self.pipelines.norm_gather, &params, &bindings, rms_norm::grid(rows));
-        let product = Product {
-            x: &self.activations.normed,
-            rows,
-            coop_from: rows,
-            y: &self.activations.logits,
-            y_stride: self.config.vocab_size,
-            y_offset: 0,
-            epilogue: Epilogue::Store,
-            norm: None,
-        };
-        self.head.as_ref().unwrap_or(&self.embedding).multiply(&self.kernels, pass, &product)
-    }
-
-    fn score(&self, pass: &mut Pass, start: usize, rows: usize) {
-        let rows = u32::try_from(rows).expect("at most HEAD_ROWS");
-        let params = log_prob::LogProbParams { rows, vocab: self.config.vocab_size, pad0: 0, pad1: 0 };
-        let bindings = [
-            (&self.activations.logits).into(),
-            Bind::at(self.inputs.targets.raw(), start as u64 * 4),
-            Bind::at(self.activations.nll.raw(), start as u64 * 4),
-        ];
-        pass.dispatch(&self.pipelines.log_prob, &params, &bindings, log_prob::grid(rows));
-    }
-
-    fn sample(&self, pass: &mut Pass, rows: usize) {
-        let rows = u32::try_from(rows).expect("at most max_seqs");
-        let params =
-            sample::SampleParams { rows, vocab: self.config.vocab_size, neg_inf: f32::NEG_INFINITY, pad0: 0 };
-        let bindings = [
-            (&self.activations.logits).into(),
-            (&self.inputs.specs).into(),
-            (&self.activations.sampled).into(),
-        ];
-        pass.dispatch(&self.pipelines.sample, &params, &bindings, sample::grid(rows));
     }
 }

@@ -164,6 +164,11 @@ pub struct SamplingArgs {
     pub seed: u64,
 }
 
+impl SamplingArgs {
+    /// The defaults.
+    pub const GREEDY: Self = Self { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };
+}
+
 /// `cargo xtask generate`.
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("input").required(true).args(["prompt", "prompt_file", "ids_file"]))]

@@ -141,7 +141,7 @@ pub struct Limits {
 impl Report {
     /// Looks around on this machine; opens every adapter once.
     pub fn of_this_machine() -> Self {
-        let found = Found::on_this_machine();
+        let found = Found::on_this_machine(Need::ALL);
         let adapters =
             gpu::adapters().iter().enumerate().map(|(index, info)| Adapter::open(index, info)).collect();
         Self::new(found, DefaultModel::of_this_user(), adapters)

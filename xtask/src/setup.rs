@@ -24,6 +24,11 @@ pub enum Need {
     Tests,
 }
 
+impl Need {
+    /// Every use.
+    pub const ALL: &[Self] = &[Self::Gpu, Self::DefaultModel, Self::Tests];
+}
+
 /// One thing the commands need beyond Rust.
 #[derive(Debug)]
 pub struct Requirement {
@@ -132,7 +137,7 @@ pub fn plan(found: &Found, needs: &[Need]) -> Plan {
 pub fn ensure(needs: &[Need]) -> Result<Found> {
     let without_gpu = env::var_os("ATTN_GPU").is_some_and(|value| value == "skip");
     let needs: Vec<_> = needs.iter().copied().filter(|&need| need != Need::Gpu || !without_gpu).collect();
-    let found = Found::on_this_machine();
+    let found = Found::on_this_machine(&needs);
     let plan = plan(&found, &needs);
     let missing = plan.missing.join(", ");
     match plan.remedy {
@@ -144,7 +149,7 @@ pub fn ensure(needs: &[Need]) -> Result<Found> {
     eprintln!("missing: {missing}; installing {}", plan.packages.join(" "));
     apt_get(&["update"])?;
     apt_get(&[&["install", "-y", "--no-install-recommends"], plan.packages.as_slice()].concat())?;
-    let found = Found::on_this_machine();
+    let found = Found::on_this_machine(&needs);
     let still_missing = self::plan(&found, &needs).missing;
     ensure!(still_missing.is_empty(), "still missing after the installation: {}", still_missing.join(", "));
     Ok(found)

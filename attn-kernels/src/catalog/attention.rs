@@ -10,6 +10,10 @@ use crate::kernel::{
     mla_decode, mla_decode_coop, paged_decode, paged_prefill, paged_prefill_coop, paged_reduce,
 };
 
+/// What caches store.
+const DTYPES: [(&str, KvDtype); 4] =
+    [("f16", KvDtype::F16), ("f32", KvDtype::F32), ("fp8", KvDtype::Fp8), ("int8", KvDtype::Int8)];
+
 /// Variants for `num_heads` query heads over caches of these types, f16 first; masks and logits over f16 alone.
 pub(super) fn variants(num_heads: u32, types: &[(&str, KvShape); 2]) -> Vec<NamedVariant> {
     let of = |mask, logit, sinks| Attention { mask, logit, sinks, ..Attention::default() };
@@ -33,8 +37,8 @@ pub(super) fn variants(num_heads: u32, types: &[(&str, KvShape); 2]) -> Vec<Name
         }
     }
     all.extend(code_variants(num_heads, &types[0].1));
-    all.extend(gathering(&types[0].1));
-    all.extend(published_variants(num_heads, types));
+    all.extend(gathering(num_heads, &types[0].1));
+    all.extend(published_variants(num_heads, &types[0].1));
     all.extend(latent_variants(types[0].1.head_dim));
     all
 }
@@ -57,17 +61,20 @@ fn code_variants(num_heads: u32, f16: &KvShape) -> Vec<NamedVariant> {
     all
 }
 
-/// The kernels that take values of the published layout.
-fn published_variants(num_heads: u32, types: &[(&str, KvShape); 2]) -> Vec<NamedVariant> {
+/// The kernels that take values of the published layout, over caches otherwise of shape `f16`.
+fn published_variants(num_heads: u32, f16: &KvShape) -> Vec<NamedVariant> {
+    let dense = Attention::default();
     let mut all = Vec::new();
-    for (part, shape) in types {
+    for (part, dtype) in DTYPES {
+        let shape = KvShape { dtype, ..*f16 };
         for variant in [
-            cache_write::variant(shape),
-            gather_cache::variant(shape, Context::Full),
-            masked_attention::variant(shape, 64),
-            paged_decode::variant(shape, num_heads, &Attention::default()),
+            cache_write::variant(&shape),
+            gather_cache::variant(&shape, Context::Full),
+            masked_attention::variant(&shape, 64),
+            paged_decode::variant(&shape, num_heads, &dense),
+            paged_prefill::variant(&shape, num_heads, KeyLoads::Uniform, &dense),
         ] {
-            let variant = published(variant).expect("f16 and f32");
+            let variant = published(variant).expect("these kernels take them");
             all.push(NamedVariant::new(&format!("published-{part}"), Level::Baseline, variant));
         }
     }
@@ -75,11 +82,9 @@ fn published_variants(num_heads: u32, types: &[(&str, KvShape); 2]) -> Vec<Named
 }
 
 /// The kernels that gather keys and values by lists, over f16 and codes.
-fn gathering(f16: &KvShape) -> Vec<NamedVariant> {
+fn gathering(num_heads: u32, f16: &KvShape) -> Vec<NamedVariant> {
     let mut all = Vec::new();
-    for (part, dtype) in
-        [("f16", KvDtype::F16), ("f32", KvDtype::F32), ("fp8", KvDtype::Fp8), ("int8", KvDtype::Int8)]
-    {
+    for (part, dtype) in DTYPES {
         let shape = KvShape { dtype, ..*f16 };
         let mut push = |name: &str, variant| {
             all.push(NamedVariant::new(&format!("{name}{part}"), Level::Baseline, variant));
@@ -87,6 +92,8 @@ fn gathering(f16: &KvShape) -> Vec<NamedVariant> {
         push("", gather_cache::variant(&shape, Context::Full));
         push("blocks-", gather_cache::variant(&shape, Context::Blocks(64)));
         push("", masked_attention::variant(&shape, 64));
+        let tokens = Attention { context: Context::Tokens, ..Attention::default() };
+        push("tokens-", paged_decode::variant(&shape, num_heads, &tokens));
     }
     all
 }
@@ -94,9 +101,7 @@ fn gathering(f16: &KvShape) -> Vec<NamedVariant> {
 /// The 128 heads of DeepSeek V3 for a `head_dim` of 128, smaller in proportion; over two caches the latents of V4.
 fn latent_variants(head_dim: u32) -> Vec<NamedVariant> {
     let mut all = Vec::new();
-    for (part, dtype) in
-        [("f16", KvDtype::F16), ("f32", KvDtype::F32), ("fp8", KvDtype::Fp8), ("int8", KvDtype::Int8)]
-    {
+    for (part, dtype) in DTYPES {
         let shape = LatentShape { latent: 4 * head_dim, rope: head_dim / 2, block_size: 64, dtype };
         let two = LatentShape { rope: 0, ..shape };
         let tokens = Attention { context: Context::Tokens, ..Attention::default() };

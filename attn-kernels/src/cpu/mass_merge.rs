@@ -11,7 +11,8 @@ pub fn mass_merge(params: &MassMergeParams, shares: &[f32]) -> Vec<f32> {
         if kept >= 0.0 {
             let dropped: f64 = shares[1..].iter().map(|&x| f64::from(x)).sum();
             let mass = &mut masses[i % params.rows as usize];
-            *mass = mass.min(kept / (kept + dropped));
+            // Where a bound was cut off at e^80, nothing is certain.
+            *mass = mass.min(if dropped < 80.0_f64.exp() { kept / (kept + dropped) } else { 0.0 });
         }
     }
     masses.into_iter().map(super::f32_of).collect()

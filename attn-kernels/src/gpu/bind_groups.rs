@@ -10,9 +10,9 @@ impl Gpu {
     pub(super) fn bind_group(&self, dispatch: &Dispatch, params: &Raw) -> wgpu::BindGroup {
         let pipeline = &dispatch.pipeline;
         let mut key: SmallVec<[u64; 18]> = SmallVec::new();
-        key.extend([pipeline.layout_id, params.id]);
+        key.extend([pipeline.layout_id, params.id()]);
         for bind in &dispatch.bindings {
-            key.extend([bind.raw.id, bind.offset]);
+            key.extend([bind.raw.id(), bind.offset]);
         }
         let mut cache = self.bind_groups.lock().expect("no holder of this lock panics");
         cache.entry(BindGroupKey(key)).or_insert_with(|| self.make_bind_group(dispatch, params)).clone()
@@ -22,12 +22,12 @@ impl Gpu {
         self.made.fetch_add(1, Ordering::Relaxed);
         let pipeline = &dispatch.pipeline;
         let uniform = wgpu::BufferBinding {
-            buffer: &params.buffer,
+            buffer: params.wgpu(),
             offset: 0,
             size: wgpu::BufferSize::new(pipeline.variant.kernel.params_bytes as u64),
         };
         let storage = dispatch.bindings.iter().map(|b| wgpu::BufferBinding {
-            buffer: &b.raw.buffer,
+            buffer: b.raw.wgpu(),
             offset: b.offset,
             size: None,
         });

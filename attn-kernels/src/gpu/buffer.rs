@@ -21,39 +21,43 @@ impl<T> Clone for Buf<T> {
     }
 }
 
-/// A device buffer without its element type, as dispatches bind it.
+/// A device buffer without its element type, as dispatches bind it. Cloning shares it, by one count: recording clones one for
+/// each binding.
 #[derive(Clone, Debug)]
-pub struct Raw {
-    pub(super) buffer: wgpu::Buffer,
-    pub(super) id: u64,
+pub struct Raw(Arc<Allocation>);
+
+#[derive(Debug)]
+struct Allocation {
+    buffer: wgpu::Buffer,
+    id: u64,
     bytes: u64,
-    _accounted: Arc<Accounted>,
+    /// Of `bytes`, what the device's account has.
+    counted: u64,
+    account: Arc<AtomicU64>,
 }
 
 impl Raw {
     /// The wgpu buffer itself, for work outside this crate.
     #[must_use]
     pub fn wgpu(&self) -> &wgpu::Buffer {
-        &self.buffer
+        &self.0.buffer
     }
 
     /// Size in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.bytes
+        self.0.bytes
+    }
+
+    /// Tells buffers of one device apart.
+    pub(super) fn id(&self) -> u64 {
+        self.0.id
     }
 }
 
-/// Gives the bytes of a buffer back to the device's account when its last handle goes.
-#[derive(Debug)]
-struct Accounted {
-    bytes: u64,
-    account: Arc<AtomicU64>,
-}
-
-impl Drop for Accounted {
+impl Drop for Allocation {
     fn drop(&mut self) {
-        self.account.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.account.fetch_sub(self.counted, Ordering::Relaxed);
     }
 }
 
@@ -143,7 +147,7 @@ impl Gpu {
         assert!(at + data.len() <= buf.len, "write of {} at {at} into {} elements", data.len(), buf.len);
         if !data.is_empty() {
             let bytes = bytemuck::cast_slice(data);
-            self.queue.write_buffer(&buf.raw.buffer, (at * size_of::<T>()) as u64, bytes);
+            self.queue.write_buffer(buf.raw.wgpu(), (at * size_of::<T>()) as u64, bytes);
         }
     }
 
@@ -161,7 +165,7 @@ impl Gpu {
             (at * size_of::<T>()) as u64..((at + data.len()) * size_of::<T>()) as u64
         };
         // One mapping a buffer, over everything that is written to it.
-        let of_buffer: Vec<_> = writes.chunk_by(|a, b| a.0.raw.id == b.0.raw.id).collect();
+        let of_buffer: Vec<_> = writes.chunk_by(|a, b| a.0.raw.id() == b.0.raw.id()).collect();
         let hulls: Vec<Range<u64>> = of_buffer
             .iter()
             .map(|writes| {
@@ -172,11 +176,11 @@ impl Gpu {
             .collect();
         for (writes, hull) in of_buffer.iter().zip(&hulls) {
             // What fails is told below, where the range is taken.
-            writes[0].0.raw.buffer.map_async(wgpu::MapMode::Write, hull.clone(), |_| {});
+            writes[0].0.raw.wgpu().map_async(wgpu::MapMode::Write, hull.clone(), |_| {});
         }
         self.poll(None)?;
         for (writes, hull) in of_buffer.iter().zip(&hulls) {
-            let buffer = &writes[0].0.raw.buffer;
+            let buffer = writes[0].0.raw.wgpu();
             let view = buffer.get_mapped_range_mut(hull.clone());
             let mut view = view.map_err(|e| GpuError::Lost { message: e.to_string() })?;
             for write in *writes {
@@ -229,15 +233,15 @@ impl Gpu {
     /// A handle for a buffer, of which `counted` bytes are of this device's account.
     fn raw_of(&self, buffer: wgpu::Buffer, counted: u64) -> Raw {
         self.allocated.fetch_add(counted, Ordering::Relaxed);
-        let accounted = Arc::new(Accounted { bytes: counted, account: Arc::clone(&self.allocated) });
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        Raw { bytes: buffer.size(), buffer, id, _accounted: accounted }
+        let account = Arc::clone(&self.allocated);
+        Raw(Arc::new(Allocation { bytes: buffer.size(), buffer, id, counted, account }))
     }
 
     /// A buffer that somebody else made, in whole elements.
     pub(super) fn buf_of<T: Pod>(&self, buffer: wgpu::Buffer) -> Buf<T> {
         let raw = self.raw_of(buffer, 0);
-        let len = usize::try_from(raw.bytes).expect("a buffer fits in memory") / size_of::<T>();
+        let len = usize::try_from(raw.bytes()).expect("a buffer fits in memory") / size_of::<T>();
         Buf { raw, len, element: PhantomData }
     }
 

@@ -59,8 +59,8 @@ impl Gpu {
             return Err(GpuError::Readback { reads: pass.reads.len() });
         }
         let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
-        let params = self.raw_buffer("params", pass.params.len().max(256) as u64, usage)?;
-        self.queue.write_buffer(&params.buffer, 0, &pass.params);
+        let params = self.raw_buffer("params", pass.params.bytes.len().max(256) as u64, usage)?;
+        self.queue.write_buffer(params.wgpu(), 0, &pass.params.bytes);
         let steps = pass.commands.into_iter().filter_map(|command| match command {
             Command::Dispatch(dispatch) => {
                 let group = self.make_bind_group(&dispatch, &params);
@@ -105,7 +105,7 @@ impl Step {
 
     fn copy(&self, encoder: &mut wgpu::CommandEncoder) {
         if let Self::Copy { from, from_at, to, to_at, bytes } = self {
-            encoder.copy_buffer_to_buffer(&from.buffer, *from_at, &to.buffer, *to_at, *bytes);
+            encoder.copy_buffer_to_buffer(from.wgpu(), *from_at, to.wgpu(), *to_at, *bytes);
         }
     }
 }

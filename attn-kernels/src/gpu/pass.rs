@@ -2,8 +2,9 @@
 
 use super::{Buf, Pipeline, Raw};
 use bytemuck::Pod;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::SmallVec;
+use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,14 +18,20 @@ const PARAMS_ALIGN: usize = 256;
 pub struct Pass {
     pub(super) label: &'static str,
     pub(super) commands: Vec<Command>,
-    pub(super) params: Vec<u8>,
-    /// Of all passes.
-    pub(super) id: u64,
-    /// Leading bytes of `params` that [`Gpu::flush`](super::Gpu::flush) sent to the device.
-    pub(super) sent: usize,
+    pub(super) params: Params,
     /// Equal parameter blocks share their place: most layers of a model differ only in buffers.
     places: FxHashMap<SmallVec<[u8; 64]>, u32>,
     pub(super) reads: Vec<(Raw, Range<u64>)>,
+}
+
+/// Parameter blocks of a pass, one behind the other.
+#[derive(Debug)]
+pub(super) struct Params {
+    pub(super) bytes: Vec<u8>,
+    /// Names the pass among all.
+    pub(super) pass: u64,
+    /// Leading bytes that are on the device, unless another pass's came there since.
+    pub(super) sent: usize,
 }
 
 #[derive(Debug)]
@@ -93,9 +100,7 @@ impl Pass {
         Self {
             label,
             commands: Vec::new(),
-            params: Vec::new(),
-            id: PASSES.fetch_add(1, Ordering::Relaxed),
-            sent: 0,
+            params: Params { bytes: Vec::new(), pass: PASSES.fetch_add(1, Ordering::Relaxed), sent: 0 },
             places: FxHashMap::default(),
             reads: Vec::new(),
         }
@@ -191,13 +196,36 @@ impl Pass {
         self.commands.iter().filter(|c| matches!(c, Command::Dispatch(_))).count()
     }
 
+    /// Equal for passes that do the same: the same kernels with the same parameters on the same buffers, in one order.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        let mut hasher = FxHasher::default();
+        self.params.bytes.hash(&mut hasher);
+        for command in &self.commands {
+            match command {
+                Command::Dispatch(Dispatch { pipeline, bindings, params_at, workgroups }) => {
+                    (Arc::as_ptr(pipeline), params_at, workgroups).hash(&mut hasher);
+                    bindings.iter().for_each(|bind| (bind.raw.id(), bind.offset).hash(&mut hasher));
+                }
+                Command::Copy { from, from_at, to, to_at, bytes } => {
+                    (from.id(), from_at, to.id(), to_at, bytes).hash(&mut hasher);
+                }
+                Command::Cut | Command::Split => {}
+            }
+            std::mem::discriminant(command).hash(&mut hasher);
+        }
+        self.reads.iter().for_each(|(raw, range)| (raw.id(), range).hash(&mut hasher));
+        hasher.finish()
+    }
+
     fn place(&mut self, bytes: &[u8]) -> u32 {
         if let Some(at) = self.places.get(bytes) {
             return *at;
         }
-        let at = u32::try_from(self.params.len()).expect("a pass has under 4 GiB of parameters");
-        self.params.extend_from_slice(bytes);
-        self.params.resize(self.params.len().next_multiple_of(PARAMS_ALIGN), 0);
+        let params = &mut self.params.bytes;
+        let at = u32::try_from(params.len()).expect("a pass has under 4 GiB of parameters");
+        params.extend_from_slice(bytes);
+        params.resize(params.len().next_multiple_of(PARAMS_ALIGN), 0);
         self.places.insert(bytes.into(), at);
         at
     }

@@ -1,9 +1,8 @@
-//! Encodes a pass, submits it, and hands back what it reads.
+//! Encodes passes and submits them.
 
-use super::pass::{Command, Dispatch, Pass, Read};
+use super::outcome::{Pending, Readback, Submission};
+use super::pass::{Command, Dispatch, Params, Pass};
 use super::{Gpu, GpuError, Raw};
-use bytemuck::Pod;
-use std::sync::mpsc;
 
 /// What submissions reuse: the parameter block, staging buffers that nothing reads any more, the query set.
 #[derive(Debug, Default)]
@@ -11,13 +10,13 @@ pub(super) struct Scratch {
     params: Option<Raw>,
     /// The pass whose parameters it holds.
     params_of: Option<u64>,
-    staging: Vec<Raw>,
+    pub(super) staging: Vec<Raw>,
     queries: Option<wgpu::QuerySet>,
     timed: Timed,
 }
 
 /// Which dispatches get timestamps.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Timed {
     #[default]
     None,
@@ -29,53 +28,14 @@ enum Timed {
 /// Timestamps a query set holds; the most that WebGPU allows.
 const QUERIES: u32 = 4096;
 
-/// Time of one dispatch, or of one compute pass, on the device.
-#[derive(Clone, Debug)]
-pub struct Timing {
-    /// The kernel, or the label of the pass.
-    pub kernel: &'static str,
-    /// Nanoseconds between its start and its end.
-    pub ns: f64,
-}
-
-/// Work on its way.
+/// A pass in the form that the device takes: [`Gpu::send`] submits it.
 #[derive(Debug)]
-#[must_use = "errors and readbacks arrive with wait()"]
-pub struct Pending<'g> {
-    gpu: &'g Gpu,
-    submission: Submission,
-}
-
-/// Work on its way, to be [collected](Gpu::collect) later from the device that it was submitted to.
-#[derive(Debug)]
-#[must_use = "errors and readbacks arrive with Gpu::collect"]
-pub struct Submission {
-    index: Option<wgpu::SubmissionIndex>,
-    staging: Option<Raw>,
-    spans: Vec<(usize, usize)>,
-    timed: Vec<&'static str>,
-    timings_at: u64,
-}
-
-/// What a finished pass read.
-#[derive(Debug)]
-pub struct Outcome {
-    bytes: Vec<u8>,
-    spans: Vec<(usize, usize)>,
-    /// One entry a dispatch, where timing was asked for.
-    pub timings: Vec<Timing>,
-}
-
-impl Outcome {
-    /// The data of one readback.
-    ///
-    /// # Panics
-    /// When `read` belongs to another pass.
-    #[must_use]
-    pub fn get<T: Pod>(&self, read: Read<T>) -> Vec<T> {
-        let (start, end) = self.spans[read.index];
-        bytemuck::pod_collect_to_vec(&self.bytes[start..end])
-    }
+pub struct Encoded {
+    /// Submissions of their own, in order.
+    pieces: Vec<wgpu::CommandBuffer>,
+    params: Option<(Raw, Params)>,
+    stamps: Timed,
+    readback: Readback,
 }
 
 impl Gpu {
@@ -104,12 +64,21 @@ impl Gpu {
     ///
     /// # Errors
     /// [`GpuError::Lost`], [`GpuError::OutOfMemory`] for staging, [`GpuError::Validation`] for a bug in the caller.
-    pub fn submit(&self, mut pass: Pass) -> Result<Pending<'_>, GpuError> {
+    pub fn submit(&self, pass: Pass) -> Result<Pending<'_>, GpuError> {
+        self.send(self.encode(pass)?)
+    }
+
+    /// Encodes a pass, to be [sent](Self::send) later: nothing reaches the device yet, so that it can be done while other
+    /// work runs.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    pub fn encode(&self, pass: Pass) -> Result<Encoded, GpuError> {
         self.fault()?;
         let mut scratch = self.scratch.lock().expect("no holder of this lock panics");
-        let params = self.params_buffer(&mut scratch, &mut pass)?;
+        let params = self.params_room(&mut scratch, &pass)?;
+        let stamps = scratch.timed;
         let timed = self.timed(&mut scratch, &pass);
-        let which = scratch.timed;
         let queries = scratch.queries.clone().filter(|_| !timed.is_empty());
 
         let mut spans = Vec::with_capacity(pass.reads.len());
@@ -122,12 +91,14 @@ impl Gpu {
         let timings_at = staged as u64;
         let staged = timings_at + timed.len() as u64 * 16;
         let staging = if staged == 0 { None } else { Some(self.staging(&mut scratch, staged)?) };
+        drop(scratch);
 
-        let mut encoder = self.encode(&pass, params.as_ref(), queries.as_ref().map(|set| (set, which)));
+        let queries_of = queries.as_ref().map(|set| (set, stamps));
+        let (mut pieces, mut encoder) = self.commands(&pass, params.as_ref(), queries_of);
         for ((raw, range), (at, _)) in pass.reads.iter().zip(&spans) {
-            let to = &staging.as_ref().expect("reads have staging").buffer;
+            let to = staging.as_ref().expect("reads have staging").wgpu();
             encoder.copy_buffer_to_buffer(
-                &raw.buffer,
+                raw.wgpu(),
                 range.start,
                 to,
                 *at as u64,
@@ -137,11 +108,34 @@ impl Gpu {
         if let (Some(queries), Some(staging)) = (&queries, &staging) {
             self.resolve(&mut encoder, queries, staging, timings_at, timed.len())?;
         }
-        let index = self.queue.submit([encoder.finish()]);
-        // Not before: another thread's parameters would take the place of these.
-        drop(scratch);
-        let submission = Submission { index: Some(index), staging, spans, timed, timings_at };
-        Ok(Pending { gpu: self, submission })
+        pieces.push(encoder.finish());
+        let readback = Readback { staging, spans, timed, timings_at };
+        Ok(Encoded { pieces, params: params.map(|raw| (raw, pass.params)), stamps, readback })
+    }
+
+    /// Submits an encoded pass. Data that were written before this call are what it sees.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    pub fn send(&self, encoded: Encoded) -> Result<Pending<'_>, GpuError> {
+        self.fault()?;
+        let Encoded { pieces, mut params, readback, .. } = encoded;
+        let mut scratch = self.scratch.lock().expect("no holder of this lock panics");
+        let params = params.as_mut().map(|(raw, params)| (&*raw, params));
+        let index = self.launch(&mut scratch, params, pieces);
+        Ok(Pending { gpu: self, submission: Submission { index, readback } })
+    }
+
+    /// Takes back what an encoded pass holds that is not to be sent after all.
+    pub fn discard(&self, encoded: Encoded) {
+        let staging = encoded.readback.staging;
+        self.scratch.lock().expect("no holder of this lock panics").staging.extend(staging);
+    }
+
+    /// Whether `encoded` has the timestamps that a pass encoded now would have.
+    #[must_use]
+    pub fn times_as(&self, encoded: &Encoded) -> bool {
+        self.scratch.lock().expect("no holder of this lock panics").timed == encoded.stamps
     }
 
     /// Sends what is recorded so far to the device, which works on it while the host records the rest. Readbacks are for
@@ -152,23 +146,26 @@ impl Gpu {
     pub fn flush(&self, pass: &mut Pass) -> Result<(), GpuError> {
         self.fault()?;
         let mut scratch = self.scratch.lock().expect("no holder of this lock panics");
-        if !matches!(scratch.timed, Timed::None) {
+        if scratch.timed != Timed::None {
             pass.cut();
             return Ok(());
         }
-        let params = self.params_buffer(&mut scratch, pass)?;
-        let encoder = self.encode(pass, params.as_ref(), None);
-        self.queue.submit([encoder.finish()]);
+        let params = self.params_room(&mut scratch, pass)?;
+        let (mut pieces, last) = self.commands(pass, params.as_ref(), None);
+        pieces.push(last.finish());
+        self.launch(&mut scratch, params.as_ref().map(|raw| (raw, &mut pass.params)), pieces);
         pass.commands.clear();
         Ok(())
     }
 
-    fn encode(
+    /// The commands of a pass, in pieces that are submissions of their own; the last one may go on.
+    fn commands(
         &self,
         pass: &Pass,
         params: Option<&Raw>,
         queries: Option<(&wgpu::QuerySet, Timed)>,
-    ) -> wgpu::CommandEncoder {
+    ) -> (Vec<wgpu::CommandBuffer>, wgpu::CommandEncoder) {
+        let mut pieces = Vec::new();
         let descriptor = wgpu::CommandEncoderDescriptor { label: Some(pass.label) };
         let mut encoder = self.device.create_command_encoder(&descriptor);
         let mut commands = pass.commands.iter().peekable();
@@ -176,14 +173,14 @@ impl Gpu {
         while let Some(command) = commands.next() {
             match command {
                 Command::Copy { from, from_at, to, to_at, bytes } => {
-                    encoder.copy_buffer_to_buffer(&from.buffer, *from_at, &to.buffer, *to_at, *bytes);
+                    encoder.copy_buffer_to_buffer(from.wgpu(), *from_at, to.wgpu(), *to_at, *bytes);
                 }
                 // The compute pass of the dispatches before has ended.
                 Command::Split => {}
                 Command::Cut => {
                     let done =
                         std::mem::replace(&mut encoder, self.device.create_command_encoder(&descriptor));
-                    self.queue.submit([done.finish()]);
+                    pieces.push(done.finish());
                 }
                 Command::Dispatch(first) => {
                     let params = params.expect("a pass with dispatches has parameters");
@@ -218,7 +215,7 @@ impl Gpu {
                 }
             }
         }
-        encoder
+        (pieces, encoder)
     }
 
     fn dispatch(&self, compute: &mut wgpu::ComputePass<'_>, dispatch: &Dispatch, params: &Raw) {
@@ -229,29 +226,38 @@ impl Gpu {
         compute.dispatch_workgroups(x, y, z);
     }
 
-    /// The parameters of `pass`, of which what an earlier [`flush`](Self::flush) sent is still there unless another pass
-    /// came between.
-    fn params_buffer(&self, scratch: &mut Scratch, pass: &mut Pass) -> Result<Option<Raw>, GpuError> {
-        if pass.params.is_empty() {
-            return Ok(None);
-        }
-        if scratch.params_of.replace(pass.id) != Some(pass.id) {
-            pass.sent = 0;
-        }
-        let bytes = pass.params.len() as u64;
-        if scratch.params.as_ref().is_none_or(|p| p.bytes() < bytes) {
+    /// A buffer for the parameters of `pass`; they get there when it is sent.
+    fn params_room(&self, scratch: &mut Scratch, pass: &Pass) -> Result<Option<Raw>, GpuError> {
+        let bytes = pass.params.bytes.len() as u64;
+        if bytes > 0 && scratch.params.as_ref().is_none_or(|p| p.bytes() < bytes) {
             let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
             let bytes = bytes.next_power_of_two().max(64 << 10);
             scratch.params = Some(self.raw_buffer("params", bytes, usage)?);
+            scratch.params_of = None;
             self.forget_bind_groups();
-            pass.sent = 0;
         }
-        let params = scratch.params.clone().expect("made above");
-        if pass.sent < pass.params.len() {
-            self.queue.write_buffer(&params.buffer, pass.sent as u64, &pass.params[pass.sent..]);
-            pass.sent = pass.params.len();
+        Ok(scratch.params.clone().filter(|_| bytes > 0))
+    }
+
+    /// Submits what reads `params`, which are written first as far as the buffer does not have them. `scratch` stays locked
+    /// all the while: another thread's parameters would take the place of these.
+    fn launch(
+        &self,
+        scratch: &mut Scratch,
+        params: Option<(&Raw, &mut Params)>,
+        pieces: Vec<wgpu::CommandBuffer>,
+    ) -> Option<wgpu::SubmissionIndex> {
+        if let Some((raw, params)) = params {
+            // A pass that was encoded before the buffer grew has a buffer of its own.
+            let shared = scratch.params.as_ref().is_some_and(|now| now.id() == raw.id());
+            let kept = shared && scratch.params_of.replace(params.pass) == Some(params.pass);
+            let from = if kept { params.sent } else { 0 };
+            if from < params.bytes.len() {
+                self.queue.write_buffer(raw.wgpu(), from as u64, &params.bytes[from..]);
+            }
+            params.sent = params.bytes.len();
         }
-        Ok(Some(params))
+        pieces.into_iter().map(|piece| self.queue.submit([piece])).last()
     }
 
     fn timed(&self, scratch: &mut Scratch, pass: &Pass) -> Vec<&'static str> {
@@ -293,8 +299,8 @@ impl Gpu {
         let usage = wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC;
         let resolved = self.raw_buffer("timestamps", bytes, usage)?;
         let count = u32::try_from(dispatches * 2).expect("at most QUERIES");
-        encoder.resolve_query_set(queries, 0..count, &resolved.buffer, 0);
-        encoder.copy_buffer_to_buffer(&resolved.buffer, 0, &staging.buffer, at, bytes);
+        encoder.resolve_query_set(queries, 0..count, resolved.wgpu(), 0);
+        encoder.copy_buffer_to_buffer(resolved.wgpu(), 0, staging.wgpu(), at, bytes);
         Ok(())
     }
 
@@ -306,73 +312,5 @@ impl Gpu {
         scratch.staging.clear();
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
         self.raw_buffer("staging", bytes.next_power_of_two().max(4096), usage)
-    }
-}
-
-impl Pending<'_> {
-    /// Waits for the work and returns what it read.
-    ///
-    /// # Errors
-    /// [`GpuError::Lost`] when the device went away, [`GpuError::Validation`] for a bug in the caller.
-    pub fn wait(self) -> Result<Outcome, GpuError> {
-        self.gpu.collect(self.submission)
-    }
-
-    /// Lets go of the device: later submissions may come before the wait.
-    pub fn defer(self) -> Submission {
-        self.submission
-    }
-}
-
-impl Gpu {
-    /// Waits for work of this device and returns what it read.
-    ///
-    /// # Errors
-    /// As [`Pending::wait`].
-    pub fn collect(&self, submission: Submission) -> Result<Outcome, GpuError> {
-        let Submission { index, staging, spans, timed, timings_at } = submission;
-        let Some(staging) = staging else {
-            self.poll(index)?;
-            return Ok(Outcome { bytes: Vec::new(), spans, timings: Vec::new() });
-        };
-        let (sender, receiver) = mpsc::channel();
-        staging.buffer.map_async(wgpu::MapMode::Read, .., move |result| {
-            // The receiver is gone only when the wait below has already failed.
-            let _ = sender.send(result);
-        });
-        self.poll(index)?;
-        let mapped =
-            receiver.recv().map_err(|_| GpuError::Lost { message: "mapping never finished".into() })?;
-        mapped.map_err(|e| GpuError::Lost { message: e.to_string() })?;
-        let view = staging
-            .buffer
-            .get_mapped_range(..)
-            .map_err(|e| GpuError::Validation { message: e.to_string() })?;
-        let bytes = view.to_vec();
-        drop(view);
-        staging.buffer.unmap();
-        let timings = timings(&bytes, &timed, timings_at, self.queue.get_timestamp_period());
-        self.scratch.lock().expect("no holder of this lock panics").staging.push(staging);
-        Ok(Outcome { bytes, spans, timings })
-    }
-}
-
-fn timings(bytes: &[u8], timed: &[&'static str], at: u64, period_ns: f32) -> Vec<Timing> {
-    let at = usize::try_from(at).expect("staging fits in memory");
-    let ticks: Vec<u64> = bytemuck::pod_collect_to_vec(&bytes[at..at + timed.len() * 16]);
-    let pairs = ticks.chunks_exact(2).zip(timed);
-    pairs
-        .map(|(pair, kernel)| Timing {
-            kernel,
-            ns: pair[1].saturating_sub(pair[0]) as f64 * f64::from(period_ns),
-        })
-        .collect()
-}
-
-impl Gpu {
-    pub(super) fn poll(&self, submission_index: Option<wgpu::SubmissionIndex>) -> Result<(), GpuError> {
-        let polled = self.device.poll(wgpu::PollType::Wait { submission_index, timeout: None });
-        self.fault()?;
-        polled.map(|_| ()).map_err(|e| GpuError::Lost { message: e.to_string() })
     }
 }

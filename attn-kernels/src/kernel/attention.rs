@@ -29,7 +29,7 @@ pub enum Context {
     Full,
     /// Those of listed blocks of this many tokens: one more binding, the last, of lists `[count, blocks ascending..]`.
     Blocks(u32),
-    /// Single listed tokens, the lists as with blocks of one: for `mla_decode` (DSA).
+    /// Single listed tokens, the lists as with blocks of one (DSA): for `paged_decode` and `mla_decode`.
     Tokens,
 }
 
@@ -101,7 +101,8 @@ impl Attention {
     /// matrices 16, others 1.
     ///
     /// # Errors
-    /// Selection blocks that are not whole blocks of the cache and whole loads, and a window or chunk without tokens.
+    /// Selection blocks that are not whole blocks of the cache and whole loads, tokens where loads are of several, and a window
+    /// or chunk without tokens.
     pub fn validate(&self, shape: &KvShape, run: u32) -> Result<(), LaunchError> {
         let launch = Launch("attention");
         if self.mask != Mask::Causal {
@@ -109,14 +110,15 @@ impl Attention {
         }
         match self.context {
             Context::Blocks(tokens) => launch.whole_pages(tokens, shape.block_size.max(run)),
-            Context::Full | Context::Tokens => Ok(()),
+            Context::Tokens => launch.whole_pages(1, run),
+            Context::Full => Ok(()),
         }
     }
 
     /// Fills the slot of the context of `variant`, which loads `run` keys at once.
     ///
     /// # Panics
-    /// When a selection block is not whole blocks of the cache and whole loads.
+    /// When a selection block is not whole blocks of the cache and whole loads, or a token is not a whole load.
     pub(super) fn order(&self, variant: Variant, shape: &KvShape, run: u32) -> Variant {
         match self.context {
             Context::Full => variant.module("context", "context_full"),
@@ -128,7 +130,10 @@ impl Attention {
                 );
                 self.lists(variant, tokens)
             }
-            Context::Tokens => self.lists(variant, 1),
+            Context::Tokens => {
+                assert_eq!(run, 1, "listed tokens for a kernel that loads several keys at once");
+                self.lists(variant, 1)
+            }
         }
     }
 
@@ -150,7 +155,6 @@ impl Attention {
         run: u32,
         bindings: &'static [Access],
     ) -> Variant {
-        assert!(self.context != Context::Tokens, "this kernel attends listed blocks, not listed tokens");
         let (listed, alibi) = (self.context != Context::Full, self.logit == Logit::Alibi);
         let variant = self.order(variant, shape, run).module(
             "logit",

@@ -1,4 +1,4 @@
-//! Scores of a sequence's blocks for decode rows, from digests of its pages.
+//! Scores of a sequence's blocks for decode rows, from digests of its pages, and what certificates are made of.
 
 use super::block_digest::Digest;
 use super::error::Launch;
@@ -6,7 +6,7 @@ use super::{KvShape, LaunchError, heads_together};
 use crate::{Access, Kernel, Variant};
 use bytemuck::{Pod, Zeroable};
 
-/// Bindings: q, digests, tables, rows, scores.
+/// Bindings: q, digests, tables, rows, scores; with bounds, bounds.
 pub static KERNEL: Kernel = Kernel {
     name: "block_score",
     wgsl: include_str!("../../wgsl/block_score.wgsl"),
@@ -39,10 +39,10 @@ pub struct BlockScoreParams {
     pub scale: f32,
     /// Infinity, which WGSL cannot write.
     pub infinity: f32,
+    /// Factor of attention on `q·k`, above 0: bounds are of logits.
+    pub logit_scale: f32,
     /// Zero.
     pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
 }
 
 /// Blocks that a workgroup scores.
@@ -84,6 +84,18 @@ pub fn variant(shape: &KvShape, num_heads: u32, digest: Digest, select_block: u3
     }
 }
 
+/// The variant of [`Digest::MinMax`] that keeps, beside scores, `[rows, num_heads, score_stride]` bounds of every query head:
+/// the natural logarithm of what the sum of a block's `e^logit` is at most, rounding of f32 included.
+///
+/// # Panics
+/// As [`variant`].
+#[must_use]
+pub fn with_bounds(shape: &KvShape, num_heads: u32, select_block: u32) -> Variant {
+    const BINDINGS: &[Access] =
+        &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Write, Access::Write];
+    variant(shape, num_heads, Digest::MinMax, select_block).module("bounds", "bounds_kept").bindings(BINDINGS)
+}
+
 /// Workgroups for `rows` rows.
 #[must_use]
 pub fn grid(digest: Digest, params: &BlockScoreParams, rows: u32) -> [u32; 3] {
@@ -94,6 +106,12 @@ pub fn grid(digest: Digest, params: &BlockScoreParams, rows: u32) -> [u32; 3] {
 #[must_use]
 pub fn scores_len(params: &BlockScoreParams, rows: usize) -> usize {
     rows * (params.num_heads / params.heads_a_set) as usize * params.score_stride as usize
+}
+
+/// f32 of the bounds of `rows` rows, `[rows, num_heads, score_stride]`.
+#[must_use]
+pub fn bounds_len(params: &BlockScoreParams, rows: usize) -> usize {
+    rows * params.num_heads as usize * params.score_stride as usize
 }
 
 /// Checks `rows`, `[row of q, KV length, first entry of its table, 0]`, against buffers of `q_len` f32, `tables_len`

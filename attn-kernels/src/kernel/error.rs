@@ -52,8 +52,8 @@ pub enum LaunchError {
         /// The largest that is allowed.
         limit: u64,
     },
-    /// A kernel or a cache that has no variant for the published layout of values.
-    #[error("{kernel}: no variant over this cache reads values of the published layout")]
+    /// A kernel that has no variant for the published layout of values.
+    #[error("{kernel}: no variant takes values of the published layout")]
     Published {
         /// The kernel.
         kernel: &'static str,

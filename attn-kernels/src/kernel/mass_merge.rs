@@ -28,7 +28,7 @@ pub struct MassMergeParams {
     pub pad0: u32,
 }
 
-/// What a bound gives away for rounding in f32: it is this much under the true one, relatively.
+/// What a bound gives away for rounding in f32: this share of what dropped blocks may hold is added to it.
 pub const SHARE_ERROR: f64 = 1e-4;
 
 /// The kernel.

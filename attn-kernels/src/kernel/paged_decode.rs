@@ -1,6 +1,6 @@
 //! Attention of single query rows over their paged KV, in partitions.
 
-use super::attention::Attention;
+use super::attention::{Attention, Context};
 use super::error::Launch;
 use super::{KvDtype, KvShape, LaunchError};
 use crate::{Access, Kernel, Variant};
@@ -119,9 +119,11 @@ pub fn variant(shape: &KvShape, num_heads: u32, attention: &Attention) -> Varian
         KvDtype::Fp8 => "kv_fp8",
         KvDtype::Int8 => "kv_int8",
     };
+    let tokens = attention.context == Context::Tokens;
     // Codes take more arithmetic a byte, beside which loads of two keys at once, and of several chunks, pay.
     let (keys, ahead) = match shape.dtype {
         KvDtype::F16 | KvDtype::F32 => ("keys_apart", 1),
+        KvDtype::Fp8 | KvDtype::Int8 if tokens => ("keys_apart", chunks_ahead(shape.head_dim / 8)),
         KvDtype::Fp8 | KvDtype::Int8 => ("keys_paired", chunks_ahead(shape.head_dim / 8)),
     };
     let variant = Variant::new(&KERNEL)
@@ -130,6 +132,7 @@ pub fn variant(shape: &KvShape, num_heads: u32, attention: &Attention) -> Varian
         .size("BLOCK_SIZE", shape.block_size)
         .size("GROUP", heads_a_group(shape, num_heads))
         .module("keys", keys)
+        .module("places", if tokens { "places_tokens" } else { "places_blocks" })
         .size("CHUNKS_AHEAD", ahead);
     attention.paged(attention.specialise(variant, shape, 1, BINDINGS))
 }

@@ -11,6 +11,8 @@ use crate::kernel::{KvDtype, KvShape};
 
 /// Scores of some hundred terms of size 4, in f32.
 const SCORES: Tolerance = Tolerance { abs: 2e-4, rel: 1e-5 };
+/// As well, and what bounds add for the rounding.
+const BOUNDS: Tolerance = Tolerance { abs: 1e-3, rel: 1e-5 };
 
 pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     vec![case("a set for each KV head", variant, false), case("one set for all heads", variant, true)]
@@ -46,8 +48,8 @@ fn case(what: &'static str, variant: &Variant, shared: bool) -> Case {
         recent_full: u32::from(shared),
         scale: 0.5,
         infinity: f32::INFINITY,
+        logit_scale: 0.25,
         pad0: 0,
-        pad1: 0,
     };
     let q = queries(lens.len(), width as usize, width as usize + 4, 2);
     let sequences = (0..).zip(lens.iter().zip(&layer.table_of));
@@ -55,10 +57,16 @@ fn case(what: &'static str, variant: &Variant, shared: bool) -> Case {
     let mut scores = vec![f32::NAN; block_score::scores_len(&params, rows.len())];
     let of = (digest, select_block as usize);
     cpu::block_score::block_score(&layer.kv(), of, &params, &q, &layer.tables, &rows, &mut scores);
-    Case::new(what, variant, &params, block_score::grid(digest, &params, count(&rows)))
+    let case = Case::new(what, variant, &params, block_score::grid(digest, &params, count(&rows)))
         .binding(&q)
         .binding(&digests)
         .binding(&layer.tables)
         .binding(&rows)
-        .output(SCORES, &scores)
+        .output(SCORES, &scores);
+    if module(variant, "bounds") != Some("bounds_kept") {
+        return case;
+    }
+    let of = (&layer.kv(), select_block as usize);
+    let bounds = cpu::block_score::block_bounds(of, &params, &q, &layer.tables, &rows);
+    case.finite(BOUNDS, &bounds)
 }

@@ -104,7 +104,8 @@ impl Layer {
         if !is_published(variant) {
             return [k, v];
         }
-        [k, words(self.shape.dtype, &values_published(&self.shape, &self.v))]
+        let v = values_published(&self.shape, &self.v);
+        [k, cache_words(&self.shape, KvShape::v_index_published, &v)]
     }
 
     /// K and V on the device.

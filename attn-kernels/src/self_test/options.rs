@@ -109,9 +109,10 @@ impl Asked {
         Self { attention, lists: None, softcap: 3.0, slopes, sinks }
     }
 
-    /// Attends to listed blocks.
+    /// Attends to listed blocks, or tokens where these are of one.
     pub fn list(&mut self, lists: Lists) {
-        self.attention.context = Context::Blocks(lists.block);
+        self.attention.context =
+            if lists.block == 1 { Context::Tokens } else { Context::Blocks(lists.block) };
         self.lists = Some(lists);
     }
 

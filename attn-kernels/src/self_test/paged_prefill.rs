@@ -79,7 +79,7 @@ fn case(
     let tables = &layer.tables;
     let (kv, reads) = (layer.kv(), asked.options());
     cpu::paged_prefill::paged_prefill(&kv, &params, &q, tables, &tiles, &mut out, &mut lse, &reads);
-    let [k, v] = layer.words();
+    let [k, v] = layer.words_of(variant);
     Case::new("chunks round blocks and tiles", variant, &params, grid(count(&tiles)))
         .binding(&q)
         .binding(&k)

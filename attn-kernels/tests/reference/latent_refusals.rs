@@ -1,7 +1,7 @@
 //! What launches of latent attention, of merges and of codes are refused, with which numbers. No device is asked.
 
 use attn_kernels::kernel::apply_sinks::{self, ApplySinksParams};
-use attn_kernels::kernel::attention::{Attention, Mask};
+use attn_kernels::kernel::attention::{Attention, Context, Mask};
 use attn_kernels::kernel::dequantise::{self, DequantiseParams};
 use attn_kernels::kernel::latent_write::{self, LatentWriteParams};
 use attn_kernels::kernel::lse_merge::{self, LseMergeParams};
@@ -46,6 +46,9 @@ fn blocks_and_masks_of_attention() {
     assert_snapshot!(said(Attention::blocks(0).validate(&shape, 1)), @"attention: selection block is 0");
     assert_snapshot!(said(Attention::blocks(6).validate(&shape, 1)), @"attention: selection block is 6, not a multiple of 4");
     assert_snapshot!(said(Attention::blocks(8).validate(&shape, 16)), @"attention: selection block is 8, not a multiple of 16");
+    let tokens = Attention { context: Context::Tokens, ..Attention::default() };
+    assert_eq!(tokens.validate(&shape, 1), Ok(()));
+    assert_snapshot!(said(tokens.validate(&shape, 8)), @"attention: selection block is 1, not a multiple of 8");
     assert_snapshot!(said(masked(Mask::Window(0))), @"attention: tokens of the window or chunk is 0");
     assert_snapshot!(said(masked(Mask::Chunk(0))), @"attention: tokens of the window or chunk is 0");
 }

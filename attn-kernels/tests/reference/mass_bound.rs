@@ -3,8 +3,9 @@
 use crate::device::{cases, dispatch, gpu};
 use crate::layer::{Layer, queries, shape_of};
 use crate::options::{Asked, Lists};
-use attn_kernels::gpu::{Gpu, Pass};
+use attn_kernels::gpu::{Buf, Gpu, Pass};
 use attn_kernels::kernel::block_digest::{self, BlockDigestParams, Digest};
+use attn_kernels::kernel::block_score::{self, BlockScoreParams};
 use attn_kernels::kernel::mass_bound::{self, MassBoundParams};
 use attn_kernels::kernel::mass_merge::{self, MassMergeParams};
 use attn_kernels::kernel::paged_decode::{self, PagedDecodeParams};
@@ -37,12 +38,15 @@ impl Certified {
         Self { shape, num_heads, select_block, lens: lens.into(), scale, layers }
     }
 
+    fn blocks(&self) -> u32 {
+        self.lens.iter().map(|len| len.div_ceil(self.select_block)).max().unwrap()
+    }
+
     /// Masses `[rows, num_heads]`, in `share_stride` shares a head.
     fn on_gpu(&self, gpu: &Gpu) -> Vec<f32> {
         let rows = u32::try_from(self.lens.len()).unwrap();
         let heads = rows * self.num_heads;
-        let blocks = self.lens.iter().map(|len| len.div_ceil(self.select_block)).max().unwrap();
-        let share_stride = mass_bound::share_stride(blocks);
+        let share_stride = mass_bound::share_stride(self.blocks());
         let layers = u32::try_from(self.layers.len()).unwrap();
         let merge = MassMergeParams { layers, rows: heads, share_stride, pad0: 0 };
         let shares_len = (layers * heads * share_stride) as usize;
@@ -66,30 +70,10 @@ impl Certified {
         pass: &mut Pass,
         (layer, asked, q): (&Layer, &Asked, &[f32]),
         (first_share, share_stride): (u32, u32),
-        shares: &attn_kernels::gpu::Buf<f32>,
+        shares: &Buf<f32>,
     ) {
         let (shape, num_heads) = (&self.shape, self.num_heads);
         let [k, v] = layer.upload(gpu).unwrap();
-        let touched: Vec<[u32; 2]> = (0..)
-            .zip(&self.lens)
-            .flat_map(|(i, len)| {
-                let table = layer.table_of[i] as usize;
-                (0..len.div_ceil(shape.block_size)).map(move |page| {
-                    let tokens = shape.block_size.min(len - page * shape.block_size);
-                    [layer.tables[table + page as usize], tokens]
-                })
-            })
-            .collect();
-        let count = u32::try_from(touched.len()).unwrap();
-        let digests = gpu
-            .upload("digests", &vec![f32::NAN; Digest::MinMax.pool_len(shape, layer.tables.len() + 64)])
-            .unwrap();
-        let params = BlockDigestParams { num_kv_heads: shape.num_kv_heads, touched: count, pad0: 0, pad1: 0 };
-        let touched = gpu.upload("touched", &touched).unwrap();
-        let bindings = [(&touched).into(), (&k).into(), (&digests).into()];
-        let variant = block_digest::variant(shape, Digest::MinMax);
-        dispatch(gpu, pass, &variant, &params, &bindings, block_digest::grid(shape, count));
-
         let rows: Vec<[u32; 4]> =
             (0..).zip(self.lens.iter().zip(&layer.table_of)).map(|(i, (len, t))| [i, *len, *t, 0]).collect();
         let n = u32::try_from(rows.len()).unwrap();
@@ -135,13 +119,15 @@ impl Certified {
         let grid = paged_decode::grid(shape, num_heads, n, max_partitions);
         dispatch(gpu, pass, &variant, &decode, &bindings, grid);
 
+        let digests = self.record_digests(gpu, pass, layer, &k);
+        let bounds = self.record_bounds(gpu, pass, [&q, &digests], &tables, &rows_buf);
         let params = MassBoundParams {
             num_heads,
             num_kv_heads: shape.num_kv_heads,
-            q_stride: decode.q_stride,
+            select_block: self.select_block,
             list_stride: decode.list_stride,
             max_partitions,
-            scale: self.scale,
+            bound_stride: self.blocks(),
             first_list: 0,
             first_share,
             share_stride,
@@ -149,21 +135,69 @@ impl Certified {
             pad1: 0,
             pad2: 0,
         };
-        let blocks = self.lens.iter().map(|len| len.div_ceil(self.select_block)).max().unwrap();
-        let sizes = [self.select_block, shape.block_size];
-        let lens = [lists.len(), stats_len, shares.len()];
-        mass_bound::check(&params, (rows.len(), blocks), sizes, lens).unwrap();
-        let bindings = [
-            (&q).into(),
-            (&digests).into(),
-            (&tables).into(),
-            (&rows_buf).into(),
-            (&lists).into(),
-            (&stats).into(),
-            shares.into(),
-        ];
-        let variant = mass_bound::variant(shape, self.select_block);
-        dispatch(gpu, pass, &variant, &params, &bindings, mass_bound::grid(&params, n));
+        let lens = [bounds.len(), lists.len(), stats_len, shares.len()];
+        mass_bound::check(&params, (rows.len(), self.blocks()), lens).unwrap();
+        let bindings =
+            [(&bounds).into(), (&rows_buf).into(), (&lists).into(), (&stats).into(), shares.into()];
+        dispatch(gpu, pass, &mass_bound::variant(), &params, &bindings, mass_bound::grid(&params, n));
+    }
+
+    fn record_digests(&self, gpu: &Gpu, pass: &mut Pass, layer: &Layer, k: &Buf<u32>) -> Buf<f32> {
+        let shape = &self.shape;
+        let touched: Vec<[u32; 2]> = (0..)
+            .zip(&self.lens)
+            .flat_map(|(i, len)| {
+                let table = layer.table_of[i] as usize;
+                (0..len.div_ceil(shape.block_size)).map(move |page| {
+                    let tokens = shape.block_size.min(len - page * shape.block_size);
+                    [layer.tables[table + page as usize], tokens]
+                })
+            })
+            .collect();
+        let count = u32::try_from(touched.len()).unwrap();
+        let len = Digest::MinMax.pool_len(shape, layer.tables.len() + 64);
+        let digests = gpu.upload("digests", &vec![f32::NAN; len]).unwrap();
+        let params = BlockDigestParams { num_kv_heads: shape.num_kv_heads, touched: count, pad0: 0, pad1: 0 };
+        let touched = gpu.upload("touched", &touched).unwrap();
+        let bindings = [(&touched).into(), k.into(), (&digests).into()];
+        let variant = block_digest::variant(shape, Digest::MinMax);
+        dispatch(gpu, pass, &variant, &params, &bindings, block_digest::grid(shape, count));
+        digests
+    }
+
+    fn record_bounds(
+        &self,
+        gpu: &Gpu,
+        pass: &mut Pass,
+        [q, digests]: [&Buf<f32>; 2],
+        tables: &Buf<u32>,
+        rows: &Buf<[u32; 4]>,
+    ) -> Buf<f32> {
+        let group = self.num_heads / self.shape.num_kv_heads;
+        let params = BlockScoreParams {
+            num_heads: self.num_heads,
+            num_kv_heads: self.shape.num_kv_heads,
+            q_stride: self.num_heads * self.shape.head_dim,
+            heads_a_set: group,
+            score_stride: self.blocks(),
+            sink_blocks: 0,
+            recent_blocks: 0,
+            recent_full: 0,
+            scale: 1.0,
+            infinity: f32::INFINITY,
+            logit_scale: self.scale,
+            pad0: 0,
+        };
+        let scores_len = block_score::scores_len(&params, rows.len());
+        let bounds_len = block_score::bounds_len(&params, rows.len());
+        let [scores, bounds] =
+            [scores_len, bounds_len].map(|len| gpu.upload("scores", &vec![f32::NAN; len]).unwrap());
+        let bindings: [_; 6] =
+            [q.into(), digests.into(), tables.into(), rows.into(), (&scores).into(), (&bounds).into()];
+        let variant = block_score::with_bounds(&self.shape, self.num_heads, self.select_block);
+        let grid = block_score::grid(Digest::MinMax, &params, u32::try_from(rows.len()).unwrap());
+        dispatch(gpu, pass, &variant, &params, &bindings, grid);
+        bounds
     }
 
     /// `[rows, num_heads]`: the least mass that lists keep over the layers, and what is left of it beside the bound of what

@@ -99,12 +99,12 @@ fn results_do_not_depend_on_the_block_size() {
     }
 }
 
-/// All blocks of the lists: the arithmetic of dense attention, bit for bit.
+/// All blocks or tokens in the lists: the arithmetic of dense attention, bit for bit.
 #[test]
 fn lists_of_all_blocks_change_nothing() {
     let Some(gpu) = gpu() else { return };
     for (index, dtype, block) in
-        [(2, KvDtype::F16, 16), (2, KvDtype::F16, 64), (1, KvDtype::F32, 512), (4, KvDtype::F16, 64)]
+        [(2, KvDtype::F16, 16), (2, KvDtype::F16, 1), (1, KvDtype::F32, 512), (4, KvDtype::F16, 64)]
     {
         let (shape, num_heads) = shape_of(index, dtype);
         for lens in [&[1_u32, 700, 513, 0, 512][..], &[130, 256]] {
@@ -122,7 +122,7 @@ fn lists_of_all_blocks_change_nothing() {
 fn listed_blocks_are_all_that_is_attended() {
     let Some(gpu) = gpu() else { return };
     let shape = KvShape { num_kv_heads: 2, head_dim: 32, block_size: 16, dtype: KvDtype::F16 };
-    for (block, chance, seed) in [(16, 0.3, 1), (64, 0.1, 2), (256, 0.5, 3), (1024, 0.4, 4), (32, 0.0, 5)] {
+    for (block, chance, seed) in [(16, 0.3, 1), (1, 0.3, 2), (256, 0.5, 3), (1024, 0.4, 4), (32, 0.0, 5)] {
         Decode::new(shape, 8, &[1, 3000, 17, 1000, 513], 4, 18).listed(block, chance, seed).check(gpu);
     }
 }
@@ -185,7 +185,7 @@ proptest! {
         lens in prop::collection::vec(prop_oneof![0u32..70, 500u32..530, 1u32..1100], 1..5),
         gap in 0u32..9,
         first in prop::collection::vec(0u32..200, 5),
-        lists in prop::option::of((0u32..4, 0.0..1.0)),
+        lists in prop::option::of((prop::option::of(0u32..4), 0.0..1.0)),
         attention in attentions(),
         seed: u64,
     ) {
@@ -195,8 +195,9 @@ proptest! {
             for ((first, len), share) in decode.first.iter_mut().zip(&lens).zip(&first) {
                 *first = (*first).max(len * share.saturating_sub(100) / 100);
             }
+            // Of some blocks of the cache each, or of single tokens.
             if let Some((times, chance)) = lists {
-                decode = decode.listed(shape.block_size << times, chance, seed);
+                decode = decode.listed(times.map_or(1, |times| shape.block_size << times), chance, seed);
             }
             decode.check(gpu);
         }

@@ -58,3 +58,28 @@ fn a_flushed_pass_goes_on_with_its_parameters() {
     case.merge(gpu, &mut pass, 1);
     assert_bits("flushed", &case.finish(gpu, pass), &rows([0.96875, 0.9375, 0.875]));
 }
+
+#[test]
+fn an_encoded_pass_sees_what_was_written_after_it() {
+    let Some(gpu) = gpu() else { return };
+    let (case, other) = (Case::new(gpu), Case::new(gpu));
+    let merge = |case: &Case, merged| {
+        let mut pass = Pass::new("encoded");
+        case.merge(gpu, &mut pass, merged);
+        let read = pass.read(&case.to[0], 0..case.to[0].len());
+        (pass.digest(), gpu.encode(pass).unwrap(), read)
+    };
+    let (digest, encoded, read) = merge(&case, 2);
+    let (same, discarded, _) = merge(&case, 2);
+    assert_eq!(digest, same);
+    gpu.discard(discarded);
+    assert_ne!(digest, merge(&case, 3).0, "other parameters");
+    assert_ne!(digest, merge(&other, 2).0, "other buffers");
+    // Parameters of another pass, so many that theirs is a new buffer.
+    let mut between = Pass::new("between");
+    (0..10_000).for_each(|i| other.merge(gpu, &mut between, i % 4));
+    other.finish(gpu, between);
+    gpu.write(&case.from[0], 0, &rows([3.0; ROWS as usize]));
+    let merged = gpu.send(encoded).unwrap().wait().unwrap().get(read);
+    assert_bits("encoded", &merged, &rows([1.5, 1.5, 0.0]));
+}

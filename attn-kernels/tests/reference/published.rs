@@ -8,8 +8,9 @@ use attn_kernels::kernel::attention::{Attention, Context};
 use attn_kernels::kernel::cache_write::{self, CacheWriteParams};
 use attn_kernels::kernel::gather_cache::{self, GatherCacheParams};
 use attn_kernels::kernel::paged_decode::{self, PagedDecodeParams};
-use attn_kernels::kernel::{KvDtype, KvShape, paged_prefill, published};
-use attn_kernels::self_test::layer::{values, values_published, words};
+use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TILE_ROWS, Tile};
+use attn_kernels::kernel::{KvDtype, KvShape, block_digest, published};
+use attn_kernels::self_test::layer::cache_words;
 
 const TABLE: [u32; 3] = [2, 0, 3];
 const BLOCKS: u32 = 4;
@@ -28,7 +29,8 @@ struct Layout<'a> {
 impl<'a> Layout<'a> {
     /// A cache of which every slot is NaN.
     fn new(gpu: &'a Gpu, shape: KvShape, num_heads: u32, is_published: bool) -> Self {
-        let nan = words(shape.dtype, &vec![f32::NAN; BLOCKS as usize * shape.block_elements()]);
+        let nan = vec![f32::NAN; BLOCKS as usize * shape.block_elements()];
+        let nan = cache_words(&shape, KvShape::k_index, &nan);
         let [k, v] = ["k", "v"].map(|name| gpu.upload(name, &nan).unwrap());
         Self { gpu, shape, num_heads, len: 2 * shape.block_size + 3, is_published, k, v }
     }
@@ -129,6 +131,58 @@ impl<'a> Layout<'a> {
         self.run(variant, &params, &bindings, grid);
         self.gpu.read(&out, 0..out.len()).unwrap()
     }
+
+    /// The last rows of the sequence, as one tile, and their log-sum-exps.
+    fn prefill(&self, loads: KeyLoads) -> Vec<f32> {
+        let rows = self.len.min(TILE_ROWS);
+        let width = (self.num_heads * self.shape.head_dim) as usize;
+        let params = PagedPrefillParams {
+            num_heads: self.num_heads,
+            num_kv_heads: self.shape.num_kv_heads,
+            q_stride: self.num_heads * self.shape.head_dim,
+            first_key: 0,
+            scale: 0.3,
+            neg_inf: f32::NEG_INFINITY,
+            num_keys: u32::MAX,
+            list_stride: 0,
+            window: 0,
+            softcap: 0.0,
+            k_scale: 1.0,
+            v_scale: 1.0,
+        };
+        let tile = Tile { row: 0, rows, position: self.len - rows, table: 0, list: 0, pad: [0; 3] };
+        let q = self.gpu.upload("q", &queries(rows as usize, width, width, 3)).unwrap();
+        let (tables, tiles) =
+            (self.gpu.upload("table", &TABLE).unwrap(), self.gpu.upload("tiles", &[tile]).unwrap());
+        let out = self.gpu.buffer::<f32>("out", rows as usize * width).unwrap();
+        let lse = self.gpu.buffer::<f32>("lse", (rows * self.num_heads) as usize).unwrap();
+        let bindings: [Bind; 7] = [
+            (&q).into(),
+            (&self.k).into(),
+            (&self.v).into(),
+            (&tables).into(),
+            (&tiles).into(),
+            (&out).into(),
+            (&lse).into(),
+        ];
+        let variant = paged_prefill::variant(&self.shape, self.num_heads, loads, &Attention::default());
+        let grid = paged_prefill::grid(&self.shape, self.num_heads, loads, 1);
+        self.run(variant, &params, &bindings, grid);
+        [out, lse].map(|buf| self.gpu.read(&buf, 0..buf.len()).unwrap()).concat()
+    }
+}
+
+/// A V buffer in the order of the published layout; scales stay where they are.
+fn transposed(shape: &KvShape, v: &[u32]) -> Vec<u32> {
+    let (size, dim, element) = (shape.block_size as usize, shape.head_dim as usize, shape.dtype.bytes());
+    let part = shape.block_bytes() / shape.num_kv_heads as usize;
+    let parts = bytemuck::cast_slice::<u32, u8>(v).chunks_exact(part);
+    let turned = parts.flat_map(|part| {
+        let (codes, scales) = part.split_at(size * dim * element);
+        let elements = (0..dim).flat_map(move |d| (0..size).map(move |offset| (offset * dim + d) * element));
+        elements.flat_map(move |at| &codes[at..at + element]).chain(scales)
+    });
+    bytemuck::pod_collect_to_vec(&turned.copied().collect::<Vec<u8>>())
 }
 
 #[test]
@@ -136,36 +190,40 @@ fn either_layout_gives_the_same_bits() {
     let Some(gpu) = gpu() else { return };
     for (num_kv_heads, head_dim, block_size, group, dtype) in [
         (2, 24, 16, 2, KvDtype::F16),
-        (1, 64, 4, 3, KvDtype::F16),
-        (2, 40, 32, 1, KvDtype::F32),
         (1, 8, 4, 4, KvDtype::F32),
+        (1, 16, 4, 3, KvDtype::Fp8),
+        (2, 24, 32, 1, KvDtype::Int8),
     ] {
         let shape = KvShape { num_kv_heads, head_dim, block_size, dtype };
         let [own, other] =
             [false, true].map(|is_published| Layout::new(gpu, shape, num_kv_heads * group, is_published));
         let ([k, v], [k_published, v_published]) = (own.write(), other.write());
         assert_eq!(k, k_published, "{shape:?}");
-        let want = words(dtype, &values_published(&shape, &values(dtype, &v)));
-        assert_eq!(v_published, want, "{shape:?}");
-        let gathered = own.gather();
-        assert!(gathered.iter().all(|x| x.is_finite()));
-        assert_bits(&format!("gathered, {shape:?}"), &other.gather(), &gathered);
-        let attended = own.attend();
-        assert!(attended.iter().all(|x| x.is_finite()));
-        assert_bits(&format!("attended, {shape:?}"), &other.attend(), &attended);
+        assert_eq!(v_published, transposed(&shape, &v), "{shape:?}");
+        let results =
+            |layout: &Layout<'_>| [layout.gather(), layout.attend(), layout.prefill(KeyLoads::Uniform)];
+        let outputs =
+            ["gathered", "attended", "prefilled"].into_iter().zip(results(&own)).zip(results(&other));
+        for ((what, want), got) in outputs {
+            assert!(want.iter().all(|x| x.is_finite()), "{what}, {shape:?}");
+            assert_bits(&format!("{what}, {shape:?}"), &got, &want);
+        }
     }
 }
 
 #[test]
-fn other_kernels_and_codes_are_refused() {
+fn lanes_that_would_broadcast_neighbours_read_for_themselves() {
+    let Some(gpu) = gpu() else { return };
+    let shape = KvShape { num_kv_heads: 1, head_dim: 16, block_size: 8, dtype: KvDtype::F16 };
+    let layout = Layout::new(gpu, shape, 4, true);
+    layout.write();
+    assert_bits("prefill", &layout.prefill(KeyLoads::Broadcast), &layout.prefill(KeyLoads::Uniform));
+}
+
+#[test]
+fn other_kernels_are_refused() {
     let shape = KvShape { num_kv_heads: 1, head_dim: 64, block_size: 16, dtype: KvDtype::F16 };
-    let loads = paged_prefill::KeyLoads::Uniform;
-    let prefill = paged_prefill::variant(&shape, 1, loads, &Attention::default());
-    let codes = cache_write::variant(&KvShape { dtype: KvDtype::Fp8, ..shape });
-    let said = |variant| published(variant).unwrap_err().to_string();
-    assert_eq!(
-        said(prefill),
-        "paged_prefill: no variant over this cache reads values of the published layout"
-    );
-    assert_eq!(said(codes), "cache_write: no variant over this cache reads values of the published layout");
+    let digest = block_digest::variant(&shape, block_digest::Digest::Mean);
+    let said = published(digest).unwrap_err().to_string();
+    assert_eq!(said, "block_digest: no variant takes values of the published layout");
 }

@@ -9,7 +9,7 @@ var<workgroup> q_sums: array<vec4<f32>, TILE>;
 var<workgroup> parts: array<f32, WG>;
 
 // The score for set `which`, in the first of the block's lanes. Every lane of the workgroup calls it.
-fn score_of(row: vec4<u32>, block: u32, in_range: bool, which: u32, lane: u32) -> f32 {
+fn score_of(index: u32, row: vec4<u32>, block: u32, in_range: bool, which: u32, lane: u32) -> f32 {
     let group = params.num_heads / params.num_kv_heads;
     let set_quads = params.heads_a_set / group * QUADS;
     var sum = vec4(0.0);

@@ -1,58 +1,19 @@
 // Paged KV in int8 with a scale for each token and head, x = 8. Of a block and head:
 //   K [head_dim / 8, block_size, 8] codes, then [block_size] f32 scales
 //   V [block_size, head_dim] codes, then [block_size] f32 scales
-// V is bound as vec2<u32>: one load is eight elements. K is bound as vec4<u32>: one load is eight elements of two keys.
-alias kv_chunk = vec2<u32>;
-
-// vec2<u32> of the codes of a block and head, and of codes and scales.
-const CODES: u32 = HEAD_DIM / 8u * BLOCK_SIZE;
-const CODES_AND_SCALES: u32 = CODES + BLOCK_SIZE / 2u;
-
-fn kv_low(c: kv_chunk) -> vec4<f32> {
-    return int8_quad(c.x);
-}
-
-fn kv_high(c: kv_chunk) -> vec4<f32> {
-    return int8_quad(c.y);
-}
-
-// What a code of zero becomes: codes are read as 128 more, never negative, and those bits as f16 are 2^-24 of that. Conversions
-// from integers take four times as long on some GPUs.
-const KV_ZERO: f32 = 128.0 / INT8_IN_F16;
-const INT8_IN_F16: f32 = 16777216.0;
-
-fn int8_quad(codes: u32) -> vec4<f32> {
-    let even = unpack2x16float((codes & 0xff00ffu) ^ 0x800080u);
-    let odd = unpack2x16float(((codes >> 8u) & 0xff00ffu) ^ 0x800080u);
-    return vec4(even.x, odd.x, even.y, odd.y);
-}
-
-// Factor on what kv_low and kv_high make of the key at `offset` in its block, less KV_ZERO.
-fn k_factor(block_head: u32, offset: u32) -> f32 {
-    return INT8_IN_F16 * bitcast<f32>(k_cache[(block_head * CODES_AND_SCALES + CODES) / 2u + offset / 4u][offset % 4u]);
-}
+// V is bound as vec2<u32>: one load is eight elements.
+#import kv_keys_int8
 
 fn v_factor(block_head: u32, offset: u32) -> f32 {
     return INT8_IN_F16 * bitcast<f32>(v_cache[block_head * CODES_AND_SCALES + CODES + offset / 2u][offset % 2u]);
-}
-
-// Chunk `chunk` (elements 8 * chunk on) of the key at `offset` in its block.
-fn k_at(block_head: u32, chunk: u32, offset: u32) -> u32 {
-    return block_head * CODES_AND_SCALES + chunk * BLOCK_SIZE + offset;
 }
 
 fn v_at(block_head: u32, chunk: u32, offset: u32) -> u32 {
     return block_head * CODES_AND_SCALES + offset * (HEAD_DIM / 8u) + chunk;
 }
 
-fn k_load(at: u32) -> kv_chunk {
-    let both = k_cache[at / 2u];
-    return select(both.xy, both.zw, at % 2u == 1u);
-}
-
 fn v_load(at: u32) -> kv_chunk {
     return v_cache[at];
 }
 
-@group(0) @binding(2) var<storage, read> k_cache: array<vec4<u32>>;
 @group(0) @binding(3) var<storage, read> v_cache: array<vec2<u32>>;

@@ -12,6 +12,7 @@ fn digest_join(a: Digest, b: Digest) -> Digest {
     return Digest(min(a.least, b.least), max(a.most, b.most));
 }
 
-fn digest_term(q: vec4<f32>, d: Digest) -> f32 {
-    return dot(max(q * d.least, q * d.most), vec4(1.0));
+// No product of q with a key is larger, channel by channel.
+fn digest_terms(q: vec4<f32>, d: Digest) -> vec4<f32> {
+    return max(q * d.least, q * d.most);
 }

@@ -2,8 +2,9 @@
 
 use attn_kernels::gpu::{Buf, Gpu};
 
+use super::DecoderOptions;
+use super::head::HEAD_ROWS;
 use super::inputs::{Plan, Rows, ViewRows};
-use super::{DecoderOptions, HEAD_ROWS};
 use crate::matrix::SLACK;
 use crate::{DecoderConfig, ModelError};
 

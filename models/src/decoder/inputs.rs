@@ -8,6 +8,7 @@ use attn_kernels::kernel::paged_prefill::Tile;
 use kvblock::BlockId;
 use smallvec::SmallVec;
 
+use super::head::HEAD_ROWS;
 use super::sparse::Chosen;
 use super::staged::Fresh;
 use super::stream::Stream;
@@ -327,7 +328,7 @@ impl Inputs {
         let (rows, seqs) = (options.max_rows as usize, options.max_seqs as usize);
         let pairs = config.rope.inv_freq().len();
         // Portions of the gather and target lists are bound at aligned offsets: one more portion never overruns.
-        let lists = rows + seqs + super::HEAD_ROWS;
+        let lists = rows + seqs + HEAD_ROWS;
         let split = if options.sparse.is_some() { rows } else { 1 };
         Ok(Self {
             tokens: gpu.buffer("tokens", rows)?,

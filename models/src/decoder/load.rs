@@ -137,6 +137,8 @@ impl Decoder {
             coop,
             choices: None,
             prefixes: Vec::new(),
+            ahead: None,
+            steps_ahead: 0,
         })
     }
 }

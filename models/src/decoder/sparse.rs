@@ -28,6 +28,7 @@ pub(super) use choose::Chosen;
 use device::Ranker;
 use estimate::Estimator;
 use mirror::Mirror;
+pub(super) use readback::Reads;
 
 /// What a sparse decoder keeps from layer to layer.
 #[derive(Debug)]

@@ -48,6 +48,20 @@ pub struct Spec {
     pub pad0: u32,
 }
 
+impl Spec {
+    /// The likeliest token.
+    pub const GREEDY: Self = Self {
+        temperature: 0.0,
+        top_p: 1.0,
+        min_p: 0.0,
+        top_k: 0,
+        seed_low: 0,
+        seed_high: 0,
+        position: 0,
+        pad0: 0,
+    };
+}
+
 /// The kernel.
 #[must_use]
 pub fn variant() -> Variant {

@@ -11,16 +11,7 @@ use crate::kernel::sample::{self, SampleParams, Spec};
 const VOCAB: usize = 1500;
 
 /// Draws from the whole vocabulary.
-const PLAIN: Spec = Spec {
-    temperature: 1.0,
-    top_p: 1.0,
-    min_p: 0.0,
-    top_k: 0,
-    seed_low: 1,
-    seed_high: 2,
-    position: 0,
-    pad0: 0,
-};
+const PLAIN: Spec = Spec { temperature: 1.0, seed_low: 1, seed_high: 2, ..Spec::GREEDY };
 
 pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let filters = [

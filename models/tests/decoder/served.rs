@@ -17,18 +17,20 @@ pub(crate) struct Request<'a> {
     pub(crate) prefill: usize,
     /// Tokens to draw greedily.
     pub(crate) tokens: usize,
+    /// Whether logits are asked for.
+    pub(crate) logits: bool,
 }
 
 impl<'a> Request<'a> {
     pub(crate) fn new(ids: &'a [u32], tokens: usize) -> Self {
-        Self { ids, prefill: ids.len(), tokens }
+        Self { ids, prefill: ids.len(), tokens, logits: true }
     }
 }
 
 /// What a sequence got.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Served {
-    /// Logits of every row, `[prompt + tokens - 1, vocab]`.
+    /// Logits of every row, `[prompt + tokens - 1, vocab]`, where they were asked for.
     pub(crate) logits: Vec<f32>,
     /// Drawn tokens.
     pub(crate) drawn: Vec<u32>,
@@ -44,17 +46,6 @@ impl Served {
         self.logits.iter().map(|v| v.to_bits()).collect()
     }
 }
-
-const GREEDY: Spec = Spec {
-    temperature: 0.0,
-    top_p: 1.0,
-    min_p: 0.0,
-    top_k: 0,
-    seed_low: 0,
-    seed_high: 0,
-    position: 0,
-    pad0: 0,
-};
 
 /// Serves `requests` together, at most `chunk` tokens of each prompt a step.
 pub(crate) fn serve(decoder: &mut Decoder, requests: &[Request<'_>], chunk: usize) -> Vec<Served> {
@@ -72,23 +63,23 @@ pub(crate) fn serve(decoder: &mut Decoder, requests: &[Request<'_>], chunk: usiz
         for (sequence, tables) in left.zip(&tables) {
             let slice = sequence.next(chunk, tables);
             if sequence.draws(slice.tokens.len()) {
-                samples.push(Sample { slice: slices.len(), spec: GREEDY });
+                samples.push(Sample { slice: slices.len(), spec: Spec::GREEDY });
             }
             slices.push(slice);
         }
-        let rows: Vec<usize> = slices.iter().map(|slice| slice.tokens.len()).collect();
+        let rows: Vec<_> = slices.iter().map(|slice| (slice.tokens.len(), slice.logits)).collect();
         let output = decoder.step(&slices, &samples).unwrap();
         let vocab = decoder.config().vocab_size as usize;
-        assert_eq!(output.logits.len(), rows.iter().sum::<usize>() * vocab);
+        assert_eq!(output.logits.len(), rows.iter().map(|(_, logits)| logits).sum::<usize>() * vocab);
         let (mut logits, mut drawn) = (output.logits.as_slice(), output.sampled.iter());
         let mut attended = output.attended.into_iter();
         let of_row = |row: usize| output.choices.iter().map(|c| (c.layer, c.rows[row].clone())).collect();
         let mut first = 0;
-        for (sequence, rows) in sequences.iter_mut().filter(|s| s.remains() > 0).zip(rows) {
+        for (sequence, (rows, of_rows)) in sequences.iter_mut().filter(|s| s.remains() > 0).zip(rows) {
             sequence.served.attended.extend(attended.next().flatten());
             sequence.served.choices.extend((first..first + rows).map(of_row));
             first += rows;
-            let (own, others) = logits.split_at(rows * vocab);
+            let (own, others) = logits.split_at(of_rows * vocab);
             logits = others;
             let draws = sequence.draws(rows);
             sequence.take(own, rows, draws.then(|| *drawn.next().unwrap()));
@@ -154,7 +145,7 @@ impl<'a> Sequence<'a> {
             phase: if self.computed < self.request.prefill { Phase::Prefill } else { Phase::Decode },
             access: &[],
             targets: &[],
-            logits: rows,
+            logits: if self.request.logits { rows } else { 0 },
         }
     }
 

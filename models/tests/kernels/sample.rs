@@ -10,16 +10,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 /// Draws from the whole vocabulary.
-const PLAIN: Spec = Spec {
-    temperature: 1.0,
-    top_p: 1.0,
-    min_p: 0.0,
-    top_k: 0,
-    seed_low: 1,
-    seed_high: 2,
-    position: 0,
-    pad0: 0,
-};
+const PLAIN: Spec = Spec { temperature: 1.0, seed_low: 1, seed_high: 2, ..Spec::GREEDY };
 
 fn draw(gpu: &Gpu, vocab: usize, logits: &[f32], specs: &[Spec]) -> Vec<u32> {
     let rows = u32::try_from(specs.len()).unwrap();

@@ -54,6 +54,8 @@ struct Row {
     decode_tok_s: f64,
     /// One decode step, mean.
     step_ms: f64,
+    /// Share of the decode steps that were encoded while the step before them ran.
+    ahead: f64,
     /// Device microseconds of a decode step by kernel, from a run with timestamps.
     kernels_us: Vec<(String, f64, f64)>,
 }
@@ -99,13 +101,12 @@ fn batches(args: &BenchArgs, model: &Model) -> Result<bool> {
 fn prompts(engine: &Engine, workload: Workload, seed: u64) -> Vec<Prompt> {
     let vocab = engine.decoder().config().vocab_size;
     let mut random = StdRng::seed_from_u64(seed);
-    let sampling = SamplingArgs { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };
     (0..workload.streams)
         .map(|_| Prompt {
             ids: (0..workload.prompt).map(|_| random.random_range(0..vocab)).collect(),
             max_tokens: workload.output,
             samples: 1,
-            sampling: sampling.clone(),
+            sampling: SamplingArgs::GREEDY,
             salt: None,
             ignore_eos: true,
         })
@@ -140,15 +141,17 @@ fn serve<T>(
 fn measure(engine: &mut Engine, workload: Workload, seed: u64) -> Result<Row> {
     let decode = |engine: &mut Engine| {
         let start = Instant::now();
+        let ahead = engine.decoder().steps_ahead();
         let (mut tokens, mut steps) = (0, 0);
         while engine.has_work() {
             let events = engine.step()?;
             tokens += events.iter().filter(|e| matches!(e, Event::Token(..))).count();
             steps += 1;
         }
-        Ok((start.elapsed().as_secs_f64(), tokens, steps))
+        let ahead = engine.decoder().steps_ahead() - ahead;
+        Ok((start.elapsed().as_secs_f64(), tokens, steps, ahead))
     };
-    let (prefill, (decode, tokens, steps)) = serve(engine, workload, seed, decode)?;
+    let (prefill, (decode, tokens, steps, ahead)) = serve(engine, workload, seed, decode)?;
     let info = engine.decoder().gpu().info();
     Ok(Row {
         adapter: info.name.clone(),
@@ -160,6 +163,7 @@ fn measure(engine: &mut Engine, workload: Workload, seed: u64) -> Result<Row> {
         prefill_tok_s: f64::from(workload.streams * workload.prompt) / prefill,
         decode_tok_s: count(tokens) / decode,
         step_ms: decode * 1e3 / count(steps),
+        ahead: count(usize::try_from(ahead).unwrap_or(0)) / count(steps),
         kernels_us: Vec::new(),
     })
 }
@@ -206,8 +210,14 @@ fn print(args: &BenchArgs, row: &Row) -> Result<()> {
         return Ok(report::json_line(&mut io::stdout().lock(), row)?);
     }
     println!(
-        "{:3} x {:5} + {:3}: prefill {:9.1} tok/s, decode {:8.1} tok/s, step {:7.3} ms",
-        row.streams, row.prompt, row.output, row.prefill_tok_s, row.decode_tok_s, row.step_ms
+        "{:3} x {:5} + {:3}: prefill {:9.1} tok/s, decode {:8.1} tok/s, step {:7.3} ms, {:3.0} % encoded ahead",
+        row.streams,
+        row.prompt,
+        row.output,
+        row.prefill_tok_s,
+        row.decode_tok_s,
+        row.step_ms,
+        row.ahead * 100.0
     );
     for (kernel, dispatches, us) in &row.kernels_us {
         println!("    {kernel:16} {dispatches:6.1} dispatches, {us:9.1} us a step");

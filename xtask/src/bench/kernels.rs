@@ -2,6 +2,7 @@
 //! of that. Data and block tables are random, times are the device's own, caches are filled with other data in between.
 
 mod attention;
+mod bound;
 mod ceiling;
 mod grid;
 mod host;

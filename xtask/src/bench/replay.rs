@@ -111,7 +111,7 @@ fn prompt(ids: &[u32], max_tokens: u32) -> Prompt {
         ids: ids.to_vec(),
         max_tokens,
         samples: 1,
-        sampling: SamplingArgs { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 },
+        sampling: SamplingArgs::GREEDY,
         salt: None,
         ignore_eos: true,
     }

@@ -28,7 +28,8 @@ pub(super) struct Series {
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 360.0;
 const LEFT: f64 = 80.0;
-const TOP: f64 = 40.0;
+/// Room for a title and, below it, the name of an axis or what colours mean.
+const TOP: f64 = 56.0;
 const LEGEND: f64 = 260.0;
 const COLORS: [&str; 10] = [
     "#1b6ca8", "#d1495b", "#2a9d5c", "#edae49", "#6a4c93", "#00798c", "#8d6a9f", "#f26419", "#5f5f5f",
@@ -43,7 +44,7 @@ pub(super) fn chart(title: &str, x: &Axis, y: &Axis, series: &[Series]) -> Strin
     let ys = y.range(points.iter().map(|p| p.1));
     let at = |p: &(f64, f64)| (LEFT + x.part(p.0, xs) * WIDTH, TOP + (1.0 - y.part(p.1, ys)) * HEIGHT);
     let mut svg = open(LEFT + WIDTH + LEGEND, TOP + HEIGHT + 60.0);
-    text(&mut svg, LEFT, 20.0, "start", title);
+    heading(&mut svg, title);
     let _ = writeln!(
         svg,
         "<path d=\"M{LEFT} {TOP}V{}H{}\" fill=\"none\" stroke=\"#888\"/>",
@@ -61,7 +62,7 @@ pub(super) fn chart(title: &str, x: &Axis, y: &Axis, series: &[Series]) -> Strin
         text(&mut svg, LEFT - 8.0, at + 4.0, "end", &number(tick));
     }
     text(&mut svg, LEFT + WIDTH / 2.0, TOP + HEIGHT + 44.0, "middle", x.title);
-    text(&mut svg, 8.0, TOP - 8.0, "start", y.title);
+    text(&mut svg, 8.0, TOP - 14.0, "start", y.title);
     for (index, series) in series.iter().enumerate() {
         let color = COLORS[index % COLORS.len()];
         let points: Vec<_> = series.points.iter().filter(|p| fits(p)).map(at).collect();
@@ -96,27 +97,88 @@ fn draw(svg: &mut String, points: &[(f64, f64)], series: &Series, color: &str) {
     }
 }
 
+/// What the rows or columns of a heat map are: one label each, of which those are written that have room.
+#[derive(Debug, Clone)]
+pub(super) struct Labels {
+    pub(super) name: &'static str,
+    pub(super) each: Vec<String>,
+}
+
+impl Labels {
+    /// Counted from 0.
+    pub(super) fn counted(name: &'static str, count: usize) -> Self {
+        Self { name, each: (0..count).map(|i| i.to_string()).collect() }
+    }
+
+    /// Indices and texts of those that are at least `apart` from each other where cells are `cell` wide.
+    fn shown(&self, cell: f64, apart: f64) -> impl Iterator<Item = (usize, &String)> {
+        let round = (0..9).flat_map(|power| [1, 2, 5].map(|step| step * 10_usize.pow(power)));
+        let every = round.into_iter().find(|every| *every as f64 * cell >= apart);
+        self.each.iter().enumerate().step_by(every.unwrap_or(usize::MAX))
+    }
+}
+
 /// A heat map of rows of values from 0 (white) to 1 (dark); what is not finite is grey.
-pub(super) fn heat_map(title: &str, x: &str, y: &str, rows: &[Vec<f64>]) -> String {
+pub(super) fn heat_map(title: &str, x: &Labels, y: &Labels, rows: &[Vec<f64>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0).max(1);
-    let cell = (WIDTH / columns as f64).clamp(1.0, 24.0);
-    let (width, height) = (cell * columns as f64, 12.0 * rows.len() as f64);
-    let mut svg = open((LEFT + width + 20.0).max(420.0), TOP + height + 40.0);
-    text(&mut svg, LEFT, 20.0, "start", title);
+    let wide = (WIDTH / columns as f64).clamp(1.0, 36.0);
+    let high = (144.0 / rows.len().max(1) as f64).clamp(12.0, 24.0);
+    let (width, height) = (wide * columns as f64, high * rows.len() as f64);
+    // A letter of a heading takes at most 8 pixels.
+    let mut svg = open(
+        (LEFT + width).max(290.0).max(8.0 + 8.0 * title.chars().count() as f64) + 20.0,
+        TOP + height + 48.0,
+    );
+    heading(&mut svg, title);
+    key(&mut svg);
     for (row, values) in rows.iter().enumerate() {
         for (column, value) in values.iter().enumerate() {
-            let fill = if value.is_finite() { shade(*value) } else { "#ccc".into() };
-            let (at_x, at_y) = (LEFT + cell * column as f64, TOP + 12.0 * row as f64);
+            let fill = if value.is_finite() { shade(*value) } else { NONE.into() };
+            let (at_x, at_y) = (LEFT + wide * column as f64, TOP + high * row as f64);
             let _ = writeln!(
                 svg,
-                "<rect x=\"{at_x:.2}\" y=\"{at_y:.0}\" width=\"{cell:.2}\" height=\"12\" fill=\"{fill}\"/>"
+                "<rect x=\"{at_x:.2}\" y=\"{at_y:.1}\" width=\"{wide:.2}\" height=\"{high:.1}\" fill=\"{fill}\"/>"
             );
         }
     }
-    text(&mut svg, LEFT, TOP + height + 20.0, "start", x);
-    text(&mut svg, LEFT - 8.0, TOP + 10.0, "end", y);
+    let _ = writeln!(
+        svg,
+        "<rect x=\"{LEFT}\" y=\"{TOP}\" width=\"{width:.2}\" height=\"{height:.1}\" fill=\"none\" stroke=\"#888\"/>"
+    );
+    for (column, label) in x.shown(wide, 34.0) {
+        text(&mut svg, LEFT + wide * (column as f64 + 0.5), TOP + height + 16.0, "middle", label);
+    }
+    for (row, label) in y.shown(high, 14.0) {
+        text(&mut svg, LEFT - 6.0, TOP + high * (row as f64 + 0.5) + 4.0, "end", label);
+    }
+    text(&mut svg, LEFT, TOP + height + 36.0, "start", x.name);
+    text(&mut svg, 8.0, TOP - 10.0, "start", y.name);
     svg.push_str("</svg>\n");
     svg
+}
+
+/// The colour of what is no number.
+const NONE: &str = "#ccc";
+
+/// What the colours of a heat map mean.
+fn key(svg: &mut String) {
+    let first = LEFT + 12.0;
+    text(svg, LEFT, TOP - 10.0, "start", "0");
+    for step in 0..=4 {
+        let (x, fill) = (first + 16.0 * f64::from(step), shade(f64::from(step) / 4.0));
+        let y = TOP - 20.0;
+        let _ = writeln!(
+            svg,
+            "<rect x=\"{x}\" y=\"{y}\" width=\"16\" height=\"12\" fill=\"{fill}\" stroke=\"#888\"/>"
+        );
+    }
+    text(svg, first + 84.0, TOP - 10.0, "start", "1");
+    let (x, y) = (first + 108.0, TOP - 20.0);
+    let _ = writeln!(
+        svg,
+        "<rect x=\"{x}\" y=\"{y}\" width=\"16\" height=\"12\" fill=\"{NONE}\" stroke=\"#888\"/>"
+    );
+    text(svg, x + 20.0, TOP - 10.0, "start", "none (dense)");
 }
 
 /// White to dark blue.
@@ -146,8 +208,8 @@ impl Axis {
         }
         match self.scale {
             Scale::Log => {
-                let (low, high) = (low.log10().floor(), high.log10().ceil());
-                (10f64.powf(low), 10f64.powf(if high > low { high } else { low + 1.0 }))
+                let (low, high) = (round_below(low), round_above(high));
+                (low, if high > low { high } else { round_above(low * 1.01) })
             }
             Scale::Linear => {
                 let low = if low >= 0.0 && low < 0.7 * high { 0.0 } else { low };
@@ -168,21 +230,37 @@ impl Axis {
     fn ticks(&self, (low, high): (f64, f64)) -> Vec<f64> {
         let mut ticks = Vec::new();
         let step = step(high - low);
-        let mut at = low;
+        // Over few decades the round numbers in between as well.
+        let decades = high / low >= 2e3;
+        let mut at = if self.scale == Scale::Log && decades { 10f64.powf(low.log10().ceil()) } else { low };
         while at <= high * (1.0 + 1e-9) + f64::MIN_POSITIVE && ticks.len() < 40 {
             ticks.push(at);
-            at = if self.scale == Scale::Log { at * 10.0 } else { at + step };
+            at = match self.scale {
+                Scale::Linear => at + step,
+                Scale::Log if decades => at * 10.0,
+                Scale::Log => round_above(at * 1.01),
+            };
         }
         ticks
     }
 }
 
+/// The least 1, 2 or 5 times a power of ten that is not below `value`.
+fn round_above(value: f64) -> f64 {
+    let power = 10f64.powf(value.log10().floor());
+    let times = [1.0, 2.0, 5.0, 10.0].into_iter().find(|times| times * power >= value * (1.0 - 1e-9));
+    times.unwrap_or(10.0) * power
+}
+
+/// The largest that is not above it.
+fn round_below(value: f64) -> f64 {
+    1.0 / round_above(1.0 / value)
+}
+
 /// A step of 1, 2 or 5 times a power of ten that goes some five times into `span`.
 fn step(span: f64) -> f64 {
     let rough = span / 5.0;
-    let power = 10f64.powf(rough.log10().floor());
-    let times = [1.0, 2.0, 5.0, 10.0].into_iter().find(|times| times * power >= rough * 0.999);
-    times.unwrap_or(10.0) * power
+    round_above(rough * 0.999)
 }
 
 /// Few digits.
@@ -214,6 +292,12 @@ fn open(width: f64, height: f64) -> String {
     )
 }
 
+/// Adds what a picture is of.
+fn heading(svg: &mut String, title: &str) {
+    let title = escaped(title);
+    let _ = writeln!(svg, "<text x=\"8\" y=\"18\" font-weight=\"bold\">{title}</text>");
+}
+
 /// Adds a text.
 pub(super) fn text(svg: &mut String, x: f64, y: f64, anchor: &str, text: &str) {
     let _ =
@@ -235,8 +319,12 @@ mod tests {
         assert_eq!(linear.range([0.3, 0.95].into_iter()), (0.0, 1.0));
         assert_eq!(linear.range([103.0, 104.0].into_iter()), (103.0, 104.0));
         assert_eq!(linear.range([].into_iter()), (0.0, 1.0));
-        assert_eq!(Axis::log("x").range([20.0, 700.0].into_iter()), (10.0, 1000.0));
-        assert_eq!(Axis::log("x").ticks((10.0, 1000.0)), [10.0, 100.0, 1000.0]);
+        let log = Axis::log("x");
+        assert_eq!(log.range([21.0, 700.0].into_iter()), (20.0, 1000.0));
+        assert_eq!(log.range([300.0].into_iter()), (200.0, 500.0));
+        let shown = |ticks: Vec<f64>| ticks.into_iter().map(number).collect::<Vec<_>>().join(" ");
+        assert_eq!(shown(log.ticks((20.0, 1000.0))), "20 50 100 200 500 1000");
+        assert_eq!(shown(log.ticks((2.0, 200_000.0))), "10 100 1000 10k 100k");
         assert!(!Axis::log("x").holds(0.0) && !linear.holds(f64::NAN));
     }
 
@@ -244,16 +332,25 @@ mod tests {
     fn points_are_where_their_values_are() {
         let series = Series { name: "a < b".into(), points: vec![(0.0, 0.0), (1.0, 1.0)], joined: true };
         let svg = chart("t", &Axis::linear("x"), &Axis::linear("y"), &[series]);
-        assert!(svg.contains("M80.0 400.0L720.0 40.0"), "{svg}");
+        assert!(svg.contains("M80.0 416.0L720.0 56.0"), "{svg}");
         assert!(svg.contains("a &lt; b") && svg.ends_with("</svg>\n"));
     }
 
     #[test]
     fn cells_go_from_white_to_dark() {
-        let svg = heat_map("t", "x", "y", &[vec![0.0, 1.0, f64::NAN]]);
+        let (x, y) = (Labels::counted("x", 3), Labels::counted("y", 1));
+        let svg = heat_map("t", &x, &y, &[vec![0.0, 1.0, f64::NAN]]);
         for fill in ["rgb(255,255,255)", "rgb(8,48,107)", "#ccc"] {
             assert!(svg.contains(fill), "{svg}");
         }
+    }
+
+    #[test]
+    fn labels_have_room() {
+        let labels = Labels::counted("blocks", 256);
+        let shown: Vec<_> = labels.shown(2.5, 34.0).map(|(_, label)| &**label).take(3).collect();
+        assert_eq!(shown, ["0", "20", "40"]);
+        assert_eq!(labels.shown(36.0, 34.0).count(), 256);
     }
 
     #[test]

@@ -11,6 +11,8 @@ use std::process::Command;
 use attn_kernels::gpu;
 use serde::Serialize;
 
+use super::Need;
+
 /// Where to look: the file system below a folder, and environment variables. Tests look at a folder of their own.
 #[derive(Debug, Clone)]
 pub struct Host {
@@ -25,7 +27,7 @@ pub struct Found {
     pub platform: Platform,
     /// Vulkan; none on macOS and Windows, whose own APIs wgpu uses.
     pub vulkan: Option<Vulkan>,
-    /// The first Python 3 on the search path that has pip, or else the first Python 3.
+    /// The first Python 3 on the search path that has pip, or else the first Python 3, where it was looked for.
     pub python: Option<Python>,
     /// Path of redis-server.
     pub redis_server: Option<PathBuf>,
@@ -92,23 +94,24 @@ impl Vulkan {
 }
 
 impl Found {
-    /// Looks around on this machine. Where the Vulkan files are not in the usual folders, an adapter that answers
-    /// settles the matter.
-    pub fn on_this_machine() -> Self {
-        let mut found = Self::on(&Host::this());
+    /// Looks around on this machine for what `needs` ask for. Where the Vulkan files are not in the usual folders, an adapter
+    /// that answers settles the matter.
+    pub fn on_this_machine(needs: &[Need]) -> Self {
+        let mut found = Self::on(&Host::this(), needs);
         if let Some(vulkan) = found.vulkan.as_mut().filter(|vulkan| !vulkan.usable()) {
             vulkan.answers = !gpu::adapters().is_empty();
         }
         found
     }
 
-    /// Looks around on `host`.
-    pub fn on(host: &Host) -> Self {
+    /// Looks around on `host` for what `needs` ask for.
+    pub fn on(host: &Host, needs: &[Need]) -> Self {
         let linux = !cfg!(any(target_os = "macos", windows));
         Self {
             platform: platform(host),
             vulkan: linux.then(|| vulkan(host)),
-            python: python(host),
+            // Python has to run twice for its answers: half a second, which only a fetch is worth.
+            python: needs.contains(&Need::DefaultModel).then(|| python(host)).flatten(),
             redis_server: host.on_search_path("redis-server"),
         }
     }

@@ -4,8 +4,6 @@ use insta::{assert_ron_snapshot, assert_snapshot};
 
 use super::*;
 
-const ALL: &[Need] = &[Need::Gpu, Need::DefaultModel, Need::Tests];
-
 /// A machine with everything.
 fn complete(platform: Platform) -> Found {
     let driver = Driver { manifest: PathBuf::from("lvp.json"), library: Some(PathBuf::from("liblvp.so")) };
@@ -46,7 +44,7 @@ fn a_complete_machine_needs_nothing() {
         Platform::MacOs,
         Platform::Windows,
     ] {
-        let plan = plan(&complete(platform), ALL);
+        let plan = plan(&complete(platform), Need::ALL);
         assert_eq!(plan, Plan { missing: vec![], packages: vec![], remedy: Remedy::Nothing });
     }
 }
@@ -61,7 +59,7 @@ fn what_a_bare_machine_is_told() {
         Platform::Windows,
     ]
     .map(|platform| {
-        let Plan { missing, remedy, .. } = plan(&bare(platform), ALL);
+        let Plan { missing, remedy, .. } = plan(&bare(platform), Need::ALL);
         format!("{platform:?} misses {}\n  {remedy:?}", missing.join(", "))
     });
     assert_snapshot!(told.join("\n"), @r#"
@@ -96,10 +94,10 @@ fn a_part_that_is_missing_brings_its_packages() {
     let dangling = Driver { library: None, ..vulkan.drivers[0].clone() };
     let no_library = Found { vulkan: Some(Vulkan { drivers: vec![dangling], ..vulkan }), ..complete.clone() };
     for found in [no_loader, no_driver, no_library] {
-        assert_eq!(plan(&found, ALL).packages, ["libvulkan1", "mesa-vulkan-drivers"], "{found:?}");
+        assert_eq!(plan(&found, Need::ALL).packages, ["libvulkan1", "mesa-vulkan-drivers"], "{found:?}");
     }
     let no_pip = Found { python: Some(Python { pip: None, ..python }), ..complete };
-    assert_eq!(plan(&no_pip, ALL).packages, ["python3", "python3-pip"]);
+    assert_eq!(plan(&no_pip, Need::ALL).packages, ["python3", "python3-pip"]);
 }
 
 #[test]

@@ -1,9 +1,8 @@
-//! The certificate of a step: the attention mass that lists certainly keep, from digests of what they drop.
+//! The certificate of a step: the attention mass that lists certainly keep, from bounds of what they drop.
 
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline, Read};
-use attn_kernels::kernel::KvShape;
 use attn_kernels::kernel::mass_bound::{self, MassBoundParams};
 use attn_kernels::kernel::mass_merge::{self, MassMergeParams};
 use attn_kernels::kernel::paged_decode::PagedDecodeParams;
@@ -17,6 +16,8 @@ use crate::decoder::inputs::Plan;
 #[derive(Debug)]
 pub(super) struct Bound {
     shares_of: Arc<Pipeline>,
+    /// Tokens of a block.
+    select_block: u32,
     merge: Arc<Pipeline>,
     /// `[selecting layers, rows, num_heads, share_stride]`
     shares: Buf<f32>,
@@ -26,9 +27,10 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    pub(super) fn new(gpu: &Gpu, shape: &KvShape, select_block: u32) -> Result<Self, ModelError> {
+    pub(super) fn new(gpu: &Gpu, select_block: u32) -> Result<Self, ModelError> {
         Ok(Self {
-            shares_of: gpu.pipeline(&mass_bound::variant(shape, select_block))?,
+            shares_of: gpu.pipeline(&mass_bound::variant())?,
+            select_block,
             merge: gpu.pipeline(&mass_merge::variant())?,
             shares: gpu.buffer("shares", 1)?,
             share_stride: 1,
@@ -87,17 +89,17 @@ impl Decoder {
         let Some((sparse, ranker)) = self.sparse.as_ref().and_then(|s| Some((s, s.ranker.as_ref()?))) else {
             return;
         };
-        let (Some(bound), Some(pool)) = (&ranker.bound, ranker.digests(layer)) else { return };
+        let (Some(bound), Some(bounds)) = (&ranker.bound, ranker.bounds()) else { return };
         // Layers that select, one after the other.
         let before = u32_of(sparse.placed[..layer].iter().flatten().count());
         let rows_a_layer = ranker.chosen * params.num_heads;
         let shares_of = MassBoundParams {
             num_heads: params.num_heads,
             num_kv_heads: params.num_kv_heads,
-            q_stride: params.q_stride,
+            select_block: bound.select_block,
             list_stride: params.list_stride,
             max_partitions: params.max_partitions,
-            scale: params.scale,
+            bound_stride: ranker.score_stride,
             first_list: params.first_list,
             first_share: before * rows_a_layer * bound.share_stride,
             share_stride: bound.share_stride,
@@ -105,10 +107,8 @@ impl Decoder {
             pad1: 0,
             pad2: 0,
         };
-        let bindings: [Bind; 7] = [
-            (&self.activations.q).into(),
-            pool.into(),
-            (&self.inputs.tables).into(),
+        let bindings: [Bind; 5] = [
+            bounds.into(),
             rows,
             lists.bind.clone(),
             (&self.activations.stats).into(),

@@ -80,10 +80,7 @@ impl Ranker {
                 0 => None,
                 _ => Some(Wishes::new(gpu)?),
             },
-            bound: policy
-                .certifies()
-                .then(|| Bound::new(gpu, kv.shape(), policy.block_size().get()))
-                .transpose()?,
+            bound: policy.certifies().then(|| Bound::new(gpu, policy.block_size().get())).transpose()?,
         }))
     }
 
@@ -92,9 +89,9 @@ impl Ranker {
         self.scorer.forget(pages);
     }
 
-    /// Digests of a layer, where it has some.
-    pub(super) fn digests(&self, layer: usize) -> Option<&Buf<f32>> {
-        self.scorer.digests(layer)
+    /// What the blocks of the layer at hand may hold, where a certificate asks for it.
+    pub(super) fn bounds(&self) -> Option<&Buf<f32>> {
+        self.scorer.bounds()
     }
 
     /// Lays out how many blocks each row takes in each layer; returns the entries from list to list. `layers` names for each

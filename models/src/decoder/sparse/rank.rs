@@ -58,7 +58,8 @@ impl Scorer {
         let (kind, pages) = match policy.ranking() {
             None => return Ok(None),
             Some(Ranking::Digests(by)) => {
-                (Kind::Digests(Digests::new(gpu, (by, block), of, selects, views)?), Pages::new(block, false))
+                let by = (by, block, policy.certifies());
+                (Kind::Digests(Digests::new(gpu, by, of, selects, views)?), Pages::new(block, false))
             }
             Some(Ranking::Hashes(by)) => {
                 let hashes = Hashes::new(gpu, (by, block), of, selects, views)?;
@@ -108,10 +109,7 @@ impl Scorer {
     ) -> Result<(), ModelError> {
         let longest = chosen.iter().map(Chosen::kv_len).max().unwrap_or(0);
         match &mut self.kind {
-            Kind::Digests(digests) => {
-                digests.begin(config, score_stride);
-                Ok(())
-            }
+            Kind::Digests(digests) => digests.begin(gpu, config, (chosen.len(), score_stride)),
             Kind::Hashes(hashes) => hashes.begin(gpu, chosen, score_stride),
             Kind::Compressed(compressed) => {
                 compressed.begin(gpu, config, (chosen.len(), u32_of(longest)), score_stride)
@@ -137,10 +135,10 @@ impl Scorer {
         }
     }
 
-    /// Digests of a layer, where it has some.
-    pub(super) fn digests(&self, layer: usize) -> Option<&Buf<f32>> {
+    /// What the blocks of the layer at hand may hold, `[rows, num_heads, score_stride]`, where a certificate asks for it.
+    pub(super) fn bounds(&self) -> Option<&Buf<f32>> {
         match &self.kind {
-            Kind::Digests(digests) => digests.pools.pools[layer].as_ref(),
+            Kind::Digests(digests) => digests.bounds.as_ref(),
             Kind::Hashes(_) | Kind::Compressed(_) => None,
         }
     }

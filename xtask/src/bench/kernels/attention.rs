@@ -55,7 +55,7 @@ impl Heads {
         4.0 * f64::from(self.width())
     }
 
-    fn scale(&self) -> f32 {
+    pub(super) fn scale(&self) -> f32 {
         1.0 / (self.shape.head_dim as f32).sqrt()
     }
 }

@@ -10,7 +10,7 @@ use rand::{RngExt, SeedableRng};
 use super::attention::{self, Heads, Step};
 use super::select::{self, Policy};
 use super::work::{Bench, Timed};
-use super::{host, mla, others, xattn};
+use super::{bound, host, mla, others, xattn};
 
 /// Works that share their data, under one name. Data are made when their turn comes: all at once would not fit in memory.
 pub(super) struct Item {
@@ -209,7 +209,10 @@ fn around(grid: &mut Grid, sizes: &Sizes, main: Heads, software: bool) {
         });
         grid.add(format!("block_score 4 x {context}"), move |bench| {
             let step = Step::new(bench.gpu, &main, [4, context])?;
-            bench.alone(select::scores(bench.gpu, &step, Policy::Quest)?.0)
+            bench.alone(select::scores(bench.gpu, &step, Policy::Quest, None)?.0)
+        });
+        grid.add(format!("mass_bound 4 x {context}"), move |bench| {
+            bound::certificate(bench, &Step::new(bench.gpu, &main, [4, context])?, 0.1)
         });
         let (rows, k) = if software { (4, 256) } else { (64, 2048) };
         grid.add(format!("top_k of {context}"), move |bench| {

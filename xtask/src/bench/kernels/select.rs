@@ -57,8 +57,14 @@ pub(super) fn decode(bench: &Bench, step: &Step, density: f64, policies: &[Polic
     bench.beside(step.attend(gpu, None)?, others)
 }
 
-/// Bounds or means of all blocks of every sequence, scored for its row of queries.
-pub(super) fn scores(gpu: &Gpu, step: &Step, policy: Policy) -> Result<(Work, BlockScoreParams, Buf<f32>)> {
+/// Bounds or means of all blocks of every sequence, scored for its row of queries; Quest's bounds kept in `bounds` if it is
+/// there.
+pub(super) fn scores(
+    gpu: &Gpu,
+    step: &Step,
+    policy: Policy,
+    bounds: Option<&Buf<f32>>,
+) -> Result<(Work, BlockScoreParams, Buf<f32>)> {
     let (shape, num_heads) = (&step.heads.shape, step.heads.num_heads);
     let pages = step.cache.table.len();
     let digests = random(gpu, KvDtype::F32, policy.digest().pool_len(shape, pages), 1)?;
@@ -78,34 +84,34 @@ pub(super) fn scores(gpu: &Gpu, step: &Step, policy: Policy) -> Result<(Work, Bl
         recent_full: 0,
         scale: 1.0,
         infinity: f32::INFINITY,
+        logit_scale: step.heads.scale(),
         pad0: 0,
-        pad1: 0,
     };
     let scores = gpu.buffer::<f32>("scores", block_score::scores_len(&params, step.cache.rows.len()))?;
-    let bindings: [Bind; 5] = [
+    let mut bindings: Vec<Bind> = vec![
         (&step.q).into(),
         (&digests).into(),
         (&step.cache.tables).into(),
         (&step.rows).into(),
         (&scores).into(),
     ];
+    bindings.extend(bounds.map(Bind::from));
+    let (what, variant) = match bounds {
+        Some(_) => (", bounds", block_score::with_bounds(shape, num_heads, SELECT_BLOCK)),
+        None => ("", block_score::variant(shape, num_heads, policy.digest(), SELECT_BLOCK)),
+    };
     // Two operations an element and query head for means, four for bounds, of which there are two vectors.
     let operations = 2.0 * digests.len() as f64 * f64::from(num_heads / shape.num_kv_heads);
     let name = format!("{}, {}", step.name, step.heads.name());
-    let work = Work::new(&format!("block_score, {}", policy.name()), Level::Baseline.name(), name)
-        .costs(digests.len() as f64 * 4.0, operations)
-        .dispatch(
-            block_score::variant(shape, num_heads, policy.digest(), SELECT_BLOCK),
-            &params,
-            bindings,
-            block_score::grid(policy.digest(), &params, step.batch()),
-        );
+    let work = Work::new(&format!("block_score, {}{what}", policy.name()), Level::Baseline.name(), name)
+        .costs((digests.len() + bounds.map_or(0, Buf::len)) as f64 * 4.0, operations)
+        .dispatch(variant, &params, bindings, block_score::grid(policy.digest(), &params, step.batch()));
     Ok((work, params, scores))
 }
 
 /// The works that select a share of the blocks, and where their lists are.
 fn select(gpu: &Gpu, step: &Step, policy: Policy, density: f64) -> Result<(Work, Lists)> {
-    let (work, params, scores) = scores(gpu, step, policy)?;
+    let (work, params, scores) = scores(gpu, step, policy, None)?;
     let kv_heads = params.num_kv_heads;
     let sets = params.num_heads / params.heads_a_set;
     let mut tops = Vec::new();

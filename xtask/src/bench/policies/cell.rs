@@ -35,7 +35,8 @@ pub(super) struct Cell {
     pub(super) prefill: Phase,
     pub(super) decode: Phase,
     /// A line a layer: share of decode steps, or of query blocks of the prefill where the policy leaves decode dense, and of
-    /// KV heads that selected a block where it was in sight, in ninths. A digit is one block, or several of a long text.
+    /// KV heads that selected a block where it was in sight, in ninths, by layer. A digit is one block, or several of a long
+    /// text; `-` where nothing was selected from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) selected: Vec<String>,
 }
@@ -126,11 +127,14 @@ impl Cell {
 /// Most digits of a layer.
 const COLUMNS: usize = 128;
 
-/// `(selected, in sight)` of blocks as a line of digits.
+/// `(selected, in sight)` of blocks as a line of digits; `-` where none was, as in a layer that stays dense.
 fn ninths(row: &[(u32, u32)]) -> String {
     let share = |blocks: &[(u32, u32)]| {
         let sum = |of: fn(&(u32, u32)) -> u32| blocks.iter().map(|block| f64::from(of(block))).sum::<f64>();
-        (sum(|(chosen, _)| *chosen) / sum(|(_, seen)| *seen).max(1.0) * 9.0).round().to_string()
+        match sum(|(_, seen)| *seen) {
+            0.0 => "-".into(),
+            seen => (sum(|(chosen, _)| *chosen) / seen * 9.0).round().to_string(),
+        }
     };
     row.chunks(row.len().div_ceil(COLUMNS).max(1)).map(share).collect()
 }
@@ -227,7 +231,7 @@ mod tests {
 
     #[test]
     fn what_was_selected_is_a_digit_a_block() {
-        assert_eq!(ninths(&[(4, 4), (0, 4), (1, 2), (0, 0)]), "9050");
+        assert_eq!(ninths(&[(4, 4), (0, 4), (1, 2), (0, 0)]), "905-");
         // Two blocks a digit.
         let long = [[(1, 1), (0, 1)], [(0, 0), (3, 3)]].concat().repeat(50);
         assert_eq!(ninths(&long), "59".repeat(50));

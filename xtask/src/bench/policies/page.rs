@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use super::super::svg::{Axis, Series, chart, escaped, heat_map};
+use super::super::svg::{Axis, Labels, Series, chart, escaped, heat_map};
 use super::cell::{Cell, Phase};
 
 /// One policy over all its cells.
@@ -124,7 +124,8 @@ impl fmt::Display for Summary {
 }
 
 const STYLE: &str = "body{font-family:sans-serif;margin:2em;max-width:1100px}table{border-collapse:collapse}\
-td,th{border:1px solid #ccc;padding:2px 8px;text-align:right}td:first-child,th:first-child{text-align:left}";
+td,th{border:1px solid #ccc;padding:2px 8px;text-align:right}td{white-space:nowrap}\
+svg{vertical-align:top;margin:0 1em 1em 0}td:first-child,th:first-child{text-align:left}";
 
 const HEADS: [&str; 13] = [
     "policy",
@@ -177,8 +178,15 @@ pub(super) fn page(setup: &str, rows: &[Cell], policies: &[String]) -> String {
         html.push_str(&pass_keys(rows, policy));
     }
     for cell in rows.iter().filter(|cell| !cell.selected.is_empty()) {
-        let title = format!("{}: blocks selected, {}", cell.policy, cell.task);
-        html.push_str(&heat_map(&title, "blocks, by position", "layer 0", &cell.shares()));
+        let title =
+            format!("{}: share of steps and KV heads that select a block, {}", cell.policy, cell.task);
+        let shares = cell.shares();
+        let columns = shares.iter().map(Vec::len).max().unwrap_or(0);
+        // A column is a block, of long texts several.
+        let first = |column: usize| (column * cell.tokens as usize / columns).to_string();
+        let x = Labels { name: "about token", each: (0..columns).map(first).collect() };
+        let y = Labels::counted("layer", shares.len());
+        html.push_str(&heat_map(&title, &x, &y, &shares));
     }
     html.push_str("</body></html>\n");
     html
@@ -244,9 +252,9 @@ fn pass_keys(rows: &[Cell], policy: &str) -> String {
     };
     let values: Vec<Vec<f64>> =
         depths.iter().map(|depth| lengths.iter().map(|length| share(*depth, *length)).collect()).collect();
-    let axis: Vec<String> = lengths.iter().map(ToString::to_string).collect();
-    let title = format!("{policy}: pass keys found (dark), by depth downwards");
-    heat_map(&title, &format!("tokens: {}", axis.join(", ")), &format!("depth {}", depths[0]), &values)
+    let x = Labels { name: "tokens", each: lengths.iter().map(ToString::to_string).collect() };
+    let y = Labels { name: "depth", each: depths.iter().map(ToString::to_string).collect() };
+    heat_map(&format!("{policy}: share of pass keys found"), &x, &y, &values)
 }
 
 #[cfg(test)]

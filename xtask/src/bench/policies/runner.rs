@@ -37,17 +37,6 @@ const SELECTION: [&str; 18] = [
     "vote_blocks",
 ];
 
-const GREEDY: Spec = Spec {
-    temperature: 0.0,
-    top_p: 1.0,
-    min_p: 0.0,
-    top_k: 0,
-    seed_low: 0,
-    seed_high: 0,
-    position: 0,
-    pad0: 0,
-};
-
 /// Steps of one phase.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Steps {
@@ -166,7 +155,7 @@ impl Sequence<'_> {
             targets: &ids[scored],
             logits: 0,
         };
-        let samples = [Sample { slice: 0, spec: GREEDY }];
+        let samples = [Sample { slice: 0, spec: Spec::GREEDY }];
         let start = Instant::now();
         let output = self.decoder.step(&[slice], if draw { &samples } else { &[] })?;
         let wall_s = start.elapsed().as_secs_f64();

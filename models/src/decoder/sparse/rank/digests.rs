@@ -84,12 +84,14 @@ pub(super) struct Digests {
     score: Arc<Pipeline>,
     /// Of the step: the same in all its layers.
     params: BlockScoreParams,
+    /// What blocks may hold, `[rows, num_heads, score_stride]`, of the layer at hand; `None` without a certificate.
+    pub(super) bounds: Option<Buf<f32>>,
 }
 
 impl Digests {
     pub(super) fn new(
         gpu: &Gpu,
-        (by, block): (ByDigests, u32),
+        (by, block, certifies): (ByDigests, u32, bool),
         (config, kv): (&DecoderConfig, &KvPool),
         selects: &[bool],
         views: usize,
@@ -98,16 +100,26 @@ impl Digests {
             DigestKind::MinMax => Digest::MinMax,
             DigestKind::Mean => Digest::Mean,
         };
+        let score = match certifies {
+            true => block_score::with_bounds(kv.shape(), config.num_heads, block),
+            false => block_score::variant(kv.shape(), config.num_heads, digest, block),
+        };
         Ok(Self {
             by,
             digest,
             pools: DigestPools::new(gpu, kv, digest, selects, views)?,
-            score: gpu.pipeline(&block_score::variant(kv.shape(), config.num_heads, digest, block))?,
+            score: gpu.pipeline(&score)?,
             params: BlockScoreParams::zeroed(),
+            bounds: certifies.then(|| gpu.buffer("bounds", 1)).transpose()?,
         })
     }
 
-    pub(super) fn begin(&mut self, config: &DecoderConfig, score_stride: u32) {
+    pub(super) fn begin(
+        &mut self,
+        gpu: &Gpu,
+        config: &DecoderConfig,
+        (rows, score_stride): (usize, u32),
+    ) -> Result<(), ModelError> {
         let group = config.num_heads / config.num_kv_heads;
         self.params = BlockScoreParams {
             num_heads: config.num_heads,
@@ -120,15 +132,17 @@ impl Digests {
             recent_full: u32::from(self.by.recent_full),
             scale: 1.0,
             infinity: f32::INFINITY,
+            logit_scale: config.scale,
             pad0: 0,
-            pad1: 0,
         };
+        let len = block_score::bounds_len(&self.params, rows);
+        self.bounds.as_mut().map_or(Ok(()), |bounds| fit(gpu, bounds, len))
     }
 
     pub(super) fn score(&self, pass: &mut Pass, site: &Site<'_>, scores: &Buf<f32>) {
         let Some(pool) = &self.pools.pools[site.layer] else { return };
-        let bindings: [Bind; 5] =
-            [site.q.into(), pool.into(), site.tables.into(), site.rows.into(), scores.into()];
+        let bindings = [site.q.into(), pool.into(), site.tables.into(), site.rows.into(), scores.into()];
+        let bindings: Vec<Bind> = bindings.into_iter().chain(self.bounds.as_ref().map(Bind::from)).collect();
         pass.dispatch(
             &self.score,
             &self.params,

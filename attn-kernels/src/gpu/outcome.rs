@@ -1,0 +1,132 @@
+//! Work on its way, and what it brings back.
+
+use super::pass::Read;
+use super::{Gpu, GpuError, Raw};
+use bytemuck::Pod;
+use std::sync::mpsc;
+
+/// Time of one dispatch, or of one compute pass, on the device.
+#[derive(Clone, Debug)]
+pub struct Timing {
+    /// The kernel, or the label of the pass.
+    pub kernel: &'static str,
+    /// Nanoseconds between its start and its end.
+    pub ns: f64,
+}
+
+/// Work on its way.
+#[derive(Debug)]
+#[must_use = "errors and readbacks arrive with wait()"]
+pub struct Pending<'g> {
+    pub(super) gpu: &'g Gpu,
+    pub(super) submission: Submission,
+}
+
+/// Work on its way, to be [collected](Gpu::collect) later from the device that it was submitted to.
+#[derive(Debug)]
+#[must_use = "errors and readbacks arrive with Gpu::collect"]
+pub struct Submission {
+    pub(super) index: Option<wgpu::SubmissionIndex>,
+    pub(super) readback: Readback,
+}
+
+/// Where readbacks and timestamps of a pass are put for the host.
+#[derive(Debug)]
+pub(super) struct Readback {
+    pub(super) staging: Option<Raw>,
+    /// Bytes of each readback in it.
+    pub(super) spans: Vec<(usize, usize)>,
+    /// What the timestamps behind them are of.
+    pub(super) timed: Vec<&'static str>,
+    pub(super) timings_at: u64,
+}
+
+/// What a finished pass read.
+#[derive(Debug)]
+pub struct Outcome {
+    bytes: Vec<u8>,
+    spans: Vec<(usize, usize)>,
+    /// One entry a dispatch, where timing was asked for.
+    pub timings: Vec<Timing>,
+}
+
+impl Outcome {
+    /// The data of one readback.
+    ///
+    /// # Panics
+    /// When `read` belongs to another pass.
+    #[must_use]
+    pub fn get<T: Pod>(&self, read: Read<T>) -> Vec<T> {
+        let (start, end) = self.spans[read.index];
+        bytemuck::pod_collect_to_vec(&self.bytes[start..end])
+    }
+}
+
+impl Pending<'_> {
+    /// Waits for the work and returns what it read.
+    ///
+    /// # Errors
+    /// [`GpuError::Lost`] when the device went away, [`GpuError::Validation`] for a bug in the caller.
+    pub fn wait(self) -> Result<Outcome, GpuError> {
+        self.gpu.collect(self.submission)
+    }
+
+    /// Lets go of the device: later submissions may come before the wait.
+    pub fn defer(self) -> Submission {
+        self.submission
+    }
+}
+
+impl Gpu {
+    /// Waits for work of this device and returns what it read.
+    ///
+    /// # Errors
+    /// As [`Pending::wait`].
+    pub fn collect(&self, submission: Submission) -> Result<Outcome, GpuError> {
+        let Submission { index, readback } = submission;
+        let Readback { staging, spans, timed, timings_at } = readback;
+        let Some(staging) = staging else {
+            self.poll(index)?;
+            return Ok(Outcome { bytes: Vec::new(), spans, timings: Vec::new() });
+        };
+        let (sender, receiver) = mpsc::channel();
+        staging.wgpu().map_async(wgpu::MapMode::Read, .., move |result| {
+            // The receiver is gone only when the wait below has already failed.
+            let _ = sender.send(result);
+        });
+        self.poll(index)?;
+        let mapped =
+            receiver.recv().map_err(|_| GpuError::Lost { message: "mapping never finished".into() })?;
+        mapped.map_err(|e| GpuError::Lost { message: e.to_string() })?;
+        let view = staging
+            .wgpu()
+            .get_mapped_range(..)
+            .map_err(|e| GpuError::Validation { message: e.to_string() })?;
+        let bytes = view.to_vec();
+        drop(view);
+        staging.wgpu().unmap();
+        let timings = timings(&bytes, &timed, timings_at, self.queue.get_timestamp_period());
+        self.scratch.lock().expect("no holder of this lock panics").staging.push(staging);
+        Ok(Outcome { bytes, spans, timings })
+    }
+}
+
+fn timings(bytes: &[u8], timed: &[&'static str], at: u64, period_ns: f32) -> Vec<Timing> {
+    let at = usize::try_from(at).expect("staging fits in memory");
+    let ticks: Vec<u64> = bytemuck::pod_collect_to_vec(&bytes[at..at + timed.len() * 16]);
+    let pairs = ticks.chunks_exact(2).zip(timed);
+    pairs
+        .map(|(pair, kernel)| Timing {
+            kernel,
+            ns: pair[1].saturating_sub(pair[0]) as f64 * f64::from(period_ns),
+        })
+        .collect()
+}
+
+impl Gpu {
+    pub(super) fn poll(&self, submission_index: Option<wgpu::SubmissionIndex>) -> Result<(), GpuError> {
+        let polled = self.device.poll(wgpu::PollType::Wait { submission_index, timeout: None });
+        self.fault()?;
+        polled.map(|_| ()).map_err(|e| GpuError::Lost { message: e.to_string() })
+    }
+}

@@ -1,0 +1,140 @@
+//! The end of a step: logits, what is drawn and scored by them, and what comes back to the host.
+
+use attn_kernels::gpu::{Bind, Outcome, Pass, Read};
+
+use super::inputs::Plan;
+use super::{Decoder, sparse, staged};
+use crate::ModelError;
+use crate::batch::StepOutput;
+use crate::kernel::{log_prob, matmul::Epilogue, rms_norm, sample};
+use crate::matrix::Product;
+
+/// Rows whose logits exist at one time when many are scored.
+pub(super) const HEAD_ROWS: usize = 64;
+
+/// What a step reads back.
+#[derive(Debug)]
+pub(super) struct Reads {
+    /// What its earlier submissions brought.
+    early: StepOutput,
+    ids: Option<Read<u32>>,
+    nll: Option<Read<f32>>,
+    sparse: Option<sparse::Reads>,
+    choices: Option<Read<u32>>,
+    fresh: Vec<staged::Return>,
+}
+
+impl Decoder {
+    /// Final norm, logits, and what is made of them.
+    pub(super) fn record_head(&mut self, pass: &mut Pass, plan: &Plan) -> Result<Reads, ModelError> {
+        let vocab = self.config.vocab_size as usize;
+        let mut early = StepOutput::default();
+        // Scored rows come first, in portions whose logits fit in the buffer.
+        let scored = plan.scored.len();
+        for start in (0..scored).step_by(HEAD_ROWS) {
+            let rows = HEAD_ROWS.min(scored - start);
+            self.logits(pass, start, rows)?;
+            self.score(pass, start, rows);
+            let here = |row: usize| row.clamp(start, start + rows) - start;
+            let wanted = plan.wanted.iter().map(|range| here(range.start)..here(range.end));
+            let reads: Vec<Read<f32>> = wanted
+                .filter(|range| !range.is_empty())
+                .map(|range| pass.read(&self.activations.logits, range.start * vocab..range.end * vocab))
+                .collect();
+            if !reads.is_empty() {
+                let mut done = self.gpu.submit(std::mem::replace(pass, Pass::new("step")))?.wait()?;
+                early.timings.append(&mut done.timings);
+                early.logits.extend(reads.into_iter().flat_map(|read| done.get(read)));
+            }
+        }
+        let samples = plan.specs.len();
+        let mut ids = None;
+        if samples > 0 {
+            self.logits(pass, scored, samples)?;
+            self.fetch_wishes(pass, 0);
+            self.sample(pass, samples);
+            ids = Some(pass.read(&self.activations.sampled, 0..samples));
+        }
+        Ok(Reads {
+            early,
+            ids,
+            nll: (scored > 0).then(|| pass.read(&self.activations.nll, 0..scored)),
+            sparse: self.sparse.as_ref().map(|sparse| sparse.read(pass, plan)),
+            choices: self.choices.as_ref().and_then(|choices| choices.read(pass, plan)),
+            fresh: self.read_fresh(pass, plan),
+        })
+    }
+
+    /// What a step's readbacks say; the blocks among them go to the host.
+    pub(super) fn take(
+        &mut self,
+        plan: &Plan,
+        reads: Reads,
+        mut done: Outcome,
+    ) -> Result<StepOutput, ModelError> {
+        self.keep_fresh(plan, reads.fresh, &done)?;
+        let mut output = reads.early;
+        output.timings.append(&mut done.timings);
+        output.choices =
+            reads.choices.map(|read| self.take_choices(plan, &done.get(read))).unwrap_or_default();
+        output.sampled = reads.ids.map(|read| done.get(read)).unwrap_or_default();
+        let nll: Vec<f32> = reads.nll.map(|read| done.get(read)).unwrap_or_default();
+        output.nll = nll.into_iter().zip(&plan.scored).filter(|(_, s)| s.is_some()).map(|(v, _)| v).collect();
+        if let Some(sparse) = &mut self.sparse {
+            if let Some(reads) = reads.sparse {
+                sparse.take(plan, reads, &done);
+            }
+            sparse.finish(&mut output);
+        }
+        Ok(output)
+    }
+
+    /// Logits of `rows` rows of the gather list, from `start` on.
+    fn logits(&self, pass: &mut Pass, start: usize, rows: usize) -> Result<(), ModelError> {
+        let rows = u32::try_from(rows).expect("at most max_rows");
+        let width = self.config.hidden_size;
+        let first = u32::try_from(start).expect("at most max_rows");
+        let params = rms_norm::RmsNormParams { rows, width, eps: self.config.rms_norm_eps, first };
+        let bindings = [
+            (&self.activations.hidden).into(),
+            (&self.inputs.gather).into(),
+            (&self.final_norm).into(),
+            (&self.activations.normed).into(),
+        ];
+        pass.dispatch(&self.pipelines.norm_gather, &params, &bindings, rms_norm::grid(rows));
+        let product = Product {
+            x: &self.activations.normed,
+            rows,
+            coop_from: rows,
+            y: &self.activations.logits,
+            y_stride: self.config.vocab_size,
+            y_offset: 0,
+            epilogue: Epilogue::Store,
+            norm: None,
+        };
+        self.head.as_ref().unwrap_or(&self.embedding).multiply(&self.kernels, pass, &product)
+    }
+
+    fn score(&self, pass: &mut Pass, start: usize, rows: usize) {
+        let rows = u32::try_from(rows).expect("at most HEAD_ROWS");
+        let params = log_prob::LogProbParams { rows, vocab: self.config.vocab_size, pad0: 0, pad1: 0 };
+        let bindings = [
+            (&self.activations.logits).into(),
+            Bind::at(self.inputs.targets.raw(), start as u64 * 4),
+            Bind::at(self.activations.nll.raw(), start as u64 * 4),
+        ];
+        pass.dispatch(&self.pipelines.log_prob, &params, &bindings, log_prob::grid(rows));
+    }
+
+    fn sample(&self, pass: &mut Pass, rows: usize) {
+        let rows = u32::try_from(rows).expect("at most max_seqs");
+        let params =
+            sample::SampleParams { rows, vocab: self.config.vocab_size, neg_inf: f32::NEG_INFINITY, pad0: 0 };
+        let bindings = [
+            (&self.activations.logits).into(),
+            (&self.inputs.specs).into(),
+            (&self.activations.sampled).into(),
+        ];
+        pass.dispatch(&self.pipelines.sample, &params, &bindings, sample::grid(rows));
+    }
+}
