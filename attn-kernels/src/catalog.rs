@@ -136,6 +136,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
     vec![
         &kernel::apply_sinks::KERNEL,
         &kernel::block_digest::KERNEL,
+        &kernel::block_lse::KERNEL,
         &kernel::block_score::KERNEL,
         &kernel::cache_write::KERNEL,
         &kernel::copy_blocks::KERNEL,
@@ -152,6 +153,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::lse_merge::KERNEL,
         &kernel::masked_attention::KERNEL,
         &kernel::mass_bound::KERNEL,
+        &kernel::mass_cut::KERNEL,
         &kernel::mass_merge::KERNEL,
         &kernel::mla_decode::KERNEL,
         &kernel::mla_decode_coop::KERNEL,
@@ -289,6 +291,10 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     all.push(baseline("", kernel::list_counts::variant()));
     all.push(baseline("", kernel::mass_bound::variant()));
     all.push(baseline("", kernel::mass_merge::variant()));
+    for (dtype, shape) in &all_types {
+        all.push(baseline(dtype, kernel::block_lse::variant(shape, num_heads, 64)));
+    }
+    all.push(baseline("", kernel::mass_cut::variant(num_heads / types[0].1.num_kv_heads)));
     all.push(baseline("", kernel::hamming_score::variant(&types[0].1, 128, 4)));
     for (dtype, shape) in &all_types {
         all.push(baseline(&format!("keys-{dtype}"), hash_codes::variant(shape, HashSource::Keys)));

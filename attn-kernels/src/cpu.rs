@@ -7,6 +7,7 @@
 pub mod apply_sinks;
 pub mod attention;
 pub mod block_digest;
+pub mod block_lse;
 pub mod block_score;
 pub mod cache_write;
 pub mod copy_blocks;
@@ -22,6 +23,7 @@ pub mod list_counts;
 pub mod lse_merge;
 pub mod masked_attention;
 pub mod mass_bound;
+pub mod mass_cut;
 pub mod mass_merge;
 pub mod mla_decode;
 pub mod nsa_block_score;

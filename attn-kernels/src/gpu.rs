@@ -14,6 +14,7 @@ mod own;
 mod pass;
 mod pipeline;
 mod submit;
+mod top_k;
 
 pub use crate::Level;
 pub use adapter::adapters;
@@ -25,6 +26,7 @@ pub use own::Prepared;
 pub use pass::{Bind, Pass, Read};
 pub use pipeline::Pipeline;
 pub use submit::Encoded;
+pub use top_k::{Most, TopK};
 pub use wgpu;
 
 use pipeline::{BindGroupKey, PipelineCache};

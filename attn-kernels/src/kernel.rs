@@ -4,6 +4,7 @@
 pub mod apply_sinks;
 pub mod attention;
 pub mod block_digest;
+pub mod block_lse;
 pub mod block_score;
 pub mod cache_write;
 pub mod chunked_local;
@@ -23,6 +24,7 @@ pub mod list_counts;
 pub mod lse_merge;
 pub mod masked_attention;
 pub mod mass_bound;
+pub mod mass_cut;
 pub mod mass_merge;
 pub mod mla_decode;
 pub mod mla_decode_coop;

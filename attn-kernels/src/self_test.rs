@@ -16,6 +16,7 @@ mod lists;
 mod lse_merge;
 mod masked_attention;
 mod mass_bound;
+mod mass_cut;
 mod mla_decode;
 pub mod options;
 mod paged_decode;
@@ -111,6 +112,7 @@ pub type Cases = fn(&Variant) -> Vec<Case>;
 const CASES: &[(&str, Cases)] = &[
     ("apply_sinks", apply_sinks::cases),
     ("block_digest", block_digest::cases),
+    ("block_lse", mass_cut::block_lse),
     ("block_score", block_score::cases),
     ("cache_write", cache_write::cases),
     ("copy_blocks", copy_blocks::cases),
@@ -127,6 +129,7 @@ const CASES: &[(&str, Cases)] = &[
     ("lse_merge", lse_merge::cases),
     ("masked_attention", masked_attention::cases),
     ("mass_bound", mass_bound::cases),
+    ("mass_cut", mass_cut::mass_cut),
     ("mass_merge", mass_bound::merge_cases),
     ("mla_decode", mla_decode::cases),
     ("mla_decode_coop", mla_decode::cases),

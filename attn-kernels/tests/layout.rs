@@ -16,6 +16,7 @@ use std::path::Path;
 
 fn layouts() -> Vec<Layout> {
     use attn_kernels::kernel::apply_sinks::ApplySinksParams;
+    use attn_kernels::kernel::block_lse::BlockLseParams;
     use attn_kernels::kernel::dequantise::DequantiseParams;
     use attn_kernels::kernel::fetch_pages::FetchPagesParams;
     use attn_kernels::kernel::gather_cache::GatherCacheParams;
@@ -23,6 +24,7 @@ fn layouts() -> Vec<Layout> {
     use attn_kernels::kernel::list_counts::ListCountsParams;
     use attn_kernels::kernel::masked_attention::MaskedAttentionParams;
     use attn_kernels::kernel::mass_bound::MassBoundParams;
+    use attn_kernels::kernel::mass_cut::MassCutParams;
     use attn_kernels::kernel::mass_merge::MassMergeParams;
     use attn_kernels::kernel::mla_decode::MlaDecodeParams;
     use attn_kernels::kernel::quantise::QuantiseParams;
@@ -80,6 +82,8 @@ fn layouts() -> Vec<Layout> {
         layout!(LseMergeParams: rows neg_inf pad0 pad1),
         layout!(MassBoundParams: num_heads num_kv_heads select_block list_stride max_partitions bound_stride first_list first_share
             share_stride pad0 pad1 pad2),
+        layout!(MassCutParams: num_heads num_kv_heads stride select_block list_stride turn odds pad0),
+        layout!(BlockLseParams: num_heads num_kv_heads q_stride stride scale first pad0 pad1),
         layout!(MassMergeParams: layers rows share_stride pad0),
         layout!(NsaBlockScoreParams: num_heads num_kv_heads prob_stride score_stride stride init_blocks local_blocks
             infinity),

@@ -14,6 +14,22 @@ use crate::{
 };
 use kvblock::BlockSize;
 
+/// What [`select_mass`] asks beyond its mass, so that kernels in f32 decide as it does in f64 and what they are certain of holds:
+/// this share of the sizes of a bound's terms,
+pub const TERM_SLACK: f64 = 5e-6;
+/// this share of what dropped blocks may hold,
+pub const SHARE_SLACK: f64 = 3e-4;
+/// and this much mass, as which f32 tells the result.
+pub const MASS_SLACK: f64 = 2e-6;
+
+/// What must be kept over what dropped blocks may hold, with [`TERM_SLACK`] in their bounds, for [`select_mass`] to stop;
+/// infinite for a mass of 1, or so near to it that only all blocks make it certain.
+#[must_use]
+pub fn odds(mass: f64) -> f64 {
+    let mass = (mass + MASS_SLACK).min(1.0);
+    mass / (1.0 - mass) * (1.0 + SHARE_SLACK)
+}
+
 /// Added to the logarithm of the dropped bound, so that rounding of either side in f64 cannot make the claim false.
 /// Logits of magnitude 10^4 over 10^3 channels round by less.
 const ROUNDING_MARGIN: f64 = 1e-9;
@@ -57,7 +73,7 @@ pub struct Certified {
 
 /// Chooses blocks for KV head `kv` and one query (`q` holds one token): the last block, then blocks by decreasing
 /// bound of their mass (the largest over the group's query heads), until every query head of the group is certified to
-/// keep `mass`. With `mass` 1 that is every block.
+/// keep `mass`. With `mass` 1 that is every block. What is certified is a little more than `mass`: see [`odds`].
 ///
 /// O(n log n) for the order and the keys of the chosen blocks; O(n · group · head_dim) for the bounds.
 #[must_use]
@@ -65,7 +81,7 @@ pub fn select_mass(q: &Heads<'_>, k: &Heads<'_>, kv: usize, digest: &MinMax, mas
     let n = digest.num_blocks();
     let group = q.heads() / k.heads();
     let heads = kv * group..(kv + 1) * group;
-    let bounds: Vec<Vec<f64>> = heads.clone().map(|h| log_bounds(q.row(h, 0), kv, digest)).collect();
+    let bounds: Vec<Vec<f64>> = heads.clone().map(|h| log_bounds(q.row(h, 0), kv, digest, 0.0)).collect();
     let Some(last) = n.checked_sub(1) else {
         return Certified { blocks: Vec::new(), certificates: Vec::new() };
     };
@@ -75,18 +91,25 @@ pub fn select_mass(q: &Heads<'_>, k: &Heads<'_>, kv: usize, digest: &MinMax, mas
     order.sort_by(|&a, &b| worst(b).total_cmp(&worst(a)));
     order.insert(0, last);
     let rest: Vec<Vec<f64>> = bounds.iter().map(|of_head| suffix_log_sums(&order, of_head)).collect();
+    let slack = |h: usize| suffix_log_sums(&order, &log_bounds(q.row(h, 0), kv, digest, TERM_SLACK));
+    let rest_with_slack: Vec<Vec<f64>> = heads.clone().map(slack).collect();
+    let odds = odds(mass).ln();
 
     let mut kept = vec![f64::NEG_INFINITY; group];
     for (taken, &block) in order.iter().enumerate() {
         for (lse, head) in kept.iter_mut().zip(heads.clone()) {
             *lse = log_sum_exp([*lse, block_lse(q.row(head, 0), k, kv, block, digest)]);
         }
-        let certificates: Vec<Certificate> = kept
-            .iter()
-            .zip(&rest)
-            .map(|(&kept_lse, rest)| Certificate { kept_lse, dropped_log_bound: rest[taken + 1] })
-            .collect();
-        if certificates.iter().all(|c| c.mass() >= mass) {
+        let suffices = |(kept, rest): (&f64, &Vec<f64>)| {
+            let dropped = rest[taken + 1];
+            dropped == f64::NEG_INFINITY || *kept >= odds + dropped
+        };
+        if kept.iter().zip(&rest_with_slack).all(suffices) {
+            let certificate = |(&kept_lse, rest): (&f64, &Vec<f64>)| Certificate {
+                kept_lse,
+                dropped_log_bound: rest[taken + 1],
+            };
+            let certificates = kept.iter().zip(&rest).map(certificate).collect();
             return Certified { blocks: union(order[..=taken].iter().copied(), []), certificates };
         }
     }
@@ -141,10 +164,11 @@ fn log_bound(bound: f64, tokens: usize) -> f64 {
     bound + (tokens as f64).ln()
 }
 
-/// Natural logarithm of the bound on each block's `Σ e^logit`, `[num_blocks]`.
-fn log_bounds(q: &[f32], kv: usize, digest: &MinMax) -> Vec<f64> {
+/// Natural logarithm of the bound on each block's `Σ e^logit`, `[num_blocks]`, with a share `slack` of the terms' sizes.
+fn log_bounds(q: &[f32], kv: usize, digest: &MinMax, slack: f64) -> Vec<f64> {
     let scale = default_scale(q.len());
-    (0..digest.num_blocks()).map(|b| log_bound(scale * digest.bound(q, b, kv), digest.tokens(b))).collect()
+    let bound = |b: u32| log_bound(scale * digest.bound_with(q, b, kv, slack), digest.tokens(b));
+    (0..digest.num_blocks()).map(bound).collect()
 }
 
 fn block_lse(q: &[f32], k: &Heads<'_>, kv: usize, block: u32, digest: &MinMax) -> f64 {

@@ -93,9 +93,16 @@ impl MinMax {
     /// [`score`](Self::score) in f64, where the bound must hold and not only order.
     #[must_use]
     pub fn bound(&self, q: &[f32], block: u32, kv_head: usize) -> f64 {
+        self.bound_with(q, block, kv_head, 0.0)
+    }
+
+    /// [`bound`](Self::bound) and a share `slack` of the sizes of its terms, which is more than f32 loses of it.
+    #[must_use]
+    pub fn bound_with(&self, q: &[f32], block: u32, kv_head: usize, slack: f64) -> f64 {
         let (min, max) = self.block(block, kv_head);
         let product = |a: &f32, b: &f32| f64::from(*a) * f64::from(*b);
-        q.iter().zip(min).zip(max).map(|((q, lo), hi)| product(q, lo).max(product(q, hi))).sum()
+        let terms = q.iter().zip(min).zip(max).map(|((q, lo), hi)| product(q, lo).max(product(q, hi)));
+        terms.map(|term| term + slack * term.abs()).sum()
     }
 }
 

@@ -127,6 +127,10 @@ impl Policy for Layered {
         self.policy.certifies()
     }
 
+    fn mass(&self) -> Option<f64> {
+        self.policy.mass()
+    }
+
     fn antidiagonals(&self) -> Option<Antidiagonals> {
         self.policy.antidiagonals()
     }

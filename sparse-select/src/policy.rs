@@ -71,6 +71,11 @@ pub trait Policy: fmt::Debug + Send + Sync {
         num_blocks(kv_len, self.block_size())
     }
 
+    /// Attention mass that a decode step makes certain, below 1, where that and no budget decides how many blocks are kept.
+    fn mass(&self) -> Option<f64> {
+        None
+    }
+
     /// How kernels find the blocks of a chunk of a prompt, for policies that estimate masses from antidiagonals.
     fn antidiagonals(&self) -> Option<Antidiagonals> {
         None

@@ -18,6 +18,7 @@ mod lists;
 mod lse_merge;
 mod masked_attention;
 mod mass_bound;
+mod mass_cut;
 mod mla_decode;
 mod nsa;
 mod options;

@@ -12,13 +12,29 @@ use attn_kernels::kernel::paged_decode::{self, PagedDecodeParams};
 use attn_kernels::kernel::{KvDtype, KvShape};
 use proptest::prelude::*;
 
-/// Sequences that attend to lists in several layers, one row each.
+/// Sequences to select for, one row each.
+pub(crate) struct Sequences {
+    pub(crate) shape: KvShape,
+    pub(crate) num_heads: u32,
+    pub(crate) select_block: u32,
+    pub(crate) lens: Vec<u32>,
+    pub(crate) scale: f32,
+}
+
+impl Sequences {
+    pub(crate) fn new((shape, num_heads): (KvShape, u32), pages: u32, lens: &[u32]) -> Self {
+        let scale = 1.0 / (shape.head_dim as f32).sqrt();
+        Self { shape, num_heads, select_block: pages * shape.block_size, lens: lens.into(), scale }
+    }
+
+    pub(crate) fn blocks(&self) -> u32 {
+        self.lens.iter().map(|len| len.div_ceil(self.select_block)).max().unwrap()
+    }
+}
+
+/// Sequences that attend to lists in several layers.
 struct Certified {
-    shape: KvShape,
-    num_heads: u32,
-    select_block: u32,
-    lens: Vec<u32>,
-    scale: f32,
+    of: Sequences,
     layers: Vec<(Layer, Asked, Vec<f32>)>,
 }
 
@@ -35,18 +51,14 @@ impl Certified {
         let layers = [seed, seed ^ 1, seed ^ 2].map(layer).into();
         // So that no key has all the mass.
         let scale = 0.3 / (shape.head_dim as f32).sqrt();
-        Self { shape, num_heads, select_block, lens: lens.into(), scale, layers }
-    }
-
-    fn blocks(&self) -> u32 {
-        self.lens.iter().map(|len| len.div_ceil(self.select_block)).max().unwrap()
+        Self { of: Sequences { scale, ..Sequences::new((shape, num_heads), pages, lens) }, layers }
     }
 
     /// Masses `[rows, num_heads]`, in `share_stride` shares a head.
     fn on_gpu(&self, gpu: &Gpu) -> Vec<f32> {
-        let rows = u32::try_from(self.lens.len()).unwrap();
-        let heads = rows * self.num_heads;
-        let share_stride = mass_bound::share_stride(self.blocks());
+        let rows = u32::try_from(self.of.lens.len()).unwrap();
+        let heads = rows * self.of.num_heads;
+        let share_stride = mass_bound::share_stride(self.of.blocks());
         let layers = u32::try_from(self.layers.len()).unwrap();
         let merge = MassMergeParams { layers, rows: heads, share_stride, pad0: 0 };
         let shares_len = (layers * heads * share_stride) as usize;
@@ -72,19 +84,21 @@ impl Certified {
         (first_share, share_stride): (u32, u32),
         shares: &Buf<f32>,
     ) {
-        let (shape, num_heads) = (&self.shape, self.num_heads);
+        let (shape, num_heads) = (&self.of.shape, self.of.num_heads);
         let [k, v] = layer.upload(gpu).unwrap();
-        let rows: Vec<[u32; 4]> =
-            (0..).zip(self.lens.iter().zip(&layer.table_of)).map(|(i, (len, t))| [i, *len, *t, 0]).collect();
+        let rows: Vec<[u32; 4]> = (0..)
+            .zip(self.of.lens.iter().zip(&layer.table_of))
+            .map(|(i, (len, t))| [i, *len, *t, 0])
+            .collect();
         let n = u32::try_from(rows.len()).unwrap();
         let max_partitions =
-            self.lens.iter().map(|len| paged_decode::partitions(0, *len)).max().unwrap().max(2);
+            self.of.lens.iter().map(|len| paged_decode::partitions(0, *len)).max().unwrap().max(2);
         let decode = PagedDecodeParams {
             num_heads,
             num_kv_heads: shape.num_kv_heads,
             q_stride: num_heads * shape.head_dim,
             max_partitions,
-            scale: self.scale,
+            scale: self.of.scale,
             reduced: 1,
             list_stride: asked.list_stride(),
             first_list: 0,
@@ -119,15 +133,15 @@ impl Certified {
         let grid = paged_decode::grid(shape, num_heads, n, max_partitions);
         dispatch(gpu, pass, &variant, &decode, &bindings, grid);
 
-        let digests = self.record_digests(gpu, pass, layer, &k);
-        let bounds = self.record_bounds(gpu, pass, [&q, &digests], &tables, &rows_buf);
+        let digests = record_digests(gpu, pass, &self.of, layer, &k);
+        let (_, bounds) = record_bounds(gpu, pass, &self.of, [&q, &digests], &tables, &rows_buf);
         let params = MassBoundParams {
             num_heads,
             num_kv_heads: shape.num_kv_heads,
-            select_block: self.select_block,
+            select_block: self.of.select_block,
             list_stride: decode.list_stride,
             max_partitions,
-            bound_stride: self.blocks(),
+            bound_stride: self.of.blocks(),
             first_list: 0,
             first_share,
             share_stride,
@@ -136,81 +150,23 @@ impl Certified {
             pad2: 0,
         };
         let lens = [bounds.len(), lists.len(), stats_len, shares.len()];
-        mass_bound::check(&params, (rows.len(), self.blocks()), lens).unwrap();
+        mass_bound::check(&params, (rows.len(), self.of.blocks()), lens).unwrap();
         let bindings =
             [(&bounds).into(), (&rows_buf).into(), (&lists).into(), (&stats).into(), shares.into()];
         dispatch(gpu, pass, &mass_bound::variant(), &params, &bindings, mass_bound::grid(&params, n));
     }
 
-    fn record_digests(&self, gpu: &Gpu, pass: &mut Pass, layer: &Layer, k: &Buf<u32>) -> Buf<f32> {
-        let shape = &self.shape;
-        let touched: Vec<[u32; 2]> = (0..)
-            .zip(&self.lens)
-            .flat_map(|(i, len)| {
-                let table = layer.table_of[i] as usize;
-                (0..len.div_ceil(shape.block_size)).map(move |page| {
-                    let tokens = shape.block_size.min(len - page * shape.block_size);
-                    [layer.tables[table + page as usize], tokens]
-                })
-            })
-            .collect();
-        let count = u32::try_from(touched.len()).unwrap();
-        let len = Digest::MinMax.pool_len(shape, layer.tables.len() + 64);
-        let digests = gpu.upload("digests", &vec![f32::NAN; len]).unwrap();
-        let params = BlockDigestParams { num_kv_heads: shape.num_kv_heads, touched: count, pad0: 0, pad1: 0 };
-        let touched = gpu.upload("touched", &touched).unwrap();
-        let bindings = [(&touched).into(), k.into(), (&digests).into()];
-        let variant = block_digest::variant(shape, Digest::MinMax);
-        dispatch(gpu, pass, &variant, &params, &bindings, block_digest::grid(shape, count));
-        digests
-    }
-
-    fn record_bounds(
-        &self,
-        gpu: &Gpu,
-        pass: &mut Pass,
-        [q, digests]: [&Buf<f32>; 2],
-        tables: &Buf<u32>,
-        rows: &Buf<[u32; 4]>,
-    ) -> Buf<f32> {
-        let group = self.num_heads / self.shape.num_kv_heads;
-        let params = BlockScoreParams {
-            num_heads: self.num_heads,
-            num_kv_heads: self.shape.num_kv_heads,
-            q_stride: self.num_heads * self.shape.head_dim,
-            heads_a_set: group,
-            score_stride: self.blocks(),
-            sink_blocks: 0,
-            recent_blocks: 0,
-            recent_full: 0,
-            scale: 1.0,
-            infinity: f32::INFINITY,
-            logit_scale: self.scale,
-            pad0: 0,
-        };
-        let scores_len = block_score::scores_len(&params, rows.len());
-        let bounds_len = block_score::bounds_len(&params, rows.len());
-        let [scores, bounds] =
-            [scores_len, bounds_len].map(|len| gpu.upload("scores", &vec![f32::NAN; len]).unwrap());
-        let bindings: [_; 6] =
-            [q.into(), digests.into(), tables.into(), rows.into(), (&scores).into(), (&bounds).into()];
-        let variant = block_score::with_bounds(&self.shape, self.num_heads, self.select_block);
-        let grid = block_score::grid(Digest::MinMax, &params, u32::try_from(rows.len()).unwrap());
-        dispatch(gpu, pass, &variant, &params, &bindings, grid);
-        bounds
-    }
-
     /// `[rows, num_heads]`: the least mass that lists keep over the layers, and what is left of it beside the bound of what
     /// they drop; f64, from the keys.
     fn by_keys(&self) -> Vec<[f64; 2]> {
-        let (dim, kv_heads) = (self.shape.head_dim as usize, self.shape.num_kv_heads as usize);
-        let (heads, block) = (self.num_heads as usize, self.select_block as usize);
-        let mut least = vec![[1.0_f64; 2]; self.lens.len() * heads];
+        let (dim, kv_heads) = (self.of.shape.head_dim as usize, self.of.shape.num_kv_heads as usize);
+        let (heads, block) = (self.of.num_heads as usize, self.of.select_block as usize);
+        let mut least = vec![[1.0_f64; 2]; self.of.lens.len() * heads];
         for (layer, asked, q) in &self.layers {
             let (kv, lists) = (layer.kv(), asked.lists.as_ref().unwrap());
             for (i, least) in least.iter_mut().enumerate() {
                 let (row, head) = (i / heads, i % heads);
-                let (kv_head, len) = (head / (heads / kv_heads), self.lens[row] as usize);
+                let (kv_head, len) = (head / (heads / kv_heads), self.of.lens[row] as usize);
                 let list = &lists.lists[(row * kv_heads + kv_head) * lists.stride as usize..];
                 let kept = &list[1..=list[0] as usize];
                 let q = &q[i * dim..][..dim];
@@ -221,7 +177,7 @@ impl Certified {
                         .map(|t| kv.key(table, kv_head, t).collect())
                         .collect();
                     let terms = |key: &Vec<f64>| -> Vec<f64> {
-                        key.iter().zip(q).map(|(k, q)| k * f64::from(*q) * f64::from(self.scale)).collect()
+                        key.iter().zip(q).map(|(k, q)| k * f64::from(*q) * f64::from(self.of.scale)).collect()
                     };
                     let terms: Vec<Vec<f64>> = keys.iter().map(terms).collect();
                     let sum: f64 = terms.iter().map(|terms| terms.iter().sum::<f64>().exp()).sum();
@@ -241,6 +197,72 @@ impl Certified {
         }
         least
     }
+}
+
+/// Digests of all pages.
+pub(crate) fn record_digests(
+    gpu: &Gpu,
+    pass: &mut Pass,
+    of: &Sequences,
+    layer: &Layer,
+    k: &Buf<u32>,
+) -> Buf<f32> {
+    let shape = &of.shape;
+    let touched: Vec<[u32; 2]> = (0..)
+        .zip(&of.lens)
+        .flat_map(|(i, len)| {
+            let table = layer.table_of[i] as usize;
+            (0..len.div_ceil(shape.block_size)).map(move |page| {
+                let tokens = shape.block_size.min(len - page * shape.block_size);
+                [layer.tables[table + page as usize], tokens]
+            })
+        })
+        .collect();
+    let count = u32::try_from(touched.len()).unwrap();
+    let len = Digest::MinMax.pool_len(shape, layer.tables.len() + 64);
+    let digests = gpu.upload("digests", &vec![f32::NAN; len]).unwrap();
+    let params = BlockDigestParams { num_kv_heads: shape.num_kv_heads, touched: count, pad0: 0, pad1: 0 };
+    let touched = gpu.upload("touched", &touched).unwrap();
+    let bindings = [(&touched).into(), k.into(), (&digests).into()];
+    let variant = block_digest::variant(shape, Digest::MinMax);
+    dispatch(gpu, pass, &variant, &params, &bindings, block_digest::grid(shape, count));
+    digests
+}
+
+/// Scores and bounds of all blocks.
+pub(crate) fn record_bounds(
+    gpu: &Gpu,
+    pass: &mut Pass,
+    of: &Sequences,
+    [q, digests]: [&Buf<f32>; 2],
+    tables: &Buf<u32>,
+    rows: &Buf<[u32; 4]>,
+) -> (Buf<f32>, Buf<f32>) {
+    let group = of.num_heads / of.shape.num_kv_heads;
+    let params = BlockScoreParams {
+        num_heads: of.num_heads,
+        num_kv_heads: of.shape.num_kv_heads,
+        q_stride: of.num_heads * of.shape.head_dim,
+        heads_a_set: group,
+        score_stride: of.blocks(),
+        sink_blocks: 0,
+        recent_blocks: 0,
+        recent_full: 0,
+        scale: 1.0,
+        infinity: f32::INFINITY,
+        logit_scale: of.scale,
+        pad0: 0,
+    };
+    let scores_len = block_score::scores_len(&params, rows.len());
+    let bounds_len = block_score::bounds_len(&params, rows.len());
+    let [scores, bounds] =
+        [scores_len, bounds_len].map(|len| gpu.upload("scores", &vec![f32::NAN; len]).unwrap());
+    let bindings: [_; 6] =
+        [q.into(), digests.into(), tables.into(), rows.into(), (&scores).into(), (&bounds).into()];
+    let variant = block_score::with_bounds(&of.shape, of.num_heads, of.select_block);
+    let grid = block_score::grid(Digest::MinMax, &params, u32::try_from(rows.len()).unwrap());
+    dispatch(gpu, pass, &variant, &params, &bindings, grid);
+    (scores, bounds)
 }
 
 proptest! {

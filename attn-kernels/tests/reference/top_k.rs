@@ -1,7 +1,7 @@
 //! `top_k`, and `top_k_peaks` with `top_k_long`, against their references: exact, so equal to the last index.
 
 use crate::device::{cases, dispatch, gpu};
-use attn_kernels::gpu::{Gpu, Pass};
+use attn_kernels::gpu::{Bind, Gpu, Most, Pass, TopK};
 use attn_kernels::kernel::LaunchError;
 use attn_kernels::kernel::top_k::{self, Output, TopKParams, Transform};
 use attn_kernels::kernel::top_k_long::{self, TopKLongParams};
@@ -219,6 +219,30 @@ fn fused_transforms_are_the_separate_ones() {
         let got: Vec<u32> = gpu.submit(pass).unwrap().wait().unwrap().get(read);
         assert_eq!(got, want, "{transform:?}");
         assert_eq!(got, rows.on_gpu(gpu, Output::Positions(transform), gpu.level()), "{transform:?}, fused");
+    }
+}
+
+#[test]
+fn the_longest_row_decides_which_kernels_choose() {
+    let Some(gpu) = gpu() else { return };
+    let mut top_k = TopK::new(gpu, Output::List).unwrap();
+    for (longest, dispatches) in [(300, 1), (top_k_peaks::LONG as usize - 1, 1), (20_000, 2), (17_000, 2)] {
+        let rows = Rows::new(&[(random(longest, 1), 70), (random(30, 2), 70), (random(200, 3), 70)], 1, 1);
+        let most = Most { scores: u32::try_from(longest).unwrap(), k: 70 };
+        top_k.reserve(gpu, rows.params.rows, most).unwrap();
+        let buffers = [rows.rows.as_flattened(), &rows.table];
+        let [list, table] = buffers.map(|data| gpu.upload("rows", data).unwrap());
+        let scores = gpu.upload("scores", &rows.scores).unwrap();
+        let mut want = vec![77_777_u32; rows.out_len(Output::List)];
+        let out = gpu.upload("out", &want).unwrap();
+        let mut pass = Pass::new("top_k");
+        let bindings: [Bind; 4] = [(&scores).into(), (&list).into(), (&table).into(), (&out).into()];
+        top_k.record(&mut pass, &rows.params, most, bindings);
+        assert_eq!(pass.dispatches(), dispatches, "{longest} scores");
+        let read = pass.read(&out, 0..out.len());
+        let got: Vec<u32> = gpu.submit(pass).unwrap().wait().unwrap().get(read);
+        cpu::top_k::top_k(&rows.params, Output::List, &rows.scores, &rows.rows, &rows.table, &mut want);
+        assert_eq!(got, want, "{longest} scores");
     }
 }
 

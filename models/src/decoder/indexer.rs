@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
+use attn_kernels::gpu::{Bind, Buf, Gpu, Most, Pass, Pipeline, TopK};
 use attn_kernels::kernel::index_logits::{IndexKeys, IndexLogitsParams};
 use attn_kernels::kernel::index_logits_coop::IndexKernel;
-use attn_kernels::kernel::top_k::{self, Output, TopKParams};
+use attn_kernels::kernel::top_k::{Output, TopKParams};
 use attn_kernels::kernel::{KvDtype, KvShape};
 
-use super::inputs::Plan;
+use super::inputs::{Plan, u32_of};
 use super::{Decoder, DecoderOptions};
 use crate::kernel::index_write::{self, IndexWriteParams};
 use crate::kernel::matmul::Epilogue;
@@ -39,7 +39,7 @@ pub(super) struct IndexerState {
     write: Arc<Pipeline>,
     kernel: IndexKernel,
     logits: Arc<Pipeline>,
-    top_k: Arc<Pipeline>,
+    top_k: TopK,
     q: Buf<f32>,
     k: Buf<f32>,
     gates: Buf<f32>,
@@ -56,7 +56,7 @@ pub(super) struct IndexerState {
 /// Of the layer norm of keys; no configuration sets it.
 const EPS: f32 = 1e-6;
 
-/// Bytes of scores that exist at one time, unless fewer than [`PORTION`] rows make more.
+/// Bytes of scores, and of what chooses among them, that exist at one time, unless fewer than [`PORTION`] rows make more.
 const SCORE_BYTES: usize = 64 << 20;
 
 /// Portions are multiples of this many rows, for the alignment of bindings.
@@ -84,7 +84,7 @@ impl IndexerState {
             write: gpu.pipeline(&index_write::variant(&keys))?,
             kernel,
             logits: gpu.pipeline(&kernel.variant())?,
-            top_k: gpu.pipeline(&top_k::variant(Output::List, gpu.level()))?,
+            top_k: TopK::new(gpu, Output::List)?,
             q: buffer("index_q", num_heads * head_dim)?,
             k: buffer("index_k", head_dim)?,
             gates: buffer("index_gates", num_heads)?,
@@ -127,9 +127,15 @@ impl IndexerState {
         plan.longest.next_multiple_of(64)
     }
 
+    /// What bounds the rows of a step.
+    fn most(&self, plan: &Plan) -> Most {
+        Most { scores: plan.longest, k: self.config.top_k }
+    }
+
     /// Rows whose scores exist at one time.
-    fn portion(plan: &Plan) -> usize {
-        (SCORE_BYTES / (Self::stride(plan) as usize * 4) / PORTION * PORTION).max(PORTION)
+    fn portion(&self, plan: &Plan) -> usize {
+        let row = Self::stride(plan) as usize + self.most(plan).scratch();
+        (SCORE_BYTES / (row * 4) / PORTION * PORTION).max(PORTION)
     }
 
     /// Writes the rows of a step, which all layers share.
@@ -137,7 +143,7 @@ impl IndexerState {
         if !self.chooses(plan) {
             return Ok(());
         }
-        let (portion, stride) = (Self::portion(plan), Self::stride(plan));
+        let (portion, stride) = (self.portion(plan), Self::stride(plan));
         let rows = &plan.views[0].all.decode;
         let key_rows: Vec<[u32; 4]> =
             rows.iter().map(|[row, len, table, first]| [*row, *first, *len, *table]).collect();
@@ -146,11 +152,13 @@ impl IndexerState {
         let top_rows: Vec<[u32; 4]> = rows.iter().enumerate().map(top_row).collect();
         gpu.write(&self.key_rows, 0, &key_rows);
         gpu.write(&self.top_rows, 0, &top_rows);
-        let scores = portion.min(rows.len()) * stride as usize;
+        let together = portion.min(rows.len());
+        let scores = together * stride as usize;
         if self.scores.len() < scores {
             self.scores = gpu.buffer("index_scores", scores.next_power_of_two())?;
             gpu.forget_bind_groups();
         }
+        self.top_k.reserve(gpu, u32_of(together), self.most(plan))?;
         Ok(())
     }
 }
@@ -199,7 +207,7 @@ impl Decoder {
 
     /// Scores tokens and keeps the best of each row, portion by portion.
     fn top_tokens(&self, pass: &mut Pass, index: usize, state: &IndexerState, plan: &Plan) {
-        let (portion, logit_stride) = (IndexerState::portion(plan), IndexerState::stride(plan));
+        let (portion, logit_stride) = (state.portion(plan), IndexerState::stride(plan));
         let total = plan.views[self.layers[index].view].all.decode.len();
         let out_stride = 1 + state.longest_list(plan);
         for start in (0..total).step_by(portion) {
@@ -224,7 +232,7 @@ impl Decoder {
                 (&self.inputs.tables).into(),
                 Bind::at(state.lists.raw(), start as u64 * u64::from(out_stride) * 4),
             ];
-            pass.dispatch(&state.top_k, &params, &bindings, top_k::grid(rows));
+            state.top_k.record(pass, &params, state.most(plan), bindings);
         }
     }
 }

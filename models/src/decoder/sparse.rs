@@ -7,6 +7,7 @@ mod choose;
 mod device;
 mod estimate;
 mod host;
+mod mass;
 mod measure;
 mod mirror;
 mod rank;

@@ -38,6 +38,23 @@ fn traffic(decoder: &Decoder) -> PageTraffic {
     decoder.page_traffic().unwrap().unwrap()
 }
 
+/// Holds a small pool to one that has room for all.
+fn same_in(pool: [u32; 3], spec: &str, place: Place) -> PageTraffic {
+    let want = run(&mut tiny().decoder(&roomy(spec, place, pool[0])));
+    let mut decoder = tiny().decoder(&tight(spec, place, pool));
+    let got = run(&mut decoder);
+    assert_eq!(got.attended, want.attended, "{spec}");
+    assert_same(spec, &got, &want);
+    traffic(&decoder)
+}
+
+/// A mass takes most of the blocks, so that few slots are of little use; keys are read where they lie.
+#[test]
+fn a_mass_is_certified_of_keys_on_the_host() {
+    let traffic = same_in([16, 48, 2], "quest:mass=0.001,dense_layers=0,block_size=16", Place::Device);
+    assert!(traffic.misses > 0 && traffic.prefetched == 0, "{traffic:?}");
+}
+
 #[test]
 fn policies_of_decode_give_the_bits_of_a_pool_that_holds_all() {
     let ucm = "min_topk=1,max_topk=100,seg_prefill_threshold=0";
@@ -53,12 +70,7 @@ fn policies_of_decode_give_the_bits_of_a_pool_that_holds_all() {
         ("esa:block_size=16", Place::Device, [16, 48, 2]),
         (&format!("gsa-ucm:sparse_ratio=0.2,block_size=32,{ucm}"), Place::Device, [16, 48, 2]),
     ] {
-        let want = run(&mut tiny().decoder(&roomy(spec, place, pool[0])));
-        let mut decoder = tiny().decoder(&tight(spec, place, pool));
-        let got = run(&mut decoder);
-        assert_eq!(got.attended, want.attended, "{spec}");
-        assert_same(spec, &got, &want);
-        let traffic = traffic(&decoder);
+        let traffic = same_in(pool, spec, place);
         assert!(traffic.hits > traffic.misses && traffic.misses > 0, "{spec}: {traffic:?}");
         assert_eq!(traffic.bytes(), (traffic.misses + traffic.prefetched) * traffic.page_bytes);
     }

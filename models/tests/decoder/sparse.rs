@@ -108,11 +108,13 @@ fn prefills_keep_their_own_chunk() {
 
 #[test]
 fn a_mass_is_certified() {
-    let got = run(&sparse("quest:mass=0.9,dense_layers=0,block_size=16", Place::Host));
-    for step in &got.attended {
-        assert!(step.mass.unwrap() >= 0.9, "{:?}", step.mass);
+    for place in [Place::Host, Place::Device] {
+        let got = run(&sparse("quest:mass=0.9,dense_layers=0,block_size=16", place));
+        for step in &got.attended {
+            assert!(step.mass.unwrap() >= 0.9, "{place:?}: {:?}", step.mass);
+        }
+        assert!(density(&got.attended) <= 1.0, "{place:?}");
     }
-    assert!(density(&got.attended) <= 1.0);
 }
 
 #[test]
@@ -142,6 +144,8 @@ fn kernels_select_what_the_policies_own_code_selects() {
     for spec in [
         "quest:page_budget=6,dense_layers=1,block_size=16".into(),
         "quest:page_budget=20,dense_layers=0,block_size=8".into(),
+        "quest:mass=0.1,dense_layers=1,block_size=8".into(),
+        "quest:mass=0.001,dense_layers=0,block_size=16".into(),
         "gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16".into(),
         "gsa:scoring=mean_k,layer_ratios=1:0.5:0.2,block_size=16".into(),
         "esa:sparse_ratio=0.3,block_size=16".into(),
@@ -200,6 +204,7 @@ fn caches_of_codes_are_selected_from_alike() {
     for kv_dtype in [KvDtype::Fp8, KvDtype::Int8] {
         for spec in [
             "quest:page_budget=6,dense_layers=1,block_size=16",
+            "quest:mass=0.01,dense_layers=0,block_size=8",
             "gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16",
             "kvcomp:block_size=16,topk_tokens=96,sink=1,recent=2,length_threshold=96",
             "nsa:kernel_size=8,kernel_stride=4,block_size=16,topk=6",
@@ -247,7 +252,7 @@ fn kernels_estimate_what_the_policies_own_code_estimates() {
 #[test]
 fn policies_without_kernels_select_on_the_host() {
     for spec in [
-        "quest:mass=0.9,block_size=16",
+        "quest:variant=offload,block_size=16",
         "kvcomp:hash_bits=48,block_size=16,topk_tokens=96,recent=2,length_threshold=96",
         "nsa:kernel_size=4,kernel_stride=2,block_size=16,topk=6",
         "xattn:block_size=16,stride=8",

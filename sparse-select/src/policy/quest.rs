@@ -5,7 +5,7 @@ use kvblock::BlockSize;
 use super::{ByDigests, DigestKind, Input, Policy, Ranking, Step, Support, num_blocks, select_each_query};
 use crate::{
     Entry, Heads, Params, SelectError, Selection, SpecError,
-    certificate::select_mass,
+    certificate::{odds, select_mass},
     digest::MinMax,
     heads::{dot, group_mean},
     spec::key,
@@ -191,11 +191,13 @@ impl Policy for Quest {
     }
 
     fn keeps_all(&self, layer: Option<u32>, kv_len: usize) -> bool {
-        layer.is_some_and(|layer| layer < self.dense_layers) || kv_len < self.support().dense_below_tokens
+        let dense_layer = layer.is_some_and(|layer| layer < self.dense_layers);
+        let whole = matches!(self.mode, Mode::Mass { mass } if odds(mass).is_infinite());
+        dense_layer || whole || kv_len < self.support().dense_below_tokens
     }
 
     fn ranking(&self) -> Option<Ranking> {
-        matches!(self.mode, Mode::Budget { .. }).then_some(Ranking::Digests(ByDigests {
+        (!matches!(self.mode, Mode::Offload { .. })).then_some(Ranking::Digests(ByDigests {
             digest: DigestKind::MinMax,
             one_set: false,
             sink_blocks: 0,
@@ -207,6 +209,13 @@ impl Policy for Quest {
     fn budget(&self, _layer: Option<u32>, kv_len: usize) -> u32 {
         let blocks = num_blocks(kv_len, self.block_size);
         if let Mode::Budget { pages } = self.mode { pages.max(1).min(blocks) } else { blocks }
+    }
+
+    fn mass(&self) -> Option<f64> {
+        match self.mode {
+            Mode::Mass { mass } if odds(mass).is_finite() => Some(mass),
+            _ => None,
+        }
     }
 
     fn certifies(&self) -> bool {

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
+use attn_kernels::gpu::{Bind, Buf, Gpu, Most, Pass, Pipeline, TopK};
 use attn_kernels::kernel::KvShape;
 use attn_kernels::kernel::index_logits::{IndexKeys, IndexLogitsParams};
 use attn_kernels::kernel::index_logits_coop::IndexKernel;
-use attn_kernels::kernel::top_k::{self, Output, TopKParams, Transform};
+use attn_kernels::kernel::top_k::{Output, TopKParams, Transform};
 
 use super::places::Places;
 use super::step::{KindStep, Step};
@@ -29,7 +29,7 @@ pub(super) struct IndexState {
     rope: Arc<Pipeline>,
     kernel: IndexKernel,
     logits: Arc<Pipeline>,
-    top_k: Arc<Pipeline>,
+    top_k: TopK,
     q: Buf<f32>,
     gates: Buf<f32>,
     /// Scores of a portion of rows.
@@ -68,7 +68,7 @@ impl IndexState {
             rope: gpu.pipeline(&rope::variant(head_dim, true))?,
             kernel,
             logits: gpu.pipeline(&kernel.variant())?,
-            top_k: gpu.pipeline(&top_k::variant(Output::Positions(Transform::Paged), gpu.level()))?,
+            top_k: TopK::new(gpu, Output::Positions(Transform::Paged))?,
             q: buffer("index_q", num_heads * head_dim)?,
             gates: buffer("index_gates", num_heads)?,
             scores: gpu.buffer("index_scores", PORTION)?,
@@ -85,9 +85,15 @@ impl IndexState {
         step.longest.next_multiple_of(64)
     }
 
+    /// What bounds the rows of a step.
+    fn most(&self, step: &KindStep) -> Most {
+        Most { scores: step.longest, k: self.config.top_k }
+    }
+
     /// Rows whose scores exist at one time.
-    fn portion(step: &KindStep) -> usize {
-        (SCORE_BYTES / (Self::stride(step) as usize * 4) / PORTION * PORTION).max(PORTION)
+    fn portion(&self, step: &KindStep) -> usize {
+        let row = Self::stride(step) as usize + self.most(step).scratch();
+        (SCORE_BYTES / (row * 4) / PORTION * PORTION).max(PORTION)
     }
 
     /// Writes the rows of a step, which all layers share.
@@ -97,7 +103,7 @@ impl IndexState {
         if !step.chooses() {
             return Ok(());
         }
-        let (portion, stride) = (Self::portion(step), Self::stride(step));
+        let (portion, stride) = (self.portion(step), Self::stride(step));
         let seen = || step.seen.iter().enumerate();
         let key_row = |(i, [_, entries, _, table]): (usize, &[u32; 4])| [rows[i][0], 0, *entries, *table];
         let top_row = |(i, [_, entries, _, table]): (usize, &[u32; 4])| {
@@ -105,11 +111,13 @@ impl IndexState {
         };
         gpu.write(&self.key_rows, 0, &seen().map(key_row).collect::<Vec<_>>());
         gpu.write(&self.top_rows, 0, &seen().map(top_row).collect::<Vec<_>>());
-        let scores = portion.min(rows.len()) * stride as usize;
+        let together = portion.min(rows.len());
+        let scores = together * stride as usize;
         if self.scores.len() < scores {
             self.scores = gpu.buffer("index_scores", scores.next_power_of_two())?;
             gpu.forget_bind_groups();
         }
+        self.top_k.reserve(gpu, u32_of(together), self.most(step))?;
         Ok(())
     }
 }
@@ -169,7 +177,7 @@ impl Decoder {
     /// Scores entries and keeps the best of each row, portion by portion.
     fn top_entries(&self, pass: &mut Pass, index: usize, indexer: &IndexState, step: &KindStep) {
         let state = self.compressed();
-        let (portion, logit_stride) = (IndexState::portion(step), IndexState::stride(step));
+        let (portion, logit_stride) = (indexer.portion(step), IndexState::stride(step));
         let (total, out_stride) = (step.seen.len(), step.stride);
         for start in (0..total).step_by(portion) {
             let rows = u32_of(portion.min(total - start));
@@ -193,7 +201,7 @@ impl Decoder {
                 (&self.inputs.tables).into(),
                 Bind::at(slots.raw(), start as u64 * u64::from(out_stride) * 4),
             ];
-            pass.dispatch(&indexer.top_k, &params, &bindings, top_k::grid(rows));
+            indexer.top_k.record(pass, &params, indexer.most(step), bindings);
         }
     }
 }

@@ -11,6 +11,7 @@ use sparse_select::policy::num_blocks;
 use sparse_select::{ByDigests, Policy, Ranking};
 
 use super::bound::Bound;
+use super::mass::Mass;
 use super::rank::{Scorer, Site};
 use super::wish::Wishes;
 use super::{Chosen, Place, Sparse, choosing, fit, u32_of};
@@ -39,6 +40,8 @@ pub(super) struct Ranker {
     pub(super) wishes: Option<Wishes>,
     /// Where digests bound the mass that is kept.
     pub(super) bound: Option<Bound>,
+    /// Where a mass and no budget decides how many blocks are kept.
+    pub(super) mass: Option<Mass>,
 }
 
 /// What `top_k` takes in a layer.
@@ -78,9 +81,12 @@ impl Ranker {
             tops: vec![None; config.num_layers as usize],
             wishes: match kv.page_slots() {
                 0 => None,
+                // What is kept depends on the keys of all that is kept: nothing is known ahead.
+                _ if policy.mass().is_some() => None,
                 _ => Some(Wishes::new(gpu)?),
             },
             bound: policy.certifies().then(|| Bound::new(gpu, policy.block_size().get())).transpose()?,
+            mass: Mass::new(gpu, policy, (config, kv))?,
         }))
     }
 
@@ -166,10 +172,16 @@ impl Sparse {
             let rows = view.chosen.len() * config.num_heads as usize;
             bound.fit(gpu, [layers.iter().flatten().count(), rows], ranker.score_stride)?;
         }
+        let blocks = ranker.score_stride;
+        if let Some(mass) = &mut ranker.mass {
+            mass.fit(gpu, config, [self.placed.len(), view.chosen.len()], blocks)?;
+        }
         let words = view.chosen.len() * self.num_kv_heads * stride as usize;
         for (layer, _) in layers.iter().enumerate().filter(|(_, selecting)| selecting.is_some()) {
             self.placed[layer] = Some(Place { first: 0, stride });
-            self.count_budgets(view, layer);
+            if self.ranker.as_ref().is_some_and(|ranker| ranker.mass.is_none()) {
+                self.count_budgets(view, layer);
+            }
         }
         fit(gpu, &mut self.lists, words)?;
         self.trace(gpu, words)
@@ -210,6 +222,10 @@ impl Decoder {
         // Else the lists are still those of the layer before.
         if sparse.source[layer].is_none() {
             ranker.scorer.score(pass, &site, &ranker.scores);
+        }
+        if let Some(mass) = &ranker.mass {
+            self.cut_by_mass(pass, sparse, mass, &site);
+        } else if sparse.source[layer].is_none() {
             let (rows, copies) = (site.count * ranker.sets, self.config.num_kv_heads / ranker.sets);
             let params = TopKParams { rows, out_stride: stride, copies, page_size: 1 };
             let bindings: [Bind; 4] = [

@@ -20,10 +20,12 @@ impl Sparse {
     /// Records the readbacks of a step.
     pub(in crate::decoder) fn read(&self, pass: &mut Pass, plan: &Plan) -> Reads {
         let chunks = choosing(plan).map_or(0, |view| view.chosen.len());
-        let counts = self.estimator.as_ref().filter(|_| chunks > 0);
+        let estimated = self.estimator.as_ref().map(|estimator| &estimator.counts);
+        let by_mass = self.ranker.as_ref().and_then(|ranker| Some(&ranker.mass.as_ref()?.counts));
+        let counts = estimated.or(by_mass).filter(|_| chunks > 0);
         Reads {
             masses: self.read_masses(pass, plan),
-            counts: counts.map(|e| pass.read(&e.counts, 0..self.placed.len() * chunks)),
+            counts: counts.map(|counts| pass.read(counts, 0..self.placed.len() * chunks)),
             traced: self.traced.as_ref().map(|traced| pass.read(traced, 0..traced.len())),
         }
     }

@@ -16,8 +16,9 @@ use crate::kv_used::group_id;
 const ATTENTION: [&str; 6] =
     ["apply_sinks", "lse_merge", "paged_decode", "paged_prefill", "paged_prefill_coop", "paged_reduce"];
 /// Kernels that choose what is attended.
-const SELECTION: [&str; 18] = [
+const SELECTION: [&str; 20] = [
     "block_digest",
+    "block_lse",
     "block_score",
     "find_blocks",
     "hamming_score",
@@ -25,6 +26,7 @@ const SELECTION: [&str; 18] = [
     "index_logits",
     "list_counts",
     "mass_bound",
+    "mass_cut",
     "mass_merge",
     "nsa_block_score",
     "nsa_probs",

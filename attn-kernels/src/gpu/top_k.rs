@@ -1,0 +1,116 @@
+//! Records the choice of the k largest scores of rows by the kernels that suit their length.
+
+use std::sync::Arc;
+
+use super::{Bind, Buf, Gpu, GpuError, Pass, Pipeline};
+use crate::kernel::top_k::{self, Output, TopKParams};
+use crate::kernel::top_k_long::{self, TopKLongParams};
+use crate::kernel::top_k_peaks::{self, LONG};
+
+/// `top_k` for rows below [`LONG`] scores; beyond, `top_k_peaks` and `top_k_long` with the scratch that they take. Either leaves
+/// the same.
+#[derive(Debug)]
+pub struct TopK {
+    output: Output,
+    short: Arc<Pipeline>,
+    long: Option<Long>,
+}
+
+#[derive(Debug)]
+struct Long {
+    find_peaks: Arc<Pipeline>,
+    choose: Arc<Pipeline>,
+    peaks: Buf<u32>,
+    chosen: Buf<u32>,
+    kept: Buf<u32>,
+}
+
+/// What bounds the rows of a dispatch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Most {
+    /// Scores of the longest row.
+    pub scores: u32,
+    /// Scores that a row keeps.
+    pub k: u32,
+}
+
+impl Most {
+    fn is_long(self) -> bool {
+        self.scores >= LONG && self.k < self.scores
+    }
+
+    /// u32 of scratch that a row takes.
+    #[must_use]
+    pub fn scratch(self) -> usize {
+        if self.is_long() { self.params(1).scratch_lens().iter().sum() } else { 0 }
+    }
+
+    fn params(self, rows: u32) -> TopKLongParams {
+        let params = TopKParams { rows, out_stride: 0, copies: 1, page_size: 1 };
+        TopKLongParams::new(&params, self.scores, self.k.min(self.scores))
+    }
+}
+
+impl TopK {
+    /// For one kind of output.
+    ///
+    /// # Errors
+    /// What the device says of the kernel.
+    pub fn new(gpu: &Gpu, output: Output) -> Result<Self, GpuError> {
+        let short = gpu.pipeline(&top_k::variant(output, gpu.level()))?;
+        Ok(Self { output, short, long: None })
+    }
+
+    /// Makes room for dispatches of so many rows.
+    ///
+    /// # Errors
+    /// What the device says of kernels and buffers.
+    pub fn reserve(&mut self, gpu: &Gpu, rows: u32, most: Most) -> Result<(), GpuError> {
+        if !most.is_long() {
+            return Ok(());
+        }
+        let lens = most.params(rows).scratch_lens();
+        if self.long.as_ref().is_some_and(|long| long.lens().iter().zip(&lens).all(|(has, len)| has >= len)) {
+            return Ok(());
+        }
+        let has = self.long.as_ref().map_or([0; 3], Long::lens);
+        let buffer = |name, index: usize| gpu.buffer(name, lens[index].next_power_of_two().max(has[index]));
+        self.long = Some(Long {
+            find_peaks: gpu.pipeline(&top_k_peaks::variant())?,
+            choose: gpu.pipeline(&top_k_long::variant(self.output, gpu.level()))?,
+            peaks: buffer("top_k_peaks", 0)?,
+            chosen: buffer("top_k_chosen", 1)?,
+            kept: buffer("top_k_kept", 2)?,
+        });
+        gpu.forget_bind_groups();
+        Ok(())
+    }
+
+    /// Records the choice from rows within `most`; `bindings` are those of `top_k`: scores in whole vec4, rows, table, out.
+    ///
+    /// # Panics
+    /// Without [room](Self::reserve) for them.
+    pub fn record(&self, pass: &mut Pass, params: &TopKParams, most: Most, bindings: [Bind; 4]) {
+        if !most.is_long() {
+            pass.dispatch(&self.short, params, &bindings, top_k::grid(params.rows));
+            return;
+        }
+        let long = self.long.as_ref().expect("room is reserved for long rows");
+        let params = TopKLongParams::new(params, most.scores, most.k.min(most.scores));
+        let (has, lens) = (long.lens(), params.scratch_lens());
+        assert!(has.iter().zip(&lens).all(|(has, len)| has >= len), "scratch of {lens:?} u32 in {has:?}");
+        let [scores, rows, table, out] = bindings;
+        let of_peaks = [scores.clone(), rows.clone(), (&long.peaks).into()];
+        let grid = top_k_peaks::grid(params.max_groups, params.rows);
+        pass.dispatch(&long.find_peaks, &params.peaks(), &of_peaks, grid);
+        let [peaks, chosen, kept] = [&long.peaks, &long.chosen, &long.kept].map(Bind::from);
+        let bindings = [scores, rows, table, peaks, chosen, kept, out];
+        pass.dispatch(&long.choose, &params, &bindings, top_k_long::grid(params.rows));
+    }
+}
+
+impl Long {
+    fn lens(&self) -> [usize; 3] {
+        [&self.peaks, &self.chosen, &self.kept].map(Buf::len)
+    }
+}

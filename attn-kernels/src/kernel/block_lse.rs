@@ -1,0 +1,98 @@
+//! Log-sum-exp of the logits of blocks that a certified selection has to know: those that [`mass_cut`](super::mass_cut) added.
+
+use super::error::Launch;
+use super::{KvShape, LaunchError, heads_together};
+use crate::{Access, Kernel, Variant};
+use bytemuck::{Pod, Zeroable};
+
+/// Bindings: q, k_cache, tables, rows, scores, cuts, lses.
+pub static KERNEL: Kernel = Kernel {
+    name: "block_lse",
+    wgsl: include_str!("../../wgsl/block_lse.wgsl"),
+    modules: &[crate::MODULES],
+    params_bytes: size_of::<BlockLseParams>(),
+    bindings: &[
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Write,
+    ],
+};
+
+/// Uniform parameters.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct BlockLseParams {
+    /// Query heads.
+    pub num_heads: u32,
+    /// KV heads.
+    pub num_kv_heads: u32,
+    /// f32 from one query row to the next.
+    pub q_stride: u32,
+    /// f32 from one row and head of scores or log-sum-exps to the next: at least the most blocks of a row.
+    pub stride: u32,
+    /// Factor of attention on `q·k`.
+    pub scale: f32,
+    /// 1: of the last block of each row alone, and cuts are not read.
+    pub first: u32,
+    /// Zero.
+    pub pad0: u32,
+    /// Zero.
+    pub pad1: u32,
+}
+
+/// Lanes of a workgroup, each a token.
+const LANES: u32 = 256;
+
+/// The kernel for one cache; a block is `select_block` tokens.
+///
+/// # Panics
+/// When `select_block` is not a power of two and a multiple of the page size.
+#[must_use]
+pub fn variant(shape: &KvShape, num_heads: u32, select_block: u32) -> Variant {
+    shape.check();
+    let page = shape.block_size;
+    assert!(
+        select_block.is_multiple_of(page) && select_block.is_power_of_two(),
+        "selection block {select_block} is no power of two times page size {page}"
+    );
+    Variant::new(&KERNEL)
+        .size("HEAD_DIM", shape.head_dim)
+        .size("BLOCK_SIZE", page)
+        .size("PAGES", select_block / page)
+        .size("HEADS", heads_together(num_heads / shape.num_kv_heads, 4))
+        .module("k", shape.dtype.keys())
+}
+
+/// Workgroups for `rows` rows of blocks of `select_block` tokens.
+#[must_use]
+pub fn grid(params: &BlockLseParams, select_block: u32, rows: u32) -> [u32; 3] {
+    [params.stride.div_ceil((LANES / select_block).max(1)), params.num_kv_heads, rows]
+}
+
+/// f32 of the log-sum-exps of `rows` rows, `[rows, num_heads, stride]`.
+#[must_use]
+pub fn lses_len(params: &BlockLseParams, rows: usize) -> usize {
+    rows * params.num_heads as usize * params.stride as usize
+}
+
+/// Checks a launch over `rows` rows against scores, cuts and log-sum-exps of these lengths; `block_score` checks the rows.
+///
+/// # Errors
+/// Heads that do not divide, or a buffer that is too short.
+pub fn check(
+    params: &BlockLseParams,
+    rows: usize,
+    [scores_len, cuts_len, lses_len]: [usize; 3],
+) -> Result<(), LaunchError> {
+    let launch = Launch(KERNEL.name);
+    launch.multiple("query heads", params.num_heads, params.num_kv_heads)?;
+    launch.at_most("rows", rows as u64, 65_535)?;
+    let sets = rows as u64 * u64::from(params.num_kv_heads);
+    launch.at_most("f32 of scores", sets * u64::from(params.stride), scores_len as u64)?;
+    launch.at_most("cuts", sets, cuts_len as u64)?;
+    launch.at_most("f32 of log-sum-exps", self::lses_len(params, rows) as u64, lses_len as u64)
+}

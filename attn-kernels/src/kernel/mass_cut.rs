@@ -1,0 +1,88 @@
+//! Where a selection that certifies a mass ends, block by block in the order of their bounds, without a readback.
+//!
+//! [`TURNS`] alternate with `block_lse`: each finds the fewest blocks that can suffice by what is known of them, whose keys the
+//! next `block_lse` then reads. Most selections settle in a few turns, and what turns are left then does nothing.
+
+use super::LaunchError;
+use super::error::Launch;
+use crate::{Access, Kernel, Variant};
+use bytemuck::{Pod, Zeroable};
+
+/// Bindings: rows, scores, bounds, lses, cuts, lists.
+pub static KERNEL: Kernel = Kernel {
+    name: "mass_cut",
+    wgsl: include_str!("../../wgsl/mass_cut.wgsl"),
+    modules: &[crate::MODULES],
+    params_bytes: size_of::<MassCutParams>(),
+    bindings: &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Write, Access::Write],
+};
+
+/// Uniform parameters.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct MassCutParams {
+    /// Query heads.
+    pub num_heads: u32,
+    /// KV heads.
+    pub num_kv_heads: u32,
+    /// f32 from one row and head of scores, bounds or log-sum-exps to the next.
+    pub stride: u32,
+    /// Tokens of a block.
+    pub select_block: u32,
+    /// Entries from one list to the next: one more than the most blocks of a row.
+    pub list_stride: u32,
+    /// One of [`TURNS`].
+    pub turn: u32,
+    /// What is kept over what dropped blocks may hold, at least: `odds` of `sparse_select::certificate`.
+    pub odds: f32,
+    /// Zero.
+    pub pad0: u32,
+}
+
+/// Nothing but the last block of a row is known.
+pub const FIRST: u32 = 1;
+/// What is not known by now shall be.
+pub const ALL: u32 = 2;
+/// Writes the lists.
+pub const LIST: u32 = 4;
+
+/// The turns of a selection, one `block_lse` before each. A turn that adds blocks lowers what is unknown to a share of
+/// `1 - mass`, so that bounds which are n nats above what blocks hold take about `n / ln(1 / (1 - mass))` turns; where that is
+/// more than there are, the last one knows all keys.
+pub const TURNS: [u32; 8] = [FIRST, 0, 0, 0, 0, 0, ALL, LIST];
+
+/// The kernel for `group` query heads a KV head.
+#[must_use]
+pub fn variant(group: u32) -> Variant {
+    Variant::new(&KERNEL).size("GROUP", group)
+}
+
+/// Workgroups for `rows` rows.
+#[must_use]
+pub const fn grid(params: &MassCutParams, rows: u32) -> [u32; 3] {
+    [params.num_kv_heads, rows, 1]
+}
+
+/// Checks a launch over `rows` rows of at most `blocks` blocks against scores, bounds (and log-sum-exps), cuts and lists of
+/// these lengths.
+///
+/// # Errors
+/// Heads that do not divide, blocks of no tokens, or a buffer that is too short.
+pub fn check(
+    params: &MassCutParams,
+    (rows, blocks): (usize, u32),
+    [scores_len, bounds_len, cuts_len, lists_len]: [usize; 4],
+) -> Result<(), LaunchError> {
+    let launch = Launch(KERNEL.name);
+    launch.not_zero("tokens of a block", params.select_block)?;
+    launch.multiple("query heads", params.num_heads, params.num_kv_heads)?;
+    launch.at_most("rows", rows as u64, 65_535)?;
+    launch.at_most("blocks of a row", blocks.into(), params.stride.into())?;
+    launch.at_most("entries of a list", u64::from(blocks) + 1, params.list_stride.into())?;
+    let sets = rows as u64 * u64::from(params.num_kv_heads);
+    launch.at_most("f32 of scores", sets * u64::from(params.stride), scores_len as u64)?;
+    let heads = rows as u64 * u64::from(params.num_heads);
+    launch.at_most("f32 of bounds", heads * u64::from(params.stride), bounds_len as u64)?;
+    launch.at_most("cuts", sets, cuts_len as u64)?;
+    launch.at_most("entries of lists", sets * u64::from(params.list_stride), lists_len as u64)
+}

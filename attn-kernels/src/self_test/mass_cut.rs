@@ -1,0 +1,109 @@
+//! Cases of `block_lse` and `mass_cut`.
+
+use super::layer::{ATTENTION, Layer, floats, queries};
+use super::{Case, count, dtype, size};
+use crate::Variant;
+use crate::cpu::{self, Tolerance};
+use crate::kernel::KvShape;
+use crate::kernel::block_lse::{self, BlockLseParams};
+use crate::kernel::mass_cut::{self, FIRST, LIST, MassCutParams};
+
+/// The last blocks alone, and what a cut adds to what was known: with scores that fall by index, blocks 2 to 4.
+pub(super) fn block_lse(variant: &Variant) -> Vec<Case> {
+    let shape = KvShape {
+        num_kv_heads: 2,
+        head_dim: size(variant, "HEAD_DIM"),
+        block_size: size(variant, "BLOCK_SIZE"),
+        dtype: dtype(variant),
+    };
+    let select_block = shape.block_size * size(variant, "PAGES");
+    let num_heads = 4 * size(variant, "HEADS");
+    let lens = [7 * select_block + 3, select_block, 1];
+    let layer = Layer::new(shape, &lens, 1);
+    let params = BlockLseParams {
+        num_heads,
+        num_kv_heads: 2,
+        q_stride: num_heads * shape.head_dim + 4,
+        stride: 11,
+        scale: 0.125,
+        first: 1,
+        pad0: 0,
+        pad1: 0,
+    };
+    let q = queries(lens.len(), (num_heads * shape.head_dim) as usize, params.q_stride as usize, 2);
+    let sequences = (0..).zip(lens.iter().zip(&layer.table_of));
+    let rows: Vec<[u32; 4]> = sequences.map(|(row, (len, table))| [row, *len, *table, 0]).collect();
+    let of = (&layer.kv(), select_block as usize);
+    let all = cpu::block_lse::block_lse(of, &params, &q, &layer.tables, &rows);
+    let scores: Vec<f32> =
+        (0..lens.len() * 2).flat_map(|_| (0..11_u8).map(|b| 20.0 - f32::from(b))).collect();
+    let key = |block: u8| sparse_select::topk::order_key(20.0 - f32::from(block));
+    let cuts = vec![[key(1), 1, key(4), 4]; lens.len() * 2];
+    let [k, _] = layer.words();
+    let last = |row: usize, block: u32| block + 1 == lens[row].div_ceil(select_block);
+    let added = |_: usize, block: u32| (2..=4).contains(&block);
+    let case = |what, first, wanted: &dyn Fn(usize, u32) -> bool| {
+        let params = BlockLseParams { first, ..params };
+        let here = |i: usize| wanted(i / (11 * num_heads as usize), u32::try_from(i % 11).expect("a block"));
+        let want: Vec<f32> =
+            all.iter().enumerate().map(|(i, x)| if here(i) { *x } else { f32::NAN }).collect();
+        Case::new(what, variant, &params, block_lse::grid(&params, select_block, count(&rows)))
+            .binding(&q)
+            .binding(&k)
+            .binding(&layer.tables)
+            .binding(&rows)
+            .binding(&scores)
+            .binding(&cuts)
+            .output(ATTENTION, &want)
+    };
+    vec![case("the last blocks", 1, &last), case("what a cut added", 0, &added)]
+}
+
+/// The first turn, in which all but the last block count by their bounds; some scores are equal.
+pub(super) fn mass_cut(variant: &Variant) -> Vec<Case> {
+    let group = size(variant, "GROUP");
+    let (kv_heads, select_block) = (2, 32);
+    let lens = [1100 * select_block + 3, 40 * select_block, 0, 2 * select_block, 5];
+    let stride = 1110;
+    let params = MassCutParams {
+        num_heads: kv_heads * group,
+        num_kv_heads: kv_heads,
+        stride,
+        select_block,
+        list_stride: stride + 1,
+        turn: FIRST | LIST,
+        odds: 4.0,
+        pad0: 0,
+    };
+    let sets = lens.len() * kv_heads as usize;
+    let mut scores: Vec<f32> =
+        floats(sets * stride as usize, 3).iter().map(|x| (x * 64.0).round() / 16.0).collect();
+    for (set, scores) in scores.chunks_exact_mut(stride as usize).enumerate() {
+        let blocks = lens[set / kv_heads as usize].div_ceil(select_block) as usize;
+        if blocks > 0 {
+            scores[blocks - 1] = f32::INFINITY;
+        }
+    }
+    let heads = lens.len() * params.num_heads as usize;
+    let bounds: Vec<f32> = floats(heads * stride as usize, 4).iter().map(|x| 3.0 * x).collect();
+    let lses = floats(heads * stride as usize, 5);
+    let rows: Vec<[u32; 4]> = lens.iter().map(|len| [0, *len, 0, 0]).collect();
+    let mut lists = vec![77_777_u32; sets * params.list_stride as usize];
+    let before = lists.clone();
+    let kept = cpu::mass_cut::first_turn(&params, &rows, &scores, [&bounds, &lses]);
+    for (list, kept) in lists.chunks_exact_mut(params.list_stride as usize).zip(&kept) {
+        list[0] = count(kept);
+        list[1..=kept.len()].copy_from_slice(kept);
+    }
+    // Where the search ended is told by the lists.
+    let anywhere = vec![f32::NAN; 4 * sets];
+    let case =
+        Case::new("rows of some and of no blocks", variant, &params, mass_cut::grid(&params, count(&rows)))
+            .binding(&rows)
+            .binding(&scores)
+            .binding(&bounds)
+            .binding(&lses)
+            .finite(Tolerance::EXACT, &anywhere)
+            .words(&before, &lists);
+    vec![case]
+}
