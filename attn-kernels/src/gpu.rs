@@ -44,7 +44,7 @@ pub enum Checks {
 }
 
 /// What to open.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GpuOptions {
     /// Index of [`adapters`] or part of an adapter's name; the best one if `None`.
     pub device: Option<String>,
@@ -52,13 +52,15 @@ pub struct GpuOptions {
     pub level: Level,
     /// Bounds checks in kernels.
     pub checks: Checks,
+    /// Whether the device may have [buffers in memory of the host](Gpu::has_host_buffers), where the adapter does.
+    pub host_buffers: bool,
 }
 
 impl GpuOptions {
-    /// The best adapter at its best level, with `checks`.
+    /// The best adapter at its best level with all its features, and `checks`.
     #[must_use]
     pub fn new(checks: Checks) -> Self {
-        Self { device: None, level: Level::Coop, checks }
+        Self { device: None, level: Level::Coop, checks, host_buffers: true }
     }
 }
 
@@ -91,7 +93,10 @@ const OPTIONAL: wgpu::Features = wgpu::Features::SUBGROUP
     .union(wgpu::Features::SHADER_F16)
     .union(wgpu::Features::TIMESTAMP_QUERY)
     .union(wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES)
-    .union(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS);
+    .union(HOST_BUFFERS);
+
+/// What lets storage buffers lie in memory of the host.
+const HOST_BUFFERS: wgpu::Features = wgpu::Features::MAPPABLE_PRIMARY_BUFFERS;
 
 impl Gpu {
     /// Opens an adapter with all its limits and every optional feature it has.
@@ -105,6 +110,7 @@ impl Gpu {
         check_limits(&info.name, &limits)?;
         let level = best_level(&adapter, adapter.features()).min(options.level);
         let mut features = adapter.features() & OPTIONAL;
+        features.set(HOST_BUFFERS, features.contains(HOST_BUFFERS) && options.host_buffers);
         if level == Level::Coop {
             features |= wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
         }

@@ -19,6 +19,7 @@ mod parts;
 mod prefix;
 mod residency;
 mod sparse;
+mod staged;
 mod stream;
 mod turns;
 
@@ -47,6 +48,7 @@ use layer::Layer;
 use moe::MoeState;
 use residency::Residency;
 use sparse::Sparse;
+use staged::Staged;
 use turns::Turns;
 
 /// What a decoder is built for.
@@ -128,6 +130,8 @@ pub struct Decoder {
     sparse: Option<Sparse>,
     /// Where selected blocks are fetched from the host.
     residency: Option<Residency>,
+    /// Where kernels cannot reach the blocks on the host.
+    staged: Option<Staged>,
     choices: Option<Choices>,
     /// Prefixes that the step in progress attends in chunks, by view.
     prefixes: Vec<Option<PrefixPass>>,
@@ -211,6 +215,7 @@ impl Decoder {
                     sparse.begin(&self.gpu, (&self.config, &self.kv), &plan, slices, spare)?;
                 }
                 self.begin_residency(&plan)?;
+                self.begin_staged(&plan)?;
                 self.begin_choices(&plan)?;
                 let (pass, reads) = self.record(&plan, true)?;
                 (self.gpu.submit(pass)?.defer(), reads)
@@ -221,7 +226,7 @@ impl Decoder {
         }
         let done = self.gpu.collect(submission)?;
         self.end_prefixes();
-        Ok(self.take(&plan, reads, done))
+        self.take(&plan, reads, done)
     }
 
     /// Records a step; `in_pieces`, of which all but the last are on their way then.

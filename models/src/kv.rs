@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 pub use self::offload::{HostMemory, Offload};
 pub(crate) use self::offload::{Place, Ring, Run, runs};
 pub use self::plan::{CachePart, KvOptions, KvPlan, LayerCache};
-use crate::{DecoderConfig, ModelError, Reach};
+use crate::{DecoderConfig, ModelError};
 
 /// The buffers of a [`KvPlan`], `num_blocks` pages each. Block ids are of all groups together: a block belongs to one
 /// group at a time, and its page in a buffer to the layer of that group.
@@ -31,6 +31,7 @@ pub struct KvPool {
 struct Host {
     ring: Ring,
     tensors: Vec<Tensor>,
+    memory: HostMemory,
 }
 
 /// Rows of decode attention that may share their slots: portions of rows begin at multiples of it.
@@ -91,14 +92,14 @@ impl KvPool {
     ) -> Result<Host, ModelError> {
         let refuse = |lacks| Err(ModelError::Offload { lacks });
         if offload.memory == HostMemory::Mapped && !gpu.has_host_buffers() {
-            return refuse("an adapter with mappable storage buffers");
+            return refuse("a device with mappable storage buffers, or staged copies");
+        }
+        if selects && offload.memory == HostMemory::Staged {
+            return refuse("a device with mappable storage buffers beside a sparse policy");
         }
         let [group] = &plan.layout.groups[..] else { return refuse("one group of layers") };
         if config.latent.is_some() {
             return refuse("layers of attention to keys and values");
-        }
-        if selects && config.layers.iter().any(|layer| layer.reach != Reach::Full) {
-            return refuse("layers of full attention beside a sparse policy");
         }
         let chunk = (TILE / group.spec.block_size.get()).max(1);
         if selects && !fetch_pages::serves(&plan.shape(config)) {
@@ -115,9 +116,11 @@ impl KvPool {
         };
         let host = |name: &str, words| match offload.memory {
             HostMemory::Mapped => gpu.host_buffer(name, words),
+            HostMemory::Staged => gpu.upload_buffer(name, words),
             HostMemory::Device => gpu.buffer(name, words),
         };
-        Ok(Host { ring, tensors: Self::allocate(plan, offload.host_blocks, host)? })
+        let tensors = Self::allocate(plan, offload.host_blocks, host)?;
+        Ok(Host { ring, tensors, memory: offload.memory })
     }
 
     fn allocate(
@@ -192,6 +195,16 @@ impl KvPool {
         let cache = self.plan.cache(layer, CachePart::KeyValue).expect("a layer with keys and values");
         let buffers = &self.host.as_ref()?.tensors[cache.tensor].buffers;
         Some((&buffers[0], &buffers[1]))
+    }
+
+    /// Whether kernels cannot reach the blocks on the host, which copies serve.
+    pub(crate) fn is_staged(&self) -> bool {
+        self.host.as_ref().is_some_and(|host| host.memory == HostMemory::Staged)
+    }
+
+    /// Whether only the host can write a block.
+    pub(crate) fn host_writes(&self, id: u32) -> bool {
+        self.is_staged() && self.ring().is_some_and(|ring| matches!(ring.place(id), Place::Host(_)))
     }
 
     /// K and V of one layer where block ids count: on the host if blocks are selected and live there, else on the device.

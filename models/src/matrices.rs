@@ -8,7 +8,7 @@ use crate::pack::{BLOCK, Format, Packed};
 use crate::{ModelError, Tensor};
 
 /// Matrices of one shape, cut between two of them where one binding cannot hold all.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Matrices {
     format: Format,
     blocks: u32,
@@ -17,7 +17,7 @@ pub(crate) struct Matrices {
     shards: Vec<Shard>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Shard {
     first: u32,
     count: u32,

@@ -13,7 +13,7 @@ use crate::pack::{BLOCK, Format, Packed};
 use crate::{ModelError, Tensor};
 
 /// A quantised matrix, cut along its columns where one binding cannot hold it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Matrix {
     format: Format,
     /// Input features.
@@ -23,7 +23,7 @@ pub(crate) struct Matrix {
     shards: Vec<Shard>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Shard {
     /// First column, of each part.
     pub(crate) first: u32,

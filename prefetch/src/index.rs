@@ -46,6 +46,42 @@ pub enum IndexError {
     },
 }
 
+/// Why a list of blocks and slots cannot be an index.
+#[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum RestoreError {
+    /// Two blocks cannot share a slot.
+    #[error("slot {slot} holds block {first:?} and block {second:?}")]
+    SlotTwice {
+        /// The slot.
+        slot: u32,
+        /// The block that was named first.
+        first: BlockHash,
+        /// The other one.
+        second: BlockHash,
+    },
+    /// A block has one slot.
+    #[error("block {key:?} is in slot {first} and in slot {second}")]
+    BlockTwice {
+        /// The block.
+        key: BlockHash,
+        /// The slot that was named first.
+        first: u32,
+        /// The other one.
+        second: u32,
+    },
+    /// There are fewer slots.
+    #[error("block {key:?} is in slot {slot} of {capacity}")]
+    NoSuchSlot {
+        /// The block.
+        key: BlockHash,
+        /// Its slot.
+        slot: u32,
+        /// Slots in all.
+        capacity: u32,
+    },
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     slot: u32,
@@ -232,18 +268,30 @@ impl TierIndex {
 
     /// Puts back blocks that a reopened tier found in their slots, least recently used first, into an empty index.
     ///
+    /// # Errors
+    /// When a block or slot appears twice or a slot is out of range; the index is then still empty.
+    ///
     /// # Panics
-    /// When a block or slot appears twice or a slot is out of range.
-    pub fn restore(&mut self, blocks: &[(BlockHash, u32)]) {
-        let mut taken = FxHashSet::default();
+    /// When the index is not empty.
+    pub fn restore(&mut self, blocks: &[(BlockHash, u32)]) -> Result<(), RestoreError> {
+        assert!(self.entries.is_empty(), "an index of {} blocks is restored", self.entries.len());
+        let mut taken: FxHashMap<u32, BlockHash> = FxHashMap::default();
+        let mut entries: FxHashMap<BlockHash, Entry> = FxHashMap::default();
         for &(key, slot) in blocks {
-            assert!(slot < self.capacity, "slot {slot} of {}", self.capacity);
-            assert!(taken.insert(slot), "slot {slot} holds two blocks");
-            let old = self.entries.insert(key, Entry { slot, ready: true, pins: 0 });
-            assert!(old.is_none(), "{key:?} is in two slots");
-            self.policy.insert(key);
+            if slot >= self.capacity {
+                return Err(RestoreError::NoSuchSlot { key, slot, capacity: self.capacity });
+            }
+            if let Some(first) = taken.insert(slot, key) {
+                return Err(RestoreError::SlotTwice { slot, first, second: key });
+            }
+            if let Some(old) = entries.insert(key, Entry { slot, ready: true, pins: 0 }) {
+                return Err(RestoreError::BlockTwice { key, first: old.slot, second: slot });
+            }
         }
-        self.unused = taken.iter().max().map_or(0, |last| last + 1);
-        self.free = (0..self.unused).rev().filter(|slot| !taken.contains(slot)).collect();
+        self.entries = entries;
+        blocks.iter().for_each(|&(key, _)| self.policy.insert(key));
+        self.unused = taken.keys().max().map_or(0, |last| last + 1);
+        self.free = (0..self.unused).rev().filter(|slot| !taken.contains_key(slot)).collect();
+        Ok(())
     }
 }

@@ -296,6 +296,14 @@ pub enum TierError {
         #[source]
         source: std::io::Error,
     },
+    /// A bucket or another container of blocks is missing, and is not for a tier to make.
+    #[error("{tier} tier: there is no bucket {bucket:?}")]
+    NoBucket {
+        /// The tier.
+        tier: TierKind,
+        /// Its name.
+        bucket: Box<str>,
+    },
     /// A directory that serves one tier at a time serves another.
     #[error("{tier} tier in {} is already open, by this or another process", path.display())]
     Locked {

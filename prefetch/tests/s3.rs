@@ -45,6 +45,8 @@ fn open(bucket: &str, namespace: &str) -> RemoteTier {
 #[test]
 fn a_bucket_keeps_the_rules_of_tiers() {
     with_service("a_bucket_keeps_the_rules_of_tiers", |bucket| {
+        let missing = open("no-such-bucket-of-pagoda", "missing").probe().unwrap_err();
+        assert_eq!(missing.to_string(), "remote tier: there is no bucket \"no-such-bucket-of-pagoda\"");
         // The first finds a new place, or one of this format.
         (0..2).for_each(|_| open(bucket, "format").probe().unwrap());
         proptest!(cases(3), |(ops in ops())| {

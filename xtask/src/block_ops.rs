@@ -49,7 +49,7 @@ impl HostBlocks {
         for op in run {
             if let BlockOp::SwapIn { host, device, .. } = op {
                 let data = self.blocks.get_mut(host.get() as usize).and_then(Option::take);
-                decoder.write_block(*device, &data.with_context(|| format!("{host:?} was swapped out"))?);
+                decoder.write_block(*device, &data.with_context(|| format!("{host:?} was swapped out"))?)?;
             }
         }
         Ok(())

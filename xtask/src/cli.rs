@@ -6,6 +6,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use attn_kernels::gpu::{Checks, GpuOptions};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use prefetch::spec::TierSpec;
 use sparse_select::Spec;
@@ -110,6 +111,19 @@ pub struct EngineArgs {
     /// GPU adapter: its number in `doctor`, or part of its name in any case; without it the fastest one
     #[arg(long, value_name = "NAME", value_parser = values::non_empty)]
     pub device: Option<String>,
+
+    /// Do without kernels that read memory of the host, as on devices that have none: KV blocks there are only copied
+    #[arg(long)]
+    pub no_host_buffers: bool,
+}
+
+impl EngineArgs {
+    /// The device that they name; kernels run without bounds checks.
+    #[must_use]
+    pub fn gpu(&self) -> GpuOptions {
+        let host_buffers = !self.no_host_buffers;
+        GpuOptions { device: self.device.clone(), host_buffers, ..GpuOptions::new(Checks::Off) }
+    }
 }
 
 /// Where a sparse policy scores blocks.

@@ -174,7 +174,7 @@ impl Engine {
     /// # Errors
     /// What the device reports.
     pub fn step(&mut self) -> Result<Vec<Event>> {
-        let mut events = self.look_ahead();
+        let mut events = self.look_ahead()?;
         let plan = self.plan()?;
         let drawn = self.compute(&plan, false)?.sampled;
         self.save(&plan)?;
@@ -223,11 +223,11 @@ impl Engine {
 
     /// Puts what the tiers have read on the device, and asks them for what the next steps could use. Returns the ends
     /// of requests whose blocks could not be read.
-    fn look_ahead(&mut self) -> Vec<Event> {
-        let Some(tiers) = &mut self.tiers else { return Vec::new() };
-        let failed = tiers.arrive(&mut self.scheduler, &mut self.decoder);
+    fn look_ahead(&mut self) -> Result<Vec<Event>> {
+        let Some(tiers) = &mut self.tiers else { return Ok(Vec::new()) };
+        let failed = tiers.arrive(&mut self.scheduler, &mut self.decoder)?;
         tiers.look_ahead(&mut self.scheduler);
-        failed.into_iter().flat_map(|seq| self.finish(seq, FinishReason::Failed)).collect()
+        Ok(failed.into_iter().flat_map(|seq| self.finish(seq, FinishReason::Failed)).collect())
     }
 
     /// Saves the blocks that a step filled.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result, bail};
-use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
+use attn_kernels::gpu::{Gpu, GpuOptions};
 use attn_kernels::kernel::KvDtype;
 use kvblock::{KvCacheGroup, LengthLimits};
 use models::batch::Phase;
@@ -29,7 +29,7 @@ pub struct Model {
     /// `None` where the checkpoint has none.
     pub chat: Option<ChatTemplate>,
     /// The device that it was last loaded on, by its name.
-    gpu: OnceLock<(Option<String>, Arc<Gpu>)>,
+    gpu: OnceLock<(GpuOptions, Arc<Gpu>)>,
 }
 
 impl Model {
@@ -97,16 +97,16 @@ impl Model {
 
     /// The device that `args` name, opened once.
     fn gpu(&self, args: &EngineArgs) -> Result<Arc<Gpu>> {
-        if let Some((device, gpu)) = self.gpu.get()
-            && *device == args.device
+        let options = args.gpu();
+        if let Some((opened, gpu)) = self.gpu.get()
+            && *opened == options
         {
             return Ok(Arc::clone(gpu));
         }
         setup::ensure(&[Need::Gpu])?;
-        let device = GpuOptions { device: args.device.clone(), ..GpuOptions::new(Checks::Off) };
-        let gpu = Arc::new(verdicts::open(&device)?);
+        let gpu = Arc::new(verdicts::open(&options)?);
         eprintln!("device: {} ({:?}, {})", gpu.info().name, gpu.level(), gpu.info().driver_info);
-        let _ = self.gpu.set((args.device.clone(), Arc::clone(&gpu)));
+        let _ = self.gpu.set((options, Arc::clone(&gpu)));
         Ok(gpu)
     }
 
@@ -126,7 +126,8 @@ impl Model {
         let plan = KvPlan::new(&self.config, options)?;
         let most = most_used(&plan, max_rows, max_seqs, wanted);
         let num_blocks = num_blocks(args, &gpu, &plan, most)?;
-        let offload = offload(args, &plan, num_blocks, wanted, max_seqs);
+        let memory = if gpu.has_host_buffers() { HostMemory::Mapped } else { HostMemory::Staged };
+        let offload = offload(args, &plan, num_blocks, (wanted, max_seqs), memory);
         let options = DecoderOptions {
             kv_dtype,
             block_size: args.block_size,
@@ -184,8 +185,8 @@ fn offload(
     args: &EngineArgs,
     plan: &KvPlan,
     device_blocks: u32,
-    wanted: Wanted,
-    max_seqs: u32,
+    (wanted, max_seqs): (Wanted, u32),
+    memory: HostMemory,
 ) -> Option<Offload> {
     let host_bytes = args.kv_tiers.as_ref()?.host_bytes?;
     let size = u64::from(args.block_size);
@@ -196,7 +197,7 @@ fn offload(
     // And the null block, which lies on the host where blocks are selected.
     let most = wanted.tokens.div_ceil(size) + u64::from(max_seqs) + u64::from(args.sparse.is_some());
     let host_blocks = u32::try_from((host_bytes / plan.block_bytes()).min(most)).unwrap_or(u32::MAX);
-    (host_blocks > 0).then_some(Offload { host_blocks, ring_slots: RING_SLOTS, memory: HostMemory::Mapped })
+    (host_blocks > 0).then_some(Offload { host_blocks, ring_slots: RING_SLOTS, memory })
 }
 
 /// Size of the KV pool: what was asked for, else what memory allows and the requests can use.

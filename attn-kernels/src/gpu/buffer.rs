@@ -1,6 +1,6 @@
 //! Typed device buffers.
 
-use super::{Gpu, GpuError};
+use super::{Gpu, GpuError, HOST_BUFFERS};
 use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -96,7 +96,7 @@ impl Gpu {
     /// Whether kernels and copies can use buffers in memory of the host.
     #[must_use]
     pub fn has_host_buffers(&self) -> bool {
-        self.device.features().contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS)
+        self.device.features().contains(HOST_BUFFERS)
     }
 
     /// A zeroed storage buffer in memory of the host, which the device reaches over its bus.
@@ -116,6 +116,17 @@ impl Gpu {
         let bytes = (len.max(1) * size_of::<T>()).next_multiple_of(16) as u64;
         let raw = self.raw_buffer(label, bytes, usage)?;
         Ok(Buf { raw, len, element: PhantomData })
+    }
+
+    /// A zeroed buffer in the memory that this device's driver keeps for uploads, which every device has: the host writes it
+    /// by [`write_mapped`](Self::write_mapped), copies and readbacks read it, and no kernel can bind it.
+    ///
+    /// # Errors
+    /// As [`Gpu::buffer`].
+    pub fn upload_buffer<T: Pod>(&self, label: &str, len: usize) -> Result<Buf<T>, GpuError> {
+        let bytes = (len.max(1) * size_of::<T>()).next_multiple_of(16) as u64;
+        let usage = wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC;
+        Ok(Buf { raw: self.raw_buffer(label, bytes, usage)?, len, element: PhantomData })
     }
 
     /// A storage buffer that holds `data`.
@@ -138,6 +149,50 @@ impl Gpu {
             let bytes = bytemuck::cast_slice(data);
             self.queue.write_buffer(buf.raw.wgpu(), (at * size_of::<T>()) as u64, bytes);
         }
+    }
+
+    /// Writes each `data` at its element of an [upload buffer](Self::upload_buffer), once the device has done what was submitted
+    /// so far. Writes to one buffer come one after the other, and are cheap where they are near each other.
+    ///
+    /// # Errors
+    /// [`GpuError::Lost`] and what earlier work left.
+    ///
+    /// # Panics
+    /// When `data` does not fit, or the bytes before it and of it are not multiples of 8 and of 4.
+    pub fn write_mapped<T: Pod>(&self, writes: &[(&Buf<T>, usize, &[T])]) -> Result<(), GpuError> {
+        let bytes = |(buf, at, data): &(&Buf<T>, usize, &[T])| {
+            assert!(at + data.len() <= buf.len, "write of {} at {at} into {} elements", data.len(), buf.len);
+            (at * size_of::<T>()) as u64..((at + data.len()) * size_of::<T>()) as u64
+        };
+        // One mapping a buffer, over everything that is written to it.
+        let of_buffer: Vec<_> = writes.chunk_by(|a, b| a.0.raw.id() == b.0.raw.id()).collect();
+        let hulls: Vec<Range<u64>> = of_buffer
+            .iter()
+            .map(|writes| {
+                let ranges = || writes.iter().map(bytes);
+                ranges().map(|range| range.start).min().unwrap_or(0)
+                    ..ranges().map(|range| range.end).max().unwrap_or(0)
+            })
+            .collect();
+        for (writes, hull) in of_buffer.iter().zip(&hulls) {
+            // What fails is told below, where the range is taken.
+            writes[0].0.raw.wgpu().map_async(wgpu::MapMode::Write, hull.clone(), |_| {});
+        }
+        self.poll(None)?;
+        for (writes, hull) in of_buffer.iter().zip(&hulls) {
+            let buffer = writes[0].0.raw.wgpu();
+            let view = buffer.get_mapped_range_mut(hull.clone());
+            let mut view = view.map_err(|e| GpuError::Lost { message: e.to_string() })?;
+            for write in *writes {
+                let range = bytes(write);
+                let [start, end] = [range.start, range.end]
+                    .map(|at| usize::try_from(at - hull.start).expect("a buffer fits in memory"));
+                view.slice(start..end).copy_from_slice(bytemuck::cast_slice(write.2));
+            }
+            drop(view);
+            buffer.unmap();
+        }
+        Ok(())
     }
 
     /// Reads elements `range` back; waits for all work submitted so far.

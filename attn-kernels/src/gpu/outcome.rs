@@ -124,7 +124,7 @@ fn timings(bytes: &[u8], timed: &[&'static str], at: u64, period_ns: f32) -> Vec
 }
 
 impl Gpu {
-    fn poll(&self, submission_index: Option<wgpu::SubmissionIndex>) -> Result<(), GpuError> {
+    pub(super) fn poll(&self, submission_index: Option<wgpu::SubmissionIndex>) -> Result<(), GpuError> {
         let polled = self.device.poll(wgpu::PollType::Wait { submission_index, timeout: None });
         self.fault()?;
         polled.map(|_| ()).map_err(|e| GpuError::Lost { message: e.to_string() })

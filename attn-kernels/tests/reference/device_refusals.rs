@@ -40,6 +40,28 @@ fn kernels_of_levels_that_it_lacks() {
 }
 
 #[test]
+fn memory_that_every_device_copies_from() {
+    if gpu().is_none() {
+        return;
+    }
+    let gpu = least();
+    assert!(!gpu.has_host_buffers());
+    let [from, other] = ["from", "other"].map(|name| gpu.upload_buffer::<u32>(name, 16).unwrap());
+    let to = gpu.buffer::<u32>("to", 16).unwrap();
+    gpu.write_mapped(&[(&from, 2, &[1, 2]), (&from, 8, &[3]), (&other, 0, &[4])]).unwrap();
+    // What was written stays, and goes on being written between copies.
+    for value in [5, 6] {
+        gpu.write_mapped(&[(&from, 4, &[value])]).unwrap();
+        let mut pass = Pass::new("copy");
+        pass.copy(&from, 2..12, &to, 1);
+        pass.copy(&other, 0..2, &to, 12);
+        let read = pass.read(&to, 0..16);
+        let got = gpu.submit(pass).unwrap().wait().unwrap().get(read);
+        assert_eq!(got, [0, 1, 2, value, 0, 0, 0, 3, 0, 0, 0, 0, 4, 0, 0, 0]);
+    }
+}
+
+#[test]
 fn buffers_beyond_a_binding() {
     if gpu().is_none() {
         return;

@@ -34,6 +34,13 @@ impl Decoder {
         if let Some(residency) = &self.residency {
             pairs.iter().for_each(|(_, to)| residency.forget(&self.gpu, to.get()));
         }
+        let by_host = |(_, to): &(BlockId, BlockId)| self.kv.host_writes(to.get());
+        let (by_host, pairs): (Vec<(BlockId, BlockId)>, Vec<_>) =
+            pairs.iter().partition(|pair| by_host(pair));
+        let contents = self.read_blocks(&by_host.iter().map(|(from, _)| *from).collect::<Vec<_>>())?;
+        for ((_, to), contents) in by_host.iter().zip(&contents) {
+            self.write_block(*to, contents)?;
+        }
         // Copies inside a buffer need a kernel, those between host and device must not name one.
         let inside = |(from, to): &(BlockId, BlockId)| self.kv.together(from.get(), to.get());
         let (inside, across): (Vec<(BlockId, BlockId)>, Vec<_>) = pairs.iter().partition(|pair| inside(pair));
@@ -132,9 +139,12 @@ impl Decoder {
 
     /// Writes what [`read_blocks`](Self::read_blocks) read of a block into another, before the next step.
     ///
+    /// # Errors
+    /// What the device reports.
+    ///
     /// # Panics
     /// When `contents` is not a block of this cache.
-    pub fn write_block(&mut self, block: BlockId, contents: &[u32]) {
+    pub fn write_block(&mut self, block: BlockId, contents: &[u32]) -> Result<(), ModelError> {
         let words: usize = self.kv.buffers().map(|(_, words)| words).sum();
         assert_eq!(contents.len(), words, "words of a block");
         if let Some(sparse) = &mut self.sparse {
@@ -145,10 +155,15 @@ impl Decoder {
         }
         let mut rest = contents;
         let (buffers, index) = self.kv.buffers_of(block.get());
-        for (buffer, words) in buffers {
+        let writes = buffers.map(|(buffer, words)| {
             let (page, others) = rest.split_at(words);
-            self.gpu.write(buffer, index * words, page);
             rest = others;
+            (buffer, index * words, page)
+        });
+        if self.kv.host_writes(block.get()) {
+            return Ok(self.gpu.write_mapped(&writes.collect::<Vec<_>>())?);
         }
+        writes.for_each(|(buffer, at, page)| self.gpu.write(buffer, at, page));
+        Ok(())
     }
 }

@@ -38,7 +38,7 @@ use crate::matrix::{Matrix, Product, SLACK};
 use crate::{CachePart, CompressedConfig, DecoderConfig, KvPlan, ModelError};
 
 /// Weights of a layer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Compressed {
     pub(super) q_a: Matrix,
     pub(super) q_a_norm: Buf<f32>,
@@ -52,7 +52,7 @@ pub(super) struct Compressed {
 }
 
 /// Weights behind the entries of a layer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct EntryWeights {
     pub(super) compressor: CompressorWeights,
     /// What chooses among them.
@@ -60,7 +60,7 @@ pub(super) struct EntryWeights {
 }
 
 /// Weights of an indexer over entries.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct IndexWeights {
     pub(super) compressor: CompressorWeights,
     /// From the latent of queries.

@@ -3,7 +3,7 @@
 use attn_kernels::gpu::{Bind, Outcome, Pass, Read};
 
 use super::inputs::Plan;
-use super::{Decoder, sparse};
+use super::{Decoder, sparse, staged};
 use crate::ModelError;
 use crate::batch::StepOutput;
 use crate::kernel::{log_prob, matmul::Epilogue, rms_norm, sample};
@@ -21,6 +21,7 @@ pub(super) struct Reads {
     nll: Option<Read<f32>>,
     sparse: Option<sparse::Reads>,
     choices: Option<Read<u32>>,
+    fresh: Vec<staged::Return>,
 }
 
 impl Decoder {
@@ -60,11 +61,18 @@ impl Decoder {
             nll: (scored > 0).then(|| pass.read(&self.activations.nll, 0..scored)),
             sparse: self.sparse.as_ref().map(|sparse| sparse.read(pass, plan)),
             choices: self.choices.as_ref().and_then(|choices| choices.read(pass, plan)),
+            fresh: self.read_fresh(pass, plan),
         })
     }
 
-    /// What a step's readbacks say.
-    pub(super) fn take(&mut self, plan: &Plan, reads: Reads, mut done: Outcome) -> StepOutput {
+    /// What a step's readbacks say; the blocks among them go to the host.
+    pub(super) fn take(
+        &mut self,
+        plan: &Plan,
+        reads: Reads,
+        mut done: Outcome,
+    ) -> Result<StepOutput, ModelError> {
+        self.keep_fresh(plan, reads.fresh, &done)?;
         let mut output = reads.early;
         output.timings.append(&mut done.timings);
         output.choices =
@@ -78,7 +86,7 @@ impl Decoder {
             }
             sparse.finish(&mut output);
         }
-        output
+        Ok(output)
     }
 
     /// Logits of `rows` rows of the gather list, from `start` on.

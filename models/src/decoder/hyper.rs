@@ -14,7 +14,7 @@ use crate::matrix::{Matrix, Product, SLACK};
 use crate::{DecoderConfig, HyperConfig, ModelError};
 
 /// Weights around one block, or of the end of the streams.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Hyper {
     /// `[mixes, streams * hidden]`
     pub(super) mix: Matrix,
@@ -44,8 +44,8 @@ pub(super) struct HyperState {
 
 impl HyperState {
     /// What of it comes from a checkpoint.
-    pub(super) fn into_end(self) -> Hyper {
-        self.end
+    pub(super) fn end(&self) -> Hyper {
+        self.end.clone()
     }
 
     pub(super) fn new(

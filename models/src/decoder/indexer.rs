@@ -18,7 +18,7 @@ use crate::matrix::{Matrix, Product, SLACK};
 use crate::{CachePart, DecoderConfig, IndexerConfig, ModelError};
 
 /// Weights of a layer's indexer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Indexer {
     /// From the latent of queries.
     pub(super) q: Matrix,

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use super::head::HEAD_ROWS;
 use super::sparse::Chosen;
+use super::staged::Fresh;
 use super::stream::Stream;
 use super::turns::Turns;
 use super::{DecoderOptions, compressed};
@@ -88,6 +89,8 @@ pub(super) struct Plan {
     pub(super) views: Vec<ViewRows>,
     /// Where keys and values of rows go whose blocks lie on the host; -1 for the others.
     pub(super) host_slots: Option<Vec<i32>>,
+    /// The blocks that these are in, where only the host writes them: the slots are of their rooms on the device.
+    pub(super) fresh: Fresh,
     /// How rows go through keys that are not all on the device.
     pub(super) stream: Option<Stream>,
     /// What compressed attention needs beside.

@@ -24,7 +24,7 @@ use crate::matrix::{Matrix, Product, SLACK};
 use crate::{CachePart, DecoderConfig, KvPlan, LatentConfig, ModelError};
 
 /// Weights of a layer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Latent {
     pub(super) q_a: Matrix,
     pub(super) q_a_norm: Buf<f32>,

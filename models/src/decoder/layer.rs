@@ -15,7 +15,7 @@ use crate::kernel::rope_append::{self, RopeAppendParams};
 use crate::matrix::{Matrix, Product};
 
 /// Weights of one layer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Layer {
     /// Index of the rows that its attention reads.
     pub(super) view: usize,
@@ -63,6 +63,7 @@ impl Decoder {
     /// Records attention of heads with keys and values of their own, and adds it to the residual.
     fn head_attention(&mut self, pass: &mut Pass, index: usize, plan: &Plan) -> Result<(), ModelError> {
         self.qkv(pass, &self.layers[index], plan)?;
+        self.fetch_begun(pass, index, plan);
         self.rope_append(pass, index, plan.rows, plan.host_slots.is_some());
         self.select(pass, index, plan)?;
         self.attend(pass, index, plan);
@@ -143,7 +144,8 @@ impl Decoder {
         let (k, v) = self.kv.layer(index);
         // Where blocks are selected all live on the host.
         let device = self.residency.is_none().then_some((&self.view(index).slots, k, v));
-        let host = self.kv.host_layer(index).filter(|_| on_host);
+        let rooms = self.staged.as_ref().map(|staged| staged.rooms(index)).map(|[k, v]| (k, v));
+        let host = rooms.or_else(|| self.kv.host_layer(index)).filter(|_| on_host);
         let host = host.map(|(k, v)| (&self.inputs.host_slots, k, v));
         let angles = if rotary { (&self.inputs.cs).into() } else { Bind::from(&self.inputs.temperatures) };
         // Every dispatch turns all queries; each row's keys and values go where one of them has a slot.

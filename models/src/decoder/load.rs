@@ -24,6 +24,7 @@ use super::mlp::Mlp;
 use super::moe::MoeState;
 use super::residency::Residency;
 use super::sparse::Sparse;
+use super::staged::Staged;
 use super::turns::Turns;
 use super::{Activations, Decoder, DecoderOptions, Pipelines};
 use crate::kernel::{bias, embed, log_prob, matmul, norm_heads, rms_norm, rope_append, sample};
@@ -110,6 +111,7 @@ impl Decoder {
                 })
                 .transpose()?,
             residency: Residency::new(gpu, config, options, &kv)?,
+            staged: Staged::new(gpu, &kv, config.num_layers)?,
             kv,
             activations: Activations::new(gpu, config, options)?,
             moe: MoeState::new(gpu, config, options)?,

@@ -10,7 +10,7 @@ use crate::kernel::matmul::Epilogue;
 use crate::matrix::{Matrix, Product};
 
 /// Weights behind `mlp_norm`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Mlp {
     /// `down(silu(gate(x)) * up(x))`
     Dense { gate_up: Matrix, down: Matrix },

@@ -18,7 +18,7 @@ use crate::matrix::{Matrix, Product, SLACK};
 use crate::{Activation, DecoderConfig, ModelError, MoeConfig};
 
 /// Weights of a layer's router and experts.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Moe {
     pub(super) router: Matrix,
     pub(super) router_bias: Option<Buf<f32>>,
@@ -30,7 +30,7 @@ pub(super) struct Moe {
     pub(super) shared: Option<SharedExpert>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Experts {
     /// Gates, then ups.
     pub(super) gate_up: Matrices,
@@ -40,7 +40,7 @@ pub(super) struct Experts {
 }
 
 /// The expert of all rows.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct SharedExpert {
     pub(super) gate_up: Matrix,
     pub(super) down: Matrix,

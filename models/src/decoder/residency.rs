@@ -19,7 +19,7 @@ use super::inputs::Plan;
 use super::sparse::{Chosen, Lists, fit};
 use super::{Decoder, DecoderOptions};
 use crate::kv::ROWS;
-use crate::{DecoderConfig, KvPool, ModelError, PageTraffic};
+use crate::{DecoderConfig, KvPool, ModelError, PageTraffic, Reach};
 
 /// What is on the device of the layers that select.
 #[derive(Debug)]
@@ -78,8 +78,9 @@ impl Residency {
         let Some(sparse) = options.sparse.as_ref().filter(|_| kv.page_slots() > 0) else { return Ok(None) };
         let (shape, num_slots) = (kv.shape(), kv.page_slots());
         let (heads, select_block) = (shape.num_kv_heads as usize, options.select_block());
-        let resident = |layer: u32| {
-            let dense = sparse.policy.keeps_all(Some(layer), usize::MAX);
+        let resident = |(layer, reach): (u32, Reach)| {
+            // Layers that see a window or a chunk attend to all of it, through the ring.
+            let dense = reach != Reach::Full || sparse.policy.keeps_all(Some(layer), usize::MAX);
             let fetches = residency::fetches_len(shape, num_slots);
             let resident = || -> Result<Resident, ModelError> {
                 Ok(Resident {
@@ -101,7 +102,10 @@ impl Residency {
             pages_a_block: select_block / shape.block_size,
             block_size: shape.block_size,
             partition_pages: 1,
-            layers: (0..config.num_layers).map(resident).collect::<Result<_, _>>()?,
+            layers: (0..)
+                .zip(config.layers.iter().map(|layer| layer.reach))
+                .map(resident)
+                .collect::<Result<_, _>>()?,
             asks: gpu.buffer("asks", 1)?,
             decode_asks: 0,
             num_asks: 0,
@@ -163,7 +167,8 @@ impl Decoder {
     pub(super) fn begin_residency(&mut self, plan: &Plan) -> Result<(), ModelError> {
         let Some(residency) = &mut self.residency else { return Ok(()) };
         let (gpu, shape) = (&self.gpu, self.kv.shape());
-        let [view] = &plan.views[..] else { return Ok(()) };
+        // Views share the tables, for there is one group; blocks are selected in the one that sees everything.
+        let view = plan.views.iter().find(|view| !view.chosen.is_empty()).unwrap_or(&plan.views[0]);
         let mut asks = Vec::new();
         residency.decode_asks = 0;
         for chosen in &view.chosen {

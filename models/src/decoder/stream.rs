@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use attn_kernels::gpu::Pass;
+use attn_kernels::gpu::{Buf, Pass};
 use attn_kernels::kernel::paged_decode::partition_of;
 use kvblock::BlockId;
 use rustc_hash::FxHashMap;
@@ -14,6 +14,7 @@ use rustc_hash::FxHashMap;
 use super::Decoder;
 use super::inputs::{Plan, Rows, ViewRows};
 use super::sparse::Sparse;
+use super::staged::Fresh;
 use crate::ModelError;
 use crate::batch::Slice;
 use crate::kv::{Place, ROWS, Ring, Run, runs};
@@ -34,8 +35,24 @@ pub(super) struct Group {
     rows: Range<u32>,
     /// Tokens of a chunk, whole partitions.
     pub(super) chunk_tokens: u32,
-    /// Copies from the host into the ring, by chunk.
-    chunks: Vec<Vec<Run>>,
+    chunks: Vec<Chunk>,
+}
+
+/// Copies that bring a chunk into the ring.
+#[derive(Debug)]
+struct Chunk {
+    host: Vec<Run>,
+    /// Of blocks that only the host writes and this step adds to, from their rooms on the device.
+    rooms: Vec<Run>,
+}
+
+impl Chunk {
+    /// Of blocks on the host and their places on the device.
+    fn new(copies: &[(u32, u32)], fresh: &Fresh) -> Self {
+        let in_rooms = copies.iter().filter_map(|(host, slot)| Some((fresh.room(*host)?, *slot)));
+        let on_host = copies.iter().copied().filter(|(host, _)| fresh.room(*host).is_none());
+        Self { host: runs(&on_host.collect::<Vec<_>>()), rooms: runs(&in_rooms.collect::<Vec<_>>()) }
+    }
 }
 
 impl Stream {
@@ -70,14 +87,14 @@ impl Stream {
                 return Err(ModelError::Ring { needed: needed(1), slot_blocks: ring.slot_blocks() });
             };
             let (group, others) = rest.split_at(together);
-            stream.push(ring, block_size, group);
+            stream.push(ring, block_size, group, &plan.fresh);
             rest = others;
         }
         Ok(Some(stream))
     }
 
     /// Adds a group of slices.
-    fn push(&mut self, ring: &Ring, block_size: u32, parts: &[Part<'_>]) {
+    fn push(&mut self, ring: &Ring, block_size: u32, parts: &[Part<'_>], fresh: &Fresh) {
         let unit = unit(parts, block_size);
         let longest = parts.iter().map(|part| part.table.len()).max().unwrap_or(0);
         let fits = |blocks: &usize| largest(parts, *blocks, ring) <= ring.slot_blocks() as usize;
@@ -101,7 +118,7 @@ impl Stream {
         self.groups.push(Group {
             rows: parts[0].rows.start..parts[parts.len() - 1].rows.end,
             chunk_tokens: u32_of(chunk) * block_size,
-            chunks: copies.iter().map(|copies| runs(copies)).collect(),
+            chunks: copies.iter().map(|copies| Chunk::new(copies, fresh)).collect(),
         });
     }
 
@@ -189,6 +206,9 @@ impl Decoder {
         let Some(ring) = self.kv.ring() else { return Ok(()) };
         let block_size = self.options.block_size;
         plan.host_slots = host_slots(ring, block_size, plan);
+        if let Some(slots) = plan.host_slots.as_mut().filter(|_| self.kv.is_staged()) {
+            plan.fresh = Fresh::divert(slots, block_size);
+        }
         let selects = |sparse: &Sparse| !(0..self.layers.len()).any(|layer| sparse.is_dense(layer));
         let selects = self.sparse.as_ref().is_some_and(selects);
         let whole = |view: &ViewRows, slice: usize| {
@@ -234,13 +254,20 @@ impl Decoder {
         let words = self.kv.shape().block_bytes() / 4;
         let (k, v) = self.kv.layer(layer);
         let (host_k, host_v) = self.kv.host_layer(layer).expect("a ring comes with a host");
-        for run in &group.chunks[number] {
-            let range = run.host.start as usize * words..run.host.end as usize * words;
-            for (host, device) in [(host_k, k), (host_v, v)] {
-                pass.copy(host, range.clone(), device, run.device as usize * words);
+        let mut copy = |runs: &[Run], [from_k, from_v]: [&Buf<u32>; 2]| {
+            for run in runs {
+                let range = run.from.start as usize * words..run.from.end as usize * words;
+                for (from, to) in [(from_k, k), (from_v, v)] {
+                    pass.copy(from, range.clone(), to, run.device as usize * words);
+                }
             }
-            ring.count(u64::from(run.host.end - run.host.start));
+        };
+        let chunk = &group.chunks[number];
+        copy(&chunk.host, [host_k, host_v]);
+        if let Some(staged) = &self.staged {
+            copy(&chunk.rooms, staged.rooms(layer).each_ref());
         }
+        ring.count(chunk.host.iter().map(|run| u64::from(run.from.end - run.from.start)).sum());
     }
 }
 

@@ -27,6 +27,9 @@ pub enum HostMemory {
     /// Mappable storage buffers in memory of the host, which kernels reach over the bus.
     #[default]
     Mapped,
+    /// Memory that any device copies from, and only the host writes: copies bring blocks into the ring as ever, and what a step
+    /// writes of them comes back to the host at its end. For devices without mappable storage buffers.
+    Staged,
     /// Memory of the device. A measurement: the same decisions and copies with no byte over the bus.
     Device,
 }
@@ -112,16 +115,16 @@ impl Ring {
 /// Consecutive blocks that are copied together.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Run {
-    /// Blocks of the host's buffers.
-    pub(crate) host: Range<u32>,
+    /// Blocks of the buffers that they come from.
+    pub(crate) from: Range<u32>,
     /// First block of the device's buffers.
     pub(crate) device: u32,
 }
 
-/// Joins copies of single blocks, `(host, device)`, to runs.
+/// Joins copies of single blocks, `(from, device)`, to runs.
 pub(crate) fn runs(copies: &[(u32, u32)]) -> Vec<Run> {
     let follows = |a: &(u32, u32), b: &(u32, u32)| a.0 + 1 == b.0 && a.1 + 1 == b.1;
-    let run = |run: &[(u32, u32)]| Run { host: run[0].0..run[run.len() - 1].0 + 1, device: run[0].1 };
+    let run = |run: &[(u32, u32)]| Run { from: run[0].0..run[run.len() - 1].0 + 1, device: run[0].1 };
     copies.chunk_by(follows).map(run).collect()
 }
 
@@ -172,7 +175,7 @@ mod tests {
     #[test]
     fn neighbours_are_copied_together() {
         let copies = [(4, 10), (5, 11), (6, 12), (8, 13), (9, 15)];
-        let want = [(4..7, 10), (8..9, 13), (9..10, 15)].map(|(host, device)| Run { host, device });
+        let want = [(4..7, 10), (8..9, 13), (9..10, 15)].map(|(from, device)| Run { from, device });
         assert_eq!(runs(&copies), want);
     }
 }

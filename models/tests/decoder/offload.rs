@@ -9,8 +9,10 @@ use crate::served::{Request, Served, serve};
 use crate::tiny::{family, tiny};
 use crate::{blocks_of, options};
 
-fn offloading(block_size: u32, num_blocks: u32, ring_slots: u32) -> DecoderOptions {
-    let offload = Some(Offload { host_blocks: 4096 / block_size, ring_slots, memory: HostMemory::Mapped });
+use HostMemory::{Mapped, Staged};
+
+fn offloading(memory: HostMemory, [block_size, num_blocks, ring_slots]: [u32; 3]) -> DecoderOptions {
+    let offload = Some(Offload { host_blocks: 4096 / block_size, ring_slots, memory });
     let roomy = blocks_of(block_size, &DecoderOptions { reproducible: true, ..options(KvDtype::F16) });
     DecoderOptions { num_blocks, offload, ..roomy }
 }
@@ -29,16 +31,13 @@ fn served(options: &DecoderOptions, prompts: &[&[u32]], chunk: usize) -> Vec<Ser
 #[test]
 fn a_context_larger_than_the_pool_gives_the_same_bits_whatever_the_ring() {
     let long = long_prompt(900);
-    let roomy = DecoderOptions { num_blocks: 100, offload: None, ..offloading(16, 0, 1) };
+    let roomy = DecoderOptions { num_blocks: 100, offload: None, ..offloading(Mapped, [16, 0, 1]) };
     let want = served(&roomy, &[&long], 200);
     // 900 tokens are 57 blocks of 16 and 225 of 4; a chunk has at least 256 tokens.
-    for (block_size, num_blocks, ring_slots) in
-        [(16, 17, 1), (16, 33, 2), (16, 40, 1), (16, 52, 3), (4, 150, 2)]
-    {
-        for chunk in [200, 512] {
-            let options = offloading(block_size, num_blocks, ring_slots);
-            let got = served(&options, &[&long], chunk);
-            let what = format!("{num_blocks} blocks of {block_size}, {ring_slots} slots, chunks of {chunk}");
+    for pool in [[16, 17, 1], [16, 33, 2], [16, 40, 1], [16, 52, 3], [4, 150, 2]] {
+        for (memory, chunk) in [(Mapped, 200), (Staged, 512)] {
+            let got = served(&offloading(memory, pool), &[&long], chunk);
+            let what = format!("{memory:?}, block size, blocks and slots {pool:?}, chunks of {chunk}");
             assert_same(&what, &got[0], &want[0]);
         }
     }
@@ -53,14 +52,11 @@ fn layers_that_reach_less_far_stream_too() {
         let request = Request { prefill: 690, ..Request::new(&ids, 6) };
         let run = |options: &DecoderOptions| serve(&mut tiny.decoder(options), &[request], 300).remove(0);
         let kept = |options| DecoderOptions { recycle: false, ..options };
-        let want = run(&kept(DecoderOptions { num_blocks: 100, offload: None, ..offloading(16, 0, 1) }));
-        for (block_size, num_blocks, ring_slots) in [(16, 17, 1), (16, 33, 2), (4, 260, 3)] {
-            let got = run(&kept(offloading(block_size, num_blocks, ring_slots)));
-            assert_same(
-                &format!("{name}, {num_blocks} blocks of {block_size}, {ring_slots} slots"),
-                &got,
-                &want,
-            );
+        let want =
+            run(&kept(DecoderOptions { num_blocks: 100, offload: None, ..offloading(Mapped, [16, 0, 1]) }));
+        for (memory, pool) in [(Mapped, [16, 17, 1]), (Staged, [16, 33, 2]), (Mapped, [4, 260, 3])] {
+            let got = run(&kept(offloading(memory, pool)));
+            assert_same(&format!("{name}, {memory:?}, block size, blocks and slots {pool:?}"), &got, &want);
         }
     }
 }
@@ -68,11 +64,11 @@ fn layers_that_reach_less_far_stream_too() {
 #[test]
 fn sequences_share_the_slots_of_a_ring_or_take_turns() {
     let (long, other) = (long_prompt(600), long_prompt(330).split_off(30));
-    let roomy = DecoderOptions { num_blocks: 200, offload: None, ..offloading(16, 0, 1) };
+    let roomy = DecoderOptions { num_blocks: 200, offload: None, ..offloading(Mapped, [16, 0, 1]) };
     let want = served(&roomy, &[&long, &other], 100);
     // A slot has room for a chunk of both, or of one.
-    for num_blocks in [80, 40] {
-        let got = served(&offloading(16, num_blocks, 1), &[&long, &other], 100);
+    for (memory, num_blocks) in [(Mapped, 80), (Staged, 80), (Mapped, 40)] {
+        let got = served(&offloading(memory, [16, num_blocks, 1]), &[&long, &other], 100);
         assert_same("the long one", &got[0], &want[0]);
         assert_same("the other", &got[1], &want[1]);
     }
@@ -80,13 +76,17 @@ fn sequences_share_the_slots_of_a_ring_or_take_turns() {
 
 #[test]
 fn blocks_move_between_host_and_device() {
-    let mut decoder = tiny().decoder(&offloading(16, 33, 2));
+    [Mapped, Staged].into_iter().for_each(check_moves);
+}
+
+fn check_moves(memory: HostMemory) {
+    let mut decoder = tiny().decoder(&offloading(memory, [16, 33, 2]));
     // One block is resident, so 0 lies on the device and the others on the host; 7 follows 6.
     let ids = [0, 6, 7, 20].map(BlockId::new);
     let words = u32::try_from(decoder.read_blocks(&ids).unwrap()[0].len()).unwrap();
     let contents: Vec<Vec<u32>> = (0..4).map(|n| (0..words).map(|word| word * 4 + n).collect()).collect();
     for (id, contents) in ids.iter().zip(&contents) {
-        decoder.write_block(*id, contents);
+        decoder.write_block(*id, contents).unwrap();
     }
     assert_eq!(decoder.read_blocks(&ids).unwrap(), contents);
     let copies = [(ids[0], 30), (ids[3], 31), (ids[2], 32), (ids[0], 33)];
@@ -97,8 +97,8 @@ fn blocks_move_between_host_and_device() {
 
 #[test]
 fn pools_and_models_that_cannot_stream_are_refused() {
-    let small = tiny().try_decoder(&offloading(16, 32, 2)).unwrap_err();
+    let small = tiny().try_decoder(&offloading(Mapped, [16, 32, 2])).unwrap_err();
     assert!(matches!(small, ModelError::DevicePool { blocks: 32, needed: 33 }), "{small}");
-    let latents = family("tiny-deepseek-v32").try_decoder(&offloading(16, 64, 2)).unwrap_err();
+    let latents = family("tiny-deepseek-v32").try_decoder(&offloading(Mapped, [16, 64, 2])).unwrap_err();
     assert!(matches!(latents, ModelError::Offload { .. }), "{latents}");
 }

@@ -8,7 +8,7 @@ use models::{
 
 use crate::invariance::assert_same;
 use crate::served::{Request, Served, serve};
-use crate::tiny::tiny;
+use crate::tiny::{family, tiny};
 use crate::{blocks_of, options};
 
 /// Everything on the device.
@@ -73,6 +73,27 @@ fn policies_of_decode_give_the_bits_of_a_pool_that_holds_all() {
         let traffic = same_in(pool, spec, place);
         assert!(traffic.hits > traffic.misses && traffic.misses > 0, "{spec}: {traffic:?}");
         assert_eq!(traffic.bytes(), (traffic.misses + traffic.prefetched) * traffic.page_bytes);
+    }
+}
+
+/// Layers that see a window or a chunk go through the ring, the others select.
+#[test]
+fn layers_that_reach_less_far_stream_beside_those_that_select() {
+    for (name, kv_dtype) in [("tiny-gpt-oss", KvDtype::F16), ("tiny-llama4", KvDtype::Int8)] {
+        let tiny = family(name);
+        let ids: Vec<u32> = tiny.prompts[3].ids.iter().copied().cycle().take(500).collect();
+        let request = Request { prefill: 490, ..Request::new(&ids, 4) };
+        let spec = "quest:page_budget=6,dense_layers=0,block_size=16";
+        let of = |options| DecoderOptions { recycle: false, kv_dtype, ..options };
+        let served = |decoder: &mut Decoder| serve(decoder, &[request], 128).remove(0);
+        let want = served(&mut tiny.decoder(&of(roomy(spec, Place::Device, 16))));
+        let mut decoder = tiny.decoder(&of(tight(spec, Place::Device, [16, 48, 2])));
+        let got = served(&mut decoder);
+        assert_eq!(got.attended, want.attended, "{name}");
+        assert_same(name, &got, &want);
+        let traffic = traffic(&decoder);
+        assert!(traffic.hits > 0 && traffic.misses > 0 && traffic.prefetched > 0, "{name}: {traffic:?}");
+        assert!(decoder.kv().fetched_bytes() > 0, "{name}: nothing went through the ring");
     }
 }
 
@@ -208,10 +229,10 @@ fn blocks_written_from_outside_are_fetched_anew() {
     let ids: Vec<BlockId> = (0..40).map(BlockId::new).collect();
     let contents = decoder.read_blocks(&ids).unwrap();
     for id in &ids {
-        decoder.write_block(*id, &vec![0; contents[0].len()]);
+        decoder.write_block(*id, &vec![0; contents[0].len()]).unwrap();
     }
     for (id, contents) in ids.iter().zip(&contents) {
-        decoder.write_block(*id, contents);
+        decoder.write_block(*id, contents).unwrap();
     }
     let pairs: Vec<_> = ids.iter().map(|id| (*id, BlockId::new(id.get() + 100))).collect();
     decoder.copy_blocks(&pairs).unwrap();
@@ -225,6 +246,10 @@ fn pools_that_hold_no_partition_of_a_selection_are_refused() {
     let spec = "quest:page_budget=6,dense_layers=0,block_size=16";
     let small = tiny().try_decoder(&tight(spec, Place::Device, [16, 47, 2])).unwrap_err();
     assert!(matches!(small, ModelError::DevicePool { blocks: 47, needed: 48 }), "{small}");
+    let pool = tight(spec, Place::Device, [16, 48, 2]);
+    let staged = pool.offload.map(|offload| Offload { memory: HostMemory::Staged, ..offload });
+    let staged = tiny().try_decoder(&DecoderOptions { offload: staged, ..pool }).unwrap_err();
+    assert!(staged.to_string().ends_with("mappable storage buffers beside a sparse policy"), "{staged}");
     let kv = |pool| tiny().decoder(&tight(spec, Place::Device, pool)).kv().most_sequences();
     assert_eq!([kv([16, 48, 2]), kv([16, 80, 2]), kv([16, 300, 2])], [Some(1), Some(3), None]);
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
 use attn_kernels::kernel::KvDtype;
 use bytemuck::Pod;
-use models::{Checkpoint, Decoder, DecoderConfig, DecoderOptions, ModelError, Safetensors};
+use models::{Checkpoint, Decoder, DecoderConfig, DecoderOptions, HostMemory, ModelError, Safetensors};
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 
@@ -52,6 +52,13 @@ fn gpu() -> &'static Arc<Gpu> {
 
 fn open_gpu() -> Gpu {
     Gpu::open(&GpuOptions::new(Checks::On)).expect("GPU tests need an adapter")
+}
+
+/// One without buffers in memory of the host.
+fn gpu_without_host_buffers() -> &'static Arc<Gpu> {
+    static GPU: OnceLock<Arc<Gpu>> = OnceLock::new();
+    let options = GpuOptions { host_buffers: false, ..GpuOptions::new(Checks::On) };
+    GPU.get_or_init(|| Arc::new(Gpu::open(&options).expect("GPU tests need an adapter")))
 }
 
 fn prompt(golden: &SafeTensors<'_>, n: usize) -> Prompt {
@@ -100,8 +107,11 @@ impl Tiny {
         Decoder::load(&Arc::new(open_gpu()), &self.config, self.checkpoint.weights(), options).unwrap()
     }
 
+    /// A decoder; on a device without buffers in memory of the host where blocks there are staged.
     pub(crate) fn try_decoder(&self, options: &DecoderOptions) -> Result<Decoder, ModelError> {
-        Decoder::load(&self.gpu, &self.config, self.checkpoint.weights(), options)
+        let staged = options.offload.is_some_and(|offload| offload.memory == HostMemory::Staged);
+        let gpu = if staged { gpu_without_host_buffers() } else { &self.gpu };
+        Decoder::load(gpu, &self.config, self.checkpoint.weights(), options)
     }
 
     /// A decoder of tensors that `edit` has changed, with `change` to the configuration.

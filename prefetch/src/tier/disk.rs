@@ -97,7 +97,9 @@ impl DiskTier {
         let (kept, beyond): (Vec<Row>, Vec<Row>) =
             rows.into_iter().partition(|row| row.slot < capacity_blocks);
         let mut index = TierIndex::new(capacity_blocks, policy, reuse);
-        index.restore(&kept.iter().map(|row| (row.key, row.slot)).collect::<Vec<_>>());
+        // Such an index was not written by this program, and its slots may hold anything.
+        let restored = index.restore(&kept.iter().map(|row| (row.key, row.slot)).collect::<Vec<_>>());
+        restored.map_err(|e| failed("reading the index", e))?;
         let sums = kept.into_iter().map(|row| (row.key, row.sums)).collect();
         let removed = beyond.into_iter().map(|row| row.key).collect();
         Ok(Self {

@@ -209,6 +209,31 @@ impl RemoteTier {
         Err(TierError::Mismatch { tier, found, expected: expected.into() })
     }
 
+    /// Refuses a bucket that is missing: to a read of an object it looks like an empty one, and some services make it when
+    /// they are written to. Keys that may not list buckets do without.
+    fn check_bucket(&self, place: &Operator) -> Result<(), TierError> {
+        if place.info().scheme() != "s3" {
+            return Ok(());
+        }
+        let lister = place.clone();
+        let missing = self.run("looking for the bucket", async move {
+            match lister.list(FORMAT_NAME).await {
+                // So OpenDAL calls `NoSuchBucket`.
+                Err(error) if error.kind() == ErrorKind::ConfigInvalid => Ok(true),
+                Err(error) if error.kind() != ErrorKind::PermissionDenied => Err(error),
+                _ => Ok(false),
+            }
+        });
+        match missing {
+            Ok(true) => {
+                let bucket = place.info().name().into();
+                Err(TierError::NoBucket { tier: TierKind::Remote, bucket })
+            }
+            Err(Failure::Other(error)) => Err(error),
+            Ok(false) | Err(Failure::NotFound) => Ok(()),
+        }
+    }
+
     fn backend(&self, key: BlockHash) -> Operator {
         let [a, b, c, d, ..] = *key.as_bytes();
         let at = u32::from_le_bytes([a, b, c, d]) as usize % self.backends.len();
@@ -281,9 +306,13 @@ impl Tier for RemoteTier {
         None
     }
 
-    /// Asks every place for its version, and gives a new one this one's.
+    /// Asks every place for its version, and gives a new one this one's. A bucket that is missing stays so:
+    /// [`TierError::NoBucket`].
     fn probe(&self) -> Result<(), TierError> {
-        self.places.iter().try_for_each(|place| self.check_format(place))
+        self.places.iter().try_for_each(|place| {
+            self.check_bucket(place)?;
+            self.check_format(place)
+        })
     }
 
     fn contains(&self, key: BlockHash) -> Result<bool, TierError> {

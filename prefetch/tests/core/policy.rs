@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use insta::assert_snapshot;
 use kvblock::BlockHash;
-use prefetch::index::{IndexError, Lookup, TierIndex};
+use prefetch::index::{IndexError, Lookup, RestoreError, TierIndex};
 use prefetch::policy::{ArcPolicy, EvictionPolicy, PolicyKind, ReuseFilter};
 use proptest::prelude::*;
 
@@ -41,6 +41,24 @@ fn lru_evicts_the_longest_unused_and_never_what_is_pinned_protected_or_in_flight
     assert_eq!((index.lookup(hash(9)), index.free_slots()), (Lookup::Missing, 1));
     index.complete_load(&hashes([1]));
     assert!(index.remove(hash(1)).unwrap().is_some());
+}
+
+#[test]
+fn an_index_is_restored_whole_or_not_at_all() {
+    let mut index = TierIndex::new(4, PolicyKind::Lru, None);
+    let (a, b) = (hash(1), hash(2));
+    for (blocks, why) in [
+        ([(a, 3), (b, 3)], RestoreError::SlotTwice { slot: 3, first: a, second: b }),
+        ([(a, 3), (a, 1)], RestoreError::BlockTwice { key: a, first: 3, second: 1 }),
+        ([(a, 3), (b, 4)], RestoreError::NoSuchSlot { key: b, slot: 4, capacity: 4 }),
+    ] {
+        assert_eq!(index.restore(&blocks), Err(why));
+        assert_eq!((index.lookup(a), index.free_slots()), (Lookup::Missing, 4));
+    }
+    index.restore(&[(a, 3), (b, 1)]).unwrap();
+    assert_eq!((index.lookup(a), index.free_slots()), (Lookup::Ready, 2));
+    let evicted = index.prepare_store(&hashes([7, 8, 9])).unwrap().evicted;
+    assert_eq!(evicted, [(a, 3)], "the first one is the oldest");
 }
 
 #[test]

@@ -121,6 +121,46 @@ fn a_store_of_something_else_is_refused_by_its_header() {
 }
 
 #[test]
+fn an_index_that_contradicts_itself_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = || config(directory.path(), 8);
+    let tier = DiskTier::open(config()).unwrap();
+    (1..3).for_each(|n| assert_eq!(tier.write(key(n), &block(n)).unwrap(), Stored::Written));
+    drop(tier);
+    // Changes the row of block 2, and tells what a tier that is opened then says.
+    let refused = |slot: Option<u32>, sums: usize| {
+        let index = redb::Database::open(directory.path().join("index.redb")).unwrap();
+        let transaction = index.begin_write().unwrap();
+        let rows = redb::TableDefinition::<[u8; 32], (u64, u32, &[u8])>::new("blocks");
+        let mut table = transaction.open_table(rows).unwrap();
+        let (stamp, its_slot, its_sums) = {
+            let row = redb::ReadableTable::get(&table, key(2).as_bytes()).unwrap().unwrap();
+            let (stamp, slot, sums) = row.value();
+            (stamp, slot, sums.to_vec())
+        };
+        let row = (stamp, slot.unwrap_or(its_slot), &its_sums[..8 * sums]);
+        table.insert(key(2).as_bytes(), row).unwrap();
+        drop(table);
+        transaction.commit().unwrap();
+        drop(index);
+        let error = DiskTier::open(config()).err().unwrap();
+        // Put back.
+        let index = redb::Database::open(directory.path().join("index.redb")).unwrap();
+        let transaction = index.begin_write().unwrap();
+        let row = (stamp, its_slot, &its_sums[..]);
+        transaction.open_table(rows).unwrap().insert(key(2).as_bytes(), row).unwrap();
+        transaction.commit().unwrap();
+        format!("{error}: {}", std::error::Error::source(&error).unwrap())
+    };
+    // Block 1 is in slot 0.
+    let twice = format!("slot 0 holds block {:?} and block {:?}", key(1), key(2));
+    assert_eq!(refused(Some(0), 3), format!("disk tier: reading the index failed: {twice}"));
+    let sums = format!("block {:?} has 2 checksums for 3 shards", key(2));
+    assert_eq!(refused(None, 2), format!("disk tier: reading the index failed: {sums}"));
+    assert_eq!(held(&DiskTier::open(config()).unwrap(), 4), [1, 2], "a refusal leaves the store as it was");
+}
+
+#[test]
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn a_disk_that_is_full_at_any_byte_keeps_what_fits_and_is_used_again_once_there_is_room() {
     proptest!(cases(24), |(room in 0u64..60_000, before in 0u16..12)| {

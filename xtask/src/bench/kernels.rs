@@ -19,7 +19,6 @@ use std::io;
 
 use anyhow::{Context, Result, ensure};
 use attn_kernels::Level;
-use attn_kernels::gpu::{Checks, GpuOptions};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -70,8 +69,7 @@ const RUNS_QUICK: usize = 3;
 
 /// Runs the suite.
 pub(super) fn run(args: &BenchArgs) -> Result<()> {
-    let device = GpuOptions { device: args.engine.device.clone(), ..GpuOptions::new(Checks::Off) };
-    let gpu = verdicts::open(&device)?;
+    let gpu = verdicts::open(&args.engine.gpu())?;
     let info = gpu.info();
     eprintln!("device: {} (level {}, driver {})", info.name, gpu.level(), info.driver_info);
     if !gpu.time_dispatches(true) {

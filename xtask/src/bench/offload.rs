@@ -6,6 +6,7 @@ mod charts;
 // Direct I/O and dropping pages from the cache are Linux here.
 #[cfg(target_os = "linux")]
 mod disk;
+mod paired;
 mod plan;
 mod random;
 mod rig;
@@ -16,12 +17,13 @@ use std::io;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
+use attn_kernels::gpu::Gpu;
 use models::{FetchCost, HostMemory};
 use serde::Serialize;
 
 use crate::cli::BenchArgs;
 use crate::report;
+use paired::Median;
 use plan::Plan;
 use rig::{Case, Rig, Steps};
 
@@ -45,8 +47,8 @@ struct Row {
     turnover: Option<f64>,
     /// Decoded tokens of all streams a second.
     tok_s: f64,
-    /// One step, mean.
-    step_ms: f64,
+    /// One step: of bursts of a few steps, which take turns with those of the rows that this one is compared with.
+    step_ms: Median,
     /// Bytes from the host, a step.
     bytes: f64,
     /// Selected pages that were on the device, that attention waited for, and that were fetched ahead, a step.
@@ -64,22 +66,23 @@ struct Row {
     of_streamed: Option<f64>,
     /// Milliseconds by which a step is longer than with everything resident when its host tier lies in device memory: the
     /// cost of decisions and copies without the bus.
-    decisions_ms: Option<f64>,
+    decisions_ms: Option<Median>,
+    /// Milliseconds by which a step is longer than that one.
+    longer_ms: Option<Median>,
     /// Share of transfer time, bytes over the rate of a fetch alone, by which a step is not longer than that one.
-    hidden: Option<f64>,
+    hidden: Option<Median>,
     /// The same against everything resident, so that the decisions count as transfer.
-    hidden_with_decisions: Option<f64>,
+    hidden_with_decisions: Option<Median>,
     /// Device time of each kernel in milliseconds a step, each with nothing beside it; empty without timestamps.
     kernel_ms: BTreeMap<&'static str, f64>,
 }
 
 /// Runs the suite.
 pub(super) fn run(args: &BenchArgs) -> Result<()> {
-    let device = GpuOptions { device: args.engine.device.clone(), ..GpuOptions::new(Checks::Off) };
-    let gpu = Arc::new(Gpu::open(&device)?);
+    let gpu = Arc::new(Gpu::open(&args.engine.gpu())?);
     let plan = Plan::read(args.plan.as_deref(), gpu.is_cpu())?;
     ensure!(gpu.has_host_buffers(), "{} cannot read memory of the host in kernels", gpu.info().name);
-    let mut bench = Bench { rows: Vec::new(), rig: Rig::new(&gpu, &plan)?, plan, args };
+    let mut bench = Bench { rows: Vec::new(), rig: Rig::new(&gpu, &plan), plan, args };
     bench.measure()?;
     let folder = args.out.clone().unwrap_or_else(std::env::temp_dir);
     #[cfg(target_os = "linux")]
@@ -100,7 +103,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     Ok(())
 }
 
-/// What a row is compared with: the same steps with everything resident, and with the host tier in device memory.
+/// What a row is compared with, step by step: the same with everything resident, and with the host tier in device memory.
 #[derive(Clone, Copy)]
 struct Beside<'a> {
     resident: &'a Steps,
@@ -121,96 +124,72 @@ impl Bench<'_> {
         let memory = HostMemory::Mapped;
         let case = Case { policy: None, streams: 1, context: plan.context, pool: None, memory };
         let streamed = Case { pool: Some(plan.pool), ..case.clone() };
-        self.rig.open(&streamed)?;
-        let steps = self.rig.steps(&streamed, 0, plan.streamed_steps)?;
-        self.push("single", &streamed, None, &steps, None)?;
+        self.rig.open(std::slice::from_ref(&streamed))?;
+        let steps = self.rig.measure(0, plan.streamed_steps)?;
+        self.push("single", (0, &streamed), None, &steps[0], None)?;
         for (index, policy) in plan.policies.iter().enumerate() {
             let policy = Some(plan.spec(policy, plan.context)?);
             let case = Case { policy, ..case.clone() };
             // The usual one comes last.
             let others = plan.turnovers.iter().copied().filter(|turnover| *turnover != plan.turnover);
             let turnovers: Vec<f64> = others.chain([plan.turnover]).collect();
-            let pools = if index == 0 { plan.pools.clone() } else { Vec::new() };
-            self.single(&case, &turnovers, &pools)?;
+            let pools = if index == 0 { &plan.pools[..] } else { &[] };
+            self.shape("single", &case, &turnovers, pools)?;
         }
         let spec = |context| plan.spec(&plan.policies[0], context).map(Some);
         let context = plan.context / plan.batch;
         let batch = Case { policy: spec(context)?, streams: plan.batch, context, ..case.clone() };
         if plan.batch > 1 {
-            self.shape("batch", &batch)?;
+            self.shape("batch", &batch, &[plan.turnover], &[])?;
         }
         if plan.short == 0 {
             return Ok(());
         }
         let short = Case { policy: spec(plan.short)?, streams: 1, context: plan.short, ..case };
-        self.shape("short", &short)
+        self.shape("short", &short, &[plan.turnover], &[])
     }
 
-    /// One policy on the whole context: everything resident, then the pool of the plan over turnovers, then other pools.
-    fn single(&mut self, case: &Case, turnovers: &[f64], pools: &[f64]) -> Result<()> {
-        self.rig.open(case)?;
-        let walks = self.rig.walks(case, turnovers)?;
-        let resident = self.rows_of("single", case, &walks, None)?;
-        self.tight("single", case, self.plan.pool, &walks, &resident)?;
+    /// One shape of work: everything resident beside the pool of the plan over turnovers, then beside other pools.
+    fn shape(&mut self, workload: &'static str, case: &Case, turnovers: &[f64], pools: &[f64]) -> Result<()> {
+        self.rig.open(std::slice::from_ref(case))?;
+        let walks = self.rig.walks(turnovers)?;
+        self.tight(workload, case, self.plan.pool, &walks, true)?;
         let usual = walks.len() - 1;
         let plan_pool = self.plan.pool;
         for pool in pools.iter().filter(|pool| **pool != plan_pool) {
-            self.tight("single", case, *pool, &walks[usual..], &resident[usual..])?;
+            self.tight(workload, case, *pool, &walks[usual..], false)?;
         }
         Ok(())
     }
 
-    /// Another shape of work, resident and with the pool of the plan.
-    fn shape(&mut self, workload: &'static str, case: &Case) -> Result<()> {
-        self.rig.open(case)?;
-        let walks = self.rig.walks(case, &[self.plan.turnover])?;
-        let resident = self.rows_of(workload, case, &walks, None)?;
-        self.tight(workload, case, self.plan.pool, &walks, &resident)
-    }
-
-    /// Walks with a pool that is too small, beside the same with a host tier in device memory.
+    /// Walks with a pool that is too small, by turns with the same where everything is resident and where the host tier lies
+    /// in device memory.
     fn tight(
         &mut self,
         workload: &'static str,
         case: &Case,
         pool: f64,
         walks: &[(u32, f64)],
-        resident: &[Steps],
+        resident_too: bool,
     ) -> Result<()> {
         let tight = Case { pool: Some(pool), ..case.clone() };
         let control = Case { memory: HostMemory::Device, ..tight.clone() };
-        self.rig.open(&control)?;
-        let mut controls = Vec::new();
-        for (walk, _) in walks {
-            controls.push(self.rig.steps(&control, *walk, self.plan.steps)?);
+        self.rig.open(&[case.clone(), control, tight.clone()])?;
+        for (walk, turnover) in walks {
+            let measured = self.rig.measure(*walk, self.plan.steps)?;
+            let [resident, control, steps] = &measured[..] else { unreachable!("three seats") };
+            if resident_too {
+                self.push(workload, (0, case), Some(*turnover), resident, None)?;
+            }
+            self.push(workload, (2, &tight), Some(*turnover), steps, Some(Beside { resident, control }))?;
         }
-        self.rig.open(&tight)?;
-        let beside: Vec<Beside<'_>> =
-            resident.iter().zip(&controls).map(|(resident, control)| Beside { resident, control }).collect();
-        self.rows_of(workload, &tight, walks, Some(&beside)).map(drop)
-    }
-
-    /// Measures and prints the walks of the open case.
-    fn rows_of(
-        &mut self,
-        workload: &'static str,
-        case: &Case,
-        walks: &[(u32, f64)],
-        beside: Option<&[Beside<'_>]>,
-    ) -> Result<Vec<Steps>> {
-        let mut measured = Vec::new();
-        for (index, (walk, turnover)) in walks.iter().enumerate() {
-            let steps = self.rig.steps(case, *walk, self.plan.steps)?;
-            self.push(workload, case, Some(*turnover), &steps, beside.map(|beside| beside[index]))?;
-            measured.push(steps);
-        }
-        Ok(measured)
+        Ok(())
     }
 
     fn push(
         &mut self,
         workload: &'static str,
-        case: &Case,
+        (seat, case): (usize, &Case),
         turnover: Option<f64>,
         steps: &Steps,
         beside: Option<Beside<'_>>,
@@ -229,18 +208,20 @@ impl Bench<'_> {
             (Some(_), None) => "streamed",
         };
         let streamed = self.rows.iter().find(|row| row.tier == "streamed" && row.workload == workload);
-        let tok_s = f64::from(case.streams) * 1e3 / steps.step_ms;
+        let step_ms = Median::of(steps.bursts_ms.iter().copied());
+        let tok_s = f64::from(case.streams) * 1e3 / step_ms.median;
         let transfer_ms = steps.cost.map(|cost| cost.ns_a_byte * steps.bytes / 1e6).filter(|ms| *ms > 0.0);
         // Pages are those of an average step here.
         let [misses, ahead] = [steps.pages[1], steps.pages[2]];
         let exposed = |cost: FetchCost| (misses + ahead * (1.0 - cost.hidden_ahead)) / (misses + ahead);
         let wait_ms = steps.cost.zip(transfer_ms).map(|(cost, ms)| ms * exposed(cost));
-        let hidden = |other: &Steps| {
+        let resident = beside.map(|beside| &beside.resident.bursts_ms[..]);
+        let control = beside.map(|beside| &beside.control.bursts_ms[..]);
+        let longer = |than: &[f64]| Median::of_differences(&steps.bursts_ms, than);
+        let hidden = |than: &[f64]| {
             let transfer_ms = transfer_ms?;
-            Some((1.0 - (steps.step_ms - other.step_ms).max(0.0) / transfer_ms).max(0.0))
+            Some(longer(than).falling(|ms| (1.0 - ms / transfer_ms).clamp(0.0, 1.0)))
         };
-        let resident = beside.map(|beside| beside.resident);
-        let control = beside.map(|beside| beside.control);
         let row = Row {
             adapter: info.name.clone(),
             driver: info.driver_info.clone(),
@@ -249,18 +230,19 @@ impl Bench<'_> {
             policy: case.policy.clone().unwrap_or_else(|| "full".into()),
             streams: case.streams,
             context: case.context,
-            pool: self.rig.pool(case),
+            pool: self.rig.pool(seat),
             turnover,
             tok_s,
-            step_ms: steps.step_ms,
+            step_ms,
             bytes: steps.bytes,
             pages: steps.pages,
             wait_ms,
             fetch_gb_s: steps.cost.map(|cost| 1.0 / cost.ns_a_byte),
             hidden_ahead: steps.cost.filter(|_| ahead > 0.0).map(|cost| cost.hidden_ahead),
-            of_resident: resident.map(|resident| resident.step_ms / steps.step_ms),
+            of_resident: beside.map(|beside| beside.resident.step_ms() / step_ms.median),
             of_streamed: streamed.map(|streamed| tok_s / streamed.tok_s),
-            decisions_ms: beside.map(|beside| beside.control.step_ms - beside.resident.step_ms),
+            decisions_ms: control.zip(resident).map(|(a, b)| Median::of_differences(a, b)),
+            longer_ms: control.map(longer),
             hidden: control.and_then(hidden),
             hidden_with_decisions: resident.and_then(hidden),
             kernel_ms: steps.kernels.clone(),
@@ -276,9 +258,15 @@ impl Bench<'_> {
             return Ok(report::json_line(&mut io::stdout().lock(), row)?);
         }
         let percent = |part: Option<f64>| part.map_or("-".to_owned(), |part| format!("{:.1}", 100.0 * part));
+        let spread = |median: Option<Median>, times: f64, digits: usize| {
+            let Some(Median { median, low, high }) = median else { return "-".to_owned() };
+            let [low, median, high] = [low, median, high].map(|value| format!("{:.digits$}", times * value));
+            format!("{median} [{low}, {high}]")
+        };
         if self.rows.is_empty() {
+            println!("[low, high] holds the median with 95 %; bursts of steps took turns");
             println!(
-                "{:8} {:8} {:>7} {:>3} {:>6} {:>8} {:>9} {:>8} {:>9} {:>8} {:>8} {:>8} {:>7} {:>7} {:>7} {:>7} {:>7}  policy",
+                "{:8} {:8} {:>7} {:>3} {:>6} {:>8} {:>9} {:>8} {:>9} {:>8} {:>8} {:>8} {:>7} {:>7} {:>7} {:>22} {:>16} {:>16}  policy",
                 "work",
                 "tier",
                 "context",
@@ -294,12 +282,13 @@ impl Bench<'_> {
                 "GB/s",
                 "of res.",
                 "dec. ms",
-                "hidden",
-                "with d."
+                "over control ms",
+                "hidden %",
+                "with decisions"
             );
         }
         println!(
-            "{:8} {:8} {:7} {:3} {:>6} {:>8} {:9.1} {:8.3} {:9.3} {:8.1} {:8.1} {:>8} {:>7} {:>7} {:>7} {:>7} {:>7}  {}{}",
+            "{:8} {:8} {:7} {:3} {:>6} {:>8} {:9.1} {:8.3} {:9.3} {:8.1} {:8.1} {:>8} {:>7} {:>7} {:>7} {:>22} {:>16} {:>16}  {}{}",
             row.workload,
             row.tier,
             row.context,
@@ -307,16 +296,17 @@ impl Bench<'_> {
             percent(row.pool),
             percent(row.turnover.map(|turnover| turnover / 100.0)),
             row.tok_s,
-            row.step_ms,
+            row.step_ms.median,
             row.bytes / 1e6,
             row.pages[1],
             row.pages[2],
             row.wait_ms.map_or("-".to_owned(), |wait| format!("{wait:.3}")),
             row.fetch_gb_s.map_or("-".to_owned(), |rate| format!("{rate:.1}")),
             percent(row.of_resident),
-            row.decisions_ms.map_or("-".to_owned(), |ms| format!("{ms:.3}")),
-            percent(row.hidden),
-            percent(row.hidden_with_decisions),
+            row.decisions_ms.map_or("-".to_owned(), |ms| format!("{:.3}", ms.median)),
+            spread(row.longer_ms, 1.0, 3),
+            spread(row.hidden, 100.0, 0),
+            spread(row.hidden_with_decisions, 100.0, 0),
             row.policy,
             row.of_streamed.map_or(String::new(), |times| format!(", {times:.1} x streamed")),
         );
@@ -329,13 +319,11 @@ impl Bench<'_> {
         if self.args.json {
             return Ok(report::json_line(&mut io::stdout().lock(), row)?);
         }
+        let [tier, direct] = [row.tier_gb_s, row.direct_gb_s].map(|rate| rate.median);
+        let Median { median, low, high } = row.of_direct;
         println!(
-            "disk: {} blocks of {} bytes: tier {:.2} GB/s, direct sequential reads {:.2} GB/s ({:.2} of it)",
-            row.blocks,
-            row.block_bytes,
-            row.tier_gb_s,
-            row.direct_gb_s,
-            row.tier_gb_s / row.direct_gb_s
+            "disk: {} blocks of {} bytes: tier {tier:.2} GB/s, direct sequential reads {direct:.2} GB/s ({median:.2} of it, 95 % [{low:.2}, {high:.2}])",
+            row.blocks, row.block_bytes
         );
         Ok(())
     }

@@ -11,8 +11,7 @@ use std::fs;
 use std::io;
 
 use anyhow::{Context, Result};
-use attn_kernels::gpu::GpuOptions;
-use attn_kernels::gpu::{Checks, Gpu};
+use attn_kernels::gpu::Gpu;
 use indicatif::{ProgressBar, ProgressStyle};
 use models::Decoder;
 use sparse_select::Registry;
@@ -41,8 +40,7 @@ struct Job {
 
 /// Runs the suite.
 pub(super) fn run(args: &BenchArgs) -> Result<()> {
-    let device = GpuOptions { device: args.engine.device.clone(), ..GpuOptions::new(Checks::Off) };
-    let gpu = Gpu::open(&device)?;
+    let gpu = Gpu::open(&args.engine.gpu())?;
     let plan = Plan::read(args.plan.as_deref(), gpu.is_cpu())?;
     let model = Model::open(&args.engine)?;
     let setup = setup(args, &plan, &model, &gpu)?;

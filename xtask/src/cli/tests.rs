@@ -50,7 +50,7 @@ fn every_flag_of_generate_is_read() {
     let text = "--raw --max-tokens 7 --temperature 0.5 --top-k 40 --top-p 0.9 --min-p 0.05 --seed 11 --n 3 \
                 --salt s --stop X --stop --y --preempt swap --json --model m --sparse quest:page_budget=8,block_size=16 \
                 --kv-dtype int8 --block-size 32 --kv-blocks 64 --kv-memory 2MiB --chunk 128 --reproducible \
-                --kv-tiers host=1GiB --device llvm --prompt -5+3?";
+                --kv-tiers host=1GiB --device llvm --no-host-buffers --prompt -5+3?";
     let args = generate(&text.split_whitespace().collect::<Vec<_>>());
     assert_eq!(args.prompt, ["hi", "-5+3?"]);
     assert_eq!(args.stop, ["X", "--y"]);
@@ -70,7 +70,7 @@ fn every_flag_of_generate_is_read() {
         (engine.device.as_deref(), engine.kv_tiers.as_ref().and_then(|tiers| tiers.host_bytes)),
         (Some("llvm"), Some(1 << 30))
     );
-    assert!(engine.reproducible);
+    assert!(engine.reproducible && !engine.gpu().host_buffers);
 }
 
 #[test]

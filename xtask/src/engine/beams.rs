@@ -58,7 +58,7 @@ impl Engine {
                 seqs.into_iter().for_each(|seq| drop(self.finish(seq, FinishReason::Aborted)));
                 break;
             }
-            ensure!(self.look_ahead().is_empty(), "the KV that the search counted on could not be read");
+            ensure!(self.look_ahead()?.is_empty(), "the KV that the search counted on could not be read");
             let plan = self.plan()?;
             self.search_step(&plan, &mut search)?;
             self.settle()?;

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use kvblock::{BlockIdx, BlockSize, SeqId};
-use models::Decoder;
+use models::{Decoder, ModelError};
 use prefetch::engine::{EngineConfig, Handle, Outcome, Submission, TaskKey};
 use prefetch::failure::{FailurePolicy, Recovery};
 use prefetch::plan::Priority;
@@ -111,7 +111,14 @@ impl Tiers {
 
     /// Puts blocks that were read on the device and lets their requests go on. Returns the requests that must end
     /// because their blocks could not be read.
-    pub fn arrive(&mut self, scheduler: &mut Scheduler, decoder: &mut Decoder) -> Vec<SeqId> {
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn arrive(
+        &mut self,
+        scheduler: &mut Scheduler,
+        decoder: &mut Decoder,
+    ) -> Result<Vec<SeqId>, ModelError> {
         let mut ended = Vec::new();
         for (seq, mut loading) in std::mem::take(&mut self.loads) {
             let settled = loading
@@ -121,7 +128,7 @@ impl Tiers {
                 self.loads.insert(seq, loading);
                 continue;
             };
-            let bad = self.land(scheduler, decoder, seq, &range, &handle.wait(Duration::ZERO));
+            let bad = self.land(scheduler, decoder, seq, &range, &handle.wait(Duration::ZERO))?;
             handle.cancel();
             loading.rest.start = range.end;
             if bad.is_none() && !loading.rest.is_empty() {
@@ -131,7 +138,7 @@ impl Tiers {
             }
         }
         self.submit(scheduler);
-        ended
+        Ok(ended)
     }
 
     /// Whether a request waits for blocks.
@@ -167,7 +174,7 @@ impl Tiers {
         seq: SeqId,
         range: &Range<u32>,
         outcome: &Outcome,
-    ) -> Option<Bad> {
+    ) -> Result<Option<Bad>, ModelError> {
         let mut bad = match outcome {
             Outcome::Ready { .. } => None,
             Outcome::Failed(all) => all.first().map(|bad| Bad {
@@ -189,7 +196,7 @@ impl Tiers {
             let bytes = self.loader.take(hash).map_or_else(|| self.loader.load(hash), Ok);
             match bytes {
                 Ok(bytes) => {
-                    decoder.write_block(table[block as usize], &bytemuck::pod_collect_to_vec(&bytes));
+                    decoder.write_block(table[block as usize], &bytemuck::pod_collect_to_vec(&bytes))?;
                 }
                 Err(error) => {
                     let missing = matches!(error, TierError::NotFound { .. });
@@ -198,7 +205,7 @@ impl Tiers {
                 }
             }
         }
-        bad
+        Ok(bad)
     }
 
     /// Hands a load back to the scheduler. Returns whether its request must end.

@@ -18,6 +18,17 @@ fn processes_share_a_bucket() {
 }
 
 #[test]
+fn a_bucket_that_is_missing_is_named() {
+    let server = S3::start();
+    let file = ids_file(&prompts([20]));
+    let mut generate = tiny("generate");
+    generate.arg("--ids-file").arg(file.path()).args(["--kv-tiers", "remote=s3://no-such-bucket/models"]);
+    let said = refused(generate.envs(server.environment()), 1);
+    assert!(said.contains("remote tier: there is no bucket \"no-such-bucket\""), "{said}");
+    assert!(!server.folder.path().join("no-such-bucket").exists());
+}
+
+#[test]
 fn a_key_that_is_not_right_is_refused() {
     let server = S3::start();
     let file = ids_file(&prompts([20]));

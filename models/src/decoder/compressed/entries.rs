@@ -13,7 +13,7 @@ use crate::matrix::Matrix;
 use crate::{CachePart, Compressor, DecoderConfig, DecoderOptions, ModelError};
 
 /// Weights of a compressor.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(in crate::decoder) struct CompressorWeights {
     /// To a token's state, `[2 * windows * dim, hidden]`: values, then scores.
     pub(in crate::decoder) states: Matrix,

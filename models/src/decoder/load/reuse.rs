@@ -30,16 +30,32 @@ impl Decoder {
     pub fn with_options(self, options: &DecoderOptions) -> Result<Self, ModelError> {
         supported(&self.config, options.sparse.is_some())?;
         serves(&self.config, options)?;
-        let (gpu, config, weights) = self.into_weights();
+        let (gpu, config, weights) = (Arc::clone(&self.gpu), self.config.clone(), self.weights());
+        drop(self);
         // Buffers of the cache and of steps stay alive as long as a bind group names them.
         gpu.forget_bind_groups();
         Self::assemble(&gpu, &config, weights, options)
     }
 
-    fn into_weights(self) -> (Arc<Gpu>, DecoderConfig, Weights) {
-        let Self { gpu, config, embedding, head, final_norm, layers, hyper, .. } = self;
-        let end = hyper.map(HyperState::into_end);
-        (gpu, config, Weights { embedding, head, final_norm, layers, end })
+    /// The same model at work on something else at the same time: both share the weights.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn beside(&self, options: &DecoderOptions) -> Result<Self, ModelError> {
+        supported(&self.config, options.sparse.is_some())?;
+        serves(&self.config, options)?;
+        Self::assemble(&self.gpu, &self.config, self.weights(), options)
+    }
+
+    /// Handles of what came from the checkpoint.
+    fn weights(&self) -> Weights {
+        Weights {
+            embedding: self.embedding.clone(),
+            head: self.head.clone(),
+            final_norm: self.final_norm.clone(),
+            layers: self.layers.clone(),
+            end: self.hyper.as_ref().map(HyperState::end),
+        }
     }
 }
 

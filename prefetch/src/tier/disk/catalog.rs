@@ -27,6 +27,15 @@ pub(super) struct Row {
     pub(super) sums: Arc<[u64]>,
 }
 
+/// A row that cannot be checked against its block.
+#[derive(thiserror::Error, Debug)]
+#[error("block {key:?} has {found} checksums for {expected} shards")]
+struct WrongSums {
+    key: BlockHash,
+    found: usize,
+    expected: usize,
+}
+
 pub(super) struct Catalog {
     path: PathBuf,
     /// `None` after a failure: redb refuses an index that failed once until it is opened again.
@@ -64,6 +73,11 @@ impl Catalog {
             });
         }
         let mut rows = read_rows(&database).map_err(|e| failed("reading the index", e))?;
+        let expected = layout.shards() as usize;
+        if let Some((_, Row { key, sums, .. })) = rows.iter().find(|(_, row)| row.sums.len() != expected) {
+            let wrong = WrongSums { key: *key, found: sums.len(), expected };
+            return Err(failed("reading the index", wrong));
+        }
         rows.sort_unstable_by_key(|(stamp, _)| *stamp);
         let next_stamp = rows.last().map_or(0, |(stamp, _)| stamp + 1);
         let database = Some(database);

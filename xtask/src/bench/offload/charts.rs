@@ -49,7 +49,7 @@ pub(super) fn draw(rows: &[Row]) -> Vec<(&'static str, String)> {
                 "Transfer time that is hidden, by turnover of the selection",
                 &turnover,
                 &Axis::linear("%"),
-                &series(hosts(), turnovers, |row| row.hidden.map(|part| 100.0 * part)),
+                &series(hosts(), turnovers, |row| row.hidden.map(|part| 100.0 * part.median)),
             ),
         ),
     ]
@@ -89,6 +89,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::bench::offload::paired::Median;
 
     fn row(tier: &'static str, pool: Option<f64>, turnover: f64, tok_s: f64) -> Row {
         Row {
@@ -102,7 +103,7 @@ mod tests {
             pool,
             turnover: Some(turnover),
             tok_s,
-            step_ms: 1.0,
+            step_ms: Median::of([1.0]),
             bytes: 0.0,
             pages: [0.0; 3],
             wait_ms: Some(0.5),
@@ -111,7 +112,8 @@ mod tests {
             of_resident: Some(tok_s / 100.0),
             of_streamed: None,
             decisions_ms: None,
-            hidden: Some(0.9),
+            longer_ms: None,
+            hidden: Some(Median::of([0.9])),
             hidden_with_decisions: None,
             kernel_ms: BTreeMap::new(),
         }

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::bench::plan;
 
+/// Steps of a walk that show its turnover.
+pub(super) const LOOKS: u32 = 4;
+
 /// A model of random layers, contexts, and device pools that are too small for them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -76,9 +79,17 @@ impl Plan {
         for turnover in self.turnovers.iter().chain([&self.turnover]) {
             ensure!((0.0..=100.0).contains(turnover), "a turnover of {turnover} % is none");
         }
-        let (batch, context) = (self.batch, self.context);
+        let (batch, context, walk) = (self.batch, self.context, self.walk());
         ensure!(batch > 0 && context / batch > self.block_size, "{batch} streams share {context} tokens");
+        let shortest = if self.short > 0 { self.short.min(context / batch) } else { context / batch };
+        ensure!(shortest > walk, "{walk} steps do not fit in a context of {shortest} tokens");
         Ok(())
+    }
+
+    /// Most steps of one walk: those that are measured behind those that warm up, as many of these again with timestamps, or
+    /// what shows the turnover.
+    pub(super) fn walk(&self) -> u32 {
+        (self.warm_up + self.steps.max(self.streamed_steps)).max(2 * self.warm_up).max(LOOKS)
     }
 
     /// Blocks that a step selects of `context` tokens.
@@ -131,6 +142,7 @@ mod tests {
             (Plan { steps: 0, ..plan.clone() }, "no steps"),
             (Plan { batch: 0, ..plan.clone() }, "0 streams"),
             (Plan { turnovers: vec![101.0], ..plan.clone() }, "101 %"),
+            (Plan { short: plan.walk(), ..plan.clone() }, "steps do not fit in a context of"),
             (Plan { select: 0.0, ..plan }, "no share"),
         ] {
             assert!(broken.check().unwrap_err().to_string().contains(says), "{says}");

@@ -39,7 +39,7 @@ pub(super) struct Random {
 
 impl Random {
     pub(super) fn new(plan: &Plan) -> Self {
-        let walk = plan.warm_up + plan.steps + 1;
+        let walk = plan.walk();
         let config = config(plan, WALKS * walk);
         let widest = config.intermediate_size.max(config.num_heads * config.head_dim) as usize;
         let mut random = StdRng::seed_from_u64(1);
@@ -56,6 +56,7 @@ impl Random {
 
     /// Token `step` of a walk.
     pub(super) fn token(&self, walk: u32, step: u32) -> u32 {
+        assert!(step < self.walk, "step {step} of a walk of {}", self.walk);
         walk * self.walk + step
     }
 

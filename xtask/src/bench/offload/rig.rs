@@ -1,6 +1,6 @@
 //! The decoder under measurement: its cache filled with noise, its steps fed with tokens of a walk.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,7 +14,8 @@ use models::batch::{Phase, Sample, Slice, StepOutput};
 use models::kernel::sample::Spec;
 use models::{Decoder, DecoderOptions, FetchCost, HostMemory, Offload, Place, SparseOptions};
 
-use super::plan::Plan;
+use super::paired::Median;
+use super::plan::{LOOKS, Plan};
 use super::random::{Noise, Random};
 
 /// What is measured.
@@ -31,12 +32,13 @@ pub(super) struct Case {
     pub(super) memory: HostMemory,
 }
 
-/// Measured steps.
+/// Measured steps of one decoder, which took turns with others.
 #[derive(Debug, Clone)]
 pub(super) struct Steps {
     /// What each step drew.
     pub(super) ids: Vec<u32>,
-    pub(super) step_ms: f64,
+    /// Milliseconds of a step in each burst; those of one index ran one after the other.
+    pub(super) bursts_ms: Vec<f64>,
     /// Bytes from the host, a step.
     pub(super) bytes: f64,
     /// Hits, misses and pages fetched ahead, a step.
@@ -47,39 +49,89 @@ pub(super) struct Steps {
     pub(super) kernels: BTreeMap<&'static str, f64>,
 }
 
-/// Steps of a walk that show its turnover.
-const LOOKS: u32 = 4;
+impl Steps {
+    /// One step, median of the bursts.
+    pub(super) fn step_ms(&self) -> f64 {
+        Median::of(self.bursts_ms.iter().copied()).median
+    }
+}
 
-/// The model, and the decoder of the case at hand.
+/// Steps of one decoder before it is the next one's turn: enough for waits that not every step has, and few, so that what
+/// slows the machine down slows all of them.
+const BURST: u32 = 4;
+
+/// The model, and decoders that work on cases side by side.
 pub(super) struct Rig {
     gpu: Arc<Gpu>,
     plan: Plan,
     model: Random,
-    decoder: Option<Decoder>,
+    seats: Vec<Seat>,
+}
+
+/// A decoder whose cache is full.
+struct Seat {
+    case: Case,
+    decoder: Decoder,
     /// Tables of the streams.
     tables: Vec<Vec<BlockId>>,
 }
 
 impl Rig {
-    pub(super) fn new(gpu: &Arc<Gpu>, plan: &Plan) -> Result<Self> {
-        let model = Random::new(plan);
-        Ok(Self { gpu: Arc::clone(gpu), plan: plan.clone(), model, decoder: None, tables: Vec::new() })
+    pub(super) fn new(gpu: &Arc<Gpu>, plan: &Plan) -> Self {
+        Self { gpu: Arc::clone(gpu), plan: plan.clone(), model: Random::new(plan), seats: Vec::new() }
     }
 
-    /// The device pool of the open decoder as a share of all contexts.
-    pub(super) fn pool(&self, case: &Case) -> Option<f64> {
-        let device = self.decoder.as_ref().filter(|_| case.pool.is_some())?.kv().device_blocks();
-        Some(f64::from(device * self.plan.block_size) / f64::from(case.context * case.streams))
+    /// The device pool of a seat as a share of all contexts.
+    pub(super) fn pool(&self, seat: usize) -> Option<f64> {
+        let Seat { case, decoder, .. } = &self.seats[seat];
+        let tokens = decoder.kv().device_blocks() * self.plan.block_size;
+        case.pool.map(|_| f64::from(tokens) / f64::from(case.context * case.streams))
     }
 
     pub(super) fn gpu(&self) -> &Gpu {
         &self.gpu
     }
 
-    /// Builds the decoder of a case and fills its cache. Weights stay where they are.
-    pub(super) fn open(&mut self, case: &Case) -> Result<()> {
-        let of_stream = case.context.div_ceil(self.plan.block_size) + 1;
-        let blocks = of_stream * case.streams + 1;
+    /// Seats a decoder for each case and fills its cache; one that sits there already stays. All share the weights.
+    pub(super) fn open(&mut self, cases: &[Case]) -> Result<()> {
+        let seats = std::mem::take(&mut self.seats);
+        let (kept, mut free): (Vec<Seat>, _) = seats.into_iter().partition(|seat| cases.contains(&seat.case));
+        free.truncate(cases.len() - kept.len());
+        let mut kept: VecDeque<Seat> = kept.into();
+        for case in cases {
+            if let Some(seat) = kept.pop_front_if(|seat| seat.case == *case) {
+                self.seats.push(seat);
+                continue;
+            }
+            let options = self.options(case)?;
+            let other = self.seats.first().or(kept.front());
+            let decoder = match (free.pop(), other) {
+                (Some(seat), _) => seat.decoder.with_options(&options),
+                (None, Some(seat)) => seat.decoder.beside(&options),
+                (None, None) => Decoder::load(&self.gpu, &self.model.config, &self.model, &options),
+            };
+            let mut decoder = decoder.with_context(|| format!("{case:?}"))?;
+            let tables = self.tables(case);
+            fill(&mut decoder, &tables)?;
+            self.seats.push(Seat { case: case.clone(), decoder, tables });
+        }
+        Ok(())
+    }
+
+    /// Blocks of one stream.
+    fn of_stream(&self, case: &Case) -> u32 {
+        case.context.div_ceil(self.plan.block_size) + 1
+    }
+
+    fn tables(&self, case: &Case) -> Vec<Vec<BlockId>> {
+        let of_stream = self.of_stream(case);
+        let table =
+            |stream| (0..of_stream).map(|block| BlockId::new(1 + stream * of_stream + block)).collect();
+        (0..case.streams).map(table).collect()
+    }
+
+    fn options(&self, case: &Case) -> Result<DecoderOptions> {
+        let blocks = self.of_stream(case) * case.streams + 1;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a u32")]
         let of_pool =
             |pool: f64| (f64::from(case.context * case.streams / self.plan.block_size) * pool) as u32;
@@ -93,7 +145,7 @@ impl Rig {
                 measure: false,
             })
         });
-        let options = DecoderOptions {
+        Ok(DecoderOptions {
             kv_dtype: KvDtype::F16,
             block_size: self.plan.block_size,
             recycle: false,
@@ -104,40 +156,14 @@ impl Rig {
             prefix_capacity: scheduler::PREFIX_CHUNK_CAPACITY,
             sparse: sparse.transpose()?,
             offload: case.pool.map(|_| Offload { host_blocks: blocks, ring_slots: 2, memory: case.memory }),
-        };
-        let decoder = match self.decoder.take() {
-            Some(decoder) => decoder.with_options(&options),
-            None => Decoder::load(&self.gpu, &self.model.config, &self.model, &options),
-        };
-        let mut decoder = decoder.with_context(|| format!("{case:?}"))?;
-        self.tables = (0..case.streams)
-            .map(|stream| (0..of_stream).map(|block| BlockId::new(1 + stream * of_stream + block)).collect())
-            .collect();
-        self.fill(&mut decoder)?;
-        self.decoder = Some(decoder);
-        Ok(())
+        })
     }
 
-    fn fill(&self, decoder: &mut Decoder) -> Result<()> {
-        let mut noise = Noise::new();
-        let block_words = usize::try_from(decoder.kv().plan().block_bytes() / 4)?;
-        let page = decoder.kv().shape().block_bytes() / 4 / decoder.kv().shape().num_kv_heads as usize;
-        let mut contents = vec![0; block_words];
-        for (index, block) in self.tables.iter().flatten().enumerate() {
-            noise.fill(&mut contents, page);
-            decoder.write_block(*block, &contents);
-            // Staged bytes are given back once they are copied.
-            if index % 128 == 127 {
-                decoder.read_blocks(&[*block])?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The walks whose turnovers under the case's policy come closest to those that are wanted, with what they have.
-    pub(super) fn walks(&mut self, case: &Case, wanted: &[f64]) -> Result<Vec<(u32, f64)>> {
+    /// The walks whose turnovers under the policy of the first seat come closest to those that are wanted, with what they
+    /// have.
+    pub(super) fn walks(&mut self, wanted: &[f64]) -> Result<Vec<(u32, f64)>> {
         let walks: Vec<(u32, f64)> =
-            self.model.walks().map(|walk| Ok((walk, self.turnover(case, walk)?))).collect::<Result<_>>()?;
+            self.model.walks().map(|walk| Ok((walk, self.turnover(walk)?))).collect::<Result<_>>()?;
         let closest = |wanted: &f64| {
             let far = |walk: &(u32, f64)| (walk.1 - wanted).abs();
             walks.iter().copied().min_by(|a, b| far(a).total_cmp(&far(b))).expect("there are walks")
@@ -146,12 +172,14 @@ impl Rig {
     }
 
     /// Percent of what a step selects that the step before did not, mean over layers and KV heads.
-    fn turnover(&mut self, case: &Case, walk: u32) -> Result<f64> {
-        self.decoder()?.trace_selections(true);
+    fn turnover(&mut self, walk: u32) -> Result<f64> {
+        let Self { plan, model, seats, .. } = self;
+        let seat = &mut seats[0];
+        seat.decoder.trace_selections(true);
         let (mut fresh, mut all) = (0, 0);
         let mut before: Vec<BTreeSet<BlockIdx>> = Vec::new();
         for step in 0..LOOKS {
-            let output = self.step(case, walk, step)?;
+            let output = seat.step(plan, model.token(walk, step), step)?;
             let lists = |attended: &models::Attended| -> Vec<BTreeSet<BlockIdx>> {
                 let of_layer = attended.selections.iter().flat_map(|(_, selection)| {
                     (0..selection.groups())
@@ -166,71 +194,86 @@ impl Rig {
             }
             before = now;
         }
-        self.decoder()?.trace_selections(false);
+        seat.decoder.trace_selections(false);
         #[expect(clippy::cast_precision_loss, reason = "counts of blocks")]
         Ok(100.0 * fresh as f64 / all.max(1) as f64)
     }
 
-    /// Runs `count` steps of a walk behind those that warm up.
-    pub(super) fn steps(&mut self, case: &Case, walk: u32, count: u32) -> Result<Steps> {
-        let warm_up = self.plan.warm_up.min(count);
-        self.gpu.time_dispatches(false);
-        for step in 0..warm_up {
-            self.step(case, walk, step)?;
+    /// Runs `count` steps of a walk on every seat behind those that warm up, in bursts by turns: so what slows the machine
+    /// down for longer than a burst is in all of them alike.
+    pub(super) fn measure(&mut self, walk: u32, count: u32) -> Result<Vec<Steps>> {
+        let Self { gpu, plan, model, seats } = self;
+        gpu.time_dispatches(false);
+        for seat in &mut *seats {
+            for step in 0..plan.warm_up {
+                seat.step(plan, model.token(walk, step), step)?;
+            }
         }
-        let before = self.traffic()?;
-        let start = Instant::now();
-        let mut ids = Vec::new();
-        for step in warm_up..warm_up + count {
-            ids.extend(self.step(case, walk, step)?.sampled);
+        let before: Vec<[f64; 4]> = seats.iter().map(Seat::traffic).collect::<Result<_>>()?;
+        let mut measured: Vec<(Vec<u32>, Vec<f64>)> = vec![(Vec::new(), Vec::new()); seats.len()];
+        let end = plan.warm_up + count;
+        for (turn, first) in (plan.warm_up..end).step_by(BURST as usize).enumerate() {
+            let past = end.min(first + BURST);
+            for place in 0..seats.len() {
+                // Nobody always follows the same one.
+                let at = (turn + place) % seats.len();
+                let (ids, bursts_ms) = &mut measured[at];
+                let start = Instant::now();
+                for step in first..past {
+                    ids.extend(seats[at].step(plan, model.token(walk, step), step)?.sampled);
+                }
+                bursts_ms.push(start.elapsed().as_secs_f64() * 1e3 / f64::from(past - first));
+            }
         }
-        let step_ms = start.elapsed().as_secs_f64() * 1e3 / f64::from(count);
-        let after = self.traffic()?;
-        let part = |of: usize| (after[of] - before[of]) / f64::from(count);
-        let mut steps = Steps {
-            ids,
-            step_ms,
-            bytes: part(3),
-            pages: [part(0), part(1), part(2)],
-            cost: None,
-            kernels: self.kernels(case, walk, warm_up)?,
-        };
-        if case.pool.is_some() && case.policy.is_some() {
-            steps.cost = self.decoder()?.fetch_cost()?;
+        let mut all = Vec::new();
+        for ((seat, before), (ids, bursts_ms)) in seats.iter_mut().zip(before).zip(measured) {
+            let after = seat.traffic()?;
+            let part = |of: usize| (after[of] - before[of]) / f64::from(count);
+            let kernels = seat.kernels(gpu, plan, |step| model.token(walk, step))?;
+            let fetches = seat.case.pool.is_some() && seat.case.policy.is_some();
+            let cost = if fetches { seat.decoder.fetch_cost()? } else { None };
+            let pages = [part(0), part(1), part(2)];
+            all.push(Steps { ids, bursts_ms, bytes: part(3), pages, cost, kernels });
         }
-        Ok(steps)
+        Ok(all)
     }
+}
 
-    /// Milliseconds a step of each kernel, over the same steps once more; empty where the adapter has no timestamps.
-    fn kernels(&mut self, case: &Case, walk: u32, warm_up: u32) -> Result<BTreeMap<&'static str, f64>> {
-        for step in 0..warm_up {
-            self.step(case, walk, step)?;
+impl Seat {
+    /// Milliseconds a step of each kernel, over the first steps of a walk behind those that warm up; empty where the adapter
+    /// has no timestamps.
+    fn kernels(
+        &mut self,
+        gpu: &Gpu,
+        plan: &Plan,
+        token: impl Fn(u32) -> u32,
+    ) -> Result<BTreeMap<&'static str, f64>> {
+        for step in 0..plan.warm_up {
+            self.step(plan, token(step), step)?;
         }
         let mut kernels = BTreeMap::new();
-        if self.gpu.time_dispatches(true) {
-            for step in warm_up..2 * warm_up {
-                for timing in self.step(case, walk, step)?.timings {
-                    *kernels.entry(timing.kernel).or_default() += timing.ns / 1e6 / f64::from(warm_up);
+        if gpu.time_dispatches(true) {
+            for step in plan.warm_up..2 * plan.warm_up {
+                for timing in self.step(plan, token(step), step)?.timings {
+                    *kernels.entry(timing.kernel).or_default() += timing.ns / 1e6 / f64::from(plan.warm_up);
                 }
             }
         }
-        self.gpu.time_dispatches(false);
+        gpu.time_dispatches(false);
         Ok(kernels)
     }
 
     /// Hits, misses, pages fetched ahead, and all bytes from the host so far.
     #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
-    fn traffic(&mut self) -> Result<[f64; 4]> {
-        let decoder = self.decoder()?;
-        let pages = decoder.page_traffic()?.unwrap_or_default();
-        let bytes = pages.bytes() + decoder.kv().fetched_bytes();
+    fn traffic(&self) -> Result<[f64; 4]> {
+        let pages = self.decoder.page_traffic()?.unwrap_or_default();
+        let bytes = pages.bytes() + self.decoder.kv().fetched_bytes();
         Ok([pages.hits, pages.misses, pages.prefetched, bytes].map(|count| count as f64))
     }
 
     /// One token of every stream, the first one behind the context less the steps to come.
-    fn step(&mut self, case: &Case, walk: u32, step: u32) -> Result<StepOutput> {
-        let first = case.context - (self.plan.warm_up + self.plan.steps + 1) + step;
-        let token = [self.model.token(walk, step)];
+    fn step(&mut self, plan: &Plan, token: u32, step: u32) -> Result<StepOutput> {
+        let (first, token) = (self.case.context - plan.walk() + step, [token]);
         let tables: Vec<[&[BlockId]; 1]> = self.tables.iter().map(|table| [&table[..]]).collect();
         let slice = |tables| Slice {
             tokens: &token,
@@ -244,11 +287,23 @@ impl Rig {
         let slices: Vec<Slice<'_>> = tables.iter().map(|tables| slice(&tables[..])).collect();
         let samples: Vec<Sample> =
             (0..slices.len()).map(|slice| Sample { slice, spec: Spec::zeroed() }).collect();
-        let decoder = self.decoder.as_mut().context("a decoder is open")?;
-        Ok(decoder.step(&slices, &samples)?)
+        Ok(self.decoder.step(&slices, &samples)?)
     }
+}
 
-    fn decoder(&mut self) -> Result<&mut Decoder> {
-        self.decoder.as_mut().context("a decoder is open")
+/// Fills the blocks of tables with noise, the same for every decoder.
+fn fill(decoder: &mut Decoder, tables: &[Vec<BlockId>]) -> Result<()> {
+    let mut noise = Noise::new();
+    let block_words = usize::try_from(decoder.kv().plan().block_bytes() / 4)?;
+    let page = decoder.kv().shape().block_bytes() / 4 / decoder.kv().shape().num_kv_heads as usize;
+    let mut contents = vec![0; block_words];
+    for (index, block) in tables.iter().flatten().enumerate() {
+        noise.fill(&mut contents, page);
+        decoder.write_block(*block, &contents)?;
+        // Staged bytes are given back once they are copied.
+        if index % 128 == 127 {
+            decoder.read_blocks(&[*block])?;
+        }
     }
+    Ok(())
 }

@@ -1,0 +1,134 @@
+//! Blocks on the host that kernels cannot reach: what a step writes of them.
+//!
+//! New keys and values go to rooms on the device, one a block, beside the blocks' earlier tokens. The ring takes these
+//! blocks from there, and the host gets them with the step's results. So every kernel sees the bytes that it sees where it
+//! can write to memory of the host.
+
+use attn_kernels::gpu::{Buf, Gpu, Outcome, Pass, Read};
+use rustc_hash::FxHashMap;
+
+use super::Decoder;
+use super::inputs::{Plan, u32_of};
+use super::sparse::fit;
+use crate::{KvPool, ModelError};
+
+/// Rooms on the device for the blocks of a step.
+#[derive(Debug)]
+pub(super) struct Staged {
+    /// K and V of each layer.
+    rooms: Vec<[Buf<u32>; 2]>,
+}
+
+/// The blocks on the host that a step writes, in the order of their rooms.
+#[derive(Debug, Default)]
+pub(super) struct Fresh {
+    blocks: Vec<u32>,
+    /// Rooms of those that hold tokens of earlier steps.
+    begun: Vec<u32>,
+    rooms: FxHashMap<u32, u32>,
+}
+
+impl Fresh {
+    /// Finds the blocks of `slots`, -1 apart, which become slots of rooms. Rows of a sequence are in the order of positions.
+    pub(super) fn divert(slots: &mut [i32], block_size: u32) -> Self {
+        let mut fresh = Self::default();
+        for slot in slots.iter_mut().filter(|slot| **slot >= 0) {
+            let (block, offset) = (slot.cast_unsigned() / block_size, slot.cast_unsigned() % block_size);
+            let room = *fresh.rooms.entry(block).or_insert_with(|| {
+                let room = u32_of(fresh.blocks.len());
+                fresh.blocks.push(block);
+                fresh.begun.extend((offset > 0).then_some(room));
+                room
+            });
+            *slot = (room * block_size + offset).cast_signed();
+        }
+        fresh
+    }
+
+    /// The room of a block on the host, if the step writes it.
+    pub(super) fn room(&self, block: u32) -> Option<u32> {
+        self.rooms.get(&block).copied()
+    }
+}
+
+/// What comes back of a layer's rooms.
+pub(super) type Return = [Read<u32>; 2];
+
+impl Staged {
+    /// Where blocks of the pool lie in memory that kernels cannot reach.
+    pub(super) fn new(gpu: &Gpu, kv: &KvPool, layers: u32) -> Result<Option<Self>, ModelError> {
+        let room = || -> Result<_, ModelError> { Ok([gpu.buffer("rooms", 1)?, gpu.buffer("rooms", 1)?]) };
+        let rooms = || Ok(Self { rooms: (0..layers).map(|_| room()).collect::<Result<_, ModelError>>()? });
+        kv.is_staged().then(rooms).transpose()
+    }
+
+    /// K and V of a layer.
+    pub(super) fn rooms(&self, layer: usize) -> &[Buf<u32>; 2] {
+        &self.rooms[layer]
+    }
+}
+
+impl Decoder {
+    /// Makes room for what the step writes.
+    pub(super) fn begin_staged(&mut self, plan: &Plan) -> Result<(), ModelError> {
+        let Some(staged) = &mut self.staged else { return Ok(()) };
+        let words = plan.fresh.blocks.len() * self.kv.shape().block_bytes() / 4;
+        staged.rooms.iter_mut().flatten().try_for_each(|room| fit(&self.gpu, room, words))
+    }
+
+    /// Records that blocks to which the step adds tokens come to their rooms.
+    pub(super) fn fetch_begun(&self, pass: &mut Pass, layer: usize, plan: &Plan) {
+        let (Some(staged), Some((k, v))) = (&self.staged, self.kv.host_layer(layer)) else { return };
+        let words = self.kv.shape().block_bytes() / 4;
+        for room in &plan.fresh.begun {
+            let host = plan.fresh.blocks[*room as usize] as usize * words;
+            for (host_buf, rooms) in [k, v].into_iter().zip(staged.rooms(layer)) {
+                pass.copy(host_buf, host..host + words, rooms, *room as usize * words);
+            }
+        }
+    }
+
+    /// Records the way back of what the step wrote, by layer.
+    pub(super) fn read_fresh(&self, pass: &mut Pass, plan: &Plan) -> Vec<Return> {
+        let words = plan.fresh.blocks.len() * self.kv.shape().block_bytes() / 4;
+        let staged = self.staged.as_ref().filter(|_| words > 0);
+        let layers = staged.map_or(&[][..], |staged| &staged.rooms);
+        layers.iter().map(|rooms| rooms.each_ref().map(|rooms| pass.read(rooms, 0..words))).collect()
+    }
+
+    /// Writes what the step wrote to the host.
+    pub(super) fn keep_fresh(
+        &self,
+        plan: &Plan,
+        layers: Vec<Return>,
+        done: &Outcome,
+    ) -> Result<(), ModelError> {
+        let words = self.kv.shape().block_bytes() / 4;
+        for (layer, reads) in layers.into_iter().enumerate() {
+            let (k, v) = self.kv.host_layer(layer).expect("what is staged has a host");
+            for (host, read) in [k, v].into_iter().zip(reads) {
+                let rooms: Vec<u32> = done.get(read);
+                let at = plan.fresh.blocks.iter().map(|block| *block as usize * words);
+                let writes: Vec<_> =
+                    at.zip(rooms.chunks_exact(words)).map(|(at, room)| (host, at, room)).collect();
+                self.gpu.write_mapped(&writes)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_get_rooms_in_the_order_of_rows() {
+        // Block 7 from its third token on, a row on the device, all of block 2, the begin of block 9.
+        let mut slots = [30, 31, -1, 8, 9, 10, 11, 36];
+        let fresh = Fresh::divert(&mut slots, 4);
+        assert_eq!(slots, [2, 3, -1, 4, 5, 6, 7, 8]);
+        assert_eq!((&fresh.blocks[..], &fresh.begun[..]), (&[7, 2, 9][..], &[0][..]));
+        assert_eq!([2, 3].map(|block| fresh.room(block)), [Some(1), None]);
+    }
+}

@@ -1,0 +1,78 @@
+//! What two ways to do the same work differ by, when they took turns at it.
+
+use serde::Serialize;
+
+/// The middle of measured values, and how sure it is.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(super) struct Median {
+    pub(super) median: f64,
+    /// The interval that holds the median of all such measurements with a probability of 95 % or more, whatever their
+    /// distribution: between two of the sorted values, by the normal approximation of the sign test. All of them where they
+    /// are few.
+    pub(super) low: f64,
+    pub(super) high: f64,
+}
+
+impl Median {
+    /// Of at least one value.
+    pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Self {
+        let mut sorted: Vec<f64> = values.into_iter().collect();
+        sorted.sort_by(f64::total_cmp);
+        let n = sorted.len();
+        assert!(n > 0, "a median of {n} values");
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a count of bursts, and a rank below it"
+        )]
+        let below = ((n as f64 - 1.96 * (n as f64).sqrt()) / 2.0).max(0.0) as usize;
+        let below = below.saturating_sub(1);
+        let median = f64::midpoint(sorted[(n - 1) / 2], sorted[n / 2]);
+        Self { median, low: sorted[below], high: sorted[n - 1 - below] }
+    }
+
+    /// Of what `a` is more than `b`, pair by pair.
+    pub(super) fn of_differences(a: &[f64], b: &[f64]) -> Self {
+        assert_eq!(a.len(), b.len(), "values of pairs");
+        Self::of(a.iter().zip(b).map(|(a, b)| a - b))
+    }
+
+    /// Of a falling function of the values.
+    pub(super) fn falling(self, f: impl Fn(f64) -> f64) -> Self {
+        Self { median: f(self.median), low: f(self.high), high: f(self.low) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
+
+    use super::*;
+
+    #[test]
+    fn drift_that_both_see_and_single_outliers_leave_the_difference_alone() {
+        let drift = |i: i32| 1.0 + f64::from(i) * 0.05;
+        let a: Vec<f64> = (0..21).map(|i| drift(i) + 0.25 + if i == 7 { 9.0 } else { 0.0 }).collect();
+        let b: Vec<f64> = (0..21).map(drift).collect();
+        let Median { median, low, high } = Median::of_differences(&a, &b);
+        assert!([median, low, high].iter().all(|value| (value - 0.25).abs() < 1e-9), "{median} {low} {high}");
+    }
+
+    #[test]
+    fn few_values_are_the_interval_themselves() {
+        assert_eq!(Median::of([3.0, 1.0]), Median { median: 2.0, low: 1.0, high: 3.0 });
+        assert_eq!(Median::of([4.0]).falling(|v| -v), Median { median: -4.0, low: -4.0, high: -4.0 });
+    }
+
+    #[test]
+    fn the_interval_holds_the_true_median_nineteen_times_of_twenty() {
+        let mut random = StdRng::seed_from_u64(9);
+        // Of the square of a uniform number the median is a quarter.
+        let mut draw = || random.random_range(0.0_f64..1.0).powi(2);
+        let holds = |m: Median| (m.low..=m.high).contains(&0.25);
+        let held = (0..2000).filter(|_| holds(Median::of((0..24).map(|_| draw())))).count();
+        assert!((1900..=1990).contains(&held), "{held} of 2000");
+    }
+}
