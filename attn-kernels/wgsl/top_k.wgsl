@@ -33,11 +33,7 @@ fn top_k(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     let row = rows[index];
     let place = place_of(lane);
     let count = min(row.y, row.z);
-    out_finish(index, count, place);
-    if (count == row.y || count == 0u) {
-        for (var i = place; i < count; i += WG) {
-            out_put(index, row.w, i, i);
-        }
+    if (needs_no_scores(index, row, place)) {
         return;
     }
     var least = 0xffffffffu;

@@ -1,7 +1,7 @@
 //! Translations of every variant, checked by tools of other projects where they are on the path. Shared by the crates with
 //! kernels.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 
 use attn_kernels::NamedVariant;
@@ -10,6 +10,8 @@ use attn_kernels::reflect::translate;
 /// Translates and checks all of `variants`. Returns the texts of the first variant of each kernel and level, by name, for
 /// snapshots.
 pub(crate) fn translations(variants: Vec<NamedVariant>) -> Vec<(String, String)> {
+    // Not by name: two runs may meet.
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let mut seen = Vec::new();
     let mut texts = Vec::new();
     for named in variants {
@@ -17,7 +19,7 @@ pub(crate) fn translations(variants: Vec<NamedVariant>) -> Vec<(String, String)>
         let translation = translate(&named.variant).unwrap_or_else(|e| panic!("{name}: {e}"));
         // The tools of most systems do not know cooperative matrices yet.
         if translation.msl.is_some() {
-            check(&name, &named.variant.wgsl().unwrap(), &translation.spirv);
+            check(folder.path(), &name, &named.variant.wgsl().unwrap(), &translation.spirv);
         }
         let kind = (named.variant.kernel.name, named.level);
         if seen.contains(&kind) {
@@ -31,9 +33,8 @@ pub(crate) fn translations(variants: Vec<NamedVariant>) -> Vec<(String, String)>
     texts
 }
 
-/// Runs `spirv-val` and `tint` over one variant.
-fn check(name: &str, wgsl: &str, spirv: &[u32]) {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+/// Runs `spirv-val` and `tint` over one variant, in files of `folder`.
+fn check(folder: &Path, name: &str, wgsl: &str, spirv: &[u32]) {
     let file = folder.join(format!("{name}.spv"));
     std::fs::write(&file, spirv.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>()).unwrap();
     run(name, Command::new("spirv-val").args(["--target-env", "vulkan1.1"]).arg(&file));

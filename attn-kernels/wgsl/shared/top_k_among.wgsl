@@ -2,6 +2,17 @@
 // position of a candidate, ascending, and key_at, the key at a position of a row.
 const ITEMS: u32 = 8u;
 
+// Writes what does not hang on scores; whether that is everything, since a row keeps all of its scores or none.
+fn needs_no_scores(index: u32, row: vec4<u32>, place: u32) -> bool {
+    let count = min(row.y, row.z);
+    out_finish(index, count, place);
+    let is_whole = count == row.y || count == 0u;
+    for (var i = place; is_whole && i < count; i += WG) {
+        out_put(index, row.w, i, i);
+    }
+    return is_whole;
+}
+
 // `start` holds all candidates. Every lane of the workgroup calls it.
 fn put_largest(index: u32, row: vec4<u32>, list: u32, candidates: u32, start: Cut, lane: Lane) {
     let place = place_of(lane);
