@@ -117,14 +117,7 @@ impl Policy for Dsa {
     }
 
     fn support(&self) -> Support {
-        Support {
-            prefill: true,
-            decode: true,
-            query: true,
-            after_history: false,
-            each_query: true,
-            dense_below_tokens: self.index_topk as usize,
-        }
+        Support { dense_below_tokens: self.index_topk as usize, ..Support::OF_EACH_QUERY }
     }
 
     fn block_size(&self) -> BlockSize {

@@ -196,14 +196,7 @@ impl Policy for Nsa {
 
     fn support(&self) -> Support {
         let dense_below_tokens = self.topk as usize * self.block_size.get() as usize;
-        Support {
-            prefill: true,
-            decode: true,
-            query: true,
-            after_history: false,
-            each_query: true,
-            dense_below_tokens,
-        }
+        Support { dense_below_tokens, ..Support::OF_EACH_QUERY }
     }
 
     fn block_size(&self) -> BlockSize {

@@ -116,6 +116,21 @@ pub struct Support {
     pub dense_below_tokens: usize,
 }
 
+impl Support {
+    /// Of policies that look at positions and earlier accesses.
+    pub const OF_POSITIONS: Self = Self {
+        prefill: true,
+        decode: true,
+        query: false,
+        after_history: false,
+        each_query: false,
+        dense_below_tokens: 0,
+    };
+
+    /// Of policies that decide by each query.
+    pub const OF_EACH_QUERY: Self = Self { query: true, each_query: true, ..Self::OF_POSITIONS };
+}
+
 /// Which part of generation a selection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {

@@ -127,12 +127,8 @@ impl Policy for Esa {
 
     fn support(&self) -> Support {
         Support {
-            prefill: true,
-            decode: true,
-            query: true,
-            after_history: false,
-            each_query: true,
             dense_below_tokens: self.min_blocks as usize * self.block_size.get() as usize,
+            ..Support::OF_EACH_QUERY
         }
     }
 

@@ -26,14 +26,7 @@ impl Policy for Full {
     }
 
     fn support(&self) -> Support {
-        Support {
-            prefill: true,
-            decode: true,
-            query: false,
-            after_history: false,
-            each_query: false,
-            dense_below_tokens: usize::MAX,
-        }
+        Support { dense_below_tokens: usize::MAX, ..Support::OF_POSITIONS }
     }
 
     fn block_size(&self) -> BlockSize {

@@ -186,14 +186,12 @@ impl Policy for Gsa {
     }
 
     fn support(&self) -> Support {
-        Support {
-            prefill: true,
-            decode: true,
-            query: self.scoring == Scoring::MeanK,
-            after_history: false,
-            each_query: self.scoring == Scoring::MeanK,
-            dense_below_tokens: self.min_blocks as usize * self.block_size.get() as usize,
-        }
+        let support = match self.scoring {
+            Scoring::MeanK => Support::OF_EACH_QUERY,
+            Scoring::History => Support::OF_POSITIONS,
+        };
+        let dense_below_tokens = self.min_blocks as usize * self.block_size.get() as usize;
+        Support { dense_below_tokens, ..support }
     }
 
     fn block_size(&self) -> BlockSize {

@@ -197,14 +197,7 @@ impl Policy for GsaUcm {
     }
 
     fn support(&self) -> Support {
-        Support {
-            prefill: true,
-            decode: true,
-            query: true,
-            after_history: false,
-            each_query: true,
-            dense_below_tokens: self.seg_prefill_threshold as usize + 1,
-        }
+        Support { dense_below_tokens: self.seg_prefill_threshold as usize + 1, ..Support::OF_EACH_QUERY }
     }
 
     fn block_size(&self) -> BlockSize {

@@ -250,14 +250,7 @@ impl Policy for KvComp {
     }
 
     fn support(&self) -> Support {
-        Support {
-            prefill: true,
-            decode: true,
-            query: true,
-            after_history: false,
-            each_query: true,
-            dense_below_tokens: self.length_threshold as usize,
-        }
+        Support { dense_below_tokens: self.length_threshold as usize, ..Support::OF_EACH_QUERY }
     }
 
     fn block_size(&self) -> BlockSize {

@@ -176,14 +176,7 @@ impl Policy for Quest {
             Mode::Offload { topk, threshold_blocks, .. } => topk.max(threshold_blocks),
         };
         let dense_below_tokens = blocks as usize * self.block_size.get() as usize;
-        Support {
-            prefill: true,
-            decode: true,
-            query: true,
-            after_history: false,
-            each_query: true,
-            dense_below_tokens,
-        }
+        Support { dense_below_tokens, ..Support::OF_EACH_QUERY }
     }
 
     fn block_size(&self) -> BlockSize {

@@ -41,14 +41,7 @@ impl Policy for Streaming {
 
     fn support(&self) -> Support {
         let blocks = self.sink.saturating_add(self.recent) as usize;
-        Support {
-            prefill: true,
-            decode: true,
-            query: false,
-            after_history: false,
-            each_query: false,
-            dense_below_tokens: blocks * self.block_size.get() as usize,
-        }
+        Support { dense_below_tokens: blocks * self.block_size.get() as usize, ..Support::OF_POSITIONS }
     }
 
     fn block_size(&self) -> BlockSize {

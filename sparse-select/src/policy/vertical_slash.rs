@@ -83,14 +83,8 @@ impl Policy for VerticalSlash {
     }
 
     fn support(&self) -> Support {
-        Support {
-            prefill: true,
-            decode: true,
-            query: self.estimate.is_some(),
-            after_history: false,
-            each_query: false,
-            dense_below_tokens: self.threshold as usize * self.block_size.get() as usize,
-        }
+        let dense_below_tokens = self.threshold as usize * self.block_size.get() as usize;
+        Support { query: self.estimate.is_some(), dense_below_tokens, ..Support::OF_POSITIONS }
     }
 
     fn block_size(&self) -> BlockSize {
