@@ -68,7 +68,7 @@ pub struct EngineArgs {
     #[arg(long, value_name = "PATH")]
     pub model: Option<PathBuf>,
 
-    /// Sparse-attention policy: NAME or NAME:key=value,key=value; without it attention is full
+    /// Sparse-attention policy: NAME, NAME:key=value,key=value or a preset, FILE.ron; without it attention is full
     #[arg(long, value_name = "SPEC", value_parser = values::policy)]
     pub sparse: Option<Spec>,
 
@@ -267,7 +267,7 @@ pub struct ScoreArgs {
 /// `cargo xtask select`.
 #[derive(Debug, Clone, Args)]
 pub struct SelectArgs {
-    /// Sparse-attention policy: NAME or NAME:key=value,key=value
+    /// Sparse-attention policy: NAME, NAME:key=value,key=value or a preset, FILE.ron
     #[arg(long, value_name = "SPEC", value_parser = values::policy)]
     pub sparse: Spec,
 

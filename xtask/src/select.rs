@@ -56,7 +56,7 @@ impl Tensors {
 
 impl Tensor {
     fn of(file: &SafeTensors<'_>, name: &'static str) -> Result<Self> {
-        let view = file.tensor(name).with_context(|| format!("there is no tensor {name}"))?;
+        let view = file.tensor(name)?;
         let (dtype, shape) = (view.dtype(), view.shape());
         ensure!(dtype == Dtype::F32, "tensor {name} is {dtype:?}, not F32");
         let shape = shape
@@ -154,7 +154,7 @@ mod tests {
             format!("{:#}", read(b"no tensors").err().unwrap()),
         ];
         assert_snapshot!(refused.join("\n"), @"
-        there is no tensor k: tensor `k` not found
+        tensor `k` not found
         tensor k is F16, not F32
         tensor k has the shape [1, 1], not [heads, len, head_dim]
         tensor k holds NaN at element 1

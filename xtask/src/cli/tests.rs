@@ -1,3 +1,5 @@
+use std::fs;
+
 use clap::CommandFactory;
 use clap::error::ErrorKind;
 use insta::assert_snapshot;
@@ -138,6 +140,29 @@ fn a_refused_value_is_told_with_flag_value_and_limit() {
 fn an_unknown_policy_or_key_is_told_with_the_valid_ones() {
     assert!(refused_value("--sparse", "guess").contains("valid names: full "));
     assert!(refused_value("--sparse", "quest:pages=8").contains("valid keys: page_budget "));
+}
+
+#[test]
+fn a_preset_is_a_policy() {
+    let folder = tempfile::tempdir().unwrap();
+    let preset = |text: &str| {
+        let path = folder.path().join("preset.ron");
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let gsa = preset(r#"(ucm_sparse_config: {"GSA": {"sparse_ratio": 0.3, "prefetch_workers": 4}})"#);
+    let spec = values::policy(&gsa).unwrap();
+    assert_eq!(spec.to_string(), "GSA:prefetch_workers=4,sparse_ratio=0.3");
+    let told = |text: &str| refused_value("--sparse", &preset(text)).replace(&gsa, "preset.ron");
+    let two = r#"(ucm_sparse_config: {"GSA": {}, "ESA": {}})"#;
+    let unknown_key = r#"(ucm_sparse_config: {"GSA": {"ratio": 0.3}})"#;
+    assert!(told(unknown_key).contains("valid keys: "));
+    let refused = [told(two), told("(sparse: {})"), refused_value("--sparse", "none.ron")];
+    assert_snapshot!(refused.join("\n"), @"
+    error: invalid value 'preset.ron' for '--sparse <SPEC>': 2 policies in a preset where one is to run
+    error: invalid value 'preset.ron' for '--sparse <SPEC>': preset is not valid RON: 1:2-1:8: Unexpected field named `sparse` in `File`, expected `ucm_sparse_config` instead
+    error: invalid value 'none.ron' for '--sparse <SPEC>': No such file or directory (os error 2)
+    ");
 }
 
 #[test]

@@ -1,7 +1,12 @@
 //! Value parsers: each returns the value or says what is wrong with it and which values are allowed;
 //! clap adds the flag's name.
 
-use sparse_select::{Registry, Spec, SpecError};
+use std::error::Error;
+use std::fs;
+
+use anyhow::anyhow;
+use sparse_select::presets::parse_presets;
+use sparse_select::{Registry, Spec};
 
 /// Tokens in a KV block.
 pub(super) fn block_size(text: &str) -> Result<u32, String> {
@@ -48,10 +53,23 @@ pub(super) fn memory(text: &str) -> Result<u64, String> {
     count.checked_mul(unit).filter(|&bytes| bytes > 0).ok_or_else(|| LIMIT.to_string())
 }
 
-/// A sparse-attention policy that sparse-select can build.
-pub(super) fn policy(text: &str) -> Result<Spec, SpecError> {
-    let spec = text.parse()?;
+/// A sparse-attention policy that sparse-select can build: its text, or the path of a preset file with the published keys.
+pub(super) fn policy(text: &str) -> anyhow::Result<Spec> {
+    let spec = if text.ends_with(".ron") { preset(text)? } else { text.parse()? };
     Registry::builtin().build(&spec)?;
+    Ok(spec)
+}
+
+/// The one policy of a preset file.
+fn preset(path: &str) -> anyhow::Result<Spec> {
+    let text = fs::read_to_string(path)?;
+    let specs = parse_presets(&text).map_err(|error| match error.source() {
+        Some(source) => anyhow!("{error}: {source}"),
+        None => error.into(),
+    })?;
+    let count = specs.len();
+    let [spec] = <[Spec; 1]>::try_from(specs)
+        .map_err(|_| anyhow!("{count} policies in a preset where one is to run"))?;
     Ok(spec)
 }
 
