@@ -1,9 +1,9 @@
 //! KV below the device pool: full blocks are saved to the tiers of `--kv-tiers` as steps fill them, and come back for
 //! requests that begin alike, also those of other processes.
 //!
-//! Before a step, the tiers are asked for the blocks of requests that will start soon ([`load`]); what they have is read
+//! Before a step, the tiers are asked for the blocks of requests that will start soon (`load`); what they have is read
 //! by the workers of the prefetch engine while other requests run. After a step, the blocks that it filled are copied
-//! to the host and written in the background ([`save`]). Only the engine's thread touches the device.
+//! to the host and written in the background (`save`). Only the engine's thread touches the device.
 
 mod load;
 mod save;

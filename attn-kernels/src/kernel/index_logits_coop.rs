@@ -1,6 +1,6 @@
 //! Logits of the DSA indexer with cooperative matrices: `index_logits` of [`Level::Coop`].
 //!
-//! Bindings, parameters and logits are those of [`index_logits`](super::index_logits); queries are rounded to f16, keys are
+//! Bindings, parameters and logits are those of [`index_logits`]; queries are rounded to f16, keys are
 //! f16 or fp8, sums f32. Runs where [`Gpu::runs_coop`](crate::gpu::Gpu::runs_coop) says so.
 //!
 //! [`Level::Coop`]: crate::Level::Coop

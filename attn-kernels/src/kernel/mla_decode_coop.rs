@@ -1,6 +1,6 @@
 //! Absorbed multi-head latent attention with cooperative matrices: `mla_decode` of [`Level::Coop`].
 //!
-//! Bindings, parameters, rows and partials are those of [`mla_decode`](super::mla_decode): a latent is key and value of all
+//! Bindings, parameters, rows and partials are those of [`mla_decode`]: a latent is key and value of all
 //! heads, so that scores and outputs of 32 heads are products of matrices. Queries, softmax weights and latents are f16 there,
 //! sums f32. Runs where [`Gpu::runs_coop`](crate::gpu::Gpu::runs_coop) says so.
 //!

@@ -1,6 +1,6 @@
 //! Strided antidiagonal scores with cooperative matrices: `strided_qk` of [`Level::Coop`].
 //!
-//! Bindings, parameters and parts are those of [`strided_qk`](super::strided_qk); queries and the cache are f16, sums f32.
+//! Bindings, parameters and parts are those of [`strided_qk`]; queries and the cache are f16, sums f32.
 //! Runs where [`Gpu::runs_coop`](crate::gpu::Gpu::runs_coop) says so.
 //!
 //! [`Level::Coop`]: crate::Level::Coop
