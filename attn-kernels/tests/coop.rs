@@ -102,15 +102,11 @@ impl Prefill {
             num_heads: self.num_heads,
             num_kv_heads: shape.num_kv_heads,
             q_stride: self.q_stride,
-            first_key: 0,
             scale: 1.0 / (shape.head_dim as f32).sqrt(),
-            neg_inf: f32::NEG_INFINITY,
-            num_keys: u32::MAX,
             list_stride: self.asked.list_stride(),
             window: self.attention().mask.window(),
             softcap: self.asked.softcap,
-            k_scale: 1.0,
-            v_scale: 1.0,
+            ..PagedPrefillParams::default()
         };
         let tiles = self.tiles(tile_rows);
         let [k, v] = self.layer.upload(gpu).unwrap();

@@ -72,6 +72,13 @@ pub struct PagedDecodeParams {
     pub pad2: u32,
 }
 
+impl Default for PagedDecodeParams {
+    /// All keys of a row in one partition that no reduction follows, no lists. Heads, stride and scale are to be set.
+    fn default() -> Self {
+        Self { max_partitions: 1, num_keys: u32::MAX, k_scale: 1.0, v_scale: 1.0, ..Self::zeroed() }
+    }
+}
+
 /// Keys of a row that one workgroup attends, of the `keys` that the row sees: a power of two. The row alone decides: a size
 /// that looked at the batch would make results depend on it.
 #[must_use]

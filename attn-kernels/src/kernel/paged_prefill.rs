@@ -74,6 +74,13 @@ pub struct PagedPrefillParams {
     pub v_scale: f32,
 }
 
+impl Default for PagedPrefillParams {
+    /// All keys, no window, no lists. Heads, stride and scale are to be set.
+    fn default() -> Self {
+        Self { neg_inf: f32::NEG_INFINITY, num_keys: u32::MAX, k_scale: 1.0, v_scale: 1.0, ..Self::zeroed() }
+    }
+}
+
 /// How lanes get at keys and values.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum KeyLoads {

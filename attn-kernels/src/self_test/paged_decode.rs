@@ -39,15 +39,8 @@ fn case(what: &'static str, variant: &Variant, lens: &[u32]) -> Case {
         scale: 1.0 / (shape.head_dim as f32).sqrt(),
         reduced,
         list_stride: asked.list_stride(),
-        first_list: 0,
-        first_key: 0,
-        num_keys: u32::MAX,
         softcap: asked.softcap,
-        k_scale: 1.0,
-        v_scale: 1.0,
-        pad0: 0,
-        pad1: 0,
-        pad2: 0,
+        ..PagedDecodeParams::default()
     };
     let q = queries(lens.len(), width as usize, width as usize + 8, 6);
     let heads = (count * num_heads * max_partitions) as usize;

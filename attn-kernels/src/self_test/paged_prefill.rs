@@ -63,15 +63,11 @@ fn case(
         num_heads,
         num_kv_heads: shape.num_kv_heads,
         q_stride: width + 4,
-        first_key: 0,
         scale: 1.0 / (shape.head_dim as f32).sqrt(),
-        neg_inf: f32::NEG_INFINITY,
-        num_keys: u32::MAX,
         list_stride: asked.list_stride(),
         window: asked.attention.mask.window(),
         softcap: asked.softcap,
-        k_scale: 1.0,
-        v_scale: 1.0,
+        ..PagedPrefillParams::default()
     };
     let q = queries(at as usize, width as usize, width as usize + 4, 4);
     let heads = (at * num_heads) as usize;

@@ -50,16 +50,7 @@ proptest! {
             num_heads,
             num_kv_heads: shape.num_kv_heads,
             q_stride: num_heads * shape.head_dim,
-            first_key: 0,
-            scale: 1.0 / (shape.head_dim as f32).sqrt(),
-            neg_inf: f32::NEG_INFINITY,
-            num_keys: u32::MAX,
-            list_stride: 0,
-            window: 0,
-            softcap: 0.0,
-            k_scale: 1.0,
-            v_scale: 1.0,
-        };
+            scale: 1.0 / (shape.head_dim as f32).sqrt(), ..PagedPrefillParams::default() };
         let [k, v] = layer.upload(gpu).unwrap();
         let q_buf = gpu.upload("q", &q).unwrap();
         let lists = (gpu.upload("tables", &tables).unwrap(), gpu.upload("tiles", &tiles).unwrap());

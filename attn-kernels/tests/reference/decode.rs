@@ -94,15 +94,10 @@ impl Decode {
             scale: 1.0 / (self.layer.shape.head_dim as f32).sqrt(),
             reduced: self.reduced(max_partitions).into(),
             list_stride: self.asked.list_stride(),
-            first_list: 0,
             first_key: keys.0,
             num_keys: keys.1,
             softcap: self.asked.softcap,
-            k_scale: 1.0,
-            v_scale: 1.0,
-            pad0: 0,
-            pad1: 0,
-            pad2: 0,
+            ..PagedDecodeParams::default()
         }
     }
 

@@ -101,15 +101,7 @@ impl Certified {
             scale: self.of.scale,
             reduced: 1,
             list_stride: asked.list_stride(),
-            first_list: 0,
-            softcap: 0.0,
-            first_key: 0,
-            num_keys: u32::MAX,
-            k_scale: 1.0,
-            v_scale: 1.0,
-            pad0: 0,
-            pad1: 0,
-            pad2: 0,
+            ..PagedDecodeParams::default()
         };
         let stats_len = (n * num_heads * max_partitions) as usize;
         let [q, partial] =

@@ -98,19 +98,8 @@ impl<'a> Layout<'a> {
             num_heads: self.num_heads,
             num_kv_heads: self.shape.num_kv_heads,
             q_stride: width,
-            max_partitions: 1,
             scale: 0.3,
-            reduced: 0,
-            list_stride: 0,
-            first_list: 0,
-            first_key: 0,
-            num_keys: u32::MAX,
-            softcap: 0.0,
-            k_scale: 1.0,
-            v_scale: 1.0,
-            pad0: 0,
-            pad1: 0,
-            pad2: 0,
+            ..PagedDecodeParams::default()
         };
         let q = self.gpu.upload("q", &queries(1, width as usize, width as usize, 2)).unwrap();
         let table = self.gpu.upload("table", &TABLE).unwrap();
@@ -140,15 +129,8 @@ impl<'a> Layout<'a> {
             num_heads: self.num_heads,
             num_kv_heads: self.shape.num_kv_heads,
             q_stride: self.num_heads * self.shape.head_dim,
-            first_key: 0,
             scale: 0.3,
-            neg_inf: f32::NEG_INFINITY,
-            num_keys: u32::MAX,
-            list_stride: 0,
-            window: 0,
-            softcap: 0.0,
-            k_scale: 1.0,
-            v_scale: 1.0,
+            ..PagedPrefillParams::default()
         };
         let tile = Tile { row: 0, rows, position: self.len - rows, table: 0, list: 0, pad: [0; 3] };
         let q = self.gpu.upload("q", &queries(rows as usize, width, width, 3)).unwrap();

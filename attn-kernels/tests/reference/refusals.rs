@@ -17,16 +17,7 @@ fn decode(change: fn(&mut PagedDecodeParams), row: [u32; 4], tables: &[u32]) -> 
         max_partitions: 2,
         scale: 1.0,
         reduced: 1,
-        list_stride: 0,
-        first_list: 0,
-        first_key: 0,
-        num_keys: u32::MAX,
-        softcap: 0.0,
-        k_scale: 1.0,
-        v_scale: 1.0,
-        pad0: 0,
-        pad1: 0,
-        pad2: 0,
+        ..PagedDecodeParams::default()
     };
     change(&mut params);
     let rows = [[0, 1, 1, 0], row];
@@ -72,15 +63,8 @@ fn tiles_of_prefill() {
         num_heads: 4,
         num_kv_heads: 2,
         q_stride: 64,
-        first_key: 0,
         scale: 1.0,
-        neg_inf: f32::NEG_INFINITY,
-        num_keys: u32::MAX,
-        list_stride: 0,
-        window: 0,
-        softcap: 0.0,
-        k_scale: 1.0,
-        v_scale: 1.0,
+        ..PagedPrefillParams::default()
     };
     let check = |tile| paged_prefill::check(&SHAPE, &params, (&[tile], 64), (&[0, 1, 8], 8), [640, 512]);
     let tile = Tile { row: 0, rows: 8, position: 24, ..Tile::default() };

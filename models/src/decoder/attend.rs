@@ -158,14 +158,7 @@ impl Decoder {
             reduced: u32::from(reduced),
             list_stride: task.list_stride(),
             first_list,
-            first_key: 0,
-            num_keys: u32::MAX,
-            softcap: 0.0,
-            k_scale: 1.0,
-            v_scale: 1.0,
-            pad0: 0,
-            pad1: 0,
-            pad2: 0,
+            ..PagedDecodeParams::default()
         };
         let (k, v) = self.kv.layer(index);
         let out = if reduced { &a.partial } else { &a.attended };
@@ -255,15 +248,10 @@ impl Decoder {
             num_heads: c.num_heads,
             num_kv_heads: c.num_kv_heads,
             q_stride: c.num_heads * c.head_dim,
-            first_key: 0,
             scale: c.scale,
-            neg_inf: f32::NEG_INFINITY,
-            num_keys: u32::MAX,
             list_stride: task.list_stride(),
             window: mask(reach).window(),
-            softcap: 0.0,
-            k_scale: 1.0,
-            v_scale: 1.0,
+            ..PagedPrefillParams::default()
         };
         let in_chunks = self.attend_prefixes(pass, index, params);
         for (first_key, num_keys) in self.segments(task, first, last).filter(|_| !in_chunks) {

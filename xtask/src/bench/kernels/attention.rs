@@ -146,15 +146,7 @@ impl Step {
             scale: heads.scale(),
             reduced,
             list_stride,
-            first_list: 0,
-            first_key: 0,
-            num_keys: u32::MAX,
-            softcap: 0.0,
-            k_scale: 1.0,
-            v_scale: 1.0,
-            pad0: 0,
-            pad1: 0,
-            pad2: 0,
+            ..PagedDecodeParams::default()
         };
         let listed = || lists.map(|lists| Bind::from(&lists.buffer));
         let binds: Vec<Bind> = vec![
@@ -257,13 +249,9 @@ impl Rows<'_> {
                 q_stride: self.heads.width(),
                 first_key,
                 scale: self.heads.scale(),
-                neg_inf: f32::NEG_INFINITY,
                 num_keys,
                 list_stride: lists.map_or(0, |lists| lists.stride),
-                window: 0,
-                softcap: 0.0,
-                k_scale: 1.0,
-                v_scale: 1.0,
+                ..PagedPrefillParams::default()
             };
             let binds: Vec<Bind> = vec![
                 self.q.clone(),
