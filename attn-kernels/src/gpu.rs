@@ -29,6 +29,8 @@ pub use submit::Encoded;
 pub use top_k::{Most, TopK};
 pub use wgpu;
 
+use crate::kernel::KvShape;
+use crate::kernel::paged_decode::Lanes;
 use pipeline::{BindGroupKey, PipelineCache};
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -181,8 +183,17 @@ impl Gpu {
     /// cannot be bounds-checked.
     #[must_use]
     pub fn runs_coop(&self) -> bool {
-        let subgroups = (self.info.subgroup_min_size, self.info.subgroup_max_size);
-        self.level == Level::Coop && self.checks == Checks::Off && subgroups == (32, 32)
+        self.level == Level::Coop && self.checks == Checks::Off && self.subgroup_sizes() == (32, 32)
+    }
+
+    /// How `paged_decode` is fastest here over a cache of this shape.
+    #[must_use]
+    pub fn decode_lanes(&self, shape: &KvShape) -> Lanes {
+        Lanes::of(shape, self.level, self.subgroup_sizes())
+    }
+
+    fn subgroup_sizes(&self) -> (u32, u32) {
+        (self.info.subgroup_min_size, self.info.subgroup_max_size)
     }
 
     /// Whether kernels carry bounds checks.

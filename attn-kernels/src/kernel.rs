@@ -69,6 +69,12 @@ pub enum KvDtype {
 }
 
 impl KvDtype {
+    /// Whether elements are codes of 8 bits.
+    #[must_use]
+    pub const fn is_code(self) -> bool {
+        matches!(self, Self::Fp8 | Self::Int8)
+    }
+
     /// Bytes an element.
     #[must_use]
     pub fn bytes(self) -> usize {
@@ -218,7 +224,14 @@ impl KvShape {
 /// Another kernel.
 pub fn published(mut variant: Variant) -> Result<Variant, LaunchError> {
     let kernel = variant.kernel.name;
-    let takes = ["cache_write", "gather_cache", "masked_attention", "paged_decode", "paged_prefill"];
+    let takes = [
+        "cache_write",
+        "gather_cache",
+        "masked_attention",
+        "paged_decode",
+        "paged_decode_subgroup",
+        "paged_prefill",
+    ];
     if !takes.contains(&kernel) {
         return Err(LaunchError::Published { kernel });
     }

@@ -29,6 +29,8 @@ mod top_k;
 mod v4_compress;
 mod xattn;
 
+use std::ops::RangeInclusive;
+
 use bytemuck::Pod;
 
 use crate::cpu::{Mismatch, Tolerance};
@@ -51,8 +53,8 @@ pub struct Case {
     pub buffers: Vec<Vec<u32>>,
     /// What bindings (counted from 0 in `buffers`) hold after.
     pub wants: Vec<(usize, Values)>,
-    /// Lanes that a subgroup must have at least.
-    pub min_subgroup: u32,
+    /// Lanes that every subgroup must have.
+    pub subgroups: RangeInclusive<u32>,
 }
 
 /// Contents of a buffer, and how close a kernel must come.
@@ -136,6 +138,7 @@ const CASES: &[(&str, Cases)] = &[
     ("nsa_block_score", retrieval::nsa_block_score),
     ("nsa_probs", retrieval::nsa_probs),
     ("paged_decode", paged_decode::cases),
+    ("paged_decode_subgroup", paged_decode::cases),
     ("paged_prefill", paged_prefill::cases),
     ("paged_prefill_coop", paged_prefill::cases),
     ("paged_reduce", paged_reduce::cases),
@@ -170,15 +173,16 @@ pub fn cases_of(table: &[(&str, Cases)], variant: &Variant) -> Vec<Case> {
 /// Why a device runs no kernel of this variant, if it does not.
 #[must_use]
 pub fn skipped(gpu: &Gpu, named: &NamedVariant, case: &Case) -> Option<String> {
-    let smallest = gpu.info().subgroup_min_size;
     if named.level == Level::Coop && !gpu.runs_coop() {
         return Some("no cooperative matrices of 16 x 16 in subgroups of 32, or bounds checks are on".into());
     }
     if named.level > gpu.level() {
         return Some(format!("the adapter's level is {}", gpu.level()));
     }
-    (smallest < case.min_subgroup)
-        .then(|| format!("subgroups of {smallest}, {} are needed", case.min_subgroup))
+    let (smallest, largest) = (gpu.info().subgroup_min_size, gpu.info().subgroup_max_size);
+    let served = case.subgroups.contains(&smallest) && case.subgroups.contains(&largest);
+    (named.level == Level::Subgroup && !served)
+        .then(|| format!("subgroups of {smallest} to {largest}, {:?} are needed", case.subgroups))
 }
 
 impl Case {
@@ -190,8 +194,14 @@ impl Case {
             dispatches: vec![(bytemuck::bytes_of(params).into(), grid)],
             buffers: Vec::new(),
             wants: Vec::new(),
-            min_subgroup: 1,
+            subgroups: 1..=u32::MAX,
         }
+    }
+
+    /// For adapters whose subgroups all have so many lanes.
+    #[must_use]
+    pub fn subgroups(self, subgroups: RangeInclusive<u32>) -> Self {
+        Self { subgroups, ..self }
     }
 
     /// Adds the next binding.

@@ -4,6 +4,7 @@
 mod checks;
 
 use attn_kernels::kernel::attention::{Attention, Context};
+use attn_kernels::kernel::paged_decode::Lanes;
 use attn_kernels::kernel::{KvDtype, KvShape};
 use attn_kernels::kernel::{block_digest, block_score, top_k, top_k_long, top_k_peaks, top_k_transform};
 use attn_kernels::kernel::{cache_write, copy_blocks, lse_merge, paged_decode, paged_prefill, paged_reduce};
@@ -81,16 +82,16 @@ fn layouts() -> Vec<Layout> {
         layout!(ListCountsParams: list_stride first pad0 pad1),
         layout!(LseMergeParams: rows neg_inf pad0 pad1),
         layout!(MassBoundParams: num_heads num_kv_heads select_block list_stride max_partitions bound_stride first_list first_share
-            share_stride pad0 pad1 pad2),
+            share_stride partition_size pad0 pad1),
         layout!(MassCutParams: num_heads num_kv_heads stride select_block list_stride turn odds pad0),
         layout!(BlockLseParams: num_heads num_kv_heads q_stride stride scale first pad0 pad1),
         layout!(MassMergeParams: layers rows share_stride pad0),
         layout!(NsaBlockScoreParams: num_heads num_kv_heads prob_stride score_stride stride init_blocks local_blocks
             infinity),
         layout!(NsaProbsParams: num_heads num_kv_heads q_stride prob_stride scale pad0 pad1 pad2),
-        layout!(PagedDecodeParams: num_heads num_kv_heads q_stride max_partitions scale reduced list_stride first_list first_key num_keys softcap k_scale v_scale pad0 pad1 pad2),
+        layout!(PagedDecodeParams: num_heads num_kv_heads q_stride max_partitions partition_size scale reduced list_stride first_list first_key num_keys softcap k_scale v_scale pad0 pad1),
         layout!(PagedPrefillParams: num_heads num_kv_heads q_stride first_key scale neg_inf num_keys list_stride window softcap k_scale v_scale),
-        layout!(PagedReduceParams: num_heads num_kv_heads max_partitions list_stride first_list pad0 pad1 pad2),
+        layout!(PagedReduceParams: num_heads num_kv_heads max_partitions list_stride first_list partition_size pad0 pad1),
         layout!(PrefixSlotsParams: block_size pad0 pad1 pad2),
         layout!(SoftmaxBlockSumParams: rows part_stride sum_stride first_row real_first real_end key_start columns
             causal pad0 pad1 pad2),
@@ -128,9 +129,15 @@ fn workgroup_memory_of_paged_decode_fits_at_every_head_size() {
             let shape = KvShape { num_kv_heads: 1, head_dim, block_size: 16, dtype: KvDtype::F16 };
             // Places of single tokens take the most.
             let tokens = Attention { context: Context::Tokens, ..Attention::default() };
-            let bytes =
-                interface(&paged_decode::variant(&shape, num_heads, &tokens)).unwrap().workgroup_bytes;
-            assert!(bytes <= 16_384, "head size {head_dim}, {num_heads} heads a KV head: {bytes} bytes");
+            for lanes in [Lanes::Workgroup, Lanes::Subgroup(8), Lanes::Subgroup(32)] {
+                if matches!(lanes, Lanes::Subgroup(lanes) if !paged_decode::serves(&shape, lanes)) {
+                    continue;
+                }
+                let variant = paged_decode::variant(&shape, num_heads, lanes, &tokens);
+                let bytes = interface(&variant).unwrap().workgroup_bytes;
+                let what = format!("head size {head_dim}, {num_heads} heads a KV head, {lanes:?}");
+                assert!(bytes <= 16_384, "{what}: {bytes} bytes");
+            }
         }
     }
 }

@@ -10,7 +10,6 @@
 // Grid: (share_stride - 1, num_heads, n). Bytes moved: 4 a block and query head, the lists and the stats once for each RUN
 // blocks. CPU reference: src/cpu/mass_bound.rs
 #import numbers
-#import partition_by_keys
 #import reduce_tree
 
 struct MassBoundParams {
@@ -23,9 +22,9 @@ struct MassBoundParams {
     first_list: u32, // row whose bounds, lists and shares are those of the dispatch's first row
     first_share: u32,
     share_stride: u32,
+    partition_size: u32, // in keys
     pad0: u32,
     pad1: u32,
-    pad2: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: MassBoundParams;
@@ -93,8 +92,7 @@ fn kept_partitions(list: u32, len: u32, blocks: u32) -> u32 {
     if (count > 0u && selected[list + count] + 1u == blocks) {
         keys -= blocks * params.select_block - len;
     }
-    let size = partition_of(keys);
-    return (keys + size - 1u) / size;
+    return (keys + params.partition_size - 1u) / params.partition_size;
 }
 
 // Marks the listed ones of the RUN blocks from `first` on. Every lane of the workgroup calls it.

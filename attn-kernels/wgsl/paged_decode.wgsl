@@ -6,8 +6,9 @@
 //   partial  [n, num_heads, max_partitions, head_dim] f32, unnormalised;  stats the same without head_dim: (max, sum)
 //   slopes   of ALiBi: see logit_alibi
 //   selected lists of blocks or tokens, [n, num_kv_heads] from list first_list * num_kv_heads on: see context_blocks
-// Partitions go through the keys in the order of `context`, from the one with the first key that the row sees: a row's
-// arithmetic depends on its own length, first key and list alone, and a list of all blocks gives the bits of none.
+// Partitions of params.partition_size keys go through the keys in the order of `context`, from the one with the first key
+// that the row sees: beside their size a row's arithmetic depends on its own length, first key and list alone, and a list
+// of all blocks gives the bits of none.
 // With one partition and no reduce pass `partial` is the output itself, normalised.
 // A dispatch may do a part of the keys, num_keys from first_key on, which partitions of no row reach across.
 // Grid: (partitions times head groups of a KV head, KV heads, n): groups that read the same keys stand side by side.
@@ -21,8 +22,8 @@
 #import CHUNKS_AHEAD = 1
 #import kv = kv_f16
 #import keys = keys_apart
-#import partition_by_keys
 #import quad_reduce
+#import decode_part
 #import pages = pages_shared
 #import places = places_blocks
 #import SELECTED = 8
@@ -30,37 +31,9 @@
 #import SLOPES = 8
 #import logit = logit_plain
 
-struct PagedDecodeParams {
-    num_heads: u32,
-    num_kv_heads: u32,
-    q_stride: u32,
-    max_partitions: u32,
-    scale: f32,
-    reduced: u32, // 1: paged_reduce follows
-    list_stride: u32,
-    first_list: u32,
-    first_key: u32,
-    num_keys: u32,
-    softcap: f32,
-    k_scale: f32, // of fp8
-    v_scale: f32,
-    pad0: u32,
-    pad1: u32,
-    pad2: u32,
-}
-
-@group(0) @binding(0) var<uniform> params: PagedDecodeParams;
-@group(0) @binding(1) var<storage, read> q: array<f32>;
-@group(0) @binding(4) var<storage, read> tables: array<u32>;
-@group(0) @binding(5) var<storage, read> rows: array<vec4<u32>>;
-@group(0) @binding(6) var<storage, read_write> partial: array<f32>;
-@group(0) @binding(7) var<storage, read_write> stats: array<vec2<f32>>;
-
 // Keys of a step. It starts at a block: TILE is a multiple of every block size.
 const TILE: u32 = 256u;
 const WG: u32 = TILE / 2u;
-const CHUNKS: u32 = HEAD_DIM / 8u;
-const_assert CHUNKS % CHUNKS_AHEAD == 0u;
 // Lanes of one token in the value phase own eight dimensions each; as many tokens as fit go side by side.
 const TOKEN_GROUPS: u32 = WG / CHUNKS;
 // No lane goes past the step.
@@ -68,17 +41,8 @@ const EVEN: bool = TILE % (TOKEN_GROUPS * AHEAD) == 0u;
 
 // Heads side by side, so that one load serves all of them. After the last step, sums of lanes.
 var<workgroup> weights: array<vec4<f32>, TILE>;
-var<workgroup> q_tile: array<vec4<f32>, HEAD_DIM * GROUP / 4u>;
-// What keys of codes bring by being read as 128 more: see zero_logit.
-var<workgroup> q_zero: array<f32, 4>;
 // Of this step and of the next, in turns. See places_blocks.
 var<workgroup> places: array<u32, 2u * PLACES>;
-
-// Whose keys a workgroup attends: in the order of attention those from begin to before end.
-struct Part { context: Context, table: u32, kv_head: u32, head0: u32, position: u32, begin: u32, end: u32 }
-
-// Where a key is: its block and head, and its offset in it.
-struct Place { block: u32, offset: u32 }
 
 // Keys of a step that count, from its first one on. No others are read, so unused slots may hold anything.
 struct Keys { first: u32, begin: u32, end: u32, places: u32 }
@@ -88,43 +52,14 @@ struct State { top: vec4<f32>, sum: vec4<f32>, low: array<vec4<f32>, GROUP>, hig
 
 @compute @workgroup_size(WG)
 fn paged_decode(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
-    let row = rows[group.z];
-    // Where GROUP does not divide the query heads of a KV head, the last group begins early and stores its new heads only.
-    let of_kv_head = params.num_heads / params.num_kv_heads;
-    let groups = (of_kv_head + GROUP - 1u) / GROUP;
-    let kv_head = group.y;
-    let start = group.x % groups * GROUP;
-    let head0 = kv_head * of_kv_head + min(start, of_kv_head - GROUP);
-    let stored = start - min(start, of_kv_head - GROUP);
-    let context = context_of((params.first_list + group.z) * params.num_kv_heads + kv_head);
-    let begin = context_begin(context, row.w);
-    let end = context_end(context, row.y);
-    let size = partition_of(max(begin, end) - begin);
-    let lowest = max(begin, params.first_key) / size;
-    let first = (lowest + group.x / groups) * size;
-    if (max(first, begin) >= end || first - params.first_key >= params.num_keys) {
-        // A row without keys is zero; where the reduce pass follows, that writes it.
-        if (params.reduced == 0u) {
-            for (var i = stored * HEAD_DIM + lane.index; i < HEAD_DIM * GROUP; i += WG) {
-                partial[(row.x * params.num_heads + head0) * HEAD_DIM + i] = 0.0;
-            }
-        }
+    let part = part_of(group);
+    if (part.begin >= part.end) {
+        store_nothing(part, lane.index);
         return;
     }
-    let part = Part(context, row.z, kv_head, head0, row.y - 1u, max(first, begin), min(end, first + size));
     var at = part.begin / TILE * TILE;
-    for (var i = lane.index; i < HEAD_DIM * GROUP / 4u; i += WG) {
-        let from_q = row.x * params.q_stride + head0 * HEAD_DIM + i * 4u;
-        q_tile[i] = vec4(q[from_q], q[from_q + 1u], q[from_q + 2u], q[from_q + 3u]) * params.scale;
-    }
     find_places(lane.index, part, at, 0u);
-    workgroupBarrier();
-    if (KV_ZERO != 0.0) {
-        if (lane.index < GROUP) {
-            q_zero[lane.index] = zero_logit(lane.index);
-        }
-        workgroupBarrier();
-    }
+    load_q(part, lane.index);
     var state: State;
     state.top = vec4(LOWEST);
     var half = 0u;
@@ -133,18 +68,7 @@ fn paged_decode(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
         half = 1u - half;
         state = step(lane, part, keys, state, half * PLACES);
     }
-    let index = first / size - begin / size;
-    let stat = (group.z * params.num_heads + head0) * params.max_partitions + index;
-    store(lane, state, stored, stat, row.x * params.num_heads + head0);
-}
-
-// Logit of a key that is all KV_ZERO, before its factor.
-fn zero_logit(head: u32) -> f32 {
-    var zero = 0.0;
-    for (var i = head * CHUNKS * 2u; i < (head + 1u) * CHUNKS * 2u; i++) {
-        zero += dot(q_tile[i], vec4(KV_ZERO));
-    }
-    return zero;
+    add_up(lane, part, state);
 }
 
 // Physical block and head of the key at `index` in the order of attention; of no meaning past the last one.
@@ -259,31 +183,20 @@ fn add_values(lane: u32, keys: Keys, before: State) -> State {
     return state;
 }
 
-// Adds the lanes up, from head `from_head` of the group on. `stat` is the entry of the first head's partition, `out` its row
-// of the output.
-fn store(lane: Lane, state: State, from_head: u32, stat: u32, out: u32) {
+// Adds the lanes up and stores the partition.
+fn add_up(lane: Lane, part: Part, state: State) {
     // Its barrier also ends the reading of `weights`.
     let sum = reduce_add(state.sum, lane);
     #unroll g < GROUP
         weights[lane.index * 2u] = state.low[g];
         weights[lane.index * 2u + 1u] = state.high[g];
         workgroupBarrier();
-        if (g >= from_head && lane.index < CHUNKS * 2u) {
-            var quad = vec4(0.0);
+        if (lane.index < CHUNKS * 2u) {
+            var weighted = vec4(0.0);
             for (var i = 0u; i < TOKEN_GROUPS; i++) {
-                quad += weights[i * CHUNKS * 2u + lane.index];
+                weighted += weights[i * CHUNKS * 2u + lane.index];
             }
-            var at = (stat + g * params.max_partitions) * HEAD_DIM;
-            if (params.reduced == 0u) {
-                at = (out + g) * HEAD_DIM;
-                quad /= sum[g];
-            }
-            #unroll i < 4
-                partial[at + lane.index * 4u + i] = quad[i];
-            #end
-            if (lane.index == 0u) {
-                stats[stat + g * params.max_partitions] = vec2(state.top[g], sum[g]);
-            }
+            store(part, g, lane.index, weighted, state.top[g], sum[g]);
         }
         workgroupBarrier();
     #end

@@ -7,7 +7,6 @@
 // CPU reference: src/cpu/paged_reduce.rs
 #import numbers
 #import HEAD_DIM = 64
-#import partition = partition_by_keys
 #import SELECTED = 5
 #import context = context_full
 #import SINKS = 5
@@ -22,9 +21,9 @@ struct PagedReduceParams {
     max_partitions: u32,
     list_stride: u32,
     first_list: u32,
+    partition_size: u32, // in keys
     pad0: u32,
     pad1: u32,
-    pad2: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: PagedReduceParams;
@@ -46,7 +45,7 @@ fn paged_reduce(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
     let context = context_of((params.first_list + group.y) * params.num_kv_heads + kv_head);
     let begin = context_begin(context, row.w);
     let end = context_end(context, row.y);
-    let size = partition_of(max(begin, end) - begin);
+    let size = params.partition_size;
     let partitions = select(0u, (end + size - 1u) / size - begin / size, begin < end);
     let head = (group.y * params.num_heads + group.x) * params.max_partitions;
     // Lanes of a side take the same partitions, each four dimensions of them.

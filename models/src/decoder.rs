@@ -15,6 +15,7 @@ mod layer;
 mod load;
 mod mlp;
 mod moe;
+mod partitions;
 mod parts;
 mod prefix;
 mod residency;
@@ -195,6 +196,7 @@ impl Decoder {
         let how = (self.prefill(), &self.turns);
         let mut plan = inputs::plan(&self.config, &self.options, &self.views, slices, samples, how)?;
         self.plan_stream(slices, &mut plan)?;
+        self.cut(&mut plan);
         if let Some(compressed) = &mut self.compressed {
             let step = compressed.plan(&self.config, slices, &plan);
             compressed.write(&self.gpu, &step)?;
@@ -202,7 +204,8 @@ impl Decoder {
             plan.compressed = Some(step);
         }
         self.inputs.write(&self.gpu, &plan)?;
-        self.activations.fit_partials(&self.gpu, &self.config, &plan)?;
+        let listed = plan.views.iter().map(|view| self.most_listed(&view.selected)).max().unwrap_or(0);
+        self.activations.fit_partials(&self.gpu, &self.config, &plan, listed)?;
         if let Some(indexer) = self.latent.as_mut().and_then(|latent| latent.indexer.as_mut()) {
             indexer.write(&self.gpu, &plan)?;
         }

@@ -4,7 +4,7 @@ mod offload;
 mod plan;
 
 use attn_kernels::gpu::{Buf, Gpu, GpuError};
-use attn_kernels::kernel::paged_decode::TILE;
+use attn_kernels::kernel::paged_decode::PARTITION;
 use attn_kernels::kernel::{KvShape, fetch_pages};
 use kvblock::{KvCacheSpec, PageLayout};
 use smallvec::SmallVec;
@@ -101,7 +101,7 @@ impl KvPool {
         if config.latent.is_some() {
             return refuse("layers of attention to keys and values");
         }
-        let chunk = (TILE / group.spec.block_size.get()).max(1);
+        let chunk = (PARTITION / group.spec.block_size.get()).max(1);
         if selects && !fetch_pages::serves(&plan.shape(config)) {
             return refuse("pages of whole 16-byte units beside a sparse policy");
         }
@@ -228,7 +228,7 @@ impl KvPool {
     #[must_use]
     pub fn most_sequences(&self) -> Option<u32> {
         let slots = self.ring()?.page_slots();
-        let rows = slots / (TILE / self.shape.block_size).max(1);
+        let rows = slots / (PARTITION / self.shape.block_size).max(1);
         (slots > 0 && rows < ROWS).then_some(rows)
     }
 

@@ -4,6 +4,7 @@ use super::NamedVariant;
 use crate::Level;
 use crate::kernel::attention::{Attention, Context, Logit, Mask, Pages};
 use crate::kernel::mla_decode::LatentShape;
+use crate::kernel::paged_decode::Lanes;
 use crate::kernel::paged_prefill::KeyLoads;
 use crate::kernel::{KvDtype, KvShape, cache_write, gather_cache, latent_write, masked_attention, published};
 use crate::kernel::{
@@ -50,13 +51,24 @@ fn code_variants(num_heads: u32, f16: &KvShape) -> Vec<NamedVariant> {
     for (part, dtype) in [("fp8", KvDtype::Fp8), ("int8", KvDtype::Int8)] {
         let shape = KvShape { dtype, ..*f16 };
         for variant in [
-            paged_decode::variant(&shape, num_heads, &dense),
             cache_write::variant(&shape),
             paged_prefill::variant(&shape, num_heads, KeyLoads::Uniform, &dense),
         ] {
             all.push(NamedVariant::new(part, Level::Baseline, variant));
         }
+        all.extend(decode_variants(part, &shape, num_heads, &dense));
         all.push(NamedVariant::new(part, Level::Coop, paged_prefill_coop::variant(&shape, &dense)));
+    }
+    all
+}
+
+/// `paged_decode` through workgroup memory, and by subgroups of each size.
+fn decode_variants(part: &str, shape: &KvShape, num_heads: u32, attention: &Attention) -> Vec<NamedVariant> {
+    let of = |lanes| paged_decode::variant(shape, num_heads, lanes, attention);
+    let mut all = vec![NamedVariant::new(part, Level::Baseline, of(Lanes::Workgroup))];
+    for lanes in Lanes::SUBGROUPS.into_iter().filter(|lanes| paged_decode::serves(shape, *lanes)) {
+        let part = format!("{lanes}-{part}");
+        all.push(NamedVariant::new(&part, Level::Subgroup, of(Lanes::Subgroup(lanes))));
     }
     all
 }
@@ -71,12 +83,16 @@ fn published_variants(num_heads: u32, f16: &KvShape) -> Vec<NamedVariant> {
             cache_write::variant(&shape),
             gather_cache::variant(&shape, Context::Full),
             masked_attention::variant(&shape, 64),
-            paged_decode::variant(&shape, num_heads, &dense),
             paged_prefill::variant(&shape, num_heads, KeyLoads::Uniform, &dense),
         ] {
             let variant = published(variant).expect("these kernels take them");
             all.push(NamedVariant::new(&format!("published-{part}"), Level::Baseline, variant));
         }
+        let decode = decode_variants(&format!("published-{part}"), &shape, num_heads, &dense);
+        all.extend(decode.into_iter().map(|named| NamedVariant {
+            variant: published(named.variant).expect("these kernels take them"),
+            ..named
+        }));
     }
     all
 }
@@ -93,7 +109,7 @@ fn gathering(num_heads: u32, f16: &KvShape) -> Vec<NamedVariant> {
         push("blocks-", gather_cache::variant(&shape, Context::Blocks(64)));
         push("", masked_attention::variant(&shape, 64));
         let tokens = Attention { context: Context::Tokens, ..Attention::default() };
-        push("tokens-", paged_decode::variant(&shape, num_heads, &tokens));
+        all.extend(decode_variants(&format!("tokens-{part}"), &shape, num_heads, &tokens));
     }
     all
 }
@@ -142,8 +158,7 @@ fn variants_of(
 ) -> Vec<NamedVariant> {
     let mut all = Vec::new();
     for (dtype, shape) in types {
-        let decode = paged_decode::variant(shape, num_heads, attention);
-        all.push(NamedVariant::new(&format!("{name}{dtype}"), Level::Baseline, decode));
+        all.extend(decode_variants(&format!("{name}{dtype}"), shape, num_heads, attention));
         for (loads, part, level) in
             [(KeyLoads::Uniform, "", Level::Baseline), (KeyLoads::Broadcast, "broadcast-", Level::Subgroup)]
         {

@@ -2,7 +2,6 @@
 
 use super::f32_of;
 use crate::kernel::mass_bound::{MassBoundParams, RUN};
-use crate::kernel::paged_decode::partition_of;
 
 /// Shares `[rows, num_heads, share_stride]` of the bounds `[rows, num_heads, bound_stride]` of blocks and the (maximum, sum)
 /// `[rows, num_heads, max_partitions]` of what is kept: its sum of exponentials, -1 where nothing is dropped, and the bound of
@@ -24,7 +23,7 @@ pub fn mass_bound(
         let blocks = len.div_ceil(params.select_block);
         let tokens = |b: &u32| params.select_block.min(len - b * params.select_block);
         let keys: u32 = kept.iter().map(tokens).sum();
-        let stats = &stats[..keys.div_ceil(partition_of(keys)) as usize];
+        let stats = &stats[..keys.div_ceil(params.partition_size) as usize];
         // What the kernel starts from stands for no logit.
         let top = stats.iter().map(|[max, _]| f64::from(*max)).fold(-3.0e38, f64::max);
         let sum = stats.iter().map(|[max, sum]| f64::from(*sum) * (f64::from(*max) - top).exp()).sum();

@@ -1,8 +1,8 @@
 //! Reference of `paged_decode`.
 
 use super::attention::{Options, attend};
-use super::{PagedKv, f32_of, u32_of};
-use crate::kernel::paged_decode::{PagedDecodeParams, partition_of};
+use super::{PagedKv, f32_of};
+use crate::kernel::paged_decode::PagedDecodeParams;
 
 /// Attention of single rows `[row, length, table, first key]`, by partitions of the keys in the order of attention, the
 /// first partition that of the first key: `partial` `[rows, num_heads, max_partitions, head_dim]` unnormalised and
@@ -27,8 +27,7 @@ pub fn paged_decode(
             let q = &q[row * params.q_stride as usize + head * head_dim..][..head_dim];
             let keys = options.context((params.first_list as usize + index) * kv_heads + kv_head, len);
             let seen = |keys: &[usize]| keys.iter().any(|key| *key >= first);
-            let size = partition_of(u32_of(keys.iter().filter(|key| **key >= first).count())) as usize;
-            let partitions = keys.chunks(size).filter(|keys| seen(keys));
+            let partitions = keys.chunks(params.partition_size as usize).filter(|keys| seen(keys));
             for (p, keys) in partitions.enumerate() {
                 let keys = keys.iter().copied().filter(|key| *key >= first);
                 let logit = |product: f64, key: usize| {

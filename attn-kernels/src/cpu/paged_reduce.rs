@@ -24,7 +24,7 @@ pub fn paged_reduce(
             let list = (params.first_list as usize + index) * params.num_kv_heads as usize + head / group;
             let keys = options.context(list, *len as usize);
             let begin = keys.partition_point(|key| *key < *first as usize);
-            let count = partitions(u32_of(begin), u32_of(keys.len())) as usize;
+            let count = partitions(params.partition_size, u32_of(begin), u32_of(keys.len())) as usize;
             let first = (index * heads + head) * most;
             let used = first..first + count;
             let top = stats[used.clone()].iter().map(|s| f64::from(s[0])).fold(f64::NEG_INFINITY, f64::max);

@@ -37,12 +37,12 @@ pub struct MassBoundParams {
     pub first_share: u32,
     /// f32 from one row and head's shares to the next: [`share_stride`].
     pub share_stride: u32,
+    /// As `paged_decode` ran.
+    pub partition_size: u32,
     /// Zero.
     pub pad0: u32,
     /// Zero.
     pub pad1: u32,
-    /// Zero.
-    pub pad2: u32,
 }
 
 /// Blocks that one share stands for.
@@ -78,6 +78,7 @@ pub fn check(
 ) -> Result<(), LaunchError> {
     let launch = Launch(KERNEL.name);
     launch.not_zero("tokens of a block", params.select_block)?;
+    launch.not_zero("keys of a partition", params.partition_size)?;
     launch.multiple("query heads", params.num_heads, params.num_kv_heads)?;
     launch.at_most("rows", rows as u64, 65_535)?;
     let (rows, heads) = (rows as u64, u64::from(params.num_heads));

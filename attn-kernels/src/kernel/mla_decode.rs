@@ -126,13 +126,13 @@ pub const PARTITION: u32 = 256;
 /// Partitions of a row that attends keys from index `begin` on of the `end` that it has, in the order of attention.
 #[must_use]
 pub fn partitions(begin: u32, end: u32) -> u32 {
-    paged_decode::partitions_of(PARTITION, begin, end)
+    paged_decode::partitions(PARTITION, begin, end)
 }
 
 /// The `paged_reduce` that merges them.
 #[must_use]
 pub fn reduce_variant(shape: &LatentShape, attention: &Attention) -> Variant {
-    paged_reduce::variant(&shape.values(), attention).module("partition", "partition_fixed")
+    paged_reduce::variant(&shape.values(), attention)
 }
 
 /// Query heads that share one read of the cache.
@@ -142,7 +142,7 @@ pub fn heads_a_group(num_heads: u32) -> u32 {
 }
 
 /// The kernel over one cache of `shape` and `num_heads` query heads. Of `attention` the context counts; heads share
-/// their lists. There is one text for baseline and subgroup level, for the reason that [`paged_decode::variant`] gives.
+/// their lists. There is one text for baseline and subgroup level.
 ///
 /// # Panics
 /// When [`LatentShape::validate`] or [`Attention::validate`] refuses them.

@@ -3,7 +3,7 @@
 use super::attention::{Attention, Context};
 use super::error::Launch;
 use super::{KvDtype, KvShape, LaunchError};
-use crate::{Access, Kernel, Variant};
+use crate::{Access, Kernel, Level, Variant};
 use bytemuck::{Pod, Zeroable};
 
 /// Bindings: q, k_cache, v_cache, tables, rows, partial, stats; with lists also selected, with ALiBi slopes.
@@ -13,6 +13,13 @@ pub static KERNEL: Kernel = Kernel {
     modules: &[crate::MODULES],
     params_bytes: size_of::<PagedDecodeParams>(),
     bindings: BINDINGS.split_at(7).0,
+};
+
+/// The same for [`Lanes::Subgroup`].
+pub static SUBGROUP_KERNEL: Kernel = Kernel {
+    name: "paged_decode_subgroup",
+    wgsl: include_str!("../../wgsl/paged_decode_subgroup.wgsl"),
+    ..KERNEL
 };
 
 const BINDINGS: &[Access] = &[
@@ -26,12 +33,45 @@ const BINDINGS: &[Access] = &[
     Access::Read,
 ];
 
-/// Keys that a workgroup attends at a time: partitions are multiples.
-pub const TILE: u32 = 256;
+/// Keys of a partition where results must not depend on what else is in the batch: those of [`partition_of`] may.
+pub const PARTITION: u32 = 256;
 
-/// Fewest keys of rows with partitions of 2 and 4 [`TILE`]s. Larger partitions leave less to merge; from these lengths on
-/// a row of eight KV heads fills a GPU with them, alone.
-const LARGER: [u32; 2] = [16_384, 32_768];
+/// Most keys of a partition.
+const LARGEST: u32 = 2048;
+
+/// Workgroups that fill a large GPU: three on each of an H200's 132 multiprocessors. Of fewer, smaller partitions are faster
+/// there; of more, larger ones.
+const ENOUGH: u64 = 400;
+
+/// How the lanes of a workgroup share its keys.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Lanes {
+    /// Through workgroup memory, on any adapter.
+    Workgroup,
+    /// Each subgroup by itself, where all that the adapter makes have so many lanes.
+    Subgroup(u32),
+}
+
+impl Lanes {
+    /// Subgroup sizes that [`variants`](crate::variants) lists, so that self-tests cover them.
+    pub const SUBGROUPS: [u32; 2] = [8, 32];
+
+    /// What is fastest for a cache of this shape at `level` of an adapter whose subgroups have `sizes` lanes, from and to.
+    #[must_use]
+    pub fn of(shape: &KvShape, level: Level, sizes: (u32, u32)) -> Self {
+        let lanes = Self::SUBGROUPS.into_iter().find(|lanes| sizes == (*lanes, *lanes));
+        match lanes.filter(|lanes| level >= Level::Subgroup && serves(shape, *lanes)) {
+            Some(lanes) => Self::Subgroup(lanes),
+            None => Self::Workgroup,
+        }
+    }
+}
+
+/// Whether subgroups of `lanes` lanes hold the values of a key, eight dimensions a lane.
+#[must_use]
+pub const fn serves(shape: &KvShape, lanes: u32) -> bool {
+    shape.head_dim / 8 <= lanes
+}
 
 /// Uniform parameters.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -45,6 +85,8 @@ pub struct PagedDecodeParams {
     pub q_stride: u32,
     /// Most partitions of a row: see [`partitions`].
     pub max_partitions: u32,
+    /// Keys of a partition: [`partition_of`] the step, or [`PARTITION`].
+    pub partition_size: u32,
     /// Factor on scores, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
     /// 1 where `paged_reduce` follows; 0 where one partition is the whole and nothing has sinks, so that `partial` is
@@ -54,7 +96,7 @@ pub struct PagedDecodeParams {
     pub list_stride: u32,
     /// Row whose lists are those of the dispatch's first row.
     pub first_list: u32,
-    /// First key of the dispatch in the order of attention, a multiple of the [`partition_of`] every row; 0 where it does all.
+    /// First key of the dispatch in the order of attention, a multiple of `partition_size`; 0 where it does all.
     pub first_key: u32,
     /// Keys of the dispatch, such a multiple too, or `u32::MAX` for all.
     pub num_keys: u32,
@@ -68,40 +110,54 @@ pub struct PagedDecodeParams {
     pub pad0: u32,
     /// Zero.
     pub pad1: u32,
-    /// Zero.
-    pub pad2: u32,
 }
 
 impl Default for PagedDecodeParams {
     /// All keys of a row in one partition that no reduction follows, no lists. Heads, stride and scale are to be set.
     fn default() -> Self {
-        Self { max_partitions: 1, num_keys: u32::MAX, k_scale: 1.0, v_scale: 1.0, ..Self::zeroed() }
+        Self {
+            max_partitions: 1,
+            partition_size: 1 << 31,
+            num_keys: u32::MAX,
+            k_scale: 1.0,
+            v_scale: 1.0,
+            ..Self::zeroed()
+        }
     }
 }
 
-/// Keys of a row that one workgroup attends, of the `keys` that the row sees: a power of two. The row alone decides: a size
-/// that looked at the batch would make results depend on it.
+/// Keys of a partition for rows that attend `keys` keys in all: the largest power of two whose workgroups still fill a GPU,
+/// for long partitions leave less to merge; at least what a workgroup attends at a time.
 #[must_use]
-pub fn partition_of(keys: u32) -> u32 {
-    LARGER.iter().filter(|fewest| keys >= **fewest).fold(TILE, |size, _| 2 * size)
+pub fn partition_of(shape: &KvShape, num_heads: u32, lanes: Lanes, keys: u64) -> u32 {
+    let workgroups = u64::from(shape.num_kv_heads * groups(shape, num_heads));
+    let most = (keys * workgroups / ENOUGH).clamp(1, LARGEST.into());
+    (1 << most.ilog2()).max(tile(shape, lanes))
 }
 
-/// The most partitions of a row that attends at most `keys`, from the first on.
+/// The most partitions of a row of at most `keys` keys, whatever step it is in.
 #[must_use]
-pub fn most_partitions(keys: u32) -> u32 {
-    let longest = LARGER.iter().map(|fewest| fewest - 1).filter(|longest| *longest < keys);
-    longest.chain([keys]).map(|keys| partitions(0, keys)).max().unwrap_or(0)
+pub fn most_partitions(shape: &KvShape, num_heads: u32, lanes: Lanes, keys: u32) -> u32 {
+    let workgroups = u64::from(shape.num_kv_heads * groups(shape, num_heads));
+    // Twice as many workgroups as are enough are two partitions of a size in one of the next; and one is cut at both ends.
+    let filling = u32::try_from(2 * ENOUGH / workgroups).expect("under 800") + 1;
+    1 + filling.min(keys.div_ceil(tile(shape, lanes))).max(keys.div_ceil(LARGEST))
 }
 
-/// Partitions of a row that attends keys from index `begin` on of the `end` that it has, in the order of attention:
-/// without lists, positions.
+/// Keys that a workgroup attends at a time.
 #[must_use]
-pub fn partitions(begin: u32, end: u32) -> u32 {
-    partitions_of(partition_of(end.saturating_sub(begin)), begin, end)
+pub const fn tile(shape: &KvShape, lanes: Lanes) -> u32 {
+    match lanes {
+        Lanes::Workgroup => 256,
+        Lanes::Subgroup(_) if shape.dtype.is_code() => 256,
+        Lanes::Subgroup(_) => 128,
+    }
 }
 
-/// Partitions of `size` keys that hold keys from `begin` to before `end`.
-pub(super) fn partitions_of(size: u32, begin: u32, end: u32) -> u32 {
+/// Partitions of `size` keys that hold keys from index `begin` to before `end`, in the order of attention: without lists,
+/// positions.
+#[must_use]
+pub const fn partitions(size: u32, begin: u32, end: u32) -> u32 {
     if begin < end { end.div_ceil(size) - begin / size } else { 0 }
 }
 
@@ -115,10 +171,12 @@ pub fn heads_a_group(shape: &KvShape, num_heads: u32) -> u32 {
     of_kv_head.div_ceil(of_kv_head.div_ceil(most))
 }
 
-/// The kernel for one cache shape and `num_heads` query heads. Every level runs this one: two passes over eight lanes' worth
-/// of workgroup memory reduce faster than subgroups did on an H200 (563 us against 596 at 16 x 32,768).
+/// The kernel for one cache shape and `num_heads` query heads.
+///
+/// # Panics
+/// For subgroups that do not [serve](serves) the shape.
 #[must_use]
-pub fn variant(shape: &KvShape, num_heads: u32, attention: &Attention) -> Variant {
+pub fn variant(shape: &KvShape, num_heads: u32, lanes: Lanes, attention: &Attention) -> Variant {
     shape.check();
     let module = match shape.dtype {
         KvDtype::F16 => "kv_f16",
@@ -126,27 +184,46 @@ pub fn variant(shape: &KvShape, num_heads: u32, attention: &Attention) -> Varian
         KvDtype::Fp8 => "kv_fp8",
         KvDtype::Int8 => "kv_int8",
     };
-    let tokens = attention.context == Context::Tokens;
-    // Codes take more arithmetic a byte, beside which loads of two keys at once, and of several chunks, pay.
-    let (keys, ahead) = match shape.dtype {
-        KvDtype::F16 | KvDtype::F32 => ("keys_apart", 1),
-        KvDtype::Fp8 | KvDtype::Int8 if tokens => ("keys_apart", chunks_ahead(shape.head_dim / 8)),
-        KvDtype::Fp8 | KvDtype::Int8 => ("keys_paired", chunks_ahead(shape.head_dim / 8)),
+    let variant = match lanes {
+        Lanes::Workgroup => by_workgroups(shape, attention.context),
+        Lanes::Subgroup(lanes) => by_subgroups(shape, lanes, attention.context),
     };
-    let variant = Variant::new(&KERNEL)
+    let variant = variant
         .module("kv", module)
         .size("HEAD_DIM", shape.head_dim)
         .size("BLOCK_SIZE", shape.block_size)
-        .size("GROUP", heads_a_group(shape, num_heads))
-        .module("keys", keys)
-        .module("places", if tokens { "places_tokens" } else { "places_blocks" })
-        .size("CHUNKS_AHEAD", ahead);
+        .size("GROUP", heads_a_group(shape, num_heads));
     attention.paged(attention.specialise(variant, shape, 1, BINDINGS))
 }
 
-/// Chunks of its keys that a lane loads at a time, of `chunks`.
-fn chunks_ahead(chunks: u32) -> u32 {
-    [4, 2].into_iter().find(|ahead| chunks.is_multiple_of(*ahead)).unwrap_or(1)
+/// Codes take more arithmetic a byte, beside which loads of two keys at once, and of several chunks, pay.
+fn by_workgroups(shape: &KvShape, context: Context) -> Variant {
+    let tokens = context == Context::Tokens;
+    let (keys, most_ahead) = match shape.dtype.is_code() {
+        false => ("keys_apart", 1),
+        true if tokens => ("keys_apart", 4),
+        true => ("keys_paired", 4),
+    };
+    Variant::new(&KERNEL)
+        .module("keys", keys)
+        .module("places", if tokens { "places_tokens" } else { "places_blocks" })
+        .size("CHUNKS_AHEAD", chunks_ahead(shape, most_ahead))
+}
+
+fn by_subgroups(shape: &KvShape, lanes: u32, context: Context) -> Variant {
+    assert!(serves(shape, lanes), "subgroups of {lanes} lanes for heads of {}", shape.head_dim);
+    let pairs = shape.dtype.is_code() && context != Context::Tokens;
+    let (keys, count, most_ahead) = if pairs { ("lane_key_pair", 2, 2) } else { ("lane_key", 1, 1) };
+    Variant::new(&SUBGROUP_KERNEL)
+        .module("keys", keys)
+        .size("KEYS", count)
+        .size("SUBGROUP", lanes)
+        .size("CHUNKS_AHEAD", chunks_ahead(shape, most_ahead))
+}
+
+/// Chunks of its keys that a lane loads at a time: at most `most`, a power of two.
+fn chunks_ahead(shape: &KvShape, most: u32) -> u32 {
+    most.min(1 << (shape.head_dim / 8).trailing_zeros())
 }
 
 /// Groups of the query heads of a KV head.
@@ -177,6 +254,7 @@ pub fn check(
     let launch = Launch(KERNEL.name);
     shape.validate(params.num_heads)?;
     launch.at_most("rows", rows.len() as u64, 65_535)?;
+    launch.not_zero("keys of a partition", params.partition_size)?;
     let width = u64::from(params.num_heads) * u64::from(shape.head_dim);
     let most = u64::from(params.max_partitions);
     let groups = u64::from(groups(shape, params.num_heads));
@@ -196,7 +274,12 @@ pub fn check(
         }
         launch.entry("first key", entry, (*first).into(), (*len).into())?;
         if params.list_stride == 0 {
-            launch.entry("partitions", entry, partitions(*first, *len).into(), most)?;
+            launch.entry(
+                "partitions",
+                entry,
+                partitions(params.partition_size, *first, *len).into(),
+                most,
+            )?;
         }
         let (first, end) = (first / shape.block_size, len.div_ceil(shape.block_size));
         let of_table = [first, end].map(|block| u64::from(*table) + u64::from(block));

@@ -32,12 +32,12 @@ pub struct PagedReduceParams {
     pub list_stride: u32,
     /// As `paged_decode` ran.
     pub first_list: u32,
+    /// As `paged_decode` ran; after `mla_decode` its [`PARTITION`](super::mla_decode::PARTITION).
+    pub partition_size: u32,
     /// Zero.
     pub pad0: u32,
     /// Zero.
     pub pad1: u32,
-    /// Zero.
-    pub pad2: u32,
 }
 
 /// The kernel for one head size, after `paged_decode` of the same `attention`.
@@ -79,6 +79,7 @@ pub fn check(
     launch.multiple("head size", head_dim, 8)?;
     launch.multiple("query heads", params.num_heads, params.num_kv_heads)?;
     launch.at_most("rows", rows.len() as u64, 65_535)?;
+    launch.not_zero("keys of a partition", params.partition_size)?;
     let heads = u64::from(params.num_heads);
     let stats = rows.len() as u64 * heads * u64::from(params.max_partitions);
     launch.at_most("entries of stats", stats, stats_len as u64)?;

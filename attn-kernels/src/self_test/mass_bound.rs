@@ -6,7 +6,7 @@ use crate::Variant;
 use crate::cpu::{self, Tolerance};
 use crate::kernel::mass_bound::{self, MassBoundParams};
 use crate::kernel::mass_merge::{self, MassMergeParams};
-use crate::kernel::paged_decode::most_partitions;
+use crate::kernel::paged_decode::PARTITION;
 
 /// Sums of exponentials, and what a bound gives away for them.
 const SHARES: Tolerance = Tolerance { abs: 1e-7, rel: 2e-4 };
@@ -41,14 +41,14 @@ fn case(what: &'static str, variant: &Variant, keeps: &[fn(u32, u32) -> bool]) -
         num_kv_heads,
         select_block,
         list_stride,
-        max_partitions: most_partitions(list_stride * select_block),
+        max_partitions: (list_stride * select_block).div_ceil(PARTITION),
         bound_stride: list_stride + 3,
         first_list: 0,
         first_share: 0,
         share_stride: mass_bound::share_stride(list_stride),
+        partition_size: PARTITION,
         pad0: 0,
         pad1: 0,
-        pad2: 0,
     };
     let heads = lens.len() * num_heads as usize;
     let bounds: Vec<f32> = floats(heads * params.bound_stride as usize, 3).iter().map(|x| 6.0 * x).collect();

@@ -5,13 +5,13 @@ use super::options::{self, Asked};
 use super::{Case, count, shape, size};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
-use crate::kernel::paged_decode::{self, PagedDecodeParams, TILE};
+use crate::kernel::paged_decode::{self, PARTITION, PagedDecodeParams, SUBGROUP_KERNEL};
 
 pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let block = size(variant, "BLOCK_SIZE");
     vec![
         case("several partitions", variant, &[1, block - 1, 300, block, 0, 513, block + 1]),
-        case("one partition", variant, &[block + 1, 0, TILE.min(200), 1]),
+        case("one partition", variant, &[block + 1, 0, 200, 1]),
     ]
 }
 
@@ -36,6 +36,7 @@ fn case(what: &'static str, variant: &Variant, lens: &[u32]) -> Case {
         num_kv_heads: shape.num_kv_heads,
         q_stride: width + 8,
         max_partitions,
+        partition_size: PARTITION,
         scale: 1.0 / (shape.head_dim as f32).sqrt(),
         reduced,
         list_stride: asked.list_stride(),
@@ -51,9 +52,11 @@ fn case(what: &'static str, variant: &Variant, lens: &[u32]) -> Case {
     cpu::paged_decode::paged_decode(&kv, &params, &q, tables, &rows, &mut partial, &mut stats, &reads);
     let [k, v] = layer.words_of(variant);
     // Of more than one partition sums are not normalised: they grow with the number of keys.
-    let keys = if reduced == 0 { 1.0 } else { f64::from(TILE) };
+    let keys = if reduced == 0 { 1.0 } else { f64::from(PARTITION) };
     let tolerance = Tolerance { abs: ATTENTION.abs * keys, ..ATTENTION };
+    let subgroup = (variant.kernel.name == SUBGROUP_KERNEL.name).then(|| size(variant, "SUBGROUP"));
     Case::new(what, variant, &params, paged_decode::grid(&shape, num_heads, count, max_partitions))
+        .subgroups(subgroup.map_or(1..=u32::MAX, |lanes| lanes..=lanes))
         .binding(&q)
         .binding(&k)
         .binding(&v)
@@ -71,7 +74,7 @@ pub(super) fn max_partitions(asked: &Asked, rows: &[[u32; 4]]) -> u32 {
         let partitions = |head| {
             let keys = options.context(index * 2 + head, *len as usize);
             let begin = count(&keys[..keys.partition_point(|key| *key < *first as usize)]);
-            paged_decode::partitions(begin, count(&keys))
+            paged_decode::partitions(PARTITION, begin, count(&keys))
         };
         partitions(0).max(partitions(1))
     };

@@ -34,7 +34,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let loads = if broadcast { KeyLoads::Broadcast } else { KeyLoads::Uniform };
     let grid = |tiles| paged_prefill::grid(&shape, num_heads, loads, tiles);
     let case = case(variant, shape, num_heads, TILE_ROWS, ATTENTION, grid);
-    vec![Case { min_subgroup: if broadcast { BROADCAST } else { 1 }, ..case }]
+    vec![case.subgroups(if broadcast { BROADCAST } else { 1 }..=u32::MAX)]
 }
 
 fn case(

@@ -6,12 +6,12 @@ use super::paged_decode::max_partitions;
 use super::{Case, count, size};
 use crate::Variant;
 use crate::cpu;
-use crate::kernel::paged_decode::TILE;
+use crate::kernel::paged_decode::PARTITION;
 use crate::kernel::paged_reduce::{self, PagedReduceParams};
 
 pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let head_dim = size(variant, "HEAD_DIM") as usize;
-    let lens = [1, 0, TILE, TILE + 1, 19 * TILE + 7, 64 * TILE];
+    let lens = [1, 0, PARTITION, PARTITION + 1, 19 * PARTITION + 7, 64 * PARTITION];
     let (num_heads, count) = (6, count(&lens));
     let rows: Vec<[u32; 4]> = (0..count).rev().zip(lens).map(|(row, len)| [row, len, 0, 0]).collect();
     let asked = Asked::of(variant, num_heads, &lens);
@@ -22,9 +22,9 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
         max_partitions,
         list_stride: asked.list_stride(),
         first_list: 0,
+        partition_size: PARTITION,
         pad0: 0,
         pad1: 0,
-        pad2: 0,
     };
     let heads = (count * num_heads) as usize;
     let partial = floats(heads * max_partitions as usize * head_dim, 1);

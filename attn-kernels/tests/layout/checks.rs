@@ -58,8 +58,8 @@ pub(crate) fn files(wgsl: &Path, catalog: &[&Kernel], variants: &[NamedVariant])
     assert_eq!(stems, names(catalog.iter().map(|k| k.name).collect()));
     assert_eq!(stems, names(variants.iter().map(|v| v.variant.kernel.name).collect()));
     for kernel in catalog {
-        // The kernels of the coop level share the reference of the kernel that they stand in for.
-        let reference = kernel.name.trim_end_matches("_coop");
+        // The kernels of other levels share the reference of the kernel that they stand in for.
+        let reference = kernel.name.trim_end_matches("_coop").trim_end_matches("_subgroup");
         assert!(kernel.wgsl.contains(&format!("CPU reference: src/cpu/{reference}.rs")), "{}", kernel.name);
     }
 }

@@ -7,7 +7,7 @@ use attn_kernels::cpu;
 use attn_kernels::cpu::attention::attend;
 use attn_kernels::gpu::{Bind, Gpu, Pass};
 use attn_kernels::kernel::attention::{Attention, Context};
-use attn_kernels::kernel::paged_decode::{self, PagedDecodeParams, TILE};
+use attn_kernels::kernel::paged_decode::{self, Lanes, PARTITION, PagedDecodeParams};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::kernel::{KvDtype, KvShape};
 
@@ -19,6 +19,8 @@ pub(crate) struct Decode {
     pub(crate) lens: Vec<u32>,
     /// First key that each sequence sees.
     pub(crate) first: Vec<u32>,
+    /// Keys of a partition.
+    partition: u32,
     /// Lists are of each sequence and KV head, in order of sequences.
     asked: Asked,
     q: Vec<f32>,
@@ -30,6 +32,13 @@ fn scaled(shape: &KvShape, params: PagedDecodeParams) -> PagedDecodeParams {
         KvDtype::Fp8 => PagedDecodeParams { scale: 2.0 * params.scale, k_scale: 0.5, ..params },
         _ => params,
     }
+}
+
+/// The ways to share keys that `gpu` has for a cache of `shape`.
+pub(crate) fn lanes_of(gpu: &Gpu, shape: &KvShape) -> Vec<Lanes> {
+    let mut all = vec![Lanes::Workgroup, gpu.decode_lanes(shape)];
+    all.dedup();
+    all
 }
 
 /// What the kernels wrote.
@@ -47,7 +56,12 @@ impl Decode {
         let q = queries(lens.len(), width as usize, q_stride as usize, seed);
         let layer = Layer::new(shape, lens, seed);
         let (lens, first) = (lens.to_vec(), vec![0; lens.len()]);
-        Self { layer, num_heads, q_stride, lens, first, asked: Asked::default(), q }
+        Self { layer, num_heads, q_stride, lens, first, partition: PARTITION, asked: Asked::default(), q }
+    }
+
+    /// The same in partitions of `partition` keys.
+    pub(crate) fn in_partitions(self, partition: u32) -> Self {
+        Self { partition, ..self }
     }
 
     /// The same with each selection block of `block` tokens in the lists with `chance`.
@@ -91,6 +105,7 @@ impl Decode {
             num_kv_heads: self.layer.shape.num_kv_heads,
             q_stride: self.q_stride,
             max_partitions,
+            partition_size: self.partition,
             scale: 1.0 / (self.layer.shape.head_dim as f32).sqrt(),
             reduced: self.reduced(max_partitions).into(),
             list_stride: self.asked.list_stride(),
@@ -108,17 +123,17 @@ impl Decode {
             max_partitions,
             list_stride: self.asked.list_stride(),
             first_list: 0,
+            partition_size: self.partition,
             pad0: 0,
             pad1: 0,
-            pad2: 0,
         }
     }
 
     fn max_partitions(&self, rows: &[[u32; 4]]) -> u32 {
         // A list holds at most all blocks, the first keys among them.
-        let of = |row: &[u32; 4]| match self.attention().context {
-            Context::Full => paged_decode::partitions(row[3], row[1]),
-            _ => paged_decode::most_partitions(row[1]),
+        let of = |row: &[u32; 4]| {
+            let begin = if self.attention().context == Context::Full { row[3] } else { 0 };
+            paged_decode::partitions(self.partition, begin, row[1])
         };
         rows.iter().map(of).max().unwrap_or(0).max(1)
     }
@@ -129,7 +144,12 @@ impl Decode {
         (stats.max(self.lens.len() * self.num_heads as usize) * self.layer.shape.head_dim as usize, stats)
     }
 
-    pub(crate) fn on_gpu(&self, gpu: &Gpu, order: &[usize], max_partitions: u32) -> Decoded {
+    pub(crate) fn on_gpu(
+        &self,
+        (gpu, lanes): (&Gpu, Lanes),
+        order: &[usize],
+        max_partitions: u32,
+    ) -> Decoded {
         let (shape, rows) = (&self.layer.shape, self.rows(order));
         let [k, v] = self.layer.upload(gpu).unwrap();
         let q = gpu.upload("q", &self.q).unwrap();
@@ -156,12 +176,12 @@ impl Decode {
         let extra = self.asked.upload(gpu).unwrap();
         bindings.extend(extra.as_ref().map(Into::into));
         let count = u32::try_from(rows.len()).unwrap();
-        let variant = paged_decode::variant(shape, self.num_heads, self.attention());
-        // All keys at once, or twice the largest partition of a row a dispatch.
+        let variant = paged_decode::variant(shape, self.num_heads, lanes, self.attention());
+        // All keys at once, or two partitions a dispatch.
         let longest = self.lens.iter().copied().max().unwrap_or(0).max(1);
-        let step =
-            if max_partitions.is_multiple_of(2) { 2 * paged_decode::partition_of(longest) } else { u32::MAX };
-        let grid = paged_decode::grid(shape, self.num_heads, count, max_partitions.min(step / TILE));
+        let step = if max_partitions.is_multiple_of(2) { 2 * self.partition } else { u32::MAX };
+        let grid =
+            paged_decode::grid(shape, self.num_heads, count, max_partitions.min(step / self.partition));
         for first in (0..longest).step_by(step as usize) {
             let params = scaled(shape, self.params(max_partitions, (first, step)));
             dispatch(gpu, &mut pass, &variant, &params, &bindings, grid);
@@ -181,14 +201,25 @@ impl Decode {
         Decoded { partial: outcome.get(reads.0), stats: outcome.get(reads.1), out: outcome.get(read) }
     }
 
-    /// Partitions against the reference, and the result against attention over all keys at once.
+    /// Checks the kernel through workgroup memory, and where the adapter can, by subgroups.
     pub(crate) fn check(&self, gpu: &Gpu) {
+        for lanes in lanes_of(gpu, &self.layer.shape) {
+            self.check_by(gpu, lanes);
+        }
+    }
+
+    /// Partitions against the reference, and the result against attention over all keys at once.
+    pub(crate) fn check_by(&self, gpu: &Gpu, lanes: Lanes) {
         let order: Vec<usize> = (0..self.lens.len()).collect();
         let rows = self.rows(&order);
         let max_partitions = self.max_partitions(&rows);
-        let got = self.on_gpu(gpu, &order, max_partitions);
-        let what =
-            format!("{:?}, {} heads, {rows:?}, {:?}", self.layer.shape, self.num_heads, self.attention());
+        let got = self.on_gpu((gpu, lanes), &order, max_partitions);
+        let what = format!(
+            "{lanes:?}, {:?}, {} heads, {rows:?}, {:?}",
+            self.layer.shape,
+            self.num_heads,
+            self.attention()
+        );
         let (partial, stats) = self.sizes(rows.len(), max_partitions);
         let (mut partial, mut stats) = (vec![f32::NAN; partial], vec![[f32::NAN; 2]; stats]);
         let params = self.params(max_partitions, (0, u32::MAX));

@@ -122,9 +122,9 @@ fn merges() {
         max_partitions: 2,
         list_stride: 0,
         first_list: 0,
+        partition_size: 256,
         pad0: 0,
         pad1: 0,
-        pad2: 0,
     };
     let rows = [[0, 1, 0, 0], [1, 300, 0, 0]];
     let reduce =

@@ -8,7 +8,7 @@ use attn_kernels::kernel::block_digest::{self, BlockDigestParams, Digest};
 use attn_kernels::kernel::block_score::{self, BlockScoreParams};
 use attn_kernels::kernel::mass_bound::{self, MassBoundParams};
 use attn_kernels::kernel::mass_merge::{self, MassMergeParams};
-use attn_kernels::kernel::paged_decode::{self, PagedDecodeParams};
+use attn_kernels::kernel::paged_decode::{self, Lanes, PARTITION, PagedDecodeParams};
 use attn_kernels::kernel::{KvDtype, KvShape};
 use proptest::prelude::*;
 
@@ -92,12 +92,13 @@ impl Certified {
             .collect();
         let n = u32::try_from(rows.len()).unwrap();
         let max_partitions =
-            self.of.lens.iter().map(|len| paged_decode::partitions(0, *len)).max().unwrap().max(2);
+            self.of.lens.iter().map(|len| paged_decode::partitions(PARTITION, 0, *len)).max().unwrap().max(2);
         let decode = PagedDecodeParams {
             num_heads,
             num_kv_heads: shape.num_kv_heads,
             q_stride: num_heads * shape.head_dim,
             max_partitions,
+            partition_size: PARTITION,
             scale: self.of.scale,
             reduced: 1,
             list_stride: asked.list_stride(),
@@ -121,7 +122,7 @@ impl Certified {
             (&stats).into(),
             (&lists).into(),
         ];
-        let variant = paged_decode::variant(shape, num_heads, &asked.attention);
+        let variant = paged_decode::variant(shape, num_heads, Lanes::Workgroup, &asked.attention);
         let grid = paged_decode::grid(shape, num_heads, n, max_partitions);
         dispatch(gpu, pass, &variant, &decode, &bindings, grid);
 
@@ -137,9 +138,9 @@ impl Certified {
             first_list: 0,
             first_share,
             share_stride,
+            partition_size: PARTITION,
             pad0: 0,
             pad1: 0,
-            pad2: 0,
         };
         let lens = [bounds.len(), lists.len(), stats_len, shares.len()];
         mass_bound::check(&params, (rows.len(), self.of.blocks()), lens).unwrap();

@@ -163,9 +163,9 @@ impl Mla {
                 max_partitions: most,
                 list_stride: self.asked.list_stride(),
                 first_list: 0,
+                partition_size: mla_decode::PARTITION,
                 pad0: 0,
                 pad1: 0,
-                pad2: 0,
             };
             let mut bindings = vec![(&partial).into(), (&stats).into(), (&rows).into(), (&out).into()];
             bindings.extend(lists.iter().take(usize::from(self.asked.lists.is_some())).map(Into::into));

@@ -1,11 +1,11 @@
 //! `paged_decode` and `paged_reduce` against their references, and what they promise to the bit.
 
-use crate::decode::Decode;
+use crate::decode::{Decode, lanes_of};
 use crate::device::{assert_bits, cases, gpu};
 use crate::layer::{SHAPES, coded_shapes, shape_of};
 use crate::options::attentions;
 use attn_kernels::kernel::attention::{Attention, Logit, Mask};
-use attn_kernels::kernel::paged_decode::{TILE, most_partitions, partition_of, partitions};
+use attn_kernels::kernel::paged_decode::{Lanes, PARTITION, most_partitions, partition_of, partitions, tile};
 use attn_kernels::kernel::{KvDtype, KvShape};
 use proptest::prelude::*;
 
@@ -55,18 +55,51 @@ fn more_partitions_than_sides_of_the_reduce() {
 }
 
 #[test]
-fn long_rows_take_larger_partitions() {
+fn partitions_of_any_size_hold_the_same_keys() {
     let Some(gpu) = gpu() else { return };
     let shape = KvShape { num_kv_heads: 1, head_dim: 8, block_size: 16, dtype: KvDtype::F16 };
-    let at = [16_384, 32_768];
-    for partition in at {
-        assert_eq!(partition_of(partition), 2 * partition_of(partition - 1));
-        assert!(most_partitions(partition) >= partitions(0, partition - 1));
-        Decode::new(shape, 3, &[partition - 1, 70, partition, partition + 300], 0, 10).check(gpu);
+    for partition in [128, 512, 2048, 1 << 31] {
+        let decode = || Decode::new(shape, 3, &[2047, 70, 0, 2048, 5000], 0, 10).in_partitions(partition);
+        decode().check(gpu);
+        decode().listed(64, 0.5, 12).check(gpu);
     }
-    // A row of 40 partitions whose list has 59.
-    for (len, chance) in [(20_000, 0.75), (40_000, 0.5)] {
-        Decode::new(shape, 3, &[len, 300], 0, 10).listed(64, chance, 12).check(gpu);
+}
+
+/// Long partitions where there is work enough for a large GPU all the same.
+#[test]
+fn partitions_leave_enough_workgroups() {
+    let shape = |dtype| KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype };
+    for lanes in [Lanes::Workgroup, Lanes::Subgroup(32)] {
+        for dtype in [KvDtype::F16, KvDtype::Int8] {
+            let (shape, least) = (shape(dtype), tile(&shape(dtype), lanes));
+            let of = |rows: u64, keys: u64| partition_of(&shape, 32, lanes, rows * keys);
+            assert_eq!([of(0, 0), of(1, 1), of(1, 4096)], [least; 3], "{lanes:?}, {dtype:?}");
+            assert_eq!([of(1, 32_768), of(1, 65_536), of(1, 131_072)], [512, 1024, 2048]);
+            assert_eq!([of(64, 1024), of(16, 32_768), of(64, 131_072)], [1024, 2048, 2048]);
+            // Two groups of four heads for each KV head are twice the workgroups.
+            assert_eq!(partition_of(&shape, 64, lanes, 32_768), 1024);
+        }
+    }
+    assert_eq!(partitions(256, 0, 513), 3);
+    assert_eq!(partitions(256, 255, 257), 2);
+    assert_eq!(partitions(256, 256, 256), 0);
+}
+
+proptest! {
+    #[test]
+    fn rows_have_at_most_most_partitions(
+        (shape, num_heads) in coded_shapes(),
+        lens in prop::collection::vec((0u32..300_000, 0u32..300_000), 1..80),
+    ) {
+        for lanes in [Lanes::Workgroup, Lanes::Subgroup(32)] {
+            let keys = lens.iter().map(|(a, b)| u64::from(a.abs_diff(*b))).sum();
+            let size = partition_of(&shape, num_heads, lanes, keys);
+            for (a, b) in &lens {
+                let most = most_partitions(&shape, num_heads, lanes, a.abs_diff(*b));
+                let has = partitions(size, *a.min(b), *a.max(b));
+                prop_assert!(has <= most, "{has} of {size} keys, {most} at most");
+            }
+        }
     }
 }
 
@@ -75,12 +108,15 @@ fn a_row_does_not_depend_on_the_others() {
     let Some(gpu) = gpu() else { return };
     let shape = KvShape { num_kv_heads: 2, head_dim: 64, block_size: 16, dtype: KvDtype::F16 };
     let decode = Decode::new(shape, 6, &[1, 300, 512, 513, 1500], 4, 11);
-    let together = decode.on_gpu(gpu, &[4, 2, 0, 1, 3], 1500_u32.div_ceil(TILE)).out;
     let width = (decode.num_heads * shape.head_dim) as usize;
-    for i in 0..decode.lens.len() {
-        let alone = decode.on_gpu(gpu, &[i], decode.lens[i].div_ceil(TILE)).out;
-        let row = (decode.lens.len() - 1 - i) * width..(decode.lens.len() - i) * width;
-        assert_bits(&format!("row of length {}", decode.lens[i]), &alone[row.clone()], &together[row]);
+    for by in lanes_of(gpu, &shape).into_iter().map(|lanes| (gpu, lanes)) {
+        let together = decode.on_gpu(by, &[4, 2, 0, 1, 3], 1500_u32.div_ceil(PARTITION)).out;
+        for i in 0..decode.lens.len() {
+            let alone = decode.on_gpu(by, &[i], decode.lens[i].div_ceil(PARTITION)).out;
+            let row = (decode.lens.len() - 1 - i) * width..(decode.lens.len() - i) * width;
+            let what = format!("row of length {}, {:?}", decode.lens[i], by.1);
+            assert_bits(&what, &alone[row.clone()], &together[row]);
+        }
     }
 }
 
@@ -88,13 +124,17 @@ fn a_row_does_not_depend_on_the_others() {
 fn results_do_not_depend_on_the_block_size() {
     let Some(gpu) = gpu() else { return };
     for dtype in [KvDtype::F16, KvDtype::F32] {
-        let of = |block_size| {
-            let shape = KvShape { num_kv_heads: 1, head_dim: 40, block_size, dtype };
-            Decode::new(shape, 4, &[70, 513, 1], 0, 13).on_gpu(gpu, &[0, 1, 2], 513_u32.div_ceil(TILE)).out
-        };
-        let want = of(16);
-        for block_size in [4, 32, 256] {
-            assert_bits(&format!("block size {block_size}, {dtype:?}"), &of(block_size), &want);
+        let shape = |block_size| KvShape { num_kv_heads: 1, head_dim: 40, block_size, dtype };
+        for by in lanes_of(gpu, &shape(16)).into_iter().map(|lanes| (gpu, lanes)) {
+            let of = |block_size| {
+                let decode = Decode::new(shape(block_size), 4, &[70, 513, 1], 0, 13);
+                decode.on_gpu(by, &[0, 1, 2], 513_u32.div_ceil(PARTITION)).out
+            };
+            let want = of(16);
+            for block_size in [4, 32, 256] {
+                let what = format!("block size {block_size}, {dtype:?}, {:?}", by.1);
+                assert_bits(&what, &of(block_size), &want);
+            }
         }
     }
 }
@@ -109,11 +149,14 @@ fn lists_of_all_blocks_change_nothing() {
         let (shape, num_heads) = shape_of(index, dtype);
         for lens in [&[1_u32, 700, 513, 0, 512][..], &[130, 256]] {
             let order: Vec<usize> = (0..lens.len()).collect();
-            let partitions = lens.iter().copied().max().unwrap_or(0).div_ceil(TILE);
+            let partitions = lens.iter().copied().max().unwrap_or(0).div_ceil(PARTITION);
             let decode = || Decode::new(shape, num_heads, lens, 0, 17);
-            let want = decode().on_gpu(gpu, &order, partitions).out;
-            let got = decode().listed(block, 1.0, 17).on_gpu(gpu, &order, partitions).out;
-            assert_bits(&format!("{shape:?}, selection blocks of {block}, {lens:?}"), &got, &want);
+            for by in lanes_of(gpu, &shape).into_iter().map(|lanes| (gpu, lanes)) {
+                let want = decode().on_gpu(by, &order, partitions).out;
+                let got = decode().listed(block, 1.0, 17).on_gpu(by, &order, partitions).out;
+                let what = format!("{shape:?}, selection blocks of {block}, {lens:?}, {:?}", by.1);
+                assert_bits(&what, &got, &want);
+            }
         }
     }
 }
@@ -187,10 +230,13 @@ proptest! {
         first in prop::collection::vec(0u32..200, 5),
         lists in prop::option::of((prop::option::of(0u32..4), 0.0..1.0)),
         attention in attentions(),
+        partition in prop::sample::select(&[128, 256, 512, 1 << 31][..]),
         seed: u64,
     ) {
         if let Some(gpu) = gpu() {
-            let mut decode = Decode::new(shape, num_heads, &lens, gap, seed).asking(attention, seed);
+            let mut decode = Decode::new(shape, num_heads, &lens, gap, seed)
+                .in_partitions(partition)
+                .asking(attention, seed);
             // Without a mask, half of the rows see all their keys.
             for ((first, len), share) in decode.first.iter_mut().zip(&lens).zip(&first) {
                 *first = (*first).max(len * share.saturating_sub(100) / 100);

@@ -7,7 +7,7 @@ use attn_kernels::gpu::{Bind, Buf, Gpu, Pass};
 use attn_kernels::kernel::attention::{Attention, Context};
 use attn_kernels::kernel::cache_write::{self, CacheWriteParams};
 use attn_kernels::kernel::gather_cache::{self, GatherCacheParams};
-use attn_kernels::kernel::paged_decode::{self, PagedDecodeParams};
+use attn_kernels::kernel::paged_decode::{self, Lanes, PagedDecodeParams};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TILE_ROWS, Tile};
 use attn_kernels::kernel::{KvDtype, KvShape, block_digest, published};
 use attn_kernels::self_test::layer::cache_words;
@@ -92,7 +92,8 @@ impl<'a> Layout<'a> {
         [k, v].map(|buf| self.gpu.read(&buf, 0..elements).unwrap()).concat()
     }
 
-    fn attend(&self) -> Vec<f32> {
+    /// One row, by lanes that share keys in this way.
+    fn attend(&self, lanes: Lanes) -> Vec<f32> {
         let width = self.num_heads * self.shape.head_dim;
         let params = PagedDecodeParams {
             num_heads: self.num_heads,
@@ -115,7 +116,7 @@ impl<'a> Layout<'a> {
             (&out).into(),
             (&stats).into(),
         ];
-        let variant = paged_decode::variant(&self.shape, self.num_heads, &Attention::default());
+        let variant = paged_decode::variant(&self.shape, self.num_heads, lanes, &Attention::default());
         let grid = paged_decode::grid(&self.shape, self.num_heads, 1, 1);
         self.run(variant, &params, &bindings, grid);
         self.gpu.read(&out, 0..out.len()).unwrap()
@@ -182,10 +183,14 @@ fn either_layout_gives_the_same_bits() {
         let ([k, v], [k_published, v_published]) = (own.write(), other.write());
         assert_eq!(k, k_published, "{shape:?}");
         assert_eq!(v_published, transposed(&shape, &v), "{shape:?}");
-        let results =
-            |layout: &Layout<'_>| [layout.gather(), layout.attend(), layout.prefill(KeyLoads::Uniform)];
-        let outputs =
-            ["gathered", "attended", "prefilled"].into_iter().zip(results(&own)).zip(results(&other));
+        let results = |layout: &Layout<'_>| {
+            let [shared, fastest] = [Lanes::Workgroup, gpu.decode_lanes(&shape)].map(|by| layout.attend(by));
+            [layout.gather(), shared, fastest, layout.prefill(KeyLoads::Uniform)]
+        };
+        let outputs = ["gathered", "attended", "attended as is fastest", "prefilled"]
+            .into_iter()
+            .zip(results(&own))
+            .zip(results(&other));
         for ((what, want), got) in outputs {
             assert!(want.iter().all(|x| x.is_finite()), "{what}, {shape:?}");
             assert_bits(&format!("{what}, {shape:?}"), &got, &want);

@@ -15,6 +15,7 @@ fn decode(change: fn(&mut PagedDecodeParams), row: [u32; 4], tables: &[u32]) -> 
         num_kv_heads: 2,
         q_stride: 64,
         max_partitions: 2,
+        partition_size: 256,
         scale: 1.0,
         reduced: 1,
         ..PagedDecodeParams::default()
@@ -53,6 +54,7 @@ fn rows_of_decode() {
     assert_snapshot!(said(|_| {}, [1, 513, 0, 0]), @"paged_decode: partitions of entry 1 is 3, the limit is 2");
     assert_snapshot!(said(|p| p.max_partitions = 3, [1, 1, 0, 0]), @"paged_decode: entries of stats is 24, the limit is 16");
     assert_snapshot!(said(|p| p.reduced = 0, [1, 1, 0, 0]), @"paged_decode: partitions without a reduce pass is 2, the limit is 1");
+    assert_snapshot!(said(|p| p.partition_size = 0, [1, 1, 0, 0]), @"paged_decode: keys of a partition is 0");
     // Blocks before the first key may be anything: a window has given them back.
     assert_eq!(decode(|_| {}, [1, 64, 0, 20], &[99, 1, 2, 7]), Ok(()));
 }

@@ -66,16 +66,18 @@ impl Activations {
         })
     }
 
-    /// Makes room for the partitions of the step's decode rows; they grow with the contexts.
+    /// Makes room for the partitions of the step's decode rows, which grow with the contexts; of rows with lists each has
+    /// `listed` at most.
     pub(super) fn fit_partials(
         &mut self,
         gpu: &Gpu,
         config: &DecoderConfig,
         plan: &Plan,
+        listed: u32,
     ) -> Result<(), ModelError> {
         let heads = config.num_heads as usize;
         let bytes = heads * partial_dim(config) as usize * 4;
-        let rows = heads * plan.views.iter().map(|view| partials(view, bytes)).max().unwrap_or(0);
+        let rows = heads * plan.views.iter().map(|view| partials(view, listed, bytes)).max().unwrap_or(0);
         if rows > self.stats.len() {
             let rows = rows.next_power_of_two();
             self.partial = gpu.buffer("partial", rows * partial_dim(config) as usize)?;
@@ -87,13 +89,13 @@ impl Activations {
 }
 
 /// Partials of all heads, `bytes` each, that the rows of a view leave at one time, whatever the lengths of their lists.
-fn partials(view: &ViewRows, bytes: usize) -> usize {
+fn partials(view: &ViewRows, listed: u32, bytes: usize) -> usize {
     let of = |rows: &Rows, most: u32| {
         let most = most as usize;
         // As decode_portion cuts them.
         (rows.decode.len() * most).min((PARTIAL_BYTES / bytes).max(16 * most))
     };
-    of(&view.all, view.all.max_partitions).max(of(&view.selected, view.selected.list_partitions(u32::MAX)))
+    of(&view.all, view.all.max_partitions).max(of(&view.selected, listed))
 }
 
 /// Decode rows of one dispatch, so that their partitions stay within a buffer; a multiple of 16, for the alignment of
@@ -113,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_long_rows_have_room_for_more_partitions_than_the_rows() {
+    fn partials_of_many_rows_are_as_many_as_the_buffer_holds() {
         let of = |rows: usize| Rows {
             decode: vec![[0, 32_768, 0, 0]; rows],
             max_partitions: 32,
@@ -121,12 +123,10 @@ mod tests {
             ..Rows::default()
         };
         let view = |rows| ViewRows { all: of(rows), selected: of(rows), ..ViewRows::default() };
-        // Lists of 16,383 tokens are cut into 64 partitions of 256.
-        assert_eq!(of(1).list_partitions(16_383), 64);
-        assert_eq!(partials(&view(4), 512), 4 * 64);
-        assert_eq!(partials(&ViewRows { all: of(4), ..ViewRows::default() }, 512), 4 * 32);
-        // Of many rows, as many as the buffer holds, and sixteen at least.
-        assert_eq!(partials(&view(1 << 20), 512), PARTIAL_BYTES / 512);
-        assert_eq!(partials(&view(1 << 20), PARTIAL_BYTES), 16 * 64);
+        assert_eq!(partials(&view(4), 64, 512), 4 * 64);
+        assert_eq!(partials(&ViewRows { all: of(4), ..ViewRows::default() }, 64, 512), 4 * 32);
+        // And sixteen at least.
+        assert_eq!(partials(&view(1 << 20), 64, 512), PARTIAL_BYTES / 512);
+        assert_eq!(partials(&view(1 << 20), 64, PARTIAL_BYTES), 16 * 64);
     }
 }

@@ -26,8 +26,8 @@ pub(super) struct Shape {
     rows: u32,
     scored: usize,
     samples: usize,
-    /// The most partitions of a row, by view.
-    partitions: Vec<u32>,
+    /// Keys of a partition and the most partitions of a row, by view.
+    partitions: Vec<[u32; 2]>,
     /// Lengths of the buffers that grow: a longer one is another.
     buffers: [usize; 2],
 }
@@ -47,7 +47,11 @@ impl Decoder {
             rows: plan.rows,
             scored: plan.scored.len(),
             samples: plan.specs.len(),
-            partitions: plan.views.iter().map(|view| view.all.max_partitions).collect(),
+            partitions: plan
+                .views
+                .iter()
+                .map(|view| [view.all.partition_size, view.all.max_partitions])
+                .collect(),
             buffers: [self.inputs.tables.len(), self.activations.stats.len()],
         })
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
 use attn_kernels::kernel::apply_sinks::{self, ApplySinksParams};
 use attn_kernels::kernel::attention::{self, Mask};
-use attn_kernels::kernel::paged_decode::{self, PagedDecodeParams, TILE};
+use attn_kernels::kernel::paged_decode::{self, PagedDecodeParams};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, Tile};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::kernel::{KvShape, paged_prefill_coop};
@@ -35,7 +35,7 @@ impl Attention {
         kind: &attention::Attention,
     ) -> Result<Self, ModelError> {
         Ok(Self {
-            decode: gpu.pipeline(&paged_decode::variant(shape, num_heads, kind))?,
+            decode: gpu.pipeline(&paged_decode::variant(shape, num_heads, gpu.decode_lanes(shape), kind))?,
             reduce: gpu.pipeline(&paged_reduce::variant(shape, kind))?,
             prefill: gpu.pipeline(&match coop {
                 true => paged_prefill_coop::variant(shape, kind),
@@ -88,35 +88,36 @@ impl Decoder {
         let all = plan.stream.as_ref().map_or(Keys::Device, Keys::Ring);
         let listed = self.residency.as_ref().map_or(Keys::Device, Keys::Slots);
         let (plan, inputs) = (&plan.views[view], &self.inputs.views[view]);
+        let cut = |rows: &Rows| (rows.partition_size, rows.max_partitions);
         let lists = self.sparse.as_ref().and_then(|sparse| sparse.lists(index));
         let Some((lists, selected)) = lists.zip(self.pipelines.selected.as_ref()) else {
             self.renew_pages(pass, index);
             let task = Task { kind, rows: &plan.all, bufs: &inputs.all, lists: None, keys: all };
-            return self.attend_task(pass, index, &task, plan.all.max_partitions);
+            return self.attend_task(pass, index, &task, cut(&plan.all));
         };
         let whole = Task { kind, rows: &plan.whole, bufs: &inputs.whole, lists: None, keys: all };
-        self.attend_task(pass, index, &whole, plan.whole.max_partitions);
+        self.attend_task(pass, index, &whole, cut(&plan.whole));
         let tokens = (lists.stride - 1) * self.options.select_block();
-        let max_partitions = plan.selected.list_partitions(tokens);
         let bufs = &inputs.selected;
         let task = Task { kind: selected, rows: &plan.selected, bufs, lists: Some(lists), keys: listed };
-        self.attend_task(pass, index, &task, max_partitions);
+        self.attend_task(pass, index, &task, self.cut_lists(&plan.selected, tokens));
     }
 
-    fn attend_task(&self, pass: &mut Pass, index: usize, task: &Task<'_>, max_partitions: u32) {
-        let portion = decode_portion(&self.config, max_partitions);
+    /// `cut` are the keys of a partition and the most partitions of a row.
+    fn attend_task(&self, pass: &mut Pass, index: usize, task: &Task<'_>, cut: (u32, u32)) {
+        let portion = decode_portion(&self.config, cut.1);
         let portions = |rows: Range<usize>, portion: usize| {
             rows.clone().step_by(portion).map(move |start| start..(start + portion).min(rows.end))
         };
         match task.keys {
             Keys::Device => {
                 for rows in portions(0..task.rows.decode.len(), portion) {
-                    self.attend_decode(pass, index, task, max_partitions, rows, None);
+                    self.attend_decode(pass, index, task, cut, rows, None);
                 }
             }
             Keys::Slots(residency) => {
                 for rows in portions(0..task.rows.decode.len(), portion.min(residency.rows_together())) {
-                    self.attend_decode(pass, index, task, max_partitions, rows, None);
+                    self.attend_decode(pass, index, task, cut, rows, None);
                 }
             }
             Keys::Ring(stream) => {
@@ -124,7 +125,7 @@ impl Decoder {
                     let mut loaded = self.unloaded();
                     for rows in portions(group.rows(task.rows), portion) {
                         let ring = Some((group, &mut loaded));
-                        self.attend_decode(pass, index, task, max_partitions, rows, ring);
+                        self.attend_decode(pass, index, task, cut, rows, ring);
                     }
                 }
             }
@@ -138,7 +139,7 @@ impl Decoder {
         pass: &mut Pass,
         index: usize,
         task: &Task<'_>,
-        max_partitions: u32,
+        (partition_size, max_partitions): (u32, u32),
         range: Range<usize>,
         mut ring: Option<(&Group, &mut Loaded)>,
     ) {
@@ -154,6 +155,7 @@ impl Decoder {
             num_kv_heads: c.num_kv_heads,
             q_stride: c.num_heads * c.head_dim,
             max_partitions,
+            partition_size,
             scale: c.scale,
             reduced: u32::from(reduced),
             list_stride: task.list_stride(),
@@ -196,7 +198,7 @@ impl Decoder {
                 self.make_resident(pass, index, lists, first_list..first_list + rows, pages);
             }
             let params = PagedDecodeParams { first_key, num_keys, ..params };
-            let count = max_partitions.min(num_keys / TILE);
+            let count = max_partitions.min(num_keys / partition_size);
             let grid = paged_decode::grid(self.kv.shape(), c.num_heads, rows, count);
             pass.dispatch(&task.kind.decode, &params, &bindings, grid);
         }
@@ -210,9 +212,9 @@ impl Decoder {
                 max_partitions,
                 list_stride: task.list_stride(),
                 first_list,
+                partition_size,
                 pad0: 0,
                 pad1: 0,
-                pad2: 0,
             };
             let mut bindings =
                 task.with_lists([(&a.partial).into(), (&a.stats).into(), list, (&a.attended).into()]);

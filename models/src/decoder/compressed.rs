@@ -339,9 +339,9 @@ impl Decoder {
             max_partitions,
             list_stride: 0,
             first_list,
+            partition_size: mla_decode::PARTITION,
             pad0: 0,
             pad1: 0,
-            pad2: 0,
         };
         let mut bindings: Vec<Bind> =
             vec![(&a.partial).into(), (&a.stats).into(), list, (&a.attended).into()];

@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use attn_kernels::gpu::{Buf, Gpu};
-use attn_kernels::kernel::paged_decode::{most_partitions, partitions};
 use attn_kernels::kernel::paged_prefill::Tile;
 use kvblock::BlockId;
 use smallvec::SmallVec;
@@ -122,7 +121,9 @@ pub(super) struct Rows {
     /// Row, tokens up to it, first entry of its block table, first key that it sees. Lists of selected blocks are in
     /// this order.
     pub(super) decode: Vec<[u32; 4]>,
-    /// The most partitions of one of them that attends all that it sees.
+    /// Keys of a partition of those that attend all that they see, and the most partitions of one: see
+    /// [`cut`](super::Decoder::cut).
+    pub(super) partition_size: u32,
     pub(super) max_partitions: u32,
     /// Keys of the longest of them.
     pub(super) longest: u32,
@@ -252,19 +253,12 @@ impl Plan {
 }
 
 impl Rows {
-    /// The most partitions of one that attends a list of at most `tokens` tokens: fewer keys than all, and so perhaps smaller
-    /// partitions, and more of them.
-    pub(super) fn list_partitions(&self, tokens: u32) -> u32 {
-        most_partitions(tokens.min(self.longest)).max(1)
-    }
-
     /// Adds the rows of `slice` from its row `i` on: one, or a tile. Returns how many.
     fn push(&mut self, work: &Work<'_>, slice: &Slice<'_>, i: u32, tile: Option<u32>, list: u32) -> u32 {
         let (row, position, table) = (work.row + i, slice.first + i, work.table);
         let Some(rows) = tile else {
             let first = work.view.reach.first_key(position);
             self.decode.push([row, position + 1, table, first]);
-            self.max_partitions = self.max_partitions.max(partitions(first, position + 1));
             self.longest = self.longest.max(position + 1);
             return 1;
         };

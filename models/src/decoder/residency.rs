@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
 use attn_kernels::kernel::fetch_pages::{self, FetchPagesParams};
-use attn_kernels::kernel::paged_decode::partition_of;
+use attn_kernels::kernel::paged_decode::PARTITION;
 use attn_kernels::kernel::residency::{self, HEADER, ResidencyParams};
 
 use super::inputs::Plan;
-use super::sparse::{Chosen, Lists, fit};
+use super::sparse::{Lists, fit};
 use super::{Decoder, DecoderOptions};
 use crate::kv::ROWS;
 use crate::{DecoderConfig, KvPool, ModelError, PageTraffic, Reach};
@@ -31,7 +31,7 @@ pub(super) struct Residency {
     page_bytes: u64,
     pages_a_block: u32,
     block_size: u32,
-    /// Pages of the largest partition of the step.
+    /// Pages of a partition.
     partition_pages: u32,
     layers: Vec<Option<Resident>>,
     /// List group, tokens and table of everything that blocks are selected for.
@@ -101,7 +101,7 @@ impl Residency {
             page_bytes: 2 * shape.block_bytes() as u64 / u64::from(shape.num_kv_heads),
             pages_a_block: select_block / shape.block_size,
             block_size: shape.block_size,
-            partition_pages: 1,
+            partition_pages: (PARTITION / shape.block_size).max(1),
             layers: (0..)
                 .zip(config.layers.iter().map(|layer| layer.reach))
                 .map(resident)
@@ -178,8 +178,6 @@ impl Decoder {
             residency.decode_asks += u32::from(chosen.is_decode());
         }
         residency.num_asks = u32_of(asks.len());
-        let longest = view.chosen.iter().map(Chosen::kv_len).max().unwrap_or(0);
-        residency.partition_pages = (partition_of(u32_of(longest)) / shape.block_size).max(1);
         let rows = residency.decode_asks.min(ROWS);
         let unit = 8_u32.div_ceil(shape.block_size);
         let needed =

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use attn_kernels::gpu::{Buf, Pass};
-use attn_kernels::kernel::paged_decode::partition_of;
+use attn_kernels::kernel::paged_decode::PARTITION;
 use kvblock::BlockId;
 use rustc_hash::FxHashMap;
 
@@ -81,7 +81,7 @@ impl Stream {
         let mut stream = Self { tables: plan.tables.clone(), groups: Vec::new() };
         let mut rest = &parts[..];
         while !rest.is_empty() {
-            let needed = |n: usize| largest(&rest[..n], unit(&rest[..n], block_size), ring);
+            let needed = |n: usize| largest(&rest[..n], unit(block_size), ring);
             let fits = |n: &usize| needed(*n) <= ring.slot_blocks() as usize;
             let Some(together) = (1..=rest.len()).take_while(fits).last() else {
                 return Err(ModelError::Ring { needed: needed(1), slot_blocks: ring.slot_blocks() });
@@ -95,7 +95,7 @@ impl Stream {
 
     /// Adds a group of slices.
     fn push(&mut self, ring: &Ring, block_size: u32, parts: &[Part<'_>], fresh: &Fresh) {
-        let unit = unit(parts, block_size);
+        let unit = unit(block_size);
         let longest = parts.iter().map(|part| part.table.len()).max().unwrap_or(0);
         let fits = |blocks: &usize| largest(parts, *blocks, ring) <= ring.slot_blocks() as usize;
         let most = (ring.slot_blocks() as usize / unit).min(longest.div_ceil(unit)).max(1);
@@ -152,10 +152,9 @@ struct Part<'a> {
     table: &'a [BlockId],
 }
 
-/// Blocks of the largest partition of slices.
-fn unit(parts: &[Part<'_>], block_size: u32) -> usize {
-    let longest = parts.iter().map(|part| part.table.len()).max().unwrap_or(0);
-    (partition_of(u32_of(longest) * block_size) / block_size) as usize
+/// Blocks of a partition.
+fn unit(block_size: u32) -> usize {
+    (PARTITION / block_size) as usize
 }
 
 /// The blocks that the rows of a slice attend to.

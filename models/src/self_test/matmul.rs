@@ -127,7 +127,7 @@ pub(super) fn matmul(variant: &Variant) -> Vec<Case> {
     let tolerance = if product.epilogue == Epilogue::SiluMul { GATED } else { SUM };
     let grid = matmul::grid(tiling, rows, cols);
     let case = product.case("rows and columns beyond a tile", variant, grid, tolerance);
-    vec![Case { min_subgroup: if broadcast { 8 } else { 1 }, ..case }]
+    vec![case.subgroups(if broadcast { 8 } else { 1 }..=u32::MAX)]
 }
 
 pub(super) fn matmul_coop(variant: &Variant) -> Vec<Case> {

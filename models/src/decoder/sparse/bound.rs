@@ -103,9 +103,9 @@ impl Decoder {
             first_list: params.first_list,
             first_share: before * rows_a_layer * bound.share_stride,
             share_stride: bound.share_stride,
+            partition_size: params.partition_size,
             pad0: 0,
             pad1: 0,
-            pad2: 0,
         };
         let bindings: [Bind; 5] = [
             bounds.into(),

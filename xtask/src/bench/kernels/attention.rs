@@ -6,7 +6,7 @@ use anyhow::Result;
 use attn_kernels::Level;
 use attn_kernels::gpu::{Bind, Buf, Gpu};
 use attn_kernels::kernel::attention::Attention;
-use attn_kernels::kernel::paged_decode::{self, PagedDecodeParams, most_partitions, partitions};
+use attn_kernels::kernel::paged_decode::{self, Lanes, PagedDecodeParams, partition_of, partitions};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TILE_ROWS, Tile};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::kernel::{KvDtype, KvShape, paged_prefill_coop};
@@ -124,15 +124,23 @@ impl Step {
         u32::try_from(self.cache.rows.len()).expect("few sequences")
     }
 
+    /// How lanes share keys, keys of a partition and the most partitions of a row; of listed blocks where there are lists.
+    pub(super) fn cut(&self, gpu: &Gpu, lists: Option<&Lists>) -> (Lanes, u32, u32) {
+        let Heads { num_heads, shape } = &self.heads;
+        let lanes = gpu.decode_lanes(shape);
+        let most = lists.map_or(u32::MAX, |lists| (lists.stride - 1) * lists.block);
+        let lens = || self.cache.rows.iter().map(|row| row[1].min(most));
+        let size = partition_of(shape, *num_heads, lanes, lens().map(u64::from).sum());
+        (lanes, size, partitions(size, 0, lens().max().unwrap_or(0)).max(1))
+    }
+
     /// Attention of all rows, the reduce pass included; of listed blocks where there are lists.
     pub(super) fn attend(&self, gpu: &Gpu, lists: Option<&Lists>) -> Result<Work> {
         let Heads { num_heads, shape } = &self.heads;
         let (heads, batch) = (&self.heads, self.batch());
         let attention = lists.map_or(Attention::default(), |lists| Attention::blocks(lists.block));
         let tokens = lists.map_or_else(|| self.cache.tokens(), |lists| lists.tokens);
-        let dense = || self.cache.rows.iter().map(|row| partitions(0, row[1])).max().unwrap_or(0);
-        let listed = |lists: &Lists| most_partitions((lists.stride - 1) * lists.block);
-        let max_partitions = lists.map_or_else(dense, listed).max(1);
+        let (lanes, partition_size, max_partitions) = self.cut(gpu, lists);
         let partials = (batch * num_heads * max_partitions) as usize;
         let partial = gpu.buffer::<f32>("partial", partials * shape.head_dim as usize)?;
         let stats = gpu.buffer::<[f32; 2]>("stats", partials)?;
@@ -143,6 +151,7 @@ impl Step {
             num_kv_heads: shape.num_kv_heads,
             q_stride: heads.width(),
             max_partitions,
+            partition_size,
             scale: heads.scale(),
             reduced,
             list_stride,
@@ -160,15 +169,15 @@ impl Step {
         ];
         let (kernel, kind) =
             lists.map_or(("decode", String::new()), |lists| ("decode, selected", lists.kind()));
-        let work =
-            Work::new(kernel, Level::Baseline.name(), format!("{}, {}{kind}", self.name, heads.name()))
-                .costs(tokens * heads.token_bytes(), tokens * heads.pair_operations())
-                .dispatch(
-                    paged_decode::variant(shape, *num_heads, &attention),
-                    &params,
-                    binds.into_iter().chain(listed()),
-                    paged_decode::grid(shape, *num_heads, batch, max_partitions),
-                );
+        let level = if lanes == Lanes::Workgroup { Level::Baseline } else { Level::Subgroup };
+        let work = Work::new(kernel, level.name(), format!("{}, {}{kind}", self.name, heads.name()))
+            .costs(tokens * heads.token_bytes(), tokens * heads.pair_operations())
+            .dispatch(
+                paged_decode::variant(shape, *num_heads, lanes, &attention),
+                &params,
+                binds.into_iter().chain(listed()),
+                paged_decode::grid(shape, *num_heads, batch, max_partitions),
+            );
         if reduced == 0 {
             return Ok(work);
         }
@@ -178,9 +187,9 @@ impl Step {
             max_partitions,
             list_stride,
             first_list: 0,
+            partition_size,
             pad0: 0,
             pad1: 0,
-            pad2: 0,
         };
         let binds: Vec<Bind> = vec![(&partial).into(), (&stats).into(), (&self.rows).into(), (&out).into()];
         let variant = paged_reduce::variant(shape, &attention);

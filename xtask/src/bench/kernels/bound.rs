@@ -4,7 +4,6 @@ use anyhow::Result;
 use attn_kernels::Level;
 use attn_kernels::gpu::{Bind, Buf, Gpu};
 use attn_kernels::kernel::mass_bound::{self, MassBoundParams};
-use attn_kernels::kernel::paged_decode::most_partitions;
 
 use super::attention::Step;
 use super::lists::{Lists, SELECT_BLOCK};
@@ -26,7 +25,7 @@ pub(super) fn certificate(bench: &Bench, step: &Step, density: f64) -> Result<Ve
 fn mass_bound(gpu: &Gpu, step: &Step, lists: &Lists, (bounds, blocks): (&Buf<f32>, u32)) -> Result<Work> {
     let num_heads = step.heads.num_heads;
     let heads = (step.batch() * num_heads) as usize;
-    let max_partitions = most_partitions((lists.stride - 1) * lists.block).max(1);
+    let (_, partition_size, max_partitions) = step.cut(gpu, Some(lists));
     let params = MassBoundParams {
         num_heads,
         num_kv_heads: step.heads.shape.num_kv_heads,
@@ -37,9 +36,9 @@ fn mass_bound(gpu: &Gpu, step: &Step, lists: &Lists, (bounds, blocks): (&Buf<f32
         first_list: 0,
         first_share: 0,
         share_stride: mass_bound::share_stride(blocks),
+        partition_size,
         pad0: 0,
         pad1: 0,
-        pad2: 0,
     };
     let stats = gpu.upload("stats", &vec![[1.0_f32; 2]; heads * max_partitions as usize])?;
     let shares = gpu.buffer::<f32>("shares", heads * params.share_stride as usize)?;

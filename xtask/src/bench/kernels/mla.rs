@@ -147,9 +147,9 @@ impl Scratch {
             max_partitions: self.max_partitions,
             list_stride: lists.as_ref().map_or(0, |(_, stride)| *stride),
             first_list: 0,
+            partition_size: mla_decode::PARTITION,
             pad0: 0,
             pad1: 0,
-            pad2: 0,
         };
         let mut binds: Vec<Bind> =
             vec![(&self.partial).into(), (&self.stats).into(), rows.into(), (&self.out).into()];

@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use attn_kernels::gpu::Gpu;
 use attn_kernels::kernel::KvDtype;
-use attn_kernels::kernel::paged_decode::TILE;
+use attn_kernels::kernel::paged_decode::PARTITION;
 use kvblock::{BlockId, BlockIdx};
 use models::batch::{Phase, Sample, Slice, StepOutput};
 use models::kernel::sample::Spec;
@@ -135,7 +135,7 @@ impl Rig {
         let of_pool =
             |pool: f64| (f64::from(case.context * case.streams / self.plan.block_size) * pool) as u32;
         // Two slots of a ring, and a partition of selected pages for each stream.
-        let least = (2 + case.streams) * TILE / self.plan.block_size;
+        let least = (2 + case.streams) * PARTITION / self.plan.block_size;
         let sparse = case.policy.as_ref().map(|spec| -> Result<_> {
             Ok(SparseOptions {
                 policy: sparse_select::build(spec)?.into(),

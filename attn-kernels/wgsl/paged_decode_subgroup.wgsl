@@ -1,0 +1,235 @@
+// paged_decode for adapters whose subgroups all have SUBGROUP lanes, CHUNKS at least: each subgroup goes through its keys by
+// itself, a tile of as many as its lanes have at a time, and what they found is merged at the end. Weights and places
+// travel by shuffles, so that no barrier stands between the keys of a partition. Buffers, partitions and grid are those of
+// paged_decode.
+// CPU reference: src/cpu/paged_decode.rs
+#import numbers
+#import HEAD_DIM = 64
+#import BLOCK_SIZE = 16
+#import GROUP = 1
+#import SUBGROUP = 32
+// Values in flight a lane, and chunks of each of its keys.
+#import AHEAD = 8
+#import CHUNKS_AHEAD = 1
+#import kv = kv_f16
+// Keys of a lane in a tile.
+#import KEYS = 1
+#import keys = lane_key
+#import decode_part
+#import pages = pages_shared
+#import SELECTED = 8
+#import context = context_full
+#import SLOPES = 8
+#import logit = logit_plain
+
+const WG: u32 = 128u;
+const SUBGROUPS: u32 = WG / SUBGROUP;
+const TILE: u32 = SUBGROUP * KEYS;
+// In the value phase lanes own eight dimensions each of as many keys as fit side by side; the lanes left over idle.
+const SIDES: u32 = SUBGROUP / CHUNKS;
+const_assert SIDES > 0u;
+const ROUNDS: u32 = (SUBGROUP + SIDES - 1u) / SIDES;
+// No lane goes past the tile.
+const EVEN: bool = ROUNDS % AHEAD == 0u && ROUNDS * SIDES == SUBGROUP;
+const FIRST_STRIDE: u32 = 1u << firstLeadingBit(max(SIDES, 2u) - 1u);
+
+// Sums of subgroups for two heads in turns, and each subgroup's largest logits and sums of exponentials.
+var<workgroup> merged: array<vec4<f32>, 4u * SUBGROUPS * CHUNKS>;
+var<workgroup> tops: array<vec4<f32>, SUBGROUPS>;
+var<workgroup> sums: array<vec4<f32>, SUBGROUPS>;
+
+struct Lane {
+    @builtin(local_invocation_index) index: u32,
+    @builtin(subgroup_invocation_id) in_subgroup: u32,
+    @builtin(subgroup_id) subgroup: u32,
+}
+
+// Of each head: the subgroup's largest logit, the lane's sum of exponentials, and eight dimensions of its weighted values.
+struct State { top: vec4<f32>, sum: vec4<f32>, low: array<vec4<f32>, GROUP>, high: array<vec4<f32>, GROUP> }
+
+// What a lane knows of its keys in a tile: where they are, and once they are weighed, how much they count for each head.
+struct Weighed { weight: array<vec4<f32>, KEYS>, v_at: array<u32, KEYS> }
+
+@compute @workgroup_size(WG)
+fn paged_decode_subgroup(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
+    let part = part_of(group);
+    if (part.begin >= part.end) {
+        store_nothing(part, lane.index);
+        return;
+    }
+    // All subgroups take as many turns; those past the end count nothing.
+    let first = part.begin / TILE * TILE;
+    var key0 = first + lane.subgroup * TILE + lane.in_subgroup * KEYS;
+    var places = places_of(part, key0);
+    load_q(part, lane.index);
+    var state: State;
+    state.top = vec4(LOWEST);
+    for (var at = first; at < part.end; at += SUBGROUPS * TILE) {
+        let logits = logits_of(part, key0, places);
+        let here = places;
+        let counted = key0;
+        key0 += SUBGROUPS * TILE;
+        places = places_of(part, key0);
+        state = step(lane, part, counted, here, logits, state);
+    }
+    merge(lane, part, state);
+}
+
+// Places of the lane's keys, the first of them at `key0` in the order of attention. Keys that count stand in for the others:
+// unused slots may hold anything.
+fn places_of(part: Part, key0: u32) -> array<Place, KEYS> {
+    var places: array<Place, KEYS>;
+    #unroll i < KEYS
+        let position = context_position(part.context, clamp(key0 + i, part.begin, part.end - 1u));
+        places[i] = Place(page_of(part.table + position / BLOCK_SIZE, part.kv_head), position % BLOCK_SIZE);
+    #end
+    return places;
+}
+
+fn counts(part: Part, key: u32) -> bool {
+    return key >= part.begin && key < part.end;
+}
+
+// Logits of the lane's keys, LOWEST for those that do not count.
+fn logits_of(part: Part, key0: u32, places: array<Place, KEYS>) -> array<vec4<f32>, KEYS> {
+    var s: array<vec4<f32>, KEYS>;
+    let at = k_at(places[0].block, 0u, places[0].offset);
+    for (var first = 0u; first < CHUNKS; first += CHUNKS_AHEAD) {
+        var k: array<array<kv_chunk, KEYS>, CHUNKS_AHEAD>;
+        #unroll i < CHUNKS_AHEAD
+            k[i] = keys_load(at, first + i);
+        #end
+        #unroll i < CHUNKS_AHEAD
+            let chunk = first + i;
+            #unroll g < GROUP
+                let q_low = q_tile[(g * CHUNKS + chunk) * 2u];
+                let q_high = q_tile[(g * CHUNKS + chunk) * 2u + 1u];
+                #unroll j < KEYS
+                    s[j][g] += dot(q_low, kv_low(k[i][j])) + dot(q_high, kv_high(k[i][j]));
+                #end
+            #end
+        #end
+    }
+    #unroll j < KEYS
+        if (KV_ZERO != 0.0) {
+            s[j] -= vec4(q_zero[0], q_zero[1], q_zero[2], q_zero[3]);
+        }
+        s[j] *= k_factor(places[j].block, places[j].offset);
+        let key = key0 + j;
+        let position = context_position(part.context, clamp(key, part.begin, part.end - 1u));
+        #unroll g < GROUP
+            s[j][g] = logit(s[j][g], 1.0, part.head0 + g, position, part.position);
+        #end
+        s[j] = select(vec4(LOWEST), s[j], counts(part, key));
+    #end
+    return s;
+}
+
+// Attends to a tile, of which `logits` are those of the lane's keys, from `key0` on.
+fn step(
+    lane: Lane,
+    part: Part,
+    key0: u32,
+    places: array<Place, KEYS>,
+    logits: array<vec4<f32>, KEYS>,
+    before: State,
+) -> State {
+    var state = before;
+    var most = logits[0];
+    #unroll j < KEYS
+        most = max(most, logits[j]);
+    #end
+    let top = max(state.top, subgroupMax(most));
+    let shrink = exp(state.top - top);
+    state.top = top;
+    state.sum *= shrink;
+    var mine: Weighed;
+    #unroll j < KEYS
+        let p = select(vec4(0.0), exp(logits[j] - top), counts(part, key0 + j));
+        state.sum += p;
+        mine.weight[j] = p * v_factor(places[j].block, places[j].offset);
+        mine.v_at[j] = v_at(places[j].block, 0u, places[j].offset);
+    #end
+    #unroll g < GROUP
+        state.low[g] *= shrink[g];
+        state.high[g] *= shrink[g];
+    #end
+    #unroll j < KEYS
+        state = add_values(lane.in_subgroup, mine.weight[j], mine.v_at[j], state);
+    #end
+    return state;
+}
+
+// sum[g] += weight[g] * v over one key of every lane, whose values begin at `at`.
+fn add_values(lane: u32, weight: vec4<f32>, at: u32, before: State) -> State {
+    var state = before;
+    let chunk_at = lane % CHUNKS * v_at(0u, 1u, 0u);
+    let side = lane / CHUNKS;
+    for (var first = 0u; first < ROUNDS; first += AHEAD) {
+        var v: array<kv_chunk, AHEAD>;
+        #unroll i < AHEAD
+            let owner = min((first + i) * SIDES + side, SUBGROUP - 1u);
+            v[i] = v_load(subgroupShuffle(at, owner) + chunk_at);
+        #end
+        #unroll i < AHEAD
+            let owner = (first + i) * SIDES + side;
+            let p = select(vec4(0.0), subgroupShuffle(weight, min(owner, SUBGROUP - 1u)), EVEN || owner < SUBGROUP);
+            let low = kv_low(v[i]) - KV_ZERO;
+            let high = kv_high(v[i]) - KV_ZERO;
+            #unroll g < GROUP
+                state.low[g] = fma(vec4(p[g]), low, state.low[g]);
+                state.high[g] = fma(vec4(p[g]), high, state.high[g]);
+            #end
+        #end
+    }
+    return state;
+}
+
+// Adds the lanes of a subgroup up that own the same dimensions: the sum is with the first of them.
+fn over_sides(x: vec4<f32>, lane: u32) -> vec4<f32> {
+    var sum = x;
+    for (var stride = FIRST_STRIDE; stride > 0u; stride /= 2u) {
+        let other = subgroupShuffle(sum, min(lane + stride * CHUNKS, SUBGROUP - 1u));
+        let side = lane / CHUNKS;
+        sum += select(vec4(0.0), other, side < stride && side + stride < SIDES);
+    }
+    return sum;
+}
+
+// Adds the subgroups up and stores the partition.
+fn merge(lane: Lane, part: Part, state: State) {
+    if (lane.in_subgroup == 0u) {
+        tops[lane.subgroup] = state.top;
+    }
+    workgroupBarrier();
+    var top = tops[0];
+    for (var i = 1u; i < SUBGROUPS; i++) {
+        top = max(top, tops[i]);
+    }
+    let shrink = exp(state.top - top);
+    let sum = subgroupAdd(state.sum * shrink);
+    if (lane.in_subgroup == 0u) {
+        sums[lane.subgroup] = sum;
+    }
+    #unroll g < GROUP
+        let low = over_sides(state.low[g] * shrink[g], lane.in_subgroup);
+        let high = over_sides(state.high[g] * shrink[g], lane.in_subgroup);
+        // The other half may still be read.
+        let half = g % 2u * (2u * SUBGROUPS * CHUNKS);
+        if (lane.in_subgroup < CHUNKS) {
+            let to = half + (lane.subgroup * CHUNKS + lane.in_subgroup) * 2u;
+            merged[to] = low;
+            merged[to + 1u] = high;
+        }
+        workgroupBarrier();
+        if (lane.index < CHUNKS * 2u) {
+            var weighted = vec4(0.0);
+            var all = 0.0;
+            for (var i = 0u; i < SUBGROUPS; i++) {
+                weighted += merged[half + i * CHUNKS * 2u + lane.index];
+                all += sums[i][g];
+            }
+            store(part, g, lane.index, weighted, top[g], all);
+        }
+    #end
+}
