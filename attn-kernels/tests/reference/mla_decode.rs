@@ -65,6 +65,8 @@ struct Mla {
     q_stride: u32,
     q: Vec<f32>,
     asked: Asked,
+    /// Keys of a dispatch, whole partitions; `u32::MAX` for all in one.
+    num_keys: u32,
 }
 
 impl Mla {
@@ -86,7 +88,17 @@ impl Mla {
         let width = num_heads * shape.width();
         let q_stride = width + 8;
         let q = queries(lens.len(), width as usize, q_stride as usize, seed);
-        Self { shape, num_heads, slots, tables, rows, q_stride, q, asked: Asked::default() }
+        Self {
+            shape,
+            num_heads,
+            slots,
+            tables,
+            rows,
+            q_stride,
+            q,
+            asked: Asked::default(),
+            num_keys: u32::MAX,
+        }
     }
 
     /// The same with each selection block, or token, in the list of a row with `chance`.
@@ -102,11 +114,10 @@ impl Mla {
             num_heads: self.num_heads,
             q_stride: self.q_stride,
             max_partitions,
-            reduced: u32::from(max_partitions > 1),
+            reduced: u32::from(max_partitions > 1 || self.num_keys < u32::MAX),
             scale: 1.0 / (self.shape.width() as f32).sqrt(),
             list_stride: self.asked.list_stride(),
-            first_list: 0,
-            compressed_stride: 0,
+            ..MlaDecodeParams::default()
         }
     }
 
@@ -154,8 +165,14 @@ impl Mla {
         bindings.extend(lists.iter().map(Into::into));
         let mut pass = Pass::new("mla");
         let rows_count = u32::try_from(count).unwrap();
-        let grid = mla_decode::grid(self.num_heads, rows_count, most);
-        dispatch(gpu, &mut pass, variant, &params, &bindings, grid);
+        let grid = mla_decode::grid(self.num_heads, rows_count, most.min(self.num_keys / PARTITION));
+        // The last part first: none needs what another left.
+        for first_key in
+            (0..most * PARTITION).step_by(self.num_keys as usize).collect::<Vec<_>>().into_iter().rev()
+        {
+            let params = MlaDecodeParams { first_key, num_keys: self.num_keys, ..params };
+            dispatch(gpu, &mut pass, variant, &params, &bindings, grid);
+        }
         if params.reduced == 1 {
             let params = PagedReduceParams {
                 num_heads: self.num_heads,
@@ -279,6 +296,28 @@ fn lists_of_all_tokens_change_nothing() {
     assert_bits("all tokens listed", &got, &mla().on_gpu(gpu));
 }
 
+/// As a ring brings the keys, a chunk of them at a time.
+#[test]
+fn parts_of_the_keys_add_up_to_the_bits_of_all() {
+    let Some(gpu) = gpu() else { return };
+    for (lens, context) in
+        [([5, 1300, 512], Context::Full), ([700, 0, 2000], Context::Tokens), ([257, 1, 900], Context::Full)]
+    {
+        let mut mla = Mla::new(shape(64, 16, 16, KvDtype::F16), 8, &lens, 7);
+        if context == Context::Tokens {
+            mla = mla.listed(context, 0.6, 8);
+        }
+        mla.rows[1][3] = mla.rows[1][1] / 2;
+        // A reduction follows either way.
+        mla.num_keys = u32::MAX / PARTITION * PARTITION;
+        let want = mla.on_gpu(gpu);
+        for partitions in [1, 2, 3] {
+            mla.num_keys = partitions * PARTITION;
+            assert_bits(&format!("{lens:?}, {partitions} partitions at a time"), &mla.on_gpu(gpu), &want);
+        }
+    }
+}
+
 /// A window of raw tokens and compressed ones from another cache, under one softmax with a sink.
 #[test]
 fn two_caches_share_a_softmax() {
@@ -356,6 +395,7 @@ proptest! {
         dtype in prop::sample::select(vec![KvDtype::F16, KvDtype::F32, KvDtype::Fp8, KvDtype::Int8]),
         lists in prop::option::of((any::<bool>(), 0.0..1.0)),
         first in 0u32..200,
+        part in prop::option::of(1u32..3),
         seed: u64,
     ) {
         if let Some(gpu) = gpu() {
@@ -366,6 +406,7 @@ proptest! {
                 mla = mla.listed(context, chance, seed);
             }
             mla.rows.iter_mut().for_each(|row| row[3] = row[1] * first.saturating_sub(100) / 100);
+            mla.num_keys = part.map_or(u32::MAX, |part| part * PARTITION);
             mla.check(gpu);
         }
     }

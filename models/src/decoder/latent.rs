@@ -286,7 +286,7 @@ impl Decoder {
             scale: self.config.scale,
             list_stride,
             first_list,
-            compressed_stride: 0,
+            ..MlaDecodeParams::default()
         };
         let list = Bind::at(self.view(index).all.decode.raw(), range.start as u64 * 16);
         let out = if reduced { &a.partial } else { &state.weighed };
