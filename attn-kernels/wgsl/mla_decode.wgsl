@@ -211,13 +211,14 @@ fn store(quartet: u32, span: u32, state: State, partial_head: u32, out_head: u32
         let head = quartet * 4u + h;
         let at = partial_head + head * params.max_partitions;
         let to = select(at, out_head + head, params.reduced == 0u) * (LATENT / 4u);
-        let factor = select(1.0, 1.0 / state.sum[h], params.reduced == 0u);
+        // A quotient, as in paged_reduce: one partition gives the same bits with and without it.
+        let divisor = select(1.0, state.sum[h], params.reduced == 0u);
         if (head < HEADS) {
             #unroll i < VALUE_WORDS
                 let word = span + i * SPANS;
                 if (word < VALUES) {
                     #unroll c < WORD_QUADS
-                        partial[to + word * WORD_QUADS + c] = state.o[(i * WORD_QUADS + c) * 4u + h] * factor;
+                        partial[to + word * WORD_QUADS + c] = state.o[(i * WORD_QUADS + c) * 4u + h] / divisor;
                     #end
                 }
             #end
