@@ -103,18 +103,22 @@ impl Decoder {
         layers: Vec<Return>,
         done: &Outcome,
     ) -> Result<(), ModelError> {
+        if layers.is_empty() {
+            return Ok(());
+        }
         let words = self.kv.shape().block_bytes() / 4;
-        for (layer, reads) in layers.into_iter().enumerate() {
+        let layers: Vec<[Vec<u32>; 2]> =
+            layers.into_iter().map(|reads| reads.map(|read| done.get(read))).collect();
+        let mut writes = Vec::new();
+        for (layer, rooms) in layers.iter().enumerate() {
             let (k, v) = self.kv.host_layer(layer).expect("what is staged has a host");
-            for (host, read) in [k, v].into_iter().zip(reads) {
-                let rooms: Vec<u32> = done.get(read);
+            for (host, rooms) in [k, v].into_iter().zip(rooms) {
                 let at = plan.fresh.blocks.iter().map(|block| *block as usize * words);
-                let writes: Vec<_> =
-                    at.zip(rooms.chunks_exact(words)).map(|(at, room)| (host, at, room)).collect();
-                self.gpu.write_mapped(&writes)?;
+                writes.extend(at.zip(rooms.chunks_exact(words)).map(|(at, room)| (host, at, room)));
             }
         }
-        Ok(())
+        // All at once: each call waits for the device.
+        Ok(self.gpu.write_mapped(&writes)?)
     }
 }
 
