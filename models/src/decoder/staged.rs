@@ -114,18 +114,22 @@ impl Decoder {
         layers: Vec<Return>,
         done: &Outcome,
     ) -> Result<(), ModelError> {
-        for (layer, reads) in layers.into_iter().enumerate() {
+        if layers.is_empty() {
+            return Ok(());
+        }
+        let layers: Vec<SmallVec<[Vec<u32>; 2]>> =
+            layers.into_iter().map(|reads| reads.into_iter().map(|read| done.get(read)).collect()).collect();
+        let mut writes = Vec::new();
+        for (layer, rooms) in layers.iter().enumerate() {
             let words = self.kv.attended(layer).1;
             let host = self.kv.host_attended(layer).expect("what is staged has a host");
-            for (host, read) in host.iter().zip(reads) {
-                let rooms: Vec<u32> = done.get(read);
+            for (host, rooms) in host.iter().zip(rooms) {
                 let at = plan.fresh.blocks.iter().map(|block| *block as usize * words);
-                let writes: Vec<_> =
-                    at.zip(rooms.chunks_exact(words)).map(|(at, room)| (host, at, room)).collect();
-                self.gpu.write_mapped(&writes)?;
+                writes.extend(at.zip(rooms.chunks_exact(words)).map(|(at, room)| (host, at, room)));
             }
         }
-        Ok(())
+        // All at once: each call waits for the device.
+        Ok(self.gpu.write_mapped(&writes)?)
     }
 }
 
