@@ -1,11 +1,11 @@
 //! `mla_decode` over one cache and over two, and its reduce pass, against the reference.
 
 use crate::device::{assert_bits, assert_close, cases, dispatch, gpu};
+use crate::latent_slots::Slots;
 use crate::layer::{ATTENTION, queries};
 use crate::options::{Asked, Lists};
 use attn_kernels::cpu;
 use attn_kernels::cpu::Tolerance;
-use attn_kernels::cpu::latent_write::stored_latent;
 use attn_kernels::cpu::mla_decode::{LatentRow, attend};
 use attn_kernels::gpu::{Buf, Gpu, Pass};
 use attn_kernels::kernel::KvDtype;
@@ -14,45 +14,9 @@ use attn_kernels::kernel::mla_decode::{
     self, LatentShape, MlaDecodeParams, PARTITION, SlotLists, partitions,
 };
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
-use attn_kernels::self_test::latents::latent_words;
 use proptest::prelude::*;
 use rand::rngs::StdRng;
-use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
-
-/// Slots of a cache, random where they are used and NaN elsewhere.
-struct Slots {
-    values: Vec<f32>,
-    free: Vec<u32>,
-}
-
-impl Slots {
-    fn new(blocks: usize, shape: &LatentShape, seed: u64) -> Self {
-        let mut free: Vec<u32> = (0..u32::try_from(blocks).unwrap()).collect();
-        free.shuffle(&mut StdRng::seed_from_u64(seed));
-        let elements = (shape.block_size * shape.width()) as usize;
-        Self { values: vec![f32::NAN; blocks * elements], free }
-    }
-
-    fn blocks(&self, shape: &LatentShape) -> usize {
-        self.values.len() / (shape.block_size * shape.width()) as usize
-    }
-
-    fn fill(&mut self, shape: &LatentShape, slot: usize, rng: &mut StdRng) {
-        let width = shape.width() as usize;
-        let token: Vec<f32> = (0..width).map(|_| rng.random_range(-1.0..1.0)).collect();
-        self.values[slot * width..(slot + 1) * width].copy_from_slice(&stored_latent(shape, &token));
-    }
-
-    fn latent(&self, shape: &LatentShape, slot: usize) -> &[f32] {
-        let width = shape.width() as usize;
-        &self.values[slot * width..(slot + 1) * width]
-    }
-
-    fn upload(&self, gpu: &Gpu, shape: &LatentShape) -> Buf<u32> {
-        gpu.upload("latents", &latent_words(shape, &self.values)).unwrap()
-    }
-}
 
 /// Sequences to decode, one row each, in a paged cache.
 struct Mla {
