@@ -7,7 +7,7 @@ pub use board::{BadBlock, Loaded, Outcome, Settled, Submission, TaskBoard, TaskK
 pub use handle::Handle;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -15,6 +15,7 @@ use kvblock::{BlockHash, SeqId};
 use rustc_hash::FxHashMap;
 
 use crate::stack::TierStack;
+use crate::sync::lock;
 use crate::tier::TierError;
 use handle::Slot;
 
@@ -97,10 +98,6 @@ pub enum EngineError {
         #[source]
         source: std::io::Error,
     },
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Shared {

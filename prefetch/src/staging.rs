@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::sync::{Condvar, Mutex, lock, wait};
+use crate::sync::explored::{Condvar, Mutex, lock, wait};
 
 /// A bounded set of equal buffers that go round: free, filling, ready, in use, free.
 ///

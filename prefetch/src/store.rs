@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use kvblock::BlockHash;
 use rustc_hash::FxHashMap;
 
-use crate::engine::lock;
 use crate::stack::TierStack;
+use crate::sync::lock;
 use crate::tier::{BlockLayout, TierError, TierKind};
 use task::TaskShared;
 
@@ -213,20 +213,23 @@ impl Store {
         for (_, bytes) in &blocks {
             layout.check_shard(shard, bytes.len()).map_err(|source| StoreError::Layout { source })?;
         }
+        // Places are reserved here, so that a stream never has to refuse. Streams cannot look for them before the
+        // lock is released.
+        let mut partial = lock(&self.shared.partial);
+        let mut begun = Vec::new();
         if layout.shards() > 1 {
-            // Places are taken here, so that a stream never has to refuse.
-            let mut partial = lock(&self.shared.partial);
-            let mut begun: Vec<BlockHash> =
-                blocks.iter().map(|(key, _)| *key).filter(|key| !partial.contains_key(key)).collect();
+            begun.extend(blocks.iter().map(|(key, _)| *key).filter(|key| !partial.contains_key(key)));
             begun.sort_unstable();
             begun.dedup();
-            let (partial_max, count) = (self.shared.config.partial_max, partial.len() + begun.len());
-            if count > partial_max {
-                return Err(StoreError::TooManyPartial { partial: count, partial_max });
-            }
-            partial.extend(begun.into_iter().map(|key| (key, Partial::new(layout))));
         }
-        self.enqueue(blocks.into_iter().map(|(key, bytes)| (key, Work::Dump { shard, bytes })).collect())
+        let (partial_max, count) = (self.shared.config.partial_max, partial.len() + begun.len());
+        if count > partial_max {
+            return Err(StoreError::TooManyPartial { partial: count, partial_max });
+        }
+        let works = blocks.into_iter().map(|(key, bytes)| (key, Work::Dump { shard, bytes }));
+        let task = self.enqueue(works.collect())?;
+        partial.extend(begun.into_iter().map(|key| (key, Partial::new(layout))));
+        Ok(task)
     }
 
     /// Saves whole blocks, all shards of each together. A block is visible once it was written.

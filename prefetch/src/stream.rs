@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use kvblock::BlockHash;
 
-use crate::engine::lock;
 use crate::stack::TierStack;
 use crate::staging::StagingRing;
+use crate::sync::lock;
 use crate::tier::{TierError, TierKind};
 
 /// A block that could not be read; the blocks before it were consumed.

@@ -5,9 +5,10 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use super::Shared;
 use super::board::{Outcome, Settled, TaskKey};
-use super::{Shared, lock};
 use crate::counters::Counters;
+use crate::sync::lock;
 
 /// Where a worker leaves the outcome of a task.
 #[derive(Default)]

@@ -23,9 +23,9 @@ use rustc_hash::FxHashMap;
 
 use super::host::in_use;
 use super::{BlockLayout, Stored, Tier, TierError, TierKind, checksum};
-use crate::engine::lock;
 use crate::index::{Lookup, TierIndex};
 use crate::policy::{PolicyKind, ReuseFilter};
+use crate::sync::lock;
 use catalog::{Catalog, Row};
 use slab::Slabs;
 

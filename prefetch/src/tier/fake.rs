@@ -8,7 +8,7 @@ use std::time::Duration;
 use kvblock::BlockHash;
 
 use super::{BlockLayout, Stored, Tier, TierError, TierKind};
-use crate::engine::lock;
+use crate::sync::lock;
 
 /// A tier that holds every block there is, with bytes that follow from the hash, unless told otherwise.
 ///

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use kvblock::BlockHash;
 
 use super::{BlockLayout, Stored, Tier, TierError, TierKind};
-use crate::engine::lock;
 use crate::index::{IndexError, Lookup, TierIndex};
 use crate::policy::{PolicyKind, ReuseFilter};
+use crate::sync::lock;
 
 /// A bounded map from hash to block.
 ///
@@ -82,7 +82,12 @@ impl Tier for HostTier {
 
     fn write(&self, key: BlockHash, block: &[u8]) -> Result<Stored, TierError> {
         self.layout.check_block(block.len())?;
+        if let Some(stored) = lock(&self.inner).index.admission(key) {
+            return Ok(stored);
+        }
+        let bytes: Arc<[u8]> = block.into();
         let mut inner = lock(&self.inner);
+        // Another writer may have been faster while this one copied.
         if let Some(stored) = inner.index.admission(key) {
             return Ok(stored);
         }
@@ -96,7 +101,7 @@ impl Tier for HostTier {
         if inner.blocks.len() <= slot {
             inner.blocks.resize(slot + 1, None);
         }
-        inner.blocks[slot] = Some(block.into());
+        inner.blocks[slot] = Some(bytes);
         inner.index.complete_store(&[key], true);
         Ok(Stored::Written)
     }

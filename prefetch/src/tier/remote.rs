@@ -20,8 +20,8 @@ use tokio::runtime::Runtime;
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
 
 use super::{BlockLayout, Stored, Tier, TierError, TierKind};
-use crate::engine::lock;
 use crate::spec::RemoteSpec;
+use crate::sync::lock;
 use naming::Naming;
 
 const SUM_BYTES: usize = size_of::<u64>();
