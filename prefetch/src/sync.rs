@@ -1,5 +1,5 @@
-//! Locks that ignore poisoning: no code of this crate panics while a lock protects a broken state, so a poisoned
-//! lock is used as it is.
+//! Locks that ignore poisoning: no code of this crate panics while a lock protects a broken state, so a
+//! poisoned lock is used as it is.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,4 +1,4 @@
-//! Blocks in memory of this process.
+//! The host tier: blocks in memory of this process.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,8 +11,9 @@ use crate::sync::lock;
 
 /// A bounded map from hash to block.
 ///
-/// A read copies outside of the lock: it holds a reference to the block, which may outlive its eviction, so
-/// memory can pass the capacity by one block for each reader.
+/// Reads and writes copy outside of the lock: a reader holds a reference to its block, which may outlive the
+/// block's eviction, and a writer copies before it has a slot. Memory can therefore exceed the capacity by
+/// one block for each reader and writer.
 pub struct HostTier {
     layout: BlockLayout,
     inner: Mutex<Inner>,
@@ -20,12 +21,12 @@ pub struct HostTier {
 
 struct Inner {
     index: TierIndex,
-    /// By slot, as far as slots were in use.
+    /// By slot, up to the last slot ever used.
     blocks: Vec<Option<Arc<[u8]>>>,
 }
 
 impl HostTier {
-    /// A tier for `capacity_blocks` blocks; memory is taken as they come.
+    /// A tier for `capacity_blocks` blocks; memory is allocated as they arrive.
     #[must_use]
     pub fn new(
         layout: BlockLayout,
