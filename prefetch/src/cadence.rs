@@ -1,4 +1,4 @@
-//! When sparse decoding selects, loads and waits, and what is on the device when it starts.
+//! In which decode steps a sparse policy selects, loads and waits, and what is on the device when it starts.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,14 +8,14 @@ use kvblock::{BlockHash, BlockIdx};
 /// Prompt blocks that stay on the device when decoding turns sparse (GSA of UCM).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InitialResident {
-    /// The first `init_blocks` and the last of the prompt, `topk_blocks` in all.
+    /// The first `init_blocks` blocks of the prompt and its last blocks, `topk_blocks` in all.
     pub remain: Vec<BlockIdx>,
-    /// The blocks before that tail, whose device blocks are the first to be overwritten.
+    /// The blocks just before those last ones; their device blocks are the first to be overwritten.
     pub prefetch: Vec<BlockIdx>,
 }
 
 impl InitialResident {
-    /// For a prompt of `prompt_blocks` blocks. A prompt that fits stays whole.
+    /// The initial residents of a prompt of `prompt_blocks` blocks. A prompt that fits stays complete.
     #[must_use]
     pub fn new(prompt_blocks: u32, topk_blocks: u32, init_blocks: u32, prefetch_blocks: u32) -> Self {
         let blocks = |range: Range<u32>| range.map(BlockIdx::new);
@@ -39,7 +39,7 @@ pub enum RetrievalAction {
     Synchronous,
     /// Start scoring in the background.
     StartScoring,
-    /// Take the scores and start loading the difference.
+    /// Take the scores and start loading the blocks that are new.
     StartLoading,
     /// Wait for the loads before attention.
     AwaitLoads,
@@ -47,15 +47,16 @@ pub enum RetrievalAction {
     Idle,
 }
 
-/// The retrieval rhythm of ESA: scores start in step 2 of each stride, loads in step 0, and step 1 waits for
-/// them.
+/// The retrieval cadence of ESA: scoring starts in step 2 of each stride and loading in step 0; step 1 waits
+/// for the loads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RetrievalCadence {
     stride: u32,
 }
 
 impl RetrievalCadence {
-    /// A rhythm of `stride` steps (ESA 5, KVStar 8), or `None` below 3, where the phases would collide.
+    /// A cadence with a period of `stride` steps (ESA 5, KVStar 8), or `None` below 3, where the phases would
+    /// collide.
     #[must_use]
     pub const fn new(stride: u32) -> Option<Self> {
         if stride < 3 { None } else { Some(Self { stride }) }
@@ -74,7 +75,8 @@ impl RetrievalCadence {
     }
 }
 
-/// The blocks of `next` that `current` does not hold under the same hash, by position: the delta to load.
+/// The blocks of `next` that `current` does not hold at the same position under the same hash: the delta to
+/// load.
 #[must_use]
 pub fn delta_load(
     current: &BTreeMap<BlockIdx, BlockHash>,
