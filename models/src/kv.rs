@@ -248,12 +248,18 @@ impl KvPool {
         (slots > 0 && rows < ROWS).then_some(rows)
     }
 
-    /// Bytes of whole blocks that passed through the ring so far.
+    /// Bytes of whole blocks that were copied from the host so far: into the ring, and to where a step adds to them.
     #[must_use]
     pub fn fetched_bytes(&self) -> u64 {
         // Layers of a pool with a ring are alike.
         let (buffers, words) = self.attended(0);
         self.ring().map_or(0, |ring| ring.fetched_blocks() * (buffers.len() * words * 4) as u64)
+    }
+
+    /// Bytes that steps wrote to blocks on the host so far: new tokens, or whole blocks where these come back by copies.
+    #[must_use]
+    pub fn written_bytes(&self) -> u64 {
+        self.ring().map_or(0, Ring::written_bytes)
     }
 
     /// Whether two blocks lie in the same buffers.

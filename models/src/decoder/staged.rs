@@ -46,6 +46,11 @@ impl Fresh {
         fresh
     }
 
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
     /// The room of a block on the host, if the step writes it.
     pub(super) fn room(&self, block: u32) -> Option<u32> {
         self.rooms.get(&block).copied()
@@ -87,6 +92,9 @@ impl Decoder {
     pub(super) fn fetch_begun(&self, pass: &mut Pass, layer: usize, plan: &Plan) {
         let (Some(staged), Some(host_bufs)) = (&self.staged, self.kv.host_attended(layer)) else { return };
         let words = self.kv.attended(layer).1;
+        if let Some(ring) = self.kv.ring() {
+            ring.count(plan.fresh.begun.len() as u64);
+        }
         for room in &plan.fresh.begun {
             let host = plan.fresh.blocks[*room as usize] as usize * words;
             for (host_buf, rooms) in host_bufs.iter().zip(staged.rooms(layer)) {

@@ -209,6 +209,11 @@ impl Decoder {
         if let Some(slots) = plan.host_slots.as_mut().filter(|_| self.kv.is_staged()) {
             plan.fresh = Fresh::divert(slots, block_size);
         }
+        // Where the host writes, whole blocks come back.
+        let slots = plan.host_slots.iter().flatten().filter(|slot| **slot >= 0).count() as u64;
+        let tokens =
+            if self.kv.is_staged() { plan.fresh.len() as u64 * u64::from(block_size) } else { slots };
+        ring.count_written(tokens * (self.kv.plan().block_bytes() / u64::from(block_size)));
         let selects = |sparse: &Sparse| !(0..self.layers.len()).any(|layer| sparse.is_dense(layer));
         let selects = self.sparse.as_ref().is_some_and(selects);
         let whole = |view: &ViewRows, slice: usize| {
