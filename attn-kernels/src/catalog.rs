@@ -65,6 +65,7 @@ pub const MODULES: Modules = modules![
     "kv_published_f32",
     "kv_published_fp8",
     "kv_published_int8",
+    "kv_unscaled",
     "kv_write_f16",
     "kv_write_f32",
     "kv_write_fp8",

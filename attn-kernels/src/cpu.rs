@@ -71,6 +71,30 @@ impl PagedKv<'_> {
         self.gather(self.v, KvShape::v_index, table, head, token)
     }
 
+    /// What `of` makes of a query head and the keys of a block, `[rows, num_heads, stride]`: none beyond the sequence. Of rows
+    /// `[row of q, KV length, first entry of its table, any]` and blocks of `select_block` tokens.
+    pub(crate) fn of_blocks(
+        &self,
+        select_block: usize,
+        [heads, kv_heads, q_stride, stride]: [u32; 4],
+        (q, tables, rows): (&[f32], &[u32], &[[u32; 4]]),
+        of: impl Fn(&[f32], &[Vec<f64>]) -> f64,
+    ) -> Vec<f32> {
+        let (dim, group) = (self.shape.head_dim as usize, (heads / kv_heads) as usize);
+        let mut all = Vec::new();
+        for [row, len, table, _] in rows.iter().map(|row| row.map(|n| n as usize)) {
+            for head in 0..heads as usize {
+                let q = &q[row * q_stride as usize + head * dim..][..dim];
+                all.extend((0..stride as usize).map(|block| {
+                    let tokens = block * select_block..len.min((block + 1) * select_block);
+                    let keys = tokens.map(|t| self.key(&tables[table..], head / group, t).collect());
+                    f32_of(of(q, &keys.collect::<Vec<Vec<f64>>>()))
+                }));
+            }
+        }
+        all
+    }
+
     fn gather(
         &self,
         cache: &[f32],

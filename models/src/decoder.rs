@@ -195,6 +195,9 @@ impl Decoder {
         let how = (self.prefill(), &self.turns);
         let mut plan = inputs::plan(&self.config, &self.options, &self.views, slices, samples, how)?;
         self.plan_stream(slices, &mut plan)?;
+        if self.latent.is_some() {
+            plan.partition_latents();
+        }
         if let Some(compressed) = &mut self.compressed {
             let step = compressed.plan(&self.config, slices, &plan);
             compressed.write(&self.gpu, &step)?;

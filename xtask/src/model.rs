@@ -28,7 +28,7 @@ pub struct Model {
     pub tokenizer: Option<Tokenizer>,
     /// `None` where the checkpoint has none.
     pub chat: Option<ChatTemplate>,
-    /// The device that it was last loaded on, by its name.
+    /// The device that it was first loaded on, and how it was opened.
     gpu: OnceLock<(GpuOptions, Arc<Gpu>)>,
 }
 

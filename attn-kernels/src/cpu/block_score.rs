@@ -57,25 +57,15 @@ pub fn block_bounds(
     tables: &[u32],
     rows: &[[u32; 4]],
 ) -> Vec<f32> {
-    let (heads, dim) = (params.num_heads as usize, cache.shape.head_dim as usize);
-    let group = heads / params.num_kv_heads as usize;
-    let mut bounds = Vec::new();
-    for [row, len, table, _] in rows.iter().map(|row| row.map(|n| n as usize)) {
-        for head in 0..heads {
-            let q = &q[row * params.q_stride as usize + head * dim..][..dim];
-            bounds.extend((0..params.score_stride as usize).map(|block| {
-                let tokens = block * select_block..len.min((block + 1) * select_block);
-                let keys = tokens.map(|t| cache.key(&tables[table..], head / group, t).collect());
-                let keys: Vec<Vec<f64>> = keys.collect();
-                if keys.is_empty() {
-                    return f32::NEG_INFINITY;
-                }
-                let most = f64::from(params.logit_scale) * head_score(Digest::MinMax, q, &keys, &cache.shape);
-                f32_of(most + (keys.len() as f64).ln()).min(3e38)
-            }));
+    let BlockScoreParams { num_heads, num_kv_heads, q_stride, score_stride, logit_scale, .. } = *params;
+    let sizes = [num_heads, num_kv_heads, q_stride, score_stride];
+    cache.of_blocks(select_block, sizes, (q, tables, rows), |q, keys| match keys.len() {
+        0 => f64::NEG_INFINITY,
+        n => {
+            let most = f64::from(logit_scale) * head_score(Digest::MinMax, q, keys, &cache.shape);
+            (most + (n as f64).ln()).min(3e38)
         }
-    }
-    bounds
+    })
 }
 
 /// The bound `Σ_d max(q_d min_d, q_d max_d)`, or q · mean, over the keys of a block.

@@ -30,8 +30,7 @@ pub struct Raw(Arc<Allocation>);
 struct Allocation {
     buffer: wgpu::Buffer,
     id: u64,
-    bytes: u64,
-    /// Of `bytes`, what the device's account has.
+    /// Of its bytes, what the device's account has.
     counted: u64,
     account: Arc<AtomicU64>,
 }
@@ -46,7 +45,7 @@ impl Raw {
     /// Size in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.0.bytes
+        self.0.buffer.size()
     }
 
     /// Tells buffers of one device apart.
@@ -81,16 +80,17 @@ impl<T> Buf<T> {
     }
 }
 
+/// What kernels and copies ask of a buffer.
+const STORAGE: wgpu::BufferUsages =
+    wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);
+
 impl Gpu {
     /// A zeroed storage buffer of `len` elements (at least one is allocated).
     ///
     /// # Errors
     /// [`GpuError::BufferTooLarge`] over the device's limits, [`GpuError::OutOfMemory`] when memory is short.
     pub fn buffer<T: Pod>(&self, label: &str, len: usize) -> Result<Buf<T>, GpuError> {
-        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
-        let bytes = (len.max(1) * size_of::<T>()).next_multiple_of(16) as u64;
-        let raw = self.raw_buffer(label, bytes, usage)?;
-        Ok(Buf { raw, len, element: PhantomData })
+        self.typed(label, len, STORAGE)
     }
 
     /// Whether kernels and copies can use buffers in memory of the host.
@@ -109,13 +109,7 @@ impl Gpu {
     pub fn host_buffer<T: Pod>(&self, label: &str, len: usize) -> Result<Buf<T>, GpuError> {
         assert!(self.has_host_buffers(), "{label} of {len} elements on a device without mappable storage");
         // Memory that is mapped for reading is cached memory of the host.
-        let usage = wgpu::BufferUsages::STORAGE
-            | wgpu::BufferUsages::COPY_SRC
-            | wgpu::BufferUsages::COPY_DST
-            | wgpu::BufferUsages::MAP_READ;
-        let bytes = (len.max(1) * size_of::<T>()).next_multiple_of(16) as u64;
-        let raw = self.raw_buffer(label, bytes, usage)?;
-        Ok(Buf { raw, len, element: PhantomData })
+        self.typed(label, len, STORAGE | wgpu::BufferUsages::MAP_READ)
     }
 
     /// A zeroed buffer in the memory that this device's driver keeps for uploads, which every device has: the host writes it
@@ -124,8 +118,11 @@ impl Gpu {
     /// # Errors
     /// As [`Gpu::buffer`].
     pub fn upload_buffer<T: Pod>(&self, label: &str, len: usize) -> Result<Buf<T>, GpuError> {
+        self.typed(label, len, wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC)
+    }
+
+    fn typed<T: Pod>(&self, label: &str, len: usize, usage: wgpu::BufferUsages) -> Result<Buf<T>, GpuError> {
         let bytes = (len.max(1) * size_of::<T>()).next_multiple_of(16) as u64;
-        let usage = wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC;
         Ok(Buf { raw: self.raw_buffer(label, bytes, usage)?, len, element: PhantomData })
     }
 
@@ -235,7 +232,7 @@ impl Gpu {
         self.allocated.fetch_add(counted, Ordering::Relaxed);
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let account = Arc::clone(&self.allocated);
-        Raw(Arc::new(Allocation { bytes: buffer.size(), buffer, id, counted, account }))
+        Raw(Arc::new(Allocation { buffer, id, counted, account }))
     }
 
     /// A buffer that somebody else made, in whole elements.

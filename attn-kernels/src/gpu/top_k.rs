@@ -70,7 +70,7 @@ impl TopK {
             return Ok(());
         }
         let lens = most.params(rows).scratch_lens();
-        if self.long.as_ref().is_some_and(|long| long.lens().iter().zip(&lens).all(|(has, len)| has >= len)) {
+        if self.long.as_ref().is_some_and(|long| long.holds(lens)) {
             return Ok(());
         }
         let has = self.long.as_ref().map_or([0; 3], Long::lens);
@@ -97,8 +97,8 @@ impl TopK {
         }
         let long = self.long.as_ref().expect("room is reserved for long rows");
         let params = TopKLongParams::new(params, most.scores, most.k.min(most.scores));
-        let (has, lens) = (long.lens(), params.scratch_lens());
-        assert!(has.iter().zip(&lens).all(|(has, len)| has >= len), "scratch of {lens:?} u32 in {has:?}");
+        let lens = params.scratch_lens();
+        assert!(long.holds(lens), "scratch of {lens:?} u32 in {:?}", long.lens());
         let [scores, rows, table, out] = bindings;
         let of_peaks = [scores.clone(), rows.clone(), (&long.peaks).into()];
         let grid = top_k_peaks::grid(params.max_groups, params.rows);
@@ -110,6 +110,10 @@ impl TopK {
 }
 
 impl Long {
+    fn holds(&self, lens: [usize; 3]) -> bool {
+        self.lens().iter().zip(lens).all(|(has, len)| *has >= len)
+    }
+
     fn lens(&self) -> [usize; 3] {
         [&self.peaks, &self.chosen, &self.kept].map(Buf::len)
     }

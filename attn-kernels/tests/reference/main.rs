@@ -13,6 +13,7 @@ mod device_refusals;
 mod gather_cache;
 mod indexer;
 mod latent_refusals;
+mod latent_slots;
 mod latent_write;
 mod layer;
 mod lists;

@@ -10,17 +10,7 @@ fn kv_high(c: kv_chunk) -> vec4<f32> {
     return c.high;
 }
 
-// What kv_low and kv_high make of a zero.
-const KV_ZERO: f32 = 0.0;
-
-// Factor on what kv_low and kv_high make of the key at `offset` in its block, less KV_ZERO.
-fn k_factor(block_head: u32, offset: u32) -> f32 {
-    return 1.0;
-}
-
-fn v_factor(block_head: u32, offset: u32) -> f32 {
-    return 1.0;
-}
+#import kv_unscaled
 
 // Chunk `chunk` (elements 8 * chunk on) of the key at `offset` in its block.
 fn k_at(block_head: u32, chunk: u32, offset: u32) -> u32 {

@@ -36,7 +36,6 @@ impl Decoder {
     /// The shape of a step that others may repeat: one of decode rows that attend everything through the device's cache.
     pub(super) fn shape(&self, plan: &Plan) -> Option<Shape> {
         let plain = self.sparse.is_none()
-            && self.residency.is_none()
             && self.latent.is_none()
             && self.compressed.is_none()
             && self.choices.is_none()

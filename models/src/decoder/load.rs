@@ -46,8 +46,7 @@ impl Decoder {
         weights: &dyn WeightSource,
         options: &DecoderOptions,
     ) -> Result<Self, ModelError> {
-        supported(config, options.sparse.is_some())?;
-        serves(config, options)?;
+        check(config, options)?;
         let source = Source { gpu, config, weights: Used::new(weights) };
         let embedding = Matrix::stacked(gpu, &[source.matrix(Role::Embed)?])?;
         let head = match config.tie_embeddings {
@@ -144,19 +143,15 @@ impl Decoder {
 }
 
 /// What the configuration and the options may ask for and this forward pass does not do.
-fn supported(config: &DecoderConfig, sparse: bool) -> Result<(), ModelError> {
+fn check(config: &DecoderConfig, options: &DecoderOptions) -> Result<(), ModelError> {
     if !config.head_dim.is_multiple_of(8) {
         return Err(ModelError::Unsupported { feature: "head sizes that are no multiple of 8" });
     }
     let full = config.layers.iter().any(|layer| layer.reach == Reach::Full);
-    if sparse && (config.latent.is_some() || !full) {
+    if options.sparse.is_some() && (config.latent.is_some() || !full) {
         return Err(ModelError::Sparse { lacks: "layers of full attention to keys and values" });
     }
-    Ok(())
-}
-
-/// What reads a cache of codes and wants floats.
-fn serves(config: &DecoderConfig, options: &DecoderOptions) -> Result<(), ModelError> {
+    // It reads its cache as floats.
     let dtype = options.kv_dtype;
     if config.compressed.is_some() && matches!(dtype, KvDtype::Fp8 | KvDtype::Int8) {
         return Err(ModelError::KvDtype { dtype, what: "compressed attention" });

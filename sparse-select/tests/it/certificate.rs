@@ -119,5 +119,8 @@ fn density_and_overlap_count_blocks() {
     assert_eq!(overlap(&b, &a).unwrap(), overlap(&a, &b).unwrap());
     assert_eq!(overlap(&selection(4, &[&[]]), &selection(4, &[&[]])).unwrap(), 1.0);
     assert!(overlap(&a, &selection(5, &[&[0]])).is_err());
-    assert!(overlap(&a, &selection(4, &[&[0], &[0], &[0]])).is_err());
+    let refused = overlap(&a, &selection(4, &[&[0], &[0], &[0]])).unwrap_err();
+    let text =
+        "selections of shape [2, 1, 4] and [3, 1, 4] ([groups, query blocks, blocks]) cannot be compared";
+    assert_eq!(refused.to_string(), text);
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu};
 
-use super::{serves, supported};
+use super::check;
 use crate::decoder::hyper::{Hyper, HyperState};
 use crate::decoder::layer::Layer;
 use crate::decoder::{Decoder, DecoderOptions};
@@ -28,8 +28,7 @@ impl Decoder {
     /// # Errors
     /// As [`load`](Self::load).
     pub fn with_options(self, options: &DecoderOptions) -> Result<Self, ModelError> {
-        supported(&self.config, options.sparse.is_some())?;
-        serves(&self.config, options)?;
+        check(&self.config, options)?;
         let (gpu, config, weights) = (Arc::clone(&self.gpu), self.config.clone(), self.weights());
         drop(self);
         // Buffers of the cache and of steps stay alive as long as a bind group names them.
@@ -42,8 +41,7 @@ impl Decoder {
     /// # Errors
     /// As [`load`](Self::load).
     pub fn beside(&self, options: &DecoderOptions) -> Result<Self, ModelError> {
-        supported(&self.config, options.sparse.is_some())?;
-        serves(&self.config, options)?;
+        check(&self.config, options)?;
         Self::assemble(&self.gpu, &self.config, self.weights(), options)
     }
 

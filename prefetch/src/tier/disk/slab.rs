@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use rustc_hash::FxHashMap;
 
 use super::failed;
-use crate::engine::lock;
+use crate::sync::lock;
 use crate::tier::{BlockLayout, TierError};
 
 /// Slots start on pages, so that no write touches the page of a neighbour.

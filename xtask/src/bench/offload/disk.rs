@@ -106,11 +106,11 @@ impl Direct {
 
     fn read(&mut self) -> Result<Duration> {
         let start = self.room.as_ptr().align_offset(ALIGN);
-        let past = self.room.len() - (ALIGN - start);
+        let block = self.room.len() - ALIGN;
         self.file.rewind()?;
         let begin = Instant::now();
         for _ in 0..self.blocks {
-            self.file.read_exact(&mut self.room[start..past])?;
+            self.file.read_exact(&mut self.room[start..start + block])?;
         }
         Ok(begin.elapsed())
     }

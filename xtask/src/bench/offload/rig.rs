@@ -8,7 +8,6 @@ use anyhow::{Context, Result};
 use attn_kernels::gpu::Gpu;
 use attn_kernels::kernel::KvDtype;
 use attn_kernels::kernel::paged_decode::TILE;
-use bytemuck::Zeroable;
 use kvblock::{BlockId, BlockIdx};
 use models::batch::{Phase, Sample, Slice, StepOutput};
 use models::kernel::sample::Spec;
@@ -286,7 +285,7 @@ impl Seat {
         };
         let slices: Vec<Slice<'_>> = tables.iter().map(|tables| slice(&tables[..])).collect();
         let samples: Vec<Sample> =
-            (0..slices.len()).map(|slice| Sample { slice, spec: Spec::zeroed() }).collect();
+            (0..slices.len()).map(|slice| Sample { slice, spec: Spec::GREEDY }).collect();
         Ok(self.decoder.step(&slices, &samples)?)
     }
 }
