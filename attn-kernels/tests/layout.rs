@@ -73,7 +73,7 @@ fn layouts() -> Vec<Layout> {
         layout!(FindBlocksParams: num_kv_heads query_blocks key_blocks sum_stride current causal out_stride first_list
             votes units pad0 pad1),
         layout!(LatentWriteParams: rows row_stride latent_start rope_start),
-        layout!(MlaDecodeParams: num_heads q_stride max_partitions reduced scale list_stride first_list compressed_stride),
+        layout!(MlaDecodeParams: num_heads q_stride max_partitions reduced scale list_stride first_list compressed_stride first_key num_keys pad0 pad1),
         layout!(HammingScoreParams: num_kv_heads score_stride sink_tokens recent_tokens must_select num_must infinity pad0
             pad1),
         layout!(HashCodesParams: num_kv_heads entries group q_stride first_channel channels bits first_word words pad0

@@ -7,6 +7,7 @@
 // A lane owns four heads and 16 channels, whose queries and outputs stay in its registers; so do those channels of TOKENS
 // latents, which serve as keys and then as values, while the next ones are on their way. The lanes of four heads add their
 // parts of scores up through workgroup memory. A row's arithmetic depends on its own keys alone.
+// A dispatch may do a part of the keys: num_keys, whole partitions, from first_key on.
 // Grid: (max_partitions, head groups, n). CPU reference: src/cpu/mla_decode.rs
 #import numbers
 #import LATENT = 512
@@ -51,8 +52,8 @@ fn mla_decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
     let head0 = group.y * HEADS;
     let begin = latents_begin(row, group.z);
     let end = latents_end(row, group.z);
-    let first = (begin / PARTITION + group.x) * PARTITION;
-    if (max(first, begin) >= end) {
+    let first = (max(begin, params.first_key) / PARTITION + group.x) * PARTITION;
+    if (max(first, begin) >= end || first - params.first_key >= params.num_keys) {
         // A row without keys is zero; where the reduce pass follows, that writes it.
         if (params.reduced == 0u) {
             for (var i = lane; i < HEADS * LATENT / 4u; i += WG) {
@@ -83,7 +84,8 @@ fn mla_decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
         workgroupBarrier();
         state = attend(quartet, t0, keys, tile, state);
     }
-    let partial_head = (group.z * params.num_heads + head0) * params.max_partitions + group.x;
+    let index = first / PARTITION - begin / PARTITION;
+    let partial_head = (group.z * params.num_heads + head0) * params.max_partitions + index;
     store(quartet, span, state, partial_head, row.x * params.num_heads + head0);
 }
 
@@ -209,13 +211,14 @@ fn store(quartet: u32, span: u32, state: State, partial_head: u32, out_head: u32
         let head = quartet * 4u + h;
         let at = partial_head + head * params.max_partitions;
         let to = select(at, out_head + head, params.reduced == 0u) * (LATENT / 4u);
-        let factor = select(1.0, 1.0 / state.sum[h], params.reduced == 0u);
+        // A quotient, as in paged_reduce: one partition gives the same bits with and without it.
+        let divisor = select(1.0, state.sum[h], params.reduced == 0u);
         if (head < HEADS) {
             #unroll i < VALUE_WORDS
                 let word = span + i * SPANS;
                 if (word < VALUES) {
                     #unroll c < WORD_QUADS
-                        partial[to + word * WORD_QUADS + c] = state.o[(i * WORD_QUADS + c) * 4u + h] * factor;
+                        partial[to + word * WORD_QUADS + c] = state.o[(i * WORD_QUADS + c) * 4u + h] / divisor;
                     #end
                 }
             #end

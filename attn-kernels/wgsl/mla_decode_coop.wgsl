@@ -67,8 +67,8 @@ fn mla_decode_coop(
     let head0 = group.y * HEADS;
     let begin = latents_begin(row, group.z);
     let end = latents_end(row, group.z);
-    let first = (begin / PARTITION + group.x) * PARTITION;
-    let has_keys = max(first, begin) < end;
+    let first = (max(begin, params.first_key) / PARTITION + group.x) * PARTITION;
+    let has_keys = max(first, begin) < end && first - params.first_key < params.num_keys;
     let out_head = row.x * params.num_heads + head0;
     if (!has_keys && params.reduced == 0u) {
         // A row without keys is zero; where the reduce pass follows, that writes it.
@@ -209,7 +209,8 @@ fn mla_decode_coop(
 
         sum += subgroupShuffleXor(sum, 1u);
         sum += subgroupShuffleXor(sum, 2u);
-        let partial_head = (group.z * params.num_heads + head0) * params.max_partitions + group.x;
+        let index = first / PARTITION - begin / PARTITION;
+        let partial_head = (group.z * params.num_heads + head0) * params.max_partitions + index;
         if (mine < 128u && quad == 0u) {
             sums[head] = sum;
             stats[partial_head + head * params.max_partitions] = vec2(top / LOG2_E, sum);

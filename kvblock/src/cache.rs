@@ -28,16 +28,16 @@ pub struct SlotRequest<'a> {
     pub num_external: u32,
     /// Tokens computed in this step.
     pub num_new: u32,
-    /// Slots beyond them, for draft tokens.
+    /// Further slots, for draft tokens.
     pub num_lookahead: u32,
-    /// Do not make blocks findable yet: their KV arrives later.
+    /// Do not enter blocks into the prefix cache yet: their KV arrives later.
     pub delay_cache: bool,
     /// Fail unless the free blocks suffice for all of `content`, not only for this step.
     pub full_sequence_must_fit: bool,
 }
 
 impl<'a> SlotRequest<'a> {
-    /// A step of `num_new` tokens behind `num_computed`, with nothing optional.
+    /// A step that computes `num_new` tokens after `num_computed` earlier ones; everything optional is off.
     #[must_use]
     pub const fn new(seq: SeqId, content: SeqContent<'a>, num_computed: u32, num_new: u32) -> Self {
         Self {
@@ -54,7 +54,7 @@ impl<'a> SlotRequest<'a> {
     }
 }
 
-/// Copy of a block, all layers of its group, to run before any write of the step.
+/// Copy of a block in all layers of its group, to be executed before any write of the step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockCopy {
     /// The group whose layers are copied.
@@ -68,7 +68,7 @@ pub struct BlockCopy {
 /// What [`KvCache::allocate_slots`] changed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Allocation {
-    /// Blocks appended to the tables, a list a group.
+    /// Blocks appended to the tables, one list per group.
     pub new_blocks: Vec<Vec<BlockId>>,
     /// Copies on write, after a [`fork`](KvCache::fork).
     pub copies: Vec<BlockCopy>,
@@ -110,14 +110,15 @@ impl KvCache {
         })
     }
 
-    /// Hasher of the chains that [`SeqContent::hashes`] must come from.
+    /// The hasher that must produce [`SeqContent::hashes`].
     #[must_use]
     pub const fn hasher(&self) -> BlockHasher {
         self.hasher
     }
 
-    /// The longest cached prefix of a sequence, at most all tokens but the last: its logits are needed, so it
-    /// is always computed. Changes nothing; [`allocate_slots`](Self::allocate_slots) adopts the hit.
+    /// The longest cached prefix of a sequence. It never includes the last token, which must be computed
+    /// because its logits are needed. Changes nothing: [`allocate_slots`](Self::allocate_slots) adopts the
+    /// hit, which is valid only until the next call that changes the cache.
     #[must_use]
     pub fn lookup(&self, content: SeqContent<'_>) -> PrefixHit {
         match count(content.tokens).checked_sub(1) {
@@ -141,17 +142,18 @@ impl KvCache {
         hashes.iter().copied().skip(ratio as usize - 1).step_by(ratio as usize)
     }
 
-    /// Provides the slots of one step of one sequence, in three stages: give back what no query reaches any
-    /// more; adopt the prefix hit; take new blocks and make the full ones findable.
+    /// Provides the slots for one step of one sequence, in three stages: free the blocks that no query can
+    /// reach any more; adopt the prefix hit; allocate new blocks and enter the full ones into the prefix
+    /// cache.
     ///
-    /// Blocks become findable before the step has written them. A sequence that hits them in the same step
-    /// must therefore be computed later in that step, or together with it, layer by layer.
+    /// Blocks can be hit before the step has written them. A sequence that hits them in the same step must
+    /// therefore be computed later in that step, or together with it, layer by layer.
     ///
     /// # Errors
     /// [`AllocError::OutOfBlocks`]: tables and reference counts are as before, except that blocks out of
-    /// reach were given back. [`AllocError::NoTokens`] for a request of no token,
-    /// [`AllocError::AlreadyAllocated`] for a hit of a sequence with a table, [`AllocError::GroupCount`],
-    /// [`AllocError::UnknownBlock`] for a hit of another cache, [`AllocError::MissingHashes`].
+    /// reach were freed. [`AllocError::NoTokens`] for a request of no token, [`AllocError::AlreadyAllocated`]
+    /// for a hit of a sequence with a table, [`AllocError::GroupCount`], [`AllocError::HitLength`] and
+    /// [`AllocError::UnknownBlock`] for a hit that is not from this cache, [`AllocError::MissingHashes`].
     ///
     /// # Complexity
     /// O(blocks of the hit + new blocks) for each group.
@@ -197,8 +199,9 @@ impl KvCache {
         Ok(allocation)
     }
 
-    /// Makes the full blocks of the first `num_tokens` tokens findable, never past the confirmed ones. Only
-    /// needed after a [delayed](SlotRequest::delay_cache) allocation. Unknown sequences are ignored.
+    /// Enters the full blocks of the first `num_tokens` tokens into the prefix cache, never beyond the
+    /// confirmed tokens. Only needed after a [delayed](SlotRequest::delay_cache) allocation. Unknown
+    /// sequences are ignored.
     ///
     /// # Errors
     /// [`AllocError::MissingHashes`].
@@ -223,23 +226,23 @@ impl KvCache {
         }
     }
 
-    /// Makes the sequence's blocks unfindable from the one that holds token `num_computed`: for a step that
-    /// was allocated and then not run.
+    /// Removes the sequence's blocks from the prefix cache, starting with the one that holds token
+    /// `num_computed`: for a step that was allocated but not run.
     pub fn uncache_from(&mut self, seq: SeqId, num_computed: u32) {
         for group in &mut self.groups {
             group.uncache_from(seq, num_computed, &mut self.pool);
         }
     }
 
-    /// Gives back the blocks that no query from position `num_computed` on can reach. `allocate_slots` does
-    /// so by itself; this is for a sequence that ends and hands its blocks to a transfer.
+    /// Frees the blocks that no query at position `num_computed` or later can reach. `allocate_slots` does so
+    /// by itself; this is for a sequence whose blocks are saved or transferred instead.
     pub fn remove_skipped(&mut self, seq: SeqId, num_computed: u32) {
         for group in &mut self.groups {
             group.remove_skipped(seq, num_computed, &mut self.pool);
         }
     }
 
-    /// Ends a sequence; its cached blocks stay findable until they are reused, the tail first. Unknown
+    /// Ends a sequence. Its cached blocks can still be hit until they are reused, the tail first. Unknown
     /// sequences are ignored.
     pub fn free(&mut self, seq: SeqId) {
         for group in &mut self.groups {
@@ -247,8 +250,8 @@ impl KvCache {
         }
     }
 
-    /// Starts `child` with all blocks of the first `num_tokens` tokens of `parent`. Takes no block: whoever
-    /// first writes to the partial last block gets a copy.
+    /// Starts `child` with the blocks that hold the first `num_tokens` tokens of `parent`. Allocates nothing:
+    /// the first of the two to write to the partial last block gets a copy of it.
     ///
     /// # Errors
     /// [`AllocError::NotAllocated`] for the parent, [`AllocError::AlreadyAllocated`] for the child.
@@ -263,13 +266,13 @@ impl KvCache {
         Ok(())
     }
 
-    /// Starts a sequence's tables with fresh blocks where `occupancy` (`[groups][blocks]`) is set and null
+    /// Starts a sequence's tables with new blocks where `occupancy` (`[groups][blocks]`) is set and null
     /// blocks elsewhere, for content that comes back from another tier. Succeeds only if the free blocks also
-    /// suffice to go on to `num_tokens` tokens.
+    /// suffice to extend the tables to `num_tokens` tokens.
     ///
     /// # Errors
-    /// [`AllocError::OutOfBlocks`], [`AllocError::AlreadyAllocated`], [`AllocError::GroupCount`]; nothing
-    /// changed then.
+    /// [`AllocError::OutOfBlocks`], [`AllocError::AlreadyAllocated`] and [`AllocError::GroupCount`], which
+    /// change nothing.
     pub fn restore(
         &mut self,
         seq: SeqId,
@@ -277,10 +280,7 @@ impl KvCache {
         num_tokens: u32,
     ) -> Result<(), AllocError> {
         self.check_new(seq)?;
-        let (found, num_groups) = (occupancy.len(), self.groups.len());
-        if found != num_groups {
-            return Err(AllocError::GroupCount { found, num_groups });
-        }
+        self.check_group_count(occupancy.len())?;
         let in_group =
             |(group, held): (&GroupManager, &Vec<bool>)| group.num_blocks_to_restore(held, num_tokens);
         let (needed, free) = (self.groups.iter().zip(occupancy).map(in_group).sum(), self.pool.num_free());
@@ -293,14 +293,14 @@ impl KvCache {
         Ok(())
     }
 
-    /// The block table of a sequence in a group, once it was allocated. `None` for a group that the cache does
-    /// not have.
+    /// The block table of a sequence in a group; `None` while nothing is allocated, or if the cache has no
+    /// such group.
     #[must_use]
     pub fn table(&self, seq: SeqId, group: GroupId) -> Option<&BlockTable> {
         self.groups.get(group.index())?.table(seq)
     }
 
-    /// All tables of a group, in no order.
+    /// All tables of a group, in no particular order.
     pub fn tables(&self, group: GroupId) -> impl Iterator<Item = (SeqId, &BlockTable)> {
         self.groups.get(group.index()).into_iter().flat_map(GroupManager::seqs)
     }
@@ -311,21 +311,22 @@ impl KvCache {
         self.groups.len()
     }
 
-    /// Leading blocks that all of `num_running` sequences share, a number a group (for cascade attention).
+    /// Per group, the number of leading blocks that all `num_running` sequences share (for cascade
+    /// attention).
     #[must_use]
     pub fn num_common_prefix_blocks(&self, seq: SeqId, num_running: u32) -> Vec<usize> {
         self.groups.iter().map(|group| group.num_common_prefix_blocks(seq, num_running, &self.pool)).collect()
     }
 
-    /// Makes blocks unfindable, for example after a failed load.
+    /// Removes blocks from the prefix cache, for example after a failed load.
     ///
     /// # Errors
-    /// [`AllocError::UnknownBlock`]; nothing changed then.
+    /// [`AllocError::UnknownBlock`], which changes nothing.
     pub fn evict_blocks(&mut self, blocks: &[BlockId]) -> Result<(), AllocError> {
         self.pool.evict_blocks(blocks)
     }
 
-    /// Forgets all cached content; false, and nothing changed, while a sequence holds blocks.
+    /// Empties the prefix cache. Returns false and changes nothing while a sequence holds blocks.
     pub fn reset_prefix_cache(&mut self) -> bool {
         self.pool.reset()
     }
@@ -335,7 +336,7 @@ impl KvCache {
         self.pool.take_events()
     }
 
-    /// The pool, to look at.
+    /// Read access to the pool.
     #[must_use]
     pub const fn pool(&self) -> &BlockPool {
         &self.pool

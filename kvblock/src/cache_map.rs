@@ -1,4 +1,4 @@
-//! From content hash to the physical blocks that hold it.
+//! Map from content hashes to the physical blocks that hold the content.
 
 use core::hash::BuildHasher;
 
@@ -10,7 +10,7 @@ use crate::hash::BlockHash;
 use crate::id::{BlockId, GroupId};
 use crate::pool::Block;
 
-/// Content of a block in one cache group. The same tokens have one physical block a group.
+/// Content of a block in one cache group. The same tokens take one physical block in each group.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CacheKey {
     /// Chained hash of the block's tokens.
@@ -22,8 +22,8 @@ pub struct CacheKey {
 /// Map from [`CacheKey`] to blocks, duplicates allowed: two sequences that compute the same block at once
 /// keep one each, because a block table is append-only and cannot be redirected later.
 ///
-/// The keys lie in the blocks, the table holds ids alone: five bytes an entry in place of a second copy of the
-/// key. Duplicates are linked through the blocks, first inserted first.
+/// The keys are stored in the blocks and the table holds only ids: five bytes per entry instead of a second
+/// copy of the key. Duplicates are linked through the blocks, first inserted first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CacheMap {
     first: HashTable<BlockId>,
@@ -65,9 +65,8 @@ impl CacheMap {
         chain(self.get(key, blocks).unwrap_or(BlockId::NULL), blocks)
     }
 
-    /// Removes `block` and its key. Tells whether the key has no block left; `None` when the block has no
-    /// key.
-    pub(crate) fn remove(&mut self, block: BlockId, blocks: &mut [Block]) -> Option<bool> {
+    /// Removes `block`, if it is in the map, and its key. Returns the key if no other block has it.
+    pub(crate) fn remove(&mut self, block: BlockId, blocks: &mut [Block]) -> Option<CacheKey> {
         let key = blocks[block.index()].key?;
         let same = |id: &BlockId| *id == block || blocks[id.index()].key == Some(key);
         let place = self.first.find_entry(hash_of(&key), same);
@@ -86,7 +85,7 @@ impl CacheMap {
         }
         let content = &mut blocks[block.index()];
         (content.key, content.next_duplicate) = (None, BlockId::NULL);
-        Some(first == block && next.is_null())
+        (first == block && next.is_null()).then_some(key)
     }
 
     pub(crate) fn clear(&mut self) {

@@ -1,11 +1,12 @@
-//! How much a given memory holds.
+//! How much fits in a given memory budget.
 
 use crate::error::CapacityError;
 use crate::layout::CacheLayout;
 use crate::spec::LengthLimits;
 
 impl CacheLayout {
-    /// Blocks that fit in `available_bytes`, the null block included, and whose slots 32 bits can count.
+    /// Blocks that fit in `available_bytes`, the null block included. Limited so that slot indices fit in 32
+    /// bits.
     #[must_use]
     pub fn num_blocks(&self, available_bytes: u64) -> u32 {
         let blocks = available_bytes.checked_div(self.bytes_per_block()).unwrap_or(0);
@@ -20,13 +21,13 @@ impl CacheLayout {
         self.groups.iter().map(|group| u64::from(group.spec.max_blocks_per_seq(limits))).sum()
     }
 
-    /// Bytes that one sequence of the longest length takes, with the null block.
+    /// Bytes that one sequence of the maximum length takes, the null block included.
     #[must_use]
     pub fn bytes_per_seq(&self, limits: LengthLimits) -> u64 {
         (self.blocks_per_seq(limits) + 1).saturating_mul(self.bytes_per_block())
     }
 
-    /// Sequences of the longest length that `num_blocks` blocks hold at once. 0 without layers.
+    /// Sequences of the maximum length that `num_blocks` blocks hold at once; 0 without layers.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "an estimate for people to read")]
     pub fn max_concurrency(&self, num_blocks: u32, limits: LengthLimits) -> f64 {
@@ -34,8 +35,8 @@ impl CacheLayout {
         if needed == 0 { 0.0 } else { f64::from(num_blocks) / needed as f64 }
     }
 
-    /// The largest length up to `limits.max_model_len` of which one sequence fits in `available_bytes`. O(log
-    /// length · groups).
+    /// The largest length up to `limits.max_model_len` of which one sequence fits in `available_bytes`.
+    /// O(groups · log length).
     ///
     /// # Errors
     /// [`CapacityError::NothingFits`] when not even one token does.

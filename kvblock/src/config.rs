@@ -1,6 +1,5 @@
 //! Configuration of a cache.
 
-use crate::coordinator::greatest_common_divisor;
 use crate::error::ConfigError;
 use crate::hash::HashAlgorithm;
 use crate::id::BlockSize;
@@ -26,24 +25,25 @@ pub struct KvCacheConfig {
     pub num_blocks: u32,
     /// Cache groups; all draw from the one pool.
     pub groups: Vec<KvCacheGroup>,
-    /// Longest sequence and largest step.
+    /// Longest sequence, and most tokens of one step.
     pub limits: LengthLimits,
-    /// Find and keep the blocks of common prefixes.
+    /// Prefix caching: keep the content of full blocks and find it again.
     pub caching: bool,
-    /// Function behind block hashes.
+    /// Hash function of the block hashes.
     pub hash_algorithm: HashAlgorithm,
-    /// Seed of the hash chains; random bytes hide from an observer of hashes what is cached.
+    /// Seed of the hash chains; with random bytes, someone who sees only hashes cannot tell what is cached.
     pub hash_seed: Vec<u8>,
     /// Record [`CacheEvent`](crate::CacheEvent)s.
     pub events: bool,
-    /// Compare tokens on a hit, so that a hash collision is a miss.
+    /// Compare tokens on a hit, so that a hash collision counts as a miss.
     pub verify_tokens: bool,
-    /// Reuse blocks without content before cached ones (vLLM 0.33); off is the order of vLLM 0.21.
+    /// Reuse blocks without cached content before cached ones (vLLM 0.33). Off: least recently freed first
+    /// (vLLM 0.21).
     pub reuse_unhashed_first: bool,
 }
 
 impl KvCacheConfig {
-    /// Caching by SHA-256 with an empty seed, and nothing optional. `groups` come from a
+    /// Prefix caching with SHA-256 and an empty seed; everything optional is off. `groups` come from a
     /// [`CacheLayout`](crate::CacheLayout).
     #[must_use]
     pub fn new(num_blocks: u32, groups: Vec<KvCacheGroup>, limits: LengthLimits) -> Self {
@@ -60,7 +60,7 @@ impl KvCacheConfig {
         }
     }
 
-    /// [`new`](Self::new) with one group of `num_layers` equal layers, numbered from 0.
+    /// [`new`](Self::new) with one group of `num_layers` identical layers, numbered from 0.
     #[must_use]
     pub fn uniform(num_blocks: u32, spec: KvCacheSpec, num_layers: usize, limits: LengthLimits) -> Self {
         let group = KvCacheGroup { spec, layers: (0..num_layers).collect(), eagle: false };
@@ -72,9 +72,8 @@ impl KvCacheConfig {
     /// # Errors
     /// [`ConfigError::NoGroups`].
     pub fn hash_block_size(&self) -> Result<BlockSize, ConfigError> {
-        let sizes = self.groups.iter().map(|group| group.spec.block_size.get());
-        let size = sizes.reduce(greatest_common_divisor).ok_or(ConfigError::NoGroups)?;
-        BlockSize::new(size).ok_or(ConfigError::NoGroups)
+        let sizes = self.groups.iter().map(|group| group.spec.block_size);
+        sizes.reduce(BlockSize::greatest_common_divisor).ok_or(ConfigError::NoGroups)
     }
 
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {

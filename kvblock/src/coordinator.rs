@@ -1,8 +1,8 @@
-//! One hit length for all groups.
+//! Agreement of all groups on one hit length.
 
 use crate::config::KvCacheGroup;
 use crate::error::ConfigError;
-use crate::id::{BlockId, GroupId};
+use crate::id::{BlockId, BlockSize, GroupId};
 use crate::lookup::{Bounds, HitBlocks, LookupType};
 use crate::pool::{BlockPool, SeqContent};
 use crate::spec::AttentionKind;
@@ -13,7 +13,7 @@ pub struct PrefixHit {
     /// Tokens that need not be computed.
     pub num_tokens: u32,
     /// `[groups][num_tokens / group block size]`; null where the group no longer needs the block. Empty when
-    /// caching is off.
+    /// prefix caching is off.
     pub blocks: Vec<Vec<BlockId>>,
 }
 
@@ -29,7 +29,8 @@ pub(crate) struct Coordinator {
 
 impl Coordinator {
     pub(crate) fn new(groups: &[KvCacheGroup]) -> Result<Self, ConfigError> {
-        let alignment = groups.iter().map(|group| group.spec.block_size.get()).fold(1, least_common_multiple);
+        let sizes = groups.iter().map(|group| group.spec.block_size);
+        let alignment = sizes.reduce(BlockSize::least_common_multiple).ok_or(ConfigError::NoGroups)?.get();
         let mut types: Vec<LookupType> = Vec::new();
         for (index, group) in groups.iter().enumerate() {
             let (kind, block_size) = (group.spec.kind, group.spec.block_size);
@@ -54,7 +55,8 @@ impl Coordinator {
         Ok(Self { types, num_groups: groups.len(), alignment })
     }
 
-    /// The longest hit of at most `max_length` tokens. O(types² · blocks) at worst, O(blocks) for one type.
+    /// The longest hit of at most `max_length` tokens. O(types² · blocks) in the worst case, O(blocks) for
+    /// one type.
     ///
     /// A type may only shrink the candidate; whenever one does, the others are asked again, until all agree.
     pub(crate) fn longest_hit(
@@ -110,12 +112,4 @@ impl Coordinator {
         }
         PrefixHit { num_tokens, blocks }
     }
-}
-
-fn least_common_multiple(a: u32, b: u32) -> u32 {
-    a / greatest_common_divisor(a, b) * b
-}
-
-pub(crate) fn greatest_common_divisor(a: u32, b: u32) -> u32 {
-    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }

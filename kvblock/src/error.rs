@@ -2,11 +2,11 @@
 
 use thiserror::Error;
 
-use crate::id::{BlockId, SeqId};
+use crate::id::{BlockId, GroupId, SeqId};
 use crate::spec::KvDtype;
 
-/// Why blocks could not be taken, shared or given back. Nothing has changed, except that
-/// [`allocate_slots`](crate::KvCache::allocate_slots) gives back what is out of reach first.
+/// Why blocks could not be allocated, shared or freed. The call changed nothing, except that
+/// [`allocate_slots`](crate::KvCache::allocate_slots) has already freed the blocks out of reach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum AllocError {
@@ -19,9 +19,9 @@ pub enum AllocError {
         free: u32,
     },
     /// Neither new nor external tokens were asked for.
-    #[error("slots for no token requested")]
+    #[error("neither new nor external tokens requested")]
     NoTokens,
-    /// A block is given back more often than it was taken.
+    /// A block is freed more often than it is referenced.
     #[error("double free of {block:?}")]
     DoubleFree {
         /// The block.
@@ -35,37 +35,49 @@ pub enum AllocError {
         /// Blocks of the pool, the null block included.
         num_blocks: u32,
     },
-    /// The sequence has no block table to share.
+    /// The sequence to fork has no block table.
     #[error("sequence {seq:?} has no block table")]
     NotAllocated {
         /// The sequence.
         seq: SeqId,
     },
-    /// A hit, a fork or a restored table can only start a sequence.
+    /// Only a sequence without a block table can adopt a hit, be forked into, or be restored.
     #[error("sequence {seq:?} has a block table already")]
     AlreadyAllocated {
         /// The sequence.
         seq: SeqId,
     },
-    /// Blocks that become full need hashes, or they could not be found.
+    /// A full block without a hash could never be found again.
     #[error("{hashes} block hashes for {num_tokens} tokens of sequence {seq:?}, {needed} needed")]
     MissingHashes {
         /// The sequence.
         seq: SeqId,
         /// Hashes given.
         hashes: usize,
-        /// Tokens whose full blocks are to be made findable.
+        /// Tokens whose full blocks enter the prefix cache.
         num_tokens: u32,
         /// Hash blocks that these tokens fill.
         needed: u32,
     },
-    /// A list for each group is expected, of blocks or of hits.
+    /// One list per group is expected, of blocks or of hits.
     #[error("lists for {found} groups, the cache has {num_groups}")]
     GroupCount {
         /// Lists given.
         found: usize,
         /// Groups of the cache.
         num_groups: usize,
+    },
+    /// A hit lists one block for each block of tokens it covers.
+    #[error("hit of {num_tokens} tokens lists {found} blocks in {group:?}, {expected} expected")]
+    HitLength {
+        /// The group.
+        group: GroupId,
+        /// Tokens of the hit.
+        num_tokens: u32,
+        /// Blocks listed.
+        found: usize,
+        /// Blocks that its tokens fill.
+        expected: usize,
     },
 }
 
@@ -79,30 +91,20 @@ pub enum ConfigError {
         /// Blocks configured.
         num_blocks: u32,
     },
-    /// Slots are u32.
-    #[error("{num_blocks} blocks of {block_size} tokens, more slots than 32 bits count")]
+    /// A slot index must fit in a `u32`.
+    #[error("{num_blocks} blocks of {block_size} tokens: more slots than a u32 can index")]
     TooManySlots {
         /// Blocks configured.
         num_blocks: u32,
-        /// Tokens a block of some group.
+        /// Tokens per block of the group.
         block_size: u32,
     },
-    /// No layer needs a cache.
+    /// There is no cache group.
     #[error("no cache group")]
     NoGroups,
-    /// The model length is 0.
-    #[error("maximum model length is 0 tokens")]
+    /// The maximum model length is 0.
+    #[error("the maximum model length is 0 tokens")]
     NoModelLength,
-    /// A group's blocks must hold whole hash blocks.
-    #[error("group {group}: block size {block_size} is no multiple of the hash block size {hash_block_size}")]
-    HashBlockSize {
-        /// Index of the group.
-        group: usize,
-        /// Tokens a block of that group.
-        block_size: u32,
-        /// Tokens a hash covers.
-        hash_block_size: u32,
-    },
     /// A window or chunk of 0 tokens attends to nothing.
     #[error("group {group}: a window or chunk of 0 tokens")]
     EmptyWindow {
@@ -110,13 +112,15 @@ pub enum ConfigError {
         group: usize,
     },
     /// A block must hold whole compressed entries.
-    #[error("group {group}: blocks of {block_size} tokens, one stored entry for each {compress_ratio}")]
+    #[error(
+        "group {group}: block size {block_size} is not a multiple of the compress ratio {compress_ratio}"
+    )]
     CompressRatio {
         /// Index of the group.
         group: usize,
-        /// Tokens a block of that group.
+        /// Tokens per block of the group.
         block_size: u32,
-        /// Tokens behind one entry.
+        /// Tokens per stored entry.
         compress_ratio: u32,
     },
     /// Chunked local attention finds hits at block granularity only.
@@ -126,7 +130,7 @@ pub enum ConfigError {
     ChunkedAlignment {
         /// Index of the group.
         group: usize,
-        /// Tokens a block of that group.
+        /// Tokens per block of the group.
         block_size: u32,
         /// Least common multiple of all block sizes.
         alignment: u32,
@@ -146,7 +150,7 @@ pub enum LayoutError {
     /// There is nothing to merge.
     #[error("no layers")]
     NoLayers,
-    /// Layers of one group need one block size.
+    /// All layers of a group must have the same block size.
     #[error("layer {layer}: block size {found}, the layers before it have {expected}")]
     BlockSizes {
         /// Index of the layer.
@@ -156,7 +160,7 @@ pub enum LayoutError {
         /// Block size of the layers before it.
         expected: u32,
     },
-    /// Latents of one group need one element type.
+    /// All latents of a group must have the same element type.
     #[error("layer {layer}: latents of {found:?}, the layers before it have {expected:?}")]
     LatentTypes {
         /// Index of the layer.
@@ -166,13 +170,13 @@ pub enum LayoutError {
         /// Type of the layers before it.
         expected: KvDtype,
     },
-    /// Layers of one group need one attention kind.
+    /// All layers of a group must have the same attention kind.
     #[error("layer {layer}: its attention kind differs from that of the layers before it")]
     Kinds {
         /// Index of the layer.
         layer: usize,
     },
-    /// A group has one mask.
+    /// A group has one mask: a window or a chunk, not both.
     #[error("a sliding window of {window} and a chunk of {chunk} tokens in one group")]
     WindowAndChunk {
         /// Window of some layers.
@@ -190,22 +194,22 @@ pub enum LayoutError {
         /// The largest page to agree with.
         largest: u64,
     },
-    /// Layers of a group with several page sizes come in equal numbers.
+    /// A group with several page sizes needs equally many layers of each.
     #[error("layer {layer}: {found} layers with pages of its size, {expected} with another")]
     UnevenPages {
-        /// First layer of that page size.
+        /// First layer of the page size in question.
         layer: usize,
-        /// Number of its kind.
+        /// Layers of that page size.
         found: usize,
-        /// Number of the first kind.
+        /// Layers of the group's smallest page size.
         expected: usize,
     },
-    /// There is no group, or an empty one, to choose a size for.
+    /// There are no groups to choose a size for, or one of them is empty.
     #[error("no tuples of layers to group")]
     NoTuples,
 }
 
-/// Why a memory is too small.
+/// Why a memory budget is too small.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum CapacityError {

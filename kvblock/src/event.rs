@@ -1,4 +1,4 @@
-//! Changes of what a pool caches, for whoever mirrors it (lower tiers, a router).
+//! Changes of what a pool caches, for components that mirror it (lower tiers, a router).
 
 use crate::cache_map::CacheKey;
 use crate::hash::BlockHash;
@@ -7,7 +7,7 @@ use crate::id::{BlockSize, GroupId, TokenId};
 /// One change of the cached content.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CacheEvent {
-    /// Consecutive blocks of one sequence became findable.
+    /// Consecutive blocks of one sequence entered the prefix cache.
     Stored {
         /// Their hashes, in sequence order.
         hashes: Vec<BlockHash>,
@@ -15,7 +15,7 @@ pub enum CacheEvent {
         parent: Option<BlockHash>,
         /// Tokens of all the blocks, `hashes.len() * block_size` of them.
         tokens: Vec<TokenId>,
-        /// Tokens a block.
+        /// Tokens per block.
         block_size: BlockSize,
         /// Group the blocks belong to.
         group: GroupId,

@@ -27,8 +27,8 @@ pub struct ExtraKeys {
     pub adapter: Option<String>,
     /// Part of each block that an item overlaps.
     pub multimodal: Vec<MultimodalItem>,
-    /// Cache salt: sequences share blocks only under equal salts. Part of the first block, and so of all by
-    /// the chain.
+    /// Cache salt: sequences share blocks only under equal salts. Part of the first block, and through the
+    /// chain of all later ones.
     pub salt: Option<String>,
     /// Part of each block that has embeddings.
     pub prompt_embeds: Option<PromptEmbeds>,

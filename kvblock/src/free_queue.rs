@@ -11,17 +11,17 @@ struct Link {
 }
 
 /// Doubly linked list threaded through one array, least recently freed block first. Every operation on one
-/// block is O(1), also removal from the middle: that is what lets a prefix hit rescue a free block (vLLM v1
+/// block is O(1), including removal from the middle, which lets a prefix hit rescue a free block (vLLM v1
 /// `FreeKVCacheBlockQueue`).
 #[derive(Clone, Debug)]
 pub(crate) struct FreeQueue {
-    /// One link a block, then the fake head and the fake tail, so that no operation has an edge case.
+    /// One link per block, then a sentinel head and a sentinel tail, so that no operation has an edge case.
     links: Vec<Link>,
     len: u32,
 }
 
 impl FreeQueue {
-    /// What the queue keeps for each block it may hold.
+    /// Bytes the queue takes for each block it may hold.
     pub(crate) const BYTES_PER_BLOCK: usize = size_of::<Link>();
 
     /// All of the blocks `0..num_blocks`, in order. O(n).
@@ -33,10 +33,10 @@ impl FreeQueue {
         queue
     }
 
-    /// No block yet, room for `0..num_blocks`. O(n).
+    /// An empty queue with room for the blocks `0..num_blocks`. O(n).
     ///
     /// # Panics
-    /// When `num_blocks` leaves no index for head, tail and the unlinked mark.
+    /// When `num_blocks` leaves no index for the sentinels and the unlinked mark.
     pub(crate) fn empty(num_blocks: u32) -> Self {
         assert!(num_blocks < UNLINKED - 2, "{num_blocks} blocks, limit {}", UNLINKED - 3);
         let (head, tail) = (num_blocks, num_blocks + 1);

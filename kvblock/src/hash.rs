@@ -1,7 +1,7 @@
 //! Content hashes of full blocks: `H_i = f(H_{i-1}, tokens of block i, extra keys of block i)`.
 //!
-//! The chain makes one hash stand for a whole prefix, so a lookup never compares more than one value a block
-//! (vLLM v1, automatic prefix caching).
+//! Through the chain, one hash identifies a whole prefix, so a lookup compares one value per block (vLLM v1,
+//! automatic prefix caching).
 
 use sha2::{Digest, Sha256};
 
@@ -40,10 +40,10 @@ impl core::fmt::Debug for BlockHash {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum HashAlgorithm {
-    /// SHA-256: the choice when tenants share a cache, since nobody can construct a colliding prompt.
+    /// SHA-256: for caches shared between tenants, since nobody can construct a colliding prompt.
     #[default]
     Sha256,
-    /// XXH3 with 128 bits: several times faster, safe against accidents only.
+    /// XXH3 with 128 bits: several times faster, but a collision can be constructed on purpose.
     Xxh3,
 }
 
@@ -71,8 +71,8 @@ pub struct BlockHasher {
 }
 
 impl BlockHasher {
-    /// A hasher whose chains start at `f(seed)`. A seed kept secret (random bytes) hides which prompts are
-    /// cached from whoever can only see hashes; a fixed seed lets processes share a cache.
+    /// A hasher whose chains start at `f(seed)`. A secret seed (random bytes) hides which prompts are cached
+    /// from anyone who sees only hashes; a fixed seed lets processes share a cache.
     #[must_use]
     pub fn new(algorithm: HashAlgorithm, seed: &[u8], block_size: BlockSize) -> Self {
         Self { algorithm, root: algorithm.hash(seed), block_size }
@@ -93,8 +93,8 @@ impl BlockHasher {
     /// Hashes the block that follows `parent`. `extra` is the encoding that [`ExtraKeys::encode_block`]
     /// appends.
     ///
-    /// The message is `parent ‖ token count ‖ tokens ‖ extra`, integers little endian: fixed widths before a
-    /// counted list keep it injective.
+    /// The message is `parent ‖ token count ‖ tokens ‖ extra`, integers little endian. Fixed widths and the
+    /// token count make the encoding injective.
     #[must_use]
     pub fn hash_block(&self, parent: &BlockHash, tokens: &[TokenId], extra: &[u8]) -> BlockHash {
         let mut message = Vec::with_capacity(36 + 4 * tokens.len() + extra.len());

@@ -1,7 +1,8 @@
-//! Index types. Two spaces that must never mix: [`BlockIdx`] counts the blocks of one sequence, [`BlockId`]
-//! names a physical block of a pool. Only a block table turns one into the other.
+//! Index types. There are two index spaces, which must never be mixed: [`BlockIdx`] counts the blocks of one
+//! sequence, [`BlockId`] names a physical block of a pool. Only a block table turns one into the other.
 
 use core::fmt;
+use core::num::NonZeroU32;
 
 macro_rules! index_type {
     ($(#[$doc:meta])* $name:ident($inner:ty), $prefix:literal) => {
@@ -86,16 +87,16 @@ impl GroupId {
     }
 }
 
-/// Tokens a block holds; at least 1.
+/// Tokens per block; at least 1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct BlockSize(core::num::NonZeroU32);
+pub struct BlockSize(NonZeroU32);
 
 impl BlockSize {
     /// A block size of `tokens`, or `None` for 0.
     #[must_use]
     pub const fn new(tokens: u32) -> Option<Self> {
-        match core::num::NonZeroU32::new(tokens) {
+        match NonZeroU32::new(tokens) {
             Some(n) => Some(Self(n)),
             None => None,
         }
@@ -125,10 +126,26 @@ impl BlockSize {
         tokens.div_ceil(self.0.get())
     }
 
+    /// The largest block size that divides both.
+    pub(crate) fn greatest_common_divisor(self, other: Self) -> Self {
+        match Self::new(self.get() % other.get()) {
+            Some(rest) => other.greatest_common_divisor(rest),
+            None => other,
+        }
+    }
+
+    /// The smallest block size that both divide, or `u32::MAX` when it needs more than 32 bits: no sequence is
+    /// that long, so no prefix can be a multiple of either.
+    pub(crate) fn least_common_multiple(self, other: Self) -> Self {
+        let factor = other.get() / self.greatest_common_divisor(other).get();
+        Self(self.0.saturating_mul(NonZeroU32::new(factor).expect("a divisor is at most the number")))
+    }
+
     /// The slot at `offset` of physical block `block`.
     ///
     /// # Panics
-    /// When the slot does not fit in 32 bits, which a pool of that size never hands out.
+    /// When `offset` is outside the block, or the slot does not fit in 32 bits (no valid configuration has
+    /// such a pool).
     #[must_use]
     pub const fn slot(self, block: BlockId, offset: u32) -> SlotId {
         assert!(offset < self.0.get());

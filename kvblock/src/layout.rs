@@ -1,4 +1,4 @@
-//! From the specs of all layers to cache groups, and to the buffers that groups share.
+//! Plans cache groups, and the buffers that groups share, from the specs of all layers.
 //!
 //! One pool of block ids serves every group, so a block must cost the same bytes whichever group takes it:
 //! groups get equally many layers with equal pages, and the i-th layers of all groups live in one buffer
@@ -16,7 +16,7 @@ use crate::spec::{AttentionKind, KvCacheSpec, PageLayout};
 pub struct CacheTensor {
     /// Bytes of one block.
     pub page_bytes: u64,
-    /// Layers that use it, by index in the list of specs. Empty for a place that only pads a group.
+    /// Layers that use it, by index in the list of specs. Empty for a buffer that exists only as padding.
     pub layers: Vec<usize>,
 }
 
@@ -24,8 +24,8 @@ pub struct CacheTensor {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct CacheLayout {
-    /// Groups of layers with one block table each. A group's spec has the kind and block size of all its
-    /// layers, and the page of the first.
+    /// Groups of layers; each sequence has one block table per group. A group's spec has the kind and block
+    /// size of all its layers, and the page size of the first.
     pub groups: Vec<KvCacheGroup>,
     /// Buffers; together they are the cache.
     pub tensors: Vec<CacheTensor>,
@@ -34,25 +34,25 @@ pub struct CacheLayout {
 /// Options of [`CacheLayout::plan`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LayoutOptions {
-    /// Let groups of different attention kinds free blocks on their own. Off: every layer is stored like full
+    /// Let each attention kind free blocks that it no longer reaches. Off: every layer is stored like full
     /// attention.
     pub hybrid: bool,
-    /// A layer of the draft model: its group recomputes one block of every hit.
+    /// A layer of the draft model, whose group recomputes one block of every hit.
     pub eagle_layer: Option<usize>,
 }
 
 impl CacheLayout {
     /// Groups the layers with these specs.
     ///
-    /// Layers of one kind and block size form one group. Otherwise, small pages grow to the largest, the
-    /// group size is the smallest number of layers of a spec (or the largest, when that is below 1.5 times
-    /// the smallest: then a few unused places cost less than one more group), and each spec is dealt into
-    /// groups of that size. Compressed attention with sliding-window latents goes by [its own
-    /// rule](crate::tuples_per_group).
+    /// Layers of one kind and block size form one group. Otherwise, small pages grow to the size of the
+    /// largest; the group size is the smallest number of layers that share a spec (or the largest, if that is
+    /// less than 1.5 times the smallest: a few unused places then cost less than another group); and the
+    /// layers of each spec are dealt into groups of that size. Compressed attention with sliding-window
+    /// latents follows [its own rule](crate::tuples_per_group).
     ///
     /// # Errors
-    /// [`LayoutError`] names the layer whose page does not divide the largest, or why specs cannot be one
-    /// group.
+    /// [`LayoutError`] names the layer whose page does not divide the largest, or says why the specs cannot
+    /// form one group.
     pub fn plan(specs: &[KvCacheSpec], options: LayoutOptions) -> Result<Self, LayoutError> {
         let specs = if options.hybrid { specs.to_vec() } else { specs.iter().map(as_full).collect() };
         if specs.is_empty() {

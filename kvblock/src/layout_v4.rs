@@ -1,5 +1,5 @@
-//! Grouping for compressed attention with sliding-window latents (DeepSeek V4): pages of several sizes a
-//! group.
+//! Grouping for compressed attention with sliding-window latents (DeepSeek V4), where a group has pages of
+//! several sizes.
 //!
 //! The full-attention latents are the MLA group; its distinct page sizes form a *tuple*, one page of each
 //! size. Every other group is padded to the same page sizes and to the same number of tuples, so that again
@@ -43,12 +43,12 @@ pub(crate) fn plan(specs: &[KvCacheSpec]) -> Result<CacheLayout, LayoutError> {
     Ok(builder.layout)
 }
 
-/// Tuples for each group: the number from `lower_bound` to the largest of `tuple_counts` that wastes the
-/// fewest places when each count is rounded up to a multiple of it, the larger one on ties; `lower_bound`
-/// itself if that is above the largest. O(`max · tuple_counts.len()`).
+/// Tuples per group: the number between `lower_bound` and the largest of `tuple_counts` that wastes the
+/// fewest places when each count is rounded up to a multiple of it. Ties go to the larger number. If
+/// `lower_bound` exceeds the largest count, it is the result. O(`max · tuple_counts.len()`).
 ///
 /// # Errors
-/// [`LayoutError::NoTuples`] when there is no count, or one is 0, or the bound is.
+/// [`LayoutError::NoTuples`] when there is no count, or a count or the bound is 0.
 pub fn tuples_per_group(tuple_counts: &[usize], lower_bound: usize) -> Result<usize, LayoutError> {
     if lower_bound == 0 || tuple_counts.is_empty() || tuple_counts.contains(&0) {
         return Err(LayoutError::NoTuples);

@@ -1,4 +1,4 @@
-//! The longest cached prefix, in the direction that each attention kind allows.
+//! Search for the longest cached prefix, in the direction that suits each attention kind.
 
 use smallvec::SmallVec;
 

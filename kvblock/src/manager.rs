@@ -14,8 +14,8 @@ const COUNTED: &str = "the free blocks were counted before";
 /// Blocks of tables come from the pool, with a reference for each table.
 const HELD: &str = "a table holds its blocks";
 
-/// One cache group. The attention kind decides which blocks are given back and how hits are found
-/// ([`lookup`](crate::lookup)); all else is common.
+/// One cache group. The attention kind decides which blocks are freed early and how hits are found
+/// ([`lookup`](crate::lookup)); everything else is common to all kinds.
 #[derive(Clone, Debug)]
 pub(crate) struct GroupManager {
     pub(crate) kind: AttentionKind,
@@ -28,20 +28,20 @@ pub(crate) struct GroupManager {
 #[derive(Clone, Debug)]
 struct SeqBlocks {
     table: BlockTable,
-    /// Leading blocks that are findable, or null.
+    /// Leading blocks that are in the prefix cache, or null.
     num_cached: usize,
 }
 
 /// What a sequence asks of a group in one step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Demand<'a> {
-    /// Tokens that need a slot in the end.
+    /// Tokens that need a slot after this step.
     pub(crate) num_tokens: u32,
     /// Tokens that are computed before this step, hits included.
     pub(crate) total_computed: u32,
     /// Blocks found by a lookup; empty unless the sequence is new.
     pub(crate) hits: &'a [BlockId],
-    /// Count no more than the most that the sequence ever holds at a time.
+    /// Limit the count to what the sequence can ever hold at one time.
     pub(crate) capped: bool,
 }
 
@@ -63,8 +63,8 @@ impl GroupManager {
         self.seqs.iter().map(|(&seq, blocks)| (seq, &blocks.table))
     }
 
-    /// Free blocks that `demand` consumes: new ones, hits that have to leave the free queue, copies before
-    /// writes.
+    /// Free blocks that `demand` consumes: new blocks, hit blocks that leave the free queue, and copies on
+    /// write.
     pub(crate) fn num_blocks_to_allocate(&self, seq: SeqId, demand: Demand<'_>, pool: &BlockPool) -> u32 {
         let mut required = self.block_size.blocks_for(demand.num_tokens);
         if let (true, Some(cap)) = (demand.capped, self.admission_cap) {
@@ -80,7 +80,7 @@ impl GroupManager {
         required.saturating_sub(skipped.max(count(demand.hits.len()))) + count(revived)
     }
 
-    /// The block that this step writes first, when other sequences refer to it too (after a fork).
+    /// The first block that this step writes, if other sequences refer to it too (after a fork).
     fn shared_write(&self, seq: SeqId, demand: Demand<'_>, pool: &BlockPool) -> Option<(usize, BlockId)> {
         let index = (demand.total_computed / self.block_size.get()) as usize;
         let id = *self.seqs.get(&seq)?.table.blocks().get(index)?;
@@ -132,7 +132,7 @@ impl GroupManager {
         Some((source, copy))
     }
 
-    /// Makes the full blocks of the first `num_tokens` tokens findable.
+    /// Enters the full blocks of the first `num_tokens` tokens into the prefix cache.
     pub(crate) fn cache_blocks(
         &mut self,
         seq: SeqId,
@@ -142,12 +142,12 @@ impl GroupManager {
     ) {
         let Some(blocks) = self.seqs.get_mut(&seq) else { return };
         let num_full = (num_tokens / self.block_size.get()) as usize;
-        let range = (blocks.num_cached, num_full);
-        pool.cache_full_blocks(content, blocks.table.blocks(), range, self.block_size, self.group);
+        let new = blocks.num_cached..num_full;
+        pool.cache_full_blocks(content, blocks.table.blocks(), new, self.block_size, self.group);
         blocks.num_cached = blocks.num_cached.max(num_full);
     }
 
-    /// Takes back the caching of blocks whose tokens from `num_computed` on were not computed after all.
+    /// Removes blocks from the prefix cache whose tokens from `num_computed` on were not computed after all.
     pub(crate) fn uncache_from(&mut self, seq: SeqId, num_computed: u32, pool: &mut BlockPool) {
         let Some(blocks) = self.seqs.get_mut(&seq) else { return };
         let valid = (num_computed / self.block_size.get()) as usize;
@@ -157,7 +157,7 @@ impl GroupManager {
         }
     }
 
-    /// Gives back blocks that no query from position `computed` on can reach, the latest first.
+    /// Frees the blocks that no query at position `computed` or later can reach, the rightmost first.
     pub(crate) fn remove_skipped(&mut self, seq: SeqId, computed: u32, pool: &mut BlockPool) {
         let Some(blocks) = self.seqs.get_mut(&seq) else { return };
         let table = blocks.table.blocks_mut();
@@ -166,15 +166,15 @@ impl GroupManager {
         let within = skipped.min(table.len());
         for entry in table[..within].iter_mut().rev() {
             if entry.is_null() {
-                break; // All further to the left was given back before.
+                break; // Everything further to the left was freed before.
             }
             removed.push(core::mem::replace(entry, BlockId::NULL));
         }
         pool.free(&removed).expect(HELD);
     }
 
-    /// Ends a sequence. Its tail is queued first, and so evicted before its prefix. Unknown sequences are
-    /// ignored.
+    /// Ends a sequence. Its tail is queued first and therefore evicted before its prefix. Unknown sequences
+    /// are ignored.
     pub(crate) fn free(&mut self, seq: SeqId, pool: &mut BlockPool) {
         if let Some(blocks) = self.seqs.remove(&seq) {
             let tail_first: Vec<BlockId> = blocks.table.blocks().iter().rev().copied().collect();
@@ -193,13 +193,13 @@ impl GroupManager {
         self.seqs.insert(child, fork);
     }
 
-    /// Blocks that a table of this `occupancy` takes when it is extended to `num_tokens` tokens.
+    /// Blocks that a table with this `occupancy` takes, extended to `num_tokens` tokens.
     pub(crate) fn num_blocks_to_restore(&self, occupancy: &[bool], num_tokens: u32) -> u32 {
         let held = occupancy.iter().filter(|&&held| held).count();
         count(held) + self.block_size.blocks_for(num_tokens).saturating_sub(count(occupancy.len()))
     }
 
-    /// Starts a table with fresh blocks where `occupancy` is set and null blocks elsewhere.
+    /// Starts a table with new blocks where `occupancy` is set and null blocks elsewhere.
     pub(crate) fn restore(&mut self, seq: SeqId, occupancy: &[bool], pool: &mut BlockPool) {
         assert!(!self.seqs.contains_key(&seq), "{seq:?} has a table already");
         let held = occupancy.iter().filter(|&&held| held).count();
@@ -212,8 +212,8 @@ impl GroupManager {
         self.seqs.insert(seq, SeqBlocks { table, num_cached: 0 });
     }
 
-    /// Leading blocks that all of `num_running` sequences share: what cascade attention can read once. Groups
-    /// that give blocks back have none.
+    /// Leading blocks that all of `num_running` sequences share: what cascade attention reads once. Groups
+    /// that free blocks early have none.
     pub(crate) fn num_common_prefix_blocks(&self, seq: SeqId, num_running: u32, pool: &BlockPool) -> usize {
         let (true, Some(blocks)) = (self.kind.is_full(), self.seqs.get(&seq)) else { return 0 };
         blocks.table.blocks().iter().take_while(|&&id| pool.ref_count(id) == num_running).count()

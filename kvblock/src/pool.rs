@@ -1,5 +1,7 @@
 //! The pool of physical blocks, shared by all cache groups.
 
+use core::ops::Range;
+
 use crate::cache_map::{CacheKey, CacheMap};
 use crate::error::AllocError;
 use crate::event::CacheEvent;
@@ -7,7 +9,8 @@ use crate::free_queue::FreeQueue;
 use crate::hash::BlockHash;
 use crate::id::{BlockId, BlockSize, GroupId, TokenId};
 
-/// What a sequence holds, as far as blocks may be cached: confirmed tokens only, never speculative ones.
+/// What a sequence holds, as far as the prefix cache is concerned: confirmed tokens only, never speculative
+/// ones.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SeqContent<'a> {
     /// All tokens of the sequence from position 0.
@@ -21,15 +24,15 @@ pub struct SeqContent<'a> {
 /// Options of a [`BlockPool`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PoolOptions {
-    /// Keep the content of freed blocks findable.
+    /// Prefix caching: freed blocks keep their content, and lookups find it.
     pub caching: bool,
     /// Record [`CacheEvent`]s.
     pub events: bool,
     /// Keep the tokens of cached blocks and compare them on a hit, so that a hash collision is a miss instead
-    /// of a wrong answer. Costs 4 bytes a cached token.
+    /// of a wrong answer. Costs 4 bytes per cached token.
     pub verify_tokens: bool,
-    /// Free blocks without content go to the *front* of the free queue, where they are taken first and cached
-    /// content lives longer (vLLM 0.33). Off: all freed blocks go to the tail (vLLM 0.21).
+    /// Freed blocks without cached content go to the *front* of the free queue: they are reused first, and
+    /// cached content lives longer (vLLM 0.33). Off: all freed blocks go to the tail (vLLM 0.21).
     pub reuse_unhashed_first: bool,
 }
 
@@ -43,10 +46,10 @@ pub(crate) struct Block {
 
 const EMPTY: Block = Block { ref_count: 0, key: None, next_duplicate: BlockId::NULL };
 
-/// Bytes that a pool takes on the host.
+/// Host memory of a pool, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PoolMemory {
-    /// State and free-queue link of every block: a constant for each.
+    /// State and free-queue link of every block: a constant per block.
     pub block_bytes: usize,
     /// The map from content to blocks; grows with what is cached.
     pub map_bytes: usize,
@@ -57,7 +60,8 @@ pub struct PoolMemory {
 /// Reference-counted blocks with content lookup and eviction in free order (vLLM v1 `BlockPool`).
 ///
 /// Invariants: a block is in the free queue exactly when its reference count is 0, except the null block (id
-/// 0), which is in no queue and not counted; a free block keeps its content findable until it is taken again.
+/// 0), which is never queued and not counted; a free block keeps its content, and can be hit, until it is
+/// allocated again.
 #[derive(Clone, Debug)]
 pub struct BlockPool {
     blocks: Vec<Block>,
@@ -86,11 +90,11 @@ impl BlockPool {
         Self { blocks, free, cached, tokens, hash_block_size, options, events: Vec::new() }
     }
 
-    /// Takes `count` blocks, least recently freed first, and evicts what they cached. All or nothing.
+    /// Allocates `count` blocks, least recently freed first, and evicts what they cached; all or nothing.
     /// O(`count`).
     ///
     /// # Errors
-    /// [`AllocError::OutOfBlocks`] when fewer are free; the pool is unchanged then.
+    /// [`AllocError::OutOfBlocks`] when fewer are free, which leaves the pool unchanged.
     pub fn allocate(&mut self, count: u32) -> Result<Vec<BlockId>, AllocError> {
         if count > self.free.len() {
             return Err(AllocError::OutOfBlocks { needed: count, free: self.free.len() });
@@ -107,10 +111,11 @@ impl BlockPool {
         Ok(taken)
     }
 
-    /// Adds a reference to each block; a free one leaves the queue with its content. Null blocks are skipped.
+    /// Adds a reference to each block; a free one leaves the queue and keeps its content. Null blocks are
+    /// skipped.
     ///
     /// # Errors
-    /// [`AllocError::UnknownBlock`]; the pool is unchanged then.
+    /// [`AllocError::UnknownBlock`], which leaves the pool unchanged.
     pub fn touch(&mut self, blocks: &[BlockId]) -> Result<(), AllocError> {
         self.check_known(blocks)?;
         for &id in blocks.iter().filter(|id| !id.is_null()) {
@@ -123,13 +128,13 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Drops a reference to each block. Those without references are queued in the given order: pass the
-    /// blocks of a sequence in reverse, so that its tail is evicted before the prefix that others may share.
-    /// Null blocks are skipped.
+    /// Drops a reference to each block. Blocks without references left are queued in the given order: pass
+    /// the blocks of a sequence in reverse, so that its tail is evicted before the prefix that others may
+    /// share. Null blocks are skipped.
     ///
     /// # Errors
-    /// [`AllocError::UnknownBlock`], or [`AllocError::DoubleFree`] for a block that has fewer references than
-    /// it is named; the pool is unchanged then.
+    /// [`AllocError::UnknownBlock`], or [`AllocError::DoubleFree`] for a block listed more often than it is
+    /// referenced. Both leave the pool unchanged.
     pub fn free(&mut self, blocks: &[BlockId]) -> Result<(), AllocError> {
         for (done, &id) in blocks.iter().enumerate() {
             if let Err(error) = self.release(id) {
@@ -176,7 +181,7 @@ impl BlockPool {
         groups.iter().map(|&group| self.cached.get(&CacheKey { hash, group }, &self.blocks)).collect()
     }
 
-    /// The cached block of `hash` in `group`. With token verification its tokens must be `tokens`.
+    /// The cached block of `hash` in `group`. With token verification, its tokens must equal `tokens`.
     #[must_use]
     pub(crate) fn cached_verified(
         &self,
@@ -191,8 +196,8 @@ impl BlockPool {
         self.cached.duplicates(&key, &self.blocks).find(|id| *self.tokens[id.index()] == *tokens)
     }
 
-    /// Makes the blocks `[num_cached, num_full)` of a sequence's table findable. Null blocks and blocks that
-    /// are findable already are skipped. O(`num_full - num_cached`).
+    /// Enters the full blocks at `positions` of a sequence's table into the prefix cache. Null blocks and blocks
+    /// that are already cached are skipped. O(`positions.len()`).
     ///
     /// # Panics
     /// When `content` has no hash or no tokens for one of the blocks.
@@ -200,17 +205,17 @@ impl BlockPool {
         &mut self,
         content: SeqContent<'_>,
         table: &[BlockId],
-        (num_cached, num_full): (usize, usize),
+        positions: Range<usize>,
         block_size: BlockSize,
         group: GroupId,
     ) {
-        if !self.options.caching || num_cached >= num_full {
+        if !self.options.caching {
             return;
         }
         let size = block_size.get() as usize;
         let hash_of = |index: usize| block_hash(content.hashes, index, block_size, self.hash_block_size);
         let mut stored = Vec::new();
-        for (index, &id) in table.iter().enumerate().take(num_full).skip(num_cached) {
+        for (index, &id) in table.iter().enumerate().take(positions.end).skip(positions.start) {
             let hash = hash_of(index);
             let block = &mut self.blocks[id.index()];
             if id.is_null() || block.key.is_some() {
@@ -252,10 +257,10 @@ impl BlockPool {
         }
     }
 
-    /// Makes blocks unfindable, for example after a failed load. References stay.
+    /// Removes blocks from the prefix cache, for example after a failed load. References stay.
     ///
     /// # Errors
-    /// [`AllocError::UnknownBlock`]; the pool is unchanged then.
+    /// [`AllocError::UnknownBlock`], which leaves the pool unchanged.
     pub fn evict_blocks(&mut self, blocks: &[BlockId]) -> Result<(), AllocError> {
         self.check_known(blocks)?;
         blocks.iter().for_each(|&id| self.evict(id));
@@ -263,17 +268,16 @@ impl BlockPool {
     }
 
     fn evict(&mut self, id: BlockId) {
-        let Some(key) = self.blocks[id.index()].key else { return };
-        let last = self.cached.remove(id, &mut self.blocks);
+        let removed = self.cached.remove(id, &mut self.blocks);
         if self.options.verify_tokens {
             self.tokens[id.index()] = Box::default();
         }
-        if self.options.events && last == Some(true) {
-            self.events.push(CacheEvent::Removed(key));
+        if self.options.events {
+            self.events.extend(removed.map(CacheEvent::Removed));
         }
     }
 
-    /// Forgets all content. Only an unused pool can be reset: returns false, and changes nothing, while a
+    /// Empties the prefix cache. Only an unused pool can be reset: returns false and changes nothing while a
     /// block other than the null block is in use.
     pub fn reset(&mut self) -> bool {
         if self.num_used() > 0 {
@@ -296,25 +300,25 @@ impl BlockPool {
     /// References to a block; always 0 for the null block.
     ///
     /// # Panics
-    /// Like every question about one block, when the pool has no such block.
+    /// Like all methods about one block, when the pool has no such block.
     #[must_use]
     pub fn ref_count(&self, id: BlockId) -> u32 {
         self.blocks[id.index()].ref_count
     }
 
-    /// The content hash under which a block can be found.
+    /// The content hash under which lookups find a block.
     #[must_use]
     pub fn hash(&self, id: BlockId) -> Option<BlockHash> {
         self.blocks[id.index()].key.map(|key| key.hash)
     }
 
-    /// Whether a block waits in the free queue.
+    /// Whether a block is in the free queue.
     #[must_use]
     pub fn is_free(&self, id: BlockId) -> bool {
         self.free.contains(id)
     }
 
-    /// Blocks that can be taken, next first.
+    /// The free blocks, next to be allocated first.
     pub fn free_blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
         self.free.iter()
     }
@@ -354,7 +358,7 @@ impl BlockPool {
         self.cached.num_keys()
     }
 
-    /// Bytes the pool takes on the host.
+    /// Host memory of the pool, in bytes. O(`num_blocks`) with [`PoolOptions::verify_tokens`], else O(1).
     #[must_use]
     pub fn memory(&self) -> PoolMemory {
         let per_block = size_of::<Block>() + FreeQueue::BYTES_PER_BLOCK;
@@ -379,8 +383,8 @@ impl BlockPool {
     }
 }
 
-/// The hash of block `index` when a block holds several hash blocks: hashes are chained, so the last one
-/// stands for all.
+/// The hash of block `index`, which spans one or more hash blocks: hashes are chained, so the last one
+/// identifies them all.
 pub(crate) fn block_hash(
     hashes: &[BlockHash],
     index: usize,

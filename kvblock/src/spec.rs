@@ -1,4 +1,4 @@
-//! What one layer's cache needs: bytes of a block, and which tokens stay reachable.
+//! What one layer's cache needs: bytes per block, and which tokens stay reachable.
 
 use crate::id::BlockSize;
 
@@ -30,12 +30,12 @@ impl KvDtype {
     }
 }
 
-/// Which earlier tokens a query can reach; decides which blocks of a sequence may be given back.
+/// Which earlier tokens a query can reach; decides which blocks of a sequence may be freed before it ends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum AttentionKind {
     /// All of them. `window` and `chunk` are set when a layer with limited reach is stored like full
-    /// attention; they mask, but free nothing.
+    /// attention: the kernel masks by them, but no block is freed early.
     Full {
         /// Sliding window of the kernel, in tokens.
         window: Option<u32>,
@@ -98,7 +98,7 @@ pub enum PageLayout {
         bytes_per_entry: u32,
         /// Element type; layers of different types cannot share a group.
         dtype: KvDtype,
-        /// Tokens behind one stored vector; divides the block size.
+        /// Tokens per stored vector; divides the block size.
         compress_ratio: u32,
     },
 }
@@ -109,7 +109,7 @@ pub enum PageLayout {
 pub struct KvCacheSpec {
     /// Reach of the layer's queries.
     pub kind: AttentionKind,
-    /// Tokens a block.
+    /// Tokens per block.
     pub block_size: BlockSize,
     /// Bytes of a block before alignment.
     pub layout: PageLayout,
@@ -149,8 +149,9 @@ impl KvCacheSpec {
         Self { kind, block_size, layout, page_align_bytes: 1, padded_page_bytes: None }
     }
 
-    /// One latent of `bytes_per_entry` bytes for each token: 576 elements of MLA, or 656 bytes of DeepSeek
-    /// V3.2's fp8 layout (512 fp8 values, 4 f32 scales, 64 bf16 rotary values).
+    /// One latent of `bytes_per_entry` bytes for every `compress_ratio` tokens: for example 576 elements per
+    /// token for MLA, or the 656 bytes of DeepSeek V3.2's fp8 layout (512 fp8 values, 4 f32 scales, 64 bf16
+    /// rotary values).
     #[must_use]
     pub const fn latent(
         kind: AttentionKind,
@@ -200,18 +201,18 @@ impl KvCacheSpec {
         padded
     }
 
-    /// Most blocks that one sequence holds at a time.
+    /// Maximum number of blocks that one sequence holds at a time.
     ///
-    /// Sliding windows need one block more than their tokens fill, since a window may start inside a block;
-    /// so do chunks that are no multiple of the block size.
+    /// A sliding window needs one block more than its tokens fill, since it may start inside a block; so does
+    /// a chunk that is not a multiple of the block size.
     #[must_use]
     pub fn max_blocks_per_seq(&self, limits: LengthLimits) -> u32 {
         self.admission_cap(limits).unwrap_or_else(|| self.block_size.blocks_for(limits.max_model_len))
     }
 
-    /// [`max_blocks_per_seq`](Self::max_blocks_per_seq) where it can lie below the length of the sequence:
-    /// the cap that an admission check applies to "does all of this request fit", so that a long prompt is
-    /// not refused for blocks that it will have given back. `None` for full attention.
+    /// [`max_blocks_per_seq`](Self::max_blocks_per_seq) for the kinds where it can be smaller than the
+    /// sequence: the cap for the admission check "does the whole request fit", so that a long prompt is not
+    /// refused for blocks that it will have freed by then. `None` for full attention.
     #[must_use]
     pub fn admission_cap(&self, limits: LengthLimits) -> Option<u32> {
         let LengthLimits { max_model_len, max_batched_tokens } = limits;
@@ -228,7 +229,7 @@ impl KvCacheSpec {
         }
     }
 
-    /// Most bytes of this layer that one sequence holds at a time.
+    /// Maximum number of bytes of this layer that one sequence holds at a time.
     #[must_use]
     pub fn max_memory_bytes(&self, limits: LengthLimits) -> u64 {
         u64::from(self.max_blocks_per_seq(limits)) * self.page_bytes()

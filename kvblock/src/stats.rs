@@ -1,4 +1,4 @@
-//! How much work prefix hits save.
+//! Statistics of prefix hits.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct HitCount {
-    /// Sequences that were looked up.
+    /// Number of lookups.
     pub requests: u64,
     /// Their tokens.
     pub queried_tokens: u64,

@@ -1,4 +1,4 @@
-//! From the positions of a sequence to physical blocks and slots.
+//! Block tables: from the positions of a sequence to physical blocks and slots.
 
 use crate::id::{BlockId, BlockIdx, BlockSize, SlotId, TokenIdx};
 
@@ -17,13 +17,13 @@ impl BlockTable {
         Self { blocks: Vec::new(), block_size }
     }
 
-    /// The physical blocks, by logical position. What a kernel's block table row holds.
+    /// The physical blocks, by logical position: the row that kernels read.
     #[must_use]
     pub fn blocks(&self) -> &[BlockId] {
         &self.blocks
     }
 
-    /// Tokens a block.
+    /// Tokens per block.
     #[must_use]
     pub const fn block_size(&self) -> BlockSize {
         self.block_size
@@ -32,7 +32,7 @@ impl BlockTable {
     /// The physical block at a logical position.
     ///
     /// # Panics
-    /// When the table is shorter.
+    /// When the position is beyond the end of the table.
     #[must_use]
     pub fn physical(&self, index: BlockIdx) -> BlockId {
         let found = self.blocks.get(index.get() as usize);
@@ -42,7 +42,7 @@ impl BlockTable {
     /// The slot where a token's key and value live.
     ///
     /// # Panics
-    /// When the table is shorter, or the token lies in a block that was given back.
+    /// When the token is beyond the end of the table, or its block was freed.
     #[must_use]
     pub fn slot(&self, token: TokenIdx) -> SlotId {
         let block = self.physical(self.block_size.block_of(token));

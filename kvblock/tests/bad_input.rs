@@ -115,6 +115,11 @@ fn the_cache_refuses_what_does_not_belong_to_it() {
     let text = "lists for 2 groups, the cache has 1";
     refused(&|c| c.restore(B, &[vec![true], vec![true]], 4), groups, text);
     refused(&|c| slots(c, B, hit(vec![vec![BlockId::new(1)]; 2])), groups, text);
+    let length = |found| AllocError::HitLength { group: GroupId::new(0), found, num_tokens: 4, expected: 1 };
+    let text = "hit of 4 tokens lists 2 blocks in g0, 1 expected";
+    refused(&|c| slots(c, B, hit(vec![vec![BlockId::new(1); 2]])), length(2), text);
+    let text = "hit of 4 tokens lists 0 blocks in g0, 1 expected";
+    refused(&|c| slots(c, B, hit(vec![vec![]])), length(0), text);
     let foreign = AllocError::UnknownBlock { block: BlockId::new(10), num_blocks: 10 };
     refused(&|c| slots(c, B, hit(vec![vec![BlockId::new(10)]])), foreign, "no block b10: the pool has 10");
     refused(&|c| c.evict_blocks(&[BlockId::new(10)]), foreign, "no block b10: the pool has 10");
@@ -147,14 +152,14 @@ fn configurations_that_hold_nothing_are_refused() {
     refused(config(1, full), "1 blocks, at least 2 needed");
     refused(KvCacheConfig::new(9, Vec::new(), LIMITS), "no cache group");
     let none = LengthLimits { max_model_len: 0, ..LIMITS };
-    refused(KvCacheConfig::uniform(9, full, 1, none), "maximum model length is 0 tokens");
-    refused(config(1 << 30, full), "1073741824 blocks of 4 tokens, more slots than 32 bits count");
+    refused(KvCacheConfig::uniform(9, full, 1, none), "the maximum model length is 0 tokens");
+    refused(config(1 << 30, full), "1073741824 blocks of 4 tokens: more slots than a u32 can index");
     for kind in [AttentionKind::SlidingWindow { window: 0 }, AttentionKind::ChunkedLocal { chunk: 0 }] {
         refused(config(9, spec(kind)), "group 0: a window or chunk of 0 tokens");
     }
     let latent = |ratio| KvCacheSpec::latent(AttentionKind::FULL, SIZE, 8, KvDtype::F16, ratio);
-    refused(config(9, latent(3)), "group 0: blocks of 4 tokens, one stored entry for each 3");
-    refused(config(9, latent(0)), "group 0: blocks of 4 tokens, one stored entry for each 0");
+    refused(config(9, latent(3)), "group 0: block size 4 is not a multiple of the compress ratio 3");
+    refused(config(9, latent(0)), "group 0: block size 4 is not a multiple of the compress ratio 0");
     let chunked = KvCacheGroup {
         spec: KvCacheSpec {
             block_size: BlockSize::new(2).unwrap(),
@@ -167,6 +172,21 @@ fn configurations_that_hold_nothing_are_refused() {
     mixed.groups.push(chunked);
     let error = KvCache::new(&mixed).unwrap_err();
     assert_eq!(error, ConfigError::ChunkedAlignment { group: 1, block_size: 2, alignment: 4 });
+}
+
+/// No hit is long enough to be a multiple of both block sizes, so there is none.
+#[test]
+fn block_sizes_without_a_common_multiple_of_32_bits_never_hit() {
+    let group = |block_size| KvCacheGroup {
+        spec: KvCacheSpec { block_size: BlockSize::new(block_size).unwrap(), ..spec(AttentionKind::FULL) },
+        layers: vec![0],
+        eagle: false,
+    };
+    let groups = vec![group(3_u32.pow(8)), group(1 << 20)];
+    let mut cache = KvCache::new(&KvCacheConfig::new(20, groups, LIMITS)).unwrap();
+    let text = Text::new(&cache, 12);
+    cache.allocate_slots(SlotRequest::new(A, text.content(), 0, 12)).unwrap();
+    assert_eq!(cache.lookup(text.content()).num_tokens, 0);
 }
 
 #[test]

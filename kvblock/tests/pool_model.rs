@@ -99,7 +99,7 @@ fn apply(pool: &mut BlockPool, model: &mut Model, op: Op) {
             let Some(block) = pick(&model.with_refs(), block) else { return };
             let (hashes, group) = ([hash(content)], GroupId::new(group));
             let content = SeqContent { tokens: &[u32::from(content)], hashes: &hashes, adapter: None };
-            pool.cache_full_blocks(content, &[BlockId::new(block)], (0, 1), SIZE, group);
+            pool.cache_full_blocks(content, &[BlockId::new(block)], 0..1, SIZE, group);
             let stored = pool.take_events().len();
             let known = model.cached.iter().any(|&(_, b)| b == block);
             assert_eq!(stored, usize::from(!known));

@@ -35,7 +35,9 @@ pub enum Family {
     GptOss,
     /// Llama 4: chunked attention, layers that do not rotate, and a shared expert.
     Llama4,
-    /// DeepSeek V3.2: latent attention to tokens that an indexer chooses, and experts in groups.
+    /// DeepSeek V3: latent attention, and experts in groups.
+    DeepseekV3,
+    /// DeepSeek V3.2: the same to tokens that an indexer chooses.
     DeepseekV32,
     /// DeepSeek V4: windows and compressed entries, experts by token id, and several residual streams.
     DeepseekV4,

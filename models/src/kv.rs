@@ -97,10 +97,17 @@ impl KvPool {
         if selects && offload.memory == HostMemory::Staged {
             return refuse("a device with mappable storage buffers beside a sparse policy");
         }
-        let [group] = &plan.layout.groups[..] else { return refuse("one group of layers") };
-        if config.latent.is_some() {
-            return refuse("layers of attention to keys and values");
+        if config.compressed.is_some() {
+            return refuse(
+                "one cache a layer: compressed attention keeps windows, entries and states beside",
+            );
         }
+        if config.indexer.is_some() {
+            return refuse(
+                "attention to all latents: an indexer scores every token and attends to few of them, anywhere",
+            );
+        }
+        let [group] = &plan.layout.groups[..] else { return refuse("one group of layers") };
         let chunk = (PARTITION / group.spec.block_size.get()).max(1);
         if selects && !fetch_pages::serves(&plan.shape(config)) {
             return refuse("pages of whole 16-byte units beside a sparse policy");
@@ -192,9 +199,18 @@ impl KvPool {
 
     /// K and V of one layer on the host, where some blocks are there.
     pub(crate) fn host_layer(&self, layer: usize) -> Option<(&Buf<u32>, &Buf<u32>)> {
-        let cache = self.plan.cache(layer, CachePart::KeyValue).expect("a layer with keys and values");
-        let buffers = &self.host.as_ref()?.tensors[cache.tensor].buffers;
-        Some((&buffers[0], &buffers[1]))
+        self.host_attended(layer).map(|buffers| (&buffers[0], &buffers[1]))
+    }
+
+    /// What the attention of a layer reads, K and V or latents, and the words of a block in each.
+    pub(crate) fn attended(&self, layer: usize) -> (&[Buf<u32>], usize) {
+        let tensor = &self.tensors[self.plan.of_layer(layer).tensor];
+        (&tensor.buffers, tensor.words)
+    }
+
+    /// The same on the host, where some blocks are there.
+    pub(crate) fn host_attended(&self, layer: usize) -> Option<&[Buf<u32>]> {
+        Some(&self.host.as_ref()?.tensors[self.plan.of_layer(layer).tensor].buffers)
     }
 
     /// Whether kernels cannot reach the blocks on the host, which copies serve.
@@ -232,10 +248,18 @@ impl KvPool {
         (slots > 0 && rows < ROWS).then_some(rows)
     }
 
-    /// Bytes of whole blocks that passed through the ring so far.
+    /// Bytes of whole blocks that were copied from the host so far: into the ring, and to where a step adds to them.
     #[must_use]
     pub fn fetched_bytes(&self) -> u64 {
-        self.ring().map_or(0, |ring| ring.fetched_blocks() * 2 * self.shape.block_bytes() as u64)
+        // Layers of a pool with a ring are alike.
+        let (buffers, words) = self.attended(0);
+        self.ring().map_or(0, |ring| ring.fetched_blocks() * (buffers.len() * words * 4) as u64)
+    }
+
+    /// Bytes that steps wrote to blocks on the host so far: new tokens, or whole blocks where these come back by copies.
+    #[must_use]
+    pub fn written_bytes(&self) -> u64 {
+        self.ring().map_or(0, Ring::written_bytes)
     }
 
     /// Whether two blocks lie in the same buffers.

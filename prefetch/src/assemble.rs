@@ -1,4 +1,4 @@
-//! From a tier spec to a stack of tiers.
+//! Builds the stack of tiers that a spec describes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,30 +9,31 @@ use crate::spec::{Compression, DiskSpec, RemoteSpec, TierSpec};
 use crate::stack::{StackError, TierStack};
 use crate::tier::{BlockLayout, HostTier, Tier, TierError, TierKind};
 
-/// What a spec does not say: the blocks, and the habits of the tiers.
+/// What a spec does not say: the blocks, and how the tiers treat them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StackConfig {
     /// Size and division of every block above the codec.
     pub layout: BlockLayout,
-    /// Names what the blocks hold: model, cache group, element type. Blocks of another name are never served.
+    /// Names what the blocks hold: model, cache group, element type. Blocks stored under another name are
+    /// never served.
     pub namespace: String,
-    /// Where the rows of a shard lie, for int8.
+    /// Position of the rows in a shard, for int8.
     pub rows: RowLayout,
     /// Order of eviction in the host and disk tiers.
     pub policy: PolicyKind,
     /// Blocks between two syncs of the disk tier.
     pub blocks_per_sync: u32,
-    /// Longest time for one request to a remote service.
+    /// Time limit for one request to a remote service.
     pub remote_timeout: Duration,
-    /// Pause after a remote service failed a request, during which it is not asked.
+    /// After a failed request, a remote service is not asked again for this long.
     pub remote_retry_after: Duration,
 }
 
-/// Why a spec could not be built.
+/// Why the tiers of a spec could not be built.
 #[derive(thiserror::Error, Debug)]
 #[non_exhaustive]
 pub enum AssembleError {
-    /// The capacity holds no block.
+    /// The capacity is smaller than one block.
     #[error("host tier of {capacity_bytes} bytes holds no block of {block_bytes} bytes")]
     TooSmall {
         /// Capacity of the spec.
@@ -40,7 +41,7 @@ pub enum AssembleError {
         /// Bytes of a block.
         block_bytes: usize,
     },
-    /// The build lacks the tier.
+    /// The tier was not compiled in.
     #[error("the {tier} tier needs the feature `{feature}`, which this build lacks")]
     Feature {
         /// The tier.
@@ -54,7 +55,7 @@ pub enum AssembleError {
     /// A tier did not open.
     #[error(transparent)]
     Tier(#[from] TierError),
-    /// The tiers do not stack; an empty spec names none.
+    /// The tiers do not form a stack, for example because the spec is empty.
     #[error(transparent)]
     Stack(#[from] StackError),
 }
@@ -63,8 +64,8 @@ impl TierSpec {
     /// Builds the tiers of the spec, fastest first. The host tier keeps blocks as stored; compression starts
     /// below it.
     ///
-    /// A stack holds blocks of one size. An engine with several cache groups builds one for each, with
-    /// directories and namespaces of their own.
+    /// A stack holds blocks of one size. An engine with several cache groups builds one stack per group, each
+    /// with its own directories and namespace.
     ///
     /// # Errors
     /// [`AssembleError`] names the tier that could not be built.
@@ -86,7 +87,8 @@ impl TierSpec {
         };
         let coded = |tier| CodedTier::new(codec, config.layout, tier);
         if let Some(spec) = &self.disk {
-            tiers.push(Arc::new(coded(disk(spec, &below)?)?));
+            // Without a tier in memory the page cache takes its place.
+            tiers.push(Arc::new(coded(disk(spec, &below, self.host_bytes.is_some())?)?));
         }
         if let Some(spec) = &self.remote {
             tiers.push(Arc::new(coded(remote(spec, &below)?)?));
@@ -105,7 +107,7 @@ fn host(capacity_bytes: u64, config: &StackConfig) -> Result<HostTier, AssembleE
 }
 
 #[cfg(feature = "disk")]
-fn disk(spec: &DiskSpec, config: &StackConfig) -> Result<Arc<dyn Tier>, AssembleError> {
+fn disk(spec: &DiskSpec, config: &StackConfig, direct: bool) -> Result<Arc<dyn Tier>, AssembleError> {
     Ok(Arc::new(crate::tier::DiskTier::open(crate::tier::DiskConfig {
         directory: spec.path.clone(),
         layout: config.layout,
@@ -114,11 +116,12 @@ fn disk(spec: &DiskSpec, config: &StackConfig) -> Result<Arc<dyn Tier>, Assemble
         policy: config.policy,
         reuse: None,
         blocks_per_sync: config.blocks_per_sync,
+        direct,
     })?))
 }
 
 #[cfg(not(feature = "disk"))]
-fn disk(_: &DiskSpec, _: &StackConfig) -> Result<Arc<dyn Tier>, AssembleError> {
+fn disk(_: &DiskSpec, _: &StackConfig, _: bool) -> Result<Arc<dyn Tier>, AssembleError> {
     Err(AssembleError::Feature { tier: TierKind::Disk, feature: "disk" })
 }
 

@@ -1,4 +1,4 @@
-//! KV compression on the way down: blocks as stored, or re-quantised to fp8 or int8 for the slower tiers.
+//! KV compression for the slower tiers: blocks as stored, or re-quantised to fp8 or int8.
 
 mod fp8;
 mod int8;
@@ -12,7 +12,7 @@ use kvblock::BlockHash;
 
 use crate::tier::{BlockLayout, Stored, Tier, TierError, TierKind};
 
-/// Where the elements of one token and head lie in a shard of f16 elements.
+/// Where the elements of one token and head (a row) lie in a shard of f16 elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RowLayout {
     /// `[rows, head_dim]`: V blocks, and K blocks of flat caches.
@@ -20,22 +20,22 @@ pub enum RowLayout {
         /// Elements of a row.
         head_dim: u32,
     },
-    /// `[num_kv_heads, head_dim / 8, block_size, 8]`: K blocks of the paged cache, 16 bytes of a token
-    /// together.
+    /// `[num_kv_heads, head_dim / 8, block_size, 8]`: K blocks of the paged cache, with 16 bytes of a token
+    /// contiguous.
     PagedKey {
         /// Elements of a row, a multiple of 8.
         head_dim: u32,
         /// Tokens of a block.
         block_size: u32,
     },
-    /// A paged K block, then the V block of the same tokens, `[num_kv_heads, block_size, head_dim]`: what one
-    /// layer of the engine keeps of a block.
+    /// A paged K block, then the V block of the same tokens, `[num_kv_heads, block_size, head_dim]`: what the
+    /// engine stores of a block for one layer.
     PagedKeyValue {
         /// Elements of a row, a multiple of 8.
         head_dim: u32,
         /// Tokens of a block.
         block_size: u32,
-        /// Rows of a token, in K and in V.
+        /// Rows per token, in K and in V each.
         num_kv_heads: u32,
     },
 }
@@ -95,10 +95,10 @@ pub enum Codec {
         /// Scale of the whole tensor, usually 1.
         scale: f32,
     },
-    /// f16 to int8 with an f32 scale for each token and head, `max(absmax / 127, 1e-6)`. Half the bytes and 4
-    /// a row.
+    /// f16 to int8 with an f32 scale per token and head, `max(absmax / 127, 1e-6)`. Half the bytes, plus 4
+    /// per row.
     Int8 {
-        /// Where the rows lie.
+        /// Position of the rows in a shard.
         rows: RowLayout,
     },
 }
@@ -107,15 +107,15 @@ pub enum Codec {
 #[derive(thiserror::Error, Clone, Copy, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum CodecError {
-    /// The shard is not made of whole f16 elements or rows.
+    /// The shard does not consist of whole f16 elements or rows.
     #[error("shard of {shard_bytes} bytes is not a whole number of units of {unit_bytes} bytes")]
     Uneven {
         /// Bytes of a shard.
         shard_bytes: usize,
-        /// Bytes that must come whole.
+        /// Bytes of one unit.
         unit_bytes: usize,
     },
-    /// K rows are packed by 8 elements, and a row has at least one.
+    /// A row has at least one element, and K rows are packed in groups of 8.
     #[error("head dimension {head_dim} is not a positive multiple of {multiple}")]
     HeadDim {
         /// Elements of a row.
@@ -135,7 +135,7 @@ impl Codec {
     /// The layout of blocks after encoding, given their layout before.
     ///
     /// # Errors
-    /// [`CodecError`] when the shards do not divide into rows, or the scale makes no sense.
+    /// [`CodecError`] when the shards do not divide into rows, or the scale is invalid.
     pub fn encoded_layout(self, layout: BlockLayout) -> Result<BlockLayout, CodecError> {
         let shard_bytes = layout.shard_bytes();
         let whole = |unit: usize| match shard_bytes % (unit * 2) {

@@ -1,4 +1,4 @@
-//! What moved, by tier, and how much of it compute hid.
+//! Traffic per tier, and how much of it compute hid.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -10,11 +10,11 @@ use crate::tier::TierKind;
 pub struct TierCounters {
     /// Blocks or shards served.
     pub hits: u64,
-    /// Blocks or shards asked for that were not there or not readable.
+    /// Blocks or shards requested that were absent or unreadable.
     pub misses: u64,
-    /// Calls that failed for another reason than absence; a failed read is a miss too.
+    /// Calls that failed for another reason than absence; a failed read also counts as a miss.
     pub errors: u64,
-    /// Time that consumers were blocked on transfers whose last block came from this tier.
+    /// Time for which consumers were blocked on transfers whose last block came from this tier.
     pub wait: Duration,
     /// Bytes read.
     pub bytes_read: u64,
@@ -30,17 +30,17 @@ impl TierCounters {
     }
 }
 
-/// Transfer time against the part of it that consumers waited for.
+/// Transfer time, and the part of it during which consumers waited.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Overlap {
-    /// From the first load of a task to its last, summed over tasks.
+    /// Time from the first load of a task to the end of its last, summed over tasks.
     pub transfer: Duration,
-    /// The part of [`Self::transfer`] during which a consumer was blocked; never more than it.
+    /// The part of [`Self::transfer`] during which a consumer was blocked; never larger.
     pub waited: Duration,
 }
 
 impl Overlap {
-    /// Part of the transfer time hidden by compute, 0 to 1; `None` before the first transfer.
+    /// Fraction of the transfer time hidden by compute, 0 to 1; `None` before the first transfer.
     #[must_use]
     pub fn hidden(&self) -> Option<f64> {
         (!self.transfer.is_zero()).then(|| 1.0 - self.waited.as_secs_f64() / self.transfer.as_secs_f64())
@@ -80,7 +80,7 @@ impl Counters {
         }
     }
 
-    /// Transfers of all tasks whose outcome was seen.
+    /// Overlap over all tasks whose outcome has been seen.
     #[must_use]
     pub fn overlap(&self) -> Overlap {
         Overlap {

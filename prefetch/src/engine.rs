@@ -7,7 +7,7 @@ pub use board::{BadBlock, Loaded, Outcome, Settled, Submission, TaskBoard, TaskK
 pub use handle::Handle;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -15,6 +15,7 @@ use kvblock::{BlockHash, SeqId};
 use rustc_hash::FxHashMap;
 
 use crate::stack::TierStack;
+use crate::sync::lock;
 use crate::tier::TierError;
 use handle::Slot;
 
@@ -23,11 +24,11 @@ use handle::Slot;
 pub struct EngineConfig {
     /// Worker threads, each loading one block at a time.
     pub prefetch_workers: usize,
-    /// Tasks that have not ended.
+    /// Limit on tasks that have not ended.
     pub max_pending_prefetch: usize,
-    /// Steps ahead of the current one that may be submitted for.
+    /// How many steps ahead of the current one tasks may be submitted.
     pub prefetch_ahead: u32,
-    /// Loaded blocks kept for their consumers, least recently used out first.
+    /// Limit on loaded blocks kept for their consumers; the least recently used is evicted first.
     pub prefetch_cache_size: usize,
 }
 
@@ -41,7 +42,7 @@ impl EngineConfig {
 #[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SubmitError {
-    /// Every place is taken by work at least as urgent.
+    /// The queue is full of work that is at least as urgent.
     #[error("prefetch queue holds its limit of {pending_max} tasks")]
     QueueFull {
         /// `max_pending_prefetch`.
@@ -99,10 +100,6 @@ pub enum EngineError {
     },
 }
 
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 struct Shared {
     state: Mutex<State>,
     work: Condvar,
@@ -117,8 +114,8 @@ struct State {
 }
 
 impl State {
-    /// Pairs what ended with its slot. Slots are settled after the lock is gone: wakers run code of the
-    /// executor.
+    /// Pairs the tasks that ended with their slots. Slots are settled after the lock is released, since
+    /// wakers run code of the executor.
     fn take_settled(&mut self) -> Vec<(Arc<Slot>, Settled)> {
         let settled = self.board.take_settled();
         settled.into_iter().filter_map(|s| Some((self.slots.remove(&s.key)?, s))).collect()
@@ -126,7 +123,7 @@ impl State {
 }
 
 impl Shared {
-    /// Changes the board, then lets go of the lock and settles what ended by it.
+    /// Changes the board, then releases the lock and settles the tasks that ended through the change.
     fn update<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
         let mut state = lock(&self.state);
         let result = change(&mut state);
@@ -187,8 +184,8 @@ fn read(tiers: &TierStack, block: BlockHash) -> Result<Loaded, TierError> {
 
 /// Loads blocks from a [`TierStack`] into memory ahead of their use.
 ///
-/// Queues, cache and threads are fixed at the start. Every accepted task ends: in a shutdown, a panic of a
-/// tier or a replacement too, so nobody who waits hangs.
+/// The sizes of queues, cache and thread pool are fixed at the start. Every accepted task ends, even through
+/// a shutdown, a panic of a tier or a replacement, so no waiter hangs.
 pub struct Engine {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
@@ -228,7 +225,7 @@ impl Engine {
     /// Queues a task; never blocks on I/O.
     ///
     /// # Errors
-    /// [`SubmitError`] when a limit is reached; nothing has changed then.
+    /// [`SubmitError`] when a limit is reached, which changes nothing.
     pub fn submit(&self, submission: Submission) -> Result<Handle, SubmitError> {
         let key = submission.key;
         let slot = Arc::new(Slot::default());
@@ -245,7 +242,7 @@ impl Engine {
         Ok(Handle::new(key, slot, counters, Arc::downgrade(&self.shared)))
     }
 
-    /// Says that `step` runs now; tasks may be submitted up to `prefetch_ahead` steps later.
+    /// Announces that `step` runs now; tasks may be submitted for up to `prefetch_ahead` steps later.
     pub fn advance(&self, step: u64) {
         self.shared.update(|state| state.board.advance(step));
     }
@@ -255,20 +252,20 @@ impl Engine {
         self.shared.cancel(seq, None)
     }
 
-    /// A prefetched block, or `None` when it was not loaded or has been evicted since; then [`Self::load`]
-    /// it.
+    /// A prefetched block, or `None` when it was not loaded or has been evicted since: [`Self::load`] it in
+    /// that case.
     #[must_use]
     pub fn get(&self, block: BlockHash) -> Option<Arc<[u8]>> {
         lock(&self.shared.state).board.get(block)
     }
 
-    /// Takes a prefetched block out of the cache, when its bytes are needed nowhere else.
+    /// Removes a prefetched block from the cache, for when its bytes are needed nowhere else.
     #[must_use]
     pub fn take(&self, block: BlockHash) -> Option<Arc<[u8]>> {
         lock(&self.shared.state).board.take(block)
     }
 
-    /// A block from the cache, or else loaded on demand by the caller's thread.
+    /// A block from the cache, or else loaded on the caller's thread.
     ///
     /// # Errors
     /// As [`TierStack::load`].
@@ -284,13 +281,13 @@ impl Engine {
         Ok(bytes)
     }
 
-    /// Tasks that have not ended.
+    /// Number of tasks that have not ended.
     #[must_use]
     pub fn pending(&self) -> usize {
         lock(&self.shared.state).board.pending()
     }
 
-    /// Blocks in the cache.
+    /// Number of blocks in the cache.
     #[must_use]
     pub fn cached_blocks(&self) -> usize {
         lock(&self.shared.state).board.cached_blocks()

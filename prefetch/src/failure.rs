@@ -1,4 +1,4 @@
-//! What happens to a request when blocks that it counted on cannot be loaded.
+//! What happens to a request when blocks that it relies on cannot be loaded.
 
 use kvblock::{BlockHash, BlockIdx, BlockSize};
 
@@ -7,7 +7,7 @@ use kvblock::{BlockHash, BlockIdx, BlockSize};
 pub enum FailurePolicy {
     /// The request ends in an error.
     Fail,
-    /// The request goes on from the first bad block and computes the rest again.
+    /// The request continues from the first bad block and recomputes the rest.
     #[default]
     Recompute,
 }
@@ -19,7 +19,7 @@ pub enum Recovery {
     Unaffected,
     /// End the request with an error, and drop these hashes from the prefix cache.
     Fail {
-        /// The bad block, which was never filled, and every loaded block after it, by position.
+        /// The first bad block and every loaded block after it, by position.
         unhash: Vec<BlockHash>,
     },
     /// Schedule the request again with this many computed tokens, and drop the hashes.

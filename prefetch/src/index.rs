@@ -1,4 +1,4 @@
-//! The index of one tier: which block is in which slot, which are being written, which are in use.
+//! The index of one tier: which block is in which slot, and which blocks are being written or read.
 
 use kvblock::BlockHash;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -17,12 +17,12 @@ pub enum Lookup {
     Missing,
 }
 
-/// Slots to write, and blocks that lost theirs for it.
+/// Slots to write, and the blocks evicted for them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PreparedStore {
-    /// Blocks to write, each with its slot; those already in the tier are left out.
+    /// Blocks to write, each with its slot; blocks already in the tier are omitted.
     pub to_store: Vec<(BlockHash, u32)>,
-    /// Blocks evicted, each with the slot it had.
+    /// Evicted blocks, each with the slot it had.
     pub evicted: Vec<(BlockHash, u32)>,
 }
 
@@ -46,7 +46,7 @@ pub enum IndexError {
     },
 }
 
-/// Why a list of blocks and slots cannot be an index.
+/// Why an index cannot be restored from a list of blocks and slots.
 #[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum RestoreError {
@@ -55,7 +55,7 @@ pub enum RestoreError {
     SlotTwice {
         /// The slot.
         slot: u32,
-        /// The block that was named first.
+        /// The block listed first.
         first: BlockHash,
         /// The other one.
         second: BlockHash,
@@ -65,19 +65,19 @@ pub enum RestoreError {
     BlockTwice {
         /// The block.
         key: BlockHash,
-        /// The slot that was named first.
+        /// The slot listed first.
         first: u32,
         /// The other one.
         second: u32,
     },
-    /// There are fewer slots.
+    /// The tier has fewer slots.
     #[error("block {key:?} is in slot {slot} of {capacity}")]
     NoSuchSlot {
         /// The block.
         key: BlockHash,
         /// Its slot.
         slot: u32,
-        /// Slots in all.
+        /// Number of slots.
         capacity: u32,
     },
 }
@@ -93,9 +93,9 @@ struct Entry {
 pub struct TierIndex {
     capacity: u32,
     entries: FxHashMap<BlockHash, Entry>,
-    /// Slots that were in use and are free again; the last is used next.
+    /// Slots that were in use and are free again; the last one is used next.
     free: Vec<u32>,
-    /// Slots from here on were never in use, and take no memory.
+    /// Slots from this one on were never in use and take no memory.
     unused: u32,
     policy: Box<dyn EvictionPolicy>,
     reuse: Option<ReuseFilter>,
@@ -115,13 +115,13 @@ impl TierIndex {
         }
     }
 
-    /// Slots in all.
+    /// Number of slots.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// Slots not in use.
+    /// Number of slots not in use.
     #[must_use]
     pub fn free_slots(&self) -> usize {
         self.free.len() + (self.capacity - self.unused) as usize
@@ -147,7 +147,8 @@ impl TierIndex {
         }
     }
 
-    /// Marks blocks as used, the first of `keys` most recently: a prefix loses its tail first.
+    /// Marks blocks as used, the first of `keys` most recently, so that the tail of a prefix is evicted
+    /// first.
     pub fn touch(&mut self, keys: &[BlockHash]) {
         for &key in keys.iter().rev() {
             let ready = self.entries.get(&key).is_some_and(|entry| entry.ready);
@@ -195,9 +196,9 @@ impl TierIndex {
         filtered.then_some(Stored::Filtered)
     }
 
-    /// Gives slots to the blocks of `keys` that are not in the tier, evicting others where needed; `None`,
-    /// with nothing changed, when too few can go. Blocks of `keys`, pinned blocks and blocks being written
-    /// stay.
+    /// Assigns slots to the blocks of `keys` that are not in the tier, evicting others where needed. Blocks
+    /// of `keys`, pinned blocks and blocks being written are not evicted; when too few others are left,
+    /// returns `None` and changes nothing.
     pub fn prepare_store(&mut self, keys: &[BlockHash]) -> Option<PreparedStore> {
         let mut seen = FxHashSet::default();
         let missing: Vec<BlockHash> =
@@ -214,7 +215,7 @@ impl TierIndex {
         Some(PreparedStore { to_store, evicted })
     }
 
-    /// Makes written blocks readable, or with `success` false gives their slots back.
+    /// Makes written blocks readable, or frees their slots when `success` is false.
     pub fn complete_store(&mut self, keys: &[BlockHash], success: bool) {
         for key in keys {
             let Some(entry) = self.entries.get_mut(key).filter(|entry| !entry.ready) else { continue };
@@ -228,7 +229,8 @@ impl TierIndex {
         }
     }
 
-    /// Evicts `count` blocks and frees their slots; `None`, with nothing changed, when too few can go.
+    /// Evicts `count` blocks and frees their slots; `None`, with nothing changed, when too few can be
+    /// evicted.
     pub fn evict(&mut self, count: usize, protected: &[BlockHash]) -> Option<Vec<(BlockHash, u32)>> {
         if count == 0 {
             return Some(Vec::new());
@@ -248,7 +250,7 @@ impl TierIndex {
         Some(evicted.collect())
     }
 
-    /// Removes a block and returns its slot, which is free again.
+    /// Removes a block and returns its slot, which is now free.
     ///
     /// # Errors
     /// [`IndexError::InUse`] while it is pinned, [`IndexError::NotReady`] while it is being written.
@@ -266,10 +268,11 @@ impl TierIndex {
         Ok(Some(slot))
     }
 
-    /// Puts back blocks that a reopened tier found in their slots, least recently used first, into an empty index.
+    /// Fills an empty index with the blocks that a reopened tier found in its slots, least recently used
+    /// first.
     ///
     /// # Errors
-    /// When a block or slot appears twice or a slot is out of range; the index is then still empty.
+    /// When a block or slot appears twice, or a slot is out of range. The index stays empty.
     ///
     /// # Panics
     /// When the index is not empty.

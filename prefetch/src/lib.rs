@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 pub mod assemble;
-pub mod cadence;
 pub mod codec;
 pub mod counters;
 pub mod engine;

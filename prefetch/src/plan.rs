@@ -51,7 +51,7 @@ impl fmt::Display for Priority {
 pub struct Want<'a> {
     /// The request.
     pub seq: SeqId,
-    /// Its position in the batch, 0 = runs first.
+    /// Its position in the batch; 0 runs first.
     pub position: u32,
     /// The selected blocks, most important first.
     pub selected: &'a [BlockHash],
@@ -60,9 +60,9 @@ pub struct Want<'a> {
 /// Limits of one plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Budget {
-    /// Most fetches (one a request).
+    /// Maximum number of fetches (one per request).
     pub fetches_max: usize,
-    /// Most distinct blocks over all fetches.
+    /// Maximum number of distinct blocks over all fetches.
     pub blocks_max: usize,
 }
 
@@ -73,7 +73,7 @@ pub struct Fetch {
     pub seq: SeqId,
     /// Urgency.
     pub priority: Priority,
-    /// Selected blocks that are not resident, most important first, each once.
+    /// Selected blocks that are not resident, most important first, without repeats.
     pub blocks: Vec<BlockHash>,
 }
 
@@ -87,10 +87,10 @@ impl fmt::Display for Fetch {
 
 /// Plans the fetches of a step: for each request in batch order, its selected blocks that are not resident.
 ///
-/// Only what was selected and is missing is fetched. A block that several requests want appears in each of
-/// their fetches, since each must wait for it, but takes the budget once: the engine loads it once. A request
-/// whose blocks are all resident, or for which no budget is left, gets no fetch. Requests at the same
-/// position keep their order.
+/// Only blocks that are selected and missing are fetched. A block that several requests want appears in each
+/// of their fetches, since each must wait for it, but counts once against the budget, since the engine loads
+/// it once. A request whose blocks are all resident, or for which no budget is left, gets no fetch. Requests
+/// at the same position keep their order.
 ///
 /// # Complexity
 /// O(P log P + B) for P requests with B selected blocks.

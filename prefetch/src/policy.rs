@@ -1,4 +1,4 @@
-//! Which block leaves a full tier: LRU or ARC, and the filter that keeps one-off blocks out.
+//! Which block is evicted from a full tier (LRU or ARC), and a filter that keeps out blocks used only once.
 
 mod arc;
 mod lru;
@@ -19,14 +19,13 @@ pub trait EvictionPolicy: Send {
     /// A block was asked for, resident or not. `ready` is false while it is still being written.
     fn touch(&mut self, key: BlockHash, ready: bool);
 
-    /// The next `count` blocks to evict among those `evictable`, in order, or `None` when there are not as
-    /// many.
+    /// The next `count` blocks to evict among those `evictable`, in order, or `None` when there are fewer.
     fn victims(&self, count: usize, evictable: &dyn Fn(&BlockHash) -> bool) -> Option<Vec<BlockHash>>;
 
-    /// A block named by [`Self::victims`] leaves; the policy may remember its hash.
+    /// A block named by [`Self::victims`] is evicted; the policy may remember its hash.
     fn evict(&mut self, key: BlockHash);
 
-    /// A block leaves for another reason and is forgotten.
+    /// A block is removed for another reason and forgotten.
     fn remove(&mut self, key: BlockHash);
 }
 
@@ -50,7 +49,7 @@ impl PolicyKind {
     }
 }
 
-/// Admits a block to a tier only when it was asked for often enough, so that prompts seen once do not wear a
+/// Admits a block to a tier only after enough requests for it, so that prompts seen once do not wear out a
 /// disk.
 #[derive(Clone, Debug)]
 pub struct ReuseFilter {
@@ -61,8 +60,8 @@ pub struct ReuseFilter {
 }
 
 impl ReuseFilter {
-    /// Admits from the `requests_min`-th request on; remembers the `tracked_max` most recently requested
-    /// blocks.
+    /// A filter that admits a block from its `requests_min`-th request on, and remembers the `tracked_max`
+    /// most recently requested blocks.
     #[must_use]
     pub fn new(requests_min: u32, tracked_max: usize) -> Self {
         Self { requests_min, tracked_max, requests: FxHashMap::default(), recency: Recency::default() }

@@ -7,8 +7,8 @@ use rustc_hash::FxHashMap;
 
 /// A set of block hashes ordered by last use. Every operation is O(log n).
 ///
-/// A tree over use stamps rather than an intrusive list: the tiers below do I/O for every call, and this
-/// needs no index arithmetic.
+/// A tree over use stamps rather than an intrusive list: it needs no index arithmetic, and its cost is small
+/// beside the I/O or copy that each call goes with.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Recency {
     stamps: FxHashMap<BlockHash, u64>,
@@ -29,7 +29,7 @@ impl Recency {
         old.is_none()
     }
 
-    /// Takes `key` out; false when it was not in the set.
+    /// Removes `key`; false when it was not in the set.
     pub(crate) fn remove(&mut self, key: &BlockHash) -> bool {
         match self.stamps.remove(key) {
             Some(stamp) => self.order.remove(&stamp).is_some(),
@@ -37,7 +37,7 @@ impl Recency {
         }
     }
 
-    /// Takes out the least recently used.
+    /// Removes and returns the least recently used key.
     pub(crate) fn pop_oldest(&mut self) -> Option<BlockHash> {
         let (_, key) = self.order.pop_first()?;
         self.stamps.remove(&key);

@@ -1,4 +1,4 @@
-//! Which prompt blocks of a layer are on the device while a sparse policy changes its mind.
+//! Which prompt blocks of a layer are on the device as a sparse policy changes its selection.
 
 use std::collections::BTreeMap;
 
@@ -7,34 +7,34 @@ use rustc_hash::FxHashSet;
 
 /// Device blocks of one request and layer, and the prompt blocks that they hold.
 ///
-/// The device holds fewer blocks than the prompt has. Each new top-k list keeps what is there and loads what
-/// is missing over blocks that the list does not name (the GSA prefetch engine of UCM). [`Residency::plan`]
-/// is pure; nothing changes until the loads are done and [`Residency::commit`] is called, so a failed load
-/// leaves the tables as they were.
+/// The device holds fewer blocks than the prompt has. For each new top-k list, resident blocks stay, and
+/// missing ones are loaded over blocks that the list does not name (the GSA prefetch engine of UCM).
+/// [`Residency::plan`] is pure; nothing changes until the loads are done and [`Residency::commit`] is called,
+/// so a failed load leaves the tables as they were.
 ///
-/// Blocks of the table in force are never free: attention may still read them while the next loads run. So a
-/// request with as many device blocks as it attends can replace none; the spare ones set how much a list may
-/// change at once.
+/// Blocks of the current table are never free: attention may still read them while the next loads run. A
+/// request with exactly as many device blocks as it attends to can therefore replace none; the number of
+/// spare blocks limits how many may change at once.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Residency {
     /// Prompt block to device block; each device block at most once.
     resident: BTreeMap<BlockIdx, BlockId>,
-    /// Device blocks that may be overwritten, in order of use; some still hold a resident prompt block.
+    /// Device blocks that may be overwritten, the first one first; some still hold a resident prompt block.
     free: Vec<BlockId>,
-    /// Of a top-k list, this many least important blocks are prefetched on speculation.
+    /// How many of the least important blocks of a top-k list are only speculative prefetches.
     extra: usize,
     /// Counts commits, so that an outdated plan is noticed.
     revision: u64,
 }
 
-/// What a top-k list asks of the device.
+/// What must change on the device for a top-k list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ResidencyPlan {
-    /// Blocks to attend once the loads are done, by position: hits and loads.
+    /// Blocks to attend to once the loads are done, by position: hits and loads.
     pub table: Vec<(BlockIdx, BlockId)>,
     /// Blocks to load, most important first.
     pub loads: Vec<Load>,
-    /// Blocks that were there already.
+    /// Number of blocks that were already resident.
     pub hits: usize,
     /// Missing blocks for which no device block is free.
     pub dropped: Vec<BlockIdx>,
@@ -48,7 +48,7 @@ pub struct Load {
     pub block: BlockIdx,
     /// The device block to write.
     pub into: BlockId,
-    /// The prompt block that loses its place.
+    /// The prompt block that is evicted.
     pub evicts: Option<BlockIdx>,
 }
 
@@ -56,7 +56,7 @@ pub struct Load {
 #[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ResidencyError {
-    /// Two prompt blocks, or a prompt block twice, share a device block.
+    /// A device block is listed twice.
     #[error("device block {device:?} appears twice")]
     Repeated {
         /// The device block.
@@ -73,8 +73,8 @@ pub enum ResidencyError {
 }
 
 impl Residency {
-    /// Starts with `resident` blocks, of which those in `free` may be overwritten, beside device blocks of
-    /// `free` that hold nothing yet.
+    /// Starts with `resident` blocks. `free` lists the device blocks that may be overwritten: some of the
+    /// resident ones, and those that hold nothing yet.
     ///
     /// # Errors
     /// [`ResidencyError::Repeated`] when a device block is resident for two prompt blocks, or free twice.
@@ -101,13 +101,13 @@ impl Residency {
         self.resident.iter().map(|(&block, &device)| (block, device))
     }
 
-    /// Device blocks that may be overwritten, in order of use.
+    /// Device blocks that may be overwritten, the first one first.
     #[must_use]
     pub fn free(&self) -> &[BlockId] {
         &self.free
     }
 
-    /// Whether `selected` names a block that is not on the device: then a prefetch is worth submitting.
+    /// Whether `selected` names a block that is not on the device, so that a prefetch is worth submitting.
     #[must_use]
     pub fn is_missing_any(&self, selected: &[BlockIdx]) -> bool {
         selected.iter().any(|block| !self.resident.contains_key(block))
@@ -116,8 +116,8 @@ impl Residency {
     /// Plans for a top-k list, most important first; repeats count once.
     ///
     /// The walk stops after `top_k.len() - extra` hits: enough of the list is then resident, and nothing is
-    /// loaded. Otherwise missing blocks go to free device blocks that no hit uses, in the order of both
-    /// lists. Missing blocks beyond them are dropped.
+    /// loaded. Otherwise, missing blocks are assigned to free device blocks that no hit uses, in the order of
+    /// both lists. Surplus missing blocks are dropped.
     ///
     /// # Complexity
     /// O(k log r + f + r) for k listed, r resident and f free blocks.
@@ -152,11 +152,11 @@ impl Residency {
         ResidencyPlan { table: table.into_iter().collect(), loads, hits, dropped, revision: self.revision }
     }
 
-    /// Takes over a plan whose loads all succeeded: new blocks replace the evicted ones, and what the plan
-    /// does not attend becomes free, by position, before device blocks that hold nothing.
+    /// Applies a plan whose loads all succeeded: new blocks replace the evicted ones, and the blocks that the
+    /// plan does not attend to become free, by position, before device blocks that hold nothing.
     ///
-    /// A loader must check a block before it writes to the device (it has it in a staging buffer), so that a
-    /// load that fails has overwritten nothing; then dropping the plan is all there is to undo.
+    /// A loader must verify a block in its staging buffer before it writes to the device, so that a failed
+    /// load has overwritten nothing. Dropping the plan then undoes everything.
     ///
     /// # Errors
     /// [`ResidencyError::Outdated`] when another plan was committed since.

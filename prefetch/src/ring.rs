@@ -4,12 +4,12 @@ use std::fmt;
 
 use kvblock::{BlockId, BlockIdx};
 
-/// A selected block, and where it is.
+/// A selected block and its location.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RingBlock {
     /// Its position in the sequence.
     pub block: BlockIdx,
-    /// The device block that holds it already; without one it goes through a ring slot.
+    /// The device block that already holds it; without one, the block goes through a ring slot.
     pub resident: Option<BlockId>,
 }
 
@@ -34,11 +34,11 @@ impl fmt::Display for Place {
 /// What a slot is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SlotState {
-    /// Its last reader is done.
+    /// Its last reader has finished.
     Free,
-    /// A copy into it runs.
+    /// A copy into it is running.
     Loading(BlockIdx),
-    /// Its block is there.
+    /// Its block has arrived.
     Ready(BlockIdx),
     /// Attention reads it.
     Attending(BlockIdx),
@@ -48,13 +48,13 @@ enum SlotState {
 #[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum RingError {
-    /// Some blocks must be loaded and there is no slot to load into.
+    /// Some blocks must be loaded, but there is no slot to load them into.
     #[error("{missing} blocks to load through a ring without slots")]
     NoSlots {
         /// Blocks that are not resident.
         missing: usize,
     },
-    /// The selection must be ascending and without repeats, since it is the order of the merge.
+    /// The selection must be strictly ascending, since it is the order of the merge.
     #[error("block {after:?} follows {before:?} in a selection that must ascend")]
     NotAscending {
         /// A block.
@@ -64,11 +64,11 @@ pub enum RingError {
     },
 }
 
-/// State of one pass over a selection. Pure: it tells what may start, and is told what has ended.
+/// State of one pass over a selection. Pure: it says what may start, and is told what has ended.
 ///
-/// Loads run through the slots in turn, load `i` into slot `i % N`, as soon as the slot's last reader is
-/// done. Blocks are attended and merged in ascending position, resident or not, so the result is the same to
-/// the bit for every `N` and every timing.
+/// Load `i` goes to slot `i % N` of `N` slots, as soon as the slot's last reader has finished. Blocks are
+/// attended to and merged in ascending position, resident or not, so the result is bitwise the same for every
+/// `N` and every timing.
 #[derive(Clone, Debug)]
 pub struct Ring {
     blocks: Vec<RingBlock>,
@@ -77,7 +77,7 @@ pub struct Ring {
     slots: Vec<SlotState>,
     next_load: usize,
     next_attend: usize,
-    /// Loads that attention has consumed or is consuming.
+    /// Number of loads that attention has consumed or is consuming.
     loads_attended: usize,
 }
 
@@ -85,7 +85,7 @@ impl Ring {
     /// A pass over `selection` with `slots` slots.
     ///
     /// # Errors
-    /// [`RingError`] when nothing could be loaded, or the selection is not ascending.
+    /// [`RingError`] when blocks must be loaded and there is no slot, or the selection is not ascending.
     pub fn new(selection: &[RingBlock], slots: u32) -> Result<Self, RingError> {
         if let Some(pair) = selection.windows(2).find(|pair| pair[0].block >= pair[1].block) {
             return Err(RingError::NotAscending { before: pair[0].block, after: pair[1].block });
@@ -118,10 +118,10 @@ impl Ring {
         Some((block, slot))
     }
 
-    /// The copy into `slot` is done.
+    /// Reports that the copy into `slot` is done.
     ///
     /// # Panics
-    /// When none was running.
+    /// When no copy into it was running.
     pub fn loaded(&mut self, slot: u32) {
         let state = &mut self.slots[slot as usize];
         let SlotState::Loading(block) = *state else {
@@ -130,8 +130,8 @@ impl Ring {
         *state = SlotState::Ready(block);
     }
 
-    /// Starts attention over the next block in position order, if its bytes are there. The caller merges its
-    /// result before that of any later block.
+    /// Starts attention over the next block in position order, if its bytes have arrived. The caller must
+    /// merge its result before that of any later block.
     pub fn start_attend(&mut self) -> Option<(BlockIdx, Place)> {
         let RingBlock { block, resident } = *self.blocks.get(self.next_attend)?;
         let place = match resident {
@@ -151,10 +151,10 @@ impl Ring {
         Some((block, place))
     }
 
-    /// Attention over `slot` is done and it may be overwritten.
+    /// Reports that attention over `slot` is done, so that the slot may be overwritten.
     ///
     /// # Panics
-    /// When it was not being read.
+    /// When the slot was not being read.
     pub fn attended(&mut self, slot: u32) {
         let state = &mut self.slots[slot as usize];
         assert!(
@@ -164,7 +164,7 @@ impl Ring {
         *state = SlotState::Free;
     }
 
-    /// Whether attention over every block was started.
+    /// Whether attention over every block has started.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.next_attend == self.blocks.len()
@@ -179,7 +179,7 @@ impl Ring {
 /// A command of the static form of the pipeline, for queues that run in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RingOp {
-    /// Copy a block into a slot; runs beside compute.
+    /// Copy a block into a slot, concurrently with compute.
     Load {
         /// The block.
         block: BlockIdx,
@@ -198,7 +198,7 @@ pub enum RingOp {
         /// Where it is.
         place: Place,
     },
-    /// From here the slot may be overwritten.
+    /// From here on the slot may be overwritten.
     ComputeDone {
         /// The slot.
         slot: u32,
@@ -222,8 +222,8 @@ impl fmt::Display for RingOp {
     }
 }
 
-/// The whole pass as a list: preload `min(N, len)` blocks; then for each block wait, attend, free the slot,
-/// merge, and load the block `N` loads later.
+/// The whole pass as a list: preload `min(N, len)` blocks; then, for each block, wait, attend, free the slot,
+/// merge, and start the load `N` places later.
 ///
 /// # Errors
 /// As [`Ring::new`].
@@ -255,17 +255,17 @@ pub fn schedule(selection: &[RingBlock], slots: u32) -> Result<Vec<RingOp>, Ring
     }
 }
 
-/// How the device slots divide between loads and new tokens.
+/// How the device slots are divided between loads and new tokens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RingUse {
-    /// Prefill whose chunk lies in a buffer of its own: every slot loads.
+    /// Prefill whose chunk lies in a buffer of its own: all slots take loads.
     Prefill,
-    /// Prefill that writes chunk `chunk` into slot `chunk % N`: the others load.
+    /// Prefill that writes chunk `chunk` into slot `chunk % N`: the other slots take loads.
     PrefillInRing {
         /// Index of the chunk.
         chunk: u32,
     },
-    /// Decode: slot 0 takes new tokens, the others load.
+    /// Decode: slot 0 takes new tokens, the other slots take loads.
     Decode,
 }
 

@@ -1,4 +1,5 @@
-//! The text that names tiers: `host=2GiB,disk=PATH:20GiB,remote=redis://127.0.0.1:6379/0`.
+//! Tier specs: the text form of a stack of tiers,
+//! `host=2GiB,disk=PATH:20GiB,remote=redis://127.0.0.1:6379/0`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,7 +15,7 @@ use crate::failure::FailurePolicy;
 /// | `disk` | `PATH:BYTES` |
 /// | `remote` | `redis://HOST:PORT/DB`, `file:///DIRECTORY` or `s3://BUCKET/PREFIX` |
 /// | `compress` | `none`, `fp8` or `int8`, for the blocks of disk and remote |
-/// | `failure` | `recompute` or `fail`: what becomes of a request when blocks that it counted on cannot be read |
+/// | `failure` | `recompute` or `fail`: what happens to a request when blocks that it relies on cannot be read |
 ///
 /// Sizes take the suffixes `B`, `KiB`, `MiB`, `GiB` and `TiB`; without one they are bytes. Keys come in any
 /// order, each at most once. A path may hold colons (the last one starts the size) but no comma.
@@ -28,7 +29,7 @@ pub struct TierSpec {
     pub remote: Option<RemoteSpec>,
     /// How blocks are kept below the host tier.
     pub compression: Compression,
-    /// What becomes of a request whose blocks cannot be read.
+    /// What happens to a request whose blocks cannot be read.
     pub failure: FailurePolicy,
 }
 
@@ -86,7 +87,7 @@ const UNITS: &[(&str, u64)] =
     &[("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 const SCHEMES: &[&str] = &["redis://", "file://", "s3://"];
 
-/// Why a spec was not understood.
+/// Why a spec could not be parsed.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SpecError {
@@ -96,19 +97,19 @@ pub enum SpecError {
         /// The item.
         item: Box<str>,
     },
-    /// A key that is none.
+    /// An unknown key.
     #[error("unknown tier key `{key}`; keys are {}", KEYS.join(", "))]
     UnknownKey {
         /// The key.
         key: Box<str>,
     },
-    /// A key that came before.
+    /// A key that appears twice.
     #[error("tier key `{key}` is given twice")]
     Repeated {
         /// The key.
         key: Box<str>,
     },
-    /// A size that is none.
+    /// An invalid size.
     #[error(
         "size `{size}` of {key} is not a positive number of bytes with one of the units {}",
         unit_names()
@@ -131,7 +132,7 @@ pub enum SpecError {
         /// The value.
         value: Box<str>,
     },
-    /// A remote value with an unusable rest.
+    /// A remote value with an invalid part.
     #[error("remote `{value}` has no valid {part}")]
     Remote {
         /// The value.
@@ -139,13 +140,13 @@ pub enum SpecError {
         /// What is missing or wrong.
         part: &'static str,
     },
-    /// A compression that is none.
+    /// An unknown compression.
     #[error("unknown compression `{value}`; known are {}", names(COMPRESSIONS))]
     Compression {
         /// The value.
         value: Box<str>,
     },
-    /// A failure policy that is none.
+    /// An unknown failure policy.
     #[error("unknown failure policy `{value}`; known are {}", names(FAILURES))]
     Failure {
         /// The value.
@@ -257,7 +258,7 @@ impl FromStr for RemoteSpec {
 }
 
 impl fmt::Display for TierSpec {
-    /// The text that parses to this spec, with sizes in the largest unit that divides them.
+    /// The text form of this spec, with sizes in the largest unit that divides them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut items = Vec::new();
         if let Some(bytes) = self.host_bytes {

@@ -1,4 +1,4 @@
-//! A stack of tiers, asked from the fastest down.
+//! A stack of tiers, queried from the fastest down.
 
 use std::sync::Arc;
 
@@ -7,15 +7,16 @@ use kvblock::BlockHash;
 use crate::counters::Counters;
 use crate::tier::{BlockLayout, Stored, Tier, TierError, TierKind};
 
-/// Blocks that a prefix lookup asks for at once: enough to hide round trips, few enough to waste little after
-/// a miss.
+/// Blocks per request of a prefix lookup: enough to hide round trips, few enough to waste little after a
+/// miss.
 const PREFIX_CHUNK: usize = 32;
 
 /// Tiers of falling speed that act as one: reads come from the fastest tier that has the block, writes go to
 /// all.
 ///
-/// A tier that fails a read is counted and the next one is asked, so that a corrupt or unreachable copy costs
-/// time but never a wrong answer; the error comes back only when no tier can serve the block.
+/// When a read fails, the failure is counted and the next tier is tried, so that a corrupt or unreachable
+/// copy costs time but never causes a wrong answer. An error is returned only when no tier can serve the
+/// block.
 pub struct TierStack {
     tiers: Vec<Arc<dyn Tier>>,
     layout: BlockLayout,
@@ -26,7 +27,8 @@ impl TierStack {
     /// Stacks `tiers`, fastest first.
     ///
     /// # Errors
-    /// [`StackError`] when there is none, when kinds repeat or are out of order, or when block sizes differ.
+    /// [`StackError`] when there is no tier, when kinds repeat or are out of order, or when block layouts
+    /// differ.
     pub fn new(tiers: Vec<Arc<dyn Tier>>) -> Result<Self, StackError> {
         let layout = tiers.first().ok_or(StackError::Empty)?.layout();
         for pair in tiers.windows(2) {
@@ -45,7 +47,7 @@ impl TierStack {
         Ok(Self { tiers, layout, counters: Arc::default() })
     }
 
-    /// The division of a block that all tiers share.
+    /// The block layout that all tiers share.
     #[must_use]
     pub fn layout(&self) -> BlockLayout {
         self.layout
@@ -62,13 +64,15 @@ impl TierStack {
         self.tiers.iter().map(|tier| tier.kind())
     }
 
-    /// The fastest tier that holds `key`. A tier that cannot be asked counts an error and holds nothing.
+    /// The fastest tier that holds `key`. A tier that cannot be queried counts an error and is taken to hold
+    /// nothing.
     #[must_use]
     pub fn lookup(&self, key: BlockHash) -> Option<TierKind> {
         self.lookup_many(&[key])[0]
     }
 
-    /// [`Self::lookup`] for each of `keys`; each tier is asked once for all that no faster tier holds.
+    /// [`Self::lookup`] for each of `keys`; each tier is queried once, for all keys that no faster tier
+    /// holds.
     #[must_use]
     pub fn lookup_many(&self, keys: &[BlockHash]) -> Vec<Option<TierKind>> {
         let mut found = vec![None; keys.len()];
@@ -89,7 +93,7 @@ impl TierStack {
         found
     }
 
-    /// The tiers of the leading blocks that a load would find now, as far as there is no gap.
+    /// The tiers that hold the leading blocks of `keys`, up to the first block that no tier holds.
     #[must_use]
     pub fn lookup_prefix(&self, keys: &[BlockHash]) -> Vec<TierKind> {
         let mut found = Vec::new();
@@ -103,15 +107,15 @@ impl TierStack {
         found
     }
 
-    /// Counts blocks that were wanted and that a lookup found in no tier: a miss of each.
+    /// Counts a miss in every tier for blocks that were wanted but that a lookup found in none.
     pub fn count_misses(&self, blocks: u64) {
         self.kinds().for_each(|kind| self.counters.missed(kind, blocks));
     }
 
-    /// Asks every tier whether it can be used; see [`Tier::probe`].
+    /// Checks that every tier can be used; see [`Tier::probe`].
     ///
     /// # Errors
-    /// The first tier's that cannot.
+    /// The error of the first tier that cannot.
     pub fn probe(&self) -> Result<(), TierError> {
         self.tiers.iter().try_for_each(|tier| tier.probe())
     }
@@ -138,7 +142,7 @@ impl TierStack {
         Ok(self.tiers[depth].kind())
     }
 
-    /// Writes a block to every tier and returns those that wrote it now.
+    /// Writes a block to every tier and returns the tiers that did not have it yet.
     ///
     /// # Errors
     /// The last failure, when no tier wrote or held the block.
@@ -163,7 +167,8 @@ impl TierStack {
         }
     }
 
-    /// Removes a block from every tier; true when any held it. For blocks whose contents turned out bad.
+    /// Removes a block from every tier, for instance because its contents turned out to be bad; true when any
+    /// tier held it.
     ///
     /// # Errors
     /// The first failure, after all tiers were tried.
@@ -217,7 +222,7 @@ impl TierStack {
     }
 }
 
-/// Why tiers do not stack.
+/// Why tiers do not form a stack.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum StackError {
@@ -232,7 +237,7 @@ pub enum StackError {
         /// The tier given after it.
         lower: TierKind,
     },
-    /// A tier holds blocks of another shape.
+    /// A tier holds blocks with another layout.
     #[error("the {tier} tier holds {found:?}, the tiers above it {expected:?}")]
     Layout {
         /// The tier.

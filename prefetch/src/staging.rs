@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 
-use crate::sync::{Condvar, Mutex, lock, wait};
+use crate::sync::explored::{Condvar, Mutex, lock, wait};
 
-/// A bounded set of equal buffers that go round: free, filling, ready, in use, free.
+/// A fixed set of equal buffers that cycle through the states free, filling, ready, in use.
 ///
-/// Any number of threads fill; blocks are handed out in the order in which their slots were acquired,
-/// whichever fill ends first, so a consumer that follows the ring follows the order of the loads. Memory is
-/// taken once, at the start.
+/// Any number of threads may fill buffers. Blocks are handed out in the order in which their slots were
+/// acquired, whichever is filled first, so a consumer of the ring follows the order of the loads. Memory is
+/// allocated once, at the start.
 pub struct StagingRing {
     state: Mutex<RingState>,
     /// A slot became free, or the ring closed.
@@ -52,7 +52,7 @@ impl StagingRing {
         Self { state: Mutex::new(state), freed: Condvar::new(), ready: Condvar::new() }
     }
 
-    /// Takes a free slot to fill, waiting for one; `None` once the ring is closed.
+    /// Takes a free slot to fill, waiting if there is none; `None` once the ring is closed.
     pub fn acquire(&self) -> Option<Filling<'_>> {
         let mut state = lock(&self.state);
         loop {
@@ -90,7 +90,7 @@ impl StagingRing {
         }
     }
 
-    /// Stops handing out slots to fill; those being filled still arrive.
+    /// Stops handing out slots to fill; those being filled can still be published.
     pub fn close(&self) {
         lock(&self.state).closed = true;
         self.freed.notify_all();
@@ -103,7 +103,7 @@ impl StagingRing {
     }
 }
 
-/// A slot being filled. Dropping it gives the slot up: consumers never see it.
+/// A slot being filled. Dropping it gives the slot up; consumers never see it.
 pub struct Filling<'a> {
     ring: &'a StagingRing,
     number: u64,
@@ -111,13 +111,13 @@ pub struct Filling<'a> {
 }
 
 impl Filling<'_> {
-    /// Slots acquired before this one since the start.
+    /// Number of slots acquired before this one since the start.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// The buffer, with whatever its last user left in it.
+    /// The buffer, which still holds whatever its last user left in it.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.buffer
     }
@@ -152,7 +152,7 @@ pub struct InUse<'a> {
 }
 
 impl InUse<'_> {
-    /// Slots acquired before this one since the start; a gap tells of slots given up.
+    /// Number of slots acquired before this one since the start; a gap means that slots were given up.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number

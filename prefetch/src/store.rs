@@ -1,4 +1,5 @@
-//! The store: blocks saved and loaded in the background, shard by shard, visible once whole.
+//! The store: saves and loads blocks in the background, shard by shard; a block becomes visible once it is
+//! complete.
 
 mod task;
 
@@ -12,8 +13,8 @@ use std::time::{Duration, Instant};
 use kvblock::BlockHash;
 use rustc_hash::FxHashMap;
 
-use crate::engine::lock;
 use crate::stack::TierStack;
+use crate::sync::lock;
 use crate::tier::{BlockLayout, TierError, TierKind};
 use task::TaskShared;
 
@@ -22,11 +23,11 @@ use task::TaskShared;
 pub struct StoreConfig {
     /// Worker threads, each moving one block or shard at a time.
     pub streams: usize,
-    /// Blocks and shards queued over all tasks.
+    /// Limit on queued blocks and shards, over all tasks.
     pub waiting_depth: usize,
-    /// Blocks of which some shards have been dumped and others not yet.
+    /// Limit on blocks of which only some shards have been dumped.
     pub partial_max: usize,
-    /// Longest wait for a task.
+    /// Time limit of [`Store::wait`].
     pub timeout: Duration,
 }
 
@@ -50,21 +51,21 @@ pub enum StoreError {
         /// `waiting_depth`.
         depth: usize,
     },
-    /// Too many blocks were begun and not finished; nothing was queued.
+    /// Too many blocks are only partly dumped; nothing was queued.
     #[error("{partial} blocks are dumped in part, the limit is {partial_max}")]
     TooManyPartial {
-        /// Blocks begun, with those of this call.
+        /// Partly dumped blocks, including those of this call.
         partial: usize,
         /// `partial_max`.
         partial_max: usize,
     },
-    /// The task did not finish in time; it goes on.
+    /// The task did not finish in time; it continues in the background.
     #[error("task is not finished after {timeout:?}")]
     Timeout {
         /// The configured timeout.
         timeout: Duration,
     },
-    /// A block of the task failed; the first is named.
+    /// A block of the task failed; the first one is named.
     #[error("block {position} of the task failed")]
     Block {
         /// Position in the task.
@@ -135,8 +136,9 @@ struct Queue {
 
 /// Loads and dumps blocks on background streams over a [`TierStack`].
 ///
-/// Dumps may come shard by shard, layer after layer for instance. A block is written to the tiers, and found
-/// by lookups, only when its last shard has come; [`Store::discard`] drops one that will not be completed.
+/// Dumps may come shard by shard, for instance layer by layer. A block is written to the tiers, and visible
+/// to lookups, only once its last shard has arrived; [`Store::discard`] drops a block that will not be
+/// completed.
 pub struct Store {
     shared: Arc<Shared>,
     streams: Vec<JoinHandle<()>>,
@@ -178,8 +180,8 @@ impl Store {
         self.shared.tiers.lookup_prefix(blocks).len().checked_sub(1)
     }
 
-    /// Copies blocks into the fastest tiers in the background. Nobody waits for it: failures are counted by
-    /// tier, and what finds no place in the queue is left out. Returns how many blocks were queued.
+    /// Copies blocks into the fastest tiers in the background. Nobody waits for it: failures are counted per
+    /// tier, and blocks for which the queue has no room are skipped. Returns how many blocks were queued.
     pub fn prefetch(&self, blocks: &[BlockHash]) -> usize {
         let mut queue = lock(&self.shared.queue);
         let room = self.shared.config.waiting_depth.saturating_sub(queue.jobs.len());
@@ -190,8 +192,8 @@ impl Store {
         accepted.len()
     }
 
-    /// Loads one shard of each block into the buffer beside it; [`Self::wait`] gives the buffers back,
-    /// filled.
+    /// Loads one shard of each block into the buffer given with it; [`Self::wait`] returns the filled
+    /// buffers.
     ///
     /// # Errors
     /// [`StoreError::QueueFull`], or [`StoreError::Layout`] for a buffer of the wrong size.
@@ -203,8 +205,8 @@ impl Store {
         self.enqueue(blocks.into_iter().map(|(key, buffer)| (key, Work::Load { shard, buffer })).collect())
     }
 
-    /// Saves one shard of each block. The task ends well when the shard was taken, and for the last shard of
-    /// a block when the block was written.
+    /// Saves one shard of each block. The task succeeds once the shards have been taken over and every block
+    /// completed by them has been written.
     ///
     /// # Errors
     /// [`StoreError::QueueFull`], [`StoreError::TooManyPartial`], or [`StoreError::Layout`].
@@ -213,23 +215,26 @@ impl Store {
         for (_, bytes) in &blocks {
             layout.check_shard(shard, bytes.len()).map_err(|source| StoreError::Layout { source })?;
         }
+        // Places are reserved here, so that a stream never has to refuse; streams cannot look for them before
+        // the lock is released.
+        let mut partial = lock(&self.shared.partial);
+        let mut begun = Vec::new();
         if layout.shards() > 1 {
-            // Places are taken here, so that a stream never has to refuse.
-            let mut partial = lock(&self.shared.partial);
-            let mut begun: Vec<BlockHash> =
-                blocks.iter().map(|(key, _)| *key).filter(|key| !partial.contains_key(key)).collect();
+            begun.extend(blocks.iter().map(|(key, _)| *key).filter(|key| !partial.contains_key(key)));
             begun.sort_unstable();
             begun.dedup();
-            let (partial_max, count) = (self.shared.config.partial_max, partial.len() + begun.len());
-            if count > partial_max {
-                return Err(StoreError::TooManyPartial { partial: count, partial_max });
-            }
-            partial.extend(begun.into_iter().map(|key| (key, Partial::new(layout))));
         }
-        self.enqueue(blocks.into_iter().map(|(key, bytes)| (key, Work::Dump { shard, bytes })).collect())
+        let (partial_max, count) = (self.shared.config.partial_max, partial.len() + begun.len());
+        if count > partial_max {
+            return Err(StoreError::TooManyPartial { partial: count, partial_max });
+        }
+        let works = blocks.into_iter().map(|(key, bytes)| (key, Work::Dump { shard, bytes }));
+        let task = self.enqueue(works.collect())?;
+        partial.extend(begun.into_iter().map(|key| (key, Partial::new(layout))));
+        Ok(task)
     }
 
-    /// Saves whole blocks, all shards of each together. A block is visible once it was written.
+    /// Saves whole blocks, all shards at once. A block is visible once it has been written.
     ///
     /// # Errors
     /// [`StoreError::QueueFull`], or [`StoreError::Layout`].
@@ -251,7 +256,7 @@ impl Store {
     /// dump).
     ///
     /// # Errors
-    /// [`StoreError::Block`] when any block failed; the others were moved all the same.
+    /// [`StoreError::Block`] when any block failed; the others were transferred all the same.
     /// [`StoreError::Timeout`] after the configured time.
     pub fn wait(&self, task: Task) -> Result<Vec<Vec<u8>>, StoreError> {
         let begin = Instant::now();
@@ -273,7 +278,7 @@ impl Store {
         }
     }
 
-    /// Whether a task is finished, well or not; never blocks on I/O.
+    /// Whether a task has finished, successfully or not; never blocks on I/O.
     #[must_use]
     pub fn check(&self, task: &Task) -> bool {
         lock(&task.shared.state).remaining == 0

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use kvblock::BlockHash;
 
-use crate::engine::lock;
 use crate::stack::TierStack;
 use crate::staging::StagingRing;
+use crate::sync::lock;
 use crate::tier::{TierError, TierKind};
 
 /// A block that could not be read; the blocks before it were consumed.
@@ -31,11 +31,11 @@ pub struct StreamConfig {
     pub readers: usize,
 }
 
-/// Reads one shard of each block on other threads, and hands the shards to `consume` in the order of
-/// `blocks`, with their position. Reading runs ahead by as many blocks as there are slots.
+/// Reads one shard of each block on other threads and passes the shards to `consume`, with their positions,
+/// in the order of `blocks`. Reading runs ahead by as many blocks as there are slots.
 ///
 /// # Errors
-/// [`StreamError`] for the first block in order that no tier could serve.
+/// [`StreamError`] for the first block that no tier could serve.
 ///
 /// # Panics
 /// When slots or readers are 0, or a tier or `consume` panics.
@@ -126,8 +126,8 @@ impl Stream<'_> {
     }
 }
 
-/// Closes the ring when a reader ends or the consumer unwinds: then no more slots are handed out, and what
-/// was published before still arrives.
+/// Closes the ring when a reader ends or the consumer unwinds: no more slots are handed out, but published
+/// blocks still arrive.
 struct CloseOnDrop<'a>(&'a StagingRing);
 
 impl Drop for CloseOnDrop<'_> {

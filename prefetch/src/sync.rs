@@ -1,17 +1,27 @@
-//! Locks from std, or from loom where the model checker runs (`RUSTFLAGS="--cfg loom"`).
+//! Locks that ignore poisoning: no code of this crate panics while a lock protects a broken state, so a
+//! poisoned lock is used as it is.
 
-#[cfg(loom)]
-pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
-#[cfg(not(loom))]
-pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks `mutex`. No code of this crate panics while it holds a lock with a broken state behind it, so a
-/// poisoned lock is used as it is.
+/// Locks `mutex`, poisoned or not.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits on `condvar`, with the poisoning rule of [`lock`].
-pub(crate) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-    condvar.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner())
+/// Locks of code that the loom model checker explores (`RUSTFLAGS="--cfg loom"`); otherwise those of std.
+pub(crate) mod explored {
+    #[cfg(loom)]
+    pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
+    #[cfg(not(loom))]
+    pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
+
+    /// Locks `mutex`, poisoned or not.
+    pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Waits on `condvar`, poisoned or not.
+    pub(crate) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        condvar.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
 }

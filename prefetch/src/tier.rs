@@ -1,4 +1,4 @@
-//! Tiers: places below the device that keep whole KV blocks by content hash.
+//! Tiers: storage below the device that keeps whole KV blocks by content hash.
 
 #[cfg(feature = "disk")]
 mod disk;
@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use kvblock::BlockHash;
 
-/// Where a tier keeps its blocks; faster kinds come first.
+/// What kind of storage a tier is; faster kinds come first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum TierKind {
     /// Memory of this process.
@@ -53,7 +53,7 @@ impl fmt::Display for TierKind {
     }
 }
 
-/// How the bytes of one block divide into equal shards, usually one for each layer of a cache group.
+/// How the bytes of one block are divided into equal shards, usually one per layer of a cache group.
 ///
 /// A shard is the unit of a read and carries its own checksum; a block is the unit of a write and of
 /// visibility.
@@ -64,7 +64,7 @@ pub struct BlockLayout {
 }
 
 impl BlockLayout {
-    /// `shards` shards of `shard_bytes` bytes, or `None` when a count is 0 or the block passes 4 GiB.
+    /// `shards` shards of `shard_bytes` bytes, or `None` when either is 0 or the block exceeds 4 GiB.
     #[must_use]
     pub const fn new(shards: u32, shard_bytes: u32) -> Option<Self> {
         match shards.checked_mul(shard_bytes) {
@@ -125,44 +125,45 @@ impl BlockLayout {
 /// What a write did.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Stored {
-    /// The block was written and is visible now.
+    /// The block was written and is now visible.
     Written,
-    /// The block was there, or another writer is putting it there; no byte moved.
+    /// The block was already there, or another writer is writing it; nothing was transferred.
     AlreadyThere,
-    /// The reuse filter has not seen the block often enough; no byte moved.
+    /// The reuse filter has not seen the block often enough; nothing was transferred.
     Filtered,
 }
 
 /// A keyed store of equal-sized blocks.
 ///
-/// Implementations promise: a block is visible only after all its bytes are in place; a read returns the
-/// bytes that were written or an error, never others; every method may be called from several threads at
-/// once.
+/// Implementations guarantee that a block is visible only after all its bytes are in place; that a read
+/// returns the bytes that were written or an error, never other bytes; and that every method may be called
+/// from several threads at once.
 pub trait Tier: Send + Sync {
-    /// Where the blocks are kept.
+    /// The kind of storage.
     fn kind(&self) -> TierKind;
 
     /// Size and division of every block of this tier.
     fn layout(&self) -> BlockLayout;
 
-    /// Blocks that fit, or `None` where the tier sets no limit of its own.
+    /// Number of blocks that fit, or `None` when the tier has no limit of its own.
     fn capacity_blocks(&self) -> Option<u64>;
 
-    /// Tells whether the place can be reached and holds blocks that this build can read.
+    /// Checks that the storage can be reached and holds blocks that this build can read.
     ///
     /// # Errors
-    /// When the place cannot be asked, and [`TierError::Mismatch`] when another version wrote it.
+    /// When the storage cannot be reached, and [`TierError::Mismatch`] when another version wrote it.
     fn probe(&self) -> Result<(), TierError> {
         Ok(())
     }
 
-    /// Whether a read of `key` would find the block now. Counts as a request for the reuse filter.
+    /// Whether a read of `key` would now find the block. Counts as a request for the reuse filter.
     ///
     /// # Errors
-    /// When the place cannot be asked.
+    /// When the storage cannot be reached.
     fn contains(&self, key: BlockHash) -> Result<bool, TierError>;
 
-    /// [`Self::contains`] for each of `keys`; tiers with a cost for each request ask for many at once.
+    /// [`Self::contains`] for each of `keys`; tiers with a cost per request override this to ask for many at
+    /// once.
     ///
     /// # Errors
     /// As [`Self::contains`], for any of them.
@@ -170,15 +171,15 @@ pub trait Tier: Send + Sync {
         keys.iter().map(|&key| self.contains(key)).collect()
     }
 
-    /// Reads one shard of a block. Reading shard 0 counts as a use for the eviction policy, the other shards
-    /// are the rest of the same use.
+    /// Reads one shard of a block. Reading shard 0 counts as a use for the eviction policy; reads of the
+    /// other shards belong to the same use.
     ///
     /// # Errors
-    /// [`TierError::NotFound`], [`TierError::Corrupt`], a wrong size, or the backend's own failure. On error
-    /// the contents of `into` are unspecified.
+    /// [`TierError::NotFound`], [`TierError::Corrupt`], [`TierError::WrongSize`], [`TierError::NoSuchShard`],
+    /// or the backend's own failure. On error, the contents of `into` are unspecified.
     fn read(&self, key: BlockHash, shard: u32, into: &mut [u8]) -> Result<(), TierError>;
 
-    /// Reads a whole block; tiers with a cost for each request override this.
+    /// Reads a whole block; tiers with a cost per request override this.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -194,20 +195,20 @@ pub trait Tier: Send + Sync {
     /// Writes a whole block, evicting others where the tier is full.
     ///
     /// # Errors
-    /// [`TierError::Full`] when nothing can be evicted, a wrong size, or the backend's own failure; the block
-    /// is then not visible.
+    /// [`TierError::Full`] when nothing can be evicted, [`TierError::WrongSize`], or the backend's own
+    /// failure. The block is not visible then.
     fn write(&self, key: BlockHash, block: &[u8]) -> Result<Stored, TierError>;
 
     /// Removes a block; false when it was not there.
     ///
     /// # Errors
-    /// When the place cannot be changed, or the block is being read.
+    /// When the storage cannot be changed, or the block is being read.
     fn remove(&self, key: BlockHash) -> Result<bool, TierError>;
 
-    /// Makes every finished write survive a crash of the machine, where the tier can.
+    /// Makes every finished write survive a crash of the machine, if the tier can.
     ///
     /// # Errors
-    /// When the place cannot be reached.
+    /// When the storage cannot be reached.
     fn flush(&self) -> Result<(), TierError> {
         Ok(())
     }
@@ -259,12 +260,12 @@ pub enum TierError {
         /// Readers that hold it.
         pins: u32,
     },
-    /// A buffer does not have the size that the layout asks for.
+    /// A buffer does not have the size that the layout requires.
     #[error("buffer of {given_bytes} bytes where {expected_bytes} are needed")]
     WrongSize {
         /// Bytes of the caller's buffer.
         given_bytes: usize,
-        /// Bytes that the layout asks for.
+        /// Bytes that the layout requires.
         expected_bytes: usize,
     },
     /// The block has fewer shards.
@@ -296,7 +297,7 @@ pub enum TierError {
         #[source]
         source: std::io::Error,
     },
-    /// A bucket or another container of blocks is missing, and is not for a tier to make.
+    /// A bucket, or another container of blocks, is missing. Tiers do not create it.
     #[error("{tier} tier: there is no bucket {bucket:?}")]
     NoBucket {
         /// The tier.
@@ -304,7 +305,7 @@ pub enum TierError {
         /// Its name.
         bucket: Box<str>,
     },
-    /// A directory that serves one tier at a time serves another.
+    /// The directory, which only one tier may use at a time, is in use.
     #[error("{tier} tier in {} is already open, by this or another process", path.display())]
     Locked {
         /// The tier.
@@ -312,7 +313,7 @@ pub enum TierError {
         /// Its directory.
         path: PathBuf,
     },
-    /// The tier asks for more than the file system holds, used or free.
+    /// The capacity of the tier exceeds the size of the file system, used and free space together.
     #[error(
         "{tier} tier of {capacity_bytes} bytes in {}, whose file system has {total_bytes}", path.display()
     )]
@@ -326,7 +327,7 @@ pub enum TierError {
         /// Bytes of the file system.
         total_bytes: u64,
     },
-    /// The tier failed a moment ago and is not asked again yet.
+    /// The tier failed recently and is not queried again yet.
     #[error("{tier} tier is down and will be asked again in {retry_in:?}")]
     Down {
         /// The tier.
@@ -334,7 +335,7 @@ pub enum TierError {
         /// Time until the next request goes through.
         retry_in: Duration,
     },
-    /// The load ended in a panic, which was caught so that nobody waits for ever.
+    /// The load panicked; the panic was caught so that nobody waits forever.
     #[error("loading block {key:?} panicked")]
     Panicked {
         /// The block.
@@ -345,7 +346,7 @@ pub enum TierError {
     Backend {
         /// The tier.
         tier: TierKind,
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
         /// The backend's own error.
         #[source]

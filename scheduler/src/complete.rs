@@ -1,4 +1,4 @@
-//! What happens to sequences once a step has run.
+//! The end of a step: accepting sampled tokens, forking, and failure.
 
 use kvblock::{BlockId, SeqId, TokenId};
 
@@ -8,7 +8,7 @@ use crate::scheduler::Scheduler;
 
 impl Scheduler {
     /// Reports the tokens that a step sampled, one for each of [`StepPlan::sample_rows`]. Returns the
-    /// sequences that ended with them. Rows of sequences that were aborted meanwhile are ignored.
+    /// sequences that ended with them. Rows of sequences aborted in the meantime are ignored.
     ///
     /// # Panics
     /// When `plan` is not the step in flight, or the number of tokens is wrong.
@@ -17,25 +17,27 @@ impl Scheduler {
         self.complete_drafts(plan, &verified)
     }
 
-    /// Like [`complete`](Self::complete) after a step with draft tokens: for each row, the drafts that the
-    /// model agreed with, in order, then the token it sampled after them. So a row has between one token and
-    /// one more than its slice has drafts; the KV of rejected drafts is forgotten.
+    /// Like [`complete`](Self::complete) after a step with draft tokens: each row has the drafts that the
+    /// model accepted, in order, and then the token it sampled after them. So a row has at least one token,
+    /// and at most one more than its slice has drafts. The KV of rejected drafts is dropped.
     ///
     /// # Panics
-    /// Also when a row has no token, or more than the drafts allow.
+    /// As [`complete`](Self::complete); also when a row has no token, or more than its drafts allow.
     pub fn complete_drafts(&mut self, plan: &StepPlan, verified: &[&[TokenId]]) -> Vec<Finished> {
         self.end_step(plan, verified.len());
         let rows = plan.sample_rows.iter().zip(verified);
         rows.filter_map(|(row, tokens)| self.accept(row.seq, tokens)).collect()
     }
 
-    /// Like [`complete`](Self::complete) for sequences that split and end, as the hypotheses of a beam search do: each
-    /// row has the tokens that continue its sequence. The first continues the sequence itself, each further one a fork
-    /// that shares all its blocks until one of them writes; a row without tokens ends as [`FinishReason::Aborted`].
-    /// Returns the new sequences of each row, and those that ended.
+    /// Like [`complete`](Self::complete) for sequences that split and end, as the hypotheses of a beam search
+    /// do: each row has the tokens that continue its sequence. The first one continues the sequence itself,
+    /// and each further one a fork that shares all its blocks until either writes to them; a row without
+    /// tokens ends its sequence as [`FinishReason::Aborted`]. Returns the new sequences of each row, and the
+    /// sequences that ended.
     ///
     /// # Panics
-    /// Also when more sequences run afterwards than the sequence limit allows, or a row has drafts.
+    /// As [`complete`](Self::complete); also when more sequences run afterwards than the sequence limit
+    /// allows, or a row has drafts.
     pub fn complete_beams(
         &mut self,
         plan: &StepPlan,
@@ -58,8 +60,8 @@ impl Scheduler {
         (children, ended)
     }
 
-    /// What every completion begins with: the step in flight is over, and further samples of prompts that it computed
-    /// exist from now on.
+    /// Common start of every completion: ends the step in flight, and starts the further samples of prompts
+    /// that it computed.
     fn end_step(&mut self, plan: &StepPlan, reported: usize) {
         if plan.slices.is_empty() && reported == 0 {
             return;
@@ -75,9 +77,9 @@ impl Scheduler {
         }
     }
 
-    /// Reports that a step did not run, or not to its end. Its sequences end as [`FinishReason::Failed`],
-    /// those of its loads too: they may have hit blocks that the step should have written. Nothing of these
-    /// stays findable, and what should have been saved to host blocks is recomputed.
+    /// Reports that a step did not run, or did not finish. Its sequences end as [`FinishReason::Failed`], and
+    /// so do those it was to load, since they may have hit blocks that the step should have written. None of
+    /// these blocks stays in the prefix cache, and what should have been saved to host blocks is recomputed.
     ///
     /// # Panics
     /// When `plan` is not the step in flight.
@@ -101,7 +103,7 @@ impl Scheduler {
         failed.flat_map(|seq| self.finish(seq, FinishReason::Failed)).collect()
     }
 
-    /// Confirms `tokens` and forgets the other drafts.
+    /// Confirms `tokens` and drops the other drafts.
     fn accept(&mut self, seq: SeqId, tokens: &[TokenId]) -> Option<Finished> {
         let max_model_len = self.max_model_len;
         let found = self.seqs.get_mut(&seq)?;
@@ -120,7 +122,7 @@ impl Scheduler {
         self.start_forks(seq, &samples.unwrap_or_default());
     }
 
-    /// Starts `count` new forks of a running sequence, none of one that ended.
+    /// Starts `count` new forks of a running sequence; none if it has ended.
     fn split(&mut self, seq: SeqId, count: usize) -> Vec<SeqId> {
         if !self.seqs.contains_key(&seq) {
             return Vec::new();

@@ -6,12 +6,12 @@ use crate::error::ConfigError;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Policy {
-    /// In order of arrival; the latest admitted is preempted first.
+    /// In order of arrival; the sequence admitted last is preempted first.
     Fcfs,
-    /// By (priority, arrival), lower first; the highest of these is preempted first.
+    /// By (priority, arrival), lowest first; the highest is preempted first.
     Priority {
-        /// Steps of waiting that make up for one level of priority, so that a stream of more important requests
-        /// cannot keep a request waiting for ever; 0 lets it.
+        /// Steps of waiting that make up for one level of priority, so that a stream of more important
+        /// requests cannot keep a request waiting forever; 0 turns ageing off.
         ageing_steps: u32,
     },
 }
@@ -20,9 +20,10 @@ pub enum Policy {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Preemption {
-    /// They are dropped; the sequence computes its tokens again, less what the prefix cache still has.
+    /// They are freed; the sequence computes its tokens again, except for those still in the prefix cache.
     Recompute,
-    /// They are copied to host blocks and back. A sequence for which no host blocks are left is recomputed.
+    /// They are copied to host blocks, and back later. A sequence for which too few host blocks are left is
+    /// recomputed.
     Swap {
         /// Blocks of the host pool.
         num_host_blocks: u32,
@@ -33,28 +34,29 @@ pub enum Preemption {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct SchedulerConfig {
-    /// Most tokens that one step computes.
+    /// Maximum number of tokens that one step computes.
     pub max_num_batched_tokens: u32,
-    /// Most sequences that run at a time.
+    /// Maximum number of sequences that run at a time.
     pub max_num_seqs: u32,
-    /// Cut a prompt that exceeds the rest of the budget over several steps. Off needs a budget of a whole
-    /// sequence.
+    /// Split a prompt that exceeds the rest of the budget over several steps. When off, the budget must hold
+    /// a sequence of the maximum length.
     pub chunked_prefill: bool,
-    /// Most tokens of one sequence in one step, so that long prompts leave room for short ones; 0 for no such
-    /// limit.
+    /// Maximum number of tokens of one sequence in one step, so that long prompts leave room for short ones;
+    /// 0 for no limit.
     pub long_prefill_token_threshold: u32,
     /// Order of service.
     pub policy: Policy,
-    /// What preemption costs.
+    /// What happens to the blocks of preempted sequences.
     pub preemption: Preemption,
     /// Admit a sequence only when blocks for its whole prompt are free, not only for its first chunk.
     pub reserve_full_input: bool,
-    /// Most draft tokens of a sequence in a step; each decode step keeps slots for as many beyond its own.
+    /// Maximum number of draft tokens of a sequence in a step; each decode step reserves as many extra slots.
     pub num_lookahead_tokens: u32,
 }
 
 impl SchedulerConfig {
-    /// FCFS with chunked prefill and preemption by recompute, no threshold, no reservation, no draft tokens.
+    /// FCFS with chunked prefill and preemption by recomputation; no threshold, no reservation, no draft
+    /// tokens.
     #[must_use]
     pub const fn new(max_num_batched_tokens: u32, max_num_seqs: u32) -> Self {
         Self {

@@ -33,10 +33,10 @@ pub enum ConfigError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum AdmitError {
-    /// There is nothing to compute logits from.
+    /// An empty prompt has no position to compute logits for.
     #[error("the prompt is empty")]
     EmptyPrompt,
-    /// A request generates at least one token for at least one sample.
+    /// A request must ask for at least one token of at least one sample.
     #[error("{max_tokens} tokens for each of {num_samples} samples asked for, both must be positive")]
     NothingToGenerate {
         /// Output tokens asked for.
@@ -44,12 +44,12 @@ pub enum AdmitError {
         /// Samples asked for.
         num_samples: u32,
     },
-    /// The least output is above the most output.
+    /// The minimum output length exceeds the maximum.
     #[error("at least {min_tokens} tokens asked for, at most {max_tokens}")]
     MinAboveMax {
-        /// Least output tokens.
+        /// Minimum number of output tokens.
         min_tokens: u32,
-        /// Most output tokens.
+        /// Maximum number of output tokens.
         max_tokens: u32,
     },
     /// The prompt leaves no room for an output token.
@@ -60,22 +60,22 @@ pub enum AdmitError {
         /// Longest sequence, prompt and output together.
         context_len: u32,
     },
-    /// The request could not finish even alone: preempting all others would not help.
+    /// The request could not finish even alone, with all others preempted.
     #[error(
         "{needed_blocks} blocks needed for {num_tokens} tokens, the pool has {pool_blocks}; \
          context length {context_len}"
     )]
     NeverFits {
-        /// Blocks at the longest that the request may grow.
+        /// Blocks of the sequence at its greatest possible length.
         needed_blocks: u32,
         /// Blocks of the pool.
         pool_blocks: u32,
-        /// Tokens at the longest.
+        /// Its greatest possible length in tokens.
         num_tokens: u32,
         /// Longest sequence, prompt and output together.
         context_len: u32,
     },
-    /// The samples of a request run together.
+    /// The samples of a request run at the same time, so they must all fit.
     #[error("{num_samples} samples of one prompt, at most {max_num_seqs} sequences run at a time")]
     TooManySamples {
         /// Samples asked for.

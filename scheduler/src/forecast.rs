@@ -1,4 +1,4 @@
-//! What the next steps will probably run, so that lower tiers can prepare it.
+//! Forecast of what the next steps will run, so that lower tiers can prepare for it.
 
 use std::collections::VecDeque;
 
@@ -7,31 +7,32 @@ use kvblock::{BlockHash, SeqId};
 use crate::scheduler::Scheduler;
 use crate::sequence::Phase;
 
-/// Blocks that a waiting sequence could use if a lower tier has them when its turn comes.
+/// Blocks that a waiting sequence can use, if a lower tier provides them before its turn comes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PrefetchWish {
     /// The sequence.
     pub seq: SeqId,
     /// Steps ahead: 1 is the next step.
     pub batch: u32,
-    /// Place among all wishes, first served first; urgency falls with it.
+    /// Position among all wishes, in the order of service; the lower, the more urgent.
     pub position: u32,
-    /// Hashes behind the sequence's prefix hit, at hash-block granularity, in sequence order: a hit must have
-    /// no gap.
+    /// Hashes of the blocks that follow the sequence's prefix hit, at hash-block granularity, in sequence
+    /// order: a hit must have no gap.
     pub blocks: Vec<BlockHash>,
 }
 
 /// A sequence in the forecast.
 struct Expected {
     seq: SeqId,
-    /// Tokens left to compute before it decodes one token a step.
+    /// Tokens left to compute before it decodes one token per step.
     left: u32,
     seats: usize,
 }
 
 impl Scheduler {
-    /// Sequences that the next `num_batches` steps will probably run, a list a step: budget and sequence
-    /// limits count, blocks are assumed to suffice and no sequence to end. O(`num_batches` · sequences).
+    /// The sequences that the next `num_batches` steps will probably run, one list per step. Token budget and
+    /// sequence limit are applied; blocks are assumed to suffice, and no sequence to end. O(`num_batches` ·
+    /// sequences), and O(prompt blocks) for each sequence that starts.
     #[must_use]
     pub fn forecast(&self, num_batches: u32) -> Vec<Vec<SeqId>> {
         let expected = |seq: &SeqId, num_hit: u32| {
@@ -43,6 +44,7 @@ impl Scheduler {
         let ready = self.waiting.iter().filter(|seq| self.sequence(**seq).phase != Phase::WaitingForRemoteKv);
         // A hit is looked up only for those that the budget can reach.
         let mut waiting: VecDeque<SeqId> = ready.copied().collect();
+        let mut seats: usize = running.iter().map(|found| found.seats).sum();
         let mut batches = Vec::new();
         for _ in 0..num_batches {
             let mut budget = self.config.max_num_batched_tokens;
@@ -52,12 +54,12 @@ impl Scheduler {
             }
             while let Some(&seq) = waiting.front().filter(|_| budget > 0) {
                 let mut found = expected(&seq, self.lookup(seq).map_or(0, |hit| hit.num_tokens));
-                let seats: usize = running.iter().map(|other| other.seats).sum();
                 let too_long = !self.config.chunked_prefill && found.left > budget;
                 if too_long || seats + found.seats > self.config.max_num_seqs as usize {
                     break;
                 }
                 self.forecast_slice(&mut found, &mut budget, &mut batch);
+                seats += found.seats;
                 running.push(found);
                 waiting.pop_front();
             }
@@ -79,9 +81,9 @@ impl Scheduler {
         }
     }
 
-    /// What the sequences that will probably start within the next `prefetch_ahead` steps could use.
-    /// Sequences that run already have their blocks on the device, and loads under way are not wished for
-    /// twice.
+    /// The blocks that would help the sequences that will probably start within the next `prefetch_ahead`
+    /// steps. Running sequences already have their blocks on the device, and loads under way are not
+    /// requested again.
     #[must_use]
     pub fn prefetch_wishes(&self, prefetch_ahead: u32) -> Vec<PrefetchWish> {
         let mut wishes: Vec<PrefetchWish> = Vec::new();

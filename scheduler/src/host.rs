@@ -8,7 +8,7 @@ use crate::scheduler::Scheduler;
 /// Host blocks of one sequence, `[groups][blocks]`; `None` where the table had the null block.
 pub(crate) type SavedTables = Vec<Vec<Option<HostBlockId>>>;
 
-/// Free blocks of the host, last freed first.
+/// The free host blocks; the block freed last is used first.
 #[derive(Clone, Debug)]
 pub(crate) struct HostPool {
     free: Vec<HostBlockId>,
@@ -29,10 +29,10 @@ impl HostPool {
 }
 
 impl Scheduler {
-    /// Saves the blocks of the tokens that `seq` has computed. `None`, and nothing changed, when the host has
-    /// too few blocks, or there is nothing to save.
+    /// Saves the blocks of the tokens that `seq` has computed. `None`, and nothing is saved, when the host
+    /// has too few free blocks or there is nothing to save.
     pub(crate) fn swap_out(&mut self, seq: SeqId, computed: u32) -> Option<(SavedTables, Vec<BlockOp>)> {
-        // Else blocks out of reach would be saved, and would need room when they come back.
+        // Otherwise blocks out of reach would be saved, and would need room when they come back.
         self.cache.remove_skipped(seq, computed);
         let groups = (0..).zip(&self.specs).map(|(index, spec)| (GroupId::new(index), spec.block_size));
         let tables: Vec<(GroupId, &[BlockId])> = groups
@@ -58,7 +58,7 @@ impl Scheduler {
         Some((saved, ops))
     }
 
-    /// Lets a preempted sequence be recomputed instead of swapped in.
+    /// Marks a preempted sequence to be recomputed instead of swapped in.
     pub(crate) fn forget_saved(&mut self, seq: SeqId) {
         let Some(found) = self.seqs.get_mut(&seq) else { return };
         if let Some(saved) = found.saved.take() {
@@ -67,7 +67,7 @@ impl Scheduler {
         }
     }
 
-    /// Gives `seq` fresh blocks for what was saved, if it can then go on to `num_tokens` tokens.
+    /// Gives `seq` new blocks for what was saved, if it can then be extended to `num_tokens` tokens.
     pub(crate) fn swap_in(&mut self, seq: SeqId, num_tokens: u32) -> Result<Vec<BlockOp>, AllocError> {
         let Some(saved) = self.sequence_mut(seq).saved.take() else { return Ok(Vec::new()) };
         let occupancy: Vec<Vec<bool>> =

@@ -2,11 +2,11 @@
 
 use kvblock::{BlockCopy, BlockId, GroupId, SeqId};
 
-/// The role of a slice's tokens. It follows from the tokens alone, never from their number, so that the
-/// arithmetic of a token does not depend on how its sequence was cut.
+/// The role of a slice's tokens. It depends on the tokens alone, never on their number, so that the
+/// arithmetic of a token does not depend on how its sequence was split into slices.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum SliceKind {
-    /// A token sampled by the previous step is fed back, with its draft tokens.
+    /// The token that was sampled last, followed by draft tokens, if any.
     Decode,
     /// Prompt tokens, or tokens recomputed after a preemption.
     Prefill,
@@ -38,7 +38,7 @@ impl Slice {
 /// One token to sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SampleRow {
-    /// Sequence that the token is for. Differs from the slice's for further samples of one prompt.
+    /// Sequence that receives the token. Differs from the slice's for the further samples of a prompt.
     pub seq: SeqId,
     /// Index of the slice whose last position gives the logits.
     pub slice: usize,
@@ -79,7 +79,7 @@ impl core::fmt::Debug for HostBlockId {
     }
 }
 
-/// A change of blocks' contents.
+/// A copy of a block's contents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum BlockOp {
@@ -105,8 +105,8 @@ pub enum BlockOp {
     },
 }
 
-/// KV to load for a waiting sequence, into the blocks that its tables already name. The next steps run
-/// meanwhile; report the end to [`remote_ready`](crate::Scheduler::remote_ready).
+/// KV to load for a waiting sequence, into the blocks that its tables already name. The next steps run in the
+/// meantime; report the end of the load to [`remote_ready`](crate::Scheduler::remote_ready).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Load {
     /// The sequence.
@@ -119,24 +119,25 @@ pub struct Load {
 
 /// The work of one step.
 ///
-/// Decode slices come first. A slice reads only blocks that earlier steps, earlier slices or itself wrote; a
-/// slice may read what an earlier one writes in the same step (two equal prompts admitted at once), so either
-/// run slices in order or write each layer's keys and values before its attention.
+/// Decode slices come first. A slice reads only blocks that were written by earlier steps, by earlier slices
+/// or by itself. It may read what an earlier slice writes in the same step (two equal prompts admitted at
+/// once), so either run the slices in order, or write each layer's keys and values for all slices before its
+/// attention.
 ///
-/// Blocks become findable when the plan is made: after a failure, report it to
-/// [`fail_step`](crate::Scheduler::fail_step) instead of completing the step.
+/// Blocks enter the prefix cache when the plan is made, so a step that fails must be reported to
+/// [`fail_step`](crate::Scheduler::fail_step) instead of being completed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct StepPlan {
     /// Number of the step, from 0.
     pub step: u64,
     /// What to compute.
     pub slices: Vec<Slice>,
-    /// What to sample afterwards: the order of `sampled` in [`complete`](crate::Scheduler::complete). With
-    /// one sample a request, one row for each slice with [`samples`](Slice::samples).
+    /// What to sample afterwards, in the order of `sampled` in [`complete`](crate::Scheduler::complete). With
+    /// one sample per request, there is one row for each slice with [`samples`](Slice::samples).
     pub sample_rows: Vec<SampleRow>,
-    /// To run in this order, before any write of the step.
+    /// Copies to execute in this order, before any write of the step.
     pub block_ops: Vec<BlockOp>,
-    /// To start in the background.
+    /// Loads to start in the background.
     pub loads: Vec<Load>,
     /// Sequences that lost their device blocks.
     pub preempted: Vec<SeqId>,

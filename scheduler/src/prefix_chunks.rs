@@ -1,11 +1,11 @@
 //! Long cached prefixes in bounded pieces: attention over the prefixes of a batch runs chunk by chunk, and
-//! partial results are merged by their log-sum-exp, so that gathered keys and values never exceed a fixed
+//! partial results are merged by their log-sum-exp, so that the gathered keys and values never exceed a fixed
 //! buffer (SGLang's chunked prefix cache).
 
 use kvblock::{BlockTable, TokenIdx};
 use thiserror::Error;
 
-/// Tokens of the gather buffer.
+/// Default capacity of the gather buffer, in tokens.
 pub const PREFIX_CHUNK_CAPACITY: u32 = 131_072;
 
 /// The same token range of every prefix of a batch.
@@ -13,13 +13,13 @@ pub const PREFIX_CHUNK_CAPACITY: u32 = 131_072;
 pub struct PrefixChunk {
     /// First position in each sequence.
     pub start: u32,
-    /// `[batch]`: tokens of each sequence, 0 where the prefix ended before.
+    /// `[batch]`: tokens of each sequence; 0 where the prefix has already ended.
     pub lens: Vec<u32>,
-    /// `[batch + 1]`: exclusive prefix sums of `lens`, then the total.
+    /// `[batch + 1]`: cumulative sums of `lens`, starting with 0.
     pub cu_lens: Vec<u32>,
 }
 
-/// Why prefixes cannot be cut.
+/// Why prefixes cannot be split into chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("{batch} sequences share a prefix buffer of {capacity} tokens, not even one token each")]
 pub struct PrefixChunkError {
@@ -29,7 +29,8 @@ pub struct PrefixChunkError {
     pub capacity: u32,
 }
 
-/// Cuts the prefixes of a batch into chunks of `capacity / batch` tokens a sequence. No prefix, no chunk.
+/// Splits the prefixes of a batch into chunks of at most `capacity / batch` tokens per sequence. Without
+/// prefixes there are no chunks. O(chunks · batch).
 ///
 /// # Errors
 /// [`PrefixChunkError`] when a sequence's share is 0.
@@ -56,8 +57,8 @@ pub fn prefix_chunks(prefix_lens: &[u32], capacity: u32) -> Result<Vec<PrefixChu
 }
 
 impl PrefixChunk {
-    /// Appends the slots of the chunk's tokens, sequence after sequence: `[cu_lens[batch]]`, in the signed
-    /// type that gather kernels use.
+    /// Appends the slots of the chunk's tokens, sequence by sequence: `[cu_lens[batch]]`, in the signed type
+    /// that gather kernels use.
     ///
     /// # Panics
     /// When a table is too short, or a slot is beyond `i32::MAX`.

@@ -1,4 +1,4 @@
-//! KV that arrives from outside while a request waits.
+//! Loading KV from outside while a request waits.
 
 use kvblock::{PrefixHit, SeqId, SlotRequest};
 
@@ -7,7 +7,7 @@ use crate::scheduler::Scheduler;
 use crate::sequence::Phase;
 
 impl Scheduler {
-    /// The tokens to load for a sequence behind its prefix hit; `None` when there are none.
+    /// The tokens to load for a sequence after its prefix hit; `None` when there are none.
     pub(crate) fn wanted_load(&self, seq: SeqId, num_hit: u32) -> Option<Load> {
         let found = self.sequence(seq);
         // The last token is always computed: its logits are needed.
@@ -17,17 +17,17 @@ impl Scheduler {
         wanted.then(|| Load { seq, start: num_hit, len: loadable - num_hit })
     }
 
-    /// Whether KV of a sequence may still come from outside: once, before it first runs. Unknown sequences cannot
-    /// be loaded.
+    /// Whether KV of a sequence may still be loaded from outside: only once, before it first runs. False for
+    /// unknown sequences.
     #[must_use]
     pub fn is_loadable(&self, seq: SeqId) -> bool {
         let found = self.seqs.get(&seq);
         found.is_some_and(|seq| seq.loadable && seq.phase == Phase::Waiting && seq.computed == 0)
     }
 
-    /// Says that a lower tier can deliver the KV of the first `tokens` tokens of a waiting sequence, as
-    /// [`Request::external_tokens`](crate::Request::external_tokens) does when it is added: lookups that were
-    /// made while it waited know more.
+    /// Announces that a lower tier can deliver the KV of the first `tokens` tokens of a waiting sequence.
+    /// Replaces [`Request::external_tokens`](crate::Request::external_tokens) with the result of a lookup
+    /// made while the sequence waited.
     ///
     /// # Panics
     /// When the sequence is not [loadable](Self::is_loadable).
@@ -39,7 +39,7 @@ impl Scheduler {
         self.sequence_mut(seq).request.external_tokens = tokens;
     }
 
-    /// Takes the blocks of a load and sets the sequence aside. False when the blocks do not suffice.
+    /// Allocates the blocks of a load and sets the sequence aside. False when there are too few blocks.
     pub(crate) fn start_load(&mut self, load: Load, hit: Option<&PrefixHit>) -> bool {
         let found = &self.seqs[&load.seq];
         let request = SlotRequest {
@@ -60,13 +60,14 @@ impl Scheduler {
     }
 
     /// Reports the end of a [`Load`], successful or not: its first `loaded_tokens` tokens are in the
-    /// sequence's blocks. What is missing will be computed. Unknown sequences (aborted meanwhile) are
+    /// sequence's blocks, and the others will be computed. Unknown sequences (aborted in the meantime) are
     /// ignored.
     ///
-    /// Abort a sequence that is being loaded only after its load has stopped: its blocks are reused at once.
+    /// Abort a sequence that is being loaded only after its load has stopped, because its blocks may be
+    /// reused immediately.
     ///
     /// # Panics
-    /// When the sequence does not wait for a load.
+    /// When the sequence is not waiting for a load, or more tokens are reported than were to be loaded.
     pub fn remote_ready(&mut self, seq: SeqId, loaded_tokens: u32) {
         let Some(found) = self.seqs.get_mut(&seq) else { return };
         assert_eq!(found.phase, Phase::WaitingForRemoteKv, "{seq:?} waits for no load");
@@ -86,9 +87,9 @@ impl Scheduler {
         }
     }
 
-    /// Takes the blocks of the last waiting sequence that holds some, at queue position `first` or later, for
-    /// one that cannot go on though no other sequence runs. Without this, loaded sequences could keep it
-    /// waiting forever.
+    /// Frees the blocks of the last waiting sequence that holds some, at queue position `first` or later, for
+    /// a sequence that cannot continue although no other one runs. Without this, loaded sequences could keep
+    /// it waiting forever.
     pub(crate) fn reclaim_from_waiting(&mut self, first: usize) -> bool {
         let holds = |seq: &&SeqId| {
             let found = self.sequence(**seq);

@@ -1,33 +1,35 @@
-//! What goes in and what comes out.
+//! Requests, and the sequences they end as.
 
 use kvblock::{ExtraKeys, SeqId, TokenId};
 
 /// A prompt and when to stop.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// Tokens to continue.
+    /// Prompt tokens.
     pub prompt: Vec<TokenId>,
-    /// Most output tokens.
+    /// Maximum number of output tokens.
     pub max_tokens: u32,
-    /// Output tokens before which neither the end of sequence nor a stop token ends the sequence.
+    /// Minimum number of output tokens: before that, neither an end-of-sequence nor a stop token ends the
+    /// sequence.
     pub min_tokens: u32,
     /// End-of-sequence tokens of the model.
     pub eos_ids: Vec<TokenId>,
-    /// Generate past the end of sequence.
+    /// Continue past end-of-sequence tokens.
     pub ignore_eos: bool,
     /// Further tokens that end the sequence.
     pub stop_ids: Vec<TokenId>,
-    /// Lower runs first, under [`Policy::Priority`](crate::Policy::Priority), until age makes up for it.
+    /// Under [`Policy::Priority`](crate::Policy::Priority), lower values run first, unless age makes up for
+    /// the difference.
     pub priority: i32,
-    /// Independent continuations of the prompt, which is computed once.
+    /// Number of independent continuations of the prompt, which is computed once.
     pub num_samples: u32,
     /// What separates equal prompts in the prefix cache.
     pub extra_keys: ExtraKeys,
-    /// Leading prompt tokens whose KV a lower tier or another engine can deliver. What of them is not in the
-    /// prefix cache is loaded once, while the request waits ([`StepPlan::loads`](crate::StepPlan::loads)).
+    /// Leading prompt tokens whose KV a lower tier or another engine can deliver. Those not in the prefix
+    /// cache are loaded once, while the request waits ([`StepPlan::loads`](crate::StepPlan::loads)).
     pub external_tokens: u32,
-    /// Compute the whole prompt, without lookup or load, for example because log probabilities of all its
-    /// tokens are wanted.
+    /// Compute the whole prompt, without prefix lookup or load; for example to get the log probabilities of
+    /// all its tokens.
     pub skip_prefix_lookup: bool,
 }
 
@@ -55,13 +57,13 @@ impl Request {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum FinishReason {
-    /// By an end-of-sequence or stop token, or because the caller found a stop text.
+    /// An end-of-sequence or stop token, or a stop text that the caller found.
     Stopped,
-    /// By its own limit or the context length.
+    /// The output limit of the request, or the context length.
     LengthCapped,
-    /// By the caller, who lost interest.
+    /// The caller no longer wants it.
     Aborted,
-    /// By the caller, who cannot go on.
+    /// A step or a load failed.
     Failed,
 }
 
@@ -76,9 +78,9 @@ pub struct Finished {
     pub tokens: Vec<TokenId>,
     /// Tokens of the prompt.
     pub prompt_len: u32,
-    /// Prompt tokens that were found in the prefix cache, or loaded.
+    /// Prompt tokens that were found in the prefix cache or loaded.
     pub cached_tokens: u32,
-    /// Times the sequence was preempted.
+    /// Number of times the sequence was preempted.
     pub preemptions: u32,
 }
 

@@ -1,4 +1,4 @@
-//! The scheduler: queues, admission, and what callers may ask about a sequence.
+//! The scheduler: queues, admission, and queries about sequences.
 
 use std::collections::VecDeque;
 
@@ -79,7 +79,8 @@ impl Scheduler {
     /// Queues a request. Returns the id of its first sample; the others follow it without gaps.
     ///
     /// # Errors
-    /// [`AdmitError`] for a request that could never finish, with the numbers. Whoever is admitted, finishes.
+    /// [`AdmitError`] for a request that could never finish, with the numbers. Every admitted request can
+    /// finish.
     pub fn add(&mut self, request: Request) -> Result<SeqId, AdmitError> {
         self.check(&request)?;
         let id = SeqId::new(self.next_seq);
@@ -92,8 +93,8 @@ impl Scheduler {
         Ok(id)
     }
 
-    /// The priority with age: all requests age alike, so who came `ageing_steps` steps earlier is one level ahead for
-    /// good, and no queue is ever sorted again.
+    /// The priority with ageing. All requests age at the same rate, so arriving `ageing_steps` steps earlier
+    /// is worth one level for good, and no queue ever has to be re-sorted.
     fn level(&self, priority: i32) -> i64 {
         match self.config.policy {
             Policy::Priority { ageing_steps } if ageing_steps > 0 => {
@@ -134,7 +135,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Most blocks that one sequence of `num_tokens` tokens holds at a time, over all groups.
+    /// Maximum number of blocks that one sequence of `num_tokens` tokens holds at a time, over all groups.
     fn peak_blocks(&self, num_tokens: u32) -> u32 {
         let max_batched_tokens =
             self.config.max_num_batched_tokens.saturating_add(self.config.num_lookahead_tokens);
@@ -143,8 +144,9 @@ impl Scheduler {
         self.specs.iter().map(|spec| spec.max_blocks_per_seq(limits).min(whole(spec))).sum()
     }
 
-    /// Ends a sequence for a reason that only the caller knows; its blocks are free for the next step. Before
-    /// its prompt is computed, the first sample of a request ends all samples. Empty for an unknown sequence.
+    /// Ends a sequence for a reason that only the caller knows; its blocks are free for the next step. Ending
+    /// the first sample of a request before its prompt is computed ends all its samples. Empty for an unknown
+    /// sequence.
     pub fn finish(&mut self, seq: SeqId, reason: FinishReason) -> Vec<Finished> {
         if let Some(found) = self.seqs.get(&seq) {
             let pending: Vec<Sequence> =
@@ -170,7 +172,7 @@ impl Scheduler {
         self.remove(seq).map(|found| found.finish(reason))
     }
 
-    /// Takes a sequence out of every queue and frees its blocks.
+    /// Removes a sequence from every queue and frees its blocks.
     pub(crate) fn remove(&mut self, seq: SeqId) -> Option<Sequence> {
         let removed = self.seqs.remove(&seq)?;
         self.cache.free(seq);
@@ -182,7 +184,7 @@ impl Scheduler {
         Some(removed)
     }
 
-    /// Puts a sequence in the waiting queue, in the place that the policy gives it.
+    /// Inserts a sequence into the waiting queue at the position that the policy determines.
     pub(crate) fn enqueue(&mut self, seq: Sequence, end: Enqueue) {
         let (id, rank) = (seq.id, seq.rank());
         self.seqs.insert(id, seq);
@@ -197,9 +199,9 @@ impl Scheduler {
     }
 
     /// Sets the draft tokens that the next step verifies for a decoding sequence, replacing earlier ones.
-    /// Returns how many were accepted into the step: at most
+    /// Returns how many of them the step will verify: at most
     /// [`num_lookahead_tokens`](SchedulerConfig::num_lookahead_tokens) and what the output limit leaves; none
-    /// for a sequence that does not decode.
+    /// for a sequence that is not decoding.
     ///
     /// # Panics
     /// When the sequence has ended, or a step is in flight.
@@ -209,7 +211,7 @@ impl Scheduler {
         self.sequence_mut(seq).set_drafts(drafts, max_drafts)
     }
 
-    /// Host blocks that are free, for preemption by swap.
+    /// Number of free host blocks, for preemption by swapping.
     #[must_use]
     pub fn num_free_host_blocks(&self) -> usize {
         self.host.num_free()
@@ -221,13 +223,13 @@ impl Scheduler {
         !self.seqs.is_empty()
     }
 
-    /// Sequences that run, the first served first.
+    /// The running sequences, in the order of service.
     #[must_use]
     pub fn running(&self) -> &[SeqId] {
         &self.running
     }
 
-    /// Sequences that wait, the first served first.
+    /// The waiting sequences, in the order of service.
     pub fn waiting(&self) -> impl Iterator<Item = SeqId> + '_ {
         self.waiting.iter().copied()
     }
@@ -251,7 +253,7 @@ impl Scheduler {
         &seq.tokens[..seq.num_tokens as usize]
     }
 
-    /// Chained hashes of the full blocks of a sequence, at hash-block granularity: what its blocks are called in
+    /// Chained hashes of the full blocks of a sequence, at hash-block granularity: the keys of its blocks in
     /// lower tiers.
     ///
     /// # Panics
@@ -268,7 +270,7 @@ impl Scheduler {
     }
 
     /// Prompt tokens of a sequence that were found in the prefix cache when it was first scheduled, or
-    /// loaded; 0 before.
+    /// loaded; 0 before that.
     ///
     /// # Panics
     /// When the sequence has ended.
@@ -277,7 +279,7 @@ impl Scheduler {
         self.sequence(seq).cached_tokens.unwrap_or(0)
     }
 
-    /// Times a sequence was preempted.
+    /// Number of times a sequence was preempted.
     ///
     /// # Panics
     /// When the sequence has ended.
@@ -286,31 +288,32 @@ impl Scheduler {
         self.sequence(seq).preemptions
     }
 
-    /// Where a sequence is; `None` once it has ended, and for a further sample before its prompt is computed.
+    /// The phase of a sequence; `None` once it has ended, and for a further sample before its prompt is
+    /// computed.
     #[must_use]
     pub fn phase(&self, seq: SeqId) -> Option<Phase> {
         self.seqs.get(&seq).map(|seq| seq.phase)
     }
 
-    /// Preemptions of all sequences.
+    /// Number of preemptions so far, over all sequences.
     #[must_use]
     pub const fn num_preemptions(&self) -> u64 {
         self.num_preemptions
     }
 
-    /// What prefix hits saved.
+    /// Statistics of prefix hits.
     #[must_use]
     pub const fn prefix_stats(&self) -> &PrefixStats {
         &self.stats
     }
 
-    /// The cache, to look at: tables, pool usage.
+    /// Read access to the cache: tables, pool usage.
     #[must_use]
     pub const fn cache(&self) -> &KvCache {
         &self.cache
     }
 
-    /// The cache, for events, resets and evictions after failed loads.
+    /// Write access to the cache, for events, resets and evictions after failed loads.
     pub const fn cache_mut(&mut self) -> &mut KvCache {
         &mut self.cache
     }

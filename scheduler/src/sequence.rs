@@ -6,16 +6,16 @@ use crate::host::SavedTables;
 use crate::plan::{Slice, SliceKind};
 use crate::request::{FinishReason, Finished, Request};
 
-/// Where a sequence is.
+/// The phase of a sequence's life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
-    /// Never ran.
+    /// Waits, and has not run yet.
     Waiting,
     /// Runs.
     Running,
     /// Waits for KV that is being loaded.
     WaitingForRemoteKv,
-    /// Ran, lost its device blocks, and waits.
+    /// Lost its device blocks while running, and waits to resume.
     Preempted,
 }
 
@@ -32,15 +32,15 @@ pub(crate) struct Sequence {
     /// Confirmed tokens.
     pub(crate) num_tokens: u32,
     pub(crate) prompt_len: u32,
-    /// Tokens whose KV is in blocks, or will be when the step in flight completes.
+    /// Tokens whose KV is in the blocks, or will be once the step in flight completes.
     pub(crate) computed: u32,
     /// Tokens below this position are prefill: the prompt, or all that a preemption dropped.
     pub(crate) prefill_until: u32,
     pub(crate) chain: HashChain,
-    /// Hit tokens of the first schedule.
+    /// Tokens found in the prefix cache when it was first scheduled.
     pub(crate) cached_tokens: Option<u32>,
     pub(crate) preemptions: u32,
-    /// Whether its KV may still come from outside.
+    /// Whether its KV may still be loaded from outside.
     pub(crate) loadable: bool,
     /// Phase to return to after a load.
     pub(crate) before_load: Phase,
@@ -102,8 +102,8 @@ impl Sequence {
         Slice { seq: self.id, start: self.computed, len, samples, kind }
     }
 
-    /// Forgets what is computed, after the blocks were given up. It is not loaded again: blocks that wait for
-    /// a load cannot be taken back, so repeated loads could keep another sequence from ever getting on.
+    /// Starts over after the blocks were freed. The sequence is not loaded again: blocks that wait for a load
+    /// cannot be reclaimed, so repeated loads could starve another sequence.
     pub(crate) fn restart(&mut self) {
         self.request.external_tokens = 0;
         self.loadable = false;
@@ -111,8 +111,8 @@ impl Sequence {
         self.prefill_until = self.num_tokens;
     }
 
-    /// Replaces the draft tokens. Only a sequence that feeds back its last token can have some; they are cut
-    /// to what the output limit leaves beside the token that is sampled anyway.
+    /// Replaces the draft tokens and returns their number. Only a decoding sequence can have drafts; they are
+    /// limited to what the output limit leaves beside the token that is sampled anyway.
     pub(crate) fn set_drafts(&mut self, drafts: &[TokenId], max_drafts: u32) -> u32 {
         self.drop_drafts();
         let output = self.num_tokens - self.prompt_len;
@@ -127,7 +127,7 @@ impl Sequence {
         self.tokens.truncate(self.num_tokens as usize);
     }
 
-    /// Appends a sampled token. Tells whether the sequence ends with it.
+    /// Appends a sampled token. Returns the reason if the sequence ends with it.
     pub(crate) fn push(&mut self, token: TokenId, max_model_len: u32) -> Option<FinishReason> {
         self.tokens.push(token);
         self.num_tokens += 1;

@@ -1,5 +1,5 @@
-//! Scheduler side of block-sparse attention: which blocks the sequences of a plan will read, and how often
-//! they did (GSA's `build_sparse_meta`).
+//! The scheduler's side of block-sparse attention: which blocks the sequences of a plan will read, and how
+//! often they have read them (GSA's `build_sparse_meta`).
 
 use kvblock::{BlockHash, BlockId, BlockIdx, GroupId, SeqId};
 use rustc_hash::FxHashMap;
@@ -14,7 +14,7 @@ pub struct AccessHistory {
 }
 
 impl AccessHistory {
-    /// Accesses by block position. Blocks past the end of the slice were never accessed.
+    /// Number of accesses by block position. Blocks past the end of the slice were never accessed.
     #[must_use]
     pub fn counts(&self, seq: SeqId) -> &[u32] {
         self.counts.get(&seq).map_or(&[], Vec::as_slice)
@@ -38,12 +38,12 @@ impl AccessHistory {
     }
 }
 
-/// What a selection by history can look at.
+/// Input of a selection by access history.
 #[derive(Clone, Copy, Debug)]
 pub struct SparseInput<'a> {
     /// The sequence.
     pub seq: SeqId,
-    /// Full blocks of the sequence; the partial last block is always read and not selected.
+    /// Number of full blocks of the sequence; the partial last block is always read and never selected.
     pub num_blocks: u32,
     /// Accesses of each block, `[num_blocks]`.
     pub accesses: &'a [u32],
@@ -54,7 +54,7 @@ pub struct SparseInput<'a> {
 pub struct SparseRequest {
     /// The sequence.
     pub seq: SeqId,
-    /// Its slice in the plan.
+    /// Index of its slice in the plan.
     pub index_in_batch: usize,
     /// Tokens that the step computes.
     pub num_scheduled_tokens: u32,
@@ -73,7 +73,7 @@ pub struct SparseRequest {
 /// The sparse side of a plan.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SparseMeta {
-    /// A request for each slice of the plan, in its order.
+    /// One request for each slice of the plan, in the plan's order.
     pub requests: Vec<SparseRequest>,
 }
 
@@ -127,7 +127,8 @@ impl Scheduler {
         }
     }
 
-    /// Counts one access to each of `blocks`, where an engine selects by itself. Sequences that ended are ignored.
+    /// Counts one access to each of `blocks`, for engines that select blocks themselves. Sequences that ended
+    /// are ignored.
     pub fn record_access(&mut self, seq: SeqId, blocks: &[BlockIdx]) {
         if self.seqs.contains_key(&seq) && !blocks.is_empty() {
             self.history.record(seq, blocks);

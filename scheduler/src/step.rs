@@ -3,11 +3,11 @@
 use kvblock::{AllocError, Allocation, PrefixHit, SeqId, SlotRequest};
 
 use crate::config::Policy;
-use crate::plan::{Admitted, BlockOp, Load, SampleRow, Slice, SliceKind, StepPlan};
+use crate::plan::{Admitted, BlockOp, Load, SampleRow, Slice, StepPlan};
 use crate::scheduler::{Enqueue, Scheduler};
 use crate::sequence::Phase;
 
-/// A plan in the making.
+/// A plan under construction.
 #[derive(Default)]
 struct Round {
     budget: u32,
@@ -25,7 +25,7 @@ struct Round {
 enum Outcome {
     /// It runs.
     Admitted,
-    /// It waits for something else than its turn; those behind it may run.
+    /// It waits for something other than its turn; those behind it may run.
     SetAside,
     /// The step has no seat or no budget left for it; those behind it wait.
     NoRoom,
@@ -34,8 +34,8 @@ enum Outcome {
 }
 
 impl Scheduler {
-    /// Plans one step. Every running sequence gets its next tokens while budget and blocks last; if none had
-    /// to be preempted, waiting sequences follow. An empty plan needs no [`complete`](Self::complete).
+    /// Plans one step. Running sequences get their next tokens while budget and blocks last; if none had to
+    /// be preempted, waiting sequences follow. An empty plan needs no [`complete`](Self::complete).
     ///
     /// # Panics
     /// When the step before was not completed.
@@ -139,7 +139,7 @@ impl Scheduler {
         Outcome::Admitted
     }
 
-    /// Tokens that a sequence still has to compute behind a hit, at most the threshold for long prefills.
+    /// Tokens that a sequence still has to compute after a hit, limited by the threshold for long prefills.
     fn num_new_tokens(&self, seq: SeqId, num_hit: u32) -> u32 {
         let seq = self.sequence(seq);
         let known = u32::try_from(seq.tokens.len()).expect("a sequence is shorter than the context length");
@@ -196,7 +196,7 @@ impl Scheduler {
         round.block_ops.extend(allocation.copies.iter().map(|&copy| BlockOp::Copy(copy)));
     }
 
-    /// The running sequence that suffers first.
+    /// The running sequence to preempt first.
     fn victim(&self) -> SeqId {
         let victim = match self.config.policy {
             Policy::Fcfs => self.running.last(),
@@ -205,14 +205,14 @@ impl Scheduler {
         *victim.expect("a sequence that cannot allocate is running itself")
     }
 
-    /// Frees a sequence's device blocks. What this step had scheduled for it is taken back.
+    /// Frees a sequence's device blocks. What this step had already scheduled for it is undone.
     fn preempt(&mut self, victim: SeqId, round: &mut Round) {
         let mut computed = self.sequence(victim).computed;
         if let Some(place) = round.slices.iter().position(|slice| slice.seq == victim) {
             let slice = round.slices.remove(place);
             round.budget += slice.len;
             computed = slice.start;
-            // Its blocks were made findable for a computation that will not happen.
+            // Its blocks are in the prefix cache for a computation that will not happen.
             self.cache.uncache_from(victim, computed);
         }
         let swapped = self.swap_out(victim, computed);
@@ -234,14 +234,13 @@ impl Scheduler {
 
     fn finish_plan(&mut self, round: Round) -> StepPlan {
         let mut slices = round.slices;
-        slices.sort_by_key(|slice| slice.kind); // Stable: each kind keeps the order of scheduling.
+        slices.sort_by_key(|slice| slice.kind); // Decodes first; stable, so each kind keeps its order.
         let mut sample_rows = Vec::new();
         for (index, slice) in slices.iter().enumerate().filter(|(_, slice)| slice.samples) {
             let pending = &self.sequence(slice.seq).pending_samples;
             let seqs = core::iter::once(&slice.seq).chain(pending);
             sample_rows.extend(seqs.map(|&seq| SampleRow { seq, slice: index }));
         }
-        debug_assert!(slices.is_sorted_by_key(|slice| slice.kind != SliceKind::Decode));
         let step = self.num_steps;
         self.num_steps += 1;
         self.in_flight = (!slices.is_empty()).then_some(step);

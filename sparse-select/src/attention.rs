@@ -1,4 +1,4 @@
-//! Exact attention masses: what the measures and certificates are held against.
+//! Exact attention, the reference for measures and certificates.
 
 use crate::Heads;
 
@@ -24,7 +24,7 @@ pub fn log_sum_exp(values: impl IntoIterator<Item = f64> + Clone) -> f64 {
     max + values.into_iter().map(|x| (x - max).exp()).sum::<f64>().ln()
 }
 
-/// Softmax of `logits`: probabilities that sum to 1 (none for no logits).
+/// Softmax of `logits`: probabilities that sum to 1; empty for no logits.
 #[must_use]
 pub fn softmax(logits: &[f64]) -> Vec<f64> {
     let lse = log_sum_exp(logits.iter().copied());

@@ -1,37 +1,40 @@
-//! Proofs that a decode selection kept enough attention.
+//! Certificates: lower bounds of the attention mass that a decode selection keeps.
 //!
-//! The digest of a block bounds every logit in it: `q·k <= u = Σ_d max(q_d min_d, q_d max_d)`. So the dropped blocks
-//! hold at most `D = Σ n_b e^(s u_b)` of the softmax's numerator, for n_b tokens and scale s, and with the exact kept
-//! part `K = e^lse` the kept mass `K / (K + dropped)` is at least `K / (K + D)`. Nothing of a dropped block is read.
+//! The digest of a block bounds every logit in it: `q·k <= u = Σ_d max(q_d min_d, q_d max_d)`. So the dropped
+//! blocks hold at most `D = Σ n_b e^(s u_b)` of the softmax's numerator, for n_b tokens and scale s, and with
+//! the exact kept part `K = e^lse` the kept mass `K / (K + dropped)` is at least `K / (K + D)`. No key of a
+//! dropped block is read.
 
 use crate::{
     Heads, SelectError, Selection,
     attention::{default_scale, log_sum_exp, logits},
-    digest::MinMax,
+    digest::{DigestFormat, MinMax},
     heads::gqa_group,
     policy::block_tokens,
     topk::union,
 };
 use kvblock::BlockSize;
 
-/// What [`select_mass`] asks beyond its mass, so that kernels in f32 decide as it does in f64 and what they are certain of holds:
-/// this share of the sizes of a bound's terms,
+/// Safety margin of [`select_mass`] on the bound of a block, relative to the magnitudes of the bound's terms.
+/// With this and the next two margins, a kernel that computes in f32 selects like this f64 reference, and
+/// what it certifies is true.
 pub const TERM_SLACK: f64 = 5e-6;
-/// this share of what dropped blocks may hold,
+/// Safety margin on the mass that dropped blocks may hold, relative to it.
 pub const SHARE_SLACK: f64 = 3e-4;
-/// and this much mass, as which f32 tells the result.
+/// Safety margin on the certified mass, absolute: the precision at which f32 reports it.
 pub const MASS_SLACK: f64 = 2e-6;
 
-/// What must be kept over what dropped blocks may hold, with [`TERM_SLACK`] in their bounds, for [`select_mass`] to stop;
-/// infinite for a mass of 1, or so near to it that only all blocks make it certain.
+/// The ratio at which [`select_mass`] stops: the kept part of the softmax's numerator over the bound on the
+/// dropped part ([`TERM_SLACK`] included). Infinite for a mass of 1, or so close to 1 that only keeping all
+/// blocks certifies it.
 #[must_use]
 pub fn odds(mass: f64) -> f64 {
     let mass = (mass + MASS_SLACK).min(1.0);
     mass / (1.0 - mass) * (1.0 + SHARE_SLACK)
 }
 
-/// Added to the logarithm of the dropped bound, so that rounding of either side in f64 cannot make the claim false.
-/// Logits of magnitude 10^4 over 10^3 channels round by less.
+/// Added to the logarithm of the dropped bound, so that f64 rounding on either side cannot make the claim
+/// false. Logits of magnitude 10^4 over 10^3 channels have smaller rounding errors.
 const ROUNDING_MARGIN: f64 = 1e-9;
 
 /// A lower bound of the attention mass that one query head keeps.
@@ -44,14 +47,15 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// From the kept lse, as an attention kernel returns it, and `(logit bound, tokens)` of each dropped block.
+    /// The certificate for a kept lse, as an attention kernel returns it, and the `(logit bound, tokens)` of
+    /// each dropped block.
     #[must_use]
     pub fn new(kept_lse: f64, dropped: impl IntoIterator<Item = (f64, usize)> + Clone) -> Self {
         let terms = dropped.into_iter().map(|(bound, tokens)| log_bound(bound, tokens));
         Self { kept_lse, dropped_log_bound: log_sum_exp(terms.collect::<Vec<_>>().iter().copied()) }
     }
 
-    /// The kept attention mass is at least this, in 0..=1. It is 1 only when nothing is dropped.
+    /// Lower bound of the kept attention mass, in `[0, 1]`; 1 only when nothing is dropped.
     #[must_use]
     pub fn mass(&self) -> f64 {
         if self.dropped_log_bound == f64::NEG_INFINITY {
@@ -71,11 +75,12 @@ pub struct Certified {
     pub certificates: Vec<Certificate>,
 }
 
-/// Chooses blocks for KV head `kv` and one query (`q` holds one token): the last block, then blocks by decreasing
-/// bound of their mass (the largest over the group's query heads), until every query head of the group is certified to
-/// keep `mass`. With `mass` 1 that is every block. What is certified is a little more than `mass`: see [`odds`].
+/// Chooses blocks for KV head `kv` and one query (`q` holds one token): the last block, then blocks by
+/// decreasing bound of their mass (the largest over the group's query heads), until every query head of the
+/// group is certified to keep `mass`. With `mass` 1, that is every block. The certified mass is slightly more
+/// than `mass`: see [`odds`].
 ///
-/// O(n log n) for the order and the keys of the chosen blocks; O(n · group · head_dim) for the bounds.
+/// O(n log n) for the order, O(n · group · head_dim) for the bounds, plus the keys of the chosen blocks.
 #[must_use]
 pub fn select_mass(q: &Heads<'_>, k: &Heads<'_>, kv: usize, digest: &MinMax, mass: f64) -> Certified {
     let n = digest.num_blocks();
@@ -116,23 +121,25 @@ pub fn select_mass(q: &Heads<'_>, k: &Heads<'_>, kv: usize, digest: &MinMax, mas
     unreachable!("with all {n} blocks kept the certified mass is 1, and {mass} was asked for")
 }
 
-/// The attention mass that a selection certifiably keeps, the smallest over all query heads and queries. `q` are the
-/// last queries of `k`; each sees the keys up to its own position.
+/// The attention mass that a selection certifiably keeps: the smallest over all query heads and queries. The
+/// queries `q` sit at the last positions of `k`; each sees the keys up to its own position.
+/// Digests are those that an engine keeps in `format`.
 ///
 /// # Errors
-/// When shapes do not fit.
+/// When the shapes do not match.
 pub fn selection_mass(
     selection: &Selection,
     q: &Heads<'_>,
     k: &Heads<'_>,
     block_size: BlockSize,
+    format: DigestFormat,
 ) -> Result<f64, SelectError> {
     let group = gqa_group(q, k)?;
     let first = k
         .len()
         .checked_sub(q.len())
         .ok_or(SelectError::QueryBeyondHistory { q_len: q.len(), kv_len: k.len() })?;
-    let mut digest = MinMax::new(k.heads(), k.dim(), block_size);
+    let mut digest = MinMax::new(k.heads(), k.dim(), block_size, format);
     let mut least = 1.0f64;
     for t in 0..q.len() {
         let seen = k.window(0, first + t + 1);
@@ -164,7 +171,8 @@ fn log_bound(bound: f64, tokens: usize) -> f64 {
     bound + (tokens as f64).ln()
 }
 
-/// Natural logarithm of the bound on each block's `Σ e^logit`, `[num_blocks]`, with a share `slack` of the terms' sizes.
+/// Natural logarithm of the bound on each block's `Σ e^logit`, `[num_blocks]`, with `slack` as in
+/// [`MinMax::bound_with`].
 fn log_bounds(q: &[f32], kv: usize, digest: &MinMax, slack: f64) -> Vec<f64> {
     let scale = default_scale(q.len());
     let bound = |b: u32| log_bound(scale * digest.bound_with(q, b, kv, slack), digest.tokens(b));
@@ -177,7 +185,7 @@ fn block_lse(q: &[f32], k: &Heads<'_>, kv: usize, block: u32, digest: &MinMax) -
     log_sum_exp(logits.iter().copied())
 }
 
-/// `out[i]` = log-sum-exp of the values of `order[i..]`, one entry more than `order`.
+/// `out[i]` is the log-sum-exp of the values of `order[i..]`; one entry more than `order`.
 fn suffix_log_sums(order: &[u32], values: &[f64]) -> Vec<f64> {
     let mut sums = vec![f64::NEG_INFINITY; order.len() + 1];
     for (i, &block) in order.iter().enumerate().rev() {

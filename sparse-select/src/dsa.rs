@@ -1,9 +1,9 @@
-//! The DSA indexer (DeepSeek-V3.2): a light attention with one low-dimensional fp8 key a token picks, for every
-//! query, the tokens that the real attention sees.
+//! The DSA indexer (DeepSeek-V3.2): a lightweight attention with one low-dimensional fp8 key per token
+//! selects, for every query, the tokens that the main attention sees.
 //!
-//! [`fp8`] holds the number format, [`logits`] the scores, [`chunk`] the rule that bounds their memory, and
-//! [`transform`] turns the best positions into physical slots. Serving code also calls this "NSA"; the paper of that
-//! name is [`crate::nsa`].
+//! [`fp8`] is the number format, [`logits`] computes the scores, [`chunk`] bounds their memory, and
+//! [`transform`] turns the best positions into physical slots. Serving code also calls this "NSA"; the paper
+//! of that name is implemented in [`crate::nsa`].
 
 use kvblock::BlockSize;
 
@@ -27,11 +27,15 @@ pub const ENTRY: Entry = Entry {
     name: "dsa",
     aliases: &["DSAIndexer"],
     keys: &[
-        key("index_topk", "2048", "tokens selected for a query"),
-        key("index_n_heads", "64", "heads of the indexer"),
-        key("index_head_dim", "128", "channels of an index key"),
-        key("index_rope_dim", "64", "channels of an index key that are rotated"),
-        key("indexer_rope_interleave", "false", "whether rotary pairs are neighbours; false: halves"),
+        key("index_topk", "2048", "tokens selected per query"),
+        key("index_n_heads", "64", "number of heads of the indexer"),
+        key("index_head_dim", "128", "channels per index key"),
+        key("index_rope_dim", "64", "channels per index key that have rotary embedding"),
+        key(
+            "indexer_rope_interleave",
+            "false",
+            "whether rotary pairs are adjacent channels; false: half a vector apart",
+        ),
         key("scale_fmt", "f32", "f32: amax / 448; ue8m0: the next power of two"),
         key("block_size", "1", "tokens of the blocks that selected tokens are reported as"),
     ],
@@ -41,13 +45,13 @@ pub const ENTRY: Entry = Entry {
 /// The DSA indexer with its published parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct Dsa {
-    /// Tokens selected for a query.
+    /// Tokens selected per query.
     pub index_topk: u32,
-    /// Shape of the indexer; the model's projections follow it, the selection takes its tensors' shape.
+    /// Shape of the indexer's projections in a model. The selection itself goes by the shapes of its tensors.
     pub shape: IndexerShape,
-    /// Scales of the fp8 keys and queries.
+    /// Format of the scales of fp8 keys and queries.
     pub scale_format: ScaleFormat,
-    /// Tokens of the blocks that selected tokens are reported as.
+    /// Tokens per block: selected tokens are reported as the blocks that hold them.
     pub block_size: BlockSize,
 }
 
@@ -58,9 +62,9 @@ pub struct IndexerShape {
     pub heads: u32,
     /// Channels of a key.
     pub head_dim: u32,
-    /// Channels that are rotated.
+    /// Channels with rotary embedding.
     pub rope_dim: u32,
-    /// Whether rotary pairs are neighbours.
+    /// Whether rotary pairs are adjacent channels; otherwise they are half a vector apart.
     pub rope_interleave: bool,
 }
 
@@ -87,8 +91,8 @@ impl Dsa {
         })
     }
 
-    /// Whether an extend step computes no logits: all positions are selected anyway. Speculative decoding and context
-    /// parallelism rule it out.
+    /// Whether an extend step can skip the logits because all positions are selected anyway. Never with
+    /// speculative decoding or context parallelism.
     #[must_use]
     pub const fn can_skip(&self, step: &ExtendStep) -> bool {
         step.is_extend
@@ -98,16 +102,16 @@ impl Dsa {
     }
 }
 
-/// What the skip rule looks at.
+/// Input of the skip rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtendStep {
     /// Prefill or extend, not decode.
     pub is_extend: bool,
     /// Part of speculative decoding.
     pub speculative: bool,
-    /// Tokens of one sequence are spread over devices.
+    /// The tokens of one sequence are spread over several devices.
     pub context_parallel: bool,
-    /// Longest sequence of the batch, tokens.
+    /// Longest sequence of the batch, in tokens.
     pub kv_len_max: usize,
 }
 
@@ -124,8 +128,8 @@ impl Policy for Dsa {
         self.block_size
     }
 
-    /// One set for all heads and each query. `q` are the index queries, `k` the index keys (one head; with more, each
-    /// query head reads its own), both after their rotations and before quantisation.
+    /// One set per query, for all heads. `q` holds the index queries and `k` the index keys (one head; with
+    /// several, each group of query heads reads its own), both after their rotations and before quantisation.
     fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {
         let (q, k, _) = input.scored(ENTRY.name)?;
         let queries = IndexQueries::quantise(&q, input.gates, self.scale_format)?;

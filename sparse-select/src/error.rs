@@ -40,7 +40,7 @@ pub enum SelectError {
         /// Channels of a key.
         k: usize,
     },
-    /// The query heads are no multiple of the KV heads.
+    /// The number of query heads is not a multiple of the number of KV heads.
     #[error("{heads} query heads cannot be shared out among {kv_heads} KV heads")]
     HeadGroups {
         /// Query heads.
@@ -56,13 +56,13 @@ pub enum SelectError {
         /// Cached tokens, those of the queries included.
         kv_len: usize,
     },
-    /// The policy serves prefill only; the engine runs full attention in its place.
+    /// The policy serves prefill only; use full attention for decode steps.
     #[error("policy {policy} does not support decode, use full attention there")]
     DecodeUnsupported {
         /// Name of the policy.
         policy: &'static str,
     },
-    /// Neither one threshold for all heads nor one for each.
+    /// There is neither one threshold for all heads nor one per head.
     #[error("{got} thresholds for {heads} heads, 1 or {heads} expected")]
     ThresholdCount {
         /// Thresholds given.
@@ -70,13 +70,14 @@ pub enum SelectError {
         /// Heads scored.
         heads: usize,
     },
-    /// `find_blocks_chunked` selects by mass; its published fixed-count argument has no published meaning.
+    /// `find_blocks_chunked` selects by mass; the published signature has a fixed-count argument, but no
+    /// published code gives it a meaning.
     #[error("num_to_choose = {count} is not implemented, select by threshold")]
     NumToChoose {
         /// The count asked for.
         count: u32,
     },
-    /// A side tensor does not have one value for each of the things it describes.
+    /// An input has the wrong number of values.
     #[error("{tensor} holds {actual} values, {needed} expected")]
     Count {
         /// Name of the tensor.
@@ -86,13 +87,13 @@ pub enum SelectError {
         /// Values given.
         actual: usize,
     },
-    /// Two selections to be compared do not count the same blocks.
-    #[error("selections over {left} and {right} blocks cannot be compared")]
+    /// Two selections to be compared differ in shape.
+    #[error("selections of shape {left:?} and {right:?} ([groups, query blocks, blocks]) cannot be compared")]
     Incomparable {
-        /// Blocks of the first.
-        left: u32,
-        /// Blocks of the second.
-        right: u32,
+        /// Shape of the first: groups, query blocks, blocks.
+        left: [usize; 3],
+        /// Shape of the second.
+        right: [usize; 3],
     },
     /// A layer was used before its cache was registered.
     #[error("layer {layer} is not among the {registered} registered KV caches")]
@@ -102,12 +103,12 @@ pub enum SelectError {
         /// Number of caches registered.
         registered: usize,
     },
-    /// A hook was called on an object of the other role.
+    /// A hook was called on a method of the other role.
     #[error("{call} is a call for the {expected} role")]
     WrongRole {
         /// The hook.
         call: &'static str,
-        /// The role that has it.
+        /// The role that the hook belongs to.
         expected: &'static str,
     },
     /// A request's prefetched blocks did not arrive.
@@ -120,7 +121,7 @@ pub enum SelectError {
     },
 }
 
-/// A policy text, a preset, or a parameter in one of them is not valid.
+/// A spec, a preset, or a parameter of one is invalid.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
@@ -161,10 +162,10 @@ pub enum SpecError {
         policy: &'static str,
         /// The relation that must hold.
         rule: &'static str,
-        /// The keys that it is about, with their values.
+        /// The keys concerned, with their values.
         given: Vec<(&'static str, String)>,
     },
-    /// A part of the text is not `key=value`.
+    /// A part of the spec is not of the form `key=value`.
     #[error("{policy}: expected key=value, found {part:?}")]
     NotKeyValue {
         /// Name of the policy as written.
@@ -180,7 +181,7 @@ pub enum SpecError {
         /// The key.
         key: String,
     },
-    /// A policy of this name is registered already.
+    /// A policy with this name is already registered.
     #[error("policy {name} is registered already")]
     DuplicateName {
         /// The name.
@@ -190,7 +191,7 @@ pub enum SpecError {
     #[cfg(feature = "presets")]
     #[error("preset is not valid RON")]
     Ron(#[source] ron::error::SpannedError),
-    /// A preset's value is neither a number, a text, a bool, nor a list of such.
+    /// A value in a preset is not a number, a string, a bool, or a list of these.
     #[error("{policy}: key {key:?} of a preset must be a number, text, bool, or a list of them")]
     PresetValue {
         /// Name of the policy as written.

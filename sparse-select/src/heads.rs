@@ -2,8 +2,8 @@
 
 use crate::SelectError;
 
-/// A borrowed f32 tensor `[heads, len, dim]`: queries or keys of one sequence. Rows are contiguous; a view of fewer
-/// tokens keeps the distance between heads, so prefixes and windows cost nothing.
+/// A borrowed f32 tensor `[heads, len, dim]`: queries or keys of one sequence. Rows are contiguous. A view of
+/// fewer tokens keeps the stride between heads, so prefixes and windows need no copy.
 #[derive(Clone, Copy)]
 pub struct Heads<'a> {
     data: &'a [f32],
@@ -17,7 +17,7 @@ impl<'a> Heads<'a> {
     /// Views `data` as `[heads, len, dim]`; `tensor` names it in errors.
     ///
     /// # Errors
-    /// [`SelectError::Shape`] when `data` has another number of elements.
+    /// [`SelectError::Shape`] when `data` has a different number of elements.
     pub fn new(
         tensor: &'static str,
         data: &'a [f32],
@@ -36,19 +36,19 @@ impl<'a> Heads<'a> {
         self.heads
     }
 
-    /// Tokens of each head.
+    /// Number of tokens.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is no token.
+    /// Whether there are no tokens.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Channels of each token.
+    /// Number of channels.
     #[must_use]
     pub const fn dim(&self) -> usize {
         self.dim
@@ -74,7 +74,7 @@ impl<'a> Heads<'a> {
     /// The tokens `first .. first + len` of every head.
     ///
     /// # Panics
-    /// When the range goes beyond the tokens.
+    /// When the range exceeds the tokens.
     #[must_use]
     pub fn window(&self, first: usize, len: usize) -> Self {
         assert!(first + len <= self.len, "tokens {first}..{} of {}", first + len, self.len);
@@ -95,7 +95,7 @@ impl core::fmt::Debug for Heads<'_> {
     }
 }
 
-/// Checks that `q` and `k` belong together and returns the GQA group size, query heads per KV head.
+/// Checks that the shapes of `q` and `k` match, and returns the GQA group size (query heads per KV head).
 ///
 /// # Errors
 /// [`SelectError::HeadDim`] or [`SelectError::HeadGroups`].

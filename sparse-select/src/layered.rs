@@ -1,4 +1,4 @@
-//! What every policy can be told about layers and lengths: which are dense, and how much each layer keeps.
+//! Settings that every policy accepts for layers and lengths: which are dense, and how much each layer keeps.
 
 use kvblock::BlockSize;
 
@@ -9,25 +9,25 @@ use crate::{
     xattn::Antidiagonals,
 };
 
-/// Keys that every policy takes beside its own; a key of the same name of the policy's own has precedence.
+/// Keys that every policy accepts besides its own. A policy's own key of the same name takes precedence.
 pub const KEYS: &[Key] = &[
-    key("dense_layers", "0", "first layers that attend to everything"),
-    key("min_tokens", "0", "histories of fewer tokens are attended whole"),
+    key("dense_layers", "0", "number of first layers that attend to everything"),
+    key("min_tokens", "0", "histories of fewer tokens stay dense"),
     key(
         "layer_ratios",
         "",
-        "sparse_ratio of each layer, separated by :, 1 is dense; later layers as given once",
+        "sparse_ratio of each layer, separated by :; 1 is dense; further layers take sparse_ratio",
     ),
 ];
 
 /// The key that `layer_ratios` sets layer by layer.
 const RATIO: &str = "sparse_ratio";
 
-/// A policy with layers and lengths at which it keeps everything.
+/// A policy that keeps everything in some layers and below some length.
 #[derive(Debug)]
 struct Layered {
     policy: Box<dyn Policy>,
-    /// The policy of the first layers, `None` where the ratio is 1.
+    /// The policy of each of the first layers; `None` where the ratio is 1.
     by_layer: Vec<Option<Box<dyn Policy>>>,
     dense_layers: u32,
     min_tokens: u32,
@@ -70,7 +70,7 @@ pub(crate) fn build(entry: &Entry, spec: &Spec) -> Result<Box<dyn Policy>, SpecE
 }
 
 impl Layered {
-    /// `None` where everything is kept.
+    /// The policy of a layer at a length; `None` where everything is kept.
     fn of(&self, layer: Option<u32>, kv_len: usize) -> Option<&dyn Policy> {
         if kv_len < self.min_tokens as usize {
             return None;

@@ -1,4 +1,4 @@
-//! How good a selection is, and how two of them compare.
+//! Measures of a selection, and a comparison of two.
 
 use kvblock::{BlockIdx, BlockSize};
 
@@ -9,7 +9,7 @@ use crate::{
     policy::block_tokens,
 };
 
-/// Selected blocks over visible ones, over all rows; 1 for a selection without visible blocks.
+/// Fraction of the visible blocks that are selected, over all rows; 1 for a selection without visible blocks.
 #[must_use]
 pub fn density(selection: &Selection) -> f64 {
     let visible: u64 = (0..selection.query_blocks()).map(|b| u64::from(selection.visible(b))).sum();
@@ -17,20 +17,20 @@ pub fn density(selection: &Selection) -> f64 {
     if total == 0 { 1.0 } else { selection.indices().len() as f64 / total as f64 }
 }
 
-/// Which keys a query sees.
+/// Which keys a query can see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mask {
-    /// The queries are the last of the keys' positions; each sees the keys up to its own.
+    /// The queries sit at the last positions of the keys; each sees the keys up to its own position.
     Causal,
     /// Every query sees every key.
     None,
 }
 
-/// The attention mass recall of a selection: the share of the dense softmax that lies in the selected blocks, mean
-/// over query heads and queries. Softmax and sums in f64. O(heads · q_len · kv_len · head_dim).
+/// The attention-mass recall of a selection: the share of the dense softmax that lies in the selected blocks,
+/// averaged over query heads and queries. Softmax and sums in f64. O(heads · q_len · kv_len · head_dim).
 ///
 /// # Errors
-/// When shapes do not fit, or under [`Mask::Causal`] there are more queries than keys.
+/// When the shapes do not match, or there are more queries than keys under [`Mask::Causal`].
 pub fn recall(
     selection: &Selection,
     q: &Heads<'_>,
@@ -60,7 +60,7 @@ pub fn recall(
     Ok(if rows == 0 || k.is_empty() { 1.0 } else { total / rows as f64 })
 }
 
-/// Mass of one query in the selected blocks, out of its token probabilities.
+/// Mass of the selected blocks under the token probabilities of one query.
 fn selected_mass(probabilities: &[f64], row: &[BlockIdx], block_size: BlockSize) -> f64 {
     let mass = |b: &BlockIdx| {
         let tokens = block_tokens(b.get(), block_size, probabilities.len());
@@ -69,16 +69,17 @@ fn selected_mass(probabilities: &[f64], row: &[BlockIdx], block_size: BlockSize)
     row.iter().map(mass).sum()
 }
 
-/// Overlap of two policies: blocks selected by both over blocks selected by either, mean over rows. A single group or
-/// query block of one side answers for all of the other's.
+/// Overlap of two selections: blocks in both over blocks in either (Jaccard index), averaged over rows. A
+/// single group or query block on one side is compared with all of the other side's.
 ///
 /// # Errors
-/// [`SelectError::Incomparable`] when they count other blocks, groups or query blocks.
+/// [`SelectError::Incomparable`] when their numbers of blocks, groups or query blocks do not match.
 pub fn overlap(a: &Selection, b: &Selection) -> Result<f64, SelectError> {
     let fits = |x: usize, y: usize| x == y || x == 1 || y == 1;
     let shapes_fit = fits(a.groups(), b.groups()) && fits(a.query_blocks(), b.query_blocks());
     if a.num_blocks() != b.num_blocks() || !shapes_fit {
-        return Err(SelectError::Incomparable { left: a.num_blocks(), right: b.num_blocks() });
+        let shape = |s: &Selection| [s.groups(), s.query_blocks(), s.num_blocks() as usize];
+        return Err(SelectError::Incomparable { left: shape(a), right: shape(b) });
     }
     let (groups, query_blocks) = (a.groups().max(b.groups()), a.query_blocks().max(b.query_blocks()));
     let mut total = 0.0;
@@ -96,8 +97,8 @@ fn jaccard(a: &[BlockIdx], b: &[BlockIdx]) -> f64 {
     if either == 0 { 1.0 } else { both as f64 / either as f64 }
 }
 
-/// The query block of query `t`, the first query being at position `first`: one for all queries, one for each, or the
-/// block its position lies in.
+/// The query block of query `t`, where query 0 is at position `first`: one for all queries, one for each, or
+/// the block that its position lies in.
 pub(crate) fn query_block(
     s: &Selection,
     t: usize,

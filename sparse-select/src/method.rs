@@ -1,15 +1,16 @@
-//! A policy as an engine drives it: the scheduler's part knows positions and history, the worker's part has tensors.
+//! A policy as an engine drives it: on the scheduler, which knows positions and history, or on a worker,
+//! which has tensors.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::{Input, Policy, Registry, SelectError, Selection, Spec, SpecError};
 
-/// Which half of the engine an object serves.
+/// Which half of the engine a method serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Decides per request and step, without tensors.
+    /// Selects per request and step, without tensors.
     Scheduler,
-    /// Runs beside the model, layer by layer.
+    /// Selects layer by layer, next to the model.
     Worker,
 }
 
@@ -24,9 +25,9 @@ pub enum PrefetchOutcome {
     TimedOut,
 }
 
-/// The prefetch engine as a worker sees it.
+/// What a worker needs of a prefetch engine.
 pub trait PrefetchWait {
-    /// Blocks until the request's prefetch has ended.
+    /// Waits until the prefetch of `request` has ended.
     fn wait(&mut self, request: u64) -> PrefetchOutcome;
 }
 
@@ -41,12 +42,12 @@ pub struct StepRequest {
     pub num_scheduled_tokens: usize,
 }
 
-/// A request of a batch in one layer.
+/// A request of a batch, in one layer.
 #[derive(Clone, Copy, Debug)]
 pub struct LayerRequest<'a> {
     /// Request id.
     pub request: u64,
-    /// Its queries and keys; the layer is filled in.
+    /// Its queries and keys; the layer index is filled in.
     pub input: Input<'a>,
     /// Whether a prefetch was submitted for it.
     pub prefetching: bool,
@@ -67,7 +68,7 @@ pub fn create_sparse_method(registry: &Registry, spec: &Spec, role: Role) -> Res
     })
 }
 
-/// A policy with the state that one role keeps.
+/// A policy together with the state of one role.
 pub struct SparseMethod {
     policy: Box<dyn Policy>,
     role: Role,
@@ -86,10 +87,11 @@ impl SparseMethod {
         &*self.policy
     }
 
-    /// Scheduler: selects for every request of a step by its length and its earlier accesses, in order.
+    /// Scheduler: selects blocks for every request of a step, in order, from its length and its earlier
+    /// accesses.
     ///
     /// # Errors
-    /// [`SelectError::WrongRole`], or what the policy needs and a scheduler does not have: a query.
+    /// [`SelectError::WrongRole`], or [`SelectError::MissingQuery`] for policies that need a query.
     pub fn build_sparse_meta(&self, requests: &[StepRequest]) -> Result<Vec<(u64, Selection)>, SelectError> {
         self.expect(Role::Scheduler, "build_sparse_meta")?;
         let select = |r: &StepRequest| {
@@ -102,7 +104,7 @@ impl SparseMethod {
         requests.iter().map(select).collect()
     }
 
-    /// Scheduler: counts an access of every block that a completed step selected.
+    /// Scheduler: counts one access to every block that a completed step selected.
     ///
     /// # Errors
     /// [`SelectError::WrongRole`].
@@ -127,7 +129,7 @@ impl SparseMethod {
         Ok(())
     }
 
-    /// Worker: takes the prefetch engine whose blocks attention waits for.
+    /// Worker: sets the prefetch engine that attention waits for.
     ///
     /// # Errors
     /// [`SelectError::WrongRole`].
@@ -137,7 +139,8 @@ impl SparseMethod {
         Ok(())
     }
 
-    /// Worker: names the layers that have a KV cache, in the order of the model. Replaces earlier names.
+    /// Worker: registers the names of the layers that have a KV cache, in the order of the model. Replaces
+    /// earlier names.
     ///
     /// # Errors
     /// [`SelectError::WrongRole`].
@@ -147,12 +150,12 @@ impl SparseMethod {
         Ok(())
     }
 
-    /// Worker: waits for the prefetches of the batch, then selects for each request; the kernel reads
-    /// [`selections`](Self::selections). Queries, keys and values are borrowed and stay as they are.
+    /// Worker: waits for the prefetches of the batch, then selects blocks for each request; the kernel reads
+    /// [`selections`](Self::selections). The tensors are only borrowed.
     ///
     /// # Errors
-    /// [`SelectError::WrongRole`], an unregistered layer, a prefetch that did not arrive, or an error of the policy.
-    /// No selection is kept then.
+    /// [`SelectError::WrongRole`], [`SelectError::UnknownLayer`], [`SelectError::Prefetch`], or an error of
+    /// the policy. There are no selections then.
     pub fn attention_begin(&mut self, layer: &str, batch: &[LayerRequest<'_>]) -> Result<(), SelectError> {
         self.expect(Role::Worker, "attention_begin")?;
         self.current.clear();
@@ -176,16 +179,16 @@ impl SparseMethod {
         Ok(())
     }
 
-    /// The selections of the current layer in the order of its batch; none outside attention.
+    /// The selections of the current layer, in the order of the batch; empty outside of attention.
     #[must_use]
     pub fn selections(&self) -> &[Selection] {
         &self.current
     }
 
-    /// Worker: drops the selections of the layer.
+    /// Worker: ends the attention of the layer and drops its selections.
     ///
     /// # Errors
-    /// [`SelectError::WrongRole`] or an unregistered layer.
+    /// [`SelectError::WrongRole`] or [`SelectError::UnknownLayer`].
     pub fn attention_finished(&mut self, layer: &str) -> Result<(), SelectError> {
         self.expect(Role::Worker, "attention_finished")?;
         self.layer(layer)?;

@@ -1,8 +1,8 @@
-//! NSA (Native Sparse Attention, arXiv 2502.11089): attention over compressed keys tells which blocks the queries of a
-//! KV head read in full; a sliding window is the third branch.
+//! NSA (Native Sparse Attention, arXiv 2502.11089): attention over compressed keys (the first branch)
+//! determines which blocks the queries of a KV head read in full (the second); a sliding window is the third.
 //!
-//! Compression here is the mean of a block; a model with a trained compressor passes its own probabilities to
-//! [`Nsa::importance`].
+//! Here, compression is the mean of a block. A model with a trained compressor passes its own probabilities
+//! to [`Nsa::importance`].
 
 use core::ops::Range;
 
@@ -10,6 +10,7 @@ use kvblock::BlockSize;
 
 use crate::{
     Entry, Heads, Input, Params, Policy, SelectError, Selection, SpecError, Support,
+    digest::{DigestFormat, mean_key},
     heads::dot,
     policy::{ByCompressed, Ranking, num_blocks, select_each_query},
     selection::count_u32,
@@ -22,12 +23,12 @@ pub const ENTRY: Entry = Entry {
     name: "nsa",
     aliases: &["NativeSparseAttention"],
     keys: &[
-        key("kernel_size", "32", "tokens of a compressed block, a multiple of kernel_stride"),
+        key("kernel_size", "32", "tokens per compressed block, a multiple of kernel_stride"),
         key("kernel_stride", "16", "tokens from one compressed block to the next"),
-        key("block_size", "64", "tokens of a selected block, a multiple of kernel_stride"),
+        key("block_size", "64", "tokens per selected block, a multiple of kernel_stride"),
         key("topk", "16", "blocks selected, the forced ones included"),
-        key("init_blocks", "1", "first blocks, always selected"),
-        key("local_blocks", "2", "last blocks, always selected"),
+        key("init_blocks", "1", "number of first blocks, always selected"),
+        key("local_blocks", "2", "number of last blocks, always selected"),
         key("window_size", "512", "tokens of the sliding branch"),
     ],
     build: |p| Ok(Box::new(Nsa::from_params(p)?)),
@@ -36,17 +37,17 @@ pub const ENTRY: Entry = Entry {
 /// NSA with its published parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct Nsa {
-    /// Tokens of a compressed block, `l`.
+    /// Tokens per compressed block, `l`.
     pub kernel_size: usize,
     /// Tokens from one compressed block to the next, `d`.
     pub kernel_stride: usize,
-    /// Tokens of a selected block, `l'`.
+    /// Tokens per selected block, `l'`.
     pub block_size: BlockSize,
-    /// Blocks selected, `n`.
+    /// Number of blocks selected, `n`.
     pub topk: u32,
-    /// First blocks, always selected.
+    /// Number of first blocks that are always selected.
     pub init_blocks: u32,
-    /// Last blocks, always selected.
+    /// Number of last blocks that are always selected.
     pub local_blocks: u32,
     /// Tokens of the sliding branch.
     pub window_size: usize,
@@ -88,7 +89,8 @@ impl Nsa {
         Ok(nsa)
     }
 
-    /// Compressed tokens that a query with `kv_len` keys, its own included, sees: j with `j d + l <= kv_len`.
+    /// Number of compressed tokens that a query with `kv_len` keys, its own included, can see: those j with
+    /// `j d + l <= kv_len`.
     #[must_use]
     pub fn visible_compressed(&self, kv_len: usize) -> usize {
         kv_len.checked_sub(self.kernel_size).map_or(0, |rest| rest / self.kernel_stride + 1)
@@ -96,21 +98,18 @@ impl Nsa {
 
     /// Mean keys of the complete compressed blocks, `[kv_heads][compressed][dim]`. O(len · dim · l / d) for each head.
     #[must_use]
-    pub fn compress(&self, k: &Heads<'_>) -> Vec<Vec<Vec<f32>>> {
+    pub fn compress(&self, k: &Heads<'_>, format: DigestFormat) -> Vec<Vec<Vec<f32>>> {
         let mean = |kv: usize, j: usize| {
-            let mut sum = vec![0.0f32; k.dim()];
-            for t in j * self.kernel_stride..j * self.kernel_stride + self.kernel_size {
-                sum.iter_mut().zip(k.row(kv, t)).for_each(|(s, x)| *s += x);
-            }
-            sum.iter_mut().for_each(|s| *s /= self.kernel_size as f32);
-            sum
+            let first = j * self.kernel_stride;
+            mean_key(k, kv, first..first + self.kernel_size, format)
         };
         let blocks = self.visible_compressed(k.len());
         (0..k.heads()).map(|kv| (0..blocks).map(|j| mean(kv, j)).collect()).collect()
     }
 
-    /// How often compressed block `o + (l'/d) b` counts for selected block b, for the offsets o from `1 - l/d` to
-    /// `l'/d - 1`: pairs `0 <= m < l'/d`, `0 <= n < l/d` with `m - n = o`. 1 2 2 2 1 at (32, 16, 64).
+    /// The weights of compressed blocks `o + (l'/d) b` in the importance of selection block b, for the
+    /// offsets o from `1 - l/d` to `l'/d - 1`: the number of pairs `0 <= m < l'/d`, `0 <= n < l/d` with
+    /// `m - n = o`. `[1, 2, 2, 2, 1]` for (l, d, l') = (32, 16, 64).
     #[must_use]
     pub fn overlap_weights(&self) -> Vec<u32> {
         let (kernel, block) = self.strides();
@@ -121,7 +120,8 @@ impl Nsa {
         weights
     }
 
-    /// Importance of `blocks` selection blocks from compressed probabilities `[compressed]`.
+    /// Importance of each of `blocks` selection blocks, from the probabilities of compressed tokens
+    /// `[compressed]`.
     #[must_use]
     pub fn importance(&self, probabilities: &[f32], blocks: u32) -> Vec<f32> {
         let (kernel, block) = self.strides();
@@ -136,7 +136,7 @@ impl Nsa {
         (0..blocks as usize).map(of_block).collect()
     }
 
-    /// Forced blocks and the best others, ascending, by importance `[blocks up to the current one]`.
+    /// The forced blocks and the best others by `importance` (`[blocks up to the current one]`), ascending.
     #[must_use]
     pub fn select_blocks(&self, importance: &[f32]) -> Vec<u32> {
         let n = count_u32(importance.len());
@@ -146,7 +146,7 @@ impl Nsa {
         union(kept, top_k_where(importance, others, |b| !forced(b)))
     }
 
-    /// Positions of the sliding branch for the query that sees `kv_len` keys.
+    /// Positions of the sliding branch, for a query that sees `kv_len` keys.
     #[must_use]
     pub const fn window(&self, kv_len: usize) -> Range<usize> {
         kv_len.saturating_sub(self.window_size)..kv_len
@@ -158,7 +158,7 @@ impl Nsa {
     }
 }
 
-/// A selection as kernels take it: `[width]`, -1 behind the last block.
+/// A selection in the form that kernels take: `[width]`, padded with -1.
 ///
 /// # Panics
 /// When there are more than `width` blocks.
@@ -171,7 +171,7 @@ pub fn padded_row(blocks: &[u32], width: usize) -> Vec<i32> {
     row
 }
 
-/// `softmax(q · k / sqrt(dim))` over compressed keys, `[compressed]`; empty when there is none.
+/// `softmax(q · k / sqrt(dim))` over compressed keys, `[compressed]`; empty when there are none.
 #[must_use]
 pub fn compressed_probabilities(q: &[f32], keys: &[Vec<f32>]) -> Vec<f32> {
     let scale = 1.0 / (q.len() as f32).sqrt();
@@ -182,7 +182,7 @@ pub fn compressed_probabilities(q: &[f32], keys: &[Vec<f32>]) -> Vec<f32> {
     exp.into_iter().map(|x| x / sum).collect()
 }
 
-/// `Σ_branch sigmoid(gate) * output`, per channel, of the compressed, selected and sliding branch.
+/// `Σ_branch sigmoid(gate) * output`, per channel, over the compressed, selected and sliding branches.
 #[must_use]
 pub fn combine_branches(gates: [f32; 3], outputs: [&[f32]; 3]) -> Vec<f32> {
     let weights = gates.map(|g| 1.0 / (1.0 + (-g).exp()));
@@ -216,10 +216,10 @@ impl Policy for Nsa {
         self.topk.min(num_blocks(kv_len, self.block_size))
     }
 
-    /// One set for each KV head: the probabilities of its query heads are summed.
+    /// One set per KV head: the probabilities of its query heads are summed.
     fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {
         let (q, k, group) = input.scored(ENTRY.name)?;
-        let compressed = self.compress(&k);
+        let compressed = self.compress(&k, input.digests);
         select_each_query(q, k, self.block_size, k.heads(), out, |step| {
             let visible = self.visible_compressed(step.k.len());
             let blocks = num_blocks(step.k.len(), self.block_size);

@@ -9,12 +9,12 @@ use crate::{
 /// Builds a policy from its checked parameters.
 pub type Build = fn(&Params<'_>) -> Result<Box<dyn Policy>, SpecError>;
 
-/// A policy that can be built from a spec text.
+/// A policy that can be built from a spec.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     /// Name in a spec.
     pub name: &'static str,
-    /// Names that published configurations use. Case and `_` against `-` never matter.
+    /// Names in published configurations. In all names, case is ignored and `_` equals `-`.
     pub aliases: &'static [&'static str],
     /// Parameters with their defaults.
     pub keys: &'static [Key],
@@ -22,7 +22,7 @@ pub struct Entry {
     pub build: Build,
 }
 
-/// The policies that specs may name: those of this crate and any that the user registers.
+/// The policies that a spec can name: those of this crate, and any that the user registers.
 #[derive(Clone, Debug)]
 pub struct Registry {
     entries: Vec<Entry>,
@@ -53,7 +53,7 @@ impl Registry {
     /// Adds a policy.
     ///
     /// # Errors
-    /// [`SpecError::DuplicateName`] when a name or alias of it is taken.
+    /// [`SpecError::DuplicateName`] when its name or one of its aliases is taken.
     pub fn register(&mut self, entry: Entry) -> Result<(), SpecError> {
         for &name in entry.aliases.iter().chain([&entry.name]) {
             if self.find(name).is_some() {
@@ -64,13 +64,13 @@ impl Registry {
         Ok(())
     }
 
-    /// Every registered policy in order.
+    /// All registered policies, in order.
     #[must_use]
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// The policy of this name or alias.
+    /// The policy with this name or alias.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&Entry> {
         let same = |a: &str| {
@@ -82,7 +82,8 @@ impl Registry {
     /// Builds the policy of a spec.
     ///
     /// # Errors
-    /// An unknown name lists the names, an unknown key the keys; a bad value says what was expected.
+    /// [`SpecError`]: for an unknown name it lists the valid names, for an unknown key the valid keys, and
+    /// for a bad value what was expected.
     pub fn build(&self, spec: &Spec) -> Result<Box<dyn Policy>, SpecError> {
         let entry = self.find(&spec.name).ok_or_else(|| SpecError::UnknownName {
             name: spec.name.clone(),
@@ -92,7 +93,7 @@ impl Registry {
     }
 }
 
-/// Builds a policy of this crate from its text form.
+/// Builds a policy of this crate from the text of a spec.
 ///
 /// # Errors
 /// As [`Spec::from_str`](core::str::FromStr::from_str) and [`Registry::build`].

@@ -1,22 +1,23 @@
-//! One policy on one pair of tensors: what `cargo xtask select` prints.
+//! Runs one policy on one pair of tensors, as `cargo xtask select` does.
 
 use crate::{
     Heads, Input, Registry, SelectError, Selection, Spec, SpecError, Stage,
     certificate::selection_mass,
+    digest::DigestFormat,
     measure::{Mask, density, recall},
 };
 
-/// A selection and what it is worth.
+/// A selection and its measures.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// The blocks.
+    /// The selected blocks.
     pub selection: Selection,
-    /// Selected over visible blocks.
+    /// Fraction of the visible blocks that is selected.
     pub density: f64,
-    /// Share of the dense attention mass that the selection keeps, mean over heads and queries.
+    /// Fraction of the dense attention mass that the selection keeps, averaged over heads and queries.
     pub recall: f64,
-    /// Attention mass that block digests certify without reading dropped keys, smallest over heads. Single queries
-    /// only.
+    /// Attention mass certified by block digests, without reading dropped keys; the smallest over heads. Only
+    /// for single queries.
     pub bound: Option<f64>,
 }
 
@@ -30,25 +31,25 @@ impl Outcome {
     }
 }
 
-/// Why a spec could not be run.
+/// Why a policy could not be run.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// The spec is wrong.
+    /// The spec is invalid.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// The tensors do not fit the policy.
+    /// The tensors do not match the policy.
     #[error(transparent)]
     Select(#[from] SelectError),
 }
 
 /// Runs the policy of `spec` on queries `[heads, q_len, head_dim]` and keys `[kv_heads, k_len, head_dim]`.
 ///
-/// The queries sit at the last positions of the keys; a single query is a decode step, more are a prefill chunk. For
-/// `xattn-bsa` the keys are the history before the chunk, and nothing is masked.
+/// The queries sit at the last positions of the keys; a single query is a decode step, more are a prefill
+/// chunk. For `xattn-bsa`, the keys are the history before the chunk, and nothing is masked.
 ///
 /// # Errors
-/// When the spec is wrong or the tensors do not fit it.
+/// When the spec is invalid, or the tensors do not match it.
 pub fn select(registry: &Registry, spec: &Spec, q: Heads<'_>, k: Heads<'_>) -> Result<Outcome, RunError> {
     let policy = registry.build(spec)?;
     let support = policy.support();
@@ -62,7 +63,7 @@ pub fn select(registry: &Registry, spec: &Spec, q: Heads<'_>, k: Heads<'_>) -> R
     let mask = if support.after_history { Mask::None } else { Mask::Causal };
     let recall = recall(&selection, &q, &k, policy.block_size(), mask)?;
     let bound = if q.len() == 1 && !k.is_empty() {
-        Some(selection_mass(&selection, &q, &k, policy.block_size())?)
+        Some(selection_mass(&selection, &q, &k, policy.block_size(), DigestFormat::F32)?)
     } else {
         None
     };

@@ -1,14 +1,15 @@
-//! The result of every policy.
+//! The result of a policy.
 
 use core::fmt;
 
 use kvblock::BlockIdx;
 
-/// Blocks chosen for each group (KV head, or one group for all heads) and query block (or one for all queries).
+/// Blocks selected for each group (a KV head, or one group for all heads) and query block (or one for all
+/// queries).
 ///
 /// Rows are stored like a CSR matrix, group-major: row `g * query_blocks + b` is
-/// `indices[indptr[row] .. indptr[row + 1]]`, strictly ascending. Every query block sees a prefix of the sequence's
-/// blocks, its *visible* blocks; causal policies choose among those only.
+/// `indices[indptr[row] .. indptr[row + 1]]`, strictly ascending. Every query block can see a prefix of the
+/// sequence's blocks, its *visible* blocks; a row never names others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
     num_blocks: u32,
@@ -33,7 +34,8 @@ impl Selection {
         Self { num_blocks: 0, groups: 0, visible: Vec::new(), indptr: vec![0], indices: Vec::new() }
     }
 
-    /// Empties the selection and sets its shape; every query block sees all `num_blocks`. Keeps the allocations.
+    /// Empties the selection and sets its shape; every query block sees all `num_blocks` blocks. Keeps the
+    /// allocations.
     pub fn begin(&mut self, num_blocks: u32, groups: usize, query_blocks: usize) {
         self.begin_causal(num_blocks, groups, core::iter::repeat_n(num_blocks, query_blocks));
     }
@@ -41,7 +43,7 @@ impl Selection {
     /// Empties the selection and sets its shape; query block `b` sees the first `visible[b]` blocks.
     ///
     /// # Panics
-    /// When a query block sees more than `num_blocks`.
+    /// When a query block would see more than `num_blocks` blocks.
     pub fn begin_causal(&mut self, num_blocks: u32, groups: usize, visible: impl IntoIterator<Item = u32>) {
         self.num_blocks = num_blocks;
         self.groups = groups;
@@ -58,7 +60,7 @@ impl Selection {
     /// Appends the next row, in group-major order.
     ///
     /// # Panics
-    /// When the row is not strictly ascending, names an invisible block, or is one too many.
+    /// When the row is not strictly ascending, names an invisible block, or there is no row left.
     pub fn push_row(&mut self, row: impl IntoIterator<Item = u32>) {
         let at = self.indptr.len() - 1;
         assert!(at < self.groups * self.query_blocks(), "row {at} of {}", self.groups * self.query_blocks());
@@ -73,38 +75,38 @@ impl Selection {
         self.indptr.push(count_u32(self.indices.len()));
     }
 
-    /// Fills every row with all its visible blocks.
+    /// Fills the remaining rows with all their visible blocks.
     pub fn fill_all(&mut self) {
         for row in self.indptr.len() - 1..self.groups * self.query_blocks() {
             self.push_row(0..self.visible[row % self.query_blocks()]);
         }
     }
 
-    /// Blocks of the sequence.
+    /// Number of blocks of the sequence.
     #[must_use]
     pub const fn num_blocks(&self) -> u32 {
         self.num_blocks
     }
 
-    /// Number of groups: KV heads, or 1 where all heads share a set.
+    /// Number of groups: KV heads, or 1 if all heads share a set.
     #[must_use]
     pub const fn groups(&self) -> usize {
         self.groups
     }
 
-    /// Number of query blocks; 1 where one set serves all queries.
+    /// Number of query blocks; 1 if one set serves all queries.
     #[must_use]
     pub fn query_blocks(&self) -> usize {
         self.visible.len()
     }
 
-    /// How many blocks of the sequence query block `b` may see.
+    /// Number of blocks that query block `b` can see.
     #[must_use]
     pub fn visible(&self, b: usize) -> u32 {
         self.visible[b]
     }
 
-    /// The blocks chosen for a group and query block, strictly ascending.
+    /// The blocks selected for a group and query block, strictly ascending.
     ///
     /// # Panics
     /// When the row does not exist or was never pushed.
@@ -115,8 +117,8 @@ impl Selection {
         &self.indices[self.indptr[at] as usize..self.indptr[at + 1] as usize]
     }
 
-    /// [`row`](Self::row) of a selection whose groups or query blocks may be shared: a single group answers for every
-    /// KV head, a single query block for every query block.
+    /// Like [`row`](Self::row), for a selection whose groups or query blocks may be shared: a single group
+    /// serves every KV head, and a single query block all queries.
     #[must_use]
     pub fn row_shared(&self, group: usize, query_block: usize) -> &[BlockIdx] {
         self.row(
@@ -125,19 +127,20 @@ impl Selection {
         )
     }
 
-    /// Start of every row in [`indices`](Self::indices), `[groups * query_blocks + 1]`, as a kernel takes it.
+    /// Start of every row in [`indices`](Self::indices), `[groups * query_blocks + 1]`, in the form that
+    /// kernels take.
     #[must_use]
     pub fn indptr(&self) -> &[u32] {
         &self.indptr
     }
 
-    /// All rows behind each other.
+    /// All rows, concatenated.
     #[must_use]
     pub fn indices(&self) -> &[BlockIdx] {
         &self.indices
     }
 
-    /// Drawing of one row, one character a block: `#` selected, `.` dropped, `-` not visible.
+    /// Drawing of one row, one character per block: `#` selected, `.` dropped, `-` not visible.
     #[must_use]
     pub fn strip(&self, group: usize, query_block: usize) -> Strip<'_> {
         Strip {
@@ -150,7 +153,7 @@ impl Selection {
     }
 }
 
-/// One line a row, `[group, query block]` first when there is more than one.
+/// One line per row, which starts with `[group, query block]` if there is more than one.
 impl fmt::Display for Selection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rows = self.groups * self.query_blocks();
@@ -179,7 +182,7 @@ pub struct Strip<'a> {
 }
 
 impl Strip<'_> {
-    /// Draws the selected ones of the first `sink` blocks as `S` and of the last `recent` visible ones as `R`.
+    /// Draws selected blocks among the first `sink` as `S`, and among the last `recent` visible ones as `R`.
     #[must_use]
     pub const fn marks(mut self, sink: u32, recent: u32) -> Self {
         self.sink = sink;
@@ -211,7 +214,7 @@ impl fmt::Display for Strip<'_> {
 /// A count of blocks, tokens or rows as u32.
 ///
 /// # Panics
-/// Beyond 2^32 - 1, which no index type of the workspace can name either.
+/// When the count exceeds `u32::MAX`.
 #[must_use]
 pub(crate) fn count_u32(n: usize) -> u32 {
     u32::try_from(n).unwrap_or_else(|_| panic!("{n} items exceed the 32-bit index space"))

@@ -1,4 +1,5 @@
-//! The text form of a policy, `name` or `name:key=value,key=value`, and the typed view of its parameters.
+//! Specs: the text form of a policy, `name` or `name:key=value,key=value`, and a typed view of its
+//! parameters.
 
 use core::{fmt, str::FromStr};
 
@@ -6,10 +7,10 @@ use kvblock::BlockSize;
 
 use crate::SpecError;
 
-/// A policy by name, with the parameters that differ from their defaults. Values that are lists separate their
+/// The name of a policy, with the parameters that differ from their defaults. List values separate their
 /// elements by `:`, as in `xattn:threshold=0.9:0.8`.
 ///
-/// Parsing checks the form only; [`Registry::build`](crate::Registry::build) knows names and keys.
+/// Parsing checks only the form; [`Registry::build`](crate::Registry::build) checks names and keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
     /// Name of the policy as written.
@@ -19,13 +20,13 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// A policy with all its defaults.
+    /// A policy with all parameters at their defaults.
     #[must_use]
     pub fn new(name: &str) -> Self {
         Self { name: name.to_owned(), params: Vec::new() }
     }
 
-    /// Sets `key` unless the text did: how an engine passes its own block size to a policy.
+    /// Sets `key` unless it is already set; an engine passes its block size to a policy this way.
     #[must_use]
     pub fn or(mut self, key: &str, value: impl fmt::Display) -> Self {
         if !self.params.iter().any(|(k, _)| k == key) {
@@ -72,16 +73,16 @@ pub struct Key {
     pub name: &'static str,
     /// Default in text form.
     pub default: &'static str,
-    /// What it means, with its unit.
+    /// Meaning, with the unit.
     pub doc: &'static str,
 }
 
-/// Shorthand for the tables of the policies.
+/// Shorthand for the key tables of the policies.
 pub(crate) const fn key(name: &'static str, default: &'static str, doc: &'static str) -> Key {
     Key { name, default, doc }
 }
 
-/// The checked parameters of one policy: every key of its table, given or default.
+/// The checked parameters of one policy: a value for every key of its table, given or default.
 #[derive(Clone, Copy, Debug)]
 pub struct Params<'a> {
     policy: &'static str,
@@ -93,7 +94,7 @@ impl<'a> Params<'a> {
     /// Checks that every given key is in the table.
     ///
     /// # Errors
-    /// [`SpecError::UnknownKey`], listing the valid ones.
+    /// [`SpecError::UnknownKey`], which lists the valid keys.
     pub fn new(
         policy: &'static str,
         keys: &'a [Key],
@@ -149,15 +150,15 @@ impl<'a> Params<'a> {
         self.text(key).parse().ok().filter(valid).ok_or_else(|| self.bad(key, expected))
     }
 
-    /// A count that may be 0.
+    /// The value of `key` as a count, which may be 0.
     ///
     /// # Errors
-    /// [`SpecError::BadValue`], as for every typed getter.
+    /// [`SpecError::BadValue`].
     pub fn count(&self, key: &'static str) -> Result<u32, SpecError> {
         self.parse(key, "a count", |_| true)
     }
 
-    /// A count of at least 1.
+    /// The value of `key` as a count of at least 1.
     ///
     /// # Errors
     /// [`SpecError::BadValue`].
@@ -165,7 +166,7 @@ impl<'a> Params<'a> {
         self.parse(key, "a count of at least 1", |&n: &u32| n > 0)
     }
 
-    /// A count, or `None` for the text `none`.
+    /// The value of `key` as a count of at least 1, or `None` for the text `none`.
     ///
     /// # Errors
     /// [`SpecError::BadValue`].
@@ -176,7 +177,7 @@ impl<'a> Params<'a> {
         self.parse(key, "a count of at least 1, or none", |&n: &u32| n > 0).map(Some)
     }
 
-    /// A seed.
+    /// The value of `key` as a seed.
     ///
     /// # Errors
     /// [`SpecError::BadValue`].
@@ -184,7 +185,7 @@ impl<'a> Params<'a> {
         self.parse(key, "an unsigned 64-bit number", |_| true)
     }
 
-    /// A share above 0, at most 1.
+    /// The value of `key` as a ratio above 0 and at most 1.
     ///
     /// # Errors
     /// [`SpecError::BadValue`].
@@ -192,7 +193,7 @@ impl<'a> Params<'a> {
         self.parse(key, "a number above 0 and at most 1", |&x: &f64| x > 0.0 && x <= 1.0)
     }
 
-    /// A share above 0, at most 1, or `None` for the text `none`.
+    /// The value of `key` as a ratio above 0 and at most 1, or `None` for the text `none`.
     ///
     /// # Errors
     /// [`SpecError::BadValue`].
@@ -203,7 +204,7 @@ impl<'a> Params<'a> {
         self.parse(key, "a number above 0 and at most 1, or none", |&x: &f64| x > 0.0 && x <= 1.0).map(Some)
     }
 
-    /// A finite number above 0.
+    /// The value of `key` as a finite number above 0.
     ///
     /// # Errors
     /// [`SpecError::BadValue`].
@@ -211,7 +212,7 @@ impl<'a> Params<'a> {
         self.parse(key, "a finite number above 0", |x: &f64| x.is_finite() && *x > 0.0)
     }
 
-    /// `true` or `false`.
+    /// The value of `key` as a flag, `true` or `false`.
     ///
     /// # Errors
     /// [`SpecError::BadValue`].
@@ -219,7 +220,7 @@ impl<'a> Params<'a> {
         self.parse(key, "true or false", |_| true)
     }
 
-    /// A `:`-separated list, perhaps empty.
+    /// The value of `key` as a list separated by `:`, possibly empty.
     ///
     /// # Errors
     /// [`SpecError::BadValue`] with `expected`, when an element does not parse or is not valid.
@@ -233,7 +234,7 @@ impl<'a> Params<'a> {
         parts.map(|part| part.parse().ok().filter(&valid).ok_or_else(|| self.bad(key, expected))).collect()
     }
 
-    /// One of the named values.
+    /// The value of `key` as one of the named `values`.
     ///
     /// # Errors
     /// [`SpecError::BadValue`] with `expected`, which lists the names.
@@ -247,7 +248,7 @@ impl<'a> Params<'a> {
         found.map(|&(_, value)| value).ok_or_else(|| self.bad(key, expected))
     }
 
-    /// The key `block_size`, tokens.
+    /// The value of the key `block_size`, in tokens.
     ///
     /// # Errors
     /// [`SpecError::BadValue`].

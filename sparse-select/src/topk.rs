@@ -1,8 +1,8 @@
-//! Exact top-k. Equal scores are broken by the lower index, so every result is unique.
+//! Exact top-k. Ties go to the lower index, so every result is unique.
 
-/// Maps a score to a key whose unsigned order is the order of scores: the order the radix kernels count in.
+/// Maps a score to a key whose unsigned order is the order of scores, as the radix kernels do.
 ///
-/// Both zeros map to one key, and NaN to that of -inf: a score that is not a number never wins.
+/// Both zeros map to the same key, and NaN to the key of -inf, so that NaN never wins.
 #[must_use]
 pub fn order_key(score: f32) -> u32 {
     let canonical = if score.is_nan() { f32::NEG_INFINITY } else { score + 0.0 };
@@ -10,7 +10,7 @@ pub fn order_key(score: f32) -> u32 {
     bits ^ if bits >> 31 == 1 { u32::MAX } else { 1 << 31 }
 }
 
-/// Indices of the `k` largest scores, ascending by index; all of them when there are fewer.
+/// Indices of the `k` largest scores, ascending; all of them when there are fewer.
 ///
 /// O(n + k log k) with n scores.
 #[must_use]
@@ -19,7 +19,7 @@ pub fn top_k(scores: &[f32], k: usize) -> Vec<u32> {
     largest(keys, k)
 }
 
-/// Indices of the `k` largest scores in canonical order: larger score first, equal scores by index.
+/// Indices of the `k` largest scores in canonical order: larger scores first, ties by index.
 ///
 /// O(n + k log k).
 #[must_use]
@@ -29,15 +29,15 @@ pub fn top_k_ranked(scores: &[f32], k: usize) -> Vec<u32> {
     chosen
 }
 
-/// [`top_k`] over the candidates for which `keep` is true.
+/// [`top_k`] over the indices for which `keep` is true.
 #[must_use]
 pub fn top_k_where(scores: &[f32], k: usize, keep: impl Fn(u32) -> bool) -> Vec<u32> {
     let keys = (0u32..).zip(scores).map(|(i, &s)| (u64::from(order_key(s)), i));
     largest(keys.filter(|&(_, i)| keep(i)), k)
 }
 
-/// Indices with the `k` largest keys, ascending by index; equal keys are broken by the lower index. For scores that
-/// are exact integers.
+/// Indices of the `k` largest keys, ascending; ties go to the lower index. For scores that are exact
+/// integers.
 ///
 /// O(n + k log k).
 #[must_use]
@@ -55,7 +55,7 @@ pub fn largest(keyed: impl IntoIterator<Item = (u64, u32)>, k: usize) -> Vec<u32
     chosen
 }
 
-/// Union of ascending lists, ascending and without repeats.
+/// Union of two lists, ascending and without repeats.
 #[must_use]
 pub fn union(a: impl IntoIterator<Item = u32>, b: impl IntoIterator<Item = u32>) -> Vec<u32> {
     let mut all: Vec<u32> = a.into_iter().chain(b).collect();

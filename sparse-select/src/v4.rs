@@ -1,5 +1,5 @@
-//! Token indices of DeepSeek-V4's attention: a sliding window over raw tokens beside compressed ones, and the
-//! [`compressor`] that makes the latter.
+//! Token indices for DeepSeek-V4's attention to a sliding window of raw tokens and to compressed tokens, and
+//! the [`compressor`] that produces the latter.
 
 use core::ops::Range;
 
@@ -7,17 +7,17 @@ use crate::{dsa::transform::PADDING, selection::count_u32};
 
 pub mod compressor;
 
-/// Widths of prefill index rows are multiples of this.
+/// Width of prefill index rows: a multiple of this.
 const ROW_ALIGNMENT: usize = 128;
-/// Requests that share one prefill workspace at most.
+/// Maximum number of requests that share a prefill workspace.
 pub const REQUESTS_PER_CHUNK: usize = 4;
 
-/// A row of indices for a kernel: padded with -1, its length apart.
+/// A row of indices for a kernel, padded with -1, and its length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexRow {
-    /// Indices, then -1.
+    /// Indices, then padding.
     pub indices: Vec<i32>,
-    /// How many indices count.
+    /// Number of indices before the padding.
     pub len: u32,
 }
 
@@ -31,14 +31,14 @@ impl IndexRow {
     }
 }
 
-/// Positions that the query at `pos` sees through a window of `window` tokens, its own included.
+/// Positions in the window of `window` tokens that ends at the query's own position `pos`.
 #[must_use]
 pub fn window_positions(pos: u32, window: u32) -> Range<u32> {
     (pos + 1).saturating_sub(window)..pos + 1
 }
 
-/// Physical slots of a decode token's window, `[window]`: `table[p / bs] * bs + p % bs` in order of position. A padding
-/// token (`None`) has length 0.
+/// Physical slots of a decode token's window, `[window]`: `table[p / bs] * bs + p % bs` in order of position.
+/// For a padding token (`None`), the row is empty.
 ///
 /// # Panics
 /// When the block table ends before the position.
@@ -49,26 +49,28 @@ pub fn swa_decode_row(pos: Option<u32>, window: u32, table: &[u32], block_size: 
     IndexRow::new(positions.map(slot), |_| window as usize)
 }
 
-/// Compressed positions complete at `pos`: `(pos + 1) / ratio`. C128A attends to all of them, without an indexer.
+/// Number of compressed tokens complete at `pos`: `(pos + 1) / ratio`. C128A attends to all of them, without
+/// an indexer.
 #[must_use]
 pub const fn compressed_len(pos: u32, ratio: u32) -> u32 {
     (pos + 1) / ratio
 }
 
-/// How many compressed positions C4A's indexer selects at `pos`.
+/// Number of compressed tokens that C4A's indexer selects at `pos`.
 #[must_use]
 pub fn c4a_count(pos: u32, topk: u32) -> u32 {
     compressed_len(pos, 4).min(topk)
 }
 
-/// The buffer of one prefill chunk: for each request the compressed entries, then its gathered raw window.
+/// The workspace of one prefill chunk: for each request, the compressed entries, then its gathered raw
+/// window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefillWorkspace {
-    /// Compressed entries of a request, `N = ceil(max_len / ratio)`.
+    /// Compressed entries per request, `N = ceil(max_len / ratio)`.
     pub compressed: u32,
-    /// Tokens of the window, `W`.
+    /// Tokens per window, `W`.
     pub window: u32,
-    /// Query tokens of a batch at most.
+    /// Maximum number of query tokens of a batch.
     pub max_batched: u32,
 }
 
@@ -85,17 +87,19 @@ impl PrefillWorkspace {
         self.compressed + self.window + self.max_batched
     }
 
-    /// Raw positions gathered for a request with `prefix` cached tokens: `q_len + min(prefix, W - 1)` up to its last.
+    /// Raw positions gathered for a request with `prefix` cached tokens: the last
+    /// `q_len + min(prefix, W - 1)`.
     #[must_use]
     pub fn gathered(&self, prefix: u32, q_len: u32) -> Range<u32> {
         prefix - prefix.min(self.window - 1)..prefix + q_len
     }
 
-    /// Indices into the workspace of the query at `pos` of request `b` of the chunk: the compressed positions in `topk`,
-    /// then its window. The width is a multiple of 128.
+    /// Workspace indices for the query at `pos` of request `b` of the chunk: the compressed positions in
+    /// `topk`, then the query's window. The width is a multiple of 128.
     ///
     /// # Panics
-    /// When the window of `pos` starts before the `gathered` positions, or `topk` names an entry beyond the compressed.
+    /// When the window of `pos` is not within the `gathered` positions, or `topk` names an entry that does
+    /// not exist.
     #[must_use]
     pub fn row(&self, b: u32, pos: u32, gathered: &Range<u32>, topk: &[u32]) -> IndexRow {
         let first = self.stride() * b;
@@ -113,7 +117,7 @@ impl PrefillWorkspace {
     }
 }
 
-/// Requests of a prefill batch in chunks that share a workspace.
+/// Splits the requests of a prefill batch into chunks that share a workspace.
 pub fn prefill_chunks(requests: usize) -> impl Iterator<Item = Range<usize>> {
     (0..requests)
         .step_by(REQUESTS_PER_CHUNK)

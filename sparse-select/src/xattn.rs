@@ -1,18 +1,18 @@
-//! XAttention (arXiv 2503.16428): blocks by the sums of strided antidiagonals, for prefill.
+//! XAttention (arXiv 2503.16428): ranks blocks by the sums of strided antidiagonals, for prefill.
 //!
-//! A query block and a key block cross in a square; the antidiagonals of the square, one in `stride`, touch every row
-//! and column, so their sum stands for the square at `1 / stride` of the work. Rows of those sums become
-//! probabilities, probabilities are added up over squares, and each query block keeps the fewest squares that reach
-//! a share of its mass.
+//! A query block and a key block form a square of the score matrix. Every `stride`-th antidiagonal of the
+//! square touches every row and column, so the sum over these estimates the square at `1 / stride` of the
+//! work. A softmax turns rows of such sums into probabilities, which are added up per square, and each query
+//! block keeps the fewest squares that reach a given share of its mass.
 //!
-//! [`score`] computes the sums, [`find_blocks`] keeps squares, [`estimate`] drives both over a chunk, and [`bsa`]
-//! turns the result into one set of blocks for transfers.
+//! [`score`] computes the sums, [`find_blocks`] selects squares, [`estimate`] runs both over a chunk, and
+//! [`bsa`] turns the result into one set of blocks for transfers.
 
 use kvblock::BlockSize;
 
 use crate::{
-    Entry, Input, Params, Policy, SelectError, Selection, SpecError, Stage, Support, selection::count_u32,
-    spec::key,
+    Entry, Heads, Input, Params, Policy, SelectError, Selection, SpecError, Stage, Support,
+    selection::count_u32, spec::key,
 };
 
 pub mod bsa;
@@ -34,14 +34,14 @@ pub const ENTRY: Entry = Entry {
         key(
             "threshold",
             "0.9",
-            "attention mass a query block keeps; one value, or one a query head separated by :",
+            "attention mass a query block keeps; one value, or one per query head, separated by :",
         ),
         key("stride", "8", "tokens between the antidiagonals"),
-        key("block_size", "128", "tokens of a block"),
+        key("block_size", "128", "tokens per block"),
         key(
             "chunk_size",
             "16384",
-            "queries scored at a time, tokens; auto: by history length; no effect on the result",
+            "number of queries scored at a time; auto: by history length; no effect on the result",
         ),
         key("norm", "1", "divisor of the scale"),
         key(
@@ -57,26 +57,26 @@ pub const ENTRY: Entry = Entry {
     build: |p| Ok(Box::new(XAttention::from_params(p)?)),
 };
 
-/// Chunk size that the published prefill driver uses for a history of `k_len` tokens.
+/// Chunk size of the published prefill driver for a history of `k_len` tokens.
 #[must_use]
 pub fn prefill_chunk_size(k_len: usize) -> usize {
     let rounded = k_len.max(1).next_power_of_two();
     rounded.max(2048).min(128 * 1024 * 2048 / rounded).max(2048)
 }
 
-/// Which blocks lists that vote have in common.
+/// How many of the voting lists must name a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Vote {
-    /// Those that any of them names.
+    /// At least one of them.
     Any,
-    /// Those that more than half of them name.
+    /// More than half of them.
     Majority,
-    /// Those that all of them name.
+    /// All of them.
     All,
 }
 
 impl Vote {
-    /// Lists out of `voters` that must name a block.
+    /// Number of lists, out of `voters`, that must name a block.
     #[must_use]
     pub const fn needed(self, voters: usize) -> usize {
         match self {
@@ -87,28 +87,28 @@ impl Vote {
     }
 }
 
-/// What kernels need to know to select as a policy of this module does.
+/// Description by which kernels select like a policy of this module does.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Antidiagonals {
-    /// Share of the mass that each query block keeps: one, or one a query head.
+    /// Share of the mass that each query block keeps: one value, or one per query head.
     pub thresholds: Vec<f64>,
     /// Tokens between antidiagonals.
     pub stride: u32,
     /// Divisor of the scale.
     pub norm: f64,
-    /// How (KV head, query block) pairs agree on one set of blocks of the history before the chunk; `None` where each has
-    /// its own, among the blocks up to the query block.
+    /// How the (KV head, query block) pairs agree on one set of blocks of the history before the chunk.
+    /// `None` if each pair has its own set, among the blocks up to the query block.
     pub vote: Option<Vote>,
-    /// Chunks of fewer queries keep everything.
+    /// Chunks with fewer queries keep everything.
     pub min_queries: usize,
 }
 
-/// XAttention for causal prefill: one set of blocks for each KV head and query block.
+/// XAttention for prefill: one set of blocks for each KV head and query block.
 #[derive(Clone, Debug)]
 pub struct XAttention {
     /// Scoring and thresholds.
     pub estimator: Estimator,
-    /// Queries scored at a time, tokens; `None` follows [`prefill_chunk_size`].
+    /// Number of queries scored at a time; `None` for [`prefill_chunk_size`].
     pub chunk_size: Option<u32>,
     /// Whether queries see only earlier keys.
     pub causal: bool,
@@ -144,9 +144,14 @@ impl XAttention {
             keep_recent: p.flag("keep_recent")?,
         })
     }
+
+    /// Queries, keys and GQA group size. Only a causal policy needs the queries within the history.
+    fn scored<'a>(&self, input: &Input<'a>) -> Result<(Heads<'a>, Heads<'a>, usize), SelectError> {
+        if self.causal { input.scored(ENTRY.name) } else { input.scored_unmasked(ENTRY.name) }
+    }
 }
 
-/// The parameters that both policies share.
+/// The parameters common to both policies.
 fn estimator(p: &Params<'_>) -> Result<Estimator, SpecError> {
     const SHARES: &str = "a number above 0 and at most 1, or a list of them";
     let (block_size, stride) = (p.block_size()?, p.positive("stride")?);
@@ -201,7 +206,7 @@ impl Policy for XAttention {
         if input.stage == Stage::Decode {
             return Ok(None);
         }
-        let (q, k, _) = input.scored_unmasked(ENTRY.name)?;
+        let (q, k, _) = self.scored(input)?;
         let grid = QueryGrid::new(&q, &k, self.block_size(), self.causal);
         Ok(Some(self.estimator.estimate(&q, &k, &grid, k.len())?.density(&grid)))
     }
@@ -212,8 +217,7 @@ impl Policy for XAttention {
             out.fill_all();
             return Ok(());
         }
-        let (q, k, group) =
-            if self.causal { input.scored(ENTRY.name)? } else { input.scored_unmasked(ENTRY.name)? };
+        let (q, k, group) = self.scored(input)?;
         let chunk = self.chunk_size.map_or_else(|| prefill_chunk_size(k.len()), |tokens| tokens as usize);
         let grid = QueryGrid::new(&q, &k, self.block_size(), self.causal);
         let mask = self.estimator.estimate(&q, &k, &grid, chunk)?;

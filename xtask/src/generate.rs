@@ -134,7 +134,7 @@ impl<W: io::Write> Run<'_, W> {
             }
         }
         match self.failed {
-            0 => Ok(()),
+            0 => Ok(interrupt.end()?),
             failed => bail!("{failed} samples ended early: their KV could not be read"),
         }
     }

@@ -7,7 +7,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result};
 
 /// Exit code of a process that Ctrl-C ended: 128 + SIGINT, as shells count it.
-const EXIT_INTERRUPTED: i32 = 130;
+pub const EXIT_INTERRUPTED: u8 = 130;
+
+/// The end of a command that Ctrl-C stopped, once it has reported what it had.
+#[derive(Debug)]
+pub struct Interrupted;
+
+impl std::fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}
 
 /// Tells whether Ctrl-C was pressed. Clones share one answer.
 #[derive(Debug, Clone, Default)]
@@ -26,7 +38,7 @@ impl Interrupt {
         let listener = interrupt.clone();
         ctrlc::set_handler(move || {
             if listener.request() {
-                std::process::exit(EXIT_INTERRUPTED);
+                std::process::exit(EXIT_INTERRUPTED.into());
             }
             eprintln!("\nstopping after this step; press Ctrl-C again to stop at once");
         })
@@ -37,6 +49,14 @@ impl Interrupt {
     /// Whether the command should stop. Loops ask between two steps.
     pub fn requested(&self) -> bool {
         self.requested.load(Ordering::Relaxed)
+    }
+
+    /// The end of a command that has reported what it had: an error where it was asked to stop.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    pub fn end(&self) -> Result<(), Interrupted> {
+        if self.requested() { Err(Interrupted) } else { Ok(()) }
     }
 
     /// Asks the command to stop; true where that had been asked before.
@@ -53,9 +73,9 @@ mod tests {
     fn only_the_first_request_is_new() {
         let interrupt = Interrupt::default();
         let polled = interrupt.clone();
-        assert!(!polled.requested());
+        assert!(!polled.requested() && polled.end().is_ok());
         assert!(!interrupt.request());
-        assert!(polled.requested());
+        assert!(polled.requested() && polled.end().is_err());
         assert!(interrupt.request());
     }
 }

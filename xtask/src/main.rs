@@ -3,11 +3,13 @@
 use std::process::ExitCode;
 
 use xtask::cli::{Cli, Command};
+use xtask::interrupt::{EXIT_INTERRUPTED, Interrupted};
 use xtask::{bench, ci, doctor, generate, kernels, score, select, test};
 
 fn main() -> ExitCode {
     match run(Cli::read().command) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is::<Interrupted>() => ExitCode::from(EXIT_INTERRUPTED),
         Err(error) => {
             eprintln!("error: {}", told_once(&error));
             ExitCode::FAILURE

@@ -195,6 +195,7 @@ pub fn with_fetches(
     let pages = decoder.page_traffic()?;
     let mut host = report.host.unwrap_or_default();
     host.bytes_read += kv.fetched_bytes() + pages.map_or(0, |pages| pages.bytes());
+    host.bytes_written += kv.written_bytes();
     let times = pages.zip(cost).map(|(pages, cost)| cost.of(&pages));
     let device = pages.map(|pages| report::PageUse {
         hits: pages.hits,

@@ -17,7 +17,7 @@ pub struct LatentRow<'a> {
 
 /// Attention of rows to their latents, by partitions from the one of the first key on: `partial`
 /// `[rows, num_heads, max_partitions, latent]` unnormalised and `stats` `[rows, num_heads, max_partitions]` of
-/// (max, sum). Without a reduce pass `partial` is `[*, num_heads, latent]`, normalised, and 0 for a row without keys.
+/// (max, sum). Partitions outside the part that `params` asks for are left alone. Without a reduce pass `partial` is `[*, num_heads, latent]`, normalised, and 0 for a row without keys.
 pub fn mla_decode(
     shape: &LatentShape,
     params: &MlaDecodeParams,
@@ -36,7 +36,11 @@ pub fn mla_decode(
             }
             let first = row.begin / PARTITION as usize;
             let partitions = row.keys.chunks(PARTITION as usize).enumerate().skip(first);
-            for (p, keys) in partitions.filter(|_| row.begin < row.keys.len()) {
+            let asked = |p: usize| {
+                let from_first = (p * PARTITION as usize).checked_sub(params.first_key as usize);
+                row.begin < row.keys.len() && from_first.is_some_and(|key| key < params.num_keys as usize)
+            };
+            for (p, keys) in partitions.filter(|(p, _)| asked(*p)) {
                 let seen = &keys[row.begin.saturating_sub(p * PARTITION as usize)..];
                 let state = attend(shape, params, &q[row.row * params.q_stride as usize..], head, seen);
                 let at = (index * heads + head) * most + p - first;

@@ -51,6 +51,21 @@ pub struct MlaDecodeParams {
     pub first_list: u32,
     /// Entries from one list of compressed slots to the next.
     pub compressed_stride: u32,
+    /// First key of the dispatch in the order of attention, a multiple of [`PARTITION`]; 0 where it does all.
+    pub first_key: u32,
+    /// Keys of the dispatch, such a multiple too, or `u32::MAX` for all.
+    pub num_keys: u32,
+    /// Zero.
+    pub pad0: u32,
+    /// Zero.
+    pub pad1: u32,
+}
+
+impl Default for MlaDecodeParams {
+    /// All keys of a row in one partition that no reduction follows, no lists. Heads, stride and scale are to be set.
+    fn default() -> Self {
+        Self { max_partitions: 1, num_keys: u32::MAX, ..Self::zeroed() }
+    }
 }
 
 /// Shape of a cache of latents `[num_blocks, block_size, latent + rope]`; behind the codes of a token in 8 bits are two f32
@@ -282,6 +297,10 @@ fn check_rows(
     shape.validate()?;
     launch.not_zero("number of query heads", params.num_heads)?;
     launch.multiple("f32 from row to row of q", params.q_stride, 4)?;
+    launch.multiple("first key of the dispatch", params.first_key, PARTITION)?;
+    if params.num_keys < u32::MAX {
+        launch.multiple("keys of the dispatch", params.num_keys, PARTITION)?;
+    }
     launch.at_most("rows", rows.len() as u64, 65_535)?;
     let (heads, latent) = (u64::from(params.num_heads), u64::from(shape.latent));
     let stats = rows.len() as u64 * heads * u64::from(params.max_partitions);

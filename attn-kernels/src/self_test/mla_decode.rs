@@ -88,7 +88,24 @@ fn is_coop(variant: &Variant) -> bool {
 }
 
 pub(super) fn cases(variant: &Variant) -> Vec<Case> {
-    if module(variant, "latents") == Some("latents_two") { vec![two(variant)] } else { vec![paged(variant)] }
+    if module(variant, "latents") == Some("latents_two") {
+        return vec![two(variant)];
+    }
+    // Matrices have one partition here; of a list that names half of the tokens, the second has those from about 512 on.
+    let (end, part) = match (is_coop(variant), is_listed(variant)) {
+        (true, true) => (231, (600, 900)),
+        (true, false) => (231, (300, 400)),
+        (false, true) => (300, (600, 900)),
+        (false, false) => (300, (200, 400)),
+    };
+    vec![
+        paged("several partitions", variant, (10, end), (0, u32::MAX)),
+        paged("a part of the keys", variant, part, (PARTITION, PARTITION)),
+    ]
+}
+
+fn is_listed(variant: &Variant) -> bool {
+    module(variant, "context") == Some("context_blocks")
 }
 
 fn two(variant: &Variant) -> Case {
@@ -111,17 +128,23 @@ fn two(variant: &Variant) -> Case {
         (0..).zip(counts).map(|(i, [near, far])| [3 - i, near + far, near, 0]).collect();
     let caches = [&window, &compressed].map(|cache| latent_words(&shape, cache));
     let lists = [window_slots.clone(), compressed_slots.clone()];
-    case("a window and compressed keys", variant, &shape, &rows, 200, keys, |case| {
+    case("a window and compressed keys", variant, &shape, &rows, lists_of(200), keys, |case| {
         case.binding(&caches[0]).binding(&caches[1])
     })
     .binding(&lists[0])
     .binding(&lists[1])
 }
 
-fn paged(variant: &Variant) -> Case {
+/// The first row sees the keys from `first` to before `end`; the dispatch does `num_keys` from `first_key` on.
+fn paged(
+    what: &'static str,
+    variant: &Variant,
+    (first, end): (u32, u32),
+    (first_key, num_keys): (u32, u32),
+) -> Case {
     let shape = shape(variant, size(variant, "BLOCK_SIZE"));
     let block = shape.block_size;
-    let lens = [if is_coop(variant) { 231 } else { 300 }, 1, 0, block + 1];
+    let lens = [end, 1, 0, block + 1];
     let blocks_of = |len: u32| len.div_ceil(block);
     let num_blocks: u32 = lens.iter().map(|len| blocks_of(*len)).sum::<u32>() + 1;
     let width = shape.width() as usize;
@@ -133,10 +156,10 @@ fn paged(variant: &Variant) -> Case {
     let mut rows = Vec::new();
     for (i, len) in (0..).zip(lens) {
         let table = lens[..i as usize].iter().map(|len| blocks_of(*len)).sum();
-        rows.push([3 - i, len, table, if i == 0 { 10 } else { 0 }]);
+        rows.push([3 - i, len, table, if i == 0 { first } else { 0 }]);
     }
-    let listed = module(variant, "context") == Some("context_blocks");
-    let lists = listed.then(|| Lists::random(lens.into_iter(), size(variant, "SELECT_BLOCK"), 0.5, 4));
+    let lists =
+        is_listed(variant).then(|| Lists::random(lens.into_iter(), size(variant, "SELECT_BLOCK"), 0.5, 4));
     let options = cpu::attention::Options {
         selected: lists.as_ref().map(Lists::selected),
         ..cpu::attention::Options::default()
@@ -152,10 +175,14 @@ fn paged(variant: &Variant) -> Case {
     };
     let stride = lists.as_ref().map_or(0, |lists| lists.stride);
     let cache = latent_words(&shape, &latents);
-    let case = case("several partitions", variant, &shape, &rows, stride, keys, |case| {
-        case.binding(&cache).binding(&tables)
-    });
+    let params = MlaDecodeParams { first_key, num_keys, ..lists_of(stride) };
+    let case = case(what, variant, &shape, &rows, params, keys, |case| case.binding(&cache).binding(&tables));
     case.optional(lists.as_ref().map(|lists| &lists.lists[..]))
+}
+
+/// Of lists of `stride` entries.
+fn lists_of(stride: u32) -> MlaDecodeParams {
+    MlaDecodeParams { list_stride: stride, compressed_stride: stride, ..MlaDecodeParams::default() }
 }
 
 /// A case of `rows` to the keys of `keys`, of which those that a row does not see are empty.
@@ -164,7 +191,7 @@ fn case<'a>(
     variant: &Variant,
     shape: &LatentShape,
     rows: &[[u32; 4]],
-    stride: u32,
+    params: MlaDecodeParams,
     keys: impl Fn(usize) -> Vec<&'a [f32]>,
     inputs: impl FnOnce(Case) -> Case,
 ) -> Case {
@@ -178,9 +205,7 @@ fn case<'a>(
         max_partitions,
         reduced: u32::from(!coop),
         scale: 1.0 / (shape.width() as f32).sqrt(),
-        list_stride: stride,
-        first_list: 0,
-        compressed_stride: stride,
+        ..params
     };
     let latent_row = |(index, row): (usize, &[u32; 4])| {
         let keys = keys(index);

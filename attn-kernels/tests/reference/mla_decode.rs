@@ -1,11 +1,11 @@
 //! `mla_decode` over one cache and over two, and its reduce pass, against the reference.
 
 use crate::device::{assert_bits, assert_close, cases, dispatch, gpu};
+use crate::latent_slots::Slots;
 use crate::layer::{ATTENTION, queries};
 use crate::options::{Asked, Lists};
 use attn_kernels::cpu;
 use attn_kernels::cpu::Tolerance;
-use attn_kernels::cpu::latent_write::stored_latent;
 use attn_kernels::cpu::mla_decode::{LatentRow, attend};
 use attn_kernels::gpu::{Buf, Gpu, Pass};
 use attn_kernels::kernel::KvDtype;
@@ -14,45 +14,9 @@ use attn_kernels::kernel::mla_decode::{
     self, LatentShape, MlaDecodeParams, PARTITION, SlotLists, partitions,
 };
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
-use attn_kernels::self_test::latents::latent_words;
 use proptest::prelude::*;
 use rand::rngs::StdRng;
-use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
-
-/// Slots of a cache, random where they are used and NaN elsewhere.
-struct Slots {
-    values: Vec<f32>,
-    free: Vec<u32>,
-}
-
-impl Slots {
-    fn new(blocks: usize, shape: &LatentShape, seed: u64) -> Self {
-        let mut free: Vec<u32> = (0..u32::try_from(blocks).unwrap()).collect();
-        free.shuffle(&mut StdRng::seed_from_u64(seed));
-        let elements = (shape.block_size * shape.width()) as usize;
-        Self { values: vec![f32::NAN; blocks * elements], free }
-    }
-
-    fn blocks(&self, shape: &LatentShape) -> usize {
-        self.values.len() / (shape.block_size * shape.width()) as usize
-    }
-
-    fn fill(&mut self, shape: &LatentShape, slot: usize, rng: &mut StdRng) {
-        let width = shape.width() as usize;
-        let token: Vec<f32> = (0..width).map(|_| rng.random_range(-1.0..1.0)).collect();
-        self.values[slot * width..(slot + 1) * width].copy_from_slice(&stored_latent(shape, &token));
-    }
-
-    fn latent(&self, shape: &LatentShape, slot: usize) -> &[f32] {
-        let width = shape.width() as usize;
-        &self.values[slot * width..(slot + 1) * width]
-    }
-
-    fn upload(&self, gpu: &Gpu, shape: &LatentShape) -> Buf<u32> {
-        gpu.upload("latents", &latent_words(shape, &self.values)).unwrap()
-    }
-}
 
 /// Sequences to decode, one row each, in a paged cache.
 struct Mla {
@@ -65,6 +29,8 @@ struct Mla {
     q_stride: u32,
     q: Vec<f32>,
     asked: Asked,
+    /// Keys of a dispatch, whole partitions; `u32::MAX` for all in one.
+    num_keys: u32,
 }
 
 impl Mla {
@@ -86,7 +52,17 @@ impl Mla {
         let width = num_heads * shape.width();
         let q_stride = width + 8;
         let q = queries(lens.len(), width as usize, q_stride as usize, seed);
-        Self { shape, num_heads, slots, tables, rows, q_stride, q, asked: Asked::default() }
+        Self {
+            shape,
+            num_heads,
+            slots,
+            tables,
+            rows,
+            q_stride,
+            q,
+            asked: Asked::default(),
+            num_keys: u32::MAX,
+        }
     }
 
     /// The same with each selection block, or token, in the list of a row with `chance`.
@@ -102,11 +78,10 @@ impl Mla {
             num_heads: self.num_heads,
             q_stride: self.q_stride,
             max_partitions,
-            reduced: u32::from(max_partitions > 1),
+            reduced: u32::from(max_partitions > 1 || self.num_keys < u32::MAX),
             scale: 1.0 / (self.shape.width() as f32).sqrt(),
             list_stride: self.asked.list_stride(),
-            first_list: 0,
-            compressed_stride: 0,
+            ..MlaDecodeParams::default()
         }
     }
 
@@ -154,8 +129,14 @@ impl Mla {
         bindings.extend(lists.iter().map(Into::into));
         let mut pass = Pass::new("mla");
         let rows_count = u32::try_from(count).unwrap();
-        let grid = mla_decode::grid(self.num_heads, rows_count, most);
-        dispatch(gpu, &mut pass, variant, &params, &bindings, grid);
+        let grid = mla_decode::grid(self.num_heads, rows_count, most.min(self.num_keys / PARTITION));
+        // The last part first: none needs what another left.
+        for first_key in
+            (0..most * PARTITION).step_by(self.num_keys as usize).collect::<Vec<_>>().into_iter().rev()
+        {
+            let params = MlaDecodeParams { first_key, num_keys: self.num_keys, ..params };
+            dispatch(gpu, &mut pass, variant, &params, &bindings, grid);
+        }
         if params.reduced == 1 {
             let params = PagedReduceParams {
                 num_heads: self.num_heads,
@@ -279,6 +260,26 @@ fn lists_of_all_tokens_change_nothing() {
     assert_bits("all tokens listed", &got, &mla().on_gpu(gpu));
 }
 
+/// As a ring brings the keys, a chunk of them at a time.
+#[test]
+fn parts_of_the_keys_add_up_to_the_bits_of_all() {
+    let Some(gpu) = gpu() else { return };
+    for (lens, context) in
+        [([5, 1300, 512], Context::Full), ([700, 0, 2000], Context::Tokens), ([3, 256, 90], Context::Full)]
+    {
+        let mut mla = Mla::new(shape(64, 16, 16, KvDtype::F16), 8, &lens, 7);
+        if context == Context::Tokens {
+            mla = mla.listed(context, 0.6, 8);
+        }
+        mla.rows[1][3] = mla.rows[1][1] / 2;
+        let want = mla.on_gpu(gpu);
+        for partitions in [1, 2, 3] {
+            mla.num_keys = partitions * PARTITION;
+            assert_bits(&format!("{lens:?}, {partitions} partitions at a time"), &mla.on_gpu(gpu), &want);
+        }
+    }
+}
+
 /// A window of raw tokens and compressed ones from another cache, under one softmax with a sink.
 #[test]
 fn two_caches_share_a_softmax() {
@@ -356,6 +357,7 @@ proptest! {
         dtype in prop::sample::select(vec![KvDtype::F16, KvDtype::F32, KvDtype::Fp8, KvDtype::Int8]),
         lists in prop::option::of((any::<bool>(), 0.0..1.0)),
         first in 0u32..200,
+        part in prop::option::of(1u32..3),
         seed: u64,
     ) {
         if let Some(gpu) = gpu() {
@@ -366,6 +368,7 @@ proptest! {
                 mla = mla.listed(context, chance, seed);
             }
             mla.rows.iter_mut().for_each(|row| row[3] = row[1] * first.saturating_sub(100) / 100);
+            mla.num_keys = part.map_or(u32::MAX, |part| part * PARTITION);
             mla.check(gpu);
         }
     }

@@ -1,27 +1,45 @@
-//! What callers may get wrong, found before anything changes.
+//! Checks of a caller's input, made before anything changes.
 
 use super::{KvCache, SlotRequest, count, demand};
+use crate::coordinator::PrefixHit;
 use crate::error::AllocError;
 use crate::id::SeqId;
 use crate::manager::GroupManager;
 use crate::pool::SeqContent;
 
 impl KvCache {
-    /// What the three stages rely on.
+    /// Checks what the three stages of `allocate_slots` rely on.
     pub(super) fn check_input(&self, request: &SlotRequest<'_>, num_computed: u32) -> Result<(), AllocError> {
-        if let Some(hit) = request.hit.filter(|hit| hit.num_tokens > 0) {
-            let (seq, found, num_groups) = (request.seq, hit.blocks.len(), self.groups.len());
-            if found != num_groups {
-                return Err(AllocError::GroupCount { found, num_groups });
-            }
-            self.check_new(seq)?;
-            hit.blocks.iter().try_for_each(|blocks| self.pool.check_known(blocks))?;
+        if let Some(hit) = request.hit {
+            self.check_hit(request.seq, hit)?;
         }
         if request.delay_cache {
             Ok(())
         } else {
             self.check_hashes(request.seq, request.content, num_computed)
         }
+    }
+
+    fn check_hit(&self, seq: SeqId, hit: &PrefixHit) -> Result<(), AllocError> {
+        if hit.num_tokens == 0 && hit.blocks.iter().all(Vec::is_empty) {
+            return Ok(());
+        }
+        self.check_group_count(hit.blocks.len())?;
+        self.check_new(seq)?;
+        for (group, blocks) in self.groups.iter().zip(&hit.blocks) {
+            let (num_tokens, found) = (hit.num_tokens, blocks.len());
+            let expected = (num_tokens / group.block_size.get()) as usize;
+            if found != expected {
+                return Err(AllocError::HitLength { group: group.group(), num_tokens, found, expected });
+            }
+            self.pool.check_known(blocks)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_group_count(&self, found: usize) -> Result<(), AllocError> {
+        let num_groups = self.groups.len();
+        if found == num_groups { Ok(()) } else { Err(AllocError::GroupCount { found, num_groups }) }
     }
 
     /// Checks that every block which `num_tokens` tokens fill has a hash.

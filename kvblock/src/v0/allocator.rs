@@ -21,7 +21,7 @@ impl fmt::Display for Device {
     }
 }
 
-/// A block of device memory as its allocator sees it at one moment.
+/// The state of a block at one moment, as its allocator sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PhysicalTokenBlock {
     /// Where it lives.
@@ -30,21 +30,21 @@ pub struct PhysicalTokenBlock {
     pub block_number: BlockId,
     /// Tokens it holds.
     pub block_size: BlockSize,
-    /// Block tables that name it; 0 when free.
+    /// Block tables that refer to it; 0 when free.
     pub ref_count: u32,
 }
 
 /// Hands out the blocks of one device and counts the references to each. All operations are O(1).
 ///
-/// The free list is a stack: a fresh allocator hands out the highest id first, and the block freed last
-/// is reused first.
+/// The free list is a stack: a new allocator hands out the highest id first, and the block freed last is
+/// reused first.
 #[derive(Clone, Debug)]
 pub struct BlockAllocator {
     device: Device,
     block_size: BlockSize,
     /// `[num_blocks]`, by block id.
     ref_counts: Vec<u32>,
-    /// The blocks of reference count 0, next to be handed out last.
+    /// The blocks with reference count 0; the last one is handed out next.
     free_list: Vec<BlockId>,
 }
 
@@ -60,7 +60,7 @@ impl BlockAllocator {
         }
     }
 
-    /// Takes the block freed last, with one reference.
+    /// Allocates the block freed last, with one reference.
     ///
     /// # Errors
     /// [`BlockSpaceError::OutOfMemory`] when no block is free.
@@ -77,8 +77,8 @@ impl BlockAllocator {
     /// Adds a reference to a block in use.
     ///
     /// # Errors
-    /// [`BlockSpaceError::UseAfterFree`] when the block is free, [`BlockSpaceError::UnknownBlock`] when there
-    /// is none of that id.
+    /// [`BlockSpaceError::UseAfterFree`] when the block is free, [`BlockSpaceError::UnknownBlock`] when the
+    /// device has no such block.
     pub fn retain(&mut self, block: BlockId) -> Result<(), BlockSpaceError> {
         let device = self.device;
         match self.count_mut(block)? {
@@ -90,11 +90,11 @@ impl BlockAllocator {
         }
     }
 
-    /// Drops a reference; without any left, the block is the next to be handed out.
+    /// Drops a reference; a block without references is the next to be handed out.
     ///
     /// # Errors
-    /// [`BlockSpaceError::DoubleFree`] when the block is free, [`BlockSpaceError::UnknownBlock`] when there
-    /// is none of that id.
+    /// [`BlockSpaceError::DoubleFree`] when the block is free, [`BlockSpaceError::UnknownBlock`] when the
+    /// device has no such block.
     pub fn free(&mut self, block: BlockId) -> Result<(), BlockSpaceError> {
         let device = self.device;
         let count = self.count_mut(block)?;
@@ -117,8 +117,7 @@ impl BlockAllocator {
         })
     }
 
-    /// Fails unless `needed` blocks are free, so that an operation can check all it takes before it changes
-    /// anything.
+    /// Fails unless `needed` blocks are free, so that an operation can check before it changes anything.
     pub(super) fn require(&self, needed: u32) -> Result<(), BlockSpaceError> {
         let free = self.num_free_blocks();
         if needed > free {
@@ -127,7 +126,7 @@ impl BlockAllocator {
         Ok(())
     }
 
-    /// The block of that id, or `None` past the end of the device.
+    /// The state of `block`, or `None` when the device has no such block.
     #[must_use]
     pub fn block(&self, block: BlockId) -> Option<PhysicalTokenBlock> {
         self.ref_counts.get(block.get() as usize).map(|&ref_count| PhysicalTokenBlock {
@@ -138,13 +137,13 @@ impl BlockAllocator {
         })
     }
 
-    /// Blocks that are free.
+    /// Number of free blocks.
     #[must_use]
     pub fn num_free_blocks(&self) -> u32 {
         u32::try_from(self.free_list.len()).expect("no more free blocks than blocks, a u32")
     }
 
-    /// Blocks of the device, free or not.
+    /// Number of blocks, free or not.
     #[must_use]
     pub fn num_total_blocks(&self) -> u32 {
         u32::try_from(self.ref_counts.len()).expect("made from a u32")

@@ -1,6 +1,6 @@
 use crate::BlockId;
 
-/// The contents of block `src` go to block `dst`. Which devices the two are on follows from the operation.
+/// A copy of block `src` to block `dst`. The operation that returns it determines which devices they are on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BlockMove {
     /// The block read.
@@ -12,11 +12,11 @@ pub struct BlockMove {
 /// The block copies of one step: `src -> [dst, ...]`, to be executed before the step writes any token.
 ///
 /// A kernel runs its copies in no particular order. Within one step a freed source can become the destination
-/// of a later copy, so the list is cut into waves: no copy of a wave reads or overwrites what another of the
-/// same wave writes. Almost always there is one wave.
+/// of a later copy, so the list is divided into waves: no copy of a wave reads or overwrites what another
+/// copy of the same wave writes. There is almost always only one wave.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CopyList {
-    /// Each wave by source, in order of first use.
+    /// Per wave, each source with its destinations, in order of first use.
     waves: Vec<Vec<(BlockId, Vec<BlockId>)>>,
 }
 
@@ -27,7 +27,7 @@ impl CopyList {
         Self { waves: Vec::new() }
     }
 
-    /// Adds a copy that sees the result of all before it. O(copies of the wave).
+    /// Adds a copy that sees the results of all earlier ones. O(copies of the last wave).
     pub fn push(&mut self, BlockMove { src, dst }: BlockMove) {
         let conflicts = |wave: &Vec<(BlockId, Vec<BlockId>)>| {
             wave.iter()

@@ -10,7 +10,7 @@ pub enum BlockSpaceError {
     OutOfMemory {
         /// The device that ran out.
         device: Device,
-        /// Blocks the operation takes.
+        /// Blocks the operation needs.
         needed: u32,
         /// Blocks that are free.
         free: u32,
@@ -58,12 +58,12 @@ pub enum BlockSpaceError {
     WrongDevice {
         /// The sequence.
         seq: SeqId,
-        /// Where its blocks are.
+        /// The device its blocks are on.
         found: Device,
-        /// Where the operation needs them.
+        /// The device the operation needs them on.
         expected: Device,
     },
-    /// The block table is not in step with the tokens: an append places one new token.
+    /// The block table does not match the tokens: an append places exactly one new token.
     #[error(
         "sequence {seq:?} has {logical_blocks} logical blocks, {table_blocks} in its table: not one new token"
     )]
@@ -75,7 +75,7 @@ pub enum BlockSpaceError {
         /// Entries of its block table.
         table_blocks: u32,
     },
-    /// Waiting sequences of one group share the blocks of their prompt, so their tokens must be equal.
+    /// The waiting sequences of a group share the blocks of their prompt, so their tokens must be equal.
     #[error("waiting sequences {first:?} and {other:?} of one group hold different tokens")]
     PromptsDiffer {
         /// The first waiting sequence, for which the blocks are counted.
@@ -83,14 +83,14 @@ pub enum BlockSpaceError {
         /// The sequence that differs from it.
         other: SeqId,
     },
-    /// The sequence cuts its tokens into blocks of another size.
+    /// The block size of the sequence is not the manager's.
     #[error("sequence {seq:?} has blocks of {found} tokens, the manager of {expected}")]
     BlockSizeMismatch {
         /// The sequence.
         seq: SeqId,
-        /// Tokens a block of the sequence.
+        /// Tokens per block of the sequence.
         found: u32,
-        /// Tokens a block of the manager.
+        /// Tokens per block of the manager.
         expected: u32,
     },
     /// The group has no sequence in the state that the operation acts on.
@@ -99,13 +99,13 @@ pub enum BlockSpaceError {
         /// The state.
         state: SeqState,
     },
-    /// The group holds a sequence of this id already.
+    /// The group already has a sequence with this id.
     #[error("sequence {seq:?} is in the group already")]
     DuplicateSeq {
         /// The sequence.
         seq: SeqId,
     },
-    /// The state machine of a sequence has no such step.
+    /// The state machine of a sequence has no such transition.
     #[error("sequence {seq:?} cannot go from {from:?} to {to:?}")]
     IllegalTransition {
         /// The sequence.

@@ -38,10 +38,10 @@ pub struct SequenceGroup {
 }
 
 impl SequenceGroup {
-    /// A group of `sequences`, which start from one prompt.
+    /// A group of `sequences`, which all start from the same prompt.
     ///
     /// # Errors
-    /// [`BlockSpaceError::DuplicateSeq`] when two sequences have one id.
+    /// [`BlockSpaceError::DuplicateSeq`] when two sequences have the same id.
     pub fn new(
         id: RequestId,
         arrival: u64,
@@ -57,7 +57,7 @@ impl SequenceGroup {
     /// Adds a sequence, as after a [fork](Sequence::fork).
     ///
     /// # Errors
-    /// [`BlockSpaceError::DuplicateSeq`] when the group has a sequence of its id.
+    /// [`BlockSpaceError::DuplicateSeq`] when the group already has a sequence with its id.
     pub fn add(&mut self, sequence: Sequence) -> Result<(), BlockSpaceError> {
         if self.get(sequence.id()).is_some() {
             return Err(BlockSpaceError::DuplicateSeq { seq: sequence.id() });
@@ -66,19 +66,19 @@ impl SequenceGroup {
         Ok(())
     }
 
-    /// Takes a sequence out, such as a beam that was dropped. Its blocks are the caller's to free.
+    /// Removes a sequence, such as a dropped beam. The caller must free its blocks.
     pub fn remove(&mut self, seq: SeqId) -> Option<Sequence> {
         let at = self.sequences.iter().position(|s| s.id() == seq)?;
         Some(self.sequences.remove(at))
     }
 
-    /// The sequence of that id.
+    /// The sequence with that id.
     #[must_use]
     pub fn get(&self, seq: SeqId) -> Option<&Sequence> {
         self.sequences.iter().find(|s| s.id() == seq)
     }
 
-    /// The sequence of that id.
+    /// The sequence with that id.
     #[must_use]
     pub fn get_mut(&mut self, seq: SeqId) -> Option<&mut Sequence> {
         self.sequences.iter_mut().find(|s| s.id() == seq)
@@ -112,13 +112,13 @@ impl SequenceGroup {
         self.sequences.iter().filter(|s| !s.state().is_finished())
     }
 
-    /// Sequences in `state`.
+    /// Number of sequences in `state`.
     #[must_use]
     pub fn num_in_state(&self, state: SeqState) -> u32 {
         u32::try_from(self.in_state(state).count()).expect("sequences of a request fit a u32")
     }
 
-    /// Sequences that are not finished.
+    /// Number of unfinished sequences.
     #[must_use]
     pub fn num_unfinished(&self) -> u32 {
         u32::try_from(self.unfinished().count()).expect("sequences of a request fit a u32")
@@ -130,10 +130,10 @@ impl SequenceGroup {
         self.unfinished().next().is_none()
     }
 
-    /// Moves every sequence in `from` to `to`.
+    /// Moves every sequence in state `from` to state `to`.
     ///
     /// # Errors
-    /// [`BlockSpaceError::IllegalTransition`] when there is no such step; nothing moves then.
+    /// [`BlockSpaceError::IllegalTransition`] when there is no such transition; no sequence moves then.
     pub fn transition(&mut self, from: SeqState, to: SeqState) -> Result<(), BlockSpaceError> {
         self.sequences.iter_mut().filter(|s| s.state() == from).try_for_each(|s| s.set_state(to))
     }

@@ -1,12 +1,9 @@
-use crate::{BlockIdx, BlockSize};
-
-/// A token of the vocabulary.
-pub type TokenId = u32;
+use crate::{BlockIdx, BlockSize, TokenId};
 
 /// A position without a token: `-1` in the `i32` tensors that kernels read.
 pub const BLANK: TokenId = TokenId::MAX;
 
-/// A run of `block_size` consecutive tokens of one sequence; only the last block of a sequence may have room
+/// Up to `block_size` consecutive tokens of one sequence; only the last block of a sequence may have room
 /// left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogicalTokenBlock {
@@ -23,7 +20,7 @@ impl LogicalTokenBlock {
         Self { block_number, positions: vec![BLANK; block_size.get() as usize].into(), num_tokens: 0 }
     }
 
-    /// Writes `ids` after the tokens that are there.
+    /// Appends `ids` to the tokens of the block.
     ///
     /// # Panics
     /// When there are more ids than [empty slots](Self::num_empty_slots).

@@ -9,16 +9,17 @@
 //!  BlockAllocator   ref    2              1                  b7 is shared with a fork of q0
 //! ```
 //!
-//! - [`LogicalTokenBlock`], [`Sequence`], [`SequenceGroup`]: what the tokens are and in which state they wait
-//!   or run.
+//! - [`LogicalTokenBlock`], [`Sequence`], [`SequenceGroup`]: the tokens of a request, and the state of each
+//!   sample.
 //! - [`BlockAllocator`]: the blocks of one device; a stack, so the block freed last is reused first.
 //! - [`BlockSpaceManager`]: one [`BlockTable`] a sequence; decides whether a group fits ([`AllocStatus`]) and
-//!   does it.
-//! - [`CopyList`]: the copies that copy on write asks for, in waves that a parallel kernel may run.
-//! - [`preempt`] and [`GroupQueues`]: who gives way when blocks run out, and who is served first afterwards.
+//!   allocates it.
+//! - [`CopyList`]: the copies that copy on write requires, in waves that a kernel may run in parallel.
+//! - [`preempt`] and [`GroupQueues`]: which group is preempted when blocks run out, and which is served first
+//!   afterwards.
 //!
-//! The manager decides and counts; it never touches the contents of a block. Each operation either happens
-//! whole or returns an error and changes nothing. A step carries out its memory operations in this order:
+//! The manager decides and counts; it never touches the contents of a block. Each operation either succeeds
+//! completely or returns an error and changes nothing. A step executes its memory operations in this order:
 //! swaps out, swaps in, copies, then writes of new tokens.
 //!
 //! ```
@@ -44,8 +45,8 @@
 //! # Ok::<(), kvblock::v0::BlockSpaceError>(())
 //! ```
 //!
-//! This manager stands beside the pool of the second generation (one device, content hashes, a null block,
-//! first-in first-out reuse) rather than under it: the two differ in every policy, and share only the ids.
+//! This manager is independent of the second-generation pool (one device, content hashes, a null block,
+//! first-in first-out reuse): the two differ in every policy and share only the id types.
 
 mod allocator;
 mod copies;
@@ -63,7 +64,7 @@ pub use allocator::{BlockAllocator, Device, PhysicalTokenBlock};
 pub use copies::{BlockMove, CopyList};
 pub use error::BlockSpaceError;
 pub use group::{RequestId, SequenceGroup};
-pub use logical::{BLANK, LogicalTokenBlock, TokenId};
+pub use logical::{BLANK, LogicalTokenBlock};
 pub use preempt::{Preemption, PreemptionMode, preempt};
 pub use queues::{GroupQueues, StepOps};
 pub use sequence::{FinishReason, SeqState, Sequence};

@@ -1,15 +1,15 @@
-//! Taking the blocks of a running group away.
+//! Preemption: taking the blocks of a running group away.
 
 use super::{BlockMove, BlockSpaceError, BlockSpaceManager, SeqState, Sequence, SequenceGroup};
 
-/// How a group gives its blocks back.
+/// How a preempted group gives up its blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PreemptionMode {
-    /// The blocks are dropped; prompt and output are prefilled again later. It takes no
-    /// host memory and no transfer.
+    /// The blocks are freed; prompt and output are prefilled again later. Needs no host memory and no
+    /// transfer.
     Recompute,
-    /// The blocks move to the CPU. Sequences that share blocks cannot be recomputed into sharing them: their
-    /// outputs differ, and the waiting state has one table for all.
+    /// The blocks move to the CPU. Sequences that share blocks could not be recomputed and share them again:
+    /// their outputs differ, whereas waiting sequences have one table for all.
     Swap,
 }
 
@@ -24,18 +24,18 @@ impl PreemptionMode {
 /// What preempting a group did.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Preemption {
-    /// Its blocks are free, its sequence waits: put the group in front of the waiting ones.
+    /// Its blocks are free and its sequence waits: put the group in front of the waiting ones.
     Recompute,
-    /// Its sequences are swapped: execute these copies from GPU block to CPU block before the blocks are
-    /// written again.
+    /// Its sequences are swapped out: execute these copies, from GPU block to CPU block, before the GPU
+    /// blocks are written again.
     Swap(Vec<BlockMove>),
 }
 
-/// Takes the blocks of the running sequences of `group` and moves these to their next state.
+/// Takes the blocks of the running sequences of `group` away and moves the sequences to their next state.
 ///
 /// # Errors
-/// [`BlockSpaceError::NoneInState`] when nothing of the group runs, [`BlockSpaceError::OutOfMemory`] when the
-/// CPU has no room for a group that must be swapped. Nothing changes then.
+/// [`BlockSpaceError::NoneInState`] when no sequence of the group runs, [`BlockSpaceError::OutOfMemory`] when
+/// the CPU has no room for a group that must be swapped. Nothing changes then.
 pub fn preempt(
     space: &mut BlockSpaceManager,
     group: &mut SequenceGroup,

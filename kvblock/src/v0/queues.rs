@@ -1,4 +1,4 @@
-//! Who is served when: the order that keeps preemption from starving anyone.
+//! Queues of sequence groups, in an order in which preemption starves no group.
 
 use std::collections::VecDeque;
 
@@ -8,17 +8,18 @@ use super::{
     PreemptionMode, RequestId, SeqState, SequenceGroup,
 };
 
-/// What one step does, in the order of execution: `swap_out`, `swap_in`, `copies`, then the tokens of
-/// `prefill` or of `decode` (never both).
+/// What one step does. Order of execution: `swap_out`, `swap_in`, `copies`, then the tokens of `prefill` or
+/// of `decode` (never both).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepOps {
-    /// Groups that left: every sequence is finished, as ignored when the group can never fit.
+    /// Groups that left the queues with every sequence finished; as [`FinishReason::Ignored`] when the group
+    /// can never fit.
     pub done: Vec<SequenceGroup>,
-    /// Groups to run over all their tokens, once for all waiting sequences of a group.
+    /// Groups to prefill: all tokens, once for all waiting sequences of a group.
     pub prefill: Vec<RequestId>,
-    /// Groups to run over the newest token of each running sequence.
+    /// Groups to decode: the newest token of each running sequence.
     pub decode: Vec<RequestId>,
-    /// Groups that gave their blocks back.
+    /// Groups that lost their GPU blocks.
     pub preempted: Vec<(RequestId, PreemptionMode)>,
     /// Groups swapped in; they are in `decode` too.
     pub resumed: Vec<RequestId>,
@@ -30,11 +31,11 @@ pub struct StepOps {
     pub copies: CopyList,
 }
 
-/// The groups of an engine, by what they wait for.
+/// The groups of an engine: waiting, running, and swapped out.
 ///
-/// First come, first served: when blocks run out, the group that arrived last gives way. A group that is
-/// recomputed goes to the front of the waiting ones, a swapped group is served before any waiting one, and
-/// while a group is swapped no prompt is admitted.
+/// First come, first served: when blocks run out, the group that arrived last is preempted. A group to be
+/// recomputed goes to the front of the waiting ones; a swapped group is served before any waiting one, and no
+/// prompt is admitted while a group is swapped out.
 #[derive(Clone, Debug, Default)]
 pub struct GroupQueues {
     waiting: VecDeque<SequenceGroup>,
@@ -54,12 +55,12 @@ impl GroupQueues {
         self.waiting.push_back(group);
     }
 
-    /// Plans one step and writes it to `ops`: a prefill of all prompts that fit, else a decode step.
+    /// Plans one step and writes it to `ops`: a prefill of all prompts that fit, or else a decode step.
     ///
     /// # Errors
-    /// What the operations of `space` return; [`BlockSpaceError::OutOfMemory`] on the CPU when a group must
-    /// be swapped out and cannot. `ops` then holds what was done until there, which must be executed, and
-    /// every group is still in its queue.
+    /// Whatever the operations of `space` return; [`BlockSpaceError::OutOfMemory`] on the CPU when a group
+    /// must be swapped out but does not fit. `ops` then holds what was done up to that point, which must
+    /// still be executed, and every group is still in its queue.
     pub fn step(&mut self, space: &mut BlockSpaceManager, ops: &mut StepOps) -> Result<(), BlockSpaceError> {
         *ops = StepOps::default();
         self.retire(space, ops);
@@ -74,7 +75,7 @@ impl GroupQueues {
         if ops.preempted.is_empty() { self.resume(space, ops) } else { Ok(()) }
     }
 
-    /// Frees what finished sequences hold and lets finished groups go.
+    /// Frees the blocks of finished sequences and removes finished groups.
     fn retire(&mut self, space: &mut BlockSpaceManager, ops: &mut StepOps) {
         let groups = || self.waiting.iter().chain(&self.running).chain(&self.swapped);
         for sequence in groups().flat_map(SequenceGroup::sequences).filter(|s| s.state().is_finished()) {
@@ -110,7 +111,7 @@ impl GroupQueues {
     }
 
     /// Makes room for the newest tokens of the running groups, earliest arrival first; the latest arrivals
-    /// give way.
+    /// are preempted.
     fn grow(&mut self, space: &mut BlockSpaceManager, ops: &mut StepOps) -> Result<(), BlockSpaceError> {
         self.running.sort_by_key(SequenceGroup::arrival);
         let mut served = 0;
@@ -150,7 +151,7 @@ impl GroupQueues {
     fn resume(&mut self, space: &mut BlockSpaceManager, ops: &mut StepOps) -> Result<(), BlockSpaceError> {
         while let Some(group) = self.swapped.front_mut() {
             let status = space.can_swap_in(group);
-            // With nothing running nobody will free a block: a group that the watermark keeps out stays out.
+            // With nothing running, no block will ever be freed: a group the watermark keeps out would wait forever.
             let stuck = status == AllocStatus::Later && self.running.is_empty();
             if status == AllocStatus::Never || stuck {
                 let mut group = self.swapped.pop_front().expect("there is a front");
@@ -173,7 +174,7 @@ impl GroupQueues {
         Ok(())
     }
 
-    /// The running groups, whose sequences the caller extends, forks and finishes between steps.
+    /// The running groups; between steps, the caller extends, forks and finishes their sequences.
     pub fn running_mut(&mut self) -> &mut [SequenceGroup] {
         &mut self.running
     }

@@ -1,5 +1,5 @@
-use super::{BlockSpaceError, LogicalTokenBlock, TokenId};
-use crate::{BlockIdx, BlockSize, SeqId};
+use super::{BlockSpaceError, LogicalTokenBlock};
+use crate::{BlockIdx, BlockSize, SeqId, TokenId};
 
 /// Why a sequence ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -25,11 +25,11 @@ pub enum FinishReason {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SeqState {
-    /// Without blocks, to be (re)computed from its first token.
+    /// Has no blocks; will be (re)computed from its first token.
     Waiting,
-    /// With blocks on the GPU.
+    /// Has blocks on the GPU.
     Running,
-    /// With blocks on the CPU.
+    /// Has blocks on the CPU.
     Swapped,
     /// Done.
     Finished(FinishReason),
@@ -53,7 +53,7 @@ impl SeqState {
     }
 }
 
-/// One sample of a request: its tokens, cut into logical blocks, and its state.
+/// One sample of a request: its tokens, divided into logical blocks, and its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sequence {
     id: SeqId,
@@ -68,7 +68,7 @@ impl Sequence {
     /// A waiting sequence that holds `prompt`.
     ///
     /// # Panics
-    /// When the prompt has more tokens than a `u32` counts.
+    /// When the prompt has more than `u32::MAX` tokens.
     #[must_use]
     pub fn new(id: SeqId, prompt: &[TokenId], block_size: BlockSize) -> Self {
         let mut sequence = Self {
@@ -104,8 +104,8 @@ impl Sequence {
         }
     }
 
-    /// A copy of the sequence under another id, as beam search and parallel sampling branch. Fork its block
-    /// table with [`BlockSpaceManager::fork`](super::BlockSpaceManager::fork).
+    /// A copy of the sequence under another id, for beam search and parallel sampling. Fork its block table
+    /// with [`BlockSpaceManager::fork`](super::BlockSpaceManager::fork).
     #[must_use]
     pub fn fork(&self, child: SeqId) -> Self {
         Self { id: child, ..self.clone() }
@@ -114,7 +114,7 @@ impl Sequence {
     /// Moves to `next`.
     ///
     /// # Errors
-    /// [`BlockSpaceError::IllegalTransition`] when the drawing of [`SeqState`] has no such arrow.
+    /// [`BlockSpaceError::IllegalTransition`] when the diagram of [`SeqState`] has no such arrow.
     pub fn set_state(&mut self, next: SeqState) -> Result<(), BlockSpaceError> {
         if !self.state.may_become(next) {
             return Err(BlockSpaceError::IllegalTransition { seq: self.id, from: self.state, to: next });
@@ -135,19 +135,19 @@ impl Sequence {
         self.state
     }
 
-    /// Tokens a logical block holds.
+    /// Tokens per logical block.
     #[must_use]
     pub const fn block_size(&self) -> BlockSize {
         self.block_size
     }
 
-    /// Tokens of the prompt.
+    /// Number of prompt tokens.
     #[must_use]
     pub const fn prompt_len(&self) -> u32 {
         self.prompt_len
     }
 
-    /// Tokens of the prompt and of the output so far.
+    /// Number of tokens, prompt and output so far.
     #[must_use]
     pub const fn num_tokens(&self) -> u32 {
         self.num_tokens

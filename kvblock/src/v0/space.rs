@@ -6,19 +6,19 @@ use super::{
 };
 use crate::{BlockSize, SeqId};
 
-/// What a [`BlockSpaceManager`] is made of.
+/// Configuration of a [`BlockSpaceManager`].
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct BlockSpaceConfig {
-    /// Tokens a block holds.
+    /// Tokens per block.
     pub block_size: BlockSize,
     /// Blocks on the GPU.
     pub num_gpu_blocks: u32,
-    /// Blocks on the CPU, for groups swapped out.
+    /// Blocks on the CPU, for swapped groups.
     pub num_cpu_blocks: u32,
-    /// The fraction of the GPU blocks, at least 0, that admission and swapping in leave free, so that running
-    /// sequences can grow before anyone must be preempted.
+    /// The fraction of the GPU blocks, at least 0, that admission and swapping in keep free, so that running
+    /// sequences can grow before one must be preempted.
     pub watermark: f64,
-    /// Tokens that attention sees, if not all; older blocks are overwritten.
+    /// Tokens that attention can see, if not all; older blocks are overwritten.
     pub sliding_window: Option<u32>,
 }
 
@@ -35,31 +35,32 @@ impl BlockSpaceConfig {
 pub enum AllocStatus {
     /// Now.
     Ok,
-    /// When others have freed blocks.
+    /// Once others have freed blocks.
     Later,
-    /// Not even alone.
+    /// Not even on an otherwise empty device.
     Never,
 }
 
-/// Keeps the block table of every sequence and decides what fits.
+/// Keeps the block table of every sequence and decides what fits on the GPU.
 ///
-/// The states of the sequences say what an operation acts on (admission on the waiting ones, swapping out on
-/// the running ones); moving them to their next state is the caller's part, as [`preempt`](super::preempt)
-/// and [`GroupQueues`](super::GroupQueues) do.
+/// The states of the sequences determine what an operation acts on (admission on the waiting ones, swapping
+/// out on the running ones). Moving them to their next state is up to the caller; [`preempt`](super::preempt)
+/// and [`GroupQueues`](super::GroupQueues) do so.
 #[derive(Clone, Debug)]
 pub struct BlockSpaceManager {
     pub(super) gpu: BlockAllocator,
     pub(super) cpu: BlockAllocator,
     pub(super) tables: BTreeMap<SeqId, BlockTable>,
     block_size: BlockSize,
-    /// GPU blocks that admission leaves free. A `u64`: a watermark above 1 may reserve more than there are.
+    /// GPU blocks that admission keeps free. A `u64`, since a watermark above 1 may reserve more than there
+    /// are.
     watermark_blocks: u64,
     /// The sliding window in blocks, rounded up.
     window_blocks: Option<NonZeroU32>,
 }
 
 impl BlockSpaceManager {
-    /// A manager of free blocks.
+    /// A manager whose blocks are all free.
     ///
     /// # Errors
     /// [`BlockSpaceError::InvalidWatermark`] and [`BlockSpaceError::EmptyWindow`].
@@ -87,8 +88,8 @@ impl BlockSpaceManager {
         })
     }
 
-    /// Whether the prompt of `group` fits above the watermark. Only its first waiting sequence counts: the
-    /// others share its blocks.
+    /// Whether the prompt of `group` fits while the watermark stays free. Only its first waiting sequence
+    /// counts: the others share its blocks.
     #[must_use]
     pub fn can_allocate(&self, group: &SequenceGroup) -> AllocStatus {
         let required = group.in_state(SeqState::Waiting).next().map_or(0, |seq| self.prompt_blocks(seq));
@@ -108,8 +109,8 @@ impl BlockSpaceManager {
         self.window_blocks.map_or(logical, |window| logical.min(window.get()))
     }
 
-    /// Takes blocks for the tokens of the waiting sequences of `group`; they all share one set of blocks. The
-    /// watermark is the concern of [`can_allocate`](Self::can_allocate) alone.
+    /// Allocates blocks for the tokens of the waiting sequences of `group`, which all share one set of
+    /// blocks. The watermark concerns only [`can_allocate`](Self::can_allocate).
     ///
     /// # Errors
     /// [`BlockSpaceError::NoneInState`] without a waiting sequence, [`BlockSpaceError::PromptsDiffer`],
@@ -159,7 +160,7 @@ impl BlockSpaceManager {
         Ok(())
     }
 
-    /// Gives `seq` a copy of `table`; one more reference to each of its blocks.
+    /// Gives `seq` a copy of `table`, which adds a reference to each of its blocks.
     fn share(&mut self, table: &BlockTable, seq: SeqId) {
         for &block in table.distinct() {
             self.allocator_mut(table.device()).retain(block).expect("a block of a table is in use");
@@ -167,21 +168,21 @@ impl BlockSpaceManager {
         self.tables.insert(seq, table.clone());
     }
 
-    /// Whether every running sequence of `group` can take one more token: conservatively, as if each needed a
-    /// block.
+    /// Whether every running sequence of `group` can take one more token. Conservative: assumes that each
+    /// needs a block.
     #[must_use]
     pub fn can_append_slot(&self, group: &SequenceGroup) -> bool {
         group.num_in_state(SeqState::Running) <= self.gpu.num_free_blocks()
     }
 
-    /// Makes room for the newest token of `seq`, which is in its logical blocks already. Returns the copy to
-    /// execute before the token is written, when the block it falls into was shared.
+    /// Makes room for the newest token of `seq`, which its logical blocks already hold. When the block it
+    /// falls into was shared, returns the copy to execute before the token is written.
     ///
     /// A block that a sliding window reuses is written like any other: if it is shared, it is copied first.
     ///
     /// # Errors
-    /// [`BlockSpaceError::NotAllocated`], [`BlockSpaceError::WrongDevice`] for a sequence swapped out,
-    /// [`BlockSpaceError::OutOfStep`] when not exactly one token is new, [`BlockSpaceError::OutOfMemory`].
+    /// [`BlockSpaceError::NotAllocated`], [`BlockSpaceError::WrongDevice`] for a swapped sequence,
+    /// [`BlockSpaceError::OutOfStep`] unless exactly one token is new, [`BlockSpaceError::OutOfMemory`].
     pub fn append_slot(&mut self, seq: &Sequence) -> Result<Option<BlockMove>, BlockSpaceError> {
         let id = seq.id();
         let table = self.tables.get_mut(&id).ok_or(BlockSpaceError::NotAllocated { seq: id })?;
@@ -215,7 +216,8 @@ impl BlockSpaceManager {
         Ok(Some(BlockMove { src: written, dst }))
     }
 
-    /// Gives `child` the blocks of `parent`. Takes no block: the two part when one of them writes.
+    /// Gives `child` the blocks of `parent`. Allocates nothing: a shared block is copied when one of the two
+    /// writes to it.
     ///
     /// # Errors
     /// [`BlockSpaceError::NotAllocated`] for the parent, [`BlockSpaceError::AlreadyAllocated`] for the child.
@@ -228,8 +230,8 @@ impl BlockSpaceManager {
         Ok(())
     }
 
-    /// Drops the table of `seq`, its first block first. Nothing happens to a sequence without one: it was
-    /// freed already, or never admitted.
+    /// Frees the blocks of `seq`, the first block first. Does nothing for a sequence without a table: it was
+    /// already freed, or never admitted.
     pub fn free(&mut self, seq: SeqId) {
         let Some(table) = self.tables.remove(&seq) else { return };
         for &block in table.distinct() {
@@ -237,20 +239,20 @@ impl BlockSpaceManager {
         }
     }
 
-    /// Drops every table, in the order of the sequence ids.
+    /// Frees all sequences, in the order of their ids.
     pub fn reset(&mut self) {
         while let Some((&seq, _)) = self.tables.first_key_value() {
             self.free(seq);
         }
     }
 
-    /// The blocks of `seq`, or `None` when it has none.
+    /// The block table of `seq`, or `None` when it has none.
     #[must_use]
     pub fn get_block_table(&self, seq: SeqId) -> Option<&BlockTable> {
         self.tables.get(&seq)
     }
 
-    /// The blocks of `device`.
+    /// The allocator of `device`.
     #[must_use]
     pub const fn allocator(&self, device: Device) -> &BlockAllocator {
         match device {

@@ -8,8 +8,8 @@ use super::{
 use crate::{BlockId, SeqId};
 
 impl BlockSpaceManager {
-    /// Whether the swapped sequences of `group` fit back onto the GPU above the watermark, with one block
-    /// more for the next token of each.
+    /// Whether the swapped sequences of `group` fit on the GPU again while the watermark stays free, with one
+    /// more block for the next token of each.
     #[must_use]
     pub fn can_swap_in(&self, group: &SequenceGroup) -> AllocStatus {
         let required =
@@ -29,7 +29,7 @@ impl BlockSpaceManager {
         self.num_group_blocks(group) <= self.cpu.num_free_blocks()
     }
 
-    /// Physical blocks of the unfinished sequences of `group`, shared ones counted once.
+    /// Number of physical blocks of the unfinished sequences of `group`; shared ones count once.
     fn num_group_blocks(&self, group: &SequenceGroup) -> u32 {
         let tables = group.unfinished().filter_map(|seq| self.tables.get(&seq.id()));
         let blocks: BTreeSet<(Device, BlockId)> =

@@ -5,10 +5,10 @@ use crate::{BlockId, BlockIdx, BlockSize, SlotId, TokenIdx};
 
 /// The physical blocks of one sequence, all on one device.
 ///
-/// Under a sliding window the table repeats itself: logical block `i` lies in the physical block of `i -
-/// window_blocks` and overwrites it. The table stores each physical block once and repeats by arithmetic, so
-/// that whoever counts references, swaps or copies on write meets each block once, and all its repetitions
-/// follow when it is replaced.
+/// Under a sliding window the table repeats itself: logical block `i` reuses the physical block of
+/// `i - window_blocks`. The table stores each physical block once and computes the repetitions, so that
+/// reference counting, swapping and copy on write meet each block once, and all its repetitions follow when
+/// it is replaced.
 ///
 /// ```text
 ///  logical     i0  i1  i2  i3  i4         window_blocks = 3
@@ -36,13 +36,13 @@ impl BlockTable {
         Self { device, blocks, ..*self }
     }
 
-    /// The block that the next logical block overwrites, or `None` when it takes a block of its own.
+    /// The block that the next logical block overwrites, or `None` when it gets a block of its own.
     pub(super) fn reused_next(&self) -> Option<BlockId> {
         let window = self.window_blocks?.get();
         (self.len >= window).then(|| self.blocks[(self.len % window) as usize])
     }
 
-    /// Adds a logical block that takes a physical block of its own.
+    /// Adds a logical block with a physical block of its own.
     pub(super) fn push(&mut self, block: BlockId) {
         assert!(
             self.reused_next().is_none(),
@@ -54,13 +54,13 @@ impl BlockTable {
         self.len += 1;
     }
 
-    /// Adds a logical block that overwrites the one that leaves the window.
+    /// Adds a logical block that overwrites the one leaving the window.
     pub(super) fn push_reuse(&mut self) {
         assert!(self.reused_next().is_some(), "{} blocks leave room in {:?}", self.len, self.window_blocks);
         self.len += 1;
     }
 
-    /// Puts `block` in the place of the newest block.
+    /// Replaces the newest block.
     pub(super) fn replace_last(&mut self, block: BlockId) {
         let last = self.len.checked_sub(1).expect("an empty table has no last block");
         let at = self.stored_index(last);
@@ -71,13 +71,13 @@ impl BlockTable {
         self.window_blocks.map_or(logical, |window| logical % window) as usize
     }
 
-    /// The device of every block of the table.
+    /// The device of all blocks of the table.
     #[must_use]
     pub const fn device(&self) -> Device {
         self.device
     }
 
-    /// Logical blocks.
+    /// Number of logical blocks.
     #[must_use]
     pub const fn len(&self) -> u32 {
         self.len

@@ -1,7 +1,7 @@
 //! The contents of the blocks, which the manager under test never sees: one token id a slot.
 
-use kvblock::v0::{BlockMove, BlockSpaceManager, CopyList, Device, Sequence, TokenId};
-use kvblock::{BlockId, BlockSize, TokenIdx};
+use kvblock::v0::{BlockMove, BlockSpaceManager, CopyList, Device, Sequence};
+use kvblock::{BlockId, BlockSize, TokenId, TokenIdx};
 
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Memory {

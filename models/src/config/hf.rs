@@ -24,6 +24,7 @@ const KNOWN: &[&str] = &[
     "qwen3_moe",
     "gpt_oss",
     "llama4_text",
+    "deepseek_v3",
     "deepseek_v32",
     "deepseek_v4",
 ];
@@ -33,7 +34,7 @@ fn read_by(family: Family) -> &'static [&'static str] {
     match family {
         Family::Qwen3Moe => &["num_experts", "num_local_experts"],
         Family::GptOss => &["num_experts", "num_local_experts", "swiglu_limit"],
-        Family::DeepseekV32 => &["num_local_experts", "n_shared_experts"],
+        Family::DeepseekV3 | Family::DeepseekV32 => &["num_local_experts", "n_shared_experts"],
         Family::DeepseekV4 => &[
             "num_local_experts",
             "n_shared_experts",
@@ -133,10 +134,9 @@ impl DecoderConfig {
             None => return Err(ConfigError::Missing { field: "num_key_value_heads" }),
         };
         let latent = match family {
-            Family::DeepseekV32 => Some(deepseek::latent(&config)?),
+            Family::DeepseekV3 | Family::DeepseekV32 => Some(deepseek::latent(&config)?),
             _ => None,
         };
-        let (latent, indexer) = latent.unzip();
         let num_kv_heads = if latent.is_some() { 1 } else { num_kv_heads };
         let head_dim = match config.u32("head_dim")? {
             _ if latent.is_some() => latent.map_or(0, |latent| latent.nope_dim + latent.rope_dim),
@@ -176,7 +176,8 @@ impl DecoderConfig {
         };
         let (indexer, hyper) = match family {
             Family::DeepseekV4 => (Some(deepseek_v4::indexer(&config)?), Some(deepseek_v4::hyper(&config)?)),
-            _ => (indexer, None),
+            Family::DeepseekV32 => (Some(deepseek::indexer(&config)?), None),
+            _ => (None, None),
         };
         let attention_bias = config.bool("attention_bias")?.unwrap_or(false);
         let eos_ids = match generation.ids("eos_token_id")? {
@@ -191,11 +192,11 @@ impl DecoderConfig {
                 let bias = config.bool("attention_bias")?.unwrap_or(true);
                 (bias, bias)
             }
-            Family::DeepseekV32 | Family::DeepseekV4 if attention_bias => {
+            Family::DeepseekV3 | Family::DeepseekV32 | Family::DeepseekV4 if attention_bias => {
                 let (field, value) = ("attention_bias".to_owned(), "true".to_owned());
                 return Err(ConfigError::Unsupported { field, value });
             }
-            Family::DeepseekV32 | Family::DeepseekV4 => (false, false),
+            Family::DeepseekV3 | Family::DeepseekV32 | Family::DeepseekV4 => (false, false),
             Family::Qwen2 => (true, false),
             Family::Mistral => (false, false),
         };
@@ -260,6 +261,7 @@ fn family(config: &Fields) -> Result<Family, ConfigError> {
         "qwen3_moe" => Ok(Family::Qwen3Moe),
         "gpt_oss" => Ok(Family::GptOss),
         "llama4_text" => Ok(Family::Llama4),
+        "deepseek_v3" => Ok(Family::DeepseekV3),
         "deepseek_v32" => Ok(Family::DeepseekV32),
         "deepseek_v4" => Ok(Family::DeepseekV4),
         other => Err(ConfigError::Family { found: other.to_owned(), known: KNOWN }),

@@ -321,6 +321,7 @@ impl Decoder {
             list_stride: step.window_stride,
             first_list,
             compressed_stride,
+            ..MlaDecodeParams::default()
         };
         let bindings: [Bind; 8] = [
             (&a.q).into(),

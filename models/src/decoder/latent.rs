@@ -8,13 +8,14 @@ use std::sync::Arc;
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
 use attn_kernels::kernel::attention::{Attention, Context};
 use attn_kernels::kernel::latent_write::{self, LatentWriteParams};
-use attn_kernels::kernel::mla_decode::{self, LatentShape, MlaDecodeParams};
+use attn_kernels::kernel::mla_decode::{self, LatentShape, MlaDecodeParams, PARTITION};
 use attn_kernels::kernel::mla_decode_coop::MlaKernel;
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 
 use super::indexer::{Indexer, IndexerState};
-use super::inputs::Plan;
+use super::inputs::{Plan, u32_of};
 use super::layer::Layer;
+use super::stream::{Group, Loaded};
 use super::{Decoder, DecoderOptions, decode_portion};
 use crate::kernel::matmul::Epilogue;
 use crate::kernel::norm_heads::NormHeadsParams;
@@ -64,6 +65,14 @@ pub(super) struct LatentState {
     /// `[max_rows, num_heads, value]`
     out: Buf<f32>,
     pub(super) indexer: Option<IndexerState>,
+}
+
+/// Rows that are attended alike.
+struct Task<'a> {
+    rows: &'a [[u32; 4]],
+    /// Lists of chosen tokens, and the entries from one to the next; `None` where all is attended.
+    lists: Option<(Bind, u32)>,
+    max_partitions: u32,
 }
 
 #[derive(Debug)]
@@ -198,9 +207,16 @@ impl Decoder {
         self.norm_latent(pass, rows, [kv_rank, width], &weights.kv_a_norm, &state.kv);
         self.turn(pass, &state.rope_k, [1, width, kv_rank], rows, &state.kv);
         let params = LatentWriteParams { rows, row_stride: width, latent_start: 0, rope_start: kv_rank };
-        let cache = self.kv.buffer(index, CachePart::Latent);
-        let bindings = [(&state.kv).into(), (&self.view(index).slots).into(), cache.into()];
-        pass.dispatch(&state.write, &params, &bindings, latent_write::grid(&state.shape, rows));
+        self.fetch_begun(pass, index, plan);
+        let rooms = self.staged.as_ref().map(|staged| staged.rooms(index));
+        let host = rooms.or_else(|| self.kv.host_attended(index)).filter(|_| plan.host_slots.is_some());
+        let host = host.map(|buffers| (&self.inputs.host_slots, &buffers[0]));
+        let device = (&self.view(index).slots, self.kv.buffer(index, CachePart::Latent));
+        // Each row's latent goes where one of them has a slot.
+        for (slots, cache) in std::iter::once(device).chain(host) {
+            let bindings = [(&state.kv).into(), slots.into(), cache.into()];
+            pass.dispatch(&state.write, &params, &bindings, latent_write::grid(&state.shape, rows));
+        }
         Ok(())
     }
 
@@ -250,56 +266,77 @@ impl Decoder {
         let rows = &plan.views[self.layers[index].view].all;
         let lists = self.latent().indexer.as_ref().filter(|_| chosen).map(|indexer| indexer.lists(plan));
         let max_partitions = match &lists {
-            Some((_, stride)) => (stride - 1).div_ceil(mla_decode::PARTITION),
-            None => {
-                let partitions = |row: &[u32; 4]| mla_decode::partitions(row[3], row[1]);
-                rows.decode.iter().map(partitions).max().unwrap_or(0)
-            }
+            Some((_, stride)) => (stride - 1).div_ceil(PARTITION),
+            None => rows.max_partitions,
         };
+        let task = Task { rows: &rows.decode, lists, max_partitions };
         let portion = decode_portion(&self.config, max_partitions);
-        for start in (0..rows.decode.len()).step_by(portion) {
-            let range = start..rows.decode.len().min(start + portion);
-            self.attend_latent_rows(pass, index, max_partitions, &lists, range);
+        let portions = |rows: Range<usize>| {
+            rows.clone().step_by(portion).map(move |start| start..(start + portion).min(rows.end))
+        };
+        let Some(stream) = &plan.stream else {
+            for rows in portions(0..rows.decode.len()) {
+                self.attend_latent_rows(pass, index, &task, rows, None);
+            }
+            return;
+        };
+        for group in &stream.groups {
+            let mut loaded = self.unloaded();
+            for rows in portions(group.rows(rows)) {
+                self.attend_latent_rows(pass, index, &task, rows, Some((group, &mut loaded)));
+            }
         }
     }
 
+    /// Rows `range` of a task; chunk by chunk where their latents go through the ring.
     fn attend_latent_rows(
         &self,
         pass: &mut Pass,
         index: usize,
-        max_partitions: u32,
-        lists: &Option<(Bind, u32)>,
+        task: &Task<'_>,
         range: Range<usize>,
+        mut ring: Option<(&Group, &mut Loaded)>,
     ) {
         let (state, a, heads) = (self.latent(), &self.activations, self.config.num_heads);
-        let count = |n: usize| u32::try_from(n).expect("at most max_rows");
-        let (rows, first_list) = (count(range.len()), count(range.start));
-        let kind = if lists.is_some() { &state.chosen } else { &state.all };
-        let list_stride = lists.as_ref().map_or(0, |(_, stride)| *stride);
-        let bind = lists.as_ref().map(|(bind, _)| bind.clone());
-        let reduced = max_partitions > 1;
-        let params = MlaDecodeParams {
-            num_heads: heads,
-            q_stride: heads * state.config.cached(),
-            max_partitions,
-            reduced: u32::from(reduced),
-            scale: self.config.scale,
-            list_stride,
-            first_list,
-            compressed_stride: 0,
-        };
+        let (rows, first_list) = (u32_of(range.len()), u32_of(range.start));
+        let kind = if task.lists.is_some() { &state.chosen } else { &state.all };
+        let list_stride = task.lists.as_ref().map_or(0, |(_, stride)| *stride);
+        let bind = task.lists.as_ref().map(|(bind, _)| bind.clone());
+        let max_partitions = task.max_partitions;
+        let reduced = max_partitions > 1 || ring.is_some();
         let list = Bind::at(self.view(index).all.decode.raw(), range.start as u64 * 16);
         let out = if reduced { &a.partial } else { &state.weighed };
+        let tables = if ring.is_some() { &self.inputs.stream_tables } else { &self.inputs.tables };
         let mut bindings: Vec<Bind> = vec![
             (&state.absorbed).into(),
             self.kv.buffer(index, CachePart::Latent).into(),
-            (&self.inputs.tables).into(),
+            tables.into(),
             list.clone(),
             out.into(),
             (&a.stats).into(),
         ];
         bindings.extend(bind.clone());
-        pass.dispatch(&kind.attend, &params, &bindings, state.kernel.grid(rows, max_partitions));
+        let longest = task.rows[range].iter().map(|row| row[1]).max().unwrap_or(0);
+        let num_keys = ring.as_ref().map_or(u32::MAX, |(group, _)| group.chunk_tokens);
+        for (number, first_key) in (0..longest).step_by(num_keys as usize).enumerate() {
+            if let Some((group, loaded)) = &mut ring {
+                self.fetch(pass, index, group, number, loaded);
+            }
+            let params = MlaDecodeParams {
+                num_heads: heads,
+                q_stride: heads * state.config.cached(),
+                max_partitions,
+                reduced: u32::from(reduced),
+                scale: self.config.scale,
+                list_stride,
+                first_list,
+                first_key,
+                num_keys,
+                ..MlaDecodeParams::default()
+            };
+            let grid = state.kernel.grid(rows, max_partitions.min(num_keys / PARTITION));
+            pass.dispatch(&kind.attend, &params, &bindings, grid);
+        }
         if reduced {
             let params = PagedReduceParams {
                 num_heads: heads,
@@ -307,7 +344,7 @@ impl Decoder {
                 max_partitions,
                 list_stride,
                 first_list,
-                partition_size: mla_decode::PARTITION,
+                partition_size: PARTITION,
                 pad0: 0,
                 pad1: 0,
             };

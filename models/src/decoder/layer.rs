@@ -144,7 +144,8 @@ impl Decoder {
         let (k, v) = self.kv.layer(index);
         // Where blocks are selected all live on the host.
         let device = self.residency.is_none().then_some((&self.view(index).slots, k, v));
-        let rooms = self.staged.as_ref().map(|staged| staged.rooms(index)).map(|[k, v]| (k, v));
+        let rooms =
+            self.staged.as_ref().map(|staged| staged.rooms(index)).map(|rooms| (&rooms[0], &rooms[1]));
         let host = rooms.or_else(|| self.kv.host_layer(index)).filter(|_| on_host);
         let host = host.map(|(k, v)| (&self.inputs.host_slots, k, v));
         let angles = if rotary { (&self.inputs.cs).into() } else { Bind::from(&self.inputs.temperatures) };

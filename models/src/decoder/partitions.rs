@@ -1,21 +1,31 @@
 //! Into what partitions the keys of decode rows are cut.
 
+use attn_kernels::kernel::mla_decode;
 use attn_kernels::kernel::paged_decode::{self, PARTITION, partition_of, partitions};
 
 use super::Decoder;
 use super::inputs::{Plan, Rows};
 
+const _: () = assert!(PARTITION == mla_decode::PARTITION, "latents are cut alike");
+
+impl Rows {
+    fn cut(&mut self, partition_size: u32) {
+        self.partition_size = partition_size;
+        let of = |row: &[u32; 4]| partitions(partition_size, row[3], row[1]);
+        self.max_partitions = self.decode.iter().map(of).max().unwrap_or(0);
+    }
+}
+
 impl Decoder {
     /// Decides on the partitions of rows that attend all that they see.
     pub(super) fn cut(&self, plan: &mut Plan) {
-        // Chunks of the ring are whole partitions, and what a row makes of them must not hang on the others' lengths.
+        // Those of latents have one size, chunks of the ring are whole partitions, and reproducible rows must not hang on the
+        // others' lengths.
         let fixed = self.options.reproducible || self.latent.is_some() || plan.stream.is_some();
         for view in &mut plan.views {
             for rows in [&mut view.all, &mut view.whole] {
                 let keys = rows.decode.iter().map(|row| u64::from(row[1] - row[3])).sum();
-                rows.partition_size = if fixed { PARTITION } else { self.partition_of(keys) };
-                let of = |row: &[u32; 4]| partitions(rows.partition_size, row[3], row[1]);
-                rows.max_partitions = rows.decode.iter().map(of).max().unwrap_or(0);
+                rows.cut(if fixed { PARTITION } else { self.partition_of(keys) });
             }
         }
     }
@@ -39,5 +49,20 @@ impl Decoder {
     fn partition_of(&self, keys: u64) -> u32 {
         let shape = self.kv.shape();
         partition_of(shape, self.config.num_heads, self.gpu.decode_lanes(shape), keys)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_count_the_partitions_that_their_keys_lie_in() {
+        let mut rows =
+            Rows { decode: vec![[0, 300, 0, 0], [1, 1025, 0, 255], [2, 0, 0, 0]], ..Rows::default() };
+        rows.cut(256);
+        assert_eq!((rows.partition_size, rows.max_partitions), (256, 5));
+        rows.cut(2048);
+        assert_eq!(rows.max_partitions, 1);
     }
 }

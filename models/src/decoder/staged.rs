@@ -6,6 +6,7 @@
 
 use attn_kernels::gpu::{Buf, Gpu, Outcome, Pass, Read};
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use super::Decoder;
 use super::inputs::{Plan, u32_of};
@@ -15,8 +16,8 @@ use crate::{KvPool, ModelError};
 /// Rooms on the device for the blocks of a step.
 #[derive(Debug)]
 pub(super) struct Staged {
-    /// K and V of each layer.
-    rooms: Vec<[Buf<u32>; 2]>,
+    /// K and V, or latents, of each layer.
+    rooms: Vec<SmallVec<[Buf<u32>; 2]>>,
 }
 
 /// The blocks on the host that a step writes, in the order of their rooms.
@@ -45,6 +46,11 @@ impl Fresh {
         fresh
     }
 
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
     /// The room of a block on the host, if the step writes it.
     pub(super) fn room(&self, block: u32) -> Option<u32> {
         self.rooms.get(&block).copied()
@@ -52,18 +58,21 @@ impl Fresh {
 }
 
 /// What comes back of a layer's rooms.
-pub(super) type Return = [Read<u32>; 2];
+pub(super) type Return = SmallVec<[Read<u32>; 2]>;
 
 impl Staged {
     /// Where blocks of the pool lie in memory that kernels cannot reach.
     pub(super) fn new(gpu: &Gpu, kv: &KvPool, layers: u32) -> Result<Option<Self>, ModelError> {
-        let room = || -> Result<_, ModelError> { Ok([gpu.buffer("rooms", 1)?, gpu.buffer("rooms", 1)?]) };
-        let rooms = || Ok(Self { rooms: (0..layers).map(|_| room()).collect::<Result<_, ModelError>>()? });
-        kv.is_staged().then(rooms).transpose()
+        let rooms = |layer: u32| -> Result<_, ModelError> {
+            let buffers = kv.attended(layer as usize).0.iter();
+            Ok(buffers.map(|_| gpu.buffer("rooms", 1)).collect::<Result<_, _>>()?)
+        };
+        let all = || Ok(Self { rooms: (0..layers).map(rooms).collect::<Result<_, ModelError>>()? });
+        kv.is_staged().then(all).transpose()
     }
 
-    /// K and V of a layer.
-    pub(super) fn rooms(&self, layer: usize) -> &[Buf<u32>; 2] {
+    /// K and V, or latents, of a layer.
+    pub(super) fn rooms(&self, layer: usize) -> &[Buf<u32>] {
         &self.rooms[layer]
     }
 }
@@ -72,17 +81,23 @@ impl Decoder {
     /// Makes room for what the step writes.
     pub(super) fn begin_staged(&mut self, plan: &Plan) -> Result<(), ModelError> {
         let Some(staged) = &mut self.staged else { return Ok(()) };
-        let words = plan.fresh.blocks.len() * self.kv.shape().block_bytes() / 4;
-        staged.rooms.iter_mut().flatten().try_for_each(|room| fit(&self.gpu, room, words))
+        for (layer, rooms) in staged.rooms.iter_mut().enumerate() {
+            let words = plan.fresh.blocks.len() * self.kv.attended(layer).1;
+            rooms.iter_mut().try_for_each(|room| fit(&self.gpu, room, words))?;
+        }
+        Ok(())
     }
 
     /// Records that blocks to which the step adds tokens come to their rooms.
     pub(super) fn fetch_begun(&self, pass: &mut Pass, layer: usize, plan: &Plan) {
-        let (Some(staged), Some((k, v))) = (&self.staged, self.kv.host_layer(layer)) else { return };
-        let words = self.kv.shape().block_bytes() / 4;
+        let (Some(staged), Some(host_bufs)) = (&self.staged, self.kv.host_attended(layer)) else { return };
+        let words = self.kv.attended(layer).1;
+        if let Some(ring) = self.kv.ring() {
+            ring.count(plan.fresh.begun.len() as u64);
+        }
         for room in &plan.fresh.begun {
             let host = plan.fresh.blocks[*room as usize] as usize * words;
-            for (host_buf, rooms) in [k, v].into_iter().zip(staged.rooms(layer)) {
+            for (host_buf, rooms) in host_bufs.iter().zip(staged.rooms(layer)) {
                 pass.copy(host_buf, host..host + words, rooms, *room as usize * words);
             }
         }
@@ -90,10 +105,14 @@ impl Decoder {
 
     /// Records the way back of what the step wrote, by layer.
     pub(super) fn read_fresh(&self, pass: &mut Pass, plan: &Plan) -> Vec<Return> {
-        let words = plan.fresh.blocks.len() * self.kv.shape().block_bytes() / 4;
-        let staged = self.staged.as_ref().filter(|_| words > 0);
-        let layers = staged.map_or(&[][..], |staged| &staged.rooms);
-        layers.iter().map(|rooms| rooms.each_ref().map(|rooms| pass.read(rooms, 0..words))).collect()
+        let blocks = plan.fresh.blocks.len();
+        let staged = self.staged.as_ref().filter(|_| blocks > 0);
+        let layers = staged.map_or(&[][..], |staged| &staged.rooms).iter().enumerate();
+        let mut read = |(layer, rooms): (usize, &SmallVec<[Buf<u32>; 2]>)| {
+            let words = blocks * self.kv.attended(layer).1;
+            rooms.iter().map(|rooms| pass.read(rooms, 0..words)).collect()
+        };
+        layers.map(&mut read).collect()
     }
 
     /// Writes what the step wrote to the host.
@@ -106,13 +125,13 @@ impl Decoder {
         if layers.is_empty() {
             return Ok(());
         }
-        let words = self.kv.shape().block_bytes() / 4;
-        let layers: Vec<[Vec<u32>; 2]> =
-            layers.into_iter().map(|reads| reads.map(|read| done.get(read))).collect();
+        let layers: Vec<SmallVec<[Vec<u32>; 2]>> =
+            layers.into_iter().map(|reads| reads.into_iter().map(|read| done.get(read)).collect()).collect();
         let mut writes = Vec::new();
         for (layer, rooms) in layers.iter().enumerate() {
-            let (k, v) = self.kv.host_layer(layer).expect("what is staged has a host");
-            for (host, rooms) in [k, v].into_iter().zip(rooms) {
+            let words = self.kv.attended(layer).1;
+            let host = self.kv.host_attended(layer).expect("what is staged has a host");
+            for (host, rooms) in host.iter().zip(rooms) {
                 let at = plan.fresh.blocks.iter().map(|block| *block as usize * words);
                 writes.extend(at.zip(rooms.chunks_exact(words)).map(|(at, room)| (host, at, room)));
             }

@@ -208,6 +208,11 @@ impl Decoder {
         if let Some(slots) = plan.host_slots.as_mut().filter(|_| self.kv.is_staged()) {
             plan.fresh = Fresh::divert(slots, block_size);
         }
+        // Where the host writes, whole blocks come back.
+        let slots = plan.host_slots.iter().flatten().filter(|slot| **slot >= 0).count() as u64;
+        let tokens =
+            if self.kv.is_staged() { plan.fresh.len() as u64 * u64::from(block_size) } else { slots };
+        ring.count_written(tokens * (self.kv.plan().block_bytes() / u64::from(block_size)));
         let selects = |sparse: &Sparse| !(0..self.layers.len()).any(|layer| sparse.is_dense(layer));
         let selects = self.sparse.as_ref().is_some_and(selects);
         let whole = |view: &ViewRows, slice: usize| {
@@ -250,21 +255,20 @@ impl Decoder {
         if loaded.0[slot].replace(number) == Some(number) {
             return;
         }
-        let words = self.kv.shape().block_bytes() / 4;
-        let (k, v) = self.kv.layer(layer);
-        let (host_k, host_v) = self.kv.host_layer(layer).expect("a ring comes with a host");
-        let mut copy = |runs: &[Run], [from_k, from_v]: [&Buf<u32>; 2]| {
+        let (device, words) = self.kv.attended(layer);
+        let host = self.kv.host_attended(layer).expect("a ring comes with a host");
+        let mut copy = |runs: &[Run], from: &[Buf<u32>]| {
             for run in runs {
                 let range = run.from.start as usize * words..run.from.end as usize * words;
-                for (from, to) in [(from_k, k), (from_v, v)] {
+                for (from, to) in from.iter().zip(device) {
                     pass.copy(from, range.clone(), to, run.device as usize * words);
                 }
             }
         };
         let chunk = &group.chunks[number];
-        copy(&chunk.host, [host_k, host_v]);
+        copy(&chunk.host, host);
         if let Some(staged) = &self.staged {
-            copy(&chunk.rooms, staged.rooms(layer).each_ref());
+            copy(&chunk.rooms, staged.rooms(layer));
         }
         ring.count(chunk.host.iter().map(|run| u64::from(run.from.end - run.from.start)).sum());
     }

@@ -46,6 +46,7 @@ pub(crate) struct Ring {
     /// Blocks of a slot.
     slot_blocks: u32,
     fetched_blocks: AtomicU64,
+    written_bytes: AtomicU64,
 }
 
 /// Where a block is.
@@ -63,7 +64,7 @@ impl Ring {
     pub(crate) fn new(device_blocks: u32, slots: u32, chunk_blocks: u32) -> Option<Self> {
         let slot_blocks = (device_blocks / 2 / slots / chunk_blocks).max(1) * chunk_blocks;
         let resident = device_blocks.checked_sub(slots.checked_mul(slot_blocks)?).filter(|left| *left > 0)?;
-        Some(Self { resident, first: resident, slots, slot_blocks, fetched_blocks: AtomicU64::new(0) })
+        Some(Self::divided(resident, resident, slots, slot_blocks))
     }
 
     /// Divides `device_blocks` blocks where a policy selects: a sixteenth of them makes a slot of the ring, and at least one
@@ -72,7 +73,12 @@ impl Ring {
         let slot_blocks = (device_blocks / 16 / chunk_blocks).max(1) * chunk_blocks;
         let first = device_blocks.checked_sub(slots.checked_mul(slot_blocks)?);
         let first = first.filter(|left| *left >= chunk_blocks)?;
-        Some(Self { resident: 0, first, slots, slot_blocks, fetched_blocks: AtomicU64::new(0) })
+        Some(Self::divided(0, first, slots, slot_blocks))
+    }
+
+    fn divided(resident: u32, first: u32, slots: u32, slot_blocks: u32) -> Self {
+        let (fetched_blocks, written_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { resident, first, slots, slot_blocks, fetched_blocks, written_bytes }
     }
 
     /// Blocks of the device for pages of selected blocks, from block 0 on; 0 where blocks are resident instead.
@@ -106,7 +112,16 @@ impl Ring {
         self.fetched_blocks.fetch_add(blocks, Relaxed);
     }
 
-    /// Blocks of one layer that were copied into the ring so far.
+    pub(crate) fn count_written(&self, bytes: u64) {
+        self.written_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// Bytes that steps wrote to the host so far.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        self.written_bytes.load(Relaxed)
+    }
+
+    /// Blocks of one layer that were copied to the device so far.
     pub(crate) fn fetched_blocks(&self) -> u64 {
         self.fetched_blocks.load(Relaxed)
     }

@@ -105,6 +105,11 @@ fn llama_agrees_with_transformers() {
 }
 
 #[test]
+fn deepseek_v3_agrees_with_transformers() {
+    agrees_with_transformers("tiny-deepseek-v3");
+}
+
+#[test]
 fn deepseek_v32_agrees_with_transformers() {
     agrees_with_transformers("tiny-deepseek-v32");
 }

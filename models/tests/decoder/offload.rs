@@ -1,6 +1,7 @@
 //! Contexts larger than the pool on the device: the ring pipeline gives the bits of a pool that holds all.
 
 use attn_kernels::kernel::KvDtype;
+use insta::assert_snapshot;
 use kvblock::BlockId;
 use models::{DecoderOptions, HostMemory, ModelError, Offload};
 
@@ -62,6 +63,25 @@ fn layers_that_reach_less_far_stream_too() {
 }
 
 #[test]
+fn latents_stream_too() {
+    let tiny = family("tiny-deepseek-v3");
+    let ids: Vec<u32> = tiny.prompts[3].ids.iter().copied().cycle().take(700).collect();
+    let requests = [Request { prefill: 690, ..Request::new(&ids, 6) }, Request::new(&ids[5..300], 6)];
+    for kv_dtype in [KvDtype::F16, KvDtype::Int8] {
+        let run = |options: DecoderOptions| {
+            serve(&mut tiny.decoder(&DecoderOptions { kv_dtype, ..options }), &requests, 200)
+        };
+        let want = run(DecoderOptions { num_blocks: 200, offload: None, ..offloading(Mapped, [16, 0, 1]) });
+        for (memory, pool) in [(Mapped, [16, 17, 1]), (Staged, [16, 80, 2]), (Mapped, [4, 260, 3])] {
+            let got = run(offloading(memory, pool));
+            let what = format!("{kv_dtype:?}, {memory:?}, block size, blocks and slots {pool:?}");
+            assert_same(&what, &got[0], &want[0]);
+            assert_same(&what, &got[1], &want[1]);
+        }
+    }
+}
+
+#[test]
 fn sequences_share_the_slots_of_a_ring_or_take_turns() {
     let (long, other) = (long_prompt(600), long_prompt(330).split_off(30));
     let roomy = DecoderOptions { num_blocks: 200, offload: None, ..offloading(Mapped, [16, 0, 1]) };
@@ -99,6 +119,7 @@ fn check_moves(memory: HostMemory) {
 fn pools_and_models_that_cannot_stream_are_refused() {
     let small = tiny().try_decoder(&offloading(Mapped, [16, 32, 2])).unwrap_err();
     assert!(matches!(small, ModelError::DevicePool { blocks: 32, needed: 33 }), "{small}");
-    let latents = family("tiny-deepseek-v32").try_decoder(&offloading(Mapped, [16, 64, 2])).unwrap_err();
-    assert!(matches!(latents, ModelError::Offload { .. }), "{latents}");
+    let refused = |name| family(name).try_decoder(&offloading(Mapped, [64, 64, 2])).unwrap_err().to_string();
+    assert_snapshot!(refused("tiny-deepseek-v32"), @"KV blocks in memory of the host need attention to all latents: an indexer scores every token and attends to few of them, anywhere");
+    assert_snapshot!(refused("tiny-deepseek-v4"), @"KV blocks in memory of the host need one cache a layer: compressed attention keeps windows, entries and states beside");
 }

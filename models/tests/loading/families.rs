@@ -102,6 +102,8 @@ fn deepseek_v32_has_latents_an_indexer_and_groups_of_experts() {
     let mscale = 0.1 * 40f64.ln() + 1.0;
     assert!((f64::from(yarn.scale / config.scale) - mscale * mscale).abs() < 1e-6);
     assert_eq!(yarn.rope.attention_factor(), 1.0);
+    let plain = parse("tiny-deepseek-v3", &json!({})).unwrap();
+    assert_eq!((plain.latent, plain.indexer, plain.layers.len()), (Some(latent), None, 3));
     let refused = |change| error("tiny-deepseek-v32", change);
     assert_snapshot!(refused(json!({ "kv_lora_rank": 1024 })), @"kv_lora_rank is 1024, it must be a multiple of 8 up to 512");
     assert_snapshot!(refused(json!({ "q_lora_rank": null })), @"q_lora_rank is missing");

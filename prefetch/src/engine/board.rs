@@ -17,7 +17,7 @@ use crate::tier::{TierError, TierKind};
 pub struct TaskKey {
     /// The sequence that waits.
     pub seq: SeqId,
-    /// Rises with each submission of the sequence, for instance the step.
+    /// Increases with each submission of the sequence; for instance the step.
     pub generation: u64,
 }
 
@@ -48,9 +48,9 @@ pub struct Loaded {
 pub enum Outcome {
     /// Every block was in the cache when the task ended.
     Ready {
-        /// Blocks read from tiers, by this task or another one that wanted them at the same time.
+        /// Blocks read from tiers, by this task or by another one that wanted them at the same time.
         loaded: u32,
-        /// Blocks that were there already.
+        /// Blocks that were already in the cache.
         cached: u32,
     },
     /// Some blocks could not be loaded; the others were.
@@ -88,7 +88,8 @@ pub struct Settled {
 #[derive(Debug)]
 struct Task {
     generation: u64,
-    /// Tells this submission from an earlier one of the same key, whose loads may still be in flight.
+    /// Distinguishes this submission from an earlier one with the same key, whose loads may still be in
+    /// flight.
     ticket: u64,
     priority: Priority,
     blocks: Vec<BlockHash>,
@@ -146,7 +147,7 @@ impl TaskBoard {
         }
     }
 
-    /// Says that `step` runs now, which moves the window of `prefetch_ahead`.
+    /// Announces that `step` runs now, which moves the window of `prefetch_ahead`.
     pub fn advance(&mut self, step: u64) {
         self.step = step;
     }
@@ -163,11 +164,11 @@ impl TaskBoard {
         self.cache.len()
     }
 
-    /// Queues a task. An older task of the same sequence is cancelled. On a full board the youngest LOW task
-    /// that has not started makes room for work that is more urgent.
+    /// Queues a task and cancels an older task of the same sequence. On a full board, the youngest LOW task
+    /// that has not started makes room for more urgent work.
     ///
     /// # Errors
-    /// [`SubmitError`]; the board is then unchanged.
+    /// [`SubmitError`], which leaves the board unchanged.
     pub fn submit(&mut self, submission: Submission) -> Result<(), SubmitError> {
         let Submission { key, step, priority, mut blocks } = submission;
         let latest = self.step.saturating_add(u64::from(self.config.prefetch_ahead));
@@ -216,7 +217,7 @@ impl TaskBoard {
     }
 
     /// The next block to load, or `None` when nothing is left to issue. The caller loads it and calls
-    /// [`Self::finish`]; until then nobody else is handed the same block.
+    /// [`Self::finish`]; until then, no other caller gets the same block.
     pub fn next_load(&mut self, now: Duration) -> Option<BlockHash> {
         loop {
             let seq = *self.queues.iter().find_map(VecDeque::front)?;
@@ -244,8 +245,8 @@ impl TaskBoard {
         }
     }
 
-    /// Takes the result of a load from [`Self::next_load`]. A block that no live task wants any more is
-    /// discarded.
+    /// Accepts the result of a load issued by [`Self::next_load`]. A block that no live task wants any more
+    /// is discarded.
     ///
     /// # Panics
     /// When `block` was not being loaded.
@@ -311,7 +312,7 @@ impl TaskBoard {
         Some(bytes)
     }
 
-    /// Takes a block out of the cache, once it is on the device for instance.
+    /// Removes a block from the cache, for instance once it is on the device.
     pub fn take(&mut self, block: BlockHash) -> Option<Arc<[u8]>> {
         self.recency.remove(&block);
         self.cache.remove(&block)

@@ -5,9 +5,10 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use super::Shared;
 use super::board::{Outcome, Settled, TaskKey};
-use super::{Shared, lock};
 use crate::counters::Counters;
+use crate::sync::lock;
 
 /// Where a worker leaves the outcome of a task.
 #[derive(Default)]
@@ -58,7 +59,7 @@ impl SlotState {
     }
 }
 
-/// A submitted task. Wait with [`Handle::wait`] or `.await` it; both tell how it ended.
+/// A submitted task. Call [`Handle::wait`] or `.await` it; both return how it ended.
 ///
 /// Dropping the handle does not cancel the task: the blocks still reach the cache. [`Handle::cancel`] does.
 pub struct Handle {
@@ -79,7 +80,7 @@ impl Handle {
         self.key
     }
 
-    /// Whether the task has ended, in whatever way.
+    /// Whether the task has ended, successfully or not.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         lock(&self.slot.state).settled.is_some()
@@ -126,7 +127,7 @@ impl Future for Handle {
 }
 
 impl Drop for Handle {
-    /// A transfer nobody waited for was hidden whole.
+    /// A transfer that nobody waited for was hidden completely.
     fn drop(&mut self) {
         let _ = lock(&self.slot.state).outcome(&self.counters);
     }

@@ -1,4 +1,4 @@
-//! Adaptive replacement: balances recency against frequency by watching what it evicted too early.
+//! Adaptive replacement: balances recency against frequency by observing which blocks it evicted too early.
 
 use kvblock::BlockHash;
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Condvar, Mutex};
 
-use crate::engine::lock;
+use crate::sync::lock;
 use crate::tier::{TierError, TierKind};
 
 /// A running load or dump. [`Store::wait`](super::Store::wait) ends it.

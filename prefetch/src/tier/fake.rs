@@ -1,4 +1,4 @@
-//! A tier with made-up contents and exact latency, to test what stands on tiers.
+//! A tier with made-up contents, set latency and injected faults, for tests of code that uses tiers.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,11 +8,11 @@ use std::time::Duration;
 use kvblock::BlockHash;
 
 use super::{BlockLayout, Stored, Tier, TierError, TierKind};
-use crate::engine::lock;
+use crate::sync::lock;
 
-/// A tier that holds every block there is, with bytes that follow from the hash, unless told otherwise.
+/// A tier that holds every possible block, with bytes derived from the hash, unless told otherwise.
 ///
-/// Latency and faults are set for each block, and each read is logged, so tests see order and repetition.
+/// Faults are set per block, and each read is logged, so that tests see order and repetition.
 pub struct FakeTier {
     layout: BlockLayout,
     kind: TierKind,

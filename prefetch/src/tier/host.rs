@@ -1,18 +1,19 @@
-//! Blocks in memory of this process.
+//! The host tier: blocks in memory of this process.
 
 use std::sync::{Arc, Mutex};
 
 use kvblock::BlockHash;
 
 use super::{BlockLayout, Stored, Tier, TierError, TierKind};
-use crate::engine::lock;
 use crate::index::{IndexError, Lookup, TierIndex};
 use crate::policy::{PolicyKind, ReuseFilter};
+use crate::sync::lock;
 
 /// A bounded map from hash to block.
 ///
-/// A read copies outside of the lock: it holds a reference to the block, which may outlive its eviction, so
-/// memory can pass the capacity by one block for each reader.
+/// Reads and writes copy outside of the lock: a reader holds a reference to its block, which may outlive the
+/// block's eviction, and a writer copies before it has a slot. Memory can therefore exceed the capacity by
+/// one block for each reader and writer.
 pub struct HostTier {
     layout: BlockLayout,
     inner: Mutex<Inner>,
@@ -20,12 +21,12 @@ pub struct HostTier {
 
 struct Inner {
     index: TierIndex,
-    /// By slot, as far as slots were in use.
+    /// By slot, up to the last slot ever used.
     blocks: Vec<Option<Arc<[u8]>>>,
 }
 
 impl HostTier {
-    /// A tier for `capacity_blocks` blocks; memory is taken as they come.
+    /// A tier for `capacity_blocks` blocks; memory is allocated as they arrive.
     #[must_use]
     pub fn new(
         layout: BlockLayout,
@@ -82,7 +83,12 @@ impl Tier for HostTier {
 
     fn write(&self, key: BlockHash, block: &[u8]) -> Result<Stored, TierError> {
         self.layout.check_block(block.len())?;
+        if let Some(stored) = lock(&self.inner).index.admission(key) {
+            return Ok(stored);
+        }
+        let bytes: Arc<[u8]> = block.into();
         let mut inner = lock(&self.inner);
+        // Another writer may have been faster while this one copied.
         if let Some(stored) = inner.index.admission(key) {
             return Ok(stored);
         }
@@ -96,7 +102,7 @@ impl Tier for HostTier {
         if inner.blocks.len() <= slot {
             inner.blocks.resize(slot + 1, None);
         }
-        inner.blocks[slot] = Some(block.into());
+        inner.blocks[slot] = Some(bytes);
         inner.index.complete_store(&[key], true);
         Ok(Stored::Written)
     }

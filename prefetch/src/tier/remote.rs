@@ -1,9 +1,10 @@
-//! Blocks in a service or directory that several engines share, through OpenDAL.
+//! The remote tier: blocks in a service or directory that several engines share, through OpenDAL.
 //!
-//! A block is one object: for each shard its checksum (8 bytes, seeded with hash and shard number) and its
-//! bytes. So a shard is checked with one ranged read, and an object under the wrong name is noticed. Names
-//! begin with a digest of namespace and layout: engines with other models or cache types share a place
-//! without meeting. Beside all of them lies the object `format`, by which a place of another version is refused.
+//! A block is one object: for each shard, its checksum (8 bytes, seeded with hash and shard number) and its
+//! bytes. One ranged read is thus enough to check a shard, and an object under the wrong name is noticed.
+//! Names begin with a digest of namespace and layout, so that engines with different models or cache types
+//! can share storage without conflict. Next to these objects lies one named `format`, by which storage of
+//! another version is recognised and refused.
 
 mod lookup;
 mod naming;
@@ -20,8 +21,8 @@ use tokio::runtime::Runtime;
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
 
 use super::{BlockLayout, Stored, Tier, TierError, TierKind};
-use crate::engine::lock;
 use crate::spec::RemoteSpec;
+use crate::sync::lock;
 use naming::Naming;
 
 const SUM_BYTES: usize = size_of::<u64>();
@@ -37,19 +38,19 @@ pub struct RemoteConfig {
     pub layout: BlockLayout,
     /// Names what the blocks hold, for instance model, cache group and element type.
     pub namespace: String,
-    /// Longest time for one request to the service, which is tried at most twice.
+    /// Time limit for one request to the service, which is tried at most twice.
     pub timeout: Duration,
-    /// After a request failed, the tier answers [`TierError::Down`] at once for this long: a dead service
-    /// must not hold up every lookup by its timeout.
+    /// After a failed request, the tier answers [`TierError::Down`] immediately for this long, so that a dead
+    /// service does not delay every lookup by its timeout.
     pub retry_after: Duration,
 }
 
 /// Blocks that several engines share.
 pub struct RemoteTier {
     layout: BlockLayout,
-    /// A block lies in the backend that its hash picks.
+    /// A block lies in the backend that its hash selects.
     backends: Vec<Operator>,
-    /// What the backends lie in, with blocks of other namespaces.
+    /// The storage around the backends, shared with other namespaces.
     places: Vec<Operator>,
     naming: Naming,
     timeout: Duration,
@@ -60,7 +61,7 @@ pub struct RemoteTier {
 }
 
 impl RemoteTier {
-    /// Opens the place that a tier spec names. Nothing is asked of it yet, except that a directory exists.
+    /// Opens the storage that a tier spec names. It is not contacted yet, but a directory must exist.
     ///
     /// # Errors
     /// [`TierError::Backend`] when it cannot be set up or the build lacks the feature for it.
@@ -94,9 +95,10 @@ impl RemoteTier {
         }
     }
 
-    /// Opens plain directories in the Posix layout of UCM: a block is `data/HEX`, or with `dir_shard_chars` =
-    /// n it is in the directory of the first n hex characters; while it is written its name ends in `.tmp`.
-    /// With several directories the hash picks one; naming one twice is allowed.
+    /// Opens plain directories in the Posix layout of UCM: a block is the file `data/HEX`, or, with
+    /// `dir_shard_chars` = n, lies in a directory named by the first n hex characters. While it is being
+    /// written, its name ends in `.tmp`. With several directories, the hash selects one; listing one twice is
+    /// allowed.
     ///
     /// # Errors
     /// [`TierError::Directory`] when a directory is missing: it is not created, since it may be a mount that
@@ -143,7 +145,8 @@ impl RemoteTier {
         Ok(Self { layout, backends, places, naming, timeout, retry_after, down_until, runtime })
     }
 
-    /// Runs a request on the tier's own runtime and waits for it, from any thread, of other runtimes too.
+    /// Runs a request on the tier's own runtime and waits for it. May be called from any thread, also of
+    /// other runtimes.
     fn run<T: Send + 'static>(
         &self,
         action: &'static str,
@@ -169,7 +172,7 @@ impl RemoteTier {
         Err(Failure::Other(failure))
     }
 
-    /// Writes an object that nobody sees half of.
+    /// Writes an object atomically: readers never see part of it.
     fn write_object(&self, to: Operator, name: String, object: Vec<u8>) -> Result<Stored, Failure> {
         let is_posix = matches!(self.naming, Naming::Posix { .. });
         let patience = self.timeout * 4;
@@ -182,7 +185,7 @@ impl RemoteTier {
         })
     }
 
-    /// Reads which version of blocks a place holds; a new place gets this one.
+    /// Checks the version of the storage; new storage is marked with this one.
     fn check_format(&self, place: &Operator) -> Result<(), TierError> {
         let expected = format!("KV blocks of format {FORMAT}");
         let reader = place.clone();
@@ -209,8 +212,8 @@ impl RemoteTier {
         Err(TierError::Mismatch { tier, found, expected: expected.into() })
     }
 
-    /// Refuses a bucket that is missing: to a read of an object it looks like an empty one, and some services make it when
-    /// they are written to. Keys that may not list buckets do without.
+    /// Refuses a missing bucket: reads of an object cannot tell it from an empty one, and some services
+    /// create it on the first write. Keys without permission to list buckets skip the check.
     fn check_bucket(&self, place: &Operator) -> Result<(), TierError> {
         if place.info().scheme() != "s3" {
             return Ok(());
@@ -301,13 +304,13 @@ impl Tier for RemoteTier {
         self.layout
     }
 
-    /// Unbounded: the service has its own limit and eviction.
+    /// `None`: the service has its own limit and eviction.
     fn capacity_blocks(&self) -> Option<u64> {
         None
     }
 
-    /// Asks every place for its version, and gives a new one this one's. A bucket that is missing stays so:
-    /// [`TierError::NoBucket`].
+    /// Checks the version of all storage, and marks new storage with this one. A missing bucket is not
+    /// created: [`TierError::NoBucket`].
     fn probe(&self) -> Result<(), TierError> {
         self.places.iter().try_for_each(|place| {
             self.check_bucket(place)?;

@@ -1,15 +1,12 @@
-//! Residency of sparse decoding: tables against a naive reading of the rules, and the rhythm of retrieval.
+//! Residency of sparse decoding: tables against a naive reading of the rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use insta::assert_snapshot;
 use kvblock::{BlockId, BlockIdx};
-use prefetch::cadence::{InitialResident, RetrievalAction, RetrievalCadence, delta_load};
 use prefetch::residency::{Residency, ResidencyError, ResidencyPlan};
 use proptest::prelude::*;
-
-use crate::hash;
 
 fn idx(blocks: &[u32]) -> Vec<BlockIdx> {
     blocks.iter().copied().map(BlockIdx::new).collect()
@@ -134,37 +131,4 @@ proptest! {
             prop_assert_eq!(free, devices.difference(&attended).copied().collect());
         }
     }
-}
-
-#[test]
-fn sparse_decoding_starts_with_the_ends_of_the_prompt() {
-    let start = InitialResident::new(20, 6, 1, 2);
-    assert_eq!(start.remain, idx(&[0, 15, 16, 17, 18, 19]));
-    assert_eq!(start.prefetch, idx(&[13, 14]));
-    let short = InitialResident::new(5, 6, 1, 2);
-    assert_eq!((short.remain, short.prefetch), (idx(&[0, 1, 2, 3, 4]), vec![]));
-    assert_eq!(InitialResident::new(4, 3, 1, 9).prefetch, idx(&[1]), "never into the sink");
-}
-
-#[test]
-fn retrieval_keeps_its_rhythm() {
-    let esa = RetrievalCadence::new(5).unwrap();
-    let letters: String = (1..=12)
-        .map(|step| match esa.action(step) {
-            RetrievalAction::Synchronous => 'S',
-            RetrievalAction::StartScoring => 's',
-            RetrievalAction::StartLoading => 'l',
-            RetrievalAction::AwaitLoads => 'w',
-            RetrievalAction::Idle => '.',
-        })
-        .collect();
-    assert_snapshot!(letters, @"Ss..lws..lws");
-    assert_eq!(RetrievalCadence::new(2), None);
-}
-
-#[test]
-fn a_delta_is_what_changed_its_place_or_its_hash() {
-    let map = |pairs: &[(u32, u8)]| pairs.iter().map(|&(i, h)| (BlockIdx::new(i), hash(h))).collect();
-    let delta = delta_load(&map(&[(0, 1), (1, 2), (2, 3)]), &map(&[(0, 1), (1, 9), (4, 3)]));
-    assert_eq!(delta, [(BlockIdx::new(1), hash(9)), (BlockIdx::new(4), hash(3))]);
 }

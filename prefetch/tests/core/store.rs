@@ -76,6 +76,17 @@ fn discarded_and_surplus_partial_blocks_never_become_visible() {
 }
 
 #[test]
+fn a_refused_dump_leaves_no_partial_blocks_behind() {
+    let (store, _) = store(StoreConfig { waiting_depth: 2, ..SMALL });
+    let three = (1..4).map(|n| (key(n), shard(n, 0))).collect();
+    assert!(matches!(store.dump(three, 0).err(), Some(StoreError::QueueFull { jobs: 3, depth: 2, .. })));
+    // All three places are free for other blocks.
+    for n in 4..7 {
+        dump(&store, &[n], 0).unwrap();
+    }
+}
+
+#[test]
 fn failures_name_the_first_bad_block_and_end_the_wait() {
     let tier = Arc::new(FakeTier::new(TierKind::Disk, layout(), Duration::from_millis(2)));
     let stack = Arc::new(TierStack::new(vec![tier.clone()]).unwrap());

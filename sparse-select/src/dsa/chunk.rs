@@ -1,4 +1,4 @@
-//! How many rows of index logits are computed at a time, so that they fit in memory.
+//! Chunking: how many rows of index logits are computed at a time, so that they fit in memory.
 
 use core::ops::Range;
 
@@ -7,25 +7,25 @@ use super::{
     transform::{TopkRows, Transform, topk_transform},
 };
 
-/// Below this many logits nothing is chunked.
+/// Fewer logits than this are never chunked.
 const CHUNK_MIN_LOGITS: u64 = 8_000_000;
 const LOGIT_BYTES: u64 = 4;
-/// Chunked when the logits take more than this share of all memory.
+/// Logits that take more than this share of the total memory are chunked.
 const TOTAL_SHARE: f64 = 0.3;
-/// Logits of the alternative chunker at most, bytes.
+/// Default limit of [`group_requests`] on the bytes of logits.
 pub const LOGITS_MAX_BYTES: u64 = 512 << 20;
 
-/// Device memory, bytes.
+/// Device memory in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Free now.
+    /// Currently free.
     pub free: u64,
-    /// In all.
+    /// Total.
     pub total: u64,
 }
 
-/// Whether the logits of `q` queries over `k` keys are computed in chunks: from 8,000,000 logits on, when they take
-/// more than half of the free or 0.3 of all memory.
+/// Whether the logits of `q` queries over `k` keys are computed in chunks: if there are at least 8,000,000 of
+/// them and they take more than half of the free memory or more than 0.3 of the total.
 #[must_use]
 pub fn should_chunk(q: usize, k: usize, memory: Memory) -> bool {
     let logits = q as u64 * k as u64;
@@ -34,21 +34,22 @@ pub fn should_chunk(q: usize, k: usize, memory: Memory) -> bool {
         && (bytes * 2 > memory.free || bytes as f64 > memory.total as f64 * TOTAL_SHARE)
 }
 
-/// Rows of a chunk: what half of the free memory holds, in 1..=q.
+/// Rows per chunk: as many as half of the free memory holds, in `1..=q`.
 #[must_use]
 pub fn max_rows(q: usize, k: usize, memory: Memory) -> usize {
     let rows = memory.free / 2 / (k.max(1) as u64 * LOGIT_BYTES);
     usize::try_from(rows).unwrap_or(usize::MAX).clamp(1, q.max(1))
 }
 
-/// The row ranges in which `q` queries are scored; one if they are not chunked.
+/// The row ranges in which `q` queries are scored; a single one if they are not chunked.
 pub fn row_chunks(q: usize, k: usize, memory: Memory) -> impl Iterator<Item = Range<usize>> {
     let rows = if should_chunk(q, k, memory) { max_rows(q, k, memory) } else { q.max(1) };
     (0..q).step_by(rows).map(move |start| start..(start + rows).min(q))
 }
 
-/// Positions or slots of the `k` best keys of every query, `[q_len, k]`: logits in the given row ranges, each
-/// transformed at once with its slice of the row metadata. The ranges do not change the result.
+/// Positions or slots of the `k` best keys of every query, `[q_len, k]`. Logits are computed one row range at
+/// a time, and each is transformed immediately with its slice of the row metadata. The choice of ranges does
+/// not change the result.
 #[must_use]
 pub fn topk_chunked(
     queries: &IndexQueries,
@@ -72,17 +73,19 @@ pub fn topk_chunked(
     out
 }
 
-/// Requests of the alternative chunker that are scored together.
+/// Requests that are scored together; see [`group_requests`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     /// Requests of the batch.
     pub requests: Range<usize>,
-    /// Queries of the group's only request where it is too large for one group; all otherwise.
+    /// The queries scored, if the group is a part of a single request that is too large; `None` for all
+    /// queries.
     pub rows: Option<Range<usize>>,
 }
 
-/// Groups requests `(q_len, kv_len)` in order while the logits of a group, all its queries over all its keys, stay in
-/// `logits_max_bytes` and its gathered keys in `keys_max`. A request whose logits alone are too large is cut by queries.
+/// Groups requests `(q_len, kv_len)` in order (vLLM's chunker): the logits of a group, all its queries over
+/// all its keys, take at most `logits_max_bytes`, and its gathered keys number at most `keys_max`. A request
+/// whose logits alone are too large is split by queries.
 #[must_use]
 pub fn group_requests(requests: &[(usize, usize)], keys_max: usize, logits_max_bytes: u64) -> Vec<Group> {
     let bytes = |q: usize, k: usize| q as u64 * k as u64 * LOGIT_BYTES;

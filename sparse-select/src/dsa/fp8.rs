@@ -1,8 +1,9 @@
-//! fp8 e4m3 (the finite variant: no infinities, largest 448) with a scale a vector, and the rotation before it.
+//! fp8 e4m3 (the finite variant: no infinities, maximum 448) with one scale per vector, and the rotation
+//! before quantisation.
 
 /// Largest magnitude of e4m3.
 pub const MAX: f32 = 448.0;
-/// Magnitudes below this do not shrink the scale further.
+/// Lower limit of `amax`, so that small vectors do not shrink the scale further.
 const AMAX_MIN: f32 = 1e-4;
 const MAX_CODE: u8 = 0x7e;
 
@@ -27,13 +28,13 @@ impl ScaleFormat {
     }
 }
 
-/// The least power of two not below `x`, for normal `x > 0`.
+/// The smallest power of two that is at least `x`, for normal `x > 0`.
 fn next_power_of_two(x: f32) -> f32 {
     let floor = f32::from_bits(x.to_bits() & 0x7f80_0000);
     if floor == x { x } else { floor * 2.0 }
 }
 
-/// Rounds to the nearest e4m3 value, ties to even, beyond 448 to 448.
+/// Rounds to the nearest e4m3 value, ties to even; saturates at 448.
 #[must_use]
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "mantissa and exponent fields")]
 pub fn encode(x: f32) -> u8 {
@@ -55,7 +56,7 @@ pub fn encode(x: f32) -> u8 {
     sign | code
 }
 
-/// The value of a code; NaN for the two codes without one.
+/// The value of a code; NaN for `0x7f` and `0xff`.
 #[must_use]
 pub fn decode(code: u8) -> f32 {
     let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
@@ -67,18 +68,19 @@ pub fn decode(code: u8) -> f32 {
     if code & 0x80 == 0 { magnitude } else { -magnitude }
 }
 
-/// Codes of `x / scale` and the scale. One scale a vector: index keys have at most the 128 channels of a block.
+/// Codes of `x / scale`, and the scale. One scale per vector suffices: an index key has at most the 128
+/// channels of a block.
 #[must_use]
 pub fn quantise(x: &[f32], format: ScaleFormat) -> (Vec<u8>, f32) {
     let scale = format.scale(x);
     (x.iter().map(|x| encode(x / scale)).collect(), scale)
 }
 
-/// The Hadamard rotation of queries and keys before quantisation, scaled by `1 / sqrt(len)`: spreads outliers over all
-/// channels and keeps dot products. O(n log n).
+/// The Hadamard rotation of queries and keys before quantisation, scaled by `1 / sqrt(len)`: spreads outliers
+/// over all channels and preserves dot products. O(n log n).
 ///
 /// # Panics
-/// When the length is no power of two.
+/// When the length is not a power of two.
 pub fn hadamard(x: &mut [f32]) {
     assert!(x.len().is_power_of_two(), "{} channels cannot be rotated", x.len());
     let mut half = 1;

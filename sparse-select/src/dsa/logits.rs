@@ -1,11 +1,11 @@
-//! Index logits from fp8 keys.
+//! Index logits of fp8 queries and keys.
 
 use core::ops::Range;
 
 use super::fp8::{ScaleFormat, decode, quantise};
 use crate::{Heads, SelectError};
 
-/// fp8 index keys with a scale each.
+/// fp8 index keys, each with its scale.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IndexKeys {
     dim: usize,
@@ -34,7 +34,7 @@ impl IndexKeys {
         self.scales.len()
     }
 
-    /// Whether there is no key.
+    /// Whether there are no keys.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.scales.is_empty()
@@ -59,7 +59,7 @@ impl IndexQueries {
     /// Quantises queries `[heads, q_len, dim]` and folds gates `[q_len, heads]` (all 1 where absent) with their scales.
     ///
     /// # Errors
-    /// [`SelectError::Count`] when there is not one gate for each query and head.
+    /// [`SelectError::Count`] unless there is one gate for each query and head.
     pub fn quantise(q: &Heads<'_>, gates: Option<&[f32]>, format: ScaleFormat) -> Result<Self, SelectError> {
         let (heads, needed) = (q.heads(), q.heads() * q.len());
         if let Some(gates) = gates.filter(|gates| gates.len() != needed) {
@@ -80,14 +80,14 @@ impl IndexQueries {
         self.rows.len()
     }
 
-    /// Whether there is no query.
+    /// Whether there are no queries.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// Logits of query `m` over the keys `range`: `Σ_h w[m, h] k_scale[n] relu(q8[m, h] · k8[n])`, f32. `keys` has one
-    /// entry for all heads, or one for each group of them.
+    /// Logits of query `m` over the keys `range`: `Σ_h w[m, h] k_scale[n] relu(q8[m, h] · k8[n])`, f32.
+    /// `keys` has one entry for all heads, or one for each group of heads.
     #[must_use]
     pub fn row(&self, m: usize, keys: &[IndexKeys], range: Range<usize>) -> Vec<f32> {
         let group = self.heads / keys.len();
@@ -116,8 +116,8 @@ impl IndexQueries {
     }
 }
 
-/// Index keys in pages: the codes of all tokens of a page, then their scales as little-endian f32. 132 bytes a token for
-/// 128 channels.
+/// Index keys in pages: the codes of all tokens of a page, then their scales as little-endian f32. 132 bytes
+/// per token for 128 channels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PagedIndexKeys {
     page_tokens: usize,
@@ -125,11 +125,11 @@ pub struct PagedIndexKeys {
     bytes: Vec<u8>,
 }
 
-/// Bytes of a stored scale.
+/// Bytes per stored scale.
 const SCALE_BYTES: usize = size_of::<f32>();
 
 impl PagedIndexKeys {
-    /// Tokens of a published page.
+    /// Tokens per page in the published layout.
     pub const PAGE_TOKENS: usize = 64;
 
     /// `pages` zeroed pages.
@@ -169,7 +169,7 @@ impl PagedIndexKeys {
         keys
     }
 
-    /// The pages as stored.
+    /// The bytes of all pages.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes

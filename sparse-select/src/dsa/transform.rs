@@ -1,18 +1,18 @@
-//! The best positions of every row, as positions, physical slots, or offsets into a ragged buffer.
+//! Top-k of every row, as positions, physical slots, or indices into a ragged buffer.
 
 use core::ops::Range;
 
 use crate::topk::order_key;
 
-/// Fills a row behind its last entry.
+/// Fills a row after its last entry.
 pub const PADDING: i32 = -1;
 
-/// Logits and where each row's lie.
+/// Logits, and the valid columns of each row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TopkRows<'a> {
     /// `[rows, width]`
     pub logits: &'a [f32],
-    /// Logits of a row.
+    /// Logits per row.
     pub width: usize,
     /// First valid column of each row, `[rows]`.
     pub starts: &'a [u32],
@@ -20,18 +20,18 @@ pub struct TopkRows<'a> {
     pub lens: &'a [u32],
 }
 
-/// What positions become. Positions count from the row's own start.
+/// What positions are turned into. Positions count from the start of their row's valid columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transform<'a> {
-    /// They stay positions.
+    /// Positions, unchanged.
     Positions,
     /// Physical slots `page_table[batch][position / page_size] * page_size + position % page_size`.
     Paged {
         /// Physical pages, `[batch, pages_per_row]`.
         page_table: &'a [u32],
-        /// Pages of a table row.
+        /// Pages per table row.
         pages_per_row: usize,
-        /// Tokens of a page; 1 makes the table one of slots.
+        /// Tokens per page; with 1, the table lists slots.
         page_size: u32,
         /// Batch entry of each row, [`token_to_batch`]; rows beyond it are padding.
         batch: &'a [u32],
@@ -44,7 +44,7 @@ pub enum Transform<'a> {
 }
 
 impl Transform<'_> {
-    /// The metadata of some rows.
+    /// The transform for a range of rows.
     #[must_use]
     pub fn slice(&self, rows: Range<usize>) -> Self {
         let mut part = *self;
@@ -71,8 +71,8 @@ impl Transform<'_> {
     }
 }
 
-/// The batch entry of each query row, given the query *lengths* of the batch (not their running sum): row r belongs to b
-/// when `sum(lens[..b]) <= r < sum(lens[..=b])`.
+/// The batch entry of each query row, from the query *lengths* of the batch (not their cumulative sums): row
+/// r belongs to entry b when `sum(lens[..b]) <= r < sum(lens[..=b])`.
 #[must_use]
 pub fn token_to_batch(q_lens: &[u32]) -> Vec<u32> {
     (0..).zip(q_lens).flat_map(|(b, &len)| core::iter::repeat_n(b, len as usize)).collect()
@@ -80,13 +80,14 @@ pub fn token_to_batch(q_lens: &[u32]) -> Vec<u32> {
 
 /// The `k` best positions of every row, transformed: `[rows, k]`, padded with -1.
 ///
-/// A row of at most `k` valid columns yields them all in order, whatever its logits. Otherwise the larger logit comes
-/// first and equal ones in order of position: kernels may order a row differently, as a set it is the same.
+/// A row of at most `k` valid columns yields all of them in order, whatever their logits. Otherwise, larger
+/// logits come first, and equal ones in order of position. Kernels may order a row differently; compare rows
+/// as sets.
 ///
 /// O(width + k log k) for each row.
 ///
 /// # Panics
-/// When a row's columns go beyond `width`.
+/// When a row's valid columns exceed `width`.
 #[must_use]
 pub fn topk_transform(rows: &TopkRows<'_>, k: usize, transform: &Transform<'_>) -> Vec<i32> {
     topk_transform_by(rows, k, transform, Ties::SmallIndex)
@@ -95,13 +96,13 @@ pub fn topk_transform(rows: &TopkRows<'_>, k: usize, transform: &Transform<'_>) 
 /// Which of two equal logits comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ties {
-    /// That of the smaller position.
+    /// The one at the smaller position.
     SmallIndex,
-    /// That of the larger position.
+    /// The one at the larger position.
     LargeIndex,
 }
 
-/// [`topk_transform`] with a choice of tie break.
+/// [`topk_transform`] with a choice of tie-breaking rule.
 #[must_use]
 pub fn topk_transform_by(rows: &TopkRows<'_>, k: usize, transform: &Transform<'_>, ties: Ties) -> Vec<i32> {
     let mut out = Vec::with_capacity(rows.starts.len() * k);

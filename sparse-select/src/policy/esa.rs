@@ -1,4 +1,5 @@
-//! ESA: blocks by the mean key of each, retrieved once in several steps (UCM's example sparse attention).
+//! ESA: ranks blocks by their mean keys and retrieves them only once every few steps (UCM's example sparse
+//! attention).
 
 use std::collections::BTreeMap;
 
@@ -30,31 +31,31 @@ pub const KVSTAR_ENTRY: Entry = Entry {
 
 const fn keys(stride: &'static str) -> [Key; 6] {
     [
-        key("init_window_sz", "1", "first blocks, always selected"),
-        key("local_window_sz", "2", "last blocks, always selected"),
-        key("min_blocks", "4", "blocks a prompt must fill before any is dropped"),
-        key("sparse_ratio", "0.3", "share of the blocks between the windows that is selected"),
+        key("init_window_sz", "1", "number of first blocks, always selected"),
+        key("local_window_sz", "2", "number of last blocks, always selected"),
+        key("min_blocks", "4", "blocks that a prompt must fill before any is dropped"),
+        key("sparse_ratio", "0.3", "fraction of the blocks between the windows that is selected"),
         key("retrieval_stride", stride, "steps from one retrieval to the next"),
-        key("block_size", "16", "tokens of a block"),
+        key("block_size", "16", "tokens per block"),
     ]
 }
 
 /// ESA with its published parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct Esa {
-    /// Name of the registry entry: `esa` or `kvstar`.
+    /// Name of the registry entry, `esa` or `kvstar`.
     pub policy: &'static str,
-    /// First blocks, always selected.
+    /// Number of first blocks that are always selected.
     pub init_window_sz: u32,
-    /// Last blocks, always selected.
+    /// Number of last blocks that are always selected.
     pub local_window_sz: u32,
-    /// Blocks a prompt must fill before any is dropped.
+    /// Blocks that a prompt must fill before any is dropped.
     pub min_blocks: u32,
-    /// Share of the blocks between the windows that is selected.
+    /// Fraction of the blocks between the windows that is selected.
     pub sparse_ratio: f64,
-    /// When to retrieve and load.
+    /// In which steps to retrieve and load.
     pub cadence: Cadence,
-    /// Tokens of a block.
+    /// Tokens per block.
     pub block_size: BlockSize,
 }
 
@@ -87,7 +88,8 @@ impl Esa {
         prompt_tokens >= self.block_size.get() as usize * self.min_blocks as usize
     }
 
-    /// Blocks retrieved between the windows of a prompt: `floor((ceil(prompt / bs) - init - local) * ratio)`.
+    /// Number of blocks retrieved between the windows of a prompt:
+    /// `floor((ceil(prompt / bs) - init - local) * ratio)`.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of the blocks")]
     pub fn top_k(&self, prompt_tokens: usize) -> u32 {
@@ -96,7 +98,7 @@ impl Esa {
         (f64::from(range) * self.sparse_ratio).floor() as u32
     }
 
-    /// Both windows and the best blocks between them, by scores `[n]`, ascending.
+    /// Both windows and the best blocks between them by `scores` (`[n]`), ascending.
     #[must_use]
     pub fn select_blocks(&self, scores: &[f32], prompt_tokens: usize) -> Vec<u32> {
         let n = count_u32(scores.len());
@@ -108,7 +110,8 @@ impl Esa {
         union((0..n).filter(|&i| in_window(i)), best)
     }
 
-    /// Token slots that a decoding request needs: windows, retrieved blocks and all generated tokens.
+    /// Number of token slots that a decoding request needs: windows, retrieved blocks and all generated
+    /// tokens.
     #[must_use]
     pub fn decode_slots(&self, prompt_tokens: usize, generated: usize) -> usize {
         let size = self.block_size.get() as usize;
@@ -136,7 +139,7 @@ impl Policy for Esa {
         self.block_size
     }
 
-    /// The block of the last token is always kept by kernels, so a policy without a local window stays on the host.
+    /// Kernels always keep the block of the last token, so a policy without a local window runs on the host.
     fn ranking(&self) -> Option<Ranking> {
         (self.local_window_sz > 0).then_some(Ranking::Digests(ByDigests {
             digest: DigestKind::Mean,
@@ -156,36 +159,36 @@ impl Policy for Esa {
     fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {
         let (q, k, _) = input.scored(self.policy)?;
         select_each_query(q, k, self.block_size, 1, out, |step| {
-            let scores = mean_key_scores(&step.q, 0, &mean_keys(&step.k, self.block_size));
+            let scores = mean_key_scores(&step.q, 0, &mean_keys(&step.k, self.block_size, input.digests));
             Ok(vec![self.select_blocks(&scores, step.k.len())])
         })
     }
 }
 
-/// When a decoding request retrieves and loads, by its step (the first is 1).
+/// In which steps a decoding request retrieves and loads. The first step is 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cadence {
     /// Steps from one retrieval to the next.
     pub stride: u32,
 }
 
-/// What a step does beside attention over the resident blocks.
+/// What a step does besides attention over the resident blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Step 1: restores the windows, retrieves and loads before attention.
+    /// Restores the windows, retrieves and loads, all before attention (step 1).
     RetrieveAndLoad,
     /// Starts a retrieval with this step's query.
     Retrieve,
-    /// Starts to load what the retrieval found.
+    /// Starts to load the retrieved blocks.
     Load,
-    /// Waits for the load; from here on its blocks are attended to.
+    /// Waits for the load; from this step on, its blocks are attended to.
     Wait,
     /// Nothing.
     Keep,
 }
 
 impl Cadence {
-    /// The action of `step`. A stride below 3 has no room to overlap: every step retrieves and loads.
+    /// The action of `step`. A stride below 3 leaves no room for overlap: every step retrieves and loads.
     #[must_use]
     pub const fn action(self, step: u64) -> Action {
         if step == 1 || self.stride < 3 {
@@ -200,7 +203,7 @@ impl Cadence {
     }
 }
 
-/// Entries of `wanted` that `resident` does not hold already: what a load has to move, ascending by block.
+/// Entries of `wanted` that `resident` does not hold: the blocks to load, in ascending order.
 #[must_use]
 pub fn delta_loads(
     resident: &BTreeMap<BlockId, BlockHash>,
@@ -210,7 +213,7 @@ pub fn delta_loads(
     missing.map(|(&block, &hash)| (block, hash)).collect()
 }
 
-/// Slots for block representatives, shared by all requests; the lowest free slot is given first.
+/// Slots for block representatives, shared by all requests; the lowest free slot is allocated first.
 #[derive(Clone, Debug, Default)]
 pub struct RepresentativeSlots {
     free: std::collections::BTreeSet<u32>,
@@ -224,7 +227,7 @@ impl RepresentativeSlots {
         Self { free: (0..count).collect(), owned: BTreeMap::new() }
     }
 
-    /// Gives `count` more slots to a request, or none and `false` when fewer are free.
+    /// Allocates `count` more slots to a request. When fewer are free, allocates none and returns false.
     pub fn allocate(&mut self, request: u64, count: usize) -> bool {
         if self.free.len() < count {
             return false;
@@ -240,12 +243,12 @@ impl RepresentativeSlots {
         self.owned.get(&request).map_or(&[], Vec::as_slice)
     }
 
-    /// Takes back every slot of a request that finished or was preempted.
+    /// Frees all slots of a request that finished or was preempted.
     pub fn release(&mut self, request: u64) {
         self.free.extend(self.owned.remove(&request).unwrap_or_default());
     }
 
-    /// Slots left.
+    /// Number of free slots.
     #[must_use]
     pub fn free_slots(&self) -> usize {
         self.free.len()

@@ -9,14 +9,14 @@ use crate::{Entry, SelectError, Selection, spec::key};
 pub const ENTRY: Entry = Entry {
     name: "full",
     aliases: &["dense"],
-    keys: &[key("block_size", "16", "tokens of a block")],
+    keys: &[key("block_size", "16", "tokens per block")],
     build: |p| Ok(Box::new(Full { block_size: p.block_size()? })),
 };
 
 /// Selects every block.
 #[derive(Clone, Copy, Debug)]
 pub struct Full {
-    /// Tokens of a block.
+    /// Tokens per block.
     pub block_size: BlockSize,
 }
 

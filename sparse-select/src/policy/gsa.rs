@@ -1,5 +1,5 @@
-//! GSA: sinks, a local window, and the blocks with the highest score by history and position (algorithms of UCM's
-//! sparse attention as published; query-aware scoring by mean keys is an option).
+//! GSA, as published for UCM: sinks, a local window, and the blocks with the highest scores by access history
+//! and position. Scoring by mean keys, which takes the query into account, is an option.
 
 use kvblock::BlockSize;
 
@@ -17,17 +17,21 @@ pub const ENTRY: Entry = Entry {
     name: "gsa",
     aliases: &[],
     keys: &[
-        key("sparse_ratio", "0.3", "share of the blocks selected"),
-        key("local_window_sz", "2", "last blocks, always selected"),
-        key("init_window_sz", "1", "first blocks, always selected"),
-        key("min_blocks", "4", "blocks selected at least"),
+        key("sparse_ratio", "0.3", "fraction of the blocks that is selected"),
+        key("local_window_sz", "2", "number of last blocks, always selected"),
+        key("init_window_sz", "1", "number of first blocks, always selected"),
+        key("min_blocks", "4", "minimum number of blocks selected"),
         key("prefetch_workers", "4", "threads of the prefetch engine"),
-        key("max_pending_prefetch", "64", "queued prefetches at most"),
+        key("max_pending_prefetch", "64", "maximum number of queued prefetches"),
         key("prefetch_ahead", "2", "batches ahead of the current step that may be prefetched"),
-        key("prefetch_cache_size", "1000", "prefetched blocks kept, least recently used dropped"),
-        key("head_dim", "128", "channels of a head in the attention kernel"),
+        key(
+            "prefetch_cache_size",
+            "1000",
+            "maximum number of prefetched blocks kept; the least recently used is dropped",
+        ),
+        key("head_dim", "128", "channels per head of the attention kernel"),
         key("num_heads", "32", "query heads of the attention kernel"),
-        key("block_size", "16", "tokens of a block"),
+        key("block_size", "16", "tokens per block"),
         key("scoring", "history", "history: accesses and position; mean_k: query against mean keys"),
     ],
     build: |p| Ok(Box::new(Gsa::from_params(p)?)),
@@ -38,24 +42,24 @@ pub const ENTRY: Entry = Entry {
 pub enum Scoring {
     /// `0.5 * accesses + linspace(0.1, 1.0, n)`: known to a scheduler, reads no tensor.
     History,
-    /// Mean query of each GQA group against the mean key of the block, summed over KV heads.
+    /// Dot product of the mean query of each GQA group with the mean key of the block, summed over KV heads.
     MeanK,
 }
 
-/// Settings of the prefetch engine that a worker builds beside the policy.
+/// Settings of the prefetch engine that a worker builds along with the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefetchSettings {
     /// Threads.
     pub workers: u32,
     /// Queue bound.
     pub max_pending: u32,
-    /// Batches ahead of the current step.
+    /// Batches ahead of the current step that may be prefetched.
     pub ahead: u32,
-    /// Resident prefetched blocks.
+    /// Limit on resident prefetched blocks.
     pub cache_blocks: u32,
 }
 
-/// The shape that the attention kernel beside the policy is built for.
+/// Shape that the attention kernel of the policy is built for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelShape {
     /// Channels of a head.
@@ -67,13 +71,13 @@ pub struct KernelShape {
 /// GSA with its published parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct Gsa {
-    /// Share of the blocks selected.
+    /// Fraction of the blocks that is selected.
     pub sparse_ratio: f64,
-    /// Last blocks, always selected.
+    /// Number of last blocks that are always selected.
     pub local_window_sz: u32,
-    /// First blocks, always selected.
+    /// Number of first blocks that are always selected.
     pub init_window_sz: u32,
-    /// Blocks selected at least.
+    /// Minimum number of blocks selected.
     pub min_blocks: u32,
     /// Settings of the prefetch engine.
     pub prefetch: PrefetchSettings,
@@ -81,7 +85,7 @@ pub struct Gsa {
     pub kernel: KernelShape,
     /// Ranking of the blocks that are not required.
     pub scoring: Scoring,
-    /// Tokens of a block.
+    /// Tokens per block.
     pub block_size: BlockSize,
 }
 
@@ -118,21 +122,23 @@ impl Gsa {
         })
     }
 
-    /// Blocks to select out of `n`: `min(max(min_blocks, floor(n * sparse_ratio)), n)`, the product in f64.
+    /// Number of blocks to select out of `n`: `min(max(min_blocks, floor(n * sparse_ratio)), n)`, the product
+    /// in f64.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of n")]
     pub fn budget(&self, n: u32) -> u32 {
         self.min_blocks.max((f64::from(n) * self.sparse_ratio).floor() as u32).min(n)
     }
 
-    /// Whether a block out of `n` is a sink or in the local window, and so selected whatever its score.
+    /// Whether a block out of `n` is a sink or in the local window, and therefore selected whatever its
+    /// score.
     #[must_use]
     pub const fn is_required(&self, block: u32, n: u32) -> bool {
         block < self.init_window_sz || block >= n.saturating_sub(self.local_window_sz)
     }
 
-    /// Selects out of `n` blocks by history and position, ascending. Required blocks stay even beyond the budget.
-    /// O(n + k log k) for k selected.
+    /// Selects out of `n` blocks by history and position, ascending. Required blocks are kept even beyond the
+    /// budget. O(n + k log k) for k selected blocks.
     #[must_use]
     pub fn select_by_history(&self, n: u32, access: &[u32]) -> Vec<u32> {
         self.with_required(n, |extra| {
@@ -141,7 +147,7 @@ impl Gsa {
         })
     }
 
-    /// Selects by given scores, `[n]`, in place of history and position.
+    /// Selects by the given scores, `[n]`, instead of history and position.
     #[must_use]
     pub fn select_by_score(&self, scores: &[f32]) -> Vec<u32> {
         let n = crate::selection::count_u32(scores.len());
@@ -157,22 +163,23 @@ impl Gsa {
 
 /// The published score `0.5 * access + linspace(0.1, 1.0, n)[block]` (0.1 for n = 1).
 ///
-/// For display: selection compares the same quantity in exact integers, so that two blocks tie where the formula ties
-/// and not where its rounding does.
+/// For display: selection compares the same quantity in exact integers, so that blocks tie exactly where the
+/// formula ties, not where rounding does.
 #[must_use]
 pub fn history_score(block: u32, n: u32, access: &[u32]) -> f64 {
     let position = if n > 1 { 0.9 * f64::from(block) / f64::from(n - 1) } else { 0.0 };
     0.5 * f64::from(access.get(block as usize).copied().unwrap_or(0)) + 0.1 + position
 }
 
-/// `history_score` times `10 (n - 1)`, less the constant term: `5 a (n - 1) + 9 i`. Saturates for counts that no
-/// sequence reaches.
+/// `history_score` times `10 (n - 1)`, without the constant term: `5 a (n - 1) + 9 i`. Saturates only at
+/// counts that no sequence reaches.
 fn history_rank(block: u32, n: u32, access: &[u32]) -> u64 {
     let accesses = u64::from(access.get(block as usize).copied().unwrap_or(0));
     (accesses * u64::from(n.saturating_sub(1))).saturating_mul(5).saturating_add(9 * u64::from(block))
 }
 
-/// Mean query of each GQA group against the mean key of each block, summed over KV heads: `[n]`.
+/// Dot products of the mean query of each GQA group with the mean key of each block, summed over KV heads:
+/// `[n]`.
 #[must_use]
 pub fn mean_key_scores(q: &Heads<'_>, token: usize, representatives: &[Vec<Vec<f32>>]) -> Vec<f32> {
     let kv_heads = representatives.first().map_or(1, Vec::len);
@@ -198,7 +205,7 @@ impl Policy for Gsa {
         self.block_size
     }
 
-    /// The block of the last token is always kept by kernels, so a window without it stays here.
+    /// Kernels always keep the block of the last token, so a policy without a local window runs on the host.
     fn ranking(&self) -> Option<Ranking> {
         (self.scoring == Scoring::MeanK && self.local_window_sz > 0).then_some(Ranking::Digests(ByDigests {
             digest: DigestKind::Mean,
@@ -219,7 +226,7 @@ impl Policy for Gsa {
         if self.scoring == Scoring::MeanK {
             let (q, k, _) = input.scored(ENTRY.name)?;
             return select_each_query(q, k, self.block_size, 1, out, |step| {
-                let representatives = mean_keys(&step.k, self.block_size);
+                let representatives = mean_keys(&step.k, self.block_size, input.digests);
                 Ok(vec![self.select_by_score(&mean_key_scores(&step.q, 0, &representatives))])
             });
         }

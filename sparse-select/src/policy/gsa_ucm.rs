@@ -1,4 +1,4 @@
-//! GSA as UCM shipped it: a bounded top-k by mean keys in decode, for long prompts only.
+//! GSA as shipped by UCM: a bounded top-k by mean keys, in decode and for long prompts only.
 
 use kvblock::BlockSize;
 
@@ -15,9 +15,9 @@ use crate::{
     topk::{top_k_where, union},
 };
 
-/// Block size that the published constants are for; at others they scale by `ceil(x * 128 / block_size)`.
+/// Block size of the published constants; for other sizes they are scaled by `ceil(x * 128 / block_size)`.
 const REFERENCE_BLOCK: u32 = 128;
-/// Blocks at either end that the top-k takes before any other.
+/// Blocks at either end that the top-k takes before any others.
 const START_WINDOW: u32 = 1;
 const END_WINDOW: u32 = 2;
 /// The top-k is computed anew in every third step.
@@ -28,48 +28,48 @@ pub const ENTRY: Entry = Entry {
     name: "gsa-ucm",
     aliases: &[],
     keys: &[
-        key("sparse_ratio", "0.3", "share of the prompt's blocks selected, before the bounds"),
-        key("min_topk", "32", "blocks selected at least, at block size 128"),
-        key("max_topk", "48", "blocks selected at most, at block size 128"),
-        key("init_window_sz", "1", "first blocks kept resident, at block size 128"),
+        key("sparse_ratio", "0.3", "fraction of the prompt's blocks that is selected, before the bounds"),
+        key("min_topk", "32", "minimum number of blocks selected, at block size 128"),
+        key("max_topk", "48", "maximum number of blocks selected, at block size 128"),
+        key("init_window_sz", "1", "number of first blocks kept resident, at block size 128"),
         key("num_prefetch_blocks", "1", "blocks kept resident beside the selected ones, at block size 128"),
-        key("seg_prefill_threshold", "8400", "prompts of at most so many tokens stay dense"),
-        key("max_batch_size", "256", "requests in a step at most"),
+        key("seg_prefill_threshold", "8400", "prompts of at most this many tokens stay dense"),
+        key("max_batch_size", "256", "maximum number of requests in a step"),
         key("scoring", "cpu", "cpu: mean query of a group; gpu: each query head, then the mean"),
-        key("block_size", "128", "tokens of a block"),
+        key("block_size", "128", "tokens per block"),
     ],
     build: |p| Ok(Box::new(GsaUcm::from_params(p)?)),
 };
 
-/// Where the scores are computed; the two round differently.
+/// Where upstream computes the scores; the two formulas round differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scoring {
-    /// Mean query of each GQA group against the representative, summed over KV heads.
+    /// Dot product of the mean query of each GQA group with the representative, summed over KV heads.
     Cpu,
-    /// Each query head against the representative, mean over query heads.
+    /// Dot product of each query head with the representative, averaged over query heads.
     Gpu,
 }
 
 /// GSA with UCM's constants, scaled to the block size.
 #[derive(Clone, Copy, Debug)]
 pub struct GsaUcm {
-    /// Share of the prompt's blocks selected, before the bounds.
+    /// Fraction of the prompt's blocks that is selected, before the bounds.
     pub sparse_ratio: f64,
-    /// Blocks selected at least.
+    /// Minimum number of blocks selected.
     pub min_topk: u32,
-    /// Blocks selected at most.
+    /// Maximum number of blocks selected.
     pub max_topk: u32,
-    /// First blocks kept resident.
+    /// Number of first blocks kept resident.
     pub init_window: u32,
-    /// Blocks kept resident beside the selected ones.
+    /// Blocks kept resident in addition to the selected ones.
     pub prefetch_blocks: u32,
-    /// Prompts of at most so many tokens stay dense.
+    /// Prompts of at most this many tokens stay dense.
     pub seg_prefill_threshold: u32,
-    /// Requests in a step at most.
+    /// Maximum number of requests in a step.
     pub max_batch_size: u32,
     /// Where the scores are computed.
     pub scoring: Scoring,
-    /// Tokens of a block.
+    /// Tokens per block.
     pub block_size: BlockSize,
 }
 
@@ -102,7 +102,8 @@ impl GsaUcm {
         Ok(policy)
     }
 
-    /// Blocks selected out of the `n` of a prompt: `ceil(0.3 n)`, at least `min(min_topk, n)`, at most `max_topk`.
+    /// Number of blocks selected out of the `n` of a prompt: `ceil(0.3 n)`, at least `min(min_topk, n)`, at
+    /// most `max_topk`.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of n")]
     pub fn topk_len(&self, n: u32) -> u32 {
@@ -112,8 +113,8 @@ impl GsaUcm {
         }
     }
 
-    /// Blocks that a step of `n` blocks keeps of those with a representative: a budget below the ends is raised to them, so
-    /// that none of the blocks that always come first is in question.
+    /// Number of blocks with a representative that a step over `n` blocks keeps. A budget smaller than the
+    /// blocks at the ends is raised, so that these are always kept.
     fn kept(&self, n: u32) -> u32 {
         match self.topk_len(n) {
             0 => 0,
@@ -127,14 +128,14 @@ impl GsaUcm {
         prompt_tokens > self.seg_prefill_threshold as usize
     }
 
-    /// Whether this decode step starts a new top-k, given that the previous one has finished or not.
+    /// Whether this decode step starts a new top-k, given whether the previous one has finished.
     #[must_use]
     pub const fn starts_topk(&self, step: u64, previous_finished: bool) -> bool {
         previous_finished && step.is_multiple_of(STEPS_PER_TOPK)
     }
 
-    /// The blocks of a prompt that stay on the device before the first top-k: the first ones, prefetch slots, and the
-    /// tail, in ascending order. `topk` and the prefetch count are clamped to the `n` blocks there are.
+    /// The blocks of a prompt of `n` blocks that stay on the device before the first top-k: the first ones,
+    /// the prefetch slots, and the tail, in ascending order.
     #[must_use]
     pub fn resident(&self, n: u32) -> Resident {
         let topk = self.topk_len(n);
@@ -144,8 +145,8 @@ impl GsaUcm {
         Resident { remain: (0..init).chain(tail..n).collect(), prefetch: (prefetch..tail).collect() }
     }
 
-    /// Token slots that the scheduler reserves once the prompt is done: `(all - prompt + topk + p) * bs` less the empty
-    /// rest of the last block, for a sequence of `tokens` tokens.
+    /// Number of token slots that the scheduler reserves once the prompt is done, for a sequence of `tokens`
+    /// tokens: `(all - prompt + topk + p) * bs`, less the empty slots of the last block.
     #[must_use]
     pub fn reserved_slots(&self, prompt_tokens: usize, tokens: usize) -> usize {
         let (prompt, all) = (num_blocks(prompt_tokens, self.block_size), num_blocks(tokens, self.block_size));
@@ -156,8 +157,8 @@ impl GsaUcm {
         (all - prompt + topk + prefetch) as usize * size - empty
     }
 
-    /// Top-k of the scored (full) blocks: both ends first, then by score. Every block when there are no more than the
-    /// ends, or than `k`, or `k` is 0.
+    /// Top-k of the scored (full) blocks: both ends first, then by score. All blocks if there are no more
+    /// than the ends or `k`, or if `k` is 0.
     #[must_use]
     pub fn top_k(&self, scores: &[f32], k: u32) -> Vec<u32> {
         let n = count_u32(scores.len());
@@ -182,12 +183,12 @@ impl GsaUcm {
     }
 }
 
-/// What stays on the device of a prompt.
+/// Blocks of a prompt that stay on the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resident {
     /// First blocks and tail.
     pub remain: Vec<u32>,
-    /// Blocks just before the tail, whose slots take prefetched blocks.
+    /// Blocks just before the tail, whose slots prefetched blocks will overwrite.
     pub prefetch: Vec<u32>,
 }
 
@@ -225,8 +226,8 @@ impl Policy for GsaUcm {
         topk + (blocks - full)
     }
 
-    /// Dense in prefill and for short prompts. A partial last block has no representative; as the current block it is
-    /// selected all the same.
+    /// Dense in prefill and for short prompts. A partial last block has no representative but is selected all
+    /// the same, since it is the current block.
     fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {
         if input.stage != Stage::Decode || !self.is_active(input.kv_len) {
             out.begin(input.num_blocks(self.block_size), 1, 1);
@@ -236,7 +237,7 @@ impl Policy for GsaUcm {
         let (q, k, _) = input.scored(ENTRY.name)?;
         select_each_query(q, k, self.block_size, 1, out, |step| {
             let full = step.k.len() - step.k.len() % self.block_size.get() as usize;
-            let representatives = mean_keys(&step.k.window(0, full), self.block_size);
+            let representatives = mean_keys(&step.k.window(0, full), self.block_size, input.digests);
             let best = self.top_k(&self.scores(&step.q, &representatives), self.kept(step.num_blocks));
             Ok(vec![union(best, step.num_blocks.checked_sub(1))])
         })

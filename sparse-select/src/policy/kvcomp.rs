@@ -1,5 +1,5 @@
-//! Hash retrieval (UCM's KVComp and GSAOnDevice; HATA, arXiv 2506.02572): tokens by the Hamming distance of binary
-//! hashes, blocks by their nearest token.
+//! Hash retrieval (UCM's KVComp and GSAOnDevice; HATA, arXiv 2506.02572): ranks tokens by the Hamming
+//! distance of binary hashes, and blocks by their nearest token.
 
 use kvblock::BlockSize;
 
@@ -18,7 +18,7 @@ pub const ENTRY: Entry = Entry {
     name: "kvcomp",
     aliases: &["GSAOnDevice"],
     keys: &[
-        key("hash_bits", "128", "bits of a hash"),
+        key("hash_bits", "128", "bits per hash"),
         key("parts", "", "channels hashed apart, separated by : (MLA: 512:64); empty hashes all together"),
         key("seed", "0", "seed of the random projection"),
         key("topk_tokens", "2048", "tokens selected, a multiple of block_size"),
@@ -40,28 +40,28 @@ pub const ENTRY: Entry = Entry {
         key("must_select", "0:-2:-1", "blocks always selected, negative ones from the end"),
         key("rollback_layers", "", "dense layers, separated by :"),
         key("skip_layers", "", "layers that reuse the selection of the layer before, separated by :"),
-        key("block_size", "128", "tokens of a block"),
+        key("block_size", "128", "tokens per block"),
     ],
     build: |p| Ok(Box::new(KvComp::from_params(p)?)),
 };
 
-/// How the similarities of a chunk's tokens become one.
+/// How the similarities of a chunk's tokens are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Representative {
-    /// That of the nearest token.
+    /// Similarity of the nearest token.
     Max,
-    /// Their mean.
+    /// Mean similarity.
     Mean,
-    /// That of the farthest token.
+    /// Similarity of the farthest token.
     Min,
 }
 
 /// What a layer does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerPlan {
-    /// Attends to everything.
+    /// Attends to all blocks.
     Dense,
-    /// Uses the selection of the layer before.
+    /// Reuses the selection of the layer before.
     Reuse,
     /// Selects.
     Select,
@@ -70,35 +70,35 @@ pub enum LayerPlan {
 /// Hash retrieval with its published parameters.
 #[derive(Clone, Debug)]
 pub struct KvComp {
-    /// Bits of a hash.
+    /// Bits per hash.
     pub hash_bits: u32,
-    /// Channels hashed apart; empty hashes all together.
+    /// Channels of each part that is hashed separately; if empty, all channels are hashed together.
     pub parts: Vec<usize>,
     /// Seed of the projection.
     pub seed: u64,
-    /// Tokens selected, a multiple of the block size.
+    /// Number of tokens selected, a multiple of the block size.
     pub topk_tokens: u32,
-    /// First blocks at distance 0.
+    /// Number of first blocks, which get distance 0.
     pub sink: u32,
-    /// Last tokens at distance 0, in blocks.
+    /// Last tokens, which get distance 0, in blocks.
     pub recent: u32,
     /// Histories of fewer tokens stay dense.
     pub length_threshold: u32,
     /// Batches of fewer decoding requests stay dense.
     pub concurrency_threshold: u32,
-    /// Tokens with a common representative.
+    /// Tokens per common representative.
     pub chunk_size: u32,
-    /// How a chunk stands for its tokens.
+    /// How a chunk represents its tokens.
     pub representative: Representative,
-    /// Share of the tokens for each layer; 1 is dense.
+    /// Fraction of the tokens selected in each layer; 1 is dense.
     pub layer_ratios: Vec<f64>,
     /// Blocks always selected; negative ones count from the end.
     pub must_select: Vec<i64>,
     /// Dense layers.
     pub rollback_layers: Vec<u32>,
-    /// Layers that reuse the selection before.
+    /// Layers that reuse the selection of the layer before.
     pub skip_layers: Vec<u32>,
-    /// Tokens of a block.
+    /// Tokens per block.
     pub block_size: BlockSize,
 }
 
@@ -175,7 +175,7 @@ impl KvComp {
         kv_len_max >= self.length_threshold as usize && requests >= self.concurrency_threshold as usize
     }
 
-    /// Blocks selected in a layer of a history of `kv_len` tokens.
+    /// Number of blocks selected in a layer, for a history of `kv_len` tokens.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of kv_len")]
     pub fn budget_blocks(&self, layer: Option<u32>, kv_len: usize) -> usize {
@@ -184,15 +184,15 @@ impl KvComp {
         tokens.div_ceil(self.block_size.get() as usize)
     }
 
-    /// Tokens that attention sees once blocks are dropped: `s - ceil(max(s - topk, 0) / bs) * bs`.
+    /// Number of tokens that attention sees once blocks are dropped: `s - ceil(max(s - topk, 0) / bs) * bs`.
     #[must_use]
     pub fn sparse_len(&self, kv_len: usize) -> usize {
         let size = self.block_size.get() as usize;
         kv_len - kv_len.saturating_sub(self.topk_tokens as usize).div_ceil(size) * size
     }
 
-    /// Hamming distance of every cached token from the query at token 0 of `q`, smallest over KV heads; 0 for sink and
-    /// recent tokens. `[kv_len]`
+    /// Hamming distance of every cached token from the query at token 0 of `q`, the smallest over KV heads; 0
+    /// for sink and recent tokens: `[kv_len]`.
     #[must_use]
     pub fn distances(&self, q: &Heads<'_>, k: &Heads<'_>) -> Vec<u32> {
         let projection = Projection::seeded(k.dim(), &self.parts, self.hash_bits, self.seed);
@@ -210,7 +210,7 @@ impl KvComp {
         (0..k.len()).map(nearest).collect()
     }
 
-    /// The nearest blocks by token distances `[kv_len]`, `blocks` of them, ascending.
+    /// The `blocks` nearest blocks by token distances (`[kv_len]`), ascending.
     #[must_use]
     pub fn select_blocks(&self, distances: &[u32], blocks: usize) -> Vec<u32> {
         let n = num_blocks(distances.len(), self.block_size);
@@ -262,7 +262,8 @@ impl Policy for KvComp {
             || kv_len < self.support().dense_below_tokens
     }
 
-    /// The nearest token of a block stands for it, in chunks or not.
+    /// Kernels take the distance of a block's nearest token (`representative=max`, whatever the chunks),
+    /// hashes of whole words, and at most four forced blocks; anything else runs on the host.
     fn ranking(&self) -> Option<Ranking> {
         let must_select: Vec<i32> =
             self.must_select.iter().map(|&b| b.try_into().ok()).collect::<Option<_>>()?;
@@ -294,7 +295,8 @@ impl Policy for KvComp {
         self.layer_plan(layer) == LayerPlan::Reuse
     }
 
-    /// A layer that [reuses](Policy::reuses) a selection selects here: the policy does not remember one.
+    /// Selects even in a layer that [reuses](Policy::reuses) a selection, since the policy does not remember
+    /// one.
     fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {
         if input.layer.is_some_and(|layer| self.layer_plan(layer) == LayerPlan::Dense) {
             out.begin(input.num_blocks(self.block_size), 1, 1);

@@ -1,5 +1,5 @@
-//! The vertical-slash estimate of MInference (arXiv 2407.02490): the attention of the last queries tells which columns
-//! and which diagonals carry mass.
+//! The vertical-slash estimate of MInference (arXiv 2407.02490): the attention of the last queries shows
+//! which columns and which diagonals carry mass.
 
 use std::collections::BTreeSet;
 
@@ -18,26 +18,27 @@ const SLASH_MIN: usize = 50;
 /// Parameters of the estimate; sizes in tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// Columns kept, at least 30.
+    /// Number of columns kept, at least 30.
     pub vertical_size: u32,
-    /// Diagonals kept, at least 50.
+    /// Number of diagonals kept, at least 50.
     pub slash_size: u32,
-    /// Queries at the end that the estimate looks at.
+    /// Number of last queries that the estimate uses.
     pub last_q: u32,
-    /// First columns, kept whatever their score.
+    /// Number of first columns that are always kept.
     pub force_vertical: u32,
-    /// Diagonals next to the main one, kept whatever their score.
+    /// Number of diagonals next to the main one that are always kept.
     pub force_slash: u32,
-    /// Share of the history that replaces the sizes: 20 % of it in columns, 80 % in diagonals.
+    /// If set, replaces the sizes by this fraction of the history: 20 % of it in columns, 80 % in diagonals.
     pub adaptive_budget: Option<f64>,
 }
 
-/// The columns and diagonals of one query head, ascending. Diagonal d holds the keys d positions before each query.
+/// The columns and diagonals of one query head, ascending. Diagonal d consists of the keys d positions before
+/// each query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lines {
-    /// Columns, key positions.
+    /// Columns, as key positions.
     pub vertical: Vec<u32>,
-    /// Diagonals, distances.
+    /// Diagonals, as distances.
     pub slash: Vec<u32>,
 }
 
@@ -88,7 +89,7 @@ impl Estimate {
         }
     }
 
-    /// Selects, for each KV head and query block, every block that a line of any of its query heads touches.
+    /// For each KV head and query block, selects every block touched by a line of any of its query heads.
     pub(super) fn select_into(&self, q: &Heads<'_>, k: &Heads<'_>, bs: BlockSize, out: &mut Selection) {
         let first = k.len() - q.len();
         let size = bs.get() as usize;
@@ -111,7 +112,7 @@ impl Estimate {
 }
 
 impl Lines {
-    /// Blocks of `size` tokens that hold a key seen along a line by a query at one of `positions`.
+    /// Blocks of `size` tokens with a key that lies on a line for a query at one of `positions`.
     fn touched(&self, positions: core::ops::Range<usize>, size: usize) -> Vec<u32> {
         let columns = self.vertical.iter().map(|&c| c as usize).filter(|&c| c < positions.end);
         let columns = columns.map(|c| count_u32(c / size));
@@ -124,7 +125,7 @@ impl Lines {
     }
 }
 
-/// The first `forced` indices and the largest others, `size` in all.
+/// The first `forced` indices and the largest others, `size` in total.
 fn keep(mass: &[f64], forced: u32, size: usize) -> Vec<u32> {
     let scores: Vec<f32> = (0u32..)
         .zip(mass)

@@ -1,4 +1,5 @@
-//! Quest (arXiv 2406.10774): pages by an upper bound of their attention scores, from channelwise minima and maxima.
+//! Quest (arXiv 2406.10774): ranks pages (blocks) by an upper bound of their attention scores, from
+//! channelwise minima and maxima.
 
 use kvblock::BlockSize;
 
@@ -23,44 +24,45 @@ pub const ENTRY: Entry = Entry {
             "none",
             "tokens in place of page_budget: max(3, token_budget / block_size) pages",
         ),
-        key("dense_layers", "2", "first layers that attend to everything"),
+        key("dense_layers", "2", "number of first layers that attend to everything"),
         key("mass", "none", "attention mass to certify, such as 0.99; replaces the budget"),
         key(
             "variant",
             "quest",
-            "quest: one set a KV head; offload: one set for all heads, from mean queries",
+            "quest: one set per KV head; offload: one set for all heads, from mean queries",
         ),
-        key("topk", "8", "variant offload: blocks selected"),
-        key("threshold_blocks", "4", "variant offload: up to this many blocks all are selected"),
-        key("sink_blocks", "0", "variant offload: first blocks, always selected"),
-        key("recent_blocks", "0", "variant offload: last blocks, always selected"),
-        key("block_size", "16", "tokens of a page"),
+        key("topk", "8", "variant offload: number of blocks selected"),
+        key("threshold_blocks", "4", "variant offload: histories of up to this many blocks are kept whole"),
+        key("sink_blocks", "0", "variant offload: number of first blocks, always selected"),
+        key("recent_blocks", "0", "variant offload: number of last blocks, always selected"),
+        key("block_size", "16", "tokens per page"),
     ],
     build: |p| Ok(Box::new(Quest::from_params(p)?)),
 };
 
-/// What decides how many pages are selected, and for whom.
+/// How many pages are selected, and for which heads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Mode {
-    /// The pages with the highest scores, for each KV head; the current page is always one of them.
+    /// The pages with the highest scores, for each KV head; always includes the current page.
     Budget {
-        /// Pages selected, the current one included.
+        /// Number of pages selected, the current one included.
         pages: u32,
     },
-    /// Pages in the order of their bound until the dropped ones provably hold less than `1 - mass`.
+    /// Pages in the order of their bounds, until the dropped ones provably hold less than `1 - mass`.
     Mass {
         /// Attention mass certified for every query head.
         mass: f64,
     },
-    /// One set for all heads, for block transfers: mean query of each group, `max(q·min, q·max)`, mean over KV heads.
+    /// One set for all heads, for block transfers: scores `max(q·min, q·max)` of the mean query of each
+    /// group, averaged over KV heads.
     Offload {
-        /// Blocks selected.
+        /// Number of blocks selected.
         topk: u32,
-        /// Up to this many blocks all are selected.
+        /// Histories of up to this many blocks are kept whole.
         threshold_blocks: u32,
-        /// First blocks, always selected.
+        /// Number of first blocks that are always selected.
         sink_blocks: u32,
-        /// Last blocks, always selected.
+        /// Number of last blocks that are always selected.
         recent_blocks: u32,
     },
 }
@@ -70,9 +72,9 @@ pub enum Mode {
 pub struct Quest {
     /// Budget, certified mass, or the variant for offloaded caches.
     pub mode: Mode,
-    /// First layers that attend to everything.
+    /// Number of first layers that attend to everything.
     pub dense_layers: u32,
-    /// Tokens of a page.
+    /// Tokens per page.
     pub block_size: BlockSize,
 }
 
@@ -140,7 +142,8 @@ pub fn page_scores(q: &Heads<'_>, kv: usize, kv_heads: usize, digest: &MinMax) -
     (0..digest.num_blocks()).map(score).collect()
 }
 
-/// The `min(pages, n) - 1` best pages of one KV head and the current (last) page, which is not scored. Ascending.
+/// The `min(pages, n) - 1` best pages of one KV head and the current (last) page, which is not scored;
+/// ascending.
 #[must_use]
 pub fn select_pages(q: &Heads<'_>, kv: usize, kv_heads: usize, digest: &MinMax, pages: u32) -> Vec<u32> {
     let scores = page_scores(q, kv, kv_heads, digest);
@@ -149,8 +152,8 @@ pub fn select_pages(q: &Heads<'_>, kv: usize, kv_heads: usize, digest: &MinMax, 
     union(top_k(earlier, others), [crate::selection::count_u32(earlier.len())])
 }
 
-/// Block scores of the offload variant, `[num_blocks]`: `max(q·min, q·max)` with the mean query of each group, mean over
-/// KV heads.
+/// Block scores of the offload variant, `[num_blocks]`: `max(q·min, q·max)` of the mean query of each group,
+/// averaged over KV heads.
 #[must_use]
 pub fn offload_scores(q: &Heads<'_>, digest: &MinMax, kv_heads: usize) -> Vec<f32> {
     let query = group_mean(q, kv_heads, 0);
@@ -225,7 +228,7 @@ impl Policy for Quest {
         }
         let (q, k, _) = input.scored(ENTRY.name)?;
         let groups = if matches!(self.mode, Mode::Offload { .. }) { 1 } else { k.heads() };
-        let mut digest = MinMax::new(k.heads(), k.dim(), self.block_size);
+        let mut digest = MinMax::new(k.heads(), k.dim(), self.block_size, input.digests);
         select_each_query(q, k, self.block_size, groups, out, |step| {
             digest.extend(&step.k);
             Ok(self.step(step, &digest))

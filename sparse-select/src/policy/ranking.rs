@@ -1,13 +1,13 @@
-//! What kernels need to order the blocks of a decode step as a policy does, without a readback.
+//! Descriptions by which kernels rank the blocks of a decode step like a policy does, without a readback.
 
 use super::kvcomp::Projection;
 
-/// An order of blocks: forced blocks first, then by score, equal scores by index.
+/// A ranking of blocks: forced blocks first, then by score, ties by index.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Ranking {
     /// By a digest of the keys of each block.
     Digests(ByDigests),
-    /// By the nearest token's binary hash.
+    /// By the binary hash of the nearest token.
     Hashes(ByHashes),
     /// By attention to compressed keys.
     Compressed(ByCompressed),
@@ -18,12 +18,12 @@ pub enum Ranking {
 pub struct ByDigests {
     /// What is kept of a block's keys.
     pub digest: DigestKind,
-    /// One order for all heads, by the sum of their scores; else one for each KV head, by the largest of its query
-    /// heads'.
+    /// Whether there is one ranking for all heads, by the sum of their scores. Otherwise there is one per KV
+    /// head, by the largest score of its query heads.
     pub one_set: bool,
-    /// First blocks, always kept.
+    /// Number of first blocks that are always kept.
     pub sink_blocks: u32,
-    /// Last blocks, always kept; the block of the last token always is.
+    /// Number of last blocks that are always kept. The block of the last token is kept in any case.
     pub recent_blocks: u32,
     /// Whether only full blocks count as recent.
     pub recent_full: bool,
@@ -38,41 +38,42 @@ pub enum DigestKind {
     Mean,
 }
 
-/// Scores from Hamming distances, one order for all heads: minus the distance of the mean query of a KV head from the
-/// nearest token of a block, over all KV heads.
+/// Scores from Hamming distances, one ranking for all heads: minus the smallest distance between the mean
+/// query of a KV head and a token of the block, over all KV heads.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ByHashes {
-    /// Bits of the hash of each part, a multiple of 32.
+    /// Bits per hash of each part, a multiple of 32.
     pub bits: u32,
-    /// Channels hashed apart, each a multiple of 8; empty hashes all together.
+    /// Channels of each part that is hashed separately, multiples of 8; if empty, all channels are hashed
+    /// together.
     pub parts: Vec<usize>,
     /// Seed of the projection.
     pub seed: u64,
-    /// First tokens, at distance 0.
+    /// Number of first tokens, which get distance 0.
     pub sink_tokens: u32,
-    /// Last tokens, at distance 0; the last block's are among them.
+    /// Number of last tokens, which get distance 0; includes the last block.
     pub recent_tokens: u32,
-    /// Blocks always selected, at most four; negative ones count from the end.
+    /// Blocks that are always selected, at most four; negative ones count from the end.
     pub must_select: Vec<i32>,
 }
 
 impl ByHashes {
-    /// The matrices that keys and queries of `head_dim` channels are hashed with.
+    /// The projection that hashes keys and queries of `head_dim` channels.
     #[must_use]
     pub fn projection(&self, head_dim: usize) -> Projection {
         Projection::seeded(head_dim, &self.parts, self.bits, self.seed)
     }
 }
 
-/// Scores from the probabilities of mean keys that overlap a block, one order for each KV head.
+/// Scores from the attention probabilities of the mean keys that overlap a block, one ranking per KV head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByCompressed {
-    /// Tokens of a compressed key, a multiple of the stride.
+    /// Tokens per compressed key, a multiple of the stride.
     pub kernel_size: u32,
-    /// Tokens from one compressed key to the next; a block is a multiple of it.
+    /// Tokens from one compressed key to the next; divides the block size.
     pub kernel_stride: u32,
-    /// First blocks, always kept.
+    /// Number of first blocks that are always kept.
     pub init_blocks: u32,
-    /// Last blocks, always kept, the last one's among them.
+    /// Number of last blocks that are always kept; at least 1.
     pub local_blocks: u32,
 }

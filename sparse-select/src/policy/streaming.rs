@@ -1,4 +1,4 @@
-//! Attention sinks and a recent window (StreamingLLM, arXiv 2309.17453), in whole blocks.
+//! Attention sinks and a recent window (StreamingLLM, arXiv 2309.17453), in units of blocks.
 
 use kvblock::BlockSize;
 
@@ -10,9 +10,9 @@ pub const ENTRY: Entry = Entry {
     name: "streaming",
     aliases: &["StreamingLLM"],
     keys: &[
-        key("sink", "1", "first blocks, always selected"),
-        key("recent", "4", "last blocks, always selected"),
-        key("block_size", "16", "tokens of a block"),
+        key("sink", "1", "number of first blocks, always selected"),
+        key("recent", "4", "number of last blocks, always selected"),
+        key("block_size", "16", "tokens per block"),
     ],
     build: |p| {
         let (sink, recent) = (p.count("sink")?, p.count("recent")?);
@@ -26,11 +26,11 @@ pub const ENTRY: Entry = Entry {
 /// Selects the first `sink` and the last `recent` blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Streaming {
-    /// First blocks selected.
+    /// Number of first blocks selected.
     pub sink: u32,
-    /// Last blocks selected.
+    /// Number of last blocks selected.
     pub recent: u32,
-    /// Tokens of a block.
+    /// Tokens per block.
     pub block_size: BlockSize,
 }
 

@@ -1,4 +1,5 @@
-//! Vertical-slash selection: in blocks by position, or with the columns and diagonals that the last queries look at.
+//! Vertical-slash selection: by block position, or by the columns and diagonals that the last queries attend
+//! to.
 
 use kvblock::BlockSize;
 
@@ -15,9 +16,9 @@ pub const ENTRY: Entry = Entry {
             "blocks",
             "blocks: by position; minference: columns and diagonals estimated from the last queries",
         ),
-        key("sink", "1", "mode blocks: first blocks, always selected"),
+        key("sink", "1", "mode blocks: number of first blocks, always selected"),
         key("window", "2", "mode blocks: blocks before the chunk (prefill) or last blocks (decode)"),
-        key("threshold", "4", "mode blocks: up to this many blocks all are selected"),
+        key("threshold", "4", "mode blocks: histories of up to this many blocks are kept whole"),
         key("vertical_size", "1000", "mode minference: columns kept, tokens, at least 30"),
         key("slash_size", "6096", "mode minference: diagonals kept, tokens, at least 50"),
         key("last_q", "64", "mode minference: queries the estimate looks at"),
@@ -28,7 +29,7 @@ pub const ENTRY: Entry = Entry {
             "none",
             "mode minference: share of the history, of which columns get 20 %, diagonals 80 %",
         ),
-        key("block_size", "16", "tokens of a block"),
+        key("block_size", "16", "tokens per block"),
     ],
     build: |p| {
         let mode = p.choice("mode", "blocks or minference", &[("blocks", false), ("minference", true)])?;
@@ -50,15 +51,15 @@ pub const ENTRY: Entry = Entry {
 /// columns and diagonals touch (MInference, arXiv 2407.02490).
 #[derive(Clone, Copy, Debug)]
 pub struct VerticalSlash {
-    /// First blocks selected.
+    /// Number of first blocks selected.
     pub sink: u32,
-    /// Blocks selected at the end.
+    /// Number of blocks selected at the end.
     pub window: u32,
-    /// Up to this many blocks all are selected.
+    /// Histories of up to this many blocks are kept whole.
     pub threshold: u32,
-    /// Columns and diagonals from the last queries instead of fixed positions.
+    /// If set, selects by columns and diagonals estimated from the last queries instead of by position.
     pub estimate: Option<Estimate>,
-    /// Tokens of a block.
+    /// Tokens per block.
     pub block_size: BlockSize,
 }
 

@@ -6,19 +6,19 @@ use crate::{
     heads::dot,
 };
 
-/// Channels at the end of an entry that are rotated.
+/// Channels at the end of an entry that have rotary embedding.
 pub const ROPE_DIM: usize = 64;
-/// Channels with a common scale in the main cache; scales are UE8M0.
+/// Channels per scale in the main cache; scales are UE8M0.
 pub const MAIN_SCALE_BLOCK: usize = 64;
-/// Channels with a common scale in the indexer's cache; scales are f32.
+/// Channels per scale in the indexer's cache; scales are f32.
 pub const INDEXER_SCALE_BLOCK: usize = 128;
 
-/// How often entries are made.
+/// How often an entry is produced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ratio {
-    /// Every 4 tokens out of the last 8: windows overlap.
+    /// Every 4 tokens, from the last 8: windows overlap.
     C4,
-    /// Every 128 tokens.
+    /// Every 128 tokens, from the last 128.
     C128,
 }
 
@@ -32,7 +32,7 @@ impl Ratio {
         }
     }
 
-    /// Windows of `r` tokens that an entry is made of, and vectors that a token keeps in its state.
+    /// Number of windows of `r` tokens that an entry combines, and of vectors in the state of a token.
     #[must_use]
     pub const fn coff(self) -> usize {
         match self {
@@ -41,13 +41,13 @@ impl Ratio {
         }
     }
 
-    /// Tokens whose state an entry is made of, `coff r`: what the state cache keeps.
+    /// Number of tokens that an entry combines, `coff r`, which the state cache must keep.
     #[must_use]
     pub const fn window(self) -> usize {
         self.coff() * self.tokens()
     }
 
-    /// Tokens of a block of the state cache.
+    /// Tokens per block of the state cache.
     #[must_use]
     pub const fn state_block_size(self) -> usize {
         match self {
@@ -62,11 +62,11 @@ impl Ratio {
         (pos + 1).is_multiple_of(self.tokens())
     }
 
-    /// Where the entry that `pos` completes is written, or -1 when it completes none. `table` are the physical blocks
-    /// of `block_size` raw tokens, `block_size / r` entries.
+    /// The slot of the entry that `pos` completes, or -1 if it completes none. `table` lists physical blocks
+    /// of `block_size` raw tokens, or `block_size / r` entries.
     ///
     /// # Panics
-    /// When the table ends before the position or a block holds no entry.
+    /// When the table ends before the position, or a block is too small for an entry.
     #[must_use]
     pub fn slot(self, pos: usize, table: &[u32], block_size: usize) -> i32 {
         if !self.completes(pos) {
@@ -79,7 +79,7 @@ impl Ratio {
     }
 }
 
-/// State of the tokens of a sequence from position 0 on, f32.
+/// State of the tokens of a sequence, from position 0 on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct State<'a> {
     /// `[len, coff * dim]`
@@ -96,8 +96,9 @@ pub fn add_ape(score: &mut [f32], ape: &[f32], pos: usize, ratio: Ratio) {
     score.iter_mut().zip(row).for_each(|(s, a)| *s += a);
 }
 
-/// The entry that `pos` completes, `[dim]`, before norm and rotation; `None` when it completes none. With overlap the
-/// first `r` tokens of the window give their first half, the last `r` their second. Positions before 0 do not count.
+/// The entry that `pos` completes, `[dim]`, before norm and rotation; `None` if it completes none. With
+/// overlap, the first `r` tokens of the window contribute the first half of their state, and the last `r` the
+/// second half. Positions before 0 are masked.
 #[must_use]
 pub fn pool(ratio: Ratio, state: &State<'_>, pos: usize) -> Option<Vec<f32>> {
     if !ratio.completes(pos) {
@@ -120,17 +121,17 @@ pub fn pool(ratio: Ratio, state: &State<'_>, pos: usize) -> Option<Vec<f32>> {
     Some((0..state.dim).map(channel).collect())
 }
 
-/// RMSNorm with a weight, in place.
+/// RMSNorm with weights, in place.
 pub fn rms_norm(x: &mut [f32], weight: &[f32], eps: f32) {
     let scale = 1.0 / (dot(x, x) / x.len() as f32 + eps).sqrt();
     x.iter_mut().zip(weight).for_each(|(x, w)| *x *= scale * w);
 }
 
-/// Rotates the last [`ROPE_DIM`] channels of the entry that `pos` completes, pairs of neighbours, at position
-/// `(pos / r) r`.
+/// Applies rotary embedding to the last [`ROPE_DIM`] channels of the entry that `pos` completes, in adjacent
+/// pairs, at position `(pos / r) r`.
 ///
 /// # Panics
-/// When the entry has fewer channels.
+/// When the entry has fewer channels than that.
 pub fn rotate(x: &mut [f32], ratio: Ratio, pos: usize, theta: f64) {
     assert!(x.len() >= ROPE_DIM, "{} channels, {ROPE_DIM} of them rotated", x.len());
     let at = (pos / ratio.tokens() * ratio.tokens()) as f64;
@@ -143,7 +144,7 @@ pub fn rotate(x: &mut [f32], ratio: Ratio, pos: usize, theta: f64) {
     }
 }
 
-/// fp8 codes of `x` and a scale for every `block` channels.
+/// fp8 codes of `x`, and one scale per `block` channels.
 #[must_use]
 pub fn quantise_blocks(x: &[f32], block: usize, format: ScaleFormat) -> (Vec<u8>, Vec<f32>) {
     let (codes, scales): (Vec<_>, Vec<_>) = x.chunks(block).map(|part| fp8::quantise(part, format)).unzip();

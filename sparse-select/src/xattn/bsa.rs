@@ -1,8 +1,9 @@
 //! XAttention-BSA: which blocks of an offloaded history a prefill chunk needs, one set for all heads.
 //!
-//! Every query head finds its blocks as in XAttention, without a mask because the history lies before the chunk. A
-//! block counts for a KV head when any of its query heads keeps it; it is selected when more than half of all (KV
-//! head, query block) pairs vote for it, or any, or all of them. The first and the last block are always selected.
+//! Every query head selects blocks as in XAttention, but without a mask, because the history lies before the
+//! chunk. A KV head votes for a block in a query block if any of its query heads selects it. A block is
+//! selected if more than half of all (KV head, query block) pairs vote for it, or any, or all of them. The
+//! first and the last block are always selected.
 
 use kvblock::BlockSize;
 
@@ -15,7 +16,7 @@ use crate::{
     selection::count_u32, spec::key, topk::union,
 };
 
-/// Rows of the published scoring kernel's tile, in strides: shorter chunks select everything.
+/// Rows of the published scoring kernel's tile, in strides. Shorter chunks select everything.
 const TILE_ROWS: usize = 128;
 
 /// Registry entry.
@@ -26,11 +27,11 @@ pub const ENTRY: Entry = Entry {
         key(
             "threshold",
             "0.95",
-            "attention mass a query block keeps; one value, or one a query head separated by :",
+            "attention mass a query block keeps; one value, or one per query head, separated by :",
         ),
         key("stride", "8", "tokens between the antidiagonals"),
-        key("chunk_size", "16384", "queries scored at a time, tokens; no effect on the result"),
-        key("block_size", "128", "tokens of a history block"),
+        key("chunk_size", "16384", "number of queries scored at a time; no effect on the result"),
+        key("block_size", "128", "tokens per history block"),
         key(
             "vote",
             "majority",
@@ -45,9 +46,9 @@ pub const ENTRY: Entry = Entry {
 pub struct XAttentionBsa {
     /// Scoring and thresholds.
     pub estimator: Estimator,
-    /// Queries scored at a time, tokens.
+    /// Number of queries scored at a time.
     pub chunk_size: u32,
-    /// How (KV head, query block) pairs agree.
+    /// How the (KV head, query block) pairs agree.
     pub vote: Vote,
 }
 
@@ -65,14 +66,15 @@ impl XAttentionBsa {
         })
     }
 
-    /// The blocks of the history `k` that the chunk `q` needs, ascending. All of them for a chunk of fewer than
-    /// `128 * stride` queries.
+    /// The blocks of the history `k` that the chunk `q` needs, ascending; all of them if the chunk has fewer
+    /// than `128 * stride` queries.
     ///
-    /// Only query blocks with a real query vote: the published code pads the chunk to a multiple of `128 * stride`
-    /// and lets the padding vote for block 0 alone, which makes the result depend on the padding.
+    /// Only query blocks with a real query vote. (The published code pads the chunk to a multiple of
+    /// `128 * stride` and lets the padding vote, for block 0 alone, so that its result depends on the
+    /// padding.)
     ///
     /// # Errors
-    /// When shapes or thresholds do not fit.
+    /// When the shapes do not match, or the number of thresholds is wrong.
     pub fn select_blocks(&self, q: &Heads<'_>, k: &Heads<'_>) -> Result<Vec<u32>, SelectError> {
         let group = crate::heads::gqa_group(q, k)?;
         let n = crate::policy::num_blocks(k.len(), self.estimator.block_size);
@@ -93,7 +95,7 @@ impl XAttentionBsa {
         Ok(union((0..n).filter(is_elected), [0, n - 1]))
     }
 
-    /// Chunks of fewer queries select everything.
+    /// Chunks with fewer queries select everything.
     const fn min_queries(&self) -> usize {
         TILE_ROWS * self.estimator.stride as usize
     }
@@ -151,12 +153,12 @@ impl Policy for XAttentionBsa {
     }
 }
 
-/// Running density of a policy that every layer of a model uses; layer 0 speaks for all.
+/// Running density of a policy that every layer of a model uses; only layer 0 is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Blocks selected.
     pub selected: u64,
-    /// Blocks that could have been.
+    /// Blocks that could have been selected.
     pub total: u64,
 }
 
@@ -170,7 +172,7 @@ impl Statistics {
         }
     }
 
-    /// Selected over total; 1 before the first record.
+    /// Selected over total blocks; 1 before the first record.
     #[must_use]
     pub fn density(&self) -> f64 {
         if self.total == 0 { 1.0 } else { self.selected as f64 / self.total as f64 }

@@ -1,4 +1,4 @@
-//! From queries and keys to a block mask, in chunks of query blocks.
+//! The estimate: from queries and keys to a block mask, in chunks of query blocks.
 
 use kvblock::BlockSize;
 
@@ -8,39 +8,40 @@ use super::{
 };
 use crate::{Heads, SelectError};
 
-/// What the estimate depends on beside the tensors.
+/// Parameters of the estimate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Estimator {
-    /// Share of the mass that each query block keeps: one, or one a query head.
+    /// Share of the mass that each query block keeps: one value, or one per query head.
     pub thresholds: Vec<f64>,
     /// Tokens between antidiagonals; divides `block_size`.
     pub stride: u32,
-    /// Tokens of a block.
+    /// Tokens per block.
     pub block_size: BlockSize,
     /// Divisor of the scale.
     pub norm: f64,
-    /// Which tokens meet.
+    /// Which query token is paired with which key token.
     pub reshape: Reshape,
 }
 
-/// Where the queries lie among the key blocks.
+/// Position of the queries relative to the key blocks.
 ///
-/// A causal chunk that starts inside a block is scored as if zero queries filled the block up to it; they contribute
-/// no mass. So the grid of query blocks is that of the key blocks, however a prompt was cut into chunks.
+/// A causal chunk that starts inside a block is scored as if zero queries filled the block up to it; they
+/// contribute no mass. So the grid of query blocks is that of the key blocks, however a prompt was split into
+/// chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueryGrid {
-    /// Key block of the first query block; 0 where nothing is masked.
+    /// Key block of the first query block; 0 if nothing is masked.
     pub first_block: usize,
-    /// Zero queries before the first real one.
+    /// Number of zero queries before the first real one.
     pub front: usize,
-    /// Real queries.
+    /// Number of real queries.
     pub q_len: usize,
-    /// Whether queries see only earlier keys.
+    /// Whether queries see only keys up to their own positions.
     pub causal: bool,
 }
 
 impl QueryGrid {
-    /// The grid of queries at the last positions of `k` (causal), or after all of it.
+    /// The grid of queries at the last positions of `k` (causal), or after all of `k`.
     #[must_use]
     pub fn new(q: &Heads<'_>, k: &Heads<'_>, block_size: BlockSize, causal: bool) -> Self {
         let size = block_size.get() as usize;
@@ -48,7 +49,7 @@ impl QueryGrid {
         Self { first_block: start / size, front: start % size, q_len: q.len(), causal }
     }
 
-    /// Query blocks, the last one perhaps partial.
+    /// Number of query blocks; the last one may be partial.
     #[must_use]
     pub const fn query_blocks(&self, block_size: BlockSize) -> usize {
         (self.front + self.q_len).div_ceil(block_size.get() as usize)
@@ -62,7 +63,7 @@ impl Estimator {
     /// O(heads · q_len · k_len · head_dim / stride).
     ///
     /// # Errors
-    /// When the thresholds do not fit the heads.
+    /// When there is neither one threshold nor one per head.
     pub fn estimate(
         &self,
         q: &Heads<'_>,

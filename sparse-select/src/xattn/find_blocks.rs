@@ -1,4 +1,4 @@
-//! The fewest key blocks that reach a share of each query block's mass.
+//! Finds the fewest key blocks that reach a share of each query block's mass.
 
 use super::estimate::QueryGrid;
 use crate::{SelectError, topk::order_key};
@@ -8,7 +8,7 @@ use crate::{SelectError, topk::order_key};
 pub struct BlockSums<'a> {
     /// `[heads, query_blocks, key_blocks]`, not negative
     pub values: &'a [f32],
-    /// Query heads.
+    /// Number of query heads.
     pub heads: usize,
     /// Query blocks.
     pub query_blocks: usize,
@@ -16,27 +16,27 @@ pub struct BlockSums<'a> {
     pub key_blocks: usize,
 }
 
-/// In which stages blocks are dropped.
+/// In which stages blocks may be dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// In prefill only: a decode call keeps everything.
+    /// Only in prefill: a decode call keeps everything.
     Prefill,
     /// In both.
     Both,
 }
 
-/// The arguments of [`find_blocks_chunked`] beside the sums.
+/// The arguments of [`find_blocks_chunked`] besides the sums.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FindBlocks<'a> {
     /// Key block of the chunk's first query block.
     pub current_index: usize,
-    /// Share of the mass to reach: one for all heads, or one a head.
+    /// Share of the mass to reach: one value for all heads, or one per head.
     pub thresholds: &'a [f64],
-    /// Published, never given a meaning: must be `None`.
+    /// Part of the published signature, but without a published meaning: must be `None`.
     pub num_to_choose: Option<u32>,
     /// Whether this is a decode step.
     pub decoding: bool,
-    /// In which stages blocks are dropped.
+    /// In which stages blocks may be dropped.
     pub mode: Mode,
     /// Whether query block r sees only the key blocks up to `current_index + r`.
     pub causal: bool,
@@ -51,7 +51,7 @@ pub struct BlockMask {
 }
 
 impl BlockMask {
-    /// A mask without rows, to which chunks are added.
+    /// A mask of this shape that keeps no block.
     #[must_use]
     pub(crate) fn empty(heads: usize, query_blocks: usize, key_blocks: usize) -> Self {
         Self { values: vec![false; heads * query_blocks * key_blocks], query_blocks, key_blocks }
@@ -73,7 +73,7 @@ impl BlockMask {
         &mut self.values[(head * self.query_blocks + query_block) * self.key_blocks..][..self.key_blocks]
     }
 
-    /// Kept blocks over those that query blocks of `grid` see; 1 for a mask without blocks.
+    /// Fraction of the blocks visible in `grid` that is kept; 1 for a mask without blocks.
     #[must_use]
     pub fn density(&self, grid: &QueryGrid) -> f64 {
         let seen = |row: usize| match grid.causal {
@@ -99,17 +99,19 @@ impl BlockMask {
     }
 }
 
-/// Keeps, for each head and query block, the largest sums until those taken *before* a block reach `threshold * total`;
-/// equal sums go to the lower index. Totals and running masses are f64.
+/// Keeps, for each head and query block, blocks in descending order of their sums, as long as the blocks
+/// taken *before* hold less than `threshold * total`. Ties go to the lower index. Totals and running masses
+/// are computed in f64.
 ///
-/// - Not causal: block 0 is always kept, an attention sink.
-/// - Causal: block 0 and the query block's own are always kept and count first; later ones never are.
-/// - A row without mass keeps only what is always kept.
+/// - Not causal: block 0 is always kept, as an attention sink.
+/// - Causal: block 0 and the query block's own block are always kept and counted first; later blocks are
+///   never kept.
+/// - A row without mass keeps only the blocks that are always kept.
 ///
 /// O(n log n) for each row of n key blocks.
 ///
 /// # Errors
-/// When `num_to_choose` is set, or there is neither one threshold nor one for each head.
+/// When `num_to_choose` is set, or there is neither one threshold nor one per head.
 pub fn find_blocks_chunked(sums: &BlockSums<'_>, by: &FindBlocks<'_>) -> Result<BlockMask, SelectError> {
     if let Some(count) = by.num_to_choose {
         return Err(SelectError::NumToChoose { count });
@@ -137,7 +139,7 @@ pub fn find_blocks_chunked(sums: &BlockSums<'_>, by: &FindBlocks<'_>) -> Result<
     Ok(mask)
 }
 
-/// One row; `own` is the query block's own key block where the row is causal.
+/// Finds the blocks of one row; `own` is the query block's own key block if the row is causal.
 fn find_row(sums: &[f32], own: Option<usize>, threshold: f64, keep: &mut [bool]) {
     let required = threshold * sums.iter().map(|&s| f64::from(s)).sum::<f64>();
     let visible = own.map_or(sums.len(), |own| sums.len().min(own + 1));

@@ -4,26 +4,26 @@ use core::ops::Range;
 
 use crate::{Heads, heads::dot};
 
-/// Which token of a query stride meets which token of a key stride.
+/// Which token of a query stride is paired with which token of a key stride.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reshape {
-    /// Query token `S - 1 - t` meets key token `t`: the antidiagonal, the published default.
+    /// Query token `S - 1 - t` with key token `t`: the antidiagonal, the published default.
     Inverse,
-    /// Query token `t` meets key token `t`: the diagonal.
+    /// Query token `t` with key token `t`: the diagonal.
     Slash,
-    /// Query token `p(t)` meets key token `t`, for a permutation p drawn from the seed.
+    /// Query token `p(t)` with key token `t`, for a permutation p drawn from the seed.
     Random {
         /// Seed of the permutation.
         seed: u64,
     },
-    /// The antidiagonal, with keys `t` and `t + 1 mod S` added up.
+    /// The antidiagonal, with the sum of keys `t` and `t + 1 mod S`.
     Double,
-    /// The antidiagonal, with keys `t - 1`, `t` and `t + 1 mod S` added up.
+    /// The antidiagonal, with the sum of keys `t - 1`, `t` and `t + 1 mod S`.
     Triple,
 }
 
 impl Reshape {
-    /// The query token that meets key token `t`, for each t of a stride.
+    /// The query token paired with key token `t`, for each t of a stride.
     #[must_use]
     pub fn query_order(self, stride: usize) -> Vec<usize> {
         match self {
@@ -55,19 +55,20 @@ fn permutation(n: usize, seed: u64) -> Vec<usize> {
     order
 }
 
-/// Scores of one head in reshaped units: `[rows, cols]`, row-major, unscaled.
+/// Scores of one head in units of strides: `[rows, cols]`, row-major, unscaled.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scores {
-    /// Strides of queries.
+    /// Number of query strides.
     pub rows: usize,
-    /// Strides of keys, `ceil(k_len / stride)`.
+    /// Number of key strides, `ceil(k_len / stride)`.
     pub cols: usize,
     /// `[rows, cols]`
     pub values: Vec<f32>,
 }
 
-/// `score[i, j] = Σ_t q[i*S + order(t)] · k[j*S + t]` for the query strides `rows` of head `head`; with `front` zero
-/// queries before the first, and zeros in place of tokens beyond either end. f32, in order of t, then of channels.
+/// `score[i, j] = Σ_t q[i*S + order(t)] · k[j*S + t]` for the query strides `rows` of head `head`, with
+/// `front` zero queries before the first one, and zeros in place of tokens beyond either end. Summed in f32,
+/// in order of t.
 ///
 /// O(rows · cols · stride · head_dim).
 #[must_use]
@@ -95,7 +96,7 @@ pub fn strided_scores(
     Scores { rows: num_rows, cols, values }
 }
 
-/// The vector at each position of each key stride, zeros beyond the end: `[cols * stride][dim]`.
+/// The (summed) key vector at each position of each key stride, zeros beyond the end: `[cols * stride][dim]`.
 fn reshaped_keys(k: &Heads<'_>, kv: usize, stride: usize, reshape: Reshape) -> Vec<Vec<f32>> {
     let vector = |position: usize| {
         let (col, t) = (position / stride, position % stride);
@@ -108,16 +109,16 @@ fn reshaped_keys(k: &Heads<'_>, kv: usize, stride: usize, reshape: Reshape) -> V
     (0..k.len().next_multiple_of(stride)).map(vector).collect()
 }
 
-/// How block sums read a score matrix; all in reshaped units.
+/// Parameters of [`softmax_block_sum`], in units of strides.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BlockSum<'a> {
-    /// Strides of a block, `block_size / stride`.
+    /// Strides per block, `block_size / stride`.
     pub block: usize,
-    /// Position of row 0 among the columns; a causal row r sees the columns up to `chunk_start + r`.
+    /// Column at the position of row 0: a causal row r sees the columns up to `chunk_start + r`.
     pub chunk_start: usize,
     /// Rows that hold a real query; others contribute 0.
     pub real_rows: &'a Range<usize>,
-    /// Factor of the scores before a base-2 softmax, [`softmax_scale`].
+    /// Factor of the scores before the base-2 softmax; see [`softmax_scale`].
     pub scale: f64,
     /// Whether columns after the row's own are masked.
     pub causal: bool,
@@ -129,8 +130,9 @@ pub fn softmax_scale(head_dim: usize, stride: usize, norm: f64) -> f64 {
     core::f64::consts::LOG2_E / ((head_dim as f64).sqrt() * stride as f64 * norm)
 }
 
-/// Softmax of every row in base 2, then sums over blocks of rows and columns: `[ceil(rows / block), ceil(cols / block)]`.
-/// A row of blocks adds up to its number of real rows. Exponentials and sums in f64, one rounding to f32 at the end.
+/// Base-2 softmax of every row, then sums over blocks of rows and columns:
+/// `[ceil(rows / block), ceil(cols / block)]`. A row of blocks adds up to its number of real rows.
+/// Exponentials and sums are computed in f64 and rounded to f32 once, at the end.
 #[must_use]
 pub fn softmax_block_sum(scores: &Scores, by: &BlockSum<'_>) -> Vec<f32> {
     let key_blocks = scores.cols.div_ceil(by.block);

@@ -13,6 +13,16 @@ use sparse_select::{
 
 use crate::tensors::{Tensor, row, select};
 
+#[test]
+fn the_density_of_heads_needs_queries_within_the_history() {
+    let (q, k) = (Tensor::zeros([1, 3, 2]), Tensor::zeros([1, 2, 2]));
+    let input = Input::prefill(q.view(), k.view(), 0);
+    let refused = SelectError::QueryBeyondHistory { q_len: 3, kv_len: 2 };
+    assert_eq!(build("xattn").unwrap().head_density(&input), Err(refused));
+    // Not causal: the queries come after the history, however long it is.
+    assert_eq!(build("xattn:causal=false").unwrap().head_density(&input), Ok(Some(1.0)));
+}
+
 /// Token `t` of a head, or zero beyond the end.
 fn at(x: &Tensor, head: usize, t: usize, d: usize) -> f32 {
     if t < x.view().len() { x.at(head, t, d) } else { 0.0 }

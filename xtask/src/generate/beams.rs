@@ -52,7 +52,7 @@ impl<W: io::Write> Run<'_, W> {
                 break;
             }
         }
-        Ok(())
+        Ok(interrupt.end()?)
     }
 
     fn text_of(&self, ids: &[u32]) -> Result<String> {

@@ -138,7 +138,8 @@ fn a_prompt_larger_than_the_device_pool_goes_through_a_ring() {
     let lists = [long.clone(), short];
     // 75 blocks for the long prompt; the device has 48, of which half are the ring.
     let tight = ["--kv-blocks", "49", "--kv-tiers", "host=16MiB"];
-    for dtype in [&["--reproducible"][..], &["--kv-dtype", "f32"]] {
+    let mut written = 0;
+    for dtype in [&["--kv-dtype", "f32"][..], &["--reproducible"]] {
         let roomy = serve(&lists, dtype);
         let small = serve(&lists, &[&tight, dtype].concat());
         assert_eq!(output_ids(&small), output_ids(&roomy), "{dtype:?}");
@@ -146,10 +147,16 @@ fn a_prompt_larger_than_the_device_pool_goes_through_a_ring() {
         // A request that does not need the host does not pay for it.
         let fits = serve(&lists[1..], &[&tight, dtype].concat());
         assert_eq!(count(&fits, "host", "bytes_read"), 0);
+        written = count(&small, "host", "bytes_written");
     }
+    // Of 80 full blocks of 6 KiB copies are kept for others; what lies on the host anyway is written beside.
+    assert!(written > 80 * 6144, "{written}");
     // Ids do not depend on what reads memory of the host, kernels or copies.
     let staged = serve(&lists, &[&tight[..], &["--reproducible", "--no-host-buffers"]].concat());
     assert_eq!(output_ids(&staged), output_ids(&serve(&lists, &["--reproducible"])));
+    // Copies bring whole blocks back, as often as a step adds to them.
+    let moved = |counter| count(&staged, "host", counter);
+    assert!(moved("bytes_read") > 0 && moved("bytes_written") > written, "{:?}", staged[0]["tiers"]);
     let file = ids_file(&long);
     let score = |flags: &[&str]| {
         let mut score = tiny("score");
@@ -310,6 +317,7 @@ fn a_disk_tier_is_written_by_one_process() {
         policy: PolicyKind::Lru,
         reuse: None,
         blocks_per_sync: 1,
+        direct: false,
     })
     .unwrap();
     let [prompt] = prompts([20]);

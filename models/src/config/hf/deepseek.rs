@@ -6,21 +6,24 @@ use crate::config::rope::yarn_mscale;
 use crate::config::scale_of;
 use crate::{ConfigError, IndexerConfig, LatentConfig};
 
-/// Latent attention and its indexer.
-pub(super) fn latent(config: &Fields) -> Result<(LatentConfig, IndexerConfig), ConfigError> {
-    let latent = LatentConfig {
+/// Latent attention.
+pub(super) fn latent(config: &Fields) -> Result<LatentConfig, ConfigError> {
+    Ok(LatentConfig {
         q_rank: config.need_u32("q_lora_rank")?,
         kv_rank: config.need_u32("kv_lora_rank")?,
         nope_dim: config.need_u32("qk_nope_head_dim")?,
         rope_dim: config.need_u32("qk_rope_head_dim")?,
         value_dim: config.need_u32("v_head_dim")?,
-    };
-    let indexer = IndexerConfig {
+    })
+}
+
+/// The indexer of latent attention.
+pub(super) fn indexer(config: &Fields) -> Result<IndexerConfig, ConfigError> {
+    Ok(IndexerConfig {
         num_heads: config.u32("index_n_heads")?.unwrap_or(64),
         head_dim: config.u32("index_head_dim")?.unwrap_or(128),
         top_k: config.u32("index_topk")?.unwrap_or(2048),
-    };
-    Ok((latent, indexer))
+    })
 }
 
 /// Factor on scores: YaRN's `mscale_all_dim` widens them twice, for queries and for keys.

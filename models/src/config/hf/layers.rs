@@ -130,7 +130,7 @@ fn window(config: &Fields, family: Family) -> Result<Option<u32>, ConfigError> {
         false => Ok(Some(default)),
     };
     let window = match family {
-        Family::Llama | Family::Llama4 | Family::DeepseekV32 => None,
+        Family::Llama | Family::Llama4 | Family::DeepseekV3 | Family::DeepseekV32 => None,
         Family::Mistral => or(4096)?,
         Family::GptOss | Family::DeepseekV4 => or(128)?,
         _ if !config.bool("use_sliding_window")?.unwrap_or(false) => None,
@@ -146,7 +146,7 @@ fn mlps(config: &Fields, family: Family, num_layers: u32) -> Result<Vec<Mlp>, Co
     match family {
         Family::GptOss => Ok(vec![Mlp::Experts; num_layers as usize]),
         Family::DeepseekV4 => deepseek_v4::mlps(config, num_layers),
-        Family::DeepseekV32 => match texts(config, "mlp_layer_types", num_layers)? {
+        Family::DeepseekV3 | Family::DeepseekV32 => match texts(config, "mlp_layer_types", num_layers)? {
             Some(types) => types.into_iter().map(deepseek_mlp).collect(),
             None => {
                 let dense = config.u32("first_k_dense_replace")?.unwrap_or(3);

@@ -10,7 +10,7 @@ pub(super) fn moe(config: &Fields, family: Family) -> Result<Option<MoeConfig>, 
         Family::GptOss => Some(gpt_oss(config)?),
         Family::Qwen3Moe => Some(qwen3(config)?),
         Family::Llama4 => Some(llama4(config)?),
-        Family::DeepseekV32 => Some(deepseek(config)?),
+        Family::DeepseekV3 | Family::DeepseekV32 => Some(deepseek(config)?),
         Family::DeepseekV4 => Some(deepseek_v4(config)?),
         _ => None,
     })

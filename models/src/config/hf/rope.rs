@@ -37,7 +37,7 @@ pub(super) fn rope(
     Ok(Rope {
         theta,
         rotary_dims: head_dim,
-        interleaved: matches!(family, Family::Llama4 | Family::DeepseekV32),
+        interleaved: matches!(family, Family::Llama4 | Family::DeepseekV3 | Family::DeepseekV32),
         scaling: scaling(&section, context_length)?,
     })
 }

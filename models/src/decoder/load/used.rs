@@ -78,7 +78,8 @@ impl<'a> Used<'a> {
             Naming::Gguf => name == "rope_freqs.weight",
             Naming::Hf => {
                 name.ends_with("rotary_emb.inv_freq")
-                    || config.family == Family::DeepseekV32 && name.starts_with(&draft)
+                    || matches!(config.family, Family::DeepseekV3 | Family::DeepseekV32)
+                        && name.starts_with(&draft)
                     || config.family == Family::DeepseekV4 && name.split('.').any(|part| part == "mtp")
             }
         }

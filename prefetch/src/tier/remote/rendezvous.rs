@@ -1,4 +1,4 @@
-//! Writing to a directory that others write to: one writer a block, and nobody sees half of it.
+//! Writes to a directory that others write to: one writer per block, and no reader sees part of it.
 
 use std::time::{Duration, SystemTime};
 

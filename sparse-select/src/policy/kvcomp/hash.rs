@@ -2,7 +2,7 @@
 
 use crate::rng::splitmix64;
 
-/// A matrix `[dim, bits]` for each part of a vector; a hash is the signs of the products, 8 a byte.
+/// A matrix `[dim, bits]` for each part of a vector; a hash is the signs of the products, 8 per byte.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Projection {
     parts: Vec<Part>,
@@ -16,8 +16,8 @@ struct Part {
 }
 
 impl Projection {
-    /// Near-normal weights from a seed, `bits` for each part. `parts` are the channels of each, in order; none means
-    /// one part of `dim` channels.
+    /// Approximately normal weights from a seed, `bits` columns for each part. `parts` are the numbers of
+    /// channels, in order; if empty, there is one part of `dim` channels.
     #[must_use]
     pub fn seeded(dim: usize, parts: &[usize], bits: u32, seed: u64) -> Self {
         let mut state = seed;
@@ -30,7 +30,7 @@ impl Projection {
         Self { parts: parts.iter().map(&mut part).collect() }
     }
 
-    /// Trained weights `[dim, bits]` of a single part, row-major.
+    /// A projection with trained weights `[dim, bits]`, row-major, of a single part.
     ///
     /// # Panics
     /// When `weights` do not fill whole rows.
@@ -42,8 +42,8 @@ impl Projection {
         Self { parts: vec![Part { dim: weights.len() / bits, columns }] }
     }
 
-    /// Channels of each part and its weights `[channels, bits]`, row-major, as [`trained`](Self::trained) takes them: what
-    /// a kernel hashes with.
+    /// The number of channels of each part and its weights `[channels, bits]`, row-major, as
+    /// [`trained`](Self::trained) and kernels take them.
     pub fn parts(&self) -> impl Iterator<Item = (usize, Vec<f32>)> {
         self.parts.iter().map(|part| {
             let row = |d: usize| part.columns.iter().map(move |column| column[d]);
@@ -51,8 +51,8 @@ impl Projection {
         })
     }
 
-    /// Signs of `x · W`, bit i of the hash in byte i / 8 at i % 8; 1 for products above 0. Parts behind each other,
-    /// each from a new byte.
+    /// Signs of `x · W`: bit i of the hash is bit i % 8 of byte i / 8, and 1 for products above 0. Parts
+    /// follow each other, each starting at a new byte.
     #[must_use]
     pub fn hash(&self, x: &[f32]) -> Vec<u8> {
         let mut hash = Vec::new();
@@ -76,7 +76,7 @@ pub(super) fn distance(a: &[u8], b: &[u8]) -> u32 {
     a.iter().zip(b).map(|(a, b)| (a ^ b).count_ones()).sum()
 }
 
-/// Sum of twelve uniform values less 6: mean 0, variance 1, and the same bits on every machine.
+/// Sum of twelve uniform values, minus 6: mean 0, variance 1, and bitwise the same on every machine.
 fn near_normal(state: &mut u64) -> f32 {
     let uniform = |bits: u64| (bits >> 40) as f32 / (1u64 << 24) as f32;
     (0..12).map(|_| uniform(splitmix64(state))).sum::<f32>() - 6.0

@@ -78,8 +78,7 @@ impl Step {
             reduced: 1,
             scale: SCALE,
             list_stride,
-            first_list: 0,
-            compressed_stride: 0,
+            ..MlaDecodeParams::default()
         };
         let listed = || selected.map(|(lists, _)| Bind::from(lists));
         let binds: Vec<Bind> = vec![
@@ -183,8 +182,8 @@ fn two_caches(gpu: &Gpu, batch: u32, coop: bool) -> Result<Work> {
         reduced: 1,
         scale: SCALE,
         list_stride: window,
-        first_list: 0,
         compressed_stride: compressed,
+        ..MlaDecodeParams::default()
     };
     let binds: [Bind; 8] = [
         (&q).into(),
