@@ -26,7 +26,15 @@ pub const MODULES: Modules = modules![
     "context_full",
     "digest_mean",
     "digest_min_max",
+    "digests_f16",
+    "digests_f32",
+    "digests_write_f16",
+    "digests_write_f32",
     "flat",
+    "half_cut",
+    "halves_exact",
+    "halves_nearest",
+    "halves_outward",
     "hash_keys",
     "hash_queries",
     "index_logits_params",
@@ -249,6 +257,7 @@ fn code_variants(width: u32) -> Vec<NamedVariant> {
 /// The kernels that select what attention reads.
 fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     use kernel::block_digest::{self, Digest};
+    use kernel::block_score;
     use kernel::hash_codes::{self, HashSource};
     use kernel::index_logits::{self, IndexKeys};
     use kernel::top_k::{self, Output, Transform};
@@ -263,10 +272,15 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
         for (dtype, shape) in &all_types {
             all.push(baseline(&format!("{part}-{dtype}"), block_digest::variant(shape, digest)));
         }
-        let variant = kernel::block_score::variant(&types[0].1, num_heads, digest, 64);
-        all.push(baseline(part, variant));
+        for (dtype, shape) in types {
+            let variant = block_score::variant(shape, num_heads, digest, 64);
+            all.push(baseline(&format!("{part}-{dtype}"), variant));
+        }
     }
-    all.push(baseline("bounds", kernel::block_score::with_bounds(&types[0].1, num_heads, 64)));
+    // Digests beside caches of codes are as those beside f16, but for bounds of int8 that f16 cannot hold.
+    for (dtype, shape) in all_types.iter().filter(|(_, shape)| shape.dtype != KvDtype::Fp8) {
+        all.push(baseline(&format!("bounds-{dtype}"), block_score::with_bounds(shape, num_heads, 64)));
+    }
     let outputs = [
         ("list", Output::List),
         ("positions", Output::Positions(Transform::None)),
@@ -302,7 +316,9 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     }
     all.push(baseline("queries", hash_codes::variant(&types[0].1, HashSource::Queries)));
     all.push(baseline("", kernel::nsa_block_score::variant(32, 16, 64)));
-    all.push(baseline("", kernel::nsa_probs::variant(&types[0].1, 32, 16)));
+    for (dtype, shape) in types {
+        all.push(baseline(dtype, kernel::nsa_probs::variant(shape, 32, 16)));
+    }
     all.push(baseline("c4", kernel::v4_compress::variant(512, 64, true)));
     all.push(baseline("c128", kernel::v4_compress::variant(512, 64, false)));
     let published = IndexKeys::Fp8 { head_dim: 128, page: 64 };

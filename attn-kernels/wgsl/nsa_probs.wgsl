@@ -2,17 +2,18 @@
 // strides, one beginning every stride; a row sees those that end within it. The mean key of a compressed block is the mean
 // of its pages' digests.
 //   q        rows of q_stride f32, [num_heads, head_dim] from 0
-//   digests  [num_blocks, num_kv_heads, head_dim] f32, means of full pages, from block_digest
+//   digests  [num_blocks, num_kv_heads, head_dim], means of full pages, from block_digest: f32 beside caches in f32, else f16
 //   tables   physical blocks (pages of BLOCK_SIZE tokens);  rows [n] vec4<u32>: row of q, KV length, first entry of its table, 0
 //   probs    [n, num_heads, prob_stride] f32; 0 beyond the compressed blocks of a row
 // A stride is PAGES pages. One workgroup a row and head: LANES lanes make the mean logit of a stride, then windows of KERNEL
-// of them become probabilities. Grid: (num_heads, n). Bytes moved: 4 * head_dim a page and query head of a row, of which
+// of them become probabilities. Grid: (num_heads, n). Bytes moved: head_dim * (4 or 2) a page and query head of a row, of which
 // caches serve the heads of a group, and 20 a stride. CPU reference: src/cpu/nsa_probs.rs
 #import numbers
 #import HEAD_DIM = 64
 #import BLOCK_SIZE = 16
 #import PAGES = 1
 #import KERNEL = 2
+#import digests = digests_f16
 
 struct NsaProbsParams {
     num_heads: u32,
@@ -27,7 +28,6 @@ struct NsaProbsParams {
 
 @group(0) @binding(0) var<uniform> params: NsaProbsParams;
 @group(0) @binding(1) var<storage, read> q: array<f32>;
-@group(0) @binding(2) var<storage, read> digests: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read> tables: array<u32>;
 @group(0) @binding(4) var<storage, read> rows: array<vec4<u32>>;
 @group(0) @binding(5) var<storage, read_write> probs: array<f32>;
@@ -35,9 +35,9 @@ struct NsaProbsParams {
 const LANES: u32 = 8u;
 const WG: u32 = 256u;
 const AT_ONCE: u32 = WG / LANES;
-const QUADS: u32 = HEAD_DIM / 4u;
+const CHUNKS: u32 = HEAD_DIM / 8u;
 
-var<workgroup> q_tile: array<vec4<f32>, QUADS>;
+var<workgroup> q_tile: array<vec4<f32>, CHUNKS * 2u>;
 var<workgroup> parts: array<f32, WG>;
 
 @compute @workgroup_size(WG)
@@ -47,7 +47,7 @@ fn nsa_probs(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_
     let out = (group.y * params.num_heads + head) * params.prob_stride;
     let strides = row.y / (PAGES * BLOCK_SIZE);
     let at = row.x * params.q_stride + head * HEAD_DIM;
-    for (var i = lane; i < QUADS; i += WG) {
+    for (var i = lane; i < CHUNKS * 2u; i += WG) {
         let quad = vec4(q[at + i * 4u], q[at + i * 4u + 1u], q[at + i * 4u + 2u], q[at + i * 4u + 3u]);
         q_tile[i] = quad * params.scale / f32(KERNEL * PAGES);
     }
@@ -75,13 +75,15 @@ fn nsa_probs(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_
     }
 }
 
-// One lane's share of a stride's dot products: every LANES-th quad of channels.
+// One lane's share of a stride's dot products: every LANES-th chunk of channels.
 fn part_of(entry: u32, kv_head: u32, lane: u32) -> f32 {
     var sum = vec4(0.0);
     for (var page = 0u; page < PAGES; page++) {
-        let page_at = (tables[entry + page] * params.num_kv_heads + kv_head) * QUADS;
-        for (var quad = lane; quad < QUADS; quad += LANES) {
-            sum = fma(q_tile[quad], digests[page_at + quad], sum);
+        let page_at = (tables[entry + page] * params.num_kv_heads + kv_head) * CHUNKS;
+        for (var chunk = lane; chunk < CHUNKS; chunk += LANES) {
+            let mean = digest_chunk(page_at + chunk);
+            sum = fma(q_tile[chunk * 2u], low_of(mean), sum);
+            sum = fma(q_tile[chunk * 2u + 1u], high_of(mean), sum);
         }
     }
     return dot(sum, vec4(1.0));

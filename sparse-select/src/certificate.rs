@@ -8,7 +8,7 @@
 use crate::{
     Heads, SelectError, Selection,
     attention::{default_scale, log_sum_exp, logits},
-    digest::MinMax,
+    digest::{DigestFormat, MinMax},
     heads::gqa_group,
     policy::block_tokens,
     topk::union,
@@ -123,6 +123,7 @@ pub fn select_mass(q: &Heads<'_>, k: &Heads<'_>, kv: usize, digest: &MinMax, mas
 
 /// The attention mass that a selection certifiably keeps: the smallest over all query heads and queries. The
 /// queries `q` sit at the last positions of `k`; each sees the keys up to its own position.
+/// Digests are those that an engine keeps in `format`.
 ///
 /// # Errors
 /// When the shapes do not match.
@@ -131,13 +132,14 @@ pub fn selection_mass(
     q: &Heads<'_>,
     k: &Heads<'_>,
     block_size: BlockSize,
+    format: DigestFormat,
 ) -> Result<f64, SelectError> {
     let group = gqa_group(q, k)?;
     let first = k
         .len()
         .checked_sub(q.len())
         .ok_or(SelectError::QueryBeyondHistory { q_len: q.len(), kv_len: k.len() })?;
-    let mut digest = MinMax::new(k.heads(), k.dim(), block_size);
+    let mut digest = MinMax::new(k.heads(), k.dim(), block_size, format);
     let mut least = 1.0f64;
     for t in 0..q.len() {
         let seen = k.window(0, first + t + 1);

@@ -10,6 +10,7 @@ use kvblock::BlockSize;
 
 use crate::{
     Entry, Heads, Input, Params, Policy, SelectError, Selection, SpecError, Support,
+    digest::{DigestFormat, mean_key},
     heads::dot,
     policy::{ByCompressed, Ranking, num_blocks, select_each_query},
     selection::count_u32,
@@ -97,14 +98,10 @@ impl Nsa {
 
     /// Mean keys of the complete compressed blocks, `[kv_heads][compressed][dim]`. O(len · dim · l / d) for each head.
     #[must_use]
-    pub fn compress(&self, k: &Heads<'_>) -> Vec<Vec<Vec<f32>>> {
+    pub fn compress(&self, k: &Heads<'_>, format: DigestFormat) -> Vec<Vec<Vec<f32>>> {
         let mean = |kv: usize, j: usize| {
-            let mut sum = vec![0.0f32; k.dim()];
-            for t in j * self.kernel_stride..j * self.kernel_stride + self.kernel_size {
-                sum.iter_mut().zip(k.row(kv, t)).for_each(|(s, x)| *s += x);
-            }
-            sum.iter_mut().for_each(|s| *s /= self.kernel_size as f32);
-            sum
+            let first = j * self.kernel_stride;
+            mean_key(k, kv, first..first + self.kernel_size, format)
         };
         let blocks = self.visible_compressed(k.len());
         (0..k.heads()).map(|kv| (0..blocks).map(|j| mean(kv, j)).collect()).collect()
@@ -222,7 +219,7 @@ impl Policy for Nsa {
     /// One set per KV head: the probabilities of its query heads are summed.
     fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {
         let (q, k, group) = input.scored(ENTRY.name)?;
-        let compressed = self.compress(&k);
+        let compressed = self.compress(&k, input.digests);
         select_each_query(q, k, self.block_size, k.heads(), out, |step| {
             let visible = self.visible_compressed(step.k.len());
             let blocks = num_blocks(step.k.len(), self.block_size);

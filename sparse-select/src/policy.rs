@@ -4,7 +4,9 @@ use core::fmt;
 
 use kvblock::BlockSize;
 
-use crate::{Heads, SelectError, Selection, selection::count_u32, xattn::Antidiagonals};
+use crate::{
+    Heads, SelectError, Selection, digest::DigestFormat, selection::count_u32, xattn::Antidiagonals,
+};
 
 pub mod esa;
 pub mod full;
@@ -164,13 +166,24 @@ pub struct Input<'a> {
     pub access: &'a [u32],
     /// Indexer head gates `[q_len, heads]`; all 1 where absent.
     pub gates: Option<&'a [f32]>,
+    /// How digests of keys are kept, for policies that score with them.
+    pub digests: DigestFormat,
 }
 
 impl<'a> Input<'a> {
     /// A decode step known only by its length, as on a scheduler.
     #[must_use]
     pub const fn positions(kv_len: usize) -> Self {
-        Self { kv_len, stage: Stage::Decode, layer: None, q: None, k: None, access: &[], gates: None }
+        Self {
+            kv_len,
+            stage: Stage::Decode,
+            layer: None,
+            q: None,
+            k: None,
+            access: &[],
+            gates: None,
+            digests: DigestFormat::F32,
+        }
     }
 
     /// A decode step with its query (or several queries, one step each) and all cached keys.

@@ -3,6 +3,7 @@
 use crate::{
     Heads, Input, Registry, SelectError, Selection, Spec, SpecError, Stage,
     certificate::selection_mass,
+    digest::DigestFormat,
     measure::{Mask, density, recall},
 };
 
@@ -62,7 +63,7 @@ pub fn select(registry: &Registry, spec: &Spec, q: Heads<'_>, k: Heads<'_>) -> R
     let mask = if support.after_history { Mask::None } else { Mask::Causal };
     let recall = recall(&selection, &q, &k, policy.block_size(), mask)?;
     let bound = if q.len() == 1 && !k.is_empty() {
-        Some(selection_mass(&selection, &q, &k, policy.block_size())?)
+        Some(selection_mass(&selection, &q, &k, policy.block_size(), DigestFormat::F32)?)
     } else {
         None
     };

@@ -1,10 +1,47 @@
 //! Reference of `block_digest`.
 
-use super::f32_of;
-use crate::kernel::KvShape;
-use crate::kernel::block_digest::Digest;
+use half::f16;
 
-/// Digests of the pages `touched`, (physical block, tokens), of the K cache `k` into the pool `digests`.
+use super::f32_of;
+use crate::kernel::block_digest::{Digest, dtype};
+use crate::kernel::{KvDtype, KvShape};
+
+/// Which way a digest is rounded where its type does not have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rounding {
+    /// Minima.
+    Down,
+    /// Maxima.
+    Up,
+    /// Means: ties to even, at most the largest finite number.
+    Nearest,
+}
+
+impl Rounding {
+    /// What a digest beside a cache of `cache` keeps of `x`. Bounds beyond the largest f16 are infinite.
+    #[must_use]
+    pub fn kept(self, cache: KvDtype, x: f32) -> f32 {
+        if dtype(cache) == KvDtype::F32 {
+            return x;
+        }
+        let nearest = f16::from_f32(x);
+        let kept = match self {
+            Self::Down if nearest.to_f32() > x => -above(-nearest),
+            Self::Up if nearest.to_f32() < x => above(nearest),
+            Self::Nearest => nearest.clamp(f16::MIN, f16::MAX),
+            Self::Down | Self::Up => nearest,
+        };
+        kept.to_f32()
+    }
+}
+
+/// The next f16 above.
+fn above(x: f16) -> f16 {
+    let bits = x.to_bits();
+    f16::from_bits(if x.is_sign_negative() { bits - 1 } else { bits + 1 })
+}
+
+/// Digests of the pages `touched`, (physical block, tokens), of the K cache `k` into the pool `digests`, as values.
 pub fn block_digest(shape: &KvShape, digest: Digest, touched: &[[u32; 2]], k: &[f32], digests: &mut [f32]) {
     let (heads, head_dim) = (shape.num_kv_heads as usize, shape.head_dim as usize);
     for [block, tokens] in touched.iter().map(|entry| entry.map(|n| n as usize)) {
@@ -14,15 +51,20 @@ pub fn block_digest(shape: &KvShape, digest: Digest, touched: &[[u32; 2]], k: &[
                 let values = (0..tokens).map(|t| k[shape.k_index(block, head, t, dim)]);
                 match digest {
                     Digest::MinMax => {
-                        digests[page + dim] = values.clone().fold(f32::INFINITY, f32::min);
-                        digests[page + head_dim + dim] = values.fold(f32::NEG_INFINITY, f32::max);
+                        let least = values.clone().fold(f32::INFINITY, f32::min);
+                        let most = values.fold(f32::NEG_INFINITY, f32::max);
+                        digests[page + dim] = Rounding::Down.kept(shape.dtype, least);
+                        digests[page + head_dim + dim] = Rounding::Up.kept(shape.dtype, most);
                     }
-                    Digest::Mean => {
-                        let sum: f64 = values.map(f64::from).sum();
-                        digests[page + dim] = f32_of(sum / tokens as f64);
-                    }
+                    Digest::Mean => digests[page + dim] = mean(shape.dtype, values.map(f64::from)),
                 }
             }
         }
     }
+}
+
+/// The mean of a page's keys in one channel, as its digest keeps it.
+pub(super) fn mean(cache: KvDtype, keys: impl ExactSizeIterator<Item = f64>) -> f32 {
+    let tokens = keys.len() as f64;
+    Rounding::Nearest.kept(cache, f32_of(keys.sum::<f64>() / tokens))
 }

@@ -1,10 +1,13 @@
 //! Reference of `block_score`.
 
+use super::block_digest::{Rounding, mean};
 use super::{PagedKv, f32_of};
+use crate::kernel::KvShape;
 use crate::kernel::block_digest::Digest;
 use crate::kernel::block_score::BlockScoreParams;
 
-/// Scores `[rows, sets, score_stride]` of blocks of `select_block` tokens, from the keys themselves.
+/// Scores `[rows, sets, score_stride]` of blocks of `select_block` tokens, from the keys themselves, whose minima, maxima and
+/// means of pages are rounded as their digests are.
 pub fn block_score(
     cache: &PagedKv<'_>,
     (digest, select_block): (Digest, usize),
@@ -31,7 +34,7 @@ pub fn block_score(
                 let of_head = |head: usize| {
                     let q = &q[row * params.q_stride as usize + head * head_dim..][..head_dim];
                     let keys = tokens.clone().map(|t| cache.key(&tables[table..], head / group, t).collect());
-                    head_score(digest, q, &keys.collect::<Vec<Vec<f64>>>())
+                    head_score(digest, q, &keys.collect::<Vec<Vec<f64>>>(), &cache.shape)
                 };
                 let heads = (set * heads_a_set..(set + 1) * heads_a_set).map(of_head);
                 let score = match digest {
@@ -58,18 +61,34 @@ pub fn block_bounds(
     let sizes = [num_heads, num_kv_heads, q_stride, score_stride];
     cache.of_blocks(select_block, sizes, (q, tables, rows), |q, keys| match keys.len() {
         0 => f64::NEG_INFINITY,
-        n => f64::from(logit_scale) * head_score(Digest::MinMax, q, keys) + (n as f64).ln(),
+        n => {
+            let most = f64::from(logit_scale) * head_score(Digest::MinMax, q, keys, &cache.shape);
+            (most + (n as f64).ln()).min(3e38)
+        }
     })
 }
 
-/// The bound `Σ_d max(q_d min_d, q_d max_d)`, or q · mean, over some keys.
-fn head_score(digest: Digest, q: &[f32], keys: &[Vec<f64>]) -> f64 {
+/// The bound `Σ_d max(q_d min_d, q_d max_d)`, or q · mean, over the keys of a block.
+fn head_score(digest: Digest, q: &[f32], keys: &[Vec<f64>], shape: &KvShape) -> f64 {
     let channel = |d: usize| keys.iter().map(move |key| key[d]);
+    let bound = |rounding: Rounding, x: f64| {
+        // Where f16 ends, no key is beyond the largest f32.
+        f64::from(rounding.kept(shape.dtype, f32_of(x)).clamp(-f32::MAX, f32::MAX))
+    };
     let term = |(d, q): (usize, &f32)| {
         let q = f64::from(*q);
         match digest {
-            Digest::MinMax => channel(d).map(|k| q * k).fold(f64::NEG_INFINITY, f64::max),
-            Digest::Mean => q * channel(d).sum::<f64>() / keys.len() as f64,
+            Digest::MinMax => {
+                let least = bound(Rounding::Down, channel(d).fold(f64::INFINITY, f64::min));
+                let most = bound(Rounding::Up, channel(d).fold(f64::NEG_INFINITY, f64::max));
+                (q * least).max(q * most)
+            }
+            Digest::Mean => {
+                let of_page = |page: &[Vec<f64>]| {
+                    f64::from(mean(shape.dtype, page.iter().map(|key| key[d]))) * page.len() as f64
+                };
+                q * keys.chunks(shape.block_size as usize).map(of_page).sum::<f64>() / keys.len() as f64
+            }
         }
     };
     q.iter().enumerate().map(term).sum()
@@ -83,6 +102,7 @@ fn ranked(params: &BlockScoreParams, score: f32, block: usize, len: usize, selec
     } else if block < params.sink_blocks as usize || block + params.recent_blocks as usize >= whole {
         f32::MAX
     } else {
-        score
+        // Forced blocks come first, however large a score is.
+        score.min(3e38)
     }
 }

@@ -1,10 +1,11 @@
 //! Reference of `nsa_probs`.
 
+use super::block_digest::mean;
 use super::{PagedKv, f32_of};
 use crate::kernel::nsa_probs::NsaProbsParams;
 
 /// Probabilities `[n, num_heads, prob_stride]` of compressed keys of `kernel_size` tokens, `stride` apart, from the keys
-/// themselves.
+/// themselves, whose means of pages are rounded as their digests are.
 pub fn nsa_probs(
     cache: &PagedKv<'_>,
     [kernel_size, stride]: [usize; 2],
@@ -20,13 +21,16 @@ pub fn nsa_probs(
         let head = index % heads;
         let [row, len, table, _] = rows[index / heads].map(|n| n as usize);
         let q = &q[row * params.q_stride as usize + head * head_dim..][..head_dim];
-        let dot = |token: usize| -> f64 {
-            let key = cache.key(&tables[table..], head / group, token);
-            q.iter().zip(key).map(|(q, k)| f64::from(*q) * k).sum()
+        let page = cache.shape.block_size as usize;
+        let dot = |first: usize| -> f64 {
+            let keys = (first..first + page).map(|t| cache.key(&tables[table..], head / group, t).collect());
+            let keys: Vec<Vec<f64>> = keys.collect();
+            let mean = |d: usize| f64::from(mean(cache.shape.dtype, keys.iter().map(|key| key[d])));
+            q.iter().enumerate().map(|(d, q)| f64::from(*q) * mean(d)).sum()
         };
         let logit = |first: usize| {
-            let sum: f64 = (first..first + kernel_size).map(dot).sum();
-            f64::from(params.scale) * sum / kernel_size as f64
+            let pages = (first..first + kernel_size).step_by(page);
+            f64::from(params.scale) * pages.map(dot).sum::<f64>() / (kernel_size / page) as f64
         };
         let logits: Vec<f64> =
             (0..len).step_by(stride).take_while(|first| first + kernel_size <= len).map(logit).collect();

@@ -1,7 +1,7 @@
 //! Digests of the keys of pages, updated where a step wrote: what block scores are computed from.
 
 use super::error::Launch;
-use super::{KvShape, LaunchError};
+use super::{KvDtype, KvShape, LaunchError};
 use crate::{Access, Kernel, Variant};
 use bytemuck::{Pod, Zeroable};
 
@@ -14,8 +14,8 @@ pub static KERNEL: Kernel = Kernel {
     bindings: &[Access::Read, Access::Read, Access::Write],
 };
 
-/// What is kept of the keys of a page and KV head, in f32. The pool is `[num_blocks, num_kv_heads, vectors, head_dim]`,
-/// indexed by physical block like the cache.
+/// What is kept of the keys of a page and KV head, as [`dtype`] says. The pool is
+/// `[num_blocks, num_kv_heads, vectors, head_dim]`, indexed by physical block like the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Digest {
     /// Channelwise minimum, then maximum (Quest, arXiv 2406.10774).
@@ -34,11 +34,35 @@ impl Digest {
         }
     }
 
-    /// f32 of the pool for a cache of `num_blocks` pages.
+    /// Elements of the pool for a cache of `num_blocks` pages.
     #[must_use]
-    pub fn pool_len(self, shape: &KvShape, num_blocks: usize) -> usize {
+    pub fn pool_elements(self, shape: &KvShape, num_blocks: usize) -> usize {
         num_blocks * shape.num_kv_heads as usize * self.vectors() * shape.head_dim as usize
     }
+
+    /// u32 of the pool for a cache of `num_blocks` pages: one f32 or two f16 each.
+    #[must_use]
+    pub fn pool_len(self, shape: &KvShape, num_blocks: usize) -> usize {
+        self.pool_elements(shape, num_blocks) * dtype(shape.dtype).bytes() / size_of::<u32>()
+    }
+}
+
+/// Element type of digests beside a cache of `cache`: f32 beside f32, else f16.
+///
+/// Minima and maxima stay bounds: of keys in f16 and fp8 they are exact, of int8, whose codes times a scale f16 may not have,
+/// minima are rounded down and maxima up. Beyond the largest f16, 65,504, that is an infinity, which `block_score` takes for the
+/// largest f32: the bound holds and tells nothing. Means go to the nearest f16, ties to even, at most the largest.
+#[must_use]
+pub fn dtype(cache: KvDtype) -> KvDtype {
+    match cache {
+        KvDtype::F32 => KvDtype::F32,
+        KvDtype::F16 | KvDtype::Fp8 | KvDtype::Int8 => KvDtype::F16,
+    }
+}
+
+/// The module of a kernel that reads digests beside a cache of `cache`.
+pub(crate) fn reader(cache: KvDtype) -> &'static str {
+    dtype(cache).module("digests_f16", "digests_f32")
 }
 
 /// Uniform parameters.
@@ -60,15 +84,20 @@ pub struct BlockDigestParams {
 pub fn variant(shape: &KvShape, digest: Digest) -> Variant {
     shape.check();
     let keys = shape.dtype.keys();
-    let digest = match digest {
-        Digest::MinMax => "digest_min_max",
-        Digest::Mean => "digest_mean",
+    let (digest, halves) = match digest {
+        Digest::MinMax if shape.dtype == KvDtype::Int8 => ("digest_min_max", "halves_outward"),
+        Digest::MinMax => ("digest_min_max", "halves_exact"),
+        Digest::Mean => ("digest_mean", "halves_nearest"),
     };
-    Variant::new(&KERNEL)
+    let variant = Variant::new(&KERNEL)
         .size("HEAD_DIM", shape.head_dim)
         .size("BLOCK_SIZE", shape.block_size)
         .module("k", keys)
-        .module("digest", digest)
+        .module("digest", digest);
+    match dtype(shape.dtype) {
+        KvDtype::F32 => variant.module("digests", "digests_write_f32"),
+        _ => variant.module("digests", "digests_write_f16").module("halves", halves),
+    }
 }
 
 /// Workgroups for `touched` pages.

@@ -1,8 +1,8 @@
 //! Scores of a sequence's blocks for decode rows, from digests of its pages, and what certificates are made of.
 
-use super::block_digest::Digest;
+use super::block_digest::{self, Digest};
 use super::error::Launch;
-use super::{KvShape, LaunchError, heads_together};
+use super::{KvDtype, KvShape, LaunchError, heads_together};
 use crate::{Access, Kernel, Variant};
 use bytemuck::{Pod, Zeroable};
 
@@ -45,6 +45,11 @@ pub struct BlockScoreParams {
     pub pad0: u32,
 }
 
+/// Chunks of eight channels that a lane has in flight of mean keys: what 16 lanes need for all KV heads, up to 8.
+fn chunks_ahead(shape: &KvShape) -> u32 {
+    (shape.num_kv_heads * shape.head_dim / 8).div_ceil(16).min(8)
+}
+
 /// Blocks that a workgroup scores.
 fn blocks(digest: Digest) -> u32 {
     match digest {
@@ -75,12 +80,14 @@ pub fn variant(shape: &KvShape, num_heads: u32, digest: Digest, select_block: u3
     let variant = Variant::new(&KERNEL)
         .size("HEAD_DIM", shape.head_dim)
         .size("BLOCK_SIZE", page)
-        .size("PAGES", select_block / page);
+        .size("PAGES", select_block / page)
+        .module("digests", block_digest::reader(shape.dtype));
     match digest {
-        Digest::MinMax => {
-            variant.module("scoring", "blocks_bound").size("HEADS", heads_a_read(shape, num_heads))
-        }
-        Digest::Mean => variant.module("scoring", "blocks_mean"),
+        Digest::MinMax => variant
+            .module("scoring", "blocks_bound")
+            .size("HEADS", heads_a_read(shape, num_heads))
+            .size("OVERFLOWS", u32::from(shape.dtype == KvDtype::Int8)),
+        Digest::Mean => variant.module("scoring", "blocks_mean").size("AHEAD", chunks_ahead(shape)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Attention to compressed keys, for NSA: `nsa_block_score` makes scores of blocks of it.
 
 use super::error::Launch;
-use super::{KvShape, LaunchError};
+use super::{KvShape, LaunchError, block_digest};
 use crate::{Access, Kernel, Variant};
 use bytemuck::{Pod, Zeroable};
 
@@ -51,6 +51,7 @@ pub fn variant(shape: &KvShape, kernel_size: u32, stride: u32) -> Variant {
         .size("BLOCK_SIZE", page)
         .size("PAGES", stride / page)
         .size("KERNEL", kernel_size / stride)
+        .module("digests", block_digest::reader(shape.dtype))
 }
 
 /// Workgroups for `rows` rows.

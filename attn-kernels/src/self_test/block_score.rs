@@ -1,11 +1,11 @@
 //! Cases of `block_score`.
 
 use super::block_digest::pages;
-use super::layer::{Layer, queries};
+use super::layer::{Layer, queries, words};
 use super::{Case, count, module, size};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
-use crate::kernel::block_digest::Digest;
+use crate::kernel::block_digest::{self, Digest};
 use crate::kernel::block_score::{self, BlockScoreParams};
 use crate::kernel::{KvDtype, KvShape};
 
@@ -18,12 +18,23 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     vec![case("a set for each KV head", variant, false), case("one set for all heads", variant, true)]
 }
 
+/// A type of cache that the digests of a variant are beside.
+pub(super) fn cache_of(variant: &Variant) -> KvDtype {
+    match module(variant, "digests") {
+        Some("digests_f32") => KvDtype::F32,
+        _ if module(variant, "scoring") == Some("blocks_bound") && size(variant, "OVERFLOWS") == 1 => {
+            KvDtype::Int8
+        }
+        _ => KvDtype::F16,
+    }
+}
+
 fn case(what: &'static str, variant: &Variant, shared: bool) -> Case {
     let shape = KvShape {
         num_kv_heads: 2,
         head_dim: size(variant, "HEAD_DIM"),
         block_size: size(variant, "BLOCK_SIZE"),
-        dtype: KvDtype::F32,
+        dtype: cache_of(variant),
     };
     let select_block = shape.block_size * size(variant, "PAGES");
     let digest =
@@ -33,8 +44,8 @@ fn case(what: &'static str, variant: &Variant, shared: bool) -> Case {
     let num_heads = 2 * group;
     let lens = [7 * select_block + 3, 1, select_block, 4 * select_block + 1];
     let layer = Layer::new(shape, &lens, 1);
-    let num_blocks = layer.k.len() * shape.dtype.bytes() / shape.block_bytes();
-    let mut digests = vec![f32::NAN; digest.pool_len(&shape, num_blocks)];
+    let num_blocks = layer.k.len() / shape.block_elements();
+    let mut digests = vec![f32::NAN; digest.pool_elements(&shape, num_blocks)];
     cpu::block_digest::block_digest(&shape, digest, &pages(&layer, &lens), &layer.k, &mut digests);
     let width = num_heads * shape.head_dim;
     let params = BlockScoreParams {
@@ -59,7 +70,7 @@ fn case(what: &'static str, variant: &Variant, shared: bool) -> Case {
     cpu::block_score::block_score(&layer.kv(), of, &params, &q, &layer.tables, &rows, &mut scores);
     let case = Case::new(what, variant, &params, block_score::grid(digest, &params, count(&rows)))
         .binding(&q)
-        .binding(&digests)
+        .binding(&words(block_digest::dtype(shape.dtype), &digests))
         .binding(&layer.tables)
         .binding(&rows)
         .output(SCORES, &scores);

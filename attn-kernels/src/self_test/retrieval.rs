@@ -4,11 +4,12 @@ use sparse_select::nsa::Nsa;
 use sparse_select::{Params, Spec};
 
 use super::block_digest::pages;
-use super::layer::{Layer, floats, queries};
+use super::block_score::cache_of;
+use super::layer::{Layer, floats, queries, words};
 use super::{Case, count, dtype, module, size};
 use crate::Variant;
 use crate::cpu::{self, Tolerance, f32_of};
-use crate::kernel::block_digest::Digest;
+use crate::kernel::block_digest::{self, Digest};
 use crate::kernel::hamming_score::{self, HammingScoreParams};
 use crate::kernel::hash_codes::{self, HashCodesParams};
 use crate::kernel::nsa_block_score::{self, NsaBlockScoreParams};
@@ -174,15 +175,15 @@ pub(super) fn nsa_probs(variant: &Variant) -> Vec<Case> {
         num_kv_heads: 2,
         head_dim: size(variant, "HEAD_DIM"),
         block_size: size(variant, "BLOCK_SIZE"),
-        dtype: KvDtype::F32,
+        dtype: cache_of(variant),
     };
     let stride = shape.block_size * size(variant, "PAGES");
     let kernel = stride * size(variant, "KERNEL");
     // More strides than a workgroup has lanes, in lengths with and without a compressed key, whole and with a rest.
     let lens = [300 * stride + 5, 1, kernel, kernel - 1, kernel + 3 * stride];
     let layer = Layer::new(shape, &lens, 1);
-    let num_blocks = layer.k.len() * shape.dtype.bytes() / shape.block_bytes();
-    let mut digests = vec![f32::NAN; Digest::Mean.pool_len(&shape, num_blocks)];
+    let num_blocks = layer.k.len() / shape.block_elements();
+    let mut digests = vec![f32::NAN; Digest::Mean.pool_elements(&shape, num_blocks)];
     let touched = pages(&layer, &lens);
     cpu::block_digest::block_digest(&shape, Digest::Mean, &touched, &layer.k, &mut digests);
     let width = 6 * shape.head_dim;
@@ -205,7 +206,7 @@ pub(super) fn nsa_probs(variant: &Variant) -> Vec<Case> {
     let grid = nsa_probs::grid(&params, count(&rows));
     let case = Case::new("compressed keys of several lengths", variant, &params, grid)
         .binding(&q)
-        .binding(&digests)
+        .binding(&words(block_digest::dtype(shape.dtype), &digests))
         .binding(&layer.tables)
         .binding(&rows)
         .output(Tolerance { abs: 1e-6, rel: 1e-4 }, &want);

@@ -2,15 +2,15 @@
 //! blocks they select against the policies of `sparse-select`.
 
 use crate::device::{assert_close, cases, dispatch, gpu};
-use crate::layer::{Layer, SHAPES, queries, shape_of, shapes};
+use crate::layer::{Layer, SHAPES, queries, shape_of, shapes, values};
 use attn_kernels::cpu::{self, Tolerance};
 use attn_kernels::gpu::{Gpu, Pass};
-use attn_kernels::kernel::block_digest::{self, BlockDigestParams, Digest};
+use attn_kernels::kernel::block_digest::{self, BlockDigestParams, Digest, dtype};
 use attn_kernels::kernel::block_score::{self, BlockScoreParams};
 use attn_kernels::kernel::top_k::{self, Output, TopKParams};
 use attn_kernels::kernel::{KvDtype, KvShape};
 use proptest::prelude::*;
-use sparse_select::digest::MinMax;
+use sparse_select::digest::{DigestFormat, MinMax};
 use sparse_select::policy::{esa, gsa_ucm, quest};
 use sparse_select::{Heads, Input, Params, Policy, Selection};
 
@@ -92,7 +92,7 @@ impl Select {
         block_score::check(shape, params, self.select_block, &self.rows, lens).unwrap();
         let mut pass = Pass::new("select");
 
-        let digests = gpu.upload("digests", &vec![f32::NAN; pool]).unwrap();
+        let digests = gpu.upload("digests", &vec![u32::MAX; pool]).unwrap();
         let touched_buf = gpu.upload("touched", &touched).unwrap();
         let count = u32::try_from(touched.len()).unwrap();
         let digest_params =
@@ -134,7 +134,11 @@ impl Select {
         let lists = outcome.get(reads.2);
         let list = |list: &[u32]| list[1..=list[0] as usize].to_vec();
         let lists = lists.chunks(top.out_stride as usize).map(list).collect();
-        Selected { digests: outcome.get(reads.0), scores: outcome.get(reads.1), lists }
+        Selected {
+            digests: values(dtype(shape.dtype), &outcome.get(reads.0)),
+            scores: outcome.get(reads.1),
+            lists,
+        }
     }
 
     fn num_blocks(&self) -> u32 {
@@ -197,6 +201,14 @@ impl Select {
         select(q, k)
     }
 
+    /// How the kernels keep digests.
+    fn format(&self) -> DigestFormat {
+        match dtype(self.layer.shape.dtype) {
+            KvDtype::F32 => DigestFormat::F32,
+            _ => DigestFormat::F16 { page: kvblock::BlockSize::new(self.layer.shape.block_size).unwrap() },
+        }
+    }
+
     fn check_quest(&self, gpu: &Gpu, pages: u32) {
         let params = self.params(false);
         let got = self.on_gpu(gpu, Digest::MinMax, &params, |_| pages);
@@ -206,7 +218,7 @@ impl Select {
             for kv in 0..kv_heads {
                 let want = self.oracle(row, |q, k| {
                     let size = kvblock::BlockSize::new(self.select_block).unwrap();
-                    quest::select_pages(&q, kv, kv_heads, &MinMax::of(&k, size), pages)
+                    quest::select_pages(&q, kv, kv_heads, &MinMax::of(&k, size, self.format()), pages)
                 });
                 assert_eq!(got.lists[row * kv_heads + kv], want, "{:?}, row {row}, {kv}", self.layer.shape);
             }
@@ -245,7 +257,8 @@ impl Select {
     fn selected(&self, row: usize, policy: &dyn Policy) -> Vec<u32> {
         self.oracle(row, |q, k| {
             let mut out = Selection::new();
-            policy.select_into(&Input::decode(q, k), &mut out).unwrap();
+            let input = Input { digests: self.format(), ..Input::decode(q, k) };
+            policy.select_into(&input, &mut out).unwrap();
             out.row_shared(0, 0).iter().map(|b| b.get()).collect()
         })
     }

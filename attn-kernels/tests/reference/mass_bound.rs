@@ -3,6 +3,7 @@
 use crate::device::{cases, dispatch, gpu};
 use crate::layer::{Layer, queries, shape_of};
 use crate::options::{Asked, Lists};
+use attn_kernels::cpu::block_digest::Rounding;
 use attn_kernels::gpu::{Buf, Gpu, Pass};
 use attn_kernels::kernel::block_digest::{self, BlockDigestParams, Digest};
 use attn_kernels::kernel::block_score::{self, BlockScoreParams};
@@ -126,7 +127,7 @@ impl Certified {
         dispatch(gpu, pass, &variant, &decode, &bindings, grid);
 
         let digests = record_digests(gpu, pass, &self.of, layer, &k);
-        let (_, bounds) = record_bounds(gpu, pass, &self.of, [&q, &digests], &tables, &rows_buf);
+        let (_, bounds) = record_bounds(gpu, pass, &self.of, (&q, &digests), &tables, &rows_buf);
         let params = MassBoundParams {
             num_heads,
             num_kv_heads: shape.num_kv_heads,
@@ -177,8 +178,8 @@ impl Certified {
                         inside += sum;
                     } else {
                         outside += sum;
-                        let most = |d: usize| terms.iter().map(|t| t[d]).fold(f64::NEG_INFINITY, f64::max);
-                        bound += terms.len() as f64 * (0..dim).map(most).sum::<f64>().exp();
+                        let digest = MinMax::new(&keys, self.of.shape.dtype);
+                        bound += keys.len() as f64 * (f64::from(self.of.scale) * digest.bound(q)).exp();
                     }
                 }
                 if bound > 0.0 {
@@ -191,6 +192,26 @@ impl Certified {
     }
 }
 
+/// Channelwise minima and maxima of keys as their digests keep them.
+struct MinMax(Vec<[f64; 2]>);
+
+impl MinMax {
+    #[expect(clippy::cast_possible_truncation, reason = "the f64 holds an f32")]
+    fn new(keys: &[Vec<f64>], dtype: KvDtype) -> Self {
+        let channel = |d: usize| {
+            let channel = keys.iter().map(|key| key[d] as f32);
+            let least = Rounding::Down.kept(dtype, channel.clone().fold(f32::INFINITY, f32::min));
+            [least, Rounding::Up.kept(dtype, channel.fold(f32::NEG_INFINITY, f32::max))].map(f64::from)
+        };
+        Self((0..keys[0].len()).map(channel).collect())
+    }
+
+    fn bound(&self, q: &[f32]) -> f64 {
+        let term = |([least, most], q): (&[f64; 2], &f32)| (f64::from(*q) * least).max(f64::from(*q) * most);
+        self.0.iter().zip(q).map(term).sum()
+    }
+}
+
 /// Digests of all pages.
 pub(crate) fn record_digests(
     gpu: &Gpu,
@@ -198,7 +219,7 @@ pub(crate) fn record_digests(
     of: &Sequences,
     layer: &Layer,
     k: &Buf<u32>,
-) -> Buf<f32> {
+) -> Buf<u32> {
     let shape = &of.shape;
     let touched: Vec<[u32; 2]> = (0..)
         .zip(&of.lens)
@@ -212,7 +233,7 @@ pub(crate) fn record_digests(
         .collect();
     let count = u32::try_from(touched.len()).unwrap();
     let len = Digest::MinMax.pool_len(shape, layer.tables.len() + 64);
-    let digests = gpu.upload("digests", &vec![f32::NAN; len]).unwrap();
+    let digests = gpu.upload("digests", &vec![u32::MAX; len]).unwrap();
     let params = BlockDigestParams { num_kv_heads: shape.num_kv_heads, touched: count, pad0: 0, pad1: 0 };
     let touched = gpu.upload("touched", &touched).unwrap();
     let bindings = [(&touched).into(), k.into(), (&digests).into()];
@@ -226,7 +247,7 @@ pub(crate) fn record_bounds(
     gpu: &Gpu,
     pass: &mut Pass,
     of: &Sequences,
-    [q, digests]: [&Buf<f32>; 2],
+    (q, digests): (&Buf<f32>, &Buf<u32>),
     tables: &Buf<u32>,
     rows: &Buf<[u32; 4]>,
 ) -> (Buf<f32>, Buf<f32>) {
@@ -263,14 +284,15 @@ proptest! {
     #[test]
     fn what_is_certified_is_kept(
         shape in prop::sample::select(vec![2_usize, 4]),
-        half in any::<bool>(),
+        // With digests that are exact in f16, rounded outwards, and in f32.
+        dtype in prop::sample::select(vec![KvDtype::F16, KvDtype::Int8, KvDtype::F32]),
         pages in prop::sample::select(vec![1_u32, 2]),
         lens in prop::collection::vec(1..3000_u32, 1..4),
         chance in prop_oneof![Just(0.0), Just(1.0), 0.0..1.0_f64],
         seed in any::<u64>(),
     ) {
         let Some(gpu) = gpu() else { return Ok(()) };
-        let shape = shape_of(shape, if half { KvDtype::F16 } else { KvDtype::F32 });
+        let shape = shape_of(shape, dtype);
         let case = Certified::new(shape, pages, &lens, chance, seed);
         for (got, [kept, bound]) in case.on_gpu(gpu).into_iter().zip(case.by_keys()) {
             let got = f64::from(got);

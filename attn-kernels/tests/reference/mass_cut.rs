@@ -10,7 +10,7 @@ use attn_kernels::kernel::{KvDtype, KvShape};
 use proptest::prelude::*;
 use sparse_select::Heads;
 use sparse_select::certificate::{odds, select_mass};
-use sparse_select::digest::MinMax;
+use sparse_select::digest::{DigestFormat, MinMax};
 
 /// Lists `[rows, num_kv_heads]` that certify `mass`.
 fn on_gpu(gpu: &Gpu, of: &Sequences, layer: &Layer, q: &[f32], mass: f64) -> Vec<Vec<u32>> {
@@ -25,7 +25,7 @@ fn on_gpu(gpu: &Gpu, of: &Sequences, layer: &Layer, q: &[f32], mass: f64) -> Vec
     let tables = gpu.upload("tables", &layer.tables).unwrap();
     let rows_buf = gpu.upload("rows", &rows).unwrap();
     let digests = record_digests(gpu, &mut pass, of, layer, &k);
-    let (scores, bounds) = record_bounds(gpu, &mut pass, of, [&q, &digests], &tables, &rows_buf);
+    let (scores, bounds) = record_bounds(gpu, &mut pass, of, (&q, &digests), &tables, &rows_buf);
     let lses = gpu.upload("lses", &vec![f32::NAN; bounds.len()]).unwrap();
     let cuts = gpu.upload("cuts", &vec![[u32::MAX; 4]; sets]).unwrap();
     let lists = gpu.buffer::<u32>("lists", sets * (blocks + 1) as usize).unwrap();
@@ -107,7 +107,7 @@ fn check(gpu: &Gpu, of: &Sequences, mass: f64, seed: u64) {
             .collect();
         let q = Heads::new("q", &q[row * heads * dim..][..heads * dim], [heads, 1, dim]).unwrap();
         let k = Heads::new("k", &keys, [kv_heads, len, dim]).unwrap();
-        let digest = MinMax::of(&k, size);
+        let digest = MinMax::of(&k, size, DigestFormat::F32);
         // Where rounding of f32 decides, one side may go on for a block: not by more than what it is worth.
         let at = mass / (1.0 - mass);
         let oracle = |odds: f64| select_mass(&q, &k, kv, &digest, odds / (1.0 + odds)).blocks;

@@ -4,98 +4,136 @@
 #import HEADS = 1
 #import bounds = bounds_none
 const LANES: u32 = 8u;
-// Quads of channels in flight a lane.
-const AHEAD: u32 = 4u;
+// Chunks of channels in flight a lane, of minima and of maxima.
+const AHEAD: u32 = select(2u, 1u, CHUNKS <= LANES);
 // What f32 may lose of a sum of terms, relative to their sizes: some 40 roundings at 576 channels.
 const TERM_ERROR: f32 = 5e-6;
 
-var<workgroup> q_tile: array<vec4<f32>, HEADS * QUADS>;
+var<workgroup> q_tile: array<vec4<f32>, HEADS * CHUNKS * 2u>;
 var<workgroup> parts: array<array<f32, HEADS>, WG>;
+
+alias Ahead = array<Loaded, AHEAD>;
 
 // Of each query head: the terms' sum, and that of their sizes where bounds are kept.
 struct Sums { score: array<f32, HEADS>, size: array<f32, HEADS> }
 
 // The score for set `which` of row `index`, in the first of the block's lanes. Every lane of the workgroup calls it.
 fn score_of(index: u32, row: vec4<u32>, block: u32, in_range: bool, which: u32, lane: u32) -> f32 {
-    var total = LOWEST;
+    let mate = lane % LANES;
+    var best = LOWEST;
     for (var first = 0u; first < params.heads_a_set; first += HEADS) {
         let head = which * params.heads_a_set + first;
+        let kv_head = head / (params.num_heads / params.num_kv_heads);
+        // Before the queries, so that one wait is for both.
+        var ahead: Ahead;
+        if (in_range) {
+            ahead = load(row, block, 0u, kv_head, mate);
+        }
         workgroupBarrier();
-        for (var i = lane; i < HEADS * QUADS; i += WG) {
+        for (var i = lane; i < HEADS * CHUNKS * 2u; i += WG) {
             let at = row.x * params.q_stride + head * HEAD_DIM + i * 4u;
             q_tile[i] = vec4(q[at], q[at + 1u], q[at + 2u], q[at + 3u]);
         }
         workgroupBarrier();
         var mine: Sums;
         if (in_range) {
-            mine = terms(row, block, head / (params.num_heads / params.num_kv_heads), lane % LANES);
+            mine = terms(row, block, kv_head, mate, ahead);
         }
-        let of_block = joined(mine.score, lane);
-        if (in_range && lane % LANES == 0u) {
-            for (var h = 0u; h < HEADS; h++) {
-                total = max(total, of_block[h]);
-            }
-        }
+        let score = joined(mine.score, lane);
+        best = max(best, score);
         if (KEEPS_BOUNDS) {
             workgroupBarrier();
-            let sizes = joined(mine.size, lane);
-            if (in_range && lane % LANES == 0u) {
+            let size = joined(mine.size, lane);
+            if (in_range && mate < HEADS) {
                 let tokens = min(PAGES * BLOCK_SIZE, row.y - block * PAGES * BLOCK_SIZE);
-                let at = (index * params.num_heads + head) * params.score_stride + block;
-                for (var h = 0u; h < HEADS; h++) {
-                    let most = params.logit_scale * (of_block[h] + TERM_ERROR * sizes[h]);
-                    keep_bound(at + h * params.score_stride, most + log(f32(tokens)));
-                }
+                let at = (index * params.num_heads + head + mate) * params.score_stride + block;
+                let most = params.logit_scale * (score + TERM_ERROR * size);
+                keep_bound(at, min(most + log(f32(tokens)), -LOWEST));
             }
         }
     }
-    return total;
+    return joined_best(best, lane);
 }
 
-// The sums over a block's lanes, in the first of them.
-fn joined(mine: array<f32, HEADS>, lane: u32) -> array<f32, HEADS> {
+// The sums of a head over a block's lanes, in the lane of its number among them.
+fn joined(mine: array<f32, HEADS>, lane: u32) -> f32 {
     parts[lane] = mine;
     workgroupBarrier();
-    var sums = mine;
-    if (lane % LANES == 0u) {
-        for (var i = 1u; i < LANES; i++) {
-            for (var h = 0u; h < HEADS; h++) {
-                sums[h] += parts[lane + i][h];
+    let mate = lane % LANES;
+    var sum = 0.0;
+    if (mate < HEADS) {
+        for (var i = 0u; i < LANES; i++) {
+            sum += parts[lane - mate + i][mate];
+        }
+    }
+    return sum;
+}
+
+// The largest of what the lanes of a block's heads have, in the first of them.
+fn joined_best(mine: f32, lane: u32) -> f32 {
+    var best = mine;
+    if (HEADS > 1u) {
+        workgroupBarrier();
+        parts[lane][0] = mine;
+        workgroupBarrier();
+        if (lane % LANES == 0u) {
+            for (var h = 1u; h < HEADS; h++) {
+                best = max(best, parts[lane + h][0]);
             }
         }
     }
-    return sums;
+    return best;
 }
 
-// One lane's share of the sums of HEADS query heads: every LANES-th quad of channels.
-fn terms(row: vec4<u32>, block: u32, kv_head: u32, lane: u32) -> Sums {
+// A page's chunks from `first` on, every LANES-th of them. Past the last one it is read again and counts for nothing.
+fn load(row: vec4<u32>, block: u32, page: u32, kv_head: u32, first: u32) -> Ahead {
+    let physical = tables[row.z + block * PAGES + page];
+    let at = (physical * params.num_kv_heads + kv_head) * VECTORS * CHUNKS;
+    var ahead: Ahead;
+    for (var a = 0u; a < AHEAD; a++) {
+        ahead[a] = digest_load(at + min(first + a * LANES, CHUNKS - 1u), CHUNKS);
+    }
+    return ahead;
+}
+
+// One lane's share of the sums of HEADS query heads: every LANES-th chunk of channels. The first of its first page is loaded.
+fn terms(row: vec4<u32>, block: u32, kv_head: u32, lane: u32, loaded: Ahead) -> Sums {
     let pages = pages_of(row, block);
     var sums: Sums;
-    for (var first = lane; first < QUADS; first += LANES * AHEAD) {
+    var ahead = loaded;
+    for (var first = lane; first < CHUNKS; first += LANES * AHEAD) {
+        if (first > lane) {
+            ahead = load(row, block, 0u, kv_head, first);
+        }
         var whole: array<Digest, AHEAD>;
-        for (var page = 0u; page < pages; page++) {
-            let physical = tables[row.z + block * PAGES + page];
-            let at = (physical * params.num_kv_heads + kv_head) * VECTORS * QUADS;
+        for (var a = 0u; a < AHEAD; a++) {
+            whole[a] = digest_of(ahead[a]);
+        }
+        for (var page = 1u; page < pages; page++) {
+            let more = load(row, block, page, kv_head, first);
             for (var a = 0u; a < AHEAD; a++) {
-                // Past the last quad it is read again and counts for nothing.
-                let one = digest_load(at + min(first + a * LANES, QUADS - 1u), QUADS);
-                if (page == 0u) {
-                    whole[a] = one;
-                } else {
-                    whole[a] = digest_join(whole[a], one);
-                }
+                whole[a] = digest_join(whole[a], digest_of(more[a]));
             }
         }
         for (var a = 0u; a < AHEAD; a++) {
-            let quad = first + a * LANES;
-            for (var h = 0u; h < HEADS; h++) {
-                let terms = digest_terms(q_tile[h * QUADS + min(quad, QUADS - 1u)], whole[a]);
-                sums.score[h] += select(0.0, dot(terms, vec4(1.0)), quad < QUADS);
-                if (KEEPS_BOUNDS) {
-                    sums.size[h] += select(0.0, dot(abs(terms), vec4(1.0)), quad < QUADS);
-                }
+            if (first + a * LANES < CHUNKS) {
+                sums = with_terms(sums, first + a * LANES, whole[a]);
             }
         }
     }
     return sums;
+}
+
+fn with_terms(sums: Sums, chunk: u32, digest: Digest) -> Sums {
+    var more = sums;
+    for (var h = 0u; h < HEADS; h++) {
+        let at = (h * CHUNKS + chunk) * 2u;
+        let low = terms_of(q_tile[at], digest.least_low, digest.most_low);
+        let high = terms_of(q_tile[at + 1u], digest.least_high, digest.most_high);
+        more.score[h] += dot(low + high, vec4(1.0));
+        if (KEEPS_BOUNDS) {
+            more.size[h] += dot(abs(low) + abs(high), vec4(1.0));
+        }
+    }
+    return more;
 }

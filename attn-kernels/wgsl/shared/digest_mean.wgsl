@@ -12,6 +12,12 @@ fn digest_join(a: Digest, b: Digest) -> Digest {
     return Digest(a[0] + b[0], a[1] + b[1]);
 }
 
-fn digest_finish(d: Digest, tokens: u32) -> Digest {
-    return Digest(d[0] / f32(tokens), d[1] / f32(tokens));
+// Two channels.
+fn pair_join(a: vec2<f32>, b: vec2<f32>, v: u32) -> vec2<f32> {
+    return a + b;
+}
+
+// Of a full page exact, where WGSL's division need not be: what hosts make of the same keys then rounds the same way.
+fn pair_finish(pair: vec2<f32>, tokens: u32) -> vec2<f32> {
+    return select(pair / f32(tokens), pair * (1.0 / f32(BLOCK_SIZE)), tokens == BLOCK_SIZE);
 }

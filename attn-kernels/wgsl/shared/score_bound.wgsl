@@ -1,18 +1,35 @@
 // An upper bound of q . k over the keys of a page or block, from their digest: goes with digest_min_max.
+// 1: digests may be infinite, as those of int8 are beyond what f16 holds.
+#import OVERFLOWS = 0
 const VECTORS: u32 = 2u;
 
-struct Digest { least: vec4<f32>, most: vec4<f32> }
+// Eight channels: of one page as loaded, and of pages.
+struct Loaded { least: DigestChunk, most: DigestChunk }
+struct Digest { least_low: vec4<f32>, least_high: vec4<f32>, most_low: vec4<f32>, most_high: vec4<f32> }
 
-// Four channels of one page, `quads` before those of the maximum.
-fn digest_load(at: u32, quads: u32) -> Digest {
-    return Digest(digests[at], digests[at + quads]);
+// Chunk `chunk` of one page, `chunks` before that of the maximum.
+fn digest_load(chunk: u32, chunks: u32) -> Loaded {
+    return Loaded(digest_chunk(chunk), digest_chunk(chunk + chunks));
+}
+
+fn digest_of(l: Loaded) -> Digest {
+    let d = Digest(low_of(l.least), high_of(l.least), low_of(l.most), high_of(l.most));
+    if (OVERFLOWS == 0u) {
+        return d;
+    }
+    // No key is beyond the largest f32, and 0 times that is 0.
+    let most = vec4(LARGEST);
+    return Digest(max(d.least_low, -most), max(d.least_high, -most), min(d.most_low, most), min(d.most_high, most));
 }
 
 fn digest_join(a: Digest, b: Digest) -> Digest {
-    return Digest(min(a.least, b.least), max(a.most, b.most));
+    return Digest(
+        min(a.least_low, b.least_low), min(a.least_high, b.least_high),
+        max(a.most_low, b.most_low), max(a.most_high, b.most_high),
+    );
 }
 
 // No product of q with a key is larger, channel by channel.
-fn digest_terms(q: vec4<f32>, d: Digest) -> vec4<f32> {
-    return max(q * d.least, q * d.most);
+fn terms_of(q: vec4<f32>, least: vec4<f32>, most: vec4<f32>) -> vec4<f32> {
+    return q * select(least, most, q > vec4(0.0));
 }

@@ -164,7 +164,7 @@ impl Sparse {
             if !self.is_sparse_in(plan, layer) {
                 continue;
             }
-            let select = |chosen: &Chosen| self.options.select(chosen, layer, None);
+            let select = |chosen: &Chosen| self.options.select(chosen, layer, None, self.mirror.digests());
             let selections: Vec<Selection> = plan.chosen.iter().map(select).collect::<Result<_, _>>()?;
             let (lists, stride) = self.lay_out(plan, &selections);
             self.count(plan, layer, selections, None);

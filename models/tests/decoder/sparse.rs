@@ -198,10 +198,11 @@ fn layers_reuse_the_selection_before_them() {
     assert_same(&spec, &run(&sparse(&spec, Place::Device)), &run(&sparse(&spec, Place::Host)));
 }
 
-/// Codes of 8 bits are digested, mirrored and attended as what they stand for.
+/// Codes of 8 bits are digested, mirrored and attended as what they stand for; beside them and f16 digests are in f16, and both
+/// sides round them alike.
 #[test]
-fn caches_of_codes_are_selected_from_alike() {
-    for kv_dtype in [KvDtype::Fp8, KvDtype::Int8] {
+fn caches_of_halves_and_codes_are_selected_from_alike() {
+    for kv_dtype in [KvDtype::F16, KvDtype::Fp8, KvDtype::Int8] {
         for spec in [
             "quest:page_budget=6,dense_layers=1,block_size=16",
             "quest:mass=0.01,dense_layers=0,block_size=8",

@@ -159,7 +159,7 @@ impl Policy for Esa {
     fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {
         let (q, k, _) = input.scored(self.policy)?;
         select_each_query(q, k, self.block_size, 1, out, |step| {
-            let scores = mean_key_scores(&step.q, 0, &mean_keys(&step.k, self.block_size));
+            let scores = mean_key_scores(&step.q, 0, &mean_keys(&step.k, self.block_size, input.digests));
             Ok(vec![self.select_blocks(&scores, step.k.len())])
         })
     }

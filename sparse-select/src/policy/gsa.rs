@@ -226,7 +226,7 @@ impl Policy for Gsa {
         if self.scoring == Scoring::MeanK {
             let (q, k, _) = input.scored(ENTRY.name)?;
             return select_each_query(q, k, self.block_size, 1, out, |step| {
-                let representatives = mean_keys(&step.k, self.block_size);
+                let representatives = mean_keys(&step.k, self.block_size, input.digests);
                 Ok(vec![self.select_by_score(&mean_key_scores(&step.q, 0, &representatives))])
             });
         }

@@ -237,7 +237,7 @@ impl Policy for GsaUcm {
         let (q, k, _) = input.scored(ENTRY.name)?;
         select_each_query(q, k, self.block_size, 1, out, |step| {
             let full = step.k.len() - step.k.len() % self.block_size.get() as usize;
-            let representatives = mean_keys(&step.k.window(0, full), self.block_size);
+            let representatives = mean_keys(&step.k.window(0, full), self.block_size, input.digests);
             let best = self.top_k(&self.scores(&step.q, &representatives), self.kept(step.num_blocks));
             Ok(vec![union(best, step.num_blocks.checked_sub(1))])
         })

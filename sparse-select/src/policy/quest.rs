@@ -228,7 +228,7 @@ impl Policy for Quest {
         }
         let (q, k, _) = input.scored(ENTRY.name)?;
         let groups = if matches!(self.mode, Mode::Offload { .. }) { 1 } else { k.heads() };
-        let mut digest = MinMax::new(k.heads(), k.dim(), self.block_size);
+        let mut digest = MinMax::new(k.heads(), k.dim(), self.block_size, input.digests);
         select_each_query(q, k, self.block_size, groups, out, |step| {
             digest.extend(&step.k);
             Ok(self.step(step, &digest))

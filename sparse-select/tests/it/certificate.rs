@@ -5,7 +5,7 @@ use sparse_select::{
     Selection,
     attention::default_scale,
     certificate::{certify, selection_mass},
-    digest::MinMax,
+    digest::{DigestFormat, MinMax},
     measure::{Mask, density, overlap, recall},
 };
 
@@ -30,7 +30,7 @@ fn true_mass(c: &Case, s: &Selection, block: usize) -> f64 {
 /// Whether the certificates of a KV head's queries all hold without the last added block: of those chosen, except the
 /// current one, that with the smallest bound (the higher index among equals).
 fn holds_without_weakest(c: &Case, kv: usize, blocks: &[u32], size: u32, mass: f64) -> bool {
-    let digest = MinMax::of(&c.k.view(), kvblock::BlockSize::new(size).unwrap());
+    let digest = MinMax::of(&c.k.view(), kvblock::BlockSize::new(size).unwrap(), DigestFormat::F32);
     let (q, scale) = (c.q.view(), default_scale(c.q.view().dim()));
     let heads = kv * c.group..(kv + 1) * c.group;
     let bound = |b: u32| {
@@ -46,14 +46,17 @@ fn holds_without_weakest(c: &Case, kv: usize, blocks: &[u32], size: u32, mass: f
 proptest! {
     #[test]
     fn any_selection_keeps_at_least_its_certified_mass(
-        c in decode_case(40, 200), block in 1u32..7, picks in any::<u64>(),
+        c in decode_case(40, 200), block in 1u32..7, picks in any::<u64>(), half: bool, stretch in 1.0f32..1e5,
     ) {
+        // Keys that f16 does not have, and some that are beyond it.
+        let c = Case { k: if half { c.k.scaled(stretch) } else { c.k }, ..c };
         let n = (c.k.view().len() as u32).div_ceil(block);
         let mut s = Selection::new();
         s.begin(n, 1, 1);
         s.push_row((0..n).filter(|b| picks >> b & 1 == 1));
         let size = kvblock::BlockSize::new(block).unwrap();
-        let certified = selection_mass(&s, &c.q.view(), &c.k.view(), size).unwrap();
+        let format = if half { DigestFormat::F16 { page: size } } else { DigestFormat::F32 };
+        let certified = selection_mass(&s, &c.q.view(), &c.k.view(), size, format).unwrap();
         prop_assert!(certified <= true_mass(&c, &s, block as usize) + 1e-12);
         if s.row(0, 0).len() == n as usize {
             prop_assert_eq!(certified, 1.0);

@@ -21,6 +21,11 @@ impl Tensor {
         Self { data, shape }
     }
 
+    /// All values times `factor`.
+    pub(crate) fn scaled(self, factor: f32) -> Self {
+        Self { data: self.data.iter().map(|x| x * factor).collect(), ..self }
+    }
+
     pub(crate) fn zeros(shape: [usize; 3]) -> Self {
         Self { data: vec![0.0; shape.iter().product()], shape }
     }

@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use kvblock::BlockId;
+use sparse_select::digest::DigestFormat;
 use sparse_select::policy::num_blocks;
 use sparse_select::{Heads, Input, Selection, Stage};
 
@@ -153,15 +154,17 @@ impl SparseOptions {
         chosen.phase == Phase::Prefill && self.history_only()
     }
 
-    /// What the policy selects in a layer.
+    /// What the policy selects in a layer, by digests as kernels keep them beside this cache.
     pub(super) fn select(
         &self,
         chosen: &Chosen,
         layer: usize,
         tensors: Option<(Heads<'_>, Heads<'_>)>,
+        digests: DigestFormat,
     ) -> Result<Selection, ModelError> {
         let mut selection = Selection::new();
-        self.policy.select_into(&self.input(chosen, layer, tensors), &mut selection)?;
+        let input = Input { digests, ..self.input(chosen, layer, tensors) };
+        self.policy.select_into(&input, &mut selection)?;
         Ok(selection)
     }
 
@@ -183,7 +186,8 @@ impl SparseOptions {
         };
         let (q, k) = tensors.unzip();
         let k = k.map(|k| k.window(0, kv_len));
-        Input { kv_len, stage, layer: u32::try_from(layer).ok(), q, k, access: &chosen.access, gates: None }
+        let layer = u32::try_from(layer).ok();
+        Input { stage, layer, q, k, access: &chosen.access, ..Input::positions(kv_len) }
     }
 
     /// The blocks that group `list` of a chosen row attends for KV head `head`, ascending.

@@ -51,13 +51,14 @@ impl Decoder {
             [self.config.num_heads, self.config.num_kv_heads, self.config.head_dim].map(|n| n as usize);
         let mut selections = Vec::with_capacity(view.chosen.len());
         let mut masses = Vec::new();
+        let digests = sparse.mirror.digests();
         for (index, chosen) in view.chosen.iter().enumerate() {
             let (q, k) = tensors(chosen, &q, heads, &sparse.mirror, layer, plan);
             let q = Heads::new("q", &q, [heads[0], chosen.rows, heads[2]])?;
             let k = Heads::new("k", &k, [heads[1], chosen.kv_len(), heads[2]])?;
             let selection = match sparse.source[layer] {
                 Some(_) => sparse.last[index].clone(),
-                None => sparse.options.select(chosen, layer, Some((q, k)))?,
+                None => sparse.options.select(chosen, layer, Some((q, k)), digests)?,
             };
             if sparse.options.measure {
                 let attended =
@@ -65,7 +66,8 @@ impl Decoder {
                 sparse.options.measure_into(attended, chosen, &selection, layer, (q, k))?;
             }
             if sparse.options.policy.certifies() {
-                masses.push(selection_mass(&selection, &q, &k, sparse.options.policy.block_size())?);
+                let block = sparse.options.policy.block_size();
+                masses.push(selection_mass(&selection, &q, &k, block, digests)?);
             }
             selections.push(selection);
         }

@@ -1,9 +1,11 @@
 //! Keys of the paged cache on the host, rounded as the device rounds them: what policies on the CPU score with.
 
 use attn_kernels::gpu::{Pass, Read};
-use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::kernel::{KvDtype, KvShape, block_digest};
 use half::f16;
+use kvblock::BlockSize;
 use rustc_hash::FxHashMap;
+use sparse_select::digest::DigestFormat;
 use sparse_select::dsa::fp8;
 
 use crate::KvPool;
@@ -24,6 +26,16 @@ impl Mirror {
     /// Tokens of a block.
     pub(super) fn block_size(&self) -> u32 {
         self.shape.block_size
+    }
+
+    /// Digests as kernels keep them of these pages.
+    pub(super) fn digests(&self) -> DigestFormat {
+        match block_digest::dtype(self.shape.dtype) {
+            KvDtype::F32 => DigestFormat::F32,
+            _ => {
+                DigestFormat::F16 { page: BlockSize::new(self.shape.block_size).expect("a page has tokens") }
+            }
+        }
     }
 
     /// Blocks that the device writes: what is known of them is no longer so.

@@ -209,7 +209,11 @@ fn around(grid: &mut Grid, sizes: &Sizes, main: Heads, software: bool) {
         });
         grid.add(format!("block_score 4 x {context}"), move |bench| {
             let step = Step::new(bench.gpu, &main, [4, context])?;
-            bench.alone(select::scores(bench.gpu, &step, Policy::Quest, None)?.0)
+            let [(quest, ..), (gsa, ..)] = [
+                select::scores(bench.gpu, &step, Policy::Quest, None)?,
+                select::scores(bench.gpu, &step, Policy::Gsa, None)?,
+            ];
+            bench.each([quest, gsa])
         });
         grid.add(format!("mass_bound 4 x {context}"), move |bench| {
             bound::certificate(bench, &Step::new(bench.gpu, &main, [4, context])?, 0.1)

@@ -83,7 +83,7 @@ pub(super) fn block_digest(gpu: &Gpu, heads: &Heads, context: u32) -> Result<Wor
     let cache = Cache::new(gpu, shape, &[context])?;
     let blocks = u32::try_from(cache.table.len())?;
     let touched: Vec<[u32; 2]> = (0..blocks).map(|block| [block, shape.block_size]).collect();
-    let digests = gpu.buffer::<f32>("digests", Digest::MinMax.pool_len(shape, touched.len()))?;
+    let digests = gpu.buffer::<u32>("digests", Digest::MinMax.pool_len(shape, touched.len()))?;
     let touched = gpu.upload("touched", &touched)?;
     let params = BlockDigestParams { num_kv_heads: shape.num_kv_heads, touched: blocks, pad0: 0, pad1: 0 };
     let bytes = (cache.k.len() + digests.len()) as f64 * 4.0;

@@ -4,7 +4,7 @@ use anyhow::Result;
 use attn_kernels::Level;
 use attn_kernels::gpu::{Bind, Buf, Gpu};
 use attn_kernels::kernel::KvDtype;
-use attn_kernels::kernel::block_digest::Digest;
+use attn_kernels::kernel::block_digest::{self, Digest};
 use attn_kernels::kernel::block_score::{self, BlockScoreParams};
 use attn_kernels::kernel::top_k::{self, Output, TopKParams, Transform};
 use attn_kernels::kernel::top_k_long::{self, TopKLongParams};
@@ -67,7 +67,8 @@ pub(super) fn scores(
 ) -> Result<(Work, BlockScoreParams, Buf<f32>)> {
     let (shape, num_heads) = (&step.heads.shape, step.heads.num_heads);
     let pages = step.cache.table.len();
-    let digests = random(gpu, KvDtype::F32, policy.digest().pool_len(shape, pages), 1)?;
+    let elements = policy.digest().pool_elements(shape, pages);
+    let digests = random(gpu, block_digest::dtype(shape.dtype), elements, 1)?;
     let longest = step.cache.rows.iter().map(|row| row[1]).max().unwrap_or(0);
     let heads_a_set = match policy {
         Policy::Quest => num_heads / shape.num_kv_heads,
@@ -101,7 +102,7 @@ pub(super) fn scores(
         None => ("", block_score::variant(shape, num_heads, policy.digest(), SELECT_BLOCK)),
     };
     // Two operations an element and query head for means, four for bounds, of which there are two vectors.
-    let operations = 2.0 * digests.len() as f64 * f64::from(num_heads / shape.num_kv_heads);
+    let operations = 2.0 * elements as f64 * f64::from(num_heads / shape.num_kv_heads);
     let name = format!("{}, {}", step.name, step.heads.name());
     let work = Work::new(&format!("block_score, {}{what}", policy.name()), Level::Baseline.name(), name)
         .costs((digests.len() + bounds.map_or(0, Buf::len)) as f64 * 4.0, operations)

@@ -20,7 +20,7 @@ pub(super) struct DigestPools {
     num_pages: u32,
     pipeline: Arc<Pipeline>,
     /// Of each layer, `None` where it does not select.
-    pub(super) pools: Vec<Option<Buf<f32>>>,
+    pub(super) pools: Vec<Option<Buf<u32>>>,
     /// `(page, tokens)` to digest, by view.
     touched: Vec<(u32, Buf<[u32; 2]>)>,
 }

@@ -1,0 +1,153 @@
+//! Digests of keys that f16 does not have, where they round: `block_digest`, and the bounds that `block_score` makes of them.
+
+use crate::device::{cases, dispatch, gpu};
+use crate::layer::{Layer, cache_values, cache_words, values};
+use attn_kernels::cpu::{self, Tolerance};
+use attn_kernels::gpu::{Gpu, Pass};
+use attn_kernels::kernel::block_digest::{self, BlockDigestParams, Digest};
+use attn_kernels::kernel::block_score::{self, BlockScoreParams};
+use attn_kernels::kernel::{KvDtype, KvShape};
+use proptest::prelude::*;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+const SHAPE: KvShape = KvShape { num_kv_heads: 2, head_dim: 16, block_size: 16, dtype: KvDtype::Int8 };
+/// What WGSL's order of sums and division may make of a mean, in f16.
+const HALVES: Tolerance = Tolerance { abs: 6e-8, rel: 1e-3 };
+
+/// One sequence of keys in int8 whose sizes differ from token to token by powers of two, as `exponents` says.
+struct Keys {
+    layer: Layer,
+    len: u32,
+    /// K as the device has it.
+    words: Vec<u32>,
+    /// And what that stands for.
+    k: Vec<f32>,
+}
+
+impl Keys {
+    fn new(len: u32, exponents: std::ops::Range<i32>, seed: u64) -> Self {
+        let mut layer = Layer::new(SHAPE, &[len], seed);
+        let mut rng = StdRng::seed_from_u64(seed);
+        for token in 0..len as usize {
+            let block = layer.tables[token / SHAPE.block_size as usize] as usize;
+            for head in 0..SHAPE.num_kv_heads as usize {
+                let factor = f32::exp2(rng.random_range(exponents.clone()) as f32);
+                for dim in 0..SHAPE.head_dim as usize {
+                    layer.k[SHAPE.k_index(block, head, token % SHAPE.block_size as usize, dim)] *= factor;
+                }
+            }
+        }
+        let words = cache_words(&SHAPE, KvShape::k_index, &layer.k);
+        let k = cache_values(&SHAPE, KvShape::k_index, &words);
+        Self { layer, len, words, k }
+    }
+
+    fn num_blocks(&self) -> usize {
+        self.k.len() / SHAPE.block_elements()
+    }
+
+    fn touched(&self) -> Vec<[u32; 2]> {
+        let size = SHAPE.block_size;
+        let page = |(i, block): (u32, &u32)| [*block, size.min(self.len - i * size)];
+        (0..).zip(&self.layer.tables).map(page).collect()
+    }
+
+    /// The pool, and scores and bounds `[heads, pages]` of `q`, a head each.
+    fn on_gpu(&self, gpu: &Gpu, digest: Digest, q: &[f32]) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
+        let touched = self.touched();
+        let pages = u32::try_from(touched.len()).unwrap();
+        let mut pass = Pass::new("digest");
+        let k = gpu.upload("k", &self.words).unwrap();
+        let pool = digest.pool_len(&SHAPE, self.num_blocks());
+        let digests = gpu.upload("digests", &vec![0_u32; pool]).unwrap();
+        let touched = gpu.upload("touched", &touched).unwrap();
+        let params = BlockDigestParams { num_kv_heads: 2, touched: pages, pad0: 0, pad1: 0 };
+        let bindings = [(&touched).into(), (&k).into(), (&digests).into()];
+        let variant = block_digest::variant(&SHAPE, digest);
+        dispatch(gpu, &mut pass, &variant, &params, &bindings, block_digest::grid(&SHAPE, pages));
+        let params = BlockScoreParams {
+            num_heads: 2,
+            num_kv_heads: 2,
+            q_stride: 2 * SHAPE.head_dim,
+            heads_a_set: 1,
+            score_stride: pages,
+            sink_blocks: 0,
+            recent_blocks: 0,
+            recent_full: 0,
+            scale: 1.0,
+            infinity: f32::INFINITY,
+            logit_scale: 1.0,
+            pad0: 0,
+        };
+        let [q, tables] = [bytemuck::cast_slice(q), &self.layer.tables].map(|d| gpu.upload("q", d).unwrap());
+        let rows = gpu.upload("rows", &[[0, self.len, 0, 0]]).unwrap();
+        let outs = [0; 2].map(|_| gpu.upload("out", &vec![f32::NAN; 2 * pages as usize]).unwrap());
+        if digest == Digest::MinMax {
+            let bindings: [_; 6] = [
+                (&q).into(),
+                (&digests).into(),
+                (&tables).into(),
+                (&rows).into(),
+                (&outs[0]).into(),
+                (&outs[1]).into(),
+            ];
+            let variant = block_score::with_bounds(&SHAPE, 2, SHAPE.block_size);
+            let grid = block_score::grid(digest, &params, 1);
+            dispatch(gpu, &mut pass, &variant, &params, &bindings, grid);
+        }
+        let reads = (pass.read(&digests, 0..pool), outs.map(|out| pass.read(&out, 0..out.len())));
+        let outcome = gpu.submit(pass).unwrap().wait().unwrap();
+        let [scores, bounds] = reads.1.map(|read| outcome.get(read));
+        (values(KvDtype::F16, &outcome.get(reads.0)), scores, bounds)
+    }
+
+    fn reference(&self, digest: Digest) -> Vec<f32> {
+        let mut digests = vec![0.0; digest.pool_elements(&SHAPE, self.num_blocks())];
+        cpu::block_digest::block_digest(&SHAPE, digest, &self.touched(), &self.k, &mut digests);
+        digests
+    }
+
+    /// The largest `q . k` of a page, in f64.
+    fn largest(&self, q: &[f32], head: usize, page: usize) -> f64 {
+        let (size, dim) = (SHAPE.block_size as usize, SHAPE.head_dim as usize);
+        let tokens = page * size..(self.len as usize).min((page + 1) * size);
+        let block = self.layer.tables[page] as usize;
+        let product = |t: usize| -> f64 {
+            let key = |d| f64::from(self.k[SHAPE.k_index(block, head, t % size, d)]);
+            (0..dim).map(|d| f64::from(q[head * dim + d]) * key(d)).sum()
+        };
+        tokens.map(product).fold(f64::NEG_INFINITY, f64::max)
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(24))]
+
+    /// From what f16 rounds to nothing to what it cannot hold.
+    #[test]
+    fn digests_round_outwards_and_bounds_hold(
+        len in 1_u32..90,
+        (least, more) in (-40..20_i32, 1..20_i32),
+        zeros in 0_usize..32,
+        seed: u64,
+    ) {
+        let Some(gpu) = gpu() else { return Ok(()) };
+        let keys = Keys::new(len, least..least + more, seed);
+        let mut q: Vec<f32> = Layer::new(SHAPE, &[1], !seed).k[..32].iter().map(|x| if x.is_nan() { 0.5 } else { *x }).collect();
+        q[..zeros].fill(0.0);
+        let (digests, scores, bounds) = keys.on_gpu(gpu, Digest::MinMax, &q);
+        let want = keys.reference(Digest::MinMax);
+        Tolerance::EXACT.compare(&digests, &want).unwrap();
+        let (means, _, _) = keys.on_gpu(gpu, Digest::Mean, &q);
+        HALVES.compare(&means, &keys.reference(Digest::Mean)).unwrap();
+        let pages = keys.touched().len();
+        for (i, (score, bound)) in scores.iter().zip(&bounds).enumerate() {
+            let largest = keys.largest(&q, i / pages, i % pages);
+            prop_assert!(bound.is_finite() && f64::from(*bound) >= largest, "a bound of {bound} on {largest}");
+            // The last page is forced, the others are not, however large.
+            prop_assert_eq!(*score == f32::INFINITY, i % pages == pages - 1);
+            prop_assert!(i % pages == pages - 1 || (*score < f32::MAX && f64::from(*score) >= largest - largest.abs() * 1e-4 - 1e-30), "{score}, {largest}");
+        }
+    }
+}

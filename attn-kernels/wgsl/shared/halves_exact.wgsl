@@ -1,0 +1,4 @@
+// Of numbers that f16 has: minima and maxima of keys in f16, and in fp8, whose codes are all among them.
+fn halves_of(channels: vec2<f32>, v: u32) -> u32 {
+    return pack2x16float(channels);
+}
