@@ -54,12 +54,12 @@ struct State { top: vec4<f32>, sum: vec4<f32>, low: array<vec4<f32>, GROUP>, hig
 fn paged_decode(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     let part = part_of(group);
     if (part.begin >= part.end) {
-        store_nothing(part, lane.index);
+        store_nothing(destination_of(group, part), lane.index);
         return;
     }
     var at = part.begin / TILE * TILE;
     find_places(lane.index, part, at, 0u);
-    load_q(part, lane.index);
+    load_q(group, lane.index);
     var state: State;
     state.top = vec4(LOWEST);
     var half = 0u;
@@ -68,7 +68,7 @@ fn paged_decode(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
         half = 1u - half;
         state = step(lane, part, keys, state, half * PLACES);
     }
-    add_up(lane, part, state);
+    add_up(lane, destination_of(group, part), state);
 }
 
 // Physical block and head of the key at `index` in the order of attention; of no meaning past the last one.
@@ -184,7 +184,7 @@ fn add_values(lane: u32, keys: Keys, before: State) -> State {
 }
 
 // Adds the lanes up and stores the partition.
-fn add_up(lane: Lane, part: Part, state: State) {
+fn add_up(lane: Lane, dest: Destination, state: State) {
     // Its barrier also ends the reading of `weights`.
     let sum = reduce_add(state.sum, lane);
     #unroll g < GROUP
@@ -196,7 +196,7 @@ fn add_up(lane: Lane, part: Part, state: State) {
             for (var i = 0u; i < TOKEN_GROUPS; i++) {
                 weighted += weights[i * CHUNKS * 2u + lane.index];
             }
-            store(part, g, lane.index, weighted, state.top[g], sum[g]);
+            store(dest, g, lane.index, weighted, state.top[g], sum[g]);
         }
         workgroupBarrier();
     #end

@@ -54,14 +54,14 @@ struct Weighed { weight: array<vec4<f32>, KEYS>, v_at: array<u32, KEYS> }
 fn paged_decode_subgroup(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     let part = part_of(group);
     if (part.begin >= part.end) {
-        store_nothing(part, lane.index);
+        store_nothing(destination_of(group, part), lane.index);
         return;
     }
     // All subgroups take as many turns; those past the end count nothing.
     let first = part.begin / TILE * TILE;
     var key0 = first + lane.subgroup * TILE + lane.in_subgroup * KEYS;
     var places = places_of(part, key0);
-    load_q(part, lane.index);
+    load_q(group, lane.index);
     var state: State;
     state.top = vec4(LOWEST);
     for (var at = first; at < part.end; at += SUBGROUPS * TILE) {
@@ -72,7 +72,7 @@ fn paged_decode_subgroup(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
         places = places_of(part, key0);
         state = step(lane, part, counted, here, logits, state);
     }
-    merge(lane, part, state);
+    merge(lane, destination_of(group, part), state);
 }
 
 // Places of the lane's keys, the first of them at `key0` in the order of attention. Keys that count stand in for the others:
@@ -197,7 +197,7 @@ fn over_sides(x: vec4<f32>, lane: u32) -> vec4<f32> {
 }
 
 // Adds the subgroups up and stores the partition.
-fn merge(lane: Lane, part: Part, state: State) {
+fn merge(lane: Lane, dest: Destination, state: State) {
     if (lane.in_subgroup == 0u) {
         tops[lane.subgroup] = state.top;
     }
@@ -229,7 +229,7 @@ fn merge(lane: Lane, part: Part, state: State) {
                 weighted += merged[half + i * CHUNKS * 2u + lane.index];
                 all += sums[i][g];
             }
-            store(part, g, lane.index, weighted, top[g], all);
+            store(dest, g, lane.index, weighted, top[g], all);
         }
     #end
 }
