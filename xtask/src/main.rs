@@ -30,7 +30,8 @@ fn run(command: Command) -> anyhow::Result<()> {
     }
 }
 
-/// The error and its causes, each told once: errors of libraries end in their cause, and hand it out too.
+/// The error and its causes, each printed once: library errors often end with the text of their cause, and
+/// also return it as their source.
 fn told_once(error: &anyhow::Error) -> String {
     let mut told = String::new();
     for cause in error.chain().map(ToString::to_string) {
