@@ -190,7 +190,7 @@ fn print(args: &ScoreArgs, model: &Model, index: usize, scored: &Scored) -> Resu
         return Ok(report::json_line(&mut io::stdout().lock(), scored)?);
     }
     let mean = scored.mean_nll.map_or("-".to_string(), |nll| format!("{nll:.6}"));
-    println!("[{index}] {} tokens, mean nll {mean} nats a token", scored.tokens);
+    println!("[{index}] {} tokens, mean nll {mean} nats per token", scored.tokens);
     if args.engine.sparse.is_some() {
         println!("  {}", scored.sparse);
     }
