@@ -43,13 +43,6 @@ pub struct Wrong {
     pub fault: String,
 }
 
-/// The best level that has no wrong kernel; `None` if even the baseline has one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Usable {
-    Level(Level),
-    None,
-}
-
 impl Verdict {
     /// The verdict from these rows.
     #[must_use]
@@ -64,14 +57,15 @@ impl Verdict {
         Self { wrong: wrong.collect(), tested: rows.len() - rows.iter().filter(skipped).count() }
     }
 
-    fn usable(&self) -> Usable {
+    /// The best level below every wrong kernel's; `None` if even the baseline is wrong.
+    fn usable(&self) -> Option<Level> {
         // A level with an unknown name is from another version of this program, and so are its kernels.
         let lowest = self.wrong.iter().filter_map(|wrong| self_test::level(&wrong.level)).min();
         match lowest {
-            None => Usable::Level(Level::Coop),
-            Some(Level::Coop) => Usable::Level(Level::Subgroup),
-            Some(Level::Subgroup) => Usable::Level(Level::Baseline),
-            Some(Level::Baseline) => Usable::None,
+            None => Some(Level::Coop),
+            Some(Level::Coop) => Some(Level::Subgroup),
+            Some(Level::Subgroup) => Some(Level::Baseline),
+            Some(Level::Baseline) => None,
         }
     }
 }
@@ -84,8 +78,8 @@ impl fmt::Display for Verdict {
         }
         let names: Vec<&str> = wrong.iter().map(|wrong| &*wrong.variant).collect();
         let then = match self.usable() {
-            Usable::Level(level) => format!("the engine keeps to level {level}"),
-            Usable::None => "the engine refuses this adapter".into(),
+            Some(level) => format!("the engine keeps to level {level}"),
+            None => "the engine refuses this adapter".into(),
         };
         write!(
             f,
@@ -172,9 +166,9 @@ fn open_with(options: &GpuOptions, verdicts: &Verdicts, ignore: bool) -> Result<
         return Ok(gpu);
     }
     match verdict.usable() {
-        Usable::None => bail!("{}: {verdict}; {IGNORE}=1 opens it all the same", gpu.info().name),
-        Usable::Level(level) if level >= gpu.level() => Ok(gpu),
-        Usable::Level(level) => {
+        None => bail!("{}: {verdict}; {IGNORE}=1 opens it all the same", gpu.info().name),
+        Some(level) if level >= gpu.level() => Ok(gpu),
+        Some(level) => {
             eprintln!("{}: {verdict}", gpu.info().name);
             drop(gpu);
             Ok(Gpu::open(&GpuOptions { level, ..options.clone() })?)
@@ -198,11 +192,11 @@ mod tests {
     #[test]
     fn the_level_below_the_lowest_wrong_one_is_used() {
         let usable = |levels: &[&str]| verdict(levels).usable();
-        assert_eq!(usable(&[]), Usable::Level(Level::Coop));
-        assert_eq!(usable(&["coop"]), Usable::Level(Level::Subgroup));
-        assert_eq!(usable(&["coop", "subgroup"]), Usable::Level(Level::Baseline));
-        assert_eq!(usable(&["subgroup", "baseline"]), Usable::None);
-        assert_eq!(usable(&["wave"]), Usable::Level(Level::Coop));
+        assert_eq!(usable(&[]), Some(Level::Coop));
+        assert_eq!(usable(&["coop"]), Some(Level::Subgroup));
+        assert_eq!(usable(&["coop", "subgroup"]), Some(Level::Baseline));
+        assert_eq!(usable(&["subgroup", "baseline"]), None);
+        assert_eq!(usable(&["wave"]), Some(Level::Coop));
     }
 
     #[test]
