@@ -59,7 +59,8 @@ fn row(name: &str, group: &Group) -> String {
 
 fn table(model: &Model) -> String {
     let mut table = format!("### {}\n\n", model.name);
-    table += "| group | layers | bytes a token | MiB a request of 128k | of 1M |\n|---|---|---|---|---|\n";
+    table += "| group | layers | bytes per token | MiB per request of 128k tokens | of 1M tokens |\n\
+         |---|---|---|---|---|\n";
     for group in &model.groups {
         table += &row(&group.name, group);
     }

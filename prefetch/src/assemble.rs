@@ -87,7 +87,8 @@ impl TierSpec {
         };
         let coded = |tier| CodedTier::new(codec, config.layout, tier);
         if let Some(spec) = &self.disk {
-            tiers.push(Arc::new(coded(disk(spec, &below)?)?));
+            // Without a tier in memory the page cache takes its place.
+            tiers.push(Arc::new(coded(disk(spec, &below, self.host_bytes.is_some())?)?));
         }
         if let Some(spec) = &self.remote {
             tiers.push(Arc::new(coded(remote(spec, &below)?)?));
@@ -106,7 +107,7 @@ fn host(capacity_bytes: u64, config: &StackConfig) -> Result<HostTier, AssembleE
 }
 
 #[cfg(feature = "disk")]
-fn disk(spec: &DiskSpec, config: &StackConfig) -> Result<Arc<dyn Tier>, AssembleError> {
+fn disk(spec: &DiskSpec, config: &StackConfig, direct: bool) -> Result<Arc<dyn Tier>, AssembleError> {
     Ok(Arc::new(crate::tier::DiskTier::open(crate::tier::DiskConfig {
         directory: spec.path.clone(),
         layout: config.layout,
@@ -115,11 +116,12 @@ fn disk(spec: &DiskSpec, config: &StackConfig) -> Result<Arc<dyn Tier>, Assemble
         policy: config.policy,
         reuse: None,
         blocks_per_sync: config.blocks_per_sync,
+        direct,
     })?))
 }
 
 #[cfg(not(feature = "disk"))]
-fn disk(_: &DiskSpec, _: &StackConfig) -> Result<Arc<dyn Tier>, AssembleError> {
+fn disk(_: &DiskSpec, _: &StackConfig, _: bool) -> Result<Arc<dyn Tier>, AssembleError> {
     Err(AssembleError::Feature { tier: TierKind::Disk, feature: "disk" })
 }
 

@@ -321,13 +321,13 @@ fn write_adapter(f: &mut fmt::Formatter<'_>, index: usize, adapter: &Adapter) ->
         storage_buffers,
     } = device.limits;
     let (binding, buffer) = (storage_binding_bytes >> 20, buffer_bytes >> 20);
-    line(f, "", format_args!("limits {binding} MiB a storage binding, {buffer} MiB a buffer,"))?;
+    line(f, "", format_args!("limits {binding} MiB per storage binding, {buffer} MiB per buffer,"))?;
     let workgroup = workgroup_bytes >> 10;
     line(
         f,
         "",
         format_args!(
-            "       {workgroup} KiB and {workgroup_invocations} invocations a workgroup, {storage_buffers} storage buffers a kernel"
+            "       {workgroup} KiB and {workgroup_invocations} invocations per workgroup, {storage_buffers} storage buffers per kernel"
         ),
     )?;
     for row in self_test {

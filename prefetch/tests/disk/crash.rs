@@ -43,6 +43,7 @@ fn open(directory: &Path) -> DiskTier {
         policy: PolicyKind::Lru,
         reuse: None,
         blocks_per_sync: BLOCKS_PER_SYNC,
+        direct: true,
     })
     .unwrap_or_else(|error| panic!("a killed store opens: {error}: {:?}", std::error::Error::source(&error)))
 }

@@ -31,6 +31,7 @@ fn config(directory: &Path, capacity_blocks: u64) -> DiskConfig {
         policy: PolicyKind::Lru,
         reuse: None,
         blocks_per_sync: 4,
+        direct: true,
     }
 }
 
@@ -52,14 +53,15 @@ proptest! {
     #[test]
     fn the_disk_tier_keeps_the_rules(
         before in ops(), after in ops(),
-        capacity in 1u64..12, policy in prop::sample::select(&[PolicyKind::Lru, PolicyKind::Arc]),
+        capacity in 1u64..12, policy in prop::sample::select(&[PolicyKind::Lru, PolicyKind::Arc]), direct: bool,
     ) {
         let directory = tempfile::tempdir().unwrap();
-        let tier = DiskTier::open(DiskConfig { policy, ..config(directory.path(), capacity) }).unwrap();
+        let open = || DiskTier::open(DiskConfig { policy, direct, ..config(directory.path(), capacity) }).unwrap();
+        let tier = open();
         check_ops(&tier, &before)?;
         let there = held(&tier, 20);
         drop(tier);
-        let tier = DiskTier::open(DiskConfig { policy, ..config(directory.path(), capacity) }).unwrap();
+        let tier = open();
         prop_assert_eq!(&held(&tier, 20), &there, "a closed tier reopens with what it had");
         (0..20).for_each(|n| assert_eq!(tier.remove(key(n)).unwrap(), there.contains(&n)));
         check_ops(&tier, &after)?;

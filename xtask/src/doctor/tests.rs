@@ -72,8 +72,8 @@ fn a_complete_machine_is_described() {
     adapter 0   llvmpipe: Cpu, vulkan, driver llvmpipe Mesa 22.3.6
                 kernel level subgroup, subgroups of 8 to 8
                 features SUBGROUP
-                limits 128 MiB a storage binding, 2048 MiB a buffer,
-                       32 KiB and 1024 invocations a workgroup, 32 storage buffers a kernel
+                limits 128 MiB per storage binding, 2048 MiB per buffer,
+                       32 KiB and 1024 invocations per workgroup, 32 storage buffers per kernel
                 kernels not compared with their references yet: cargo xtask doctor --self-test
     adapter 1   old: Cpu, vulkan, driver llvmpipe Mesa 22.3.6
                 cannot be opened: it is too old

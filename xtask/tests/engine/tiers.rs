@@ -317,6 +317,7 @@ fn a_disk_tier_is_written_by_one_process() {
         policy: PolicyKind::Lru,
         reuse: None,
         blocks_per_sync: 1,
+        direct: false,
     })
     .unwrap();
     let [prompt] = prompts([20]);

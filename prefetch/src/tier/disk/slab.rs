@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex};
 
 use rustc_hash::FxHashMap;
 
+#[cfg(target_os = "linux")]
+use super::direct::{self, Direct};
 use super::failed;
 use crate::sync::lock;
 use crate::tier::{BlockLayout, TierError};
@@ -29,54 +31,101 @@ pub(super) struct Slabs {
     directory: PathBuf,
     slot_bytes: u64,
     slots_per_slab: u32,
-    files: Mutex<FxHashMap<u32, Arc<File>>>,
+    files: Mutex<FxHashMap<u32, Arc<Slab>>>,
+    /// Where reads go past the page cache.
+    #[cfg(target_os = "linux")]
+    direct: Option<Direct>,
+}
+
+/// One file.
+struct Slab {
+    file: File,
+    /// The same for reads past the page cache.
+    #[cfg(target_os = "linux")]
+    direct: Option<File>,
 }
 
 impl Slabs {
-    pub(super) fn open(directory: PathBuf, layout: BlockLayout) -> Result<Self, TierError> {
+    /// Reads go past the page cache if `direct`, where the system and the file system can.
+    pub(super) fn open(directory: PathBuf, layout: BlockLayout, direct: bool) -> Result<Self, TierError> {
         let slot_bytes = slot_bytes(layout);
         let slots_per_slab =
             u32::try_from(SLAB_BYTES.div_ceil(slot_bytes)).expect("a slab has at most 2^18 slots");
-        Ok(Self { directory, slot_bytes, slots_per_slab, files: Mutex::default() })
+        #[cfg(not(target_os = "linux"))]
+        let _ = direct;
+        Ok(Self {
+            directory,
+            slot_bytes,
+            slots_per_slab,
+            files: Mutex::default(),
+            #[cfg(target_os = "linux")]
+            direct: direct.then(Direct::default),
+        })
     }
 
     pub(super) fn read(&self, slot: u32, offset: usize, into: &mut [u8]) -> Result<(), TierError> {
-        let (file, start) = self.locate(slot)?;
-        announce(&file, start + offset as u64, into.len());
-        read_exact_at(&file, into, start + offset as u64).map_err(|e| failed("reading a slab", e))
+        let (slab, start) = self.locate(slot)?;
+        let start = start + offset as u64;
+        if self.read_direct(&slab, into, start).map_err(|e| failed("reading a slab", e))? {
+            return Ok(());
+        }
+        announce(&slab.file, start, into.len());
+        read_exact_at(&slab.file, into, start).map_err(|e| failed("reading a slab", e))
     }
 
     pub(super) fn write(&self, slot: u32, block: &[u8]) -> Result<(), TierError> {
-        let (file, start) = self.locate(slot)?;
-        write_all_at(&file, block, start).map_err(|e| failed("writing a slab", e))
+        let (slab, start) = self.locate(slot)?;
+        write_all_at(&slab.file, block, start).map_err(|e| failed("writing a slab", e))
     }
 
     /// Makes the bytes in `slots` durable.
     pub(super) fn sync(&self, slots: impl Iterator<Item = u32>) -> Result<(), TierError> {
         let slabs: BTreeSet<u32> = slots.map(|slot| slot / self.slots_per_slab).collect();
         for slab in slabs {
-            let file = self.file(slab)?;
-            file.sync_data().map_err(|e| failed("syncing a slab", e))?;
+            let slab = self.slab(slab)?;
+            slab.file.sync_data().map_err(|e| failed("syncing a slab", e))?;
         }
         Ok(())
     }
 
-    fn locate(&self, slot: u32) -> Result<(Arc<File>, u64), TierError> {
-        let file = self.file(slot / self.slots_per_slab)?;
-        Ok((file, u64::from(slot % self.slots_per_slab) * self.slot_bytes))
+    /// False where reads go through the page cache.
+    #[cfg(target_os = "linux")]
+    fn read_direct(&self, slab: &Slab, into: &mut [u8], offset: u64) -> io::Result<bool> {
+        let (Some(direct), Some(file)) = (&self.direct, &slab.direct) else { return Ok(false) };
+        direct.read_at(file, into, offset)
     }
 
-    fn file(&self, slab: u32) -> Result<Arc<File>, TierError> {
+    #[cfg(not(target_os = "linux"))]
+    fn read_direct(&self, _: &Slab, _: &mut [u8], _: u64) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    fn locate(&self, slot: u32) -> Result<(Arc<Slab>, u64), TierError> {
+        let slab = self.slab(slot / self.slots_per_slab)?;
+        Ok((slab, u64::from(slot % self.slots_per_slab) * self.slot_bytes))
+    }
+
+    fn slab(&self, slab: u32) -> Result<Arc<Slab>, TierError> {
         let mut files = lock(&self.files);
-        if let Some(file) = files.get(&slab) {
-            return Ok(file.clone());
+        if let Some(slab) = files.get(&slab) {
+            return Ok(slab.clone());
         }
         let path = self.directory.join(format!("slab-{slab:04}.kv"));
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-        let file = Arc::new(file.map_err(|e| failed("opening a slab", e))?);
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let file = file.map_err(|e| failed("opening a slab", e))?;
         sync_directory(&self.directory).map_err(|e| failed("syncing the directory", e))?;
-        files.insert(slab, file.clone());
-        Ok(file)
+        #[cfg(target_os = "linux")]
+        let direct = match self.direct {
+            Some(_) => direct::open(&path).map_err(|e| failed("opening a slab", e))?,
+            None => None,
+        };
+        let opened = Arc::new(Slab {
+            file,
+            #[cfg(target_os = "linux")]
+            direct,
+        });
+        files.insert(slab, opened.clone());
+        Ok(opened)
     }
 }
 

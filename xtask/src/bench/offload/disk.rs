@@ -135,6 +135,7 @@ impl Tier {
             policy: PolicyKind::Lru,
             reuse: None,
             blocks_per_sync: 64,
+            direct: true,
         })?;
         let name = |n: u32| {
             let mut name = [7; 32];
