@@ -197,6 +197,7 @@ impl Tiers {
             match bytes {
                 Ok(bytes) => {
                     decoder.write_block(table[block as usize], &bytemuck::pod_collect_to_vec(&bytes))?;
+                    self.loader.give_back(bytes);
                 }
                 Err(error) => {
                     let missing = matches!(error, TierError::NotFound { .. });
