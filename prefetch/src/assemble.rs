@@ -87,7 +87,7 @@ impl TierSpec {
         };
         let coded = |tier| CodedTier::new(codec, config.layout, tier);
         if let Some(spec) = &self.disk {
-            // Without a tier in memory the page cache takes its place.
+            // Without a host tier, the page cache takes its place.
             tiers.push(Arc::new(coded(disk(spec, &below, self.host_bytes.is_some())?)?));
         }
         if let Some(spec) = &self.remote {

@@ -105,6 +105,29 @@ struct Shared {
     work: Condvar,
     tiers: Arc<TierStack>,
     start: Instant,
+    spare: Spare,
+}
+
+/// Buffers of blocks that nobody needs any more, for the loads to come: fresh memory must be mapped and cleared first.
+struct Spare {
+    bytes: usize,
+    most: usize,
+    buffers: Mutex<Vec<Arc<[u8]>>>,
+}
+
+impl Spare {
+    fn take(&self) -> Arc<[u8]> {
+        let kept = lock(&self.buffers).pop();
+        kept.unwrap_or_else(|| std::iter::repeat_n(0, self.bytes).collect())
+    }
+
+    fn keep(&self, mut buffer: Arc<[u8]>) {
+        let mut buffers = lock(&self.buffers);
+        let fits = buffer.len() == self.bytes && buffers.len() < self.most;
+        if fits && Arc::get_mut(&mut buffer).is_some() {
+            buffers.push(buffer);
+        }
+    }
 }
 
 struct State {
@@ -141,8 +164,20 @@ impl Shared {
     }
 
     fn load(&self, block: BlockHash) -> Result<Loaded, Arc<TierError>> {
-        let loaded = catch_unwind(AssertUnwindSafe(|| read(&self.tiers, block)));
+        let loaded = catch_unwind(AssertUnwindSafe(|| self.read(block)));
         loaded.unwrap_or(Err(TierError::Panicked { key: block })).map_err(Arc::new)
+    }
+
+    fn read(&self, block: BlockHash) -> Result<Loaded, TierError> {
+        let mut bytes = self.spare.take();
+        let unshared = Arc::get_mut(&mut bytes).expect("nobody else has the buffer");
+        match self.tiers.load(block, unshared) {
+            Ok(tier) => Ok(Loaded { bytes, tier }),
+            Err(error) => {
+                self.spare.keep(bytes);
+                Err(error)
+            }
+        }
     }
 
     fn work(&self) {
@@ -175,13 +210,6 @@ fn settle(settled: Vec<(Arc<Slot>, Settled)>) {
     }
 }
 
-fn read(tiers: &TierStack, block: BlockHash) -> Result<Loaded, TierError> {
-    let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, tiers.layout().block_bytes()).collect();
-    let unshared = Arc::get_mut(&mut bytes).expect("nobody else has seen the buffer");
-    let tier = tiers.load(block, unshared)?;
-    Ok(Loaded { bytes, tier })
-}
-
 /// Loads blocks from a [`TierStack`] into memory ahead of their use.
 ///
 /// The sizes of queues, cache and thread pool are fixed at the start. Every accepted task ends, even through
@@ -207,8 +235,13 @@ impl Engine {
             }
         }
         let state = State { board: TaskBoard::new(config), slots: FxHashMap::default(), shut_down: false };
-        let shared =
-            Arc::new(Shared { state: Mutex::new(state), work: Condvar::new(), tiers, start: Instant::now() });
+        let spare = Spare {
+            bytes: tiers.layout().block_bytes(),
+            most: config.prefetch_cache_size.div_ceil(4),
+            buffers: Mutex::default(),
+        };
+        let (state, work, start) = (Mutex::new(state), Condvar::new(), Instant::now());
+        let shared = Arc::new(Shared { state, work, tiers, start, spare });
         // Built before its workers, so that a failed start joins those that run.
         let mut engine = Self { shared, workers: Vec::with_capacity(config.prefetch_workers) };
         for index in 0..config.prefetch_workers {
@@ -265,6 +298,12 @@ impl Engine {
         lock(&self.shared.state).board.take(block)
     }
 
+    /// Takes the memory of a block back that nobody needs any more, for the next load. Up to a quarter of
+    /// `prefetch_cache_size` buffers are kept.
+    pub fn give_back(&self, block: Arc<[u8]>) {
+        self.shared.spare.keep(block);
+    }
+
     /// A block from the cache, or else loaded on the caller's thread.
     ///
     /// # Errors
@@ -274,7 +313,7 @@ impl Engine {
             return Ok(bytes);
         }
         let start = Instant::now();
-        let Loaded { bytes, tier } = read(&self.shared.tiers, block)?;
+        let Loaded { bytes, tier } = self.shared.read(block)?;
         let time = start.elapsed();
         self.shared.tiers.counters().waited(tier, time);
         self.shared.tiers.counters().transfer(time, time);

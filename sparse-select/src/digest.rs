@@ -8,24 +8,24 @@ use crate::{
     policy::{block_tokens, num_blocks},
 };
 
-/// How an engine keeps digests, which decides what they round to: policies that score with them then select what its kernels
-/// do.
+/// Element type in which an engine stores digests. Policies round digests in the same way as the kernels, so
+/// that both select the same blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DigestFormat {
-    /// f32: minima and maxima are those of the keys, a mean is rounded as its sum is.
+    /// f32: minima and maxima are exact, and means are computed in f32.
     #[default]
     F32,
-    /// f16, of pages of so many tokens, of which a block has several. Minima are rounded down and maxima up, so that they stay
-    /// bounds; beyond 65,504, the largest f16, they are the largest f32. Means go to the nearest f16, ties to even, at most that
-    /// largest.
+    /// f16, for pages of `page` tokens, of which a block may have several. Minima are rounded down and maxima
+    /// up, so that they remain bounds; beyond 65,504, the largest f16, they become the largest f32. Means are
+    /// rounded to the nearest f16, ties to even, and limited to the largest f16.
     F16 {
-        /// Tokens of a page.
+        /// Tokens per page.
         page: BlockSize,
     },
 }
 
 impl DigestFormat {
-    /// What is kept of a minimum.
+    /// A minimum as stored.
     #[must_use]
     pub fn least(self, x: f32) -> f32 {
         match self {
@@ -34,7 +34,7 @@ impl DigestFormat {
         }
     }
 
-    /// What is kept of a maximum.
+    /// A maximum as stored.
     #[must_use]
     pub fn most(self, x: f32) -> f32 {
         match self {
@@ -43,7 +43,7 @@ impl DigestFormat {
         }
     }
 
-    /// What is kept of a mean.
+    /// A mean as stored.
     #[must_use]
     pub fn mean(self, x: f32) -> f32 {
         match self {
@@ -53,7 +53,8 @@ impl DigestFormat {
     }
 }
 
-/// The least f16 that is not below `x`; beyond the largest one the largest f32, by which 0 may be multiplied.
+/// The smallest f16 that is at least `x`. Above the largest f16, it is the largest f32, which, unlike
+/// infinity, may be multiplied by 0.
 fn half_above(x: f32) -> f32 {
     let nearest = f16::from_f32(x);
     let bits = nearest.to_bits();
@@ -110,7 +111,7 @@ impl MinMax {
                 let at = block + head * 2 * self.dim;
                 let (min, max) = self.values[at..at + 2 * self.dim].split_at_mut(self.dim);
                 for ((lo, hi), &x) in min.iter_mut().zip(max).zip(k.row(head, t)) {
-                    // The least of rounded keys is the rounded least key.
+                    // Rounding is monotonic: the minimum of rounded keys is the rounded minimum.
                     let (least, most) = (self.format.least(x), self.format.most(x));
                     (*lo, *hi) = if fresh { (least, most) } else { (lo.min(least), hi.max(most)) };
                 }
@@ -175,7 +176,8 @@ pub fn mean_keys(k: &Heads<'_>, block_size: BlockSize, format: DigestFormat) -> 
     (0..num_blocks(k.len(), block_size)).map(|b| (0..k.heads()).map(|h| mean(b, h)).collect()).collect()
 }
 
-/// Mean key `[dim]` of some tokens: f32 sums in token order, then one division; of pages in f16, the mean of theirs by tokens.
+/// Mean key `[dim]` of some tokens: in f32, sums in token order, then one division; in f16, the mean of the
+/// stored page means, weighted by their tokens.
 #[must_use]
 pub fn mean_key(
     k: &Heads<'_>,
@@ -204,8 +206,8 @@ pub fn mean_key(
     mean
 }
 
-/// Mean key of a page, to the bit as kernels add it up in f32, so that both round it the same way: every eighth token, then the
-/// eight sums in their order.
+/// Mean key of a page, bitwise as the kernels compute it in f32, so that both round it alike: every eighth
+/// token is added up, then the eight sums, in order.
 fn page_mean(k: &Heads<'_>, head: usize, tokens: core::ops::Range<usize>) -> Vec<f32> {
     const LANES: usize = 8;
     let mut sums = vec![[0.0f32; LANES]; k.dim()];

@@ -107,6 +107,14 @@ impl Nsa {
         (0..k.heads()).map(|kv| (0..blocks).map(|j| mean(kv, j)).collect()).collect()
     }
 
+    /// How an engine keeps compressed keys: as digests, where a stride is whole pages of them.
+    fn kept(&self, format: DigestFormat) -> DigestFormat {
+        match format {
+            DigestFormat::F16 { page } if self.kernel_stride.is_multiple_of(page.get() as usize) => format,
+            _ => DigestFormat::F32,
+        }
+    }
+
     /// The weights of compressed blocks `o + (l'/d) b` in the importance of selection block b, for the
     /// offsets o from `1 - l/d` to `l'/d - 1`: the number of pairs `0 <= m < l'/d`, `0 <= n < l/d` with
     /// `m - n = o`. `[1, 2, 2, 2, 1]` for (l, d, l') = (32, 16, 64).
@@ -219,7 +227,7 @@ impl Policy for Nsa {
     /// One set per KV head: the probabilities of its query heads are summed.
     fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError> {
         let (q, k, group) = input.scored(ENTRY.name)?;
-        let compressed = self.compress(&k, input.digests);
+        let compressed = self.compress(&k, self.kept(input.digests));
         select_each_query(q, k, self.block_size, k.heads(), out, |step| {
             let visible = self.visible_compressed(step.k.len());
             let blocks = num_blocks(step.k.len(), self.block_size);

@@ -1,11 +1,12 @@
-//! Beam search as vLLM defines it: which hypotheses live on. Pure; the engine gives it candidates and moves blocks.
+//! Beam search as defined by vLLM: decides which hypotheses survive. Pure: the engine supplies candidates and
+//! moves blocks.
 
 use std::cmp::Ordering;
 
 /// A hypothesis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Beam {
-    /// Generated tokens; the end of sequence is included.
+    /// Generated tokens, including an end of sequence.
     pub tokens: Vec<u32>,
     /// Sum of the natural log probabilities of its tokens.
     pub log_prob: f64,
@@ -15,9 +16,10 @@ pub struct Beam {
 
 /// A beam search over one prompt.
 ///
-/// At each step every hypothesis offers its `2 * width` likeliest tokens. Those that end a sequence make finished
-/// hypotheses; of all others the `width` likeliest live on. In the end the best of finished and living ones win, by
-/// log probability over length: prompt and output, the end of sequence not counted (length penalty 1.0).
+/// At each step, every live hypothesis proposes its `2 * width` most likely tokens. Those that end a sequence
+/// give finished hypotheses; of the others, the `width` most likely survive. In the end, the best of the
+/// finished and live hypotheses win, by log probability divided by length: that of prompt and output, without
+/// the end of sequence (length penalty 1.0).
 #[derive(Debug, Clone)]
 pub struct BeamSearch {
     width: usize,
@@ -27,31 +29,33 @@ pub struct BeamSearch {
     done: Vec<Beam>,
 }
 
-/// How a hypothesis continues: the index of its parent among the living ones, and its token.
+/// How a hypothesis continues: the index of its parent among the live ones, and its token.
 pub type Child = (usize, u32);
 
 impl BeamSearch {
-    /// A search that begins with the prompt alone. Without `eos_ids` nothing ends before the length limit.
+    /// A search that begins with the prompt alone. Without `eos_ids`, no hypothesis ends before the length
+    /// limit.
     #[must_use]
     pub fn new(width: usize, prompt_len: usize, eos_ids: &[u32]) -> Self {
         let root = Beam { tokens: Vec::new(), log_prob: 0.0, ended: false };
         Self { width, prompt_len, eos_ids: eos_ids.to_vec(), live: vec![root], done: Vec::new() }
     }
 
-    /// Tokens that each hypothesis offers.
+    /// Tokens that each hypothesis proposes.
     #[must_use]
     pub fn num_candidates(&self) -> usize {
         2 * self.width
     }
 
-    /// The hypotheses that live, the likeliest first.
+    /// The live hypotheses, most likely first.
     #[must_use]
     pub fn live(&self) -> &[Beam] {
         &self.live
     }
 
-    /// Takes the candidates of every living hypothesis, `[live][candidates]` of token and log probability, likeliest
-    /// first. Returns where each hypothesis that now lives comes from; ties go to the earlier parent and candidate.
+    /// Takes the candidates of every live hypothesis, `[live][candidates]` of token and log probability, most
+    /// likely first. Returns the origin of each hypothesis that survives; ties go to the earlier parent and
+    /// candidate.
     pub fn advance(&mut self, candidates: &[Vec<(u32, f32)>]) -> Vec<Child> {
         assert_eq!(candidates.len(), self.live.len(), "lists of candidates, living hypotheses");
         let mut next: Vec<(Child, Beam)> = Vec::new();
@@ -64,7 +68,7 @@ impl BeamSearch {
                 if ended { self.done.push(child) } else { next.push(((parent, token), child)) }
             }
         }
-        // Stable, and all of one length: the sum alone decides.
+        // The sort is stable, and all have one length, so the sum alone decides.
         next.sort_by(|(_, a), (_, b)| b.log_prob.total_cmp(&a.log_prob));
         next.truncate(self.width);
         let (children, live) = next.into_iter().unzip();
@@ -93,7 +97,8 @@ impl BeamSearch {
 mod tests {
     use super::*;
 
-    /// A language of four tokens, of which 3 ends a sequence: the next token's probabilities follow from the last two.
+    /// A language of four tokens, of which 3 ends a sequence: the probabilities of the next token depend on
+    /// the last two.
     fn next(tokens: &[u32]) -> Vec<(u32, f32)> {
         let state = tokens.iter().rev().take(2).fold(17_u32, |s, t| s.wrapping_mul(31).wrapping_add(*t + 1));
         let weights: Vec<f32> =

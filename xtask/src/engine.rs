@@ -1,7 +1,7 @@
-//! The assembled engine: a scheduler that decides, a decoder that computes, and nothing in between.
+//! The assembled engine: the scheduler decides, the decoder computes, and nothing lies in between.
 //!
-//! One step: the scheduler plans slices of sequences over a token budget and gives each its blocks; the decoder runs
-//! them and draws tokens; the scheduler takes the tokens and tells which sequences ended.
+//! One step: the scheduler plans slices of sequences within a token budget and assigns blocks to each; the
+//! decoder runs them and samples tokens; the scheduler takes the tokens and reports which sequences ended.
 
 mod beams;
 
@@ -24,7 +24,7 @@ use crate::model::{self, Model, Wanted};
 use crate::report::{self, KvUse};
 use crate::tiers::{self, Tiers};
 
-/// Sequences that run at a time; more wait.
+/// Maximum number of sequences that run at a time; others wait.
 const MAX_SEQS: u32 = 256;
 
 /// A prompt and how to continue it.
@@ -32,28 +32,28 @@ const MAX_SEQS: u32 = 256;
 pub struct Prompt {
     /// Token ids.
     pub ids: Vec<u32>,
-    /// Most tokens to generate.
+    /// Maximum number of tokens to generate.
     pub max_tokens: u32,
-    /// Continuations that share the prompt's blocks.
+    /// Number of continuations, which share the prompt's blocks.
     pub samples: u32,
-    /// How tokens are drawn.
+    /// How tokens are sampled.
     pub sampling: SamplingArgs,
-    /// Keeps prefix hits apart.
+    /// Separates prefix-cache entries.
     pub salt: Option<String>,
-    /// Go on past the end of sequence: measurements want a known number of tokens.
+    /// Continue past the end of sequence: measurements need a known number of tokens.
     pub ignore_eos: bool,
 }
 
-/// What happened in a step.
+/// An event of a step.
 #[derive(Debug)]
 pub enum Event {
     /// A sequence got its next token.
     Token(SeqId, u32),
-    /// A sequence ended, with the times of its life.
+    /// A sequence ended, with its times.
     Finished(Finished, Clock),
 }
 
-/// When a sequence was submitted, and drew its first and its last token.
+/// When a sequence was submitted, first scheduled, and got its first and last tokens.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     /// Submission.
@@ -78,27 +78,27 @@ pub struct Engine {
     kv_used: KvUsed,
     max_batched_tokens: u32,
     kernel_ns: BTreeMap<&'static str, (u64, f64)>,
-    /// Of fetches of selected blocks from the host, once it is known.
+    /// Time per fetch of selected blocks from the host, once it has been measured.
     fetch_cost: Option<FetchCost>,
-    /// What a sparse policy had each sequence attend.
+    /// What each sequence attended to under a sparse policy.
     attended: HashMap<SeqId, Attended>,
 }
 
-/// What the scheduler need not know of a sequence.
+/// What the scheduler need not know about a sequence.
 #[derive(Debug, Clone)]
 struct Live {
     sampling: SamplingArgs,
     seed: u64,
     clock: Clock,
-    /// First sample of the prompt, which computes it for all.
+    /// First sample of the prompt, which computes the prompt for all samples.
     leader: SeqId,
 }
 
 impl Engine {
-    /// Loads `model` with room for `sequences` sequences of the tokens that are `wanted`.
+    /// Loads `model` with room for `sequences` sequences of the `wanted` numbers of tokens.
     ///
     /// # Errors
-    /// No device, no memory, or a model that the decoder does not run.
+    /// If there is no device, not enough memory, or the decoder does not support the model.
     pub fn open(
         args: &EngineArgs,
         model: &Model,
@@ -107,7 +107,7 @@ impl Engine {
         preempt: Preempt,
     ) -> Result<Self> {
         let seqs = sequences.clamp(1, MAX_SEQS);
-        // Decode tokens come on top of a chunk of prompts, so that neither starves the other.
+        // Decode tokens come in addition to a chunk of prompts, so that neither starves the other.
         let budget = args.chunk.saturating_add(seqs);
         let decoder = model.load(args, budget, seqs, wanted)?;
         let config = decoder.config();
@@ -115,7 +115,7 @@ impl Engine {
         let groups = decoder.kv().plan().layout.groups.clone();
         let cache = KvCacheConfig::new(decoder.kv().num_blocks(), groups, limits);
         let cache = KvCacheConfig { hash_seed: tiers::hash_seed(args), ..cache };
-        // Each sequence takes a part of the ring that blocks on the host pass through.
+        // Each sequence takes a part of the ring through which blocks on the host pass.
         let running = decoder.kv().most_sequences().map_or(seqs, |most| most.min(seqs));
         let mut plans = SchedulerConfig::new(budget, running);
         plans.long_prefill_token_threshold = args.chunk;
@@ -141,7 +141,7 @@ impl Engine {
     /// Queues a prompt. Its samples have consecutive ids from the returned one.
     ///
     /// # Errors
-    /// A prompt that can never run, with the numbers.
+    /// If the prompt can never run, with the sizes.
     pub fn submit(&mut self, prompt: &Prompt) -> Result<SeqId> {
         let vocab = self.decoder.config().vocab_size;
         if let Some((position, id)) = prompt.ids.iter().enumerate().find(|(_, id)| **id >= vocab) {
@@ -155,7 +155,8 @@ impl Engine {
         let first = self.scheduler.add(request)?;
         let clock = Clock { submitted: Instant::now(), started: None, first: None, last: None };
         for sample in 0..u64::from(prompt.samples) {
-            // Samples of one prompt differ by their number alone: a request's tokens do not depend on its company.
+            // Seeds of the samples of a prompt differ only by the sample's index, so a request's tokens do
+            // not depend on the others.
             let seed = prompt.sampling.seed.wrapping_add(sample.wrapping_mul(0x9e37_79b9_7f4a_7c15));
             let live = Live { sampling: prompt.sampling.clone(), seed, clock, leader: first };
             self.live.insert(SeqId::new(first.get() + sample), live);
@@ -163,7 +164,7 @@ impl Engine {
         Ok(first)
     }
 
-    /// Whether any sequence is left.
+    /// Whether any sequence is unfinished.
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.scheduler.has_work()
@@ -172,7 +173,7 @@ impl Engine {
     /// Plans, computes and completes one step.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Errors of the device.
     pub fn step(&mut self) -> Result<Vec<Event>> {
         let mut events = self.look_ahead()?;
         let plan = self.plan()?;
@@ -182,7 +183,7 @@ impl Engine {
         for (row, token) in plan.sample_rows.iter().zip(&drawn) {
             let started = self.live.get(&row.seq).and_then(|live| self.live.get(&live.leader)?.clock.started);
             if let Some(live) = self.live.get_mut(&row.seq) {
-                // A sample that shares its leader's prompt is not admitted before it draws.
+                // A sample that shares its leader's prompt is not admitted before the leader has sampled.
                 live.clock.started = live.clock.started.or(started);
                 live.clock.first.get_or_insert(now);
                 live.clock.last = Some(now);
@@ -213,7 +214,7 @@ impl Engine {
         Ok(plan)
     }
 
-    /// Lets the tiers finish once no sequence is left.
+    /// Lets the tiers finish once all sequences have ended.
     fn settle(&mut self) -> Result<()> {
         match self.tiers.as_mut().filter(|_| !self.scheduler.has_work()) {
             Some(tiers) => tiers.settle(&self.decoder),
@@ -221,8 +222,8 @@ impl Engine {
         }
     }
 
-    /// Puts what the tiers have read on the device, and asks them for what the next steps could use. Returns the ends
-    /// of requests whose blocks could not be read.
+    /// Copies what the tiers have read to the device, and requests what the next steps could use. Returns the
+    /// end events of requests whose blocks could not be read.
     fn look_ahead(&mut self) -> Result<Vec<Event>> {
         let Some(tiers) = &mut self.tiers else { return Ok(Vec::new()) };
         let failed = tiers.arrive(&mut self.scheduler, &mut self.decoder)?;
@@ -242,7 +243,7 @@ impl Engine {
         tiers.save(&self.decoder, &filled)
     }
 
-    /// Runs a plan on the device. With `logits`, those of every slice that samples come back too.
+    /// Runs a plan on the device. With `logits`, also returns those of every slice that samples.
     fn compute(&mut self, plan: &StepPlan, logits: bool) -> Result<StepOutput> {
         self.host.run(&mut self.decoder, &plan.block_ops)?;
         let of_slice = |slice: &scheduler::Slice| tables(&self.scheduler, slice.seq, self.kv_used.most.len());
@@ -290,28 +291,28 @@ impl Engine {
         Ok(output)
     }
 
-    /// What a sparse policy had a sequence attend so far; `None` where none acts.
+    /// What a sequence has attended to under a sparse policy so far; `None` without a policy.
     pub fn take_attended(&mut self, seq: SeqId) -> Option<Attended> {
         self.attended.remove(&seq)
     }
 
-    /// Asks for device times from the next step on; false where the adapter has no timestamps.
+    /// Measures device times from the next step on; false if the adapter has no timestamps.
     pub fn time_kernels(&mut self, on: bool) -> bool {
         self.decoder.gpu().time_dispatches(on)
     }
 
-    /// Dispatches and device nanoseconds by kernel, since the last call.
+    /// Dispatches and device time in nanoseconds by kernel, since the last call.
     pub fn take_kernel_times(&mut self) -> BTreeMap<&'static str, (u64, f64)> {
         std::mem::take(&mut self.kernel_ns)
     }
 
-    /// The decoder, to look at.
+    /// The decoder, read-only.
     #[must_use]
     pub fn decoder(&self) -> &Decoder {
         &self.decoder
     }
 
-    /// The scheduler, to look at.
+    /// The scheduler, read-only.
     #[must_use]
     pub fn scheduler(&self) -> &Scheduler {
         &self.scheduler
@@ -331,10 +332,10 @@ impl Engine {
         Event::Finished(done, live.clock)
     }
 
-    /// Traffic of the KV tiers.
+    /// Traffic of the KV tiers, once they are configured.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Errors of the device.
     pub fn tiers(&mut self) -> Result<report::Tiers> {
         let report = self.tiers.as_ref().map(Tiers::report).unwrap_or_default();
         if self.fetch_cost.is_none() {
@@ -343,19 +344,20 @@ impl Engine {
         tiers::with_fetches(report, &self.decoder, self.fetch_cost)
     }
 
-    /// The most KV blocks that were in use at one time, and their bytes, by cache group.
+    /// Largest number of KV blocks in use at one time, and their bytes, by cache group.
     #[must_use]
     pub fn kv_use(&self) -> BTreeMap<String, KvUse> {
         report::kv_use(self.decoder.kv().plan(), &self.kv_used.most)
     }
 }
 
-/// Block tables of a sequence, by group.
+/// Block tables of a sequence, `[groups]`.
 fn tables(scheduler: &Scheduler, seq: SeqId, num_groups: usize) -> Vec<&[BlockId]> {
     (0..num_groups).map(|group| scheduler.block_table(seq, group_id(group))).collect()
 }
 
-/// Blocks that half of the host's free memory holds; more than the sequences of a full queue can lose is never used.
+/// Blocks that fit in half of the host's free memory, but no more than the sequences of a full queue can
+/// lose.
 fn host_blocks(decoder: &Decoder) -> u32 {
     let block_bytes = decoder.kv().plan().block_bytes();
     let most = decoder.kv().num_blocks().saturating_mul(MAX_SEQS);
@@ -363,7 +365,7 @@ fn host_blocks(decoder: &Decoder) -> u32 {
     u32::try_from(free / block_bytes).unwrap_or(u32::MAX).min(most)
 }
 
-/// The flags as the sampling kernel reads them.
+/// The flags in the form that the sampling kernel reads.
 #[expect(clippy::cast_possible_truncation, reason = "the two halves of a seed")]
 fn spec(sampling: &SamplingArgs, seed: u64, position: u32) -> Spec {
     Spec {

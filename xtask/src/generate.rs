@@ -22,7 +22,7 @@ use crate::text::Text;
 /// Runs the command.
 ///
 /// # Errors
-/// What the model, the device or a prompt is refused for.
+/// Errors of the model, the device or a prompt.
 pub fn run(args: &GenerateArgs) -> Result<()> {
     let model = Model::open(&args.engine)?;
     let prompts = prompts(args, &model)?;
@@ -140,7 +140,7 @@ impl<W: io::Write> Run<'_, W> {
     }
 
     fn token(&mut self, seq: SeqId, id: u32) -> Result<()> {
-        // A stop text may have ended the sequence earlier in this step.
+        // A stop text may already have ended the sequence in this step.
         let Some(open) = self.open.get_mut(&seq) else { return Ok(()) };
         open.output_ids.push(id);
         let Some(text) = &mut open.text else { return Ok(()) };
@@ -197,7 +197,7 @@ impl<W: io::Write> Run<'_, W> {
     }
 }
 
-/// Speed of a request that computed `computed` tokens of its prompt.
+/// Speed of a request of whose prompt `computed` tokens were computed.
 fn timing(computed: u32, output: &[u32], clock: Clock) -> Timing {
     let first = clock.first.unwrap_or_else(Instant::now);
     let prefill = first - clock.started.unwrap_or(first);

@@ -6,11 +6,11 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// Returns one list of token ids a sequence, at least one, none of them empty.
+/// Returns one list of token ids per sequence: at least one list, none of them empty.
 ///
 /// # Errors
 ///
-/// Every message names the file; a bad entry is named by its position, counted from 0.
+/// Every error names the file, and a bad entry by its position, counted from 0.
 pub fn read(path: &Path) -> Result<Vec<Vec<u32>>> {
     let text = fs::read_to_string(path).with_context(|| format!("{}: cannot be read", path.display()))?;
     parse(&text).with_context(|| format!("{}: not a list of token ids", path.display()))

@@ -1,15 +1,15 @@
-//! Ctrl-C: the first asks the running command to finish its step and report what it has, the second ends the
-//! process at once.
+//! Ctrl-C: the first one asks the running command to finish its step and report what it has; the second one
+//! ends the process at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 
-/// Exit code of a process that Ctrl-C ended: 128 + SIGINT, as shells count it.
+/// Exit code of a process that Ctrl-C ended: 128 + SIGINT, by the convention of shells.
 pub const EXIT_INTERRUPTED: u8 = 130;
 
-/// The end of a command that Ctrl-C stopped, once it has reported what it had.
+/// The error of a command that Ctrl-C stopped, after it has reported what it had.
 #[derive(Debug)]
 pub struct Interrupted;
 
@@ -21,7 +21,7 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// Tells whether Ctrl-C was pressed. Clones share one answer.
+/// Whether Ctrl-C was pressed. Clones share their state.
 #[derive(Debug, Clone, Default)]
 pub struct Interrupt {
     requested: Arc<AtomicBool>,
@@ -32,7 +32,7 @@ impl Interrupt {
     ///
     /// # Errors
     ///
-    /// A process has one listener: a second call fails.
+    /// If the process already has a listener.
     pub fn listen() -> Result<Self> {
         let interrupt = Self::default();
         let listener = interrupt.clone();
@@ -46,12 +46,12 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Whether the command should stop. Loops ask between two steps.
+    /// Whether the command should stop. Loops check this between two steps.
     pub fn requested(&self) -> bool {
         self.requested.load(Ordering::Relaxed)
     }
 
-    /// The end of a command that has reported what it had: an error where it was asked to stop.
+    /// Fails if the command was asked to stop; called after it has reported what it had.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -59,7 +59,7 @@ impl Interrupt {
         if self.requested() { Err(Interrupted) } else { Ok(()) }
     }
 
-    /// Asks the command to stop; true where that had been asked before.
+    /// Asks the command to stop; true if it had been asked before.
     pub fn request(&self) -> bool {
         self.requested.swap(true, Ordering::Relaxed)
     }

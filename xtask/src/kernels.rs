@@ -12,7 +12,7 @@ use crate::cli::KernelsArgs;
 /// Runs the command.
 ///
 /// # Errors
-/// A variant that does not compose or translate, or a file that cannot be written.
+/// If a variant cannot be composed or translated, or a file cannot be written.
 #[expect(clippy::print_stdout, reason = "the command's result")]
 pub fn run(args: &KernelsArgs) -> Result<()> {
     for named in variants() {
@@ -46,7 +46,7 @@ fn needs(capabilities: &[String]) -> String {
     if capabilities.is_empty() { String::new() } else { format!(", needs {}", capabilities.join(" ")) }
 }
 
-/// Writes `name.level.{wgsl,metal,hlsl,spv}`; cooperative matrices have no Metal and HLSL.
+/// Writes `name.level.{wgsl,metal,hlsl,spv}`; cooperative matrices have no Metal or HLSL form.
 fn emit(dir: &Path, named: &NamedVariant) -> Result<()> {
     fs::create_dir_all(dir).with_context(|| format!("{}: cannot be created", dir.display()))?;
     let translation = translate(&named.variant)?;

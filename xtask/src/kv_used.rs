@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use kvblock::{AttentionKind, BlockId, GroupId, KvCache, KvCacheConfig};
 
-/// The most blocks that each group had in use at one time.
+/// Largest number of blocks that each group had in use at one time.
 #[derive(Debug)]
 pub struct KvUsed {
     kinds: Vec<AttentionKind>,
@@ -20,8 +20,8 @@ impl KvUsed {
         Self { most: vec![0; kinds.len()], kinds }
     }
 
-    /// Takes in what is in use now. O(blocks of the groups with windows): what they do not use, the others do, and groups
-    /// of full attention with one block size have equally many.
+    /// Records what is in use now. O(blocks of the counted groups): a single group of full attention is not
+    /// counted, because it has all blocks that the others do not use.
     pub fn look(&mut self, cache: &KvCache) {
         let mut left = cache.pool().num_used();
         let full = self.kinds.iter().filter(|kind| kind.is_full()).count();
@@ -40,7 +40,8 @@ impl KvUsed {
     }
 }
 
-/// Distinct blocks in the tables of a group. A window's blocks are the last ones of a table, up to the null block.
+/// Number of distinct blocks in the tables of a group. The blocks of a window are the last ones of a table,
+/// back to the null block.
 fn in_group(cache: &KvCache, group: GroupId) -> u32 {
     let held = |blocks: &[BlockId]| {
         blocks.iter().rev().copied().take_while(|b| *b != BlockId::NULL).collect::<Vec<_>>()

@@ -9,6 +9,7 @@ pub mod cli;
 pub mod default_model;
 pub mod doctor;
 pub mod engine;
+pub mod error_chain;
 pub mod generate;
 pub mod ids_file;
 pub mod interrupt;

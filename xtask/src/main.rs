@@ -4,14 +4,14 @@ use std::process::ExitCode;
 
 use xtask::cli::{Cli, Command};
 use xtask::interrupt::{EXIT_INTERRUPTED, Interrupted};
-use xtask::{bench, ci, doctor, generate, kernels, score, select, test};
+use xtask::{bench, ci, doctor, error_chain, generate, kernels, score, select, test};
 
 fn main() -> ExitCode {
     match run(Cli::read().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is::<Interrupted>() => ExitCode::from(EXIT_INTERRUPTED),
         Err(error) => {
-            eprintln!("error: {}", told_once(&error));
+            eprintln!("error: {}", error_chain::joined(error.as_ref()));
             ExitCode::FAILURE
         }
     }
@@ -27,34 +27,5 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Ci => ci::run(),
         Command::Doctor(args) => doctor::run(&args),
         Command::Kernels(args) => kernels::run(&args),
-    }
-}
-
-/// The error and its causes, each told once: errors of libraries end in their cause, and hand it out too.
-fn told_once(error: &anyhow::Error) -> String {
-    let mut told = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if told.contains(&cause) {
-            continue;
-        }
-        if !told.is_empty() {
-            told.push_str(": ");
-        }
-        told.push_str(&cause);
-    }
-    told
-}
-
-#[cfg(test)]
-mod tests {
-    use anyhow::anyhow;
-
-    use super::*;
-
-    #[test]
-    fn a_cause_is_told_once() {
-        let error =
-            anyhow!("no such file").context("cannot read a.gguf: no such file").context("model a.gguf");
-        assert_eq!(told_once(&error), "model a.gguf: cannot read a.gguf: no such file");
     }
 }

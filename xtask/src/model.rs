@@ -1,4 +1,4 @@
-//! Opens what a command runs on: the model, fetched if it is the default one, and the device.
+//! Opens what a command runs on: the device and the model, which is fetched first if it is the default one.
 
 use std::sync::{Arc, OnceLock};
 
@@ -28,7 +28,7 @@ pub struct Model {
     pub tokenizer: Option<Tokenizer>,
     /// `None` where the checkpoint has none.
     pub chat: Option<ChatTemplate>,
-    /// The device that it was first loaded on, and how it was opened.
+    /// The device that it was first loaded on, and the options that it was opened with.
     gpu: OnceLock<(GpuOptions, Arc<Gpu>)>,
 }
 
@@ -36,7 +36,7 @@ impl Model {
     /// Opens `--model`, or the default model, which the first use fetches.
     ///
     /// # Errors
-    /// A checkpoint that is missing or broken, with its path; a fetch that failed.
+    /// If the checkpoint is missing or broken, with its path, or could not be fetched.
     pub fn open(args: &EngineArgs) -> Result<Self> {
         let path = match &args.model {
             Some(path) => path.clone(),
@@ -50,29 +50,30 @@ impl Model {
         Ok(Self { checkpoint, config, tokenizer, chat, gpu: OnceLock::new() })
     }
 
-    /// Names the weights and the configuration; reads all of the checkpoint.
+    /// A fingerprint of weights and configuration; reads the whole checkpoint.
     ///
     /// # Errors
-    /// A checkpoint that cannot be read.
+    /// If the checkpoint cannot be read.
     pub fn fingerprint(&self) -> Result<u128> {
         Ok(self.checkpoint.fingerprint()?)
     }
 
-    /// Loads the model on the device that `args` name.
+    /// Loads the model on the device that `args` select.
     ///
-    /// `wanted` bounds the KV pool where nobody set its size: more than all sequences can hold is never used. Where the
-    /// longest one does not fit in the pool, blocks of the host tier make it larger.
+    /// `wanted` bounds the KV pool if its size was not given, because more than all sequences can hold is
+    /// never used. If the longest sequence does not fit in the pool, blocks of the host tier extend it.
     ///
     /// # Errors
-    /// No device, no memory, or a tensor that does not fit the configuration.
+    /// If there is no device or not enough memory, or a tensor does not fit the configuration.
     pub fn load(&self, args: &EngineArgs, max_rows: u32, max_seqs: u32, wanted: Wanted) -> Result<Decoder> {
         self.load_with(args, max_rows, max_seqs, wanted, None)
     }
 
-    /// As [`load`](Self::load); every step then tells of a sparse policy's selections what `watch` says.
+    /// Like [`load`](Self::load), but every step also reports what `watch` asks for about the selections of a
+    /// sparse policy.
     ///
     /// # Errors
-    /// As `load`.
+    /// Those of `load`.
     pub fn load_watched(
         &self,
         args: &EngineArgs,
@@ -84,10 +85,11 @@ impl Model {
         self.load_with(args, max_rows, max_seqs, wanted, Some(watch))
     }
 
-    /// Blocks, the null block included, that one sequence of `tokens` tokens uses at most in steps of `max_rows` rows.
+    /// Largest number of blocks, including the null block, that one sequence of `tokens` tokens uses in steps
+    /// of `max_rows` rows.
     ///
     /// # Errors
-    /// A block size that the caches cannot have.
+    /// If the caches cannot have this block size.
     pub fn most_used(&self, args: &EngineArgs, max_rows: u32, tokens: u64) -> Result<u64> {
         let options =
             KvOptions { dtype: kv_dtype(args.kv_dtype), block_size: args.block_size, recycle: true };
@@ -95,7 +97,7 @@ impl Model {
         Ok(most_used(&plan, max_rows, 1, Wanted { tokens, longest: tokens }))
     }
 
-    /// The device that `args` name, opened once.
+    /// The device that `args` select, opened once.
     fn gpu(&self, args: &EngineArgs) -> Result<Arc<Gpu>> {
         let options = args.gpu();
         if let Some((opened, gpu)) = self.gpu.get()
@@ -120,7 +122,7 @@ impl Model {
     ) -> Result<Decoder> {
         let gpu = self.gpu(args)?;
         let kv_dtype = kv_dtype(args.kv_dtype);
-        // Tiers keep blocks of all layers: none is given back before its request ends.
+        // Tiers keep blocks of all layers, so no block is freed before its request ends.
         let recycle = args.kv_tiers.is_none();
         let options = KvOptions { dtype: kv_dtype, block_size: args.block_size, recycle };
         let plan = KvPlan::new(&self.config, options)?;
@@ -159,7 +161,7 @@ impl Model {
     }
 }
 
-/// Tokens whose KV a command keeps at one time.
+/// Numbers of tokens whose KV a command keeps at one time.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted {
     /// All sequences together.
@@ -168,19 +170,19 @@ pub struct Wanted {
     pub longest: u64,
 }
 
-/// What a step tells of the selections of a sparse policy.
+/// What a step reports about the selections of a sparse policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Watch {
-    /// The blocks.
+    /// The selected blocks.
     Blocks,
-    /// The share of dense attention's mass that is in them; selects on the host.
+    /// The share of dense attention's mass in the selected blocks; selects on the host.
     Worth,
 }
 
-/// Slots of the ring that blocks on the host pass through.
+/// Slots of the ring through which blocks on the host pass.
 const RING_SLOTS: u32 = 2;
 
-/// Blocks of the host tier that the longest sequence needs beyond the device pool; `None` where it fits.
+/// Number of host-tier blocks that the longest sequence needs beyond the device pool; `None` if it fits.
 fn offload(
     args: &EngineArgs,
     plan: &KvPlan,
@@ -194,13 +196,13 @@ fn offload(
     if wanted.longest.div_ceil(size) < u64::from(device_blocks) {
         return None;
     }
-    // And the null block, which lies on the host where blocks are selected.
+    // The null block is one more; it lies on the host if blocks are selected.
     let most = wanted.tokens.div_ceil(size) + u64::from(max_seqs) + u64::from(args.sparse.is_some());
     let host_blocks = u32::try_from((host_bytes / plan.block_bytes()).min(most)).unwrap_or(u32::MAX);
     (host_blocks > 0).then_some(Offload { host_blocks, ring_slots: RING_SLOTS, memory })
 }
 
-/// Size of the KV pool: what was asked for, else what memory allows and the requests can use.
+/// Size of the KV pool: as given, or what the requests can use and memory allows.
 fn num_blocks(args: &EngineArgs, gpu: &Gpu, plan: &KvPlan, most_used: u64) -> Result<u32> {
     if let Some(blocks) = args.kv_blocks {
         return Ok(blocks);
@@ -218,9 +220,9 @@ fn num_blocks(args: &EngineArgs, gpu: &Gpu, plan: &KvPlan, most_used: u64) -> Re
     Ok(u32::try_from(blocks).unwrap_or(u32::MAX))
 }
 
-/// Blocks, the null block included, that sequences of `wanted` tokens use at most in steps of `max_rows` rows: of groups
-/// with windows or chunks what these hold, of others a block for all tokens, and of each group one more for every
-/// sequence, whose last block is partial.
+/// Largest number of blocks, including the null block, that sequences of `wanted` tokens use in steps of
+/// `max_rows` rows: in groups with windows or chunks, as many as these hold; in other groups, as many as all
+/// tokens fill; and in every group one more per sequence, whose last block is partial.
 fn most_used(plan: &KvPlan, max_rows: u32, max_seqs: u32, wanted: Wanted) -> u64 {
     let max_model_len = u32::try_from(wanted.longest).unwrap_or(u32::MAX);
     let limits = LengthLimits { max_model_len, max_batched_tokens: max_rows };
@@ -232,8 +234,8 @@ fn most_used(plan: &KvPlan, max_rows: u32, max_seqs: u32, wanted: Wanted) -> u64
     plan.layout.groups.iter().map(of_group).sum::<u64>() + 1
 }
 
-/// 0.9 of what is free: the host's memory where the device shares it. Of a device with memory of its own wgpu tells
-/// nothing; there the pool is tried and halved until it fits.
+/// 0.9 of the free memory, which is the host's if the device shares it. wgpu does not report the memory of
+/// discrete devices; there, pool sizes are tried and halved until one fits.
 fn free_bytes(gpu: &Gpu) -> u64 {
     use attn_kernels::gpu::wgpu::DeviceType;
     let shares = matches!(gpu.info().device_type, DeviceType::Cpu | DeviceType::IntegratedGpu);
@@ -241,7 +243,7 @@ fn free_bytes(gpu: &Gpu) -> u64 {
     free.map_or(u64::MAX, |bytes| bytes / 10 * 9)
 }
 
-/// `MemAvailable` of Linux, in bytes.
+/// `MemAvailable` from Linux's /proc/meminfo, in bytes.
 pub(crate) fn host_available() -> Option<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -249,8 +251,8 @@ pub(crate) fn host_available() -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// `--sparse` as the decoder takes it, `None` where attention is full. Says on stderr what stays dense in sequences of up to
-/// `longest` tokens.
+/// `--sparse` in the form that the decoder takes, `None` if attention is full. Reports on stderr what stays
+/// dense in sequences of up to `longest` tokens.
 fn sparse(args: &EngineArgs, watch: Option<Watch>, longest: u64) -> Result<Option<SparseOptions>> {
     let Some(spec) = &args.sparse else { return Ok(None) };
     let policy = Registry::builtin().build(spec)?;
@@ -268,7 +270,7 @@ fn sparse(args: &EngineArgs, watch: Option<Watch>, longest: u64) -> Result<Optio
     Ok(Some(options))
 }
 
-/// Where a policy keeps every block, whatever the tensors.
+/// Where a policy keeps every block, regardless of the tensors.
 fn dense_notes(options: &SparseOptions, longest: u64) -> Vec<String> {
     let (policy, name) = (&options.policy, options.policy.name());
     if policy.keeps_all(None, usize::try_from(longest).unwrap_or(usize::MAX)) {
@@ -334,7 +336,7 @@ mod tests {
     fn windows_and_chunks_take_no_more_blocks_than_they_hold() {
         let full = 250 + 4;
         assert_eq!(blocks("tiny-llama", true), full + 1);
-        // A window of 24 reaches 23 tokens back from 68, in 6 blocks that it may begin inside of.
+        // A window of 24 and a step of 68 rows see 91 tokens: 6 blocks, or 7 if the first one is partial.
         assert_eq!(blocks("tiny-mistral", true), 4 * (6 + 1) + 1);
         assert_eq!(blocks("tiny-mistral", false), full + 1);
         // Windows of 16 beside full attention; three groups with chunks of 16 beside one of full attention.

@@ -1,7 +1,8 @@
-//! Whole models against what transformers computed with them: the work of `doctor --models`.
+//! Compares whole models with what Hugging Face transformers computed from them, for `doctor --models`.
 //!
-//! A reference is a folder with a checkpoint and `golden.safetensors`: for prompts 0, 1, .. the ids (`prompt_N`), logits of
-//! the last positions (`logits_N`), greedy tokens (`greedy_N`) and the gaps between their two largest logits (`margins_N`).
+//! A reference is a folder with a checkpoint and `golden.safetensors`, which holds for prompts 0, 1, .. the
+//! ids (`prompt_N`), the logits of the last positions (`logits_N`), the greedy tokens (`greedy_N`) and the
+//! gaps between the two largest logits at each (`margins_N`).
 
 mod served;
 
@@ -21,13 +22,14 @@ use crate::model::Model;
 /// References for every family.
 pub const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tests/fixtures");
 
-/// Most that logits may be off in f32, as a share of their length.
+/// Largest error of logits in f32, relative to their norm.
 const F32_BAR: f64 = 2e-4;
 
-/// The same of the median row with f16 KV.
+/// The same for the median row with f16 KV.
 const F16_BAR: f64 = 1e-2;
 
-/// Where the reference is torn between two tokens by less, so may be another order of additions.
+/// If the two largest logits of the reference differ by less, another order of additions may choose the other
+/// token.
 const TORN: f32 = 1e-3;
 
 /// One checkpoint on one adapter.
@@ -35,31 +37,32 @@ const TORN: f32 = 1e-3;
 pub struct Compared {
     /// The checkpoint, below the folder of references.
     pub model: String,
-    /// `|logits - reference| / |reference|` with f32 KV, the largest over prompts, blocks and chunks.
+    /// `|logits - reference| / |reference|` with f32 KV, the largest over prompts, block sizes and chunk
+    /// sizes.
     pub logits_f32: f64,
-    /// Greedy tokens that were compared, in batches, after prefix hits and after preemptions.
+    /// Number of greedy tokens compared: in batches, after prefix hits and after preemptions.
     pub tokens: usize,
-    /// Those that are not the reference's.
+    /// Number of those that differ from the reference.
     pub wrong_tokens: usize,
-    /// Preemptions that these went through.
+    /// Number of preemptions while these were generated.
     pub preemptions: u32,
-    /// Prompt tokens that were found in the prefix cache.
+    /// Number of prompt tokens found in the prefix cache.
     pub cached_tokens: u32,
-    /// As `logits_f32` with f16 KV, the median over rows.
+    /// Like `logits_f32` with f16 KV, but the median over rows.
     pub median_f16: f64,
-    /// Rows that were compared with f16 KV.
+    /// Number of rows compared with f16 KV.
     pub rows: usize,
-    /// Those whose experts, or whose chosen tokens, are others than with f32 KV in any layer.
+    /// Number of those for which any layer's experts or selected tokens differ from those with f32 KV.
     pub changed_rows: usize,
     /// Why the model did not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
-    /// Wall time, milliseconds.
+    /// Wall time in milliseconds.
     pub ms: f64,
 }
 
 impl Compared {
-    /// Whether the model computes what the reference does.
+    /// Whether the model agrees with the reference.
     #[must_use]
     pub fn is_right(&self) -> bool {
         self.fault.is_none()
@@ -69,21 +72,21 @@ impl Compared {
     }
 }
 
-/// A prompt and what transformers made of it.
+/// A prompt and what transformers computed from it.
 #[derive(Debug)]
 struct Prompt {
     ids: Vec<u32>,
     /// `[rows, vocab]` of the last positions.
     logits: Vec<f32>,
     greedy: Vec<u32>,
-    /// Greedy tokens before the first that is torn.
+    /// Greedy tokens before the first near tie.
     sure: usize,
 }
 
 /// Compares every checkpoint in the folders below `folder` that have a reference, on the adapter `device`.
 ///
 /// # Errors
-/// A folder without any reference. A model that does not run is a row of the result.
+/// If the folder has no reference. A model that does not run is a row of the result instead.
 pub fn run(folder: &Path, device: &str) -> Result<Vec<Compared>> {
     let checkpoints = checkpoints(folder)?;
     if checkpoints.is_empty() {
@@ -156,7 +159,7 @@ fn compare(path: &Path, device: &str) -> Result<Compared> {
     Ok(compared)
 }
 
-/// `generate` with the flags as a user gives them.
+/// The arguments of `generate` as parsed from flags.
 fn args(path: &Path, device: &str, flags: &[&str]) -> Result<GenerateArgs> {
     let path = path.to_str().context("a path in UTF-8")?;
     let fixed = ["xtask", "generate", "--raw", "--prompt", "", "--device", device, "--model", path];
@@ -186,14 +189,14 @@ fn prompts(path: &Path) -> Result<Vec<Prompt>> {
     (0..count).map(prompt).collect()
 }
 
-/// `|got - want| / |want|`, both as vectors.
+/// `|got - want| / |want|`, Euclidean norms.
 fn relative_l2(got: &[f32], want: &[f32]) -> f64 {
     let (mut error, mut length) = (0.0, 0.0);
     for (got, want) in got.iter().zip(want) {
         error += (f64::from(*got) - f64::from(*want)).powi(2);
         length += f64::from(*want).powi(2);
     }
-    // A logit that is not a number is off by everything.
+    // A NaN counts as an infinite error.
     let relative: f64 = (error / length).sqrt();
     if relative.is_nan() { f64::INFINITY } else { relative }
 }

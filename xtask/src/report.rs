@@ -1,6 +1,7 @@
-//! What commands print: text as it is generated or one JSON object a line on stdout, timing lines on stderr.
+//! What commands print: text as it is generated, or one JSON object per line, on stdout, and timing lines on
+//! stderr.
 //!
-//! The JSON field names are part of the command line's contract; scripts read them.
+//! The JSON field names are part of the command line's interface: scripts read them.
 
 mod tiers;
 
@@ -21,9 +22,9 @@ pub struct Generated {
     pub index: u32,
     /// Which sample of the prompt, counted from 0.
     pub sample: u32,
-    /// Token ids fed, chat template included.
+    /// Token ids of the input, including the chat template.
     pub prompt_ids: Vec<u32>,
-    /// Token ids generated; a final end-of-sequence token is included.
+    /// Generated token ids, including a final end-of-sequence token.
     pub output_ids: Vec<u32>,
     /// Sum of the natural log probabilities of the output; only with `--beams`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -36,11 +37,11 @@ pub struct Generated {
     pub prompt_tokens: u32,
     /// Leading prompt tokens whose KV came from the prefix cache.
     pub cached_tokens: u32,
-    /// Times the request lost its KV blocks and was resumed.
+    /// Number of times that the request lost its KV blocks and was resumed.
     pub preemptions: u32,
     /// Speed as this request saw it.
     pub timing: Timing,
-    /// The most KV blocks in use at one time, by KV cache group.
+    /// Largest number of KV blocks in use at one time, by KV cache group.
     pub kv: BTreeMap<String, KvUse>,
     /// Traffic of the KV tiers.
     pub tiers: Tiers,
@@ -51,11 +52,11 @@ pub struct Generated {
 /// One sequence of `score --json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Scored {
-    /// Tokens run.
+    /// Number of tokens computed.
     pub tokens: u32,
-    /// Mean negative log likelihood in nats a token, over tokens 1..n; null for one token.
+    /// Mean negative log likelihood in nats per token, over tokens 1..n; null for a single token.
     pub mean_nll: Option<f64>,
-    /// Likeliest next tokens after the last position, best first.
+    /// Most likely next tokens after the last position, best first.
     pub top_ids: Vec<u32>,
     /// Natural logarithms of their probabilities.
     pub top_logprobs: Vec<f32>,
@@ -70,8 +71,8 @@ pub struct Scored {
 /// Result of `select --json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Selected {
-    /// `[groups][query_blocks]` lists of ascending block indices; groups = KV heads, or 1 where all share a set;
-    /// query_blocks = 1 where one set serves all queries.
+    /// `[groups][query_blocks]` lists of ascending block indices; groups = KV heads, or 1 if all heads share
+    /// a list; query_blocks = 1 if one list serves all queries.
     pub selected: Vec<Vec<Vec<u32>>>,
     /// Selected share of the blocks that a query may attend to, 0 to 1.
     pub density: f64,
@@ -89,22 +90,22 @@ pub enum FinishReason {
     Length,
     /// Ctrl-C.
     Abort,
-    /// The KV that it counted on could not be read.
+    /// KV that the request depends on could not be read.
     Error,
 }
 
 /// Speed as one request saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Timing {
-    /// From submission to the first generated token, milliseconds.
+    /// From submission to the first generated token, in milliseconds.
     pub ttft_ms: f64,
-    /// Computed prompt tokens a second; cached tokens do not count.
+    /// Computed prompt tokens per second, without cached ones.
     pub prefill_tok_s: f64,
-    /// Generated tokens after the first, a second; null below two tokens.
+    /// Generated tokens after the first, per second; null below two tokens.
     pub decode_tok_s: Option<f64>,
 }
 
-/// KV cache of one group of layers.
+/// KV cache use of one group of layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct KvUse {
     /// Blocks held.
@@ -113,7 +114,7 @@ pub struct KvUse {
     pub bytes: u64,
 }
 
-/// Blocks of each group, `[groups]`, as reports name and weigh them.
+/// Blocks of each group, `[groups]`, with the names and sizes of the report.
 #[must_use]
 pub fn kv_use(plan: &KvPlan, blocks: &[u32]) -> BTreeMap<String, KvUse> {
     let of_group = |(group, blocks): (usize, &u32)| {
@@ -142,7 +143,7 @@ impl fmt::Display for Sparse {
 }
 
 impl Sparse {
-    /// What `attended` says of the policy of `spec`; dense attention where either is missing.
+    /// The report on the policy of `spec` from `attended`; that of dense attention if either is missing.
     #[must_use]
     pub fn of(spec: Option<&Spec>, attended: Option<&Attended>) -> Self {
         Self {
@@ -153,7 +154,8 @@ impl Sparse {
     }
 }
 
-/// Writes `value` as one line of JSON and flushes it, so that a reader sees each result when it is ready.
+/// Writes `value` as one line of JSON and flushes it, so that a reader sees each result as soon as it is
+/// ready.
 ///
 /// # Errors
 ///
@@ -178,11 +180,11 @@ pub fn timing_line(done: &Generated) -> String {
     ) + &done.tiers.line()
 }
 
-/// Prints generated text. A lone sample streams, piece by piece; of several, each is printed whole under its
-/// `[prompt.sample]` label, in that order, as soon as all before it are done.
+/// Prints generated text. A single sample is streamed piece by piece; of several, each is printed whole under
+/// its `[prompt.sample]` label, in order, as soon as all before it are done.
 pub struct TextStream<W> {
     out: W,
-    /// Samples not yet printed whole, by (prompt, sample).
+    /// Samples not completely printed yet, by (prompt, sample).
     open: BTreeMap<(u32, u32), Sample>,
     streams: bool,
 }
@@ -194,7 +196,7 @@ struct Sample {
 }
 
 impl<W: Write> TextStream<W> {
-    /// Prints to `out` the text of `prompts` x `samples` samples.
+    /// Prints the text of `prompts` x `samples` samples to `out`.
     pub fn new(out: W, prompts: u32, samples: u32) -> Self {
         let all = (0..prompts).flat_map(|index| (0..samples).map(move |sample| (index, sample)));
         let open: BTreeMap<_, _> = all.map(|key| (key, Sample::default())).collect();

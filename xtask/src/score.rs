@@ -1,4 +1,4 @@
-//! `cargo xtask score`: given tokens through the model, and how likely the model finds them.
+//! `cargo xtask score`: runs given tokens through the model and reports how likely the model finds them.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,7 +21,7 @@ use crate::tiers::{self, Tiers};
 /// Runs the command.
 ///
 /// # Errors
-/// What the model, the device or a sequence is refused for.
+/// Errors of the model, the device or a sequence.
 pub fn run(args: &ScoreArgs) -> Result<()> {
     let sequences = ids_file::read(&args.ids_file)?;
     if args.logits_out.is_some() && sequences.len() > 1 {
@@ -46,10 +46,10 @@ pub fn run(args: &ScoreArgs) -> Result<()> {
     Ok(())
 }
 
-/// The sequence at hand.
+/// The current sequence.
 const SEQ: SeqId = SeqId::new(0);
 
-/// Computes every token, since each is scored; what the blocks hold is saved for others.
+/// Computes every token, since each is scored; full blocks are saved to the tiers for other runs.
 fn score(
     args: &ScoreArgs,
     decoder: &mut Decoder,
@@ -127,7 +127,7 @@ fn pieces(args: &ScoreArgs, len: usize) -> Vec<(usize, usize, Phase)> {
     chunks.chain((prefill..len).map(|at| (at, at + 1, Phase::Decode))).collect()
 }
 
-/// Counts what the sequence's slice attended, for policies that look at it.
+/// Records what the sequence's slice attended to under a sparse policy.
 fn count_accesses(access: &mut Vec<u32>, output: &StepOutput) {
     for block in output.attended.iter().flatten().flat_map(|attended| &attended.accessed) {
         let block = block.get() as usize;
@@ -160,7 +160,7 @@ impl Total {
     }
 }
 
-/// The `n` likeliest ids and their log probabilities; ties go to the lower id. O(logits + n log n).
+/// The `n` most likely ids and their log probabilities; ties go to the lower id. O(logits + n log n).
 pub(crate) fn top(logits: &[f32], n: usize) -> (Vec<u32>, Vec<f32>) {
     let likelier = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
     let mut order: Vec<u32> = (0..).take(logits.len()).collect();
@@ -190,7 +190,7 @@ fn print(args: &ScoreArgs, model: &Model, index: usize, scored: &Scored) -> Resu
         return Ok(report::json_line(&mut io::stdout().lock(), scored)?);
     }
     let mean = scored.mean_nll.map_or("-".to_string(), |nll| format!("{nll:.6}"));
-    println!("[{index}] {} tokens, mean nll {mean} nats a token", scored.tokens);
+    println!("[{index}] {} tokens, mean nll {mean} nats per token", scored.tokens);
     if args.engine.sparse.is_some() {
         println!("  {}", scored.sparse);
     }

@@ -1,4 +1,4 @@
-//! `cargo xtask select`: one sparse-attention policy on the q and k tensors of a file.
+//! `cargo xtask select`: runs one sparse-attention policy on the q and k tensors of a file.
 
 use std::fmt;
 use std::fs;
@@ -12,11 +12,11 @@ use sparse_select::{Heads, Outcome, Registry};
 use crate::cli::SelectArgs;
 use crate::report::{self, Selected};
 
-/// Runs the policy and prints which blocks it selects, and what they are worth.
+/// Runs the policy and prints which blocks it selects, with their density and recall.
 ///
 /// # Errors
 ///
-/// When the file does not hold the tensors, or they do not fit the policy.
+/// If the file does not contain the tensors, or they do not suit the policy.
 pub fn run(args: &SelectArgs) -> Result<()> {
     let file = args.tensors.display();
     let tensors = Tensors::read(&args.tensors).with_context(|| format!("{file}"))?;
@@ -80,7 +80,7 @@ impl Tensor {
     }
 }
 
-/// One line a row of the selection, then what it is worth.
+/// One line per row of the selection, then density and recall.
 struct Drawing<'a>(&'a Outcome);
 
 impl fmt::Display for Drawing<'_> {
@@ -118,8 +118,8 @@ mod tests {
         Tensors::read(&path)
     }
 
-    /// One query of ones over keys that point along it at token 9 only: block 2 of four holds nearly all mass. Quest
-    /// keeps the last block besides.
+    /// One query of ones, and keys of which only that of token 9 points along it: block 2 of four has nearly
+    /// all the mass. Quest also keeps the last block.
     #[test]
     fn quest_finds_the_block_that_matters() {
         let mut keys = [0.0_f32; 16 * 4];

@@ -1,4 +1,4 @@
-//! Every kernel and level of `attn-kernels` and `models` on one adapter against its CPU reference: the work of
+//! Compares every kernel and level of `attn-kernels` and `models` with its CPU reference on one adapter, for
 //! `doctor --self-test`.
 
 use std::fmt;
@@ -11,7 +11,7 @@ use attn_kernels::{Level, NamedVariant, variants_of};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-/// Elements a head: what most models have, and what a software driver compiles in seconds.
+/// Elements per head: as in most models, and few enough that a software driver compiles in seconds.
 const HEAD_DIM: u32 = 128;
 const HEAD_DIM_SOFTWARE: u32 = 16;
 
@@ -22,13 +22,13 @@ pub struct Tested {
     pub variant: String,
     /// Its level.
     pub level: &'static str,
-    /// What came out.
+    /// Its outcome.
     pub outcome: Outcome,
-    /// Compilation, run and comparison, milliseconds.
+    /// Time of compilation, run and comparison, in milliseconds.
     pub ms: f64,
 }
 
-/// What came of a variant.
+/// Outcome of a variant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -36,30 +36,30 @@ pub enum Outcome {
     Right,
     /// Not equal, or it did not run.
     Wrong(String),
-    /// The adapter lacks what the variant needs.
+    /// The adapter lacks a feature that the variant needs.
     Skipped(String),
 }
 
-/// The variants of one adapter.
+/// Results of one adapter.
 #[derive(Debug)]
 pub struct Adapter {
     /// The adapter.
     pub info: wgpu::AdapterInfo,
-    /// One row a variant.
+    /// One row per variant.
     pub rows: Vec<Tested>,
 }
 
-/// Variants that are wrong.
+/// Number of wrong variants.
 #[must_use]
 pub fn wrong(rows: &[Tested]) -> usize {
     rows.iter().filter(|row| matches!(row.outcome, Outcome::Wrong(_))).count()
 }
 
-/// Runs every variant on `gpu`, which `options` opened; kernels run as the engine runs them. A device that is lost is
-/// opened again for the next variant.
+/// Runs every variant on `gpu`, which was opened with `options`; kernels run as in the engine. A lost device
+/// is opened again for the next variant.
 ///
 /// # Errors
-/// A lost device that does not open again.
+/// If a lost device does not open again.
 pub fn run(options: &GpuOptions, mut gpu: Gpu) -> Result<Adapter> {
     let head_dim = if gpu.is_cpu() { HEAD_DIM_SOFTWARE } else { HEAD_DIM };
     let variants = variants(head_dim);
@@ -96,7 +96,7 @@ fn variants(head_dim: u32) -> Vec<(NamedVariant, Vec<Case>)> {
     all
 }
 
-/// What came of a variant's cases, and whether the device was lost.
+/// Outcome of a variant's cases, and whether the device was lost.
 fn outcome(gpu: &Gpu, named: &NamedVariant, cases: &[Case]) -> (Outcome, bool) {
     if cases.is_empty() {
         return (Outcome::Skipped("there is no case of it".into()), false);

@@ -1,6 +1,6 @@
-//! Set-up of the machine: what the commands need beyond Rust, whether it is there, and how it gets there.
+//! Set-up of the machine: what the commands need beyond Rust, whether it is installed, and how to install it.
 //!
-//! [`plan`] decides from what was found and is pure; [`ensure()`] carries the decision out.
+//! [`plan`] decides what to do from what was found, and is pure; [`ensure()`] carries the plan out.
 
 use std::env;
 use std::io;
@@ -16,7 +16,7 @@ pub use found::{Driver, Found, Host, Platform, Python, Vulkan};
 /// What a command is about to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// A GPU adapter, if only one that runs on the CPU.
+    /// A GPU adapter, possibly a software one that runs on the CPU.
     Gpu,
     /// The default model, which Python's pip fetches.
     DefaultModel,
@@ -25,20 +25,20 @@ pub enum Need {
 }
 
 impl Need {
-    /// Every use.
+    /// All uses.
     pub const ALL: &[Self] = &[Self::Gpu, Self::DefaultModel, Self::Tests];
 }
 
 /// One thing the commands need beyond Rust.
 #[derive(Debug)]
 pub struct Requirement {
-    /// What it is called in messages.
+    /// Its name in messages.
     pub name: &'static str,
-    /// The use that makes it necessary.
+    /// The use that requires it.
     pub need: Need,
-    /// Debian and Ubuntu packages that bring it.
+    /// Debian and Ubuntu packages that provide it.
     pub packages: &'static [&'static str],
-    /// Homebrew formulas that bring it on macOS.
+    /// Homebrew formulas that provide it on macOS.
     pub brew: &'static [&'static str],
     /// What it is for.
     pub reason: &'static str,
@@ -79,27 +79,27 @@ pub const REQUIREMENTS: &[Requirement] = &[
 pub struct Plan {
     /// Names of the unmet requirements.
     pub missing: Vec<&'static str>,
-    /// Debian and Ubuntu packages that bring them.
+    /// Debian and Ubuntu packages that provide them.
     pub packages: Vec<&'static str>,
-    /// How they get installed.
+    /// How they are installed.
     pub remedy: Remedy,
 }
 
-/// How missing requirements get installed.
+/// How missing requirements are installed.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Remedy {
     /// Nothing is missing.
     Nothing,
-    /// This process may run apt-get and does.
+    /// This process is allowed to run apt-get, and does so.
     RunApt,
     /// One command for the user to run.
     Print(String),
-    /// No command helps; what the user has to do.
+    /// No command can do it: what the user has to do.
     Advise(String),
 }
 
-/// Decides what is missing of `needs` and how it gets installed.
+/// Decides which of `needs` are missing and how they are installed.
 pub fn plan(found: &Found, needs: &[Need]) -> Plan {
     let unmet = || REQUIREMENTS.iter().filter(|r| needs.contains(&r.need) && !(r.met)(found));
     let missing: Vec<_> = unmet().map(|r| r.name).collect();
@@ -128,12 +128,13 @@ pub fn plan(found: &Found, needs: &[Need]) -> Plan {
     Plan { missing, packages, remedy }
 }
 
-/// Makes sure that `needs` are met: installs what is missing where this process may, and otherwise fails with the
-/// one command to run. Asks for no GPU where `ATTN_GPU=skip` says that there is none. Tells what it does on stderr. Returns what the machine has in the end.
+/// Makes sure that `needs` are met: installs what is missing if this process may, and otherwise fails with
+/// the one command to run. No GPU is required with `ATTN_GPU=skip`. Reports what it does on stderr. Returns
+/// what the machine has afterwards.
 ///
 /// # Errors
 ///
-/// When something is missing and was not installed.
+/// If something is missing and could not be installed.
 pub fn ensure(needs: &[Need]) -> Result<Found> {
     let without_gpu = env::var_os("ATTN_GPU").is_some_and(|value| value == "skip");
     let needs: Vec<_> = needs.iter().copied().filter(|&need| need != Need::Gpu || !without_gpu).collect();
@@ -155,8 +156,8 @@ pub fn ensure(needs: &[Need]) -> Result<Found> {
     Ok(found)
 }
 
-/// Runs apt-get without questions; its output goes to stderr, as stdout is for results. Waits for another apt-get,
-/// which on a machine just started may be at work.
+/// Runs apt-get non-interactively; its output goes to stderr, because stdout is for results. Waits for other
+/// apt-get processes, which often run on a machine that has just started.
 fn apt_get(args: &[&str]) -> Result<()> {
     let status = Command::new("apt-get")
         .args(["-q", "-o", "DPkg::Lock::Timeout=300"])

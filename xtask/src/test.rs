@@ -13,13 +13,14 @@ use crate::default_model;
 use crate::setup::{self, Need};
 use crate::tree;
 
-/// Sets the machine up and fetches the default model, then runs `cargo test` over the workspace, or over what the arguments name.
+/// Sets the machine up and fetches the default model, then runs `cargo test` for the workspace, or for what
+/// the arguments name.
 ///
-/// A run of everything also fails where a snapshot file is left that no test reads.
+/// A run of everything also fails if there is a snapshot file that no test reads.
 ///
 /// # Errors
 ///
-/// When the machine lacks something that could not be installed, the model cannot be fetched, or a test fails.
+/// If the machine lacks something that could not be installed, the model cannot be fetched, or a test fails.
 pub fn run(args: &TestArgs) -> Result<()> {
     let mut needs = vec![Need::Gpu, Need::Tests];
     if default_model::cached()?.is_none() {
@@ -42,14 +43,14 @@ pub fn run(args: &TestArgs) -> Result<()> {
     Ok(())
 }
 
-/// The cargo that runs this program, in the workspace's folder.
+/// The cargo that runs this program, with the workspace as its working directory.
 pub(crate) fn cargo() -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(tree::root());
     cargo
 }
 
-/// `cargo test` over the workspace, with the tiers of every kind, unless `extra` names packages.
+/// `cargo test` for the workspace with all kinds of tiers, unless `extra` names packages.
 fn cargo_args(extra: &[OsString]) -> Vec<OsString> {
     let names_package = |arg: &OsString| {
         let arg = arg.to_string_lossy();
@@ -64,7 +65,7 @@ fn cargo_args(extra: &[OsString]) -> Vec<OsString> {
     fixed.chain(extra.iter().cloned()).collect()
 }
 
-/// The list that insta appends to whenever a test reads a snapshot file.
+/// The list to which insta appends every snapshot file that a test reads.
 struct References {
     list: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! Text of one sample as it grows: decoded token by token, cut at a stop text.
+//! Text of one sample as it grows: decoded token by token, ended at a stop text.
 
 use anyhow::Result;
 use models::{DecodeStream, Tokenizer};
@@ -8,13 +8,13 @@ pub struct Text<'a> {
     stream: DecodeStream<'a>,
     stops: &'a [String],
     text: String,
-    /// Bytes handed out; what may yet become a stop text is held back.
+    /// Bytes already returned; what may still become a stop text is held back.
     shown: usize,
     stopped: bool,
 }
 
 impl<'a> Text<'a> {
-    /// Nothing yet.
+    /// Empty text.
     #[must_use]
     pub fn new(tokenizer: &'a Tokenizer, stops: &'a [String]) -> Self {
         Self { stream: tokenizer.stream(true), stops, text: String::new(), shown: 0, stopped: false }
@@ -23,7 +23,7 @@ impl<'a> Text<'a> {
     /// Takes the next token; returns what can be printed now, and whether a stop text ended the sample.
     ///
     /// # Errors
-    /// A token that the tokenizer does not know.
+    /// If the tokenizer does not know the token.
     pub fn push(&mut self, id: u32) -> Result<(String, bool)> {
         let piece = self.stream.push(id)?;
         self.text.push_str(&piece);
@@ -38,10 +38,10 @@ impl<'a> Text<'a> {
         Ok((piece, self.stopped))
     }
 
-    /// Ends the sample: the whole text, and what of it was not handed out yet.
+    /// Ends the sample: returns the whole text, and the part of it that was not returned before.
     ///
     /// # Errors
-    /// As [`push`](Self::push).
+    /// Those of [`push`](Self::push).
     pub fn finish(mut self) -> Result<(String, String)> {
         if !self.stopped {
             self.text.push_str(&self.stream.finish()?);
@@ -56,7 +56,7 @@ fn first_stop(text: &str, stops: &[String]) -> Option<usize> {
     stops.iter().filter_map(|stop| text.find(stop.as_str())).min()
 }
 
-/// Bytes at the end of `text` that a stop text may begin with.
+/// Number of bytes at the end of `text` that may be the beginning of a stop text.
 fn held_back(text: &str, stops: &[String]) -> usize {
     let begins = |tail: &str| stops.iter().any(|stop| stop.len() > tail.len() && stop.starts_with(tail));
     text.char_indices().map(|(at, _)| &text[at..]).find(|tail| begins(tail)).map_or(0, str::len)

@@ -1,9 +1,10 @@
-//! KV below the device pool: full blocks are saved to the tiers of `--kv-tiers` as steps fill them, and come back for
-//! requests that begin alike, also those of other processes.
+//! KV tiers below the device pool: full blocks are saved to the tiers of `--kv-tiers` as steps fill them, and
+//! loaded for later requests with the same prefix, including those of other processes.
 //!
-//! Before a step, the tiers are asked for the blocks of requests that will start soon (`load`); what they have is read
-//! by the workers of the prefetch engine while other requests run. After a step, the blocks that it filled are copied
-//! to the host and written in the background (`save`). Only the engine's thread touches the device.
+//! Before a step, the blocks of requests that will start soon are looked up in the tiers (`load`), and the
+//! workers of the prefetch engine read those found while other requests run. After a step, the blocks that it
+//! filled are copied to the host and written in the background (`save`). Only the engine's thread uses the
+//! device.
 
 mod load;
 mod save;
@@ -32,33 +33,34 @@ use crate::report::{self, TierTraffic};
 use load::{Loading, Wished};
 use save::Saving;
 
-/// Most bytes of blocks that wait in memory for their way up, and as many for their way down.
+/// Maximum number of bytes of blocks that are buffered in memory for loading, and as many for saving.
 const STAGED_BYTES: u64 = 256 << 20;
 
-/// The cache group whose blocks the tiers keep: with tiers, a model has no other.
+/// The cache group whose blocks the tiers keep; models with several groups cannot have tiers.
 pub const GROUP: GroupId = GroupId::new(0);
 
-/// The tiers of an engine, and what moves between them and the device pool.
+/// The tiers of an engine, and the transfers between them and the device pool.
 pub struct Tiers {
-    // Fields are dropped in this order: what is queued is written before the stack closes.
+    // Fields are dropped in this order: queued writes are finished before the stack closes.
     loader: prefetch::engine::Engine,
     store: Store,
     stack: Arc<TierStack>,
     failure: FailurePolicy,
     block_size: u32,
-    /// Blocks that the loader's cache holds.
+    /// Capacity of the loader's cache, in blocks.
     room: usize,
-    /// Most blocks of one load task.
+    /// Maximum number of blocks per load task.
     portion: u32,
     wishes: BTreeMap<SeqId, Wished>,
     loads: BTreeMap<SeqId, Loading>,
     saves: VecDeque<Saving>,
-    /// Saves that ended; a lookup that found too little is worth repeating once it has grown.
+    /// Number of saves that have ended; a lookup that found too little is worth repeating once this has
+    /// grown.
     saved: u64,
-    /// Steps looked ahead from.
+    /// Number of steps before which `look_ahead` ran.
     step: u64,
     generation: u64,
-    /// Whether a failure was told; a tier that is down fails every block.
+    /// Whether a failure was already reported; a tier that is down fails every block.
     told: bool,
 }
 
@@ -70,14 +72,14 @@ impl std::fmt::Debug for Tiers {
 }
 
 impl Tiers {
-    /// Opens the tiers that `args` name; `None` without `--kv-tiers`.
+    /// Opens the tiers named by `args`; `None` without `--kv-tiers`.
     ///
     /// # Errors
-    /// A tier that cannot be built or reached, or that holds the blocks of something else.
+    /// If a tier cannot be built or reached, or contains the blocks of another model or format.
     pub fn open(args: &EngineArgs, model: &Model, decoder: &Decoder) -> Result<Option<Self>> {
         let Some(asked) = &args.kv_tiers else { return Ok(None) };
         let kv = decoder.kv();
-        // What a long context takes of the host tier is no place for prefixes.
+        // The part of the host tier that long contexts use is not available for prefixes.
         let taken = u64::from(kv.host_blocks()) * kv.plan().block_bytes();
         let left = asked.host_bytes.map(|bytes| bytes.saturating_sub(taken));
         let full = taken > 0 && left.is_none_or(|left| left < kv.plan().block_bytes());
@@ -100,13 +102,13 @@ impl Tiers {
             bail!("the model keeps KV in {} groups, tiers hold one", plan.layout.groups.len());
         }
         let block_bytes = plan.block_bytes();
-        // A shard is what one layer keeps of a block: K, then V.
+        // A shard is the part of a block that belongs to one layer: K, then V.
         let layers = decoder.config().num_layers;
         let pairs = block_bytes == u64::from(layers) * 2 * shape.block_bytes() as u64;
         if spec.compression != Compression::None && !pairs {
             bail!("compression is for layers that each keep keys and values");
         }
-        // What does not divide into layers is one shard.
+        // A block that does not consist of such pairs is one shard.
         let shards = if pairs { layers } else { 1 };
         let layout = u32::try_from(block_bytes / u64::from(shards)).ok();
         let layout = layout.and_then(|bytes| BlockLayout::new(shards, bytes));
@@ -154,7 +156,7 @@ impl Tiers {
         (range.start / self.block_size) as usize..(range.end / self.block_size) as usize
     }
 
-    /// Traffic since the start.
+    /// Traffic since the engine was opened.
     #[must_use]
     pub fn report(&self) -> report::Tiers {
         let counters = self.stack.counters();
@@ -179,10 +181,10 @@ impl Tiers {
     }
 }
 
-/// Adds what attention fetched from blocks on the host, and what that cost where it is known.
+/// Adds what attention fetched from blocks on the host, and the cost if it was measured.
 ///
 /// # Errors
-/// What the device reports.
+/// Errors of the device.
 pub fn with_fetches(
     report: report::Tiers,
     decoder: &Decoder,
@@ -208,8 +210,9 @@ pub fn with_fetches(
     Ok(report::Tiers { device, host: Some(host), overlap: hidden.or(report.overlap), ..report })
 }
 
-/// What starts every hash chain: rows of a reproducible engine are computed in another order of arithmetic, those of a
-/// sparse policy from other keys, so their blocks must not be taken for dense ones, though all may lie in one place.
+/// The root of every hash chain. A reproducible engine computes rows in another order of operations, and a
+/// sparse policy computes them from other keys, so their blocks must not be confused with those of dense
+/// attention, even if all are in one store.
 #[must_use]
 pub fn hash_seed(args: &EngineArgs) -> Vec<u8> {
     let order = args.reproducible.then(|| "reproducible".to_owned());
@@ -217,10 +220,10 @@ pub fn hash_seed(args: &EngineArgs) -> Vec<u8> {
     order.into_iter().chain(sparse).collect::<Vec<_>>().join(", ").into_bytes()
 }
 
-/// Hashes of the full blocks of a sequence without salt: those that an engine of `args` gives them.
+/// Hashes of the full blocks of a sequence without salt, as computed by an engine with `args`.
 ///
 /// # Panics
-/// When the block size is 0.
+/// If the block size is 0.
 #[must_use]
 pub fn block_hashes(args: &EngineArgs, ids: &[u32]) -> Vec<BlockHash> {
     let size = BlockSize::new(args.block_size).expect("the command line refuses blocks of 0 tokens");
@@ -230,7 +233,8 @@ pub fn block_hashes(args: &EngineArgs, ids: &[u32]) -> Vec<BlockHash> {
     chain.hashes().to_vec()
 }
 
-/// Names what the blocks hold. A place that was written under another name is refused, or not even seen.
+/// Identifies the contents of the blocks. A store that was written under another name is refused, or its
+/// entries are not seen.
 fn namespace(model: &Model, decoder: &Decoder) -> Result<String> {
     let (shape, config) = (decoder.kv().shape(), decoder.config());
     Ok(format!(

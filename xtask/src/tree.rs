@@ -1,4 +1,4 @@
-//! The workspace's files, as the tidy checks see them.
+//! The workspace's files, for the tidy checks.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,8 @@
-//! What `doctor --self-test` found, by adapter and driver, so that the engine keeps off levels that are wrong there.
+//! Results of `doctor --self-test` by adapter and driver, so that the engine avoids levels that are wrong
+//! there.
 //!
-//! The verdicts are a JSON file in the user's cache folder. An update of the driver is another key: nothing is held
-//! against it.
+//! The verdicts are kept in a JSON file in the user's cache folder. The driver's version is part of the key,
+//! so an updated driver starts without a verdict.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,15 +20,15 @@ use crate::self_test::{self, Outcome, Tested};
 
 const FILE: &str = "self-test.json";
 
-/// Set to anything, it opens adapters at their best level whatever was found.
+/// If this variable is set, to anything, adapters are opened at their best level regardless of verdicts.
 const IGNORE: &str = "PAGODA_IGNORE_SELF_TEST";
 
-/// What a self-test found on one adapter under one driver.
+/// Result of a self-test on one adapter under one driver.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// Variants that were compared.
+    /// Number of variants compared.
     pub tested: usize,
-    /// Those that are wrong.
+    /// The wrong variants.
     pub wrong: Vec<Wrong>,
 }
 
@@ -38,19 +39,12 @@ pub struct Wrong {
     pub variant: String,
     /// Its level.
     pub level: String,
-    /// How it showed.
+    /// What was wrong.
     pub fault: String,
 }
 
-/// The best level without a wrong kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Usable {
-    Level(Level),
-    None,
-}
-
 impl Verdict {
-    /// The verdict on these rows.
+    /// The verdict from these rows.
     #[must_use]
     pub fn of(rows: &[Tested]) -> Self {
         let wrong = rows.iter().filter_map(|row| match &row.outcome {
@@ -63,14 +57,15 @@ impl Verdict {
         Self { wrong: wrong.collect(), tested: rows.len() - rows.iter().filter(skipped).count() }
     }
 
-    fn usable(&self) -> Usable {
-        // A level of a name that is not known is one of another version: what it says of kernels is not known either.
+    /// The best level below every wrong kernel's; `None` if even the baseline is wrong.
+    fn usable(&self) -> Option<Level> {
+        // A level with an unknown name is from another version of this program, and so are its kernels.
         let lowest = self.wrong.iter().filter_map(|wrong| self_test::level(&wrong.level)).min();
         match lowest {
-            None => Usable::Level(Level::Coop),
-            Some(Level::Coop) => Usable::Level(Level::Subgroup),
-            Some(Level::Subgroup) => Usable::Level(Level::Baseline),
-            Some(Level::Baseline) => Usable::None,
+            None => Some(Level::Coop),
+            Some(Level::Coop) => Some(Level::Subgroup),
+            Some(Level::Subgroup) => Some(Level::Baseline),
+            Some(Level::Baseline) => None,
         }
     }
 }
@@ -83,8 +78,8 @@ impl fmt::Display for Verdict {
         }
         let names: Vec<&str> = wrong.iter().map(|wrong| &*wrong.variant).collect();
         let then = match self.usable() {
-            Usable::Level(level) => format!("the engine keeps to level {level}"),
-            Usable::None => "the engine refuses this adapter".into(),
+            Some(level) => format!("the engine keeps to level {level}"),
+            None => "the engine refuses this adapter".into(),
         };
         write!(
             f,
@@ -95,20 +90,20 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// All verdicts of a user.
+/// All verdicts of the user.
 #[derive(Debug, Default)]
 pub struct Verdicts {
     path: Option<PathBuf>,
     by_adapter: BTreeMap<String, Verdict>,
 }
 
-/// Adapter, interface and driver: another version of the driver is another key.
+/// Adapter, graphics API and driver with its version.
 fn key(info: &wgpu::AdapterInfo) -> String {
     format!("{}, {}, {} {}", info.name, info.backend, info.driver, info.driver_info)
 }
 
 impl Verdicts {
-    /// Those of the user's cache folder; none where there is no file, or one of another form.
+    /// The verdicts in the user's cache folder; none if there is no file, or it has another format.
     #[must_use]
     pub fn of_this_user() -> Self {
         match ModelCache::user() {
@@ -123,13 +118,13 @@ impl Verdicts {
         Self { by_adapter: serde_json::from_str(&text).unwrap_or_default(), path: Some(path) }
     }
 
-    /// What is known of an adapter under its present driver.
+    /// The verdict on an adapter with its present driver.
     #[must_use]
     pub fn get(&self, info: &wgpu::AdapterInfo) -> Option<&Verdict> {
         self.by_adapter.get(&key(info))
     }
 
-    /// Remembers a verdict in place of the last one.
+    /// Records a verdict in place of the last one.
     pub fn put(&mut self, info: &wgpu::AdapterInfo, verdict: Verdict) {
         self.by_adapter.insert(key(info), verdict);
     }
@@ -137,12 +132,13 @@ impl Verdicts {
     /// Writes the file.
     ///
     /// # Errors
-    /// No cache folder, or one that cannot be written.
+    /// If there is no cache folder, or it cannot be written.
     pub fn save(&self) -> Result<()> {
         let path = self.path.as_ref().context("no cache folder for this user; set PAGODA_CACHE_DIR")?;
         let write = || -> io::Result<()> {
             fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
-            // Renamed, so that a process which reads meanwhile finds the old verdicts or the new ones.
+            // Replaced by renaming, so that a concurrent reader finds either the old verdicts or the new
+            // ones.
             let new = path.with_extension("json.new");
             fs::write(&new, serde_json::to_vec_pretty(&self.by_adapter)?)?;
             fs::rename(&new, path)
@@ -151,10 +147,10 @@ impl Verdicts {
     }
 }
 
-/// Opens an adapter at the best level of which no kernel is known to be wrong there.
+/// Opens an adapter at the best level without a kernel known to be wrong there.
 ///
 /// # Errors
-/// As [`Gpu::open`], and where even the baseline level is wrong.
+/// Those of [`Gpu::open`], and if even the baseline level is wrong.
 pub fn open(options: &GpuOptions) -> Result<Gpu> {
     let ignore = std::env::var_os(IGNORE).is_some_and(|value| !value.is_empty());
     open_with(options, &Verdicts::of_this_user(), ignore)
@@ -170,9 +166,9 @@ fn open_with(options: &GpuOptions, verdicts: &Verdicts, ignore: bool) -> Result<
         return Ok(gpu);
     }
     match verdict.usable() {
-        Usable::None => bail!("{}: {verdict}; {IGNORE}=1 opens it all the same", gpu.info().name),
-        Usable::Level(level) if level >= gpu.level() => Ok(gpu),
-        Usable::Level(level) => {
+        None => bail!("{}: {verdict}; {IGNORE}=1 opens it all the same", gpu.info().name),
+        Some(level) if level >= gpu.level() => Ok(gpu),
+        Some(level) => {
             eprintln!("{}: {verdict}", gpu.info().name);
             drop(gpu);
             Ok(Gpu::open(&GpuOptions { level, ..options.clone() })?)
@@ -196,11 +192,11 @@ mod tests {
     #[test]
     fn the_level_below_the_lowest_wrong_one_is_used() {
         let usable = |levels: &[&str]| verdict(levels).usable();
-        assert_eq!(usable(&[]), Usable::Level(Level::Coop));
-        assert_eq!(usable(&["coop"]), Usable::Level(Level::Subgroup));
-        assert_eq!(usable(&["coop", "subgroup"]), Usable::Level(Level::Baseline));
-        assert_eq!(usable(&["subgroup", "baseline"]), Usable::None);
-        assert_eq!(usable(&["wave"]), Usable::Level(Level::Coop));
+        assert_eq!(usable(&[]), Some(Level::Coop));
+        assert_eq!(usable(&["coop"]), Some(Level::Subgroup));
+        assert_eq!(usable(&["coop", "subgroup"]), Some(Level::Baseline));
+        assert_eq!(usable(&["subgroup", "baseline"]), None);
+        assert_eq!(usable(&["wave"]), Some(Level::Coop));
     }
 
     #[test]
@@ -219,7 +215,7 @@ mod tests {
         assert_eq!((&*verdict.wrong[0].level, &*verdict.wrong[0].fault), ("subgroup", "y"));
     }
 
-    /// Needs an adapter: `ATTN_GPU=skip` says that there is none.
+    /// Needs an adapter; `ATTN_GPU=skip` skips it.
     #[test]
     fn an_adapter_opens_at_a_level_that_is_right() {
         if std::env::var_os("ATTN_GPU").is_some_and(|value| value == "skip") {
@@ -253,7 +249,7 @@ mod tests {
         let read = Verdicts::at(&folder.path().join("new"));
         assert_eq!(read.get(&info("1")), Some(&verdict(&["coop"])));
         assert_eq!(read.get(&info("2")), None);
-        // A file of another form is as good as none.
+        // A file of another format counts as none.
         fs::write(folder.path().join(FILE), "[1]").unwrap();
         assert_eq!(Verdicts::at(folder.path()).get(&info("1")), None);
     }

@@ -49,8 +49,9 @@ pub struct DiskConfig {
     pub reuse: Option<ReuseFilter>,
     /// Blocks between two syncs; 1 makes every write durable before it returns.
     pub blocks_per_sync: u32,
-    /// Read past the system's page cache, where the file system can (Linux): for a tier below one in memory, which keeps what
-    /// will be read again. It takes half of the processor's time, and leaves memory alone.
+    /// Read past the system's page cache (on Linux, if the file system supports it). This suits a tier below
+    /// one in memory, which keeps what will be read again: it takes half of the processor time and no memory
+    /// for the cache.
     pub direct: bool,
 }
 

@@ -46,6 +46,24 @@ fn blocks_are_in_the_cache_when_the_handle_is_ready() {
 }
 
 #[test]
+fn memory_that_comes_back_serves_the_next_load() {
+    let (engine, _, _) = start(EngineConfig { prefetch_cache_size: 4, ..EngineConfig::GSA });
+    let load = |n| engine.load(hash(n)).unwrap();
+    let (first, second) = (load(1), load(2));
+    let at = first.as_ptr();
+    engine.give_back(first);
+    // One buffer is kept, and none that somebody still reads or that is no block.
+    engine.give_back(second.clone());
+    let third = load(3);
+    assert_eq!(third.as_ptr(), at);
+    assert_eq!(&*third, FakeTier::contents(layout(), hash(3)));
+    engine.give_back(second.clone());
+    engine.give_back(Arc::from([0; 3]));
+    assert_eq!(&*load(4), FakeTier::contents(layout(), hash(4)));
+    assert_eq!(&*second, FakeTier::contents(layout(), hash(2)));
+}
+
+#[test]
 fn every_kind_of_failure_ends_the_wait_and_names_the_block() {
     let (engine, tier, stack) = start(EngineConfig::GSA);
     tier.fail(hash(1), Fault::Missing);

@@ -7,7 +7,7 @@ use super::{ByDigests, DigestKind, Input, Policy, Ranking, Step, Support, num_bl
 use crate::{
     Entry, Heads, Params, SelectError, Selection, SpecError,
     certificate::{odds, select_mass},
-    digest::MinMax,
+    digest::{DigestFormat, MinMax},
     heads::{dot, group_mean},
     spec::key,
     topk::{top_k, top_k_where, union},
@@ -227,8 +227,12 @@ impl Policy for Quest {
             return Ok(());
         }
         let (q, k, _) = input.scored(ENTRY.name)?;
-        let groups = if matches!(self.mode, Mode::Offload { .. }) { 1 } else { k.heads() };
-        let mut digest = MinMax::new(k.heads(), k.dim(), self.block_size, input.digests);
+        // Of the offload variant, which no kernel serves, nobody else keeps digests.
+        let (groups, format) = match self.mode {
+            Mode::Offload { .. } => (1, DigestFormat::F32),
+            Mode::Budget { .. } | Mode::Mass { .. } => (k.heads(), input.digests),
+        };
+        let mut digest = MinMax::new(k.heads(), k.dim(), self.block_size, format);
         select_each_query(q, k, self.block_size, groups, out, |step| {
             digest.extend(&step.k);
             Ok(self.step(step, &digest))

@@ -15,11 +15,13 @@ use crate::tensors::{Case, decode_case, row, select};
 fn true_mass(c: &Case, s: &Selection, block: usize) -> f64 {
     let (q, k) = (c.q.view(), c.k.view());
     let of_head = |h: usize| {
-        let weight = |t: usize| {
+        let logit = |t: usize| {
             let dot: f64 =
                 (0..k.dim()).map(|d| f64::from(c.q.at(h, 0, d)) * f64::from(c.k.at(h / c.group, t, d))).sum();
-            (dot / (k.dim() as f64).sqrt()).exp()
+            dot / (k.dim() as f64).sqrt()
         };
+        let top = (0..k.len()).map(logit).fold(f64::NEG_INFINITY, f64::max);
+        let weight = |t: usize| (logit(t) - top).exp();
         let kept = s.row_shared(h / c.group, 0);
         let is_kept = |t: &usize| kept.iter().any(|b| b.get() as usize == t / block);
         (0..k.len()).filter(is_kept).map(weight).sum::<f64>() / (0..k.len()).map(weight).sum::<f64>()

@@ -1,5 +1,5 @@
-//! Whole requests through the engine: random prompts, greedy decoding past the end of sequence. First batches of equal
-//! requests, then traces of arrivals.
+//! Complete requests through the engine: random prompts, and greedy decoding past the end of sequence. First
+//! batches of equal requests, then traces of arrivals.
 //!
 //! Each workload is warmed up by a short one of the same shape, which pays for compiling shaders.
 
@@ -26,7 +26,7 @@ struct Workload {
     output: u32,
 }
 
-/// For devices that compute quickly.
+/// For GPUs.
 const GPU: &[Workload] = &[
     Workload { streams: 1, prompt: 512, output: 128 },
     Workload { streams: 1, prompt: 7_680, output: 128 },
@@ -48,13 +48,13 @@ struct Row {
     streams: u32,
     prompt: u32,
     output: u32,
-    /// Prompt tokens of all streams over the time until the last stream's first token.
+    /// Prompt tokens of all streams divided by the time until the last stream's first token, per second.
     prefill_tok_s: f64,
-    /// Tokens of all streams over the time from there to the end.
+    /// Tokens of all streams divided by the time from there to the end, per second.
     decode_tok_s: f64,
     /// One decode step, mean.
     step_ms: f64,
-    /// Share of the decode steps that were encoded while the step before them ran.
+    /// Share of the decode steps that were encoded while the previous step ran.
     ahead: f64,
     /// Device microseconds of a decode step by kernel, from a run with timestamps.
     kernels_us: Vec<(String, f64, f64)>,
@@ -71,7 +71,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     traces.iter().try_for_each(run)
 }
 
-/// Measures batches of equal requests; tells whether the device is a software driver.
+/// Measures batches of equal requests. Returns whether the device is a software driver.
 fn batches(args: &BenchArgs, model: &Model) -> Result<bool> {
     let most = GPU.iter().chain(CPU).map(|w| w.streams * (w.prompt + w.output)).max().unwrap_or(0);
     let streams = GPU.iter().map(|w| w.streams).max().unwrap_or(1);
@@ -97,7 +97,7 @@ fn batches(args: &BenchArgs, model: &Model) -> Result<bool> {
     Ok(software)
 }
 
-/// Random ids: a prefix hit or a lucky pattern would measure something else.
+/// Random ids, so that prefix hits and patterns in the text do not distort the measurement.
 fn prompts(engine: &Engine, workload: Workload, seed: u64) -> Vec<Prompt> {
     let vocab = engine.decoder().config().vocab_size;
     let mut random = StdRng::seed_from_u64(seed);
@@ -175,7 +175,7 @@ fn kernels(
     chunk: u32,
     seed: u64,
 ) -> Result<Vec<(String, f64, f64)>> {
-    // The first stream still decodes when the last one's prompt is done.
+    // The first stream is still decoding when the last one's prompt is done.
     let prefills = (workload.streams * workload.prompt).div_ceil(chunk);
     let short = Workload { output: workload.output.min(prefills + 9), ..workload };
     let decode = |engine: &mut Engine| {

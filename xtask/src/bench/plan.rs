@@ -6,10 +6,10 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
 
-/// The plan in `file`, or in the text that is `built_in`.
+/// The plan in `file`, or in the text `built_in`.
 ///
 /// # Errors
-/// A file that cannot be read, and text that is no such plan.
+/// If the file cannot be read, or its text is not a valid plan.
 pub(super) fn read<T: DeserializeOwned>(file: Option<&Path>, built_in: &str) -> Result<T> {
     let Some(path) = file else { return Ok(ron::from_str(built_in)?) };
     let text = fs::read_to_string(path).with_context(|| format!("{}: cannot be read", path.display()))?;

@@ -1,5 +1,5 @@
-//! Sparse policies on a real model: likelihood of a text, needles by length and depth, density, bytes and times, each
-//! beside dense attention on the same engine.
+//! Sparse policies on a real model: likelihood of a text, needles by length and depth, density, bytes and
+//! times, each compared with dense attention on the same engine.
 
 mod cell;
 mod needles;
@@ -23,13 +23,13 @@ use cell::{Cell, Cells, Phase};
 use plan::{Plan, Task};
 use runner::Way;
 
-/// Tokens of an answer: RULER's longest are as long.
+/// Tokens per answer, as many as RULER's longest.
 const ANSWER_TOKENS: u32 = 24;
 
-/// The text that likelihoods are of where the plan names no file: see xtask/texts.
+/// The text whose likelihood is measured if the plan names no file: see xtask/texts.
 const TEXT: &str = include_str!("../../texts/gpl-3.txt");
 
-/// A cell to run: its sequence, and how.
+/// A cell to run: its sequence, and how to run it.
 struct Job {
     cell: Cell,
     ids: Vec<u32>,
@@ -52,7 +52,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     );
     let mut rows = Vec::new();
     for policy in &plan.policies {
-        // A policy whose cells are all there needs no model on the device.
+        // A policy whose cells were all measured before needs no model on the device.
         let mut decoder: Option<(Watch, Decoder, u64)> = None;
         for job in &jobs {
             if job.watch == Watch::Worth && policy == "full" {
@@ -97,7 +97,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     Ok(())
 }
 
-/// What results hang on beside policy and task.
+/// What results depend on besides policy and task.
 fn setup(args: &BenchArgs, plan: &Plan, model: &Model, gpu: &Gpu) -> Result<String> {
     let name = args
         .engine
@@ -116,7 +116,7 @@ fn setup(args: &BenchArgs, plan: &Plan, model: &Model, gpu: &Gpu) -> Result<Stri
     ))
 }
 
-/// The engine with a policy, and the bytes of one of its blocks in a KV head and layer.
+/// The engine with a policy, and the bytes of one of the policy's blocks per KV head and layer.
 fn open(
     args: &BenchArgs,
     plan: &Plan,
@@ -217,7 +217,7 @@ fn measure(
     }
     let mut cell = cell.measured(&ran, block_bytes);
     if cell.kind != "text" {
-        // One drawing a policy is enough.
+        // One drawing per policy is enough.
         cell.selected.clear();
     }
     Ok(cell)

@@ -1,4 +1,4 @@
-//! Replays a trace of arrivals in real time and tells what its users would have seen.
+//! Replays a trace of arrivals in real time and reports the latencies that users would have seen.
 
 use std::collections::HashMap;
 use std::fs;
@@ -18,7 +18,7 @@ use crate::engine::{Engine, Event, Prompt};
 use crate::model::{Model, Wanted};
 use crate::report;
 
-/// What a replay measured. Times of tokens are those of the ends of their steps.
+/// Measurements of a replay. The time of a token is the end of its step.
 #[derive(Debug, Serialize)]
 pub(super) struct Replay {
     workload: String,
@@ -33,12 +33,12 @@ pub(super) struct Replay {
     output_tok_s: f64,
     /// From a request's arrival to its first token.
     ttft_ms: Percentiles,
-    /// Between two tokens of a request.
+    /// Between consecutive tokens of a request.
     inter_token_ms: Percentiles,
-    /// From arrival to the last token.
+    /// From a request's arrival to its last token.
     latency_ms: Percentiles,
     preemptions: u64,
-    /// Share of the prompt tokens that were found in the prefix cache.
+    /// Share of the prompt tokens found in the prefix cache.
     hit_rate: f64,
     pool_blocks: u32,
     most_blocks: u32,
@@ -52,7 +52,7 @@ pub(super) struct Usage {
     /// KV blocks in use.
     pub(super) blocks: u32,
     pub(super) running: usize,
-    /// Requests that arrived and do not run.
+    /// Requests that have arrived and are not running.
     pub(super) waiting: usize,
 }
 
@@ -75,7 +75,7 @@ impl Percentiles {
     }
 }
 
-/// Measures one workload on an engine of its own; reports it and writes its files.
+/// Measures one workload on a new engine, prints the report and writes the files.
 pub(super) fn run(args: &BenchArgs, model: &Model, workload: &Workload) -> Result<()> {
     let engine_args = crate::cli::EngineArgs {
         kv_blocks: args.engine.kv_blocks.or(workload.kv_blocks.filter(|_| args.engine.kv_memory.is_none())),
@@ -95,7 +95,8 @@ pub(super) fn run(args: &BenchArgs, model: &Model, workload: &Workload) -> Resul
     Ok(())
 }
 
-/// Another trace of the same lengths, all at once and two tokens each: it pays for compiling shaders.
+/// Warm-up: another trace with the same lengths, all at once and of two tokens each, which pays for compiling
+/// shaders.
 fn warm_up(engine: &mut Engine, trace: Vec<Arrival>) -> Result<()> {
     for arrival in trace {
         engine.submit(&prompt(&arrival.prompt, arrival.output.min(2)))?;
@@ -119,7 +120,7 @@ fn prompt(ids: &[u32], max_tokens: u32) -> Prompt {
 
 #[derive(Default)]
 struct Recorder {
-    /// Arrival, and time of the last token, of the requests that are there.
+    /// Arrival and time of the last token of each unfinished request.
     there: HashMap<SeqId, (Duration, Option<Duration>)>,
     ttft_ms: Vec<f64>,
     inter_token_ms: Vec<f64>,
@@ -137,7 +138,7 @@ impl Recorder {
         while coming.peek().is_some() || engine.has_work() {
             while let Some(arrival) = coming.next_if(|next| next.at_s <= start.elapsed().as_secs_f64()) {
                 let seq = engine.submit(&prompt(&arrival.prompt, arrival.output))?;
-                // Who arrives during a step has waited since then.
+                // Requests that arrive during a step have waited since their arrival.
                 self.there.insert(seq, (Duration::from_secs_f64(arrival.at_s), None));
             }
             if !engine.has_work() {

@@ -1,9 +1,9 @@
-//! Charts as SVG text: points and lines over two axes, and heat maps. Plain strings, no scripts, so that a page that holds
-//! them is one file.
+//! Charts as SVG text: points and lines over two axes, and heat maps. There are no scripts, so a page with
+//! charts is a single file.
 
 use std::fmt::Write;
 
-/// What axes may be.
+/// Scale of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scale {
     Linear,
@@ -17,7 +17,7 @@ pub(super) struct Axis {
     pub(super) scale: Scale,
 }
 
-/// Points of one colour, joined by a line where `joined`.
+/// Points of one colour, joined by a line if `joined`.
 #[derive(Debug, Clone)]
 pub(super) struct Series {
     pub(super) name: String,
@@ -28,7 +28,7 @@ pub(super) struct Series {
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 360.0;
 const LEFT: f64 = 80.0;
-/// Room for a title and, below it, the name of an axis or what colours mean.
+/// Height of a title and, below it, the name of an axis or the legend of colours.
 const TOP: f64 = 56.0;
 const LEGEND: f64 = 260.0;
 const COLORS: [&str; 10] = [
@@ -36,7 +36,7 @@ const COLORS: [&str; 10] = [
     "#a1c181",
 ];
 
-/// A chart of these series. Points that a logarithmic axis cannot hold are left out.
+/// A chart of these series. Points that a logarithmic axis cannot show are left out.
 pub(super) fn chart(title: &str, x: &Axis, y: &Axis, series: &[Series]) -> String {
     let fits = |(a, b): &(f64, f64)| x.holds(*a) && y.holds(*b);
     let points: Vec<(f64, f64)> = series.iter().flat_map(|s| &s.points).copied().filter(fits).collect();
@@ -97,7 +97,7 @@ fn draw(svg: &mut String, points: &[(f64, f64)], series: &Series, color: &str) {
     }
 }
 
-/// What the rows or columns of a heat map are: one label each, of which those are written that have room.
+/// Labels of the rows or columns of a heat map; those for which there is room are written.
 #[derive(Debug, Clone)]
 pub(super) struct Labels {
     pub(super) name: &'static str,
@@ -110,7 +110,7 @@ impl Labels {
         Self { name, each: (0..count).map(|i| i.to_string()).collect() }
     }
 
-    /// Indices and texts of those that are at least `apart` from each other where cells are `cell` wide.
+    /// Indices and texts of labels at least `apart` pixels from each other, for cells `cell` pixels wide.
     fn shown(&self, cell: f64, apart: f64) -> impl Iterator<Item = (usize, &String)> {
         let round = (0..9).flat_map(|power| [1, 2, 5].map(|step| step * 10_usize.pow(power)));
         let every = round.into_iter().find(|every| *every as f64 * cell >= apart);
@@ -118,13 +118,13 @@ impl Labels {
     }
 }
 
-/// A heat map of rows of values from 0 (white) to 1 (dark); what is not finite is grey.
+/// A heat map of rows of values from 0 (white) to 1 (dark); values that are not finite are grey.
 pub(super) fn heat_map(title: &str, x: &Labels, y: &Labels, rows: &[Vec<f64>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0).max(1);
     let wide = (WIDTH / columns as f64).clamp(1.0, 36.0);
     let high = (144.0 / rows.len().max(1) as f64).clamp(12.0, 24.0);
     let (width, height) = (wide * columns as f64, high * rows.len() as f64);
-    // A letter of a heading takes at most 8 pixels.
+    // A letter of a heading is at most 8 pixels wide.
     let mut svg = open(
         (LEFT + width).max(290.0).max(8.0 + 8.0 * title.chars().count() as f64) + 20.0,
         TOP + height + 48.0,
@@ -157,10 +157,10 @@ pub(super) fn heat_map(title: &str, x: &Labels, y: &Labels, rows: &[Vec<f64>]) -
     svg
 }
 
-/// The colour of what is no number.
+/// The colour of values that are not finite.
 const NONE: &str = "#ccc";
 
-/// What the colours of a heat map mean.
+/// The legend of a heat map.
 fn key(svg: &mut String) {
     let first = LEFT + 12.0;
     text(svg, LEFT, TOP - 10.0, "start", "0");
@@ -200,7 +200,7 @@ impl Axis {
         value.is_finite() && (self.scale == Scale::Linear || value > 0.0)
     }
 
-    /// Ends of the axis: on round numbers, and zero where values are not far from it.
+    /// Ends of the axis: round numbers, and zero if the values are not far from it.
     fn range(&self, values: impl Iterator<Item = f64>) -> (f64, f64) {
         let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(v), h.max(v)));
         if low > high {
@@ -230,7 +230,7 @@ impl Axis {
     fn ticks(&self, (low, high): (f64, f64)) -> Vec<f64> {
         let mut ticks = Vec::new();
         let step = step(high - low);
-        // Over few decades the round numbers in between as well.
+        // If there are few decades, also the round numbers in between.
         let decades = high / low >= 2e3;
         let mut at = if self.scale == Scale::Log && decades { 10f64.powf(low.log10().ceil()) } else { low };
         while at <= high * (1.0 + 1e-9) + f64::MIN_POSITIVE && ticks.len() < 40 {
@@ -245,25 +245,25 @@ impl Axis {
     }
 }
 
-/// The least 1, 2 or 5 times a power of ten that is not below `value`.
+/// The smallest number of the form 1, 2 or 5 times a power of ten that is at least `value`.
 fn round_above(value: f64) -> f64 {
     let power = 10f64.powf(value.log10().floor());
     let times = [1.0, 2.0, 5.0, 10.0].into_iter().find(|times| times * power >= value * (1.0 - 1e-9));
     times.unwrap_or(10.0) * power
 }
 
-/// The largest that is not above it.
+/// The largest number of that form that is at most `value`.
 fn round_below(value: f64) -> f64 {
     1.0 / round_above(1.0 / value)
 }
 
-/// A step of 1, 2 or 5 times a power of ten that goes some five times into `span`.
+/// A step of 1, 2 or 5 times a power of ten, of which about five make up `span`.
 fn step(span: f64) -> f64 {
     let rough = span / 5.0;
     round_above(rough * 0.999)
 }
 
-/// Few digits.
+/// The number with few digits.
 pub(super) fn number(value: f64) -> String {
     let size = value.abs();
     if size >= 1e15 {
@@ -292,7 +292,7 @@ fn open(width: f64, height: f64) -> String {
     )
 }
 
-/// Adds what a picture is of.
+/// Adds a picture's title.
 fn heading(svg: &mut String, title: &str) {
     let title = escaped(title);
     let _ = writeln!(svg, "<text x=\"8\" y=\"18\" font-weight=\"bold\">{title}</text>");
@@ -304,7 +304,7 @@ pub(super) fn text(svg: &mut String, x: f64, y: f64, anchor: &str, text: &str) {
         writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{}</text>", escaped(text));
 }
 
-/// Text as XML and HTML hold it.
+/// Text escaped for XML and HTML.
 pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

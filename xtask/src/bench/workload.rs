@@ -1,4 +1,5 @@
-//! Workloads: when requests arrive, and how long they are. A RON file and a seed give one trace, always the same.
+//! Workloads: when requests arrive, and how long they are. A RON file, which contains the seed, always gives
+//! the same trace.
 
 use std::path::Path;
 
@@ -11,19 +12,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Workload {
-    /// Names the report and its files.
+    /// Name of the report and its files.
     pub(super) name: String,
-    /// Of arrivals, lengths and tokens.
+    /// Seed of arrivals, lengths and tokens.
     pub(super) seed: u64,
-    /// Requests in all.
+    /// Total number of requests.
     pub(super) requests: u32,
     pub(super) arrivals: Arrivals,
     /// Kinds of requests, drawn by weight.
     pub(super) classes: Vec<Class>,
-    /// Every prompt begins with one of some common prefixes.
+    /// If given, every prompt begins with one of a few common prefixes.
     #[serde(default)]
     pub(super) shared_prefix: Option<SharedPrefix>,
-    /// Size of the KV pool, where the command line sets none.
+    /// Size of the KV pool, unless the command line sets it.
     #[serde(default)]
     pub(super) kv_blocks: Option<u32>,
 }
@@ -32,18 +33,18 @@ pub(super) struct Workload {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) enum Arrivals {
-    /// Independent of each other, at this mean rate.
+    /// Independent of each other (a Poisson process), at this mean rate.
     Poisson { per_second: f64 },
     /// `size` at a time, the first at once.
     Bursts { size: u32, every_s: f64 },
 }
 
-/// Requests of similar lengths; bounds are inclusive, lengths uniform between them.
+/// Requests of similar lengths: uniform between inclusive bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Class {
     pub(super) weight: u32,
-    /// Prompt tokens, a shared prefix not counted.
+    /// Prompt tokens, not counting a shared prefix.
     pub(super) prompt: (u32, u32),
     /// Tokens to generate.
     pub(super) output: (u32, u32),
@@ -53,9 +54,9 @@ pub(super) struct Class {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SharedPrefix {
-    /// How many different ones.
+    /// Number of different prefixes.
     pub(super) prefixes: u32,
-    /// Tokens of each.
+    /// Tokens per prefix.
     pub(super) tokens: u32,
 }
 
@@ -68,7 +69,7 @@ pub(super) struct Arrival {
     pub(super) output: u32,
 }
 
-/// What `bench e2e` replays where no file is given, for devices that compute quickly and for software drivers.
+/// What `bench e2e` replays if no file is given, for GPUs and for software drivers.
 pub(super) fn builtin(software: bool) -> Result<Vec<Workload>> {
     macro_rules! files {
         ($folder:literal) => {
@@ -134,7 +135,8 @@ impl Workload {
         Ok(())
     }
 
-    /// The trace over a vocabulary, in order of arrival. `salt` gives another trace of the same kind.
+    /// The trace with tokens of a vocabulary, in order of arrival. Each `salt` gives another trace of the
+    /// same kind.
     pub(super) fn trace(&self, vocab: u32, salt: u64) -> Vec<Arrival> {
         let mut random = StdRng::seed_from_u64(self.seed ^ salt.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let ids = |random: &mut StdRng, len: u32| (0..len).map(|_| random.random_range(0..vocab)).collect();
@@ -144,7 +146,8 @@ impl Workload {
         let arrival = |index: u32| {
             at_s = match self.arrivals {
                 Arrivals::Bursts { size, every_s } => f64::from(index / size) * every_s,
-                // Times between arrivals are exponential; the draw is below 1, so its logarithm is finite.
+                // Times between arrivals are exponentially distributed; the draw is below 1, so the logarithm
+                // is finite.
                 Arrivals::Poisson { per_second } => at_s - (1.0 - random.random::<f64>()).ln() / per_second,
             };
             let class = self.draw_class(&mut random);
@@ -204,7 +207,8 @@ mod tests {
             w.arrivals = Arrivals::Poisson { per_second: 8.0 };
         });
         let last = workload.trace(10, 0).last().unwrap().at_s;
-        // The sum of n exponential times deviates by 1/sqrt(n) of its mean: five deviations.
+        // The standard deviation of a sum of n exponential times is 1/sqrt(n) of its mean; the bound is five
+        // of them.
         assert!((last / 1250.0 - 1.0).abs() < 0.05, "10,000 arrivals took {last} s");
     }
 

@@ -1,4 +1,4 @@
-//! Value parsers: each returns the value or says what is wrong with it and which values are allowed;
+//! Value parsers: each returns the value, or an error that says what is wrong and which values are allowed;
 //! clap adds the flag's name.
 
 use std::error::Error;
@@ -53,14 +53,15 @@ pub(super) fn memory(text: &str) -> Result<u64, String> {
     count.checked_mul(unit).filter(|&bytes| bytes > 0).ok_or_else(|| LIMIT.to_string())
 }
 
-/// A sparse-attention policy that sparse-select can build: its text, or the path of a preset file with the published keys.
+/// A sparse-attention policy that sparse-select can build: its SPEC, or the path of a preset file with the
+/// published keys.
 pub(super) fn policy(text: &str) -> anyhow::Result<Spec> {
     let spec = if text.ends_with(".ron") { preset(text)? } else { text.parse()? };
     Registry::builtin().build(&spec)?;
     Ok(spec)
 }
 
-/// The one policy of a preset file.
+/// The only policy of a preset file.
 fn preset(path: &str) -> anyhow::Result<Spec> {
     let text = fs::read_to_string(path)?;
     let specs = parse_presets(&text).map_err(|error| match error.source() {

@@ -13,36 +13,36 @@ use crate::score;
 /// The hypotheses of one prompt and what they cost.
 #[derive(Debug)]
 pub struct Beams {
-    /// The best first.
+    /// Best first.
     pub best: Vec<Beam>,
     /// Times of the search.
     pub clock: Clock,
-    /// Prompt tokens found in the prefix cache.
+    /// Number of prompt tokens found in the prefix cache.
     pub cached_tokens: u32,
-    /// Whether it was interrupted.
+    /// Whether the search was interrupted.
     pub aborted: bool,
 }
 
 /// A search under way.
 struct Search {
     beams: BeamSearch,
-    /// The sequence of each living hypothesis; at first that of the prompt.
+    /// The sequence of each live hypothesis; at first that of the prompt.
     seqs: Vec<SeqId>,
     clock: Clock,
     cached_tokens: u32,
 }
 
 impl Engine {
-    /// Searches the continuations of one prompt, [`Prompt::samples`] beams wide. Nothing else may run: the beams of a
-    /// step are compared with each other, so all must get their token in it.
+    /// Searches the continuations of one prompt with [`Prompt::samples`] beams. Nothing else may run: the
+    /// beams of a step are compared with each other, so all must get their token in the same step.
     ///
     /// # Errors
-    /// A prompt whose beams can never fit, with the numbers, and what the device reports.
+    /// If the prompt's beams can never fit, with the sizes, and errors of the device.
     pub fn beam_search(&mut self, prompt: &Prompt, interrupted: impl Fn() -> bool) -> Result<Beams> {
         ensure!(!self.has_work(), "a beam search runs alone");
         self.check_beams(prompt)?;
         let eos_ids = if prompt.ignore_eos { Vec::new() } else { self.eos_ids.clone() };
-        // An end of sequence ends a hypothesis, never the sequence: its siblings go on.
+        // An end of sequence ends a hypothesis, never the sequence: its siblings continue.
         let first = self.submit(&Prompt { ignore_eos: true, ..prompt.clone() })?;
         let mut search = Search {
             beams: BeamSearch::new(prompt.samples as usize, prompt.ids.len(), &eos_ids),
@@ -67,7 +67,7 @@ impl Engine {
         Ok(Beams { best: beams.finish(), clock, cached_tokens, aborted })
     }
 
-    /// Refuses what the pool cannot hold at its largest: no beam may lose its blocks while others wait for it.
+    /// Refuses a search that could outgrow the pool: no beam may lose its blocks while others wait for it.
     fn check_beams(&self, prompt: &Prompt) -> Result<()> {
         let config = self.decoder.config();
         let prompt_len = u32::try_from(prompt.ids.len())?;
@@ -90,7 +90,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Computes a step and lets the sequences follow the hypotheses that live on.
+    /// Computes a step and lets the sequences follow the surviving hypotheses.
     fn search_step(&mut self, plan: &StepPlan, search: &mut Search) -> Result<()> {
         let output = self.compute(plan, true)?;
         self.save(plan)?;
@@ -112,7 +112,7 @@ impl Engine {
         let candidates = self.candidates(plan, &output.logits, search, row_of);
         let begins = search.seqs.len() < rows.len();
         let children = search.beams.advance(&candidates);
-        // The rows of the first step all follow the prompt: a place for each hypothesis.
+        // In the first step, all rows follow the prompt: one row for each hypothesis.
         let place = |(child, (parent, _)): (usize, &(usize, u32))| {
             if begins { child } else { row_of(search.seqs[*parent]) }
         };
@@ -137,7 +137,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The likeliest tokens of every living hypothesis.
+    /// The most likely tokens of every live hypothesis, `[live][candidates]`.
     fn candidates(
         &self,
         plan: &StepPlan,
@@ -148,7 +148,7 @@ impl Engine {
         let vocab = self.decoder.config().vocab_size as usize;
         let of_seq = |seq: &SeqId| {
             let slice = plan.sample_rows[row_of(*seq)].slice;
-            // Logits come for the slices that sample, in their order.
+            // There are logits only for slices that sample, in their order.
             let row = plan.slices[..slice].iter().filter(|slice| slice.samples).count();
             let (ids, log_probs) = score::top(&logits[row * vocab..][..vocab], search.beams.num_candidates());
             ids.into_iter().zip(log_probs).collect()

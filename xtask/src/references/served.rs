@@ -1,4 +1,4 @@
-//! Runs the prompts of a reference: for their logits, and for their tokens through the engine.
+//! Runs the prompts of a reference: on the decoder for logits, and through the engine for tokens.
 
 use std::collections::HashMap;
 
@@ -12,17 +12,17 @@ use crate::engine::{self, Engine, Event};
 use crate::kv_used::group_id;
 use crate::model::{Model, Wanted};
 
-/// What a model made of one prompt.
+/// What a model computed from one prompt.
 #[derive(Debug, Default)]
 pub(super) struct Prefilled {
     /// `[rows, vocab]`
     logits: Vec<f32>,
-    /// Of each row, what the routers and indexers of all layers chose.
+    /// For each row, what the routers and indexers of all layers selected.
     pub(super) choices: Vec<Vec<(usize, Vec<u32>)>>,
 }
 
 impl Prefilled {
-    /// As many of the last logits as `want` has; fewer where there are fewer.
+    /// As many of the last rows of logits as `want` has, or all if there are fewer.
     pub(super) fn last(&self, want: &[f32]) -> &[f32] {
         &self.logits[self.logits.len().saturating_sub(want.len())..]
     }
@@ -66,8 +66,8 @@ pub(super) fn prefill(model: &Model, args: &EngineArgs, prompts: &[Prompt]) -> R
     prompts.iter().map(one).collect()
 }
 
-/// Draws the greedy tokens of all prompts in one batch, the last prompt twice, and counts those that are wrong; if
-/// `tight`, in a pool that holds little more than the longest of them.
+/// Generates greedy tokens for all prompts in one batch, the last prompt twice, and counts the wrong ones; if
+/// `tight`, in a pool that holds little more than the longest sequence.
 pub(super) fn generate(
     model: &Model,
     args: &GenerateArgs,
@@ -104,7 +104,7 @@ pub(super) fn generate(
         for event in engine.step()? {
             let Event::Finished(finished, _) = event else { continue };
             let want = wanted_of[&finished.seq];
-            // Behind a wrong token every other one is wrong with it.
+            // After a wrong token, all later ones count as wrong.
             let equal = finished.output().iter().zip(want).take_while(|(got, want)| got == want).count();
             compared.tokens += want.len();
             compared.wrong_tokens += want.len() - equal;

@@ -1,4 +1,4 @@
-//! Traffic of the KV tiers, as reports have it.
+//! Traffic of the KV tiers, for reports.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 /// Traffic of the KV tiers since the engine was opened; a tier that is not configured is left out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Tiers {
-    /// Pages of selected blocks on the device, where the context itself lives on the host.
+    /// Pages of selected blocks on the device, if the context itself is on the host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<PageUse>,
     /// Host memory.
@@ -19,20 +19,20 @@ pub struct Tiers {
     /// Remote store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote: Option<TierTraffic>,
-    /// Share of transfer time hidden behind computation, 0 to 1; null without transfers.
+    /// Share of transfer time that was hidden behind computation, 0 to 1; null without transfers.
     pub overlap: Option<f64>,
 }
 
-/// Pages of selected blocks: what one KV head of a layer keeps of a block.
+/// Counts of pages of selected blocks. A page is the part of a block that belongs to one KV head of a layer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct PageUse {
-    /// Selected pages that were on the device.
+    /// Selected pages that were already on the device.
     pub hits: u64,
     /// Selected pages that had to be fetched first.
     pub misses: u64,
-    /// Pages that were fetched ahead, because a next step might select them.
+    /// Pages that were fetched ahead because a later step might select them.
     pub prefetched: u64,
-    /// Time that computation stood still for fetches, milliseconds; null where the adapter has no timestamps.
+    /// Time that computation waited for fetches, in milliseconds; null if the adapter has no timestamps.
     pub wait_ms: Option<f64>,
 }
 
@@ -67,11 +67,11 @@ impl fmt::Display for Tiers {
 pub struct TierTraffic {
     /// Blocks read.
     pub hits: u64,
-    /// Blocks looked up and not found, or not readable.
+    /// Blocks that were looked up and not found, or not readable.
     pub misses: u64,
     /// Reads, writes and lookups that failed.
     pub errors: u64,
-    /// Time that computation stood still for this tier, milliseconds.
+    /// Time that computation waited for this tier, in milliseconds.
     pub wait_ms: f64,
     /// Bytes read from the tier.
     pub bytes_read: u64,

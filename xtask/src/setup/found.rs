@@ -1,6 +1,6 @@
-//! What is on the machine: platform, Vulkan loader and drivers, Python with pip.
+//! Finds what is on the machine: platform, Vulkan loader and drivers, Python with pip.
 //!
-//! The files are looked up as the dynamic loader and the Vulkan loader do.
+//! Files are looked up in the same places as by the dynamic loader and the Vulkan loader.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::Need;
 
-/// Where to look: the file system below a folder, and environment variables. Tests look at a folder of their own.
+/// Where to look: the file system below a folder, and environment variables. Tests use a temporary folder.
 #[derive(Debug, Clone)]
 pub struct Host {
     root: PathBuf,
@@ -23,21 +23,22 @@ pub struct Host {
 /// What was found on a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Found {
-    /// The operating system, as far as installing goes.
+    /// The operating system, as far as it matters for installation.
     pub platform: Platform,
-    /// Vulkan; none on macOS and Windows, whose own APIs wgpu uses.
+    /// Vulkan; none on macOS and Windows, where wgpu uses Metal and Direct3D 12.
     pub vulkan: Option<Vulkan>,
-    /// The first Python 3 on the search path that has pip, or else the first Python 3, where it was looked for.
+    /// The first Python 3 on the search path that has pip, or else the first Python 3; none if it was not
+    /// looked for.
     pub python: Option<Python>,
     /// Path of redis-server.
     pub redis_server: Option<PathBuf>,
 }
 
-/// The operating system, as far as installing goes.
+/// The operating system, as far as it matters for installation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Platform {
-    /// Debian, Ubuntu or one of their kin, with apt-get.
+    /// Debian, Ubuntu or a derivative, with apt-get.
     Debian {
         /// Whether this process may install packages.
         root: bool,
@@ -55,20 +56,20 @@ pub enum Platform {
 pub struct Vulkan {
     /// Path of libvulkan.so.1.
     pub loader: Option<PathBuf>,
-    /// Installed drivers, those of which only the manifest is there included.
+    /// Installed drivers, including those of which only the manifest exists.
     pub drivers: Vec<Driver>,
-    /// The environment variable that names the drivers in place of the system's folders, if one does.
+    /// The environment variable that names the drivers instead of the system's folders, if one is set.
     pub redirected_by: Option<&'static str>,
-    /// Whether an adapter answered although the files were not found; asked only then.
+    /// Whether an adapter was found although the files were not; checked only then.
     pub answers: bool,
 }
 
 /// A Vulkan driver (ICD).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Driver {
-    /// The JSON file that announces it.
+    /// Its manifest, a JSON file.
     pub manifest: PathBuf,
-    /// Its shared library, if that is there.
+    /// Its shared library, if it exists.
     pub library: Option<PathBuf>,
 }
 
@@ -77,25 +78,25 @@ pub struct Driver {
 pub struct Python {
     /// The command that runs it.
     pub command: String,
-    /// What it says its version is.
+    /// Its version, as it reports it.
     pub version: String,
     /// pip's version, if it has pip.
     pub pip: Option<String>,
 }
 
-/// Variables that name the Vulkan drivers in place of the system's folders, the first set one wins.
+/// Variables that name the Vulkan drivers instead of the system's folders; the first one that is set wins.
 const DRIVER_VARIABLES: [&str; 2] = ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"];
 
 impl Vulkan {
-    /// Whether there is a loader and at least one driver with its library, wherever they are.
+    /// Whether there is a loader and at least one driver with its library, or an adapter was found.
     pub fn usable(&self) -> bool {
         self.answers || (self.loader.is_some() && self.drivers.iter().any(|driver| driver.library.is_some()))
     }
 }
 
 impl Found {
-    /// Looks around on this machine for what `needs` ask for. Where the Vulkan files are not in the usual folders, an adapter
-    /// that answers settles the matter.
+    /// Looks on this machine for what `needs` require. If the Vulkan files are not in the usual folders, an
+    /// adapter that opens is enough.
     pub fn on_this_machine(needs: &[Need]) -> Self {
         let mut found = Self::on(&Host::this(), needs);
         if let Some(vulkan) = found.vulkan.as_mut().filter(|vulkan| !vulkan.usable()) {
@@ -104,13 +105,13 @@ impl Found {
         found
     }
 
-    /// Looks around on `host` for what `needs` ask for.
+    /// Looks on `host` for what `needs` require.
     pub fn on(host: &Host, needs: &[Need]) -> Self {
         let linux = !cfg!(any(target_os = "macos", windows));
         Self {
             platform: platform(host),
             vulkan: linux.then(|| vulkan(host)),
-            // Python has to run twice for its answers: half a second, which only a fetch is worth.
+            // Python has to be run twice, which takes half a second: done only before a fetch.
             python: needs.contains(&Need::DefaultModel).then(|| python(host)).flatten(),
             redis_server: host.on_search_path("redis-server"),
         }
@@ -131,7 +132,7 @@ impl Host {
         Self { root: root.into(), variables: variables.into_iter().collect() }
     }
 
-    /// Where `absolute` is in the file system of this process.
+    /// The path of `absolute` in the file system of this process.
     fn path(&self, absolute: impl AsRef<Path>) -> PathBuf {
         let absolute = absolute.as_ref();
         self.root.join(absolute.strip_prefix("/").unwrap_or(absolute))
@@ -142,7 +143,7 @@ impl Host {
         self.variables.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// The paths in a variable that holds several.
+    /// The paths in a variable that lists several.
     fn paths(&self, name: &str, default: &str) -> Vec<PathBuf> {
         env::split_paths(self.variable(name).unwrap_or(default)).filter(|path| path.is_absolute()).collect()
     }
@@ -194,7 +195,8 @@ fn vulkan(host: &Host) -> Vulkan {
     }
 }
 
-/// Folders of driver manifests, in the Vulkan loader's order: configuration of the user, of the system, then data.
+/// Folders of driver manifests, in the order of the Vulkan loader: the user's configuration, the system's,
+/// then data.
 fn driver_folders(host: &Host) -> Vec<PathBuf> {
     let of_user = |variable: &str, below_home: &str| match host.variable(variable) {
         Some(folder) => Some(PathBuf::from(folder)),
@@ -208,7 +210,7 @@ fn driver_folders(host: &Host) -> Vec<PathBuf> {
     folders.iter().map(|folder| folder.join("vulkan/icd.d")).collect()
 }
 
-/// The manifests named by `paths`: a file is one, a folder holds some.
+/// The manifests named by `paths`: files, and those in folders.
 fn manifests_in(host: &Host, paths: &[PathBuf]) -> Vec<PathBuf> {
     let mut manifests = Vec::new();
     for path in paths {
@@ -224,7 +226,7 @@ fn manifests_in(host: &Host, paths: &[PathBuf]) -> Vec<PathBuf> {
     manifests
 }
 
-/// The library that a manifest names, if it is there.
+/// The library that a manifest names, if it exists.
 fn driver_library(host: &Host, manifest: &Path, folders: &[PathBuf]) -> Option<PathBuf> {
     let text = fs::read_to_string(host.path(manifest)).ok()?;
     let manifest_json: serde_json::Value = serde_json::from_str(&text).ok()?;
@@ -236,7 +238,7 @@ fn driver_library(host: &Host, manifest: &Path, folders: &[PathBuf]) -> Option<P
     host.path(&library).is_file().then_some(library)
 }
 
-/// Folders that the dynamic loader searches, as far as files tell.
+/// Folders that the dynamic loader searches, as far as can be told from files.
 fn library_folders(host: &Host) -> Vec<PathBuf> {
     let mut folders = host.paths("LD_LIBRARY_PATH", "");
     let mut configured: Vec<_> = entries(&host.path("/etc/ld.so.conf.d")).collect();
@@ -263,7 +265,7 @@ fn in_folders(host: &Host, folders: &[PathBuf], file: impl AsRef<Path>) -> Optio
     folders.iter().map(|folder| folder.join(&file)).find(|path| host.path(path).is_file())
 }
 
-/// Paths of what a folder holds; nothing for a folder that cannot be read.
+/// Paths of a folder's entries; none if the folder cannot be read.
 fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
     fs::read_dir(folder).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()))
 }
@@ -281,7 +283,7 @@ fn python(host: &Host) -> Option<Python> {
     pythons.iter().find(|python| python.pip.is_some()).or(pythons.first()).cloned()
 }
 
-/// The first line that a program prints; none where it cannot be run or fails.
+/// The first line that a program prints; none if it cannot be run or fails.
 fn first_line(host: &Host, program: &str, args: &[&str]) -> Option<String> {
     let program = if cfg!(windows) { PathBuf::from(program) } else { host.on_search_path(program)? };
     let output = Command::new(program).args(args).output().ok().filter(|output| output.status.success())?;

@@ -1,4 +1,4 @@
-//! The way up: blocks of requests that will start soon, from the tiers to the device pool.
+//! Loading: blocks of requests that will start soon, from the tiers to the device pool.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -11,48 +11,48 @@ use prefetch::plan::Priority;
 use prefetch::tier::TierError;
 use scheduler::{Load, PrefetchWish, Scheduler, StepPlan};
 
-use super::save::chain;
 use super::{GROUP, Tiers};
+use crate::error_chain;
 
-/// Longest wait for one portion of a load; then its request goes on without it.
+/// Longest wait for one portion of a load; after that, its request continues without it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Longest wait before the engine looks round, for Ctrl-C for instance.
+/// Longest wait before the engine checks for other events, such as Ctrl-C.
 const GLANCE: Duration = Duration::from_millis(100);
 
-/// A waiting request that the tiers were asked about.
+/// A waiting request whose blocks were looked up.
 pub(super) struct Wished {
-    /// Blocks asked for, behind the prefix hit.
+    /// Number of blocks looked up, after the prefix hit.
     asked: usize,
-    /// Leading ones that the tiers have.
+    /// How many of them, from the first, the tiers have.
     found: usize,
     /// [`Tiers::saved`] at that time.
     saved: u64,
-    /// Read ahead: positions in the sequence, and the task.
+    /// What is read ahead: positions in the sequence, and the task.
     ahead: Option<(Range<u32>, Handle)>,
 }
 
-/// A request that waits for its blocks, which the device pool has room for already.
+/// A request that waits for blocks to be loaded; its place in the device pool is already allocated.
 pub(super) struct Loading {
     load: Load,
-    /// Positions of the blocks that are not on the device yet.
+    /// Positions in the sequence of the blocks that are not on the device yet.
     rest: Range<u32>,
-    /// The blocks being read, the first ones of `rest`, and since when; `None` until the loader has room.
+    /// The task that reads the first blocks of `rest`, and since when; `None` until the loader has room.
     portion: Option<(Range<u32>, Handle, Instant)>,
 }
 
 /// Why a portion ended early.
 struct Bad {
-    /// Position of the first bad block in the sequence.
+    /// Position in the sequence of the first bad block.
     block: u32,
     reason: String,
-    /// Evicted since the lookup, which is no failure.
+    /// Whether it was evicted since the lookup, which is no failure.
     missing: bool,
 }
 
 impl Tiers {
-    /// Asks the tiers about the requests that will probably start within the next steps, tells the scheduler what can
-    /// be loaded, and begins to read it.
+    /// Looks up the blocks of the requests that will probably start within the next steps, tells the
+    /// scheduler which can be loaded, and begins to read them.
     pub fn look_ahead(&mut self, scheduler: &mut Scheduler) {
         self.step += 1;
         self.loader.advance(self.step);
@@ -64,7 +64,7 @@ impl Tiers {
                 continue;
             }
             let found = self.stack.lookup_prefix(&wish.blocks).len();
-            // The last token is always computed, so the block that it completes is not asked for.
+            // The last token is always computed, so the block that it completes is not looked up.
             let usable = (scheduler.tokens(wish.seq).len() - 1) / self.block_size as usize;
             let first = usable - wish.blocks.len();
             scheduler.set_external_tokens(wish.seq, u32_of(first + found) * self.block_size);
@@ -74,8 +74,8 @@ impl Tiers {
         }
     }
 
-    /// Begins to read the first portion of a request that waits for its turn. A loader without room or a full queue
-    /// only means that the blocks are read later.
+    /// Begins to read the first portion of a request that is still waiting. If the loader has no room or the
+    /// queue is full, the blocks are read later.
     fn read_ahead(&mut self, wish: &PrefetchWish, first: u32, found: u32) -> Option<(Range<u32>, Handle)> {
         let count = found.min(self.portion);
         let ahead = self.wishes.values().filter_map(|wish| wish.ahead.as_ref().map(|ahead| ahead.0.len()));
@@ -91,7 +91,7 @@ impl Tiers {
         Some((first..first + count, self.loader.submit(submission).ok()?))
     }
 
-    /// Takes the loads of a plan on, and counts what its new requests did not find.
+    /// Starts the loads of a plan, and counts the misses of its new requests.
     pub fn start(&mut self, scheduler: &Scheduler, plan: &StepPlan) {
         for admitted in &plan.admitted {
             if let Some(wish) = self.wishes.remove(&admitted.seq) {
@@ -109,8 +109,8 @@ impl Tiers {
         self.submit(scheduler);
     }
 
-    /// Puts blocks that were read on the device and lets their requests go on. Returns the requests that must end
-    /// because their blocks could not be read.
+    /// Copies blocks that were read to the device and lets their requests continue. Returns the requests that
+    /// must end because their blocks could not be read.
     ///
     /// # Errors
     /// What the device reports.
@@ -141,24 +141,24 @@ impl Tiers {
         Ok(ended)
     }
 
-    /// Whether a request waits for blocks.
+    /// Whether any request is waiting for blocks.
     #[must_use]
     pub fn is_loading(&self) -> bool {
         !self.loads.is_empty()
     }
 
-    /// Waits a moment for the oldest load: nothing else can run.
+    /// Waits a moment for the oldest load, when nothing else can run.
     pub fn wait(&self) {
         let mut portions = self.loads.values().filter_map(|loading| loading.portion.as_ref());
         if let Some((_, handle, _)) = portions.next() {
-            // Whatever the outcome, `arrive` looks at it.
+            // `arrive` handles the outcome.
             let _ = handle.wait(GLANCE);
         } else {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// Forgets a request that ended: nothing of it is written to the device any more.
+    /// Forgets a request that ended: no more of its blocks are written to the device.
     pub fn cancel(&mut self, seq: SeqId) {
         let wished = self.wishes.remove(&seq).is_some();
         if self.loads.remove(&seq).is_some() || wished {
@@ -179,7 +179,7 @@ impl Tiers {
             Outcome::Ready { .. } => None,
             Outcome::Failed(all) => all.first().map(|bad| Bad {
                 block: range.start + bad.position,
-                reason: chain(&bad.error),
+                reason: error_chain::joined(&bad.error),
                 missing: matches!(*bad.error, TierError::NotFound { .. }),
             }),
             Outcome::Timeout | Outcome::Cancelled => Some(Bad {
@@ -192,15 +192,16 @@ impl Tiers {
         let good = range.start..bad.as_ref().map_or(range.end, |bad| bad.block);
         for block in good {
             let hash = scheduler.block_hashes(seq)[block as usize];
-            // Blocks that others pushed out of the cache are read again.
+            // Blocks that were evicted from the cache are read again.
             let bytes = self.loader.take(hash).map_or_else(|| self.loader.load(hash), Ok);
             match bytes {
                 Ok(bytes) => {
                     decoder.write_block(table[block as usize], &bytemuck::pod_collect_to_vec(&bytes))?;
+                    self.loader.give_back(bytes);
                 }
                 Err(error) => {
                     let missing = matches!(error, TierError::NotFound { .. });
-                    bad = Some(Bad { block, reason: chain(&error), missing });
+                    bad = Some(Bad { block, reason: error_chain::joined(&error), missing });
                     break;
                 }
             }
@@ -208,7 +209,7 @@ impl Tiers {
         Ok(bad)
     }
 
-    /// Hands a load back to the scheduler. Returns whether its request must end.
+    /// Returns a load to the scheduler. The result is whether its request must end.
     fn end_load(&self, scheduler: &mut Scheduler, load: &Load, bad: Option<Bad>) -> bool {
         let Load { seq, start, len } = *load;
         let Some(Bad { block, reason, missing }) = bad else {
@@ -228,8 +229,8 @@ impl Tiers {
         must_end
     }
 
-    /// Begins to read the next portion of every load that has none, as far as the loader's cache takes it without
-    /// pushing out what others wait for.
+    /// Begins to read the next portion of every load that has none in progress, as far as the loader's cache
+    /// has room for it without evicting what others wait for.
     fn submit(&mut self, scheduler: &Scheduler) {
         let idle = self.loads.iter().filter(|(_, loading)| loading.portion.is_none()).map(|(seq, _)| *seq);
         for seq in idle.collect::<Vec<SeqId>>() {
@@ -241,7 +242,7 @@ impl Tiers {
             let blocks = scheduler.block_hashes(seq)[range.start as usize..range.end as usize].to_vec();
             let key = self.next_key(seq);
             let submission = Submission { key, step: self.step, priority: Priority::Urgent, blocks };
-            // A full queue drains by itself; until then the load waits.
+            // A full queue drains on its own; until then the load waits.
             let Ok(handle) = self.loader.submit(submission) else { return };
             self.loads
                 .entry(seq)
@@ -249,7 +250,7 @@ impl Tiers {
         }
     }
 
-    /// Blocks that requests with room on the device wait for now.
+    /// Number of blocks that admitted requests are waiting for.
     fn loading_blocks(&self) -> usize {
         self.loads.values().filter_map(|loading| Some(loading.portion.as_ref()?.0.len())).sum()
     }

@@ -1,4 +1,4 @@
-//! The way down: blocks that a step filled, from the device to the tiers.
+//! Saving: blocks that a step filled, from the device to the tiers.
 
 use std::sync::Arc;
 
@@ -8,11 +8,12 @@ use models::{BlockRead, Decoder};
 use prefetch::store::{StoreError, Task};
 
 use super::Tiers;
+use crate::error_chain;
 
-/// Blocks of one read and one write task.
+/// Maximum number of blocks per read and write task.
 pub(super) const MOST: usize = BlockRead::MOST;
 
-/// Blocks on their way down.
+/// Blocks being saved.
 pub(super) enum Saving {
     /// From the device to the host.
     Reading(Vec<BlockHash>, BlockRead),
@@ -21,11 +22,12 @@ pub(super) enum Saving {
 }
 
 impl Tiers {
-    /// Saves blocks as the steps so far left them. Copies on the device are queued before those of later steps, so
-    /// that the blocks may be given away at once.
+    /// Saves the current contents of blocks. The copies are queued on the device before later steps, so the
+    /// blocks may be reused at once.
     ///
     /// # Errors
-    /// What the device reports. A tier that fails is told on stderr and in the report; what it lacks is computed again.
+    /// Errors of the device. Failures of tiers are only reported on stderr and in the report; blocks that
+    /// they lack are computed again.
     pub fn save(&mut self, decoder: &Decoder, blocks: &[(BlockHash, BlockId)]) -> Result<()> {
         self.advance(decoder)?;
         for some in blocks.chunks(MOST) {
@@ -35,8 +37,8 @@ impl Tiers {
         Ok(())
     }
 
-    /// Takes every save as far as it gets without waiting for a tier. A step lies between the start of a read and
-    /// this, so the read has ended.
+    /// Advances every save as far as possible without waiting for a tier. A step lies between the start of a
+    /// read and this call, so the read has ended.
     fn advance(&mut self, decoder: &Decoder) -> Result<()> {
         for saving in std::mem::take(&mut self.saves) {
             match saving {
@@ -51,10 +53,10 @@ impl Tiers {
         Ok(())
     }
 
-    /// Waits until everything is written, or known to have failed.
+    /// Waits until everything is written or has failed.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Errors of the device.
     pub fn settle(&mut self, decoder: &Decoder) -> Result<()> {
         self.advance(decoder)?;
         for saving in std::mem::take(&mut self.saves) {
@@ -75,7 +77,7 @@ impl Tiers {
         loop {
             match self.store.dump_blocks(blocks.clone()) {
                 Ok(task) => return Some(task),
-                // The tiers are slower than the device: the step waits for the oldest write.
+                // The tiers are slower than the device, so the step waits for the oldest write.
                 Err(StoreError::QueueFull { .. }) if self.end_oldest() => {}
                 Err(error) => {
                     self.tell("saving blocks", &error);
@@ -85,7 +87,7 @@ impl Tiers {
         }
     }
 
-    /// Waits for the oldest write; false when none is under way.
+    /// Waits for the oldest write; false if there is none.
     fn end_oldest(&mut self) -> bool {
         let writing = |saving: &Saving| matches!(saving, Saving::Writing(_));
         let oldest = self.saves.iter().position(writing).and_then(|at| self.saves.remove(at));
@@ -101,21 +103,10 @@ impl Tiers {
         }
     }
 
-    /// Says what went wrong, the first time.
+    /// Reports the first failure on stderr.
     fn tell(&mut self, action: &str, error: &dyn std::error::Error) {
         if !std::mem::replace(&mut self.told, true) {
-            eprintln!("{action}: {}; further failures are counted", chain(error));
+            eprintln!("{action}: {}; further failures are counted", error_chain::joined(error));
         }
     }
-}
-
-/// An error with its causes.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut told = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        told = format!("{told}: {cause}");
-        next = cause.source();
-    }
-    told
 }

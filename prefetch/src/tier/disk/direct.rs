@@ -1,4 +1,4 @@
-//! Reads past the page cache: from the disk straight into a buffer, without a copy that the system would keep.
+//! Direct I/O: reads from the disk straight into a buffer, without a copy in the system's page cache.
 
 use std::fs::File;
 use std::io;
@@ -8,19 +8,20 @@ use std::sync::Mutex;
 
 use crate::sync::lock;
 
-/// Memory and offsets of direct reads are multiples of this, which is one of every disk's sectors.
+/// Addresses, offsets and lengths of direct reads are multiples of this, which is a multiple of every disk's
+/// sector size.
 const ALIGN: usize = 4096;
 
-/// Aligned buffers, as many as reads were under way at one time.
+/// Aligned buffers for reuse: as many as there were concurrent reads.
 #[derive(Default)]
 pub(super) struct Direct {
     free: Mutex<Vec<Vec<u8>>>,
 }
 
 impl Direct {
-    /// Reads `into` from `offset`. False where the file system reads through the page cache only.
+    /// Fills `into` from `offset`. Returns false if the file system cannot read directly.
     pub(super) fn read_at(&self, file: &File, into: &mut [u8], offset: u64) -> io::Result<bool> {
-        // What lies round it, in whole units.
+        // The surrounding range of whole units.
         let before = usize::try_from(offset % ALIGN as u64).expect("less than a page");
         let len = (before + into.len()).next_multiple_of(ALIGN);
         let mut buffer = lock(&self.free).pop().unwrap_or_default();
@@ -42,7 +43,7 @@ impl Direct {
     }
 }
 
-/// Fills `buffer` at least to the end of `wanted`: a file may end in the last unit.
+/// Fills `buffer` at least up to the end of `wanted`: the file may end within the last unit.
 fn read_until(file: &File, buffer: &mut [u8], offset: u64, wanted: Range<usize>) -> io::Result<()> {
     let mut filled = 0;
     while filled < wanted.end {
@@ -56,7 +57,7 @@ fn read_until(file: &File, buffer: &mut [u8], offset: u64, wanted: Range<usize>)
     Ok(())
 }
 
-/// Opens a file for direct reads; `None` where its file system has none.
+/// Opens a file for direct reads; `None` if its file system does not support them.
 pub(super) fn open(path: &Path) -> io::Result<Option<File>> {
     use std::os::unix::fs::OpenOptionsExt;
     let flags = rustix::fs::OFlags::DIRECT.bits().cast_signed();
@@ -82,7 +83,7 @@ mod tests {
             let folder = tempfile::tempdir()?;
             let path = folder.path().join("slab");
             std::fs::write(&path, &bytes)?;
-            // A file system without direct reads has nothing to test.
+            // Without direct reads there is nothing to test.
             let Some(file) = open(&path)? else { return Ok(()) };
             let direct = Direct::default();
             let mut into = vec![0; len];

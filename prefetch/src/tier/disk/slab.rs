@@ -32,7 +32,7 @@ pub(super) struct Slabs {
     slot_bytes: u64,
     slots_per_slab: u32,
     files: Mutex<FxHashMap<u32, Arc<Slab>>>,
-    /// Where reads go past the page cache.
+    /// Buffers of direct reads; `None` if reads go through the page cache.
     #[cfg(target_os = "linux")]
     direct: Option<Direct>,
 }
@@ -40,13 +40,13 @@ pub(super) struct Slabs {
 /// One file.
 struct Slab {
     file: File,
-    /// The same for reads past the page cache.
+    /// The same file for direct reads, if they are possible.
     #[cfg(target_os = "linux")]
     direct: Option<File>,
 }
 
 impl Slabs {
-    /// Reads go past the page cache if `direct`, where the system and the file system can.
+    /// Reads bypass the page cache if `direct` and if the system and the file system support it.
     pub(super) fn open(directory: PathBuf, layout: BlockLayout, direct: bool) -> Result<Self, TierError> {
         let slot_bytes = slot_bytes(layout);
         let slots_per_slab =
@@ -88,7 +88,7 @@ impl Slabs {
         Ok(())
     }
 
-    /// False where reads go through the page cache.
+    /// Returns false if the slab must be read through the page cache.
     #[cfg(target_os = "linux")]
     fn read_direct(&self, slab: &Slab, into: &mut [u8], offset: u64) -> io::Result<bool> {
         let (Some(direct), Some(file)) = (&self.direct, &slab.direct) else { return Ok(false) };

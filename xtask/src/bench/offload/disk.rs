@@ -185,6 +185,8 @@ fn take(engine: &Engine, task: Option<(&[BlockHash], prefetch::engine::Handle)>)
     let Some((blocks, handle)) = task else { return Ok(()) };
     let outcome = handle.wait(Duration::from_secs(60));
     ensure!(matches!(outcome, Outcome::Ready { .. }), "a load ended as {outcome:?}");
-    ensure!(blocks.iter().all(|block| engine.take(*block).is_some()), "a block was loaded and is not there");
+    for block in blocks {
+        engine.give_back(engine.take(*block).context("a block was loaded and is not there")?);
+    }
     Ok(())
 }

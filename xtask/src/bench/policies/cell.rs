@@ -1,4 +1,5 @@
-//! One measurement: a policy on a text or a needle. Cells are lines of a JSON file; what is there is not run again.
+//! One measurement: a policy on a text or a needle. Cells are lines of a JSON file; those already in it are
+//! not run again.
 
 use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
@@ -14,7 +15,7 @@ use super::runner::{Ran, Steps};
 /// What was measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Cell {
-    /// Model, device and everything else that a result hangs on beside policy and task.
+    /// Model, device and everything else that a result depends on besides policy and task.
     pub(super) setup: String,
     /// SPEC of the policy.
     pub(super) policy: String,
@@ -24,56 +25,56 @@ pub(super) struct Cell {
     pub(super) task: String,
     /// Tokens of the sequence.
     pub(super) tokens: u32,
-    /// Place of the needle, 0 to 1.
+    /// Position of the needle, from 0 (start) to 1 (end).
     pub(super) depth: Option<f64>,
-    /// Nats a token.
+    /// Mean negative log likelihood in nats per token.
     pub(super) mean_nll: Option<f64>,
-    /// Share of what was asked for that was found.
+    /// Share of the expected texts that the answer contains.
     pub(super) found: Option<f64>,
     /// The answer.
     pub(super) answer: Option<String>,
     pub(super) prefill: Phase,
     pub(super) decode: Phase,
-    /// A line a layer: share of decode steps, or of query blocks of the prefill where the policy leaves decode dense, and of
-    /// KV heads that selected a block where it was in sight, in ninths, by layer. A digit is one block, or several of a long
-    /// text; `-` where nothing was selected from.
+    /// One string per layer: for each block, in ninths, the share of decode steps and KV heads that selected
+    /// it among those that could see it (of query blocks in prefill if the policy leaves decode dense). A
+    /// digit stands for one block, or for several in a long text; `-` if nothing could see them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) selected: Vec<String>,
 }
 
-/// One phase of a cell, by token.
+/// One phase of a cell; values are per token.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Phase {
     pub(super) tokens: u32,
-    /// Attended share of the blocks; 1 where the policy leaves the phase dense.
+    /// Attended share of the blocks; 1 if the policy leaves the phase dense.
     pub(super) density: f64,
-    /// Attended share of each layer's blocks, where the policy acts.
+    /// Attended share of each layer's blocks, if the policy acts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) layers: Vec<f64>,
     /// Attention mass that is certainly kept.
     pub(super) bound: Option<f64>,
-    /// Share of dense attention's mass that is in the blocks attended, mean over layers and measured queries.
+    /// Share of dense attention's mass in the attended blocks, mean over layers and measured queries.
     #[serde(default)]
     pub(super) recall: Option<f64>,
-    /// Share of the blocks that query heads keep before they agree.
+    /// Share of the blocks that query heads select individually, before the heads of a group are combined.
     #[serde(default)]
     pub(super) head_density: Option<f64>,
-    /// Bytes of KV that all layers would attend densely, a token of decode or a chunk of prefill.
+    /// Bytes of KV that dense attention would read in all layers, per token of decode or chunk of prefill.
     pub(super) kv_bytes_dense: Option<f64>,
-    /// Bytes of KV that they did attend.
+    /// Bytes of KV that were read instead.
     pub(super) kv_bytes: Option<f64>,
-    /// Milliseconds a token, the host's part included.
+    /// Milliseconds per token, including the host's part.
     pub(super) ms: f64,
-    /// Microseconds a token that the device spent on attention.
+    /// Device time for attention, in microseconds per token.
     pub(super) attention_us: f64,
-    /// Microseconds a token that the device spent on selecting blocks.
+    /// Device time for selecting blocks, in microseconds per token.
     pub(super) selection_us: f64,
-    /// Microseconds a token that the device spent in all.
+    /// Total device time, in microseconds per token.
     pub(super) device_us: f64,
 }
 
 impl Phase {
-    /// `block_bytes` are those of a selection block of one KV head and layer.
+    /// `block_bytes` is the size of a selection block of one KV head and layer.
     fn of(steps: &Steps, block_bytes: u64) -> Self {
         let tokens = f64::from(steps.tokens.max(1));
         let bytes = |blocks: fn(&Attended) -> u64| {
@@ -103,7 +104,7 @@ impl Phase {
 }
 
 impl Cell {
-    /// Fills in what a run measured.
+    /// Fills in the measurements of a run.
     pub(super) fn measured(mut self, ran: &Ran, block_bytes: u64) -> Self {
         self.prefill = Phase::of(&ran.prefill, block_bytes);
         self.decode = Phase::of(&ran.decode, block_bytes);
@@ -113,7 +114,7 @@ impl Cell {
         self
     }
 
-    /// The shares that [`selected`](Self::selected) tells.
+    /// The shares encoded in [`selected`](Self::selected), `[layers][digits]`.
     pub(super) fn shares(&self) -> Vec<Vec<f64>> {
         let share = |digit: char| digit.to_digit(10).map_or(f64::NAN, |ninths| f64::from(ninths) / 9.0);
         self.selected.iter().map(|layer| layer.chars().map(share).collect()).collect()
@@ -124,10 +125,11 @@ impl Cell {
     }
 }
 
-/// Most digits of a layer.
+/// Maximum number of digits per layer.
 const COLUMNS: usize = 128;
 
-/// `(selected, in sight)` of blocks as a line of digits; `-` where none was, as in a layer that stays dense.
+/// `(selected, visible)` counts of blocks as a line of digits; `-` if none was visible, as in a layer that
+/// stays dense.
 fn ninths(row: &[(u32, u32)]) -> String {
     let share = |blocks: &[(u32, u32)]| {
         let sum = |of: fn(&(u32, u32)) -> u32| blocks.iter().map(|block| f64::from(of(block))).sum::<f64>();
@@ -139,12 +141,12 @@ fn ninths(row: &[(u32, u32)]) -> String {
     row.chunks(row.len().div_ceil(COLUMNS).max(1)).map(share).collect()
 }
 
-/// To five digits after the point: what a result is read for, and no more.
+/// Rounded to five digits after the decimal point.
 fn rounded(x: f64) -> f64 {
     (x * 1e5).round() / 1e5
 }
 
-/// Cells by setup, policy and task, kept in a file of JSON lines where there is a folder.
+/// Cells by setup, policy and task, kept in a file of JSON lines if there is a folder.
 #[derive(Debug, Default)]
 pub(super) struct Cells {
     path: Option<PathBuf>,
@@ -152,10 +154,10 @@ pub(super) struct Cells {
 }
 
 impl Cells {
-    /// What the file in `folder` holds. A line that is not whole, of a run that was interrupted, is passed over.
+    /// The cells of the file in `folder`. An incomplete line, left by an interrupted run, is skipped.
     ///
     /// # Errors
-    /// A folder that cannot be made.
+    /// If the folder cannot be created.
     pub(super) fn open(folder: Option<&Path>) -> Result<Self> {
         let Some(folder) = folder else { return Ok(Self::default()) };
         fs::create_dir_all(folder).with_context(|| format!("{}: cannot be created", folder.display()))?;
@@ -169,10 +171,10 @@ impl Cells {
         self.done.get(&cell.key())
     }
 
-    /// Keeps a cell.
+    /// Adds a cell.
     ///
     /// # Errors
-    /// A file that cannot be written.
+    /// If the file cannot be written.
     pub(super) fn put(&mut self, cell: Cell) -> Result<()> {
         if let Some(path) = &self.path {
             let mut line = serde_json::to_string(&cell)?;
@@ -232,7 +234,7 @@ mod tests {
     #[test]
     fn what_was_selected_is_a_digit_a_block() {
         assert_eq!(ninths(&[(4, 4), (0, 4), (1, 2), (0, 0)]), "905-");
-        // Two blocks a digit.
+        // Two blocks per digit.
         let long = [[(1, 1), (0, 1)], [(0, 0), (3, 3)]].concat().repeat(50);
         assert_eq!(ninths(&long), "59".repeat(50));
         let cell = Cell { selected: vec!["90".into(), "3".into()], ..example("quest", "text 512") };

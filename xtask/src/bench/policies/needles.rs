@@ -19,7 +19,7 @@ const NAMES: [&str; 24] = [
     "willow", "zephyr",
 ];
 
-/// A prompt and what its answer must hold.
+/// A prompt and what its answer must contain.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Needle {
     pub(super) ids: Vec<u32>,
@@ -30,10 +30,10 @@ pub(super) struct Needle {
 #[derive(Debug, Clone, PartialEq)]
 struct Hidden {
     intro: &'static str,
-    /// Sentences in the order in which they stand.
+    /// Sentences, in the order in which they appear.
     facts: Vec<String>,
     question: String,
-    /// The answer's first words, which the model continues.
+    /// The first words of the answer, which the model continues.
     answer: String,
     expected: Vec<String>,
 }
@@ -100,7 +100,8 @@ impl Hidden {
         }
     }
 
-    /// The text with `copies` copies of the filler. One fact stands at `depth`, several at random places in order.
+    /// The text with `copies` copies of the filler. A single fact is placed at `depth`; several are placed at
+    /// random, in order.
     fn text(&self, copies: usize, depth: f64, random: &mut StdRng) -> String {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a depth of 0 to 1")]
         let one = (depth * copies as f64).round() as usize;
@@ -124,10 +125,10 @@ impl Hidden {
     }
 }
 
-/// The prompt of about `length` tokens, never more.
+/// A prompt of about `length` tokens, never more.
 ///
 /// # Errors
-/// A model without a tokenizer.
+/// If the model has no tokenizer.
 pub(super) fn needle(model: &Model, task: Task, length: u32, depth: f64, seed: u64) -> Result<Needle> {
     let hidden = Hidden::new(task, &mut StdRng::seed_from_u64(seed));
     let tokens = |copies| {
@@ -140,7 +141,7 @@ pub(super) fn needle(model: &Model, task: Task, length: u32, depth: f64, seed: u
     Ok(Needle { ids: tokens(copies)?, expected: hidden.expected })
 }
 
-/// The prompt in the model's chat format, where it has one, with the beginning of the answer.
+/// The prompt in the model's chat format, if it has one, with the beginning of the answer.
 fn encode(model: &Model, text: &str, answer: &str) -> Result<Vec<u32>> {
     let tokenizer = model.tokenizer.as_ref().context("the model has no tokenizer: needles are text")?;
     match &model.chat {
@@ -152,7 +153,7 @@ fn encode(model: &Model, text: &str, answer: &str) -> Result<Vec<u32>> {
     }
 }
 
-/// Share of the expected texts that an answer holds.
+/// Share of the expected texts that an answer contains.
 pub(super) fn found(answer: &str, expected: &[String]) -> f64 {
     let hits = expected.iter().filter(|text| answer.contains(text.as_str())).count();
     hits as f64 / expected.len().max(1) as f64

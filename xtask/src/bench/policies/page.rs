@@ -1,4 +1,4 @@
-//! What cells say together: a table, and one HTML page with charts and heat maps.
+//! Summary of all cells: a table, and an HTML page with charts and heat maps.
 
 use std::fmt::{self, Write};
 
@@ -14,20 +14,20 @@ pub(super) struct Summary {
     loss: Option<f64>,
     prefill_density: f64,
     decode_density: f64,
-    /// What query heads keep before they agree.
+    /// Share that query heads select individually, before the heads of a group are combined.
     head_density: Option<f64>,
     recall: Option<f64>,
     bound: Option<f64>,
-    /// Found and asked for.
+    /// Number of facts found and asked for.
     pass_keys: (f64, usize),
     needles: (f64, usize),
-    /// Of the text's decode steps.
+    /// For the text's decode steps.
     ms: Option<f64>,
     attention_us: f64,
     selection_us: f64,
 }
 
-/// One row a policy, in their order.
+/// One row per policy, in their order.
 pub(super) fn summaries(rows: &[Cell], policies: &[String]) -> Vec<Summary> {
     let dense = summary(rows, "full").nll;
     policies
@@ -50,7 +50,7 @@ fn summary(rows: &[Cell], policy: &str) -> Summary {
         texts.iter().map(|cell| value(cell)).sum::<f64>() / texts.len().max(1) as f64
     };
     let measured = of(|kind| kind == "recall");
-    // Policies act in one phase; where they act in both, decode is what counts.
+    // Most policies act in one phase; for those that act in both, decode is shown.
     let either = |value: fn(&Phase) -> Option<f64>| {
         let of_cell = |cell: &&Cell| value(&cell.decode).or_else(|| value(&cell.prefill));
         let values: Vec<f64> = measured.iter().filter_map(of_cell).collect();
@@ -75,7 +75,7 @@ fn summary(rows: &[Cell], policy: &str) -> Summary {
     }
 }
 
-/// Densities of decode by layer, of policies whose layers differ by more than being dense or not.
+/// Densities of decode by layer, for policies whose layers differ by more than being dense or not.
 pub(super) fn layers(rows: &[Cell]) -> Vec<(&str, &[f64])> {
     let differ = |layers: &[f64]| {
         let mut sparse = layers.iter().filter(|density| **density < 1.0);
@@ -143,7 +143,7 @@ const HEADS: [&str; 13] = [
     "selection, us",
 ];
 
-/// The page. Charts are drawn as SVG inside it; it loads nothing.
+/// The page. Its charts are inline SVG, and it loads nothing.
 pub(super) fn page(setup: &str, rows: &[Cell], policies: &[String]) -> String {
     let summaries = summaries(rows, policies);
     let mut html = format!(
@@ -182,7 +182,7 @@ pub(super) fn page(setup: &str, rows: &[Cell], policies: &[String]) -> String {
             format!("{}: share of steps and KV heads that select a block, {}", cell.policy, cell.task);
         let shares = cell.shares();
         let columns = shares.iter().map(Vec::len).max().unwrap_or(0);
-        // A column is a block, of long texts several.
+        // A column is one block, or several in long texts.
         let first = |column: usize| (column * cell.tokens as usize / columns).to_string();
         let x = Labels { name: "about token", each: (0..columns).map(first).collect() };
         let y = Labels::counted("layer", shares.len());
@@ -206,11 +206,11 @@ fn loss_chart(summaries: &[Summary]) -> String {
     chart("Loss against density", &x, &Axis::linear("NLL against dense, %"), &series)
 }
 
-/// Decode time against context: of needles and texts, the mean of equal lengths.
+/// Decode time against context length: the mean over needles and texts of equal length.
 fn time_chart(rows: &[Cell], policies: &[String]) -> String {
     let of = |policy: &String| {
         let mut points: Vec<(u32, Vec<f64>)> = Vec::new();
-        // Recall is measured on the host, in no time that counts.
+        // Cells that measure recall run on the host, so their times do not count.
         let timed = |cell: &&Cell| cell.policy == *policy && cell.kind != "recall" && cell.decode.tokens > 0;
         for cell in rows.iter().filter(timed) {
             match points.iter_mut().find(|(tokens, _)| tokens.abs_diff(cell.tokens) < 32) {
@@ -232,7 +232,7 @@ fn time_chart(rows: &[Cell], policies: &[String]) -> String {
     )
 }
 
-/// Pass keys found, a row a depth and a column a length.
+/// Pass keys found, one row per depth and one column per length.
 fn pass_keys(rows: &[Cell], policy: &str) -> String {
     let cells: Vec<&Cell> =
         rows.iter().filter(|cell| cell.policy == policy && cell.kind == "pass-key").collect();
@@ -288,7 +288,7 @@ mod tests {
             let text = example(policy, "text gpl-3");
             Cell { decode: Phase { layers: layers.into(), ..Phase::default() }, ..text }
         };
-        // A budget is the same in every layer that has one; a certified mass takes what it needs.
+        // With a budget, density is the same in every layer; with a certified mass, it differs.
         let rows =
             [cell("quest:page_budget=4", &[1.0, 0.25, 0.25]), cell("quest:mass=0.9", &[1.0, 0.5, 0.75])];
         assert_eq!(layers(&rows), [("quest:mass=0.9", &[1.0, 0.5, 0.75][..])]);

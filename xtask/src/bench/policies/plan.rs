@@ -1,4 +1,4 @@
-//! What `bench policies` runs: a RON file, or one of the two that are built in.
+//! What `bench policies` runs: a RON file, or one of two built-in plans.
 
 use std::path::{Path, PathBuf};
 
@@ -11,14 +11,15 @@ use crate::bench::plan;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Plan {
-    /// SPECs of policies; `full` comes first, as what the others are compared with.
+    /// SPECs of policies; `full` comes first, because the others are compared with it.
     pub(super) policies: Vec<String>,
-    /// Tokens of prompts in one step.
+    /// Number of prompt tokens per step.
     pub(super) chunk: u32,
     pub(super) texts: Vec<Text>,
     pub(super) needles: Vec<Needles>,
-    /// Texts of which the host measures, at some queries of every step, the share of dense attention's mass in the blocks
-    /// attended, and what heads keep before they agree. Selection is then the policy's own code, and no step is timed.
+    /// Texts for which the host measures, for some queries of every step, the share of dense attention's mass
+    /// in the attended blocks, and the share that query heads select individually. Selection then runs on the
+    /// policy's CPU code, and steps are not timed.
     #[serde(default)]
     pub(super) recalls: Vec<Text>,
 }
@@ -27,35 +28,35 @@ pub(super) struct Plan {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Text {
-    /// First tokens of the text.
+    /// Number of tokens, from the start of the text.
     pub(super) tokens: u32,
     /// Tokens from here on are decode steps.
     pub(super) decode_from: u32,
-    /// A UTF-8 file, relative to the working folder; without it the text that is built in.
+    /// A UTF-8 file, relative to the working directory; by default the built-in text.
     #[serde(default)]
     pub(super) file: Option<PathBuf>,
 }
 
-/// Needles in a haystack: every length with every depth.
+/// Needles in a haystack, for every combination of length and depth.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Needles {
     pub(super) task: Task,
-    /// Tokens of the prompt, about.
+    /// Approximate number of tokens in the prompt.
     pub(super) lengths: Vec<u32>,
-    /// Where the needle is, from 0 (start) to 1 (end); several needles are spread at random instead.
+    /// Position of the needle, from 0 (start) to 1 (end); several needles are placed at random instead.
     pub(super) depths: Vec<f64>,
-    /// Seeds 0, 1, ... of keys and places.
+    /// Number of seeds (0, 1, ...) of keys and positions.
     pub(super) samples: u32,
 }
 
-/// What is hidden and asked for, in the manner of RULER (arXiv 2404.06654).
+/// What is hidden and asked for, as in RULER (arXiv 2404.06654).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) enum Task {
-    /// A pass key of five digits.
+    /// A pass key with five digits.
     PassKey,
-    /// The number of one name.
+    /// The number of a name.
     Single,
     /// The number of one name among several.
     MultiKey { keys: u32 },
@@ -66,7 +67,7 @@ pub(super) enum Task {
 }
 
 impl Task {
-    /// Lower-case name, as reports have it.
+    /// Lower-case name, for reports.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::PassKey => "pass-key",
@@ -79,10 +80,10 @@ impl Task {
 }
 
 impl Plan {
-    /// The plan of a file, or the one that is built in: a short one for software drivers.
+    /// The plan of a file, or the built-in one, which is shorter for software drivers.
     ///
     /// # Errors
-    /// A file that cannot be read, and values out of range.
+    /// If the file cannot be read, or values are out of range.
     pub(super) fn read(file: Option<&Path>, software: bool) -> Result<Self> {
         let plan: Self = plan::read(
             file,
@@ -119,7 +120,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Tokens of the longest sequence, answers included.
+    /// Tokens of the longest sequence, including answers.
     pub(super) fn longest(&self) -> u32 {
         let needles = self.needles.iter().flat_map(|needles| &needles.lengths);
         let answered = needles.map(|length| length + super::ANSWER_TOKENS);

@@ -1,5 +1,5 @@
-//! One sequence through a decoder: prefill in chunks, given tokens as decode steps, then greedy ones; what a policy had
-//! it attend, and what the device spent on selection and on attention.
+//! Runs one sequence through a decoder: prefill in chunks, given tokens as decode steps, then greedy
+//! decoding. Records what was attended to under a policy, and the device time of selection and attention.
 
 use std::time::Instant;
 
@@ -12,10 +12,10 @@ use models::{Attended, Decoder};
 
 use crate::kv_used::group_id;
 
-/// Kernels that attend.
+/// Kernels that compute attention.
 const ATTENTION: [&str; 6] =
     ["apply_sinks", "lse_merge", "paged_decode", "paged_prefill", "paged_prefill_coop", "paged_reduce"];
-/// Kernels that choose what is attended.
+/// Kernels that select blocks.
 const SELECTION: [&str; 20] = [
     "block_digest",
     "block_lse",
@@ -44,32 +44,33 @@ const SELECTION: [&str; 20] = [
 pub(super) struct Steps {
     pub(super) tokens: u32,
     pub(super) wall_s: f64,
-    /// Device time, where the adapter has timestamps.
+    /// Device time, if the adapter has timestamps.
     pub(super) attention_s: f64,
     pub(super) selection_s: f64,
     pub(super) device_s: f64,
-    /// `None` where the policy leaves the phase dense.
+    /// `None` if the policy leaves the phase dense.
     pub(super) attended: Option<Attended>,
 }
 
-/// What came of a sequence.
+/// Results of a sequence.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ran {
     pub(super) prefill: Steps,
     pub(super) decode: Steps,
-    /// Sum of negative log likelihoods, and of how many tokens.
+    /// Sum of negative log likelihoods, and the number of tokens in it.
     pub(super) nll: (f64, u32),
     pub(super) generated: Vec<u32>,
-    /// `[layers][blocks]`: decode steps and KV heads that selected a block, and those that saw it.
+    /// `[layers][blocks]`: number of (decode step, KV head) pairs that selected a block, and of those that
+    /// could see it.
     pub(super) chosen: Vec<Vec<(u32, u32)>>,
-    /// The same of chunks or query blocks of the prefill.
+    /// The same for chunks or query blocks of the prefill.
     pub(super) chosen_in_prefill: Vec<Vec<(u32, u32)>>,
 }
 
 /// How to run a sequence.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Way {
-    /// Tokens of a prefill step.
+    /// Tokens per prefill step.
     pub(super) chunk: u32,
     /// Given tokens from here on are decode steps.
     pub(super) decode_from: u32,
@@ -124,14 +125,14 @@ pub(super) fn run(decoder: &mut Decoder, ids: &[u32], way: Way) -> Result<Ran> {
 struct Sequence<'a> {
     decoder: &'a mut Decoder,
     cache: KvCache,
-    /// How often a policy had each block attended.
+    /// How often each block was attended to under the policy.
     access: Vec<u32>,
     ran: Ran,
     score: bool,
 }
 
 impl Sequence<'_> {
-    /// Runs tokens `range` of `ids`; with `draw` returns the likeliest next one.
+    /// Runs tokens `range` of `ids`; with `draw`, returns the most likely next one.
     fn step(
         &mut self,
         ids: &[u32],
@@ -192,7 +193,7 @@ impl Sequence<'_> {
     }
 }
 
-/// Adds the selections of a step.
+/// Adds the selections of a step to the counts.
 fn draw_selections(chosen: &mut Vec<Vec<(u32, u32)>>, attended: &Attended) {
     for (layer, selection) in &attended.selections {
         let layer = *layer as usize;
