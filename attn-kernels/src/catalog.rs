@@ -171,7 +171,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &kernel::nsa_block_score::KERNEL,
         &kernel::nsa_probs::KERNEL,
         &kernel::paged_decode::KERNEL,
-        &kernel::paged_decode::SUBGROUP_KERNEL,
+        &kernel::paged_decode_subgroup::KERNEL,
         &kernel::paged_prefill::KERNEL,
         &kernel::paged_prefill_coop::KERNEL,
         &kernel::paged_reduce::KERNEL,

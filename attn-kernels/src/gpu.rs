@@ -186,10 +186,10 @@ impl Gpu {
         self.level == Level::Coop && self.checks == Checks::Off && self.subgroup_sizes() == (32, 32)
     }
 
-    /// How `paged_decode` is fastest here over a cache of this shape.
+    /// How `paged_decode` is fastest here for `num_heads` query heads over a cache of this shape.
     #[must_use]
-    pub fn decode_lanes(&self, shape: &KvShape) -> Lanes {
-        Lanes::of(shape, self.level, self.subgroup_sizes())
+    pub fn decode_lanes(&self, shape: &KvShape, num_heads: u32) -> Lanes {
+        Lanes::of(shape, num_heads, self.level, self.subgroup_sizes())
     }
 
     fn subgroup_sizes(&self) -> (u32, u32) {

@@ -5,6 +5,7 @@ mod checks;
 
 use attn_kernels::kernel::attention::{Attention, Context};
 use attn_kernels::kernel::paged_decode::Lanes;
+use attn_kernels::kernel::paged_decode_subgroup;
 use attn_kernels::kernel::{KvDtype, KvShape};
 use attn_kernels::kernel::{block_digest, block_score, top_k, top_k_long, top_k_peaks, top_k_transform};
 use attn_kernels::kernel::{cache_write, copy_blocks, lse_merge, paged_decode, paged_prefill, paged_reduce};
@@ -130,7 +131,7 @@ fn workgroup_memory_of_paged_decode_fits_at_every_head_size() {
             // Places of single tokens take the most.
             let tokens = Attention { context: Context::Tokens, ..Attention::default() };
             for lanes in [Lanes::Workgroup, Lanes::Subgroup(8), Lanes::Subgroup(32)] {
-                if matches!(lanes, Lanes::Subgroup(lanes) if !paged_decode::serves(&shape, lanes)) {
+                if matches!(lanes, Lanes::Subgroup(lanes) if !paged_decode_subgroup::serves(&shape, lanes)) {
                     continue;
                 }
                 let variant = paged_decode::variant(&shape, num_heads, lanes, &tokens);

@@ -5,6 +5,7 @@ use crate::Level;
 use crate::kernel::attention::{Attention, Context, Logit, Mask, Pages};
 use crate::kernel::mla_decode::LatentShape;
 use crate::kernel::paged_decode::Lanes;
+use crate::kernel::paged_decode_subgroup::{self, SUBGROUPS};
 use crate::kernel::paged_prefill::KeyLoads;
 use crate::kernel::{KvDtype, KvShape, cache_write, gather_cache, latent_write, masked_attention, published};
 use crate::kernel::{
@@ -66,7 +67,7 @@ fn code_variants(num_heads: u32, f16: &KvShape) -> Vec<NamedVariant> {
 fn decode_variants(part: &str, shape: &KvShape, num_heads: u32, attention: &Attention) -> Vec<NamedVariant> {
     let of = |lanes| paged_decode::variant(shape, num_heads, lanes, attention);
     let mut all = vec![NamedVariant::new(part, Level::Baseline, of(Lanes::Workgroup))];
-    for lanes in Lanes::SUBGROUPS.into_iter().filter(|lanes| paged_decode::serves(shape, *lanes)) {
+    for lanes in SUBGROUPS.into_iter().filter(|lanes| paged_decode_subgroup::serves(shape, *lanes)) {
         let part = format!("{lanes}-{part}");
         all.push(NamedVariant::new(&part, Level::Subgroup, of(Lanes::Subgroup(lanes))));
     }

@@ -2,7 +2,7 @@
 
 use super::attention::{Attention, Context};
 use super::error::Launch;
-use super::{KvDtype, KvShape, LaunchError};
+use super::{KvDtype, KvShape, LaunchError, paged_decode_subgroup};
 use crate::{Access, Kernel, Level, Variant};
 use bytemuck::{Pod, Zeroable};
 
@@ -13,13 +13,6 @@ pub static KERNEL: Kernel = Kernel {
     modules: &[crate::MODULES],
     params_bytes: size_of::<PagedDecodeParams>(),
     bindings: BINDINGS.split_at(7).0,
-};
-
-/// The same for [`Lanes::Subgroup`].
-pub static SUBGROUP_KERNEL: Kernel = Kernel {
-    name: "paged_decode_subgroup",
-    wgsl: include_str!("../../wgsl/paged_decode_subgroup.wgsl"),
-    ..KERNEL
 };
 
 const BINDINGS: &[Access] = &[
@@ -39,38 +32,29 @@ pub const PARTITION: u32 = 256;
 /// Most keys of a partition.
 const LARGEST: u32 = 2048;
 
-/// Workgroups that fill a large GPU: three on each of an H200's 132 multiprocessors. Of fewer, smaller partitions are faster
-/// there; of more, larger ones.
-const ENOUGH: u64 = 400;
-
 /// How the lanes of a workgroup share its keys.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Lanes {
     /// Through workgroup memory, on any adapter.
     Workgroup,
-    /// Each subgroup by itself, where all that the adapter makes have so many lanes.
+    /// Each subgroup by itself, where all subgroups of the adapter have this many lanes.
     Subgroup(u32),
 }
 
 impl Lanes {
-    /// Subgroup sizes that [`variants`](crate::variants) lists, so that self-tests cover them.
-    pub const SUBGROUPS: [u32; 2] = [8, 32];
-
-    /// What is fastest for a cache of this shape at `level` of an adapter whose subgroups have `sizes` lanes, from and to.
+    /// What is fastest for `num_heads` query heads over a cache of this shape, at `level` of an adapter whose subgroups have
+    /// `sizes` lanes, smallest and largest.
     #[must_use]
-    pub fn of(shape: &KvShape, level: Level, sizes: (u32, u32)) -> Self {
-        let lanes = Self::SUBGROUPS.into_iter().find(|lanes| sizes == (*lanes, *lanes));
-        match lanes.filter(|lanes| level >= Level::Subgroup && serves(shape, *lanes)) {
+    pub fn of(shape: &KvShape, num_heads: u32, level: Level, sizes: (u32, u32)) -> Self {
+        let lanes = paged_decode_subgroup::SUBGROUPS.into_iter().find(|lanes| sizes == (*lanes, *lanes));
+        // On an H200 fp8 takes 6 % less time through workgroup memory, and several groups of heads 2 to 8 %.
+        let slower = shape.dtype == KvDtype::Fp8 || groups(shape, num_heads) > 1;
+        let serves = |lanes: &u32| paged_decode_subgroup::serves(shape, *lanes);
+        match lanes.filter(|lanes| level >= Level::Subgroup && !slower && serves(lanes)) {
             Some(lanes) => Self::Subgroup(lanes),
             None => Self::Workgroup,
         }
     }
-}
-
-/// Whether subgroups of `lanes` lanes hold the values of a key, eight dimensions a lane.
-#[must_use]
-pub const fn serves(shape: &KvShape, lanes: u32) -> bool {
-    shape.head_dim / 8 <= lanes
 }
 
 /// Uniform parameters.
@@ -130,18 +114,28 @@ impl Default for PagedDecodeParams {
 /// for long partitions leave less to merge; at least what a workgroup attends at a time.
 #[must_use]
 pub fn partition_of(shape: &KvShape, num_heads: u32, lanes: Lanes, keys: u64) -> u32 {
-    let workgroups = u64::from(shape.num_kv_heads * groups(shape, num_heads));
-    let most = (keys * workgroups / ENOUGH).clamp(1, LARGEST.into());
-    (1 << most.ilog2()).max(tile(shape, lanes))
+    let most = keys * workgroups(shape, num_heads) / enough(shape, num_heads);
+    (1 << most.clamp(1, LARGEST.into()).ilog2()).max(tile(shape, lanes))
 }
 
 /// The most partitions of a row of at most `keys` keys, whatever step it is in.
 #[must_use]
 pub fn most_partitions(shape: &KvShape, num_heads: u32, lanes: Lanes, keys: u32) -> u32 {
-    let workgroups = u64::from(shape.num_kv_heads * groups(shape, num_heads));
-    // Twice as many workgroups as are enough are two partitions of a size in one of the next; and one is cut at both ends.
-    let filling = u32::try_from(2 * ENOUGH / workgroups).expect("under 800") + 1;
+    // Twice as many workgroups as are enough make two partitions of one of the next size; and a row is cut at both ends.
+    let filling = 2 * enough(shape, num_heads) / workgroups(shape, num_heads);
+    let filling = u32::try_from(filling).expect("at most 1,600") + 1;
     1 + filling.min(keys.div_ceil(tile(shape, lanes))).max(keys.div_ceil(LARGEST))
+}
+
+/// Workgroups that fill a large GPU: of fewer, smaller partitions are faster on the 132 multiprocessors of an H200, of more,
+/// larger ones. Groups of one or two heads take few registers, so that more of them run at once.
+fn enough(shape: &KvShape, num_heads: u32) -> u64 {
+    if heads_a_group(shape, num_heads) > 2 { 400 } else { 800 }
+}
+
+/// Workgroups of a row and partition.
+fn workgroups(shape: &KvShape, num_heads: u32) -> u64 {
+    u64::from(shape.num_kv_heads * groups(shape, num_heads))
 }
 
 /// Keys that a workgroup attends at a time.
@@ -174,7 +168,7 @@ pub fn heads_a_group(shape: &KvShape, num_heads: u32) -> u32 {
 /// The kernel for one cache shape and `num_heads` query heads.
 ///
 /// # Panics
-/// For subgroups that do not [serve](serves) the shape.
+/// For subgroups that do not [serve](paged_decode_subgroup::serves) the shape.
 #[must_use]
 pub fn variant(shape: &KvShape, num_heads: u32, lanes: Lanes, attention: &Attention) -> Variant {
     shape.check();
@@ -186,7 +180,7 @@ pub fn variant(shape: &KvShape, num_heads: u32, lanes: Lanes, attention: &Attent
     };
     let variant = match lanes {
         Lanes::Workgroup => by_workgroups(shape, attention.context),
-        Lanes::Subgroup(lanes) => by_subgroups(shape, lanes, attention.context),
+        Lanes::Subgroup(lanes) => paged_decode_subgroup::of(shape, lanes, attention.context),
     };
     let variant = variant
         .module("kv", module)
@@ -210,19 +204,8 @@ fn by_workgroups(shape: &KvShape, context: Context) -> Variant {
         .size("CHUNKS_AHEAD", chunks_ahead(shape, most_ahead))
 }
 
-fn by_subgroups(shape: &KvShape, lanes: u32, context: Context) -> Variant {
-    assert!(serves(shape, lanes), "subgroups of {lanes} lanes for heads of {}", shape.head_dim);
-    let pairs = shape.dtype.is_code() && context != Context::Tokens;
-    let (keys, count, most_ahead) = if pairs { ("lane_key_pair", 2, 2) } else { ("lane_key", 1, 1) };
-    Variant::new(&SUBGROUP_KERNEL)
-        .module("keys", keys)
-        .size("KEYS", count)
-        .size("SUBGROUP", lanes)
-        .size("CHUNKS_AHEAD", chunks_ahead(shape, most_ahead))
-}
-
 /// Chunks of its keys that a lane loads at a time: at most `most`, a power of two.
-fn chunks_ahead(shape: &KvShape, most: u32) -> u32 {
+pub(super) fn chunks_ahead(shape: &KvShape, most: u32) -> u32 {
     most.min(1 << (shape.head_dim / 8).trailing_zeros())
 }
 

@@ -5,7 +5,8 @@ use super::options::{self, Asked};
 use super::{Case, count, shape, size};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
-use crate::kernel::paged_decode::{self, PARTITION, PagedDecodeParams, SUBGROUP_KERNEL};
+use crate::kernel::paged_decode::{self, PARTITION, PagedDecodeParams};
+use crate::kernel::paged_decode_subgroup;
 
 pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let block = size(variant, "BLOCK_SIZE");
@@ -54,7 +55,8 @@ fn case(what: &'static str, variant: &Variant, lens: &[u32]) -> Case {
     // Of more than one partition sums are not normalised: they grow with the number of keys.
     let keys = if reduced == 0 { 1.0 } else { f64::from(PARTITION) };
     let tolerance = Tolerance { abs: ATTENTION.abs * keys, ..ATTENTION };
-    let subgroup = (variant.kernel.name == SUBGROUP_KERNEL.name).then(|| size(variant, "SUBGROUP"));
+    let subgroup =
+        (variant.kernel.name == paged_decode_subgroup::KERNEL.name).then(|| size(variant, "SUBGROUP"));
     Case::new(what, variant, &params, paged_decode::grid(&shape, num_heads, count, max_partitions))
         .subgroups(subgroup.map_or(1..=u32::MAX, |lanes| lanes..=lanes))
         .binding(&q)

@@ -3,11 +3,13 @@
 use crate::device::{assert_close, dispatch};
 use crate::layer::{ATTENTION, Layer, queries};
 use crate::options::{Asked, Lists};
+use attn_kernels::Level;
 use attn_kernels::cpu;
 use attn_kernels::cpu::attention::attend;
 use attn_kernels::gpu::{Bind, Gpu, Pass};
 use attn_kernels::kernel::attention::{Attention, Context};
 use attn_kernels::kernel::paged_decode::{self, Lanes, PARTITION, PagedDecodeParams};
+use attn_kernels::kernel::paged_decode_subgroup::{SUBGROUPS, serves};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::kernel::{KvDtype, KvShape};
 
@@ -34,11 +36,12 @@ fn scaled(shape: &KvShape, params: PagedDecodeParams) -> PagedDecodeParams {
     }
 }
 
-/// The ways to share keys that `gpu` has for a cache of `shape`.
+/// The ways to share keys that `gpu` has for a cache of `shape`, the fastest or not.
 pub(crate) fn lanes_of(gpu: &Gpu, shape: &KvShape) -> Vec<Lanes> {
-    let mut all = vec![Lanes::Workgroup, gpu.decode_lanes(shape)];
-    all.dedup();
-    all
+    let info = gpu.info();
+    let lanes = SUBGROUPS.into_iter().find(|n| *n == info.subgroup_min_size && *n == info.subgroup_max_size);
+    let lanes = lanes.filter(|lanes| gpu.level() >= Level::Subgroup && serves(shape, *lanes));
+    std::iter::once(Lanes::Workgroup).chain(lanes.map(Lanes::Subgroup)).collect()
 }
 
 /// What the kernels wrote.

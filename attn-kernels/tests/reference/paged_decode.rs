@@ -78,6 +78,8 @@ fn partitions_leave_enough_workgroups() {
             assert_eq!([of(64, 1024), of(16, 32_768), of(64, 131_072)], [1024, 2048, 2048]);
             // Two groups of four heads for each KV head are twice the workgroups.
             assert_eq!(partition_of(&shape, 64, lanes, 32_768), 1024);
+            // Of one head each, more run at once.
+            assert_eq!(partition_of(&shape, 8, lanes, 131_072), 1024);
         }
     }
     assert_eq!(partitions(256, 0, 513), 3);

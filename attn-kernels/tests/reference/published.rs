@@ -1,5 +1,6 @@
 //! Caches whose values have their tokens last: what is written, gathered and attended is that of the engine's layout.
 
+use crate::decode::lanes_of;
 use crate::device::{assert_bits, dispatch, gpu};
 use crate::layer::queries;
 use attn_kernels::Variant;
@@ -184,10 +185,11 @@ fn either_layout_gives_the_same_bits() {
         assert_eq!(k, k_published, "{shape:?}");
         assert_eq!(v_published, transposed(&shape, &v), "{shape:?}");
         let results = |layout: &Layout<'_>| {
-            let [shared, fastest] = [Lanes::Workgroup, gpu.decode_lanes(&shape)].map(|by| layout.attend(by));
-            [layout.gather(), shared, fastest, layout.prefill(KeyLoads::Uniform)]
+            let mut all = vec![layout.gather(), layout.prefill(KeyLoads::Uniform)];
+            all.extend(lanes_of(gpu, &shape).into_iter().map(|lanes| layout.attend(lanes)));
+            all
         };
-        let outputs = ["gathered", "attended", "attended as is fastest", "prefilled"]
+        let outputs = ["gathered", "prefilled", "attended", "attended by subgroups"]
             .into_iter()
             .zip(results(&own))
             .zip(results(&other));

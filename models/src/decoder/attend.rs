@@ -35,7 +35,12 @@ impl Attention {
         kind: &attention::Attention,
     ) -> Result<Self, ModelError> {
         Ok(Self {
-            decode: gpu.pipeline(&paged_decode::variant(shape, num_heads, gpu.decode_lanes(shape), kind))?,
+            decode: gpu.pipeline(&paged_decode::variant(
+                shape,
+                num_heads,
+                gpu.decode_lanes(shape, num_heads),
+                kind,
+            ))?,
             reduce: gpu.pipeline(&paged_reduce::variant(shape, kind))?,
             prefill: gpu.pipeline(&match coop {
                 true => paged_prefill_coop::variant(shape, kind),

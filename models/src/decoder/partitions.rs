@@ -43,12 +43,17 @@ impl Decoder {
     pub(super) fn most_listed(&self, rows: &Rows) -> u32 {
         let most = partitions(PARTITION, 0, rows.longest);
         let (shape, heads) = (self.kv.shape(), self.config.num_heads);
-        most.max(paged_decode::most_partitions(shape, heads, self.gpu.decode_lanes(shape), rows.longest))
+        most.max(paged_decode::most_partitions(
+            shape,
+            heads,
+            self.gpu.decode_lanes(shape, self.config.num_heads),
+            rows.longest,
+        ))
     }
 
     fn partition_of(&self, keys: u64) -> u32 {
         let shape = self.kv.shape();
-        partition_of(shape, self.config.num_heads, self.gpu.decode_lanes(shape), keys)
+        partition_of(shape, self.config.num_heads, self.gpu.decode_lanes(shape, self.config.num_heads), keys)
     }
 }
 

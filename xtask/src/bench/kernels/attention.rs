@@ -127,7 +127,7 @@ impl Step {
     /// How lanes share keys, keys of a partition and the most partitions of a row; of listed blocks where there are lists.
     pub(super) fn cut(&self, gpu: &Gpu, lists: Option<&Lists>) -> (Lanes, u32, u32) {
         let Heads { num_heads, shape } = &self.heads;
-        let lanes = gpu.decode_lanes(shape);
+        let lanes = gpu.decode_lanes(shape, *num_heads);
         let most = lists.map_or(u32::MAX, |lists| (lists.stride - 1) * lists.block);
         let lens = || self.cache.rows.iter().map(|row| row[1].min(most));
         let size = partition_of(shape, *num_heads, lanes, lens().map(u64::from).sum());

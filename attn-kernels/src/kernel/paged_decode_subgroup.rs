@@ -1,0 +1,37 @@
+//! `paged_decode` where all subgroups of an adapter have the same number of lanes: [`Lanes::Subgroup`].
+
+#[cfg(doc)]
+use super::paged_decode::Lanes;
+
+use super::attention::Context;
+use super::{KvShape, paged_decode};
+use crate::{Kernel, Variant};
+
+/// Parameters and bindings are those of [`paged_decode`].
+pub static KERNEL: Kernel = Kernel {
+    name: "paged_decode_subgroup",
+    wgsl: include_str!("../../wgsl/paged_decode_subgroup.wgsl"),
+    ..paged_decode::KERNEL
+};
+
+/// Subgroup sizes that [`variants`](crate::variants) lists, so that self-tests cover them.
+pub const SUBGROUPS: [u32; 2] = [8, 32];
+
+/// Whether subgroups of `lanes` lanes hold the values of a key, eight dimensions per lane.
+#[must_use]
+pub const fn serves(shape: &KvShape, lanes: u32) -> bool {
+    shape.head_dim / 8 <= lanes
+}
+
+/// What is special to this kernel; [`paged_decode::variant`] fills the rest.
+pub(super) fn of(shape: &KvShape, lanes: u32, context: Context) -> Variant {
+    assert!(serves(shape, lanes), "subgroups of {lanes} lanes for heads of {}", shape.head_dim);
+    // One load brings codes of two neighbouring keys; listed tokens have no neighbours.
+    let pairs = shape.dtype.is_code() && context != Context::Tokens;
+    let (keys, count, most_ahead) = if pairs { ("lane_key_pair", 2, 2) } else { ("lane_key", 1, 1) };
+    Variant::new(&KERNEL)
+        .module("keys", keys)
+        .size("KEYS", count)
+        .size("SUBGROUP", lanes)
+        .size("CHUNKS_AHEAD", paged_decode::chunks_ahead(shape, most_ahead))
+}
