@@ -12,8 +12,8 @@ pub(super) struct Summary {
     nll: Option<f64>,
     /// Relative to dense attention.
     loss: Option<f64>,
-    prefill_density: f64,
-    decode_density: f64,
+    prefill_density: Option<f64>,
+    decode_density: Option<f64>,
     /// Share that query heads select individually, before the heads of a group are combined.
     head_density: Option<f64>,
     recall: Option<f64>,
@@ -23,8 +23,8 @@ pub(super) struct Summary {
     needles: (f64, usize),
     /// For the text's decode steps.
     ms: Option<f64>,
-    attention_us: f64,
-    selection_us: f64,
+    attention_us: Option<f64>,
+    selection_us: Option<f64>,
 }
 
 /// One row per policy, in their order.
@@ -47,7 +47,7 @@ fn summary(rows: &[Cell], policy: &str) -> Summary {
     let texts = of(|kind| kind == "text");
     let score = |cells: &[&Cell]| (cells.iter().filter_map(|cell| cell.found).sum(), cells.len());
     let mean = |value: fn(&Cell) -> f64| {
-        texts.iter().map(|cell| value(cell)).sum::<f64>() / texts.len().max(1) as f64
+        (!texts.is_empty()).then(|| texts.iter().map(|cell| value(cell)).sum::<f64>() / texts.len() as f64)
     };
     let measured = of(|kind| kind == "recall");
     // Most policies act in one phase; for those that act in both, decode is shown.
@@ -57,10 +57,9 @@ fn summary(rows: &[Cell], policy: &str) -> Summary {
         (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
     };
     let likelihoods: Vec<f64> = texts.iter().filter_map(|cell| cell.mean_nll).collect();
-    let some = !likelihoods.is_empty();
     Summary {
         policy: policy.into(),
-        nll: some.then(|| likelihoods.iter().sum::<f64>() / likelihoods.len() as f64),
+        nll: (!likelihoods.is_empty()).then(|| likelihoods.iter().sum::<f64>() / likelihoods.len() as f64),
         loss: None,
         prefill_density: mean(|cell| cell.prefill.density),
         decode_density: mean(|cell| cell.decode.density),
@@ -69,7 +68,7 @@ fn summary(rows: &[Cell], policy: &str) -> Summary {
         bound: texts.iter().filter_map(|cell| cell.decode.bound).reduce(f64::min),
         pass_keys: score(&of(|kind| kind == "pass-key")),
         needles: score(&of(|kind| !matches!(kind, "text" | "recall" | "pass-key"))),
-        ms: some.then(|| mean(|cell| cell.decode.ms)),
+        ms: mean(|cell| cell.decode.ms),
         attention_us: mean(|cell| cell.decode.attention_us),
         selection_us: mean(|cell| cell.decode.selection_us),
     }
@@ -88,7 +87,7 @@ pub(super) fn layers(rows: &[Cell]) -> Vec<(&str, &[f64])> {
 impl Summary {
     /// The values of a row.
     fn values(&self) -> [String; 12] {
-        let percent = |share: f64| format!("{:.1} %", share * 100.0);
+        let percent: fn(f64) -> String = |share| format!("{:.1} %", share * 100.0);
         let some = |value: Option<f64>, shown: fn(f64) -> String| value.map_or("-".into(), shown);
         let score = |(found, asked): (f64, usize)| match asked {
             0 => "-".into(),
@@ -97,16 +96,16 @@ impl Summary {
         [
             some(self.nll, |nll| format!("{nll:.5}")),
             some(self.loss, |loss| format!("{:+.2} %", loss * 100.0)),
-            format!("{:.1} %", self.prefill_density * 100.0),
-            format!("{:.1} %", self.decode_density * 100.0),
+            some(self.prefill_density, percent),
+            some(self.decode_density, percent),
             some(self.head_density, percent),
             some(self.recall, |recall| format!("{recall:.3}")),
             some(self.bound, |bound| format!("{bound:.3}")),
             score(self.pass_keys),
             score(self.needles),
             some(self.ms, |ms| format!("{ms:.2}")),
-            format!("{:.0}", self.attention_us),
-            format!("{:.0}", self.selection_us),
+            some(self.attention_us, |us| format!("{us:.0}")),
+            some(self.selection_us, |us| format!("{us:.0}")),
         ]
     }
 }
@@ -194,7 +193,7 @@ pub(super) fn page(setup: &str, rows: &[Cell], policies: &[String]) -> String {
 
 fn loss_chart(summaries: &[Summary]) -> String {
     let point = |row: &Summary| {
-        let density = if row.decode_density < 1.0 { row.decode_density } else { row.prefill_density };
+        let density = row.decode_density.filter(|density| *density < 1.0).or(row.prefill_density)?;
         row.loss.map(|loss| Series {
             name: row.policy.clone(),
             points: vec![(density, loss * 100.0)],
