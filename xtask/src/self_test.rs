@@ -2,6 +2,8 @@
 //! `doctor --self-test`.
 
 use std::fmt;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use anyhow::Result;
@@ -24,7 +26,7 @@ pub struct Tested {
     pub level: &'static str,
     /// Its outcome.
     pub outcome: Outcome,
-    /// Time of compilation, run and comparison, in milliseconds.
+    /// Time of run and comparison, in milliseconds; of compilation too after a device was lost.
     pub ms: f64,
 }
 
@@ -65,6 +67,9 @@ pub fn run(options: &GpuOptions, mut gpu: Gpu) -> Result<Adapter> {
     let variants = variants(head_dim);
     let bar = ProgressBar::new(variants.len() as u64)
         .with_style(ProgressStyle::with_template("{msg} [{bar:40}] {pos} of {len}")?.progress_chars("=> "));
+    bar.set_message("compiling");
+    bar.tick();
+    compile(&gpu, &variants);
     let mut rows = Vec::with_capacity(variants.len());
     for (named, cases) in &variants {
         bar.set_message(named.name.clone());
@@ -79,6 +84,25 @@ pub fn run(options: &GpuOptions, mut gpu: Gpu) -> Result<Adapter> {
     }
     bar.finish_and_clear();
     Ok(Adapter { info: gpu.info().clone(), rows })
+}
+
+/// Compiles what will run, on all processors: a driver takes up to seconds for a kernel.
+fn compile(gpu: &Gpu, variants: &[(NamedVariant, Vec<Case>)]) {
+    let next = AtomicUsize::new(0);
+    let next = || variants.get(next.fetch_add(1, Ordering::Relaxed));
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some((named, cases)) = next() {
+                    if cases.first().is_some_and(|case| skipped(gpu, named, case).is_none()) {
+                        // What does not compile is reported when its cases run.
+                        let _ = gpu.pipeline(&named.variant);
+                    }
+                }
+            });
+        }
+    });
 }
 
 /// The variants of all crates with their cases, by name.

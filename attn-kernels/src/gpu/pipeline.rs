@@ -4,8 +4,8 @@ use super::{Checks, Gpu, GpuError};
 use crate::{Access, Variant};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, MutexGuard};
 
 /// A compiled kernel.
 #[derive(Debug)]
@@ -38,21 +38,24 @@ pub(super) struct PipelineCache {
 static NEXT_LAYOUT: AtomicU64 = AtomicU64::new(0);
 
 impl Gpu {
-    /// Compiles a variant, once.
+    /// Compiles a variant, once; others are compiled by other threads meanwhile.
     ///
     /// # Errors
     /// [`GpuError::Compose`], [`GpuError::NoCoop`] and [`GpuError::Compile`], with the kernel's name.
     pub fn pipeline(&self, variant: &Variant) -> Result<Arc<Pipeline>, GpuError> {
-        let mut cache = self.pipelines.lock().expect("no holder of this lock panics");
-        if let Some(pipeline) = cache.pipelines.get(variant) {
+        if let Some(pipeline) = self.cached().pipelines.get(variant) {
             return Ok(Arc::clone(pipeline));
         }
-        let pipeline = Arc::new(self.compile(variant, &mut cache)?);
-        cache.pipelines.insert(variant.clone(), Arc::clone(&pipeline));
-        Ok(pipeline)
+        let pipeline = Arc::new(self.compile(variant)?);
+        // Another thread may have been faster with the same one.
+        Ok(Arc::clone(self.cached().pipelines.entry(variant.clone()).or_insert(pipeline)))
     }
 
-    fn compile(&self, variant: &Variant, cache: &mut PipelineCache) -> Result<Pipeline, GpuError> {
+    fn cached(&self) -> MutexGuard<'_, PipelineCache> {
+        self.pipelines.lock().expect("no holder of this lock panics")
+    }
+
+    fn compile(&self, variant: &Variant) -> Result<Pipeline, GpuError> {
         self.made.fetch_add(1, Ordering::Relaxed);
         let kernel = variant.kernel;
         let wgsl = variant.wgsl()?;
@@ -63,7 +66,8 @@ impl Gpu {
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
         let internal = self.device.push_error_scope(wgpu::ErrorFilter::Internal);
         let module = self.module(kernel.name, wgsl);
-        let (layout_id, layout) = cache
+        let (layout_id, layout) = self
+            .cached()
             .layouts
             .entry((kernel.params_bytes, variant.bindings))
             .or_insert_with(|| {
