@@ -47,7 +47,7 @@ struct Lane {
 // Of each head: the subgroup's largest logit, the lane's sum of exponentials, and eight dimensions of its weighted values.
 struct State { top: vec4<f32>, sum: vec4<f32>, low: array<vec4<f32>, GROUP>, high: array<vec4<f32>, GROUP> }
 
-// What a lane knows of its keys in a tile: where they are, and once they are weighed, how much they count for each head.
+// Of a lane's keys in a tile: how much each counts for each head, and where its values begin.
 struct Weighed { weight: array<vec4<f32>, KEYS>, v_at: array<u32, KEYS> }
 
 @compute @workgroup_size(WG)
@@ -66,11 +66,11 @@ fn paged_decode_subgroup(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     state.top = vec4(LOWEST);
     for (var at = first; at < part.end; at += SUBGROUPS * TILE) {
         let logits = logits_of(part, key0, places);
-        let here = places;
-        let counted = key0;
+        // The next places are on their way while this tile's values are read.
+        let next = places_of(part, key0 + SUBGROUPS * TILE);
+        state = step(lane, part, key0, places, logits, state);
+        places = next;
         key0 += SUBGROUPS * TILE;
-        places = places_of(part, key0);
-        state = step(lane, part, counted, here, logits, state);
     }
     merge(lane, destination_of(group, part), state);
 }
