@@ -67,7 +67,8 @@ pub struct DecoderOptions {
     pub max_rows: u32,
     /// Most samples of one step.
     pub max_seqs: u32,
-    /// One order of arithmetic for a row whatever its phase: prefill rows go through the decode kernel, one by one.
+    /// One order of arithmetic for a row whatever its phase and its company: prefill rows go through the decode kernel, one by
+    /// one, in partitions of one size.
     pub reproducible: bool,
     /// Tokens of prefixes that the prefills of a step attend in one piece, shared by its sequences: behind longer ones they
     /// attend chunk by chunk and merge. Rows that go through the decode kernel are split by it anyway.

@@ -25,7 +25,10 @@ impl Decoder {
         for view in &mut plan.views {
             for rows in [&mut view.all, &mut view.whole] {
                 let keys = rows.decode.iter().map(|row| u64::from(row[1] - row[3])).sum();
-                rows.cut(if fixed { PARTITION } else { self.partition_of(keys) });
+                rows.cut(PARTITION);
+                if !fixed {
+                    rows.cut(self.partition_of(keys, rows.max_partitions));
+                }
             }
         }
     }
@@ -35,25 +38,25 @@ impl Decoder {
         let keys = rows.decode.iter().map(|row| u64::from(row[1].min(tokens))).sum();
         // Slots for pages hold whole partitions.
         let fixed = self.options.reproducible || self.residency.is_some();
-        let size = if fixed { PARTITION } else { self.partition_of(keys) };
-        (size, partitions(size, 0, rows.longest.min(tokens)).max(1))
+        let longest = rows.longest.min(tokens);
+        let size = if fixed { PARTITION } else { self.partition_of(keys, longest.div_ceil(PARTITION)) };
+        (size, partitions(size, 0, longest).max(1))
     }
 
     /// The most partitions of one of `rows`, whatever lists they attend.
     pub(super) fn most_listed(&self, rows: &Rows) -> u32 {
         let most = partitions(PARTITION, 0, rows.longest);
         let (shape, heads) = (self.kv.shape(), self.config.num_heads);
-        most.max(paged_decode::most_partitions(
-            shape,
-            heads,
-            self.gpu.decode_lanes(shape, self.config.num_heads),
-            rows.longest,
-        ))
+        let lanes = self.gpu.decode_lanes(shape, heads);
+        most.max(paged_decode::most_partitions(shape, heads, lanes, rows.longest))
     }
 
-    fn partition_of(&self, keys: u64) -> u32 {
-        let shape = self.kv.shape();
-        partition_of(shape, self.config.num_heads, self.gpu.decode_lanes(shape, self.config.num_heads), keys)
+    /// Of rows that have at most `most` partitions of [`PARTITION`] keys.
+    fn partition_of(&self, keys: u64, most: u32) -> u32 {
+        let (shape, heads) = (self.kv.shape(), self.config.num_heads);
+        let size = partition_of(shape, heads, self.gpu.decode_lanes(shape, heads), keys);
+        // One partition needs no reduction, and a processor in place of a device is full with any size.
+        if most <= 1 || self.gpu.is_cpu() { size.max(PARTITION) } else { size }
     }
 }
 
