@@ -36,7 +36,7 @@ use crate::batch::{Sample, Slice, StepOutput};
 use crate::kernel::embed;
 use crate::matrix::{Kernels, Matrix};
 use crate::{DecoderConfig, KvOptions, KvPool, ModelError, Offload, SparseOptions};
-use activations::{Activations, decode_portion};
+use activations::{Activations, decode_portion, portions};
 use ahead::Ahead;
 use attend::Attention;
 use choices::Choices;
@@ -201,7 +201,7 @@ impl Decoder {
         if let Some(compressed) = &mut self.compressed {
             let step = compressed.plan(&self.config, slices, &plan);
             compressed.write(&self.gpu, &step)?;
-            plan.views[0].all.max_partitions = step.max_partitions;
+            plan.views[0].all.cut.max_partitions = step.max_partitions;
             plan.compressed = Some(step);
         }
         self.inputs.write(&self.gpu, &plan)?;

@@ -17,7 +17,8 @@ pub struct LatentRow<'a> {
 
 /// Attention of rows to their latents, by partitions from the one of the first key on: `partial`
 /// `[rows, num_heads, max_partitions, latent]` unnormalised and `stats` `[rows, num_heads, max_partitions]` of
-/// (max, sum). Partitions outside the part that `params` asks for are left alone. Without a reduce pass `partial` is `[*, num_heads, latent]`, normalised, and 0 for a row without keys.
+/// (max, sum). Partitions outside the part that `params` asks for are left alone. Without a reduce pass `partial` is
+/// `[*, num_heads, latent]`, normalised, and 0 for a row without keys.
 pub fn mla_decode(
     shape: &LatentShape,
     params: &MlaDecodeParams,

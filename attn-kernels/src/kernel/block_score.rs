@@ -45,6 +45,13 @@ pub struct BlockScoreParams {
     pub pad0: u32,
 }
 
+impl Default for BlockScoreParams {
+    /// Scores as they are, nothing forced but the last block. Heads and strides are to be set.
+    fn default() -> Self {
+        Self { scale: 1.0, infinity: f32::INFINITY, logit_scale: 1.0, ..Self::zeroed() }
+    }
+}
+
 /// Chunks of eight channels that a lane has in flight of mean keys: what 16 lanes need for all KV heads, up to 8.
 fn chunks_ahead(shape: &KvShape) -> u32 {
     (shape.num_kv_heads * shape.head_dim / 8).div_ceil(16).min(8)

@@ -2,6 +2,8 @@
 
 use super::attention::{Attention, Context};
 use super::error::Launch;
+use super::mla_decode::{self, MlaDecodeParams};
+use super::paged_decode::PagedDecodeParams;
 use super::{KvShape, LaunchError};
 use crate::{Access, Kernel, Variant};
 use bytemuck::{Pod, Zeroable};
@@ -38,6 +40,49 @@ pub struct PagedReduceParams {
     pub pad0: u32,
     /// Zero.
     pub pad1: u32,
+}
+
+impl From<&PagedDecodeParams> for PagedReduceParams {
+    /// Of the pass behind a `paged_decode` of these.
+    fn from(decode: &PagedDecodeParams) -> Self {
+        let PagedDecodeParams {
+            num_heads,
+            num_kv_heads,
+            max_partitions,
+            partition_size,
+            list_stride,
+            first_list,
+            ..
+        } = *decode;
+        Self {
+            num_heads,
+            num_kv_heads,
+            max_partitions,
+            list_stride,
+            first_list,
+            partition_size,
+            pad0: 0,
+            pad1: 0,
+        }
+    }
+}
+
+impl From<&MlaDecodeParams> for PagedReduceParams {
+    /// Of the pass behind an `mla_decode` of these, whose heads share the latents.
+    fn from(decode: &MlaDecodeParams) -> Self {
+        let MlaDecodeParams { num_heads, max_partitions, list_stride, first_list, .. } = *decode;
+        let partition_size = mla_decode::PARTITION;
+        Self {
+            num_heads,
+            num_kv_heads: 1,
+            max_partitions,
+            list_stride,
+            first_list,
+            partition_size,
+            pad0: 0,
+            pad1: 0,
+        }
+    }
 }
 
 /// The kernel for one head size, after `paged_decode` of the same `attention`.

@@ -58,9 +58,8 @@ fn case(what: &'static str, variant: &Variant, shared: bool) -> Case {
         recent_blocks: 2,
         recent_full: u32::from(shared),
         scale: 0.5,
-        infinity: f32::INFINITY,
         logit_scale: 0.25,
-        pad0: 0,
+        ..BlockScoreParams::default()
     };
     let q = queries(lens.len(), width as usize, width as usize + 4, 2);
     let sequences = (0..).zip(lens.iter().zip(&layer.table_of));

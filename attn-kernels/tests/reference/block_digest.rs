@@ -71,13 +71,7 @@ impl Keys {
             q_stride: 2 * SHAPE.head_dim,
             heads_a_set: 1,
             score_stride: pages,
-            sink_blocks: 0,
-            recent_blocks: 0,
-            recent_full: 0,
-            scale: 1.0,
-            infinity: f32::INFINITY,
-            logit_scale: 1.0,
-            pad0: 0,
+            ..BlockScoreParams::default()
         };
         let [q, tables] = [bytemuck::cast_slice(q), &self.layer.tables].map(|d| gpu.upload("q", d).unwrap());
         let rows = gpu.upload("rows", &[[0, self.len, 0, 0]]).unwrap();

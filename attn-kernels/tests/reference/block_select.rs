@@ -66,13 +66,7 @@ impl Select {
             q_stride: self.q_stride,
             heads_a_set: if shared { self.num_heads } else { self.num_heads / num_kv_heads },
             score_stride: self.blocks() + 5,
-            sink_blocks: 0,
-            recent_blocks: 0,
-            recent_full: 0,
-            scale: 1.0,
-            infinity: f32::INFINITY,
-            logit_scale: 1.0,
-            pad0: 0,
+            ..BlockScoreParams::default()
         }
     }
 

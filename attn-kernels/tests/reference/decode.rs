@@ -120,16 +120,7 @@ impl Decode {
     }
 
     fn reduce_params(&self, max_partitions: u32) -> PagedReduceParams {
-        PagedReduceParams {
-            num_heads: self.num_heads,
-            num_kv_heads: self.layer.shape.num_kv_heads,
-            max_partitions,
-            list_stride: self.asked.list_stride(),
-            first_list: 0,
-            partition_size: self.partition,
-            pad0: 0,
-            pad1: 0,
-        }
+        PagedReduceParams::from(&self.params(max_partitions, (0, u32::MAX)))
     }
 
     fn max_partitions(&self, rows: &[[u32; 4]]) -> u32 {

@@ -259,13 +259,8 @@ pub(crate) fn record_bounds(
         q_stride: of.num_heads * of.shape.head_dim,
         heads_a_set: group,
         score_stride: of.blocks(),
-        sink_blocks: 0,
-        recent_blocks: 0,
-        recent_full: 0,
-        scale: 1.0,
-        infinity: f32::INFINITY,
         logit_scale: of.scale,
-        pad0: 0,
+        ..BlockScoreParams::default()
     };
     let scores_len = block_score::scores_len(&params, rows.len());
     let bounds_len = block_score::bounds_len(&params, rows.len());

@@ -138,16 +138,7 @@ impl Mla {
             dispatch(gpu, &mut pass, variant, &params, &bindings, grid);
         }
         if params.reduced == 1 {
-            let params = PagedReduceParams {
-                num_heads: self.num_heads,
-                num_kv_heads: 1,
-                max_partitions: most,
-                list_stride: self.asked.list_stride(),
-                first_list: 0,
-                partition_size: mla_decode::PARTITION,
-                pad0: 0,
-                pad1: 0,
-            };
+            let params = PagedReduceParams::from(&params);
             let mut bindings = vec![(&partial).into(), (&stats).into(), (&rows).into(), (&out).into()];
             bindings.extend(lists.iter().take(usize::from(self.asked.lists.is_some())).map(Into::into));
             let sinks = gpu.upload("sinks", self.asked.sinks().unwrap_or(&[0.0])).unwrap();

@@ -1,5 +1,7 @@
 //! What layers hand to each other, on the device.
 
+use std::ops::Range;
+
 use attn_kernels::gpu::{Buf, Gpu};
 
 use super::DecoderOptions;
@@ -95,7 +97,7 @@ fn partials(view: &ViewRows, listed: u32, bytes: usize) -> usize {
         // As decode_portion cuts them.
         (rows.decode.len() * most).min((PARTIAL_BYTES / bytes).max(16 * most))
     };
-    of(&view.all, view.all.max_partitions).max(of(&view.selected, listed))
+    of(&view.all, view.all.cut.max_partitions).max(of(&view.selected, listed))
 }
 
 /// Decode rows of one dispatch, so that their partitions stay within a buffer; a multiple of 16, for the alignment of
@@ -103,6 +105,12 @@ fn partials(view: &ViewRows, listed: u32, bytes: usize) -> usize {
 pub(super) fn decode_portion(config: &DecoderConfig, max_partitions: u32) -> usize {
     let row = config.num_heads as usize * max_partitions as usize * partial_dim(config) as usize * 4;
     (PARTIAL_BYTES / row.max(1)).max(16) / 16 * 16
+}
+
+/// `rows` in portions of `portion`.
+pub(super) fn portions(rows: Range<usize>, portion: usize) -> impl Iterator<Item = Range<usize>> {
+    let end = rows.end;
+    rows.step_by(portion).map(move |start| start..(start + portion).min(end))
 }
 
 /// Elements of what attention makes of one head.
@@ -113,12 +121,13 @@ fn partial_dim(config: &DecoderConfig) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::decoder::partitions::Cut;
 
     #[test]
     fn partials_of_many_rows_are_as_many_as_the_buffer_holds() {
         let of = |rows: usize| Rows {
             decode: vec![[0, 32_768, 0, 0]; rows],
-            max_partitions: 32,
+            cut: Cut { max_partitions: 32, ..Cut::default() },
             longest: 32_768,
             ..Rows::default()
         };

@@ -7,6 +7,7 @@
 use attn_kernels::gpu::Encoded;
 
 use super::inputs::Plan;
+use super::partitions::Cut;
 use super::{CUT, Decoder, Reads};
 use crate::ModelError;
 
@@ -26,8 +27,8 @@ pub(super) struct Shape {
     rows: u32,
     scored: usize,
     samples: usize,
-    /// Keys of a partition and the most partitions of a row, by view.
-    partitions: Vec<[u32; 2]>,
+    /// By view.
+    cuts: Vec<Cut>,
     /// Lengths of the buffers that grow: a longer one is another.
     buffers: [usize; 2],
 }
@@ -47,11 +48,7 @@ impl Decoder {
             rows: plan.rows,
             scored: plan.scored.len(),
             samples: plan.specs.len(),
-            partitions: plan
-                .views
-                .iter()
-                .map(|view| [view.all.partition_size, view.all.max_partitions])
-                .collect(),
+            cuts: plan.views.iter().map(|view| view.all.cut).collect(),
             buffers: [self.inputs.tables.len(), self.activations.stats.len()],
         })
     }

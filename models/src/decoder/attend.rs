@@ -12,10 +12,11 @@ use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::kernel::{KvShape, paged_prefill_coop};
 
 use super::inputs::{Plan, RowBufs, Rows};
+use super::partitions::Cut;
 use super::residency::Residency;
 use super::sparse::Lists;
 use super::stream::{Group, Loaded, Stream};
-use super::{Decoder, decode_portion};
+use super::{Decoder, decode_portion, portions};
 use crate::{ModelError, Reach};
 
 /// Pipelines of one kind of attention.
@@ -93,27 +94,22 @@ impl Decoder {
         let all = plan.stream.as_ref().map_or(Keys::Device, Keys::Ring);
         let listed = self.residency.as_ref().map_or(Keys::Device, Keys::Slots);
         let (plan, inputs) = (&plan.views[view], &self.inputs.views[view]);
-        let cut = |rows: &Rows| (rows.partition_size, rows.max_partitions);
         let lists = self.sparse.as_ref().and_then(|sparse| sparse.lists(index));
         let Some((lists, selected)) = lists.zip(self.pipelines.selected.as_ref()) else {
             self.renew_pages(pass, index);
             let task = Task { kind, rows: &plan.all, bufs: &inputs.all, lists: None, keys: all };
-            return self.attend_task(pass, index, &task, cut(&plan.all));
+            return self.attend_task(pass, index, &task, plan.all.cut);
         };
         let whole = Task { kind, rows: &plan.whole, bufs: &inputs.whole, lists: None, keys: all };
-        self.attend_task(pass, index, &whole, cut(&plan.whole));
+        self.attend_task(pass, index, &whole, plan.whole.cut);
         let tokens = (lists.stride - 1) * self.options.select_block();
         let bufs = &inputs.selected;
         let task = Task { kind: selected, rows: &plan.selected, bufs, lists: Some(lists), keys: listed };
         self.attend_task(pass, index, &task, self.cut_lists(&plan.selected, tokens));
     }
 
-    /// `cut` are the keys of a partition and the most partitions of a row.
-    fn attend_task(&self, pass: &mut Pass, index: usize, task: &Task<'_>, cut: (u32, u32)) {
-        let portion = decode_portion(&self.config, cut.1);
-        let portions = |rows: Range<usize>, portion: usize| {
-            rows.clone().step_by(portion).map(move |start| start..(start + portion).min(rows.end))
-        };
+    fn attend_task(&self, pass: &mut Pass, index: usize, task: &Task<'_>, cut: Cut) {
+        let portion = decode_portion(&self.config, cut.max_partitions);
         match task.keys {
             Keys::Device => {
                 for rows in portions(0..task.rows.decode.len(), portion) {
@@ -144,7 +140,7 @@ impl Decoder {
         pass: &mut Pass,
         index: usize,
         task: &Task<'_>,
-        (partition_size, max_partitions): (u32, u32),
+        Cut { partition_size, max_partitions }: Cut,
         range: Range<usize>,
         mut ring: Option<(&Group, &mut Loaded)>,
     ) {
@@ -211,16 +207,7 @@ impl Decoder {
             self.bound_mass(pass, index, (list.clone(), lists), &params, rows);
         }
         if reduced {
-            let params = PagedReduceParams {
-                num_heads: c.num_heads,
-                num_kv_heads: c.num_kv_heads,
-                max_partitions,
-                list_stride: task.list_stride(),
-                first_list,
-                partition_size,
-                pad0: 0,
-                pad1: 0,
-            };
+            let params = PagedReduceParams::from(&params);
             let mut bindings =
                 task.with_lists([(&a.partial).into(), (&a.stats).into(), list, (&a.attended).into()]);
             bindings.extend(sinks.as_ref().map(Bind::from));

@@ -27,7 +27,7 @@ use self::places::{LayerPlaces, Places};
 use self::step::KindStep;
 use super::inputs::{Plan, View, u32_of};
 use super::turns::Turns;
-use super::{Decoder, DecoderOptions, decode_portion};
+use super::{Decoder, DecoderOptions, decode_portion, portions};
 use crate::batch::Slice;
 use crate::kernel::index_write::{self, IndexWriteParams};
 use crate::kernel::matmul::Epilogue;
@@ -283,9 +283,8 @@ impl Decoder {
     fn attend_compressed(&self, pass: &mut Pass, index: usize, places: Option<LayerPlaces>, plan: &Plan) {
         let step = plan.compressed.as_ref().expect("a step of compressed attention");
         let portion = decode_portion(&self.config, step.max_partitions);
-        let total = step.rows.len();
-        for start in (0..total).step_by(portion) {
-            self.attend_compressed_rows(pass, index, places, step, start..total.min(start + portion));
+        for rows in portions(0..step.rows.len(), portion) {
+            self.attend_compressed_rows(pass, index, places, step, rows);
         }
     }
 
@@ -334,16 +333,7 @@ impl Decoder {
             entry_slots.into(),
         ];
         pass.dispatch(&state.attend, &params, &bindings, state.kernel.grid(rows, max_partitions));
-        let params = PagedReduceParams {
-            num_heads: heads,
-            num_kv_heads: 1,
-            max_partitions,
-            list_stride: 0,
-            first_list,
-            partition_size: mla_decode::PARTITION,
-            pad0: 0,
-            pad1: 0,
-        };
+        let params = PagedReduceParams::from(&params);
         let mut bindings: Vec<Bind> =
             vec![(&a.partial).into(), (&a.stats).into(), list, (&a.attended).into()];
         bindings.extend(self.layers[index].sinks.as_ref().map(Bind::from));

@@ -8,6 +8,7 @@ use kvblock::BlockId;
 use smallvec::SmallVec;
 
 use super::head::HEAD_ROWS;
+use super::partitions::Cut;
 use super::sparse::Chosen;
 use super::staged::Fresh;
 use super::stream::Stream;
@@ -121,10 +122,8 @@ pub(super) struct Rows {
     /// Row, tokens up to it, first entry of its block table, first key that it sees. Lists of selected blocks are in
     /// this order.
     pub(super) decode: Vec<[u32; 4]>,
-    /// Keys of a partition of those that attend all that they see, and the most partitions of one: see
-    /// [`cut`](super::Decoder::cut).
-    pub(super) partition_size: u32,
-    pub(super) max_partitions: u32,
+    /// Of those that attend all that they see.
+    pub(super) cut: Cut,
     /// Keys of the longest of them.
     pub(super) longest: u32,
     pub(super) tiles: Vec<Tile>,

@@ -16,7 +16,7 @@ use super::indexer::{Indexer, IndexerState};
 use super::inputs::{Plan, u32_of};
 use super::layer::Layer;
 use super::stream::{Group, Loaded};
-use super::{Decoder, DecoderOptions, decode_portion};
+use super::{Decoder, DecoderOptions, decode_portion, portions};
 use crate::kernel::matmul::Epilogue;
 use crate::kernel::norm_heads::NormHeadsParams;
 use crate::kernel::rope::{self, RopeParams};
@@ -267,22 +267,19 @@ impl Decoder {
         let lists = self.latent().indexer.as_ref().filter(|_| chosen).map(|indexer| indexer.lists(plan));
         let max_partitions = match &lists {
             Some((_, stride)) => (stride - 1).div_ceil(PARTITION),
-            None => rows.max_partitions,
+            None => rows.cut.max_partitions,
         };
         let task = Task { rows: &rows.decode, lists, max_partitions };
         let portion = decode_portion(&self.config, max_partitions);
-        let portions = |rows: Range<usize>| {
-            rows.clone().step_by(portion).map(move |start| start..(start + portion).min(rows.end))
-        };
         let Some(stream) = &plan.stream else {
-            for rows in portions(0..rows.decode.len()) {
+            for rows in portions(0..rows.decode.len(), portion) {
                 self.attend_latent_rows(pass, index, &task, rows, None);
             }
             return;
         };
         for group in &stream.groups {
             let mut loaded = self.unloaded();
-            for rows in portions(group.rows(rows)) {
+            for rows in portions(group.rows(rows), portion) {
                 self.attend_latent_rows(pass, index, &task, rows, Some((group, &mut loaded)));
             }
         }
@@ -300,7 +297,6 @@ impl Decoder {
         let (state, a, heads) = (self.latent(), &self.activations, self.config.num_heads);
         let (rows, first_list) = (u32_of(range.len()), u32_of(range.start));
         let kind = if task.lists.is_some() { &state.chosen } else { &state.all };
-        let list_stride = task.lists.as_ref().map_or(0, |(_, stride)| *stride);
         let bind = task.lists.as_ref().map(|(bind, _)| bind.clone());
         let max_partitions = task.max_partitions;
         let reduced = max_partitions > 1 || ring.is_some();
@@ -316,38 +312,28 @@ impl Decoder {
             (&a.stats).into(),
         ];
         bindings.extend(bind.clone());
+        let params = MlaDecodeParams {
+            num_heads: heads,
+            q_stride: heads * state.config.cached(),
+            max_partitions,
+            reduced: u32::from(reduced),
+            scale: self.config.scale,
+            list_stride: task.lists.as_ref().map_or(0, |(_, stride)| *stride),
+            first_list,
+            ..MlaDecodeParams::default()
+        };
         let longest = task.rows[range].iter().map(|row| row[1]).max().unwrap_or(0);
         let num_keys = ring.as_ref().map_or(u32::MAX, |(group, _)| group.chunk_tokens);
         for (number, first_key) in (0..longest).step_by(num_keys as usize).enumerate() {
             if let Some((group, loaded)) = &mut ring {
                 self.fetch(pass, index, group, number, loaded);
             }
-            let params = MlaDecodeParams {
-                num_heads: heads,
-                q_stride: heads * state.config.cached(),
-                max_partitions,
-                reduced: u32::from(reduced),
-                scale: self.config.scale,
-                list_stride,
-                first_list,
-                first_key,
-                num_keys,
-                ..MlaDecodeParams::default()
-            };
+            let params = MlaDecodeParams { first_key, num_keys, ..params };
             let grid = state.kernel.grid(rows, max_partitions.min(num_keys / PARTITION));
             pass.dispatch(&kind.attend, &params, &bindings, grid);
         }
         if reduced {
-            let params = PagedReduceParams {
-                num_heads: heads,
-                num_kv_heads: 1,
-                max_partitions,
-                list_stride,
-                first_list,
-                partition_size: PARTITION,
-                pad0: 0,
-                pad1: 0,
-            };
+            let params = PagedReduceParams::from(&params);
             let mut bindings: Vec<Bind> =
                 vec![(&a.partial).into(), (&a.stats).into(), list, (&state.weighed).into()];
             bindings.extend(bind);

@@ -8,11 +8,20 @@ use super::inputs::{Plan, Rows};
 
 const _: () = assert!(PARTITION == mla_decode::PARTITION, "latents are cut alike");
 
-impl Rows {
-    fn cut(&mut self, partition_size: u32) {
-        self.partition_size = partition_size;
+/// Partitions of rows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Cut {
+    /// Keys of one.
+    pub(super) partition_size: u32,
+    /// The most of a row.
+    pub(super) max_partitions: u32,
+}
+
+impl Cut {
+    /// Of decode rows that attend all that they see.
+    fn of(partition_size: u32, rows: &[[u32; 4]]) -> Self {
         let of = |row: &[u32; 4]| partitions(partition_size, row[3], row[1]);
-        self.max_partitions = self.decode.iter().map(of).max().unwrap_or(0);
+        Self { partition_size, max_partitions: rows.iter().map(of).max().unwrap_or(0) }
     }
 }
 
@@ -25,22 +34,23 @@ impl Decoder {
         for view in &mut plan.views {
             for rows in [&mut view.all, &mut view.whole] {
                 let keys = rows.decode.iter().map(|row| u64::from(row[1] - row[3])).sum();
-                rows.cut(PARTITION);
+                rows.cut = Cut::of(PARTITION, &rows.decode);
                 if !fixed {
-                    rows.cut(self.partition_of(keys, rows.max_partitions));
+                    rows.cut = Cut::of(self.partition_of(keys, rows.cut.max_partitions), &rows.decode);
                 }
             }
         }
     }
 
-    /// Keys of a partition of rows that attend lists of at most `tokens` tokens, and the most partitions of one.
-    pub(super) fn cut_lists(&self, rows: &Rows, tokens: u32) -> (u32, u32) {
+    /// Partitions of rows that attend lists of at most `tokens` tokens.
+    pub(super) fn cut_lists(&self, rows: &Rows, tokens: u32) -> Cut {
         let keys = rows.decode.iter().map(|row| u64::from(row[1].min(tokens))).sum();
         // Slots for pages hold whole partitions.
         let fixed = self.options.reproducible || self.residency.is_some();
         let longest = rows.longest.min(tokens);
-        let size = if fixed { PARTITION } else { self.partition_of(keys, longest.div_ceil(PARTITION)) };
-        (size, partitions(size, 0, longest).max(1))
+        let partition_size =
+            if fixed { PARTITION } else { self.partition_of(keys, longest.div_ceil(PARTITION)) };
+        Cut { partition_size, max_partitions: partitions(partition_size, 0, longest).max(1) }
     }
 
     /// The most partitions of one of `rows`, whatever lists they attend.
@@ -66,11 +76,8 @@ mod tests {
 
     #[test]
     fn rows_count_the_partitions_that_their_keys_lie_in() {
-        let mut rows =
-            Rows { decode: vec![[0, 300, 0, 0], [1, 1025, 0, 255], [2, 0, 0, 0]], ..Rows::default() };
-        rows.cut(256);
-        assert_eq!((rows.partition_size, rows.max_partitions), (256, 5));
-        rows.cut(2048);
-        assert_eq!(rows.max_partitions, 1);
+        let rows = [[0, 300, 0, 0], [1, 1025, 0, 255], [2, 0, 0, 0]];
+        assert_eq!(Cut::of(256, &rows), Cut { partition_size: 256, max_partitions: 5 });
+        assert_eq!(Cut::of(2048, &rows).max_partitions, 1);
     }
 }

@@ -181,16 +181,7 @@ impl Step {
         if reduced == 0 {
             return Ok(work);
         }
-        let params = PagedReduceParams {
-            num_heads: *num_heads,
-            num_kv_heads: shape.num_kv_heads,
-            max_partitions,
-            list_stride,
-            first_list: 0,
-            partition_size,
-            pad0: 0,
-            pad1: 0,
-        };
+        let params = PagedReduceParams::from(&params);
         let binds: Vec<Bind> = vec![(&partial).into(), (&stats).into(), (&self.rows).into(), (&out).into()];
         let variant = paged_reduce::variant(shape, &attention);
         let grid = paged_reduce::grid(*num_heads, batch);

@@ -100,8 +100,7 @@ impl Step {
                 tokens * f64::from(HEADS) * 2.0 * f64::from(SHAPE.width() + SHAPE.latent),
             )
             .dispatch(variant, &params, binds.into_iter().chain(listed()), grid);
-        let listed = selected.map(|(lists, stride)| (Bind::from(lists), stride));
-        Ok(scratch.reduce(work, &attention, &self.rows, listed))
+        Ok(scratch.reduce(work, &attention, &params, &self.rows, listed()))
     }
 
     fn name(&self) -> String {
@@ -132,27 +131,19 @@ impl Scratch {
         })
     }
 
-    /// Adds the reduce pass; with lists and the entries from one to the next.
+    /// Adds the reduce pass.
     fn reduce(
         &self,
         work: Work,
         attention: &Attention,
+        params: &MlaDecodeParams,
         rows: &Buf<[u32; 4]>,
-        lists: Option<(Bind, u32)>,
+        lists: Option<Bind>,
     ) -> Work {
-        let params = PagedReduceParams {
-            num_heads: HEADS,
-            num_kv_heads: 1,
-            max_partitions: self.max_partitions,
-            list_stride: lists.as_ref().map_or(0, |(_, stride)| *stride),
-            first_list: 0,
-            partition_size: mla_decode::PARTITION,
-            pad0: 0,
-            pad1: 0,
-        };
+        let params = PagedReduceParams::from(params);
         let mut binds: Vec<Bind> =
             vec![(&self.partial).into(), (&self.stats).into(), rows.into(), (&self.out).into()];
-        binds.extend(lists.map(|(lists, _)| lists));
+        binds.extend(lists);
         let variant = mla_decode::reduce_variant(&self.shape, attention);
         work.dispatch(variant, &params, binds, paged_reduce::grid(HEADS, self.batch))
     }
@@ -204,7 +195,7 @@ fn two_caches(gpu: &Gpu, batch: u32, coop: bool) -> Result<Work> {
             tokens * f64::from(HEADS) * 2.0 * f64::from(shape.width() + shape.latent),
         )
         .dispatch(kernel.variant_of_two(), &params, binds, kernel.grid(batch, scratch.max_partitions));
-    Ok(scratch.reduce(work, &Attention::default(), &rows, None))
+    Ok(scratch.reduce(work, &Attention::default(), &params, &rows, None))
 }
 
 /// Decode over two caches; see [`kinds`].

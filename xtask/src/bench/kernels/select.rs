@@ -82,11 +82,8 @@ pub(super) fn scores(
         score_stride: longest.div_ceil(SELECT_BLOCK),
         sink_blocks: 1,
         recent_blocks: 1,
-        recent_full: 0,
-        scale: 1.0,
-        infinity: f32::INFINITY,
         logit_scale: step.heads.scale(),
-        pad0: 0,
+        ..BlockScoreParams::default()
     };
     let scores = gpu.buffer::<f32>("scores", block_score::scores_len(&params, step.cache.rows.len()))?;
     let mut bindings: Vec<Bind> = vec![

@@ -6,7 +6,6 @@ use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
 use attn_kernels::kernel::KvShape;
 use attn_kernels::kernel::block_digest::{self, BlockDigestParams, Digest};
 use attn_kernels::kernel::block_score::{self, BlockScoreParams};
-use bytemuck::Zeroable;
 use sparse_select::{ByDigests, DigestKind};
 
 use super::super::{fit, u32_of};
@@ -109,7 +108,7 @@ impl Digests {
             digest,
             pools: DigestPools::new(gpu, kv, digest, selects, views)?,
             score: gpu.pipeline(&score)?,
-            params: BlockScoreParams::zeroed(),
+            params: BlockScoreParams::default(),
             bounds: certifies.then(|| gpu.buffer("bounds", 1)).transpose()?,
         })
     }
@@ -130,10 +129,8 @@ impl Digests {
             sink_blocks: self.by.sink_blocks,
             recent_blocks: self.by.recent_blocks,
             recent_full: u32::from(self.by.recent_full),
-            scale: 1.0,
-            infinity: f32::INFINITY,
             logit_scale: config.scale,
-            pad0: 0,
+            ..BlockScoreParams::default()
         };
         let len = block_score::bounds_len(&self.params, rows);
         self.bounds.as_mut().map_or(Ok(()), |bounds| fit(gpu, bounds, len))
