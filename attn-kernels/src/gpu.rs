@@ -186,10 +186,12 @@ impl Gpu {
         self.level == Level::Coop && self.checks == Checks::Off && self.subgroup_sizes() == (32, 32)
     }
 
-    /// How `paged_decode` is fastest here for `num_heads` query heads over a cache of this shape.
+    /// How `paged_decode` is fastest here for `num_heads` query heads over a cache of this shape; [`Lanes::Matrices`] only with
+    /// `coop`, where f16 is precise enough.
     #[must_use]
-    pub fn decode_lanes(&self, shape: &KvShape, num_heads: u32) -> Lanes {
-        Lanes::of(shape, num_heads, self.level, self.subgroup_sizes())
+    pub fn decode_lanes(&self, shape: &KvShape, num_heads: u32, coop: bool) -> Lanes {
+        let level = if coop && self.runs_coop() { Level::Coop } else { self.level.min(Level::Subgroup) };
+        Lanes::of(shape, num_heads, level, self.subgroup_sizes())
     }
 
     fn subgroup_sizes(&self) -> (u32, u32) {

@@ -31,6 +31,7 @@ pub mod mla_decode_coop;
 pub mod nsa_block_score;
 pub mod nsa_probs;
 pub mod paged_decode;
+pub mod paged_decode_coop;
 pub mod paged_decode_subgroup;
 pub mod paged_prefill;
 pub mod paged_prefill_coop;

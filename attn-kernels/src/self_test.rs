@@ -140,6 +140,7 @@ const CASES: &[(&str, Cases)] = &[
     ("paged_decode", paged_decode::cases),
     ("paged_decode_subgroup", paged_decode::cases),
     ("paged_prefill", paged_prefill::cases),
+    ("paged_decode_coop", paged_decode::cases),
     ("paged_prefill_coop", paged_prefill::cases),
     ("paged_reduce", paged_reduce::cases),
     ("prefix_slots", indexer::prefix_slots),

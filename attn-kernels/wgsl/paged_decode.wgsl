@@ -24,6 +24,7 @@
 #import keys = keys_apart
 #import quad_reduce
 #import decode_part
+#import decode_lanes
 #import pages = pages_shared
 #import places = places_blocks
 #import SELECTED = 8
@@ -46,9 +47,6 @@ var<workgroup> places: array<u32, 2u * PLACES>;
 
 // Keys of a step that count, from its first one on. No others are read, so unused slots may hold anything.
 struct Keys { first: u32, begin: u32, end: u32, places: u32 }
-
-// Of each head: largest logit, the lane's sum of exponentials, and eight dimensions of its weighted values.
-struct State { top: vec4<f32>, sum: vec4<f32>, low: array<vec4<f32>, GROUP>, high: array<vec4<f32>, GROUP> }
 
 @compute @workgroup_size(WG)
 fn paged_decode(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {

@@ -16,6 +16,7 @@
 #import KEYS = 1
 #import keys = lane_key
 #import decode_part
+#import decode_lanes
 #import pages = pages_shared
 #import SELECTED = 8
 #import context = context_full
@@ -43,9 +44,6 @@ struct Lane {
     @builtin(subgroup_invocation_id) in_subgroup: u32,
     @builtin(subgroup_id) subgroup: u32,
 }
-
-// Of each head: the subgroup's largest logit, the lane's sum of exponentials, and eight dimensions of its weighted values.
-struct State { top: vec4<f32>, sum: vec4<f32>, low: array<vec4<f32>, GROUP>, high: array<vec4<f32>, GROUP> }
 
 // Of a lane's keys in a tile: how much each counts for each head, and where its values begin.
 struct Weighed { weight: array<vec4<f32>, KEYS>, v_at: array<u32, KEYS> }

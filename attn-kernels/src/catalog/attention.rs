@@ -9,7 +9,8 @@ use crate::kernel::paged_decode_subgroup::{self, SUBGROUPS};
 use crate::kernel::paged_prefill::KeyLoads;
 use crate::kernel::{KvDtype, KvShape, cache_write, gather_cache, latent_write, masked_attention, published};
 use crate::kernel::{
-    mla_decode, mla_decode_coop, paged_decode, paged_prefill, paged_prefill_coop, paged_reduce,
+    mla_decode, mla_decode_coop, paged_decode, paged_decode_coop, paged_prefill, paged_prefill_coop,
+    paged_reduce,
 };
 
 /// What caches store.
@@ -63,13 +64,16 @@ fn code_variants(num_heads: u32, f16: &KvShape) -> Vec<NamedVariant> {
     all
 }
 
-/// `paged_decode` through workgroup memory, and by subgroups of each size.
+/// `paged_decode` through workgroup memory, by subgroups of each size, and with matrices.
 fn decode_variants(part: &str, shape: &KvShape, num_heads: u32, attention: &Attention) -> Vec<NamedVariant> {
     let of = |lanes| paged_decode::variant(shape, num_heads, lanes, attention);
     let mut all = vec![NamedVariant::new(part, Level::Baseline, of(Lanes::Workgroup))];
     for lanes in SUBGROUPS.into_iter().filter(|lanes| paged_decode_subgroup::serves(shape, *lanes)) {
         let part = format!("{lanes}-{part}");
         all.push(NamedVariant::new(&part, Level::Subgroup, of(Lanes::Subgroup(lanes))));
+    }
+    if paged_decode_coop::serves(shape) && attention.context != Context::Tokens {
+        all.push(NamedVariant::new(part, Level::Coop, of(Lanes::Matrices)));
     }
     all
 }
@@ -90,7 +94,7 @@ fn published_variants(num_heads: u32, f16: &KvShape) -> Vec<NamedVariant> {
             all.push(NamedVariant::new(&format!("published-{part}"), Level::Baseline, variant));
         }
         let decode = decode_variants(&format!("published-{part}"), &shape, num_heads, &dense);
-        all.extend(decode.into_iter().map(|named| NamedVariant {
+        all.extend(decode.into_iter().filter(|named| named.level < Level::Coop).map(|named| NamedVariant {
             variant: published(named.variant).expect("these kernels take them"),
             ..named
         }));

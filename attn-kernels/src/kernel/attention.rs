@@ -97,7 +97,7 @@ impl Attention {
         Self { context: Context::Blocks(select_block), ..Self::default() }
     }
 
-    /// Checks what variants over a cache of `shape` rely on, of kernels that load `run` keys at once: `paged_prefill` 8, by
+    /// Checks what variants over a cache of `shape` rely on, of kernels that load `run` keys at once: `paged_prefill` 8, with
     /// matrices 16, others 1.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use super::attention::{Attention, Context};
 use super::error::Launch;
-use super::{KvDtype, KvShape, LaunchError, paged_decode_subgroup};
+use super::{KvDtype, KvShape, LaunchError, paged_decode_coop, paged_decode_subgroup};
 use crate::{Access, Kernel, Level, Variant};
 use bytemuck::{Pod, Zeroable};
 
@@ -39,16 +39,24 @@ pub enum Lanes {
     Workgroup,
     /// Each subgroup by itself, where all subgroups of the adapter have this many lanes.
     Subgroup(u32),
+    /// With cooperative matrices, for which queries, keys, values and softmax weights are rounded to f16. Takes no listed
+    /// tokens.
+    Matrices,
 }
 
 impl Lanes {
     /// What is fastest for `num_heads` query heads over a cache of this shape, at `level` of an adapter whose subgroups have
-    /// `sizes` lanes, smallest and largest.
+    /// `sizes` lanes, smallest and largest. [`Level::Coop`] stands for an adapter, and results, that bear [`Self::Matrices`].
     #[must_use]
     pub fn of(shape: &KvShape, num_heads: u32, level: Level, sizes: (u32, u32)) -> Self {
+        // On an H200 a third faster for eight heads a KV head, a fifth for codes; by subgroups a twentieth for four in f16.
+        let shared = num_heads / shape.num_kv_heads > 4 || shape.dtype.is_code();
+        if level == Level::Coop && shared && paged_decode_coop::serves(shape) {
+            return Self::Matrices;
+        }
         let lanes = paged_decode_subgroup::SUBGROUPS.into_iter().find(|lanes| sizes == (*lanes, *lanes));
         // On an H200 fp8 takes 6 % less time through workgroup memory, and several groups of heads 2 to 8 %.
-        let slower = shape.dtype == KvDtype::Fp8 || groups(shape, num_heads) > 1;
+        let slower = shape.dtype == KvDtype::Fp8 || groups(shape, num_heads, Self::Workgroup) > 1;
         let serves = |lanes: &u32| paged_decode_subgroup::serves(shape, *lanes);
         match lanes.filter(|lanes| level >= Level::Subgroup && !slower && serves(lanes)) {
             Some(lanes) => Self::Subgroup(lanes),
@@ -110,41 +118,52 @@ impl Default for PagedDecodeParams {
     }
 }
 
-/// Keys of a partition for rows that attend `keys` keys in all: the largest power of two whose workgroups still fill a GPU,
-/// for long partitions leave less to merge; at least what a workgroup attends at a time.
+/// Keys of a partition for rows that attend `keys` keys in all, `longest` of them in one row: the largest power of two whose
+/// workgroups still fill a GPU, for long partitions leave less to merge; at least what is worth a workgroup. Less where the
+/// longest row has as many partitions all the same: workgroups that run side by side then end together.
 #[must_use]
-pub fn partition_of(shape: &KvShape, num_heads: u32, lanes: Lanes, keys: u64) -> u32 {
-    let most = keys * workgroups(shape, num_heads) / enough(shape, num_heads);
-    (1 << most.clamp(1, LARGEST.into()).ilog2()).max(tile(shape, lanes))
+pub fn partition_of(shape: &KvShape, num_heads: u32, lanes: Lanes, keys: u64, longest: u32) -> u32 {
+    let tile = tile(shape, lanes);
+    let most = keys * workgroups(shape, num_heads, lanes) / enough(shape, num_heads, lanes);
+    let size = (1 << most.clamp(1, LARGEST.into()).ilog2()).max(tile);
+    let even = longest.div_ceil(longest.div_ceil(size).max(1)).next_multiple_of(tile);
+    even.clamp(tile, size)
 }
 
 /// The most partitions of a row of at most `keys` keys, whatever step it is in.
 #[must_use]
 pub fn most_partitions(shape: &KvShape, num_heads: u32, lanes: Lanes, keys: u32) -> u32 {
-    // Twice as many workgroups as are enough make two partitions of one of the next size; and a row is cut at both ends.
-    let filling = 2 * enough(shape, num_heads) / workgroups(shape, num_heads);
-    let filling = u32::try_from(filling).expect("at most 1,600") + 1;
-    1 + filling.min(keys.div_ceil(tile(shape, lanes))).max(keys.div_ceil(LARGEST))
+    // Twice as many workgroups as are enough make two partitions of one of the next size; a row is cut at both ends, and
+    // evened out for a longer one.
+    let filling = 2 * enough(shape, num_heads, lanes) / workgroups(shape, num_heads, lanes);
+    let filling = u32::try_from(filling).expect("at most 2,000") + 1;
+    2 + filling.min(keys.div_ceil(tile(shape, lanes))).max(keys.div_ceil(LARGEST))
 }
 
 /// Workgroups that fill a large GPU: of fewer, smaller partitions are faster on the 132 multiprocessors of an H200, of more,
-/// larger ones. Groups of one or two heads take few registers, so that more of them run at once.
-fn enough(shape: &KvShape, num_heads: u32) -> u64 {
-    if heads_a_group(shape, num_heads) > 2 { 400 } else { 800 }
+/// larger ones. Groups of one or two heads take few registers, so that more of them run at once; with matrices a workgroup is
+/// a single subgroup.
+fn enough(shape: &KvShape, num_heads: u32, lanes: Lanes) -> u64 {
+    match lanes {
+        Lanes::Matrices => 1000,
+        _ if heads_a_group(shape, num_heads, lanes) > 2 => 400,
+        _ => 800,
+    }
 }
 
 /// Workgroups of a row and partition.
-fn workgroups(shape: &KvShape, num_heads: u32) -> u64 {
-    u64::from(shape.num_kv_heads * groups(shape, num_heads))
+fn workgroups(shape: &KvShape, num_heads: u32, lanes: Lanes) -> u64 {
+    u64::from(shape.num_kv_heads * groups(shape, num_heads, lanes))
 }
 
-/// Keys that a workgroup attends at a time.
+/// Fewest keys of a partition: what a workgroup attends at a time, with matrices a few steps.
 #[must_use]
 pub const fn tile(shape: &KvShape, lanes: Lanes) -> u32 {
     match lanes {
         Lanes::Workgroup => 256,
         Lanes::Subgroup(_) if shape.dtype.is_code() => 256,
         Lanes::Subgroup(_) => 128,
+        Lanes::Matrices => 4 * paged_decode_coop::KEYS,
     }
 }
 
@@ -156,11 +175,15 @@ pub const fn partitions(size: u32, begin: u32, end: u32) -> u32 {
 }
 
 /// Query heads that share one read of the cache: as many as fit, spread evenly over the fewest groups. Seven make two groups
-/// of four, of which the second begins one head early.
+/// of four where four fit, of which the second begins one head early.
 #[must_use]
-pub fn heads_a_group(shape: &KvShape, num_heads: u32) -> u32 {
-    // Weights, queries and sums of 4 heads fit in WebGPU's workgroup memory up to heads of 256, of 2 up to 512.
-    let most = if shape.head_dim > 256 { 2 } else { 4 };
+pub fn heads_a_group(shape: &KvShape, num_heads: u32, lanes: Lanes) -> u32 {
+    let most = match lanes {
+        Lanes::Matrices => paged_decode_coop::HEADS,
+        // Weights, queries and sums of 4 heads fit in WebGPU's workgroup memory up to heads of 256, of 2 up to 512.
+        _ if shape.head_dim > 256 => 2,
+        _ => 4,
+    };
     let of_kv_head = num_heads / shape.num_kv_heads;
     of_kv_head.div_ceil(of_kv_head.div_ceil(most))
 }
@@ -168,26 +191,32 @@ pub fn heads_a_group(shape: &KvShape, num_heads: u32) -> u32 {
 /// The kernel for one cache shape and `num_heads` query heads.
 ///
 /// # Panics
-/// For subgroups that do not [serve](paged_decode_subgroup::serves) the shape.
+/// For subgroups that do not [serve](paged_decode_subgroup::serves) the shape, and for matrices that do
+/// [not](paged_decode_coop::serves), or are to attend listed tokens.
 #[must_use]
 pub fn variant(shape: &KvShape, num_heads: u32, lanes: Lanes, attention: &Attention) -> Variant {
     shape.check();
-    let module = match shape.dtype {
+    let heads = heads_a_group(shape, num_heads, lanes);
+    let (variant, run) = match lanes {
+        Lanes::Workgroup => (by_workgroups(shape, attention.context).module("kv", kv_module(shape.dtype)), 1),
+        Lanes::Subgroup(lanes) => {
+            let variant = paged_decode_subgroup::of(shape, lanes, attention.context);
+            (variant.module("kv", kv_module(shape.dtype)), 1)
+        }
+        Lanes::Matrices => (paged_decode_coop::of(shape, heads), paged_decode_coop::KEYS),
+    };
+    let variant =
+        variant.size("HEAD_DIM", shape.head_dim).size("BLOCK_SIZE", shape.block_size).size("GROUP", heads);
+    attention.paged(attention.specialise(variant, shape, run, BINDINGS))
+}
+
+fn kv_module(dtype: KvDtype) -> &'static str {
+    match dtype {
         KvDtype::F16 => "kv_f16",
         KvDtype::F32 => "kv_f32",
         KvDtype::Fp8 => "kv_fp8",
         KvDtype::Int8 => "kv_int8",
-    };
-    let variant = match lanes {
-        Lanes::Workgroup => by_workgroups(shape, attention.context),
-        Lanes::Subgroup(lanes) => paged_decode_subgroup::of(shape, lanes, attention.context),
-    };
-    let variant = variant
-        .module("kv", module)
-        .size("HEAD_DIM", shape.head_dim)
-        .size("BLOCK_SIZE", shape.block_size)
-        .size("GROUP", heads_a_group(shape, num_heads));
-    attention.paged(attention.specialise(variant, shape, 1, BINDINGS))
+    }
 }
 
 /// Codes take more arithmetic a byte, beside which loads of two keys at once, and of several chunks, pay.
@@ -210,14 +239,14 @@ pub(super) fn chunks_ahead(shape: &KvShape, most: u32) -> u32 {
 }
 
 /// Groups of the query heads of a KV head.
-fn groups(shape: &KvShape, num_heads: u32) -> u32 {
-    (num_heads / shape.num_kv_heads).div_ceil(heads_a_group(shape, num_heads))
+fn groups(shape: &KvShape, num_heads: u32, lanes: Lanes) -> u32 {
+    (num_heads / shape.num_kv_heads).div_ceil(heads_a_group(shape, num_heads, lanes))
 }
 
 /// Workgroups for `rows` rows of `partitions` partitions each.
 #[must_use]
-pub fn grid(shape: &KvShape, num_heads: u32, rows: u32, partitions: u32) -> [u32; 3] {
-    [partitions * groups(shape, num_heads), shape.num_kv_heads, rows]
+pub fn grid(shape: &KvShape, num_heads: u32, lanes: Lanes, rows: u32, partitions: u32) -> [u32; 3] {
+    [partitions * groups(shape, num_heads, lanes), shape.num_kv_heads, rows]
 }
 
 /// Checks `rows`, `[row of q, keys, first entry of the block table, first key]`, and the blocks of `tables` that they read,
@@ -240,7 +269,7 @@ pub fn check(
     launch.not_zero("keys of a partition", params.partition_size)?;
     let width = u64::from(params.num_heads) * u64::from(shape.head_dim);
     let most = u64::from(params.max_partitions);
-    let groups = u64::from(groups(shape, params.num_heads));
+    let groups = u64::from(groups(shape, params.num_heads, Lanes::Workgroup));
     launch.at_most("partitions times groups of a KV head", most * groups, 65_535)?;
     if params.reduced == 0 {
         launch.at_most("partitions without a reduce pass", most, 1)?;

@@ -2,7 +2,7 @@
 
 use super::cache_write::stored;
 use super::latents::latent_words;
-use super::layer::{ATTENTION, floats, queries};
+use super::layer::{ATTENTION, COOP, floats, queries};
 use super::options::Lists;
 use super::{Case, count, module, size};
 use crate::Variant;
@@ -42,9 +42,6 @@ pub(super) fn latent_write(variant: &Variant) -> Vec<Case> {
         .latents(&shape, &before, written(shape.dtype), &latents);
     vec![case]
 }
-
-/// Queries, latents and softmax weights are rounded to f16: scores of some units err by some 1e-3, and so do averages.
-const COOP: Tolerance = Tolerance { abs: 5e-3, rel: 5e-3 };
 
 /// As `cache_write` stores; codes at a scale of their own.
 fn written(dtype: KvDtype) -> Tolerance {

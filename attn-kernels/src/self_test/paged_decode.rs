@@ -1,12 +1,12 @@
-//! Cases of `paged_decode`.
+//! Cases of `paged_decode` in all its forms.
 
-use super::layer::{ATTENTION, Layer, queries};
+use super::layer::{ATTENTION, COOP, Layer, queries};
 use super::options::{self, Asked};
 use super::{Case, count, shape, size};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
-use crate::kernel::paged_decode::{self, PARTITION, PagedDecodeParams};
-use crate::kernel::paged_decode_subgroup;
+use crate::kernel::paged_decode::{self, Lanes, PARTITION, PagedDecodeParams};
+use crate::kernel::{paged_decode_coop, paged_decode_subgroup};
 
 pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let block = size(variant, "BLOCK_SIZE");
@@ -54,19 +54,31 @@ fn case(what: &'static str, variant: &Variant, lens: &[u32]) -> Case {
     let [k, v] = layer.words_of(variant);
     // Of more than one partition sums are not normalised: they grow with the number of keys.
     let keys = if reduced == 0 { 1.0 } else { f64::from(PARTITION) };
-    let tolerance = Tolerance { abs: ATTENTION.abs * keys, ..ATTENTION };
-    let subgroup =
-        (variant.kernel.name == paged_decode_subgroup::KERNEL.name).then(|| size(variant, "SUBGROUP"));
-    Case::new(what, variant, &params, paged_decode::grid(&shape, num_heads, count, max_partitions))
-        .subgroups(subgroup.map_or(1..=u32::MAX, |lanes| lanes..=lanes))
+    let lanes = lanes_of(variant);
+    let close = if lanes == Lanes::Matrices { COOP } else { ATTENTION };
+    let tolerance = Tolerance { abs: close.abs * keys, ..close };
+    let subgroups = match lanes {
+        Lanes::Subgroup(lanes) => lanes..=lanes,
+        Lanes::Workgroup | Lanes::Matrices => 1..=u32::MAX,
+    };
+    Case::new(what, variant, &params, paged_decode::grid(&shape, num_heads, lanes, count, max_partitions))
+        .subgroups(subgroups)
         .binding(&q)
         .binding(&k)
         .binding(&v)
         .binding(&options::tables(variant, tables, shape.num_kv_heads))
         .binding(&rows)
         .output(tolerance, &partial)
-        .output(ATTENTION, stats.as_flattened())
+        .output(close, stats.as_flattened())
         .optional(asked.words().as_deref())
+}
+
+fn lanes_of(variant: &Variant) -> Lanes {
+    match variant.kernel.name {
+        name if name == paged_decode_coop::KERNEL.name => Lanes::Matrices,
+        name if name == paged_decode_subgroup::KERNEL.name => Lanes::Subgroup(size(variant, "SUBGROUP")),
+        _ => Lanes::Workgroup,
+    }
 }
 
 /// The most partitions that a row of two KV heads has.

@@ -1,16 +1,12 @@
 //! Cases of `paged_prefill` and `paged_prefill_coop`.
 
-use super::layer::{ATTENTION, Layer, queries};
+use super::layer::{ATTENTION, COOP, Layer, queries};
 use super::options::{self, Asked};
 use super::{Case, count, dtype, module, shape, size};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
 use crate::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TILE_ROWS, Tile};
 use crate::kernel::{KvShape, paged_prefill_coop};
-
-/// Queries and softmax weights are rounded to f16: scores of size 1 err by some 1e-3, and so do averages of values of
-/// size 1.
-const COOP: Tolerance = Tolerance { abs: 5e-3, rel: 5e-3 };
 
 /// Lanes that share one load of keys.
 const BROADCAST: u32 = 8;

@@ -174,8 +174,13 @@ impl Decode {
         // All keys at once, or two partitions a dispatch.
         let longest = self.lens.iter().copied().max().unwrap_or(0).max(1);
         let step = if max_partitions.is_multiple_of(2) { 2 * self.partition } else { u32::MAX };
-        let grid =
-            paged_decode::grid(shape, self.num_heads, count, max_partitions.min(step / self.partition));
+        let grid = paged_decode::grid(
+            shape,
+            self.num_heads,
+            lanes,
+            count,
+            max_partitions.min(step / self.partition),
+        );
         for first in (0..longest).step_by(step as usize) {
             let params = scaled(shape, self.params(max_partitions, (first, step)));
             dispatch(gpu, &mut pass, &variant, &params, &bindings, grid);

@@ -124,7 +124,7 @@ impl Certified {
             (&lists).into(),
         ];
         let variant = paged_decode::variant(shape, num_heads, Lanes::Workgroup, &asked.attention);
-        let grid = paged_decode::grid(shape, num_heads, n, max_partitions);
+        let grid = paged_decode::grid(shape, num_heads, Lanes::Workgroup, n, max_partitions);
         dispatch(gpu, pass, &variant, &decode, &bindings, grid);
 
         let digests = record_digests(gpu, pass, &self.of, layer, &k);

@@ -72,16 +72,24 @@ fn partitions_leave_enough_workgroups() {
     for lanes in [Lanes::Workgroup, Lanes::Subgroup(32)] {
         for dtype in [KvDtype::F16, KvDtype::Int8] {
             let (shape, least) = (shape(dtype), tile(&shape(dtype), lanes));
-            let of = |rows: u64, keys: u64| partition_of(&shape, 32, lanes, rows * keys);
+            let of = |rows: u64, keys: u32| partition_of(&shape, 32, lanes, rows * u64::from(keys), keys);
             assert_eq!([of(0, 0), of(1, 1), of(1, 4096)], [least; 3], "{lanes:?}, {dtype:?}");
             assert_eq!([of(1, 32_768), of(1, 65_536), of(1, 131_072)], [512, 1024, 2048]);
             assert_eq!([of(64, 1024), of(16, 32_768), of(64, 131_072)], [1024, 2048, 2048]);
             // Two groups of four heads for each KV head are twice the workgroups.
-            assert_eq!(partition_of(&shape, 64, lanes, 32_768), 1024);
+            assert_eq!(partition_of(&shape, 64, lanes, 32_768, 32_768), 1024);
             // Of one head each, more run at once.
-            assert_eq!(partition_of(&shape, 8, lanes, 131_072), 1024);
+            assert_eq!(partition_of(&shape, 8, lanes, 131_072, 131_072), 1024);
+            // Four partitions all the same, but none of 256 keys.
+            assert_eq!(of(16, 3328), if least == 128 { 896 } else { 1024 });
         }
     }
+    // With matrices eight heads are one group.
+    let of = |rows: u64, keys: u32| {
+        partition_of(&shape(KvDtype::F16), 64, Lanes::Matrices, rows * u64::from(keys), keys)
+    };
+    assert_eq!([of(0, 0), of(1, 4096), of(1, 32_768), of(1, 131_072)], [64, 64, 256, 1024]);
+    assert_eq!([of(64, 1024), of(16, 32_768)], [512, 2048]);
     assert_eq!(partitions(256, 0, 513), 3);
     assert_eq!(partitions(256, 255, 257), 2);
     assert_eq!(partitions(256, 256, 256), 0);
@@ -93,9 +101,10 @@ proptest! {
         (shape, num_heads) in coded_shapes(),
         lens in prop::collection::vec((0u32..300_000, 0u32..300_000), 1..80),
     ) {
-        for lanes in [Lanes::Workgroup, Lanes::Subgroup(32)] {
+        for lanes in [Lanes::Workgroup, Lanes::Subgroup(32), Lanes::Matrices] {
             let keys = lens.iter().map(|(a, b)| u64::from(a.abs_diff(*b))).sum();
-            let size = partition_of(&shape, num_heads, lanes, keys);
+            let longest = lens.iter().map(|(a, b)| a.abs_diff(*b)).max().unwrap();
+            let size = partition_of(&shape, num_heads, lanes, keys, longest);
             for (a, b) in &lens {
                 let most = most_partitions(&shape, num_heads, lanes, a.abs_diff(*b));
                 let has = partitions(size, *a.min(b), *a.max(b));

@@ -118,7 +118,7 @@ impl<'a> Layout<'a> {
             (&stats).into(),
         ];
         let variant = paged_decode::variant(&self.shape, self.num_heads, lanes, &Attention::default());
-        let grid = paged_decode::grid(&self.shape, self.num_heads, 1, 1);
+        let grid = paged_decode::grid(&self.shape, self.num_heads, lanes, 1, 1);
         self.run(variant, &params, &bindings, grid);
         self.gpu.read(&out, 0..out.len()).unwrap()
     }

@@ -1,4 +1,4 @@
-// What paged_decode and paged_decode_subgroup share: parameters and bindings, and which keys and heads are a workgroup's.
+// What all forms of paged_decode share: parameters and bindings, and which keys and heads are a workgroup's.
 struct PagedDecodeParams {
     num_heads: u32,
     num_kv_heads: u32,
@@ -26,12 +26,6 @@ struct PagedDecodeParams {
 @group(0) @binding(7) var<storage, read_write> stats: array<vec2<f32>>;
 
 const CHUNKS: u32 = HEAD_DIM / 8u;
-const_assert CHUNKS % CHUNKS_AHEAD == 0u;
-
-// Heads side by side.
-var<workgroup> q_tile: array<vec4<f32>, HEAD_DIM * GROUP / 4u>;
-// What keys of codes bring by being read as 128 more.
-var<workgroup> q_zero: array<f32, 4>;
 
 // Whose keys a workgroup attends: in the order of attention those from begin to before end; none where they are equal.
 struct Part {
@@ -50,9 +44,6 @@ struct Destination {
     stat: u32, // entry of the first head's partition in stats
     out: u32, // the first head's row of the output
 }
-
-// Where a key is: its block and head, and its offset in it.
-struct Place { block: u32, offset: u32 }
 
 // The first head of a workgroup's group, and how many of its heads the workgroup before it has: where GROUP does not divide the
 // query heads of a KV head, the last group begins early.
@@ -110,47 +101,23 @@ fn store_nothing(dest: Destination, lane: u32) {
     }
 }
 
+// Where the weighted values of head `g` of the group begin.
+fn row_of(dest: Destination, g: u32) -> u32 {
+    return select(dest.stat + g * params.max_partitions, dest.out + g, params.reduced == 0u) * HEAD_DIM;
+}
+
 // Four dimensions of head `g` of the group, from 4 * index on: the weighted values of a part of the softmax whose largest
 // logit is `top`.
 fn store(dest: Destination, g: u32, index: u32, weighted: vec4<f32>, top: f32, sum: f32) {
     if (g < dest.stored) {
         return;
     }
-    var at = (dest.stat + g * params.max_partitions) * HEAD_DIM;
-    var quad = weighted;
-    if (params.reduced == 0u) {
-        at = (dest.out + g) * HEAD_DIM;
-        quad /= sum;
-    }
+    let at = row_of(dest, g);
+    let quad = select(weighted, weighted / sum, params.reduced == 0u);
     #unroll i < 4
         partial[at + index * 4u + i] = quad[i];
     #end
     if (index == 0u) {
         stats[dest.stat + g * params.max_partitions] = vec2(top, sum);
     }
-}
-
-// Every lane of the workgroup calls it.
-fn load_q(group: vec3<u32>, lane: u32) {
-    let first = rows[group.z].x * params.q_stride + heads_of(group).x * HEAD_DIM;
-    for (var i = lane; i < HEAD_DIM * GROUP / 4u; i += WG) {
-        let at = first + i * 4u;
-        q_tile[i] = vec4(q[at], q[at + 1u], q[at + 2u], q[at + 3u]) * params.scale;
-    }
-    workgroupBarrier();
-    if (KV_ZERO != 0.0) {
-        if (lane < GROUP) {
-            q_zero[lane] = zero_logit(lane);
-        }
-        workgroupBarrier();
-    }
-}
-
-// Logit of a key that is all KV_ZERO, before its factor.
-fn zero_logit(head: u32) -> f32 {
-    var zero = 0.0;
-    for (var i = head * CHUNKS * 2u; i < (head + 1u) * CHUNKS * 2u; i++) {
-        zero += dot(q_tile[i], vec4(KV_ZERO));
-    }
-    return zero;
 }

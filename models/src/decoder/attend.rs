@@ -6,7 +6,7 @@ use std::sync::Arc;
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
 use attn_kernels::kernel::apply_sinks::{self, ApplySinksParams};
 use attn_kernels::kernel::attention::{self, Mask};
-use attn_kernels::kernel::paged_decode::{self, PagedDecodeParams};
+use attn_kernels::kernel::paged_decode::{self, Lanes, PagedDecodeParams};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, Tile};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::kernel::{KvShape, paged_prefill_coop};
@@ -18,6 +18,17 @@ use super::sparse::Lists;
 use super::stream::{Group, Loaded, Stream};
 use super::{Decoder, decode_portion, portions};
 use crate::{ModelError, Reach};
+
+/// In which form kernels attend.
+#[derive(Clone, Copy)]
+pub(super) struct Forms {
+    /// Of decode.
+    pub(super) lanes: Lanes,
+    /// Of prefill without cooperative matrices.
+    pub(super) key_loads: KeyLoads,
+    /// Prefill with cooperative matrices.
+    pub(super) coop: bool,
+}
 
 /// Pipelines of one kind of attention.
 #[derive(Debug)]
@@ -32,20 +43,15 @@ impl Attention {
         gpu: &Gpu,
         shape: &KvShape,
         num_heads: u32,
-        (key_loads, coop): (KeyLoads, bool),
+        forms: Forms,
         kind: &attention::Attention,
     ) -> Result<Self, ModelError> {
         Ok(Self {
-            decode: gpu.pipeline(&paged_decode::variant(
-                shape,
-                num_heads,
-                gpu.decode_lanes(shape, num_heads),
-                kind,
-            ))?,
+            decode: gpu.pipeline(&paged_decode::variant(shape, num_heads, forms.lanes, kind))?,
             reduce: gpu.pipeline(&paged_reduce::variant(shape, kind))?,
-            prefill: gpu.pipeline(&match coop {
+            prefill: gpu.pipeline(&match forms.coop {
                 true => paged_prefill_coop::variant(shape, kind),
-                false => paged_prefill::variant(shape, num_heads, key_loads, kind),
+                false => paged_prefill::variant(shape, num_heads, forms.key_loads, kind),
             })?,
         })
     }
@@ -200,7 +206,7 @@ impl Decoder {
             }
             let params = PagedDecodeParams { first_key, num_keys, ..params };
             let count = max_partitions.min(num_keys / partition_size);
-            let grid = paged_decode::grid(self.kv.shape(), c.num_heads, rows, count);
+            let grid = paged_decode::grid(self.kv.shape(), c.num_heads, self.decode_lanes(), rows, count);
             pass.dispatch(&task.kind.decode, &params, &bindings, grid);
         }
         if let Some(lists) = &task.lists {

@@ -14,7 +14,7 @@ use attn_kernels::kernel::{KvDtype, KvShape, apply_sinks, copy_blocks, paged_pre
 
 use self::reuse::{Weights, plain_norm};
 use self::used::Used;
-use super::attend::{Attention, mask};
+use super::attend::{Attention, Forms, mask};
 use super::compressed::CompressedState;
 use super::hyper::HyperState;
 use super::inputs::{Inputs, View};
@@ -89,6 +89,7 @@ impl Decoder {
         let select_block = sparse.map(|sparse| sparse.policy.block_size().get());
         // Tiles of rows go through all their keys in one dispatch, so these must be on the device.
         let coop = options.coop(gpu) && options.offload.is_none() && paged_prefill_coop::serves(&shape);
+        let lanes = gpu.decode_lanes(&shape, config.num_heads, options.coop(gpu));
         Ok(Self {
             kernels: Kernels::new(gpu),
             pipelines: pipelines(
@@ -96,7 +97,7 @@ impl Decoder {
                 config,
                 &shape,
                 embedding.format(),
-                (key_loads, coop),
+                Forms { lanes, key_loads, coop },
                 (
                     &views.all,
                     select_block.map(|block| Kind { pages, sinks: config.sinks, ..Kind::blocks(block) }),
@@ -334,10 +335,10 @@ fn pipelines(
     config: &DecoderConfig,
     shape: &KvShape,
     embedding: Format,
-    (key_loads, coop): (paged_prefill::KeyLoads, bool),
+    forms: Forms,
     (views, selected): (&[View], Option<Kind>),
 ) -> Result<Pipelines, ModelError> {
-    let attention = |kind: &Kind| Attention::new(gpu, shape, config.num_heads, (key_loads, coop), kind);
+    let attention = |kind: &Kind| Attention::new(gpu, shape, config.num_heads, forms, kind);
     // Lanes of a software driver run one after the other.
     let lanes = if gpu.is_cpu() { 64 } else { matmul::NORM_LANES };
     Ok(Pipelines {

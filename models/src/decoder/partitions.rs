@@ -1,7 +1,7 @@
 //! Into what partitions the keys of decode rows are cut.
 
 use attn_kernels::kernel::mla_decode;
-use attn_kernels::kernel::paged_decode::{self, PARTITION, partition_of, partitions};
+use attn_kernels::kernel::paged_decode::{self, Lanes, PARTITION, partition_of, partitions};
 
 use super::Decoder;
 use super::inputs::{Plan, Rows};
@@ -26,6 +26,11 @@ impl Cut {
 }
 
 impl Decoder {
+    /// How lanes of a workgroup share keys.
+    pub(super) fn decode_lanes(&self) -> Lanes {
+        self.gpu.decode_lanes(self.kv.shape(), self.config.num_heads, self.options.coop(&self.gpu))
+    }
+
     /// Decides on the partitions of rows that attend all that they see.
     pub(super) fn cut(&self, plan: &mut Plan) {
         // Those of latents have one size, chunks of the ring are whole partitions, and reproducible rows must not hang on the
@@ -33,10 +38,13 @@ impl Decoder {
         let fixed = self.options.reproducible || self.latent.is_some() || plan.stream.is_some();
         for view in &mut plan.views {
             for rows in [&mut view.all, &mut view.whole] {
-                let keys = rows.decode.iter().map(|row| u64::from(row[1] - row[3])).sum();
                 rows.cut = Cut::of(PARTITION, &rows.decode);
                 if !fixed {
-                    rows.cut = Cut::of(self.partition_of(keys, rows.cut.max_partitions), &rows.decode);
+                    let keys = || rows.decode.iter().map(|row| row[1] - row[3]);
+                    let longest = keys().max().unwrap_or(0);
+                    let size =
+                        self.partition_of(keys().map(u64::from).sum(), longest, rows.cut.max_partitions);
+                    rows.cut = Cut::of(size, &rows.decode);
                 }
             }
         }
@@ -49,7 +57,7 @@ impl Decoder {
         let fixed = self.options.reproducible || self.residency.is_some();
         let longest = rows.longest.min(tokens);
         let partition_size =
-            if fixed { PARTITION } else { self.partition_of(keys, longest.div_ceil(PARTITION)) };
+            if fixed { PARTITION } else { self.partition_of(keys, longest, longest.div_ceil(PARTITION)) };
         Cut { partition_size, max_partitions: partitions(partition_size, 0, longest).max(1) }
     }
 
@@ -57,14 +65,13 @@ impl Decoder {
     pub(super) fn most_listed(&self, rows: &Rows) -> u32 {
         let most = partitions(PARTITION, 0, rows.longest);
         let (shape, heads) = (self.kv.shape(), self.config.num_heads);
-        let lanes = self.gpu.decode_lanes(shape, heads);
-        most.max(paged_decode::most_partitions(shape, heads, lanes, rows.longest))
+        most.max(paged_decode::most_partitions(shape, heads, self.decode_lanes(), rows.longest))
     }
 
-    /// Of rows that have at most `most` partitions of [`PARTITION`] keys.
-    fn partition_of(&self, keys: u64, most: u32) -> u32 {
+    /// Of rows of `longest` keys at most that have at most `most` partitions of [`PARTITION`] keys.
+    fn partition_of(&self, keys: u64, longest: u32, most: u32) -> u32 {
         let (shape, heads) = (self.kv.shape(), self.config.num_heads);
-        let size = partition_of(shape, heads, self.gpu.decode_lanes(shape, heads), keys);
+        let size = partition_of(shape, heads, self.decode_lanes(), keys, longest);
         // One partition needs no reduction, and a processor in place of a device is full with any size.
         if most <= 1 || self.gpu.is_cpu() { size.max(PARTITION) } else { size }
     }

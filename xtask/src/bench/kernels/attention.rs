@@ -127,11 +127,12 @@ impl Step {
     /// How lanes share keys, keys of a partition and the most partitions of a row; of listed blocks where there are lists.
     pub(super) fn cut(&self, gpu: &Gpu, lists: Option<&Lists>) -> (Lanes, u32, u32) {
         let Heads { num_heads, shape } = &self.heads;
-        let lanes = gpu.decode_lanes(shape, *num_heads);
+        let lanes = gpu.decode_lanes(shape, *num_heads, true);
         let most = lists.map_or(u32::MAX, |lists| (lists.stride - 1) * lists.block);
         let lens = || self.cache.rows.iter().map(|row| row[1].min(most));
-        let size = partition_of(shape, *num_heads, lanes, lens().map(u64::from).sum());
-        (lanes, size, partitions(size, 0, lens().max().unwrap_or(0)).max(1))
+        let longest = lens().max().unwrap_or(0);
+        let size = partition_of(shape, *num_heads, lanes, lens().map(u64::from).sum(), longest);
+        (lanes, size, partitions(size, 0, longest).max(1))
     }
 
     /// Attention of all rows, the reduce pass included; of listed blocks where there are lists.
@@ -169,14 +170,18 @@ impl Step {
         ];
         let (kernel, kind) =
             lists.map_or(("decode", String::new()), |lists| ("decode, selected", lists.kind()));
-        let level = if lanes == Lanes::Workgroup { Level::Baseline } else { Level::Subgroup };
+        let level = match lanes {
+            Lanes::Workgroup => Level::Baseline,
+            Lanes::Subgroup(_) => Level::Subgroup,
+            Lanes::Matrices => Level::Coop,
+        };
         let work = Work::new(kernel, level.name(), format!("{}, {}{kind}", self.name, heads.name()))
             .costs(tokens * heads.token_bytes(), tokens * heads.pair_operations())
             .dispatch(
                 paged_decode::variant(shape, *num_heads, lanes, &attention),
                 &params,
                 binds.into_iter().chain(listed()),
-                paged_decode::grid(shape, *num_heads, batch, max_partitions),
+                paged_decode::grid(shape, *num_heads, lanes, batch, max_partitions),
             );
         if reduced == 0 {
             return Ok(work);
