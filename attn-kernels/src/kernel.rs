@@ -205,14 +205,12 @@ impl KvShape {
         launch.multiple("number of query heads", num_heads, self.num_kv_heads)
     }
 
-    /// What kernels rely on.
+    /// What kernels rely on, whatever the query heads.
     ///
     /// # Panics
-    /// When the head size is not a multiple of 8, or the block size not a power of two from 4 on.
+    /// When [`Self::validate`] refuses it.
     pub(crate) fn check(&self) {
-        assert!(self.head_dim.is_multiple_of(8), "head size {} is not a multiple of 8", self.head_dim);
-        let block = self.block_size;
-        assert!(block >= 4 && block.is_power_of_two(), "block size {block} is not a power of two from 4 on");
+        self.validate(self.num_kv_heads).unwrap_or_else(|error| panic!("{error}: unchecked"));
     }
 }
 

@@ -165,8 +165,8 @@ fn uses_subgroups(wgsl: &str) -> bool {
 /// A module without run-time checks.
 #[expect(unsafe_code, reason = "the one audited place: kernels of this workspace as trusted modules")]
 fn trusted(device: &wgpu::Device, descriptor: wgpu::ShaderModuleDescriptor<'_>) -> wgpu::ShaderModule {
-    // SAFETY: every kernel's loops are bounded by its parameters, its indices are validated on the host before a
-    // pass is recorded, and the same kernels run in the tests with all checks on.
+    // SAFETY: every kernel's loops are bounded by its parameters, `check` of its module validates its indices on the host, the
+    // decoder those of every step, and the same kernels run in the tests with all checks on.
     unsafe { device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) }
 }
 

@@ -83,6 +83,15 @@ impl Layer {
         self.tables[start..start + (first / self.shape.block_size) as usize].fill(self.spare);
     }
 
+    /// Blocks of the cache.
+    ///
+    /// # Panics
+    /// Never: a layer is small.
+    #[must_use]
+    pub fn num_blocks(&self) -> u32 {
+        u32::try_from(self.k.len() / self.shape.block_elements()).expect("layers are small")
+    }
+
     /// The cache as references read it.
     #[must_use]
     pub fn kv(&self) -> PagedKv<'_> {
