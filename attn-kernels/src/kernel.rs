@@ -179,6 +179,13 @@ impl KvShape {
         row * self.block_size as usize + offset
     }
 
+    /// Index, in K or V of [FlashAttention's layout](flash), of element `dim` of what is kept of the token at `offset` in `block`.
+    #[must_use]
+    pub fn flash_index(&self, block: usize, head: usize, offset: usize, dim: usize) -> usize {
+        let token = block * self.block_size as usize + offset;
+        (token * self.num_kv_heads as usize + head) * self.head_dim as usize + dim
+    }
+
     fn block_head(&self, block: usize, head: usize) -> usize {
         block * self.num_kv_heads as usize + head
     }
@@ -240,6 +247,31 @@ pub fn published(mut variant: Variant) -> Result<Variant, LaunchError> {
         }
     }
     Ok(variant)
+}
+
+/// The kernel of `variant` over K and V of the layout of FlashAttention's paged kernels and of `reshape_and_cache_flash` of vLLM,
+/// both `[num_blocks, block_size, num_kv_heads, head_dim]`: to exchange caches with other programs. Of `cache_write` and
+/// `gather_cache`, of all types but int8, whose scales have no place in it. Copies of blocks take any layout.
+///
+/// # Errors
+/// Another kernel or type.
+pub fn flash(mut variant: Variant) -> Result<Variant, LaunchError> {
+    for (slot, choice) in &mut variant.choices {
+        let ("kv", Choice::Module(module)) = (*slot, choice) else { continue };
+        *module = match *module {
+            "kv_f16" => "kv_flash_f16",
+            "kv_f32" => "kv_flash_f32",
+            "kv_fp8" => "kv_flash_fp8",
+            "kv_write_f16" => "kv_write_flash_f16",
+            "kv_write_f32" => "kv_write_flash_f32",
+            "kv_write_fp8" => "kv_write_flash_fp8",
+            _ => continue,
+        };
+        if ["cache_write", "gather_cache"].contains(&variant.kernel.name) {
+            return Ok(variant);
+        }
+    }
+    Err(LaunchError::Flash { kernel: variant.kernel.name })
 }
 
 /// What stands in for a module where values have their tokens last.

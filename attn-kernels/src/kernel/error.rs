@@ -58,6 +58,12 @@ pub enum LaunchError {
         /// The kernel.
         kernel: &'static str,
     },
+    /// A kernel, or a type of cache, that has no variant for FlashAttention's layout.
+    #[error("{kernel}: no variant of this type takes caches of FlashAttention's layout")]
+    Flash {
+        /// The kernel.
+        kernel: &'static str,
+    },
     /// Something that must not be zero.
     #[error("{kernel}: {what} is 0")]
     Zero {

@@ -11,6 +11,7 @@ mod decode;
 mod device;
 mod device_refusals;
 mod fetch_pages;
+mod flash;
 mod gather_cache;
 mod hashes;
 mod indexer;
