@@ -212,6 +212,19 @@ impl KvShape {
         launch.multiple("number of query heads", num_heads, self.num_kv_heads)
     }
 
+    /// Pages of a block of `select_block` tokens that is selected as a whole.
+    ///
+    /// # Panics
+    /// When it is not whole pages, or of none.
+    pub(crate) fn pages_of(&self, select_block: u32) -> u32 {
+        let page = self.block_size;
+        assert!(
+            select_block >= page && select_block.is_multiple_of(page),
+            "selection block {select_block} is not a multiple of page size {page}"
+        );
+        select_block / page
+    }
+
     /// What kernels rely on, whatever the query heads.
     ///
     /// # Panics

@@ -72,15 +72,10 @@ fn heads_a_read(shape: &KvShape, num_heads: u32) -> u32 {
 #[must_use]
 pub fn variant(shape: &KvShape, num_heads: u32, digest: Digest, select_block: u32) -> Variant {
     shape.check();
-    let page = shape.block_size;
-    assert!(
-        select_block >= page && select_block.is_multiple_of(page),
-        "selection block {select_block} is not a multiple of page size {page}"
-    );
     let variant = Variant::new(&KERNEL)
         .size("HEAD_DIM", shape.head_dim)
-        .size("BLOCK_SIZE", page)
-        .size("PAGES", select_block / page)
+        .size("BLOCK_SIZE", shape.block_size)
+        .size("PAGES", shape.pages_of(select_block))
         .module("digests", block_digest::reader(shape.dtype));
     match digest {
         Digest::MinMax => variant

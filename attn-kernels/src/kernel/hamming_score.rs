@@ -45,12 +45,10 @@ pub struct HammingScoreParams {
 #[must_use]
 pub fn variant(shape: &KvShape, select_block: u32, words: u32) -> Variant {
     shape.check();
-    let page = shape.block_size;
-    assert!(
-        select_block >= page && select_block.is_multiple_of(page),
-        "selection block {select_block} is not a multiple of page size {page}"
-    );
-    Variant::new(&KERNEL).size("BLOCK_SIZE", page).size("PAGES", select_block / page).size("WORDS", words)
+    Variant::new(&KERNEL)
+        .size("BLOCK_SIZE", shape.block_size)
+        .size("PAGES", shape.pages_of(select_block))
+        .size("WORDS", words)
 }
 
 /// Workgroups for `rows` rows.

@@ -61,12 +61,7 @@ pub const HEADER: usize = 4;
 /// When `select_block` is not a multiple of the block size.
 #[must_use]
 pub fn variant(shape: &KvShape, select_block: u32) -> Variant {
-    let page = shape.block_size;
-    assert!(
-        select_block >= page && select_block.is_multiple_of(page),
-        "selection block {select_block} is not a multiple of page size {page}"
-    );
-    Variant::new(&KERNEL).size("PAGES", select_block / page)
+    Variant::new(&KERNEL).size("PAGES", shape.pages_of(select_block))
 }
 
 /// Words of the fetches of all heads.
