@@ -181,7 +181,7 @@ pub(crate) fn level(name: &str) -> Option<Level> {
 impl fmt::Display for Tested {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { variant, level, outcome, ms } = self;
-        write!(f, "{variant:34} {level:9} ")?;
+        write!(f, "{variant:42} {level:9} ")?;
         match outcome {
             Outcome::Right => write!(f, "right {ms:8.0} ms"),
             Outcome::Wrong(fault) => write!(f, "WRONG {ms:8.0} ms: {fault}"),
@@ -212,9 +212,9 @@ mod tests {
         ];
         assert_eq!(wrong(&rows), 1);
         insta::assert_snapshot!(rows.map(|row| row.to_string()).join("\n"), @r"
-        top_k-list                         baseline  right       12 ms
-        top_k-list                         baseline  WRONG       12 ms: rows: element 3 of 9
-        top_k-list                         baseline  skipped: the adapter's level is baseline
+        top_k-list                                 baseline  right       12 ms
+        top_k-list                                 baseline  WRONG       12 ms: rows: element 3 of 9
+        top_k-list                                 baseline  skipped: the adapter's level is baseline
         ");
     }
 }

@@ -214,7 +214,7 @@ fn line(row: &Row) -> String {
         row.recall.map(|recall| format!(", recall {recall:.4}")),
     ];
     let extra: String = extra.into_iter().flatten().collect();
-    format!("{:18} {:9} {us:11.1} us {bound:53} {}{extra}", row.kernel, row.level, row.shape)
+    format!("{:26} {:9} {us:11.1} us {bound:53} {}{extra}", row.kernel, row.level, row.shape)
 }
 
 /// Operations a second against operations a byte, under the two ceilings.
@@ -278,11 +278,11 @@ mod tests {
     fn fractions_are_of_what_binds() {
         let lines: Vec<String> = bench().rows.iter().map(line).collect();
         insta::assert_snapshot!(lines.join("\n"), @r"
-        decode             subgroup       2000.0 us   2000.0 GB/s    4.000 TFLOP/s  0.50 of memory        1 x 1024
-        prefill            coop          10000.0 us     40.0 GB/s  300.000 TFLOP/s  0.50 of operations    1 x 1024
-        copy_blocks        baseline       1000.0 us   4000.0 GB/s    0.000 TFLOP/s  1.00 of memory        1 x 1024
-        prefill, xattn     coop           4000.0 us    100.0 GB/s   75.000 TFLOP/s  0.12 of operations    1 x 1024, 2.50 x as fast as dense, density 0.0500, recall 0.9550
-        record, submit     baseline        300.0 us                                                       1 x 1024
+        decode                     subgroup       2000.0 us   2000.0 GB/s    4.000 TFLOP/s  0.50 of memory        1 x 1024
+        prefill                    coop          10000.0 us     40.0 GB/s  300.000 TFLOP/s  0.50 of operations    1 x 1024
+        copy_blocks                baseline       1000.0 us   4000.0 GB/s    0.000 TFLOP/s  1.00 of memory        1 x 1024
+        prefill, xattn             coop           4000.0 us    100.0 GB/s   75.000 TFLOP/s  0.12 of operations    1 x 1024, 2.50 x as fast as dense, density 0.0500, recall 0.9550
+        record, submit             baseline        300.0 us                                                       1 x 1024
         ");
     }
 
