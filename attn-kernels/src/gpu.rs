@@ -41,7 +41,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 pub enum Checks {
     /// Every access is checked: tests run so.
     On,
-    /// Kernels run as trusted modules: about twice as fast where they are bound by memory.
+    /// Kernels run as trusted modules: about twice as fast where they are bound by memory. They follow every index that they
+    /// are given: callers validate them by `kernel::<stem>::check`.
     Off,
 }
 

@@ -180,6 +180,13 @@ impl KvShape {
         row * self.block_size as usize + offset
     }
 
+    /// Index, in K or V of [FlashAttention's layout](flash), of element `dim` of what is kept of the token at `offset` in `block`.
+    #[must_use]
+    pub fn flash_index(&self, block: usize, head: usize, offset: usize, dim: usize) -> usize {
+        let token = block * self.block_size as usize + offset;
+        (token * self.num_kv_heads as usize + head) * self.head_dim as usize + dim
+    }
+
     fn block_head(&self, block: usize, head: usize) -> usize {
         block * self.num_kv_heads as usize + head
     }
@@ -206,14 +213,25 @@ impl KvShape {
         launch.multiple("number of query heads", num_heads, self.num_kv_heads)
     }
 
-    /// What kernels rely on.
+    /// Pages of a block of `select_block` tokens that is selected as a whole.
     ///
     /// # Panics
-    /// When the head size is not a multiple of 8, or the block size not a power of two from 4 on.
+    /// When it is not whole pages, or of none.
+    pub(crate) fn pages_of(&self, select_block: u32) -> u32 {
+        let page = self.block_size;
+        assert!(
+            select_block >= page && select_block.is_multiple_of(page),
+            "selection block {select_block} is not a multiple of page size {page}"
+        );
+        select_block / page
+    }
+
+    /// What kernels rely on, whatever the query heads.
+    ///
+    /// # Panics
+    /// When [`Self::validate`] refuses it.
     pub(crate) fn check(&self) {
-        assert!(self.head_dim.is_multiple_of(8), "head size {} is not a multiple of 8", self.head_dim);
-        let block = self.block_size;
-        assert!(block >= 4 && block.is_power_of_two(), "block size {block} is not a power of two from 4 on");
+        self.validate(self.num_kv_heads).unwrap_or_else(|error| panic!("{error}: unchecked"));
     }
 }
 
@@ -243,6 +261,31 @@ pub fn published(mut variant: Variant) -> Result<Variant, LaunchError> {
         }
     }
     Ok(variant)
+}
+
+/// The kernel of `variant` over K and V of the layout of FlashAttention's paged kernels and of `reshape_and_cache_flash` of vLLM,
+/// both `[num_blocks, block_size, num_kv_heads, head_dim]`: to exchange caches with other programs. Of `cache_write` and
+/// `gather_cache`, of all types but int8, whose scales have no place in it. Copies of blocks take any layout.
+///
+/// # Errors
+/// Another kernel or type.
+pub fn flash(mut variant: Variant) -> Result<Variant, LaunchError> {
+    for (slot, choice) in &mut variant.choices {
+        let ("kv", Choice::Module(module)) = (*slot, choice) else { continue };
+        *module = match *module {
+            "kv_f16" => "kv_flash_f16",
+            "kv_f32" => "kv_flash_f32",
+            "kv_fp8" => "kv_flash_fp8",
+            "kv_write_f16" => "kv_write_flash_f16",
+            "kv_write_f32" => "kv_write_flash_f32",
+            "kv_write_fp8" => "kv_write_flash_fp8",
+            _ => continue,
+        };
+        if ["cache_write", "gather_cache"].contains(&variant.kernel.name) {
+            return Ok(variant);
+        }
+    }
+    Err(LaunchError::Flash { kernel: variant.kernel.name })
 }
 
 /// What stands in for a module where values have their tokens last.

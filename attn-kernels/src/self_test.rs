@@ -195,7 +195,7 @@ impl Case {
             dispatches: vec![(bytemuck::bytes_of(params).into(), grid)],
             buffers: Vec::new(),
             wants: Vec::new(),
-            subgroups: 1..=u32::MAX,
+            subgroups: variant.subgroups(),
         }
     }
 

@@ -1,6 +1,10 @@
 //! A kernel, and one specialisation of it.
 
 use crate::source::{Choice, ComposeError, Modules, compose};
+use std::ops::RangeInclusive;
+
+/// Lanes that broadcast a load to each other.
+const BROADCAST: u32 = 8;
 
 /// How a kernel uses one binding of group 0. Binding 0 is always the uniform parameter block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -72,6 +76,18 @@ impl Variant {
     pub fn bindings(mut self, bindings: &'static [Access]) -> Self {
         self.bindings = bindings;
         self
+    }
+
+    /// Lanes that all subgroups of an adapter must have: the number in slot `SUBGROUP`, where the kernel has that slot; at
+    /// least 8 for modules that broadcast; otherwise any.
+    #[must_use]
+    pub fn subgroups(&self) -> RangeInclusive<u32> {
+        let lanes = self.choices.iter().find_map(|(slot, choice)| match choice {
+            Choice::Size(lanes) if *slot == "SUBGROUP" => Some(*lanes..=*lanes),
+            Choice::Module(module) if module.contains("broadcast") => Some(BROADCAST..=u32::MAX),
+            _ => None,
+        });
+        lanes.unwrap_or(1..=u32::MAX)
     }
 
     /// The complete WGSL text, `override` constants still open.

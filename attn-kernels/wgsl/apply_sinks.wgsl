@@ -2,7 +2,7 @@
 //   lse    [rows, num_heads] f32, natural log;  sinks [num_heads] f32, logits
 //   out    [rows, num_heads, head_dim] f32
 // Rows from first_row on. A row without keys stays 0. lse keeps leaving the sink out. One lane scales four elements.
-// CPU reference: src/cpu/apply_sinks.rs
+// Grid: as flat. Bytes moved: 8 * rows * num_heads * head_dim. CPU reference: src/cpu/apply_sinks.rs
 #import numbers
 #import HEAD_DIM = 64
 #import flat

@@ -4,7 +4,7 @@
 //   k_cache  K layout of the kv module;  v_cache V layout
 // Scales are of what the cache keeps: given ones of fp8, of int8 those of each row and head.
 // One lane moves eight elements of one row and head.
-// CPU reference: src/cpu/cache_write.rs
+// Bytes moved: 2 * rows * num_kv_heads * head_dim * (4 + element). CPU reference: src/cpu/cache_write.rs
 #import kv = kv_write_f16
 #import HEAD_DIM = 64
 #import BLOCK_SIZE = 16

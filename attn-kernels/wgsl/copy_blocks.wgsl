@@ -1,7 +1,8 @@
 // Copies whole blocks inside a cache: one source may have many destinations, and no destination is a source.
 //   pairs [n] vec2<u32>: source, destination
 //   cache blocks of block_quads vec4<u32>, K or V of any layout that keeps a block together
-// One lane copies 16 bytes. Grid: (ceil(block_quads / WG), n). CPU reference: src/cpu/copy_blocks.rs
+// One lane copies 16 bytes. Grid: (ceil(block_quads / WG), n). Bytes moved: twice the blocks.
+// CPU reference: src/cpu/copy_blocks.rs
 override WG: u32 = 64u;
 
 struct CopyBlocksParams { block_quads: u32, pad0: u32, pad1: u32, pad2: u32 }

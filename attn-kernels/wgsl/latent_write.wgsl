@@ -2,7 +2,8 @@
 //   kv      rows of row_stride f32; LATENT elements of a row at latent_start, ROPE at rope_start
 //   slots   [rows] i32 physical slots, -1 = skip
 //   latents [slots], as the element module has them: LATENT + ROPE elements, of codes also a scale of each part
-// One lane moves eight elements of one row. CPU reference: src/cpu/latent_write.rs
+// One lane moves eight elements of one row. Bytes moved: rows * (LATENT + ROPE) * (4 + element).
+// CPU reference: src/cpu/latent_write.rs
 #import LATENT = 512
 #import ROPE = 64
 #import element = latent_write_f16

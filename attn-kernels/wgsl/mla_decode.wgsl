@@ -8,7 +8,8 @@
 // latents, which serve as keys and then as values, while the next ones are on their way. The lanes of four heads add their
 // parts of scores up through workgroup memory. A row's arithmetic depends on its own keys alone.
 // A dispatch may do a part of the keys: num_keys, whole partitions, from first_key on.
-// Grid: (max_partitions, head groups, n). CPU reference: src/cpu/mla_decode.rs
+// Grid: (max_partitions, head groups, n). Bytes moved: keys * (LATENT + ROPE) * element a row and
+// head group. CPU reference: src/cpu/mla_decode.rs
 #import numbers
 #import LATENT = 512
 #import ROPE = 64

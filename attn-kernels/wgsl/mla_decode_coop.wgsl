@@ -6,6 +6,7 @@ enable wgpu_cooperative_matrix;
 // and a quarter of the channels, whose queries stay in its registers: four partial scores are added up by the softmax, in
 // which four lanes own a head. For values a subgroup owns an eighth of the channels of all 32 heads. Latents are loaded a
 // step ahead. Outputs are rescaled only when a maximum grew by a factor of more than 2^8 (FlashAttention-4).
+// Bytes moved: keys * (LATENT + ROPE) * element a row and 32 heads.
 // Grid: (max_partitions, num_heads / 32, n). Needs subgroups of exactly 32. CPU reference: src/cpu/mla_decode.rs
 #import numbers
 #import LATENT = 512

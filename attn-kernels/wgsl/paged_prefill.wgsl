@@ -9,7 +9,9 @@
 // positions. So a row's arithmetic depends on its position alone, not on the tile, chunk or block it sits in.
 // With lists the tiles of eight come from the blocks in their order, so a list of all blocks gives the bits of none.
 // A dispatch goes through num_keys keys from first_key on (multiples of eight, in the order of `context`); from a tile's
-// second on it continues what out and lse hold. Grid: (head groups, n). CPU reference: src/cpu/paged_prefill.rs
+// second on it continues what out and lse hold. Grid: (head groups, n).
+// Bytes moved: 2 * element * keys * head_dim a tile and head, of which caches serve the heads of a group; 8 * head_dim a row and
+// head of q and out. CPU reference: src/cpu/paged_prefill.rs
 #import numbers
 #import HEAD_DIM = 64
 #import BLOCK_SIZE = 16

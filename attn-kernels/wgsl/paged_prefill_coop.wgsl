@@ -7,6 +7,7 @@ enable wgpu_cooperative_matrix;
 // pass through workgroup memory, where a lane owns a row for the softmax. A row's output is rescaled only when its
 // maximum grew by a factor of more than 2^8 (FlashAttention-4): weights stay under 2^8, which f16 holds.
 // A row's arithmetic depends on its position alone, not on the tile, chunk or block it sits in.
+// Bytes moved: those of paged_prefill, keys once a tile of 32 * SUBGROUPS rows.
 // Grid: (num_heads, n); the last tile, usually the longest, starts first. Needs subgroups of exactly 32.
 // CPU reference: src/cpu/paged_prefill.rs
 #import numbers

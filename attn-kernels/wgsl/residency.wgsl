@@ -11,7 +11,8 @@
 // Of each list num_pages pages count, from first_page on in its order. A missing page takes the slot whose last use is the
 // oldest (all uses 255 calls ago or more are alike); slots used at `now` are never taken. Of more than `most` missing pages
 // the others are dropped: with `pages` asked for there must be none, so the host keeps all lists within the slots.
-// One workgroup a KV head. Which of equal slots is taken is left open. CPU reference: src/cpu/residency.rs
+// One workgroup a KV head. Which of equal slots is taken is left open. Bytes moved: 32 a page of a list, 8 a slot.
+// CPU reference: src/cpu/residency.rs
 #import PAGES = 1
 
 struct ResidencyParams {

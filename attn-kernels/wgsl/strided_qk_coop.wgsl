@@ -6,6 +6,7 @@ enable wgpu_cooperative_matrix;
 // and keys are loaded a step ahead of their use, and cut to the sequence where they are staged, so that no load waits for
 // a branch. At the end a lane owns a row for the exponentials of a matrix. q is bound as vec4: rows of it start at
 // multiples of four.
+// Bytes moved: those of strided_qk, keys and queries once a tile of ROWS x COLS.
 // Grid: (ceil(columns / COLS), ceil(rows / ROWS), num_heads). Needs subgroups of exactly 32.
 // CPU reference: src/cpu/strided_qk.rs
 #import numbers

@@ -1,8 +1,8 @@
 // The k largest scores of long rows, after top_k_peaks. Output and order are those of top_k.
 //   scores, rows, table, out  as of top_k_peaks and top_k
-//   peaks   [n, max_groups] as top_k_peaks left them
-//   chosen  [n, max_chosen] scratch: groups, ascending
-//   kept    [n, 16 * max_chosen] scratch: positions, ascending
+//   peaks   [n, max_groups] u32, as top_k_peaks left them
+//   chosen  [n, max_chosen] u32 scratch: groups, ascending
+//   kept    [n, 16 * max_chosen] u32 scratch: positions, ascending
 // The k largest scores lie in the k groups whose peaks are largest, of equal ones the first: every score elsewhere has k others
 // before it, one in each of those groups. The least of these peaks is a bound that leaves little more than k scores.
 // The search among peaks ends early: up to k / 8 more groups cost less than another pass.

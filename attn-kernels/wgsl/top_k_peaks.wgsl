@@ -1,7 +1,7 @@
 // The largest key of each group of 16 scores of long rows, for top_k_long.
 //   scores, rows  as of top_k; scores in whole vec4, and groups begin at multiples of 16 of them: a row may begin and end in
 //            the middle of one
-//   peaks    [n, max_groups] order keys, of rows that have more scores than are selected
+//   peaks    [n, max_groups] u32 order keys, of rows that have more scores than are selected
 // A lane loads QUADS vec4, lanes side by side; four of them make a group, through workgroup memory.
 // Grid: (ceil(max_groups / GROUPS), n folded). Bytes moved: 4.25 * scores a row. CPU reference: src/cpu/top_k_peaks.rs
 #import order_key

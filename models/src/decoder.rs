@@ -189,13 +189,14 @@ impl Decoder {
     /// Runs one step and waits for what it draws.
     ///
     /// # Errors
-    /// Token ids outside the vocabulary, and what the device reports.
+    /// Token ids outside the vocabulary, blocks outside the pool, and what the device reports.
     ///
     /// # Panics
     /// When there are more rows or samples than the decoder was built for, or a table is too short.
     pub fn step(&mut self, slices: &[Slice<'_>], samples: &[Sample]) -> Result<StepOutput, ModelError> {
         let how = (self.prefill(), &self.turns);
         let mut plan = inputs::plan(&self.config, &self.options, &self.views, slices, samples, how)?;
+        plan.check_blocks(self.kv.num_blocks())?;
         self.plan_stream(slices, &mut plan)?;
         self.cut(&mut plan);
         if let Some(compressed) = &mut self.compressed {

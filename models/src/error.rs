@@ -146,6 +146,14 @@ pub enum ModelError {
     /// Caches of layers that cannot share blocks.
     #[error("the caches of the layers: {0}")]
     Layout(#[from] kvblock::LayoutError),
+    /// A block table that names a block outside the pool.
+    #[error("a block table names block {block}, the pool has {blocks}")]
+    Block {
+        /// The block.
+        block: u32,
+        /// Blocks of the pool.
+        blocks: u32,
+    },
     /// A token id outside the vocabulary.
     #[error("token id {id} at position {position} is outside the vocabulary of {vocab}")]
     Token {

@@ -19,7 +19,7 @@ pub fn run(args: &KernelsArgs) -> Result<()> {
         let interface = interface(&named.variant)?;
         let [x, y, z] = interface.workgroup_size;
         println!(
-            "{:32} {:9} {:4} lanes, {:5} bytes of workgroup memory, {} storage buffers{}",
+            "{:42} {:9} {:4} lanes, {:5} bytes of workgroup memory, {} storage buffers{}",
             named.name,
             named.level,
             x * y * z,

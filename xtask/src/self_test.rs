@@ -26,7 +26,7 @@ pub struct Tested {
     pub level: &'static str,
     /// Its outcome.
     pub outcome: Outcome,
-    /// Time of run and comparison, in milliseconds; of compilation too after a device was lost.
+    /// Time of run and comparison, in milliseconds; of compilation too on a software driver, and after a device was lost.
     pub ms: f64,
 }
 
@@ -61,38 +61,74 @@ pub fn wrong(rows: &[Tested]) -> usize {
 /// is opened again for the next variant.
 ///
 /// # Errors
-/// If a lost device does not open again.
-pub fn run(options: &GpuOptions, mut gpu: Gpu) -> Result<Adapter> {
+/// If a device does not open.
+pub fn run(options: &GpuOptions, gpu: Gpu) -> Result<Adapter> {
     let head_dim = if gpu.is_cpu() { HEAD_DIM_SOFTWARE } else { HEAD_DIM };
     let variants = variants(head_dim);
+    let info = gpu.info().clone();
     let bar = ProgressBar::new(variants.len() as u64)
         .with_style(ProgressStyle::with_template("{msg} [{bar:40}] {pos} of {len}")?.progress_chars("=> "));
     bar.set_message("compiling");
     bar.tick();
-    compile(&gpu, &variants);
-    let mut rows = Vec::with_capacity(variants.len());
-    for (named, cases) in &variants {
+    let mut devices = vec![gpu];
+    if devices[0].is_cpu() {
+        // A software driver compiles a kernel only when it first runs, on the one thread of its device's queue.
+        for _ in 1..processors() {
+            devices.push(Gpu::open(options)?);
+        }
+    } else {
+        compile(&devices[0], &variants);
+    }
+    let next = AtomicUsize::new(0);
+    let (variants, next, bar) = (&variants[..], &next, &bar);
+    let rows = std::thread::scope(|scope| {
+        let workers: Vec<_> = devices
+            .into_iter()
+            .map(|gpu| scope.spawn(move || compare(options, gpu, variants, next, bar)))
+            .collect();
+        let joined = workers.into_iter().map(|worker| worker.join().expect("no case panics"));
+        joined.collect::<Result<Vec<_>>>()
+    })?;
+    bar.finish_and_clear();
+    let mut rows = rows.concat();
+    rows.sort_by_key(|(index, _)| *index);
+    Ok(Adapter { info, rows: rows.into_iter().map(|(_, row)| row).collect() })
+}
+
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+/// Runs variants on one device, each time the next that no device has taken; results by index.
+fn compare(
+    options: &GpuOptions,
+    mut gpu: Gpu,
+    variants: &[(NamedVariant, Vec<Case>)],
+    next: &AtomicUsize,
+    bar: &ProgressBar,
+) -> Result<Vec<(usize, Tested)>> {
+    let mut rows = Vec::new();
+    loop {
+        let index = next.fetch_add(1, Ordering::Relaxed);
+        let Some((named, cases)) = variants.get(index) else { return Ok(rows) };
         bar.set_message(named.name.clone());
         let start = Instant::now();
         let (outcome, lost) = outcome(&gpu, named, cases);
         let ms = start.elapsed().as_secs_f64() * 1e3;
-        rows.push(Tested { variant: named.name.clone(), level: named.level.name(), outcome, ms });
+        rows.push((index, Tested { variant: named.name.clone(), level: named.level.name(), outcome, ms }));
         if lost {
             gpu = Gpu::open(options)?;
         }
         bar.inc(1);
     }
-    bar.finish_and_clear();
-    Ok(Adapter { info: gpu.info().clone(), rows })
 }
 
 /// Compiles what will run, on all processors: a driver takes up to seconds for a kernel.
 fn compile(gpu: &Gpu, variants: &[(NamedVariant, Vec<Case>)]) {
     let next = AtomicUsize::new(0);
     let next = || variants.get(next.fetch_add(1, Ordering::Relaxed));
-    let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
     std::thread::scope(|scope| {
-        for _ in 0..threads {
+        for _ in 0..processors() {
             scope.spawn(|| {
                 while let Some((named, cases)) = next() {
                     if cases.first().is_some_and(|case| skipped(gpu, named, case).is_none()) {
@@ -145,7 +181,7 @@ pub(crate) fn level(name: &str) -> Option<Level> {
 impl fmt::Display for Tested {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { variant, level, outcome, ms } = self;
-        write!(f, "{variant:34} {level:9} ")?;
+        write!(f, "{variant:42} {level:9} ")?;
         match outcome {
             Outcome::Right => write!(f, "right {ms:8.0} ms"),
             Outcome::Wrong(fault) => write!(f, "WRONG {ms:8.0} ms: {fault}"),
@@ -176,9 +212,9 @@ mod tests {
         ];
         assert_eq!(wrong(&rows), 1);
         insta::assert_snapshot!(rows.map(|row| row.to_string()).join("\n"), @r"
-        top_k-list                         baseline  right       12 ms
-        top_k-list                         baseline  WRONG       12 ms: rows: element 3 of 9
-        top_k-list                         baseline  skipped: the adapter's level is baseline
+        top_k-list                                 baseline  right       12 ms
+        top_k-list                                 baseline  WRONG       12 ms: rows: element 3 of 9
+        top_k-list                                 baseline  skipped: the adapter's level is baseline
         ");
     }
 }

@@ -7,7 +7,9 @@ use crate::kernel::mla_decode::LatentShape;
 use crate::kernel::paged_decode::Lanes;
 use crate::kernel::paged_decode_subgroup::{self, SUBGROUPS};
 use crate::kernel::paged_prefill::KeyLoads;
-use crate::kernel::{KvDtype, KvShape, cache_write, gather_cache, latent_write, masked_attention, published};
+use crate::kernel::{
+    KvDtype, KvShape, cache_write, flash, gather_cache, latent_write, masked_attention, published,
+};
 use crate::kernel::{
     mla_decode, mla_decode_coop, paged_decode, paged_decode_coop, paged_prefill, paged_prefill_coop,
     paged_reduce,
@@ -42,6 +44,7 @@ pub(super) fn variants(num_heads: u32, types: &[(&str, KvShape); 2]) -> Vec<Name
     all.extend(code_variants(num_heads, &types[0].1));
     all.extend(gathering(num_heads, &types[0].1));
     all.extend(published_variants(num_heads, &types[0].1));
+    all.extend(flash_variants(&types[0].1));
     all.extend(latent_variants(types[0].1.head_dim));
     all
 }
@@ -98,6 +101,19 @@ fn published_variants(num_heads: u32, f16: &KvShape) -> Vec<NamedVariant> {
             variant: published(named.variant).expect("these kernels take them"),
             ..named
         }));
+    }
+    all
+}
+
+/// The kernels that take FlashAttention's layout, over caches otherwise of shape `f16`.
+fn flash_variants(f16: &KvShape) -> Vec<NamedVariant> {
+    let mut all = Vec::new();
+    for (part, dtype) in DTYPES.into_iter().filter(|(_, dtype)| *dtype != KvDtype::Int8) {
+        let shape = KvShape { dtype, ..*f16 };
+        for variant in [cache_write::variant(&shape), gather_cache::variant(&shape, Context::Full)] {
+            let variant = flash(variant).expect("these kernels take it");
+            all.push(NamedVariant::new(&format!("flash-{part}"), Level::Baseline, variant));
+        }
     }
     all
 }

@@ -1,13 +1,15 @@
-//! Bind groups, cached: a steady step makes none.
+//! Bind groups, cached: a steady step makes none. What a dispatch binds is checked when its group is made.
 
 use super::pass::Dispatch;
 use super::pipeline::BindGroupKey;
-use super::{Gpu, Raw};
+use super::{Gpu, GpuError, Raw};
+use crate::Access;
 use smallvec::SmallVec;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::Ordering;
 
 impl Gpu {
-    pub(super) fn bind_group(&self, dispatch: &Dispatch, params: &Raw) -> wgpu::BindGroup {
+    pub(super) fn bind_group(&self, dispatch: &Dispatch, params: &Raw) -> Result<wgpu::BindGroup, GpuError> {
         let pipeline = &dispatch.pipeline;
         let mut key: SmallVec<[u64; 18]> = SmallVec::new();
         key.extend([pipeline.layout_id, params.id()]);
@@ -15,10 +17,18 @@ impl Gpu {
             key.extend([bind.raw.id(), bind.offset]);
         }
         let mut cache = self.bind_groups.lock().expect("no holder of this lock panics");
-        cache.entry(BindGroupKey(key)).or_insert_with(|| self.make_bind_group(dispatch, params)).clone()
+        match cache.entry(BindGroupKey(key)) {
+            Entry::Occupied(group) => Ok(group.get().clone()),
+            Entry::Vacant(place) => Ok(place.insert(self.make_bind_group(dispatch, params)?).clone()),
+        }
     }
 
-    pub(super) fn make_bind_group(&self, dispatch: &Dispatch, params: &Raw) -> wgpu::BindGroup {
+    pub(super) fn make_bind_group(
+        &self,
+        dispatch: &Dispatch,
+        params: &Raw,
+    ) -> Result<wgpu::BindGroup, GpuError> {
+        self.check_bindings(dispatch)?;
         self.made.fetch_add(1, Ordering::Relaxed);
         let pipeline = &dispatch.pipeline;
         let uniform = wgpu::BufferBinding {
@@ -39,11 +49,43 @@ impl Gpu {
                 resource: wgpu::BindingResource::Buffer(buffer),
             })
             .collect();
-        self.device.create_bind_group(&wgpu::BindGroupDescriptor {
+        Ok(self.device.create_bind_group(&wgpu::BindGroupDescriptor {
             label: None,
             layout: &pipeline.layout,
             entries: &entries,
-        })
+        }))
+    }
+
+    /// Refuses what wgpu would not bind, by kernel and binding.
+    fn check_bindings(&self, dispatch: &Dispatch) -> Result<(), GpuError> {
+        let limits = self.device.limits();
+        let limit = limits.max_storage_buffer_binding_size;
+        let align = u64::from(limits.min_storage_buffer_offset_alignment);
+        let kernel = dispatch.pipeline.variant.kernel.name;
+        let bound = || dispatch.bindings.iter().zip(dispatch.pipeline.variant.bindings).zip(1_u32..);
+        for ((bind, access), binding) in bound() {
+            let (offset, size) = (bind.offset, bind.raw.bytes());
+            if !offset.is_multiple_of(align) {
+                return Err(GpuError::BindingOffset { kernel, binding, offset, align });
+            }
+            if offset >= size {
+                return Err(GpuError::BindingPastEnd { kernel, binding, offset, size });
+            }
+            let bytes = size - offset;
+            if bytes > limit {
+                return Err(GpuError::BindingTooLarge { kernel, binding, bytes, limit });
+            }
+            if !bytes.is_multiple_of(4) {
+                return Err(GpuError::BindingOdd { kernel, binding, bytes });
+            }
+            let mut others = bound().filter(|((other, _), _)| other.raw.wgpu() == bind.raw.wgpu());
+            if *access == Access::Write
+                && let Some((_, read)) = others.find(|((_, access), _)| **access == Access::Read)
+            {
+                return Err(GpuError::BoundTwice { kernel, read, written: binding });
+            }
+        }
+        Ok(())
     }
 
     /// Forgets cached bind groups, which keep the buffers they name alive.

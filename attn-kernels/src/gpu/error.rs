@@ -67,6 +67,64 @@ pub enum GpuError {
         /// What it must have been made for.
         needed: wgpu::BufferUsages,
     },
+    /// More bytes than one binding holds.
+    #[error("kernel {kernel}: binding {binding} is of {bytes} bytes, the device's limit is {limit}")]
+    BindingTooLarge {
+        /// The kernel.
+        kernel: &'static str,
+        /// The binding, counted from 1 as in the kernel.
+        binding: u32,
+        /// Bytes from its offset to the end of the buffer.
+        bytes: u64,
+        /// The largest storage binding.
+        limit: u64,
+    },
+    /// A binding that is not whole words.
+    #[error("kernel {kernel}: binding {binding} is of {bytes} bytes, not a multiple of 4")]
+    BindingOdd {
+        /// The kernel.
+        kernel: &'static str,
+        /// The binding, counted from 1 as in the kernel.
+        binding: u32,
+        /// Bytes from its offset to the end of the buffer.
+        bytes: u64,
+    },
+    /// A binding that begins where the device's bindings cannot.
+    #[error("kernel {kernel}: binding {binding} begins at byte {offset}, not a multiple of {align}")]
+    BindingOffset {
+        /// The kernel.
+        kernel: &'static str,
+        /// The binding, counted from 1 as in the kernel.
+        binding: u32,
+        /// Its offset in the buffer.
+        offset: u64,
+        /// What offsets are multiples of on this device.
+        align: u64,
+    },
+    /// A binding that begins behind its buffer.
+    #[error("kernel {kernel}: binding {binding} begins at byte {offset} of a buffer of {size} bytes")]
+    BindingPastEnd {
+        /// The kernel.
+        kernel: &'static str,
+        /// The binding, counted from 1 as in the kernel.
+        binding: u32,
+        /// Its offset in the buffer.
+        offset: u64,
+        /// Bytes of the buffer.
+        size: u64,
+    },
+    /// One buffer that a kernel would read and write at once.
+    #[error(
+        "kernel {kernel}: bindings {read}, which is read, and {written}, which is written, are of one buffer"
+    )]
+    BoundTwice {
+        /// The kernel.
+        kernel: &'static str,
+        /// The binding that is read, counted from 1 as in the kernel.
+        read: u32,
+        /// The binding that is written.
+        written: u32,
+    },
     /// A pass that reads back, prepared for the caller's encoder.
     #[error("a prepared pass reads {reads} buffers back: copy them in the encoder that it goes to")]
     Readback {
@@ -91,6 +149,24 @@ pub enum GpuError {
         subgroups: (u32, u32),
         /// Whether its kernels are checked.
         checks: super::Checks,
+    },
+    /// A kernel that uses subgroups where none run, or none of its size.
+    #[error(
+        "kernel {kernel} needs subgroups of {least} to {most} lanes: adapter {adapter} is at level {level}, subgroups of {subgroups:?}"
+    )]
+    NoSubgroups {
+        /// The kernel.
+        kernel: &'static str,
+        /// The least lanes that subgroups must have.
+        least: u32,
+        /// The most.
+        most: u32,
+        /// The adapter.
+        adapter: String,
+        /// Its level.
+        level: crate::Level,
+        /// The least and the most lanes of its subgroups.
+        subgroups: (u32, u32),
     },
     /// A kernel that the driver does not take.
     #[error("kernel {kernel} does not compile: {message}")]

@@ -53,7 +53,7 @@ impl Gpu {
     ///
     /// # Errors
     /// [`GpuError::OutOfMemory`] and [`GpuError::BufferTooLarge`] for its parameters, [`GpuError::Readback`] when it reads
-    /// back: that is for the caller's encoder.
+    /// back: that is for the caller's encoder, and what a kernel cannot bind, from [`GpuError::BindingTooLarge`] on.
     pub fn prepare(&self, pass: Pass) -> Result<Prepared, GpuError> {
         if !pass.reads.is_empty() {
             return Err(GpuError::Readback { reads: pass.reads.len() });
@@ -64,15 +64,15 @@ impl Gpu {
         let steps = pass.commands.into_iter().filter_map(|command| match command {
             Command::Dispatch(dispatch) => {
                 let group = self.make_bind_group(&dispatch, &params);
-                Some(Step::Dispatch { dispatch, group })
+                Some(group.map(|group| Step::Dispatch { dispatch, group }))
             }
             Command::Copy { from, from_at, to, to_at, bytes } => {
-                Some(Step::Copy { from, from_at, to, to_at, bytes })
+                Some(Ok(Step::Copy { from, from_at, to, to_at, bytes }))
             }
             // Submissions are the caller's.
             Command::Cut | Command::Split => None,
         });
-        Ok(Prepared { label: pass.label, steps: steps.collect() })
+        Ok(Prepared { label: pass.label, steps: steps.collect::<Result<_, _>>()? })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Compiled kernels, cached by variant. The one place with `unsafe`: trusted modules.
 
 use super::{Checks, Gpu, GpuError};
-use crate::{Access, Variant};
+use crate::{Access, Level, Variant};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,7 +41,7 @@ impl Gpu {
     /// Compiles a variant, once; others are compiled by other threads meanwhile.
     ///
     /// # Errors
-    /// [`GpuError::Compose`], [`GpuError::NoCoop`] and [`GpuError::Compile`], with the kernel's name.
+    /// [`GpuError::Compose`], [`GpuError::NoCoop`], [`GpuError::NoSubgroups`] and [`GpuError::Compile`], with the kernel's name.
     pub fn pipeline(&self, variant: &Variant) -> Result<Arc<Pipeline>, GpuError> {
         if let Some(pipeline) = self.cached().pipelines.get(variant) {
             return Ok(Arc::clone(pipeline));
@@ -59,10 +59,7 @@ impl Gpu {
         self.made.fetch_add(1, Ordering::Relaxed);
         let kernel = variant.kernel;
         let wgsl = variant.wgsl()?;
-        // wgpu would panic on one that is checked.
-        if wgsl.lines().any(|line| line == "enable wgpu_cooperative_matrix;") && !self.runs_coop() {
-            return Err(self.no_coop(kernel.name));
-        }
+        self.check_level(variant, &wgsl)?;
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
         let internal = self.device.push_error_scope(wgpu::ErrorFilter::Internal);
         let module = self.module(kernel.name, wgsl);
@@ -103,10 +100,22 @@ impl Gpu {
         Ok(Pipeline { raw, layout, layout_id, variant: variant.clone() })
     }
 
-    fn no_coop(&self, kernel: &'static str) -> GpuError {
-        let subgroups = (self.info.subgroup_min_size, self.info.subgroup_max_size);
+    /// Refuses a variant whose level does not run here, or that counts on subgroups of another size: it would compile and be
+    /// wrong.
+    fn check_level(&self, variant: &Variant, wgsl: &str) -> Result<(), GpuError> {
+        let (kernel, needed) = (variant.kernel.name, variant.subgroups());
         let (adapter, level, checks) = (self.info.name.clone(), self.level, self.checks);
-        GpuError::NoCoop { kernel, adapter, level, subgroups, checks }
+        let subgroups = self.subgroup_sizes();
+        // wgpu would panic on one that is checked.
+        if wgsl.lines().any(|line| line == "enable wgpu_cooperative_matrix;") && !self.runs_coop() {
+            return Err(GpuError::NoCoop { kernel, adapter, level, subgroups, checks });
+        }
+        let sized = needed.contains(&subgroups.0) && needed.contains(&subgroups.1);
+        if uses_subgroups(wgsl) && !(level >= Level::Subgroup && sized) {
+            let (least, most) = needed.into_inner();
+            return Err(GpuError::NoSubgroups { kernel, least, most, adapter, level, subgroups });
+        }
+        Ok(())
     }
 
     fn layout(&self, params_bytes: usize, bindings: &[Access]) -> wgpu::BindGroupLayout {
@@ -146,11 +155,18 @@ impl Gpu {
     }
 }
 
+/// Whether a kernel has operations of subgroups.
+fn uses_subgroups(wgsl: &str) -> bool {
+    let code = wgsl.lines().map(|line| line.split("//").next().unwrap_or_default());
+    let mut names = code.flat_map(|code| code.split("subgroup").skip(1));
+    names.any(|rest| rest.starts_with(|next: char| next.is_ascii_uppercase()))
+}
+
 /// A module without run-time checks.
 #[expect(unsafe_code, reason = "the one audited place: kernels of this workspace as trusted modules")]
 fn trusted(device: &wgpu::Device, descriptor: wgpu::ShaderModuleDescriptor<'_>) -> wgpu::ShaderModule {
-    // SAFETY: every kernel's loops are bounded by its parameters, its indices are validated on the host before a
-    // pass is recorded, and the same kernels run in the tests with all checks on.
+    // SAFETY: every kernel's loops are bounded by its parameters, `check` of its module validates its indices on the host, the
+    // decoder those of every step, and the same kernels run in the tests with all checks on.
     unsafe { device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) }
 }
 

@@ -63,7 +63,8 @@ impl Gpu {
     /// Encodes and submits a pass.
     ///
     /// # Errors
-    /// [`GpuError::Lost`], [`GpuError::OutOfMemory`] for staging, [`GpuError::Validation`] for a bug in the caller.
+    /// [`GpuError::Lost`], [`GpuError::OutOfMemory`] for staging, what a kernel cannot bind, from
+    /// [`GpuError::BindingTooLarge`] on, and [`GpuError::Validation`] for another bug in the caller.
     pub fn submit(&self, pass: Pass) -> Result<Pending<'_>, GpuError> {
         self.send(self.encode(pass)?)
     }
@@ -94,7 +95,7 @@ impl Gpu {
         drop(scratch);
 
         let queries_of = queries.as_ref().map(|set| (set, stamps));
-        let (mut pieces, mut encoder) = self.commands(&pass, params.as_ref(), queries_of);
+        let (mut pieces, mut encoder) = self.commands(&pass, params.as_ref(), queries_of)?;
         for ((raw, range), (at, _)) in pass.reads.iter().zip(&spans) {
             let to = staging.as_ref().expect("reads have staging").wgpu();
             encoder.copy_buffer_to_buffer(
@@ -151,7 +152,7 @@ impl Gpu {
             return Ok(());
         }
         let params = self.params_room(&mut scratch, pass)?;
-        let (mut pieces, last) = self.commands(pass, params.as_ref(), None);
+        let (mut pieces, last) = self.commands(pass, params.as_ref(), None)?;
         pieces.push(last.finish());
         self.launch(&mut scratch, params.as_ref().map(|raw| (raw, &mut pass.params)), pieces);
         pass.commands.clear();
@@ -164,7 +165,7 @@ impl Gpu {
         pass: &Pass,
         params: Option<&Raw>,
         queries: Option<(&wgpu::QuerySet, Timed)>,
-    ) -> (Vec<wgpu::CommandBuffer>, wgpu::CommandEncoder) {
+    ) -> Result<(Vec<wgpu::CommandBuffer>, wgpu::CommandEncoder), GpuError> {
         let mut pieces = Vec::new();
         let descriptor = wgpu::CommandEncoderDescriptor { label: Some(pass.label) };
         let mut encoder = self.device.create_command_encoder(&descriptor);
@@ -202,11 +203,11 @@ impl Gpu {
                             queries.filter(|(_, which)| matches!(which, Timed::All) && query + 2 <= QUERIES);
                         if let Some((set, _)) = stamped {
                             compute.write_timestamp(set, query);
-                            self.dispatch(&mut compute, dispatch, params);
+                            self.dispatch(&mut compute, dispatch, params)?;
                             compute.write_timestamp(set, query + 1);
                             query += 2;
                         } else {
-                            self.dispatch(&mut compute, dispatch, params);
+                            self.dispatch(&mut compute, dispatch, params)?;
                         }
                         next = commands
                             .next_if(|c| matches!(c, Command::Dispatch(_)))
@@ -215,15 +216,21 @@ impl Gpu {
                 }
             }
         }
-        (pieces, encoder)
+        Ok((pieces, encoder))
     }
 
-    fn dispatch(&self, compute: &mut wgpu::ComputePass<'_>, dispatch: &Dispatch, params: &Raw) {
+    fn dispatch(
+        &self,
+        compute: &mut wgpu::ComputePass<'_>,
+        dispatch: &Dispatch,
+        params: &Raw,
+    ) -> Result<(), GpuError> {
         compute.set_pipeline(&dispatch.pipeline.raw);
-        let group = self.bind_group(dispatch, params);
+        let group = self.bind_group(dispatch, params)?;
         compute.set_bind_group(0, &group, &[dispatch.params_at]);
         let [x, y, z] = dispatch.workgroups;
         compute.dispatch_workgroups(x, y, z);
+        Ok(())
     }
 
     /// A buffer for the parameters of `pass`; they get there when it is sent.

@@ -54,15 +54,11 @@ const LANES: u32 = 256;
 #[must_use]
 pub fn variant(shape: &KvShape, num_heads: u32, select_block: u32) -> Variant {
     shape.check();
-    let page = shape.block_size;
-    assert!(
-        select_block.is_multiple_of(page) && select_block.is_power_of_two(),
-        "selection block {select_block} is no power of two times page size {page}"
-    );
+    assert!(select_block.is_power_of_two(), "selection block {select_block} is not a power of two");
     Variant::new(&KERNEL)
         .size("HEAD_DIM", shape.head_dim)
-        .size("BLOCK_SIZE", page)
-        .size("PAGES", select_block / page)
+        .size("BLOCK_SIZE", shape.block_size)
+        .size("PAGES", shape.pages_of(select_block))
         .size("HEADS", heads_together(num_heads / shape.num_kv_heads, 4))
         .module("k", shape.dtype.keys())
 }

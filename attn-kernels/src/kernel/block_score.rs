@@ -79,15 +79,10 @@ fn heads_a_read(shape: &KvShape, num_heads: u32) -> u32 {
 #[must_use]
 pub fn variant(shape: &KvShape, num_heads: u32, digest: Digest, select_block: u32) -> Variant {
     shape.check();
-    let page = shape.block_size;
-    assert!(
-        select_block >= page && select_block.is_multiple_of(page),
-        "selection block {select_block} is not a multiple of page size {page}"
-    );
     let variant = Variant::new(&KERNEL)
         .size("HEAD_DIM", shape.head_dim)
-        .size("BLOCK_SIZE", page)
-        .size("PAGES", select_block / page)
+        .size("BLOCK_SIZE", shape.block_size)
+        .size("PAGES", shape.pages_of(select_block))
         .module("digests", block_digest::reader(shape.dtype));
     match digest {
         Digest::MinMax => variant
@@ -128,17 +123,19 @@ pub fn bounds_len(params: &BlockScoreParams, rows: usize) -> usize {
     rows * params.num_heads as usize * params.score_stride as usize
 }
 
-/// Checks `rows`, `[row of q, KV length, first entry of its table, 0]`, against buffers of `q_len` f32, `tables_len`
-/// entries and `scores_len` f32. Tables name blocks of the pool: who fills them answers for that.
+/// Checks `rows`, `[row of q, KV length, first entry of its table, 0]`, and the blocks of `tables` that they read, against a
+/// pool of `num_blocks` blocks and buffers of `q_len` and `scores_len` f32.
 ///
 /// # Errors
-/// Heads that do not divide, a row outside q or the tables, or one with more blocks than `score_stride`.
+/// Heads that do not divide, a row outside q, a table that names no block of the pool, or a row with more blocks than
+/// `score_stride`.
 pub fn check(
     shape: &KvShape,
     params: &BlockScoreParams,
     select_block: u32,
     rows: &[[u32; 4]],
-    [q_len, tables_len, scores_len]: [usize; 3],
+    tables: (&[u32], u32),
+    [q_len, scores_len]: [usize; 2],
 ) -> Result<(), LaunchError> {
     let launch = Launch(KERNEL.name);
     launch.whole_pages(select_block, shape.block_size)?;
@@ -149,14 +146,14 @@ pub fn check(
     launch.at_most("rows", rows.len() as u64, 65_535)?;
     let scores = self::scores_len(params, rows.len()) as u64;
     launch.at_most("f32 of scores", scores, scores_len as u64)?;
-    let width = u64::from(params.num_heads * shape.head_dim);
+    let width = u64::from(params.num_heads) * u64::from(shape.head_dim);
     for (entry, row) in rows.iter().enumerate() {
-        let [row, len, table, _] = row.map(u64::from);
-        launch.entry("end in q", entry, row * u64::from(params.q_stride) + width, q_len as u64)?;
-        let blocks = len.div_ceil(u64::from(select_block));
-        launch.entry("number of blocks", entry, blocks, params.score_stride.into())?;
-        let pages = len.div_ceil(u64::from(shape.block_size));
-        launch.entry("end in the tables", entry, table + pages, tables_len as u64)?;
+        let [row, len, table, _] = *row;
+        let end = u64::from(row) * u64::from(params.q_stride) + width;
+        launch.entry("end in q", entry, end, q_len as u64)?;
+        let blocks = len.div_ceil(select_block);
+        launch.entry("number of blocks", entry, blocks.into(), params.score_stride.into())?;
+        launch.tokens(entry, tables, table, [0, len], shape.block_size)?;
     }
     Ok(())
 }

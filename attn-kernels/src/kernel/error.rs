@@ -58,6 +58,12 @@ pub enum LaunchError {
         /// The kernel.
         kernel: &'static str,
     },
+    /// A kernel, or a type of cache, that has no variant for FlashAttention's layout.
+    #[error("{kernel}: no variant of this type takes caches of FlashAttention's layout")]
+    Flash {
+        /// The kernel.
+        kernel: &'static str,
+    },
     /// Something that must not be zero.
     #[error("{kernel}: {what} is 0")]
     Zero {
@@ -113,6 +119,21 @@ impl Launch {
             return Ok(());
         }
         Err(LaunchError::EntryOverLimit { kernel: self.0, what, entry, value, limit })
+    }
+
+    /// The blocks that hold tokens `first` until before `end` exist, of `block_size` tokens each, where the table of what row,
+    /// tile or span `entry` reads begins at entry `table` of `tables`.
+    pub(crate) fn tokens(
+        self,
+        entry: usize,
+        (tables, num_blocks): (&[u32], u32),
+        table: u32,
+        [first, end]: [u32; 2],
+        block_size: u32,
+    ) -> Result<(), LaunchError> {
+        let at = |block: u32| u64::from(table) + u64::from(block);
+        let blocks = (at(first / block_size), at(end.div_ceil(block_size)));
+        self.table(entry, tables, blocks, num_blocks)
     }
 
     /// The blocks of `tables` from `first` until before `end` exist: what row, tile or span `entry` reads.

@@ -65,24 +65,26 @@ pub fn grid(shape: &KvShape, params: &GatherCacheParams, spans: u32) -> [u32; 3]
     [(params.most_keys * params.num_kv_heads * (shape.head_dim / 8)).div_ceil(WG), spans, 1]
 }
 
-/// Checks `spans`, `[first key, KV length, first row of the output, first entry of the block table]`, against `tables_len`
-/// entries and `rows` rows of the output. Lists have [`check_lists`](super::attention::check_lists).
+/// Checks `spans`, `[first key, KV length, first row of the output, first entry of the block table]`, and the blocks of `tables`
+/// that they read, against a cache of `num_blocks` blocks and `rows` rows of the output. Lists have [`check_lists`](super::attention::check_lists).
 ///
 /// # Errors
-/// A shape that no kernel takes, more spans or workgroups than a dispatch has, or a span outside the tables or the output.
+/// A shape that no kernel takes, more spans or workgroups than a dispatch has, a span outside the output, or a table that names
+/// no block of the cache.
 pub fn check(
     shape: &KvShape,
     params: &GatherCacheParams,
     spans: &[[u32; 4]],
-    [tables_len, rows]: [usize; 2],
+    tables: (&[u32], u32),
+    rows: usize,
 ) -> Result<(), LaunchError> {
     let launch = Launch(KERNEL.name);
     shape.validate(params.num_kv_heads)?;
     launch.at_most("spans", spans.len() as u64, 65_535)?;
-    let chunks = u64::from(params.most_keys) * u64::from(params.num_kv_heads * (shape.head_dim / 8));
+    let chunks = u64::from(params.most_keys) * u64::from(params.num_kv_heads) * u64::from(shape.head_dim / 8);
     launch.at_most("workgroups of a span", chunks.div_ceil(WG.into()), 65_535)?;
     for (entry, span) in spans.iter().enumerate() {
-        let [first, len, row, table] = span.map(u64::from);
+        let [first, len, row, _] = span.map(u64::from);
         launch.entry("first key", entry, first, len)?;
         launch.entry(
             "end in the output",
@@ -90,8 +92,9 @@ pub fn check(
             row + (len - first).min(params.most_keys.into()),
             rows as u64,
         )?;
-        let blocks = len.div_ceil(shape.block_size.into());
-        launch.entry("end in the tables", entry, table + blocks, tables_len as u64)?;
+        // The order of attention is that of positions where there are no lists.
+        let first = if params.list_stride == 0 { span[0] } else { 0 };
+        launch.tokens(entry, tables, span[3], [first, span[1]], shape.block_size)?;
     }
     Ok(())
 }

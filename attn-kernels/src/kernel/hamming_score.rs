@@ -45,12 +45,10 @@ pub struct HammingScoreParams {
 #[must_use]
 pub fn variant(shape: &KvShape, select_block: u32, words: u32) -> Variant {
     shape.check();
-    let page = shape.block_size;
-    assert!(
-        select_block >= page && select_block.is_multiple_of(page),
-        "selection block {select_block} is not a multiple of page size {page}"
-    );
-    Variant::new(&KERNEL).size("BLOCK_SIZE", page).size("PAGES", select_block / page).size("WORDS", words)
+    Variant::new(&KERNEL)
+        .size("BLOCK_SIZE", shape.block_size)
+        .size("PAGES", shape.pages_of(select_block))
+        .size("WORDS", words)
 }
 
 /// Workgroups for `rows` rows.
@@ -59,17 +57,18 @@ pub fn grid(params: &HammingScoreParams, select_block: u32, rows: u32) -> [u32; 
     [params.score_stride.div_ceil((256 / select_block).max(1)), rows, 1]
 }
 
-/// Checks `rows`, `[-, KV length, first entry of its table, -]`, against buffers of `tables_len` entries and `scores_len`
-/// f32.
+/// Checks `rows`, `[-, KV length, first entry of its table, -]`, and the blocks of `tables` that they read, against a cache of
+/// `num_blocks` blocks and `scores_len` f32.
 ///
 /// # Errors
-/// Too many rows or forced blocks, a row outside the tables, or one with more blocks than `score_stride`.
+/// Too many rows or forced blocks, a table that names no block of the cache, or a row with more blocks than `score_stride`.
 pub fn check(
     shape: &KvShape,
     params: &HammingScoreParams,
     select_block: u32,
     rows: &[[u32; 4]],
-    [tables_len, scores_len]: [usize; 2],
+    tables: (&[u32], u32),
+    scores_len: usize,
 ) -> Result<(), LaunchError> {
     let launch = Launch(KERNEL.name);
     launch.whole_pages(select_block, shape.block_size)?;
@@ -80,8 +79,7 @@ pub fn check(
     for (entry, row) in rows.iter().enumerate() {
         let blocks = row[1].div_ceil(select_block);
         launch.entry("number of blocks", entry, blocks.into(), params.score_stride.into())?;
-        let pages = u64::from(row[2]) + u64::from(row[1].div_ceil(shape.block_size));
-        launch.entry("end in the tables", entry, pages, tables_len as u64)?;
+        launch.tokens(entry, tables, row[2], [0, row[1]], shape.block_size)?;
     }
     Ok(())
 }

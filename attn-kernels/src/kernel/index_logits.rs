@@ -80,16 +80,17 @@ pub fn grid(params: &IndexLogitsParams, rows: u32) -> [u32; 3] {
     [params.logit_stride.div_ceil(TILE), rows, 1]
 }
 
-/// Checks `rows`, `[row of q and gates, first key, key after the last, first entry of the page table]`, against buffers
-/// of `q_rows` queries, `tables_len` entries and `logits_len` f32.
+/// Checks `rows`, `[row of q and gates, first key, key after the last, first entry of the page table]`, and the pages of `tables`
+/// that they read, against a cache of `num_pages` pages and buffers of `q_rows` queries and `logits_len` f32.
 ///
 /// # Errors
-/// More rows than a dispatch has, or one outside a buffer.
+/// More rows than a dispatch has, one outside a buffer, or a table that names no page of the cache.
 pub fn check(
     keys: &IndexKeys,
     params: &IndexLogitsParams,
     rows: &[[u32; 4]],
-    [q_rows, tables_len, logits_len]: [usize; 3],
+    (tables, num_pages): (&[u32], u32),
+    [q_rows, logits_len]: [usize; 2],
 ) -> Result<(), LaunchError> {
     let launch = Launch(KERNEL.name);
     let (head_dim, page) = keys.head_dim_and_page();
@@ -103,10 +104,10 @@ pub fn check(
     let logits = rows.len() as u64 * u64::from(params.logit_stride);
     launch.at_most("f32 of logits", logits, logits_len as u64)?;
     for (entry, row) in rows.iter().enumerate() {
-        let [row, _, end, table] = row.map(u64::from);
-        launch.entry("row of q + 1", entry, row + 1, q_rows as u64)?;
-        launch.entry("key after the last", entry, end, params.logit_stride.into())?;
-        launch.entry("end in the tables", entry, table + end.div_ceil(page.into()), tables_len as u64)?;
+        let [row, first, end, table] = *row;
+        launch.entry("row of q + 1", entry, u64::from(row) + 1, q_rows as u64)?;
+        launch.entry("key after the last", entry, end.into(), params.logit_stride.into())?;
+        launch.tokens(entry, (tables, num_pages), table, [first.min(end), end], page)?;
     }
     Ok(())
 }

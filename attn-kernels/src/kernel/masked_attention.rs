@@ -78,11 +78,10 @@ pub struct MaskedRow {
 /// The kernel for one cache shape and blocks of `select_block` tokens.
 ///
 /// # Panics
-/// When a selection block is not whole blocks of the cache, or heads are larger than 512.
+/// When [`KvShape::validate`] refuses the shape, or a selection block is not whole blocks of the cache.
 #[must_use]
 pub fn variant(shape: &KvShape, select_block: u32) -> Variant {
     shape.check();
-    assert!(shape.head_dim <= 512, "heads of {} elements, the limit is 512", shape.head_dim);
     let variant = Variant::new(&KERNEL)
         .module("kv", shape.dtype.reader())
         .size("HEAD_DIM", shape.head_dim)
@@ -97,17 +96,19 @@ pub fn grid(params: &MaskedAttentionParams) -> [u32; 3] {
     [params.num_heads, y, z]
 }
 
-/// Checks `rows` and the `lists` that they name against buffers of `q_rows` and `out_rows` rows, `masks_len` and
-/// `tables_len` entries; blocks of `select_block` tokens.
+/// Checks `rows`, the `lists` of blocks of `select_block` tokens that they name, and the blocks of `tables` that these read,
+/// against a cache of `num_blocks` blocks and buffers of `q_rows` and `out_rows` rows and `masks_len` entries.
 ///
 /// # Errors
-/// A row, mask, list or table outside its buffer, a mask shorter than its context, or a listed block after the last token.
+/// A row, mask, list or table outside its buffer, a mask shorter than its context, a listed block after the last token, or a
+/// table that names no block of the cache.
 pub fn check(
     shape: &KvShape,
     params: &MaskedAttentionParams,
     rows: &[MaskedRow],
     (lists, select_block): (&[u32], u32),
-    [q_rows, out_rows, masks_len, tables_len]: [usize; 4],
+    tables: (&[u32], u32),
+    [q_rows, out_rows, masks_len]: [usize; 3],
 ) -> Result<(), LaunchError> {
     let launch = Launch(KERNEL.name);
     shape.validate(params.num_heads)?;
@@ -120,15 +121,17 @@ pub fn check(
         launch.entry("tokens", entry, row.len.into(), u64::from(params.mask_stride) * 32)?;
         let mask_end = (u64::from(row.mask) + 1) * u64::from(params.mask_stride);
         launch.entry("end in the masks", entry, mask_end, masks_len as u64)?;
-        let blocks = u64::from(row.table) + u64::from(row.len.div_ceil(shape.block_size));
-        launch.entry("end in the tables", entry, blocks, tables_len as u64)?;
         let list_end = (row.list as usize + 1) * stride;
         launch.entry("end in the lists", entry, list_end as u64, lists.len() as u64)?;
         let list = &lists[row.list as usize * stride..list_end];
         launch.entry("blocks listed + 1", entry, u64::from(list[0]) + 1, stride as u64)?;
-        let last = list[1..=list[0] as usize].iter().max();
-        let most = u64::from(row.len.div_ceil(select_block));
-        launch.entry("listed block + 1", entry, last.map_or(0, |last| u64::from(*last) + 1), most)?;
+        for block in &list[1..=list[0] as usize] {
+            let most = u64::from(row.len.div_ceil(select_block));
+            launch.entry("listed block + 1", entry, u64::from(*block) + 1, most)?;
+            let first = block * select_block;
+            let end = row.len.min(first.saturating_add(select_block));
+            launch.tokens(entry, tables, row.table, [first, end], shape.block_size)?;
+        }
     }
     Ok(())
 }

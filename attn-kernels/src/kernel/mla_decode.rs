@@ -92,8 +92,7 @@ impl LatentShape {
     /// Bytes a token: of codes also two f32 scales, of the latent and of the rope part.
     #[must_use]
     pub fn token_bytes(&self) -> usize {
-        let scales =
-            if matches!(self.dtype, KvDtype::Fp8 | KvDtype::Int8) { 2 * size_of::<f32>() } else { 0 };
+        let scales = if self.dtype.is_code() { 2 * size_of::<f32>() } else { 0 };
         self.width() as usize * self.dtype.bytes() + scales
     }
 

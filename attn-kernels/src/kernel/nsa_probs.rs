@@ -60,31 +60,35 @@ pub fn grid(params: &NsaProbsParams, rows: u32) -> [u32; 3] {
     [params.num_heads, rows, 1]
 }
 
-/// Checks `rows`, `[row of q, KV length, first entry of its table, 0]`, at a stride of `stride` tokens, against buffers of
-/// `q_len` f32, `tables_len` entries and `probs_len` f32. Tables name blocks of the pool: who fills them answers for that.
+/// Checks `rows`, `[row of q, KV length, first entry of its table, 0]`, at a stride of `stride` tokens, and the blocks of
+/// `tables` that they read, against a pool of `num_blocks` blocks and buffers of `q_len` and `probs_len` f32.
 ///
 /// # Errors
-/// Heads that do not divide, a row outside q or the tables, or one with more strides than `prob_stride`.
+/// Heads that do not divide, a stride that is not whole pages, a row outside q, a table that names no block of the pool, or a
+/// row with more strides than `prob_stride`.
 pub fn check(
     shape: &KvShape,
     params: &NsaProbsParams,
     stride: u32,
     rows: &[[u32; 4]],
-    [q_len, tables_len, probs_len]: [usize; 3],
+    tables: (&[u32], u32),
+    [q_len, probs_len]: [usize; 2],
 ) -> Result<(), LaunchError> {
     let launch = Launch(KERNEL.name);
+    launch.not_zero("stride", stride)?;
+    launch.multiple("stride", stride, shape.block_size)?;
     launch.multiple("query heads", params.num_heads, params.num_kv_heads)?;
     launch.at_most("rows", rows.len() as u64, 65_535)?;
     let probs = rows.len() as u64 * u64::from(params.num_heads) * u64::from(params.prob_stride);
     launch.at_most("f32 of probabilities", probs, probs_len as u64)?;
-    let width = u64::from(params.num_heads * shape.head_dim);
+    let width = u64::from(params.num_heads) * u64::from(shape.head_dim);
     for (entry, row) in rows.iter().enumerate() {
-        let [row, len, table, _] = row.map(u64::from);
-        launch.entry("end in q", entry, row * u64::from(params.q_stride) + width, q_len as u64)?;
-        let strides = len / u64::from(stride);
-        launch.entry("number of strides", entry, strides, params.prob_stride.into())?;
-        let pages = strides * u64::from(stride / shape.block_size);
-        launch.entry("end in the tables", entry, table + pages, tables_len as u64)?;
+        let [row, len, table, _] = *row;
+        let end = u64::from(row) * u64::from(params.q_stride) + width;
+        launch.entry("end in q", entry, end, q_len as u64)?;
+        let strides = len / stride;
+        launch.entry("number of strides", entry, strides.into(), params.prob_stride.into())?;
+        launch.tokens(entry, tables, table, [0, strides * stride], shape.block_size)?;
     }
     Ok(())
 }

@@ -120,18 +120,17 @@ pub fn heads_a_lane(shape: &KvShape, num_heads: u32, loads: KeyLoads) -> u32 {
 #[must_use]
 pub fn variant(shape: &KvShape, num_heads: u32, loads: KeyLoads, attention: &Attention) -> Variant {
     shape.check();
-    let (kv, broadcast) = match shape.dtype {
-        KvDtype::F16 => ("kv_f16", "keys_broadcast_f16"),
-        KvDtype::F32 => ("kv_f32", "keys_broadcast_f32"),
+    let broadcast = match shape.dtype {
+        KvDtype::F16 => "keys_broadcast_f16",
+        KvDtype::F32 => "keys_broadcast_f32",
         // Lanes read codes at one address.
-        KvDtype::Fp8 => ("kv_fp8", "keys_uniform"),
-        KvDtype::Int8 => ("kv_int8", "keys_uniform"),
+        KvDtype::Fp8 | KvDtype::Int8 => "keys_uniform",
     };
     // Broadcasts of f16 take two chunks of eight elements at once.
     let whole = shape.dtype == KvDtype::F32 || shape.head_dim.is_multiple_of(16);
     let keys = if loads == KeyLoads::Broadcast && whole { broadcast } else { "keys_uniform" };
     let variant = Variant::new(&KERNEL)
-        .module("kv", kv)
+        .module("kv", shape.dtype.reader())
         .module("keys", keys)
         .size("HEAD_DIM", shape.head_dim)
         .size("BLOCK_SIZE", shape.block_size)

@@ -61,12 +61,7 @@ pub const HEADER: usize = 4;
 /// When `select_block` is not a multiple of the block size.
 #[must_use]
 pub fn variant(shape: &KvShape, select_block: u32) -> Variant {
-    let page = shape.block_size;
-    assert!(
-        select_block >= page && select_block.is_multiple_of(page),
-        "selection block {select_block} is not a multiple of page size {page}"
-    );
-    Variant::new(&KERNEL).size("PAGES", select_block / page)
+    Variant::new(&KERNEL).size("PAGES", shape.pages_of(select_block))
 }
 
 /// Words of the fetches of all heads.
@@ -81,29 +76,32 @@ pub fn grid(shape: &KvShape) -> [u32; 3] {
     [shape.num_kv_heads, 1, 1]
 }
 
-/// Checks a dispatch over `asks` for blocks of `select_block` tokens, `[list group, KV length, first entry of its table, 0]`, whose lists have at most
-/// `list_stride - 1` blocks, against buffers of `lists_len` u32, `tables_len` entries and `pages_len` u32.
+/// Checks a dispatch over `asks` for blocks of `select_block` tokens, `[list group, KV length, first entry of its table, 0]`, whose
+/// lists have at most `list_stride - 1` blocks, and the blocks of `tables` that they name, against a pool of `num_blocks` blocks on
+/// the host and buffers of `lists_len` and `pages_len` u32.
 ///
 /// # Errors
-/// Pages that do not divide, an ask outside the lists or tables, or pages that all slots of a head cannot hold at one time.
+/// Pages that do not divide, an ask outside the lists, a table that names no block of the pool, or pages that all slots of a head
+/// cannot hold at one time.
 pub fn check(
     params: &ResidencyParams,
     select_block: u32,
     asks: &[[u32; 4]],
-    [lists_len, tables_len, pages_len]: [usize; 3],
+    tables: (&[u32], u32),
+    [lists_len, pages_len]: [usize; 2],
 ) -> Result<(), LaunchError> {
     let launch = Launch(KERNEL.name);
     launch.whole_pages(select_block, params.block_size)?;
     launch.not_zero("list stride", params.list_stride)?;
     launch.not_zero("number of the call", params.now)?;
-    launch.at_most("asks", (params.first_ask + params.asks).into(), asks.len() as u64)?;
+    launch.at_most("asks", u64::from(params.first_ask) + u64::from(params.asks), asks.len() as u64)?;
     let together = u64::from(params.asks) * u64::from(params.num_pages);
     launch.at_most("pages at one time", together, params.num_slots.into())?;
-    for (entry, [group, len, table, _]) in asks.iter().map(|ask| ask.map(u64::from)).enumerate() {
-        let lists = (group + 1) * u64::from(params.num_kv_heads) * u64::from(params.list_stride);
+    for (entry, &[group, len, table, _]) in asks.iter().enumerate() {
+        let lists = (u64::from(group) + 1) * u64::from(params.num_kv_heads) * u64::from(params.list_stride);
         launch.entry("end in the lists", entry, lists, lists_len as u64)?;
-        let end = table + len.div_ceil(params.block_size.into());
-        launch.entry("end in the tables", entry, end, tables_len as u64)?;
+        launch.tokens(entry, tables, table, [0, len], params.block_size)?;
+        let end = u64::from(table) + u64::from(len.div_ceil(params.block_size));
         launch.entry("end in the pages", entry, end * u64::from(params.num_kv_heads), pages_len as u64)?;
     }
     Ok(())

@@ -97,12 +97,12 @@ pub fn check(
     top_k::check_rows(launch, &plain, output, rows, lens)?;
     launch.multiple("groups of the longest row", max_groups, 4)?;
     for (entry, [first, scores, k, _]) in rows.iter().enumerate() {
-        let groups = (first % GROUP + scores).div_ceil(GROUP);
+        let groups = (first % GROUP).saturating_add(*scores).div_ceil(GROUP);
         launch.entry("number of groups", entry, groups.into(), max_groups.into())?;
-        let chosen = (k + k / 8).min(groups);
+        let chosen = k.saturating_add(k / 8).min(groups);
         if k < scores {
             launch.entry("number of groups to choose", entry, chosen.into(), max_chosen.into())?;
-            let end = u64::from(first + scores).next_multiple_of(4);
+            let end = (u64::from(*first) + u64::from(*scores)).next_multiple_of(4);
             launch.entry(
                 "end in the scores, in whole vec4",
                 entry,

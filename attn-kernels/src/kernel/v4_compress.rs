@@ -54,16 +54,19 @@ pub fn grid(entries: u32) -> [u32; 3] {
     [entries, 1, 1]
 }
 
-/// Checks `entries` of `dim` channels, `rope` of them rotated, `[position, first entry of its state table, slot, 0]`, against
-/// buffers of `tables_len` entries and `slots` entries of output.
+/// Checks `entries` of `dim` channels, `rope` of them rotated, made of `windows` windows (1 or 2), `[position, first entry of its
+/// state table, slot, 0]`, and the blocks of `tables` that they read, against a state cache of `num_blocks` blocks and `slots`
+/// entries of output.
 ///
 /// # Errors
-/// Channels that no kernel takes, a position that completes no entry, or an entry outside a buffer.
+/// Channels that no kernel takes, a position that completes no entry, a table that names no block of the cache, or an entry
+/// outside the output.
 pub fn check(
-    [dim, rope]: [u32; 2],
+    [dim, rope, windows]: [u32; 3],
     params: &V4CompressParams,
     entries: &[[u32; 4]],
-    [tables_len, slots]: [usize; 2],
+    tables: (&[u32], u32),
+    slots: usize,
 ) -> Result<(), LaunchError> {
     let launch = Launch(KERNEL.name);
     launch.multiple("channels of an entry", dim, 2)?;
@@ -75,8 +78,9 @@ pub fn check(
     launch.at_most("entries", entries.len() as u64, 65_535)?;
     for (entry, &[position, table, slot, _]) in entries.iter().enumerate() {
         launch.multiple("position + 1", position.saturating_add(1), params.ratio)?;
-        let end = u64::from(table) + u64::from(position / params.state_block) + 1;
-        launch.entry("end in the tables", entry, end, tables_len as u64)?;
+        let end = position.saturating_add(1);
+        let first = end.saturating_sub(windows.saturating_mul(params.ratio));
+        launch.tokens(entry, tables, table, [first, end], params.state_block)?;
         launch.entry("slot + 1", entry, u64::from(slot) + 1, slots as u64)?;
     }
     Ok(())

@@ -159,15 +159,18 @@ impl Estimate {
         }
     }
 
-    /// Checks the chunk against buffers of `q_len` f32, `tables_len` entries and `out_len` u32 of lists.
+    /// Checks the chunk, and the blocks of `tables` that it reads, against a cache of `num_blocks` blocks and buffers of `q_len`
+    /// f32 and `out_len` u32 of lists.
     ///
     /// # Errors
-    /// Sizes that do not divide, more queries than keys, no keys, or a buffer that is too short.
+    /// Sizes that do not divide, more queries than keys, no keys, a table that names no block of the cache, or a buffer that is
+    /// too short.
     pub fn check(
         &self,
         shape: &KvShape,
         (out_stride, first_list): (u32, u32),
-        [q_len, tables_len, out_len]: [usize; 3],
+        tables: (&[u32], u32),
+        [q_len, out_len]: [usize; 2],
     ) -> Result<(), LaunchError> {
         let launch = Launch("xattn");
         launch.not_zero("keys", self.kv_len)?;
@@ -181,10 +184,10 @@ impl Estimate {
             launch.at_most("queries", self.q_len.into(), self.kv_len.into())?;
         }
         let rows = u64::from(self.q_first) + u64::from(self.q_len);
-        let last = (rows - 1) * u64::from(self.q_stride) + u64::from(self.num_heads * shape.head_dim);
+        let last =
+            (rows - 1) * u64::from(self.q_stride) + u64::from(self.num_heads) * u64::from(shape.head_dim);
         launch.at_most("end in q", last, q_len as u64)?;
-        let pages = u64::from(self.table) + u64::from(self.kv_len.div_ceil(shape.block_size));
-        launch.at_most("end in the tables", pages, tables_len as u64)?;
+        launch.tokens(0, tables, self.table, [0, self.kv_len], shape.block_size)?;
         launch.at_most("blocks of a list", u64::from(self.key_blocks()) + 1, out_stride.into())?;
         let lists = u64::from(first_list) + u64::from(self.query_blocks()) * u64::from(shape.num_kv_heads);
         launch.at_most("u32 of lists", lists * u64::from(out_stride), out_len as u64)

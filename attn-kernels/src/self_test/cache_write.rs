@@ -1,6 +1,6 @@
 //! Cases of `cache_write`.
 
-use super::layer::{Index, floats, is_published, values_published};
+use super::layer::{floats, indices, relaid};
 use super::{Case, shape};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
@@ -41,16 +41,14 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let before = vec![f32::NAN; num_blocks as usize * shape.block_elements()];
     let (mut k, mut v) = (before.clone(), before.clone());
     cpu::cache_write::cache_write(&shape, &params, &kv, &slots, &mut k, &mut v);
-    let mut v_index: Index = KvShape::v_index;
-    if is_published(variant) {
-        v = values_published(&shape, &v);
-        v_index = KvShape::v_index_published;
-    }
+    let [k_index, v_index] = indices(variant);
+    let k = relaid(&shape, &k, KvShape::k_index, k_index);
+    let v = relaid(&shape, &v, KvShape::v_index, v_index);
     let tolerance = stored(shape.dtype);
     let case = Case::new("rows to scattered slots", variant, &params, cache_write::grid(&shape, rows))
         .binding(&kv)
         .binding(&slots)
-        .paged(&shape, KvShape::k_index, &before, tolerance, &k)
+        .paged(&shape, k_index, &before, tolerance, &k)
         .paged(&shape, v_index, &before, tolerance, &v);
     vec![case]
 }

@@ -87,6 +87,15 @@ impl Layer {
         self.tables[start..start + (first / self.shape.block_size) as usize].fill(self.spare);
     }
 
+    /// Blocks of the cache.
+    ///
+    /// # Panics
+    /// Never: a layer is small.
+    #[must_use]
+    pub fn num_blocks(&self) -> u32 {
+        u32::try_from(self.k.len() / self.shape.block_elements()).expect("layers are small")
+    }
+
     /// The cache as references read it.
     #[must_use]
     pub fn kv(&self) -> PagedKv<'_> {
@@ -104,12 +113,10 @@ impl Layer {
     /// The same as the slot `kv` of a variant has them.
     #[must_use]
     pub fn words_of(&self, variant: &Variant) -> [Vec<u32>; 2] {
-        let [k, v] = self.words();
-        if !is_published(variant) {
-            return [k, v];
-        }
-        let v = values_published(&self.shape, &self.v);
-        [k, cache_words(&self.shape, KvShape::v_index_published, &v)]
+        let ([k_index, v_index], shape) = (indices(variant), &self.shape);
+        let k = relaid(shape, &self.k, KvShape::k_index, k_index);
+        let v = relaid(shape, &self.v, KvShape::v_index, v_index);
+        [cache_words(shape, k_index, &k), cache_words(shape, v_index, &v)]
     }
 
     /// K and V on the device.
@@ -122,29 +129,32 @@ impl Layer {
     }
 }
 
-/// Whether a variant takes values of the published layout.
+/// Where an element of a cache is: block, head, offset, dimension.
+pub type Index = fn(&KvShape, usize, usize, usize, usize) -> usize;
+
+/// Where elements of K and V are in the layout that a variant takes.
 #[must_use]
-pub fn is_published(variant: &Variant) -> bool {
-    module(variant, "kv").is_some_and(|module| module.contains("published"))
+pub fn indices(variant: &Variant) -> [Index; 2] {
+    match module(variant, "kv").unwrap_or_default() {
+        published if published.contains("published") => [KvShape::k_index, KvShape::v_index_published],
+        flash if flash.contains("flash") => [KvShape::flash_index; 2],
+        _ => [KvShape::k_index, KvShape::v_index],
+    }
 }
 
-/// Values of a V buffer in the order of the published layout.
+/// The elements of a cache in another layout.
 #[must_use]
-pub fn values_published(shape: &KvShape, v: &[f32]) -> Vec<f32> {
-    let mut published = vec![0.0; v.len()];
-    for_block_heads(shape, v.len(), |block, head| {
+pub fn relaid(shape: &KvShape, cache: &[f32], from: Index, to: Index) -> Vec<f32> {
+    let mut relaid = vec![0.0; cache.len()];
+    for_block_heads(shape, cache.len(), |block, head| {
         for (offset, dim) in
             (0..shape.block_size as usize).flat_map(|at| (0..shape.head_dim as usize).map(move |d| (at, d)))
         {
-            let to = shape.v_index_published(block, head, offset, dim);
-            published[to] = v[shape.v_index(block, head, offset, dim)];
+            relaid[to(shape, block, head, offset, dim)] = cache[from(shape, block, head, offset, dim)];
         }
     });
-    published
+    relaid
 }
-
-/// Where an element of a cache is: block, head, offset, dimension.
-pub type Index = fn(&KvShape, usize, usize, usize, usize) -> usize;
 
 /// Values of a cache, in the layout of `index`, as the device stores them.
 #[must_use]

@@ -215,7 +215,7 @@ fn case<'a>(
     let mut stats = vec![[f32::NAN; 2]; heads];
     cpu::mla_decode::mla_decode(shape, &params, &q, &latents, &mut partial, &mut stats);
     // Codes become f16 on the way: products with their scales are rounded.
-    let codes = matches!(shape.dtype, KvDtype::Fp8 | KvDtype::Int8);
+    let codes = shape.dtype.is_code();
     let near = if codes { Tolerance { abs: 2e-3, rel: 2e-3 } } else { ATTENTION };
     if coop {
         let grid = mla_decode_coop::grid(num_heads, count(rows), max_partitions);

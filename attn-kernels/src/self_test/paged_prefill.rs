@@ -8,9 +8,6 @@ use crate::cpu::{self, Tolerance};
 use crate::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TILE_ROWS, Tile};
 use crate::kernel::{KvShape, paged_prefill_coop};
 
-/// Lanes that share one load of keys.
-const BROADCAST: u32 = 8;
-
 /// Chunks `(position of the first row, rows)` of one sequence each.
 const CHUNKS: [(u32, u32); 4] = [(0, 1), (15, 3), (16, 2), (0, 70)];
 
@@ -29,8 +26,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let broadcast = module(variant, "keys").is_some_and(|keys| keys.starts_with("keys_broadcast"));
     let loads = if broadcast { KeyLoads::Broadcast } else { KeyLoads::Uniform };
     let grid = |tiles| paged_prefill::grid(&shape, num_heads, loads, tiles);
-    let case = case(variant, shape, num_heads, TILE_ROWS, ATTENTION, grid);
-    vec![case.subgroups(if broadcast { BROADCAST } else { 1 }..=u32::MAX)]
+    vec![case(variant, shape, num_heads, TILE_ROWS, ATTENTION, grid)]
 }
 
 fn case(

@@ -82,8 +82,9 @@ impl Select {
         let touched = self.touched();
         let pool = digest.pool_len(shape, self.num_blocks() as usize);
         block_digest::check(shape, &touched, self.num_blocks()).unwrap();
-        let lens = [self.q.len(), self.layer.tables.len(), block_score::scores_len(params, rows as usize)];
-        block_score::check(shape, params, self.select_block, &self.rows, lens).unwrap();
+        let lens = [self.q.len(), block_score::scores_len(params, rows as usize)];
+        let tables = (&self.layer.tables[..], self.num_blocks());
+        block_score::check(shape, params, self.select_block, &self.rows, tables, lens).unwrap();
         let mut pass = Pass::new("select");
 
         let digests = gpu.upload("digests", &vec![u32::MAX; pool]).unwrap();
@@ -99,7 +100,7 @@ impl Select {
             [gpu.upload("q", bytemuck::cast_slice(&self.q)), gpu.upload("tables", &self.layer.tables)]
                 .map(Result::unwrap);
         let rows_buf = gpu.upload("rows", &self.rows).unwrap();
-        let scores = gpu.upload("scores", &vec![f32::NAN; lens[2]]).unwrap();
+        let scores = gpu.upload("scores", &vec![f32::NAN; lens[1]]).unwrap();
         let variant = block_score::variant(shape, self.num_heads, digest, self.select_block);
         let bindings: [_; 5] =
             [(&q).into(), (&digests).into(), (&tables).into(), (&rows_buf).into(), (&scores).into()];
@@ -115,7 +116,7 @@ impl Select {
         let copies = shape.num_kv_heads / sets;
         let top = TopKParams { rows: rows * sets, out_stride: params.score_stride + 1, copies, page_size: 1 };
         let out_len = (top.rows * copies * top.out_stride) as usize;
-        top_k::check(&top, Output::List, &top_rows, [lens[2], 0, out_len]).unwrap();
+        top_k::check(&top, Output::List, &top_rows, [lens[1], 0, out_len]).unwrap();
         let top_rows = gpu.upload("rows", &top_rows).unwrap();
         let out = gpu.buffer::<u32>("out", out_len).unwrap();
         let bindings = [(&scores).into(), (&top_rows).into(), (&tables).into(), (&out).into()];
@@ -123,7 +124,7 @@ impl Select {
         dispatch(gpu, &mut pass, &variant, &top, &bindings, top_k::grid(top.rows));
 
         let reads =
-            (pass.read(&digests, 0..pool), pass.read(&scores, 0..lens[2]), pass.read(&out, 0..out_len));
+            (pass.read(&digests, 0..pool), pass.read(&scores, 0..lens[1]), pass.read(&out, 0..out_len));
         let outcome = gpu.submit(pass).unwrap().wait().unwrap();
         let lists = outcome.get(reads.2);
         let list = |list: &[u32]| list[1..=list[0] as usize].to_vec();
@@ -136,7 +137,7 @@ impl Select {
     }
 
     fn num_blocks(&self) -> u32 {
-        u32::try_from(self.layer.k.len() / self.layer.shape.block_elements()).unwrap()
+        self.layer.num_blocks()
     }
 
     /// Every page of every sequence with its tokens.
@@ -329,12 +330,15 @@ fn launches_out_of_range_are_refused() {
     insta::assert_snapshot!(digest([7, 17]), @"block_digest: tokens of entry 1 is 17, the limit is 16");
     insta::assert_snapshot!(digest([7, 0]), @"block_digest: tokens of an entry is 0");
     let select = Select::new(shape, 8, 2, &[100], 0, 1);
-    let check = |change: fn(&mut BlockScoreParams), lens| {
+    let check = |change: fn(&mut BlockScoreParams), [q_len, tables, scores_len]: [usize; 3]| {
         let mut params = select.params(false);
         change(&mut params);
-        block_score::check(&shape, &params, 32, &select.rows, lens).map_err(|e| e.to_string())
+        let (tables, lens) = (&[5, 0, 1, 2, 3, 4, 6][..tables], [q_len, scores_len]);
+        block_score::check(&shape, &params, 32, &select.rows, (tables, 7), lens).map_err(|e| e.to_string())
     };
     assert_eq!(check(|_| {}, [512, 7, 18]), Ok(()));
+    let few = block_score::check(&shape, &select.params(false), 32, &select.rows, (&[6; 7], 6), [512, 18]);
+    insta::assert_snapshot!(few.unwrap_err(), @"block_score: block of the table + 1 of entry 0 is 7, the limit is 6");
     let error = |change, lens| check(change, lens).unwrap_err();
     insta::assert_snapshot!(error(|_| {}, [511, 7, 18]), @"block_score: end in q of entry 0 is 512, the limit is 511");
     insta::assert_snapshot!(error(|_| {}, [512, 6, 18]), @"block_score: end in the tables of entry 0 is 7, the limit is 6");

@@ -46,7 +46,7 @@ proptest! {
             pad1: 0,
             pad2: 0,
         };
-        gather_cache::check(&shape, &params, &spans, [layer.tables.len(), rows as usize]).unwrap();
+        gather_cache::check(&shape, &params, &spans, (&layer.tables, layer.num_blocks()), rows as usize).unwrap();
         // Rows of no key are left as they are.
         let mut want = [vec![7.0; (rows * shape.num_kv_heads * shape.head_dim) as usize], Vec::new()];
         want[1] = want[0].clone();
@@ -89,10 +89,15 @@ fn spans_outside_their_buffers_are_refused() {
         pad2: 0,
     };
     let said = |span, most_keys| {
-        gather_cache::check(&shape, &params(most_keys), &[[0; 4], span], [4, 64]).unwrap_err().to_string()
+        let tables = (&[0, 7, 8, 1][..], 8);
+        gather_cache::check(&shape, &params(most_keys), &[[0; 4], span], tables, 64).unwrap_err().to_string()
     };
     assert_eq!(said([5, 4, 0, 0], 9), "gather_cache: first key of entry 1 is 5, the limit is 4");
     assert_eq!(said([0, 40, 30, 0], 40), "gather_cache: end in the output of entry 1 is 70, the limit is 64");
     assert_eq!(said([0, 40, 0, 2], 40), "gather_cache: end in the tables of entry 1 is 5, the limit is 4");
+    assert_eq!(
+        said([0, 40, 0, 0], 40),
+        "gather_cache: block of the table + 1 of entry 1 is 9, the limit is 8"
+    );
     assert_eq!(said([0; 4], 1 << 19), "gather_cache: workgroups of a span is 131072, the limit is 65535");
 }

@@ -99,8 +99,15 @@ impl Indexer {
     fn on_gpu(&self, gpu: &Gpu, k: u32) -> (Vec<f32>, Vec<Vec<u32>>) {
         let (params, rows) = (self.params(), u32::try_from(self.rows.len()).unwrap());
         let len = (rows * self.stride) as usize;
-        index_logits::check(&self.keys, &params, &self.rows, [self.rows.len(), self.tables.len(), len])
-            .unwrap();
+        let num_pages = self.tables.iter().max().map_or(0, |page| page + 1);
+        index_logits::check(
+            &self.keys,
+            &params,
+            &self.rows,
+            (&self.tables, num_pages),
+            [self.rows.len(), len],
+        )
+        .unwrap();
         let [q, gates] = [&self.q, &self.gates].map(|data| gpu.upload("q", data).unwrap());
         let [cache, tables] = [&self.cache, &self.tables].map(|data| gpu.upload("keys", data).unwrap());
         let row_buf = gpu.upload("rows", &self.rows).unwrap();
@@ -237,9 +244,14 @@ fn slots_of_prefix_chunks() {
 #[test]
 fn launches_out_of_range_are_refused() {
     let indexer = Indexer::new(IndexKeys::Fp8 { head_dim: 8, page: 4 }, 2, &[(0, 9), (2, 30)], 1);
-    let error = |lens| {
-        index_logits::check(&indexer.keys, &indexer.params(), &indexer.rows, lens).unwrap_err().to_string()
+    let error = |[q_rows, tables, logits_len]: [usize; 3]| {
+        let (mut pages, lens) = (vec![3; tables], [q_rows, logits_len]);
+        // Pages before the first key of a row are not read.
+        pages.iter_mut().take(3).for_each(|page| *page = 0);
+        let checked = index_logits::check(&indexer.keys, &indexer.params(), &indexer.rows, (&pages, 3), lens);
+        checked.unwrap_err().to_string()
     };
+    insta::assert_snapshot!(error([2, 100, 100]), @"index_logits: block of the table + 1 of entry 1 is 4, the limit is 3");
     insta::assert_snapshot!(error([1, 100, 100]), @"index_logits: row of q + 1 of entry 1 is 2, the limit is 1");
     insta::assert_snapshot!(error([2, 11, 100]), @"index_logits: end in the tables of entry 1 is 12, the limit is 11");
     insta::assert_snapshot!(error([2, 12, 75]), @"index_logits: f32 of logits is 76, the limit is 75");

@@ -1,9 +1,15 @@
-//! `nsa_block_score` against its reference, and with a top-k against the NSA policy of `sparse-select`.
+//! `nsa_probs` and `nsa_block_score` against their references, and scores with a top-k against the NSA policy of
+//! `sparse-select`.
 
 use crate::device::{assert_close, cases, dispatch, gpu};
+use crate::layer::{Layer, queries, words};
 use attn_kernels::cpu::{self, Tolerance};
 use attn_kernels::gpu::{Gpu, Pass};
+use attn_kernels::kernel::block_digest::{self, Digest};
 use attn_kernels::kernel::nsa_block_score::{self, NsaBlockScoreParams};
+use attn_kernels::kernel::nsa_probs::{self, NsaProbsParams};
+use attn_kernels::kernel::{KvDtype, KvShape};
+use bytemuck::Zeroable;
 use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -63,6 +69,53 @@ fn check_nsa(gpu: &Gpu, nsa: &Nsa, (kv_heads, group): (u32, u32), lens: &[u32], 
     }
 }
 
+/// Probabilities of compressed keys of `kernel` strides of `pages` pages.
+fn check_probs(gpu: &Gpu, shape: KvShape, (pages, kernel): (u32, u32), group: u32, lens: &[u32], seed: u64) {
+    let (stride, heads) = (pages * shape.block_size, shape.num_kv_heads * group);
+    let layer = Layer::new(shape, lens, seed);
+    let mut touched = Vec::new();
+    for (len, table) in lens.iter().zip(&layer.table_of) {
+        let full = (len / shape.block_size) as usize;
+        touched
+            .extend(layer.tables[*table as usize..][..full].iter().map(|block| [*block, shape.block_size]));
+    }
+    // Pages that are not full have no digests.
+    let mut digests = vec![f32::NAN; Digest::Mean.pool_elements(&shape, layer.num_blocks() as usize)];
+    cpu::block_digest::block_digest(&shape, Digest::Mean, &touched, &layer.k, &mut digests);
+    let (width, most) = (heads * shape.head_dim, lens.iter().max().unwrap() / stride);
+    let params = NsaProbsParams {
+        num_heads: heads,
+        num_kv_heads: shape.num_kv_heads,
+        q_stride: width + 4,
+        prob_stride: most + 2,
+        scale: 2.0 / (shape.head_dim as f32).sqrt(),
+        pad0: 0,
+        pad1: 0,
+        pad2: 0,
+    };
+    let q = queries(lens.len(), width as usize, width as usize + 4, seed);
+    let sequences = (0..).zip(lens.iter().zip(&layer.table_of));
+    let rows: Vec<[u32; 4]> = sequences.map(|(row, (len, table))| [row, *len, *table, 0]).collect();
+    let mut want = vec![f32::NAN; rows.len() * (heads * params.prob_stride) as usize];
+    let tables = (&layer.tables[..], layer.num_blocks());
+    nsa_probs::check(&shape, &params, stride, &rows, tables, [q.len(), want.len()]).unwrap();
+
+    let digests = gpu.upload("digests", &words(block_digest::dtype(shape.dtype), &digests)).unwrap();
+    let (q_buf, tables) = (gpu.upload("q", &q).unwrap(), gpu.upload("tables", &layer.tables).unwrap());
+    let (row_buf, probs) = (gpu.upload("rows", &rows).unwrap(), gpu.upload("probs", &want).unwrap());
+    let mut pass = Pass::new("nsa");
+    let bindings = [(&q_buf).into(), (&digests).into(), (&tables).into(), (&row_buf).into(), (&probs).into()];
+    let variant = nsa_probs::variant(&shape, kernel * stride, stride);
+    let grid = nsa_probs::grid(&params, u32::try_from(rows.len()).unwrap());
+    dispatch(gpu, &mut pass, &variant, &params, &bindings, grid);
+    let read = pass.read(&probs, 0..probs.len());
+    let got = gpu.submit(pass).unwrap().wait().unwrap().get(read);
+    let sizes = [(kernel * stride) as usize, stride as usize];
+    cpu::nsa_probs::nsa_probs(&layer.kv(), sizes, &params, &q, &layer.tables, &rows, &mut want);
+    let what = format!("{shape:?}, {group} heads, {kernel} strides of {stride}, {lens:?}");
+    assert_close(&what, Tolerance { abs: 1e-6, rel: 1e-4 }, &got, &want);
+}
+
 fn nsa(text: &str) -> Nsa {
     let spec: Spec = text.parse().unwrap();
     Nsa::from_params(&Params::new("nsa", nsa::ENTRY.keys, &spec.params).unwrap()).unwrap()
@@ -100,10 +153,44 @@ fn launches_out_of_range_are_refused() {
     };
     insta::assert_snapshot!(error(112, [10, 2]), @"nsa_block_score: number of compressed blocks of entry 0 is 6, the limit is 5");
     insta::assert_snapshot!(error(100, [9, 2]), @"nsa_block_score: f32 of probabilities is 10, the limit is 9");
+
+    let shape = KvShape { num_kv_heads: 1, head_dim: 8, block_size: 8, dtype: KvDtype::F16 };
+    let params = NsaProbsParams {
+        num_heads: 2,
+        num_kv_heads: 1,
+        q_stride: 16,
+        prob_stride: 3,
+        ..NsaProbsParams::zeroed()
+    };
+    let error = |stride, len, tables: &[u32]| {
+        let rows = [[0, 5, 0, 0], [1, len, 1, 0]];
+        nsa_probs::check(&shape, &params, stride, &rows, (tables, 9), [32, 12]).unwrap_err().to_string()
+    };
+    insta::assert_snapshot!(error(0, 40, &[0; 9]), @"nsa_probs: stride is 0");
+    insta::assert_snapshot!(error(12, 40, &[0; 9]), @"nsa_probs: stride is 12, not a multiple of 8");
+    insta::assert_snapshot!(error(8, 40, &[0; 9]), @"nsa_probs: number of strides of entry 1 is 5, the limit is 3");
+    insta::assert_snapshot!(error(8, 24, &[0; 3]), @"nsa_probs: end in the tables of entry 1 is 4, the limit is 3");
+    insta::assert_snapshot!(error(8, 24, &[9, 0, 1, 9]), @"nsa_probs: block of the table + 1 of entry 1 is 10, the limit is 9");
 }
 
 proptest! {
     #![proptest_config(cases(6))]
+    #[test]
+    fn compressed_keys_are_attended_as_the_reference_does(
+        (kv_heads, group) in (1u32..3, 1u32..5),
+        eighths in 1u32..10,
+        (log_block, pages, kernel) in (2u32..5, 1u32..4, 1u32..5),
+        dtype in prop::sample::select(&[KvDtype::F16, KvDtype::F32, KvDtype::Fp8, KvDtype::Int8][..]),
+        lens in prop::collection::vec(0u32..700, 1..4),
+        seed: u64,
+    ) {
+        if let Some(gpu) = gpu() {
+            let (head_dim, block_size) = (8 * eighths, 1 << log_block);
+            let shape = KvShape { num_kv_heads: kv_heads, head_dim, block_size, dtype };
+            check_probs(gpu, shape, (pages, kernel), group, &lens, seed);
+        }
+    }
+
     #[test]
     fn compressed_attention_scores_as_the_reference_does(
         (kernel, block) in (1usize..6, 1u32..6),

@@ -212,8 +212,8 @@ proptest! {
             let params = call.params(now);
             let asks = [[0, call.lens[0], 0, 0], [1, call.lens[1], 32, 0]];
             let lists = call.words();
-            let lens = [lists.len(), tables.len(), device.pages.len()];
-            residency::check(&params, PAGES * SHAPE.block_size, &asks, lens).unwrap();
+            let lens = [lists.len(), device.pages.len()];
+            residency::check(&params, PAGES * SHAPE.block_size, &asks, (&tables, BLOCKS), lens).unwrap();
             for (_, block) in forgotten.iter().filter(|(at, _)| *at == index) {
                 for state in [&mut device, &mut reference] {
                     state.places[*block as usize * HEADS..][..HEADS].fill(0);

@@ -57,8 +57,9 @@ fn check(gpu: &Gpu, ratio: Ratio, dim: usize, lens: &[usize], seed: u64) {
         page: u32::try_from(page).unwrap(),
         eps: EPS,
     };
-    let channels = [u32::try_from(dim).unwrap(), u32::try_from(ROPE_DIM).unwrap()];
-    v4_compress::check(channels, &params, &entries, [tables.len(), lens.len()]).unwrap();
+    let sizes = [dim, ROPE_DIM, ratio.coff()].map(|size| u32::try_from(size).unwrap());
+    let num_blocks = u32::try_from(state.len() / page).unwrap();
+    v4_compress::check(sizes, &params, &entries, (&tables, num_blocks), lens.len()).unwrap();
     let floats = [&state, &ape, &norm].map(|data| gpu.upload("state", data).unwrap());
     let entry_buf = gpu.upload("entries", &entries).unwrap();
     let tables = gpu.upload("tables", &tables).unwrap();
@@ -90,12 +91,15 @@ fn entries_of_both_ratios() {
 #[test]
 fn launches_out_of_range_are_refused() {
     let params = V4CompressParams { ratio: 4, state_block: 4, page: 64, eps: EPS };
-    let error = |entry, lens| {
-        v4_compress::check([64, 64], &params, &[[3, 0, 0, 0], entry], lens).unwrap_err().to_string()
+    let error = |entry, [tables, slots]: [usize; 2]| {
+        let tables = (&[0, 1, 4, 2, 0][..tables], 4);
+        let checked = v4_compress::check([64, 64, 2], &params, &[[3, 0, 0, 0], entry], tables, slots);
+        checked.unwrap_err().to_string()
     };
-    insta::assert_snapshot!(error([8, 1, 1, 0], [9, 9]), @"v4_compress: position + 1 is 9, not a multiple of 4");
+    insta::assert_snapshot!(error([7, 1, 1, 0], [4, 9]), @"v4_compress: block of the table + 1 of entry 1 is 5, the limit is 4");
+    insta::assert_snapshot!(error([8, 1, 1, 0], [5, 9]), @"v4_compress: position + 1 is 9, not a multiple of 4");
     insta::assert_snapshot!(error([11, 1, 1, 0], [3, 9]), @"v4_compress: end in the tables of entry 1 is 4, the limit is 3");
-    insta::assert_snapshot!(error([11, 1, 1, 0], [4, 1]), @"v4_compress: slot + 1 of entry 1 is 2, the limit is 1");
+    insta::assert_snapshot!(error([11, 2, 1, 0], [5, 1]), @"v4_compress: slot + 1 of entry 1 is 2, the limit is 1");
 }
 
 proptest! {

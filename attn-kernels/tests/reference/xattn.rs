@@ -71,8 +71,8 @@ impl Chunk {
         let first_list = 2;
         let lists = first_list + e.query_blocks() * shape.num_kv_heads;
         let out_len = (lists * stride) as usize;
-        let lens = [self.q.len(), self.layer.tables.len(), out_len];
-        e.check(shape, (stride, first_list), lens).unwrap();
+        let tables = (&self.layer.tables[..], self.layer.num_blocks());
+        e.check(shape, (stride, first_list), tables, [self.q.len(), out_len]).unwrap();
 
         let [k, _] = self.layer.upload(gpu).unwrap();
         let [q, tables] = [
@@ -306,11 +306,12 @@ fn long_rows_and_many_equal_masses() {
 fn launches_out_of_range_are_refused() {
     let shape = shape(2, 64, 16, KvDtype::F16);
     let chunk = Chunk::new(shape, 2, (300, 400), true, (8, 32));
-    let (lists, lens) = ((14, 0), [303 * 260 - 4, 27, 14 * 20]);
+    let (lists, lens) = ((14, 0), [303 * 260 - 4, 14 * 20]);
     let check = |change: fn(&mut Estimate), lists, lens| {
         let mut estimate = chunk.estimate;
         change(&mut estimate);
-        estimate.check(&shape, lists, lens).map_err(|e| e.to_string())
+        let tables = (&chunk.layer.tables[..27], chunk.layer.num_blocks());
+        estimate.check(&shape, lists, tables, lens).map_err(|e| e.to_string())
     };
     assert_eq!(check(|_| {}, lists, lens), Ok(()));
     let error = |change| check(change, lists, lens).unwrap_err();
@@ -322,7 +323,7 @@ fn launches_out_of_range_are_refused() {
     insta::assert_snapshot!(error(|e| e.q_len = 0), @"xattn: queries is 0");
     insta::assert_snapshot!(error(|e| e.q_first = 4), @"xattn: end in q is 79036, the limit is 78776");
     insta::assert_snapshot!(error(|e| e.num_heads = 3), @"xattn: query heads is 3, not a multiple of 2");
-    insta::assert_snapshot!(error(|e| e.table = 3), @"xattn: end in the tables is 28, the limit is 27");
+    insta::assert_snapshot!(error(|e| e.table = 3), @"xattn: end in the tables of entry 0 is 28, the limit is 27");
     insta::assert_snapshot!(check(|_| {}, (13, 0), lens).unwrap_err(), @"xattn: blocks of a list is 14, the limit is 13");
     insta::assert_snapshot!(check(|_| {}, (14, 1), lens).unwrap_err(), @"xattn: u32 of lists is 294, the limit is 280");
 }

@@ -1,16 +1,6 @@
-// Chunks of eight elements of paged KV in f32, and where those of keys are: what the layouts of values share.
+// Where keys of paged KV in f32 are: what the layouts of values share.
 //   K [num_blocks, num_kv_heads, head_dim / 4, block_size, 4]
-struct kv_chunk { low: vec4<f32>, high: vec4<f32> }
-
-fn kv_low(c: kv_chunk) -> vec4<f32> {
-    return c.low;
-}
-
-fn kv_high(c: kv_chunk) -> vec4<f32> {
-    return c.high;
-}
-
-#import kv_unscaled
+#import chunk_f32
 
 // Chunk `chunk` (elements 8 * chunk on) of the key at `offset` in its block.
 fn k_at(block_head: u32, chunk: u32, offset: u32) -> u32 {

@@ -185,6 +185,16 @@ pub(super) fn plan(
     Ok(plan)
 }
 
+impl Plan {
+    /// Kernels run unchecked: what tables name must be there.
+    pub(super) fn check_blocks(&self, blocks: u32) -> Result<(), ModelError> {
+        match self.tables.iter().copied().max() {
+            Some(block) if block >= blocks => Err(ModelError::Block { block, blocks }),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// What the work items of a slice follow from.
 struct Work<'a> {
     view: &'a View,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu};
 use attn_kernels::kernel::attention::{Attention as Kind, Pages};
-use attn_kernels::kernel::{KvDtype, KvShape, apply_sinks, copy_blocks, paged_prefill, paged_prefill_coop};
+use attn_kernels::kernel::{KvShape, apply_sinks, copy_blocks, paged_prefill, paged_prefill_coop};
 
 use self::reuse::{Weights, plain_norm};
 use self::used::Used;
@@ -154,7 +154,7 @@ fn check(config: &DecoderConfig, options: &DecoderOptions) -> Result<(), ModelEr
     }
     // It reads its cache as floats.
     let dtype = options.kv_dtype;
-    if config.compressed.is_some() && matches!(dtype, KvDtype::Fp8 | KvDtype::Int8) {
+    if config.compressed.is_some() && dtype.is_code() {
         return Err(ModelError::KvDtype { dtype, what: "compressed attention" });
     }
     Ok(())

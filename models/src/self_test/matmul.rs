@@ -126,8 +126,7 @@ pub(super) fn matmul(variant: &Variant) -> Vec<Case> {
     let product = Product::new(variant, [rows, cols, 64]);
     let tolerance = if product.epilogue == Epilogue::SiluMul { GATED } else { SUM };
     let grid = matmul::grid(tiling, rows, cols);
-    let case = product.case("rows and columns beyond a tile", variant, grid, tolerance);
-    vec![case.subgroups(if broadcast { 8 } else { 1 }..=u32::MAX)]
+    vec![product.case("rows and columns beyond a tile", variant, grid, tolerance)]
 }
 
 pub(super) fn matmul_coop(variant: &Variant) -> Vec<Case> {

@@ -114,13 +114,16 @@ fn a_cache_of_codes_names_what_it_does_not_serve() {
     let error = family("tiny-deepseek-v4").try_decoder(&options(KvDtype::Fp8)).unwrap_err();
     assert!(matches!(error, ModelError::KvDtype { dtype: KvDtype::Fp8, .. }), "{error}");
     assert_eq!(error.to_string(), "a KV cache of Fp8 does not serve compressed attention: f16 and f32 do");
+    let error = family("tiny-deepseek-v4").try_decoder(&options(KvDtype::Int8)).unwrap_err();
+    assert_eq!(error.to_string(), "a KV cache of Int8 does not serve compressed attention: f16 and f32 do");
 }
 
 #[test]
-fn a_token_outside_the_vocabulary_is_named_with_its_position() {
+fn tokens_outside_the_vocabulary_and_blocks_outside_the_pool_are_named() {
     let mut decoder = tiny().decoder(&options(KvDtype::F32));
-    let table: Vec<BlockId> = (1..5).map(BlockId::new).collect();
-    let mut refuse = |tokens: &[u32], first| {
+    let blocks = decoder.kv().num_blocks();
+    let mut refuse = |tokens: &[u32], first, last| {
+        let table = [1, 2, 3, last].map(BlockId::new);
         let slice = Slice {
             tokens,
             first,
@@ -132,15 +135,15 @@ fn a_token_outside_the_vocabulary_is_named_with_its_position() {
         };
         decoder.step(&[slice], &[]).unwrap_err()
     };
-    let error = refuse(&[5, 127, 128, 6], 30);
+    let error = refuse(&[5, 127, 128, 6], 30, 4);
     assert!(matches!(error, ModelError::Token { id: 128, position: 32, vocab: 128 }), "{error}");
     assert_eq!(error.to_string(), "token id 128 at position 32 is outside the vocabulary of 128");
-    let error = refuse(&[u32::MAX], 0);
+    let error = refuse(&[u32::MAX], 0, 4);
     assert!(matches!(error, ModelError::Token { id: u32::MAX, position: 0, vocab: 128 }), "{error}");
+    let error = refuse(&[5], 0, blocks);
+    assert_eq!(error.to_string(), format!("a block table names block {blocks}, the pool has {blocks}"));
 
     // A refused step leaves the decoder as it was.
     let prompt = &tiny().prompts[1];
     assert_eq!(serve(&mut decoder, &[Request::new(&prompt.ids, 5)], 64)[0].drawn, prompt.greedy[..5]);
-    let error = family("tiny-deepseek-v4").try_decoder(&options(KvDtype::Int8)).unwrap_err();
-    assert_eq!(error.to_string(), "a KV cache of Int8 does not serve compressed attention: f16 and f32 do");
 }

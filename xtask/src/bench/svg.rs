@@ -31,6 +31,8 @@ const LEFT: f64 = 80.0;
 /// Height of a title and, below it, the name of an axis or the legend of colours.
 const TOP: f64 = 56.0;
 const LEGEND: f64 = 260.0;
+/// Height of a line of the legend.
+const LINE: f64 = 18.0;
 const COLORS: [&str; 10] = [
     "#1b6ca8", "#d1495b", "#2a9d5c", "#edae49", "#6a4c93", "#00798c", "#8d6a9f", "#f26419", "#5f5f5f",
     "#a1c181",
@@ -43,7 +45,8 @@ pub(super) fn chart(title: &str, x: &Axis, y: &Axis, series: &[Series]) -> Strin
     let xs = x.range(points.iter().map(|p| p.0));
     let ys = y.range(points.iter().map(|p| p.1));
     let at = |p: &(f64, f64)| (LEFT + x.part(p.0, xs) * WIDTH, TOP + (1.0 - y.part(p.1, ys)) * HEIGHT);
-    let mut svg = open(LEFT + WIDTH + LEGEND, TOP + HEIGHT + 60.0);
+    let legend = LINE * series.len() as f64;
+    let mut svg = open(LEFT + WIDTH + LEGEND, TOP + (HEIGHT + 60.0).max(legend + 8.0));
     heading(&mut svg, title);
     let _ = writeln!(
         svg,
@@ -64,22 +67,18 @@ pub(super) fn chart(title: &str, x: &Axis, y: &Axis, series: &[Series]) -> Strin
     text(&mut svg, LEFT + WIDTH / 2.0, TOP + HEIGHT + 44.0, "middle", x.title);
     text(&mut svg, 8.0, TOP - 14.0, "start", y.title);
     for (index, series) in series.iter().enumerate() {
-        let color = COLORS[index % COLORS.len()];
         let points: Vec<_> = series.points.iter().filter(|p| fits(p)).map(at).collect();
-        draw(&mut svg, &points, series, color);
-        let row = TOP + 18.0 * (index as f64 + 0.5);
-        let _ = writeln!(
-            svg,
-            "<circle cx=\"{}\" cy=\"{row:.1}\" r=\"4\" fill=\"{color}\"/>",
-            LEFT + WIDTH + 20.0
-        );
+        draw(&mut svg, &points, series, index);
+        let row = TOP + LINE * (index as f64 + 0.5);
+        mark(&mut svg, (LEFT + WIDTH + 20.0, row), index, &series.name);
         text(&mut svg, LEFT + WIDTH + 30.0, row + 4.0, "start", &series.name);
     }
     svg.push_str("</svg>\n");
     svg
 }
 
-fn draw(svg: &mut String, points: &[(f64, f64)], series: &Series, color: &str) {
+fn draw(svg: &mut String, points: &[(f64, f64)], series: &Series, index: usize) {
+    let color = COLORS[index % COLORS.len()];
     if series.joined {
         let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
         if path.len() > 1 {
@@ -88,13 +87,20 @@ fn draw(svg: &mut String, points: &[(f64, f64)], series: &Series, color: &str) {
                 writeln!(svg, "<path d=\"M{path}\" fill=\"none\" stroke=\"{color}\" stroke-width=\"1.5\"/>");
         }
     }
-    for (x, y) in points {
-        let name = escaped(&series.name);
-        let _ = writeln!(
-            svg,
-            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"{color}\"><title>{name}</title></circle>"
-        );
-    }
+    points.iter().for_each(|point| mark(svg, *point, index, &series.name));
+}
+
+/// Adds a point of series `index`: where colours run out, the next series have another form.
+fn mark(svg: &mut String, (x, y): (f64, f64), index: usize, name: &str) {
+    let (color, name) = (COLORS[index % COLORS.len()], escaped(name));
+    let form = match index / COLORS.len() {
+        0 => format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\""),
+        1 => format!("<path d=\"M{:.1} {:.1}h7v7h-7z\"", x - 3.5, y - 3.5),
+        2 => format!("<path d=\"M{x:.1} {:.1}l5 5-5 5-5-5z\"", y - 5.0),
+        _ => format!("<path d=\"M{x:.1} {:.1}l5 8h-10z\"", y - 5.0),
+    };
+    let tag = if index < COLORS.len() { "circle" } else { "path" };
+    let _ = writeln!(svg, "{form} fill=\"{color}\"><title>{name}</title></{tag}>");
 }
 
 /// Labels of the rows or columns of a heat map; those for which there is room are written.
@@ -285,6 +291,15 @@ pub(super) fn number(value: f64) -> String {
     }
 }
 
+/// Three digits and the unit.
+pub(super) fn quantity(value: f64, unit: &str) -> String {
+    let scales = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
+    let (scale, prefix) = scales.into_iter().find(|(scale, _)| value >= *scale).unwrap_or((1.0, ""));
+    let scaled = value / scale;
+    let digits = if scaled < 9.995 { 2 } else { usize::from(scaled < 99.95) };
+    format!("{scaled:.digits$} {prefix}{unit}")
+}
+
 fn open(width: f64, height: f64) -> String {
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
@@ -351,6 +366,28 @@ mod tests {
         let shown: Vec<_> = labels.shown(2.5, 34.0).map(|(_, label)| &**label).take(3).collect();
         assert_eq!(shown, ["0", "20", "40"]);
         assert_eq!(labels.shown(36.0, 34.0).count(), 256);
+    }
+
+    #[test]
+    fn series_are_told_apart_and_named_inside_the_picture() {
+        let series =
+            |i: usize| Series { name: format!("s{i}"), points: vec![(1.0, i as f64)], joined: false };
+        let all: Vec<Series> = (0..35).map(series).collect();
+        let svg = chart("t", &Axis::linear("x"), &Axis::linear("y"), &all);
+        let look = |name: &str| {
+            let line = svg.lines().find(|line| line.ends_with(&format!("<title>{name}</title></path>")));
+            line.map(|line| line.split_once('l').map(|(_, form)| form.to_owned()))
+        };
+        assert_eq!(look("s9"), None);
+        assert!(look("s21").is_some() && look("s21") != look("s31"));
+        let height: f64 = svg.split("height=\"").nth(1).unwrap().split('"').next().unwrap().parse().unwrap();
+        assert!(height > TOP + 34.5 * LINE, "{height}");
+    }
+
+    #[test]
+    fn quantities_have_three_digits() {
+        let shown = [4.555e12, 50e12, 636e12, 999.9e9, 8192.0].map(|value| quantity(value, "B/s"));
+        assert_eq!(shown.join(", "), "4.55 TB/s, 50.0 TB/s, 636 TB/s, 1000 GB/s, 8.19 kB/s");
     }
 
     #[test]

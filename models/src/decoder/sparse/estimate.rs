@@ -31,6 +31,7 @@ pub(super) struct Estimator {
     form: Antidiagonals,
     block: BlockSize,
     shape: KvShape,
+    num_pages: u32,
     num_heads: u32,
     pipelines: Pipelines,
     /// Whether scores go through cooperative matrices.
@@ -95,6 +96,7 @@ impl Estimator {
             form,
             block: policy.block_size(),
             shape,
+            num_pages: kv.num_blocks(),
             num_heads: config.num_heads,
             pipelines,
             coop,
@@ -154,7 +156,7 @@ impl Estimator {
                 (first + lists) as usize * stride as usize
             };
             let q_len = plan.rows as usize * estimate.q_stride as usize;
-            estimate.check(&self.shape, into, [q_len, plan.tables.len(), out_len])?;
+            estimate.check(&self.shape, into, (&plan.tables, self.num_pages), [q_len, out_len])?;
             let round = estimate.rounds(PARTS).next().map_or(0, |round| round.end);
             let [parts, sums] = estimate.scratch_lens(round);
             fit(gpu, &mut self.parts, parts)?;

@@ -142,7 +142,7 @@ impl Pace {
         if gpu.is_cpu() {
             return Ok(false);
         }
-        let params = Words([20_000, 0.999f32.to_bits(), 0, 0]);
+        let params = Words([2500, 0.999f32.to_bits(), 0, 0]);
         let seconds = time(gpu, 3, &|_| (), |pass| {
             pass.dispatch(&self.pipeline, &params, &[(&self.out).into()], [1; 3])
         })?;
@@ -152,13 +152,13 @@ impl Pace {
 }
 
 fn f32_rate(gpu: &Gpu) -> Result<f64> {
-    let (groups, rounds) = if gpu.is_cpu() { (64, 2000) } else { (8192, 4000) };
+    let (groups, rounds) = if gpu.is_cpu() { (64, 500) } else { (8192, 500) };
     let out = gpu.buffer::<f32>("out", groups as usize * 256)?;
     let pipeline = gpu.pipeline(&Variant::new(&FMA_RATE))?;
     let params = Words([rounds, 0.999f32.to_bits(), 0, 0]);
     let seconds =
         time(gpu, RUNS, &|_| (), |pass| pass.dispatch(&pipeline, &params, &[(&out).into()], [groups, 1, 1]))?;
-    Ok(f64::from(groups) * 256.0 * f64::from(rounds) * 16.0 / seconds)
+    Ok(f64::from(groups) * 256.0 * f64::from(rounds) * 128.0 / seconds)
 }
 
 fn matrix_rate(gpu: &Gpu) -> Result<f64> {

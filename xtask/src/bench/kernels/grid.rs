@@ -10,7 +10,7 @@ use rand::{RngExt, SeedableRng};
 use super::attention::{self, Heads, Step};
 use super::select::{self, Policy};
 use super::work::{Bench, Timed};
-use super::{bound, host, mla, others, xattn};
+use super::{bound, host, masked, mla, nsa, others, pages, xattn};
 
 /// Works that share their data, under one name. Data are made when their turn comes: all at once would not fit in memory.
 pub(super) struct Item {
@@ -88,11 +88,37 @@ impl Grid {
 
     fn xattn(&mut self, heads: Heads, len: u32) {
         self.add(format!("xattn {len}, {}", heads.name()), move |bench| xattn::prefill(bench, &heads, len));
+        self.add(format!("strided_qk, softmax_block_sum, find_blocks {len}"), move |bench| {
+            xattn::kernels(bench, &heads, len)
+        });
     }
 }
 
 const QUEST: &[Policy] = &[Policy::Quest];
 const BOTH: &[Policy] = &[Policy::Quest, Policy::Gsa];
+
+/// What no item of this device measures, and why.
+pub(super) fn left_out(gpu: &Gpu) -> Vec<(&'static str, String)> {
+    let mut all = Vec::new();
+    if gpu.is_cpu() {
+        let most = |sizes: &[u32]| sizes.iter().copied().max().unwrap_or(0);
+        let Sizes { contexts, batches, lens } = SOFTWARE;
+        let [context, batch, len] = [most(contexts), most(batches), most(lens)];
+        let what = "longer contexts, larger batches";
+        let reason = format!(
+            "a software driver takes minutes for each: contexts end at {context} tokens, batches at {batch}, prompts at {len}"
+        );
+        all.push((what, reason));
+    }
+    if !gpu.runs_coop() {
+        let (level, subgroups) = (gpu.level(), (gpu.info().subgroup_min_size, gpu.info().subgroup_max_size));
+        let reason = format!(
+            "they need cooperative matrices in subgroups of 32, the adapter is at level {level}, subgroups of {subgroups:?}"
+        );
+        all.push(("kernels of level coop", reason));
+    }
+    all
+}
 
 /// Everything for this device; a part of it where it shall be quick.
 pub(super) fn items(gpu: &Gpu, quick: bool) -> Vec<Item> {
@@ -185,6 +211,17 @@ fn around(grid: &mut Grid, sizes: &Sizes, main: Heads, software: bool) {
     grid.add("copy_blocks".into(), move |bench| {
         bench.alone(others::copy_blocks(bench.gpu, &main, rows / 4)?)
     });
+    grid.add("latent_write".into(), move |bench| bench.alone(mla::latent_write(bench.gpu, rows)?));
+    grid.add("fetch_pages".into(), move |bench| bench.alone(pages::fetch(bench.gpu, &main, rows / 4)?));
+    grid.add("apply_sinks".into(), move |bench| bench.alone(others::apply_sinks(bench.gpu, &main, rows)?));
+    grid.add("v4_compress".into(), move |bench| {
+        let entries = rows / 8;
+        let [c4, c128] = [
+            mla::v4_compress(bench.gpu, entries, 4, true)?,
+            mla::v4_compress(bench.gpu, entries / 16, 128, false)?,
+        ];
+        bench.each([c4, c128])
+    });
     grid.add("lse_merge".into(), move |bench| bench.alone(others::lse_merge(bench.gpu, &main, rows)?));
     grid.add("swap_blocks".into(), move |bench| {
         bench.alone(others::swap_blocks(bench.gpu, &main, rows / 4)?)
@@ -215,12 +252,33 @@ fn around(grid: &mut Grid, sizes: &Sizes, main: Heads, software: bool) {
             ];
             bench.each([quest, gsa])
         });
-        grid.add(format!("mass_bound 4 x {context}"), move |bench| {
+        grid.add(format!("mass_bound, mass_merge 4 x {context}"), move |bench| {
             bound::certificate(bench, &Step::new(bench.gpu, &main, [4, context])?, 0.1)
+        });
+        grid.add(format!("block_lse, mass_cut 4 x {context}"), move |bench| {
+            bench.alone(bound::by_mass(bench.gpu, &Step::new(bench.gpu, &main, [4, context])?, 9.0)?)
+        });
+        grid.add(format!("masked_attention 4 x {context}"), move |bench| {
+            bench.alone(masked::attend(bench.gpu, &Step::new(bench.gpu, &main, [4, context])?, 0.1)?)
+        });
+        grid.add(format!("vote_blocks, list_counts {context}"), move |bench| {
+            bench.each(masked::votes(bench.gpu, 128, context)?)
+        });
+        grid.add(format!("nsa_probs, nsa_block_score 4 x {context}"), move |bench| {
+            bench.each(nsa::compressed(bench.gpu, &Step::new(bench.gpu, &main, [4, context])?)?)
+        });
+        grid.add(format!("residency 4 x {context}"), move |bench| {
+            bench.alone(pages::resident(bench.gpu, &Step::new(bench.gpu, &main, [4, context])?, 0.1)?)
+        });
+        grid.add(format!("prefix_slots 16 x {context}"), move |bench| {
+            bench.alone(others::prefix_slots(bench.gpu, &main, [16, context])?)
         });
         let (rows, k) = if software { (4, 256) } else { (64, 2048) };
         grid.add(format!("top_k of {context}"), move |bench| {
             bench.alone(select::top_k_of(bench.gpu, rows, context, k.min(context / 2))?)
+        });
+        grid.add(format!("top_k_transform of {context}"), move |bench| {
+            bench.alone(select::top_k_transform(bench.gpu, rows, context, k.min(context / 2))?)
         });
         grid.add(format!("index_logits, indexer {context}"), move |bench| mla::indexer(bench, context));
     }

@@ -4,6 +4,7 @@ use anyhow::Result;
 use attn_kernels::Level;
 use attn_kernels::gpu::{Bind, Gpu};
 use attn_kernels::kernel::KvDtype;
+use attn_kernels::kernel::apply_sinks::{self, ApplySinksParams};
 use attn_kernels::kernel::attention::Context;
 use attn_kernels::kernel::block_digest::{self, BlockDigestParams, Digest};
 use attn_kernels::kernel::cache_write::{self, CacheWriteParams};
@@ -13,6 +14,7 @@ use attn_kernels::kernel::gather_cache::{self, GatherCacheParams};
 use attn_kernels::kernel::hamming_score::{self, HammingScoreParams};
 use attn_kernels::kernel::hash_codes::{self, HashCodesParams, HashSource};
 use attn_kernels::kernel::lse_merge::{self, LseMergeParams};
+use attn_kernels::kernel::prefix_slots::{self, PrefixSlotsParams};
 use attn_kernels::kernel::quantise::{self, Code, QuantiseParams, Scale};
 use attn_kernels::kernel::swap_blocks::{self, SwapBlocksParams};
 
@@ -75,6 +77,37 @@ pub(super) fn lse_merge(gpu: &Gpu, heads: &Heads, rows: u32) -> Result<Work> {
     Ok(Work::new("lse_merge", Level::Baseline.name(), format!("{rows} rows of {dim}"))
         .costs(f64::from(rows) * 12.0 * f64::from(dim), 0.0)
         .dispatch(lse_merge::variant(dim), &params, bindings, lse_merge::grid(rows)))
+}
+
+/// Sinks into the output of `rows` rows of all heads.
+pub(super) fn apply_sinks(gpu: &Gpu, heads: &Heads, rows: u32) -> Result<Work> {
+    let (num_heads, dim) = (heads.num_heads, heads.shape.head_dim);
+    let lse = random(gpu, KvDtype::F32, (rows * num_heads) as usize, 1)?;
+    let sinks = random(gpu, KvDtype::F32, num_heads as usize, 2)?;
+    let out = random(gpu, KvDtype::F32, (rows * heads.width()) as usize, 3)?;
+    let params = ApplySinksParams { first_row: 0, rows, num_heads, pad0: 0 };
+    let bindings = binds([(&lse).into(), (&sinks).into(), (&out).into()]);
+    let name = format!("{rows} rows of {num_heads} x {dim}");
+    Ok(Work::new("apply_sinks", Level::Baseline.name(), name)
+        .costs(4.0 * (lse.len() + 2 * out.len()) as f64, 0.0)
+        .dispatch(apply_sinks::variant(dim), &params, bindings, apply_sinks::grid(num_heads, dim, rows)))
+}
+
+/// Slots of all tokens of `batch` prefixes.
+pub(super) fn prefix_slots(gpu: &Gpu, heads: &Heads, [batch, context]: [u32; 2]) -> Result<Work> {
+    let block_size = heads.shape.block_size;
+    let blocks = context.div_ceil(block_size);
+    let tables: Vec<u32> = (0..batch * blocks).map(|block| block * 7919 % (batch * blocks)).collect();
+    let spans: Vec<[u32; 4]> = (0..batch).map(|i| [0, context, i * context, i * blocks]).collect();
+    let grid = prefix_slots::grid(&spans);
+    let (tables, spans) = (gpu.upload("tables", &tables)?, gpu.upload("spans", &spans)?);
+    let slots = gpu.buffer::<u32>("slots", (batch * context) as usize)?;
+    let params = PrefixSlotsParams { block_size, pad0: 0, pad1: 0, pad2: 0 };
+    let bindings = binds([(&spans).into(), (&tables).into(), (&slots).into()]);
+    let name = format!("{batch} x {context}, block {block_size}");
+    Ok(Work::new("prefix_slots", Level::Baseline.name(), name)
+        .costs(4.0 * (tables.len() + slots.len()) as f64, 0.0)
+        .dispatch(prefix_slots::variant(), &params, bindings, grid))
 }
 
 /// Digests of all pages of one sequence.

@@ -62,8 +62,21 @@ impl Prompt {
         })
     }
 
-    /// The three kernels over one chunk, into lists.
+    /// The three kernels over one chunk, into lists, as one: it costs what the scores must read and compute.
     fn estimate(&self, gpu: &Gpu, e: &Estimate, lists: &Buf<u32>) -> Work {
+        let [score, sum, find] = self.kernels(gpu, e, lists);
+        let operations = score.cost.operations;
+        score.then("scores", sum).then("xattn estimate", find).costs(self.read(e), operations)
+    }
+
+    /// Bytes of the queries and keys of a chunk.
+    fn read(&self, e: &Estimate) -> f64 {
+        let keys = f64::from(e.kv_len) * self.heads.token_bytes() / 2.0;
+        keys + f64::from(e.q_len) * f64::from(self.heads.width()) * 4.0
+    }
+
+    /// The three kernels over one chunk, each with what it reads and writes.
+    fn kernels(&self, gpu: &Gpu, e: &Estimate, lists: &Buf<u32>) -> [Work; 3] {
         let shape = &self.heads.shape;
         let blocks = 0..e.query_blocks();
         let strided = e.strided_qk(shape, &blocks);
@@ -75,29 +88,30 @@ impl Prompt {
             let variant = strided_qk::variant(shape, STRIDE, BLOCK);
             (variant, strided_qk::grid(&strided, STRIDE), Level::Baseline)
         };
-        let keys = f64::from(e.kv_len) * self.heads.token_bytes() / 2.0;
-        let bytes = keys + f64::from(e.q_len) * f64::from(self.heads.width()) * 4.0;
         // A score of strides is a product of whole vectors of them, for every stride of queries and of keys.
         let operations = pairs(e) * self.heads.pair_operations() / 2.0 / f64::from(STRIDE);
         let scored: [Bind; 4] =
             [(&self.q).into(), (&self.cache.k).into(), (&self.cache.tables).into(), (&self.parts).into()];
-        let sums = e.softmax_block_sum(&blocks);
+        let params = e.softmax_block_sum(&blocks);
         let found = e.find_blocks(shape, &blocks, list_stride(e), 0);
-        Work::new("xattn estimate", level.name(), self.heads.name())
-            .costs(bytes, operations)
-            .dispatch(variant, &strided, scored, grid)
-            .dispatch(
-                softmax_block_sum::variant(STRIDE, BLOCK),
-                &sums,
-                [(&self.parts).into(), (&self.sums).into()],
-                softmax_block_sum::grid(e.num_heads, blocks.end),
-            )
-            .dispatch(
-                find_blocks::variant(e.num_heads / shape.num_kv_heads),
-                &found,
-                [(&self.sums).into(), (&self.thresholds).into(), lists.into()],
-                find_blocks::grid(&found),
-            )
+        let [parts, sums] = e.scratch_lens(blocks.end).map(|len| 4.0 * len as f64);
+        let work = |kernel, level: Level| Work::new(kernel, level.name(), self.heads.name());
+        let score = work("strided_qk", level)
+            .costs(self.read(e) + parts, operations)
+            .dispatch(variant, &strided, scored, grid);
+        let sum = work("softmax_block_sum", Level::Baseline).costs(parts + sums, 0.0).dispatch(
+            softmax_block_sum::variant(STRIDE, BLOCK),
+            &params,
+            [(&self.parts).into(), (&self.sums).into()],
+            softmax_block_sum::grid(e.num_heads, blocks.end),
+        );
+        let find = work("find_blocks", Level::Baseline).costs(sums + 4.0 * lists.len() as f64, 0.0).dispatch(
+            find_blocks::variant(e.num_heads / shape.num_kv_heads),
+            &found,
+            [(&self.sums).into(), (&self.thresholds).into(), lists.into()],
+            find_blocks::grid(&found),
+        );
+        [score, sum, find]
     }
 
     /// Attention of one chunk, dense or selected.
@@ -197,6 +211,22 @@ pub(super) fn prefill(bench: &Bench, heads: &Heads, len: u32) -> Result<Vec<Time
         timed.cost.shape.clone_from(&shape);
     }
     Ok(vec![dense, estimated, sparse])
+}
+
+/// The kernels of the estimate one by one, over the last rows of a prompt of `len` tokens, which see most.
+pub(super) fn kernels(bench: &Bench, heads: &Heads, len: u32) -> Result<Vec<Timed>> {
+    let gpu = bench.gpu;
+    let prompt = Prompt::new(gpu, heads, len)?;
+    let rows = len.min(CHUNK);
+    let e = estimate(heads, len - rows, len);
+    gpu.write(&prompt.q, 0, &prompt.structure.queries(len - rows, rows));
+    let lists =
+        gpu.buffer("lists", (e.query_blocks() * heads.shape.num_kv_heads * list_stride(&e)) as usize)?;
+    let mut all = bench.each(prompt.kernels(gpu, &e, &lists))?;
+    for timed in &mut all {
+        timed.cost.shape = format!("last {rows} rows of {len}, {}, structured", heads.name());
+    }
+    Ok(all)
 }
 
 /// Times one chunk's work and adds it to those before.
