@@ -9,8 +9,10 @@ use attn_kernels::kernel::index_logits::IndexKeys;
 use attn_kernels::kernel::index_logits_coop::IndexKernel;
 use attn_kernels::kernel::mla_decode::LatentShape;
 use attn_kernels::kernel::mla_decode_coop::MlaKernel;
+use attn_kernels::kernel::paged_decode::{self, Lanes};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads};
-use attn_kernels::kernel::{KvDtype, KvShape, paged_prefill_coop, strided_qk, strided_qk_coop};
+use attn_kernels::kernel::{KvDtype, KvShape, strided_qk, strided_qk_coop};
+use attn_kernels::kernel::{paged_decode_coop, paged_prefill_coop};
 use attn_kernels::self_test::cases;
 use attn_kernels::{Level, Variant};
 use proptest::prelude::*;
@@ -84,6 +86,27 @@ proptest! {
                 paged_prefill::variant(&shape, 4, KeyLoads::Uniform, &attention)
             };
             check(gpu, &variant)?;
+        }
+    }
+
+    #[test]
+    fn decode(
+        (log_dim, log_block) in (5u32..=7, 4u32..=7),
+        group in 1u32..=16,
+        dtype in dtypes(),
+        attention in attention(),
+    ) {
+        if let Some(gpu) = gpu() {
+            let shape =
+                KvShape { num_kv_heads: 2, head_dim: 1 << log_dim, block_size: 1 << log_block, dtype };
+            prop_assert!(paged_decode_coop::serves(&shape));
+            let lanes = if gpu.runs_coop() { Lanes::Matrices } else { Lanes::Workgroup };
+            // Listed blocks are whole blocks of the cache.
+            let context = match attention.context {
+                Context::Blocks(tokens) => Context::Blocks(tokens.max(shape.block_size)),
+                other => other,
+            };
+            check(gpu, &paged_decode::variant(&shape, 2 * group, lanes, &Attention { context, ..attention }))?;
         }
     }
 
