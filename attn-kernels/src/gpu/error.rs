@@ -152,14 +152,15 @@ pub enum GpuError {
     },
     /// A kernel that uses subgroups where none run, or none of its size.
     #[error(
-        "kernel {kernel} needs subgroups of {least} to {most} lanes: adapter {adapter} is at level {level}, subgroups of {subgroups:?}"
+        "kernel {kernel} needs subgroups of {}: adapter {adapter} is at level {level}, subgroups of {subgroups:?}",
+        lanes(*least, *most)
     )]
     NoSubgroups {
         /// The kernel.
         kernel: &'static str,
         /// The least lanes that subgroups must have.
         least: u32,
-        /// The most.
+        /// The most, `u32::MAX` where any number will do.
         most: u32,
         /// The adapter.
         adapter: String,
@@ -188,4 +189,14 @@ pub enum GpuError {
         /// wgpu's words.
         message: String,
     },
+}
+
+/// Sizes of subgroups, as text.
+fn lanes(least: u32, most: u32) -> String {
+    match (least, most) {
+        (0 | 1, u32::MAX) => "any size".into(),
+        (least, u32::MAX) => format!("at least {least} lanes"),
+        (least, most) if least == most => format!("{least} lanes"),
+        (least, most) => format!("{least} to {most} lanes"),
+    }
 }

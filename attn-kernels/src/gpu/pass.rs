@@ -135,7 +135,12 @@ impl Pass {
         let kernel = pipeline.variant.kernel;
         assert_eq!(params.len(), kernel.params_bytes, "parameter bytes of kernel {}", kernel.name);
         assert_eq!(bindings.len(), pipeline.variant.bindings.len(), "bindings of kernel {}", kernel.name);
-        assert!(workgroups.iter().all(|n| *n <= 65_535), "kernel {}: workgroups {workgroups:?}", kernel.name);
+        let most = workgroups.iter().max();
+        assert!(
+            most <= Some(&65_535),
+            "kernel {}: workgroups {workgroups:?}, the limit is 65535 a dimension",
+            kernel.name
+        );
         if workgroups.contains(&0) {
             return;
         }

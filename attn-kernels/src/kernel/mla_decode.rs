@@ -208,8 +208,8 @@ pub fn grid(num_heads: u32, rows: u32, max_partitions: u32) -> [u32; 3] {
 }
 
 /// Checks `rows`, `[row of q, keys, first entry of the block table, first key]`, and the blocks of `tables` that they read,
-/// against a cache of `num_blocks` blocks and buffers of `q_len`, `partial_len` and `stats_len` elements. Lists have
-/// [`check_lists`](super::attention::check_lists).
+/// against a cache of `num_blocks` blocks and buffers of `q_len`, `partial_len` and `stats_len` elements and `lists_len` entries of
+/// lists, 0 without. What lists hold is for [`check_lists`](super::attention::check_lists).
 ///
 /// # Errors
 /// A shape that no kernel takes, more rows than a dispatch has, a row outside a buffer, a table that names no block of the
@@ -219,10 +219,12 @@ pub fn check(
     params: &MlaDecodeParams,
     rows: &[[u32; 4]],
     (tables, num_blocks): (&[u32], u32),
-    lens: [usize; 3],
+    [q_len, partial_len, stats_len, lists_len]: [usize; 4],
 ) -> Result<(), LaunchError> {
     let launch = Launch(KERNEL.name);
-    check_rows(shape, params, rows, lens)?;
+    check_rows(shape, params, rows, [q_len, partial_len, stats_len])?;
+    let lists = u64::from(params.first_list) + rows.len() as u64;
+    launch.at_most("entries of lists", lists * u64::from(params.list_stride), lists_len as u64)?;
     for (entry, [_, len, table, first]) in rows.iter().enumerate() {
         launch.entry("first key", entry, (*first).into(), (*len).into())?;
         if params.list_stride == 0 {
@@ -233,9 +235,7 @@ pub fn check(
                 params.max_partitions.into(),
             )?;
         }
-        let (first, end) = (first / shape.block_size, len.div_ceil(shape.block_size));
-        let of_table = [first, end].map(|block| u64::from(*table) + u64::from(block));
-        launch.table(entry, tables, (of_table[0], of_table[1]), num_blocks)?;
+        launch.tokens(entry, (tables, num_blocks), *table, [*first, *len], shape.block_size)?;
     }
     Ok(())
 }

@@ -41,6 +41,10 @@ fn kernels_of_levels_that_it_lacks() {
         matches!(refused, GpuError::NoSubgroups { kernel: "top_k", least: 1, level: Level::Baseline, .. }),
         "{refused}"
     );
+    assert!(
+        refused.to_string().starts_with("kernel top_k needs subgroups of any size: adapter"),
+        "{refused}"
+    );
     let shape = KvShape { num_kv_heads: 1, head_dim: 64, block_size: 16, dtype: KvDtype::F16 };
     let coop = paged_prefill_coop::variant(&shape, &Attention::default());
     let GpuError::NoCoop { kernel, level, .. } = gpu.pipeline(&coop).unwrap_err() else {
@@ -63,8 +67,7 @@ fn kernels_for_subgroups_of_other_sizes() {
             Ok(_) => assert!(fits, "{lanes} lanes on subgroups of {smallest} to {largest}"),
             Err(refused) => {
                 assert!(!fits, "{refused}");
-                let what =
-                    format!("kernel paged_decode_subgroup needs subgroups of {lanes} to {lanes} lanes");
+                let what = format!("kernel paged_decode_subgroup needs subgroups of {lanes} lanes: adapter");
                 assert!(refused.to_string().starts_with(&what), "{refused}");
             }
         }

@@ -70,12 +70,14 @@ fn rows_of_latents() {
     let check = |change: fn(&mut MlaDecodeParams), row| {
         let mut params = mla_params();
         change(&mut params);
-        mla_decode::check(&LATENTS, &params, &[[0, 1, 1, 0], row], (&tables, 8), [320, 512, 16])
+        mla_decode::check(&LATENTS, &params, &[[0, 1, 1, 0], row], (&tables, 8), [320, 512, 16, 18])
     };
     assert_eq!(check(|_| {}, [1, 64, 0, 20]), Ok(()));
     assert_snapshot!(said(check(|p| p.q_stride = 161, [1, 1, 0, 0])), @"mla_decode: f32 from row to row of q is 161, not a multiple of 4");
     assert_snapshot!(said(check(|p| p.first_key = 128, [1, 1, 0, 0])), @"mla_decode: first key of the dispatch is 128, not a multiple of 256");
     assert_snapshot!(said(check(|p| p.num_keys = 300, [1, 1, 0, 0])), @"mla_decode: keys of the dispatch is 300, not a multiple of 256");
+    assert_eq!(check(|p| p.list_stride = 9, [1, 64, 0, 20]), Ok(()));
+    assert_snapshot!(said(check(|p| p.list_stride = 10, [1, 64, 0, 20])), @"mla_decode: entries of lists is 20, the limit is 18");
     assert_snapshot!(said(check(|p| p.num_heads = 0, [1, 1, 0, 0])), @"mla_decode: number of query heads is 0");
     assert_snapshot!(said(check(|_| {}, [2, 1, 0, 0])), @"mla_decode: end in q of entry 1 is 480, the limit is 320");
     assert_snapshot!(said(check(|_| {}, [1, 9, 0, 10])), @"mla_decode: first key of entry 1 is 10, the limit is 9");

@@ -96,7 +96,10 @@ impl Mla {
         let variant = mla_decode::variant(&self.shape, self.num_heads, &self.asked.attention);
         let params = self.params(self.max_partitions());
         let tables_of = (&self.tables[..], u32::try_from(self.slots.blocks(&self.shape)).unwrap());
-        mla_decode::check(&self.shape, &params, &self.rows, tables_of, self.lens(&params)).unwrap();
+        let [q, partial, stats] = self.lens(&params);
+        let listed = self.asked.lists.as_ref().map_or(0, |lists| lists.lists.len());
+        let lens = [q, partial, stats, listed];
+        mla_decode::check(&self.shape, &params, &self.rows, tables_of, lens).unwrap();
         self.dispatch(gpu, &variant, &[&latents, &tables], lists.as_slice(), params)
     }
 

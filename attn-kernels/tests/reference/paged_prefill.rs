@@ -128,6 +128,11 @@ impl Prefill {
             Context::Full => self.tiles.iter().map(|t| self.attention().mask.first_key(t.position)).min(),
             Context::Blocks(_) | Context::Tokens => None,
         };
+        let lists = self.asked.lists.as_ref().map_or(0, |lists| lists.lists.len());
+        let (tables_of, lens) =
+            ((&self.layer.tables[..], self.layer.num_blocks()), [q.len(), out.len(), lse.len(), lists]);
+        paged_prefill::check(shape, &self.params((0, u32::MAX)), (&self.tiles, TILE_ROWS), tables_of, lens)
+            .unwrap();
         for segment in paged_prefill::segments(first.unwrap_or(0), last, gpu.is_cpu()) {
             dispatch(gpu, &mut pass, &variant, &self.params(segment), &bindings, grid);
         }

@@ -59,6 +59,10 @@ fn rows_of_decode() {
     assert_eq!(decode(|_| {}, [1, 64, 0, 20], &[99, 1, 2, 7]), Ok(()));
 }
 
+fn said_of(checked: Result<(), LaunchError>) -> String {
+    checked.unwrap_err().to_string()
+}
+
 #[test]
 fn tiles_of_prefill() {
     let params = PagedPrefillParams {
@@ -68,7 +72,8 @@ fn tiles_of_prefill() {
         scale: 1.0,
         ..PagedPrefillParams::default()
     };
-    let check = |tile| paged_prefill::check(&SHAPE, &params, (&[tile], 64), (&[0, 1, 8], 8), [640, 512]);
+    let check =
+        |tile| paged_prefill::check(&SHAPE, &params, (&[tile], 64), (&[0, 1, 8], 8), [640, 512, 32, 20]);
     let tile = Tile { row: 0, rows: 8, position: 24, ..Tile::default() };
     assert_eq!(check(tile), Ok(()));
     let said = |tile| check(tile).unwrap_err().to_string();
@@ -76,6 +81,24 @@ fn tiles_of_prefill() {
     assert_snapshot!(said(Tile { rows: 65, ..tile }), @"paged_prefill: rows of entry 0 is 65, the limit is 64");
     assert_snapshot!(said(Tile { row: 3, ..tile }), @"paged_prefill: end in q of entry 0 is 704, the limit is 640");
     assert_snapshot!(said(Tile { row: 1, ..tile }), @"paged_prefill: end in the output of entry 0 is 576, the limit is 512");
+    let in_keys = PagedPrefillParams { num_keys: 12, ..params };
+    let listed = PagedPrefillParams { list_stride: 5, ..params };
+    let short = |params, tile, lse_len| {
+        said_of(paged_prefill::check(&SHAPE, params, (&[tile], 64), (&[0, 1, 8], 8), [640, 512, lse_len, 20]))
+    };
+    assert_snapshot!(short(&params, tile, 31), @"paged_prefill: end in lse of entry 0 is 32, the limit is 31");
+    assert_snapshot!(short(&in_keys, tile, 32), @"paged_prefill: keys of the dispatch is 12, not a multiple of 8");
+    assert_eq!(
+        paged_prefill::check(
+            &SHAPE,
+            &listed,
+            (&[Tile { list: 1, ..tile }], 64),
+            (&[0, 1, 8], 8),
+            [640, 512, 32, 20]
+        ),
+        Ok(())
+    );
+    assert_snapshot!(short(&listed, Tile { list: 2, ..tile }, 32), @"paged_prefill: end in the lists of entry 0 is 30, the limit is 20");
     assert_snapshot!(said(Tile { position: 41, ..tile }), @"paged_prefill: end in the tables of entry 0 is 4, the limit is 3");
     assert_snapshot!(said(Tile { position: 25, ..tile }), @"paged_prefill: block of the table + 1 of entry 0 is 9, the limit is 8");
 }
