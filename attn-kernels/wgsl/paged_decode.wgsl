@@ -12,6 +12,8 @@
 // With one partition and no reduce pass `partial` is the output itself, normalised.
 // A dispatch may do a part of the keys, num_keys from first_key on, which partitions of no row reach across.
 // Grid: (partitions times head groups of a KV head, KV heads, n): groups that read the same keys stand side by side.
+// Bytes moved: keys and values of a row once for each GROUP heads of a KV head, queries once a partition, and
+// 4 * head_dim + 8 for each head and partition.
 // CPU reference: src/cpu/paged_decode.rs
 #import numbers
 #import HEAD_DIM = 64

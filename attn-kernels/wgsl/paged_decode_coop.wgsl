@@ -7,7 +7,8 @@ enable wgpu_cooperative_matrix;
 // in one tile; those of the next step are loaded meanwhile.
 // Sums are not rescaled. Weights count from the largest logit of the first step; a step in which a logit exceeds that by a
 // factor of more than 2^8 begins a new segment of the partition, and the sums so far are put down and added up later.
-// Grid: that of paged_decode. Needs subgroups of exactly 32, and blocks of whole steps.
+// Grid: that of paged_decode. Bytes moved: those of paged_decode, but keys and values once for 16 heads of a KV head.
+// Needs subgroups of exactly 32, and blocks of whole steps.
 // CPU reference: src/cpu/paged_decode.rs
 #import numbers
 #import HEAD_DIM = 128
@@ -167,14 +168,21 @@ fn shares_of(before: Softmax, now: Softmax, segment: u32) -> Shares {
 // Queries of the group's heads, rows of the tile; the rows left over are zero, and so are their weights.
 fn stage_queries(group: vec3<u32>, part: Part, lane: u32) {
     let first = rows[group.z].x * params.q_stride + part.head0 * HEAD_DIM;
-    for (var i = lane; i < 16u * CHUNKS; i += WG) {
-        let head = i / CHUNKS;
-        let at = first + min(head, GROUP - 1u) * HEAD_DIM + i % CHUNKS * 8u;
-        let factor = select(0.0, params.scale * LOG2_E * k_unit(), head < GROUP);
-        let low = vec4(q[at], q[at + 1u], q[at + 2u], q[at + 3u]) * factor;
-        let high = vec4(q[at + 4u], q[at + 5u], q[at + 6u], q[at + 7u]) * factor;
-        put(head * TILE_STRIDE + i % CHUNKS, vec4<f16>(staged(low)), vec4<f16>(staged(high)));
-    }
+    // All loads before the first store: one after the other they take as long as a step of keys each.
+    var low: array<vec4<f32>, SPANS>;
+    var high: array<vec4<f32>, SPANS>;
+    #unroll j < SPANS
+        let i = lane + j * WG;
+        let at = first + min(i / CHUNKS, GROUP - 1u) * HEAD_DIM + i % CHUNKS * 8u;
+        low[j] = vec4(q[at], q[at + 1u], q[at + 2u], q[at + 3u]);
+        high[j] = vec4(q[at + 4u], q[at + 5u], q[at + 6u], q[at + 7u]);
+    #end
+    #unroll j < SPANS
+        let i = lane + j * WG;
+        let factor = select(0.0, params.scale * LOG2_E * k_unit(), i / CHUNKS < GROUP);
+        let to = i / CHUNKS * TILE_STRIDE + i % CHUNKS;
+        put(to, vec4<f16>(staged(low[j] * factor)), vec4<f16>(staged(high[j] * factor)));
+    #end
     for (var i = lane; i < 16u * WEIGHT_STRIDE; i += WG) {
         weights[i] = vec4<f16>();
     }

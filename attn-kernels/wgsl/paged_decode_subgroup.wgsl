@@ -1,7 +1,7 @@
 // paged_decode for adapters whose subgroups all have SUBGROUP lanes, CHUNKS at least: each subgroup goes through its keys by
 // itself, a tile of as many as its lanes have at a time, and what they found is merged at the end. Weights and places
-// travel by shuffles, so that no barrier stands between the keys of a partition. Buffers, partitions and grid are those of
-// paged_decode.
+// travel by shuffles, so that no barrier stands between the keys of a partition. Buffers, partitions, grid and bytes moved are
+// those of paged_decode.
 // CPU reference: src/cpu/paged_decode.rs
 #import numbers
 #import HEAD_DIM = 64

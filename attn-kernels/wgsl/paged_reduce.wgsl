@@ -4,6 +4,7 @@
 //   out      [rows, num_heads, head_dim] f32
 //   selected as in paged_decode;  sinks [num_heads] f32, logits of the attention sinks
 // Lanes share the partitions of a head and merge them online, then add up in a fixed order. Grid: (num_heads, n).
+// Bytes moved: 4 * head_dim + 8 for each head and partition, 4 * head_dim for each head.
 // CPU reference: src/cpu/paged_reduce.rs
 #import numbers
 #import HEAD_DIM = 64

@@ -191,32 +191,26 @@ pub fn heads_a_group(shape: &KvShape, num_heads: u32, lanes: Lanes) -> u32 {
 /// The kernel for one cache shape and `num_heads` query heads.
 ///
 /// # Panics
-/// For subgroups that do not [serve](paged_decode_subgroup::serves) the shape, and for matrices that do
-/// [not](paged_decode_coop::serves), or are to attend listed tokens.
+/// For query heads that are not the same number for each KV head, for subgroups that do not
+/// [serve](paged_decode_subgroup::serves) the shape, and for matrices that do [not](paged_decode_coop::serves), or are to
+/// attend listed tokens.
 #[must_use]
 pub fn variant(shape: &KvShape, num_heads: u32, lanes: Lanes, attention: &Attention) -> Variant {
     shape.check();
+    let kv_heads = shape.num_kv_heads;
+    assert!(num_heads.is_multiple_of(kv_heads), "{num_heads} query heads, {kv_heads} KV heads");
     let heads = heads_a_group(shape, num_heads, lanes);
     let (variant, run) = match lanes {
-        Lanes::Workgroup => (by_workgroups(shape, attention.context).module("kv", kv_module(shape.dtype)), 1),
+        Lanes::Workgroup => (by_workgroups(shape, attention.context).module("kv", shape.dtype.reader()), 1),
         Lanes::Subgroup(lanes) => {
             let variant = paged_decode_subgroup::of(shape, lanes, attention.context);
-            (variant.module("kv", kv_module(shape.dtype)), 1)
+            (variant.module("kv", shape.dtype.reader()), 1)
         }
         Lanes::Matrices => (paged_decode_coop::of(shape, heads), paged_decode_coop::KEYS),
     };
     let variant =
         variant.size("HEAD_DIM", shape.head_dim).size("BLOCK_SIZE", shape.block_size).size("GROUP", heads);
     attention.paged(attention.specialise(variant, shape, run, BINDINGS))
-}
-
-fn kv_module(dtype: KvDtype) -> &'static str {
-    match dtype {
-        KvDtype::F16 => "kv_f16",
-        KvDtype::F32 => "kv_f32",
-        KvDtype::Fp8 => "kv_fp8",
-        KvDtype::Int8 => "kv_int8",
-    }
 }
 
 /// Codes take more arithmetic a byte, beside which loads of two keys at once, and of several chunks, pay.

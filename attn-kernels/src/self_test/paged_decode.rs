@@ -57,12 +57,7 @@ fn case(what: &'static str, variant: &Variant, lens: &[u32]) -> Case {
     let lanes = lanes_of(variant);
     let close = if lanes == Lanes::Matrices { COOP } else { ATTENTION };
     let tolerance = Tolerance { abs: close.abs * keys, ..close };
-    let subgroups = match lanes {
-        Lanes::Subgroup(lanes) => lanes..=lanes,
-        Lanes::Workgroup | Lanes::Matrices => 1..=u32::MAX,
-    };
     Case::new(what, variant, &params, paged_decode::grid(&shape, num_heads, lanes, count, max_partitions))
-        .subgroups(subgroups)
         .binding(&q)
         .binding(&k)
         .binding(&v)
