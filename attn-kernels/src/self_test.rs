@@ -199,12 +199,6 @@ impl Case {
         }
     }
 
-    /// For adapters whose subgroups all have so many lanes.
-    #[must_use]
-    pub fn subgroups(self, subgroups: RangeInclusive<u32>) -> Self {
-        Self { subgroups, ..self }
-    }
-
     /// Adds the next binding.
     #[must_use]
     pub fn binding<T: Pod>(mut self, data: &[T]) -> Self {

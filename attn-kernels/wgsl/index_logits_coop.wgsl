@@ -2,13 +2,18 @@ enable f16;
 enable wgpu_cooperative_matrix;
 // index_logits with cooperative matrices: the same bindings, parameters and logits. Queries are rounded to f16, which
 // holds every fp8 code; scales of keys are applied to the sums.
-// A subgroup of 32 lanes owns the products of 64 heads and 64 keys, a workgroup four subgroups. All go through the
-// channels 16 at a time, with keys and queries in workgroup memory, loaded a step ahead of their use. Then the products
-// pass through workgroup memory two matrices at a time, where two lanes own a key and add its heads up.
-// Grid: (ceil(logit_stride / KEYS), n). Bytes moved: those of index_logits, queries once a tile of 256 keys.
+// A workgroup is one subgroup with the queries of 16 * HEAD_TILES heads in its registers. It goes through its keys 16 at a time,
+// those of the next step loaded ahead; products pass through workgroup memory a matrix at a time, where two lanes own a key
+// and add its heads up. Keys are gone through again for further heads.
+// Grid: (ceil(logit_stride / KEYS), n). Bytes moved: those of index_logits, queries once a tile of 64 keys.
 // Needs subgroups of exactly 32. CPU reference: src/cpu/index_logits.rs
 #import HEAD_DIM = 128
 #import BLOCK_SIZE = 64
+// Matrices along a head, and across the heads.
+#import SPANS = 8
+#import HEAD_TILES = 4
+// Spans of keys that a lane stages.
+#import LOADS = 4
 #import k = k_coop_index_fp8
 
 #import index_logits_params
@@ -18,118 +23,139 @@ enable wgpu_cooperative_matrix;
 @group(0) @binding(5) var<storage, read> gates: array<f32>;
 @group(0) @binding(6) var<storage, read_write> logits: array<f32>;
 
-const WG: u32 = 128u;
-const KEYS: u32 = 256u;
-const HEADS: u32 = 64u;
-const SPANS: u32 = HEAD_DIM / 16u;
-// Rows in workgroup memory, 16 channels, padded so that eight rows fall on different banks.
-const TILE_STRIDE: u32 = 6u;
+const WG: u32 = 32u;
+// Keys of a workgroup, and of a step.
+const KEYS: u32 = 64u;
+const STEP: u32 = 16u;
+const HEADS: u32 = 16u * HEAD_TILES;
+const CHUNKS: u32 = 2u * SPANS;
+// Rows in workgroup memory, in elements of the arrays: padded so that lanes side by side fall on different banks.
+const TILE_STRIDE: u32 = CHUNKS + 1u;
+const PRODUCT_STRIDE: u32 = 6u;
 
-var<workgroup> k_tile: array<vec4<f16>, KEYS * TILE_STRIDE>;
-var<workgroup> q_tile: array<vec4<f16>, HEADS * TILE_STRIDE>;
-// [subgroup, 32 heads, 16 keys]
-var<workgroup> products: array<f32, 4u * 512u>;
-var<workgroup> gate: array<f32, HEADS>;
+// Of keys, and before them of queries: the first eight channels of all spans, then the second.
+var<workgroup> tile: array<array<vec4<f16>, 2>, STEP * TILE_STRIDE>;
+// [key, head]
+var<workgroup> products: array<vec4<f32>, STEP * PRODUCT_STRIDE>;
+var<workgroup> gate: array<vec4<f32>, HEADS / 4u>;
 
 @compute @workgroup_size(WG)
-fn index_logits_coop(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-    @builtin(subgroup_id) subgroup: u32,
-    @builtin(subgroup_invocation_id) within: u32,
-) {
+fn index_logits_coop(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = rows[group.y];
-    let first = group.x * KEYS;
-    let unseen = first >= row.z || first + KEYS <= row.y;
-    let base = subgroup * 512u;
-    // Of keys within % 16 of each of the subgroup's four matrices, over every other head.
-    var sum: array<f32, 4>;
-    // Once for 64 heads, or not at all: cooperative matrices may not follow a return.
-    for (var head0 = select(0u, params.num_heads, unseen); head0 < params.num_heads; head0 += HEADS) {
-        // A lane stages 16 channels of two keys and eight of a head. Beyond the keys and heads that count, copies stand in.
-        var key_from: array<u32, 2>;
-        #unroll i < 2
-            let key = clamp(first + lane + i * WG, row.y, row.z - 1u);
-            key_from[i] = key_at(tables[row.w + key / BLOCK_SIZE], key % BLOCK_SIZE);
-        #end
-        let head = min(head0 + lane / 2u, params.num_heads - 1u);
-        let q_from = (row.x * params.num_heads + head) * (HEAD_DIM / 4u) + lane % 2u * 2u;
-        if (lane < HEADS) {
-            let own = min(head0 + lane, params.num_heads - 1u);
-            gate[lane] = select(0.0, gates[row.x * params.num_heads + own], head0 + lane < params.num_heads);
+    let end = min((group.x + 1u) * KEYS, params.logit_stride);
+    for (var key = group.x * KEYS + lane; key < end; key += WG) {
+        if (key < row.y || key >= row.z) {
+            logits[group.y * params.logit_stride + key] = params.neg_inf;
         }
-
-        var s: array<coop_mat16x16<f32, C>, 16>;
-        #unroll i < 16
-            s[i] = coop_mat16x16<f32, C>();
-        #end
-        var k_next: array<KeySpan, 2>;
-        #unroll i < 2
-            k_next[i] = key_span(key_from[i], 0u);
-        #end
-        var q_low = q[q_from];
-        var q_high = q[q_from + 1u];
-        for (var span = 0u; span < SPANS; span++) {
-            #unroll i < 2
-                let quads = key_quads(k_next[i]);
-                #unroll c < 4
-                    k_tile[(lane + i * WG) * TILE_STRIDE + c] = quads[c];
-                #end
-            #end
-            let to = lane / 2u * TILE_STRIDE + lane % 2u * 2u;
-            q_tile[to] = vec4<f16>(q_low);
-            q_tile[to + 1u] = vec4<f16>(q_high);
-            workgroupBarrier();
-            let next = min(span + 1u, SPANS - 1u);
-            #unroll i < 2
-                k_next[i] = key_span(key_from[i], next);
-            #end
-            q_low = q[q_from + next * 4u];
-            q_high = q[q_from + next * 4u + 1u];
-            var heads: array<coop_mat16x16<f16, B>, 4>;
-            #unroll i < 4
-                heads[i] = coopLoad<coop_mat16x16<f16, B>>(&q_tile[i * 16u * TILE_STRIDE], TILE_STRIDE);
-            #end
-            #unroll j < 4
-                let k_at = (subgroup * 64u + j * 16u) * TILE_STRIDE;
-                let keys = coopLoadT<coop_mat16x16<f16, A>>(&k_tile[k_at], TILE_STRIDE);
-                #unroll i < 4
-                    s[j * 4u + i] = coopMultiplyAdd(keys, heads[i], s[j * 4u + i]);
-                #end
-            #end
-            workgroupBarrier();
-        }
-
-        #unroll j < 4
-            #unroll pair < 2
-                coopStore(s[j * 4u + pair * 2u], &products[base], 16u);
-                coopStore(s[j * 4u + pair * 2u + 1u], &products[base + 256u], 16u);
-                workgroupBarrier();
-                #unroll i < 16
-                    let own = i * 2u + within / 16u;
-                    let product = products[base + own * 16u + within % 16u];
-                    sum[j] = fma(gate[pair * 32u + own], max(product, 0.0), sum[j]);
-                #end
-                workgroupBarrier();
-            #end
-        #end
     }
-
-    #unroll j < 4
-        products[base + j * 32u + within] = sum[j];
-    #end
-    workgroupBarrier();
-    #unroll i < 2
-        let own = i * 32u + within;
-        let key = first + subgroup * 64u + own;
-        if (key < params.logit_stride) {
-            let half = base + own / 16u * 32u + own % 16u;
-            var logit = params.neg_inf;
-            if (key >= row.y && key < row.z) {
-                let scale = key_scale(tables[row.w + key / BLOCK_SIZE], key % BLOCK_SIZE);
-                logit = (products[half] + products[half + 16u]) * scale;
+    let begin = max(group.x * KEYS, row.y / STEP * STEP);
+    let seen = min(end, row.z);
+    // Once for HEADS heads, or not at all: cooperative matrices may not follow a return.
+    for (var head0 = select(params.num_heads, 0u, begin < seen); head0 < params.num_heads; head0 += HEADS) {
+        if (lane < HEADS / 4u) {
+            gate[lane] = gates_of(row.x, head0 + lane * 4u);
+        }
+        var queries: array<coop_mat16x16<f16, B>, HEAD_TILES * SPANS>;
+        #unroll t < HEAD_TILES
+            stage_queries(lane, row.x, head0 + t * 16u);
+            workgroupBarrier();
+            #unroll c < SPANS
+                queries[t * SPANS + c] = coopLoad<coop_mat16x16<f16, B>>(&tile[c * 2u][0], 2u * TILE_STRIDE);
+            #end
+            workgroupBarrier();
+        #end
+        var spans = load_keys(lane, row, begin);
+        for (var key0 = begin; key0 < seen; key0 += STEP) {
+            stage_keys(lane, spans);
+            workgroupBarrier();
+            spans = load_keys(lane, row, key0 + STEP);
+            var s: array<coop_mat16x16<f32, C>, HEAD_TILES>;
+            #unroll t < HEAD_TILES
+                s[t] = coop_mat16x16<f32, C>();
+            #end
+            #unroll c < SPANS
+                let keys = coopLoadT<coop_mat16x16<f16, A>>(&tile[c * 2u][0], 2u * TILE_STRIDE);
+                #unroll t < HEAD_TILES
+                    s[t] = coopMultiplyAdd(keys, queries[t * SPANS + c], s[t]);
+                #end
+            #end
+            var sum = vec4(0.0);
+            #unroll t < HEAD_TILES
+                coopStoreT(s[t], &products[0], PRODUCT_STRIDE);
+                workgroupBarrier();
+                #unroll i < 2
+                    let quad = i * 2u + lane % 2u;
+                    let product = products[lane / 2u * PRODUCT_STRIDE + quad];
+                    sum = fma(gate[t * 4u + quad], max(product, vec4(0.0)), sum);
+                #end
+                workgroupBarrier();
+            #end
+            let half = (sum.x + sum.y) + (sum.z + sum.w);
+            let whole = half + subgroupShuffleXor(half, 1u);
+            let key = key0 + lane / 2u;
+            if (lane % 2u == 0u && key >= row.y && key < seen) {
+                let at = group.y * params.logit_stride + key;
+                let logit = whole * K_UNIT * key_scale(tables[row.w + key / BLOCK_SIZE], key % BLOCK_SIZE);
+                logits[at] = select(logits[at] + logit, logit, head0 == 0u);
             }
-            logits[group.y * params.logit_stride + key] = logit;
+        }
+    }
+}
+
+// Of heads from `head` on; zero for those that do not exist.
+fn gates_of(row: u32, head: u32) -> vec4<f32> {
+    var gate = vec4(0.0);
+    #unroll i < 4
+        let own = min(head + i, params.num_heads - 1u);
+        gate[i] = select(0.0, gates[row * params.num_heads + own], own == head + i);
+    #end
+    return gate;
+}
+
+fn put(at: u32, low: vec4<f16>, high: vec4<f16>) {
+    tile[at][0] = low;
+    tile[at][1] = high;
+}
+
+// Rows of the tile are the queries of heads from `head` on; copies stand in for those that do not exist. All loads before
+// the first store, which would wait for them one by one.
+fn stage_queries(lane: u32, row: u32, head: u32) {
+    var low: array<vec4<f32>, SPANS>;
+    var high: array<vec4<f32>, SPANS>;
+    #unroll i < SPANS
+        let n = lane + i * WG;
+        let own = min(head + n / CHUNKS, params.num_heads - 1u);
+        let at = (row * params.num_heads + own) * (HEAD_DIM / 4u) + n % CHUNKS * 2u;
+        low[i] = q[at];
+        high[i] = q[at + 1u];
+    #end
+    #unroll i < SPANS
+        let n = lane + i * WG;
+        let chunk = n % CHUNKS;
+        let to = n / CHUNKS * TILE_STRIDE + chunk % 2u * SPANS + chunk / 2u;
+        put(to, vec4<f16>(staged(low[i])), vec4<f16>(staged(high[i])));
+    #end
+}
+
+// Spans of the 16 keys from `key0` on, spans of a key side by side; keys that count stand in for others.
+fn load_keys(lane: u32, row: vec4<u32>, key0: u32) -> array<KeySpan, LOADS> {
+    var spans: array<KeySpan, LOADS>;
+    #unroll i < LOADS
+        let n = lane + i * WG;
+        let key = clamp(key0 + n / SPANS, row.y, row.z - 1u);
+        spans[i] = key_span(key_at(tables[row.w + key / BLOCK_SIZE], key % BLOCK_SIZE), n % SPANS);
+    #end
+    return spans;
+}
+
+fn stage_keys(lane: u32, spans: array<KeySpan, LOADS>) {
+    #unroll i < LOADS
+        let n = lane + i * WG;
+        if (n < STEP * SPANS) {
+            let quads = key_quads(spans[i]);
+            let to = n / SPANS * TILE_STRIDE + n % SPANS;
+            put(to, quads[0], quads[1]);
+            put(to + SPANS, quads[2], quads[3]);
         }
     #end
 }

@@ -193,10 +193,6 @@ fn put(at: u32, low: vec4<f16>, high: vec4<f16>) {
     tile[at][1] = high;
 }
 
-fn halves(x: u32, y: u32) -> vec4<f16> {
-    return vec4<f16>(vec4(unpack2x16float(x), unpack2x16float(y)));
-}
-
 // Block and head of the key at `index` in the order of attention, of the last key past that.
 fn block_of(part: Part, index: u32) -> u32 {
     let position = context_position(part.context, min(index, part.end - 1u));

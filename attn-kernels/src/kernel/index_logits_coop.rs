@@ -19,9 +19,12 @@ pub static KERNEL: Kernel = Kernel {
 };
 
 /// Keys of a workgroup.
-const TILE: u32 = 256;
+const TILE: u32 = 64;
 
-/// Whether the kernel serves these keys: fp8 or f16, head sizes that are multiples of 16.
+/// Matrices of queries that the registers of a subgroup hold.
+const QUERIES: u32 = 32;
+
+/// Whether the kernel serves these keys: fp8 or f16, head sizes that are multiples of 16 up to 512.
 #[must_use]
 pub fn serves(keys: &IndexKeys) -> bool {
     let (head_dim, page) = keys.head_dim_and_page();
@@ -29,7 +32,7 @@ pub fn serves(keys: &IndexKeys) -> bool {
         IndexKeys::Fp8 { .. } => page.is_multiple_of(4),
         IndexKeys::Cached(shape) => shape.dtype == KvDtype::F16,
     };
-    typed && head_dim.is_multiple_of(16)
+    typed && head_dim.is_multiple_of(16) && head_dim <= 16 * QUERIES
 }
 
 /// The kernel for one kind of keys.
@@ -38,13 +41,20 @@ pub fn serves(keys: &IndexKeys) -> bool {
 /// When it does not serve them: see [`serves`].
 #[must_use]
 pub fn variant(keys: &IndexKeys) -> Variant {
-    assert!(serves(keys), "{keys:?}: not fp8 or f16, or the head size is not a multiple of 16");
+    assert!(serves(keys), "{keys:?}: not fp8 or f16, or the head size is not a multiple of 16 up to 512");
     let (head_dim, page) = keys.head_dim_and_page();
     let module = match keys {
         IndexKeys::Fp8 { .. } => "k_coop_index_fp8",
         IndexKeys::Cached(_) => "k_coop_f16",
     };
-    Variant::new(&KERNEL).size("HEAD_DIM", head_dim).size("BLOCK_SIZE", page).module("k", module)
+    let spans = head_dim / 16;
+    Variant::new(&KERNEL)
+        .size("HEAD_DIM", head_dim)
+        .size("BLOCK_SIZE", page)
+        .size("SPANS", spans)
+        .size("HEAD_TILES", (QUERIES / spans).clamp(1, 4))
+        .size("LOADS", spans.div_ceil(2))
+        .module("k", module)
 }
 
 /// Workgroups for `rows` rows.

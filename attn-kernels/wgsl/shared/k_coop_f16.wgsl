@@ -19,6 +19,14 @@ fn key_quads(k: KeySpan) -> array<vec4<f16>, 4> {
     return array(k.first.low, k.first.high, k.second.low, k.second.high);
 }
 
+// Four channels in the order in which key_quads has them.
+fn staged(x: vec4<f32>) -> vec4<f32> {
+    return x;
+}
+
+// What one of a key's halves stands for.
+const K_UNIT: f32 = 1.0;
+
 fn key_scale(block: u32, offset: u32) -> f32 {
     return 1.0;
 }

@@ -1,10 +1,12 @@
 // Index keys in fp8 e4m3 as matrices take them: layout of k_index_fp8, 16 codes a load.
-#import code_fp8
+#import fp8_halves
 @group(0) @binding(2) var<storage, read> k_cache: array<vec4<u32>>;
 
 alias KeySpan = vec4<u32>;
 
 const PAGE: u32 = BLOCK_SIZE * (HEAD_DIM + 4u) / 16u;
+// What one of a key's halves stands for.
+const K_UNIT: f32 = 256.0;
 
 // Where the key at `offset` in its page starts.
 fn key_at(block: u32, offset: u32) -> u32 {
@@ -17,9 +19,12 @@ fn key_span(at: u32, span: u32) -> KeySpan {
 }
 
 fn key_quads(k: KeySpan) -> array<vec4<f16>, 4> {
-    return array(
-        vec4<f16>(values_of(k.x)), vec4<f16>(values_of(k.y)), vec4<f16>(values_of(k.z)), vec4<f16>(values_of(k.w)),
-    );
+    return array(four_halves(k.x), four_halves(k.y), four_halves(k.z), four_halves(k.w));
+}
+
+// Four channels in the order in which key_quads has them.
+fn staged(x: vec4<f32>) -> vec4<f32> {
+    return x.xzyw;
 }
 
 fn key_scale(block: u32, offset: u32) -> f32 {

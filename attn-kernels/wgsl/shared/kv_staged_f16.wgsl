@@ -1,4 +1,5 @@
 // Paged KV in f16, layouts of kv_f16, as paged_decode_coop stages it: keys and values are rows of the tile, in order.
+#import halves
 
 // A load is eight dimensions of one key: lanes side by side load keys side by side, of values chunks side by side.
 fn keys_at(lane: u32, block_head: u32, offset: u32) -> u32 {

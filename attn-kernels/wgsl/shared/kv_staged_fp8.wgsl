@@ -1,5 +1,6 @@
 // Paged KV in fp8 e4m3, layouts of kv_fp8, as paged_decode_coop stages it. Stands in for kv_staged_f16.
 #import kv_staged_codes
+#import fp8_halves
 
 fn keys_at(lane: u32, block_head: u32, offset: u32) -> u32 {
     return block_head * (CHUNKS * BLOCK_SIZE / 2u) + keys_in_block(lane, offset);
@@ -7,13 +8,6 @@ fn keys_at(lane: u32, block_head: u32, offset: u32) -> u32 {
 
 fn values_at(lane: u32, block_head: u32, offset: u32) -> u32 {
     return block_head * (CHUNKS * BLOCK_SIZE / 2u) + values_in_block(lane, offset);
-}
-
-// The bits of e4m3 in those of f16 are 2^-8 of its value.
-fn four_halves(codes: u32) -> vec4<f16> {
-    let even = ((codes << 8u) & 0x80008000u) | ((codes << 7u) & 0x3f803f80u);
-    let odd = (codes & 0x80008000u) | ((codes >> 1u) & 0x3f803f80u);
-    return halves(even, odd);
 }
 
 fn key_factors(quad: u32, block_head: u32, offset: u32) -> vec4<f32> {

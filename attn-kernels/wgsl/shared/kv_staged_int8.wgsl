@@ -1,6 +1,7 @@
 // Paged KV in int8, layouts of kv_int8, as paged_decode_coop stages it: keys as their codes, values as code times scale. Stands
 // in for kv_staged_f16.
 #import kv_staged_codes
+#import halves
 
 // vec4<u32> of the codes of a block and head, and of codes and scales.
 const CODES: u32 = CHUNKS * BLOCK_SIZE / 2u;
