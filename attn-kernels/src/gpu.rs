@@ -195,6 +195,14 @@ impl Gpu {
         Lanes::of(shape, num_heads, level, self.subgroup_sizes())
     }
 
+    /// The level at which `top_k` and `top_k_long` run here: that of the device where workgroups may have
+    /// [`LANES`](crate::kernel::top_k::LANES).
+    #[must_use]
+    pub fn top_k_level(&self) -> Level {
+        let most = self.limits().max_compute_invocations_per_workgroup;
+        if most < crate::kernel::top_k::LANES { Level::Baseline } else { self.level }
+    }
+
     fn subgroup_sizes(&self) -> (u32, u32) {
         (self.info.subgroup_min_size, self.info.subgroup_max_size)
     }

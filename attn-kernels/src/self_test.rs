@@ -180,6 +180,13 @@ pub fn skipped(gpu: &Gpu, named: &NamedVariant, case: &Case) -> Option<String> {
     if named.level > gpu.level() {
         return Some(format!("the adapter's level is {}", gpu.level()));
     }
+    let (lanes, most) = (case.variant.lanes(), gpu.limits().max_compute_invocations_per_workgroup);
+    if lanes.is_some_and(|lanes| lanes > most) {
+        return Some(format!(
+            "workgroups have {most} lanes at most, {} are needed",
+            lanes.unwrap_or_default()
+        ));
+    }
     let (smallest, largest) = (gpu.info().subgroup_min_size, gpu.info().subgroup_max_size);
     let served = case.subgroups.contains(&smallest) && case.subgroups.contains(&largest);
     (named.level == Level::Subgroup && !served)

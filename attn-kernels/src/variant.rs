@@ -90,6 +90,15 @@ impl Variant {
         lanes.unwrap_or(1..=u32::MAX)
     }
 
+    /// Lanes of a workgroup, where the caller chooses them: the number in slot `WG`.
+    #[must_use]
+    pub fn lanes(&self) -> Option<u32> {
+        self.choices.iter().find_map(|(slot, choice)| match choice {
+            Choice::Size(lanes) if *slot == "WG" => Some(*lanes),
+            _ => None,
+        })
+    }
+
     /// The complete WGSL text, `override` constants still open.
     ///
     /// # Errors

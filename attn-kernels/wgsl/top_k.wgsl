@@ -13,6 +13,8 @@
 #import transform = transform_none
 #import out = out_list
 #import scan = scan_tree
+// Lanes of a workgroup.
+#import WG = 256
 
 struct TopKParams { rows: u32, out_stride: u32, copies: u32, page_size: u32 }
 
@@ -21,8 +23,6 @@ struct TopKParams { rows: u32, out_stride: u32, copies: u32, page_size: u32 }
 @group(0) @binding(2) var<storage, read> rows: array<vec4<u32>>;
 @group(0) @binding(3) var<storage, read> table: array<u32>;
 @group(0) @binding(4) var<storage, read_write> out: array<u32>;
-
-const WG: u32 = 256u;
 
 @compute @workgroup_size(WG)
 fn top_k(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {

@@ -14,6 +14,8 @@
 #import transform = transform_none
 #import out = out_list
 #import scan = scan_tree
+// Lanes of a workgroup.
+#import WG = 256
 // Groups of scores in flight a lane.
 #import SPANS = 4
 
@@ -37,10 +39,9 @@ struct TopKLongParams {
 @group(0) @binding(6) var<storage, read_write> kept: array<u32>;
 @group(0) @binding(7) var<storage, read_write> out: array<u32>;
 
-const WG: u32 = 256u;
 const GROUP: u32 = 16u;
-// Quads of peaks in flight a lane.
-const PEAK_QUADS: u32 = 8u;
+// Quads of peaks in flight a lane: 8,192 peaks are one round.
+const PEAK_QUADS: u32 = 2048u / WG;
 
 @compute @workgroup_size(WG)
 fn top_k_long(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {

@@ -116,7 +116,7 @@ impl Rows {
         for output in OUTPUTS {
             let mut want = vec![77_777_u32; self.out_len(output)];
             cpu::top_k::top_k(&self.params, output, &self.scores, &self.rows, &self.table, &mut want);
-            for level in [Level::Baseline, Level::Subgroup].into_iter().filter(|l| *l <= gpu.level()) {
+            for level in [Level::Baseline, Level::Subgroup].into_iter().filter(|l| *l <= gpu.top_k_level()) {
                 let short = self.on_gpu(gpu, output, level);
                 let long = self.long_on_gpu(gpu, output, level);
                 for (way, got) in [("short", short), ("long", long)] {
@@ -204,7 +204,7 @@ fn fused_transforms_are_the_separate_ones() {
     let rows = Rows::new(&[(random(1000, 1), 70), (random(30, 2), 70), (random(100, 3), 70)], 8, 1);
     let stride = rows.params.out_stride;
     for transform in [Transform::None, Transform::Paged, Transform::Ragged] {
-        let positions = rows.on_gpu(gpu, Output::Positions(Transform::None), gpu.level());
+        let positions = rows.on_gpu(gpu, Output::Positions(Transform::None), gpu.top_k_level());
         let params =
             TopKTransformParams { rows: rows.params.rows, out_stride: stride, page_size: 8, pad0: 0 };
         let mut want = positions.clone();
@@ -218,7 +218,11 @@ fn fused_transforms_are_the_separate_ones() {
         let read = pass.read(&out, 0..out.len());
         let got: Vec<u32> = gpu.submit(pass).unwrap().wait().unwrap().get(read);
         assert_eq!(got, want, "{transform:?}");
-        assert_eq!(got, rows.on_gpu(gpu, Output::Positions(transform), gpu.level()), "{transform:?}, fused");
+        assert_eq!(
+            got,
+            rows.on_gpu(gpu, Output::Positions(transform), gpu.top_k_level()),
+            "{transform:?}, fused"
+        );
     }
 }
 

@@ -69,7 +69,7 @@ impl Ranker {
         let Some(scorer) = Scorer::new(gpu, policy, (config, kv), selects, views)? else { return Ok(None) };
         Ok(Some(Self {
             scorer,
-            top_k: gpu.pipeline(&top_k::variant(Output::List, gpu.level()))?,
+            top_k: gpu.pipeline(&top_k::variant(Output::List, gpu.top_k_level()))?,
             sets: match ranking {
                 Ranking::Digests(ByDigests { one_set: true, .. }) | Ranking::Hashes(_) => 1,
                 Ranking::Digests(_) | Ranking::Compressed(_) => config.num_kv_heads,
