@@ -55,28 +55,33 @@ fn index_logits_coop(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_inv
         if (lane < HEADS / 4u) {
             gate[lane] = gates_of(row.x, head0 + lane * 4u);
         }
+        var keys = load_keys(lane, row, begin, load_blocks(lane, row, begin));
+        var blocks = load_blocks(lane, row, begin + STEP);
         var queries: array<coop_mat16x16<f16, B>, HEAD_TILES * SPANS>;
+        var chunks = load_queries(lane, row.x, head0);
         #unroll t < HEAD_TILES
-            stage_queries(lane, row.x, head0 + t * 16u);
+            stage_queries(lane, chunks);
             workgroupBarrier();
+            chunks = load_queries(lane, row.x, head0 + (t + 1u) * 16u);
             #unroll c < SPANS
                 queries[t * SPANS + c] = coopLoad<coop_mat16x16<f16, B>>(&tile[c * 2u][0], 2u * TILE_STRIDE);
             #end
             workgroupBarrier();
         #end
-        var spans = load_keys(lane, row, begin);
         for (var key0 = begin; key0 < seen; key0 += STEP) {
-            stage_keys(lane, spans);
+            stage_keys(lane, keys.spans);
             workgroupBarrier();
-            spans = load_keys(lane, row, key0 + STEP);
+            let scale = keys.scale;
+            keys = load_keys(lane, row, key0 + STEP, blocks);
+            blocks = load_blocks(lane, row, key0 + 2u * STEP);
             var s: array<coop_mat16x16<f32, C>, HEAD_TILES>;
             #unroll t < HEAD_TILES
                 s[t] = coop_mat16x16<f32, C>();
             #end
             #unroll c < SPANS
-                let keys = coopLoadT<coop_mat16x16<f16, A>>(&tile[c * 2u][0], 2u * TILE_STRIDE);
+                let k = coopLoadT<coop_mat16x16<f16, A>>(&tile[c * 2u][0], 2u * TILE_STRIDE);
                 #unroll t < HEAD_TILES
-                    s[t] = coopMultiplyAdd(keys, queries[t * SPANS + c], s[t]);
+                    s[t] = coopMultiplyAdd(k, queries[t * SPANS + c], s[t]);
                 #end
             #end
             var sum = vec4(0.0);
@@ -95,7 +100,7 @@ fn index_logits_coop(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_inv
             let key = key0 + lane / 2u;
             if (lane % 2u == 0u && key >= row.y && key < seen) {
                 let at = group.y * params.logit_stride + key;
-                let logit = whole * K_UNIT * key_scale(tables[row.w + key / BLOCK_SIZE], key % BLOCK_SIZE);
+                let logit = whole * K_UNIT * scale;
                 logits[at] = select(logits[at] + logit, logit, head0 == 0u);
             }
         }
@@ -117,35 +122,67 @@ fn put(at: u32, low: vec4<f16>, high: vec4<f16>) {
     tile[at][1] = high;
 }
 
-// Rows of the tile are the queries of heads from `head` on; copies stand in for those that do not exist. All loads before
-// the first store, which would wait for them one by one.
-fn stage_queries(lane: u32, row: u32, head: u32) {
-    var low: array<vec4<f32>, SPANS>;
-    var high: array<vec4<f32>, SPANS>;
+// The lane's part of the queries of 16 heads, eight channels each.
+struct Queries { low: array<vec4<f16>, SPANS>, high: array<vec4<f16>, SPANS> }
+
+// Of heads from `head` on; copies stand in for those that do not exist.
+fn load_queries(lane: u32, row: u32, head: u32) -> Queries {
+    var queries: Queries;
     #unroll i < SPANS
         let n = lane + i * WG;
         let own = min(head + n / CHUNKS, params.num_heads - 1u);
         let at = (row * params.num_heads + own) * (HEAD_DIM / 4u) + n % CHUNKS * 2u;
-        low[i] = q[at];
-        high[i] = q[at + 1u];
+        queries.low[i] = vec4<f16>(staged(q[at]));
+        queries.high[i] = vec4<f16>(staged(q[at + 1u]));
     #end
+    return queries;
+}
+
+// Rows of the tile are heads.
+fn stage_queries(lane: u32, queries: Queries) {
     #unroll i < SPANS
         let n = lane + i * WG;
         let chunk = n % CHUNKS;
         let to = n / CHUNKS * TILE_STRIDE + chunk % 2u * SPANS + chunk / 2u;
-        put(to, vec4<f16>(staged(low[i])), vec4<f16>(staged(high[i])));
+        put(to, queries.low[i], queries.high[i]);
     #end
 }
 
-// Spans of the 16 keys from `key0` on, spans of a key side by side; keys that count stand in for others.
-fn load_keys(lane: u32, row: vec4<u32>, key0: u32) -> array<KeySpan, LOADS> {
-    var spans: array<KeySpan, LOADS>;
+// Blocks of the keys of which a lane loads spans, and of the key whose heads it adds up.
+struct Blocks { spans: array<u32, LOADS>, key: u32 }
+
+// Of the step at `key0`: one load where a step lies in one block.
+fn load_blocks(lane: u32, row: vec4<u32>, key0: u32) -> Blocks {
+    var blocks: Blocks;
+    #unroll i < LOADS
+        blocks.spans[i] = block_of(row, key0, (lane + i * WG) / SPANS);
+    #end
+    blocks.key = block_of(row, key0, lane / 2u);
+    return blocks;
+}
+
+fn block_of(row: vec4<u32>, key0: u32, key: u32) -> u32 {
+    let apart = select(key, 0u, BLOCK_SIZE % STEP == 0u);
+    return tables[row.w + counted(row, key0 + apart) / BLOCK_SIZE];
+}
+
+// Keys that count stand in for others.
+fn counted(row: vec4<u32>, key: u32) -> u32 {
+    return clamp(key, row.y, row.z - 1u);
+}
+
+// A lane's spans of the 16 keys of a step, spans of a key side by side, and the scale of the key whose heads it adds up.
+struct Keys { spans: array<KeySpan, LOADS>, scale: f32 }
+
+fn load_keys(lane: u32, row: vec4<u32>, key0: u32, blocks: Blocks) -> Keys {
+    var keys: Keys;
     #unroll i < LOADS
         let n = lane + i * WG;
-        let key = clamp(key0 + n / SPANS, row.y, row.z - 1u);
-        spans[i] = key_span(key_at(tables[row.w + key / BLOCK_SIZE], key % BLOCK_SIZE), n % SPANS);
+        let offset = counted(row, key0 + n / SPANS) % BLOCK_SIZE;
+        keys.spans[i] = key_span(key_at(blocks.spans[i], offset), n % SPANS);
     #end
-    return spans;
+    keys.scale = key_scale(blocks.key, counted(row, key0 + lane / 2u) % BLOCK_SIZE);
+    return keys;
 }
 
 fn stage_keys(lane: u32, spans: array<KeySpan, LOADS>) {
