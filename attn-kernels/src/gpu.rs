@@ -187,12 +187,12 @@ impl Gpu {
         self.level == Level::Coop && self.checks == Checks::Off && self.subgroup_sizes() == (32, 32)
     }
 
-    /// How `paged_decode` is fastest here for `num_heads` query heads over a cache of this shape; [`Lanes::Matrices`] only with
-    /// `coop`, where f16 is precise enough.
+    /// How `paged_decode` is fastest here for `num_heads` query heads over a cache of this shape, of which rows attend `keys` in
+    /// all; [`Lanes::Matrices`] only with `coop`, where f16 is precise enough.
     #[must_use]
-    pub fn decode_lanes(&self, shape: &KvShape, num_heads: u32, coop: bool) -> Lanes {
+    pub fn decode_lanes(&self, shape: &KvShape, num_heads: u32, keys: u64, coop: bool) -> Lanes {
         let level = if coop && self.runs_coop() { Level::Coop } else { self.level.min(Level::Subgroup) };
-        Lanes::of(shape, num_heads, level, self.subgroup_sizes())
+        Lanes::of(shape, num_heads, keys, level, self.subgroup_sizes())
     }
 
     /// The level at which `top_k` and `top_k_long` run here: that of the device where workgroups may have

@@ -4,6 +4,7 @@ use crate::decode::{Decode, lanes_of};
 use crate::device::{assert_bits, cases, gpu};
 use crate::layer::{SHAPES, coded_shapes, shape_of};
 use crate::options::attentions;
+use attn_kernels::Level;
 use attn_kernels::kernel::attention::{Attention, Logit, Mask};
 use attn_kernels::kernel::paged_decode::{Lanes, PARTITION, most_partitions, partition_of, partitions, tile};
 use attn_kernels::kernel::{KvDtype, KvShape};
@@ -63,6 +64,25 @@ fn partitions_of_any_size_hold_the_same_keys() {
         decode().check(gpu);
         decode().listed(64, 0.5, 12).check(gpu);
     }
+}
+
+#[test]
+fn lanes_follow_from_heads_types_and_keys() {
+    let shape = |dtype, block_size| KvShape { num_kv_heads: 8, head_dim: 128, block_size, dtype };
+    let of = |dtype, heads, keys| Lanes::of(&shape(dtype, 16), heads, keys, Level::Coop, (32, 32));
+    let subgroups = Lanes::Subgroup(32);
+    assert_eq!([of(KvDtype::F16, 32, 1 << 30), of(KvDtype::F16, 64, 1)], [subgroups, Lanes::Matrices]);
+    assert_eq!(
+        [of(KvDtype::Int8, 32, 131_071), of(KvDtype::Int8, 32, 131_072)],
+        [subgroups, Lanes::Matrices]
+    );
+    assert_eq!([of(KvDtype::Fp8, 32, 1), of(KvDtype::Fp8, 32, 131_072)], [Lanes::Workgroup, Lanes::Matrices]);
+    assert_eq!([of(KvDtype::F32, 32, 1 << 30), of(KvDtype::F32, 64, 1)], [subgroups, Lanes::Workgroup]);
+    // What matrices do not serve, where they do not run, and where subgroups vary.
+    let plain = |block, level, sizes| Lanes::of(&shape(KvDtype::F16, block), 64, 1, level, sizes);
+    let without = [plain(8, Level::Coop, (32, 32)), plain(16, Level::Subgroup, (32, 32))];
+    assert_eq!(without, [Lanes::Workgroup; 2]);
+    assert_eq!(Lanes::of(&shape(KvDtype::F16, 16), 32, 1, Level::Subgroup, (16, 32)), Lanes::Workgroup);
 }
 
 /// Long partitions where there is work enough for a large GPU all the same.

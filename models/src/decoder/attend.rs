@@ -22,8 +22,8 @@ use crate::{ModelError, Reach};
 /// In which form kernels attend.
 #[derive(Clone, Copy)]
 pub(super) struct Forms {
-    /// Of decode.
-    pub(super) lanes: Lanes,
+    /// Of decode with few keys, and with many.
+    pub(super) lanes: [Lanes; 2],
     /// Of prefill without cooperative matrices.
     pub(super) key_loads: KeyLoads,
     /// Prefill with cooperative matrices.
@@ -33,7 +33,8 @@ pub(super) struct Forms {
 /// Pipelines of one kind of attention.
 #[derive(Debug)]
 pub(super) struct Attention {
-    decode: Arc<Pipeline>,
+    /// For each form that steps may take.
+    decode: [(Lanes, Arc<Pipeline>); 2],
     reduce: Arc<Pipeline>,
     pub(super) prefill: Arc<Pipeline>,
 }
@@ -46,14 +47,25 @@ impl Attention {
         forms: Forms,
         kind: &attention::Attention,
     ) -> Result<Self, ModelError> {
+        let decode = |lanes| -> Result<_, ModelError> {
+            Ok((lanes, gpu.pipeline(&paged_decode::variant(shape, num_heads, lanes, kind))?))
+        };
+        let [few, many] = forms.lanes;
         Ok(Self {
-            decode: gpu.pipeline(&paged_decode::variant(shape, num_heads, forms.lanes, kind))?,
+            decode: [decode(few)?, decode(many)?],
             reduce: gpu.pipeline(&paged_reduce::variant(shape, kind))?,
             prefill: gpu.pipeline(&match forms.coop {
                 true => paged_prefill_coop::variant(shape, kind),
                 false => paged_prefill::variant(shape, num_heads, forms.key_loads, kind),
             })?,
         })
+    }
+}
+
+impl Attention {
+    fn decode(&self, lanes: Lanes) -> &Arc<Pipeline> {
+        let found = self.decode.iter().find(|(of, _)| *of == lanes);
+        &found.unwrap_or_else(|| panic!("decode of {lanes:?} among {:?}", self.decode)).1
     }
 }
 
@@ -146,7 +158,7 @@ impl Decoder {
         pass: &mut Pass,
         index: usize,
         task: &Task<'_>,
-        Cut { partition_size, max_partitions }: Cut,
+        Cut { lanes, partition_size, max_partitions }: Cut,
         range: Range<usize>,
         mut ring: Option<(&Group, &mut Loaded)>,
     ) {
@@ -206,8 +218,8 @@ impl Decoder {
             }
             let params = PagedDecodeParams { first_key, num_keys, ..params };
             let count = max_partitions.min(num_keys / partition_size);
-            let grid = paged_decode::grid(self.kv.shape(), c.num_heads, self.decode_lanes(), rows, count);
-            pass.dispatch(&task.kind.decode, &params, &bindings, grid);
+            let grid = paged_decode::grid(self.kv.shape(), c.num_heads, lanes, rows, count);
+            pass.dispatch(task.kind.decode(lanes), &params, &bindings, grid);
         }
         if let Some(lists) = &task.lists {
             self.bound_mass(pass, index, (list.clone(), lists), &params, rows);

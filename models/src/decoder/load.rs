@@ -89,7 +89,8 @@ impl Decoder {
         let select_block = sparse.map(|sparse| sparse.policy.block_size().get());
         // Tiles of rows go through all their keys in one dispatch, so these must be on the device.
         let coop = options.coop(gpu) && options.offload.is_none() && paged_prefill_coop::serves(&shape);
-        let lanes = gpu.decode_lanes(&shape, config.num_heads, options.coop(gpu));
+        let lanes = [0, u64::from(u32::MAX)]
+            .map(|keys| gpu.decode_lanes(&shape, config.num_heads, keys, options.coop(gpu)));
         Ok(Self {
             kernels: Kernels::new(gpu),
             pipelines: pipelines(

@@ -127,11 +127,11 @@ impl Step {
     /// How lanes share keys, keys of a partition and the most partitions of a row; of listed blocks where there are lists.
     pub(super) fn cut(&self, gpu: &Gpu, lists: Option<&Lists>) -> (Lanes, u32, u32) {
         let Heads { num_heads, shape } = &self.heads;
-        let lanes = gpu.decode_lanes(shape, *num_heads, true);
         let most = lists.map_or(u32::MAX, |lists| (lists.stride - 1) * lists.block);
         let lens = || self.cache.rows.iter().map(|row| row[1].min(most));
-        let longest = lens().max().unwrap_or(0);
-        let size = partition_of(shape, *num_heads, lanes, lens().map(u64::from).sum(), longest);
+        let (keys, longest) = (lens().map(u64::from).sum(), lens().max().unwrap_or(0));
+        let lanes = gpu.decode_lanes(shape, *num_heads, keys, true);
+        let size = partition_of(shape, *num_heads, lanes, keys, longest);
         (lanes, size, partitions(size, 0, longest).max(1))
     }
 
