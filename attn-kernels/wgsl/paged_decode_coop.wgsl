@@ -6,7 +6,7 @@ enable wgpu_cooperative_matrix;
 // hardly depends on their number. Queries and weighted sums stay in registers. Keys, and after the softmax values, are staged
 // in one tile; those of the next step are loaded meanwhile.
 // Sums are not rescaled. Weights count from the largest logit of the first step; a step in which a logit exceeds that by a
-// factor of more than 2^8 begins a new segment of the partition, and the sums so far are put down and added up later.
+// factor of more than 2^14 begins a new segment of the partition, and the sums so far are put down and added up later.
 // Grid: that of paged_decode. Bytes moved: those of paged_decode, but keys and values once for 16 heads of a KV head.
 // Needs subgroups of exactly 32, and blocks of whole steps.
 // CPU reference: src/cpu/paged_decode.rs
@@ -37,7 +37,7 @@ const SCORE_STRIDE: u32 = 4u;
 const WEIGHT_STRIDE: u32 = 6u;
 const LOG2_E: f32 = 1.4426950408889634;
 // How far a logit may exceed the largest of the first step, in powers of two: f16 holds such weights.
-const SLACK: f32 = 8.0;
+const SLACK: f32 = 14.0;
 
 // Before the first step the queries, then keys and values in turns. One store is sixteen bytes.
 var<workgroup> tile: array<array<vec4<f16>, 2>, KEYS * TILE_STRIDE>;
@@ -140,12 +140,22 @@ fn paged_decode_coop(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_inv
                 let sum = done[i].sum * shares[i].before + softmax[i].sum * shares[i].now;
                 done[i] = Softmax(shares[i].top, shares[i].top, sum);
             #end
+            // All of what earlier segments put down, before it is written over.
+            var before: array<vec4<f32>, SPANS * ROWS>;
+            for (var more = min(segment, 1u); more > 0u; more--) {
+                #unroll c < SPANS
+                    #unroll i < ROWS
+                        before[c * ROWS + i] = put_before(dest, row + i * 8u, c * 4u + quad);
+                    #end
+                #end
+            }
             #unroll c < SPANS
                 coopStoreT(sums[c], &scores[0], SCORE_STRIDE);
                 workgroupBarrier();
                 #unroll i < ROWS
-                    let sum = scores[(row + i * 8u) * SCORE_STRIDE + quad];
-                    put_down(dest, row + i * 8u, c * 4u + quad, sum, shares[i], done[i].sum, key0 >= part.end);
+                    let sum = staged(scores[(row + i * 8u) * SCORE_STRIDE + quad]) * (shares[i].now * v_unit());
+                    let all = fma(vec4(shares[i].before), before[c * ROWS + i], sum);
+                    put_down(dest, row + i * 8u, c * 4u + quad, all, done[i], key0 >= part.end);
                 #end
                 workgroupBarrier();
             #end
@@ -282,22 +292,24 @@ fn sum_over_quads(x: f32) -> f32 {
     return pair + subgroupShuffleXor(pair, 2u);
 }
 
-// Adds four columns of a segment's sums of head `g` to those before it; `all` is the sum of all weights so far.
-fn put_down(dest: Destination, g: u32, column: u32, sum: vec4<f32>, shares: Shares, all: f32, last: bool) {
+// Four columns of the sums of head `g`, as earlier segments put them down.
+fn put_before(dest: Destination, g: u32, column: u32) -> vec4<f32> {
+    let at = row_of(dest, min(g, GROUP - 1u)) + quad_of(column) * 4u;
+    return vec4(partial[at], partial[at + 1u], partial[at + 2u], partial[at + 3u]);
+}
+
+// The same of all segments so far: the partition's result after the last.
+fn put_down(dest: Destination, g: u32, column: u32, sum: vec4<f32>, softmax: Softmax, last: bool) {
     if (g >= GROUP || g < dest.stored) {
         return;
     }
     let index = quad_of(column);
-    let at = row_of(dest, g) + index * 4u;
-    var weighted = staged(sum) * (shares.now * v_unit());
-    if (shares.before != 0.0) {
-        weighted += shares.before * vec4(partial[at], partial[at + 1u], partial[at + 2u], partial[at + 3u]);
-    }
     if (last) {
-        store(dest, g, index, weighted, shares.top / LOG2_E, all);
+        store(dest, g, index, sum, softmax.top / LOG2_E, softmax.sum);
     } else {
+        let at = row_of(dest, g) + index * 4u;
         #unroll i < 4
-            partial[at + i] = weighted[i];
+            partial[at + i] = sum[i];
         #end
     }
 }

@@ -51,10 +51,11 @@ impl Lanes {
     /// bear [`Self::Matrices`].
     #[must_use]
     pub fn of(shape: &KvShape, num_heads: u32, keys: u64, level: Level, sizes: (u32, u32)) -> Self {
-        // On an H200 a third less time for eight heads a KV head. For codes a step has a long way of its own, so that it takes
-        // many at once: 512 Ki keys of all KV heads take 2 to 14 % more time, 1 Mi 3 to 10 % less, 4 Mi 17 %.
+        // On an H200 a third less time for eight heads a KV head. For up to four in fp8 a step has a long way of its own, so that
+        // it takes many at once: 512 Ki keys of all KV heads take 2 % more time, 1 Mi 10 % less, 4 Mi 19 %. In int8 the gain is
+        // of that size, but scales that differ by orders of magnitude make logits grow so often that it is lost three times over.
         let shared = num_heads / shape.num_kv_heads > 4;
-        let many = shape.dtype.is_code() && keys * u64::from(shape.num_kv_heads) >= 1 << 20;
+        let many = shape.dtype == KvDtype::Fp8 && keys * u64::from(shape.num_kv_heads) >= 1 << 20;
         if level == Level::Coop && (shared || many) && paged_decode_coop::serves(shape) {
             return Self::Matrices;
         }

@@ -72,11 +72,9 @@ fn lanes_follow_from_heads_types_and_keys() {
     let of = |dtype, heads, keys| Lanes::of(&shape(dtype, 16), heads, keys, Level::Coop, (32, 32));
     let subgroups = Lanes::Subgroup(32);
     assert_eq!([of(KvDtype::F16, 32, 1 << 30), of(KvDtype::F16, 64, 1)], [subgroups, Lanes::Matrices]);
-    assert_eq!(
-        [of(KvDtype::Int8, 32, 131_071), of(KvDtype::Int8, 32, 131_072)],
-        [subgroups, Lanes::Matrices]
-    );
-    assert_eq!([of(KvDtype::Fp8, 32, 1), of(KvDtype::Fp8, 32, 131_072)], [Lanes::Workgroup, Lanes::Matrices]);
+    assert_eq!([of(KvDtype::Int8, 32, 1 << 30), of(KvDtype::Int8, 64, 1)], [subgroups, Lanes::Matrices]);
+    let fp8 = [of(KvDtype::Fp8, 32, 131_071), of(KvDtype::Fp8, 32, 131_072)];
+    assert_eq!(fp8, [Lanes::Workgroup, Lanes::Matrices]);
     assert_eq!([of(KvDtype::F32, 32, 1 << 30), of(KvDtype::F32, 64, 1)], [subgroups, Lanes::Workgroup]);
     // What matrices do not serve, where they do not run, and where subgroups vary.
     let plain = |block, level, sizes| Lanes::of(&shape(KvDtype::F16, block), 64, 1, level, sizes);
