@@ -70,7 +70,8 @@ pub struct BlockCopy {
 pub struct Allocation {
     /// Blocks appended to the tables, one list per group.
     pub new_blocks: Vec<Vec<BlockId>>,
-    /// Copies on write, after a [`fork`](KvCache::fork).
+    /// Copies on write, after a [`fork`](KvCache::fork). A source may be free already: run them before any
+    /// write of the step.
     pub copies: Vec<BlockCopy>,
 }
 
@@ -250,15 +251,23 @@ impl KvCache {
         }
     }
 
-    /// Starts `child` with the blocks that hold the first `num_tokens` tokens of `parent`. Allocates nothing:
-    /// the first of the two to write to the partial last block gets a copy of it.
+    /// Starts `child` with the blocks that hold the first `num_tokens` tokens of `parent`, which may have
+    /// computed more. Allocates nothing: the first of the two to write to a block of both gets a copy of it,
+    /// and so does a child that writes to a block which lookups find by the tokens of its parent.
     ///
     /// # Errors
-    /// [`AllocError::NotAllocated`] for the parent, [`AllocError::AlreadyAllocated`] for the child.
+    /// [`AllocError::NotAllocated`] for the parent, [`AllocError::AlreadyAllocated`] for the child,
+    /// [`AllocError::NotHeld`] if the parent does not hold a block that the child reaches, because a window
+    /// has passed it.
     pub fn fork(&mut self, parent: SeqId, child: SeqId, num_tokens: u32) -> Result<(), AllocError> {
         self.check_new(child)?;
         if self.groups.iter().any(|group| group.table(parent).is_none()) {
             return Err(AllocError::NotAllocated { seq: parent });
+        }
+        for group in &self.groups {
+            if let Some(block) = group.first_unheld(parent, num_tokens) {
+                return Err(AllocError::NotHeld { seq: parent, group: group.group(), block, num_tokens });
+            }
         }
         for group in &mut self.groups {
             group.fork(parent, child, num_tokens, &mut self.pool);

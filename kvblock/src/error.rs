@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::id::{BlockId, GroupId, SeqId};
+use crate::id::{BlockId, BlockIdx, GroupId, SeqId};
 use crate::spec::KvDtype;
 
 /// Why blocks could not be allocated, shared or freed. The call changed nothing, except that
@@ -40,6 +40,20 @@ pub enum AllocError {
     NotAllocated {
         /// The sequence.
         seq: SeqId,
+    },
+    /// The sequence to fork does not hold a block that the fork would read.
+    #[error(
+        "sequence {seq:?} does not hold block {block:?} of {group:?}, which a fork after {num_tokens} tokens reads"
+    )]
+    NotHeld {
+        /// The sequence.
+        seq: SeqId,
+        /// The group.
+        group: GroupId,
+        /// Position of the block in the sequence.
+        block: BlockIdx,
+        /// Tokens of the fork.
+        num_tokens: u32,
     },
     /// Only a sequence without a block table can adopt a hit, be forked into, or be restored.
     #[error("sequence {seq:?} has a block table already")]

@@ -3,7 +3,7 @@
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::id::{BlockId, BlockSize, GroupId, SeqId};
+use crate::id::{BlockId, BlockIdx, BlockSize, GroupId, SeqId};
 use crate::pool::{BlockPool, SeqContent};
 use crate::spec::{AttentionKind, KvCacheSpec, LengthLimits};
 use crate::table::BlockTable;
@@ -72,7 +72,7 @@ impl GroupManager {
         }
         if let Some(blocks) = self.seqs.get(&seq) {
             let have = count(blocks.table.len());
-            return required.saturating_sub(have) + u32::from(self.shared_write(seq, demand, pool).is_some());
+            return required.saturating_sub(have) + u32::from(self.frozen_block(seq, demand, pool).is_some());
         }
         let skipped = self.kind.num_skipped_tokens(demand.total_computed) / self.block_size.get();
         let kept = demand.hits.get(skipped as usize..).unwrap_or(&[]);
@@ -80,11 +80,12 @@ impl GroupManager {
         required.saturating_sub(skipped.max(count(demand.hits.len()))) + count(revived)
     }
 
-    /// The first block that this step writes, if other sequences refer to it too (after a fork).
-    fn shared_write(&self, seq: SeqId, demand: Demand<'_>, pool: &BlockPool) -> Option<(usize, BlockId)> {
+    /// The first block that this step writes, if its content must stay: after a fork, other sequences refer to
+    /// it, or lookups find it by the tokens that the parent had there.
+    fn frozen_block(&self, seq: SeqId, demand: Demand<'_>, pool: &BlockPool) -> Option<(usize, BlockId)> {
         let index = (demand.total_computed / self.block_size.get()) as usize;
         let id = *self.seqs.get(&seq)?.table.blocks().get(index)?;
-        (pool.ref_count(id) > 1).then_some((index, id))
+        (pool.ref_count(id) > 1 || pool.hash(id).is_some()).then_some((index, id))
     }
 
     /// Starts the table of a new sequence with the blocks of a hit. Must come before any
@@ -123,10 +124,10 @@ impl GroupManager {
         demand: Demand<'_>,
         pool: &mut BlockPool,
     ) -> Option<(BlockId, BlockId)> {
-        let (index, source) = self.shared_write(seq, demand, pool)?;
+        let (index, source) = self.frozen_block(seq, demand, pool)?;
         let copy = pool.allocate(1).expect(COUNTED)[0];
         pool.free(&[source]).expect(HELD);
-        let blocks = self.seqs.get_mut(&seq).expect("a sequence that shares a block has a table");
+        let blocks = self.seqs.get_mut(&seq).expect("a sequence with a frozen block has a table");
         blocks.table.blocks_mut()[index] = copy;
         blocks.num_cached = blocks.num_cached.min(index);
         Some((source, copy))
@@ -180,6 +181,15 @@ impl GroupManager {
             let tail_first: Vec<BlockId> = blocks.table.blocks().iter().rev().copied().collect();
             pool.free(&tail_first).expect(HELD);
         }
+    }
+
+    /// The first block that `parent` does not hold, of those that a sequence of its first `num_tokens` tokens
+    /// reaches.
+    pub(crate) fn first_unheld(&self, parent: SeqId, num_tokens: u32) -> Option<BlockIdx> {
+        let table = self.seqs.get(&parent).map_or(&[][..], |blocks| blocks.table.blocks());
+        let first = self.kind.num_skipped_tokens(num_tokens) / self.block_size.get();
+        let held = |index: u32| table.get(index as usize).is_some_and(|id| !id.is_null());
+        (first..self.block_size.blocks_for(num_tokens)).find(|&index| !held(index)).map(BlockIdx::new)
     }
 
     /// Shares the blocks of `parent`'s first `num_tokens` tokens with `child`.

@@ -35,7 +35,8 @@ enum Op {
         seq: Index,
         new: u32,
     },
-    Fork(Index),
+    /// A fork after so many of the tokens that are computed.
+    Fork(Index, Index),
     Free(Index),
     Evict(Index),
     Reset,
@@ -49,7 +50,7 @@ fn op() -> impl Strategy<Value = Op> {
         12 => (index(), 1..=LIMITS.max_batched_tokens, 0_u32..3, 0..=LOOKAHEAD)
             .prop_map(|(seq, new, token, lookahead)| Op::Grow { seq, new, token, lookahead }),
         1 => (index(), 1..=LIMITS.max_batched_tokens).prop_map(|(seq, new)| Op::Fail { seq, new }),
-        2 => index().prop_map(Op::Fork),
+        2 => (index(), index()).prop_map(|(seq, tokens)| Op::Fork(seq, tokens)),
         4 => index().prop_map(Op::Free),
         1 => index().prop_map(Op::Evict),
         1 => Just(Op::Reset),
@@ -160,13 +161,10 @@ impl Machine {
                 self.cache.uncache_from(id, start);
                 self.end(id);
             }
-            Op::Fork(seq) => {
-                let Some(id) = self.pick(seq) else { return };
-                let (child, parent) = (self.seq_id(), &self.seqs[&id]);
-                let tokens = parent.tokens[..parent.computed as usize].to_vec();
-                let (chain, computed) = (self.chain(&tokens), parent.computed);
-                self.cache.fork(id, child, computed).unwrap();
-                self.seqs.insert(child, Seq { tokens, chain, computed });
+            Op::Fork(seq, tokens) => {
+                if let Some(id) = self.pick(seq) {
+                    self.fork(id, tokens);
+                }
             }
             Op::Free(seq) => {
                 if let Some(id) = self.pick(seq) {
@@ -180,6 +178,27 @@ impl Machine {
             Op::Reset => assert_eq!(self.cache.reset_prefix_cache(), self.cache.pool().num_used() == 0),
         }
         self.check();
+    }
+
+    /// Forks at any token that is computed, most often at the last one.
+    fn fork(&mut self, id: SeqId, place: &Index) {
+        let (child, parent) = (self.seq_id(), &self.seqs[&id]);
+        let num_tokens = u32::try_from(place.index(2 * parent.computed as usize + 1)).unwrap();
+        let computed = num_tokens.min(parent.computed);
+        let tokens = parent.tokens[..computed as usize].to_vec();
+        let chain = self.chain(&tokens);
+        let before = format!("{:?}", self.cache);
+        if let Err(error) = self.cache.fork(id, child, computed) {
+            let AllocError::NotHeld { seq, group, block, .. } = error else { panic!("{error}") };
+            let (kind, size) = self.groups[group.index()];
+            let first = first_reachable(kind, computed) / size;
+            assert!(seq == id && (first..computed.div_ceil(size)).contains(&block.get()), "{error}");
+            let table = self.cache.table(id, group).unwrap().blocks();
+            assert!(table[block.get() as usize].is_null(), "{error}");
+            assert_eq!(before, format!("{:?}", self.cache), "a refusal left a change behind");
+            return;
+        }
+        self.seqs.insert(child, Seq { tokens, chain, computed });
     }
 
     fn seq_id(&mut self) -> SeqId {
@@ -247,11 +266,8 @@ impl Machine {
             let place = |token: u32| (table[(token / size) as usize], token % size);
             for token in seq.computed..seq.computed + new {
                 let (block, _) = place(token);
-                assert_eq!(
-                    self.cache.pool().ref_count(block),
-                    1,
-                    "{id:?} writes {block:?}, which others read"
-                );
+                let pool = self.cache.pool();
+                assert_eq!(pool.ref_count(block), 1, "{id:?} writes {block:?}, which others read");
                 self.memory.insert(place(token), prefix_hash(&seq.tokens[..=token as usize]));
             }
             for query in seq.computed..seq.computed + new {

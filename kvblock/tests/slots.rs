@@ -218,6 +218,37 @@ fn a_fork_may_start_before_the_end_of_its_parent() {
 }
 
 #[test]
+fn a_fork_that_outlives_its_parent_leaves_the_parents_blocks_to_lookups() {
+    let mut cache = cache(12, &[AttentionKind::FULL]);
+    let text = Text::new(&cache, 0..12);
+    cache.allocate_slots(SlotRequest::new(A, text.content(), 0, 12)).unwrap();
+    cache.fork(A, B, 6).unwrap();
+    cache.free(A);
+    // Block 2 is the child's alone, and lookups find it by the parent's tokens 4 to 7.
+    let other = Text::new(&cache, (0..6).chain(50..56));
+    let step = cache.allocate_slots(SlotRequest::new(B, other.content(), 6, 6)).unwrap();
+    let expected = BlockCopy { group: G0, source: BlockId::new(2), destination: BlockId::new(4) };
+    assert_eq!((step.copies, blocks(&cache, B)), (vec![expected], vec![1, 4, 5]));
+    let hit = cache.lookup(Text::new(&cache, 0..13).content());
+    assert_eq!(hit.blocks[0], [1, 2, 3].map(BlockId::new));
+}
+
+#[test]
+fn a_fork_behind_a_window_is_refused() {
+    let mut cache = cache(12, &[AttentionKind::FULL, AttentionKind::SlidingWindow { window: 4 }]);
+    let text = Text::new(&cache, 0..20);
+    cache.allocate_slots(SlotRequest::new(A, text.content(), 0, 12)).unwrap();
+    cache.allocate_slots(SlotRequest::new(A, text.content(), 12, 4)).unwrap();
+    let refused = cache.fork(A, B, 10).unwrap_err();
+    let text = "sequence q0 does not hold block i1 of g1, which a fork after 10 tokens reads";
+    assert_eq!(refused.to_string(), text);
+    assert!(cache.table(B, G0).is_none());
+    cache.fork(A, B, 12).unwrap();
+    let beyond = cache.fork(A, SeqId::new(2), 40).unwrap_err();
+    assert!(matches!(beyond, AllocError::NotHeld { block, .. } if block == BlockIdx::new(4)), "{beyond}");
+}
+
+#[test]
 fn a_step_that_did_not_run_leaves_nothing_findable() {
     let mut cache = cache(10, &[AttentionKind::FULL]);
     let text = Text::new(&cache, 0..12);
