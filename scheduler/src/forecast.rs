@@ -1,8 +1,7 @@
 //! Forecast of what the next steps will run, so that lower tiers can prepare for it.
 
-use std::collections::VecDeque;
-
 use kvblock::{BlockHash, SeqId};
+use rustc_hash::FxHashSet;
 
 use crate::scheduler::Scheduler;
 use crate::sequence::Phase;
@@ -32,7 +31,7 @@ struct Expected {
 impl Scheduler {
     /// The sequences that the next `num_batches` steps will probably run, one list per step. Token budget and
     /// sequence limit are applied; blocks are assumed to suffice, and no sequence to end. O(`num_batches` ·
-    /// sequences), and O(prompt blocks) for each sequence that starts.
+    /// sequence limit), and O(prompt blocks) for each sequence that starts.
     #[must_use]
     pub fn forecast(&self, num_batches: u32) -> Vec<Vec<SeqId>> {
         let expected = |seq: &SeqId, num_hit: u32| {
@@ -41,9 +40,9 @@ impl Scheduler {
             Expected { seq: *seq, left: left.max(1), seats: found.num_seats() }
         };
         let mut running: Vec<Expected> = self.running.iter().map(|seq| expected(seq, 0)).collect();
-        let ready = self.waiting.iter().filter(|seq| self.sequence(**seq).phase != Phase::WaitingForRemoteKv);
-        // A hit is looked up only for those that the budget can reach.
-        let mut waiting: VecDeque<SeqId> = ready.copied().collect();
+        // Only those that the budget can reach are looked at.
+        let is_ready = |seq: &SeqId| self.sequence(*seq).phase != Phase::WaitingForRemoteKv;
+        let mut waiting = self.waiting.iter().filter(is_ready).peekable();
         let mut seats: usize = running.iter().map(|found| found.seats).sum();
         let mut batches = Vec::new();
         for _ in 0..num_batches {
@@ -52,7 +51,7 @@ impl Scheduler {
             for found in &mut running {
                 self.forecast_slice(found, &mut budget, &mut batch);
             }
-            while let Some(&seq) = waiting.front().filter(|_| budget > 0) {
+            while let Some(&seq) = waiting.peek().filter(|_| budget > 0) {
                 let mut found = expected(&seq, self.lookup(seq).map_or(0, |hit| hit.num_tokens));
                 let too_long = !self.config.chunked_prefill && found.left > budget;
                 if too_long || seats + found.seats > self.config.max_num_seqs as usize {
@@ -61,7 +60,7 @@ impl Scheduler {
                 self.forecast_slice(&mut found, &mut budget, &mut batch);
                 seats += found.seats;
                 running.push(found);
-                waiting.pop_front();
+                waiting.next();
             }
             batches.push(batch);
         }
@@ -87,11 +86,12 @@ impl Scheduler {
     #[must_use]
     pub fn prefetch_wishes(&self, prefetch_ahead: u32) -> Vec<PrefetchWish> {
         let mut wishes: Vec<PrefetchWish> = Vec::new();
+        let mut seen = FxHashSet::default();
         for (batch, seqs) in (1..).zip(self.forecast(prefetch_ahead)) {
             for seq in seqs {
                 let found = self.sequence(seq);
                 let starts = found.phase != Phase::Running && found.computed == 0;
-                if !starts || found.request.skip_prefix_lookup || wishes.iter().any(|wish| wish.seq == seq) {
+                if !starts || found.request.skip_prefix_lookup || !seen.insert(seq) {
                     continue;
                 }
                 let num_hit = self.lookup(seq).map_or(0, |hit| hit.num_tokens);

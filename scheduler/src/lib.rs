@@ -14,6 +14,7 @@ mod scheduler;
 mod sequence;
 mod sparse;
 mod step;
+mod waiting;
 
 pub use config::{Policy, Preemption, SchedulerConfig};
 pub use error::{AdmitError, ConfigError};

@@ -5,6 +5,7 @@ use kvblock::{PrefixHit, SeqId, SlotRequest};
 use crate::plan::Load;
 use crate::scheduler::Scheduler;
 use crate::sequence::Phase;
+use crate::waiting::Place;
 
 impl Scheduler {
     /// The tokens to load for a sequence after its prefix hit; `None` when there are none.
@@ -79,7 +80,10 @@ impl Scheduler {
         self.cache
             .cache_blocks(seq, self.seqs[&seq].content(), computed)
             .expect("every full block has a hash");
-        if loaded_tokens < missing {
+        if loaded_tokens == missing {
+            let place = self.seqs[&seq].place.expect("a sequence waits while it is loaded");
+            self.waiting.set_loaded(place, true);
+        } else {
             // Groups with a window have blocks for the end of the load only, so the sequence starts over: a
             // lookup finds whatever of it is usable.
             self.cache.free(seq);
@@ -87,17 +91,16 @@ impl Scheduler {
         }
     }
 
-    /// Frees the blocks of the last waiting sequence that holds some, at queue position `first` or later, for
-    /// a sequence that cannot continue although no other one runs. Without this, loaded sequences could keep
-    /// it waiting forever.
-    pub(crate) fn reclaim_from_waiting(&mut self, first: usize) -> bool {
-        let holds = |seq: &&SeqId| {
-            let found = self.sequence(**seq);
-            found.computed > 0 && found.saved.is_none() && found.phase != Phase::WaitingForRemoteKv
-        };
-        let Some(&victim) = self.waiting.iter().skip(first).rev().find(holds) else { return false };
+    /// Frees the blocks of the last waiting sequence that holds some, behind `place` in the queue, for a
+    /// sequence that cannot continue although no other one runs. Without this, loaded sequences could keep it
+    /// waiting forever.
+    pub(crate) fn reclaim_from_waiting(&mut self, place: Option<Place>) -> bool {
+        let Some(victim) = self.waiting.last_loaded(place) else { return false };
         self.cache.free(victim);
-        self.sequence_mut(victim).restart();
+        let found = self.sequence_mut(victim);
+        found.restart();
+        let place = found.place.expect("it waits");
+        self.waiting.set_loaded(place, false);
         true
     }
 }

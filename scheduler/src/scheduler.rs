@@ -1,7 +1,5 @@
 //! The scheduler: queues, admission, and queries about sequences.
 
-use std::collections::VecDeque;
-
 use kvblock::{
     BlockHash, GroupId, HashChain, KvCache, KvCacheConfig, KvCacheSpec, LengthLimits, PrefixStats, SeqId,
     TokenId,
@@ -15,6 +13,7 @@ use crate::plan::Slice;
 use crate::request::{FinishReason, Finished, Request};
 use crate::sequence::{Phase, Sequence};
 use crate::sparse::AccessHistory;
+use crate::waiting::{Place, WaitingQueue};
 
 /// Requests in the window of [`PrefixStats::recent`].
 const STATS_WINDOW: usize = 1000;
@@ -33,7 +32,7 @@ pub struct Scheduler {
     pub(crate) running: Vec<SeqId>,
     /// In order of service; preempted sequences come before those that never ran (FCFS), or all by rank
     /// (priority).
-    pub(crate) waiting: VecDeque<SeqId>,
+    pub(crate) waiting: WaitingQueue,
     pub(crate) host: HostPool,
     pub(crate) stats: PrefixStats,
     pub(crate) history: AccessHistory,
@@ -65,7 +64,7 @@ impl Scheduler {
             cache: KvCache::new(&cache)?,
             seqs: FxHashMap::default(),
             running: Vec::new(),
-            waiting: VecDeque::new(),
+            waiting: WaitingQueue::default(),
             stats: PrefixStats::new(STATS_WINDOW),
             history: AccessHistory::default(),
             num_preemptions: 0,
@@ -154,11 +153,17 @@ impl Scheduler {
             let first = self.end(seq, reason);
             return first.into_iter().chain(pending.into_iter().map(|child| child.finish(reason))).collect();
         }
-        let parent = self.seqs.values_mut().find(|parent| parent.pending_samples.contains(&seq));
-        parent.map_or_else(Vec::new, |parent| {
-            parent.pending_samples.retain(|&child| child != seq);
-            vec![parent.fork(seq).finish(reason)]
-        })
+        let Some(parent) = self.parent_of_pending(seq) else { return Vec::new() };
+        parent.pending_samples.retain(|&child| child != seq);
+        vec![parent.fork(seq).finish(reason)]
+    }
+
+    /// The sequence whose prompt a further sample waits for. The ids of samples follow that of the first one, so
+    /// it is the next lower id that is known.
+    fn parent_of_pending(&mut self, seq: SeqId) -> Option<&mut Sequence> {
+        let lower = (1..u64::from(self.config.max_num_seqs)).map_while(|back| seq.get().checked_sub(back));
+        let parent = lower.map(SeqId::new).find(|id| self.seqs.contains_key(id))?;
+        self.seqs.get_mut(&parent).filter(|parent| parent.pending_samples.contains(&seq))
     }
 
     /// [Finishes](Self::finish) a sequence as [`FinishReason::Aborted`].
@@ -179,23 +184,23 @@ impl Scheduler {
         if let Some(saved) = &removed.saved {
             self.host.release(saved);
         }
-        self.running.retain(|&other| other != seq);
-        self.waiting.retain(|&other| other != seq);
+        match removed.place {
+            Some(place) => self.waiting.remove(place),
+            None => self.running.retain(|&other| other != seq),
+        }
         Some(removed)
     }
 
     /// Inserts a sequence into the waiting queue at the position that the policy determines.
-    pub(crate) fn enqueue(&mut self, seq: Sequence, end: Enqueue) {
-        let (id, rank) = (seq.id, seq.rank());
-        self.seqs.insert(id, seq);
-        match (self.config.policy, end) {
-            (Policy::Fcfs, Enqueue::Back) => self.waiting.push_back(id),
-            (Policy::Fcfs, Enqueue::Front) => self.waiting.push_front(id),
-            (Policy::Priority { .. }, _) => {
-                let place = self.waiting.partition_point(|other| self.seqs[other].rank() < rank);
-                self.waiting.insert(place, id);
-            }
-        }
+    pub(crate) fn enqueue(&mut self, mut seq: Sequence, end: Enqueue) {
+        let place = match (self.config.policy, end) {
+            (Policy::Fcfs, Enqueue::Back) => self.waiting.back(seq.id),
+            (Policy::Fcfs, Enqueue::Front) => self.waiting.front(seq.id),
+            (Policy::Priority { .. }, _) => Place::of_rank(seq.rank()),
+        };
+        self.waiting.insert(place);
+        seq.place = Some(place);
+        self.seqs.insert(seq.id, seq);
     }
 
     /// Sets the draft tokens that the next step verifies for a decoding sequence, replacing earlier ones.
@@ -231,7 +236,7 @@ impl Scheduler {
 
     /// The waiting sequences, in the order of service.
     pub fn waiting(&self) -> impl Iterator<Item = SeqId> + '_ {
-        self.waiting.iter().copied()
+        self.waiting.iter()
     }
 
     /// Tokens of a slice: what the embedding layer reads.

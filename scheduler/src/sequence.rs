@@ -5,6 +5,7 @@ use kvblock::{HashChain, SeqContent, SeqId, TokenId};
 use crate::host::SavedTables;
 use crate::plan::{Slice, SliceKind};
 use crate::request::{FinishReason, Finished, Request};
+use crate::waiting::Place;
 
 /// The phase of a sequence's life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,6 +24,8 @@ pub enum Phase {
 pub(crate) struct Sequence {
     pub(crate) id: SeqId,
     pub(crate) phase: Phase,
+    /// Its place in the waiting queue; `None` while it runs.
+    pub(crate) place: Option<Place>,
     /// The request; its prompt moved to `tokens`.
     pub(crate) request: Request,
     /// Priority with age, and order of arrival of the request.
@@ -60,6 +63,7 @@ impl Sequence {
         Self {
             id,
             phase: Phase::Waiting,
+            place: None,
             request,
             order,
             tokens,
@@ -79,7 +83,7 @@ impl Sequence {
 
     /// Another sample of the same prompt, at the moment the prompt is computed.
     pub(crate) fn fork(&self, child: SeqId) -> Self {
-        Self { id: child, pending_samples: Vec::new(), ..self.clone() }
+        Self { id: child, place: None, pending_samples: Vec::new(), ..self.clone() }
     }
 
     /// Itself and the samples that will join it.

@@ -41,7 +41,8 @@ impl Scheduler {
     /// When the step before was not completed.
     ///
     /// # Complexity
-    /// O(sequences + new blocks), and O(prompt blocks) for each sequence admitted.
+    /// O(running sequences + new blocks), and O(prompt blocks) for each sequence admitted; with n sequences
+    /// waiting, O(log n) for each one that leaves or enters the queue.
     pub fn step(&mut self) -> StepPlan {
         assert!(self.in_flight.is_none(), "step {:?} is not complete", self.in_flight);
         let mut round = Round { budget: self.config.max_num_batched_tokens, ..Round::default() };
@@ -65,7 +66,7 @@ impl Scheduler {
                 if let Ok(allocation) = self.allocate(seq, len, None) {
                     break Some(allocation);
                 }
-                if self.running.len() == 1 && self.reclaim_from_waiting(0) {
+                if self.running.len() == 1 && self.reclaim_from_waiting(None) {
                     continue;
                 }
                 let victim = self.victim();
@@ -85,17 +86,18 @@ impl Scheduler {
 
     fn schedule_waiting(&mut self, round: &mut Round) {
         round.seats = self.running.iter().map(|seq| self.sequence(*seq).num_seats()).sum();
-        let mut index = 0;
-        while round.budget > 0 && index < self.waiting.len() {
-            let seq = self.waiting[index];
-            // All sequences before `index` are being loaded; their seats are kept.
-            match self.try_admit(seq, index, round) {
-                Outcome::Admitted => drop(self.waiting.remove(index)),
-                Outcome::SetAside => index += 1,
+        // Sequences that are being loaded, up to the place of the last one; their seats are kept.
+        let (mut num_loading, mut passed) = (0, None);
+        while round.budget > 0
+            && let Some((place, seq)) = self.waiting.next(passed)
+        {
+            match self.try_admit(seq, num_loading, round) {
+                Outcome::Admitted => self.waiting.remove(place),
+                Outcome::SetAside => (num_loading, passed) = (num_loading + 1, Some(place)),
                 Outcome::NoRoom => break,
                 Outcome::NoBlocks => {
                     let idle = self.running.is_empty();
-                    if !(idle && self.reclaim_from_waiting(index + 1)) {
+                    if !(idle && self.reclaim_from_waiting(Some(place))) {
                         break;
                     }
                 }
@@ -182,6 +184,7 @@ impl Scheduler {
         let resumed = found.phase == Phase::Preempted;
         round.seats += found.num_seats();
         found.phase = Phase::Running;
+        found.place = None;
         found.computed += num_hit;
         let cached_tokens = found.computed;
         found.cached_tokens.get_or_insert(cached_tokens);

@@ -1,0 +1,80 @@
+//! The waiting queue: who is served next, without a look at everybody who waits.
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+
+use kvblock::SeqId;
+
+/// Place of a sequence in the queue; the least is served first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Place {
+    level: i64,
+    arrival: u64,
+    seq: SeqId,
+}
+
+impl Place {
+    /// The place that the priority policy gives a sequence.
+    pub(crate) const fn of_rank((level, arrival, seq): (i64, u64, SeqId)) -> Self {
+        Self { level, arrival, seq }
+    }
+}
+
+/// Waiting sequences in the order of service. Every change is O(log sequences).
+#[derive(Default, Debug)]
+pub(crate) struct WaitingQueue {
+    places: BTreeSet<Place>,
+    /// Places of sequences that hold blocks which were loaded while they waited.
+    loaded: BTreeSet<Place>,
+    /// Levels of the sequences that were queued at the front, and at the back.
+    front: i64,
+    back: i64,
+}
+
+impl WaitingQueue {
+    /// A place before all others, under FCFS.
+    pub(crate) fn front(&mut self, seq: SeqId) -> Place {
+        self.front -= 1;
+        Place { level: self.front, arrival: 0, seq }
+    }
+
+    /// A place behind all others, under FCFS.
+    pub(crate) fn back(&mut self, seq: SeqId) -> Place {
+        self.back += 1;
+        Place { level: self.back, arrival: 0, seq }
+    }
+
+    pub(crate) fn insert(&mut self, place: Place) {
+        assert!(self.places.insert(place), "{place:?} is taken");
+    }
+
+    pub(crate) fn remove(&mut self, place: Place) {
+        assert!(self.places.remove(&place), "nobody waits at {place:?}");
+        self.loaded.remove(&place);
+    }
+
+    /// Notes whether the sequence at `place` holds blocks that were loaded.
+    pub(crate) fn set_loaded(&mut self, place: Place, loaded: bool) {
+        if loaded {
+            self.loaded.insert(place)
+        } else {
+            self.loaded.remove(&place)
+        };
+    }
+
+    /// The first sequence behind `place`, or of all.
+    pub(crate) fn next(&self, place: Option<Place>) -> Option<(Place, SeqId)> {
+        let behind = place.map_or(Bound::Unbounded, Bound::Excluded);
+        self.places.range((behind, Bound::Unbounded)).next().map(|&place| (place, place.seq))
+    }
+
+    /// The last sequence behind `place`, or of all, that holds loaded blocks.
+    pub(crate) fn last_loaded(&self, place: Option<Place>) -> Option<SeqId> {
+        let behind = place.map_or(Bound::Unbounded, Bound::Excluded);
+        self.loaded.range((behind, Bound::Unbounded)).next_back().map(|place| place.seq)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = SeqId> + '_ {
+        self.places.iter().map(|place| place.seq)
+    }
+}
