@@ -1,9 +1,11 @@
 //! What a variant is to a driver, read from its WGSL through naga: its interface, and its text in other languages.
 
 mod error;
+mod operations;
 mod translate;
 
 pub use error::ReflectError;
+pub use operations::Operations;
 pub use translate::{Translation, translate};
 
 use crate::{Access, Variant};

@@ -1,14 +1,17 @@
-//! Every variant in the languages of the drivers. Snapshots hold the first variant of each kernel and level; the others
-//! are translated, and checked where the tools are there.
+//! What every variant asks of an adapter, and that it translates for every driver: one table a kernel.
 
+#[path = "../../attn-kernels/tests/codegen/levels.rs"]
+mod levels;
+#[path = "../../attn-kernels/tests/codegen/table.rs"]
+mod table;
 #[path = "../../attn-kernels/tests/codegen/tools.rs"]
 mod tools;
 
 use models::kernel::variants;
 
 #[test]
-fn translations() {
-    for (name, text) in tools::translations(variants()) {
-        insta::assert_snapshot!(name, text);
+fn kernels() {
+    for (kernel, table) in table::kernels(variants()) {
+        insta::assert_snapshot!(kernel, table);
     }
 }

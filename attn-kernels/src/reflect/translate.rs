@@ -1,6 +1,6 @@
 //! A variant as drivers of other systems see it, with the checks that wgpu adds by default.
 
-use super::{Parsed, ReflectError};
+use super::{Operations, Parsed, ReflectError};
 use crate::Variant;
 use naga::Module;
 use naga::back::{hlsl, msl, spv};
@@ -16,6 +16,8 @@ pub struct Translation {
     pub hlsl: Option<String>,
     /// SPIR-V 1.3, in words.
     pub spirv: Vec<u32>,
+    /// Counts of operations in the module that all three come from.
+    pub operations: Operations,
 }
 
 /// Translates a variant, its `override` constants in place.
@@ -25,10 +27,11 @@ pub struct Translation {
 pub fn translate(variant: &Variant) -> Result<Translation, ReflectError> {
     let parsed = Parsed::new(variant)?;
     let (module, info) = parsed.resolve()?;
+    let operations = Operations::count(&module, &info);
     let spirv = spirv(&parsed, &module, &info)?;
     let cooperative = |ty: &naga::Type| matches!(ty.inner, naga::TypeInner::CooperativeMatrix { .. });
     if module.types.iter().any(|(_, ty)| cooperative(ty)) {
-        return Ok(Translation { msl: None, hlsl: None, spirv });
+        return Ok(Translation { msl: None, hlsl: None, spirv, operations });
     }
     let options = msl::Options {
         lang_version: (2, 4),
@@ -47,7 +50,7 @@ pub fn translate(variant: &Variant) -> Result<Translation, ReflectError> {
     hlsl::Writer::new(&mut hlsl, &options, &hlsl::PipelineOptions::default())
         .write(&module, &info, None)
         .map_err(|e| parsed.error("HLSL", e.to_string()))?;
-    Ok(Translation { msl: Some(msl), hlsl: Some(hlsl), spirv })
+    Ok(Translation { msl: Some(msl), hlsl: Some(hlsl), spirv, operations })
 }
 
 fn spirv(parsed: &Parsed<'_>, module: &Module, info: &ModuleInfo) -> Result<Vec<u32>, ReflectError> {
