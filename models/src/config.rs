@@ -8,6 +8,7 @@ mod latent;
 mod layer;
 mod moe;
 mod rope;
+mod tensors;
 
 pub use self::{
     compressed::{CompressedConfig, Compressor, HyperConfig},

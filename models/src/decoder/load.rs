@@ -30,9 +30,7 @@ use super::{Activations, Decoder, DecoderOptions, Pipelines};
 use crate::kernel::{bias, embed, log_prob, matmul, norm_heads, rms_norm, rope_append, sample};
 use crate::matrix::{Kernels, Matrix, broadcasts};
 use crate::pack::Format;
-use crate::{
-    DecoderConfig, KvPlan, KvPool, ModelError, MoeConfig, QkNorm, Reach, Role, Tensor, WeightSource,
-};
+use crate::{DecoderConfig, KvPlan, KvPool, ModelError, QkNorm, Reach, Role, Tensor, WeightSource};
 
 impl Decoder {
     /// Uploads `weights`, still quantised, and allocates the KV pool.
@@ -48,17 +46,17 @@ impl Decoder {
     ) -> Result<Self, ModelError> {
         check(config, options)?;
         let source = Source { gpu, config, weights: Used::new(weights) };
-        let embedding = Matrix::stacked(gpu, &[source.matrix(Role::Embed)?])?;
+        let embedding = source.matrix(Role::Embed)?;
         let head = match config.tie_embeddings {
             true => None,
-            false => Some(Matrix::stacked(gpu, &[source.matrix(Role::LmHead)?])?),
+            false => Some(source.matrix(Role::LmHead)?),
         };
         let weights = Weights {
             embedding,
             head,
             final_norm: source.vector(Role::FinalNorm)?,
             layers: (0..config.num_layers).map(|l| source.layer(l)).collect::<Result<_, _>>()?,
-            end: source.hyper(Role::HeadHyper, true)?,
+            end: source.hyper(Role::HeadHyper)?,
         };
         source.weights.check_rest(config)?;
         Self::assemble(gpu, config, weights, options)
@@ -214,7 +212,7 @@ impl Source<'_> {
                 QkNorm::Rms => Some([self.head_norm(Role::QNorm(l))?, self.head_norm(Role::KNorm(l))?]),
             },
             o: match self.config.compressed {
-                None => Some(Matrix::stacked(self.gpu, &[self.matrix(Role::O(l))?])?),
+                None => Some(self.matrix(Role::O(l))?),
                 Some(_) => None,
             },
             o_bias: match self.config.o_bias {
@@ -223,18 +221,18 @@ impl Source<'_> {
             },
             mlp_norm: self.vector(Role::MlpNorm(l))?,
             hyper: [
-                self.hyper(|part| Role::AttnHyper(l, part), false)?,
-                self.hyper(|part| Role::MlpHyper(l, part), false)?,
+                self.hyper(|part| Role::AttnHyper(l, part))?,
+                self.hyper(|part| Role::MlpHyper(l, part))?,
             ],
             mlp: match self.config.layers[l as usize].mlp {
                 crate::Mlp::Experts | crate::Mlp::HashedExperts => Mlp::Experts(Box::new(self.moe(l)?)),
                 crate::Mlp::Dense => Mlp::Dense {
                     gate_up: Matrix::paired(
                         self.gpu,
-                        self.matrix(Role::Gate(l))?,
-                        self.matrix(Role::Up(l))?,
+                        self.tensor(Role::Gate(l))?,
+                        self.tensor(Role::Up(l))?,
                     )?,
-                    down: Matrix::stacked(self.gpu, &[self.matrix(Role::Down(l))?])?,
+                    down: self.matrix(Role::Down(l))?,
                 },
             },
         })
@@ -242,7 +240,7 @@ impl Source<'_> {
 
     /// Queries, keys and values, neighbours of one type together.
     fn qkv(&self, l: u32) -> Result<Vec<(Matrix, u32)>, ModelError> {
-        let tensors = [self.matrix(Role::Q(l))?, self.matrix(Role::K(l))?, self.matrix(Role::V(l))?];
+        let tensors = [self.tensor(Role::Q(l))?, self.tensor(Role::K(l))?, self.tensor(Role::V(l))?];
         let mut first = 0;
         let same = |a: &Tensor<'_>, b: &Tensor<'_>| Format::from(a.dtype) == Format::from(b.dtype);
         tensors
@@ -256,12 +254,18 @@ impl Source<'_> {
             .collect()
     }
 
-    fn matrix(&self, role: Role) -> Result<Tensor<'_>, ModelError> {
-        self.shaped(role, &self.shape(role))
+    /// The tensor of a role, in the shape that the configuration says.
+    fn tensor(&self, role: Role) -> Result<Tensor<'_>, ModelError> {
+        self.checked(self.weights.tensor(role)?, &self.config.shape(role))
+    }
+
+    /// A matrix by itself.
+    fn matrix(&self, role: Role) -> Result<Matrix, ModelError> {
+        Matrix::stacked(self.gpu, &[self.tensor(role)?])
     }
 
     fn vector(&self, role: Role) -> Result<Buf<f32>, ModelError> {
-        let tensor = self.shaped(role, &self.shape(role))?;
+        let tensor = self.tensor(role)?;
         Ok(self.gpu.upload(&tensor.name, &tensor.to_f32())?)
     }
 
@@ -269,26 +273,17 @@ impl Source<'_> {
     fn joined(&self, roles: &[Role]) -> Result<Buf<f32>, ModelError> {
         let mut values = Vec::new();
         for role in roles {
-            values.extend(self.shaped(*role, &self.shape(*role))?.to_f32());
+            values.extend(self.tensor(*role)?.to_f32());
         }
         Ok(self.gpu.upload("bias", &values)?)
     }
 
-    /// Factors of an RMS norm of heads, and the zeros that it adds.
+    /// Factors of an RMS norm of heads or latents, and the zeros that it adds.
     fn head_norm(&self, role: Role) -> Result<Buf<f32>, ModelError> {
-        self.norm_of(role, self.config.head_dim as usize)
-    }
-
-    /// Factors of an RMS norm of `width` elements, and the zeros that it adds.
-    fn norm_of(&self, role: Role, width: usize) -> Result<Buf<f32>, ModelError> {
-        let tensor = self.shaped(role, &[width])?;
+        let tensor = self.tensor(role)?;
         let mut values = tensor.to_f32();
         values.resize(2 * values.len(), 0.0);
         Ok(self.gpu.upload(&tensor.name, &values)?)
-    }
-
-    fn shaped(&self, role: Role, expected: &[usize]) -> Result<Tensor<'_>, ModelError> {
-        self.checked(self.weights.tensor(role)?, expected)
     }
 
     fn checked<'t>(&self, tensor: Tensor<'t>, expected: &[usize]) -> Result<Tensor<'t>, ModelError> {
@@ -297,37 +292,6 @@ impl Source<'_> {
             return Err(ModelError::Shape { name, shape, expected: expected.to_vec() });
         }
         Ok(tensor)
-    }
-
-    fn shape(&self, role: Role) -> Vec<usize> {
-        let c = self.config;
-        let heads = (c.num_heads * c.head_dim) as usize;
-        let attended = (c.num_heads * c.latent.map_or(c.head_dim, |latent| latent.value_dim)) as usize;
-        let kv = (c.num_kv_heads * c.head_dim) as usize;
-        let (hidden, inner, vocab) =
-            (c.hidden_size as usize, c.intermediate_size as usize, c.vocab_size as usize);
-        let moe = |of: fn(&MoeConfig) -> u32| c.moe.as_ref().map_or(0, of) as usize;
-        let (experts, expert) = (moe(|m| m.num_experts), moe(|m| m.inner_size));
-        let shared = moe(|m| m.shared_size.unwrap_or(0));
-        match role {
-            Role::Embed | Role::LmHead => vec![vocab, hidden],
-            Role::Q(_) => vec![heads, hidden],
-            Role::K(_) | Role::V(_) => vec![kv, hidden],
-            Role::O(_) => vec![hidden, attended],
-            Role::Gate(_) | Role::Up(_) => vec![inner, hidden],
-            Role::Down(_) => vec![hidden, inner],
-            Role::QBias(_) => vec![heads],
-            Role::KBias(_) | Role::VBias(_) => vec![kv],
-            Role::Sinks(_) => vec![c.num_heads as usize],
-            Role::Router(_) => vec![experts, hidden],
-            Role::RouterBias(_) => vec![experts],
-            Role::ExpertGate(..) | Role::ExpertUp(..) => vec![expert, hidden],
-            Role::ExpertDown(..) => vec![hidden, expert],
-            Role::SharedGate(_) | Role::SharedUp(_) => vec![shared, hidden],
-            Role::SharedDown(_) => vec![hidden, shared],
-            Role::QNorm(_) | Role::KNorm(_) => vec![c.head_dim as usize],
-            _ => vec![hidden],
-        }
     }
 }
 

@@ -16,11 +16,11 @@ impl Source<'_> {
         let moe = self.config.moe.as_ref().expect("a layer of experts has a configuration of them");
         let hashed = self.config.layers[l as usize].mlp == crate::Mlp::HashedExperts;
         let correction = match moe.router.correction && !hashed {
-            true => self.shaped(Role::RouterCorrection(l), &[moe.num_experts as usize])?.to_f32(),
+            true => self.tensor(Role::RouterCorrection(l))?.to_f32(),
             false => vec![0.0; moe.num_experts as usize],
         };
         Ok(Moe {
-            router: Matrix::stacked(self.gpu, &[self.matrix(Role::Router(l))?])?,
+            router: self.matrix(Role::Router(l))?,
             router_bias: match moe.biases {
                 true => Some(self.vector(Role::RouterBias(l))?),
                 false => None,
@@ -35,9 +35,9 @@ impl Source<'_> {
                 Some(_) => Some(SharedExpert {
                     gate_up: Matrix::stacked(
                         self.gpu,
-                        &[self.matrix(Role::SharedGate(l))?, self.matrix(Role::SharedUp(l))?],
+                        &[self.tensor(Role::SharedGate(l))?, self.tensor(Role::SharedUp(l))?],
                     )?,
-                    down: Matrix::stacked(self.gpu, &[self.matrix(Role::SharedDown(l))?])?,
+                    down: self.matrix(Role::SharedDown(l))?,
                 }),
                 None => None,
             },
@@ -69,8 +69,8 @@ impl Source<'_> {
         let count = moe.num_experts;
         let (gate_up, down) = if self.weights.has(Role::ExpertGate(l, 0)) {
             let gate_up =
-                |e| joined(self.matrix(Role::ExpertGate(l, e))?, &self.matrix(Role::ExpertUp(l, e))?);
-            let down = |e| self.matrix(Role::ExpertDown(l, e));
+                |e| joined(self.tensor(Role::ExpertGate(l, e))?, &self.tensor(Role::ExpertUp(l, e))?);
+            let down = |e| self.tensor(Role::ExpertDown(l, e));
             (Matrices::load(self.gpu, count, gate_up)?, Matrices::load(self.gpu, count, down)?)
         } else {
             let down = self.packed(Role::ExpertsDown(l), moe)?;
@@ -114,18 +114,17 @@ impl Source<'_> {
 
     /// Biases of gate and up `[experts, 2, inner]`, and of down `[experts, hidden]`.
     fn expert_biases(&self, l: u32, moe: &MoeConfig) -> Result<[Buf<f32>; 2], ModelError> {
-        let (count, inner) = (moe.num_experts as usize, moe.inner_size as usize);
-        let values = |role, width| Ok::<_, ModelError>(self.shaped(role, &[count, width])?.to_f32());
+        let inner = moe.inner_size as usize;
+        let values = |role| Ok::<_, ModelError>(self.tensor(role)?.to_f32());
         let gate_up = if self.weights.has(Role::ExpertsGateBias(l)) {
-            let [gate, up] =
-                [Role::ExpertsGateBias(l), Role::ExpertsUpBias(l)].map(|role| values(role, inner));
+            let [gate, up] = [Role::ExpertsGateBias(l), Role::ExpertsUpBias(l)].map(|role| values(role));
             let (gate, up) = (gate?, up?);
             gate.chunks_exact(inner)
                 .zip(up.chunks_exact(inner))
                 .flat_map(|(gate, up)| [gate, up].concat())
                 .collect()
         } else {
-            let gate_up = values(Role::ExpertsGateUpBias(l), 2 * inner)?;
+            let gate_up = values(Role::ExpertsGateUpBias(l))?;
             let apart = |pairs: &[f32]| -> Vec<f32> {
                 let part = |part| pairs.iter().copied().skip(part).step_by(2);
                 part(0).chain(part(1)).collect()
@@ -135,7 +134,7 @@ impl Source<'_> {
                 ExpertPacking::Rows | ExpertPacking::Columns => gate_up,
             }
         };
-        let down = values(Role::ExpertsDownBias(l), self.config.hidden_size as usize)?;
+        let down = values(Role::ExpertsDownBias(l))?;
         Ok([self.gpu.upload("gate_up_bias", &gate_up)?, self.gpu.upload("down_bias", &down)?])
     }
 }
