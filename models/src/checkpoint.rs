@@ -1,21 +1,23 @@
-//! A model on disk, whatever its format.
+//! A model, whatever its weights come from.
 
 use std::path::Path;
 
 use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::{
-    ChatError, ChatTemplate, ConfigError, DecoderConfig, Gguf, Safetensors, Tokenizer, TokenizerError,
-    WeightError, WeightSource,
+    ChatError, ChatTemplate, ConfigError, DecoderConfig, Gguf, RandomSpec, RandomWeights, Safetensors,
+    Tokenizer, TokenizerError, WeightError, WeightSource,
 };
 
-/// An open GGUF file or Hugging Face directory.
+/// An open GGUF file or Hugging Face directory, or random weights.
 #[derive(Debug)]
 pub enum Checkpoint {
     /// A GGUF file: everything is in it.
     Gguf(Gguf),
     /// A directory with `config.json`, safetensors, and `tokenizer.json` where there is one.
     Hf(Safetensors),
+    /// Random weights: there is no tokenizer and no chat template.
+    Random(RandomWeights),
 }
 
 impl Checkpoint {
@@ -28,11 +30,18 @@ impl Checkpoint {
         if path.is_dir() { Safetensors::open(path).map(Self::Hf) } else { Gguf::open(path).map(Self::Gguf) }
     }
 
+    /// Random weights.
+    #[must_use]
+    pub fn random(spec: RandomSpec) -> Self {
+        Self::Random(RandomWeights::new(spec))
+    }
+
     /// The tensors.
     pub fn weights(&self) -> &dyn WeightSource {
         match self {
             Self::Gguf(file) => file,
             Self::Hf(weights) => weights,
+            Self::Random(weights) => weights,
         }
     }
 
@@ -44,11 +53,12 @@ impl Checkpoint {
         match self {
             Self::Gguf(file) => DecoderConfig::from_gguf(file),
             Self::Hf(weights) => DecoderConfig::from_hf_dir(weights.path()),
+            Self::Random(weights) => Ok(weights.config().clone()),
         }
     }
 
-    /// A digest of what decides the model's keys and values: all its weights and its configuration. Reads the whole
-    /// checkpoint, O(bytes).
+    /// A digest of what decides the model's keys and values: all its weights and its configuration, or what these are made
+    /// of. Reads the whole checkpoint, O(bytes).
     ///
     /// # Errors
     /// [`WeightError::Io`] when `config.json` cannot be read.
@@ -61,6 +71,7 @@ impl Checkpoint {
                 digest.update(&std::fs::read(&path).map_err(|source| WeightError::Io { path, source })?);
                 weights.shards().for_each(|shard| digest.update(shard));
             }
+            Self::Random(weights) => digest.update(format!("{:?}", weights.spec()).as_bytes()),
         }
         Ok(digest.digest128())
     }
@@ -77,6 +88,7 @@ impl Checkpoint {
                 let path = weights.path().join("tokenizer.json");
                 path.is_file().then(|| Tokenizer::from_file(path)).transpose()
             }
+            Self::Random(_) => Ok(None),
         }
     }
 
@@ -88,6 +100,7 @@ impl Checkpoint {
         match self {
             Self::Gguf(file) => ChatTemplate::from_gguf(file),
             Self::Hf(weights) => ChatTemplate::from_hf_dir(weights.path()),
+            Self::Random(_) => Ok(None),
         }
     }
 }

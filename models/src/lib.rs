@@ -34,6 +34,6 @@ pub use kv::{CachePart, HostMemory, KvOptions, KvPlan, KvPool, LayerCache, Offlo
 pub use sparse::{Attended, FetchCost, Mean, PageTraffic, Place, SparseOptions, Tally};
 pub use tokenizer::{DecodeStream, Tokenizer, TokenizerError};
 pub use weights::{
-    Array, CompressorPart, Dtype, Gguf, GgufError, GgufTensor, HyperPart, IntegerTensor, Naming, Role,
-    Safetensors, Tensor, Value, WeightError, WeightSource, dequantize,
+    Array, CompressorPart, Dtype, Gguf, GgufError, GgufTensor, HyperPart, IntegerTensor, Naming, RandomError,
+    RandomSpec, RandomWeights, Role, Safetensors, Tensor, Value, WeightError, WeightSource, dequantize,
 };

@@ -1,10 +1,12 @@
-//! Checkpoint readers: GGUF files and Hugging Face directories of safetensors, mapped and never copied.
+//! Where weights come from: GGUF files and Hugging Face directories of safetensors, mapped and never copied, and random
+//! numbers.
 
 mod dequant;
 mod dtype;
 mod gguf;
 mod mmap;
 mod names;
+mod random;
 mod safetensors;
 
 use std::{
@@ -18,6 +20,7 @@ pub use self::{
     dtype::Dtype,
     gguf::{Array, Gguf, GgufError, GgufTensor, Value},
     names::{CompressorPart, HyperPart, Naming, Role},
+    random::{RandomError, RandomSpec, RandomWeights},
     safetensors::Safetensors,
 };
 

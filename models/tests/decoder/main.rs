@@ -6,6 +6,7 @@ mod golden;
 mod invariance;
 mod offload;
 mod prefix;
+mod random;
 mod refusal;
 mod resident;
 mod served;

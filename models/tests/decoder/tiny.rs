@@ -45,7 +45,7 @@ pub(crate) fn family(name: &'static str) -> &'static Tiny {
     open.get_or_insert_default().entry(name).or_insert_with(|| Box::leak(Box::new(Tiny::open(name))))
 }
 
-fn gpu() -> &'static Arc<Gpu> {
+pub(crate) fn gpu() -> &'static Arc<Gpu> {
     static GPU: OnceLock<Arc<Gpu>> = OnceLock::new();
     GPU.get_or_init(|| Arc::new(open_gpu()))
 }
@@ -78,7 +78,7 @@ fn ids(golden: &SafeTensors<'_>, name: &str) -> Vec<u32> {
     values::<i64>(golden, name).into_iter().map(|id| u32::try_from(id).unwrap()).collect()
 }
 
-fn fixture(name: &str) -> PathBuf {
+pub(crate) fn fixture(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "tests", "fixtures", name].iter().collect()
 }
 

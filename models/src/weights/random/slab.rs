@@ -1,0 +1,182 @@
+//! Random numbers of one type, of which tensors are cut.
+
+use std::borrow::Cow;
+
+use half::{bf16, f16};
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::{Rng, SeedableRng};
+
+use crate::Dtype;
+
+/// Bytes of the longest slab: enough for the rows of a large vocabulary to differ, and made in a few hundredths of a second.
+const BYTES: usize = 32 << 20;
+
+/// Blocks of one type. Their number is prime, so that rows of tensors longer than the slab, which go round it, begin in a new
+/// place for as many rows as there are blocks.
+#[derive(Debug)]
+pub(super) struct Slab {
+    dtype: Dtype,
+    data: Vec<u8>,
+}
+
+impl Slab {
+    /// Numbers of mean 0 and standard deviation `deviation`, enough for tensors of `elems` elements where `BYTES` allow it.
+    pub(super) fn new(dtype: Dtype, elems: usize, deviation: f32, seed: u64) -> Self {
+        let bytes = dtype.block_bytes();
+        let blocks = next_prime(elems.div_ceil(dtype.block_elems()).min(BYTES / bytes));
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(seed ^ dtype as u64);
+        let mut data = vec![0; blocks * bytes];
+        random.fill_bytes(&mut data);
+        let shape = shape(dtype, deviation);
+        data.chunks_exact_mut(bytes).for_each(shape);
+        Self { dtype, data }
+    }
+
+    /// A tensor of `elems` elements, as `place` has it: borrowed where it fits in the slab. O(bytes).
+    pub(super) fn cut(&self, elems: usize, place: u64) -> Cow<'_, [u8]> {
+        let bytes = self.dtype.bytes_for(elems).expect("tensors are of whole blocks");
+        let blocks = self.data.len() / self.dtype.block_bytes();
+        let spare = self.data.len().saturating_sub(bytes) / self.dtype.block_bytes();
+        let places = if spare == 0 { blocks } else { spare + 1 } as u64;
+        let start = usize::try_from(place % places).expect("less than a length") * self.dtype.block_bytes();
+        if start + bytes <= self.data.len() {
+            return Cow::Borrowed(&self.data[start..start + bytes]);
+        }
+        let mut out = Vec::with_capacity(bytes);
+        out.extend_from_slice(&self.data[start..]);
+        while out.len() < bytes {
+            out.extend_from_slice(&self.data[..self.data.len().min(bytes - out.len())]);
+        }
+        Cow::Owned(out)
+    }
+}
+
+/// Makes a block of random bytes one of numbers: codes stay as they are, scales follow from the deviation.
+fn shape(dtype: Dtype, deviation: f32) -> Box<dyn Fn(&mut [u8])> {
+    // Standard deviation of a byte; the other numbers are those of the codes of their types.
+    const BYTE: f32 = 73.9;
+    let f16_bytes = |x: f32| f16::from_f32(x).to_le_bytes();
+    match dtype {
+        Dtype::F32 => Box::new(move |b| {
+            let sum: i16 = b.iter().map(|b| i16::from(*b)).sum();
+            b.copy_from_slice(&(f32::from(sum - 510) * (deviation / BYTE / 2.0)).to_le_bytes());
+        }),
+        Dtype::F16 => Box::new(move |b| b.copy_from_slice(&f16_bytes(difference(b) * (deviation / BYTE)))),
+        Dtype::BF16 => Box::new(move |b| {
+            b.copy_from_slice(&bf16::from_f32(difference(b) * (deviation / BYTE)).to_le_bytes());
+        }),
+        Dtype::Q4_0 => Box::new(move |b| signed_scale(&mut b[..2], deviation / 4.61)),
+        Dtype::Q4_1 => Box::new(move |b| {
+            let d = deviation / 4.61;
+            b[..2].copy_from_slice(&f16_bytes(d));
+            b[2..4].copy_from_slice(&f16_bytes(-7.5 * d));
+        }),
+        Dtype::Q8_0 => Box::new(move |b| signed_scale(&mut b[..2], deviation / BYTE)),
+        Dtype::Q4_K => Box::new(move |b| sub_scales(b, deviation / 4.61, 7.5)),
+        Dtype::Q5_K => Box::new(move |b| sub_scales(b, deviation / 9.23, 15.5)),
+        Dtype::Q6_K => Box::new(move |b| {
+            b[192..208].iter_mut().for_each(|scale| *scale = 4 + *scale % 4);
+            signed_scale(&mut b[208..], deviation / 18.47 / SUB_SCALE);
+        }),
+        Dtype::MXFP4 => {
+            // The power of two that is nearest; e2m1 numbers have a deviation of 2.926.
+            let exponent = 127.0 + (deviation / 2.926).log2().round();
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
+            let exponent = exponent.clamp(1.0, 254.0) as u8;
+            Box::new(move |b| b[0] = exponent)
+        }
+    }
+}
+
+/// The difference of two bytes, brought down to the deviation of one.
+fn difference(b: &[u8]) -> f32 {
+    f32::from(i16::from(b[0]) - i16::from(b[1])) * std::f32::consts::FRAC_1_SQRT_2
+}
+
+/// A scale of a random sign: codes that lie half a step off the middle then have mean 0. A mean would add up over the width of
+/// a matrix, and from layer to layer.
+fn signed_scale(bytes: &mut [u8], scale: f32) {
+    let sign = if bytes[0] < 128 { 1.0 } else { -1.0 };
+    bytes.copy_from_slice(&f16::from_f32(sign * scale).to_le_bytes());
+}
+
+/// Root of the mean square of sub-scales from 4 to 7. Small ones leave the scale of the whole block clear of what some devices
+/// flush to zero.
+const SUB_SCALE: f32 = 5.61;
+
+/// Head of a block of `Q4_K` or `Q5_K` whose numbers are `step * (code - centre)` on average: minima are as large as scales, so
+/// each is the centre times its scale.
+fn sub_scales(b: &mut [u8], step: f32, centre: f32) {
+    let d = step / SUB_SCALE;
+    b[..2].copy_from_slice(&f16::from_f32(d).to_le_bytes());
+    b[2..4].copy_from_slice(&f16::from_f32(centre * d).to_le_bytes());
+    for j in 0..4 {
+        let [first, second] = [4 + b[4 + j] % 4, 4 + b[8 + j] % 4];
+        // Six bits each; the upper two of the second, which are stored apart, are zero.
+        (b[4 + j], b[8 + j], b[12 + j]) = (first, first, second | second << 4);
+    }
+}
+
+/// The first prime from `n` on.
+fn next_prime(n: usize) -> usize {
+    let is_prime = |n: usize| (2..).take_while(|d| d * d <= n).all(|d| !n.is_multiple_of(d));
+    (n.max(2)..).find(|n| is_prime(*n)).expect("there is always another prime")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dequantize;
+
+    fn values(dtype: Dtype, slab: &Slab) -> Vec<f32> {
+        let mut out = vec![0.0; slab.data.len() / dtype.block_bytes() * dtype.block_elems()];
+        dequantize(dtype, &slab.data, &mut out);
+        out
+    }
+
+    /// The deviation of 60,000 numbers is known to 1 %; MXFP4 has powers of two alone.
+    #[test]
+    fn numbers_of_every_type_have_the_mean_and_the_deviation() {
+        for dtype in Dtype::ALL {
+            let deviation = 1.0 / 64.0;
+            let slab = Slab::new(dtype, 60_000, deviation, 1);
+            let values = values(dtype, &slab);
+            assert!(values.iter().all(|v| v.is_finite()), "{dtype}");
+            let count = values.len() as f32;
+            let mean = values.iter().sum::<f32>() / count / deviation;
+            let square = (values.iter().map(|v| v * v).sum::<f32>() / count).sqrt() / deviation;
+            let of_square = if dtype == Dtype::MXFP4 { 0.4 } else { 0.03 };
+            assert!(mean.abs() < 0.02, "{dtype}: mean {mean}");
+            assert!((square - 1.0).abs() < of_square, "{dtype}: deviation {square}");
+        }
+    }
+
+    #[test]
+    fn a_seed_gives_one_slab() {
+        let slab = |seed| Slab::new(Dtype::Q4_K, 4096, 0.02, seed).data;
+        assert_eq!(slab(1), slab(1));
+        assert_ne!(slab(1), slab(2));
+    }
+
+    /// A slab of 17 blocks of one element: tensors shorter than it lie in it, longer ones go round it.
+    #[test]
+    fn tensors_are_cut_anywhere_and_go_round() {
+        let slab = Slab::new(Dtype::F32, 15, 1.0, 1);
+        assert_eq!(slab.data.len(), 17 * 4);
+        for place in 0..40 {
+            let short = slab.cut(11, place);
+            assert!(matches!(short, Cow::Borrowed(_)));
+            let start = place as usize % 7 * 4;
+            assert_eq!(short[..], slab.data[start..start + 44]);
+            let long = slab.cut(50, place);
+            let from = place as usize % 17;
+            let round: Vec<u8> = slab.data.iter().copied().cycle().skip(from * 4).take(200).collect();
+            assert_eq!(long[..], round);
+        }
+    }
+
+    #[test]
+    fn primes() {
+        assert_eq!([0, 2, 4, 14, 17, 7907].map(next_prime), [2, 2, 5, 17, 17, 7907]);
+    }
+}

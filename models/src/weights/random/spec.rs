@@ -1,0 +1,321 @@
+//! The text form of random models: `SHAPE[:TYPE][,layers=N][,seed=N]`.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::{ConfigError, DecoderConfig, Dtype};
+
+macro_rules! shapes {
+    ($($name:literal),* $(,)?) => {
+        /// Names of the built-in shapes, and their files.
+        const SHAPES: &[(&str, &str)] =
+            &[$(($name, include_str!(concat!("../../../shapes/", $name, ".ron")))),*];
+    };
+}
+
+shapes![
+    "deepseek-v3-small",
+    "gpt-oss-20b",
+    "llama-3-70b",
+    "llama-3-8b",
+    "mistral-7b",
+    "qwen3-30b-a3b",
+    "qwen3-8b",
+    "smollm2-135m",
+    "tiny-llama",
+    "tiny-moe",
+];
+
+/// A model of random weights: its shape, the type of its matrices, and a seed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RandomSpec {
+    /// Name or path of the shape.
+    pub shape: String,
+    /// What the model computes; it has no token that ends a text.
+    pub config: DecoderConfig,
+    /// Type of the matrices, where they can be of it.
+    pub dtype: Dtype,
+    /// Seed of all weights.
+    pub seed: u64,
+}
+
+/// A file of a shape.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Shape {
+    /// The type that the model is published in.
+    dtype: String,
+    /// Fields of `config.json`.
+    config: Map<String, Value>,
+}
+
+impl RandomSpec {
+    /// Reads `SHAPE[:TYPE][,layers=N][,seed=N]`. SHAPE is a built-in name or the path of a RON file like those in
+    /// `models/shapes`; without TYPE it says which one.
+    ///
+    /// # Errors
+    /// [`RandomError`]: unknown names with the known ones, and what is wrong with a file.
+    pub fn parse(text: &str) -> Result<Self, RandomError> {
+        let (model, options) = text.split_once(',').unwrap_or((text, ""));
+        let (shape, dtype) = match model.rsplit_once(':') {
+            // A colon may be part of a path.
+            Some((shape, dtype)) if !dtype.ends_with(".ron") => (shape, Some(dtype)),
+            _ => (model, None),
+        };
+        let file = read(shape)?;
+        let mut spec = Self {
+            shape: shape.to_owned(),
+            config: file
+                .decoder()
+                .map_err(|source| RandomError::Config { shape: shape.to_owned(), source })?,
+            dtype: type_of(dtype.unwrap_or(&file.dtype))?,
+            seed: 0,
+        };
+        for option in options.split(',').filter(|option| !option.is_empty()) {
+            spec.set(option)?;
+        }
+        Ok(spec)
+    }
+
+    fn set(&mut self, option: &str) -> Result<(), RandomError> {
+        let (key, value) = option.split_once('=').unwrap_or((option, ""));
+        let wrong = |rule| RandomError::Value { key: key.to_owned(), value: value.to_owned(), rule };
+        match key {
+            "layers" => {
+                let layers = value.parse().map_err(|_| wrong("a whole number"))?;
+                let most = self.config.num_layers;
+                if !(1..=most).contains(&layers) {
+                    return Err(RandomError::Layers { layers, most, shape: self.shape.clone() });
+                }
+                self.config.shorten(layers);
+            }
+            "seed" => self.seed = value.parse().map_err(|_| wrong("a whole number of 64 bits"))?,
+            _ => return Err(RandomError::Key { key: key.to_owned() }),
+        }
+        Ok(())
+    }
+}
+
+impl Shape {
+    fn decoder(&self) -> Result<DecoderConfig, ConfigError> {
+        DecoderConfig::from_hf_json(&serde_json::to_string(&self.config)?, None)
+    }
+}
+
+impl fmt::Display for RandomSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { shape, config, dtype, seed } = self;
+        let dtype = dtype.name().to_lowercase();
+        write!(f, "{shape}:{dtype},layers={},seed={seed}", config.num_layers)
+    }
+}
+
+fn read(shape: &str) -> Result<Shape, RandomError> {
+    let ron = |text: &str| {
+        ron::from_str(text).map_err(|source| RandomError::Ron { shape: shape.to_owned(), source })
+    };
+    if let Some((_, text)) = SHAPES.iter().find(|(name, _)| *name == shape) {
+        return ron(text);
+    }
+    let path = Path::new(shape);
+    if path.extension().is_none_or(|extension| extension != "ron") {
+        return Err(RandomError::Shape { shape: shape.to_owned() });
+    }
+    ron(&std::fs::read_to_string(path).map_err(|source| RandomError::Io { path: path.into(), source })?)
+}
+
+fn type_of(name: &str) -> Result<Dtype, RandomError> {
+    let found = Dtype::ALL.into_iter().find(|dtype| dtype.name().eq_ignore_ascii_case(name));
+    found.ok_or_else(|| RandomError::Type { name: name.to_owned() })
+}
+
+/// Why there is no such random model.
+#[derive(Debug, thiserror::Error)]
+pub enum RandomError {
+    /// Neither a built-in shape nor a RON file.
+    #[error(
+        "unknown shape {shape:?}; shapes are {known}, and RON files by path",
+        known = SHAPES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(" ")
+    )]
+    Shape {
+        /// What was asked for.
+        shape: String,
+    },
+    /// Not a type of weights.
+    #[error(
+        "unknown type {name:?}; types are {known}",
+        known = Dtype::ALL.map(|dtype| dtype.name().to_lowercase()).join(" ")
+    )]
+    Type {
+        /// What was asked for.
+        name: String,
+    },
+    /// Not an option.
+    #[error("unknown key {key:?}; keys are layers seed")]
+    Key {
+        /// What was asked for.
+        key: String,
+    },
+    /// A value of the wrong kind.
+    #[error("{key}={value} is not {rule}")]
+    Value {
+        /// The option.
+        key: String,
+        /// Its value.
+        value: String,
+        /// The values that it takes.
+        rule: &'static str,
+    },
+    /// More layers than the shape has, or none.
+    #[error("layers={layers}: {shape} has 1 to {most}")]
+    Layers {
+        /// What was asked for.
+        layers: u32,
+        /// Layers of the shape.
+        most: u32,
+        /// The shape.
+        shape: String,
+    },
+    /// The file system refused.
+    #[error("cannot read {path}: {source}", path = path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: std::io::Error,
+    },
+    /// Not a file of a shape.
+    #[error("shape {shape} is not readable: {source}")]
+    Ron {
+        /// The name or path.
+        shape: String,
+        /// The defect.
+        source: ron::error::SpannedError,
+    },
+    /// Not a configuration that runs.
+    #[error("shape {shape}: {source}")]
+    Config {
+        /// The name or path.
+        shape: String,
+        /// The defect.
+        source: ConfigError,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        RandomSpec::parse(text).expect_err(text).to_string()
+    }
+
+    #[test]
+    fn every_shape_is_a_model_of_its_type() {
+        let drawn = SHAPES.iter().map(|(name, _)| RandomSpec::parse(name).unwrap().to_string());
+        insta::assert_snapshot!(drawn.collect::<Vec<_>>().join("\n"), @"
+        deepseek-v3-small:bf16,layers=12,seed=0
+        gpt-oss-20b:mxfp4,layers=24,seed=0
+        llama-3-70b:bf16,layers=80,seed=0
+        llama-3-8b:bf16,layers=32,seed=0
+        mistral-7b:bf16,layers=32,seed=0
+        qwen3-30b-a3b:bf16,layers=48,seed=0
+        qwen3-8b:bf16,layers=36,seed=0
+        smollm2-135m:bf16,layers=30,seed=0
+        tiny-llama:f32,layers=2,seed=0
+        tiny-moe:f32,layers=2,seed=0
+        ");
+    }
+
+    /// Bytes follow from the published numbers of parameters, such as 8.03 and 30.5 billion.
+    #[test]
+    fn sizes_are_those_of_the_models() {
+        let megabytes = |text: &str| {
+            let bytes = crate::RandomWeights::new(RandomSpec::parse(text).unwrap()).bytes();
+            format!("{text} {} MB", bytes / 1_000_000)
+        };
+        let sizes = [
+            "llama-3-8b:q4_k",
+            "llama-3-8b:f16",
+            "llama-3-70b:q4_k",
+            "qwen3-8b",
+            "mistral-7b",
+            "smollm2-135m",
+        ];
+        insta::assert_snapshot!(sizes.map(megabytes).join("\n"), @"
+        llama-3-8b:q4_k 4517 MB
+        llama-3-8b:f16 16061 MB
+        llama-3-70b:q4_k 39690 MB
+        qwen3-8b 16382 MB
+        mistral-7b 14483 MB
+        smollm2-135m 269 MB
+        ");
+        let experts = ["qwen3-30b-a3b", "gpt-oss-20b", "deepseek-v3-small"];
+        insta::assert_snapshot!(experts.map(megabytes).join("\n"), @"
+        qwen3-30b-a3b 61089 MB
+        gpt-oss-20b 12096 MB
+        deepseek-v3-small 3425 MB
+        ");
+    }
+
+    #[test]
+    fn options_are_read() {
+        let spec = RandomSpec::parse("llama-3-8b:Q4_K,layers=2,seed=7").unwrap();
+        assert_eq!((spec.dtype, spec.config.num_layers, spec.seed), (Dtype::Q4_K, 2, 7));
+        assert_eq!(spec.config.layers.len(), 2);
+        assert_eq!(RandomSpec::parse(&spec.to_string()).unwrap(), spec);
+    }
+
+    #[test]
+    fn a_file_is_a_shape() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a:b.ron");
+        let write = |text: &str| std::fs::write(&path, text).unwrap();
+        let text = include_str!("../../../shapes/tiny-llama.ron");
+        let path = path.to_str().unwrap();
+        write(text);
+        assert_eq!(RandomSpec::parse(path).unwrap().dtype, Dtype::F32);
+        assert_eq!(RandomSpec::parse(&format!("{path}:q8_0")).unwrap().dtype, Dtype::Q8_0);
+        let told = |text: &str| {
+            write(text);
+            refused(path).replace(path, "a.ron")
+        };
+        let refusals = [
+            told(&text.replace("dtype", "type")),
+            told(&text.replace("llama\"", "alpaca\"")),
+            told(&text.replace("f32", "f8")),
+        ];
+        insta::assert_snapshot!(refusals.join("\n"), @r#"
+        shape a.ron is not readable: 3:5-3:9: Unexpected field named `type` in `Shape`, expected either `dtype` or `config` instead
+        shape a.ron: model family "alpaca" is not implemented (implemented: llama, mistral, qwen2, qwen3, qwen3_moe, gpt_oss, llama4_text, deepseek_v3, deepseek_v32, deepseek_v4)
+        unknown type "f8"; types are f32 f16 bf16 q4_0 q4_1 q8_0 q4_k q5_k q6_k mxfp4
+        "#);
+    }
+
+    #[test]
+    fn refusals_name_what_there_is() {
+        let texts = [
+            "llama-3-9b",
+            "llama-3-8b:q3_k",
+            "llama-3-8b:q4_k,depth=2",
+            "llama-3-8b,layers=two",
+            "llama-3-8b,layers=33",
+            "llama-3-8b,layers=0",
+            "none.ron",
+            "",
+        ];
+        insta::assert_snapshot!(texts.map(refused).join("\n"), @r#"
+        unknown shape "llama-3-9b"; shapes are deepseek-v3-small gpt-oss-20b llama-3-70b llama-3-8b mistral-7b qwen3-30b-a3b qwen3-8b smollm2-135m tiny-llama tiny-moe, and RON files by path
+        unknown type "q3_k"; types are f32 f16 bf16 q4_0 q4_1 q8_0 q4_k q5_k q6_k mxfp4
+        unknown key "depth"; keys are layers seed
+        layers=two is not a whole number
+        layers=33: llama-3-8b has 1 to 32
+        layers=0: llama-3-8b has 1 to 32
+        cannot read none.ron: No such file or directory (os error 2)
+        unknown shape ""; shapes are deepseek-v3-small gpt-oss-20b llama-3-70b llama-3-8b mistral-7b qwen3-30b-a3b qwen3-8b smollm2-135m tiny-llama tiny-moe, and RON files by path
+        "#);
+    }
+}
