@@ -6,14 +6,15 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use attn_kernels::gpu::{Checks, GpuOptions};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
-use prefetch::spec::TierSpec;
 use sparse_select::Spec;
 
 use crate::references;
 
+mod engine;
 mod values;
+
+pub use engine::{EngineArgs, SelectOn};
 
 /// `cargo xtask`: one subcommand and its flags.
 #[derive(Debug, Parser)]
@@ -58,84 +59,6 @@ pub enum Command {
     Ci,
     /// Report what was found on this machine, which kernels it gets, what is missing and how to install it
     Doctor(DoctorArgs),
-}
-
-/// Flags of the engine, common to every command that runs a model.
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Engine")]
-pub struct EngineArgs {
-    /// Model folder (config.json + safetensors) or GGUF file; by default SmolLM2-135M-Instruct
-    #[arg(long, value_name = "PATH")]
-    pub model: Option<PathBuf>,
-
-    /// Sparse-attention policy: NAME, NAME:key=value,key=value or a preset, FILE.ron; by default attention is
-    /// full
-    #[arg(long, value_name = "SPEC", value_parser = values::policy)]
-    pub sparse: Option<Spec>,
-
-    /// Where blocks are scored: on the device, if the policy has kernels, or by the policy's CPU code on the
-    /// host
-    #[arg(long, value_name = "PLACE", default_value = "device")]
-    pub select_on: SelectOn,
-
-    /// Element type of the KV cache
-    #[arg(long, value_name = "TYPE", default_value = "f16")]
-    pub kv_dtype: KvDtype,
-
-    /// Tokens per KV block: a power of two from 4 to 256
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = values::block_size)]
-    #[arg(allow_negative_numbers = true)]
-    pub block_size: u32,
-
-    /// Blocks in the KV pool, including the null block; overrides --kv-memory
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
-    #[arg(allow_negative_numbers = true)]
-    pub kv_blocks: Option<u32>,
-
-    /// Memory of the KV pool in bytes, or with a suffix KiB, MiB, GiB; by default 0.9 of what adapter and
-    /// host allow, less the weights
-    #[arg(long, value_name = "BYTES", value_parser = values::memory, allow_negative_numbers = true)]
-    pub kv_memory: Option<u64>,
-
-    /// Maximum number of prompt tokens per step; longer prefills are split into chunks
-    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..))]
-    #[arg(allow_negative_numbers = true)]
-    pub chunk: u32,
-
-    /// Use only kernels whose results for a request do not depend on the other requests of a batch
-    #[arg(long)]
-    pub reproducible: bool,
-
-    /// KV tiers below the GPU's pool, such as host=2GiB,disk=PATH:20GiB,remote=redis://HOST:PORT/DB
-    #[arg(long, value_name = "SPEC")]
-    pub kv_tiers: Option<TierSpec>,
-
-    /// GPU adapter: its number in `doctor`, or part of its name, ignoring case; by default the fastest one
-    #[arg(long, value_name = "NAME", value_parser = values::non_empty)]
-    pub device: Option<String>,
-
-    /// Do not let kernels read host memory, as on devices where they cannot: KV blocks on the host are only
-    /// copied
-    #[arg(long)]
-    pub no_host_buffers: bool,
-}
-
-impl EngineArgs {
-    /// The device that these flags select; kernels run without bounds checks.
-    #[must_use]
-    pub fn gpu(&self) -> GpuOptions {
-        let host_buffers = !self.no_host_buffers;
-        GpuOptions { device: self.device.clone(), host_buffers, ..GpuOptions::new(Checks::Off) }
-    }
-}
-
-/// Where a sparse policy scores blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum SelectOn {
-    /// On the device, by kernels; policies without kernels fall back to the host.
-    Device,
-    /// On the host, by the policy's CPU code.
-    Host,
 }
 
 /// How the next token is chosen from the logits.

@@ -33,17 +33,19 @@ pub struct Model {
 }
 
 impl Model {
-    /// Opens `--model`, or the default model, which the first use fetches.
+    /// Opens `--model` or `--random`, or the default model, which the first use fetches.
     ///
     /// # Errors
     /// If the checkpoint is missing or broken, with its path, or could not be fetched.
     pub fn open(args: &EngineArgs) -> Result<Self> {
-        let path = match &args.model {
-            Some(path) => path.clone(),
-            None => default_model::path()?,
+        let (checkpoint, shown) = match (&args.random, &args.model) {
+            (Some(spec), _) => (Checkpoint::random(spec.clone()), spec.to_string()),
+            (None, model) => {
+                let path = model.clone().map_or_else(default_model::path, Ok)?;
+                let shown = path.display().to_string();
+                (Checkpoint::open(&path).with_context(|| format!("model {shown}"))?, shown)
+            }
         };
-        let shown = path.display().to_string();
-        let checkpoint = Checkpoint::open(&path).with_context(|| format!("model {shown}"))?;
         let config = checkpoint.config().with_context(|| format!("model {shown}"))?;
         let tokenizer = checkpoint.tokenizer().with_context(|| format!("model {shown}"))?;
         let chat = checkpoint.chat_template().with_context(|| format!("model {shown}"))?;

@@ -103,6 +103,10 @@ fn a_refused_value_is_told_with_flag_value_and_limit() {
         ("--kv-tiers", "host=0"),
         ("--stop", ""),
         ("--preempt", "abort"),
+        ("--random", "llama-3-9b"),
+        ("--random", "llama-3-8b:q3_k"),
+        ("--random", "llama-3-8b:q4_k,layers=99"),
+        ("--random", "llama-3-8b:q4_k,width=8"),
     ];
     let told = refused.map(|(flag, value)| refused_value(flag, value)).join("\n");
     assert_snapshot!(told, @r#"
@@ -133,6 +137,10 @@ fn a_refused_value_is_told_with_flag_value_and_limit() {
     error: invalid value '' for '--stop <TEXT>': the text is empty; give at least one character
     error: invalid value 'abort' for '--preempt <MODE>'
       [possible values: recompute, swap]
+    error: invalid value 'llama-3-9b' for '--random <SHAPE[:TYPE][,layers=N]>': unknown shape "llama-3-9b"; shapes are deepseek-v3-small gpt-oss-20b llama-3-70b llama-3-8b mistral-7b qwen3-30b-a3b qwen3-8b smollm2-135m tiny-llama tiny-moe, and RON files by path
+    error: invalid value 'llama-3-8b:q3_k' for '--random <SHAPE[:TYPE][,layers=N]>': unknown type "q3_k"; types are f32 f16 bf16 q4_0 q4_1 q8_0 q4_k q5_k q6_k mxfp4
+    error: invalid value 'llama-3-8b:q4_k,layers=99' for '--random <SHAPE[:TYPE][,layers=N]>': layers=99: llama-3-8b has 1 to 32
+    error: invalid value 'llama-3-8b:q4_k,width=8' for '--random <SHAPE[:TYPE][,layers=N]>': unknown key "width"; keys are layers seed
     "#);
 }
 
@@ -140,6 +148,16 @@ fn a_refused_value_is_told_with_flag_value_and_limit() {
 fn an_unknown_policy_or_key_is_told_with_the_valid_ones() {
     assert!(refused_value("--sparse", "guess").contains("valid names: full "));
     assert!(refused_value("--sparse", "quest:pages=8").contains("valid keys: page_budget "));
+}
+
+#[test]
+fn a_random_model_takes_the_place_of_a_model() {
+    let engine = generate(&["--random", "llama-3-8b:q4_k,layers=2"]).engine;
+    assert_eq!(engine.random.unwrap().to_string(), "llama-3-8b:q4_k,layers=2,seed=0");
+    let both = ["generate", "--prompt", "hi", "--random", "tiny-llama", "--model", "m"];
+    assert_eq!(parse(&both).unwrap_err().kind(), ErrorKind::ArgumentConflict);
+    parse(&["bench", "e2e", "--random", "tiny-llama"]).unwrap();
+    parse(&["score", "--ids-file", "f.json", "--random", "tiny-llama"]).unwrap();
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::error::Error;
 use std::fs;
 
 use anyhow::anyhow;
+use models::{RandomError, RandomSpec};
 use sparse_select::presets::parse_presets;
 use sparse_select::{Registry, Spec};
 
@@ -72,6 +73,11 @@ fn preset(path: &str) -> anyhow::Result<Spec> {
     let [spec] = <[Spec; 1]>::try_from(specs)
         .map_err(|_| anyhow!("{count} policies in a preset where one is to run"))?;
     Ok(spec)
+}
+
+/// A model of random weights.
+pub(super) fn random(text: &str) -> Result<RandomSpec, RandomError> {
+    RandomSpec::parse(text)
 }
 
 /// Text of at least one character.

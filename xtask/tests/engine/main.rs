@@ -5,6 +5,7 @@
 mod beams;
 mod families;
 mod offload;
+mod random;
 mod redis;
 mod refusals;
 #[cfg(feature = "s3")]
