@@ -2,6 +2,7 @@
 
 mod gguf;
 
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use crate::GgufError;
@@ -58,8 +59,8 @@ impl Tokenizer {
     }
 
     /// Decodes tokens one at a time.
-    pub fn stream(&self, skip_special: bool) -> DecodeStream<'_> {
-        DecodeStream { tokenizer: self, skip_special, window: Vec::new(), context: 0, emitted: 0 }
+    pub fn stream(&self, skip_special: bool) -> DecodeStream<&Self> {
+        DecodeStream::new(self, skip_special)
     }
 
     /// The id of a token by its exact text, `<|im_end|>` for example.
@@ -78,10 +79,11 @@ impl Tokenizer {
     }
 }
 
-/// Incremental decoding: the pieces, joined, are the text of all tokens, and each piece is whole characters.
+/// Incremental decoding: the pieces, joined, are the text of all tokens, and each piece is whole characters. `T` is a
+/// reference to the tokenizer, or an owner such as `Arc<Tokenizer>`.
 #[derive(Clone, Debug)]
-pub struct DecodeStream<'a> {
-    tokenizer: &'a Tokenizer,
+pub struct DecodeStream<T> {
+    tokenizer: T,
     skip_special: bool,
     /// The last tokens: `context` ones whose text is out, and those after them.
     window: Vec<u32>,
@@ -93,7 +95,12 @@ pub struct DecodeStream<'a> {
 /// A window this long ends in the middle of a character only if the tokens are noise; then it is cut there.
 const MAX_WINDOW: usize = 256;
 
-impl DecodeStream<'_> {
+impl<T: Deref<Target = Tokenizer>> DecodeStream<T> {
+    /// A stream that has taken no token yet.
+    pub fn new(tokenizer: T, skip_special: bool) -> Self {
+        Self { tokenizer, skip_special, window: Vec::new(), context: 0, emitted: 0 }
+    }
+
     /// Takes the next token and returns the text that has become certain, often none.
     ///
     /// # Errors
