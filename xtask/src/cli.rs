@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use pagoda::Sampling;
 use sparse_select::Spec;
 
 use crate::references;
@@ -90,9 +91,10 @@ pub struct SamplingArgs {
     pub seed: u64,
 }
 
-impl SamplingArgs {
-    /// The defaults.
-    pub const GREEDY: Self = Self { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };
+impl From<&SamplingArgs> for Sampling {
+    fn from(args: &SamplingArgs) -> Self {
+        Self::at(args.temperature).top_k(args.top_k).top_p(args.top_p).min_p(args.min_p).seed(args.seed)
+    }
 }
 
 /// `cargo xtask generate`.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, ensure};
 use attn_kernels::gpu::{self, Checks, Gpu, GpuOptions, wgpu};
 use models::ModelCache;
+use pagoda::verdicts::{Verdict, Verdicts};
 use serde::Serialize;
 
 use crate::cli::DoctorArgs;
@@ -15,7 +16,6 @@ use crate::references::{self, Compared};
 use crate::report;
 use crate::self_test::{self, Tested};
 use crate::setup::{self, Found, Need, Plan, Platform, REQUIREMENTS, Remedy};
-use crate::verdicts::{Verdict, Verdicts};
 
 /// Prints what was found.
 ///
@@ -166,14 +166,14 @@ impl Report {
                 Err(error) => return Err(error.into()),
             };
             let tested = self_test::run(&options, gpu)?;
-            let verdict = Verdict::of(&tested.rows);
+            let verdict = self_test::verdict(&tested.rows);
             verdicts.put(&tested.info, verdict.clone());
             let of = |adapter: &&mut Adapter| adapter.is(&tested.info);
             if let Some(adapter) = self.adapters.iter_mut().find(of) {
                 (adapter.verdict, adapter.self_test) = (Some(verdict), tested.rows);
             }
         }
-        verdicts.save()
+        Ok(verdicts.save()?)
     }
 
     /// Runs the models of `folder` on the adapters that open, or on `device` alone.

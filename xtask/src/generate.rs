@@ -7,41 +7,36 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use kvblock::SeqId;
-use models::{Message, Tokenizer};
-use scheduler::{FinishReason as Reason, Finished};
+use pagoda::{Clock, Demand, Engine, Event, FinishReason, Finished, Message, Model, Request, SeqId, Token};
 
 use crate::cli::GenerateArgs;
-use crate::engine::{Clock, Engine, Event, Prompt};
 use crate::ids_file;
 use crate::interrupt::Interrupt;
-use crate::model::{Model, Wanted};
-use crate::report::{self, FinishReason, Generated, Sparse, TextStream, Timing};
-use crate::text::Text;
+use crate::model;
+use crate::report::{self, Generated, TextStream, Timing};
 
 /// Runs the command.
 ///
 /// # Errors
 /// Errors of the model, the device or a prompt.
 pub fn run(args: &GenerateArgs) -> Result<()> {
-    let model = Model::open(&args.engine)?;
+    let model = model::open(&args.engine)?;
     let prompts = prompts(args, &model)?;
     let count = u32::try_from(prompts.len()).context("too many prompts")?;
     let context = u64::from(model.config.context_length);
     let block = u64::from(args.engine.block_size);
     let longest =
-        |p: &Prompt| (p.ids.len() as u64 + u64::from(p.max_tokens)).min(context).next_multiple_of(block);
-    let wanted = Wanted {
+        |p: &Request| (p.prompt.len() as u64 + u64::from(p.max_tokens)).min(context).next_multiple_of(block);
+    let samples = args.beams.unwrap_or(args.n);
+    let demand = Demand {
+        sequences: if args.beams.is_some() { samples } else { count.saturating_mul(samples) },
         tokens: prompts.iter().map(|p| longest(p) * u64::from(p.samples)).sum(),
         longest: prompts.iter().map(longest).max().unwrap_or(0),
     };
-    let samples = args.beams.unwrap_or(args.n);
-    let together = if args.beams.is_some() { samples } else { count.saturating_mul(samples) };
-    let engine = Engine::open(&args.engine, &model, together, wanted, args.preempt)?;
     let mut run = Run {
         args,
-        tokenizer: model.tokenizer.as_ref(),
-        engine,
+        model: &model,
+        engine: model::engine(&args.engine, &model, demand, args.preempt)?,
         open: HashMap::new(),
         printed: TextStream::new(io::stdout().lock(), count, samples),
         failed: 0,
@@ -52,8 +47,7 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
     for (index, prompt) in (0..).zip(&prompts) {
         let first = run.engine.submit(prompt).with_context(|| format!("prompt {index}"))?;
         for sample in 0..args.n {
-            let text = run.tokenizer.map(|t| Text::new(t, &args.stop));
-            let open = Open { index, sample, prompt_ids: prompt.ids.clone(), output_ids: Vec::new(), text };
+            let open = Open { index, sample, prompt_ids: prompt.prompt.clone(), text: String::new() };
             run.open.insert(SeqId::new(first.get() + u64::from(sample)), open);
         }
     }
@@ -61,18 +55,20 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
 }
 
 /// The prompts as token ids.
-fn prompts(args: &GenerateArgs, model: &Model) -> Result<Vec<Prompt>> {
+fn prompts(args: &GenerateArgs, model: &Model) -> Result<Vec<Request>> {
     let lists = match &args.ids_file {
         Some(path) => ids_file::read(path)?,
         None => texts(args)?.iter().map(|text| tokens(text, args.raw, model)).collect::<Result<_>>()?,
     };
-    let prompt = |ids| Prompt {
-        ids,
-        max_tokens: args.max_tokens,
-        samples: args.beams.unwrap_or(args.n),
-        sampling: args.sampling.clone(),
-        salt: args.salt.clone(),
-        ignore_eos: false,
+    let prompt = |ids| {
+        let samples = args.beams.unwrap_or(args.n);
+        let mut request = Request::new(ids).max_tokens(args.max_tokens).samples(samples);
+        request.sampling = (&args.sampling).into();
+        request.salt.clone_from(&args.salt);
+        request.text = model.tokenizer.is_some();
+        // Ids of a model without a tokenizer have no text to stop at.
+        request.stop = args.stop.iter().filter(|_| request.text).cloned().collect();
+        request
     };
     Ok(lists.into_iter().map(prompt).collect())
 }
@@ -101,20 +97,19 @@ fn tokens(text: &str, raw: bool, model: &Model) -> Result<Vec<u32>> {
 
 struct Run<'a, W> {
     args: &'a GenerateArgs,
-    tokenizer: Option<&'a Tokenizer>,
+    model: &'a Model,
     engine: Engine,
-    open: HashMap<SeqId, Open<'a>>,
+    open: HashMap<SeqId, Open>,
     printed: TextStream<W>,
     failed: u32,
 }
 
 /// A sample that is not finished.
-struct Open<'a> {
+struct Open {
     index: u32,
     sample: u32,
     prompt_ids: Vec<u32>,
-    output_ids: Vec<u32>,
-    text: Option<Text<'a>>,
+    text: String,
 }
 
 impl<W: io::Write> Run<'_, W> {
@@ -124,12 +119,13 @@ impl<W: io::Write> Run<'_, W> {
             if interrupt.requested() {
                 let mut open: Vec<SeqId> = self.open.keys().copied().collect();
                 open.sort_unstable();
-                events.extend(open.into_iter().flat_map(|seq| self.engine.finish(seq, Reason::Aborted)));
+                events.extend(open.into_iter().flat_map(|seq| self.engine.cancel(seq)));
             }
             for event in events {
                 match event {
-                    Event::Token(seq, id) => self.token(seq, id)?,
-                    Event::Finished(done, clock) => self.finished(&done, clock)?,
+                    Event::Token(token) => self.token(&token)?,
+                    Event::Finished(done) => self.finished(*done)?,
+                    _ => {}
                 }
             }
         }
@@ -139,57 +135,39 @@ impl<W: io::Write> Run<'_, W> {
         }
     }
 
-    fn token(&mut self, seq: SeqId, id: u32) -> Result<()> {
-        // A stop text may already have ended the sequence in this step.
-        let Some(open) = self.open.get_mut(&seq) else { return Ok(()) };
-        open.output_ids.push(id);
-        let Some(text) = &mut open.text else { return Ok(()) };
-        let (piece, stopped) = text.push(id)?;
+    fn token(&mut self, token: &Token) -> Result<()> {
+        let open = self.open.get_mut(&token.seq).expect("a sequence with a token has not ended");
+        open.text.push_str(&token.text);
         if !self.args.json {
-            self.printed.push(open.index, open.sample, &piece)?;
-        }
-        if stopped {
-            for event in self.engine.finish(seq, Reason::Stopped) {
-                if let Event::Finished(done, clock) = event {
-                    self.finished(&done, clock)?;
-                }
-            }
+            self.printed.push(open.index, open.sample, &token.text)?;
         }
         Ok(())
     }
 
-    fn finished(&mut self, done: &Finished, clock: Clock) -> Result<()> {
-        let Some(open) = self.open.remove(&done.seq) else { return Ok(()) };
-        self.failed += u32::from(done.reason == Reason::Failed);
-        let (text, rest) = open.text.map(Text::finish).transpose()?.unwrap_or_default();
+    fn finished(&mut self, done: Finished) -> Result<()> {
+        let open = self.open.remove(&done.seq).expect("a sequence ends once");
+        self.failed += u32::from(done.reason == FinishReason::Failed);
+        let usage = done.usage;
         let generated = Generated {
             index: open.index,
             sample: open.sample,
-            timing: timing(done.prompt_len - done.cached_tokens, &open.output_ids, clock),
-            prompt_tokens: done.prompt_len,
+            timing: timing(usage.prompt_tokens - usage.cached_tokens, &done.output, usage.clock),
+            prompt_tokens: usage.prompt_tokens,
             prompt_ids: open.prompt_ids,
-            output_ids: open.output_ids,
+            output_ids: done.output,
             log_prob: None,
-            text,
-            finish_reason: match done.reason {
-                Reason::Stopped => FinishReason::Stop,
-                Reason::LengthCapped => FinishReason::Length,
-                Reason::Aborted => FinishReason::Abort,
-                Reason::Failed => FinishReason::Error,
-            },
-            cached_tokens: done.cached_tokens,
-            preemptions: done.preemptions,
+            text: open.text + &done.text,
+            finish_reason: done.reason,
+            cached_tokens: usage.cached_tokens,
+            preemptions: usage.preemptions,
             kv: self.engine.kv_use(),
-            tiers: self.engine.tiers()?,
-            sparse: Sparse::of(
-                self.args.engine.sparse.as_ref(),
-                self.engine.take_attended(done.seq).as_ref(),
-            ),
+            tiers: self.engine.tier_use()?,
+            sparse: usage.sparse,
         };
         if self.args.json {
             report::json_line(&mut io::stdout().lock(), &generated)?;
         } else {
-            self.printed.push(open.index, open.sample, &rest)?;
+            self.printed.push(open.index, open.sample, &done.text)?;
             self.printed.finish(open.index, open.sample)?;
         }
         eprintln!("{}", report::timing_line(&generated));

@@ -2,9 +2,10 @@
 
 use std::process::ExitCode;
 
+use pagoda::error_chain;
 use xtask::cli::{Cli, Command};
 use xtask::interrupt::{EXIT_INTERRUPTED, Interrupted};
-use xtask::{bench, ci, doctor, error_chain, generate, kernels, score, select, test};
+use xtask::{bench, ci, doctor, generate, kernels, score, select, test};
 
 fn main() -> ExitCode {
     match run(Cli::read().command) {

@@ -17,7 +17,7 @@ use safetensors::SafeTensors;
 use serde::Serialize;
 
 use crate::cli::{Cli, Command, GenerateArgs};
-use crate::model::Model;
+use crate::model;
 
 /// References for every family.
 pub const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tests/fixtures");
@@ -123,7 +123,7 @@ fn compare(path: &Path, device: &str) -> Result<Compared> {
     let folder = if path.is_dir() { path } else { path.parent().context("a file lies in a folder")? };
     let prompts = prompts(&folder.join("golden.safetensors"))?;
     let args = |flags: &[&str]| args(path, device, flags);
-    let model = Model::open(&args(&[])?.engine)?;
+    let model = model::open(&args(&[])?.engine)?;
     let mut compared = Compared::default();
 
     let exact = args(&["--kv-dtype", "f32", "--block-size", "16", "--chunk", "64"])?;

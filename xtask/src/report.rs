@@ -3,17 +3,12 @@
 //!
 //! The JSON field names are part of the command line's interface: scripts read them.
 
-mod tiers;
-
 use std::collections::BTreeMap;
-use std::fmt;
 use std::io::{self, Write};
 
-use models::{Attended, KvPlan};
+use pagoda::FinishReason;
+use pagoda::usage::{KvUse, SparseUse, TierUse};
 use serde::Serialize;
-use sparse_select::Spec;
-
-pub use tiers::{PageUse, TierTraffic, Tiers};
 
 /// One sample of one prompt: a line of `generate --json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -44,9 +39,9 @@ pub struct Generated {
     /// Largest number of KV blocks in use at one time, by KV cache group.
     pub kv: BTreeMap<String, KvUse>,
     /// Traffic of the KV tiers.
-    pub tiers: Tiers,
+    pub tiers: TierUse,
     /// What the sparse-attention policy did.
-    pub sparse: Sparse,
+    pub sparse: SparseUse,
 }
 
 /// One sequence of `score --json`.
@@ -63,9 +58,9 @@ pub struct Scored {
     /// KV blocks in use at the end, by KV cache group.
     pub kv: BTreeMap<String, KvUse>,
     /// Traffic of the KV tiers.
-    pub tiers: Tiers,
+    pub tiers: TierUse,
     /// What the sparse-attention policy did.
-    pub sparse: Sparse,
+    pub sparse: SparseUse,
 }
 
 /// Result of `select --json`.
@@ -80,20 +75,6 @@ pub struct Selected {
     pub recall: f64,
 }
 
-/// Why generation ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FinishReason {
-    /// An end-of-sequence token or a stop text.
-    Stop,
-    /// `--max-tokens` or the model's context length.
-    Length,
-    /// Ctrl-C.
-    Abort,
-    /// KV that the request depends on could not be read.
-    Error,
-}
-
 /// Speed as one request saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Timing {
@@ -103,55 +84,6 @@ pub struct Timing {
     pub prefill_tok_s: f64,
     /// Generated tokens after the first, per second; null below two tokens.
     pub decode_tok_s: Option<f64>,
-}
-
-/// KV cache use of one group of layers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct KvUse {
-    /// Blocks held.
-    pub blocks: u32,
-    /// Their bytes over the group's layers.
-    pub bytes: u64,
-}
-
-/// Blocks of each group, `[groups]`, with the names and sizes of the report.
-#[must_use]
-pub fn kv_use(plan: &KvPlan, blocks: &[u32]) -> BTreeMap<String, KvUse> {
-    let of_group = |(group, blocks): (usize, &u32)| {
-        (plan.group_name(group), KvUse { blocks: *blocks, bytes: u64::from(*blocks) * plan.block_bytes() })
-    };
-    blocks.iter().enumerate().map(of_group).collect()
-}
-
-/// What the sparse-attention policy did.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Sparse {
-    /// The policy's SPEC, `full` for dense attention.
-    pub policy: String,
-    /// Attended share of the KV blocks, mean over steps, layers and heads, 0 to 1.
-    pub density: f64,
-    /// Attention mass that the policy certifies without reading dropped keys, smallest over steps, layers and heads,
-    /// 0 to 1; null where it certifies none.
-    pub bound: Option<f64>,
-}
-
-impl fmt::Display for Sparse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: density {:.3}", self.policy, self.density)?;
-        self.bound.map_or(Ok(()), |bound| write!(f, ", certified mass {bound:.4}"))
-    }
-}
-
-impl Sparse {
-    /// The report on the policy of `spec` from `attended`; that of dense attention if either is missing.
-    #[must_use]
-    pub fn of(spec: Option<&Spec>, attended: Option<&Attended>) -> Self {
-        Self {
-            policy: spec.map_or_else(|| "full".into(), Spec::to_string),
-            density: attended.map_or(1.0, Attended::density),
-            bound: attended.and_then(|attended| attended.mass),
-        }
-    }
 }
 
 /// Writes `value` as one line of JSON and flushes it, so that a reader sees each result as soon as it is
@@ -177,7 +109,7 @@ pub fn timing_line(done: &Generated) -> String {
         timing.prefill_tok_s,
         timing.ttft_ms,
         output_ids.len(),
-    ) + &done.tiers.line()
+    ) + &if done.tiers == TierUse::default() { String::new() } else { format!("\n      {}", done.tiers) }
 }
 
 /// Prints generated text. A single sample is streamed piece by piece; of several, each is printed whole under
@@ -252,6 +184,7 @@ impl<W: Write> TextStream<W> {
 #[cfg(test)]
 mod tests {
     use insta::assert_snapshot;
+    use pagoda::usage::{PageUse, TierTraffic};
 
     use super::*;
 
@@ -277,8 +210,8 @@ mod tests {
             preemptions: 0,
             timing: Timing { ttft_ms: 12.5, prefill_tok_s: 240.0, decode_tok_s: Some(20.0) },
             kv: BTreeMap::from([("full".to_string(), KvUse { blocks: 1, bytes: 4096 })]),
-            tiers: Tiers { host: Some(host), overlap: Some(0.75), ..Tiers::default() },
-            sparse: Sparse { policy: "full".to_string(), density: 1.0, bound: None },
+            tiers: TierUse { host: Some(host), overlap: Some(0.75), ..TierUse::default() },
+            sparse: SparseUse { policy: "full".to_string(), density: 1.0, bound: None },
         }
     }
 
@@ -303,7 +236,7 @@ mod tests {
             top_ids: vec![9],
             top_logprobs: vec![-0.5],
             kv,
-            tiers: Tiers::default(),
+            tiers: TierUse::default(),
             sparse,
         };
         assert_snapshot!(line(&scored), @r#"{"tokens":1,"mean_nll":null,"top_ids":[9],"top_logprobs":[-0.5],"kv":{"full":{"blocks":1,"bytes":4096}},"tiers":{"overlap":null},"sparse":{"policy":"full","density":1.0,"bound":null}}"#);
@@ -313,10 +246,10 @@ mod tests {
 
     #[test]
     fn timing_goes_on_one_line_and_tiers_on_another() {
-        let dense = Generated { tiers: Tiers::default(), ..generated() };
+        let dense = Generated { tiers: TierUse::default(), ..generated() };
         assert_snapshot!(timing_line(&dense), @"[0.1] 3 prompt tokens (0 cached) at 240.0 tok/s, first token after 12 ms, 2 generated at 20.0 tok/s, 1 KV blocks");
         let pages = PageUse { hits: 90, misses: 4, prefetched: 6, wait_ms: Some(1.25) };
-        let tiers = Tiers { device: Some(pages), ..generated().tiers };
+        let tiers = TierUse { device: Some(pages), ..generated().tiers };
         assert_snapshot!(tiers, @"tiers: device 90 hits, 4 misses, 6 fetched ahead, waited 1.2 ms; host 3 hits, 1 misses, waited 0.5 ms, 4096 bytes read, 8192 written; 75 % of transfer time hidden");
         assert_eq!(
             timing_line(&Generated { tiers, ..generated() }),

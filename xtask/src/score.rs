@@ -5,18 +5,20 @@ use std::io;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use kvblock::{BlockId, KvCache, KvCacheConfig, LengthLimits, SeqContent, SeqId, SlotRequest};
+use kvblock::{BlockHash, BlockId, KvCache, KvCacheConfig, LengthLimits, SeqContent, SeqId, SlotRequest};
 use models::batch::{Phase, Slice, StepOutput};
 use models::{Attended, Decoder};
+use pagoda::kv_used::{KvUsed, group_id};
+use pagoda::tiers::{self, Tiers};
+use pagoda::usage::{self, SparseUse};
+use pagoda::{Demand, EngineOptions, Model, most_likely};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
 use crate::cli::ScoreArgs;
 use crate::ids_file;
-use crate::kv_used::{KvUsed, group_id};
-use crate::model::{Model, Wanted};
-use crate::report::{self, Scored, Sparse};
-use crate::tiers::{self, Tiers};
+use crate::model;
+use crate::report::{self, Scored};
 
 /// Runs the command.
 ///
@@ -27,7 +29,7 @@ pub fn run(args: &ScoreArgs) -> Result<()> {
     if args.logits_out.is_some() && sequences.len() > 1 {
         bail!("--logits-out holds one sequence, {} has {}", args.ids_file.display(), sequences.len());
     }
-    let model = Model::open(&args.engine)?;
+    let model = model::open(&args.engine)?;
     let context = model.config.context_length as usize;
     for (index, ids) in sequences.iter().enumerate() {
         if ids.len() > context {
@@ -35,11 +37,12 @@ pub fn run(args: &ScoreArgs) -> Result<()> {
         }
     }
     let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
-    let wanted = Wanted { tokens: longest as u64, longest: longest as u64 };
-    let mut decoder = model.load(&args.engine, args.engine.chunk, 1, wanted)?;
-    let mut tiers = Tiers::open(&args.engine, &model, &decoder)?;
+    let options = EngineOptions::try_from(&args.engine)?.demand(Demand::one(longest as u64));
+    let mut decoder = model::load(&options, &model)?;
+    let mut tiers = Tiers::open(&options, &model, &decoder)?;
     for (index, ids) in sequences.iter().enumerate() {
-        let scored = score(args, &mut decoder, tiers.as_mut(), ids);
+        let hashes = tiers::block_hashes(&options, ids);
+        let scored = score(args, &mut decoder, tiers.as_mut().map(|tiers| (tiers, &hashes[..])), ids);
         let scored = scored.with_context(|| format!("sequence {index}"))?;
         print(args, &model, index, &scored)?;
     }
@@ -53,7 +56,7 @@ const SEQ: SeqId = SeqId::new(0);
 fn score(
     args: &ScoreArgs,
     decoder: &mut Decoder,
-    mut tiers: Option<&mut Tiers>,
+    mut tiers: Option<(&mut Tiers, &[BlockHash])>,
     ids: &[u32],
 ) -> Result<Scored> {
     let limits = LengthLimits {
@@ -64,7 +67,6 @@ fn score(
     let config = KvCacheConfig::new(decoder.kv().num_blocks(), groups, limits);
     let mut cache = KvCache::new(&KvCacheConfig { caching: false, ..config.clone() })?;
     let mut used = KvUsed::new(&config);
-    let hashes = tiers::block_hashes(&args.engine, ids);
     let vocab = decoder.config().vocab_size as usize;
     let wanted = match &args.logits_out {
         Some(_) => args.last.map_or(ids.len(), |last| last as usize).min(ids.len()),
@@ -93,29 +95,30 @@ fn score(
         let output = decoder.step(&[slice], &[])?;
         count_accesses(&mut access, &output);
         total.add(output);
-        if let (Some(tiers), [table]) = (&mut tiers, &tables[..]) {
+        if let (Some((tiers, hashes)), [table]) = (&mut tiers, &tables[..]) {
             let filled = tiers.filled(u32::try_from(start)?..u32::try_from(end)?);
             tiers.save(decoder, &filled.map(|block| (hashes[block], table[block])).collect::<Vec<_>>())?;
         }
     }
-    if let Some(tiers) = &mut tiers {
+    if let Some((tiers, _)) = &mut tiers {
         tiers.settle(decoder)?;
     }
     if let Some(path) = &args.logits_out {
         write_logits(path, &total.logits, vocab)?;
     }
-    let (top_ids, top_logprobs) = top(&total.logits[total.logits.len() - vocab..], args.top as usize);
+    let (top_ids, top_logprobs) = most_likely(&total.logits[total.logits.len() - vocab..], args.top as usize);
     Ok(Scored {
         tokens: u32::try_from(ids.len())?,
         mean_nll: total.mean(),
         top_ids,
         top_logprobs,
-        kv: report::kv_use(decoder.kv().plan(), &used.most),
-        tiers: {
-            let report = tiers.map(|tiers| tiers.report()).unwrap_or_default();
-            tiers::with_fetches(report, decoder, decoder.fetch_cost()?)?
-        },
-        sparse: Sparse::of(args.engine.sparse.as_ref(), total.attended.as_ref()),
+        kv: usage::kv_use(decoder.kv().plan(), &used.most),
+        tiers: tiers::with_fetches(
+            tiers.map(|(tiers, _)| tiers.traffic()).unwrap_or_default(),
+            decoder,
+            decoder.fetch_cost()?,
+        )?,
+        sparse: SparseUse::of(args.engine.sparse.as_ref(), total.attended.as_ref()),
     })
 }
 
@@ -158,23 +161,6 @@ impl Total {
     fn mean(&self) -> Option<f64> {
         (self.count > 0).then(|| self.nll / self.count as f64)
     }
-}
-
-/// The `n` most likely ids and their log probabilities; ties go to the lower id. O(logits + n log n).
-pub(crate) fn top(logits: &[f32], n: usize) -> (Vec<u32>, Vec<f32>) {
-    let likelier = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
-    let mut order: Vec<u32> = (0..).take(logits.len()).collect();
-    if n < order.len() {
-        order.select_nth_unstable_by(n, likelier);
-        order.truncate(n);
-    }
-    order.sort_unstable_by(likelier);
-    let most = f64::from(logits[order[0] as usize]);
-    let sum: f64 = logits.iter().map(|v| (f64::from(*v) - most).exp()).sum();
-    #[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
-    let log_prob = |id: &u32| (f64::from(logits[*id as usize]) - most - sum.ln()) as f32;
-    let log_probs = order.iter().map(log_prob).collect();
-    (order, log_probs)
 }
 
 fn write_logits(path: &Path, logits: &[f32], vocab: usize) -> Result<()> {

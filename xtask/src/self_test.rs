@@ -9,8 +9,9 @@ use std::time::Instant;
 use anyhow::Result;
 use attn_kernels::gpu::{Gpu, GpuError, GpuOptions, wgpu};
 use attn_kernels::self_test::{Case, Fault, skipped};
-use attn_kernels::{Level, NamedVariant, variants_of};
+use attn_kernels::{NamedVariant, variants_of};
 use indicatif::{ProgressBar, ProgressStyle};
+use pagoda::verdicts::{Verdict, Wrong};
 use serde::Serialize;
 
 /// Elements per head: as in most models, and few enough that a software driver compiles in seconds.
@@ -173,9 +174,17 @@ fn outcome(gpu: &Gpu, named: &NamedVariant, cases: &[Case]) -> (Outcome, bool) {
     (Outcome::Right, false)
 }
 
-/// The level of this name.
-pub(crate) fn level(name: &str) -> Option<Level> {
-    [Level::Baseline, Level::Subgroup, Level::Coop].into_iter().find(|level| level.name() == name)
+/// The verdict from these rows, which the engine heeds.
+#[must_use]
+pub fn verdict(rows: &[Tested]) -> Verdict {
+    let wrong = rows.iter().filter_map(|row| match &row.outcome {
+        Outcome::Wrong(fault) => {
+            Some(Wrong { variant: row.variant.clone(), level: row.level.into(), fault: fault.clone() })
+        }
+        _ => None,
+    });
+    let skipped = |row: &&Tested| matches!(row.outcome, Outcome::Skipped(_));
+    Verdict { wrong: wrong.collect(), tested: rows.len() - rows.iter().filter(skipped).count() }
 }
 
 impl fmt::Display for Tested {
@@ -200,6 +209,15 @@ mod tests {
         assert!(names.is_sorted());
         let all = attn_kernels::variants().len() + models::kernel::variants().len();
         assert_eq!(names.len(), all);
+    }
+
+    #[test]
+    fn rows_become_a_verdict() {
+        let row = |outcome| Tested { variant: "embed-q4".into(), level: "subgroup", outcome, ms: 1.0 };
+        let rows = [row(Outcome::Right), row(Outcome::Skipped("x".into())), row(Outcome::Wrong("y".into()))];
+        let verdict = verdict(&rows);
+        assert_eq!((verdict.tested, verdict.wrong.len()), (2, 1));
+        assert_eq!((&*verdict.wrong[0].level, &*verdict.wrong[0].fault), ("subgroup", "y"));
     }
 
     #[test]

@@ -8,28 +8,31 @@ use serde_json::Value;
 use xtask::tree;
 
 /// The crates from the bottom up, each with the workspace crates that it may build on.
-const LAYERS: [(&str, &[&str]); 7] = [
+const LAYERS: [(&str, &[&str]); 8] = [
     ("kvblock", &[]),
     ("sparse-select", &["kvblock"]),
     ("attn-kernels", &["sparse-select"]),
     ("prefetch", &["kvblock"]),
     ("scheduler", &["kvblock", "sparse-select"]),
     ("models", &["kvblock", "sparse-select", "attn-kernels", "prefetch"]),
-    ("xtask", &["kvblock", "sparse-select", "attn-kernels", "prefetch", "scheduler", "models"]),
+    ("pagoda", &["kvblock", "sparse-select", "attn-kernels", "prefetch", "scheduler", "models"]),
+    ("xtask", &["kvblock", "sparse-select", "attn-kernels", "prefetch", "scheduler", "models", "pagoda"]),
 ];
 
 /// Crates that decide and compute nothing but data, by the `cargo tree` flags they are pure under, with what then
 /// stays out of their normal tree.
-const PURE: [(&str, &[&str], &[&str]); 5] = [
+const PURE: [(&str, &[&str], &[&str]); 6] = [
     ("kvblock", &[], &["wgpu", "naga", "tokio"]),
     ("sparse-select", &[], &["wgpu", "naga", "tokio"]),
     ("scheduler", &[], &["wgpu", "naga", "tokio"]),
     ("prefetch", &[], &["wgpu", "naga", "tokio"]),
     ("attn-kernels", &["--no-default-features"], &["wgpu", "tokio"]),
+    // The engine brings wgpu, but no async runtime and nothing of a program.
+    ("pagoda", &[], &["tokio", "anyhow", "clap", "indicatif", "ctrlc"]),
 ];
 
 /// Crates without a line of unsafe code.
-const FORBID_UNSAFE: [&str; 3] = ["kvblock", "sparse-select", "scheduler"];
+const FORBID_UNSAFE: [&str; 5] = ["kvblock", "sparse-select", "scheduler", "prefetch", "xtask/pagoda"];
 
 /// Dependencies of programs, which libraries do without.
 const XTASK_ONLY: [&str; 3] = ["anyhow", "clap", "indicatif"];
@@ -108,7 +111,7 @@ fn a_wrong_edge_is_caught() {
 }
 
 #[test]
-fn the_workspace_is_the_seven_crates_each_in_a_folder_of_its_name() {
+fn the_workspace_is_these_crates_each_in_a_folder_of_its_name() {
     let expected: BTreeSet<_> = LAYERS.iter().map(|(name, _)| (name.to_string(), name.to_string())).collect();
     assert_eq!(declared().0, expected);
 }
@@ -122,6 +125,18 @@ fn pure_crates_have_no_gpu_and_no_runtime_in_their_tree() {
         assert!(packages.contains(name), "cargo tree of {name} lists {packages:?}");
         let found: Vec<_> = absent.iter().filter(|package| packages.contains(**package)).collect();
         assert!(found.is_empty(), "{name} {} builds on {found:?}", flags.join(" "));
+    }
+}
+
+#[test]
+fn the_engine_has_no_code_of_tests() {
+    let args =
+        ["tree", "--package", "pagoda", "--edges", "normal", "--prefix", "none", "--format", "{p} [{f}]"];
+    let tree = cargo(&args);
+    for name in ["attn-kernels", "models"] {
+        let line = tree.lines().find(|line| line.starts_with(&format!("{name} "))).expect(name);
+        let (_, features) = line.rsplit_once('[').expect("the format has brackets");
+        assert!(!features.contains("self-test") && !features.contains("reflect"), "{line}");
     }
 }
 

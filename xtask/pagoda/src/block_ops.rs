@@ -1,13 +1,12 @@
 //! Executes the block operations of a step plan: copies on the device, and swaps to host memory and back.
 
-use anyhow::{Context, Result};
 use kvblock::BlockId;
-use models::Decoder;
+use models::{Decoder, ModelError};
 use scheduler::BlockOp;
 
 /// Blocks of preempted sequences, in host memory.
 #[derive(Debug, Default)]
-pub struct HostBlocks {
+pub(crate) struct HostBlocks {
     blocks: Vec<Option<Vec<u32>>>,
 }
 
@@ -16,7 +15,7 @@ impl HostBlocks {
     ///
     /// # Errors
     /// Errors of the device.
-    pub fn run(&mut self, decoder: &mut Decoder, ops: &[BlockOp]) -> Result<()> {
+    pub(crate) fn run(&mut self, decoder: &mut Decoder, ops: &[BlockOp]) -> Result<(), ModelError> {
         let same_kind = |a: &BlockOp, b: &BlockOp| std::mem::discriminant(a) == std::mem::discriminant(b);
         for run in ops.chunk_by(same_kind) {
             let copies: Vec<(BlockId, BlockId)> = run.iter().filter_map(copy).collect();
@@ -27,7 +26,7 @@ impl HostBlocks {
         Ok(())
     }
 
-    fn swap_out(&mut self, decoder: &Decoder, run: &[BlockOp]) -> Result<()> {
+    fn swap_out(&mut self, decoder: &Decoder, run: &[BlockOp]) -> Result<(), ModelError> {
         let pairs: Vec<(BlockId, usize)> = run
             .iter()
             .filter_map(|op| match op {
@@ -45,11 +44,12 @@ impl HostBlocks {
         Ok(())
     }
 
-    fn swap_in(&mut self, decoder: &mut Decoder, run: &[BlockOp]) -> Result<()> {
+    fn swap_in(&mut self, decoder: &mut Decoder, run: &[BlockOp]) -> Result<(), ModelError> {
         for op in run {
             if let BlockOp::SwapIn { host, device, .. } = op {
                 let data = self.blocks.get_mut(host.get() as usize).and_then(Option::take);
-                decoder.write_block(*device, &data.with_context(|| format!("{host:?} was swapped out"))?)?;
+                decoder
+                    .write_block(*device, &data.expect("a block is swapped in once it was swapped out"))?;
             }
         }
         Ok(())

@@ -20,14 +20,30 @@ pub fn joined(error: &dyn Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use anyhow::anyhow;
+    use std::fmt;
 
     use super::*;
 
+    #[derive(Debug)]
+    struct Link(&'static str, Option<Box<Link>>);
+
+    impl fmt::Display for Link {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl Error for Link {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            self.1.as_deref().map(|cause| cause as _)
+        }
+    }
+
     #[test]
     fn a_cause_is_printed_once() {
-        let error =
-            anyhow!("no such file").context("cannot read a.gguf: no such file").context("model a.gguf");
-        assert_eq!(joined(error.as_ref()), "model a.gguf: cannot read a.gguf: no such file");
+        let cause = Link("no such file", None);
+        let reading = Link("cannot read a.gguf: no such file", Some(Box::new(cause)));
+        let error = Link("model a.gguf", Some(Box::new(reading)));
+        assert_eq!(joined(&error), "model a.gguf: cannot read a.gguf: no such file");
     }
 }

@@ -1,59 +1,70 @@
-//! Text of one sample as it grows: decoded token by token, ended at a stop text.
+//! Text of a sequence as it grows: decoded token by token, ended at a stop text.
 
-use anyhow::Result;
-use models::{DecodeStream, Tokenizer};
+use std::sync::Arc;
 
-/// Decoded text and the stop texts that end it.
-pub struct Text<'a> {
-    stream: DecodeStream<'a>,
-    stops: &'a [String],
-    text: String,
-    /// Bytes already returned; what may still become a stop text is held back.
-    shown: usize,
+use models::{DecodeStream, Tokenizer, TokenizerError};
+
+/// Decodes the tokens of one sequence and finds the stop text that ends it. The pieces are whole characters
+/// and hold nothing of a stop text; joined, they are the text of all tokens before the stop.
+#[derive(Debug)]
+pub struct Text {
+    stream: DecodeStream<Arc<Tokenizer>>,
+    stops: Vec<String>,
+    /// Text that may still become a stop text.
+    held: String,
     stopped: bool,
 }
 
-impl<'a> Text<'a> {
-    /// Empty text.
+/// What a token adds to a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Piece {
+    /// Text that has become certain.
+    pub text: String,
+    /// Index of the stop text that ended the sequence.
+    pub stop: Option<usize>,
+}
+
+impl Text {
+    /// An empty text that ends at any of `stops`.
     #[must_use]
-    pub fn new(tokenizer: &'a Tokenizer, stops: &'a [String]) -> Self {
-        Self { stream: tokenizer.stream(true), stops, text: String::new(), shown: 0, stopped: false }
+    pub fn new(tokenizer: Arc<Tokenizer>, stops: Vec<String>, skip_special: bool) -> Self {
+        let stream = DecodeStream::new(tokenizer, skip_special);
+        Self { stream, stops, held: String::new(), stopped: false }
     }
 
-    /// Takes the next token; returns what can be printed now, and whether a stop text ended the sample.
+    /// Takes the next token. After a stop text, nothing is certain any more: all pieces are empty.
     ///
     /// # Errors
-    /// If the tokenizer does not know the token.
-    pub fn push(&mut self, id: u32) -> Result<(String, bool)> {
-        let piece = self.stream.push(id)?;
-        self.text.push_str(&piece);
-        if let Some(at) = first_stop(&self.text[self.shown..], self.stops) {
-            self.text.truncate(self.shown + at);
-            self.stopped = true;
+    /// If the tokenizer cannot decode the token.
+    pub fn push(&mut self, id: u32) -> Result<Piece, TokenizerError> {
+        if self.stopped {
+            return Ok(Piece { text: String::new(), stop: None });
         }
-        let held = if self.stopped { 0 } else { held_back(&self.text[self.shown..], self.stops) };
-        let end = self.text.len() - held;
-        let piece = self.text[self.shown..end].to_owned();
-        self.shown = end;
-        Ok((piece, self.stopped))
+        let piece = self.stream.push(id)?;
+        self.held.push_str(&piece);
+        if let Some((at, stop)) = first_stop(&self.held, &self.stops) {
+            self.stopped = true;
+            self.held.truncate(at);
+            return Ok(Piece { text: std::mem::take(&mut self.held), stop: Some(stop) });
+        }
+        let certain = self.held.len() - held_back(&self.held, &self.stops);
+        let rest = self.held.split_off(certain);
+        Ok(Piece { text: std::mem::replace(&mut self.held, rest), stop: None })
     }
 
-    /// Ends the sample: returns the whole text, and the part of it that was not returned before.
+    /// Ends the text and returns what was held back.
     ///
     /// # Errors
     /// Those of [`push`](Self::push).
-    pub fn finish(mut self) -> Result<(String, String)> {
-        if !self.stopped {
-            self.text.push_str(&self.stream.finish()?);
-        }
-        let rest = self.text[self.shown..].to_owned();
-        Ok((self.text, rest))
+    pub fn finish(self) -> Result<String, TokenizerError> {
+        if self.stopped { Ok(String::new()) } else { Ok(self.held + &self.stream.finish()?) }
     }
 }
 
-/// Where the first stop text begins.
-fn first_stop(text: &str, stops: &[String]) -> Option<usize> {
-    stops.iter().filter_map(|stop| text.find(stop.as_str())).min()
+/// Where the first stop text begins, and which it is.
+fn first_stop(text: &str, stops: &[String]) -> Option<(usize, usize)> {
+    let found = |(index, stop): (usize, &String)| Some((text.find(stop.as_str())?, index));
+    stops.iter().enumerate().filter_map(found).min()
 }
 
 /// Number of bytes at the end of `text` that may be the beginning of a stop text.
@@ -69,7 +80,7 @@ mod tests {
     #[test]
     fn the_earliest_stop_wins() {
         let stops = ["ab".to_string(), "b".to_string()];
-        assert_eq!(first_stop("xxab", &stops), Some(2));
+        assert_eq!(first_stop("xxab", &stops), Some((2, 0)));
         assert_eq!(first_stop("xxa", &stops), None);
     }
 

@@ -1,4 +1,4 @@
-//! KV tiers below the device pool: full blocks are saved to the tiers of `--kv-tiers` as steps fill them, and
+//! KV tiers below the device pool: full blocks are saved to the configured tiers as steps fill them, and
 //! loaded for later requests with the same prefix, including those of other processes.
 //!
 //! Before a step, the blocks of requests that will start soon are looked up in the tiers (`load`), and the
@@ -14,22 +14,24 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use attn_kernels::kernel::KvDtype;
 use kvblock::{BlockHash, BlockHasher, BlockSize, ExtraKeys, GroupId, HashAlgorithm, HashChain, SeqId};
-use models::{Decoder, FetchCost};
-use prefetch::assemble::StackConfig;
+use models::{Decoder, FetchCost, ModelError};
+use prefetch::assemble::{AssembleError, StackConfig};
 use prefetch::codec::RowLayout;
-use prefetch::engine::EngineConfig;
+use prefetch::engine::{EngineConfig, EngineError};
 use prefetch::failure::FailurePolicy;
 use prefetch::policy::PolicyKind;
 use prefetch::spec::{Compression, TierSpec};
 use prefetch::stack::TierStack;
-use prefetch::store::{Store, StoreConfig};
-use prefetch::tier::{BlockLayout, TierKind};
+use prefetch::store::{Store, StoreConfig, StoreError};
+use prefetch::tier::{BlockLayout, TierError, TierKind};
 
-use crate::cli::EngineArgs;
+use crate::Notes;
+use crate::error::Error;
 use crate::model::Model;
-use crate::report::{self, TierTraffic};
+use crate::options::EngineOptions;
+use crate::usage::{PageUse, TierTraffic, TierUse};
 use load::{Loading, Wished};
 use save::Saving;
 
@@ -60,8 +62,51 @@ pub struct Tiers {
     /// Number of steps before which `look_ahead` ran.
     step: u64,
     generation: u64,
-    /// Whether a failure was already reported; a tier that is down fails every block.
+    /// Whether a failure was already told; a tier that is down fails every block.
     told: bool,
+    notes: Notes,
+}
+
+/// Why the tiers of an engine do not open.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TiersError {
+    /// Compression of elements that are not f16.
+    #[error("compression halves f16 elements, the KV cache has {dtype:?}")]
+    CompressedDtype {
+        /// Element type of the cache.
+        dtype: KvDtype,
+    },
+    /// Compression of blocks that are not pairs of keys and values.
+    #[error("compression is for layers that each keep keys and values")]
+    CompressedLayers,
+    /// More than one group of layers.
+    #[error("the model keeps KV in {groups} groups, tiers hold one")]
+    Groups {
+        /// Groups of the model.
+        groups: usize,
+    },
+    /// Blocks that a tier cannot hold.
+    #[error("blocks of {block_bytes} bytes are too large")]
+    BlockBytes {
+        /// Bytes of a block.
+        block_bytes: u64,
+    },
+    /// The tiers cannot be built.
+    #[error(transparent)]
+    Assemble(#[from] AssembleError),
+    /// A tier cannot be reached.
+    #[error(transparent)]
+    Tier(#[from] TierError),
+    /// The workers that load do not start.
+    #[error(transparent)]
+    Load(#[from] EngineError),
+    /// The workers that save do not start.
+    #[error(transparent)]
+    Save(#[from] StoreError),
+    /// The weights that name the blocks cannot be read.
+    #[error(transparent)]
+    Weights(#[from] models::WeightError),
 }
 
 impl std::fmt::Debug for Tiers {
@@ -72,12 +117,13 @@ impl std::fmt::Debug for Tiers {
 }
 
 impl Tiers {
-    /// Opens the tiers named by `args`; `None` without `--kv-tiers`.
+    /// Opens the tiers of `options`; `None` if there are none.
     ///
     /// # Errors
-    /// If a tier cannot be built or reached, or contains the blocks of another model or format.
-    pub fn open(args: &EngineArgs, model: &Model, decoder: &Decoder) -> Result<Option<Self>> {
-        let Some(asked) = &args.kv_tiers else { return Ok(None) };
+    /// [`Error::KvTiers`] if a tier cannot be built or reached, or contains the blocks of another model or
+    /// format.
+    pub fn open(options: &EngineOptions, model: &Model, decoder: &Decoder) -> Result<Option<Self>, Error> {
+        let Some(asked) = &options.kv_tiers else { return Ok(None) };
         let kv = decoder.kv();
         // The part of the host tier that long contexts use is not available for prefixes.
         let taken = u64::from(kv.host_blocks()) * kv.plan().block_bytes();
@@ -87,32 +133,38 @@ impl Tiers {
         if full && spec.disk.is_none() && spec.remote.is_none() {
             return Ok(None);
         }
-        let tiers = Self::build(&spec, args, model, decoder);
-        Ok(Some(tiers.with_context(|| format!("--kv-tiers {asked}"))?))
+        let tiers = Self::build(&spec, options, model, decoder);
+        let refused = |source| Error::KvTiers { spec: Box::new(asked.clone()), source: Box::new(source) };
+        tiers.map(Some).map_err(refused)
     }
 
-    fn build(spec: &TierSpec, args: &EngineArgs, model: &Model, decoder: &Decoder) -> Result<Self> {
+    fn build(
+        spec: &TierSpec,
+        options: &EngineOptions,
+        model: &Model,
+        decoder: &Decoder,
+    ) -> Result<Self, TiersError> {
         let shape = decoder.kv().shape();
-        let f16 = shape.dtype == attn_kernels::kernel::KvDtype::F16;
-        if spec.compression != Compression::None && !f16 {
-            bail!("compression halves f16 elements, the KV cache has {:?}", shape.dtype);
+        let compresses = spec.compression != Compression::None;
+        if compresses && shape.dtype != KvDtype::F16 {
+            return Err(TiersError::CompressedDtype { dtype: shape.dtype });
         }
         let plan = decoder.kv().plan();
         if plan.layout.groups.len() > 1 {
-            bail!("the model keeps KV in {} groups, tiers hold one", plan.layout.groups.len());
+            return Err(TiersError::Groups { groups: plan.layout.groups.len() });
         }
         let block_bytes = plan.block_bytes();
         // A shard is the part of a block that belongs to one layer: K, then V.
         let layers = decoder.config().num_layers;
         let pairs = block_bytes == u64::from(layers) * 2 * shape.block_bytes() as u64;
-        if spec.compression != Compression::None && !pairs {
-            bail!("compression is for layers that each keep keys and values");
+        if compresses && !pairs {
+            return Err(TiersError::CompressedLayers);
         }
         // A block that does not consist of such pairs is one shard.
         let shards = if pairs { layers } else { 1 };
         let layout = u32::try_from(block_bytes / u64::from(shards)).ok();
         let layout = layout.and_then(|bytes| BlockLayout::new(shards, bytes));
-        let layout = layout.with_context(|| format!("blocks of {block_bytes} bytes are too large"))?;
+        let layout = layout.ok_or(TiersError::BlockBytes { block_bytes })?;
         let stack = Arc::new(spec.build(&StackConfig {
             layout,
             namespace: namespace(model, decoder)?,
@@ -127,7 +179,7 @@ impl Tiers {
             remote_retry_after: Duration::from_secs(1),
         })?);
         stack.probe()?;
-        let staged = usize::try_from(STAGED_BYTES / block_bytes)?;
+        let staged = usize::try_from(STAGED_BYTES / block_bytes).expect("256 MiB are counted in 32 bits");
         let room = staged.clamp(16, EngineConfig::GSA.prefetch_cache_size);
         let load = EngineConfig { prefetch_cache_size: room, ..EngineConfig::GSA };
         let waiting_depth = staged.clamp(save::MOST, StoreConfig::UCM.waiting_depth);
@@ -137,9 +189,9 @@ impl Tiers {
             store: Store::new(stack.clone(), dump)?,
             stack,
             failure: spec.failure,
-            block_size: args.block_size,
+            block_size: options.block_size,
             room,
-            portion: u32::try_from(room / 4)?,
+            portion: u32::try_from(room / 4).expect("room has the bound of a configuration"),
             wishes: BTreeMap::new(),
             loads: BTreeMap::new(),
             saves: VecDeque::new(),
@@ -147,6 +199,7 @@ impl Tiers {
             step: 0,
             generation: 0,
             told: false,
+            notes: options.notes.clone(),
         })
     }
 
@@ -158,9 +211,9 @@ impl Tiers {
 
     /// Traffic since the engine was opened.
     #[must_use]
-    pub fn report(&self) -> report::Tiers {
+    pub fn traffic(&self) -> TierUse {
         let counters = self.stack.counters();
-        let traffic = |kind| {
+        let of = |kind| {
             let tier = counters.tier(kind);
             self.stack.kinds().any(|held| held == kind).then(|| TierTraffic {
                 hits: tier.hits,
@@ -171,11 +224,11 @@ impl Tiers {
                 bytes_written: tier.bytes_written,
             })
         };
-        report::Tiers {
+        TierUse {
             device: None,
-            host: traffic(TierKind::Host),
-            disk: traffic(TierKind::Disk),
-            remote: traffic(TierKind::Remote),
+            host: of(TierKind::Host),
+            disk: of(TierKind::Disk),
+            remote: of(TierKind::Remote),
             overlap: counters.overlap().hidden(),
         }
     }
@@ -186,20 +239,20 @@ impl Tiers {
 /// # Errors
 /// Errors of the device.
 pub fn with_fetches(
-    report: report::Tiers,
+    used: TierUse,
     decoder: &Decoder,
     cost: Option<FetchCost>,
-) -> Result<report::Tiers> {
+) -> Result<TierUse, ModelError> {
     let kv = decoder.kv();
     if kv.host_blocks() == 0 {
-        return Ok(report);
+        return Ok(used);
     }
     let pages = decoder.page_traffic()?;
-    let mut host = report.host.unwrap_or_default();
+    let mut host = used.host.unwrap_or_default();
     host.bytes_read += kv.fetched_bytes() + pages.map_or(0, |pages| pages.bytes());
     host.bytes_written += kv.written_bytes();
     let times = pages.zip(cost).map(|(pages, cost)| cost.of(&pages));
-    let device = pages.map(|pages| report::PageUse {
+    let device = pages.map(|pages| PageUse {
         hits: pages.hits,
         misses: pages.misses,
         prefetched: pages.prefetched,
@@ -207,27 +260,28 @@ pub fn with_fetches(
     });
     let moved = times.filter(|(transfer, _)| *transfer > 0.0);
     let hidden = moved.map(|(transfer, waited)| 1.0 - waited / transfer);
-    Ok(report::Tiers { device, host: Some(host), overlap: hidden.or(report.overlap), ..report })
+    Ok(TierUse { device, host: Some(host), overlap: hidden.or(used.overlap), ..used })
 }
 
 /// The root of every hash chain. A reproducible engine computes rows in another order of operations, and a
 /// sparse policy computes them from other keys, so their blocks must not be confused with those of dense
 /// attention, even if all are in one store.
 #[must_use]
-pub fn hash_seed(args: &EngineArgs) -> Vec<u8> {
-    let order = args.reproducible.then(|| "reproducible".to_owned());
-    let sparse = args.sparse.as_ref().filter(|spec| spec.name != "full").map(ToString::to_string);
+pub(crate) fn hash_seed(options: &EngineOptions) -> Vec<u8> {
+    let order = options.reproducible.then(|| "reproducible".to_owned());
+    let sparse = options.sparse.as_ref().filter(|sparse| sparse.selects());
+    let sparse = sparse.map(|sparse| sparse.spec.to_string());
     order.into_iter().chain(sparse).collect::<Vec<_>>().join(", ").into_bytes()
 }
 
-/// Hashes of the full blocks of a sequence without salt, as computed by an engine with `args`.
+/// Hashes of the full blocks of a sequence without salt, as computed by an engine with `options`.
 ///
 /// # Panics
 /// If the block size is 0.
 #[must_use]
-pub fn block_hashes(args: &EngineArgs, ids: &[u32]) -> Vec<BlockHash> {
-    let size = BlockSize::new(args.block_size).expect("the command line refuses blocks of 0 tokens");
-    let hasher = BlockHasher::new(HashAlgorithm::default(), &hash_seed(args), size);
+pub fn block_hashes(options: &EngineOptions, ids: &[u32]) -> Vec<BlockHash> {
+    let size = BlockSize::new(options.block_size).expect("a cache has no blocks of 0 tokens");
+    let hasher = BlockHasher::new(HashAlgorithm::default(), &hash_seed(options), size);
     let mut chain = HashChain::new(hasher, ExtraKeys::default());
     chain.extend(ids);
     chain.hashes().to_vec()
@@ -235,7 +289,7 @@ pub fn block_hashes(args: &EngineArgs, ids: &[u32]) -> Vec<BlockHash> {
 
 /// Identifies the contents of the blocks. A store that was written under another name is refused, or its
 /// entries are not seen.
-fn namespace(model: &Model, decoder: &Decoder) -> Result<String> {
+fn namespace(model: &Model, decoder: &Decoder) -> Result<String, models::WeightError> {
     let (shape, config) = (decoder.kv().shape(), decoder.config());
     Ok(format!(
         "model {:032x}, {} layers, {} KV heads of {}, {:?}, K [head, dim/16B, token, 16B] then V [head, token, dim], \

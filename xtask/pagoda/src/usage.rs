@@ -1,12 +1,63 @@
-//! Traffic of the KV tiers, for reports.
+//! What requests and the engine have used: KV blocks, traffic of the tiers, sparse attention.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
+use models::{Attended, KvPlan};
 use serde::Serialize;
+
+/// KV cache use of one group of layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct KvUse {
+    /// Blocks held.
+    pub blocks: u32,
+    /// Their bytes over the group's layers.
+    pub bytes: u64,
+}
+
+/// Blocks of each group, `[groups]`, by the names of the groups.
+#[must_use]
+pub fn kv_use(plan: &KvPlan, blocks: &[u32]) -> BTreeMap<String, KvUse> {
+    let of_group = |(group, blocks): (usize, &u32)| {
+        (plan.group_name(group), KvUse { blocks: *blocks, bytes: u64::from(*blocks) * plan.block_bytes() })
+    };
+    blocks.iter().enumerate().map(of_group).collect()
+}
+
+/// What the sparse-attention policy did.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SparseUse {
+    /// The policy's SPEC, `full` for dense attention.
+    pub policy: String,
+    /// Attended share of the KV blocks, mean over steps, layers and heads, 0 to 1.
+    pub density: f64,
+    /// Attention mass that the policy certifies without reading dropped keys, smallest over steps, layers and heads,
+    /// 0 to 1; null where it certifies none.
+    pub bound: Option<f64>,
+}
+
+impl SparseUse {
+    /// The report on the policy named `spec` from `attended`; that of dense attention if either is missing.
+    #[must_use]
+    pub fn of(spec: Option<&sparse_select::Spec>, attended: Option<&Attended>) -> Self {
+        Self {
+            policy: spec.map_or_else(|| "full".into(), ToString::to_string),
+            density: attended.map_or(1.0, Attended::density),
+            bound: attended.and_then(|attended| attended.mass),
+        }
+    }
+}
+
+impl fmt::Display for SparseUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: density {:.3}", self.policy, self.density)?;
+        self.bound.map_or(Ok(()), |bound| write!(f, ", certified mass {bound:.4}"))
+    }
+}
 
 /// Traffic of the KV tiers since the engine was opened; a tier that is not configured is left out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Tiers {
+pub struct TierUse {
     /// Pages of selected blocks on the device, if the context itself is on the host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<PageUse>,
@@ -36,14 +87,24 @@ pub struct PageUse {
     pub wait_ms: Option<f64>,
 }
 
-impl Tiers {
-    /// A line of their own behind another one, where there are some.
-    pub(super) fn line(&self) -> String {
-        if *self == Self::default() { String::new() } else { format!("\n      {self}") }
-    }
+/// Traffic of one KV tier.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct TierTraffic {
+    /// Blocks read.
+    pub hits: u64,
+    /// Blocks that were looked up and not found, or not readable.
+    pub misses: u64,
+    /// Reads, writes and lookups that failed.
+    pub errors: u64,
+    /// Time that computation waited for this tier, in milliseconds.
+    pub wait_ms: f64,
+    /// Bytes read from the tier.
+    pub bytes_read: u64,
+    /// Bytes written to the tier.
+    pub bytes_written: u64,
 }
 
-impl fmt::Display for Tiers {
+impl fmt::Display for TierUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
         if let Some(pages) = &self.device {
@@ -60,21 +121,4 @@ impl fmt::Display for Tiers {
         parts.extend(self.overlap.map(|hidden| format!("{:.0} % of transfer time hidden", 100.0 * hidden)));
         write!(f, "tiers: {}", parts.join("; "))
     }
-}
-
-/// Traffic of one KV tier.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct TierTraffic {
-    /// Blocks read.
-    pub hits: u64,
-    /// Blocks that were looked up and not found, or not readable.
-    pub misses: u64,
-    /// Reads, writes and lookups that failed.
-    pub errors: u64,
-    /// Time that computation waited for this tier, in milliseconds.
-    pub wait_ms: f64,
-    /// Bytes read from the tier.
-    pub bytes_read: u64,
-    /// Bytes written to the tier.
-    pub bytes_written: u64,
 }

@@ -1,5 +1,5 @@
-//! Results of `doctor --self-test` by adapter and driver, so that the engine avoids levels that are wrong
-//! there.
+//! Results of self-tests by adapter and driver, so that engines avoid kernel levels that are wrong there.
+//! `cargo xtask doctor --self-test` writes them.
 //!
 //! The verdicts are kept in a JSON file in the user's cache folder. The driver's version is part of the key,
 //! so an updated driver starts without a verdict.
@@ -10,18 +10,18 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
 use attn_kernels::Level;
 use attn_kernels::gpu::{Gpu, GpuOptions, wgpu};
-use models::ModelCache;
+use models::{FetchError, ModelCache};
 use serde::{Deserialize, Serialize};
 
-use crate::self_test::{self, Outcome, Tested};
+use crate::error::Error;
+use crate::{Note, Notes};
 
 const FILE: &str = "self-test.json";
 
 /// If this variable is set, to anything, adapters are opened at their best level regardless of verdicts.
-const IGNORE: &str = "PAGODA_IGNORE_SELF_TEST";
+pub(crate) const IGNORE: &str = "PAGODA_IGNORE_SELF_TEST";
 
 /// Result of a self-test on one adapter under one driver.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,23 +44,10 @@ pub struct Wrong {
 }
 
 impl Verdict {
-    /// The verdict from these rows.
-    #[must_use]
-    pub fn of(rows: &[Tested]) -> Self {
-        let wrong = rows.iter().filter_map(|row| match &row.outcome {
-            Outcome::Wrong(fault) => {
-                Some(Wrong { variant: row.variant.clone(), level: row.level.into(), fault: fault.clone() })
-            }
-            _ => None,
-        });
-        let skipped = |row: &&Tested| matches!(row.outcome, Outcome::Skipped(_));
-        Self { wrong: wrong.collect(), tested: rows.len() - rows.iter().filter(skipped).count() }
-    }
-
     /// The best level below every wrong kernel's; `None` if even the baseline is wrong.
     fn usable(&self) -> Option<Level> {
         // A level with an unknown name is from another version of this program, and so are its kernels.
-        let lowest = self.wrong.iter().filter_map(|wrong| self_test::level(&wrong.level)).min();
+        let lowest = self.wrong.iter().filter_map(|wrong| level(&wrong.level)).min();
         match lowest {
             None => Some(Level::Coop),
             Some(Level::Coop) => Some(Level::Subgroup),
@@ -68,6 +55,11 @@ impl Verdict {
             Some(Level::Baseline) => None,
         }
     }
+}
+
+/// The level of this name.
+fn level(name: &str) -> Option<Level> {
+    [Level::Baseline, Level::Subgroup, Level::Coop].into_iter().find(|level| level.name() == name)
 }
 
 impl fmt::Display for Verdict {
@@ -133,8 +125,8 @@ impl Verdicts {
     ///
     /// # Errors
     /// If there is no cache folder, or it cannot be written.
-    pub fn save(&self) -> Result<()> {
-        let path = self.path.as_ref().context("no cache folder for this user; set PAGODA_CACHE_DIR")?;
+    pub fn save(&self) -> Result<(), Error> {
+        let path = self.path.as_ref().ok_or(FetchError::NoCacheDir)?;
         let write = || -> io::Result<()> {
             fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
             // Replaced by renaming, so that a concurrent reader finds either the old verdicts or the new
@@ -143,7 +135,7 @@ impl Verdicts {
             fs::write(&new, serde_json::to_vec_pretty(&self.by_adapter)?)?;
             fs::rename(&new, path)
         };
-        write().with_context(|| format!("{}: cannot be written", path.display()))
+        write().map_err(|source| Error::Write { path: path.clone(), source })
     }
 }
 
@@ -151,25 +143,27 @@ impl Verdicts {
 ///
 /// # Errors
 /// Those of [`Gpu::open`], and if even the baseline level is wrong.
-pub fn open(options: &GpuOptions) -> Result<Gpu> {
+pub fn open(options: &GpuOptions, notes: &Notes) -> Result<Gpu, Error> {
     let ignore = std::env::var_os(IGNORE).is_some_and(|value| !value.is_empty());
-    open_with(options, &Verdicts::of_this_user(), ignore)
+    open_with(options, &Verdicts::of_this_user(), ignore, notes)
 }
 
-fn open_with(options: &GpuOptions, verdicts: &Verdicts, ignore: bool) -> Result<Gpu> {
+fn open_with(options: &GpuOptions, verdicts: &Verdicts, ignore: bool, notes: &Notes) -> Result<Gpu, Error> {
     let gpu = Gpu::open(options)?;
     let Some(verdict) = verdicts.get(gpu.info()).filter(|verdict| !verdict.wrong.is_empty()) else {
         return Ok(gpu);
     };
+    let adapter = gpu.info().name.clone();
+    let tell = |verdict| notes.tell(&Note::SelfTest { adapter: adapter.clone(), verdict });
     if ignore {
-        eprintln!("{}: {verdict}, but {IGNORE} is set", gpu.info().name);
+        tell(format!("{verdict}, but {IGNORE} is set"));
         return Ok(gpu);
     }
     match verdict.usable() {
-        None => bail!("{}: {verdict}; {IGNORE}=1 opens it all the same", gpu.info().name),
+        None => Err(Error::Adapter { adapter, verdict: verdict.clone() }),
         Some(level) if level >= gpu.level() => Ok(gpu),
         Some(level) => {
-            eprintln!("{}: {verdict}", gpu.info().name);
+            tell(verdict.to_string());
             drop(gpu);
             Ok(Gpu::open(&GpuOptions { level, ..options.clone() })?)
         }
@@ -206,15 +200,6 @@ mod tests {
         insta::assert_snapshot!(verdict(&["baseline"]), @"self-test FAILED under this driver: 1 of 80 kernel variants are wrong (top_k-baseline); the engine refuses this adapter");
     }
 
-    #[test]
-    fn rows_become_a_verdict() {
-        let row = |outcome| Tested { variant: "embed-q4".into(), level: "subgroup", outcome, ms: 1.0 };
-        let rows = [row(Outcome::Right), row(Outcome::Skipped("x".into())), row(Outcome::Wrong("y".into()))];
-        let verdict = Verdict::of(&rows);
-        assert_eq!((verdict.tested, verdict.wrong.len()), (2, 1));
-        assert_eq!((&*verdict.wrong[0].level, &*verdict.wrong[0].fault), ("subgroup", "y"));
-    }
-
     /// Needs an adapter; `ATTN_GPU=skip` skips it.
     #[test]
     fn an_adapter_opens_at_a_level_that_is_right() {
@@ -226,7 +211,7 @@ mod tests {
         let after = |levels: &[&str], ignore| {
             let mut verdicts = Verdicts::default();
             verdicts.put(best.info(), verdict(levels));
-            open_with(&options, &verdicts, ignore).map(|gpu| gpu.level())
+            open_with(&options, &verdicts, ignore, &Notes::default()).map(|gpu| gpu.level())
         };
         assert_eq!(after(&[], false).unwrap(), best.level());
         assert_eq!(after(&["subgroup"], false).unwrap(), Level::Baseline);

@@ -8,15 +8,14 @@ use std::io;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use pagoda::{Demand, Engine, Event, Model, Request};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 
 use super::{replay, workload};
-use crate::cli::{BenchArgs, Preempt, SamplingArgs};
-use crate::engine::{Engine, Event, Prompt};
-use crate::model::{Model, Wanted};
-use crate::report;
+use crate::cli::{BenchArgs, Preempt};
+use crate::{model, report};
 
 /// A batch of equal requests.
 #[derive(Debug, Clone, Copy)]
@@ -63,7 +62,7 @@ struct Row {
 /// Runs the suite.
 pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let traces = args.workload.iter().map(|path| workload::read(path)).collect::<Result<Vec<_>>>()?;
-    let model = Model::open(&args.engine)?;
+    let model = model::open(&args.engine)?;
     let traces = if traces.is_empty() { workload::builtin(batches(args, &model)?)? } else { traces };
     let run = |trace: &workload::Workload| {
         replay::run(args, &model, trace).with_context(|| format!("workload {}", trace.name))
@@ -76,8 +75,8 @@ fn batches(args: &BenchArgs, model: &Model) -> Result<bool> {
     let most = GPU.iter().chain(CPU).map(|w| w.streams * (w.prompt + w.output)).max().unwrap_or(0);
     let streams = GPU.iter().map(|w| w.streams).max().unwrap_or(1);
     let longest = GPU.iter().chain(CPU).map(|w| w.prompt + w.output).max().unwrap_or(0);
-    let wanted = Wanted { tokens: u64::from(most), longest: u64::from(longest) };
-    let mut engine = Engine::open(&args.engine, model, streams, wanted, Preempt::Recompute)?;
+    let demand = Demand { sequences: streams, tokens: u64::from(most), longest: u64::from(longest) };
+    let mut engine = model::engine(&args.engine, model, demand, Preempt::Recompute)?;
     let software = engine.decoder().gpu().is_cpu();
     let workloads = if software { CPU } else { GPU };
     let mut rows = Vec::new();
@@ -98,19 +97,12 @@ fn batches(args: &BenchArgs, model: &Model) -> Result<bool> {
 }
 
 /// Random ids, so that prefix hits and patterns in the text do not distort the measurement.
-fn prompts(engine: &Engine, workload: Workload, seed: u64) -> Vec<Prompt> {
+fn prompts(engine: &Engine, workload: Workload, seed: u64) -> Vec<Request> {
     let vocab = engine.decoder().config().vocab_size;
     let mut random = StdRng::seed_from_u64(seed);
-    (0..workload.streams)
-        .map(|_| Prompt {
-            ids: (0..workload.prompt).map(|_| random.random_range(0..vocab)).collect(),
-            max_tokens: workload.output,
-            samples: 1,
-            sampling: SamplingArgs::GREEDY,
-            salt: None,
-            ignore_eos: true,
-        })
-        .collect()
+    let mut ids = || (0..workload.prompt).map(|_| random.random_range(0..vocab)).collect();
+    let request = |_| Request::new(ids()).max_tokens(workload.output).ignore_eos().without_text();
+    (0..workload.streams).map(request).collect()
 }
 
 /// Runs a workload until every stream has its first token; then calls `decode` for the rest.
@@ -129,8 +121,8 @@ fn serve<T>(
     let mut seen = std::collections::HashSet::new();
     while first_tokens < workload.streams && engine.has_work() {
         for event in engine.step()? {
-            if let Event::Token(seq, _) = event {
-                first_tokens += u32::from(seen.insert(seq));
+            if let Event::Token(token) = event {
+                first_tokens += u32::from(seen.insert(token.seq));
             }
         }
     }

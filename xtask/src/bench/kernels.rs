@@ -23,11 +23,12 @@ use std::io;
 use anyhow::{Context, Result, anyhow, ensure};
 use attn_kernels::Level;
 use indicatif::{ProgressBar, ProgressStyle};
+use pagoda::{Notes, verdicts};
 use serde::Serialize;
 
 use super::svg::{Axis, Series, chart, quantity};
 use crate::cli::BenchArgs;
-use crate::{report, verdicts};
+use crate::report;
 use ceiling::{Ceiling, Pace};
 use work::{Bench, Timed};
 
@@ -72,7 +73,7 @@ const RUNS_QUICK: usize = 3;
 
 /// Runs the suite.
 pub(super) fn run(args: &BenchArgs) -> Result<()> {
-    let gpu = verdicts::open(&args.engine.gpu())?;
+    let gpu = verdicts::open(&args.engine.gpu(), &Notes::to(|note| eprintln!("{note}")))?;
     let info = gpu.info();
     eprintln!("device: {} (level {}, driver {})", info.name, gpu.level(), info.driver_info);
     if !gpu.time_dispatches(true) {

@@ -14,11 +14,10 @@ use anyhow::{Context, Result};
 use attn_kernels::gpu::Gpu;
 use indicatif::{ProgressBar, ProgressStyle};
 use models::Decoder;
-use sparse_select::Registry;
+use pagoda::{Demand, EngineOptions, Model};
 
 use crate::cli::{BenchArgs, EngineArgs};
-use crate::model::{Model, Wanted, Watch};
-use crate::report;
+use crate::{model, report};
 use cell::{Cell, Cells, Phase};
 use plan::{Plan, Task};
 use runner::Way;
@@ -28,6 +27,15 @@ const ANSWER_TOKENS: u32 = 24;
 
 /// The text whose likelihood is measured if the plan names no file: see xtask/texts.
 const TEXT: &str = include_str!("../../texts/gpl-3.txt");
+
+/// What a step reports about the selections of a policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Watch {
+    /// The selected blocks.
+    Blocks,
+    /// The share of dense attention's mass in the selected blocks; selects on the host.
+    Worth,
+}
 
 /// A cell to run: its sequence, and how to run it.
 struct Job {
@@ -42,7 +50,7 @@ struct Job {
 pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let gpu = Gpu::open(&args.engine.gpu())?;
     let plan = Plan::read(args.plan.as_deref(), gpu.is_cpu())?;
-    let model = Model::open(&args.engine)?;
+    let model = model::open(&args.engine)?;
     let setup = setup(args, &plan, &model, &gpu)?;
     drop(gpu);
     let mut cells = Cells::open(args.out.as_deref())?;
@@ -125,11 +133,12 @@ fn open(
     watch: Watch,
 ) -> Result<(Watch, Decoder, u64)> {
     let spec = policy.parse().with_context(|| format!("policy {policy}"))?;
-    let block = Registry::builtin().build(&spec)?.block_size().get();
     let engine = EngineArgs { sparse: Some(spec), chunk: plan.chunk, ..args.engine.clone() };
-    let longest = u64::from(plan.longest());
-    let wanted = Wanted { tokens: longest, longest };
-    let decoder = model.load_watched(&engine, plan.chunk, 1, wanted, watch)?;
+    let mut options = EngineOptions::try_from(&engine)?.demand(Demand::one(plan.longest().into()));
+    let sparse = options.sparse.as_mut().expect("the arguments name a policy");
+    (sparse.trace, sparse.measure) = (watch == Watch::Blocks, watch == Watch::Worth);
+    let block = sparse.policy.block_size().get();
+    let decoder = model::load(&options, model)?;
     decoder.gpu().time_dispatches(true);
     let shape = decoder.kv().shape();
     let bytes = 2 * u64::from(block * shape.head_dim) * shape.dtype.bytes() as u64;

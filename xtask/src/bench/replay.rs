@@ -8,15 +8,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use kvblock::SeqId;
+use pagoda::{Demand, Engine, Event, Model, Request, SeqId};
 use serde::Serialize;
 
 use super::chart;
 use super::workload::{Arrival, Workload};
-use crate::cli::{BenchArgs, Preempt, SamplingArgs};
-use crate::engine::{Engine, Event, Prompt};
-use crate::model::{Model, Wanted};
-use crate::report;
+use crate::cli::{BenchArgs, Preempt};
+use crate::{model, report};
 
 /// Measurements of a replay. The time of a token is the end of its step.
 #[derive(Debug, Serialize)]
@@ -84,8 +82,12 @@ pub(super) fn run(args: &BenchArgs, model: &Model, workload: &Workload) -> Resul
     let vocab = model.config.vocab_size;
     let trace = workload.trace(vocab, 0);
     let tokens = trace.iter().map(|arrival| arrival.prompt.len() as u64 + u64::from(arrival.output));
-    let wanted = Wanted { tokens: tokens.clone().sum(), longest: tokens.max().unwrap_or(0) };
-    let mut engine = Engine::open(&engine_args, model, workload.requests, wanted, Preempt::Recompute)?;
+    let demand = Demand {
+        sequences: workload.requests,
+        tokens: tokens.clone().sum(),
+        longest: tokens.max().unwrap_or(0),
+    };
+    let mut engine = model::engine(&engine_args, model, demand, Preempt::Recompute)?;
     warm_up(&mut engine, workload.trace(vocab, 1))?;
     let replay = Recorder::default().replay(&mut engine, workload, &trace)?;
     print(args, &replay)?;
@@ -107,15 +109,8 @@ fn warm_up(engine: &mut Engine, trace: Vec<Arrival>) -> Result<()> {
     Ok(())
 }
 
-fn prompt(ids: &[u32], max_tokens: u32) -> Prompt {
-    Prompt {
-        ids: ids.to_vec(),
-        max_tokens,
-        samples: 1,
-        sampling: SamplingArgs::GREEDY,
-        salt: None,
-        ignore_eos: true,
-    }
+fn prompt(ids: &[u32], max_tokens: u32) -> Request {
+    Request::new(ids.to_vec()).max_tokens(max_tokens).ignore_eos().without_text()
 }
 
 #[derive(Default)]
@@ -167,19 +162,21 @@ impl Recorder {
     fn record(&mut self, event: &Event, now: Duration) {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         match event {
-            Event::Token(seq, _) => {
-                let (arrived, last) = self.there.get_mut(seq).expect("a token of a request that arrived");
+            Event::Token(token) => {
+                let (arrived, last) =
+                    self.there.get_mut(&token.seq).expect("a token of a request that arrived");
                 match last.replace(now) {
                     None => self.ttft_ms.push(ms(now.saturating_sub(*arrived))),
                     Some(last) => self.inter_token_ms.push(ms(now - last)),
                 }
                 self.output_tokens += 1;
             }
-            Event::Finished(done, _) => {
+            Event::Finished(done) => {
                 let (arrived, _) = self.there.remove(&done.seq).expect("a request ends once");
                 self.latency_ms.push(ms(now.saturating_sub(arrived)));
-                self.cached_tokens += u64::from(done.cached_tokens);
+                self.cached_tokens += u64::from(done.usage.cached_tokens);
             }
+            _ => {}
         }
     }
 

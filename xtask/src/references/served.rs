@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use anyhow::{Context, Result};
 use kvblock::{BlockId, KvCache, KvCacheConfig, LengthLimits, SeqContent, SeqId, SlotRequest};
 use models::batch::{Phase, Slice};
+use pagoda::kv_used::group_id;
+use pagoda::{Demand, EngineOptions, Event, Model, Request};
 
 use super::{Compared, Prompt};
 use crate::cli::{EngineArgs, GenerateArgs};
-use crate::engine::{self, Engine, Event};
-use crate::kv_used::group_id;
-use crate::model::{Model, Wanted};
+use crate::model;
 
 /// What a model computed from one prompt.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ impl Prefilled {
 pub(super) fn prefill(model: &Model, args: &EngineArgs, prompts: &[Prompt]) -> Result<Vec<Prefilled>> {
     const SEQ: SeqId = SeqId::new(0);
     let longest = prompts.iter().map(|prompt| prompt.ids.len() as u64).max().unwrap_or(0);
-    let mut decoder = model.load(args, args.chunk, 1, Wanted { tokens: longest, longest })?;
+    let mut decoder = model::decoder(args, model, longest)?;
     decoder.trace_choices(true)?;
     let limits =
         LengthLimits { max_model_len: decoder.config().context_length, max_batched_tokens: args.chunk };
@@ -78,38 +78,38 @@ pub(super) fn generate(
     let batch: Vec<&Prompt> = prompts.iter().chain(prompts.last()).collect();
     let count = u32::try_from(batch.len())?;
     let longest = |prompt: &&Prompt| (prompt.ids.len() + prompt.greedy.len()) as u64;
-    let wanted = Wanted {
+    let demand = Demand {
+        sequences: count,
         tokens: batch.iter().map(longest).sum(),
         longest: batch.iter().map(longest).max().unwrap_or(0),
     };
     let mut engine_args = args.engine.clone();
     if tight {
-        let alone = model.most_used(&args.engine, args.engine.chunk + count, wanted.longest)?;
+        let alone = model.most_used(
+            &EngineOptions::try_from(&args.engine)?,
+            args.engine.chunk + count,
+            demand.longest,
+        )?;
         engine_args.kv_blocks = Some(u32::try_from(alone + alone / 4)?);
     }
-    let mut engine = Engine::open(&engine_args, model, count, wanted, args.preempt)?;
+    let mut engine = model::engine(&engine_args, model, demand, args.preempt)?;
     let mut wanted_of = HashMap::new();
     for prompt in batch {
-        let seq = engine.submit(&engine::Prompt {
-            ids: prompt.ids.clone(),
-            max_tokens: u32::try_from(prompt.greedy.len())?,
-            samples: 1,
-            sampling: args.sampling.clone(),
-            salt: None,
-            ignore_eos: true,
-        })?;
+        let request = Request::new(prompt.ids.clone()).max_tokens(u32::try_from(prompt.greedy.len())?);
+        let request = request.sampling((&args.sampling).into()).ignore_eos().without_text();
+        let seq = engine.submit(&request)?;
         wanted_of.insert(seq, &prompt.greedy[..prompt.sure]);
     }
     while engine.has_work() {
         for event in engine.step()? {
-            let Event::Finished(finished, _) = event else { continue };
+            let Event::Finished(finished) = event else { continue };
             let want = wanted_of[&finished.seq];
             // After a wrong token, all later ones count as wrong.
-            let equal = finished.output().iter().zip(want).take_while(|(got, want)| got == want).count();
+            let equal = finished.output.iter().zip(want).take_while(|(got, want)| got == want).count();
             compared.tokens += want.len();
             compared.wrong_tokens += want.len() - equal;
-            compared.preemptions += finished.preemptions;
-            compared.cached_tokens += finished.cached_tokens;
+            compared.preemptions += finished.usage.preemptions;
+            compared.cached_tokens += finished.usage.cached_tokens;
         }
     }
     Ok(())

@@ -2,13 +2,15 @@
 
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
 use kvblock::{LengthLimits, SeqId};
-use scheduler::{FinishReason, StepPlan};
+use scheduler::StepPlan;
 
-use super::{Clock, Engine, Prompt};
+use super::{Engine, Live};
 use crate::beams::{Beam, BeamSearch};
-use crate::score;
+use crate::error::Error;
+use crate::event::Clock;
+use crate::request::Request;
+use crate::top::most_likely;
 
 /// The hypotheses of one prompt and what they cost.
 #[derive(Debug)]
@@ -32,20 +34,37 @@ struct Search {
     cached_tokens: u32,
 }
 
+impl Live {
+    /// The state of a hypothesis that continues this one; beams have no text of their own.
+    fn fork(&self) -> Self {
+        Self {
+            sampling: self.sampling.clone(),
+            stop: Vec::new(),
+            ends: Vec::new(),
+            text: None,
+            reason: None,
+            attended: None,
+            ..*self
+        }
+    }
+}
+
 impl Engine {
-    /// Searches the continuations of one prompt with [`Prompt::samples`] beams. Nothing else may run: the
+    /// Searches the continuations of one prompt with [`Request::samples`] beams. Nothing else may run: the
     /// beams of a step are compared with each other, so all must get their token in the same step.
     ///
     /// # Errors
     /// If the prompt's beams can never fit, with the sizes, and errors of the device.
-    pub fn beam_search(&mut self, prompt: &Prompt, interrupted: impl Fn() -> bool) -> Result<Beams> {
-        ensure!(!self.has_work(), "a beam search runs alone");
-        self.check_beams(prompt)?;
-        let eos_ids = if prompt.ignore_eos { Vec::new() } else { self.eos_ids.clone() };
+    pub fn beam_search(&mut self, request: &Request, interrupted: impl Fn() -> bool) -> Result<Beams, Error> {
+        if self.has_work() {
+            return Err(Error::NotAlone);
+        }
+        self.check_beams(request)?;
+        let eos_ids = if request.ignore_eos { Vec::new() } else { self.decoder.config().eos_ids.clone() };
         // An end of sequence ends a hypothesis, never the sequence: its siblings continue.
-        let first = self.submit(&Prompt { ignore_eos: true, ..prompt.clone() })?;
+        let first = self.submit(&Request { ignore_eos: true, text: false, ..request.clone() })?;
         let mut search = Search {
-            beams: BeamSearch::new(prompt.samples as usize, prompt.ids.len(), &eos_ids),
+            beams: BeamSearch::new(request.samples as usize, request.prompt.len(), &eos_ids),
             seqs: vec![first],
             clock: self.live[&first].clock,
             cached_tokens: 0,
@@ -55,11 +74,13 @@ impl Engine {
             aborted = interrupted();
             if aborted || search.beams.live().is_empty() {
                 let seqs: Vec<SeqId> = self.live.keys().copied().collect();
-                seqs.into_iter().for_each(|seq| drop(self.finish(seq, FinishReason::Aborted)));
+                seqs.into_iter().for_each(|seq| drop(self.cancel(seq)));
                 break;
             }
-            ensure!(self.look_ahead()?.is_empty(), "the KV that the search counted on could not be read");
-            let plan = self.plan()?;
+            if !self.look_ahead()?.is_empty() {
+                return Err(Error::KvUnreadable);
+            }
+            let plan = self.plan();
             self.search_step(&plan, &mut search)?;
             self.settle()?;
         }
@@ -68,30 +89,28 @@ impl Engine {
     }
 
     /// Refuses a search that could outgrow the pool: no beam may lose its blocks while others wait for it.
-    fn check_beams(&self, prompt: &Prompt) -> Result<()> {
+    fn check_beams(&self, request: &Request) -> Result<(), Error> {
         let config = self.decoder.config();
-        let prompt_len = u32::try_from(prompt.ids.len())?;
+        let prompt_len = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
         let longest =
-            prompt_len.saturating_add(prompt.max_tokens).min(config.context_length).saturating_sub(1);
+            prompt_len.saturating_add(request.max_tokens).min(config.context_length).saturating_sub(1);
         let limits = LengthLimits { max_model_len: longest, max_batched_tokens: self.max_batched_tokens };
         let of_group = |group: &kvblock::KvCacheGroup| {
-            let (spec, beams) = (group.spec, u64::from(prompt.samples));
+            let (spec, beams) = (group.spec, u64::from(request.samples));
             let shared = u64::from(prompt_len / spec.block_size.get());
             let own = u64::from(spec.block_size.blocks_for(longest)).saturating_sub(shared);
             (shared + beams * own).min(beams * u64::from(spec.max_blocks_per_seq(limits)))
         };
-        let needed: u64 = self.decoder.kv().plan().layout.groups.iter().map(of_group).sum();
-        let pool = self.scheduler.cache().pool().num_usable();
-        let beams = prompt.samples;
-        ensure!(
-            needed <= u64::from(pool),
-            "{needed} blocks needed for {beams} beams of {longest} tokens, the pool has {pool}"
-        );
+        let blocks: u64 = self.decoder.kv().plan().layout.groups.iter().map(of_group).sum();
+        let pool_blocks = self.scheduler.cache().pool().num_usable();
+        if blocks > u64::from(pool_blocks) {
+            return Err(Error::Beams { blocks, beams: request.samples, tokens: longest, pool_blocks });
+        }
         Ok(())
     }
 
     /// Computes a step and lets the sequences follow the surviving hypotheses.
-    fn search_step(&mut self, plan: &StepPlan, search: &mut Search) -> Result<()> {
+    fn search_step(&mut self, plan: &StepPlan, search: &mut Search) -> Result<(), Error> {
         let output = self.compute(plan, true)?;
         self.save(plan)?;
         let rows: Vec<SeqId> = plan.sample_rows.iter().map(|row| row.seq).collect();
@@ -127,7 +146,7 @@ impl Engine {
         search.seqs = vec![rows[0]; children.len()];
         for ((row, own), forks) in rows.iter().zip(owned).zip(forks) {
             for fork in &forks {
-                let live = self.live[row].clone();
+                let live = self.live[row].fork();
                 self.live.insert(*fork, live);
             }
             let seqs = std::iter::once(*row).chain(forks);
@@ -150,7 +169,8 @@ impl Engine {
             let slice = plan.sample_rows[row_of(*seq)].slice;
             // There are logits only for slices that sample, in their order.
             let row = plan.slices[..slice].iter().filter(|slice| slice.samples).count();
-            let (ids, log_probs) = score::top(&logits[row * vocab..][..vocab], search.beams.num_candidates());
+            let (ids, log_probs) =
+                most_likely(&logits[row * vocab..][..vocab], search.beams.num_candidates());
             ids.into_iter().zip(log_probs).collect()
         };
         search.seqs.iter().map(of_seq).collect()

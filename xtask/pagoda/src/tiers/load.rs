@@ -12,7 +12,7 @@ use prefetch::tier::TierError;
 use scheduler::{Load, PrefetchWish, Scheduler, StepPlan};
 
 use super::{GROUP, Tiers};
-use crate::error_chain;
+use crate::{Note, error_chain};
 
 /// Longest wait for one portion of a load; after that, its request continues without it.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -223,8 +223,7 @@ impl Tiers {
         let recovery = policy.recover(hashes, BlockIdx::new(first), &[block - first], start + len, size);
         let good_tokens = block * self.block_size;
         let must_end = matches!(recovery, Recovery::Fail { .. });
-        let consequence = if must_end { "the request ends" } else { "computed again" };
-        eprintln!("request {}: KV from token {good_tokens} on: {reason}: {consequence}", seq.get());
+        self.notes.tell(&Note::KvUnreadable { seq, from_token: good_tokens, reason, ends: must_end });
         scheduler.remote_ready(seq, good_tokens - start);
         must_end
     }

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use anyhow::Result;
 use kvblock::{BlockHash, BlockId};
-use models::{BlockRead, Decoder};
+use models::{BlockRead, Decoder, ModelError};
 use prefetch::store::{StoreError, Task};
 
 use super::Tiers;
-use crate::error_chain;
+use crate::{Note, error_chain};
 
 /// Maximum number of blocks per read and write task.
 pub(super) const MOST: usize = BlockRead::MOST;
@@ -26,9 +25,9 @@ impl Tiers {
     /// blocks may be reused at once.
     ///
     /// # Errors
-    /// Errors of the device. Failures of tiers are only reported on stderr and in the report; blocks that
+    /// Errors of the device. Failures of tiers are only told and counted; blocks that
     /// they lack are computed again.
-    pub fn save(&mut self, decoder: &Decoder, blocks: &[(BlockHash, BlockId)]) -> Result<()> {
+    pub fn save(&mut self, decoder: &Decoder, blocks: &[(BlockHash, BlockId)]) -> Result<(), ModelError> {
         self.advance(decoder)?;
         for some in blocks.chunks(MOST) {
             let (hashes, ids): (Vec<BlockHash>, Vec<BlockId>) = some.iter().copied().unzip();
@@ -39,7 +38,7 @@ impl Tiers {
 
     /// Advances every save as far as possible without waiting for a tier. A step lies between the start of a
     /// read and this call, so the read has ended.
-    fn advance(&mut self, decoder: &Decoder) -> Result<()> {
+    fn advance(&mut self, decoder: &Decoder) -> Result<(), ModelError> {
         for saving in std::mem::take(&mut self.saves) {
             match saving {
                 Saving::Reading(hashes, read) => {
@@ -57,7 +56,7 @@ impl Tiers {
     ///
     /// # Errors
     /// Errors of the device.
-    pub fn settle(&mut self, decoder: &Decoder) -> Result<()> {
+    pub fn settle(&mut self, decoder: &Decoder) -> Result<(), ModelError> {
         self.advance(decoder)?;
         for saving in std::mem::take(&mut self.saves) {
             if let Saving::Writing(task) = saving {
@@ -103,10 +102,10 @@ impl Tiers {
         }
     }
 
-    /// Reports the first failure on stderr.
-    fn tell(&mut self, action: &str, error: &dyn std::error::Error) {
+    /// Tells the first failure.
+    fn tell(&mut self, action: &'static str, error: &dyn std::error::Error) {
         if !std::mem::replace(&mut self.told, true) {
-            eprintln!("{action}: {}; further failures are counted", error_chain::joined(error));
+            self.notes.tell(&Note::TierFailed { action, reason: error_chain::joined(error) });
         }
     }
 }

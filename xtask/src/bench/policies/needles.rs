@@ -2,12 +2,12 @@
 
 use anyhow::{Context, Result};
 use models::Message;
+use pagoda::Model;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 
 use super::plan::Task;
-use crate::model::Model;
 
 /// The filler of the pass-key task (Mohtashami and Jaggi, arXiv 2305.16300).
 const FILLER: &str =

@@ -9,8 +9,7 @@ use kvblock::{BlockId, KvCache, KvCacheConfig, LengthLimits, SeqContent, SeqId, 
 use models::batch::{Phase, Sample, Slice, StepOutput};
 use models::kernel::sample::Spec;
 use models::{Attended, Decoder};
-
-use crate::kv_used::group_id;
+use pagoda::kv_used::group_id;
 
 /// Kernels that compute attention.
 const ATTENTION: [&str; 6] =

@@ -1,0 +1,96 @@
+//! The device side of a step.
+
+use kvblock::{BlockId, SeqId};
+use models::batch::{Phase, Sample, Slice, StepOutput};
+use scheduler::{FinishReason, Scheduler, SliceKind, StepPlan};
+
+use super::Engine;
+use crate::error::Error;
+use crate::event::Event;
+use crate::kv_used::group_id;
+use crate::tiers;
+
+impl Engine {
+    /// Runs a plan on the device. With `logits`, also returns those of every slice that samples.
+    pub(super) fn compute(&mut self, plan: &StepPlan, logits: bool) -> Result<StepOutput, Error> {
+        self.host.run(&mut self.decoder, &plan.block_ops)?;
+        if plan.slices.is_empty() {
+            return Ok(StepOutput::default());
+        }
+        let scheduler = &self.scheduler;
+        let of_slice = |slice: &scheduler::Slice| tables(scheduler, slice.seq, self.kv_used.most.len());
+        let tables: Vec<Vec<&[BlockId]>> = plan.slices.iter().map(of_slice).collect();
+        let slice = |(slice, tables): (&scheduler::Slice, _)| Slice {
+            tokens: scheduler.slice_tokens(slice),
+            first: slice.start,
+            tables,
+            phase: match slice.kind {
+                SliceKind::Prefill => Phase::Prefill,
+                SliceKind::Decode => Phase::Decode,
+            },
+            access: scheduler.access_history().counts(slice.seq),
+            targets: &[],
+            logits: usize::from(logits && slice.samples),
+        };
+        let slices: Vec<Slice<'_>> =
+            plan.slices.iter().zip(tables.iter().map(Vec::as_slice)).map(slice).collect();
+        let sample = |row: &scheduler::SampleRow| {
+            let live = &self.live[&row.seq];
+            let position = plan.slices[row.slice].end();
+            Sample { slice: row.slice, spec: live.sampling.spec(live.seed, position) }
+        };
+        let samples: Vec<Sample> = plan.sample_rows.iter().map(sample).collect();
+        let mut output = self.decoder.step(&slices, &samples)?;
+        self.count(plan, &mut output);
+        Ok(output)
+    }
+
+    /// Adds what a step reports to the counters.
+    fn count(&mut self, plan: &StepPlan, output: &mut StepOutput) {
+        for timing in &output.timings {
+            let (count, ns) = self.kernel_ns.entry(timing.kernel).or_default();
+            *count += 1;
+            *ns += timing.ns;
+        }
+        for (slice, attended) in plan.slices.iter().zip(std::mem::take(&mut output.attended)) {
+            let Some(attended) = attended else { continue };
+            self.scheduler.record_access(slice.seq, &attended.accessed);
+            let live = self.live.get_mut(&slice.seq).expect("a sequence in a step is live");
+            live.attended.get_or_insert_default().add(&attended);
+        }
+    }
+
+    /// Copies what the tiers have read to the device, and requests what the next steps could use. Returns the
+    /// end events of requests whose blocks could not be read.
+    pub(super) fn look_ahead(&mut self) -> Result<Vec<Event>, Error> {
+        let Some(tiers) = &mut self.tiers else { return Ok(Vec::new()) };
+        let failed = tiers.arrive(&mut self.scheduler, &mut self.decoder)?;
+        tiers.look_ahead(&mut self.scheduler);
+        Ok(failed.into_iter().flat_map(|seq| self.end(seq, FinishReason::Failed)).collect())
+    }
+
+    /// Saves the blocks that a step filled.
+    pub(super) fn save(&mut self, plan: &StepPlan) -> Result<(), Error> {
+        let Some(tiers) = &mut self.tiers else { return Ok(()) };
+        let filled = plan.slices.iter().flat_map(|slice| {
+            let hashes = self.scheduler.block_hashes(slice.seq);
+            let table = self.scheduler.block_table(slice.seq, tiers::GROUP);
+            tiers.filled(slice.start..slice.end()).map(|block| (hashes[block], table[block]))
+        });
+        let filled: Vec<_> = filled.collect();
+        Ok(tiers.save(&self.decoder, &filled)?)
+    }
+
+    /// Lets the tiers finish once all sequences have ended.
+    pub(super) fn settle(&mut self) -> Result<(), Error> {
+        match self.tiers.as_mut().filter(|_| !self.scheduler.has_work()) {
+            Some(tiers) => Ok(tiers.settle(&self.decoder)?),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Block tables of a sequence, `[groups]`.
+fn tables(scheduler: &Scheduler, seq: SeqId, num_groups: usize) -> Vec<&[BlockId]> {
+    (0..num_groups).map(|group| scheduler.block_table(seq, group_id(group))).collect()
+}

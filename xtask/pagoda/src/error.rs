@@ -1,0 +1,175 @@
+//! Why an engine does not open, or refuses a request.
+
+use std::path::PathBuf;
+
+use attn_kernels::gpu::GpuError;
+use kvblock::AllocError;
+use models::{ChatError, ConfigError, FetchError, ModelError, TokenizerError, WeightError};
+use prefetch::spec::TierSpec;
+use scheduler::AdmitError;
+use sparse_select::Spec;
+
+use crate::tiers::TiersError;
+use crate::verdicts::{IGNORE, Verdict};
+
+/// Everything between a path and the last token of a request.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A checkpoint is missing or broken.
+    #[error("model {name}")]
+    Open {
+        /// Path of the checkpoint, or its text form if its weights are random.
+        name: String,
+        /// The reason.
+        source: Box<CheckpointError>,
+    },
+    /// The default model cannot be fetched.
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
+    /// A text is given to a model that has no tokenizer.
+    #[error("the model has no tokenizer: give token ids")]
+    NoTokenizer,
+    /// Text that cannot be encoded, or tokens that cannot be decoded.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// Messages that the chat template does not take.
+    #[error(transparent)]
+    Chat(#[from] ChatError),
+    /// The weights cannot be read.
+    #[error(transparent)]
+    Weights(#[from] WeightError),
+    /// A model that does not load or run.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The device.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    /// A self-test found even the baseline kernels wrong on this adapter.
+    #[error("{adapter}: {verdict}; {IGNORE}=1 opens it all the same")]
+    Adapter {
+        /// The adapter.
+        adapter: String,
+        /// What the self-test found.
+        verdict: Verdict,
+    },
+    /// No policy has this text form.
+    #[error(transparent)]
+    Spec(#[from] sparse_select::SpecError),
+    /// A policy that does not fit the cache.
+    #[error("sparse {spec}")]
+    Sparse {
+        /// The policy.
+        spec: Box<Spec>,
+        /// The reason.
+        source: Box<ModelError>,
+    },
+    /// Memory for less than two KV blocks.
+    #[error(
+        "{budget_bytes} bytes for the KV cache hold {blocks} blocks of {block_bytes} bytes, 2 are needed"
+    )]
+    KvMemory {
+        /// Memory for the pool.
+        budget_bytes: u64,
+        /// Blocks that fit.
+        blocks: u64,
+        /// Bytes of a block.
+        block_bytes: u64,
+    },
+    /// More KV blocks than the device has room for.
+    #[error("kv_blocks {wanted}: the device has room for {blocks} (a buffer holds {limit})")]
+    KvBlocks {
+        /// Blocks asked for.
+        wanted: u32,
+        /// Blocks that fit.
+        blocks: u32,
+        /// Blocks that fit in the largest buffer.
+        limit: u32,
+    },
+    /// KV tiers that do not open, or do not fit the model.
+    #[error("kv_tiers {spec}")]
+    KvTiers {
+        /// The tiers.
+        spec: Box<TierSpec>,
+        /// The reason.
+        source: Box<TiersError>,
+    },
+    /// Limits under which some request could never run.
+    #[error(transparent)]
+    Limits(#[from] scheduler::ConfigError),
+    /// The KV cache cannot be built.
+    #[error(transparent)]
+    Cache(#[from] kvblock::ConfigError),
+    /// A token id outside the vocabulary.
+    #[error("token id {id} at position {position} is outside the vocabulary of {vocab}")]
+    Token {
+        /// The id.
+        id: u32,
+        /// Its position in the prompt.
+        position: usize,
+        /// Size of the vocabulary.
+        vocab: u32,
+    },
+    /// Stop texts of a request without text.
+    #[error(
+        "stop texts are found in text, which the request does not ask for or the model has no tokenizer for"
+    )]
+    StopText,
+    /// A request that could never finish.
+    #[error(transparent)]
+    Admit(#[from] AdmitError),
+    /// A sequence that outgrows the KV pool.
+    #[error("KV of the first {end} of {tokens} tokens")]
+    Alloc {
+        /// Tokens whose KV was wanted.
+        end: usize,
+        /// Tokens of the sequence.
+        tokens: usize,
+        /// The reason.
+        source: AllocError,
+    },
+    /// A beam search beside other requests.
+    #[error("a beam search runs alone")]
+    NotAlone,
+    /// Beams that could outgrow the KV pool.
+    #[error("{blocks} blocks needed for {beams} beams of {tokens} tokens, the pool has {pool_blocks}")]
+    Beams {
+        /// Blocks that the beams can hold at one time.
+        blocks: u64,
+        /// Number of beams.
+        beams: u32,
+        /// Tokens of the longest beam.
+        tokens: u32,
+        /// Blocks of the pool.
+        pool_blocks: u32,
+    },
+    /// KV that a beam search counted on could not be read from a tier.
+    #[error("the KV that the search counted on could not be read")]
+    KvUnreadable,
+    /// A file cannot be written.
+    #[error("{}: cannot be written", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: std::io::Error,
+    },
+}
+
+/// Why a checkpoint does not open.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckpointError {
+    /// Its weights.
+    #[error(transparent)]
+    Weights(#[from] WeightError),
+    /// Its configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Its tokenizer.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// Its chat template.
+    #[error(transparent)]
+    Chat(#[from] ChatError),
+}

@@ -1,0 +1,38 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+pub mod beams;
+mod block_ops;
+mod engine;
+mod error;
+pub mod error_chain;
+mod event;
+pub mod kv_used;
+mod memory;
+mod model;
+mod note;
+mod options;
+mod request;
+mod sampling;
+mod text;
+pub mod tiers;
+mod top;
+pub mod usage;
+pub mod verdicts;
+
+pub use attn_kernels::kernel::KvDtype;
+pub use engine::{Beams, Engine};
+pub use error::{CheckpointError, Error};
+pub use event::{Clock, Event, FinishReason, Finished, Token, Usage};
+pub use kvblock::SeqId;
+pub use model::Model;
+pub use models::{Message, Place, Tokenizer};
+pub use note::{Note, Notes};
+pub use options::{Demand, EngineOptions, MAX_SEQUENCES, Preemption, Sparse};
+pub use prefetch::spec::TierSpec;
+pub use request::Request;
+pub use sampling::Sampling;
+pub use scheduler::Policy as Order;
+pub use sparse_select::{Registry, Spec};
+pub use text::{Piece, Text};
+pub use top::most_likely;

@@ -1,0 +1,141 @@
+//! Notes: what an engine has to say while it works.
+
+use std::fmt;
+use std::sync::Arc;
+
+use attn_kernels::Level;
+use kvblock::SeqId;
+
+/// Something that the user should know, though the engine goes on.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Note {
+    /// A device was opened.
+    Device {
+        /// The adapter.
+        adapter: String,
+        /// Level of its kernels.
+        level: Level,
+        /// Its driver, with the version.
+        driver: String,
+    },
+    /// Kernels that a self-test found wrong are avoided, or not, as the text says.
+    SelfTest {
+        /// The adapter.
+        adapter: String,
+        /// The verdict, and what follows from it.
+        verdict: String,
+    },
+    /// A policy has no kernels, so each layer waits for a selection on the host.
+    SelectsOnHost {
+        /// The policy.
+        policy: String,
+    },
+    /// A policy keeps everything below a length that no sequence exceeds.
+    KeepsAll {
+        /// The policy.
+        policy: &'static str,
+        /// It selects from this number of tokens on.
+        dense_below_tokens: usize,
+        /// Tokens of the longest sequence.
+        longest: u64,
+    },
+    /// A policy selects nothing in a phase, which stays dense.
+    DensePhase {
+        /// The policy.
+        policy: &'static str,
+        /// `prefill` or `decode`.
+        phase: &'static str,
+    },
+    /// Memory is short, so the KV pool is smaller than it could be used.
+    FewerBlocks {
+        /// Blocks of the pool.
+        blocks: u32,
+        /// Blocks wanted.
+        wanted: u32,
+    },
+    /// A KV tier failed; further failures are only counted.
+    TierFailed {
+        /// What failed.
+        action: &'static str,
+        /// The reason.
+        reason: String,
+    },
+    /// Tokens of a sequence cannot be decoded to text; the sequence ends.
+    Undecodable {
+        /// The sequence.
+        seq: SeqId,
+        /// The reason.
+        reason: String,
+    },
+    /// KV that a request counted on could not be read from a tier.
+    KvUnreadable {
+        /// The request.
+        seq: SeqId,
+        /// Position of the first token without KV.
+        from_token: u32,
+        /// The reason.
+        reason: String,
+        /// Whether the request ends, rather than computing the KV again.
+        ends: bool,
+    },
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Device { adapter, level, driver } => write!(f, "device: {adapter} ({level:?}, {driver})"),
+            Self::SelfTest { adapter, verdict } => write!(f, "{adapter}: {verdict}"),
+            Self::SelectsOnHost { policy } => {
+                write!(f, "sparse: no kernels for {policy}, so each layer waits for a selection on the host")
+            }
+            Self::KeepsAll { policy, dense_below_tokens, longest } => write!(
+                f,
+                "sparse: {policy} keeps everything below {dense_below_tokens} tokens, and none here has more than \
+                 {longest}"
+            ),
+            Self::DensePhase { policy, phase } => {
+                write!(f, "sparse: {policy} selects nothing in {phase}, which stays dense")
+            }
+            Self::FewerBlocks { blocks, wanted } => {
+                write!(f, "memory is short: {blocks} KV blocks instead of {wanted}")
+            }
+            Self::TierFailed { action, reason } => {
+                write!(f, "{action}: {reason}; further failures are counted")
+            }
+            Self::Undecodable { seq, reason } => write!(f, "request {}: {reason}", seq.get()),
+            Self::KvUnreadable { seq, from_token, reason, ends } => {
+                let consequence = if *ends { "the request ends" } else { "computed again" };
+                write!(f, "request {}: KV from token {from_token} on: {reason}: {consequence}", seq.get())
+            }
+        }
+    }
+}
+
+/// Receiver of notes: a function that is called as they come up, on the engine's thread. Clones share it; the
+/// default drops them.
+#[derive(Clone, Default)]
+pub struct Notes(Option<Arc<Receiver>>);
+
+type Receiver = dyn Fn(&Note) + Send + Sync;
+
+impl Notes {
+    /// Calls `receive` for each note.
+    #[must_use]
+    pub fn to(receive: impl Fn(&Note) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(receive)))
+    }
+
+    /// Tells a note.
+    pub(crate) fn tell(&self, note: &Note) {
+        if let Some(receive) = &self.0 {
+            receive(note);
+        }
+    }
+}
+
+impl fmt::Debug for Notes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Notes(received)" } else { "Notes(dropped)" })
+    }
+}

@@ -1,0 +1,205 @@
+//! Options of an engine: plain values, with the defaults of the command line.
+
+use std::sync::Arc;
+
+use attn_kernels::gpu::{Checks, GpuOptions};
+use attn_kernels::kernel::KvDtype;
+use models::Place;
+use prefetch::spec::TierSpec;
+use scheduler::Policy as Order;
+use sparse_select::{Policy, Registry, Spec};
+
+use crate::Notes;
+use crate::error::Error;
+
+/// Maximum number of sequences that run at a time.
+pub const MAX_SEQUENCES: u32 = 256;
+
+/// How an engine computes, and what it may use.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct EngineOptions {
+    /// GPU adapter: its number, or part of its name, ignoring case; `None` for the fastest one.
+    pub device: Option<String>,
+    /// Let kernels read KV blocks in host memory, where the adapter can; otherwise these are only copied.
+    pub host_buffers: bool,
+    /// Element type of the KV cache.
+    pub kv_dtype: KvDtype,
+    /// Tokens per KV block: a power of two, at least 4.
+    pub block_size: u32,
+    /// Blocks in the KV pool, including the null block; overrides `kv_memory`.
+    pub kv_blocks: Option<u32>,
+    /// Memory of the KV pool in bytes; `None` for 0.9 of what adapter and host allow, less the weights, but no
+    /// more than `demand` can use.
+    pub kv_memory: Option<u64>,
+    /// Maximum number of prompt tokens per step; longer prefills are split into chunks.
+    pub chunk: u32,
+    /// Use only kernels whose results for a request do not depend on the other requests of a batch.
+    pub reproducible: bool,
+    /// Attention to selected blocks; `None` for full attention.
+    pub sparse: Option<Sparse>,
+    /// KV tiers below the device pool.
+    pub kv_tiers: Option<TierSpec>,
+    /// Sequences and tokens to make room for; `None` for [`MAX_SEQUENCES`] sequences of the model's context
+    /// length.
+    pub demand: Option<Demand>,
+
+    /// How a sequence that must give up its KV blocks gets them back.
+    pub preemption: Preemption,
+    /// Order of service.
+    pub order: Order,
+    /// Receives what the user should know; by default nobody does.
+    pub notes: Notes,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            device: None,
+            host_buffers: true,
+            kv_dtype: KvDtype::F16,
+            block_size: 16,
+            kv_blocks: None,
+            kv_memory: None,
+            chunk: 2048,
+            reproducible: false,
+            sparse: None,
+            kv_tiers: None,
+            demand: None,
+            preemption: Preemption::Recompute,
+            order: Order::Fcfs,
+            notes: Notes::default(),
+        }
+    }
+}
+
+impl EngineOptions {
+    /// The defaults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the element type of the KV cache.
+    #[must_use]
+    pub fn kv_dtype(mut self, dtype: KvDtype) -> Self {
+        self.kv_dtype = dtype;
+        self
+    }
+
+    /// Sets the maximum number of prompt tokens per step.
+    #[must_use]
+    pub fn chunk(mut self, tokens: u32) -> Self {
+        self.chunk = tokens;
+        self
+    }
+
+    /// Sets the sparse-attention policy.
+    #[must_use]
+    pub fn sparse(mut self, sparse: Sparse) -> Self {
+        self.sparse = Some(sparse);
+        self
+    }
+
+    /// Sets the KV tiers below the device pool.
+    #[must_use]
+    pub fn kv_tiers(mut self, tiers: TierSpec) -> Self {
+        self.kv_tiers = Some(tiers);
+        self
+    }
+
+    /// Sets the sequences and tokens to make room for.
+    #[must_use]
+    pub fn demand(mut self, demand: Demand) -> Self {
+        self.demand = Some(demand);
+        self
+    }
+
+    /// Sets who receives notes.
+    #[must_use]
+    pub fn notes(mut self, notes: Notes) -> Self {
+        self.notes = notes;
+        self
+    }
+
+    /// Sequences and tokens to make room for, with a model whose context length is `context_length`.
+    pub(crate) fn demand_within(&self, context_length: u32) -> Demand {
+        let most = || Demand {
+            sequences: MAX_SEQUENCES,
+            tokens: u64::from(context_length) * u64::from(MAX_SEQUENCES),
+            longest: context_length.into(),
+        };
+        let demand = self.demand.unwrap_or_else(most);
+        Demand { sequences: demand.sequences.clamp(1, MAX_SEQUENCES), ..demand }
+    }
+
+    /// The device that these options select; kernels run without bounds checks.
+    #[must_use]
+    pub fn gpu(&self) -> GpuOptions {
+        let host_buffers = self.host_buffers;
+        GpuOptions { device: self.device.clone(), host_buffers, ..GpuOptions::new(Checks::Off) }
+    }
+}
+
+/// Sequences and tokens that are kept at one time. They bound the KV pool if its size was not given, because
+/// more than all sequences can hold is never used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Demand {
+    /// Maximum number of sequences that run at a time; others wait.
+    pub sequences: u32,
+    /// Tokens of all sequences together.
+    pub tokens: u64,
+    /// Tokens of the longest sequence.
+    pub longest: u64,
+}
+
+impl Demand {
+    /// One sequence of `tokens` tokens.
+    #[must_use]
+    pub fn one(tokens: u64) -> Self {
+        Self { sequences: 1, tokens, longest: tokens }
+    }
+}
+
+/// How a sequence that must give up its KV blocks gets them back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Preemption {
+    /// They are computed again when the sequence is resumed.
+    #[default]
+    Recompute,
+    /// They are copied to host memory and back.
+    Swap,
+}
+
+/// A sparse-attention policy and where it runs.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Sparse {
+    /// Chooses the blocks.
+    pub policy: Arc<dyn Policy>,
+    /// The text that names the policy in reports and separates its KV from that of other policies.
+    pub spec: Spec,
+    /// Where blocks are scored: on the device, if the policy has kernels, or by its CPU code on the host.
+    pub place: Place,
+    /// Report the selected blocks of every step.
+    pub trace: bool,
+    /// Report the share of dense attention's mass in the selected blocks; selects on the host.
+    pub measure: bool,
+}
+
+impl Sparse {
+    /// The policy that `spec` names in `registry`, scored on the device.
+    ///
+    /// # Errors
+    /// [`Error::Spec`] if the registry has no such policy, or the policy no such key.
+    pub fn new(registry: &Registry, spec: &Spec) -> Result<Self, Error> {
+        let policy = registry.build(spec)?.into();
+        Ok(Self { policy, spec: spec.clone(), place: Place::Device, trace: false, measure: false })
+    }
+
+    /// Whether the policy selects anything at all.
+    pub(crate) fn selects(&self) -> bool {
+        self.policy.name() != "full"
+    }
+}

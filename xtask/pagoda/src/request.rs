@@ -1,0 +1,116 @@
+//! Requests: a prompt, and how to continue it.
+
+use std::time::Instant;
+
+use kvblock::ExtraKeys;
+
+use crate::sampling::Sampling;
+
+/// A prompt and how to continue it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Request {
+    /// Token ids.
+    pub prompt: Vec<u32>,
+    /// Maximum number of tokens to generate.
+    pub max_tokens: u32,
+    /// Minimum number of tokens: before that, neither an end of sequence nor a stop token ends the output.
+    pub min_tokens: u32,
+    /// Number of continuations, which share the prompt's blocks.
+    pub samples: u32,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+    /// Texts that end the output. They are not part of it, nor is what follows them.
+    pub stop: Vec<String>,
+    /// Tokens that end the output. Their text is not part of it.
+    pub stop_ids: Vec<u32>,
+    /// Continue past the end of sequence.
+    pub ignore_eos: bool,
+    /// Return text beside token ids, if the model has a tokenizer. Stop texts need it.
+    pub text: bool,
+    /// Leave special tokens out of the text.
+    pub skip_special: bool,
+    /// Separates prefix-cache entries: only requests with the same salt share blocks.
+    pub salt: Option<String>,
+    /// Lower values run first, if the engine's [order](crate::EngineOptions::order) is by priority.
+    pub priority: i32,
+    /// When the request ends, finished or not.
+    pub deadline: Option<Instant>,
+}
+
+impl Request {
+    /// One greedy continuation of up to 256 tokens, with its text.
+    #[must_use]
+    pub fn new(prompt: Vec<u32>) -> Self {
+        Self {
+            prompt,
+            max_tokens: 256,
+            min_tokens: 0,
+            samples: 1,
+            sampling: Sampling::greedy(),
+            stop: Vec::new(),
+            stop_ids: Vec::new(),
+            ignore_eos: false,
+            text: true,
+            skip_special: true,
+            salt: None,
+            priority: 0,
+            deadline: None,
+        }
+    }
+
+    /// Sets the maximum number of tokens to generate.
+    #[must_use]
+    pub fn max_tokens(mut self, tokens: u32) -> Self {
+        self.max_tokens = tokens;
+        self
+    }
+
+    /// Sets the number of continuations.
+    #[must_use]
+    pub fn samples(mut self, samples: u32) -> Self {
+        self.samples = samples;
+        self
+    }
+
+    /// Sets how tokens are chosen.
+    #[must_use]
+    pub fn sampling(mut self, sampling: Sampling) -> Self {
+        self.sampling = sampling;
+        self
+    }
+
+    /// Adds a text that ends the output.
+    #[must_use]
+    pub fn stop(mut self, text: impl Into<String>) -> Self {
+        self.stop.push(text.into());
+        self
+    }
+
+    /// Continues past the end of sequence: measurements need a known number of tokens.
+    #[must_use]
+    pub fn ignore_eos(mut self) -> Self {
+        self.ignore_eos = true;
+        self
+    }
+
+    /// Returns token ids alone.
+    #[must_use]
+    pub fn without_text(mut self) -> Self {
+        self.text = false;
+        self
+    }
+
+    /// The part that the scheduler sees.
+    pub(crate) fn to_scheduler(&self, eos_ids: &[u32]) -> scheduler::Request {
+        let mut request = scheduler::Request::new(self.prompt.clone(), self.max_tokens);
+        request.min_tokens = self.min_tokens;
+        request.eos_ids = eos_ids.to_vec();
+        request.ignore_eos = self.ignore_eos;
+        request.stop_ids.clone_from(&self.stop_ids);
+        request.priority = self.priority;
+        request.num_samples = self.samples;
+        request.extra_keys = ExtraKeys { salt: self.salt.clone(), ..ExtraKeys::default() };
+        request
+    }
+}

@@ -1,0 +1,101 @@
+//! Opens what a command runs on, as the flags say: the model, which is fetched first if it is the default one,
+//! and the engine or decoder.
+
+use anyhow::Result;
+use models::Decoder;
+use pagoda::{Demand, Engine, EngineOptions, Model, Notes, Place, Preemption, Registry, Sparse};
+
+use crate::cli::{EngineArgs, KvDtype, Preempt, SelectOn};
+use crate::default_model;
+use crate::setup::{self, Need};
+
+/// Opens `--model` or `--random`, or the default model, which the first use fetches.
+///
+/// # Errors
+/// If the checkpoint is missing or broken, with its path, or could not be fetched.
+pub fn open(args: &EngineArgs) -> Result<Model> {
+    if let Some(spec) = &args.random {
+        return Ok(Model::random(spec.clone())?);
+    }
+    Ok(Model::open(args.model.clone().map_or_else(default_model::path, Ok)?)?)
+}
+
+/// Opens an engine with room for `demand`.
+///
+/// # Errors
+/// If there is no device, not enough memory, or the decoder does not support the model.
+pub fn engine(args: &EngineArgs, model: &Model, demand: Demand, preempt: Preempt) -> Result<Engine> {
+    setup::ensure(&[Need::Gpu])?;
+    let mut options = EngineOptions::try_from(args)?.demand(demand);
+    options.preemption = preempt.into();
+    Ok(Engine::open(model, &options)?)
+}
+
+/// Loads the decoder for one sequence of `tokens` tokens in steps of `--chunk` rows.
+///
+/// # Errors
+/// If there is no device or not enough memory, or a tensor does not fit the configuration.
+pub fn decoder(args: &EngineArgs, model: &Model, tokens: u64) -> Result<Decoder> {
+    load(&EngineOptions::try_from(args)?.demand(Demand::one(tokens)), model)
+}
+
+/// Loads the decoder with these options.
+///
+/// # Errors
+/// Those of [`decoder`].
+pub fn load(options: &EngineOptions, model: &Model) -> Result<Decoder> {
+    setup::ensure(&[Need::Gpu])?;
+    Ok(model.load(options, options.chunk)?)
+}
+
+/// Notes go to stderr.
+impl TryFrom<&EngineArgs> for EngineOptions {
+    type Error = anyhow::Error;
+
+    fn try_from(args: &EngineArgs) -> Result<Self> {
+        let mut options = Self::new().chunk(args.chunk).kv_dtype(args.kv_dtype.into());
+        options.device.clone_from(&args.device);
+        options.host_buffers = !args.no_host_buffers;
+        options.block_size = args.block_size;
+        options.kv_blocks = args.kv_blocks;
+        options.kv_memory = args.kv_memory;
+        options.reproducible = args.reproducible;
+        options.kv_tiers.clone_from(&args.kv_tiers);
+        options.notes = Notes::to(|note| eprintln!("{note}"));
+        if let Some(spec) = &args.sparse {
+            let mut sparse = Sparse::new(&Registry::builtin(), spec)?;
+            sparse.place = args.select_on.into();
+            options.sparse = Some(sparse);
+        }
+        Ok(options)
+    }
+}
+
+impl From<KvDtype> for pagoda::KvDtype {
+    fn from(dtype: KvDtype) -> Self {
+        match dtype {
+            KvDtype::F16 => Self::F16,
+            KvDtype::F32 => Self::F32,
+            KvDtype::Fp8 => Self::Fp8,
+            KvDtype::Int8 => Self::Int8,
+        }
+    }
+}
+
+impl From<SelectOn> for Place {
+    fn from(place: SelectOn) -> Self {
+        match place {
+            SelectOn::Device => Self::Device,
+            SelectOn::Host => Self::Host,
+        }
+    }
+}
+
+impl From<Preempt> for Preemption {
+    fn from(mode: Preempt) -> Self {
+        match mode {
+            Preempt::Recompute => Self::Recompute,
+            Preempt::Swap => Self::Swap,
+        }
+    }
+}
