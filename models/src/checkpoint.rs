@@ -17,7 +17,7 @@ pub enum Checkpoint {
     /// A directory with `config.json`, safetensors, and `tokenizer.json` where there is one.
     Hf(Safetensors),
     /// Random weights: there is no tokenizer and no chat template.
-    Random(RandomWeights),
+    Random(Box<RandomWeights>),
 }
 
 impl Checkpoint {
@@ -33,7 +33,7 @@ impl Checkpoint {
     /// Random weights.
     #[must_use]
     pub fn random(spec: RandomSpec) -> Self {
-        Self::Random(RandomWeights::new(spec))
+        Self::Random(Box::new(RandomWeights::new(spec)))
     }
 
     /// The tensors.
@@ -41,7 +41,7 @@ impl Checkpoint {
         match self {
             Self::Gguf(file) => file,
             Self::Hf(weights) => weights,
-            Self::Random(weights) => weights,
+            Self::Random(weights) => &**weights,
         }
     }
 

@@ -117,7 +117,7 @@ impl Source<'_> {
         let inner = moe.inner_size as usize;
         let values = |role| Ok::<_, ModelError>(self.tensor(role)?.to_f32());
         let gate_up = if self.weights.has(Role::ExpertsGateBias(l)) {
-            let [gate, up] = [Role::ExpertsGateBias(l), Role::ExpertsUpBias(l)].map(|role| values(role));
+            let [gate, up] = [Role::ExpertsGateBias(l), Role::ExpertsUpBias(l)].map(values);
             let (gate, up) = (gate?, up?);
             gate.chunks_exact(inner)
                 .zip(up.chunks_exact(inner))

@@ -27,8 +27,7 @@ impl Slab {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(seed ^ dtype as u64);
         let mut data = vec![0; blocks * bytes];
         random.fill_bytes(&mut data);
-        let shape = shape(dtype, deviation);
-        data.chunks_exact_mut(bytes).for_each(shape);
+        data.chunks_exact_mut(bytes).for_each(|block| shape(dtype, deviation, block));
         Self { dtype, data }
     }
 
@@ -51,41 +50,47 @@ impl Slab {
     }
 }
 
-/// Makes a block of random bytes one of numbers: codes stay as they are, scales follow from the deviation.
-fn shape(dtype: Dtype, deviation: f32) -> Box<dyn Fn(&mut [u8])> {
-    // Standard deviation of a byte; the other numbers are those of the codes of their types.
-    const BYTE: f32 = 73.9;
-    let f16_bytes = |x: f32| f16::from_f32(x).to_le_bytes();
+/// Makes a block of random bytes one of numbers: codes stay as they are, scales follow from the deviation. The constants are
+/// standard deviations of codes.
+fn shape(dtype: Dtype, deviation: f32, b: &mut [u8]) {
     match dtype {
-        Dtype::F32 => Box::new(move |b| {
+        Dtype::F32 => {
             let sum: i16 = b.iter().map(|b| i16::from(*b)).sum();
             b.copy_from_slice(&(f32::from(sum - 510) * (deviation / BYTE / 2.0)).to_le_bytes());
-        }),
-        Dtype::F16 => Box::new(move |b| b.copy_from_slice(&f16_bytes(difference(b) * (deviation / BYTE)))),
-        Dtype::BF16 => Box::new(move |b| {
-            b.copy_from_slice(&bf16::from_f32(difference(b) * (deviation / BYTE)).to_le_bytes());
-        }),
-        Dtype::Q4_0 => Box::new(move |b| signed_scale(&mut b[..2], deviation / 4.61)),
-        Dtype::Q4_1 => Box::new(move |b| {
-            let d = deviation / 4.61;
-            b[..2].copy_from_slice(&f16_bytes(d));
-            b[2..4].copy_from_slice(&f16_bytes(-7.5 * d));
-        }),
-        Dtype::Q8_0 => Box::new(move |b| signed_scale(&mut b[..2], deviation / BYTE)),
-        Dtype::Q4_K => Box::new(move |b| sub_scales(b, deviation / 4.61, 7.5)),
-        Dtype::Q5_K => Box::new(move |b| sub_scales(b, deviation / 9.23, 15.5)),
-        Dtype::Q6_K => Box::new(move |b| {
+        }
+        Dtype::F16 => put(b, difference(b) * (deviation / BYTE)),
+        Dtype::BF16 => {
+            let value = bf16::from_f32(difference(b) * (deviation / BYTE));
+            b.copy_from_slice(&value.to_le_bytes());
+        }
+        Dtype::Q4_0 => signed_scale(&mut b[..2], deviation / 4.61),
+        Dtype::Q4_1 => {
+            let step = deviation / 4.61;
+            put(&mut b[..2], step);
+            put(&mut b[2..4], -7.5 * step);
+        }
+        Dtype::Q8_0 => signed_scale(&mut b[..2], deviation / BYTE),
+        Dtype::Q4_K => sub_scales(b, deviation / 4.61, 7.5),
+        Dtype::Q5_K => sub_scales(b, deviation / 9.23, 15.5),
+        Dtype::Q6_K => {
             b[192..208].iter_mut().for_each(|scale| *scale = 4 + *scale % 4);
             signed_scale(&mut b[208..], deviation / 18.47 / SUB_SCALE);
-        }),
+        }
         Dtype::MXFP4 => {
-            // The power of two that is nearest; e2m1 numbers have a deviation of 2.926.
+            // The power of two that is nearest.
             let exponent = 127.0 + (deviation / 2.926).log2().round();
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
             let exponent = exponent.clamp(1.0, 254.0) as u8;
-            Box::new(move |b| b[0] = exponent)
+            b[0] = exponent;
         }
     }
+}
+
+/// Standard deviation of a byte.
+const BYTE: f32 = 73.9;
+
+fn put(bytes: &mut [u8], value: f32) {
+    bytes.copy_from_slice(&f16::from_f32(value).to_le_bytes());
 }
 
 /// The difference of two bytes, brought down to the deviation of one.
@@ -97,7 +102,7 @@ fn difference(b: &[u8]) -> f32 {
 /// a matrix, and from layer to layer.
 fn signed_scale(bytes: &mut [u8], scale: f32) {
     let sign = if bytes[0] < 128 { 1.0 } else { -1.0 };
-    bytes.copy_from_slice(&f16::from_f32(sign * scale).to_le_bytes());
+    put(bytes, sign * scale);
 }
 
 /// Root of the mean square of sub-scales from 4 to 7. Small ones leave the scale of the whole block clear of what some devices
@@ -108,8 +113,8 @@ const SUB_SCALE: f32 = 5.61;
 /// each is the centre times its scale.
 fn sub_scales(b: &mut [u8], step: f32, centre: f32) {
     let d = step / SUB_SCALE;
-    b[..2].copy_from_slice(&f16::from_f32(d).to_le_bytes());
-    b[2..4].copy_from_slice(&f16::from_f32(centre * d).to_le_bytes());
+    put(&mut b[..2], d);
+    put(&mut b[2..4], centre * d);
     for j in 0..4 {
         let [first, second] = [4 + b[4 + j] % 4, 4 + b[8 + j] % 4];
         // Six bits each; the upper two of the second, which are stored apart, are zero.
@@ -163,12 +168,12 @@ mod tests {
     fn tensors_are_cut_anywhere_and_go_round() {
         let slab = Slab::new(Dtype::F32, 15, 1.0, 1);
         assert_eq!(slab.data.len(), 17 * 4);
-        for place in 0..40 {
-            let short = slab.cut(11, place);
+        for place in 0..40_u32 {
+            let short = slab.cut(11, place.into());
             assert!(matches!(short, Cow::Borrowed(_)));
             let start = place as usize % 7 * 4;
             assert_eq!(short[..], slab.data[start..start + 44]);
-            let long = slab.cut(50, place);
+            let long = slab.cut(50, place.into());
             let from = place as usize % 17;
             let round: Vec<u8> = slab.data.iter().copied().cycle().skip(from * 4).take(200).collect();
             assert_eq!(long[..], round);

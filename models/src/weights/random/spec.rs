@@ -115,7 +115,8 @@ impl fmt::Display for RandomSpec {
 
 fn read(shape: &str) -> Result<Shape, RandomError> {
     let ron = |text: &str| {
-        ron::from_str(text).map_err(|source| RandomError::Ron { shape: shape.to_owned(), source })
+        ron::from_str(text)
+            .map_err(|source| RandomError::Ron { shape: shape.to_owned(), source: Box::new(source) })
     };
     if let Some((_, text)) = SHAPES.iter().find(|(name, _)| *name == shape) {
         return ron(text);
@@ -193,7 +194,7 @@ pub enum RandomError {
         /// The name or path.
         shape: String,
         /// The defect.
-        source: ron::error::SpannedError,
+        source: Box<ron::error::SpannedError>,
     },
     /// Not a configuration that runs.
     #[error("shape {shape}: {source}")]
