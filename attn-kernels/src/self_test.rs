@@ -2,13 +2,16 @@
 //!
 //! A [`Case`] is one kernel's work with its buffers before and after. Each kernel has a module here, of the same stem as
 //! its `.wgsl` file, that makes cases for any of its variants; kernels of other crates make theirs in the same way.
+//! Kernels whose results are indices of later ones also have [`hostile`] cases.
 
 mod apply_sinks;
 mod block_digest;
 mod block_score;
 mod cache_write;
+mod case;
 mod copy_blocks;
 mod gather_cache;
+pub mod hostile;
 mod indexer;
 pub mod latents;
 pub mod layer;
@@ -29,83 +32,12 @@ mod top_k;
 mod v4_compress;
 mod xattn;
 
-use std::ops::RangeInclusive;
+pub use case::{Case, Fault, Values};
 
-use bytemuck::Pod;
-
-use crate::cpu::{Mismatch, Tolerance};
-use crate::gpu::{Bind, Gpu, GpuError, Pass};
-use crate::kernel::mla_decode::LatentShape;
+use crate::gpu::Gpu;
 use crate::kernel::{KvDtype, KvShape};
 use crate::source::Choice;
 use crate::{Level, NamedVariant, Variant};
-
-/// One kernel's work, and what it must leave in its buffers.
-#[derive(Clone, Debug)]
-pub struct Case {
-    /// What is special about it.
-    pub what: &'static str,
-    /// The kernel.
-    pub variant: Variant,
-    /// Dispatches in order: the parameter block, and the grid.
-    pub dispatches: Vec<(Vec<u8>, [u32; 3])>,
-    /// Bindings 1, 2, ... as they are before.
-    pub buffers: Vec<Vec<u32>>,
-    /// What bindings (counted from 0 in `buffers`) hold after.
-    pub wants: Vec<(usize, Values)>,
-    /// Lanes that every subgroup must have.
-    pub subgroups: RangeInclusive<u32>,
-}
-
-/// Contents of a buffer, and how close a kernel must come.
-#[derive(Clone, Debug)]
-pub enum Values {
-    /// The same words.
-    Words(Vec<u32>),
-    /// Floats of one of the cache's types.
-    Floats(KvDtype, Tolerance, Vec<f32>),
-    /// A paged cache and where its elements are.
-    Cache(KvShape, layer::Index, Tolerance, Vec<f32>),
-    /// Latents of this shape.
-    Latents(LatentShape, Tolerance, Vec<f32>),
-    /// f32 where these are finite; elsewhere the kernel may leave anything.
-    Finite(Tolerance, Vec<f32>),
-}
-
-/// Why a case failed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Fault {
-    /// The kernel did not run.
-    #[error(transparent)]
-    Gpu(#[from] GpuError),
-    /// A float is too far off.
-    #[error("{what}, binding {binding}: {mismatch}")]
-    Floats {
-        /// The case.
-        what: &'static str,
-        /// The binding, counted from 1 as in the kernel.
-        binding: usize,
-        /// The worst element.
-        mismatch: Mismatch,
-    },
-    /// A word differs.
-    #[error("{what}, binding {binding}: word {index} of {len} is {got:#x}, the reference says {want:#x}")]
-    Words {
-        /// The case.
-        what: &'static str,
-        /// The binding, counted from 1 as in the kernel.
-        binding: usize,
-        /// The first word that differs.
-        index: usize,
-        /// Words compared.
-        len: usize,
-        /// The kernel's word.
-        got: u32,
-        /// The reference's word.
-        want: u32,
-    },
-}
 
 /// Makes the cases of a variant.
 pub type Cases = fn(&Variant) -> Vec<Case>;
@@ -191,151 +123,6 @@ pub fn skipped(gpu: &Gpu, named: &NamedVariant, case: &Case) -> Option<String> {
     let served = case.subgroups.contains(&smallest) && case.subgroups.contains(&largest);
     (named.level == Level::Subgroup && !served)
         .then(|| format!("subgroups of {smallest} to {largest}, {:?} are needed", case.subgroups))
-}
-
-impl Case {
-    /// A case of one dispatch.
-    pub fn new<P: Pod>(what: &'static str, variant: &Variant, params: &P, grid: [u32; 3]) -> Self {
-        Self {
-            what,
-            variant: variant.clone(),
-            dispatches: vec![(bytemuck::bytes_of(params).into(), grid)],
-            buffers: Vec::new(),
-            wants: Vec::new(),
-            subgroups: variant.subgroups(),
-        }
-    }
-
-    /// Adds the next binding.
-    #[must_use]
-    pub fn binding<T: Pod>(mut self, data: &[T]) -> Self {
-        self.buffers.push(bytemuck::pod_collect_to_vec(data));
-        self
-    }
-
-    /// Adds the binding of these data, where there are some.
-    #[must_use]
-    fn optional<T: Pod>(self, data: Option<&[T]>) -> Self {
-        match data {
-            Some(data) => self.binding(data),
-            None => self,
-        }
-    }
-
-    /// Adds the next binding, all NaN, which the kernel must turn into `want`.
-    #[must_use]
-    pub fn output(self, tolerance: Tolerance, want: &[f32]) -> Self {
-        self.updated(&vec![f32::NAN; want.len()], tolerance, want)
-    }
-
-    /// Adds the next binding, which the kernel must turn into `want`.
-    #[must_use]
-    pub fn updated(self, before: &[f32], tolerance: Tolerance, want: &[f32]) -> Self {
-        self.cache(KvDtype::F32, before, tolerance, want)
-    }
-
-    /// Adds the next binding, all NaN, which the kernel must turn into `want` where that is finite.
-    #[must_use]
-    pub fn finite(mut self, tolerance: Tolerance, want: &[f32]) -> Self {
-        self.wants.push((self.buffers.len(), Values::Finite(tolerance, want.into())));
-        self.binding(&vec![f32::NAN; want.len()])
-    }
-
-    /// Adds the next binding, floats of `dtype`, which the kernel must turn into `want`.
-    #[must_use]
-    pub fn cache(mut self, dtype: KvDtype, before: &[f32], tolerance: Tolerance, want: &[f32]) -> Self {
-        self.wants.push((self.buffers.len(), Values::Floats(dtype, tolerance, want.into())));
-        self.binding(&layer::words(dtype, before))
-    }
-
-    /// Adds the next binding, a cache of `shape` in the layout of `index`, which the kernel must turn into `want`.
-    #[must_use]
-    pub fn paged(
-        mut self,
-        shape: &KvShape,
-        index: layer::Index,
-        before: &[f32],
-        tolerance: Tolerance,
-        want: &[f32],
-    ) -> Self {
-        self.wants.push((self.buffers.len(), Values::Cache(*shape, index, tolerance, want.into())));
-        self.binding(&layer::cache_words(shape, index, before))
-    }
-
-    /// Adds the next binding, a cache of latents, which the kernel must turn into `want`.
-    #[must_use]
-    pub fn latents(
-        mut self,
-        shape: &LatentShape,
-        before: &[f32],
-        tolerance: Tolerance,
-        want: &[f32],
-    ) -> Self {
-        self.wants.push((self.buffers.len(), Values::Latents(*shape, tolerance, want.into())));
-        self.binding(&latents::latent_words(shape, before))
-    }
-
-    /// Adds the next binding, which the kernel must turn into the words of `want`.
-    #[must_use]
-    pub fn words<T: Pod>(self, before: &[T], want: &[T]) -> Self {
-        let mut case = self.binding(before);
-        case.wants.push((case.buffers.len() - 1, Values::Words(bytemuck::pod_collect_to_vec(want))));
-        case
-    }
-
-    /// Runs it and compares.
-    ///
-    /// # Errors
-    /// [`Fault`]: it did not run, or the result is not the reference's.
-    pub fn run(&self, gpu: &Gpu) -> Result<(), Fault> {
-        let pipeline = gpu.pipeline(&self.variant)?;
-        let buffers: Vec<_> =
-            self.buffers.iter().map(|words| gpu.upload(self.what, words)).collect::<Result<_, _>>()?;
-        let bindings: Vec<Bind> = buffers.iter().map(Into::into).collect();
-        let mut pass = Pass::new("self-test");
-        for (params, grid) in &self.dispatches {
-            pass.dispatch_bytes(&pipeline, params, &bindings, *grid);
-        }
-        let reads: Vec<_> =
-            self.wants.iter().map(|(i, _)| pass.read(&buffers[*i], 0..buffers[*i].len())).collect();
-        let outcome = gpu.submit(pass)?.wait()?;
-        for ((index, want), read) in self.wants.iter().zip(reads) {
-            want.compare(self.what, index + 1, &outcome.get(read))?;
-        }
-        Ok(())
-    }
-}
-
-impl Values {
-    fn compare(&self, what: &'static str, binding: usize, got: &[u32]) -> Result<(), Fault> {
-        match self {
-            Self::Words(want) => {
-                assert_eq!(got.len(), want.len(), "words of result and reference");
-                match got.iter().zip(want).position(|(got, want)| got != want) {
-                    None => Ok(()),
-                    Some(index) => {
-                        let (got, want, len) = (got[index], want[index], want.len());
-                        Err(Fault::Words { what, binding, index, len, got, want })
-                    }
-                }
-            }
-            Self::Cache(shape, index, tolerance, want) => tolerance
-                .compare(&layer::cache_values(shape, *index, got), want)
-                .map_err(|mismatch| Fault::Floats { what, binding, mismatch }),
-            Self::Latents(shape, tolerance, want) => tolerance
-                .compare(&latents::latent_values(shape, got), want)
-                .map_err(|mismatch| Fault::Floats { what, binding, mismatch }),
-            Self::Floats(dtype, tolerance, want) => tolerance
-                .compare(&layer::values(*dtype, got), want)
-                .map_err(|mismatch| Fault::Floats { what, binding, mismatch }),
-            Self::Finite(tolerance, want) => {
-                let got = layer::values(KvDtype::F32, got);
-                let matters = |(got, want): (&f32, &f32)| if want.is_finite() { *got } else { *want };
-                let got: Vec<f32> = got.iter().zip(want).map(matters).collect();
-                tolerance.compare(&got, want).map_err(|mismatch| Fault::Floats { what, binding, mismatch })
-            }
-        }
-    }
 }
 
 /// The number that fills import slot `slot` of a variant.

@@ -5,12 +5,15 @@ use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
 use attn_kernels::self_test::{Case, Fault, Values, cases, skipped};
 use attn_kernels::{catalog, variants, variants_of};
 
-fn gpu() -> Option<Gpu> {
+/// Kernels whose results later kernels use as indices, and that work on floats.
+const INDICES: [&str; 5] = ["find_blocks", "mass_cut", "top_k", "top_k_long", "top_k_peaks"];
+
+fn gpu(checks: Checks) -> Option<Gpu> {
     if std::env::var_os("ATTN_GPU").is_some_and(|value| value == "skip") {
         eprintln!("ATTN_GPU=skip: no kernel runs");
         return None;
     }
-    Some(Gpu::open(&GpuOptions::new(Checks::On)).expect("GPU tests need an adapter"))
+    Some(Gpu::open(&GpuOptions::new(checks)).expect("GPU tests need an adapter"))
 }
 
 #[test]
@@ -37,7 +40,7 @@ fn every_kernel_and_variant_has_cases() {
 
 #[test]
 fn every_variant_passes() {
-    let Some(gpu) = gpu() else { return };
+    let Some(gpu) = gpu(Checks::On) else { return };
     // Small heads: a software driver takes two minutes to compile all variants of 128.
     for named in variants_of(16) {
         for case in cases(&named.variant) {
@@ -49,9 +52,38 @@ fn every_variant_passes() {
     }
 }
 
+/// The checks would hide what the engine, which runs without, gets.
+#[test]
+fn indices_stay_inside_their_buffers_whatever_the_scores() {
+    let Some(gpu) = gpu(Checks::Off) else { return };
+    for kernel in INDICES {
+        let named = variants().into_iter().filter(|named| named.variant.kernel.name == kernel);
+        for named in named.filter(|named| named.level <= gpu.level()) {
+            let cases = cases(&named.variant);
+            assert!(cases.iter().any(|case| case.what == "any bits"), "{}: no hostile cases", named.name);
+            for case in cases.iter().filter(|case| skipped(&gpu, &named, case).is_none()) {
+                case.run(&gpu).unwrap_or_else(|fault| panic!("{}: {fault}", named.name));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_write_outside_a_buffer_is_told() {
+    let Some(gpu) = gpu(Checks::Off) else { return };
+    let named = variants().into_iter().find(|named| named.name == "copy_blocks").unwrap();
+    let mut case: Case = cases(&named.variant).remove(0);
+    // The last block of the eight that it writes, 6, now ends behind the buffer.
+    let Values::Words(want) = &mut case.wants[0].1 else { panic!("words") };
+    want.truncate(want.len() / 8 * 7 - 32);
+    case.buffers[1].truncate(want.len());
+    let fault = case.run(&gpu).unwrap_err();
+    assert!(matches!(fault, Fault::Guard { binding: 2, index, len, .. } if index >= len as isize), "{fault}");
+}
+
 #[test]
 fn a_wrong_result_is_told() {
-    let Some(gpu) = gpu() else { return };
+    let Some(gpu) = gpu(Checks::On) else { return };
     let named = variants().into_iter().find(|named| named.name == "lse_merge").unwrap();
     let mut case = cases(&named.variant).remove(0);
     let Values::Floats(_, tolerance, want) = &mut case.wants[0].1 else { panic!("floats") };

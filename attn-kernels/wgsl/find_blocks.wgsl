@@ -95,8 +95,10 @@ fn first_of(group: vec3<u32>, h: u32) -> u32 {
     return ((group.y * GROUP + h) * params.query_blocks + group.x) * params.sum_stride;
 }
 
+// No mass at all where a sum is no number or below 0; one that is not a share of anything overflows, and its blocks are any.
 fn mass(at: u32) -> u32 {
-    return u32(sums[at] * params.units + 0.5);
+    let units = sums[at] * params.units + 0.5;
+    return select(0u, u32(min(units, 0x1p31f)), units > 0.0);
 }
 
 // Whether the block competes: those that count first do not.

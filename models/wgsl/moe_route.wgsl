@@ -1,4 +1,5 @@
-// Chooses TOP of EXPERTS experts for every row, and their weights, a workgroup a row. Ties go to the lower index.
+// Chooses TOP of EXPERTS experts for every row, and their weights, a workgroup a row. Ties go to the lower index, NaN
+// counts as -inf: every row gets TOP different experts, whatever its logits are.
 //   logits [rows, EXPERTS] f32;  correction [EXPERTS] f32, added to scores for the choice alone
 //   tokens [rows];  table [*, TOP] experts of each token, with HASHED = 1: then scores only weigh
 //   experts [rows, TOP] u32;  weights [rows, TOP] f32
@@ -6,6 +7,7 @@
 // among the TOP_GROUPS groups with the largest sums of their two best.
 // CPU reference: src/cpu/moe_route.rs
 #import numbers
+#import order_key
 #import EXPERTS = 8
 #import TOP = 2
 #import GROUPS = 1
@@ -29,7 +31,9 @@ struct MoeRouteParams { rows: u32, scale: f32, pad0: u32, pad1: u32 }
 
 var<workgroup> scores: array<f32, EXPERTS>;
 var<workgroup> choice: array<f32, EXPERTS>;
-var<workgroup> groups: array<f32, GROUPS>;
+// Ranks of experts and groups as integers, which are in order even where the floats are not.
+var<workgroup> keys: array<u32, EXPERTS>;
+var<workgroup> groups: array<u32, GROUPS>;
 var<workgroup> picked: array<u32, TOP>;
 
 @compute @workgroup_size(WG)
@@ -56,6 +60,7 @@ fn moe_route(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_
     for (var e = lane; e < EXPERTS; e += WG) {
         scores[e] = score(choice[e], top, sum);
         choice[e] = scores[e] + correction[e];
+        keys[e] = order_key(choice[e]);
     }
     workgroupBarrier();
     if (GROUPS > 1u) {
@@ -90,7 +95,7 @@ fn keep_groups(lane: u32) {
             second = max(second, min(best, choice[e]));
             best = max(best, choice[e]);
         }
-        groups[g] = select(best + second, best, MEMBERS == 1u);
+        groups[g] = order_key(select(best + second, best, MEMBERS == 1u));
     }
     workgroupBarrier();
     for (var e = lane; e < EXPERTS; e += WG) {
@@ -100,7 +105,7 @@ fn keep_groups(lane: u32) {
             better += u32(groups[g] > groups[mine] || (groups[g] == groups[mine] && g < mine));
         }
         if (better >= TOP_GROUPS) {
-            choice[e] = LOWEST;
+            keys[e] = 0u; // below the key of -inf
         }
     }
     workgroupBarrier();
@@ -109,14 +114,14 @@ fn keep_groups(lane: u32) {
 fn choose(row: u32, lane: u32) {
     if (HASHED == 1u) {
         for (var k = lane; k < TOP; k += WG) {
-            picked[k] = table[tokens[row] * TOP + k];
+            picked[k] = min(table[tokens[row] * TOP + k], EXPERTS - 1u);
         }
         return;
     }
     for (var e = lane; e < EXPERTS; e += WG) {
         var better = 0u;
         for (var other = 0u; other < EXPERTS; other++) {
-            better += u32(choice[other] > choice[e] || (choice[other] == choice[e] && other < e));
+            better += u32(keys[other] > keys[e] || (keys[other] == keys[e] && other < e));
         }
         if (better < TOP) {
             picked[better] = e;

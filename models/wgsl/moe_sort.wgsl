@@ -1,7 +1,7 @@
 // Orders pairs of a row and an expert by expert, and cuts them into tiles of at most params.tile pairs of one expert.
 //   experts [pairs];  order [pairs] pairs;  tiles [most_tiles] vec4<u32>: expert, first entry of order, end, 0
 // Pairs of an expert come in any order: what is computed for a pair does not depend on its neighbours. Tiles past the last
-// are empty. One workgroup. CPU reference: src/cpu/moe_sort.rs
+// are empty. An expert behind the last counts as the last. One workgroup. CPU reference: src/cpu/moe_sort.rs
 #import EXPERTS = 8
 
 const WG: u32 = 256u;
@@ -25,7 +25,7 @@ fn moe_sort(@builtin(local_invocation_index) lane: u32) {
     }
     workgroupBarrier();
     for (var pair = lane; pair < params.pairs; pair += WG) {
-        atomicAdd(&counts[experts[pair]], 1u);
+        atomicAdd(&counts[expert_of(pair)], 1u);
     }
     workgroupBarrier();
     if (lane == 0u) {
@@ -48,6 +48,10 @@ fn moe_sort(@builtin(local_invocation_index) lane: u32) {
         tiles[tile] = vec4(0u);
     }
     for (var pair = lane; pair < params.pairs; pair += WG) {
-        order[atomicAdd(&counts[experts[pair]], 1u)] = pair;
+        order[atomicAdd(&counts[expert_of(pair)], 1u)] = pair;
     }
+}
+
+fn expert_of(pair: u32) -> u32 {
+    return min(experts[pair], EXPERTS - 1u);
 }

@@ -165,8 +165,10 @@ fn uses_subgroups(wgsl: &str) -> bool {
 /// A module without run-time checks.
 #[expect(unsafe_code, reason = "the one audited place: kernels of this workspace as trusted modules")]
 fn trusted(device: &wgpu::Device, descriptor: wgpu::ShaderModuleDescriptor<'_>) -> wgpu::ShaderModule {
-    // SAFETY: every kernel's loops are bounded by its parameters, `check` of its module validates its indices on the host, the
-    // decoder those of every step, and the same kernels run in the tests with all checks on.
+    // SAFETY: every kernel's loops are bounded by its parameters. Indices come from the host, where `check` of the kernel's module
+    // and, for every step, the decoder validate them; or from other kernels, which keep them inside their buffers whatever the
+    // scores are: the hostile cases of the self-test show it for NaN, infinities, ties and arbitrary bits, without checks and with
+    // words round every buffer that must stay as they are. All kernels run in the tests with all checks on as well.
     unsafe { device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) }
 }
 

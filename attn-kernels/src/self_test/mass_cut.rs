@@ -1,5 +1,6 @@
 //! Cases of `block_lse` and `mass_cut`.
 
+use super::hostile::{self, Indices, Order};
 use super::layer::{ATTENTION, Layer, floats, queries};
 use super::{Case, count, dtype, size};
 use crate::Variant;
@@ -105,5 +106,12 @@ pub(super) fn mass_cut(variant: &Variant) -> Vec<Case> {
             .binding(&lses)
             .finite(Tolerance::EXACT, &anywhere)
             .words(&before, &lists);
-    vec![case]
+    let blocks = |len: &u32| [len.div_ceil(select_block); 2];
+    let limits = lens.iter().flat_map(blocks).collect();
+    let lists = Indices { order: Order::List, stride: params.list_stride as usize, limits };
+    let mut cases = vec![case];
+    for floats in [&[1][..], &[2, 3], &[1, 2, 3]] {
+        cases.extend(hostile::cases(&cases[0], floats, &[(5, lists.clone())]));
+    }
+    cases
 }

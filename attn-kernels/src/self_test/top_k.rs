@@ -1,7 +1,7 @@
 //! Cases of `top_k` and of the kernels that share long rows out.
 
 use super::layer::floats;
-use super::{Case, count, module};
+use super::{Case, count, hostile, module};
 use crate::Variant;
 use crate::cpu;
 use crate::kernel::top_k::{self, Output, TopKParams, Transform};
@@ -15,6 +15,7 @@ const PAGE: u32 = 16;
 const BEFORE: u32 = 77_777;
 
 /// Rows of scores with their k and their pages.
+#[derive(Clone)]
 struct Rows {
     scores: Vec<f32>,
     rows: Vec<[u32; 4]>,
@@ -34,6 +35,15 @@ impl Rows {
         let most = rows.iter().map(|[_, len, k, _]| *len.min(k)).max().unwrap_or(0);
         let params = TopKParams { rows: count(&rows), out_stride: most + 2, copies: 2, page_size: PAGE };
         Self { scores, rows, table, params }
+    }
+
+    /// The same under a name, and others with hostile scores.
+    fn and_hostile(&self, what: &'static str) -> Vec<(&'static str, Self)> {
+        let hostile = hostile::SCORES.into_iter().map(|(what, score)| {
+            let scores = (0..).map(score).take(self.scores.len()).collect();
+            (what, Self { scores, ..self.clone() })
+        });
+        std::iter::once((what, self.clone())).chain(hostile).collect()
     }
 
     fn selected(&self, output: Output) -> Vec<u32> {
@@ -85,41 +95,44 @@ fn output(variant: &Variant) -> Output {
 
 pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let rows = Rows::new(&[(0, 3), (1, 1), (300, 0), (255, 64), (1500, 1024), (100, 200)]);
-    let want = rows.selected(output(variant));
-    let case = Case::new("rows round k", variant, &rows.params, top_k::grid(rows.params.rows))
-        .binding(&rows.scores)
-        .binding(&rows.rows)
-        .binding(&rows.table)
-        .words(&vec![BEFORE; want.len()], &want);
-    vec![case]
+    let case = |(what, rows): (_, Rows)| {
+        let want = rows.selected(output(variant));
+        Case::new(what, variant, &rows.params, top_k::grid(rows.params.rows))
+            .binding(&rows.scores)
+            .binding(&rows.rows)
+            .binding(&rows.table)
+            .words(&vec![BEFORE; want.len()], &want)
+    };
+    rows.and_hostile("rows round k").into_iter().map(case).collect()
 }
 
 pub(super) fn peak_cases(variant: &Variant) -> Vec<Case> {
-    let rows = long_rows();
-    let params = rows.long().peaks();
-    let want = rows.peaks(BEFORE);
-    let case =
-        Case::new("rows of many groups", variant, &params, top_k_peaks::grid(params.max_groups, params.rows))
+    let case = |(what, rows): (_, Rows)| {
+        let params = rows.long().peaks();
+        let want = rows.peaks(BEFORE);
+        Case::new(what, variant, &params, top_k_peaks::grid(params.max_groups, params.rows))
             .binding(&rows.scores)
             .binding(&rows.rows)
-            .words(&vec![BEFORE; want.len()], &want);
-    vec![case]
+            .words(&vec![BEFORE; want.len()], &want)
+    };
+    long_rows().and_hostile("rows of many groups").into_iter().map(case).collect()
 }
 
 pub(super) fn long_cases(variant: &Variant) -> Vec<Case> {
-    let rows = long_rows();
-    let params = rows.long();
-    let [_, chosen, kept] = params.scratch_lens();
-    let want = rows.selected(output(variant));
-    let case = Case::new("rows of many groups", variant, &params, top_k_long::grid(params.rows))
-        .binding(&rows.scores)
-        .binding(&rows.rows)
-        .binding(&rows.table)
-        .binding(&rows.peaks(BEFORE))
-        .binding(&vec![BEFORE; chosen])
-        .binding(&vec![BEFORE; kept])
-        .words(&vec![BEFORE; want.len()], &want);
-    vec![case]
+    let case = |(what, rows): (_, Rows)| {
+        let params = rows.long();
+        let [_, chosen, kept] = params.scratch_lens();
+        let want = rows.selected(output(variant));
+        Case::new(what, variant, &params, top_k_long::grid(params.rows))
+            .binding(&rows.scores)
+            .binding(&rows.rows)
+            .binding(&rows.table)
+            .binding(&rows.peaks(BEFORE))
+            .binding(&vec![BEFORE; chosen])
+            .binding(&vec![BEFORE; kept])
+            .words(&vec![BEFORE; want.len()], &want)
+    };
+    long_rows().and_hostile("rows of many groups").into_iter().map(case).collect()
 }
 
 pub(super) fn transform_cases(variant: &Variant) -> Vec<Case> {

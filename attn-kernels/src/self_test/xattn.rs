@@ -2,6 +2,7 @@
 
 use sparse_select::Heads;
 
+use super::hostile::{self, Indices, Order};
 use super::layer::{ATTENTION, Layer, floats, queries};
 use super::{Case, dtype, size};
 use crate::Variant;
@@ -125,5 +126,11 @@ pub(super) fn find_blocks(variant: &Variant) -> Vec<Case> {
         .binding(&sums)
         .binding(&thresholds)
         .words(&before, &after);
-    vec![case]
+    let limits = blocks.flat_map(|row| [e.first_block() + row + 1; 2]).collect();
+    let lists = Indices { order: Order::List, stride: stride as usize, limits };
+    let mut cases = vec![case];
+    for floats in [0, 1] {
+        cases.extend(hostile::cases(&cases[0], &[floats], &[(2, lists.clone())]));
+    }
+    cases
 }

@@ -4,6 +4,7 @@
 use attn_kernels::Variant;
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::self_test::hostile::{self, Indices, Order};
 use attn_kernels::self_test::layer::floats;
 use attn_kernels::self_test::{Case, module, size};
 
@@ -65,7 +66,15 @@ pub(super) fn route(variant: &Variant) -> Vec<Case> {
         .binding(&table)
         .words(&vec![u32::MAX; chosen.len()], &chosen)
         .output(UNIT, &weights);
-    vec![case]
+    let mut cases = vec![case];
+    if hashed.is_none() {
+        let limits = vec![experts; rows as usize];
+        let picked = Indices { order: Order::Different, stride: moe.top_k as usize, limits };
+        for floats in [0, 1] {
+            cases.extend(hostile::cases(&cases[0], &[floats], &[(4, picked.clone())]));
+        }
+    }
+    cases
 }
 
 pub(super) fn sort(variant: &Variant) -> Vec<Case> {
@@ -74,16 +83,24 @@ pub(super) fn sort(variant: &Variant) -> Vec<Case> {
         let pairs = u32::try_from(ids.len()).expect("a few pairs");
         let most_tiles = moe_sort::most_tiles(pairs, experts, 4);
         let params = MoeSortParams { pairs, tile: 4, most_tiles, pad0: 0 };
-        let (order, tiles) = cpu::moe_sort::moe_sort(&params, ids);
+        let clamped: Vec<u32> = ids.iter().map(|id| (*id).min(experts - 1)).collect();
+        let (order, tiles) = cpu::moe_sort::moe_sort(&params, &clamped);
         let case = Case::new(what, variant, &params, [1, 1, 1])
             .binding(ids)
             .words(&vec![[u32::MAX; 4]; tiles.len()], &tiles);
+        let before = vec![u32::MAX; order.len()];
         // Pairs of one expert come in any order.
-        if ordered { case.words(&vec![u32::MAX; order.len()], &order) } else { case.binding(&order) }
+        let any = Indices { order: Order::Different, stride: order.len(), limits: vec![pairs] };
+        if ordered { case.words(&before, &order) } else { case.indices(&before, any) }
     };
     let once: Vec<u32> = (0..experts / 2).map(|pair| (pair * 77 + 5) % experts).collect();
     let often: Vec<u32> = (0..300).map(|pair| pair * pair % 7 * (experts / 8)).collect();
-    vec![case("experts of one pair", &once, true), case("experts of many pairs", &often, false)]
+    let outside: Vec<u32> = often.iter().map(|id| id.wrapping_mul(0x9e37_79b9)).collect();
+    vec![
+        case("experts of one pair", &once, true),
+        case("experts of many pairs", &often, false),
+        case("experts that there are none of", &outside, false),
+    ]
 }
 
 pub(super) fn gate(variant: &Variant) -> Vec<Case> {

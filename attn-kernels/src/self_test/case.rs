@@ -1,0 +1,288 @@
+//! One kernel's work as data, and its comparison with what the reference leaves.
+
+use std::ops::RangeInclusive;
+
+use bytemuck::Pod;
+
+use super::hostile::Indices;
+use super::{latents, layer};
+use crate::Variant;
+use crate::cpu::{Mismatch, Tolerance};
+use crate::gpu::{Bind, Gpu, GpuError, Pass};
+use crate::kernel::mla_decode::LatentShape;
+use crate::kernel::{KvDtype, KvShape};
+
+/// One kernel's work, and what it must leave in its buffers.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// What is special about it.
+    pub what: &'static str,
+    /// The kernel.
+    pub variant: Variant,
+    /// Dispatches in order: the parameter block, and the grid.
+    pub dispatches: Vec<(Vec<u8>, [u32; 3])>,
+    /// Bindings 1, 2, ... as they are before.
+    pub buffers: Vec<Vec<u32>>,
+    /// What bindings (counted from 0 in `buffers`) hold after.
+    pub wants: Vec<(usize, Values)>,
+    /// Lanes that every subgroup must have.
+    pub subgroups: RangeInclusive<u32>,
+}
+
+/// Contents of a buffer, and how close a kernel must come.
+#[derive(Clone, Debug)]
+pub enum Values {
+    /// The same words.
+    Words(Vec<u32>),
+    /// Floats of one of the cache's types.
+    Floats(KvDtype, Tolerance, Vec<f32>),
+    /// A paged cache and where its elements are.
+    Cache(KvShape, layer::Index, Tolerance, Vec<f32>),
+    /// Latents of this shape.
+    Latents(LatentShape, Tolerance, Vec<f32>),
+    /// f32 where these are finite; elsewhere the kernel may leave anything.
+    Finite(Tolerance, Vec<f32>),
+    /// Any indices that later kernels may use.
+    Indices(Indices),
+}
+
+/// Why a case failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The kernel did not run.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    /// A float is too far off.
+    #[error("{what}, binding {binding}: {mismatch}")]
+    Floats {
+        /// The case.
+        what: &'static str,
+        /// The binding, counted from 1 as in the kernel.
+        binding: usize,
+        /// The worst element.
+        mismatch: Mismatch,
+    },
+    /// A word differs.
+    #[error("{what}, binding {binding}: word {index} of {len} is {got:#x}, the reference says {want:#x}")]
+    Words {
+        /// The case.
+        what: &'static str,
+        /// The binding, counted from 1 as in the kernel.
+        binding: usize,
+        /// The first word that differs.
+        index: usize,
+        /// Words compared.
+        len: usize,
+        /// The kernel's word.
+        got: u32,
+        /// The reference's word.
+        want: u32,
+    },
+    /// A later kernel would read or write outside its buffers.
+    #[error("{what}, binding {binding}: {message}")]
+    Indices {
+        /// The case.
+        what: &'static str,
+        /// The binding, counted from 1 as in the kernel.
+        binding: usize,
+        /// The first index that breaks a rule, and the rule.
+        message: String,
+    },
+    /// A word outside a buffer was written.
+    #[error("{what}, binding {binding}: word {index} of {len} was written, which is outside the buffer")]
+    Guard {
+        /// The case.
+        what: &'static str,
+        /// The binding, counted from 1 as in the kernel.
+        binding: usize,
+        /// The word, counted from the first of the buffer.
+        index: isize,
+        /// Words of the buffer.
+        len: usize,
+    },
+}
+
+impl Case {
+    /// A case of one dispatch.
+    pub fn new<P: Pod>(what: &'static str, variant: &Variant, params: &P, grid: [u32; 3]) -> Self {
+        Self {
+            what,
+            variant: variant.clone(),
+            dispatches: vec![(bytemuck::bytes_of(params).into(), grid)],
+            buffers: Vec::new(),
+            wants: Vec::new(),
+            subgroups: variant.subgroups(),
+        }
+    }
+
+    /// Adds the next binding.
+    #[must_use]
+    pub fn binding<T: Pod>(mut self, data: &[T]) -> Self {
+        self.buffers.push(bytemuck::pod_collect_to_vec(data));
+        self
+    }
+
+    /// Adds the binding of these data, where there are some.
+    #[must_use]
+    pub(super) fn optional<T: Pod>(self, data: Option<&[T]>) -> Self {
+        match data {
+            Some(data) => self.binding(data),
+            None => self,
+        }
+    }
+
+    /// Adds the next binding, all NaN, which the kernel must turn into `want`.
+    #[must_use]
+    pub fn output(self, tolerance: Tolerance, want: &[f32]) -> Self {
+        self.updated(&vec![f32::NAN; want.len()], tolerance, want)
+    }
+
+    /// Adds the next binding, which the kernel must turn into `want`.
+    #[must_use]
+    pub fn updated(self, before: &[f32], tolerance: Tolerance, want: &[f32]) -> Self {
+        self.cache(KvDtype::F32, before, tolerance, want)
+    }
+
+    /// Adds the next binding, all NaN, which the kernel must turn into `want` where that is finite.
+    #[must_use]
+    pub fn finite(mut self, tolerance: Tolerance, want: &[f32]) -> Self {
+        self.wants.push((self.buffers.len(), Values::Finite(tolerance, want.into())));
+        self.binding(&vec![f32::NAN; want.len()])
+    }
+
+    /// Adds the next binding, floats of `dtype`, which the kernel must turn into `want`.
+    #[must_use]
+    pub fn cache(mut self, dtype: KvDtype, before: &[f32], tolerance: Tolerance, want: &[f32]) -> Self {
+        self.wants.push((self.buffers.len(), Values::Floats(dtype, tolerance, want.into())));
+        self.binding(&layer::words(dtype, before))
+    }
+
+    /// Adds the next binding, a cache of `shape` in the layout of `index`, which the kernel must turn into `want`.
+    #[must_use]
+    pub fn paged(
+        mut self,
+        shape: &KvShape,
+        index: layer::Index,
+        before: &[f32],
+        tolerance: Tolerance,
+        want: &[f32],
+    ) -> Self {
+        self.wants.push((self.buffers.len(), Values::Cache(*shape, index, tolerance, want.into())));
+        self.binding(&layer::cache_words(shape, index, before))
+    }
+
+    /// Adds the next binding, a cache of latents, which the kernel must turn into `want`.
+    #[must_use]
+    pub fn latents(
+        mut self,
+        shape: &LatentShape,
+        before: &[f32],
+        tolerance: Tolerance,
+        want: &[f32],
+    ) -> Self {
+        self.wants.push((self.buffers.len(), Values::Latents(*shape, tolerance, want.into())));
+        self.binding(&latents::latent_words(shape, before))
+    }
+
+    /// Adds the next binding, which the kernel must turn into the words of `want`.
+    #[must_use]
+    pub fn words<T: Pod>(self, before: &[T], want: &[T]) -> Self {
+        let mut case = self.binding(before);
+        case.wants.push((case.buffers.len() - 1, Values::Words(bytemuck::pod_collect_to_vec(want))));
+        case
+    }
+
+    /// Adds the next binding, of which the kernel must make such indices.
+    #[must_use]
+    pub fn indices<T: Pod>(self, before: &[T], indices: Indices) -> Self {
+        let mut case = self.binding(before);
+        case.wants.push((case.buffers.len() - 1, Values::Indices(indices)));
+        case
+    }
+
+    /// Runs it between words that no kernel may write, and compares.
+    ///
+    /// # Errors
+    /// [`Fault`]: it did not run, wrote outside its buffers, or the result is not the reference's.
+    pub fn run(&self, gpu: &Gpu) -> Result<(), Fault> {
+        let pipeline = gpu.pipeline(&self.variant)?;
+        let guarded = |words: &Vec<u32>| gpu.upload(self.what, &guarded(words));
+        let buffers: Vec<_> = self.buffers.iter().map(guarded).collect::<Result<_, _>>()?;
+        let bindings: Vec<Bind> =
+            buffers.iter().map(|buffer| Bind::at(buffer.raw(), (GUARD * size_of::<u32>()) as u64)).collect();
+        let mut pass = Pass::new("self-test");
+        for (params, grid) in &self.dispatches {
+            pass.dispatch_bytes(&pipeline, params, &bindings, *grid);
+        }
+        let reads: Vec<_> = buffers.iter().map(|buffer| pass.read(buffer, 0..buffer.len())).collect();
+        let outcome = gpu.submit(pass)?.wait()?;
+        let after: Vec<Vec<u32>> = reads.into_iter().map(|read| outcome.get(read)).collect();
+        for (index, words) in after.iter().enumerate() {
+            self.check_guards(index, words)?;
+        }
+        for (index, want) in &self.wants {
+            let end = GUARD + self.buffers[*index].len();
+            want.compare(self.what, index + 1, &after[*index][GUARD..end])?;
+        }
+        Ok(())
+    }
+
+    fn check_guards(&self, index: usize, words: &[u32]) -> Result<(), Fault> {
+        let len = self.buffers[index].len();
+        let outside = (0..GUARD).chain(GUARD + len..words.len());
+        match outside.into_iter().find(|at| words[*at] != UNTOUCHED) {
+            None => Ok(()),
+            Some(at) => {
+                let index_of = at.cast_signed() - GUARD.cast_signed();
+                Err(Fault::Guard { what: self.what, binding: index + 1, index: index_of, len })
+            }
+        }
+    }
+}
+
+/// Words on either side of a buffer: the alignment of bindings, which is 256 bytes at most.
+const GUARD: usize = 64;
+
+/// What they hold: no float, and as an index outside everything.
+const UNTOUCHED: u32 = 0xffe1_dead;
+
+fn guarded(words: &[u32]) -> Vec<u32> {
+    let guard = [UNTOUCHED; GUARD];
+    [&guard, words, &guard].concat()
+}
+
+impl Values {
+    fn compare(&self, what: &'static str, binding: usize, got: &[u32]) -> Result<(), Fault> {
+        match self {
+            Self::Words(want) => {
+                assert_eq!(got.len(), want.len(), "words of result and reference");
+                match got.iter().zip(want).position(|(got, want)| got != want) {
+                    None => Ok(()),
+                    Some(index) => {
+                        let (got, want, len) = (got[index], want[index], want.len());
+                        Err(Fault::Words { what, binding, index, len, got, want })
+                    }
+                }
+            }
+            Self::Cache(shape, index, tolerance, want) => tolerance
+                .compare(&layer::cache_values(shape, *index, got), want)
+                .map_err(|mismatch| Fault::Floats { what, binding, mismatch }),
+            Self::Latents(shape, tolerance, want) => tolerance
+                .compare(&latents::latent_values(shape, got), want)
+                .map_err(|mismatch| Fault::Floats { what, binding, mismatch }),
+            Self::Floats(dtype, tolerance, want) => tolerance
+                .compare(&layer::values(*dtype, got), want)
+                .map_err(|mismatch| Fault::Floats { what, binding, mismatch }),
+            Self::Indices(indices) => {
+                indices.check(got).map_err(|message| Fault::Indices { what, binding, message })
+            }
+            Self::Finite(tolerance, want) => {
+                let got = layer::values(KvDtype::F32, got);
+                let matters = |(got, want): (&f32, &f32)| if want.is_finite() { *got } else { *want };
+                let got: Vec<f32> = got.iter().zip(want).map(matters).collect();
+                tolerance.compare(&got, want).map_err(|mismatch| Fault::Floats { what, binding, mismatch })
+            }
+        }
+    }
+}

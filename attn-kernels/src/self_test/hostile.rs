@@ -1,0 +1,99 @@
+//! Scores that are no numbers, for kernels whose results later kernels use as indices.
+//!
+//! Kernels run without bounds checks, so whatever their scores are, the indices that they make must stay inside the buffers
+//! of those that use them. Scores become NaN or infinite where activations or a cache in f16 overflow, or where a file says so.
+
+use super::Case;
+use super::case::Values;
+
+/// A score by its index.
+type Score = fn(u32) -> f32;
+
+/// Scores as overflows, damaged caches and hostile files leave them.
+pub(super) const SCORES: [(&str, Score); 11] = [
+    ("NaN", |_| f32::NAN),
+    ("-NaN", |_| f32::from_bits(0xffc0_0000)),
+    ("signalling NaN", |_| f32::from_bits(0x7f80_0001)),
+    ("+inf", |_| f32::INFINITY),
+    ("-inf", |_| f32::NEG_INFINITY),
+    ("1.7e38", |_| 1.7e38),
+    ("-1.7e38", |_| -1.7e38),
+    ("equal scores", |_| 0.25),
+    ("zeros of both signs", |i| if i.is_multiple_of(2) { 0.0 } else { -0.0 }),
+    ("NaN among numbers", |i| if mix(i).is_multiple_of(3) { f32::NAN } else { mix(i) as f32 }),
+    ("any bits", |i| f32::from_bits(mix(i))),
+];
+
+/// A bijection that spreads bits.
+const fn mix(i: u32) -> u32 {
+    let i = (i ^ (i >> 16)).wrapping_mul(0x7feb_352d);
+    let i = (i ^ (i >> 15)).wrapping_mul(0x846c_a68b);
+    i ^ (i >> 16)
+}
+
+/// `case` with the floats of bindings `floats` (counted from 0) replaced by each kind of hostile scores, and nothing wanted but
+/// `wants`.
+#[must_use]
+pub fn cases(case: &Case, floats: &[usize], wants: &[(usize, Indices)]) -> Vec<Case> {
+    let with = |(what, score): (&'static str, Score)| {
+        let wants = wants.iter().map(|(binding, indices)| (*binding, Values::Indices(indices.clone())));
+        let mut case = Case { what, wants: wants.collect(), ..case.clone() };
+        for binding in floats {
+            for (i, word) in (0..).zip(&mut case.buffers[*binding]) {
+                *word = score(i).to_bits();
+            }
+        }
+        case
+    };
+    SCORES.into_iter().map(with).collect()
+}
+
+/// The order of indices in a buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// A count, then so many indices, ascending; the rest is left alone.
+    List,
+    /// Different ones, in any order.
+    Different,
+}
+
+/// Runs of `stride` words, of which each has indices below its limit.
+#[derive(Clone, Debug)]
+pub struct Indices {
+    /// Their order.
+    pub order: Order,
+    /// Words from one run to the next.
+    pub stride: usize,
+    /// The limit of each run.
+    pub limits: Vec<u32>,
+}
+
+impl Indices {
+    /// Describes the first index that a later kernel could not use.
+    pub(super) fn check(&self, words: &[u32]) -> Result<(), String> {
+        let runs = words.chunks_exact(self.stride).zip(&self.limits);
+        assert_eq!(runs.len(), self.limits.len(), "a limit for each run");
+        for (run, (words, limit)) in runs.enumerate() {
+            let indices = match self.order {
+                Order::Different => words,
+                Order::List => {
+                    let count = words[0] as usize;
+                    words[1..].get(..count).ok_or_else(|| {
+                        format!("list {run} of {} words counts {count} indices", self.stride)
+                    })?
+                }
+            };
+            if let Some(index) = indices.iter().find(|index| *index >= limit) {
+                return Err(format!("run {run} has index {index}, the limit is {limit}"));
+            }
+            let mut sorted = indices.to_vec();
+            if self.order == Order::Different {
+                sorted.sort_unstable();
+            }
+            if let Some(pair) = sorted.windows(2).find(|pair| pair[0] >= pair[1]) {
+                return Err(format!("run {run} has index {} and then {}", pair[0], pair[1]));
+            }
+        }
+        Ok(())
+    }
+}
