@@ -4,6 +4,7 @@ use attn_kernels::gpu::Timing;
 use kvblock::BlockId;
 
 use crate::kernel::sample::Spec;
+use crate::sampling::{Adjust, LogProbs};
 use crate::sparse::Attended;
 
 /// Why rows of a slice are computed: it decides which attention kernel serves them, so it must follow from the
@@ -32,17 +33,40 @@ pub struct Slice<'a> {
     pub access: &'a [u32],
     /// Score these targets after the rows: `targets[i]` is the token that follows `tokens[i]`; may be shorter.
     pub targets: &'a [u32],
+    /// Hand back the log-probability of each target, and of this many of the likeliest tokens in its place, at most
+    /// [`MAX_TOP`](crate::kernel::top_logits::MAX_TOP).
+    pub log_probs: Option<u32>,
     /// Hand back the logits of the last rows, this many.
     pub logits: usize,
 }
 
-/// One token to draw after a step; several may follow one slice.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Sample {
+/// One token to draw after a step; several may follow one slice. [`Sampler`](crate::sampling::Sampler) makes those of a
+/// request.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample<'a> {
     /// The slice after whose last row it is drawn.
     pub slice: usize,
-    /// How.
+    /// Temperature, filters and noise.
     pub spec: Spec,
+    /// Masks, biases and penalties that act before them.
+    pub adjust: Adjust<'a>,
+    /// Hand back its log-probability, and those of this many of the likeliest tokens, at most
+    /// [`MAX_TOP`](crate::kernel::top_logits::MAX_TOP).
+    pub log_probs: Option<u32>,
+}
+
+impl Sample<'_> {
+    /// A draw from the logits as they are, of which nothing but the token comes back.
+    #[must_use]
+    pub fn new(slice: usize, spec: Spec) -> Self {
+        Self { slice, spec, adjust: Adjust::default(), log_probs: None }
+    }
+
+    /// The likeliest token.
+    #[must_use]
+    pub fn greedy(slice: usize) -> Self {
+        Self::new(slice, Spec::GREEDY)
+    }
 }
 
 /// What the router, or the indexer, of one layer chose. An indexer that leaves every row all that it sees chooses nothing.
@@ -59,8 +83,12 @@ pub struct Choice {
 pub struct StepOutput {
     /// One id for each sample.
     pub sampled: Vec<u32>,
+    /// Log-probabilities, one entry a sample; `None` for samples that did not ask, and empty where none did.
+    pub log_probs: Vec<Option<LogProbs>>,
     /// Negative log likelihoods in nats, one a target.
     pub nll: Vec<f32>,
+    /// Log-probabilities, one a target of the slices that asked.
+    pub target_log_probs: Vec<LogProbs>,
     /// `[rows, vocab]` of the rows asked for.
     pub logits: Vec<f32>,
     /// What a sparse policy had each slice attend; `None` for slices of a phase that it leaves dense.

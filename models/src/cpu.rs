@@ -2,6 +2,7 @@
 //! a kernel, of the same stem as its `.wgsl` file. [`sample`] alone follows the kernel step by step, as its decisions
 //! are integers.
 
+pub mod adjust_logits;
 pub mod bias;
 pub mod embed;
 pub mod glu;
@@ -19,6 +20,7 @@ pub mod rope;
 pub mod rope_append;
 pub mod sample;
 pub mod state_write;
+pub mod top_logits;
 
 /// The f32 next to a result.
 #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the point")]

@@ -6,6 +6,7 @@ mod attend;
 mod blocks;
 mod choices;
 mod compressed;
+mod draws;
 mod head;
 mod hyper;
 mod indexer;
@@ -41,6 +42,7 @@ use ahead::Ahead;
 use attend::Attention;
 use choices::Choices;
 use compressed::CompressedState;
+use draws::DrawState;
 use head::Reads;
 use hyper::HyperState;
 use inputs::{Inputs, View};
@@ -116,6 +118,7 @@ pub struct Decoder {
     turns: Turns,
     activations: Activations,
     inputs: Inputs,
+    draws: DrawState,
     /// Where layers have experts.
     moe: Option<MoeState>,
     /// Where attention goes through latents.
@@ -158,7 +161,6 @@ struct Pipelines {
     /// The same over listed blocks.
     selected: Option<Attention>,
     log_prob: Arc<Pipeline>,
-    sample: Arc<Pipeline>,
 }
 
 /// Multiply-adds after which a submission ends: a few milliseconds on a large GPU, well under a second on a small one.
@@ -189,11 +191,11 @@ impl Decoder {
     /// Runs one step and waits for what it draws.
     ///
     /// # Errors
-    /// Token ids outside the vocabulary, blocks outside the pool, and what the device reports.
+    /// Token ids outside the vocabulary, blocks outside the pool, masks that leave no token, and what the device reports.
     ///
     /// # Panics
     /// When there are more rows or samples than the decoder was built for, or a table is too short.
-    pub fn step(&mut self, slices: &[Slice<'_>], samples: &[Sample]) -> Result<StepOutput, ModelError> {
+    pub fn step(&mut self, slices: &[Slice<'_>], samples: &[Sample<'_>]) -> Result<StepOutput, ModelError> {
         let how = (self.prefill(), &self.turns);
         let mut plan = inputs::plan(&self.config, &self.options, &self.views, slices, samples, how)?;
         plan.check_blocks(self.kv.num_blocks())?;
@@ -206,6 +208,7 @@ impl Decoder {
             plan.compressed = Some(step);
         }
         self.inputs.write(&self.gpu, &plan)?;
+        self.draws.write(&plan.draws)?;
         let listed = plan.views.iter().map(|view| self.most_listed(&view.selected)).max().unwrap_or(0);
         self.activations.fit_partials(&self.gpu, &self.config, &plan, listed)?;
         if let Some(indexer) = self.latent.as_mut().and_then(|latent| latent.indexer.as_mut()) {

@@ -154,6 +154,9 @@ pub enum ModelError {
         /// Blocks of the pool.
         blocks: u32,
     },
+    /// A draw with nothing to draw from, or with lists that do not fit the vocabulary.
+    #[error(transparent)]
+    Sampling(#[from] crate::sampling::SamplingError),
     /// A token id outside the vocabulary.
     #[error("token id {id} at position {position} is outside the vocabulary of {vocab}")]
     Token {

@@ -1,6 +1,7 @@
 //! Dense kernels of a decoder: parameters, bindings, specialisation, grid. One module a kernel, of the same stem as
 //! its `.wgsl` file and its CPU reference.
 
+pub mod adjust_logits;
 pub mod bias;
 pub mod embed;
 pub mod glu;
@@ -19,6 +20,7 @@ pub mod rope;
 pub mod rope_append;
 pub mod sample;
 pub mod state_write;
+pub mod top_logits;
 
 use attn_kernels::kernel::{KvDtype, KvShape};
 use attn_kernels::source::Modules;
@@ -36,6 +38,7 @@ macro_rules! modules {
 
 /// The shared modules of this crate's kernels.
 pub const MODULES: Modules = modules![
+    "best",
     "epilogue_add",
     "epilogue_silu_mul",
     "epilogue_store",
@@ -60,6 +63,7 @@ pub const MODULES: Modules = modules![
 #[must_use]
 pub fn catalog() -> Vec<&'static Kernel> {
     vec![
+        &adjust_logits::KERNEL,
         &bias::KERNEL,
         &embed::KERNEL,
         &glu::KERNEL,
@@ -78,6 +82,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &rope_append::KERNEL,
         &sample::KERNEL,
         &state_write::KERNEL,
+        &top_logits::KERNEL,
     ]
 }
 
@@ -108,6 +113,7 @@ pub fn variants() -> Vec<NamedVariant> {
     let mut all = Vec::new();
     all.extend([("write", false), ("add", true)].map(|(part, keep)| baseline(part, bias::variant(keep))));
     all.extend(FORMATS.map(|format| baseline(short(format), embed::variant(format.module()))));
+    all.push(baseline("", adjust_logits::variant()));
     all.push(baseline("", log_prob::variant()));
     all.extend(FORMATS.map(|format| baseline(short(format), matmul(format, Epilogue::Store, sliced(1)))));
     all.push(baseline("q4-add", matmul(Format::Q4, Epilogue::Add, sliced(1))));
@@ -151,6 +157,7 @@ pub fn variants() -> Vec<NamedVariant> {
     );
     all.push(baseline("", sample::variant()));
     all.push(baseline("", state_write::variant()));
+    all.push(baseline("", top_logits::variant()));
     let tile = matmul_coop::Tile::choose(2048, 4096, Epilogue::Store);
     let coop = matmul_coop::variant("weights_q4", Epilogue::Store, tile);
     all.push(NamedVariant::new("q4", Level::Coop, coop));

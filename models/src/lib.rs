@@ -14,6 +14,7 @@ mod kv;
 mod matrices;
 mod matrix;
 pub mod pack;
+pub mod sampling;
 #[cfg(feature = "self-test")]
 pub mod self_test;
 mod sparse;

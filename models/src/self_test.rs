@@ -12,6 +12,7 @@ use attn_kernels::self_test::{Case, Cases, cases_of};
 
 /// How cases of each kernel are made, by the kernel's name.
 const CASES: &[(&str, Cases)] = &[
+    ("adjust_logits", sample::adjust),
     ("bias", rows::bias),
     ("embed", matmul::embed),
     ("glu", moe::gate),
@@ -30,6 +31,7 @@ const CASES: &[(&str, Cases)] = &[
     ("rope_append", rows::rope_append),
     ("sample", sample::cases),
     ("state_write", rows::state_write),
+    ("top_logits", sample::top),
 ];
 
 /// The cases of a variant of this crate; none where its kernel has none.

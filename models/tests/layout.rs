@@ -5,12 +5,14 @@ mod checks;
 
 use checks::{Layout, layout};
 use models::kernel::{
-    bias, catalog, embed, glu, hyper_collapse, hyper_expand, index_write, log_prob, matmul, moe_combine,
-    moe_route, moe_sort, norm_heads, rms_norm, rope, rope_append, sample, state_write, variants,
+    adjust_logits, bias, catalog, embed, glu, hyper_collapse, hyper_expand, index_write, log_prob, matmul,
+    moe_combine, moe_route, moe_sort, norm_heads, rms_norm, rope, rope_append, sample, state_write,
+    top_logits, variants,
 };
 use std::path::Path;
 
 fn layouts() -> Vec<Layout> {
+    use adjust_logits::AdjustLogitsParams;
     use bias::BiasParams;
     use embed::EmbedParams;
     use glu::GluParams;
@@ -28,7 +30,9 @@ fn layouts() -> Vec<Layout> {
     use rope_append::RopeAppendParams;
     use sample::SampleParams;
     use state_write::StateWriteParams;
+    use top_logits::TopLogitsParams;
     vec![
+        layout!(AdjustLogitsParams: vocab neg_inf pad0 pad1),
         layout!(BiasParams: rows cols stride first),
         layout!(EmbedParams: rows first cols width),
         layout!(GluParams: rows inner out_stride alpha limit pad0 pad1 pad2),
@@ -48,6 +52,7 @@ fn layouts() -> Vec<Layout> {
         layout!(RopeAppendParams: rows num_heads num_kv_heads pairs),
         layout!(StateWriteParams: rows quads block_size page),
         layout!(SampleParams: rows vocab neg_inf pad0),
+        layout!(TopLogitsParams: vocab stride first neg_inf),
     ]
 }
 
@@ -56,16 +61,31 @@ fn uniform_structs_are_the_host_structs() {
     checks::structs(&layouts(), &variants());
 }
 
-/// The one struct that kernels read from a storage buffer.
+/// Structs that kernels read from storage buffers, whose fields are words.
 #[test]
-fn the_spec_of_a_draw_is_the_host_struct() {
+fn structs_in_storage_are_the_host_structs() {
+    use adjust_logits::AdjustRow;
     use sample::Spec;
-    let layout = layout!(Spec: temperature top_p min_p top_k seed_low seed_high position pad0);
-    let text = sample::KERNEL.wgsl;
-    let body = text.split_once("struct Spec {").unwrap().1.split_once('}').unwrap().0;
-    let fields: Vec<&str> = body.lines().filter_map(|line| Some(line.trim().split_once(':')?.0)).collect();
-    let expected: Vec<(&str, usize)> = fields.iter().copied().zip((0..).step_by(4)).collect();
-    assert_eq!(layout, ("Spec", 4 * fields.len(), expected));
+    use top_logits::TopAsk;
+    let layouts = [
+        (&sample::KERNEL, layout!(Spec: temperature top_p min_p top_k seed_low seed_high position pad0)),
+        (
+            &adjust_logits::KERNEL,
+            layout!(
+                AdjustRow: row mask suppressed biases counts end repetition presence frequency pad0 pad1 pad2
+            ),
+        ),
+        (&top_logits::KERNEL, layout!(TopAsk: row tokens)),
+    ];
+    for (kernel, layout) in layouts {
+        let body = kernel.wgsl.split_once(&format!("struct {} {{", layout.0)).unwrap().1;
+        let body = body.split_once('}').unwrap().0;
+        let name = |field: &'static str| field.split_once(": ").map(|(name, _)| name.trim());
+        let words = body.lines().map(|line| line.split("//").next().unwrap());
+        let fields: Vec<&str> = words.flat_map(|line| line.split(',')).filter_map(name).collect();
+        let expected: Vec<(&str, usize)> = fields.iter().copied().zip((0..).step_by(4)).collect();
+        assert_eq!(layout, (layout.0, 4 * fields.len(), expected));
+    }
 }
 
 #[test]

@@ -90,6 +90,7 @@ fn score(
             phase,
             access: &access,
             targets: &ids[start + 1..(end + 1).min(ids.len())],
+            log_probs: None,
             logits: end - start.max(ids.len() - wanted).min(end),
         };
         let output = decoder.step(&[slice], &[])?;

@@ -32,7 +32,6 @@ pub(super) struct Activations {
     pub(super) stats: Buf<[f32; 2]>,
     /// `[HEAD_ROWS or max_seqs, vocab]`
     pub(super) logits: Buf<f32>,
-    pub(super) sampled: Buf<u32>,
     pub(super) nll: Buf<f32>,
 }
 
@@ -63,7 +62,6 @@ impl Activations {
             partial: gpu.buffer("partial", seqs * heads * partial_dim(c) as usize)?,
             stats: gpu.buffer("stats", seqs * heads)?,
             logits: gpu.buffer("logits", logits * c.vocab_size as usize)?,
-            sampled: gpu.buffer("sampled", seqs)?,
             nll: gpu.buffer("nll", rows + HEAD_ROWS)?,
         })
     }

@@ -8,7 +8,7 @@ use attn_kernels::gpu::Encoded;
 
 use super::inputs::Plan;
 use super::partitions::Cut;
-use super::{CUT, Decoder, Reads};
+use super::{CUT, Decoder, Reads, draws};
 use crate::ModelError;
 
 /// A step that has been encoded.
@@ -26,7 +26,7 @@ pub(super) struct Ahead {
 pub(super) struct Shape {
     rows: u32,
     scored: usize,
-    samples: usize,
+    draws: draws::Shape,
     /// By view.
     cuts: Vec<Cut>,
     /// Lengths of the buffers that grow: a longer one is another.
@@ -44,10 +44,13 @@ impl Decoder {
         let decodes = plan.decode_until == plan.rows && plan.wanted.is_empty();
         // Longer ones are cut into submissions by their keys.
         let short = self.layer_cost(plan).saturating_mul(self.layers.len() as u64) <= CUT;
-        (plain && decodes && short).then(|| Shape {
+        if !(plain && decodes && short) {
+            return None;
+        }
+        Some(Shape {
             rows: plan.rows,
             scored: plan.scored.len(),
-            samples: plan.specs.len(),
+            draws: self.draws.shape(&plan.draws)?,
             cuts: plan.views.iter().map(|view| view.all.cut).collect(),
             buffers: [self.inputs.tables.len(), self.activations.stats.len()],
         })

@@ -2,11 +2,12 @@
 
 use attn_kernels::gpu::{Bind, Outcome, Pass, Read};
 
+use super::draws::TopRead;
 use super::inputs::Plan;
 use super::{Decoder, sparse, staged};
 use crate::ModelError;
 use crate::batch::StepOutput;
-use crate::kernel::{log_prob, matmul::Epilogue, rms_norm, sample};
+use crate::kernel::{log_prob, matmul::Epilogue, rms_norm};
 use crate::matrix::Product;
 
 /// Rows whose logits exist at one time when many are scored.
@@ -18,6 +19,7 @@ pub(super) struct Reads {
     /// What its earlier submissions brought.
     early: StepOutput,
     ids: Option<Read<u32>>,
+    log_probs: Option<TopRead>,
     nll: Option<Read<f32>>,
     sparse: Option<sparse::Reads>,
     choices: Option<Read<u32>>,
@@ -34,7 +36,7 @@ impl Decoder {
         for start in (0..scored).step_by(HEAD_ROWS) {
             let rows = HEAD_ROWS.min(scored - start);
             self.logits(pass, start, rows)?;
-            self.score(pass, start, rows);
+            self.score(pass, plan, start, rows)?;
             let here = |row: usize| row.clamp(start, start + rows) - start;
             let wanted = plan.wanted.iter().map(|range| here(range.start)..here(range.end));
             let reads: Vec<Read<f32>> = wanted
@@ -47,17 +49,17 @@ impl Decoder {
                 early.logits.extend(reads.into_iter().flat_map(|read| done.get(read)));
             }
         }
-        let samples = plan.specs.len();
+        let samples = plan.draws.samples();
         let mut ids = None;
         if samples > 0 {
             self.logits(pass, scored, samples)?;
             self.fetch_wishes(pass, 0);
-            self.sample(pass, samples);
-            ids = Some(pass.read(&self.activations.sampled, 0..samples));
+            ids = Some(self.draws.record(pass, &plan.draws, &self.activations.logits)?);
         }
         Ok(Reads {
             early,
             ids,
+            log_probs: self.draws.read(pass, &plan.draws),
             nll: (scored > 0).then(|| pass.read(&self.activations.nll, 0..scored)),
             sparse: self.sparse.as_ref().map(|sparse| sparse.read(pass, plan)),
             choices: self.choices.as_ref().and_then(|choices| choices.read(pass, plan)),
@@ -78,6 +80,9 @@ impl Decoder {
         output.choices =
             reads.choices.map(|read| self.take_choices(plan, &done.get(read))).unwrap_or_default();
         output.sampled = reads.ids.map(|read| done.get(read)).unwrap_or_default();
+        if let Some(read) = reads.log_probs {
+            plan.draws.take(&mut output, &read.get(&done));
+        }
         let nll: Vec<f32> = reads.nll.map(|read| done.get(read)).unwrap_or_default();
         output.nll = nll.into_iter().zip(&plan.scored).filter(|(_, s)| s.is_some()).map(|(v, _)| v).collect();
         if let Some(sparse) = &mut self.sparse {
@@ -115,26 +120,15 @@ impl Decoder {
         self.head.as_ref().unwrap_or(&self.embedding).multiply(&self.kernels, pass, &product)
     }
 
-    fn score(&self, pass: &mut Pass, start: usize, rows: usize) {
+    fn score(&self, pass: &mut Pass, plan: &Plan, start: usize, rows: usize) -> Result<(), ModelError> {
+        let portion = start..start + rows;
         let rows = u32::try_from(rows).expect("at most HEAD_ROWS");
         let params = log_prob::LogProbParams { rows, vocab: self.config.vocab_size, pad0: 0, pad1: 0 };
-        let bindings = [
-            (&self.activations.logits).into(),
-            Bind::at(self.inputs.targets.raw(), start as u64 * 4),
-            Bind::at(self.activations.nll.raw(), start as u64 * 4),
-        ];
+        let logits = &self.activations.logits;
+        let targets = Bind::at(self.inputs.targets.raw(), start as u64 * 4);
+        let bindings =
+            [logits.into(), targets.clone(), Bind::at(self.activations.nll.raw(), start as u64 * 4)];
         pass.dispatch(&self.pipelines.log_prob, &params, &bindings, log_prob::grid(rows));
-    }
-
-    fn sample(&self, pass: &mut Pass, rows: usize) {
-        let rows = u32::try_from(rows).expect("at most max_seqs");
-        let params =
-            sample::SampleParams { rows, vocab: self.config.vocab_size, neg_inf: f32::NEG_INFINITY, pad0: 0 };
-        let bindings = [
-            (&self.activations.logits).into(),
-            (&self.inputs.specs).into(),
-            (&self.activations.sampled).into(),
-        ];
-        pass.dispatch(&self.pipelines.sample, &params, &bindings, sample::grid(rows));
+        self.draws.record_scored(pass, &plan.draws, portion, logits, targets)
     }
 }

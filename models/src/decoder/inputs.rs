@@ -7,6 +7,7 @@ use attn_kernels::kernel::paged_prefill::Tile;
 use kvblock::BlockId;
 use smallvec::SmallVec;
 
+use super::draws::Draws;
 use super::head::HEAD_ROWS;
 use super::partitions::Cut;
 use super::sparse::Chosen;
@@ -15,7 +16,6 @@ use super::stream::Stream;
 use super::turns::Turns;
 use super::{DecoderOptions, compressed};
 use crate::batch::{Phase, Sample, Slice};
-use crate::kernel::sample::Spec;
 use crate::kv::ROWS;
 use crate::{DecoderConfig, ModelError, Reach};
 
@@ -34,7 +34,6 @@ pub(super) struct Inputs {
     /// Rows whose logits are wanted: scored rows, then sampled rows.
     pub(super) gather: Buf<u32>,
     pub(super) targets: Buf<u32>,
-    pub(super) specs: Buf<Spec>,
 }
 
 /// Device copies of the lists of a [`ViewRows`].
@@ -100,7 +99,7 @@ pub(super) struct Plan {
     pub(super) scored: Vec<Option<u32>>,
     /// Scored rows whose logits are handed back, ascending.
     pub(super) wanted: Vec<Range<usize>>,
-    pub(super) specs: Vec<Spec>,
+    pub(super) draws: Draws,
 }
 
 /// The rows of a step as the layers of one view see them.
@@ -135,7 +134,7 @@ pub(super) fn plan(
     options: &DecoderOptions,
     views: &[View],
     slices: &[Slice<'_>],
-    samples: &[Sample],
+    samples: &[Sample<'_>],
     (prefill, turns): (Prefill, &Turns),
 ) -> Result<Plan, ModelError> {
     let mut plan = Plan::default();
@@ -168,7 +167,7 @@ pub(super) fn plan(
             plan.temperatures.push([narrow(temperature), 0.0]);
         }
         turns.extend(slice.first..slice.first + u32_of(slice.tokens.len()), &mut plan.cs);
-        push_scored(&mut plan, slice);
+        push_scored(&mut plan, slice, config.vocab_size)?;
         plan.rows += u32_of(slice.tokens.len());
         if slice.phase == Phase::Decode {
             // A decode slice behind a prefill takes the prefill's rows along: exact is always right.
@@ -178,7 +177,7 @@ pub(super) fn plan(
         plan.longest = plan.longest.max(slice.first + u32_of(slice.tokens.len()));
     }
     plan.gather.extend(samples.iter().map(|s| last_rows[s.slice]));
-    plan.specs.extend(samples.iter().map(|s| s.spec));
+    plan.draws.push_samples(samples, config.vocab_size)?;
     assert!(plan.rows <= options.max_rows, "{} rows in a step of at most {}", plan.rows, options.max_rows);
     let most = options.max_seqs as usize;
     assert!(samples.len() <= most, "{} samples in a step of at most {most}", samples.len());
@@ -277,8 +276,9 @@ impl Rows {
 }
 
 /// Rows whose logits are wanted.
-fn push_scored(plan: &mut Plan, slice: &Slice<'_>) {
+fn push_scored(plan: &mut Plan, slice: &Slice<'_>, vocab: u32) -> Result<(), ModelError> {
     let rows = slice.tokens.len();
+    plan.draws.push_targets(slice, plan.scored.len(), vocab)?;
     let scored = if slice.logits > 0 { rows } else { slice.targets.len() };
     for i in 0..scored {
         plan.gather.push(plan.rows + u32_of(i));
@@ -288,6 +288,7 @@ fn push_scored(plan: &mut Plan, slice: &Slice<'_>) {
         let end = plan.scored.len();
         plan.wanted.push(end - slice.logits.min(rows)..end);
     }
+    Ok(())
 }
 
 pub(super) fn slot(table: &[BlockId], position: u32, block_size: u32) -> i32 {
@@ -353,7 +354,6 @@ impl Inputs {
             host_slots: gpu.buffer("host_slots", if options.offload.is_some() { rows } else { 1 })?,
             gather: gpu.buffer("gather", lists)?,
             targets: gpu.buffer("targets", lists)?,
-            specs: gpu.buffer("specs", seqs)?,
         })
     }
 
@@ -385,7 +385,6 @@ impl Inputs {
         gpu.write(&self.gather, 0, &plan.gather);
         let targets: Vec<u32> = plan.scored.iter().map(|t| t.unwrap_or(0)).collect();
         gpu.write(&self.targets, 0, &targets);
-        gpu.write(&self.specs, 0, &plan.specs);
         Ok(())
     }
 }

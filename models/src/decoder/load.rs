@@ -16,6 +16,7 @@ use self::reuse::{Weights, plain_norm};
 use self::used::Used;
 use super::attend::{Attention, Forms, mask};
 use super::compressed::CompressedState;
+use super::draws::DrawState;
 use super::hyper::HyperState;
 use super::inputs::{Inputs, View};
 use super::latent::LatentState;
@@ -27,7 +28,7 @@ use super::sparse::Sparse;
 use super::staged::Staged;
 use super::turns::Turns;
 use super::{Activations, Decoder, DecoderOptions, Pipelines};
-use crate::kernel::{bias, embed, log_prob, matmul, norm_heads, rms_norm, rope_append, sample};
+use crate::kernel::{bias, embed, log_prob, matmul, norm_heads, rms_norm, rope_append};
 use crate::matrix::{Kernels, Matrix, broadcasts};
 use crate::pack::Format;
 use crate::{DecoderConfig, KvPlan, KvPool, ModelError, QkNorm, Reach, Role, Tensor, WeightSource};
@@ -118,6 +119,7 @@ impl Decoder {
             compressed,
             hyper,
             inputs: Inputs::new(gpu, config, options, &views.all)?,
+            draws: DrawState::new(gpu, config, options)?,
             views: views.all,
             turns: Turns::new(&config.rope),
             gpu: Arc::clone(gpu),
@@ -324,6 +326,5 @@ fn pipelines(
         apply_sinks: gpu.pipeline(&apply_sinks::variant(shape.head_dim))?,
         selected: selected.map(|kind| attention(&kind)).transpose()?,
         log_prob: gpu.pipeline(&log_prob::variant())?,
-        sample: gpu.pipeline(&sample::variant())?,
     })
 }

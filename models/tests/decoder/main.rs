@@ -9,6 +9,7 @@ mod prefix;
 mod random;
 mod refusal;
 mod resident;
+mod sampling;
 mod served;
 mod sparse;
 mod steady;

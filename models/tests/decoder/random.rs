@@ -27,6 +27,7 @@ fn logits(spec: RandomSpec) -> Vec<f32> {
         phase: Phase::Prefill,
         access: &[],
         targets: &[],
+        log_probs: None,
         logits: 1,
     };
     decoder.step(&[slice], &[]).unwrap().logits

@@ -131,6 +131,7 @@ fn tokens_outside_the_vocabulary_and_blocks_outside_the_pool_are_named() {
             phase: Phase::Prefill,
             access: &[],
             targets: &[],
+            log_probs: None,
             logits: 0,
         };
         decoder.step(&[slice], &[]).unwrap_err()

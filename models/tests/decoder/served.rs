@@ -2,8 +2,8 @@
 //! sequence that decodes.
 
 use kvblock::{BlockId, GroupId, KvCache, KvCacheConfig, LengthLimits, SeqContent, SeqId, SlotRequest};
-use models::batch::{Phase, Sample, Slice};
-use models::kernel::sample::Spec;
+use models::batch::{Phase, Slice};
+use models::sampling::{LogProbs, Sampler, Sampling};
 use models::{Attended, Decoder};
 
 use crate::CAPACITY;
@@ -15,15 +15,21 @@ pub(crate) struct Request<'a> {
     pub(crate) ids: &'a [u32],
     /// Tokens of the prompt that go through as prefill; the others as decode rows, one a step.
     pub(crate) prefill: usize,
-    /// Tokens to draw greedily.
+    /// Tokens to draw.
     pub(crate) tokens: usize,
+    /// How; greedily where nothing is said.
+    pub(crate) sampling: Option<&'a Sampling>,
+    /// Tokens that may be drawn, as bits.
+    pub(crate) allowed: Option<&'a [u32]>,
+    /// Log-probabilities of the prompt's tokens, and of this many of the likeliest.
+    pub(crate) echo: Option<u32>,
     /// Whether logits are asked for.
     pub(crate) logits: bool,
 }
 
 impl<'a> Request<'a> {
     pub(crate) fn new(ids: &'a [u32], tokens: usize) -> Self {
-        Self { ids, prefill: ids.len(), tokens, logits: true }
+        Self { ids, prefill: ids.len(), tokens, sampling: None, allowed: None, echo: None, logits: true }
     }
 }
 
@@ -34,6 +40,10 @@ pub(crate) struct Served {
     pub(crate) logits: Vec<f32>,
     /// Drawn tokens.
     pub(crate) drawn: Vec<u32>,
+    /// Log-probabilities of drawn tokens, where they were asked for.
+    pub(crate) log_probs: Vec<LogProbs>,
+    /// Log-probabilities of the prompt's tokens from the second on, where they were asked for.
+    pub(crate) echoed: Vec<LogProbs>,
     /// What a sparse policy attended in each step; empty where none acts.
     pub(crate) attended: Vec<Attended>,
     /// What routers and indexers chose for each row, by layer; empty where nobody asked.
@@ -63,7 +73,8 @@ pub(crate) fn serve(decoder: &mut Decoder, requests: &[Request<'_>], chunk: usiz
         for (sequence, tables) in left.zip(&tables) {
             let slice = sequence.next(chunk, tables);
             if sequence.draws(slice.tokens.len()) {
-                samples.push(Sample { slice: slices.len(), spec: Spec::GREEDY });
+                let position = slice.first + u32::try_from(slice.tokens.len()).unwrap();
+                samples.push(sequence.sampler.sample(slices.len(), position, sequence.request.allowed));
             }
             slices.push(slice);
         }
@@ -72,6 +83,8 @@ pub(crate) fn serve(decoder: &mut Decoder, requests: &[Request<'_>], chunk: usiz
         let vocab = decoder.config().vocab_size as usize;
         assert_eq!(output.logits.len(), rows.iter().map(|(_, logits)| logits).sum::<usize>() * vocab);
         let (mut logits, mut drawn) = (output.logits.as_slice(), output.sampled.iter());
+        let mut log_probs = output.log_probs.into_iter();
+        let mut echoed = output.target_log_probs.into_iter();
         let mut attended = output.attended.into_iter();
         let of_row = |row: usize| output.choices.iter().map(|c| (c.layer, c.rows[row].clone())).collect();
         let mut first = 0;
@@ -82,9 +95,15 @@ pub(crate) fn serve(decoder: &mut Decoder, requests: &[Request<'_>], chunk: usiz
             let (own, others) = logits.split_at(of_rows * vocab);
             logits = others;
             let draws = sequence.draws(rows);
+            if sequence.request.echo.is_some() {
+                sequence.served.echoed.extend(echoed.by_ref().take(sequence.targets(rows).len()));
+            }
+            if draws {
+                sequence.served.log_probs.extend(log_probs.next().flatten());
+            }
             sequence.take(own, rows, draws.then(|| *drawn.next().unwrap()));
         }
-        assert_eq!(drawn.next(), None);
+        assert_eq!((drawn.next(), log_probs.next(), echoed.next()), (None, None, None));
     }
     sequences.into_iter().map(|s| s.served).collect()
 }
@@ -100,6 +119,7 @@ fn cache(decoder: &Decoder) -> KvCache {
 struct Sequence<'a> {
     seq: SeqId,
     request: Request<'a>,
+    sampler: Sampler,
     /// Prompt, then drawn tokens.
     tokens: Vec<u32>,
     /// Tokens whose KV is in the cache.
@@ -110,7 +130,8 @@ struct Sequence<'a> {
 impl<'a> Sequence<'a> {
     fn new(seat: u64, request: Request<'a>) -> Self {
         let tokens = request.ids.to_vec();
-        Self { seq: SeqId::new(seat), request, tokens, computed: 0, served: Served::default() }
+        let sampler = Sampler::new(request.sampling.cloned().unwrap_or_default(), request.ids);
+        Self { seq: SeqId::new(seat), request, sampler, tokens, computed: 0, served: Served::default() }
     }
 
     /// Rows yet to compute. The last token drawn is never fed.
@@ -144,9 +165,16 @@ impl<'a> Sequence<'a> {
             tables,
             phase: if self.computed < self.request.prefill { Phase::Prefill } else { Phase::Decode },
             access: &[],
-            targets: &[],
+            targets: if self.request.echo.is_some() { self.targets(rows) } else { &[] },
+            log_probs: self.request.echo,
             logits: if self.request.logits { rows } else { 0 },
         }
+    }
+
+    /// The tokens of the prompt that follow the next `rows` rows.
+    fn targets(&self, rows: usize) -> &[u32] {
+        let prompt = self.request.ids.len();
+        &self.tokens[(self.computed + 1).min(prompt)..(self.computed + 1 + rows).min(prompt)]
     }
 
     fn draws(&self, rows: usize) -> bool {
@@ -157,6 +185,7 @@ impl<'a> Sequence<'a> {
         self.computed += rows;
         self.served.logits.extend(logits);
         self.served.drawn.extend(drawn);
+        drawn.into_iter().for_each(|token| self.sampler.push(token));
         self.tokens.extend(drawn);
     }
 }

@@ -4,6 +4,7 @@
 mod device;
 mod embed;
 mod hyper;
+mod logits;
 mod matmul;
 mod moe;
 mod rows;

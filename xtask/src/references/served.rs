@@ -53,8 +53,16 @@ pub(super) fn prefill(model: &Model, args: &EngineArgs, prompts: &[Prompt]) -> R
                 |group| cache.table(SEQ, group_id(group)).map_or(&[][..], kvblock::BlockTable::blocks);
             let tables: Vec<&[BlockId]> = (0..cache.num_groups()).map(table).collect();
             let (tables, logits) = (&tables[..], tokens.len());
-            let slice =
-                Slice { tokens, first, tables, phase: Phase::Prefill, access: &[], targets: &[], logits };
+            let slice = Slice {
+                tokens,
+                first,
+                tables,
+                phase: Phase::Prefill,
+                access: &[],
+                targets: &[],
+                log_probs: None,
+                logits,
+            };
             let output = decoder.step(&[slice], &[])?;
             prefilled.logits.extend(output.logits);
             let of_row = |row: usize| output.choices.iter().map(|c| (c.layer, c.rows[row].clone())).collect();

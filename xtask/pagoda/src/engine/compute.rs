@@ -30,6 +30,7 @@ impl Engine {
             },
             access: scheduler.access_history().counts(slice.seq),
             targets: &[],
+            log_probs: None,
             logits: usize::from(logits && slice.samples),
         };
         let slices: Vec<Slice<'_>> =
@@ -37,9 +38,9 @@ impl Engine {
         let sample = |row: &scheduler::SampleRow| {
             let live = &self.live[&row.seq];
             let position = plan.slices[row.slice].end();
-            Sample { slice: row.slice, spec: live.sampling.spec(live.seed, position) }
+            Sample::new(row.slice, live.sampling.spec(live.seed, position))
         };
-        let samples: Vec<Sample> = plan.sample_rows.iter().map(sample).collect();
+        let samples: Vec<Sample<'_>> = plan.sample_rows.iter().map(sample).collect();
         let mut output = self.decoder.step(&slices, &samples)?;
         self.count(plan, &mut output);
         Ok(output)

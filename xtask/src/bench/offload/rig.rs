@@ -10,7 +10,6 @@ use attn_kernels::kernel::KvDtype;
 use attn_kernels::kernel::paged_decode::PARTITION;
 use kvblock::{BlockId, BlockIdx};
 use models::batch::{Phase, Sample, Slice, StepOutput};
-use models::kernel::sample::Spec;
 use models::{Decoder, DecoderOptions, FetchCost, HostMemory, Offload, Place, SparseOptions};
 
 use super::paired::Median;
@@ -281,11 +280,11 @@ impl Seat {
             phase: Phase::Decode,
             access: &[],
             targets: &[],
+            log_probs: None,
             logits: 0,
         };
         let slices: Vec<Slice<'_>> = tables.iter().map(|tables| slice(&tables[..])).collect();
-        let samples: Vec<Sample> =
-            (0..slices.len()).map(|slice| Sample { slice, spec: Spec::GREEDY }).collect();
+        let samples: Vec<Sample<'_>> = (0..slices.len()).map(Sample::greedy).collect();
         Ok(self.decoder.step(&slices, &samples)?)
     }
 }

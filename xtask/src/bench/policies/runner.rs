@@ -7,7 +7,6 @@ use anyhow::{Context, Result};
 use attn_kernels::gpu::Timing;
 use kvblock::{BlockId, KvCache, KvCacheConfig, LengthLimits, SeqContent, SeqId, SlotRequest};
 use models::batch::{Phase, Sample, Slice, StepOutput};
-use models::kernel::sample::Spec;
 use models::{Attended, Decoder};
 use pagoda::kv_used::group_id;
 
@@ -155,9 +154,10 @@ impl Sequence<'_> {
             phase,
             access: &self.access,
             targets: &ids[scored],
+            log_probs: None,
             logits: 0,
         };
-        let samples = [Sample { slice: 0, spec: Spec::GREEDY }];
+        let samples = [Sample::greedy(0)];
         let start = Instant::now();
         let output = self.decoder.step(&[slice], if draw { &samples } else { &[] })?;
         let wall_s = start.elapsed().as_secs_f64();

@@ -1,0 +1,179 @@
+//! The lists of a step's draws.
+
+use std::ops::Range;
+
+use crate::ModelError;
+use crate::batch::{Sample, Slice, StepOutput};
+use crate::decoder::head::HEAD_ROWS;
+use crate::decoder::inputs::u32_of;
+use crate::kernel::adjust_logits::{AdjustRow, NO_MASK};
+use crate::kernel::sample::Spec;
+use crate::kernel::top_logits::{MAX_TOP, TopAsk};
+use crate::sampling::{Adjust, LogProbs, SamplingError, TokenLogProb};
+
+/// What a step draws, what edits the logits before, and whose log-probabilities it returns.
+#[derive(Debug, Default)]
+pub(in crate::decoder) struct Draws {
+    /// One a sample.
+    pub(super) specs: Vec<Spec>,
+    pub(super) adjusted: Vec<AdjustRow>,
+    /// Masks of the adjusted rows that have one.
+    pub(super) masks: Vec<u32>,
+    /// Three lists of each adjusted row.
+    pub(super) edits: Vec<[u32; 2]>,
+    /// Asks of scored rows, then those of samples.
+    pub(super) asks: Vec<TopAsk>,
+    /// The scored rows that ask, ascending.
+    scored: Vec<usize>,
+    /// The samples that ask, ascending.
+    sampled: Vec<usize>,
+}
+
+impl Draws {
+    /// Adds the targets of a slice whose scored rows begin at `first`; slices come before samples.
+    pub(in crate::decoder) fn push_targets(
+        &mut self,
+        slice: &Slice<'_>,
+        first: usize,
+        vocab: u32,
+    ) -> Result<(), ModelError> {
+        for (row, id) in slice.targets.iter().enumerate() {
+            if *id >= vocab {
+                let position = slice.first + 1 + u32_of(row);
+                return Err(ModelError::Token { id: *id, position, vocab });
+            }
+            if let Some(tokens) = slice.log_probs {
+                // Logits exist in portions.
+                self.asks.push(ask((first + row) % HEAD_ROWS, tokens, vocab)?);
+                self.scored.push(first + row);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the draws of a step.
+    pub(in crate::decoder) fn push_samples(
+        &mut self,
+        samples: &[Sample<'_>],
+        vocab: u32,
+    ) -> Result<(), SamplingError> {
+        for (row, sample) in samples.iter().enumerate() {
+            self.specs.push(sample.spec);
+            if let Some(tokens) = sample.log_probs {
+                self.asks.push(ask(row, tokens, vocab)?);
+                self.sampled.push(row);
+            }
+            if !sample.adjust.is_empty() {
+                self.push_adjust(row, &sample.adjust, vocab)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Number of tokens that are drawn.
+    pub(in crate::decoder) fn samples(&self) -> usize {
+        self.specs.len()
+    }
+
+    /// Gives the output what the device returned: `[asks, stride]`.
+    pub(in crate::decoder) fn take(&self, output: &mut StepOutput, entries: &[TokenLogProb]) {
+        let stride = self.stride() as usize;
+        let mut found = self.asks.iter().enumerate().map(|(at, ask)| {
+            let [token, top @ ..] = &entries[at * stride..][..=ask.tokens as usize] else {
+                unreachable!("a range with both ends has an entry")
+            };
+            LogProbs { token: *token, top: top.to_vec() }
+        });
+        output.target_log_probs = found.by_ref().take(self.scored.len()).collect();
+        if !self.sampled.is_empty() {
+            output.log_probs = vec![None; self.specs.len()];
+            self.sampled.iter().zip(found).for_each(|(row, found)| output.log_probs[*row] = Some(found));
+        }
+    }
+
+    /// Entries of one ask on the device.
+    pub(super) fn stride(&self) -> u32 {
+        self.asks.iter().map(|ask| 1 + ask.tokens).max().unwrap_or(0)
+    }
+
+    /// Whether log-probabilities need logits that are edited.
+    pub(super) fn keeps_raw(&self) -> bool {
+        !self.adjusted.is_empty() && !self.sampled.is_empty()
+    }
+
+    /// Places in `asks` of the scored rows in `rows`.
+    pub(super) fn asks_of_scored(&self, rows: Range<usize>) -> Range<usize> {
+        let before = |end: usize| self.scored.partition_point(|row| *row < end);
+        before(rows.start)..before(rows.end)
+    }
+
+    /// Places in `asks` of the samples.
+    pub(super) fn asks_of_samples(&self) -> Range<usize> {
+        self.scored.len()..self.asks.len()
+    }
+
+    fn push_adjust(&mut self, row: usize, adjust: &Adjust<'_>, vocab: u32) -> Result<(), SamplingError> {
+        check(row, adjust, vocab)?;
+        let mask = adjust.allowed.map_or(NO_MASK, |allowed| {
+            let first = u32_of(self.masks.len());
+            self.masks.extend(allowed);
+            first
+        });
+        let edits = &mut self.edits;
+        let suppressed = u32_of(edits.len());
+        edits.extend(adjust.suppressed.iter().map(|token| [*token, 0]));
+        let biases = u32_of(edits.len());
+        let addends = adjust.bias.into_iter().flat_map(|bias| bias.as_slice());
+        edits.extend(addends.map(|addend| [addend.token, addend.bias.to_bits()]));
+        let counts = u32_of(edits.len());
+        let penalties = adjust.penalties;
+        let counted = adjust.counts.filter(|_| !penalties.are_off());
+        edits.extend(counted.into_iter().flat_map(|counts| counts.as_slice()).map(|c| [c.token, c.count]));
+        self.adjusted.push(AdjustRow {
+            row: u32_of(row),
+            mask,
+            suppressed,
+            biases,
+            counts,
+            end: u32_of(edits.len()),
+            repetition: penalties.repetition,
+            presence: penalties.presence,
+            frequency: penalties.frequency,
+            pad0: 0,
+            pad1: 0,
+            pad2: 0,
+        });
+        Ok(())
+    }
+}
+
+fn ask(row: usize, tokens: u32, vocab: u32) -> Result<TopAsk, SamplingError> {
+    if tokens > MAX_TOP {
+        return Err(SamplingError::LogProbs { asked: tokens, max: MAX_TOP });
+    }
+    Ok(TopAsk { row: u32_of(row), tokens: tokens.min(vocab) })
+}
+
+/// A mask is as long as the vocabulary, and leaves a token that is not suppressed.
+fn check(sample: usize, adjust: &Adjust<'_>, vocab: u32) -> Result<(), SamplingError> {
+    let Some(words) = adjust.allowed else { return Ok(()) };
+    let expected = vocab.div_ceil(32) as usize;
+    if words.len() != expected {
+        return Err(SamplingError::MaskWords { sample, words: words.len(), expected, vocab });
+    }
+    let bit = |token: u32| words[token as usize / 32] >> (token % 32) & 1 == 1;
+    let spare = (vocab..vocab.next_multiple_of(32)).filter(|token| bit(*token)).count();
+    let ones: u32 = words.iter().map(|word| word.count_ones()).sum();
+    let allowed = ones - u32_of(spare);
+    // Only of masks with about as many tokens as are suppressed must these be told apart.
+    let mut forbidden: Vec<u32> = Vec::new();
+    if allowed as usize <= adjust.suppressed.len() {
+        forbidden.extend(adjust.suppressed.iter().filter(|token| **token < vocab && bit(**token)));
+        forbidden.sort_unstable();
+        forbidden.dedup();
+    }
+    match allowed as usize == forbidden.len() {
+        true => Err(SamplingError::NothingAllowed { sample, allowed }),
+        false => Ok(()),
+    }
+}

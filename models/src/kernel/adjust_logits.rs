@@ -1,0 +1,76 @@
+//! Edits logits in place before tokens are drawn: masks, biases, penalties.
+
+use attn_kernels::{Access, Kernel, Variant};
+use bytemuck::{Pod, Zeroable};
+
+/// Bindings: rows, masks, edits, logits.
+pub static KERNEL: Kernel = Kernel {
+    name: "adjust_logits",
+    wgsl: include_str!("../../wgsl/adjust_logits.wgsl"),
+    modules: &[super::MODULES],
+    params_bytes: size_of::<AdjustLogitsParams>(),
+    bindings: &[Access::Read, Access::Read, Access::Read, Access::Write],
+};
+
+/// [`AdjustRow::mask`] of a row whose tokens are all allowed.
+pub const NO_MASK: u32 = u32::MAX;
+
+/// Tokens of one workgroup.
+const PART: u32 = 8192;
+
+/// Uniform parameters.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct AdjustLogitsParams {
+    /// Logits a row.
+    pub vocab: u32,
+    /// Minus infinity, which WGSL cannot write.
+    pub neg_inf: f32,
+    /// Zero.
+    pub pad0: u32,
+    /// Zero.
+    pub pad1: u32,
+}
+
+/// What changes one row. Its edits, `(token, operand)`, are in three lists, one behind the other, each with a token at most
+/// once.
+#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+pub struct AdjustRow {
+    /// The row of logits.
+    pub row: u32,
+    /// First word of its mask, or [`NO_MASK`].
+    pub mask: u32,
+    /// First suppressed token.
+    pub suppressed: u32,
+    /// First bias, whose operand is its bits.
+    pub biases: u32,
+    /// First token that occurred; the operand is how often it did in the output.
+    pub counts: u32,
+    /// Behind the last of them.
+    pub end: u32,
+    /// Repetition penalty; 1 is off.
+    pub repetition: f32,
+    /// Presence penalty; 0 is off.
+    pub presence: f32,
+    /// Frequency penalty; 0 is off.
+    pub frequency: f32,
+    /// Zero.
+    pub pad0: u32,
+    /// Zero.
+    pub pad1: u32,
+    /// Zero.
+    pub pad2: u32,
+}
+
+/// The kernel.
+#[must_use]
+pub fn variant() -> Variant {
+    Variant::new(&KERNEL).constant("WG", 256).constant("PART", PART)
+}
+
+/// Workgroups for `rows` rows that change.
+#[must_use]
+pub fn grid(rows: u32, vocab: u32) -> [u32; 3] {
+    [vocab.div_ceil(PART), rows, 1]
+}
