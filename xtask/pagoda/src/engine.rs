@@ -5,6 +5,7 @@
 
 mod beams;
 mod compute;
+mod live;
 mod report;
 
 use std::collections::{BTreeMap, HashMap};
@@ -12,23 +13,22 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use kvblock::{KvCacheConfig, LengthLimits, SeqId};
-use models::{Attended, Decoder, FetchCost, Tokenizer};
-use scheduler::{Scheduler, SchedulerConfig, StepPlan};
+use models::{Decoder, FetchCost, Tokenizer};
+use scheduler::{Admitted, Scheduler, SchedulerConfig, StepPlan};
 
 use crate::block_ops::HostBlocks;
 use crate::error::Error;
-use crate::event::{Clock, Event, FinishReason, Finished, Token, Usage};
+use crate::event::{CachedTokens, Event, FinishReason, Started};
 use crate::kv_used::KvUsed;
 use crate::model::Model;
 use crate::options::{EngineOptions, Preemption};
 use crate::request::Request;
-use crate::sampling::Sampling;
-use crate::text::Text;
+use crate::snapshot::{Rate, Totals};
 use crate::tiers::{self, Tiers};
-use crate::usage::SparseUse;
-use crate::{Note, Notes, memory};
+use crate::{Notes, memory};
 
 pub use beams::Beams;
+use live::Live;
 
 /// Scheduler and decoder of one model.
 #[derive(Debug)]
@@ -43,28 +43,12 @@ pub struct Engine {
     live: HashMap<SeqId, Live>,
     kv_used: KvUsed,
     max_batched_tokens: u32,
+    totals: Totals,
+    prefill_rate: Rate,
+    decode_rate: Rate,
     kernel_ns: BTreeMap<&'static str, (u64, f64)>,
     /// Time per fetch of selected blocks from the host, once it has been measured.
     fetch_cost: Option<FetchCost>,
-}
-
-/// What the scheduler need not know about an unfinished sequence.
-#[derive(Debug)]
-struct Live {
-    sampling: Sampling,
-    stop: Vec<String>,
-    /// Tokens that end the sequence.
-    ends: Vec<u32>,
-    seed: u64,
-    deadline: Option<Instant>,
-    clock: Clock,
-    text: Option<Text>,
-    /// Set once the engine, rather than the scheduler, has a reason to end the sequence.
-    reason: Option<FinishReason>,
-    /// What it attended to under a sparse policy.
-    attended: Option<Attended>,
-    /// First sample of the prompt, which computes the prompt for all samples.
-    leader: SeqId,
 }
 
 impl Engine {
@@ -101,6 +85,9 @@ impl Engine {
             host: HostBlocks::default(),
             live: HashMap::new(),
             max_batched_tokens: budget,
+            totals: Totals::default(),
+            prefill_rate: Rate::default(),
+            decode_rate: Rate::default(),
             kernel_ns: BTreeMap::new(),
             fetch_cost: None,
         })
@@ -120,30 +107,11 @@ impl Engine {
             return Err(Error::StopText);
         }
         let first = self.scheduler.add(request.to_scheduler(&config.eos_ids))?;
-        for sample in 0..u64::from(request.samples) {
-            self.live.insert(SeqId::new(first.get() + sample), self.live(request, first, sample));
+        for sample in 0..request.samples {
+            let live = self.live(request, first, sample);
+            self.live.insert(SeqId::new(first.get() + u64::from(sample)), live);
         }
         Ok(first)
-    }
-
-    fn live(&self, request: &Request, leader: SeqId, sample: u64) -> Live {
-        let tokenizer = self.tokenizer.as_ref().filter(|_| request.text);
-        let eos_ids = if request.ignore_eos { &[][..] } else { &self.decoder.config().eos_ids };
-        let text = |t: &Arc<Tokenizer>| Text::new(t.clone(), request.stop.clone(), request.skip_special);
-        Live {
-            sampling: request.sampling.clone(),
-            stop: request.stop.clone(),
-            ends: request.stop_ids.iter().chain(eos_ids).copied().collect(),
-            // Seeds of the samples of a prompt differ only by the sample's index, so a request's tokens do not
-            // depend on the others.
-            seed: request.sampling.seed.wrapping_add(sample.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
-            deadline: request.deadline,
-            clock: Clock::start(),
-            text: tokenizer.map(text),
-            reason: None,
-            attended: None,
-            leader,
-        }
     }
 
     /// Whether any sequence is unfinished.
@@ -159,7 +127,7 @@ impl Engine {
     pub fn step(&mut self) -> Result<Vec<Event>, Error> {
         let mut events = self.expire();
         events.extend(self.look_ahead()?);
-        let plan = self.plan();
+        let plan = self.plan(&mut events);
         let drawn = self.compute(&plan, false)?.sampled;
         self.save(&plan)?;
         let now = Instant::now();
@@ -193,11 +161,20 @@ impl Engine {
     }
 
     /// Plans a step and starts its loads.
-    fn plan(&mut self) -> StepPlan {
+    fn plan(&mut self, events: &mut Vec<Event>) -> StepPlan {
         let plan = self.scheduler.step();
         let now = Instant::now();
-        for admitted in &plan.admitted {
-            let live = self.live.get_mut(&admitted.seq).expect("an admitted sequence was submitted");
+        for &Admitted { seq, cached_tokens, resumed } in &plan.admitted {
+            let live = self.live.get_mut(&seq).expect("an admitted sequence was submitted");
+            if live.clock.started.is_none() && live.leader == seq && !resumed {
+                let loaded = self.tiers.as_mut().map(|tiers| tiers.take_loaded(seq)).unwrap_or_default();
+                // A load that was given back before the start counts for nothing.
+                live.cached = match cached_tokens.checked_sub(loaded.total()) {
+                    Some(device) => CachedTokens { device, ..loaded },
+                    None => CachedTokens { device: cached_tokens, ..CachedTokens::default() },
+                };
+                events.push(Event::Started(Started { seq, cached: live.cached }));
+            }
             live.clock.started.get_or_insert(now);
         }
         self.kv_used.look(self.scheduler.cache());
@@ -208,31 +185,6 @@ impl Engine {
             }
         }
         plan
-    }
-
-    /// Takes a sampled token; also returns whether it completes a stop text.
-    fn take(&mut self, seq: SeqId, id: u32, now: Instant) -> (Token, bool) {
-        let started = self.live.get(&seq).and_then(|live| self.live.get(&live.leader)?.clock.started);
-        let live = self.live.get_mut(&seq).expect("a sequence that samples is live");
-        // A sample that shares its leader's prompt is not admitted before the leader has sampled.
-        live.clock.started = live.clock.started.or(started);
-        live.clock.first.get_or_insert(now);
-        live.clock.last = Some(now);
-        let mut token = Token { seq, id, text: String::new() };
-        let (Some(text), false) = (&mut live.text, live.ends.contains(&id)) else {
-            return (token, false);
-        };
-        match text.push(id) {
-            Ok(piece) => {
-                token.text = piece.text;
-                live.reason = piece.stop.map(|stop| FinishReason::StopText(live.stop[stop].clone()));
-            }
-            Err(error) => {
-                live.reason = Some(FinishReason::Failed);
-                self.notes.tell(&Note::Undecodable { seq, reason: error.to_string() });
-            }
-        }
-        (token, live.reason.is_some())
     }
 
     /// Ends a sequence for a reason of the engine's.
@@ -248,30 +200,5 @@ impl Engine {
             tiers.cancel(seq);
         }
         self.scheduler.finish(seq, reason).into_iter().map(|done| self.retire(done)).collect()
-    }
-
-    /// The end event of a sequence.
-    fn retire(&mut self, done: scheduler::Finished) -> Event {
-        let live = self.live.remove(&done.seq).expect("a sequence ends once");
-        let output = done.output().to_vec();
-        let reason = live.reason.unwrap_or_else(|| match done.reason {
-            scheduler::FinishReason::Stopped => match output.last() {
-                Some(id) if !self.decoder.config().eos_ids.contains(id) => FinishReason::StopToken(*id),
-                _ => FinishReason::EndOfSequence,
-            },
-            scheduler::FinishReason::LengthCapped => FinishReason::Length,
-            scheduler::FinishReason::Aborted => FinishReason::Cancelled,
-            scheduler::FinishReason::Failed => FinishReason::Failed,
-        });
-        let text = live.text.map_or_else(String::new, |text| text.finish().unwrap_or_default());
-        let usage = Usage {
-            prompt_tokens: done.prompt_len,
-            cached_tokens: done.cached_tokens,
-            generated_tokens: u32::try_from(output.len()).expect("a sequence has fewer than 2^32 tokens"),
-            preemptions: done.preemptions,
-            clock: live.clock,
-            sparse: SparseUse::of(self.sparse.as_ref(), live.attended.as_ref()),
-        };
-        Event::Finished(Box::new(Finished { seq: done.seq, reason, text, output, usage }))
     }
 }

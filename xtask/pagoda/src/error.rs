@@ -1,6 +1,7 @@
 //! Why an engine does not open, or refuses a request.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use attn_kernels::gpu::GpuError;
 use kvblock::AllocError;
@@ -146,6 +147,45 @@ pub enum Error {
     /// KV that a beam search counted on could not be read from a tier.
     #[error("the KV that the search counted on could not be read")]
     KvUnreadable,
+    /// Too many requests wait for their start.
+    #[error("{waiting} requests are waiting, the limit is {max_waiting}")]
+    QueueFull {
+        /// Requests that wait.
+        waiting: usize,
+        /// Maximum number.
+        max_waiting: usize,
+    },
+    /// Too many prompt tokens wait for their start.
+    #[error("{tokens} tokens beside {waiting} that are waiting, the limit is {max_waiting_tokens}")]
+    QueueTokens {
+        /// Tokens of the refused prompt.
+        tokens: u64,
+        /// Tokens that wait.
+        waiting: u64,
+        /// Maximum number.
+        max_waiting_tokens: u64,
+    },
+    /// A stream whose reader is too far behind; its request was cancelled.
+    #[error("{unread} events of the stream were not read, which is the limit; the request was cancelled")]
+    Unread {
+        /// Events that the stream keeps.
+        unread: usize,
+    },
+    /// The engine has stopped, or takes no more requests because it is about to.
+    #[error("the engine has stopped")]
+    Stopped,
+    /// The engine failed, and all its requests with it.
+    #[error("the engine failed")]
+    Failed {
+        /// The reason.
+        source: Arc<Error>,
+    },
+    /// The system refuses a thread.
+    #[error("the engine gets no thread")]
+    Thread {
+        /// The reason.
+        source: std::io::Error,
+    },
     /// A file cannot be written.
     #[error("{}: cannot be written", path.display())]
     Write {

@@ -12,10 +12,35 @@ use crate::usage::SparseUse;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
+    /// A sequence started: it no longer waits for a place in a step.
+    Started(Started),
     /// A sequence got its next token.
     Token(Token),
     /// A sequence ended. It has no further events.
     Finished(Box<Finished>),
+}
+
+impl Event {
+    /// The first sequence of the request that it belongs to.
+    #[must_use]
+    pub fn request(&self) -> SeqId {
+        let (seq, sample) = match self {
+            Self::Started(started) => (started.seq, 0),
+            Self::Token(token) => (token.seq, token.sample),
+            Self::Finished(finished) => (finished.seq, finished.sample),
+        };
+        SeqId::new(seq.get() - u64::from(sample))
+    }
+}
+
+/// The start of a sequence. The further samples of a request start with its first one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Started {
+    /// The sequence.
+    pub seq: SeqId,
+    /// Leading prompt tokens that need not be computed.
+    pub cached: CachedTokens,
 }
 
 /// A token of a sequence.
@@ -24,6 +49,8 @@ pub enum Event {
 pub struct Token {
     /// The sequence.
     pub seq: SeqId,
+    /// Index of the sample in its request.
+    pub sample: u32,
     /// Its id.
     pub id: u32,
     /// Text that has become certain: whole characters, and nothing that may still become a stop text. Often
@@ -37,6 +64,8 @@ pub struct Token {
 pub struct Finished {
     /// The sequence.
     pub seq: SeqId,
+    /// Index of the sample in its request.
+    pub sample: u32,
     /// Why it ended.
     pub reason: FinishReason,
     /// The last piece of its text: what was held back.
@@ -98,8 +127,8 @@ impl Serialize for FinishReason {
 pub struct Usage {
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
-    /// Leading prompt tokens that were found in the prefix cache or loaded from a tier.
-    pub cached_tokens: u32,
+    /// Leading prompt tokens that were not computed.
+    pub cached: CachedTokens,
     /// Generated tokens.
     pub generated_tokens: u32,
     /// Number of times that the sequence lost its KV blocks and was resumed.
@@ -108,6 +137,27 @@ pub struct Usage {
     pub clock: Clock,
     /// What the sparse-attention policy did.
     pub sparse: SparseUse,
+}
+
+/// Leading prompt tokens that need not be computed, by where their KV was found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct CachedTokens {
+    /// In the prefix cache on the device.
+    pub device: u32,
+    /// In host memory.
+    pub host: u32,
+    /// On the local disk.
+    pub disk: u32,
+    /// In the remote store.
+    pub remote: u32,
+}
+
+impl CachedTokens {
+    /// The tokens of all tiers.
+    #[must_use]
+    pub fn total(&self) -> u32 {
+        self.device + self.host + self.disk + self.remote
+    }
 }
 
 /// When a sequence was submitted, first scheduled, and got its first and last tokens.

@@ -29,6 +29,7 @@ use prefetch::tier::{BlockLayout, TierError, TierKind};
 
 use crate::Notes;
 use crate::error::Error;
+use crate::event::CachedTokens;
 use crate::model::Model;
 use crate::options::EngineOptions;
 use crate::usage::{PageUse, TierTraffic, TierUse};
@@ -55,6 +56,8 @@ pub struct Tiers {
     portion: u32,
     wishes: BTreeMap<SeqId, Wished>,
     loads: BTreeMap<SeqId, Loading>,
+    /// Tokens loaded for requests that have not started.
+    loaded: BTreeMap<SeqId, CachedTokens>,
     saves: VecDeque<Saving>,
     /// Number of saves that have ended; a lookup that found too little is worth repeating once this has
     /// grown.
@@ -194,6 +197,7 @@ impl Tiers {
             portion: u32::try_from(room / 4).expect("room has the bound of a configuration"),
             wishes: BTreeMap::new(),
             loads: BTreeMap::new(),
+            loaded: BTreeMap::new(),
             saves: VecDeque::new(),
             saved: 0,
             step: 0,

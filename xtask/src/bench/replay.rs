@@ -174,7 +174,7 @@ impl Recorder {
             Event::Finished(done) => {
                 let (arrived, _) = self.there.remove(&done.seq).expect("a request ends once");
                 self.latency_ms.push(ms(now.saturating_sub(arrived)));
-                self.cached_tokens += u64::from(done.usage.cached_tokens);
+                self.cached_tokens += u64::from(done.usage.cached.total());
             }
             _ => {}
         }

@@ -117,7 +117,7 @@ pub(super) fn generate(
             compared.tokens += want.len();
             compared.wrong_tokens += want.len() - equal;
             compared.preemptions += finished.usage.preemptions;
-            compared.cached_tokens += finished.usage.cached_tokens;
+            compared.cached_tokens += finished.usage.cached.total();
         }
     }
     Ok(())

@@ -80,7 +80,7 @@ impl Engine {
             if !self.look_ahead()?.is_empty() {
                 return Err(Error::KvUnreadable);
             }
-            let plan = self.plan();
+            let plan = self.plan(&mut Vec::new());
             self.search_step(&plan, &mut search)?;
             self.settle()?;
         }

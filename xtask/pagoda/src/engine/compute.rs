@@ -1,5 +1,7 @@
 //! The device side of a step.
 
+use std::time::Instant;
+
 use kvblock::{BlockId, SeqId};
 use models::batch::{Phase, Sample, Slice, StepOutput};
 use scheduler::{FinishReason, Scheduler, SliceKind, StepPlan};
@@ -48,6 +50,15 @@ impl Engine {
 
     /// Adds what a step reports to the counters.
     fn count(&mut self, plan: &StepPlan, output: &mut StepOutput) {
+        let prefills = plan.slices.iter().filter(|slice| slice.kind == SliceKind::Prefill);
+        let (prefilled, drawn) =
+            (prefills.map(|slice| u64::from(slice.len)).sum(), plan.sample_rows.len() as u64);
+        self.totals.steps += 1;
+        self.totals.prefill_tokens += prefilled;
+        self.totals.generated_tokens += drawn;
+        let now = Instant::now();
+        self.prefill_rate.add(prefilled, now);
+        self.decode_rate.add(drawn, now);
         for timing in &output.timings {
             let (count, ns) = self.kernel_ns.entry(timing.kernel).or_default();
             *count += 1;

@@ -1,14 +1,24 @@
 //! What an engine tells about itself.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
+use kvblock::{BlockId, SeqId};
 use models::Decoder;
 use scheduler::Scheduler;
 
 use super::Engine;
 use crate::error::Error;
+use crate::kv_used::group_id;
+use crate::snapshot::{BlockView, PrefixView, SequenceView, Snapshot, Totals};
 use crate::tiers::{self, Tiers};
 use crate::usage::{self, KvUse, TierUse};
+
+/// Number of blocks in a table: those behind the null blocks, which stand for what no window reaches.
+fn held(table: &[BlockId]) -> u32 {
+    let null = table.partition_point(|block| *block == BlockId::NULL);
+    u32::try_from(table.len() - null).expect("a table has fewer than 2^32 blocks")
+}
 
 impl Engine {
     /// Largest number of KV blocks in use at one time, and their bytes, by cache group.
@@ -27,6 +37,50 @@ impl Engine {
             self.fetch_cost = self.decoder.fetch_cost()?;
         }
         Ok(tiers::with_fetches(used, &self.decoder, self.fetch_cost)?)
+    }
+
+    /// The state of the engine now. O(unfinished sequences), without a look at the device.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let (scheduler, now) = (&self.scheduler, Instant::now());
+        let running: Vec<SequenceView> = scheduler.running().iter().map(|seq| self.view(*seq, now)).collect();
+        let waiting: Vec<SequenceView> = scheduler.waiting().map(|seq| self.view(seq, now)).collect();
+        let (pool, hits) = (scheduler.cache().pool(), scheduler.prefix_stats().total());
+        let held: u32 = running.iter().chain(&waiting).map(|view| view.blocks).sum();
+        let plan = self.decoder.kv().plan();
+        Snapshot {
+            at: now,
+            running,
+            waiting,
+            blocks: BlockView {
+                total: pool.num_usable(),
+                used: pool.num_used(),
+                shared: held.saturating_sub(pool.num_used()),
+                cached: u32::try_from(pool.num_cached()).unwrap_or(u32::MAX),
+                block_size: plan.layout.groups[0].spec.block_size.get(),
+                block_bytes: plan.block_bytes(),
+            },
+            prefix: PrefixView { queried_tokens: hits.queried_tokens, hit_tokens: hits.hit_tokens },
+            tiers: self.tiers.as_ref().map(Tiers::traffic).unwrap_or_default(),
+            totals: Totals { preemptions: scheduler.num_preemptions(), ..self.totals },
+            prefill_tok_s: self.prefill_rate.per_second(now),
+            decode_tok_s: self.decode_rate.per_second(now),
+        }
+    }
+
+    fn view(&self, seq: SeqId, now: Instant) -> SequenceView {
+        let (scheduler, live) = (&self.scheduler, &self.live[&seq]);
+        let blocks = |group| held(scheduler.block_table(seq, group_id(group)));
+        SequenceView {
+            seq,
+            sample: live.sample,
+            prompt_tokens: live.prompt_tokens,
+            tokens: u32::try_from(scheduler.tokens(seq).len()).unwrap_or(u32::MAX),
+            cached: live.cached,
+            blocks: (0..self.kv_used.most.len()).map(blocks).sum(),
+            preemptions: scheduler.preemptions(seq),
+            age_s: (now - live.clock.submitted).as_secs_f64(),
+        }
     }
 
     /// Measures device times from the next step on; false if the adapter has no timestamps.

@@ -8,10 +8,11 @@ use models::{Decoder, ModelError};
 use prefetch::engine::{EngineConfig, Handle, Outcome, Submission, TaskKey};
 use prefetch::failure::{FailurePolicy, Recovery};
 use prefetch::plan::Priority;
-use prefetch::tier::TierError;
+use prefetch::tier::{TierError, TierKind};
 use scheduler::{Load, PrefetchWish, Scheduler, StepPlan};
 
 use super::{GROUP, Tiers};
+use crate::event::CachedTokens;
 use crate::{Note, error_chain};
 
 /// Longest wait for one portion of a load; after that, its request continues without it.
@@ -24,17 +25,27 @@ const GLANCE: Duration = Duration::from_millis(100);
 pub(super) struct Wished {
     /// Number of blocks looked up, after the prefix hit.
     asked: usize,
-    /// How many of them, from the first, the tiers have.
-    found: usize,
+    /// The fastest tier of each that was found, from the first.
+    found: Vec<TierKind>,
     /// [`Tiers::saved`] at that time.
     saved: u64,
     /// What is read ahead: positions in the sequence, and the task.
     ahead: Option<(Range<u32>, Handle)>,
 }
 
+impl Wished {
+    /// Tiers of the blocks of a load, which ends with the last block found. The first ones were not looked up
+    /// if the device has lost them since.
+    fn tiers_of(&self, blocks: usize) -> Vec<TierKind> {
+        self.found[self.found.len().saturating_sub(blocks)..].to_vec()
+    }
+}
+
 /// A request that waits for blocks to be loaded; its place in the device pool is already allocated.
 pub(super) struct Loading {
     load: Load,
+    /// The tiers of its blocks, as the lookup found them.
+    found: Vec<TierKind>,
     /// Positions in the sequence of the blocks that are not on the device yet.
     rest: Range<u32>,
     /// The task that reads the first blocks of `rest`, and since when; `None` until the loader has room.
@@ -58,17 +69,18 @@ impl Tiers {
         self.loader.advance(self.step);
         for wish in scheduler.prefetch_wishes(EngineConfig::GSA.prefetch_ahead) {
             let known = self.wishes.get(&wish.seq).is_some_and(|known| {
-                known.asked == wish.blocks.len() && (known.found == known.asked || known.saved == self.saved)
+                known.asked == wish.blocks.len()
+                    && (known.found.len() == known.asked || known.saved == self.saved)
             });
             if known || !scheduler.is_loadable(wish.seq) {
                 continue;
             }
-            let found = self.stack.lookup_prefix(&wish.blocks).len();
+            let found = self.stack.lookup_prefix(&wish.blocks);
             // The last token is always computed, so the block that it completes is not looked up.
             let usable = (scheduler.tokens(wish.seq).len() - 1) / self.block_size as usize;
             let first = usable - wish.blocks.len();
-            scheduler.set_external_tokens(wish.seq, u32_of(first + found) * self.block_size);
-            let ahead = self.read_ahead(&wish, u32_of(first), u32_of(found));
+            scheduler.set_external_tokens(wish.seq, u32_of(first + found.len()) * self.block_size);
+            let ahead = self.read_ahead(&wish, u32_of(first), u32_of(found.len()));
             let wished = Wished { asked: wish.blocks.len(), found, saved: self.saved, ahead };
             self.wishes.insert(wish.seq, wished);
         }
@@ -95,16 +107,18 @@ impl Tiers {
     pub fn start(&mut self, scheduler: &Scheduler, plan: &StepPlan) {
         for admitted in &plan.admitted {
             if let Some(wish) = self.wishes.remove(&admitted.seq) {
-                self.stack.count_misses((wish.asked - wish.found) as u64);
+                self.stack.count_misses((wish.asked - wish.found.len()) as u64);
             }
         }
         for load in &plan.loads {
             let size = self.block_size;
             let rest = load.start / size..(load.start + load.len) / size;
-            let wish = self.wishes.get_mut(&load.seq).and_then(|wish| wish.ahead.take());
-            let ahead = wish.filter(|(range, _)| range.start == rest.start && range.end <= rest.end);
+            let wish = self.wishes.get_mut(&load.seq);
+            let found = wish.as_ref().map_or_else(Vec::new, |wish| wish.tiers_of(rest.len()));
+            let ahead = wish.and_then(|wish| wish.ahead.take());
+            let ahead = ahead.filter(|(range, _)| range.start == rest.start && range.end <= rest.end);
             let portion = ahead.map(|(range, handle)| (range, handle, Instant::now()));
-            self.loads.insert(load.seq, Loading { load: *load, rest, portion });
+            self.loads.insert(load.seq, Loading { load: *load, found, rest, portion });
         }
         self.submit(scheduler);
     }
@@ -133,7 +147,7 @@ impl Tiers {
             loading.rest.start = range.end;
             if bad.is_none() && !loading.rest.is_empty() {
                 self.loads.insert(seq, loading);
-            } else if self.end_load(scheduler, &loading.load, bad) {
+            } else if self.end_load(scheduler, &loading, bad) {
                 ended.push(seq);
             }
         }
@@ -160,6 +174,7 @@ impl Tiers {
 
     /// Forgets a request that ended: no more of its blocks are written to the device.
     pub fn cancel(&mut self, seq: SeqId) {
+        self.loaded.remove(&seq);
         let wished = self.wishes.remove(&seq).is_some();
         if self.loads.remove(&seq).is_some() || wished {
             self.loader.cancel(seq);
@@ -210,9 +225,10 @@ impl Tiers {
     }
 
     /// Returns a load to the scheduler. The result is whether its request must end.
-    fn end_load(&self, scheduler: &mut Scheduler, load: &Load, bad: Option<Bad>) -> bool {
-        let Load { seq, start, len } = *load;
+    fn end_load(&mut self, scheduler: &mut Scheduler, loading: &Loading, bad: Option<Bad>) -> bool {
+        let Load { seq, start, len } = loading.load;
         let Some(Bad { block, reason, missing }) = bad else {
+            self.count_loaded(seq, &loading.found);
             scheduler.remote_ready(seq, len);
             return false;
         };
@@ -226,6 +242,18 @@ impl Tiers {
         self.notes.tell(&Note::KvUnreadable { seq, from_token: good_tokens, reason, ends: must_end });
         scheduler.remote_ready(seq, good_tokens - start);
         must_end
+    }
+
+    /// Counts the tokens of blocks that were loaded for a request.
+    fn count_loaded(&mut self, seq: SeqId, tiers: &[TierKind]) {
+        let of = |kind| self.block_size * u32_of(tiers.iter().filter(|tier| **tier == kind).count());
+        let [host, disk, remote] = [TierKind::Host, TierKind::Disk, TierKind::Remote].map(of);
+        self.loaded.insert(seq, CachedTokens { device: 0, host, disk, remote });
+    }
+
+    /// Tokens that were loaded for a request that starts.
+    pub(crate) fn take_loaded(&mut self, seq: SeqId) -> CachedTokens {
+        self.loaded.remove(&seq).unwrap_or_default()
     }
 
     /// Begins to read the next portion of every load that has none in progress, as far as the loader's cache

@@ -1,0 +1,199 @@
+//! An engine on a thread of its own: requests in from anywhere, streams of events out.
+//!
+//! Nothing here needs an async runtime: a [`Stream`] is an iterator for blocking code and a
+//! [`futures_core::Stream`] for any executor. No reader can stop the engine: a stream keeps its events until they
+//! are read, up to [`HandleOptions::max_unread`].
+
+mod stream;
+mod worker;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread;
+
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::request::Request;
+use crate::snapshot::Snapshot;
+
+pub use stream::{Ended, Stream};
+use stream::{Opening, Sender};
+use worker::Worker;
+
+/// Bounds of an engine on a thread of its own.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct HandleOptions {
+    /// Maximum number of requests that wait for their start; further ones are refused.
+    pub max_waiting: usize,
+    /// Maximum number of their prompt tokens.
+    pub max_waiting_tokens: u64,
+    /// Maximum number of events that a stream keeps. A reader further behind loses its request.
+    pub max_unread: usize,
+}
+
+impl Default for HandleOptions {
+    /// 1,024 requests wait, with any number of tokens; a stream keeps 65,536 events.
+    fn default() -> Self {
+        Self { max_waiting: 1024, max_waiting_tokens: u64::MAX, max_unread: 1 << 16 }
+    }
+}
+
+/// How an engine stops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Shutdown {
+    /// New requests are refused, and those that are there run to their end.
+    Drain,
+    /// All requests are cancelled before the next step.
+    Now,
+}
+
+/// An engine on a thread of its own. Clones are handles of the same engine; it drains when the last one is
+/// dropped.
+#[derive(Debug, Clone)]
+pub struct EngineHandle {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    shared: Arc<Shared>,
+    commands: mpsc::Sender<Command>,
+    options: HandleOptions,
+    next_ticket: AtomicU64,
+    ended: Ended,
+}
+
+/// State that the engine's thread and its handles share.
+#[derive(Debug)]
+struct Shared {
+    /// Requests that wait for their start, and the tokens of their prompts.
+    waiting: AtomicUsize,
+    waiting_tokens: AtomicU64,
+    /// Whether new requests are refused.
+    closing: AtomicBool,
+    snapshot: Mutex<Arc<Snapshot>>,
+}
+
+/// A message to the engine's thread.
+enum Command {
+    Submit(Box<Request>, Sender),
+    /// Nobody reads the stream of this ticket any more.
+    Cancel(u64),
+    Shutdown(Shutdown),
+}
+
+impl EngineHandle {
+    /// Moves `engine` to a thread of its own.
+    ///
+    /// # Errors
+    /// [`Error::Thread`] if the system refuses a thread.
+    pub fn spawn(engine: Engine, options: HandleOptions) -> Result<Self, Error> {
+        let shared = Arc::new(Shared {
+            waiting: AtomicUsize::new(0),
+            waiting_tokens: AtomicU64::new(0),
+            closing: AtomicBool::new(false),
+            snapshot: Mutex::new(Arc::new(engine.snapshot())),
+        });
+        let (commands, received) = mpsc::channel();
+        let (running, ended) = Ended::pair();
+        let worker = Worker::new(engine, received, Arc::clone(&shared));
+        let run = move || {
+            worker.run();
+            drop(running);
+        };
+        thread::Builder::new().name("engine".into()).spawn(run).map_err(|source| Error::Thread { source })?;
+        let next_ticket = AtomicU64::new(0);
+        Ok(Self { inner: Arc::new(Inner { shared, commands, options, next_ticket, ended }) })
+    }
+
+    /// Queues a request. Whether the engine accepts it is the first item of the stream: an event, or an error
+    /// if it can never run.
+    ///
+    /// # Errors
+    /// [`Error::QueueFull`] and [`Error::QueueTokens`] if too much is waiting, [`Error::Stopped`] if the engine
+    /// has stopped or is about to.
+    pub fn submit(&self, request: Request) -> Result<Stream, Error> {
+        let Inner { shared, commands, options, next_ticket, .. } = &*self.inner;
+        if shared.closing.load(Ordering::Acquire) {
+            return Err(Error::Stopped);
+        }
+        let waiting_tokens = request.prompt.len() as u64;
+        shared.reserve(waiting_tokens, options)?;
+        let ticket = next_ticket.fetch_add(1, Ordering::Relaxed);
+        let max_unread = options.max_unread;
+        let (sender, stream) = stream::pair(Opening { commands, ticket, waiting_tokens, max_unread });
+        // The engine's thread gives the places back once the request has started or ended.
+        if commands.send(Command::Submit(Box::new(request), sender)).is_err() {
+            shared.release(waiting_tokens);
+            return Err(Error::Stopped);
+        }
+        Ok(stream)
+    }
+
+    /// The state of the engine, some 20 milliseconds old at most while it runs.
+    #[must_use]
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.inner.shared.snapshot.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Number of requests that wait for their start, those not seen by the engine yet included.
+    #[must_use]
+    pub fn num_waiting(&self) -> usize {
+        self.inner.shared.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Stops the engine. Returns what to wait for: until then, streams still yield what they have. A later
+    /// call can turn [`Shutdown::Drain`] into [`Shutdown::Now`].
+    pub fn shutdown(&self, shutdown: Shutdown) -> Ended {
+        self.inner.close(shutdown);
+        self.inner.ended.clone()
+    }
+
+    /// Completes once the engine's thread has ended, for whatever reason.
+    #[must_use]
+    pub fn ended(&self) -> Ended {
+        self.inner.ended.clone()
+    }
+}
+
+impl Inner {
+    fn close(&self, shutdown: Shutdown) {
+        self.shared.closing.store(true, Ordering::Release);
+        // An engine that has ended takes no command.
+        let _ = self.commands.send(Command::Shutdown(shutdown));
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.close(Shutdown::Drain);
+    }
+}
+
+impl Shared {
+    /// Takes a place in the queue.
+    fn reserve(&self, tokens: u64, options: &HandleOptions) -> Result<(), Error> {
+        let HandleOptions { max_waiting, max_waiting_tokens, .. } = *options;
+        let place = |waiting: usize| (waiting < max_waiting).then_some(waiting + 1);
+        if let Err(waiting) = self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, place) {
+            return Err(Error::QueueFull { waiting, max_waiting });
+        }
+        let room = |waiting: u64| waiting.checked_add(tokens).filter(|sum| *sum <= max_waiting_tokens);
+        if let Err(waiting) = self.waiting_tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room) {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            return Err(Error::QueueTokens { tokens, waiting, max_waiting_tokens });
+        }
+        Ok(())
+    }
+
+    /// Gives a place in the queue back.
+    fn release(&self, tokens: u64) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.waiting_tokens.fetch_sub(tokens, Ordering::Relaxed);
+    }
+
+    fn publish(&self, snapshot: Snapshot) {
+        *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
+    }
+}

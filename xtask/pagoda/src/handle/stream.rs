@@ -1,0 +1,140 @@
+//! The stream of one request's events, and the end of the engine.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::mpsc;
+use std::task::{Context, Poll};
+
+use async_channel as channel;
+use futures_core::Stream as _;
+
+use super::Command;
+use crate::error::Error;
+use crate::event::Event;
+
+type Item = Result<Event, Error>;
+
+/// The events of one request, ending after each of its samples has [finished](Event::Finished), or with an
+/// error. Dropping it cancels the request.
+///
+/// Blocking code iterates over it; async code polls it as a [`futures_core::Stream`].
+#[derive(Debug)]
+pub struct Stream {
+    events: Pin<Box<channel::Receiver<Item>>>,
+    commands: mpsc::Sender<Command>,
+    ticket: u64,
+}
+
+/// What a new stream is made from.
+pub(super) struct Opening<'a> {
+    pub(super) commands: &'a mpsc::Sender<Command>,
+    /// Identifies the stream.
+    pub(super) ticket: u64,
+    /// Tokens that wait with the request.
+    pub(super) waiting_tokens: u64,
+    pub(super) max_unread: usize,
+}
+
+/// The other end of a [`Stream`].
+#[derive(Debug)]
+pub(super) struct Sender {
+    events: channel::Sender<Item>,
+    max_unread: usize,
+    /// Identifies the stream.
+    pub(super) ticket: u64,
+    /// Tokens that wait with the request.
+    pub(super) waiting_tokens: u64,
+}
+
+/// Both ends of a new stream.
+pub(super) fn pair(opening: Opening<'_>) -> (Sender, Stream) {
+    let Opening { commands, ticket, waiting_tokens, max_unread } = opening;
+    // The sender checks the bound itself, because a bounded channel would allocate all its places at once.
+    let (sender, receiver) = channel::unbounded();
+    let stream = Stream { events: Box::pin(receiver), commands: commands.clone(), ticket };
+    (Sender { events: sender, max_unread, ticket, waiting_tokens }, stream)
+}
+
+impl Sender {
+    /// Queues an event; false if the reader is gone, or too far behind and told so.
+    pub(super) fn send(&self, event: Event) -> bool {
+        let unread = self.events.len();
+        if unread < self.max_unread {
+            return self.events.try_send(Ok(event)).is_ok();
+        }
+        self.fail(Error::Unread { unread });
+        false
+    }
+
+    /// Ends the stream with an error.
+    pub(super) fn fail(&self, error: Error) {
+        // A reader that is gone needs no reason.
+        let _ = self.events.try_send(Err(error));
+        self.events.close();
+    }
+}
+
+impl Stream {
+    /// Waits for the next event; `None` after the last one.
+    ///
+    /// # Errors
+    /// Why the request was refused or lost; nothing comes after an error.
+    pub fn wait(&mut self) -> Option<Result<Event, Error>> {
+        self.events.recv_blocking().ok()
+    }
+}
+
+impl Iterator for Stream {
+    type Item = Item;
+
+    fn next(&mut self) -> Option<Item> {
+        self.wait()
+    }
+}
+
+impl futures_core::Stream for Stream {
+    type Item = Item;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Item>> {
+        self.events.as_mut().poll_next(context)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.events.close();
+        // An engine that has ended cancels nothing.
+        let _ = self.commands.send(Command::Cancel(self.ticket));
+    }
+}
+
+/// The end of an engine's thread, to be waited for or awaited.
+#[derive(Debug, Clone)]
+pub struct Ended(Pin<Box<channel::Receiver<Infallible>>>);
+
+impl Ended {
+    /// What the thread drops at its end, and what waits for that.
+    pub(super) fn pair() -> (channel::Sender<Infallible>, Self) {
+        let (sender, receiver) = channel::bounded(1);
+        (sender, Self(Box::pin(receiver)))
+    }
+
+    /// Waits for the end.
+    pub fn wait(&self) {
+        let _ = self.0.recv_blocking();
+    }
+
+    /// Whether the end has come.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.0.is_closed()
+    }
+}
+
+impl Future for Ended {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        self.0.as_mut().poll_next(context).map(|_| ())
+    }
+}

@@ -1,0 +1,181 @@
+//! The engine's thread: takes commands between steps, and passes events on.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use kvblock::SeqId;
+
+use super::stream::Sender;
+use super::{Command, Shared, Shutdown};
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::event::Event;
+
+/// Time between two snapshots of a running engine.
+const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(20);
+
+pub(super) struct Worker {
+    engine: Engine,
+    commands: mpsc::Receiver<Command>,
+    shared: Arc<Shared>,
+    /// Unfinished requests by their first sequence.
+    open: HashMap<SeqId, Open>,
+    /// First sequences by ticket.
+    tickets: HashMap<u64, SeqId>,
+    shutdown: Option<Shutdown>,
+    published: Instant,
+}
+
+struct Open {
+    sender: Sender,
+    samples: u32,
+    unfinished: u32,
+    /// Whether it has not started.
+    waits: bool,
+    /// Whether nobody reads its events any more.
+    unread: bool,
+}
+
+impl Worker {
+    pub(super) fn new(engine: Engine, commands: mpsc::Receiver<Command>, shared: Arc<Shared>) -> Self {
+        let (open, tickets) = (HashMap::new(), HashMap::new());
+        Self { engine, commands, shared, open, tickets, shutdown: None, published: Instant::now() }
+    }
+
+    /// Serves until it is told to stop, or the engine fails.
+    pub(super) fn run(mut self) {
+        while self.receive() {
+            if self.shutdown == Some(Shutdown::Now) {
+                self.cancel_all();
+            }
+            if !self.engine.has_work() {
+                continue;
+            }
+            match self.engine.step() {
+                Ok(events) => events.into_iter().for_each(|event| self.pass(event)),
+                Err(error) => {
+                    self.fail(error);
+                    break;
+                }
+            }
+            if self.published.elapsed() >= SNAPSHOT_INTERVAL {
+                self.publish();
+            }
+        }
+        self.shared.closing.store(true, Ordering::Release);
+        self.refuse_rest();
+        self.publish();
+    }
+
+    /// Takes all commands, waiting for one if there is nothing to run; false if there will be none.
+    fn receive(&mut self) -> bool {
+        while let Ok(command) = self.commands.try_recv() {
+            self.obey(command);
+        }
+        while !self.engine.has_work() {
+            if self.shutdown.is_some() {
+                return false;
+            }
+            self.publish();
+            match self.commands.recv() {
+                Ok(command) => self.obey(command),
+                Err(mpsc::RecvError) => return false,
+            }
+        }
+        true
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Submit(request, sender) => match self.engine.submit(&request) {
+                Ok(first) => {
+                    let (samples, ticket) = (request.samples, sender.ticket);
+                    self.tickets.insert(ticket, first);
+                    let open = Open { sender, samples, unfinished: samples, waits: true, unread: false };
+                    self.open.insert(first, open);
+                }
+                Err(error) => {
+                    self.shared.release(sender.waiting_tokens);
+                    sender.fail(error);
+                }
+            },
+            Command::Cancel(ticket) => {
+                if let Some(first) = self.tickets.get(&ticket) {
+                    self.cancel(*first);
+                }
+            }
+            // A drain does not take back an order to stop at once.
+            Command::Shutdown(shutdown) => self.shutdown = self.shutdown.max(Some(shutdown)),
+        }
+    }
+
+    /// Passes an event to the stream of its request, and cancels the request if nobody reads it.
+    fn pass(&mut self, event: Event) {
+        let first = event.request();
+        let Some(open) = self.open.get_mut(&first) else { return };
+        let finished = matches!(event, Event::Finished(_));
+        let started = std::mem::take(&mut open.waits);
+        if started {
+            self.shared.release(open.sender.waiting_tokens);
+        }
+        let lost = !open.unread && !open.sender.send(event);
+        open.unread |= lost;
+        open.unfinished -= u32::from(finished);
+        if open.unfinished == 0 {
+            self.close(first);
+        } else if lost {
+            self.cancel(first);
+        }
+    }
+
+    /// Ends all samples of a request.
+    fn cancel(&mut self, first: SeqId) {
+        let Some(open) = self.open.get(&first) else { return };
+        let samples = open.samples;
+        let seqs = (0..u64::from(samples)).map(|sample| SeqId::new(first.get() + sample));
+        let ends: Vec<Event> = seqs.flat_map(|seq| self.engine.cancel(seq)).collect();
+        ends.into_iter().for_each(|end| self.pass(end));
+    }
+
+    fn cancel_all(&mut self) {
+        let all: Vec<SeqId> = self.open.keys().copied().collect();
+        all.into_iter().for_each(|first| self.cancel(first));
+    }
+
+    /// Forgets a request, whose stream then ends.
+    fn close(&mut self, first: SeqId) {
+        if let Some(open) = self.open.remove(&first) {
+            self.tickets.remove(&open.sender.ticket);
+            if open.waits {
+                self.shared.release(open.sender.waiting_tokens);
+            }
+        }
+    }
+
+    /// Ends all streams with the engine's error.
+    fn fail(&mut self, error: Error) {
+        let error = Arc::new(error);
+        let all: Vec<SeqId> = self.open.keys().copied().collect();
+        for first in all {
+            self.open[&first].sender.fail(Error::Failed { source: Arc::clone(&error) });
+            self.close(first);
+        }
+    }
+
+    /// Refuses requests that came while the engine ended.
+    fn refuse_rest(&mut self) {
+        while let Ok(command) = self.commands.try_recv() {
+            if let Command::Submit(_, sender) = command {
+                self.shared.release(sender.waiting_tokens);
+                sender.fail(Error::Stopped);
+            }
+        }
+    }
+
+    fn publish(&mut self) {
+        self.shared.publish(self.engine.snapshot());
+        self.published = Instant::now();
+    }
+}

@@ -1,0 +1,177 @@
+//! The state of an engine at one moment, for live views and metrics.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use kvblock::SeqId;
+use serde::Serialize;
+
+use crate::event::{CachedTokens, FinishReason};
+use crate::usage::TierUse;
+
+/// The state of an engine at one moment.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// When it was taken.
+    #[serde(skip)]
+    pub at: Instant,
+    /// Sequences that run, in the order of service.
+    pub running: Vec<SequenceView>,
+    /// Sequences that wait, in the order of service.
+    pub waiting: Vec<SequenceView>,
+    /// KV blocks of the pool.
+    pub blocks: BlockView,
+    /// Prefix-cache lookups on the device.
+    pub prefix: PrefixView,
+    /// Traffic of the KV tiers.
+    pub tiers: TierUse,
+    /// Counts since the engine was opened.
+    pub totals: Totals,
+    /// Prompt tokens computed per second, over the last seconds.
+    pub prefill_tok_s: f64,
+    /// Tokens generated per second, over the last seconds.
+    pub decode_tok_s: f64,
+}
+
+/// One unfinished sequence.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct SequenceView {
+    /// Its id.
+    #[serde(serialize_with = "id")]
+    pub seq: SeqId,
+    /// Index of the sample in its request.
+    pub sample: u32,
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Tokens of prompt and output so far.
+    pub tokens: u32,
+    /// Leading prompt tokens that were not computed.
+    pub cached: CachedTokens,
+    /// KV blocks that it holds, shared ones included.
+    pub blocks: u32,
+    /// Number of times that it lost its KV blocks and was resumed.
+    pub preemptions: u32,
+    /// Time since its submission, in seconds.
+    pub age_s: f64,
+}
+
+/// KV blocks of a pool.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct BlockView {
+    /// All blocks but the null block.
+    pub total: u32,
+    /// Blocks that sequences hold.
+    pub used: u32,
+    /// Blocks that sharing saves: those that all sequences hold, each counted alone, less `used`.
+    pub shared: u32,
+    /// Blocks whose content a later request can hit, held or not.
+    pub cached: u32,
+    /// Tokens of a block.
+    pub block_size: u32,
+    /// Bytes of a block.
+    pub block_bytes: u64,
+}
+
+/// Prefix-cache lookups on the device; those of preempted sequences are not counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct PrefixView {
+    /// Tokens looked up.
+    pub queried_tokens: u64,
+    /// Tokens found.
+    pub hit_tokens: u64,
+}
+
+/// Counts since an engine was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Totals {
+    /// Steps.
+    pub steps: u64,
+    /// Prompt tokens computed, those recomputed after preemptions included.
+    pub prefill_tokens: u64,
+    /// Tokens generated.
+    pub generated_tokens: u64,
+    /// Preemptions.
+    pub preemptions: u64,
+    /// Sequences that ended with [`FinishReason::word`] `stop`.
+    pub stopped: u64,
+    /// The same for `length`.
+    pub length: u64,
+    /// The same for `abort`.
+    pub aborted: u64,
+    /// The same for `error`.
+    pub failed: u64,
+}
+
+impl Totals {
+    /// Counts the end of a sequence.
+    pub(crate) fn count(&mut self, reason: &FinishReason) {
+        let count = match reason.word() {
+            "stop" => &mut self.stopped,
+            "length" => &mut self.length,
+            "abort" => &mut self.aborted,
+            _ => &mut self.failed,
+        };
+        *count += 1;
+    }
+}
+
+fn id<S: serde::Serializer>(seq: &SeqId, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(seq.get())
+}
+
+/// Length of the window of a [`Rate`], and of the parts that it drops at a time.
+const WINDOW: Duration = Duration::from_secs(5);
+const PART: Duration = Duration::from_millis(100);
+
+/// Events per second over the last seconds.
+#[derive(Debug, Default)]
+pub(crate) struct Rate {
+    /// Counts, each with the time of its first event.
+    parts: VecDeque<(Instant, u64)>,
+}
+
+impl Rate {
+    pub(crate) fn add(&mut self, count: u64, now: Instant) {
+        match self.parts.back_mut() {
+            Some((start, sum)) if now - *start < PART => *sum += count,
+            _ => self.parts.push_back((now, count)),
+        }
+        while self.parts.front().is_some_and(|(start, _)| now - *start > WINDOW) {
+            self.parts.pop_front();
+        }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a rate for people to read")]
+    pub(crate) fn per_second(&self, now: Instant) -> f64 {
+        let mut recent = self.parts.iter().filter(|(start, _)| now - *start <= WINDOW).peekable();
+        let Some((first, _)) = recent.peek().copied() else { return 0.0 };
+        let sum: u64 = recent.map(|(_, count)| count).sum();
+        sum as f64 / (now - *first).max(PART).as_secs_f64()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_forgets_what_is_old() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut rate = Rate::default();
+        assert_eq!(rate.per_second(start).to_bits(), 0.0_f64.to_bits());
+        (0..100).for_each(|step| rate.add(3, at(step * 10)));
+        let close = |rate: f64, want: f64| assert!((rate - want).abs() < 1e-9, "{rate}, not {want}");
+        close(rate.per_second(at(1000)), 300.0);
+        close(rate.per_second(at(2000)), 150.0);
+        close(rate.per_second(at(7000)), 0.0);
+        rate.add(10, at(8000));
+        close(rate.per_second(at(9000)), 10.0);
+        assert_eq!(rate.parts.len(), 1);
+    }
+}

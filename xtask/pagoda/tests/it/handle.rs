@@ -1,0 +1,242 @@
+//! An engine on a thread of its own.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use futures_core::Stream as _;
+use pagoda::{
+    Demand, EngineHandle, Error, Event, FinishReason, Finished, HandleOptions, Sampling, Shutdown, Snapshot,
+    Stream,
+};
+
+use crate::{engine, options, prompt, request, run};
+
+fn spawn(configure: impl FnOnce(&mut HandleOptions)) -> EngineHandle {
+    let mut bounds = HandleOptions::default();
+    configure(&mut bounds);
+    EngineHandle::spawn(engine(&options()), bounds).unwrap()
+}
+
+fn end(event: Event) -> Option<Finished> {
+    match event {
+        Event::Finished(end) => Some(*end),
+        _ => None,
+    }
+}
+
+/// The ends of all samples of a request, which must have one each.
+fn ends(stream: Stream) -> Vec<Finished> {
+    stream.map(Result::unwrap).filter_map(end).collect()
+}
+
+/// Waits until the snapshot is as wanted.
+#[track_caller]
+fn until(handle: &EngineHandle, wanted: impl Fn(&Snapshot) -> bool) -> Arc<Snapshot> {
+    let start = Instant::now();
+    loop {
+        let snapshot = handle.snapshot();
+        if wanted(&snapshot) {
+            return snapshot;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "still {snapshot:?}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn streams_yield_what_the_engine_yields() {
+    let requests = [
+        request(1, 40, 12),
+        request(2, 7, 20).samples(3).sampling(Sampling::at(0.9).seed(5)),
+        request(3, 90, 1),
+    ];
+    let alone = run(&mut engine(&options()), &requests);
+    let handle = spawn(|_| {});
+    let streams = requests.map(|request| handle.submit(request).unwrap());
+    let mut got: Vec<Finished> = streams
+        .into_iter()
+        .flat_map(|stream| {
+            let events: Vec<Event> = stream.map(Result::unwrap).collect();
+            let started = events.iter().filter(|event| matches!(event, Event::Started(_))).count();
+            assert_eq!((started, matches!(events[0], Event::Started(_))), (1, true));
+            let tokens = |sample| {
+                let of_sample = |event: &Event| match event {
+                    Event::Token(token) if token.sample == sample => Some(token.id),
+                    _ => None,
+                };
+                events.iter().filter_map(of_sample).collect::<Vec<_>>()
+            };
+            let ends: Vec<Finished> = events.iter().cloned().filter_map(end).collect();
+            ends.iter().for_each(|end| assert_eq!(tokens(end.sample), end.output));
+            ends
+        })
+        .collect();
+    got.sort_by_key(|end| end.seq);
+    let outputs = |ends: &[Finished]| ends.iter().map(|e| (e.sample, e.output.clone())).collect::<Vec<_>>();
+    assert_eq!(outputs(&got), outputs(&alone));
+    assert_eq!(got.len(), 5);
+    assert!(got.iter().all(|end| end.reason == FinishReason::Length));
+}
+
+#[test]
+fn a_dropped_stream_cancels_its_request_alone() {
+    let handle = spawn(|_| {});
+    let mut dropped = handle.submit(request(1, 20, 400)).unwrap();
+    let other = handle.submit(request(2, 20, 30)).unwrap();
+    assert!(matches!(dropped.next(), Some(Ok(Event::Started(_)))));
+    drop(dropped);
+    let [end] = &ends(other)[..] else { panic!("one sample") };
+    assert_eq!((end.output.len(), &end.reason), (30, &FinishReason::Length));
+    let idle = until(&handle, |snapshot| snapshot.running.is_empty());
+    assert_eq!((idle.totals.aborted, idle.totals.length, idle.blocks.used), (1, 1, 0));
+}
+
+#[test]
+fn a_reader_that_falls_behind_stops_nobody_else() {
+    let handle = spawn(|bounds| bounds.max_unread = 40);
+    let slow = handle.submit(request(1, 20, 300)).unwrap();
+    let [end] = &ends(handle.submit(request(2, 20, 30)).unwrap())[..] else { panic!("one sample") };
+    assert_eq!(end.output.len(), 30);
+    until(&handle, |snapshot| snapshot.totals.aborted == 1);
+    let events: Vec<Result<Event, Error>> = slow.collect();
+    let (last, read) = events.split_last().unwrap();
+    assert!(read.len() == 40 && read.iter().all(Result::is_ok));
+    assert!(matches!(last, Err(Error::Unread { unread: 40 })), "{last:?}");
+}
+
+#[test]
+fn what_can_never_run_is_the_first_item() {
+    let handle = spawn(|_| {});
+    let mut refused = handle.submit(request(1, 5000, 8)).unwrap();
+    assert!(matches!(refused.next(), Some(Err(Error::Admit(_)))));
+    assert!(refused.next().is_none());
+    let mut unknown = handle.submit(pagoda::Request::new(vec![3, 128])).unwrap();
+    assert!(matches!(unknown.next(), Some(Err(Error::Token { id: 128, position: 1, vocab: 128 }))));
+    assert_eq!(handle.num_waiting(), 0);
+    assert_eq!(ends(handle.submit(request(1, 5, 2)).unwrap()).len(), 1);
+}
+
+#[test]
+fn the_queue_is_bounded_in_requests_and_tokens() {
+    // Eight sequences run at a time, so the ninth request and those behind it wait.
+    let handle = spawn(|bounds| (bounds.max_waiting, bounds.max_waiting_tokens) = (10, 100));
+    let running: Vec<Stream> = (0..8).map(|seed| handle.submit(request(seed, 4, 200)).unwrap()).collect();
+    until(&handle, |snapshot| snapshot.running.len() == 8);
+    let waiting: Vec<Stream> = (0..4).map(|seed| handle.submit(request(seed, 20, 1)).unwrap()).collect();
+    let refused = handle.submit(request(9, 21, 1)).unwrap_err();
+    assert!(
+        matches!(refused, Error::QueueTokens { tokens: 21, waiting: 80, max_waiting_tokens: 100 }),
+        "{refused}"
+    );
+    let small: Vec<Stream> = (0..6).map(|seed| handle.submit(request(seed, 2, 1)).unwrap()).collect();
+    let refused = handle.submit(request(9, 1, 1)).unwrap_err();
+    assert!(matches!(refused, Error::QueueFull { waiting: 10, max_waiting: 10 }), "{refused}");
+    assert_eq!(handle.num_waiting(), 10);
+    drop(running);
+    assert_eq!(waiting.into_iter().chain(small).flat_map(ends).count(), 10);
+    assert_eq!(handle.num_waiting(), 0);
+}
+
+#[test]
+fn a_drain_finishes_what_is_there() {
+    let handle = spawn(|_| {});
+    let stream = handle.submit(request(1, 20, 25)).unwrap();
+    let ended = handle.shutdown(Shutdown::Drain);
+    assert!(matches!(handle.submit(request(2, 20, 25)), Err(Error::Stopped)));
+    ended.wait();
+    assert!(handle.ended().is_over());
+    assert_eq!(ends(stream)[0].output.len(), 25);
+}
+
+#[test]
+fn an_engine_without_handles_drains() {
+    let handle = spawn(|_| {});
+    let (stream, ended) = (handle.submit(request(1, 20, 25)).unwrap(), handle.ended());
+    drop(handle.clone());
+    assert!(!ended.is_over());
+    drop(handle);
+    assert_eq!(ends(stream)[0].output.len(), 25);
+    ended.wait();
+}
+
+#[test]
+fn a_stop_at_once_cancels_everything() {
+    let handle = spawn(|_| {});
+    let streams: Vec<Stream> = (0..12).map(|seed| handle.submit(request(seed, 4, 400)).unwrap()).collect();
+    handle.shutdown(Shutdown::Drain);
+    handle.shutdown(Shutdown::Now).wait();
+    for stream in streams {
+        let [end] = &ends(stream)[..] else { panic!("one sample") };
+        assert!(end.reason == FinishReason::Cancelled && end.output.len() < 400, "{end:?}");
+    }
+    assert_eq!(handle.snapshot().totals.aborted, 12);
+}
+
+#[test]
+fn streams_and_ends_can_be_awaited() {
+    let handle = spawn(|_| {});
+    let mut stream = handle.submit(request(1, 20, 10)).unwrap();
+    let last = pollster::block_on(async {
+        let mut last = None;
+        while let Some(event) = poll_fn(|context| Pin::new(&mut stream).poll_next(context)).await {
+            last = Some(event.unwrap());
+        }
+        handle.shutdown(Shutdown::Now).await;
+        last
+    });
+    assert_eq!(end(last.unwrap()).unwrap().output.len(), 10);
+}
+
+#[test]
+fn a_deadline_ends_a_request() {
+    let handle = spawn(|_| {});
+    let mut late = request(1, 20, 450);
+    late.deadline = Some(Instant::now());
+    let [end] = &ends(handle.submit(late).unwrap())[..] else { panic!("one sample") };
+    assert_eq!((&end.reason, end.output.len()), (&FinishReason::Deadline, 0));
+}
+
+#[test]
+fn lower_priorities_start_first() {
+    // One sequence runs at a time.
+    let mut options = options().demand(Demand::one(512));
+    options.order = pagoda::Order::Priority { ageing_steps: 0 };
+    let handle = EngineHandle::spawn(engine(&options), HandleOptions::default()).unwrap();
+    let running = handle.submit(request(0, 4, 300)).unwrap();
+    until(&handle, |snapshot| snapshot.running.len() == 1);
+    let submit = |priority| {
+        let mut request = request(9, 30, 4);
+        request.priority = priority;
+        (priority, handle.submit(request).unwrap())
+    };
+    let waiting = [2, -1, 1].map(submit);
+    drop(running);
+    let start = |(priority, stream)| (ends(stream)[0].usage.clock.started.unwrap(), priority);
+    let mut started = waiting.map(start);
+    started.sort_unstable();
+    assert_eq!(started.map(|(_, priority)| priority), [-1, 1, 2]);
+}
+
+#[test]
+fn a_snapshot_shows_requests_and_blocks() {
+    let handle = spawn(|_| {});
+    let shared = prompt(7, 64);
+    let first = pagoda::Request::new(shared.clone()).max_tokens(300).ignore_eos();
+    let mut streams = vec![handle.submit(first).unwrap()];
+    until(&handle, |snapshot| snapshot.running.iter().any(|view| view.tokens > 64));
+    let second = pagoda::Request::new([&shared[..], &[5]].concat()).max_tokens(300).ignore_eos();
+    streams.push(handle.submit(second).unwrap());
+    let both = |snapshot: &Snapshot| snapshot.running.len() == 2;
+    let snapshot = until(&handle, |s| both(s) && s.running.iter().all(|view| view.tokens > 65));
+    let [one, two] = &snapshot.running[..] else { panic!("{snapshot:?}") };
+    assert_eq!((one.prompt_tokens, two.prompt_tokens), (64, 65));
+    assert_eq!((one.cached.total(), two.cached.device), (0, 64));
+    assert_eq!(snapshot.blocks.shared, 4, "64 tokens in blocks of 16");
+    assert_eq!(snapshot.blocks.used, one.blocks + two.blocks - 4);
+    assert!(snapshot.prefix.hit_tokens == 64 && snapshot.decode_tok_s > 0.0 && snapshot.totals.steps > 1);
+    drop(streams);
+    until(&handle, |snapshot| snapshot.running.is_empty() && snapshot.blocks.used == 0);
+}

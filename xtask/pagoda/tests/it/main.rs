@@ -1,0 +1,55 @@
+//! The engine as a library, with tiny models and lavapipe or whatever adapter there is.
+
+mod handle;
+
+use std::path::PathBuf;
+
+use pagoda::{Demand, Engine, EngineOptions, Event, Finished, KvDtype, Model, Request};
+
+/// A model that the tests of `models` have.
+fn fixture(name: &str) -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "..", "..", "models", "tests", "fixtures", name].iter().collect()
+}
+
+/// Options for eight sequences of up to 512 tokens of the tiny Llama, in chunks of 32.
+fn options() -> EngineOptions {
+    let demand = Demand { sequences: 8, tokens: 4096, longest: 512 };
+    EngineOptions::new().kv_dtype(KvDtype::F32).chunk(32).demand(demand)
+}
+
+/// An engine of the tiny Llama, whose vocabulary is 128 tokens.
+fn engine(options: &EngineOptions) -> Engine {
+    Engine::open(&Model::open(fixture("tiny-llama")).unwrap(), options).unwrap()
+}
+
+/// `len` tokens of a sequence that `seed` names.
+fn prompt(seed: u32, len: usize) -> Vec<u32> {
+    let mut state = seed.wrapping_add(1);
+    let next = |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state >> 25
+    };
+    (0..len).map(next).collect()
+}
+
+/// A request for exactly `max_tokens` tokens.
+fn request(seed: u32, len: usize, max_tokens: u32) -> Request {
+    Request::new(prompt(seed, len)).max_tokens(max_tokens).ignore_eos()
+}
+
+/// Runs all requests to their end; returns the ends in the order of submission.
+fn run(engine: &mut Engine, requests: &[Request]) -> Vec<Finished> {
+    for request in requests {
+        engine.submit(request).unwrap();
+    }
+    let mut ends = Vec::new();
+    while engine.has_work() {
+        for event in engine.step().unwrap() {
+            if let Event::Finished(end) = event {
+                ends.push(*end);
+            }
+        }
+    }
+    ends.sort_by_key(|end| end.seq);
+    ends
+}
