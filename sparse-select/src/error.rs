@@ -32,6 +32,26 @@ pub enum SelectError {
         /// Elements given.
         actual: usize,
     },
+    /// A tensor has tokens without channels.
+    #[error("{tensor} has the shape [{heads}, {len}, 0]: its vectors need a channel")]
+    NoChannels {
+        /// Name of the tensor.
+        tensor: &'static str,
+        /// First dimension.
+        heads: usize,
+        /// Second dimension, tokens.
+        len: usize,
+    },
+    /// A tensor has more heads than any model.
+    #[error("{tensor} has {heads} heads, the limit is {max}")]
+    TooManyHeads {
+        /// Name of the tensor.
+        tensor: &'static str,
+        /// Its heads.
+        heads: usize,
+        /// Maximum heads.
+        max: usize,
+    },
     /// Query and key vectors differ in length.
     #[error("head_dim of q is {q}, of k {k}")]
     HeadDim {

@@ -2,6 +2,9 @@
 
 use crate::SelectError;
 
+/// Maximum heads of a tensor: work and results of every policy grow with them, also where they have no tokens.
+pub const MAX_HEADS: usize = 1 << 16;
+
 /// A borrowed f32 tensor `[heads, len, dim]`: queries or keys of one sequence. Rows are contiguous. A view of
 /// fewer tokens keeps the stride between heads, so prefixes and windows need no copy.
 #[derive(Clone, Copy)]
@@ -17,17 +20,25 @@ impl<'a> Heads<'a> {
     /// Views `data` as `[heads, len, dim]`; `tensor` names it in errors.
     ///
     /// # Errors
-    /// [`SelectError::Shape`] when `data` has a different number of elements.
+    /// [`SelectError::Shape`] when `data` has a different number of elements, [`SelectError::NoChannels`] when there are tokens
+    /// but nothing of them, [`SelectError::TooManyHeads`] over [`MAX_HEADS`].
     pub fn new(
         tensor: &'static str,
         data: &'a [f32],
         [heads, len, dim]: [usize; 3],
     ) -> Result<Self, SelectError> {
-        let needed = heads * len * dim;
+        if heads > MAX_HEADS {
+            return Err(SelectError::TooManyHeads { tensor, heads, max: MAX_HEADS });
+        }
+        if dim == 0 && heads > 0 && len > 0 {
+            return Err(SelectError::NoChannels { tensor, heads, len });
+        }
+        // As many as there can be stand for more.
+        let needed = heads.saturating_mul(len).saturating_mul(dim);
         if data.len() != needed {
             return Err(SelectError::Shape { tensor, heads, len, dim, needed, actual: data.len() });
         }
-        Ok(Self { data, heads, len, dim, head_stride: len * dim })
+        Ok(Self { data, heads, len, dim, head_stride: len.saturating_mul(dim) })
     }
 
     /// Number of heads.

@@ -25,7 +25,7 @@ pub mod v4;
 pub mod xattn;
 
 pub use error::{SelectError, SpecError};
-pub use heads::Heads;
+pub use heads::{Heads, MAX_HEADS};
 pub use policy::{ByCompressed, ByDigests, ByHashes, DigestKind, Input, Policy, Ranking, Stage, Support};
 pub use registry::{Build, Entry, Registry, build};
 pub use run::{Outcome, RunError, select};

@@ -3,7 +3,7 @@
 
 use insta::assert_snapshot;
 use proptest::prelude::*;
-use sparse_select::{Input, Policy, Registry, SelectError, Selection, Spec, build};
+use sparse_select::{Heads, Input, Policy, Registry, SelectError, Selection, Spec, build};
 
 use crate::tensors::Tensor;
 
@@ -151,6 +151,15 @@ fn a_sequence_without_blocks_has_a_selection_without_blocks() {
             "{policy:?}: {got:?}"
         );
     }
+}
+
+#[test]
+fn shapes_without_data_are_refused() {
+    let refused = |shape| Heads::new("q", &[], shape).unwrap_err().to_string();
+    assert_snapshot!(refused([1, 1 << 42, 0]), @"q has the shape [1, 4398046511104, 0]: its vectors need a channel");
+    assert_snapshot!(refused([1 << 60, 0, 8]), @"q has 1152921504606846976 heads, the limit is 65536");
+    assert_snapshot!(refused([4, 1 << 62, 8]), @"q holds 0 elements, its shape [4, 4611686018427387904, 8] needs 18446744073709551615");
+    assert!(Heads::new("k", &[], [2, 0, usize::MAX]).is_ok());
 }
 
 proptest! {
