@@ -135,6 +135,14 @@ impl DecoderConfig {
         if !self.num_heads.is_multiple_of(self.num_kv_heads) {
             return invalid("num_heads", self.num_heads, "a multiple of num_kv_heads");
         }
+        if self.has_heads() {
+            latent::check("head_dim", self.head_dim, 512, 8, "a multiple of 8 up to 512")?;
+        }
+        let width = u64::from(self.num_heads) * u64::from(self.head_dim);
+        if width > MAX_WIDTH {
+            let (field, value) = ("num_heads * head_dim", width.to_string());
+            return Err(ConfigError::Invalid { field, value, rule: "at most 2^20" });
+        }
         let rotary = self.rope.rotary_dims;
         if rotary == 0 || !rotary.is_multiple_of(2) || rotary > self.head_dim {
             return invalid("rotary dims", rotary, "even, from 2 to head_dim");
@@ -182,6 +190,9 @@ impl DecoderConfig {
 fn scale_of(head_dim: u32) -> f32 {
     (1.0 / f64::from(head_dim).sqrt()) as f32
 }
+
+/// Maximum elements of the heads of a token.
+const MAX_WIDTH: u64 = 1 << 20;
 
 /// Most layers that a config may ask for; checked before anything of that length is made.
 const MAX_LAYERS: u32 = 1 << 12;

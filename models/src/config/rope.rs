@@ -105,6 +105,15 @@ impl Rope {
     }
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
+        self.validate_parameters()?;
+        let broken = self.inv_freq().into_iter().find(|freq| !(freq.is_finite() && *freq >= 0.0));
+        broken.map_or(Ok(()), |freq| {
+            let (field, value) = ("a rope frequency", freq.to_string());
+            Err(ConfigError::Invalid { field, value, rule: "finite and not negative" })
+        })
+    }
+
+    fn validate_parameters(&self) -> Result<(), ConfigError> {
         if !(self.theta.is_finite() && self.theta > 1.0) {
             let value = self.theta.to_string();
             return Err(ConfigError::Invalid { field: "rope theta", value, rule: "finite and over 1" });

@@ -192,7 +192,9 @@ fn names_fields_that_make_no_sense() {
     assert_snapshot!(error("llama", json!({ "num_attention_heads": 0 })), @"num_heads is 0, it must be at least 1");
     assert_snapshot!(error("llama", json!({ "num_key_value_heads": 3 })), @"num_heads is 4, it must be a multiple of num_kv_heads");
     assert_snapshot!(error("llama", json!({ "num_hidden_layers": 4_000_000_000_u32 })), @"num_hidden_layers is 4000000000, the limit is 4096");
-    assert_snapshot!(error("llama", json!({ "head_dim": 15 })), @"rotary dims is 15, it must be even, from 2 to head_dim");
+    assert_snapshot!(error("llama", json!({ "head_dim": 15 })), @"head_dim is 15, it must be a multiple of 8 up to 512");
+    assert_snapshot!(error("llama", json!({ "head_dim": 520 })), @"head_dim is 520, it must be a multiple of 8 up to 512");
+    assert_snapshot!(error("llama", json!({ "num_attention_heads": 65536, "head_dim": 512 })), @"num_heads * head_dim is 33554432, it must be at most 2^20");
     assert_snapshot!(error("llama", json!({ "rms_norm_eps": -1.0 })), @"rms_norm_eps is -1, it must be finite and not negative");
     assert_snapshot!(error("llama", json!({ "eos_token_id": [2, 100] })), @"eos id is 100, it must be less than vocab_size");
     assert_snapshot!(error("llama", json!({ "eos_token_id": "</s>" })), @r#"eos_token_id is "</s>", not a token id or a list of them"#);

@@ -9,6 +9,7 @@ mod families;
 mod fetch;
 mod gguf;
 mod gguf_writer;
+mod hostile;
 mod rope;
 mod safetensors;
 mod smollm2;

@@ -8,13 +8,16 @@ use crate::{ConfigError, IndexerConfig, LatentConfig};
 
 /// Latent attention.
 pub(super) fn latent(config: &Fields) -> Result<LatentConfig, ConfigError> {
-    Ok(LatentConfig {
+    let latent = LatentConfig {
         q_rank: config.need_u32("q_lora_rank")?,
         kv_rank: config.need_u32("kv_lora_rank")?,
         nope_dim: config.need_u32("qk_nope_head_dim")?,
         rope_dim: config.need_u32("qk_rope_head_dim")?,
         value_dim: config.need_u32("v_head_dim")?,
-    })
+    };
+    // What follows adds its sizes up.
+    latent.validate()?;
+    Ok(latent)
 }
 
 /// The indexer of latent attention.
