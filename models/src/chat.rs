@@ -10,7 +10,7 @@ use minijinja::{
 use minijinja_contrib::pycompat::unknown_method_callback;
 use serde::Serialize;
 
-use crate::{Gguf, GgufError};
+use crate::{Gguf, GgufError, Tokenizer};
 
 const NAME: &str = "chat_template";
 
@@ -30,6 +30,13 @@ impl Message {
     /// A message.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         Self { role: role.into(), content: content.into() }
+    }
+
+    /// The message as somebody else wrote it: control tokens that it spells out [stay text](Tokenizer::as_text) when the
+    /// rendered conversation is encoded.
+    #[must_use]
+    pub fn as_text(&self, tokenizer: &Tokenizer) -> Self {
+        Self::new(tokenizer.as_text(&self.role), tokenizer.as_text(&self.content))
     }
 }
 

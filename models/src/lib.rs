@@ -33,7 +33,7 @@ pub use error::ModelError;
 pub use fetch::{FetchError, ModelCache, ModelPackage, Progress, SMOLLM2_135M_INSTRUCT};
 pub use kv::{CachePart, HostMemory, KvOptions, KvPlan, KvPool, LayerCache, Offload};
 pub use sparse::{Attended, FetchCost, Mean, PageTraffic, Place, SparseOptions, Tally};
-pub use tokenizer::{DecodeStream, Tokenizer, TokenizerError};
+pub use tokenizer::{DecodeStream, MAX_BLANKS, Tokenizer, TokenizerError};
 pub use weights::{
     Array, CompressorPart, Dtype, Gguf, GgufError, GgufTensor, HyperPart, IntegerTensor, Naming, RandomError,
     RandomSpec, RandomWeights, Role, Safetensors, Tensor, Value, WeightError, WeightSource, dequantize,

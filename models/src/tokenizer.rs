@@ -1,19 +1,30 @@
 //! Text to token ids and back, through the `tokenizers` crate.
 
+mod control;
 mod gguf;
+mod json;
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
+use self::control::Controls;
 use crate::GgufError;
 
 /// What no decoder can read yet: the end of a text may be half of a character.
 const REPLACEMENT: char = '\u{FFFD}';
 
+/// Blanks in a row that a text may have: pre-tokenisers put each on the stack of a regular expression, which holds 1,000,000,
+/// and would give wrong tokens behind it.
+pub const MAX_BLANKS: usize = 900_000;
+
 /// A tokenizer, from `tokenizer.json` or from GGUF metadata.
 #[derive(Clone, Debug)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
+    controls: Controls,
+    /// The same for texts with breaks, from the first of them on.
+    joining: OnceLock<tokenizers::Tokenizer>,
     /// Put before and after a text by `encode`; only GGUF metadata says it apart from the tokenizer itself.
     bos: Option<u32>,
     eos: Option<u32>,
@@ -28,24 +39,38 @@ impl Tokenizer {
         let path = path.as_ref();
         let load = |source| TokenizerError::Load { path: path.into(), source };
         let bytes = std::fs::read(path).map_err(|error| load(error.into()))?;
+        json::check(&bytes).map_err(load)?;
         let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(load)?;
         // Some files carry the settings of a training run; a prompt is never cut or filled up.
         inner.with_truncation(None).map_err(load)?;
         inner.with_padding(None);
-        Ok(Self { inner, bos: None, eos: None })
+        Self::new(inner, None, None).map_err(load)
     }
 
-    /// Token ids of `text`. Special tokens that are spelled out in it become their ids; `add_special` also adds what
-    /// the model expects around a text (a chat template has already written it).
+    fn new(
+        mut inner: tokenizers::Tokenizer,
+        bos: Option<u32>,
+        eos: Option<u32>,
+    ) -> Result<Self, tokenizers::Error> {
+        let controls = Controls::take_from(&mut inner)?;
+        Ok(Self { inner, controls, joining: OnceLock::new(), bos, eos })
+    }
+
+    /// Token ids of `text`. Special tokens that are spelled out in it become their ids, unless [`as_text`](Self::as_text) was
+    /// there; `add_special` also adds what the model expects around a text (a chat template has already written it).
     ///
     /// Bytes that a byte-level vocabulary lacks are dropped, as `transformers` drops them: SmolLM2's has no token for
     /// a few control characters and for 0xf1 and 0xf2, which start characters of unassigned planes.
     ///
     /// # Errors
-    /// [`TokenizerError::Encode`].
+    /// [`TokenizerError::Encode`], and [`TokenizerError::Blanks`] for more than [`MAX_BLANKS`] blanks in a row.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
-        let encoding =
-            self.inner.encode_fast(text, add_special).map_err(|source| TokenizerError::Encode { source })?;
+        let blanks = longest_blank(text);
+        if blanks > MAX_BLANKS {
+            return Err(TokenizerError::Blanks { blanks });
+        }
+        let encode = |source| TokenizerError::Encode { source };
+        let encoding = self.encoder(text).map_err(encode)?.encode_fast(text, add_special).map_err(encode)?;
         let (bos, eos) = if add_special { (self.bos, self.eos) } else { (None, None) };
         Ok(bos.into_iter().chain(encoding.get_ids().iter().copied()).chain(eos).collect())
     }
@@ -77,6 +102,17 @@ impl Tokenizer {
     pub fn vocab_size(&self) -> usize {
         self.inner.get_vocab_size(true)
     }
+}
+
+/// Characters in the longest run of blanks.
+fn longest_blank(text: &str) -> usize {
+    let mut longest = 0;
+    let mut run = 0;
+    for c in text.chars() {
+        run = if c.is_whitespace() { run + 1 } else { 0 };
+        longest = longest.max(run);
+    }
+    longest
 }
 
 /// Incremental decoding: the pieces, joined, are the text of all tokens, and each piece is whole characters. `T` is a
@@ -206,6 +242,12 @@ pub enum TokenizerError {
     Build {
         /// The reason.
         source: tokenizers::Error,
+    },
+    /// More blanks in a row than pre-tokenisers can take.
+    #[error("the text has {blanks} blanks in a row, the limit is {MAX_BLANKS}")]
+    Blanks {
+        /// Characters of the run.
+        blanks: usize,
     },
     /// A text cannot be encoded.
     #[error("cannot encode the text: {source}")]

@@ -87,10 +87,7 @@ fn tokens(text: &str, raw: bool, model: &Model) -> Result<Vec<u32>> {
     let tokenizer =
         model.tokenizer.as_ref().context("the model has no tokenizer: give token ids with --ids-file")?;
     match &model.chat {
-        Some(chat) if !raw => {
-            let text = chat.render(&[Message::new("user", text)], true)?;
-            Ok(tokenizer.encode(&text, false)?)
-        }
+        Some(_) if !raw => Ok(model.chat_ids(&[Message::new("user", text)])?),
         _ => Ok(tokenizer.encode(text, true)?),
     }
 }

@@ -120,7 +120,7 @@ impl Tokenizer {
         // Files without the key: models of the Llama 3 line expect a start of text.
         let bos = edge_token(file, tokens, "bos", pre == Pre::Llama3)?;
         let eos = edge_token(file, tokens, "eos", false)?;
-        Ok(Self { inner, bos, eos })
+        Self::new(inner, bos, eos).map_err(build)
     }
 }
 

@@ -107,6 +107,54 @@ fn special_tokens_are_found_in_text_and_left_out_on_request() {
     assert_eq!(tokenizer.decode(&ids, true).unwrap(), "a<tool>");
 }
 
+/// What users write into a template stays text, and what the template writes beside it stays a token.
+#[test]
+fn users_cannot_spell_control_tokens() {
+    let tokenizer = build(&metadata("qwen2", &["a b"], &[])).unwrap();
+    let (bos, tool) = (tokenizer.id("<s>").unwrap(), tokenizer.id("<tool>").unwrap());
+    let bytes = |text: &str| text.bytes().map(u32::from).collect::<Vec<_>>();
+    let chat = |user: &str| tokenizer.encode(&format!("<s>{}<s>", tokenizer.as_text(user)), false).unwrap();
+    let wrapped = |inner: &[u32]| [&[bos], inner, &[bos]].concat();
+    assert_eq!(chat("<s>"), wrapped(&bytes("<s>")));
+    assert_eq!(chat("<<s><s>s>"), wrapped(&bytes("<<s><s>s>")));
+    // Text around it is cut as ever, and tokens that control nothing are found.
+    assert_eq!(chat("ab<s>ab<tool>"), wrapped(&[&[256][..], &bytes("<s>"), &[256, tool]].concat()));
+    assert_eq!(tokenizer.as_text("a < b"), "a < b");
+    // The character that keeps them apart is none of a text.
+    assert_eq!(chat("<\u{FDD0}s>"), wrapped(&bytes("<\u{FFFD}s>")));
+    let ids = chat("<s>");
+    assert_eq!(tokenizer.decode(&ids, true).unwrap(), "<s>");
+}
+
+/// A file may ask to look for control tokens in the normal form of a text, which makes them of wide letters.
+#[test]
+fn normal_forms_make_no_control_token() {
+    let added = serde_json::json!({ "id": 300, "content": "<s>", "single_word": false, "lstrip": false,
+                                    "rstrip": false, "normalized": true, "special": true });
+    let mut json = tokenizer_json();
+    json["added_tokens"] = [added].into();
+    json["normalizer"] = serde_json::json!({ "type": "NFKC" });
+    let tokenizer = load(&json.to_string()).unwrap();
+    let control = tokenizer.id("<s>").unwrap();
+    assert_eq!(tokenizer.encode("<s>", false).unwrap(), [control]);
+    assert_eq!(tokenizer.encode("\u{FF1C}s\u{FF1E}", false).unwrap(), [60, 115, 62]);
+    assert_eq!(tokenizer.encode(&tokenizer.as_text("<s>"), false).unwrap(), [60, 115, 62]);
+}
+
+#[test]
+fn blanks_are_right_tokens_or_an_error() {
+    for pre in ["gpt-2", "smollm", "llama-bpe", "qwen2", "gpt-4o"] {
+        let tokenizer = build(&metadata(pre, &["a b"], &[])).unwrap();
+        // Of blanks before a word the last goes with it; behind them tokens are merged as ever.
+        let text = format!("{}ab", " ".repeat(models::MAX_BLANKS));
+        let ids = tokenizer.encode(&text, false).unwrap();
+        assert_eq!(ids.len(), models::MAX_BLANKS + 1, "{pre}");
+        assert_eq!(ids.last(), Some(&256), "{pre}");
+        let message = tokenizer.encode(&format!(" {text}"), false).unwrap_err().to_string();
+        assert_eq!(message, "the text has 900001 blanks in a row, the limit is 900000");
+    }
+}
+
 #[test]
 fn a_start_token_is_added_where_the_model_expects_one() {
     let encode = |writer: &GgufWriter, special| build(writer).unwrap().encode("a", special).unwrap();
@@ -137,13 +185,11 @@ fn metadata_that_makes_no_tokenizer_is_named() {
     assert_snapshot!(build(bos.set("tokenizer.ggml.bos_token_id", u32_value(999))).unwrap_err(), @"tokenizer.ggml.bos_token_id is 999, but there are 258 tokens");
 }
 
-#[test]
-fn tokenizer_json_is_read_and_its_truncation_ignored() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("tokenizer.json");
+/// Bytes alone.
+fn tokenizer_json() -> serde_json::Value {
     let vocab: serde_json::Map<_, _> =
         byte_chars().iter().enumerate().map(|(id, c)| (c.to_string(), id.into())).collect();
-    let json = serde_json::json!({
+    serde_json::json!({
         "version": "1.0",
         "truncation": { "direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0 },
         "padding": { "strategy": { "Fixed": 9 }, "direction": "Right", "pad_to_multiple_of": null,
@@ -155,13 +201,45 @@ fn tokenizer_json_is_read_and_its_truncation_ignored() {
         "model": { "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
                    "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
                    "vocab": vocab, "merges": [] },
-    });
-    std::fs::write(&path, json.to_string()).unwrap();
-    let tokenizer = Tokenizer::from_file(&path).unwrap();
+    })
+}
+
+/// The tokenizer of a file with this text.
+fn load(json: &str) -> Result<Tokenizer, String> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tokenizer.json");
+    std::fs::write(&path, json).unwrap();
+    let shown =
+        |error: models::TokenizerError| error.to_string().replace(&path.display().to_string(), "FILE");
+    Tokenizer::from_file(&path).map_err(shown)
+}
+
+#[test]
+fn tokenizer_json_is_read_and_its_truncation_ignored() {
+    let tokenizer = load(&tokenizer_json().to_string()).unwrap();
     assert_eq!(tokenizer.encode("abcd", true).unwrap(), [97, 98, 99, 100]);
-    std::fs::write(&path, "{").unwrap();
-    let message = Tokenizer::from_file(&path).unwrap_err().to_string();
-    assert!(message.starts_with(&format!("cannot read the tokenizer {}: ", path.display())), "{message}");
+}
+
+#[test]
+fn broken_tokenizer_json_is_an_error() {
+    let whole = tokenizer_json().to_string();
+    for end in (0..whole.len()).step_by(7).filter(|end| whole.is_char_boundary(*end)) {
+        assert!(load(&whole[..end]).is_err(), "cut at {end} of {}", whole.len());
+    }
+    assert_snapshot!(load("{").unwrap_err(), @"cannot read the tokenizer FILE: EOF while parsing an object at line 1 column 1");
+    let mut json = tokenizer_json();
+    let template = |name: &str| {
+        serde_json::json!({
+            "type": "TemplateProcessing", "pair": [], "special_tokens": { "<a>": { "id": "<a>", "ids": [1], "tokens": ["<a>"] } },
+            "single": [{ "SpecialToken": { "id": name, "type_id": 0 } }, { "Sequence": { "id": "A", "type_id": 0 } }],
+        })
+    };
+    json["post_processor"] = template("<a>");
+    assert_eq!(load(&json.to_string()).unwrap().encode("b", true).unwrap(), [1, 98]);
+    json["post_processor"] = template("<b>");
+    assert_snapshot!(load(&json.to_string()).unwrap_err(), @r#"cannot read the tokenizer FILE: its template "single" names token "<b>", which it does not define"#);
+    json["post_processor"] = serde_json::json!({ "type": "Sequence", "processors": [template("<b>")] });
+    assert!(load(&json.to_string()).is_err());
 }
 
 /// The pieces of a stream.

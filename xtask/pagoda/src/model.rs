@@ -82,14 +82,15 @@ impl Model {
     }
 
     /// Token ids of a conversation, ready to be answered. Without a chat template, these are the ids of the
-    /// messages' texts, one after another.
+    /// messages' texts, one after another. Control tokens that a message spells out stay text.
     ///
     /// # Errors
     /// [`Error::NoTokenizer`], and errors of the template.
     pub fn chat_ids(&self, messages: &[Message]) -> Result<Vec<u32>, Error> {
         let tokenizer = self.tokenizer()?;
+        let messages: Vec<Message> = messages.iter().map(|message| message.as_text(tokenizer)).collect();
         match &self.chat {
-            Some(chat) => Ok(tokenizer.encode(&chat.render(messages, true)?, false)?),
+            Some(chat) => Ok(tokenizer.encode(&chat.render(&messages, true)?, false)?),
             None => {
                 let texts: Vec<&str> = messages.iter().map(|message| message.content.as_str()).collect();
                 Ok(tokenizer.encode(&texts.join("\n"), true)?)
