@@ -5,13 +5,12 @@ use std::io;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use kvblock::{BlockHash, BlockId, KvCache, KvCacheConfig, LengthLimits, SeqContent, SeqId, SlotRequest};
-use models::batch::{Phase, Slice, StepOutput};
+use kvblock::BlockHash;
+use models::batch::{Phase, StepOutput};
 use models::{Attended, Decoder};
-use pagoda::kv_used::{KvUsed, group_id};
 use pagoda::tiers::{self, Tiers};
 use pagoda::usage::{self, SparseUse};
-use pagoda::{Demand, EngineOptions, Model, most_likely};
+use pagoda::{Ask, Demand, EngineOptions, Model, Sequence, most_likely};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
@@ -49,9 +48,6 @@ pub fn run(args: &ScoreArgs) -> Result<()> {
     Ok(())
 }
 
-/// The current sequence.
-const SEQ: SeqId = SeqId::new(0);
-
 /// Computes every token, since each is scored; full blocks are saved to the tiers for other runs.
 fn score(
     args: &ScoreArgs,
@@ -59,48 +55,25 @@ fn score(
     mut tiers: Option<(&mut Tiers, &[BlockHash])>,
     ids: &[u32],
 ) -> Result<Scored> {
-    let limits = LengthLimits {
-        max_model_len: decoder.config().context_length,
-        max_batched_tokens: args.engine.chunk,
-    };
-    let groups = decoder.kv().plan().layout.groups.clone();
-    let config = KvCacheConfig::new(decoder.kv().num_blocks(), groups, limits);
-    let mut cache = KvCache::new(&KvCacheConfig { caching: false, ..config.clone() })?;
-    let mut used = KvUsed::new(&config);
     let vocab = decoder.config().vocab_size as usize;
     let wanted = match &args.logits_out {
         Some(_) => args.last.map_or(ids.len(), |last| last as usize).min(ids.len()),
         None => 1,
     };
     let mut total = Total { logits: Vec::with_capacity(wanted * vocab), ..Total::default() };
-    let mut access = Vec::new();
+    let mut sequence = Sequence::new(decoder, args.engine.chunk)?;
+    sequence.extend(ids);
     for (start, end, phase) in pieces(args, ids.len()) {
-        let content = SeqContent { tokens: ids, hashes: &[], adapter: None };
-        let request = SlotRequest::new(SEQ, content, u32::try_from(start)?, u32::try_from(end - start)?);
-        cache
-            .allocate_slots(request)
-            .with_context(|| format!("KV of the first {end} of {} tokens", ids.len()))?;
-        used.look(&cache);
-        let table = |group| cache.table(SEQ, group_id(group)).map_or(&[][..], kvblock::BlockTable::blocks);
-        let tables: Vec<&[BlockId]> = (0..cache.num_groups()).map(table).collect();
-        let slice = Slice {
-            tokens: &ids[start..end],
-            first: u32::try_from(start)?,
-            tables: &tables,
-            phase,
-            access: &access,
-            targets: &ids[start + 1..(end + 1).min(ids.len())],
-            log_probs: None,
-            logits: end - start.max(ids.len() - wanted).min(end),
-        };
-        let output = decoder.step(&[slice], &[])?;
-        count_accesses(&mut access, &output);
-        total.add(output);
-        if let (Some((tiers, hashes)), [table]) = (&mut tiers, &tables[..]) {
+        let logits = end - start.max(ids.len() - wanted).min(end);
+        total.add(sequence.step(end - start, Ask { score: true, logits, ..Ask::nothing(phase) })?);
+        if let Some((tiers, hashes)) = &mut tiers {
             let filled = tiers.filled(u32::try_from(start)?..u32::try_from(end)?);
-            tiers.save(decoder, &filled.map(|block| (hashes[block], table[block])).collect::<Vec<_>>())?;
+            let table = sequence.block_table(0);
+            let blocks: Vec<_> = filled.map(|block| (hashes[block], table[block])).collect();
+            tiers.save(sequence.decoder(), &blocks)?;
         }
     }
+    let kv = usage::kv_use(sequence.decoder().kv().plan(), sequence.blocks_used());
     if let Some((tiers, _)) = &mut tiers {
         tiers.settle(decoder)?;
     }
@@ -108,17 +81,14 @@ fn score(
         write_logits(path, &total.logits, vocab)?;
     }
     let (top_ids, top_logprobs) = most_likely(&total.logits[total.logits.len() - vocab..], args.top as usize);
+    let traffic = tiers.map(|(tiers, _)| tiers.traffic()).unwrap_or_default();
     Ok(Scored {
         tokens: u32::try_from(ids.len())?,
         mean_nll: total.mean(),
         top_ids,
         top_logprobs,
-        kv: usage::kv_use(decoder.kv().plan(), &used.most),
-        tiers: tiers::with_fetches(
-            tiers.map(|(tiers, _)| tiers.traffic()).unwrap_or_default(),
-            decoder,
-            decoder.fetch_cost()?,
-        )?,
+        kv,
+        tiers: tiers::with_fetches(traffic, decoder, decoder.fetch_cost()?)?,
         sparse: SparseUse::of(args.engine.sparse.as_ref(), total.attended.as_ref()),
     })
 }
@@ -129,15 +99,6 @@ fn pieces(args: &ScoreArgs, len: usize) -> Vec<(usize, usize, Phase)> {
     let chunk = args.engine.chunk as usize;
     let chunks = (0..prefill).step_by(chunk).map(|at| (at, (at + chunk).min(prefill), Phase::Prefill));
     chunks.chain((prefill..len).map(|at| (at, at + 1, Phase::Decode))).collect()
-}
-
-/// Records what the sequence's slice attended to under a sparse policy.
-fn count_accesses(access: &mut Vec<u32>, output: &StepOutput) {
-    for block in output.attended.iter().flatten().flat_map(|attended| &attended.accessed) {
-        let block = block.get() as usize;
-        access.resize(access.len().max(block + 1), 0);
-        access[block] += 1;
-    }
 }
 
 #[derive(Default)]

@@ -6,23 +6,23 @@ use kvblock::{AttentionKind, BlockId, GroupId, KvCache, KvCacheConfig};
 
 /// Largest number of blocks that each group had in use at one time.
 #[derive(Debug)]
-pub struct KvUsed {
+pub(crate) struct KvUsed {
     kinds: Vec<AttentionKind>,
     /// `[groups]`
-    pub most: Vec<u32>,
+    pub(crate) most: Vec<u32>,
 }
 
 impl KvUsed {
     /// Nothing in use.
     #[must_use]
-    pub fn new(config: &KvCacheConfig) -> Self {
+    pub(crate) fn new(config: &KvCacheConfig) -> Self {
         let kinds: Vec<_> = config.groups.iter().map(|group| group.spec.kind).collect();
         Self { most: vec![0; kinds.len()], kinds }
     }
 
     /// Records what is in use now. O(blocks of the counted groups): a single group of full attention is not
     /// counted, because it has all blocks that the others do not use.
-    pub fn look(&mut self, cache: &KvCache) {
+    pub(crate) fn look(&mut self, cache: &KvCache) {
         let mut left = cache.pool().num_used();
         let full = self.kinds.iter().filter(|kind| kind.is_full()).count();
         let mut now = vec![0; self.kinds.len()];
@@ -52,6 +52,6 @@ fn in_group(cache: &KvCache, group: GroupId) -> u32 {
 
 /// Group number `index`.
 #[must_use]
-pub fn group_id(index: usize) -> GroupId {
+pub(crate) fn group_id(index: usize) -> GroupId {
     GroupId::new(u32::try_from(index).expect("a model has few groups"))
 }

@@ -2,11 +2,9 @@
 
 use std::collections::HashMap;
 
-use anyhow::{Context, Result};
-use kvblock::{BlockId, KvCache, KvCacheConfig, LengthLimits, SeqContent, SeqId, SlotRequest};
-use models::batch::{Phase, Slice};
-use pagoda::kv_used::group_id;
-use pagoda::{Demand, EngineOptions, Event, Model, Request};
+use anyhow::Result;
+use models::batch::Phase;
+use pagoda::{Ask, Demand, EngineOptions, Event, Model, Request, Sequence};
 
 use super::{Compared, Prompt};
 use crate::cli::{EngineArgs, GenerateArgs};
@@ -30,44 +28,19 @@ impl Prefilled {
 
 /// Runs prompts one by one, each in chunks.
 pub(super) fn prefill(model: &Model, args: &EngineArgs, prompts: &[Prompt]) -> Result<Vec<Prefilled>> {
-    const SEQ: SeqId = SeqId::new(0);
     let longest = prompts.iter().map(|prompt| prompt.ids.len() as u64).max().unwrap_or(0);
     let mut decoder = model::decoder(args, model, longest)?;
     decoder.trace_choices(true)?;
-    let limits =
-        LengthLimits { max_model_len: decoder.config().context_length, max_batched_tokens: args.chunk };
-    let groups = decoder.kv().plan().layout.groups.clone();
-    let config = KvCacheConfig::new(decoder.kv().num_blocks(), groups, limits);
-    let config = KvCacheConfig { caching: false, ..config };
     let one = |prompt: &Prompt| {
-        let mut cache = KvCache::new(&config)?;
+        let mut sequence = Sequence::new(&mut decoder, args.chunk)?;
+        sequence.extend(&prompt.ids);
         let mut prefilled = Prefilled::default();
-        let mut first = 0;
         for tokens in prompt.ids.chunks(args.chunk as usize) {
-            let content = SeqContent { tokens: &prompt.ids, hashes: &[], adapter: None };
-            let rows = u32::try_from(tokens.len())?;
-            cache
-                .allocate_slots(SlotRequest::new(SEQ, content, first, rows))
-                .context("a pool for one prompt")?;
-            let table =
-                |group| cache.table(SEQ, group_id(group)).map_or(&[][..], kvblock::BlockTable::blocks);
-            let tables: Vec<&[BlockId]> = (0..cache.num_groups()).map(table).collect();
-            let (tables, logits) = (&tables[..], tokens.len());
-            let slice = Slice {
-                tokens,
-                first,
-                tables,
-                phase: Phase::Prefill,
-                access: &[],
-                targets: &[],
-                log_probs: None,
-                logits,
-            };
-            let output = decoder.step(&[slice], &[])?;
+            let ask = Ask { logits: tokens.len(), ..Ask::nothing(Phase::Prefill) };
+            let output = sequence.step(tokens.len(), ask)?;
             prefilled.logits.extend(output.logits);
             let of_row = |row: usize| output.choices.iter().map(|c| (c.layer, c.rows[row].clone())).collect();
             prefilled.choices.extend((0..tokens.len()).map(of_row));
-            first += rows;
         }
         Ok(prefilled)
     };

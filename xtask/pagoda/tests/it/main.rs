@@ -1,6 +1,7 @@
 //! The engine as a library, with tiny models and lavapipe or whatever adapter there is.
 
 mod handle;
+mod sequence;
 
 use std::path::PathBuf;
 

@@ -3,12 +3,11 @@
 
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use attn_kernels::gpu::Timing;
-use kvblock::{BlockId, KvCache, KvCacheConfig, LengthLimits, SeqContent, SeqId, SlotRequest};
-use models::batch::{Phase, Sample, Slice, StepOutput};
+use models::batch::{Phase, StepOutput};
 use models::{Attended, Decoder};
-use pagoda::kv_used::group_id;
+use pagoda::{Ask, Sampler, Sampling, Sequence};
 
 /// Kernels that compute attention.
 const ATTENTION: [&str; 6] =
@@ -78,91 +77,51 @@ pub(super) struct Way {
     pub(super) score: bool,
 }
 
-const SEQ: SeqId = SeqId::new(0);
-
 /// Runs `ids`.
 pub(super) fn run(decoder: &mut Decoder, ids: &[u32], way: Way) -> Result<Ran> {
-    let limits =
-        LengthLimits { max_model_len: decoder.config().context_length, max_batched_tokens: way.chunk };
-    let groups = decoder.kv().plan().layout.groups.clone();
-    let config = KvCacheConfig::new(decoder.kv().num_blocks(), groups, limits);
-    let mut sequence = Sequence {
-        cache: KvCache::new(&KvCacheConfig { caching: false, ..config })?,
-        decoder,
-        access: Vec::new(),
+    let eos = decoder.config().eos_ids.clone();
+    let mut run = Run {
+        sequence: Sequence::new(decoder, way.chunk)?,
+        sampler: Sampler::new(Sampling::default(), ids),
         ran: Ran::default(),
         score: way.score,
     };
-    let mut ids = ids.to_vec();
+    run.sequence.extend(ids);
     let given = ids.len();
     let prefill = (way.decode_from as usize).min(given);
+    let mut next = None;
     for at in (0..prefill).step_by(way.chunk as usize) {
         let end = (at + way.chunk as usize).min(prefill);
-        let draw = way.generate > 0 && end == given;
-        if let Some(next) = sequence.step(&ids, at..end, Phase::Prefill, draw)? {
-            ids.push(next);
-        }
+        next = run.step(end - at, Phase::Prefill, way.generate > 0 && end == given)?;
     }
     for at in prefill..given {
-        let draw = way.generate > 0 && at + 1 == given;
-        if let Some(next) = sequence.step(&ids, at..at + 1, Phase::Decode, draw)? {
-            ids.push(next);
-        }
+        next = run.step(1, Phase::Decode, way.generate > 0 && at + 1 == given)?;
     }
-    let eos = sequence.decoder.config().eos_ids.clone();
-    while ids.len() > given && ids.len() < given + way.generate as usize && !eos.contains(&ids[ids.len() - 1])
-    {
-        let at = ids.len() - 1;
-        let next = sequence.step(&ids, at..at + 1, Phase::Decode, true)?;
-        ids.extend(next);
+    while let Some(id) = next {
+        run.sequence.push(id);
+        run.ran.generated.push(id);
+        let ends = run.ran.generated.len() == way.generate as usize || eos.contains(&id);
+        next = if ends { None } else { run.step(1, Phase::Decode, true)? };
     }
-    sequence.ran.generated = ids.split_off(given);
-    Ok(sequence.ran)
+    Ok(run.ran)
 }
 
-struct Sequence<'a> {
-    decoder: &'a mut Decoder,
-    cache: KvCache,
-    /// How often each block was attended to under the policy.
-    access: Vec<u32>,
+struct Run<'a> {
+    sequence: Sequence<'a>,
+    sampler: Sampler,
     ran: Ran,
     score: bool,
 }
 
-impl Sequence<'_> {
-    /// Runs tokens `range` of `ids`; with `draw`, returns the most likely next one.
-    fn step(
-        &mut self,
-        ids: &[u32],
-        range: std::ops::Range<usize>,
-        phase: Phase,
-        draw: bool,
-    ) -> Result<Option<u32>> {
-        let content = SeqContent { tokens: ids, hashes: &[], adapter: None };
-        let (first, count) = (u32::try_from(range.start)?, u32::try_from(range.len())?);
-        self.cache
-            .allocate_slots(SlotRequest::new(SEQ, content, first, count))
-            .with_context(|| format!("KV of the first {} tokens", range.end))?;
-        let table =
-            |group| self.cache.table(SEQ, group_id(group)).map_or(&[][..], kvblock::BlockTable::blocks);
-        let tables: Vec<&[BlockId]> = (0..self.cache.num_groups()).map(table).collect();
-        let scored = if self.score { range.start + 1..(range.end + 1).min(ids.len()) } else { 0..0 };
-        let slice = Slice {
-            tokens: &ids[range.clone()],
-            first,
-            tables: &tables,
-            phase,
-            access: &self.access,
-            targets: &ids[scored],
-            log_probs: None,
-            logits: 0,
-        };
-        let samples = [Sample::greedy(0)];
+impl Run<'_> {
+    /// Runs the next `rows` tokens; with `draw`, returns the most likely next one.
+    fn step(&mut self, rows: usize, phase: Phase, draw: bool) -> Result<Option<u32>> {
+        let ask = Ask { score: self.score, draw: draw.then_some(&self.sampler), ..Ask::nothing(phase) };
         let start = Instant::now();
-        let output = self.decoder.step(&[slice], if draw { &samples } else { &[] })?;
+        let output = self.sequence.step(rows, ask)?;
         let wall_s = start.elapsed().as_secs_f64();
         let next = output.sampled.first().copied();
-        self.count(phase, count, wall_s, output);
+        self.count(phase, u32::try_from(rows)?, wall_s, output);
         Ok(next)
     }
 
@@ -178,11 +137,6 @@ impl Sequence<'_> {
         ran.nll.1 += u32::try_from(output.nll.len()).unwrap_or(u32::MAX);
         for attended in output.attended.into_iter().flatten() {
             steps.attended.get_or_insert_default().add(&attended);
-            for block in &attended.accessed {
-                let block = block.get() as usize;
-                self.access.resize(self.access.len().max(block + 1), 0);
-                self.access[block] += 1;
-            }
             let chosen = match phase {
                 Phase::Prefill => &mut ran.chosen_in_prefill,
                 Phase::Decode => &mut ran.chosen,

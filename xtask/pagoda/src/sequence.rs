@@ -1,0 +1,219 @@
+//! One sequence through a model, without a scheduler: a prompt in chunks, then tokens, log-probabilities or
+//! logits.
+
+use kvblock::{BlockId, BlockTable, KvCache, KvCacheConfig, LengthLimits, SeqContent, SeqId, SlotRequest};
+use models::batch::{Phase, Sample, Slice, StepOutput};
+use models::sampling::Sampler;
+use models::{Attended, Decoder};
+use scheduler::AdmitError;
+
+use crate::error::Error;
+use crate::kv_used::{KvUsed, group_id};
+
+/// Its id in the block tables.
+const SEQ: SeqId = SeqId::new(0);
+
+/// One sequence in a decoder's KV cache, of which it has all blocks. The next sequence in the same decoder
+/// overwrites them.
+#[derive(Debug)]
+pub struct Sequence<'d> {
+    decoder: &'d mut Decoder,
+    cache: KvCache,
+    used: KvUsed,
+    /// Maximum number of tokens per step.
+    chunk: usize,
+    tokens: Vec<u32>,
+    /// Tokens whose KV is in the cache.
+    computed: usize,
+    /// Whether the last token was generated, so that it is computed as a decode step.
+    generated: bool,
+    /// How often a sparse policy attended to each block.
+    access: Vec<u32>,
+}
+
+/// What a step is to compute and return.
+#[derive(Debug, Clone, Copy)]
+pub struct Ask<'s> {
+    /// Prefill for tokens that were given, decode for one that was generated: sparse policies and kernels
+    /// differ.
+    pub phase: Phase,
+    /// Return the negative log likelihood of the token after each row, as far as it is known.
+    pub score: bool,
+    /// Return the logits of this many rows, the last ones.
+    pub logits: usize,
+    /// Draw the token after the last row.
+    pub draw: Option<&'s Sampler>,
+}
+
+impl Ask<'_> {
+    /// Computes keys and values alone.
+    #[must_use]
+    pub fn nothing(phase: Phase) -> Self {
+        Self { phase, score: false, logits: 0, draw: None }
+    }
+}
+
+impl<'d> Sequence<'d> {
+    /// An empty sequence, computed in steps of up to `chunk` tokens.
+    ///
+    /// # Errors
+    /// If the decoder's cache has no room for any sequence.
+    pub fn new(decoder: &'d mut Decoder, chunk: u32) -> Result<Self, Error> {
+        let limits =
+            LengthLimits { max_model_len: decoder.config().context_length, max_batched_tokens: chunk };
+        let groups = decoder.kv().plan().layout.groups.clone();
+        let config = KvCacheConfig::new(decoder.kv().num_blocks(), groups, limits);
+        let config = KvCacheConfig { caching: false, ..config };
+        Ok(Self {
+            decoder,
+            cache: KvCache::new(&config)?,
+            used: KvUsed::new(&config),
+            chunk: chunk as usize,
+            tokens: Vec::new(),
+            computed: 0,
+            generated: false,
+            access: Vec::new(),
+        })
+    }
+
+    /// Appends given tokens, which the next steps compute.
+    pub fn extend(&mut self, ids: &[u32]) {
+        self.tokens.extend(ids);
+        self.generated = false;
+    }
+
+    /// Appends a token that the caller has chosen from the logits.
+    pub fn push(&mut self, id: u32) {
+        self.tokens.push(id);
+        self.generated = true;
+    }
+
+    /// Computes what has been appended, draws the next token and appends it.
+    ///
+    /// # Errors
+    /// Those of [`step`](Self::step).
+    pub fn next(&mut self, sampler: &mut Sampler) -> Result<u32, Error> {
+        let output = self.advance(Ask { draw: Some(sampler), ..Ask::nothing(Phase::Prefill) })?;
+        let id = output.sampled[0];
+        sampler.push(id);
+        self.push(id);
+        Ok(id)
+    }
+
+    /// Computes what has been appended, and returns the logits of the next token, `[vocab]`.
+    ///
+    /// # Errors
+    /// Those of [`step`](Self::step).
+    pub fn logits(&mut self) -> Result<Vec<f32>, Error> {
+        Ok(self.advance(Ask { logits: 1, ..Ask::nothing(Phase::Prefill) })?.logits)
+    }
+
+    /// Appends and computes `ids`. Returns the natural logarithm of the probability of each, given all tokens
+    /// before it; that of the first token of a sequence is missing, as nothing comes before it.
+    ///
+    /// # Errors
+    /// Those of [`step`](Self::step).
+    pub fn log_probs(&mut self, ids: &[u32]) -> Result<Vec<f32>, Error> {
+        // The token before the first one must be in a step for its logits.
+        self.computed = self.computed.min(self.tokens.len().saturating_sub(1));
+        let known = self.tokens.len().saturating_sub(self.computed + 1);
+        self.extend(ids);
+        let mut log_probs = Vec::with_capacity(ids.len());
+        while self.pending() > 0 {
+            let ask = Ask { score: true, ..Ask::nothing(Phase::Prefill) };
+            let output = self.step(self.pending().min(self.chunk), ask)?;
+            log_probs.extend(output.nll.iter().map(|nll| -nll));
+        }
+        Ok(log_probs.split_off(known))
+    }
+
+    /// Computes the next `rows` of the appended tokens.
+    ///
+    /// # Errors
+    /// If nothing has been appended, a token is outside the vocabulary, the cache is too small, or the device
+    /// fails.
+    pub fn step(&mut self, rows: usize, ask: Ask<'_>) -> Result<StepOutput, Error> {
+        if rows == 0 || rows > self.pending() {
+            return Err(AdmitError::EmptyPrompt.into());
+        }
+        let (start, end) = (self.computed, self.computed + rows);
+        let content = SeqContent { tokens: &self.tokens, hashes: &[], adapter: None };
+        let [first, count] = [start, rows].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+        let tokens = self.tokens.len();
+        self.cache
+            .allocate_slots(SlotRequest::new(SEQ, content, first, count))
+            .map_err(|source| Error::Alloc { end, tokens, source })?;
+        self.used.look(&self.cache);
+        let table = |group| self.cache.table(SEQ, group_id(group)).map_or(&[][..], BlockTable::blocks);
+        let tables: Vec<&[BlockId]> = (0..self.cache.num_groups()).map(table).collect();
+        let targets = if ask.score { start + 1..(end + 1).min(tokens) } else { 0..0 };
+        let slice = Slice {
+            tokens: &self.tokens[start..end],
+            first,
+            tables: &tables,
+            phase: ask.phase,
+            access: &self.access,
+            targets: &self.tokens[targets],
+            log_probs: None,
+            logits: ask.logits,
+        };
+        let samples: Vec<Sample<'_>> = ask.draw.iter().map(|s| s.sample(0, first + count, None)).collect();
+        let output = self.decoder.step(&[slice], &samples)?;
+        self.computed = end;
+        count_accesses(&mut self.access, &output.attended);
+        Ok(output)
+    }
+
+    /// Computes all pending tokens, the last of them with what `ask` wants.
+    fn advance(&mut self, ask: Ask<'_>) -> Result<StepOutput, Error> {
+        let decoded = usize::from(self.generated);
+        while self.pending() > decoded {
+            let rows = (self.pending() - decoded).min(self.chunk);
+            let last = rows == self.pending();
+            let output = self.step(rows, if last { ask } else { Ask::nothing(Phase::Prefill) })?;
+            if last {
+                return Ok(output);
+            }
+        }
+        self.step(decoded, Ask { phase: Phase::Decode, ..ask })
+    }
+
+    /// Number of appended tokens that are not computed.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.tokens.len() - self.computed
+    }
+
+    /// All tokens.
+    #[must_use]
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// The decoder, read-only.
+    #[must_use]
+    pub fn decoder(&self) -> &Decoder {
+        self.decoder
+    }
+
+    /// Blocks of the sequence in a cache group.
+    #[must_use]
+    pub fn block_table(&self, group: usize) -> &[BlockId] {
+        self.cache.table(SEQ, group_id(group)).map_or(&[][..], BlockTable::blocks)
+    }
+
+    /// Largest number of blocks that each cache group had in use, `[groups]`.
+    #[must_use]
+    pub fn blocks_used(&self) -> &[u32] {
+        &self.used.most
+    }
+}
+
+/// Counts the blocks that a slice attended to under a sparse policy.
+fn count_accesses(access: &mut Vec<u32>, attended: &[Option<Attended>]) {
+    for block in attended.iter().flatten().flat_map(|attended| &attended.accessed) {
+        let block = block.get() as usize;
+        access.resize(access.len().max(block + 1), 0);
+        access[block] += 1;
+    }
+}

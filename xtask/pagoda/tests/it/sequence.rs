@@ -1,0 +1,96 @@
+//! One sequence through a model.
+
+use models::Decoder;
+use pagoda::{Demand, EngineOptions, Model, Sampler, Sampling, Sequence, most_likely};
+
+use crate::{engine, fixture, options, prompt, request, run};
+
+fn decoder(options: &EngineOptions) -> Decoder {
+    let options = options.clone().demand(Demand::one(512));
+    Model::open(fixture("tiny-llama")).unwrap().load(&options, options.chunk).unwrap()
+}
+
+#[test]
+fn a_sequence_draws_the_tokens_of_the_engine() {
+    let sampling = Sampling { temperature: 0.8, top_k: 40, seed: 3, ..Sampling::default() };
+    for sampling in [Sampling::default(), sampling] {
+        let request = request(4, 75, 20).sampling(sampling.clone());
+        let want = run(&mut engine(&options()), std::slice::from_ref(&request)).remove(0).output;
+        let mut decoder = decoder(&options());
+        let mut sequence = Sequence::new(&mut decoder, 32).unwrap();
+        sequence.extend(&request.prompt);
+        let mut sampler = Sampler::new(sampling, &request.prompt);
+        let got: Vec<u32> = (0..20).map(|_| sequence.next(&mut sampler).unwrap()).collect();
+        assert_eq!(got, want);
+        assert_eq!(sequence.tokens(), [request.prompt, want].concat());
+        // The last token is drawn, but not computed.
+        assert_eq!(sequence.pending(), 1);
+        assert_eq!(sequence.blocks_used(), [(75_u32 + 19).div_ceil(16)]);
+    }
+}
+
+#[test]
+fn log_probabilities_are_those_of_the_logits() {
+    let ids = prompt(8, 70);
+    let mut decoder = decoder(&options());
+    let mut by_logits = Vec::new();
+    let mut sequence = Sequence::new(&mut decoder, 32).unwrap();
+    for pair in ids.windows(2) {
+        sequence.extend(&pair[..1]);
+        let logits = sequence.logits().unwrap();
+        let (order, log_probs) = most_likely(&logits, logits.len());
+        by_logits.push(log_probs[order.iter().position(|id| *id == pair[1]).unwrap()]);
+    }
+    // In one piece, in two pieces, and token by token.
+    for cuts in [vec![70], vec![20, 50], vec![1; 70]] {
+        let mut sequence = Sequence::new(&mut decoder, 32).unwrap();
+        let (mut rest, mut got) = (&ids[..], Vec::new());
+        for cut in cuts {
+            let (next, others) = rest.split_at(cut);
+            got.extend(sequence.log_probs(next).unwrap());
+            rest = others;
+        }
+        assert_eq!(got.len(), 69);
+        for (position, (got, want)) in got.iter().zip(&by_logits).enumerate() {
+            assert!((got - want).abs() < 1e-3, "token {}: {got}, not {want}", position + 1);
+        }
+    }
+}
+
+#[test]
+fn a_chosen_token_goes_on_like_a_drawn_one() {
+    let ids = prompt(5, 40);
+    let mut decoder = decoder(&options());
+    let mut greedy = Sampler::new(Sampling::default(), &ids);
+    let mut sequence = Sequence::new(&mut decoder, 32).unwrap();
+    sequence.extend(&ids);
+    let drawn: Vec<u32> = (0..10).map(|_| sequence.next(&mut greedy).unwrap()).collect();
+    let mut sequence = Sequence::new(&mut decoder, 32).unwrap();
+    sequence.extend(&ids);
+    for want in drawn {
+        let (likely, _) = most_likely(&sequence.logits().unwrap(), 1);
+        assert_eq!(likely, [want]);
+        sequence.push(want);
+    }
+}
+
+#[test]
+fn what_cannot_be_computed_is_refused() {
+    let mut small = options();
+    small.kv_blocks = Some(3);
+    let mut decoder = decoder(&small);
+    let mut sequence = Sequence::new(&mut decoder, 32).unwrap();
+    let said = |error: pagoda::Error| pagoda::error_chain::joined(&error);
+    assert_eq!(said(sequence.logits().unwrap_err()), "the prompt is empty");
+    sequence.extend(&prompt(1, 33));
+    assert_eq!(
+        said(sequence.logits().unwrap_err()),
+        "KV of the first 33 of 33 tokens: 1 blocks needed, 0 free"
+    );
+    let mut sequence = Sequence::new(&mut decoder, 32).unwrap();
+    sequence.extend(&[1, 2, 128]);
+    assert_eq!(
+        said(sequence.logits().unwrap_err()),
+        "token id 128 at position 2 is outside the vocabulary of 128"
+    );
+}
