@@ -93,7 +93,8 @@ pub struct SamplingArgs {
 
 impl From<&SamplingArgs> for Sampling {
     fn from(args: &SamplingArgs) -> Self {
-        Self::at(args.temperature).top_k(args.top_k).top_p(args.top_p).min_p(args.min_p).seed(args.seed)
+        let SamplingArgs { temperature, top_k, top_p, min_p, seed } = *args;
+        Self { temperature, top_k, top_p, min_p, seed, ..Self::default() }
     }
 }
 

@@ -13,6 +13,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use kvblock::{KvCacheConfig, LengthLimits, SeqId};
+use models::kernel::top_logits::MAX_TOP;
+use models::sampling::SamplingError;
 use models::{Decoder, FetchCost, Tokenizer};
 use scheduler::{Admitted, Scheduler, SchedulerConfig, StepPlan};
 
@@ -106,6 +108,10 @@ impl Engine {
         if !request.stop.is_empty() && (self.tokenizer.is_none() || !request.text) {
             return Err(Error::StopText);
         }
+        request.sampling.check(vocab)?;
+        if let Some(asked) = request.prompt_log_probs.filter(|asked| *asked > MAX_TOP) {
+            return Err(SamplingError::LogProbs { asked, max: MAX_TOP }.into());
+        }
         let first = self.scheduler.add(request.to_scheduler(&config.eos_ids))?;
         for sample in 0..request.samples {
             let live = self.live(request, first, sample);
@@ -128,18 +134,13 @@ impl Engine {
         let mut events = self.expire();
         events.extend(self.look_ahead()?);
         let plan = self.plan(&mut events);
-        let drawn = self.compute(&plan, false)?.sampled;
+        let mut output = self.compute(&plan, false)?;
         self.save(&plan)?;
-        let now = Instant::now();
-        let mut stopped = Vec::new();
-        for (row, id) in plan.sample_rows.iter().zip(&drawn) {
-            let (token, stops) = self.take(row.seq, *id, now);
-            stopped.extend(stops.then_some(row.seq));
-            events.push(Event::Token(token));
-        }
-        let finished = self.scheduler.complete(&plan, &drawn);
+        self.take_prompts(&plan, &mut output, &mut events);
+        let ended = self.take_tokens(&plan, &mut output, &mut events);
+        let finished = self.scheduler.complete(&plan, &output.sampled);
         events.extend(finished.into_iter().map(|done| self.retire(done)));
-        for seq in stopped {
+        for seq in ended {
             events.extend(self.end(seq, scheduler::FinishReason::Stopped));
         }
         self.settle()?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use attn_kernels::gpu::GpuError;
 use kvblock::AllocError;
+use models::sampling::SamplingError;
 use models::{ChatError, ConfigError, FetchError, ModelError, TokenizerError, WeightError};
 use prefetch::spec::TierSpec;
 use scheduler::AdmitError;
@@ -112,10 +113,11 @@ pub enum Error {
         vocab: u32,
     },
     /// Stop texts of a request without text.
-    #[error(
-        "stop texts are found in text, which the request does not ask for or the model has no tokenizer for"
-    )]
+    #[error("stop texts need text, but the request is for token ids alone or the model has no tokenizer")]
     StopText,
+    /// Sampling parameters out of their range.
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
     /// A request that could never finish.
     #[error(transparent)]
     Admit(#[from] AdmitError),

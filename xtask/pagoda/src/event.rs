@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use kvblock::SeqId;
+use models::sampling::LogProbs;
 use serde::{Serialize, Serializer};
 
 use crate::usage::SparseUse;
@@ -14,6 +15,8 @@ use crate::usage::SparseUse;
 pub enum Event {
     /// A sequence started: it no longer waits for a place in a step.
     Started(Started),
+    /// Prompt tokens of a request were scored, because it asks for that.
+    Prompt(PromptLogProbs),
     /// A sequence got its next token.
     Token(Token),
     /// A sequence ended. It has no further events.
@@ -26,6 +29,7 @@ impl Event {
     pub fn request(&self) -> SeqId {
         let (seq, sample) = match self {
             Self::Started(started) => (started.seq, 0),
+            Self::Prompt(prompt) => (prompt.seq, 0),
             Self::Token(token) => (token.seq, token.sample),
             Self::Finished(finished) => (finished.seq, finished.sample),
         };
@@ -56,6 +60,21 @@ pub struct Token {
     /// Text that has become certain: whole characters, and nothing that may still become a stop text. Often
     /// empty; the pieces, joined, are the text of the output.
     pub text: String,
+    /// Log-probabilities at its position, if the request's sampling asks for them.
+    pub log_probs: Option<LogProbs>,
+}
+
+/// Log-probabilities of consecutive prompt tokens. Those of the first token do not exist; the others come in
+/// order, a chunk at a time.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct PromptLogProbs {
+    /// First sequence of the request.
+    pub seq: SeqId,
+    /// Position of the first token in the prompt.
+    pub first: u32,
+    /// One entry a token.
+    pub log_probs: Vec<LogProbs>,
 }
 
 /// The end of a sequence.
@@ -86,6 +105,10 @@ pub enum FinishReason {
     StopToken(u32),
     /// One of the request's stop texts.
     StopText(String),
+    /// The request's mask found the output complete.
+    Complete,
+    /// The request's mask left no token to draw.
+    NothingAllowed,
     /// The request's maximum number of tokens, or the model's context length.
     Length,
     /// The caller no longer wanted it.
@@ -101,10 +124,10 @@ impl FinishReason {
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
-            Self::EndOfSequence | Self::StopToken(_) | Self::StopText(_) => "stop",
+            Self::EndOfSequence | Self::StopToken(_) | Self::StopText(_) | Self::Complete => "stop",
             Self::Length => "length",
             Self::Cancelled | Self::Deadline => "abort",
-            Self::Failed => "error",
+            Self::NothingAllowed | Self::Failed => "error",
         }
     }
 }

@@ -4,7 +4,9 @@ use std::time::Instant;
 
 use kvblock::ExtraKeys;
 
-use crate::sampling::Sampling;
+use models::sampling::Sampling;
+
+use crate::mask::TokenMask;
 
 /// A prompt and how to continue it.
 #[derive(Debug, Clone)]
@@ -14,16 +16,18 @@ pub struct Request {
     pub prompt: Vec<u32>,
     /// Maximum number of tokens to generate.
     pub max_tokens: u32,
-    /// Minimum number of tokens: before that, neither an end of sequence nor a stop token ends the output.
-    pub min_tokens: u32,
     /// Number of continuations, which share the prompt's blocks.
     pub samples: u32,
-    /// How tokens are chosen.
+    /// How tokens are chosen, which of them end the output beside the end of sequence, and how many come
+    /// before those. The samples of a request draw with seeds of their own.
     pub sampling: Sampling,
+    /// Restricts the tokens of each sample.
+    pub mask: Option<Box<dyn TokenMask>>,
+    /// Return the log-probability of every prompt token but the first, and of this many of the most likely in
+    /// its place. The whole prompt is then computed, whatever is cached.
+    pub prompt_log_probs: Option<u32>,
     /// Texts that end the output. They are not part of it, nor is what follows them.
     pub stop: Vec<String>,
-    /// Tokens that end the output. Their text is not part of it.
-    pub stop_ids: Vec<u32>,
     /// Continue past the end of sequence.
     pub ignore_eos: bool,
     /// Return text beside token ids, if the model has a tokenizer. Stop texts need it.
@@ -45,11 +49,11 @@ impl Request {
         Self {
             prompt,
             max_tokens: 256,
-            min_tokens: 0,
             samples: 1,
-            sampling: Sampling::greedy(),
+            sampling: Sampling::default(),
+            mask: None,
+            prompt_log_probs: None,
             stop: Vec::new(),
-            stop_ids: Vec::new(),
             ignore_eos: false,
             text: true,
             skip_special: true,
@@ -80,6 +84,13 @@ impl Request {
         self
     }
 
+    /// Sets what restricts the tokens of each sample.
+    #[must_use]
+    pub fn mask(mut self, mask: Box<dyn TokenMask>) -> Self {
+        self.mask = Some(mask);
+        self
+    }
+
     /// Adds a text that ends the output.
     #[must_use]
     pub fn stop(mut self, text: impl Into<String>) -> Self {
@@ -104,13 +115,14 @@ impl Request {
     /// The part that the scheduler sees.
     pub(crate) fn to_scheduler(&self, eos_ids: &[u32]) -> scheduler::Request {
         let mut request = scheduler::Request::new(self.prompt.clone(), self.max_tokens);
-        request.min_tokens = self.min_tokens;
+        request.min_tokens = self.sampling.min_tokens;
         request.eos_ids = eos_ids.to_vec();
         request.ignore_eos = self.ignore_eos;
-        request.stop_ids.clone_from(&self.stop_ids);
+        request.stop_ids.clone_from(&self.sampling.stop_ids);
         request.priority = self.priority;
         request.num_samples = self.samples;
         request.extra_keys = ExtraKeys { salt: self.salt.clone(), ..ExtraKeys::default() };
+        request.skip_prefix_lookup = self.prompt_log_probs.is_some();
         request
     }
 }

@@ -16,7 +16,7 @@ pub struct Text {
 }
 
 /// What a token adds to a text.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Piece {
     /// Text that has become certain.
     pub text: String,

@@ -38,9 +38,9 @@ impl Live {
     /// The state of a hypothesis that continues this one; beams have no text of their own.
     fn fork(&self) -> Self {
         Self {
-            sampling: self.sampling.clone(),
+            sampler: self.sampler.clone(),
+            mask: None,
             stop: Vec::new(),
-            ends: Vec::new(),
             text: None,
             reason: None,
             attended: None,

@@ -4,12 +4,13 @@ use std::time::Instant;
 
 use kvblock::{BlockId, SeqId};
 use models::batch::{Phase, Sample, Slice, StepOutput};
-use scheduler::{FinishReason, Scheduler, SliceKind, StepPlan};
+use scheduler::{Scheduler, SliceKind, StepPlan};
 
 use super::Engine;
 use crate::error::Error;
-use crate::event::Event;
+use crate::event::{Event, FinishReason};
 use crate::kv_used::group_id;
+use crate::mask::Masked;
 use crate::tiers;
 
 impl Engine {
@@ -19,33 +20,51 @@ impl Engine {
         if plan.slices.is_empty() {
             return Ok(StepOutput::default());
         }
+        self.refresh_masks(plan);
         let scheduler = &self.scheduler;
         let of_slice = |slice: &scheduler::Slice| tables(scheduler, slice.seq, self.kv_used.most.len());
         let tables: Vec<Vec<&[BlockId]>> = plan.slices.iter().map(of_slice).collect();
-        let slice = |(slice, tables): (&scheduler::Slice, _)| Slice {
-            tokens: scheduler.slice_tokens(slice),
-            first: slice.start,
-            tables,
-            phase: match slice.kind {
-                SliceKind::Prefill => Phase::Prefill,
-                SliceKind::Decode => Phase::Decode,
-            },
-            access: scheduler.access_history().counts(slice.seq),
-            targets: &[],
-            log_probs: None,
-            logits: usize::from(logits && slice.samples),
+        let slice = |(slice, tables): (&scheduler::Slice, _)| {
+            let live = &self.live[&slice.seq];
+            let targets = live.prompt_targets(slice);
+            Slice {
+                tokens: scheduler.slice_tokens(slice),
+                first: slice.start,
+                tables,
+                phase: match slice.kind {
+                    SliceKind::Prefill => Phase::Prefill,
+                    SliceKind::Decode => Phase::Decode,
+                },
+                access: scheduler.access_history().counts(slice.seq),
+                targets: &scheduler.tokens(slice.seq)[targets.start as usize..targets.end as usize],
+                log_probs: live.prompt_log_probs,
+                logits: usize::from(logits && slice.samples),
+            }
         };
         let slices: Vec<Slice<'_>> =
             plan.slices.iter().zip(tables.iter().map(Vec::as_slice)).map(slice).collect();
         let sample = |row: &scheduler::SampleRow| {
             let live = &self.live[&row.seq];
             let position = plan.slices[row.slice].end();
-            Sample::new(row.slice, live.sampling.spec(live.seed, position))
+            live.sampler.sample(row.slice, position, live.mask.as_ref().map(Masked::allowed))
         };
         let samples: Vec<Sample<'_>> = plan.sample_rows.iter().map(sample).collect();
         let mut output = self.decoder.step(&slices, &samples)?;
         self.count(plan, &mut output);
         Ok(output)
+    }
+
+    /// Asks the masks which tokens may be drawn. A sequence for which there are none draws without its mask,
+    /// and ends without the token.
+    fn refresh_masks(&mut self, plan: &StepPlan) {
+        for row in &plan.sample_rows {
+            let live = self.live.get_mut(&row.seq).expect("a sequence that samples is live");
+            let suppressed = live.sampler.sample(0, 0, None).adjust.suppressed;
+            if live.mask.as_mut().is_some_and(|mask| !mask.refresh(suppressed)) {
+                live.mask = None;
+                live.reason = Some(FinishReason::NothingAllowed);
+            }
+        }
     }
 
     /// Adds what a step reports to the counters.
@@ -78,7 +97,7 @@ impl Engine {
         let Some(tiers) = &mut self.tiers else { return Ok(Vec::new()) };
         let failed = tiers.arrive(&mut self.scheduler, &mut self.decoder)?;
         tiers.look_ahead(&mut self.scheduler);
-        Ok(failed.into_iter().flat_map(|seq| self.end(seq, FinishReason::Failed)).collect())
+        Ok(failed.into_iter().flat_map(|seq| self.end(seq, scheduler::FinishReason::Failed)).collect())
     }
 
     /// Saves the blocks that a step filled.

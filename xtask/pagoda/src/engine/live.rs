@@ -1,27 +1,33 @@
 //! The life of a sequence: what it is asked for, the tokens it takes, and its end.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
 use kvblock::SeqId;
+use models::batch::StepOutput;
+use models::sampling::{LogProbs, Sampler};
 use models::{Attended, Tokenizer};
+use scheduler::{Slice, StepPlan};
 
 use super::Engine;
 use crate::Note;
-use crate::event::{CachedTokens, Clock, Event, FinishReason, Finished, Token, Usage};
+use crate::event::{CachedTokens, Clock, Event, FinishReason, Finished, PromptLogProbs, Token, Usage};
+use crate::mask::Masked;
 use crate::request::Request;
-use crate::sampling::Sampling;
-use crate::text::Text;
+use crate::text::{Piece, Text};
 use crate::usage::SparseUse;
 
 /// What the scheduler need not know about an unfinished sequence.
 #[derive(Debug)]
 pub(super) struct Live {
-    pub(super) sampling: Sampling,
+    /// Its stop ids are all tokens that end the sequence.
+    pub(super) sampler: Sampler,
+    pub(super) mask: Option<Masked>,
     pub(super) stop: Vec<String>,
-    /// Tokens that end the sequence.
-    pub(super) ends: Vec<u32>,
-    pub(super) seed: u64,
+    /// Most likely tokens wanted beside each prompt token, and position of the next one to score.
+    pub(super) prompt_log_probs: Option<u32>,
+    pub(super) prompt_scored: u32,
     pub(super) deadline: Option<Instant>,
     pub(super) clock: Clock,
     pub(super) text: Option<Text>,
@@ -37,19 +43,33 @@ pub(super) struct Live {
     pub(super) sample: u32,
 }
 
+impl Live {
+    /// Positions of the prompt tokens that a slice scores; empty if nobody wants that.
+    pub(super) fn prompt_targets(&self, slice: &Slice) -> Range<u32> {
+        let wanted = self.prompt_log_probs.is_some();
+        let end = if wanted { (slice.end() + 1).min(self.prompt_tokens) } else { 0 };
+        slice.start + 1..end.max(slice.start + 1)
+    }
+}
+
 impl Engine {
     /// The state of a sample of `request`.
     pub(super) fn live(&self, request: &Request, leader: SeqId, sample: u32) -> Live {
         let tokenizer = self.tokenizer.as_ref().filter(|_| request.text);
-        let eos_ids = if request.ignore_eos { &[][..] } else { &self.decoder.config().eos_ids };
+        let config = self.decoder.config();
+        let eos_ids = if request.ignore_eos { &[][..] } else { &config.eos_ids };
+        let mut sampling = request.sampling.clone();
+        sampling.stop_ids.extend(eos_ids);
+        // Seeds of the samples of a prompt differ only by the sample's index, so a request's tokens do not
+        // depend on the others.
+        sampling.seed = sampling.seed.wrapping_add(u64::from(sample).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let text = |t: &Arc<Tokenizer>| Text::new(t.clone(), request.stop.clone(), request.skip_special);
         Live {
-            sampling: request.sampling.clone(),
+            sampler: Sampler::new(sampling, &request.prompt),
+            mask: request.mask.clone().map(|mask| Masked::new(mask, config.vocab_size)),
             stop: request.stop.clone(),
-            ends: request.stop_ids.iter().chain(eos_ids).copied().collect(),
-            // Seeds of the samples of a prompt differ only by the sample's index, so a request's tokens do not
-            // depend on the others.
-            seed: request.sampling.seed.wrapping_add(u64::from(sample).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+            prompt_log_probs: request.prompt_log_probs,
+            prompt_scored: 1,
             deadline: request.deadline,
             clock: Clock::start(),
             text: tokenizer.map(text),
@@ -62,35 +82,85 @@ impl Engine {
         }
     }
 
-    /// Takes a sampled token; also returns whether it completes a stop text.
-    pub(super) fn take(&mut self, seq: SeqId, id: u32, now: Instant) -> (Token, bool) {
+    /// Takes the tokens of a step. Returns the sequences that end for a reason that the scheduler does not know.
+    pub(super) fn take_tokens(
+        &mut self,
+        plan: &StepPlan,
+        output: &mut StepOutput,
+        events: &mut Vec<Event>,
+    ) -> Vec<SeqId> {
+        let now = Instant::now();
+        let mut ended = Vec::new();
+        let mut log_probs = std::mem::take(&mut output.log_probs).into_iter();
+        for (row, id) in plan.sample_rows.iter().zip(&output.sampled) {
+            let log_probs = log_probs.next().flatten();
+            let token = Token { seq: row.seq, sample: 0, id: *id, text: String::new(), log_probs };
+            let taken = self.take(token, now);
+            ended.extend(taken.as_ref().is_none_or(|(_, ends)| *ends).then_some(row.seq));
+            events.extend(taken.map(|(token, _)| Event::Token(token)));
+        }
+        ended
+    }
+
+    /// Takes the log-probabilities of prompt tokens. Those of recomputed tokens were taken before.
+    pub(super) fn take_prompts(&mut self, plan: &StepPlan, output: &mut StepOutput, events: &mut Vec<Event>) {
+        let mut all = std::mem::take(&mut output.target_log_probs).into_iter();
+        for slice in &plan.slices {
+            let live = self.live.get_mut(&slice.seq).expect("a sequence in a step is live");
+            let targets = live.prompt_targets(slice);
+            let first = live.prompt_scored.max(targets.start);
+            let of_slice = all.by_ref().take(targets.len());
+            let log_probs: Vec<LogProbs> = of_slice.skip((first - targets.start) as usize).collect();
+            if !log_probs.is_empty() {
+                live.prompt_scored = targets.end;
+                events.push(Event::Prompt(PromptLogProbs { seq: slice.seq, first, log_probs }));
+            }
+        }
+    }
+
+    /// Takes a sampled token. `None` if its sequence ended without it; otherwise also whether it ends the
+    /// sequence for a reason that the scheduler does not know.
+    fn take(&mut self, mut token: Token, now: Instant) -> Option<(Token, bool)> {
+        let (seq, id) = (token.seq, token.id);
         let started = self.live.get(&seq).and_then(|live| self.live.get(&live.leader)?.clock.started);
         let live = self.live.get_mut(&seq).expect("a sequence that samples is live");
         // A sample that shares its leader's prompt is not admitted before the leader has sampled.
         live.clock.started = live.clock.started.or(started);
+        if live.reason.is_some() {
+            return None;
+        }
         live.clock.first.get_or_insert(now);
         live.clock.last = Some(now);
-        let mut token = Token { seq, sample: live.sample, id, text: String::new() };
-        let (Some(text), false) = (&mut live.text, live.ends.contains(&id)) else {
-            return (token, false);
-        };
-        match text.push(id) {
-            Ok(piece) => {
-                token.text = piece.text;
-                live.reason = piece.stop.map(|stop| FinishReason::StopText(live.stop[stop].clone()));
+        token.sample = live.sample;
+        live.sampler.push(id);
+        if live.sampler.sampling().stop_ids.contains(&id) {
+            return Some((token, false));
+        }
+        if live.mask.as_mut().is_some_and(|mask| mask.accept(id)) {
+            live.reason = Some(FinishReason::Complete);
+        }
+        match live.text.as_mut().map_or(Ok(Piece::default()), |text| text.push(id)) {
+            Ok(Piece { text, stop }) => {
+                token.text = text;
+                live.reason =
+                    stop.map(|stop| FinishReason::StopText(live.stop[stop].clone())).or(live.reason.take());
             }
             Err(error) => {
                 live.reason = Some(FinishReason::Failed);
                 self.notes.tell(&Note::Undecodable { seq, reason: error.to_string() });
             }
         }
-        (token, live.reason.is_some())
+        Some((token, live.reason.is_some()))
     }
 
     /// The end event of a sequence.
     pub(super) fn retire(&mut self, done: scheduler::Finished) -> Event {
         let live = self.live.remove(&done.seq).expect("a sequence ends once");
-        let output = done.output().to_vec();
+        let mut output = done.output().to_vec();
+        if live.reason == Some(FinishReason::NothingAllowed) {
+            // The last token was drawn without the mask.
+            output.pop();
+        }
         let reason = live.reason.unwrap_or_else(|| match done.reason {
             scheduler::FinishReason::Stopped => match output.last() {
                 Some(id) if !self.decoder.config().eos_ids.contains(id) => FinishReason::StopToken(*id),

@@ -1,7 +1,9 @@
 //! The engine as a library, with tiny models and lavapipe or whatever adapter there is.
 
 mod handle;
+mod sampling;
 mod sequence;
+mod text;
 
 use std::path::PathBuf;
 
