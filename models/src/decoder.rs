@@ -72,6 +72,8 @@ pub struct DecoderOptions {
     /// One order of arithmetic for a row whatever its phase and its company: prefill rows go through the decode kernel, one by
     /// one, in partitions of one size.
     pub reproducible: bool,
+    /// Whether kernels may use cooperative matrices, where the device runs them.
+    pub coop: bool,
     /// Tokens of prefixes that the prefills of a step attend in one piece, shared by its sequences: behind longer ones they
     /// attend chunk by chunk and merge. Rows that go through the decode kernel are split by it anyway.
     pub prefix_capacity: u32,
@@ -96,7 +98,7 @@ impl DecoderOptions {
     /// Whether kernels may round to f16 for cooperative matrices, where the device runs them: that costs about what an f16 cache
     /// does, codes of 8 bits lose nothing more that counts, and none of these kernels serves an f32 cache.
     fn coop(&self, gpu: &Gpu) -> bool {
-        gpu.runs_coop() && !self.reproducible
+        gpu.runs_coop() && self.coop && !self.reproducible
     }
 }
 

@@ -60,6 +60,7 @@ impl TryFrom<&EngineArgs> for EngineOptions {
         options.kv_blocks = args.kv_blocks;
         options.kv_memory = args.kv_memory;
         options.reproducible = args.reproducible;
+        options.coop = !args.no_coop;
         options.kv_tiers.clone_from(&args.kv_tiers);
         options.notes = Notes::to(|note| eprintln!("{note}"));
         if let Some(spec) = &args.sparse {

@@ -107,7 +107,7 @@ impl Decoder {
             sparse: sparse
                 .map(|sparse| {
                     let views = (&views.all[..], &views.of_layers[..]);
-                    Sparse::new(gpu, sparse, config, views, &kv, options.reproducible)
+                    Sparse::new(gpu, sparse, config, views, &kv, options.coop(gpu))
                 })
                 .transpose()?,
             residency: Residency::new(gpu, config, options, &kv)?,

@@ -83,7 +83,7 @@ impl Sparse {
         config: &DecoderConfig,
         (views, view_of): (&[View], &[usize]),
         kv: &KvPool,
-        exact: bool,
+        coop: bool,
     ) -> Result<Self, ModelError> {
         options.check(kv.shape().block_size)?;
         let num_layers = view_of.len();
@@ -94,7 +94,7 @@ impl Sparse {
         if options.place == Where::Device && !options.measure {
             let selects: Vec<bool> = dense.iter().zip(&source).map(|(d, s)| !d && s.is_none()).collect();
             ranker = Ranker::new(gpu, &*options.policy, (config, kv), &selects, views.len())?;
-            estimator = Estimator::new(gpu, &*options.policy, config, kv, exact)?;
+            estimator = Estimator::new(gpu, &*options.policy, config, kv, coop)?;
         }
         Ok(Self {
             options: options.clone(),

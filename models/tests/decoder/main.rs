@@ -32,6 +32,7 @@ fn options(kv_dtype: KvDtype) -> DecoderOptions {
         max_rows: 512,
         max_seqs: 4,
         reproducible: false,
+        coop: true,
         prefix_capacity: 131_072,
         sparse: None,
         offload: None,

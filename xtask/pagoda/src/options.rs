@@ -36,6 +36,8 @@ pub struct EngineOptions {
     pub chunk: u32,
     /// Use only kernels whose results for a request do not depend on the other requests of a batch.
     pub reproducible: bool,
+    /// Let kernels use cooperative matrices, which round to f16, where the adapter has them.
+    pub coop: bool,
     /// Attention to selected blocks; `None` for full attention.
     pub sparse: Option<Sparse>,
     /// KV tiers below the device pool.
@@ -63,6 +65,7 @@ impl Default for EngineOptions {
             kv_memory: None,
             chunk: 2048,
             reproducible: false,
+            coop: true,
             sparse: None,
             kv_tiers: None,
             demand: None,

@@ -61,6 +61,10 @@ pub struct EngineArgs {
     #[arg(long)]
     pub reproducible: bool,
 
+    /// Keep kernels off cooperative matrices, as on devices without them
+    #[arg(long)]
+    pub no_coop: bool,
+
     /// KV tiers below the GPU's pool, such as host=2GiB,disk=PATH:20GiB,remote=redis://HOST:PORT/DB
     #[arg(long, value_name = "SPEC")]
     pub kv_tiers: Option<TierSpec>,

@@ -52,7 +52,7 @@ fn every_flag_of_generate_is_read() {
     let text = "--raw --max-tokens 7 --temperature 0.5 --top-k 40 --top-p 0.9 --min-p 0.05 --seed 11 --n 3 \
                 --salt s --stop X --stop --y --preempt swap --json --model m --sparse quest:page_budget=8,block_size=16 \
                 --kv-dtype int8 --block-size 32 --kv-blocks 64 --kv-memory 2MiB --chunk 128 --reproducible \
-                --kv-tiers host=1GiB --device llvm --no-host-buffers --prompt -5+3?";
+                --kv-tiers host=1GiB --device llvm --no-host-buffers --no-coop --prompt -5+3?";
     let args = generate(&text.split_whitespace().collect::<Vec<_>>());
     assert_eq!(args.prompt, ["hi", "-5+3?"]);
     assert_eq!(args.stop, ["X", "--y"]);
@@ -72,7 +72,7 @@ fn every_flag_of_generate_is_read() {
         (engine.device.as_deref(), engine.kv_tiers.as_ref().and_then(|tiers| tiers.host_bytes)),
         (Some("llvm"), Some(1 << 30))
     );
-    assert!(engine.reproducible && !engine.gpu().host_buffers);
+    assert!(engine.reproducible && engine.no_coop && !engine.gpu().host_buffers);
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn an_unknown_policy_or_key_is_told_with_the_valid_ones() {
 #[test]
 fn a_random_model_takes_the_place_of_a_model() {
     let engine = generate(&["--random", "llama-3-8b:q4_k,layers=2"]).engine;
-    assert_eq!(engine.random.unwrap().to_string(), "llama-3-8b:q4_k,layers=2,seed=0");
+    assert_eq!(engine.random.unwrap().to_string(), "llama-3-8b:q4_k,layers=2");
     let both = ["generate", "--prompt", "hi", "--random", "tiny-llama", "--model", "m"];
     assert_eq!(parse(&both).unwrap_err().kind(), ErrorKind::ArgumentConflict);
     parse(&["bench", "e2e", "--random", "tiny-llama"]).unwrap();

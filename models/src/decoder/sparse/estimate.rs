@@ -64,7 +64,7 @@ impl Estimator {
         policy: &dyn Policy,
         config: &DecoderConfig,
         kv: &KvPool,
-        exact: bool,
+        coop: bool,
     ) -> Result<Option<Self>, ModelError> {
         let (shape, block) = (*kv.shape(), policy.block_size().get());
         let serves = |form: &Antidiagonals| {
@@ -80,7 +80,7 @@ impl Estimator {
         };
         let thresholds: Vec<f32> = thresholds.into_iter().map(narrow).collect();
         let q_stride = config.num_heads * config.head_dim;
-        let coop = !exact && gpu.runs_coop() && strided_qk_coop::serves(&shape, form.stride, block, q_stride);
+        let coop = coop && strided_qk_coop::serves(&shape, form.stride, block, q_stride);
         let score = match coop {
             true => strided_qk_coop::variant(&shape, form.stride, block),
             false => strided_qk::variant(&shape, form.stride, block),

@@ -151,6 +151,7 @@ impl Rig {
             max_rows: case.streams.max(16),
             max_seqs: case.streams,
             reproducible: false,
+            coop: true,
             prefix_capacity: scheduler::PREFIX_CHUNK_CAPACITY,
             sparse: sparse.transpose()?,
             offload: case.pool.map(|_| Offload { host_blocks: blocks, ring_slots: 2, memory: case.memory }),
