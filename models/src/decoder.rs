@@ -24,8 +24,10 @@ mod sparse;
 mod staged;
 mod stream;
 mod turns;
+mod work;
 
 pub use blocks::BlockRead;
+pub use work::{Size, WeightSizes};
 
 use std::sync::Arc;
 
@@ -115,6 +117,8 @@ pub struct Decoder {
     head: Option<Matrix>,
     final_norm: Buf<f32>,
     layers: Vec<Layer>,
+    /// Of the tensors that all of these came from.
+    sizes: WeightSizes,
     kv: KvPool,
     views: Vec<View>,
     turns: Turns,

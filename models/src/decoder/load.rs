@@ -31,7 +31,9 @@ use super::{Activations, Decoder, DecoderOptions, Pipelines};
 use crate::kernel::{bias, embed, log_prob, matmul, norm_heads, rms_norm, rope_append};
 use crate::matrix::{Kernels, Matrix, broadcasts};
 use crate::pack::Format;
-use crate::{DecoderConfig, KvPlan, KvPool, ModelError, QkNorm, Reach, Role, Tensor, WeightSource};
+use crate::{
+    DecoderConfig, KvPlan, KvPool, ModelError, QkNorm, Reach, Role, Tensor, WeightSizes, WeightSource,
+};
 
 impl Decoder {
     /// Uploads `weights`, still quantised, and allocates the KV pool.
@@ -52,13 +54,15 @@ impl Decoder {
             true => None,
             false => Some(source.matrix(Role::LmHead)?),
         };
-        let weights = Weights {
+        let mut weights = Weights {
             embedding,
             head,
             final_norm: source.vector(Role::FinalNorm)?,
             layers: (0..config.num_layers).map(|l| source.layer(l)).collect::<Result<_, _>>()?,
             end: source.hyper(Role::HeadHyper)?,
+            sizes: WeightSizes::default(),
         };
+        weights.sizes = source.weights.sizes();
         source.weights.check_rest(config)?;
         Self::assemble(gpu, config, weights, options)
     }
@@ -69,7 +73,7 @@ impl Decoder {
         weights: Weights,
         options: &DecoderOptions,
     ) -> Result<Self, ModelError> {
-        let Weights { embedding, head, final_norm, mut layers, end } = weights;
+        let Weights { embedding, head, final_norm, mut layers, end, sizes } = weights;
         let kv = KvPlan::new(config, options.kv())?;
         let views = views(config, &kv);
         layers.iter_mut().zip(&views.of_layers).for_each(|(layer, view)| layer.view = *view);
@@ -128,6 +132,7 @@ impl Decoder {
             embedding,
             head,
             layers,
+            sizes,
             key_loads,
             // A GPU has lanes for every row, partition and head at once, and the decode kernel keeps them busier than tiles
             // whose lanes walk the keys one by one (27,600 against 10,000 tok/s of prefill at 7,680 tokens on an H200).

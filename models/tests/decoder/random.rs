@@ -71,7 +71,7 @@ fn every_family_has_its_tensors() {
         "tiny-qwen3-moe",
     ] {
         let config = DecoderConfig::from_hf_dir(fixture(name)).unwrap();
-        let spec = RandomSpec { shape: name.to_owned(), config, dtype: Dtype::Q8_0, seed: 0 };
+        let spec = RandomSpec { shape: name.to_owned(), config, layers: None, dtype: Dtype::Q8_0, seed: 0 };
         assert_sane(name, &logits(spec));
     }
 }

@@ -9,7 +9,7 @@ use crate::decoder::hyper::{Hyper, HyperState};
 use crate::decoder::layer::Layer;
 use crate::decoder::{Decoder, DecoderOptions};
 use crate::matrix::Matrix;
-use crate::{DecoderConfig, ModelError};
+use crate::{DecoderConfig, ModelError, WeightSizes};
 
 /// What comes from a checkpoint.
 pub(super) struct Weights {
@@ -19,6 +19,7 @@ pub(super) struct Weights {
     pub(super) layers: Vec<Layer>,
     /// Of the end of residual streams, where there are several.
     pub(super) end: Option<Hyper>,
+    pub(super) sizes: WeightSizes,
 }
 
 impl Decoder {
@@ -53,6 +54,7 @@ impl Decoder {
             final_norm: self.final_norm.clone(),
             layers: self.layers.clone(),
             end: self.hyper.as_ref().map(HyperState::end),
+            sizes: self.sizes,
         }
     }
 }

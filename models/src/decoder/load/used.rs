@@ -1,16 +1,18 @@
 //! Which tensors of a checkpoint a decoder reads, and what is left over.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use crate::{
-    DecoderConfig, Family, IntegerTensor, ModelError, Naming, Role, Tensor, WeightError, WeightSource,
+    DecoderConfig, Family, IntegerTensor, ModelError, Naming, Role, Size, Tensor, WeightError, WeightSizes,
+    WeightSource,
 };
 
 /// A checkpoint that remembers what was asked of it.
 pub(super) struct Used<'a> {
     weights: &'a dyn WeightSource,
-    names: RefCell<BTreeSet<String>>,
+    /// Role and size of each that was asked for, by name.
+    names: RefCell<BTreeMap<String, (Role, Size)>>,
 }
 
 impl<'a> Used<'a> {
@@ -21,15 +23,23 @@ impl<'a> Used<'a> {
     /// The tensor of a role.
     pub(super) fn tensor(&self, role: Role) -> Result<Tensor<'a>, WeightError> {
         let tensor = self.weights.tensor(role)?;
-        self.names.borrow_mut().insert(tensor.name.to_string());
+        let size = Size { bytes: tensor.data.len() as u64, elements: tensor.elems() as u64 };
+        self.names.borrow_mut().insert(tensor.name.to_string(), (role, size));
         Ok(tensor)
     }
 
     /// The table of a role.
     pub(super) fn integers(&self, role: Role) -> Result<IntegerTensor, WeightError> {
         let table = self.weights.integers(role)?;
-        self.names.borrow_mut().insert(table.name.clone());
+        self.names.borrow_mut().insert(table.name.clone(), (role, Size::default()));
         Ok(table)
+    }
+
+    /// Sizes of the tensors that were asked for so far.
+    pub(super) fn sizes(&self) -> WeightSizes {
+        let mut sizes = WeightSizes::default();
+        self.names.borrow().values().for_each(|(role, size)| sizes.add(*role, *size));
+        sizes
     }
 
     /// Whether there is a tensor of this role.
@@ -48,12 +58,12 @@ impl<'a> Used<'a> {
         let stem = |name: &str| {
             ["_blocks", "_scales"]
                 .iter()
-                .any(|end| name.strip_suffix(end).is_some_and(|stem| used.contains(stem)))
+                .any(|end| name.strip_suffix(end).is_some_and(|stem| used.contains_key(stem)))
         };
         let head = self.weights.naming().name(Role::LmHead);
         let mut rest = Vec::new();
         for name in self.weights.names() {
-            if used.contains(name) || stem(name) || self.is_known(config, name) {
+            if used.contains_key(name) || stem(name) || self.is_known(config, name) {
                 continue;
             }
             if config.tie_embeddings && head.as_deref() == Some(name) {

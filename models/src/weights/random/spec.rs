@@ -36,6 +36,8 @@ pub struct RandomSpec {
     pub shape: String,
     /// What the model computes; it has no token that ends a text.
     pub config: DecoderConfig,
+    /// Layers that are kept of the shape's, from the first on; `None` for all.
+    pub layers: Option<u32>,
     /// Type of the matrices, where they can be of it.
     pub dtype: Dtype,
     /// Seed of all weights.
@@ -71,6 +73,7 @@ impl RandomSpec {
             config: file
                 .decoder()
                 .map_err(|source| RandomError::Config { shape: shape.to_owned(), source })?,
+            layers: None,
             dtype: type_of(dtype.unwrap_or(&file.dtype))?,
             seed: 0,
         };
@@ -91,6 +94,7 @@ impl RandomSpec {
                     return Err(RandomError::Layers { layers, most, shape: self.shape.clone() });
                 }
                 self.config.shorten(layers);
+                self.layers = Some(layers);
             }
             "seed" => self.seed = value.parse().map_err(|_| wrong("a whole number of 64 bits"))?,
             _ => return Err(RandomError::Key { key: key.to_owned() }),
@@ -107,9 +111,14 @@ impl Shape {
 
 impl fmt::Display for RandomSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { shape, config, dtype, seed } = self;
-        let dtype = dtype.name().to_lowercase();
-        write!(f, "{shape}:{dtype},layers={},seed={seed}", config.num_layers)
+        write!(f, "{}:{}", self.shape, self.dtype.name().to_lowercase())?;
+        if let Some(layers) = self.layers {
+            write!(f, ",layers={layers}")?;
+        }
+        if self.seed != 0 {
+            write!(f, ",seed={}", self.seed)?;
+        }
+        Ok(())
     }
 }
 
@@ -216,18 +225,21 @@ mod tests {
 
     #[test]
     fn every_shape_is_a_model_of_its_type() {
-        let drawn = SHAPES.iter().map(|(name, _)| RandomSpec::parse(name).unwrap().to_string());
+        let drawn = SHAPES.iter().map(|(name, _)| {
+            let spec = RandomSpec::parse(name).unwrap();
+            format!("{spec}, {} layers", spec.config.num_layers)
+        });
         insta::assert_snapshot!(drawn.collect::<Vec<_>>().join("\n"), @"
-        deepseek-v3-small:bf16,layers=12,seed=0
-        gpt-oss-20b:mxfp4,layers=24,seed=0
-        llama-3-70b:bf16,layers=80,seed=0
-        llama-3-8b:bf16,layers=32,seed=0
-        mistral-7b:bf16,layers=32,seed=0
-        qwen3-30b-a3b:bf16,layers=48,seed=0
-        qwen3-8b:bf16,layers=36,seed=0
-        smollm2-135m:bf16,layers=30,seed=0
-        tiny-llama:f32,layers=2,seed=0
-        tiny-moe:f32,layers=2,seed=0
+        deepseek-v3-small:bf16, 12 layers
+        gpt-oss-20b:mxfp4, 24 layers
+        llama-3-70b:bf16, 80 layers
+        llama-3-8b:bf16, 32 layers
+        mistral-7b:bf16, 32 layers
+        qwen3-30b-a3b:bf16, 48 layers
+        qwen3-8b:bf16, 36 layers
+        smollm2-135m:bf16, 30 layers
+        tiny-llama:f32, 2 layers
+        tiny-moe:f32, 2 layers
         ");
     }
 

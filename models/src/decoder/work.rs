@@ -1,0 +1,114 @@
+//! How much a step must read and compute at the least: what measured times are held against.
+
+use kvblock::AttentionKind;
+
+use super::Decoder;
+use crate::{CachePart, LayerCache, Role};
+
+/// Stored bytes and elements of a model's tensors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WeightSizes {
+    /// The token embedding, of which a step reads a row a token, unless it is the output head too.
+    pub embedding: Size,
+    /// The experts that rows choose among, of all layers.
+    pub experts: Size,
+    /// Everything else, which every step reads.
+    pub others: Size,
+}
+
+/// Bytes and elements of tensors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    /// Bytes as the checkpoint stores them.
+    pub bytes: u64,
+    /// Elements.
+    pub elements: u64,
+}
+
+impl WeightSizes {
+    /// Counts a tensor.
+    pub(super) fn add(&mut self, role: Role, size: Size) {
+        let part = match role {
+            Role::Embed => &mut self.embedding,
+            Role::ExpertGate(..) | Role::ExpertUp(..) | Role::ExpertDown(..) => &mut self.experts,
+            Role::ExpertsGate(_) | Role::ExpertsUp(_) | Role::ExpertsGateUp(_) | Role::ExpertsDown(_) => {
+                &mut self.experts
+            }
+            _ => &mut self.others,
+        };
+        part.bytes += size.bytes;
+        part.elements += size.elements;
+    }
+
+    /// Bytes of all tensors.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.embedding.bytes + self.experts.bytes + self.others.bytes
+    }
+}
+
+impl Decoder {
+    /// Sizes of the tensors that were loaded.
+    #[must_use]
+    pub fn weight_sizes(&self) -> &WeightSizes {
+        &self.sizes
+    }
+
+    /// Bytes that a decode step of `rows` sequences of `context` tokens must read: every weight once, of experts those that
+    /// rows which choose at random reach, and the cache of every sequence as far as its layers see. Sparse policies read less.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+    pub fn decode_bytes(&self, rows: u32, context: u32) -> f64 {
+        let WeightSizes { embedding, experts, others } = &self.sizes;
+        let chosen = self.config.moe.as_ref().map_or(0.0, |moe| {
+            let missed = 1.0 - f64::from(moe.top_k) / f64::from(moe.num_experts);
+            1.0 - missed.powf(f64::from(rows))
+        });
+        let head = if self.config.tie_embeddings { embedding.bytes } else { 0 };
+        let cache: f64 = self.kv.plan().caches.iter().map(|cache| self.cache_bytes(cache, context)).sum();
+        (others.bytes + head) as f64 + chosen * experts.bytes as f64 + f64::from(rows) * cache
+    }
+
+    /// Bytes of one cache that the next token of a sequence reads.
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+    fn cache_bytes(&self, cache: &LayerCache, context: u32) -> f64 {
+        let seen = match (cache.part, cache.spec.kind) {
+            // A window of them, which others begin anew.
+            (CachePart::States | CachePart::IndexStates, _) => 0,
+            (_, AttentionKind::SlidingWindow { window }) => context.min(window),
+            (_, AttentionKind::ChunkedLocal { chunk }) => context % chunk,
+            (CachePart::Latent, AttentionKind::Full { .. }) => {
+                self.config.indexer.map_or(context, |indexer| context.min(indexer.top_k))
+            }
+            (_, AttentionKind::Full { .. }) => context,
+        };
+        let spec = &cache.spec;
+        f64::from(seen) * spec.unpadded_page_bytes() as f64 / f64::from(spec.block_size.get())
+    }
+
+    /// Multiplications and additions of the matrices and of dense causal attention over a prompt of `tokens` tokens; logits
+    /// are of one token, which does not count.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+    pub fn prefill_operations(&self, tokens: u32) -> f64 {
+        let (c, tokens) = (&self.config, f64::from(tokens));
+        let chosen = c.moe.as_ref().map_or(0.0, |moe| f64::from(moe.top_k) / f64::from(moe.num_experts));
+        let head = if c.tie_embeddings { 0 } else { self.sizes.embedding.elements };
+        let weights =
+            (self.sizes.others.elements - head) as f64 + chosen * self.sizes.experts.elements as f64;
+        let value_dim = c.latent.map_or(c.head_dim, |latent| latent.value_dim);
+        let a_key = 2.0 * f64::from(c.num_heads * (c.head_dim + value_dim));
+        let attention = |cache: &LayerCache| match (cache.part, cache.spec.kind) {
+            (CachePart::KeyValue | CachePart::Latent, AttentionKind::Full { .. }) => tokens / 2.0,
+            (CachePart::KeyValue | CachePart::Latent, AttentionKind::SlidingWindow { window }) => {
+                f64::from(window).min(tokens / 2.0)
+            }
+            (CachePart::KeyValue | CachePart::Latent, AttentionKind::ChunkedLocal { chunk }) => {
+                f64::from(chunk).min(tokens) / 2.0
+            }
+            _ => 0.0,
+        };
+        let keys: f64 = self.kv.plan().caches.iter().map(attention).sum();
+        tokens * (2.0 * weights + a_key * keys)
+    }
+}
