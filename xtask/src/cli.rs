@@ -228,16 +228,17 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FILE.ron")]
     pub workload: Vec<PathBuf>,
 
-    /// Plan for `policies` or `offload` instead of the built-in one (RON, see xtask/policies and
-    /// xtask/offload)
-    #[arg(long, value_name = "FILE.ron")]
+    /// Plan instead of the built-in one: a RON file for `policies`, `offload` or `e2e` (see the folders of these
+    /// names in xtask), or for `e2e` one of cpu, gpu and real-sizes
+    #[arg(long, value_name = "PLAN")]
     pub plan: Option<PathBuf>,
 
-    /// Run only the kernels and shapes of `kernels` whose name contains this text, ignoring case
+    /// Run only the kernels and shapes of `kernels` whose name contains this text, and the rows of `e2e` that
+    /// contain each of its words, such as "q4_k 8x512"; case is ignored
     #[arg(long, value_name = "NAME", value_parser = values::non_empty)]
     pub filter: Option<String>,
 
-    /// Run fewer shapes and repetitions in `kernels`
+    /// Run fewer shapes and repetitions in `kernels`, and leave times of single kernels out of `e2e`
     #[arg(long)]
     pub quick: bool,
 

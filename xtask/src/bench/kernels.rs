@@ -29,7 +29,8 @@ use serde::Serialize;
 use super::svg::{Axis, Series, chart, quantity};
 use crate::cli::BenchArgs;
 use crate::report;
-use ceiling::{Ceiling, Pace};
+pub(super) use ceiling::Ceiling;
+use ceiling::Pace;
 use work::{Bench, Timed};
 
 /// One kernel at one shape.

@@ -1,0 +1,159 @@
+//! Serves batches and takes their times.
+
+use std::collections::HashSet;
+use std::time::Instant;
+
+use anyhow::Result;
+use pagoda::{Engine, Event, Request};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use serde::Serialize;
+
+use super::plan::Batch;
+
+/// Steps whose kernels are timed.
+const TIMED_STEPS: u32 = 9;
+
+/// Times of a batch.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Times {
+    /// Until the last stream's first token.
+    pub(super) prefill_s: f64,
+    /// From there on, as long as all streams run.
+    pub(super) decode_s: f64,
+    /// Tokens of all streams in that time.
+    pub(super) tokens: usize,
+    /// Steps in that time.
+    pub(super) steps: usize,
+    /// Of these, those that were encoded while the previous step ran.
+    pub(super) ahead: u64,
+}
+
+/// Device time of a kernel.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct KernelTime {
+    pub(super) kernel: String,
+    pub(super) dispatches: f64,
+    pub(super) us: f64,
+}
+
+/// Device times by kernel, the longest first.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(super) struct KernelTimes {
+    /// Of the whole prefill of all streams.
+    pub(super) prefill: Vec<KernelTime>,
+    /// Of a decode step.
+    pub(super) decode: Vec<KernelTime>,
+}
+
+/// An engine that serves batches of random prompts, each other than all before it.
+pub(super) struct Bench {
+    pub(super) engine: Engine,
+    /// Maximum number of prompt tokens per step.
+    pub(super) chunk: u32,
+    pub(super) seed: u64,
+}
+
+impl Bench {
+    /// Runs a short batch that compiles what `batch` needs.
+    pub(super) fn warm_up(&mut self, batch: Batch) -> Result<()> {
+        // Kernels do not depend on the length of longer prompts.
+        let prompt = batch.prompt.min(4 * self.chunk);
+        self.measure(Batch { prompt, output: batch.output.min(3), ..batch })?;
+        Ok(())
+    }
+
+    /// Runs a batch.
+    pub(super) fn measure(&mut self, batch: Batch) -> Result<Times> {
+        let prefill_s = self.prefill(batch)?;
+        let ahead = self.engine.decoder().steps_ahead();
+        let mut times = Times { prefill_s, decode_s: 0.0, tokens: 0, steps: 0, ahead: 0 };
+        let start = Instant::now();
+        let mut complete = true;
+        while self.engine.has_work() && complete {
+            let events = self.engine.step()?;
+            times.decode_s = start.elapsed().as_secs_f64();
+            times.tokens += events.iter().filter(|event| matches!(event, Event::Token(..))).count();
+            times.steps += 1;
+            complete = !events.iter().any(|event| matches!(event, Event::Finished(..)));
+        }
+        times.ahead = self.engine.decoder().steps_ahead() - ahead;
+        self.drain()?;
+        Ok(times)
+    }
+
+    /// Runs a batch with timestamps, which slow it down; empty where the adapter has none.
+    pub(super) fn time_kernels(&mut self, batch: Batch) -> Result<KernelTimes> {
+        if !self.engine.time_kernels(true) {
+            return Ok(KernelTimes::default());
+        }
+        // The first stream is still decoding when the last one's prompt is done.
+        let prefills = (batch.streams * batch.prompt).div_ceil(self.chunk);
+        self.engine.take_kernel_times();
+        self.prefill(Batch { output: batch.output.min(prefills + TIMED_STEPS), ..batch })?;
+        let prefill = self.kernels(1);
+        let mut steps = 0;
+        while self.engine.has_work() && steps < TIMED_STEPS {
+            self.engine.step()?;
+            steps += 1;
+        }
+        let decode = self.kernels(steps);
+        self.engine.time_kernels(false);
+        self.drain()?;
+        Ok(KernelTimes { prefill, decode })
+    }
+
+    /// Device times since the last call, divided by a number of steps.
+    fn kernels(&mut self, steps: u32) -> Vec<KernelTime> {
+        let steps = f64::from(steps.max(1));
+        let times = self.engine.take_kernel_times().into_iter();
+        let a_step = |(kernel, (dispatches, ns)): (&str, (u64, f64))| KernelTime {
+            kernel: kernel.to_owned(),
+            dispatches: count(dispatches) / steps,
+            us: ns / 1e3 / steps,
+        };
+        let mut times: Vec<KernelTime> = times.map(a_step).collect();
+        times.sort_by(|a, b| b.us.total_cmp(&a.us));
+        times
+    }
+
+    /// Submits a batch and runs it until every stream has its first token. Returns the seconds.
+    fn prefill(&mut self, batch: Batch) -> Result<f64> {
+        let requests = self.requests(batch);
+        let start = Instant::now();
+        for request in &requests {
+            self.engine.submit(request)?;
+        }
+        let mut begun = HashSet::new();
+        while begun.len() < requests.len() && self.engine.has_work() {
+            for event in self.engine.step()? {
+                if let Event::Token(token) = event {
+                    begun.insert(token.seq);
+                }
+            }
+        }
+        Ok(start.elapsed().as_secs_f64())
+    }
+
+    /// Random ids, so that prefix hits and patterns in the text do not distort the measurement.
+    fn requests(&mut self, batch: Batch) -> Vec<Request> {
+        self.seed += 1;
+        let vocab = self.engine.decoder().config().vocab_size;
+        let mut random = StdRng::seed_from_u64(self.seed);
+        let mut ids = || (0..batch.prompt).map(|_| random.random_range(0..vocab)).collect();
+        let request = |_| Request::new(ids()).max_tokens(batch.output).ignore_eos().without_text();
+        (0..batch.streams).map(request).collect()
+    }
+
+    fn drain(&mut self) -> Result<()> {
+        while self.engine.has_work() {
+            self.engine.step()?;
+        }
+        Ok(())
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+pub(super) fn count(n: u64) -> f64 {
+    n as f64
+}

@@ -1,0 +1,253 @@
+//! What `bench e2e` measures: models, how they run, and batches of equal requests.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use models::RandomSpec;
+use serde::Deserialize;
+
+use crate::cli::{BenchArgs, EngineArgs};
+
+/// Plans that `--plan` knows by name.
+const NAMED: [(&str, &str); 3] = [
+    ("cpu", include_str!("../../../e2e/cpu.ron")),
+    ("gpu", include_str!("../../../e2e/gpu.ron")),
+    ("real-sizes", include_str!("../../../e2e/real-sizes.ron")),
+];
+
+/// A plan file.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Plan {
+    /// What each engine runs, one after another.
+    pub(super) configurations: Vec<Configuration>,
+}
+
+/// A model, how it runs, and what it serves.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Configuration {
+    /// Random weights, unless the command line names a model.
+    #[serde(default)]
+    random: Option<String>,
+    #[serde(default)]
+    no_coop: bool,
+    #[serde(default)]
+    reproducible: bool,
+    pub(super) rows: Vec<Batch>,
+}
+
+/// Equal requests that arrive at once: `8x512+128` are 8 prompts of 512 tokens, each continued by 128.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct Batch {
+    pub(super) streams: u32,
+    pub(super) prompt: u32,
+    pub(super) output: u32,
+}
+
+impl Batch {
+    /// Tokens of one sequence in the end.
+    pub(super) fn longest(self) -> u32 {
+        self.prompt + self.output
+    }
+}
+
+impl fmt::Display for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}+{}", self.streams, self.prompt, self.output)
+    }
+}
+
+impl FromStr for Batch {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let batch = || {
+            let (streams, tokens) = text.split_once('x')?;
+            let (prompt, output) = tokens.split_once('+')?;
+            let number = |text: &str| text.parse().ok().filter(|n| *n > 0);
+            Some(Self { streams: number(streams)?, prompt: number(prompt)?, output: number(output)? })
+        };
+        batch().ok_or_else(|| anyhow!("{text:?} is not STREAMSxPROMPT+OUTPUT in numbers from 1 on"))
+    }
+}
+
+impl TryFrom<String> for Batch {
+    type Error = anyhow::Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+impl Plan {
+    /// The plan that `--plan` names or points to, with the model, the flags and the rows of the command line; without it,
+    /// that of the device.
+    ///
+    /// # Errors
+    /// If the file cannot be read or is not a plan, or no row is left.
+    pub(super) fn read(args: &BenchArgs, software: bool) -> Result<Vec<(EngineArgs, Vec<Batch>)>> {
+        let default = Path::new(if software { "cpu" } else { "gpu" });
+        let plan = Self::open(args.plan.as_deref().unwrap_or(default))?;
+        let mut runs: Vec<(EngineArgs, Vec<Batch>)> = Vec::new();
+        let mut labels: Vec<String> = Vec::new();
+        for configuration in &plan.configurations {
+            let engine = configuration.engine(&args.engine)?;
+            let label = label(&engine);
+            let rows = configuration.rows.iter().copied();
+            let rows = rows.filter(|row| is_wanted(args.filter.as_deref(), &format!("{label} {row}")));
+            // Configurations that differ in their models alone are one where the command line names the model.
+            let at = labels.iter().position(|other| *other == label).unwrap_or_else(|| {
+                labels.push(label.clone());
+                runs.push((engine, Vec::new()));
+                runs.len() - 1
+            });
+            for row in rows {
+                if !runs[at].1.contains(&row) {
+                    runs[at].1.push(row);
+                }
+            }
+        }
+        runs.retain(|(_, rows)| !rows.is_empty());
+        ensure!(!runs.is_empty(), "--filter leaves no row of {}", labels.join(", "));
+        Ok(runs)
+    }
+
+    fn open(plan: &Path) -> Result<Self> {
+        let shown = plan.display();
+        let parse = |text: &str| {
+            let implicit = ron::extensions::Extensions::IMPLICIT_SOME;
+            let options = ron::Options::default().with_default_extension(implicit);
+            options.from_str(text).with_context(|| format!("plan {shown}"))
+        };
+        if let Some((_, text)) = NAMED.iter().find(|(name, _)| plan == Path::new(name)) {
+            return parse(text);
+        }
+        let names = NAMED.map(|(name, _)| name).join(" ");
+        let text = std::fs::read_to_string(plan)
+            .with_context(|| format!("plan {shown}: neither a name ({names}) nor a file that can be read"))?;
+        parse(&text)
+    }
+}
+
+impl Configuration {
+    fn engine(&self, args: &EngineArgs) -> Result<EngineArgs> {
+        let mut engine = args.clone();
+        if engine.random.is_none() && engine.model.is_none() {
+            engine.random = self.random.as_deref().map(RandomSpec::parse).transpose()?;
+        }
+        engine.no_coop |= self.no_coop;
+        engine.reproducible |= self.reproducible;
+        Ok(engine)
+    }
+}
+
+/// Names what an engine runs: the model, and flags that change how.
+pub(super) fn label(engine: &EngineArgs) -> String {
+    let model = match (&engine.random, &engine.model) {
+        (Some(spec), _) => spec.to_string(),
+        (None, Some(path)) => path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned(),
+        (None, None) => crate::default_model::PACKAGE.file.to_owned(),
+    };
+    let flags = [(engine.no_coop, "no-coop"), (engine.reproducible, "reproducible")];
+    let flags = flags.into_iter().filter(|(on, _)| *on).map(|(_, flag)| flag);
+    std::iter::once(model.as_str()).chain(flags).collect::<Vec<_>>().join(" ")
+}
+
+/// Whether every word of `filter` is in the label of a row, ignoring case.
+fn is_wanted(filter: Option<&str>, label: &str) -> bool {
+    let label = label.to_lowercase();
+    filter.is_none_or(|filter| filter.to_lowercase().split_whitespace().all(|word| label.contains(word)))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    /// Labels of the rows of `bench e2e ARGS`.
+    fn rows(args: &str, software: bool) -> Result<Vec<String>> {
+        let line = ["xtask", "bench", "e2e"].into_iter().chain(args.split_whitespace());
+        let Command::Bench(mut args) = Cli::try_parse_from(line)?.command else { panic!("not bench") };
+        // Words of a filter are joined by & here, as white space separates arguments.
+        args.filter = args.filter.map(|filter| filter.replace('&', " "));
+        let runs = Plan::read(&args, software)?.into_iter();
+        Ok(runs
+            .flat_map(|(engine, batches)| {
+                batches.into_iter().map(move |row| format!("{} {row}", label(&engine)))
+            })
+            .collect())
+    }
+
+    #[test]
+    fn the_plan_follows_from_the_device() {
+        insta::assert_snapshot!(rows("--random tiny-llama:q4_k", true).unwrap().join("\n"), @"
+        tiny-llama:q4_k 1x512+32
+        tiny-llama:q4_k 1x128+16
+        tiny-llama:q4_k 8x128+16
+        ");
+        insta::assert_snapshot!(rows("--random tiny-llama --no-coop", false).unwrap().join("\n"), @"
+        tiny-llama:f32 no-coop 1x512+128
+        tiny-llama:f32 no-coop 1x7680+128
+        tiny-llama:f32 no-coop 8x512+128
+        tiny-llama:f32 no-coop 32x512+128
+        tiny-llama:f32 no-coop 64x512+128
+        ");
+    }
+
+    #[test]
+    fn real_sizes_are_rows_of_models() {
+        let all = rows("--plan real-sizes", false).unwrap();
+        assert_eq!(all, rows("--plan real-sizes", true).unwrap());
+        let count = |word: &str| all.iter().filter(|row| row.contains(word)).count();
+        assert_eq!(["1x", "no-coop", "reproducible", ":f16", "+"].map(count), [16, 4, 4, 5, 34]);
+    }
+
+    #[test]
+    fn filters_and_models_choose_among_rows() {
+        insta::assert_snapshot!(rows("--plan real-sizes --filter Q4_K&8x512", false).unwrap().join("\n"), @"
+        llama-3-8b:q4_k 8x512+128
+        llama-3-8b:q4_k no-coop 8x512+128
+        llama-3-8b:q4_k reproducible 8x512+128
+        qwen3-30b-a3b:q4_k 8x512+128
+        ");
+        // Rows of other models are rows of the one that is named.
+        insta::assert_snapshot!(rows("--plan real-sizes --random qwen3-8b --filter 64x", false).unwrap().join("\n"), @"
+        qwen3-8b:bf16 64x512+128
+        qwen3-8b:bf16 no-coop 64x512+128
+        qwen3-8b:bf16 reproducible 64x512+128
+        ");
+        let refused = rows("--plan cpu --random tiny-llama --filter 7x", false).unwrap_err();
+        insta::assert_snapshot!(refused, @"--filter leaves no row of tiny-llama:f32");
+    }
+
+    #[test]
+    fn wrong_plans_are_refused_by_field() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("plan.ron");
+        let refused = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            let refused = rows(&format!("--plan {}", path.display()), false).unwrap_err();
+            format!("{refused:#}").replace(path.to_str().unwrap(), "plan.ron")
+        };
+        let told = [
+            refused("(configurations: [(rows: [\"8x512\"])])"),
+            refused("(configurations: [(rows: [\"0x512+1\"])])"),
+            refused("(configurations: [(rows: [], coop: true)])"),
+            refused("(configurations: [(random: \"llama-9\", rows: [\"1x1+1\"])])"),
+            format!("{:#}", rows("--plan huge", false).unwrap_err()),
+        ];
+        insta::assert_snapshot!(told.join("\n"), @r#"
+        plan plan.ron: 1:28-1:34: "8x512" is not STREAMSxPROMPT+OUTPUT in numbers from 1 on
+        plan plan.ron: 1:28-1:36: "0x512+1" is not STREAMSxPROMPT+OUTPUT in numbers from 1 on
+        plan plan.ron: 1:30-1:34: Unexpected field named `coop` in `Configuration`, expected one of `random`, `no_coop`, `reproducible`, or `rows` instead
+        unknown shape "llama-9"; shapes are deepseek-v3-small gpt-oss-20b llama-3-70b llama-3-8b mistral-7b qwen3-30b-a3b qwen3-8b smollm2-135m tiny-llama tiny-moe, and RON files by path
+        plan huge: neither a name (cpu gpu real-sizes) nor a file that can be read: No such file or directory (os error 2)
+        "#);
+    }
+}

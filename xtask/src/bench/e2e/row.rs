@@ -1,0 +1,141 @@
+//! Results of `bench e2e`.
+
+use std::io;
+
+use anyhow::Result;
+use models::Decoder;
+use serde::Serialize;
+
+use super::measure::{KernelTime, KernelTimes, Times, count};
+use super::plan::Batch;
+use crate::bench::kernels::Ceiling;
+use crate::cli::EngineArgs;
+use crate::report;
+
+/// One measured batch.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Row {
+    /// The model, and flags that change how it runs.
+    pub(super) configuration: String,
+    adapter: String,
+    driver: String,
+    /// The highest level of its kernels.
+    level: String,
+    pub(super) streams: u32,
+    pub(super) prompt: u32,
+    pub(super) output: u32,
+    /// Seconds from the checkpoint to an engine that is ready, on a device that is open.
+    load_s: f64,
+    /// Bytes of the checkpoint's tensors.
+    weight_bytes: u64,
+    /// Prompt tokens of all streams divided by the time until the last stream's first token, per second.
+    pub(super) prefill_tok_s: f64,
+    /// Tokens of all streams divided by the time from there until the first one ends, per second.
+    pub(super) decode_tok_s: f64,
+    /// One decode step, mean.
+    pub(super) step_ms: f64,
+    /// Share of the decode steps that were encoded while the previous step ran.
+    ahead: f64,
+    roofline: Roofline,
+    /// Device times by kernel, from a run with timestamps.
+    kernels: KernelTimes,
+}
+
+/// What the device allows, measured with kernels that do nothing else.
+#[derive(Debug, Clone, Serialize)]
+struct Roofline {
+    /// Bytes that a decode step must read, in the middle of the run: stored weights, and the cache of every stream.
+    read_bytes: f64,
+    /// Bytes read a second.
+    read_bytes_s: f64,
+    /// The time of a decode step at that rate.
+    step_ms: f64,
+    /// Share of the measured step that this is.
+    of_step: f64,
+    /// Multiplications and additions of the prefills.
+    prefill_operations: f64,
+    /// Operations a second: of matrices where the kernels use them, else of f32.
+    operations_s: f64,
+    /// Share of the measured prefill that these take.
+    of_prefill: f64,
+}
+
+/// What all rows of an engine have in common.
+pub(super) struct Setting<'a> {
+    pub(super) label: String,
+    pub(super) args: &'a EngineArgs,
+    pub(super) load_s: f64,
+    pub(super) ceiling: Ceiling,
+}
+
+impl Row {
+    pub(super) fn new(setting: &Setting<'_>, decoder: &Decoder, batch: Batch, times: Times) -> Self {
+        let (gpu, args) = (decoder.gpu(), setting.args);
+        let coop = gpu.runs_coop() && !args.no_coop && !args.reproducible;
+        let level = if coop { gpu.level() } else { gpu.level().min(attn_kernels::Level::Subgroup) };
+        let steps = count(times.steps.max(1) as u64);
+        let step_ms = times.decode_s * 1e3 / steps;
+        let ceiling = &setting.ceiling;
+        let operations_s = if coop { ceiling.operations_s() } else { ceiling.f32_s };
+        let read_bytes = decoder.decode_bytes(batch.streams, batch.prompt + batch.output / 2);
+        let operations = decoder.prefill_operations(batch.prompt) * f64::from(batch.streams);
+        let read_ms = read_bytes / ceiling.bytes_s * 1e3;
+        Self {
+            configuration: setting.label.clone(),
+            adapter: gpu.info().name.clone(),
+            driver: gpu.info().driver_info.clone(),
+            level: format!("{level:?}"),
+            streams: batch.streams,
+            prompt: batch.prompt,
+            output: batch.output,
+            load_s: setting.load_s,
+            weight_bytes: decoder.weight_sizes().bytes(),
+            prefill_tok_s: f64::from(batch.streams) * f64::from(batch.prompt) / times.prefill_s,
+            decode_tok_s: count(times.tokens as u64) / times.decode_s,
+            step_ms,
+            ahead: count(times.ahead) / steps,
+            roofline: Roofline {
+                read_bytes,
+                read_bytes_s: ceiling.bytes_s,
+                step_ms: read_ms,
+                of_step: read_ms / step_ms,
+                prefill_operations: operations,
+                operations_s,
+                of_prefill: operations / operations_s / times.prefill_s,
+            },
+            kernels: KernelTimes::default(),
+        }
+    }
+
+    pub(super) fn with_kernels(self, kernels: KernelTimes) -> Self {
+        Self { kernels, ..self }
+    }
+
+    /// Prints the row as text or as a JSON line.
+    #[expect(clippy::print_stdout, reason = "the command's result")]
+    pub(super) fn print(&self, json: bool) -> Result<()> {
+        if json {
+            return Ok(report::json_line(&mut io::stdout().lock(), self)?);
+        }
+        println!(
+            "{:3} x {:6} + {:3}: prefill {:9.1} tok/s ({:2.0} %), decode {:8.1} tok/s, step {:8.3} ms ({:2.0} %), {:3.0} % encoded ahead",
+            self.streams,
+            self.prompt,
+            self.output,
+            self.prefill_tok_s,
+            self.roofline.of_prefill * 100.0,
+            self.decode_tok_s,
+            self.step_ms,
+            self.roofline.of_step * 100.0,
+            self.ahead * 100.0
+        );
+        let print = |what: &str, times: &[KernelTime]| {
+            for KernelTime { kernel, dispatches, us } in times {
+                println!("    {kernel:20} {dispatches:8.1} dispatches, {us:11.1} us {what}");
+            }
+        };
+        print("of the prefill", &self.kernels.prefill);
+        print("a step", &self.kernels.decode);
+        Ok(())
+    }
+}
