@@ -35,6 +35,17 @@ impl Event {
         };
         SeqId::new(seq.get() - u64::from(sample))
     }
+
+    /// The text that it adds to its sequence, often none. The texts of all events of a sequence, joined, are
+    /// the text of its output.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Token(token) => &token.text,
+            Self::Finished(finished) => &finished.text,
+            Self::Started(_) | Self::Prompt(_) => "",
+        }
+    }
 }
 
 /// The start of a sequence. The further samples of a request start with its first one.

@@ -69,7 +69,7 @@ fn tokenizer() -> Arc<Tokenizer> {
 }
 
 /// The tiny Llama with that tokenizer.
-fn model() -> (TempDir, Model) {
+pub(crate) fn model() -> (TempDir, Model) {
     let folder = tempfile::tempdir().unwrap();
     for name in ["config.json", "model.safetensors"] {
         fs::copy(fixture("tiny-llama").join(name), folder.path().join(name)).unwrap();
