@@ -11,14 +11,17 @@ pub mod hyper_expand;
 pub mod index_write;
 pub mod log_prob;
 pub mod matmul;
+pub mod matmul_int8;
 pub mod moe_combine;
 pub mod moe_route;
 pub mod moe_sort;
 pub mod norm_heads;
+pub mod quantize_rows;
 pub mod rms_norm;
 pub mod rope;
 pub mod rope_append;
 pub mod sample;
+pub mod split_sum;
 pub mod state_write;
 pub mod top_logits;
 

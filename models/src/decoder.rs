@@ -37,7 +37,7 @@ use attn_kernels::kernel::{KvDtype, paged_prefill_coop};
 
 use crate::batch::{Sample, Slice, StepOutput};
 use crate::kernel::embed;
-use crate::matrix::{Kernels, Matrix};
+use crate::matrix::{Kernels, Matrix, Precision};
 use crate::{DecoderConfig, KvOptions, KvPool, ModelError, Offload, SparseOptions};
 use activations::{Activations, decode_portion, portions};
 use ahead::Ahead;
@@ -79,6 +79,8 @@ pub struct DecoderOptions {
     /// Tokens of prefixes that the prefills of a step attend in one piece, shared by its sequences: behind longer ones they
     /// attend chunk by chunk and merge. Rows that go through the decode kernel are split by it anyway.
     pub prefix_capacity: u32,
+    /// What products with quantised weights may round activations to.
+    pub activations: ActivationType,
     /// Attention to selected blocks; `None` where all is attended.
     pub sparse: Option<SparseOptions>,
     /// Blocks in memory of the host, beyond those on the device.
@@ -101,6 +103,31 @@ impl DecoderOptions {
     /// does, codes of 8 bits lose nothing more that counts, and none of these kernels serves an f32 cache.
     fn coop(&self, gpu: &Gpu) -> bool {
         gpu.runs_coop() && self.coop && !self.reproducible
+    }
+
+    /// What activations of products may be rounded to on a device.
+    fn precision(&self, gpu: &Gpu) -> Precision {
+        let rounded = self.kv_dtype != KvDtype::F32;
+        Precision { f16: rounded && self.coop(gpu), int8: rounded && self.activations.is_int8(gpu) }
+    }
+}
+
+/// What the activations of a product with quantised weights become on the way in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ActivationType {
+    /// [`Int8`](Self::Int8) on GPUs, [`F32`](Self::F32) on software drivers, which it slows down.
+    #[default]
+    Auto,
+    /// f32, or f16 where cooperative matrices run.
+    F32,
+    /// Codes of 8 bits by blocks of 32, as llama.cpp's `Q8_1`, for steps of few rows and for all steps where no cooperative
+    /// matrices run: integer dot products do four multiplications in one. Not with an f32 cache, which asks for exactness.
+    Int8,
+}
+
+impl ActivationType {
+    fn is_int8(self, gpu: &Gpu) -> bool {
+        self == Self::Int8 || self == Self::Auto && !gpu.is_cpu()
     }
 }
 
@@ -136,8 +163,10 @@ pub struct Decoder {
     key_loads: KeyLoads,
     /// Whether rows of prefills are attended one by one, by the decode kernel.
     by_rows: bool,
-    /// Whether rows of prefills go through cooperative matrices.
+    /// Whether prefills are attended by cooperative matrices.
     coop: bool,
+    /// What activations of products may be rounded to.
+    precision: Precision,
     sparse: Option<Sparse>,
     /// Where selected blocks are fetched from the host.
     residency: Option<Residency>,
@@ -250,14 +279,17 @@ impl Decoder {
         self.begin_streams(&mut pass, plan.rows);
         self.compressed_slots(&mut pass, plan);
         self.begin_prefixes(&mut pass, plan)?;
-        let cost = self.layer_cost(plan);
+        let most_layers = self.layers_a_submission(plan);
         let (mut since_cut, mut next_cut) = (0, 1);
         for index in 0..self.layers.len() {
             self.layer(&mut pass, index, plan)?;
             self.copy_choices(&mut pass, index, plan);
-            since_cut += cost;
-            if in_pieces && (since_cut > CUT || index + 1 == next_cut) {
+            since_cut += 1;
+            if in_pieces && (since_cut >= most_layers || index + 1 == next_cut) {
                 self.gpu.flush(&mut pass)?;
+                since_cut = 0;
+            } else if since_cut >= most_layers {
+                pass.cut();
                 since_cut = 0;
             }
             if index + 1 == next_cut {
@@ -290,13 +322,14 @@ impl Decoder {
         }
     }
 
-    /// Multiply-adds of one layer, to bound the work of a submission.
-    fn layer_cost(&self, plan: &inputs::Plan) -> u64 {
+    /// Layers that fit a submission, at least one, by their multiply-adds.
+    fn layers_a_submission(&self, plan: &inputs::Plan) -> u64 {
         let c = &self.config;
         let (hidden, inner) = (u64::from(c.hidden_size), u64::from(c.intermediate_size));
         let heads = u64::from(c.num_heads) * u64::from(c.head_dim);
         let kv = u64::from(c.num_kv_heads) * u64::from(c.head_dim);
         let dense = hidden * (2 * heads + 2 * kv + 3 * inner);
-        u64::from(plan.rows) * (dense + 2 * heads * u64::from(plan.longest))
+        let layer = u64::from(plan.rows) * (dense + 2 * heads * u64::from(plan.longest));
+        (CUT / layer.max(1)).max(1)
     }
 }

@@ -11,14 +11,18 @@ pub mod index_write;
 pub mod log_prob;
 pub mod matmul;
 pub mod matmul_coop;
+pub mod matmul_int8;
+pub mod matmul_int8_tile;
 pub mod moe_combine;
 pub mod moe_route;
 pub mod moe_sort;
 pub mod norm_heads;
+pub mod quantize_rows;
 pub mod rms_norm;
 pub mod rope;
 pub mod rope_append;
 pub mod sample;
+pub mod split_sum;
 pub mod state_write;
 pub mod top_logits;
 
@@ -42,6 +46,9 @@ pub const MODULES: Modules = modules![
     "epilogue_add",
     "epilogue_silu_mul",
     "epilogue_store",
+    "int8_params",
+    "quantize_normed",
+    "quantize_plain",
     "rows_each",
     "rows_plain",
     "rows_routed",
@@ -73,14 +80,18 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &log_prob::KERNEL,
         &matmul::KERNEL,
         &matmul_coop::KERNEL,
+        &matmul_int8::KERNEL,
+        &matmul_int8_tile::KERNEL,
         &moe_combine::KERNEL,
         &moe_route::KERNEL,
         &moe_sort::KERNEL,
         &norm_heads::KERNEL,
+        &quantize_rows::KERNEL,
         &rms_norm::KERNEL,
         &rope::KERNEL,
         &rope_append::KERNEL,
         &sample::KERNEL,
+        &split_sum::KERNEL,
         &state_write::KERNEL,
         &top_logits::KERNEL,
     ]
@@ -158,10 +169,46 @@ pub fn variants() -> Vec<NamedVariant> {
     all.push(baseline("", sample::variant()));
     all.push(baseline("", state_write::variant()));
     all.push(baseline("", top_logits::variant()));
-    let tile = matmul_coop::Tile::choose(2048, 4096, Epilogue::Store);
-    let coop = matmul_coop::variant("weights_q4", Epilogue::Store, tile);
-    all.push(NamedVariant::new("q4", Level::Coop, coop));
+    all.extend(int8(short));
+    all.extend(
+        [("store", Epilogue::Store), ("add", Epilogue::Add)]
+            .map(|(part, epilogue)| baseline(part, split_sum::variant(epilogue))),
+    );
+    for (part, rows, epilogue) in [("q4", 2048, Epilogue::Store), ("q4-few", 8, Epilogue::SiluMul)] {
+        let tile = matmul_coop::Tile::choose(rows, 4096, epilogue);
+        let coop = matmul_coop::variant("weights_q4", epilogue, tile);
+        all.push(NamedVariant::new(part, Level::Coop, coop));
+    }
     all.sort_by(|a, b| a.name.cmp(&b.name));
+    all
+}
+
+/// Lanes of a workgroup in WebGPU's default limits.
+const BASELINE_LANES: u32 = 256;
+
+/// Matmuls over activations in codes of 8 bits, and what makes the codes.
+fn int8(short: impl Fn(Format) -> &'static str) -> Vec<NamedVariant> {
+    let named = |part: &str, variant| NamedVariant::new(part, Level::Baseline, variant);
+    let few = |format: Format, epilogue, rows| {
+        let slices = matmul_int8::slices(epilogue, BASELINE_LANES);
+        matmul_int8::variant(format.module(), epilogue, matmul_int8::Tiling::for_rows(rows, epilogue, slices))
+    };
+    let coded = FORMATS.into_iter().filter(|format| format.has_codes());
+    let mut all: Vec<_> =
+        coded.clone().map(|format| named(short(format), few(format, Epilogue::Store, 1))).collect();
+    all.push(named("q4k-add-8", few(Format::Q4K, Epilogue::Add, 8)));
+    all.push(named("q4k-silu_mul-2", few(Format::Q4K, Epilogue::SiluMul, 2)));
+    let tile = |format: Format, epilogue| {
+        let slices = matmul_int8::slices(epilogue, BASELINE_LANES);
+        matmul_int8_tile::variant(format.module(), epilogue, slices)
+    };
+    all.extend(coded.map(|format| named(short(format), tile(format, Epilogue::Store))));
+    all.push(named("q4k-silu_mul", tile(Format::Q4K, Epilogue::SiluMul)));
+    for (part, level) in [("", Level::Baseline), ("-subgroup", Level::Subgroup)] {
+        let named = |kind: &str, variant| NamedVariant::new(&format!("{kind}{part}"), level, variant);
+        all.push(named("plain", quantize_rows::variant(false, level)));
+        all.push(named("normed", quantize_rows::variant(true, level)));
+    }
     all
 }
 

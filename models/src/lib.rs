@@ -28,7 +28,7 @@ pub use config::{
     IndexerConfig, LatentConfig, LayerConfig, Mlp, MoeConfig, QkNorm, Reach, Rope, RopeScaling, Router,
     Score, Temperature,
 };
-pub use decoder::{BlockRead, Decoder, DecoderOptions, Size, WeightSizes};
+pub use decoder::{ActivationType, BlockRead, Decoder, DecoderOptions, Size, WeightSizes};
 pub use error::ModelError;
 pub use fetch::{FetchError, ModelCache, ModelPackage, Progress, SMOLLM2_135M_INSTRUCT};
 pub use kv::{CachePart, HostMemory, KvOptions, KvPlan, KvPool, LayerCache, Offload};

@@ -2,8 +2,8 @@
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass};
 
-use crate::kernel::matmul::{self, MatmulParams, Rows};
-use crate::matrix::{Kernels, check, u32_of};
+use crate::kernel::matmul::{self, MatmulParams, Rows, Tiling};
+use crate::matrix::{Kernels, Key, check, u32_of};
 use crate::pack::{BLOCK, Format, Packed};
 use crate::{ModelError, Tensor};
 
@@ -91,7 +91,7 @@ impl Matrices {
         routes: &Routes<'_>,
     ) -> Result<(), ModelError> {
         let tiling = kernels.tiling(routes.rows_a_matrix, 1, self.blocks);
-        let pipeline = kernels.several((Rows::Routed, self.format, tiling, self.blocks))?;
+        let pipeline = kernels.pipeline(self.key(Rows::Routed, tiling))?;
         for shard in &self.shards {
             let params = MatmulParams { x_div: routes.x_div, ..self.params(0, vectors, shard) };
             let bindings: [Bind; 6] = [
@@ -117,7 +117,7 @@ impl Matrices {
         vectors: &Vectors,
     ) -> Result<(), ModelError> {
         let tiling = kernels.tiling(rows, 1, self.blocks);
-        let pipeline = kernels.several((Rows::Each, self.format, tiling, self.blocks))?;
+        let pipeline = kernels.pipeline(self.key(Rows::Each, tiling))?;
         for shard in &self.shards {
             let params = MatmulParams { x_div: self.count, ..self.params(rows, vectors, shard) };
             let bindings: [Bind; 4] =
@@ -126,6 +126,10 @@ impl Matrices {
             pass.dispatch(&pipeline, &params, &bindings, [columns, row_tiles, shard.count]);
         }
         Ok(())
+    }
+
+    fn key(&self, rows: Rows, tiling: Tiling) -> Key {
+        Key::Several { rows, format: self.format, tiling, blocks: self.blocks }
     }
 
     fn params(&self, rows: u32, vectors: &Vectors, shard: &Shard) -> MatmulParams {
@@ -140,8 +144,8 @@ impl Matrices {
             x_div: 1,
             matrices: shard.count,
             first_matrix: shard.first,
+            split_blocks: self.blocks,
             pad0: 0,
-            pad1: 0,
         }
     }
 

@@ -1,14 +1,19 @@
 //! Weight matrices on the device.
 
-use std::cell::RefCell;
-use std::ops::Range;
-use std::sync::Arc;
+mod kernels;
 
-use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
+pub(crate) use kernels::{Kernels, Key, MaxProduct};
+
+use std::ops::Range;
+
+use attn_kernels::gpu::{Bind, Buf, Gpu, Pass};
 use smallvec::{SmallVec, smallvec};
 
-use crate::kernel::matmul::{self, Epilogue, MatmulParams, Rows, Tiling};
+use crate::kernel::matmul::{self, Epilogue, MatmulParams, Tiling};
 use crate::kernel::matmul_coop::{self, Tile};
+use crate::kernel::matmul_int8::{self, MatmulInt8Params};
+use crate::kernel::matmul_int8_tile;
+use crate::kernel::split_sum::{self, SplitSumParams};
 use crate::pack::{BLOCK, Format, Packed};
 use crate::{ModelError, Tensor};
 
@@ -37,17 +42,61 @@ pub(crate) struct Shard {
 pub(crate) struct Product<'a> {
     pub(crate) x: &'a Buf<f32>,
     pub(crate) rows: u32,
-    /// Rows from this one on go through cooperative matrices; `rows` where none does.
-    pub(crate) coop_from: u32,
+    /// How precise it must be.
+    pub(crate) precision: Precision,
     pub(crate) y: &'a Buf<f32>,
     /// f32 from row to row of y.
     pub(crate) y_stride: u32,
     /// First column of y.
     pub(crate) y_offset: u32,
     pub(crate) epilogue: Epilogue,
-    /// Weight and epsilon of an RMS norm on the way in, where [`Matrix::norms`] says that it can be.
-    pub(crate) norm: Option<(&'a Buf<f32>, f32)>,
+    /// An RMS norm on the way in, where [`Kernels::norms`] says that it can be.
+    pub(crate) norm: Option<Norm<'a>>,
 }
+
+/// An RMS norm: weight, and what is added to the mean square.
+#[derive(Clone, Copy)]
+pub(crate) struct Norm<'a> {
+    pub(crate) weight: &'a Buf<f32>,
+    pub(crate) eps: f32,
+}
+
+/// What activations may be rounded to on the way into a product.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Precision {
+    /// f16, for cooperative matrices.
+    pub(crate) f16: bool,
+    /// Codes of 8 bits, for integer dot products with weights that are codes too.
+    pub(crate) int8: bool,
+}
+
+impl Precision {
+    /// Activations stay f32.
+    pub(crate) const EXACT: Self = Self { f16: false, int8: false };
+}
+
+/// How a product runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Route {
+    /// f32 by `matmul`.
+    Exact(Tiling),
+    /// Codes of few rows by `matmul_int8`.
+    Codes(matmul_int8::Tiling),
+    /// Codes of many rows by `matmul_int8_tile`.
+    CodesTile,
+    /// f16 by `matmul_coop`.
+    Coop(Tile),
+}
+
+/// Weights of a matrix under which a few rows wait for dispatches rather than for weights: one dispatch with f32 then beats
+/// two with codes, or a few workgroups of cooperative matrices (SmolLM2 of 135M lost a fifth with one stream by codes).
+const SMALL: u64 = 4 << 20;
+
+/// Rows up to which a small matrix is multiplied so.
+const SMALL_ROWS: u32 = 64;
+
+/// Workgroups of `matmul_int8_tile` from which on it beats `matmul_int8`: on an H200 32 of them took five times as long.
+const MIN_TILES: u32 = 128;
 
 impl Matrix {
     /// One matrix whose columns are the rows of `tensors`, one after the other.
@@ -123,62 +172,177 @@ impl Matrix {
         pass: &mut Pass,
         product: &Product<'_>,
     ) -> Result<(), ModelError> {
-        let exact =
-            if kernels.binds_rows(self.width, product.y_stride) { product.coop_from } else { product.rows };
-        let exact = exact.min(product.rows);
-        if exact > 0 {
-            let tiling = kernels.tiling(exact, self.parts, self.blocks);
-            let key = (self.format, product.epilogue, tiling, self.blocks, product.norm.is_some());
-            let pipeline = kernels.matmul(key)?;
-            self.dispatch(pass, &pipeline, product, 0..exact, |cols| matmul::grid(tiling, exact, cols));
+        match self.route(kernels, product.rows, product.precision) {
+            Route::Exact(tiling) => self.exact(kernels, pass, product, tiling),
+            route @ (Route::Codes(_) | Route::CodesTile) => {
+                kernels.quantize(pass, product, self.blocks, self.width)?;
+                self.by_codes(kernels, pass, product, route)
+            }
+            Route::Coop(tile) => self.by_matrices(kernels, pass, product, tile),
         }
-        let rows = product.rows - exact;
-        if rows > 0 {
-            let tile = Tile::choose(rows, self.shards[0].cols, product.epilogue);
-            let pipeline = kernels.matmul_coop((self.format, product.epilogue, tile))?;
-            let grid = |cols| matmul_coop::grid(tile, rows, cols);
-            self.dispatch(pass, &pipeline, product, exact..product.rows, grid);
+    }
+
+    /// How a product of `rows` rows runs.
+    fn route(&self, kernels: &Kernels, rows: u32, precision: Precision) -> Route {
+        let cols = self.shards[0].cols;
+        let small = u64::from(self.width) * u64::from(cols * self.parts) < SMALL;
+        // Without f16 no number of rows may change how a row is rounded: reproducible steps count on it.
+        if small && (rows <= SMALL_ROWS || !precision.f16) {
+            return Route::Exact(kernels.tiling(rows, self.parts, self.blocks));
+        }
+        let codes = precision.int8 && self.format.has_codes() && kernels.holds_codes(rows, self.blocks);
+        let few = rows <= matmul_int8::MAX_ROWS;
+        if precision.f16 && !(few && codes) && rows > 1 {
+            return Route::Coop(Tile::choose(rows, cols, self.epilogue()));
+        }
+        // Tiles read the weights less often, but many rows alone make enough of them for a GPU.
+        let tiles: u32 = matmul_int8_tile::grid(self.epilogue(), rows, cols).iter().product();
+        match (codes, few || tiles < MIN_TILES) {
+            (true, true) => {
+                let slices = matmul_int8::slices(self.epilogue(), kernels.max_lanes());
+                Route::Codes(matmul_int8::Tiling::for_rows(rows, self.epilogue(), slices))
+            }
+            (true, false) => Route::CodesTile,
+            (false, _) => Route::Exact(kernels.tiling(rows, self.parts, self.blocks)),
+        }
+    }
+
+    /// An epilogue of as many parts as the matrix has.
+    fn epilogue(&self) -> Epilogue {
+        if self.parts == 2 { Epilogue::SiluMul } else { Epilogue::Store }
+    }
+
+    fn exact(
+        &self,
+        kernels: &Kernels,
+        pass: &mut Pass,
+        product: &Product<'_>,
+        tiling: Tiling,
+    ) -> Result<(), ModelError> {
+        let (format, epilogue, blocks) = (self.format, product.epilogue, self.blocks);
+        let norm = product.norm.is_some();
+        let pipeline = kernels.pipeline(Key::Exact { format, epilogue, tiling, blocks, norm })?;
+        for shard in &self.shards {
+            let params = MatmulParams {
+                eps: product.norm.map_or(0.0, |norm| norm.eps),
+                ..self.params(product, shard, self.blocks)
+            };
+            let mut bindings: SmallVec<[Bind; 5]> =
+                smallvec![product.x.into(), (&shard.quants).into(), (&shard.scales).into(), product.y.into()];
+            bindings.extend(product.norm.map(|norm| norm.weight.into()));
+            pass.dispatch(&pipeline, &params, &bindings, matmul::grid(tiling, product.rows, shard.cols));
         }
         Ok(())
     }
 
-    fn dispatch(
+    /// Records a product of the rows that [`Kernels::quantize`] has coded.
+    fn by_codes(
         &self,
+        kernels: &Kernels,
         pass: &mut Pass,
-        pipeline: &Arc<Pipeline>,
         product: &Product<'_>,
-        rows: Range<u32>,
-        grid: impl Fn(u32) -> [u32; 3],
-    ) {
-        let start = u64::from(rows.start);
-        let x = Bind::at(product.x.raw(), start * u64::from(self.width) * 4);
-        let y = Bind::at(product.y.raw(), start * u64::from(product.y_stride) * 4);
+        route: Route,
+    ) -> Result<(), ModelError> {
+        let (format, epilogue) = (self.format, product.epilogue);
+        let pipeline = kernels.pipeline(match route {
+            Route::Codes(tiling) => Key::Codes { format, epilogue, tiling },
+            _ => Key::CodesTile { format, epilogue },
+        })?;
         for shard in &self.shards {
-            let params = MatmulParams {
-                rows: rows.end - rows.start,
+            let params = MatmulInt8Params {
+                rows: product.rows,
                 cols: shard.cols,
                 blocks: self.blocks,
-                x_stride: self.width / 4,
                 y_stride: product.y_stride,
                 y_offset: product.y_offset + shard.first,
-                eps: product.norm.map_or(0.0, |(_, eps)| eps),
-                x_div: 1,
-                matrices: 1,
-                first_matrix: 0,
                 pad0: 0,
                 pad1: 0,
+                pad2: 0,
             };
-            let mut bindings: SmallVec<[Bind; 5]> =
-                smallvec![x.clone(), (&shard.quants).into(), (&shard.scales).into(), y.clone()];
-            bindings.extend(product.norm.map(|(weight, _)| weight.into()));
-            pass.dispatch(pipeline, &params, &bindings, grid(shard.cols));
+            let bindings: [Bind; 5] = [
+                (&kernels.scratch.codes).into(),
+                (&kernels.scratch.scales).into(),
+                (&shard.quants).into(),
+                (&shard.scales).into(),
+                product.y.into(),
+            ];
+            let grid = match route {
+                Route::Codes(tiling) => matmul_int8::grid(tiling, product.rows, shard.cols),
+                _ => matmul_int8_tile::grid(epilogue, product.rows, shard.cols),
+            };
+            pass.dispatch(&pipeline, &params, &bindings, grid);
+        }
+        Ok(())
+    }
+
+    fn by_matrices(
+        &self,
+        kernels: &Kernels,
+        pass: &mut Pass,
+        product: &Product<'_>,
+        tile: Tile,
+    ) -> Result<(), ModelError> {
+        let (rows, format) = (product.rows, self.format);
+        for shard in &self.shards {
+            let max_partials = if self.parts == 1 { kernels.scratch.partials.len() } else { 0 };
+            let shape = [rows, shard.cols, self.blocks];
+            let split_blocks = matmul_coop::split_blocks(tile, shape, max_partials);
+            let splits = self.blocks.div_ceil(split_blocks);
+            let grid = matmul_coop::grid(tile, [rows, shard.cols], splits);
+            let whole = self.params(product, shard, split_blocks);
+            let (quants, scales) = (Bind::from(&shard.quants), Bind::from(&shard.scales));
+            if splits == 1 {
+                let pipeline = kernels.pipeline(Key::Coop { format, epilogue: product.epilogue, tile })?;
+                pass.dispatch(&pipeline, &whole, &[product.x.into(), quants, scales, product.y.into()], grid);
+                continue;
+            }
+            let partials = &kernels.scratch.partials;
+            let pipeline = kernels.pipeline(Key::Coop { format, epilogue: Epilogue::Store, tile })?;
+            let params = MatmulParams { y_stride: shard.cols, y_offset: 0, ..whole };
+            pass.dispatch(&pipeline, &params, &[product.x.into(), quants, scales, partials.into()], grid);
+            let sum = SplitSumParams {
+                rows,
+                cols: shard.cols,
+                splits,
+                y_stride: whole.y_stride,
+                y_offset: whole.y_offset,
+                pad0: 0,
+                pad1: 0,
+                pad2: 0,
+            };
+            let pipeline = kernels.pipeline(Key::Sum { epilogue: product.epilogue })?;
+            let grid = split_sum::grid(rows, shard.cols);
+            pass.dispatch(&pipeline, &sum, &[partials.into(), product.y.into()], grid);
+        }
+        Ok(())
+    }
+
+    fn params(&self, product: &Product<'_>, shard: &Shard, split_blocks: u32) -> MatmulParams {
+        MatmulParams {
+            rows: product.rows,
+            cols: shard.cols,
+            blocks: self.blocks,
+            x_stride: self.width / 4,
+            y_stride: product.y_stride,
+            y_offset: product.y_offset + shard.first,
+            eps: 0.0,
+            x_div: 1,
+            matrices: 1,
+            first_matrix: 0,
+            split_blocks,
+            pad0: 0,
         }
     }
 
     /// Whether a product of `rows` rows can norm them on the way in.
-    pub(crate) fn norms(&self, kernels: &Kernels, rows: u32) -> bool {
+    pub(crate) fn norms(&self, kernels: &Kernels, rows: u32, precision: Precision) -> bool {
         // A norm goes over whole blocks.
-        self.width == self.blocks * 32 && kernels.tiling(rows, self.parts, self.blocks).norms()
+        self.width == self.blocks * 32
+            && match self.route(kernels, rows, precision) {
+                Route::Exact(tiling) => tiling.norms(),
+                Route::Codes(_) | Route::CodesTile => true,
+                Route::Coop(_) => false,
+            }
     }
 }
 
@@ -216,82 +380,6 @@ fn overlap(a: &Range<usize>, b: Range<usize>) -> Range<usize> {
 pub(crate) fn u32_of(n: usize) -> u32 {
     u32::try_from(n).expect("dimensions of a model fit in 32 bits")
 }
-
-/// Compiled matmuls, and how their work is cut on this device.
-#[derive(Debug)]
-pub(crate) struct Kernels {
-    gpu: Arc<Gpu>,
-    matmuls: RefCell<Vec<(MatmulKey, Arc<Pipeline>)>>,
-    coop: RefCell<Vec<(CoopKey, Arc<Pipeline>)>>,
-    several: RefCell<Vec<(SeveralKey, Arc<Pipeline>)>>,
-}
-
-impl Kernels {
-    pub(crate) fn new(gpu: &Arc<Gpu>) -> Self {
-        Self {
-            gpu: Arc::clone(gpu),
-            matmuls: RefCell::default(),
-            coop: RefCell::default(),
-            several: RefCell::default(),
-        }
-    }
-
-    /// Whether rows of these widths can be bound at any row, as products in two parts need.
-    fn binds_rows(&self, x_width: u32, y_stride: u32) -> bool {
-        let align = self.gpu.limits().min_storage_buffer_offset_alignment;
-        [x_width, y_stride].iter().all(|width| (width * 4).is_multiple_of(align))
-    }
-
-    pub(crate) fn tiling(&self, rows: u32, parts: u32, blocks: u32) -> Tiling {
-        if self.gpu.is_cpu() {
-            Tiling::for_cpu(rows, parts, broadcasts(&self.gpu))
-        } else {
-            Tiling::for_gpu(rows, parts, blocks)
-        }
-    }
-
-    fn matmul(&self, key: MatmulKey) -> Result<Arc<Pipeline>, ModelError> {
-        if let Some((_, pipeline)) = self.matmuls.borrow().iter().find(|(k, _)| *k == key) {
-            return Ok(Arc::clone(pipeline));
-        }
-        let (format, epilogue, tiling, blocks, normed) = key;
-        let norm = normed.then(|| self.gpu.level());
-        let variant = matmul::variant(format.module(), epilogue, tiling, blocks, norm);
-        let pipeline = self.gpu.pipeline(&variant)?;
-        self.matmuls.borrow_mut().push((key, Arc::clone(&pipeline)));
-        Ok(pipeline)
-    }
-
-    /// The kernel for products with several matrices.
-    pub(crate) fn several(&self, key: SeveralKey) -> Result<Arc<Pipeline>, ModelError> {
-        if let Some((_, pipeline)) = self.several.borrow().iter().find(|(k, _)| *k == key) {
-            return Ok(Arc::clone(pipeline));
-        }
-        let (rows, format, tiling, blocks) = key;
-        let pipeline = self.gpu.pipeline(&matmul::several(rows, format.module(), tiling, blocks))?;
-        self.several.borrow_mut().push((key, Arc::clone(&pipeline)));
-        Ok(pipeline)
-    }
-
-    fn matmul_coop(&self, key: CoopKey) -> Result<Arc<Pipeline>, ModelError> {
-        if let Some((_, pipeline)) = self.coop.borrow().iter().find(|(k, _)| *k == key) {
-            return Ok(Arc::clone(pipeline));
-        }
-        let (format, epilogue, tile) = key;
-        let pipeline = self.gpu.pipeline(&matmul_coop::variant(format.module(), epilogue, tile))?;
-        self.coop.borrow_mut().push((key, Arc::clone(&pipeline)));
-        Ok(pipeline)
-    }
-}
-
-/// Rows, format, tiling, blocks along k.
-pub(crate) type SeveralKey = (Rows, Format, Tiling, u32);
-
-/// Format, epilogue, tile.
-type CoopKey = (Format, Epilogue, Tile);
-
-/// Format, epilogue, tiling, blocks along k, norm in front.
-type MatmulKey = (Format, Epilogue, Tiling, u32, bool);
 
 /// Whether eight lanes may load for each other: software drivers with subgroups of at least eight.
 pub(crate) fn broadcasts(gpu: &Gpu) -> bool {

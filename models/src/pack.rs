@@ -86,6 +86,12 @@ impl Format {
         }
     }
 
+    /// Whether elements are codes of at most 8 bits, which integer dot products take.
+    #[must_use]
+    pub fn has_codes(self) -> bool {
+        !matches!(self, Self::F32 | Self::F16 | Self::Bf16)
+    }
+
     /// Quadruples of words a block of one column takes in `wq`.
     fn quads(self) -> usize {
         match self {
@@ -100,10 +106,11 @@ impl Format {
     fn scale_words(self, blocks: usize) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => 0,
-            Self::Q4 | Self::Q8 | Self::Mxfp4 => blocks,
-            Self::Q4K => blocks + blocks / SUPER,
-            Self::Q5K => 2 * blocks + blocks / SUPER,
-            Self::Q6K => 3 * blocks + blocks / SUPER,
+            Self::Q4 | Self::Mxfp4 => blocks,
+            Self::Q8 => blocks.div_ceil(2),
+            Self::Q4K => blocks / 2 + blocks / SUPER,
+            Self::Q5K => blocks / 2 + blocks / SUPER + blocks,
+            Self::Q6K => blocks / 2 + blocks / SUPER + 2 * blocks,
         }
     }
 
@@ -162,6 +169,13 @@ impl Packed {
         self.scales[index * self.cols + col] = word;
     }
 
+    /// The 16 bits of block `block` in the words that two blocks share.
+    fn half_scale(&mut self, block: usize, col: usize, half: u16) {
+        let word = &mut self.scales[block / 2 * self.cols + col];
+        let shift = 16 * (block % 2);
+        *word = *word & !(0xffff << shift) | u32::from(half) << shift;
+    }
+
     fn plain(&mut self, bytes: &[u8], col: usize) {
         let quads = self.format.quads();
         for (i, words) in bytes.chunks_exact(16).enumerate() {
@@ -185,7 +199,7 @@ impl Packed {
         for (block, b) in bytes.chunks_exact(Dtype::Q8_0.block_bytes()).enumerate() {
             self.put(block, 0, col, words_of(&b[2..18]));
             self.put(block, 1, col, words_of(&b[18..34]));
-            self.scale(block, col, u32::from(u16::from_le_bytes([b[0], b[1]])));
+            self.half_scale(block, col, u16::from_le_bytes([b[0], b[1]]));
         }
     }
 
@@ -201,7 +215,7 @@ impl Packed {
     fn q45k(&mut self, dtype: Dtype, bytes: &[u8], col: usize) {
         let blocks = self.blocks;
         for (super_block, b) in bytes.chunks_exact(dtype.block_bytes()).enumerate() {
-            self.scale(blocks + super_block, col, word_of(&b[..4]));
+            self.scale(blocks / 2 + super_block, col, word_of(&b[..4]));
             let nibbles = &b[b.len() - 128..];
             for sub in 0..SUPER {
                 let block = super_block * SUPER + sub;
@@ -209,10 +223,12 @@ impl Packed {
                 let codes = std::array::from_fn(|i| (run[i] >> (4 * (sub % 2))) & 15);
                 self.put(block, 0, col, nibbles_of(codes));
                 let (scale, min) = scale_min(&b[4..16], sub);
-                self.scale(block, col, u32::from(scale) | u32::from(min) << 8);
+                self.half_scale(block, col, u16::from_le_bytes([scale, min]));
                 if dtype == Dtype::Q5_K {
-                    let fifth = (0..32).fold(0, |bits, i| bits | u32::from((b[16 + i] >> sub) & 1) << i);
-                    self.scale(blocks + blocks / SUPER + block, col, fifth);
+                    // Bit q of byte j is that of element 4 * q + j.
+                    let bit = |i: usize| u32::from((b[16 + i] >> sub) & 1) << (8 * (i % 4) + i / 4);
+                    let fifth = (0..BLOCK).fold(0, |bits, i| bits | bit(i));
+                    self.scale(blocks / 2 + blocks / SUPER + block, col, fifth);
                 }
             }
         }
@@ -222,7 +238,7 @@ impl Packed {
         let blocks = self.blocks;
         for (super_block, b) in bytes.chunks_exact(Dtype::Q6_K.block_bytes()).enumerate() {
             let (low, high, scales) = (&b[..128], &b[128..192], &b[192..208]);
-            self.scale(blocks + super_block, col, u32::from(u16::from_le_bytes([b[208], b[209]])));
+            self.scale(blocks / 2 + super_block, col, u32::from(u16::from_le_bytes([b[208], b[209]])));
             for sub in 0..SUPER {
                 let block = super_block * SUPER + sub;
                 // Each half holds four runs of 32: runs 0 and 1 use the low nibbles, runs 2 and 3 the high ones.
@@ -232,11 +248,12 @@ impl Packed {
                 self.put(block, 0, col, nibbles_of(codes));
                 let pair = |i: usize| u32::from((high[32 * half + i] >> (2 * run)) & 3);
                 for word in 0..2 {
-                    let bits = (0..16).fold(0, |bits, i| bits | pair(16 * word + i) << (2 * i));
-                    self.scale(blocks + blocks / SUPER + block * 2 + word, col, bits);
+                    // Bits 2 * q and 2 * q + 1 of byte j are those of element 16 * word + 4 * q + j.
+                    let place = |i: usize| 8 * (i % 4) + 2 * (i / 4);
+                    let bits = (0..16).fold(0, |bits, i| bits | pair(16 * word + i) << place(i));
+                    self.scale(blocks / 2 + blocks / SUPER + block * 2 + word, col, bits);
                 }
-                let both = u32::from(scales[2 * sub]) | u32::from(scales[2 * sub + 1]) << 8;
-                self.scale(block, col, both);
+                self.half_scale(block, col, u16::from_le_bytes([scales[2 * sub], scales[2 * sub + 1]]));
             }
         }
     }
@@ -255,7 +272,9 @@ fn split_halves(bytes: &[u8]) -> [u8; BLOCK] {
     std::array::from_fn(|i| if i < 16 { bytes[i] & 15 } else { bytes[i - 16] >> 4 })
 }
 
-/// Element i in nibble i % 8 of word i / 8.
+/// Eight elements a word: byte j holds element j in its low nibble and element j + 4 in its high one, so that one mask and
+/// one shift make bytes of four neighbours.
 fn nibbles_of(codes: [u8; BLOCK]) -> [u32; 4] {
-    std::array::from_fn(|w| (0..8).fold(0, |word, i| word | u32::from(codes[8 * w + i]) << (4 * i)))
+    let place = |i: usize| 8 * (i % 4) + 4 * (i / 4);
+    std::array::from_fn(|w| (0..8).fold(0, |word, i| word | u32::from(codes[8 * w + i]) << place(i)))
 }

@@ -77,8 +77,8 @@ impl Product {
             x_div: 1,
             matrices: 1,
             first_matrix: 0,
+            split_blocks: u32::MAX,
             pad0: 0,
-            pad1: 0,
         };
         let (x, y) = (random(rows * x_stride), random(rows * y_stride));
         Self { packed, params, epilogue, x, y }
@@ -115,7 +115,7 @@ impl Product {
         let plain = matmul::variant(module, self.epilogue, tiling, blocks, None);
         let (want, _) = self.split(&self.run(gpu, &plain, matmul::grid(tiling, rows, cols)));
         let coop = matmul_coop::variant(module, self.epilogue, tile);
-        let (got, kept) = self.split(&self.run(gpu, &coop, matmul_coop::grid(tile, rows, cols)));
+        let (got, kept) = self.split(&self.run(gpu, &coop, matmul_coop::grid(tile, [rows, cols], 1)));
         let what = format!("{module}, {:?}, {rows} x {cols} x {}, {tile:?}", self.epilogue, blocks * 32);
         assert!(kept, "{what}: wrote outside its columns");
         let square = |x: f64| x * x;

@@ -6,8 +6,8 @@ mod checks;
 use checks::{Layout, layout};
 use models::kernel::{
     adjust_logits, bias, catalog, embed, glu, hyper_collapse, hyper_expand, index_write, log_prob, matmul,
-    moe_combine, moe_route, moe_sort, norm_heads, rms_norm, rope, rope_append, sample, state_write,
-    top_logits, variants,
+    matmul_int8, moe_combine, moe_route, moe_sort, norm_heads, quantize_rows, rms_norm, rope, rope_append,
+    sample, split_sum, state_write, top_logits, variants,
 };
 use std::path::Path;
 
@@ -21,14 +21,17 @@ fn layouts() -> Vec<Layout> {
     use index_write::IndexWriteParams;
     use log_prob::LogProbParams;
     use matmul::MatmulParams;
+    use matmul_int8::MatmulInt8Params;
     use moe_combine::MoeCombineParams;
     use moe_route::MoeRouteParams;
     use moe_sort::MoeSortParams;
     use norm_heads::NormHeadsParams;
+    use quantize_rows::QuantizeRowsParams;
     use rms_norm::RmsNormParams;
     use rope::RopeParams;
     use rope_append::RopeAppendParams;
     use sample::SampleParams;
+    use split_sum::SplitSumParams;
     use state_write::StateWriteParams;
     use top_logits::TopLogitsParams;
     vec![
@@ -40,8 +43,11 @@ fn layouts() -> Vec<Layout> {
         layout!(HyperExpandParams: rows width pad0 pad1),
         layout!(LogProbParams: rows vocab pad0 pad1),
         layout!(
-            MatmulParams: rows cols blocks x_stride y_stride y_offset eps x_div matrices first_matrix pad0 pad1
+            MatmulParams: rows cols blocks x_stride y_stride y_offset eps x_div matrices first_matrix split_blocks pad0
         ),
+        layout!(MatmulInt8Params: rows cols blocks y_stride y_offset pad0 pad1 pad2),
+        layout!(QuantizeRowsParams: rows blocks x_stride eps),
+        layout!(SplitSumParams: rows cols splits y_stride y_offset pad0 pad1 pad2),
         layout!(MoeCombineParams: rows width pad0 pad1),
         layout!(MoeRouteParams: rows scale pad0 pad1),
         layout!(MoeSortParams: pairs tile most_tiles pad0),

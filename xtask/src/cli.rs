@@ -300,6 +300,17 @@ pub enum KvDtype {
     Int8,
 }
 
+/// Type of the activations of a product with quantised weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Activations {
+    /// int8 on GPUs, f32 on software drivers.
+    Auto,
+    /// 32-bit float, or 16-bit where cooperative matrices run.
+    F32,
+    /// Codes of 8 bits with a scale per 32 elements, in steps of few rows or without cooperative matrices.
+    Int8,
+}
+
 /// What happens to a preempted request, which must give up its KV blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Preempt {

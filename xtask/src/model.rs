@@ -5,7 +5,7 @@ use anyhow::Result;
 use models::Decoder;
 use pagoda::{Demand, Engine, EngineOptions, Model, Notes, Place, Preemption, Registry, Sparse};
 
-use crate::cli::{EngineArgs, KvDtype, Preempt, SelectOn};
+use crate::cli::{Activations, EngineArgs, KvDtype, Preempt, SelectOn};
 use crate::default_model;
 use crate::setup::{self, Need};
 
@@ -61,6 +61,7 @@ impl TryFrom<&EngineArgs> for EngineOptions {
         options.kv_memory = args.kv_memory;
         options.reproducible = args.reproducible;
         options.coop = !args.no_coop;
+        options.activations = args.activations.into();
         options.kv_tiers.clone_from(&args.kv_tiers);
         options.notes = Notes::to(|note| eprintln!("{note}"));
         if let Some(spec) = &args.sparse {
@@ -69,6 +70,16 @@ impl TryFrom<&EngineArgs> for EngineOptions {
             options.sparse = Some(sparse);
         }
         Ok(options)
+    }
+}
+
+impl From<Activations> for pagoda::ActivationType {
+    fn from(activations: Activations) -> Self {
+        match activations {
+            Activations::Auto => Self::Auto,
+            Activations::F32 => Self::F32,
+            Activations::Int8 => Self::Int8,
+        }
     }
 }
 

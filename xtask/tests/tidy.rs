@@ -106,9 +106,9 @@ fn kernel_faults(folder: &Path) -> Vec<String> {
     let mut faults = Vec::new();
     for kernel in kernels.filter(|path| !path.starts_with("shared")) {
         let stem = kernel.file_stem().unwrap().to_string_lossy();
-        // A kernel of another level computes what the kernel it is named after computes: they share the reference.
+        // A kernel of another level or tiling computes what the kernel it is named after computes: they share the reference.
         let [kernel_twin, reference] = TWINS;
-        let computed = stem.trim_end_matches("_coop").trim_end_matches("_subgroup");
+        let computed = stem.trim_end_matches("_coop").trim_end_matches("_subgroup").trim_end_matches("_tile");
         let twins = [(kernel_twin, &*stem), (reference, computed)];
         for twin in twins.map(|(twins, stem)| format!("{twins}/{stem}.rs")) {
             if !folder.join(&twin).is_file() {

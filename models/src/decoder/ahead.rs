@@ -8,7 +8,7 @@ use attn_kernels::gpu::Encoded;
 
 use super::inputs::Plan;
 use super::partitions::Cut;
-use super::{CUT, Decoder, Reads, draws};
+use super::{Decoder, Reads, draws};
 use crate::ModelError;
 
 /// A step that has been encoded.
@@ -25,6 +25,8 @@ pub(super) struct Ahead {
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Shape {
     rows: u32,
+    /// Where long steps are cut into submissions.
+    layers_a_submission: u64,
     scored: usize,
     draws: draws::Shape,
     /// By view.
@@ -42,13 +44,12 @@ impl Decoder {
             && self.choices.is_none()
             && plan.stream.is_none();
         let decodes = plan.decode_until == plan.rows && plan.wanted.is_empty();
-        // Longer ones are cut into submissions by their keys.
-        let short = self.layer_cost(plan).saturating_mul(self.layers.len() as u64) <= CUT;
-        if !(plain && decodes && short) {
+        if !(plain && decodes) {
             return None;
         }
         Some(Shape {
             rows: plan.rows,
+            layers_a_submission: self.layers_a_submission(plan).min(self.layers.len() as u64),
             scored: plan.scored.len(),
             draws: self.draws.shape(&plan.draws)?,
             cuts: plan.views.iter().map(|view| view.all.cut).collect(),

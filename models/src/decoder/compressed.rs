@@ -34,7 +34,7 @@ use crate::kernel::matmul::Epilogue;
 use crate::kernel::norm_heads::NormHeadsParams;
 use crate::kernel::rope;
 use crate::matrices::{Matrices, Vectors};
-use crate::matrix::{Matrix, Product, SLACK};
+use crate::matrix::{Matrix, Precision, Product, SLACK};
 use crate::{CachePart, CompressedConfig, DecoderConfig, KvPlan, ModelError};
 
 /// Weights of a layer.
@@ -368,7 +368,7 @@ impl Decoder {
     /// A product of all rows in f32, whatever their number.
     fn exactly<'a>(&self, plan: &Plan, x: &'a Buf<f32>, y: &'a Buf<f32>, stride: u32) -> Product<'a> {
         let to = self.product(plan, x, y, stride);
-        Product { coop_from: plan.rows, epilogue: Epilogue::Store, ..to }
+        Product { precision: Precision::EXACT, epilogue: Epilogue::Store, ..to }
     }
 
     /// RMS norm of `heads` runs of every row.

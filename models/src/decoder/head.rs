@@ -110,7 +110,7 @@ impl Decoder {
         let product = Product {
             x: &self.activations.normed,
             rows,
-            coop_from: rows,
+            precision: self.precision,
             y: &self.activations.logits,
             y_stride: self.config.vocab_size,
             y_offset: 0,

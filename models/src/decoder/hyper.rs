@@ -10,7 +10,7 @@ use super::{Decoder, DecoderOptions};
 use crate::kernel::hyper_collapse::{self, HyperCollapseParams};
 use crate::kernel::hyper_expand::{self, HyperExpandParams};
 use crate::kernel::matmul::Epilogue;
-use crate::matrix::{Matrix, Product, SLACK};
+use crate::matrix::{Matrix, Precision, Product, SLACK};
 use crate::{DecoderConfig, HyperConfig, ModelError};
 
 /// Weights around one block, or of the end of the streams.
@@ -126,7 +126,7 @@ impl Decoder {
         let mixes = hyper_collapse::mixes(state.config.streams, head);
         let product = self.product(plan, &state.streams, &state.mixes, mixes);
         // A few numbers decide over whole rows: they are exact.
-        let product = Product { coop_from: rows, epilogue: Epilogue::Store, ..product };
+        let product = Product { precision: Precision::EXACT, epilogue: Epilogue::Store, ..product };
         hyper.mix.multiply(&self.kernels, pass, &product)?;
         let params = HyperCollapseParams {
             rows,

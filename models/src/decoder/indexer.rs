@@ -14,7 +14,7 @@ use crate::kernel::index_write::{self, IndexWriteParams};
 use crate::kernel::matmul::Epilogue;
 use crate::kernel::norm_heads::{self, NormHeadsParams};
 use crate::kernel::rope;
-use crate::matrix::{Matrix, Product, SLACK};
+use crate::matrix::{Matrix, Precision, Product, SLACK};
 use crate::{CachePart, DecoderConfig, IndexerConfig, ModelError};
 
 /// Weights of a layer's indexer.
@@ -178,7 +178,7 @@ impl Decoder {
         let rows = plan.rows;
         // What is chosen turns on small differences: queries, keys and gates do not go through cooperative matrices, as rows of
         // prefill would and those of decode would not. All rows are scored alike.
-        let exact = |to| Product { coop_from: rows, epilogue: Epilogue::Store, ..to };
+        let exact = |to| Product { precision: Precision::EXACT, epilogue: Epilogue::Store, ..to };
         weights.k.multiply(&self.kernels, pass, &exact(self.product(plan, x, &state.k, head_dim)))?;
         let (heads, width, stride) = (1, head_dim, head_dim);
         let params = NormHeadsParams { rows, heads, width, stride, first: 0, eps: EPS, pad0: 0, pad1: 0 };

@@ -92,8 +92,8 @@ impl Decoder {
     fn qkv(&self, pass: &mut Pass, layer: &Layer, plan: &Plan) -> Result<(), ModelError> {
         let (a, c) = (&self.activations, &self.config);
         let (rows, stride) = (plan.rows, self.qkv_stride());
-        let inside =
-            self.exact(plan) && layer.qkv.iter().all(|(matrix, _)| matrix.norms(&self.kernels, rows));
+        let norms = |matrix: &Matrix| matrix.norms(&self.kernels, rows, self.precision);
+        let inside = layer.qkv.iter().all(|(matrix, _)| norms(matrix));
         let (x, norm) = self.normed(pass, &layer.attn_norm, rows, inside);
         let mut epilogue = Epilogue::Store;
         if let Some(bias) = &layer.qkv_bias {

@@ -29,7 +29,7 @@ use super::staged::Staged;
 use super::turns::Turns;
 use super::{Activations, Decoder, DecoderOptions, Pipelines};
 use crate::kernel::{bias, embed, log_prob, matmul, norm_heads, rms_norm, rope_append};
-use crate::matrix::{Kernels, Matrix, broadcasts};
+use crate::matrix::{Kernels, Matrix, MaxProduct, broadcasts};
 use crate::pack::Format;
 use crate::{
     DecoderConfig, KvPlan, KvPool, ModelError, QkNorm, Reach, Role, Tensor, WeightSizes, WeightSource,
@@ -92,10 +92,14 @@ impl Decoder {
         let select_block = sparse.map(|sparse| sparse.policy.block_size().get());
         // Tiles of rows go through all their keys in one dispatch, so these must be on the device.
         let coop = options.coop(gpu) && options.offload.is_none() && paged_prefill_coop::serves(&shape);
+        let precision = options.precision(gpu);
+        let width = config.hidden_size.max(config.intermediate_size).max(config.num_heads * config.head_dim);
+        let rows = options.max_rows.max(options.max_seqs);
         let lanes = [0, u64::from(u32::MAX)]
             .map(|keys| gpu.decode_lanes(&shape, config.num_heads, keys, options.coop(gpu)));
         Ok(Self {
-            kernels: Kernels::new(gpu),
+            kernels: Kernels::new(gpu, MaxProduct { rows, width, precision })?,
+            precision,
             pipelines: pipelines(
                 gpu,
                 config,

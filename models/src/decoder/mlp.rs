@@ -30,7 +30,7 @@ impl Decoder {
                 return self.experts(pass, layer, moe, plan);
             }
         };
-        let inside = self.exact(plan) && gate_up.norms(&self.kernels, plan.rows);
+        let inside = gate_up.norms(&self.kernels, plan.rows, self.precision);
         let (x, norm) = self.normed(pass, &layer.mlp_norm, plan.rows, inside);
         self.look_ahead(pass, index);
         let inner = self.product(plan, x, &a.inner, self.config.intermediate_size);

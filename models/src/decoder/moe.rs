@@ -14,7 +14,7 @@ use crate::kernel::moe_combine::{self, MoeCombineParams};
 use crate::kernel::moe_route::{self, MoeRouteParams};
 use crate::kernel::moe_sort::{self, MoeSortParams};
 use crate::matrices::{Matrices, Routes, Vectors};
-use crate::matrix::{Matrix, Product, SLACK};
+use crate::matrix::{Matrix, Precision, Product, SLACK};
 use crate::{Activation, DecoderConfig, ModelError, MoeConfig};
 
 /// Weights of a layer's router and experts.
@@ -168,7 +168,7 @@ impl Decoder {
         }
         // A choice turns on small differences: logits are exact.
         let to = self.product(plan, x, &state.logits, state.config.num_experts);
-        moe.router.multiply(&self.kernels, pass, &Product { coop_from: rows, epilogue, ..to })?;
+        moe.router.multiply(&self.kernels, pass, &Product { precision: Precision::EXACT, epilogue, ..to })?;
         let params = MoeRouteParams { rows, scale: state.config.router.scale, pad0: 0, pad1: 0 };
         let hashed = moe.table.as_ref().zip(state.route_hashed.as_ref());
         let (table, pipeline) = hashed.unwrap_or((&self.inputs.tokens, &state.route));

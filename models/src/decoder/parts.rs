@@ -8,14 +8,9 @@ use crate::kernel::bias::{self, BiasParams};
 use crate::kernel::matmul::Epilogue;
 use crate::kernel::norm_heads::{self, NormHeadsParams};
 use crate::kernel::rms_norm::{self, RmsNormParams};
-use crate::matrix::Product;
+use crate::matrix::{Norm, Product};
 
 impl Decoder {
-    /// Whether no row of the step goes through cooperative matrices.
-    pub(super) fn exact(&self, plan: &Plan) -> bool {
-        !self.coop || plan.decode_until == plan.rows
-    }
-
     /// A product of all rows of the step that adds to `y`, rows of `stride` f32.
     pub(super) fn product<'a>(
         &self,
@@ -24,24 +19,23 @@ impl Decoder {
         y: &'a Buf<f32>,
         stride: u32,
     ) -> Product<'a> {
-        let coop_from = if self.coop { plan.decode_until } else { plan.rows };
-        let epilogue = Epilogue::Add;
-        Product { x, rows: plan.rows, coop_from, y, y_stride: stride, y_offset: 0, epilogue, norm: None }
+        let (rows, precision, epilogue) = (plan.rows, self.precision, Epilogue::Add);
+        Product { x, rows, precision, y, y_stride: stride, y_offset: 0, epilogue, norm: None }
     }
 
     /// What a projection of the normed residual stream reads: the stream itself and the norm, where the matmul norms
-    /// on the way in (few rows), else rows normed here.
+    /// on the way in (`inside`), else rows normed here.
     pub(super) fn normed<'a>(
         &'a self,
         pass: &mut Pass,
         weight: &'a Buf<f32>,
         rows: u32,
         inside: bool,
-    ) -> (&'a Buf<f32>, Option<(&'a Buf<f32>, f32)>) {
+    ) -> (&'a Buf<f32>, Option<Norm<'a>>) {
         let (a, c) = (&self.activations, &self.config);
         let residual = self.hyper.as_ref().map_or(&a.hidden, |hyper| &hyper.collapsed);
         if inside {
-            return (residual, Some((weight, c.rms_norm_eps)));
+            return (residual, Some(Norm { weight, eps: c.rms_norm_eps }));
         }
         let params = RmsNormParams { rows, width: c.hidden_size, eps: c.rms_norm_eps, first: 0 };
         let bindings = [residual.into(), (&self.inputs.gather).into(), weight.into(), (&a.normed).into()];

@@ -46,10 +46,10 @@ pub struct MatmulParams {
     pub matrices: u32,
     /// Number of the first of them.
     pub first_matrix: u32,
+    /// Blocks along k of a split: all, where `matmul_coop` does not cut k.
+    pub split_blocks: u32,
     /// Zero.
     pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
 }
 
 /// Which rows a workgroup multiplies with which matrix.

@@ -30,29 +30,40 @@ pub struct Tile {
     pub n_subgroups: u32,
 }
 
+/// Columns of a part under which a matrix is narrow.
+const NARROW: u32 = 4096;
+
 impl Tile {
-    /// The tile for `rows` rows of a matrix of `cols` columns in each of its parts: the largest that still gives a
-    /// big GPU enough workgroups and wastes few columns.
+    /// The tile for `rows` rows of a matrix of `cols` columns in each of its parts: 16, 32, 64 or 128 rows by 128 columns (of
+    /// both parts, where there are two), the largest that workgroup memory lets a multiprocessor hold twice. Narrow matrices
+    /// take smaller ones, which still give a big GPU enough workgroups and waste few columns.
     #[must_use]
     pub fn choose(rows: u32, cols: u32, epilogue: Epilogue) -> Self {
-        let tile = |m_tiles, n_tiles, m_subgroups| Self { m_tiles, n_tiles, m_subgroups, n_subgroups: 2 };
+        let (_, parts) = epilogue.module();
+        let few = |m_tiles| Self { m_tiles, n_tiles: 2 / parts, m_subgroups: 1, n_subgroups: 4 };
+        match rows {
+            _ if cols < NARROW => Self::narrow(rows, cols, parts),
+            ..=16 => few(1),
+            ..=32 => few(2),
+            ..=64 => few(4),
+            _ => Self { m_tiles: 4, n_tiles: 4 / parts, m_subgroups: 2, n_subgroups: 2 },
+        }
+    }
+
+    fn narrow(rows: u32, cols: u32, parts: u32) -> Self {
+        let tile = |m_tiles, n_tiles| Self { m_tiles, n_tiles, m_subgroups: 2, n_subgroups: 2 };
         let enough = |tile: Self, workgroups| {
             let covered = cols.div_ceil(tile.cols()) * tile.cols();
-            let [x, y, _] = grid(tile, rows, cols);
+            let [x, y, _] = grid(tile, [rows, cols], 1);
             x * y >= workgroups && covered - cols <= cols / 12
         };
-        let two_parts = epilogue == Epilogue::SiluMul;
-        let large = if two_parts { tile(2, 4, 4) } else { tile(4, 4, 2) };
-        // Two parts are as many columns as one of twice the width.
-        let (wide, square) = (tile(2, 4, 2), tile(2, 2, 2));
-        if cols >= 4096 && enough(large, 400) {
-            large
-        } else if !two_parts && enough(wide, 200) {
+        let (wide, square) = (tile(2, 4), tile(2, 2));
+        if parts == 1 && enough(wide, 200) {
             wide
         } else if enough(square, 132) || rows >= 2048 {
             square
         } else {
-            tile(1, 2, 2)
+            tile(1, 2)
         }
     }
 
@@ -96,10 +107,28 @@ pub fn variant(weights: &'static str, epilogue: Epilogue, tile: Tile) -> Variant
         .size("W_LOADS", w_loads)
         .size("W_QUADS", quads / (w_loads * lanes))
         .size("ALL_N_TILES", tile.n_tiles * parts)
+        .size("MORE_PARTS", parts - 1)
 }
 
-/// Workgroups for `rows` rows and `cols` columns of one part.
+/// Workgroups that fill a large GPU once; a few more would wait for the first to end.
+const FULL: u32 = 264;
+
+/// Minimum number of blocks along k of a split, to be worth its partial sums.
+const MIN_SPLIT_BLOCKS: u32 = 4;
+
+/// Blocks along k of each split of a product of `rows` rows and `cols` columns, so that its workgroups fill the device while
+/// its partial sums stay within `max_partials`; `blocks` where it is not cut.
 #[must_use]
-pub fn grid(tile: Tile, rows: u32, cols: u32) -> [u32; 3] {
-    [cols.div_ceil(tile.cols()), rows.div_ceil(tile.rows()), 1]
+pub fn split_blocks(tile: Tile, [rows, cols, blocks]: [u32; 3], max_partials: usize) -> u32 {
+    let [x, y, _] = grid(tile, [rows, cols], 1);
+    let fitting = max_partials / (rows as usize * cols as usize).max(1);
+    let splits = (FULL / (x * y)).min(blocks / MIN_SPLIT_BLOCKS);
+    let splits = u32::try_from(fitting).unwrap_or(u32::MAX).min(splits).max(1);
+    blocks.div_ceil(splits)
+}
+
+/// Workgroups for rows and columns of one part, in `splits` splits.
+#[must_use]
+pub fn grid(tile: Tile, [rows, cols]: [u32; 2], splits: u32) -> [u32; 3] {
+    [cols.div_ceil(tile.cols()), rows.div_ceil(tile.rows()), splits]
 }

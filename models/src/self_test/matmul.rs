@@ -1,4 +1,4 @@
-//! Cases of the kernels that read packed weights: `matmul`, `matmul_coop`, `embed`.
+//! Cases of the kernels that read packed weights, and of those beside them: matmuls, codes of activations, `embed`.
 
 use attn_kernels::Variant;
 use attn_kernels::cpu::Tolerance;
@@ -9,7 +9,11 @@ use super::tensors;
 use crate::kernel::embed::{self, EmbedParams};
 use crate::kernel::matmul::{self, Epilogue, MatmulParams, Tiling};
 use crate::kernel::matmul_coop::{self, Tile};
+use crate::kernel::matmul_int8::{self, MatmulInt8Params};
+use crate::kernel::matmul_int8_tile;
+use crate::kernel::quantize_rows::{self, QuantizeRowsParams};
 use crate::kernel::rms_norm::RmsNormParams;
+use crate::kernel::split_sum::{self, SplitSumParams};
 use crate::pack::{BLOCK, Format, Packed};
 use crate::{Dtype, Tensor, cpu};
 
@@ -19,6 +23,8 @@ pub(super) const SUM: Tolerance = Tolerance { abs: 2e-4, rel: 2e-5 };
 const GATED: Tolerance = Tolerance { abs: 4e-3, rel: 4e-4 };
 /// Sums of 512 products of factors rounded to f16: errors of 2^-12 of size 1/3, as many, added up by chance.
 const COOP: Tolerance = Tolerance { abs: 3e-2, rel: 1e-3 };
+/// The product of two such sums, of size 13, one through `exp`.
+const COOP_GATED: Tolerance = Tolerance { abs: 0.5, rel: 1e-2 };
 
 /// A storage type that the variant's weights module reads.
 pub(super) fn dtype(variant: &Variant) -> Dtype {
@@ -59,8 +65,8 @@ impl Product {
             x_div: 1,
             matrices: 1,
             first_matrix: 0,
+            split_blocks: u32::MAX,
             pad0: 0,
-            pad1: 0,
         };
         let part = |seed| tensors::random(dtype, cols as usize, blocks as usize * BLOCK, seed);
         Self {
@@ -129,6 +135,87 @@ pub(super) fn matmul(variant: &Variant) -> Vec<Case> {
     vec![product.case("rows and columns beyond a tile", variant, grid, tolerance)]
 }
 
+impl Product {
+    /// A case of a kernel that takes activations as codes. `what` of its variants has rows and columns beyond a tile.
+    fn coded(&self, variant: &Variant, grid: [u32; 3], tolerance: Tolerance) -> Case {
+        let MatmulParams { rows, cols, blocks, y_stride, y_offset, .. } = self.params;
+        let quantize = QuantizeRowsParams { rows, blocks, x_stride: self.params.x_stride, eps: 0.0 };
+        let (codes, scales) = cpu::quantize_rows::quantize_rows(&quantize, &self.x);
+        let params = MatmulInt8Params { rows, cols, blocks, y_stride, y_offset, pad0: 0, pad1: 0, pad2: 0 };
+        let mut packed =
+            Packed::new(self.parts[0].dtype, blocks as usize * BLOCK, cols as usize * self.parts.len());
+        for (i, part) in self.parts.iter().enumerate() {
+            packed.fill(part, 0..cols as usize, i * cols as usize);
+        }
+        let mut want = self.y.clone();
+        let dense = MatmulParams { x_stride: blocks * 8, ..self.params };
+        cpu::matmul_int8::matmul_int8(&dense, self.epilogue, (&codes, &scales), &self.parts, &mut want);
+        let words: &[u32] = bytemuck::cast_slice(&codes);
+        Case::new("rows and columns beyond a tile", variant, &params, grid)
+            .binding(words)
+            .binding(&scales)
+            .binding(&packed.quants)
+            .binding(&packed.scales)
+            .updated(&self.y, tolerance, &want)
+    }
+
+    fn coop_tolerance(&self) -> Tolerance {
+        if self.epilogue == Epilogue::SiluMul { COOP_GATED } else { COOP }
+    }
+
+    fn tolerance(&self) -> Tolerance {
+        if self.epilogue == Epilogue::SiluMul { GATED } else { SUM }
+    }
+}
+
+pub(super) fn matmul_int8(variant: &Variant) -> Vec<Case> {
+    let tiling = matmul_int8::Tiling {
+        rows: size(variant, "ROWS"),
+        wide: size(variant, "WIDE"),
+        batch: size(variant, "BATCH"),
+        slices: size(variant, "SLICES"),
+    };
+    let (rows, cols) = (2 * tiling.rows + 1, 75);
+    let product = Product::new(variant, [rows, cols, 72]);
+    vec![product.coded(variant, matmul_int8::grid(tiling, rows, cols), product.tolerance())]
+}
+
+pub(super) fn matmul_int8_tile(variant: &Variant) -> Vec<Case> {
+    let (rows, cols) = (75, 139);
+    let product = Product::new(variant, [rows, cols, 40]);
+    let grid = matmul_int8_tile::grid(product.epilogue, rows, cols);
+    vec![product.coded(variant, grid, product.tolerance())]
+}
+
+/// Codes are equal: both sides scale by the same quotient and round alike. With a norm they may differ by one where rounding
+/// does, so that case has a single block a row of numbers that need no rounding.
+pub(super) fn quantize_rows(variant: &Variant) -> Vec<Case> {
+    let normed = module(variant, "norm") == Some("quantize_normed");
+    let (rows, blocks) = (3, if normed { 1 } else { 300 });
+    let params = QuantizeRowsParams { rows, blocks, x_stride: blocks * 8 + 1, eps: 0.0 };
+    let len = (rows * params.x_stride * 4) as usize;
+    // All of one magnitude: the norm makes them one, and their codes 127.
+    let x: Vec<f32> =
+        if normed { (0..len).map(|i| if i % 3 == 0 { -2.0 } else { 2.0 }).collect() } else { floats(len, 1) };
+    let made: Vec<f32> = if normed { x.iter().map(|v| v / 2.0).collect() } else { x.clone() };
+    let (codes, scales) = cpu::quantize_rows::quantize_rows(&params, &made);
+    let case = Case::new("rows with a stride", variant, &params, quantize_rows::grid(rows, blocks))
+        .binding(&x)
+        .words(&vec![0u32; codes.len() / 4], bytemuck::cast_slice(&codes))
+        .output(SUM, scales.as_flattened());
+    vec![if normed { case.binding(&vec![1.0f32; blocks as usize * BLOCK]) } else { case }]
+}
+
+pub(super) fn split_sum(variant: &Variant) -> Vec<Case> {
+    let params =
+        SplitSumParams { rows: 3, cols: 70, splits: 5, y_stride: 80, y_offset: 4, pad0: 0, pad1: 0, pad2: 0 };
+    let (partials, y) = (floats(5 * 3 * 70, 1), floats(3 * 80, 2));
+    let mut want = y.clone();
+    cpu::split_sum::split_sum(&params, epilogue(variant), &partials, &mut want);
+    let case = Case::new("five splits", variant, &params, split_sum::grid(3, 70));
+    vec![case.binding(&partials).updated(&y, SUM, &want)]
+}
+
 pub(super) fn matmul_coop(variant: &Variant) -> Vec<Case> {
     let tile = Tile {
         m_tiles: size(variant, "M_TILES"),
@@ -138,8 +225,8 @@ pub(super) fn matmul_coop(variant: &Variant) -> Vec<Case> {
     };
     let (rows, cols) = (tile.rows() + 13, tile.cols() + 75);
     let product = Product::new(variant, [rows, cols, 16]);
-    let grid = matmul_coop::grid(tile, rows, cols);
-    vec![product.case("rows and columns beyond a tile", variant, grid, COOP)]
+    let grid = matmul_coop::grid(tile, [rows, cols], 1);
+    vec![product.case("rows and columns beyond a tile", variant, grid, product.coop_tolerance())]
 }
 
 /// Every product of a scale and a code is exact in f32 but Q6_K's, which both sides round once: equal to the bit.

@@ -178,8 +178,8 @@ pub(super) fn several(variant: &Variant, tiling: Tiling) -> Case {
         x_div,
         matrices,
         first_matrix: 0,
+        split_blocks: u32::MAX,
         pad0: 0,
-        pad1: 0,
     };
     let one = MatmulParams { rows: 1, ..params };
     let mut want = vec![f32::NAN; (results * cols) as usize];

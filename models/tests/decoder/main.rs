@@ -34,6 +34,7 @@ fn options(kv_dtype: KvDtype) -> DecoderOptions {
         reproducible: false,
         coop: true,
         prefix_capacity: 131_072,
+        activations: models::ActivationType::default(),
         sparse: None,
         offload: None,
     }

@@ -41,8 +41,8 @@ impl Product {
             x_div: 1,
             matrices: 1,
             first_matrix: 0,
+            split_blocks: u32::MAX,
             pad0: 0,
-            pad1: 0,
         };
         let parts = if epilogue == Epilogue::SiluMul { 2 } else { 1 };
         let part = |i: u64| tensors::random(dtype, cols as usize, blocks as usize * BLOCK, seed ^ (i << 8));

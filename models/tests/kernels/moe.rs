@@ -204,8 +204,8 @@ impl Several {
             x_div,
             matrices: self.count,
             first_matrix: 0,
+            split_blocks: u32::MAX,
             pad0: 0,
-            pad1: 0,
         }
     }
 

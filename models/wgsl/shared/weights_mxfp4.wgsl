@@ -1,20 +1,40 @@
 // MXFP4: 32 e2m1 numbers and one power-of-two scale a block.
-//   wq [blocks, cols] vec4<u32>, element i in nibble i % 8 of word i / 8: sign, two bits of exponent, one of mantissa
+//   wq [blocks, cols] vec4<u32>, elements j and j + 4 of every eight in the low and high nibble of byte j: sign, two bits of
+//      exponent, one of mantissa
 //   ws [blocks, cols] u32, the scale as f32 bits
 struct Block { q: vec4<u32>, d: f32 }
+const OFFSET: bool = false;
+const HALVES: u32 = 1u;
 
 fn load_block(block: u32, col: u32, cols: u32, blocks: u32) -> Block {
     let at = block * cols + col;
     return Block(wq[at], bitcast<f32>(ws[at]));
 }
 
+// Twice the numbers 4 * i to 4 * i + 3 of the block, which are integers, in signed bytes.
+fn codes(b: Block, i: u32) -> u32 {
+    let n = (b.q[i / 2u] >> (4u * (i % 2u))) & 0x0f0f0f0fu;
+    let b0 = n & 0x01010101u;
+    let b1 = (n >> 1u) & 0x01010101u;
+    let b2 = (n >> 2u) & 0x01010101u;
+    // 0 1 2 3 4 6 8 12 in place of 0 to 7.
+    let size = (n & 0x07070707u) + (b2 & b0) + 2u * (b2 & b1) + 2u * (b2 & b1 & b0);
+    // Signed about 128, where neither a carry nor a borrow leaves a byte.
+    let negative = ((n >> 3u) & 0x01010101u) * 255u;
+    return (0x80808080u + (size & ~negative) - (size & negative)) ^ 0x80808080u;
+}
+
+// What a code of half `half` of the block is worth.
+fn scale(b: Block, half: u32) -> f32 {
+    return 0.5 * b.d;
+}
+
+// What is added to every weight.
+fn offset(b: Block) -> f32 {
+    return 0.0;
+}
+
 // Weights 4 * i to 4 * i + 3 of the block.
 fn quad(b: Block, i: u32) -> vec4<f32> {
-    let n = (vec4(b.q[i / 2u]) >> (vec4(0u, 4u, 8u, 12u) + 16u * (i % 2u))) & vec4(15u);
-    let mantissa = vec4<f32>(n & vec4(1u));
-    let exponent = (n >> vec4(1u)) & vec4(3u);
-    // Exponent 0 is subnormal: mantissa / 2. Else (1 + mantissa / 2) * 2^(exponent - 1).
-    let normal = (1.0 + 0.5 * mantissa) * vec4<f32>(vec4(1u) << (max(exponent, vec4(1u)) - vec4(1u)));
-    let size = select(normal, 0.5 * mantissa, exponent == vec4(0u));
-    return b.d * select(size, -size, n >= vec4(8u));
+    return scale(b, 0u) * vec4<f32>(unpack4xI8(codes(b, i)));
 }

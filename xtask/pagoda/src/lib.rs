@@ -31,6 +31,7 @@ pub use handle::{Ended, EngineHandle, HandleOptions, Shutdown, Stream};
 pub use kvblock::SeqId;
 pub use mask::TokenMask;
 pub use model::Model;
+pub use models::ActivationType;
 pub use models::sampling::{
     LogProbs, LogitBias, Penalties, Sampler, Sampling, SamplingError, TokenBias, TokenLogProb,
 };

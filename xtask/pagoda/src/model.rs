@@ -160,6 +160,7 @@ impl Model {
             max_seqs: demand.sequences,
             reproducible: options.reproducible,
             coop: options.coop,
+            activations: options.activations,
             prefix_capacity: scheduler::PREFIX_CHUNK_CAPACITY,
             sparse: sparse(options, demand.longest)?,
             offload: memory::offload(options, &plan, num_blocks, demand, &gpu),

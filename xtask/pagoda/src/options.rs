@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use attn_kernels::gpu::{Checks, GpuOptions};
 use attn_kernels::kernel::KvDtype;
-use models::Place;
+use models::{ActivationType, Place};
 use prefetch::spec::TierSpec;
 use scheduler::Policy as Order;
 use sparse_select::{Policy, Registry, Spec};
@@ -38,6 +38,8 @@ pub struct EngineOptions {
     pub reproducible: bool,
     /// Let kernels use cooperative matrices, which round to f16, where the adapter has them.
     pub coop: bool,
+    /// What products with quantised weights may round activations to.
+    pub activations: ActivationType,
     /// Attention to selected blocks; `None` for full attention.
     pub sparse: Option<Sparse>,
     /// KV tiers below the device pool.
@@ -66,6 +68,7 @@ impl Default for EngineOptions {
             chunk: 2048,
             reproducible: false,
             coop: true,
+            activations: ActivationType::default(),
             sparse: None,
             kv_tiers: None,
             demand: None,

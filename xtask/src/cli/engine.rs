@@ -8,7 +8,7 @@ use models::RandomSpec;
 use prefetch::spec::TierSpec;
 use sparse_select::Spec;
 
-use super::{KvDtype, values};
+use super::{Activations, KvDtype, values};
 
 /// Flags of the engine, common to every command that runs a model.
 #[derive(Debug, Clone, Args)]
@@ -64,6 +64,10 @@ pub struct EngineArgs {
     /// Keep kernels off cooperative matrices, as on devices without them
     #[arg(long)]
     pub no_coop: bool,
+
+    /// What products with quantised weights round activations to
+    #[arg(long, value_name = "TYPE", default_value = "auto")]
+    pub activations: Activations,
 
     /// KV tiers below the GPU's pool, such as host=2GiB,disk=PATH:20GiB,remote=redis://HOST:PORT/DB
     #[arg(long, value_name = "SPEC")]

@@ -84,7 +84,7 @@ impl Decoder {
         let product = Product {
             x: &self.activations.normed,
             rows: 1,
-            coop_from: 1,
+            precision: self.precision,
             y: &self.activations.inner,
             y_stride: self.config.intermediate_size,
             y_offset: 0,

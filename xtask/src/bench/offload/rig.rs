@@ -152,6 +152,7 @@ impl Rig {
             max_seqs: case.streams,
             reproducible: false,
             coop: true,
+            activations: models::ActivationType::default(),
             prefix_capacity: scheduler::PREFIX_CHUNK_CAPACITY,
             sparse: sparse.transpose()?,
             offload: case.pool.map(|_| Offload { host_blocks: blocks, ring_slots: 2, memory: case.memory }),

@@ -1,0 +1,108 @@
+//! Quantised matrix times few rows of activations in codes of 8 bits, by integer dot products of four.
+//!
+//! A row's result depends on the matrix alone, not on the rows beside it: [`matmul_int8_tile`](super::matmul_int8_tile) adds
+//! in the same order.
+
+use attn_kernels::{Access, Kernel, Variant};
+use bytemuck::{Pod, Zeroable};
+
+use super::matmul::Epilogue;
+
+/// Bindings: x, scales, wq, ws, y.
+pub static KERNEL: Kernel = Kernel {
+    name: "matmul_int8",
+    wgsl: include_str!("../../wgsl/matmul_int8.wgsl"),
+    modules: &[super::MODULES],
+    params_bytes: size_of::<MatmulInt8Params>(),
+    bindings: &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Write],
+};
+
+/// Uniform parameters.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct MatmulInt8Params {
+    /// Rows of x.
+    pub rows: u32,
+    /// Columns of one part.
+    pub cols: u32,
+    /// Blocks of 32 along k.
+    pub blocks: u32,
+    /// f32 from row to row of y.
+    pub y_stride: u32,
+    /// First column of y.
+    pub y_offset: u32,
+    /// Zero.
+    pub pad0: u32,
+    /// Zero.
+    pub pad1: u32,
+    /// Zero.
+    pub pad2: u32,
+}
+
+/// Maximum number of rows of a tile; more rows take several, and read the weights as often.
+pub const MAX_ROWS: u32 = 8;
+
+/// Lanes along columns: eight make a cache line of blocks.
+const COLS: u32 = 8;
+
+/// Slices that k is cut into on a device whose workgroups have at most `max_lanes` lanes. The order of sums depends on it, so
+/// it is the same for every number of rows.
+#[must_use]
+pub fn slices(epilogue: Epilogue, max_lanes: u32) -> u32 {
+    // Two parts are twice the loads of a lane.
+    let wanted = if epilogue.module().1 == 2 { 32 } else { 64 };
+    wanted.min(max_lanes / COLS)
+}
+
+/// How the work is cut. Results do not depend on it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Tiling {
+    /// Rows of a tile: 1, 2, 4 or 8.
+    pub rows: u32,
+    /// Columns of a lane in each part.
+    pub wide: u32,
+    /// Blocks of a column that a lane loads at a time.
+    pub batch: u32,
+    /// Lanes along k, from [`slices`].
+    pub slices: u32,
+}
+
+impl Tiling {
+    /// The tiling for `rows` rows, with `slices` from [`slices`].
+    #[must_use]
+    pub fn for_rows(rows: u32, epilogue: Epilogue, slices: u32) -> Self {
+        let rows = rows.next_power_of_two().min(MAX_ROWS);
+        // From times on an H200 at 4096 x 4096, 4096 x 2 x 14336 and 14336 x 4096.
+        let (wide, batch) = match (epilogue.module().1, rows) {
+            (2, 1 | 4) => (2, 1),
+            (2, _) => (1, 1),
+            (_, 1) => (1, 2),
+            (_, _) => (2, 1),
+        };
+        Self { rows, wide, batch, slices }
+    }
+}
+
+/// The kernel for one storage type of weights, an epilogue and a tiling.
+#[must_use]
+pub fn variant(weights: &'static str, epilogue: Epilogue, tiling: Tiling) -> Variant {
+    let (module, parts) = epilogue.module();
+    let cols_a_lane = tiling.wide * parts;
+    Variant::new(&KERNEL)
+        .module("weights", weights)
+        .module("epilogue", module)
+        .size("ROWS", tiling.rows)
+        .size("PARTS", parts)
+        .size("WIDE", tiling.wide)
+        .size("COLS", COLS)
+        .size("SLICES", tiling.slices)
+        .size("BATCH", tiling.batch)
+        .size("COLS_A_LANE", cols_a_lane)
+        .size("SUMS", cols_a_lane * tiling.rows)
+}
+
+/// Workgroups for `rows` rows and `cols` columns of one part.
+#[must_use]
+pub fn grid(tiling: Tiling, rows: u32, cols: u32) -> [u32; 3] {
+    [cols.div_ceil(COLS * tiling.wide), rows.div_ceil(tiling.rows), 1]
+}

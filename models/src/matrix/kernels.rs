@@ -1,0 +1,153 @@
+//! Compiled matmuls, how their work is cut on a device, and what lies between their dispatches.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
+use rustc_hash::FxHashMap;
+use smallvec::{SmallVec, smallvec};
+
+use super::{Precision, Product, broadcasts};
+use crate::ModelError;
+use crate::kernel::matmul::{self, Epilogue, Rows, Tiling};
+use crate::kernel::matmul_coop::{self, Tile};
+use crate::kernel::quantize_rows::{self, QuantizeRowsParams};
+use crate::kernel::{matmul_int8, matmul_int8_tile, split_sum};
+use crate::pack::{BLOCK, Format};
+
+/// Compiled matmuls of a device.
+#[derive(Debug)]
+pub(crate) struct Kernels {
+    gpu: Arc<Gpu>,
+    pub(super) scratch: Scratch,
+    pipelines: RefCell<FxHashMap<Key, Arc<Pipeline>>>,
+}
+
+/// What a kernel is compiled for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Key {
+    /// `matmul`: blocks along k, and whether it norms.
+    Exact { format: Format, epilogue: Epilogue, tiling: Tiling, blocks: u32, norm: bool },
+    /// `matmul` with several matrices.
+    Several { rows: Rows, format: Format, tiling: Tiling, blocks: u32 },
+    /// `matmul_int8`
+    Codes { format: Format, epilogue: Epilogue, tiling: matmul_int8::Tiling },
+    /// `matmul_int8_tile`
+    CodesTile { format: Format, epilogue: Epilogue },
+    /// `quantize_rows`
+    Quantize { norm: bool },
+    /// `matmul_coop`
+    Coop { format: Format, epilogue: Epilogue, tile: Tile },
+    /// `split_sum`
+    Sum { epilogue: Epilogue },
+}
+
+/// What a product leaves between its dispatches.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    /// Activations as codes, `[rows, blocks, 2]`, and their scales, `[rows, blocks]`.
+    pub(super) codes: Buf<[u32; 4]>,
+    pub(super) scales: Buf<[f32; 2]>,
+    /// Sums of splits along k.
+    pub(super) partials: Buf<f32>,
+}
+
+/// The largest products of a model.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MaxProduct {
+    pub(crate) rows: u32,
+    /// Input features.
+    pub(crate) width: u32,
+    pub(crate) precision: Precision,
+}
+
+/// f32 that splits along k may leave: 64 rows of 8,192 columns in eight splits.
+const MAX_PARTIALS: usize = 4 << 20;
+
+impl Kernels {
+    /// Kernels for products of up to `max`.
+    pub(crate) fn new(gpu: &Arc<Gpu>, max: MaxProduct) -> Result<Self, ModelError> {
+        // With cooperative matrices only few rows go through codes.
+        let MaxProduct { rows, width, precision } = max;
+        let rows = if precision.f16 { rows.min(matmul_int8::MAX_ROWS) } else { rows };
+        let blocks = match precision.int8 {
+            true => rows as usize * (width as usize).div_ceil(BLOCK),
+            false => 1,
+        };
+        let scratch = Scratch {
+            codes: gpu.buffer("codes", blocks * 2)?,
+            scales: gpu.buffer("code_scales", blocks)?,
+            partials: gpu.buffer("split_partials", if precision.f16 { MAX_PARTIALS } else { 1 })?,
+        };
+        Ok(Self { gpu: Arc::clone(gpu), scratch, pipelines: RefCell::default() })
+    }
+
+    /// Whether the codes of `rows` rows of `blocks` blocks fit.
+    pub(super) fn holds_codes(&self, rows: u32, blocks: u32) -> bool {
+        rows as usize * blocks as usize <= self.scratch.scales.len()
+    }
+
+    /// Maximum number of lanes of a workgroup.
+    pub(super) fn max_lanes(&self) -> u32 {
+        self.gpu.limits().max_compute_invocations_per_workgroup
+    }
+
+    /// Records the codes of a product's rows, normed where it says so.
+    pub(super) fn quantize(
+        &self,
+        pass: &mut Pass,
+        product: &Product<'_>,
+        blocks: u32,
+        width: u32,
+    ) -> Result<(), ModelError> {
+        let norm = product.norm;
+        let params = QuantizeRowsParams {
+            rows: product.rows,
+            blocks,
+            x_stride: width / 4,
+            eps: norm.map_or(0.0, |norm| norm.eps),
+        };
+        let pipeline = self.pipeline(Key::Quantize { norm: norm.is_some() })?;
+        let Scratch { codes, scales, .. } = &self.scratch;
+        let mut bindings: SmallVec<[Bind; 4]> = smallvec![product.x.into(), codes.into(), scales.into()];
+        bindings.extend(norm.map(|norm| norm.weight.into()));
+        pass.dispatch(&pipeline, &params, &bindings, quantize_rows::grid(product.rows, blocks));
+        Ok(())
+    }
+
+    pub(crate) fn tiling(&self, rows: u32, parts: u32, blocks: u32) -> Tiling {
+        if self.gpu.is_cpu() {
+            Tiling::for_cpu(rows, parts, broadcasts(&self.gpu))
+        } else {
+            Tiling::for_gpu(rows, parts, blocks)
+        }
+    }
+
+    /// The kernel of a key, compiled once.
+    pub(crate) fn pipeline(&self, key: Key) -> Result<Arc<Pipeline>, ModelError> {
+        if let Some(pipeline) = self.pipelines.borrow().get(&key) {
+            return Ok(Arc::clone(pipeline));
+        }
+        let level = self.gpu.level();
+        let pipeline = self.gpu.pipeline(&match key {
+            Key::Exact { format, epilogue, tiling, blocks, norm } => {
+                matmul::variant(format.module(), epilogue, tiling, blocks, norm.then_some(level))
+            }
+            Key::Several { rows, format, tiling, blocks } => {
+                matmul::several(rows, format.module(), tiling, blocks)
+            }
+            Key::Codes { format, epilogue, tiling } => {
+                matmul_int8::variant(format.module(), epilogue, tiling)
+            }
+            Key::CodesTile { format, epilogue } => {
+                let slices = matmul_int8::slices(epilogue, self.max_lanes());
+                matmul_int8_tile::variant(format.module(), epilogue, slices)
+            }
+            Key::Quantize { norm } => quantize_rows::variant(norm, level),
+            Key::Coop { format, epilogue, tile } => matmul_coop::variant(format.module(), epilogue, tile),
+            Key::Sum { epilogue } => split_sum::variant(epilogue),
+        })?;
+        self.pipelines.borrow_mut().insert(key, Arc::clone(&pipeline));
+        Ok(pipeline)
+    }
+}
