@@ -1,6 +1,10 @@
-//! Models of random weights: no file, every type.
+//! Models of random weights: no file, every type; and what `bench e2e` measures of them.
 
-use crate::{ids, ids_file, output_ids, refused, run, xtask};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::{ids, ids_file, output_ids, refused, run, text, xtask};
 
 const PROMPT: [u32; 20] = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4];
 
@@ -30,4 +34,62 @@ fn text_needs_a_model_with_a_tokenizer() {
     let mut command = xtask("generate");
     let said = refused(command.args(["--random", "tiny-llama", "--prompt", "hi"]), 1);
     assert!(said.contains("tokenizer"), "{said}");
+}
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/e2e").join(name)
+}
+
+/// Rows of `bench e2e`, in order, and what it says on stderr.
+fn bench(args: &[&str]) -> (Vec<Value>, String) {
+    let mut command = xtask("bench");
+    command.arg("e2e").arg("--random").arg(fixture("shape.ron")).arg("--plan").arg(fixture("plan.ron"));
+    let output = command.args(args).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let rows = text(&output.stdout).lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    (rows, text(&output.stderr).to_owned())
+}
+
+fn number(row: &Value, pointer: &str) -> f64 {
+    row.pointer(pointer).and_then(Value::as_f64).unwrap_or_else(|| panic!("{pointer} of {row}"))
+}
+
+/// Serving eight together is what batching is for. Other work on the machine slows single rows down, so one of three runs
+/// must show it.
+#[test]
+fn eight_streams_decode_four_times_what_one_does() {
+    let mut ratios = Vec::new();
+    while ratios.len() < 3 && ratios.iter().all(|ratio| *ratio < 4.0) {
+        let (rows, _) = bench(&["--quick"]);
+        let streams: Vec<_> = rows.iter().map(|row| row["streams"].as_u64().unwrap()).collect();
+        assert_eq!(streams, [1, 8]);
+        ratios.push(number(&rows[1], "/decode_tok_s") / number(&rows[0], "/decode_tok_s"));
+    }
+    assert!(ratios.iter().any(|ratio| *ratio >= 4.0), "8 streams decode {ratios:?} times what one does");
+}
+
+#[test]
+fn rows_hold_times_against_what_the_device_allows() {
+    let (rows, said) = bench(&["--filter", "1x"]);
+    assert!(said.contains("1x4096+16: left out, the context length is 4096"), "{said}");
+    let [row] = &rows[..] else { panic!("{rows:?}") };
+    assert_eq!(
+        [row["streams"].as_u64(), row["prompt"].as_u64(), row["output"].as_u64()],
+        [1, 32, 16].map(Some)
+    );
+    for positive in ["/load_s", "/prefill_tok_s", "/decode_tok_s", "/step_ms", "/roofline/of_prefill"] {
+        assert!(number(row, positive) > 0.0, "{positive} of {row}");
+    }
+    // Two vocabularies and a layer, at 4.5 bits; of the embedding a decode step reads a row.
+    let (vocab, layer) = (4096 * 512, 512 * (2 * 512 + 2 * 128 + 3 * 1024));
+    let bytes = |elements: u32| f64::from(elements) * 4.5 / 8.0;
+    let near = |got: f64, want: f64| (got / want - 1.0).abs() < 0.02;
+    assert!(near(number(row, "/weight_bytes"), bytes(2 * vocab + layer)), "{row}");
+    assert!(near(number(row, "/roofline/read_bytes"), bytes(vocab + layer)), "{row}");
+    for phase in ["prefill", "decode"] {
+        let kernels = row["kernels"][phase].as_array().unwrap();
+        let matmul =
+            kernels.iter().any(|time| time["kernel"].as_str().is_some_and(|k| k.starts_with("matmul")));
+        assert!(matmul || kernels.is_empty(), "{phase} of {row}");
+    }
 }
