@@ -7,7 +7,7 @@ use crate::codec::{Codec, CodecError, CodedTier, RowLayout};
 use crate::policy::PolicyKind;
 use crate::spec::{Compression, DiskSpec, RemoteSpec, TierSpec};
 use crate::stack::{StackError, TierStack};
-use crate::tier::{BlockLayout, HostTier, Tier, TierError, TierKind};
+use crate::tier::{BlockLayout, HostTier, Tier, TierError, TierName};
 
 /// What a spec does not say: the blocks, and how the tiers treat them.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,7 +45,7 @@ pub enum AssembleError {
     #[error("the {tier} tier needs the feature `{feature}`, which this build lacks")]
     Feature {
         /// The tier.
-        tier: TierKind,
+        tier: TierName,
         /// The feature.
         feature: &'static str,
     },
@@ -122,13 +122,13 @@ fn disk(spec: &DiskSpec, config: &StackConfig, direct: bool) -> Result<Arc<dyn T
 
 #[cfg(not(feature = "disk"))]
 fn disk(_: &DiskSpec, _: &StackConfig, _: bool) -> Result<Arc<dyn Tier>, AssembleError> {
-    Err(AssembleError::Feature { tier: TierKind::Disk, feature: "disk" })
+    Err(AssembleError::Feature { tier: TierName::DISK, feature: "disk" })
 }
 
 #[cfg(feature = "remote")]
 fn remote(spec: &RemoteSpec, config: &StackConfig) -> Result<Arc<dyn Tier>, AssembleError> {
     if cfg!(not(feature = "s3")) && matches!(spec, RemoteSpec::S3 { .. }) {
-        return Err(AssembleError::Feature { tier: TierKind::Remote, feature: "s3" });
+        return Err(AssembleError::Feature { tier: TierName::REMOTE, feature: "s3" });
     }
     let remote = crate::tier::RemoteConfig {
         layout: config.layout,
@@ -141,5 +141,5 @@ fn remote(spec: &RemoteSpec, config: &StackConfig) -> Result<Arc<dyn Tier>, Asse
 
 #[cfg(not(feature = "remote"))]
 fn remote(_: &RemoteSpec, _: &StackConfig) -> Result<Arc<dyn Tier>, AssembleError> {
-    Err(AssembleError::Feature { tier: TierKind::Remote, feature: "remote" })
+    Err(AssembleError::Feature { tier: TierName::REMOTE, feature: "remote" })
 }

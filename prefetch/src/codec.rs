@@ -10,7 +10,7 @@ use std::sync::Arc;
 use half::f16;
 use kvblock::BlockHash;
 
-use crate::tier::{BlockLayout, Stored, Tier, TierError, TierKind};
+use crate::tier::{BlockLayout, Stored, Tier, TierError, TierName};
 
 /// Where the elements of one token and head (a row) lie in a shard of f16 elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -220,8 +220,8 @@ impl CodedTier {
 }
 
 impl Tier for CodedTier {
-    fn kind(&self) -> TierKind {
-        self.inner.kind()
+    fn name(&self) -> TierName {
+        self.inner.name()
     }
 
     fn layout(&self) -> BlockLayout {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::tier::TierKind;
+use crate::tier::TierName;
 
 /// Traffic of one tier since the start.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -60,16 +60,28 @@ struct AtomicTier {
 /// Counters shared by a tier stack and everything that moves blocks through it.
 #[derive(Default, Debug)]
 pub struct Counters {
-    tiers: [AtomicTier; TierKind::ALL.len()],
+    tiers: Box<[(TierName, AtomicTier)]>,
     transfer_ns: AtomicU64,
     waited_ns: AtomicU64,
 }
 
 impl Counters {
-    /// The counters of one tier.
+    /// Counters of tiers with these names, all at zero.
+    pub(crate) fn new(names: impl Iterator<Item = TierName>) -> Self {
+        Self { tiers: names.map(|name| (name, AtomicTier::default())).collect(), ..Self::default() }
+    }
+
+    fn of(&self, name: TierName) -> &AtomicTier {
+        let tier = self.tiers.iter().find(|(tier, _)| *tier == name);
+        &tier.unwrap_or_else(|| panic!("a stack without a tier {name} counts for it")).1
+    }
+
+    /// The counters of one tier; all are zero for a tier that is not in the stack.
     #[must_use]
-    pub fn tier(&self, kind: TierKind) -> TierCounters {
-        let tier = &self.tiers[kind as usize];
+    pub fn tier(&self, name: TierName) -> TierCounters {
+        let Some((_, tier)) = self.tiers.iter().find(|(tier, _)| *tier == name) else {
+            return TierCounters::default();
+        };
         TierCounters {
             hits: tier.hits.load(Relaxed),
             misses: tier.misses.load(Relaxed),
@@ -89,29 +101,29 @@ impl Counters {
         }
     }
 
-    pub(crate) fn hit(&self, kind: TierKind, bytes: usize) {
-        self.tiers[kind as usize].hits.fetch_add(1, Relaxed);
-        self.tiers[kind as usize].bytes_read.fetch_add(bytes as u64, Relaxed);
+    pub(crate) fn hit(&self, tier: TierName, bytes: usize) {
+        self.of(tier).hits.fetch_add(1, Relaxed);
+        self.of(tier).bytes_read.fetch_add(bytes as u64, Relaxed);
     }
 
-    pub(crate) fn miss(&self, kind: TierKind) {
-        self.missed(kind, 1);
+    pub(crate) fn miss(&self, tier: TierName) {
+        self.missed(tier, 1);
     }
 
-    pub(crate) fn missed(&self, kind: TierKind, blocks: u64) {
-        self.tiers[kind as usize].misses.fetch_add(blocks, Relaxed);
+    pub(crate) fn missed(&self, tier: TierName, blocks: u64) {
+        self.of(tier).misses.fetch_add(blocks, Relaxed);
     }
 
-    pub(crate) fn error(&self, kind: TierKind) {
-        self.tiers[kind as usize].errors.fetch_add(1, Relaxed);
+    pub(crate) fn error(&self, tier: TierName) {
+        self.of(tier).errors.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn written(&self, kind: TierKind, bytes: usize) {
-        self.tiers[kind as usize].bytes_written.fetch_add(bytes as u64, Relaxed);
+    pub(crate) fn written(&self, tier: TierName, bytes: usize) {
+        self.of(tier).bytes_written.fetch_add(bytes as u64, Relaxed);
     }
 
-    pub(crate) fn waited(&self, kind: TierKind, time: Duration) {
-        self.tiers[kind as usize].wait_ns.fetch_add(nanos(time), Relaxed);
+    pub(crate) fn waited(&self, tier: TierName, time: Duration) {
+        self.of(tier).wait_ns.fetch_add(nanos(time), Relaxed);
     }
 
     /// Records one finished transfer that consumers waited on for `waited` of its time.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kvblock::BlockHash;
 
 use crate::counters::Counters;
-use crate::tier::{BlockLayout, Stored, Tier, TierError, TierKind};
+use crate::tier::{BlockLayout, Stored, Tier, TierError, TierName};
 
 /// Blocks per request of a prefix lookup: enough to hide round trips, few enough to waste little after a
 /// miss.
@@ -24,27 +24,23 @@ pub struct TierStack {
 }
 
 impl TierStack {
-    /// Stacks `tiers`, fastest first.
+    /// Stacks `tiers`, fastest first. They may be of any kind, also several of one kind under different names.
     ///
     /// # Errors
-    /// [`StackError`] when there is no tier, when kinds repeat or are out of order, or when block layouts
-    /// differ.
+    /// [`StackError`] when there is no tier, when names repeat, or when block layouts differ.
     pub fn new(tiers: Vec<Arc<dyn Tier>>) -> Result<Self, StackError> {
         let layout = tiers.first().ok_or(StackError::Empty)?.layout();
-        for pair in tiers.windows(2) {
-            let (upper, lower) = (&pair[0], &pair[1]);
-            if upper.kind() >= lower.kind() {
-                return Err(StackError::Order { upper: upper.kind(), lower: lower.kind() });
+        for (depth, tier) in tiers.iter().enumerate() {
+            let (tier, found, expected) = (tier.name(), tier.layout(), layout);
+            if tiers[..depth].iter().any(|upper| upper.name() == tier) {
+                return Err(StackError::SameName { tier });
             }
-            if lower.layout() != layout {
-                return Err(StackError::Layout {
-                    tier: lower.kind(),
-                    found: lower.layout(),
-                    expected: layout,
-                });
+            if found != expected {
+                return Err(StackError::Layout { tier, found, expected });
             }
         }
-        Ok(Self { tiers, layout, counters: Arc::default() })
+        let counters = Arc::new(Counters::new(tiers.iter().map(|tier| tier.name())));
+        Ok(Self { tiers, layout, counters })
     }
 
     /// The block layout that all tiers share.
@@ -60,21 +56,21 @@ impl TierStack {
     }
 
     /// The tiers, fastest first.
-    pub fn kinds(&self) -> impl Iterator<Item = TierKind> + '_ {
-        self.tiers.iter().map(|tier| tier.kind())
+    pub fn names(&self) -> impl Iterator<Item = TierName> + '_ {
+        self.tiers.iter().map(|tier| tier.name())
     }
 
     /// The fastest tier that holds `key`. A tier that cannot be queried counts an error and is taken to hold
     /// nothing.
     #[must_use]
-    pub fn lookup(&self, key: BlockHash) -> Option<TierKind> {
+    pub fn lookup(&self, key: BlockHash) -> Option<TierName> {
         self.lookup_many(&[key])[0]
     }
 
     /// [`Self::lookup`] for each of `keys`; each tier is queried once, for all keys that no faster tier
     /// holds.
     #[must_use]
-    pub fn lookup_many(&self, keys: &[BlockHash]) -> Vec<Option<TierKind>> {
+    pub fn lookup_many(&self, keys: &[BlockHash]) -> Vec<Option<TierName>> {
         let mut found = vec![None; keys.len()];
         for tier in &self.tiers {
             let open: Vec<usize> = (0..keys.len()).filter(|&at| found[at].is_none()).collect();
@@ -85,9 +81,9 @@ impl TierStack {
             match tier.contains_many(&asked) {
                 Ok(held) => {
                     let held = open.into_iter().zip(held).filter(|(_, held)| *held);
-                    held.for_each(|(at, _)| found[at] = Some(tier.kind()));
+                    held.for_each(|(at, _)| found[at] = Some(tier.name()));
                 }
-                Err(_) => self.counters.error(tier.kind()),
+                Err(_) => self.counters.error(tier.name()),
             }
         }
         found
@@ -95,7 +91,7 @@ impl TierStack {
 
     /// The tiers that hold the leading blocks of `keys`, up to the first block that no tier holds.
     #[must_use]
-    pub fn lookup_prefix(&self, keys: &[BlockHash]) -> Vec<TierKind> {
+    pub fn lookup_prefix(&self, keys: &[BlockHash]) -> Vec<TierName> {
         let mut found = Vec::new();
         for chunk in keys.chunks(PREFIX_CHUNK) {
             let run = found.len();
@@ -109,7 +105,7 @@ impl TierStack {
 
     /// Counts a miss in every tier for blocks that were wanted but that a lookup found in none.
     pub fn count_misses(&self, blocks: u64) {
-        self.kinds().for_each(|kind| self.counters.missed(kind, blocks));
+        self.names().for_each(|tier| self.counters.missed(tier, blocks));
     }
 
     /// Checks that every tier can be used; see [`Tier::probe`].
@@ -124,29 +120,29 @@ impl TierStack {
     ///
     /// # Errors
     /// The last failure, or [`TierError::NotFound`] of the slowest tier.
-    pub fn load(&self, key: BlockHash, into: &mut [u8]) -> Result<TierKind, TierError> {
+    pub fn load(&self, key: BlockHash, into: &mut [u8]) -> Result<TierName, TierError> {
         let depth = self.first_to_serve(key, into.len(), |tier| tier.read_block(key, into))?;
         for upper in &self.tiers[..depth] {
             // A full faster tier only costs speed; it is counted, and the block was read all the same.
             let _ = self.write_to(upper, key, into);
         }
-        Ok(self.tiers[depth].kind())
+        Ok(self.tiers[depth].name())
     }
 
     /// Reads one shard from the fastest tier that can serve it. Part of a block is never copied upwards.
     ///
     /// # Errors
     /// As [`Self::load`].
-    pub fn load_shard(&self, key: BlockHash, shard: u32, into: &mut [u8]) -> Result<TierKind, TierError> {
+    pub fn load_shard(&self, key: BlockHash, shard: u32, into: &mut [u8]) -> Result<TierName, TierError> {
         let depth = self.first_to_serve(key, into.len(), |tier| tier.read(key, shard, into))?;
-        Ok(self.tiers[depth].kind())
+        Ok(self.tiers[depth].name())
     }
 
     /// Writes a block to every tier and returns the tiers that did not have it yet.
     ///
     /// # Errors
     /// The last failure, when no tier wrote or held the block.
-    pub fn store(&self, key: BlockHash, block: &[u8]) -> Result<Vec<TierKind>, TierError> {
+    pub fn store(&self, key: BlockHash, block: &[u8]) -> Result<Vec<TierName>, TierError> {
         let mut written = Vec::new();
         let mut accepted = false;
         let mut failure = None;
@@ -155,7 +151,7 @@ impl TierStack {
                 Ok(stored) => {
                     accepted = true;
                     if stored == Stored::Written {
-                        written.push(tier.kind());
+                        written.push(tier.name());
                     }
                 }
                 Err(error) => failure = Some(error),
@@ -196,27 +192,27 @@ impl TierStack {
         for (depth, tier) in self.tiers.iter().enumerate() {
             match read(tier.as_ref()) {
                 Ok(()) => {
-                    self.counters.hit(tier.kind(), bytes);
+                    self.counters.hit(tier.name(), bytes);
                     return Ok(depth);
                 }
-                Err(TierError::NotFound { .. }) => self.counters.miss(tier.kind()),
+                Err(TierError::NotFound { .. }) => self.counters.miss(tier.name()),
                 Err(error) => {
-                    self.counters.miss(tier.kind());
-                    self.counters.error(tier.kind());
+                    self.counters.miss(tier.name());
+                    self.counters.error(tier.name());
                     failure = Some(error);
                 }
             }
         }
-        let slowest = self.tiers[self.tiers.len() - 1].kind();
+        let slowest = self.tiers[self.tiers.len() - 1].name();
         Err(failure.unwrap_or(TierError::NotFound { tier: slowest, key }))
     }
 
     fn write_to(&self, tier: &Arc<dyn Tier>, key: BlockHash, block: &[u8]) -> Result<Stored, TierError> {
         let stored = tier.write(key, block);
         match &stored {
-            Ok(Stored::Written) => self.counters.written(tier.kind(), block.len()),
+            Ok(Stored::Written) => self.counters.written(tier.name(), block.len()),
             Ok(Stored::AlreadyThere | Stored::Filtered) => {}
-            Err(_) => self.counters.error(tier.kind()),
+            Err(_) => self.counters.error(tier.name()),
         }
         stored
     }
@@ -229,19 +225,17 @@ pub enum StackError {
     /// No tier was given.
     #[error("a tier stack needs at least one tier")]
     Empty,
-    /// Tiers must come fastest first, one of a kind.
-    #[error("the {lower} tier cannot lie below the {upper} tier")]
-    Order {
-        /// The tier given first.
-        upper: TierKind,
-        /// The tier given after it.
-        lower: TierKind,
+    /// Counters and errors tell tiers apart by their names.
+    #[error("two tiers of a stack are named {tier}")]
+    SameName {
+        /// The name.
+        tier: TierName,
     },
     /// A tier holds blocks with another layout.
     #[error("the {tier} tier holds {found:?}, the tiers above it {expected:?}")]
     Layout {
         /// The tier.
-        tier: TierKind,
+        tier: TierName,
         /// Its layout.
         found: BlockLayout,
         /// Layout of the first tier.

@@ -15,7 +15,7 @@ use rustc_hash::FxHashMap;
 
 use crate::stack::TierStack;
 use crate::sync::lock;
-use crate::tier::{BlockLayout, TierError, TierKind};
+use crate::tier::{BlockLayout, TierError, TierName};
 use task::TaskShared;
 
 /// Limits of a store.
@@ -338,7 +338,7 @@ impl Shared {
         }
     }
 
-    fn perform(&self, key: BlockHash, work: Work) -> Result<(Vec<u8>, Option<TierKind>), TierError> {
+    fn perform(&self, key: BlockHash, work: Work) -> Result<(Vec<u8>, Option<TierName>), TierError> {
         match work {
             Work::Load { shard, mut buffer } => {
                 let tier = self.tiers.load_shard(key, shard, &mut buffer)?;

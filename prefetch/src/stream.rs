@@ -9,7 +9,7 @@ use kvblock::BlockHash;
 use crate::stack::TierStack;
 use crate::staging::StagingRing;
 use crate::sync::lock;
-use crate::tier::{TierError, TierKind};
+use crate::tier::{TierError, TierName};
 
 /// A block that could not be read; the blocks before it were consumed.
 #[derive(thiserror::Error, Debug)]
@@ -98,7 +98,7 @@ struct Stream<'a> {
     /// Held while a slot is acquired, so that slot numbers are block positions.
     turn: Mutex<()>,
     /// `[blocks]`: the tier that served each block, or why none did.
-    served: Vec<OnceLock<Result<TierKind, TierError>>>,
+    served: Vec<OnceLock<Result<TierName, TierError>>>,
     last_publish_ns: AtomicU64,
     start: Instant,
 }

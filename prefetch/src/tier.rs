@@ -4,6 +4,7 @@
 mod disk;
 mod fake;
 mod host;
+mod name;
 #[cfg(feature = "remote")]
 mod remote;
 
@@ -11,47 +12,15 @@ mod remote;
 pub use disk::{DiskConfig, DiskTier};
 pub use fake::{FakeTier, Fault};
 pub use host::HostTier;
+pub use name::TierName;
 #[cfg(feature = "remote")]
 pub use remote::{RemoteConfig, RemoteTier};
 
 use std::error::Error;
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use kvblock::BlockHash;
-
-/// What kind of storage a tier is; faster kinds come first.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum TierKind {
-    /// Memory of this process.
-    Host,
-    /// Files of this machine, used by one engine at a time.
-    Disk,
-    /// A service or directory that several engines share.
-    Remote,
-}
-
-impl TierKind {
-    /// Every kind, fastest first; `kind as usize` indexes it.
-    pub const ALL: [Self; 3] = [Self::Host, Self::Disk, Self::Remote];
-
-    /// The name used in tier specs, counters and errors.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Host => "host",
-            Self::Disk => "disk",
-            Self::Remote => "remote",
-        }
-    }
-}
-
-impl fmt::Display for TierKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// How the bytes of one block are divided into equal shards, usually one per layer of a cache group.
 ///
@@ -139,8 +108,8 @@ pub enum Stored {
 /// returns the bytes that were written or an error, never other bytes; and that every method may be called
 /// from several threads at once.
 pub trait Tier: Send + Sync {
-    /// The kind of storage.
-    fn kind(&self) -> TierKind;
+    /// Name of the tier in counters and errors.
+    fn name(&self) -> TierName;
 
     /// Size and division of every block of this tier.
     fn layout(&self) -> BlockLayout;
@@ -222,7 +191,7 @@ pub enum TierError {
     #[error("block {key:?} is not in the {tier} tier")]
     NotFound {
         /// The tier that was asked.
-        tier: TierKind,
+        tier: TierName,
         /// The block.
         key: BlockHash,
     },
@@ -232,7 +201,7 @@ pub enum TierError {
     )]
     Corrupt {
         /// The tier that holds the block.
-        tier: TierKind,
+        tier: TierName,
         /// The block.
         key: BlockHash,
         /// The shard that failed.
@@ -246,7 +215,7 @@ pub enum TierError {
     #[error("{tier} tier is full: all {capacity_blocks} blocks are in use")]
     Full {
         /// The tier.
-        tier: TierKind,
+        tier: TierName,
         /// Its capacity in blocks.
         capacity_blocks: u64,
     },
@@ -254,7 +223,7 @@ pub enum TierError {
     #[error("block {key:?} in the {tier} tier is in use by {pins} readers")]
     InUse {
         /// The tier.
-        tier: TierKind,
+        tier: TierName,
         /// The block.
         key: BlockHash,
         /// Readers that hold it.
@@ -280,7 +249,7 @@ pub enum TierError {
     #[error("{tier} tier holds {found}, not {expected}")]
     Mismatch {
         /// The tier.
-        tier: TierKind,
+        tier: TierName,
         /// What the tier says it holds.
         found: Box<str>,
         /// What was asked for.
@@ -290,7 +259,7 @@ pub enum TierError {
     #[error("{tier} tier cannot use the directory {}", path.display())]
     Directory {
         /// The tier.
-        tier: TierKind,
+        tier: TierName,
         /// The directory.
         path: PathBuf,
         /// The system's error.
@@ -301,7 +270,7 @@ pub enum TierError {
     #[error("{tier} tier: there is no bucket {bucket:?}")]
     NoBucket {
         /// The tier.
-        tier: TierKind,
+        tier: TierName,
         /// Its name.
         bucket: Box<str>,
     },
@@ -309,7 +278,7 @@ pub enum TierError {
     #[error("{tier} tier in {} is already open, by this or another process", path.display())]
     Locked {
         /// The tier.
-        tier: TierKind,
+        tier: TierName,
         /// Its directory.
         path: PathBuf,
     },
@@ -319,7 +288,7 @@ pub enum TierError {
     )]
     TooLarge {
         /// The tier.
-        tier: TierKind,
+        tier: TierName,
         /// Its directory.
         path: PathBuf,
         /// Bytes of the tier.
@@ -331,7 +300,7 @@ pub enum TierError {
     #[error("{tier} tier is down and will be asked again in {retry_in:?}")]
     Down {
         /// The tier.
-        tier: TierKind,
+        tier: TierName,
         /// Time until the next request goes through.
         retry_in: Duration,
     },
@@ -345,7 +314,7 @@ pub enum TierError {
     #[error("{tier} tier: {action} failed")]
     Backend {
         /// The tier.
-        tier: TierKind,
+        tier: TierName,
         /// The action that failed.
         action: &'static str,
         /// The backend's own error.

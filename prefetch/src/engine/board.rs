@@ -10,7 +10,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::{EngineConfig, SubmitError};
 use crate::plan::Priority;
 use crate::recency::Recency;
-use crate::tier::{TierError, TierKind};
+use crate::tier::{TierError, TierName};
 
 /// Names one submission: the newest generation of a sequence replaces the one before it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -40,7 +40,7 @@ pub struct Loaded {
     /// The bytes of the whole block.
     pub bytes: Arc<[u8]>,
     /// The tier that served it.
-    pub tier: TierKind,
+    pub tier: TierName,
 }
 
 /// How a task ended.
@@ -82,7 +82,7 @@ pub struct Settled {
     /// From its first load to its end; zero when every block was cached.
     pub transfer: Duration,
     /// The tier that served the block loaded last.
-    pub last_tier: Option<TierKind>,
+    pub last_tier: Option<TierName>,
 }
 
 #[derive(Debug)]
@@ -101,7 +101,7 @@ struct Task {
     loaded: u32,
     bad: Vec<BadBlock>,
     first_load: Option<Duration>,
-    last_tier: Option<TierKind>,
+    last_tier: Option<TierName>,
 }
 
 impl Task {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Condvar, Mutex};
 
 use crate::sync::lock;
-use crate::tier::{TierError, TierKind};
+use crate::tier::{TierError, TierName};
 
 /// A running load or dump. [`Store::wait`](super::Store::wait) ends it.
 pub struct Task {
@@ -21,7 +21,7 @@ pub(super) struct TaskState {
     pub(super) buffers: Vec<Vec<u8>>,
     /// The failure with the lowest position.
     pub(super) failure: Option<(usize, TierError)>,
-    pub(super) last_tier: Option<TierKind>,
+    pub(super) last_tier: Option<TierName>,
 }
 
 impl Task {
@@ -33,7 +33,7 @@ impl Task {
 }
 
 impl TaskShared {
-    pub(super) fn finish(&self, position: usize, result: Result<(Vec<u8>, Option<TierKind>), TierError>) {
+    pub(super) fn finish(&self, position: usize, result: Result<(Vec<u8>, Option<TierName>), TierError>) {
         let mut state = lock(&self.state);
         match result {
             Ok((buffer, tier)) => {

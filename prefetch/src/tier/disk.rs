@@ -24,7 +24,7 @@ use kvblock::BlockHash;
 use rustc_hash::FxHashMap;
 
 use super::host::in_use;
-use super::{BlockLayout, Stored, Tier, TierError, TierKind, checksum};
+use super::{BlockLayout, Stored, Tier, TierError, TierName, checksum};
 use crate::index::{Lookup, TierIndex};
 use crate::policy::{PolicyKind, ReuseFilter};
 use crate::sync::lock;
@@ -97,9 +97,9 @@ impl DiskTier {
         let slots = capacity_bytes / slab::slot_bytes(layout);
         let capacity_blocks = u32::try_from(slots).unwrap_or(u32::MAX);
         if capacity_blocks == 0 {
-            return Err(TierError::Full { tier: TierKind::Disk, capacity_blocks: 0 });
+            return Err(TierError::Full { tier: TierName::DISK, capacity_blocks: 0 });
         }
-        let (tier, path) = (TierKind::Disk, directory.clone());
+        let (tier, path) = (TierName::DISK, directory.clone());
         let total = std::fs::create_dir_all(&directory).and_then(|()| fs4::total_space(&directory));
         let total_bytes =
             total.map_err(|source| TierError::Directory { tier, path: path.clone(), source })?;
@@ -163,7 +163,7 @@ impl DiskTier {
                 let batch = (self.capacity_blocks / 64).max(1) as usize;
                 let evicted = state.index.evict(batch, &[]).or_else(|| state.index.evict(1, &[]));
                 let capacity_blocks = self.capacity_blocks.into();
-                let evicted = evicted.ok_or(TierError::Full { tier: TierKind::Disk, capacity_blocks })?;
+                let evicted = evicted.ok_or(TierError::Full { tier: TierName::DISK, capacity_blocks })?;
                 evicted.into_iter().for_each(|(key, _)| state.forget(key));
             }
             !state.removed.is_empty()
@@ -191,7 +191,7 @@ impl DiskTier {
                 state.index.touch(&[key]);
             }
             let slots = state.index.prepare_load(&[key]);
-            let slots = slots.map_err(|_| TierError::NotFound { tier: TierKind::Disk, key })?;
+            let slots = slots.map_err(|_| TierError::NotFound { tier: TierName::DISK, key })?;
             (slots[0], state.sums[&key].clone())
         };
         let read = self.slabs.read(slot, offset, into);
@@ -206,7 +206,7 @@ impl DiskTier {
         }
         // While other readers hold it, the block stays until one of them meets the same checksum.
         let _ = self.remove(key);
-        Err(TierError::Corrupt { tier: TierKind::Disk, key, shard, found, expected })
+        Err(TierError::Corrupt { tier: TierName::DISK, key, shard, found, expected })
     }
 }
 
@@ -220,8 +220,8 @@ impl State {
 }
 
 impl Tier for DiskTier {
-    fn kind(&self) -> TierKind {
-        TierKind::Disk
+    fn name(&self) -> TierName {
+        TierName::DISK
     }
 
     fn layout(&self) -> BlockLayout {
@@ -274,7 +274,7 @@ impl Tier for DiskTier {
 
     fn remove(&self, key: BlockHash) -> Result<bool, TierError> {
         let mut state = lock(&self.state);
-        let removed = state.index.remove(key).map_err(|error| in_use(TierKind::Disk, error))?;
+        let removed = state.index.remove(key).map_err(|error| in_use(TierName::DISK, error))?;
         if removed.is_some() {
             state.forget(key);
         }
@@ -294,5 +294,5 @@ impl Drop for DiskTier {
 }
 
 fn failed(action: &'static str, source: impl std::error::Error + Send + Sync + 'static) -> TierError {
-    TierError::Backend { tier: TierKind::Disk, action, source: Box::new(source) }
+    TierError::Backend { tier: TierName::DISK, action, source: Box::new(source) }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kvblock::BlockHash;
 
-use super::{BlockLayout, Stored, Tier, TierError, TierKind};
+use super::{BlockLayout, Stored, Tier, TierError, TierName};
 use crate::sync::lock;
 
 /// A tier that holds every possible block, with bytes derived from the hash, unless told otherwise.
@@ -15,7 +15,7 @@ use crate::sync::lock;
 /// Faults are set per block, and each read is logged, so that tests see order and repetition.
 pub struct FakeTier {
     layout: BlockLayout,
-    kind: TierKind,
+    name: TierName,
     latency: Duration,
     script: Mutex<Script>,
 }
@@ -43,8 +43,8 @@ pub enum Fault {
 impl FakeTier {
     /// A tier whose reads sleep for `latency`.
     #[must_use]
-    pub fn new(kind: TierKind, layout: BlockLayout, latency: Duration) -> Self {
-        Self { layout, kind, latency, script: Mutex::default() }
+    pub fn new(name: TierName, layout: BlockLayout, latency: Duration) -> Self {
+        Self { layout, name, latency, script: Mutex::default() }
     }
 
     /// The bytes of a block: byte `i` is `hash[i % 32] + i`, wrapping.
@@ -74,9 +74,9 @@ impl FakeTier {
         std::thread::sleep(self.latency);
         match fault {
             None => Ok(bytes),
-            Some(Fault::Missing) => Err(TierError::NotFound { tier: self.kind, key }),
+            Some(Fault::Missing) => Err(TierError::NotFound { tier: self.name, key }),
             Some(Fault::Broken) => Err(TierError::Backend {
-                tier: self.kind,
+                tier: self.name,
                 action: "reading a block with a fault",
                 source: Box::new(io::Error::from(io::ErrorKind::BrokenPipe)),
             }),
@@ -90,8 +90,8 @@ impl FakeTier {
 }
 
 impl Tier for FakeTier {
-    fn kind(&self) -> TierKind {
-        self.kind
+    fn name(&self) -> TierName {
+        self.name
     }
 
     fn layout(&self) -> BlockLayout {

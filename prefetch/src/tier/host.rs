@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use kvblock::BlockHash;
 
-use super::{BlockLayout, Stored, Tier, TierError, TierKind};
+use super::{BlockLayout, Stored, Tier, TierError, TierName};
 use crate::index::{IndexError, Lookup, TierIndex};
 use crate::policy::{PolicyKind, ReuseFilter};
 use crate::sync::lock;
@@ -44,7 +44,7 @@ impl HostTier {
             inner.index.touch(&[key]);
         }
         let slots = inner.index.prepare_load(&[key]);
-        let slots = slots.map_err(|_| TierError::NotFound { tier: TierKind::Host, key })?;
+        let slots = slots.map_err(|_| TierError::NotFound { tier: TierName::HOST, key })?;
         // The reference keeps the bytes, so the pin need not outlive the lock.
         inner.index.complete_load(&[key]);
         Ok(inner.blocks[slots[0] as usize].clone().expect("a ready block has bytes"))
@@ -52,8 +52,8 @@ impl HostTier {
 }
 
 impl Tier for HostTier {
-    fn kind(&self) -> TierKind {
-        TierKind::Host
+    fn name(&self) -> TierName {
+        TierName::HOST
     }
 
     fn layout(&self) -> BlockLayout {
@@ -94,7 +94,7 @@ impl Tier for HostTier {
         }
         let capacity_blocks = inner.index.capacity().into();
         let prepared = inner.index.prepare_store(&[key]);
-        let prepared = prepared.ok_or(TierError::Full { tier: TierKind::Host, capacity_blocks })?;
+        let prepared = prepared.ok_or(TierError::Full { tier: TierName::HOST, capacity_blocks })?;
         for (_, slot) in prepared.evicted {
             inner.blocks[slot as usize] = None;
         }
@@ -109,7 +109,7 @@ impl Tier for HostTier {
 
     fn remove(&self, key: BlockHash) -> Result<bool, TierError> {
         let mut inner = lock(&self.inner);
-        let removed = inner.index.remove(key).map_err(|error| in_use(TierKind::Host, error))?;
+        let removed = inner.index.remove(key).map_err(|error| in_use(TierName::HOST, error))?;
         if let Some(slot) = removed {
             inner.blocks[slot as usize] = None;
         }
@@ -118,7 +118,7 @@ impl Tier for HostTier {
 }
 
 /// The tier error for a block that cannot be removed now.
-pub(crate) fn in_use(tier: TierKind, error: IndexError) -> TierError {
+pub(crate) fn in_use(tier: TierName, error: IndexError) -> TierError {
     match error {
         IndexError::InUse { key, pins } => TierError::InUse { tier, key, pins },
         IndexError::NotReady { key } => TierError::InUse { tier, key, pins: 0 },

@@ -20,7 +20,7 @@ use opendal::{ErrorKind, Operator, services};
 use tokio::runtime::Runtime;
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
 
-use super::{BlockLayout, Stored, Tier, TierError, TierKind};
+use super::{BlockLayout, Stored, Tier, TierError, TierName};
 use crate::spec::RemoteSpec;
 use crate::sync::lock;
 use naming::Naming;
@@ -112,7 +112,7 @@ impl RemoteTier {
         let (mut places, mut backends) = (Vec::new(), Vec::new());
         for path in paths {
             let unusable =
-                |source| TierError::Directory { tier: TierKind::Remote, path: path.clone(), source };
+                |source| TierError::Directory { tier: TierName::REMOTE, path: path.clone(), source };
             if !std::fs::metadata(path).map_err(unusable)?.is_dir() {
                 return Err(unusable(std::io::ErrorKind::NotADirectory.into()));
             }
@@ -154,7 +154,7 @@ impl RemoteTier {
     ) -> Result<T, Failure> {
         let down_for = lock(&self.down_until).and_then(|until| until.checked_duration_since(Instant::now()));
         if let Some(retry_in) = down_for.filter(|rest| !rest.is_zero()) {
-            return Err(Failure::Other(TierError::Down { tier: TierKind::Remote, retry_in }));
+            return Err(Failure::Other(TierError::Down { tier: TierName::REMOTE, retry_in }));
         }
         let (sender, receiver) = mpsc::sync_channel(1);
         let runtime = self.runtime.as_ref().expect("taken only in drop");
@@ -208,7 +208,7 @@ impl RemoteTier {
         if found == expected {
             return Ok(());
         }
-        let (tier, found) = (TierKind::Remote, found.into());
+        let (tier, found) = (TierName::REMOTE, found.into());
         Err(TierError::Mismatch { tier, found, expected: expected.into() })
     }
 
@@ -230,7 +230,7 @@ impl RemoteTier {
         match missing {
             Ok(true) => {
                 let bucket = place.info().name().into();
-                Err(TierError::NoBucket { tier: TierKind::Remote, bucket })
+                Err(TierError::NoBucket { tier: TierName::REMOTE, bucket })
             }
             Err(Failure::Other(error)) => Err(error),
             Ok(false) | Err(Failure::NotFound) => Ok(()),
@@ -272,7 +272,7 @@ impl RemoteTier {
             if stored.len() != bytes.len() || found != expected {
                 // Nobody can use it; the next writer puts a good one in its place.
                 let _ = self.remove(key);
-                return Err(TierError::Corrupt { tier: TierKind::Remote, key, shard, found, expected });
+                return Err(TierError::Corrupt { tier: TierName::REMOTE, key, shard, found, expected });
             }
             bytes.copy_from_slice(stored);
         }
@@ -289,15 +289,15 @@ enum Failure {
 impl Failure {
     fn of(self, key: BlockHash) -> TierError {
         match self {
-            Self::NotFound => TierError::NotFound { tier: TierKind::Remote, key },
+            Self::NotFound => TierError::NotFound { tier: TierName::REMOTE, key },
             Self::Other(error) => error,
         }
     }
 }
 
 impl Tier for RemoteTier {
-    fn kind(&self) -> TierKind {
-        TierKind::Remote
+    fn name(&self) -> TierName {
+        TierName::REMOTE
     }
 
     fn layout(&self) -> BlockLayout {
@@ -389,5 +389,5 @@ fn shard_sum(key: BlockHash, shard: u32, bytes: &[u8]) -> u64 {
 }
 
 fn failed(action: &'static str, source: impl std::error::Error + Send + Sync + 'static) -> TierError {
-    TierError::Backend { tier: TierKind::Remote, action, source: Box::new(source) }
+    TierError::Backend { tier: TierName::REMOTE, action, source: Box::new(source) }
 }

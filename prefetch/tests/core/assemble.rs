@@ -7,7 +7,7 @@ use prefetch::assemble::StackConfig;
 use prefetch::codec::RowLayout;
 use prefetch::policy::PolicyKind;
 use prefetch::spec::TierSpec;
-use prefetch::tier::{BlockLayout, TierKind};
+use prefetch::tier::{BlockLayout, TierName};
 
 use crate::hash;
 
@@ -34,7 +34,7 @@ fn a_host_spec_builds_and_holds_what_it_says() {
     assert_eq!((0..20).filter(|&n| stack.lookup(hash(n)).is_some()).count(), 8);
     // Memory is taken as blocks come.
     let stack = "host=1000TiB".parse::<TierSpec>().unwrap().build(&config()).unwrap();
-    assert_eq!(stack.store(hash(1), &[1; 128]).unwrap(), [TierKind::Host]);
+    assert_eq!(stack.store(hash(1), &[1; 128]).unwrap(), [TierName::HOST]);
 }
 
 #[test]
@@ -54,7 +54,6 @@ fn what_cannot_be_built_is_named() {
 #[cfg(all(feature = "disk", feature = "remote"))]
 fn a_full_spec_shares_compressed_blocks_between_engines() {
     use half::f16;
-    use prefetch::tier::TierKind;
 
     let [disks, shared] = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let build = |disk: &str| {
@@ -69,17 +68,17 @@ fn a_full_spec_shares_compressed_blocks_between_engines() {
     // Whole numbers up to 16 are fp8 values.
     let block: Vec<u8> = (0u8..64).flat_map(|n| f16::from_f32(f32::from(n % 17)).to_le_bytes()).collect();
     let first = build("first");
-    assert_eq!(first.store(hash(1), &block).unwrap(), TierKind::ALL);
+    assert_eq!(first.store(hash(1), &block).unwrap(), [TierName::HOST, TierName::DISK, TierName::REMOTE]);
     assert_eq!(std::fs::metadata(disks.path().join("first").join("slab-0000.kv")).unwrap().len(), 64);
 
     let second = build("second");
     let mut bytes = vec![0; 128];
-    assert_eq!(second.load(hash(1), &mut bytes).unwrap(), TierKind::Remote);
+    assert_eq!(second.load(hash(1), &mut bytes).unwrap(), TierName::REMOTE);
     assert_eq!(bytes, block);
     drop(second);
     assert_eq!(
         build("second").load(hash(1), &mut bytes).unwrap(),
-        TierKind::Disk,
+        TierName::DISK,
         "it stayed after a restart"
     );
     assert_eq!(bytes, block);

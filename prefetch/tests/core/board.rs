@@ -9,7 +9,7 @@ use insta::assert_snapshot;
 use kvblock::{BlockHash, SeqId};
 use prefetch::engine::{EngineConfig, Loaded, Outcome, Submission, SubmitError, TaskBoard, TaskKey};
 use prefetch::plan::Priority;
-use prefetch::tier::{TierError, TierKind};
+use prefetch::tier::{TierError, TierName};
 use proptest::prelude::*;
 
 use crate::{hash, hashes};
@@ -23,11 +23,11 @@ fn task(seq: u64, generation: u64, priority: Priority, blocks: &[u8]) -> Submiss
 }
 
 fn loaded() -> Result<Loaded, Arc<TierError>> {
-    Ok(Loaded { bytes: Arc::from([0]), tier: TierKind::Disk })
+    Ok(Loaded { bytes: Arc::from([0]), tier: TierName::DISK })
 }
 
 fn missing(key: BlockHash) -> Result<Loaded, Arc<TierError>> {
-    Err(Arc::new(TierError::NotFound { tier: TierKind::Disk, key }))
+    Err(Arc::new(TierError::NotFound { tier: TierName::DISK, key }))
 }
 
 fn outcome(outcome: &Outcome) -> String {

@@ -7,7 +7,7 @@ use kvblock::SeqId;
 use prefetch::engine::{Engine, EngineConfig, EngineError, Outcome, Submission, SubmitError, TaskKey};
 use prefetch::plan::Priority;
 use prefetch::stack::TierStack;
-use prefetch::tier::{FakeTier, Fault, TierError, TierKind};
+use prefetch::tier::{FakeTier, Fault, TierError, TierName};
 
 use crate::{hash, hashes, layout};
 
@@ -15,7 +15,7 @@ const LONG: Duration = Duration::from_secs(30);
 const LATENCY: Duration = Duration::from_millis(20);
 
 fn start(config: EngineConfig) -> (Engine, Arc<FakeTier>, Arc<TierStack>) {
-    let tier = Arc::new(FakeTier::new(TierKind::Disk, layout(), LATENCY));
+    let tier = Arc::new(FakeTier::new(TierName::DISK, layout(), LATENCY));
     let stack = Arc::new(TierStack::new(vec![tier.clone()]).unwrap());
     (Engine::new(stack.clone(), config).unwrap(), tier, stack)
 }
@@ -75,7 +75,7 @@ fn every_kind_of_failure_ends_the_wait_and_names_the_block() {
     assert!(matches!(*bad[1].error, TierError::Panicked { .. }));
     assert!(matches!(*bad[2].error, TierError::Backend { .. }));
     assert_eq!(engine.cached_blocks(), 3, "the good blocks are there");
-    let counters = stack.counters().tier(TierKind::Disk);
+    let counters = stack.counters().tier(TierName::DISK);
     assert_eq!((counters.hits, counters.misses, counters.errors), (3, 2, 1));
     // Workers survive the panic.
     assert_ready(&engine.submit(task(2, 10..20)).unwrap().wait(LONG));
@@ -170,7 +170,7 @@ fn overlap_tells_waiting_from_hiding() {
     assert_ready(&engine.submit(task(1, 0..4)).unwrap().wait(LONG));
     let eager = stack.counters().overlap();
     assert!(eager.hidden().unwrap() < 0.5, "{eager:?}");
-    assert!(stack.counters().tier(TierKind::Disk).wait >= eager.waited);
+    assert!(stack.counters().tier(TierName::DISK).wait >= eager.waited);
 
     let handle = engine.submit(task(2, 10..14)).unwrap();
     while !handle.is_settled() {
@@ -180,7 +180,7 @@ fn overlap_tells_waiting_from_hiding() {
     let both = stack.counters().overlap();
     let second = both.transfer - eager.transfer;
     assert!(both.waited - eager.waited < second / 10, "{eager:?} {both:?}");
-    assert_eq!(stack.counters().tier(TierKind::Disk).bytes_read, 8 * 24);
+    assert_eq!(stack.counters().tier(TierName::DISK).bytes_read, 8 * 24);
 }
 
 /// Many threads submit, replace, cancel and wait while blocks fail: every handle ends, and nothing stays
@@ -188,7 +188,7 @@ fn overlap_tells_waiting_from_hiding() {
 #[test]
 fn every_handle_ends_under_load() {
     let config = EngineConfig { max_pending_prefetch: 6, prefetch_cache_size: 16, ..EngineConfig::GSA };
-    let tier = Arc::new(FakeTier::new(TierKind::Disk, layout(), Duration::from_micros(50)));
+    let tier = Arc::new(FakeTier::new(TierName::DISK, layout(), Duration::from_micros(50)));
     (0..60u8).step_by(7).for_each(|n| tier.fail(hash(n), Fault::Broken));
     tier.fail(hash(31), Fault::Panics);
     let stack = Arc::new(TierStack::new(vec![tier]).unwrap());

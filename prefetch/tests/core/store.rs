@@ -6,7 +6,7 @@ use std::time::Duration;
 use prefetch::policy::PolicyKind;
 use prefetch::stack::TierStack;
 use prefetch::store::{Store, StoreConfig, StoreError};
-use prefetch::tier::{FakeTier, Fault, HostTier, TierError, TierKind};
+use prefetch::tier::{FakeTier, Fault, HostTier, TierError, TierName};
 use proptest::prelude::*;
 
 use crate::conformance::{block, cases, key, layout};
@@ -54,7 +54,7 @@ fn whole_blocks_are_dumped_at_once() {
     let task = store.dump_blocks(vec![whole(1), whole(2)]).unwrap();
     store.wait(task).unwrap();
     let mut bytes = vec![0; layout().block_bytes()];
-    assert_eq!(stack.load(key(2), &mut bytes).unwrap(), TierKind::Host);
+    assert_eq!(stack.load(key(2), &mut bytes).unwrap(), TierName::HOST);
     assert_eq!(bytes, block(2));
     let short = store.dump_blocks(vec![(key(3), Arc::from(&block(3)[1..]))]);
     assert!(matches!(short, Err(StoreError::Layout { source: TierError::WrongSize { .. } })));
@@ -88,7 +88,7 @@ fn a_refused_dump_leaves_no_partial_blocks_behind() {
 
 #[test]
 fn failures_name_the_first_bad_block_and_end_the_wait() {
-    let tier = Arc::new(FakeTier::new(TierKind::Disk, layout(), Duration::from_millis(2)));
+    let tier = Arc::new(FakeTier::new(TierName::DISK, layout(), Duration::from_millis(2)));
     let stack = Arc::new(TierStack::new(vec![tier.clone()]).unwrap());
     let store = Store::new(stack, SMALL).unwrap();
     tier.fail(key(3), Fault::Panics);
@@ -106,7 +106,7 @@ fn failures_name_the_first_bad_block_and_end_the_wait() {
 
 #[test]
 fn a_slow_tier_runs_into_the_timeout_and_a_long_task_into_the_queue_limit() {
-    let tier = FakeTier::new(TierKind::Disk, layout(), Duration::from_millis(100));
+    let tier = FakeTier::new(TierName::DISK, layout(), Duration::from_millis(100));
     let stack = Arc::new(TierStack::new(vec![Arc::new(tier)]).unwrap());
     let store = Store::new(stack, StoreConfig { timeout: Duration::from_millis(5), ..SMALL }).unwrap();
     let load = |blocks: u16| store.load((0..blocks).map(|n| (key(n), vec![0; 40])).collect(), 0);
@@ -119,7 +119,7 @@ fn a_slow_tier_runs_into_the_timeout_and_a_long_task_into_the_queue_limit() {
 #[test]
 fn prefetch_copies_into_the_faster_tier_without_a_task() {
     let host = Arc::new(HostTier::new(layout(), 64, PolicyKind::Lru, None));
-    let disk = Arc::new(FakeTier::new(TierKind::Disk, layout(), Duration::ZERO));
+    let disk = Arc::new(FakeTier::new(TierName::DISK, layout(), Duration::ZERO));
     let stack = Arc::new(TierStack::new(vec![host, disk.clone()]).unwrap());
     let store = Store::new(stack.clone(), SMALL).unwrap();
     let keys: Vec<_> = (0..20).map(key).collect();
@@ -127,7 +127,7 @@ fn prefetch_copies_into_the_faster_tier_without_a_task() {
     assert!((1..=8).contains(&queued));
     drop(store);
     assert_eq!(disk.reads().len(), queued);
-    assert_eq!(stack.counters().tier(TierKind::Host).bytes_written, 120 * queued as u64);
+    assert_eq!(stack.counters().tier(TierName::HOST).bytes_written, 120 * queued as u64);
 }
 
 proptest! {

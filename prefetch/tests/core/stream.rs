@@ -7,14 +7,14 @@ use kvblock::{BlockHash, BlockIdx, BlockSize};
 use prefetch::failure::{FailurePolicy, Recovery};
 use prefetch::stack::TierStack;
 use prefetch::stream::{StreamConfig, stream_shards};
-use prefetch::tier::{FakeTier, Fault, TierError, TierKind};
+use prefetch::tier::{FakeTier, Fault, TierError, TierName};
 use proptest::prelude::*;
 
 use crate::conformance::cases;
 use crate::{hash, hashes, layout};
 
 fn tiers() -> (Arc<FakeTier>, TierStack) {
-    let tier = Arc::new(FakeTier::new(TierKind::Disk, layout(), Duration::ZERO));
+    let tier = Arc::new(FakeTier::new(TierName::DISK, layout(), Duration::ZERO));
     (tier.clone(), TierStack::new(vec![tier]).unwrap())
 }
 
@@ -52,7 +52,7 @@ proptest! {
 
 #[test]
 fn reading_runs_ahead_of_the_consumer() {
-    let tier = Arc::new(FakeTier::new(TierKind::Disk, layout(), Duration::from_millis(20)));
+    let tier = Arc::new(FakeTier::new(TierName::DISK, layout(), Duration::from_millis(20)));
     let stack = TierStack::new(vec![tier]).unwrap();
     let config = StreamConfig { slots: 2, readers: 1 };
     let compute = Duration::from_millis(30);

@@ -16,7 +16,7 @@ use conformance::{block, cases, check_ops, check_refusals, check_threads, key, l
 use insta::assert_snapshot;
 use prefetch::policy::PolicyKind;
 use prefetch::stack::TierStack;
-use prefetch::tier::{BlockLayout, DiskConfig, DiskTier, HostTier, Stored, Tier, TierError, TierKind};
+use prefetch::tier::{BlockLayout, DiskConfig, DiskTier, HostTier, Stored, Tier, TierError, TierName};
 use proptest::prelude::*;
 
 /// A slot is a page.
@@ -233,6 +233,6 @@ fn a_flipped_bit_is_found_once_and_the_next_tier_serves() {
         Arc::new(HostTier::new(layout(), 4, PolicyKind::Lru, None)),
         disk.clone() as Arc<dyn Tier>,
     ]);
-    assert_eq!(stack.unwrap().store(key(1), &block(1)).unwrap(), [TierKind::Host, TierKind::Disk]);
+    assert_eq!(stack.unwrap().store(key(1), &block(1)).unwrap(), [TierName::HOST, TierName::DISK]);
     assert_eq!(held(&disk, 3), [0, 1, 2]);
 }

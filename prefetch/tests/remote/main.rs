@@ -21,7 +21,7 @@ use prefetch::policy::PolicyKind;
 use prefetch::spec::{RemoteSpec, TierSpec};
 use prefetch::stack::TierStack;
 use prefetch::store::{Store, StoreConfig};
-use prefetch::tier::{BlockLayout, HostTier, RemoteConfig, RemoteTier, Stored, Tier, TierError, TierKind};
+use prefetch::tier::{BlockLayout, HostTier, RemoteConfig, RemoteTier, Stored, Tier, TierError, TierName};
 use proptest::prelude::*;
 
 /// How long a tier leaves a failed service alone.
@@ -145,8 +145,8 @@ fn engines_share_a_prefix_and_namespaces_and_databases_keep_apart() {
     assert!(matches!(outcome, Outcome::Ready { loaded: 4, .. }), "{outcome:?}");
     assert_eq!(engine.get(key(3)).as_deref(), Some(&block(3)[..]));
     let counters = stack.counters();
-    assert_eq!(counters.tier(TierKind::Remote).bytes_read, 4 * 120);
-    assert_eq!(counters.tier(TierKind::Host).bytes_written, 4 * 120);
+    assert_eq!(counters.tier(TierName::REMOTE).bytes_read, 4 * 120);
+    assert_eq!(counters.tier(TierName::HOST).bytes_written, 4 * 120);
 }
 
 #[test]
@@ -245,14 +245,14 @@ fn a_server_that_dies_fails_loads_without_holding_them_up_and_is_found_again() {
     };
     let outcome = engine.submit(submission).unwrap().wait(Duration::from_secs(60));
     let Outcome::Failed(bad) = outcome else { panic!("{outcome:?}") };
-    assert!(matches!(*bad[0].error, TierError::Backend { tier: TierKind::Remote, .. }), "{:?}", bad[0].error);
+    assert!(matches!(*bad[0].error, TierError::Backend { tier: TierName::REMOTE, .. }), "{:?}", bad[0].error);
 
     // The next calls do not wait for a timeout each.
     let begin = Instant::now();
     assert!((0..100).all(|n| stack.lookup(key(n)).is_none()));
     assert!(begin.elapsed() < PAUSE, "{:?}", begin.elapsed());
     assert!(matches!(read(&*tier, 1), Err(TierError::Down { .. })));
-    assert_eq!(stack.counters().tier(TierKind::Remote).errors, 101);
+    assert_eq!(stack.counters().tier(TierName::REMOTE).errors, 101);
 
     let _redis = Redis::start_on(port).expect("the port is still free");
     std::thread::sleep(PAUSE);

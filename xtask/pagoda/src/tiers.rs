@@ -25,7 +25,7 @@ use prefetch::policy::PolicyKind;
 use prefetch::spec::{Compression, TierSpec};
 use prefetch::stack::TierStack;
 use prefetch::store::{Store, StoreConfig, StoreError};
-use prefetch::tier::{BlockLayout, TierError, TierKind};
+use prefetch::tier::{BlockLayout, TierError, TierName};
 
 use crate::Notes;
 use crate::error::Error;
@@ -114,8 +114,8 @@ pub enum TiersError {
 
 impl std::fmt::Debug for Tiers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let kinds: Vec<TierKind> = self.stack.kinds().collect();
-        f.debug_struct("Tiers").field("kinds", &kinds).finish_non_exhaustive()
+        let names: Vec<TierName> = self.stack.names().collect();
+        f.debug_struct("Tiers").field("names", &names).finish_non_exhaustive()
     }
 }
 
@@ -217,9 +217,9 @@ impl Tiers {
     #[must_use]
     pub fn traffic(&self) -> TierUse {
         let counters = self.stack.counters();
-        let of = |kind| {
-            let tier = counters.tier(kind);
-            self.stack.kinds().any(|held| held == kind).then(|| TierTraffic {
+        let of = |name| {
+            let tier = counters.tier(name);
+            self.stack.names().any(|held| held == name).then(|| TierTraffic {
                 hits: tier.hits,
                 misses: tier.misses,
                 errors: tier.errors,
@@ -230,9 +230,9 @@ impl Tiers {
         };
         TierUse {
             device: None,
-            host: of(TierKind::Host),
-            disk: of(TierKind::Disk),
-            remote: of(TierKind::Remote),
+            host: of(TierName::HOST),
+            disk: of(TierName::DISK),
+            remote: of(TierName::REMOTE),
             overlap: counters.overlap().hidden(),
         }
     }

@@ -8,7 +8,7 @@ use kvblock::BlockHash;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 
 use super::{failed, slab};
-use crate::tier::{BlockLayout, TierError, TierKind};
+use crate::tier::{BlockLayout, TierError, TierName};
 
 /// Hash to (order of writing, slot, checksums by shard as little-endian u64).
 const BLOCKS: TableDefinition<'_, [u8; 32], (u64, u32, &[u8])> = TableDefinition::new("blocks");
@@ -67,7 +67,7 @@ impl Catalog {
         let found = describe(&database).map_err(|e| failed("reading what the index is of", e))?;
         if found != about {
             return Err(TierError::Mismatch {
-                tier: TierKind::Disk,
+                tier: TierName::DISK,
                 found: found.into(),
                 expected: about.into(),
             });
@@ -119,7 +119,7 @@ struct Lock(File);
 
 impl Lock {
     fn take(directory: &Path) -> Result<Self, TierError> {
-        let tier = TierKind::Disk;
+        let tier = TierName::DISK;
         let file = File::create(directory.join("lock")).map_err(|e| failed("creating the lock", e))?;
         match file.try_lock() {
             Ok(()) => Ok(Self(file)),

@@ -8,7 +8,7 @@ use models::{Decoder, ModelError};
 use prefetch::engine::{EngineConfig, Handle, Outcome, Submission, TaskKey};
 use prefetch::failure::{FailurePolicy, Recovery};
 use prefetch::plan::Priority;
-use prefetch::tier::{TierError, TierKind};
+use prefetch::tier::{TierError, TierName};
 use scheduler::{Load, PrefetchWish, Scheduler, StepPlan};
 
 use super::{GROUP, Tiers};
@@ -26,7 +26,7 @@ pub(super) struct Wished {
     /// Number of blocks looked up, after the prefix hit.
     asked: usize,
     /// The fastest tier of each that was found, from the first.
-    found: Vec<TierKind>,
+    found: Vec<TierName>,
     /// [`Tiers::saved`] at that time.
     saved: u64,
     /// What is read ahead: positions in the sequence, and the task.
@@ -36,7 +36,7 @@ pub(super) struct Wished {
 impl Wished {
     /// Tiers of the blocks of a load, which ends with the last block found. The first ones were not looked up
     /// if the device has lost them since.
-    fn tiers_of(&self, blocks: usize) -> Vec<TierKind> {
+    fn tiers_of(&self, blocks: usize) -> Vec<TierName> {
         self.found[self.found.len().saturating_sub(blocks)..].to_vec()
     }
 }
@@ -45,7 +45,7 @@ impl Wished {
 pub(super) struct Loading {
     load: Load,
     /// The tiers of its blocks, as the lookup found them.
-    found: Vec<TierKind>,
+    found: Vec<TierName>,
     /// Positions in the sequence of the blocks that are not on the device yet.
     rest: Range<u32>,
     /// The task that reads the first blocks of `rest`, and since when; `None` until the loader has room.
@@ -245,9 +245,9 @@ impl Tiers {
     }
 
     /// Counts the tokens of blocks that were loaded for a request.
-    fn count_loaded(&mut self, seq: SeqId, tiers: &[TierKind]) {
-        let of = |kind| self.block_size * u32_of(tiers.iter().filter(|tier| **tier == kind).count());
-        let [host, disk, remote] = [TierKind::Host, TierKind::Disk, TierKind::Remote].map(of);
+    fn count_loaded(&mut self, seq: SeqId, tiers: &[TierName]) {
+        let of = |name| self.block_size * u32_of(tiers.iter().filter(|tier| **tier == name).count());
+        let [host, disk, remote] = [TierName::HOST, TierName::DISK, TierName::REMOTE].map(of);
         self.loaded.insert(seq, CachedTokens { device: 0, host, disk, remote });
     }
 
