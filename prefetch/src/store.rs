@@ -1,8 +1,10 @@
 //! The store: saves and loads blocks in the background, shard by shard; a block becomes visible once it is
 //! complete.
 
+mod dump;
 mod task;
 
+pub use dump::Dump;
 pub use task::Task;
 
 use std::collections::VecDeque;
@@ -11,11 +13,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use kvblock::BlockHash;
-use rustc_hash::FxHashMap;
 
 use crate::stack::TierStack;
 use crate::sync::lock;
-use crate::tier::{BlockLayout, TierError, TierName};
+use crate::tier::{TierError, TierName};
+use dump::{Partial, Places};
 use task::TaskShared;
 
 /// Limits of a store.
@@ -51,13 +53,21 @@ pub enum StoreError {
         /// `waiting_depth`.
         depth: usize,
     },
-    /// Too many blocks are only partly dumped; nothing was queued.
+    /// Too many blocks are being dumped by shards.
     #[error("{partial} blocks are dumped in part, the limit is {partial_max}")]
     TooManyPartial {
-        /// Partly dumped blocks, including those of this call.
+        /// Blocks dumped in part, including those of this call.
         partial: usize,
         /// `partial_max`.
         partial_max: usize,
+    },
+    /// One shard is expected for each block of a dump; nothing was queued.
+    #[error("{given} shards for a dump of {expected} blocks")]
+    BlockCount {
+        /// Shards given.
+        given: usize,
+        /// Blocks of the dump.
+        expected: usize,
     },
     /// The task did not finish in time; it continues in the background.
     #[error("task is not finished after {timeout:?}")]
@@ -81,6 +91,9 @@ pub enum StoreError {
         #[source]
         source: TierError,
     },
+    /// The store of a dump is gone.
+    #[error("the store has shut down")]
+    ShutDown,
     /// The system refused a thread.
     #[error("stream {index} of {streams} did not start")]
     Spawn {
@@ -103,28 +116,16 @@ struct Job {
 
 enum Work {
     Load { shard: u32, buffer: Vec<u8> },
-    Dump { shard: u32, bytes: Arc<[u8]> },
+    Dump { block: Arc<Partial>, shard: u32, bytes: Arc<[u8]> },
     DumpBlock { bytes: Arc<[u8]> },
     Prefetch,
-}
-
-/// A block whose shards arrive one by one.
-struct Partial {
-    bytes: Vec<u8>,
-    have: Vec<bool>,
-}
-
-impl Partial {
-    fn new(layout: BlockLayout) -> Self {
-        Self { bytes: vec![0; layout.block_bytes()], have: vec![false; layout.shards() as usize] }
-    }
 }
 
 struct Shared {
     tiers: Arc<TierStack>,
     queue: Mutex<Queue>,
     work: Condvar,
-    partial: Mutex<FxHashMap<BlockHash, Partial>>,
+    places: Places,
     config: StoreConfig,
 }
 
@@ -136,9 +137,7 @@ struct Queue {
 
 /// Loads and dumps blocks on background streams over a [`TierStack`].
 ///
-/// Dumps may come shard by shard, for instance layer by layer. A block is written to the tiers, and visible
-/// to lookups, only once its last shard has arrived; [`Store::discard`] drops a block that will not be
-/// completed.
+/// Blocks are saved whole ([`Store::dump_blocks`]) or shard by shard ([`Store::dump`]).
 pub struct Store {
     shared: Arc<Shared>,
     streams: Vec<JoinHandle<()>>,
@@ -154,8 +153,8 @@ impl Store {
     /// When there is no stream: no task would ever end.
     pub fn new(tiers: Arc<TierStack>, config: StoreConfig) -> Result<Self, StoreError> {
         assert!(config.streams > 0, "a store with {} streams finishes no task", config.streams);
-        let (queue, work, partial) = (Mutex::default(), Condvar::new(), Mutex::default());
-        let shared = Arc::new(Shared { tiers, queue, work, partial, config });
+        let (queue, work, places) = (Mutex::default(), Condvar::new(), Places::new(config.partial_max));
+        let shared = Arc::new(Shared { tiers, queue, work, places, config });
         let mut store = Self { shared, streams: Vec::new() };
         for index in 0..config.streams {
             let shared = store.shared.clone();
@@ -202,36 +201,16 @@ impl Store {
         for (_, buffer) in &blocks {
             layout.check_shard(shard, buffer.len()).map_err(|source| StoreError::Layout { source })?;
         }
-        self.enqueue(blocks.into_iter().map(|(key, buffer)| (key, Work::Load { shard, buffer })).collect())
+        self.shared
+            .enqueue(blocks.into_iter().map(|(key, buffer)| (key, Work::Load { shard, buffer })).collect())
     }
 
-    /// Saves one shard of each block. The task succeeds once the shards have been taken over and every block
-    /// completed by them has been written.
+    /// Begins to save `blocks` shard by shard. Repeats are saved once each.
     ///
     /// # Errors
-    /// [`StoreError::QueueFull`], [`StoreError::TooManyPartial`], or [`StoreError::Layout`].
-    pub fn dump(&self, blocks: Vec<(BlockHash, Arc<[u8]>)>, shard: u32) -> Result<Task, StoreError> {
-        let layout = self.shared.tiers.layout();
-        for (_, bytes) in &blocks {
-            layout.check_shard(shard, bytes.len()).map_err(|source| StoreError::Layout { source })?;
-        }
-        // Places are reserved here, so that a stream never has to refuse; streams cannot look for them before
-        // the lock is released.
-        let mut partial = lock(&self.shared.partial);
-        let mut begun = Vec::new();
-        if layout.shards() > 1 {
-            begun.extend(blocks.iter().map(|(key, _)| *key).filter(|key| !partial.contains_key(key)));
-            begun.sort_unstable();
-            begun.dedup();
-        }
-        let (partial_max, count) = (self.shared.config.partial_max, partial.len() + begun.len());
-        if count > partial_max {
-            return Err(StoreError::TooManyPartial { partial: count, partial_max });
-        }
-        let works = blocks.into_iter().map(|(key, bytes)| (key, Work::Dump { shard, bytes }));
-        let task = self.enqueue(works.collect())?;
-        partial.extend(begun.into_iter().map(|key| (key, Partial::new(layout))));
-        Ok(task)
+    /// [`StoreError::TooManyPartial`].
+    pub fn dump(&self, blocks: Vec<BlockHash>) -> Result<Dump, StoreError> {
+        Dump::new(self.shared.clone(), blocks)
     }
 
     /// Saves whole blocks, all shards at once. A block is visible once it has been written.
@@ -243,13 +222,7 @@ impl Store {
         for (_, bytes) in &blocks {
             layout.check_block(bytes.len()).map_err(|source| StoreError::Layout { source })?;
         }
-        self.enqueue(blocks.into_iter().map(|(key, bytes)| (key, Work::DumpBlock { bytes })).collect())
-    }
-
-    /// Drops the shards of blocks that will not be completed; they never become visible.
-    pub fn discard(&self, blocks: &[BlockHash]) {
-        let mut partial = lock(&self.shared.partial);
-        blocks.iter().for_each(|block| drop(partial.remove(block)));
+        self.shared.enqueue(blocks.into_iter().map(|(key, bytes)| (key, Work::DumpBlock { bytes })).collect())
     }
 
     /// Waits for a task, and returns the buffers of a load in the order of its blocks (empty ones for a
@@ -283,24 +256,6 @@ impl Store {
     pub fn check(&self, task: &Task) -> bool {
         lock(&task.shared.state).remaining == 0
     }
-
-    fn enqueue(&self, works: Vec<(BlockHash, Work)>) -> Result<Task, StoreError> {
-        let depth = self.shared.config.waiting_depth;
-        let mut queue = lock(&self.shared.queue);
-        let (jobs, queued) = (works.len(), queue.jobs.len());
-        if queued + jobs > depth {
-            return Err(StoreError::QueueFull { jobs, queued, depth });
-        }
-        let task = Task::new(jobs);
-        queue.jobs.extend(works.into_iter().enumerate().map(|(position, (key, work))| Job {
-            key,
-            work,
-            task: Some((task.shared.clone(), position)),
-        }));
-        drop(queue);
-        self.shared.work.notify_all();
-        Ok(task)
-    }
 }
 
 impl Drop for Store {
@@ -317,6 +272,27 @@ impl Drop for Store {
 }
 
 impl Shared {
+    fn enqueue(&self, works: Vec<(BlockHash, Work)>) -> Result<Task, StoreError> {
+        let depth = self.config.waiting_depth;
+        let mut queue = lock(&self.queue);
+        if queue.closed {
+            return Err(StoreError::ShutDown);
+        }
+        let (jobs, queued) = (works.len(), queue.jobs.len());
+        if queued + jobs > depth {
+            return Err(StoreError::QueueFull { jobs, queued, depth });
+        }
+        let task = Task::new(jobs);
+        queue.jobs.extend(works.into_iter().enumerate().map(|(position, (key, work))| Job {
+            key,
+            work,
+            task: Some((task.shared.clone(), position)),
+        }));
+        drop(queue);
+        self.work.notify_all();
+        Ok(task)
+    }
+
     fn run(&self) {
         loop {
             let mut queue = lock(&self.queue);
@@ -344,7 +320,9 @@ impl Shared {
                 let tier = self.tiers.load_shard(key, shard, &mut buffer)?;
                 Ok((buffer, Some(tier)))
             }
-            Work::Dump { shard, bytes } => self.dump(key, shard, &bytes).map(|()| (Vec::new(), None)),
+            Work::Dump { block, shard, bytes } => {
+                self.dump(key, &block, shard, &bytes).map(|()| (Vec::new(), None))
+            }
             Work::DumpBlock { bytes } => self.tiers.store(key, &bytes).map(|_| (Vec::new(), None)),
             Work::Prefetch => {
                 let mut block = vec![0; self.tiers.layout().block_bytes()];
@@ -354,21 +332,14 @@ impl Shared {
         }
     }
 
-    fn dump(&self, key: BlockHash, shard: u32, bytes: &[u8]) -> Result<(), TierError> {
+    fn dump(&self, key: BlockHash, block: &Partial, shard: u32, bytes: &[u8]) -> Result<(), TierError> {
         let layout = self.tiers.layout();
         if layout.shards() == 1 {
             return self.tiers.store(key, bytes).map(drop);
         }
-        let mut partial = lock(&self.partial);
-        // Discarded since, or completed by another dump of the same shards.
-        let Some(block) = partial.get_mut(&key) else { return Ok(()) };
-        block.bytes[layout.shard_range(shard)?].copy_from_slice(bytes);
-        block.have[shard as usize] = true;
-        if block.have.iter().any(|have| !have) {
-            return Ok(());
+        match block.take(layout, shard, bytes)? {
+            Some(whole) => self.tiers.store(key, whole.bytes()).map(drop),
+            None => Ok(()),
         }
-        let block = partial.remove(&key).expect("looked up above");
-        drop(partial);
-        self.tiers.store(key, &block.bytes).map(drop)
     }
 }

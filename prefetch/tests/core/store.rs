@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use prefetch::policy::PolicyKind;
 use prefetch::stack::TierStack;
-use prefetch::store::{Store, StoreConfig, StoreError};
+use prefetch::store::{Dump, Store, StoreConfig, StoreError};
 use prefetch::tier::{FakeTier, Fault, HostTier, TierError, TierName};
 use proptest::prelude::*;
 
@@ -24,22 +24,32 @@ fn shard(n: u16, shard: u32) -> Arc<[u8]> {
     block(n)[layout().shard_range(shard).unwrap()].into()
 }
 
-fn dump(store: &Store, blocks: &[u16], part: u32) -> Result<(), StoreError> {
-    let task = store.dump(blocks.iter().map(|&n| (key(n), shard(n, part))).collect(), part)?;
-    store.wait(task).map(drop)
+/// A dump of blocks, and the blocks.
+struct Dumped<'a>(&'a Store, Dump, Vec<u16>);
+
+impl<'a> Dumped<'a> {
+    fn begin(store: &'a Store, blocks: &[u16]) -> Result<Self, StoreError> {
+        Ok(Self(store, store.dump(blocks.iter().copied().map(key).collect())?, blocks.to_vec()))
+    }
+
+    fn shard(&self, part: u32) -> Result<(), StoreError> {
+        let task = self.1.shard(part, self.2.iter().map(|&n| shard(n, part)).collect())?;
+        self.0.wait(task).map(drop)
+    }
 }
 
 #[test]
 fn a_block_is_found_only_when_its_last_shard_has_come() {
     let (store, _) = store(SMALL);
+    let [first, second] = [1, 2].map(|n| Dumped::begin(&store, &[n]).unwrap());
     for part in [2, 0] {
-        dump(&store, &[1, 2], part).unwrap();
+        [&first, &second].into_iter().for_each(|dump| dump.shard(part).unwrap());
         assert_eq!(store.lookup(&[key(1), key(2)]), [false, false]);
     }
-    dump(&store, &[2], 1).unwrap();
+    second.shard(1).unwrap();
     assert_eq!(store.lookup(&[key(1), key(2)]), [false, true]);
     assert_eq!(store.lookup_on_prefix(&[key(1), key(2)]), None);
-    dump(&store, &[1], 1).unwrap();
+    first.shard(1).unwrap();
     assert_eq!(store.lookup_on_prefix(&[key(1), key(2), key(3), key(1)]), Some(1));
 
     let buffers = vec![(key(2), vec![0; 40]), (key(1), vec![0; 40])];
@@ -61,29 +71,53 @@ fn whole_blocks_are_dumped_at_once() {
 }
 
 #[test]
-fn discarded_and_surplus_partial_blocks_never_become_visible() {
+fn given_up_and_surplus_partial_blocks_never_become_visible() {
     let (store, _) = store(SMALL);
-    dump(&store, &[1, 2, 3], 0).unwrap();
-    let refused = dump(&store, &[4], 0).unwrap_err();
+    let three = [1, 2, 3].map(|n| Dumped::begin(&store, &[n]).unwrap());
+    three.iter().for_each(|dump| dump.shard(0).unwrap());
+    let refused = Dumped::begin(&store, &[4]).err().unwrap();
     assert!(matches!(refused, StoreError::TooManyPartial { partial: 4, partial_max: 3 }));
-    store.discard(&[key(1)]);
-    dump(&store, &[4], 0).unwrap();
-    store.discard(&[key(4)]);
-    for part in [1, 2] {
-        dump(&store, &[1], part).unwrap();
+    let [first, ..] = three;
+    drop(first);
+    let fourth = Dumped::begin(&store, &[4]).unwrap();
+    fourth.shard(0).unwrap();
+    drop(fourth);
+    let again = Dumped::begin(&store, &[1]).unwrap();
+    [1, 2].into_iter().for_each(|part| again.shard(part).unwrap());
+    assert_eq!(store.lookup(&[key(1)]), [false], "shard 0 was given up");
+}
+
+/// Two engines, or two threads of one, that dump the same prompt.
+#[test]
+fn several_dumps_of_one_block_leave_no_place_taken() {
+    let (store, _) = store(SMALL);
+    for round in 0..10 {
+        let [first, second] = [1, 1].map(|n| Dumped::begin(&store, &[n]).unwrap());
+        // The first completes the block between the shards of the second, which goes on or gives up.
+        [0, 1].into_iter().for_each(|part| first.shard(part).unwrap());
+        second.shard(0).unwrap();
+        first.shard(2).unwrap();
+        assert_eq!(store.lookup(&[key(1)]), [true]);
+        first.shard(2).unwrap();
+        second.shard(1).unwrap();
+        if round % 2 == 0 {
+            second.shard(2).unwrap();
+        }
     }
-    assert_eq!(store.lookup(&[key(1)]), [false], "shard 0 was discarded");
+    let all: Vec<_> = [4, 5, 6].map(|n| Dumped::begin(&store, &[n]).unwrap()).into();
+    assert_eq!(all.len(), SMALL.partial_max, "every place is free");
 }
 
 #[test]
-fn a_refused_dump_leaves_no_partial_blocks_behind() {
+fn a_refused_shard_is_not_taken_and_a_dump_may_outlive_its_store() {
     let (store, _) = store(StoreConfig { waiting_depth: 2, ..SMALL });
-    let three = (1..4).map(|n| (key(n), shard(n, 0))).collect();
-    assert!(matches!(store.dump(three, 0).err(), Some(StoreError::QueueFull { jobs: 3, depth: 2, .. })));
-    // All three places are free for other blocks.
-    for n in 4..7 {
-        dump(&store, &[n], 0).unwrap();
-    }
+    let dump = Dumped::begin(&store, &[1, 2, 3]).unwrap();
+    assert!(matches!(dump.shard(0), Err(StoreError::QueueFull { jobs: 3, depth: 2, .. })));
+    let short = dump.1.shard(0, vec![shard(1, 0)]);
+    assert!(matches!(short.err(), Some(StoreError::BlockCount { given: 1, expected: 3 })));
+    let Dumped(_, dump, _) = dump;
+    drop(store);
+    assert!(matches!(dump.shard(0, [1, 2, 3].map(|n| shard(n, 0)).into()).err(), Some(StoreError::ShutDown)));
 }
 
 #[test]
@@ -138,9 +172,10 @@ proptest! {
         dumped in 0usize..=12,
     ) {
         let (store, stack) = store(StoreConfig { waiting_depth: 64, partial_max: 8, ..SMALL });
+        let dumps: Vec<Dump> = (0..4).map(|n| store.dump(vec![key(n)]).unwrap()).collect();
         let tasks: Vec<_> = order[..dumped]
             .iter()
-            .map(|&(n, part)| store.dump(vec![(key(n), shard(n, part))], part).unwrap())
+            .map(|&(n, part)| dumps[usize::from(n)].shard(part, vec![shard(n, part)]).unwrap())
             .collect();
         tasks.into_iter().for_each(|task| drop(store.wait(task).unwrap()));
         for n in 0..4 {

@@ -78,8 +78,9 @@ fn crash_child() {
     let mut open = std::collections::VecDeque::new();
     for i in 0u16.. {
         let n = seed.wrapping_add(i.wrapping_mul(5)) % BLOCKS;
+        let dump = store.dump(vec![key(n)]).unwrap();
         for (shard, bytes) in (0..).zip(block(n).chunks_exact(layout().shard_bytes())) {
-            open.push_back(store.dump(vec![(key(n), Arc::from(bytes))], shard).unwrap());
+            open.push_back(dump.shard(shard, vec![Arc::from(bytes)]).unwrap());
         }
         while open.len() > 9 {
             store.wait(open.pop_front().expect("longer than 9")).unwrap();
