@@ -1,5 +1,6 @@
 //! A stack of tiers, queried from the fastest down.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use kvblock::BlockHash;
@@ -78,7 +79,7 @@ impl TierStack {
                 break;
             }
             let asked: Vec<BlockHash> = open.iter().map(|&at| keys[at]).collect();
-            match tier.contains_many(&asked) {
+            match guarded(asked[0], || tier.contains_many(&asked)) {
                 Ok(held) => {
                     let held = open.into_iter().zip(held).filter(|(_, held)| *held);
                     held.for_each(|(at, _)| found[at] = Some(tier.name()));
@@ -173,12 +174,13 @@ impl TierStack {
         results.into_iter().try_fold(false, |any, removed| Ok(any | removed?))
     }
 
-    /// Flushes every tier.
+    /// Flushes every tier; failures are counted.
     ///
     /// # Errors
     /// The first failure, after all tiers were tried.
     pub fn flush(&self) -> Result<(), TierError> {
-        let results: Vec<_> = self.tiers.iter().map(|tier| tier.flush()).collect();
+        let flush = |tier: &Arc<dyn Tier>| tier.flush().inspect_err(|_| self.counters.error(tier.name()));
+        let results: Vec<_> = self.tiers.iter().map(flush).collect();
         results.into_iter().collect()
     }
 
@@ -190,7 +192,7 @@ impl TierStack {
     ) -> Result<usize, TierError> {
         let mut failure = None;
         for (depth, tier) in self.tiers.iter().enumerate() {
-            match read(tier.as_ref()) {
+            match guarded(key, || read(tier.as_ref())) {
                 Ok(()) => {
                     self.counters.hit(tier.name(), bytes);
                     return Ok(depth);
@@ -208,7 +210,7 @@ impl TierStack {
     }
 
     fn write_to(&self, tier: &Arc<dyn Tier>, key: BlockHash, block: &[u8]) -> Result<Stored, TierError> {
-        let stored = tier.write(key, block);
+        let stored = guarded(key, || tier.write(key, block));
         match &stored {
             Ok(Stored::Written) => self.counters.written(tier.name(), block.len()),
             Ok(Stored::AlreadyThere | Stored::Filtered) => {}
@@ -216,6 +218,12 @@ impl TierStack {
         }
         stored
     }
+}
+
+/// Turns a panic of a tier into a failure of that tier, so that it is counted and the next one is tried.
+fn guarded<T>(key: BlockHash, call: impl FnOnce() -> Result<T, TierError>) -> Result<T, TierError> {
+    let result = catch_unwind(AssertUnwindSafe(call));
+    result.unwrap_or(Err(TierError::Panicked { key }))
 }
 
 /// Why tiers do not form a stack.

@@ -304,8 +304,8 @@ pub enum TierError {
         /// Time until the next request goes through.
         retry_in: Duration,
     },
-    /// The load panicked; the panic was caught so that nobody waits forever.
-    #[error("loading block {key:?} panicked")]
+    /// A tier panicked while it served a block; the panic was caught, so that nobody waits forever.
+    #[error("a tier panicked while it served block {key:?}")]
     Panicked {
         /// The block.
         key: BlockHash,

@@ -104,6 +104,22 @@ fn a_stack_takes_several_tiers_of_a_kind_in_any_order() {
 }
 
 #[test]
+fn a_tier_that_panics_is_counted_and_the_next_one_serves() {
+    let (disk, remote) = (fake(TierName::DISK), fake(TierName::REMOTE));
+    let stack = TierStack::new(vec![disk.clone(), remote.clone()]).unwrap();
+    disk.fail(key(1), Fault::Panics);
+    let mut bytes = block(9);
+    assert_eq!(stack.load(key(1), &mut bytes).unwrap(), TierName::REMOTE);
+    assert_eq!(bytes, block(1));
+    let count = |name| (stack.counters().tier(name).misses, stack.counters().tier(name).errors);
+    assert_eq!((count(TierName::DISK), count(TierName::REMOTE)), ((1, 1), (0, 0)));
+    disk.fail(key(2), Fault::Panics);
+    remote.fail(key(2), Fault::Panics);
+    assert!(matches!(stack.load(key(2), &mut bytes), Err(TierError::Panicked { .. })));
+    assert_eq!((count(TierName::DISK), count(TierName::REMOTE)), ((2, 2), (1, 1)));
+}
+
+#[test]
 fn stacks_that_make_no_sense_are_refused() {
     let build = |tiers: Vec<Arc<dyn Tier>>| TierStack::new(tiers).err();
     assert_eq!(build(vec![]), Some(StackError::Empty));
