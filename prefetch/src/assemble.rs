@@ -108,15 +108,13 @@ fn host(capacity_bytes: u64, config: &StackConfig) -> Result<HostTier, AssembleE
 
 #[cfg(feature = "disk")]
 fn disk(spec: &DiskSpec, config: &StackConfig, direct: bool) -> Result<Arc<dyn Tier>, AssembleError> {
+    let disk =
+        crate::tier::DiskConfig::new(&spec.path, config.layout, &config.namespace, spec.capacity_bytes);
     Ok(Arc::new(crate::tier::DiskTier::open(crate::tier::DiskConfig {
-        directory: spec.path.clone(),
-        layout: config.layout,
-        namespace: config.namespace.clone(),
-        capacity_bytes: spec.capacity_bytes,
         policy: config.policy,
-        reuse: None,
         blocks_per_sync: config.blocks_per_sync,
         direct,
+        ..disk
     })?))
 }
 

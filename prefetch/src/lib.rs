@@ -18,4 +18,6 @@ pub mod staging;
 pub mod store;
 pub mod stream;
 mod sync;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod tier;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kvblock::BlockHash;
 
 use crate::counters::Counters;
-use crate::tier::{BlockLayout, Stored, Tier, TierError, TierName};
+use crate::tier::{BlockLayout, Stored, Tier, TierError, TierName, TierWarning};
 
 /// Blocks per request of a prefix lookup: enough to hide round trips, few enough to waste little after a
 /// miss.
@@ -184,6 +184,12 @@ impl TierStack {
         results.into_iter().collect()
     }
 
+    /// Returns what tiers have mended or go on without, since the last call.
+    #[must_use]
+    pub fn take_warnings(&self) -> Vec<TierWarning> {
+        self.tiers.iter().flat_map(|tier| tier.take_warnings()).collect()
+    }
+
     fn first_to_serve(
         &self,
         key: BlockHash,
@@ -213,14 +219,14 @@ impl TierStack {
         let stored = guarded(key, || tier.write(key, block));
         match &stored {
             Ok(Stored::Written) => self.counters.written(tier.name(), block.len()),
-            Ok(Stored::AlreadyThere | Stored::Filtered) => {}
+            Ok(_) => {}
             Err(_) => self.counters.error(tier.name()),
         }
         stored
     }
 }
 
-/// Turns a panic of a tier into a failure of that tier, so that it is counted and the next one is tried.
+/// Turns a panic of a tier into a failure of that tier, so that the next one is tried.
 fn guarded<T>(key: BlockHash, call: impl FnOnce() -> Result<T, TierError>) -> Result<T, TierError> {
     let result = catch_unwind(AssertUnwindSafe(call));
     result.unwrap_or(Err(TierError::Panicked { key }))

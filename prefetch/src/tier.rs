@@ -2,23 +2,19 @@
 
 #[cfg(feature = "disk")]
 mod disk;
-mod fake;
+mod error;
 mod host;
 mod name;
 #[cfg(feature = "remote")]
 mod remote;
 
 #[cfg(feature = "disk")]
-pub use disk::{DiskConfig, DiskTier};
-pub use fake::{FakeTier, Fault};
+pub use disk::{Access, DiskConfig, DiskTier, Volume, VolumeFile};
+pub use error::{TierError, TierWarning};
 pub use host::HostTier;
 pub use name::TierName;
 #[cfg(feature = "remote")]
 pub use remote::{RemoteConfig, RemoteTier};
-
-use std::error::Error;
-use std::path::PathBuf;
-use std::time::Duration;
 
 use kvblock::BlockHash;
 
@@ -91,8 +87,9 @@ impl BlockLayout {
     }
 }
 
-/// What a write did.
+/// Outcome of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum Stored {
     /// The block was written and is now visible.
     Written,
@@ -100,6 +97,8 @@ pub enum Stored {
     AlreadyThere,
     /// The reuse filter has not seen the block often enough; nothing was transferred.
     Filtered,
+    /// The tier can only be read; nothing was transferred.
+    ReadOnly,
 }
 
 /// A keyed store of equal-sized blocks.
@@ -181,151 +180,20 @@ pub trait Tier: Send + Sync {
     fn flush(&self) -> Result<(), TierError> {
         Ok(())
     }
+
+    /// Returns what was mended or goes on with a fault since the last call.
+    fn take_warnings(&self) -> Vec<TierWarning> {
+        Vec::new()
+    }
 }
 
-/// Why a tier could not serve a call.
-#[derive(thiserror::Error, Debug)]
-#[non_exhaustive]
-pub enum TierError {
-    /// The tier does not hold the block.
-    #[error("block {key:?} is not in the {tier} tier")]
-    NotFound {
-        /// The tier that was asked.
-        tier: TierName,
-        /// The block.
-        key: BlockHash,
-    },
-    /// The stored bytes are not those that were written.
-    #[error(
-        "block {key:?} in the {tier} tier is corrupt: shard {shard} sums to {found:016x}, not {expected:016x}"
-    )]
-    Corrupt {
-        /// The tier that holds the block.
-        tier: TierName,
-        /// The block.
-        key: BlockHash,
-        /// The shard that failed.
-        shard: u32,
-        /// Checksum of the bytes as read.
-        found: u64,
-        /// Checksum of the bytes as written.
-        expected: u64,
-    },
-    /// No block can be evicted.
-    #[error("{tier} tier is full: all {capacity_blocks} blocks are in use")]
-    Full {
-        /// The tier.
-        tier: TierName,
-        /// Its capacity in blocks.
-        capacity_blocks: u64,
-    },
-    /// The block is pinned, so it cannot be removed.
-    #[error("block {key:?} in the {tier} tier is in use by {pins} readers")]
-    InUse {
-        /// The tier.
-        tier: TierName,
-        /// The block.
-        key: BlockHash,
-        /// Readers that hold it.
-        pins: u32,
-    },
-    /// A buffer does not have the size that the layout requires.
-    #[error("buffer of {given_bytes} bytes where {expected_bytes} are needed")]
-    WrongSize {
-        /// Bytes of the caller's buffer.
-        given_bytes: usize,
-        /// Bytes that the layout requires.
-        expected_bytes: usize,
-    },
-    /// The block has fewer shards.
-    #[error("shard {shard} of blocks that have {shards}")]
-    NoSuchShard {
-        /// The shard asked for.
-        shard: u32,
-        /// Shards of a block.
-        shards: u32,
-    },
-    /// The tier holds blocks of another size or model.
-    #[error("{tier} tier holds {found}, not {expected}")]
-    Mismatch {
-        /// The tier.
-        tier: TierName,
-        /// What the tier says it holds.
-        found: Box<str>,
-        /// What was asked for.
-        expected: Box<str>,
-    },
-    /// A directory cannot be used.
-    #[error("{tier} tier cannot use the directory {}", path.display())]
-    Directory {
-        /// The tier.
-        tier: TierName,
-        /// The directory.
-        path: PathBuf,
-        /// The system's error.
-        #[source]
-        source: std::io::Error,
-    },
-    /// A bucket, or another container of blocks, is missing. Tiers do not create it.
-    #[error("{tier} tier: there is no bucket {bucket:?}")]
-    NoBucket {
-        /// The tier.
-        tier: TierName,
-        /// Its name.
-        bucket: Box<str>,
-    },
-    /// The directory, which only one tier may use at a time, is in use.
-    #[error("{tier} tier in {} is already open, by this or another process", path.display())]
-    Locked {
-        /// The tier.
-        tier: TierName,
-        /// Its directory.
-        path: PathBuf,
-    },
-    /// The capacity of the tier exceeds the size of the file system, used and free space together.
-    #[error(
-        "{tier} tier of {capacity_bytes} bytes in {}, whose file system has {total_bytes}", path.display()
-    )]
-    TooLarge {
-        /// The tier.
-        tier: TierName,
-        /// Its directory.
-        path: PathBuf,
-        /// Bytes of the tier.
-        capacity_bytes: u64,
-        /// Bytes of the file system.
-        total_bytes: u64,
-    },
-    /// The tier failed recently and is not queried again yet.
-    #[error("{tier} tier is down and will be asked again in {retry_in:?}")]
-    Down {
-        /// The tier.
-        tier: TierName,
-        /// Time until the next request goes through.
-        retry_in: Duration,
-    },
-    /// A tier panicked while it served a block; the panic was caught, so that nobody waits forever.
-    #[error("a tier panicked while it served block {key:?}")]
-    Panicked {
-        /// The block.
-        key: BlockHash,
-    },
-    /// The backend failed.
-    #[error("{tier} tier: {action} failed")]
-    Backend {
-        /// The tier.
-        tier: TierName,
-        /// The action that failed.
-        action: &'static str,
-        /// The backend's own error.
-        #[source]
-        source: Box<dyn Error + Send + Sync>,
-    },
-}
-
-/// Checksum of a shard: XXH3-64, fast enough to run at memory speed. It guards against torn writes and bad
-/// media, not against an adversary.
-#[cfg(feature = "disk")]
-pub(crate) fn checksum(bytes: &[u8]) -> u64 {
-    xxhash_rust::xxh3::xxh3_64(bytes)
+/// Checksum of a shard of the block `key`: XXH3-64, fast enough to run at memory speed. It guards against torn
+/// writes, bad media and mixed-up blocks, not against an adversary.
+#[cfg(any(feature = "disk", feature = "remote"))]
+pub(crate) fn shard_sum(key: BlockHash, shard: u32, bytes: &[u8]) -> u64 {
+    let [a, b, c, d, e, f, g, h, ..] = *key.as_bytes();
+    xxhash_rust::xxh3::xxh3_64_with_seed(
+        bytes,
+        u64::from_le_bytes([a, b, c, d, e, f, g, h]) ^ u64::from(shard),
+    )
 }

@@ -1,40 +1,51 @@
 //! The disk tier: blocks in slab files, with an index that survives a crash.
 //!
-//! A directory holds `lock`, `index.redb` and `slab-0000.kv`, `slab-0001.kv` and so on. A slab is an array of
-//! slots; a slot is one block. The index maps a hash to its slot and to the checksum of each shard.
+//! A directory holds `lock`, `blocks.index` and `slab-0000.kv`, `slab-0001.kv` and so on. A slab is an array of
+//! slots; a slot is one block. The index has a record for each slot: the hash of its block, and the checksum of each
+//! shard.
 //!
 //! Two rules make a crash harmless at any moment:
 //!
 //! 1. A block enters the index file only after its bytes are synced to its slab.
-//! 2. A slot is overwritten only after the removal of its last block from the index file is synced.
+//! 2. A slot is overwritten only after its record in the index file is cleared and synced.
 //!
 //! So every block that the index file names is complete. Commits are batched: a crash loses at most the last
 //! [`DiskConfig::blocks_per_sync`] blocks written, and never corrupts one. In addition, checksums guard
-//! against bad media.
+//! against bad media: they depend on the hash, so that a block is never taken for another one. A block that cannot be
+//! read, whatever the reason, leaves the index, and is written again when it is needed again.
 
 mod catalog;
 #[cfg(target_os = "linux")]
 mod direct;
+mod folder;
+mod header;
 mod slab;
+mod volume;
+
+pub use volume::{Access, Volume, VolumeFile};
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use kvblock::BlockHash;
 use rustc_hash::FxHashMap;
 
 use super::host::in_use;
-use super::{BlockLayout, Stored, Tier, TierError, TierName, checksum};
-use crate::index::{Lookup, TierIndex};
+use super::{BlockLayout, Stored, Tier, TierError, TierName, TierWarning, shard_sum};
+use crate::index::{IndexError, Lookup, TierIndex};
 use crate::policy::{PolicyKind, ReuseFilter};
 use crate::sync::lock;
-use catalog::{Catalog, Row};
+use catalog::{Catalog, Contents, Opened, Row};
+use folder::Folder;
 use slab::Slabs;
 
-/// How a disk tier is set up.
+/// Options of a disk tier.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct DiskConfig {
-    /// The directory; created when missing, and locked while open.
+    /// Name in counters and errors.
+    pub name: TierName,
+    /// The directory; created when missing, and locked while open. One that cannot be written is served for reading.
     pub directory: PathBuf,
     /// Size and division of every block.
     pub layout: BlockLayout,
@@ -55,15 +66,42 @@ pub struct DiskConfig {
     pub direct: bool,
 }
 
+impl DiskConfig {
+    /// Least recently used blocks are evicted, every block is admitted, 64 blocks are synced at a time, and reads go
+    /// through the page cache.
+    #[must_use]
+    pub fn new(
+        directory: impl Into<PathBuf>,
+        layout: BlockLayout,
+        namespace: impl Into<String>,
+        capacity_bytes: u64,
+    ) -> Self {
+        Self {
+            name: TierName::DISK,
+            directory: directory.into(),
+            layout,
+            namespace: namespace.into(),
+            capacity_bytes,
+            policy: PolicyKind::Lru,
+            reuse: None,
+            blocks_per_sync: 64,
+            direct: false,
+        }
+    }
+}
+
 /// Blocks on a disk of this machine.
 pub struct DiskTier {
+    name: TierName,
     layout: BlockLayout,
     capacity_blocks: u32,
     blocks_per_sync: u32,
+    writable: bool,
     slabs: Slabs,
     /// Held while slots are reassigned and while the index file is written. Locked before `state`.
     catalog: Mutex<Catalog>,
     state: Mutex<State>,
+    warnings: Mutex<Vec<TierWarning>>,
 }
 
 struct State {
@@ -72,8 +110,9 @@ struct State {
     sums: FxHashMap<BlockHash, Arc<[u64]>>,
     /// Readable blocks that the index file does not name yet, with their slots, in order of writing.
     unsynced: Vec<(BlockHash, u32)>,
-    /// Removed blocks that the index file may still name. While there is one, no slot is assigned.
-    removed: Vec<BlockHash>,
+    /// Slots whose blocks are gone, and whose records in the index file may still name them. While there is one, no
+    /// slot is assigned.
+    uncleared: Vec<u32>,
 }
 
 impl DiskTier {
@@ -82,99 +121,113 @@ impl DiskTier {
     /// # Errors
     /// [`TierError::Mismatch`] when the directory holds other blocks, [`TierError::Full`] when the capacity
     /// is smaller than one block, [`TierError::TooLarge`] when it is larger than the file system,
-    /// [`TierError::Locked`] when the directory is already open, or the system's failure.
+    /// [`TierError::Locked`] when the directory is already open, [`TierError::Directory`] when it can be neither
+    /// written nor read or every user can write to it, or the system's failure.
     pub fn open(config: DiskConfig) -> Result<Self, TierError> {
-        let DiskConfig {
-            directory,
-            layout,
-            namespace,
-            capacity_bytes,
-            policy,
-            reuse,
-            blocks_per_sync,
-            direct,
-        } = config;
-        let slots = capacity_bytes / slab::slot_bytes(layout);
-        let capacity_blocks = u32::try_from(slots).unwrap_or(u32::MAX);
-        if capacity_blocks == 0 {
-            return Err(TierError::Full { tier: TierName::DISK, capacity_blocks: 0 });
+        let (tier, path, capacity_bytes) = (config.name, config.directory.clone(), config.capacity_bytes);
+        let folder = Folder::open(tier, path.clone(), config.direct)?;
+        if folder.is_writable() {
+            let total = fs4::total_space(&path);
+            let total_bytes =
+                total.map_err(|source| TierError::Directory { tier, path: path.clone(), source })?;
+            if capacity_bytes > total_bytes {
+                return Err(TierError::TooLarge { tier, path, capacity_bytes, total_bytes });
+            }
         }
-        let (tier, path) = (TierName::DISK, directory.clone());
-        let total = std::fs::create_dir_all(&directory).and_then(|()| fs4::total_space(&directory));
-        let total_bytes =
-            total.map_err(|source| TierError::Directory { tier, path: path.clone(), source })?;
-        if capacity_bytes > total_bytes {
-            return Err(TierError::TooLarge { tier, path, capacity_bytes, total_bytes });
+        Self::on(Arc::new(folder), config)
+    }
+
+    /// [`Self::open`] for the files of `volume`, which nobody else uses, in place of those of the directory.
+    ///
+    /// # Errors
+    /// As [`Self::open`], but for [`TierError::Locked`] and [`TierError::TooLarge`].
+    pub fn on(volume: Arc<dyn Volume>, config: DiskConfig) -> Result<Self, TierError> {
+        let DiskConfig { name, layout, capacity_bytes, .. } = config;
+        let slots = u32::try_from(capacity_bytes / slab::slot_bytes(layout)).unwrap_or(u32::MAX);
+        if slots == 0 {
+            return Err(TierError::Full { tier: name, capacity_blocks: 0 });
         }
-        let (catalog, rows) = Catalog::open(&directory, layout, &namespace)?;
-        // A smaller capacity than last time: what lies beyond it is dropped.
+        let contents = Contents::new(name, layout, &config.namespace, slots);
+        let Opened { catalog, rows, unclear, slots, mut warnings } = Catalog::open(&*volume, &contents)?;
+        let writable = volume.is_writable();
+        if !writable {
+            warnings.push(TierWarning::ReadOnly { tier: name, path: config.directory });
+        }
+        // What lies beyond a smaller capacity than last time is dropped, unless it only takes room elsewhere.
+        let last = rows.iter().map(|row| row.slot + 1).max().unwrap_or(0);
+        let capacity_blocks = if writable { slots } else { slots.max(last) };
         let (kept, beyond): (Vec<Row>, Vec<Row>) =
             rows.into_iter().partition(|row| row.slot < capacity_blocks);
-        let mut index = TierIndex::new(capacity_blocks, policy, reuse);
-        // Such an index was not written by this program, and its slots may hold anything.
+        let mut index = TierIndex::new(capacity_blocks, config.policy, config.reuse);
         let restored = index.restore(&kept.iter().map(|row| (row.key, row.slot)).collect::<Vec<_>>());
-        restored.map_err(|e| failed("reading the index", e))?;
+        restored.expect("the catalog names each block and each slot once");
         let sums = kept.into_iter().map(|row| (row.key, row.sums)).collect();
-        let removed = beyond.into_iter().map(|row| row.key).collect();
+        let uncleared = beyond.into_iter().map(|row| row.slot).chain(unclear).collect();
         Ok(Self {
+            name,
             layout,
             capacity_blocks,
-            blocks_per_sync: blocks_per_sync.max(1),
-            slabs: Slabs::open(directory, layout, direct)?,
+            blocks_per_sync: config.blocks_per_sync.max(1),
+            writable,
+            slabs: Slabs::new(name, volume, layout),
             catalog: Mutex::new(catalog),
-            state: Mutex::new(State { index, sums, unsynced: Vec::new(), removed }),
+            state: Mutex::new(State { index, sums, unsynced: Vec::new(), uncleared }),
+            warnings: Mutex::new(warnings),
         })
     }
 
-    /// Makes slabs durable, then the index file: first removals, then additions.
-    fn sync(&self, catalog: &mut MutexGuard<'_, Catalog>) -> Result<(), TierError> {
-        let (removed, rows) = {
-            let mut state = lock(&self.state);
-            let unsynced = std::mem::take(&mut state.unsynced);
-            let rows: Vec<Row> = unsynced
-                .into_iter()
-                .filter_map(|(key, slot)| Some(Row { key, slot, sums: state.sums.get(&key)?.clone() }))
-                .collect();
-            (std::mem::take(&mut state.removed), rows)
-        };
-        if removed.is_empty() && rows.is_empty() {
+    /// Makes slabs durable, then the index file.
+    fn sync(&self, catalog: &mut Catalog) -> Result<(), TierError> {
+        let (uncleared, rows) = lock(&self.state).take_pending();
+        if uncleared.is_empty() && rows.is_empty() {
             return Ok(());
         }
-        let written = self.slabs.sync(rows.iter().map(|row| row.slot));
-        let synced = written.and_then(|()| catalog.commit(&removed, &rows));
-        if synced.is_err() {
+        let slabs = self.slabs.sync(rows.iter().map(|row| row.slot));
+        let lost = slabs.is_err();
+        let synced = slabs.and_then(|()| catalog.commit(&uncleared, &rows));
+        synced.map_err(|source| {
             let mut state = lock(&self.state);
-            state.removed.extend(removed);
-            state.unsynced.extend(rows.into_iter().map(|row| (row.key, row.slot)));
-        }
-        synced
+            state.uncleared.extend(uncleared);
+            // Without those that were removed in the meantime.
+            for row in rows.iter().filter(|row| state.sums.contains_key(&row.key)).collect::<Vec<_>>() {
+                // Bytes that the system could not write may be gone, though the next sync reports success.
+                if !lost || state.drop_block(row.key).is_err() {
+                    state.unsynced.push((row.key, row.slot));
+                }
+            }
+            TierError::NotDurable { tier: self.name, blocks: rows.len(), source: Box::new(source) }
+        })
     }
 
     /// A slot for `key` that nothing durable names, or why the block need not be written.
     fn reserve(&self, key: BlockHash) -> Result<Result<u32, Stored>, TierError> {
         let mut catalog = lock(&self.catalog);
-        let must_sync = {
+        loop {
+            // The slot is taken under the lock under which no record was left to clear: a block that is removed in
+            // the meantime gives its slot back, and its record names it still.
             let mut state = lock(&self.state);
             if let Some(stored) = state.index.admission(key) {
                 return Ok(Err(stored));
             }
             if state.index.free_slots() == 0 {
-                // Some at once, so that a full tier does not sync for every block.
-                let batch = (self.capacity_blocks / 64).max(1) as usize;
-                let evicted = state.index.evict(batch, &[]).or_else(|| state.index.evict(1, &[]));
-                let capacity_blocks = self.capacity_blocks.into();
-                let evicted = evicted.ok_or(TierError::Full { tier: TierName::DISK, capacity_blocks })?;
-                evicted.into_iter().for_each(|(key, _)| state.forget(key));
+                self.make_room(&mut state)?;
             }
-            !state.removed.is_empty()
-        };
-        if must_sync {
+            if state.uncleared.is_empty() {
+                let prepared = state.index.prepare_store(&[key]).expect("a slot is free");
+                return Ok(Ok(prepared.to_store.first().expect("admitted above").1));
+            }
+            drop(state);
             self.sync(&mut catalog)?;
         }
-        let mut state = lock(&self.state);
-        let prepared =
-            state.index.prepare_store(&[key]).expect("a slot is free, and only `reserve` takes slots");
-        Ok(Ok(prepared.to_store.first().expect("admitted above").1))
+    }
+
+    /// Evicts some blocks at once, so that a full tier does not sync for every block.
+    fn make_room(&self, state: &mut State) -> Result<(), TierError> {
+        let batch = (self.capacity_blocks / 64).max(1) as usize;
+        let evicted = state.index.evict(batch, &[]).or_else(|| state.index.evict(1, &[]));
+        let full = TierError::Full { tier: self.name, capacity_blocks: self.capacity_blocks.into() };
+        evicted.ok_or(full)?.into_iter().for_each(|(key, slot)| state.forget(key, slot));
+        Ok(())
     }
 
     /// Reads `into` from `offset` of the block's slot while the block is pinned.
@@ -191,37 +244,62 @@ impl DiskTier {
                 state.index.touch(&[key]);
             }
             let slots = state.index.prepare_load(&[key]);
-            let slots = slots.map_err(|_| TierError::NotFound { tier: TierName::DISK, key })?;
+            let slots = slots.map_err(|_| TierError::NotFound { tier: self.name, key })?;
             (slots[0], state.sums[&key].clone())
         };
         let read = self.slabs.read(slot, offset, into);
-        lock(&self.state).index.complete_load(&[key]);
+        let mut state = lock(&self.state);
+        state.index.complete_load(&[key]);
+        if read.is_err() {
+            state.drop_unreadable(key);
+        }
         read.map(|()| sums)
     }
 
     fn verify(&self, key: BlockHash, shard: u32, bytes: &[u8], sums: &[u64]) -> Result<(), TierError> {
-        let (found, expected) = (checksum(bytes), sums[shard as usize]);
+        let (found, expected) = (shard_sum(key, shard, bytes), sums[shard as usize]);
         if found == expected {
             return Ok(());
         }
-        // While other readers hold it, the block stays until one of them meets the same checksum.
-        let _ = self.remove(key);
-        Err(TierError::Corrupt { tier: TierName::DISK, key, shard, found, expected })
+        lock(&self.state).drop_unreadable(key);
+        Err(TierError::Corrupt { tier: self.name, key, shard, found, expected })
     }
 }
 
 impl State {
+    /// Slots to clear and rows to write in the index file.
+    fn take_pending(&mut self) -> (Vec<u32>, Vec<Row>) {
+        let row = |(key, slot)| Some(Row { key, slot, sums: self.sums.get(&key)?.clone() });
+        let rows = std::mem::take(&mut self.unsynced).into_iter().filter_map(row).collect();
+        (std::mem::take(&mut self.uncleared), rows)
+    }
+
+    /// Removes a block, unless somebody reads it.
+    fn drop_block(&mut self, key: BlockHash) -> Result<bool, IndexError> {
+        let removed = self.index.remove(key)?;
+        if let Some(slot) = removed {
+            self.forget(key, slot);
+        }
+        Ok(removed.is_some())
+    }
+
+    /// Drops a block that cannot be read, so that it is written again. While others read it, it stays until the last
+    /// of them meets the same fault.
+    fn drop_unreadable(&mut self, key: BlockHash) {
+        let _ = self.drop_block(key);
+    }
+
     /// Forgets a block that has left the index.
-    fn forget(&mut self, key: BlockHash) {
+    fn forget(&mut self, key: BlockHash, slot: u32) {
         self.sums.remove(&key);
         self.unsynced.retain(|(unsynced, _)| *unsynced != key);
-        self.removed.push(key);
+        self.uncleared.push(slot);
     }
 }
 
 impl Tier for DiskTier {
     fn name(&self) -> TierName {
-        TierName::DISK
+        self.name
     }
 
     fn layout(&self) -> BlockLayout {
@@ -252,7 +330,11 @@ impl Tier for DiskTier {
 
     fn write(&self, key: BlockHash, block: &[u8]) -> Result<Stored, TierError> {
         self.layout.check_block(block.len())?;
-        let sums = block.chunks_exact(self.layout.shard_bytes()).map(checksum).collect();
+        if !self.writable {
+            return Ok(lock(&self.state).index.admission(key).unwrap_or(Stored::ReadOnly));
+        }
+        let shards = (0..).zip(block.chunks_exact(self.layout.shard_bytes()));
+        let sums = shards.map(|(shard, bytes)| shard_sum(key, shard, bytes)).collect();
         let slot = match self.reserve(key)? {
             Ok(slot) => slot,
             Err(stored) => return Ok(stored),
@@ -273,26 +355,26 @@ impl Tier for DiskTier {
     }
 
     fn remove(&self, key: BlockHash) -> Result<bool, TierError> {
-        let mut state = lock(&self.state);
-        let removed = state.index.remove(key).map_err(|error| in_use(TierName::DISK, error))?;
-        if removed.is_some() {
-            state.forget(key);
-        }
-        Ok(removed.is_some())
+        lock(&self.state).drop_block(key).map_err(|error| in_use(self.name, error))
     }
 
     fn flush(&self) -> Result<(), TierError> {
-        self.sync(&mut lock(&self.catalog))
+        if self.writable { self.sync(&mut lock(&self.catalog)) } else { Ok(()) }
+    }
+
+    fn take_warnings(&self) -> Vec<TierWarning> {
+        std::mem::take(&mut lock(&self.warnings))
     }
 }
 
 impl Drop for DiskTier {
-    /// Blocks not yet synced would be lost, which is allowed; a failure here has nobody to tell.
+    /// Blocks not yet synced would be lost, which is allowed; a failure here has nobody to tell: [`Tier::flush`]
+    /// before tells it.
     fn drop(&mut self) {
         let _ = self.flush();
     }
 }
 
-fn failed(action: &'static str, source: impl std::error::Error + Send + Sync + 'static) -> TierError {
-    TierError::Backend { tier: TierName::DISK, action, source: Box::new(source) }
+fn failed(tier: TierName, action: &'static str, source: std::io::Error) -> TierError {
+    TierError::Backend { tier, action, source: Box::new(source) }
 }

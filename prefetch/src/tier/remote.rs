@@ -18,9 +18,9 @@ use kvblock::BlockHash;
 use opendal::layers::{RetryLayer, TimeoutLayer};
 use opendal::{ErrorKind, Operator, services};
 use tokio::runtime::Runtime;
-use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
+use xxhash_rust::xxh3::xxh3_128;
 
-use super::{BlockLayout, Stored, Tier, TierError, TierName};
+use super::{BlockLayout, Stored, Tier, TierError, TierName, shard_sum};
 use crate::spec::RemoteSpec;
 use crate::sync::lock;
 use naming::Naming;
@@ -381,11 +381,6 @@ fn namespace_digest(config: &RemoteConfig) -> String {
     let (shards, shard_bytes) = (config.layout.shards(), config.layout.shard_bytes());
     let about = format!("format {FORMAT}, {shards} shards of {shard_bytes} bytes, {}", config.namespace);
     format!("{:032x}", xxh3_128(about.as_bytes()))
-}
-
-fn shard_sum(key: BlockHash, shard: u32, bytes: &[u8]) -> u64 {
-    let [a, b, c, d, e, f, g, h, ..] = *key.as_bytes();
-    xxh3_64_with_seed(bytes, u64::from_le_bytes([a, b, c, d, e, f, g, h]) ^ u64::from(shard))
 }
 
 fn failed(action: &'static str, source: impl std::error::Error + Send + Sync + 'static) -> TierError {

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvblock::BlockHash;
-use prefetch::tier::{BlockLayout, FakeTier, Stored, Tier, TierError};
+use prefetch::testing::FakeTier;
+use prefetch::tier::{BlockLayout, Stored, Tier, TierError};
 use proptest::prelude::*;
 
 /// Three shards of 40 bytes: no power of two, no page.

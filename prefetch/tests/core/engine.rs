@@ -7,7 +7,8 @@ use kvblock::SeqId;
 use prefetch::engine::{Engine, EngineConfig, EngineError, Outcome, Submission, SubmitError, TaskKey};
 use prefetch::plan::Priority;
 use prefetch::stack::TierStack;
-use prefetch::tier::{FakeTier, Fault, TierError, TierName};
+use prefetch::testing::{FakeTier, Fault};
+use prefetch::tier::{TierError, TierName};
 
 use crate::{hash, hashes, layout};
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 use prefetch::policy::PolicyKind;
 use prefetch::stack::TierStack;
 use prefetch::store::{Dump, Store, StoreConfig, StoreError};
-use prefetch::tier::{FakeTier, Fault, HostTier, TierError, TierName};
+use prefetch::testing::{FakeTier, Fault};
+use prefetch::tier::{HostTier, TierError, TierName};
 use proptest::prelude::*;
 
 use crate::conformance::{block, cases, key, layout};

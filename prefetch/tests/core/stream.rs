@@ -7,7 +7,8 @@ use kvblock::{BlockHash, BlockIdx, BlockSize};
 use prefetch::failure::{FailurePolicy, Recovery};
 use prefetch::stack::TierStack;
 use prefetch::stream::{StreamConfig, stream_shards};
-use prefetch::tier::{FakeTier, Fault, TierError, TierName};
+use prefetch::testing::{FakeTier, Fault};
+use prefetch::tier::{TierError, TierName};
 use proptest::prelude::*;
 
 use crate::conformance::cases;

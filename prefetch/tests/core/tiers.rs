@@ -6,7 +6,8 @@ use std::time::Duration;
 use insta::assert_snapshot;
 use prefetch::policy::{PolicyKind, ReuseFilter};
 use prefetch::stack::{StackError, TierStack};
-use prefetch::tier::{BlockLayout, FakeTier, Fault, HostTier, Stored, Tier, TierError, TierName};
+use prefetch::testing::{FakeTier, Fault};
+use prefetch::tier::{BlockLayout, HostTier, Stored, Tier, TierError, TierName};
 use proptest::prelude::*;
 
 use crate::conformance::{block, check_ops, check_refusals, check_threads, key, layout, ops};
@@ -89,20 +90,6 @@ fn a_broken_tier_costs_time_and_never_the_answer() {
     assert!(stack.remove(key(1)).unwrap() && stack.lookup(key(1)).is_none());
 }
 
-/// A fast and a slow disk, and a tier of one's own between them.
-#[test]
-fn a_stack_takes_several_tiers_of_a_kind_in_any_order() {
-    let names = ["nvme", "compressed memory", "hard disk"].map(TierName::new);
-    let tiers = names.map(fake);
-    tiers[0].fail(key(1), Fault::Missing);
-    tiers[1].fail(key(1), Fault::Missing);
-    let stack = TierStack::new(tiers.into_iter().map(|tier| tier as Arc<dyn Tier>).collect()).unwrap();
-    assert_eq!(stack.load(key(1), &mut block(9)).unwrap(), names[2]);
-    let written = names.map(|name| stack.counters().tier(name).bytes_written);
-    assert_eq!(written, [120, 120, 0], "the block climbed to the faster tiers");
-    assert_eq!(stack.counters().tier(TierName::HOST), Default::default());
-}
-
 #[test]
 fn a_tier_that_panics_is_counted_and_the_next_one_serves() {
     let (disk, remote) = (fake(TierName::DISK), fake(TierName::REMOTE));
@@ -117,6 +104,20 @@ fn a_tier_that_panics_is_counted_and_the_next_one_serves() {
     remote.fail(key(2), Fault::Panics);
     assert!(matches!(stack.load(key(2), &mut bytes), Err(TierError::Panicked { .. })));
     assert_eq!((count(TierName::DISK), count(TierName::REMOTE)), ((2, 2), (1, 1)));
+}
+
+/// A fast and a slow disk, and a tier of one's own between them.
+#[test]
+fn a_stack_takes_several_tiers_of_a_kind_in_any_order() {
+    let names = ["nvme", "compressed memory", "hard disk"].map(TierName::new);
+    let tiers = names.map(fake);
+    tiers[0].fail(key(1), Fault::Missing);
+    tiers[1].fail(key(1), Fault::Missing);
+    let stack = TierStack::new(tiers.into_iter().map(|tier| tier as Arc<dyn Tier>).collect()).unwrap();
+    assert_eq!(stack.load(key(1), &mut block(9)).unwrap(), names[2]);
+    let written = names.map(|name| stack.counters().tier(name).bytes_written);
+    assert_eq!(written, [120, 120, 0], "the block climbed to the faster tiers");
+    assert_eq!(stack.counters().tier(TierName::HOST), Default::default());
 }
 
 #[test]

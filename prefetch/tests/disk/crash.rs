@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use std::hash::{BuildHasher as _, RandomState};
 
-use prefetch::policy::PolicyKind;
 use prefetch::stack::TierStack;
 use prefetch::store::{Store, StoreConfig};
-use prefetch::tier::{BlockLayout, DiskConfig, DiskTier, FakeTier, Stored, Tier as _, TierError};
+use prefetch::testing::FakeTier;
+use prefetch::tier::{BlockLayout, DiskConfig, DiskTier, Stored, Tier as _, TierError};
 
 use crate::conformance::key;
 
@@ -35,17 +35,12 @@ fn block(n: u16) -> Vec<u8> {
 }
 
 fn open(directory: &Path) -> DiskTier {
-    DiskTier::open(DiskConfig {
-        directory: directory.to_owned(),
-        layout: layout(),
-        namespace: "crash".into(),
-        capacity_bytes: u64::from(CAPACITY) * 12_288,
-        policy: PolicyKind::Lru,
-        reuse: None,
-        blocks_per_sync: BLOCKS_PER_SYNC,
-        direct: true,
+    let mut config = DiskConfig::new(directory, layout(), "crash", u64::from(CAPACITY) * 12_288);
+    config.blocks_per_sync = BLOCKS_PER_SYNC;
+    config.direct = true;
+    DiskTier::open(config).unwrap_or_else(|error| {
+        panic!("a killed store opens: {error}: {:?}", std::error::Error::source(&error))
     })
-    .unwrap_or_else(|error| panic!("a killed store opens: {error}: {:?}", std::error::Error::source(&error)))
 }
 
 /// Blocks that are there; none may be wrong.
@@ -70,7 +65,9 @@ fn crash_child() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     if let Ok(at_byte) = std::env::var("PREFETCH_CRASH_BYTE") {
         let notice = directory.join("killed in");
-        let _ = crate::pwrite::DEATH.set(crate::pwrite::Death { at_byte: at_byte.parse().unwrap(), notice });
+        let (at_byte, in_slab) =
+            (at_byte.parse().unwrap(), std::env::var_os("PREFETCH_CRASH_IN_SLAB").is_some());
+        let _ = crate::pwrite::DEATH.set(crate::pwrite::Death { at_byte, in_slab, notice });
     }
     let stack = Arc::new(TierStack::new(vec![Arc::new(open(directory))]).unwrap());
     let store = Store::new(stack.clone(), StoreConfig { streams: STREAMS, ..StoreConfig::UCM }).unwrap();
@@ -139,8 +136,16 @@ fn a_store_killed_at_any_byte_reopens_with_whole_blocks_only() {
             directory = tempfile::tempdir().unwrap();
             before = 0;
         }
-        let at_byte = random.hash_one(round) % if is_new { 60_000 } else { 600_000 };
-        killed(child(directory.path()).env("PREFETCH_CRASH_BYTE", at_byte.to_string()).spawn().unwrap());
+        let mut child = child(directory.path());
+        let bytes = match round % 3 {
+            0 => 8_000,
+            _ => {
+                child.env("PREFETCH_CRASH_IN_SLAB", "");
+                600_000
+            }
+        };
+        let at_byte = random.hash_one(round) % if is_new { bytes / 10 } else { bytes };
+        killed(child.env("PREFETCH_CRASH_BYTE", at_byte.to_string()).spawn().unwrap());
         let notice = directory.path().join("killed in");
         let file = std::fs::read_to_string(&notice).expect("it died at a byte");
         std::fs::remove_file(notice).unwrap();

@@ -14,8 +14,10 @@ use rustix::process::{Signal, getpid, kill_process};
 
 /// Where and how this process is to die.
 pub(crate) struct Death {
-    /// Bytes that are still written.
+    /// Bytes that are still written to the files below.
     pub(crate) at_byte: u64,
+    /// Whether these are the slabs, or the index.
+    pub(crate) in_slab: bool,
     /// Takes the name of the file that the next byte was meant for.
     pub(crate) notice: PathBuf,
 }
@@ -25,7 +27,7 @@ pub(crate) static DEATH: OnceLock<Death> = OnceLock::new();
 static WRITTEN: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// Bytes that writes of this thread find room for.
+    /// Bytes that writes of this thread find room for in slabs; the index has room for all its records.
     pub(crate) static ROOM: Cell<u64> = const { Cell::new(u64::MAX) };
 }
 
@@ -56,7 +58,8 @@ unsafe extern "C" {
 
 /// `rustix` calls the kernel without the C library, so this does not call itself.
 fn write(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> rustix::io::Result<usize> {
-    if let Some(death) = DEATH.get() {
+    let is_slab = name_of(file).ends_with(".kv");
+    if let Some(death) = DEATH.get().filter(|death| death.in_slab == is_slab) {
         let before = WRITTEN.fetch_add(bytes.len() as u64, Ordering::SeqCst);
         let left = usize::try_from(death.at_byte.saturating_sub(before)).expect("a small number of bytes");
         if left < bytes.len() {
@@ -64,7 +67,7 @@ fn write(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> rustix::io::Result<
             die(file, death);
         }
     }
-    let room = ROOM.get();
+    let room = if is_slab { ROOM.get() } else { u64::MAX };
     let fits = usize::try_from(room).map_or(bytes.len(), |room| room.min(bytes.len()));
     if fits == 0 && !bytes.is_empty() {
         return Err(rustix::io::Errno::NOSPC);
@@ -76,9 +79,13 @@ fn write(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> rustix::io::Result<
     Ok(written)
 }
 
-fn die(file: BorrowedFd<'_>, death: &Death) -> ! {
+fn name_of(file: BorrowedFd<'_>) -> String {
     let name = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap_or_default();
-    let told: io::Result<()> = std::fs::write(&death.notice, name.as_os_str().as_encoded_bytes());
+    name.to_string_lossy().into_owned()
+}
+
+fn die(file: BorrowedFd<'_>, death: &Death) -> ! {
+    let told: io::Result<()> = std::fs::write(&death.notice, name_of(file));
     told.expect("the notice is written");
     kill_process(getpid(), Signal::KILL).expect("a process may kill itself");
     // The signal may come to another thread first.

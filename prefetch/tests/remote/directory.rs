@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use prefetch::tier::{BlockLayout, FakeTier, RemoteConfig, RemoteTier, Stored, Tier as _, TierError};
+use prefetch::testing::FakeTier;
+use prefetch::tier::{BlockLayout, RemoteConfig, RemoteTier, Stored, Tier as _, TierError};
 use proptest::prelude::*;
 
 use crate::conformance::{block, cases, check_ops, check_refusals, check_threads, key, ops};

@@ -61,6 +61,11 @@ pub enum Note {
         /// The reason.
         reason: String,
     },
+    /// A KV tier has mended damage, or goes on with less than was asked for.
+    TierWarning {
+        /// What it says.
+        warning: String,
+    },
     /// Tokens of a sequence cannot be decoded to text; the sequence ends.
     Undecodable {
         /// The sequence.
@@ -103,6 +108,7 @@ impl fmt::Display for Note {
             Self::TierFailed { action, reason } => {
                 write!(f, "{action}: {reason}; further failures are counted")
             }
+            Self::TierWarning { warning } => f.write_str(warning),
             Self::Undecodable { seq, reason } => write!(f, "request {}: {reason}", seq.get()),
             Self::KvUnreadable { seq, from_token, reason, ends } => {
                 let consequence = if *ends { "the request ends" } else { "computed again" };

@@ -27,7 +27,7 @@ use prefetch::stack::TierStack;
 use prefetch::store::{Store, StoreConfig, StoreError};
 use prefetch::tier::{BlockLayout, TierError, TierName};
 
-use crate::Notes;
+use crate::{Note, Notes};
 use crate::error::Error;
 use crate::event::CachedTokens;
 use crate::model::Model;
@@ -182,6 +182,9 @@ impl Tiers {
             remote_retry_after: Duration::from_secs(1),
         })?);
         stack.probe()?;
+        for warning in stack.take_warnings() {
+            options.notes.tell(&Note::TierWarning { warning: warning.to_string() });
+        }
         let staged = usize::try_from(STAGED_BYTES / block_bytes).expect("256 MiB are counted in 32 bits");
         let room = staged.clamp(16, EngineConfig::GSA.prefetch_cache_size);
         let load = EngineConfig { prefetch_cache_size: room, ..EngineConfig::GSA };

@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::Path;
 
-use prefetch::policy::PolicyKind;
 use prefetch::tier::{BlockLayout, DiskConfig, DiskTier};
 use serde_json::Value;
 
@@ -298,7 +297,7 @@ fn blocks_of_something_else_are_refused_or_not_seen() {
     for (path, flags, held, wanted) in [
         (&same, &["--kv-dtype", "f32"][..], "F16", "F32"),
         (&same, &["--block-size", "32"], "blocks of 16 tokens", "blocks of 32 tokens"),
-        (&other.path().to_owned(), &[], "disk tier holds format 1", "not format 1"),
+        (&other.path().to_owned(), &[], "disk tier holds format 2", "not format 2"),
     ] {
         let said = refused(&mut model(path, &own, flags), 1);
         assert!(said.contains(held) && said.contains(wanted), "{flags:?}: {said}");
@@ -309,17 +308,8 @@ fn blocks_of_something_else_are_refused_or_not_seen() {
 #[test]
 fn a_disk_tier_is_written_by_one_process() {
     let folder = tempfile::tempdir().unwrap();
-    let _held = DiskTier::open(DiskConfig {
-        directory: folder.path().to_owned(),
-        layout: BlockLayout::new(1, 64).unwrap(),
-        namespace: "another process".into(),
-        capacity_bytes: 1 << 20,
-        policy: PolicyKind::Lru,
-        reuse: None,
-        blocks_per_sync: 1,
-        direct: false,
-    })
-    .unwrap();
+    let layout = BlockLayout::new(1, 64).unwrap();
+    let _held = DiskTier::open(DiskConfig::new(folder.path(), layout, "another process", 1 << 20)).unwrap();
     let [prompt] = prompts([20]);
     let file = ids_file(&prompt);
     let spec = disk(folder.path());

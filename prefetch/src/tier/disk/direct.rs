@@ -60,7 +60,7 @@ fn read_until(file: &File, buffer: &mut [u8], offset: u64, wanted: Range<usize>)
 /// Opens a file for direct reads; `None` if its file system does not support them.
 pub(super) fn open(path: &Path) -> io::Result<Option<File>> {
     use std::os::unix::fs::OpenOptionsExt;
-    let flags = rustix::fs::OFlags::DIRECT.bits().cast_signed();
+    let flags = (rustix::fs::OFlags::DIRECT | rustix::fs::OFlags::NOFOLLOW).bits().cast_signed();
     match std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path) {
         Ok(file) => Ok(Some(file)),
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(None),

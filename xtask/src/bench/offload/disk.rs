@@ -12,7 +12,6 @@ use anyhow::{Context, Result, ensure};
 use kvblock::{BlockHash, SeqId};
 use prefetch::engine::{Engine, EngineConfig, Outcome, Submission, TaskKey};
 use prefetch::plan::Priority;
-use prefetch::policy::PolicyKind;
 use prefetch::stack::TierStack;
 use prefetch::tier::{BlockLayout, DiskConfig, DiskTier};
 use rand::rngs::StdRng;
@@ -127,16 +126,10 @@ impl Tier {
     fn write(directory: &Path, plan: &Plan, block_bytes: u32) -> Result<Self> {
         let layout =
             BlockLayout::new(plan.layers, block_bytes / plan.layers).context("a layout of blocks")?;
-        let tier = DiskTier::open(DiskConfig {
-            directory: directory.to_owned(),
-            layout,
-            namespace: "bench offload".into(),
-            capacity_bytes: 2 * u64::from(plan.disk_blocks) * u64::from(block_bytes),
-            policy: PolicyKind::Lru,
-            reuse: None,
-            blocks_per_sync: 64,
-            direct: true,
-        })?;
+        let capacity_bytes = 2 * u64::from(plan.disk_blocks) * u64::from(block_bytes);
+        let mut config = DiskConfig::new(directory, layout, "bench offload", capacity_bytes);
+        config.direct = true;
+        let tier = DiskTier::open(config)?;
         let name = |n: u32| {
             let mut name = [7; 32];
             name[..4].copy_from_slice(&n.to_le_bytes());

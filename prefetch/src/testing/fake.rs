@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use kvblock::BlockHash;
 
-use super::{BlockLayout, Stored, Tier, TierError, TierName};
 use crate::sync::lock;
+use crate::tier::{BlockLayout, Stored, Tier, TierError, TierName};
 
 /// A tier that holds every possible block, with bytes derived from the hash, unless told otherwise.
 ///

@@ -1,0 +1,48 @@
+//! Decisions of a simulation: a function of its seed.
+
+/// A generator of decisions (splitmix64: a dependency for tests of others would cost them more than these lines).
+#[derive(Clone, Debug)]
+pub struct Dice(u64);
+
+impl Dice {
+    /// The decisions of a seed.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next 64 random bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    /// A number below `end`.
+    ///
+    /// # Panics
+    /// When `end` is 0.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.bits() % end
+    }
+
+    /// A position in something of `len` parts.
+    ///
+    /// # Panics
+    /// When `len` is 0.
+    pub fn index(&mut self, len: usize) -> usize {
+        usize::try_from(self.below(len as u64)).expect("below a usize")
+    }
+
+    /// True in `per_mille` of 1,000 cases.
+    pub fn chance(&mut self, per_mille: u16) -> bool {
+        self.below(1000) < u64::from(per_mille)
+    }
+
+    /// A generator of its own, so that two parts of a simulation do not disturb each other.
+    #[must_use]
+    pub fn split(&mut self) -> Self {
+        Self(self.bits())
+    }
+}

@@ -1,0 +1,56 @@
+//! The header of the index file: what its records are of.
+
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::volume::{VolumeFile, read_exact};
+
+const MAGIC: &[u8; 16] = b"pagoda KV index\n";
+const DIGEST_BYTES: usize = 16;
+/// Length of a header before its description.
+const START_BYTES: usize = MAGIC.len() + 4;
+/// Longest description; no namespace comes near it.
+const ABOUT_MAX: u32 = 1 << 16;
+/// Records begin on a page.
+const PAGE_BYTES: u64 = 4096;
+
+/// What the beginning of a file says.
+pub(super) enum Header {
+    /// The description of an index.
+    Of(String),
+    /// No header, and why.
+    Damaged(&'static str),
+}
+
+/// Bytes of the header of an index, up to its first record.
+pub(super) fn bytes(about: &str) -> u64 {
+    ((START_BYTES + about.len() + DIGEST_BYTES) as u64).next_multiple_of(PAGE_BYTES)
+}
+
+pub(super) fn encode(about: &str) -> Vec<u8> {
+    let len = u32::try_from(about.len()).expect("a description is short");
+    let mut header = [&MAGIC[..], &len.to_le_bytes(), about.as_bytes()].concat();
+    let digest = xxh3_128(&header);
+    header.extend(digest.to_le_bytes());
+    header
+}
+
+pub(super) fn read(file: &dyn VolumeFile) -> Header {
+    parse(file).map_or_else(Header::Damaged, Header::Of)
+}
+
+fn parse(file: &dyn VolumeFile) -> Result<String, &'static str> {
+    let mut start = [0; START_BYTES];
+    read_exact(file, &mut start, 0).map_err(|_| "has no header that can be read")?;
+    let (magic, len) = start.split_at(MAGIC.len());
+    let len = u32::from_le_bytes(len.try_into().expect("four bytes follow the magic"));
+    if magic != MAGIC || len > ABOUT_MAX {
+        return Err("begins with no header");
+    }
+    let mut rest = vec![0; len as usize + DIGEST_BYTES];
+    read_exact(file, &mut rest, START_BYTES as u64).map_err(|_| "has a header that is cut short")?;
+    let (about, digest) = rest.split_at(len as usize);
+    if digest != xxh3_128(&[&start, about].concat()).to_le_bytes() {
+        return Err("has a damaged header");
+    }
+    String::from_utf8(about.to_vec()).map_err(|_| "has a header that is no text")
+}

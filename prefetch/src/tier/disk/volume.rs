@@ -1,0 +1,108 @@
+//! The files that a disk tier is made of: those of a folder, or simulated ones.
+
+use std::io;
+
+/// How a file is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// For reading; it must exist.
+    Read,
+    /// For reading and writing; it must exist.
+    Write,
+    /// For reading and writing; it is made when missing.
+    Create,
+    /// For reading and writing, as an empty file in place of what has its name.
+    Replace,
+}
+
+/// A flat set of files that nobody else writes.
+///
+/// Names and contents survive a crash of the process at once, and a crash of the machine once they were synced.
+pub trait Volume: Send + Sync {
+    /// Whether files can be written at all.
+    fn is_writable(&self) -> bool;
+
+    /// Opens a file. `bulk` announces large reads that are seldom repeated.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::NotFound`] for a file that must exist and does not, or the failure of the medium.
+    fn open(&self, name: &str, access: Access, bulk: bool) -> io::Result<Box<dyn VolumeFile>>;
+
+    /// Gives a file another name, in place of the file that has it.
+    ///
+    /// # Errors
+    /// The failure of the medium; the names are as before then.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+
+    /// Makes the names of files survive a crash of the machine.
+    ///
+    /// # Errors
+    /// The failure of the medium.
+    fn sync_names(&self) -> io::Result<()>;
+}
+
+/// An open file, read and written in place at any position by any thread.
+pub trait VolumeFile: Send + Sync {
+    /// Reads bytes from `offset` on, at least one if the file has any there.
+    ///
+    /// # Errors
+    /// The failure of the medium.
+    fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Writes bytes from `offset` on, at least one.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::StorageFull`], or the failure of the medium.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
+
+    /// Size in bytes.
+    ///
+    /// # Errors
+    /// The failure of the medium.
+    fn size(&self) -> io::Result<u64>;
+
+    /// Makes the file at least `bytes` long, with zeros at its end, and takes the room for them now.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::StorageFull`], or the failure of the medium.
+    fn reserve(&self, bytes: u64) -> io::Result<()>;
+
+    /// Makes all writes survive a crash of the machine.
+    ///
+    /// # Errors
+    /// The failure of the medium. Bytes written since the last success may be lost then, whatever a later call
+    /// says.
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// Fills `into` from `offset` on.
+pub(super) fn read_exact(file: &dyn VolumeFile, mut into: &mut [u8], mut offset: u64) -> io::Result<()> {
+    while !into.is_empty() {
+        match file.read_at(into, offset) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => {
+                into = &mut into[read..];
+                offset += read as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Writes all of `bytes` from `offset` on.
+pub(super) fn write_all(file: &dyn VolumeFile, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match file.write_at(bytes, offset) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                bytes = &bytes[written..];
+                offset += written as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

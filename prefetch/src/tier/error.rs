@@ -1,0 +1,205 @@
+//! Errors and warnings of tiers.
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use kvblock::BlockHash;
+
+use super::TierName;
+
+/// Why a tier could not serve a call.
+#[derive(thiserror::Error, Debug)]
+#[non_exhaustive]
+pub enum TierError {
+    /// The tier does not hold the block.
+    #[error("block {key:?} is not in the {tier} tier")]
+    NotFound {
+        /// The tier that was asked.
+        tier: TierName,
+        /// The block.
+        key: BlockHash,
+    },
+    /// The stored bytes are not those that were written.
+    #[error(
+        "block {key:?} in the {tier} tier is corrupt: shard {shard} sums to {found:016x}, not {expected:016x}"
+    )]
+    Corrupt {
+        /// The tier that holds the block.
+        tier: TierName,
+        /// The block.
+        key: BlockHash,
+        /// The shard that failed.
+        shard: u32,
+        /// Checksum of the bytes as read.
+        found: u64,
+        /// Checksum of the bytes as written.
+        expected: u64,
+    },
+    /// No block can be evicted.
+    #[error("{tier} tier is full: all {capacity_blocks} blocks are in use")]
+    Full {
+        /// The tier.
+        tier: TierName,
+        /// Its capacity in blocks.
+        capacity_blocks: u64,
+    },
+    /// The block is pinned, so it cannot be removed.
+    #[error("block {key:?} in the {tier} tier is in use by {pins} readers")]
+    InUse {
+        /// The tier.
+        tier: TierName,
+        /// The block.
+        key: BlockHash,
+        /// Readers that hold it.
+        pins: u32,
+    },
+    /// A buffer does not have the size that the layout requires.
+    #[error("buffer of {given_bytes} bytes where {expected_bytes} are needed")]
+    WrongSize {
+        /// Bytes of the caller's buffer.
+        given_bytes: usize,
+        /// Bytes that the layout requires.
+        expected_bytes: usize,
+    },
+    /// The block has fewer shards.
+    #[error("shard {shard} of blocks that have {shards}")]
+    NoSuchShard {
+        /// The shard asked for.
+        shard: u32,
+        /// Shards of a block.
+        shards: u32,
+    },
+    /// The tier holds blocks of another size or model.
+    #[error("{tier} tier holds {found}, not {expected}")]
+    Mismatch {
+        /// The tier.
+        tier: TierName,
+        /// What the tier says it holds.
+        found: Box<str>,
+        /// What was asked for.
+        expected: Box<str>,
+    },
+    /// A directory cannot be used.
+    #[error("{tier} tier cannot use the directory {}", path.display())]
+    Directory {
+        /// The tier.
+        tier: TierName,
+        /// The directory.
+        path: PathBuf,
+        /// The system's error.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A bucket, or another container of blocks, is missing. Tiers do not create it.
+    #[error("{tier} tier: there is no bucket {bucket:?}")]
+    NoBucket {
+        /// The tier.
+        tier: TierName,
+        /// Its name.
+        bucket: Box<str>,
+    },
+    /// The directory, which only one tier may use at a time, is in use.
+    #[error("{tier} tier in {} is already open, by this or another process", path.display())]
+    Locked {
+        /// The tier.
+        tier: TierName,
+        /// Its directory.
+        path: PathBuf,
+    },
+    /// The capacity of the tier exceeds the size of the file system, used and free space together.
+    #[error(
+        "{tier} tier of {capacity_bytes} bytes in {}, whose file system has {total_bytes}", path.display()
+    )]
+    TooLarge {
+        /// The tier.
+        tier: TierName,
+        /// Its directory.
+        path: PathBuf,
+        /// Bytes of the tier.
+        capacity_bytes: u64,
+        /// Bytes of the file system.
+        total_bytes: u64,
+    },
+    /// The tier failed recently and is not queried again yet.
+    #[error("{tier} tier is down and will be asked again in {retry_in:?}")]
+    Down {
+        /// The tier.
+        tier: TierName,
+        /// Time until the next request goes through.
+        retry_in: Duration,
+    },
+    /// A tier panicked while it served a block; the panic was caught, so that nobody waits forever.
+    #[error("a tier panicked while it served block {key:?}")]
+    Panicked {
+        /// The block.
+        key: BlockHash,
+    },
+    /// Written blocks are not safe from a crash of the machine. Those whose bytes could not be synced are
+    /// dropped; the others are synced again with the next write.
+    #[error("{tier} tier: {blocks} written blocks would not survive a crash")]
+    NotDurable {
+        /// The tier.
+        tier: TierName,
+        /// Their number.
+        blocks: usize,
+        /// Why.
+        #[source]
+        source: Box<Self>,
+    },
+    /// The backend failed.
+    #[error("{tier} tier: {action} failed")]
+    Backend {
+        /// The tier.
+        tier: TierName,
+        /// The action that failed.
+        action: &'static str,
+        /// The backend's own error.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+}
+
+/// A fault that a tier has mended or goes on without, for somebody to know.
+#[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum TierWarning {
+    /// The index of a disk tier was damaged, and a new one was made of what could be read.
+    #[error("{tier} tier: the index {reason}; it is kept as {}, a new one names {blocks} blocks", kept.display())]
+    IndexRebuilt {
+        /// The tier.
+        tier: TierName,
+        /// The fault.
+        reason: &'static str,
+        /// The damaged index.
+        kept: PathBuf,
+        /// Blocks of the new index.
+        blocks: usize,
+    },
+    /// Some records of the index are damaged. Their blocks are lost.
+    #[error("{tier} tier: {records} records of the index are damaged, their blocks are lost")]
+    DamagedRecords {
+        /// The tier.
+        tier: TierName,
+        /// Number of records.
+        records: usize,
+    },
+    /// The file system has no room for an index of the whole capacity.
+    #[error("{tier} tier: there is room for an index of {blocks} blocks, not of {capacity_blocks}")]
+    NoRoomForIndex {
+        /// The tier.
+        tier: TierName,
+        /// Blocks that the tier will hold at most.
+        blocks: u32,
+        /// Blocks of its capacity.
+        capacity_blocks: u32,
+    },
+    /// The directory cannot be written. Its blocks are served, and none is added.
+    #[error("{tier} tier: {} is read-only, so blocks are read there and none is saved", path.display())]
+    ReadOnly {
+        /// The tier.
+        tier: TierName,
+        /// The directory.
+        path: PathBuf,
+    },
+}
