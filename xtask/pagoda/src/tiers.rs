@@ -27,12 +27,12 @@ use prefetch::stack::TierStack;
 use prefetch::store::{Store, StoreConfig, StoreError};
 use prefetch::tier::{BlockLayout, TierError, TierName};
 
-use crate::{Note, Notes};
 use crate::error::Error;
 use crate::event::CachedTokens;
 use crate::model::Model;
 use crate::options::EngineOptions;
 use crate::usage::{PageUse, TierTraffic, TierUse};
+use crate::{Note, Notes};
 use load::{Loading, Wished};
 use save::Saving;
 
