@@ -8,7 +8,7 @@ use super::{Decoder, sparse, staged};
 use crate::ModelError;
 use crate::batch::StepOutput;
 use crate::kernel::{log_prob, matmul::Epilogue, rms_norm};
-use crate::matrix::Product;
+use crate::matrix::{Precision, Product};
 
 /// Rows whose logits exist at one time when many are scored.
 pub(super) const HEAD_ROWS: usize = 64;
@@ -110,7 +110,8 @@ impl Decoder {
         let product = Product {
             x: &self.activations.normed,
             rows,
-            precision: self.precision,
+            // Greedy text turns on smaller differences of logits than codes of 8 bits lose.
+            precision: Precision { int8: false, ..self.precision },
             y: &self.activations.logits,
             y_stride: self.config.vocab_size,
             y_offset: 0,
