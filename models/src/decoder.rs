@@ -79,7 +79,7 @@ pub struct DecoderOptions {
     /// Tokens of prefixes that the prefills of a step attend in one piece, shared by its sequences: behind longer ones they
     /// attend chunk by chunk and merge. Rows that go through the decode kernel are split by it anyway.
     pub prefix_capacity: u32,
-    /// What products with quantised weights may round activations to.
+    /// Type that products with quantised weights round activations to.
     pub activations: ActivationType,
     /// Attention to selected blocks; `None` where all is attended.
     pub sparse: Option<SparseOptions>,
@@ -105,14 +105,14 @@ impl DecoderOptions {
         gpu.runs_coop() && self.coop && !self.reproducible
     }
 
-    /// What activations of products may be rounded to on a device.
+    /// Roundings that products may apply to activations on a device.
     fn precision(&self, gpu: &Gpu) -> Precision {
         let rounded = self.kv_dtype != KvDtype::F32;
         Precision { f16: rounded && self.coop(gpu), int8: rounded && self.activations.is_int8(gpu) }
     }
 }
 
-/// What the activations of a product with quantised weights become on the way in.
+/// Type of the activations of a product with quantised weights, on the way in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ActivationType {
     /// [`Int8`](Self::Int8) on GPUs, [`F32`](Self::F32) on software drivers, which it slows down.
@@ -165,7 +165,7 @@ pub struct Decoder {
     by_rows: bool,
     /// Whether prefills are attended by cooperative matrices.
     coop: bool,
-    /// What activations of products may be rounded to.
+    /// Roundings that products may apply to activations.
     precision: Precision,
     sparse: Option<Sparse>,
     /// Where selected blocks are fetched from the host.

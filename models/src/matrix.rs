@@ -38,11 +38,11 @@ pub(crate) struct Shard {
     pub(crate) scales: Buf<u32>,
 }
 
-/// Where a product goes.
+/// Inputs, output and epilogue of a product.
 pub(crate) struct Product<'a> {
     pub(crate) x: &'a Buf<f32>,
     pub(crate) rows: u32,
-    /// How precise it must be.
+    /// Roundings that it may apply to `x`.
     pub(crate) precision: Precision,
     pub(crate) y: &'a Buf<f32>,
     /// f32 from row to row of y.
@@ -61,7 +61,7 @@ pub(crate) struct Norm<'a> {
     pub(crate) eps: f32,
 }
 
-/// What activations may be rounded to on the way into a product.
+/// Roundings that a product may apply to activations on the way in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Precision {
     /// f16, for cooperative matrices.
@@ -75,7 +75,7 @@ impl Precision {
     pub(crate) const EXACT: Self = Self { f16: false, int8: false };
 }
 
-/// How a product runs.
+/// Kernels that a product goes through.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Route {
     /// f32 by `matmul`.
@@ -182,7 +182,7 @@ impl Matrix {
         }
     }
 
-    /// How a product of `rows` rows runs.
+    /// Chooses the kernels for a product of `rows` rows.
     fn route(&self, kernels: &Kernels, rows: u32, precision: Precision) -> Route {
         let cols = self.shards[0].cols;
         let small = u64::from(self.width) * u64::from(cols * self.parts) < SMALL;

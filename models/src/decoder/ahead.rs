@@ -25,7 +25,7 @@ pub(super) struct Ahead {
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Shape {
     rows: u32,
-    /// Where long steps are cut into submissions.
+    /// Layers of a submission: long steps are cut by it.
     layers_a_submission: u64,
     scored: usize,
     draws: draws::Shape,

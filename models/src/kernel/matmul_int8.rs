@@ -54,7 +54,7 @@ pub fn slices(epilogue: Epilogue, max_lanes: u32) -> u32 {
     wanted.min(max_lanes / COLS)
 }
 
-/// How the work is cut. Results do not depend on it.
+/// Division of the work among lanes. Results do not depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tiling {
     /// Rows of a tile: 1, 2, 4 or 8.

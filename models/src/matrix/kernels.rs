@@ -23,7 +23,7 @@ pub(crate) struct Kernels {
     pipelines: RefCell<FxHashMap<Key, Arc<Pipeline>>>,
 }
 
-/// What a kernel is compiled for.
+/// Kernel of a matmul, with all that it is compiled for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Key {
     /// `matmul`: blocks along k, and whether it norms.
@@ -42,7 +42,7 @@ pub(crate) enum Key {
     Sum { epilogue: Epilogue },
 }
 
-/// What a product leaves between its dispatches.
+/// Buffers between the dispatches of a product.
 #[derive(Debug)]
 pub(super) struct Scratch {
     /// Activations as codes, `[rows, blocks, 2]`, and their scales, `[rows, blocks]`.

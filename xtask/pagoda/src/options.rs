@@ -38,7 +38,7 @@ pub struct EngineOptions {
     pub reproducible: bool,
     /// Let kernels use cooperative matrices, which round to f16, where the adapter has them.
     pub coop: bool,
-    /// What products with quantised weights may round activations to.
+    /// Type that products with quantised weights round activations to.
     pub activations: ActivationType,
     /// Attention to selected blocks; `None` for full attention.
     pub sparse: Option<Sparse>,

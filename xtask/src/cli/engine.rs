@@ -65,7 +65,7 @@ pub struct EngineArgs {
     #[arg(long)]
     pub no_coop: bool,
 
-    /// What products with quantised weights round activations to
+    /// Type that products with quantised weights round activations to
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     pub activations: Activations,
 
