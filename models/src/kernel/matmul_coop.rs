@@ -44,8 +44,8 @@ impl Tile {
         match rows {
             _ if cols < NARROW => Self::narrow(rows, cols, parts),
             ..=16 => few(1),
-            ..=32 => few(2),
-            ..=64 => few(4),
+            17..=32 => few(2),
+            33..=64 => few(4),
             _ => Self { m_tiles: 4, n_tiles: 4 / parts, m_subgroups: 2, n_subgroups: 2 },
         }
     }
