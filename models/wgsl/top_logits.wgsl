@@ -28,7 +28,8 @@ fn top_logits(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
     var top = after(lane, base, Best(0.0, NO_ID));
     let normaliser = top.value + log(mass(lane, base, top.value));
     if (lane == 0u) {
-        let token = targets[ask.row];
+        // A row without a number to draw by leaves no id of the vocabulary.
+        let token = min(targets[ask.row], params.vocab - 1u);
         ids[at] = token;
         log_probs[at] = logits[base + token] - normaliser;
     }
