@@ -13,7 +13,7 @@ use crate::pool::{BlockPool, PoolOptions, SeqContent};
 use crate::spec::LengthLimits;
 use crate::table::BlockTable;
 
-/// What one sequence asks of [`KvCache::allocate_slots`].
+/// Request of one sequence to [`KvCache::allocate_slots`].
 #[derive(Clone, Copy, Debug)]
 pub struct SlotRequest<'a> {
     /// The sequence.
@@ -65,7 +65,7 @@ pub struct BlockCopy {
     pub destination: BlockId,
 }
 
-/// What [`KvCache::allocate_slots`] changed.
+/// Changes made by [`KvCache::allocate_slots`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Allocation {
     /// Blocks appended to the tables, one list per group.

@@ -1,4 +1,4 @@
-//! How much fits in a given memory budget.
+//! Capacity of a memory budget in blocks, tokens and sequences.
 
 use crate::error::CapacityError;
 use crate::layout::CacheLayout;
@@ -15,7 +15,7 @@ impl CacheLayout {
         u32::try_from(blocks).unwrap_or(u32::MAX).min(u32::MAX / largest).min(u32::MAX - 4)
     }
 
-    /// Most blocks that one sequence holds at a time, over all groups.
+    /// Maximum number of blocks that one sequence holds at a time, over all groups.
     #[must_use]
     pub fn blocks_per_seq(&self, limits: LengthLimits) -> u64 {
         self.groups.iter().map(|group| u64::from(group.spec.max_blocks_per_seq(limits))).sum()

@@ -1,4 +1,4 @@
-//! What a block's content depends on besides its tokens.
+//! Inputs of a block's hash besides its tokens.
 
 /// An image, audio clip or similar whose embeddings replace placeholder tokens.
 #[derive(Clone, PartialEq, Eq, Debug)]

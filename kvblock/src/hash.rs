@@ -3,6 +3,7 @@
 //! Through the chain, one hash identifies a whole prefix, so a lookup compares one value per block (vLLM v1,
 //! automatic prefix caching).
 
+#[cfg(feature = "sha256")]
 use sha2::{Digest, Sha256};
 
 use crate::extra_keys::ExtraKeys;
@@ -40,10 +41,13 @@ impl core::fmt::Debug for BlockHash {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum HashAlgorithm {
-    /// SHA-256: for caches shared between tenants, since nobody can construct a colliding prompt.
+    /// SHA-256: for caches shared between tenants, since nobody can construct a colliding prompt. The default, where
+    /// the feature `sha256` is on.
+    #[cfg(feature = "sha256")]
     #[default]
     Sha256,
     /// XXH3 with 128 bits: several times faster, but a collision can be constructed on purpose.
+    #[cfg_attr(not(feature = "sha256"), default)]
     Xxh3,
 }
 
@@ -52,6 +56,7 @@ impl HashAlgorithm {
     #[must_use]
     pub fn hash(self, message: &[u8]) -> BlockHash {
         match self {
+            #[cfg(feature = "sha256")]
             Self::Sha256 => BlockHash(Sha256::digest(message).into()),
             Self::Xxh3 => {
                 let mut bytes = [0; 32];
@@ -62,7 +67,7 @@ impl HashAlgorithm {
     }
 }
 
-/// How blocks are hashed; equal hashers give equal hashes in every process.
+/// Hash function of blocks; equal hashers give equal hashes in every process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockHasher {
     algorithm: HashAlgorithm,
@@ -150,7 +155,7 @@ impl HashChain {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "sha256"))]
 mod tests {
     use super::*;
     use crate::extra_keys::{MultimodalItem, PromptEmbeds};

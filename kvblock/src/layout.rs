@@ -20,7 +20,7 @@ pub struct CacheTensor {
     pub layers: Vec<usize>,
 }
 
-/// How layers share block ids and memory.
+/// Assignment of layers to block ids and memory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct CacheLayout {
@@ -33,12 +33,32 @@ pub struct CacheLayout {
 
 /// Options of [`CacheLayout::plan`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct LayoutOptions {
     /// Let each attention kind free blocks that it no longer reaches. Off: every layer is stored like full
     /// attention.
     pub hybrid: bool,
     /// A layer of the draft model, whose group recomputes one block of every hit.
     pub eagle_layer: Option<usize>,
+}
+
+impl LayoutOptions {
+    /// Every kind frees what it no longer reaches, and there is no draft model.
+    pub const HYBRID: Self = Self { hybrid: true, eagle_layer: None };
+    /// Every layer is stored like full attention, and there is no draft model.
+    pub const UNIFORM: Self = Self { hybrid: false, eagle_layer: None };
+
+    /// Marks a layer of the draft model.
+    #[must_use]
+    pub const fn eagle_layer(self, layer: usize) -> Self {
+        Self { eagle_layer: Some(layer), ..self }
+    }
+}
+
+impl Default for LayoutOptions {
+    fn default() -> Self {
+        Self::HYBRID
+    }
 }
 
 impl CacheLayout {

@@ -22,7 +22,7 @@ pub(crate) struct LookupType {
 /// Bounds of one search.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Most tokens a hit may have.
+    /// Maximum number of tokens of a hit.
     pub(crate) max_length: u32,
     /// The hit is a multiple of this many tokens.
     pub(crate) alignment: u32,

@@ -32,7 +32,7 @@ struct SeqBlocks {
     num_cached: usize,
 }
 
-/// What a sequence asks of a group in one step.
+/// Demand of a sequence on a group in one step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Demand<'a> {
     /// Tokens that need a slot after this step.

@@ -9,7 +9,7 @@ use crate::free_queue::FreeQueue;
 use crate::hash::BlockHash;
 use crate::id::{BlockId, BlockSize, GroupId, TokenId};
 
-/// What a sequence holds, as far as the prefix cache is concerned: confirmed tokens only, never speculative
+/// Tokens of a sequence as the prefix cache sees them: confirmed ones only, never speculative
 /// ones.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SeqContent<'a> {

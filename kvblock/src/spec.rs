@@ -1,4 +1,4 @@
-//! What one layer's cache needs: bytes per block, and which tokens stay reachable.
+//! Cache of one layer: bytes per block, and the tokens that stay reachable.
 
 use crate::id::BlockSize;
 
@@ -75,7 +75,7 @@ impl AttentionKind {
     }
 }
 
-/// How the bytes of a block are made up.
+/// Composition of the bytes of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum PageLayout {
@@ -125,7 +125,7 @@ pub struct KvCacheSpec {
 pub struct LengthLimits {
     /// Longest sequence in tokens, prompt and output together.
     pub max_model_len: u32,
-    /// Most tokens that one step computes.
+    /// Maximum number of tokens that one step computes.
     pub max_batched_tokens: u32,
 }
 

@@ -3,7 +3,7 @@ use core::fmt;
 use super::BlockSpaceError;
 use crate::{BlockId, BlockSize};
 
-/// Where a block lives.
+/// Memory that a block lives in.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Device {
     /// Device memory, which attention reads.
@@ -24,7 +24,7 @@ impl fmt::Display for Device {
 /// The state of a block at one moment, as its allocator sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PhysicalTokenBlock {
-    /// Where it lives.
+    /// Memory that the block lives in.
     pub device: Device,
     /// Its index on that device.
     pub block_number: BlockId,

@@ -2,6 +2,9 @@
 //! reference-counted blocks on two devices, copy on write between the samples of a prompt, whole groups
 //! swapped to host memory.
 //!
+//! Library only: the engine runs the manager of the crate's root. This one is for engines of the first generation and for
+//! comparisons with them.
+//!
 //! ```text
 //!  Sequence q0   tokens   [ 11 12 13 14 | 15 16 17 -- ]      logical blocks, block_size 4
 //!  BlockTable q0           b7             b6                 on Device::Gpu

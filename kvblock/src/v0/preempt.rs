@@ -2,7 +2,7 @@
 
 use super::{BlockMove, BlockSpaceError, BlockSpaceManager, SeqState, Sequence, SequenceGroup};
 
-/// How a preempted group gives up its blocks.
+/// Way in which a preempted group gives up its blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PreemptionMode {
     /// The blocks are freed; prompt and output are prefilled again later. Needs no host memory and no
@@ -21,7 +21,7 @@ impl PreemptionMode {
     }
 }
 
-/// What preempting a group did.
+/// Effect of preempting a group.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Preemption {
     /// Its blocks are free and its sequence waits: put the group in front of the waiting ones.

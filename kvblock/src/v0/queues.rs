@@ -8,7 +8,7 @@ use super::{
     PreemptionMode, RequestId, SeqState, SequenceGroup,
 };
 
-/// What one step does. Order of execution: `swap_out`, `swap_in`, `copies`, then the tokens of `prefill` or
+/// Work of one step. Order of execution: `swap_out`, `swap_in`, `copies`, then the tokens of `prefill` or
 /// of `decode` (never both).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepOps {

@@ -14,7 +14,7 @@ pub enum FinishReason {
     Ignored,
 }
 
-/// Where a sequence is in its life.
+/// State of a sequence.
 ///
 /// ```text
 ///            admit              swap out

@@ -10,7 +10,7 @@ use kvblock::v0::{
 use kvblock::{BlockSize, SeqId};
 use proptest::prelude::*;
 
-use crate::memory::Memory;
+use super::memory::Memory;
 
 /// One request: prompt tokens, samples, output tokens of each sample, and whether samples branch after the
 /// prefill (by forking) or before it (as waiting sequences of one prompt).

@@ -11,7 +11,7 @@ use kvblock::{BlockId, BlockSize, SeqId};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-use crate::memory::Memory;
+use super::memory::Memory;
 
 #[derive(Clone, Debug)]
 enum Op {

@@ -198,7 +198,7 @@ fn capacities_do_not_overflow() {
         1 << 10,
         KvDtype::F32,
     );
-    let options = kvblock::LayoutOptions { hybrid: true, eagle_layer: None };
+    let options = kvblock::LayoutOptions::HYBRID;
     let layout = kvblock::CacheLayout::plan(&[huge; 4], options).unwrap();
     let limits = LengthLimits { max_model_len: u32::MAX, max_batched_tokens: u32::MAX };
     assert_eq!(layout.num_blocks(u64::MAX), u32::MAX / (1 << 20));

@@ -13,7 +13,7 @@ use proptest::sample::Index;
 
 /// Longest sequence and longest step.
 const LIMITS: LengthLimits = LengthLimits { max_model_len: 40, max_batched_tokens: 12 };
-/// Most draft slots of a step.
+/// Maximum number of draft slots of a step.
 const LOOKAHEAD: u32 = 2;
 
 #[derive(Clone, Debug)]
@@ -97,7 +97,7 @@ struct Machine {
     groups: Vec<(AttentionKind, u32)>,
     seqs: BTreeMap<SeqId, Seq>,
     next_seq: u64,
-    /// What was last written at an offset of a block.
+    /// Value last written at an offset of a block.
     memory: HashMap<(BlockId, u32), u64>,
     /// Keys that the events say can be found.
     findable: BTreeSet<(BlockHash, GroupId)>,

@@ -8,8 +8,8 @@ use kvblock::{
 };
 use proptest::prelude::*;
 
-const HYBRID: LayoutOptions = LayoutOptions { hybrid: true, eagle_layer: None };
-const UNIFIED: LayoutOptions = LayoutOptions { hybrid: false, eagle_layer: None };
+const HYBRID: LayoutOptions = LayoutOptions::HYBRID;
+const UNIFIED: LayoutOptions = LayoutOptions::UNIFORM;
 
 fn size(tokens: u32) -> BlockSize {
     BlockSize::new(tokens).unwrap()
@@ -175,8 +175,7 @@ fn layer_kinds_share_buffers() {
     ");
     assert_eq!(gemma3.groups[0].layers, [0, 6, 12, 18, 24], "dealt round robin");
     // 4 and 5 layers: groups of 5, one place stays empty.
-    let close =
-        CacheLayout::plan(&alternating(9, 2), LayoutOptions { eagle_layer: Some(8), ..HYBRID }).unwrap();
+    let close = CacheLayout::plan(&alternating(9, 2), HYBRID.eagle_layer(8)).unwrap();
     insta::assert_snapshot!(draw(&close), @r"
     window 128, blocks of 16: 5 layers, eagle
     full, blocks of 16: 4 layers

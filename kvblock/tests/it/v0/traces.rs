@@ -9,7 +9,7 @@ use kvblock::v0::{
 };
 use kvblock::{BlockId, SeqId};
 
-use crate::vectors::{group, q, size};
+use super::vectors::{group, q, size};
 
 /// One row an operation, one column a sequence: the block table, `'` for a block on the CPU, `*n` for a block
 /// that n tables name.
