@@ -41,7 +41,7 @@ struct Row {
     blocks: u32,
     /// `B log2 K`
     work: f64,
-    /// Of one selection, the least over samples.
+    /// Seconds of one selection, the minimum over samples.
     seconds: f64,
 }
 

@@ -15,10 +15,10 @@ use crate::{
 };
 use kvblock::BlockSize;
 
-/// Safety margin of [`select_mass`] on the bound of a block, relative to the magnitudes of the bound's terms.
-/// With this and the next two margins, a kernel that computes in f32 selects like this f64 reference, and
-/// what it certifies is true.
-pub const TERM_SLACK: f64 = 5e-6;
+/// Safety margin of [`select_mass`] on logits, relative to the largest magnitudes that their terms may have: on the bounds of
+/// blocks that may be dropped, and on the logits kept. With this and the next two margins, a kernel that computes in f32
+/// selects like this f64 reference, and what it certifies is true.
+pub const TERM_SLACK: f64 = 1e-5;
 /// Safety margin on the mass that dropped blocks may hold, relative to it.
 pub const SHARE_SLACK: f64 = 3e-4;
 /// Safety margin on the certified mass, absolute: the precision at which f32 reports it.
@@ -98,6 +98,12 @@ pub fn select_mass(q: &Heads<'_>, k: &Heads<'_>, kv: usize, digest: &MinMax, mas
     let rest: Vec<Vec<f64>> = bounds.iter().map(|of_head| suffix_log_sums(&order, of_head)).collect();
     let slack = |h: usize| suffix_log_sums(&order, &log_bounds(q.row(h, 0), kv, digest, TERM_SLACK));
     let rest_with_slack: Vec<Vec<f64>> = heads.clone().map(slack).collect();
+    // What rounding may have added to any kept logit of a head.
+    let lost = |h: usize| {
+        let of_blocks = (0..n).map(|b| digest.magnitude(q.row(h, 0), b, kv)).fold(0.0, f64::max);
+        TERM_SLACK * default_scale(q.dim()) * of_blocks
+    };
+    let lost: Vec<f64> = heads.clone().map(lost).collect();
     let odds = odds(mass).ln();
 
     let mut kept = vec![f64::NEG_INFINITY; group];
@@ -105,11 +111,11 @@ pub fn select_mass(q: &Heads<'_>, k: &Heads<'_>, kv: usize, digest: &MinMax, mas
         for (lse, head) in kept.iter_mut().zip(heads.clone()) {
             *lse = log_sum_exp([*lse, block_lse(q.row(head, 0), k, kv, block, digest)]);
         }
-        let suffices = |(kept, rest): (&f64, &Vec<f64>)| {
+        let suffices = |((kept, lost), rest): ((&f64, &f64), &Vec<f64>)| {
             let dropped = rest[taken + 1];
-            dropped == f64::NEG_INFINITY || *kept >= odds + dropped
+            dropped == f64::NEG_INFINITY || kept - lost >= odds + dropped
         };
-        if kept.iter().zip(&rest_with_slack).all(suffices) {
+        if kept.iter().zip(&lost).zip(&rest_with_slack).all(suffices) {
             let certificate = |(&kept_lse, rest): (&f64, &Vec<f64>)| Certificate {
                 kept_lse,
                 dropped_log_bound: rest[taken + 1],
@@ -171,11 +177,14 @@ fn log_bound(bound: f64, tokens: usize) -> f64 {
     bound + (tokens as f64).ln()
 }
 
-/// Natural logarithm of the bound on each block's `Σ e^logit`, `[num_blocks]`, with `slack` as in
-/// [`MinMax::bound_with`].
+/// Natural logarithm of the bound on each block's `Σ e^logit`, `[num_blocks]`, logits larger by `slack` times the
+/// [magnitudes](MinMax::magnitude) of their terms.
 fn log_bounds(q: &[f32], kv: usize, digest: &MinMax, slack: f64) -> Vec<f64> {
     let scale = default_scale(q.len());
-    let bound = |b: u32| log_bound(scale * digest.bound_with(q, b, kv, slack), digest.tokens(b));
+    let bound = |b: u32| {
+        let most = digest.bound(q, b, kv) + slack * digest.magnitude(q, b, kv);
+        log_bound(scale * most, digest.tokens(b))
+    };
     (0..digest.num_blocks()).map(bound).collect()
 }
 

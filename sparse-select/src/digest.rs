@@ -155,17 +155,19 @@ impl MinMax {
     /// [`score`](Self::score) in f64, for uses that need a true bound and not only an order.
     #[must_use]
     pub fn bound(&self, q: &[f32], block: u32, kv_head: usize) -> f64 {
-        self.bound_with(q, block, kv_head, 0.0)
-    }
-
-    /// [`bound`](Self::bound) plus `slack` times the magnitudes of its terms: with a slack above the rounding
-    /// error of f32, a bound for f32 arithmetic too.
-    #[must_use]
-    pub fn bound_with(&self, q: &[f32], block: u32, kv_head: usize, slack: f64) -> f64 {
         let (min, max) = self.block(block, kv_head);
         let product = |a: &f32, b: &f32| f64::from(*a) * f64::from(*b);
-        let terms = q.iter().zip(min).zip(max).map(|((q, lo), hi)| product(q, lo).max(product(q, hi)));
-        terms.map(|term| term + slack * term.abs()).sum()
+        q.iter().zip(min).zip(max).map(|((q, lo), hi)| product(q, lo).max(product(q, hi))).sum()
+    }
+
+    /// Upper bound of the sum of the magnitudes of the terms of `q·k` over the keys of a block: the rounding error of a dot
+    /// product is relative to it.
+    #[must_use]
+    pub fn magnitude(&self, q: &[f32], block: u32, kv_head: usize) -> f64 {
+        let (min, max) = self.block(block, kv_head);
+        let term =
+            |((q, lo), hi): ((&f32, &f32), &f32)| f64::from(q.abs()) * f64::from(lo.abs().max(hi.abs()));
+        q.iter().zip(min).zip(max).map(term).sum()
     }
 }
 
@@ -259,7 +261,7 @@ mod tests {
             prop_assert!(Some(mean) == below || Some(mean) == above);
         }
 
-        /// Of whole pages, the mean of a block is that of its keys up to a rounding of each page.
+        /// The mean of a block of whole pages is that of its keys up to a rounding of each page.
         #[test]
         fn means_of_pages_are_means(values in prop::collection::vec(-2.0f32..2.0, 1..60)) {
             let k = Heads::new("k", &values, [1, values.len(), 1]).unwrap();

@@ -1,4 +1,4 @@
-//! What can go wrong while a policy is built or run.
+//! Errors of building and running a policy.
 
 /// A selection could not be made from the given input.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -59,6 +59,18 @@ pub enum SelectError {
         q: usize,
         /// Channels of a key.
         k: usize,
+    },
+    /// The policy was set up for another model.
+    #[error("{policy}: {key}={stated}, the model has {actual}")]
+    Deployment {
+        /// The policy.
+        policy: &'static str,
+        /// Its key.
+        key: &'static str,
+        /// The value of the key.
+        stated: u32,
+        /// The value of the model.
+        actual: u32,
     },
     /// The number of query heads is not a multiple of the number of KV heads.
     #[error("{heads} query heads cannot be shared out among {kv_heads} KV heads")]
@@ -172,7 +184,7 @@ pub enum SpecError {
         key: &'static str,
         /// The value given.
         value: String,
-        /// What it should be.
+        /// Values that would be valid.
         expected: &'static str,
     },
     /// Two valid values contradict each other.

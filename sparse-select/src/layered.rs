@@ -4,7 +4,7 @@ use kvblock::BlockSize;
 
 use crate::{
     Entry, Input, Key, Params, Policy, SelectError, Selection, Spec, SpecError,
-    policy::{Ranking, Support, num_blocks},
+    policy::{Deployment, Ranking, Support, num_blocks},
     spec::key,
     xattn::Antidiagonals,
 };
@@ -117,6 +117,10 @@ impl Policy for Layered {
             Some(policy) => policy.budget(layer, kv_len),
             None => num_blocks(kv_len, self.block_size()),
         }
+    }
+
+    fn deployment(&self) -> Deployment {
+        self.policy.deployment()
     }
 
     fn keeps_all_in_decode(&self) -> bool {

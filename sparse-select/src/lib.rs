@@ -24,9 +24,15 @@ pub mod topk;
 pub mod v4;
 pub mod xattn;
 
+/// Tokens per block.
+pub use kvblock::BlockSize;
+
 pub use error::{SelectError, SpecError};
 pub use heads::{Heads, MAX_HEADS};
-pub use policy::{ByCompressed, ByDigests, ByHashes, DigestKind, Input, Policy, Ranking, Stage, Support};
+pub use policy::{
+    ByCompressed, ByDigests, ByHashes, Deployment, DigestKind, Input, Policy, PrefetchSettings, Ranking,
+    Stage, Support,
+};
 pub use registry::{Build, Entry, Registry, build};
 pub use run::{Outcome, RunError, select};
 pub use selection::{Selection, Strip};

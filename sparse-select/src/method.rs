@@ -1,5 +1,8 @@
 //! A policy as an engine drives it: on the scheduler, which knows positions and history, or on a worker,
 //! which has tensors.
+//!
+//! Library only: the engine asks policies for their ranking and runs it in kernels. This is the interface of GSA and UCM, for
+//! engines that call a policy step by step.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,7 +17,7 @@ pub enum Role {
     Worker,
 }
 
-/// How a wait for prefetched blocks ended.
+/// Result of a wait for prefetched blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrefetchOutcome {
     /// The blocks are resident.
@@ -25,7 +28,7 @@ pub enum PrefetchOutcome {
     TimedOut,
 }
 
-/// What a worker needs of a prefetch engine.
+/// Prefetch engine as a worker sees it.
 pub trait PrefetchWait {
     /// Waits until the prefetch of `request` has ended.
     fn wait(&mut self, request: u64) -> PrefetchOutcome;

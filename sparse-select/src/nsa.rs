@@ -107,7 +107,7 @@ impl Nsa {
         (0..k.heads()).map(|kv| (0..blocks).map(|j| mean(kv, j)).collect()).collect()
     }
 
-    /// How an engine keeps compressed keys: as digests, where a stride is whole pages of them.
+    /// Format in which an engine keeps compressed keys: as digests, where a stride is whole pages of them.
     fn kept(&self, format: DigestFormat) -> DigestFormat {
         match format {
             DigestFormat::F16 { page } if self.kernel_stride.is_multiple_of(page.get() as usize) => format,

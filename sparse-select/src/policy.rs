@@ -8,6 +8,7 @@ use crate::{
     Heads, SelectError, Selection, digest::DigestFormat, selection::count_u32, xattn::Antidiagonals,
 };
 
+mod deployment;
 pub mod esa;
 pub mod full;
 pub mod gsa;
@@ -19,6 +20,7 @@ mod ranking;
 pub mod streaming;
 pub mod vertical_slash;
 
+pub use deployment::{Deployment, PrefetchSettings};
 pub use ranking::{ByCompressed, ByDigests, ByHashes, DigestKind, Ranking};
 
 /// Chooses the KV blocks that the queries of one layer attend to.
@@ -30,7 +32,7 @@ pub trait Policy: fmt::Debug + Send + Sync {
     /// Name, as in a spec.
     fn name(&self) -> &'static str;
 
-    /// Where the policy can be used.
+    /// Returns the phases and layouts that the policy can be used with.
     fn support(&self) -> Support;
 
     /// Tokens per block.
@@ -54,7 +56,7 @@ pub trait Policy: fmt::Debug + Send + Sync {
         false
     }
 
-    /// How kernels rank the blocks of a decode step, for policies that rank by digests, hashes or compressed
+    /// Returns the ranking of blocks by kernels in a decode step, for policies that rank by digests, hashes or compressed
     /// keys; the best [`budget`](Self::budget) blocks are then selected.
     fn ranking(&self) -> Option<Ranking> {
         None
@@ -80,9 +82,14 @@ pub trait Policy: fmt::Debug + Send + Sync {
         None
     }
 
-    /// How kernels select blocks for a prefill chunk, for policies that estimate mass from antidiagonals.
+    /// Returns the selection of blocks by kernels for a prefill chunk, for policies that estimate mass from antidiagonals.
     fn antidiagonals(&self) -> Option<Antidiagonals> {
         None
+    }
+
+    /// Settings of the engine around the policy, of policies whose published parameters fix some.
+    fn deployment(&self) -> Deployment {
+        Deployment::default()
     }
 
     /// Fraction of the visible blocks that each query head keeps on its own, averaged, before heads share
@@ -102,7 +109,7 @@ pub trait Policy: fmt::Debug + Send + Sync {
     fn select_into(&self, input: &Input<'_>, out: &mut Selection) -> Result<(), SelectError>;
 }
 
-/// Where a policy can be used, and what it needs.
+/// Phases and layouts that a policy can be used with, and its needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Support {
     /// Supports prefill chunks.
@@ -166,7 +173,7 @@ pub struct Input<'a> {
     pub access: &'a [u32],
     /// Indexer head gates `[q_len, heads]`; all 1 where absent.
     pub gates: Option<&'a [f32]>,
-    /// How digests of keys are kept, for policies that score with them.
+    /// Format of digests of keys, for policies that score with them.
     pub digests: DigestFormat,
 }
 

@@ -52,6 +52,8 @@ pub enum RunError {
 /// When the spec is invalid, or the tensors do not match it.
 pub fn select(registry: &Registry, spec: &Spec, q: Heads<'_>, k: Heads<'_>) -> Result<Outcome, RunError> {
     let policy = registry.build(spec)?;
+    let count = |n| u32::try_from(n).unwrap_or(u32::MAX);
+    policy.deployment().check(policy.name(), count(q.heads()), count(q.dim()))?;
     let support = policy.support();
     let stage = if q.len() == 1 && support.decode {
         Stage::Decode

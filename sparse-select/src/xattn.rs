@@ -64,7 +64,7 @@ pub fn prefill_chunk_size(k_len: usize) -> usize {
     rounded.max(2048).min(128 * 1024 * 2048 / rounded).max(2048)
 }
 
-/// How many of the voting lists must name a block.
+/// Number of voting lists that must name a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Vote {
     /// At least one of them.
@@ -96,7 +96,7 @@ pub struct Antidiagonals {
     pub stride: u32,
     /// Divisor of the scale.
     pub norm: f64,
-    /// How the (KV head, query block) pairs agree on one set of blocks of the history before the chunk.
+    /// Vote by which the (KV head, query block) pairs agree on one set of blocks of the history before the chunk.
     /// `None` if each pair has its own set, among the blocks up to the query block.
     pub vote: Option<Vote>,
     /// Chunks with fewer queries keep everything.

@@ -7,7 +7,7 @@ pub const MAX: f32 = 448.0;
 const AMAX_MIN: f32 = 1e-4;
 const MAX_CODE: u8 = 0x7e;
 
-/// How scales are stored.
+/// Storage format of scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScaleFormat {
     /// `amax / 448`.

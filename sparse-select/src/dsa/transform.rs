@@ -20,7 +20,7 @@ pub struct TopkRows<'a> {
     pub lens: &'a [u32],
 }
 
-/// What positions are turned into. Positions count from the start of their row's valid columns.
+/// Translation of positions. Positions count from the start of their row's valid columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transform<'a> {
     /// Positions, unchanged.

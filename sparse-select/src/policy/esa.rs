@@ -172,7 +172,7 @@ pub struct Cadence {
     pub stride: u32,
 }
 
-/// What a step does besides attention over the resident blocks.
+/// Work of a step besides attention over the resident blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Restores the windows, retrieves and loads, all before attention (step 1).

@@ -3,7 +3,10 @@
 
 use kvblock::BlockSize;
 
-use super::{ByDigests, DigestKind, Input, Policy, Ranking, Support, num_blocks, select_each_query};
+use super::{
+    ByDigests, Deployment, DigestKind, Input, Policy, PrefetchSettings, Ranking, Support, num_blocks,
+    select_each_query,
+};
 use crate::{
     Entry, Heads, Params, SelectError, Selection, SpecError,
     digest::mean_keys,
@@ -29,43 +32,21 @@ pub const ENTRY: Entry = Entry {
             "1000",
             "maximum number of prefetched blocks kept; the least recently used is dropped",
         ),
-        key("head_dim", "128", "channels per head of the attention kernel"),
-        key("num_heads", "32", "query heads of the attention kernel"),
+        key("head_dim", "none", "channels per query head; a model that has others is refused"),
+        key("num_heads", "none", "query heads; a model that has others is refused"),
         key("block_size", "16", "tokens per block"),
         key("scoring", "history", "history: accesses and position; mean_k: query against mean keys"),
     ],
     build: |p| Ok(Box::new(Gsa::from_params(p)?)),
 };
 
-/// How GSA ranks the blocks that are not required.
+/// Ranking of the blocks that are not required.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scoring {
     /// `0.5 * accesses + linspace(0.1, 1.0, n)`: known to a scheduler, reads no tensor.
     History,
     /// Dot product of the mean query of each GQA group with the mean key of the block, summed over KV heads.
     MeanK,
-}
-
-/// Settings of the prefetch engine that a worker builds along with the policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PrefetchSettings {
-    /// Threads.
-    pub workers: u32,
-    /// Queue bound.
-    pub max_pending: u32,
-    /// Batches ahead of the current step that may be prefetched.
-    pub ahead: u32,
-    /// Limit on resident prefetched blocks.
-    pub cache_blocks: u32,
-}
-
-/// Shape that the attention kernel of the policy is built for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KernelShape {
-    /// Channels of a head.
-    pub head_dim: u32,
-    /// Query heads.
-    pub num_heads: u32,
 }
 
 /// GSA with its published parameters.
@@ -79,10 +60,8 @@ pub struct Gsa {
     pub init_window_sz: u32,
     /// Minimum number of blocks selected.
     pub min_blocks: u32,
-    /// Settings of the prefetch engine.
-    pub prefetch: PrefetchSettings,
-    /// Shape of the kernel.
-    pub kernel: KernelShape,
+    /// Settings of the engine around the policy.
+    pub deployment: Deployment,
     /// Ranking of the blocks that are not required.
     pub scoring: Scoring,
     /// Tokens per block.
@@ -106,13 +85,7 @@ impl Gsa {
             local_window_sz,
             init_window_sz,
             min_blocks,
-            prefetch: PrefetchSettings {
-                workers: p.positive("prefetch_workers")?,
-                max_pending: p.positive("max_pending_prefetch")?,
-                ahead: p.count("prefetch_ahead")?,
-                cache_blocks: p.count("prefetch_cache_size")?,
-            },
-            kernel: KernelShape { head_dim: p.positive("head_dim")?, num_heads: p.positive("num_heads")? },
+            deployment: deployment(p)?,
             scoring: p.choice(
                 "scoring",
                 "history or mean_k",
@@ -161,6 +134,20 @@ impl Gsa {
     }
 }
 
+fn deployment(p: &Params<'_>) -> Result<Deployment, SpecError> {
+    let prefetch = PrefetchSettings {
+        workers: p.positive("prefetch_workers")?,
+        max_pending: p.positive("max_pending_prefetch")?,
+        ahead: p.count("prefetch_ahead")?,
+        cache_blocks: p.positive("prefetch_cache_size")?,
+    };
+    Ok(Deployment {
+        num_heads: p.optional_count("num_heads")?,
+        head_dim: p.optional_count("head_dim")?,
+        prefetch: Some(prefetch),
+    })
+}
+
 /// The published score `0.5 * access + linspace(0.1, 1.0, n)[block]` (0.1 for n = 1).
 ///
 /// For display: selection compares the same quantity in exact integers, so that blocks tie exactly where the
@@ -203,6 +190,10 @@ impl Policy for Gsa {
 
     fn block_size(&self) -> BlockSize {
         self.block_size
+    }
+
+    fn deployment(&self) -> Deployment {
+        self.deployment
     }
 
     /// Kernels always keep the block of the last token, so a policy without a local window runs on the host.

@@ -34,14 +34,13 @@ pub const ENTRY: Entry = Entry {
         key("init_window_sz", "1", "number of first blocks kept resident, at block size 128"),
         key("num_prefetch_blocks", "1", "blocks kept resident beside the selected ones, at block size 128"),
         key("seg_prefill_threshold", "8400", "prompts of at most this many tokens stay dense"),
-        key("max_batch_size", "256", "maximum number of requests in a step"),
         key("scoring", "cpu", "cpu: mean query of a group; gpu: each query head, then the mean"),
         key("block_size", "128", "tokens per block"),
     ],
     build: |p| Ok(Box::new(GsaUcm::from_params(p)?)),
 };
 
-/// Where upstream computes the scores; the two formulas round differently.
+/// Device on which upstream computes the scores; the two formulas round differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scoring {
     /// Dot product of the mean query of each GQA group with the representative, summed over KV heads.
@@ -65,9 +64,7 @@ pub struct GsaUcm {
     pub prefetch_blocks: u32,
     /// Prompts of at most this many tokens stay dense.
     pub seg_prefill_threshold: u32,
-    /// Maximum number of requests in a step.
-    pub max_batch_size: u32,
-    /// Where the scores are computed.
+    /// Formula of the scores.
     pub scoring: Scoring,
     /// Tokens per block.
     pub block_size: BlockSize,
@@ -92,7 +89,6 @@ impl GsaUcm {
             init_window: scaled(p.count("init_window_sz")?),
             prefetch_blocks: scaled(p.count("num_prefetch_blocks")?),
             seg_prefill_threshold: p.count("seg_prefill_threshold")?,
-            max_batch_size: p.positive("max_batch_size")?,
             scoring: p.choice("scoring", "cpu or gpu", &[("cpu", Scoring::Cpu), ("gpu", Scoring::Gpu)])?,
             block_size,
         };

@@ -45,7 +45,7 @@ pub const ENTRY: Entry = Entry {
     build: |p| Ok(Box::new(KvComp::from_params(p)?)),
 };
 
-/// How the similarities of a chunk's tokens are combined.
+/// Combination of the similarities of a chunk's tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Representative {
     /// Similarity of the nearest token.
@@ -56,7 +56,7 @@ pub enum Representative {
     Min,
 }
 
-/// What a layer does.
+/// Role of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerPlan {
     /// Attends to all blocks.
@@ -88,7 +88,7 @@ pub struct KvComp {
     pub concurrency_threshold: u32,
     /// Tokens per common representative.
     pub chunk_size: u32,
-    /// How a chunk represents its tokens.
+    /// Combination of the similarities of a chunk's tokens.
     pub representative: Representative,
     /// Fraction of the tokens selected in each layer; 1 is dense.
     pub layer_ratios: Vec<f64>,
@@ -156,7 +156,7 @@ impl KvComp {
         Ok(policy)
     }
 
-    /// What a layer does.
+    /// Returns the role of a layer.
     #[must_use]
     pub fn layer_plan(&self, layer: u32) -> LayerPlan {
         let ratio = self.layer_ratios.get(layer as usize);

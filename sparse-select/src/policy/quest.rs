@@ -40,7 +40,7 @@ pub const ENTRY: Entry = Entry {
     build: |p| Ok(Box::new(Quest::from_params(p)?)),
 };
 
-/// How many pages are selected, and for which heads.
+/// Number of selected pages, and the heads that they are selected for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Mode {
     /// The pages with the highest scores, for each KV head; always includes the current page.

@@ -16,7 +16,7 @@ pub enum Ranking {
 /// Scores from digests of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByDigests {
-    /// What is kept of a block's keys.
+    /// Summary of a block's keys that is kept.
     pub digest: DigestKind,
     /// Whether there is one ranking for all heads, by the sum of their scores. Otherwise there is one per KV
     /// head, by the largest score of its query heads.
@@ -29,7 +29,7 @@ pub struct ByDigests {
     pub recent_full: bool,
 }
 
-/// What is kept of the keys of a block.
+/// Summary of the keys of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DigestKind {
     /// Channelwise minimum and maximum.

@@ -13,7 +13,7 @@ pub const MAIN_SCALE_BLOCK: usize = 64;
 /// Channels per scale in the indexer's cache; scales are f32.
 pub const INDEXER_SCALE_BLOCK: usize = 128;
 
-/// How often an entry is produced.
+/// Number of tokens per entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ratio {
     /// Every 4 tokens, from the last 8: windows overlap.

@@ -48,7 +48,7 @@ pub struct XAttentionBsa {
     pub estimator: Estimator,
     /// Number of queries scored at a time.
     pub chunk_size: u32,
-    /// How the (KV head, query block) pairs agree.
+    /// Vote by which the (KV head, query block) pairs agree.
     pub vote: Vote,
 }
 

@@ -1,4 +1,4 @@
-//! What position-only policies choose, drawn: S sink, R recent, # chosen by score, . dropped.
+//! Decisions of position-only policies, drawn: S sink, R recent, # chosen by score, . dropped.
 
 use insta::assert_snapshot;
 use sparse_select::{Input, Selection, Stage, build};

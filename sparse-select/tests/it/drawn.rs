@@ -1,4 +1,4 @@
-//! What every policy chooses on one pair of tensors, drawn: a change of any decision shows here.
+//! Decisions of every policy on one pair of tensors, drawn: a change of any of them shows here.
 
 use insta::assert_snapshot;
 use sparse_select::{Input, Registry, Selection, Stage, build};

@@ -1,4 +1,4 @@
-//! What holds for every policy: rows are ascending and in range, forced blocks are there, budgets are what they say, and a
+//! Invariants of every policy: rows are ascending and in range, forced blocks are there, budgets are what they say, and a
 //! higher threshold never drops a block.
 
 use proptest::prelude::*;

@@ -6,6 +6,7 @@ mod certificate;
 mod decisions;
 mod drawn;
 mod dsa;
+mod examples;
 mod invariants;
 mod method;
 mod nsa;

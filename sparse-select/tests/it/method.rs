@@ -76,6 +76,16 @@ fn hooks_belong_to_one_role() {
 
 #[cfg(feature = "presets")]
 #[test]
+fn the_example_presets_build() {
+    for text in [include_str!("../../presets/gsa.ron"), include_str!("../../presets/kvcomp.ron")] {
+        let specs = sparse_select::presets::parse_presets(text).unwrap();
+        assert_eq!(specs.len(), 1, "the command line takes files with one policy");
+        Registry::builtin().build(&specs[0]).unwrap();
+    }
+}
+
+#[cfg(feature = "presets")]
+#[test]
 fn presets_take_the_published_keys() {
     use sparse_select::presets::parse_presets;
     let published = r#"(ucm_sparse_config: {

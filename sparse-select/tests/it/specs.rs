@@ -1,7 +1,7 @@
 //! Spec texts: names, keys and values, and what the errors list.
 
 use insta::assert_snapshot;
-use sparse_select::{Registry, build};
+use sparse_select::{Heads, PrefetchSettings, Registry, build, select};
 
 fn message(spec: &str) -> String {
     build(spec).map(|p| panic!("{spec} built {p:?}")).unwrap_err().to_string()
@@ -31,4 +31,20 @@ fn errors_list_what_is_valid() {
     assert_snapshot!(message("gsa:min_blocks=0,init_window_sz=0,local_window_sz=0"), @"gsa: min_blocks or a window must keep a block; they are min_blocks = 0, init_window_sz = 0, local_window_sz = 0");
     assert_snapshot!(message("esa:init_window_sz=0,local_window_sz=0"), @"esa: a window must keep a block; they are init_window_sz = 0, local_window_sz = 0");
     assert_snapshot!(message("vertical-slash:mode=lines"), @r#"vertical-slash: mode = "lines" is not blocks or minference"#);
+}
+
+/// The published parameters of GSA that are of the model and of the engine around the policy.
+#[test]
+fn settings_of_the_engine_are_stated_and_those_of_another_model_refused() {
+    let data = [1.0; 3 * 16];
+    let heads = |len| Heads::new("q", &data, [3, len, 16 / len]).unwrap();
+    let run = |spec: &str| select(&Registry::builtin(), &spec.parse().unwrap(), heads(1), heads(1));
+    assert!(run("gsa:num_heads=3,head_dim=16").is_ok());
+    let refused = |spec: &str| run(spec).unwrap_err().to_string();
+    assert_snapshot!(refused("gsa:head_dim=999"), @"gsa: head_dim=999, the model has 16");
+    assert_snapshot!(refused("gsa:num_heads=7,dense_layers=1"), @"gsa: num_heads=7, the model has 3");
+    let prefetch = build("gsa:prefetch_workers=9,prefetch_ahead=7").unwrap().deployment().prefetch;
+    let expected = PrefetchSettings { workers: 9, max_pending: 64, ahead: 7, cache_blocks: 1000 };
+    assert_eq!(prefetch, Some(expected));
+    assert_eq!(build("quest").unwrap().deployment().prefetch, None);
 }

@@ -1,0 +1,44 @@
+//! Settings of the engine that the parameters of a policy fix.
+
+use crate::SelectError;
+
+/// Settings that published policies state besides how they select. An engine takes them over or, where it cannot,
+/// refuses the policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Deployment {
+    /// Query heads of the model.
+    pub num_heads: Option<u32>,
+    /// Channels of a query head.
+    pub head_dim: Option<u32>,
+    /// Settings of the engine that loads KV blocks ahead of need.
+    pub prefetch: Option<PrefetchSettings>,
+}
+
+/// Settings of an engine that loads KV blocks ahead of need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrefetchSettings {
+    /// Threads.
+    pub workers: u32,
+    /// Maximum number of loads that have not ended.
+    pub max_pending: u32,
+    /// Steps ahead of the current one whose blocks may be loaded.
+    pub ahead: u32,
+    /// Maximum number of loaded blocks kept for their consumers.
+    pub cache_blocks: u32,
+}
+
+impl Deployment {
+    /// Checks the heads of a model: `num_heads` query heads of `head_dim` channels.
+    ///
+    /// # Errors
+    /// [`SelectError::Deployment`] for the policy called `policy`, if it was set up for other heads.
+    pub fn check(&self, policy: &'static str, num_heads: u32, head_dim: u32) -> Result<(), SelectError> {
+        let settings = [("num_heads", self.num_heads, num_heads), ("head_dim", self.head_dim, head_dim)];
+        for (key, stated, actual) in settings {
+            if let Some(stated) = stated.filter(|stated| *stated != actual) {
+                return Err(SelectError::Deployment { policy, key, stated, actual });
+            }
+        }
+        Ok(())
+    }
+}
