@@ -217,7 +217,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
 pub struct NamedVariant {
     /// The kernel's name, and after a hyphen what is special: `paged_decode-f16`.
     pub name: String,
-    /// What it needs of an adapter.
+    /// Level of adapter that it needs.
     pub level: Level,
     /// The variant, at sizes that are usual in models.
     pub variant: Variant,

@@ -71,8 +71,8 @@ impl PagedKv<'_> {
         self.gather(self.v, KvShape::v_index, table, head, token)
     }
 
-    /// What `of` makes of a query head and the keys of a block, `[rows, num_heads, stride]`: none beyond the sequence. Of rows
-    /// `[row of q, KV length, first entry of its table, any]` and blocks of `select_block` tokens.
+    /// Applies `of` to each query head and the keys of each block, `[rows, num_heads, stride]`: none beyond the
+    /// sequence. For rows `[row of q, KV length, first entry of its table, any]` and blocks of `select_block` tokens.
     pub(crate) fn of_blocks(
         &self,
         select_block: usize,

@@ -5,6 +5,8 @@
 //! record.
 
 mod adapter;
+mod attend;
+mod bind;
 mod bind_groups;
 mod buffer;
 mod chunked_prefix;
@@ -18,12 +20,14 @@ mod top_k;
 
 pub use crate::Level;
 pub use adapter::adapters;
+pub use attend::{Attend, AttendError, AttendRow};
+pub use bind::{Bind, Bindings, Bound, BoundList};
 pub use buffer::{Buf, Raw};
 pub use chunked_prefix::{PrefixBuffers, PrefixPass};
 pub use error::GpuError;
 pub use outcome::{Outcome, Pending, Submission, Timing};
 pub use own::Prepared;
-pub use pass::{Bind, Pass, Read};
+pub use pass::{Pass, Read};
 pub use pipeline::Pipeline;
 pub use submit::Encoded;
 pub use top_k::{Most, TopK};
@@ -46,7 +50,7 @@ pub enum Checks {
     Off,
 }
 
-/// What to open.
+/// Options of a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GpuOptions {
     /// Index of [`adapters`] or part of an adapter's name; the best one if `None`.
@@ -98,7 +102,7 @@ const OPTIONAL: wgpu::Features = wgpu::Features::SUBGROUP
     .union(wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES)
     .union(HOST_BUFFERS);
 
-/// What lets storage buffers lie in memory of the host.
+/// Features that let storage buffers lie in memory of the host.
 const HOST_BUFFERS: wgpu::Features = wgpu::Features::MAPPABLE_PRIMARY_BUFFERS;
 
 impl Gpu {
@@ -187,8 +191,9 @@ impl Gpu {
         self.level == Level::Coop && self.checks == Checks::Off && self.subgroup_sizes() == (32, 32)
     }
 
-    /// How `paged_decode` is fastest here for `num_heads` query heads over a cache of this shape, of which rows attend `keys` in
-    /// all; [`Lanes::Matrices`] only with `coop`, where f16 is precise enough.
+    /// Chooses the fastest form of `paged_decode` on this device, for `num_heads` query heads over a cache of this
+    /// shape, in steps that attend to `keys` keys in all; [`Lanes::Matrices`] only with `coop`, where f16 is precise
+    /// enough.
     #[must_use]
     pub fn decode_lanes(&self, shape: &KvShape, num_heads: u32, keys: u64, coop: bool) -> Lanes {
         let level = if coop && self.runs_coop() { Level::Coop } else { self.level.min(Level::Subgroup) };
@@ -233,7 +238,19 @@ impl Gpu {
         self.made.load(Ordering::Relaxed)
     }
 
-    /// What went wrong outside a call since the last question, if anything did.
+    /// Whether the device was lost: all work from then on fails with [`GpuError::Lost`].
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.fault.lost.get().is_some()
+    }
+
+    /// Destroys the device with all that is on it, as a reset of the driver does. For tests of what follows.
+    pub fn destroy(&self) {
+        let _ = self.fault.lost.set("it was destroyed".into());
+        self.device.destroy();
+    }
+
+    /// Returns, once, the error that arrived outside of a call.
     fn fault(&self) -> Result<(), GpuError> {
         if let Some(message) = self.fault.lost.get() {
             return Err(GpuError::Lost { message: message.clone() });

@@ -1,5 +1,5 @@
-//! What the host knows of each kernel: parameters, bindings, specialisation, grid. One module a kernel, of the same
-//! stem as its `.wgsl` file and its CPU reference.
+//! Host side of each kernel: parameters, bindings, specialisation, grid. One module a kernel, of the same stem as its
+//! `.wgsl` file and its CPU reference.
 
 pub mod apply_sinks;
 pub mod attention;
@@ -180,7 +180,8 @@ impl KvShape {
         row * self.block_size as usize + offset
     }
 
-    /// Index, in K or V of [FlashAttention's layout](flash), of element `dim` of what is kept of the token at `offset` in `block`.
+    /// Index, in K or V of [FlashAttention's layout](flash), of element `dim` of what is kept of the token at
+    /// `offset` in `block`.
     #[must_use]
     pub fn flash_index(&self, block: usize, head: usize, offset: usize, dim: usize) -> usize {
         let token = block * self.block_size as usize + offset;
@@ -226,7 +227,7 @@ impl KvShape {
         select_block / page
     }
 
-    /// What kernels rely on, whatever the query heads.
+    /// Asserts the properties that kernels rely on, whatever the query heads.
     ///
     /// # Panics
     /// When [`Self::validate`] refuses it.
@@ -288,7 +289,7 @@ pub fn flash(mut variant: Variant) -> Result<Variant, LaunchError> {
     Err(LaunchError::Flash { kernel: variant.kernel.name })
 }
 
-/// What stands in for a module where values have their tokens last.
+/// Returns the module that replaces `module` where values have their tokens last.
 fn over_published(module: &'static str) -> &'static str {
     match module {
         "kv_f16" => "kv_published_f16",
@@ -312,7 +313,8 @@ pub fn flat_grid(workgroups: u32) -> [u32; 3] {
     [workgroups.min(65_535), workgroups.div_ceil(65_535), 1]
 }
 
-/// How many query heads of a KV head one lane or workgroup serves: the largest divisor of the group up to `most`.
+/// Counts the query heads of a KV head that one lane or workgroup serves: the largest divisor of the group up to
+/// `most`.
 pub(crate) fn heads_together(group: u32, most: u32) -> u32 {
     (1..=most.min(group)).rev().find(|n| group.is_multiple_of(*n)).unwrap_or(1)
 }

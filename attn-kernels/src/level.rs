@@ -1,6 +1,6 @@
-//! How much of an adapter a kernel uses.
+//! Levels of adapters that kernels need.
 
-/// How much of the adapter the kernels use. All levels give results within the same tolerances.
+/// Level of adapter that kernels need. All levels give results within the same tolerances.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Level {
     /// WebGPU's default limits and nothing optional.

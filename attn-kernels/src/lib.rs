@@ -1,8 +1,11 @@
 #![cfg_attr(feature = "gpu", doc = include_str!("../README.md"))]
-#![cfg_attr(not(feature = "gpu"), doc = "Paged attention kernels in WGSL and their CPU references.")]
+#![cfg_attr(not(feature = "gpu"), doc = "Paged attention kernels in WGSL.")]
 #![deny(unsafe_code)]
 
+#[macro_use]
+mod bindings;
 mod catalog;
+#[cfg(feature = "cpu")]
 pub mod cpu;
 #[cfg(feature = "gpu")]
 pub mod gpu;
@@ -10,11 +13,13 @@ pub mod kernel;
 mod level;
 #[cfg(feature = "reflect")]
 pub mod reflect;
+pub mod rows;
 #[cfg(feature = "self-test")]
 pub mod self_test;
 pub mod source;
 mod variant;
 
+pub use bindings::{Access, Binding, Field, Params, ParamsLayout};
 pub use catalog::{MODULES, NamedVariant, catalog, variants, variants_of};
 pub use level::Level;
-pub use variant::{Access, Kernel, Variant};
+pub use variant::{Kernel, Role, Variant};

@@ -1,4 +1,4 @@
-//! What a variant is to a driver, read from its WGSL through naga: its interface, and its text in other languages.
+//! A variant as drivers see it, read from its WGSL through naga: its interface, and its text in other languages.
 
 mod error;
 mod operations;
@@ -16,7 +16,7 @@ use naga::{AddressSpace, Module, StorageAccess, TypeInner};
 use serde::Serialize;
 use std::borrow::Cow;
 
-/// What a variant asks of the host and the adapter.
+/// Requirements of a variant on the host and the adapter.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Interface {
@@ -32,7 +32,7 @@ pub struct Interface {
     pub bindings: Vec<Binding>,
     /// `override` constants, with the value that the variant sets.
     pub overrides: Vec<(String, Option<u32>)>,
-    /// What the kernel needs beyond plain WGSL, in naga's words: the fewest capabilities with which it is valid.
+    /// Capabilities beyond plain WGSL, in naga's words: the fewest capabilities with which it is valid.
     pub capabilities: Vec<String>,
 }
 

@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 /// Shared WGSL modules: `(name, text)`.
 pub type Modules = &'static [(&'static str, &'static str)];
 
-/// What fills an import slot.
+/// Content of an import slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Choice {
     /// The text of the shared module of this name.

@@ -1,18 +1,28 @@
 //! A kernel, and one specialisation of it.
 
 use crate::source::{Choice, ComposeError, Modules, compose};
+use crate::{Binding, ParamsLayout};
 use std::ops::RangeInclusive;
 
 /// Lanes that broadcast a load to each other.
 const BROADCAST: u32 = 8;
 
-/// How a kernel uses one binding of group 0. Binding 0 is always the uniform parameter block.
+/// The part of a model's step that a kernel computes, by which device time is summed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Access {
-    /// `var<storage, read>`
-    Read,
-    /// `var<storage, read_write>`
-    Write,
+#[non_exhaustive]
+pub enum Role {
+    /// Attention itself, and merging of its partial results.
+    Attention,
+    /// Scores of blocks or tokens, and the choice among them.
+    Selection,
+    /// Writes, copies and conversions of cached keys and values.
+    Cache,
+    /// Products with weights, norms, activations, experts.
+    Dense,
+    /// Logits, and the tokens drawn from them.
+    Sampling,
+    /// Work outside of a model's step.
+    Other,
 }
 
 /// A kernel: one `.wgsl` file, with the file's stem as name and entry point.
@@ -20,14 +30,16 @@ pub enum Access {
 pub struct Kernel {
     /// File stem and entry point.
     pub name: &'static str,
+    /// The part of a step that it computes.
+    pub role: Role,
     /// The text of the file, imports unresolved.
     pub wgsl: &'static str,
     /// Tables that the file may import from.
     pub modules: &'static [Modules],
-    /// Size of the uniform parameter block at binding 0.
-    pub params_bytes: usize,
-    /// Storage bindings 1, 2, ... in order.
-    pub bindings: &'static [Access],
+    /// The uniform parameter block at binding 0.
+    pub params: ParamsLayout,
+    /// Storage bindings in order, those that only some variants have among them.
+    pub bindings: &'static [Binding],
 }
 
 /// One specialisation of a kernel: what fills its import slots, and its `override` constants.
@@ -39,15 +51,16 @@ pub struct Variant {
     pub choices: Vec<(&'static str, Choice)>,
     /// `override` constants.
     pub constants: Vec<(&'static str, u32)>,
-    /// Storage bindings 1, 2, ... in order: the kernel's, unless the modules chosen add some.
-    pub bindings: &'static [Access],
+    /// Storage bindings 1, 2, ... in order: those of the kernel that the modules chosen have.
+    pub bindings: Vec<Binding>,
 }
 
 impl Variant {
     /// The kernel with the defaults of its file.
     #[must_use]
     pub fn new(kernel: &'static Kernel) -> Self {
-        Self { kernel, choices: Vec::new(), constants: Vec::new(), bindings: kernel.bindings }
+        let bindings = kernel.bindings.iter().filter(|binding| !binding.optional).copied().collect();
+        Self { kernel, choices: Vec::new(), constants: Vec::new(), bindings }
     }
 
     /// Fills import slot `slot` with a shared module.
@@ -71,11 +84,26 @@ impl Variant {
         self
     }
 
-    /// Sets the storage bindings of a variant whose modules add some.
+    /// Adds the optional binding `name`.
+    ///
+    /// # Panics
+    /// When the kernel declares none of that name.
     #[must_use]
-    pub fn bindings(mut self, bindings: &'static [Access]) -> Self {
-        self.bindings = bindings;
+    pub fn with(mut self, name: &str) -> Self {
+        let declared = self.kernel.bindings.iter().any(|binding| binding.name == name);
+        assert!(declared, "kernel {} has no binding {name}", self.kernel.name);
+        let here = |binding: &&Binding| binding.name == name || self.bindings.contains(binding);
+        self.bindings = self.kernel.bindings.iter().filter(here).copied().collect();
         self
+    }
+
+    /// Adds the optional binding `name` where it is `present`.
+    ///
+    /// # Panics
+    /// As [`with`](Self::with).
+    #[must_use]
+    pub fn with_if(self, name: &str, present: bool) -> Self {
+        if present { self.with(name) } else { self }
     }
 
     /// Lanes that all subgroups of an adapter must have: the number in slot `SUBGROUP`, where the kernel has that slot; at
@@ -113,6 +141,7 @@ impl PartialEq for Variant {
         std::ptr::eq(self.kernel, other.kernel)
             && self.choices == other.choices
             && self.constants == other.constants
+            && self.bindings == other.bindings
     }
 }
 
@@ -123,5 +152,21 @@ impl std::hash::Hash for Variant {
         std::ptr::hash(self.kernel, state);
         self.choices.hash(state);
         self.constants.hash(state);
+        self.bindings.hash(state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn variants_that_bind_other_buffers_are_not_the_same() {
+        let plain = Variant::new(&crate::kernel::paged_reduce::KERNEL);
+        let more = plain.clone().with("sinks");
+        assert_ne!(plain, more);
+        assert_eq!(HashSet::from([plain.clone(), more, plain]).len(), 2);
     }
 }

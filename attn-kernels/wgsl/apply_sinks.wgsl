@@ -8,7 +8,7 @@
 #import flat
 override WG: u32 = 64u;
 
-struct ApplySinksParams { first_row: u32, rows: u32, num_heads: u32, pad0: u32 }
+struct ApplySinksParams { first_row: u32, rows: u32, num_heads: u32 }
 
 @group(0) @binding(0) var<uniform> params: ApplySinksParams;
 @group(0) @binding(1) var<storage, read> lse: array<f32>;

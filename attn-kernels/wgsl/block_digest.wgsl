@@ -1,8 +1,8 @@
 // Digests of the keys of pages that a step wrote to: what block_score reads in place of the keys.
 //   touched  [n] vec2<u32>: physical block, tokens that it holds by now (1 to BLOCK_SIZE)
 //   k_cache  K layout of the k module; tokens beyond those are not read
-//   digests  [num_blocks, num_kv_heads, VECTORS, head_dim]: minimum and maximum, or mean; f32 beside caches in f32, else f16, with
-//            minima rounded down, maxima up and means to nearest
+//   digests  [num_blocks, num_kv_heads, VECTORS, head_dim]: minimum and maximum, or mean; f32 beside caches in f32, else f16,
+//            with minima rounded down, maxima up and means to nearest
 // A page is digested anew from all its tokens, in f32: repeating it changes nothing, whatever the page held before, and it is
 // rounded once. TOKENS lanes share eight channels of one head: they take every TOKENS-th token each, then two channels of a
 // vector, whose parts they join in the lanes' order. Grid: (ceil(num_kv_heads * head_dim / 64), n folded into y and z).
@@ -13,7 +13,7 @@
 #import digest = digest_min_max
 #import digests = digests_write_f16
 
-struct BlockDigestParams { num_kv_heads: u32, touched: u32, pad0: u32, pad1: u32 }
+struct BlockDigestParams { num_kv_heads: u32, touched: u32 }
 
 @group(0) @binding(0) var<uniform> params: BlockDigestParams;
 @group(0) @binding(1) var<storage, read> touched: array<vec2<u32>>;

@@ -25,8 +25,6 @@ struct BlockLseParams {
     stride: u32,
     scale: f32,
     first: u32, // 1: of the last block alone, whatever the cuts say
-    pad0: u32,
-    pad1: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: BlockLseParams;

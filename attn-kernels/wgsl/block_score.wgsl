@@ -5,7 +5,8 @@
 //   rows     [n] vec4<u32>: row of q, KV length, first entry of its table, 0
 //   scores   [n, sets, score_stride] f32: +inf for the block of the last token, the largest f32 for the first
 //            sink_blocks and the last recent_blocks, -inf beyond the sequence
-//   bounds   with bounds_kept, [n, num_heads, score_stride] f32: logarithm of what the sum of a block's e^logit is at most
+//   bounds   with bounds_kept, [n, num_heads, score_stride] vec2<f32>: logarithm of what the sum of a block's e^logit is at most,
+//            and what f32 may lose of a logit in the block
 // A block is PAGES pages, the last one perhaps partial. A set is heads_a_set query heads that share their selection:
 // those of a KV head, or all. LANES lanes share a block, neighbours read neighbouring channels.
 // Grid: (ceil(score_stride / BLOCKS), sets, n). Bytes moved: VECTORS * num_kv_heads * head_dim * (4 or 2) a page of a row, of
@@ -29,7 +30,6 @@ struct BlockScoreParams {
     scale: f32,
     infinity: f32, // which WGSL cannot write
     logit_scale: f32, // attention's factor on q . k, for bounds
-    pad0: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: BlockScoreParams;

@@ -19,7 +19,6 @@ struct CacheWriteParams {
     v_start: u32,
     k_scale: f32, // of fp8
     v_scale: f32,
-    pad0: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: CacheWriteParams;

@@ -12,8 +12,6 @@ struct FetchPagesParams {
     workgroups: u32,
     fetch: u32, // 0: only what was touched
     touched: u32,
-    pad0: u32,
-    pad1: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: FetchPagesParams;

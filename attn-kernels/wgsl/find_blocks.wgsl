@@ -22,8 +22,6 @@ struct FindBlocksParams {
     first_list: u32,
     votes: u32, // heads that must keep a block
     units: f32,
-    pad0: u32,
-    pad1: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: FindBlocksParams;

@@ -19,9 +19,6 @@ struct GatherCacheParams {
     k_scale: f32, // of fp8
     v_scale: f32,
     most_keys: u32,
-    pad0: u32,
-    pad1: u32,
-    pad2: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: GatherCacheParams;

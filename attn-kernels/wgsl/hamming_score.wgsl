@@ -18,8 +18,6 @@ struct HammingScoreParams {
     must_select: vec4<i32>,
     num_must: u32,
     infinity: f32, // which WGSL cannot write
-    pad0: u32,
-    pad1: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: HammingScoreParams;

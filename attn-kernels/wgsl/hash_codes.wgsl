@@ -19,9 +19,6 @@ struct HashCodesParams {
     bits: u32, // a multiple of 32
     first_word: u32,
     words: u32,
-    pad0: u32,
-    pad1: u32,
-    pad2: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: HashCodesParams;

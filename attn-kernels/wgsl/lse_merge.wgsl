@@ -6,7 +6,7 @@
 #import HEAD_DIM = 64
 override WG: u32 = 64u;
 
-struct LseMergeParams { rows: u32, neg_inf: f32, pad0: u32, pad1: u32 }
+struct LseMergeParams { rows: u32, neg_inf: f32 }
 
 @group(0) @binding(0) var<uniform> params: LseMergeParams;
 @group(0) @binding(1) var<storage, read> b_out: array<vec4<f32>>;

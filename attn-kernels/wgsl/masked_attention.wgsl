@@ -24,9 +24,6 @@ struct MaskedAttentionParams {
     scale: f32,
     k_scale: f32, // of fp8
     v_scale: f32,
-    pad0: u32,
-    pad1: u32,
-    pad2: u32,
 }
 
 struct Row { q: u32, out: u32, mask: u32, list: u32, len: u32, table: u32, pad0: u32, pad1: u32 }

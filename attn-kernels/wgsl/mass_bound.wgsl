@@ -1,7 +1,7 @@
 // What the blocks that a row's lists drop may hold, from the bounds that block_score kept: with u the bound of a block's
 // logits and n its tokens, the dropped blocks hold at most D = sum of n * exp(u) of the softmax's numerator, beside the kept
 // sum K; the kept share is at least K / (K + D), which mass_merge makes of it. Neither keys nor digests are read.
-//   bounds    [lists' rows, num_heads, bound_stride] f32: log(n) + u of every block
+//   bounds    [lists' rows, num_heads, bound_stride] vec2<f32>: log(n) + u of every block, and what f32 may lose of a logit in it
 //   rows      [n] vec4<u32>: any, KV length, any, any
 //   selected  lists of list_stride u32, [lists' rows, num_kv_heads]: count, then that many ascending blocks
 //   stats     [n, num_heads, max_partitions] (max, sum) of the kept logits, from paged_decode
@@ -23,12 +23,11 @@ struct MassBoundParams {
     first_share: u32,
     share_stride: u32,
     partition_size: u32, // in keys
-    pad0: u32,
-    pad1: u32,
+    slack: f32, // how much more than f32 what computed the stats may lose of a logit
 }
 
 @group(0) @binding(0) var<uniform> params: MassBoundParams;
-@group(0) @binding(1) var<storage, read> bounds: array<f32>;
+@group(0) @binding(1) var<storage, read> bounds: array<vec2<f32>>;
 @group(0) @binding(2) var<storage, read> rows: array<vec4<u32>>;
 @group(0) @binding(3) var<storage, read> selected: array<u32>;
 @group(0) @binding(4) var<storage, read> stats: array<vec2<f32>>;
@@ -61,11 +60,12 @@ fn mass_bound(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     top = reduce_max(Values(top), lane)[0];
 
     mark_listed(list, group.x * RUN, lane.index);
-    let bound = (row * params.num_heads + head) * params.bound_stride + group.x * RUN;
+    let first_bound = (row * params.num_heads + head) * params.bound_stride;
+    let bound = first_bound + group.x * RUN;
     var dropped = 0.0;
     for (var i = lane.index; i < min(RUN, blocks - min(blocks, group.x * RUN)); i += WG) {
         if (listed[i] == 0u) {
-            dropped += exp(min(bounds[bound + i] - top, MOST));
+            dropped += exp(min(bounds[bound + i].x - top, MOST));
         }
     }
     let share = params.first_share + (row * params.num_heads + head) * params.share_stride;
@@ -79,6 +79,13 @@ fn mass_bound(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
             kept += stats[stat + p].y * exp(stats[stat + p].x - top);
         }
         kept = reduce_add(Values(kept), lane)[0];
+        // Rounding has made no kept logit larger by more than this.
+        var lost = 0.0;
+        for (var i = lane.index; i < selected[list]; i += WG) {
+            lost = max(lost, bounds[first_bound + selected[list + 1u + i]].y);
+        }
+        lost = reduce_max(Values(lost), lane)[0] * params.slack;
+        kept = select(0.0, kept * exp(-lost), lost < MOST);
         if (lane.index == 0u) {
             shares[share] = select(-1.0, kept, selected[list] < blocks);
         }

@@ -2,7 +2,7 @@
 // mass: K >= odds * D, for K the sum of exponentials in the blocks kept and D what the others may hold.
 //   rows     [n] vec4<u32>: any, KV length, any, any
 //   scores   [n, num_kv_heads, stride] f32 of block_score: larger ones come first, equal ones by index
-//   bounds   [n, num_heads, stride] f32 of block_score
+//   bounds   [n, num_heads, stride] vec2<f32> of block_score
 //   lses     [n, num_heads, stride] f32 of block_lse, of the blocks known: those of the second cut
 //   cuts     [n, num_kv_heads] two cuts, key and index of a last block: what is kept in any case, and what is known
 //   lists    [n, num_kv_heads] of list_stride u32, with LIST: count, ascending blocks
@@ -24,13 +24,13 @@ struct MassCutParams {
     list_stride: u32,
     turn: u32,
     odds: f32,
-    pad0: u32,
+    slack: f32, // how much more than f32 the attention over the lists may lose of a logit
 }
 
 @group(0) @binding(0) var<uniform> params: MassCutParams;
 @group(0) @binding(1) var<storage, read> rows: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read> scores: array<f32>;
-@group(0) @binding(3) var<storage, read> bounds: array<f32>;
+@group(0) @binding(3) var<storage, read> bounds: array<vec2<f32>>;
 @group(0) @binding(4) var<storage, read> lses: array<f32>;
 @group(0) @binding(5) var<storage, read_write> cuts: array<vec4<u32>>;
 @group(0) @binding(6) var<storage, read_write> lists: array<u32>;
@@ -48,13 +48,15 @@ const MOST: f32 = 80.0;
 const LAST_KEY: u32 = 0xff800000u;
 
 var<workgroup> tops: array<atomic<u32>, GROUP>;
+// Bits of what f32 may lose of a logit in any block: as ordered as the numbers, which are not negative.
+var<workgroup> losses: array<atomic<u32>, GROUP>;
 var<workgroup> parts: array<vec2<f32>, WG>;
 var<workgroup> rows_of_parts: array<vec2<f32>, SIDE>;
 var<workgroup> inside: array<atomic<u32>, 2>;
 var<workgroup> agreed: vec4<u32>;
 
-// A row and KV head: its blocks, where its scores and bounds are, what is kept in any case and what is known, and the largest
-// exponent known of each head.
+// A row and KV head: its blocks, where its scores and bounds are, what is kept in any case and what is known, and of each head
+// the largest exponent known and the part of a kept sum that is certain.
 struct Site {
     blocks: u32,
     scores: u32,
@@ -62,6 +64,7 @@ struct Site {
     base: vec2<u32>,
     known: vec2<u32>,
     tops: array<f32, GROUP>,
+    kept: array<f32, GROUP>, // of a kept sum, after what rounding may have added to it
 }
 
 // Blocks that are not kept in any case, by their place in the order from low on and before high: those down to low suffice, those
@@ -124,9 +127,13 @@ fn site_of(group: vec3<u32>, row_head: u32, blocks: u32, cut: vec4<u32>, place: 
     site.known = cut.zw;
     if (place < GROUP) {
         atomicStore(&tops[place], 0u);
+        atomicStore(&losses[place], 0u);
     }
     workgroupBarrier();
     for (var block = place; block < blocks; block += WG) {
+        for (var h = 0u; h < GROUP; h++) {
+            atomicMax(&losses[h], bitcast<u32>(bounds[site.bounds + h * params.stride + block].y));
+        }
         if (is_before(order_key(scores[site.scores + block]), block, cut.zw)) {
             for (var h = 0u; h < GROUP; h++) {
                 atomicMax(&tops[h], order_key(lses[site.bounds + h * params.stride + block]));
@@ -137,6 +144,8 @@ fn site_of(group: vec3<u32>, row_head: u32, blocks: u32, cut: vec4<u32>, place: 
     for (var h = 0u; h < GROUP; h++) {
         let key = atomicLoad(&tops[h]);
         site.tops[h] = bitcast<f32>(key ^ select(0xffffffffu, 0x80000000u, key >> 31u == 1u));
+        let lost = bitcast<f32>(atomicLoad(&losses[h])) * params.slack;
+        site.kept[h] = select(0.0, exp(-lost), lost < MOST);
     }
     return site;
 }
@@ -194,7 +203,7 @@ fn narrow(site: Site, span: Span, middle: u32, place: u32) -> Span {
             counts += select(vec2(0u, 1u), vec2(1u, 0u), ahead);
             for (var h = 0u; h < GROUP; h++) {
                 let of_head = site.bounds + h * params.stride + block;
-                var exponent = min(bounds[of_head] - site.tops[h], MOST);
+                var exponent = min(bounds[of_head].x - site.tops[h], MOST);
                 if (is_known) {
                     exponent = lses[of_head] - site.tops[h];
                 }
@@ -211,7 +220,7 @@ fn narrow(site: Site, span: Span, middle: u32, place: u32) -> Span {
         let sums = total(kept[h], dropped[h], place);
         kept[h] = before[h] + sums.x;
         dropped[h] = behind[h] + sums.y;
-        enough = select(0u, enough, kept[h] >= params.odds * dropped[h]);
+        enough = select(0u, enough, kept[h] * site.kept[h] >= params.odds * dropped[h]);
     }
     let found = agree(vec4(enough, atomicLoad(&inside[0]), atomicLoad(&inside[1]), 0u), place);
     if (found.x == 1u) {

@@ -2,7 +2,7 @@
 //   shares  [layers, rows, share_stride] f32: K, negative where nothing is dropped, then the parts of D
 //   masses  [rows] f32; 1 where no layer drops anything
 // Grid: (rows). Bytes moved: 4 * share_stride * layers a row. CPU reference: src/cpu/mass_merge.rs
-struct MassMergeParams { layers: u32, rows: u32, share_stride: u32, pad0: u32 }
+struct MassMergeParams { layers: u32, rows: u32, share_stride: u32 }
 
 @group(0) @binding(0) var<uniform> params: MassMergeParams;
 @group(0) @binding(1) var<storage, read> shares: array<f32>;
@@ -29,7 +29,9 @@ fn mass_merge(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
             dropped += shares[at + i];
         }
         let share = kept / (kept + dropped * (1.0 + SHARE_ERROR)) * (1.0 - ROUNDING);
-        mass = select(min(mass, select(share, 0.0, dropped >= MOST)), mass, kept < 0.0);
+        // A share that is no number is certain of nothing.
+        let least = select(0.0, share, share >= 0.0 && dropped < MOST);
+        mass = select(min(mass, least), mass, kept < 0.0);
     }
     least[lane] = mass;
     for (var half = WG / 2u; half > 0u; half /= 2u) {

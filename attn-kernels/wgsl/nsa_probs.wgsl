@@ -21,9 +21,6 @@ struct NsaProbsParams {
     q_stride: u32,
     prob_stride: u32,
     scale: f32,
-    pad0: u32,
-    pad1: u32,
-    pad2: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: NsaProbsParams;

@@ -7,6 +7,8 @@ enable wgpu_cooperative_matrix;
 // pass through workgroup memory, where a lane owns a row for the softmax. A row's output is rescaled only when its
 // maximum grew by a factor of more than 2^8 (FlashAttention-4): weights stay under 2^8, which f16 holds.
 // A row's arithmetic depends on its position alone, not on the tile, chunk or block it sits in.
+// A dispatch goes through num_keys keys from first_key on, a multiple of 16 (in the order of `context`). Unlike
+// paged_prefill it does not go on where an earlier one ended: lse_merge puts the parts together.
 // Bytes moved: those of paged_prefill, keys once a tile of 32 * SUBGROUPS rows.
 // Grid: (num_heads, n); the last tile, usually the longest, starts first. Needs subgroups of exactly 32.
 // CPU reference: src/cpu/paged_prefill.rs
@@ -72,10 +74,12 @@ fn paged_prefill_coop(
     let row = tile.row + index;
     let position = tile.position + index;
     let context = context_of(tile.list * params.num_kv_heads + kv_head);
-    let has_keys = context_any(context, tile.position + tile.rows);
-    let last = select(0u, context_end(context, tile.position + tile.rows) - 1u, has_keys);
+    let limit = params.first_key + min(params.num_keys, 0xffffffffu - params.first_key);
+    let end = min(context_end(context, tile.position + tile.rows), limit);
     // First key that any row of the tile sees.
-    let low = context_begin(context, first_visible(tile.position));
+    let low = max(context_begin(context, first_visible(tile.position)), params.first_key);
+    let has_keys = context_any(context, tile.position + tile.rows) && low < end;
+    let last = select(0u, end - 1u, has_keys);
     // Without keys the loop does not run.
     let begin = select(last + 1u, low / KEYS * KEYS, has_keys);
     let visible = first_visible(position);
@@ -185,10 +189,13 @@ fn paged_prefill_coop(
             s[i] = logits(score_quad(score_of_lane, i), head, at, position);
         #end
         // Where some row of the tile does not see some key of the step.
-        if (key0 + KEYS - 1u > tile.position || key0 < first_visible(tile.position + tile.rows - 1u)) {
+        let unseen = key0 + KEYS - 1u > tile.position || key0 < first_visible(tile.position + tile.rows - 1u);
+        if (unseen || i0 + KEYS > limit) {
             #unroll i < 4
-                let at = vec4(key0 + i * 4u) + vec4(0u, 1u, 2u, 3u);
-                s[i] = select(vec4(LOWEST), s[i], (at >= vec4(visible)) & (at <= vec4(position)));
+                let quad = vec4(i * 4u) + vec4(0u, 1u, 2u, 3u);
+                let at = vec4(key0) + quad;
+                let seen = (at >= vec4(visible)) & (at <= vec4(position)) & (vec4(i0) + quad < vec4(limit));
+                s[i] = select(vec4(LOWEST), s[i], seen);
             #end
         }
         let most = max(max(s[0], s[1]), max(s[2], s[3]));

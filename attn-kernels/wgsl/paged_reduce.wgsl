@@ -23,8 +23,6 @@ struct PagedReduceParams {
     list_stride: u32,
     first_list: u32,
     partition_size: u32, // in keys
-    pad0: u32,
-    pad1: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: PagedReduceParams;

@@ -27,7 +27,6 @@ struct ResidencyParams {
     now: u32,
     most: u32,
     write_pages: u32, // 0: only a wish, nothing attends the lists yet
-    pad0: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: ResidencyParams;

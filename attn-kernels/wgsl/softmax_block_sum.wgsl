@@ -18,9 +18,6 @@ struct SoftmaxBlockSumParams {
     key_start: u32, // column of grid row 0
     columns: u32,
     causal: u32,
-    pad0: u32,
-    pad1: u32,
-    pad2: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: SoftmaxBlockSumParams;

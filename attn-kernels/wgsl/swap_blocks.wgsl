@@ -6,7 +6,7 @@
 // CPU reference: src/cpu/swap_blocks.rs
 override WG: u32 = 64u;
 
-struct SwapBlocksParams { block_quads: u32, pad0: u32, pad1: u32, pad2: u32 }
+struct SwapBlocksParams { block_quads: u32 }
 
 @group(0) @binding(0) var<uniform> params: SwapBlocksParams;
 @group(0) @binding(1) var<storage, read> pairs: array<vec2<u32>>;

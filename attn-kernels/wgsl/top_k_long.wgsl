@@ -26,8 +26,6 @@ struct TopKLongParams {
     page_size: u32,
     max_groups: u32, // a multiple of 4
     max_chosen: u32,
-    pad0: u32,
-    pad1: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: TopKLongParams;

@@ -6,7 +6,7 @@
 // Grid: (ceil(max_groups / GROUPS), n folded). Bytes moved: 4.25 * scores a row. CPU reference: src/cpu/top_k_peaks.rs
 #import order_key
 
-struct TopKPeaksParams { rows: u32, max_groups: u32, pad0: u32, pad1: u32 }
+struct TopKPeaksParams { rows: u32, max_groups: u32 }
 
 @group(0) @binding(0) var<uniform> params: TopKPeaksParams;
 @group(0) @binding(1) var<storage, read> scores: array<vec4<f32>>;

@@ -7,7 +7,7 @@
 #import flat
 #import transform = transform_paged
 
-struct TopKTransformParams { rows: u32, out_stride: u32, page_size: u32, pad0: u32 }
+struct TopKTransformParams { rows: u32, out_stride: u32, page_size: u32 }
 
 @group(0) @binding(0) var<uniform> params: TopKTransformParams;
 @group(0) @binding(1) var<storage, read> rows: array<vec4<u32>>;

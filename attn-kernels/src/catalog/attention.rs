@@ -15,7 +15,7 @@ use crate::kernel::{
     paged_reduce,
 };
 
-/// What caches store.
+/// Element types of caches, by their names.
 const DTYPES: [(&str, KvDtype); 4] =
     [("f16", KvDtype::F16), ("f32", KvDtype::F32), ("fp8", KvDtype::Fp8), ("int8", KvDtype::Int8)];
 

@@ -25,7 +25,7 @@ pub struct Selected<'a> {
     pub block: usize,
 }
 
-/// What kernels take beside the dense causal case.
+/// Options beside the dense causal case.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options<'a> {
     /// Lists of selected blocks.
@@ -48,7 +48,7 @@ impl Options<'_> {
         blocks.flat_map(|start| start..len.min(start + selected.block)).collect()
     }
 
-    /// What goes into the softmax for a scaled score of `head`, for a key at `distance` before the row.
+    /// Computes the softmax's input for a scaled score of `head`, for a key at `distance` before the row.
     #[must_use]
     pub fn logit(&self, score: f64, head: usize, distance: usize) -> f64 {
         let capped = self.softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh());

@@ -4,7 +4,7 @@ use super::block_digest::{Rounding, mean};
 use super::{PagedKv, f32_of};
 use crate::kernel::KvShape;
 use crate::kernel::block_digest::Digest;
-use crate::kernel::block_score::BlockScoreParams;
+use crate::kernel::block_score::{BlockScoreParams, TERM_ERROR};
 
 /// Scores `[rows, sets, score_stride]` of blocks of `select_block` tokens, from the keys themselves, whose minima, maxima and
 /// means of pages are rounded as their digests are.
@@ -48,7 +48,7 @@ pub fn block_score(
 }
 
 /// Bounds `[rows, num_heads, score_stride]`: the logarithm of `n e^u` for n tokens whose logits are at most u, -inf beyond the
-/// sequence; f64, from the keys themselves.
+/// sequence, and what f32 may lose of a logit, by which u is larger; f64, from the keys themselves.
 #[must_use]
 pub fn block_bounds(
     (cache, select_block): (&PagedKv<'_>, usize),
@@ -56,16 +56,37 @@ pub fn block_bounds(
     q: &[f32],
     tables: &[u32],
     rows: &[[u32; 4]],
-) -> Vec<f32> {
+) -> Vec<[f32; 2]> {
     let BlockScoreParams { num_heads, num_kv_heads, q_stride, score_stride, logit_scale, .. } = *params;
-    let sizes = [num_heads, num_kv_heads, q_stride, score_stride];
-    cache.of_blocks(select_block, sizes, (q, tables, rows), |q, keys| match keys.len() {
+    let sizes_of = [num_heads, num_kv_heads, q_stride, score_stride];
+    let slack = |q: &[f32], keys: &[Vec<f64>]| {
+        f64::from(TERM_ERROR) * f64::from(logit_scale) * sizes(q, keys, &cache.shape)
+    };
+    let bounds = cache.of_blocks(select_block, sizes_of, (q, tables, rows), |q, keys| match keys.len() {
         0 => f64::NEG_INFINITY,
         n => {
             let most = f64::from(logit_scale) * head_score(Digest::MinMax, q, keys, &cache.shape);
-            (most + (n as f64).ln()).min(3e38)
+            (most + slack(q, keys) + (n as f64).ln()).min(3e38)
         }
-    })
+    });
+    let slacks = cache.of_blocks(select_block, sizes_of, (q, tables, rows), |q, keys| match keys.len() {
+        0 => f64::NEG_INFINITY,
+        _ => slack(q, keys),
+    });
+    bounds.into_iter().zip(slacks).map(|(bound, slack)| [bound, slack]).collect()
+}
+
+/// The largest sum of sizes that the terms of q · k may have by the digest of `keys`.
+fn sizes(q: &[f32], keys: &[Vec<f64>], shape: &KvShape) -> f64 {
+    let plus: Vec<f32> = q.iter().map(|q| q.abs()).collect();
+    let channel = |d: usize| {
+        let most = |sign: f64| {
+            let signed: Vec<Vec<f64>> = keys.iter().map(|key| vec![sign * key[d]]).collect();
+            head_score(Digest::MinMax, &plus[d..=d], &signed, shape)
+        };
+        most(1.0).max(most(-1.0))
+    };
+    (0..q.len()).map(channel).sum()
 }
 
 /// The bound `Σ_d max(q_d min_d, q_d max_d)`, or q · mean, over the keys of a block.

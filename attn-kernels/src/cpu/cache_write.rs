@@ -30,7 +30,7 @@ pub fn cache_write(
     }
 }
 
-/// What a cache of `dtype` keeps of a row of one head: fp8 with `scale`, int8 with a scale of its own.
+/// Rounds a row of one head as a cache of `dtype` does: fp8 with `scale`, int8 with a scale of its own.
 #[must_use]
 pub fn stored_row(dtype: KvDtype, scale: f32, row: &[f32]) -> Vec<f32> {
     match dtype {
@@ -49,7 +49,7 @@ pub fn int8_scale(row: &[f32]) -> f32 {
     (row.iter().fold(0.0, |most: f32, x| most.max(x.abs())) / 127.0).max(1e-6)
 }
 
-/// What a cache of `dtype` keeps of `x`, rounded to nearest even, with a scale of 1.
+/// Converts `x` as a cache of `dtype` does, rounded to nearest even, with a scale of 1.
 ///
 /// # Panics
 /// For int8.

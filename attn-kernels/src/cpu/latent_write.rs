@@ -23,7 +23,7 @@ pub fn latent_write(
     }
 }
 
-/// What a cache keeps of a token's `[latent + rope]`: codes at a scale of each part.
+/// Rounds a token's `[latent + rope]` as a cache does: codes at a scale of each part.
 #[must_use]
 pub fn stored_latent(shape: &LatentShape, token: &[f32]) -> Vec<f32> {
     let (latent, rope) = token.split_at(shape.latent as usize);

@@ -5,11 +5,11 @@ use crate::kernel::mass_bound::{MassBoundParams, RUN};
 
 /// Shares `[rows, num_heads, share_stride]` of the bounds `[rows, num_heads, bound_stride]` of blocks and the (maximum, sum)
 /// `[rows, num_heads, max_partitions]` of what is kept: its sum of exponentials, -1 where nothing is dropped, and the bound of
-/// what each [`RUN`] blocks drop; all over the largest kept exponential; f64.
+/// what each [`RUN`] blocks drop; all over the largest kept exponential, less what rounding may have added to it; f64.
 #[must_use]
 pub fn mass_bound(
     params: &MassBoundParams,
-    bounds: &[f32],
+    bounds: &[[f32; 2]],
     rows: &[[u32; 4]],
     selected: &[u32],
     stats: &[[f32; 2]],
@@ -26,12 +26,14 @@ pub fn mass_bound(
         let stats = &stats[..keys.div_ceil(params.partition_size) as usize];
         // What the kernel starts from stands for no logit.
         let top = stats.iter().map(|[max, _]| f64::from(*max)).fold(-3.0e38, f64::max);
-        let sum = stats.iter().map(|[max, sum]| f64::from(*sum) * (f64::from(*max) - top).exp()).sum();
+        let sum: f64 = stats.iter().map(|[max, sum]| f64::from(*sum) * (f64::from(*max) - top).exp()).sum();
+        let of_block = |b: u32| bounds[i * params.bound_stride as usize + b as usize].map(f64::from);
+        let lost = kept.iter().map(|b| of_block(*b)[1]).fold(0.0, f64::max) * f64::from(params.slack);
+        let sum: f64 = if lost < 80.0 { sum * (-lost).exp() } else { 0.0 };
         shares.push(if kept.len() == blocks as usize { -1.0 } else { f32_of(sum) });
         for run in 0..params.share_stride - 1 {
             let dropped = (run * RUN..(run + 1) * RUN).filter(|b| *b < blocks && !kept.contains(b));
-            let bound = |b: u32| f64::from(bounds[i * params.bound_stride as usize + b as usize]);
-            let part: f64 = dropped.map(|b| (bound(b) - top).min(80.0).exp()).sum();
+            let part: f64 = dropped.map(|b| (of_block(b)[0] - top).min(80.0).exp()).sum();
             shares.push(f32_of(part.min(1e36)));
         }
     }

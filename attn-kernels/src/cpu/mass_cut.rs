@@ -11,7 +11,8 @@ pub fn first_turn(
     params: &MassCutParams,
     rows: &[[u32; 4]],
     scores: &[f32],
-    [bounds, lses]: [&[f32]; 2],
+    bounds: &[[f32; 2]],
+    lses: &[f32],
 ) -> Vec<Vec<u32>> {
     let (kv_heads, stride) = (params.num_kv_heads as usize, params.stride as usize);
     let group = params.num_heads as usize / kv_heads;
@@ -23,17 +24,19 @@ pub fn first_turn(
         };
         let mut order: Vec<u32> = (0..last).collect();
         order.sort_by_key(|block| std::cmp::Reverse(order_key(scores[*block as usize])));
-        let of_head = |of: &[f32], head: usize, block: u32| {
-            f64::from(of[(set * group + head) * stride + block as usize])
+        let at = |head: usize, block: u32| (set * group + head) * stride + block as usize;
+        let lost = |head: usize| {
+            let of_blocks = (0..=last).map(|b| f64::from(bounds[at(head, b)][1])).fold(0.0, f64::max);
+            of_blocks * f64::from(params.slack)
         };
         let enough = |taken: usize| {
             (0..group).all(|head| {
-                let top = of_head(lses, head, last);
+                let top = f64::from(lses[at(head, last)]);
                 let sum = |blocks: &[u32]| {
-                    blocks.iter().map(|b| (of_head(bounds, head, *b) - top).exp()).sum::<f64>()
+                    blocks.iter().map(|b| (f64::from(bounds[at(head, *b)][0]) - top).exp()).sum::<f64>()
                 };
                 let (kept, dropped) = order.split_at(taken);
-                1.0 + sum(kept) >= f64::from(params.odds) * sum(dropped)
+                (1.0 + sum(kept)) * (-lost(head)).exp() >= f64::from(params.odds) * sum(dropped)
             })
         };
         let taken = (0..=order.len()).find(|taken| enough(*taken)).unwrap_or(order.len());

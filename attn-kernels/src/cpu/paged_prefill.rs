@@ -4,7 +4,8 @@ use super::PagedKv;
 use super::attention::{Options, attend};
 use crate::kernel::paged_prefill::{PagedPrefillParams, Tile};
 
-/// Attention of tiles to the keys up to each row's position: `out` `[*, num_heads, head_dim]`, `lse` `[*, num_heads]`.
+/// Attention of tiles to the keys up to each row's position, of the dispatch's `num_keys` from `first_key` on:
+/// `out` `[*, num_heads, head_dim]`, `lse` `[*, num_heads]`.
 #[expect(clippy::too_many_arguments, reason = "the bindings of the kernel")]
 pub fn paged_prefill(
     cache: &PagedKv<'_>,
@@ -26,7 +27,8 @@ pub fn paged_prefill(
                 let q = &q[(row * params.q_stride) as usize + head * head_dim..][..head_dim];
                 let keys = options.context(tile.list as usize * kv_heads + kv_head, position as usize + 1);
                 let first = options.mask.first_key(position) as usize;
-                let keys = keys.into_iter().filter(|key| *key >= first);
+                let asked = keys.into_iter().skip(params.first_key as usize).take(params.num_keys as usize);
+                let keys = asked.filter(|key| *key >= first);
                 let logit = |product: f64, key: usize| {
                     options.logit(f64::from(params.scale) * product, head, position as usize - key)
                 };

@@ -2,7 +2,7 @@
 
 use crate::kernel::residency::{HEADER, ResidencyParams};
 
-/// What `residency` keeps between calls, and what it writes.
+/// State that `residency` keeps between calls, and its outputs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Residents {
     /// `[num_blocks, num_kv_heads]`: slot + 2, or 0.

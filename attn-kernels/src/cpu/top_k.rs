@@ -35,7 +35,7 @@ pub fn top_k(
     }
 }
 
-/// What a position becomes.
+/// Applies the transform to a position.
 #[must_use]
 pub fn transformed(transform: Transform, page_size: u32, table: &[u32], base: u32, position: u32) -> u32 {
     match transform {

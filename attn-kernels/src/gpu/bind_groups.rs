@@ -34,7 +34,7 @@ impl Gpu {
         let uniform = wgpu::BufferBinding {
             buffer: params.wgpu(),
             offset: 0,
-            size: wgpu::BufferSize::new(pipeline.variant.kernel.params_bytes as u64),
+            size: wgpu::BufferSize::new(pipeline.variant.kernel.params.bytes as u64),
         };
         let storage = dispatch.bindings.iter().map(|b| wgpu::BufferBinding {
             buffer: b.raw.wgpu(),
@@ -62,8 +62,8 @@ impl Gpu {
         let limit = limits.max_storage_buffer_binding_size;
         let align = u64::from(limits.min_storage_buffer_offset_alignment);
         let kernel = dispatch.pipeline.variant.kernel.name;
-        let bound = || dispatch.bindings.iter().zip(dispatch.pipeline.variant.bindings).zip(1_u32..);
-        for ((bind, access), binding) in bound() {
+        let bound = || dispatch.bindings.iter().zip(&dispatch.pipeline.variant.bindings).zip(1_u32..);
+        for ((bind, declared), binding) in bound() {
             let (offset, size) = (bind.offset, bind.raw.bytes());
             if !offset.is_multiple_of(align) {
                 return Err(GpuError::BindingOffset { kernel, binding, offset, align });
@@ -79,8 +79,8 @@ impl Gpu {
                 return Err(GpuError::BindingOdd { kernel, binding, bytes });
             }
             let mut others = bound().filter(|((other, _), _)| other.raw.wgpu() == bind.raw.wgpu());
-            if *access == Access::Write
-                && let Some((_, read)) = others.find(|((_, access), _)| **access == Access::Read)
+            if declared.access == Access::Write
+                && let Some((_, read)) = others.find(|((_, other), _)| other.access == Access::Read)
             {
                 return Err(GpuError::BoundTwice { kernel, read, written: binding });
             }

@@ -30,7 +30,7 @@ pub struct Raw(Arc<Allocation>);
 struct Allocation {
     buffer: wgpu::Buffer,
     id: u64,
-    /// Of its bytes, what the device's account has.
+    /// Bytes that the device's account has for it.
     counted: u64,
     account: Arc<AtomicU64>,
 }
@@ -80,7 +80,7 @@ impl<T> Buf<T> {
     }
 }
 
-/// What kernels and copies ask of a buffer.
+/// Usages that kernels and copies need.
 const STORAGE: wgpu::BufferUsages =
     wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);
 

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use super::{Bind, Buf, Gpu, GpuError, Pass, Pipeline};
+use super::{Buf, Gpu, GpuError, Pass, Pipeline};
 use crate::kernel::chunked_prefix::ChunkedPrefix;
-use crate::kernel::lse_merge::{self, LseMergeParams};
-use crate::kernel::paged_prefill::{self, PagedPrefillParams, Tile};
-use crate::kernel::prefix_slots::{self, PrefixSlotsParams};
+use crate::kernel::lse_merge::{self, LseMergeBuffers, LseMergeParams};
+use crate::kernel::paged_prefill::{self, PagedPrefillBuffers, PagedPrefillParams, Tile};
+use crate::kernel::prefix_slots::{self, PrefixSlotsBuffers, PrefixSlotsParams};
+use crate::rows::{KvWord, PhysicalBlock};
 
 /// A [`ChunkedPrefix`] on the device: uploaded once a step, used by every layer.
 #[derive(Debug)]
@@ -14,7 +15,7 @@ pub struct PrefixPass {
     merge: Arc<Pipeline>,
     share: u32,
     /// Block tables of all chunks; the device fills them.
-    tables: Buf<u32>,
+    tables: Buf<PhysicalBlock>,
     /// Tiles and lse of each chunk. Rows that do not reach a chunk keep an lse of minus infinity there, so a merge leaves
     /// them as they are, to the bit.
     chunks: Vec<(Buf<Tile>, u32, Buf<f32>)>,
@@ -32,11 +33,11 @@ pub struct PrefixBuffers<'a> {
     /// Queries.
     pub q: &'a Buf<f32>,
     /// Keys.
-    pub k: &'a Buf<u32>,
+    pub k: &'a Buf<KvWord>,
     /// Values.
-    pub v: &'a Buf<u32>,
+    pub v: &'a Buf<KvWord>,
     /// Block tables of the sequences.
-    pub tables: &'a Buf<u32>,
+    pub tables: &'a Buf<PhysicalBlock>,
     /// Output, `[rows, num_heads, head_dim]`.
     pub out: &'a Buf<f32>,
     /// `[rows, num_heads]`
@@ -53,7 +54,7 @@ impl PrefixPass {
         gpu: &Gpu,
         pass: &mut Pass,
         plan: &ChunkedPrefix,
-        tables: &Buf<u32>,
+        tables: &Buf<PhysicalBlock>,
         [rows, num_heads, head_dim]: [u32; 3],
     ) -> Result<Self, GpuError> {
         let upload = |tiles: &[Tile]| -> Result<(Buf<Tile>, u32), GpuError> {
@@ -68,12 +69,13 @@ impl PrefixPass {
         let filled = gpu.buffer("prefix_tables", plan.entries.max(1) as usize)?;
         if !plan.spans.is_empty() {
             // Over blocks in place of tokens: an entry of a table is a slot of a block of size 1.
-            let params = PrefixSlotsParams { block_size: 1, pad0: 0, pad1: 0, pad2: 0 };
+            let params = PrefixSlotsParams { block_size: 1 };
             let fill = gpu.pipeline(&prefix_slots::variant())?;
             for spans in plan.spans.chunks(65_535) {
                 let list = gpu.upload("prefix_spans", spans)?;
-                let bindings = [(&list).into(), tables.into(), (&filled).into()];
-                pass.dispatch(&fill, &params, &bindings, prefix_slots::grid(spans));
+                let (list, slots) = (list.bind().cast(), filled.bind().cast());
+                let buffers = PrefixSlotsBuffers { spans: list, tables: tables.bind(), slots };
+                pass.dispatch(&fill, &params, buffers, prefix_slots::grid(spans));
             }
         }
         Ok(Self {
@@ -104,24 +106,29 @@ impl PrefixPass {
         }
         let keys = Keys { gpu, prefill, grid, params, q, k, v };
         keys.attend(pass, tables, (&self.rest.0, self.rest.1), self.longest, (out, lse));
-        let merge = LseMergeParams { rows: self.rows, neg_inf: f32::NEG_INFINITY, pad0: 0, pad1: 0 };
+        let merge = LseMergeParams { rows: self.rows, neg_inf: f32::NEG_INFINITY };
         for (tiles, count, chunk_lse) in &self.chunks {
             keys.attend(pass, &self.tables, (tiles, *count), self.share, (&self.out, chunk_lse));
-            let bindings = [(&self.out).into(), chunk_lse.into(), out.into(), lse.into()];
-            pass.dispatch(&self.merge, &merge, &bindings, lse_merge::grid(self.rows));
+            let buffers = LseMergeBuffers {
+                b_out: self.out.bind(),
+                b_lse: chunk_lse.bind(),
+                a_out: out.bind(),
+                a_lse: lse.bind(),
+            };
+            pass.dispatch(&self.merge, &merge, buffers, lse_merge::grid(self.rows));
         }
     }
 }
 
-/// What all dispatches over keys have in common.
+/// Arguments that all dispatches over keys share.
 struct Keys<'a> {
     gpu: &'a Gpu,
     prefill: &'a Arc<Pipeline>,
     grid: &'a dyn Fn(u32) -> [u32; 3],
     params: PagedPrefillParams,
     q: &'a Buf<f32>,
-    k: &'a Buf<u32>,
-    v: &'a Buf<u32>,
+    k: &'a Buf<KvWord>,
+    v: &'a Buf<KvWord>,
 }
 
 impl Keys<'_> {
@@ -129,24 +136,26 @@ impl Keys<'_> {
     fn attend(
         &self,
         pass: &mut Pass,
-        tables: &Buf<u32>,
+        tables: &Buf<PhysicalBlock>,
         (tiles, count): (&Buf<Tile>, u32),
         keys: u32,
         (out, lse): (&Buf<f32>, &Buf<f32>),
     ) {
-        let bindings: [Bind; 7] = [
-            self.q.into(),
-            self.k.into(),
-            self.v.into(),
-            tables.into(),
-            tiles.into(),
-            out.into(),
-            lse.into(),
-        ];
+        let buffers = PagedPrefillBuffers {
+            q: self.q.bind(),
+            k_cache: self.k.bind(),
+            v_cache: self.v.bind(),
+            tables: tables.bind(),
+            tiles: tiles.bind(),
+            out: out.bind(),
+            lse: lse.bind(),
+            selected: None,
+            slopes: None,
+        };
         for (first_key, num_keys) in paged_prefill::segments(0, keys - 1, self.gpu.is_cpu()) {
             let num_keys = num_keys.min(keys - first_key).next_multiple_of(8);
             let params = PagedPrefillParams { first_key, num_keys, ..self.params };
-            pass.dispatch(self.prefill, &params, &bindings, (self.grid)(count));
+            pass.dispatch(self.prefill, &params, buffers.clone(), (self.grid)(count));
         }
     }
 }

@@ -25,9 +25,9 @@ pub enum GpuError {
         adapter: String,
         /// The limit's name in WebGPU.
         limit: &'static str,
-        /// What the adapter has.
+        /// Value of the adapter.
         value: u64,
-        /// What is needed.
+        /// Minimum value.
         needed: u64,
     },
     /// The adapter refused to open.
@@ -62,9 +62,9 @@ pub enum GpuError {
     /// A buffer of the caller's that kernels cannot bind.
     #[error("a buffer of usage {usage:?} is shared, {needed:?} is needed")]
     Usage {
-        /// What it was made for.
+        /// Usages that it was made with.
         usage: wgpu::BufferUsages,
-        /// What it must have been made for.
+        /// Usages that it needs.
         needed: wgpu::BufferUsages,
     },
     /// More bytes than one binding holds.
@@ -98,7 +98,7 @@ pub enum GpuError {
         binding: u32,
         /// Its offset in the buffer.
         offset: u64,
-        /// What offsets are multiples of on this device.
+        /// Alignment of offsets on this device, in bytes.
         align: u64,
     },
     /// A binding that begins behind its buffer.

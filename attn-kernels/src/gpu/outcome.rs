@@ -2,6 +2,7 @@
 
 use super::pass::Read;
 use super::{Gpu, GpuError, Raw};
+use crate::Role;
 use bytemuck::Pod;
 use std::sync::mpsc;
 
@@ -10,6 +11,8 @@ use std::sync::mpsc;
 pub struct Timing {
     /// The kernel, or the label of the pass.
     pub kernel: &'static str,
+    /// The role of the kernel; none for a pass.
+    pub role: Option<Role>,
     /// Nanoseconds between its start and its end.
     pub ns: f64,
 }
@@ -30,18 +33,18 @@ pub struct Submission {
     pub(super) readback: Readback,
 }
 
-/// Where readbacks and timestamps of a pass are put for the host.
+/// Staging memory for the readbacks and timestamps of a pass.
 #[derive(Debug)]
 pub(super) struct Readback {
     pub(super) staging: Option<Raw>,
     /// Bytes of each readback in it.
     pub(super) spans: Vec<(usize, usize)>,
-    /// What the timestamps behind them are of.
-    pub(super) timed: Vec<&'static str>,
+    /// Subjects of the timestamps behind them, still without times.
+    pub(super) timed: Vec<Timing>,
     pub(super) timings_at: u64,
 }
 
-/// What a finished pass read.
+/// Results of a finished pass.
 #[derive(Debug)]
 pub struct Outcome {
     bytes: Vec<u8>,
@@ -105,20 +108,20 @@ impl Gpu {
         let bytes = view.to_vec();
         drop(view);
         staging.wgpu().unmap();
-        let timings = timings(&bytes, &timed, timings_at, self.queue.get_timestamp_period());
+        let timings = timings(&bytes, timed, timings_at, self.queue.get_timestamp_period());
         self.scratch.lock().expect("no holder of this lock panics").staging.push(staging);
         Ok(Outcome { bytes, spans, timings })
     }
 }
 
-fn timings(bytes: &[u8], timed: &[&'static str], at: u64, period_ns: f32) -> Vec<Timing> {
+fn timings(bytes: &[u8], timed: Vec<Timing>, at: u64, period_ns: f32) -> Vec<Timing> {
     let at = usize::try_from(at).expect("staging fits in memory");
     let ticks: Vec<u64> = bytemuck::pod_collect_to_vec(&bytes[at..at + timed.len() * 16]);
     let pairs = ticks.chunks_exact(2).zip(timed);
     pairs
-        .map(|(pair, kernel)| Timing {
-            kernel,
+        .map(|(pair, timing)| Timing {
             ns: pair[1].saturating_sub(pair[0]) as f64 * f64::from(period_ns),
+            ..timing
         })
         .collect()
 }

@@ -1,6 +1,7 @@
 //! Recorded GPU work: plain data until it is submitted.
 
-use super::{Buf, Pipeline, Raw};
+use super::{Bindings, Bound, Buf, Pipeline, Raw};
+use crate::ParamsLayout;
 use bytemuck::Pod;
 use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::SmallVec;
@@ -53,36 +54,9 @@ pub(super) enum Command {
 #[derive(Debug)]
 pub(super) struct Dispatch {
     pub(super) pipeline: Arc<Pipeline>,
-    pub(super) bindings: Box<[Bind]>,
+    pub(super) bindings: Box<[Bound]>,
     pub(super) params_at: u32,
     pub(super) workgroups: [u32; 3],
-}
-
-/// A buffer, or the part of one from a byte offset on, bound to a kernel.
-#[derive(Clone, Debug)]
-pub struct Bind {
-    pub(super) raw: Raw,
-    pub(super) offset: u64,
-}
-
-impl Bind {
-    /// Binds from `offset` bytes on; a multiple of the device's `min_storage_buffer_offset_alignment`.
-    #[must_use]
-    pub fn at(raw: &Raw, offset: u64) -> Self {
-        Self { raw: raw.clone(), offset }
-    }
-}
-
-impl<T> From<&Buf<T>> for Bind {
-    fn from(buf: &Buf<T>) -> Self {
-        Self { raw: buf.raw().clone(), offset: 0 }
-    }
-}
-
-impl From<&Raw> for Bind {
-    fn from(raw: &Raw) -> Self {
-        Self { raw: raw.clone(), offset: 0 }
-    }
 }
 
 /// Names a readback of a pass; [`Outcome::get`](super::Outcome::get) turns it into data.
@@ -106,22 +80,32 @@ impl Pass {
         }
     }
 
-    /// Records one dispatch. `bindings` are bindings 1, 2, ... of the kernel; a dispatch of no workgroups is left out.
+    /// Records one dispatch; one of no workgroups is left out.
     ///
     /// # Panics
-    /// When the parameter block's size or the number of bindings is not the kernel's, or a dimension exceeds
-    /// 65,535 workgroups.
-    pub fn dispatch<P: Pod>(
+    /// When the parameters or buffers are those of another kernel, or a dimension exceeds 65,535 workgroups.
+    pub fn dispatch<B: Bindings>(
         &mut self,
         pipeline: &Arc<Pipeline>,
-        params: &P,
-        bindings: &[Bind],
+        params: &B::Params,
+        buffers: B,
         workgroups: [u32; 3],
     ) {
-        self.dispatch_bytes(pipeline, bytemuck::bytes_of(params), bindings, workgroups);
+        let named = buffers.bound();
+        let declared = pipeline.variant.bindings.iter().map(|binding| binding.name);
+        debug_assert!(
+            declared.clone().eq(named.iter().map(|(name, _)| *name)),
+            "kernel {} binds {:?}, not {:?}",
+            pipeline.variant.kernel.name,
+            declared.collect::<Vec<_>>(),
+            named.iter().map(|(name, _)| *name).collect::<Vec<_>>()
+        );
+        let bindings = named.into_iter().map(|(_, bound)| bound).collect();
+        self.push(pipeline, bytemuck::bytes_of(params), bindings, workgroups);
     }
 
-    /// [`dispatch`](Self::dispatch) with the parameter block as bytes, for callers that keep dispatches as data.
+    /// [`dispatch`](Self::dispatch) with the parameter block as bytes and bindings by position, for callers that keep
+    /// dispatches as data.
     ///
     /// # Panics
     /// As `dispatch`.
@@ -129,11 +113,22 @@ impl Pass {
         &mut self,
         pipeline: &Arc<Pipeline>,
         params: &[u8],
-        bindings: &[Bind],
+        bindings: &[Bound],
+        workgroups: [u32; 3],
+    ) {
+        self.push(pipeline, params, bindings.into(), workgroups);
+    }
+
+    fn push(
+        &mut self,
+        pipeline: &Arc<Pipeline>,
+        params: &[u8],
+        bindings: Box<[Bound]>,
         workgroups: [u32; 3],
     ) {
         let kernel = pipeline.variant.kernel;
-        assert_eq!(params.len(), kernel.params_bytes, "parameter bytes of kernel {}", kernel.name);
+        let bytes = params.len().next_multiple_of(ParamsLayout::ALIGN);
+        assert_eq!(bytes, kernel.params.bytes, "parameter bytes of kernel {}", kernel.name);
         assert_eq!(bindings.len(), pipeline.variant.bindings.len(), "bindings of kernel {}", kernel.name);
         let most = workgroups.iter().max();
         assert!(
@@ -147,7 +142,7 @@ impl Pass {
         let params_at = self.place(params);
         self.commands.push(Command::Dispatch(Dispatch {
             pipeline: Arc::clone(pipeline),
-            bindings: bindings.into(),
+            bindings,
             params_at,
             workgroups,
         }));

@@ -17,7 +17,7 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// What it was compiled from.
+    /// The variant that it was compiled from.
     #[must_use]
     pub fn variant(&self) -> &Variant {
         &self.variant
@@ -32,7 +32,7 @@ pub(super) struct BindGroupKey(pub(super) SmallVec<[u64; 18]>);
 pub(super) struct PipelineCache {
     pipelines: FxHashMap<Variant, Arc<Pipeline>>,
     /// Kernels with equal interfaces share a layout, and with it bind groups.
-    layouts: FxHashMap<(usize, &'static [Access]), (u64, wgpu::BindGroupLayout)>,
+    layouts: FxHashMap<(usize, Vec<Access>), (u64, wgpu::BindGroupLayout)>,
 }
 
 static NEXT_LAYOUT: AtomicU64 = AtomicU64::new(0);
@@ -63,17 +63,12 @@ impl Gpu {
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
         let internal = self.device.push_error_scope(wgpu::ErrorFilter::Internal);
         let module = self.module(kernel.name, wgsl);
-        let (layout_id, layout) = self
-            .cached()
-            .layouts
-            .entry((kernel.params_bytes, variant.bindings))
-            .or_insert_with(|| {
-                (
-                    NEXT_LAYOUT.fetch_add(1, Ordering::Relaxed),
-                    self.layout(kernel.params_bytes, variant.bindings),
-                )
-            })
-            .clone();
+        let accesses: Vec<Access> = variant.bindings.iter().map(|binding| binding.access).collect();
+        let params_bytes = kernel.params.bytes;
+        let new_layout =
+            || (NEXT_LAYOUT.fetch_add(1, Ordering::Relaxed), self.layout(params_bytes, &accesses));
+        let key = (params_bytes, accesses.clone());
+        let (layout_id, layout) = self.cached().layouts.entry(key).or_insert_with(new_layout).clone();
         let pipeline_layout = self.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
             label: Some(kernel.name),
             bind_group_layouts: &[Some(&layout)],
@@ -165,10 +160,11 @@ fn uses_subgroups(wgsl: &str) -> bool {
 /// A module without run-time checks.
 #[expect(unsafe_code, reason = "the one audited place: kernels of this workspace as trusted modules")]
 fn trusted(device: &wgpu::Device, descriptor: wgpu::ShaderModuleDescriptor<'_>) -> wgpu::ShaderModule {
-    // SAFETY: every kernel's loops are bounded by its parameters. Indices come from the host, where `check` of the kernel's module
-    // and, for every step, the decoder validate them; or from other kernels, which keep them inside their buffers whatever the
-    // scores are: the hostile cases of the self-test show it for NaN, infinities, ties and arbitrary bits, without checks and with
-    // words round every buffer that must stay as they are. All kernels run in the tests with all checks on as well.
+    // SAFETY: every kernel's loops are bounded by its parameters. Indices come from the host, where `check` of the
+    // kernel's module and, for every step, the decoder validate them; or from other kernels, which keep them inside
+    // their buffers whatever the scores are: the hostile cases of the self-test show it for NaN, infinities, ties and
+    // arbitrary bits, without checks and with words round every buffer that must stay as they are. All kernels run in
+    // the tests with all checks on as well.
     unsafe { device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) }
 }
 

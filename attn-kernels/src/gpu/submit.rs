@@ -1,10 +1,11 @@
 //! Encodes passes and submits them.
 
-use super::outcome::{Pending, Readback, Submission};
+use super::outcome::{Pending, Readback, Submission, Timing};
 use super::pass::{Command, Dispatch, Params, Pass};
 use super::{Gpu, GpuError, Raw};
+use crate::Kernel;
 
-/// What submissions reuse: the parameter block, staging buffers that nothing reads any more, the query set.
+/// Resources that submissions reuse: the parameter block, staging buffers that nothing reads any more, the query set.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     params: Option<Raw>,
@@ -267,22 +268,25 @@ impl Gpu {
         pieces.into_iter().map(|piece| self.queue.submit([piece])).last()
     }
 
-    fn timed(&self, scratch: &mut Scratch, pass: &Pass) -> Vec<&'static str> {
+    /// Lists the timed parts of `pass`, still without times.
+    fn timed(&self, scratch: &mut Scratch, pass: &Pass) -> Vec<Timing> {
         let which = scratch.timed;
         let dispatch = |command: &Command| match command {
-            Command::Dispatch(dispatch) => Some(dispatch.pipeline.variant.kernel.name),
+            Command::Dispatch(dispatch) => Some(dispatch.pipeline.variant.kernel),
             _ => None,
         };
+        let of_kernel = |kernel: &Kernel| Timing { kernel: kernel.name, role: Some(kernel.role), ns: 0.0 };
+        let of_pass = || Timing { kernel: pass.label, role: None, ns: 0.0 };
         let begins = |i: &usize| i.checked_sub(1).is_none_or(|i| dispatch(&pass.commands[i]).is_none());
         let dispatches = (0..pass.commands.len()).filter_map(|i| Some((i, dispatch(&pass.commands[i])?)));
         let most = QUERIES as usize / 2;
-        let names: Vec<&'static str> = match which {
+        let timed: Vec<Timing> = match which {
             Timed::None => Vec::new(),
-            Timed::All => dispatches.map(|(_, name)| name).take(most).collect(),
-            Timed::Passes => dispatches.filter(|(i, _)| begins(i)).map(|_| pass.label).take(most).collect(),
+            Timed::All => dispatches.map(|(_, kernel)| of_kernel(kernel)).take(most).collect(),
+            Timed::Passes => dispatches.filter(|(i, _)| begins(i)).map(|_| of_pass()).take(most).collect(),
         };
-        if names.is_empty() {
-            return names;
+        if timed.is_empty() {
+            return timed;
         }
         scratch.queries.get_or_insert_with(|| {
             self.device.create_query_set(&wgpu::QuerySetDescriptor {
@@ -291,7 +295,7 @@ impl Gpu {
                 count: QUERIES,
             })
         });
-        names
+        timed
     }
 
     fn resolve(

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Bind, Buf, Gpu, GpuError, Pass, Pipeline};
-use crate::kernel::top_k::{self, Output, TopKParams};
-use crate::kernel::top_k_long::{self, TopKLongParams};
-use crate::kernel::top_k_peaks::{self, LONG};
+use super::{Buf, Gpu, GpuError, Pass, Pipeline};
+use crate::kernel::top_k::{self, Output, TopKBuffers, TopKParams};
+use crate::kernel::top_k_long::{self, TopKLongBuffers, TopKLongParams};
+use crate::kernel::top_k_peaks::{self, LONG, TopKPeaksBuffers};
 
 /// `top_k` for rows below [`LONG`] scores; beyond, `top_k_peaks` and `top_k_long` with the scratch that they take. Either leaves
 /// the same.
@@ -25,7 +25,7 @@ struct Long {
     kept: Buf<u32>,
 }
 
-/// What bounds the rows of a dispatch.
+/// Maximum sizes of the rows of a dispatch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Most {
     /// Scores of the longest row.
@@ -86,26 +86,27 @@ impl TopK {
         Ok(())
     }
 
-    /// Records the choice from rows within `most`; `bindings` are those of `top_k`: scores in whole vec4, rows, table, out.
+    /// Records the choice from rows within `most`; scores come in whole vec4.
     ///
     /// # Panics
     /// Without [room](Self::reserve) for them.
-    pub fn record(&self, pass: &mut Pass, params: &TopKParams, most: Most, bindings: [Bind; 4]) {
+    pub fn record(&self, pass: &mut Pass, params: &TopKParams, most: Most, buffers: TopKBuffers) {
         if !most.is_long() {
-            pass.dispatch(&self.short, params, &bindings, top_k::grid(params.rows));
+            pass.dispatch(&self.short, params, buffers, top_k::grid(params.rows));
             return;
         }
         let long = self.long.as_ref().expect("room is reserved for long rows");
         let params = TopKLongParams::new(params, most.scores, most.k.min(most.scores));
         let lens = params.scratch_lens();
         assert!(long.holds(lens), "scratch of {lens:?} u32 in {:?}", long.lens());
-        let [scores, rows, table, out] = bindings;
-        let of_peaks = [scores.clone(), rows.clone(), (&long.peaks).into()];
+        let TopKBuffers { scores, rows, table, out } = buffers;
+        let peaks = long.peaks.bind();
+        let of_peaks = TopKPeaksBuffers { scores: scores.clone(), rows: rows.clone(), peaks: peaks.clone() };
         let grid = top_k_peaks::grid(params.max_groups, params.rows);
-        pass.dispatch(&long.find_peaks, &params.peaks(), &of_peaks, grid);
-        let [peaks, chosen, kept] = [&long.peaks, &long.chosen, &long.kept].map(Bind::from);
-        let bindings = [scores, rows, table, peaks, chosen, kept, out];
-        pass.dispatch(&long.choose, &params, &bindings, top_k_long::grid(params.rows));
+        pass.dispatch(&long.find_peaks, &params.peaks(), of_peaks, grid);
+        let (chosen, kept) = (long.chosen.bind(), long.kept.bind());
+        let buffers = TopKLongBuffers { scores, rows, table, peaks, chosen, kept, out };
+        pass.dispatch(&long.choose, &params, buffers, top_k_long::grid(params.rows));
     }
 }
 

@@ -2,30 +2,40 @@
 
 use super::LaunchError;
 use super::error::Launch;
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: lse, sinks, out.
+/// The kernel; [`ApplySinksBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "apply_sinks",
+    role: crate::Role::Attention,
     wgsl: include_str!("../../wgsl/apply_sinks.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<ApplySinksParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Write],
+    params: ApplySinksParams::LAYOUT,
+    bindings: ApplySinksBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct ApplySinksParams {
-    /// First row.
-    pub first_row: u32,
-    /// Rows.
-    pub rows: u32,
-    /// Query heads.
-    pub num_heads: u32,
-    /// Zero.
-    pub pad0: u32,
+params! {
+    /// Uniform parameters.
+    pub struct ApplySinksParams {
+        /// First row.
+        pub first_row: u32,
+        /// Rows.
+        pub rows: u32,
+        /// Query heads.
+        pub num_heads: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `apply_sinks`.
+    pub struct ApplySinksBuffers(ApplySinksParams) {
+        /// Log-sum-exps, natural, `[rows, num_heads]`.
+        read lse: f32,
+        /// Logits of the sinks, `[num_heads]`.
+        read sinks: f32,
+        /// Attention, `[rows, num_heads, head_dim]`.
+        write out: f32,
+    }
 }
 
 const WG: u32 = 64;

@@ -1,20 +1,20 @@
-//! What all attention kernels can be asked for.
+//! Options that all attention kernels share.
 
 use super::error::Launch;
 use super::{KvShape, LaunchError};
-use crate::{Access, Variant};
+use crate::Variant;
 
-/// What a variant of an attention kernel computes; the default is dense causal attention.
+/// Options of a variant of an attention kernel; the default is dense causal attention.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Attention {
     /// Which keys are attended, and in which order.
     pub context: Context,
-    /// What block tables name.
+    /// Units that block tables name.
     pub pages: Pages,
     /// Which keys before its own position a row of prefill sees. Rows of decode name their first key themselves:
     /// [`Mask::first_key`].
     pub mask: Mask,
-    /// What is made of scores before the softmax.
+    /// Changes of scores before the softmax.
     pub logit: Logit,
     /// Whether heads have attention sinks: then `paged_reduce` has one more binding, `sinks`, the last, and always
     /// follows decode; after prefill comes `apply_sinks`.
@@ -33,7 +33,7 @@ pub enum Context {
     Tokens,
 }
 
-/// What the block tables of `paged_decode` and `paged_prefill` name.
+/// Units that the block tables of `paged_decode` and `paged_prefill` name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Pages {
     /// Blocks, which hold all KV heads.
@@ -77,7 +77,7 @@ impl Mask {
     }
 }
 
-/// What is made of scores before the softmax.
+/// Changes of scores before the softmax.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Logit {
     /// Nothing.
@@ -143,18 +143,11 @@ impl Attention {
         if self.logit == Logit::Alibi { variant.module("lists", "lists_after_slopes") } else { variant }
     }
 
-    /// Fills the slots of context and logit, and sets the bindings: the kernel's, or all of `bindings`, of which the
-    /// last is that of lists or slopes, or of both, slopes first.
+    /// Fills the slots of context and logit, and adds the binding of lists or slopes, or of both, slopes first.
     ///
     /// # Panics
     /// As [`Self::order`].
-    pub(super) fn specialise(
-        &self,
-        variant: Variant,
-        shape: &KvShape,
-        run: u32,
-        bindings: &'static [Access],
-    ) -> Variant {
+    pub(super) fn specialise(&self, variant: Variant, shape: &KvShape, run: u32) -> Variant {
         let (listed, alibi) = (self.context != Context::Full, self.logit == Logit::Alibi);
         let variant = self.order(variant, shape, run).module(
             "logit",
@@ -165,7 +158,12 @@ impl Attention {
                 Logit::Alibi => "logit_alibi",
             },
         );
-        if listed || alibi { variant.bindings(bindings) } else { variant }
+        match (listed, alibi) {
+            (false, false) => variant,
+            (false, true) => variant.with("slopes"),
+            // Slopes lie before the lists, in one buffer.
+            (true, _) => variant.with("selected"),
+        }
     }
 
     /// Fills the slot of pages.

@@ -2,20 +2,21 @@
 
 use super::error::Launch;
 use super::{KvDtype, KvShape, LaunchError};
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::rows::{KvWord, Touched};
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: touched, k_cache, digests.
+/// The kernel; [`BlockDigestBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "block_digest",
+    role: crate::Role::Selection,
     wgsl: include_str!("../../wgsl/block_digest.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<BlockDigestParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Write],
+    params: BlockDigestParams::LAYOUT,
+    bindings: BlockDigestBuffers::BINDINGS,
 };
 
-/// What is kept of the keys of a page and KV head, as [`dtype`] says. The pool is
-/// `[num_blocks, num_kv_heads, vectors, head_dim]`, indexed by physical block like the cache.
+/// Summary of the keys of a page and KV head, in the type that [`dtype`] says. The pool is `[num_blocks,
+/// num_kv_heads, vectors, head_dim]`, indexed by physical block like the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Digest {
     /// Channelwise minimum, then maximum (Quest, arXiv 2406.10774).
@@ -65,18 +66,27 @@ pub(crate) fn reader(cache: KvDtype) -> &'static str {
     dtype(cache).module("digests_f16", "digests_f32")
 }
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct BlockDigestParams {
-    /// KV heads.
-    pub num_kv_heads: u32,
-    /// Pages to digest.
-    pub touched: u32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
+params! {
+    /// Uniform parameters.
+    pub struct BlockDigestParams {
+        /// KV heads.
+        pub num_kv_heads: u32,
+        /// Pages to digest.
+        pub touched: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `block_digest`.
+    pub struct BlockDigestBuffers(BlockDigestParams) {
+        /// Blocks to take in, `[n]`, of 1 to `block_size` tokens.
+        read touched: Touched,
+        /// Cache of keys, in the layout of `KvShape`.
+        read k_cache: KvWord,
+        /// Digests, `[num_blocks, num_kv_heads, vectors, head_dim]`: minima and maxima, or means; f32 beside caches in
+        /// f32, else f16.
+        write digests: u32,
+    }
 }
 
 /// The kernel for one cache shape.

@@ -2,46 +2,55 @@
 
 use super::error::Launch;
 use super::{KvShape, LaunchError, heads_together};
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::rows::{DecodeRow, KvWord, PhysicalBlock};
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: q, k_cache, tables, rows, scores, cuts, lses.
+/// The kernel; [`BlockLseBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "block_lse",
+    role: crate::Role::Selection,
     wgsl: include_str!("../../wgsl/block_lse.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<BlockLseParams>(),
-    bindings: &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-    ],
+    params: BlockLseParams::LAYOUT,
+    bindings: BlockLseBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct BlockLseParams {
-    /// Query heads.
-    pub num_heads: u32,
-    /// KV heads.
-    pub num_kv_heads: u32,
-    /// f32 from one query row to the next.
-    pub q_stride: u32,
-    /// f32 from one row and head of scores or log-sum-exps to the next: at least the most blocks of a row.
-    pub stride: u32,
-    /// Factor of attention on `q·k`.
-    pub scale: f32,
-    /// 1: of the last block of each row alone, and cuts are not read.
-    pub first: u32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
+params! {
+    /// Uniform parameters.
+    pub struct BlockLseParams {
+        /// Query heads.
+        pub num_heads: u32,
+        /// KV heads.
+        pub num_kv_heads: u32,
+        /// f32 from one query row to the next.
+        pub q_stride: u32,
+        /// f32 from one row and head of scores or log-sum-exps to the next: at least the most blocks of a row.
+        pub stride: u32,
+        /// Factor of attention on `q·k`.
+        pub scale: f32,
+        /// 1: of the last block of each row alone, and cuts are not read.
+        pub first: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `block_lse`.
+    pub struct BlockLseBuffers(BlockLseParams) {
+        /// Queries, rows of `q_stride` f32, `[num_heads, head_dim]`.
+        read q: f32,
+        /// Cache of keys, in the layout of `KvShape`.
+        read k_cache: KvWord,
+        /// Block tables of all rows.
+        read tables: PhysicalBlock,
+        /// Rows, `[n]`.
+        read rows: DecodeRow,
+        /// Scores, `[n, num_kv_heads, stride]` of `block_score`, which order the blocks.
+        read scores: f32,
+        /// Cuts of `mass_cut`, `[n, num_kv_heads]`: key and index where the known blocks end, and where the kept ones do.
+        read cuts: [u32; 4],
+        /// Log-sum-exps, `[n, num_heads, stride]`, natural logarithm.
+        write lses: f32,
+    }
 }
 
 /// Lanes of a workgroup, each a token.

@@ -3,52 +3,71 @@
 use super::block_digest::{self, Digest};
 use super::error::Launch;
 use super::{KvDtype, KvShape, LaunchError, heads_together};
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::rows::{DecodeRow, PhysicalBlock};
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: q, digests, tables, rows, scores; with bounds, bounds.
+/// The kernel; [`BlockScoreBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "block_score",
+    role: crate::Role::Selection,
     wgsl: include_str!("../../wgsl/block_score.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<BlockScoreParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Write],
+    params: BlockScoreParams::LAYOUT,
+    bindings: BlockScoreBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct BlockScoreParams {
-    /// Query heads.
-    pub num_heads: u32,
-    /// KV heads.
-    pub num_kv_heads: u32,
-    /// f32 from one query row to the next.
-    pub q_stride: u32,
-    /// Query heads that share a selection: those of a KV head (Quest), or all (GSA and ESA of UCM).
-    pub heads_a_set: u32,
-    /// f32 from one row of scores to the next: at least the most blocks of a row.
-    pub score_stride: u32,
-    /// First blocks, always selected.
-    pub sink_blocks: u32,
-    /// Last blocks, always selected; the block of the last token always is.
-    pub recent_blocks: u32,
-    /// 1: `recent_blocks` counts full blocks only (GSA of UCM).
-    pub recent_full: u32,
-    /// Factor on scores: 1, or 1 / (number of heads averaged) for mean keys.
-    pub scale: f32,
-    /// Infinity, which WGSL cannot write.
-    pub infinity: f32,
-    /// Factor of attention on `q·k`, above 0: bounds are of logits.
-    pub logit_scale: f32,
-    /// Zero.
-    pub pad0: u32,
+params! {
+    /// Uniform parameters.
+    pub struct BlockScoreParams {
+        /// Query heads.
+        pub num_heads: u32,
+        /// KV heads.
+        pub num_kv_heads: u32,
+        /// f32 from one query row to the next.
+        pub q_stride: u32,
+        /// Query heads that share a selection: those of a KV head (Quest), or all (GSA and ESA of UCM).
+        pub heads_a_set: u32,
+        /// f32 from one row of scores to the next: at least the most blocks of a row.
+        pub score_stride: u32,
+        /// First blocks, always selected.
+        pub sink_blocks: u32,
+        /// Last blocks, always selected; the block of the last token always is.
+        pub recent_blocks: u32,
+        /// 1: `recent_blocks` counts full blocks only (GSA of UCM).
+        pub recent_full: u32,
+        /// Factor on scores: 1, or 1 / (number of heads averaged) for mean keys.
+        pub scale: f32,
+        /// Infinity, which WGSL cannot write.
+        pub infinity: f32,
+        /// Factor of attention on `q·k`, above 0: bounds are of logits.
+        pub logit_scale: f32,
+    }
+}
+
+bindings! {
+    /// Buffers of `block_score`.
+    pub struct BlockScoreBuffers(BlockScoreParams) {
+        /// Queries, rows of `q_stride` f32, `[num_heads, head_dim]`.
+        read q: f32,
+        /// Digests, `[num_blocks, num_kv_heads, VECTORS, head_dim]`, from block_digest: f32 beside caches in f32, else f16.
+        read digests: u32,
+        /// Block tables of all rows.
+        read tables: PhysicalBlock,
+        /// Rows, `[n]`.
+        read rows: DecodeRow,
+        /// Scores, `[n, sets, score_stride]`: +inf for the block of the last token, the largest f32 for the first sink_blocks and
+        /// the last recent_blocks, -inf beyond the sequence.
+        write scores: f32,
+        /// Bounds of each block, `[n, num_heads, score_stride, 2]`: logarithm of the largest sum of its exponentials, and
+        /// the rounding error of a logit in it.
+        write bounds: f32 = None,
+    }
 }
 
 impl Default for BlockScoreParams {
     /// Scores as they are, nothing forced but the last block. Heads and strides are to be set.
     fn default() -> Self {
-        Self { scale: 1.0, infinity: f32::INFINITY, logit_scale: 1.0, ..Self::zeroed() }
+        Self { scale: 1.0, infinity: f32::INFINITY, logit_scale: 1.0, ..bytemuck::Zeroable::zeroed() }
     }
 }
 
@@ -93,16 +112,15 @@ pub fn variant(shape: &KvShape, num_heads: u32, digest: Digest, select_block: u3
     }
 }
 
-/// The variant of [`Digest::MinMax`] that keeps, beside scores, `[rows, num_heads, score_stride]` bounds of every query head:
-/// the natural logarithm of what the sum of a block's `e^logit` is at most, rounding of f32 included.
+/// The variant of [`Digest::MinMax`] that keeps, beside scores, `[rows, num_heads, score_stride]` bounds of every query head, two
+/// f32 each: the natural logarithm of what the sum of a block's `e^logit` is at most, rounding included; and what f32 may lose
+/// of a logit in the block, [`TERM_ERROR`] of the largest sizes that its terms may have.
 ///
 /// # Panics
 /// As [`variant`].
 #[must_use]
 pub fn with_bounds(shape: &KvShape, num_heads: u32, select_block: u32) -> Variant {
-    const BINDINGS: &[Access] =
-        &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Write, Access::Write];
-    variant(shape, num_heads, Digest::MinMax, select_block).module("bounds", "bounds_kept").bindings(BINDINGS)
+    variant(shape, num_heads, Digest::MinMax, select_block).module("bounds", "bounds_kept").with("bounds")
 }
 
 /// Workgroups for `rows` rows.
@@ -117,10 +135,13 @@ pub fn scores_len(params: &BlockScoreParams, rows: usize) -> usize {
     rows * (params.num_heads / params.heads_a_set) as usize * params.score_stride as usize
 }
 
-/// f32 of the bounds of `rows` rows, `[rows, num_heads, score_stride]`.
+/// Error bound of a dot product in f32, relative to the sizes of its terms: 160 roundings.
+pub const TERM_ERROR: f32 = 1e-5;
+
+/// f32 of the bounds of `rows` rows, `[rows, num_heads, score_stride, 2]`.
 #[must_use]
 pub fn bounds_len(params: &BlockScoreParams, rows: usize) -> usize {
-    rows * params.num_heads as usize * params.score_stride as usize
+    2 * rows * params.num_heads as usize * params.score_stride as usize
 }
 
 /// Checks `rows`, `[row of q, KV length, first entry of its table, 0]`, and the blocks of `tables` that they read, against a

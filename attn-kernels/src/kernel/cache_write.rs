@@ -2,38 +2,51 @@
 
 use super::error::Launch;
 use super::{KvDtype, KvShape, LaunchError};
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::rows::KvWord;
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: kv, slots, k_cache, v_cache.
+/// The kernel; [`CacheWriteBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "cache_write",
+    role: crate::Role::Cache,
     wgsl: include_str!("../../wgsl/cache_write.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<CacheWriteParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Write, Access::Write],
+    params: CacheWriteParams::LAYOUT,
+    bindings: CacheWriteBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct CacheWriteParams {
-    /// Rows to write.
-    pub rows: u32,
-    /// KV heads.
-    pub num_kv_heads: u32,
-    /// f32 from one row of the source to the next.
-    pub row_stride: u32,
-    /// Where the keys of a row start.
-    pub k_start: u32,
-    /// Where the values of a row start.
-    pub v_start: u32,
-    /// Scale of keys in fp8.
-    pub k_scale: f32,
-    /// Scale of values in fp8.
-    pub v_scale: f32,
-    /// Zero.
-    pub pad0: u32,
+params! {
+    /// Uniform parameters.
+    pub struct CacheWriteParams {
+        /// Rows to write.
+        pub rows: u32,
+        /// KV heads.
+        pub num_kv_heads: u32,
+        /// f32 from one row of the source to the next.
+        pub row_stride: u32,
+        /// Offset of the keys in a row.
+        pub k_start: u32,
+        /// Offset of the values in a row.
+        pub v_start: u32,
+        /// Scale of keys in fp8.
+        pub k_scale: f32,
+        /// Scale of values in fp8.
+        pub v_scale: f32,
+    }
+}
+
+bindings! {
+    /// Buffers of `cache_write`.
+    pub struct CacheWriteBuffers(CacheWriteParams) {
+        /// Rows of `row_stride` f32; keys of a row at `k_start`, values at `v_start`, `[num_kv_heads, head_dim]` each.
+        read kv: f32,
+        /// Slots of rows in the cache, `[rows]`; -1 skips a row.
+        read slots: i32,
+        /// Cache of keys, in the layout of `KvShape`.
+        write k_cache: KvWord,
+        /// Cache of values, in the layout of `KvShape`.
+        write v_cache: KvWord,
+    }
 }
 
 const WG: u32 = 64;

@@ -2,30 +2,35 @@
 
 use super::error::Launch;
 use super::{KvShape, LaunchError};
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::rows::{BlockCopy, KvWord};
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: pairs, cache.
+/// The kernel; [`CopyBlocksBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "copy_blocks",
+    role: crate::Role::Cache,
     wgsl: include_str!("../../wgsl/copy_blocks.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<CopyBlocksParams>(),
-    bindings: &[Access::Read, Access::Write],
+    params: CopyBlocksParams::LAYOUT,
+    bindings: CopyBlocksBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct CopyBlocksParams {
-    /// 16-byte units of a block.
-    pub block_quads: u32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
-    /// Zero.
-    pub pad2: u32,
+params! {
+    /// Uniform parameters.
+    pub struct CopyBlocksParams {
+        /// 16-byte units of a block.
+        pub block_quads: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `copy_blocks`.
+    pub struct CopyBlocksBuffers(CopyBlocksParams) {
+        /// Source and destination, `[n]`.
+        read pairs: BlockCopy,
+        /// Blocks of `block_quads` times 16 bytes, keys or values of any layout that keeps a block together.
+        write cache: KvWord,
+    }
 }
 
 const WG: u32 = 64;

@@ -3,30 +3,40 @@
 use super::LaunchError;
 use super::error::Launch;
 use super::quantise::{self, Code};
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: codes, scales, x.
+/// The kernel; [`DequantiseBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "dequantise",
+    role: crate::Role::Cache,
     wgsl: include_str!("../../wgsl/dequantise.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<DequantiseParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Write],
+    params: DequantiseParams::LAYOUT,
+    bindings: DequantiseBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct DequantiseParams {
-    /// Rows.
-    pub rows: u32,
-    /// f32 from one row of `x` to the next.
-    pub row_stride: u32,
-    /// First element of a row.
-    pub first: u32,
-    /// Zero.
-    pub pad0: u32,
+params! {
+    /// Uniform parameters.
+    pub struct DequantiseParams {
+        /// Rows.
+        pub rows: u32,
+        /// f32 from one row of `x` to the next.
+        pub row_stride: u32,
+        /// First element of a row.
+        pub first: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `dequantise`.
+    pub struct DequantiseBuffers(DequantiseParams) {
+        /// Codes, `[rows, width / 4]` words.
+        read codes: u32,
+        /// Scales, `[rows]`.
+        read scales: f32,
+        /// Rows of `row_stride` f32, of which `width` from `first` on.
+        write x: f32,
+    }
 }
 
 const WG: u32 = 64;

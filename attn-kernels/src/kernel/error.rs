@@ -13,7 +13,7 @@ pub enum LaunchError {
         what: &'static str,
         /// Its value.
         value: u64,
-        /// What it must be a multiple of.
+        /// Required divisor.
         of: u64,
     },
     /// A size that must be a power of two.
@@ -43,7 +43,7 @@ pub enum LaunchError {
     EntryOverLimit {
         /// The kernel.
         kernel: &'static str,
-        /// What the entry holds.
+        /// Name of the value in the entry.
         what: &'static str,
         /// Index of the entry.
         entry: usize,
@@ -69,7 +69,7 @@ pub enum LaunchError {
     Zero {
         /// The kernel.
         kernel: &'static str,
-        /// What it is.
+        /// Name of the value.
         what: &'static str,
     },
 }

@@ -2,53 +2,62 @@
 
 use super::error::Launch;
 use super::{KvShape, LaunchError, residency};
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::rows::{KvWord, Touched};
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: fetches, `host_k`, `host_v`, places, touched, k, v.
+/// The kernel; [`FetchPagesBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "fetch_pages",
+    role: crate::Role::Cache,
     wgsl: include_str!("../../wgsl/fetch_pages.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<FetchPagesParams>(),
-    bindings: &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-        Access::Write,
-    ],
+    params: FetchPagesParams::LAYOUT,
+    bindings: FetchPagesBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct FetchPagesParams {
-    /// KV heads.
-    pub num_kv_heads: u32,
-    /// Slots of each KV head.
-    pub num_slots: u32,
-    /// 16-byte units of a page.
-    pub page_quads: u32,
-    /// Workgroups of each KV head.
-    pub workgroups: u32,
-    /// 1: what the fetches name; 0: only what was touched.
-    pub fetch: u32,
-    /// Blocks that were written, of which pages on the device are copied anew.
-    pub touched: u32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
+params! {
+    /// Uniform parameters.
+    pub struct FetchPagesParams {
+        /// KV heads.
+        pub num_kv_heads: u32,
+        /// Slots of each KV head.
+        pub num_slots: u32,
+        /// 16-byte units of a page.
+        pub page_quads: u32,
+        /// Workgroups of each KV head.
+        pub workgroups: u32,
+        /// 1: what the fetches name; 0: only what was touched.
+        pub fetch: u32,
+        /// Blocks that were written, of which pages on the device are copied anew.
+        pub touched: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `fetch_pages`.
+    pub struct FetchPagesBuffers(FetchPagesParams) {
+        /// Pages to fetch, as `residency` left them.
+        read fetches: u32,
+        /// Keys on the host, `[num_blocks, num_kv_heads]` pages.
+        read host_k: KvWord,
+        /// Values on the host, `[num_blocks, num_kv_heads]` pages.
+        read host_v: KvWord,
+        /// Places of pages, as in `residency`.
+        read places: u32,
+        /// Blocks that the step wrote, `[n]`.
+        read touched: Touched,
+        /// Keys in slots of the device, `[num_slots, num_kv_heads]` pages.
+        write k: KvWord,
+        /// Values in slots of the device, `[num_slots, num_kv_heads]` pages.
+        write v: KvWord,
+    }
 }
 
 /// Workgroups of all heads together: with 256 lanes of 32 bytes each, 2 MiB are on their way over the bus.
 const WORKGROUPS: u32 = 256;
 
 impl FetchPagesParams {
-    /// What is the same in every fetch into `num_slots` slots; nothing is touched.
+    /// Parameters that every fetch into `num_slots` slots shares; nothing is touched.
     #[must_use]
     pub fn new(shape: &KvShape, num_slots: u32) -> Self {
         Self {
@@ -59,8 +68,6 @@ impl FetchPagesParams {
             workgroups: WORKGROUPS.div_ceil(shape.num_kv_heads).min(num_slots).max(1),
             fetch: 1,
             touched: 0,
-            pad0: 0,
-            pad1: 0,
         }
     }
 }

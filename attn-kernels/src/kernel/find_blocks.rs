@@ -1,45 +1,54 @@
 //! The fewest blocks that reach a share of each query block's mass, as lists: the last step of XAttention.
 
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: sums, thresholds, out.
+/// The kernel; [`FindBlocksBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "find_blocks",
+    role: crate::Role::Selection,
     wgsl: include_str!("../../wgsl/find_blocks.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<FindBlocksParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Write],
+    params: FindBlocksParams::LAYOUT,
+    bindings: FindBlocksBuffers::BINDINGS,
 };
 
-/// Uniform parameters; [`Estimate`](super::xattn::Estimate) fills them in.
-#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
-#[repr(C)]
-pub struct FindBlocksParams {
-    /// KV heads.
-    pub num_kv_heads: u32,
-    /// Query blocks of this dispatch.
-    pub query_blocks: u32,
-    /// Key blocks.
-    pub key_blocks: u32,
-    /// f32 from one query block's sums to the next.
-    pub sum_stride: u32,
-    /// Key block of the first query block.
-    pub current: u32,
-    /// 1: a query block sees the key blocks up to its own.
-    pub causal: u32,
-    /// u32 from one list to the next.
-    pub out_stride: u32,
-    /// First list of this dispatch.
-    pub first_list: u32,
-    /// Query heads of a KV head that must keep a block: see [`Vote::votes`].
-    pub votes: u32,
-    /// Units of a mass of 1: a power of two, so that the mass of a query block stays below 2^31 units.
-    pub units: f32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
+params! {
+    /// Uniform parameters; [`Estimate`](super::xattn::Estimate) fills them in.
+    #[derive(PartialEq)]
+    pub struct FindBlocksParams {
+        /// KV heads.
+        pub num_kv_heads: u32,
+        /// Query blocks of this dispatch.
+        pub query_blocks: u32,
+        /// Key blocks.
+        pub key_blocks: u32,
+        /// f32 from one query block's sums to the next.
+        pub sum_stride: u32,
+        /// Key block of the first query block.
+        pub current: u32,
+        /// 1: a query block sees the key blocks up to its own.
+        pub causal: u32,
+        /// u32 from one list to the next.
+        pub out_stride: u32,
+        /// First list of this dispatch.
+        pub first_list: u32,
+        /// Query heads of a KV head that must keep a block: see [`Vote::votes`].
+        pub votes: u32,
+        /// Units of a mass of 1: a power of two, so that the mass of a query block stays below 2^31 units.
+        pub units: f32,
+    }
+}
+
+bindings! {
+    /// Buffers of `find_blocks`.
+    pub struct FindBlocksBuffers(FindBlocksParams) {
+        /// Sums, `[num_heads, query_blocks, sum_stride]` of `softmax_block_sum`.
+        read sums: f32,
+        /// Thresholds, `[num_heads]`: share of the mass.
+        read thresholds: f32,
+        /// Lists `[query_blocks, num_kv_heads]` of out_stride u32 from list first_list on: count, ascending blocks.
+        write out: u32,
+    }
 }
 
 /// Which blocks a KV head reads, out of those that its query heads keep.

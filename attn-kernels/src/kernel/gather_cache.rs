@@ -3,41 +3,54 @@
 use super::attention::{Attention, Context};
 use super::error::Launch;
 use super::{KvShape, LaunchError};
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::rows::{KvWord, PhysicalBlock};
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: spans, k_cache, v_cache, tables, k_out, v_out; with lists also selected.
+/// The kernel; [`GatherCacheBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "gather_cache",
+    role: crate::Role::Cache,
     wgsl: include_str!("../../wgsl/gather_cache.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<GatherCacheParams>(),
-    bindings: BINDINGS.split_at(6).0,
+    params: GatherCacheParams::LAYOUT,
+    bindings: GatherCacheBuffers::BINDINGS,
 };
 
-const BINDINGS: &[Access] =
-    &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Write, Access::Write, Access::Read];
+params! {
+    /// Uniform parameters.
+    pub struct GatherCacheParams {
+        /// KV heads.
+        pub num_kv_heads: u32,
+        /// Entries from one list of selected blocks to the next.
+        pub list_stride: u32,
+        /// Scale of keys in fp8.
+        pub k_scale: f32,
+        /// Scale of values in fp8.
+        pub v_scale: f32,
+        /// Maximum number of keys that a span gathers.
+        pub most_keys: u32,
+    }
+}
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct GatherCacheParams {
-    /// KV heads.
-    pub num_kv_heads: u32,
-    /// Entries from one list of selected blocks to the next.
-    pub list_stride: u32,
-    /// Scale of keys in fp8.
-    pub k_scale: f32,
-    /// Scale of values in fp8.
-    pub v_scale: f32,
-    /// Most keys that a span gathers.
-    pub most_keys: u32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
-    /// Zero.
-    pub pad2: u32,
+bindings! {
+    /// Buffers of `gather_cache`.
+    pub struct GatherCacheBuffers(GatherCacheParams) {
+        /// Spans, `[n]` of first key in the order of attention, KV length, first row of the output, first entry of the block
+        /// table; without lists the order is that of positions.
+        read spans: [u32; 4],
+        /// Cache of keys, in the layout of `KvShape`.
+        read k_cache: KvWord,
+        /// Cache of values, in the layout of `KvShape`.
+        read v_cache: KvWord,
+        /// Block tables of all rows.
+        read tables: PhysicalBlock,
+        /// Keys, `[rows, num_kv_heads, head_dim]`; zero where the list of a head is shorter than another's.
+        write k_out: f32,
+        /// Values, `[rows, num_kv_heads, head_dim]`; zero where the list of a head is shorter than another's.
+        write v_out: f32,
+        /// Lists of blocks, `[n, num_kv_heads]`: count, then ascending blocks.
+        read selected: u32 = None,
+    }
 }
 
 const WG: u32 = 64;
@@ -56,7 +69,7 @@ pub fn variant(shape: &KvShape, context: Context) -> Variant {
         .size("BLOCK_SIZE", shape.block_size)
         .constant("WG", WG);
     let variant = Attention { context, ..Attention::default() }.order(variant, shape, 1);
-    if context == Context::Full { variant } else { variant.bindings(BINDINGS) }
+    variant.with_if("selected", context != Context::Full)
 }
 
 /// Workgroups for `spans` spans.
@@ -65,8 +78,9 @@ pub fn grid(shape: &KvShape, params: &GatherCacheParams, spans: u32) -> [u32; 3]
     [(params.most_keys * params.num_kv_heads * (shape.head_dim / 8)).div_ceil(WG), spans, 1]
 }
 
-/// Checks `spans`, `[first key, KV length, first row of the output, first entry of the block table]`, and the blocks of `tables`
-/// that they read, against a cache of `num_blocks` blocks and `rows` rows of the output. Lists have [`check_lists`](super::attention::check_lists).
+/// Checks `spans`, `[first key, KV length, first row of the output, first entry of the block table]`, and the blocks
+/// of `tables` that they read, against a cache of `num_blocks` blocks and `rows` rows of the output. Lists have
+/// [`check_lists`](super::attention::check_lists).
 ///
 /// # Errors
 /// A shape that no kernel takes, more spans or workgroups than a dispatch has, a span outside the output, or a table that names

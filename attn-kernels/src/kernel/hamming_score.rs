@@ -2,40 +2,54 @@
 
 use super::error::Launch;
 use super::{KvShape, LaunchError};
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::rows::{DecodeRow, PhysicalBlock};
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: queries, codes, tables, rows, scores.
+/// The kernel; [`HammingScoreBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "hamming_score",
+    role: crate::Role::Selection,
     wgsl: include_str!("../../wgsl/hamming_score.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<HammingScoreParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Write],
+    params: HammingScoreParams::LAYOUT,
+    bindings: HammingScoreBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct HammingScoreParams {
-    /// KV heads.
-    pub num_kv_heads: u32,
-    /// f32 from one row of scores to the next: at least the most blocks of a row.
-    pub score_stride: u32,
-    /// First tokens, at distance 0.
-    pub sink_tokens: u32,
-    /// Last tokens, at distance 0.
-    pub recent_tokens: u32,
-    /// Blocks always selected, the first `num_must` of them; negative ones count from the end.
-    pub must_select: [i32; 4],
-    /// Up to 4.
-    pub num_must: u32,
-    /// Infinity, which WGSL cannot write.
-    pub infinity: f32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
+params! {
+    /// Uniform parameters.
+    pub struct HammingScoreParams {
+        /// KV heads.
+        pub num_kv_heads: u32,
+        /// f32 from one row of scores to the next: at least the most blocks of a row.
+        pub score_stride: u32,
+        /// First tokens, at distance 0.
+        pub sink_tokens: u32,
+        /// Last tokens, at distance 0.
+        pub recent_tokens: u32,
+        /// Blocks always selected, the first `num_must` of them; negative ones count from the end.
+        pub must_select: [i32; 4],
+        /// Up to 4.
+        pub num_must: u32,
+        /// Infinity, which WGSL cannot write.
+        pub infinity: f32,
+    }
+}
+
+bindings! {
+    /// Buffers of `hamming_score`.
+    pub struct HammingScoreBuffers(HammingScoreParams) {
+        /// Codes of queries, `[n, num_kv_heads, words]`.
+        read queries: u32,
+        /// Codes of keys, `[num_blocks, num_kv_heads, block_size, words]` of `hash_codes`.
+        read codes: u32,
+        /// Block tables of all rows.
+        read tables: PhysicalBlock,
+        /// Rows, `[n]`.
+        read rows: DecodeRow,
+        /// Scores of blocks, `[n, score_stride]`: +inf for blocks in `must_select` (negative ones count from the end),
+        /// -inf beyond the sequence; the first `sink_tokens` and the last `recent_tokens` are at distance 0.
+        write scores: f32,
+    }
 }
 
 /// The kernel for pages of this shape, blocks of `select_block` tokens and codes of `words` u32.

@@ -2,19 +2,20 @@
 
 use super::error::Launch;
 use super::{KvShape, LaunchError};
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::rows::KvWord;
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: entries, k_cache or q, weights, codes.
+/// The kernel; [`HashCodesBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "hash_codes",
+    role: crate::Role::Selection,
     wgsl: include_str!("../../wgsl/hash_codes.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<HashCodesParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Read, Access::Write],
+    params: HashCodesParams::LAYOUT,
+    bindings: HashCodesBuffers::BINDINGS,
 };
 
-/// What is hashed.
+/// Vectors to hash.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum HashSource {
     /// Keys of the cache; entries are slots. Codes are `[num_blocks, num_kv_heads, block_size, words]`.
@@ -23,34 +24,44 @@ pub enum HashSource {
     Queries,
 }
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct HashCodesParams {
-    /// KV heads.
-    pub num_kv_heads: u32,
-    /// Vectors to hash.
-    pub entries: u32,
-    /// Query heads a KV head.
-    pub group: u32,
-    /// f32 from one query row to the next.
-    pub q_stride: u32,
-    /// First channel hashed, a multiple of 8.
-    pub first_channel: u32,
-    /// Channels hashed, a multiple of 8.
-    pub channels: u32,
-    /// Bits of their hash, a multiple of 32.
-    pub bits: u32,
-    /// First word of it in a code.
-    pub first_word: u32,
-    /// Words of a code.
-    pub words: u32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
-    /// Zero.
-    pub pad2: u32,
+params! {
+    /// Uniform parameters.
+    pub struct HashCodesParams {
+        /// KV heads.
+        pub num_kv_heads: u32,
+        /// Vectors to hash.
+        pub entries: u32,
+        /// Query heads a KV head.
+        pub group: u32,
+        /// f32 from one query row to the next.
+        pub q_stride: u32,
+        /// First channel hashed, a multiple of 8.
+        pub first_channel: u32,
+        /// Channels hashed, a multiple of 8.
+        pub channels: u32,
+        /// Bits of their hash, a multiple of 32.
+        pub bits: u32,
+        /// First word of it in a code.
+        pub first_word: u32,
+        /// Words of a code.
+        pub words: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `hash_codes`.
+    pub struct HashCodesBuffers(HashCodesParams) {
+        /// Slots of keys, or rows of queries, `[n]`.
+        read entries: u32,
+        /// Cache of keys, where keys are hashed.
+        read k_cache: KvWord = None,
+        /// Queries, rows of `q_stride` f32, where these are hashed.
+        read q: f32 = None,
+        /// Projection, `[channels, bits]`, row-major.
+        read weights: f32,
+        /// Codes of `words` words each, of which the dispatch writes `bits / 32` from `first_word` on.
+        write codes: u32,
+    }
 }
 
 /// Vectors of a workgroup.
@@ -62,10 +73,10 @@ pub fn variant(shape: &KvShape, source: HashSource) -> Variant {
     shape.check();
     let variant = Variant::new(&KERNEL).size("HEAD_DIM", shape.head_dim).size("BLOCK_SIZE", shape.block_size);
     match source {
-        HashSource::Queries => variant.module("source", "hash_queries"),
+        HashSource::Queries => variant.module("source", "hash_queries").with("q"),
         HashSource::Keys => {
             let keys = shape.dtype.keys();
-            variant.module("source", "hash_keys").module("k", keys)
+            variant.module("source", "hash_keys").module("k", keys).with("k_cache")
         }
     }
 }

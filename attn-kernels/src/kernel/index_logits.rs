@@ -2,33 +2,50 @@
 
 use super::error::Launch;
 use super::{KvShape, LaunchError};
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::rows::{KeyRow, KvWord, PhysicalBlock};
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: q, k_cache, tables, rows, gates, logits.
+/// The kernel; [`IndexLogitsBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "index_logits",
+    role: crate::Role::Selection,
     wgsl: include_str!("../../wgsl/index_logits.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<IndexLogitsParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Read, Access::Write],
+    params: IndexLogitsParams::LAYOUT,
+    bindings: IndexLogitsBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct IndexLogitsParams {
-    /// Heads of the indexer.
-    pub num_heads: u32,
-    /// f32 from one row of logits to the next: at least the keys of the longest row.
-    pub logit_stride: u32,
-    /// Minus infinity, which WGSL cannot write.
-    pub neg_inf: f32,
-    /// Zero.
-    pub pad0: u32,
+params! {
+    /// Uniform parameters.
+    pub struct IndexLogitsParams {
+        /// Heads of the indexer.
+        pub num_heads: u32,
+        /// f32 from one row of logits to the next: at least the keys of the longest row.
+        pub logit_stride: u32,
+        /// Minus infinity, which WGSL cannot write.
+        pub neg_inf: f32,
+    }
 }
 
-/// How index keys are cached: one head a token.
+bindings! {
+    /// Buffers of `index_logits`.
+    pub struct IndexLogitsBuffers(IndexLogitsParams) {
+        /// Queries, `[rows, num_heads, head_dim]`; beside fp8 keys the values of their codes, without scales.
+        read q: f32,
+        /// Cache of keys of one head a token.
+        read k_cache: KvWord,
+        /// Block tables of all rows.
+        read tables: PhysicalBlock,
+        /// Rows, `[n]`.
+        read rows: KeyRow,
+        /// Weights of heads, `[rows, num_heads]`, with the scales of queries and all norms folded in.
+        read gates: f32,
+        /// Logits, `[n, logit_stride]`, column 0 is key 0 of the sequence; -inf where the row sees no key.
+        write logits: f32,
+    }
+}
+
+/// Formats of cached index keys: one head a token.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum IndexKeys {
     /// fp8 e4m3 with a scale each: pages of `page` tokens' codes, `head_dim` bytes a token, then their f32 scales.

@@ -9,13 +9,11 @@ use super::KvDtype;
 use super::index_logits::{self, IndexKeys, IndexLogitsParams};
 use crate::{Kernel, Level, Variant};
 
-/// Bindings: q, k_cache, tables, rows, gates, logits.
+/// The kernel, with the parameters and bindings of [`index_logits`].
 pub static KERNEL: Kernel = Kernel {
     name: "index_logits_coop",
     wgsl: include_str!("../../wgsl/index_logits_coop.wgsl"),
-    modules: &[crate::MODULES],
-    params_bytes: size_of::<IndexLogitsParams>(),
-    bindings: index_logits::KERNEL.bindings,
+    ..index_logits::KERNEL
 };
 
 /// Keys of a workgroup.

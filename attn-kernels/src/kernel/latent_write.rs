@@ -3,30 +3,43 @@
 use super::error::Launch;
 use super::mla_decode::LatentShape;
 use super::{KvDtype, LaunchError};
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::rows::KvWord;
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: kv, slots, latents.
+/// The kernel; [`LatentWriteBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "latent_write",
+    role: crate::Role::Cache,
     wgsl: include_str!("../../wgsl/latent_write.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<LatentWriteParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Write],
+    params: LatentWriteParams::LAYOUT,
+    bindings: LatentWriteBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct LatentWriteParams {
-    /// Rows to write.
-    pub rows: u32,
-    /// f32 from one row of the source to the next.
-    pub row_stride: u32,
-    /// Where the compressed part of a row starts.
-    pub latent_start: u32,
-    /// Where the rope part of a row starts.
-    pub rope_start: u32,
+params! {
+    /// Uniform parameters.
+    pub struct LatentWriteParams {
+        /// Rows to write.
+        pub rows: u32,
+        /// f32 from one row of the source to the next.
+        pub row_stride: u32,
+        /// Offset of the compressed part in a row.
+        pub latent_start: u32,
+        /// Offset of the rope part in a row.
+        pub rope_start: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `latent_write`.
+    pub struct LatentWriteBuffers(LatentWriteParams) {
+        /// Rows of `row_stride` f32: latents at `latent_start`, rope parts at `rope_start`.
+        read kv: f32,
+        /// Slots of rows in the cache, `[rows]`; -1 skips a row.
+        read slots: i32,
+        /// Cache of latents: `latent + rope` elements a slot, with codes also a scale of each part.
+        write latents: KvWord,
+    }
 }
 
 const WG: u32 = 64;

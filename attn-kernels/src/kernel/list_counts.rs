@@ -2,30 +2,39 @@
 
 use super::LaunchError;
 use super::error::Launch;
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::rows::ListSpan;
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: lists, spans, counts.
+/// The kernel; [`ListCountsBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "list_counts",
+    role: crate::Role::Selection,
     wgsl: include_str!("../../wgsl/list_counts.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<ListCountsParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Write],
+    params: ListCountsParams::LAYOUT,
+    bindings: ListCountsBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct ListCountsParams {
-    /// u32 from one list to the next.
-    pub list_stride: u32,
-    /// The first count written.
-    pub first: u32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
+params! {
+    /// Uniform parameters.
+    pub struct ListCountsParams {
+        /// u32 from one list to the next.
+        pub list_stride: u32,
+        /// The first count written.
+        pub first: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `list_counts`.
+    pub struct ListCountsBuffers(ListCountsParams) {
+        /// Lists of `list_stride` u32: count, blocks.
+        read lists: u32,
+        /// Spans, `[n]`: first list, lists.
+        read spans: ListSpan,
+        /// Counts, `[n]` from `first` on.
+        write counts: u32,
+    }
 }
 
 /// The kernel.

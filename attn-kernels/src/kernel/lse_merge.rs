@@ -2,30 +2,40 @@
 
 use super::LaunchError;
 use super::error::Launch;
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: b_out, b_lse, a_out, a_lse.
+/// The kernel; [`LseMergeBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "lse_merge",
+    role: crate::Role::Attention,
     wgsl: include_str!("../../wgsl/lse_merge.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<LseMergeParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Write, Access::Write],
+    params: LseMergeParams::LAYOUT,
+    bindings: LseMergeBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct LseMergeParams {
-    /// Rows: query rows times heads.
-    pub rows: u32,
-    /// Minus infinity, which WGSL cannot write.
-    pub neg_inf: f32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
+params! {
+    /// Uniform parameters.
+    pub struct LseMergeParams {
+        /// Rows: query rows times heads.
+        pub rows: u32,
+        /// Minus infinity, which WGSL cannot write.
+        pub neg_inf: f32,
+    }
+}
+
+bindings! {
+    /// Buffers of `lse_merge`.
+    pub struct LseMergeBuffers(LseMergeParams) {
+        /// Attention to the second set, `[rows, head_dim]`; a row is one head of one query.
+        read b_out: f32,
+        /// Its log-sum-exps, natural, `[rows]`.
+        read b_lse: f32,
+        /// Attention to the first set, `[rows, head_dim]`; then to both.
+        write a_out: f32,
+        /// Its log-sum-exps, natural, `[rows]`; then those of both.
+        write a_lse: f32,
+    }
 }
 
 /// The kernel for one head size, a multiple of 4.

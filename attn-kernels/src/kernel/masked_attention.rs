@@ -4,55 +4,64 @@
 use super::attention::Attention;
 use super::error::Launch;
 use super::{KvShape, LaunchError};
-use crate::{Access, Kernel, Variant};
+use crate::rows::{KvWord, PhysicalBlock};
+use crate::{Kernel, Params, Variant};
 use bytemuck::{Pod, Zeroable};
 
-/// Bindings: q, k_cache, v_cache, tables, rows, masks, out, selected.
+/// The kernel; [`MaskedAttentionBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "masked_attention",
+    role: crate::Role::Attention,
     wgsl: include_str!("../../wgsl/masked_attention.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<MaskedAttentionParams>(),
-    bindings: &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-        Access::Read,
-    ],
+    params: MaskedAttentionParams::LAYOUT,
+    bindings: MaskedAttentionBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct MaskedAttentionParams {
-    /// Query heads.
-    pub num_heads: u32,
-    /// KV heads.
-    pub num_kv_heads: u32,
-    /// f32 from one query row to the next.
-    pub q_stride: u32,
-    /// Entries from one list of selected blocks to the next.
-    pub list_stride: u32,
-    /// u32 from one mask to the next: a bit for each position.
-    pub mask_stride: u32,
-    /// Rows.
-    pub rows: u32,
-    /// Factor on scores, usually `1 / sqrt(head_dim)`.
-    pub scale: f32,
-    /// Scale of keys in fp8.
-    pub k_scale: f32,
-    /// Scale of values in fp8.
-    pub v_scale: f32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
-    /// Zero.
-    pub pad2: u32,
+params! {
+    /// Uniform parameters.
+    pub struct MaskedAttentionParams {
+        /// Query heads.
+        pub num_heads: u32,
+        /// KV heads.
+        pub num_kv_heads: u32,
+        /// f32 from one query row to the next.
+        pub q_stride: u32,
+        /// Entries from one list of selected blocks to the next.
+        pub list_stride: u32,
+        /// u32 from one mask to the next: a bit for each position.
+        pub mask_stride: u32,
+        /// Rows.
+        pub rows: u32,
+        /// Factor on scores, usually `1 / sqrt(head_dim)`.
+        pub scale: f32,
+        /// Scale of keys in fp8.
+        pub k_scale: f32,
+        /// Scale of values in fp8.
+        pub v_scale: f32,
+    }
+}
+
+bindings! {
+    /// Buffers of `masked_attention`.
+    pub struct MaskedAttentionBuffers(MaskedAttentionParams) {
+        /// Queries, rows of `q_stride` f32, `[num_heads, head_dim]`.
+        read q: f32,
+        /// Cache of keys, in the layout of `KvShape`.
+        read k_cache: KvWord,
+        /// Cache of values, in the layout of `KvShape`.
+        read v_cache: KvWord,
+        /// Block tables of all rows.
+        read tables: PhysicalBlock,
+        /// Rows, `[n]`.
+        read rows: MaskedRow,
+        /// Masks, `[*, mask_stride]`: bit p % 32 of word p / 32 says whether the key at position p is attended.
+        read masks: u32,
+        /// Output, `[*, num_heads, head_dim]`; zero for a row that sees no key.
+        write out: f32,
+        /// Lists of blocks: count, then ascending blocks; the list of a row serves all its heads.
+        read selected: u32,
+    }
 }
 
 /// One row: queries gathered, outputs scattered.

@@ -1,48 +1,76 @@
-//! What dropped blocks may hold of the attention mass, from the bounds of `block_score`; `mass_merge` makes lower bounds of the
-//! kept mass of it.
+//! Bounds the attention mass of dropped blocks, from the bounds of `block_score`; `mass_merge` makes lower bounds of
+//! the kept mass of it.
 
 use super::LaunchError;
+use super::block_score::TERM_ERROR;
 use super::error::Launch;
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use super::paged_decode::Lanes;
+use crate::rows::DecodeRow;
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: bounds, rows, selected, stats, shares.
+/// The kernel; [`MassBoundBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "mass_bound",
+    role: crate::Role::Selection,
     wgsl: include_str!("../../wgsl/mass_bound.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<MassBoundParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Write],
+    params: MassBoundParams::LAYOUT,
+    bindings: MassBoundBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct MassBoundParams {
-    /// Query heads.
-    pub num_heads: u32,
-    /// KV heads.
-    pub num_kv_heads: u32,
-    /// Tokens of a block.
-    pub select_block: u32,
-    /// Entries from one list of selected blocks to the next.
-    pub list_stride: u32,
-    /// As `paged_decode` ran.
-    pub max_partitions: u32,
-    /// f32 from one row and head's bounds to the next, as `block_score` ran.
-    pub bound_stride: u32,
-    /// Row whose bounds, lists and shares are those of the dispatch's first row.
-    pub first_list: u32,
-    /// First share of the layer.
-    pub first_share: u32,
-    /// f32 from one row and head's shares to the next: [`share_stride`].
-    pub share_stride: u32,
-    /// As `paged_decode` ran.
-    pub partition_size: u32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
+params! {
+    /// Uniform parameters.
+    pub struct MassBoundParams {
+        /// Query heads.
+        pub num_heads: u32,
+        /// KV heads.
+        pub num_kv_heads: u32,
+        /// Tokens of a block.
+        pub select_block: u32,
+        /// Entries from one list of selected blocks to the next.
+        pub list_stride: u32,
+        /// As `paged_decode` ran.
+        pub max_partitions: u32,
+        /// f32 from one row and head's bounds to the next, as `block_score` ran.
+        pub bound_stride: u32,
+        /// Row whose bounds, lists and shares are those of the dispatch's first row.
+        pub first_list: u32,
+        /// First share of the layer.
+        pub first_share: u32,
+        /// f32 from one row and head's shares to the next: [`share_stride`].
+        pub share_stride: u32,
+        /// As `paged_decode` ran.
+        pub partition_size: u32,
+        /// [`slack`] of the `paged_decode` that left the stats.
+        pub slack: f32,
+    }
+}
+
+bindings! {
+    /// Buffers of `mass_bound`.
+    pub struct MassBoundBuffers(MassBoundParams) {
+        /// Bounds of `block_score`, `[rows of lists, num_heads, bound_stride, 2]`.
+        read bounds: f32,
+        /// Rows, `[n]`.
+        read rows: DecodeRow,
+        /// Lists of blocks, `[rows of lists, num_kv_heads]` of `list_stride` words: count, then ascending blocks.
+        read selected: u32,
+        /// Stats, `[n, num_heads, max_partitions]` (max, sum) of the kept logits, from `paged_decode`.
+        read stats: [f32; 2],
+        /// Shares, `[rows of lists, num_heads, share_stride]` from `first_share` on, over the largest kept exponential:
+        /// what is kept, negative where nothing is dropped, then what is dropped of each run of blocks.
+        write shares: f32,
+    }
+}
+
+/// Factor between the logit errors of attention on `lanes` and those of f32: through matrices, queries are rounded to
+/// f16, which costs 2^-11 of every term.
+#[must_use]
+pub fn slack(lanes: Lanes) -> f32 {
+    match lanes {
+        Lanes::Matrices => 1.0 + f32::exp2(-11.0) / TERM_ERROR,
+        _ => 1.0,
+    }
 }
 
 /// Blocks that one share stands for.
@@ -84,7 +112,7 @@ pub fn check(
     let (rows, heads) = (rows as u64, u64::from(params.num_heads));
     let last = rows + u64::from(params.first_list);
     launch.at_most("blocks of a row", blocks.into(), params.bound_stride.into())?;
-    launch.at_most("f32 of bounds", last * heads * u64::from(params.bound_stride), bounds_len as u64)?;
+    launch.at_most("f32 of bounds", 2 * last * heads * u64::from(params.bound_stride), bounds_len as u64)?;
     let lists = last * u64::from(params.num_kv_heads) * u64::from(params.list_stride);
     launch.at_most("entries of lists", lists, selected_len as u64)?;
     launch.at_most("pairs of stats", rows * heads * u64::from(params.max_partitions), stats_len as u64)?;

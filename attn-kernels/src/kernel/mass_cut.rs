@@ -1,47 +1,69 @@
-//! Where a selection that certifies a mass ends, block by block in the order of their bounds, without a readback.
+//! Finds the end of a selection that certifies a mass, block by block in the order of their bounds, without a
+//! readback.
 //!
 //! [`TURNS`] alternate with `block_lse`: each finds the fewest blocks that can suffice by what is known of them, whose keys the
 //! next `block_lse` then reads. Most selections settle in a few turns, and what turns are left then does nothing.
 
 use super::LaunchError;
 use super::error::Launch;
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::rows::DecodeRow;
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: rows, scores, bounds, lses, cuts, lists.
+/// The kernel; [`MassCutBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "mass_cut",
+    role: crate::Role::Selection,
     wgsl: include_str!("../../wgsl/mass_cut.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<MassCutParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Write, Access::Write],
+    params: MassCutParams::LAYOUT,
+    bindings: MassCutBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct MassCutParams {
-    /// Query heads.
-    pub num_heads: u32,
-    /// KV heads.
-    pub num_kv_heads: u32,
-    /// f32 from one row and head of scores, bounds or log-sum-exps to the next.
-    pub stride: u32,
-    /// Tokens of a block.
-    pub select_block: u32,
-    /// Entries from one list to the next: one more than the most blocks of a row.
-    pub list_stride: u32,
-    /// One of [`TURNS`].
-    pub turn: u32,
-    /// What is kept over what dropped blocks may hold, at least: `odds` of `sparse_select::certificate`.
-    pub odds: f32,
-    /// Zero.
-    pub pad0: u32,
+params! {
+    /// Uniform parameters.
+    pub struct MassCutParams {
+        /// Query heads.
+        pub num_heads: u32,
+        /// KV heads.
+        pub num_kv_heads: u32,
+        /// f32 from one row and head of scores, bounds or log-sum-exps to the next.
+        pub stride: u32,
+        /// Tokens of a block.
+        pub select_block: u32,
+        /// Entries from one list to the next: one more than the most blocks of a row.
+        pub list_stride: u32,
+        /// One of [`TURNS`].
+        pub turn: u32,
+        /// Minimum ratio of the kept mass to the mass that dropped blocks may hold: `odds` of
+        /// `sparse_select::certificate`.
+        pub odds: f32,
+        /// [`slack`](super::mass_bound::slack) of the attention over the lists.
+        pub slack: f32,
+    }
+}
+
+bindings! {
+    /// Buffers of `mass_cut`.
+    pub struct MassCutBuffers(MassCutParams) {
+        /// Rows, `[n]`.
+        read rows: DecodeRow,
+        /// Scores, `[n, num_kv_heads, stride]` of block_score: larger ones come first, equal ones by index.
+        read scores: f32,
+        /// Bounds of `block_score`, `[n, num_heads, stride, 2]`.
+        read bounds: f32,
+        /// Log-sum-exps, `[n, num_heads, stride]` of `block_lse`, of the blocks known: those of the second cut.
+        read lses: f32,
+        /// Two cuts of each list, `[n, num_kv_heads]`, key and index of a last block: what is kept in any case, and what
+        /// is known.
+        write cuts: [u32; 4],
+        /// Lists, `[n, num_kv_heads]` of `list_stride` words: count, then ascending blocks.
+        write lists: u32,
+    }
 }
 
 /// Nothing but the last block of a row is known.
 pub const FIRST: u32 = 1;
-/// What is not known by now shall be.
+/// Asks for every value that is not known yet.
 pub const ALL: u32 = 2;
 /// Writes the lists.
 pub const LIST: u32 = 4;
@@ -63,8 +85,8 @@ pub const fn grid(params: &MassCutParams, rows: u32) -> [u32; 3] {
     [params.num_kv_heads, rows, 1]
 }
 
-/// Checks a launch over `rows` rows of at most `blocks` blocks against scores, bounds (and log-sum-exps), cuts and lists of
-/// these lengths.
+/// Checks a launch over `rows` rows of at most `blocks` blocks against scores, bounds (and half as many log-sum-exps), cuts and
+/// lists of these lengths.
 ///
 /// # Errors
 /// Heads that do not divide, blocks of no tokens, or a buffer that is too short.
@@ -82,7 +104,7 @@ pub fn check(
     let sets = rows as u64 * u64::from(params.num_kv_heads);
     launch.at_most("f32 of scores", sets * u64::from(params.stride), scores_len as u64)?;
     let heads = rows as u64 * u64::from(params.num_heads);
-    launch.at_most("f32 of bounds", heads * u64::from(params.stride), bounds_len as u64)?;
+    launch.at_most("f32 of bounds", 2 * heads * u64::from(params.stride), bounds_len as u64)?;
     launch.at_most("cuts", sets, cuts_len as u64)?;
     launch.at_most("entries of lists", sets * u64::from(params.list_stride), lists_len as u64)
 }

@@ -2,33 +2,41 @@
 
 use super::LaunchError;
 use super::error::Launch;
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: shares, masses.
+/// The kernel; [`MassMergeBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "mass_merge",
+    role: crate::Role::Selection,
     wgsl: include_str!("../../wgsl/mass_merge.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<MassMergeParams>(),
-    bindings: &[Access::Read, Access::Write],
+    params: MassMergeParams::LAYOUT,
+    bindings: MassMergeBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct MassMergeParams {
-    /// Layers whose shares there are.
-    pub layers: u32,
-    /// Rows times query heads.
-    pub rows: u32,
-    /// As `mass_bound` ran.
-    pub share_stride: u32,
-    /// Zero.
-    pub pad0: u32,
+params! {
+    /// Uniform parameters.
+    pub struct MassMergeParams {
+        /// Layers whose shares there are.
+        pub layers: u32,
+        /// Rows times query heads.
+        pub rows: u32,
+        /// As `mass_bound` ran.
+        pub share_stride: u32,
+    }
 }
 
-/// What a bound gives away for rounding in f32: this share of what dropped blocks may hold is added to it.
+bindings! {
+    /// Buffers of `mass_merge`.
+    pub struct MassMergeBuffers(MassMergeParams) {
+        /// Shares, `[layers, rows, share_stride]`: K, negative where nothing is dropped, then the parts of D.
+        read shares: f32,
+        /// Masses, `[rows]`; 1 where no layer drops anything.
+        write masses: f32,
+    }
+}
+
+/// Allowance of a bound for rounding in f32: this share of what dropped blocks may hold is added to it.
 pub const SHARE_ERROR: f64 = 1e-4;
 
 /// The kernel.

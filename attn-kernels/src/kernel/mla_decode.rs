@@ -3,68 +3,76 @@
 use super::attention::{Attention, Context};
 use super::error::Launch;
 use super::{KvDtype, KvShape, LaunchError, heads_together, paged_decode, paged_reduce};
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::rows::{DecodeRow, KvWord, PhysicalBlock};
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: q, latents, tables, rows, partial, stats; with lists also selected. Over two caches: q, latents,
-/// compressed, rows, partial, stats, window_slots, compressed_slots.
+/// The kernel; [`MlaDecodeBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "mla_decode",
+    role: crate::Role::Attention,
     wgsl: include_str!("../../wgsl/mla_decode.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<MlaDecodeParams>(),
-    bindings: BINDINGS.split_at(6).0,
+    params: MlaDecodeParams::LAYOUT,
+    bindings: MlaDecodeBuffers::BINDINGS,
 };
 
-pub(super) const BINDINGS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-    Access::Write,
-    Access::Read,
-    Access::Read,
-];
+params! {
+    /// Uniform parameters.
+    pub struct MlaDecodeParams {
+        /// Query heads.
+        pub num_heads: u32,
+        /// f32 from one query row to the next, a multiple of 4.
+        pub q_stride: u32,
+        /// Maximum number of partitions of a row: see [`partitions`].
+        pub max_partitions: u32,
+        /// 1 where `paged_reduce` follows; 0 where one partition is the whole and nothing has sinks, so that `partial` is
+        /// the output.
+        pub reduced: u32,
+        /// Factor on scores, usually one over the root of the head size before absorption.
+        pub scale: f32,
+        /// Entries from one list of selected blocks, or of slots of the window, to the next.
+        pub list_stride: u32,
+        /// Row whose lists are those of the dispatch's first row.
+        pub first_list: u32,
+        /// Entries from one list of compressed slots to the next.
+        pub compressed_stride: u32,
+        /// First key of the dispatch in the order of attention, a multiple of [`PARTITION`]; 0 where it does all.
+        pub first_key: u32,
+        /// Keys of the dispatch, such a multiple too, or `u32::MAX` for all.
+        pub num_keys: u32,
+    }
+}
 
-/// Bindings over one cache with lists.
-pub(super) const LISTED: &[Access] = BINDINGS.split_at(7).0;
-
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct MlaDecodeParams {
-    /// Query heads.
-    pub num_heads: u32,
-    /// f32 from one query row to the next, a multiple of 4.
-    pub q_stride: u32,
-    /// Most partitions of a row: see [`partitions`].
-    pub max_partitions: u32,
-    /// 1 where `paged_reduce` follows; 0 where one partition is the whole and nothing has sinks, so that `partial` is
-    /// the output.
-    pub reduced: u32,
-    /// Factor on scores, usually one over the root of the head size before absorption.
-    pub scale: f32,
-    /// Entries from one list of selected blocks, or of slots of the window, to the next.
-    pub list_stride: u32,
-    /// Row whose lists are those of the dispatch's first row.
-    pub first_list: u32,
-    /// Entries from one list of compressed slots to the next.
-    pub compressed_stride: u32,
-    /// First key of the dispatch in the order of attention, a multiple of [`PARTITION`]; 0 where it does all.
-    pub first_key: u32,
-    /// Keys of the dispatch, such a multiple too, or `u32::MAX` for all.
-    pub num_keys: u32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
+bindings! {
+    /// Buffers of `mla_decode`.
+    pub struct MlaDecodeBuffers(MlaDecodeParams) {
+        /// Queries, rows of `q_stride` f32, `[num_heads, latent + rope]`: through the key projection, then their rope part.
+        read q: f32,
+        /// Cache of latents, rows of `latent + rope` elements: the key is the whole, the value the first `latent`.
+        read latents: KvWord,
+        /// Block tables, over one cache.
+        read tables: PhysicalBlock = None,
+        /// Second cache, of compressed entries, over two caches.
+        read compressed: KvWord = None,
+        /// Rows, `[n]`; over two caches [`SlotRow`](crate::rows::SlotRow)s.
+        read rows: DecodeRow,
+        /// Outputs of partitions, `[n, num_heads, max_partitions, latent]`, unnormalised where a reduction follows.
+        write partial: f32,
+        /// (max, sum) of each partition, `[n, num_heads, max_partitions]`.
+        write stats: [f32; 2],
+        /// Lists of selected blocks or tokens: each its count, then that many in ascending order.
+        read selected: u32 = None,
+        /// Slots of the first cache, over two caches: a list of `list_stride` for each row from `first_list` on.
+        read window_slots: u32 = None,
+        /// Slots of the second cache, over two caches: a list of `compressed_stride` for each row from `first_list` on.
+        read compressed_slots: u32 = None,
+    }
 }
 
 impl Default for MlaDecodeParams {
     /// All keys of a row in one partition that no reduction follows, no lists. Heads, stride and scale are to be set.
     fn default() -> Self {
-        Self { max_partitions: 1, num_keys: u32::MAX, ..Self::zeroed() }
+        Self { max_partitions: 1, num_keys: u32::MAX, ..bytemuck::Zeroable::zeroed() }
     }
 }
 
@@ -102,7 +110,7 @@ impl LatentShape {
         self.block_size as usize * self.token_bytes()
     }
 
-    /// What `paged_reduce` takes for the shape of the cache.
+    /// Returns the shape that `paged_reduce` takes for the cache.
     #[must_use]
     pub fn values(&self) -> KvShape {
         let Self { latent, block_size, dtype, .. } = *self;
@@ -163,7 +171,7 @@ pub fn heads_a_group(num_heads: u32) -> u32 {
 #[must_use]
 pub fn variant(shape: &LatentShape, num_heads: u32, attention: &Attention) -> Variant {
     let variant = attention.order(of(shape, num_heads), &shape.values(), 1);
-    if attention.context == Context::Full { variant } else { variant.bindings(LISTED) }
+    one_cache(variant, attention)
 }
 
 /// The kernel over a window cache and a compressed cache of `shape`, by lists of slots.
@@ -172,7 +180,17 @@ pub fn variant(shape: &LatentShape, num_heads: u32, attention: &Attention) -> Va
 /// When [`LatentShape::validate`] refuses it.
 #[must_use]
 pub fn variant_of_two(shape: &LatentShape, num_heads: u32) -> Variant {
-    of(shape, num_heads).module("latents", "latents_two").bindings(BINDINGS)
+    two_caches(of(shape, num_heads))
+}
+
+/// Completes a variant over one cache, with lists where `attention` has some.
+pub(super) fn one_cache(variant: Variant, attention: &Attention) -> Variant {
+    variant.with("tables").with_if("selected", attention.context != Context::Full)
+}
+
+/// Completes a variant over two caches.
+pub(super) fn two_caches(variant: Variant) -> Variant {
+    variant.module("latents", "latents_two").with("compressed").with("window_slots").with("compressed_slots")
 }
 
 /// Channels of a latent that a lane owns.
@@ -207,9 +225,9 @@ pub fn grid(num_heads: u32, rows: u32, max_partitions: u32) -> [u32; 3] {
     [max_partitions, num_heads / heads_a_group(num_heads), rows]
 }
 
-/// Checks `rows`, `[row of q, keys, first entry of the block table, first key]`, and the blocks of `tables` that they read,
-/// against a cache of `num_blocks` blocks and buffers of `q_len`, `partial_len` and `stats_len` elements and `lists_len` entries of
-/// lists, 0 without. What lists hold is for [`check_lists`](super::attention::check_lists).
+/// Checks `rows`, `[row of q, keys, first entry of the block table, first key]`, and the blocks of `tables` that they
+/// read, against a cache of `num_blocks` blocks and buffers of `q_len`, `partial_len` and `stats_len` elements and
+/// `lists_len` entries of lists, 0 without. What lists hold is for [`check_lists`](super::attention::check_lists).
 ///
 /// # Errors
 /// A shape that no kernel takes, more rows than a dispatch has, a row outside a buffer, a table that names no block of the
@@ -285,7 +303,7 @@ pub fn check_two(
     Ok(())
 }
 
-/// What holds for one cache and for two.
+/// Checks the rules that hold for one cache and for two.
 fn check_rows(
     shape: &LatentShape,
     params: &MlaDecodeParams,

@@ -7,17 +7,15 @@
 //! [`Level::Coop`]: crate::Level::Coop
 
 use super::KvDtype;
-use super::attention::{Attention, Context};
-use super::mla_decode::{self, LatentShape, MlaDecodeParams};
+use super::attention::Attention;
+use super::mla_decode::{self, LatentShape};
 use crate::{Kernel, Level, Variant};
 
-/// Bindings: those of `mla_decode`.
+/// The kernel, with the parameters and bindings of [`mla_decode`].
 pub static KERNEL: Kernel = Kernel {
     name: "mla_decode_coop",
     wgsl: include_str!("../../wgsl/mla_decode_coop.wgsl"),
-    modules: &[crate::MODULES],
-    params_bytes: size_of::<MlaDecodeParams>(),
-    bindings: mla_decode::KERNEL.bindings,
+    ..mla_decode::KERNEL
 };
 
 /// Query heads of a workgroup.
@@ -40,7 +38,7 @@ pub fn serves(shape: &LatentShape, num_heads: u32) -> bool {
 #[must_use]
 pub fn variant(shape: &LatentShape, num_heads: u32, attention: &Attention) -> Variant {
     let variant = attention.order(of(shape, num_heads), &shape.values(), 1);
-    if attention.context == Context::Full { variant } else { variant.bindings(mla_decode::LISTED) }
+    mla_decode::one_cache(variant, attention)
 }
 
 /// The kernel over a window cache and a compressed cache: see [`mla_decode::variant_of_two`].
@@ -49,7 +47,7 @@ pub fn variant(shape: &LatentShape, num_heads: u32, attention: &Attention) -> Va
 /// When it does not serve the shape: see [`serves`].
 #[must_use]
 pub fn variant_of_two(shape: &LatentShape, num_heads: u32) -> Variant {
-    of(shape, num_heads).module("latents", "latents_two").bindings(mla_decode::BINDINGS)
+    mla_decode::two_caches(of(shape, num_heads))
 }
 
 fn of(shape: &LatentShape, num_heads: u32) -> Variant {

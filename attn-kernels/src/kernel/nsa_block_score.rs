@@ -2,38 +2,52 @@
 
 use super::LaunchError;
 use super::error::Launch;
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::rows::DecodeRow;
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: probs, rows, scores.
+/// The kernel; [`NsaBlockScoreBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "nsa_block_score",
+    role: crate::Role::Selection,
     wgsl: include_str!("../../wgsl/nsa_block_score.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<NsaBlockScoreParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Write],
+    params: NsaBlockScoreParams::LAYOUT,
+    bindings: NsaBlockScoreBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct NsaBlockScoreParams {
-    /// Query heads.
-    pub num_heads: u32,
-    /// KV heads.
-    pub num_kv_heads: u32,
-    /// f32 from one head's probabilities to the next.
-    pub prob_stride: u32,
-    /// f32 from one KV head's scores to the next.
-    pub score_stride: u32,
-    /// Tokens from one compressed block to the next.
-    pub stride: u32,
-    /// First blocks, always selected.
-    pub init_blocks: u32,
-    /// Last blocks, always selected.
-    pub local_blocks: u32,
-    /// Infinity, which WGSL cannot write.
-    pub infinity: f32,
+params! {
+    /// Uniform parameters.
+    pub struct NsaBlockScoreParams {
+        /// Query heads.
+        pub num_heads: u32,
+        /// KV heads.
+        pub num_kv_heads: u32,
+        /// f32 from one head's probabilities to the next.
+        pub prob_stride: u32,
+        /// f32 from one KV head's scores to the next.
+        pub score_stride: u32,
+        /// Tokens from one compressed block to the next.
+        pub stride: u32,
+        /// First blocks, always selected.
+        pub init_blocks: u32,
+        /// Last blocks, always selected.
+        pub local_blocks: u32,
+        /// Infinity, which WGSL cannot write.
+        pub infinity: f32,
+    }
+}
+
+bindings! {
+    /// Buffers of `nsa_block_score`.
+    pub struct NsaBlockScoreBuffers(NsaBlockScoreParams) {
+        /// Probs, `[n, num_heads, prob_stride]`; what a row does not see is not read.
+        read probs: f32,
+        /// Rows, `[n]`.
+        read rows: DecodeRow,
+        /// Scores, `[n, num_kv_heads, score_stride]`: +inf for the first init_blocks and the last local_blocks, -inf beyond the
+        /// sequence.
+        write scores: f32,
+    }
 }
 
 /// The kernel for compressed blocks of `kernel_size` tokens, `stride` apart, and selection blocks of `block` tokens; 32, 16

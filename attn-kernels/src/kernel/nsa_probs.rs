@@ -2,38 +2,49 @@
 
 use super::error::Launch;
 use super::{KvShape, LaunchError, block_digest};
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::rows::{DecodeRow, PhysicalBlock};
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: q, digests, tables, rows, probs.
+/// The kernel; [`NsaProbsBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "nsa_probs",
+    role: crate::Role::Selection,
     wgsl: include_str!("../../wgsl/nsa_probs.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<NsaProbsParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Write],
+    params: NsaProbsParams::LAYOUT,
+    bindings: NsaProbsBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct NsaProbsParams {
-    /// Query heads.
-    pub num_heads: u32,
-    /// KV heads.
-    pub num_kv_heads: u32,
-    /// f32 from one query row to the next.
-    pub q_stride: u32,
-    /// f32 from one head's probabilities to the next: at least the full strides of the longest row.
-    pub prob_stride: u32,
-    /// Factor on scores, such as `1 / sqrt(head_dim)`.
-    pub scale: f32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
-    /// Zero.
-    pub pad2: u32,
+params! {
+    /// Uniform parameters.
+    pub struct NsaProbsParams {
+        /// Query heads.
+        pub num_heads: u32,
+        /// KV heads.
+        pub num_kv_heads: u32,
+        /// f32 from one query row to the next.
+        pub q_stride: u32,
+        /// f32 from one head's probabilities to the next: at least the full strides of the longest row.
+        pub prob_stride: u32,
+        /// Factor on scores, such as `1 / sqrt(head_dim)`.
+        pub scale: f32,
+    }
+}
+
+bindings! {
+    /// Buffers of `nsa_probs`.
+    pub struct NsaProbsBuffers(NsaProbsParams) {
+        /// Queries, rows of `q_stride` f32, `[num_heads, head_dim]`.
+        read q: f32,
+        /// Means of full pages by `block_digest`, `[num_blocks, num_kv_heads, head_dim]`: f32 beside caches in f32, else f16.
+        read digests: u32,
+        /// Block tables of all rows.
+        read tables: PhysicalBlock,
+        /// Rows, `[n]`.
+        read rows: DecodeRow,
+        /// Probs, `[n, num_heads, prob_stride]`; 0 beyond the compressed blocks of a row.
+        write probs: f32,
+    }
 }
 
 /// The kernel for compressed keys of `kernel_size` tokens, `stride` apart, over digests of mean keys.

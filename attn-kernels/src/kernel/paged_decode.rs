@@ -3,36 +3,26 @@
 use super::attention::{Attention, Context};
 use super::error::Launch;
 use super::{KvDtype, KvShape, LaunchError, paged_decode_coop, paged_decode_subgroup};
-use crate::{Access, Kernel, Level, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::rows::{DecodeRow, KvWord, PhysicalBlock};
+use crate::{Kernel, Level, Params, Variant};
 
-/// Bindings: q, k_cache, v_cache, tables, rows, partial, stats; with lists also selected, with ALiBi slopes.
+/// The kernel; [`PagedDecodeBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "paged_decode",
+    role: crate::Role::Attention,
     wgsl: include_str!("../../wgsl/paged_decode.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<PagedDecodeParams>(),
-    bindings: BINDINGS.split_at(7).0,
+    params: PagedDecodeParams::LAYOUT,
+    bindings: PagedDecodeBuffers::BINDINGS,
 };
-
-const BINDINGS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-    Access::Write,
-    Access::Read,
-];
 
 /// Keys of a partition where results must not depend on what else is in the batch: those of [`partition_of`] may.
 pub const PARTITION: u32 = 256;
 
-/// Most keys of a partition.
+/// Maximum number of keys of a partition.
 const LARGEST: u32 = 2048;
 
-/// How the lanes of a workgroup share its keys.
+/// Ways in which the lanes of a workgroup share its keys.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Lanes {
     /// Through workgroup memory, on any adapter.
@@ -46,9 +36,9 @@ pub enum Lanes {
 }
 
 impl Lanes {
-    /// What is fastest for `num_heads` query heads over a cache of this shape, of which rows attend `keys` in all, at `level` of an
-    /// adapter whose subgroups have `sizes` lanes, smallest and largest. [`Level::Coop`] stands for an adapter, and results, that
-    /// bear [`Self::Matrices`].
+    /// Chooses the fastest form for `num_heads` query heads over a cache of this shape, of which rows attend `keys`
+    /// in all, at `level` of an adapter whose subgroups have `sizes` lanes, smallest and largest. [`Level::Coop`]
+    /// stands for an adapter, and results, that bear [`Self::Matrices`].
     #[must_use]
     pub fn of(shape: &KvShape, num_heads: u32, keys: u64, level: Level, sizes: (u32, u32)) -> Self {
         // On an H200 a third less time for eight heads a KV head. For up to four in fp8 a step has a long way of its own, so that
@@ -70,43 +60,65 @@ impl Lanes {
     }
 }
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct PagedDecodeParams {
-    /// Query heads.
-    pub num_heads: u32,
-    /// KV heads.
-    pub num_kv_heads: u32,
-    /// f32 from one query row to the next.
-    pub q_stride: u32,
-    /// Most partitions of a row: see [`partitions`].
-    pub max_partitions: u32,
-    /// Keys of a partition: [`partition_of`] the step, or [`PARTITION`].
-    pub partition_size: u32,
-    /// Factor on scores, usually `1 / sqrt(head_dim)`.
-    pub scale: f32,
-    /// 1 where `paged_reduce` follows; 0 where one partition is the whole and nothing has sinks, so that `partial` is
-    /// the output.
-    pub reduced: u32,
-    /// Entries from one list of selected blocks to the next.
-    pub list_stride: u32,
-    /// Row whose lists are those of the dispatch's first row.
-    pub first_list: u32,
-    /// First key of the dispatch in the order of attention, a multiple of `partition_size`; 0 where it does all.
-    pub first_key: u32,
-    /// Keys of the dispatch, such a multiple too, or `u32::MAX` for all.
-    pub num_keys: u32,
-    /// Bound of scores with [`Logit::Softcap`](super::attention::Logit::Softcap).
-    pub softcap: f32,
-    /// Scale of keys in fp8.
-    pub k_scale: f32,
-    /// Scale of values in fp8.
-    pub v_scale: f32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
+params! {
+    /// Uniform parameters.
+    pub struct PagedDecodeParams {
+        /// Query heads.
+        pub num_heads: u32,
+        /// KV heads.
+        pub num_kv_heads: u32,
+        /// f32 from one query row to the next.
+        pub q_stride: u32,
+        /// Maximum number of partitions of a row: see [`partitions`].
+        pub max_partitions: u32,
+        /// Keys of a partition: [`partition_of`] the step, or [`PARTITION`].
+        pub partition_size: u32,
+        /// Factor on scores, usually `1 / sqrt(head_dim)`.
+        pub scale: f32,
+        /// 1 where `paged_reduce` follows; 0 where one partition is the whole and nothing has sinks, so that `partial` is
+        /// the output.
+        pub reduced: u32,
+        /// Entries from one list of selected blocks to the next.
+        pub list_stride: u32,
+        /// Row whose lists are those of the dispatch's first row.
+        pub first_list: u32,
+        /// First key of the dispatch in the order of attention, a multiple of `partition_size`; 0 where it does all.
+        pub first_key: u32,
+        /// Keys of the dispatch, such a multiple too, or `u32::MAX` for all.
+        pub num_keys: u32,
+        /// Bound of scores with [`Logit::Softcap`](super::attention::Logit::Softcap).
+        pub softcap: f32,
+        /// Scale of keys in fp8.
+        pub k_scale: f32,
+        /// Scale of values in fp8.
+        pub v_scale: f32,
+    }
+}
+
+bindings! {
+    /// Buffers of `paged_decode`.
+    pub struct PagedDecodeBuffers(PagedDecodeParams) {
+        /// Queries, rows of `q_stride` f32, `[num_heads, head_dim]`.
+        read q: f32,
+        /// Cache of keys, in the layout of `KvShape`.
+        read k_cache: KvWord,
+        /// Cache of values, in the layout of `KvShape`.
+        read v_cache: KvWord,
+        /// Block tables of all rows.
+        read tables: PhysicalBlock,
+        /// Rows, `[n]`.
+        read rows: DecodeRow,
+        /// Outputs of partitions, `[n, num_heads, max_partitions, head_dim]`, unnormalised; the output itself where
+        /// nothing is reduced.
+        write partial: f32,
+        /// (max, sum) of each partition, `[n, num_heads, max_partitions]`.
+        write stats: [f32; 2],
+        /// Lists of blocks or tokens, `[n, num_kv_heads]` from list `first_list * num_kv_heads` on: count, then ascending
+        /// blocks; with ALiBi behind its slopes.
+        read selected: u32 = None,
+        /// Slopes of ALiBi without lists, `[num_heads]`.
+        read slopes: f32 = None,
+    }
 }
 
 impl Default for PagedDecodeParams {
@@ -118,7 +130,7 @@ impl Default for PagedDecodeParams {
             num_keys: u32::MAX,
             k_scale: 1.0,
             v_scale: 1.0,
-            ..Self::zeroed()
+            ..bytemuck::Zeroable::zeroed()
         }
     }
 }
@@ -215,7 +227,7 @@ pub fn variant(shape: &KvShape, num_heads: u32, lanes: Lanes, attention: &Attent
     };
     let variant =
         variant.size("HEAD_DIM", shape.head_dim).size("BLOCK_SIZE", shape.block_size).size("GROUP", heads);
-    attention.paged(attention.specialise(variant, shape, run, BINDINGS))
+    attention.paged(attention.specialise(variant, shape, run))
 }
 
 /// Codes take more arithmetic a byte, beside which loads of two keys at once, and of several chunks, pay.
@@ -297,4 +309,13 @@ pub fn check(
         launch.table(entry, tables, (of_table[0], of_table[1]), num_blocks)?;
     }
     Ok(())
+}
+
+/// Checks that `rows` results of `num_heads` heads fit into an output of `out_len` elements.
+///
+/// # Errors
+/// An output that is too short.
+pub fn check_out(shape: &KvShape, num_heads: u32, rows: usize, out_len: usize) -> Result<(), LaunchError> {
+    let needed = rows as u64 * u64::from(num_heads) * u64::from(shape.head_dim);
+    Launch(KERNEL.name).at_most("f32 of the output", needed, out_len as u64)
 }

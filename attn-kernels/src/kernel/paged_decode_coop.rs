@@ -13,6 +13,7 @@ use crate::{Kernel, Variant};
 /// Parameters and bindings are those of [`paged_decode`].
 pub static KERNEL: Kernel = Kernel {
     name: "paged_decode_coop",
+    role: crate::Role::Attention,
     wgsl: include_str!("../../wgsl/paged_decode_coop.wgsl"),
     ..paged_decode::KERNEL
 };
@@ -31,7 +32,8 @@ pub fn serves(shape: &KvShape) -> bool {
         && shape.block_size.is_multiple_of(KEYS)
 }
 
-/// What is special to this kernel, for `heads` query heads a workgroup; [`paged_decode::variant`] fills the rest.
+/// Returns the choices of this kernel alone, for `heads` query heads a workgroup; [`paged_decode::variant`] fills the
+/// rest.
 pub(super) fn of(shape: &KvShape, heads: u32) -> Variant {
     assert!(
         serves(shape),

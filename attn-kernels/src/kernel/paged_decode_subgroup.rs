@@ -10,6 +10,7 @@ use crate::{Kernel, Variant};
 /// Parameters and bindings are those of [`paged_decode`].
 pub static KERNEL: Kernel = Kernel {
     name: "paged_decode_subgroup",
+    role: crate::Role::Attention,
     wgsl: include_str!("../../wgsl/paged_decode_subgroup.wgsl"),
     ..paged_decode::KERNEL
 };
@@ -23,7 +24,7 @@ pub const fn serves(shape: &KvShape, lanes: u32) -> bool {
     shape.head_dim / 8 <= lanes
 }
 
-/// What is special to this kernel; [`paged_decode::variant`] fills the rest.
+/// Returns the choices of this kernel alone; [`paged_decode::variant`] fills the rest.
 pub(super) fn of(shape: &KvShape, lanes: u32, context: Context) -> Variant {
     assert!(serves(shape, lanes), "subgroups of {lanes} lanes for heads of {}", shape.head_dim);
     // One load brings codes of two neighbouring keys; listed tokens have no neighbours.

@@ -3,28 +3,19 @@
 use super::attention::Attention;
 use super::error::Launch;
 use super::{KvDtype, KvShape, LaunchError, heads_together};
-use crate::{Access, Kernel, Variant};
+use crate::rows::{KvWord, PhysicalBlock};
+use crate::{Kernel, Params, Variant};
 use bytemuck::{Pod, Zeroable};
 
-/// Bindings: q, k_cache, v_cache, tables, tiles, out, lse; with lists also selected, with ALiBi slopes.
+/// The kernel; [`PagedPrefillBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "paged_prefill",
+    role: crate::Role::Attention,
     wgsl: include_str!("../../wgsl/paged_prefill.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<PagedPrefillParams>(),
-    bindings: BINDINGS.split_at(7).0,
+    params: PagedPrefillParams::LAYOUT,
+    bindings: PagedPrefillBuffers::BINDINGS,
 };
-
-pub(super) const BINDINGS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-    Access::Write,
-    Access::Read,
-];
 
 /// Query rows of one sequence, one after the other, and where their keys are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
@@ -44,44 +35,74 @@ pub struct Tile {
     pub pad: [u32; 3],
 }
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct PagedPrefillParams {
-    /// Query heads.
-    pub num_heads: u32,
-    /// KV heads.
-    pub num_kv_heads: u32,
-    /// f32 from one query row to the next.
-    pub q_stride: u32,
-    /// First key of this dispatch in the order of attention, a multiple of 8.
-    pub first_key: u32,
-    /// Factor on scores, usually `1 / sqrt(head_dim)`.
-    pub scale: f32,
-    /// Minus infinity, which WGSL cannot write.
-    pub neg_inf: f32,
-    /// Keys of this dispatch, a multiple of 8.
-    pub num_keys: u32,
-    /// Entries from one list of selected blocks to the next.
-    pub list_stride: u32,
-    /// Tokens of the sliding window or chunk: [`Mask::window`](super::attention::Mask::window).
-    pub window: u32,
-    /// Bound of scores with [`Logit::Softcap`](super::attention::Logit::Softcap).
-    pub softcap: f32,
-    /// Scale of keys in fp8.
-    pub k_scale: f32,
-    /// Scale of values in fp8.
-    pub v_scale: f32,
+params! {
+    /// Uniform parameters.
+    pub struct PagedPrefillParams {
+        /// Query heads.
+        pub num_heads: u32,
+        /// KV heads.
+        pub num_kv_heads: u32,
+        /// f32 from one query row to the next.
+        pub q_stride: u32,
+        /// First key of this dispatch in the order of attention, a multiple of 8, of `paged_prefill_coop` of 16.
+        pub first_key: u32,
+        /// Factor on scores, usually `1 / sqrt(head_dim)`.
+        pub scale: f32,
+        /// Minus infinity, which WGSL cannot write.
+        pub neg_inf: f32,
+        /// Keys of this dispatch, a multiple of 8.
+        pub num_keys: u32,
+        /// Entries from one list of selected blocks to the next.
+        pub list_stride: u32,
+        /// Tokens of the sliding window or chunk: [`Mask::window`](super::attention::Mask::window).
+        pub window: u32,
+        /// Bound of scores with [`Logit::Softcap`](super::attention::Logit::Softcap).
+        pub softcap: f32,
+        /// Scale of keys in fp8.
+        pub k_scale: f32,
+        /// Scale of values in fp8.
+        pub v_scale: f32,
+    }
+}
+
+bindings! {
+    /// Buffers of `paged_prefill`.
+    pub struct PagedPrefillBuffers(PagedPrefillParams) {
+        /// Queries, rows of `q_stride` f32, `[num_heads, head_dim]`.
+        read q: f32,
+        /// Cache of keys, in the layout of `KvShape`.
+        read k_cache: KvWord,
+        /// Cache of values, in the layout of `KvShape`.
+        read v_cache: KvWord,
+        /// Block tables of all rows.
+        read tables: PhysicalBlock,
+        /// Tiles, `[n]`.
+        read tiles: Tile,
+        /// Output, `[rows, num_heads, head_dim]`.
+        write out: f32,
+        /// Log-sum-exps, `[rows, num_heads]`, natural log.
+        write lse: f32,
+        /// Lists of blocks, `[query blocks, num_kv_heads]`: count, then ascending blocks; with ALiBi behind its slopes.
+        read selected: u32 = None,
+        /// Slopes of ALiBi without lists, `[num_heads]`.
+        read slopes: f32 = None,
+    }
 }
 
 impl Default for PagedPrefillParams {
     /// All keys, no window, no lists. Heads, stride and scale are to be set.
     fn default() -> Self {
-        Self { neg_inf: f32::NEG_INFINITY, num_keys: u32::MAX, k_scale: 1.0, v_scale: 1.0, ..Self::zeroed() }
+        Self {
+            neg_inf: f32::NEG_INFINITY,
+            num_keys: u32::MAX,
+            k_scale: 1.0,
+            v_scale: 1.0,
+            ..bytemuck::Zeroable::zeroed()
+        }
     }
 }
 
-/// How lanes get at keys and values.
+/// Ways in which lanes load keys and values.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum KeyLoads {
     /// Every lane reads the same address: one broadcast load on GPUs.
@@ -136,7 +157,7 @@ pub fn variant(shape: &KvShape, num_heads: u32, loads: KeyLoads, attention: &Att
         .size("BLOCK_SIZE", shape.block_size)
         .size("GROUP", heads_a_lane(shape, num_heads, loads))
         .constant("WG", TILE_ROWS);
-    attention.paged(attention.mask(attention.specialise(variant, shape, 8, BINDINGS)))
+    attention.paged(attention.mask(attention.specialise(variant, shape, 8)))
 }
 
 /// Workgroups for `tiles` tiles.

@@ -1,22 +1,21 @@
 //! Flash attention of many query rows over paged KV with cooperative matrices: `paged_prefill` of [`Level::Coop`].
 //!
-//! Bindings, parameters, tiles and results are those of [`paged_prefill`]. Queries, softmax
-//! weights, keys and values are f16, sums f32; codes of an 8-bit cache become f16 on the way. Runs where [`Gpu::runs_coop`](crate::gpu::Gpu::runs_coop) says so.
+//! Bindings, parameters, tiles and results are those of [`paged_prefill`]. Queries, softmax weights, keys and values
+//! are f16, sums f32; codes of an 8-bit cache become f16 on the way. Runs where
+//! [`Gpu::runs_coop`](crate::gpu::Gpu::runs_coop) says so.
 //!
 //! [`Level::Coop`]: crate::Level::Coop
 
 use super::attention::Attention;
-use super::paged_prefill::{self, PagedPrefillParams};
+use super::paged_prefill;
 use super::{KvDtype, KvShape};
 use crate::{Kernel, Variant};
 
-/// Bindings: q, k_cache, v_cache, tables, tiles, out, lse; with lists also selected, with ALiBi slopes.
+/// The kernel, with the parameters and bindings of [`paged_prefill`].
 pub static KERNEL: Kernel = Kernel {
     name: "paged_prefill_coop",
     wgsl: include_str!("../../wgsl/paged_prefill_coop.wgsl"),
-    modules: &[crate::MODULES],
-    params_bytes: size_of::<PagedPrefillParams>(),
-    bindings: paged_prefill::KERNEL.bindings,
+    ..paged_prefill::KERNEL
 };
 
 const SUBGROUPS: u32 = 4;
@@ -50,7 +49,7 @@ pub fn variant(shape: &KvShape, attention: &Attention) -> Variant {
         .size("SUBGROUPS", SUBGROUPS)
         .size("SPANS", spans)
         .size("LOADS", spans.div_ceil(SUBGROUPS));
-    attention.mask(attention.specialise(variant, shape, 16, paged_prefill::BINDINGS))
+    attention.mask(attention.specialise(variant, shape, 16))
 }
 
 /// Workgroups for `tiles` tiles of at most [`TILE_ROWS`] rows.

@@ -5,45 +5,57 @@ use super::error::Launch;
 use super::mla_decode::{self, MlaDecodeParams};
 use super::paged_decode::PagedDecodeParams;
 use super::{KvShape, LaunchError};
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::rows::DecodeRow;
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: partial, stats, rows, out; with lists also selected, with sinks then sinks.
+/// The kernel; [`PagedReduceBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "paged_reduce",
+    role: crate::Role::Attention,
     wgsl: include_str!("../../wgsl/paged_reduce.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<PagedReduceParams>(),
-    bindings: BINDINGS.split_at(4).0,
+    params: PagedReduceParams::LAYOUT,
+    bindings: PagedReduceBuffers::BINDINGS,
 };
 
-const BINDINGS: &[Access] =
-    &[Access::Read, Access::Read, Access::Read, Access::Write, Access::Read, Access::Read];
+params! {
+    /// Uniform parameters.
+    pub struct PagedReduceParams {
+        /// Query heads.
+        pub num_heads: u32,
+        /// KV heads.
+        pub num_kv_heads: u32,
+        /// As `paged_decode` ran.
+        pub max_partitions: u32,
+        /// As `paged_decode` ran.
+        pub list_stride: u32,
+        /// As `paged_decode` ran.
+        pub first_list: u32,
+        /// As `paged_decode` ran; after `mla_decode` its [`PARTITION`](super::mla_decode::PARTITION).
+        pub partition_size: u32,
+    }
+}
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct PagedReduceParams {
-    /// Query heads.
-    pub num_heads: u32,
-    /// KV heads.
-    pub num_kv_heads: u32,
-    /// As `paged_decode` ran.
-    pub max_partitions: u32,
-    /// As `paged_decode` ran.
-    pub list_stride: u32,
-    /// As `paged_decode` ran.
-    pub first_list: u32,
-    /// As `paged_decode` ran; after `mla_decode` its [`PARTITION`](super::mla_decode::PARTITION).
-    pub partition_size: u32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
+bindings! {
+    /// Buffers of `paged_reduce`.
+    pub struct PagedReduceBuffers(PagedReduceParams) {
+        /// Outputs of partitions, `[n, num_heads, max_partitions, head_dim]`.
+        read partial: f32,
+        /// (max, sum) of each partition, `[n, num_heads, max_partitions]`.
+        read stats: [f32; 2],
+        /// Rows, `[n]`.
+        read rows: DecodeRow,
+        /// Output, `[rows, num_heads, head_dim]`.
+        write out: f32,
+        /// Lists of the attention that left the partitions.
+        read selected: u32 = None,
+        /// Logits of attention sinks, `[num_heads]`.
+        read sinks: f32 = None,
+    }
 }
 
 impl From<&PagedDecodeParams> for PagedReduceParams {
-    /// Of the pass behind a `paged_decode` of these.
+    /// Parameters of the pass behind a `paged_decode` with these.
     fn from(decode: &PagedDecodeParams) -> Self {
         let PagedDecodeParams {
             num_heads,
@@ -54,34 +66,16 @@ impl From<&PagedDecodeParams> for PagedReduceParams {
             first_list,
             ..
         } = *decode;
-        Self {
-            num_heads,
-            num_kv_heads,
-            max_partitions,
-            list_stride,
-            first_list,
-            partition_size,
-            pad0: 0,
-            pad1: 0,
-        }
+        Self { num_heads, num_kv_heads, max_partitions, list_stride, first_list, partition_size }
     }
 }
 
 impl From<&MlaDecodeParams> for PagedReduceParams {
-    /// Of the pass behind an `mla_decode` of these, whose heads share the latents.
+    /// Parameters of the pass behind an `mla_decode` with these, whose heads share the latents.
     fn from(decode: &MlaDecodeParams) -> Self {
         let MlaDecodeParams { num_heads, max_partitions, list_stride, first_list, .. } = *decode;
         let partition_size = mla_decode::PARTITION;
-        Self {
-            num_heads,
-            num_kv_heads: 1,
-            max_partitions,
-            list_stride,
-            first_list,
-            partition_size,
-            pad0: 0,
-            pad1: 0,
-        }
+        Self { num_heads, num_kv_heads: 1, max_partitions, list_stride, first_list, partition_size }
     }
 }
 
@@ -92,11 +86,12 @@ pub fn variant(shape: &KvShape, attention: &Attention) -> Variant {
     let variant = Variant::new(&KERNEL).size("HEAD_DIM", shape.head_dim).constant("WG", 256);
     let variant = attention.order(variant, shape, 1);
     let listed = attention.context != Context::Full;
+    let variant = variant.with_if("selected", listed);
     if !attention.sinks {
-        return variant.module("sinks", "sinks_none").bindings(BINDINGS.split_at(4 + usize::from(listed)).0);
+        return variant.module("sinks", "sinks_none");
     }
     let at = if listed { 6 } else { 5 };
-    variant.module("sinks", "sinks_heads").size("SINKS", at).bindings(BINDINGS.split_at(at as usize).0)
+    variant.module("sinks", "sinks_heads").size("SINKS", at).with("sinks")
 }
 
 /// Workgroups for `rows` rows.

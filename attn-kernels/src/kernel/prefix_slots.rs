@@ -2,30 +2,37 @@
 
 use super::LaunchError;
 use super::error::Launch;
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::rows::{PhysicalBlock, Span};
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: spans, tables, slots.
+/// The kernel; [`PrefixSlotsBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "prefix_slots",
+    role: crate::Role::Cache,
     wgsl: include_str!("../../wgsl/prefix_slots.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<PrefixSlotsParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Write],
+    params: PrefixSlotsParams::LAYOUT,
+    bindings: PrefixSlotsBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct PrefixSlotsParams {
-    /// Tokens of a block.
-    pub block_size: u32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
-    /// Zero.
-    pub pad2: u32,
+params! {
+    /// Uniform parameters.
+    pub struct PrefixSlotsParams {
+        /// Tokens of a block.
+        pub block_size: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `prefix_slots`.
+    pub struct PrefixSlotsBuffers(PrefixSlotsParams) {
+        /// Runs of positions, `[n]`.
+        read spans: Span,
+        /// Block tables of all rows.
+        read tables: PhysicalBlock,
+        /// Slots, `block * block_size + offset`.
+        write slots: u32,
+    }
 }
 
 /// The kernel.

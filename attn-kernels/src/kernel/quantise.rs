@@ -2,33 +2,45 @@
 
 use super::LaunchError;
 use super::error::Launch;
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: x, codes, scales.
+/// The kernel; [`QuantiseBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "quantise",
+    role: crate::Role::Cache,
     wgsl: include_str!("../../wgsl/quantise.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<QuantiseParams>(),
-    bindings: &[Access::Read, Access::Write, Access::Write],
+    params: QuantiseParams::LAYOUT,
+    bindings: QuantiseBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct QuantiseParams {
-    /// Rows.
-    pub rows: u32,
-    /// f32 from one row of `x` to the next.
-    pub row_stride: u32,
-    /// First element of a row.
-    pub first: u32,
-    /// The scale with [`Scale::Given`].
-    pub scale: f32,
+params! {
+    /// Uniform parameters.
+    pub struct QuantiseParams {
+        /// Rows.
+        pub rows: u32,
+        /// f32 from one row of `x` to the next.
+        pub row_stride: u32,
+        /// First element of a row.
+        pub first: u32,
+        /// The scale with [`Scale::Given`].
+        pub scale: f32,
+    }
 }
 
-/// What a code of 8 bits is.
+bindings! {
+    /// Buffers of `quantise`.
+    pub struct QuantiseBuffers(QuantiseParams) {
+        /// Rows of `row_stride` f32, of which `width` from `first` on.
+        read x: f32,
+        /// Codes, `[rows, width / 4]` words.
+        write codes: u32,
+        /// Scales, `[rows]`, where each row has one.
+        write scales: f32,
+    }
+}
+
+/// Formats of codes of 8 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Code {
     /// Float e4m3 without infinities, up to 448.
@@ -46,7 +58,7 @@ impl Code {
     }
 }
 
-/// What codes are multiplied by.
+/// Factors of codes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Scale {
     /// One number for everything, [`QuantiseParams::scale`].

@@ -2,54 +2,67 @@
 
 use super::error::Launch;
 use super::{KvShape, LaunchError};
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::rows::{Ask, PhysicalBlock};
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: asks, lists, tables, places, slots, fetches, pages.
+/// The kernel; [`ResidencyBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "residency",
+    role: crate::Role::Cache,
     wgsl: include_str!("../../wgsl/residency.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<ResidencyParams>(),
-    bindings: &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-        Access::Write,
-        Access::Write,
-        Access::Write,
-    ],
+    params: ResidencyParams::LAYOUT,
+    bindings: ResidencyBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct ResidencyParams {
-    /// First ask of the dispatch.
-    pub first_ask: u32,
-    /// Asks of the dispatch.
-    pub asks: u32,
-    /// KV heads.
-    pub num_kv_heads: u32,
-    /// Entries from one list to the next.
-    pub list_stride: u32,
-    /// Tokens a block.
-    pub block_size: u32,
-    /// First page of each list, counted in its order.
-    pub first_page: u32,
-    /// Pages of each list, at most.
-    pub num_pages: u32,
-    /// Slots of each KV head.
-    pub num_slots: u32,
-    /// Number of the call, from 1 on: what is older was used longer ago.
-    pub now: u32,
-    /// Most pages of a head to fetch; the others are dropped.
-    pub most: u32,
-    /// 1: pages are told where they are; 0 for a wish, which nothing attends yet.
-    pub write_pages: u32,
-    /// Zero.
-    pub pad0: u32,
+params! {
+    /// Uniform parameters.
+    #[derive(PartialEq, Eq)]
+    pub struct ResidencyParams {
+        /// First ask of the dispatch.
+        pub first_ask: u32,
+        /// Asks of the dispatch.
+        pub asks: u32,
+        /// KV heads.
+        pub num_kv_heads: u32,
+        /// Entries from one list to the next.
+        pub list_stride: u32,
+        /// Tokens a block.
+        pub block_size: u32,
+        /// First page of each list, counted in its order.
+        pub first_page: u32,
+        /// Pages of each list, at most.
+        pub num_pages: u32,
+        /// Slots of each KV head.
+        pub num_slots: u32,
+        /// Number of the call, from 1 on: what is older was used longer ago.
+        pub now: u32,
+        /// Maximum number of pages of a head to fetch; the others are dropped.
+        pub most: u32,
+        /// 1: pages are told where they are; 0 for a wish, which nothing attends yet.
+        pub write_pages: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `residency`.
+    pub struct ResidencyBuffers(ResidencyParams) {
+        /// Lists whose pages are asked for, `[n]`.
+        read asks: Ask,
+        /// Lists, `[groups, num_kv_heads]` of list_stride u32: count, then that many ascending blocks of PAGES pages.
+        read lists: u32,
+        /// Block tables of all rows.
+        read tables: PhysicalBlock,
+        /// Places, `[num_blocks, num_kv_heads]`: slot + 2 of a page that is on the device, 0 of the others.
+        write places: u32,
+        /// Slots, `[num_slots, num_kv_heads]`: block + 1 that it holds, or 0; when it was last used.
+        write slots: [u32; 2],
+        /// Fetches, `[num_kv_heads]` of 4 + 2 * num_slots u32: pages to fetch, and since the start hits, misses and drops; then
+        /// (block, slot) of each page to fetch.
+        write fetches: u32,
+        /// Slots of the pages of the lists, `[entries of tables, num_kv_heads]`, which attention reads as block tables.
+        write pages: PhysicalBlock,
+    }
 }
 
 /// Words before the pages of each head's fetches: their number, then hits, misses and drops since the start.
@@ -76,9 +89,9 @@ pub fn grid(shape: &KvShape) -> [u32; 3] {
     [shape.num_kv_heads, 1, 1]
 }
 
-/// Checks a dispatch over `asks` for blocks of `select_block` tokens, `[list group, KV length, first entry of its table, 0]`, whose
-/// lists have at most `list_stride - 1` blocks, and the blocks of `tables` that they name, against a pool of `num_blocks` blocks on
-/// the host and buffers of `lists_len` and `pages_len` u32.
+/// Checks a dispatch over `asks` for blocks of `select_block` tokens, `[list group, KV length, first entry of its
+/// table, 0]`, whose lists have at most `list_stride - 1` blocks, and the blocks of `tables` that they name, against
+/// a pool of `num_blocks` blocks on the host and buffers of `lists_len` and `pages_len` u32.
 ///
 /// # Errors
 /// Pages that do not divide, an ask outside the lists, a table that names no block of the pool, or pages that all slots of a head

@@ -1,46 +1,51 @@
 //! Attention mass of blocks from strided scores: the second step of XAttention.
 
 use super::strided_qk;
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: parts, sums.
+/// The kernel; [`SoftmaxBlockSumBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "softmax_block_sum",
+    role: crate::Role::Selection,
     wgsl: include_str!("../../wgsl/softmax_block_sum.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<SoftmaxBlockSumParams>(),
-    bindings: &[Access::Read, Access::Write],
+    params: SoftmaxBlockSumParams::LAYOUT,
+    bindings: SoftmaxBlockSumBuffers::BINDINGS,
 };
 
-/// Uniform parameters; [`Estimate`](super::xattn::Estimate) fills them in. Rows and columns are strides.
-#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
-#[repr(C)]
-pub struct SoftmaxBlockSumParams {
-    /// Rows of the parts: those of this dispatch.
-    pub rows: u32,
-    /// f32 from one row of parts to the next.
-    pub part_stride: u32,
-    /// f32 from one query block's sums to the next.
-    pub sum_stride: u32,
-    /// First row of this dispatch.
-    pub first_row: u32,
-    /// First row that holds a real query.
-    pub real_first: u32,
-    /// Row after the last that does.
-    pub real_end: u32,
-    /// Column of row 0.
-    pub key_start: u32,
-    /// Columns.
-    pub columns: u32,
-    /// 1: a row sees the columns up to its own.
-    pub causal: u32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
-    /// Zero.
-    pub pad2: u32,
+params! {
+    /// Uniform parameters; [`Estimate`](super::xattn::Estimate) fills them in. Rows and columns are strides.
+    #[derive(PartialEq)]
+    pub struct SoftmaxBlockSumParams {
+        /// Rows of the parts: those of this dispatch.
+        pub rows: u32,
+        /// f32 from one row of parts to the next.
+        pub part_stride: u32,
+        /// f32 from one query block's sums to the next.
+        pub sum_stride: u32,
+        /// First row of this dispatch.
+        pub first_row: u32,
+        /// First row that holds a real query.
+        pub real_first: u32,
+        /// Row after the last that does.
+        pub real_end: u32,
+        /// Column of row 0.
+        pub key_start: u32,
+        /// Columns.
+        pub columns: u32,
+        /// 1: a row sees the columns up to its own.
+        pub causal: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `softmax_block_sum`.
+    pub struct SoftmaxBlockSumBuffers(SoftmaxBlockSumParams) {
+        /// Parts, `[num_heads, rows, part_stride]` of strided_qk, for the rows of this dispatch.
+        read parts: f32,
+        /// Sums, `[num_heads, query blocks, sum_stride]`, up to the last key block that a query block sees.
+        write sums: f32,
+    }
 }
 
 /// The kernel for blocks of `block` tokens.

@@ -1,54 +1,67 @@
 //! Strided antidiagonal scores over a paged K cache, reduced while they are made: the first step of XAttention.
 
 use super::KvShape;
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::rows::{KvWord, PhysicalBlock};
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: q, k_cache, tables, parts.
+/// The kernel; [`StridedQkBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "strided_qk",
+    role: crate::Role::Selection,
     wgsl: include_str!("../../wgsl/strided_qk.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<StridedQkParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Read, Access::Write],
+    params: StridedQkParams::LAYOUT,
+    bindings: StridedQkBuffers::BINDINGS,
 };
 
-/// Uniform parameters; [`Estimate`](super::xattn::Estimate) fills them in.
-#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
-#[repr(C)]
-pub struct StridedQkParams {
-    /// Query heads.
-    pub num_heads: u32,
-    /// KV heads.
-    pub num_kv_heads: u32,
-    /// f32 from one query row to the next.
-    pub q_stride: u32,
-    /// Row of q of the chunk's first query.
-    pub q_first: u32,
-    /// Queries of the chunk.
-    pub q_len: u32,
-    /// Zero queries before the first, which align the chunk with the key blocks.
-    pub front: u32,
-    /// First row of this dispatch, in strides of queries.
-    pub first_row: u32,
-    /// Rows of this dispatch.
-    pub rows: u32,
-    /// Column of row 0, in strides of keys.
-    pub key_start: u32,
-    /// Keys.
-    pub kv_len: u32,
-    /// First entry of the block table.
-    pub table: u32,
-    /// f32 from one row of parts to the next.
-    pub part_stride: u32,
-    /// Factor on scores before a base-2 softmax, `log2(e) / (sqrt(head_dim) * stride * norm)`.
-    pub scale: f32,
-    /// 1: a row sees the columns up to its own.
-    pub causal: u32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
+params! {
+    /// Uniform parameters; [`Estimate`](super::xattn::Estimate) fills them in.
+    #[derive(PartialEq)]
+    pub struct StridedQkParams {
+        /// Query heads.
+        pub num_heads: u32,
+        /// KV heads.
+        pub num_kv_heads: u32,
+        /// f32 from one query row to the next.
+        pub q_stride: u32,
+        /// Row of q of the chunk's first query.
+        pub q_first: u32,
+        /// Queries of the chunk.
+        pub q_len: u32,
+        /// Zero queries before the first, which align the chunk with the key blocks.
+        pub front: u32,
+        /// First row of this dispatch, in strides of queries.
+        pub first_row: u32,
+        /// Rows of this dispatch.
+        pub rows: u32,
+        /// Column of row 0, in strides of keys.
+        pub key_start: u32,
+        /// Keys.
+        pub kv_len: u32,
+        /// First entry of the block table.
+        pub table: u32,
+        /// f32 from one row of parts to the next.
+        pub part_stride: u32,
+        /// Factor on scores before a base-2 softmax, `log2(e) / (sqrt(head_dim) * stride * norm)`.
+        pub scale: f32,
+        /// 1: a row sees the columns up to its own.
+        pub causal: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `strided_qk`.
+    pub struct StridedQkBuffers(StridedQkParams) {
+        /// Queries, rows of `q_stride` f32, `[num_heads, head_dim]` from 0; token 0 is row q_first, after `front` zero queries.
+        read q: f32,
+        /// Cache of keys, in the layout of `KvShape`.
+        read k_cache: KvWord,
+        /// Block tables of all rows.
+        read tables: PhysicalBlock,
+        /// Parts, `[num_heads, rows, part_stride]`: log2 of the sum of 2^(scale * score) over PART columns, LOWEST where none is
+        /// seen; not written where all of a tile is masked.
+        write parts: f32,
+    }
 }
 
 /// Rows and columns of a workgroup's tile.

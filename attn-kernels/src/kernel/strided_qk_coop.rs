@@ -9,13 +9,11 @@ use super::strided_qk::{self, StridedQkParams};
 use super::{KvDtype, KvShape};
 use crate::{Kernel, Variant};
 
-/// Bindings: q, k_cache, tables, parts.
+/// The kernel, with the parameters and bindings of [`strided_qk`].
 pub static KERNEL: Kernel = Kernel {
     name: "strided_qk_coop",
     wgsl: include_str!("../../wgsl/strided_qk_coop.wgsl"),
-    modules: &[crate::MODULES],
-    params_bytes: size_of::<StridedQkParams>(),
-    bindings: strided_qk::KERNEL.bindings,
+    ..strided_qk::KERNEL
 };
 
 /// Rows and columns of a workgroup's tile.

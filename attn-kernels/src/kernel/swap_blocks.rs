@@ -2,30 +2,37 @@
 
 use super::LaunchError;
 use super::error::Launch;
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::rows::{BlockCopy, KvWord};
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: pairs, source, pool.
+/// The kernel; [`SwapBlocksBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "swap_blocks",
+    role: crate::Role::Cache,
     wgsl: include_str!("../../wgsl/swap_blocks.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<SwapBlocksParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Write],
+    params: SwapBlocksParams::LAYOUT,
+    bindings: SwapBlocksBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct SwapBlocksParams {
-    /// 16-byte units of a block: [`block_quads`](super::copy_blocks::block_quads).
-    pub block_quads: u32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
-    /// Zero.
-    pub pad2: u32,
+params! {
+    /// Uniform parameters.
+    pub struct SwapBlocksParams {
+        /// 16-byte units of a block: [`block_quads`](super::copy_blocks::block_quads).
+        pub block_quads: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `swap_blocks`.
+    pub struct SwapBlocksBuffers(SwapBlocksParams) {
+        /// Block of the source and block of the target, `[n]`; no target is named twice.
+        read pairs: BlockCopy,
+        /// Blocks of `block_quads` times 16 bytes, keys or values of any layout that keeps a block together.
+        read source: KvWord,
+        /// Blocks that are written.
+        write pool: KvWord,
+    }
 }
 
 const WG: u32 = 64;

@@ -2,33 +2,48 @@
 
 use super::LaunchError;
 use super::error::Launch;
-use crate::{Access, Kernel, Level, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::rows::{PhysicalBlock, TopRow};
+use crate::{Kernel, Level, Params, Variant};
 
-/// Bindings: scores, rows, table, out.
+/// The kernel; [`TopKBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "top_k",
+    role: crate::Role::Selection,
     wgsl: include_str!("../../wgsl/top_k.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<TopKParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Read, Access::Write],
+    params: TopKParams::LAYOUT,
+    bindings: TopKBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct TopKParams {
-    /// Rows.
-    pub rows: u32,
-    /// u32 from one list or row of the output to the next: 1 + the largest k for lists, the largest k for rows.
-    pub out_stride: u32,
-    /// Equal lists a row (one for each KV head that shares a selection); 1 for [`Output::Positions`].
-    pub copies: u32,
-    /// Tokens of a page of [`Transform::Paged`]; 1 makes the table one of slots.
-    pub page_size: u32,
+params! {
+    /// Uniform parameters.
+    pub struct TopKParams {
+        /// Rows.
+        pub rows: u32,
+        /// u32 from one list or row of the output to the next: 1 + the largest k for lists, the largest k for rows.
+        pub out_stride: u32,
+        /// Equal lists a row (one for each KV head that shares a selection); 1 for [`Output::Positions`].
+        pub copies: u32,
+        /// Tokens of a page of [`Transform::Paged`]; 1 makes the table one of slots.
+        pub page_size: u32,
+    }
 }
 
-/// What comes out of a selection.
+bindings! {
+    /// Buffers of `top_k`.
+    pub struct TopKBuffers(TopKParams) {
+        /// Scores; rows lie anywhere in it.
+        read scores: f32,
+        /// Rows, `[n]`.
+        read rows: TopRow,
+        /// Page table of the paged transform; read by no other.
+        read table: PhysicalBlock,
+        /// Lists or positions of `out_stride` words, as [`Output`] says.
+        write out: u32,
+    }
+}
+
+/// Forms of the result of a selection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Output {
     /// `[rows, copies, out_stride]`: a count, then that many indices, ascending; the rest is left alone.
@@ -37,7 +52,7 @@ pub enum Output {
     Positions(Transform),
 }
 
-/// What positions become; the fourth word of a row is the base.
+/// Transforms of positions; the fourth word of a row is the base.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Transform {
     /// They stay positions.
@@ -62,8 +77,8 @@ impl Transform {
 /// of 63; 1,024 lanes 61.
 pub const LANES: u32 = 512;
 
-/// Most scores of a row: the kernel's one workgroup goes through them some four times, and a software driver ends a lane
-/// when its loops have run 65,535 rounds.
+/// Maximum number of scores of a row: the kernel's one workgroup goes through them some four times, and a software
+/// driver ends a lane when its loops have run 65,535 rounds.
 pub const MAX_SCORES: u32 = 1 << 20;
 
 /// Fills the slots that output and scan take.

@@ -4,46 +4,55 @@ use super::LaunchError;
 use super::error::Launch;
 use super::top_k::{self, Output, TopKParams};
 use super::top_k_peaks::{self, GROUP, TopKPeaksParams};
-use crate::{Access, Kernel, Level, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::rows::{PhysicalBlock, TopRow};
+use crate::{Kernel, Level, Params, Variant};
 
-/// Bindings: scores, rows, table, peaks, chosen, kept, out.
+/// The kernel; [`TopKLongBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "top_k_long",
+    role: crate::Role::Selection,
     wgsl: include_str!("../../wgsl/top_k_long.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<TopKLongParams>(),
-    bindings: &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-        Access::Write,
-        Access::Write,
-    ],
+    params: TopKLongParams::LAYOUT,
+    bindings: TopKLongBuffers::BINDINGS,
 };
 
-/// Uniform parameters: those of [`TopKParams`], and of the scratch.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct TopKLongParams {
-    /// Rows.
-    pub rows: u32,
-    /// u32 from one list or row of the output to the next.
-    pub out_stride: u32,
-    /// Equal lists a row.
-    pub copies: u32,
-    /// Tokens of a page.
-    pub page_size: u32,
-    /// Groups of the longest row, as `top_k_peaks` ran.
-    pub max_groups: u32,
-    /// Groups that a row may choose.
-    pub max_chosen: u32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
+params! {
+    /// Uniform parameters: those of [`TopKParams`], and of the scratch.
+    pub struct TopKLongParams {
+        /// Rows.
+        pub rows: u32,
+        /// u32 from one list or row of the output to the next.
+        pub out_stride: u32,
+        /// Equal lists a row.
+        pub copies: u32,
+        /// Tokens of a page.
+        pub page_size: u32,
+        /// Groups of the longest row, as `top_k_peaks` ran.
+        pub max_groups: u32,
+        /// Groups that a row may choose.
+        pub max_chosen: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `top_k_long`.
+    pub struct TopKLongBuffers(TopKLongParams) {
+        /// Scores in whole vectors of four.
+        read scores: f32,
+        /// Rows, `[n]`.
+        read rows: TopRow,
+        /// Page table of the paged transform; read by no other.
+        read table: PhysicalBlock,
+        /// Peaks of groups, `[n, max_groups]`, as `top_k_peaks` left them.
+        read peaks: u32,
+        /// Scratch `[n, max_chosen]`: groups, ascending.
+        write chosen: u32,
+        /// Scratch `[n, 16 * max_chosen]`: positions, ascending.
+        write kept: u32,
+        /// Lists or positions, as of `top_k`.
+        write out: u32,
+    }
 }
 
 impl TopKLongParams {
@@ -53,13 +62,13 @@ impl TopKLongParams {
         let TopKParams { rows, out_stride, copies, page_size } = *params;
         let max_groups = top_k_peaks::max_groups(most_scores);
         let max_chosen = most_k.saturating_add(most_k / 8).clamp(1, max_groups);
-        Self { rows, out_stride, copies, page_size, max_groups, max_chosen, pad0: 0, pad1: 0 }
+        Self { rows, out_stride, copies, page_size, max_groups, max_chosen }
     }
 
     /// Those of `top_k_peaks` before.
     #[must_use]
     pub fn peaks(&self) -> TopKPeaksParams {
-        TopKPeaksParams { rows: self.rows, max_groups: self.max_groups, pad0: 0, pad1: 0 }
+        TopKPeaksParams { rows: self.rows, max_groups: self.max_groups }
     }
 
     /// u32 of the scratch: peaks, chosen, kept.

@@ -3,30 +3,40 @@
 //! A row of `top_k` is one workgroup's work, score by score. Of rows beyond [`LONG`] scores all workgroups together find the
 //! groups' peaks first, and `top_k_long` then reads little more than the groups that count.
 
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::rows::TopRow;
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: scores, rows, peaks.
+/// The kernel; [`TopKPeaksBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "top_k_peaks",
+    role: crate::Role::Selection,
     wgsl: include_str!("../../wgsl/top_k_peaks.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<TopKPeaksParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Write],
+    params: TopKPeaksParams::LAYOUT,
+    bindings: TopKPeaksBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct TopKPeaksParams {
-    /// Rows.
-    pub rows: u32,
-    /// Groups of the longest row: see [`max_groups`].
-    pub max_groups: u32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
+params! {
+    /// Uniform parameters.
+    pub struct TopKPeaksParams {
+        /// Rows.
+        pub rows: u32,
+        /// Groups of the longest row: see [`max_groups`].
+        pub max_groups: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `top_k_peaks`.
+    pub struct TopKPeaksBuffers(TopKPeaksParams) {
+        /// Scores in whole vectors of four; groups begin at multiples of 16 of them, and a row may begin and end in the
+        /// middle of one.
+        read scores: f32,
+        /// Rows, `[n]`.
+        read rows: TopRow,
+        /// Order keys of peaks, `[n, max_groups]`, of rows that have more scores than are selected.
+        write peaks: u32,
+    }
 }
 
 /// Scores from which a row is better shared out.

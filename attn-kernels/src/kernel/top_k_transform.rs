@@ -3,30 +3,41 @@
 use super::LaunchError;
 use super::error::Launch;
 use super::top_k::Transform;
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::rows::{PhysicalBlock, TopRow};
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: rows, table, out.
+/// The kernel; [`TopKTransformBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "top_k_transform",
+    role: crate::Role::Selection,
     wgsl: include_str!("../../wgsl/top_k_transform.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<TopKTransformParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Write],
+    params: TopKTransformParams::LAYOUT,
+    bindings: TopKTransformBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct TopKTransformParams {
-    /// Rows.
-    pub rows: u32,
-    /// Positions a row.
-    pub out_stride: u32,
-    /// Tokens of a page; 1 makes the table one of slots.
-    pub page_size: u32,
-    /// Zero.
-    pub pad0: u32,
+params! {
+    /// Uniform parameters.
+    pub struct TopKTransformParams {
+        /// Rows.
+        pub rows: u32,
+        /// Positions a row.
+        pub out_stride: u32,
+        /// Tokens of a page; 1 makes the table one of slots.
+        pub page_size: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `top_k_transform`.
+    pub struct TopKTransformBuffers(TopKTransformParams) {
+        /// Rows, `[n]`, of which the base of the transform counts.
+        read rows: TopRow,
+        /// Page table of the paged transform; read by no other.
+        read table: PhysicalBlock,
+        /// Positions, `[n, out_stride]`.
+        write out: u32,
+    }
 }
 
 /// The kernel for one transform.

@@ -2,38 +2,53 @@
 
 use super::LaunchError;
 use super::error::Launch;
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::rows::{Angle, KvWord, NewEntry, PhysicalBlock};
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: states, ape, norm, entries, tables, turns, out.
+/// The kernel; [`V4CompressBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "v4_compress",
+    role: crate::Role::Cache,
     wgsl: include_str!("../../wgsl/v4_compress.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<V4CompressParams>(),
-    bindings: &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-    ],
+    params: V4CompressParams::LAYOUT,
+    bindings: V4CompressBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct V4CompressParams {
-    /// Tokens from one entry to the next; 4 or 128 as published.
-    pub ratio: u32,
-    /// Tokens of a block of the state cache.
-    pub state_block: u32,
-    /// f32 from one block of the state cache to the next.
-    pub page: u32,
-    /// Of the RMS norm.
-    pub eps: f32,
+params! {
+    /// Uniform parameters.
+    pub struct V4CompressParams {
+        /// Tokens from one entry to the next; 4 or 128 as published.
+        pub ratio: u32,
+        /// Tokens of a block of the state cache.
+        pub state_block: u32,
+        /// f32 from one block of the state cache to the next.
+        pub page: u32,
+        /// Epsilon of the RMS norm.
+        pub eps: f32,
+    }
+}
+
+bindings! {
+    /// Buffers of `v4_compress`.
+    pub struct V4CompressBuffers(V4CompressParams) {
+        /// States, blocks of `state_block` tokens `[2, windows * dim]`, `page` words from block to block: values, then
+        /// scores without the positional embedding.
+        read states: KvWord,
+        /// Positional embedding, `[ratio, windows * dim]`, added to the score of the token at position `p` as `ape[p %
+        /// ratio]`.
+        read ape: f32,
+        /// Weight of the RMS norm, `[dim]`.
+        read norm: f32,
+        /// Entries to complete, `[n]`.
+        read entries: NewEntry,
+        /// Block tables of the cache of states.
+        read tables: PhysicalBlock,
+        /// Angles at the position of each entry, `[n, rope / 2]`.
+        read turns: Angle,
+        /// Entries, `[slots, dim]`.
+        write out: f32,
+    }
 }
 
 /// The kernel for entries of `dim` channels of which the last `rope` are rotated; `overlap`: an entry is made of two windows

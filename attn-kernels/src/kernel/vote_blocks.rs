@@ -2,38 +2,50 @@
 
 use super::LaunchError;
 use super::error::Launch;
-use crate::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use crate::{Kernel, Params, Variant};
 
-/// Bindings: lists, out.
+/// The kernel; [`VoteBlocksBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "vote_blocks",
+    role: crate::Role::Selection,
     wgsl: include_str!("../../wgsl/vote_blocks.wgsl"),
     modules: &[crate::MODULES],
-    params_bytes: size_of::<VoteBlocksParams>(),
-    bindings: &[Access::Read, Access::Write],
+    params: VoteBlocksParams::LAYOUT,
+    bindings: VoteBlocksBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
-#[repr(C)]
-pub struct VoteBlocksParams {
-    /// Lists that vote.
-    pub voters: u32,
-    /// u32 from one of them to the next.
-    pub in_stride: u32,
-    /// Lists that must name a block.
-    pub votes: u32,
-    /// Blocks of the history; the first and the last are always kept.
-    pub blocks: u32,
-    /// Blocks from the history's end to here, the chunk's own, are kept too.
-    pub end: u32,
-    /// Equal lists written, one for each KV head.
-    pub copies: u32,
-    /// u32 from one list written to the next.
-    pub out_stride: u32,
-    /// The first list written.
-    pub first_list: u32,
+params! {
+    /// Uniform parameters.
+    #[derive(PartialEq, Eq)]
+    pub struct VoteBlocksParams {
+        /// Lists that vote.
+        pub voters: u32,
+        /// u32 from one of them to the next.
+        pub in_stride: u32,
+        /// Lists that must name a block.
+        pub votes: u32,
+        /// Blocks of the history; the first and the last are always kept.
+        pub blocks: u32,
+        /// Blocks from the history's end to here, the chunk's own, are kept too.
+        pub end: u32,
+        /// Equal lists written, one for each KV head.
+        pub copies: u32,
+        /// u32 from one list written to the next.
+        pub out_stride: u32,
+        /// The first list written.
+        pub first_list: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `vote_blocks`.
+    pub struct VoteBlocksBuffers(VoteBlocksParams) {
+        /// Lists, `[voters]` of in_stride u32: count, ascending blocks below `blocks`.
+        read lists: u32,
+        /// `copies` equal lists of out_stride u32 from list first_list on: the blocks that at least `votes` voters list,
+        /// the first and the last of the history, and all from `blocks` to `end`, which are the chunk's own.
+        write out: u32,
+    }
 }
 
 /// The kernel.

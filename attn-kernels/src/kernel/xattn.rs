@@ -34,7 +34,7 @@ pub struct Estimate {
     pub block: u32,
     /// Divisor of the scale, 1 as published.
     pub norm: f32,
-    /// How query heads agree.
+    /// Rule by which query heads agree.
     pub vote: Vote,
 }
 
@@ -109,8 +109,6 @@ impl Estimate {
             part_stride: self.part_stride(),
             scale: std::f32::consts::LOG2_E / (root * self.stride as f32 * self.norm),
             causal: self.causal.into(),
-            pad0: 0,
-            pad1: 0,
         }
     }
 
@@ -127,9 +125,6 @@ impl Estimate {
             key_start: self.first_block() * self.rows(),
             columns: self.kv_len.div_ceil(self.stride),
             causal: self.causal.into(),
-            pad0: 0,
-            pad1: 0,
-            pad2: 0,
         }
     }
 
@@ -154,8 +149,6 @@ impl Estimate {
             first_list: first_list + blocks.start * shape.num_kv_heads,
             votes: self.vote.votes(self.num_heads / shape.num_kv_heads),
             units: find_blocks::units(self.rows()),
-            pad0: 0,
-            pad1: 0,
         }
     }
 

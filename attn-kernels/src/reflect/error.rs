@@ -12,7 +12,7 @@ pub enum ReflectError {
     Naga {
         /// The kernel.
         kernel: &'static str,
-        /// What naga was doing.
+        /// Stage of naga that failed.
         stage: &'static str,
         /// naga's words.
         message: String,

@@ -6,15 +6,16 @@
 const LANES: u32 = 8u;
 // Chunks of channels in flight a lane, of minima and of maxima.
 const AHEAD: u32 = select(2u, 1u, CHUNKS <= LANES);
-// What f32 may lose of a sum of terms, relative to their sizes: some 40 roundings at 576 channels.
-const TERM_ERROR: f32 = 5e-6;
+// What f32 may lose of a sum of terms, relative to their sizes: 160 roundings, some 130 of which a lane of attention needs for
+// 512 channels.
+const TERM_ERROR: f32 = 1e-5;
 
 var<workgroup> q_tile: array<vec4<f32>, HEADS * CHUNKS * 2u>;
 var<workgroup> parts: array<array<f32, HEADS>, WG>;
 
 alias Ahead = array<Loaded, AHEAD>;
 
-// Of each query head: the terms' sum, and that of their sizes where bounds are kept.
+// Of each query head: the sum of the bounds' terms, and that of the sizes of any key's where bounds are kept.
 struct Sums { score: array<f32, HEADS>, size: array<f32, HEADS> }
 
 // The score for set `which` of row `index`, in the first of the block's lanes. Every lane of the workgroup calls it.
@@ -47,8 +48,8 @@ fn score_of(index: u32, row: vec4<u32>, block: u32, in_range: bool, which: u32, 
             if (in_range && mate < HEADS) {
                 let tokens = min(PAGES * BLOCK_SIZE, row.y - block * PAGES * BLOCK_SIZE);
                 let at = (index * params.num_heads + head + mate) * params.score_stride + block;
-                let most = params.logit_scale * (score + TERM_ERROR * size);
-                keep_bound(at, min(most + log(f32(tokens)), -LOWEST));
+                let slack = params.logit_scale * (TERM_ERROR * size);
+                keep_bound(at, params.logit_scale * score + slack + log(f32(tokens)), slack);
             }
         }
     }
@@ -132,7 +133,9 @@ fn with_terms(sums: Sums, chunk: u32, digest: Digest) -> Sums {
         let high = terms_of(q_tile[at + 1u], digest.least_high, digest.most_high);
         more.score[h] += dot(low + high, vec4(1.0));
         if (KEEPS_BOUNDS) {
-            more.size[h] += dot(abs(low) + abs(high), vec4(1.0));
+            let low_size = sizes_of(q_tile[at], digest.least_low, digest.most_low);
+            let high_size = sizes_of(q_tile[at + 1u], digest.least_high, digest.most_high);
+            more.size[h] += dot(low_size + high_size, vec4(1.0));
         }
     }
     return more;

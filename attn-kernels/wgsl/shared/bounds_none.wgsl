@@ -1,4 +1,4 @@
 // Scores alone.
 const KEEPS_BOUNDS: bool = false;
 
-fn keep_bound(at: u32, bound: f32) {}
+fn keep_bound(at: u32, bound: f32, slack: f32) {}

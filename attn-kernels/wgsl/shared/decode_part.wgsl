@@ -14,8 +14,6 @@ struct PagedDecodeParams {
     softcap: f32,
     k_scale: f32, // of fp8
     v_scale: f32,
-    pad0: u32,
-    pad1: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: PagedDecodeParams;

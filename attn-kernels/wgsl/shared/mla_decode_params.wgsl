@@ -10,8 +10,6 @@ struct MlaDecodeParams {
     compressed_stride: u32,
     first_key: u32,
     num_keys: u32,
-    pad0: u32,
-    pad1: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: MlaDecodeParams;

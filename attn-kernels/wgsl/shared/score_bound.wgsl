@@ -29,6 +29,11 @@ fn digest_join(a: Digest, b: Digest) -> Digest {
     );
 }
 
+// The largest sizes that products of q with a key have, channel by channel.
+fn sizes_of(q: vec4<f32>, least: vec4<f32>, most: vec4<f32>) -> vec4<f32> {
+    return abs(q) * max(abs(least), abs(most));
+}
+
 // No product of q with a key is larger, channel by channel.
 fn terms_of(q: vec4<f32>, least: vec4<f32>, most: vec4<f32>) -> vec4<f32> {
     return q * select(least, most, q > vec4(0.0));

@@ -14,8 +14,6 @@ struct StridedQkParams {
     part_stride: u32,
     scale: f32,
     causal: u32, // 1: a row sees the columns up to its own
-    pad0: u32,
-    pad1: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: StridedQkParams;

@@ -1,0 +1,177 @@
+//! Declarations of kernels: parameters and bindings, each once. What a dispatch takes, what the tests compare with the WGSL
+//! and what the documentation lists all come from here.
+
+/// Field of a uniform parameter block.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Field {
+    /// Its name, on the host and in the WGSL.
+    pub name: &'static str,
+    /// Its place in bytes.
+    pub offset: usize,
+}
+
+/// Uniform parameter block of a kernel; [`params!`](crate::params) declares one.
+pub trait Params: bytemuck::Pod {
+    /// The fields in order.
+    const FIELDS: &'static [Field];
+
+    /// The fields and the size as it is bound.
+    const LAYOUT: ParamsLayout =
+        ParamsLayout { fields: Self::FIELDS, bytes: size_of::<Self>().next_multiple_of(ParamsLayout::ALIGN) };
+}
+
+/// Layout of a uniform parameter block.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ParamsLayout {
+    /// The fields in order.
+    pub fields: &'static [Field],
+    /// Size in bytes as it is bound, a multiple of [`Self::ALIGN`].
+    pub bytes: usize,
+}
+
+impl ParamsLayout {
+    /// Bytes that sizes of uniform blocks are rounded up to: the largest alignment of a field in WGSL.
+    pub const ALIGN: usize = 16;
+}
+
+/// Access of a kernel to one binding of group 0. Binding 0 is always the uniform parameter block.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Access {
+    /// `var<storage, read>`
+    Read,
+    /// `var<storage, read_write>`
+    Write,
+}
+
+/// Storage buffer of a kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Binding {
+    /// Name of the variable in the WGSL, and of the field on the host.
+    pub name: &'static str,
+    /// Access to it.
+    pub access: Access,
+    /// Whether only some variants have it.
+    pub optional: bool,
+}
+
+/// Declares the uniform parameter block of a kernel: a `#[repr(C)]` struct of 32-bit fields that is plain data, with its
+/// [`Params`]. The struct of that name in the WGSL has the same fields.
+///
+/// ```
+/// attn_kernels::params! {
+///     /// Uniform parameters.
+///     #[derive(Default)]
+///     pub struct ScaleParams {
+///         /// Elements.
+///         pub len: u32,
+///         /// Factor.
+///         pub factor: f32,
+///     }
+/// }
+/// assert_eq!(<ScaleParams as attn_kernels::Params>::FIELDS[1].offset, 4);
+/// ```
+#[macro_export]
+macro_rules! params {
+    ($(#[$meta:meta])* pub struct $name:ident {
+        $($(#[$field_meta:meta])* pub $field:ident: $type:ty),* $(,)?
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+        #[repr(C)]
+        pub struct $name {
+            $($(#[$field_meta])* pub $field: $type,)*
+        }
+
+        impl $crate::Params for $name {
+            const FIELDS: &'static [$crate::Field] = &[$($crate::Field {
+                name: stringify!($field),
+                offset: std::mem::offset_of!($name, $field),
+            }),*];
+        }
+    };
+}
+
+/// Declares the storage bindings 1, 2, ... of a kernel as a struct of typed buffers, with its
+/// `BINDINGS`. `= None` marks those that only some variants have.
+///
+/// ```
+/// # attn_kernels::params! { /// Parameters.
+/// # pub struct ScaleParams { /// Elements.
+/// # pub len: u32 } }
+/// attn_kernels::bindings! {
+///     /// Buffers of `scale`.
+///     pub struct Scale(ScaleParams) {
+///         /// Elements, `[len]`.
+///         write x: f32,
+///         /// A factor for each, `[len]`.
+///         read factors: f32 = None,
+///     }
+/// }
+/// assert!(Scale::BINDINGS[1].optional);
+/// ```
+#[cfg(feature = "gpu")]
+#[macro_export]
+macro_rules! bindings {
+    ($(#[$meta:meta])* pub struct $name:ident($params:ty) {
+        $($(#[$bind_meta:meta])* $access:ident $bind:ident: $element:ty $(= $none:ident)?),* $(,)?
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug)]
+        pub struct $name {
+            $($(#[$bind_meta])* pub $bind: $crate::bindings!(@type $element $(, $none)?),)*
+        }
+
+        impl $name {
+            /// Bindings 1, 2, ... in order.
+            pub const BINDINGS: &'static [$crate::Binding] = &[$($crate::binding!($access $bind $($none)?)),*];
+        }
+
+        impl $crate::gpu::Bindings for $name {
+            type Params = $params;
+
+            fn bound(self) -> $crate::gpu::BoundList {
+                $crate::gpu::BoundList::from_iter(
+                    [$((stringify!($bind), $crate::bindings!(@bound self.$bind $(, $none)?))),*]
+                        .into_iter()
+                        .filter_map(|(name, bound)| Some((name, bound?))),
+                )
+            }
+        }
+    };
+    (@type $element:ty) => { $crate::gpu::Bind<$element> };
+    (@type $element:ty, None) => { Option<$crate::gpu::Bind<$element>> };
+    (@bound $bind:expr) => { Some($bind.bound()) };
+    (@bound $bind:expr, None) => { $bind.map(|bind| bind.bound()) };
+}
+
+/// Declares the storage bindings of a kernel; without the feature `gpu` their names and accesses alone.
+#[cfg(not(feature = "gpu"))]
+#[macro_export]
+macro_rules! bindings {
+    ($(#[$meta:meta])* pub struct $name:ident($params:ty) {
+        $($(#[$bind_meta:meta])* $access:ident $bind:ident: $element:ty $(= $none:ident)?),* $(,)?
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug)]
+        pub enum $name {}
+
+        const _: Option<($params, $($element),*)> = None;
+
+        impl $name {
+            /// Bindings 1, 2, ... in order.
+            pub const BINDINGS: &'static [$crate::Binding] = &[$($crate::binding!($access $bind $($none)?)),*];
+        }
+    };
+}
+
+/// One binding of [`bindings!`](crate::bindings).
+#[doc(hidden)]
+#[macro_export]
+macro_rules! binding {
+    (read $bind:ident $($none:ident)?) => { $crate::binding!(Read, $bind, false $($none)?) };
+    (write $bind:ident $($none:ident)?) => { $crate::binding!(Write, $bind, false $($none)?) };
+    ($access:ident, $bind:ident, false None) => { $crate::binding!($access, $bind, true) };
+    ($access:ident, $bind:ident, $optional:literal) => {
+        $crate::Binding { name: stringify!($bind), access: $crate::Access::$access, optional: $optional }
+    };
+}

@@ -1,0 +1,156 @@
+//! Decode attention in one call: the fastest form of the kernel, its partitions, its scratch and the pass that merges
+//! them.
+
+use super::{Buf, Gpu, GpuError, Pass};
+use crate::kernel::attention::Attention;
+use crate::kernel::paged_decode::{self, PagedDecodeBuffers, PagedDecodeParams};
+use crate::kernel::paged_reduce::{self, PagedReduceBuffers, PagedReduceParams};
+use crate::kernel::{KvShape, LaunchError};
+use crate::rows::{DecodeRow, KvWord, PhysicalBlock};
+
+/// Causal attention of one query row per sequence over all keys of a paged cache.
+#[derive(Clone, Copy, Debug)]
+pub struct Attend<'a> {
+    /// Shape of the cache.
+    pub shape: KvShape,
+    /// Query heads, a multiple of the KV heads.
+    pub num_heads: u32,
+    /// Factor on scores, usually `1 / sqrt(head_dim)`.
+    pub scale: f32,
+    /// Queries `[rows, num_heads, head_dim]`.
+    pub q: &'a Buf<f32>,
+    /// Keys, in the layout of [`KvShape`].
+    pub k: &'a Buf<KvWord>,
+    /// Values, in the layout of [`KvShape`].
+    pub v: &'a Buf<KvWord>,
+    /// Block tables, one after the other: ids of physical blocks by position.
+    pub tables: &'a [u32],
+    /// Keys of each query row.
+    pub rows: &'a [AttendRow],
+    /// Result `[rows, num_heads, head_dim]`.
+    pub out: &'a Buf<f32>,
+}
+
+/// The keys of one query row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AttendRow {
+    /// Number of keys, the first of which is at position 0. A row without keys gets zeros.
+    pub keys: u32,
+    /// Entry of `tables` at which the block table of the sequence begins.
+    pub table: u32,
+}
+
+/// Why attention was not recorded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttendError {
+    /// A row, table or buffer that does not fit the cache.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// The device has no memory for the scratch, or does not run the kernel.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+}
+
+impl Gpu {
+    /// Records attention in `pass`: as [`decode_lanes`](Self::decode_lanes) says, in partitions that fill the device, with
+    /// `paged_reduce` behind them where there are several. Scratch is made anew by each call; whoever decodes step after
+    /// step keeps it, and records [`paged_decode`] and [`paged_reduce`] directly.
+    ///
+    /// Reads `4 * keys * num_kv_heads * head_dim` bytes a row of an f16 cache.
+    ///
+    /// # Errors
+    /// [`AttendError::Launch`] names the row, table or buffer that is not inside of the cache; nothing is recorded then.
+    pub fn attend(&self, pass: &mut Pass, attend: &Attend<'_>) -> Result<(), AttendError> {
+        let Attend { shape, num_heads, .. } = *attend;
+        if attend.rows.is_empty() {
+            return Ok(());
+        }
+        let launch = Launch::new(self, attend)?;
+        let params = &launch.params;
+        let plain = Attention::default();
+
+        let rows = self.upload("rows", &launch.rows)?;
+        let tables = self.upload::<PhysicalBlock>("tables", bytemuck::cast_slice(attend.tables))?;
+        let partial =
+            if params.reduced == 1 { Some(self.buffer("partial", launch.partial_len)?) } else { None };
+        let stats = self.buffer::<[f32; 2]>("stats", launch.stats_len)?;
+        let sums = partial.as_ref().unwrap_or(attend.out);
+        let buffers = PagedDecodeBuffers {
+            q: attend.q.bind(),
+            k_cache: attend.k.bind(),
+            v_cache: attend.v.bind(),
+            tables: tables.bind(),
+            rows: rows.bind(),
+            partial: sums.bind(),
+            stats: stats.bind(),
+            selected: None,
+            slopes: None,
+        };
+
+        let count = u32::try_from(launch.rows.len()).expect("checked against 65,535");
+        let decode = self.pipeline(&paged_decode::variant(&shape, num_heads, launch.lanes, &plain))?;
+        let grid = paged_decode::grid(&shape, num_heads, launch.lanes, count, params.max_partitions);
+        let reduce = match &partial {
+            Some(_) => Some(self.pipeline(&paged_reduce::variant(&shape, &plain))?),
+            None => None,
+        };
+        pass.dispatch(&decode, params, buffers, grid);
+        if let Some(reduce) = reduce {
+            let buffers = PagedReduceBuffers {
+                partial: sums.bind(),
+                stats: stats.bind(),
+                rows: rows.bind(),
+                out: attend.out.bind(),
+                selected: None,
+                sinks: None,
+            };
+            let grid = paged_reduce::grid(num_heads, count);
+            pass.dispatch(&reduce, &PagedReduceParams::from(params), buffers, grid);
+        }
+        Ok(())
+    }
+}
+
+/// Checked arguments of `paged_decode`.
+struct Launch {
+    lanes: paged_decode::Lanes,
+    params: PagedDecodeParams,
+    rows: Vec<DecodeRow>,
+    partial_len: usize,
+    stats_len: usize,
+}
+
+impl Launch {
+    fn new(gpu: &Gpu, attend: &Attend<'_>) -> Result<Self, LaunchError> {
+        let Attend { shape, num_heads, .. } = *attend;
+        shape.validate(num_heads)?;
+        let keys = attend.rows.iter().map(|row| u64::from(row.keys)).sum();
+        let longest = attend.rows.iter().map(|row| row.keys).max().unwrap_or(0);
+        let lanes = gpu.decode_lanes(&shape, num_heads, keys, false);
+        let partition_size = paged_decode::partition_of(&shape, num_heads, lanes, keys, longest);
+        let max_partitions = paged_decode::partitions(partition_size, 0, longest).max(1);
+        let params = PagedDecodeParams {
+            num_heads,
+            num_kv_heads: shape.num_kv_heads,
+            q_stride: num_heads * shape.head_dim,
+            max_partitions,
+            partition_size,
+            scale: attend.scale,
+            reduced: (max_partitions > 1).into(),
+            ..PagedDecodeParams::default()
+        };
+        let row =
+            |(row, of): (u32, &AttendRow)| DecodeRow { row, len: of.keys, table: of.table, first_key: 0 };
+        let rows: Vec<_> = (0..).zip(attend.rows).map(row).collect();
+        let stats_len = rows.len() * num_heads as usize * max_partitions as usize;
+        let partial_len = stats_len * shape.head_dim as usize;
+        let sums = if max_partitions > 1 { partial_len } else { attend.out.len() };
+        let blocks = attend.k.len().min(attend.v.len()) * size_of::<u32>() / shape.block_bytes();
+        let cached = (attend.tables, u32::try_from(blocks).unwrap_or(u32::MAX));
+        let row_words = bytemuck::cast_slice(&rows);
+        paged_decode::check(&shape, &params, row_words, cached, [attend.q.len(), sums, stats_len])?;
+        paged_decode::check_out(&shape, num_heads, rows.len(), attend.out.len())?;
+        Ok(Self { lanes, params, rows, partial_len, stats_len })
+    }
+}

@@ -1,0 +1,93 @@
+//! Buffers as dispatches bind them.
+
+use std::marker::PhantomData;
+
+use smallvec::SmallVec;
+
+use super::{Buf, Raw};
+use crate::Params;
+
+/// Buffers of a kernel by name, in the order of its bindings; [`bindings!`](crate::bindings) declares them.
+pub trait Bindings {
+    /// The parameter block of the same kernel.
+    type Params: Params;
+
+    /// The buffers that are there, with the names that the kernel has for them.
+    fn bound(self) -> BoundList;
+}
+
+/// Named bindings of a dispatch: hardly a kernel has more.
+pub type BoundList = SmallVec<[(&'static str, Bound); 9]>;
+
+/// A buffer of `T`s, or the part of one from an element on, bound to a kernel.
+#[derive(Debug)]
+pub struct Bind<T> {
+    bound: Bound,
+    element: PhantomData<fn() -> T>,
+}
+
+/// A binding without its element type.
+#[derive(Clone, Debug)]
+pub struct Bound {
+    pub(super) raw: Raw,
+    pub(super) offset: u64,
+}
+
+impl<T> Clone for Bind<T> {
+    fn clone(&self) -> Self {
+        Self { bound: self.bound.clone(), element: PhantomData }
+    }
+}
+
+impl<T> Bind<T> {
+    /// Binds `buffer` from `offset` bytes on; a multiple of the device's `min_storage_buffer_offset_alignment`.
+    #[must_use]
+    pub fn at(buffer: &Raw, offset: u64) -> Self {
+        Self { bound: Bound { raw: buffer.clone(), offset }, element: PhantomData }
+    }
+
+    /// The same bytes read as elements of another type.
+    #[must_use]
+    pub fn cast<U>(self) -> Bind<U> {
+        Bind { bound: self.bound, element: PhantomData }
+    }
+
+    /// The binding without its element type.
+    #[must_use]
+    pub fn bound(self) -> Bound {
+        self.bound
+    }
+}
+
+impl<T> Buf<T> {
+    /// Binds all elements.
+    #[must_use]
+    pub fn bind(&self) -> Bind<T> {
+        Bind::at(self.raw(), 0)
+    }
+
+    /// Binds the elements from number `first` on, whose place in bytes is a multiple of the device's
+    /// `min_storage_buffer_offset_alignment`.
+    #[must_use]
+    pub fn bind_from(&self, first: usize) -> Bind<T> {
+        Bind::at(self.raw(), (first * size_of::<T>()) as u64)
+    }
+}
+
+impl<T> From<&Buf<T>> for Bind<T> {
+    fn from(buf: &Buf<T>) -> Self {
+        buf.bind()
+    }
+}
+
+impl<T> From<&Buf<T>> for Bound {
+    fn from(buf: &Buf<T>) -> Self {
+        buf.bind().bound()
+    }
+}
+
+impl<T> From<Bind<T>> for Bound {
+    fn from(bind: Bind<T>) -> Self {
+        bind.bound
+    }
+}

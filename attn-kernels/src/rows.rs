@@ -1,0 +1,160 @@
+//! Elements of the buffers that kernels read: entries of a step's lists, and words of caches and block tables, which have
+//! types of their own so that none is bound in place of another.
+
+use bytemuck::{Pod, Zeroable};
+
+/// Word of a paged cache, in the layout of [`KvShape`](crate::kernel::KvShape) or of another shape of blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
+#[repr(transparent)]
+pub struct KvWord(pub u32);
+
+/// Entry of a block table: the number of a block in its pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
+#[repr(transparent)]
+pub struct PhysicalBlock(pub u32);
+
+/// Row that one workgroup, or several by partitions, attends by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct DecodeRow {
+    /// Row of the step.
+    pub row: u32,
+    /// Tokens up to it, itself included; 0 for a row that only fills a gap.
+    pub len: u32,
+    /// First entry of its block table in the step's tables.
+    pub table: u32,
+    /// First key that it sees.
+    pub first_key: u32,
+}
+
+impl DecodeRow {
+    /// Counts the keys that the row sees.
+    #[must_use]
+    pub fn keys(&self) -> u32 {
+        self.len - self.first_key
+    }
+}
+
+/// Row that attends slots of a window and, behind them, of compressed entries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct SlotRow {
+    /// Row of the step.
+    pub row: u32,
+    /// Keys in all.
+    pub keys: u32,
+    /// Keys in the window.
+    pub in_window: u32,
+    /// Fills the row to four words.
+    pub pad: u32,
+}
+
+/// Run of positions whose slots a kernel looks up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct Span {
+    /// First position.
+    pub first: u32,
+    /// Number of positions.
+    pub len: u32,
+    /// Place of the first slot in the list of slots.
+    pub to: u32,
+    /// First entry of the block table.
+    pub table: u32,
+}
+
+/// Entry that a step completes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct NewEntry {
+    /// Position of its last token.
+    pub position: u32,
+    /// First entry of the block table of states.
+    pub table: u32,
+    /// Its place among the step's entries.
+    pub to: u32,
+    /// Fills the row to four words.
+    pub pad: u32,
+}
+
+/// Row whose query scores keys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct KeyRow {
+    /// Row of the step.
+    pub row: u32,
+    /// First of its keys.
+    pub first_key: u32,
+    /// End of its keys.
+    pub end: u32,
+    /// First entry of its block table.
+    pub table: u32,
+}
+
+/// Scores of a row of which the largest are chosen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct TopRow {
+    /// Place of its first score.
+    pub first: u32,
+    /// Number of its scores.
+    pub scores: u32,
+    /// Number that are chosen.
+    pub k: u32,
+    /// First entry of its block table, where places become slots.
+    pub table: u32,
+}
+
+/// List of selected blocks whose pages are asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct Ask {
+    /// List group.
+    pub list: u32,
+    /// Tokens that its rows see.
+    pub len: u32,
+    /// First entry of its block table.
+    pub table: u32,
+    /// Fills the row to four words.
+    pub pad: u32,
+}
+
+/// Block that a step writes, or that a kernel takes in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct Touched {
+    /// The block.
+    pub block: u32,
+    /// Tokens in it, where a kernel asks for them.
+    pub tokens: u32,
+}
+
+/// Lists of one chunk or row, whose lengths are counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct ListSpan {
+    /// First list.
+    pub first: u32,
+    /// Number of lists.
+    pub lists: u32,
+}
+
+/// Block of one buffer that is copied to another of the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct BlockCopy {
+    /// Block that is read.
+    pub from: u32,
+    /// Block that is written.
+    pub to: u32,
+}
+
+/// Rotation of a pair of dimensions.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct Angle {
+    /// Its cosine.
+    pub cos: f32,
+    /// Its sine.
+    pub sin: f32,
+}
