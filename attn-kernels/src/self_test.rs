@@ -42,7 +42,7 @@ use crate::{Level, NamedVariant, Variant};
 /// Makes the cases of a variant.
 pub type Cases = fn(&Variant) -> Vec<Case>;
 
-/// How cases of each kernel are made, by the kernel's name.
+/// Makers of the cases of each kernel, by the kernel's name.
 const CASES: &[(&str, Cases)] = &[
     ("apply_sinks", apply_sinks::cases),
     ("block_digest", block_digest::cases),
@@ -169,7 +169,7 @@ fn dtype(variant: &Variant) -> KvDtype {
     }
 }
 
-/// How many there are; a case has few.
+/// Counts items; a case has few.
 fn count<T>(items: &[T]) -> u32 {
     u32::try_from(items.len()).expect("cases are small")
 }

@@ -20,7 +20,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let none = (first_row * num_heads) as usize;
     lse[none] = f32::NEG_INFINITY;
     before[none * head_dim as usize..(none + 1) * head_dim as usize].fill(0.0);
-    let params = ApplySinksParams { first_row, rows, num_heads, pad0: 0 };
+    let params = ApplySinksParams { first_row, rows, num_heads };
     let mut after = before.clone();
     cpu::apply_sinks::apply_sinks(head_dim as usize, &params, &lse, &sinks, &mut after);
     let grid = apply_sinks::grid(num_heads, head_dim, rows);

@@ -47,7 +47,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let mut after = before.clone();
     cpu::block_digest::block_digest(&shape, digest, &touched, &layer.k, &mut after);
     let count = count(&touched);
-    let params = BlockDigestParams { num_kv_heads: 2, touched: count, pad0: 0, pad1: 0 };
+    let params = BlockDigestParams { num_kv_heads: 2, touched: count };
     let [k, _] = layer.words();
     let case = Case::new("whole and begun pages", variant, &params, block_digest::grid(&shape, count))
         .binding(&touched)

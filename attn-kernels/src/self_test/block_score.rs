@@ -78,5 +78,5 @@ fn case(what: &'static str, variant: &Variant, shared: bool) -> Case {
     }
     let of = (&layer.kv(), select_block as usize);
     let bounds = cpu::block_score::block_bounds(of, &params, &q, &layer.tables, &rows);
-    case.finite(BOUNDS, &bounds)
+    case.finite(BOUNDS, bounds.as_flattened())
 }

@@ -31,7 +31,6 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
         v_start: width + 8,
         k_scale: 1.0,
         v_scale: 1.0,
-        pad0: 0,
     };
     let kv = floats((rows * params.row_stride) as usize, 1);
     // Distinct slots out of order; every fifth row has none.

@@ -8,14 +8,14 @@ use super::hostile::Indices;
 use super::{latents, layer};
 use crate::Variant;
 use crate::cpu::{Mismatch, Tolerance};
-use crate::gpu::{Bind, Gpu, GpuError, Pass};
+use crate::gpu::{Bound, Gpu, GpuError, Pass};
 use crate::kernel::mla_decode::LatentShape;
 use crate::kernel::{KvDtype, KvShape};
 
 /// One kernel's work, and what it must leave in its buffers.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// What is special about it.
+    /// Description of the case.
     pub what: &'static str,
     /// The kernel.
     pub variant: Variant,
@@ -23,7 +23,7 @@ pub struct Case {
     pub dispatches: Vec<(Vec<u8>, [u32; 3])>,
     /// Bindings 1, 2, ... as they are before.
     pub buffers: Vec<Vec<u32>>,
-    /// What bindings (counted from 0 in `buffers`) hold after.
+    /// Expected contents of bindings (counted from 0 in `buffers`).
     pub wants: Vec<(usize, Values)>,
     /// Lanes that every subgroup must have.
     pub subgroups: RangeInclusive<u32>,
@@ -209,8 +209,7 @@ impl Case {
         let pipeline = gpu.pipeline(&self.variant)?;
         let guarded = |words: &Vec<u32>| gpu.upload(self.what, &guarded(words));
         let buffers: Vec<_> = self.buffers.iter().map(guarded).collect::<Result<_, _>>()?;
-        let bindings: Vec<Bind> =
-            buffers.iter().map(|buffer| Bind::at(buffer.raw(), (GUARD * size_of::<u32>()) as u64)).collect();
+        let bindings: Vec<Bound> = buffers.iter().map(|buffer| buffer.bind_from(GUARD).bound()).collect();
         let mut pass = Pass::new("self-test");
         for (params, grid) in &self.dispatches {
             pass.dispatch_bytes(&pipeline, params, &bindings, *grid);
@@ -244,7 +243,7 @@ impl Case {
 /// Words on either side of a buffer: the alignment of bindings, which is 256 bytes at most.
 const GUARD: usize = 64;
 
-/// What they hold: no float, and as an index outside everything.
+/// Contents of guard words: no float, and as an index outside everything.
 const UNTOUCHED: u32 = 0xffe1_dead;
 
 fn guarded(words: &[u32]) -> Vec<u32> {

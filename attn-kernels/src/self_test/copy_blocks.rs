@@ -11,7 +11,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let shape = KvShape { num_kv_heads: 3, head_dim: 64, block_size: 16, dtype: KvDtype::F16 };
     let pairs = [[0, 3], [1, 4], [0, 6], [2, 5]];
     let block_quads = copy_blocks::block_quads(&shape);
-    let params = CopyBlocksParams { block_quads, pad0: 0, pad1: 0, pad2: 0 };
+    let params = CopyBlocksParams { block_quads };
     let before: Vec<u32> = (0..block_quads * 4 * 8).map(|word| word.wrapping_mul(0x9e37_79b9)).collect();
     let mut after = before.clone();
     cpu::copy_blocks::copy_blocks(block_quads as usize * 4, &pairs, &mut after);
@@ -24,7 +24,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
 pub(super) fn swap_blocks(variant: &Variant) -> Vec<Case> {
     let block_quads = 96;
     let pairs = [[0, 3], [1, 0], [0, 2]];
-    let params = SwapBlocksParams { block_quads, pad0: 0, pad1: 0, pad2: 0 };
+    let params = SwapBlocksParams { block_quads };
     let words = |blocks: u32, factor: u32| -> Vec<u32> {
         (0..block_quads * 4 * blocks).map(|word| word.wrapping_mul(factor)).collect()
     };

@@ -30,9 +30,6 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
         k_scale: if shape.dtype == KvDtype::Fp8 { 0.5 } else { 1.0 },
         v_scale: if shape.dtype == KvDtype::Fp8 { 4.0 } else { 1.0 },
         most_keys: 150,
-        pad0: 0,
-        pad1: 0,
-        pad2: 0,
     };
     let len = (row * 2 * shape.head_dim) as usize;
     let (mut k_out, mut v_out) = (vec![f32::NAN; len], vec![f32::NAN; len]);

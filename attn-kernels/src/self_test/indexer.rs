@@ -37,8 +37,7 @@ fn logits_of(what: &'static str, variant: &Variant, heads: u32) -> Case {
         _ => (layer.words()[0].clone(), layer.k.clone()),
     };
     let stride = 3 * page + 5;
-    let params =
-        IndexLogitsParams { num_heads: heads, logit_stride: stride, neg_inf: f32::NEG_INFINITY, pad0: 0 };
+    let params = IndexLogitsParams { num_heads: heads, logit_stride: stride, neg_inf: f32::NEG_INFINITY };
     // One row sees no key before its seventh; two rows of logits are of one query.
     let sequences = [(2, 7), (0, 0), (1, 0)];
     let rows = sequences.map(|(i, first)| [u32::from(i != 2), first, lens[i], layer.table_of[i]]);
@@ -84,7 +83,7 @@ fn coded(layer: &Layer, lens: &[u32]) -> (Vec<u32>, Vec<f32>) {
 }
 
 pub(super) fn prefix_slots(variant: &Variant) -> Vec<Case> {
-    let params = PrefixSlotsParams { block_size: 16, pad0: 0, pad1: 0, pad2: 0 };
+    let params = PrefixSlotsParams { block_size: 16 };
     let tables: Vec<u32> = (0..50).map(|entry| entry * 37 % 64).collect();
     // Positions, tokens, first slot, first entry of the table; five slots between two spans belong to none.
     let spans = [[0, 300, 5, 0], [17, 40, 310, 20], [3, 0, 350, 30], [250, 1, 350, 10]];

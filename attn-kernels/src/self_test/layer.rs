@@ -12,6 +12,7 @@ use crate::cpu::cache_write::{int8_scale, stored_row};
 use crate::cpu::{PagedKv, Tolerance};
 use crate::gpu::{Buf, Gpu, GpuError};
 use crate::kernel::{KvDtype, KvShape};
+use crate::rows::KvWord;
 
 /// Attention in f32: scores carry an error of about `head_dim * 2^-24` of their size, `exp` one of 3 + 2|x| units in
 /// the last place (WGSL's bound), and outputs are averages of values of size 1. Keys and values are the rounded ones on
@@ -123,16 +124,17 @@ impl Layer {
     ///
     /// # Errors
     /// As [`Gpu::upload`].
-    pub fn upload(&self, gpu: &Gpu) -> Result<[Buf<u32>; 2], GpuError> {
+    pub fn upload(&self, gpu: &Gpu) -> Result<[Buf<KvWord>; 2], GpuError> {
         let [k, v] = self.words();
-        Ok([gpu.upload("k_cache", &k)?, gpu.upload("v_cache", &v)?])
+        let upload = |label, words: &[u32]| gpu.upload(label, bytemuck::cast_slice(words));
+        Ok([upload("k_cache", &k)?, upload("v_cache", &v)?])
     }
 }
 
-/// Where an element of a cache is: block, head, offset, dimension.
+/// Index of an element of a cache by block, head, offset, dimension.
 pub type Index = fn(&KvShape, usize, usize, usize, usize) -> usize;
 
-/// Where elements of K and V are in the layout that a variant takes.
+/// Returns the indices of elements of K and V in the layout that a variant takes.
 #[must_use]
 pub fn indices(variant: &Variant) -> [Index; 2] {
     match module(variant, "kv").unwrap_or_default() {

@@ -5,7 +5,7 @@ use crate::kernel::list_counts::{self, ListCountsParams};
 use crate::kernel::vote_blocks::{self, VoteBlocksParams};
 use crate::{Variant, cpu};
 
-/// What no list covers.
+/// Contents of entries that no list covers.
 const UNUSED: u32 = 77_777;
 
 /// Lists of every `step`-th block below `blocks`, another step for each list.
@@ -49,7 +49,7 @@ pub(super) fn vote_blocks(variant: &Variant) -> Vec<Case> {
 
 pub(super) fn list_counts(variant: &Variant) -> Vec<Case> {
     let (voters, stride) = (150, 40);
-    let params = ListCountsParams { list_stride: stride, first: 2, pad0: 0, pad1: 0 };
+    let params = ListCountsParams { list_stride: stride, first: 2 };
     let lists = lists(voters, 37, stride);
     let spans = [[3, 1], [0, 150], [10, 0], [7, 66]];
     let before = vec![UNUSED; 7];

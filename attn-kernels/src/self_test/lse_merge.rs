@@ -18,7 +18,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let (a, b) = (floats(36 * head_dim, 1), floats(36 * head_dim, 2));
     let (mut out, mut out_lse) = (a.clone(), a_lse.clone());
     cpu::lse_merge::lse_merge(head_dim, &b, &b_lse, &mut out, &mut out_lse);
-    let params = LseMergeParams { rows: 36, neg_inf: f32::NEG_INFINITY, pad0: 0, pad1: 0 };
+    let params = LseMergeParams { rows: 36, neg_inf: f32::NEG_INFINITY };
     let case = Case::new("two sets of keys", variant, &params, lse_merge::grid(36))
         .binding(&b)
         .binding(&b_lse)

@@ -43,9 +43,6 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
         scale: 1.0 / (shape.head_dim as f32).sqrt(),
         k_scale: 1.0,
         v_scale: 1.0,
-        pad0: 0,
-        pad1: 0,
-        pad2: 0,
     };
     let q = queries(4, width as usize, width as usize + 4, 8);
     let mut out = vec![f32::NAN; (8 * width) as usize];

@@ -47,11 +47,11 @@ fn case(what: &'static str, variant: &Variant, keeps: &[fn(u32, u32) -> bool]) -
         first_share: 0,
         share_stride: mass_bound::share_stride(list_stride),
         partition_size: PARTITION,
-        pad0: 0,
-        pad1: 0,
+        slack: 2.0,
     };
     let heads = lens.len() * num_heads as usize;
-    let bounds: Vec<f32> = floats(heads * params.bound_stride as usize, 3).iter().map(|x| 6.0 * x).collect();
+    let bounds: Vec<[f32; 2]> =
+        floats(heads * params.bound_stride as usize, 3).iter().map(|x| [6.0 * x, 0.25 * x.abs()]).collect();
     let stats: Vec<[f32; 2]> =
         floats(heads * params.max_partitions as usize, 4).iter().map(|x| [3.0 * x, 1.0 + x.abs()]).collect();
     let rows: Vec<[u32; 4]> = lens.iter().map(|len| [0, *len, 0, 0]).collect();
@@ -66,7 +66,7 @@ fn case(what: &'static str, variant: &Variant, keeps: &[fn(u32, u32) -> bool]) -
 
 pub(super) fn merge_cases(variant: &Variant) -> Vec<Case> {
     // More layers than lanes; every third row of a layer drops nothing.
-    let params = MassMergeParams { layers: 70, rows: 5, share_stride: 4, pad0: 0 };
+    let params = MassMergeParams { layers: 70, rows: 5, share_stride: 4 };
     let mut shares: Vec<f32> = floats((params.layers * params.rows * params.share_stride) as usize, 2)
         .iter()
         .map(|x| x.abs())

@@ -28,8 +28,6 @@ pub(super) fn block_lse(variant: &Variant) -> Vec<Case> {
         stride: 11,
         scale: 0.125,
         first: 1,
-        pad0: 0,
-        pad1: 0,
     };
     let q = queries(lens.len(), (num_heads * shape.head_dim) as usize, params.q_stride as usize, 2);
     let sequences = (0..).zip(lens.iter().zip(&layer.table_of));
@@ -74,7 +72,7 @@ pub(super) fn mass_cut(variant: &Variant) -> Vec<Case> {
         list_stride: stride + 1,
         turn: FIRST | LIST,
         odds: 4.0,
-        pad0: 0,
+        slack: 2.0,
     };
     let sets = lens.len() * kv_heads as usize;
     let mut scores: Vec<f32> =
@@ -86,12 +84,13 @@ pub(super) fn mass_cut(variant: &Variant) -> Vec<Case> {
         }
     }
     let heads = lens.len() * params.num_heads as usize;
-    let bounds: Vec<f32> = floats(heads * stride as usize, 4).iter().map(|x| 3.0 * x).collect();
+    let bounds: Vec<[f32; 2]> =
+        floats(heads * stride as usize, 4).iter().map(|x| [3.0 * x, 0.25 * x.abs()]).collect();
     let lses = floats(heads * stride as usize, 5);
     let rows: Vec<[u32; 4]> = lens.iter().map(|len| [0, *len, 0, 0]).collect();
     let mut lists = vec![77_777_u32; sets * params.list_stride as usize];
     let before = lists.clone();
-    let kept = cpu::mass_cut::first_turn(&params, &rows, &scores, [&bounds, &lses]);
+    let kept = cpu::mass_cut::first_turn(&params, &rows, &scores, &bounds, &lses);
     for (list, kept) in lists.chunks_exact_mut(params.list_stride as usize).zip(&kept) {
         list[0] = count(kept);
         list[1..=kept.len()].copy_from_slice(kept);

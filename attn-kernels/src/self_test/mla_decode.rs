@@ -177,7 +177,7 @@ fn paged(
     case.optional(lists.as_ref().map(|lists| &lists.lists[..]))
 }
 
-/// Of lists of `stride` entries.
+/// Parameters for lists of `stride` entries.
 fn lists_of(stride: u32) -> MlaDecodeParams {
     MlaDecodeParams { list_stride: stride, compressed_stride: stride, ..MlaDecodeParams::default() }
 }

@@ -1,4 +1,4 @@
-//! What attention kernels take beside the dense causal case.
+//! Options of attention kernels beside the dense causal case.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -48,7 +48,7 @@ impl Lists {
 /// The values behind an [`Attention`].
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
-    /// What is asked for.
+    /// Options of the attention.
     pub attention: Attention,
     /// Lists of selected blocks, where not all are attended.
     pub lists: Option<Lists>,

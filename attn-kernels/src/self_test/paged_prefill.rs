@@ -20,23 +20,35 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
             dtype: dtype(variant),
         };
         let tile_rows = paged_prefill_coop::TILE_ROWS;
-        return vec![case(variant, shape, 4, tile_rows, COOP, |tiles| paged_prefill_coop::grid(4, tiles))];
+        let grid = |tiles| paged_prefill_coop::grid(4, tiles);
+        // All keys, and some of them, that do not fill the last step.
+        return [(0, u32::MAX), (16, 24)]
+            .map(|(first_key, num_keys)| {
+                let dispatch = Dispatch { tile_rows, first_key, num_keys, tolerance: COOP, grid: &grid };
+                case(variant, shape, 4, &dispatch)
+            })
+            .into();
     }
     let (shape, num_heads) = (shape(variant, 2), 2 * size(variant, "GROUP"));
     let broadcast = module(variant, "keys").is_some_and(|keys| keys.starts_with("keys_broadcast"));
     let loads = if broadcast { KeyLoads::Broadcast } else { KeyLoads::Uniform };
     let grid = |tiles| paged_prefill::grid(&shape, num_heads, loads, tiles);
-    vec![case(variant, shape, num_heads, TILE_ROWS, ATTENTION, grid)]
+    let (tile_rows, tolerance) = (TILE_ROWS, ATTENTION);
+    let dispatch = Dispatch { tile_rows, first_key: 0, num_keys: u32::MAX, tolerance, grid: &grid };
+    vec![case(variant, shape, num_heads, &dispatch)]
 }
 
-fn case(
-    variant: &Variant,
-    shape: KvShape,
-    num_heads: u32,
+/// Dispatch of a case, and its tolerance.
+struct Dispatch<'a> {
     tile_rows: u32,
+    first_key: u32,
+    num_keys: u32,
     tolerance: Tolerance,
-    grid: impl Fn(u32) -> [u32; 3],
-) -> Case {
+    grid: &'a dyn Fn(u32) -> [u32; 3],
+}
+
+fn case(variant: &Variant, shape: KvShape, num_heads: u32, dispatch: &Dispatch<'_>) -> Case {
+    let Dispatch { tile_rows, first_key, num_keys, tolerance, grid } = *dispatch;
     let lens = CHUNKS.map(|(first, rows)| first + rows);
     let layer = Layer::new(shape, &lens, 3);
     let (mut tiles, mut ends, mut at) = (Vec::new(), Vec::new(), 0);
@@ -59,6 +71,8 @@ fn case(
         list_stride: asked.list_stride(),
         window: asked.attention.mask.window(),
         softcap: asked.softcap,
+        first_key,
+        num_keys,
         ..PagedPrefillParams::default()
     };
     let q = queries(at as usize, width as usize, width as usize + 4, 4);

@@ -23,8 +23,6 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
         list_stride: asked.list_stride(),
         first_list: 0,
         partition_size: PARTITION,
-        pad0: 0,
-        pad1: 0,
     };
     let heads = (count * num_heads) as usize;
     let partial = floats(heads * max_partitions as usize * head_dim, 1);

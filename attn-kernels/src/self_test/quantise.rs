@@ -40,7 +40,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
 pub(super) fn dequantise(variant: &Variant) -> Vec<Case> {
     let (width, code) = (size(variant, "WIDTH"), code(variant));
     let rows = 7;
-    let params = DequantiseParams { rows, row_stride: width + 5, first: 1, pad0: 0 };
+    let params = DequantiseParams { rows, row_stride: width + 5, first: 1 };
     // Every code but the NaNs of e4m3.
     let codes: Vec<u8> =
         (0..=255_u8).filter(|code| code & 0x7f != 0x7f).cycle().take((rows * width) as usize).collect();

@@ -28,7 +28,6 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
         now: 9,
         most: 4,
         write_pages: 1,
-        pad0: 0,
     };
     // Of the first list nothing is asked. The others see one page of their second block.
     let lists: Vec<u32> = (0..3 * HEADS).flat_map(|_| [2, 0, 1]).collect();

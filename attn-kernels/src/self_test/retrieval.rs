@@ -42,9 +42,6 @@ pub(super) fn hash_codes(variant: &Variant) -> Vec<Case> {
         bits: BITS,
         first_word: 1,
         words: 7,
-        pad0: 0,
-        pad1: 0,
-        pad2: 0,
     };
     let place = |codes: &mut [u32], at: usize, code: &[u32]| {
         codes[at * 7 + 1..][..code.len()].copy_from_slice(code);
@@ -120,8 +117,6 @@ pub(super) fn hamming_score(variant: &Variant) -> Vec<Case> {
         must_select: [2, -2, 0, 0],
         num_must: 2,
         infinity: f32::INFINITY,
-        pad0: 0,
-        pad1: 0,
     };
     let mut want = vec![f32::NAN; rows.len() * 9];
     let kinds = (&shape, block as usize, words as usize);
@@ -193,9 +188,6 @@ pub(super) fn nsa_probs(variant: &Variant) -> Vec<Case> {
         q_stride: width + 4,
         prob_stride: 301,
         scale: 2.0 / (shape.head_dim as f32).sqrt(),
-        pad0: 0,
-        pad1: 0,
-        pad2: 0,
     };
     let q = queries(lens.len(), width as usize, width as usize + 4, 2);
     let sequences = (0..).zip(lens.iter().zip(&layer.table_of));

@@ -11,7 +11,7 @@ use crate::kernel::top_k_transform::{self, TopKTransformParams};
 
 const PAGE: u32 = 16;
 
-/// What outputs hold before: no position, no count.
+/// Contents of outputs before: no position, no count.
 const BEFORE: u32 = 77_777;
 
 /// Rows of scores with their k and their pages.
@@ -139,7 +139,7 @@ pub(super) fn transform_cases(variant: &Variant) -> Vec<Case> {
     let rows = Rows::new(&[(1000, 70), (30, 70), (100, 70)]);
     let before = rows.selected(Output::Positions(Transform::None));
     let TopKParams { rows: count, out_stride, page_size, .. } = rows.params;
-    let params = TopKTransformParams { rows: count, out_stride, page_size, pad0: 0 };
+    let params = TopKTransformParams { rows: count, out_stride, page_size };
     let mut after = before.clone();
     let transform = transform(variant);
     cpu::top_k_transform::top_k_transform(&params, transform, &rows.rows, &rows.table, &mut after);

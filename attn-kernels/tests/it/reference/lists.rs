@@ -1,0 +1,114 @@
+//! `vote_blocks` and `list_counts` against their references, for random lists.
+
+use super::device::{cases, dispatch, gpu};
+use attn_kernels::cpu;
+use attn_kernels::gpu::Pass;
+use attn_kernels::kernel::list_counts::{self, ListCountsParams};
+use attn_kernels::kernel::vote_blocks::{self, VoteBlocksParams};
+use proptest::prelude::*;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+/// Lists of random blocks below `blocks`, ascending, `stride` words each.
+fn random_lists(lists: u32, blocks: u32, stride: u32, seed: u64) -> Vec<u32> {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut words = vec![9; (lists * stride) as usize];
+    for list in words.chunks_mut(stride as usize) {
+        let share = rng.random_range(0.0..1.0);
+        let kept: Vec<u32> = (0..blocks).filter(|_| rng.random_bool(share)).collect();
+        list[0] = u32::try_from(kept.len()).unwrap();
+        list[1..=kept.len()].copy_from_slice(&kept);
+    }
+    words
+}
+
+proptest! {
+    #![proptest_config(cases(24))]
+
+    #[test]
+    fn votes_are_counted(
+        voters in 1..40_u32,
+        blocks in prop_oneof![0..40_u32, 2000..2100_u32],
+        own in 1..20_u32,
+        share in 0.0..1.0_f32,
+        copies in 1..4_u32,
+        seed in any::<u64>(),
+    ) {
+        let Some(gpu) = gpu() else { return Ok(()) };
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most 40 voters")]
+        let votes = 1 + (share * voters as f32) as u32;
+        let params = VoteBlocksParams {
+            voters, in_stride: blocks + 1, votes, blocks, end: blocks + own, copies,
+            out_stride: blocks + own + 2, first_list: 2,
+        };
+        let lists = random_lists(voters, blocks, params.in_stride, seed);
+        let out_len = ((params.first_list + copies) * params.out_stride) as usize;
+        prop_assert_eq!(vote_blocks::check(&params, [lists.len(), out_len]), Ok(()));
+        let input = gpu.upload("lists", &lists).unwrap();
+        let out = gpu.upload("out", &vec![77_777_u32; out_len]).unwrap();
+        let mut pass = Pass::new("vote");
+        let bindings = [(&input).into(), (&out).into()];
+        dispatch(gpu, &mut pass, &vote_blocks::variant(), &params, &bindings, vote_blocks::grid());
+        let read = pass.read(&out, 0..out_len);
+        let got = gpu.submit(pass).unwrap().wait().unwrap().get(read);
+        let kept = cpu::vote_blocks::vote_blocks(&params, &lists);
+        for (i, list) in got.chunks(params.out_stride as usize).enumerate() {
+            if i < params.first_list as usize {
+                prop_assert!(list.iter().all(|&word| word == 77_777));
+            } else {
+                prop_assert_eq!(&list[1..=list[0] as usize], &kept[..]);
+            }
+        }
+    }
+
+    #[test]
+    fn counts_add_up(lists in 1..200_u32, stride in 1..9_u32, cut in 0.0..1.0_f32, seed in any::<u64>()) {
+        let Some(gpu) = gpu() else { return Ok(()) };
+        let words = random_lists(lists, stride - 1, stride, seed);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most 200 lists")]
+        let middle = (cut * lists as f32) as u32;
+        let spans = [[0, middle], [middle, lists - middle], [0, lists]];
+        let params = ListCountsParams { list_stride: stride, first: 1 };
+        prop_assert_eq!(list_counts::check(&params, &spans, [words.len(), 4]), Ok(()));
+        let [input, counts] = [&words[..], &[5; 4]].map(|data| gpu.upload("words", data).unwrap());
+        let runs = gpu.upload("spans", &spans).unwrap();
+        let mut pass = Pass::new("count");
+        let bindings = [(&input).into(), (&runs).into(), (&counts).into()];
+        dispatch(gpu, &mut pass, &list_counts::variant(), &params, &bindings, list_counts::grid(3));
+        let read = pass.read(&counts, 0..4);
+        let got = gpu.submit(pass).unwrap().wait().unwrap().get(read);
+        prop_assert_eq!(got[0], 5);
+        prop_assert_eq!(&got[1..], &cpu::list_counts::list_counts(&words, stride, &spans)[..]);
+    }
+}
+
+#[test]
+fn launches_out_of_range_are_refused() {
+    let params = VoteBlocksParams {
+        voters: 4,
+        in_stride: 11,
+        votes: 2,
+        blocks: 10,
+        end: 12,
+        copies: 2,
+        out_stride: 13,
+        first_list: 1,
+    };
+    let error = |change: fn(&mut VoteBlocksParams), lens| {
+        let mut params = params;
+        change(&mut params);
+        vote_blocks::check(&params, lens).unwrap_err().to_string()
+    };
+    assert_eq!(vote_blocks::check(&params, [44, 39]), Ok(()));
+    insta::assert_snapshot!(error(|p| p.end = 9, [44, 39]), @"vote_blocks: blocks of the history is 10, the limit is 9");
+    insta::assert_snapshot!(error(|p| p.in_stride = 10, [44, 39]), @"vote_blocks: blocks of a list is 11, the limit is 10");
+    insta::assert_snapshot!(error(|p| p.out_stride = 12, [44, 39]), @"vote_blocks: blocks of a written list is 13, the limit is 12");
+    insta::assert_snapshot!(error(|_| {}, [43, 39]), @"vote_blocks: u32 of lists is 44, the limit is 43");
+    insta::assert_snapshot!(error(|_| {}, [44, 38]), @"vote_blocks: u32 of written lists is 39, the limit is 38");
+    let counts = |spans: &[[u32; 2]], lens| {
+        let params = ListCountsParams { list_stride: 5, first: 1 };
+        list_counts::check(&params, spans, lens).unwrap_err().to_string()
+    };
+    insta::assert_snapshot!(counts(&[[0, 2], [3, 1]], [19, 3]), @"list_counts: u32 of lists of entry 1 is 20, the limit is 19");
+    insta::assert_snapshot!(counts(&[[0, 2], [3, 1]], [20, 2]), @"list_counts: counts is 3, the limit is 2");
+}

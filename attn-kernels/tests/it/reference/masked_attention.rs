@@ -1,0 +1,171 @@
+//! `masked_attention` against its reference, and as dense attention.
+
+use super::device::{assert_close, cases, dispatch, gpu};
+use super::layer::{ATTENTION, Layer, coded_shapes, queries, shape_of};
+use super::options::Lists;
+use attn_kernels::cpu;
+use attn_kernels::cpu::attention::attend;
+use attn_kernels::gpu::{Gpu, Pass};
+use attn_kernels::kernel::KvDtype;
+use attn_kernels::kernel::masked_attention::{self, MaskedAttentionParams, MaskedRow};
+use proptest::prelude::*;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+/// Rows of one sequence, each with a mask and a list of its own.
+struct Masked {
+    layer: Layer,
+    params: MaskedAttentionParams,
+    rows: Vec<MaskedRow>,
+    lists: Lists,
+    masks: Vec<u32>,
+    q: Vec<f32>,
+}
+
+impl Masked {
+    fn new(layer: Layer, num_heads: u32, lens: &[u32], lists: Lists, seed: u64) -> Self {
+        let count = u32::try_from(lens.len()).unwrap();
+        let longest = lens.iter().max().map_or(0, |len| *len);
+        let width = num_heads * layer.shape.head_dim;
+        let params = MaskedAttentionParams {
+            num_heads,
+            num_kv_heads: layer.shape.num_kv_heads,
+            q_stride: width,
+            list_stride: lists.stride,
+            mask_stride: longest.div_ceil(32).max(1),
+            rows: count,
+            scale: 1.0 / (layer.shape.head_dim as f32).sqrt(),
+            k_scale: 1.0,
+            v_scale: 1.0,
+        };
+        let row = |(i, len): (u32, &u32)| MaskedRow {
+            q: count - 1 - i,
+            out: i,
+            mask: i,
+            list: i,
+            len: *len,
+            table: layer.table_of[0],
+            pad: [0; 2],
+        };
+        let rows = (0..).zip(lens).map(row).collect();
+        let mut rng = StdRng::seed_from_u64(seed);
+        let masks = (0..count * params.mask_stride).map(|_| rng.random()).collect();
+        let q = queries(lens.len(), width as usize, width as usize, seed);
+        Self { layer, params, rows, lists, masks, q }
+    }
+
+    fn on_gpu(&self, gpu: &Gpu) -> Vec<f32> {
+        let (shape, block) = (&self.layer.shape, self.lists.block);
+        let sizes = [self.rows.len(), self.rows.len(), self.masks.len()];
+        let lists = (&self.lists.lists[..], block);
+        let tables = (&self.layer.tables[..], self.layer.num_blocks());
+        masked_attention::check(shape, &self.params, &self.rows, lists, tables, sizes).unwrap();
+        let [k, v] = self.layer.upload(gpu).unwrap();
+        let upload = |words: &[u32]| gpu.upload("list", words).unwrap();
+        let q = gpu.upload("q", &self.q).unwrap();
+        let [tables, masks, selected] =
+            [&self.layer.tables, &self.masks, &self.lists.lists].map(|list| upload(list));
+        let rows = gpu.upload("rows", &self.rows).unwrap();
+        let out = gpu.upload("out", &vec![f32::NAN; self.q.len()]).unwrap();
+        let bindings = [
+            (&q).into(),
+            (&k).into(),
+            (&v).into(),
+            (&tables).into(),
+            (&rows).into(),
+            (&masks).into(),
+            (&out).into(),
+            (&selected).into(),
+        ];
+        let mut pass = Pass::new("masked");
+        let variant = masked_attention::variant(shape, block);
+        dispatch(gpu, &mut pass, &variant, &self.params, &bindings, masked_attention::grid(&self.params));
+        let read = pass.read(&out, 0..out.len());
+        gpu.submit(pass).unwrap().wait().unwrap().get(read)
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(8))]
+    #[test]
+    fn attends_as_the_reference_does(
+        (shape, num_heads) in coded_shapes(),
+        lens in prop::collection::vec(0u32..300, 1..4),
+        (times, chance) in (0u32..3, 0.0..1.0),
+        seed: u64,
+    ) {
+        let Some(gpu) = gpu() else { return Ok(()) };
+        let layer = Layer::new(shape, &[*lens.iter().max().unwrap()], seed);
+        let lists = Lists::random(lens.iter().copied(), shape.block_size << times, chance, seed);
+        let masked = Masked::new(layer, num_heads, &lens, lists, seed);
+        let mut want = vec![f32::NAN; masked.q.len()];
+        cpu::masked_attention::masked_attention(
+            &masked.layer.kv(), &masked.params, &masked.q, &masked.layer.tables, &masked.rows, &masked.masks,
+            masked.lists.selected(), &mut want,
+        );
+        assert_close(&format!("{shape:?}, {lens:?}"), ATTENTION, &masked.on_gpu(gpu), &want);
+    }
+}
+
+/// All blocks, and a mask of the keys up to each row's position.
+#[test]
+fn all_blocks_under_a_causal_mask_are_dense_attention() {
+    let Some(gpu) = gpu() else { return };
+    let (shape, num_heads) = shape_of(2, KvDtype::F16);
+    let lens = [200; 5];
+    let lists = Lists::random(lens.into_iter(), 32, 1.0, 1);
+    let mut masked = Masked::new(Layer::new(shape, &[200], 3), num_heads, &lens, lists, 1);
+    let position = |row: usize| row * 45 + 7;
+    let stride = masked.params.mask_stride as usize;
+    for row in 0..lens.len() {
+        for key in 0..200 {
+            let word = &mut masked.masks[row * stride + key / 32];
+            *word = *word & !(1 << (key % 32)) | u32::from(key <= position(row)) << (key % 32);
+        }
+    }
+    let (dim, group) = (shape.head_dim as usize, (num_heads / shape.num_kv_heads) as usize);
+    let mut want = Vec::new();
+    for row in 0..lens.len() {
+        for head in 0..num_heads as usize {
+            let q = &masked.q[((lens.len() - 1 - row) * num_heads as usize + head) * dim..][..dim];
+            let logit = |product, _| f64::from(masked.params.scale) * product;
+            let keys = 0..=position(row);
+            let state = attend(&masked.layer.kv(), &masked.layer.tables, head / group, q, keys, logit);
+            want.extend(state.output());
+        }
+    }
+    assert_close("causal", ATTENTION, &masked.on_gpu(gpu), &want);
+}
+
+#[test]
+fn masks_and_lists_outside_their_context_are_refused() {
+    let (shape, num_heads) = shape_of(2, KvDtype::F16);
+    let layer = Layer::new(shape, &[40], 3);
+    let lists = Lists::random([40].into_iter(), 16, 1.0, 1);
+    let masked = Masked::new(layer, num_heads, &[40], lists, 1);
+    let said = |row: MaskedRow, list: &[u32]| {
+        let (lists, tables) = ((list, 16), (&[0, 1, 5, 2][..], 5));
+        let checked = masked_attention::check(&shape, &masked.params, &[row], lists, tables, [1, 1, 2]);
+        checked.unwrap_err().to_string()
+    };
+    let (row, list) = (masked.rows[0], &masked.lists.lists[..]);
+    let of = "masked_attention:";
+    assert_eq!(
+        said(MaskedRow { len: 65, ..row }, list),
+        format!("{of} tokens of entry 0 is 65, the limit is 64")
+    );
+    assert_eq!(
+        said(MaskedRow { mask: 1, ..row }, list),
+        format!("{of} end in the masks of entry 0 is 4, the limit is 2")
+    );
+    assert_eq!(said(row, &[2, 0, 3, 0]), format!("{of} listed block + 1 of entry 0 is 4, the limit is 3"));
+    assert_eq!(
+        said(row, &[1, 2, 0, 0]),
+        format!("{of} block of the table + 1 of entry 0 is 6, the limit is 5")
+    );
+    assert_eq!(said(row, &[4, 0, 1, 2]), format!("{of} blocks listed + 1 of entry 0 is 5, the limit is 4"));
+    assert_eq!(
+        said(MaskedRow { out: 1, ..row }, list),
+        format!("{of} row of the output + 1 of entry 0 is 2, the limit is 1")
+    );
+}

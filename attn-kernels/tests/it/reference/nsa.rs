@@ -1,0 +1,208 @@
+//! `nsa_probs` and `nsa_block_score` against their references, and scores with a top-k against the NSA policy of
+//! `sparse-select`.
+
+use super::device::{assert_close, cases, dispatch, gpu};
+use super::layer::{Layer, queries, words};
+use attn_kernels::cpu::{self, Tolerance};
+use attn_kernels::gpu::{Gpu, Pass};
+use attn_kernels::kernel::block_digest::{self, Digest};
+use attn_kernels::kernel::nsa_block_score::{self, NsaBlockScoreParams};
+use attn_kernels::kernel::nsa_probs::{self, NsaProbsParams};
+use attn_kernels::kernel::{KvDtype, KvShape};
+use bytemuck::Zeroable;
+use proptest::prelude::*;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use sparse_select::nsa::{self, Nsa};
+use sparse_select::topk::top_k;
+use sparse_select::{Params, Spec};
+
+/// Probabilities are multiples of 1/256 here: sums are exact, so ties are ties on both sides.
+fn check_nsa(gpu: &Gpu, nsa: &Nsa, (kv_heads, group): (u32, u32), lens: &[u32], seed: u64) {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let (heads, most) = (kv_heads * group, *lens.iter().max().unwrap());
+    let params = NsaBlockScoreParams {
+        num_heads: heads,
+        num_kv_heads: kv_heads,
+        prob_stride: u32::try_from(nsa.visible_compressed(most as usize)).unwrap() + 1,
+        score_stride: most.div_ceil(nsa.block_size.get()) + 2,
+        stride: u32::try_from(nsa.kernel_stride).unwrap(),
+        init_blocks: nsa.init_blocks,
+        local_blocks: nsa.local_blocks,
+        infinity: f32::INFINITY,
+    };
+    let rows: Vec<[u32; 4]> = lens.iter().map(|&len| [0, len, 0, 0]).collect();
+    let mut probs = vec![f32::NAN; rows.len() * (heads * params.prob_stride) as usize];
+    for (i, row) in probs.chunks_mut(params.prob_stride as usize).enumerate() {
+        let seen = nsa.visible_compressed(lens[i / heads as usize] as usize);
+        row[..seen].fill_with(|| f32::from(rng.random_range(0..=255_u8)) / 256.0);
+    }
+    let len = rows.len() * (kv_heads * params.score_stride) as usize;
+    let (kernel, block) = (u32::try_from(nsa.kernel_size).unwrap(), nsa.block_size.get());
+    nsa_block_score::check(&params, (kernel, block), &rows, [probs.len(), len]).unwrap();
+    let probs_buf = gpu.upload("probs", &probs).unwrap();
+    let rows_buf = gpu.upload("rows", &rows).unwrap();
+    let scores = gpu.upload("scores", &vec![f32::NAN; len]).unwrap();
+    let mut pass = Pass::new("nsa");
+    let bindings = [(&probs_buf).into(), (&rows_buf).into(), (&scores).into()];
+    let variant = nsa_block_score::variant(kernel, params.stride, block);
+    let grid = nsa_block_score::grid(&params, u32::try_from(rows.len()).unwrap());
+    dispatch(gpu, &mut pass, &variant, &params, &bindings, grid);
+    let read = pass.read(&scores, 0..len);
+    let got: Vec<f32> = gpu.submit(pass).unwrap().wait().unwrap().get(read);
+    let mut want = vec![f32::NAN; len];
+    cpu::nsa_block_score::nsa_block_score(nsa, &params, &probs, &rows, &mut want);
+    assert_close(&format!("{nsa:?}, {lens:?}"), Tolerance::EXACT, &got, &want);
+    for (list, scores) in got.chunks(params.score_stride as usize).enumerate() {
+        let (row, kv) = (list / kv_heads as usize, list % kv_heads as usize);
+        let blocks = lens[row].div_ceil(block) as usize;
+        let of_head = |head: u32| {
+            let at = (row * heads as usize + head as usize) * params.prob_stride as usize;
+            &probs[at..][..nsa.visible_compressed(lens[row] as usize)]
+        };
+        let first = u32::try_from(kv).unwrap() * group;
+        let sum: Vec<f32> = (0..of_head(first).len())
+            .map(|i| (first..first + group).map(|head| of_head(head)[i]).sum())
+            .collect();
+        let want = nsa.select_blocks(&nsa.importance(&sum, u32::try_from(blocks).unwrap()));
+        assert_eq!(top_k(&scores[..blocks], nsa.topk as usize), want, "{nsa:?}, row {row}, {kv}");
+    }
+}
+
+/// Probabilities of compressed keys of `kernel` strides of `pages` pages.
+fn check_probs(gpu: &Gpu, shape: KvShape, (pages, kernel): (u32, u32), group: u32, lens: &[u32], seed: u64) {
+    let (stride, heads) = (pages * shape.block_size, shape.num_kv_heads * group);
+    let layer = Layer::new(shape, lens, seed);
+    let mut touched = Vec::new();
+    for (len, table) in lens.iter().zip(&layer.table_of) {
+        let full = (len / shape.block_size) as usize;
+        touched
+            .extend(layer.tables[*table as usize..][..full].iter().map(|block| [*block, shape.block_size]));
+    }
+    // Pages that are not full have no digests.
+    let mut digests = vec![f32::NAN; Digest::Mean.pool_elements(&shape, layer.num_blocks() as usize)];
+    cpu::block_digest::block_digest(&shape, Digest::Mean, &touched, &layer.k, &mut digests);
+    let (width, most) = (heads * shape.head_dim, lens.iter().max().unwrap() / stride);
+    let params = NsaProbsParams {
+        num_heads: heads,
+        num_kv_heads: shape.num_kv_heads,
+        q_stride: width + 4,
+        prob_stride: most + 2,
+        scale: 2.0 / (shape.head_dim as f32).sqrt(),
+    };
+    let q = queries(lens.len(), width as usize, width as usize + 4, seed);
+    let sequences = (0..).zip(lens.iter().zip(&layer.table_of));
+    let rows: Vec<[u32; 4]> = sequences.map(|(row, (len, table))| [row, *len, *table, 0]).collect();
+    let mut want = vec![f32::NAN; rows.len() * (heads * params.prob_stride) as usize];
+    let tables = (&layer.tables[..], layer.num_blocks());
+    nsa_probs::check(&shape, &params, stride, &rows, tables, [q.len(), want.len()]).unwrap();
+
+    let digests = gpu.upload("digests", &words(block_digest::dtype(shape.dtype), &digests)).unwrap();
+    let (q_buf, tables) = (gpu.upload("q", &q).unwrap(), gpu.upload("tables", &layer.tables).unwrap());
+    let (row_buf, probs) = (gpu.upload("rows", &rows).unwrap(), gpu.upload("probs", &want).unwrap());
+    let mut pass = Pass::new("nsa");
+    let bindings = [(&q_buf).into(), (&digests).into(), (&tables).into(), (&row_buf).into(), (&probs).into()];
+    let variant = nsa_probs::variant(&shape, kernel * stride, stride);
+    let grid = nsa_probs::grid(&params, u32::try_from(rows.len()).unwrap());
+    dispatch(gpu, &mut pass, &variant, &params, &bindings, grid);
+    let read = pass.read(&probs, 0..probs.len());
+    let got = gpu.submit(pass).unwrap().wait().unwrap().get(read);
+    let sizes = [(kernel * stride) as usize, stride as usize];
+    cpu::nsa_probs::nsa_probs(&layer.kv(), sizes, &params, &q, &layer.tables, &rows, &mut want);
+    let what = format!("{shape:?}, {group} heads, {kernel} strides of {stride}, {lens:?}");
+    assert_close(&what, Tolerance { abs: 1e-6, rel: 1e-4 }, &got, &want);
+}
+
+fn nsa(text: &str) -> Nsa {
+    let spec: Spec = text.parse().unwrap();
+    Nsa::from_params(&Params::new("nsa", nsa::ENTRY.keys, &spec.params).unwrap()).unwrap()
+}
+
+#[test]
+fn compressed_attention_selects_as_the_policy_does() {
+    let Some(gpu) = gpu() else { return };
+    let lens = [1, 31, 32, 47, 48, 63, 64, 65, 1000, 2049];
+    check_nsa(gpu, &nsa("nsa"), (2, 4), &lens, 1);
+    check_nsa(gpu, &nsa("nsa:kernel_size=16,kernel_stride=16,block_size=16,topk=4"), (1, 1), &lens, 2);
+    check_nsa(
+        gpu,
+        &nsa("nsa:kernel_size=64,kernel_stride=8,block_size=32,topk=5,init_blocks=0"),
+        (1, 2),
+        &lens,
+        3,
+    );
+}
+
+#[test]
+fn launches_out_of_range_are_refused() {
+    let params = NsaBlockScoreParams {
+        num_heads: 2,
+        num_kv_heads: 1,
+        prob_stride: 5,
+        score_stride: 2,
+        stride: 16,
+        init_blocks: 1,
+        local_blocks: 2,
+        infinity: f32::INFINITY,
+    };
+    let error = |len, lens| {
+        nsa_block_score::check(&params, (32, 64), &[[0, len, 0, 0]], lens).unwrap_err().to_string()
+    };
+    insta::assert_snapshot!(error(112, [10, 2]), @"nsa_block_score: number of compressed blocks of entry 0 is 6, the limit is 5");
+    insta::assert_snapshot!(error(100, [9, 2]), @"nsa_block_score: f32 of probabilities is 10, the limit is 9");
+
+    let shape = KvShape { num_kv_heads: 1, head_dim: 8, block_size: 8, dtype: KvDtype::F16 };
+    let params = NsaProbsParams {
+        num_heads: 2,
+        num_kv_heads: 1,
+        q_stride: 16,
+        prob_stride: 3,
+        ..NsaProbsParams::zeroed()
+    };
+    let error = |stride, len, tables: &[u32]| {
+        let rows = [[0, 5, 0, 0], [1, len, 1, 0]];
+        nsa_probs::check(&shape, &params, stride, &rows, (tables, 9), [32, 12]).unwrap_err().to_string()
+    };
+    insta::assert_snapshot!(error(0, 40, &[0; 9]), @"nsa_probs: stride is 0");
+    insta::assert_snapshot!(error(12, 40, &[0; 9]), @"nsa_probs: stride is 12, not a multiple of 8");
+    insta::assert_snapshot!(error(8, 40, &[0; 9]), @"nsa_probs: number of strides of entry 1 is 5, the limit is 3");
+    insta::assert_snapshot!(error(8, 24, &[0; 3]), @"nsa_probs: end in the tables of entry 1 is 4, the limit is 3");
+    insta::assert_snapshot!(error(8, 24, &[9, 0, 1, 9]), @"nsa_probs: block of the table + 1 of entry 1 is 10, the limit is 9");
+}
+
+proptest! {
+    #![proptest_config(cases(6))]
+    #[test]
+    fn compressed_keys_are_attended_as_the_reference_does(
+        (kv_heads, group) in (1u32..3, 1u32..5),
+        eighths in 1u32..10,
+        (log_block, pages, kernel) in (2u32..5, 1u32..4, 1u32..5),
+        dtype in prop::sample::select(&[KvDtype::F16, KvDtype::F32, KvDtype::Fp8, KvDtype::Int8][..]),
+        lens in prop::collection::vec(0u32..700, 1..4),
+        seed: u64,
+    ) {
+        if let Some(gpu) = gpu() {
+            let (head_dim, block_size) = (8 * eighths, 1 << log_block);
+            let shape = KvShape { num_kv_heads: kv_heads, head_dim, block_size, dtype };
+            check_probs(gpu, shape, (pages, kernel), group, &lens, seed);
+        }
+    }
+
+    #[test]
+    fn compressed_attention_scores_as_the_reference_does(
+        (kernel, block) in (1usize..6, 1u32..6),
+        log_stride in 0u32..5,
+        topk in 3u32..9,
+        heads in (1u32..3, 1u32..5),
+        lens in prop::collection::vec(1u32..900, 1..4),
+        seed: u64,
+    ) {
+        if let Some(gpu) = gpu() {
+            let stride = 1 << log_stride;
+            let published = nsa("nsa");
+            let block_size = kvblock::BlockSize::new(block << log_stride).unwrap();
+            let nsa = Nsa { kernel_size: kernel * stride, kernel_stride: stride, block_size, topk, ..published };
+            check_nsa(gpu, &nsa, heads, &lens, seed);
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! `paged_decode` and `paged_reduce` against their references, and what they promise to the bit.
+
+use super::decode::{Decode, lanes_of};
+use super::device::{assert_bits, cases, gpu};
+use super::layer::{SHAPES, coded_shapes, shape_of};
+use super::options::attentions;
+use attn_kernels::Level;
+use attn_kernels::kernel::attention::{Attention, Logit, Mask};
+use attn_kernels::kernel::paged_decode::{Lanes, PARTITION, most_partitions, partition_of, partitions, tile};
+use attn_kernels::kernel::{KvDtype, KvShape};
+use proptest::prelude::*;
+
+#[test]
+fn lengths_round_partitions_and_blocks() {
+    let Some(gpu) = gpu() else { return };
+    for index in 0..SHAPES.len() {
+        let dtype = if index % 2 == 0 { KvDtype::F16 } else { KvDtype::F32 };
+        let (shape, num_heads) = shape_of(index, dtype);
+        let block = shape.block_size;
+        Decode::new(
+            shape,
+            num_heads,
+            &[1, block - 1, block, block + 1, 0, 255, 256, 257, 511, 512, 513],
+            8,
+            5,
+        )
+        .check(gpu);
+        // One partition for all: no reduce pass.
+        Decode::new(shape, num_heads, &[1, 0, block - 1, block, 256.min(block + 1)], 0, 6).check(gpu);
+    }
+}
+
+/// In one partition and in several.
+#[test]
+fn one_call_attends_as_the_reference_does() {
+    let Some(gpu) = gpu() else { return };
+    for (dtype, lens) in
+        [(KvDtype::F16, &[1, 17, 0, 300][..]), (KvDtype::F32, &[2100, 40]), (KvDtype::Int8, &[33])]
+    {
+        let shape = KvShape { num_kv_heads: 2, head_dim: 64, block_size: 16, dtype };
+        Decode::new(shape, 6, lens, 0, 4).check_attend(gpu);
+    }
+}
+
+/// The ends of what is served: heads of 16 to 512 elements, groups of 1 to 128 query heads, blocks of 4 to 128 tokens.
+#[test]
+fn heads_groups_and_blocks_at_their_limits() {
+    let Some(gpu) = gpu() else { return };
+    for (head_dim, num_kv_heads, group, block_size, dtype) in [
+        (512, 1, 3, 16, KvDtype::F16),
+        (512, 1, 8, 4, KvDtype::Int8),
+        (16, 1, 128, 128, KvDtype::F32),
+        (24, 2, 100, 8, KvDtype::Fp8),
+        (256, 1, 128, 4, KvDtype::F16),
+        (248, 3, 1, 128, KvDtype::F32),
+        (16, 1, 31, 4, KvDtype::F16),
+    ] {
+        let shape = KvShape { num_kv_heads, head_dim, block_size, dtype };
+        Decode::new(shape, num_kv_heads * group, &[300, 1, block_size + 1], 4, 31).check(gpu);
+    }
+}
+
+#[test]
+fn more_partitions_than_sides_of_the_reduce() {
+    let Some(gpu) = gpu() else { return };
+    let shape = KvShape { num_kv_heads: 1, head_dim: 16, block_size: 64, dtype: KvDtype::F16 };
+    Decode::new(shape, 2, &[40 * 512 + 17, 3, 1024, 1025], 0, 9).check(gpu);
+}
+
+#[test]
+fn partitions_of_any_size_hold_the_same_keys() {
+    let Some(gpu) = gpu() else { return };
+    let shape = KvShape { num_kv_heads: 1, head_dim: 8, block_size: 16, dtype: KvDtype::F16 };
+    for partition in [128, 512, 2048, 1 << 31] {
+        let decode = || Decode::new(shape, 3, &[2047, 70, 0, 2048, 5000], 0, 10).in_partitions(partition);
+        decode().check(gpu);
+        decode().listed(64, 0.5, 12).check(gpu);
+    }
+}
+
+#[test]
+fn lanes_follow_from_heads_types_and_keys() {
+    let shape = |dtype, block_size| KvShape { num_kv_heads: 8, head_dim: 128, block_size, dtype };
+    let of = |dtype, heads, keys| Lanes::of(&shape(dtype, 16), heads, keys, Level::Coop, (32, 32));
+    let subgroups = Lanes::Subgroup(32);
+    assert_eq!([of(KvDtype::F16, 32, 1 << 30), of(KvDtype::F16, 64, 1)], [subgroups, Lanes::Matrices]);
+    assert_eq!([of(KvDtype::Int8, 32, 1 << 30), of(KvDtype::Int8, 64, 1)], [subgroups, Lanes::Matrices]);
+    let fp8 = [of(KvDtype::Fp8, 32, 131_071), of(KvDtype::Fp8, 32, 131_072)];
+    assert_eq!(fp8, [Lanes::Workgroup, Lanes::Matrices]);
+    assert_eq!([of(KvDtype::F32, 32, 1 << 30), of(KvDtype::F32, 64, 1)], [subgroups, Lanes::Workgroup]);
+    // What matrices do not serve, where they do not run, and where subgroups vary.
+    let plain = |block, level, sizes| Lanes::of(&shape(KvDtype::F16, block), 64, 1, level, sizes);
+    let without = [plain(8, Level::Coop, (32, 32)), plain(16, Level::Subgroup, (32, 32))];
+    assert_eq!(without, [Lanes::Workgroup; 2]);
+    assert_eq!(Lanes::of(&shape(KvDtype::F16, 16), 32, 1, Level::Subgroup, (16, 32)), Lanes::Workgroup);
+}
+
+/// Long partitions where there is work enough for a large GPU all the same.
+#[test]
+fn partitions_leave_enough_workgroups() {
+    let shape = |dtype| KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype };
+    for lanes in [Lanes::Workgroup, Lanes::Subgroup(32)] {
+        for dtype in [KvDtype::F16, KvDtype::Int8] {
+            let (shape, least) = (shape(dtype), tile(&shape(dtype), lanes));
+            let of = |rows: u64, keys: u32| partition_of(&shape, 32, lanes, rows * u64::from(keys), keys);
+            assert_eq!([of(0, 0), of(1, 1), of(1, 4096)], [least; 3], "{lanes:?}, {dtype:?}");
+            assert_eq!([of(1, 32_768), of(1, 65_536), of(1, 131_072)], [512, 1024, 2048]);
+            assert_eq!([of(64, 1024), of(16, 32_768), of(64, 131_072)], [1024, 2048, 2048]);
+            // Two groups of four heads for each KV head are twice the workgroups.
+            assert_eq!(partition_of(&shape, 64, lanes, 32_768, 32_768), 1024);
+            // Of one head each, more run at once.
+            assert_eq!(partition_of(&shape, 8, lanes, 131_072, 131_072), 1024);
+            // Four partitions all the same, but none of 256 keys.
+            assert_eq!(of(16, 3328), if least == 128 { 896 } else { 1024 });
+        }
+    }
+    // With matrices eight heads are one group.
+    let of = |rows: u64, keys: u32| {
+        partition_of(&shape(KvDtype::F16), 64, Lanes::Matrices, rows * u64::from(keys), keys)
+    };
+    assert_eq!([of(0, 0), of(1, 4096), of(1, 32_768), of(1, 131_072)], [64, 64, 256, 1024]);
+    assert_eq!([of(64, 1024), of(16, 32_768)], [512, 2048]);
+    assert_eq!(partitions(256, 0, 513), 3);
+    assert_eq!(partitions(256, 255, 257), 2);
+    assert_eq!(partitions(256, 256, 256), 0);
+}
+
+proptest! {
+    #[test]
+    fn rows_have_at_most_most_partitions(
+        (shape, num_heads) in coded_shapes(),
+        lens in prop::collection::vec((0u32..300_000, 0u32..300_000), 1..80),
+    ) {
+        for lanes in [Lanes::Workgroup, Lanes::Subgroup(32), Lanes::Matrices] {
+            let keys = lens.iter().map(|(a, b)| u64::from(a.abs_diff(*b))).sum();
+            let longest = lens.iter().map(|(a, b)| a.abs_diff(*b)).max().unwrap();
+            let size = partition_of(&shape, num_heads, lanes, keys, longest);
+            for (a, b) in &lens {
+                let most = most_partitions(&shape, num_heads, lanes, a.abs_diff(*b));
+                let has = partitions(size, *a.min(b), *a.max(b));
+                prop_assert!(has <= most, "{has} of {size} keys, {most} at most");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_does_not_depend_on_the_others() {
+    let Some(gpu) = gpu() else { return };
+    let shape = KvShape { num_kv_heads: 2, head_dim: 64, block_size: 16, dtype: KvDtype::F16 };
+    let decode = Decode::new(shape, 6, &[1, 300, 512, 513, 1500], 4, 11);
+    let width = (decode.num_heads * shape.head_dim) as usize;
+    for by in lanes_of(gpu, &shape).into_iter().map(|lanes| (gpu, lanes)) {
+        let together = decode.on_gpu(by, &[4, 2, 0, 1, 3], 1500_u32.div_ceil(PARTITION)).out;
+        for i in 0..decode.lens.len() {
+            let alone = decode.on_gpu(by, &[i], decode.lens[i].div_ceil(PARTITION)).out;
+            let row = (decode.lens.len() - 1 - i) * width..(decode.lens.len() - i) * width;
+            let what = format!("row of length {}, {:?}", decode.lens[i], by.1);
+            assert_bits(&what, &alone[row.clone()], &together[row]);
+        }
+    }
+}
+
+#[test]
+fn results_do_not_depend_on_the_block_size() {
+    let Some(gpu) = gpu() else { return };
+    for dtype in [KvDtype::F16, KvDtype::F32] {
+        let shape = |block_size| KvShape { num_kv_heads: 1, head_dim: 40, block_size, dtype };
+        for by in lanes_of(gpu, &shape(16)).into_iter().map(|lanes| (gpu, lanes)) {
+            let of = |block_size| {
+                let decode = Decode::new(shape(block_size), 4, &[70, 513, 1], 0, 13);
+                decode.on_gpu(by, &[0, 1, 2], 513_u32.div_ceil(PARTITION)).out
+            };
+            let want = of(16);
+            for block_size in [4, 32, 256] {
+                let what = format!("block size {block_size}, {dtype:?}, {:?}", by.1);
+                assert_bits(&what, &of(block_size), &want);
+            }
+        }
+    }
+}
+
+/// All blocks or tokens in the lists: the arithmetic of dense attention, bit for bit.
+#[test]
+fn lists_of_all_blocks_change_nothing() {
+    let Some(gpu) = gpu() else { return };
+    for (index, dtype, block) in
+        [(2, KvDtype::F16, 16), (2, KvDtype::F16, 1), (1, KvDtype::F32, 512), (4, KvDtype::F16, 64)]
+    {
+        let (shape, num_heads) = shape_of(index, dtype);
+        for lens in [&[1_u32, 700, 513, 0, 512][..], &[130, 256]] {
+            let order: Vec<usize> = (0..lens.len()).collect();
+            let partitions = lens.iter().copied().max().unwrap_or(0).div_ceil(PARTITION);
+            let decode = || Decode::new(shape, num_heads, lens, 0, 17);
+            for by in lanes_of(gpu, &shape).into_iter().map(|lanes| (gpu, lanes)) {
+                let want = decode().on_gpu(by, &order, partitions).out;
+                let got = decode().listed(block, 1.0, 17).on_gpu(by, &order, partitions).out;
+                let what = format!("{shape:?}, selection blocks of {block}, {lens:?}, {:?}", by.1);
+                assert_bits(&what, &got, &want);
+            }
+        }
+    }
+}
+
+#[test]
+fn listed_blocks_are_all_that_is_attended() {
+    let Some(gpu) = gpu() else { return };
+    let shape = KvShape { num_kv_heads: 2, head_dim: 32, block_size: 16, dtype: KvDtype::F16 };
+    for (block, chance, seed) in [(16, 0.3, 1), (1, 0.3, 2), (256, 0.5, 3), (1024, 0.4, 4), (32, 0.0, 5)] {
+        Decode::new(shape, 8, &[1, 3000, 17, 1000, 513], 4, 18).listed(block, chance, seed).check(gpu);
+    }
+}
+
+/// Every mask, with rows of less than a window, at its edges and beyond, and what they do not see taken away.
+#[test]
+fn masks_bound_what_is_read() {
+    let Some(gpu) = gpu() else { return };
+    let lens = [1, 127, 128, 129, 0, 256, 257, 1000, 3000];
+    for (index, mask) in
+        [(2, Mask::Window(128)), (4, Mask::Window(1)), (2, Mask::Chunk(300)), (5, Mask::Chunk(1024))]
+    {
+        let (shape, num_heads) = shape_of(index, KvDtype::F16);
+        for sinks in [false, true] {
+            let attention = Attention { mask, sinks, ..Attention::default() };
+            Decode::new(shape, num_heads, &lens, 8, 31).asking(attention, 2).check(gpu);
+        }
+    }
+}
+
+/// Codes of eight bits, over partitions and the edges of blocks.
+#[test]
+fn codes_are_read_as_they_are_kept() {
+    let Some(gpu) = gpu() else { return };
+    for dtype in [KvDtype::Fp8, KvDtype::Int8] {
+        for index in [2, 3, 5] {
+            let (shape, num_heads) = shape_of(index, dtype);
+            Decode::new(shape, num_heads, &[1, 31, 32, 33, 0, 256, 257, 600], 8, 35).check(gpu);
+        }
+    }
+}
+
+/// One partition and its reduce pass, large sinks and none.
+#[test]
+fn sinks_take_their_share() {
+    let Some(gpu) = gpu() else { return };
+    let shape = KvShape { num_kv_heads: 2, head_dim: 64, block_size: 16, dtype: KvDtype::F16 };
+    let attention = Attention { sinks: true, ..Attention::default() };
+    for seed in 0..3 {
+        Decode::new(shape, 4, &[5, 0, 256, 1], 0, 32).asking(attention, seed).check(gpu);
+    }
+    Decode::new(shape, 4, &[700, 600], 0, 33).asking(attention, 1).listed(32, 0.5, 3).check(gpu);
+}
+
+#[test]
+fn logits_are_capped_or_fall_with_distance() {
+    let Some(gpu) = gpu() else { return };
+    let shape = KvShape { num_kv_heads: 2, head_dim: 64, block_size: 16, dtype: KvDtype::F32 };
+    for logit in [Logit::Softcap, Logit::Alibi] {
+        let attention = Attention { logit, ..Attention::default() };
+        Decode::new(shape, 6, &[5, 700, 256, 1], 0, 34).asking(attention, 4).check(gpu);
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(8))]
+    #[test]
+    fn attends_as_the_reference_does(
+        (shape, num_heads) in coded_shapes(),
+        lens in prop::collection::vec(prop_oneof![0u32..70, 500u32..530, 1u32..1100], 1..5),
+        gap in 0u32..9,
+        first in prop::collection::vec(0u32..200, 5),
+        lists in prop::option::of((prop::option::of(0u32..4), 0.0..1.0)),
+        attention in attentions(),
+        partition in prop::sample::select(&[128, 256, 512, 1 << 31][..]),
+        seed: u64,
+    ) {
+        if let Some(gpu) = gpu() {
+            let mut decode = Decode::new(shape, num_heads, &lens, gap, seed)
+                .in_partitions(partition)
+                .asking(attention, seed);
+            // Without a mask, half of the rows see all their keys.
+            for ((first, len), share) in decode.first.iter_mut().zip(&lens).zip(&first) {
+                *first = (*first).max(len * share.saturating_sub(100) / 100);
+            }
+            // Of some blocks of the cache each, or of single tokens.
+            if let Some((times, chance)) = lists {
+                decode = decode.listed(times.map_or(1, |times| shape.block_size << times), chance, seed);
+            }
+            decode.check(gpu);
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! `paged_prefill` against its reference, and what it promises to the bit.
+
+use super::device::{assert_bits, assert_close, cases, dispatch, gpu};
+use super::layer::{ATTENTION, Layer, SHAPES, coded_shapes, queries, shape_of};
+use super::options::{Asked, Lists, attentions};
+use attn_kernels::Level;
+use attn_kernels::cpu;
+use attn_kernels::gpu::{Bound, Gpu, Pass};
+use attn_kernels::kernel::attention::{Attention, Context, Logit, Mask};
+use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TILE_ROWS, Tile};
+use attn_kernels::kernel::{KvDtype, KvShape};
+use proptest::prelude::*;
+
+/// Some rows of one sequence: position of the first, number.
+type Chunk = (u32, u32);
+
+/// Chunks of one sequence each.
+struct Prefill {
+    layer: Layer,
+    num_heads: u32,
+    q_stride: u32,
+    rows: u32,
+    tiles: Vec<Tile>,
+    /// Lists are of each tile and KV head.
+    asked: Asked,
+    q: Vec<f32>,
+}
+
+/// The ways to load keys that the device has.
+fn loads(gpu: &Gpu) -> Vec<KeyLoads> {
+    if gpu.level() >= Level::Subgroup && gpu.info().subgroup_min_size >= 8 {
+        return vec![KeyLoads::Uniform, KeyLoads::Broadcast];
+    }
+    eprintln!("paged_prefill with KeyLoads::Broadcast is skipped: subgroups of less than 8");
+    vec![KeyLoads::Uniform]
+}
+
+impl Prefill {
+    /// Tiles of at most `tile_rows` rows.
+    fn new(shape: KvShape, num_heads: u32, chunks: &[Chunk], tile_rows: u32, gap: u32, seed: u64) -> Self {
+        let lens: Vec<u32> = chunks.iter().map(|(first, rows)| first + rows).collect();
+        let layer = Layer::new(shape, &lens, seed);
+        let (mut tiles, mut at) = (Vec::new(), 0);
+        for ((first, rows), table) in chunks.iter().zip(&layer.table_of) {
+            for start in (0..*rows).step_by(tile_rows as usize) {
+                tiles.push(Tile {
+                    row: at + start,
+                    rows: tile_rows.min(rows - start),
+                    position: first + start,
+                    table: *table,
+                    list: u32::try_from(tiles.len()).unwrap(),
+                    ..Tile::default()
+                });
+            }
+            at += rows;
+        }
+        let width = num_heads * shape.head_dim;
+        let q = queries(at as usize, width as usize, (width + gap) as usize, seed);
+        Self { layer, num_heads, q_stride: width + gap, rows: at, tiles, asked: Asked::default(), q }
+    }
+
+    /// The same with each selection block of `block` tokens in the list of a tile with `chance`.
+    fn listed(mut self, block: u32, chance: f64, seed: u64) -> Self {
+        let heads = self.layer.shape.num_kv_heads as usize;
+        let lens = self.tiles.iter().flat_map(|t| std::iter::repeat_n(t.position + t.rows, heads));
+        self.asked.list(Lists::random(lens, block, chance, seed));
+        self
+    }
+
+    /// The same with `attention`; blocks that no row of a sequence sees are taken away.
+    fn asking(mut self, attention: Attention, seed: u64) -> Self {
+        self.asked = Asked::new(attention, self.num_heads, seed);
+        for index in 0..self.layer.table_of.len() {
+            let of_sequence = |tile: &&Tile| tile.table == self.layer.table_of[index];
+            let first = self.tiles.iter().filter(of_sequence).map(|tile| tile.position).min();
+            self.layer.recycle(index, attention.mask.first_key(first.unwrap_or(0)));
+        }
+        self
+    }
+
+    fn attention(&self) -> &Attention {
+        &self.asked.attention
+    }
+
+    fn params(&self, (first_key, num_keys): (u32, u32)) -> PagedPrefillParams {
+        PagedPrefillParams {
+            num_heads: self.num_heads,
+            num_kv_heads: self.layer.shape.num_kv_heads,
+            q_stride: self.q_stride,
+            first_key,
+            scale: 1.0 / (self.layer.shape.head_dim as f32).sqrt(),
+            neg_inf: f32::NEG_INFINITY,
+            num_keys,
+            list_stride: self.asked.list_stride(),
+            window: self.attention().mask.window(),
+            softcap: self.asked.softcap,
+            k_scale: 1.0,
+            v_scale: 1.0,
+        }
+    }
+
+    fn on_gpu(&self, gpu: &Gpu, loads: KeyLoads) -> [Vec<f32>; 2] {
+        let shape = &self.layer.shape;
+        let [k, v] = self.layer.upload(gpu).unwrap();
+        let q = gpu.upload("q", &self.q).unwrap();
+        let tables = gpu.upload("tables", &self.layer.tables).unwrap();
+        let tiles = gpu.upload("tiles", &self.tiles).unwrap();
+        let heads = (self.rows * self.num_heads) as usize;
+        let out = gpu.upload("out", &vec![f32::NAN; heads * shape.head_dim as usize]).unwrap();
+        let lse = gpu.upload("lse", &vec![f32::NAN; heads]).unwrap();
+        let mut bindings: Vec<Bound> = vec![
+            (&q).into(),
+            (&k).into(),
+            (&v).into(),
+            (&tables).into(),
+            (&tiles).into(),
+            (&out).into(),
+            (&lse).into(),
+        ];
+        let extra = self.asked.upload(gpu).unwrap();
+        bindings.extend(extra.as_ref().map(Into::into));
+        let mut pass = Pass::new("prefill");
+        let variant = paged_prefill::variant(shape, self.num_heads, loads, self.attention());
+        let count = u32::try_from(self.tiles.len()).unwrap();
+        let grid = paged_prefill::grid(shape, self.num_heads, loads, count);
+        let last = self.tiles.iter().map(|tile| tile.position + tile.rows - 1).max().unwrap();
+        let first = match self.attention().context {
+            Context::Full => self.tiles.iter().map(|t| self.attention().mask.first_key(t.position)).min(),
+            Context::Blocks(_) | Context::Tokens => None,
+        };
+        let lists = self.asked.lists.as_ref().map_or(0, |lists| lists.lists.len());
+        let (tables_of, lens) =
+            ((&self.layer.tables[..], self.layer.num_blocks()), [q.len(), out.len(), lse.len(), lists]);
+        paged_prefill::check(shape, &self.params((0, u32::MAX)), (&self.tiles, TILE_ROWS), tables_of, lens)
+            .unwrap();
+        for segment in paged_prefill::segments(first.unwrap_or(0), last, gpu.is_cpu()) {
+            dispatch(gpu, &mut pass, &variant, &self.params(segment), &bindings, grid);
+        }
+        let reads = [pass.read(&out, 0..out.len()), pass.read(&lse, 0..lse.len())];
+        let outcome = gpu.submit(pass).unwrap().wait().unwrap();
+        reads.map(|read| outcome.get(read))
+    }
+
+    fn check(&self, gpu: &Gpu) {
+        let heads = (self.rows * self.num_heads) as usize;
+        let mut want = [heads * self.layer.shape.head_dim as usize, heads].map(|n| vec![f32::NAN; n]);
+        let [out, lse] = &mut want;
+        let tables = &self.layer.tables;
+        let kv = self.layer.kv();
+        cpu::paged_prefill::paged_prefill(
+            &kv,
+            &self.params((0, u32::MAX)),
+            &self.q,
+            tables,
+            &self.tiles,
+            out,
+            lse,
+            &self.asked.options(),
+        );
+        for loads in loads(gpu) {
+            let shape = &self.layer.shape;
+            let what = format!(
+                "{shape:?}, {} heads, {loads:?}, {:?}, {:?}",
+                self.num_heads,
+                self.attention(),
+                self.tiles
+            );
+            let [out, lse] = self.on_gpu(gpu, loads);
+            assert_close(&format!("output, {what}"), ATTENTION, &out, &want[0]);
+            assert_close(&format!("lse, {what}"), ATTENTION, &lse, &want[1]);
+        }
+    }
+}
+
+#[test]
+fn chunks_round_blocks() {
+    let Some(gpu) = gpu() else { return };
+    // Heads of 256 take a software driver half a minute to compile; head size 128 has the same loops.
+    for index in 1..SHAPES.len() {
+        let dtype = if index % 2 == 0 { KvDtype::F32 } else { KvDtype::F16 };
+        let (shape, num_heads) = shape_of(index, dtype);
+        let block = shape.block_size;
+        let chunks = [(0, 1), (block - 1, 3), (block, 2), (0, 66)];
+        Prefill::new(shape, num_heads, &chunks, TILE_ROWS, 8, 5).check(gpu);
+    }
+}
+
+/// The ends of what is served, as for decode. Software drivers take half a minute to compile each of the large heads, so
+/// these are for devices.
+#[test]
+fn heads_groups_and_blocks_at_their_limits() {
+    let Some(gpu) = gpu() else { return };
+    for (head_dim, num_kv_heads, group, block_size, dtype) in [
+        (16, 1, 128, 128, KvDtype::F16),
+        (24, 3, 1, 4, KvDtype::Int8),
+        (248, 2, 3, 128, KvDtype::F32),
+        (256, 1, 32, 4, KvDtype::F16),
+        (512, 1, 8, 16, KvDtype::F16),
+        (512, 2, 1, 64, KvDtype::Fp8),
+    ] {
+        let shape = KvShape { num_kv_heads, head_dim, block_size, dtype };
+        if head_dim > 128 && gpu.is_cpu() {
+            eprintln!("{shape:?} is left to devices");
+            continue;
+        }
+        let chunks = [(0, 5), (block_size + 1, 70), (300, 1)];
+        Prefill::new(shape, num_kv_heads * group, &chunks, TILE_ROWS, 8, 41).check(gpu);
+    }
+}
+
+/// A software driver cuts this into segments; large heads, and heads that lanes serve together.
+#[test]
+fn thousands_of_keys() {
+    let Some(gpu) = gpu() else { return };
+    for (index, dtype, len) in [(1, KvDtype::F16, 4000), (3, KvDtype::F16, 9000)] {
+        let (shape, num_heads) = shape_of(index, dtype);
+        Prefill::new(shape, num_heads, &[(len, 2), (510, 5), (3, 1)], TILE_ROWS, 0, 23).check(gpu);
+    }
+}
+
+#[test]
+fn a_row_does_not_depend_on_its_tile_chunk_or_block() {
+    let Some(gpu) = gpu() else { return };
+    let whole = |block_size, tile_rows, loads| {
+        let shape = KvShape { num_kv_heads: 1, head_dim: 32, block_size, dtype: KvDtype::F16 };
+        Prefill::new(shape, 3, &[(0, 90)], tile_rows, 0, 21).on_gpu(gpu, loads)
+    };
+    for loads in loads(gpu) {
+        let want = whole(16, TILE_ROWS, loads);
+        for (block_size, tile_rows) in [(16, 1), (16, 7), (4, 64), (256, 33)] {
+            for (got, want) in whole(block_size, tile_rows, loads).iter().zip(&want) {
+                assert_bits(&format!("blocks of {block_size}, tiles of {tile_rows}, {loads:?}"), got, want);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_chunk_is_part_of_the_whole() {
+    let Some(gpu) = gpu() else { return };
+    let shape = KvShape { num_kv_heads: 1, head_dim: 32, block_size: 16, dtype: KvDtype::F32 };
+    let width = 3 * 32;
+    for loads in loads(gpu) {
+        let mut prefill = Prefill::new(shape, 3, &[(0, 90)], TILE_ROWS, 0, 22);
+        let [whole, _] = prefill.on_gpu(gpu, loads);
+        for (first, rows) in [(0, 40), (40, 1), (41, 49)] {
+            prefill.tiles = vec![Tile { row: first, rows, position: first, ..Tile::default() }];
+            let [chunk, _] = prefill.on_gpu(gpu, loads);
+            let range = (first * width) as usize..((first + rows) * width) as usize;
+            assert_bits(&format!("rows {first}, {rows}, {loads:?}"), &chunk[range.clone()], &whole[range]);
+        }
+    }
+}
+
+/// All blocks in the lists: the arithmetic of dense attention, bit for bit.
+#[test]
+fn lists_of_all_blocks_change_nothing() {
+    let Some(gpu) = gpu() else { return };
+    for (block_size, block, dtype) in [(4, 8, KvDtype::F32), (16, 64, KvDtype::F16)] {
+        let shape = KvShape { num_kv_heads: 2, head_dim: 16, block_size, dtype };
+        let prefill = || Prefill::new(shape, 4, &[(0, 90), (600, 20), (7, 1)], TILE_ROWS, 0, 22);
+        for loads in loads(gpu) {
+            let want = prefill().on_gpu(gpu, loads);
+            let got = prefill().listed(block, 1.0, 1).on_gpu(gpu, loads);
+            for (got, want) in got.iter().zip(&want) {
+                assert_bits(&format!("{shape:?}, selection blocks of {block}, {loads:?}"), got, want);
+            }
+        }
+    }
+}
+
+/// Rows in the middle of a block, rows before all listed blocks, empty lists, segments without keys.
+#[test]
+fn listed_blocks_are_all_that_is_attended() {
+    let Some(gpu) = gpu() else { return };
+    let shape = KvShape { num_kv_heads: 2, head_dim: 24, block_size: 16, dtype: KvDtype::F16 };
+    for (block, chance, seed) in [(16, 0.3, 1), (128, 0.5, 2), (64, 0.2, 3), (32, 0.0, 5)] {
+        Prefill::new(shape, 4, &[(0, 130), (1300, 70), (37, 1)], TILE_ROWS, 4, 18)
+            .listed(block, chance, seed)
+            .check(gpu);
+    }
+}
+
+#[test]
+fn codes_are_read_as_they_are_kept() {
+    let Some(gpu) = gpu() else { return };
+    for dtype in [KvDtype::Fp8, KvDtype::Int8] {
+        let shape = KvShape { num_kv_heads: 2, head_dim: 24, block_size: 4, dtype };
+        Prefill::new(shape, 4, &[(0, 70), (600, 3)], TILE_ROWS, 0, 36).check(gpu);
+    }
+}
+
+/// Every mask, over segments, blocks and tiles, and what no row sees taken away.
+#[test]
+fn masks_bound_what_is_read() {
+    let Some(gpu) = gpu() else { return };
+    let shape = KvShape { num_kv_heads: 1, head_dim: 16, block_size: 4, dtype: KvDtype::F32 };
+    for mask in [Mask::Window(128), Mask::Window(1), Mask::Window(700), Mask::Chunk(36), Mask::Chunk(600)] {
+        let attention = Attention { mask, ..Attention::default() };
+        let chunks = [(0, 130), (1300, 70), (37, 1), (505, 30)];
+        Prefill::new(shape, 2, &chunks, TILE_ROWS, 4, 18).asking(attention, 3).check(gpu);
+        Prefill::new(shape, 2, &chunks, TILE_ROWS, 4, 19).asking(attention, 4).listed(16, 0.5, 5).check(gpu);
+    }
+}
+
+#[test]
+fn logits_are_capped_or_fall_with_distance() {
+    let Some(gpu) = gpu() else { return };
+    let shape = KvShape { num_kv_heads: 2, head_dim: 16, block_size: 16, dtype: KvDtype::F16 };
+    for logit in [Logit::Softcap, Logit::Alibi] {
+        let attention = Attention { logit, ..Attention::default() };
+        Prefill::new(shape, 4, &[(0, 70), (600, 3)], TILE_ROWS, 0, 34).asking(attention, 4).check(gpu);
+    }
+}
+
+/// Shapes of which a software driver compiles a lane in a few seconds.
+fn small_shapes() -> impl Strategy<Value = (KvShape, u32)> {
+    coded_shapes().prop_map(|(shape, num_heads)| {
+        let heads = paged_prefill::heads_a_lane(&shape, num_heads, KeyLoads::Broadcast);
+        (KvShape { head_dim: shape.head_dim.min(64 / heads / 8 * 8), ..shape }, num_heads)
+    })
+}
+
+proptest! {
+    #![proptest_config(cases(3))]
+    #[test]
+    fn attends_as_the_reference_does(
+        (shape, num_heads) in small_shapes(),
+        chunks in prop::collection::vec((0u32..80, 1u32..80), 1..4),
+        tile_rows in 1u32..=64,
+        gap in 0u32..9,
+        lists in prop::option::of((0u32..4, 0.0..1.0)),
+        attention in attentions(),
+        seed: u64,
+    ) {
+        if let Some(gpu) = gpu() {
+            let mut prefill = Prefill::new(shape, num_heads, &chunks, tile_rows, gap, seed);
+            prefill = prefill.asking(attention, seed);
+            if let Some((times, chance)) = lists {
+                prefill = prefill.listed(shape.block_size.max(8) << times, chance, seed);
+            }
+            prefill.check(gpu);
+        }
+    }
+}
