@@ -1,24 +1,32 @@
 //! Builds the stack of tiers that a spec describes.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::codec::{Codec, CodecError, CodedTier, RowLayout};
+use crate::codec::RowLayout;
+#[cfg(feature = "compress")]
+use crate::codec::{Codec, CodecError, CodedTier};
 use crate::policy::PolicyKind;
-use crate::spec::{Compression, DiskSpec, RemoteSpec, TierSpec};
+#[cfg(feature = "compress")]
+use crate::spec::Compression;
+#[cfg(feature = "compress")]
+use crate::spec::{DiskSpec, RemoteSpec};
+use crate::spec::{KeySource, TierSpec};
 use crate::stack::{StackError, TierStack};
 use crate::tier::{BlockLayout, HostTier, Tier, TierError, TierName};
 
-/// What a spec does not say: the blocks, and how the tiers treat them.
+/// Options that a spec does not have: the blocks, and how the tiers treat them.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct StackConfig {
     /// Size and division of every block above the codec.
     pub layout: BlockLayout,
     /// Names what the blocks hold: model, cache group, element type. Blocks stored under another name are
     /// never served.
     pub namespace: String,
-    /// Position of the rows in a shard, for int8.
-    pub rows: RowLayout,
+    /// Position of the rows in a shard, which `compress=int8` needs.
+    pub rows: Option<RowLayout>,
     /// Order of eviction in the host and disk tiers.
     pub policy: PolicyKind,
     /// Blocks between two syncs of the disk tier.
@@ -27,6 +35,23 @@ pub struct StackConfig {
     pub remote_timeout: Duration,
     /// After a failed request, a remote service is not asked again for this long.
     pub remote_retry_after: Duration,
+}
+
+impl StackConfig {
+    /// Least recently used blocks are evicted, 64 blocks are synced at a time, requests to a service take at most 5 s,
+    /// and a service that failed is asked again after 1 s. There is no row layout.
+    #[must_use]
+    pub fn new(layout: BlockLayout, namespace: impl Into<String>) -> Self {
+        Self {
+            layout,
+            namespace: namespace.into(),
+            rows: None,
+            policy: PolicyKind::Lru,
+            blocks_per_sync: 64,
+            remote_timeout: Duration::from_secs(5),
+            remote_retry_after: Duration::from_secs(1),
+        }
+    }
 }
 
 /// Why the tiers of a spec could not be built.
@@ -49,7 +74,20 @@ pub enum AssembleError {
         /// The feature.
         feature: &'static str,
     },
+    /// int8 has a scale for each row, so it must know where rows are.
+    #[error("compress=int8 needs the row layout of the blocks")]
+    NoRowLayout,
+    /// The key of the MACs is not where the spec says.
+    #[error("no key in {place}")]
+    Key {
+        /// Place where the key was looked for.
+        place: KeySource,
+        /// Why it cannot be used.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
     /// The compression does not fit the blocks.
+    #[cfg(feature = "compress")]
     #[error(transparent)]
     Codec(#[from] CodecError),
     /// A tier did not open.
@@ -74,15 +112,34 @@ impl TierSpec {
         if let Some(capacity_bytes) = self.host_bytes {
             tiers.push(Arc::new(host(capacity_bytes, config)?));
         }
+        self.add_lower(config, &mut tiers)?;
+        Ok(TierStack::new(tiers)?)
+    }
+
+    /// Adds the tiers below the host, which no feature of this build has.
+    #[cfg(not(feature = "compress"))]
+    fn add_lower(&self, _: &StackConfig, _: &mut Vec<Arc<dyn Tier>>) -> Result<(), AssembleError> {
+        let lacks = |tier, feature| Err(AssembleError::Feature { tier, feature });
+        match (&self.disk, &self.remote) {
+            (Some(_), _) => lacks(TierName::DISK, "disk"),
+            (None, Some(_)) => lacks(TierName::REMOTE, "remote"),
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// Adds the tiers below the host.
+    #[cfg(feature = "compress")]
+    fn add_lower(&self, config: &StackConfig, tiers: &mut Vec<Arc<dyn Tier>>) -> Result<(), AssembleError> {
         let codec = match self.compression {
             Compression::None => Codec::AsStored,
             Compression::Fp8 => Codec::Fp8 { scale: 1.0 },
-            Compression::Int8 => Codec::Int8 { rows: config.rows },
+            Compression::Int8 => Codec::Int8 { rows: config.rows.ok_or(AssembleError::NoRowLayout)? },
         };
         // What lies below the codec is another kind of block, in size and in name.
+        let tenant = self.tenant.as_ref().map_or_else(String::new, |tenant| format!(", tenant {tenant:?}"));
         let below = StackConfig {
             layout: codec.encoded_layout(config.layout)?,
-            namespace: format!("{}, {codec:?}", config.namespace),
+            namespace: format!("{}, {codec:?}{tenant}", config.namespace),
             ..config.clone()
         };
         let coded = |tier| CodedTier::new(codec, config.layout, tier);
@@ -91,9 +148,9 @@ impl TierSpec {
             tiers.push(Arc::new(coded(disk(spec, &below, self.host_bytes.is_some())?)?));
         }
         if let Some(spec) = &self.remote {
-            tiers.push(Arc::new(coded(remote(spec, &below)?)?));
+            tiers.push(Arc::new(coded(remote(spec, self.mac.as_ref(), &below)?)?));
         }
-        Ok(TierStack::new(tiers)?)
+        Ok(())
     }
 }
 
@@ -118,26 +175,61 @@ fn disk(spec: &DiskSpec, config: &StackConfig, direct: bool) -> Result<Arc<dyn T
     })?))
 }
 
-#[cfg(not(feature = "disk"))]
+#[cfg(all(feature = "compress", not(feature = "disk")))]
 fn disk(_: &DiskSpec, _: &StackConfig, _: bool) -> Result<Arc<dyn Tier>, AssembleError> {
     Err(AssembleError::Feature { tier: TierName::DISK, feature: "disk" })
 }
 
 #[cfg(feature = "remote")]
-fn remote(spec: &RemoteSpec, config: &StackConfig) -> Result<Arc<dyn Tier>, AssembleError> {
-    if cfg!(not(feature = "s3")) && matches!(spec, RemoteSpec::S3 { .. }) {
-        return Err(AssembleError::Feature { tier: TierName::REMOTE, feature: "s3" });
+fn remote(
+    spec: &RemoteSpec,
+    mac: Option<&KeySource>,
+    config: &StackConfig,
+) -> Result<Arc<dyn Tier>, AssembleError> {
+    use crate::tier::{Credentials, RemoteConfig, RemoteTier};
+    let tier = TierName::REMOTE;
+    let lacks = |feature| Err(AssembleError::Feature { tier, feature });
+    let mut credentials = None;
+    match spec {
+        RemoteSpec::S3 { .. } if cfg!(not(feature = "s3")) => return lacks("s3"),
+        RemoteSpec::Redis { endpoint, .. } => {
+            if cfg!(not(feature = "tls")) && endpoint.starts_with("rediss:") {
+                return lacks("tls");
+            }
+            credentials = Credentials::from_env(tier)?;
+        }
+        _ => {}
     }
-    let remote = crate::tier::RemoteConfig {
-        layout: config.layout,
-        namespace: config.namespace.clone(),
+    let remote = RemoteConfig {
         timeout: config.remote_timeout,
         retry_after: config.remote_retry_after,
+        mac: mac.map(mac_key).transpose()?,
+        credentials,
+        ..RemoteConfig::new(config.layout, &config.namespace)
     };
-    Ok(Arc::new(crate::tier::RemoteTier::open(spec, remote)?))
+    Ok(Arc::new(RemoteTier::open(spec, remote)?))
 }
 
-#[cfg(not(feature = "remote"))]
-fn remote(_: &RemoteSpec, _: &StackConfig) -> Result<Arc<dyn Tier>, AssembleError> {
+#[cfg(feature = "remote")]
+fn mac_key(place: &KeySource) -> Result<crate::tier::MacKey, AssembleError> {
+    let failed = |source| AssembleError::Key { place: place.clone(), source };
+    let text = match place {
+        KeySource::File(path) => std::fs::read_to_string(path).map_err(|error| failed(error.into()))?,
+        KeySource::Env(name) => std::env::var(name).map_err(|error| failed(unset(&error).into()))?,
+    };
+    crate::tier::MacKey::from_hex(&text).map_err(|error| failed(error.into()))
+}
+
+/// Says why a variable cannot be used. The error itself may hold its value.
+#[cfg(feature = "remote")]
+fn unset(error: &std::env::VarError) -> &'static str {
+    match error {
+        std::env::VarError::NotPresent => "it is not set",
+        std::env::VarError::NotUnicode(_) => "its value is not UTF-8",
+    }
+}
+
+#[cfg(all(feature = "compress", not(feature = "remote")))]
+fn remote(_: &RemoteSpec, _: Option<&KeySource>, _: &StackConfig) -> Result<Arc<dyn Tier>, AssembleError> {
     Err(AssembleError::Feature { tier: TierName::REMOTE, feature: "remote" })
 }

@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 
 pub mod assemble;
+#[cfg(any(feature = "remote", feature = "testing"))]
+pub mod clock;
 pub mod codec;
 pub mod counters;
 pub mod engine;
@@ -21,3 +23,6 @@ mod sync;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod tier;
+
+/// Hashes of blocks and ids of sequences, which this crate takes and gives.
+pub use kvblock;

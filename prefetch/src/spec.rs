@@ -1,11 +1,16 @@
 //! Tier specs: the text form of a stack of tiers,
 //! `host=2GiB,disk=PATH:20GiB,remote=redis://127.0.0.1:6379/0`.
 
+mod remote;
+
+pub use remote::RemoteSpec;
+
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::failure::FailurePolicy;
+use remote::SCHEMES;
 
 /// Tiers to build, fastest first.
 ///
@@ -13,7 +18,9 @@ use crate::failure::FailurePolicy;
 /// |---|---|
 /// | `host` | bytes |
 /// | `disk` | `PATH:BYTES` |
-/// | `remote` | `redis://HOST:PORT/DB`, `file:///DIRECTORY` or `s3://BUCKET/PREFIX` |
+/// | `remote` | `redis://HOST:PORT/DB`, `rediss://HOST:PORT/DB`, `file:///DIRECTORY` or `s3://BUCKET/PREFIX` |
+/// | `mac` | `file:PATH` or `env:NAME`, where the key is that authenticates remote blocks: 64 hexadecimal digits |
+/// | `tenant` | a name; blocks on disk and remote are served to engines of the same tenant only |
 /// | `compress` | `none`, `fp8` or `int8`, for the blocks of disk and remote |
 /// | `failure` | `recompute` or `fail`: what happens to a request when blocks that it relies on cannot be read |
 ///
@@ -27,10 +34,23 @@ pub struct TierSpec {
     pub disk: Option<DiskSpec>,
     /// The remote tier.
     pub remote: Option<RemoteSpec>,
-    /// How blocks are kept below the host tier.
+    /// Source of the key of the MACs of remote blocks.
+    pub mac: Option<KeySource>,
+    /// Owner of the blocks on disk and remote.
+    pub tenant: Option<String>,
+    /// Encoding of blocks below the host tier.
     pub compression: Compression,
-    /// What happens to a request whose blocks cannot be read.
+    /// Response to blocks that cannot be read.
     pub failure: FailurePolicy,
+}
+
+/// Source of a key. The key itself is never part of a spec, which is printed and seen in process lists.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum KeySource {
+    /// A file.
+    File(PathBuf),
+    /// A variable of the environment.
+    Env(String),
 }
 
 /// A disk tier.
@@ -42,31 +62,7 @@ pub struct DiskSpec {
     pub capacity_bytes: u64,
 }
 
-/// A remote tier.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum RemoteSpec {
-    /// A Redis server.
-    Redis {
-        /// `redis://HOST:PORT`.
-        endpoint: String,
-        /// Database number.
-        database: u32,
-    },
-    /// A directory that several engines mount.
-    Directory {
-        /// The directory.
-        path: PathBuf,
-    },
-    /// A bucket; endpoint, region and credentials come from the environment, as for other S3 clients.
-    S3 {
-        /// The bucket.
-        bucket: String,
-        /// Prefix of every object, without slashes at the ends; may be empty.
-        prefix: String,
-    },
-}
-
-/// How blocks are kept below the host tier.
+/// Encoding of blocks below the host tier.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Compression {
     /// As stored.
@@ -78,14 +74,13 @@ pub enum Compression {
     Int8,
 }
 
-const KEYS: &[&str] = &["host", "disk", "remote", "compress", "failure"];
+const KEYS: &[&str] = &["host", "disk", "remote", "mac", "tenant", "compress", "failure"];
 const COMPRESSIONS: &[(&str, Compression)] =
     &[("none", Compression::None), ("fp8", Compression::Fp8), ("int8", Compression::Int8)];
 const FAILURES: &[(&str, FailurePolicy)] =
     &[("recompute", FailurePolicy::Recompute), ("fail", FailurePolicy::Fail)];
 const UNITS: &[(&str, u64)] =
     &[("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
-const SCHEMES: &[&str] = &["redis://", "file://", "s3://"];
 
 /// Why a spec could not be parsed.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
@@ -126,6 +121,18 @@ pub enum SpecError {
         /// The value.
         value: Box<str>,
     },
+    /// The URL of a server with a user or a password. It is not repeated here.
+    #[error(
+        "the URL of a Redis server holds a user or a password; set REDIS_USERNAME and REDIS_PASSWORD, or \
+         REDIS_PASSWORD_FILE, instead"
+    )]
+    Credentials,
+    /// A key that is neither in a file nor in the environment. It may be the key itself, and is not repeated here.
+    #[error("mac is not of the form file:PATH or env:NAME")]
+    KeySource,
+    /// A tenant without a name.
+    #[error("tenant has no name")]
+    Tenant,
     /// A remote value that names no service.
     #[error("remote `{value}` does not start with one of {}", SCHEMES.join(", "))]
     Scheme {
@@ -137,7 +144,7 @@ pub enum SpecError {
     Remote {
         /// The value.
         value: Box<str>,
-        /// What is missing or wrong.
+        /// Part that is missing or wrong.
         part: &'static str,
     },
     /// An unknown compression.
@@ -174,6 +181,9 @@ impl FromStr for TierSpec {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
+        if remote::holds_credentials(text) {
+            return Err(SpecError::Credentials);
+        }
         let mut spec = Self::default();
         let mut seen: Vec<&str> = Vec::new();
         for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
@@ -186,6 +196,9 @@ impl FromStr for TierSpec {
                 "host" => spec.host_bytes = Some(size("host", value)?),
                 "disk" => spec.disk = Some(disk(value)?),
                 "remote" => spec.remote = Some(value.parse()?),
+                "mac" => spec.mac = Some(value.parse()?),
+                "tenant" if value.is_empty() => return Err(SpecError::Tenant),
+                "tenant" => spec.tenant = Some(value.to_owned()),
                 "compress" => {
                     let known = named(COMPRESSIONS, value);
                     spec.compression = known.ok_or_else(|| SpecError::Compression { value: value.into() })?;
@@ -219,44 +232,6 @@ fn disk(value: &str) -> Result<DiskSpec, SpecError> {
     }
 }
 
-impl FromStr for RemoteSpec {
-    type Err = SpecError;
-
-    fn from_str(value: &str) -> Result<Self, SpecError> {
-        let wrong = |part| SpecError::Remote { value: value.into(), part };
-        if let Some(rest) = value.strip_prefix("redis://") {
-            let (address, database) = rest.split_once('/').unwrap_or((rest, ""));
-            let database = if database.is_empty() { "0" } else { database };
-            let database = database.parse().map_err(|_| wrong("database number"))?;
-            let host = address.rsplit_once('@').map_or(address, |(_, host)| host);
-            let (name, port) = host.rsplit_once(':').unwrap_or((host, "6379"));
-            if name.is_empty() {
-                return Err(wrong("host"));
-            }
-            // The last colon of an IPv6 address in brackets begins no port.
-            if !port.ends_with(']') && port.parse::<u16>().is_err() {
-                return Err(wrong("port"));
-            }
-            return Ok(Self::Redis { endpoint: format!("redis://{address}"), database });
-        }
-        if let Some(path) = value.strip_prefix("file://") {
-            return if path.is_empty() {
-                Err(wrong("path"))
-            } else {
-                Ok(Self::Directory { path: path.into() })
-            };
-        }
-        if let Some(rest) = value.strip_prefix("s3://") {
-            let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-            if bucket.is_empty() {
-                return Err(wrong("bucket"));
-            }
-            return Ok(Self::S3 { bucket: bucket.into(), prefix: prefix.trim_matches('/').into() });
-        }
-        Err(SpecError::Scheme { value: value.into() })
-    }
-}
-
 impl fmt::Display for TierSpec {
     /// The text form of this spec, with sizes in the largest unit that divides them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -270,6 +245,12 @@ impl fmt::Display for TierSpec {
         if let Some(remote) = &self.remote {
             items.push(format!("remote={remote}"));
         }
+        if let Some(key) = &self.mac {
+            items.push(format!("mac={key}"));
+        }
+        if let Some(tenant) = &self.tenant {
+            items.push(format!("tenant={tenant}"));
+        }
         if self.compression != Compression::None {
             items.push(format!("compress={}", name_of(COMPRESSIONS, &self.compression)));
         }
@@ -280,13 +261,23 @@ impl fmt::Display for TierSpec {
     }
 }
 
-impl fmt::Display for RemoteSpec {
+impl FromStr for KeySource {
+    type Err = SpecError;
+
+    fn from_str(value: &str) -> Result<Self, SpecError> {
+        match value.split_once(':') {
+            Some(("file", path)) if !path.is_empty() => Ok(Self::File(path.into())),
+            Some(("env", name)) if !name.is_empty() => Ok(Self::Env(name.to_owned())),
+            _ => Err(SpecError::KeySource),
+        }
+    }
+}
+
+impl fmt::Display for KeySource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Redis { endpoint, database } => write!(f, "{endpoint}/{database}"),
-            Self::Directory { path } => write!(f, "file://{}", path.display()),
-            Self::S3 { bucket, prefix } if prefix.is_empty() => write!(f, "s3://{bucket}"),
-            Self::S3 { bucket, prefix } => write!(f, "s3://{bucket}/{prefix}"),
+            Self::File(path) => write!(f, "file:{}", path.display()),
+            Self::Env(name) => write!(f, "env:{name}"),
         }
     }
 }

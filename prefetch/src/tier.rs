@@ -5,7 +5,7 @@ mod disk;
 mod error;
 mod host;
 mod name;
-#[cfg(feature = "remote")]
+#[cfg(any(feature = "remote", feature = "testing"))]
 mod remote;
 
 #[cfg(feature = "disk")]
@@ -14,11 +14,13 @@ pub use error::{TierError, TierWarning};
 pub use host::HostTier;
 pub use name::TierName;
 #[cfg(feature = "remote")]
-pub use remote::{RemoteConfig, RemoteTier};
+pub use remote::Credentials;
+#[cfg(any(feature = "remote", feature = "testing"))]
+pub use remote::{MacKey, MacKeyError, ObjectError, Objects, RemoteConfig, RemoteTier};
 
 use kvblock::BlockHash;
 
-/// How the bytes of one block are divided into equal shards, usually one per layer of a cache group.
+/// Division of the bytes of one block into equal shards, usually one per layer of a cache group.
 ///
 /// A shard is the unit of a read and carries its own checksum; a block is the unit of a write and of
 /// visibility.
@@ -189,7 +191,7 @@ pub trait Tier: Send + Sync {
 
 /// Checksum of a shard of the block `key`: XXH3-64, fast enough to run at memory speed. It guards against torn
 /// writes, bad media and mixed-up blocks, not against an adversary.
-#[cfg(any(feature = "disk", feature = "remote"))]
+#[cfg(any(feature = "disk", feature = "remote", feature = "testing"))]
 pub(crate) fn shard_sum(key: BlockHash, shard: u32, bytes: &[u8]) -> u64 {
     let [a, b, c, d, e, f, g, h, ..] = *key.as_bytes();
     xxhash_rust::xxh3::xxh3_64_with_seed(

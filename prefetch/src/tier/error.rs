@@ -36,6 +36,16 @@ pub enum TierError {
         /// Checksum of the bytes as written.
         expected: u64,
     },
+    /// A shard was not written by a holder of the key.
+    #[error("block {key:?} in the {tier} tier is not authentic: the MAC of shard {shard} is wrong")]
+    Forged {
+        /// The tier that holds the block.
+        tier: TierName,
+        /// The block.
+        key: BlockHash,
+        /// The shard that failed.
+        shard: u32,
+    },
     /// No block can be evicted.
     #[error("{tier} tier is full: all {capacity_blocks} blocks are in use")]
     Full {
@@ -75,9 +85,9 @@ pub enum TierError {
     Mismatch {
         /// The tier.
         tier: TierName,
-        /// What the tier says it holds.
+        /// Contents that the tier says it holds.
         found: Box<str>,
-        /// What was asked for.
+        /// Contents that were asked for.
         expected: Box<str>,
     },
     /// A directory cannot be used.

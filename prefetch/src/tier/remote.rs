@@ -1,39 +1,49 @@
-//! The remote tier: blocks in a service or directory that several engines share, through OpenDAL.
+//! The remote tier: blocks in a service or directory that several engines share.
 //!
-//! A block is one object: for each shard, its checksum (8 bytes, seeded with hash and shard number) and its
-//! bytes. One ranged read is thus enough to check a shard, and an object under the wrong name is noticed.
+//! A block is one object: for each shard, a tag and its bytes. The tag is a checksum that depends on hash and shard
+//! number, or with [`RemoteConfig::mac`] a MAC. One ranged read is thus enough to check a shard, and an object under
+//! the wrong name is noticed.
 //! Names begin with a digest of namespace and layout, so that engines with different models or cache types
 //! can share storage without conflict. Next to these objects lies one named `format`, by which storage of
 //! another version is recognised and refused.
 
-mod lookup;
 mod naming;
-mod rendezvous;
+mod objects;
+mod seal;
+#[cfg(feature = "remote")]
+mod service;
 
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, mpsc};
-use std::time::{Duration, Instant};
+pub use objects::{ObjectError, Objects};
+pub use seal::{MacKey, MacKeyError};
+#[cfg(feature = "remote")]
+pub use service::Credentials;
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use kvblock::BlockHash;
-use opendal::layers::{RetryLayer, TimeoutLayer};
-use opendal::{ErrorKind, Operator, services};
-use tokio::runtime::Runtime;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::{BlockLayout, Stored, Tier, TierError, TierName, shard_sum};
-use crate::spec::RemoteSpec;
+use super::{BlockLayout, Stored, Tier, TierError, TierName};
+use crate::clock::Clock;
 use crate::sync::lock;
 use naming::Naming;
+use seal::Seal;
 
-const SUM_BYTES: usize = size_of::<u64>();
 /// Version of object contents and names.
 const FORMAT: u32 = 1;
 /// Name of the object that says the version of a place.
 const FORMAT_NAME: &str = "format";
+/// Longest version that is read; nothing that writes one comes near it.
+const FORMAT_BYTES_MAX: u64 = 256;
 
-/// How a remote tier is set up.
+/// Options of a remote tier.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct RemoteConfig {
+    /// Name in counters and errors.
+    pub name: TierName,
     /// Size and division of every block.
     pub layout: BlockLayout,
     /// Names what the blocks hold, for instance model, cache group and element type.
@@ -43,238 +53,189 @@ pub struct RemoteConfig {
     /// After a failed request, the tier answers [`TierError::Down`] immediately for this long, so that a dead
     /// service does not delay every lookup by its timeout.
     pub retry_after: Duration,
+    /// Tags shards with MACs by this key, so that nobody without it can make blocks that are served. Without a key,
+    /// everybody who can write to the storage decides what its readers compute.
+    pub mac: Option<MacKey>,
+    /// User and password of a Redis server.
+    #[cfg(feature = "remote")]
+    pub credentials: Option<Credentials>,
+}
+
+impl RemoteConfig {
+    /// Requests take at most 5 s, a service that failed is asked again after 1 s, and blocks carry checksums.
+    #[must_use]
+    pub fn new(layout: BlockLayout, namespace: impl Into<String>) -> Self {
+        Self {
+            name: TierName::REMOTE,
+            layout,
+            namespace: namespace.into(),
+            timeout: Duration::from_secs(5),
+            retry_after: Duration::from_secs(1),
+            mac: None,
+            #[cfg(feature = "remote")]
+            credentials: None,
+        }
+    }
+
+    /// The first part of every name: equal only for equal contents of equal blocks, tagged in the same way.
+    fn space(&self) -> String {
+        let (shards, shard_bytes) = (self.layout.shards(), self.layout.shard_bytes());
+        let mut about =
+            format!("format {FORMAT}, {shards} shards of {shard_bytes} bytes, {}", self.namespace);
+        if let Some(key) = &self.mac {
+            about += &format!(", MAC by key {}", key.id());
+        }
+        format!("{:032x}", xxh3_128(about.as_bytes()))
+    }
 }
 
 /// Blocks that several engines share.
 pub struct RemoteTier {
+    name: TierName,
     layout: BlockLayout,
-    /// A block lies in the backend that its hash selects.
-    backends: Vec<Operator>,
-    /// The storage around the backends, shared with other namespaces.
-    places: Vec<Operator>,
+    /// A block lies in the place that its hash selects.
+    places: Vec<Arc<dyn Objects>>,
     naming: Naming,
-    timeout: Duration,
+    seal: Seal,
     retry_after: Duration,
-    down_until: Mutex<Option<Instant>>,
-    /// Taken in `drop` only: a runtime may not be dropped where tasks of another one run.
-    runtime: Option<Runtime>,
+    clock: Arc<dyn Clock>,
+    /// Time of the clock before which the service is left alone.
+    down_until: Mutex<Option<Duration>>,
 }
 
 impl RemoteTier {
-    /// Opens the storage that a tier spec names. It is not contacted yet, but a directory must exist.
+    /// A tier over storage of one's own. A block lies in the place that its hash selects.
     ///
-    /// # Errors
-    /// [`TierError::Backend`] when it cannot be set up or the build lacks the feature for it.
-    pub fn open(spec: &RemoteSpec, config: RemoteConfig) -> Result<Self, TierError> {
-        let space = namespace_digest(&config);
-        match spec {
-            RemoteSpec::Redis { endpoint, database } => {
-                let at = |root: &str| {
-                    let redis = services::Redis::default().endpoint(endpoint).db(i64::from(*database));
-                    operator(redis.root(root), config.timeout)
-                };
-                let (place, backend) = (at("/pagoda")?, at(&format!("/pagoda/{space}"))?);
-                Self::assemble(vec![place], vec![backend], Naming::Flat, config)
-            }
-            RemoteSpec::Directory { path } => Self::directories(std::slice::from_ref(path), None, config),
-            #[cfg(feature = "s3")]
-            RemoteSpec::S3 { bucket, prefix } => {
-                // Sets the HTTP client of the process, unless the program has set one.
-                opendal::install_default();
-                let at =
-                    |root: &str| operator(services::S3::default().bucket(bucket).root(root), config.timeout);
-                let (place, backend) = (at(&format!("/{prefix}"))?, at(&format!("/{prefix}/{space}"))?);
-                Self::assemble(vec![place], vec![backend], Naming::Flat, config)
-            }
-            #[cfg(not(feature = "s3"))]
-            RemoteSpec::S3 { .. } => {
-                let missing =
-                    std::io::Error::new(std::io::ErrorKind::Unsupported, "built without the feature `s3`");
-                Err(failed("opening an s3 bucket", missing))
-            }
-        }
-    }
-
-    /// Opens plain directories in the Posix layout of UCM: a block is the file `data/HEX`, or, with
-    /// `dir_shard_chars` = n, lies in a directory named by the first n hex characters. While it is being
-    /// written, its name ends in `.tmp`. With several directories, the hash selects one; listing one twice is
-    /// allowed.
-    ///
-    /// # Errors
-    /// [`TierError::Directory`] when a directory is missing: it is not created, since it may be a mount that
-    /// is down.
-    pub fn directories(
-        paths: &[PathBuf],
-        dir_shard_chars: Option<u8>,
-        config: RemoteConfig,
-    ) -> Result<Self, TierError> {
-        let space = namespace_digest(&config);
-        let (mut places, mut backends) = (Vec::new(), Vec::new());
-        for path in paths {
-            let unusable =
-                |source| TierError::Directory { tier: TierName::REMOTE, path: path.clone(), source };
-            if !std::fs::metadata(path).map_err(unusable)?.is_dir() {
-                return Err(unusable(std::io::ErrorKind::NotADirectory.into()));
-            }
-            let at =
-                |root: &Path| operator(services::Fs::default().root(&root.to_string_lossy()), config.timeout);
-            places.push(at(path)?);
-            backends.push(at(&path.join(&space))?);
-        }
-        if backends.is_empty() {
-            return Err(failed("opening directories", std::io::Error::from(std::io::ErrorKind::NotFound)));
-        }
-        Self::assemble(places, backends, Naming::Posix { dir_shard_chars }, config)
+    /// # Panics
+    /// When there is no place.
+    #[must_use]
+    pub fn over(places: Vec<Arc<dyn Objects>>, clock: Arc<dyn Clock>, config: RemoteConfig) -> Self {
+        Self::assemble(places, Naming::flat(config.space()), clock, config)
     }
 
     fn assemble(
-        places: Vec<Operator>,
-        backends: Vec<Operator>,
+        places: Vec<Arc<dyn Objects>>,
         naming: Naming,
+        clock: Arc<dyn Clock>,
         config: RemoteConfig,
-    ) -> Result<Self, TierError> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .thread_name("remote-tier")
-            .enable_all()
-            .build()
-            .map_err(|e| failed("starting the runtime", e))?;
-        let RemoteConfig { layout, timeout, retry_after, .. } = config;
-        let down_until = Mutex::new(None);
-        let runtime = Some(runtime);
-        Ok(Self { layout, backends, places, naming, timeout, retry_after, down_until, runtime })
+    ) -> Self {
+        assert!(!places.is_empty(), "a remote tier of {} places keeps nothing", places.len());
+        let space = config.space();
+        let RemoteConfig { name, layout, retry_after, mac, .. } = config;
+        let seal = mac.map_or(Seal::Sum, |key| Seal::Mac { key, space });
+        Self { name, layout, places, naming, seal, retry_after, clock, down_until: Mutex::new(None) }
     }
 
-    /// Runs a request on the tier's own runtime and waits for it. May be called from any thread, also of
-    /// other runtimes.
-    fn run<T: Send + 'static>(
+    /// Makes a request, unless the service failed a moment ago.
+    fn ask<T>(
         &self,
         action: &'static str,
-        request: impl Future<Output = Result<T, opendal::Error>> + Send + 'static,
+        request: impl FnOnce() -> Result<T, ObjectError>,
     ) -> Result<T, Failure> {
-        let down_for = lock(&self.down_until).and_then(|until| until.checked_duration_since(Instant::now()));
-        if let Some(retry_in) = down_for.filter(|rest| !rest.is_zero()) {
-            return Err(Failure::Other(TierError::Down { tier: TierName::REMOTE, retry_in }));
+        let now = self.clock.now();
+        if let Some(until) = lock(&self.down_until).filter(|&until| until > now) {
+            return Err(Failure::Other(TierError::Down { tier: self.name, retry_in: until - now }));
         }
-        let (sender, receiver) = mpsc::sync_channel(1);
-        let runtime = self.runtime.as_ref().expect("taken only in drop");
-        runtime.spawn(async move {
-            // The receiver waits, unless its thread is gone with a panic.
-            let _ = sender.send(request.await);
-        });
-        let failure = match receiver.recv() {
-            Ok(Ok(value)) => return Ok(value),
-            Ok(Err(error)) if error.kind() == ErrorKind::NotFound => return Err(Failure::NotFound),
-            Ok(Err(error)) => failed(action, error),
-            Err(gone) => failed(action, gone),
+        let error = match request() {
+            Ok(value) => return Ok(value),
+            Err(ObjectError::NotFound) => return Err(Failure::NotFound),
+            Err(ObjectError::Short) => return Err(Failure::Short),
+            Err(ObjectError::NoContainer(bucket)) => {
+                return Err(Failure::Other(TierError::NoBucket { tier: self.name, bucket }));
+            }
+            Err(ObjectError::Failed(error)) => error,
         };
-        *lock(&self.down_until) = Some(Instant::now() + self.retry_after);
-        Err(Failure::Other(failure))
+        *lock(&self.down_until) = Some(self.clock.now() + self.retry_after);
+        Err(Failure::Other(self.failed(action, error)))
     }
 
-    /// Writes an object atomically: readers never see part of it.
-    fn write_object(&self, to: Operator, name: String, object: Vec<u8>) -> Result<Stored, Failure> {
-        let is_posix = matches!(self.naming, Naming::Posix { .. });
-        let patience = self.timeout * 4;
-        self.run("writing an object", async move {
-            if is_posix {
-                return rendezvous::write(&to, &name, object, patience).await;
-            }
-            // One request of these services shows the whole object or nothing.
-            to.write(&name, object).await.map(|_| Stored::Written)
-        })
+    fn failed(
+        &self,
+        action: &'static str,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> TierError {
+        TierError::Backend { tier: self.name, action, source: source.into() }
     }
 
-    /// Checks the version of the storage; new storage is marked with this one.
-    fn check_format(&self, place: &Operator) -> Result<(), TierError> {
+    /// Checks the version of a place; a new one is marked with this version.
+    fn check_format(&self, place: &dyn Objects) -> Result<(), TierError> {
         let expected = format!("KV blocks of format {FORMAT}");
-        let reader = place.clone();
-        let found = self.run("reading the format", async move { reader.read(FORMAT_NAME).await });
-        let found = match found {
-            Ok(found) => String::from_utf8_lossy(&found.to_vec()).into_owned(),
+        let found = match self.read_format(place, expected.len() as u64) {
+            Ok(found) => found,
             Err(Failure::NotFound) => {
-                let written =
-                    self.write_object(place.clone(), FORMAT_NAME.into(), expected.clone().into_bytes());
-                return match written {
-                    Err(Failure::Other(error)) => Err(error),
-                    Err(Failure::NotFound) => {
-                        Err(failed("writing the format", std::io::Error::from(std::io::ErrorKind::NotFound)))
-                    }
-                    Ok(_) => Ok(()),
-                };
+                let written = self
+                    .ask("writing the format", || place.write(FORMAT_NAME, expected.clone().into_bytes()));
+                return written.map(drop).map_err(|failure| match failure {
+                    Failure::Other(error) => error,
+                    _ => self.failed("writing the format", "the object is gone"),
+                });
             }
+            Err(Failure::Short) => "a format that changes while it is read".into(),
             Err(Failure::Other(error)) => return Err(error),
         };
         if found == expected {
             return Ok(());
         }
-        let (tier, found) = (TierName::REMOTE, found.into());
-        Err(TierError::Mismatch { tier, found, expected: expected.into() })
+        Err(TierError::Mismatch { tier: self.name, found: found.into(), expected: expected.into() })
     }
 
-    /// Refuses a missing bucket: reads of an object cannot tell it from an empty one, and some services
-    /// create it on the first write. Keys without permission to list buckets skip the check.
-    fn check_bucket(&self, place: &Operator) -> Result<(), TierError> {
-        if place.info().scheme() != "s3" {
-            return Ok(());
+    /// The version that a place says it has. Whoever can write there can make it anything of any length.
+    fn read_format(&self, place: &dyn Objects, expected_len: u64) -> Result<String, Failure> {
+        // S3 answers a question for the size without a body: only a read brings its reason for a refusal.
+        let begin = match self.ask("reading the format", || place.read(FORMAT_NAME, 0..expected_len)) {
+            Err(failure @ (Failure::NotFound | Failure::Other(_))) => return Err(failure),
+            begin => begin,
+        };
+        let len = self.ask("reading the format", || place.size(FORMAT_NAME))?;
+        if len > FORMAT_BYTES_MAX {
+            return Ok(format!("a format of {len} bytes"));
         }
-        let lister = place.clone();
-        let missing = self.run("looking for the bucket", async move {
-            match lister.list(FORMAT_NAME).await {
-                // So OpenDAL calls `NoSuchBucket`.
-                Err(error) if error.kind() == ErrorKind::ConfigInvalid => Ok(true),
-                Err(error) if error.kind() != ErrorKind::PermissionDenied => Err(error),
-                _ => Ok(false),
-            }
-        });
-        match missing {
-            Ok(true) => {
-                let bucket = place.info().name().into();
-                Err(TierError::NoBucket { tier: TierName::REMOTE, bucket })
-            }
-            Err(Failure::Other(error)) => Err(error),
-            Ok(false) | Err(Failure::NotFound) => Ok(()),
-        }
+        let found = match begin {
+            Ok(found) if len == expected_len => found,
+            _ => self.ask("reading the format", || place.read(FORMAT_NAME, 0..len))?,
+        };
+        Ok(String::from_utf8_lossy(&found).escape_debug().to_string())
     }
 
-    fn backend(&self, key: BlockHash) -> Operator {
+    /// Index of the place of a block.
+    fn place_of(&self, key: BlockHash) -> usize {
         let [a, b, c, d, ..] = *key.as_bytes();
-        let at = u32::from_le_bytes([a, b, c, d]) as usize % self.backends.len();
-        self.backends[at].clone()
+        u32::from_le_bytes([a, b, c, d]) as usize % self.places.len()
     }
 
-    /// Reads the frames of `shards` shards from `first` on, checks them, and copies their bytes.
+    fn place(&self, key: BlockHash) -> &dyn Objects {
+        &*self.places[self.place_of(key)]
+    }
+
+    /// Reads a range of an object; less of it where the object ends before.
+    fn read_range(&self, key: BlockHash, range: Range<u64>) -> Result<Vec<u8>, Failure> {
+        let (name, place) = (self.naming.name(key), self.place(key));
+        match self.ask("reading an object", || place.read(&name, range.clone())) {
+            Err(Failure::Short) => {}
+            read => return read,
+        }
+        let len = self.ask("reading an object", || place.size(&name))?.min(range.end);
+        if len <= range.start {
+            return Ok(Vec::new());
+        }
+        self.ask("reading an object", || place.read(&name, range.start..len))
+    }
+
+    /// Reads the frames of shards from `first` on, checks them, and copies their bytes. A shard that is cut off is a
+    /// wrong one.
     fn read_frames(&self, key: BlockHash, first: u32, into: &mut [u8]) -> Result<(), TierError> {
-        let frame_bytes = SUM_BYTES + self.layout.shard_bytes();
-        let count = into.len() / self.layout.shard_bytes();
+        let (tag_bytes, shard_bytes) = (self.seal.tag_bytes(), self.layout.shard_bytes());
+        let frame_bytes = tag_bytes + shard_bytes;
+        let count = into.len() / shard_bytes;
         let start = (first as usize * frame_bytes) as u64;
         let range = start..start + (count * frame_bytes) as u64;
-        let (backend, name) = (self.backend(key), self.naming.name(key));
-        let whole = count == self.layout.shards() as usize;
-        let read = async move {
-            // A read of everything is one request less where ranges need the length first.
-            if whole {
-                return backend.read(&name).await;
-            }
-            match backend.read_with(&name).range(range).await {
-                // Cut short: no shard to check is a wrong shard.
-                Err(error) if error.kind() == ErrorKind::RangeNotSatisfied => Ok(opendal::Buffer::new()),
-                read => read,
-            }
-        };
-        let frames = self.run("reading an object", read).map_err(|failure| failure.of(key))?.to_vec();
-        let shards = into.chunks_exact_mut(self.layout.shard_bytes());
+        let frames = self.read_range(key, range).map_err(|failure| failure.of(self.name, key))?;
+        let shards = into.chunks_exact_mut(shard_bytes);
         for (shard, (position, bytes)) in (first..).zip(shards.enumerate()) {
             let frame = frames.get(position * frame_bytes..(position + 1) * frame_bytes).unwrap_or_default();
-            let (sum, stored) = frame.split_at(SUM_BYTES.min(frame.len()));
-            let expected = sum.try_into().map_or(0, u64::from_le_bytes);
-            let found = shard_sum(key, shard, stored);
-            if stored.len() != bytes.len() || found != expected {
-                // Nobody can use it; the next writer puts a good one in its place.
-                let _ = self.remove(key);
-                return Err(TierError::Corrupt { tier: TierName::REMOTE, key, shard, found, expected });
-            }
-            bytes.copy_from_slice(stored);
+            // Nobody can use it; the next writer puts a good one in its place.
+            self.seal.check(self.name, key, shard, frame).inspect_err(|_| drop(self.remove(key)))?;
+            bytes.copy_from_slice(&frame[tag_bytes..]);
         }
         Ok(())
     }
@@ -283,13 +244,14 @@ impl RemoteTier {
 /// Why a request failed, before it is tied to a block.
 enum Failure {
     NotFound,
+    Short,
     Other(TierError),
 }
 
 impl Failure {
-    fn of(self, key: BlockHash) -> TierError {
+    fn of(self, tier: TierName, key: BlockHash) -> TierError {
         match self {
-            Self::NotFound => TierError::NotFound { tier: TierName::REMOTE, key },
+            Self::NotFound | Self::Short => TierError::NotFound { tier, key },
             Self::Other(error) => error,
         }
     }
@@ -297,7 +259,7 @@ impl Failure {
 
 impl Tier for RemoteTier {
     fn name(&self) -> TierName {
-        TierName::REMOTE
+        self.name
     }
 
     fn layout(&self) -> BlockLayout {
@@ -313,21 +275,30 @@ impl Tier for RemoteTier {
     /// created: [`TierError::NoBucket`].
     fn probe(&self) -> Result<(), TierError> {
         self.places.iter().try_for_each(|place| {
-            self.check_bucket(place)?;
-            self.check_format(place)
+            let checked = self.ask("looking for the store", || place.check_container());
+            match checked {
+                Err(Failure::Other(error)) => Err(error),
+                _ => self.check_format(&**place),
+            }
         })
     }
 
     fn contains(&self, key: BlockHash) -> Result<bool, TierError> {
-        let (backend, name) = (self.backend(key), self.naming.name(key));
-        let exists = self.run("looking up an object", async move { backend.exists(&name).await });
-        exists.map_err(|failure| failure.of(key))
+        Ok(self.contains_many(&[key])?[0])
     }
 
     fn contains_many(&self, keys: &[BlockHash]) -> Result<Vec<bool>, TierError> {
-        let Some(&first) = keys.first() else { return Ok(Vec::new()) };
-        let objects = keys.iter().map(|&key| (self.backend(key), self.naming.name(key))).collect();
-        self.run("looking up objects", lookup::all_exist(objects)).map_err(|failure| failure.of(first))
+        let mut held = vec![false; keys.len()];
+        for (index, place) in self.places.iter().enumerate() {
+            let positions: Vec<usize> =
+                (0..keys.len()).filter(|&at| self.place_of(keys[at]) == index).collect();
+            let Some(&first) = positions.first() else { continue };
+            let names: Vec<String> = positions.iter().map(|&at| self.naming.name(keys[at])).collect();
+            let exist = self.ask("looking up objects", || place.exist(&names));
+            let exist = exist.map_err(|failure| failure.of(self.name, keys[first]))?;
+            positions.into_iter().zip(exist).for_each(|(at, exists)| held[at] = exists);
+        }
+        Ok(held)
     }
 
     fn read(&self, key: BlockHash, shard: u32, into: &mut [u8]) -> Result<(), TierError> {
@@ -345,44 +316,20 @@ impl Tier for RemoteTier {
         if self.contains(key)? {
             return Ok(Stored::AlreadyThere);
         }
-        let mut object = Vec::with_capacity(block.len() + self.layout.shards() as usize * SUM_BYTES);
+        let tags = self.layout.shards() as usize * self.seal.tag_bytes();
+        let mut object = Vec::with_capacity(block.len() + tags);
         for (shard, bytes) in (0..).zip(block.chunks_exact(self.layout.shard_bytes())) {
-            object.extend(shard_sum(key, shard, bytes).to_le_bytes());
-            object.extend(bytes);
+            self.seal.append(&mut object, key, shard, bytes);
         }
-        let written = self.write_object(self.backend(key), self.naming.name(key), object);
-        written.map_err(|failure| failure.of(key))
+        let name = self.naming.name(key);
+        let written = self.ask("writing an object", || self.place(key).write(&name, object));
+        written.map_err(|failure| failure.of(self.name, key))
     }
 
     fn remove(&self, key: BlockHash) -> Result<bool, TierError> {
         let there = self.contains(key)?;
-        let (backend, name) = (self.backend(key), self.naming.name(key));
-        let removed = self.run("removing an object", async move { backend.delete(&name).await });
-        removed.map(|()| there).map_err(|failure| failure.of(key))
+        let name = self.naming.name(key);
+        let removed = self.ask("removing an object", || self.place(key).remove(&name));
+        removed.map(|()| there).map_err(|failure| failure.of(self.name, key))
     }
-}
-
-impl Drop for RemoteTier {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
-    }
-}
-
-fn operator(service: impl opendal::Builder, timeout: Duration) -> Result<Operator, TierError> {
-    let operator = Operator::new(service).map_err(|e| failed("configuring the service", e))?;
-    let timeouts = TimeoutLayer::new().with_timeout(timeout).with_io_timeout(timeout);
-    Ok(operator.layer(timeouts).layer(RetryLayer::new().with_max_times(1)))
-}
-
-/// The first part of every name: equal only for equal contents of equal blocks.
-fn namespace_digest(config: &RemoteConfig) -> String {
-    let (shards, shard_bytes) = (config.layout.shards(), config.layout.shard_bytes());
-    let about = format!("format {FORMAT}, {shards} shards of {shard_bytes} bytes, {}", config.namespace);
-    format!("{:032x}", xxh3_128(about.as_bytes()))
-}
-
-fn failed(action: &'static str, source: impl std::error::Error + Send + Sync + 'static) -> TierError {
-    TierError::Backend { tier: TierName::REMOTE, action, source: Box::new(source) }
 }

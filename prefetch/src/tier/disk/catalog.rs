@@ -45,7 +45,7 @@ pub(super) struct Row {
     pub(super) sums: Arc<[u64]>,
 }
 
-/// What the index is of.
+/// Identity of the blocks that an index lists.
 #[derive(Clone)]
 pub(super) struct Contents {
     tier: TierName,

@@ -13,7 +13,7 @@ const ABOUT_MAX: u32 = 1 << 16;
 /// Records begin on a page.
 const PAGE_BYTES: u64 = 4096;
 
-/// What the beginning of a file says.
+/// Reading of the beginning of a file.
 pub(super) enum Header {
     /// The description of an index.
     Of(String),

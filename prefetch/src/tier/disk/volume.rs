@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// How a file is opened.
+/// Mode in which a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     /// For reading; it must exist.

@@ -2,12 +2,20 @@
 
 use kvblock::BlockHash;
 
-/// How a hash becomes a name under the namespace.
+/// Translation of hashes into names of objects.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Naming {
+    /// First part of every name.
+    space: String,
+    order: Order,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Naming {
-    /// `HEX`.
+enum Order {
+    /// `SPACE/HEX`.
     Flat,
-    /// `data/HEX`, or `HE/HEX` with the first characters as directory.
+    /// `SPACE/data/HEX`, or `SPACE/HE/HEX` with the first characters as directory.
+    #[cfg(any(feature = "remote", test))]
     Posix {
         /// Hex characters of the directory.
         dir_shard_chars: Option<u8>,
@@ -15,13 +23,26 @@ pub(super) enum Naming {
 }
 
 impl Naming {
-    pub(super) fn name(self, key: BlockHash) -> String {
+    pub(super) const fn flat(space: String) -> Self {
+        Self { space, order: Order::Flat }
+    }
+
+    /// The layout of UCM for directories.
+    #[cfg(any(feature = "remote", test))]
+    pub(super) const fn posix(space: String, dir_shard_chars: Option<u8>) -> Self {
+        Self { space, order: Order::Posix { dir_shard_chars } }
+    }
+
+    pub(super) fn name(&self, key: BlockHash) -> String {
         let hex: String = key.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-        match self {
-            Self::Flat => hex,
-            Self::Posix { dir_shard_chars: None | Some(0) } => format!("data/{hex}"),
-            Self::Posix { dir_shard_chars: Some(chars) } => {
-                format!("{}/{hex}", &hex[..usize::from(chars).min(hex.len())])
+        let space = &self.space;
+        match self.order {
+            Order::Flat => format!("{space}/{hex}"),
+            #[cfg(any(feature = "remote", test))]
+            Order::Posix { dir_shard_chars: None | Some(0) } => format!("{space}/data/{hex}"),
+            #[cfg(any(feature = "remote", test))]
+            Order::Posix { dir_shard_chars: Some(chars) } => {
+                format!("{space}/{}/{hex}", &hex[..usize::from(chars).min(hex.len())])
             }
         }
     }
@@ -35,10 +56,10 @@ mod tests {
     fn names_follow_the_posix_layout() {
         let key = BlockHash::from_bytes([0xab; 32]);
         let hex = "ab".repeat(32);
-        let posix = |dir_shard_chars| Naming::Posix { dir_shard_chars }.name(key);
-        assert_eq!(Naming::Flat.name(key), hex);
-        assert_eq!(posix(None), format!("data/{hex}"));
-        assert_eq!(posix(Some(3)), format!("aba/{hex}"));
-        assert_eq!(posix(Some(255)), format!("{hex}/{hex}"));
+        let posix = |dir_shard_chars| Naming::posix("of".into(), dir_shard_chars).name(key);
+        assert_eq!(Naming::flat("of".into()).name(key), format!("of/{hex}"));
+        assert_eq!(posix(None), format!("of/data/{hex}"));
+        assert_eq!(posix(Some(3)), format!("of/aba/{hex}"));
+        assert_eq!(posix(Some(255)), format!("of/{hex}/{hex}"));
     }
 }

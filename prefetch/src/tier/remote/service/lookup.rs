@@ -7,15 +7,16 @@ use tokio::task::JoinSet;
 const REQUESTS_MAX: usize = 32;
 
 /// Whether each of the named objects exists.
-pub(super) async fn all_exist(objects: Vec<(Operator, String)>) -> Result<Vec<bool>, Error> {
-    let mut exist = vec![false; objects.len()];
-    let mut waiting = objects.into_iter().enumerate();
+pub(super) async fn all_exist(place: Operator, names: Vec<String>) -> Result<Vec<bool>, Error> {
+    let mut exist = vec![false; names.len()];
+    let mut waiting = names.into_iter().enumerate();
     let mut running = JoinSet::new();
     loop {
         while running.len() < REQUESTS_MAX
-            && let Some((at, (backend, name))) = waiting.next()
+            && let Some((at, name)) = waiting.next()
         {
-            running.spawn(async move { (at, backend.exists(&name).await) });
+            let place = place.clone();
+            running.spawn(async move { (at, place.exists(&name).await) });
         }
         let Some(done) = running.join_next().await else { return Ok(exist) };
         let (at, found) =
