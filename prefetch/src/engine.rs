@@ -26,7 +26,7 @@ pub struct EngineConfig {
     pub prefetch_workers: usize,
     /// Limit on tasks that have not ended.
     pub max_pending_prefetch: usize,
-    /// How many steps ahead of the current one tasks may be submitted.
+    /// Number of steps ahead of the current one for which tasks may be submitted.
     pub prefetch_ahead: u32,
     /// Limit on loaded blocks kept for their consumers; the least recently used is evicted first.
     pub prefetch_cache_size: usize,

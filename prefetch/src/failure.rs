@@ -1,8 +1,8 @@
-//! What happens to a request when blocks that it relies on cannot be loaded.
+//! Recovery of a request when blocks that it relies on cannot be loaded.
 
 use kvblock::{BlockHash, BlockIdx, BlockSize};
 
-/// What to do about bad blocks.
+/// Response to blocks that cannot be loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub enum FailurePolicy {
     /// The request ends in an error.
@@ -12,7 +12,7 @@ pub enum FailurePolicy {
     Recompute,
 }
 
-/// What the scheduler does with the request.
+/// Action of the scheduler on the request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Recovery {
     /// Nothing was bad.

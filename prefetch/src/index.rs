@@ -6,7 +6,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::policy::{EvictionPolicy, PolicyKind, ReuseFilter};
 use crate::tier::Stored;
 
-/// What an index knows of a block.
+/// State of a block in an index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lookup {
     /// Readable.

@@ -1,4 +1,7 @@
 //! Which prompt blocks of a layer are on the device as a sparse policy changes its selection.
+//!
+//! Library only: the engine decides this on the device, by the kernel `residency` of attn-kernels, since the host does not know
+//! a step's selection before it ran. This is the form for engines that select on the host.
 
 use std::collections::BTreeMap;
 
@@ -21,13 +24,13 @@ pub struct Residency {
     resident: BTreeMap<BlockIdx, BlockId>,
     /// Device blocks that may be overwritten, the first one first; some still hold a resident prompt block.
     free: Vec<BlockId>,
-    /// How many of the least important blocks of a top-k list are only speculative prefetches.
+    /// Number of blocks at the end of a top-k list that are only speculative prefetches.
     extra: usize,
     /// Counts commits, so that an outdated plan is noticed.
     revision: u64,
 }
 
-/// What must change on the device for a top-k list.
+/// Changes on the device that a top-k list needs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ResidencyPlan {
     /// Blocks to attend to once the loads are done, by position: hits and loads.
@@ -96,7 +99,7 @@ impl Residency {
         }
     }
 
-    /// Where prompt blocks are, by position.
+    /// Resident prompt blocks, by position.
     pub fn resident(&self) -> impl Iterator<Item = (BlockIdx, BlockId)> + '_ {
         self.resident.iter().map(|(&block, &device)| (block, device))
     }

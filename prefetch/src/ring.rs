@@ -1,4 +1,7 @@
 //! The ring pipeline: attention over more blocks than the device holds, loads running ahead of compute.
+//!
+//! Library only: the engine's ring also places the blocks that a step writes and several sequences at once
+//! (`decoder::keys::stream` of models). This is the schedule of one stream by itself, for other engines and for simulations.
 
 use std::fmt;
 
@@ -13,7 +16,7 @@ pub struct RingBlock {
     pub resident: Option<BlockId>,
 }
 
-/// Where attention reads a block from.
+/// Memory that attention reads a block from.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Place {
     /// A slot of the ring.
@@ -31,7 +34,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// What a slot is doing.
+/// State of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SlotState {
     /// Its last reader has finished.
@@ -195,7 +198,7 @@ pub enum RingOp {
     Attend {
         /// The block.
         block: BlockIdx,
-        /// Where it is.
+        /// Memory that holds it.
         place: Place,
     },
     /// From here on the slot may be overwritten.
@@ -255,7 +258,7 @@ pub fn schedule(selection: &[RingBlock], slots: u32) -> Result<Vec<RingOp>, Ring
     }
 }
 
-/// How the device slots are divided between loads and new tokens.
+/// Division of the device slots between loads and new tokens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RingUse {
     /// Prefill whose chunk lies in a buffer of its own: all slots take loads.

@@ -1,4 +1,7 @@
 //! A fixed ring of staging buffers between the threads that read blocks and the thread that consumes them.
+//!
+//! Library only: the engine uploads blocks through the mapped buffers of its runtime, which are such a ring already. This is the
+//! ring for consumers without one; loom explores it.
 
 use std::collections::VecDeque;
 

@@ -87,7 +87,7 @@ pub enum StoreError {
     /// A buffer has the wrong size, or the shard does not exist; nothing was queued.
     #[error("the task does not fit the layout of the store")]
     Layout {
-        /// What does not fit.
+        /// Mismatch that the tier reported.
         #[source]
         source: TierError,
     },

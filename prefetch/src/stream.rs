@@ -1,4 +1,7 @@
 //! Streams blocks from tiers through a staging ring to one consumer, in order.
+//!
+//! Library only: the engine loads whole requests through [`engine`](crate::engine). This is for consumers that read blocks in one
+//! known order, as [`staging`](crate::staging) is.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock};

@@ -43,7 +43,7 @@ pub struct Loaded {
     pub tier: TierName,
 }
 
-/// How a task ended.
+/// Result of a task.
 #[derive(Clone, Debug)]
 pub enum Outcome {
     /// Every block was in the cache when the task ended.
@@ -77,7 +77,7 @@ pub struct BadBlock {
 pub struct Settled {
     /// The task.
     pub key: TaskKey,
-    /// How it ended; never [`Outcome::Timeout`].
+    /// Result of the task; never [`Outcome::Timeout`].
     pub outcome: Outcome,
     /// From its first load to its end; zero when every block was cached.
     pub transfer: Duration,

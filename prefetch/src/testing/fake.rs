@@ -27,7 +27,7 @@ struct Script {
     reads: Vec<BlockHash>,
 }
 
-/// What goes wrong with a block of a [`FakeTier`].
+/// Fault of a block of a [`FakeTier`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// It is not there.

@@ -11,7 +11,7 @@ use crate::tier::{Access, Volume, VolumeFile};
 /// Bytes that a disk writes as one: after a power loss, each holds its old or its new contents.
 const SECTOR_BYTES: usize = 512;
 
-/// How often calls go wrong, in 1,000.
+/// Faults per 1,000 calls.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct DiskFaults {
