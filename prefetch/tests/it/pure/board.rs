@@ -12,7 +12,7 @@ use prefetch::plan::Priority;
 use prefetch::tier::{TierError, TierName};
 use proptest::prelude::*;
 
-use crate::{hash, hashes};
+use super::{hash, hashes};
 
 const SMALL: EngineConfig =
     EngineConfig { prefetch_workers: 2, max_pending_prefetch: 3, prefetch_ahead: 2, prefetch_cache_size: 6 };

@@ -9,7 +9,7 @@ use prefetch::policy::PolicyKind;
 use prefetch::tier::{BlockLayout, HostTier, Tier};
 use proptest::prelude::*;
 
-use crate::hash;
+use super::hash;
 
 fn bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect()
@@ -71,7 +71,7 @@ proptest! {
         prop_assert_eq!(round_trip(Codec::AsStored, &shard), shard);
     }
 
-    /// What came from fp8 goes through it unchanged, so a block may climb and fall any number of times.
+    /// Values that came from fp8 go through it unchanged, so a block may climb and fall any number of times.
     #[test]
     fn fp8_is_exact_on_its_own_values(raw in prop::collection::vec(0u16..0x7c00, 1..64), scale in 1u8..4) {
         let codec = Codec::Fp8 { scale: f32::from(scale) / 2.0 };

@@ -1,10 +1,7 @@
 //! The disk tier: the rules of all tiers, reopening, bad media, full disks, and `kill -9` at any moment.
-#![cfg(all(feature = "disk", not(loom)))]
 
 #[cfg(unix)]
 mod access;
-#[path = "../conformance/mod.rs"]
-mod conformance;
 #[cfg(unix)]
 mod crash;
 mod faults;
@@ -16,7 +13,7 @@ use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
-use conformance::{block, cases, check_ops, check_refusals, check_threads, key, layout, ops};
+use crate::conformance::{block, cases, check_ops, check_refusals, check_threads, key, layout, ops};
 use prefetch::policy::PolicyKind;
 use prefetch::stack::TierStack;
 use prefetch::tier::{DiskConfig, DiskTier, HostTier, Stored, Tier, TierError, TierName};

@@ -7,8 +7,8 @@ use prefetch::stack::TierStack;
 use prefetch::testing::{DiskFaults, SimVolume};
 use prefetch::tier::{DiskTier, Stored, Tier, TierError, TierName};
 
+use super::{PAGE, config, held};
 use crate::conformance::{block, key, layout};
-use crate::{PAGE, config, held};
 
 fn open(directory: &Path) -> DiskTier {
     DiskTier::open(config(directory, 8)).unwrap()

@@ -11,8 +11,8 @@ use prefetch::testing::{FakeTier, Fault};
 use prefetch::tier::{TierError, TierName};
 use proptest::prelude::*;
 
+use super::{hash, hashes, layout};
 use crate::conformance::cases;
-use crate::{hash, hashes, layout};
 
 fn tiers() -> (Arc<FakeTier>, TierStack) {
     let tier = Arc::new(FakeTier::new(TierName::DISK, layout(), Duration::ZERO));

@@ -1,26 +1,18 @@
 //! Stacks built from tier specs.
 
-use std::time::Duration;
-
 use insta::assert_snapshot;
 use prefetch::assemble::StackConfig;
 use prefetch::codec::RowLayout;
-use prefetch::policy::PolicyKind;
 use prefetch::spec::TierSpec;
 use prefetch::tier::{BlockLayout, TierName};
 
-use crate::hash;
+use super::hash;
 
 fn config() -> StackConfig {
-    StackConfig {
-        layout: BlockLayout::new(2, 64).unwrap(),
-        namespace: "test model".into(),
-        rows: RowLayout::Contiguous { head_dim: 16 },
-        policy: PolicyKind::Lru,
-        blocks_per_sync: 4,
-        remote_timeout: Duration::from_secs(5),
-        remote_retry_after: Duration::from_secs(1),
-    }
+    let mut config = StackConfig::new(BlockLayout::new(2, 64).unwrap(), "test model");
+    config.rows = Some(RowLayout::Contiguous { head_dim: 16 });
+    config.blocks_per_sync = 4;
+    config
 }
 
 fn error(text: &str) -> String {

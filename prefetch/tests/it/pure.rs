@@ -1,11 +1,8 @@
 //! Everything that needs no optional feature; one binary, so that it links once.
-#![cfg(not(loom))]
 
 mod assemble;
 mod board;
 mod codec;
-#[path = "../conformance/mod.rs"]
-mod conformance;
 mod engine;
 mod planner;
 mod policy;

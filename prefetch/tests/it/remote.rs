@@ -1,11 +1,9 @@
 //! The remote tier on a real Redis server, and in `directory` on plain directories, shared by several engines.
 //!
 //! Needs `redis-server` on the path (Debian package of that name); without it these tests fail.
-#![cfg(all(feature = "remote", not(loom)))]
 
-#[path = "../conformance/mod.rs"]
-mod conformance;
 mod directory;
+mod trust;
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -13,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use conformance::{block, cases, check_ops, check_refusals, check_threads, key, layout, ops};
+use crate::conformance::{block, cases, check_ops, check_refusals, check_threads, key, layout, ops};
 use kvblock::SeqId;
 use prefetch::engine::{Engine, EngineConfig, Outcome, Submission, TaskKey};
 use prefetch::plan::Priority;
@@ -24,7 +22,7 @@ use prefetch::store::{Store, StoreConfig};
 use prefetch::tier::{BlockLayout, HostTier, RemoteConfig, RemoteTier, Stored, Tier, TierError, TierName};
 use proptest::prelude::*;
 
-/// How long a tier leaves a failed service alone.
+/// Time for which a tier leaves a failed service alone.
 const PAUSE: Duration = Duration::from_millis(1500);
 
 /// A server of this test on a free loopback port; killed by its own pid at the end.
@@ -37,18 +35,18 @@ struct Redis {
 impl Redis {
     fn start() -> Self {
         // Another process can take the port between its release and the server's start: then try the next.
-        (0..5)
-            .find_map(|_| {
-                let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-                Self::start_on(port)
-            })
-            .expect("redis-server starts on a free port")
+        (0..5).find_map(|_| Self::start_on(free_port())).expect("redis-server starts on a free port")
     }
 
     fn start_on(port: u16) -> Option<Self> {
+        Self::start_with(port, &[])
+    }
+
+    fn start_with(port: u16, flags: &[&str]) -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
         let server = Command::new("redis-server")
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .args(flags)
             .current_dir(directory.path())
             .stdout(Stdio::null())
             .spawn()
@@ -59,7 +57,8 @@ impl Redis {
             if redis.server.try_wait().unwrap().is_some() {
                 return None;
             }
-            if redis.command("PING").is_some_and(|answer| answer.starts_with("+PONG")) {
+            let is_up = |answer: String| answer.starts_with("+PONG") || answer.starts_with("-NOAUTH");
+            if redis.command("PING").is_some_and(is_up) {
                 return Some(redis);
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -87,6 +86,10 @@ impl Redis {
     }
 }
 
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
 impl Drop for Redis {
     fn drop(&mut self) {
         let _ = self.server.kill();
@@ -95,12 +98,9 @@ impl Drop for Redis {
 }
 
 fn config(namespace: &str) -> RemoteConfig {
-    RemoteConfig {
-        layout: layout(),
-        namespace: namespace.into(),
-        timeout: Duration::from_secs(2),
-        retry_after: PAUSE,
-    }
+    let mut config = RemoteConfig::new(layout(), namespace);
+    (config.timeout, config.retry_after) = (Duration::from_secs(2), PAUSE);
+    config
 }
 
 fn read(tier: &dyn Tier, n: u16) -> Result<Vec<u8>, TierError> {
@@ -155,7 +155,9 @@ fn a_place_of_another_version_is_refused_and_blocks_of_something_else_are_not_se
     let directory: RemoteSpec = format!("file://{}", folder.path().display()).parse().unwrap();
     for spec in [redis.spec(0), directory] {
         let open = |namespace, layout| {
-            RemoteTier::open(&spec, RemoteConfig { layout, ..config(namespace) }).unwrap()
+            let mut config = config(namespace);
+            config.layout = layout;
+            RemoteTier::open(&spec, config).unwrap()
         };
         let tier = open("model a, f16", layout());
         tier.probe().unwrap();
@@ -226,6 +228,16 @@ fn a_damaged_object_is_refused_and_replaced() {
         keys.lines().filter(|line| line.starts_with("pagoda") || line.starts_with('/')).find(|l| **l != name);
     redis.command(&format!("COPY {name} {} REPLACE", other.unwrap()));
     assert!(matches!(read(&tier, 2).unwrap_err(), TierError::Corrupt { shard: 0, .. }));
+}
+
+#[test]
+fn a_server_that_is_not_there_is_said_so_at_once() {
+    let spec: RemoteSpec = format!("redis://127.0.0.1:{}/0", free_port()).parse().unwrap();
+    let begin = Instant::now();
+    let error = RemoteTier::open(&spec, config("nowhere")).unwrap().probe().unwrap_err();
+    let source = std::error::Error::source(&error).unwrap().to_string();
+    assert!(source.to_lowercase().contains("connection refused"), "{source}");
+    assert!(begin.elapsed() < Duration::from_millis(500), "{:?}", begin.elapsed());
 }
 
 #[test]

@@ -5,11 +5,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use prefetch::testing::FakeTier;
-use prefetch::tier::{BlockLayout, RemoteConfig, RemoteTier, Stored, Tier as _, TierError};
+use prefetch::tier::{BlockLayout, RemoteTier, Stored, Tier as _, TierError};
 use proptest::prelude::*;
 
+use super::{config, read};
 use crate::conformance::{block, cases, check_ops, check_refusals, check_threads, key, ops};
-use crate::{config, read};
 
 fn files(root: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
@@ -106,7 +106,8 @@ fn crash_child() {
 
 fn large(directory: &Path) -> RemoteTier {
     let layout = BlockLayout::new(3, 100_000).unwrap();
-    let config = RemoteConfig { layout, ..config("crash") };
+    let mut config = config("crash");
+    config.layout = layout;
     RemoteTier::directories(&[directory.to_owned()], None, config).unwrap()
 }
 
@@ -118,7 +119,7 @@ fn a_writer_killed_at_any_time_leaves_whole_objects_only() {
     let mut found = 0;
     for round in 0..12 {
         let mut writer = Command::new(std::env::current_exe().unwrap())
-            .args(["directory::crash_child", "--exact"])
+            .args(["remote::directory::crash_child", "--exact"])
             .env("PREFETCH_CRASH_DIRECTORY", directory.path())
             .stdout(Stdio::null())
             .spawn()

@@ -1,4 +1,4 @@
-//! What every tier must keep, whatever it is made of. Each tier's tests run these.
+//! Contract of every tier, whatever it is made of. Each tier's tests run these.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -67,7 +67,7 @@ fn crash_child() {
         let notice = directory.join("killed in");
         let (at_byte, in_slab) =
             (at_byte.parse().unwrap(), std::env::var_os("PREFETCH_CRASH_IN_SLAB").is_some());
-        let _ = crate::pwrite::DEATH.set(crate::pwrite::Death { at_byte, in_slab, notice });
+        let _ = super::pwrite::DEATH.set(super::pwrite::Death { at_byte, in_slab, notice });
     }
     let stack = Arc::new(TierStack::new(vec![Arc::new(open(directory))]).unwrap());
     let store = Store::new(stack.clone(), StoreConfig { streams: STREAMS, ..StoreConfig::UCM }).unwrap();
@@ -93,7 +93,7 @@ fn crash_child() {
 
 fn child(directory: &Path) -> Command {
     let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["crash::crash_child", "--exact", "--test-threads=1"]);
+    child.args(["disk::crash::crash_child", "--exact", "--test-threads=1"]);
     child.env("PREFETCH_CRASH_DIRECTORY", directory).stdout(Stdio::null());
     child
 }

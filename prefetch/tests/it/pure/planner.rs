@@ -7,7 +7,7 @@ use kvblock::{BlockHash, SeqId};
 use prefetch::plan::{Budget, Fetch, Priority, Want, plan};
 use proptest::prelude::*;
 
-use crate::{hash, hashes};
+use super::{hash, hashes};
 
 const UNLIMITED: Budget = Budget { fetches_max: usize::MAX, blocks_max: usize::MAX };
 

@@ -9,7 +9,7 @@ use prefetch::index::{IndexError, Lookup, RestoreError, TierIndex};
 use prefetch::policy::{ArcPolicy, EvictionPolicy, PolicyKind, ReuseFilter};
 use proptest::prelude::*;
 
-use crate::{hash, hashes};
+use super::{hash, hashes};
 
 fn store(index: &mut TierIndex, keys: &[BlockHash]) -> Option<Vec<BlockHash>> {
     let prepared = index.prepare_store(keys)?;

@@ -1,16 +1,14 @@
 //! The remote tier on an S3-compatible service: a server of this test, or the one that the environment names by
 //! `AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `PREFETCH_S3_BUCKET`, a bucket
 //! that exists.
-#![cfg(all(feature = "s3", not(loom)))]
 
-mod conformance;
 #[path = "services/s3.rs"]
 mod service;
 
 use std::process::Command;
 use std::time::Duration;
 
-use conformance::{cases, check_ops, check_refusals, check_threads, layout, ops};
+use crate::conformance::{cases, check_ops, check_refusals, check_threads, layout, ops};
 use prefetch::spec::TierSpec;
 use prefetch::tier::{RemoteConfig, RemoteTier, Tier as _};
 use proptest::prelude::*;
@@ -37,14 +35,14 @@ fn open(bucket: &str, namespace: &str) -> RemoteTier {
     let spec: TierSpec = format!("remote=s3://{bucket}/pagoda/tests").parse().unwrap();
     // Runs that share the bucket must not see one another's blocks.
     let namespace = format!("{namespace}, {}, {:?}", std::process::id(), std::time::SystemTime::now());
-    let (timeout, retry_after) = (Duration::from_secs(20), Duration::from_secs(1));
-    let config = RemoteConfig { layout: layout(), namespace, timeout, retry_after };
+    let mut config = RemoteConfig::new(layout(), namespace);
+    config.timeout = Duration::from_secs(20);
     RemoteTier::open(&spec.remote.unwrap(), config).unwrap()
 }
 
 #[test]
 fn a_bucket_keeps_the_rules_of_tiers() {
-    with_service("a_bucket_keeps_the_rules_of_tiers", |bucket| {
+    with_service("s3::a_bucket_keeps_the_rules_of_tiers", |bucket| {
         let missing = open("no-such-bucket-of-pagoda", "missing").probe().unwrap_err();
         assert_eq!(missing.to_string(), "remote tier: there is no bucket \"no-such-bucket-of-pagoda\"");
         // The first finds a new place, or one of this format.

@@ -11,8 +11,8 @@ use prefetch::stack::TierStack;
 use prefetch::testing::SimVolume;
 use prefetch::tier::{DiskTier, Stored, Tier, TierError, TierWarning};
 
+use super::{config, held};
 use crate::conformance::{block, key};
-use crate::{config, held};
 
 fn mode(path: &Path) -> u32 {
     std::fs::metadata(path).unwrap().permissions().mode() & 0o777
@@ -123,7 +123,7 @@ fn a_folder_that_cannot_be_written_is_served_to_several_readers() {
     std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     set_mode(&program, 0o755);
     let mut child = Command::new(&program);
-    child.args(["access::read_only_child", "--exact", "--nocapture"]);
+    child.args(["disk::access::read_only_child", "--exact", "--nocapture"]);
     child.env("PREFETCH_READ_ONLY_DIRECTORY", directory.path()).current_dir("/");
     if rustix::process::geteuid().is_root() {
         child.uid(65534).gid(65534);

@@ -10,7 +10,7 @@ use prefetch::stack::TierStack;
 use prefetch::testing::{FakeTier, Fault};
 use prefetch::tier::{TierError, TierName};
 
-use crate::{hash, hashes, layout};
+use super::{hash, hashes, layout};
 
 const LONG: Duration = Duration::from_secs(30);
 const LATENCY: Duration = Duration::from_millis(20);

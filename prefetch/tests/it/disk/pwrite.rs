@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::process::{Signal, getpid, kill_process};
 
-/// Where and how this process is to die.
+/// Place and manner in which this process is to die.
 pub(crate) struct Death {
     /// Bytes that are still written to the files below.
     pub(crate) at_byte: u64,

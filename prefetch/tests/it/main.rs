@@ -1,0 +1,12 @@
+//! The rules of all tiers for each tier, and the engine, planner and codecs without any.
+#![cfg(not(loom))]
+
+mod conformance;
+#[cfg(feature = "disk")]
+mod disk;
+mod examples;
+mod pure;
+#[cfg(feature = "remote")]
+mod remote;
+#[cfg(feature = "s3")]
+mod s3;
