@@ -16,7 +16,7 @@ pub enum Policy {
     },
 }
 
-/// What happens to the blocks of a preempted sequence.
+/// Treatment of the blocks of a preempted sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Preemption {
@@ -46,7 +46,7 @@ pub struct SchedulerConfig {
     pub long_prefill_token_threshold: u32,
     /// Order of service.
     pub policy: Policy,
-    /// What happens to the blocks of preempted sequences.
+    /// Treatment of the blocks of preempted sequences.
     pub preemption: Preemption,
     /// Admit a sequence only when blocks for its whole prompt are free, not only for its first chunk.
     pub reserve_full_input: bool,

@@ -6,19 +6,25 @@ mod config;
 mod error;
 mod forecast;
 mod host;
+mod pace;
 mod plan;
 mod prefix_chunks;
 mod remote;
 mod request;
+mod restart;
 mod scheduler;
 mod sequence;
 mod sparse;
 mod step;
 mod waiting;
 
+/// Blocks, sequences, tokens and cache configurations, whose types this crate takes and gives.
+pub use kvblock;
+
 pub use config::{Policy, Preemption, SchedulerConfig};
 pub use error::{AdmitError, ConfigError};
 pub use forecast::PrefetchWish;
+pub use pace::Pace;
 pub use plan::{Admitted, BlockOp, HostBlockId, Load, SampleRow, Slice, SliceKind, StepPlan};
 pub use prefix_chunks::{PREFIX_CHUNK_CAPACITY, PrefixChunk, PrefixChunkError, prefix_chunks};
 pub use request::{FinishReason, Finished, Request};

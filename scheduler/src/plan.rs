@@ -1,4 +1,4 @@
-//! What one step runs, as data.
+//! Work of one step, as data.
 
 use kvblock::{BlockCopy, BlockId, GroupId, SeqId};
 
@@ -130,9 +130,9 @@ pub struct Load {
 pub struct StepPlan {
     /// Number of the step, from 0.
     pub step: u64,
-    /// What to compute.
+    /// Tokens to compute.
     pub slices: Vec<Slice>,
-    /// What to sample afterwards, in the order of `sampled` in [`complete`](crate::Scheduler::complete). With
+    /// Rows to sample afterwards, in the order of `sampled` in [`complete`](crate::Scheduler::complete). With
     /// one sample per request, there is one row for each slice with [`samples`](Slice::samples).
     pub sample_rows: Vec<SampleRow>,
     /// Copies to execute in this order, before any write of the step.

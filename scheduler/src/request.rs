@@ -23,7 +23,7 @@ pub struct Request {
     pub priority: i32,
     /// Number of independent continuations of the prompt, which is computed once.
     pub num_samples: u32,
-    /// What separates equal prompts in the prefix cache.
+    /// Keys that separate equal prompts in the prefix cache.
     pub extra_keys: ExtraKeys,
     /// Leading prompt tokens whose KV a lower tier or another engine can deliver. Those not in the prefix
     /// cache are loaded once, while the request waits ([`StepPlan::loads`](crate::StepPlan::loads)).

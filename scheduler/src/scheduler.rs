@@ -37,6 +37,8 @@ pub struct Scheduler {
     pub(crate) stats: PrefixStats,
     pub(crate) history: AccessHistory,
     pub(crate) num_preemptions: u64,
+    /// Maximum number of prompt tokens of the next steps.
+    pub(crate) prefill_limit: u32,
     pub(crate) num_steps: u64,
     /// The step that was planned and not completed.
     pub(crate) in_flight: Option<u64>,
@@ -68,6 +70,7 @@ impl Scheduler {
             stats: PrefixStats::new(STATS_WINDOW),
             history: AccessHistory::default(),
             num_preemptions: 0,
+            prefill_limit: u32::MAX,
             num_steps: 0,
             in_flight: None,
             next_seq: 0,
@@ -216,6 +219,22 @@ impl Scheduler {
         self.sequence_mut(seq).set_drafts(drafts, max_drafts)
     }
 
+    /// Limits the prompt tokens that the next steps compute; decodes are not limited. See [`Pace`](crate::Pace). With
+    /// 0, no sequence is admitted, and a step without decodes is empty.
+    pub const fn limit_prefill(&mut self, tokens: u32) {
+        self.prefill_limit = tokens;
+    }
+
+    /// Number of running sequences that decode: their next step computes sampled tokens, not a prompt.
+    #[must_use]
+    pub fn num_decoding(&self) -> usize {
+        let decodes = |seq: &&SeqId| {
+            let seq = self.sequence(**seq);
+            seq.computed >= seq.prefill_until
+        };
+        self.running.iter().filter(decodes).count()
+    }
+
     /// Number of free host blocks, for preemption by swapping.
     #[must_use]
     pub fn num_free_host_blocks(&self) -> usize {
@@ -298,6 +317,25 @@ impl Scheduler {
     #[must_use]
     pub fn phase(&self, seq: SeqId) -> Option<Phase> {
         self.seqs.get(&seq).map(|seq| seq.phase)
+    }
+
+    /// Number of tokens of a sequence whose KV is in its blocks, or will be once the step in flight completes.
+    ///
+    /// # Panics
+    /// When the sequence has ended.
+    #[must_use]
+    pub fn num_computed(&self, seq: SeqId) -> u32 {
+        self.sequence(seq).computed
+    }
+
+    /// Whether the next tokens of a sequence are of its prompt, or recomputed after a preemption.
+    ///
+    /// # Panics
+    /// When the sequence has ended.
+    #[must_use]
+    pub fn is_prefill(&self, seq: SeqId) -> bool {
+        let seq = self.sequence(seq);
+        seq.computed < seq.prefill_until
     }
 
     /// Number of preemptions so far, over all sequences.

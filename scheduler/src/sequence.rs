@@ -47,7 +47,7 @@ pub(crate) struct Sequence {
     pub(crate) loadable: bool,
     /// Phase to return to after a load.
     pub(crate) before_load: Phase,
-    /// Where its blocks were saved, after a preemption by swap.
+    /// Tables of the saved blocks, after a preemption by swap.
     pub(crate) saved: Option<SavedTables>,
     /// Samples that start as copies of this sequence once its prompt is computed.
     pub(crate) pending_samples: Vec<SeqId>,

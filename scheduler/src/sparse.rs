@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use crate::plan::StepPlan;
 use crate::scheduler::Scheduler;
 
-/// How often each sequence has read each of its blocks.
+/// Number of reads of each block by each sequence.
 #[derive(Clone, Debug, Default)]
 pub struct AccessHistory {
     counts: FxHashMap<SeqId, Vec<u32>>,
@@ -135,7 +135,7 @@ impl Scheduler {
         }
     }
 
-    /// How often each sequence has read each of its blocks.
+    /// Returns the number of reads of each block by each sequence.
     #[must_use]
     pub const fn access_history(&self) -> &AccessHistory {
         &self.history

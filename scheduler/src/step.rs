@@ -3,14 +3,16 @@
 use kvblock::{AllocError, Allocation, PrefixHit, SeqId, SlotRequest};
 
 use crate::config::Policy;
-use crate::plan::{Admitted, BlockOp, Load, SampleRow, Slice, StepPlan};
+use crate::plan::{Admitted, BlockOp, Load, SampleRow, Slice, SliceKind, StepPlan};
 use crate::scheduler::{Enqueue, Scheduler};
-use crate::sequence::Phase;
+use crate::sequence::{Phase, Sequence};
 
 /// A plan under construction.
 #[derive(Default)]
 struct Round {
     budget: u32,
+    /// The part of it that prompts may have.
+    prefill: u32,
     /// Running sequences and the samples that will join them.
     seats: usize,
     /// In the order of scheduling.
@@ -21,7 +23,14 @@ struct Round {
     admitted: Vec<Admitted>,
 }
 
-/// What became of a waiting sequence.
+impl Round {
+    /// Tokens that the step has left for a sequence.
+    fn left(&self, seq: &Sequence) -> u32 {
+        if seq.computed < seq.prefill_until { self.budget.min(self.prefill) } else { self.budget }
+    }
+}
+
+/// Result of trying to run a waiting sequence.
 enum Outcome {
     /// It runs.
     Admitted,
@@ -45,7 +54,11 @@ impl Scheduler {
     /// waiting, O(log n) for each one that leaves or enters the queue.
     pub fn step(&mut self) -> StepPlan {
         assert!(self.in_flight.is_none(), "step {:?} is not complete", self.in_flight);
-        let mut round = Round { budget: self.config.max_num_batched_tokens, ..Round::default() };
+        let mut round = Round {
+            budget: self.config.max_num_batched_tokens,
+            prefill: self.prefill_limit,
+            ..Round::default()
+        };
         self.schedule_running(&mut round);
         if round.preempted.is_empty() {
             self.schedule_waiting(&mut round);
@@ -57,7 +70,7 @@ impl Scheduler {
         let mut index = 0;
         while round.budget > 0 && index < self.running.len() {
             let seq = self.running[index];
-            let len = self.num_new_tokens(seq, 0).min(round.budget);
+            let len = self.num_new_tokens(seq, 0).min(round.left(self.sequence(seq)));
             if len == 0 {
                 index += 1;
                 continue;
@@ -89,6 +102,7 @@ impl Scheduler {
         // Sequences that are being loaded, up to the place of the last one; their seats are kept.
         let (mut num_loading, mut passed) = (0, None);
         while round.budget > 0
+            && round.prefill > 0
             && let Some((place, seq)) = self.waiting.next(passed)
         {
             match self.try_admit(seq, num_loading, round) {
@@ -127,7 +141,7 @@ impl Scheduler {
         if !self.config.chunked_prefill && wanted > round.budget {
             return Outcome::NoRoom;
         }
-        let len = wanted.min(round.budget);
+        let len = wanted.min(round.left(self.sequence(seq)));
         let num_tokens = self.sequence(seq).computed + num_hit + len;
         let Ok(swaps) = self.swap_in(seq, num_tokens) else { return Outcome::NoBlocks };
         let Ok(allocation) = self.allocate(seq, len, hit.as_ref()) else {
@@ -193,9 +207,13 @@ impl Scheduler {
 
     fn schedule(&mut self, seq: SeqId, len: u32, allocation: &Allocation, round: &mut Round) {
         let found = self.sequence_mut(seq);
-        round.slices.push(found.next_slice(len));
+        let slice = found.next_slice(len);
         found.computed += len;
         round.budget -= len;
+        if slice.kind == SliceKind::Prefill {
+            round.prefill = round.prefill.saturating_sub(len);
+        }
+        round.slices.push(slice);
         round.block_ops.extend(allocation.copies.iter().map(|&copy| BlockOp::Copy(copy)));
     }
 
@@ -214,6 +232,9 @@ impl Scheduler {
         if let Some(place) = round.slices.iter().position(|slice| slice.seq == victim) {
             let slice = round.slices.remove(place);
             round.budget += slice.len;
+            if slice.kind == SliceKind::Prefill {
+                round.prefill = round.prefill.saturating_add(slice.len);
+            }
             computed = slice.start;
             // Its blocks are in the prefix cache for a computation that will not happen.
             self.cache.uncache_from(victim, computed);
