@@ -1,11 +1,9 @@
 //! Sequences that split and end at every step, as the hypotheses of a beam search do.
 
-mod support;
-
+use crate::support::{Memory, cache_config, check_conservation, check_plan};
 use kvblock::{AttentionKind, SeqId, TokenId};
 use proptest::prelude::*;
 use scheduler::{BlockOp, FinishReason, Request, Scheduler, SchedulerConfig};
-use support::{Memory, cache_config, check_conservation, check_plan};
 
 const FULL: [(AttentionKind, u32); 1] = [(AttentionKind::FULL, 4)];
 

@@ -1,11 +1,9 @@
-//! What is refused at the door, and what sparse and prefetch callers see.
+//! Refusals at admission, and the view of sparse and prefetch callers.
 
-mod support;
-
+use crate::support::{Memory, cache_config, checked_step};
 use kvblock::{AttentionKind, BlockIdx, GroupId, SeqId};
 use proptest::prelude::*;
 use scheduler::{AdmitError, ConfigError, FinishReason, Phase, Request, Scheduler, SchedulerConfig};
-use support::{Memory, cache_config, checked_step};
 
 const FULL: [(AttentionKind, u32); 1] = [(AttentionKind::FULL, 4)];
 
@@ -91,7 +89,7 @@ fn aborting_frees_blocks_even_while_a_step_is_in_flight() {
     assert!(scheduler.complete(&plan, &[7, 8, 9]).is_empty());
     assert_eq!(scheduler.tokens(other), [2, 2, 9]);
     assert_eq!(scheduler.phase(first), None);
-    support::check_conservation(&scheduler);
+    crate::support::check_conservation(&scheduler);
     assert_eq!(scheduler.cache().pool().num_used(), 1);
 }
 

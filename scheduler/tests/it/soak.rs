@@ -3,17 +3,15 @@
 //!
 //! `PAGODA_LONG_TESTS=1` runs 10^6 steps of each configuration instead of 50,000.
 
-mod support;
-
 use std::collections::HashMap;
 
+use crate::support::{cache_config, check_conservation};
 use kvblock::{AttentionKind, SeqId};
 use scheduler::{Load, Policy, Preemption, Request, Scheduler, SchedulerConfig};
-use support::{cache_config, check_conservation};
 
 /// Requests that are there at a time: the load is always higher than what can run.
 const QUEUE: usize = 40;
-/// Of these, requests of the highest priority: enough to keep every seat.
+/// Number of these requests with the highest priority: enough to occupy every slot.
 const URGENT: usize = 16;
 const MAX_SEQS: u32 = 8;
 const HOST_BLOCKS: u32 = 30;
@@ -197,7 +195,7 @@ fn priority_with_ageing_swaps_and_a_window() {
     soak("priority, ageing, swap, window", Policy::Priority { ageing_steps: 50 }, SWAP, &kinds);
 }
 
-/// What the other tests would see if a request could starve.
+/// Counterexample of the other tests: a request that starves.
 #[test]
 fn priority_without_ageing_lets_a_request_wait_for_ever() {
     let mut day = Day::new(Policy::Priority { ageing_steps: 0 }, Preemption::Recompute, &KINDS);

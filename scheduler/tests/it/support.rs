@@ -2,8 +2,6 @@
 //! token it samples is a function of that. Each block holds what was last written to it, so a plan that reads
 //! a wrong, stale or unwritten block is caught at once, and every output can be computed without any
 //! scheduler.
-#![allow(dead_code, reason = "each test binary uses its own part")]
-
 use std::collections::HashMap;
 
 use kvblock::{

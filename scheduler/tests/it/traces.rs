@@ -3,17 +3,15 @@
 //! `P8` computes 8 prefill tokens, `D1` decodes, `+4` found 4 tokens in the prefix cache (or brought them
 //! back), `x` was preempted, `L` waits for a load, `.` waits, `$` ended with this step.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use crate::support::{Memory, cache_config, checked_step};
 use kvblock::{AttentionKind, KvCacheConfig, SeqId};
 use scheduler::{
     BlockOp, FinishReason, Phase, Policy, Preemption, Request, Scheduler, SchedulerConfig, SliceKind,
     StepPlan,
 };
-use support::{Memory, cache_config, checked_step};
 
 const FULL: [(AttentionKind, u32); 1] = [(AttentionKind::FULL, 4)];
 
@@ -346,7 +344,7 @@ fn right_drafts_save_steps() {
         let mut tokens = trace.scheduler.tokens(seq).to_vec();
         let confirmed = tokens.len();
         for index in 0..3 {
-            let token = support::next_token(&tokens, seq.get());
+            let token = crate::support::next_token(&tokens, seq.get());
             tokens.push(if index < right { token } else { token + 1 });
         }
         trace.scheduler.set_drafts(seq, &tokens[confirmed..]);

@@ -1,12 +1,10 @@
 //! The cost of a step does not depend on how many requests wait.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support::cache_config;
 use kvblock::{AttentionKind, SeqId};
 use scheduler::{Policy, Request, Scheduler, SchedulerConfig};
-use support::cache_config;
 
 /// Requests of the long queue. What looked at each of them took milliseconds a step.
 const MANY: u32 = 100_000;

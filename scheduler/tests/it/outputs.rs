@@ -1,19 +1,17 @@
 //! A request's output does not depend on its company: whatever is batched, cut, hit, evicted, preempted or
 //! forked, every sequence gets the tokens it would get alone, and every admitted request finishes.
 
-mod support;
-
 use std::collections::BTreeMap;
 
+use crate::support::{Memory, cache_config, checked_step, next_token};
 use kvblock::{AttentionKind, ExtraKeys, KvCacheConfig, SeqId, TokenId};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use scheduler::{FinishReason, Finished, Phase, Policy, Preemption, Request, Scheduler, SchedulerConfig};
-use support::{Memory, cache_config, checked_step, next_token};
 
 const MAX_MODEL_LEN: u32 = 32;
 
-/// What a sequence must end with, by definition of the stop rules.
+/// Tokens that a sequence must end with, by definition of the stop rules.
 fn alone(request: &Request, sample: SeqId) -> (Vec<TokenId>, FinishReason) {
     let mut tokens = request.prompt.clone();
     loop {
@@ -161,14 +159,14 @@ impl Session {
                     let (tokens, _) = self.expected.remove(&finished.seq).unwrap();
                     assert!(tokens.starts_with(&finished.tokens));
                 }
-                support::check_conservation(&self.scheduler);
+                crate::support::check_conservation(&self.scheduler);
             }
             Action::Fail => {
                 let plan = self.scheduler.step();
                 for failed in self.scheduler.fail_step(&plan) {
                     self.expected.remove(&failed.seq).unwrap();
                 }
-                support::check_conservation(&self.scheduler);
+                crate::support::check_conservation(&self.scheduler);
             }
             Action::Draft(index, mask) => self.draft(index, mask),
             Action::Deliver(index, part) => {
@@ -192,7 +190,7 @@ impl Session {
         if index < self.memory.loads.len() {
             let load = self.memory.loads.remove(index);
             self.memory.deliver(&mut self.scheduler, &self.kinds, load, arrived(load.len));
-            support::check_conservation(&self.scheduler);
+            crate::support::check_conservation(&self.scheduler);
         }
     }
 
