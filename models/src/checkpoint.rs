@@ -45,7 +45,7 @@ impl Checkpoint {
         }
     }
 
-    /// What the model computes.
+    /// The model's configuration.
     ///
     /// # Errors
     /// Those of [`DecoderConfig::from_gguf`] and [`DecoderConfig::from_hf_dir`].
@@ -65,7 +65,7 @@ impl Checkpoint {
     pub fn fingerprint(&self) -> Result<u128, WeightError> {
         let mut digest = Xxh3Default::new();
         match self {
-            Self::Gguf(file) => digest.update(file.bytes()),
+            Self::Gguf(file) => file.files().for_each(|bytes| digest.update(bytes)),
             Self::Hf(weights) => {
                 let path = weights.path().join("config.json");
                 digest.update(&std::fs::read(&path).map_err(|source| WeightError::Io { path, source })?);

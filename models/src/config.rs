@@ -1,48 +1,27 @@
-//! What a decoder computes, independent of the checkpoint format that says so.
+//! Configuration of a decoder, independent of the checkpoint format that states it.
 
 mod compressed;
 mod error;
+mod family;
 mod gguf;
 mod hf;
 mod latent;
 mod layer;
 mod moe;
+mod plain;
 mod rope;
 mod tensors;
 
 pub use self::{
     compressed::{CompressedConfig, Compressor, HyperConfig},
     error::ConfigError,
+    family::Family,
     latent::{IndexerConfig, LatentConfig},
-    layer::{LayerConfig, Mlp, QkNorm, Reach, Temperature},
+    layer::{BlockNorms, Gate, LayerConfig, Mlp, QkNorm, Reach, Temperature},
     moe::{Activation, ExpertPacking, MoeConfig, Router, Score},
+    plain::Sizes,
     rope::{Rope, RopeScaling},
 };
-
-/// A family of models with the same forward pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
-    /// Llama 2, 3, and what is trained in their shape (SmolLM2).
-    Llama,
-    /// Mistral 7B: Llama with a sliding window.
-    Mistral,
-    /// Qwen2: Llama with biases on the query, key and value projections.
-    Qwen2,
-    /// Qwen3: Llama with RMS norms on query and key heads.
-    Qwen3,
-    /// Qwen3 with experts.
-    Qwen3Moe,
-    /// gpt-oss: windows in every other layer, sinks, biases and experts.
-    GptOss,
-    /// Llama 4: chunked attention, layers that do not rotate, and a shared expert.
-    Llama4,
-    /// DeepSeek V3: latent attention, and experts in groups.
-    DeepseekV3,
-    /// DeepSeek V3.2: the same to tokens that an indexer chooses.
-    DeepseekV32,
-    /// DeepSeek V4: windows and compressed entries, experts by token id, and several residual streams.
-    DeepseekV4,
-}
 
 /// Shape and constants of a decoder-only transformer. Every value has been validated.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,21 +46,33 @@ pub struct DecoderConfig {
     pub rms_norm_eps: f32,
     /// Rotary position embedding.
     pub rope: Rope,
+    /// Rotary position embedding of layers that see a window, where it is another (Gemma 3).
+    pub window_rope: Option<Rope>,
     /// Tokens that the model was made for.
     pub context_length: u32,
+    /// Factor on embeddings on their way into the residual stream.
+    pub embedding_scale: f32,
+    /// Places of the norms of a layer.
+    pub norms: BlockNorms,
+    /// Added to the stored weights of all RMS norms: 1 where checkpoints hold what is over one.
+    pub norm_offset: f32,
+    /// Nonlinearity of the gates of dense layers.
+    pub gate: Gate,
+    /// Factor on logits.
+    pub logit_scale: f32,
     /// Whether the output head is the embedding.
     pub tie_embeddings: bool,
     /// Whether the query, key and value projections have biases.
     pub qkv_bias: bool,
     /// Whether the attention output projection has a bias.
     pub o_bias: bool,
-    /// What query and key heads pass before the scores.
+    /// Norm of query and key heads before the scores.
     pub qk_norm: QkNorm,
     /// `[num_layers]`: what differs from layer to layer.
     pub layers: Vec<LayerConfig>,
     /// Latents in place of queries, keys and values. Then `num_kv_heads` is 1 and `head_dim` that of queries.
     pub latent: Option<LatentConfig>,
-    /// What chooses the tokens of a query; without it all are attended.
+    /// Indexer that chooses the tokens of a query; without it all are attended to.
     pub indexer: Option<IndexerConfig>,
     /// Windows and compressed entries in place of queries, keys and values of heads.
     pub compressed: Option<CompressedConfig>,
@@ -156,6 +147,12 @@ impl DecoderConfig {
             });
         }
         self.rope.validate()?;
+        if let Some(rope) = &self.window_rope {
+            rope.validate()?;
+            if (rope.rotary_dims, rope.interleaved) != (rotary, self.rope.interleaved) {
+                return invalid("rotary dims of windows", rope.rotary_dims, "those of all layers");
+            }
+        }
         if let Some(moe) = &self.moe {
             moe.validate()?;
         }
@@ -194,5 +191,5 @@ fn scale_of(head_dim: u32) -> f32 {
 /// Maximum elements of the heads of a token.
 const MAX_WIDTH: u64 = 1 << 20;
 
-/// Most layers that a config may ask for; checked before anything of that length is made.
+/// Maximum number of layers that a config may ask for; checked before anything of that length is made.
 const MAX_LAYERS: u32 = 1 << 12;

@@ -11,7 +11,7 @@ pub struct CompressedConfig {
     pub q_rank: u32,
     /// Groups of heads that the output projection first takes apart.
     pub output_groups: u32,
-    /// What it makes of each group.
+    /// Rank of the output of each group.
     pub output_rank: u32,
     /// Rotation in layers with a compressor, and of its entries; [`DecoderConfig::rope`] is that of the others.
     pub rope: Rope,
@@ -19,7 +19,7 @@ pub struct CompressedConfig {
     pub compressors: Vec<Option<Compressor>>,
 }
 
-/// How tokens become entries.
+/// Compression of tokens into entries.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Compressor {
     /// Tokens from one entry to the next.

@@ -6,6 +6,7 @@ use crate::GgufError;
 
 /// Why a configuration is not usable.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConfigError {
     /// The file system refused.
     #[error("cannot read {path}: {source}", path = path.display())]
@@ -46,7 +47,7 @@ pub enum ConfigError {
     FieldType {
         /// The field.
         field: String,
-        /// What it should be.
+        /// Expected value.
         want: &'static str,
         /// The JSON found.
         found: String,
@@ -57,7 +58,7 @@ pub enum ConfigError {
         /// `model_type` or `general.architecture`.
         found: String,
         /// The ones implemented in this format.
-        known: &'static [&'static str],
+        known: Vec<&'static str>,
     },
     /// A field would change the result and is not implemented.
     #[error("{field} = {value} would change the result and is not implemented")]
@@ -74,7 +75,7 @@ pub enum ConfigError {
         field: &'static str,
         /// Its value.
         value: String,
-        /// What it must be.
+        /// Rule that the value breaks.
         rule: &'static str,
     },
     /// A size beyond any model.

@@ -1,4 +1,4 @@
-//! What differs between the layers of one model, and small parts that families choose among.
+//! Properties that differ between the layers of one model, and small parts that families choose among.
 
 /// Keys that the query at `i` sees, besides `j <= i`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -30,11 +30,11 @@ pub struct LayerConfig {
     pub reach: Reach,
     /// Whether queries and keys are rotated by their position.
     pub rotary: bool,
-    /// What follows attention.
+    /// Part of a layer behind attention.
     pub mlp: Mlp,
 }
 
-/// What follows attention.
+/// Part of a layer behind attention.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Mlp {
     /// One gated MLP.
@@ -43,6 +43,24 @@ pub enum Mlp {
     Experts,
     /// Experts that a table of token ids chooses; the router only weighs them.
     HashedExperts,
+}
+
+/// Nonlinearity of the gate of a dense MLP.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Gate {
+    /// `x / (1 + e^-x)`
+    Silu,
+    /// GELU by its approximation with `tanh`.
+    GeluTanh,
+}
+
+/// Places of the RMS norms of a layer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum BlockNorms {
+    /// Before attention and before the MLP (Llama).
+    Before,
+    /// Before and behind both (Gemma 3).
+    Around,
 }
 
 /// Norms of query and key heads.

@@ -13,7 +13,7 @@ pub struct MoeConfig {
     pub inner_size: u32,
     /// Width inside the expert that every row goes to.
     pub shared_size: Option<u32>,
-    /// How experts are chosen and weighed.
+    /// Rule by which experts are chosen and weighed.
     pub router: Router,
     /// Between the matrices of experts and shared expert.
     pub activation: Activation,
@@ -21,7 +21,7 @@ pub struct MoeConfig {
     pub biases: bool,
     /// Whether weights multiply what goes into an expert (Llama 4) and not what comes out.
     pub weighted_input: bool,
-    /// How plain checkpoints store the experts' matrices.
+    /// Layout of the experts' matrices in plain checkpoints.
     pub packing: ExpertPacking,
 }
 
@@ -57,10 +57,10 @@ impl MoeConfig {
     }
 }
 
-/// Most experts of a layer: a workgroup holds the scores of a row.
+/// Maximum number of experts of a layer: a workgroup holds the scores of a row.
 const MAX_EXPERTS: u32 = 1024;
 
-/// Most experts of a row.
+/// Maximum number of experts of a row.
 const MAX_TOP: u32 = 64;
 
 /// From logits to experts and weights.
@@ -122,7 +122,7 @@ pub enum Activation {
     },
 }
 
-/// How a tensor of all experts' gates and ups lies in a checkpoint; down projections are transposed alike.
+/// Layout of a tensor of all experts' gates and ups in a checkpoint; down projections are transposed alike.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ExpertPacking {
     /// `[experts, gates then ups, hidden]`

@@ -19,7 +19,7 @@ pub struct Rope {
     pub scaling: RopeScaling,
 }
 
-/// How the frequencies are changed for contexts longer than those trained on.
+/// Changes of the frequencies for contexts longer than those trained on.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
     /// Not at all.
@@ -96,7 +96,7 @@ impl Rope {
         }
     }
 
-    /// What sine and cosine are multiplied by; 1 except for YaRN.
+    /// Factor of sine and cosine; 1 except for YaRN.
     pub fn attention_factor(&self) -> f64 {
         match self.scaling {
             RopeScaling::Yarn { attention_factor, .. } => attention_factor,

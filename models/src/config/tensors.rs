@@ -1,6 +1,6 @@
 //! The tensors of a configuration, and their shapes.
 
-use super::{Compressor, DecoderConfig, Mlp, QkNorm};
+use super::{BlockNorms, Compressor, DecoderConfig, Mlp, QkNorm};
 use crate::kernel::hyper_collapse;
 use crate::{CompressorPart, HyperPart, Role};
 
@@ -23,11 +23,14 @@ impl DecoderConfig {
             Role::Embed | Role::LmHead => &[vocab, hidden],
             Role::RopeFactors => &[self.rope.rotary_dims / 2],
             Role::FinalNorm | Role::AttnNorm(_) | Role::MlpNorm(_) | Role::OBias(_) => &[hidden],
+            Role::PreMlpNorm(_) | Role::PostAttnNorm(_) | Role::PostMlpNorm(_) => &[hidden],
             Role::Q(_) => &[heads, hidden],
             Role::K(_) | Role::V(_) => &[kv, hidden],
             Role::O(_) => {
                 &[hidden, self.num_heads * self.latent.map_or(self.head_dim, |latent| latent.value_dim)]
             }
+            Role::Qkv(_) => &[heads + 2 * kv, hidden],
+            Role::GateUp(_) => &[2 * inner, hidden],
             Role::QBias(_) => &[heads],
             Role::KBias(_) | Role::VBias(_) => &[kv],
             Role::QNorm(_) | Role::KNorm(_) | Role::KvNorm(_) => &[self.head_dim],
@@ -141,7 +144,13 @@ impl DecoderConfig {
             roles.extend(HYPER_PARTS.map(Role::HeadHyper));
         }
         for l in 0..self.num_layers {
-            roles.extend([Role::AttnNorm(l), Role::MlpNorm(l)]);
+            roles.push(Role::AttnNorm(l));
+            match self.norms {
+                BlockNorms::Before => roles.push(Role::MlpNorm(l)),
+                BlockNorms::Around => {
+                    roles.extend([Role::PostAttnNorm(l), Role::PreMlpNorm(l), Role::PostMlpNorm(l)]);
+                }
+            }
             if self.hyper.is_some() {
                 roles.extend(HYPER_PARTS.map(|part| Role::AttnHyper(l, part)));
                 roles.extend(HYPER_PARTS.map(|part| Role::MlpHyper(l, part)));

@@ -1,11 +1,11 @@
 //! Metadata keys of one architecture, by type, and those that must have no effect.
 
-use crate::{ConfigError, Family, Gguf, GgufError, Value};
+use crate::{ConfigError, Gguf, GgufError, Value};
 
 /// The keys that begin with an architecture.
-pub(super) struct Keys<'a> {
-    pub(super) file: &'a Gguf,
-    pub(super) arch: &'a str,
+pub(in crate::config) struct Keys<'a> {
+    pub(in crate::config) file: &'a Gguf,
+    pub(in crate::config) arch: &'a str,
 }
 
 /// Keys, after the architecture, that change the result; each is taken only with a value that changes nothing.
@@ -43,55 +43,47 @@ const NEUTRAL: &[(&str, &[f64])] = &[
     ("use_parallel_residual", &[0.0]),
 ];
 
-/// Keys of [`NEUTRAL`] that a family reads.
-fn read_by(family: Family) -> &'static [&'static str] {
-    match family {
-        Family::Qwen3Moe => &["expert_count", "expert_used_count"],
-        Family::GptOss => &["expert_count", "expert_used_count", "attention.sliding_window"],
-        _ => &[],
-    }
-}
-
 pub(super) fn missing(key: impl Into<String>) -> GgufError {
     GgufError::MissingKey { key: key.into() }
 }
 
 impl Keys<'_> {
     /// The whole key.
-    pub(super) fn key(&self, name: &str) -> String {
+    pub(in crate::config) fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.arch)
     }
 
-    pub(super) fn value(&self, name: &str) -> Option<&Value> {
+    pub(in crate::config) fn value(&self, name: &str) -> Option<&Value> {
         self.file.value(&self.key(name))
     }
 
-    pub(super) fn u32(&self, name: &str) -> Result<Option<u32>, GgufError> {
+    pub(in crate::config) fn u32(&self, name: &str) -> Result<Option<u32>, GgufError> {
         self.file.u32(&self.key(name))
     }
 
-    pub(super) fn need_u32(&self, name: &str) -> Result<u32, GgufError> {
+    pub(in crate::config) fn need_u32(&self, name: &str) -> Result<u32, GgufError> {
         self.u32(name)?.ok_or_else(|| missing(self.key(name)))
     }
 
-    pub(super) fn bool(&self, name: &str) -> Result<Option<bool>, GgufError> {
+    pub(in crate::config) fn bool(&self, name: &str) -> Result<Option<bool>, GgufError> {
         self.file.bool(&self.key(name))
     }
 
-    pub(super) fn f64(&self, name: &str) -> Result<Option<f64>, GgufError> {
+    pub(in crate::config) fn f64(&self, name: &str) -> Result<Option<f64>, GgufError> {
         self.file.float(&self.key(name))
     }
 
-    pub(super) fn need_f64(&self, name: &str) -> Result<f64, GgufError> {
+    pub(in crate::config) fn need_f64(&self, name: &str) -> Result<f64, GgufError> {
         self.f64(name)?.ok_or_else(|| missing(self.key(name)))
     }
 
-    pub(super) fn unsupported(&self, name: &str, value: &str) -> ConfigError {
+    pub(in crate::config) fn unsupported(&self, name: &str, value: &str) -> ConfigError {
         ConfigError::Unsupported { field: self.key(name), value: value.to_owned() }
     }
 
-    pub(super) fn refuse_unimplemented(&self, family: Family) -> Result<(), ConfigError> {
-        for &(name, neutral) in NEUTRAL.iter().filter(|(name, _)| !read_by(family).contains(name)) {
+    /// Refuses keys that would change the result, but for those that the family `reads`.
+    pub(super) fn refuse_unimplemented(&self, reads: &[&str]) -> Result<(), ConfigError> {
+        for &(name, neutral) in NEUTRAL.iter().filter(|(name, _)| !reads.contains(name)) {
             let Some(value) = self.value(name) else { continue };
             #[expect(clippy::cast_precision_loss, reason = "only compared with small whole numbers")]
             let number = match *value {

@@ -2,23 +2,18 @@
 
 use super::keys::Keys;
 use crate::config::rope::yarn_mscale;
-use crate::{ConfigError, Family, Role, Rope, RopeScaling, WeightSource};
+use crate::{ConfigError, Role, Rope, RopeScaling, WeightSource};
 
-pub(super) fn rope(
-    keys: &Keys<'_>,
-    family: Family,
-    head_dim: u32,
-    context_length: u32,
-) -> Result<Rope, ConfigError> {
+pub(super) fn rope(keys: &Keys<'_>, head_dim: u32, context_length: u32) -> Result<Rope, ConfigError> {
     Ok(Rope {
         theta: keys.f64("rope.freq_base")?.unwrap_or(10_000.0),
         rotary_dims: keys.u32("rope.dimension_count")?.unwrap_or(head_dim),
-        interleaved: family == Family::Llama,
-        scaling: scaling(keys, family, context_length)?,
+        interleaved: false,
+        scaling: scaling(keys, context_length)?,
     })
 }
 
-fn scaling(keys: &Keys<'_>, family: Family, context_length: u32) -> Result<RopeScaling, ConfigError> {
+fn scaling(keys: &Keys<'_>, context_length: u32) -> Result<RopeScaling, ConfigError> {
     let factor = match keys.f64("rope.scaling.factor")? {
         Some(factor) => Some(factor),
         None => keys.f64("rope.scale_linear")?,
@@ -50,8 +45,7 @@ fn scaling(keys: &Keys<'_>, family: Family, context_length: u32) -> Result<RopeS
                 beta_fast: keys.f64("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
                 beta_slow: keys.f64("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
                 attention_factor: multiplier * yarn_mscale(factor, 1.0),
-                // No key says so; gpt-oss was trained without.
-                truncate: family != Family::GptOss,
+                truncate: true,
             }
         }
         _ => return Err(keys.unsupported("rope.scaling.type", kind)),

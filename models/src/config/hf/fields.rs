@@ -5,15 +5,15 @@ use serde_json::{Map, Value};
 use crate::ConfigError;
 
 /// A JSON object whose fields are read by type; `null` is as good as absent.
-#[derive(Debug)]
-pub(super) struct Fields(pub(super) Map<String, Value>);
+#[derive(Default, Debug)]
+pub(in crate::config) struct Fields(pub(in crate::config) Map<String, Value>);
 
 impl Fields {
-    pub(super) fn get(&self, field: &str) -> Option<&Value> {
+    pub(in crate::config) fn get(&self, field: &str) -> Option<&Value> {
         self.0.get(field).filter(|value| !value.is_null())
     }
 
-    pub(super) fn typed<'a, T>(
+    fn typed<'a, T>(
         &'a self,
         field: &str,
         want: &'static str,
@@ -23,41 +23,41 @@ impl Fields {
         as_type(value).map(Some).ok_or_else(|| mismatch(field, want, value))
     }
 
-    pub(super) fn u32(&self, field: &str) -> Result<Option<u32>, ConfigError> {
+    pub(in crate::config) fn u32(&self, field: &str) -> Result<Option<u32>, ConfigError> {
         self.typed(field, "an integer of 32 bits", as_u32)
     }
 
-    pub(super) fn need_u32(&self, field: &'static str) -> Result<u32, ConfigError> {
+    pub(in crate::config) fn need_u32(&self, field: &'static str) -> Result<u32, ConfigError> {
         self.u32(field)?.ok_or(ConfigError::Missing { field })
     }
 
-    pub(super) fn f64(&self, field: &str) -> Result<Option<f64>, ConfigError> {
+    pub(in crate::config) fn f64(&self, field: &str) -> Result<Option<f64>, ConfigError> {
         self.typed(field, "a number", Value::as_f64)
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "the forward pass runs in f32")]
-    pub(super) fn f32(&self, field: &str) -> Result<Option<f32>, ConfigError> {
+    pub(in crate::config) fn f32(&self, field: &str) -> Result<Option<f32>, ConfigError> {
         Ok(self.f64(field)?.map(|value| value as f32))
     }
 
-    pub(super) fn need_f64(&self, field: &'static str) -> Result<f64, ConfigError> {
+    pub(in crate::config) fn need_f64(&self, field: &'static str) -> Result<f64, ConfigError> {
         self.f64(field)?.ok_or(ConfigError::Missing { field })
     }
 
-    pub(super) fn bool(&self, field: &str) -> Result<Option<bool>, ConfigError> {
+    pub(in crate::config) fn bool(&self, field: &str) -> Result<Option<bool>, ConfigError> {
         self.typed(field, "true or false", Value::as_bool)
     }
 
-    pub(super) fn str(&self, field: &str) -> Result<Option<&str>, ConfigError> {
+    pub(in crate::config) fn str(&self, field: &str) -> Result<Option<&str>, ConfigError> {
         self.typed(field, "a string", Value::as_str)
     }
 
-    pub(super) fn object(&self, field: &str) -> Result<Option<Fields>, ConfigError> {
+    pub(in crate::config) fn object(&self, field: &str) -> Result<Option<Fields>, ConfigError> {
         self.typed(field, "an object", |value| Some(Fields(value.as_object()?.clone())))
     }
 
     /// Token ids: one, or a list.
-    pub(super) fn ids(&self, field: &str) -> Result<Vec<u32>, ConfigError> {
+    pub(in crate::config) fn ids(&self, field: &str) -> Result<Vec<u32>, ConfigError> {
         let ids = self.typed(field, "a token id or a list of them", |value| match value {
             Value::Array(ids) => ids.iter().map(as_u32).collect(),
             id => Some(vec![as_u32(id)?]),
@@ -66,11 +66,11 @@ impl Fields {
     }
 }
 
-pub(super) fn as_u32(value: &Value) -> Option<u32> {
+pub(in crate::config) fn as_u32(value: &Value) -> Option<u32> {
     u32::try_from(value.as_u64()?).ok()
 }
 
-pub(super) fn mismatch(field: &str, want: &'static str, found: &Value) -> ConfigError {
+pub(in crate::config) fn mismatch(field: &str, want: &'static str, found: &Value) -> ConfigError {
     ConfigError::FieldType {
         field: field.to_owned(),
         want,

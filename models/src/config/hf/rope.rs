@@ -1,49 +1,62 @@
 //! Rotary embeddings.
 
-use serde_json::{Map, json};
+use serde_json::Map;
 
 use super::fields::Fields;
 use crate::config::rope::yarn_mscale;
-use crate::{ConfigError, Family, Rope, RopeScaling};
+use crate::{ConfigError, Rope, RopeScaling};
 
-/// New configurations hold all of it in `rope_parameters`, old ones in `rope_theta` and `rope_scaling`.
-pub(super) fn rope(
-    config: &Fields,
-    family: Family,
-    head_dim: u32,
-    context_length: u32,
-) -> Result<Rope, ConfigError> {
-    let section = match section(config)? {
-        Some(section) => section,
-        None if family == Family::GptOss => gpt_oss_default(),
-        None => Fields(Map::new()),
-    };
-    if let Some((field, value)) = section.0.iter().find(|(field, _)| !KNOWN.contains(&field.as_str())) {
-        return Err(ConfigError::Unsupported {
-            field: format!("{field} in rope_parameters"),
-            value: value.to_string(),
-        });
-    }
-    if let Some(value) = section.get("partial_rotary_factor").filter(|value| value.as_f64() != Some(1.0)) {
-        return Err(ConfigError::Unsupported {
-            field: "partial_rotary_factor".into(),
-            value: value.to_string(),
-        });
-    }
-    let theta = match section.f64("rope_theta")? {
-        Some(theta) => theta,
-        None => config.f64("rope_theta")?.unwrap_or(default_theta(family)),
-    };
-    Ok(Rope {
-        theta,
-        rotary_dims: head_dim,
-        interleaved: matches!(family, Family::Llama4 | Family::DeepseekV3 | Family::DeepseekV32),
-        scaling: scaling(&section, context_length)?,
-    })
+/// Values that a rotation follows from beside its fields.
+pub(in crate::config) struct RopeSite {
+    /// Dimensions of a head that rotate.
+    pub(in crate::config) rotary_dims: u32,
+    pub(in crate::config) context_length: u32,
+    /// Base of the wavelengths where no field says.
+    pub(in crate::config) theta: f64,
+    /// Whether a field may say that a part of a head rotates.
+    pub(in crate::config) partial: bool,
+    /// Whether neighbours turn together.
+    pub(in crate::config) interleaved: bool,
 }
 
-/// How a section stretches to longer contexts.
-pub(super) fn scaling(section: &Fields, context_length: u32) -> Result<RopeScaling, ConfigError> {
+/// Reads the rotation of all layers. New configurations hold all of it in `rope_parameters`, old ones in `rope_theta` and
+/// `rope_scaling`.
+pub(in crate::config) fn rope(config: &Fields, site: &RopeSite) -> Result<Rope, ConfigError> {
+    let section = section(config)?.unwrap_or(Fields(Map::new()));
+    site.rope(config, &section)
+}
+
+impl RopeSite {
+    /// Reads the rotation that a section states.
+    pub(in crate::config) fn rope(&self, config: &Fields, section: &Fields) -> Result<Rope, ConfigError> {
+        if let Some((field, value)) = section.0.iter().find(|(field, _)| !KNOWN.contains(&field.as_str())) {
+            return Err(ConfigError::Unsupported {
+                field: format!("{field} in rope_parameters"),
+                value: value.to_string(),
+            });
+        }
+        let whole = |value: &&serde_json::Value| self.partial || value.as_f64() == Some(1.0);
+        if let Some(value) = section.get("partial_rotary_factor").filter(|value| !whole(value)) {
+            return Err(ConfigError::Unsupported {
+                field: "partial_rotary_factor".into(),
+                value: value.to_string(),
+            });
+        }
+        let theta = match section.f64("rope_theta")? {
+            Some(theta) => theta,
+            None => config.f64("rope_theta")?.unwrap_or(self.theta),
+        };
+        Ok(Rope {
+            theta,
+            rotary_dims: self.rotary_dims,
+            interleaved: self.interleaved,
+            scaling: scaling(section, self.context_length)?,
+        })
+    }
+}
+
+/// Reads how a section scales frequencies for longer contexts.
+pub(in crate::config) fn scaling(section: &Fields, context_length: u32) -> Result<RopeScaling, ConfigError> {
     let kind = match section.str("rope_type")? {
         Some(kind) => kind,
         None => section.str("type")?.unwrap_or("default"),
@@ -65,7 +78,7 @@ pub(super) fn scaling(section: &Fields, context_length: u32) -> Result<RopeScali
     })
 }
 
-/// What may be said about a rotation.
+/// Fields of a section on rotation.
 const KNOWN: &[&str] = &[
     "rope_type",
     "type",
@@ -83,8 +96,8 @@ const KNOWN: &[&str] = &[
     "partial_rotary_factor",
 ];
 
-/// Where a configuration says how to rotate.
-pub(super) fn section(config: &Fields) -> Result<Option<Fields>, ConfigError> {
+/// Finds the section of a configuration on rotation.
+pub(in crate::config) fn section(config: &Fields) -> Result<Option<Fields>, ConfigError> {
     match (config.object("rope_parameters")?, config.object("rope_scaling")?) {
         (Some(new), Some(old)) if new.0 != old.0 => Err(ConfigError::Unsupported {
             field: "rope_scaling".into(),
@@ -92,14 +105,6 @@ pub(super) fn section(config: &Fields) -> Result<Option<Fields>, ConfigError> {
         }),
         (Some(new), _) => Ok(Some(new)),
         (None, old) => Ok(old),
-    }
-}
-
-fn default_theta(family: Family) -> f64 {
-    match family {
-        Family::GptOss => 150_000.0,
-        Family::Llama4 => 500_000.0,
-        _ => 10_000.0,
     }
 }
 
@@ -125,11 +130,16 @@ fn yarn(section: &Fields, context_length: f64) -> Result<RopeScaling, ConfigErro
     })
 }
 
-/// What a gpt-oss configuration means that says nothing.
-fn gpt_oss_default() -> Fields {
-    let section = json!({
-        "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
-        "original_max_position_embeddings": 4096,
-    });
-    Fields(section.as_object().cloned().unwrap_or_default())
+/// Dimensions of a head that rotate.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "checked, and rounded down as Python does"
+)]
+pub(in crate::config) fn rotary_dims(head_dim: u32, factor: f64) -> Result<u32, ConfigError> {
+    if !(factor > 0.0 && factor <= 1.0) {
+        let (field, value) = ("partial_rotary_factor", factor.to_string());
+        return Err(ConfigError::Invalid { field, value, rule: "over 0 and at most 1" });
+    }
+    Ok((f64::from(head_dim) * factor) as u32)
 }

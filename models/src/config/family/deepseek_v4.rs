@@ -1,50 +1,81 @@
-//! What DeepSeek V4's configurations say that no other family's does, in the names of today and in the older ones of the
-//! published files (`compress_ratios`, `num_hash_layers`, `qk_rope_head_dim`).
+//! Fields of DeepSeek V4's configurations that no other family has, in the names of today and in the older ones of
+//! the published files (`compress_ratios`, `num_hash_layers`, `qk_rope_head_dim`).
 
-use super::fields::Fields;
-use super::layers::{list, texts};
-use super::rope::{scaling, section};
-use crate::{CompressedConfig, Compressor, ConfigError, HyperConfig, IndexerConfig, Mlp, Rope, RopeScaling};
+use serde_json::Map;
+
+use super::{Hf, Spec};
+use crate::config::hf::{
+    Fields, HeadDim, KvHeads, Plain, either, list, refuse_biases, rotary_dims, scaling, section, texts,
+    unknown, window,
+};
+use crate::config::moe::CHOICE;
+use crate::{
+    Activation, CompressedConfig, Compressor, ConfigError, DecoderConfig, ExpertPacking, Family, HyperConfig,
+    IndexerConfig, Mlp, MoeConfig, Reach, Rope, RopeScaling, Router, Score,
+};
+
+pub(super) const SPEC: Spec = Spec {
+    hf: Some(Hf {
+        model_type: "deepseek_v4",
+        reads: &[
+            "num_local_experts",
+            "n_shared_experts",
+            "scoring_func",
+            "swiglu_limit",
+            "partial_rotary_factor",
+        ],
+        read,
+    }),
+    unread: |_, name| name.split('.').any(|part| part == "mtp"),
+    ..Spec::NONE
+};
 
 const SPARSE: &str = "compressed_sparse_attention";
 const HEAVY: &str = "heavily_compressed_attention";
 
-/// Rotation in layers without a compressor, and what compressed attention is.
-pub(super) fn compressed(
-    config: &Fields,
-    num_layers: u32,
-    head_dim: u32,
-    context_length: u32,
-) -> Result<(Rope, CompressedConfig), ConfigError> {
-    let [main, rope] = ropes(config, head_dim, context_length)?;
-    let compressed = CompressedConfig {
+fn read(config: &Fields) -> Result<DecoderConfig, ConfigError> {
+    refuse_biases(config)?;
+    let plain = Plain {
+        kv_heads: KvHeads::Default(1),
+        head_dim: HeadDim::Always(512),
+        // All layers have experts.
+        inner_size: "moe_intermediate_size",
+        rope: |config, site| Ok(ropes(config, site.rotary_dims, site.context_length)?[0].clone()),
+        ..Plain::new(Family::DeepseekV4)
+    };
+    let mut decoder = plain.read(config)?;
+    decoder.compressed = Some(compressed(config, &decoder)?);
+    decoder.indexer = Some(IndexerConfig {
+        num_heads: config.u32("index_n_heads")?.unwrap_or(64),
+        head_dim: config.u32("index_head_dim")?.unwrap_or(128),
+        top_k: config.u32("index_topk")?.unwrap_or(512),
+    });
+    decoder.hyper = Some(HyperConfig {
+        streams: config.u32("hc_mult")?.unwrap_or(4),
+        rounds: config.u32("hc_sinkhorn_iters")?.unwrap_or(20),
+        eps: config.f32("hc_eps")?.unwrap_or(1e-6),
+    });
+    decoder.sinks = true;
+    decoder.moe = Some(moe(config)?);
+    let window = window(config, Some(128))?.ok_or(ConfigError::Missing { field: "sliding_window" })?;
+    decoder.set_reaches(vec![Reach::Window(window); decoder.num_layers as usize]);
+    decoder.set_mlps(mlps(config, decoder.num_layers)?);
+    Ok(decoder)
+}
+
+fn compressed(config: &Fields, decoder: &DecoderConfig) -> Result<CompressedConfig, ConfigError> {
+    let [_, rope] = ropes(config, decoder.head_dim, decoder.context_length)?;
+    Ok(CompressedConfig {
         q_rank: config.u32("q_lora_rank")?.unwrap_or(1024),
         output_groups: config.u32("o_groups")?.unwrap_or(8),
         output_rank: config.u32("o_lora_rank")?.unwrap_or(1024),
         rope,
-        compressors: compressors(config, num_layers)?,
-    };
-    Ok((main, compressed))
-}
-
-pub(super) fn indexer(config: &Fields) -> Result<IndexerConfig, ConfigError> {
-    Ok(IndexerConfig {
-        num_heads: config.u32("index_n_heads")?.unwrap_or(64),
-        head_dim: config.u32("index_head_dim")?.unwrap_or(128),
-        top_k: config.u32("index_topk")?.unwrap_or(512),
+        compressors: compressors(config, decoder.num_layers)?,
     })
 }
 
-pub(super) fn hyper(config: &Fields) -> Result<HyperConfig, ConfigError> {
-    Ok(HyperConfig {
-        streams: config.u32("hc_mult")?.unwrap_or(4),
-        rounds: config.u32("hc_sinkhorn_iters")?.unwrap_or(20),
-        eps: config.f32("hc_eps")?.unwrap_or(1e-6),
-    })
-}
-
-/// What follows attention in each layer: experts, in the first layers chosen by token id.
-pub(super) fn mlps(config: &Fields, num_layers: u32) -> Result<Vec<Mlp>, ConfigError> {
+/// Reads the part behind attention in each layer: experts, in the first layers chosen by token id.
+fn mlps(config: &Fields, num_layers: u32) -> Result<Vec<Mlp>, ConfigError> {
     if let Some(types) = texts(config, "mlp_layer_types", num_layers)? {
         let mlp = |name: &str| match name {
             "hash_moe" => Ok(Mlp::HashedExperts),
@@ -56,6 +87,34 @@ pub(super) fn mlps(config: &Fields, num_layers: u32) -> Result<Vec<Mlp>, ConfigE
     let hashed = config.u32("num_hash_layers")?.unwrap_or(3);
     let mlp = |layer| if layer < hashed { Mlp::HashedExperts } else { Mlp::Experts };
     Ok((0..num_layers).map(mlp).collect())
+}
+
+/// The reference divides weights by their sum whatever `norm_topk_prob` says, and has one shared expert of the width of the
+/// others.
+fn moe(config: &Fields) -> Result<MoeConfig, ConfigError> {
+    let inner_size = config.need_u32("moe_intermediate_size")?;
+    let score = match config.str("scoring_func")?.unwrap_or("sqrtsoftplus") {
+        "sqrtsoftplus" => Score::SqrtSoftplus,
+        "sigmoid" => Score::Sigmoid,
+        other => return Err(unknown("scoring_func", other)),
+    };
+    let scale = config.f32("routed_scaling_factor")?.unwrap_or(1.5);
+    let limit = config.f32("swiglu_limit")?.unwrap_or(10.0);
+    if !(limit.is_finite() && limit > 0.0) {
+        let (field, value) = ("swiglu_limit", limit.to_string());
+        return Err(ConfigError::Invalid { field, value, rule: "finite and over 0" });
+    }
+    Ok(MoeConfig {
+        num_experts: either(config, ["n_routed_experts", "num_local_experts"])?,
+        top_k: config.u32("num_experts_per_tok")?.unwrap_or(6),
+        inner_size,
+        shared_size: Some(inner_size),
+        router: Router { score, normalise: true, scale, correction: true, ..CHOICE },
+        activation: Activation::LimitedSilu { limit },
+        biases: false,
+        weighted_input: false,
+        packing: ExpertPacking::Rows,
+    })
 }
 
 fn compressors(config: &Fields, num_layers: u32) -> Result<Vec<Option<Compressor>>, ConfigError> {
@@ -103,8 +162,8 @@ fn rate(config: &Fields, kind: &'static str, old: &str, default: u32) -> Result<
     rates.u32(kind)?.ok_or(ConfigError::Missing { field: kind })
 }
 
-/// Of layers without a compressor and of those with one. New configurations hold one section for each; in old ones a
-/// scaling goes to the second alone, and there never widens sine and cosine by itself.
+/// Reads the rotations of layers without a compressor and of those with one. New configurations hold one section for
+/// each; in old ones a scaling goes to the second alone, and there never widens sine and cosine by itself.
 fn ropes(config: &Fields, head_dim: u32, context_length: u32) -> Result<[Rope; 2], ConfigError> {
     let section = section(config)?;
     let rope = |section: &Fields, theta: Option<f64>, dims: u32| {
@@ -129,8 +188,8 @@ fn ropes(config: &Fields, head_dim: u32, context_length: u32) -> Result<[Rope; 2
         (None, None) => rotary_dims(head_dim, 64.0 / 512.0)?,
     };
     let theta = |field, default| Ok::<_, ConfigError>(Some(config.f64(field)?.unwrap_or(default)));
-    let none = Fields(serde_json::Map::new());
-    let mut scaled = section.unwrap_or(Fields(serde_json::Map::new()));
+    let none = Fields(Map::new());
+    let mut scaled = section.unwrap_or(Fields(Map::new()));
     let widened = scaled.get("attention_factor").is_some();
     scaled.0.remove("rope_theta");
     let mut compress = rope(&scaled, theta("compress_rope_theta", 160_000.0)?, dims)?;
@@ -140,22 +199,4 @@ fn ropes(config: &Fields, head_dim: u32, context_length: u32) -> Result<[Rope; 2
         *attention_factor = 1.0;
     }
     Ok([rope(&none, theta("rope_theta", 10_000.0)?, dims)?, compress])
-}
-
-/// Dimensions of a head that rotate.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "checked, and rounded down as Python does"
-)]
-fn rotary_dims(head_dim: u32, factor: f64) -> Result<u32, ConfigError> {
-    if !(factor > 0.0 && factor <= 1.0) {
-        let (field, value) = ("partial_rotary_factor", factor.to_string());
-        return Err(ConfigError::Invalid { field, value, rule: "over 0 and at most 1" });
-    }
-    Ok((f64::from(head_dim) * factor) as u32)
-}
-
-fn unknown(field: &str, value: &str) -> ConfigError {
-    ConfigError::Unsupported { field: field.to_owned(), value: format!("{value:?}") }
 }

@@ -1,0 +1,132 @@
+//! The families of models, one file each: what their checkpoints say beyond what all say, and what they leave out.
+//!
+//! A family is a [`Spec`]. The readers of both formats find it by its name, refuse fields that change the result and that it does
+//! not read, have it read the rest, and validate what comes of that.
+
+mod deepseek_v3;
+mod deepseek_v32;
+mod deepseek_v4;
+mod gemma3;
+mod glm4;
+mod gpt_oss;
+mod granite;
+mod llama;
+mod llama4;
+mod mistral;
+mod phi3;
+mod qwen2;
+mod qwen3;
+mod qwen3_moe;
+mod smollm3;
+
+use super::gguf::Keys;
+use super::hf::Fields;
+use super::{ConfigError, DecoderConfig};
+
+macro_rules! families {
+    ($($variant:ident, $module:ident, $doc:literal;)*) => {
+        /// A family of models with the same forward pass.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum Family {
+            $(#[doc = $doc] $variant,)*
+        }
+
+        impl Family {
+            /// Every family.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// Facts that its checkpoints state.
+            pub(crate) fn spec(self) -> &'static Spec {
+                match self {
+                    $(Self::$variant => &$module::SPEC,)*
+                }
+            }
+        }
+    };
+}
+
+families! {
+    Llama, llama, "Llama 2, 3, and what is trained in their shape (SmolLM2).";
+    Mistral, mistral, "Mistral 7B: Llama with a sliding window.";
+    Qwen2, qwen2, "Qwen2: Llama with biases on the query, key and value projections.";
+    Qwen3, qwen3, "Qwen3: Llama with RMS norms on query and key heads.";
+    Qwen3Moe, qwen3_moe, "Qwen3 with experts.";
+    Gemma3, gemma3, "Gemma 3: windows with a rotation of their own, norms around both halves, GELU gates.";
+    Phi3, phi3, "Phi 3 mini with 4k, Phi 4: Llama with fused projections, and a window in some.";
+    SmolLm3, smollm3, "SmolLM3: Llama of which every fourth layer does not rotate.";
+    Granite, granite, "Granite 3: Llama with factors on embeddings, scores, what blocks add, and logits.";
+    Glm4, glm4, "GLM 4: half of a head rotates, norms around both halves, fused gates and ups.";
+    GptOss, gpt_oss, "gpt-oss: windows in every other layer, sinks, biases and experts.";
+    Llama4, llama4, "Llama 4: chunked attention, layers that do not rotate, and a shared expert.";
+    DeepseekV3, deepseek_v3, "DeepSeek V3: latent attention, and experts in groups.";
+    DeepseekV32, deepseek_v32, "DeepSeek V3.2: the same to tokens that an indexer chooses.";
+    DeepseekV4, deepseek_v4, "DeepSeek V4: windows and compressed entries, experts by token id, and several residual streams.";
+}
+
+impl Family {
+    /// Its `model_type` in `config.json`, where such checkpoints are read.
+    #[must_use]
+    pub fn model_type(self) -> Option<&'static str> {
+        self.spec().hf.as_ref().map(|hf| hf.model_type)
+    }
+
+    /// Its architecture in GGUF metadata, where such files are read.
+    #[must_use]
+    pub fn architecture(self) -> Option<&'static str> {
+        self.spec().gguf.as_ref().map(|gguf| gguf.architecture)
+    }
+}
+
+/// A family as its checkpoints state it.
+pub(crate) struct Spec {
+    /// Its `config.json`, where it is read.
+    pub(super) hf: Option<Hf>,
+    /// Its metadata in GGUF files, where they are read.
+    pub(super) gguf: Option<Gguf>,
+    /// Whether a tensor of safetensors is of no use here: layers that draft tokens.
+    pub(crate) unread: fn(&DecoderConfig, &str) -> bool,
+}
+
+impl Spec {
+    /// A family that nothing reads.
+    pub(super) const NONE: Self = Self { hf: None, gguf: None, unread: |_, _| false };
+}
+
+/// A family in `config.json`.
+pub(super) struct Hf {
+    pub(super) model_type: &'static str,
+    /// Fields that it reads although they must have no effect in other families.
+    pub(super) reads: &'static [&'static str],
+    pub(super) read: fn(&Fields) -> Result<DecoderConfig, ConfigError>,
+}
+
+/// A family in GGUF metadata.
+pub(super) struct Gguf {
+    pub(super) architecture: &'static str,
+    /// Keys, after the architecture, that it reads although they must have no effect in other families.
+    pub(super) reads: &'static [&'static str],
+    pub(super) read: fn(&Keys<'_>) -> Result<DecoderConfig, ConfigError>,
+}
+
+impl Hf {
+    /// The family called `found`.
+    pub(super) fn find(found: &str) -> Result<&'static Self, ConfigError> {
+        let all = Family::ALL.iter().filter_map(|family| family.spec().hf.as_ref());
+        all.clone().find(|hf| hf.model_type == found).ok_or_else(|| ConfigError::Family {
+            found: found.to_owned(),
+            known: all.map(|hf| hf.model_type).collect(),
+        })
+    }
+}
+
+impl Gguf {
+    /// The family called `found`.
+    pub(super) fn find(found: &str) -> Result<&'static Self, ConfigError> {
+        let all = Family::ALL.iter().filter_map(|family| family.spec().gguf.as_ref());
+        all.clone().find(|gguf| gguf.architecture == found).ok_or_else(|| ConfigError::Family {
+            found: found.to_owned(),
+            known: all.map(|gguf| gguf.architecture).collect(),
+        })
+    }
+}

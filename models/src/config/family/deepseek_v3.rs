@@ -1,0 +1,110 @@
+use super::{Hf, Spec};
+use crate::config::hf::{Fields, HeadDim, Plain, either, reaches, refuse_biases, section, texts, unknown};
+use crate::config::rope::yarn_mscale;
+use crate::config::scale_of;
+use crate::{
+    Activation, ConfigError, DecoderConfig, ExpertPacking, Family, LatentConfig, Mlp, MoeConfig, Router,
+    Score,
+};
+
+pub(super) const SPEC: Spec = Spec {
+    hf: Some(Hf {
+        model_type: "deepseek_v3",
+        reads: READS,
+        read: |config| {
+            let mut decoder = read(config, Family::DeepseekV3)?;
+            decoder.set_reaches(reaches(config, decoder.num_layers, None, |_| false)?);
+            Ok(decoder)
+        },
+    }),
+    unread: drafts,
+    ..Spec::NONE
+};
+
+/// Fields that V3 and V3.2 read.
+pub(super) const READS: &[&str] = &["num_local_experts", "n_shared_experts"];
+
+/// Reads what V3 and V3.2 have in common: all but what layers see.
+pub(super) fn read(config: &Fields, family: Family) -> Result<DecoderConfig, ConfigError> {
+    refuse_biases(config)?;
+    let latent = latent(config)?;
+    let plain = Plain { head_dim: HeadDim::Elsewhere, interleaved: true, ..Plain::new(family) };
+    let mut decoder = plain.read(config)?;
+    decoder.num_kv_heads = 1;
+    decoder.head_dim = latent.nope_dim + latent.rope_dim;
+    decoder.rope.rotary_dims = latent.rope_dim;
+    decoder.scale = scale(config, &latent)?;
+    decoder.latent = Some(latent);
+    decoder.moe = Some(moe(config)?);
+    decoder.set_mlps(mlps(config, decoder.num_layers)?);
+    Ok(decoder)
+}
+
+/// Whether a tensor belongs to the layer that drafts tokens, behind the others.
+pub(super) fn drafts(decoder: &DecoderConfig, name: &str) -> bool {
+    name.starts_with(&format!("model.layers.{}.", decoder.num_layers))
+}
+
+fn latent(config: &Fields) -> Result<LatentConfig, ConfigError> {
+    let latent = LatentConfig {
+        q_rank: config.need_u32("q_lora_rank")?,
+        kv_rank: config.need_u32("kv_lora_rank")?,
+        nope_dim: config.need_u32("qk_nope_head_dim")?,
+        rope_dim: config.need_u32("qk_rope_head_dim")?,
+        value_dim: config.need_u32("v_head_dim")?,
+    };
+    // What follows adds its sizes up.
+    latent.validate()?;
+    Ok(latent)
+}
+
+/// Factor on scores: YaRN's `mscale_all_dim` widens them twice, for queries and for keys.
+#[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
+fn scale(config: &Fields, latent: &LatentConfig) -> Result<f32, ConfigError> {
+    let scale = scale_of(latent.nope_dim + latent.rope_dim);
+    let Some(rope) = section(config)? else { return Ok(scale) };
+    let scaled = rope.str("rope_type")?.or(rope.str("type")?).is_some_and(|kind| kind != "default");
+    let all = rope.f64("mscale_all_dim")?.filter(|all| scaled && *all != 0.0);
+    let mscale = match all {
+        Some(all) => yarn_mscale(rope.need_f64("factor")?, all),
+        None => 1.0,
+    };
+    Ok((f64::from(scale) * mscale * mscale) as f32)
+}
+
+fn mlps(config: &Fields, num_layers: u32) -> Result<Vec<Mlp>, ConfigError> {
+    let Some(types) = texts(config, "mlp_layer_types", num_layers)? else {
+        let dense = config.u32("first_k_dense_replace")?.unwrap_or(3);
+        let mlp = |layer| if layer < dense { Mlp::Dense } else { Mlp::Experts };
+        return Ok((0..num_layers).map(mlp).collect());
+    };
+    let mlp = |kind: &str| match kind {
+        "dense" => Ok(Mlp::Dense),
+        "sparse" => Ok(Mlp::Experts),
+        _ => Err(unknown("mlp_layer_types", kind)),
+    };
+    types.into_iter().map(mlp).collect()
+}
+
+fn moe(config: &Fields) -> Result<MoeConfig, ConfigError> {
+    let inner_size = config.need_u32("moe_intermediate_size")?;
+    let shared = config.u32("n_shared_experts")?.unwrap_or(1);
+    Ok(MoeConfig {
+        num_experts: either(config, ["n_routed_experts", "num_local_experts"])?,
+        top_k: config.need_u32("num_experts_per_tok")?,
+        inner_size,
+        shared_size: Some(inner_size.saturating_mul(shared)),
+        router: Router {
+            score: Score::Sigmoid,
+            groups: config.u32("n_group")?.unwrap_or(8),
+            top_groups: config.u32("topk_group")?.unwrap_or(4),
+            normalise: config.bool("norm_topk_prob")?.unwrap_or(true),
+            scale: config.f32("routed_scaling_factor")?.unwrap_or(2.5),
+            correction: true,
+        },
+        activation: Activation::Silu,
+        biases: false,
+        weighted_input: false,
+        packing: ExpertPacking::Rows,
+    })
+}

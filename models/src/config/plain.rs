@@ -1,0 +1,77 @@
+//! A decoder with nothing out of the ordinary, which families begin with.
+
+use super::{BlockNorms, DecoderConfig, Family, Gate, LayerConfig, Mlp, QkNorm, Reach, Rope, RopeScaling};
+
+/// Sizes of a decoder, as the fields of [`DecoderConfig`] say.
+#[derive(Clone, Copy, Debug)]
+#[expect(missing_docs, reason = "the fields of DecoderConfig have them")]
+pub struct Sizes {
+    pub vocab_size: u32,
+    pub hidden_size: u32,
+    pub intermediate_size: u32,
+    pub num_layers: u32,
+    pub num_heads: u32,
+    pub num_kv_heads: u32,
+    pub head_dim: u32,
+    pub context_length: u32,
+}
+
+impl DecoderConfig {
+    /// A decoder as Llama's first: full attention that rotates whole heads, gates of SiLU, norms before both halves of a layer,
+    /// neither biases nor experts, an output head of its own.
+    #[must_use]
+    pub fn plain(family: Family, sizes: Sizes) -> Self {
+        let Sizes { vocab_size, hidden_size, intermediate_size, num_layers, num_heads, .. } = sizes;
+        let Sizes { num_kv_heads, head_dim, context_length, .. } = sizes;
+        let layer = LayerConfig { reach: Reach::Full, rotary: true, mlp: Mlp::Dense };
+        Self {
+            family,
+            vocab_size,
+            hidden_size,
+            intermediate_size,
+            num_layers,
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            rms_norm_eps: 1e-6,
+            rope: Rope {
+                theta: 10_000.0,
+                rotary_dims: head_dim,
+                interleaved: false,
+                scaling: RopeScaling::None,
+            },
+            window_rope: None,
+            context_length,
+            embedding_scale: 1.0,
+            norms: BlockNorms::Before,
+            norm_offset: 0.0,
+            gate: Gate::Silu,
+            logit_scale: 1.0,
+            tie_embeddings: false,
+            qkv_bias: false,
+            o_bias: false,
+            qk_norm: QkNorm::None,
+            layers: vec![layer; num_layers as usize],
+            latent: None,
+            indexer: None,
+            compressed: None,
+            hyper: None,
+            scale: super::scale_of(head_dim),
+            temperature: None,
+            sinks: false,
+            moe: None,
+            eos_ids: Vec::new(),
+            bos_id: None,
+        }
+    }
+
+    /// Gives each layer what it sees.
+    pub(super) fn set_reaches(&mut self, reaches: impl IntoIterator<Item = Reach>) {
+        self.layers.iter_mut().zip(reaches).for_each(|(layer, reach)| layer.reach = reach);
+    }
+
+    /// Gives each layer its part behind attention.
+    pub(super) fn set_mlps(&mut self, mlps: impl IntoIterator<Item = Mlp>) {
+        self.layers.iter_mut().zip(mlps).for_each(|(layer, mlp)| layer.mlp = mlp);
+    }
+}
