@@ -1,5 +1,6 @@
 //! Chat templates: Jinja programs that checkpoints carry, with the semantics that Hugging Face gives them.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use minijinja::{
@@ -9,6 +10,7 @@ use minijinja::{
 };
 use minijinja_contrib::pycompat::unknown_method_callback;
 use serde::Serialize;
+use serde_json::{Map, Value as Json};
 
 use crate::{Gguf, GgufError, Tokenizer};
 
@@ -37,6 +39,52 @@ impl Message {
     #[must_use]
     pub fn as_text(&self, tokenizer: &Tokenizer) -> Self {
         Self::new(tokenizer.as_text(&self.role), tokenizer.as_text(&self.content))
+    }
+}
+
+/// All that a template sees of a conversation, in the form that it has in Python: whatever fields its messages have.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Conversation {
+    /// Objects with `role` and `content`, and what else the template knows, `tool_calls` for example.
+    pub messages: Vec<Json>,
+    /// Tools that the answer may call; `None` if there are none.
+    pub tools: Option<Json>,
+    /// Documents that the answer may cite; `None` if there are none.
+    pub documents: Option<Json>,
+    /// Variables of the template's own, such as `enable_thinking`.
+    pub variables: Map<String, Json>,
+    /// Whether the last message is to be continued, and no new one begun.
+    pub continues: bool,
+}
+
+impl Conversation {
+    /// The conversation as somebody else wrote it: control tokens that any of its texts spells out
+    /// [stay text](Tokenizer::as_text) when it is rendered and encoded.
+    #[must_use]
+    pub fn as_text(mut self, tokenizer: &Tokenizer) -> Self {
+        let parts = self.messages.iter_mut().chain(&mut self.tools).chain(&mut self.documents);
+        parts.chain(self.variables.values_mut()).for_each(|part| break_texts(part, tokenizer));
+        self
+    }
+}
+
+fn break_texts(value: &mut Json, tokenizer: &Tokenizer) {
+    match value {
+        Json::String(text) => {
+            if let Cow::Owned(broken) = tokenizer.as_text(text) {
+                *text = broken;
+            }
+        }
+        Json::Array(parts) => parts.iter_mut().for_each(|part| break_texts(part, tokenizer)),
+        Json::Object(fields) => {
+            let broken = |name: &String| matches!(tokenizer.as_text(name), Cow::Owned(_));
+            if fields.keys().any(broken) {
+                let named = std::mem::take(fields).into_iter();
+                *fields = named.map(|(name, part)| (tokenizer.as_text(&name).into_owned(), part)).collect();
+            }
+            fields.values_mut().for_each(|part| break_texts(part, tokenizer));
+        }
+        Json::Null | Json::Bool(_) | Json::Number(_) => {}
     }
 }
 
@@ -113,16 +161,40 @@ impl ChatTemplate {
     /// # Errors
     /// [`ChatError::Render`], which also carries what the template itself objects to.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String, ChatError> {
-        let template = self.environment.get_template(NAME).expect("compiled by new");
-        let context = context! {
+        self.render_with(context! {
             messages => Value::from(Serde(messages)),
             add_generation_prompt,
-            bos_token => &self.bos_token,
-            eos_token => &self.eos_token,
             // Templates ask whether these are none, not whether they are defined.
             tools => (),
             documents => (),
-        };
+        })
+    }
+
+    /// The prompt for a conversation; it ends where the answer is to start, or in the last message if that
+    /// [continues](Conversation::continues).
+    ///
+    /// # Errors
+    /// [`ChatError::Render`] as in [`render`](Self::render), and [`ChatError::NothingToContinue`].
+    pub fn render_conversation(&self, conversation: &Conversation) -> Result<String, ChatError> {
+        let Conversation { messages, tools, documents, variables, continues } = conversation;
+        let text = self.render_with(context! {
+            messages => Value::from(Serde(messages)),
+            add_generation_prompt => !continues,
+            tools => tools.as_ref().map(|tools| Value::from(Serde(tools))),
+            documents => documents.as_ref().map(|documents| Value::from(Serde(documents))),
+            ..Value::from(Serde(variables)),
+        })?;
+        if !continues {
+            return Ok(text);
+        }
+        let last = messages.last().and_then(|message| message["content"].as_str()).map(str::trim_end);
+        let end = last.filter(|last| !last.is_empty()).and_then(|last| Some(text.rfind(last)? + last.len()));
+        Ok(text[..end.ok_or(ChatError::NothingToContinue)?].to_owned())
+    }
+
+    fn render_with(&self, variables: Value) -> Result<String, ChatError> {
+        let template = self.environment.get_template(NAME).expect("compiled by new");
+        let context = context! { bos_token => &self.bos_token, eos_token => &self.eos_token, ..variables };
         template.render(context).map_err(|source| ChatError::Render { source })
     }
 }
@@ -224,6 +296,7 @@ fn read_if_there(path: &Path) -> Result<Option<String>, ChatError> {
 
 /// Why a chat template cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ChatError {
     /// The file system refused.
     #[error("cannot read {path}: {source}", path = path.display())]
@@ -254,6 +327,9 @@ pub enum ChatError {
         /// The defect.
         source: Error,
     },
+    /// A conversation to be continued whose last message has no text in the prompt.
+    #[error("the text of the last message is not in the prompt, so it cannot be continued")]
+    NothingToContinue,
     /// The template does not take these messages.
     #[error("the chat template cannot render the messages: {source}")]
     Render {

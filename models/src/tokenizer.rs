@@ -1,8 +1,10 @@
 //! Text to token ids and back, through the `tokenizers` crate.
 
+mod bytes;
 mod control;
 mod gguf;
 mod json;
+mod sentencepiece;
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -11,7 +13,7 @@ use std::sync::OnceLock;
 use self::control::Controls;
 use crate::GgufError;
 
-/// What no decoder can read yet: the end of a text may be half of a character.
+/// Stands for bytes that no decoder can read yet: the end of a text may be half of a character.
 const REPLACEMENT: char = '\u{FFFD}';
 
 /// Blanks in a row that a text may have: pre-tokenisers put each on the stack of a regular expression, which holds 1,000,000,
@@ -175,6 +177,7 @@ impl<T: Deref<Target = Tokenizer>> DecodeStream<T> {
 
 /// Why a tokenizer cannot be made or used.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TokenizerError {
     /// A `tokenizer.json` cannot be read.
     #[error("cannot read the tokenizer {path}: {source}", path = path.display())]
@@ -224,6 +227,14 @@ pub enum TokenizerError {
     TokenTypes {
         /// Number of types.
         types: usize,
+        /// Number of tokens.
+        tokens: usize,
+    },
+    /// There is not one score a token.
+    #[error("there are {scores} token scores for {tokens} tokens")]
+    Scores {
+        /// Number of scores.
+        scores: usize,
         /// Number of tokens.
         tokens: usize,
     },

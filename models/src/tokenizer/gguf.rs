@@ -1,4 +1,4 @@
-//! Byte-level BPE from GGUF metadata.
+//! Tokenizers from GGUF metadata: byte-level BPE here, SentencePiece beside it.
 //!
 //! GGUF stores vocabulary, merges and token types, but only the *name* of the pre-tokeniser; what each name means is
 //! the table below, in the terms of the `tokenizer.json` that the models were published with.
@@ -16,20 +16,33 @@ use tokenizers::{
     },
 };
 
-use super::{Tokenizer, TokenizerError};
+use super::{Tokenizer, TokenizerError, sentencepiece};
 use crate::{Gguf, GgufError};
 
-const MODELS: &[&str] = &["gpt2"];
-const PRE_TOKENIZERS: &[&str] = &["gpt-2", "smollm", "llama-bpe", "qwen2", "gpt-4o"];
+const MODELS: &[&str] = &["gpt2", "llama"];
+const PRE_TOKENIZERS: &[&str] = &[
+    "gpt-2",
+    "smollm",
+    "refact",
+    "llama-bpe",
+    "dbrx",
+    "smaug-bpe",
+    "glm4",
+    "chatglm-bpe",
+    "qwen2",
+    "gpt-4o",
+];
 
 /// Values of `tokenizer.ggml.token_type`.
-mod token_type {
-    pub(super) const UNKNOWN: i64 = 2;
-    pub(super) const CONTROL: i64 = 3;
-    pub(super) const USER_DEFINED: i64 = 4;
+pub(super) mod token_type {
+    pub(in super::super) const NORMAL: i64 = 1;
+    pub(in super::super) const UNKNOWN: i64 = 2;
+    pub(in super::super) const CONTROL: i64 = 3;
+    pub(in super::super) const USER_DEFINED: i64 = 4;
+    pub(in super::super) const BYTE: i64 = 6;
 }
 
-/// How a family cuts text before merges apply.
+/// Rules by which families cut text before merges apply.
 #[derive(Clone, Copy, PartialEq)]
 enum Pre {
     /// GPT-2: contractions, words, runs of digits, of other characters, of space.
@@ -38,6 +51,8 @@ enum Pre {
     SmolLm,
     /// Llama 3: up to three digits together; tokens that are whole words skip the merges.
     Llama3,
+    /// Phi 4, GLM 4: the same cuts, and every word goes through the merges.
+    Dbrx,
     /// Qwen2: as Llama 3 with digits one by one, on text in normal form C.
     Qwen2,
     /// GPT-4o, gpt-oss: as Llama 3, and words also end where lower case turns to upper; contractions stay with them.
@@ -48,8 +63,9 @@ impl Pre {
     fn named(name: &str) -> Result<Self, TokenizerError> {
         match name {
             "gpt-2" => Ok(Self::Gpt2),
-            "smollm" => Ok(Self::SmolLm),
+            "smollm" | "refact" => Ok(Self::SmolLm),
             "llama-bpe" | "llama3" | "llama-v3" => Ok(Self::Llama3),
+            "dbrx" | "smaug-bpe" | "glm4" | "chatglm-bpe" => Ok(Self::Dbrx),
             "qwen2" => Ok(Self::Qwen2),
             "gpt-4o" => Ok(Self::Gpt4o),
             _ => Err(TokenizerError::Unimplemented {
@@ -67,7 +83,7 @@ impl Pre {
             Self::SmolLm => {
                 return Ok(Sequence::new(vec![Digits::new(true).into(), byte_level.into()]).into());
             }
-            Self::Llama3 => {
+            Self::Llama3 | Self::Dbrx => {
                 r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
             }
             Self::Qwen2 => {
@@ -98,33 +114,42 @@ impl Tokenizer {
             let (key, found) = ("tokenizer.ggml.model", model.to_owned());
             return Err(TokenizerError::Unimplemented { key, found, known: MODELS });
         }
-        let pre = Pre::named(file.str("tokenizer.ggml.pre")?.ok_or_else(|| missing("tokenizer.ggml.pre"))?)?;
         let tokens =
             file.strings("tokenizer.ggml.tokens")?.ok_or_else(|| missing("tokenizer.ggml.tokens"))?;
-        let merges =
-            file.strings("tokenizer.ggml.merges")?.ok_or_else(|| missing("tokenizer.ggml.merges"))?;
         let build = |source| TokenizerError::Build { source };
-        let bpe = BPE::builder()
-            .vocab_and_merges(vocab(tokens)?, pairs(merges)?)
-            .ignore_merges(pre == Pre::Llama3)
-            .build()
-            .map_err(build)?;
-
-        let mut inner = tokenizers::Tokenizer::new(bpe);
-        if pre == Pre::Qwen2 {
-            inner.with_normalizer(Some(NFC)).map_err(build)?;
-        }
-        inner.with_pre_tokenizer(Some(pre.pre_tokenizer()?));
-        inner.with_decoder(Some(ByteLevel::default()));
+        // Files without the key: models of the Llama 3 line and those of SentencePiece expect a start of text.
+        let (mut inner, begins) = match model {
+            "llama" => (sentencepiece::tokenizer(file, tokens)?, true),
+            _ => byte_level(file, tokens)?,
+        };
         inner.add_tokens(added_tokens(file, tokens)?).map_err(build)?;
-        // Files without the key: models of the Llama 3 line expect a start of text.
-        let bos = edge_token(file, tokens, "bos", pre == Pre::Llama3)?;
+        let bos = edge_token(file, tokens, "bos", begins)?;
         let eos = edge_token(file, tokens, "eos", false)?;
         Self::new(inner, bos, eos).map_err(build)
     }
 }
 
-fn vocab(tokens: &[String]) -> Result<Vocab, TokenizerError> {
+/// Byte-level BPE, and whether texts have a start where the file does not say.
+fn byte_level(file: &Gguf, tokens: &[String]) -> Result<(tokenizers::Tokenizer, bool), TokenizerError> {
+    let missing = |key: &str| GgufError::MissingKey { key: key.to_owned() };
+    let pre = Pre::named(file.str("tokenizer.ggml.pre")?.ok_or_else(|| missing("tokenizer.ggml.pre"))?)?;
+    let merges = file.strings("tokenizer.ggml.merges")?.ok_or_else(|| missing("tokenizer.ggml.merges"))?;
+    let build = |source| TokenizerError::Build { source };
+    let bpe = BPE::builder()
+        .vocab_and_merges(vocab(tokens)?, pairs(merges)?)
+        .ignore_merges(pre == Pre::Llama3)
+        .build()
+        .map_err(build)?;
+    let mut inner = tokenizers::Tokenizer::new(bpe);
+    if pre == Pre::Qwen2 {
+        inner.with_normalizer(Some(NFC)).map_err(build)?;
+    }
+    inner.with_pre_tokenizer(Some(pre.pre_tokenizer()?));
+    inner.with_decoder(Some(ByteLevel::default()));
+    Ok((inner, pre == Pre::Llama3))
+}
+
+pub(super) fn vocab(tokens: &[String]) -> Result<Vocab, TokenizerError> {
     let mut vocab = Vocab::with_capacity(tokens.len());
     for (id, token) in (0..).zip(tokens) {
         if let Some(first) = vocab.insert(token.clone(), id) {
@@ -146,10 +171,7 @@ fn pairs(merges: &[String]) -> Result<Vec<(String, String)>, TokenizerError> {
 
 /// Tokens that are found in text before anything else; control tokens are the special ones.
 fn added_tokens(file: &Gguf, tokens: &[String]) -> Result<Vec<AddedToken>, TokenizerError> {
-    let Some(types) = file.ints("tokenizer.ggml.token_type")? else { return Ok(Vec::new()) };
-    if types.len() != tokens.len() {
-        return Err(TokenizerError::TokenTypes { types: types.len(), tokens: tokens.len() });
-    }
+    let Some(types) = token_types(file, tokens)? else { return Ok(Vec::new()) };
     let added = tokens.iter().zip(types).filter_map(|(token, kind)| match kind {
         // The matcher cannot hold an empty text.
         _ if token.is_empty() => None,
@@ -158,6 +180,16 @@ fn added_tokens(file: &Gguf, tokens: &[String]) -> Result<Vec<AddedToken>, Token
         _ => None,
     });
     Ok(added.collect())
+}
+
+/// The type of each token, where the file says it.
+pub(super) fn token_types(file: &Gguf, tokens: &[String]) -> Result<Option<Vec<i64>>, TokenizerError> {
+    match file.ints("tokenizer.ggml.token_type")? {
+        Some(types) if types.len() != tokens.len() => {
+            Err(TokenizerError::TokenTypes { types: types.len(), tokens: tokens.len() })
+        }
+        types => Ok(types),
+    }
 }
 
 /// The token put at one edge of a text, if the file asks for it.
