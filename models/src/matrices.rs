@@ -2,8 +2,9 @@
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass};
 
-use crate::kernel::matmul::{self, MatmulParams, Rows, Tiling};
-use crate::matrix::{Kernels, Key, check, u32_of};
+use crate::cast::u32_of;
+use crate::kernel::matmul::{self, MatmulBuffers, MatmulParams, Rows, Tiling};
+use crate::matrix::{Kernels, Key, check};
 use crate::pack::{BLOCK, Format, Packed};
 use crate::{ModelError, Tensor};
 
@@ -25,13 +26,19 @@ struct Shard {
     scales: Buf<u32>,
 }
 
-/// Where vectors come from and where products go.
+impl Shard {
+    fn buffers(&self, vectors: &Vectors) -> MatmulBuffers {
+        MatmulBuffers::new(vectors.x.clone(), &self.quants, &self.scales, vectors.y.clone())
+    }
+}
+
+/// Sources of vectors and destinations of products.
 #[derive(Clone)]
 pub(crate) struct Vectors {
-    pub(crate) x: Bind,
+    pub(crate) x: Bind<f32>,
     /// f32 from vector to vector of x, a multiple of 4.
     pub(crate) x_stride: u32,
-    pub(crate) y: Bind,
+    pub(crate) y: Bind<f32>,
     /// f32 from vector to vector of y.
     pub(crate) y_stride: u32,
     /// First column of y.
@@ -44,7 +51,7 @@ pub(crate) struct Routes<'a> {
     pub(crate) order: &'a Buf<u32>,
     /// Rows that go to a matrix on average.
     pub(crate) rows_a_matrix: u32,
-    /// Most rows of a tile.
+    /// Maximum number of rows of a tile.
     pub(crate) tile_rows: u32,
     pub(crate) most_tiles: u32,
     /// Pairs that share a vector of x.
@@ -94,16 +101,10 @@ impl Matrices {
         let pipeline = kernels.pipeline(self.key(Rows::Routed, tiling))?;
         for shard in &self.shards {
             let params = MatmulParams { x_div: routes.x_div, ..self.params(0, vectors, shard) };
-            let bindings: [Bind; 6] = [
-                vectors.x.clone(),
-                (&shard.quants).into(),
-                (&shard.scales).into(),
-                vectors.y.clone(),
-                routes.tiles.into(),
-                routes.order.into(),
-            ];
+            let (tiles, order) = (Some(routes.tiles.bind()), Some(routes.order.bind()));
+            let buffers = MatmulBuffers { tiles, order, ..shard.buffers(vectors) };
             let [columns, ..] = matmul::grid(tiling, 1, self.cols);
-            pass.dispatch(&pipeline, &params, &bindings, [columns, routes.most_tiles, 1]);
+            pass.dispatch(&pipeline, &params, buffers, [columns, routes.most_tiles, 1]);
         }
         Ok(())
     }
@@ -120,10 +121,9 @@ impl Matrices {
         let pipeline = kernels.pipeline(self.key(Rows::Each, tiling))?;
         for shard in &self.shards {
             let params = MatmulParams { x_div: self.count, ..self.params(rows, vectors, shard) };
-            let bindings: [Bind; 4] =
-                [vectors.x.clone(), (&shard.quants).into(), (&shard.scales).into(), vectors.y.clone()];
+            let buffers = shard.buffers(vectors);
             let [columns, row_tiles, _] = matmul::grid(tiling, rows, self.cols);
-            pass.dispatch(&pipeline, &params, &bindings, [columns, row_tiles, shard.count]);
+            pass.dispatch(&pipeline, &params, buffers, [columns, row_tiles, shard.count]);
         }
         Ok(())
     }
@@ -145,7 +145,6 @@ impl Matrices {
             matrices: shard.count,
             first_matrix: shard.first,
             split_blocks: self.blocks,
-            pad0: 0,
         }
     }
 

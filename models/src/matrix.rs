@@ -7,14 +7,15 @@ pub(crate) use kernels::{Kernels, Key, MaxProduct};
 use std::ops::Range;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass};
-use smallvec::{SmallVec, smallvec};
 
-use crate::kernel::matmul::{self, Epilogue, MatmulParams, Tiling};
-use crate::kernel::matmul_coop::{self, Tile};
-use crate::kernel::matmul_int8::{self, MatmulInt8Params};
+use crate::cast::u32_of;
+use crate::kernel::matmul::{self, Epilogue, MatmulBuffers, MatmulParams, Tiling};
+use crate::kernel::matmul_coop::{self, Activations, Tile};
+use crate::kernel::matmul_int8::{self, MatmulInt8Buffers, MatmulInt8Params};
 use crate::kernel::matmul_int8_tile;
-use crate::kernel::split_sum::{self, SplitSumParams};
+use crate::kernel::split_sum::{self, SplitSumBuffers, SplitSumParams};
 use crate::pack::{BLOCK, Format, Packed};
+use crate::weights::alike;
 use crate::{ModelError, Tensor};
 
 /// A quantised matrix, cut along its columns where one binding cannot hold it.
@@ -36,6 +37,12 @@ pub(crate) struct Shard {
     pub(crate) cols: u32,
     pub(crate) quants: Buf<[u32; 4]>,
     pub(crate) scales: Buf<u32>,
+}
+
+impl Shard {
+    fn buffers(&self, x: Bind<f32>, y: &Buf<f32>) -> MatmulBuffers {
+        MatmulBuffers::new(x, &self.quants, &self.scales, y.bind())
+    }
 }
 
 /// Inputs, output and epilogue of a product.
@@ -115,10 +122,10 @@ impl Matrix {
         })
     }
 
-    /// Two matrices of one shape whose columns meet in one kernel: gate and up.
+    /// Two matrices of one shape whose columns meet in one kernel: gate and up, both in a wider type where theirs differ.
     pub(crate) fn paired(gpu: &Gpu, gate: Tensor<'_>, up: Tensor<'_>) -> Result<Self, ModelError> {
         let cols = gate.shape[0];
-        let tensors = [gate, up];
+        let tensors = alike([gate, up]);
         Self::load(gpu, &tensors, 2, cols, |packed, shard| {
             for (part, tensor) in tensors.iter().enumerate() {
                 packed.fill(tensor, shard.clone(), part * shard.len());
@@ -227,10 +234,9 @@ impl Matrix {
                 eps: product.norm.map_or(0.0, |norm| norm.eps),
                 ..self.params(product, shard, self.blocks)
             };
-            let mut bindings: SmallVec<[Bind; 5]> =
-                smallvec![product.x.into(), (&shard.quants).into(), (&shard.scales).into(), product.y.into()];
-            bindings.extend(product.norm.map(|norm| norm.weight.into()));
-            pass.dispatch(&pipeline, &params, &bindings, matmul::grid(tiling, product.rows, shard.cols));
+            let norm = product.norm.map(|norm| norm.weight.bind());
+            let buffers = MatmulBuffers { norm, ..shard.buffers(product.x.bind(), product.y) };
+            pass.dispatch(&pipeline, &params, buffers, matmul::grid(tiling, product.rows, shard.cols));
         }
         Ok(())
     }
@@ -255,22 +261,19 @@ impl Matrix {
                 blocks: self.blocks,
                 y_stride: product.y_stride,
                 y_offset: product.y_offset + shard.first,
-                pad0: 0,
-                pad1: 0,
-                pad2: 0,
             };
-            let bindings: [Bind; 5] = [
-                (&kernels.scratch.codes).into(),
-                (&kernels.scratch.scales).into(),
-                (&shard.quants).into(),
-                (&shard.scales).into(),
-                product.y.into(),
-            ];
+            let buffers = MatmulInt8Buffers {
+                x: kernels.scratch.codes.bind(),
+                scales: kernels.scratch.scales.bind(),
+                wq: shard.quants.bind(),
+                ws: shard.scales.bind(),
+                y: product.y.bind(),
+            };
             let grid = match route {
                 Route::Codes(tiling) => matmul_int8::grid(tiling, product.rows, shard.cols),
                 _ => matmul_int8_tile::grid(epilogue, product.rows, shard.cols),
             };
-            pass.dispatch(&pipeline, &params, &bindings, grid);
+            pass.dispatch(&pipeline, &params, buffers, grid);
         }
         Ok(())
     }
@@ -283,6 +286,13 @@ impl Matrix {
         tile: Tile,
     ) -> Result<(), ModelError> {
         let (rows, format) = (product.rows, self.format);
+        let (x, activations) = match &product.norm {
+            Some(norm) => {
+                kernels.norm_halves(pass, product, norm, self.width)?;
+                (kernels.scratch.halves.bind().cast(), Activations::F16)
+            }
+            None => (product.x.bind(), Activations::F32),
+        };
         for shard in &self.shards {
             let max_partials = if self.parts == 1 { kernels.scratch.partials.len() } else { 0 };
             let shape = [rows, shard.cols, self.blocks];
@@ -290,29 +300,32 @@ impl Matrix {
             let splits = self.blocks.div_ceil(split_blocks);
             let grid = matmul_coop::grid(tile, [rows, shard.cols], splits);
             let whole = self.params(product, shard, split_blocks);
-            let (quants, scales) = (Bind::from(&shard.quants), Bind::from(&shard.scales));
             if splits == 1 {
-                let pipeline = kernels.pipeline(Key::Coop { format, epilogue: product.epilogue, tile })?;
-                pass.dispatch(&pipeline, &whole, &[product.x.into(), quants, scales, product.y.into()], grid);
+                let key = Key::Coop { format, epilogue: product.epilogue, activations, tile };
+                let pipeline = kernels.pipeline(key)?;
+                pass.dispatch(&pipeline, &whole, shard.buffers(x.clone(), product.y), grid);
                 continue;
             }
             let partials = &kernels.scratch.partials;
-            let pipeline = kernels.pipeline(Key::Coop { format, epilogue: Epilogue::Store, tile })?;
+            let pipeline =
+                kernels.pipeline(Key::Coop { format, epilogue: Epilogue::Store, activations, tile })?;
             let params = MatmulParams { y_stride: shard.cols, y_offset: 0, ..whole };
-            pass.dispatch(&pipeline, &params, &[product.x.into(), quants, scales, partials.into()], grid);
+            pass.dispatch(&pipeline, &params, shard.buffers(x.clone(), partials), grid);
             let sum = SplitSumParams {
                 rows,
                 cols: shard.cols,
                 splits,
                 y_stride: whole.y_stride,
                 y_offset: whole.y_offset,
-                pad0: 0,
-                pad1: 0,
-                pad2: 0,
             };
             let pipeline = kernels.pipeline(Key::Sum { epilogue: product.epilogue })?;
             let grid = split_sum::grid(rows, shard.cols);
-            pass.dispatch(&pipeline, &sum, &[partials.into(), product.y.into()], grid);
+            pass.dispatch(
+                &pipeline,
+                &sum,
+                SplitSumBuffers { partials: partials.bind(), y: product.y.bind() },
+                grid,
+            );
         }
         Ok(())
     }
@@ -330,7 +343,6 @@ impl Matrix {
             matrices: 1,
             first_matrix: 0,
             split_blocks,
-            pad0: 0,
         }
     }
 
@@ -341,7 +353,7 @@ impl Matrix {
             && match self.route(kernels, rows, precision) {
                 Route::Exact(tiling) => tiling.norms(),
                 Route::Codes(_) | Route::CodesTile => true,
-                Route::Coop(_) => false,
+                Route::Coop(_) => kernels.holds_halves(rows, self.width),
             }
     }
 }
@@ -375,10 +387,6 @@ pub(crate) fn check(tensor: &Tensor<'_>, first: &Tensor<'_>) -> Result<(), Model
 fn overlap(a: &Range<usize>, b: Range<usize>) -> Range<usize> {
     let start = a.start.max(b.start);
     start..a.end.min(b.end).max(start)
-}
-
-pub(crate) fn u32_of(n: usize) -> u32 {
-    u32::try_from(n).expect("dimensions of a model fit in 32 bits")
 }
 
 /// Whether eight lanes may load for each other: software drivers with subgroups of at least eight.

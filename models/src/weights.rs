@@ -1,4 +1,4 @@
-//! Where weights come from: GGUF files and Hugging Face directories of safetensors, mapped and never copied, and random
+//! Sources of weights: GGUF files and Hugging Face directories of safetensors, mapped and never copied, and random
 //! numbers.
 
 mod dequant;
@@ -14,7 +14,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-pub(crate) use self::dequant::scale_min;
+use half::f16;
+
+pub(crate) use self::dequant::{bit_pair, five_bits, iq4_scale, q3_code, q3_scale, scale_min};
 pub use self::{
     dequant::dequantize,
     dtype::Dtype,
@@ -51,6 +53,28 @@ impl Tensor<'_> {
     }
 }
 
+impl Tensor<'_> {
+    /// The same numbers as f16, rounded, or as f32.
+    pub(crate) fn widened(&self, dtype: Dtype) -> Tensor<'static> {
+        let values = self.to_f32();
+        let data: Vec<u8> = match dtype {
+            Dtype::F16 => values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()).collect(),
+            _ => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        };
+        let dtype = if dtype == Dtype::F16 { dtype } else { Dtype::F32 };
+        Tensor { name: self.name.to_string().into(), dtype, shape: self.shape.clone(), data: data.into() }
+    }
+}
+
+/// Two tensors of one type: as they are where they have one, else in f16, or in f32 where one has numbers that f16 lacks.
+pub(crate) fn alike<'t>(pair: [Tensor<'t>; 2]) -> [Tensor<'t>; 2] {
+    if pair[0].dtype == pair[1].dtype {
+        return pair;
+    }
+    let wide = pair.iter().any(|tensor| matches!(tensor.dtype, Dtype::F32 | Dtype::BF16));
+    pair.map(|tensor| tensor.widened(if wide { Dtype::F32 } else { Dtype::F16 }))
+}
+
 /// A tensor of integers: no weights, but a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IntegerTensor {
@@ -64,10 +88,10 @@ pub struct IntegerTensor {
 
 /// A place that tensors come from.
 pub trait WeightSource {
-    /// Where the tensors come from, for messages.
+    /// Path of the tensors' file or folder, for messages.
     fn path(&self) -> &Path;
 
-    /// How the tensors are named.
+    /// Convention by which the tensors are named.
     fn naming(&self) -> Naming;
 
     /// Names of all tensors, in file order or sorted.
@@ -133,6 +157,7 @@ pub trait WeightSource {
 
 /// Why a checkpoint, or a tensor of it, cannot be read.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum WeightError {
     /// The file system refused.
     #[error("cannot read {path}: {source}", path = path.display())]
@@ -197,7 +222,7 @@ pub enum WeightError {
     Missing {
         /// The name looked for.
         name: String,
-        /// What it is needed for.
+        /// Role that needs it.
         role: Role,
         /// The file or directory.
         path: PathBuf,
@@ -207,7 +232,7 @@ pub enum WeightError {
     Extra {
         /// The first of them.
         name: String,
-        /// How many there are.
+        /// Number of tensors.
         count: usize,
         /// The file or directory.
         path: PathBuf,

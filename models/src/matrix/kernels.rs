@@ -3,15 +3,15 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
+use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
 use rustc_hash::FxHashMap;
-use smallvec::{SmallVec, smallvec};
 
-use super::{Precision, Product, broadcasts};
+use super::{Norm, Precision, Product, broadcasts};
 use crate::ModelError;
 use crate::kernel::matmul::{self, Epilogue, Rows, Tiling};
-use crate::kernel::matmul_coop::{self, Tile};
-use crate::kernel::quantize_rows::{self, QuantizeRowsParams};
+use crate::kernel::matmul_coop::{self, Activations, Tile};
+use crate::kernel::norm_halves::{self, NormHalvesBuffers, NormHalvesParams};
+use crate::kernel::quantize_rows::{self, QuantizeRowsBuffers, QuantizeRowsParams};
 use crate::kernel::{matmul_int8, matmul_int8_tile, split_sum};
 use crate::pack::{BLOCK, Format};
 
@@ -36,8 +36,10 @@ pub(crate) enum Key {
     CodesTile { format: Format, epilogue: Epilogue },
     /// `quantize_rows`
     Quantize { norm: bool },
+    /// `norm_halves`
+    NormHalves,
     /// `matmul_coop`
-    Coop { format: Format, epilogue: Epilogue, tile: Tile },
+    Coop { format: Format, epilogue: Epilogue, activations: Activations, tile: Tile },
     /// `split_sum`
     Sum { epilogue: Epilogue },
 }
@@ -48,6 +50,8 @@ pub(super) struct Scratch {
     /// Activations as codes, `[rows, blocks, 2]`, and their scales, `[rows, blocks]`.
     pub(super) codes: Buf<[u32; 4]>,
     pub(super) scales: Buf<[f32; 2]>,
+    /// Normed activations as f16, `[rows, width / 4]`.
+    pub(super) halves: Buf<[u32; 2]>,
     /// Sums of splits along k.
     pub(super) partials: Buf<f32>,
 }
@@ -58,6 +62,8 @@ pub(crate) struct MaxProduct {
     pub(crate) rows: u32,
     /// Input features.
     pub(crate) width: u32,
+    /// Input features of products behind a norm.
+    pub(crate) normed_width: u32,
     pub(crate) precision: Precision,
 }
 
@@ -67,8 +73,9 @@ const MAX_PARTIALS: usize = 4 << 20;
 impl Kernels {
     /// Kernels for products of up to `max`.
     pub(crate) fn new(gpu: &Arc<Gpu>, max: MaxProduct) -> Result<Self, ModelError> {
+        let MaxProduct { rows, width, normed_width, precision } = max;
+        let halves = if precision.f16 { rows as usize * normed_width as usize / 4 } else { 1 };
         // With cooperative matrices only few rows go through codes.
-        let MaxProduct { rows, width, precision } = max;
         let rows = if precision.f16 { rows.min(matmul_int8::MAX_ROWS) } else { rows };
         let blocks = match precision.int8 {
             true => rows as usize * (width as usize).div_ceil(BLOCK),
@@ -77,6 +84,7 @@ impl Kernels {
         let scratch = Scratch {
             codes: gpu.buffer("codes", blocks * 2)?,
             scales: gpu.buffer("code_scales", blocks)?,
+            halves: gpu.buffer("normed_halves", halves)?,
             partials: gpu.buffer("split_partials", if precision.f16 { MAX_PARTIALS } else { 1 })?,
         };
         Ok(Self { gpu: Arc::clone(gpu), scratch, pipelines: RefCell::default() })
@@ -85,6 +93,11 @@ impl Kernels {
     /// Whether the codes of `rows` rows of `blocks` blocks fit.
     pub(super) fn holds_codes(&self, rows: u32, blocks: u32) -> bool {
         rows as usize * blocks as usize <= self.scratch.scales.len()
+    }
+
+    /// Whether `rows` rows of `width` f16 fit.
+    pub(super) fn holds_halves(&self, rows: u32, width: u32) -> bool {
+        rows as usize * width as usize / 4 <= self.scratch.halves.len()
     }
 
     /// Maximum number of lanes of a workgroup.
@@ -109,9 +122,32 @@ impl Kernels {
         };
         let pipeline = self.pipeline(Key::Quantize { norm: norm.is_some() })?;
         let Scratch { codes, scales, .. } = &self.scratch;
-        let mut bindings: SmallVec<[Bind; 4]> = smallvec![product.x.into(), codes.into(), scales.into()];
-        bindings.extend(norm.map(|norm| norm.weight.into()));
-        pass.dispatch(&pipeline, &params, &bindings, quantize_rows::grid(product.rows, blocks));
+        let buffers = QuantizeRowsBuffers {
+            x: product.x.bind(),
+            codes: codes.bind(),
+            scales: scales.bind(),
+            weight: norm.map(|norm| norm.weight.bind()),
+        };
+        pass.dispatch(&pipeline, &params, buffers, quantize_rows::grid(product.rows, blocks));
+        Ok(())
+    }
+
+    /// Records a product's rows of `width` elements, normed and rounded to f16.
+    pub(super) fn norm_halves(
+        &self,
+        pass: &mut Pass,
+        product: &Product<'_>,
+        norm: &Norm<'_>,
+        width: u32,
+    ) -> Result<(), ModelError> {
+        let params = NormHalvesParams { rows: product.rows, quads: width / 4, eps: norm.eps };
+        let pipeline = self.pipeline(Key::NormHalves)?;
+        let buffers = NormHalvesBuffers {
+            x: product.x.bind(),
+            weight: norm.weight.bind(),
+            halves: self.scratch.halves.bind(),
+        };
+        pass.dispatch(&pipeline, &params, buffers, norm_halves::grid(product.rows));
         Ok(())
     }
 
@@ -144,7 +180,10 @@ impl Kernels {
                 matmul_int8_tile::variant(format.module(), epilogue, slices)
             }
             Key::Quantize { norm } => quantize_rows::variant(norm, level),
-            Key::Coop { format, epilogue, tile } => matmul_coop::variant(format.module(), epilogue, tile),
+            Key::NormHalves => norm_halves::variant(level),
+            Key::Coop { format, epilogue, activations, tile } => {
+                matmul_coop::variant(format.module(), epilogue, activations, tile)
+            }
             Key::Sum { epilogue } => split_sum::variant(epilogue),
         })?;
         self.pipelines.borrow_mut().insert(key, Arc::clone(&pipeline));

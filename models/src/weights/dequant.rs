@@ -12,6 +12,9 @@ use super::Dtype;
 const E2M1_DOUBLED: [f32; 16] =
     [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0];
 
+/// Values of the codes of `IQ4_NL` and `IQ4_XS`.
+pub(crate) const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
 /// Dequantises `data` into `out`.
 ///
 /// # Panics
@@ -30,10 +33,16 @@ pub fn dequantize(dtype: Dtype, data: &[u8], out: &mut [f32]) {
         Dtype::BF16 => |b, y| y[0] = bf16::from_le_bytes([b[0], b[1]]).to_f32(),
         Dtype::Q4_0 => q4_0,
         Dtype::Q4_1 => q4_1,
+        Dtype::Q5_0 => q5_0,
+        Dtype::Q5_1 => q5_1,
         Dtype::Q8_0 => q8_0,
+        Dtype::Q2_K => q2_k,
+        Dtype::Q3_K => q3_k,
         Dtype::Q4_K => q4_k,
         Dtype::Q5_K => q5_k,
         Dtype::Q6_K => q6_k,
+        Dtype::IQ4_NL => iq4_nl,
+        Dtype::IQ4_XS => iq4_xs,
         Dtype::MXFP4 => mxfp4,
     };
     let blocks = data.chunks_exact(dtype.block_bytes());
@@ -69,6 +78,47 @@ fn q4_0(block: &[u8], out: &mut [f32]) {
 fn q4_1(block: &[u8], out: &mut [f32]) {
     let (d, m) = (f16_at(block, 0), f16_at(block, 2));
     split_halves(&block[4..], out, |q| f32::from(q) * d + m);
+}
+
+/// The 32 codes of a block of `Q5_0` or `Q5_1`, of its fifth bits and its nibbles.
+pub(crate) fn five_bits(bytes: &[u8]) -> [u8; 32] {
+    let fifth = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    let nibble = |i: usize| bytes[4 + i % 16] >> (4 * (i / 16)) & 0xF;
+    std::array::from_fn(|i| nibble(i) + 16 * u8::from(fifth >> i & 1 == 1))
+}
+
+fn q5_0(block: &[u8], out: &mut [f32]) {
+    let d = f16_at(block, 0);
+    for (q, value) in five_bits(&block[2..]).into_iter().zip(out) {
+        *value = (f32::from(q) - 16.0) * d;
+    }
+}
+
+fn q5_1(block: &[u8], out: &mut [f32]) {
+    let (d, m) = (f16_at(block, 0), f16_at(block, 2));
+    for (q, value) in five_bits(&block[4..]).into_iter().zip(out) {
+        *value = f32::from(q) * d + m;
+    }
+}
+
+fn iq4_nl(block: &[u8], out: &mut [f32]) {
+    let d = f16_at(block, 0);
+    split_halves(&block[2..], out, |q| f32::from(IQ4[usize::from(q)]) * d);
+}
+
+/// The `j`th of the 8 signed scales of a block of `IQ4_XS`.
+pub(crate) fn iq4_scale(block: &[u8], j: usize) -> i8 {
+    let low = block[4 + j / 2] >> (4 * (j % 2)) & 0xF;
+    let high = u16::from_le_bytes([block[2], block[3]]) >> (2 * j) & 3;
+    (low | u8::try_from(high).expect("two bits") << 4).cast_signed() - 32
+}
+
+fn iq4_xs(block: &[u8], out: &mut [f32]) {
+    let d = f16_at(block, 0);
+    for (j, (nibbles, out)) in block[8..].chunks_exact(16).zip(out.chunks_exact_mut(32)).enumerate() {
+        let d = d * f32::from(iq4_scale(block, j));
+        split_halves(nibbles, out, |q| f32::from(IQ4[usize::from(q)]) * d);
+    }
 }
 
 fn mxfp4(block: &[u8], out: &mut [f32]) {
@@ -115,6 +165,40 @@ fn q4_k(block: &[u8], out: &mut [f32]) {
 fn q5_k(block: &[u8], out: &mut [f32]) {
     let high = &block[16..48];
     k_nibbles(&block[..16], &block[48..], out, |sub, lane| (high[lane] >> sub) & 1);
+}
+
+/// Low two bits of element `i` of a block of `Q2_K` or `Q3_K`: each half of the block has four runs of 32 in 32 bytes.
+pub(crate) fn bit_pair(pairs: &[u8], i: usize) -> u8 {
+    pairs[32 * (i / 128) + i % 32] >> (2 * (i % 128 / 32)) & 3
+}
+
+fn q2_k(block: &[u8], out: &mut [f32]) {
+    let (d, dmin) = (f16_at(block, 80), f16_at(block, 82));
+    for (i, value) in out.iter_mut().enumerate() {
+        let scales = block[i / 16];
+        let q = bit_pair(&block[16..80], i);
+        *value = d * f32::from(scales & 0xF) * f32::from(q) - dmin * f32::from(scales >> 4);
+    }
+}
+
+/// The `j`th of the 16 signed scales of a block of `Q3_K`.
+pub(crate) fn q3_scale(packed: &[u8], j: usize) -> i8 {
+    let low = packed[j % 8] >> (4 * (j / 8)) & 0xF;
+    let high = packed[8 + j % 4] >> (2 * (j / 4)) & 3;
+    (low | high << 4).cast_signed() - 32
+}
+
+/// Element `i` of a block of `Q3_K`, from 0 to 7, of which 4 is zero.
+pub(crate) fn q3_code(block: &[u8], i: usize) -> u8 {
+    bit_pair(&block[32..96], i) | (block[i % 32] >> (i / 32) & 1) << 2
+}
+
+fn q3_k(block: &[u8], out: &mut [f32]) {
+    let d = f16_at(block, 108);
+    for (i, value) in out.iter_mut().enumerate() {
+        let q = f32::from(q3_code(block, i)) - 4.0;
+        *value = d * f32::from(q3_scale(&block[96..108], i / 16)) * q;
+    }
 }
 
 fn q6_k(block: &[u8], out: &mut [f32]) {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// How the elements of a [`Tensor`](crate::Tensor) are stored.
+/// Storage types of the elements of a [`Tensor`](crate::Tensor).
 ///
 /// A quantised type packs a fixed number of consecutive elements of a row into one block; the layouts are those of
 /// ggml (`ggml-common.h`). All multi-byte numbers are little endian.
@@ -19,30 +19,48 @@ pub enum Dtype {
     Q4_0,
     /// 32 elements: f16 `d`, f16 `m`, 16 bytes of nibbles; `x = d * q + m`.
     Q4_1,
+    /// 32 elements: f16 `d`, fifth bits in 4 bytes, 16 bytes of nibbles; `x = d * (q - 16)`.
+    Q5_0,
+    /// 32 elements: f16 `d`, f16 `m`, fifth bits in 4 bytes, 16 bytes of nibbles; `x = d * q + m`.
+    Q5_1,
     /// 32 elements: f16 `d`, 32 signed bytes; `x = d * q`.
     Q8_0,
+    /// 256 elements: 16 pairs of nibbles, scale and minimum of 16 elements each, 64 bytes of bit pairs, f16 `d`, f16 `dmin`.
+    Q2_K,
+    /// 256 elements: 32 bytes of high bits, 64 bytes of low bit pairs, 16 six-bit scales in 12 bytes, f16 `d`.
+    Q3_K,
     /// 256 elements: f16 `d`, f16 `dmin`, 8 six-bit scales and minima in 12 bytes, 128 bytes of nibbles.
     Q4_K,
     /// As `Q4_K` with a fifth bit of each element in 32 further bytes.
     Q5_K,
     /// 256 elements: 128 bytes of low nibbles, 64 bytes of high bit pairs, 16 signed scales, f16 `d`.
     Q6_K,
+    /// 32 elements: f16 `d`, 16 bytes of nibbles, which are places in a table of sixteen numbers.
+    IQ4_NL,
+    /// 256 elements: f16 `d`, 8 six-bit scales in 6 bytes, 128 bytes of nibbles as in `IQ4_NL`.
+    IQ4_XS,
     /// 32 elements: e8m0 scale, 16 bytes of e2m1 nibbles (OCP microscaling format).
     MXFP4,
 }
 
 impl Dtype {
     /// Every type, in declaration order.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 16] = [
         Self::F32,
         Self::F16,
         Self::BF16,
         Self::Q4_0,
         Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
         Self::Q8_0,
+        Self::Q2_K,
+        Self::Q3_K,
         Self::Q4_K,
         Self::Q5_K,
         Self::Q6_K,
+        Self::IQ4_NL,
+        Self::IQ4_XS,
         Self::MXFP4,
     ];
 
@@ -50,8 +68,8 @@ impl Dtype {
     pub const fn block_elems(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::BF16 => 1,
-            Self::Q4_0 | Self::Q4_1 | Self::Q8_0 | Self::MXFP4 => 32,
-            Self::Q4_K | Self::Q5_K | Self::Q6_K => 256,
+            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 | Self::IQ4_NL | Self::MXFP4 => 32,
+            Self::Q2_K | Self::Q3_K | Self::Q4_K | Self::Q5_K | Self::Q6_K | Self::IQ4_XS => 256,
         }
     }
 
@@ -60,12 +78,17 @@ impl Dtype {
         match self {
             Self::F32 => 4,
             Self::F16 | Self::BF16 => 2,
-            Self::Q4_0 => 18,
+            Self::Q4_0 | Self::IQ4_NL => 18,
             Self::Q4_1 => 20,
+            Self::Q5_0 => 22,
+            Self::Q5_1 => 24,
             Self::Q8_0 => 34,
+            Self::Q2_K => 84,
+            Self::Q3_K => 110,
             Self::Q4_K => 144,
             Self::Q5_K => 176,
             Self::Q6_K => 210,
+            Self::IQ4_XS => 136,
             Self::MXFP4 => 17,
         }
     }
@@ -86,10 +109,16 @@ impl Dtype {
             Self::BF16 => "BF16",
             Self::Q4_0 => "Q4_0",
             Self::Q4_1 => "Q4_1",
+            Self::Q5_0 => "Q5_0",
+            Self::Q5_1 => "Q5_1",
             Self::Q8_0 => "Q8_0",
+            Self::Q2_K => "Q2_K",
+            Self::Q3_K => "Q3_K",
             Self::Q4_K => "Q4_K",
             Self::Q5_K => "Q5_K",
             Self::Q6_K => "Q6_K",
+            Self::IQ4_NL => "IQ4_NL",
+            Self::IQ4_XS => "IQ4_XS",
             Self::MXFP4 => "MXFP4",
         }
     }

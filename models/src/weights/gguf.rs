@@ -5,6 +5,7 @@
 
 mod error;
 mod parse;
+mod split;
 mod value;
 
 use std::{borrow::Cow, collections::HashMap, ops::Range, path::Path};
@@ -15,11 +16,11 @@ pub use self::{
 };
 use super::{Dtype, Naming, Tensor, WeightError, WeightSource, mmap::Bytes};
 
-/// An open GGUF file.
+/// An open GGUF file, or the files of one model that is split.
 #[derive(Debug)]
 pub struct Gguf {
     path: std::path::PathBuf,
-    bytes: Bytes,
+    files: Vec<Bytes>,
     version: u32,
     metadata: Vec<(String, Value)>,
     tensors: Vec<GgufTensor>,
@@ -38,7 +39,9 @@ pub struct GgufTensor {
     pub type_id: u32,
     /// The storage type, if it is implemented.
     pub dtype: Option<Dtype>,
-    /// Where the data lies in the file; empty if the type, and so the size, is unknown.
+    /// Number of the file that holds it, of those of a split model.
+    file: usize,
+    /// Range of the data in the file; empty if the type, and so the size, is unknown.
     range: Range<usize>,
 }
 
@@ -50,12 +53,16 @@ impl GgufTensor {
 }
 
 impl Gguf {
-    /// Maps `path` and reads its header. O(header).
+    /// Maps `path` and reads its header; of a model in several files, `NAME-00001-of-00003.gguf`, all of them, whichever
+    /// `path` names. O(headers).
     ///
     /// # Errors
     /// [`WeightError::Io`] and [`WeightError::Gguf`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, WeightError> {
-        let path = path.as_ref();
+        Self::open_one(path.as_ref())?.with_parts()
+    }
+
+    fn open_one(path: &Path) -> Result<Self, WeightError> {
         Self::read(Bytes::map(path)?, path).map_err(|source| WeightError::Gguf { path: path.into(), source })
     }
 
@@ -71,12 +78,12 @@ impl Gguf {
         let parse::Header { version, metadata, tensors } = parse::header(&bytes)?;
         let by_key = metadata.iter().enumerate().map(|(i, (key, _))| (key.clone(), i)).collect();
         let by_name = tensors.iter().enumerate().map(|(i, tensor)| (tensor.name.clone(), i)).collect();
-        Ok(Self { path: path.into(), bytes, version, metadata, tensors, by_key, by_name })
+        Ok(Self { path: path.into(), files: vec![bytes], version, metadata, tensors, by_key, by_name })
     }
 
-    /// The whole file.
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.bytes
+    /// The whole file, or all files of a split model.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &[u8]> {
+        self.files.iter().map(|file| &**file)
     }
 
     /// Version of the format, 2 or 3.
@@ -139,6 +146,14 @@ impl Gguf {
         self.typed(key, "array of strings", Value::as_strings)
     }
 
+    /// A metadata array of floating-point numbers.
+    ///
+    /// # Errors
+    /// [`GgufError::KeyType`] if the value is of another type.
+    pub fn floats(&self, key: &str) -> Result<Option<&[f64]>, GgufError> {
+        self.typed(key, "array of floats", Value::as_floats)
+    }
+
     /// A metadata array of integers, or of truth values as 0 and 1.
     ///
     /// # Errors
@@ -186,7 +201,7 @@ impl WeightSource for Gguf {
             name: Cow::Borrowed(&tensor.name),
             dtype,
             shape: tensor.shape.clone(),
-            data: Cow::Borrowed(&self.bytes[tensor.range.clone()]),
+            data: Cow::Borrowed(&self.files[tensor.file][tensor.range.clone()]),
         }))
     }
 

@@ -4,7 +4,7 @@ mod deepseek_v4;
 
 use std::fmt;
 
-/// What a tensor is for, independent of the file that holds it. The number is the layer, from 0.
+/// Role of a tensor, independent of the file that holds it. The number is the layer, from 0.
 ///
 /// Matrices are `[out_features, in_features]`, so `y = W x`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,6 +27,8 @@ pub enum Role {
     V(u32),
     /// Attention output projection, `[hidden_size, num_heads * head_dim]`.
     O(u32),
+    /// `Q`, `K` and `V` in one tensor.
+    Qkv(u32),
     /// Bias of `Q`.
     QBias(u32),
     /// Bias of `K`.
@@ -41,10 +43,18 @@ pub enum Role {
     KNorm(u32),
     /// RMS norm before the MLP, `[hidden_size]`.
     MlpNorm(u32),
+    /// RMS norm of the output of attention, `[hidden_size]`, where there is one (Gemma).
+    PostAttnNorm(u32),
+    /// `MlpNorm` of models that have norms behind attention and the MLP too.
+    PreMlpNorm(u32),
+    /// RMS norm of the output of the MLP, `[hidden_size]`, where there is one.
+    PostMlpNorm(u32),
     /// Gate projection, `[intermediate_size, hidden_size]`.
     Gate(u32),
     /// Up projection, `[intermediate_size, hidden_size]`.
     Up(u32),
+    /// `Gate` and `Up` in one tensor; GGUF calls it as it calls `Up`.
+    GateUp(u32),
     /// Down projection, `[hidden_size, intermediate_size]`.
     Down(u32),
     /// From the residual stream to the latent of queries, `[q_rank, hidden_size]`.
@@ -95,7 +105,7 @@ pub enum Role {
     RouterBias(u32),
     /// Experts of each token id, integers `[vocab_size, top_k]`.
     RouterTable(u32),
-    /// What a router adds to scores for the choice, `[num_experts]`.
+    /// Addends of a router's scores for the choice, `[num_experts]`.
     RouterCorrection(u32),
     /// Gates and ups of all experts, packed as [`ExpertPacking`](crate::ExpertPacking) says.
     ExpertsGateUp(u32),
@@ -130,7 +140,7 @@ pub enum Role {
 /// A tensor of a compressor, over vectors of `dim` elements and `windows` windows an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CompressorPart {
-    /// What is summed, `[windows * dim, hidden_size]`.
+    /// Values to sum, `[windows * dim, hidden_size]`.
     Kv,
     /// The logits of its weights, alike.
     Gate,
@@ -205,6 +215,7 @@ fn table(role: Role) -> (Option<u32>, &'static [&'static str], &'static [&'stati
         Role::K(l) => (Some(l), &["self_attn.k_proj.weight"], &["attn_k.weight"]),
         Role::V(l) => (Some(l), &["self_attn.v_proj.weight"], &["attn_v.weight"]),
         Role::O(l) => (Some(l), &["self_attn.o_proj.weight"], &["attn_output.weight"]),
+        Role::Qkv(l) => (Some(l), &["self_attn.qkv_proj.weight"], &["attn_qkv.weight"]),
         Role::QBias(l) => (Some(l), &["self_attn.q_proj.bias"], &["attn_q.bias"]),
         Role::KBias(l) => (Some(l), &["self_attn.k_proj.bias"], &["attn_k.bias"]),
         Role::VBias(l) => (Some(l), &["self_attn.v_proj.bias"], &["attn_v.bias"]),
@@ -283,6 +294,21 @@ fn mlp_table(role: Role) -> (Option<u32>, &'static [&'static str], &'static [&'s
             &["post_attention_layernorm.weight"],
             &["ffn_norm.weight", "post_attention_norm.weight"],
         ),
+        Role::PostAttnNorm(l) => {
+            let hf = &["post_self_attn_layernorm.weight", "post_attention_layernorm.weight"];
+            (Some(l), hf, &["post_attention_norm.weight"])
+        }
+        Role::PreMlpNorm(l) => (
+            Some(l),
+            &["pre_feedforward_layernorm.weight", "post_attention_layernorm.weight"],
+            &["ffn_norm.weight"],
+        ),
+        Role::PostMlpNorm(l) => (
+            Some(l),
+            &["post_feedforward_layernorm.weight", "post_mlp_layernorm.weight"],
+            &["post_ffw_norm.weight"],
+        ),
+        Role::GateUp(l) => (Some(l), &["mlp.gate_up_proj.weight"], &[]),
         Role::Gate(l) => {
             (Some(l), &["mlp.gate_proj.weight", "feed_forward.gate_proj.weight"], &["ffn_gate.weight"])
         }

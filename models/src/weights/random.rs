@@ -40,7 +40,7 @@ impl RandomWeights {
         Self { spec, tensors, slabs: Default::default() }
     }
 
-    /// What the model computes.
+    /// The model's configuration.
     #[must_use]
     pub fn config(&self) -> &DecoderConfig {
         &self.spec.config
@@ -120,6 +120,9 @@ fn constant(role: Role) -> Option<f32> {
         Role::FinalNorm
         | Role::AttnNorm(_)
         | Role::MlpNorm(_)
+        | Role::PostAttnNorm(_)
+        | Role::PreMlpNorm(_)
+        | Role::PostMlpNorm(_)
         | Role::QNorm(_)
         | Role::KNorm(_)
         | Role::QANorm(_)

@@ -2,11 +2,12 @@
 
 /// Why bytes are not a readable GGUF file, or metadata is not what it should be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum GgufError {
     /// The file ends inside a field.
     #[error("the file ends inside {what}: {need} bytes at offset {at}, but only {left} are left")]
     Truncated {
-        /// What was being read.
+        /// The part that was being read.
         what: &'static str,
         /// Offset of the field in bytes.
         at: usize,
@@ -18,7 +19,7 @@ pub enum GgufError {
     /// The first four bytes are not `GGUF`.
     #[error("it starts with {found:02x?}, not with the bytes \"GGUF\"")]
     Magic {
-        /// What is there.
+        /// Bytes found in its place.
         found: [u8; 4],
     },
     /// A version that is not 2 or 3.
@@ -36,7 +37,7 @@ pub enum GgufError {
     /// A count is over its cap.
     #[error("{what} is {value}, the limit is {limit}")]
     Limit {
-        /// What is counted.
+        /// The items that are counted.
         what: &'static str,
         /// The count.
         value: u64,
@@ -88,6 +89,28 @@ pub enum GgufError {
     DuplicateTensor {
         /// The tensor.
         tensor: String,
+    },
+    /// A file of a split model that is not called as these are, so that the others cannot be found.
+    #[error("the file is one of {count}, and not called NAME-00001-of-{count:05}.gguf")]
+    SplitName {
+        /// Number of files of the model.
+        count: u32,
+    },
+    /// A file beside those of a split model that is none of them.
+    #[error("split.no and split.count are not {number} and {count}")]
+    SplitPart {
+        /// Number of the file, from 0.
+        number: u32,
+        /// Number of files of the model.
+        count: u32,
+    },
+    /// The files of a split model lack tensors, or have too many.
+    #[error("the files have {found} tensors, split.tensors.count is {want}")]
+    SplitTensors {
+        /// Tensors in all files.
+        found: usize,
+        /// Number of them as the first file says.
+        want: i64,
     },
     /// `general.alignment` is not usable.
     #[error("general.alignment is {value}, not a power of two up to {limit}")]

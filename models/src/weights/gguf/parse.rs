@@ -199,7 +199,7 @@ impl Entry {
             })?;
         // A header may end less than one alignment before the end of the file, with no data at all.
         let range = if bytes == 0 { 0..0 } else { data_start + range.start..data_start + range.end };
-        Ok(GgufTensor { name: self.name, shape, type_id: self.type_id, dtype, range })
+        Ok(GgufTensor { name: self.name, shape, type_id: self.type_id, dtype, file: 0, range })
     }
 }
 
@@ -209,10 +209,16 @@ fn dtype(type_id: u32) -> Option<Dtype> {
         1 => Dtype::F16,
         2 => Dtype::Q4_0,
         3 => Dtype::Q4_1,
+        6 => Dtype::Q5_0,
+        7 => Dtype::Q5_1,
         8 => Dtype::Q8_0,
+        10 => Dtype::Q2_K,
+        11 => Dtype::Q3_K,
         12 => Dtype::Q4_K,
         13 => Dtype::Q5_K,
         14 => Dtype::Q6_K,
+        20 => Dtype::IQ4_NL,
+        23 => Dtype::IQ4_XS,
         30 => Dtype::BF16,
         39 => Dtype::MXFP4,
         _ => return None,
@@ -225,20 +231,14 @@ pub(super) fn type_name(type_id: u32) -> Cow<'static, str> {
         return Cow::Borrowed(dtype.name());
     }
     Cow::Borrowed(match type_id {
-        6 => "Q5_0",
-        7 => "Q5_1",
         9 => "Q8_1",
-        10 => "Q2_K",
-        11 => "Q3_K",
         15 => "Q8_K",
         16 => "IQ2_XXS",
         17 => "IQ2_XS",
         18 => "IQ3_XXS",
         19 => "IQ1_S",
-        20 => "IQ4_NL",
         21 => "IQ3_S",
         22 => "IQ2_S",
-        23 => "IQ4_XS",
         24 => "I8",
         25 => "I16",
         26 => "I32",

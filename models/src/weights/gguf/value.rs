@@ -81,6 +81,10 @@ impl Value {
         if let Self::Array(Array::String(v)) = self { Some(v) } else { None }
     }
 
+    pub(super) fn as_floats(&self) -> Option<&[f64]> {
+        if let Self::Array(Array::Float(v)) = self { Some(v) } else { None }
+    }
+
     pub(super) fn as_ints(&self) -> Option<Vec<i64>> {
         match self {
             Self::Array(Array::Signed(v)) => Some(v.clone()),

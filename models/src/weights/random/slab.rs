@@ -69,12 +69,37 @@ fn shape(dtype: Dtype, deviation: f32, b: &mut [u8]) {
             put(&mut b[..2], step);
             put(&mut b[2..4], -7.5 * step);
         }
+        Dtype::Q5_0 => signed_scale(&mut b[..2], deviation / 9.23),
+        Dtype::Q5_1 => {
+            let step = deviation / 9.23;
+            put(&mut b[..2], step);
+            put(&mut b[2..4], -15.5 * step);
+        }
+        Dtype::Q2_K => {
+            b[..16].iter_mut().for_each(|scales| *scales = (4 + *scales % 4) * 17);
+            let d = deviation / 1.118 / SUB_SCALE;
+            put(&mut b[80..82], d);
+            put(&mut b[82..], 1.5 * d);
+        }
+        Dtype::Q3_K => {
+            // Scales are 32 less.
+            b[96..104].iter_mut().for_each(|scales| *scales = *scales & 0x33 | 0x44);
+            b[104..108].fill(0xaa);
+            signed_scale(&mut b[108..], deviation / 2.345 / SUB_SCALE);
+        }
         Dtype::Q8_0 => signed_scale(&mut b[..2], deviation / BYTE),
         Dtype::Q4_K => sub_scales(b, deviation / 4.61, 7.5),
         Dtype::Q5_K => sub_scales(b, deviation / 9.23, 15.5),
         Dtype::Q6_K => {
             b[192..208].iter_mut().for_each(|scale| *scale = 4 + *scale % 4);
             signed_scale(&mut b[208..], deviation / 18.47 / SUB_SCALE);
+        }
+        Dtype::IQ4_NL => signed_scale(&mut b[..2], deviation / 67.44),
+        Dtype::IQ4_XS => {
+            // As in `Q3_K`.
+            b[2..4].fill(0xaa);
+            b[4..8].iter_mut().for_each(|scales| *scales = *scales & 0x33 | 0x44);
+            signed_scale(&mut b[..2], deviation / 67.44 / SUB_SCALE);
         }
         Dtype::MXFP4 => {
             // The power of two that is nearest.

@@ -34,7 +34,7 @@ shapes![
 pub struct RandomSpec {
     /// Name or path of the shape.
     pub shape: String,
-    /// What the model computes; it has no token that ends a text.
+    /// The model's configuration; it has no token that ends a text.
     pub config: DecoderConfig,
     /// Layers that are kept of the shape's, from the first on; `None` for all.
     pub layers: Option<u32>,
@@ -144,6 +144,7 @@ fn type_of(name: &str) -> Result<Dtype, RandomError> {
 
 /// Why there is no such random model.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RandomError {
     /// Neither a built-in shape nor a RON file.
     #[error(
@@ -151,7 +152,7 @@ pub enum RandomError {
         known = SHAPES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(" ")
     )]
     Shape {
-        /// What was asked for.
+        /// The value as given.
         shape: String,
     },
     /// Not a type of weights.
@@ -160,13 +161,13 @@ pub enum RandomError {
         known = Dtype::ALL.map(|dtype| dtype.name().to_lowercase()).join(" ")
     )]
     Type {
-        /// What was asked for.
+        /// The value as given.
         name: String,
     },
     /// Not an option.
     #[error("unknown key {key:?}; keys are layers seed")]
     Key {
-        /// What was asked for.
+        /// The value as given.
         key: String,
     },
     /// A value of the wrong kind.
@@ -182,7 +183,7 @@ pub enum RandomError {
     /// More layers than the shape has, or none.
     #[error("layers={layers}: {shape} has 1 to {most}")]
     Layers {
-        /// What was asked for.
+        /// The value as given.
         layers: u32,
         /// Layers of the shape.
         most: u32,
@@ -303,8 +304,8 @@ mod tests {
         ];
         insta::assert_snapshot!(refusals.join("\n"), @r#"
         shape a.ron is not readable: 3:5-3:9: Unexpected field named `type` in `Shape`, expected either `dtype` or `config` instead
-        shape a.ron: model family "alpaca" is not implemented (implemented: llama, mistral, qwen2, qwen3, qwen3_moe, gpt_oss, llama4_text, deepseek_v3, deepseek_v32, deepseek_v4)
-        unknown type "f8"; types are f32 f16 bf16 q4_0 q4_1 q8_0 q4_k q5_k q6_k mxfp4
+        shape a.ron: model family "alpaca" is not implemented (implemented: llama, mistral, qwen2, qwen3, qwen3_moe, gemma3_text, phi3, smollm3, granite, glm4, gpt_oss, llama4_text, deepseek_v3, deepseek_v32, deepseek_v4)
+        unknown type "f8"; types are f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs mxfp4
         "#);
     }
 
@@ -312,7 +313,7 @@ mod tests {
     fn refusals_name_what_there_is() {
         let texts = [
             "llama-3-9b",
-            "llama-3-8b:q3_k",
+            "llama-3-8b:q9_k",
             "llama-3-8b:q4_k,depth=2",
             "llama-3-8b,layers=two",
             "llama-3-8b,layers=33",
@@ -322,7 +323,7 @@ mod tests {
         ];
         insta::assert_snapshot!(texts.map(refused).join("\n"), @r#"
         unknown shape "llama-3-9b"; shapes are deepseek-v3-small gpt-oss-20b llama-3-70b llama-3-8b mistral-7b qwen3-30b-a3b qwen3-8b smollm2-135m tiny-llama tiny-moe, and RON files by path
-        unknown type "q3_k"; types are f32 f16 bf16 q4_0 q4_1 q8_0 q4_k q5_k q6_k mxfp4
+        unknown type "q9_k"; types are f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs mxfp4
         unknown key "depth"; keys are layers seed
         layers=two is not a whole number
         layers=33: llama-3-8b has 1 to 32
