@@ -16,12 +16,14 @@ pub mod matmul_int8_tile;
 pub mod moe_combine;
 pub mod moe_route;
 pub mod moe_sort;
+pub mod norm_halves;
 pub mod norm_heads;
 pub mod quantize_rows;
 pub mod rms_norm;
 pub mod rope;
 pub mod rope_append;
 pub mod sample;
+pub mod scan_logits;
 pub mod split_sum;
 pub mod state_write;
 pub mod top_logits;
@@ -33,6 +35,7 @@ use attn_kernels::{Kernel, Level, NamedVariant};
 use crate::pack::Format;
 use crate::{Activation, ExpertPacking, MoeConfig, Router, Score};
 use matmul::{Epilogue, Tiling};
+use matmul_coop::Activations;
 
 macro_rules! modules {
     ($($name:literal),* $(,)?) => {
@@ -42,11 +45,17 @@ macro_rules! modules {
 
 /// The shared modules of this crate's kernels.
 pub const MODULES: Modules = modules![
+    "activations_f16",
+    "activations_f32",
     "best",
     "epilogue_add",
+    "epilogue_gelu_mul",
     "epilogue_silu_mul",
     "epilogue_store",
     "int8_params",
+    "leading",
+    "nibbles",
+    "noise",
     "quantize_normed",
     "quantize_plain",
     "rows_each",
@@ -55,9 +64,13 @@ pub const MODULES: Modules = modules![
     "weights_bf16",
     "weights_f16",
     "weights_f32",
+    "weights_iq4",
     "weights_mxfp4",
+    "weights_q2k",
+    "weights_q3k",
     "weights_q4",
     "weights_q4k",
+    "weights_q5",
     "weights_q5k",
     "weights_q6k",
     "weights_q8",
@@ -85,12 +98,14 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &moe_combine::KERNEL,
         &moe_route::KERNEL,
         &moe_sort::KERNEL,
+        &norm_halves::KERNEL,
         &norm_heads::KERNEL,
         &quantize_rows::KERNEL,
         &rms_norm::KERNEL,
         &rope::KERNEL,
         &rope_append::KERNEL,
         &sample::KERNEL,
+        &scan_logits::KERNEL,
         &split_sum::KERNEL,
         &state_write::KERNEL,
         &top_logits::KERNEL,
@@ -98,15 +113,19 @@ pub fn catalog() -> Vec<&'static Kernel> {
 }
 
 /// Codings that have a module of their own.
-const FORMATS: [Format; 9] = [
+const FORMATS: [Format; 13] = [
     Format::F32,
     Format::F16,
     Format::Bf16,
     Format::Q4,
+    Format::Q5,
     Format::Q8,
+    Format::Q2K,
+    Format::Q3K,
     Format::Q4K,
     Format::Q5K,
     Format::Q6K,
+    Format::Iq4,
     Format::Mxfp4,
 ];
 
@@ -128,6 +147,7 @@ pub fn variants() -> Vec<NamedVariant> {
     all.push(baseline("", log_prob::variant()));
     all.extend(FORMATS.map(|format| baseline(short(format), matmul(format, Epilogue::Store, sliced(1)))));
     all.push(baseline("q4-add", matmul(Format::Q4, Epilogue::Add, sliced(1))));
+    all.push(baseline("q4-gelu_mul", matmul(Format::Q4, Epilogue::GeluMul, sliced(2))));
     all.push(baseline("q4-silu_mul", matmul(Format::Q4, Epilogue::SiluMul, sliced(2))));
     all.push(baseline("q4-tall", matmul(Format::Q4, Epilogue::Store, Tiling::for_gpu(256, 1, blocks))));
     let broadcast = matmul(Format::Q4, Epilogue::Store, Tiling::for_cpu(256, 1, true));
@@ -140,11 +160,13 @@ pub fn variants() -> Vec<NamedVariant> {
             matmul::variant(module, Epilogue::Store, sliced(1), blocks, Some(level)),
         ));
         all.push(named("rows", rms_norm::variant(false, matmul::NORM_LANES, level)));
+        all.push(named("added", rms_norm::adding(matmul::NORM_LANES, level)));
         all.push(named("rms", norm_heads::variant(false, level)));
         all.push(named("layer", norm_heads::variant(true, level)));
         all.push(named("block", hyper_collapse::variant(4, false, level)));
         all.push(named("head", hyper_collapse::variant(4, true, level)));
         all.push(named("gather", rms_norm::variant(true, matmul::NORM_LANES, level)));
+        all.push(named("", norm_halves::variant(level)));
     }
     for (part, dtype) in [("f16", KvDtype::F16), ("f32", KvDtype::F32)] {
         let shape = KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype };
@@ -166,17 +188,20 @@ pub fn variants() -> Vec<NamedVariant> {
         [("streams", false), ("first", true)]
             .map(|(part, first)| baseline(part, hyper_expand::variant(4, first))),
     );
-    all.push(baseline("", sample::variant()));
+    all.push(baseline("", sample::variant(scan_logits::EACH)));
+    all.push(baseline("", scan_logits::variant(scan_logits::EACH)));
     all.push(baseline("", state_write::variant()));
-    all.push(baseline("", top_logits::variant()));
+    all.push(baseline("", top_logits::variant(scan_logits::EACH)));
     all.extend(int8(short));
     all.extend(
         [("store", Epilogue::Store), ("add", Epilogue::Add)]
             .map(|(part, epilogue)| baseline(part, split_sum::variant(epilogue))),
     );
-    for (part, rows, epilogue) in [("q4", 2048, Epilogue::Store), ("q4-few", 8, Epilogue::SiluMul)] {
+    for (part, rows, epilogue, activations) in
+        [("q4", 2048, Epilogue::Store, Activations::F32), ("q4-few", 8, Epilogue::SiluMul, Activations::F16)]
+    {
         let tile = matmul_coop::Tile::choose(rows, 4096, epilogue);
-        let coop = matmul_coop::variant("weights_q4", epilogue, tile);
+        let coop = matmul_coop::variant("weights_q4", epilogue, activations, tile);
         all.push(NamedVariant::new(part, Level::Coop, coop));
     }
     all.sort_by(|a, b| a.name.cmp(&b.name));

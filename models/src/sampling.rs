@@ -1,4 +1,4 @@
-//! How tokens are drawn: what a request asks for, and the state that its draws depend on.
+//! Sampling of tokens: the options of a request, and the state that its draws depend on.
 //!
 //! The device does the following with the logits of a draw, in the order of vLLM's sampler. Everything is off by default.
 //!
@@ -88,7 +88,7 @@ pub struct TokenBias {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LogitBias(Vec<TokenBias>);
 
-/// What changes the logits of one draw, before temperature. The default changes nothing.
+/// Changes of the logits of one draw, before temperature. The default changes nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Adjust<'a> {
     /// Tokens that may be drawn, `[ceil(vocab / 32)]` words: token `t` where bit `t % 32` of word `t / 32` is 1.
@@ -196,7 +196,7 @@ impl Default for Penalties {
 }
 
 impl LogitBias {
-    /// Of entries for one token the last holds.
+    /// Collects entries; of several for one token the last holds.
     #[must_use]
     pub fn new(entries: impl IntoIterator<Item = TokenBias>) -> Self {
         let by_token: std::collections::BTreeMap<u32, f32> =

@@ -10,7 +10,7 @@ pub mod tensors;
 use attn_kernels::Variant;
 use attn_kernels::self_test::{Case, Cases, cases_of};
 
-/// How cases of each kernel are made, by the kernel's name.
+/// Makers of the cases of each kernel, by the kernel's name.
 const CASES: &[(&str, Cases)] = &[
     ("adjust_logits", sample::adjust),
     ("bias", rows::bias),
@@ -27,12 +27,14 @@ const CASES: &[(&str, Cases)] = &[
     ("moe_combine", moe::combine),
     ("moe_route", moe::route),
     ("moe_sort", moe::sort),
+    ("norm_halves", matmul::norm_halves),
     ("norm_heads", rows::norm_heads),
     ("quantize_rows", matmul::quantize_rows),
     ("rms_norm", rows::rms_norm),
     ("rope", rows::rope),
     ("rope_append", rows::rope_append),
     ("sample", sample::cases),
+    ("scan_logits", sample::scan),
     ("split_sum", matmul::split_sum),
     ("state_write", rows::state_write),
     ("top_logits", sample::top),

@@ -1,4 +1,4 @@
-// Rows of the embedding, dequantised.
+// Rows of the embedding, dequantised, times a factor.
 //   tokens [rows] u32
 //   w      as in the weights module: a token is a column
 //   out    [rows, width] f32, width a multiple of 4
@@ -8,7 +8,13 @@
 override WG: u32 = 64u;
 
 // `first` and `cols`: the tokens this shard of the matrix holds.
-struct EmbedParams { rows: u32, first: u32, cols: u32, width: u32 }
+struct EmbedParams {
+    rows: u32,
+    first: u32,
+    cols: u32,
+    width: u32,
+    scale: f32,
+}
 
 @group(0) @binding(0) var<uniform> params: EmbedParams;
 @group(0) @binding(1) var<storage, read> tokens: array<u32>;
@@ -32,6 +38,6 @@ fn embed(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
     let w = load_block(block, token - params.first, params.cols, blocks);
     let quads = params.width / 4u;
     for (var i = 0u; i < min(8u, quads - block * 8u); i++) {
-        out[row * quads + block * 8u + i] = quad(w, i);
+        out[row * quads + block * 8u + i] = params.scale * quad(w, i);
     }
 }

@@ -16,9 +16,6 @@ struct GluParams {
     out_stride: u32,
     alpha: f32,
     limit: f32,
-    pad0: u32,
-    pad1: u32,
-    pad2: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: GluParams;

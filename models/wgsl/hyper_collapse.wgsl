@@ -19,9 +19,6 @@ struct HyperCollapseParams {
     rounds: u32, // of rows and columns
     norm_eps: f32,
     eps: f32,
-    pad0: u32,
-    pad1: u32,
-    pad2: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: HyperCollapseParams;

@@ -8,7 +8,7 @@
 #import flat
 override WG: u32 = 64u;
 
-struct IndexWriteParams { rows: u32, row_stride: u32, first: u32, pad0: u32 }
+struct IndexWriteParams { rows: u32, row_stride: u32, first: u32 }
 
 @group(0) @binding(0) var<uniform> params: IndexWriteParams;
 @group(0) @binding(1) var<storage, read> x: array<f32>;

@@ -3,7 +3,7 @@
 // A workgroup a row. CPU reference: src/cpu/log_prob.rs
 override WG: u32 = 256u;
 
-struct LogProbParams { rows: u32, vocab: u32, pad0: u32, pad1: u32 }
+struct LogProbParams { rows: u32, vocab: u32 }
 
 @group(0) @binding(0) var<uniform> params: LogProbParams;
 @group(0) @binding(1) var<storage, read> logits: array<f32>;

@@ -36,7 +36,6 @@ struct MatmulParams {
     matrices: u32, // side by side in wq and ws
     first_matrix: u32,
     split_blocks: u32, // unused: only matmul_coop splits k
-    pad0: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: MatmulParams;

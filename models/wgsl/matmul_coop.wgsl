@@ -1,23 +1,28 @@
 enable f16;
 enable wgpu_cooperative_matrix;
-// matmul with cooperative matrices, for many rows: the same bindings, parameters and epilogues. Activations and
-// dequantised weights are rounded to f16, sums are f32.
-// A workgroup owns ROWS rows and COLS columns of each part, and goes along its split of k by blocks of 32: one staged in
-// workgroup memory, the next on its way to registers. A second stage would save a barrier a block, but halve the workgroups
-// that a multiprocessor holds, which costs more: with one stage 128 x 128 runs at 219 TFLOP/s on an H200, with two at 146.
+// matmul with cooperative matrices, for many rows: the same bindings, parameters and epilogues, but x may be f16 (see the
+// module of activations). Activations and dequantised weights are rounded to f16, sums are f32.
+// A workgroup owns ROWS rows and COLS columns of each part, and goes along its split of k by stages of K_BLOCKS blocks of 32:
+// one in workgroup memory, the next on its way to registers. A second stage would save a barrier a block, but halve the
+// workgroups that a multiprocessor holds, which costs more: with one stage 128 x 128 runs at 219 TFLOP/s on an H200, with
+// two at 146.
 // Few rows of a narrow matrix are cut along k too, to fill the card: y is then [splits, rows, cols], which split_sum adds up.
 // Grid: (column tiles, row tiles, splits). Needs subgroups of exactly 32.
 // CPU reference: src/cpu/matmul.rs
 #import weights = weights_q4
 #import epilogue = epilogue_store
+#import activations = activations_f32
 #import PARTS = 1
+// Blocks of a stage, and matrices of 16 along k in it.
+#import K_BLOCKS = 1
+#import K_TILES = 2
 // Matrices of 16 rows and of 16 columns (of one part) a subgroup.
 #import M_TILES = 2
 #import N_TILES = 2
 // Subgroups along rows and along columns.
 #import M_SUBGROUPS = 2
 #import N_SUBGROUPS = 2
-// Quads of activations a lane stages; blocks of weights, and quads of each.
+// Quads of activations a lane stages; blocks of weights, and quads of each. Lanes share the blocks of a stage evenly.
 #import X_LOADS = 4
 #import W_LOADS = 1
 #import W_QUADS = 4
@@ -37,11 +42,10 @@ struct MatmulParams {
     matrices: u32,
     first_matrix: u32,
     split_blocks: u32, // along k, of a split
-    pad0: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: MatmulParams;
-@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read> x: array<Quad>;
 @group(0) @binding(2) var<storage, read> wq: array<vec4<u32>>;
 @group(0) @binding(3) var<storage, read> ws: array<u32>;
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;
@@ -50,10 +54,13 @@ const WG: u32 = 32u * M_SUBGROUPS * N_SUBGROUPS;
 const ROWS: u32 = 16u * M_TILES * M_SUBGROUPS;
 const COLS: u32 = 16u * N_TILES * N_SUBGROUPS;
 const ALL_COLS: u32 = COLS * PARTS;
-const_assert X_LOADS * WG == ROWS * 8u && W_LOADS * W_QUADS * WG == ALL_COLS * 8u;
+// Quads of a row and a stage, and blocks of weights of a stage.
+const QUADS: u32 = 8u * K_BLOCKS;
+const BLOCKS: u32 = ALL_COLS * K_BLOCKS;
+const_assert X_LOADS * WG == ROWS * QUADS && W_LOADS * W_QUADS * WG == ALL_COLS * QUADS && K_TILES == 2u * K_BLOCKS;
 const_assert ALL_N_TILES == N_TILES * PARTS;
 // Rows in workgroup memory, in elements of the array: padded so that eight rows fall on different banks.
-const STRIDE: u32 = 10u;
+const STRIDE: u32 = QUADS + 2u;
 
 var<workgroup> a_tile: array<vec4<f16>, ROWS * STRIDE>;
 var<workgroup> b_tile: array<vec4<f16>, ALL_COLS * STRIDE>;
@@ -71,8 +78,8 @@ fn matmul_coop(
     let col0 = group.x * COLS;
     let m0 = subgroup / N_SUBGROUPS * M_TILES * 16u;
     let n0 = subgroup % N_SUBGROUPS * N_TILES * 16u;
-    let w_col = lane % ALL_COLS;
-    let w_quad = lane / ALL_COLS * W_QUADS;
+    let w_first = lane % BLOCKS;
+    let w_quad = lane / BLOCKS * W_QUADS;
     let first_block = min(group.z * params.split_blocks, params.blocks - 1u);
     let end_block = min(first_block + params.split_blocks, params.blocks);
 
@@ -82,33 +89,34 @@ fn matmul_coop(
             acc[n * M_TILES + m] = coop_mat16x16<f32, C>();
         #end
     #end
-    var x_next: array<vec4<f32>, X_LOADS>;
+    var x_next: array<Quad, X_LOADS>;
     var w_next: array<Block, W_LOADS>;
     #unroll i < X_LOADS
-        x_next[i] = x_quad(row0, first_block, lane + i * WG);
+        x_next[i] = x_quad(row0, first_block, end_block, lane + i * WG);
     #end
     #unroll i < W_LOADS
-        w_next[i] = w_block(col0, first_block, w_col + i * WG);
+        w_next[i] = w_block(col0, first_block, end_block, w_first + i * WG);
     #end
-    for (var block = first_block; block < end_block; block++) {
+    for (var block = first_block; block < end_block; block += K_BLOCKS) {
         #unroll i < X_LOADS
             let at = lane + i * WG;
-            a_tile[at / 8u * STRIDE + at % 8u] = vec4<f16>(x_next[i]);
+            a_tile[at / QUADS * STRIDE + at % QUADS] = vec4<f16>(x_next[i]);
         #end
         #unroll i < W_LOADS
+            let at = w_first + i * WG;
             #unroll j < W_QUADS
-                b_tile[(w_col + i * WG) * STRIDE + w_quad + j] = vec4<f16>(quad(w_next[i], w_quad + j));
+                b_tile[at % ALL_COLS * STRIDE + at / ALL_COLS * 8u + w_quad + j] = vec4<f16>(quad(w_next[i], w_quad + j));
             #end
         #end
         workgroupBarrier();
-        let next = min(block + 1u, end_block - 1u);
+        let next = min(block + K_BLOCKS, end_block - 1u);
         #unroll i < X_LOADS
-            x_next[i] = x_quad(row0, next, lane + i * WG);
+            x_next[i] = x_quad(row0, next, end_block, lane + i * WG);
         #end
         #unroll i < W_LOADS
-            w_next[i] = w_block(col0, next, w_col + i * WG);
+            w_next[i] = w_block(col0, next, end_block, w_first + i * WG);
         #end
-        #unroll k < 2
+        #unroll k < K_TILES
             var am: array<coop_mat16x16<f16, A>, M_TILES>;
             #unroll m < M_TILES
                 am[m] = coopLoadT<coop_mat16x16<f16, A>>(&a_tile[(m0 + m * 16u) * STRIDE + k * 4u], STRIDE);
@@ -153,13 +161,19 @@ fn matmul_coop(
     #end
 }
 
-// Quad `at` of the ROWS x 32 activations of one block; rows past the end repeat the last.
-fn x_quad(row0: u32, block: u32, at: u32) -> vec4<f32> {
-    return x[min(row0 + at / 8u, params.rows - 1u) * params.x_stride + block * 8u + at % 8u];
+// Quad `at` of the ROWS x QUADS activations of the stage from `block` on; rows past the end repeat the last, blocks past the
+// end of the split are zero.
+fn x_quad(row0: u32, block: u32, end_block: u32, at: u32) -> Quad {
+    let row = min(row0 + at / QUADS, params.rows - 1u);
+    let own = block + at % QUADS / 8u;
+    let quad = x[row * params.x_stride + min(own, end_block - 1u) * 8u + at % 8u];
+    return select(quad, Quad(), own >= end_block);
 }
 
-// The block of column `at` of the tile, parts side by side; columns past the end repeat the last.
-fn w_block(col0: u32, block: u32, at: u32) -> Block {
-    let col = min(col0 + at % COLS, params.cols - 1u) + at / COLS * params.cols;
-    return load_block(block, col, params.cols * PARTS, params.blocks);
+// Block `at` of the K_BLOCKS x ALL_COLS of the stage from `block` on, parts side by side; columns and blocks past the end
+// repeat the last.
+fn w_block(col0: u32, block: u32, end_block: u32, at: u32) -> Block {
+    let within = at % ALL_COLS;
+    let col = min(col0 + within % COLS, params.cols - 1u) + within / COLS * params.cols;
+    return load_block(min(block + at / ALL_COLS, end_block - 1u), col, params.cols * PARTS, params.blocks);
 }

@@ -8,7 +8,7 @@
 #import flat
 override WG: u32 = 64u;
 
-struct MoeCombineParams { rows: u32, width: u32, pad0: u32, pad1: u32 }
+struct MoeCombineParams { rows: u32, width: u32 }
 
 @group(0) @binding(0) var<uniform> params: MoeCombineParams;
 @group(0) @binding(1) var<storage, read> x: array<f32>;

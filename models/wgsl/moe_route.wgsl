@@ -19,7 +19,7 @@
 const WG: u32 = 64u;
 const MEMBERS: u32 = EXPERTS / GROUPS;
 
-struct MoeRouteParams { rows: u32, scale: f32, pad0: u32, pad1: u32 }
+struct MoeRouteParams { rows: u32, scale: f32 }
 
 @group(0) @binding(0) var<uniform> params: MoeRouteParams;
 @group(0) @binding(1) var<storage, read> logits: array<f32>;

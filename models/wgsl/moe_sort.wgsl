@@ -6,7 +6,7 @@
 
 const WG: u32 = 256u;
 
-struct MoeSortParams { pairs: u32, tile: u32, most_tiles: u32, pad0: u32 }
+struct MoeSortParams { pairs: u32, tile: u32, most_tiles: u32 }
 
 @group(0) @binding(0) var<uniform> params: MoeSortParams;
 @group(0) @binding(1) var<storage, read> experts: array<u32>;

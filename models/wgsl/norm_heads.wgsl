@@ -17,8 +17,6 @@ struct NormHeadsParams {
     stride: u32,
     first: u32,
     eps: f32,
-    pad0: u32,
-    pad1: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: NormHeadsParams;

@@ -2,6 +2,8 @@
 //   x [*, width] f32;  sources u32, from `first` on (with GATHER = 1; else row i itself);  weight [width];  out [rows, width]
 // CPU reference: src/cpu/rms_norm.rs
 #import GATHER = 0
+// Whether the norm is added to `out`.
+#import ADD = 0
 #import WG = 64
 #import reduce = reduce_tree
 
@@ -29,6 +31,10 @@ fn rms_norm(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     }
     let factor = 1.0 / sqrt(reduce_add(Values(sum), lane)[0] / f32(params.width) + params.eps);
     for (var i = lane.index; i < params.width; i += WG) {
-        out[row * params.width + i] = x[source * params.width + i] * factor * weight[i];
+        var value = x[source * params.width + i] * factor * weight[i];
+        if (ADD == 1u) {
+            value += out[row * params.width + i];
+        }
+        out[row * params.width + i] = value;
     }
 }

@@ -15,8 +15,6 @@ struct RopeParams {
     pairs: u32,
     first: u32,
     back: u32,
-    pad0: u32,
-    pad1: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: RopeParams;

@@ -10,9 +10,6 @@ struct SplitSumParams {
     splits: u32,
     y_stride: u32,
     y_offset: u32,
-    pad0: u32,
-    pad1: u32,
-    pad2: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: SplitSumParams;

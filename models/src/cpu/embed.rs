@@ -3,7 +3,7 @@
 use crate::Tensor;
 use crate::kernel::embed::EmbedParams;
 
-/// Rows of the matrix `[vocab, width]`, one a token, to `out` `[rows, width]`. Tokens outside the shard
+/// Rows of the matrix `[vocab, width]`, one a token, times a factor, to `out` `[rows, width]`. Tokens outside the shard
 /// `first..first + cols` are left alone.
 ///
 /// # Panics
@@ -13,7 +13,8 @@ pub fn embed(params: &EmbedParams, tokens: &[u32], matrix: &Tensor<'_>, out: &mu
     let values = matrix.to_f32();
     for (token, out) in tokens.iter().zip(out.chunks_exact_mut(width)) {
         if shard.contains(token) {
-            out.copy_from_slice(&values[*token as usize * width..][..width]);
+            let row = &values[*token as usize * width..][..width];
+            out.iter_mut().zip(row).for_each(|(out, value)| *out = params.scale * value);
         }
     }
 }

@@ -20,10 +20,16 @@ pub fn matmul(params: &MatmulParams, epilogue: Epilogue, x: &[f32], parts: &[Ten
             *y = f32_of(match epilogue {
                 Epilogue::Store => dot(&weights[0]),
                 Epilogue::Add => f64::from(*y) + dot(&weights[0]),
+                Epilogue::GeluMul => gelu(dot(&weights[0])) * dot(&weights[1]),
                 Epilogue::SiluMul => silu(dot(&weights[0])) * dot(&weights[1]),
             });
         }
     }
+}
+
+fn gelu(x: f64) -> f64 {
+    let inner = std::f64::consts::FRAC_2_PI.sqrt() * (x + 0.044715 * x.powi(3));
+    0.5 * x * (1.0 + inner.tanh())
 }
 
 fn silu(x: f64) -> f64 {

@@ -4,17 +4,27 @@ use super::matmul::matmul;
 use crate::Tensor;
 use crate::kernel::matmul::{Epilogue, MatmulParams};
 
+/// Rows as codes of 8 bits.
+#[derive(Clone, Copy, Debug)]
+pub struct Codes<'a> {
+    /// Codes by blocks of 32.
+    pub codes: &'a [i8],
+    /// Scale of each block, and its scaled sum, which only the kernel reads.
+    pub scales: &'a [[f32; 2]],
+}
+
 /// The product of `parts` with what codes and scales of `quantize_rows` stand for: [`matmul`] over these numbers.
 pub fn matmul_int8(
     params: &MatmulParams,
     epilogue: Epilogue,
-    (codes, scales): (&[i8], &[[f32; 2]]),
+    rows: Codes<'_>,
     parts: &[Tensor<'_>],
     y: &mut [f32],
 ) {
-    let x: Vec<f32> = codes
+    let x: Vec<f32> = rows
+        .codes
         .chunks_exact(32)
-        .zip(scales)
+        .zip(rows.scales)
         .flat_map(|(block, [d, _])| block.iter().map(move |code| d * f32::from(*code)))
         .collect();
     matmul(params, epilogue, &x, parts, y);

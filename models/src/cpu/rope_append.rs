@@ -7,24 +7,42 @@ use attn_kernels::cpu::cache_write::cache_write;
 use attn_kernels::kernel::KvShape;
 use attn_kernels::kernel::cache_write::CacheWriteParams;
 
-/// Turns queries and keys of `qkv` `[rows, num_heads + 2 * num_kv_heads, head_dim]`; queries go to `q`
-/// `[rows, num_heads, head_dim]`, with no pairs multiplied by the first of `cs` `[rows]`; keys and values to `slots` (-1 = skip) of the caches (K, V).
-#[expect(clippy::too_many_arguments, reason = "the kernel's bindings")]
+/// Rows that [`rope_append`] rotates.
+#[derive(Clone, Copy, Debug)]
+pub struct NewRows<'a> {
+    /// Queries, keys and values, `[rows, num_heads + 2 * num_kv_heads, head_dim]`.
+    pub qkv: &'a [f32],
+    /// Slots that keys and values go to; -1 skips a row.
+    pub slots: &'a [i32],
+    /// (cos, sin), `[rows, pairs]`; with no pairs a factor on queries and 0, `[rows]`.
+    pub cs: &'a [[f32; 2]],
+}
+
+/// Destination of rotated rows.
+#[derive(Debug)]
+pub struct Destination<'a> {
+    /// Cache of keys.
+    pub k: &'a mut [f32],
+    /// Cache of values.
+    pub v: &'a mut [f32],
+    /// Queries, `[rows, num_heads, head_dim]`.
+    pub q: &'a mut [f32],
+}
+
+/// Rotates queries and keys of `rows`, and writes queries, keys and values to `to`.
 pub fn rope_append(
     shape: &KvShape,
     interleaved: bool,
     params: &RopeAppendParams,
-    qkv: &[f32],
-    slots: &[i32],
-    caches: (&mut [f32], &mut [f32]),
-    cs: &[[f32; 2]],
-    q: &mut [f32],
+    rows: NewRows<'_>,
+    to: Destination<'_>,
 ) {
+    let (NewRows { qkv, slots, cs }, Destination { k, v, q }) = (rows, to);
     let RopeAppendParams { rows, num_heads, num_kv_heads, pairs } = *params;
     let stride = (num_heads + 2 * num_kv_heads) * shape.head_dim;
     let mut turned = qkv.to_vec();
     let heads = num_heads + num_kv_heads;
-    let heads = RopeParams { rows, heads, stride, pairs, first: 0, back: 0, pad0: 0, pad1: 0 };
+    let heads = RopeParams { rows, heads, stride, pairs, first: 0, back: 0 };
     rope(shape.head_dim as usize, interleaved, &heads, cs, &mut turned);
     let width = (num_heads * shape.head_dim) as usize;
     for (row, (q, turned)) in q.chunks_exact_mut(width).zip(turned.chunks_exact(stride as usize)).enumerate()
@@ -42,7 +60,6 @@ pub fn rope_append(
         v_start,
         k_scale: 1.0,
         v_scale: 1.0,
-        pad0: 0,
     };
-    cache_write(shape, &write, &turned, slots, caches.0, caches.1);
+    cache_write(shape, &write, &turned, slots, k, v);
 }

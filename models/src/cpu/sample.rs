@@ -21,7 +21,9 @@ pub fn sample(vocab: usize, logits: &[f32], specs: &[Spec], out: &mut [u32]) {
 #[must_use]
 pub fn kept(logits: &[f32], spec: &Spec) -> Vec<u32> {
     let mut ids: Vec<u32> = (0..).take(logits.len()).collect();
-    ids.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b)));
+    // Zeros of both signs are equal.
+    let logit = |id: &u32| logits[*id as usize] + 0.0;
+    ids.sort_by(|a, b| logit(b).total_cmp(&logit(a)).then(a.cmp(b)));
     if spec.temperature == 0.0 {
         return ids;
     }
@@ -43,6 +45,11 @@ pub fn kept(logits: &[f32], spec: &Spec) -> Vec<u32> {
         ids.truncate(len.map_or(ids.len(), |last| last + 1));
     }
     ids
+}
+
+/// Whether neither min-p nor top-k leaves a token out.
+pub(super) fn takes_all(vocab: usize, spec: &Spec) -> bool {
+    spec.min_p == 0.0 && (spec.top_k == 0 || spec.top_k as usize >= vocab)
 }
 
 /// Noise of one token, fixed by (seed, position, id).

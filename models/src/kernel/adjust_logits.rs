@@ -1,15 +1,16 @@
 //! Edits logits in place before tokens are drawn: masks, biases, penalties.
 
-use attn_kernels::{Access, Kernel, Variant};
+use attn_kernels::{Kernel, Params, Variant, bindings, params};
 use bytemuck::{Pod, Zeroable};
 
-/// Bindings: rows, masks, edits, logits.
+/// The kernel; [`AdjustLogitsBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "adjust_logits",
+    role: attn_kernels::Role::Sampling,
     wgsl: include_str!("../../wgsl/adjust_logits.wgsl"),
     modules: &[super::MODULES],
-    params_bytes: size_of::<AdjustLogitsParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Read, Access::Write],
+    params: AdjustLogitsParams::LAYOUT,
+    bindings: AdjustLogitsBuffers::BINDINGS,
 };
 
 /// [`AdjustRow::mask`] of a row whose tokens are all allowed.
@@ -18,22 +19,32 @@ pub const NO_MASK: u32 = u32::MAX;
 /// Tokens of one workgroup.
 const PART: u32 = 8192;
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct AdjustLogitsParams {
-    /// Logits a row.
-    pub vocab: u32,
-    /// Minus infinity, which WGSL cannot write.
-    pub neg_inf: f32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
+params! {
+    /// Uniform parameters.
+    pub struct AdjustLogitsParams {
+        /// Logits a row.
+        pub vocab: u32,
+        /// Minus infinity, which WGSL cannot write.
+        pub neg_inf: f32,
+    }
 }
 
-/// What changes one row. Its edits, `(token, operand)`, are in three lists, one behind the other, each with a token at most
-/// once.
+bindings! {
+    /// Buffers of `adjust_logits`.
+    pub struct AdjustLogitsBuffers(AdjustLogitsParams) {
+        /// Rows, `[rows]`.
+        read rows: AdjustRow,
+        /// Masks of allowed tokens, a bit each; a row names its first word.
+        read masks: u32,
+        /// (token, operand), three lists of each row: suppressed tokens (no operand), biases (f32), counts (u32).
+        read edits: [u32; 2],
+        /// Logits, `[rows, vocab]`.
+        write logits: f32,
+    }
+}
+
+/// Changes of one row. Its edits, `(token, operand)`, are in three lists, one behind the other, each with a token at
+/// most once.
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 pub struct AdjustRow {

@@ -1,30 +1,40 @@
 //! A bias, in every row, before the matmul that adds to it.
 
 use attn_kernels::kernel::flat_grid;
-use attn_kernels::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use attn_kernels::{Kernel, Params, Variant, bindings, params};
 
-/// Bindings: added, y.
+/// The kernel; [`BiasBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "bias",
+    role: attn_kernels::Role::Dense,
     wgsl: include_str!("../../wgsl/bias.wgsl"),
     modules: &[super::MODULES, attn_kernels::MODULES],
-    params_bytes: size_of::<BiasParams>(),
-    bindings: &[Access::Read, Access::Write],
+    params: BiasParams::LAYOUT,
+    bindings: BiasBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct BiasParams {
-    /// Rows.
-    pub rows: u32,
-    /// Columns.
-    pub cols: u32,
-    /// f32 from row to row of y.
-    pub stride: u32,
-    /// First column of y.
-    pub first: u32,
+params! {
+    /// Uniform parameters.
+    pub struct BiasParams {
+        /// Rows.
+        pub rows: u32,
+        /// Columns.
+        pub cols: u32,
+        /// f32 from row to row of y.
+        pub stride: u32,
+        /// First column of y.
+        pub first: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `bias`.
+    pub struct BiasBuffers(BiasParams) {
+        /// Biases, `[cols]`.
+        read added: f32,
+        /// Rows of `stride` f32.
+        write y: f32,
+    }
 }
 
 const WG: u32 = 64;

@@ -1,30 +1,46 @@
-//! Rows of the embedding, dequantised.
+//! Rows of the embedding, dequantised, times a factor.
 
 use attn_kernels::kernel::flat_grid;
-use attn_kernels::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use attn_kernels::{Kernel, Params, Variant, bindings, params};
 
-/// Bindings: tokens, wq, ws, out.
+/// The kernel; [`EmbedBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "embed",
+    role: attn_kernels::Role::Dense,
     wgsl: include_str!("../../wgsl/embed.wgsl"),
     modules: &[super::MODULES, attn_kernels::MODULES],
-    params_bytes: size_of::<EmbedParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Read, Access::Write],
+    params: EmbedParams::LAYOUT,
+    bindings: EmbedBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct EmbedParams {
-    /// Tokens.
-    pub rows: u32,
-    /// First token of this shard of the matrix.
-    pub first: u32,
-    /// Tokens of this shard.
-    pub cols: u32,
-    /// Elements of a row, a multiple of 4.
-    pub width: u32,
+params! {
+    /// Uniform parameters.
+    pub struct EmbedParams {
+        /// Tokens.
+        pub rows: u32,
+        /// First token of this shard of the matrix.
+        pub first: u32,
+        /// Tokens of this shard.
+        pub cols: u32,
+        /// Elements of a row, a multiple of 4.
+        pub width: u32,
+        /// Factor on all elements.
+        pub scale: f32,
+    }
+}
+
+bindings! {
+    /// Buffers of `embed`.
+    pub struct EmbedBuffers(EmbedParams) {
+        /// Tokens, `[rows]`.
+        read tokens: u32,
+        /// Quants of the embedding, in the layout of its format.
+        read wq: [u32; 4],
+        /// Scales of the embedding.
+        read ws: u32,
+        /// Rows, `[rows, width]`, of a width that is a multiple of 4.
+        write out: f32,
+    }
 }
 
 const WG: u32 = 64;

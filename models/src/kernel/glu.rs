@@ -1,40 +1,50 @@
 //! The gated unit between the matrices of an MLP or an expert.
 
 use attn_kernels::kernel::flat_grid;
-use attn_kernels::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use attn_kernels::{Kernel, Params, Variant, bindings, params};
 
 use crate::Activation;
 
-/// Bindings: x, experts, weights, biases, out.
+/// The kernel; [`GluBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "glu",
+    role: attn_kernels::Role::Dense,
     wgsl: include_str!("../../wgsl/glu.wgsl"),
     modules: &[super::MODULES, attn_kernels::MODULES],
-    params_bytes: size_of::<GluParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Write],
+    params: GluParams::LAYOUT,
+    bindings: GluBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct GluParams {
-    /// Rows.
-    pub rows: u32,
-    /// Width of gate and of up.
-    pub inner: u32,
-    /// f32 from row to row of out.
-    pub out_stride: u32,
-    /// Slope of the gate's sigmoid, in kind 2.
-    pub alpha: f32,
-    /// Largest gate, and largest up in size.
-    pub limit: f32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
-    /// Zero.
-    pub pad2: u32,
+params! {
+    /// Uniform parameters.
+    pub struct GluParams {
+        /// Rows.
+        pub rows: u32,
+        /// Width of gate and of up.
+        pub inner: u32,
+        /// f32 from row to row of out.
+        pub out_stride: u32,
+        /// Slope of the gate's sigmoid, in kind 2.
+        pub alpha: f32,
+        /// Largest gate, and largest up in size.
+        pub limit: f32,
+    }
+}
+
+bindings! {
+    /// Buffers of `glu`.
+    pub struct GluBuffers(GluParams) {
+        /// Gate then up of each row, `[rows, 2, inner]`.
+        read x: f32,
+        /// Expert of each row, `[rows]`, whose biases are added.
+        read experts: u32,
+        /// Weight of each row, `[rows]`, where inputs are weighed.
+        read weights: f32,
+        /// Biases of experts, `[experts, 2, inner]`, where there are some.
+        read biases: f32,
+        /// Rows, `[rows, out_stride]`.
+        write out: f32,
+    }
 }
 
 const WG: u32 = 64;

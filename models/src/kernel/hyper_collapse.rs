@@ -1,38 +1,50 @@
 //! Residual streams into what a block reads, and the gates of what it leaves (hyper-connections).
 
 use attn_kernels::kernel::flat_grid;
-use attn_kernels::{Access, Kernel, Level, Variant};
-use bytemuck::{Pod, Zeroable};
+use attn_kernels::{Kernel, Level, Params, Variant, bindings, params};
 
-/// Bindings: mixes, streams, affine, out, gates, block.
+/// The kernel; [`HyperCollapseBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "hyper_collapse",
+    role: attn_kernels::Role::Dense,
     wgsl: include_str!("../../wgsl/hyper_collapse.wgsl"),
     modules: &[super::MODULES, attn_kernels::MODULES],
-    params_bytes: size_of::<HyperCollapseParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Read, Access::Write, Access::Write, Access::Write],
+    params: HyperCollapseParams::LAYOUT,
+    bindings: HyperCollapseBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct HyperCollapseParams {
-    /// Rows.
-    pub rows: u32,
-    /// f32 of one stream of a row.
-    pub width: u32,
-    /// Rounds of Sinkhorn-Knopp; the first is of columns alone.
-    pub rounds: u32,
-    /// Of the norm over all streams of a row.
-    pub norm_eps: f32,
-    /// Added to the weights of streams, and to what divides them.
-    pub eps: f32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
-    /// Zero.
-    pub pad2: u32,
+params! {
+    /// Uniform parameters.
+    pub struct HyperCollapseParams {
+        /// Rows.
+        pub rows: u32,
+        /// f32 of one stream of a row.
+        pub width: u32,
+        /// Rounds of Sinkhorn-Knopp; the first is of columns alone.
+        pub rounds: u32,
+        /// Epsilon of the norm over all streams of a row.
+        pub norm_eps: f32,
+        /// Added to the weights of streams, and to what divides them.
+        pub eps: f32,
+    }
+}
+
+bindings! {
+    /// Buffers of `hyper_collapse`.
+    pub struct HyperCollapseBuffers(HyperCollapseParams) {
+        /// The streams of each row through the projection, without their norm, `[rows, parts]`.
+        read mixes: f32,
+        /// Residual streams, `[rows, streams, width]`.
+        read streams: f32,
+        /// Base of each mix, then a factor for each part.
+        read affine: f32,
+        /// Input of the block, `[rows, width]`.
+        write out: f32,
+        /// Gates, `[rows, streams + streams * streams]`: 2 sigmoid, then a doubly stochastic matrix (Sinkhorn-Knopp).
+        write gates: f32,
+        /// Zeros for the block to add to, `[rows, width]`; not written at the head.
+        write block: f32,
+    }
 }
 
 /// Lanes a row.

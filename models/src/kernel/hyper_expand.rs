@@ -1,30 +1,38 @@
-//! What a block made of a row, back into its residual streams (hyper-connections).
+//! Adds a block's output of a row to its residual streams (hyper-connections).
 
 use attn_kernels::kernel::flat_grid;
-use attn_kernels::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use attn_kernels::{Kernel, Params, Variant, bindings, params};
 
-/// Bindings: block, gates, streams.
+/// The kernel; [`HyperExpandBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "hyper_expand",
+    role: attn_kernels::Role::Dense,
     wgsl: include_str!("../../wgsl/hyper_expand.wgsl"),
     modules: &[super::MODULES, attn_kernels::MODULES],
-    params_bytes: size_of::<HyperExpandParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Write],
+    params: HyperExpandParams::LAYOUT,
+    bindings: HyperExpandBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct HyperExpandParams {
-    /// Rows.
-    pub rows: u32,
-    /// f32 of one stream of a row.
-    pub width: u32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
+params! {
+    /// Uniform parameters.
+    pub struct HyperExpandParams {
+        /// Rows.
+        pub rows: u32,
+        /// f32 of one stream of a row.
+        pub width: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `hyper_expand`.
+    pub struct HyperExpandBuffers(HyperExpandParams) {
+        /// Output of the block, `[rows, width]`.
+        read block: f32,
+        /// Gates as `hyper_collapse` left them, `[rows, streams + streams * streams]`.
+        read gates: f32,
+        /// Residual streams, `[rows, streams, width]`.
+        write streams: f32,
+    }
 }
 
 const WG: u32 = 64;

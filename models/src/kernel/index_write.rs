@@ -1,30 +1,41 @@
 //! Keys of an indexer into their paged cache.
 
 use attn_kernels::kernel::{KvDtype, KvShape, flat_grid};
-use attn_kernels::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use attn_kernels::rows::KvWord;
+use attn_kernels::{Kernel, Params, Variant, bindings, params};
 
-/// Bindings: x, slots, keys.
+/// The kernel; [`IndexWriteBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "index_write",
+    role: attn_kernels::Role::Cache,
     wgsl: include_str!("../../wgsl/index_write.wgsl"),
     modules: &[super::MODULES, attn_kernels::MODULES],
-    params_bytes: size_of::<IndexWriteParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Write],
+    params: IndexWriteParams::LAYOUT,
+    bindings: IndexWriteBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct IndexWriteParams {
-    /// Rows.
-    pub rows: u32,
-    /// f32 from row to row of x.
-    pub row_stride: u32,
-    /// First element of a row's key.
-    pub first: u32,
-    /// Zero.
-    pub pad0: u32,
+params! {
+    /// Uniform parameters.
+    pub struct IndexWriteParams {
+        /// Rows.
+        pub rows: u32,
+        /// f32 from row to row of x.
+        pub row_stride: u32,
+        /// First element of a row's key.
+        pub first: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `index_write`.
+    pub struct IndexWriteBuffers(IndexWriteParams) {
+        /// Rows of `row_stride` f32, the vector from `first` on.
+        read x: f32,
+        /// Slots of rows in the cache, `[rows]`; -1 skips a row.
+        read slots: i32,
+        /// Cache of keys of one head.
+        write keys: KvWord,
+    }
 }
 
 const WG: u32 = 64;

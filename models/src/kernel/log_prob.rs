@@ -1,29 +1,37 @@
 //! Negative log likelihoods of given tokens.
 
-use attn_kernels::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use attn_kernels::{Kernel, Params, Variant, bindings, params};
 
-/// Bindings: logits, targets, out.
+/// The kernel; [`LogProbBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "log_prob",
+    role: attn_kernels::Role::Sampling,
     wgsl: include_str!("../../wgsl/log_prob.wgsl"),
     modules: &[super::MODULES],
-    params_bytes: size_of::<LogProbParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Write],
+    params: LogProbParams::LAYOUT,
+    bindings: LogProbBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct LogProbParams {
-    /// Rows.
-    pub rows: u32,
-    /// Logits a row.
-    pub vocab: u32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
+params! {
+    /// Uniform parameters.
+    pub struct LogProbParams {
+        /// Rows.
+        pub rows: u32,
+        /// Logits a row.
+        pub vocab: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `log_prob`.
+    pub struct LogProbBuffers(LogProbParams) {
+        /// Logits, `[rows, vocab]`.
+        read logits: f32,
+        /// Target tokens, `[rows]`.
+        read targets: u32,
+        /// Negative log-probabilities of targets, `[rows]`.
+        write out: f32,
+    }
 }
 
 /// The kernel.

@@ -1,55 +1,72 @@
 //! Quantised matrix times one row or many.
 
-use attn_kernels::{Access, Kernel, Level, Variant};
-use bytemuck::{Pod, Zeroable};
+use attn_kernels::gpu::{Bind, Buf};
+use attn_kernels::{Kernel, Level, Params, Variant, bindings, params};
 
-/// Bindings: x, wq, ws, y.
+/// The kernel; [`MatmulBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "matmul",
+    role: attn_kernels::Role::Dense,
     wgsl: include_str!("../../wgsl/matmul.wgsl"),
     modules: &[super::MODULES, attn_kernels::MODULES],
-    params_bytes: size_of::<MatmulParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Read, Access::Write],
+    params: MatmulParams::LAYOUT,
+    bindings: MatmulBuffers::BINDINGS,
 };
 
-/// The same kernel with an RMS norm on the way in. Bindings: x, wq, ws, y, norm.
-pub static NORMED: Kernel =
-    Kernel { bindings: &[Access::Read, Access::Read, Access::Read, Access::Write, Access::Read], ..KERNEL };
+params! {
+    /// Uniform parameters.
+    pub struct MatmulParams {
+        /// Rows of x.
+        pub rows: u32,
+        /// Columns of one part.
+        pub cols: u32,
+        /// Blocks of 32 along k.
+        pub blocks: u32,
+        /// vec4 from row to row of x.
+        pub x_stride: u32,
+        /// f32 from row to row of y.
+        pub y_stride: u32,
+        /// First column of y.
+        pub y_offset: u32,
+        /// Epsilon of the norm on the way in, if there is one.
+        pub eps: f32,
+        /// For several matrices: rows of x are `pair / x_div` ([`Rows::Routed`]), or vectors a row ([`Rows::Each`]).
+        pub x_div: u32,
+        /// Matrices side by side.
+        pub matrices: u32,
+        /// Number of the first of them.
+        pub first_matrix: u32,
+        /// Blocks along k of a split: all, where `matmul_coop` does not cut k.
+        pub split_blocks: u32,
+    }
+}
 
-/// The same kernel over pairs of a row and an expert. Bindings: x, wq, ws, y, tiles, order.
-pub static ROUTED: Kernel = Kernel {
-    bindings: &[Access::Read, Access::Read, Access::Read, Access::Write, Access::Read, Access::Read],
-    ..KERNEL
-};
+bindings! {
+    /// Buffers of `matmul`.
+    pub struct MatmulBuffers(MatmulParams) {
+        /// Activations, rows of `x_stride` vectors of four; f16 of `matmul_coop` where its variant says so.
+        read x: f32,
+        /// Quants of the weights, in the layout of their format.
+        read wq: [u32; 4],
+        /// Scales of the weights, in the layout of their format.
+        read ws: u32,
+        /// Products, rows of `y_stride` f32, columns from `y_offset` on.
+        write y: f32,
+        /// Weight of the RMS norm on the way in.
+        read norm: f32 = None,
+        /// Tiles of `moe_sort`, where rows go to experts.
+        read tiles: [u32; 4] = None,
+        /// Pairs of a row and an expert in the order of `moe_sort`.
+        read order: u32 = None,
+    }
+}
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct MatmulParams {
-    /// Rows of x.
-    pub rows: u32,
-    /// Columns of one part.
-    pub cols: u32,
-    /// Blocks of 32 along k.
-    pub blocks: u32,
-    /// vec4 from row to row of x.
-    pub x_stride: u32,
-    /// f32 from row to row of y.
-    pub y_stride: u32,
-    /// First column of y.
-    pub y_offset: u32,
-    /// Of the norm on the way in, if there is one.
-    pub eps: f32,
-    /// Of several matrices: rows of x are `pair / x_div` ([`Rows::Routed`]), or vectors a row ([`Rows::Each`]).
-    pub x_div: u32,
-    /// Matrices side by side.
-    pub matrices: u32,
-    /// Number of the first of them.
-    pub first_matrix: u32,
-    /// Blocks along k of a split: all, where `matmul_coop` does not cut k.
-    pub split_blocks: u32,
-    /// Zero.
-    pub pad0: u32,
+impl MatmulBuffers {
+    /// Buffers of a product without a norm, of all rows with one matrix.
+    #[must_use]
+    pub fn new(x: Bind<f32>, wq: &Buf<[u32; 4]>, ws: &Buf<u32>, y: Bind<f32>) -> Self {
+        Self { x, wq: wq.bind(), ws: ws.bind(), y, norm: None, tiles: None, order: None }
+    }
 }
 
 /// Which rows a workgroup multiplies with which matrix.
@@ -63,7 +80,7 @@ pub enum Rows {
     Routed,
 }
 
-/// What happens to a sum.
+/// Operations on a finished sum.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Epilogue {
     /// `y = sum`
@@ -72,6 +89,8 @@ pub enum Epilogue {
     Add,
     /// Two parts, gate and up: `y = silu(gate) * up`.
     SiluMul,
+    /// Two parts, gate and up: `y = gelu(gate) * up`.
+    GeluMul,
 }
 
 impl Epilogue {
@@ -81,11 +100,12 @@ impl Epilogue {
             Self::Store => ("epilogue_store", 1),
             Self::Add => ("epilogue_add", 1),
             Self::SiluMul => ("epilogue_silu_mul", 2),
+            Self::GeluMul => ("epilogue_gelu_mul", 2),
         }
     }
 }
 
-/// How the work is cut. Results do not depend on it.
+/// Division of the work. Results do not depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tiling {
     /// Rows a lane.
@@ -163,7 +183,8 @@ pub fn variant(
         (None, false) => "x_uniform",
     };
     let subgroups = norm.is_some_and(|level| level >= Level::Subgroup);
-    Variant::new(if norm.is_some() { &NORMED } else { &KERNEL })
+    Variant::new(&KERNEL)
+        .with_if("norm", norm.is_some())
         .module("weights", weights)
         .module("reduce", if subgroups { "reduce_subgroup" } else { "reduce_tree" })
         .module("epilogue", module)
@@ -183,9 +204,7 @@ pub fn several(rows: Rows, weights: &'static str, tiling: Tiling, blocks: u32) -
     match rows {
         Rows::Plain => one,
         Rows::Each => one.module("rows", "rows_each"),
-        Rows::Routed => {
-            Variant { kernel: &ROUTED, bindings: ROUTED.bindings, ..one }.module("rows", "rows_routed")
-        }
+        Rows::Routed => one.module("rows", "rows_routed").with("tiles").with("order"),
     }
 }
 

@@ -1,23 +1,18 @@
 //! Quantised matrix times many rows with cooperative matrices: `matmul` of the coop level.
 //!
-//! Bindings, parameters and epilogues are those of [`matmul`]. Activations (which must not exceed
+//! Bindings, parameters and epilogues are those of [`matmul`], but x may be f16. Activations (which must not exceed
 //! 65,504, f16's largest number) and dequantised weights are rounded to f16, sums are f32. Runs where
 //! [`Gpu::runs_coop`](attn_kernels::gpu::Gpu::runs_coop) says so; pays from some 32 rows on.
 
 use attn_kernels::{Kernel, Variant};
 
-use super::matmul::{self, Epilogue, MatmulParams};
+use super::matmul::{self, Epilogue};
 
-/// Bindings: x, wq, ws, y.
-pub static KERNEL: Kernel = Kernel {
-    name: "matmul_coop",
-    wgsl: include_str!("../../wgsl/matmul_coop.wgsl"),
-    modules: &[super::MODULES],
-    params_bytes: size_of::<MatmulParams>(),
-    bindings: matmul::KERNEL.bindings,
-};
+/// The kernel, with the parameters and bindings of [`matmul`].
+pub static KERNEL: Kernel =
+    Kernel { name: "matmul_coop", wgsl: include_str!("../../wgsl/matmul_coop.wgsl"), ..matmul::KERNEL };
 
-/// How the work is cut: a workgroup owns `rows()` rows and `cols()` columns of each part.
+/// Division of the work: a workgroup owns `rows()` rows and `cols()` columns of each part.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tile {
     /// 16 x 16 matrices of a subgroup along rows.
@@ -28,6 +23,17 @@ pub struct Tile {
     pub m_subgroups: u32,
     /// Subgroups along columns.
     pub n_subgroups: u32,
+    /// Blocks of 32 along k in workgroup memory at a time.
+    pub k_blocks: u32,
+}
+
+/// The element type of activations.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Activations {
+    /// f32, rounded on the way in.
+    F32,
+    /// f16, as [`norm_halves`](super::norm_halves) writes them.
+    F16,
 }
 
 /// Columns of a part under which a matrix is narrow.
@@ -35,23 +41,24 @@ const NARROW: u32 = 4096;
 
 impl Tile {
     /// The tile for `rows` rows of a matrix of `cols` columns in each of its parts: 16, 32, 64 or 128 rows by 128 columns (of
-    /// both parts, where there are two), the largest that workgroup memory lets a multiprocessor hold twice. Narrow matrices
-    /// take smaller ones, which still give a big GPU enough workgroups and waste few columns.
+    /// both parts, where there are two), the largest that workgroup memory lets a multiprocessor hold twice. Few rows wait for
+    /// loads rather than for matrices, so a stage of theirs is longer. Narrow matrices take smaller tiles, which still give a
+    /// big GPU enough workgroups and waste few columns.
     #[must_use]
     pub fn choose(rows: u32, cols: u32, epilogue: Epilogue) -> Self {
         let (_, parts) = epilogue.module();
-        let few = |m_tiles| Self { m_tiles, n_tiles: 2 / parts, m_subgroups: 1, n_subgroups: 4 };
+        let few = |m_tiles| Self { m_tiles, n_tiles: 2 / parts, m_subgroups: 1, n_subgroups: 4, k_blocks: 1 };
         match rows {
             _ if cols < NARROW => Self::narrow(rows, cols, parts),
-            ..=16 => few(1),
+            ..=16 => Self { m_tiles: 1, n_tiles: 4 / parts, m_subgroups: 1, n_subgroups: 2, k_blocks: 2 },
             17..=32 => few(2),
             33..=64 => few(4),
-            _ => Self { m_tiles: 4, n_tiles: 4 / parts, m_subgroups: 2, n_subgroups: 2 },
+            _ => Self { m_tiles: 4, n_tiles: 4 / parts, m_subgroups: 2, n_subgroups: 2, k_blocks: 1 },
         }
     }
 
     fn narrow(rows: u32, cols: u32, parts: u32) -> Self {
-        let tile = |m_tiles, n_tiles| Self { m_tiles, n_tiles, m_subgroups: 2, n_subgroups: 2 };
+        let tile = |m_tiles, n_tiles| Self { m_tiles, n_tiles, m_subgroups: 2, n_subgroups: 2, k_blocks: 1 };
         let enough = |tile: Self, workgroups| {
             let covered = cols.div_ceil(tile.cols()) * tile.cols();
             let [x, y, _] = grid(tile, [rows, cols], 1);
@@ -84,28 +91,38 @@ impl Tile {
     }
 }
 
-/// The kernel for one storage type, epilogue and tile.
+/// The kernel for one storage type, epilogue, element type of activations, and tile.
 ///
 /// # Panics
 /// When the lanes of a workgroup cannot share the tile's blocks of weights and quads of activations evenly.
 #[must_use]
-pub fn variant(weights: &'static str, epilogue: Epilogue, tile: Tile) -> Variant {
+pub fn variant(weights: &'static str, epilogue: Epilogue, activations: Activations, tile: Tile) -> Variant {
     let (module, parts) = epilogue.module();
-    let (lanes, quads) = (tile.lanes(), 8 * tile.cols() * parts);
-    let w_loads = (tile.cols() * parts / lanes).max(1);
-    let even = quads.is_multiple_of(w_loads * lanes) && (8 * tile.rows()).is_multiple_of(lanes);
-    assert!(even, "{tile:?}: {quads} quads of weights, {} of activations, {lanes} lanes", 8 * tile.rows());
+    let (lanes, blocks) = (tile.lanes(), tile.cols() * parts * tile.k_blocks);
+    let (w_quads, x_quads) = (8 * blocks, 8 * tile.rows() * tile.k_blocks);
+    let w_loads = (blocks / lanes).max(1);
+    let even = w_quads.is_multiple_of(w_loads * lanes) && x_quads.is_multiple_of(lanes);
+    assert!(even, "{tile:?}: {w_quads} quads of weights, {x_quads} of activations, {lanes} lanes");
     Variant::new(&KERNEL)
         .module("weights", weights)
         .module("epilogue", module)
+        .module(
+            "activations",
+            match activations {
+                Activations::F32 => "activations_f32",
+                Activations::F16 => "activations_f16",
+            },
+        )
         .size("PARTS", parts)
+        .size("K_BLOCKS", tile.k_blocks)
+        .size("K_TILES", 2 * tile.k_blocks)
         .size("M_TILES", tile.m_tiles)
         .size("N_TILES", tile.n_tiles)
         .size("M_SUBGROUPS", tile.m_subgroups)
         .size("N_SUBGROUPS", tile.n_subgroups)
-        .size("X_LOADS", 8 * tile.rows() / lanes)
+        .size("X_LOADS", x_quads / lanes)
         .size("W_LOADS", w_loads)
-        .size("W_QUADS", quads / (w_loads * lanes))
+        .size("W_QUADS", w_quads / (w_loads * lanes))
         .size("ALL_N_TILES", tile.n_tiles * parts)
         .size("MORE_PARTS", parts - 1)
 }

@@ -3,40 +3,50 @@
 //! A row's result depends on the matrix alone, not on the rows beside it: [`matmul_int8_tile`](super::matmul_int8_tile) adds
 //! in the same order.
 
-use attn_kernels::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use attn_kernels::{Kernel, Params, Variant, bindings, params};
 
 use super::matmul::Epilogue;
 
-/// Bindings: x, scales, wq, ws, y.
+/// The kernel; [`MatmulInt8Buffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "matmul_int8",
+    role: attn_kernels::Role::Dense,
     wgsl: include_str!("../../wgsl/matmul_int8.wgsl"),
     modules: &[super::MODULES],
-    params_bytes: size_of::<MatmulInt8Params>(),
-    bindings: &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Write],
+    params: MatmulInt8Params::LAYOUT,
+    bindings: MatmulInt8Buffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct MatmulInt8Params {
-    /// Rows of x.
-    pub rows: u32,
-    /// Columns of one part.
-    pub cols: u32,
-    /// Blocks of 32 along k.
-    pub blocks: u32,
-    /// f32 from row to row of y.
-    pub y_stride: u32,
-    /// First column of y.
-    pub y_offset: u32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
-    /// Zero.
-    pub pad2: u32,
+params! {
+    /// Uniform parameters.
+    pub struct MatmulInt8Params {
+        /// Rows of x.
+        pub rows: u32,
+        /// Columns of one part.
+        pub cols: u32,
+        /// Blocks of 32 along k.
+        pub blocks: u32,
+        /// f32 from row to row of y.
+        pub y_stride: u32,
+        /// First column of y.
+        pub y_offset: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `matmul_int8`.
+    pub struct MatmulInt8Buffers(MatmulInt8Params) {
+        /// Codes of activations, `[rows, blocks, 2]`.
+        read x: [u32; 4],
+        /// Scale and scaled sum of each block of codes, `[rows, blocks]`.
+        read scales: [f32; 2],
+        /// Quants of the weights, in the layout of their format.
+        read wq: [u32; 4],
+        /// Scales of the weights, in the layout of their format.
+        read ws: u32,
+        /// Products, rows of `y_stride` f32, columns from `y_offset` on.
+        write y: f32,
+    }
 }
 
 /// Maximum number of rows of a tile; more rows take several, and read the weights as often.
@@ -75,8 +85,10 @@ impl Tiling {
         // From times on an H200 at 4096 x 4096, 4096 x 2 x 14336 and 14336 x 4096.
         let (wide, batch) = match (epilogue.module().1, rows) {
             (2, 1 | 4) => (2, 1),
+            (2, 8) => (2, 2),
             (2, _) => (1, 1),
             (_, 1) => (1, 2),
+            (_, 8) => (4, 2),
             (_, _) => (2, 1),
         };
         Self { rows, wide, batch, slices }

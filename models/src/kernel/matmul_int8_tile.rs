@@ -3,15 +3,13 @@
 use attn_kernels::{Kernel, Variant};
 
 use super::matmul::Epilogue;
-use super::matmul_int8::{self, MatmulInt8Params};
+use super::matmul_int8;
 
-/// Bindings: x, scales, wq, ws, y.
+/// The kernel, with the parameters and bindings of [`matmul_int8`].
 pub static KERNEL: Kernel = Kernel {
     name: "matmul_int8_tile",
     wgsl: include_str!("../../wgsl/matmul_int8_tile.wgsl"),
-    modules: &[super::MODULES],
-    params_bytes: size_of::<MatmulInt8Params>(),
-    bindings: matmul_int8::KERNEL.bindings,
+    ..matmul_int8::KERNEL
 };
 
 /// Rows and columns (of all parts) of a lane, and lanes along each.

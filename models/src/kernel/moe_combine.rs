@@ -1,30 +1,42 @@
-//! What the experts of a row made of it, weighed and added.
+//! Weighs and adds the outputs of a row's experts.
 
 use attn_kernels::kernel::flat_grid;
-use attn_kernels::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use attn_kernels::{Kernel, Params, Variant, bindings, params};
 
-/// Bindings: x, experts, weights, biases, y.
+/// The kernel; [`MoeCombineBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "moe_combine",
+    role: attn_kernels::Role::Dense,
     wgsl: include_str!("../../wgsl/moe_combine.wgsl"),
     modules: &[super::MODULES, attn_kernels::MODULES],
-    params_bytes: size_of::<MoeCombineParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Write],
+    params: MoeCombineParams::LAYOUT,
+    bindings: MoeCombineBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct MoeCombineParams {
-    /// Rows.
-    pub rows: u32,
-    /// Elements a row.
-    pub width: u32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
+params! {
+    /// Uniform parameters.
+    pub struct MoeCombineParams {
+        /// Rows.
+        pub rows: u32,
+        /// Elements a row.
+        pub width: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `moe_combine`.
+    pub struct MoeCombineBuffers(MoeCombineParams) {
+        /// Outputs of experts, `[rows, top, width]`.
+        read x: f32,
+        /// Experts of each row, `[rows, top]`.
+        read experts: u32,
+        /// Their weights, `[rows, top]`.
+        read weights: f32,
+        /// Biases of experts, `[experts, width]`, where there are some.
+        read biases: f32,
+        /// Rows that the sum is added to, `[rows, width]`.
+        write y: f32,
+    }
 }
 
 const WG: u32 = 64;

@@ -1,32 +1,46 @@
 //! Router of a mixture of experts: which experts a row goes to, and their weights.
 
 use attn_kernels::kernel::flat_grid;
-use attn_kernels::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use attn_kernels::{Kernel, Params, Variant, bindings, params};
 
 use crate::{MoeConfig, Score};
 
-/// Bindings: logits, correction, tokens, table, experts, weights.
+/// The kernel; [`MoeRouteBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "moe_route",
+    role: attn_kernels::Role::Dense,
     wgsl: include_str!("../../wgsl/moe_route.wgsl"),
     modules: &[super::MODULES, attn_kernels::MODULES],
-    params_bytes: size_of::<MoeRouteParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Write, Access::Write],
+    params: MoeRouteParams::LAYOUT,
+    bindings: MoeRouteBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct MoeRouteParams {
-    /// Rows.
-    pub rows: u32,
-    /// Factor on weights.
-    pub scale: f32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
+params! {
+    /// Uniform parameters.
+    pub struct MoeRouteParams {
+        /// Rows.
+        pub rows: u32,
+        /// Factor on weights.
+        pub scale: f32,
+    }
+}
+
+bindings! {
+    /// Buffers of `moe_route`.
+    pub struct MoeRouteBuffers(MoeRouteParams) {
+        /// Router logits, `[rows, experts]`.
+        read logits: f32,
+        /// Addends to scores for the choice alone, `[experts]`.
+        read correction: f32,
+        /// Tokens, `[rows]`.
+        read tokens: u32,
+        /// Experts of each token, `[tokens, top]`, where a table chooses.
+        read table: u32,
+        /// Chosen experts, `[rows, top]`.
+        write experts: u32,
+        /// Their weights, `[rows, top]`.
+        write weights: f32,
+    }
 }
 
 /// The kernel for one router; `hashed` takes the experts from a table of token ids.

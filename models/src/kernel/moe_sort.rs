@@ -1,29 +1,39 @@
 //! Pairs of a row and an expert, ordered by expert and cut into tiles.
 
-use attn_kernels::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use attn_kernels::{Kernel, Params, Variant, bindings, params};
 
-/// Bindings: experts, tiles, order.
+/// The kernel; [`MoeSortBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "moe_sort",
+    role: attn_kernels::Role::Dense,
     wgsl: include_str!("../../wgsl/moe_sort.wgsl"),
     modules: &[super::MODULES, attn_kernels::MODULES],
-    params_bytes: size_of::<MoeSortParams>(),
-    bindings: &[Access::Read, Access::Write, Access::Write],
+    params: MoeSortParams::LAYOUT,
+    bindings: MoeSortBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct MoeSortParams {
-    /// Pairs.
-    pub pairs: u32,
-    /// Most pairs of a tile.
-    pub tile: u32,
-    /// Tiles that the matmul runs: see [`most_tiles`].
-    pub most_tiles: u32,
-    /// Zero.
-    pub pad0: u32,
+params! {
+    /// Uniform parameters.
+    pub struct MoeSortParams {
+        /// Pairs.
+        pub pairs: u32,
+        /// Maximum number of pairs of a tile.
+        pub tile: u32,
+        /// Tiles that the matmul runs: see [`most_tiles`].
+        pub most_tiles: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `moe_sort`.
+    pub struct MoeSortBuffers(MoeSortParams) {
+        /// Expert of each pair, `[pairs]`.
+        read experts: u32,
+        /// Tiles, `[max_tiles]`: expert, first entry of the order, end, 0.
+        write tiles: [u32; 4],
+        /// Pairs by expert, `[pairs]`.
+        write order: u32,
+    }
 }
 
 /// The kernel for `experts` experts.

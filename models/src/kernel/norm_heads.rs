@@ -1,38 +1,44 @@
 //! RMS or layer norm of parts of rows, in place: query and key heads, latents.
 
 use attn_kernels::kernel::flat_grid;
-use attn_kernels::{Access, Kernel, Level, Variant};
-use bytemuck::{Pod, Zeroable};
+use attn_kernels::{Kernel, Level, Params, Variant, bindings, params};
 
-/// Bindings: weight, x.
+/// The kernel; [`NormHeadsBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "norm_heads",
+    role: attn_kernels::Role::Dense,
     wgsl: include_str!("../../wgsl/norm_heads.wgsl"),
     modules: &[super::MODULES, attn_kernels::MODULES],
-    params_bytes: size_of::<NormHeadsParams>(),
-    bindings: &[Access::Read, Access::Write],
+    params: NormHeadsParams::LAYOUT,
+    bindings: NormHeadsBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct NormHeadsParams {
-    /// Rows.
-    pub rows: u32,
-    /// Runs in each row.
-    pub heads: u32,
-    /// Elements of a run.
-    pub width: u32,
-    /// f32 from row to row.
-    pub stride: u32,
-    /// First element of the first run of a row.
-    pub first: u32,
-    /// Added to the mean square.
-    pub eps: f32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
+params! {
+    /// Uniform parameters.
+    pub struct NormHeadsParams {
+        /// Rows.
+        pub rows: u32,
+        /// Runs in each row.
+        pub heads: u32,
+        /// Elements of a run.
+        pub width: u32,
+        /// f32 from row to row.
+        pub stride: u32,
+        /// First element of the first run of a row.
+        pub first: u32,
+        /// Added to the mean square.
+        pub eps: f32,
+    }
+}
+
+bindings! {
+    /// Buffers of `norm_heads`.
+    pub struct NormHeadsBuffers(NormHeadsParams) {
+        /// Weight of the norm, `[width]`; of a layer norm its factors, then its addends.
+        read weight: f32,
+        /// Rows of `stride` f32 with runs one after the other from `first` on.
+        write x: f32,
+    }
 }
 
 /// Lanes a run.

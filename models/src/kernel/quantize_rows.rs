@@ -2,34 +2,44 @@
 //!
 //! A block of 32 elements shares one scale, its largest magnitude over 127: the coding that llama.cpp calls `Q8_1`.
 
-use attn_kernels::{Access, Kernel, Level, Variant};
-use bytemuck::{Pod, Zeroable};
+use attn_kernels::{Kernel, Level, Params, Variant, bindings, params};
 
-/// Bindings: x, codes, scales.
+/// The kernel; [`QuantizeRowsBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "quantize_rows",
+    role: attn_kernels::Role::Dense,
     wgsl: include_str!("../../wgsl/quantize_rows.wgsl"),
     modules: &[super::MODULES, attn_kernels::MODULES],
-    params_bytes: size_of::<QuantizeRowsParams>(),
-    bindings: &[Access::Read, Access::Write, Access::Write],
+    params: QuantizeRowsParams::LAYOUT,
+    bindings: QuantizeRowsBuffers::BINDINGS,
 };
 
-/// The same kernel behind a norm. Bindings: x, codes, scales, weight.
-pub static NORMED: Kernel =
-    Kernel { bindings: &[Access::Read, Access::Write, Access::Write, Access::Read], ..KERNEL };
+params! {
+    /// Uniform parameters.
+    pub struct QuantizeRowsParams {
+        /// Rows of x.
+        pub rows: u32,
+        /// Blocks of 32 in a row.
+        pub blocks: u32,
+        /// vec4 from row to row of x.
+        pub x_stride: u32,
+        /// Added to the mean square, behind a norm.
+        pub eps: f32,
+    }
+}
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct QuantizeRowsParams {
-    /// Rows of x.
-    pub rows: u32,
-    /// Blocks of 32 in a row.
-    pub blocks: u32,
-    /// vec4 from row to row of x.
-    pub x_stride: u32,
-    /// Added to the mean square, behind a norm.
-    pub eps: f32,
+bindings! {
+    /// Buffers of `quantize_rows`.
+    pub struct QuantizeRowsBuffers(QuantizeRowsParams) {
+        /// Rows, `[rows, 4 * x_stride]`.
+        read x: f32,
+        /// Codes, `[rows, blocks, 8]` words, element `i` of a block in byte `i % 4` of word `i / 4`, signed.
+        write codes: [u32; 4],
+        /// Scale, and scale times the sum of codes, of each block, `[rows, blocks]`.
+        write scales: [f32; 2],
+        /// Weight of the RMS norm on the way in.
+        read weight: f32 = None,
+    }
 }
 
 /// Lanes of a workgroup, of four elements each.
@@ -38,7 +48,8 @@ const LANES: u32 = 256;
 /// The kernel, behind an RMS norm with `norm`.
 #[must_use]
 pub fn variant(norm: bool, level: Level) -> Variant {
-    Variant::new(if norm { &NORMED } else { &KERNEL })
+    Variant::new(&KERNEL)
+        .with_if("weight", norm)
         .size("WG", LANES)
         .module("reduce", if level == Level::Baseline { "reduce_tree" } else { "reduce_subgroup" })
         .module("norm", if norm { "quantize_normed" } else { "quantize_plain" })

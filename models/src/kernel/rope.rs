@@ -1,38 +1,45 @@
 //! Rotary position embedding, in place.
 
 use attn_kernels::kernel::flat_grid;
-use attn_kernels::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use attn_kernels::rows::Angle;
+use attn_kernels::{Kernel, Params, Variant, bindings, params};
 
-/// Bindings: cs, x.
+/// The kernel; [`RopeBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "rope",
+    role: attn_kernels::Role::Dense,
     wgsl: include_str!("../../wgsl/rope.wgsl"),
     modules: &[super::MODULES, attn_kernels::MODULES],
-    params_bytes: size_of::<RopeParams>(),
-    bindings: &[Access::Read, Access::Write],
+    params: RopeParams::LAYOUT,
+    bindings: RopeBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct RopeParams {
-    /// Rows.
-    pub rows: u32,
-    /// Heads to turn: queries, then keys.
-    pub heads: u32,
-    /// f32 from row to row.
-    pub stride: u32,
-    /// Pairs of dimensions to turn in each head.
-    pub pairs: u32,
-    /// First dimension to turn of the first head of a row.
-    pub first: u32,
-    /// 1 to turn the other way, which undoes it.
-    pub back: u32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
+params! {
+    /// Uniform parameters.
+    pub struct RopeParams {
+        /// Rows.
+        pub rows: u32,
+        /// Heads to turn: queries, then keys.
+        pub heads: u32,
+        /// f32 from row to row.
+        pub stride: u32,
+        /// Pairs of dimensions to turn in each head.
+        pub pairs: u32,
+        /// First dimension to turn of the first head of a row.
+        pub first: u32,
+        /// 1 to turn the other way, which undoes it.
+        pub back: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `rope`.
+    pub struct RopeBuffers(RopeParams) {
+        /// Angles of each row, `[rows, pairs]`, made on the host in double precision.
+        read cs: Angle,
+        /// Rows of `stride` f32 with `heads` heads, which rotate from dimension `first` on.
+        write x: f32,
+    }
 }
 
 const WG: u32 = 64;

@@ -1,30 +1,49 @@
 //! Rotary position embedding of queries and keys, with keys and values written to the cache.
 
 use attn_kernels::kernel::{KvDtype, KvShape, flat_grid};
-use attn_kernels::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use attn_kernels::rows::{Angle, KvWord};
+use attn_kernels::{Kernel, Params, Variant, bindings, params};
 
-/// Bindings: qkv, slots, k_cache, v_cache, cs, q.
+/// The kernel; [`RopeAppendBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "rope_append",
+    role: attn_kernels::Role::Cache,
     wgsl: include_str!("../../wgsl/rope_append.wgsl"),
     modules: &[super::MODULES, attn_kernels::MODULES],
-    params_bytes: size_of::<RopeAppendParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Write, Access::Write, Access::Read, Access::Write],
+    params: RopeAppendParams::LAYOUT,
+    bindings: RopeAppendBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct RopeAppendParams {
-    /// Rows.
-    pub rows: u32,
-    /// Query heads.
-    pub num_heads: u32,
-    /// KV heads.
-    pub num_kv_heads: u32,
-    /// Pairs of dimensions to turn in each head.
-    pub pairs: u32,
+params! {
+    /// Uniform parameters.
+    pub struct RopeAppendParams {
+        /// Rows.
+        pub rows: u32,
+        /// Query heads.
+        pub num_heads: u32,
+        /// KV heads.
+        pub num_kv_heads: u32,
+        /// Pairs of dimensions to turn in each head.
+        pub pairs: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `rope_append`.
+    pub struct RopeAppendBuffers(RopeAppendParams) {
+        /// Queries, keys and values of each row, `[rows, num_heads + 2 * num_kv_heads, head_dim]`.
+        read qkv: f32,
+        /// Slots of rows in the cache, `[rows]`; -1 skips a row.
+        read slots: i32,
+        /// Cache of keys, in the layout of `KvShape`.
+        write k_cache: KvWord,
+        /// Cache of values, in the layout of `KvShape`.
+        write v_cache: KvWord,
+        /// Angles of each row, `[rows, pairs]`; without pairs a factor on the row's queries.
+        read cs: Angle,
+        /// Rotated queries, `[rows, num_heads, head_dim]`.
+        write q: f32,
+    }
 }
 
 const WG: u32 = 64;

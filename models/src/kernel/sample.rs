@@ -1,32 +1,49 @@
 //! Draws tokens from logits.
 
-use attn_kernels::{Access, Kernel, Variant};
+use attn_kernels::{Kernel, Params, Variant, bindings, params};
 use bytemuck::{Pod, Zeroable};
 
-/// Bindings: logits, specs, out.
+/// The kernel; [`SampleBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "sample",
+    role: attn_kernels::Role::Sampling,
     wgsl: include_str!("../../wgsl/sample.wgsl"),
-    modules: &[super::MODULES],
-    params_bytes: size_of::<SampleParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Write],
+    modules: &[super::MODULES, attn_kernels::MODULES],
+    params: SampleParams::LAYOUT,
+    bindings: SampleBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct SampleParams {
-    /// Rows.
-    pub rows: u32,
-    /// Logits a row.
-    pub vocab: u32,
-    /// Minus infinity, which WGSL cannot write.
-    pub neg_inf: f32,
-    /// Zero.
-    pub pad0: u32,
+params! {
+    /// Uniform parameters.
+    pub struct SampleParams {
+        /// Logits a row.
+        pub vocab: u32,
+        /// Parts of a row.
+        pub parts: u32,
+        /// Minus infinity, which WGSL cannot write.
+        pub neg_inf: f32,
+    }
 }
 
-/// How one row is drawn.
+bindings! {
+    /// Buffers of `sample`.
+    pub struct SampleBuffers(SampleParams) {
+        /// Logits, `[rows, vocab]`.
+        read logits: f32,
+        /// Sampling of each row, `[rows]`.
+        read specs: Spec,
+        /// Largest logits, as `scan_logits` left them.
+        read maxima: f32,
+        /// Candidates and masses, as `scan_logits` left them.
+        read values: [f32; 4],
+        /// Ids of the same, as `scan_logits` left them.
+        read ids: [u32; 2],
+        /// Drawn tokens, `[rows]`.
+        write out: u32,
+    }
+}
+
+/// Parameters of the draw of one row.
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Spec {
@@ -62,10 +79,10 @@ impl Spec {
     };
 }
 
-/// The kernel.
+/// The kernel, behind a scan with blocks of `each` tokens.
 #[must_use]
-pub fn variant() -> Variant {
-    Variant::new(&KERNEL).constant("WG", 256)
+pub fn variant(each: u32) -> Variant {
+    super::scan_logits::sized(&KERNEL, each)
 }
 
 /// Workgroups for `rows` rows.

@@ -1,39 +1,43 @@
 //! Adds up what [`matmul_coop`](super::matmul_coop) leaves where it cuts k.
 
-use attn_kernels::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use attn_kernels::{Kernel, Params, Variant, bindings, params};
 
 use super::matmul::Epilogue;
 
-/// Bindings: partials, y.
+/// The kernel; [`SplitSumBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "split_sum",
+    role: attn_kernels::Role::Dense,
     wgsl: include_str!("../../wgsl/split_sum.wgsl"),
     modules: &[super::MODULES],
-    params_bytes: size_of::<SplitSumParams>(),
-    bindings: &[Access::Read, Access::Write],
+    params: SplitSumParams::LAYOUT,
+    bindings: SplitSumBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct SplitSumParams {
-    /// Rows of y.
-    pub rows: u32,
-    /// Columns.
-    pub cols: u32,
-    /// Partial sums of a result.
-    pub splits: u32,
-    /// f32 from row to row of y.
-    pub y_stride: u32,
-    /// First column of y.
-    pub y_offset: u32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
-    /// Zero.
-    pub pad2: u32,
+params! {
+    /// Uniform parameters.
+    pub struct SplitSumParams {
+        /// Rows of y.
+        pub rows: u32,
+        /// Columns.
+        pub cols: u32,
+        /// Partial sums of a result.
+        pub splits: u32,
+        /// f32 from row to row of y.
+        pub y_stride: u32,
+        /// First column of y.
+        pub y_offset: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `split_sum`.
+    pub struct SplitSumBuffers(SplitSumParams) {
+        /// Sums of splits, `[splits, rows, cols]`.
+        read partials: f32,
+        /// Products, rows of `y_stride` f32, columns from `y_offset` on.
+        write y: f32,
+    }
 }
 
 /// The kernel for an epilogue of one part.

@@ -1,30 +1,43 @@
 //! States of a compressor into their paged cache.
 
 use attn_kernels::kernel::flat_grid;
-use attn_kernels::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use attn_kernels::rows::KvWord;
+use attn_kernels::{Kernel, Params, Variant, bindings, params};
 
-/// Bindings: x, slots, states.
+/// The kernel; [`StateWriteBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "state_write",
+    role: attn_kernels::Role::Cache,
     wgsl: include_str!("../../wgsl/state_write.wgsl"),
     modules: &[super::MODULES, attn_kernels::MODULES],
-    params_bytes: size_of::<StateWriteParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Write],
+    params: StateWriteParams::LAYOUT,
+    bindings: StateWriteBuffers::BINDINGS,
 };
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct StateWriteParams {
-    /// Rows.
-    pub rows: u32,
-    /// Fours of f32 of a row.
-    pub quads: u32,
-    /// Tokens a block.
-    pub block_size: u32,
-    /// Fours of f32 from block to block.
-    pub page: u32,
+params! {
+    /// Uniform parameters.
+    pub struct StateWriteParams {
+        /// Rows.
+        pub rows: u32,
+        /// Fours of f32 of a row.
+        pub quads: u32,
+        /// Tokens a block.
+        pub block_size: u32,
+        /// Fours of f32 from block to block.
+        pub page: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `state_write`.
+    pub struct StateWriteBuffers(StateWriteParams) {
+        /// Rows, `[rows, width]`, of a width that is a multiple of 4.
+        read x: f32,
+        /// Slots of rows in the cache, `[rows]`; -1 skips a row.
+        read slots: i32,
+        /// Blocks of `block_size` tokens `[width]`, `page` times 16 bytes from block to block.
+        write states: KvWord,
+    }
 }
 
 const WG: u32 = 64;

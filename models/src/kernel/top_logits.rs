@@ -1,32 +1,53 @@
 //! Log-probabilities of a token of a row and of the likeliest ones.
 
-use attn_kernels::{Access, Kernel, Variant};
+use attn_kernels::{Kernel, Params, Variant, bindings, params};
 use bytemuck::{Pod, Zeroable};
 
-/// Bindings: logits, asks, targets, ids, log-probabilities.
+/// The kernel; [`TopLogitsBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "top_logits",
+    role: attn_kernels::Role::Sampling,
     wgsl: include_str!("../../wgsl/top_logits.wgsl"),
-    modules: &[super::MODULES],
-    params_bytes: size_of::<TopLogitsParams>(),
-    bindings: &[Access::Read, Access::Read, Access::Read, Access::Write, Access::Write],
+    modules: &[super::MODULES, attn_kernels::MODULES],
+    params: TopLogitsParams::LAYOUT,
+    bindings: TopLogitsBuffers::BINDINGS,
 };
 
-/// Maximum number of the likeliest tokens of one ask: what interfaces in use allow, and a read of the row each.
+/// Maximum number of the likeliest tokens of one ask: what interfaces in use allow.
 pub const MAX_TOP: u32 = 20;
 
-/// Uniform parameters.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-pub struct TopLogitsParams {
-    /// Logits a row.
-    pub vocab: u32,
-    /// Entries of the outputs from one ask to the next: one more than the most tokens of an ask.
-    pub stride: u32,
-    /// First ask of the dispatch.
-    pub first: u32,
-    /// Minus infinity, which WGSL cannot write.
-    pub neg_inf: f32,
+params! {
+    /// Uniform parameters.
+    pub struct TopLogitsParams {
+        /// Logits a row.
+        pub vocab: u32,
+        /// Parts of a row.
+        pub parts: u32,
+        /// Entries of the outputs from one ask to the next: one more than the most tokens of an ask.
+        pub stride: u32,
+        /// First ask of the dispatch.
+        pub first: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `top_logits`.
+    pub struct TopLogitsBuffers(TopLogitsParams) {
+        /// Logits, `[rows, vocab]`.
+        read logits: f32,
+        /// Rows whose log-probabilities are asked for.
+        read asks: TopAsk,
+        /// Target of each row.
+        read targets: u32,
+        /// Largest logits, as `scan_logits` left them.
+        read maxima: f32,
+        /// Largest logits and masses, as `scan_logits` left them.
+        read values: [f32; 4],
+        /// The target, then the likeliest tokens, `[asks, stride]`.
+        write ids: u32,
+        /// Their log-probabilities, `[asks, stride]`.
+        write log_probs: f32,
+    }
 }
 
 /// One row whose log-probabilities are wanted.
@@ -39,10 +60,10 @@ pub struct TopAsk {
     pub tokens: u32,
 }
 
-/// The kernel.
+/// The kernel, behind a scan with blocks of `each` tokens.
 #[must_use]
-pub fn variant() -> Variant {
-    Variant::new(&KERNEL).constant("WG", 256)
+pub fn variant(each: u32) -> Variant {
+    super::scan_logits::sized(&KERNEL, each)
 }
 
 /// Workgroups for `asks` asks.

@@ -1,4 +1,4 @@
-//! How often each token occurred.
+//! Counts of the tokens that occurred.
 
 use bytemuck::{Pod, Zeroable};
 use rustc_hash::FxHashMap;
@@ -17,7 +17,7 @@ pub struct TokenCount {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenCounts {
     entries: Vec<TokenCount>,
-    /// Where a token's entry is.
+    /// Entry of each token.
     index: FxHashMap<u32, u32>,
 }
 

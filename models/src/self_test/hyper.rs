@@ -18,16 +18,7 @@ const WIDTH: u32 = 70;
 pub(super) fn collapse(variant: &Variant) -> Vec<Case> {
     let (streams, head) = (size(variant, "STREAMS"), size(variant, "HEAD") == 1);
     let parts = hyper_collapse::mixes(streams, head);
-    let params = HyperCollapseParams {
-        rows: ROWS,
-        width: WIDTH,
-        rounds: 20,
-        norm_eps: 1e-6,
-        eps: 1e-6,
-        pad0: 0,
-        pad1: 0,
-        pad2: 0,
-    };
+    let params = HyperCollapseParams { rows: ROWS, width: WIDTH, rounds: 20, norm_eps: 1e-6, eps: 1e-6 };
     let floats = |len: u32, seed| floats(len as usize, seed);
     let (mixes, x) = (floats(ROWS * parts, 1), floats(ROWS * streams * WIDTH, 2));
     let affine = floats(parts + 3, 3);
@@ -47,7 +38,7 @@ pub(super) fn collapse(variant: &Variant) -> Vec<Case> {
 
 pub(super) fn expand(variant: &Variant) -> Vec<Case> {
     let (streams, first) = (size(variant, "STREAMS"), size(variant, "FIRST") == 1);
-    let params = HyperExpandParams { rows: ROWS, width: WIDTH, pad0: 0, pad1: 0 };
+    let params = HyperExpandParams { rows: ROWS, width: WIDTH };
     let floats = |len: u32, seed| floats(len as usize, seed);
     let (block, gates) = (floats(ROWS * WIDTH, 1), floats(ROWS * streams * (1 + streams), 2));
     let before = floats(ROWS * streams * WIDTH, 3);

@@ -4,13 +4,16 @@ use attn_kernels::Variant;
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::self_test::layer::floats;
 use attn_kernels::self_test::{Case, module, size};
+use half::f16;
 
 use super::tensors;
+use crate::cpu::matmul_int8::{Codes, matmul_int8 as cpu_matmul_int8};
 use crate::kernel::embed::{self, EmbedParams};
 use crate::kernel::matmul::{self, Epilogue, MatmulParams, Tiling};
 use crate::kernel::matmul_coop::{self, Tile};
 use crate::kernel::matmul_int8::{self, MatmulInt8Params};
 use crate::kernel::matmul_int8_tile;
+use crate::kernel::norm_halves::{self, NormHalvesParams};
 use crate::kernel::quantize_rows::{self, QuantizeRowsParams};
 use crate::kernel::rms_norm::RmsNormParams;
 use crate::kernel::split_sum::{self, SplitSumParams};
@@ -36,6 +39,7 @@ pub(super) fn dtype(variant: &Variant) -> Dtype {
 fn epilogue(variant: &Variant) -> Epilogue {
     match module(variant, "epilogue") {
         Some("epilogue_add") => Epilogue::Add,
+        Some("epilogue_gelu_mul") => Epilogue::GeluMul,
         Some("epilogue_silu_mul") => Epilogue::SiluMul,
         _ => Epilogue::Store,
     }
@@ -66,7 +70,6 @@ impl Product {
             matrices: 1,
             first_matrix: 0,
             split_blocks: u32::MAX,
-            pad0: 0,
         };
         let part = |seed| tensors::random(dtype, cols as usize, blocks as usize * BLOCK, seed);
         Self {
@@ -79,25 +82,31 @@ impl Product {
     }
 
     fn case(&self, what: &'static str, variant: &Variant, grid: [u32; 3], tolerance: Tolerance) -> Case {
-        let cols = self.params.cols as usize;
-        let mut packed =
-            Packed::new(self.parts[0].dtype, self.params.blocks as usize * BLOCK, cols * self.parts.len());
-        for (i, part) in self.parts.iter().enumerate() {
-            packed.fill(part, 0..cols, i * cols);
-        }
+        let packed = self.packed();
         let normed = (module(variant, "activations") == Some("x_normed")).then(|| self.norm());
         let (x, weight) = normed.as_ref().map_or((&self.x, None), |(x, weight)| (x, Some(weight)));
         let mut want = self.y.clone();
         cpu::matmul::matmul(&self.params, self.epilogue, x, &self.parts, &mut want);
-        let case = Case::new(what, variant, &self.params, grid)
-            .binding(&self.x)
-            .binding(&packed.quants)
-            .binding(&packed.scales)
-            .updated(&self.y, tolerance, &want);
+        let case = Case::new(what, variant, &self.params, grid);
+        let case = match module(variant, "activations") {
+            Some("activations_f16") => case.binding(&halves(&self.x)),
+            _ => case.binding(&self.x),
+        };
+        let case = case.binding(&packed.quants).binding(&packed.scales).updated(&self.y, tolerance, &want);
         match weight {
             Some(weight) => case.binding(weight),
             None => case,
         }
+    }
+
+    /// The weights, all parts in one matrix.
+    fn packed(&self) -> Packed {
+        let (cols, width) = (self.params.cols as usize, self.params.blocks as usize * BLOCK);
+        let mut packed = Packed::new(self.parts[0].dtype, width, cols * self.parts.len());
+        for (i, part) in self.parts.iter().enumerate() {
+            packed.fill(part, 0..cols, i * cols);
+        }
+        packed
     }
 
     /// The rows as a norm on the way in leaves them, and its weight.
@@ -116,6 +125,23 @@ impl Product {
     }
 }
 
+/// Rounds to f16, two to a word.
+fn halves(values: &[f32]) -> Vec<u32> {
+    let half = |value: f32| u32::from(f16::from_f32(value).to_bits());
+    values.chunks_exact(2).map(|pair| half(pair[0]) | half(pair[1]) << 16).collect()
+}
+
+/// All magnitudes are powers of two, so that neither side rounds.
+pub(super) fn norm_halves(variant: &Variant) -> Vec<Case> {
+    let params = NormHalvesParams { rows: 3, quads: 70, eps: 0.0 };
+    let x: Vec<f32> = (0..3 * 280).map(|i| if i % 3 == 0 { -4.0 } else { 4.0 }).collect();
+    let weight: Vec<f32> = (0..280).map(|i| [0.5, 2.0, -1.0, 0.25, 8.0][i % 5]).collect();
+    let want: Vec<f32> =
+        cpu::norm_halves::norm_halves(&params, &x, &weight).into_iter().map(f16::to_f32).collect();
+    let case = Case::new("rows of 280", variant, &params, norm_halves::grid(3)).binding(&x).binding(&weight);
+    vec![case.words(&vec![0u32; 3 * 140], &halves(&want))]
+}
+
 pub(super) fn matmul(variant: &Variant) -> Vec<Case> {
     let broadcast = module(variant, "activations") == Some("x_broadcast");
     let tiling = Tiling {
@@ -130,7 +156,7 @@ pub(super) fn matmul(variant: &Variant) -> Vec<Case> {
     }
     let (rows, cols) = (2 * tiling.rows + 1, 75);
     let product = Product::new(variant, [rows, cols, 64]);
-    let tolerance = if product.epilogue == Epilogue::SiluMul { GATED } else { SUM };
+    let tolerance = if product.parts.len() == 2 { GATED } else { SUM };
     let grid = matmul::grid(tiling, rows, cols);
     vec![product.case("rows and columns beyond a tile", variant, grid, tolerance)]
 }
@@ -141,15 +167,17 @@ impl Product {
         let MatmulParams { rows, cols, blocks, y_stride, y_offset, .. } = self.params;
         let quantize = QuantizeRowsParams { rows, blocks, x_stride: self.params.x_stride, eps: 0.0 };
         let (codes, scales) = cpu::quantize_rows::quantize_rows(&quantize, &self.x);
-        let params = MatmulInt8Params { rows, cols, blocks, y_stride, y_offset, pad0: 0, pad1: 0, pad2: 0 };
-        let mut packed =
-            Packed::new(self.parts[0].dtype, blocks as usize * BLOCK, cols as usize * self.parts.len());
-        for (i, part) in self.parts.iter().enumerate() {
-            packed.fill(part, 0..cols as usize, i * cols as usize);
-        }
+        let params = MatmulInt8Params { rows, cols, blocks, y_stride, y_offset };
+        let packed = self.packed();
         let mut want = self.y.clone();
         let dense = MatmulParams { x_stride: blocks * 8, ..self.params };
-        cpu::matmul_int8::matmul_int8(&dense, self.epilogue, (&codes, &scales), &self.parts, &mut want);
+        cpu_matmul_int8(
+            &dense,
+            self.epilogue,
+            Codes { codes: &codes, scales: &scales },
+            &self.parts,
+            &mut want,
+        );
         let words: &[u32] = bytemuck::cast_slice(&codes);
         Case::new("rows and columns beyond a tile", variant, &params, grid)
             .binding(words)
@@ -160,11 +188,11 @@ impl Product {
     }
 
     fn coop_tolerance(&self) -> Tolerance {
-        if self.epilogue == Epilogue::SiluMul { COOP_GATED } else { COOP }
+        if self.parts.len() == 2 { COOP_GATED } else { COOP }
     }
 
     fn tolerance(&self) -> Tolerance {
-        if self.epilogue == Epilogue::SiluMul { GATED } else { SUM }
+        if self.parts.len() == 2 { GATED } else { SUM }
     }
 }
 
@@ -207,8 +235,7 @@ pub(super) fn quantize_rows(variant: &Variant) -> Vec<Case> {
 }
 
 pub(super) fn split_sum(variant: &Variant) -> Vec<Case> {
-    let params =
-        SplitSumParams { rows: 3, cols: 70, splits: 5, y_stride: 80, y_offset: 4, pad0: 0, pad1: 0, pad2: 0 };
+    let params = SplitSumParams { rows: 3, cols: 70, splits: 5, y_stride: 80, y_offset: 4 };
     let (partials, y) = (floats(5 * 3 * 70, 1), floats(3 * 80, 2));
     let mut want = y.clone();
     cpu::split_sum::split_sum(&params, epilogue(variant), &partials, &mut want);
@@ -222,11 +249,13 @@ pub(super) fn matmul_coop(variant: &Variant) -> Vec<Case> {
         n_tiles: size(variant, "N_TILES"),
         m_subgroups: size(variant, "M_SUBGROUPS"),
         n_subgroups: size(variant, "N_SUBGROUPS"),
+        k_blocks: size(variant, "K_BLOCKS"),
     };
     let (rows, cols) = (tile.rows() + 13, tile.cols() + 75);
-    let product = Product::new(variant, [rows, cols, 16]);
+    // Blocks that do not fill the last stage.
+    let product = Product::new(variant, [rows, cols, 17]);
     let grid = matmul_coop::grid(tile, [rows, cols], 1);
-    vec![product.case("rows and columns beyond a tile", variant, grid, product.coop_tolerance())]
+    vec![product.case("rows, columns and blocks beyond a tile", variant, grid, product.coop_tolerance())]
 }
 
 /// Every product of a scale and a code is exact in f32 but Q6_K's, which both sides round once: equal to the bit.
@@ -237,7 +266,7 @@ pub(super) fn embed(variant: &Variant) -> Vec<Case> {
     let matrix = tensors::random(dtype(variant), vocab, width, 1);
     let tokens = [0, 36, 5, 5, 12, 35, 1];
     // A shard: tokens 5 to 35.
-    let params = EmbedParams { rows: 7, first: 5, cols: 31, width: row };
+    let params = EmbedParams { rows: 7, first: 5, cols: 31, width: row, scale: 1.5 };
     let mut packed = Packed::new(matrix.dtype, width, 31);
     packed.fill(&matrix, 5..36, 0);
     let mut want = vec![f32::NAN; tokens.len() * width];

@@ -56,7 +56,7 @@ pub(super) fn route(variant: &Variant) -> Vec<Case> {
     let correction = vec![0.75; experts as usize];
     let tokens = [0, 1, 2, 0, 1];
     let table: Vec<u32> = (0..3 * moe.top_k).map(|entry| entry * 31 % experts).collect();
-    let params = MoeRouteParams { rows, scale: moe.router.scale, pad0: 0, pad1: 0 };
+    let params = MoeRouteParams { rows, scale: moe.router.scale };
     let hashed = is(variant, "HASHED").then_some((&tokens[..], &table[..]));
     let (chosen, weights) = cpu::moe_route::moe_route(&moe, &params, &logits, &correction, hashed);
     let case = Case::new("rows of ranked experts", variant, &params, moe_route::grid(rows))
@@ -82,7 +82,7 @@ pub(super) fn sort(variant: &Variant) -> Vec<Case> {
     let case = |what, ids: &[u32], ordered: bool| {
         let pairs = u32::try_from(ids.len()).expect("a few pairs");
         let most_tiles = moe_sort::most_tiles(pairs, experts, 4);
-        let params = MoeSortParams { pairs, tile: 4, most_tiles, pad0: 0 };
+        let params = MoeSortParams { pairs, tile: 4, most_tiles };
         let clamped: Vec<u32> = ids.iter().map(|id| (*id).min(experts - 1)).collect();
         let (order, tiles) = cpu::moe_sort::moe_sort(&params, &clamped);
         let case = Case::new(what, variant, &params, [1, 1, 1])
@@ -110,7 +110,7 @@ pub(super) fn gate(variant: &Variant) -> Vec<Case> {
         1 => Activation::LimitedSilu { limit },
         _ => Activation::LimitedSwiglu { alpha, limit },
     };
-    let params = GluParams { rows, inner, out_stride: inner + 3, alpha, limit, pad0: 0, pad1: 0, pad2: 0 };
+    let params = GluParams { rows, inner, out_stride: inner + 3, alpha, limit };
     let x = floats((rows * 2 * inner) as usize, 1);
     let (weights, biases) = (floats(rows as usize, 2), floats(3 * 2 * inner as usize, 3));
     let experts = [0, 1, 2, 0, 1];
@@ -130,7 +130,7 @@ pub(super) fn gate(variant: &Variant) -> Vec<Case> {
 
 pub(super) fn combine(variant: &Variant) -> Vec<Case> {
     let (rows, width, top) = (5, 70, size(variant, "TOP"));
-    let params = MoeCombineParams { rows, width, pad0: 0, pad1: 0 };
+    let params = MoeCombineParams { rows, width };
     let pairs = (rows * top) as usize;
     let x = floats(pairs * width as usize, 1);
     let (weights, biases) = (floats(pairs, 2), floats(5 * width as usize, 3));
@@ -179,7 +179,6 @@ pub(super) fn several(variant: &Variant, tiling: Tiling) -> Case {
         matrices,
         first_matrix: 0,
         split_blocks: u32::MAX,
-        pad0: 0,
     };
     let one = MatmulParams { rows: 1, ..params };
     let mut want = vec![f32::NAN; (results * cols) as usize];
@@ -199,7 +198,7 @@ pub(super) fn several(variant: &Variant, tiling: Tiling) -> Case {
     if !routed {
         return case;
     }
-    let sort = MoeSortParams { pairs: results, tile: tiling.rows, most_tiles, pad0: 0 };
+    let sort = MoeSortParams { pairs: results, tile: tiling.rows, most_tiles };
     let (order, tiles) = cpu::moe_sort::moe_sort(&sort, &experts);
     case.binding(&tiles).binding(&order)
 }
@@ -217,7 +216,7 @@ pub(super) fn index_write(variant: &Variant) -> Vec<Case> {
         dtype,
     };
     let (rows, blocks) = (9, 2);
-    let params = IndexWriteParams { rows, row_stride: shape.head_dim + 6, first: 4, pad0: 0 };
+    let params = IndexWriteParams { rows, row_stride: shape.head_dim + 6, first: 4 };
     let x = floats((rows * params.row_stride) as usize, 1);
     let slot = |row: u32| if row == 4 { -1 } else { (row * 13 % (blocks * shape.block_size)).cast_signed() };
     let slots: Vec<i32> = (0..rows).map(slot).collect();

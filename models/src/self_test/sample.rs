@@ -3,15 +3,19 @@
 use attn_kernels::Variant;
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::self_test::Case;
+use attn_kernels::self_test::hostile::{self, Indices, Order};
 use attn_kernels::self_test::layer::floats;
 
 use crate::cpu;
 use crate::cpu::sample::{gumbel, kept};
+use crate::cpu::scan_logits::scan_logits;
 use crate::kernel::adjust_logits::{self, AdjustLogitsParams, AdjustRow, NO_MASK};
 use crate::kernel::sample::{self, SampleParams, Spec};
+use crate::kernel::scan_logits::{self, EACH, ScanLogitsParams};
 use crate::kernel::top_logits::{self, TopAsk, TopLogitsParams};
 
-const VOCAB: usize = 1500;
+/// Two parts.
+const VOCAB: usize = 9000;
 
 /// Draws from the whole vocabulary.
 const PLAIN: Spec = Spec { temperature: 1.0, seed_low: 1, seed_high: 2, ..Spec::GREEDY };
@@ -24,7 +28,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
         Spec { top_k: 7, ..PLAIN },
         Spec { top_p: 0.6, ..PLAIN },
         Spec { min_p: 0.1, ..PLAIN },
-        Spec { temperature: 1.5, top_k: 40, top_p: 0.8, min_p: 0.01, ..PLAIN },
+        Spec { temperature: 1.5, top_k: 40, top_p: 0.81, min_p: 0.01, ..PLAIN },
     ];
     // Many ties: multiples of 1/4.
     let logits: Vec<f32> =
@@ -33,13 +37,41 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let specs: Vec<Spec> = rows.map(|(logits, spec)| clear(logits, spec)).collect();
     let mut want = vec![0; specs.len()];
     cpu::sample::sample(VOCAB, &logits, &specs, &mut want);
-    let (rows, vocab) = (7, 1500);
-    let params = SampleParams { rows, vocab, neg_inf: f32::NEG_INFINITY, pad0: 0 };
-    let case = Case::new("greedy and filtered draws", variant, &params, sample::grid(rows))
+    let scan = scan_logits(EACH, VOCAB, &logits, &specs);
+    let params = SampleParams { vocab: 9000, parts: 2, neg_inf: f32::NEG_INFINITY };
+    let case = Case::new("greedy and filtered draws", variant, &params, sample::grid(7))
         .binding(&logits)
         .binding(&specs)
+        .binding(&scan.maxima)
+        .binding(&scan.values)
+        .binding(&scan.ids)
         .words(&[u32::MAX; 7], &want);
-    vec![case]
+    let mut cases = vec![case];
+    // `top_logits` has the tokens as indices.
+    let tokens = Indices { order: Order::Different, stride: 1, limits: vec![9000; 7] };
+    for floats in [&[0][..], &[2], &[3], &[0, 2, 3]] {
+        cases.extend(hostile::cases(&cases[0], floats, &[(5, tokens.clone())]));
+    }
+    cases
+}
+
+pub(super) fn scan(variant: &Variant) -> Vec<Case> {
+    let specs =
+        [PLAIN, Spec { temperature: 0.5, top_p: 0.5, ..PLAIN }, Spec { top_k: 3, ..PLAIN }, Spec::GREEDY];
+    let logits: Vec<f32> = floats(4 * VOCAB, 1).iter().map(|x| x * 8.0).collect();
+    let rows = logits.chunks_exact(VOCAB).zip(&specs);
+    let specs: Vec<Spec> = rows.map(|(logits, spec)| clear_in_parts(logits, spec)).collect();
+    let case = |what, specs: &[Spec], draws| {
+        let scan = scan_logits(EACH, VOCAB, &logits, if draws == 1 { specs } else { &[] });
+        let params = ScanLogitsParams { vocab: 9000, parts: 2, draws, neg_inf: f32::NEG_INFINITY };
+        Case::new(what, variant, &params, scan_logits::grid(4, 2))
+            .binding(&logits)
+            .binding(specs)
+            .output(Tolerance::EXACT, &scan.maxima)
+            .output(Tolerance { abs: 1e-4, rel: 1e-5 }, scan.values.as_flattened())
+            .words(&[[12_345_678; 2]; 8], &scan.ids)
+    };
+    vec![case("rows to draw from", &specs, 1), case("rows without draws", &[Spec::GREEDY], 0)]
 }
 
 /// Two of three rows: one with a mask and every list, one with penalties alone.
@@ -69,7 +101,7 @@ pub(super) fn adjust(variant: &Variant) -> Vec<Case> {
     let rows = [row, rest];
     let mut want = before.clone();
     cpu::adjust_logits::adjust_logits(vocab as usize, &rows, &masks, &edits, &mut want);
-    let params = AdjustLogitsParams { vocab, neg_inf: f32::NEG_INFINITY, pad0: 0, pad1: 0 };
+    let params = AdjustLogitsParams { vocab, neg_inf: f32::NEG_INFINITY };
     let case = Case::new("masks, biases and penalties", variant, &params, adjust_logits::grid(2, vocab))
         .binding(&rows)
         .binding(&masks)
@@ -79,10 +111,10 @@ pub(super) fn adjust(variant: &Variant) -> Vec<Case> {
 }
 
 pub(super) fn top(variant: &Variant) -> Vec<Case> {
-    let vocab = 3001;
+    let vocab = VOCAB;
     let logits: Vec<f32> = floats(3 * vocab, 1).iter().map(|x| (x * 80.0).round() / 4.0).collect();
     let asks = [TopAsk { row: 2, tokens: 4 }, TopAsk { row: 0, tokens: 4 }];
-    let targets = [3000, 0, 256];
+    let targets = [8999, 0, 256];
     let (mut ids, mut log_probs) = (Vec::new(), Vec::new());
     for ask in asks {
         let row = &logits[ask.row as usize * vocab..][..vocab];
@@ -90,11 +122,14 @@ pub(super) fn top(variant: &Variant) -> Vec<Case> {
         ids.extend(std::iter::once(&found.token).chain(&found.top).map(|t| t.token));
         log_probs.extend(std::iter::once(&found.token).chain(&found.top).map(|t| t.log_prob));
     }
-    let params = TopLogitsParams { vocab: 3001, stride: 5, first: 0, neg_inf: f32::NEG_INFINITY };
-    let case = Case::new("rows of 3001", variant, &params, top_logits::grid(2))
+    let scan = scan_logits(EACH, vocab, &logits, &[]);
+    let params = TopLogitsParams { vocab: 9000, parts: 2, stride: 5, first: 0 };
+    let case = Case::new("the likeliest of rows", variant, &params, top_logits::grid(2))
         .binding(&logits)
         .binding(&asks)
         .binding(&targets)
+        .binding(&scan.maxima)
+        .binding(&scan.values)
         .words(&[u32::MAX; 10], &ids)
         .output(Tolerance { abs: 2e-5, rel: 5e-6 }, &log_probs);
     vec![case]
@@ -113,4 +148,21 @@ fn clear(logits: &[f32], spec: &Spec) -> Spec {
         spec.temperature == 0.0 || scores[0] - scores[1] > 1e-2
     };
     (0..).map(at).find(leads).expect("most positions have a clear winner")
+}
+
+/// `spec` at the first position where every part has a clear candidate.
+fn clear_in_parts(logits: &[f32], spec: &Spec) -> Spec {
+    let leads = |spec: &Spec| {
+        let mut parts = (0..).zip(logits.chunks(8192)).map(|(part, logits)| {
+            let score = |(id, logit): (u32, &f32)| f64::from(logit / spec.temperature) + gumbel(spec, id);
+            let mut scores: Vec<f64> = (part * 8192..).zip(logits).map(score).collect();
+            scores.sort_by(|a, b| b.total_cmp(a));
+            scores[0] - scores[1] > 1e-2
+        });
+        spec.temperature == 0.0 || parts.all(|clear| clear)
+    };
+    (0..)
+        .map(|position| Spec { position, ..*spec })
+        .find(leads)
+        .expect("most positions have clear candidates")
 }

@@ -27,6 +27,18 @@ pub fn random(dtype: Dtype, cols: usize, width: usize, seed: u64) -> Tensor<'sta
                 half_at(&mut block, 0, 16.0);
                 half_at(&mut block, 2, 1.0);
             }
+            Dtype::Q5_0 => half_at(&mut block, 0, 16.0),
+            Dtype::Q5_1 => {
+                half_at(&mut block, 0, 32.0);
+                half_at(&mut block, 2, 1.0);
+            }
+            Dtype::Q2_K => {
+                half_at(&mut block, 80, 3.0 * 15.0);
+                half_at(&mut block, 82, 15.0);
+            }
+            Dtype::Q3_K => half_at(&mut block, 108, 4.0 * 32.0),
+            Dtype::IQ4_NL => half_at(&mut block, 0, 127.0),
+            Dtype::IQ4_XS => half_at(&mut block, 0, 127.0 * 32.0),
             Dtype::Q8_0 => half_at(&mut block, 0, 127.0),
             Dtype::Q4_K => {
                 half_at(&mut block, 0, 15.0 * 63.0);

@@ -5,9 +5,6 @@ struct MatmulInt8Params {
     blocks: u32,
     y_stride: u32,
     y_offset: u32,
-    pad0: u32,
-    pad1: u32,
-    pad2: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: MatmulInt8Params;

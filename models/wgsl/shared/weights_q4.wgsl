@@ -1,6 +1,8 @@
 // Q4_0 and Q4_1: 32 nibbles and one (scale, minimum) pair of f16 a block.
 //   wq [blocks, cols] vec4<u32>, elements j and j + 4 of every eight in the low and high nibble of byte j
 //   ws [blocks, cols] u32, f16 scale low, f16 minimum high
+#import nibbles
+
 struct Block { q: vec4<u32>, dm: u32 }
 const OFFSET: bool = true;
 const HALVES: u32 = 1u;
@@ -8,11 +10,6 @@ const HALVES: u32 = 1u;
 fn load_block(block: u32, col: u32, cols: u32, blocks: u32) -> Block {
     let at = block * cols + col;
     return Block(wq[at], ws[at]);
-}
-
-// Codes 4 * i to 4 * i + 3 of the block, in signed bytes.
-fn codes(b: Block, i: u32) -> u32 {
-    return (b.q[i / 2u] >> (4u * (i % 2u))) & 0x0f0f0f0fu;
 }
 
 // What a code of half `half` of the block is worth.
@@ -23,9 +20,4 @@ fn scale(b: Block, half: u32) -> f32 {
 // What is added to every weight.
 fn offset(b: Block) -> f32 {
     return unpack2x16float(b.dm).y;
-}
-
-// Weights 4 * i to 4 * i + 3 of the block.
-fn quad(b: Block, i: u32) -> vec4<f32> {
-    return fma(vec4(scale(b, 0u)), vec4<f32>(unpack4xI8(codes(b, i))), vec4(offset(b)));
 }

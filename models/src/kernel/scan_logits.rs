@@ -1,0 +1,77 @@
+//! Reads rows of logits once, so that later kernels need to look only where large ones are.
+
+use attn_kernels::{Kernel, Params, Variant, bindings, params};
+
+use super::sample::Spec;
+
+/// The kernel; [`ScanLogitsBuffers`] lists its bindings.
+pub static KERNEL: Kernel = Kernel {
+    name: "scan_logits",
+    role: attn_kernels::Role::Sampling,
+    wgsl: include_str!("../../wgsl/scan_logits.wgsl"),
+    modules: &[super::MODULES],
+    params: ScanLogitsParams::LAYOUT,
+    bindings: ScanLogitsBuffers::BINDINGS,
+};
+
+/// Lanes of a workgroup, each with a block of a part.
+pub const LANES: u32 = 256;
+
+/// Tokens of a block: few, so that a row has many workgroups, and later kernels read little beside what they look for.
+pub const EACH: u32 = 32;
+
+/// Tokens of a block on a software driver, whose time goes into barriers.
+pub const EACH_ON_CPU: u32 = 256;
+
+params! {
+    /// Uniform parameters.
+    pub struct ScanLogitsParams {
+        /// Logits a row.
+        pub vocab: u32,
+        /// Parts of a row.
+        pub parts: u32,
+        /// 1 where tokens are drawn from the rows by specs; 0 where there are none.
+        pub draws: u32,
+        /// Minus infinity, which WGSL cannot write.
+        pub neg_inf: f32,
+    }
+}
+
+bindings! {
+    /// Buffers of `scan_logits`.
+    pub struct ScanLogitsBuffers(ScanLogitsParams) {
+        /// Logits, `[rows, vocab]`.
+        read logits: f32,
+        /// Sampling of each row, `[rows]`, read where tokens are drawn.
+        read specs: Spec,
+        /// Largest logit of each block of logits, `[rows, parts * lanes]`.
+        write maxima: f32,
+        /// Largest logit, score of the candidate, mass and 0 of each part, `[rows, parts]`.
+        write values: [f32; 4],
+        /// Ids of the largest logit and of the candidate, `[rows, parts]`.
+        write ids: [u32; 2],
+    }
+}
+
+/// The kernel, for blocks of `each` tokens.
+#[must_use]
+pub fn variant(each: u32) -> Variant {
+    sized(&KERNEL, each)
+}
+
+/// `kernel` for blocks of `each` tokens.
+pub(super) fn sized(kernel: &'static Kernel, each: u32) -> Variant {
+    Variant::new(kernel).size("EACH", each).size("WG", LANES)
+}
+
+/// Parts of a row.
+#[must_use]
+pub fn parts(vocab: u32, each: u32) -> u32 {
+    vocab.div_ceil(each * LANES)
+}
+
+/// Workgroups for `rows` rows.
+#[must_use]
+pub fn grid(rows: u32, parts: u32) -> [u32; 3] {
+    [parts, rows, 1]
+}

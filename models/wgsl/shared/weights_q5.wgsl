@@ -1,0 +1,33 @@
+// Q5_0 and Q5_1: 32 codes of five bits and one (scale, minimum) pair of f16 a block.
+//   wq [blocks, cols] vec4<u32>, low four bits of elements j and j + 4 of every eight in the nibbles of byte j
+//   ws [blocks, cols] u32, f16 scale low, f16 minimum high, then [blocks, cols] u32, the fifth bit of element 4 * q + j in bit q
+//      of byte j
+struct Block { q: vec4<u32>, fifth: u32, dm: u32 }
+const OFFSET: bool = true;
+const HALVES: u32 = 1u;
+
+fn load_block(block: u32, col: u32, cols: u32, blocks: u32) -> Block {
+    let at = block * cols + col;
+    return Block(wq[at], ws[blocks * cols + at], ws[at]);
+}
+
+// Codes 4 * i to 4 * i + 3 of the block, in signed bytes.
+fn codes(b: Block, i: u32) -> u32 {
+    let low = (b.q[i / 2u] >> (4u * (i % 2u))) & 0x0f0f0f0fu;
+    return low | (((b.fifth >> i) & 0x01010101u) << 4u);
+}
+
+// What a code of half `half` of the block is worth.
+fn scale(b: Block, half: u32) -> f32 {
+    return unpack2x16float(b.dm).x;
+}
+
+// What is added to every weight.
+fn offset(b: Block) -> f32 {
+    return unpack2x16float(b.dm).y;
+}
+
+// Weights 4 * i to 4 * i + 3 of the block.
+fn quad(b: Block, i: u32) -> vec4<f32> {
+    return fma(vec4(scale(b, 0u)), vec4<f32>(unpack4xI8(codes(b, i))), vec4(offset(b)));
+}
