@@ -1,4 +1,4 @@
-//! What one step of a decoder computes.
+//! Inputs and results of one step of a decoder.
 
 use attn_kernels::gpu::Timing;
 use kvblock::BlockId;
@@ -29,7 +29,8 @@ pub struct Slice<'a> {
     pub tables: &'a [&'a [BlockId]],
     /// Prefill or decode.
     pub phase: Phase,
-    /// How often a sparse policy had the sequence attend each of its blocks before; only policies that remember look.
+    /// Number of times that the sequence attended to each of its blocks under a sparse policy; only policies that
+    /// remember look.
     pub access: &'a [u32],
     /// Score these targets after the rows: `targets[i]` is the token that follows `tokens[i]`; may be shorter.
     pub targets: &'a [u32],
@@ -69,7 +70,8 @@ impl Sample<'_> {
     }
 }
 
-/// What the router, or the indexer, of one layer chose. An indexer that leaves every row all that it sees chooses nothing.
+/// Choice of the router, or of the indexer, of one layer. An indexer that leaves every row all that it sees chooses
+/// nothing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Choice {
     /// The layer.
@@ -91,10 +93,10 @@ pub struct StepOutput {
     pub target_log_probs: Vec<LogProbs>,
     /// `[rows, vocab]` of the rows asked for.
     pub logits: Vec<f32>,
-    /// What a sparse policy had each slice attend; `None` for slices of a phase that it leaves dense.
+    /// Blocks that a sparse policy had each slice attend to; `None` for slices of a phase that it leaves dense.
     pub attended: Vec<Option<Attended>>,
-    /// What routers and indexers chose, by layer, where [`Decoder::trace_choices`](crate::Decoder::trace_choices) asks
-    /// for it.
+    /// Choices of routers and indexers, by layer, where [`Decoder::trace_choices`](crate::Decoder::trace_choices)
+    /// asks for it.
     pub choices: Vec<Choice>,
     /// Device time of each dispatch, where [`Gpu::time_dispatches`](attn_kernels::gpu::Gpu::time_dispatches) asked for
     /// it.

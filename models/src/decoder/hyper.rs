@@ -3,14 +3,14 @@
 
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
+use attn_kernels::gpu::{Buf, Gpu, Pipeline};
 
-use super::inputs::Plan;
-use super::{Decoder, DecoderOptions};
-use crate::kernel::hyper_collapse::{self, HyperCollapseParams};
-use crate::kernel::hyper_expand::{self, HyperExpandParams};
-use crate::kernel::matmul::Epilogue;
-use crate::matrix::{Matrix, Precision, Product, SLACK};
+use super::DecoderOptions;
+use super::activations::Activations;
+use super::ops::Ctx;
+use crate::kernel::hyper_collapse::{self, HyperCollapseBuffers, HyperCollapseParams};
+use crate::kernel::hyper_expand::{self, HyperExpandBuffers, HyperExpandParams};
+use crate::matrix::{Matrix, SLACK};
 use crate::{DecoderConfig, HyperConfig, ModelError};
 
 /// Weights around one block, or of the end of the streams.
@@ -22,12 +22,36 @@ pub(super) struct Hyper {
     pub(super) affine: Buf<f32>,
 }
 
+/// Weights of all streams.
+#[derive(Clone, Debug)]
+pub(super) struct HyperWeights {
+    pub(super) config: HyperConfig,
+    /// Weights around attention and around the MLP of each layer.
+    pub(super) layers: Arc<[[Hyper; 2]]>,
+    /// Weights of the end of the streams.
+    pub(super) end: Hyper,
+}
+
+/// The residual that blocks read and add to.
+#[derive(Debug)]
+pub(super) enum Residual {
+    /// One stream.
+    One,
+    /// Several, mixed for each block.
+    Several(HyperState),
+}
+
+/// A half of a layer.
+#[derive(Clone, Copy)]
+pub(super) enum Half {
+    Attention,
+    Mlp,
+}
+
 /// Kernels and buffers.
 #[derive(Debug)]
 pub(super) struct HyperState {
-    config: HyperConfig,
-    /// Weights of the end of the streams.
-    end: Hyper,
+    weights: HyperWeights,
     first: Arc<Pipeline>,
     collapse: Arc<Pipeline>,
     expand: Arc<Pipeline>,
@@ -38,27 +62,33 @@ pub(super) struct HyperState {
     mixes: Buf<f32>,
     /// `[max_rows, streams * (1 + streams)]`
     gates: Buf<f32>,
-    /// What a block reads, `[max_rows, hidden]`.
-    pub(super) collapsed: Buf<f32>,
+    /// Input of a block, `[max_rows, hidden]`.
+    collapsed: Buf<f32>,
 }
 
-impl HyperState {
-    /// What of it comes from a checkpoint.
-    pub(super) fn end(&self) -> Hyper {
-        self.end.clone()
-    }
+/// One collapse of the streams.
+struct Collapse<'a> {
+    hyper: &'a Hyper,
+    pipeline: &'a Arc<Pipeline>,
+    /// Whether it is the last one.
+    head: bool,
+    to: &'a Buf<f32>,
+    /// Zeros for the block to add to.
+    block: &'a Buf<f32>,
+}
 
+impl Residual {
     pub(super) fn new(
         gpu: &Gpu,
         config: &DecoderConfig,
         options: &DecoderOptions,
-        end: Option<Hyper>,
-    ) -> Result<Option<Self>, ModelError> {
-        let Some((hyper, end)) = config.hyper.zip(end) else { return Ok(None) };
-        let HyperConfig { streams, .. } = hyper;
+        weights: Option<&HyperWeights>,
+    ) -> Result<Self, ModelError> {
+        let Some(weights) = weights else { return Ok(Self::One) };
+        let streams = weights.config.streams;
         let buffer = |name, width: u32| gpu.buffer(name, options.max_rows as usize * width as usize + SLACK);
-        Ok(Some(Self {
-            end,
+        Ok(Self::Several(HyperState {
+            weights: weights.clone(),
             first: gpu.pipeline(&hyper_expand::variant(streams, true))?,
             collapse: gpu.pipeline(&hyper_collapse::variant(streams, false, gpu.level()))?,
             expand: gpu.pipeline(&hyper_expand::variant(streams, false))?,
@@ -67,86 +97,80 @@ impl HyperState {
             mixes: buffer("mixes", hyper_collapse::mixes(streams, false))?,
             gates: buffer("gates", streams * (1 + streams))?,
             collapsed: buffer("collapsed", config.hidden_size)?,
-            config: hyper,
         }))
     }
-}
 
-impl Decoder {
-    /// Makes every stream the embedding.
-    pub(super) fn begin_streams(&self, pass: &mut Pass, rows: u32) {
-        if let Some(state) = &self.hyper {
-            self.expand(pass, state, &state.first, rows);
+    /// Returns the input of blocks.
+    pub(super) fn read<'a>(&'a self, act: &'a Activations) -> &'a Buf<f32> {
+        match self {
+            Self::One => &act.hidden,
+            Self::Several(state) => &state.collapsed,
         }
     }
 
-    /// Leaves what the next block reads, and zeros for it to add to; without streams it reads and adds to the residual.
-    pub(super) fn enter(
-        &self,
-        pass: &mut Pass,
-        hyper: Option<&Hyper>,
-        plan: &Plan,
-    ) -> Result<(), ModelError> {
-        let Some((state, hyper)) = self.hyper.as_ref().zip(hyper) else { return Ok(()) };
-        let to = [&state.collapsed, &self.activations.hidden];
-        self.collapse(pass, (state, hyper, &state.collapse), false, to, plan)
+    /// Makes every stream the embedding.
+    pub(super) fn begin(&self, ctx: &mut Ctx<'_>) {
+        if let Self::Several(state) = self {
+            state.expand(ctx, &state.first);
+        }
+    }
+
+    /// Leaves what the next block reads, and zeros for it to add to; one stream is read and added to as it is.
+    pub(super) fn enter(&self, ctx: &mut Ctx<'_>, layer: usize, half: Half) -> Result<(), ModelError> {
+        let Self::Several(state) = self else { return Ok(()) };
+        let (to, block) = (&state.collapsed, &ctx.act.hidden);
+        let hyper = &state.weights.layers[layer][half as usize];
+        state.collapse(ctx, &Collapse { hyper, pipeline: &state.collapse, head: false, to, block })
     }
 
     /// Adds what the block made to the streams.
-    pub(super) fn leave(&self, pass: &mut Pass, rows: u32) {
-        if let Some(state) = &self.hyper {
-            self.expand(pass, state, &state.expand, rows);
+    pub(super) fn leave(&self, ctx: &mut Ctx<'_>) {
+        if let Self::Several(state) = self {
+            state.expand(ctx, &state.expand);
         }
     }
 
     /// Collapses the streams for the last time, into the residual that the output head reads.
-    pub(super) fn end_streams(&self, pass: &mut Pass, plan: &Plan) -> Result<(), ModelError> {
-        let Some(state) = &self.hyper else { return Ok(()) };
-        let to = [&self.activations.hidden, &state.collapsed];
-        self.collapse(pass, (state, &state.end, &state.last), true, to, plan)
+    pub(super) fn end(&self, ctx: &mut Ctx<'_>) -> Result<(), ModelError> {
+        let Self::Several(state) = self else { return Ok(()) };
+        let (to, block, hyper) = (&ctx.act.hidden, &state.collapsed, &state.weights.end);
+        state.collapse(ctx, &Collapse { hyper, pipeline: &state.last, head: true, to, block })
     }
+}
 
-    fn expand(&self, pass: &mut Pass, state: &HyperState, pipeline: &Arc<Pipeline>, rows: u32) {
-        let width = self.config.hidden_size;
-        let params = HyperExpandParams { rows, width, pad0: 0, pad1: 0 };
-        let bindings: [Bind; 3] =
-            [(&self.activations.hidden).into(), (&state.gates).into(), (&state.streams).into()];
-        pass.dispatch(pipeline, &params, &bindings, hyper_expand::grid(rows, width));
-    }
-
-    fn collapse(
-        &self,
-        pass: &mut Pass,
-        (state, hyper, pipeline): (&HyperState, &Hyper, &Arc<Pipeline>),
-        head: bool,
-        [to, block]: [&Buf<f32>; 2],
-        plan: &Plan,
-    ) -> Result<(), ModelError> {
-        let rows = plan.rows;
-        let mixes = hyper_collapse::mixes(state.config.streams, head);
-        let product = self.product(plan, &state.streams, &state.mixes, mixes);
-        // A few numbers decide over whole rows: they are exact.
-        let product = Product { precision: Precision::EXACT, epilogue: Epilogue::Store, ..product };
-        hyper.mix.multiply(&self.kernels, pass, &product)?;
-        let params = HyperCollapseParams {
-            rows,
-            width: self.config.hidden_size,
-            rounds: state.config.rounds,
-            norm_eps: self.config.rms_norm_eps,
-            eps: state.config.eps,
-            pad0: 0,
-            pad1: 0,
-            pad2: 0,
+impl HyperState {
+    fn expand(&self, ctx: &mut Ctx<'_>, pipeline: &Arc<Pipeline>) {
+        let (rows, width) = (ctx.rows(), ctx.config.hidden_size);
+        let params = HyperExpandParams { rows, width };
+        let buffers = HyperExpandBuffers {
+            block: ctx.act.hidden.bind(),
+            gates: self.gates.bind(),
+            streams: self.streams.bind(),
         };
-        let bindings: [Bind; 6] = [
-            (&state.mixes).into(),
-            (&state.streams).into(),
-            (&hyper.affine).into(),
-            to.into(),
-            (&state.gates).into(),
-            block.into(),
-        ];
-        pass.dispatch(pipeline, &params, &bindings, hyper_collapse::grid(rows));
+        ctx.pass.dispatch(pipeline, &params, buffers, hyper_expand::grid(rows, width));
+    }
+
+    fn collapse(&self, ctx: &mut Ctx<'_>, how: &Collapse<'_>) -> Result<(), ModelError> {
+        let HyperConfig { streams, rounds, eps, .. } = self.weights.config;
+        // A few numbers decide over whole rows: they are exact.
+        let mixes = hyper_collapse::mixes(streams, how.head);
+        ctx.exact_product(&how.hyper.mix, &self.streams, &self.mixes, mixes)?;
+        let params = HyperCollapseParams {
+            rows: ctx.rows(),
+            width: ctx.config.hidden_size,
+            rounds,
+            norm_eps: ctx.config.rms_norm_eps,
+            eps,
+        };
+        let buffers = HyperCollapseBuffers {
+            mixes: self.mixes.bind(),
+            streams: self.streams.bind(),
+            affine: how.hyper.affine.bind(),
+            out: how.to.bind(),
+            gates: self.gates.bind(),
+            block: how.block.bind(),
+        };
+        ctx.pass.dispatch(how.pipeline, &params, buffers, hyper_collapse::grid(ctx.rows()));
         Ok(())
     }
 }

@@ -4,18 +4,21 @@ use std::ops::Range;
 
 use attn_kernels::gpu::{Buf, Gpu};
 use attn_kernels::kernel::paged_prefill::Tile;
+use attn_kernels::rows::{Angle, BlockCopy, DecodeRow, PhysicalBlock};
 use kvblock::BlockId;
 use smallvec::SmallVec;
 
+use super::buffers::GrowBuf;
 use super::draws::Draws;
 use super::head::HEAD_ROWS;
+use super::keys::{Fresh, Stream};
 use super::partitions::Cut;
+use super::rope_angles::RopeAngles;
 use super::sparse::Chosen;
-use super::staged::Fresh;
-use super::stream::Stream;
-use super::turns::Turns;
-use super::{DecoderOptions, compressed};
+use super::views::View;
+use super::{DecoderOptions, attention};
 use crate::batch::{Phase, Sample, Slice};
+use crate::cast::{f32_of, u32_of};
 use crate::kv::ROWS;
 use crate::{DecoderConfig, ModelError, Reach};
 
@@ -23,12 +26,15 @@ use crate::{DecoderConfig, ModelError, Reach};
 #[derive(Debug)]
 pub(super) struct Inputs {
     pub(super) tokens: Buf<u32>,
-    pub(super) cs: Buf<[f32; 2]>,
+    pub(super) cs: Buf<Angle>,
+    /// Angles of layers that see a window, where they are others.
+    pub(super) window_cs: Option<Buf<Angle>>,
     /// Factors on queries of layers that do not rotate, and 0.
-    pub(super) temperatures: Buf<[f32; 2]>,
-    pub(super) tables: Buf<u32>,
+    pub(super) temperatures: Buf<Angle>,
+    pub(super) tables: GrowBuf<PhysicalBlock>,
     /// The same for rows that go through the ring.
-    pub(super) stream_tables: Buf<u32>,
+    pub(super) stream_tables: GrowBuf<PhysicalBlock>,
+    pub(super) stream_pairs: GrowBuf<BlockCopy>,
     pub(super) views: Vec<ViewInputs>,
     pub(super) host_slots: Buf<i32>,
     /// Rows whose logits are wanted: scored rows, then sampled rows.
@@ -50,26 +56,19 @@ pub(super) struct ViewInputs {
 /// Device copies of [`Rows`].
 #[derive(Debug)]
 pub(super) struct RowBufs {
-    pub(super) decode: Buf<[u32; 4]>,
+    pub(super) decode: Buf<DecodeRow>,
     pub(super) tiles: Buf<Tile>,
 }
 
-/// What layers have in common whose attention reads the same rows: a block table and a reach.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct View {
-    pub(super) group: usize,
-    pub(super) reach: Reach,
-    /// Tokens a block.
-    pub(super) block_size: u32,
-}
-
-/// How rows of prefills are attended.
+/// Tiles of rows of prefills.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prefill {
     /// One by one, by the decode kernel; rows of selected blocks are in tiles all the same, which share lists.
     pub(super) by_rows: bool,
-    /// Most rows of a tile.
+    /// Maximum number of rows of a tile.
     pub(super) tile_rows: u32,
+    /// Maximum number of rows of a tile over selected blocks.
+    pub(super) selected_rows: u32,
 }
 
 /// One step, laid out.
@@ -81,19 +80,20 @@ pub(super) struct Plan {
     /// Longest KV of any row.
     pub(super) longest: u32,
     pub(super) tokens: Vec<u32>,
-    pub(super) cs: Vec<[f32; 2]>,
-    pub(super) temperatures: Vec<[f32; 2]>,
+    pub(super) cs: Vec<Angle>,
+    pub(super) window_cs: Vec<Angle>,
+    pub(super) temperatures: Vec<Angle>,
     /// Block tables of all slices and groups, one after the other.
-    pub(super) tables: Vec<u32>,
+    pub(super) tables: Vec<PhysicalBlock>,
     pub(super) views: Vec<ViewRows>,
-    /// Where keys and values of rows go whose blocks lie on the host; -1 for the others.
+    /// Host slots of the keys and values of rows whose blocks lie on the host; -1 for the others.
     pub(super) host_slots: Option<Vec<i32>>,
     /// The blocks that these are in, where only the host writes them: the slots are of their rooms on the device.
     pub(super) fresh: Fresh,
-    /// How rows go through keys that are not all on the device.
+    /// Chunks in which rows go through keys that are not all on the device.
     pub(super) stream: Option<Stream>,
-    /// What compressed attention needs beside.
-    pub(super) compressed: Option<compressed::Step>,
+    /// Further inputs of compressed attention.
+    pub(super) compressed: attention::Step,
     pub(super) gather: Vec<u32>,
     /// Targets of the scored rows; `None` where only logits are wanted.
     pub(super) scored: Vec<Option<u32>>,
@@ -105,7 +105,7 @@ pub(super) struct Plan {
 /// The rows of a step as the layers of one view see them.
 #[derive(Debug, Default)]
 pub(super) struct ViewRows {
-    /// Where each row's keys and values go.
+    /// Slot of each row's keys and values.
     pub(super) slots: Vec<i32>,
     pub(super) all: Rows,
     /// `all` in two parts, where blocks are selected for any row.
@@ -118,25 +118,32 @@ pub(super) struct ViewRows {
 /// Work items of attention.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
-    /// Row, tokens up to it, first entry of its block table, first key that it sees. Lists of selected blocks are in
-    /// this order.
-    pub(super) decode: Vec<[u32; 4]>,
-    /// Of those that attend all that they see.
+    /// Rows that are attended one by one. Lists of selected blocks are in this order.
+    pub(super) decode: Vec<DecodeRow>,
+    /// Partitions of the rows that attend all that they see.
     pub(super) cut: Cut,
     /// Keys of the longest of them.
     pub(super) longest: u32,
     pub(super) tiles: Vec<Tile>,
 }
 
+/// Inputs of the layout of a step beside its slices.
+pub(super) struct Layout<'a> {
+    pub(super) config: &'a DecoderConfig,
+    pub(super) options: &'a DecoderOptions,
+    pub(super) views: &'a [View],
+    pub(super) prefill: Prefill,
+    pub(super) turns: &'a RopeAngles,
+    pub(super) window_turns: Option<&'a RopeAngles>,
+}
+
 /// Lays `slices` out.
 pub(super) fn plan(
-    config: &DecoderConfig,
-    options: &DecoderOptions,
-    views: &[View],
+    layout: &Layout<'_>,
     slices: &[Slice<'_>],
     samples: &[Sample<'_>],
-    (prefill, turns): (Prefill, &Turns),
 ) -> Result<Plan, ModelError> {
+    let Layout { config, options, views, prefill, turns, window_turns } = *layout;
     let mut plan = Plan::default();
     let choose = |view: &View| {
         let sparse = options.sparse.as_ref().filter(|_| view.reach == Reach::Full);
@@ -149,7 +156,7 @@ pub(super) fn plan(
         let mut tables: SmallVec<[u32; 4]> = SmallVec::new();
         for table in slice.tables {
             tables.push(u32_of(plan.tables.len()));
-            plan.tables.extend(table.iter().map(|b| b.get()));
+            plan.tables.extend(table.iter().map(|b| PhysicalBlock(b.get())));
         }
         for (view, rows) in views.iter().zip(&mut plan.views) {
             let select_block = options.select_block();
@@ -164,9 +171,13 @@ pub(super) fn plan(
             }
             plan.tokens.push(*id);
             let temperature = config.temperature.map_or(1.0, |temperature| temperature.factor(position));
-            plan.temperatures.push([narrow(temperature), 0.0]);
+            plan.temperatures.push(Angle { cos: f32_of(temperature), sin: 0.0 });
         }
-        turns.extend(slice.first..slice.first + u32_of(slice.tokens.len()), &mut plan.cs);
+        let positions = slice.first..slice.first + u32_of(slice.tokens.len());
+        turns.extend(positions.clone(), &mut plan.cs);
+        if let Some(turns) = window_turns {
+            turns.extend(positions, &mut plan.window_cs);
+        }
         push_scored(&mut plan, slice, config.vocab_size)?;
         plan.rows += u32_of(slice.tokens.len());
         if slice.phase == Phase::Decode {
@@ -187,14 +198,14 @@ pub(super) fn plan(
 impl Plan {
     /// Kernels run unchecked: what tables name must be there.
     pub(super) fn check_blocks(&self, blocks: u32) -> Result<(), ModelError> {
-        match self.tables.iter().copied().max() {
+        match self.tables.iter().map(|block| block.0).max() {
             Some(block) if block >= blocks => Err(ModelError::Block { block, blocks }),
             _ => Ok(()),
         }
     }
 }
 
-/// What the work items of a slice follow from.
+/// Inputs of the work items of a slice.
 struct Work<'a> {
     view: &'a View,
     /// The slice.
@@ -227,7 +238,7 @@ impl ViewRows {
                 // A tile has one list a KV head, and rows that share a list are in tiles.
                 Some(list) if slice.phase == Phase::Prefill => {
                     let to_boundary = work.select_block - position % work.select_block;
-                    let most = work.prefill.tile_rows.min(rows - i).min(to_boundary);
+                    let most = work.prefill.selected_rows.min(rows - i).min(to_boundary);
                     self.selected.push(work, slice, i, Some(most), list)
                 }
                 Some(list) => self.selected.push(work, slice, i, None, list),
@@ -265,8 +276,8 @@ impl Rows {
     fn push(&mut self, work: &Work<'_>, slice: &Slice<'_>, i: u32, tile: Option<u32>, list: u32) -> u32 {
         let (row, position, table) = (work.row + i, slice.first + i, work.table);
         let Some(rows) = tile else {
-            let first = work.view.reach.first_key(position);
-            self.decode.push([row, position + 1, table, first]);
+            let first_key = work.view.reach.first_key(position);
+            self.decode.push(DecodeRow { row, len: position + 1, table, first_key });
             self.longest = self.longest.max(position + 1);
             return 1;
         };
@@ -294,15 +305,6 @@ fn push_scored(plan: &mut Plan, slice: &Slice<'_>, vocab: u32) -> Result<(), Mod
 pub(super) fn slot(table: &[BlockId], position: u32, block_size: u32) -> i32 {
     let block = table[(position / block_size) as usize].get();
     i32::try_from(block * block_size + position % block_size).expect("a pool has under 2^31 slots")
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
-pub(super) fn narrow(v: f64) -> f32 {
-    v as f32
-}
-
-pub(super) fn u32_of(n: usize) -> u32 {
-    u32::try_from(n).expect("lists of a step fit in 32 bits")
 }
 
 impl RowBufs {
@@ -337,9 +339,14 @@ impl Inputs {
         Ok(Self {
             tokens: gpu.buffer("tokens", rows)?,
             cs: gpu.buffer("cs", rows * pairs)?,
+            window_cs: match config.window_rope {
+                Some(_) => Some(gpu.buffer("window_cs", rows * pairs)?),
+                None => None,
+            },
             temperatures: gpu.buffer("temperatures", rows)?,
-            tables: gpu.buffer("tables", 1024)?,
-            stream_tables: gpu.buffer("stream_tables", 1)?,
+            tables: GrowBuf::new(gpu, "tables", 1024)?,
+            stream_tables: GrowBuf::new(gpu, "stream_tables", 1)?,
+            stream_pairs: GrowBuf::new(gpu, "stream_pairs", 1)?,
             views: views
                 .iter()
                 .map(|_| {
@@ -358,13 +365,13 @@ impl Inputs {
     }
 
     pub(super) fn write(&mut self, gpu: &Gpu, plan: &Plan) -> Result<(), ModelError> {
-        if self.tables.len() < plan.tables.len() {
-            self.tables = gpu.buffer("tables", plan.tables.len().next_power_of_two())?;
-        }
         gpu.write(&self.tokens, 0, &plan.tokens);
         gpu.write(&self.cs, 0, &plan.cs);
+        if let Some(cs) = &self.window_cs {
+            gpu.write(cs, 0, &plan.window_cs);
+        }
         gpu.write(&self.temperatures, 0, &plan.temperatures);
-        gpu.write(&self.tables, 0, &plan.tables);
+        self.tables.write(gpu, &plan.tables)?;
         for (view, rows) in self.views.iter().zip(&plan.views) {
             gpu.write(&view.slots, 0, &rows.slots);
             view.all.write(gpu, &rows.all);
@@ -377,10 +384,8 @@ impl Inputs {
             gpu.write(&self.host_slots, 0, slots);
         }
         if let Some(stream) = &plan.stream {
-            if self.stream_tables.len() < stream.tables.len() {
-                self.stream_tables = gpu.buffer("stream_tables", stream.tables.len().next_power_of_two())?;
-            }
-            gpu.write(&self.stream_tables, 0, &stream.tables);
+            self.stream_tables.write(gpu, &stream.tables)?;
+            self.stream_pairs.write(gpu, &stream.pairs)?;
         }
         gpu.write(&self.gather, 0, &plan.gather);
         let targets: Vec<u32> = plan.scored.iter().map(|t| t.unwrap_or(0)).collect();

@@ -2,38 +2,57 @@
 
 mod compressed;
 mod experts;
+mod fused;
 mod latent;
-mod reuse;
 mod used;
 
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu};
-use attn_kernels::kernel::attention::{Attention as Kind, Pages};
-use attn_kernels::kernel::{KvShape, apply_sinks, copy_blocks, paged_prefill, paged_prefill_coop};
+use attn_kernels::kernel::copy_blocks;
 
-use self::reuse::{Weights, plain_norm};
 use self::used::Used;
-use super::attend::{Attention, Forms, mask};
-use super::compressed::CompressedState;
+use super::activations::Activations;
+use super::attention::{Attention, AttentionWeights, Forms, HeadWeights, Site, plain_norm};
 use super::draws::DrawState;
-use super::hyper::HyperState;
-use super::inputs::{Inputs, View};
-use super::latent::LatentState;
-use super::layer::Layer;
-use super::mlp::Mlp;
+use super::hyper::{HyperWeights, Residual};
+use super::inputs::{Inputs, Prefill};
+use super::keys::KeySource;
+use super::mlp::{Mlp, Mlps};
 use super::moe::MoeState;
-use super::residency::Residency;
-use super::sparse::Sparse;
-use super::staged::Staged;
-use super::turns::Turns;
-use super::{Activations, Decoder, DecoderOptions, Pipelines};
-use crate::kernel::{bias, embed, log_prob, matmul, norm_heads, rms_norm, rope_append};
-use crate::matrix::{Kernels, Matrix, MaxProduct, broadcasts};
+use super::ops::Ops;
+use super::partitions::Cutter;
+use super::rope_angles::RopeAngles;
+use super::views::Views;
+use super::{Decoder, DecoderOptions};
+use crate::matrix::{Kernels, Matrix, MaxProduct};
 use crate::pack::Format;
 use crate::{
-    DecoderConfig, KvPlan, KvPool, ModelError, QkNorm, Reach, Role, Tensor, WeightSizes, WeightSource,
+    BlockNorms, DecoderConfig, KvPlan, KvPool, ModelError, PoolOptions, QkNorm, Reach, Role, Tensor,
+    WeightSizes, WeightSource,
 };
+
+/// Handles of what comes from a checkpoint, which decoders share.
+#[derive(Clone, Debug)]
+pub(super) struct Weights {
+    pub(super) embedding: Matrix,
+    /// Output head; `None` where the embedding is tied.
+    pub(super) head: Option<Matrix>,
+    pub(super) final_norm: Buf<f32>,
+    pub(super) layers: Arc<[Layer]>,
+    attention: AttentionWeights,
+    /// Hyper-connections, where there are several residual streams.
+    hyper: Option<HyperWeights>,
+    pub(super) sizes: WeightSizes,
+}
+
+/// Weights of a layer beside its attention.
+#[derive(Clone, Debug)]
+pub(super) struct Layer {
+    pub(super) attn_norm: Buf<f32>,
+    pub(super) mlp_norm: Buf<f32>,
+    pub(super) mlp: Mlp,
+}
 
 impl Decoder {
     /// Uploads `weights`, still quantised, and allocates the KV pool.
@@ -57,14 +76,38 @@ impl Decoder {
         let mut weights = Weights {
             embedding,
             head,
-            final_norm: source.vector(Role::FinalNorm)?,
-            layers: (0..config.num_layers).map(|l| source.layer(l)).collect::<Result<_, _>>()?,
-            end: source.hyper(Role::HeadHyper)?,
+            final_norm: source.final_norm()?,
+            layers: source.each(|l| source.layer(l))?,
+            attention: source.attention()?,
+            hyper: source.hyper()?,
             sizes: WeightSizes::default(),
         };
         weights.sizes = source.weights.sizes();
         source.weights.check_rest(config)?;
         Self::assemble(gpu, config, weights, options)
+    }
+
+    /// The same model for something else: with another cache, which is empty, and another policy. Weights stay where they
+    /// are.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn with_options(self, options: &DecoderOptions) -> Result<Self, ModelError> {
+        check(&self.config, options)?;
+        let (gpu, config, weights) = (Arc::clone(&self.gpu), self.config.clone(), self.weights.clone());
+        drop(self);
+        // Buffers of the cache and of steps stay alive as long as a bind group names them.
+        gpu.forget_bind_groups();
+        Self::assemble(&gpu, &config, weights, options)
+    }
+
+    /// The same model at work on something else at the same time: both share the weights.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn beside(&self, options: &DecoderOptions) -> Result<Self, ModelError> {
+        check(&self.config, options)?;
+        Self::assemble(&self.gpu, &self.config, self.weights.clone(), options)
     }
 
     fn assemble(
@@ -73,87 +116,55 @@ impl Decoder {
         weights: Weights,
         options: &DecoderOptions,
     ) -> Result<Self, ModelError> {
-        let Weights { embedding, head, final_norm, mut layers, end, sizes } = weights;
         let kv = KvPlan::new(config, options.kv())?;
-        let views = views(config, &kv);
-        layers.iter_mut().zip(&views.of_layers).for_each(|(layer, view)| layer.view = *view);
-        let shape = kv.shape(config);
-        let key_loads = match broadcasts(gpu) && config.head_dim.is_multiple_of(16) {
-            true => paged_prefill::KeyLoads::Broadcast,
-            false => paged_prefill::KeyLoads::Uniform,
-        };
-        let kv = KvPool::new(gpu, config, kv, options.num_blocks, options.offload, options.sparse.is_some())?;
-        let pages = if kv.page_slots() > 0 { Pages::OfHeads } else { Pages::Shared };
-        let latent = LatentState::new(gpu, config, options, kv.plan())?;
-        let compressed = (kv.plan(), &views.all[..]);
-        let compressed = CompressedState::new(gpu, config, options, compressed, plain_norm(gpu, config)?)?;
-        let hyper = HyperState::new(gpu, config, options, end)?;
-        let sparse = options.sparse.as_ref();
-        let select_block = sparse.map(|sparse| sparse.policy.block_size().get());
-        // Tiles of rows go through all their keys in one dispatch, so these must be on the device.
-        let coop = options.coop(gpu) && options.offload.is_none() && paged_prefill_coop::serves(&shape);
+        let views = Views::new(config, &kv);
+        let DecoderOptions { num_blocks, offload, .. } = *options;
+        let pool = PoolOptions { num_blocks, offload, selects: options.sparse.is_some() };
+        let kv = KvPool::new(gpu, config, kv, pool)?;
         let precision = options.precision(gpu);
         let width = config.hidden_size.max(config.intermediate_size).max(config.num_heads * config.head_dim);
         let rows = options.max_rows.max(options.max_seqs);
-        let lanes = [0, u64::from(u32::MAX)]
-            .map(|keys| gpu.decode_lanes(&shape, config.num_heads, keys, options.coop(gpu)));
+        let max = MaxProduct { rows, width, normed_width: config.hidden_size, precision };
+        let kernels = Kernels::new(gpu, max)?;
+        let forms = Forms::new(gpu, config, options, kv.shape());
+        let site = Site { gpu, config, options, kv: &kv, views: &views };
         Ok(Self {
-            kernels: Kernels::new(gpu, MaxProduct { rows, width, precision })?,
-            precision,
-            pipelines: pipelines(
-                gpu,
-                config,
-                &shape,
-                embedding.format(),
-                Forms { lanes, key_loads, coop },
-                (
-                    &views.all,
-                    select_block.map(|block| Kind { pages, sinks: config.sinks, ..Kind::blocks(block) }),
-                ),
-            )?,
-            final_norm,
-            sparse: sparse
-                .map(|sparse| {
-                    let views = (&views.all[..], &views.of_layers[..]);
-                    Sparse::new(gpu, sparse, config, views, &kv, options.coop(gpu))
-                })
-                .transpose()?,
-            residency: Residency::new(gpu, config, options, &kv)?,
-            staged: Staged::new(gpu, &kv, config.num_layers)?,
-            kv,
+            ops: Ops::new(gpu, kernels, precision, weights.embedding.format())?,
+            copy: gpu.pipeline(&copy_blocks::variant())?,
+            attention: Attention::new(&site, &weights.attention)?,
+            keys: KeySource::new(gpu, config, options, &kv)?,
+            residual: Residual::new(gpu, config, options, weights.hyper.as_ref())?,
+            mlps: Mlps { experts: MoeState::new(gpu, config, options)? },
             activations: Activations::new(gpu, config, options)?,
-            moe: MoeState::new(gpu, config, options)?,
-            latent,
-            compressed,
-            hyper,
             inputs: Inputs::new(gpu, config, options, &views.all)?,
             draws: DrawState::new(gpu, config, options)?,
-            views: views.all,
-            turns: Turns::new(&config.rope),
+            turns: RopeAngles::new(&config.rope),
+            window_turns: config.window_rope.as_ref().map(RopeAngles::new),
+            prefill: Prefill {
+                // A GPU has lanes for every row, partition and head at once, and the decode kernel keeps them busier than tiles
+                // whose lanes walk the keys one by one (27,600 against 10,000 tok/s of prefill at 7,680 tokens on an H200).
+                by_rows: options.reproducible
+                    || options.offload.is_some() && options.sparse.is_some() && !forms.coop
+                    || !config.has_heads()
+                    || !(gpu.is_cpu() || forms.coop),
+                tile_rows: forms.tile_rows(),
+                selected_rows: forms.of_selected(options).tile_rows(),
+            },
+            cutter: Cutter::new(gpu, config, options, &kv),
             gpu: Arc::clone(gpu),
             config: config.clone(),
             options: options.clone(),
-            embedding,
-            head,
-            layers,
-            sizes,
-            key_loads,
-            // A GPU has lanes for every row, partition and head at once, and the decode kernel keeps them busier than tiles
-            // whose lanes walk the keys one by one (27,600 against 10,000 tok/s of prefill at 7,680 tokens on an H200).
-            by_rows: options.reproducible
-                || options.offload.is_some()
-                || !config.has_heads()
-                || !(gpu.is_cpu() || coop),
-            coop,
+            weights,
+            kv,
+            views,
             choices: None,
-            prefixes: Vec::new(),
             ahead: None,
             steps_ahead: 0,
         })
     }
 }
 
-/// What the configuration and the options may ask for and this forward pass does not do.
+/// Refuses what the configuration and the options may ask for and this forward pass does not do.
 fn check(config: &DecoderConfig, options: &DecoderOptions) -> Result<(), ModelError> {
     if !config.head_dim.is_multiple_of(8) {
         return Err(ModelError::Unsupported { feature: "head sizes that are no multiple of 8" });
@@ -170,28 +181,6 @@ fn check(config: &DecoderConfig, options: &DecoderOptions) -> Result<(), ModelEr
     Ok(())
 }
 
-/// Distinct views, and which each layer has.
-struct Views {
-    all: Vec<View>,
-    of_layers: Vec<usize>,
-}
-
-fn views(config: &DecoderConfig, kv: &KvPlan) -> Views {
-    let mut all: Vec<View> = Vec::new();
-    let mut of_layers = Vec::with_capacity(config.layers.len());
-    for (layer, of_layer) in config.layers.iter().enumerate() {
-        let cache = kv.of_layer(layer);
-        let block_size = cache.spec.block_size.get();
-        let view = View { group: cache.group, reach: of_layer.reach, block_size };
-        let index = all.iter().position(|other| *other == view);
-        of_layers.push(index.unwrap_or_else(|| {
-            all.push(view);
-            all.len() - 1
-        }));
-    }
-    Views { all, of_layers }
-}
-
 struct Source<'a> {
     gpu: &'a Gpu,
     config: &'a DecoderConfig,
@@ -199,42 +188,18 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
+    /// One of each layer.
+    fn each<T>(&self, load: impl Fn(u32) -> Result<T, ModelError>) -> Result<Arc<[T]>, ModelError> {
+        (0..self.config.num_layers).map(load).collect()
+    }
+
     fn layer(&self, l: u32) -> Result<Layer, ModelError> {
         Ok(Layer {
-            view: 0,
-            attn_norm: self.vector(Role::AttnNorm(l))?,
-            qkv: if self.config.has_heads() { self.qkv(l)? } else { Vec::new() },
-            compressed: self.compressed(l)?,
-            latent: self.latent(l)?,
-            qkv_bias: match self.config.qkv_bias {
-                true => Some(self.joined(&[Role::QBias(l), Role::KBias(l), Role::VBias(l)])?),
-                false => None,
-            },
-            sinks: match self.config.sinks {
-                true => Some(self.vector(Role::Sinks(l))?),
-                false => None,
-            },
-            qk_norm: match self.config.qk_norm {
-                QkNorm::None => None,
-                QkNorm::Unweighted if !self.config.layers[l as usize].rotary => None,
-                QkNorm::Unweighted => {
-                    Some([plain_norm(self.gpu, self.config)?, plain_norm(self.gpu, self.config)?])
-                }
-                QkNorm::Rms => Some([self.head_norm(Role::QNorm(l))?, self.head_norm(Role::KNorm(l))?]),
-            },
-            o: match self.config.compressed {
-                None => Some(self.matrix(Role::O(l))?),
-                Some(_) => None,
-            },
-            o_bias: match self.config.o_bias {
-                true => Some(self.vector(Role::OBias(l))?),
-                false => None,
-            },
-            mlp_norm: self.vector(Role::MlpNorm(l))?,
-            hyper: [
-                self.hyper(|part| Role::AttnHyper(l, part))?,
-                self.hyper(|part| Role::MlpHyper(l, part))?,
-            ],
+            attn_norm: self.norm(Role::AttnNorm(l))?,
+            mlp_norm: self.norm(match self.config.norms {
+                BlockNorms::Before => Role::MlpNorm(l),
+                BlockNorms::Around => Role::PreMlpNorm(l),
+            })?,
             mlp: match self.config.layers[l as usize].mlp {
                 crate::Mlp::Experts | crate::Mlp::HashedExperts => Mlp::Experts(Box::new(self.moe(l)?)),
                 crate::Mlp::Dense => Mlp::Dense {
@@ -244,9 +209,51 @@ impl Source<'_> {
                         self.tensor(Role::Up(l))?,
                     )?,
                     down: self.matrix(Role::Down(l))?,
+                    post_norm: self.post_norm(Role::PostMlpNorm(l))?,
                 },
             },
         })
+    }
+
+    /// Attention of all layers, in the form that the model has.
+    fn attention(&self) -> Result<AttentionWeights, ModelError> {
+        Ok(match (self.config.latent, &self.config.compressed) {
+            (Some(c), _) => AttentionWeights::Latent(c, self.each(|l| self.latent(l, &c))?),
+            (None, Some(c)) => {
+                AttentionWeights::Compressed(Box::new(c.clone()), self.each(|l| self.compressed(l, c))?)
+            }
+            (None, None) => AttentionWeights::Heads(self.each(|l| self.heads(l))?),
+        })
+    }
+
+    fn heads(&self, l: u32) -> Result<HeadWeights, ModelError> {
+        Ok(HeadWeights {
+            qkv: self.qkv(l)?,
+            qkv_bias: match self.config.qkv_bias {
+                true => Some(self.joined(&[Role::QBias(l), Role::KBias(l), Role::VBias(l)])?),
+                false => None,
+            },
+            sinks: self.sinks(l)?,
+            qk_norm: match self.config.qk_norm {
+                QkNorm::None => None,
+                QkNorm::Unweighted if !self.config.layers[l as usize].rotary => None,
+                QkNorm::Unweighted => {
+                    Some([plain_norm(self.gpu, self.config)?, plain_norm(self.gpu, self.config)?])
+                }
+                QkNorm::Rms => Some([self.head_norm(Role::QNorm(l))?, self.head_norm(Role::KNorm(l))?]),
+            },
+            o: self.matrix(Role::O(l))?,
+            post_norm: self.post_norm(Role::PostAttnNorm(l))?,
+            o_bias: match self.config.o_bias {
+                true => Some(self.vector(Role::OBias(l))?),
+                false => None,
+            },
+        })
+    }
+
+    /// Logits without a key.
+    fn sinks(&self, l: u32) -> Result<Option<Buf<f32>>, ModelError> {
+        self.config.sinks.then(|| self.vector(Role::Sinks(l))).transpose()
     }
 
     /// Queries, keys and values, neighbours of one type together.
@@ -267,7 +274,7 @@ impl Source<'_> {
 
     /// The tensor of a role, in the shape that the configuration says.
     fn tensor(&self, role: Role) -> Result<Tensor<'_>, ModelError> {
-        self.checked(self.weights.tensor(role)?, &self.config.shape(role))
+        self.part(role)
     }
 
     /// A matrix by itself.
@@ -278,6 +285,29 @@ impl Source<'_> {
     fn vector(&self, role: Role) -> Result<Buf<f32>, ModelError> {
         let tensor = self.tensor(role)?;
         Ok(self.gpu.upload(&tensor.name, &tensor.to_f32())?)
+    }
+
+    /// Weights of an RMS norm of rows.
+    fn norm(&self, role: Role) -> Result<Buf<f32>, ModelError> {
+        Ok(self.gpu.upload(&self.tensor(role)?.name, &self.norm_weights(role)?)?)
+    }
+
+    /// Weights of the norm before the output head, with the factor on logits.
+    fn final_norm(&self) -> Result<Buf<f32>, ModelError> {
+        let mut weights = self.norm_weights(Role::FinalNorm)?;
+        weights.iter_mut().for_each(|weight| *weight *= self.config.logit_scale);
+        Ok(self.gpu.upload("final_norm", &weights)?)
+    }
+
+    /// Weights of the norm of what a block adds, where there is one.
+    fn post_norm(&self, role: Role) -> Result<Option<Buf<f32>>, ModelError> {
+        (self.config.norms == BlockNorms::Around).then(|| self.norm(role)).transpose()
+    }
+
+    /// Weights of an RMS norm, whole where checkpoints hold what is over one.
+    fn norm_weights(&self, role: Role) -> Result<Vec<f32>, ModelError> {
+        let offset = self.config.norm_offset;
+        Ok(self.tensor(role)?.to_f32().into_iter().map(|weight| offset + weight).collect())
     }
 
     /// Vectors one after the other.
@@ -291,10 +321,9 @@ impl Source<'_> {
 
     /// Factors of an RMS norm of heads or latents, and the zeros that it adds.
     fn head_norm(&self, role: Role) -> Result<Buf<f32>, ModelError> {
-        let tensor = self.tensor(role)?;
-        let mut values = tensor.to_f32();
+        let mut values = self.norm_weights(role)?;
         values.resize(2 * values.len(), 0.0);
-        Ok(self.gpu.upload(&tensor.name, &values)?)
+        Ok(self.gpu.upload(&self.tensor(role)?.name, &values)?)
     }
 
     fn checked<'t>(&self, tensor: Tensor<'t>, expected: &[usize]) -> Result<Tensor<'t>, ModelError> {
@@ -304,36 +333,4 @@ impl Source<'_> {
         }
         Ok(tensor)
     }
-}
-
-fn pipelines(
-    gpu: &Gpu,
-    config: &DecoderConfig,
-    shape: &KvShape,
-    embedding: Format,
-    forms: Forms,
-    (views, selected): (&[View], Option<Kind>),
-) -> Result<Pipelines, ModelError> {
-    let attention = |kind: &Kind| Attention::new(gpu, shape, config.num_heads, forms, kind);
-    // Lanes of a software driver run one after the other.
-    let lanes = if gpu.is_cpu() { 64 } else { matmul::NORM_LANES };
-    Ok(Pipelines {
-        embed: gpu.pipeline(&embed::variant(embedding.module()))?,
-        norm: gpu.pipeline(&rms_norm::variant(false, lanes, gpu.level()))?,
-        norm_heads: gpu.pipeline(&norm_heads::variant(false, gpu.level()))?,
-        bias: gpu.pipeline(&bias::variant(false))?,
-        bias_add: gpu.pipeline(&bias::variant(true))?,
-        norm_gather: gpu.pipeline(&rms_norm::variant(true, lanes, gpu.level()))?,
-        rope_append: gpu.pipeline(&rope_append::variant(shape, config.rope.interleaved))?,
-        copy_blocks: gpu.pipeline(&copy_blocks::variant())?,
-        // Latents and compressed entries have kernels of their own.
-        attention: views
-            .iter()
-            .filter(|_| config.has_heads())
-            .map(|view| attention(&Kind { mask: mask(view.reach), sinks: config.sinks, ..Kind::default() }))
-            .collect::<Result<_, _>>()?,
-        apply_sinks: gpu.pipeline(&apply_sinks::variant(shape.head_dim))?,
-        selected: selected.map(|kind| attention(&kind)).transpose()?,
-        log_prob: gpu.pipeline(&log_prob::variant())?,
-    })
 }

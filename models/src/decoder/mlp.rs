@@ -1,41 +1,70 @@
-//! What follows attention in a layer.
+//! Part of a layer that follows attention.
 
-use attn_kernels::gpu::Pass;
-
-use super::Decoder;
-use super::inputs::Plan;
-use super::moe::Moe;
-use crate::ModelError;
+use super::attention::Chosen;
+use super::moe::{Moe, MoeState};
+use super::ops::Ctx;
 use crate::kernel::matmul::Epilogue;
 use crate::matrix::{Matrix, Product};
+use crate::{Gate, ModelError};
+use attn_kernels::gpu::Buf;
 
-/// Weights behind `mlp_norm`.
+/// Weights behind the norm.
 #[derive(Clone, Debug)]
 pub(super) enum Mlp {
-    /// `down(silu(gate(x)) * up(x))`
-    Dense { gate_up: Matrix, down: Matrix },
+    /// `down(silu(gate(x)) * up(x))`, or with another gate.
+    Dense {
+        gate_up: Matrix,
+        down: Matrix,
+        /// Norm of what it adds to the residual.
+        post_norm: Option<Buf<f32>>,
+    },
     /// A router and experts.
     Experts(Box<Moe>),
 }
 
-impl Decoder {
-    /// Records the second half of layer `index`: the residual stream plus the MLP of its norm. What the next layer wished for
-    /// is fetched beside it.
-    pub(super) fn mlp(&self, pass: &mut Pass, index: usize, plan: &Plan) -> Result<(), ModelError> {
-        let (layer, a) = (&self.layers[index], &self.activations);
-        let (gate_up, down) = match &layer.mlp {
-            Mlp::Dense { gate_up, down } => (gate_up, down),
-            Mlp::Experts(moe) => {
-                self.look_ahead(pass, index);
-                return self.experts(pass, layer, moe, plan);
+/// Mlps of all layers: what those with experts share.
+#[derive(Debug)]
+pub(super) struct Mlps {
+    pub(super) experts: Option<MoeState>,
+}
+
+impl Mlps {
+    /// Choice of the router in the layer at hand, where the layer has one.
+    pub(super) fn chosen(&self, mlp: &Mlp) -> Option<Chosen<'_>> {
+        match mlp {
+            Mlp::Dense { .. } => None,
+            Mlp::Experts(_) => self.experts.as_ref().map(MoeState::chosen),
+        }
+    }
+
+    /// Records the second half of a layer: the residual plus the MLP of its norm. `beside` records what may run beside it.
+    pub(super) fn record(
+        &self,
+        ctx: &mut Ctx<'_>,
+        norm: &Buf<f32>,
+        mlp: &Mlp,
+        beside: impl FnOnce(&mut Ctx<'_>),
+    ) -> Result<(), ModelError> {
+        let (act, config) = (ctx.act, ctx.config);
+        match (mlp, &self.experts) {
+            (Mlp::Dense { gate_up, down, post_norm }, _) => {
+                let inside = ctx.norms(gate_up);
+                let (x, norm) = ctx.normed(norm, inside);
+                beside(ctx);
+                let inner = ctx.product(x, &act.inner, config.intermediate_size);
+                let epilogue = match config.gate {
+                    Gate::Silu => Epilogue::SiluMul,
+                    Gate::GeluTanh => Epilogue::GeluMul,
+                };
+                ctx.matmul(gate_up, &Product { epilogue, norm, ..inner })?;
+                ctx.add_block(down, &act.inner, post_norm.as_ref())
             }
-        };
-        let inside = gate_up.norms(&self.kernels, plan.rows, self.precision);
-        let (x, norm) = self.normed(pass, &layer.mlp_norm, plan.rows, inside);
-        self.look_ahead(pass, index);
-        let inner = self.product(plan, x, &a.inner, self.config.intermediate_size);
-        gate_up.multiply(&self.kernels, pass, &Product { epilogue: Epilogue::SiluMul, norm, ..inner })?;
-        let out = self.product(plan, &a.inner, &a.hidden, self.config.hidden_size);
-        down.multiply(&self.kernels, pass, &out)
+            (Mlp::Experts(moe), Some(state)) => {
+                beside(ctx);
+                let (x, _) = ctx.normed(norm, false);
+                state.record(ctx, moe, x)
+            }
+            (Mlp::Experts(_), None) => unreachable!("a decoder with experts has buffers for them"),
+        }
     }
 }

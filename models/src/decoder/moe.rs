@@ -3,16 +3,16 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
+use attn_kernels::gpu::{Bind, Buf, Gpu, Pipeline};
 
-use super::inputs::Plan;
-use super::layer::Layer;
-use super::{Decoder, DecoderOptions};
-use crate::kernel::glu::{self, GluParams};
+use super::DecoderOptions;
+use super::attention::{Chosen, ChosenOf};
+use super::ops::Ctx;
+use crate::kernel::glu::{self, GluBuffers, GluParams};
 use crate::kernel::matmul::Epilogue;
-use crate::kernel::moe_combine::{self, MoeCombineParams};
-use crate::kernel::moe_route::{self, MoeRouteParams};
-use crate::kernel::moe_sort::{self, MoeSortParams};
+use crate::kernel::moe_combine::{self, MoeCombineBuffers, MoeCombineParams};
+use crate::kernel::moe_route::{self, MoeRouteBuffers, MoeRouteParams};
+use crate::kernel::moe_sort::{self, MoeSortBuffers, MoeSortParams};
 use crate::matrices::{Matrices, Routes, Vectors};
 use crate::matrix::{Matrix, Precision, Product, SLACK};
 use crate::{Activation, DecoderConfig, ModelError, MoeConfig};
@@ -35,13 +35,15 @@ pub(super) struct Experts {
     /// Gates, then ups.
     pub(super) gate_up: Matrices,
     pub(super) down: Matrices,
-    /// Of gates and ups, and of downs.
+    /// Biases of gates and ups, and of downs.
     pub(super) biases: Option<[Buf<f32>; 2]>,
 }
 
 /// The expert of all rows.
 #[derive(Clone, Debug)]
 pub(super) struct SharedExpert {
+    /// Elements between the products.
+    pub(super) width: u32,
     pub(super) gate_up: Matrix,
     pub(super) down: Matrix,
 }
@@ -72,7 +74,7 @@ pub(super) struct MoeState {
     gate_up: Buf<f32>,
     /// `[portion * top_k, inner]`, or of the shared expert.
     inner: Buf<f32>,
-    /// What experts made of rows, `[portion * top_k, hidden]`.
+    /// Outputs of experts, `[portion * top_k, hidden]`.
     out: Buf<f32>,
 }
 
@@ -118,9 +120,9 @@ impl MoeState {
         }))
     }
 
-    /// What was chosen in the layer at hand, `[rows, top_k]`.
-    pub(super) fn chosen(&self) -> &Buf<u32> {
-        &self.experts
+    /// Returns the choice of the current layer.
+    pub(super) fn chosen(&self) -> Chosen<'_> {
+        Chosen { of: ChosenOf::Experts, buffer: &self.experts, stride: self.config.top_k as usize }
     }
 
     fn glu_params(&self, rows: u32, inner: u32) -> GluParams {
@@ -129,157 +131,154 @@ impl MoeState {
             Activation::LimitedSilu { limit } => (1.0, limit),
             Activation::LimitedSwiglu { alpha, limit } => (alpha, limit),
         };
-        GluParams { rows, inner, out_stride: inner, alpha, limit, pad0: 0, pad1: 0, pad2: 0 }
+        GluParams { rows, inner, out_stride: inner, alpha, limit }
     }
 }
 
-impl Decoder {
-    /// Records the second half of a layer with experts.
-    pub(super) fn experts(
-        &self,
-        pass: &mut Pass,
-        layer: &Layer,
-        moe: &Moe,
-        plan: &Plan,
-    ) -> Result<(), ModelError> {
-        let (x, _) = self.normed(pass, &layer.mlp_norm, plan.rows, false);
-        self.route(pass, moe, x, plan)?;
-        let portion = self.moe().portion;
-        for first in (0..plan.rows).step_by(portion as usize) {
-            self.routed(pass, &moe.experts, x, first..plan.rows.min(first + portion))?;
+impl MoeState {
+    /// Records the experts of normed rows `x`, which add to the residual.
+    pub(super) fn record(&self, ctx: &mut Ctx<'_>, moe: &Moe, x: &Buf<f32>) -> Result<(), ModelError> {
+        self.route(ctx, moe, x)?;
+        for first in (0..ctx.rows()).step_by(self.portion as usize) {
+            let end = ctx.rows().min(first + self.portion);
+            self.routed(ctx, &moe.experts, x, first..end)?;
         }
         match &moe.shared {
-            Some(shared) => self.shared_expert(pass, shared, x, plan),
+            Some(shared) => self.shared_expert(ctx, shared, x),
             None => Ok(()),
         }
     }
 
-    pub(super) fn moe(&self) -> &MoeState {
-        self.moe.as_ref().expect("a decoder with experts has buffers for them")
-    }
-
     /// Leaves each row's experts and weights.
-    fn route(&self, pass: &mut Pass, moe: &Moe, x: &Buf<f32>, plan: &Plan) -> Result<(), ModelError> {
-        let (state, rows) = (self.moe(), plan.rows);
+    fn route(&self, ctx: &mut Ctx<'_>, moe: &Moe, x: &Buf<f32>) -> Result<(), ModelError> {
+        let (rows, inputs) = (ctx.rows(), ctx.inputs);
         let mut epilogue = Epilogue::Store;
         if let Some(bias) = &moe.router_bias {
-            self.bias(pass, bias, rows, false, &state.logits);
+            ctx.set_bias(bias, &self.logits);
             epilogue = Epilogue::Add;
         }
         // A choice turns on small differences: logits are exact.
-        let to = self.product(plan, x, &state.logits, state.config.num_experts);
-        moe.router.multiply(&self.kernels, pass, &Product { precision: Precision::EXACT, epilogue, ..to })?;
-        let params = MoeRouteParams { rows, scale: state.config.router.scale, pad0: 0, pad1: 0 };
-        let hashed = moe.table.as_ref().zip(state.route_hashed.as_ref());
-        let (table, pipeline) = hashed.unwrap_or((&self.inputs.tokens, &state.route));
-        let bindings = [
-            (&state.logits).into(),
-            (&moe.correction).into(),
-            (&self.inputs.tokens).into(),
-            table.into(),
-            (&state.experts).into(),
-            (&state.weights).into(),
-        ];
-        pass.dispatch(pipeline, &params, &bindings, moe_route::grid(rows));
+        let to = ctx.product(x, &self.logits, self.config.num_experts);
+        ctx.matmul(&moe.router, &Product { precision: Precision::EXACT, epilogue, ..to })?;
+        let params = MoeRouteParams { rows, scale: self.config.router.scale };
+        let hashed = moe.table.as_ref().zip(self.route_hashed.as_ref());
+        let (table, pipeline) = hashed.unwrap_or((&inputs.tokens, &self.route));
+        let buffers = MoeRouteBuffers {
+            logits: self.logits.bind(),
+            correction: moe.correction.bind(),
+            tokens: inputs.tokens.bind(),
+            table: table.bind(),
+            experts: self.experts.bind(),
+            weights: self.weights.bind(),
+        };
+        ctx.pass.dispatch(pipeline, &params, buffers, moe_route::grid(rows));
         Ok(())
     }
 
     /// Adds what their experts make of `rows` to the residual stream.
     fn routed(
         &self,
-        pass: &mut Pass,
+        ctx: &mut Ctx<'_>,
         experts: &Experts,
         x: &Buf<f32>,
         rows: Range<u32>,
     ) -> Result<(), ModelError> {
-        let state = self.moe();
-        let MoeConfig { num_experts, top_k, inner_size, .. } = state.config;
-        let hidden = self.config.hidden_size;
+        let MoeConfig { num_experts, top_k, inner_size, .. } = self.config;
+        let (hidden, kernels) = (ctx.config.hidden_size, &ctx.ops.kernels);
         let (count, pairs) = (rows.end - rows.start, (rows.end - rows.start) * top_k);
-        let at = |buffer: &attn_kernels::gpu::Raw, width: u32| {
-            Bind::at(buffer, u64::from(rows.start) * u64::from(width) * 4)
-        };
-        let chosen = [at(state.experts.raw(), top_k), at(state.weights.raw(), top_k)];
+        let first = rows.start as usize;
+        let of_rows = |buffer: &Buf<f32>, width: u32| buffer.bind_from(first * width as usize);
+        let (ids, weights) = (self.experts.bind_from(first * top_k as usize), of_rows(&self.weights, top_k));
         let rows_a_matrix = pairs.div_ceil(num_experts);
 
         let gate_up = Vectors {
-            x: at(x.raw(), hidden),
+            x: of_rows(x, hidden),
             x_stride: hidden,
-            y: (&state.gate_up).into(),
+            y: self.gate_up.bind(),
             y_stride: 2 * inner_size,
             y_offset: 0,
         };
-        let routes = self.sorted(pass, &experts.gate_up, pairs, &chosen[0], top_k);
-        experts.gate_up.multiply_routed(&self.kernels, pass, &gate_up, &routes)?;
+        let routes = self.sorted(ctx, &experts.gate_up, pairs, &ids, top_k);
+        experts.gate_up.multiply_routed(kernels, ctx.pass, &gate_up, &routes)?;
         let [gate_up_bias, down_bias] = match &experts.biases {
-            Some(biases) => biases.each_ref().map(Bind::from),
-            None => [(&state.logits).into(), (&state.logits).into()],
+            Some(biases) => biases.each_ref().map(Buf::bind),
+            None => [self.logits.bind(), self.logits.bind()],
         };
-        let params = state.glu_params(pairs, inner_size);
-        let [ids, weights] = chosen.clone();
-        let bindings = [(&state.gate_up).into(), ids, weights, gate_up_bias, (&state.inner).into()];
-        pass.dispatch(&state.glu, &params, &bindings, glu::grid(pairs, inner_size));
+        let params = self.glu_params(pairs, inner_size);
+        let buffers = GluBuffers {
+            x: self.gate_up.bind(),
+            experts: ids.clone(),
+            weights: weights.clone(),
+            biases: gate_up_bias,
+            out: self.inner.bind(),
+        };
+        ctx.pass.dispatch(&self.glu, &params, buffers, glu::grid(pairs, inner_size));
 
         let down = Vectors {
-            x: (&state.inner).into(),
+            x: self.inner.bind(),
             x_stride: inner_size,
-            y: (&state.out).into(),
+            y: self.out.bind(),
             y_stride: hidden,
             y_offset: 0,
         };
-        let same = experts.down.tile_rows(&self.kernels, rows_a_matrix) == routes.tile_rows;
+        let same = experts.down.tile_rows(kernels, rows_a_matrix) == routes.tile_rows;
         let routes = match same {
             true => Routes { x_div: 1, ..routes },
-            false => self.sorted(pass, &experts.down, pairs, &chosen[0], 1),
+            false => self.sorted(ctx, &experts.down, pairs, &ids, 1),
         };
-        experts.down.multiply_routed(&self.kernels, pass, &down, &routes)?;
-        let params = MoeCombineParams { rows: count, width: hidden, pad0: 0, pad1: 0 };
-        let [ids, weights] = chosen;
-        let y = at(self.activations.hidden.raw(), hidden);
-        let bindings = [(&state.out).into(), ids, weights, down_bias, y];
-        pass.dispatch(&state.combine, &params, &bindings, moe_combine::grid(count, hidden));
+        experts.down.multiply_routed(kernels, ctx.pass, &down, &routes)?;
+        let params = MoeCombineParams { rows: count, width: hidden };
+        let buffers = MoeCombineBuffers {
+            x: self.out.bind(),
+            experts: ids,
+            weights,
+            biases: down_bias,
+            y: of_rows(&ctx.act.hidden, hidden),
+        };
+        ctx.pass.dispatch(&self.combine, &params, buffers, moe_combine::grid(count, hidden));
         Ok(())
     }
 
     /// Orders pairs by expert for products with `matrices`.
     fn sorted(
         &self,
-        pass: &mut Pass,
+        ctx: &mut Ctx<'_>,
         matrices: &Matrices,
         pairs: u32,
-        experts: &Bind,
+        experts: &Bind<u32>,
         x_div: u32,
     ) -> Routes<'_> {
-        let state = self.moe();
-        let num_experts = state.config.num_experts;
+        let num_experts = self.config.num_experts;
         let rows_a_matrix = pairs.div_ceil(num_experts);
-        let tile = matrices.tile_rows(&self.kernels, rows_a_matrix);
+        let tile = matrices.tile_rows(&ctx.ops.kernels, rows_a_matrix);
         let most_tiles = moe_sort::most_tiles(pairs, num_experts, tile);
-        let params = MoeSortParams { pairs, tile, most_tiles, pad0: 0 };
-        let bindings = [experts.clone(), (&state.tiles).into(), (&state.order).into()];
-        pass.dispatch(&state.sort, &params, &bindings, [1, 1, 1]);
-        let (tiles, order) = (&state.tiles, &state.order);
+        let params = MoeSortParams { pairs, tile, most_tiles };
+        let (tiles, order) = (&self.tiles, &self.order);
+        let buffers = MoeSortBuffers { experts: experts.clone(), tiles: tiles.bind(), order: order.bind() };
+        ctx.pass.dispatch(&self.sort, &params, buffers, [1, 1, 1]);
         Routes { tiles, order, rows_a_matrix, tile_rows: tile, most_tiles, x_div }
     }
 
     fn shared_expert(
         &self,
-        pass: &mut Pass,
+        ctx: &mut Ctx<'_>,
         shared: &SharedExpert,
         x: &Buf<f32>,
-        plan: &Plan,
     ) -> Result<(), ModelError> {
-        let state = self.moe();
-        let width = state.config.shared_size.expect("a shared expert has a width");
-        let to = self.product(plan, x, &state.gate_up, 2 * width);
-        shared.gate_up.multiply(&self.kernels, pass, &Product { epilogue: Epilogue::Store, ..to })?;
-        let params = state.glu_params(plan.rows, width);
+        let (rows, width) = (ctx.rows(), shared.width);
+        ctx.store_product(&shared.gate_up, x, &self.gate_up, 2 * width)?;
+        let params = self.glu_params(rows, width);
         // No row has an expert of its own or a weight here.
-        let unused: Bind = (&self.inputs.tokens).into();
-        let bindings =
-            [(&state.gate_up).into(), unused.clone(), unused.clone(), unused, (&state.inner).into()];
-        pass.dispatch(&state.glu_shared, &params, &bindings, glu::grid(plan.rows, width));
-        let out = self.product(plan, &state.inner, &self.activations.hidden, self.config.hidden_size);
-        shared.down.multiply(&self.kernels, pass, &out)
+        let unused = self.weights.bind();
+        let buffers = GluBuffers {
+            x: self.gate_up.bind(),
+            experts: self.experts.bind(),
+            weights: unused.clone(),
+            biases: unused,
+            out: self.inner.bind(),
+        };
+        ctx.pass.dispatch(&self.glu_shared, &params, buffers, glu::grid(rows, width));
+        let (act, hidden) = (ctx.act, ctx.config.hidden_size);
+        ctx.add_product(&shared.down, &self.inner, &act.hidden, hidden)
     }
 }

@@ -15,51 +15,82 @@ mod readback;
 mod wish;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Timing};
-use bytemuck::Pod;
+use attn_kernels::kernel::attention::{Attention as Kind, Pages};
 use kvblock::BlockIdx;
 use sparse_select::Selection;
+use sparse_select::digest::DigestFormat;
 use sparse_select::policy::num_blocks;
 
-use super::Decoder;
-use super::inputs::{Plan, View, ViewRows};
+use super::attention::{Forms, HeadKernels, Site};
+use super::buffers::GrowBuf;
+use super::inputs::{Plan, ViewRows};
+use super::views::Views;
 use crate::batch::{Phase, Slice, StepOutput};
 use crate::sparse::{Attended, Place as Where, SparseOptions, Tally};
 use crate::{DecoderConfig, KvPool, ModelError, Reach};
 pub(super) use choose::Chosen;
 use device::Ranker;
 use estimate::Estimator;
-use mirror::Mirror;
+use host::OnHost;
 pub(super) use readback::Reads;
 
-/// What a sparse decoder keeps from layer to layer.
+/// State that a sparse decoder keeps from layer to layer.
 #[derive(Debug)]
 pub(super) struct Sparse {
     pub(super) options: SparseOptions,
     num_heads: usize,
     num_kv_heads: usize,
-    views: Vec<View>,
-    /// View of each layer.
-    view_of: Vec<usize>,
+    views: Views,
+    /// Attention to listed blocks.
+    pub(super) kernels: HeadKernels,
+    digests: DigestFormat,
     /// The layer before, where a layer takes the selection of one.
     source: Vec<Option<usize>>,
     /// Lists of the layer at hand, or of several where nothing has to be read back in between.
-    lists: Buf<u32>,
+    lists: GrowBuf<u32>,
     /// Lists of each layer; `None` where it is dense.
     placed: Vec<Option<Place>>,
-    mirror: Mirror,
-    /// What the last layer that the policy's own code selected for selected.
-    last: Vec<Selection>,
-    /// Kernels that rank blocks for decode rows, or estimate them for chunks; neither where the policy's own code selects.
-    ranker: Option<Ranker>,
-    estimator: Option<Estimator>,
+    selector: Selector,
     /// Lists of every layer, kept for the end of a step that is traced.
     traced: Option<Buf<u32>>,
-    /// By slice; `None` where the policy does not act.
+    /// Blocks that each slice attended; `None` where the policy does not act.
     attended: Vec<Option<Attended>>,
     timings: Vec<Timing>,
 }
 
-/// Where the lists of a layer are.
+/// Selector of blocks.
+#[derive(Debug)]
+enum Selector {
+    /// The policy's own code, by positions alone: for all layers at the begin of a step.
+    ByPosition,
+    /// The policy's own code, by queries and keys: these are read back in every layer.
+    OnHost(OnHost),
+    /// Kernels that rank blocks for decode rows.
+    Ranked(Box<Ranker>),
+    /// Kernels that estimate blocks for chunks of prompts.
+    Estimated(Box<Estimator>),
+}
+
+impl Selector {
+    /// The selector of a policy; `selects` names the layers that select themselves.
+    fn new(site: &Site<'_>, options: &SparseOptions, selects: &[bool]) -> Result<Self, ModelError> {
+        let policy = &*options.policy;
+        if options.place == Where::Device && !options.measure {
+            if let Some(ranker) = Ranker::new(site, policy, selects)? {
+                return Ok(Self::Ranked(Box::new(ranker)));
+            }
+            if let Some(estimator) = Estimator::new(site, policy)? {
+                return Ok(Self::Estimated(Box::new(estimator)));
+            }
+        }
+        Ok(match policy.support().query || options.measure {
+            true => Self::OnHost(OnHost::new(*site.kv.shape(), selects.len())),
+            false => Self::ByPosition,
+        })
+    }
+}
+
+/// Position of the lists of a layer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Place {
     first: usize,
@@ -68,103 +99,107 @@ struct Place {
 
 /// Lists of one layer, as a kernel reads them.
 pub(super) struct Lists {
-    pub(super) bind: Bind,
+    pub(super) bind: Bind<u32>,
     /// Entries from one list to the next: one more than the blocks of the longest.
     pub(super) stride: u32,
+}
+
+/// Blocks that are attended in a layer.
+pub(super) struct Selected<'a> {
+    sparse: &'a Sparse,
+    pub(super) kernels: &'a HeadKernels,
+    pub(super) lists: Lists,
+    /// Tokens of the longest list.
+    pub(super) tokens: u32,
+}
+
+/// Inputs of the selections of a step.
+pub(super) struct Begin<'a> {
+    pub(super) gpu: &'a Gpu,
+    pub(super) config: &'a DecoderConfig,
+    pub(super) kv: &'a KvPool,
+    pub(super) plan: &'a Plan,
+    pub(super) slices: &'a [Slice<'a>],
+    /// Pages of each KV head that have room on the device, where blocks live on the host.
+    pub(super) spare_pages: u32,
 }
 
 /// Lists are bound at offsets that are multiples of this many entries.
 const ALIGN: usize = 64;
 
 impl Sparse {
-    pub(super) fn new(
-        gpu: &Gpu,
-        options: &SparseOptions,
-        config: &DecoderConfig,
-        (views, view_of): (&[View], &[usize]),
-        kv: &KvPool,
-        coop: bool,
-    ) -> Result<Self, ModelError> {
-        options.check(kv.shape().block_size)?;
-        let num_layers = view_of.len();
-        let limited = |layer: usize| views[view_of[layer]].reach != Reach::Full;
+    pub(super) fn new(site: &Site<'_>, options: &SparseOptions, forms: Forms) -> Result<Self, ModelError> {
+        let Site { gpu, config, kv, views, .. } = *site;
+        let shape = kv.shape();
+        options.check(shape.block_size)?;
+        let num_layers = views.of_layers.len();
+        let limited = |layer: usize| views.of_layer(layer).reach != Reach::Full;
         let dense: Vec<bool> = (0..num_layers).map(|l| limited(l) || options.is_dense(l)).collect();
         let source = options.sources(&dense);
-        let (mut ranker, mut estimator) = (None, None);
-        if options.place == Where::Device && !options.measure {
-            let selects: Vec<bool> = dense.iter().zip(&source).map(|(d, s)| !d && s.is_none()).collect();
-            ranker = Ranker::new(gpu, &*options.policy, (config, kv), &selects, views.len())?;
-            estimator = Estimator::new(gpu, &*options.policy, config, kv, coop)?;
-        }
+        let selects: Vec<bool> = dense.iter().zip(&source).map(|(d, s)| !d && s.is_none()).collect();
+        let pages = if kv.page_slots() > 0 { Pages::OfHeads } else { Pages::Shared };
+        let kind = Kind { pages, sinks: config.sinks, ..Kind::blocks(options.policy.block_size().get()) };
         Ok(Self {
+            selector: Selector::new(site, options, &selects)?,
             options: options.clone(),
             num_heads: config.num_heads as usize,
-            num_kv_heads: kv.shape().num_kv_heads as usize,
-            views: views.to_vec(),
-            view_of: view_of.to_vec(),
+            num_kv_heads: shape.num_kv_heads as usize,
+            views: views.clone(),
+            kernels: HeadKernels::new(gpu, shape, config.num_heads, forms, &kind)?,
+            digests: mirror::digests(shape),
             source,
-            ranker,
-            estimator,
             traced: None,
-            lists: gpu.buffer("lists", ALIGN)?,
+            lists: GrowBuf::new(gpu, "lists", ALIGN)?,
             placed: vec![None; num_layers],
-            mirror: Mirror::new(*kv.shape(), num_layers),
-            last: Vec::new(),
             attended: Vec::new(),
             timings: Vec::new(),
         })
     }
 
     /// Blocks that are about to be written.
-    pub(super) fn forget(&mut self, blocks: impl Iterator<Item = u32> + Clone) {
-        self.mirror.forget(blocks.clone());
-        if let Some(ranker) = &mut self.ranker {
-            ranker.forget(blocks);
+    pub(super) fn forget(&mut self, blocks: impl Iterator<Item = u32>) {
+        match &mut self.selector {
+            Selector::OnHost(host) => host.mirror.forget(blocks),
+            Selector::Ranked(ranker) => ranker.forget(blocks),
+            Selector::ByPosition | Selector::Estimated(_) => {}
         }
     }
 
-    /// Begins a step; where blocks live on the host, `spare_pages` pages of each KV head have room on the device. Whatever
-    /// needs no query is laid out here, for all layers, so that nothing stops in between.
-    pub(super) fn begin(
-        &mut self,
-        gpu: &Gpu,
-        (config, kv): (&DecoderConfig, &KvPool),
-        plan: &Plan,
-        slices: &[Slice<'_>],
-        spare_pages: u32,
-    ) -> Result<(), ModelError> {
+    /// Begins a step. Whatever needs no query is laid out here, for all layers, so that nothing stops in between.
+    pub(super) fn begin(&mut self, step: &Begin<'_>) -> Result<(), ModelError> {
+        let Begin { gpu, plan, slices, .. } = *step;
         let acts = |slice: &Slice<'_>| self.options.acts_on(slice.phase).then(Attended::default);
         self.attended = slices.iter().map(acts).collect();
         self.placed.fill(None);
         self.traced = None;
         for layer in 0..self.placed.len() {
-            let view = self.view_of[layer];
-            if self.views[view].reach == Reach::Full {
-                self.count_unchosen(&plan.views[view], slices, layer);
+            if self.views.of_layer(layer).reach == Reach::Full {
+                self.count_unchosen(&plan.views[self.views.of_layers[layer]], slices, layer);
             }
         }
-        if self.ranker.is_some() {
-            return self.begin_on_device(gpu, (config, kv), plan, slices, spare_pages);
+        match &mut self.selector {
+            Selector::Ranked(_) => self.begin_ranking(step),
+            Selector::Estimated(_) => self.begin_estimate(gpu, plan),
+            Selector::ByPosition => self.place_by_position(gpu, plan),
+            Selector::OnHost(host) => {
+                let block_size = step.kv.shape().block_size;
+                for view in &plan.views {
+                    host.mirror.forget(plan.written_blocks(view, block_size));
+                }
+                Ok(())
+            }
         }
-        if self.estimator.is_some() {
-            return self.begin_estimate(gpu, plan);
-        }
-        let block_size = self.mirror.block_size();
-        for view in &plan.views {
-            self.mirror.forget(plan.written_blocks(view, block_size));
-        }
-        if self.reads_tensors() { Ok(()) } else { self.place_by_position(gpu, plan) }
     }
 
     /// Selects for all layers by position.
     fn place_by_position(&mut self, gpu: &Gpu, plan: &Plan) -> Result<(), ModelError> {
         let mut words: Vec<u32> = Vec::new();
         for layer in 0..self.placed.len() {
-            let plan = &plan.views[self.view_of[layer]];
+            let plan = &plan.views[self.views.of_layers[layer]];
             if !self.is_sparse_in(plan, layer) {
                 continue;
             }
-            let select = |chosen: &Chosen| self.options.select(chosen, layer, None, self.mirror.digests());
+            let select = |chosen: &Chosen| self.options.select(chosen, layer, None, self.digests);
             let selections: Vec<Selection> = plan.chosen.iter().map(select).collect::<Result<_, _>>()?;
             let (lists, stride) = self.lay_out(plan, &selections);
             self.count(plan, layer, selections, None);
@@ -185,17 +220,6 @@ impl Sparse {
         !plan.chosen.is_empty() && !self.is_dense(layer)
     }
 
-    /// Whether queries and keys of a layer have to be asked for.
-    fn asks_in(&self, plan: &ViewRows, layer: usize) -> bool {
-        let on_device = self.ranker.is_some() || self.estimator.is_some();
-        !on_device && self.reads_tensors() && self.is_sparse_in(plan, layer)
-    }
-
-    /// Whether the host's part asks for queries and keys.
-    fn reads_tensors(&self) -> bool {
-        self.options.policy.support().query || self.options.measure
-    }
-
     /// Takes the lists of `layer` that were selected on the host.
     fn place(
         &mut self,
@@ -210,20 +234,30 @@ impl Sparse {
     }
 
     fn upload(&mut self, gpu: &Gpu, words: &[u32]) -> Result<(), ModelError> {
-        fit(gpu, &mut self.lists, words.len())?;
-        gpu.write(&self.lists, 0, words);
-        Ok(())
+        self.lists.write(gpu, words)
     }
 
-    /// The lists of a layer; `None` where it is dense.
-    pub(super) fn lists(&self, layer: usize) -> Option<Lists> {
+    /// Returns the blocks that are attended in a layer; `None` where it is dense.
+    pub(super) fn selected(&self, layer: usize) -> Option<Selected<'_>> {
         let Place { first, stride } = self.placed[layer]?;
-        Some(Lists { bind: Bind::at(self.lists.raw(), first as u64 * 4), stride })
+        let lists = Lists { bind: self.lists.bind_from(first), stride };
+        let tokens = (stride - 1) * self.options.policy.block_size().get();
+        Some(Selected { sparse: self, kernels: &self.kernels, lists, tokens })
+    }
+
+    /// Whether every layer selects in some step.
+    pub(super) fn selects_everywhere(&self) -> bool {
+        !(0..self.placed.len()).any(|layer| self.is_dense(layer))
     }
 
     /// Whether a layer attends to everything whatever the step.
-    pub(super) fn is_dense(&self, layer: usize) -> bool {
+    fn is_dense(&self, layer: usize) -> bool {
         self.options.is_dense(layer)
+    }
+
+    /// Returns the place where the policy selects. On the host means readbacks in every layer: positions need none.
+    pub(super) fn selects_on(&self) -> Where {
+        if matches!(self.selector, Selector::OnHost(_)) { Where::Host } else { Where::Device }
     }
 
     /// Lists of all groups and KV heads, and the entries from one to the next.
@@ -302,37 +336,7 @@ impl Sparse {
     }
 }
 
-impl Decoder {
-    /// Where a sparse policy selects; `None` without one. On the host means readbacks in every layer: positions need none.
-    #[must_use]
-    pub fn selects_on(&self) -> Option<Where> {
-        let sparse = self.sparse.as_ref()?;
-        let asks = sparse.reads_tensors() && sparse.ranker.is_none() && sparse.estimator.is_none();
-        Some(if asks { Where::Host } else { Where::Device })
-    }
-
-    /// Whether steps hand back the selections of the sparse policy from now on; see [`SparseOptions::trace`].
-    pub fn trace_selections(&mut self, on: bool) {
-        if let Some(sparse) = &mut self.sparse {
-            sparse.options.trace = on;
-        }
-    }
-}
-
-/// Makes room for `len` elements.
-pub(super) fn fit<T: Pod>(gpu: &Gpu, buf: &mut Buf<T>, len: usize) -> Result<(), ModelError> {
-    if buf.len() < len {
-        *buf = gpu.buffer("selection", len.next_power_of_two())?;
-        gpu.forget_bind_groups();
-    }
-    Ok(())
-}
-
 /// A view whose rows blocks are selected for: all layers of full attention choose the same rows, whichever group they are in.
 fn choosing(plan: &Plan) -> Option<&ViewRows> {
     plan.views.iter().find(|view| !view.chosen.is_empty())
-}
-
-fn u32_of(n: usize) -> u32 {
-    u32::try_from(n).expect("lists of a step fit in 32 bits")
 }

@@ -1,9 +1,8 @@
-//! How much a step must read and compute at the least: what measured times are held against.
+//! Minimum that a step must read and compute: what measured times are held against.
 
 use kvblock::AttentionKind;
 
-use super::Decoder;
-use crate::{CachePart, LayerCache, Role};
+use crate::{CachePart, DecoderConfig, KvPlan, LayerCache, Role};
 
 /// Stored bytes and elements of a model's tensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,25 +46,25 @@ impl WeightSizes {
     }
 }
 
-impl Decoder {
-    /// Sizes of the tensors that were loaded.
-    #[must_use]
-    pub fn weight_sizes(&self) -> &WeightSizes {
-        &self.sizes
-    }
+/// Sizes of a model that its reads and operations follow from.
+pub(super) struct Work<'a> {
+    pub(super) config: &'a DecoderConfig,
+    pub(super) sizes: &'a WeightSizes,
+    pub(super) kv: &'a KvPlan,
+}
 
+impl Work<'_> {
     /// Bytes that a decode step of `rows` sequences of `context` tokens must read: every weight once, of experts those that
     /// rows which choose at random reach, and the cache of every sequence as far as its layers see. Sparse policies read less.
-    #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-    pub fn decode_bytes(&self, rows: u32, context: u32) -> f64 {
-        let WeightSizes { embedding, experts, others } = &self.sizes;
+    pub(super) fn decode_bytes(&self, rows: u32, context: u32) -> f64 {
+        let WeightSizes { embedding, experts, others } = self.sizes;
         let chosen = self.config.moe.as_ref().map_or(0.0, |moe| {
             let missed = 1.0 - f64::from(moe.top_k) / f64::from(moe.num_experts);
             1.0 - missed.powf(f64::from(rows))
         });
         let head = if self.config.tie_embeddings { embedding.bytes } else { 0 };
-        let cache: f64 = self.kv.plan().caches.iter().map(|cache| self.cache_bytes(cache, context)).sum();
+        let cache: f64 = self.kv.caches.iter().map(|cache| self.cache_bytes(cache, context)).sum();
         (others.bytes + head) as f64 + chosen * experts.bytes as f64 + f64::from(rows) * cache
     }
 
@@ -88,9 +87,8 @@ impl Decoder {
 
     /// Multiplications and additions of the matrices and of dense causal attention over a prompt of `tokens` tokens; logits
     /// are of one token, which does not count.
-    #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-    pub fn prefill_operations(&self, tokens: u32) -> f64 {
+    pub(super) fn prefill_operations(&self, tokens: u32) -> f64 {
         let (c, tokens) = (&self.config, f64::from(tokens));
         let chosen = c.moe.as_ref().map_or(0.0, |moe| f64::from(moe.top_k) / f64::from(moe.num_experts));
         let head = if c.tie_embeddings { 0 } else { self.sizes.embedding.elements };
@@ -108,7 +106,7 @@ impl Decoder {
             }
             _ => 0.0,
         };
-        let keys: f64 = self.kv.plan().caches.iter().map(attention).sum();
+        let keys: f64 = self.kv.caches.iter().map(attention).sum();
         tokens * (2.0 * weights + a_key * keys)
     }
 }

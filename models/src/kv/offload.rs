@@ -8,20 +8,28 @@
 //! pages of selected blocks; the ring serves the rows that attend to everything.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// How far a context may outgrow the pool on the device.
+/// Extension of the pool beyond the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Offload {
     /// Blocks in memory of the host.
     pub host_blocks: u32,
     /// Slots of the ring, at least 1.
     pub ring_slots: u32,
-    /// What the blocks beyond the device pool lie in.
+    /// Memory of the blocks beyond the device pool.
     pub memory: HostMemory,
 }
 
-/// What blocks beyond the device pool lie in.
+/// Traffic between a pool and its blocks on the host so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HostTraffic {
+    /// Bytes of whole blocks that were copied from the host: into the ring, and to where a step adds to them.
+    pub fetched_bytes: u64,
+    /// Bytes that steps wrote to blocks on the host: new tokens, or whole blocks where these come back by copies.
+    pub written_bytes: u64,
+}
+
+/// Memory of blocks beyond the device pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum HostMemory {
     /// Mappable storage buffers in memory of the host, which kernels reach over the bus.
@@ -34,7 +42,7 @@ pub enum HostMemory {
     Device,
 }
 
-/// Where the blocks of an offloading pool are.
+/// Division of an offloading pool into resident blocks and slots.
 #[derive(Debug)]
 pub(crate) struct Ring {
     /// Ids below this one are resident.
@@ -45,11 +53,9 @@ pub(crate) struct Ring {
     slots: u32,
     /// Blocks of a slot.
     slot_blocks: u32,
-    fetched_blocks: AtomicU64,
-    written_bytes: AtomicU64,
 }
 
-/// Where a block is.
+/// Location of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
     /// A block of the device's buffers.
@@ -67,18 +73,17 @@ impl Ring {
         Some(Self::divided(resident, resident, slots, slot_blocks))
     }
 
-    /// Divides `device_blocks` blocks where a policy selects: a sixteenth of them makes a slot of the ring, and at least one
+    /// Divides `device_blocks` blocks where a policy selects: an eighth of them makes the ring, whose slots have at least one
     /// chunk; the others, at least a chunk too, are for pages of selected blocks.
     pub(crate) fn beside_pages(device_blocks: u32, slots: u32, chunk_blocks: u32) -> Option<Self> {
-        let slot_blocks = (device_blocks / 16 / chunk_blocks).max(1) * chunk_blocks;
+        let slot_blocks = (device_blocks / 8 / slots.max(1) / chunk_blocks).max(1) * chunk_blocks;
         let first = device_blocks.checked_sub(slots.checked_mul(slot_blocks)?);
         let first = first.filter(|left| *left >= chunk_blocks)?;
         Some(Self::divided(0, first, slots, slot_blocks))
     }
 
     fn divided(resident: u32, first: u32, slots: u32, slot_blocks: u32) -> Self {
-        let (fetched_blocks, written_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { resident, first, slots, slot_blocks, fetched_blocks, written_bytes }
+        Self { resident, first, slots, slot_blocks }
     }
 
     /// Blocks of the device for pages of selected blocks, from block 0 on; 0 where blocks are resident instead.
@@ -106,24 +111,6 @@ impl Ring {
     pub(crate) fn slot_block(&self, chunk: u32, index: u32) -> u32 {
         assert!(index < self.slot_blocks, "block {index} of a slot of {}", self.slot_blocks);
         self.first + chunk % self.slots * self.slot_blocks + index
-    }
-
-    pub(crate) fn count(&self, blocks: u64) {
-        self.fetched_blocks.fetch_add(blocks, Relaxed);
-    }
-
-    pub(crate) fn count_written(&self, bytes: u64) {
-        self.written_bytes.fetch_add(bytes, Relaxed);
-    }
-
-    /// Bytes that steps wrote to the host so far.
-    pub(crate) fn written_bytes(&self) -> u64 {
-        self.written_bytes.load(Relaxed)
-    }
-
-    /// Blocks of one layer that were copied to the device so far.
-    pub(crate) fn fetched_blocks(&self) -> u64 {
-        self.fetched_blocks.load(Relaxed)
     }
 }
 
@@ -153,10 +140,7 @@ mod tests {
             Ring::new(blocks, slots, chunk).map(|ring| (ring.resident, ring.slots, ring.slot_blocks))
         };
         assert_eq!(parts(63, 2, 16), Some((31, 2, 16)));
-        assert_eq!(
-            parts(1000, 2, 16),
-            Some((504, 2, 248 / 16 * 16 + 8)).map(|(_, n, _)| (1000 - 2 * 240, n, 240))
-        );
+        assert_eq!(parts(1000, 2, 16), Some((1000 - 2 * 240, 2, 240)));
         assert_eq!(parts(33, 2, 16), Some((1, 2, 16)));
         assert_eq!(parts(32, 2, 16), None, "nothing is left for the null block");
         assert_eq!(parts(40, 1, 16), Some((24, 1, 16)));

@@ -8,7 +8,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::{DecoderConfig, ModelError, Reach};
 
-/// How a cache is built, besides what the model says.
+/// Options of a cache, beside the model's configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KvOptions {
     /// Element type of keys and values.
@@ -19,7 +19,7 @@ pub struct KvOptions {
     pub recycle: bool,
 }
 
-/// What one cache of a layer holds.
+/// Contents of one cache of a layer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CachePart {
     /// Keys and values of attention.
@@ -31,7 +31,7 @@ pub enum CachePart {
     IndexKeys,
     /// Entries of compressed attention, `[block_size / ratio, head_dim]`.
     Entries,
-    /// What tokens keep for the entries to come, f32 `[block_size, 2, windows * head_dim]`: values, then scores.
+    /// States of tokens for the entries to come, f32 `[block_size, 2, windows * head_dim]`: values, then scores.
     States,
     /// The same for the keys of the indexer.
     IndexStates,
@@ -42,7 +42,7 @@ pub enum CachePart {
 pub struct LayerCache {
     /// The layer.
     pub layer: usize,
-    /// What is in it.
+    /// Contents of the cache.
     pub part: CachePart,
     /// Bytes and reach.
     pub spec: KvCacheSpec,
@@ -55,7 +55,7 @@ pub struct LayerCache {
 /// All caches of a model.
 #[derive(Clone, Debug)]
 pub struct KvPlan {
-    /// How it was built.
+    /// Options that it was built with.
     pub options: KvOptions,
     /// Caches in the order of layers; [`CacheLayout`]'s layers are indices of this list.
     pub caches: Vec<LayerCache>,
@@ -83,7 +83,7 @@ impl KvPlan {
         let specs: Vec<KvCacheSpec> = caches.iter().map(|cache| cache.spec).collect();
         // Compressed attention keeps its blocks by windows without an end.
         let hybrid = options.recycle || config.compressed.is_some();
-        let layout = LayoutOptions { hybrid, eagle_layer: None };
+        let layout = if hybrid { LayoutOptions::HYBRID } else { LayoutOptions::UNIFORM };
         let layout = CacheLayout::plan(&specs, layout)?;
         for (group, of_group) in layout.groups.iter().enumerate() {
             for cache in &of_group.layers {

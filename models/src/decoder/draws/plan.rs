@@ -4,14 +4,14 @@ use std::ops::Range;
 
 use crate::ModelError;
 use crate::batch::{Sample, Slice, StepOutput};
+use crate::cast::u32_of;
 use crate::decoder::head::HEAD_ROWS;
-use crate::decoder::inputs::u32_of;
 use crate::kernel::adjust_logits::{AdjustRow, NO_MASK};
 use crate::kernel::sample::Spec;
 use crate::kernel::top_logits::{MAX_TOP, TopAsk};
 use crate::sampling::{Adjust, LogProbs, SamplingError, TokenLogProb};
 
-/// What a step draws, what edits the logits before, and whose log-probabilities it returns.
+/// Draws of a step, the edits of logits before them, and the rows whose log-probabilities it returns.
 #[derive(Debug, Default)]
 pub(in crate::decoder) struct Draws {
     /// One a sample.

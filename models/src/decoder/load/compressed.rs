@@ -3,20 +3,19 @@
 use std::borrow::Cow;
 
 use super::Source;
-use crate::decoder::compressed::{Compressed, CompressorWeights, EntryWeights, IndexWeights};
-use crate::decoder::hyper::Hyper;
+use crate::decoder::attention::{Compressed, CompressorWeights, EntryWeights, IndexWeights};
+use crate::decoder::hyper::{Hyper, HyperWeights};
 use crate::matrices::Matrices;
 use crate::matrix::Matrix;
-use crate::{Compressor, CompressorPart, HyperPart, ModelError, Role, Tensor};
+use crate::{CompressedConfig, Compressor, CompressorPart, HyperPart, ModelError, Role, Tensor};
 
 impl Source<'_> {
     /// The attention of a layer, where it goes to compressed entries.
-    pub(super) fn compressed(&self, l: u32) -> Result<Option<Box<Compressed>>, ModelError> {
-        let Some(c) = &self.config.compressed else { return Ok(None) };
+    pub(super) fn compressed(&self, l: u32, c: &CompressedConfig) -> Result<Compressed, ModelError> {
         let o_a = self.tensor(Role::OA(l))?;
         let groups = c.output_groups as usize;
         let compressor = c.compressors[l as usize].as_ref();
-        Ok(Some(Box::new(Compressed {
+        Ok(Compressed {
             q_a: self.matrix(Role::QA(l))?,
             q_a_norm: self.head_norm(Role::QANorm(l))?,
             q_b: self.matrix(Role::QB(l))?,
@@ -24,8 +23,9 @@ impl Source<'_> {
             kv_norm: self.head_norm(Role::KvNorm(l))?,
             o_a: Matrices::load(self.gpu, c.output_groups, |group| Ok(rows_of(&o_a, groups, group)))?,
             o_b: self.matrix(Role::OB(l))?,
+            sinks: self.sinks(l)?,
             entries: compressor.map(|compressor| self.entries(l, compressor)).transpose()?,
-        })))
+        })
     }
 
     fn entries(&self, l: u32, compressor: &Compressor) -> Result<EntryWeights, ModelError> {
@@ -37,9 +37,8 @@ impl Source<'_> {
                 None => None,
                 Some(indexer) => {
                     let part = |part| Role::IndexCompressor(l, part);
-                    let [q, gates] = self.index_queries(l, indexer)?;
-                    let compressor = self.compressor(part)?;
-                    Some(IndexWeights { compressor, q, gates })
+                    let queries = self.index_queries(l, indexer)?;
+                    Some(IndexWeights { compressor: self.compressor(part)?, queries })
                 }
             },
         })
@@ -54,15 +53,23 @@ impl Source<'_> {
         })
     }
 
-    /// The hyper-connection whose parts `role` names, where the model has them.
-    pub(super) fn hyper(&self, role: impl Fn(HyperPart) -> Role) -> Result<Option<Hyper>, ModelError> {
-        if self.config.hyper.is_none() {
-            return Ok(None);
-        }
+    /// Hyper-connections of all layers, where the model has them.
+    pub(super) fn hyper(&self) -> Result<Option<HyperWeights>, ModelError> {
+        let Some(config) = self.config.hyper else { return Ok(None) };
+        let of_layer = |l| {
+            let attention = self.hyper_part(|part| Role::AttnHyper(l, part))?;
+            Ok([attention, self.hyper_part(|part| Role::MlpHyper(l, part))?])
+        };
+        let (layers, end) = (self.each(of_layer)?, self.hyper_part(Role::HeadHyper)?);
+        Ok(Some(HyperWeights { config, layers, end }))
+    }
+
+    /// The hyper-connection whose parts `role` names.
+    fn hyper_part(&self, role: impl Fn(HyperPart) -> Role) -> Result<Hyper, ModelError> {
         let mix = self.matrix(role(HyperPart::Mix))?;
         let mut affine = self.tensor(role(HyperPart::Base))?.to_f32();
         affine.extend(self.tensor(role(HyperPart::Scale))?.to_f32());
-        Ok(Some(Hyper { mix, affine: self.gpu.upload("hyper_affine", &affine)? }))
+        Ok(Hyper { mix, affine: self.gpu.upload("hyper_affine", &affine)? })
     }
 }
 

@@ -8,6 +8,7 @@ use super::Source;
 use crate::decoder::moe::{Experts, Moe, SharedExpert};
 use crate::matrices::Matrices;
 use crate::matrix::Matrix;
+use crate::weights::alike;
 use crate::{ExpertPacking, IntegerTensor, ModelError, MoeConfig, Role, Tensor};
 
 impl Source<'_> {
@@ -32,10 +33,11 @@ impl Source<'_> {
             },
             experts: self.experts(l, moe)?,
             shared: match moe.shared_size {
-                Some(_) => Some(SharedExpert {
+                Some(width) => Some(SharedExpert {
+                    width,
                     gate_up: Matrix::stacked(
                         self.gpu,
-                        &[self.tensor(Role::SharedGate(l))?, self.tensor(Role::SharedUp(l))?],
+                        &alike([self.tensor(Role::SharedGate(l))?, self.tensor(Role::SharedUp(l))?]),
                     )?,
                     down: self.matrix(Role::SharedDown(l))?,
                 }),
@@ -69,7 +71,7 @@ impl Source<'_> {
         let count = moe.num_experts;
         let (gate_up, down) = if self.weights.has(Role::ExpertGate(l, 0)) {
             let gate_up =
-                |e| joined(self.tensor(Role::ExpertGate(l, e))?, &self.tensor(Role::ExpertUp(l, e))?);
+                |e| joined(self.tensor(Role::ExpertGate(l, e))?, self.tensor(Role::ExpertUp(l, e))?);
             let down = |e| self.tensor(Role::ExpertDown(l, e));
             (Matrices::load(self.gpu, count, gate_up)?, Matrices::load(self.gpu, count, down)?)
         } else {
@@ -91,7 +93,7 @@ impl Source<'_> {
         }
         let [gate, up] = [Role::ExpertsGate(l), Role::ExpertsUp(l)].map(|role| self.packed(role, moe));
         let (gate, up) = (gate?, up?);
-        Matrices::load(self.gpu, moe.num_experts, |e| joined(gate.expert(e), &up.expert(e)))
+        Matrices::load(self.gpu, moe.num_experts, |e| joined(gate.expert(e), up.expert(e)))
     }
 
     /// A tensor of all experts, and how to take one out.
@@ -140,12 +142,9 @@ impl Source<'_> {
 }
 
 /// Gate, then up, of one expert.
-fn joined<'t>(gate: Tensor<'t>, up: &Tensor<'_>) -> Result<Tensor<'t>, ModelError> {
-    crate::matrix::check(up, &gate)?;
-    if up.dtype != gate.dtype {
-        let (name, other_name) = (up.name.to_string(), gate.name.to_string());
-        return Err(ModelError::MixedTypes { name, dtype: up.dtype, other_name, other: gate.dtype });
-    }
+fn joined<'t>(gate: Tensor<'t>, up: Tensor<'t>) -> Result<Tensor<'t>, ModelError> {
+    let [gate, up] = alike([gate, up]);
+    crate::matrix::check(&up, &gate)?;
     let data = [&gate.data[..], &up.data].concat();
     Ok(Tensor { shape: vec![2 * gate.shape[0], gate.shape[1]], data: data.into(), ..gate })
 }

@@ -3,23 +3,21 @@
 use std::borrow::Cow;
 
 use super::Source;
-use crate::decoder::indexer::Indexer;
-use crate::decoder::latent::Latent;
+use crate::decoder::attention::{IndexQueries, Indexer, Latent};
 use crate::matrices::Matrices;
 use crate::matrix::Matrix;
 use crate::{Dtype, IndexerConfig, LatentConfig, ModelError, Role, Tensor};
 
 impl Source<'_> {
     /// The attention of a layer, where it goes through latents.
-    pub(super) fn latent(&self, l: u32) -> Result<Option<Box<Latent>>, ModelError> {
-        let Some(c) = &self.config.latent else { return Ok(None) };
+    pub(super) fn latent(&self, l: u32, c: &LatentConfig) -> Result<Latent, ModelError> {
         let kv_b = self.tensor(Role::KvB(l))?;
         if kv_b.dtype.block_elems() != 1 {
             return Err(ModelError::Unsupported {
                 feature: "a key projection by head out of quantised blocks",
             });
         }
-        Ok(Some(Box::new(Latent {
+        Ok(Latent {
             q_a: self.matrix(Role::QA(l))?,
             q_a_norm: self.head_norm(Role::QANorm(l))?,
             q_b: self.matrix(Role::QB(l))?,
@@ -31,31 +29,30 @@ impl Source<'_> {
                 Some(indexer) => Some(self.indexer(l, indexer)?),
                 None => None,
             },
-        })))
+            o: self.matrix(Role::O(l))?,
+        })
     }
 
     fn indexer(&self, l: u32, c: &IndexerConfig) -> Result<Indexer, ModelError> {
         let norm = [Role::IndexKNorm(l), Role::IndexKNormBias(l)].map(|role| self.tensor(role));
         let [factors, added] = norm;
         let norm = [factors?.to_f32(), added?.to_f32()].concat();
-        let [q, gates] = self.index_queries(l, c)?;
         Ok(Indexer {
-            q,
+            queries: self.index_queries(l, c)?,
             k: self.matrix(Role::IndexK(l))?,
             k_norm: self.gpu.upload("index_k_norm", &norm)?,
-            gates,
         })
     }
 
     /// From the latent of queries to an indexer's queries, and weights of its heads with all constant factors on scores.
-    pub(super) fn index_queries(&self, l: u32, c: &IndexerConfig) -> Result<[Matrix; 2], ModelError> {
+    pub(super) fn index_queries(&self, l: u32, c: &IndexerConfig) -> Result<IndexQueries, ModelError> {
         let gates = self.tensor(Role::IndexGates(l))?;
         // The root of the number of heads, and the factor on scores, which passes through the ReLU.
         #[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
         let factor = 1.0 / (f64::from(c.num_heads) * f64::from(c.head_dim)).sqrt() as f32;
         let scaled: Vec<u8> = gates.to_f32().iter().flat_map(|w| (w * factor).to_le_bytes()).collect();
         let gates = Tensor { dtype: Dtype::F32, data: Cow::Owned(scaled), ..gates };
-        Ok([self.matrix(Role::IndexQ(l))?, Matrix::stacked(self.gpu, &[gates])?])
+        Ok(IndexQueries { q: self.matrix(Role::IndexQ(l))?, gates: Matrix::stacked(self.gpu, &[gates])? })
     }
 }
 

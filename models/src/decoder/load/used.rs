@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use crate::{
-    DecoderConfig, Family, IntegerTensor, ModelError, Naming, Role, Size, Tensor, WeightError, WeightSizes,
+    DecoderConfig, IntegerTensor, ModelError, Naming, Role, Size, Tensor, WeightError, WeightSizes,
     WeightSource,
 };
 
@@ -33,6 +33,11 @@ impl<'a> Used<'a> {
         let table = self.weights.integers(role)?;
         self.names.borrow_mut().insert(table.name.clone(), (role, Size::default()));
         Ok(table)
+    }
+
+    /// Convention by which the tensors are named.
+    pub(super) fn naming(&self) -> Naming {
+        self.weights.naming()
     }
 
     /// Sizes of the tensors that were asked for so far.
@@ -83,14 +88,10 @@ impl<'a> Used<'a> {
 
     /// Tensors that repeat what the configuration says, and layers that draft tokens, which nobody runs here.
     fn is_known(&self, config: &DecoderConfig, name: &str) -> bool {
-        let draft = format!("model.layers.{}.", config.num_layers);
         match self.weights.naming() {
             Naming::Gguf => name == "rope_freqs.weight",
             Naming::Hf => {
-                name.ends_with("rotary_emb.inv_freq")
-                    || matches!(config.family, Family::DeepseekV3 | Family::DeepseekV32)
-                        && name.starts_with(&draft)
-                    || config.family == Family::DeepseekV4 && name.split('.').any(|part| part == "mtp")
+                name.ends_with("rotary_emb.inv_freq") || (config.family.spec().unread)(config, name)
             }
         }
     }

@@ -1,16 +1,19 @@
 //! The certificate of a step: the attention mass that lists certainly keep, from bounds of what they drop.
 
+use attn_kernels::rows::DecodeRow;
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline, Read};
-use attn_kernels::kernel::mass_bound::{self, MassBoundParams};
-use attn_kernels::kernel::mass_merge::{self, MassMergeParams};
+use attn_kernels::gpu::{Bind, Gpu, Pass, Pipeline, Read};
+use attn_kernels::kernel::mass_bound::{self, MassBoundBuffers, MassBoundParams};
+use attn_kernels::kernel::mass_merge::{self, MassMergeBuffers, MassMergeParams};
 use attn_kernels::kernel::paged_decode::PagedDecodeParams;
 
-use super::{Lists, Sparse, choosing, fit, u32_of};
+use super::{Selected, Selector, Sparse, choosing};
 use crate::ModelError;
-use crate::decoder::Decoder;
+use crate::cast::u32_of;
+use crate::decoder::buffers::GrowBuf;
 use crate::decoder::inputs::Plan;
+use crate::decoder::ops::Ctx;
 
 /// The certificate: what each layer's lists keep and may drop, and the least share kept of every row and query head.
 #[derive(Debug)]
@@ -20,10 +23,10 @@ pub(super) struct Bound {
     select_block: u32,
     merge: Arc<Pipeline>,
     /// `[selecting layers, rows, num_heads, share_stride]`
-    shares: Buf<f32>,
+    shares: GrowBuf<f32>,
     share_stride: u32,
     /// `[rows, num_heads]`
-    masses: Buf<f32>,
+    masses: GrowBuf<f32>,
 }
 
 impl Bound {
@@ -32,9 +35,9 @@ impl Bound {
             shares_of: gpu.pipeline(&mass_bound::variant())?,
             select_block,
             merge: gpu.pipeline(&mass_merge::variant())?,
-            shares: gpu.buffer("shares", 1)?,
+            shares: GrowBuf::new(gpu, "shares", 1)?,
             share_stride: 1,
-            masses: gpu.buffer("masses", 1)?,
+            masses: GrowBuf::new(gpu, "masses", 1)?,
         })
     }
 
@@ -42,26 +45,28 @@ impl Bound {
     pub(super) fn fit(
         &mut self,
         gpu: &Gpu,
-        [layers, rows]: [usize; 2],
+        layers: usize,
+        rows: usize,
         blocks: u32,
     ) -> Result<(), ModelError> {
         self.share_stride = mass_bound::share_stride(blocks);
-        fit(gpu, &mut self.shares, layers * rows * self.share_stride as usize)?;
-        fit(gpu, &mut self.masses, rows)
+        self.shares.fit(gpu, layers * rows * self.share_stride as usize)?;
+        self.masses.fit(gpu, rows)
     }
 }
 
 impl Sparse {
     /// Records the readback of the bounds of a step.
     pub(super) fn read_masses(&self, pass: &mut Pass, plan: &Plan) -> Option<Read<f32>> {
-        let bound = self.ranker.as_ref()?.bound.as_ref()?;
+        let Selector::Ranked(ranker) = &self.selector else { return None };
+        let bound = ranker.bound.as_ref()?;
         let rows = choosing(plan)?.chosen.len() * self.num_heads;
         (rows > 0).then(|| {
             let layers = u32_of(self.placed.iter().flatten().count());
             let share_stride = bound.share_stride;
-            let params = MassMergeParams { layers, rows: u32_of(rows), share_stride, pad0: 0 };
-            let bindings = [(&bound.shares).into(), (&bound.masses).into()];
-            pass.dispatch(&bound.merge, &params, &bindings, mass_merge::grid(&params));
+            let params = MassMergeParams { layers, rows: u32_of(rows), share_stride };
+            let buffers = MassMergeBuffers { shares: bound.shares.bind(), masses: bound.masses.bind() };
+            pass.dispatch(&bound.merge, &params, buffers, mass_merge::grid(&params));
             pass.read(&bound.masses, 0..rows)
         })
     }
@@ -76,22 +81,20 @@ impl Sparse {
     }
 }
 
-impl Decoder {
-    /// Records the bound of the mass that listed rows keep, behind the attention that left their stats.
+impl Selected<'_> {
+    /// Records the bound of the mass that `count` listed rows keep, behind the attention that left their stats.
     pub(in crate::decoder) fn bound_mass(
         &self,
-        pass: &mut Pass,
+        ctx: &mut Ctx<'_>,
         layer: usize,
-        (rows, lists): (Bind, &Lists),
+        rows: &Bind<DecodeRow>,
         params: &PagedDecodeParams,
         count: u32,
     ) {
-        let Some((sparse, ranker)) = self.sparse.as_ref().and_then(|s| Some((s, s.ranker.as_ref()?))) else {
-            return;
-        };
+        let Selector::Ranked(ranker) = &self.sparse.selector else { return };
         let (Some(bound), Some(bounds)) = (&ranker.bound, ranker.bounds()) else { return };
         // Layers that select, one after the other.
-        let before = u32_of(sparse.placed[..layer].iter().flatten().count());
+        let before = u32_of(self.sparse.placed[..layer].iter().flatten().count());
         let rows_a_layer = ranker.chosen * params.num_heads;
         let shares_of = MassBoundParams {
             num_heads: params.num_heads,
@@ -104,16 +107,15 @@ impl Decoder {
             first_share: before * rows_a_layer * bound.share_stride,
             share_stride: bound.share_stride,
             partition_size: params.partition_size,
-            pad0: 0,
-            pad1: 0,
+            slack: self.kernels.slack(),
         };
-        let bindings: [Bind; 5] = [
-            bounds.into(),
-            rows,
-            lists.bind.clone(),
-            (&self.activations.stats).into(),
-            (&bound.shares).into(),
-        ];
-        pass.dispatch(&bound.shares_of, &shares_of, &bindings, mass_bound::grid(&shares_of, count));
+        let buffers = MassBoundBuffers {
+            bounds: bounds.bind(),
+            rows: rows.clone(),
+            selected: self.lists.bind.clone(),
+            stats: ctx.act.stats.bind(),
+            shares: bound.shares.bind(),
+        };
+        ctx.pass.dispatch(&bound.shares_of, &shares_of, buffers, mass_bound::grid(&shares_of, count));
     }
 }

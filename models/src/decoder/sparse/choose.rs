@@ -12,6 +12,7 @@ use sparse_select::{Heads, Input, Selection, Stage};
 
 use crate::ModelError;
 use crate::batch::{Phase, Slice};
+use crate::cast::u32_of;
 use crate::sparse::SparseOptions;
 
 /// A decode row, or the rows of a chunk of a prompt, that blocks are selected for.
@@ -154,7 +155,7 @@ impl SparseOptions {
         chosen.phase == Phase::Prefill && self.history_only()
     }
 
-    /// What the policy selects in a layer, by digests as kernels keep them beside this cache.
+    /// Selects in a layer, by digests as kernels keep them beside this cache.
     pub(super) fn select(
         &self,
         chosen: &Chosen,
@@ -168,7 +169,7 @@ impl SparseOptions {
         Ok(selection)
     }
 
-    /// What the policy is asked about chosen rows in a layer.
+    /// Returns the input of the policy for chosen rows in a layer.
     pub(super) fn input<'a>(
         &self,
         chosen: &'a Chosen,
@@ -210,8 +211,4 @@ impl SparseOptions {
         }
         blocks
     }
-}
-
-fn u32_of(n: usize) -> u32 {
-    u32::try_from(n).expect("rows of a step fit in 32 bits")
 }

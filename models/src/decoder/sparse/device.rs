@@ -5,21 +5,24 @@
 
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
-use attn_kernels::kernel::top_k::{self, Output, TopKParams};
+use attn_kernels::gpu::{Buf, Pipeline};
+use attn_kernels::kernel::top_k::{self, Output, TopKBuffers, TopKParams};
+use attn_kernels::rows::TopRow;
 use sparse_select::policy::num_blocks;
 use sparse_select::{ByDigests, Policy, Ranking};
 
 use super::bound::Bound;
-use super::mass::Mass;
-use super::rank::{Scorer, Site};
+use super::mass::{Mass, MassRoom};
+use super::rank::{RankSite, Scorer};
 use super::wish::Wishes;
-use super::{Chosen, Place, Sparse, choosing, fit, u32_of};
-use crate::batch::Slice;
-use crate::decoder::Decoder;
-use crate::decoder::inputs::{Plan, ViewRows};
+use super::{Begin, Chosen, Place, Selector, Sparse, choosing};
+use crate::ModelError;
+use crate::cast::u32_of;
+use crate::decoder::attention::Site;
+use crate::decoder::buffers::GrowBuf;
+use crate::decoder::inputs::ViewRows;
+use crate::decoder::ops::Ctx;
 use crate::sparse::Tally;
-use crate::{DecoderConfig, KvPool, ModelError};
 
 /// Kernels and buffers of a ranking.
 #[derive(Debug)]
@@ -29,22 +32,22 @@ pub(super) struct Ranker {
     /// Orders a row: one for all heads, or one for each KV head.
     pub(super) sets: u32,
     /// `[rows, sets, score_stride]`
-    pub(super) scores: Buf<f32>,
+    pub(super) scores: GrowBuf<f32>,
     pub(super) score_stride: u32,
     /// Rows of the step that select.
     pub(super) chosen: u32,
-    /// `(first score, scores, blocks to take, 0)` of every row and set, and where those of a layer begin.
-    top_rows: Buf<[u32; 4]>,
+    /// Scores of every row and set.
+    top_rows: GrowBuf<TopRow>,
     pub(super) tops: Vec<Option<Top>>,
-    /// What the next step may select, where that is fetched ahead.
+    /// Blocks that the next step may select, where these are fetched ahead.
     pub(super) wishes: Option<Wishes>,
-    /// Where digests bound the mass that is kept.
+    /// Bound of the mass that is kept, where digests give one.
     pub(super) bound: Option<Bound>,
-    /// Where a mass and no budget decides how many blocks are kept.
+    /// Mass that decides how many blocks are kept, where no budget does.
     pub(super) mass: Option<Mass>,
 }
 
-/// What `top_k` takes in a layer.
+/// Inputs of `top_k` in a layer.
 #[derive(Clone, Debug)]
 pub(super) struct Top {
     /// First of its rows.
@@ -59,14 +62,13 @@ pub(super) const ROWS_ALIGN: usize = 16;
 impl Ranker {
     /// `None` where the policy's own code has to select. `selects` names the layers that do so themselves.
     pub(super) fn new(
-        gpu: &Gpu,
+        site: &Site<'_>,
         policy: &dyn Policy,
-        (config, kv): (&DecoderConfig, &KvPool),
         selects: &[bool],
-        views: usize,
     ) -> Result<Option<Self>, ModelError> {
+        let Site { gpu, config, kv, .. } = *site;
         let Some(ranking) = policy.ranking() else { return Ok(None) };
-        let Some(scorer) = Scorer::new(gpu, policy, (config, kv), selects, views)? else { return Ok(None) };
+        let Some(scorer) = Scorer::new(site, policy, selects)? else { return Ok(None) };
         Ok(Some(Self {
             scorer,
             top_k: gpu.pipeline(&top_k::variant(Output::List, gpu.top_k_level()))?,
@@ -74,10 +76,10 @@ impl Ranker {
                 Ranking::Digests(ByDigests { one_set: true, .. }) | Ranking::Hashes(_) => 1,
                 Ranking::Digests(_) | Ranking::Compressed(_) => config.num_kv_heads,
             },
-            scores: gpu.buffer("scores", 1)?,
+            scores: GrowBuf::new(gpu, "scores", 1)?,
             score_stride: 0,
             chosen: 0,
-            top_rows: gpu.buffer("top_rows", 1)?,
+            top_rows: GrowBuf::new(gpu, "top_rows", 1)?,
             tops: vec![None; config.num_layers as usize],
             wishes: match kv.page_slots() {
                 0 => None,
@@ -86,7 +88,7 @@ impl Ranker {
                 _ => Some(Wishes::new(gpu)?),
             },
             bound: policy.certifies().then(|| Bound::new(gpu, policy.block_size().get())).transpose()?,
-            mass: Mass::new(gpu, policy, (config, kv))?,
+            mass: Mass::new(site, policy)?,
         }))
     }
 
@@ -95,7 +97,7 @@ impl Ranker {
         self.scorer.forget(pages);
     }
 
-    /// What the blocks of the layer at hand may hold, where a certificate asks for it.
+    /// Returns bounds of the mass of blocks in the current layer, where a certificate asks for them.
     pub(super) fn bounds(&self) -> Option<&Buf<f32>> {
         self.scorer.bounds()
     }
@@ -105,19 +107,19 @@ impl Ranker {
     /// more are wished for.
     fn budget(
         &mut self,
-        gpu: &Gpu,
+        step: &Begin<'_>,
         policy: &dyn Policy,
-        config: &DecoderConfig,
         layers: &[Option<usize>],
         chosen: &[Chosen],
-        spare_blocks: u32,
     ) -> Result<u32, ModelError> {
+        let Begin { gpu, config, kv, .. } = *step;
+        let spare_blocks = step.spare_pages / (policy.block_size().get() / kv.shape().block_size);
         let longest = chosen.iter().map(Chosen::kv_len).max().unwrap_or(0);
         self.score_stride = num_blocks(longest, policy.block_size());
         self.chosen = u32_of(chosen.len());
         self.scorer.begin(gpu, config, chosen, self.score_stride)?;
         let (sets, score_stride) = (self.sets, self.score_stride);
-        let mut rows: Vec<[u32; 4]> = Vec::new();
+        let mut rows: Vec<TopRow> = Vec::new();
         let mut last: Option<Top> = None;
         for (layer, selecting) in layers.iter().enumerate() {
             self.tops[layer] = None;
@@ -125,72 +127,64 @@ impl Ranker {
             let budget = |chosen: &Chosen| policy.budget(Some(u32_of(*selecting)), chosen.kv_len());
             let budgets: Vec<u32> = chosen.iter().map(budget).collect();
             if last.as_ref().is_none_or(|last| last.budgets != budgets) {
-                rows.resize(rows.len().next_multiple_of(ROWS_ALIGN), [0; 4]);
+                rows.resize(rows.len().next_multiple_of(ROWS_ALIGN), TopRow::default());
                 last = Some(Top { first: rows.len(), budgets: budgets.clone() });
                 for (i, (chosen, k)) in (0..).zip(chosen.iter().zip(&budgets)) {
-                    let blocks = num_blocks(chosen.kv_len(), policy.block_size());
-                    rows.extend((0..sets).map(|set| [(i * sets + set) * score_stride, blocks, *k, 0]));
+                    let scores = num_blocks(chosen.kv_len(), policy.block_size());
+                    let first = |set| (i * sets + set) * score_stride;
+                    rows.extend((0..sets).map(|set| TopRow { first: first(set), scores, k: *k, table: 0 }));
                 }
             }
             self.tops[layer].clone_from(&last);
         }
-        fit(gpu, &mut self.top_rows, rows.len() + ROWS_ALIGN)?;
+        self.top_rows.fit(gpu, rows.len() + ROWS_ALIGN)?;
         gpu.write(&self.top_rows, 0, &rows);
-        fit(gpu, &mut self.scores, chosen.len() * (sets * score_stride) as usize)?;
+        self.scores.fit(gpu, chosen.len() * (sets * score_stride) as usize)?;
         let most = self.tops.iter().flatten().flat_map(|top| &top.budgets).max().copied().unwrap_or(0);
         if let Some(wishes) = &mut self.wishes {
             let spare = (spare_blocks / u32_of(chosen.len()).max(1)).saturating_sub(most);
-            wishes.lay_out(gpu, rows, most, spare, chosen.len() * config.num_kv_heads as usize)?;
+            let lists = chosen.len() * config.num_kv_heads as usize;
+            wishes.lay_out(gpu, rows, most, spare, lists)?;
         }
         Ok(1 + most)
     }
 }
 
 impl Sparse {
-    /// Begins a step whose blocks kernels select: what they read, and where their lists go.
-    pub(super) fn begin_on_device(
-        &mut self,
-        gpu: &Gpu,
-        (config, kv): (&DecoderConfig, &KvPool),
-        plan: &Plan,
-        slices: &[Slice<'_>],
-        spare_pages: u32,
-    ) -> Result<(), ModelError> {
+    /// Begins a step whose blocks kernels rank: what they read, and where their lists go.
+    pub(super) fn begin_ranking(&mut self, step: &Begin<'_>) -> Result<(), ModelError> {
+        let Begin { gpu, config, kv, plan, slices, .. } = *step;
         let selecting = |layer: usize| {
-            let sparse = self.is_sparse_in(&plan.views[self.view_of[layer]], layer);
+            let sparse = self.is_sparse_in(&plan.views[self.views.of_layers[layer]], layer);
             sparse.then(|| self.source[layer].unwrap_or(layer))
         };
         let layers: Vec<Option<usize>> = (0..self.placed.len()).map(selecting).collect();
-        let ranker = self.ranker.as_mut().expect("kernels select");
-        ranker.scorer.touch(gpu, kv, &self.views, slices)?;
+        let Selector::Ranked(ranker) = &mut self.selector else { return Ok(()) };
+        ranker.scorer.touch(gpu, kv, &self.views.all, slices)?;
         // All layers of full attention choose the same rows, whichever group they are in.
         let Some(view) = choosing(plan) else { return Ok(()) };
-        let policy = &*self.options.policy;
-        let spare = spare_pages / (policy.block_size().get() / kv.shape().block_size);
-        let stride = ranker.budget(gpu, policy, config, &layers, &view.chosen, spare)?;
+        let stride = ranker.budget(step, &*self.options.policy, &layers, &view.chosen)?;
         if let Some(bound) = &mut ranker.bound {
             let rows = view.chosen.len() * config.num_heads as usize;
-            bound.fit(gpu, [layers.iter().flatten().count(), rows], ranker.score_stride)?;
+            bound.fit(gpu, layers.iter().flatten().count(), rows, ranker.score_stride)?;
         }
         let blocks = ranker.score_stride;
         if let Some(mass) = &mut ranker.mass {
-            mass.fit(gpu, config, [self.placed.len(), view.chosen.len()], blocks)?;
+            mass.fit(gpu, config, &MassRoom { layers: self.placed.len(), rows: view.chosen.len(), blocks })?;
         }
         let words = view.chosen.len() * self.num_kv_heads * stride as usize;
         for (layer, _) in layers.iter().enumerate().filter(|(_, selecting)| selecting.is_some()) {
             self.placed[layer] = Some(Place { first: 0, stride });
-            if self.ranker.as_ref().is_some_and(|ranker| ranker.mass.is_none()) {
-                self.count_budgets(view, layer);
-            }
+            self.count_budgets(view, layer);
         }
-        fit(gpu, &mut self.lists, words)?;
+        self.lists.fit(gpu, words)?;
         self.trace(gpu, words)
     }
 
-    /// Counts what kernels will take: exactly their budgets.
+    /// Counts what kernels will take: exactly their budgets, unless a mass decides.
     fn count_budgets(&mut self, plan: &ViewRows, layer: usize) {
-        let budgets =
-            self.ranker.as_ref().and_then(|ranker| ranker.tops[layer].as_ref()).map(|top| &top.budgets);
+        let Selector::Ranked(ranker) = &self.selector else { return };
+        let budgets = ranker.tops[layer].as_ref().filter(|_| ranker.mass.is_none()).map(|top| &top.budgets);
         let (block, heads) = (self.options.policy.block_size().get(), self.num_kv_heads as u64);
         for (chosen, budget) in plan.chosen.iter().zip(budgets.into_iter().flatten()) {
             let attended = self.attended[chosen.slice].as_mut().expect("the policy acts on chosen rows");
@@ -200,43 +194,42 @@ impl Sparse {
     }
 }
 
-impl Decoder {
+impl Sparse {
     /// Records the selection of a layer by kernels: it takes in what was written, whether or not a row of this step selects;
     /// scores of all blocks; lists of the best.
-    pub(super) fn select_on_device(&self, pass: &mut Pass, layer: usize, plan: &ViewRows) {
-        let Some(sparse) = &self.sparse else { return };
-        let Some(ranker) = &sparse.ranker else { return };
-        let view = self.layers[layer].view;
-        let site = Site {
+    pub(super) fn rank(&self, ranker: &Ranker, ctx: &mut Ctx<'_>, layer: usize) {
+        let view = ctx.views.of_layers[layer];
+        let site = RankSite {
             layer,
             view,
-            k: self.kv.home(layer).0,
-            q: &self.activations.q,
-            tables: &self.inputs.tables,
-            rows: &self.inputs.views[view].selected.decode,
+            k: ctx.kv.home(layer).0,
+            q: &ctx.act.q,
+            tables: &ctx.inputs.tables,
+            rows: &ctx.lists(layer).selected.decode,
             count: ranker.chosen,
         };
-        ranker.scorer.take_in(pass, &site);
-        let Some(top) = ranker.tops[layer].as_ref().filter(|_| !plan.chosen.is_empty()) else { return };
-        let Some(Place { stride, .. }) = sparse.placed[layer] else { return };
+        ranker.scorer.take_in(ctx.pass, &site);
+        let chosen = !ctx.view(layer).chosen.is_empty();
+        let Some(top) = ranker.tops[layer].as_ref().filter(|_| chosen) else { return };
+        let Some(Place { stride, .. }) = self.placed[layer] else { return };
         // Else the lists are still those of the layer before.
-        if sparse.source[layer].is_none() {
-            ranker.scorer.score(pass, &site, &ranker.scores);
+        if self.source[layer].is_none() {
+            ranker.scorer.score(ctx.pass, &site, &ranker.scores);
         }
         if let Some(mass) = &ranker.mass {
-            self.cut_by_mass(pass, sparse, mass, &site);
-        } else if sparse.source[layer].is_none() {
-            let (rows, copies) = (site.count * ranker.sets, self.config.num_kv_heads / ranker.sets);
+            self.cut_by_mass(ctx, ranker, mass, &site);
+        } else if self.source[layer].is_none() {
+            let (rows, copies) = (site.count * ranker.sets, ctx.config.num_kv_heads / ranker.sets);
             let params = TopKParams { rows, out_stride: stride, copies, page_size: 1 };
-            let bindings: [Bind; 4] = [
-                (&ranker.scores).into(),
-                Bind::at(ranker.top_rows.raw(), top.first as u64 * 16),
-                (&self.inputs.tables).into(),
-                (&sparse.lists).into(),
-            ];
-            pass.dispatch(&ranker.top_k, &params, &bindings, top_k::grid(rows));
+            let buffers = TopKBuffers {
+                scores: ranker.scores.bind(),
+                rows: ranker.top_rows.bind_from(top.first),
+                table: site.tables.bind(),
+                out: self.lists.bind(),
+            };
+            ctx.pass.dispatch(&ranker.top_k, &params, buffers, top_k::grid(rows));
         }
-        self.rank_wishes(pass, layer);
-        sparse.copy_trace(pass, layer);
+        ranker.rank_wishes(ctx, layer);
+        self.copy_trace(ctx.pass, layer);
     }
 }

@@ -6,21 +6,28 @@
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
+use attn_kernels::kernel::find_blocks::FindBlocksBuffers;
 use attn_kernels::kernel::find_blocks::Vote;
-use attn_kernels::kernel::list_counts::{self, ListCountsParams};
-use attn_kernels::kernel::vote_blocks::{self, VoteBlocksParams};
+use attn_kernels::kernel::list_counts::{self, ListCountsBuffers, ListCountsParams};
+use attn_kernels::kernel::softmax_block_sum::SoftmaxBlockSumBuffers;
+use attn_kernels::kernel::strided_qk::StridedQkBuffers;
+use attn_kernels::kernel::vote_blocks::{self, VoteBlocksBuffers, VoteBlocksParams};
 use attn_kernels::kernel::xattn::Estimate;
 use attn_kernels::kernel::{KvShape, find_blocks, softmax_block_sum, strided_qk, strided_qk_coop};
+use attn_kernels::rows::{KvWord, ListSpan, PhysicalBlock};
 use kvblock::BlockSize;
 use sparse_select::policy::num_blocks;
 use sparse_select::xattn::Antidiagonals;
 use sparse_select::{Policy, SelectError};
 
-use super::{Chosen, Place, Sparse, choosing, fit};
-use crate::decoder::Decoder;
-use crate::decoder::inputs::{Plan, ViewRows};
+use super::{Chosen, Place, Selector, Sparse, choosing};
+use crate::ModelError;
+use crate::cast::{f32_of, u32_of};
+use crate::decoder::attention::Site;
+use crate::decoder::buffers::GrowBuf;
+use crate::decoder::inputs::Plan;
+use crate::decoder::ops::Ctx;
 use crate::sparse::Tally;
-use crate::{DecoderConfig, KvPool, ModelError};
 
 /// f32 of scores that exist at one time, unless one query block has more.
 const PARTS: usize = 16 << 20;
@@ -38,14 +45,14 @@ pub(super) struct Estimator {
     coop: bool,
     /// `[num_heads]`
     thresholds: Buf<f32>,
-    parts: Buf<f32>,
-    sums: Buf<f32>,
+    parts: GrowBuf<f32>,
+    sums: GrowBuf<f32>,
     /// Lists `[query_blocks, num_kv_heads]` that vote.
-    voters: Buf<u32>,
-    /// `[first list, lists]` of every chunk of the step.
-    spans: Buf<[u32; 2]>,
+    voters: GrowBuf<u32>,
+    /// Lists of every chunk of the step.
+    spans: GrowBuf<ListSpan>,
     /// Blocks that lists name, `[layers, chunks]`.
-    pub(super) counts: Buf<u32>,
+    pub(super) counts: GrowBuf<u32>,
 }
 
 #[derive(Debug)]
@@ -59,13 +66,8 @@ struct Pipelines {
 
 impl Estimator {
     /// `None` where the policy has no such form, or the kernels none of its sizes or types.
-    pub(super) fn new(
-        gpu: &Gpu,
-        policy: &dyn Policy,
-        config: &DecoderConfig,
-        kv: &KvPool,
-        coop: bool,
-    ) -> Result<Option<Self>, ModelError> {
+    pub(super) fn new(site: &Site<'_>, policy: &dyn Policy) -> Result<Option<Self>, ModelError> {
+        let Site { gpu, config, options, kv, .. } = *site;
         let (shape, block) = (*kv.shape(), policy.block_size().get());
         let serves = |form: &Antidiagonals| {
             let rows = block / form.stride;
@@ -78,9 +80,9 @@ impl Estimator {
             ref each if each.len() == heads => each.to_vec(),
             ref each => return Err(SelectError::ThresholdCount { got: each.len(), heads }.into()),
         };
-        let thresholds: Vec<f32> = thresholds.into_iter().map(narrow).collect();
+        let thresholds: Vec<f32> = thresholds.into_iter().map(f32_of).collect();
         let q_stride = config.num_heads * config.head_dim;
-        let coop = coop && strided_qk_coop::serves(&shape, form.stride, block, q_stride);
+        let coop = options.coop(gpu) && strided_qk_coop::serves(&shape, form.stride, block, q_stride);
         let score = match coop {
             true => strided_qk_coop::variant(&shape, form.stride, block),
             false => strided_qk::variant(&shape, form.stride, block),
@@ -101,31 +103,29 @@ impl Estimator {
             pipelines,
             coop,
             thresholds: gpu.upload("thresholds", &thresholds)?,
-            parts: gpu.buffer("parts", 1)?,
-            sums: gpu.buffer("sums", 1)?,
-            voters: gpu.buffer("voters", 1)?,
-            spans: gpu.buffer("spans", 1)?,
-            counts: gpu.buffer("counts", 1)?,
+            parts: GrowBuf::new(gpu, "parts", 1)?,
+            sums: GrowBuf::new(gpu, "sums", 1)?,
+            voters: GrowBuf::new(gpu, "voters", 1)?,
+            spans: GrowBuf::new(gpu, "spans", 1)?,
+            counts: GrowBuf::new(gpu, "counts", 1)?,
         }))
     }
 
     /// A chunk's queries against the keys that lists of it choose among.
     fn estimate(&self, chosen: &Chosen) -> Estimate {
-        let narrow = |n: usize| u32::try_from(n).expect("rows of a step fit in 32 bits");
         let causal = self.form.vote.is_none();
-        let kv_len = if causal { narrow(chosen.kv_len()) } else { self.history(chosen) * self.block.get() };
+        let kv_len = if causal { u32_of(chosen.kv_len()) } else { self.history(chosen) * self.block.get() };
         Estimate {
             num_heads: self.num_heads,
             q_stride: self.num_heads * self.shape.head_dim,
-            q_first: narrow(chosen.row),
-            q_len: narrow(chosen.rows),
+            q_first: u32_of(chosen.row),
+            q_len: u32_of(chosen.rows),
             kv_len,
-            table: narrow(chosen.table.start),
+            table: u32_of(chosen.table.start),
             causal,
             stride: self.form.stride,
             block: self.block.get(),
-            #[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
-            norm: self.form.norm as f32,
+            norm: f32_of(self.form.norm),
             vote: Vote::Any,
         }
     }
@@ -141,7 +141,8 @@ impl Estimator {
         gpu: &Gpu,
         plan: &Plan,
         chosen: &[Chosen],
-        (layers, stride): (usize, u32),
+        layers: usize,
+        stride: u32,
     ) -> Result<(), ModelError> {
         let kv_heads = self.shape.num_kv_heads;
         let (mut spans, mut first) = (Vec::new(), 0);
@@ -156,30 +157,34 @@ impl Estimator {
                 (first + lists) as usize * stride as usize
             };
             let q_len = plan.rows as usize * estimate.q_stride as usize;
-            estimate.check(&self.shape, into, (&plan.tables, self.num_pages), [q_len, out_len])?;
+            estimate.check(
+                &self.shape,
+                into,
+                (bytemuck::cast_slice(&plan.tables), self.num_pages),
+                [q_len, out_len],
+            )?;
             let round = estimate.rounds(PARTS).next().map_or(0, |round| round.end);
             let [parts, sums] = estimate.scratch_lens(round);
-            fit(gpu, &mut self.parts, parts)?;
-            fit(gpu, &mut self.sums, sums)?;
+            self.parts.fit(gpu, parts)?;
+            self.sums.fit(gpu, sums)?;
             if votes {
-                fit(gpu, &mut self.voters, out_len)?;
+                self.voters.fit(gpu, out_len)?;
             }
-            spans.push([first, lists]);
+            spans.push(ListSpan { first, lists });
             first += lists;
         }
-        fit(gpu, &mut self.spans, spans.len())?;
-        gpu.write(&self.spans, 0, &spans);
-        fit(gpu, &mut self.counts, layers * chosen.len())
+        self.spans.write(gpu, &spans)?;
+        self.counts.fit(gpu, layers * chosen.len())
     }
 
     /// Records the lists of a layer's chunks.
-    fn record(&self, pass: &mut Pass, chosen: &[Chosen], (q, k, tables): (&Bind, &Bind, &Bind), out: &Out) {
+    fn record(&self, pass: &mut Pass, chosen: &[Chosen], from: &Inputs, out: &Out) {
         let kv_heads = self.shape.num_kv_heads;
         for chosen in chosen {
             let estimate = self.estimate(chosen);
             let first_list = chosen.list * kv_heads;
             let (lists, stride, first) = match self.form.vote {
-                Some(_) => (Bind::from(&self.voters), estimate.key_blocks() + 1, 0),
+                Some(_) => (self.voters.bind(), estimate.key_blocks() + 1, 0),
                 None => (out.lists.clone(), out.stride, first_list),
             };
             for blocks in estimate.rounds(PARTS) {
@@ -188,15 +193,17 @@ impl Estimator {
                     true => strided_qk_coop::grid(&params, self.form.stride),
                     false => strided_qk::grid(&params, self.form.stride),
                 };
-                let bindings = [q.clone(), k.clone(), tables.clone(), (&self.parts).into()];
-                pass.dispatch(&self.pipelines.score, &params, &bindings, grid);
+                let Inputs { q, k: k_cache, tables } = from.clone();
+                let buffers = StridedQkBuffers { q, k_cache, tables, parts: self.parts.bind() };
+                pass.dispatch(&self.pipelines.score, &params, buffers, grid);
                 let params = estimate.softmax_block_sum(&blocks);
                 let grid = softmax_block_sum::grid(self.num_heads, blocks.end - blocks.start);
-                let bindings: [Bind; 2] = [(&self.parts).into(), (&self.sums).into()];
-                pass.dispatch(&self.pipelines.sum, &params, &bindings, grid);
+                let buffers = SoftmaxBlockSumBuffers { parts: self.parts.bind(), sums: self.sums.bind() };
+                pass.dispatch(&self.pipelines.sum, &params, buffers, grid);
                 let params = estimate.find_blocks(&self.shape, &blocks, stride, first);
-                let bindings: [Bind; 3] = [(&self.sums).into(), (&self.thresholds).into(), lists.clone()];
-                pass.dispatch(&self.pipelines.find, &params, &bindings, find_blocks::grid(&params));
+                let (sums, thresholds) = (self.sums.bind(), self.thresholds.bind());
+                let buffers = FindBlocksBuffers { sums, thresholds, out: lists.clone() };
+                pass.dispatch(&self.pipelines.find, &params, buffers, find_blocks::grid(&params));
             }
             if let Some(vote) = self.form.vote {
                 let voters = estimate.query_blocks() * kv_heads;
@@ -211,25 +218,35 @@ impl Estimator {
                     out_stride: out.stride,
                     first_list,
                 };
-                let bindings = [lists, out.lists.clone()];
-                pass.dispatch(&self.pipelines.vote, &params, &bindings, vote_blocks::grid());
+                let buffers = VoteBlocksBuffers { lists, out: out.lists.clone() };
+                pass.dispatch(&self.pipelines.vote, &params, buffers, vote_blocks::grid());
             }
         }
     }
 
     /// Records the lengths of a layer's lists.
     fn count(&self, pass: &mut Pass, layer: usize, chunks: usize, out: &Out) {
-        let narrow = |n: usize| u32::try_from(n).expect("chunks of a step fit in 32 bits");
-        let params =
-            ListCountsParams { list_stride: out.stride, first: narrow(layer * chunks), pad0: 0, pad1: 0 };
-        let bindings = [out.lists.clone(), (&self.spans).into(), (&self.counts).into()];
-        pass.dispatch(&self.pipelines.count, &params, &bindings, list_counts::grid(narrow(chunks)));
+        let params = ListCountsParams { list_stride: out.stride, first: u32_of(layer * chunks) };
+        let buffers = ListCountsBuffers {
+            lists: out.lists.clone(),
+            spans: self.spans.bind(),
+            counts: self.counts.bind(),
+        };
+        pass.dispatch(&self.pipelines.count, &params, buffers, list_counts::grid(u32_of(chunks)));
     }
 }
 
-/// Where lists go.
+/// Inputs of lists.
+#[derive(Clone)]
+struct Inputs {
+    q: Bind<f32>,
+    k: Bind<KvWord>,
+    tables: Bind<PhysicalBlock>,
+}
+
+/// Outputs of lists.
 struct Out {
-    lists: Bind,
+    lists: Bind<u32>,
     stride: u32,
 }
 
@@ -239,16 +256,16 @@ impl Sparse {
         let Some(view) = choosing(plan) else { return Ok(()) };
         let longest = view.chosen.iter().map(Chosen::kv_len).max().unwrap_or(0);
         let stride = 1 + num_blocks(longest, self.options.policy.block_size());
-        let estimator = self.estimator.as_mut().expect("kernels estimate");
-        estimator.fit(gpu, plan, &view.chosen, (self.placed.len(), stride))?;
+        let Selector::Estimated(estimator) = &mut self.selector else { return Ok(()) };
+        estimator.fit(gpu, plan, &view.chosen, self.placed.len(), stride)?;
         let lists: usize = view.chosen.iter().map(|chosen| chosen.lists as usize).sum();
         let words = lists * self.num_kv_heads * stride as usize;
         for layer in 0..self.placed.len() {
-            if self.is_sparse_in(&plan.views[self.view_of[layer]], layer) {
+            if self.is_sparse_in(&plan.views[self.views.of_layers[layer]], layer) {
                 self.placed[layer] = Some(Place { first: 0, stride });
             }
         }
-        fit(gpu, &mut self.lists, words)?;
+        self.lists.fit(gpu, words)?;
         self.trace(gpu, words)
     }
 
@@ -269,21 +286,16 @@ impl Sparse {
     }
 }
 
-impl Decoder {
-    /// Records the lists of a layer's chunks, where kernels estimate them.
-    pub(super) fn estimate_on_device(&self, pass: &mut Pass, layer: usize, plan: &ViewRows) {
-        let Some(sparse) = &self.sparse else { return };
-        let (Some(estimator), Some(place)) = (&sparse.estimator, sparse.placed[layer]) else { return };
-        let (k, _) = self.kv.home(layer);
-        let from = (&(&self.activations.q).into(), &k.into(), &(&self.inputs.tables).into());
-        let out = Out { lists: (&sparse.lists).into(), stride: place.stride };
-        estimator.record(pass, &plan.chosen, from, &out);
-        estimator.count(pass, layer, plan.chosen.len(), &out);
-        sparse.copy_trace(pass, layer);
+impl Sparse {
+    /// Records the lists of a layer's chunks.
+    pub(super) fn estimate(&self, estimator: &Estimator, ctx: &mut Ctx<'_>, layer: usize) {
+        let Some(place) = self.placed[layer] else { return };
+        let (k, _) = ctx.kv.home(layer);
+        let from = Inputs { q: ctx.act.q.bind(), k: k.bind(), tables: ctx.inputs.tables.bind() };
+        let out = Out { lists: self.lists.bind(), stride: place.stride };
+        let chosen = &ctx.view(layer).chosen;
+        estimator.record(ctx.pass, chosen, &from, &out);
+        estimator.count(ctx.pass, layer, chosen.len(), &out);
+        self.copy_trace(ctx.pass, layer);
     }
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
-fn narrow(x: f64) -> f32 {
-    x as f32
 }

@@ -3,17 +3,24 @@
 
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
+use attn_kernels::gpu::{Gpu, Pipeline};
+use attn_kernels::kernel::block_lse::BlockLseBuffers;
 use attn_kernels::kernel::block_lse::{self, BlockLseParams};
-use attn_kernels::kernel::list_counts::{self, ListCountsParams};
+use attn_kernels::kernel::list_counts::{self, ListCountsBuffers, ListCountsParams};
+use attn_kernels::kernel::mass_cut::MassCutBuffers;
 use attn_kernels::kernel::mass_cut::{self, MassCutParams, TURNS};
+use attn_kernels::rows::ListSpan;
 use sparse_select::Policy;
 use sparse_select::certificate::odds;
 
-use super::rank::Site;
-use super::{Place, Sparse, fit, u32_of};
-use crate::decoder::Decoder;
-use crate::{DecoderConfig, KvPool, ModelError};
+use super::device::Ranker;
+use super::rank::RankSite;
+use super::{Place, Sparse};
+use crate::cast::{f32_of, u32_of};
+use crate::decoder::attention::Site;
+use crate::decoder::buffers::GrowBuf;
+use crate::decoder::ops::Ctx;
+use crate::{DecoderConfig, ModelError};
 
 /// Kernels and buffers of such a selection.
 #[derive(Debug)]
@@ -25,66 +32,67 @@ pub(super) struct Mass {
     /// Tokens of a block.
     select_block: u32,
     /// `[rows, num_heads, score_stride]`
-    lses: Buf<f32>,
+    lses: GrowBuf<f32>,
     /// `[rows, num_kv_heads]`
-    cuts: Buf<[u32; 4]>,
-    /// `[first list, lists]` of every row.
-    spans: Buf<[u32; 2]>,
+    cuts: GrowBuf<[u32; 4]>,
+    /// Lists of every row.
+    spans: GrowBuf<ListSpan>,
     /// Blocks that lists name, `[layers, rows]`.
-    pub(super) counts: Buf<u32>,
+    pub(super) counts: GrowBuf<u32>,
+}
+
+/// Extent of a step.
+pub(super) struct MassRoom {
+    pub(super) layers: usize,
+    pub(super) rows: usize,
+    /// Blocks of a row at most.
+    pub(super) blocks: u32,
 }
 
 impl Mass {
     /// `None` where a budget decides.
-    pub(super) fn new(
-        gpu: &Gpu,
-        policy: &dyn Policy,
-        (config, kv): (&DecoderConfig, &KvPool),
-    ) -> Result<Option<Self>, ModelError> {
+    pub(super) fn new(site: &Site<'_>, policy: &dyn Policy) -> Result<Option<Self>, ModelError> {
+        let Site { gpu, config, kv, .. } = *site;
         let Some(mass) = policy.mass() else { return Ok(None) };
         let select_block = policy.block_size().get();
-        #[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
-        let odds = odds(mass) as f32;
         Ok(Some(Self {
             lse: gpu.pipeline(&block_lse::variant(kv.shape(), config.num_heads, select_block))?,
             cut: gpu.pipeline(&mass_cut::variant(config.num_heads / config.num_kv_heads))?,
             count: gpu.pipeline(&list_counts::variant())?,
-            odds,
+            odds: f32_of(odds(mass)),
             select_block,
-            lses: gpu.buffer("lses", 1)?,
-            cuts: gpu.buffer("cuts", 1)?,
-            spans: gpu.buffer("spans", 1)?,
-            counts: gpu.buffer("counts", 1)?,
+            lses: GrowBuf::new(gpu, "lses", 1)?,
+            cuts: GrowBuf::new(gpu, "cuts", 1)?,
+            spans: GrowBuf::new(gpu, "spans", 1)?,
+            counts: GrowBuf::new(gpu, "counts", 1)?,
         }))
     }
 
-    /// Makes room for `rows` rows of at most `blocks` blocks in `layers` layers.
+    /// Makes room for a step.
     pub(super) fn fit(
         &mut self,
         gpu: &Gpu,
         config: &DecoderConfig,
-        [layers, rows]: [usize; 2],
-        blocks: u32,
+        room: &MassRoom,
     ) -> Result<(), ModelError> {
+        let MassRoom { layers, rows, blocks } = *room;
         let kv_heads = config.num_kv_heads;
-        fit(gpu, &mut self.lses, rows * config.num_heads as usize * blocks as usize)?;
-        fit(gpu, &mut self.cuts, rows * kv_heads as usize)?;
-        fit(gpu, &mut self.spans, rows)?;
-        let spans: Vec<[u32; 2]> = (0..u32_of(rows)).map(|row| [row * kv_heads, kv_heads]).collect();
-        gpu.write(&self.spans, 0, &spans);
-        fit(gpu, &mut self.counts, layers * rows)
+        self.lses.fit(gpu, rows * config.num_heads as usize * blocks as usize)?;
+        self.cuts.fit(gpu, rows * kv_heads as usize)?;
+        let span = |row| ListSpan { first: row * kv_heads, lists: kv_heads };
+        self.spans.write(gpu, &(0..u32_of(rows)).map(span).collect::<Vec<_>>())?;
+        self.counts.fit(gpu, layers * rows)
     }
 }
 
-impl Decoder {
+impl Sparse {
     /// Records the lists of a layer whose blocks are scored: the keys of blocks are read as far down their order as no bound
     /// makes the mass certain.
-    pub(super) fn cut_by_mass(&self, pass: &mut Pass, sparse: &Sparse, mass: &Mass, site: &Site<'_>) {
-        let Some(ranker) = &sparse.ranker else { return };
-        let (Some(bounds), Some(Place { stride, .. })) = (ranker.bounds(), sparse.placed[site.layer]) else {
+    pub(super) fn cut_by_mass(&self, ctx: &mut Ctx<'_>, ranker: &Ranker, mass: &Mass, site: &RankSite<'_>) {
+        let (Some(bounds), Some(Place { stride, .. })) = (ranker.bounds(), self.placed[site.layer]) else {
             return;
         };
-        let config = &self.config;
+        let (config, pass) = (ctx.config, &mut *ctx.pass);
         let lse = BlockLseParams {
             num_heads: config.num_heads,
             num_kv_heads: config.num_kv_heads,
@@ -92,8 +100,6 @@ impl Decoder {
             stride: ranker.score_stride,
             scale: config.scale,
             first: 0,
-            pad0: 0,
-            pad1: 0,
         };
         let cut = MassCutParams {
             num_heads: config.num_heads,
@@ -103,39 +109,39 @@ impl Decoder {
             list_stride: stride,
             turn: 0,
             odds: mass.odds,
-            pad0: 0,
+            slack: self.kernels.slack(),
         };
-        let of_lse: [Bind; 7] = [
-            site.q.into(),
-            site.k.into(),
-            site.tables.into(),
-            site.rows.into(),
-            (&ranker.scores).into(),
-            (&mass.cuts).into(),
-            (&mass.lses).into(),
-        ];
-        let of_cut: [Bind; 6] = [
-            site.rows.into(),
-            (&ranker.scores).into(),
-            bounds.into(),
-            (&mass.lses).into(),
-            (&mass.cuts).into(),
-            (&sparse.lists).into(),
-        ];
+        let of_lse = BlockLseBuffers {
+            q: site.q.bind(),
+            k_cache: site.k.bind(),
+            tables: site.tables.bind(),
+            rows: site.rows.bind(),
+            scores: ranker.scores.bind(),
+            cuts: mass.cuts.bind(),
+            lses: mass.lses.bind(),
+        };
+        let of_cut = MassCutBuffers {
+            rows: site.rows.bind(),
+            scores: ranker.scores.bind(),
+            bounds: bounds.bind(),
+            lses: mass.lses.bind(),
+            cuts: mass.cuts.bind(),
+            lists: self.lists.bind(),
+        };
         let lse_grid = block_lse::grid(&lse, mass.select_block, site.count);
         for turn in TURNS {
             let lse = BlockLseParams { first: u32::from(turn == mass_cut::FIRST), ..lse };
-            pass.dispatch(&mass.lse, &lse, &of_lse, lse_grid);
-            pass.dispatch(
-                &mass.cut,
-                &MassCutParams { turn, ..cut },
-                &of_cut,
-                mass_cut::grid(&cut, site.count),
-            );
+            pass.dispatch(&mass.lse, &lse, of_lse.clone(), lse_grid);
+            let grid = mass_cut::grid(&cut, site.count);
+            pass.dispatch(&mass.cut, &MassCutParams { turn, ..cut }, of_cut.clone(), grid);
         }
         let first = u32_of(site.layer) * site.count;
-        let params = ListCountsParams { list_stride: stride, first, pad0: 0, pad1: 0 };
-        let bindings = [(&sparse.lists).into(), (&mass.spans).into(), (&mass.counts).into()];
-        pass.dispatch(&mass.count, &params, &bindings, list_counts::grid(site.count));
+        let params = ListCountsParams { list_stride: stride, first };
+        let buffers = ListCountsBuffers {
+            lists: self.lists.bind(),
+            spans: mass.spans.bind(),
+            counts: mass.counts.bind(),
+        };
+        pass.dispatch(&mass.count, &params, buffers, list_counts::grid(site.count));
     }
 }

@@ -1,4 +1,4 @@
-//! What selections are worth, on the host: recall of the mass of dense attention, and what heads kept before they agreed.
+//! Worth of selections, on the host: recall of the mass of dense attention, and what heads kept before they agreed.
 
 use sparse_select::measure::{Mask, recall};
 use sparse_select::policy::num_blocks;
@@ -11,28 +11,31 @@ use crate::sparse::{Attended, Mean, SparseOptions};
 /// Queries of a chunk that are measured, evenly spread; the cost is that of their dense attention in f64.
 const QUERIES: usize = 16;
 
+/// A selection of chosen rows in a layer, with what it was made from.
+pub(super) struct Measured<'a> {
+    pub(super) chosen: &'a Chosen,
+    pub(super) selection: &'a Selection,
+    pub(super) layer: usize,
+    pub(super) q: Heads<'a>,
+    pub(super) k: Heads<'a>,
+}
+
 impl SparseOptions {
-    /// Measures the selection of chosen rows in a layer.
+    /// Measures a selection.
     pub(super) fn measure_into(
         &self,
         attended: &mut Attended,
-        chosen: &Chosen,
-        selection: &Selection,
-        layer: usize,
-        (q, k): (Heads<'_>, Heads<'_>),
+        measured: &Measured<'_>,
     ) -> Result<(), ModelError> {
-        attended.recall.join(self.recall(chosen, selection, (&q, &k))?);
+        attended.recall.join(self.recall(measured)?);
+        let Measured { chosen, layer, q, k, .. } = *measured;
         let density = self.policy.head_density(&self.input(chosen, layer, Some((q, k))))?;
         density.into_iter().for_each(|density| attended.head_density.add(density));
         Ok(())
     }
 
-    fn recall(
-        &self,
-        chosen: &Chosen,
-        selection: &Selection,
-        (q, k): (&Heads<'_>, &Heads<'_>),
-    ) -> Result<Mean, ModelError> {
+    fn recall(&self, measured: &Measured<'_>) -> Result<Mean, ModelError> {
+        let Measured { chosen, selection, q, k, .. } = measured;
         let block = self.policy.block_size();
         let mut mean = Mean::default();
         for row in (0..chosen.rows).step_by(chosen.rows.div_ceil(QUERIES)) {

@@ -2,6 +2,7 @@
 
 use attn_kernels::gpu::{Pass, Read};
 use attn_kernels::kernel::{KvDtype, KvShape, block_digest};
+use attn_kernels::rows::KvWord;
 use half::f16;
 use kvblock::BlockSize;
 use rustc_hash::FxHashMap;
@@ -18,24 +19,17 @@ pub(super) struct Mirror {
     layers: Vec<FxHashMap<u32, Box<[f32]>>>,
 }
 
+/// Digests as kernels keep them of pages of this shape.
+pub(super) fn digests(shape: &KvShape) -> DigestFormat {
+    match block_digest::dtype(shape.dtype) {
+        KvDtype::F32 => DigestFormat::F32,
+        _ => DigestFormat::F16 { page: BlockSize::new(shape.block_size).expect("a page has tokens") },
+    }
+}
+
 impl Mirror {
     pub(super) fn new(shape: KvShape, num_layers: usize) -> Self {
         Self { shape, layers: vec![FxHashMap::default(); num_layers] }
-    }
-
-    /// Tokens of a block.
-    pub(super) fn block_size(&self) -> u32 {
-        self.shape.block_size
-    }
-
-    /// Digests as kernels keep them of these pages.
-    pub(super) fn digests(&self) -> DigestFormat {
-        match block_digest::dtype(self.shape.dtype) {
-            KvDtype::F32 => DigestFormat::F32,
-            _ => {
-                DigestFormat::F16 { page: BlockSize::new(self.shape.block_size).expect("a page has tokens") }
-            }
-        }
     }
 
     /// Blocks that the device writes: what is known of them is no longer so.
@@ -54,7 +48,7 @@ impl Mirror {
         kv: &KvPool,
         layer: usize,
         tables: impl Iterator<Item = &'a u32>,
-    ) -> Vec<(u32, Read<u32>)> {
+    ) -> Vec<(u32, Read<KvWord>)> {
         let words = self.shape.block_bytes() / 4;
         let mut missing: Vec<u32> = tables.filter(|b| !self.layers[layer].contains_key(b)).copied().collect();
         missing.sort_unstable();
@@ -65,7 +59,7 @@ impl Mirror {
     }
 
     /// Takes in what the device had for a block.
-    pub(super) fn insert(&mut self, layer: usize, block: u32, words: &[u32]) {
+    pub(super) fn insert(&mut self, layer: usize, block: u32, words: &[KvWord]) {
         let s = &self.shape;
         let (heads, size, dim) = (s.num_kv_heads as usize, s.block_size as usize, s.head_dim as usize);
         let mut page = vec![0.0; heads * size * dim].into_boxed_slice();

@@ -1,4 +1,4 @@
-//! How kernels score the blocks of decode rows: from digests, hashes or compressed keys of pages, which lie beside the cache.
+//! Scores of the blocks of decode rows by kernels: from digests, hashes or compressed keys of pages, which lie beside the cache.
 
 mod compressed;
 mod digests;
@@ -8,16 +8,19 @@ mod pages;
 use attn_kernels::gpu::{Buf, Gpu, Pass};
 use sparse_select::{Policy, Ranking};
 
-use super::{Chosen, u32_of};
+use super::Chosen;
 use crate::batch::Slice;
-use crate::decoder::inputs::View;
+use crate::cast::u32_of;
+use crate::decoder::attention::Site;
+use crate::decoder::views::View;
 use crate::{DecoderConfig, KvPool, ModelError};
+use attn_kernels::rows::{DecodeRow, KvWord, PhysicalBlock};
 use compressed::Compressed;
 use digests::Digests;
 use hashes::Hashes;
 use pages::Pages;
 
-/// What scores blocks, and the pages that it has yet to look at.
+/// Scorer of blocks, and the pages that it has yet to look at.
 #[derive(Debug)]
 pub(super) struct Scorer {
     kind: Kind,
@@ -32,14 +35,14 @@ enum Kind {
 }
 
 /// A layer of a step.
-pub(super) struct Site<'a> {
+pub(super) struct RankSite<'a> {
     pub(super) layer: usize,
     pub(super) view: usize,
-    pub(super) k: &'a Buf<u32>,
+    pub(super) k: &'a Buf<KvWord>,
     pub(super) q: &'a Buf<f32>,
-    pub(super) tables: &'a Buf<u32>,
+    pub(super) tables: &'a Buf<PhysicalBlock>,
     /// Decode rows that select, and how many.
-    pub(super) rows: &'a Buf<[u32; 4]>,
+    pub(super) rows: &'a Buf<DecodeRow>,
     pub(super) count: u32,
 }
 
@@ -47,26 +50,22 @@ impl Scorer {
     /// `None` where the policy ranks in no such way, or the kernels serve none of its sizes. Only layers that `selects` names
     /// are scored.
     pub(super) fn new(
-        gpu: &Gpu,
+        site: &Site<'_>,
         policy: &dyn Policy,
-        (config, kv): (&DecoderConfig, &KvPool),
         selects: &[bool],
-        views: usize,
     ) -> Result<Option<Self>, ModelError> {
         let block = policy.block_size().get();
-        let of = (config, kv);
         let (kind, pages) = match policy.ranking() {
             None => return Ok(None),
             Some(Ranking::Digests(by)) => {
-                let by = (by, block, policy.certifies());
-                (Kind::Digests(Digests::new(gpu, by, of, selects, views)?), Pages::new(block, false))
+                (Kind::Digests(Digests::new(site, by, policy, selects)?), Pages::new(block, false))
             }
             Some(Ranking::Hashes(by)) => {
-                let hashes = Hashes::new(gpu, (by, block), of, selects, views)?;
+                let hashes = Hashes::new(site, by, block, selects)?;
                 (Kind::Hashes(Box::new(hashes)), Pages::new(block, false))
             }
             Some(Ranking::Compressed(by)) => {
-                let Some(compressed) = Compressed::new(gpu, (by, block), kv, selects, views)? else {
+                let Some(compressed) = Compressed::new(site, by, block, selects)? else {
                     return Ok(None);
                 };
                 // The softmax goes over every compressed key, those of the last blocks too.
@@ -109,16 +108,16 @@ impl Scorer {
     ) -> Result<(), ModelError> {
         let longest = chosen.iter().map(Chosen::kv_len).max().unwrap_or(0);
         match &mut self.kind {
-            Kind::Digests(digests) => digests.begin(gpu, config, (chosen.len(), score_stride)),
+            Kind::Digests(digests) => digests.begin(gpu, config, chosen.len(), score_stride),
             Kind::Hashes(hashes) => hashes.begin(gpu, chosen, score_stride),
             Kind::Compressed(compressed) => {
-                compressed.begin(gpu, config, (chosen.len(), u32_of(longest)), score_stride)
+                compressed.begin(gpu, config, chosen.len(), u32_of(longest), score_stride)
             }
         }
     }
 
     /// Records what the layer takes in of the pages that were written.
-    pub(super) fn take_in(&self, pass: &mut Pass, site: &Site<'_>) {
+    pub(super) fn take_in(&self, pass: &mut Pass, site: &RankSite<'_>) {
         match &self.kind {
             Kind::Digests(digests) => digests.pools.take_in(pass, site),
             Kind::Hashes(hashes) => hashes.take_in(pass, site),
@@ -127,7 +126,7 @@ impl Scorer {
     }
 
     /// Records the scores of all blocks, `[rows, sets, score_stride]`.
-    pub(super) fn score(&self, pass: &mut Pass, site: &Site<'_>, scores: &Buf<f32>) {
+    pub(super) fn score(&self, pass: &mut Pass, site: &RankSite<'_>, scores: &Buf<f32>) {
         match &self.kind {
             Kind::Digests(digests) => digests.score(pass, site, scores),
             Kind::Hashes(hashes) => hashes.score(pass, site, scores),
@@ -135,10 +134,11 @@ impl Scorer {
         }
     }
 
-    /// What the blocks of the layer at hand may hold, `[rows, num_heads, score_stride]`, where a certificate asks for it.
+    /// Returns bounds of the mass of blocks in the current layer, `[rows, num_heads, score_stride]`, where a certificate
+    /// asks for them.
     pub(super) fn bounds(&self) -> Option<&Buf<f32>> {
         match &self.kind {
-            Kind::Digests(digests) => digests.bounds.as_ref(),
+            Kind::Digests(digests) => digests.bounds.as_deref(),
             Kind::Hashes(_) | Kind::Compressed(_) => None,
         }
     }

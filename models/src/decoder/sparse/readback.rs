@@ -1,10 +1,10 @@
-//! What the host learns of a step whose blocks kernels selected, once, at its end.
+//! Readbacks of a step whose blocks kernels selected, once, at its end.
 
 use attn_kernels::gpu::{Buf, Gpu, Outcome, Pass, Read};
 use sparse_select::Selection;
 use sparse_select::policy::num_blocks;
 
-use super::{Chosen, Place, Sparse, choosing};
+use super::{Chosen, Place, Selector, Sparse, choosing};
 use crate::ModelError;
 use crate::decoder::inputs::Plan;
 
@@ -20,9 +20,12 @@ impl Sparse {
     /// Records the readbacks of a step.
     pub(in crate::decoder) fn read(&self, pass: &mut Pass, plan: &Plan) -> Reads {
         let chunks = choosing(plan).map_or(0, |view| view.chosen.len());
-        let estimated = self.estimator.as_ref().map(|estimator| &estimator.counts);
-        let by_mass = self.ranker.as_ref().and_then(|ranker| Some(&ranker.mass.as_ref()?.counts));
-        let counts = estimated.or(by_mass).filter(|_| chunks > 0);
+        let counts = match &self.selector {
+            Selector::Estimated(estimator) => Some(&estimator.counts),
+            Selector::Ranked(ranker) => ranker.mass.as_ref().map(|mass| &mass.counts),
+            Selector::ByPosition | Selector::OnHost(_) => None,
+        };
+        let counts = counts.filter(|_| chunks > 0);
         Reads {
             masses: self.read_masses(pass, plan),
             counts: counts.map(|counts| pass.read(counts, 0..self.placed.len() * chunks)),
@@ -75,7 +78,7 @@ impl Sparse {
         }
     }
 
-    /// What a policy's own code would have returned for the lists of chosen rows.
+    /// Returns the selection that a policy's own code would have returned for the lists of chosen rows.
     fn selection(&self, chosen: &Chosen, lists: &[&[u32]]) -> Selection {
         let block = self.options.policy.block_size();
         let list = |head: usize, list: u32| lists[(chosen.list + list) as usize * self.num_kv_heads + head];

@@ -13,7 +13,7 @@ use crate::{CompressedConfig, Compressor, DecoderConfig, Reach};
 pub(super) struct Blocks {
     window: u32,
     entries: u32,
-    /// Of states of two windows; those of one are half as large.
+    /// Elements of the states of two windows; those of one are half as large.
     states: u32,
 }
 

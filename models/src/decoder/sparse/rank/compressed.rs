@@ -1,18 +1,21 @@
 //! Scores from attention to compressed keys (NSA): the means of digests of pages.
 
+use attn_kernels::kernel::nsa_block_score::NsaBlockScoreBuffers;
+use attn_kernels::kernel::nsa_probs::NsaProbsBuffers;
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
+use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
 use attn_kernels::kernel::block_digest::Digest;
 use attn_kernels::kernel::nsa_block_score::{self, NsaBlockScoreParams};
 use attn_kernels::kernel::nsa_probs::{self, NsaProbsParams};
 use bytemuck::Zeroable;
 use sparse_select::ByCompressed;
 
-use super::super::fit;
-use super::Site;
+use super::RankSite;
 use super::digests::DigestPools;
-use crate::{DecoderConfig, KvPool, ModelError};
+use crate::decoder::attention::Site;
+use crate::decoder::buffers::GrowBuf;
+use crate::{DecoderConfig, ModelError};
 
 /// Mean keys of pages, and what a step makes of them.
 #[derive(Debug)]
@@ -22,29 +25,29 @@ pub(super) struct Compressed {
     attend: Arc<Pipeline>,
     score: Arc<Pipeline>,
     /// `[rows, num_heads, prob_stride]`
-    probs: Buf<f32>,
+    probs: GrowBuf<f32>,
     params: (NsaProbsParams, NsaBlockScoreParams),
 }
 
 impl Compressed {
     /// `None` where strides are not whole pages.
     pub(super) fn new(
-        gpu: &Gpu,
-        (by, block): (ByCompressed, u32),
-        kv: &KvPool,
+        site: &Site<'_>,
+        by: ByCompressed,
+        block: u32,
         selects: &[bool],
-        views: usize,
     ) -> Result<Option<Self>, ModelError> {
+        let Site { gpu, kv, .. } = *site;
         let ByCompressed { kernel_size, kernel_stride, .. } = by;
         if !kernel_stride.is_multiple_of(kv.shape().block_size) {
             return Ok(None);
         }
         Ok(Some(Self {
             by,
-            pools: DigestPools::new(gpu, kv, Digest::Mean, selects, views)?,
+            pools: DigestPools::new(site, Digest::Mean, selects)?,
             attend: gpu.pipeline(&nsa_probs::variant(kv.shape(), kernel_size, kernel_stride))?,
             score: gpu.pipeline(&nsa_block_score::variant(kernel_size, kernel_stride, block))?,
-            probs: gpu.buffer("probs", 1)?,
+            probs: GrowBuf::new(gpu, "probs", 1)?,
             params: (NsaProbsParams::zeroed(), NsaBlockScoreParams::zeroed()),
         }))
     }
@@ -54,26 +57,18 @@ impl Compressed {
         &mut self,
         gpu: &Gpu,
         config: &DecoderConfig,
-        (rows, longest): (usize, u32),
+        rows: usize,
+        longest: u32,
         score_stride: u32,
     ) -> Result<(), ModelError> {
         let (num_heads, num_kv_heads) = (config.num_heads, config.num_kv_heads);
         let prob_stride = longest / self.by.kernel_stride;
-        fit(gpu, &mut self.probs, rows * (num_heads * prob_stride) as usize)?;
+        self.probs.fit(gpu, rows * (num_heads * prob_stride) as usize)?;
         #[expect(clippy::cast_precision_loss, reason = "heads have few channels")]
         let scale = 1.0 / (config.head_dim as f32).sqrt();
         let q_stride = num_heads * config.head_dim;
         self.params = (
-            NsaProbsParams {
-                num_heads,
-                num_kv_heads,
-                q_stride,
-                prob_stride,
-                scale,
-                pad0: 0,
-                pad1: 0,
-                pad2: 0,
-            },
+            NsaProbsParams { num_heads, num_kv_heads, q_stride, prob_stride, scale },
             NsaBlockScoreParams {
                 num_heads,
                 num_kv_heads,
@@ -88,13 +83,19 @@ impl Compressed {
         Ok(())
     }
 
-    pub(super) fn score(&self, pass: &mut Pass, site: &Site<'_>, scores: &Buf<f32>) {
+    pub(super) fn score(&self, pass: &mut Pass, site: &RankSite<'_>, scores: &Buf<f32>) {
         let Some(pool) = &self.pools.pools[site.layer] else { return };
         let (attend, score) = &self.params;
-        let bindings: [Bind; 5] =
-            [site.q.into(), pool.into(), site.tables.into(), site.rows.into(), (&self.probs).into()];
-        pass.dispatch(&self.attend, attend, &bindings, nsa_probs::grid(attend, site.count));
-        let bindings: [Bind; 3] = [(&self.probs).into(), site.rows.into(), scores.into()];
-        pass.dispatch(&self.score, score, &bindings, nsa_block_score::grid(score, site.count));
+        let (rows, probs) = (site.rows.bind(), self.probs.bind());
+        let buffers = NsaProbsBuffers {
+            q: site.q.bind(),
+            digests: pool.bind(),
+            tables: site.tables.bind(),
+            rows: rows.clone(),
+            probs: probs.clone(),
+        };
+        pass.dispatch(&self.attend, attend, buffers, nsa_probs::grid(attend, site.count));
+        let buffers = NsaBlockScoreBuffers { probs, rows, scores: scores.bind() };
+        pass.dispatch(&self.score, score, buffers, nsa_block_score::grid(score, site.count));
     }
 }

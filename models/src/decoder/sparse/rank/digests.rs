@@ -2,15 +2,19 @@
 
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
+use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
 use attn_kernels::kernel::KvShape;
-use attn_kernels::kernel::block_digest::{self, BlockDigestParams, Digest};
+use attn_kernels::kernel::block_digest::{self, BlockDigestBuffers, BlockDigestParams, Digest};
+use attn_kernels::kernel::block_score::BlockScoreBuffers;
 use attn_kernels::kernel::block_score::{self, BlockScoreParams};
-use sparse_select::{ByDigests, DigestKind};
+use attn_kernels::rows::Touched;
+use sparse_select::{ByDigests, DigestKind, Policy};
 
-use super::super::{fit, u32_of};
-use super::Site;
-use crate::{DecoderConfig, KvPool, ModelError};
+use super::RankSite;
+use crate::cast::u32_of;
+use crate::decoder::attention::Site;
+use crate::decoder::buffers::GrowBuf;
+use crate::{DecoderConfig, ModelError};
 
 /// Digests beside the cache, one of every page and layer that selects.
 #[derive(Debug)]
@@ -18,20 +22,15 @@ pub(super) struct DigestPools {
     shape: KvShape,
     num_pages: u32,
     pipeline: Arc<Pipeline>,
-    /// Of each layer, `None` where it does not select.
+    /// Digests of each layer, `None` where it does not select.
     pub(super) pools: Vec<Option<Buf<u32>>>,
-    /// `(page, tokens)` to digest, by view.
-    touched: Vec<(u32, Buf<[u32; 2]>)>,
+    /// Pages to digest and their number, by view.
+    touched: Vec<(u32, GrowBuf<Touched>)>,
 }
 
 impl DigestPools {
-    pub(super) fn new(
-        gpu: &Gpu,
-        kv: &KvPool,
-        digest: Digest,
-        selects: &[bool],
-        views: usize,
-    ) -> Result<Self, ModelError> {
+    pub(super) fn new(site: &Site<'_>, digest: Digest, selects: &[bool]) -> Result<Self, ModelError> {
+        let Site { gpu, kv, views, .. } = *site;
         let (shape, num_pages) = (*kv.shape(), kv.num_blocks());
         let len = digest.pool_len(&shape, num_pages as usize);
         let pool = |selects: &bool| selects.then(|| gpu.buffer("digests", len)).transpose();
@@ -40,36 +39,32 @@ impl DigestPools {
             num_pages,
             pipeline: gpu.pipeline(&block_digest::variant(&shape, digest))?,
             pools: selects.iter().map(pool).collect::<Result<_, _>>()?,
-            touched: (0..views)
-                .map(|_| Ok((0, gpu.buffer("touched", 1)?)))
+            touched: (0..views.all.len())
+                .map(|_| Ok((0, GrowBuf::new(gpu, "touched", 1)?)))
                 .collect::<Result<_, ModelError>>()?,
         })
     }
 
     /// Lays out full pages to digest in the layers of a view.
     pub(super) fn touch(&mut self, gpu: &Gpu, view: usize, pages: &[u32]) -> Result<(), ModelError> {
-        let pages: Vec<[u32; 2]> = pages.iter().map(|page| [*page, self.shape.block_size]).collect();
-        block_digest::check(&self.shape, &pages, self.num_pages)?;
+        let tokens = self.shape.block_size;
+        let pages: Vec<Touched> = pages.iter().map(|page| Touched { block: *page, tokens }).collect();
+        block_digest::check(&self.shape, bytemuck::cast_slice(&pages), self.num_pages)?;
         let (count, touched) = &mut self.touched[view];
-        fit(gpu, touched, pages.len())?;
-        gpu.write(touched, 0, &pages);
+        touched.write(gpu, &pages)?;
         *count = u32_of(pages.len());
         Ok(())
     }
 
-    pub(super) fn take_in(&self, pass: &mut Pass, site: &Site<'_>) {
+    pub(super) fn take_in(&self, pass: &mut Pass, site: &RankSite<'_>) {
         let (Some(pool), (touched, pages)) = (&self.pools[site.layer], &self.touched[site.view]) else {
             return;
         };
         if *touched > 0 {
-            let params = BlockDigestParams {
-                num_kv_heads: self.shape.num_kv_heads,
-                touched: *touched,
-                pad0: 0,
-                pad1: 0,
-            };
-            let bindings = [pages.into(), site.k.into(), pool.into()];
-            pass.dispatch(&self.pipeline, &params, &bindings, block_digest::grid(&self.shape, *touched));
+            let params = BlockDigestParams { num_kv_heads: self.shape.num_kv_heads, touched: *touched };
+            let buffers =
+                BlockDigestBuffers { touched: pages.bind(), k_cache: site.k.bind(), digests: pool.bind() };
+            pass.dispatch(&self.pipeline, &params, buffers, block_digest::grid(&self.shape, *touched));
         }
     }
 }
@@ -81,20 +76,21 @@ pub(super) struct Digests {
     digest: Digest,
     pub(super) pools: DigestPools,
     score: Arc<Pipeline>,
-    /// Of the step: the same in all its layers.
+    /// Parameters of the step, the same in all its layers.
     params: BlockScoreParams,
-    /// What blocks may hold, `[rows, num_heads, score_stride]`, of the layer at hand; `None` without a certificate.
-    pub(super) bounds: Option<Buf<f32>>,
+    /// Bounds of the mass of blocks in the current layer, `[rows, num_heads, score_stride]`; `None` without a certificate.
+    pub(super) bounds: Option<GrowBuf<f32>>,
 }
 
 impl Digests {
     pub(super) fn new(
-        gpu: &Gpu,
-        (by, block, certifies): (ByDigests, u32, bool),
-        (config, kv): (&DecoderConfig, &KvPool),
+        site: &Site<'_>,
+        by: ByDigests,
+        policy: &dyn Policy,
         selects: &[bool],
-        views: usize,
     ) -> Result<Self, ModelError> {
+        let Site { gpu, config, kv, .. } = *site;
+        let (block, certifies) = (policy.block_size().get(), policy.certifies());
         let digest = match by.digest {
             DigestKind::MinMax => Digest::MinMax,
             DigestKind::Mean => Digest::Mean,
@@ -106,10 +102,10 @@ impl Digests {
         Ok(Self {
             by,
             digest,
-            pools: DigestPools::new(gpu, kv, digest, selects, views)?,
+            pools: DigestPools::new(site, digest, selects)?,
             score: gpu.pipeline(&score)?,
             params: BlockScoreParams::default(),
-            bounds: certifies.then(|| gpu.buffer("bounds", 1)).transpose()?,
+            bounds: certifies.then(|| GrowBuf::new(gpu, "bounds", 1)).transpose()?,
         })
     }
 
@@ -117,7 +113,8 @@ impl Digests {
         &mut self,
         gpu: &Gpu,
         config: &DecoderConfig,
-        (rows, score_stride): (usize, u32),
+        rows: usize,
+        score_stride: u32,
     ) -> Result<(), ModelError> {
         let group = config.num_heads / config.num_kv_heads;
         self.params = BlockScoreParams {
@@ -133,18 +130,20 @@ impl Digests {
             ..BlockScoreParams::default()
         };
         let len = block_score::bounds_len(&self.params, rows);
-        self.bounds.as_mut().map_or(Ok(()), |bounds| fit(gpu, bounds, len))
+        self.bounds.as_mut().map_or(Ok(()), |bounds| bounds.fit(gpu, len))
     }
 
-    pub(super) fn score(&self, pass: &mut Pass, site: &Site<'_>, scores: &Buf<f32>) {
+    pub(super) fn score(&self, pass: &mut Pass, site: &RankSite<'_>, scores: &Buf<f32>) {
         let Some(pool) = &self.pools.pools[site.layer] else { return };
-        let bindings = [site.q.into(), pool.into(), site.tables.into(), site.rows.into(), scores.into()];
-        let bindings: Vec<Bind> = bindings.into_iter().chain(self.bounds.as_ref().map(Bind::from)).collect();
-        pass.dispatch(
-            &self.score,
-            &self.params,
-            &bindings,
-            block_score::grid(self.digest, &self.params, site.count),
-        );
+        let buffers = BlockScoreBuffers {
+            q: site.q.bind(),
+            digests: pool.bind(),
+            tables: site.tables.bind(),
+            rows: site.rows.bind(),
+            scores: scores.bind(),
+            bounds: self.bounds.as_deref().map(Buf::bind),
+        };
+        let grid = block_score::grid(self.digest, &self.params, site.count);
+        pass.dispatch(&self.score, &self.params, buffers, grid);
     }
 }

@@ -1,5 +1,8 @@
 //! Scores from binary hashes of keys and queries (hash retrieval).
 
+use attn_kernels::kernel::hamming_score::HammingScoreBuffers;
+use attn_kernels::kernel::hash_codes::HashCodesBuffers;
+use attn_kernels::rows::KvWord;
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
@@ -9,9 +12,12 @@ use attn_kernels::kernel::hash_codes::{self, HashCodesParams, HashSource};
 use bytemuck::Zeroable;
 use sparse_select::{ByHashes, SelectError};
 
-use super::super::{Chosen, fit, u32_of};
-use super::Site;
-use crate::{DecoderConfig, KvPool, ModelError};
+use super::super::Chosen;
+use super::RankSite;
+use crate::ModelError;
+use crate::cast::u32_of;
+use crate::decoder::attention::Site;
+use crate::decoder::buffers::GrowBuf;
 
 /// Slots that one dispatch hashes: lists are bound at offsets of this many.
 const SLOTS: usize = 1 << 17;
@@ -29,25 +35,38 @@ pub(super) struct Hashes {
     keys: Arc<Pipeline>,
     queries: Arc<Pipeline>,
     score: Arc<Pipeline>,
-    /// Of each layer, `None` where it does not select: `[num_pages, num_kv_heads, block_size, words]`.
+    /// Hashes of each layer, `None` where it does not select: `[num_pages, num_kv_heads, block_size, words]`.
     pools: Vec<Option<Buf<u32>>>,
     /// Slots of keys to hash, by view.
-    slots: Vec<(usize, Buf<u32>)>,
+    slots: Vec<(usize, GrowBuf<u32>)>,
     /// Rows of q to hash.
-    rows: Buf<u32>,
+    rows: GrowBuf<u32>,
     /// `[rows, num_kv_heads, words]`
-    codes: Buf<u32>,
+    codes: GrowBuf<u32>,
     params: HammingScoreParams,
+}
+
+/// Vectors that are hashed: those that `count` entries of a list name.
+struct Hashed {
+    entries: Bind<u32>,
+    count: usize,
+    vectors: Vectors,
+}
+
+/// Source of vectors.
+enum Vectors {
+    Keys(Bind<KvWord>),
+    Queries(Bind<f32>),
 }
 
 impl Hashes {
     pub(super) fn new(
-        gpu: &Gpu,
-        (by, block): (ByHashes, u32),
-        (config, kv): (&DecoderConfig, &KvPool),
+        site: &Site<'_>,
+        by: ByHashes,
+        block: u32,
         selects: &[bool],
-        views: usize,
     ) -> Result<Self, ModelError> {
+        let Site { gpu, config, kv, views, .. } = *site;
         let (shape, num_pages) = (*kv.shape(), kv.num_blocks());
         let dim = shape.head_dim as usize;
         let hashed: usize = by.parts.iter().sum();
@@ -66,9 +85,11 @@ impl Hashes {
             queries: gpu.pipeline(&hash_codes::variant(&shape, HashSource::Queries))?,
             score: gpu.pipeline(&hamming_score::variant(&shape, block, words))?,
             pools: selects.iter().map(pool).collect::<Result<_, _>>()?,
-            slots: (0..views).map(|_| Ok((0, gpu.buffer("slots", 1)?))).collect::<Result<_, ModelError>>()?,
-            rows: gpu.buffer("hashed_rows", 1)?,
-            codes: gpu.buffer("query_hashes", 1)?,
+            slots: (0..views.all.len())
+                .map(|_| Ok((0, GrowBuf::new(gpu, "slots", 1)?)))
+                .collect::<Result<_, ModelError>>()?,
+            rows: GrowBuf::new(gpu, "hashed_rows", 1)?,
+            codes: GrowBuf::new(gpu, "query_hashes", 1)?,
             params: HammingScoreParams::zeroed(),
             num_heads: config.num_heads,
             by,
@@ -88,8 +109,7 @@ impl Hashes {
             hash_codes::check(&self.shape, &self.hash(0, list.len()), list, limit)?;
         }
         let (count, slots) = &mut self.slots[view];
-        fit(gpu, slots, list.len())?;
-        gpu.write(slots, 0, &list);
+        slots.write(gpu, &list)?;
         *count = list.len();
         Ok(())
     }
@@ -102,10 +122,9 @@ impl Hashes {
         score_stride: u32,
     ) -> Result<(), ModelError> {
         let rows: Vec<u32> = chosen.iter().map(Chosen::q_row).collect();
-        fit(gpu, &mut self.rows, rows.len())?;
-        gpu.write(&self.rows, 0, &rows);
+        self.rows.write(gpu, &rows)?;
         let code_words = self.shape.num_kv_heads * self.words();
-        fit(gpu, &mut self.codes, rows.len() * code_words as usize)?;
+        self.codes.fit(gpu, rows.len() * code_words as usize)?;
         let mut must_select = [0; 4];
         must_select[..self.by.must_select.len()].copy_from_slice(&self.by.must_select);
         self.params = HammingScoreParams {
@@ -116,43 +135,46 @@ impl Hashes {
             must_select,
             num_must: u32_of(self.by.must_select.len()),
             infinity: f32::INFINITY,
-            pad0: 0,
-            pad1: 0,
         };
         Ok(())
     }
 
-    pub(super) fn take_in(&self, pass: &mut Pass, site: &Site<'_>) {
+    pub(super) fn take_in(&self, pass: &mut Pass, site: &RankSite<'_>) {
         let (Some(pool), (count, slots)) = (&self.pools[site.layer], &self.slots[site.view]) else { return };
         for first in (0..*count).step_by(SLOTS) {
-            let slots = Bind::at(slots.raw(), first as u64 * 4);
-            self.record(pass, &self.keys, (slots, SLOTS.min(count - first)), site.k.into(), pool);
+            let (entries, count) = (slots.bind_from(first), SLOTS.min(count - first));
+            let of = Hashed { entries, count, vectors: Vectors::Keys(site.k.bind()) };
+            self.record(pass, &self.keys, &of, pool);
         }
     }
 
-    pub(super) fn score(&self, pass: &mut Pass, site: &Site<'_>, scores: &Buf<f32>) {
+    pub(super) fn score(&self, pass: &mut Pass, site: &RankSite<'_>, scores: &Buf<f32>) {
         let Some(pool) = &self.pools[site.layer] else { return };
-        let rows = ((&self.rows).into(), site.count as usize);
-        self.record(pass, &self.queries, rows, site.q.into(), &self.codes);
-        let bindings: [Bind; 5] =
-            [(&self.codes).into(), pool.into(), site.tables.into(), site.rows.into(), scores.into()];
+        let (entries, count) = (self.rows.bind(), site.count as usize);
+        let of = Hashed { entries, count, vectors: Vectors::Queries(site.q.bind()) };
+        self.record(pass, &self.queries, &of, &self.codes);
+        let buffers = HammingScoreBuffers {
+            queries: self.codes.bind(),
+            codes: pool.bind(),
+            tables: site.tables.bind(),
+            rows: site.rows.bind(),
+            scores: scores.bind(),
+        };
         let grid = hamming_score::grid(&self.params, self.block, site.count);
-        pass.dispatch(&self.score, &self.params, &bindings, grid);
+        pass.dispatch(&self.score, &self.params, buffers, grid);
     }
 
     /// Records the hashes of vectors, part by part.
-    fn record(
-        &self,
-        pass: &mut Pass,
-        pipeline: &Arc<Pipeline>,
-        (entries, count): (Bind, usize),
-        vectors: Bind,
-        codes: &Buf<u32>,
-    ) {
+    fn record(&self, pass: &mut Pass, pipeline: &Arc<Pipeline>, of: &Hashed, codes: &Buf<u32>) {
         for (part, (_, weights)) in self.parts.iter().enumerate() {
-            let params = self.hash(part, count);
-            let bindings = [entries.clone(), vectors.clone(), weights.into(), codes.into()];
-            pass.dispatch(pipeline, &params, &bindings, hash_codes::grid(&params));
+            let params = self.hash(part, of.count);
+            let (k_cache, q) = match &of.vectors {
+                Vectors::Keys(keys) => (Some(keys.clone()), None),
+                Vectors::Queries(queries) => (None, Some(queries.clone())),
+            };
+            let (entries, weights, codes) = (of.entries.clone(), weights.bind(), codes.bind());
+            let buffers = HashCodesBuffers { entries, k_cache, q, weights, codes };
+            pass.dispatch(pipeline, &params, buffers, hash_codes::grid(&params));
         }
     }
 
@@ -167,9 +189,6 @@ impl Hashes {
             bits: self.by.bits,
             first_word: self.by.bits / 32 * u32_of(part),
             words: self.words(),
-            pad0: 0,
-            pad1: 0,
-            pad2: 0,
         }
     }
 

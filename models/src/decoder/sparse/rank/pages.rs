@@ -3,10 +3,10 @@
 use attn_kernels::kernel::KvShape;
 use rustc_hash::FxHashSet;
 
-use super::super::u32_of;
 use crate::Reach;
 use crate::batch::Slice;
-use crate::decoder::inputs::View;
+use crate::cast::u32_of;
+use crate::decoder::views::View;
 
 /// Which pages are due.
 #[derive(Debug)]

@@ -2,22 +2,25 @@
 
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
-use attn_kernels::kernel::prefix_slots::{self, PrefixSlotsParams};
+use attn_kernels::gpu::{Buf, Gpu, Pipeline};
+use attn_kernels::kernel::prefix_slots::{self, PrefixSlotsBuffers, PrefixSlotsParams};
+use attn_kernels::rows::{Angle, NewEntry, SlotRow, Span};
 
 use super::places::{Places, States};
 use super::step::Step;
 use crate::ModelError;
-use crate::decoder::inputs::View;
+use crate::decoder::attention::Site;
+use crate::decoder::buffers::GrowBuf;
+use crate::decoder::ops::Ctx;
 
 /// Device copies of a [`Step`].
 #[derive(Debug)]
 pub(super) struct Lists {
-    pub(super) turns: Buf<[f32; 2]>,
+    pub(super) turns: Buf<Angle>,
     slots: Arc<Pipeline>,
     /// By view.
     windows: Vec<Spans>,
-    pub(super) rows: Buf<[u32; 4]>,
+    pub(super) rows: Buf<SlotRow>,
     pub(super) kinds: Vec<KindLists>,
     pub(super) states: Vec<StateLists>,
 }
@@ -25,33 +28,31 @@ pub(super) struct Lists {
 /// Ranges of positions, and their slots.
 #[derive(Debug)]
 struct Spans {
-    spans: Buf<[u32; 4]>,
-    slots: Buf<u32>,
+    spans: Buf<Span>,
+    slots: GrowBuf<u32>,
 }
 
 /// Device copies of what a step has of one kind of entries.
 #[derive(Debug)]
 pub(super) struct KindLists {
-    pub(super) rows: Buf<[u32; 4]>,
+    pub(super) rows: Buf<SlotRow>,
     seen: Spans,
     pub(super) slots: Buf<i32>,
-    pub(super) turns: Buf<[f32; 2]>,
+    pub(super) turns: Buf<Angle>,
 }
 
 /// Device copies of what a step has of one group of states.
 #[derive(Debug)]
 pub(super) struct StateLists {
     pub(super) slots: Buf<i32>,
-    pub(super) entries: Buf<[u32; 4]>,
+    pub(super) entries: Buf<NewEntry>,
 }
 
 impl Lists {
-    pub(super) fn new(
-        gpu: &Gpu,
-        places: &Places,
-        views: usize,
-        [rows, pairs]: [usize; 2],
-    ) -> Result<Self, ModelError> {
+    pub(super) fn new(site: &Site<'_>, places: &Places, views: usize) -> Result<Self, ModelError> {
+        let (gpu, rows) = (site.gpu, site.options.max_rows as usize);
+        let rope = site.config.compressed.as_ref().map(|compressed| &compressed.rope);
+        let pairs = rope.map_or(0, |rope| rope.rotary_dims as usize / 2);
         let of_kind = |_| {
             Ok(KindLists {
                 rows: gpu.buffer("rows", rows)?,
@@ -98,19 +99,14 @@ impl Lists {
     }
 
     /// Records the slots of all windows, and of the entries of kinds whose rows attend all of them.
-    pub(super) fn record(
-        &self,
-        pass: &mut Pass,
-        (places, views): (&Places, &[View]),
-        tables: &Buf<u32>,
-        step: &Step,
-    ) {
-        for ((lists, spans), view) in self.windows.iter().zip(&step.windows).zip(views) {
-            lists.record(pass, &self.slots, spans, (tables, view.block_size));
+    pub(super) fn record(&self, ctx: &mut Ctx<'_>, places: &Places) {
+        let step = &ctx.plan.compressed;
+        for ((lists, spans), view) in self.windows.iter().zip(&step.windows).zip(&ctx.views.all) {
+            lists.record(ctx, &self.slots, spans, view.block_size);
         }
         let kinds = self.kinds.iter().zip(&step.kinds).zip(&places.kinds);
         for ((lists, of_kind), kind) in kinds.filter(|((_, of_kind), _)| !of_kind.chooses()) {
-            lists.seen.record(pass, &self.slots, &of_kind.seen, (tables, kind.block));
+            lists.seen.record(ctx, &self.slots, &of_kind.seen, kind.block);
         }
     }
 }
@@ -124,31 +120,24 @@ impl KindLists {
 
 impl Spans {
     fn new(gpu: &Gpu, rows: usize) -> Result<Self, ModelError> {
-        Ok(Self { spans: gpu.buffer("spans", rows)?, slots: gpu.buffer("slots", 1)? })
+        Ok(Self { spans: gpu.buffer("spans", rows)?, slots: GrowBuf::new(gpu, "slots", 1)? })
     }
 
-    fn write(&mut self, gpu: &Gpu, spans: &[[u32; 4]], stride: u32) -> Result<(), ModelError> {
+    fn write(&mut self, gpu: &Gpu, spans: &[Span], stride: u32) -> Result<(), ModelError> {
         gpu.write(&self.spans, 0, spans);
-        let slots = spans.len() * stride as usize;
-        if self.slots.len() < slots {
-            self.slots = gpu.buffer("slots", slots.next_power_of_two())?;
-            gpu.forget_bind_groups();
-        }
-        Ok(())
+        self.slots.fit(gpu, spans.len() * stride as usize)
     }
 
-    fn record(
-        &self,
-        pass: &mut Pass,
-        pipeline: &Arc<Pipeline>,
-        spans: &[[u32; 4]],
-        (tables, block_size): (&Buf<u32>, u32),
-    ) {
-        let grid = prefix_slots::grid(spans);
+    fn record(&self, ctx: &mut Ctx<'_>, pipeline: &Arc<Pipeline>, spans: &[Span], block_size: u32) {
+        let grid = prefix_slots::grid(bytemuck::cast_slice(spans));
         if grid[0] > 0 {
-            let params = PrefixSlotsParams { block_size, pad0: 0, pad1: 0, pad2: 0 };
-            let bindings: [Bind; 3] = [(&self.spans).into(), tables.into(), (&self.slots).into()];
-            pass.dispatch(pipeline, &params, &bindings, grid);
+            let params = PrefixSlotsParams { block_size };
+            let buffers = PrefixSlotsBuffers {
+                spans: self.spans.bind(),
+                tables: ctx.inputs.tables.bind(),
+                slots: self.slots.bind(),
+            };
+            ctx.pass.dispatch(pipeline, &params, buffers, grid);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Where the caches of compressed attention are: what layers have in common, found once.
+//! Places of the caches of compressed attention: those that layers share, found once.
 
 use crate::{CachePart, Compressor, DecoderConfig, KvPlan};
 
@@ -35,7 +35,7 @@ pub(super) struct States {
 pub(super) struct LayerPlaces {
     pub(super) kind: usize,
     pub(super) states: usize,
-    /// Of the indexer, where there is one.
+    /// State of the indexer, where there is one.
     pub(super) index_states: usize,
 }
 
@@ -63,7 +63,7 @@ impl Places {
     }
 }
 
-/// Where `item` is in `list`, which it joins if it is new.
+/// Returns the index of `item` in `list`, which it joins if it is new.
 fn index<T: PartialEq>(list: &mut Vec<T>, item: T) -> usize {
     list.iter().position(|other| *other == item).unwrap_or_else(|| {
         list.push(item);

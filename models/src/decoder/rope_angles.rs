@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use super::inputs::narrow;
+use attn_kernels::rows::Angle;
+
+use crate::cast::f32_of;
 use crate::config::Rope;
 
 /// Positions whose angles are near: they differ by one of a table's.
@@ -13,14 +15,14 @@ const NEAR: u32 = 64;
 /// An angle is that of the last multiple of [`NEAR`] and one of a table's, added by the sum formulas in f64: four
 /// products a pair for nearly every position of a prefill, where sine and cosine take twenty times as long.
 #[derive(Debug)]
-pub(super) struct Turns {
+pub(super) struct RopeAngles {
     inv_freq: Vec<f64>,
     factor: f64,
     /// (cos, sin) of the positions under [`NEAR`], `[NEAR, pairs]`.
     near: Vec<[f64; 2]>,
 }
 
-impl Turns {
+impl RopeAngles {
     pub(super) fn new(rope: &Rope) -> Self {
         let inv_freq = rope.inv_freq();
         let near = (0..NEAR).flat_map(|position| angles(&inv_freq, position)).collect();
@@ -28,7 +30,7 @@ impl Turns {
     }
 
     /// Appends (cos, sin) of `positions`, `[positions, pairs]`, times the attention factor.
-    pub(super) fn extend(&self, positions: Range<u32>, to: &mut Vec<[f32; 2]>) {
+    pub(super) fn extend(&self, positions: Range<u32>, to: &mut Vec<Angle>) {
         let pairs = self.inv_freq.len();
         let mut far: Vec<[f64; 2]> = Vec::new();
         for position in positions {
@@ -40,7 +42,7 @@ impl Turns {
             to.extend(far.iter().zip(near).map(|([far_cos, far_sin], [near_cos, near_sin])| {
                 let cos = far_cos * near_cos - far_sin * near_sin;
                 let sin = far_sin * near_cos + far_cos * near_sin;
-                [cos * self.factor, sin * self.factor].map(narrow)
+                Angle { cos: f32_of(cos * self.factor), sin: f32_of(sin * self.factor) }
             }));
         }
     }
@@ -62,7 +64,7 @@ mod tests {
     fn sums_of_angles_are_angles() {
         let rope =
             Rope { theta: 500_000.0, rotary_dims: 128, interleaved: false, scaling: RopeScaling::None };
-        let turns = Turns::new(&rope);
+        let turns = RopeAngles::new(&rope);
         for positions in [0..200, 4_095..4_097, 1_048_000..1_048_200] {
             let mut together = Vec::new();
             turns.extend(positions.clone(), &mut together);
@@ -71,8 +73,8 @@ mod tests {
             assert_eq!(together, alone, "positions {positions:?} have other angles in company");
             let direct = positions.flat_map(|position| angles(&turns.inv_freq, position));
             for (got, want) in together.iter().zip(direct) {
-                for (got, want) in got.iter().zip(want) {
-                    assert!((f64::from(*got) - want).abs() < 6e-8, "{got} is not {want}");
+                for (got, want) in [got.cos, got.sin].into_iter().zip(want) {
+                    assert!((f64::from(got) - want).abs() < 6e-8, "{got} is not {want}");
                 }
             }
         }

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
-use attn_kernels::kernel::v4_compress::{self, V4CompressParams};
+use attn_kernels::gpu::{Buf, Gpu, Pipeline};
+use attn_kernels::kernel::v4_compress::{self, V4CompressBuffers, V4CompressParams};
 
+use super::CompressedAttention;
 use super::places::Places;
-use crate::decoder::Decoder;
-use crate::decoder::inputs::{Plan, u32_of};
-use crate::kernel::state_write::{self, StateWriteParams};
+use crate::cast::u32_of;
+use crate::decoder::ops::Ctx;
+use crate::kernel::state_write::{self, StateWriteBuffers, StateWriteParams};
 use crate::matrix::Matrix;
 use crate::{CachePart, Compressor, DecoderConfig, DecoderOptions, ModelError};
 
@@ -38,6 +39,7 @@ pub(super) struct EntryState {
 /// The cache that a compressor's states go to, and where it is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StateCache {
+    pub(super) layer: usize,
     pub(super) part: CachePart,
     pub(super) kind: usize,
     /// Group of states.
@@ -51,8 +53,8 @@ impl EntryState {
         config: &DecoderConfig,
         options: &DecoderOptions,
         places: &Places,
-        rope_dim: u32,
     ) -> Result<Self, ModelError> {
+        let rope_dim = config.compressed.as_ref().map_or(0, |compressed| compressed.rope.rotary_dims);
         let index_dim = config.indexer.map_or(config.head_dim, |indexer| indexer.head_dim);
         let dims = [config.head_dim, index_dim];
         let compress = |compressor: &Compressor| {
@@ -75,45 +77,43 @@ impl EntryState {
     }
 }
 
-impl Decoder {
+impl CompressedAttention {
     /// Keeps the states of the step's tokens, and leaves the entries that they complete in a buffer; how many there are.
     pub(super) fn compress(
         &self,
-        pass: &mut Pass,
-        index: usize,
+        ctx: &mut Ctx<'_>,
         weights: &CompressorWeights,
         cache: StateCache,
         x: &Buf<f32>,
-        plan: &Plan,
     ) -> Result<u32, ModelError> {
-        let state = self.compressed();
-        let StateCache { part, kind, group, dim } = cache;
-        let compressor = state.places.kinds[kind].compressor;
+        let StateCache { layer, part, kind, group, dim } = cache;
+        let compressor = self.places.kinds[kind].compressor;
         let width = 2 * compressor.windows() * dim;
-        let (buffers, lists) = (&state.entries, &state.lists.states[group]);
+        let (buffers, lists) = (&self.entries, &self.lists.states[group]);
         // States are kept as they are, and indexers choose by small differences: no product goes through matrices of f16.
-        weights.states.multiply(&self.kernels, pass, &self.exactly(plan, x, &buffers.states, width))?;
-        let (page, block_size) = self.kv.page(index, part);
-        let params = StateWriteParams { rows: plan.rows, quads: width / 4, block_size, page: page / 4 };
-        let states = self.kv.buffer(index, part);
-        let bindings: [Bind; 3] = [(&buffers.states).into(), (&lists.slots).into(), states.into()];
-        pass.dispatch(&buffers.write, &params, &bindings, state_write::grid(plan.rows, width / 4));
-        let step = plan.compressed.as_ref().expect("a step of compressed attention");
-        let entries = u32_of(step.states[group].entries.len());
+        ctx.exact_product(&weights.states, x, &buffers.states, width)?;
+        let (page, block_size) = ctx.kv.page(layer, part);
+        let rows = ctx.rows();
+        let params = StateWriteParams { rows, quads: width / 4, block_size, page: page / 4 };
+        let states = ctx.kv.buffer(layer, part);
+        let written =
+            StateWriteBuffers { x: buffers.states.bind(), slots: lists.slots.bind(), states: states.bind() };
+        ctx.pass.dispatch(&buffers.write, &params, written, state_write::grid(rows, width / 4));
+        let entries = u32_of(ctx.plan.compressed.states[group].entries.len());
         if entries > 0 {
-            let eps = self.config.rms_norm_eps;
+            let eps = ctx.config.rms_norm_eps;
             let params = V4CompressParams { ratio: compressor.ratio, state_block: block_size, page, eps };
-            let bindings: [Bind; 7] = [
-                states.into(),
-                (&weights.bias).into(),
-                (&weights.norm).into(),
-                (&lists.entries).into(),
-                (&self.inputs.tables).into(),
-                (&state.lists.kinds[kind].turns).into(),
-                (&buffers.entries).into(),
-            ];
+            let compressed = V4CompressBuffers {
+                states: states.bind(),
+                ape: weights.bias.bind(),
+                norm: weights.norm.bind(),
+                entries: lists.entries.bind(),
+                tables: ctx.inputs.tables.bind(),
+                turns: self.lists.kinds[kind].turns.bind(),
+                out: buffers.entries.bind(),
+            };
             let pipeline = &buffers.compress[kind][usize::from(part == CachePart::IndexStates)];
-            pass.dispatch(pipeline, &params, &bindings, v4_compress::grid(entries));
+            ctx.pass.dispatch(pipeline, &params, compressed, v4_compress::grid(entries));
         }
         Ok(entries)
     }

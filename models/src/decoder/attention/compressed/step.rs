@@ -1,39 +1,40 @@
 //! One step as compressed attention sees it: laid out on the host once, for all layers.
 
 use attn_kernels::kernel::mla_decode::PARTITION;
+use attn_kernels::rows::{Angle, DecodeRow, NewEntry, SlotRow, Span};
 
 use super::places::{Kind, Places};
 use crate::DecoderConfig;
 use crate::batch::Slice;
-use crate::decoder::inputs::{Plan, slot, u32_of};
-use crate::decoder::turns::Turns;
+use crate::cast::u32_of;
+use crate::decoder::inputs::{Plan, ViewRows, slot};
+use crate::decoder::rope_angles::RopeAngles;
 
 /// Lists of a step.
 #[derive(Debug, Default)]
 pub(in crate::decoder) struct Step {
     /// (cos, sin) of each row's position in layers with entries, `[rows, pairs]`.
-    pub(super) turns: Vec<[f32; 2]>,
+    pub(super) turns: Vec<Angle>,
     /// By view: tokens of each row's window, as `prefix_slots` takes them.
-    pub(super) windows: Vec<Vec<[u32; 4]>>,
+    pub(super) windows: Vec<Vec<Span>>,
     /// Slots from one row's list of the window to the next.
     pub(super) window_stride: u32,
     /// Rows of layers without entries, as `mla_decode` takes them.
-    pub(super) rows: Vec<[u32; 4]>,
+    pub(super) rows: Vec<SlotRow>,
     pub(super) kinds: Vec<KindStep>,
     /// By group of states.
     pub(super) states: Vec<StateStep>,
-    /// Most partitions of any row.
+    /// Maximum number of partitions of a row.
     pub(in crate::decoder) max_partitions: u32,
 }
 
 /// Entries of one kind.
 #[derive(Debug, Default)]
 pub(super) struct KindStep {
-    /// Rows as `mla_decode` takes them: row, keys, how many of them are in the window, 0.
-    pub(super) rows: Vec<[u32; 4]>,
-    /// Entries that each row may see, as `prefix_slots` takes them: 0, entries, first slot of its list, first entry of the
-    /// block table.
-    pub(super) seen: Vec<[u32; 4]>,
+    /// Rows as `mla_decode` takes them.
+    pub(super) rows: Vec<SlotRow>,
+    /// Entries that each row may see, as `prefix_slots` takes them.
+    pub(super) seen: Vec<Span>,
     /// Entries that the last of them sees.
     pub(super) longest: u32,
     /// Slots from one row's list to the next: entries that a row attends at most.
@@ -41,7 +42,7 @@ pub(super) struct KindStep {
     /// Slots of the entries that the step completes.
     pub(super) slots: Vec<i32>,
     /// (cos, sin) of their positions, `[entries, pairs]`.
-    pub(super) turns: Vec<[f32; 2]>,
+    pub(super) turns: Vec<Angle>,
 }
 
 impl KindStep {
@@ -54,20 +55,33 @@ impl KindStep {
 /// States of one group.
 #[derive(Debug, Default)]
 pub(super) struct StateStep {
-    /// Where each row's state goes.
+    /// Slot of each row's state.
     pub(super) slots: Vec<i32>,
     /// Entries that the step completes, as `v4_compress` takes them.
-    pub(super) entries: Vec<[u32; 4]>,
+    pub(super) entries: Vec<NewEntry>,
+}
+
+/// Inputs of a step beside its slices.
+pub(super) struct Site<'a> {
+    pub(super) config: &'a DecoderConfig,
+    pub(super) places: &'a Places,
+    /// Angles of layers with entries.
+    pub(super) turns: &'a RopeAngles,
+}
+
+/// One row.
+struct Row<'a> {
+    slice: &'a Slice<'a>,
+    /// First entries of the slice's block tables, by group.
+    tables: &'a [u32],
+    row: u32,
+    position: u32,
 }
 
 impl Step {
     /// Lays a step out, after `plan`.
-    pub(super) fn new(
-        config: &DecoderConfig,
-        (places, turns): (&Places, &Turns),
-        slices: &[Slice<'_>],
-        plan: &Plan,
-    ) -> Self {
+    pub(super) fn new(site: &Site<'_>, slices: &[Slice<'_>], plan: &Plan) -> Self {
+        let Site { config, places, turns } = *site;
         let mut step = Self {
             kinds: places.kinds.iter().map(|_| KindStep::default()).collect(),
             states: places.states.iter().map(|_| StateStep::default()).collect(),
@@ -87,7 +101,7 @@ impl Step {
             let positions = slice.first..slice.first + u32_of(slice.tokens.len());
             turns.extend(positions.clone(), &mut step.turns);
             for position in positions {
-                step.push(config, places, (slice, &tables), row, position, turns);
+                step.push(site, &Row { slice, tables: &tables, row, position });
                 row += 1;
             }
         }
@@ -96,25 +110,21 @@ impl Step {
     }
 
     /// Entries and states of one row.
-    fn push(
-        &mut self,
-        config: &DecoderConfig,
-        places: &Places,
-        (slice, tables): (&Slice<'_>, &[u32]),
-        row: u32,
-        position: u32,
-        turns: &Turns,
-    ) {
+    fn push(&mut self, site: &Site<'_>, of_row: &Row<'_>) {
+        let Site { config, places, turns } = *site;
+        let Row { slice, tables, row, position } = *of_row;
         for (kind, step) in places.kinds.iter().zip(&mut self.kinds) {
             let entries = kind.compressor.entries(position);
-            step.seen.push([0, entries, row * step.stride, tables[kind.group]]);
-            step.rows.push([row, attended(config, kind, entries), 0, 0]);
+            let (to, table) = (row * step.stride, tables[kind.group]);
+            step.seen.push(Span { first: 0, len: entries, to, table });
+            step.rows.push(SlotRow { row, keys: attended(config, kind, entries), ..SlotRow::default() });
         }
         for (group, step) in places.states.iter().zip(&mut self.states) {
             step.slots.push(slot(slice.tables[group.group], position, group.block));
             let of_kind = &self.kinds[group.kind];
             if completes(&places.kinds[group.kind], position) {
-                step.entries.push([position, tables[group.group], u32_of(of_kind.slots.len()), 0]);
+                let (table, to) = (tables[group.group], u32_of(of_kind.slots.len()));
+                step.entries.push(NewEntry { position, table, to, pad: 0 });
             }
         }
         for (kind, step) in places.kinds.iter().zip(&mut self.kinds) {
@@ -129,21 +139,28 @@ impl Step {
 
     /// Adds the windows, which the views of `plan` know, to all rows.
     fn windows(&mut self, plan: &Plan) {
-        let tokens = |row: &[u32; 4]| row[1] - row[3];
         let rows = &plan.views[0].all.decode;
-        self.window_stride = rows.iter().map(tokens).max().unwrap_or(0);
-        self.rows = rows.iter().map(|row| [row[0], tokens(row), tokens(row), 0]).collect();
+        self.window_stride = rows.iter().map(DecodeRow::keys).max().unwrap_or(0);
+        let in_window =
+            |row: &DecodeRow| SlotRow { row: row.row, keys: row.keys(), in_window: row.keys(), pad: 0 };
+        self.rows = rows.iter().map(in_window).collect();
         for kind in &mut self.kinds {
             for (row, of_window) in kind.rows.iter_mut().zip(&self.rows) {
-                row[1] += of_window[1];
-                row[2] = of_window[1];
+                row.keys += of_window.keys;
+                row.in_window = of_window.keys;
             }
         }
-        let span = |(i, row): (u32, &[u32; 4])| [row[3], tokens(row), i * self.window_stride, row[2]];
-        let spans = |view: &crate::decoder::inputs::ViewRows| (0..).zip(&view.all.decode).map(span).collect();
+        let stride = self.window_stride;
+        let span = |(i, row): (u32, &DecodeRow)| Span {
+            first: row.first_key,
+            len: row.keys(),
+            to: i * stride,
+            table: row.table,
+        };
+        let spans = |view: &ViewRows| (0..).zip(&view.all.decode).map(span).collect();
         self.windows = plan.views.iter().map(spans).collect();
         let lists = std::iter::once(&self.rows).chain(self.kinds.iter().map(|kind| &kind.rows));
-        let most = lists.flatten().map(|row| row[1]).max().unwrap_or(0);
+        let most = lists.flatten().map(|row| row.keys).max().unwrap_or(0);
         self.max_partitions = most.div_ceil(PARTITION);
     }
 }

@@ -1,0 +1,176 @@
+//! Questions that others ask of a decoder between steps.
+
+use std::sync::Arc;
+
+use attn_kernels::gpu::Gpu;
+use kvblock::BlockId;
+
+use super::Decoder;
+use super::blocks::{BlockRead, Blocks};
+use super::choices::Choices;
+use super::keys::Bench;
+use super::work::{WeightSizes, Work};
+use crate::{DecoderConfig, FetchCost, HostTraffic, KvPool, ModelError, PageTraffic, Place};
+
+impl Decoder {
+    /// The configuration.
+    #[must_use]
+    pub fn config(&self) -> &DecoderConfig {
+        &self.config
+    }
+
+    /// The KV cache.
+    #[must_use]
+    pub fn kv(&self) -> &KvPool {
+        &self.kv
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+
+    /// Sizes of the tensors that were loaded.
+    #[must_use]
+    pub fn weight_sizes(&self) -> &WeightSizes {
+        &self.weights.sizes
+    }
+
+    /// Steps so far that were encoded while the one before them ran.
+    #[must_use]
+    pub fn steps_ahead(&self) -> u64 {
+        self.steps_ahead
+    }
+
+    fn work(&self) -> Work<'_> {
+        Work { config: &self.config, sizes: &self.weights.sizes, kv: self.kv.plan() }
+    }
+
+    /// Bytes that a decode step of `rows` sequences of `context` tokens must read: every weight once, of experts those that
+    /// rows which choose at random reach, and the cache of every sequence as far as its layers see. Sparse policies read less.
+    #[must_use]
+    pub fn decode_bytes(&self, rows: u32, context: u32) -> f64 {
+        self.work().decode_bytes(rows, context)
+    }
+
+    /// Multiplications and additions of the matrices and of dense causal attention over a prompt of `tokens` tokens; logits
+    /// are of one token, which does not count.
+    #[must_use]
+    pub fn prefill_operations(&self, tokens: u32) -> f64 {
+        self.work().prefill_operations(tokens)
+    }
+
+    /// Returns the place where a sparse policy selects; `None` without one. On the host means readbacks in every layer:
+    /// positions need none.
+    #[must_use]
+    pub fn selects_on(&self) -> Option<Place> {
+        self.attention.sparse().map(super::sparse::Sparse::selects_on)
+    }
+
+    /// Turns on or off that steps hand back the selections of the sparse policy; see
+    /// [`SparseOptions::trace`](crate::SparseOptions::trace).
+    pub fn trace_selections(&mut self, on: bool) {
+        if let Some(sparse) = self.attention.sparse_mut() {
+            sparse.options.trace = on;
+        }
+    }
+
+    /// Turns on or off that steps hand back what their routers and indexers chose.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn trace_choices(&mut self, on: bool) -> Result<(), ModelError> {
+        self.choices = if on { Some(Choices::new(&self.gpu)?) } else { None };
+        Ok(())
+    }
+
+    /// Traffic between the pool and its blocks on the host so far.
+    #[must_use]
+    pub fn host_traffic(&self) -> HostTraffic {
+        self.keys.traffic()
+    }
+
+    /// Traffic between slots and host so far; `None` where no selected blocks are fetched.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn page_traffic(&self) -> Result<Option<PageTraffic>, ModelError> {
+        self.keys.pages().map(|pages| pages.traffic(&self.gpu)).transpose()
+    }
+
+    /// Cost of fetches of selected pages, and how much of a fetch ahead hides beside the product that it runs beside:
+    /// both alone, then together, with as many pages as steps fetched ahead so far. `None` where no page was fetched or the
+    /// adapter has no timestamps.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn fetch_cost(&self) -> Result<Option<FetchCost>, ModelError> {
+        let Self { gpu, config, kv, ops, activations: act, weights, .. } = self;
+        let Some(pages) = self.keys.pages() else { return Ok(None) };
+        pages.cost(&Bench { gpu, config, kv, ops, act, mlp: &|layer| &weights.layers[layer].mlp })
+    }
+
+    fn blocks(&self) -> Blocks<'_> {
+        Blocks { gpu: &self.gpu, kv: &self.kv, copy: &self.copy }
+    }
+
+    /// Forgets what is known of blocks that something other than a step writes.
+    fn forget(&mut self, blocks: impl Iterator<Item = u32> + Clone) {
+        if let Some(sparse) = self.attention.sparse_mut() {
+            sparse.forget(blocks.clone());
+        }
+        if let Some(pages) = self.keys.pages() {
+            blocks.for_each(|block| pages.forget(&self.gpu, block));
+        }
+    }
+
+    /// Copies blocks in every buffer, before the next step: `(source, destination)` pairs of which no destination is a
+    /// source.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn copy_blocks(&mut self, pairs: &[(BlockId, BlockId)]) -> Result<(), ModelError> {
+        self.forget(pairs.iter().map(|(_, to)| to.get()));
+        self.blocks().copy(pairs)
+    }
+
+    /// Contents of blocks, as [`write_block`](Self::write_block) takes them: a page of every buffer of the cache.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn read_blocks(&self, blocks: &[BlockId]) -> Result<Vec<Vec<u32>>, ModelError> {
+        self.blocks().read(blocks)
+    }
+
+    /// Begins to read blocks as they are after the steps so far; later steps may overwrite them.
+    ///
+    /// # Errors
+    /// What the device reports.
+    ///
+    /// # Panics
+    /// When there are more than [`BlockRead::MOST`] blocks.
+    pub fn begin_read(&self, blocks: &[BlockId]) -> Result<BlockRead, ModelError> {
+        self.blocks().begin_read(blocks)
+    }
+
+    /// Contents of the blocks of a read, in its order.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn finish_read(&self, read: BlockRead) -> Result<Vec<Vec<u32>>, ModelError> {
+        self.blocks().finish_read(read)
+    }
+
+    /// Writes what [`read_blocks`](Self::read_blocks) read of a block into another, before the next step.
+    ///
+    /// # Errors
+    /// What the device reports.
+    ///
+    /// # Panics
+    /// When `contents` is not a block of this cache.
+    pub fn write_block(&mut self, block: BlockId, contents: &[u32]) -> Result<(), ModelError> {
+        self.forget(std::iter::once(block.get()));
+        self.blocks().write(block, contents)
+    }
+}

@@ -1,0 +1,197 @@
+//! Attention of a layer, in the form that the model has.
+
+mod compressed;
+mod heads;
+mod index;
+mod indexer;
+mod latent;
+mod prefix;
+mod rows;
+mod streamed;
+mod tiles;
+
+use std::sync::Arc;
+
+use attn_kernels::gpu::{Buf, Gpu};
+
+use super::DecoderOptions;
+use super::inputs::Plan;
+use super::ops::Ctx;
+use super::sparse::Sparse;
+use super::views::Views;
+use crate::batch::Slice;
+use crate::{CompressedConfig, DecoderConfig, KvPool, LatentConfig, ModelError};
+
+pub(super) use compressed::{
+    Compressed, CompressedAttention, CompressorWeights, EntryWeights, IndexWeights, Step, plain_norm,
+};
+pub(super) use heads::{HeadWeights, Heads};
+pub(super) use index::IndexQueries;
+pub(super) use indexer::Indexer;
+pub(super) use latent::{Latent, LatentAttention};
+pub(super) use tiles::{Forms, HeadKernels};
+
+/// Weights of the attention of all layers, which decoders share.
+#[derive(Clone, Debug)]
+pub(super) enum AttentionWeights {
+    /// Heads with keys and values of their own.
+    Heads(Arc<[HeadWeights]>),
+    /// Heads whose keys and values go through latents.
+    Latent(LatentConfig, Arc<[Latent]>),
+    /// Heads over windows and compressed entries.
+    Compressed(Box<CompressedConfig>, Arc<[Compressed]>),
+}
+
+/// Attention with its weights, kernels and buffers.
+#[derive(Debug)]
+pub(super) enum Attention {
+    Heads(Box<Heads>),
+    Latent(Box<LatentAttention>),
+    Compressed(Box<CompressedAttention>),
+}
+
+/// Choice of a router or an indexer in the current layer.
+pub(super) struct Chosen<'a> {
+    pub(super) of: ChosenOf,
+    pub(super) buffer: &'a Buf<u32>,
+    /// Entries from row to row.
+    pub(super) stride: usize,
+}
+
+/// Kinds of choices, and how they are laid out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ChosenOf {
+    /// `[top_k]` experts.
+    Experts,
+    /// A list `count, tokens ascending`.
+    Tokens,
+    /// Slots of entries of a compressed cache.
+    Entries,
+}
+
+impl Attention {
+    /// Selection of blocks, where there is one.
+    pub(super) fn sparse(&self) -> Option<&Sparse> {
+        match self {
+            Self::Heads(heads) => heads.sparse.as_ref(),
+            Self::Latent(_) | Self::Compressed(_) => None,
+        }
+    }
+
+    pub(super) fn sparse_mut(&mut self) -> Option<&mut Sparse> {
+        match self {
+            Self::Heads(heads) => heads.sparse.as_mut(),
+            Self::Latent(_) | Self::Compressed(_) => None,
+        }
+    }
+
+    /// Whether equal steps of decode rows record equal commands: what is selected or chosen differs from step to step.
+    pub(super) fn repeats(&self) -> bool {
+        matches!(self, Self::Heads(heads) if heads.sparse.is_none())
+    }
+
+    /// Lays out what the attention adds to a step.
+    pub(super) fn plan(&self, config: &DecoderConfig, slices: &[Slice<'_>], plan: &mut Plan) {
+        if let Self::Compressed(compressed) = self {
+            let step = compressed.plan(config, slices, plan);
+            plan.views[0].all.cut.max_partitions = step.max_partitions;
+            plan.compressed = step;
+        }
+    }
+
+    /// Writes the lists of a step.
+    pub(super) fn write(&mut self, gpu: &Gpu, plan: &Plan) -> Result<(), ModelError> {
+        match self {
+            Self::Heads(_) => Ok(()),
+            Self::Latent(latent) => latent.write(gpu, plan),
+            Self::Compressed(compressed) => compressed.write(gpu, &plan.compressed),
+        }
+    }
+
+    /// Records what all layers share.
+    pub(super) fn begin(&mut self, ctx: &mut Ctx<'_>) -> Result<(), ModelError> {
+        match self {
+            Self::Heads(heads) => heads.begin(ctx),
+            Self::Latent(_) => Ok(()),
+            Self::Compressed(compressed) => {
+                compressed.begin(ctx);
+                Ok(())
+            }
+        }
+    }
+
+    /// Records the first half of a layer: the residual plus the attention of its norm.
+    pub(super) fn record(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        layer: usize,
+        norm: &Buf<f32>,
+    ) -> Result<(), ModelError> {
+        match self {
+            Self::Heads(heads) => heads.record(ctx, layer, norm),
+            Self::Latent(latent) => latent.record(ctx, layer, norm),
+            Self::Compressed(compressed) => compressed.record(ctx, layer, norm),
+        }
+    }
+
+    /// Records, beside the product that follows, the fetch of what the last step wished for in the next layer, and the wishes of
+    /// this one.
+    pub(super) fn look_ahead(&self, ctx: &mut Ctx<'_>, layer: usize) {
+        if ctx.keys.pages().is_none() {
+            return;
+        }
+        // Their buffers were used by the attention before, but nothing that follows waits for them.
+        ctx.pass.split();
+        ctx.on_pages(|pages, site| pages.fetch_wishes(site, layer + 1));
+        if let Some(lists) = self.sparse().and_then(|sparse| sparse.wish_lists(layer)) {
+            ctx.on_pages(|pages, site| pages.wish(site, layer, &lists));
+        }
+    }
+
+    /// Choice of the indexer of a layer, where it has one and the step leaves it a choice.
+    pub(super) fn chosen(&self, layer: usize, plan: &Plan) -> Option<Chosen<'_>> {
+        match self {
+            Self::Heads(_) => None,
+            Self::Latent(latent) => latent.chosen(plan),
+            Self::Compressed(compressed) => compressed.chosen(layer, plan),
+        }
+    }
+
+    /// The entries at `slots`, which row number `row` chose, ascending.
+    pub(super) fn entries_at(&self, plan: &Plan, row: usize, slots: &[u32]) -> Vec<u32> {
+        match self {
+            Self::Compressed(compressed) => compressed.entries_at(plan, row, slots),
+            Self::Heads(_) | Self::Latent(_) => Vec::new(),
+        }
+    }
+
+    /// Drops what only the step at hand needed.
+    pub(super) fn end(&mut self, gpu: &Gpu) {
+        if let Self::Heads(heads) = self {
+            heads.end(gpu);
+        }
+    }
+}
+
+/// Parameters that attention is built for.
+pub(super) struct Site<'a> {
+    pub(super) gpu: &'a Gpu,
+    pub(super) config: &'a DecoderConfig,
+    pub(super) options: &'a DecoderOptions,
+    pub(super) kv: &'a KvPool,
+    pub(super) views: &'a Views,
+}
+
+impl Attention {
+    pub(super) fn new(site: &Site<'_>, weights: &AttentionWeights) -> Result<Self, ModelError> {
+        Ok(match weights {
+            AttentionWeights::Heads(layers) => Self::Heads(Box::new(Heads::new(site, layers)?)),
+            AttentionWeights::Latent(config, layers) => {
+                Self::Latent(Box::new(LatentAttention::new(site, *config, layers)?))
+            }
+            AttentionWeights::Compressed(config, layers) => {
+                Self::Compressed(Box::new(CompressedAttention::new(site, (**config).clone(), layers)?))
+            }
+        })
+    }
+}

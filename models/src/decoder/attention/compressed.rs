@@ -1,0 +1,355 @@
+//! Attention to a window of tokens and to compressed entries under one softmax (DeepSeek V4). One vector a token or entry
+//! is key and value of all heads; what comes out is turned back, so that it follows from distances alone.
+
+mod entries;
+mod lists;
+mod places;
+mod rows;
+mod step;
+
+use std::sync::Arc;
+
+use attn_kernels::gpu::{Buf, Gpu, Pipeline};
+use attn_kernels::kernel::KvShape;
+use attn_kernels::kernel::attention::Attention;
+use attn_kernels::kernel::latent_write::{self, LatentWriteBuffers, LatentWriteParams};
+use attn_kernels::kernel::mla_decode::{self, LatentShape};
+use attn_kernels::kernel::mla_decode_coop::MlaKernel;
+
+pub(in crate::decoder) use self::entries::CompressorWeights;
+pub(in crate::decoder) use self::step::Step;
+
+use self::entries::{EntryState, StateCache};
+use self::lists::Lists;
+use self::places::{LayerPlaces, Places};
+use self::rows::SlotRows;
+use super::index::{Choice, IndexOf, IndexQueries, IndexScorer};
+use super::{Chosen, ChosenOf, Site};
+use crate::batch::Slice;
+use crate::cast::u32_of;
+use crate::decoder::inputs::Plan;
+use crate::decoder::keys::Keys;
+use crate::decoder::ops::{Ctx, Rotation, Runs};
+use crate::decoder::portions::{RowTask, attend_rows};
+use crate::decoder::rope_angles::RopeAngles;
+use crate::kernel::rope;
+use crate::matrices::{Matrices, Vectors};
+use crate::matrix::{Matrix, SLACK};
+use crate::{CachePart, CompressedConfig, DecoderConfig, ModelError};
+use attn_kernels::rows::{KeyRow, KvWord, SlotRow, Span};
+
+/// Weights of a layer.
+#[derive(Clone, Debug)]
+pub(in crate::decoder) struct Compressed {
+    pub(in crate::decoder) q_a: Matrix,
+    pub(in crate::decoder) q_a_norm: Buf<f32>,
+    pub(in crate::decoder) q_b: Matrix,
+    pub(in crate::decoder) kv: Matrix,
+    pub(in crate::decoder) kv_norm: Buf<f32>,
+    /// By group of heads.
+    pub(in crate::decoder) o_a: Matrices,
+    pub(in crate::decoder) o_b: Matrix,
+    /// Logits `[num_heads]` without a key.
+    pub(in crate::decoder) sinks: Option<Buf<f32>>,
+    pub(in crate::decoder) entries: Option<EntryWeights>,
+}
+
+/// Weights behind the entries of a layer.
+#[derive(Clone, Debug)]
+pub(in crate::decoder) struct EntryWeights {
+    pub(in crate::decoder) compressor: CompressorWeights,
+    /// Indexer that chooses among them.
+    pub(in crate::decoder) indexer: Option<IndexWeights>,
+}
+
+/// Weights of an indexer over entries.
+#[derive(Clone, Debug)]
+pub(in crate::decoder) struct IndexWeights {
+    pub(in crate::decoder) compressor: CompressorWeights,
+    pub(in crate::decoder) queries: IndexQueries,
+}
+
+/// Weights, kernels and buffers.
+#[derive(Debug)]
+pub(in crate::decoder) struct CompressedAttention {
+    layers: Arc<[Compressed]>,
+    config: CompressedConfig,
+    places: Places,
+    turns: RopeAngles,
+    lists: Lists,
+    entries: EntryState,
+    index: Option<EntryIndex>,
+    rope: Arc<Pipeline>,
+    write: Arc<Pipeline>,
+    kernel: MlaKernel,
+    attend: Arc<Pipeline>,
+    reduce: Arc<Pipeline>,
+    shape: LatentShape,
+    /// Factors and zeros of the norm of query heads.
+    plain_norm: Buf<f32>,
+    /// `[max_rows, q_rank]`
+    q_latent: Buf<f32>,
+    /// `[max_rows, head_dim]`
+    kv: Buf<f32>,
+    /// Between the halves of the output projection, `[max_rows, groups * rank]`.
+    grouped: Buf<f32>,
+}
+
+/// The indexer over entries.
+#[derive(Debug)]
+struct EntryIndex {
+    scorer: IndexScorer,
+    /// Kind of the entries that are chosen among.
+    kind: usize,
+}
+
+impl EntryIndex {
+    fn new(site: &Site<'_>, places: &Places) -> Result<Option<Self>, ModelError> {
+        let Site { gpu, config, options, .. } = *site;
+        let kind = places.kinds.iter().position(|kind| kind.compressor.indexed);
+        let Some((kind, indexer)) = kind.zip(config.indexer) else { return Ok(None) };
+        let (block_size, dtype) = (places.kinds[kind].block, options.kv_dtype);
+        let keys = KvShape { num_kv_heads: 1, head_dim: indexer.head_dim, block_size, dtype };
+        let scorer = IndexScorer::new(gpu, options, indexer, keys, IndexOf::Entries)?;
+        Ok(Some(Self { scorer, kind }))
+    }
+
+    /// Writes the rows of a step, which all layers share.
+    fn write(&mut self, gpu: &Gpu, step: &Step) -> Result<(), ModelError> {
+        let of_kind = &step.kinds[self.kind];
+        if !of_kind.chooses() {
+            return Ok(());
+        }
+        let key_row = |(row, seen): (&SlotRow, &Span)| KeyRow {
+            row: row.row,
+            first_key: 0,
+            end: seen.len,
+            table: seen.table,
+        };
+        let rows: Vec<KeyRow> = step.rows.iter().zip(&of_kind.seen).map(key_row).collect();
+        self.scorer.write(gpu, &rows, of_kind.longest)
+    }
+}
+
+impl CompressedAttention {
+    pub(super) fn new(
+        site: &Site<'_>,
+        compressed: CompressedConfig,
+        layers: &Arc<[Compressed]>,
+    ) -> Result<Self, ModelError> {
+        let Site { gpu, config, options, kv, views } = *site;
+        let (latent, block_size, dtype) = (config.head_dim, options.block_size, options.kv_dtype);
+        let shape = LatentShape { latent, rope: 0, block_size, dtype };
+        let kernel = MlaKernel::new(&shape, config.num_heads, options.coop(gpu));
+        let places = Places::new(config, kv.plan());
+        let attention = Attention { sinks: config.sinks, ..Attention::default() };
+        let rows = options.max_rows as usize;
+        let buffer = |name, width: u32| gpu.buffer(name, rows * width as usize + SLACK);
+        Ok(Self {
+            layers: Arc::clone(layers),
+            lists: Lists::new(site, &places, views.all.len())?,
+            entries: EntryState::new(gpu, config, options, &places)?,
+            index: EntryIndex::new(site, &places)?,
+            rope: gpu.pipeline(&rope::variant(config.head_dim, true))?,
+            write: gpu.pipeline(&latent_write::variant(&shape))?,
+            attend: gpu.pipeline(&kernel.variant_of_two())?,
+            reduce: gpu.pipeline(&mla_decode::reduce_variant(&shape, &attention))?,
+            kernel,
+            plain_norm: plain_norm(gpu, config)?,
+            q_latent: buffer("q_latent", compressed.q_rank)?,
+            kv: buffer("kv", config.head_dim)?,
+            grouped: buffer("grouped", compressed.output_groups * compressed.output_rank)?,
+            places,
+            turns: RopeAngles::new(&compressed.rope),
+            shape,
+            config: compressed,
+        })
+    }
+
+    /// Lays a step out.
+    pub(super) fn plan(&self, config: &DecoderConfig, slices: &[Slice<'_>], plan: &Plan) -> Step {
+        Step::new(&step::Site { config, places: &self.places, turns: &self.turns }, slices, plan)
+    }
+
+    /// Writes the lists of a step.
+    pub(super) fn write(&mut self, gpu: &Gpu, step: &Step) -> Result<(), ModelError> {
+        self.lists.write(gpu, step)?;
+        self.index.as_mut().map_or(Ok(()), |index| index.write(gpu, step))
+    }
+
+    /// Records the slots that rows attend in all layers.
+    pub(super) fn begin(&self, ctx: &mut Ctx<'_>) {
+        self.lists.record(ctx, &self.places);
+    }
+
+    /// Entries that the indexer chose in the layer at hand, where it has one and had a choice.
+    pub(super) fn chosen(&self, layer: usize, plan: &Plan) -> Option<Chosen<'_>> {
+        self.layers[layer].entries.as_ref()?.indexer.as_ref()?;
+        let kind = self.index.as_ref()?.kind;
+        let step = &plan.compressed.kinds[kind];
+        let (of, stride) = (ChosenOf::Entries, step.stride as usize);
+        step.chooses().then(|| Chosen { of, buffer: self.lists.kinds[kind].seen(), stride })
+    }
+
+    /// The entries at `slots`, which row number `row` chose, ascending.
+    pub(super) fn entries_at(&self, plan: &Plan, row: usize, slots: &[u32]) -> Vec<u32> {
+        let Some(indexer) = &self.index else { return Vec::new() };
+        let (step, block) = (&plan.compressed.kinds[indexer.kind], indexer.scorer.keys.block_size);
+        let SlotRow { keys, in_window, .. } = step.rows[row];
+        let table = &plan.tables[step.seen[row].table as usize..];
+        let entry = |slot: &u32| {
+            let index =
+                table.iter().position(|id| id.0 == slot / block).expect("a slot of the row's own blocks");
+            u32_of(index) * block + slot % block
+        };
+        let mut entries: Vec<u32> = slots[..(keys - in_window) as usize].iter().map(entry).collect();
+        entries.sort_unstable();
+        entries
+    }
+
+    /// Records attention to the norm of what the layer reads, and adds it to the residual.
+    pub(super) fn record(&self, ctx: &mut Ctx<'_>, layer: usize, norm: &Buf<f32>) -> Result<(), ModelError> {
+        let (weights, act) = (&self.layers[layer], ctx.act);
+        let (x, _) = ctx.normed(norm, false);
+        self.queries(ctx, layer, x)?;
+        self.window_keys(ctx, layer, x)?;
+        let places = self.places.layers[layer];
+        if let Some((entries, places)) = weights.entries.as_ref().zip(places) {
+            self.new_entries(ctx, layer, entries, places, x)?;
+        }
+        self.attend(ctx, layer, places);
+
+        let (heads, dim) = (ctx.config.num_heads, ctx.config.head_dim);
+        let rotation = Rotation { back: true, ..self.rotation(ctx, layer, heads, heads * dim) };
+        ctx.rotate(&self.rope, rotation, &act.attended);
+        let CompressedConfig { output_groups, output_rank, .. } = self.config;
+        let vectors = Vectors {
+            x: (&act.attended).into(),
+            x_stride: heads * dim / output_groups,
+            y: (&self.grouped).into(),
+            y_stride: output_rank,
+            y_offset: 0,
+        };
+        ctx.matmul_each(&weights.o_a, &vectors)?;
+        ctx.add_product(&weights.o_b, &self.grouped, &act.hidden, ctx.config.hidden_size)
+    }
+
+    fn queries(&self, ctx: &mut Ctx<'_>, layer: usize, x: &Buf<f32>) -> Result<(), ModelError> {
+        let (weights, q, eps) = (&self.layers[layer], &ctx.act.q, ctx.config.rms_norm_eps);
+        let (heads, width, rank) = (ctx.config.num_heads, ctx.config.head_dim, self.config.q_rank);
+        // The indexer reads the latent too.
+        ctx.exact_product(&weights.q_a, x, &self.q_latent, rank)?;
+        ctx.norm_runs(Runs::of(1, rank), eps, &weights.q_a_norm, &self.q_latent);
+        ctx.store_product(&weights.q_b, &self.q_latent, q, heads * width)?;
+        ctx.norm_runs(Runs::of(heads, width), eps, &self.plain_norm, q);
+        ctx.rotate(&self.rope, self.rotation(ctx, layer, heads, heads * width), q);
+        Ok(())
+    }
+
+    /// Keys, which are values too, of the step's tokens, into the window.
+    fn window_keys(&self, ctx: &mut Ctx<'_>, layer: usize, x: &Buf<f32>) -> Result<(), ModelError> {
+        let (weights, width, eps) = (&self.layers[layer], ctx.config.head_dim, ctx.config.rms_norm_eps);
+        ctx.store_product(&weights.kv, x, &self.kv, width)?;
+        ctx.norm_runs(Runs::of(1, width), eps, &weights.kv_norm, &self.kv);
+        ctx.rotate(&self.rope, self.rotation(ctx, layer, 1, width), &self.kv);
+        let cache = ctx.kv.buffer(layer, CachePart::Latent);
+        self.write_vectors(ctx, &self.kv, &ctx.lists(layer).slots, cache, ctx.rows());
+        Ok(())
+    }
+
+    /// Entries that the step completes, and which of them each row attends.
+    fn new_entries(
+        &self,
+        ctx: &mut Ctx<'_>,
+        layer: usize,
+        weights: &EntryWeights,
+        places: LayerPlaces,
+        x: &Buf<f32>,
+    ) -> Result<(), ModelError> {
+        let LayerPlaces { kind, states: group, index_states } = places;
+        let slots = &self.lists.kinds[kind].slots;
+        let cache = StateCache { layer, part: CachePart::States, kind, group, dim: ctx.config.head_dim };
+        let count = self.compress(ctx, &weights.compressor, cache, x)?;
+        let entries = ctx.kv.buffer(layer, CachePart::Entries);
+        self.write_vectors(ctx, &self.entries.entries, slots, entries, count);
+        let Some((weights, indexer)) = weights.indexer.as_ref().zip(self.index.as_ref()) else {
+            return Ok(());
+        };
+        let dim = indexer.scorer.config.head_dim;
+        let cache = StateCache { layer, part: CachePart::IndexStates, kind, group: index_states, dim };
+        let rows = self.compress(ctx, &weights.compressor, cache, x)?;
+        if rows > 0 {
+            indexer.scorer.append(ctx, layer, &self.entries.entries, slots, rows);
+        }
+        let step = &ctx.plan.compressed.kinds[indexer.kind];
+        if !step.chooses() {
+            return Ok(());
+        }
+        let choice = Choice {
+            layer,
+            weights: &weights.queries,
+            q_latent: &self.q_latent,
+            x,
+            rotation: self.entry_rotation(&indexer.scorer),
+            rows: step.seen.len(),
+            longest: step.longest,
+            to: self.lists.kinds[indexer.kind].seen(),
+            stride: step.stride,
+        };
+        indexer.scorer.choose(ctx, &choice)
+    }
+
+    /// Writes `rows` vectors of `head_dim` elements to their slots.
+    fn write_vectors(
+        &self,
+        ctx: &mut Ctx<'_>,
+        x: &Buf<f32>,
+        slots: &Buf<i32>,
+        cache: &Buf<KvWord>,
+        rows: u32,
+    ) {
+        if rows > 0 {
+            let width = ctx.config.head_dim;
+            let params = LatentWriteParams { rows, row_stride: width, latent_start: 0, rope_start: width };
+            let buffers = LatentWriteBuffers { kv: x.bind(), slots: slots.bind(), latents: cache.bind() };
+            ctx.pass.dispatch(&self.write, &params, buffers, latent_write::grid(&self.shape, rows));
+        }
+    }
+
+    /// Attention of all rows, one by one.
+    fn attend(&self, ctx: &mut Ctx<'_>, layer: usize, places: Option<LayerPlaces>) {
+        let task = RowTask {
+            layer,
+            rows: &ctx.view(layer).all.decode,
+            most_keys: u32::MAX,
+            max_partitions: ctx.plan.compressed.max_partitions,
+            keys: Keys::Device,
+        };
+        attend_rows(ctx, &task, &SlotRows { compressed: self, layer, places });
+    }
+
+    /// The rotation of the last dimensions of heads in a layer.
+    fn rotation<'a>(&'a self, ctx: &Ctx<'a>, layer: usize, heads: u32, stride: u32) -> Rotation<'a> {
+        let of_tokens = ctx.rotation(heads, stride, 0);
+        let (angles, pairs) = match self.places.layers[layer] {
+            Some(_) => (&self.lists.turns, self.config.rope.rotary_dims / 2),
+            None => (of_tokens.angles, of_tokens.pairs),
+        };
+        Rotation { angles, pairs, first: ctx.config.head_dim - 2 * pairs, ..of_tokens }
+    }
+
+    /// The rotation of the queries of an indexer over entries.
+    fn entry_rotation(&self, scorer: &IndexScorer) -> Rotation<'_> {
+        let (heads, stride, dims) = (scorer.config.num_heads, scorer.width(), self.config.rope.rotary_dims);
+        let first = scorer.config.head_dim - dims;
+        Rotation { angles: &self.lists.turns, pairs: dims / 2, back: false, heads, stride, first }
+    }
+}
+
+/// An RMS norm of heads that has no weights.
+pub(in crate::decoder) fn plain_norm(gpu: &Gpu, config: &DecoderConfig) -> Result<Buf<f32>, ModelError> {
+    let width = config.head_dim as usize;
+    let values: Vec<f32> =
+        [1.0, 0.0].into_iter().flat_map(|value| std::iter::repeat_n(value, width)).collect();
+    Ok(gpu.upload("plain_norm", &values)?)
+}

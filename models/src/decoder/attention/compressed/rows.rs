@@ -1,0 +1,92 @@
+//! Rows that attend a window and entries, one by one.
+
+use attn_kernels::gpu::Bind;
+use attn_kernels::gpu::Buf;
+use attn_kernels::kernel::mla_decode::MlaDecodeBuffers;
+use attn_kernels::kernel::mla_decode::MlaDecodeParams;
+use attn_kernels::kernel::paged_reduce::{self, PagedReduceBuffers, PagedReduceParams};
+use attn_kernels::rows::DecodeRow;
+
+use super::CompressedAttention;
+use super::places::LayerPlaces;
+use crate::CachePart;
+use crate::cast::u32_of;
+use crate::decoder::ops::Ctx;
+use crate::decoder::portions::{KeyRange, Portion, RowKernel};
+
+/// Rows that attend slots of a window and of entries.
+pub(super) struct SlotRows<'a> {
+    pub(super) compressed: &'a CompressedAttention,
+    pub(super) layer: usize,
+    pub(super) places: Option<LayerPlaces>,
+}
+
+impl SlotRows<'_> {
+    fn list(&self, portion: &Portion) -> Bind<DecodeRow> {
+        let lists = &self.compressed.lists;
+        let rows = self.places.map_or(&lists.rows, |places| &lists.kinds[places.kind].rows);
+        // Of rows over two caches the kernel reads the counts of keys.
+        rows.bind_from(portion.rows.start).cast()
+    }
+
+    fn params(&self, ctx: &Ctx<'_>, portion: &Portion) -> MlaDecodeParams {
+        let (step, heads) = (&ctx.plan.compressed, ctx.config.num_heads);
+        MlaDecodeParams {
+            num_heads: heads,
+            q_stride: heads * ctx.config.head_dim,
+            max_partitions: step.max_partitions,
+            reduced: 1,
+            scale: ctx.config.scale,
+            list_stride: step.window_stride,
+            first_list: u32_of(portion.rows.start),
+            compressed_stride: self.places.map_or(0, |places| step.kinds[places.kind].stride),
+            ..MlaDecodeParams::default()
+        }
+    }
+}
+
+impl RowKernel for SlotRows<'_> {
+    fn attend(&self, ctx: &mut Ctx<'_>, portion: &Portion, _: KeyRange) {
+        let (state, act) = (self.compressed, ctx.act);
+        let window = ctx.kv.buffer(self.layer, CachePart::Latent);
+        let window_slots = state.lists.window(ctx.views.of_layers[self.layer]);
+        // A layer without entries reads nothing of the second cache.
+        let (entries, entry_slots) = match self.places {
+            None => (window, window_slots),
+            Some(LayerPlaces { kind, .. }) => {
+                (ctx.kv.buffer(self.layer, CachePart::Entries), state.lists.kinds[kind].seen())
+            }
+        };
+        let buffers = MlaDecodeBuffers {
+            q: act.q.bind(),
+            latents: window.bind(),
+            tables: None,
+            compressed: Some(entries.bind()),
+            rows: self.list(portion),
+            partial: act.partial.bind(),
+            stats: act.stats.bind(),
+            selected: None,
+            window_slots: Some(window_slots.bind()),
+            compressed_slots: Some(entry_slots.bind()),
+        };
+        let params = self.params(ctx, portion);
+        let grid = state.kernel.grid(u32_of(portion.rows.len()), params.max_partitions);
+        ctx.pass.dispatch(&state.attend, &params, buffers, grid);
+    }
+
+    fn reduce(&self, ctx: &mut Ctx<'_>, portion: &Portion) {
+        let (state, act) = (self.compressed, ctx.act);
+        let params = PagedReduceParams::from(&self.params(ctx, portion));
+        let list = self.list(portion);
+        let buffers = PagedReduceBuffers {
+            partial: act.partial.bind(),
+            stats: act.stats.bind(),
+            rows: list,
+            out: act.attended.bind(),
+            selected: None,
+            sinks: state.layers[self.layer].sinks.as_ref().map(Buf::bind),
+        };
+        let grid = paged_reduce::grid(ctx.config.num_heads, u32_of(portion.rows.len()));
+        ctx.pass.dispatch(&state.reduce, &params, buffers, grid);
+    }
+}

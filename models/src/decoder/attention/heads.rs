@@ -1,0 +1,190 @@
+//! Multi-head attention: heads with keys and values of their own, to everything or to selected blocks.
+
+use std::sync::Arc;
+
+use attn_kernels::gpu::{Buf, Gpu, Pipeline, PrefixPass};
+use attn_kernels::kernel::apply_sinks;
+use attn_kernels::kernel::attention::Attention as Kind;
+
+use super::Site;
+use super::rows::HeadRows;
+use super::streamed::Merge;
+use super::tiles::{Forms, HeadKernels, Tiles, mask};
+use crate::decoder::keys::Keys;
+use crate::decoder::ops::{Ctx, Runs};
+use crate::decoder::portions::attend_rows;
+use crate::decoder::sparse::Sparse;
+use crate::kernel::matmul::Epilogue;
+use crate::kernel::rope_append::{self, RopeAppendBuffers, RopeAppendParams};
+use crate::matrix::{Matrix, Product};
+use crate::{ModelError, Reach};
+
+/// Weights of one layer.
+#[derive(Clone, Debug)]
+pub(in crate::decoder) struct HeadWeights {
+    /// Queries, keys and values: one matrix, or several where their types differ, each with its first column.
+    pub(in crate::decoder) qkv: Vec<(Matrix, u32)>,
+    /// Bias of queries, keys and values together.
+    pub(in crate::decoder) qkv_bias: Option<Buf<f32>>,
+    /// Norms of query and of key heads.
+    pub(in crate::decoder) qk_norm: Option<[Buf<f32>; 2]>,
+    /// Logits `[num_heads]` without a key.
+    pub(in crate::decoder) sinks: Option<Buf<f32>>,
+    pub(in crate::decoder) o: Matrix,
+    pub(in crate::decoder) o_bias: Option<Buf<f32>>,
+    /// Norm of what attention adds to the residual.
+    pub(in crate::decoder) post_norm: Option<Buf<f32>>,
+}
+
+/// Weights, kernels and what selects blocks.
+#[derive(Debug)]
+pub(in crate::decoder) struct Heads {
+    pub(super) layers: Arc<[HeadWeights]>,
+    pub(super) forms: Forms,
+    pub(super) prefix_capacity: u32,
+    rope_append: Arc<Pipeline>,
+    /// Kernels of each view.
+    pub(super) kernels: Vec<HeadKernels>,
+    pub(super) apply_sinks: Arc<Pipeline>,
+    /// Merge of partial results, where keys of tiles may pass through the ring on their way to cooperative matrices.
+    pub(super) merge: Option<Merge>,
+    pub(in crate::decoder) sparse: Option<Sparse>,
+    /// Prefixes that the step in progress attends in chunks, by view.
+    pub(super) prefixes: Vec<Option<PrefixPass>>,
+}
+
+impl Heads {
+    pub(super) fn new(site: &Site<'_>, layers: &Arc<[HeadWeights]>) -> Result<Self, ModelError> {
+        let Site { gpu, config, options, kv, views } = *site;
+        let (shape, forms) = (kv.shape(), Forms::new(gpu, config, options, kv.shape()));
+        let kernels = |kind: &Kind| HeadKernels::new(gpu, shape, config.num_heads, forms, kind);
+        let of_view = |reach| Kind { mask: mask(reach), sinks: config.sinks, ..Kind::default() };
+        let sparse = options.sparse.as_ref();
+        Ok(Self {
+            layers: Arc::clone(layers),
+            forms,
+            prefix_capacity: options.prefix_capacity,
+            rope_append: gpu.pipeline(&rope_append::variant(shape, config.rope.interleaved))?,
+            kernels: views.all.iter().map(|view| kernels(&of_view(view.reach))).collect::<Result<_, _>>()?,
+            apply_sinks: gpu.pipeline(&apply_sinks::variant(shape.head_dim))?,
+            merge: (forms.coop && options.offload.is_some())
+                .then(|| Merge::new(gpu, config, options))
+                .transpose()?,
+            sparse: sparse.map(|sparse| Sparse::new(site, sparse, forms.of_selected(options))).transpose()?,
+            prefixes: Vec::new(),
+        })
+    }
+
+    /// Records attention to the norm of what the layer reads, and adds it to the residual.
+    pub(super) fn record(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        layer: usize,
+        norm: &Buf<f32>,
+    ) -> Result<(), ModelError> {
+        ctx.on_pages(|pages, site| pages.fetch_wishes(site, layer));
+        self.qkv(ctx, layer, norm)?;
+        ctx.keys.fetch_begun(ctx.pass, ctx.kv, layer, ctx.plan);
+        self.append(ctx, layer);
+        if let Some(sparse) = &mut self.sparse {
+            sparse.select(ctx, layer)?;
+        }
+        self.attend(ctx, layer);
+        let (weights, act) = (&self.layers[layer], ctx.act);
+        if let Some(bias) = &weights.o_bias {
+            ctx.add_bias(bias, &act.hidden);
+        }
+        ctx.add_block(&weights.o, &act.attended, weights.post_norm.as_ref())
+    }
+
+    /// Queries, keys and values of the normed residual stream, with biases and head norms.
+    fn qkv(&self, ctx: &mut Ctx<'_>, layer: usize, norm: &Buf<f32>) -> Result<(), ModelError> {
+        let (weights, act, c) = (&self.layers[layer], ctx.act, ctx.config);
+        let stride = (c.num_heads + 2 * c.num_kv_heads) * c.head_dim;
+        let inside = weights.qkv.iter().all(|(matrix, _)| ctx.norms(matrix));
+        let (x, norm) = ctx.normed(norm, inside);
+        let mut epilogue = Epilogue::Store;
+        if let Some(bias) = &weights.qkv_bias {
+            ctx.set_bias(bias, &act.qkv);
+            epilogue = Epilogue::Add;
+        }
+        for (matrix, y_offset) in &weights.qkv {
+            let to = ctx.product(x, &act.qkv, stride);
+            ctx.matmul(matrix, &Product { y_offset: *y_offset, epilogue, norm, ..to })?;
+        }
+        if let Some([q, k]) = &weights.qk_norm {
+            let width = c.head_dim;
+            let runs = |heads, first| Runs { heads, width, stride, first };
+            ctx.norm_runs(runs(c.num_heads, 0), c.rms_norm_eps, q, &act.qkv);
+            ctx.norm_runs(runs(c.num_kv_heads, c.num_heads * width), c.rms_norm_eps, k, &act.qkv);
+        }
+        Ok(())
+    }
+
+    /// Rotates queries and keys, and writes new keys and values to the cache.
+    fn append(&self, ctx: &mut Ctx<'_>, layer: usize) {
+        let (c, inputs, rows) = (ctx.config, ctx.inputs, ctx.rows());
+        let rotary = c.layers[layer].rotary;
+        let params = RopeAppendParams {
+            rows,
+            num_heads: c.num_heads,
+            num_kv_heads: c.num_kv_heads,
+            pairs: if rotary { c.rope.rotary_dims / 2 } else { 0 },
+        };
+        let windowed = matches!(c.layers[layer].reach, Reach::Window(_));
+        let angles = match &inputs.window_cs {
+            _ if !rotary => &inputs.temperatures,
+            Some(angles) if windowed => angles,
+            _ => &inputs.cs,
+        };
+        let host = ctx.plan.host_slots.as_ref().map(|_| &inputs.host_slots);
+        // Every dispatch turns all queries; each row's keys and values go where one of them has a slot.
+        for home in ctx.keys.homes(ctx.kv, layer, &ctx.lists(layer).slots, host) {
+            let [k, v] = home.buffers[..] else { unreachable!("heads have keys and values") };
+            let buffers = RopeAppendBuffers {
+                qkv: ctx.act.qkv.bind(),
+                slots: home.slots.bind(),
+                k_cache: k.bind(),
+                v_cache: v.bind(),
+                cs: angles.bind(),
+                q: ctx.act.q.bind(),
+            };
+            let grid = rope_append::grid(ctx.kv.shape(), c.num_heads, rows);
+            ctx.pass.dispatch(&self.rope_append, &params, buffers, grid);
+        }
+    }
+
+    /// Records the attention of all rows.
+    fn attend(&self, ctx: &mut Ctx<'_>, layer: usize) {
+        let (view, bufs) = (ctx.view(layer), ctx.lists(layer));
+        let kernels = &self.kernels[ctx.views.of_layers[layer]];
+        let sinks = self.layers[layer].sinks.as_ref();
+        let keys = ctx.plan.stream.as_ref().map_or(Keys::Device, Keys::Ring);
+        let all = |rows, bufs, cut| HeadRows { layer, kernels, sinks, rows, bufs, selected: None, keys, cut };
+        let Some(selected) = self.sparse.as_ref().and_then(|sparse| sparse.selected(layer)) else {
+            ctx.on_pages(|pages, site| pages.renew(site, layer));
+            return self.attend_rows(ctx, &all(&view.all, &bufs.all, view.all.cut));
+        };
+        self.attend_rows(ctx, &all(&view.whole, &bufs.whole, view.whole.cut));
+        let listed = HeadRows {
+            kernels: selected.kernels,
+            selected: Some(&selected),
+            keys: ctx.keys.pages().map_or(Keys::Device, |pages| Keys::Slots(pages.room())),
+            ..all(&view.selected, &bufs.selected, ctx.cutter.cut_lists(&view.selected, selected.tokens))
+        };
+        self.attend_rows(ctx, &listed);
+    }
+
+    fn attend_rows(&self, ctx: &mut Ctx<'_>, rows: &HeadRows<'_>) {
+        attend_rows(ctx, &rows.task(), rows);
+        Tiles { heads: self, rows }.attend(ctx);
+    }
+
+    /// Drops the buffers of the step's prefixes.
+    pub(super) fn end(&mut self, gpu: &Gpu) {
+        if self.prefixes.iter().any(Option::is_some) {
+            gpu.forget_bind_groups();
+        }
+        self.prefixes.clear();
+    }
+}

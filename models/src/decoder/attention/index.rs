@@ -1,0 +1,207 @@
+//! Choice among keys by an indexer: a few small heads score them, and the best are kept. The keys are of tokens (DeepSeek Sparse
+//! Attention) or of compressed entries (DeepSeek V4).
+
+use std::sync::Arc;
+
+use attn_kernels::gpu::{Buf, Gpu, Most, Pipeline, TopK};
+use attn_kernels::kernel::KvShape;
+use attn_kernels::kernel::index_logits::{IndexKeys, IndexLogitsBuffers, IndexLogitsParams};
+use attn_kernels::kernel::index_logits_coop::IndexKernel;
+use attn_kernels::kernel::top_k::{Output, TopKBuffers, TopKParams, Transform};
+use attn_kernels::rows::{KeyRow, TopRow};
+
+use crate::cast::u32_of;
+use crate::decoder::DecoderOptions;
+use crate::decoder::buffers::GrowBuf;
+use crate::decoder::ops::{Ctx, Rotation};
+use crate::kernel::index_write::{self, IndexWriteBuffers, IndexWriteParams};
+use crate::kernel::rope;
+use crate::matrix::{Matrix, SLACK};
+use crate::{CachePart, IndexerConfig, ModelError};
+
+/// Kernels and buffers.
+#[derive(Debug)]
+pub(super) struct IndexScorer {
+    pub(super) config: IndexerConfig,
+    pub(super) keys: KvShape,
+    pub(super) rope: Arc<Pipeline>,
+    write: Arc<Pipeline>,
+    kernel: IndexKernel,
+    logits: Arc<Pipeline>,
+    top_k: TopK,
+    of: IndexOf,
+    q: Buf<f32>,
+    gates: Buf<f32>,
+    /// Scores of a portion of rows.
+    scores: GrowBuf<f32>,
+    key_rows: Buf<KeyRow>,
+    top_rows: Buf<TopRow>,
+}
+
+/// Candidates of an indexer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum IndexOf {
+    /// Tokens, of which it leaves ascending lists with a count.
+    Tokens,
+    /// Compressed entries, of which it leaves slots.
+    Entries,
+}
+
+/// Weights that make queries and gates.
+#[derive(Clone, Debug)]
+pub(in crate::decoder) struct IndexQueries {
+    /// From the latent of queries.
+    pub(in crate::decoder) q: Matrix,
+    /// Weight of each head, with all constant factors on scores.
+    pub(in crate::decoder) gates: Matrix,
+}
+
+/// One choice for all rows of a step.
+pub(super) struct Choice<'a> {
+    pub(super) layer: usize,
+    pub(super) weights: &'a IndexQueries,
+    pub(super) q_latent: &'a Buf<f32>,
+    /// Input of the gates.
+    pub(super) x: &'a Buf<f32>,
+    pub(super) rotation: Rotation<'a>,
+    pub(super) rows: usize,
+    /// Keys of the row that sees most.
+    pub(super) longest: u32,
+    /// Lists of what is chosen, `[rows, stride]`.
+    pub(super) to: &'a Buf<u32>,
+    pub(super) stride: u32,
+}
+
+/// Bytes of scores, and of what chooses among them, that exist at one time, unless fewer than [`PORTION`] rows make more.
+const SCORE_BYTES: usize = 64 << 20;
+
+/// Portions are multiples of this many rows, for the alignment of bindings.
+const PORTION: usize = 64;
+
+/// Scores from row to row.
+fn score_stride(longest: u32) -> u32 {
+    longest.next_multiple_of(64)
+}
+
+impl IndexScorer {
+    pub(super) fn new(
+        gpu: &Gpu,
+        options: &DecoderOptions,
+        config: IndexerConfig,
+        keys: KvShape,
+        of: IndexOf,
+    ) -> Result<Self, ModelError> {
+        let IndexerConfig { num_heads, head_dim, .. } = config;
+        let kernel = IndexKernel::new(IndexKeys::Cached(keys), options.coop(gpu));
+        let rows = options.max_rows as usize;
+        let buffer = |name, width: u32| gpu.buffer(name, rows * width as usize + SLACK);
+        Ok(Self {
+            // Heads over entries rotate as the attention to them does.
+            rope: gpu.pipeline(&rope::variant(head_dim, of == IndexOf::Entries))?,
+            write: gpu.pipeline(&index_write::variant(&keys))?,
+            kernel,
+            logits: gpu.pipeline(&kernel.variant())?,
+            top_k: TopK::new(
+                gpu,
+                match of {
+                    IndexOf::Tokens => Output::List,
+                    IndexOf::Entries => Output::Positions(Transform::Paged),
+                },
+            )?,
+            of,
+            q: buffer("index_q", num_heads * head_dim)?,
+            gates: buffer("index_gates", num_heads)?,
+            scores: GrowBuf::new(gpu, "index_scores", PORTION)?,
+            key_rows: gpu.buffer("index_rows", rows)?,
+            top_rows: gpu.buffer("index_top_rows", rows)?,
+            keys,
+            config,
+        })
+    }
+
+    /// Number of f32 of a row of queries.
+    pub(super) fn width(&self) -> u32 {
+        self.config.num_heads * self.config.head_dim
+    }
+
+    /// Returns the bounds of the rows of a step.
+    fn most(&self, longest: u32) -> Most {
+        Most { scores: longest, k: self.config.top_k }
+    }
+
+    /// Rows whose scores exist at one time.
+    fn portion(&self, longest: u32) -> usize {
+        let row = score_stride(longest) as usize + self.most(longest).scratch();
+        (SCORE_BYTES / (row * 4) / PORTION * PORTION).max(PORTION)
+    }
+
+    /// Writes the rows of a step that chooses, which all layers share.
+    pub(super) fn write(&mut self, gpu: &Gpu, rows: &[KeyRow], longest: u32) -> Result<(), ModelError> {
+        let (portion, stride) = (self.portion(longest), score_stride(longest));
+        let top_row = |(i, row): (usize, &KeyRow)| TopRow {
+            first: u32_of(i % portion) * stride,
+            scores: row.end,
+            k: self.config.top_k,
+            table: if self.of == IndexOf::Entries { row.table } else { 0 },
+        };
+        let top_rows: Vec<TopRow> = rows.iter().enumerate().map(top_row).collect();
+        gpu.write(&self.key_rows, 0, rows);
+        gpu.write(&self.top_rows, 0, &top_rows);
+        let together = portion.min(rows.len());
+        self.scores.fit(gpu, together * stride as usize)?;
+        self.top_k.reserve(gpu, u32_of(together), self.most(longest))?;
+        Ok(())
+    }
+
+    /// Records the keys of `rows` vectors, into the cache.
+    pub(super) fn append(
+        &self,
+        ctx: &mut Ctx<'_>,
+        layer: usize,
+        vectors: &Buf<f32>,
+        slots: &Buf<i32>,
+        rows: u32,
+    ) {
+        let params = IndexWriteParams { rows, row_stride: self.config.head_dim, first: 0 };
+        let cache = ctx.kv.buffer(layer, CachePart::IndexKeys);
+        let buffers = IndexWriteBuffers { x: vectors.bind(), slots: slots.bind(), keys: cache.bind() };
+        ctx.pass.dispatch(&self.write, &params, buffers, index_write::grid(&self.keys, rows));
+    }
+
+    /// Records the choice of a step. It turns on small differences: queries and gates do not go through cooperative matrices, as
+    /// rows of prefill would and those of decode would not. All rows are scored alike.
+    pub(super) fn choose(&self, ctx: &mut Ctx<'_>, choice: &Choice<'_>) -> Result<(), ModelError> {
+        ctx.exact_product(&choice.weights.q, choice.q_latent, &self.q, self.width())?;
+        ctx.rotate(&self.rope, choice.rotation, &self.q);
+        ctx.exact_product(&choice.weights.gates, choice.x, &self.gates, self.config.num_heads)?;
+        let portion = self.portion(choice.longest);
+        for start in (0..choice.rows).step_by(portion) {
+            self.choose_portion(ctx, choice, start, u32_of(portion.min(choice.rows - start)));
+        }
+        Ok(())
+    }
+
+    fn choose_portion(&self, ctx: &mut Ctx<'_>, choice: &Choice<'_>, start: usize, rows: u32) {
+        let (num_heads, neg_inf) = (self.config.num_heads, f32::NEG_INFINITY);
+        let logit_stride = score_stride(choice.longest);
+        let params = IndexLogitsParams { num_heads, logit_stride, neg_inf };
+        let buffers = IndexLogitsBuffers {
+            q: self.q.bind(),
+            k_cache: ctx.kv.buffer(choice.layer, CachePart::IndexKeys).bind(),
+            tables: ctx.inputs.tables.bind(),
+            rows: self.key_rows.bind_from(start),
+            gates: self.gates.bind(),
+            logits: self.scores.bind(),
+        };
+        ctx.pass.dispatch(&self.logits, &params, buffers, self.kernel.grid(&params, rows));
+        let page_size = if self.of == IndexOf::Entries { self.keys.block_size } else { 1 };
+        let params = TopKParams { rows, out_stride: choice.stride, copies: 1, page_size };
+        let buffers = TopKBuffers {
+            scores: self.scores.bind(),
+            rows: self.top_rows.bind_from(start),
+            table: ctx.inputs.tables.bind(),
+            out: choice.to.bind_from(start * choice.stride as usize),
+        };
+        self.top_k.record(ctx.pass, &params, self.most(choice.longest), buffers);
+    }
+}

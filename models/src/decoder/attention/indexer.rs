@@ -1,0 +1,123 @@
+//! The indexer of DeepSeek Sparse Attention, which chooses the tokens of every query.
+
+use std::sync::Arc;
+
+use attn_kernels::gpu::{Buf, Gpu, Pipeline};
+use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::rows::{DecodeRow, KeyRow};
+
+use super::index::{Choice, IndexOf, IndexQueries, IndexScorer};
+use crate::decoder::DecoderOptions;
+use crate::decoder::inputs::Plan;
+use crate::decoder::ops::{Ctx, Runs};
+use crate::kernel::norm_heads;
+use crate::kernel::norm_heads::NormHeadsBuffers;
+use crate::matrix::{Matrix, SLACK};
+use crate::{DecoderConfig, IndexerConfig, ModelError};
+
+/// Weights of a layer's indexer.
+#[derive(Clone, Debug)]
+pub(in crate::decoder) struct Indexer {
+    pub(in crate::decoder) queries: IndexQueries,
+    pub(in crate::decoder) k: Matrix,
+    /// Layer norm of keys: factors, then what is added.
+    pub(in crate::decoder) k_norm: Buf<f32>,
+}
+
+/// Kernels and buffers.
+#[derive(Debug)]
+pub(super) struct IndexerState {
+    scorer: IndexScorer,
+    norm: Arc<Pipeline>,
+    k: Buf<f32>,
+    /// `[max_rows, 1 + top_k]`: a count, then tokens, ascending.
+    lists: Buf<u32>,
+}
+
+/// Addend of the layer norm of keys; no configuration sets it.
+const EPS: f32 = 1e-6;
+
+impl IndexerState {
+    pub(super) fn new(
+        gpu: &Gpu,
+        config: &DecoderConfig,
+        options: &DecoderOptions,
+        indexer: IndexerConfig,
+    ) -> Result<Self, ModelError> {
+        let IndexerConfig { head_dim, top_k, .. } = indexer;
+        let dtype = if options.kv_dtype == KvDtype::F32 { KvDtype::F32 } else { KvDtype::F16 };
+        let keys = KvShape { num_kv_heads: 1, head_dim, block_size: options.block_size, dtype };
+        let rows = options.max_rows as usize;
+        // No list is longer than a sequence.
+        let longest = top_k.min(config.context_length) as usize;
+        Ok(Self {
+            scorer: IndexScorer::new(gpu, options, indexer, keys, IndexOf::Tokens)?,
+            norm: gpu.pipeline(&norm_heads::variant(true, gpu.level()))?,
+            k: gpu.buffer("index_k", rows * head_dim as usize + SLACK)?,
+            lists: gpu.buffer("index_lists", rows * (1 + longest))?,
+        })
+    }
+
+    /// Tokens of the longest list of a step.
+    pub(super) fn longest_list(&self, plan: &Plan) -> u32 {
+        self.scorer.config.top_k.min(plan.longest)
+    }
+
+    /// Whether some row of a step has more tokens than it may attend to.
+    pub(super) fn chooses(&self, plan: &Plan) -> bool {
+        plan.longest > self.scorer.config.top_k
+    }
+
+    /// Returns the choices of the current layer: lists of [`longest_list`](Self::longest_list) tokens and a count.
+    pub(super) fn lists(&self) -> &Buf<u32> {
+        &self.lists
+    }
+
+    /// Writes the rows of a step, which all layers share.
+    pub(super) fn write(&mut self, gpu: &Gpu, plan: &Plan) -> Result<(), ModelError> {
+        if !self.chooses(plan) {
+            return Ok(());
+        }
+        let key_row = |row: &DecodeRow| KeyRow {
+            row: row.row,
+            first_key: row.first_key,
+            end: row.len,
+            table: row.table,
+        };
+        let rows: Vec<KeyRow> = plan.views[0].all.decode.iter().map(key_row).collect();
+        self.scorer.write(gpu, &rows, plan.longest)
+    }
+
+    /// Keeps the keys of new tokens, and leaves the tokens of each row; false where every row may attend to all.
+    pub(super) fn choose(
+        &self,
+        ctx: &mut Ctx<'_>,
+        layer: usize,
+        weights: &Indexer,
+        q_latent: &Buf<f32>,
+        x: &Buf<f32>,
+    ) -> Result<bool, ModelError> {
+        let dim = self.scorer.config.head_dim;
+        ctx.exact_product(&weights.k, x, &self.k, dim)?;
+        let on = NormHeadsBuffers { weight: weights.k_norm.bind(), x: self.k.bind() };
+        ctx.norm_runs_by(&self.norm, Runs::of(1, dim), EPS, on);
+        ctx.rotate(&self.scorer.rope, ctx.rotation(1, dim, 0), &self.k);
+        self.scorer.append(ctx, layer, &self.k, &ctx.lists(layer).slots, ctx.rows());
+        if !self.chooses(ctx.plan) {
+            return Ok(false);
+        }
+        let choice = Choice {
+            layer,
+            weights: &weights.queries,
+            q_latent,
+            x,
+            rotation: ctx.rotation(self.scorer.config.num_heads, self.scorer.width(), 0),
+            rows: ctx.view(layer).all.decode.len(),
+            longest: ctx.plan.longest,
+            to: &self.lists,
+            stride: 1 + self.longest_list(ctx.plan),
+        };
+        self.scorer.choose(ctx, &choice)?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,299 @@
+//! Multi-head latent attention (MLA), absorbed: queries go through the key projection and meet the cached latents
+//! themselves; what comes out goes through the value projection. An indexer may choose the tokens of each query first
+//! (DeepSeek Sparse Attention).
+
+use std::sync::Arc;
+
+use attn_kernels::gpu::{Bind, Buf, Gpu, Pipeline};
+use attn_kernels::kernel::attention::{Attention, Context};
+use attn_kernels::kernel::latent_write::{self, LatentWriteBuffers, LatentWriteParams};
+use attn_kernels::kernel::mla_decode::{self, LatentShape, MlaDecodeBuffers, MlaDecodeParams, PARTITION};
+use attn_kernels::kernel::mla_decode_coop::MlaKernel;
+use attn_kernels::kernel::paged_reduce::{self, PagedReduceBuffers, PagedReduceParams};
+
+use super::indexer::{Indexer, IndexerState};
+use super::{Chosen, ChosenOf, Site};
+use crate::cast::u32_of;
+use crate::decoder::inputs::Plan;
+use crate::decoder::keys::Keys;
+use crate::decoder::ops::{Ctx, Runs};
+use crate::decoder::portions::{KeyRange, Portion, RowKernel, RowTask, attend_rows};
+use crate::kernel::rope;
+use crate::matrices::{Matrices, Vectors};
+use crate::matrix::{Matrix, SLACK};
+use crate::{CachePart, LatentConfig, ModelError};
+
+/// Weights of a layer.
+#[derive(Clone, Debug)]
+pub(in crate::decoder) struct Latent {
+    pub(in crate::decoder) q_a: Matrix,
+    pub(in crate::decoder) q_a_norm: Buf<f32>,
+    pub(in crate::decoder) q_b: Matrix,
+    pub(in crate::decoder) kv_a: Matrix,
+    pub(in crate::decoder) kv_a_norm: Buf<f32>,
+    /// By head `[kv_rank + rope, nope + rope]`: the key projection, and what rotates as it is.
+    pub(in crate::decoder) keys: Matrices,
+    /// By head `[value, kv_rank]`.
+    pub(in crate::decoder) values: Matrices,
+    pub(in crate::decoder) indexer: Option<Indexer>,
+    pub(in crate::decoder) o: Matrix,
+}
+
+/// Weights, kernels and buffers.
+#[derive(Debug)]
+pub(in crate::decoder) struct LatentAttention {
+    layers: Arc<[Latent]>,
+    config: LatentConfig,
+    rope_q: Arc<Pipeline>,
+    rope_k: Arc<Pipeline>,
+    write: Arc<Pipeline>,
+    kernel: MlaKernel,
+    /// Attention to all tokens.
+    all: Kind,
+    /// Attention to those that the indexer chose.
+    chosen: Kind,
+    shape: LatentShape,
+    /// `[max_rows, q_rank]`
+    q_latent: Buf<f32>,
+    /// `[max_rows, num_heads, nope + rope]`
+    q: Buf<f32>,
+    /// Through the key projection, `[max_rows, num_heads, kv_rank + rope]`.
+    absorbed: Buf<f32>,
+    /// `[max_rows, kv_rank + rope]`
+    kv: Buf<f32>,
+    /// Weighed latents, `[max_rows, num_heads, kv_rank]`.
+    weighed: Buf<f32>,
+    /// `[max_rows, num_heads, value]`
+    out: Buf<f32>,
+    indexer: Option<IndexerState>,
+}
+
+#[derive(Debug)]
+struct Kind {
+    attend: Arc<Pipeline>,
+    reduce: Arc<Pipeline>,
+}
+
+/// Addend of the norms of latents; no configuration sets it.
+const EPS: f32 = 1e-6;
+
+impl LatentAttention {
+    pub(super) fn new(
+        site: &Site<'_>,
+        latent: LatentConfig,
+        layers: &Arc<[Latent]>,
+    ) -> Result<Self, ModelError> {
+        let Site { gpu, config, options, kv, .. } = *site;
+        let shape = LatentShape {
+            latent: latent.kv_rank,
+            rope: latent.rope_dim,
+            block_size: kv.plan().options.block_size,
+            dtype: options.kv_dtype,
+        };
+        let kernel = MlaKernel::new(&shape, config.num_heads, options.coop(gpu));
+        let kind = |context| {
+            let attention = Attention { context, ..Attention::default() };
+            let attend = gpu.pipeline(&kernel.variant(&attention))?;
+            let reduce = gpu.pipeline(&mla_decode::reduce_variant(&shape, &attention))?;
+            Ok::<_, ModelError>(Kind { attend, reduce })
+        };
+        let rows = options.max_rows as usize;
+        let buffer = |name, width: u32| gpu.buffer(name, rows * width as usize + SLACK);
+        let heads = config.num_heads;
+        let head_dim = latent.nope_dim + latent.rope_dim;
+        Ok(Self {
+            layers: Arc::clone(layers),
+            rope_q: gpu.pipeline(&rope::variant(head_dim, config.rope.interleaved))?,
+            rope_k: gpu.pipeline(&rope::variant(latent.cached(), config.rope.interleaved))?,
+            write: gpu.pipeline(&latent_write::variant(&shape))?,
+            kernel,
+            all: kind(Context::Full)?,
+            chosen: kind(Context::Tokens)?,
+            shape,
+            q_latent: buffer("q_latent", latent.q_rank)?,
+            q: buffer("latent_q", heads * head_dim)?,
+            absorbed: buffer("absorbed", heads * latent.cached())?,
+            kv: buffer("latent_kv", latent.cached())?,
+            weighed: buffer("weighed", heads * latent.kv_rank)?,
+            out: buffer("latent_out", heads * latent.value_dim)?,
+            indexer: match config.indexer {
+                Some(indexer) => Some(IndexerState::new(gpu, config, options, indexer)?),
+                None => None,
+            },
+            config: latent,
+        })
+    }
+
+    /// Writes the rows of a step.
+    pub(super) fn write(&mut self, gpu: &Gpu, plan: &Plan) -> Result<(), ModelError> {
+        self.indexer.as_mut().map_or(Ok(()), |indexer| indexer.write(gpu, plan))
+    }
+
+    /// Tokens that the indexer chose in the layer at hand, where it had a choice.
+    pub(super) fn chosen(&self, plan: &Plan) -> Option<Chosen<'_>> {
+        let indexer = self.indexer.as_ref().filter(|indexer| indexer.chooses(plan))?;
+        let stride = 1 + indexer.longest_list(plan) as usize;
+        Some(Chosen { of: ChosenOf::Tokens, buffer: indexer.lists(), stride })
+    }
+
+    /// Records the attention of the norm of what the layer reads, and adds it to the residual.
+    pub(super) fn record(&self, ctx: &mut Ctx<'_>, layer: usize, norm: &Buf<f32>) -> Result<(), ModelError> {
+        let weights = &self.layers[layer];
+        let (x, _) = ctx.normed(norm, false);
+        self.queries(ctx, weights, x)?;
+        self.keys(ctx, layer, x)?;
+        let chosen = match weights.indexer.as_ref().zip(self.indexer.as_ref()) {
+            Some((weights, indexer)) if indexer.choose(ctx, layer, weights, &self.q_latent, x)? => {
+                Some(indexer)
+            }
+            _ => None,
+        };
+        self.attend(ctx, layer, chosen);
+        let vectors = Vectors {
+            x: self.weighed.bind(),
+            x_stride: self.config.kv_rank,
+            y: self.out.bind(),
+            y_stride: self.config.value_dim,
+            y_offset: 0,
+        };
+        ctx.matmul_each(&weights.values, &vectors)?;
+        let (act, hidden) = (ctx.act, ctx.config.hidden_size);
+        ctx.add_product(&weights.o, &self.out, &act.hidden, hidden)
+    }
+
+    /// Queries, rotated and through the key projection.
+    fn queries(&self, ctx: &mut Ctx<'_>, weights: &Latent, x: &Buf<f32>) -> Result<(), ModelError> {
+        let LatentConfig { q_rank, nope_dim, rope_dim, .. } = self.config;
+        let (heads, head_dim) = (ctx.config.num_heads, nope_dim + rope_dim);
+        ctx.store_product(&weights.q_a, x, &self.q_latent, q_rank)?;
+        ctx.norm_runs(Runs::of(1, q_rank), EPS, &weights.q_a_norm, &self.q_latent);
+        ctx.store_product(&weights.q_b, &self.q_latent, &self.q, heads * head_dim)?;
+        ctx.rotate(&self.rope_q, ctx.rotation(heads, heads * head_dim, nope_dim), &self.q);
+        let vectors = Vectors {
+            x: self.q.bind(),
+            x_stride: head_dim,
+            y: self.absorbed.bind(),
+            y_stride: self.config.cached(),
+            y_offset: 0,
+        };
+        ctx.matmul_each(&weights.keys, &vectors)
+    }
+
+    /// Latents of keys and values, into the cache.
+    fn keys(&self, ctx: &mut Ctx<'_>, layer: usize, x: &Buf<f32>) -> Result<(), ModelError> {
+        let (weights, kv_rank, width) = (&self.layers[layer], self.config.kv_rank, self.config.cached());
+        ctx.store_product(&weights.kv_a, x, &self.kv, width)?;
+        let runs = Runs { heads: 1, width: kv_rank, stride: width, first: 0 };
+        ctx.norm_runs(runs, EPS, &weights.kv_a_norm, &self.kv);
+        ctx.rotate(&self.rope_k, ctx.rotation(1, width, kv_rank), &self.kv);
+        let rows = ctx.rows();
+        let params = LatentWriteParams { rows, row_stride: width, latent_start: 0, rope_start: kv_rank };
+        ctx.keys.fetch_begun(ctx.pass, ctx.kv, layer, ctx.plan);
+        let host = ctx.plan.host_slots.as_ref().map(|_| &ctx.inputs.host_slots);
+        // Each row's latent goes where one of them has a slot.
+        for home in ctx.keys.homes(ctx.kv, layer, &ctx.lists(layer).slots, host) {
+            let buffers = LatentWriteBuffers {
+                kv: self.kv.bind(),
+                slots: home.slots.bind(),
+                latents: home.buffers[0].bind(),
+            };
+            ctx.pass.dispatch(&self.write, &params, buffers, latent_write::grid(&self.shape, rows));
+        }
+        Ok(())
+    }
+
+    /// Attention of all rows, one by one; to the indexer's lists where tokens were chosen.
+    fn attend(&self, ctx: &mut Ctx<'_>, layer: usize, chosen: Option<&IndexerState>) {
+        let rows = &ctx.view(layer).all;
+        let lists = chosen.map(|indexer| (indexer.lists(), indexer.longest_list(ctx.plan)));
+        let max_partitions = match lists {
+            Some((_, longest)) => longest.div_ceil(PARTITION),
+            None => rows.cut.max_partitions,
+        };
+        let task = RowTask {
+            layer,
+            rows: &rows.decode,
+            most_keys: u32::MAX,
+            max_partitions,
+            keys: ctx.plan.stream.as_ref().map_or(Keys::Device, Keys::Ring),
+        };
+        let kind = if chosen.is_some() { &self.chosen } else { &self.all };
+        attend_rows(ctx, &task, &LatentRows { latent: self, layer, kind, lists, max_partitions });
+    }
+}
+
+/// Rows that are attended alike.
+struct LatentRows<'a> {
+    latent: &'a LatentAttention,
+    layer: usize,
+    kind: &'a Kind,
+    /// Lists of chosen tokens, and the tokens of the longest; `None` where all is attended.
+    lists: Option<(&'a Buf<u32>, u32)>,
+    max_partitions: u32,
+}
+
+impl LatentRows<'_> {
+    fn reduced(&self, portion: &Portion) -> bool {
+        self.max_partitions > 1 || portion.in_chunks
+    }
+
+    fn params(&self, ctx: &Ctx<'_>, portion: &Portion) -> MlaDecodeParams {
+        let heads = ctx.config.num_heads;
+        MlaDecodeParams {
+            num_heads: heads,
+            q_stride: heads * self.latent.config.cached(),
+            max_partitions: self.max_partitions,
+            reduced: u32::from(self.reduced(portion)),
+            scale: ctx.config.scale,
+            list_stride: self.lists.map_or(0, |(_, longest)| 1 + longest),
+            first_list: u32_of(portion.rows.start),
+            ..MlaDecodeParams::default()
+        }
+    }
+
+    fn lists(&self) -> Option<Bind<u32>> {
+        self.lists.map(|(lists, _)| lists.bind())
+    }
+}
+
+impl RowKernel for LatentRows<'_> {
+    fn attend(&self, ctx: &mut Ctx<'_>, portion: &Portion, keys: KeyRange) {
+        let (act, inputs) = (ctx.act, ctx.inputs);
+        let out = if self.reduced(portion) { &*act.partial } else { &self.latent.weighed };
+        let tables = if portion.in_chunks { &inputs.stream_tables } else { &inputs.tables };
+        let buffers = MlaDecodeBuffers {
+            q: self.latent.absorbed.bind(),
+            latents: ctx.kv.buffer(self.layer, CachePart::Latent).bind(),
+            tables: Some(tables.bind()),
+            compressed: None,
+            rows: ctx.lists(self.layer).all.decode.bind_from(portion.rows.start),
+            partial: out.bind(),
+            stats: act.stats.bind(),
+            selected: self.lists(),
+            window_slots: None,
+            compressed_slots: None,
+        };
+        let params = self.params(ctx, portion);
+        let params = MlaDecodeParams { first_key: keys.first, num_keys: keys.len, ..params };
+        let partitions = self.max_partitions.min(keys.len / PARTITION);
+        let grid = self.latent.kernel.grid(u32_of(portion.rows.len()), partitions);
+        ctx.pass.dispatch(&self.kind.attend, &params, buffers, grid);
+    }
+
+    fn reduce(&self, ctx: &mut Ctx<'_>, portion: &Portion) {
+        if !self.reduced(portion) {
+            return;
+        }
+        let (act, params) = (ctx.act, PagedReduceParams::from(&self.params(ctx, portion)));
+        let buffers = PagedReduceBuffers {
+            partial: act.partial.bind(),
+            stats: act.stats.bind(),
+            rows: ctx.lists(self.layer).all.decode.bind_from(portion.rows.start),
+            out: self.latent.weighed.bind(),
+            selected: self.lists(),
+            sinks: None,
+        };
+        let grid = paged_reduce::grid(ctx.config.num_heads, u32_of(portion.rows.len()));
+        ctx.pass.dispatch(&self.kind.reduce, &params, buffers, grid);
+    }
+}

@@ -1,0 +1,72 @@
+//! Prefills behind prefixes longer than a limit: attended chunk by chunk, merged by log-sum-exp.
+
+use attn_kernels::gpu::{PrefixBuffers, PrefixPass};
+use attn_kernels::kernel::chunked_prefix::{ChunkedPrefix, PrefixRows};
+use attn_kernels::kernel::paged_prefill::{PagedPrefillParams, Tile};
+
+use super::heads::Heads;
+use crate::decoder::ops::Ctx;
+use crate::{ModelError, Reach};
+
+impl Heads {
+    /// Cuts the prefixes of a step, where one is longer than its sequence's share of the capacity, and records the
+    /// filling of the chunks' tables. Layers of limited reach see few keys, selections have lists of their own, and what passes
+    /// through the ring is cut by it.
+    pub(super) fn begin(&mut self, ctx: &mut Ctx<'_>) -> Result<(), ModelError> {
+        self.prefixes.clear();
+        let resident = self.sparse.is_none() && ctx.plan.stream.is_none();
+        for (view, rows) in ctx.views.all.iter().zip(&ctx.plan.views) {
+            let tiles = &rows.all.tiles;
+            let cut = if view.reach == Reach::Full && resident && !tiles.is_empty() {
+                let (capacity, tile_rows) = (self.prefix_capacity, self.forms.tile_rows());
+                Some(ChunkedPrefix::new(&sequences(tiles), capacity, view.block_size, tile_rows)?)
+            } else {
+                None
+            };
+            let prefix = match cut.filter(|cut| !cut.chunks.is_empty()) {
+                Some(cut) => {
+                    let shape = [ctx.rows(), ctx.config.num_heads, ctx.config.head_dim];
+                    Some(PrefixPass::new(ctx.gpu, ctx.pass, &cut, &ctx.inputs.tables, shape)?)
+                }
+                None => None,
+            };
+            self.prefixes.push(prefix);
+        }
+        let streams = ctx.plan.stream.is_some() && self.merge.is_some();
+        if streams || self.prefixes.iter().any(Option::is_some) {
+            // Merges go over all rows: those that are in no tile must have a finite lse to stay as they are.
+            let heads = (ctx.rows() * ctx.config.num_heads) as usize;
+            ctx.gpu.write(&ctx.act.lse, 0, &vec![0.0; heads]);
+        }
+        Ok(())
+    }
+
+    /// Records the attention of the tiles of a layer, if their prefixes are cut.
+    pub(super) fn attend_prefixes(
+        &self,
+        ctx: &mut Ctx<'_>,
+        layer: usize,
+        params: PagedPrefillParams,
+    ) -> bool {
+        let view = ctx.views.of_layers[layer];
+        let Some(prefix) = self.prefixes.get(view).and_then(Option::as_ref) else { return false };
+        let (act, (k, v)) = (ctx.act, ctx.kv.layer(layer));
+        let (q, tables) = (&act.q, &ctx.inputs.tables);
+        let buffers = PrefixBuffers { q, k, v, tables, out: &act.attended, lse: &act.lse };
+        let (num_heads, shape) = (ctx.config.num_heads, ctx.kv.shape());
+        let grid = |tiles| self.forms.prefill_grid(shape, num_heads, tiles);
+        prefix.attend(ctx.gpu, ctx.pass, buffers, params, (&self.kernels[view].prefill, &grid));
+        true
+    }
+}
+
+/// The sequences that `tiles` are of: each has a block table of its own.
+fn sequences(tiles: &[Tile]) -> Vec<PrefixRows> {
+    let sequence = |tiles: &[Tile]| PrefixRows {
+        row: tiles[0].row,
+        rows: tiles.iter().map(|tile| tile.rows).sum(),
+        prefix: tiles[0].position,
+        table: tiles[0].table,
+    };
+    tiles.chunk_by(|a, b| a.table == b.table).map(sequence).collect()
+}

@@ -1,0 +1,135 @@
+//! Rows of heads that are attended one by one.
+
+use attn_kernels::gpu::{Bind, Buf};
+use attn_kernels::kernel::paged_decode::{self, PagedDecodeBuffers, PagedDecodeParams};
+use attn_kernels::kernel::paged_reduce::{self, PagedReduceBuffers, PagedReduceParams};
+use attn_kernels::rows::PhysicalBlock;
+
+use super::tiles::HeadKernels;
+use crate::cast::u32_of;
+use crate::decoder::inputs::{RowBufs, Rows};
+use crate::decoder::keys::{Keys, Needed};
+use crate::decoder::ops::Ctx;
+use crate::decoder::partitions::Cut;
+use crate::decoder::portions::{KeyRange, Portion, RowKernel, RowTask};
+use crate::decoder::sparse::Selected;
+
+/// Rows that are attended alike, one by one or in tiles.
+pub(super) struct HeadRows<'a> {
+    pub(super) layer: usize,
+    pub(super) kernels: &'a HeadKernels,
+    pub(super) sinks: Option<&'a Buf<f32>>,
+    pub(super) rows: &'a Rows,
+    pub(super) bufs: &'a RowBufs,
+    /// Lists of selected blocks; `None` where all is attended.
+    pub(super) selected: Option<&'a Selected<'a>>,
+    pub(super) keys: Keys<'a>,
+    pub(super) cut: Cut,
+}
+
+impl<'a> HeadRows<'a> {
+    /// The rows that are attended one by one.
+    pub(super) fn task(&self) -> RowTask<'a> {
+        RowTask {
+            layer: self.layer,
+            rows: &self.rows.decode,
+            most_keys: self.selected.map_or(u32::MAX, |selected| selected.tokens),
+            max_partitions: self.cut.max_partitions,
+            keys: self.keys,
+        }
+    }
+
+    /// The lists of selected blocks, where there are some.
+    pub(super) fn lists(&self) -> Option<Bind<u32>> {
+        self.selected.map(|selected| selected.lists.bind.clone())
+    }
+
+    /// Entries from one list to the next.
+    pub(super) fn list_stride(&self) -> u32 {
+        self.selected.map_or(0, |selected| selected.lists.stride)
+    }
+
+    /// The block tables that rows read.
+    pub(super) fn tables(&self, ctx: &Ctx<'_>) -> Bind<PhysicalBlock> {
+        match (self.keys, ctx.keys.pages()) {
+            (Keys::Slots(_), Some(pages)) => pages.pages().bind(),
+            (Keys::Ring(_), _) => ctx.inputs.stream_tables.bind(),
+            _ => ctx.inputs.tables.bind(),
+        }
+    }
+
+    /// Whether partitions are left to a reduction.
+    fn reduced(&self, portion: &Portion) -> bool {
+        self.cut.max_partitions > 1 || self.sinks.is_some() || portion.in_chunks
+    }
+
+    fn params(&self, ctx: &Ctx<'_>, portion: &Portion) -> PagedDecodeParams {
+        let c = ctx.config;
+        PagedDecodeParams {
+            num_heads: c.num_heads,
+            num_kv_heads: c.num_kv_heads,
+            q_stride: c.num_heads * c.head_dim,
+            max_partitions: self.cut.max_partitions,
+            partition_size: self.cut.partition_size,
+            scale: c.scale,
+            reduced: u32::from(self.reduced(portion)),
+            list_stride: self.list_stride(),
+            first_list: u32_of(portion.rows.start),
+            ..PagedDecodeParams::default()
+        }
+    }
+}
+
+impl RowKernel for HeadRows<'_> {
+    fn attend(&self, ctx: &mut Ctx<'_>, portion: &Portion, keys: KeyRange) {
+        let (rows, first_list) = (u32_of(portion.rows.len()), u32_of(portion.rows.start));
+        if let (Keys::Slots(_), Some(selected)) = (self.keys, self.selected) {
+            let size = ctx.kv.shape().block_size;
+            let end = keys.end.min(keys.first.saturating_add(keys.len)).div_ceil(size);
+            let (asks, pages) = (first_list..first_list + rows, keys.first / size..end);
+            let needed = Needed { layer: self.layer, lists: &selected.lists, asks, pages };
+            ctx.on_pages(|pages, site| pages.make_resident(site, &needed));
+        }
+        let (act, Cut { lanes, partition_size, max_partitions }) = (ctx.act, self.cut);
+        let out = if self.reduced(portion) { &*act.partial } else { &act.attended };
+        let (k, v) = ctx.kv.layer(self.layer);
+        let buffers = PagedDecodeBuffers {
+            q: act.q.bind(),
+            k_cache: k.bind(),
+            v_cache: v.bind(),
+            tables: self.tables(ctx),
+            rows: self.bufs.decode.bind_from(portion.rows.start),
+            partial: out.bind(),
+            stats: act.stats.bind(),
+            selected: self.lists(),
+            slopes: None,
+        };
+        let params =
+            PagedDecodeParams { first_key: keys.first, num_keys: keys.len, ..self.params(ctx, portion) };
+        let count = max_partitions.min(keys.len / partition_size);
+        let grid = paged_decode::grid(ctx.kv.shape(), ctx.config.num_heads, lanes, rows, count);
+        ctx.pass.dispatch(self.kernels.decode(lanes), &params, buffers, grid);
+    }
+
+    fn reduce(&self, ctx: &mut Ctx<'_>, portion: &Portion) {
+        let (params, rows) = (self.params(ctx, portion), u32_of(portion.rows.len()));
+        let list = self.bufs.decode.bind_from(portion.rows.start);
+        if let Some(selected) = self.selected {
+            selected.bound_mass(ctx, self.layer, &list, &params, rows);
+        }
+        if !self.reduced(portion) {
+            return;
+        }
+        let act = ctx.act;
+        let buffers = PagedReduceBuffers {
+            partial: act.partial.bind(),
+            stats: act.stats.bind(),
+            rows: list,
+            out: act.attended.bind(),
+            selected: self.lists(),
+            sinks: self.sinks.map(Buf::bind),
+        };
+        let grid = paged_reduce::grid(ctx.config.num_heads, rows);
+        ctx.pass.dispatch(&self.kernels.reduce, &PagedReduceParams::from(&params), buffers, grid);
+    }
+}

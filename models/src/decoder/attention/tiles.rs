@@ -1,0 +1,258 @@
+//! Kernels of heads in the forms that suit a device, and rows of prefills that are attended in tiles.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use attn_kernels::gpu::{Bind, Buf, Gpu, Pipeline};
+use attn_kernels::kernel::apply_sinks::{self, ApplySinksBuffers, ApplySinksParams};
+use attn_kernels::kernel::attention::{self, Mask};
+use attn_kernels::kernel::mass_bound;
+use attn_kernels::kernel::paged_decode::{self, Lanes};
+use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillBuffers, PagedPrefillParams, Tile};
+use attn_kernels::kernel::{KvShape, paged_prefill_coop, paged_reduce};
+
+use super::heads::Heads;
+use super::rows::HeadRows;
+use crate::cast::u32_of;
+use crate::decoder::DecoderOptions;
+use crate::decoder::keys::{Keys, Needed, SlotRoom};
+use crate::decoder::ops::Ctx;
+use crate::decoder::sparse::Selected;
+use crate::matrix::broadcasts;
+use crate::{DecoderConfig, ModelError, Reach};
+
+/// In which form kernels attend.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::decoder) struct Forms {
+    /// Lanes of decode with few keys, and with many.
+    lanes: [Lanes; 2],
+    /// Key loads of prefill without cooperative matrices.
+    key_loads: KeyLoads,
+    /// Prefill with cooperative matrices.
+    pub(in crate::decoder) coop: bool,
+}
+
+impl Forms {
+    pub(in crate::decoder) fn new(
+        gpu: &Gpu,
+        config: &DecoderConfig,
+        options: &DecoderOptions,
+        shape: &KvShape,
+    ) -> Self {
+        let coop = options.coop(gpu);
+        Self {
+            lanes: [0, u64::from(u32::MAX)].map(|keys| gpu.decode_lanes(shape, config.num_heads, keys, coop)),
+            key_loads: match broadcasts(gpu) && config.head_dim.is_multiple_of(16) {
+                true => KeyLoads::Broadcast,
+                false => KeyLoads::Uniform,
+            },
+            coop: coop && paged_prefill_coop::serves(shape),
+        }
+    }
+
+    /// The forms of attention to selected blocks. Pages on the host are fetched for some lists after the others, and only the
+    /// kernel without matrices goes on where it ended.
+    pub(in crate::decoder) fn of_selected(self, options: &DecoderOptions) -> Self {
+        Self { coop: self.coop && options.offload.is_none(), ..self }
+    }
+
+    /// Maximum number of rows of a tile.
+    pub(in crate::decoder) fn tile_rows(&self) -> u32 {
+        if self.coop { paged_prefill_coop::TILE_ROWS } else { paged_prefill::TILE_ROWS }
+    }
+
+    pub(super) fn prefill_grid(&self, shape: &KvShape, num_heads: u32, tiles: u32) -> [u32; 3] {
+        match self.coop {
+            true => paged_prefill_coop::grid(num_heads, tiles),
+            false => paged_prefill::grid(shape, num_heads, self.key_loads, tiles),
+        }
+    }
+}
+
+/// Pipelines of one kind of attention.
+#[derive(Debug)]
+pub(in crate::decoder) struct HeadKernels {
+    /// For each form that steps may take.
+    decode: [(Lanes, Arc<Pipeline>); 2],
+    pub(super) reduce: Arc<Pipeline>,
+    pub(super) prefill: Arc<Pipeline>,
+    forms: Forms,
+}
+
+impl HeadKernels {
+    pub(in crate::decoder) fn new(
+        gpu: &Gpu,
+        shape: &KvShape,
+        num_heads: u32,
+        forms: Forms,
+        kind: &attention::Attention,
+    ) -> Result<Self, ModelError> {
+        let decode = |lanes| -> Result<_, ModelError> {
+            Ok((lanes, gpu.pipeline(&paged_decode::variant(shape, num_heads, lanes, kind))?))
+        };
+        let [few, many] = forms.lanes;
+        Ok(Self {
+            decode: [decode(few)?, decode(many)?],
+            reduce: gpu.pipeline(&paged_reduce::variant(shape, kind))?,
+            prefill: gpu.pipeline(&match forms.coop {
+                true => paged_prefill_coop::variant(shape, kind),
+                false => paged_prefill::variant(shape, num_heads, forms.key_loads, kind),
+            })?,
+            forms,
+        })
+    }
+
+    /// Returns the error of a logit that a decode may add to that of f32: see [`mass_bound::slack`].
+    pub(in crate::decoder) fn slack(&self) -> f32 {
+        self.decode.iter().map(|(lanes, _)| mass_bound::slack(*lanes)).fold(1.0, f32::max)
+    }
+
+    pub(super) fn decode(&self, lanes: Lanes) -> &Arc<Pipeline> {
+        let found = self.decode.iter().find(|(of, _)| *of == lanes);
+        &found.unwrap_or_else(|| panic!("decode of {lanes:?} among {:?}", self.decode)).1
+    }
+}
+
+/// Keys that the prefill kernel takes at once.
+const KEYS: u32 = 8;
+
+/// Keys of one dispatch over tiles.
+struct Segment {
+    first_key: u32,
+    num_keys: u32,
+}
+
+/// The tiles of some rows.
+pub(super) struct Tiles<'a> {
+    pub(super) heads: &'a Heads,
+    pub(super) rows: &'a HeadRows<'a>,
+}
+
+impl Tiles<'_> {
+    /// Records the attention of all tiles.
+    pub(super) fn attend(&self, ctx: &mut Ctx<'_>) {
+        let (act, rows) = (ctx.act, self.rows.rows);
+        if let Keys::Ring(stream) = self.rows.keys {
+            return self.stream(ctx, stream);
+        }
+        let Some(seen) = self.seen(ctx, &rows.tiles) else { return };
+        let buffers = self.buffers(ctx, self.rows.bufs.tiles.bind(), [&act.attended, &act.lse]);
+        let grid = self.grid(ctx, u32_of(rows.tiles.len()));
+        let params = self.params(ctx);
+        if !self.heads.attend_prefixes(ctx, self.rows.layer, params) {
+            for Segment { first_key, num_keys } in self.segments(ctx, seen) {
+                self.make_resident(ctx, first_key, num_keys);
+                let params = PagedPrefillParams { first_key, num_keys, ..params };
+                ctx.pass.dispatch(&self.rows.kernels.prefill, &params, buffers.clone(), grid);
+            }
+        }
+        self.apply_sinks(ctx, &rows.tiles);
+    }
+
+    /// Positions from the first key that some row of the tiles sees to the last; `None` without tiles.
+    pub(super) fn seen(&self, ctx: &Ctx<'_>, tiles: &[Tile]) -> Option<RangeInclusive<u32>> {
+        let last = tiles.iter().map(|tile| tile.position + tile.rows - 1).max()?;
+        let reach = ctx.config.layers[self.rows.layer].reach;
+        Some(tiles.iter().map(|tile| reach.first_key(tile.position)).min()?..=last)
+    }
+
+    /// Buffers of a dispatch over `tiles`, which leaves their output and log-sum-exp in `out` and `lse`.
+    pub(super) fn buffers(
+        &self,
+        ctx: &Ctx<'_>,
+        tiles: Bind<Tile>,
+        [out, lse]: [&Buf<f32>; 2],
+    ) -> PagedPrefillBuffers {
+        let (k, v) = ctx.kv.layer(self.rows.layer);
+        PagedPrefillBuffers {
+            q: ctx.act.q.bind(),
+            k_cache: k.bind(),
+            v_cache: v.bind(),
+            tables: self.rows.tables(ctx),
+            tiles,
+            out: out.bind(),
+            lse: lse.bind(),
+            selected: self.rows.lists(),
+            slopes: None,
+        }
+    }
+
+    /// Workgroups for a number of tiles.
+    pub(super) fn grid(&self, ctx: &Ctx<'_>, tiles: u32) -> [u32; 3] {
+        self.rows.kernels.forms.prefill_grid(ctx.kv.shape(), ctx.config.num_heads, tiles)
+    }
+
+    /// Parameters of a dispatch over all keys.
+    pub(super) fn params(&self, ctx: &Ctx<'_>) -> PagedPrefillParams {
+        let c = ctx.config;
+        PagedPrefillParams {
+            num_heads: c.num_heads,
+            num_kv_heads: c.num_kv_heads,
+            q_stride: c.num_heads * c.head_dim,
+            scale: c.scale,
+            list_stride: self.rows.list_stride(),
+            window: mask(c.layers[self.rows.layer].reach).window(),
+            ..PagedPrefillParams::default()
+        }
+    }
+
+    /// Returns the selection and room for its pages, where these have slots on the device.
+    fn in_slots(&self) -> Option<(&Selected<'_>, SlotRoom)> {
+        match (self.rows.keys, self.rows.selected) {
+            (Keys::Slots(room), Some(selected)) => Some((selected, room)),
+            _ => None,
+        }
+    }
+
+    fn make_resident(&self, ctx: &mut Ctx<'_>, first_key: u32, num_keys: u32) {
+        let Some((selected, _)) = self.in_slots() else { return };
+        let page = |key: u32| key / ctx.kv.shape().block_size;
+        let pages = page(first_key)..page(first_key + num_keys);
+        ctx.on_pages(|resident, site| {
+            let (layer, asks) = (self.rows.layer, resident.tile_asks());
+            resident.make_resident(site, &Needed { layer, lists: &selected.lists, asks, pages });
+        });
+    }
+
+    /// The dispatches over tiles that see certain keys: of pages in slots, only as many keys as all lists together have room for.
+    fn segments(&self, ctx: &Ctx<'_>, seen: RangeInclusive<u32>) -> impl Iterator<Item = Segment> + use<> {
+        let (first, last) = seen.into_inner();
+        let (slots, end) = match self.in_slots() {
+            Some((selected, room)) => {
+                let keys = room.tile_pages() * ctx.kv.shape().block_size;
+                (Some(keys / KEYS * KEYS), last.min(selected.tokens.saturating_sub(1)))
+            }
+            None => (None, last),
+        };
+        paged_prefill::segments(first, end, ctx.gpu.is_cpu()).flat_map(move |(segment, keys)| {
+            let step = slots.map_or(keys, |slots| slots.min(keys));
+            let past = segment.saturating_add(keys);
+            let segment = segment..past.min(end + 1);
+            let of = move |first_key| Segment { first_key, num_keys: step.min(past - first_key) };
+            segment.step_by(step as usize).map(of)
+        })
+    }
+
+    /// Gives the rows of tiles their sinks, which decode rows have from the reduction.
+    pub(super) fn apply_sinks(&self, ctx: &mut Ctx<'_>, tiles: &[Tile]) {
+        let Some(sinks) = self.rows.sinks else { return };
+        let (act, c) = (ctx.act, ctx.config);
+        for run in tiles.chunk_by(|a, b| a.row + a.rows == b.row) {
+            let (first_row, rows) = (run[0].row, run.iter().map(|tile| tile.rows).sum());
+            let params = ApplySinksParams { first_row, rows, num_heads: c.num_heads };
+            let buffers =
+                ApplySinksBuffers { lse: act.lse.bind(), sinks: sinks.bind(), out: act.attended.bind() };
+            let grid = apply_sinks::grid(c.num_heads, c.head_dim, rows);
+            ctx.pass.dispatch(&self.heads.apply_sinks, &params, buffers, grid);
+        }
+    }
+}
+
+/// The mask of a reach.
+pub(super) fn mask(reach: Reach) -> Mask {
+    match reach {
+        Reach::Full => Mask::Causal,
+        Reach::Window(window) => Mask::Window(window),
+        Reach::Chunk(chunk) => Mask::Chunk(chunk),
+    }
+}

@@ -1,0 +1,68 @@
+//! One look at logits, by many workgroups, before the kernels of one workgroup a row.
+
+use std::sync::Arc;
+
+use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
+
+use crate::ModelError;
+use crate::cast::u32_of;
+use crate::kernel::sample::Spec;
+use crate::kernel::scan_logits::{self, EACH, EACH_ON_CPU, LANES, ScanLogitsBuffers, ScanLogitsParams};
+
+/// Results of the last scan of logits.
+#[derive(Debug)]
+pub(super) struct Scan {
+    pipeline: Arc<Pipeline>,
+    vocab: u32,
+    /// Tokens of a block.
+    pub(super) each: u32,
+    pub(super) maxima: Buf<f32>,
+    pub(super) values: Buf<[f32; 4]>,
+    pub(super) ids: Buf<[u32; 2]>,
+}
+
+impl Scan {
+    /// For `rows` rows at one time.
+    pub(super) fn new(gpu: &Gpu, vocab: u32, rows: usize) -> Result<Self, ModelError> {
+        let each = if gpu.is_cpu() { EACH_ON_CPU } else { EACH };
+        let parts = rows * scan_logits::parts(vocab, each) as usize;
+        Ok(Self {
+            pipeline: gpu.pipeline(&scan_logits::variant(each))?,
+            vocab,
+            each,
+            maxima: gpu.buffer("logit_maxima", parts * LANES as usize)?,
+            values: gpu.buffer("logit_values", parts)?,
+            ids: gpu.buffer("logit_ids", parts)?,
+        })
+    }
+
+    /// Parts of a row.
+    pub(super) fn parts(&self) -> u32 {
+        scan_logits::parts(self.vocab, self.each)
+    }
+
+    /// Scans `rows` rows, from which tokens are drawn by `specs` where `draws` says so.
+    pub(super) fn record(
+        &self,
+        pass: &mut Pass,
+        logits: &Buf<f32>,
+        specs: &Buf<Spec>,
+        rows: usize,
+        draws: bool,
+    ) {
+        let params = ScanLogitsParams {
+            vocab: self.vocab,
+            parts: self.parts(),
+            draws: u32::from(draws),
+            neg_inf: f32::NEG_INFINITY,
+        };
+        let buffers = ScanLogitsBuffers {
+            logits: logits.bind(),
+            specs: specs.bind(),
+            maxima: self.maxima.bind(),
+            values: self.values.bind(),
+            ids: self.ids.bind(),
+        };
+        pass.dispatch(&self.pipeline, &params, buffers, scan_logits::grid(u32_of(rows), self.parts()));
+    }
+}

@@ -1,0 +1,375 @@
+//! Selected blocks of contexts that live on the host: their pages are fetched into slots on the device before they are
+//! attended, and those that a next step may select are fetched ahead.
+//!
+//! Everything is decided on the device, from the lists that the policy left there, so that nothing of a layer is read back.
+//! Slots are of each layer and KV head. New keys and values are written on the host, and anew to pages that have a slot.
+
+mod cost;
+
+pub(in crate::decoder) use cost::Bench;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
+use attn_kernels::kernel::fetch_pages::{self, FetchPagesBuffers, FetchPagesParams};
+use attn_kernels::kernel::paged_decode::PARTITION;
+use attn_kernels::kernel::residency::{self, HEADER, ResidencyBuffers, ResidencyParams};
+use attn_kernels::rows::{Ask, PhysicalBlock, Touched};
+use sparse_select::Policy;
+
+use crate::cast::u32_of;
+use crate::decoder::buffers::GrowBuf;
+use crate::decoder::inputs::Plan;
+use crate::decoder::sparse::Lists;
+use crate::kv::ROWS;
+use crate::{DecoderConfig, KvPool, ModelError, PageTraffic, Reach};
+
+/// Pages on the device of the layers that select.
+#[derive(Debug)]
+pub(in crate::decoder) struct Residency {
+    assign: Arc<Pipeline>,
+    copy: Arc<Pipeline>,
+    num_slots: u32,
+    /// Bytes of K and V that one head keeps of a block.
+    page_bytes: u64,
+    pages_a_block: u32,
+    block_size: u32,
+    /// Pages of a partition.
+    partition_pages: u32,
+    layers: Vec<Option<Resident>>,
+    /// Everything that blocks are selected for.
+    asks: GrowBuf<Ask>,
+    /// Asks of decode rows; the others are of tiles.
+    decode_asks: u32,
+    num_asks: u32,
+    /// Blocks that the step writes.
+    touched: GrowBuf<Touched>,
+    num_touched: u32,
+    /// Tables of the step by KV head: where pages of the layer at hand are.
+    pages: GrowBuf<PhysicalBlock>,
+}
+
+/// The slots of one layer; see the kernel [`residency`].
+#[derive(Debug)]
+struct Resident {
+    places: Buf<u32>,
+    slots: Buf<[u32; 2]>,
+    /// Pages that the selection of a step lacked.
+    needed: Buf<u32>,
+    /// Pages that the next step may select.
+    wished: Buf<u32>,
+    /// Decisions so far.
+    calls: u32,
+    /// Whether wishes wait to be fetched.
+    pending: bool,
+}
+
+/// Room for pages of lists on the device.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::decoder) struct SlotRoom {
+    num_slots: u32,
+    block_size: u32,
+    /// Pages of a partition.
+    partition_pages: u32,
+    /// Lists of tiles.
+    tile_asks: u32,
+}
+
+impl SlotRoom {
+    /// Decode rows that are attended together: as many as find room for a partition each.
+    pub(in crate::decoder) fn rows_together(&self) -> usize {
+        let rows = self.num_slots / self.partition_pages;
+        if rows < ROWS { rows as usize } else { (rows / ROWS * ROWS) as usize }
+    }
+
+    /// Keys of each of `rows` lists of at most `keys` keys that find room together: all of them, or whole partitions.
+    pub(in crate::decoder) fn keys_together(&self, rows: usize, keys: u32) -> u32 {
+        let rows = u32_of(rows);
+        if rows * keys.div_ceil(self.block_size) <= self.num_slots {
+            return u32::MAX;
+        }
+        self.num_slots / (rows * self.partition_pages) * self.partition_pages * self.block_size
+    }
+
+    /// Pages of each list of tiles that find room together.
+    pub(in crate::decoder) fn tile_pages(&self) -> u32 {
+        self.num_slots / self.tile_asks.max(1)
+    }
+}
+
+/// Pages of lists that are about to be attended.
+pub(in crate::decoder) struct Needed<'a> {
+    pub(in crate::decoder) layer: usize,
+    pub(in crate::decoder) lists: &'a Lists,
+    pub(in crate::decoder) asks: Range<u32>,
+    pub(in crate::decoder) pages: Range<u32>,
+}
+
+/// Layer and step that decisions are recorded for.
+pub(in crate::decoder) struct PageSite<'a> {
+    pub(in crate::decoder) pass: &'a mut Pass,
+    pub(in crate::decoder) kv: &'a KvPool,
+    /// Block tables of the step.
+    pub(in crate::decoder) tables: &'a Buf<PhysicalBlock>,
+}
+
+/// Why pages come to the device.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// The selection of a step lacks them.
+    Needed,
+    /// The next step may select them.
+    Wished,
+}
+
+/// Pages that a kernel copies.
+struct Copied<'a> {
+    why: Why,
+    /// Whether decided fetches are among them.
+    fetch: bool,
+    /// Blocks whose pages on the device are copied anew, and how many of them.
+    touched: &'a Buf<Touched>,
+    count: u32,
+}
+
+impl Resident {
+    fn fetches(&self, why: Why) -> &Buf<u32> {
+        match why {
+            Why::Needed => &self.needed,
+            Why::Wished => &self.wished,
+        }
+    }
+}
+
+impl Residency {
+    /// Slots of a pool that keeps some for what `policy` selects.
+    pub(super) fn new(
+        gpu: &Gpu,
+        config: &DecoderConfig,
+        policy: &dyn Policy,
+        kv: &KvPool,
+    ) -> Result<Self, ModelError> {
+        let (shape, num_slots) = (kv.shape(), kv.page_slots());
+        let (heads, select_block) = (shape.num_kv_heads as usize, policy.block_size().get());
+        let resident = |(layer, reach): (u32, Reach)| {
+            // Layers that see a window or a chunk attend to all of it, through the ring.
+            let dense = reach != Reach::Full || policy.keeps_all(Some(layer), usize::MAX);
+            let fetches = residency::fetches_len(shape, num_slots);
+            let resident = || -> Result<Resident, ModelError> {
+                Ok(Resident {
+                    places: gpu.buffer("places", kv.num_blocks() as usize * heads)?,
+                    slots: gpu.buffer("slots", num_slots as usize * heads)?,
+                    needed: gpu.buffer("needed", fetches)?,
+                    wished: gpu.buffer("wished", fetches)?,
+                    calls: 0,
+                    pending: false,
+                })
+            };
+            (!dense).then(resident).transpose()
+        };
+        Ok(Self {
+            assign: gpu.pipeline(&residency::variant(shape, select_block))?,
+            copy: gpu.pipeline(&fetch_pages::variant())?,
+            num_slots,
+            page_bytes: 2 * shape.block_bytes() as u64 / u64::from(shape.num_kv_heads),
+            pages_a_block: select_block / shape.block_size,
+            block_size: shape.block_size,
+            partition_pages: (PARTITION / shape.block_size).max(1),
+            layers: (0..)
+                .zip(config.layers.iter().map(|layer| layer.reach))
+                .map(resident)
+                .collect::<Result<_, _>>()?,
+            asks: GrowBuf::new(gpu, "asks", 1)?,
+            decode_asks: 0,
+            num_asks: 0,
+            touched: GrowBuf::new(gpu, "touched", 1)?,
+            num_touched: 0,
+            pages: GrowBuf::new(gpu, "pages", 1)?,
+        })
+    }
+
+    /// Pages of one layer and KV head that the device holds.
+    pub(in crate::decoder) fn num_slots(&self) -> u32 {
+        self.num_slots
+    }
+
+    /// Forgets a block that something other than a step writes.
+    pub(in crate::decoder) fn forget(&self, gpu: &Gpu, block: u32) {
+        for layer in self.layers.iter().flatten() {
+            let heads = layer.places.len() / self.num_blocks(layer);
+            gpu.write(&layer.places, block as usize * heads, &vec![0; heads]);
+        }
+    }
+
+    fn num_blocks(&self, layer: &Resident) -> usize {
+        layer.places.len() * self.num_slots as usize / layer.slots.len()
+    }
+
+    /// Room of the step at hand.
+    pub(in crate::decoder) fn room(&self) -> SlotRoom {
+        SlotRoom {
+            num_slots: self.num_slots,
+            block_size: self.block_size,
+            partition_pages: self.partition_pages,
+            tile_asks: self.num_asks - self.decode_asks,
+        }
+    }
+
+    /// The asks of tiles.
+    pub(in crate::decoder) fn tile_asks(&self) -> Range<u32> {
+        self.decode_asks..self.num_asks
+    }
+
+    /// Tables by KV head.
+    pub(in crate::decoder) fn pages(&self) -> &Buf<PhysicalBlock> {
+        &self.pages
+    }
+
+    /// Lays out what the step asks of the device, and what it writes.
+    pub(super) fn begin(&mut self, gpu: &Gpu, kv: &KvPool, plan: &Plan) -> Result<(), ModelError> {
+        let shape = kv.shape();
+        // Views share the tables, for there is one group; blocks are selected in the one that sees everything.
+        let view = plan.views.iter().find(|view| !view.chosen.is_empty()).unwrap_or(&plan.views[0]);
+        let mut asks = Vec::new();
+        self.decode_asks = 0;
+        for chosen in &view.chosen {
+            for list in 0..chosen.lists {
+                let (len, table) = (u32_of(chosen.kv_len()), u32_of(chosen.table.start));
+                asks.push(Ask { list: chosen.list + list, len, table, pad: 0 });
+            }
+            self.decode_asks += u32::from(chosen.is_decode());
+        }
+        self.num_asks = u32_of(asks.len());
+        let rows = self.decode_asks.min(ROWS);
+        let unit = 8_u32.div_ceil(shape.block_size);
+        let needed = (rows * self.partition_pages).max((self.num_asks - self.decode_asks) * unit);
+        if needed > self.num_slots {
+            return Err(ModelError::PageSlots { needed, slots: self.num_slots });
+        }
+        let mut touched: Vec<u32> = plan.written_blocks(view, shape.block_size).collect();
+        touched.sort_unstable();
+        touched.dedup();
+        let touched: Vec<Touched> = touched.into_iter().map(|block| Touched { block, tokens: 0 }).collect();
+        self.num_touched = u32_of(touched.len());
+        self.asks.write(gpu, &asks)?;
+        self.touched.write(gpu, &touched)?;
+        self.pages.fit(gpu, plan.tables.len() * shape.num_kv_heads as usize)
+    }
+
+    /// Records that the pages of lists come to the device, with what the step wrote of them.
+    pub(in crate::decoder) fn make_resident(&mut self, site: &mut PageSite<'_>, needed: &Needed<'_>) {
+        let most = (needed.lists.stride - 1) * self.pages_a_block;
+        let pages = needed.pages.start..needed.pages.end.min(most.max(needed.pages.start));
+        self.assign(site, Why::Needed, &Needed { pages, asks: needed.asks.clone(), ..*needed });
+        self.copy_step(site, needed.layer, Why::Needed, true, self.num_touched);
+    }
+
+    /// Records that pages on the device get what the step wrote, in a layer where nothing is selected.
+    pub(in crate::decoder) fn renew(&self, site: &mut PageSite<'_>, layer: usize) {
+        self.copy_step(site, layer, Why::Needed, false, self.num_touched);
+    }
+
+    /// Records which pages the next step may select, behind the selection of this one: the best of what it left out.
+    pub(in crate::decoder) fn wish(&mut self, site: &mut PageSite<'_>, layer: usize, lists: &Lists) {
+        // Without a decode row nothing was scored.
+        if self.decode_asks == 0 || self.layers[layer].is_none() {
+            return;
+        }
+        let pages = 0..(lists.stride - 1) * self.pages_a_block;
+        self.assign(site, Why::Wished, &Needed { layer, lists, asks: 0..self.decode_asks, pages });
+        if let Some(resident) = &mut self.layers[layer] {
+            resident.pending = true;
+        }
+    }
+
+    /// Records the fetch of what the last step wished for in a layer, if there is such a layer and it was not fetched yet.
+    pub(in crate::decoder) fn fetch_wishes(&mut self, site: &mut PageSite<'_>, layer: usize) {
+        let Some(Some(resident)) = self.layers.get_mut(layer) else { return };
+        if std::mem::take(&mut resident.pending) {
+            self.copy_step(site, layer, Why::Wished, true, 0);
+        }
+    }
+
+    fn assign(&mut self, site: &mut PageSite<'_>, why: Why, needed: &Needed<'_>) {
+        let Some(resident) = &mut self.layers[needed.layer] else { return };
+        resident.calls += 1;
+        let (shape, Needed { lists, asks, pages, .. }) = (site.kv.shape(), needed);
+        let params = ResidencyParams {
+            first_ask: asks.start,
+            asks: asks.end - asks.start,
+            num_kv_heads: shape.num_kv_heads,
+            list_stride: lists.stride,
+            block_size: shape.block_size,
+            first_page: pages.start,
+            num_pages: pages.end - pages.start,
+            num_slots: self.num_slots,
+            now: resident.calls,
+            most: self.num_slots,
+            write_pages: u32::from(why == Why::Needed),
+        };
+        let together = params.asks * params.num_pages;
+        assert!(together <= self.num_slots, "{together} pages for {} slots", self.num_slots);
+        let buffers = ResidencyBuffers {
+            asks: self.asks.bind(),
+            lists: lists.bind.clone(),
+            tables: site.tables.bind(),
+            places: resident.places.bind(),
+            slots: resident.slots.bind(),
+            fetches: resident.fetches(why).bind(),
+            pages: self.pages.bind(),
+        };
+        site.pass.dispatch(&self.assign, &params, buffers, residency::grid(shape));
+    }
+
+    /// Records fetches, and copies of the first `count` blocks that the step writes.
+    fn copy_step(&self, site: &mut PageSite<'_>, layer: usize, why: Why, fetch: bool, count: u32) {
+        self.copy(site.pass, site.kv, layer, &Copied { why, fetch, touched: &self.touched, count });
+    }
+
+    fn copy(&self, pass: &mut Pass, kv: &KvPool, layer: usize, copied: &Copied<'_>) {
+        let Some(resident) = &self.layers[layer] else { return };
+        let Some((host_k, host_v)) = kv.host_layer(layer) else { return };
+        let (k, v) = kv.layer(layer);
+        let params = FetchPagesParams {
+            fetch: u32::from(copied.fetch),
+            touched: copied.count,
+            ..FetchPagesParams::new(kv.shape(), self.num_slots)
+        };
+        let buffers = FetchPagesBuffers {
+            fetches: resident.fetches(copied.why).bind(),
+            host_k: host_k.bind(),
+            host_v: host_v.bind(),
+            places: resident.places.bind(),
+            touched: copied.touched.bind(),
+            k: k.bind(),
+            v: v.bind(),
+        };
+        pass.dispatch(&self.copy, &params, buffers, fetch_pages::grid(&params));
+    }
+
+    /// Traffic between slots and host so far.
+    pub(in crate::decoder) fn traffic(&self, gpu: &Gpu) -> Result<PageTraffic, ModelError> {
+        let mut pass = Pass::new("page_traffic");
+        let layers = || self.layers.iter().flatten();
+        let reads: Vec<_> = layers()
+            .flat_map(|layer| [&layer.needed, &layer.wished])
+            .map(|fetches| pass.read(fetches, 0..fetches.len()))
+            .collect();
+        let done = gpu.submit(pass)?.wait()?;
+        let mut traffic = PageTraffic { page_bytes: self.page_bytes, ..PageTraffic::default() };
+        for (index, read) in reads.into_iter().enumerate() {
+            let fetches: Vec<u32> = done.get(read);
+            for of_head in fetches.chunks_exact(HEADER + 2 * self.num_slots as usize) {
+                let [hits, misses, dropped] = [of_head[1], of_head[2], of_head[3]].map(u64::from);
+                if index % 2 == 0 {
+                    traffic.hits += hits;
+                    traffic.misses += misses;
+                } else {
+                    traffic.prefetched += misses - dropped;
+                }
+            }
+        }
+        Ok(traffic)
+    }
+}

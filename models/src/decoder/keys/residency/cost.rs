@@ -1,0 +1,118 @@
+//! Cost of a fetch, measured on what the device holds already.
+
+use attn_kernels::gpu::{Buf, Gpu, Pass};
+use attn_kernels::rows::Touched;
+
+use super::{Copied, Residency, Why};
+use crate::cast::u32_of;
+use crate::decoder::activations::Activations;
+use crate::decoder::mlp::Mlp;
+use crate::decoder::ops::Ops;
+use crate::kernel::matmul::Epilogue;
+use crate::matrix::Product;
+use crate::{DecoderConfig, FetchCost, KvPool, ModelError, PageTraffic};
+
+/// Device and caches that fetches are measured on.
+pub(in crate::decoder) struct Bench<'a> {
+    pub(in crate::decoder) gpu: &'a Gpu,
+    pub(in crate::decoder) config: &'a DecoderConfig,
+    pub(in crate::decoder) kv: &'a KvPool,
+    pub(in crate::decoder) ops: &'a Ops,
+    pub(in crate::decoder) act: &'a Activations,
+    /// MLP of a layer.
+    pub(in crate::decoder) mlp: &'a dyn Fn(usize) -> &'a Mlp,
+}
+
+impl Bench<'_> {
+    /// The product that fetches ahead run beside, of one row of whatever its input holds.
+    fn multiply(&self, pass: &mut Pass, layer: usize) -> Result<(), ModelError> {
+        let Mlp::Dense { gate_up, .. } = (self.mlp)(layer) else { return Ok(()) };
+        let product = Product {
+            x: &self.act.normed,
+            rows: 1,
+            precision: self.ops.precision,
+            y: &self.act.inner,
+            y_stride: self.config.intermediate_size,
+            y_offset: 0,
+            epilogue: Epilogue::SiluMul,
+            norm: None,
+        };
+        gate_up.multiply(&self.ops.kernels, pass, &product)
+    }
+}
+
+impl Residency {
+    /// Cost of fetches of selected pages, and how much of a fetch ahead hides beside the product that it runs beside: both
+    /// alone, then together, with as many pages as steps fetched ahead so far. `None` where no page was fetched or the adapter
+    /// has no timestamps.
+    pub(in crate::decoder) fn cost(&self, bench: &Bench<'_>) -> Result<Option<FetchCost>, ModelError> {
+        let (gpu, kv) = (bench.gpu, bench.kv);
+        let mut layers = self.layers.iter().enumerate();
+        let Some((layer, resident)) = layers.find_map(|(l, resident)| Some((l, resident.as_ref()?))) else {
+            return Ok(None);
+        };
+        let places = gpu.read(&resident.places, 0..resident.places.len())?;
+        let held: Vec<Touched> = places
+            .chunks_exact(places.len() / kv.num_blocks() as usize)
+            .zip(0..)
+            .filter(|(heads, _)| heads.iter().any(|place| *place > 1))
+            .map(|(_, block)| Touched { block, tokens: 0 })
+            .collect();
+        let bytes = places.iter().filter(|place| **place > 1).count() as u64 * self.page_bytes;
+        if bytes == 0 || !gpu.time_passes(true) {
+            return Ok(None);
+        }
+        let ahead = self.blocks_ahead(gpu, kv)?.min(held.len());
+        let touched = gpu.upload("held_blocks", &held)?;
+        let times = self.time_fetches(bench, layer, &touched, ahead);
+        gpu.time_passes(false);
+        gpu.forget_bind_groups();
+        let [all, fetch, product, both] = times?;
+        #[expect(clippy::cast_precision_loss, reason = "bytes of a pool are far below 2^52")]
+        let ns_a_byte = all / bytes as f64;
+        Ok(Some(FetchCost { ns_a_byte, hidden_ahead: ((fetch + product - both) / fetch).clamp(0.0, 1.0) }))
+    }
+
+    /// Nanoseconds of a fetch of everything, of a fetch of the first `ahead` blocks, of the product beside it, and of both.
+    fn time_fetches(
+        &self,
+        bench: &Bench<'_>,
+        layer: usize,
+        touched: &Buf<Touched>,
+        ahead: usize,
+    ) -> Result<[f64; 4], ModelError> {
+        let mut pass = Pass::new("fetches");
+        // The first round warms up.
+        for _ in 0..2 {
+            for (blocks, multiplies) in [(touched.len(), false), (ahead, false), (0, true), (ahead, true)] {
+                pass.split();
+                if blocks > 0 {
+                    let copied = Copied { why: Why::Needed, fetch: false, touched, count: u32_of(blocks) };
+                    self.copy(&mut pass, bench.kv, layer, &copied);
+                }
+                if multiplies {
+                    bench.multiply(&mut pass, layer)?;
+                }
+            }
+        }
+        let done = bench.gpu.submit(pass)?.wait()?;
+        let ns: Vec<f64> = done.timings.iter().map(|timing| timing.ns).collect();
+        Ok(match ns[..] {
+            [.., all, fetch, product, both] if ns.len() == 8 => [all, fetch, product, both],
+            // Experts have no one product: nothing is counted as hidden beside them.
+            [.., all, fetch, both] => [all, fetch, 0.0, both],
+            _ => [0.0; 4],
+        })
+    }
+
+    /// Blocks that a step fetched ahead of one layer, on average over the calls so far.
+    fn blocks_ahead(&self, gpu: &Gpu, kv: &KvPool) -> Result<usize, ModelError> {
+        let PageTraffic { prefetched, .. } = self.traffic(gpu)?;
+        let calls: u64 = self.layers.iter().flatten().map(|resident| u64::from(resident.calls)).sum();
+        // Every second call wishes.
+        let heads = u64::from(kv.shape().num_kv_heads);
+        Ok(usize::try_from((2 * prefetched).div_ceil((calls * heads).max(1)))
+            .expect("blocks of a pool")
+            .max(1))
+    }
+}

@@ -1,0 +1,53 @@
+//! Projections that checkpoints keep in one tensor: queries, keys and values, or gates and ups.
+
+use std::borrow::Cow;
+
+use super::Source;
+use crate::{ModelError, Naming, Role, Tensor};
+
+impl Source<'_> {
+    /// The tensor of a role, by itself or a part of one with others, in the shape that the configuration says.
+    pub(super) fn part(&self, role: Role) -> Result<Tensor<'_>, ModelError> {
+        let rows = self.config.shape(role)[0];
+        let Some(Fused { name, whole, first }) = self.fused(role) else {
+            return self.checked(self.weights.tensor(role)?, &self.config.shape(role));
+        };
+        let tensor = self.checked(self.weights.tensor(name)?, &self.config.shape(whole))?;
+        let row_bytes = tensor.data.len() / tensor.shape[0];
+        let bytes = first * row_bytes..(first + rows) * row_bytes;
+        let data = match tensor.data {
+            Cow::Borrowed(data) => Cow::Borrowed(&data[bytes]),
+            Cow::Owned(data) => Cow::Owned(data[bytes].to_vec()),
+        };
+        Ok(Tensor { shape: vec![rows, tensor.shape[1]], data, ..tensor })
+    }
+
+    /// Returns the tensor that the tensor of a role is a part of, where there is one.
+    fn fused(&self, role: Role) -> Option<Fused> {
+        let rows = |role| self.config.shape(role)[0];
+        let (whole, first, apart) = match role {
+            Role::Q(l) => (Role::Qkv(l), 0, Role::Q(l)),
+            Role::K(l) => (Role::Qkv(l), rows(Role::Q(l)), Role::Q(l)),
+            Role::V(l) => (Role::Qkv(l), rows(Role::Q(l)) + rows(Role::K(l)), Role::Q(l)),
+            Role::Gate(l) => (Role::GateUp(l), 0, Role::Gate(l)),
+            Role::Up(l) => (Role::GateUp(l), rows(Role::Gate(l)), Role::Gate(l)),
+            _ => return None,
+        };
+        let name = match (self.weights.naming(), whole) {
+            (Naming::Gguf, Role::GateUp(l)) => Role::Up(l),
+            _ => whole,
+        };
+        let is = !self.weights.has(apart) && self.weights.has(name);
+        is.then_some(Fused { name, whole, first })
+    }
+}
+
+/// A tensor of several roles.
+struct Fused {
+    /// Role whose name it has.
+    name: Role,
+    /// Role whose shape it has.
+    whole: Role,
+    /// Row in it where the part begins.
+    first: usize,
+}

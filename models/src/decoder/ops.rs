@@ -1,0 +1,336 @@
+//! The recording context, and the operations that every part of a layer is made of.
+
+use std::sync::Arc;
+
+use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
+use attn_kernels::rows::Angle;
+
+use super::activations::Activations;
+use super::inputs::{Inputs, Plan, ViewInputs, ViewRows};
+use super::keys::{KeySource, PageSite, Residency};
+use super::partitions::Cutter;
+use super::views::Views;
+use crate::cast::u32_of;
+use crate::kernel::bias::{self, BiasBuffers, BiasParams};
+use crate::kernel::embed::{self, EmbedBuffers, EmbedParams};
+use crate::kernel::log_prob;
+use crate::kernel::matmul::{self, Epilogue};
+use crate::kernel::norm_heads::{self, NormHeadsBuffers, NormHeadsParams};
+use crate::kernel::rms_norm::{self, RmsNormBuffers, RmsNormParams};
+use crate::kernel::rope::{self, RopeBuffers, RopeParams};
+use crate::matrices::{Matrices, Vectors};
+use crate::matrix::{Kernels, Matrix, Norm, Precision, Product};
+use crate::pack::Format;
+use crate::{DecoderConfig, KvPool, ModelError};
+
+/// Context in which a part records a step: the pass, and what all parts share. A part owns its weights, kernels and buffers;
+/// whatever else it touches is here.
+pub(super) struct Ctx<'a> {
+    pub(super) pass: &'a mut Pass,
+    pub(super) gpu: &'a Gpu,
+    pub(super) config: &'a DecoderConfig,
+    pub(super) ops: &'a Ops,
+    pub(super) act: &'a Activations,
+    /// Input of a block: the residual, or what is made of several.
+    pub(super) residual: &'a Buf<f32>,
+    pub(super) inputs: &'a Inputs,
+    pub(super) views: &'a Views,
+    pub(super) cutter: &'a Cutter,
+    pub(super) kv: &'a KvPool,
+    pub(super) keys: &'a mut KeySource,
+    pub(super) plan: &'a Plan,
+}
+
+/// Kernels that all parts use.
+#[derive(Debug)]
+pub(super) struct Ops {
+    pub(super) kernels: Kernels,
+    /// Roundings that products may apply to activations.
+    pub(super) precision: Precision,
+    embed: Arc<Pipeline>,
+    norm: Arc<Pipeline>,
+    norm_add: Arc<Pipeline>,
+    norm_gather: Arc<Pipeline>,
+    norm_heads: Arc<Pipeline>,
+    bias: Arc<Pipeline>,
+    bias_add: Arc<Pipeline>,
+    pub(super) log_prob: Arc<Pipeline>,
+}
+
+impl Ops {
+    pub(super) fn new(
+        gpu: &Gpu,
+        kernels: Kernels,
+        precision: Precision,
+        embedding: Format,
+    ) -> Result<Self, ModelError> {
+        // Lanes of a software driver run one after the other.
+        let lanes = if gpu.is_cpu() { 64 } else { matmul::NORM_LANES };
+        Ok(Self {
+            kernels,
+            precision,
+            embed: gpu.pipeline(&embed::variant(embedding.module()))?,
+            norm: gpu.pipeline(&rms_norm::variant(false, lanes, gpu.level()))?,
+            norm_add: gpu.pipeline(&rms_norm::adding(lanes, gpu.level()))?,
+            norm_gather: gpu.pipeline(&rms_norm::variant(true, lanes, gpu.level()))?,
+            norm_heads: gpu.pipeline(&norm_heads::variant(false, gpu.level()))?,
+            bias: gpu.pipeline(&bias::variant(false))?,
+            bias_add: gpu.pipeline(&bias::variant(true))?,
+            log_prob: gpu.pipeline(&log_prob::variant())?,
+        })
+    }
+}
+
+/// Runs of every row, side by side.
+#[derive(Clone, Copy)]
+pub(super) struct Runs {
+    /// Number of runs.
+    pub(super) heads: u32,
+    /// f32 of a run.
+    pub(super) width: u32,
+    /// f32 of a row.
+    pub(super) stride: u32,
+    /// First of the runs in a row, in f32.
+    pub(super) first: u32,
+}
+
+impl Runs {
+    /// Runs that make up the whole row.
+    pub(super) fn of(heads: u32, width: u32) -> Self {
+        Self { heads, width, stride: heads * width, first: 0 }
+    }
+}
+
+/// Rotation of heads of every row.
+#[derive(Clone, Copy)]
+pub(super) struct Rotation<'a> {
+    /// `[rows, pairs]`
+    pub(super) angles: &'a Buf<Angle>,
+    pub(super) pairs: u32,
+    /// Whether it goes back.
+    pub(super) back: bool,
+    pub(super) heads: u32,
+    /// f32 of a row.
+    pub(super) stride: u32,
+    /// First dimension of a head that rotates.
+    pub(super) first: u32,
+}
+
+impl<'a> Ctx<'a> {
+    /// Number of rows of the step.
+    pub(super) fn rows(&self) -> u32 {
+        self.plan.rows
+    }
+
+    /// Rows as the attention of a layer sees them.
+    pub(super) fn view(&self, layer: usize) -> &'a ViewRows {
+        &self.plan.views[self.views.of_layers[layer]]
+    }
+
+    /// The same on the device.
+    pub(super) fn lists(&self, layer: usize) -> &'a ViewInputs {
+        &self.inputs.views[self.views.of_layers[layer]]
+    }
+
+    /// Leaves the embeddings of the step's tokens in the residual.
+    pub(super) fn embed(&mut self, embedding: &Matrix) {
+        let (rows, width) = (self.rows(), self.config.hidden_size);
+        for shard in embedding.shards() {
+            let (first, cols, scale) = (shard.first, shard.cols, self.config.embedding_scale);
+            let params = EmbedParams { rows, first, cols, width, scale };
+            let buffers = EmbedBuffers {
+                tokens: self.inputs.tokens.bind(),
+                wq: shard.quants.bind(),
+                ws: shard.scales.bind(),
+                out: self.act.hidden.bind(),
+            };
+            self.pass.dispatch(&self.ops.embed, &params, buffers, embed::grid(rows, width));
+        }
+    }
+
+    /// A product of all rows of the step that adds to `y`, rows of `stride` f32.
+    pub(super) fn product<'b>(&self, x: &'b Buf<f32>, y: &'b Buf<f32>, stride: u32) -> Product<'b> {
+        let (rows, precision, epilogue) = (self.rows(), self.ops.precision, Epilogue::Add);
+        Product { x, rows, precision, y, y_stride: stride, y_offset: 0, epilogue, norm: None }
+    }
+
+    /// Records `y += x W` of all rows; `y` has rows of `stride` f32.
+    pub(super) fn add_product(
+        &mut self,
+        matrix: &Matrix,
+        x: &Buf<f32>,
+        y: &Buf<f32>,
+        stride: u32,
+    ) -> Result<(), ModelError> {
+        let product = self.product(x, y, stride);
+        self.matmul(matrix, &product)
+    }
+
+    /// Adds what a block makes of `x` to the residual, normed where there is a norm behind the block.
+    pub(super) fn add_block(
+        &mut self,
+        matrix: &Matrix,
+        x: &Buf<f32>,
+        norm: Option<&Buf<f32>>,
+    ) -> Result<(), ModelError> {
+        let (act, width, eps) = (self.act, self.config.hidden_size, self.config.rms_norm_eps);
+        let Some(weight) = norm else { return self.add_product(matrix, x, &act.hidden, width) };
+        self.store_product(matrix, x, &act.normed, width)?;
+        let params = RmsNormParams { rows: self.rows(), width, eps, first: 0 };
+        let buffers = RmsNormBuffers {
+            x: act.normed.bind(),
+            sources: self.inputs.gather.bind(),
+            weight: weight.bind(),
+            out: act.hidden.bind(),
+        };
+        self.pass.dispatch(&self.ops.norm_add, &params, buffers, rms_norm::grid(self.rows()));
+        Ok(())
+    }
+
+    /// Records `y = x W` of all rows.
+    pub(super) fn store_product(
+        &mut self,
+        matrix: &Matrix,
+        x: &Buf<f32>,
+        y: &Buf<f32>,
+        stride: u32,
+    ) -> Result<(), ModelError> {
+        let product = Product { epilogue: Epilogue::Store, ..self.product(x, y, stride) };
+        self.matmul(matrix, &product)
+    }
+
+    /// Records `y = x W` of all rows in f32, whatever their number: for what decides by small differences.
+    pub(super) fn exact_product(
+        &mut self,
+        matrix: &Matrix,
+        x: &Buf<f32>,
+        y: &Buf<f32>,
+        stride: u32,
+    ) -> Result<(), ModelError> {
+        let product = self.product(x, y, stride);
+        self.matmul(matrix, &Product { precision: Precision::EXACT, epilogue: Epilogue::Store, ..product })
+    }
+
+    /// Records a product.
+    pub(super) fn matmul(&mut self, matrix: &Matrix, product: &Product<'_>) -> Result<(), ModelError> {
+        matrix.multiply(&self.ops.kernels, self.pass, product)
+    }
+
+    /// Records the products of the vectors of every row, each with its matrix.
+    pub(super) fn matmul_each(&mut self, matrices: &Matrices, vectors: &Vectors) -> Result<(), ModelError> {
+        matrices.multiply_each(&self.ops.kernels, self.pass, self.plan.rows, vectors)
+    }
+
+    /// Whether a product of all rows can norm them on the way in.
+    pub(super) fn norms(&self, matrix: &Matrix) -> bool {
+        matrix.norms(&self.ops.kernels, self.rows(), self.ops.precision)
+    }
+
+    /// Input of a projection of what a block reads: the stream itself and the norm, where the product norms on the way in
+    /// (`inside`), else rows normed here.
+    pub(super) fn normed<'b>(
+        &mut self,
+        weight: &'b Buf<f32>,
+        inside: bool,
+    ) -> (&'b Buf<f32>, Option<Norm<'b>>)
+    where
+        'a: 'b,
+    {
+        let eps = self.config.rms_norm_eps;
+        if inside {
+            return (self.residual, Some(Norm { weight, eps }));
+        }
+        let params = RmsNormParams { rows: self.rows(), width: self.config.hidden_size, eps, first: 0 };
+        let normed = &self.act.normed;
+        let buffers = RmsNormBuffers {
+            x: self.residual.bind(),
+            sources: self.inputs.gather.bind(),
+            weight: weight.bind(),
+            out: normed.bind(),
+        };
+        self.pass.dispatch(&self.ops.norm, &params, buffers, rms_norm::grid(self.rows()));
+        (normed, None)
+    }
+
+    /// Leaves `rows` rows of the gather list, from `first` on, normed.
+    pub(super) fn norm_gathered(&mut self, weight: &Buf<f32>, first: u32, rows: u32) {
+        let c = self.config;
+        let params = RmsNormParams { rows, width: c.hidden_size, eps: c.rms_norm_eps, first };
+        let buffers = RmsNormBuffers {
+            x: self.act.hidden.bind(),
+            sources: self.inputs.gather.bind(),
+            weight: weight.bind(),
+            out: self.act.normed.bind(),
+        };
+        self.pass.dispatch(&self.ops.norm_gather, &params, buffers, rms_norm::grid(rows));
+    }
+
+    /// Writes `bias` to every row of `y`.
+    pub(super) fn set_bias(&mut self, bias: &Buf<f32>, y: &Buf<f32>) {
+        self.bias(&self.ops.bias, bias, y);
+    }
+
+    /// Adds `bias` to every row of `y`.
+    pub(super) fn add_bias(&mut self, bias: &Buf<f32>, y: &Buf<f32>) {
+        self.bias(&self.ops.bias_add, bias, y);
+    }
+
+    fn bias(&mut self, pipeline: &Arc<Pipeline>, bias: &Buf<f32>, y: &Buf<f32>) {
+        let (rows, cols) = (self.rows(), u32_of(bias.len()));
+        let params = BiasParams { rows, cols, stride: cols, first: 0 };
+        self.pass.dispatch(
+            pipeline,
+            &params,
+            BiasBuffers { added: bias.bind(), y: y.bind() },
+            bias::grid(rows, cols),
+        );
+    }
+
+    /// RMS norm of runs of every row, in place.
+    pub(super) fn norm_runs(&mut self, runs: Runs, eps: f32, weight: &Buf<f32>, x: &Buf<f32>) {
+        let buffers = NormHeadsBuffers { weight: weight.bind(), x: x.bind() };
+        self.norm_runs_by(&self.ops.norm_heads, runs, eps, buffers);
+    }
+
+    /// A norm of runs of every row by a kernel of the caller's, on weights and rows.
+    pub(super) fn norm_runs_by(
+        &mut self,
+        pipeline: &Arc<Pipeline>,
+        runs: Runs,
+        eps: f32,
+        on: NormHeadsBuffers,
+    ) {
+        let (rows, Runs { heads, width, stride, first }) = (self.rows(), runs);
+        let params = NormHeadsParams { rows, heads, width, stride, first, eps };
+        self.pass.dispatch(pipeline, &params, on, norm_heads::grid(rows, heads));
+    }
+
+    /// The rotation of `heads` heads of rows of `stride` f32 by the step's positions, from dimension `first` of each on.
+    pub(super) fn rotation(&self, heads: u32, stride: u32, first: u32) -> Rotation<'a> {
+        let pairs = self.config.rope.rotary_dims / 2;
+        Rotation { angles: &self.inputs.cs, pairs, back: false, heads, stride, first }
+    }
+
+    /// Rotates heads of every row, in place.
+    pub(super) fn rotate(&mut self, pipeline: &Arc<Pipeline>, rotation: Rotation<'_>, x: &Buf<f32>) {
+        let Rotation { angles, pairs, back, heads, stride, first } = rotation;
+        let (rows, back) = (self.rows(), u32::from(back));
+        let params = RopeParams { rows, heads, stride, pairs, first, back };
+        self.pass.dispatch(
+            pipeline,
+            &params,
+            RopeBuffers { cs: angles.bind(), x: x.bind() },
+            rope::grid(rows, heads, pairs),
+        );
+    }
+}
+
+impl Ctx<'_> {
+    /// Records with the slots for selected pages, where there are some.
+    pub(super) fn on_pages(&mut self, record: impl FnOnce(&mut Residency, &mut PageSite<'_>)) {
+        let mut site = PageSite { pass: self.pass, kv: self.kv, tables: &self.inputs.tables };
+        if let Some(pages) = self.keys.pages_mut() {
+            record(pages, &mut site);
+        }
+    }
+}

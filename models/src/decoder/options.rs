@@ -1,0 +1,102 @@
+//! Options of a decoder.
+
+use attn_kernels::gpu::Gpu;
+use attn_kernels::kernel::KvDtype;
+
+use crate::matrix::Precision;
+use crate::{KvOptions, Offload, SparseOptions};
+
+/// Options that a decoder is built with.
+#[derive(Clone, Debug)]
+pub struct DecoderOptions {
+    /// Element type of the KV cache.
+    pub kv_dtype: KvDtype,
+    /// Tokens a block.
+    pub block_size: u32,
+    /// Give blocks back that no window reaches any more; see [`KvOptions`].
+    pub recycle: bool,
+    /// Blocks wanted in the pool.
+    pub num_blocks: u32,
+    /// Maximum number of rows of one step.
+    pub max_rows: u32,
+    /// Maximum number of samples of one step.
+    pub max_seqs: u32,
+    /// One order of arithmetic for a row whatever its phase and its company: prefill rows go through the decode kernel, one by
+    /// one, in partitions of one size.
+    pub reproducible: bool,
+    /// Whether kernels may use cooperative matrices, where the device runs them.
+    pub coop: bool,
+    /// Tokens of prefixes that the prefills of a step attend in one piece, shared by its sequences: behind longer ones they
+    /// attend chunk by chunk and merge. Rows that go through the decode kernel are split by it anyway.
+    pub prefix_capacity: u32,
+    /// Type that products with quantised weights round activations to.
+    pub activations: ActivationType,
+    /// Attention to selected blocks; `None` where all is attended.
+    pub sparse: Option<SparseOptions>,
+    /// Blocks in memory of the host, beyond those on the device.
+    pub offload: Option<Offload>,
+}
+
+impl DecoderOptions {
+    /// A cache of `num_blocks` blocks of 16 tokens in f16, the null block among them, for steps of up to `max_rows` rows
+    /// and 64 samples. Attention is full and nothing lies in memory of the host.
+    #[must_use]
+    pub fn new(num_blocks: u32, max_rows: u32) -> Self {
+        Self {
+            kv_dtype: KvDtype::F16,
+            block_size: 16,
+            recycle: true,
+            num_blocks,
+            max_rows,
+            max_seqs: 64,
+            reproducible: false,
+            coop: true,
+            prefix_capacity: 131_072,
+            activations: ActivationType::default(),
+            sparse: None,
+            offload: None,
+        }
+    }
+
+    /// The options that shape the cache.
+    #[must_use]
+    pub fn kv(&self) -> KvOptions {
+        KvOptions { dtype: self.kv_dtype, block_size: self.block_size, recycle: self.recycle }
+    }
+
+    /// Tokens of the blocks that a policy selects.
+    pub(super) fn select_block(&self) -> u32 {
+        self.sparse.as_ref().map_or(self.block_size, |sparse| sparse.policy.block_size().get())
+    }
+
+    /// Whether kernels may round to f16 for cooperative matrices, where the device runs them: that costs about what an f16 cache
+    /// does, codes of 8 bits lose nothing more that counts, and none of these kernels serves an f32 cache.
+    pub(super) fn coop(&self, gpu: &Gpu) -> bool {
+        gpu.runs_coop() && self.coop && !self.reproducible
+    }
+
+    /// Roundings that products may apply to activations on a device.
+    pub(super) fn precision(&self, gpu: &Gpu) -> Precision {
+        let rounded = self.kv_dtype != KvDtype::F32;
+        Precision { f16: rounded && self.coop(gpu), int8: rounded && self.activations.is_int8(gpu) }
+    }
+}
+
+/// Type of the activations of a product with quantised weights, on the way in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ActivationType {
+    /// [`Int8`](Self::Int8) on GPUs, [`F32`](Self::F32) on software drivers, which it slows down.
+    #[default]
+    Auto,
+    /// f32, or f16 where cooperative matrices run.
+    F32,
+    /// Codes of 8 bits by blocks of 32, as llama.cpp's `Q8_1`, for steps of few rows and for all steps where no cooperative
+    /// matrices run: integer dot products do four multiplications in one. Not with an f32 cache, which asks for exactness.
+    Int8,
+}
+
+impl ActivationType {
+    fn is_int8(self, gpu: &Gpu) -> bool {
+        self == Self::Int8 || self == Self::Auto && !gpu.is_cpu()
+    }
+}

@@ -1,0 +1,42 @@
+//! Views of a step: rows as layers of one block table and reach see them.
+
+use crate::{DecoderConfig, KvPlan, Reach};
+
+/// Block table and reach that layers share whose attention reads the same rows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct View {
+    pub(super) group: usize,
+    pub(super) reach: Reach,
+    /// Tokens a block.
+    pub(super) block_size: u32,
+}
+
+/// Distinct views, and which each layer has.
+#[derive(Clone, Debug)]
+pub(super) struct Views {
+    pub(super) all: Vec<View>,
+    pub(super) of_layers: Vec<usize>,
+}
+
+impl Views {
+    pub(super) fn new(config: &DecoderConfig, kv: &KvPlan) -> Self {
+        let mut all: Vec<View> = Vec::new();
+        let mut of_layers = Vec::with_capacity(config.layers.len());
+        for (layer, of_layer) in config.layers.iter().enumerate() {
+            let cache = kv.of_layer(layer);
+            let block_size = cache.spec.block_size.get();
+            let view = View { group: cache.group, reach: of_layer.reach, block_size };
+            let index = all.iter().position(|other| *other == view);
+            of_layers.push(index.unwrap_or_else(|| {
+                all.push(view);
+                all.len() - 1
+            }));
+        }
+        Self { all, of_layers }
+    }
+
+    /// The view of a layer.
+    pub(super) fn of_layer(&self, layer: usize) -> &View {
+        &self.all[self.of_layers[layer]]
+    }
+}
