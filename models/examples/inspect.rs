@@ -1,4 +1,4 @@
-//! Lists metadata, tensors and configuration of a checkpoint: `cargo run -p models --example inspect -- [PATH]`.
+//! Lists metadata, tensors and configuration of a checkpoint: `cargo run -p pagoda-models --example inspect -- [PATH]`.
 //! Without a path it is the default model, which is fetched if it is not there yet.
 
 use std::error::Error;

@@ -1,0 +1,46 @@
+//! The decoder on the adapter that is there, with bounds checks on: against the logits and tokens of transformers, and
+//! against itself in other chunks, blocks and company.
+
+mod choices;
+mod golden;
+mod invariance;
+mod offload;
+mod prefix;
+mod random;
+mod refusal;
+mod resident;
+mod sampling;
+mod served;
+mod sparse;
+mod steady;
+pub(crate) mod tiny;
+mod windows;
+
+use attn_kernels::kernel::KvDtype;
+use models::DecoderOptions;
+
+/// Maximum number of tokens of one sequence in these tests.
+const CAPACITY: u32 = 1024;
+
+/// Options that the tests vary from.
+fn options(kv_dtype: KvDtype) -> DecoderOptions {
+    DecoderOptions {
+        kv_dtype,
+        block_size: 16,
+        recycle: true,
+        num_blocks: 16 * CAPACITY / 16 + 1,
+        max_rows: 512,
+        max_seqs: 4,
+        reproducible: false,
+        coop: true,
+        prefix_capacity: 131_072,
+        activations: models::ActivationType::default(),
+        sparse: None,
+        offload: None,
+    }
+}
+
+/// `options` with other blocks, in a pool of as many tokens: enough for four sequences in four groups.
+fn blocks_of(block_size: u32, options: &DecoderOptions) -> DecoderOptions {
+    DecoderOptions { block_size, num_blocks: 16 * CAPACITY / block_size + 1, ..options.clone() }
+}

@@ -1,0 +1,155 @@
+//! Contexts larger than the pool on the device: the ring pipeline gives the bits of a pool that holds all.
+
+use attn_kernels::kernel::KvDtype;
+use insta::assert_snapshot;
+use kvblock::BlockId;
+use models::{DecoderOptions, HostMemory, ModelError, Offload};
+
+use super::invariance::assert_same;
+use super::served::{Request, Served, serve};
+use super::tiny::{family, tiny};
+use super::{blocks_of, options};
+
+use HostMemory::{Mapped, Staged};
+
+fn offloading(memory: HostMemory, [block_size, num_blocks, ring_slots]: [u32; 3]) -> DecoderOptions {
+    let offload = Some(Offload { host_blocks: 4096 / block_size, ring_slots, memory });
+    let roomy = blocks_of(block_size, &DecoderOptions { reproducible: true, ..options(KvDtype::F16) });
+    DecoderOptions { num_blocks, offload, ..roomy }
+}
+
+fn long_prompt(tokens: usize) -> Vec<u32> {
+    tiny().prompts[3].ids.iter().copied().cycle().take(tokens).collect()
+}
+
+fn served(options: &DecoderOptions, prompts: &[&[u32]], chunk: usize) -> Vec<Served> {
+    // The end of each prompt goes through as decode rows.
+    let request = |ids: &&'static [u32]| Request { prefill: ids.len() - 10, ..Request::new(ids, 6) };
+    let prompts: Vec<&'static [u32]> = prompts.iter().map(|ids| &*ids.to_vec().leak()).collect();
+    serve(&mut tiny().decoder(options), &prompts.iter().map(request).collect::<Vec<_>>(), chunk)
+}
+
+#[test]
+fn a_context_larger_than_the_pool_gives_the_same_bits_whatever_the_ring() {
+    let long = long_prompt(900);
+    let roomy = DecoderOptions { num_blocks: 100, offload: None, ..offloading(Mapped, [16, 0, 1]) };
+    let want = served(&roomy, &[&long], 200);
+    // 900 tokens are 57 blocks of 16 and 225 of 4; a chunk has at least 256 tokens.
+    for pool in [[16, 17, 1], [16, 33, 2], [16, 40, 1], [16, 52, 3], [4, 150, 2]] {
+        for (memory, chunk) in [(Mapped, 200), (Staged, 512)] {
+            let got = served(&offloading(memory, pool), &[&long], chunk);
+            let what = format!("{memory:?}, block size, blocks and slots {pool:?}, chunks of {chunk}");
+            assert_same(&what, &got[0], &want[0]);
+        }
+    }
+}
+
+/// Windows and chunks see a part of what streams: layers of one model differ in it, and some have sinks.
+#[test]
+fn layers_that_reach_less_far_stream_too() {
+    for name in ["tiny-mistral", "tiny-gpt-oss", "tiny-llama4"] {
+        let tiny = family(name);
+        let ids: Vec<u32> = tiny.prompts[3].ids.iter().copied().cycle().take(700).collect();
+        let request = Request { prefill: 690, ..Request::new(&ids, 6) };
+        let run = |options: &DecoderOptions| serve(&mut tiny.decoder(options), &[request], 300).remove(0);
+        let kept = |options| DecoderOptions { recycle: false, ..options };
+        let want =
+            run(&kept(DecoderOptions { num_blocks: 100, offload: None, ..offloading(Mapped, [16, 0, 1]) }));
+        for (memory, pool) in [(Mapped, [16, 17, 1]), (Staged, [16, 33, 2]), (Mapped, [4, 260, 3])] {
+            let got = run(&kept(offloading(memory, pool)));
+            assert_same(&format!("{name}, {memory:?}, block size, blocks and slots {pool:?}"), &got, &want);
+        }
+    }
+}
+
+#[test]
+fn latents_stream_too() {
+    let tiny = family("tiny-deepseek-v3");
+    let ids: Vec<u32> = tiny.prompts[3].ids.iter().copied().cycle().take(700).collect();
+    let requests = [Request { prefill: 690, ..Request::new(&ids, 6) }, Request::new(&ids[5..300], 6)];
+    for kv_dtype in [KvDtype::F16, KvDtype::Int8] {
+        let run = |options: DecoderOptions| {
+            serve(&mut tiny.decoder(&DecoderOptions { kv_dtype, ..options }), &requests, 200)
+        };
+        let want = run(DecoderOptions { num_blocks: 200, offload: None, ..offloading(Mapped, [16, 0, 1]) });
+        for (memory, pool) in [(Mapped, [16, 17, 1]), (Staged, [16, 80, 2]), (Mapped, [4, 260, 3])] {
+            let got = run(offloading(memory, pool));
+            let what = format!("{kv_dtype:?}, {memory:?}, block size, blocks and slots {pool:?}");
+            assert_same(&what, &got[0], &want[0]);
+            assert_same(&what, &got[1], &want[1]);
+        }
+    }
+}
+
+/// Prefills in tiles go through the ring chunk by chunk as well, which rounds a row's sum between them: groups that take turns,
+/// decode rows beside them, windows, and sinks.
+#[test]
+fn tiles_of_prefills_stream() {
+    for name in ["tiny-llama", "tiny-mistral", "tiny-gemma3", "tiny-gpt-oss"] {
+        let tiny = family(name);
+        let long: Vec<u32> = tiny.prompts[3].ids.iter().copied().cycle().take(700).collect();
+        let requests = [
+            Request { prefill: 690, ..Request::new(&long, 6) },
+            Request::new(&long[5..330], 6),
+            Request::new(&long[..40], 6),
+        ];
+        let run = |options: DecoderOptions| {
+            let options =
+                DecoderOptions { kv_dtype: KvDtype::F32, reproducible: false, recycle: false, ..options };
+            serve(&mut tiny.decoder(&options), &requests, 200)
+        };
+        let want = run(DecoderOptions { num_blocks: 200, offload: None, ..offloading(Mapped, [16, 0, 1]) });
+        for (memory, pool) in [(Mapped, [16, 40, 1]), (Staged, [16, 80, 2]), (Mapped, [4, 260, 3])] {
+            let got = run(offloading(memory, pool));
+            for (got, want) in got.iter().zip(&want) {
+                let pairs = got.logits.iter().zip(&want.logits);
+                let apart = pairs.map(|(got, want)| (got - want).abs()).fold(0.0, f32::max);
+                assert!(apart < 1e-4, "{name}, {memory:?}, {pool:?}: logits are {apart} apart");
+                assert_eq!(got.drawn, want.drawn, "{name}, {memory:?}, {pool:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn sequences_share_the_slots_of_a_ring_or_take_turns() {
+    let (long, other) = (long_prompt(600), long_prompt(330).split_off(30));
+    let roomy = DecoderOptions { num_blocks: 200, offload: None, ..offloading(Mapped, [16, 0, 1]) };
+    let want = served(&roomy, &[&long, &other], 100);
+    // A slot has room for a chunk of both, or of one.
+    for (memory, num_blocks) in [(Mapped, 80), (Staged, 80), (Mapped, 40)] {
+        let got = served(&offloading(memory, [16, num_blocks, 1]), &[&long, &other], 100);
+        assert_same("the long one", &got[0], &want[0]);
+        assert_same("the other", &got[1], &want[1]);
+    }
+}
+
+#[test]
+fn blocks_move_between_host_and_device() {
+    [Mapped, Staged].into_iter().for_each(check_moves);
+}
+
+fn check_moves(memory: HostMemory) {
+    let mut decoder = tiny().decoder(&offloading(memory, [16, 33, 2]));
+    // One block is resident, so 0 lies on the device and the others on the host; 7 follows 6.
+    let ids = [0, 6, 7, 20].map(BlockId::new);
+    let words = u32::try_from(decoder.read_blocks(&ids).unwrap()[0].len()).unwrap();
+    let contents: Vec<Vec<u32>> = (0..4).map(|n| (0..words).map(|word| word * 4 + n).collect()).collect();
+    for (id, contents) in ids.iter().zip(&contents) {
+        decoder.write_block(*id, contents).unwrap();
+    }
+    assert_eq!(decoder.read_blocks(&ids).unwrap(), contents);
+    let copies = [(ids[0], 30), (ids[3], 31), (ids[2], 32), (ids[0], 33)];
+    decoder.copy_blocks(&copies.map(|(from, to)| (from, BlockId::new(to)))).unwrap();
+    let copies = decoder.read_blocks(&[30, 31, 32, 33].map(BlockId::new)).unwrap();
+    assert_eq!(copies, [0, 3, 2, 0].map(|n| contents[n].clone()));
+}
+
+#[test]
+fn pools_and_models_that_cannot_stream_are_refused() {
+    let small = tiny().try_decoder(&offloading(Mapped, [16, 32, 2])).unwrap_err();
+    assert!(matches!(small, ModelError::DevicePool { blocks: 32, needed: 33 }), "{small}");
+    let refused = |name| family(name).try_decoder(&offloading(Mapped, [64, 64, 2])).unwrap_err().to_string();
+    assert_snapshot!(refused("tiny-deepseek-v32"), @"KV blocks in memory of the host need attention to all latents: an indexer scores every token and attends to few of them, anywhere");
+    assert_snapshot!(refused("tiny-deepseek-v4"), @"KV blocks in memory of the host need one cache a layer: compressed attention keeps windows, entries and states beside");
+}

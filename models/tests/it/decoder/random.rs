@@ -1,0 +1,84 @@
+//! Models of random weights: of every type, and in the shape of every family.
+
+use attn_kernels::kernel::KvDtype;
+use kvblock::BlockId;
+use models::batch::{Phase, Slice};
+use models::{Checkpoint, Decoder, DecoderConfig, Dtype, RandomSpec};
+
+use super::options;
+use super::tiny::{fixture, gpu};
+
+/// Logits of the last of 20 tokens.
+fn logits(spec: RandomSpec) -> Vec<f32> {
+    let checkpoint = Checkpoint::random(spec);
+    let config = checkpoint.config().unwrap();
+    let options = options(KvDtype::F32);
+    let mut decoder = Decoder::load(gpu(), &config, checkpoint.weights(), &options).unwrap();
+    let tokens: Vec<u32> = (0..20).map(|i| i * 31 % config.vocab_size).collect();
+    // Blocks of one size for all groups; block 0 is the null block.
+    let blocks: Vec<Vec<BlockId>> = (0..decoder.kv().plan().layout.groups.len())
+        .map(|group| (0..20).map(|i| BlockId::new(u32::try_from(1 + 20 * group + i).unwrap())).collect())
+        .collect();
+    let tables: Vec<&[BlockId]> = blocks.iter().map(Vec::as_slice).collect();
+    let slice = Slice {
+        tokens: &tokens,
+        first: 0,
+        tables: &tables,
+        phase: Phase::Prefill,
+        access: &[],
+        targets: &[],
+        log_probs: None,
+        logits: 1,
+    };
+    decoder.step(&[slice], &[]).unwrap().logits
+}
+
+/// Finite, of a size that a softmax tells apart without picking one.
+fn assert_sane(what: &str, logits: &[f32]) {
+    let count = logits.len() as f32;
+    let mean = logits.iter().sum::<f32>() / count;
+    let deviation = (logits.iter().map(|v| (v - mean).powi(2)).sum::<f32>() / count).sqrt();
+    assert!(
+        (0.3..3.0).contains(&deviation) && mean.abs() < 1.0,
+        "{what}: mean {mean}, deviation {deviation}"
+    );
+}
+
+#[test]
+fn every_type_gives_sane_logits() {
+    for shape in ["tiny-llama", "tiny-moe"] {
+        for dtype in Dtype::ALL {
+            let spec = RandomSpec { dtype, ..RandomSpec::parse(shape).unwrap() };
+            assert_sane(&spec.to_string(), &logits(spec.clone()));
+        }
+    }
+}
+
+/// That a decoder loads means that the list of tensors is the one that it reads: no more, no less, each in its shape.
+#[test]
+fn every_family_has_its_tensors() {
+    for name in [
+        "tiny-deepseek-v3",
+        "tiny-deepseek-v32",
+        "tiny-deepseek-v4",
+        "tiny-deepseek-v4-odd",
+        "tiny-gemma3",
+        "tiny-glm4",
+        "tiny-gpt-oss",
+        "tiny-granite",
+        "tiny-llama",
+        "tiny-llama4",
+        "tiny-mistral",
+        "tiny-phi3",
+        "tiny-qwen2",
+        "tiny-qwen3",
+        "tiny-qwen3-moe",
+        "tiny-smollm3",
+    ] {
+        let config = DecoderConfig::from_hf_dir(fixture(name)).unwrap();
+        // Granite trains logits that are divided: random ones are of the usual size before.
+        let scale = config.logit_scale;
+        let spec = RandomSpec { shape: name.to_owned(), config, layers: None, dtype: Dtype::Q8_0, seed: 0 };
+        assert_sane(name, &logits(spec).iter().map(|logit| logit / scale).collect::<Vec<_>>());
+    }
+}

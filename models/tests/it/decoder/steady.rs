@@ -1,0 +1,67 @@
+//! Steps of shapes that were there before make no buffer, bind group or pipeline, and are encoded ahead.
+
+use attn_kernels::kernel::KvDtype;
+use models::{DecoderOptions, Place, SparseOptions};
+
+use super::options;
+use super::served::{Request, serve};
+use super::tiny::{Tiny, family, tiny};
+
+fn quest() -> DecoderOptions {
+    let policy = sparse_select::build("quest:page_budget=4").unwrap().into();
+    let sparse = Some(SparseOptions { policy, place: Place::Device, measure: false, trace: false });
+    DecoderOptions { sparse, ..options(KvDtype::F16) }
+}
+
+/// Two prompts in chunks, then decode steps of both.
+fn made_again(tiny: &Tiny, options: &DecoderOptions, logits: bool) -> u64 {
+    let request = |prompt: usize| Request { logits, ..Request::new(&tiny.prompts[prompt].ids, 20) };
+    let requests = [3, 1].map(request);
+    // The count is the device's, and other tests run beside this one.
+    let mut decoder = tiny.decoder_alone(options);
+    // Buffers that grow in the first run take the bind groups of all with them.
+    for _ in 0..2 {
+        serve(&mut decoder, &requests, 64);
+    }
+    let made = decoder.gpu().objects_made();
+    assert!(made > 0, "nothing is counted");
+    serve(&mut decoder, &requests, 64);
+    decoder.gpu().objects_made() - made
+}
+
+#[test]
+fn requests_of_known_shapes_make_no_gpu_object() {
+    for logits in [true, false] {
+        assert_eq!(made_again(tiny(), &options(KvDtype::F16), logits), 0, "dense, logits {logits}");
+    }
+    assert_eq!(made_again(tiny(), &quest(), true), 0, "with a sparse policy");
+    for name in ["tiny-gpt-oss", "tiny-deepseek-v32"] {
+        assert_eq!(made_again(family(name), &options(KvDtype::F32), false), 0, "{name}");
+    }
+}
+
+/// Tokens of two sequences, and the steps that were encoded ahead.
+fn drawn_ahead(tiny: &Tiny, options: &DecoderOptions, logits: bool) -> ([Vec<u32>; 2], u64) {
+    // One ends before the other.
+    let request = |(prompt, tokens): (usize, usize)| Request {
+        logits,
+        ..Request::new(&tiny.prompts[prompt].ids, tokens)
+    };
+    let mut decoder = tiny.decoder(options);
+    let served = serve(&mut decoder, &[(3, 20), (1, 10)].map(request), 200);
+    let [one, other] = served.try_into().expect("one each");
+    ([one.drawn, other.drawn], decoder.steps_ahead())
+}
+
+#[test]
+fn decode_steps_are_encoded_while_others_run() {
+    for name in ["tiny-llama", "tiny-gpt-oss", "tiny-qwen3-moe"] {
+        let tiny = if name == "tiny-llama" { tiny() } else { family(name) };
+        let (drawn, ahead) = drawn_ahead(tiny, &options(KvDtype::F32), false);
+        // Nine steps of both and ten of one; the first of each repeats no other.
+        assert_eq!(ahead, 8 + 9, "{name}");
+        assert_eq!(drawn_ahead(tiny, &options(KvDtype::F32), true), (drawn, 0), "{name}: one by one");
+    }
+    // Policies write lists for every step before they record it.
+    assert_eq!(drawn_ahead(tiny(), &quest(), false).1, 0);
+}

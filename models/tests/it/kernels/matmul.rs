@@ -1,0 +1,244 @@
+//! `matmul` against its reference, and to the bit over every way to cut the work.
+
+use super::device::{assert_bits, assert_close, cases, dispatch, gpu};
+use super::tensors::{self, floats};
+use attn_kernels::Level;
+use attn_kernels::cpu::Tolerance;
+use attn_kernels::gpu::{Gpu, Pass};
+use models::kernel::matmul::{self, Epilogue, MatmulParams, Tiling};
+use models::kernel::rms_norm::{self, RmsNormParams};
+use models::pack::{BLOCK, Packed};
+use models::{Dtype, Tensor, cpu};
+use proptest::prelude::*;
+
+/// Sums of up to some thousand products of size 1/3, so of size 20: the error of a sum in f32 of that length.
+const SUM: Tolerance = Tolerance { abs: 3e-5, rel: 1e-5 };
+/// The product of two such sums, one through `exp`.
+const GATED: Tolerance = Tolerance { abs: 5e-4, rel: 1e-4 };
+
+const EPILOGUES: [Epilogue; 4] = [Epilogue::Store, Epilogue::Add, Epilogue::SiluMul, Epilogue::GeluMul];
+
+/// One product: padded rows of x and y, y filled with what `Add` adds to.
+struct Product {
+    params: MatmulParams,
+    epilogue: Epilogue,
+    x: Vec<f32>,
+    y: Vec<f32>,
+    parts: Vec<Tensor<'static>>,
+}
+
+impl Product {
+    fn new(dtype: Dtype, epilogue: Epilogue, [rows, cols, blocks]: [u32; 3], gap: u32, seed: u64) -> Self {
+        let (x_stride, y_stride) = (blocks * 8 + gap, cols + 2 * gap);
+        let params = MatmulParams {
+            rows,
+            cols,
+            blocks,
+            x_stride,
+            y_stride,
+            y_offset: gap,
+            eps: 0.0,
+            x_div: 1,
+            matrices: 1,
+            first_matrix: 0,
+            split_blocks: u32::MAX,
+        };
+        let parts = if matches!(epilogue, Epilogue::SiluMul | Epilogue::GeluMul) { 2 } else { 1 };
+        let part = |i: u64| tensors::random(dtype, cols as usize, blocks as usize * BLOCK, seed ^ (i << 8));
+        Self {
+            params,
+            epilogue,
+            x: floats((rows * x_stride * 4) as usize, seed ^ 1),
+            y: floats((rows * y_stride) as usize, seed ^ 2),
+            parts: (0..parts).map(part).collect(),
+        }
+    }
+
+    fn parts(&self) -> u32 {
+        u32::try_from(self.parts.len()).unwrap()
+    }
+
+    /// Every way that this crate cuts products like this one, on any device.
+    fn tilings(&self, gpu: &Gpu) -> Vec<Tiling> {
+        let (parts, blocks) = (self.parts(), self.params.blocks);
+        let mut all: Vec<Tiling> = [1, 2, 3, 64, 65].map(|rows| Tiling::for_gpu(rows, parts, blocks)).into();
+        all.extend([1, 3, 70].map(|rows| Tiling::for_cpu(rows, parts, false)));
+        if gpu.level() >= Level::Subgroup && gpu.info().subgroup_min_size >= 8 {
+            all.extend([1, 3, 70].map(|rows| Tiling::for_cpu(rows, parts, true)));
+        } else {
+            eprintln!("matmul with broadcast activations is skipped: subgroups of less than 8");
+        }
+        let mut distinct = Vec::new();
+        all.into_iter().for_each(|tiling| {
+            if !distinct.contains(&tiling) {
+                distinct.push(tiling)
+            }
+        });
+        distinct
+    }
+
+    fn packed(&self) -> Packed {
+        let (cols, dtype) = (self.params.cols as usize, self.parts[0].dtype);
+        let mut packed = Packed::new(dtype, self.params.blocks as usize * BLOCK, cols * self.parts.len());
+        for (i, part) in self.parts.iter().enumerate() {
+            packed.fill(part, 0..cols, i * cols);
+        }
+        packed
+    }
+
+    /// `y` of all rows, normed on the way in.
+    fn normed(&self, gpu: &Gpu, tiling: Tiling, level: Level, weight: &[f32]) -> Vec<f32> {
+        let packed = self.packed();
+        let [x, y, weight] = [&self.x[..], &self.y, weight].map(|data| gpu.upload("f32", data).unwrap());
+        let wq = gpu.upload("wq", &packed.quants).unwrap();
+        let ws = gpu.upload("ws", &packed.scales).unwrap();
+        let module = packed.format.module();
+        let variant = matmul::variant(module, self.epilogue, tiling, self.params.blocks, Some(level));
+        let bindings = [(&x).into(), (&wq).into(), (&ws).into(), (&y).into(), (&weight).into()];
+        let grid = matmul::grid(tiling, self.params.rows, self.params.cols);
+        let mut pass = Pass::new("matmul");
+        dispatch(gpu, &mut pass, &variant, &self.params, &bindings, grid);
+        let read = pass.read(&y, 0..y.len());
+        gpu.submit(pass).unwrap().wait().unwrap().get(read)
+    }
+
+    /// `y` after rows `first..first + rows`, those rows alone.
+    fn on_gpu(&self, gpu: &Gpu, tiling: Tiling, first: u32, rows: u32) -> Vec<f32> {
+        let packed = self.packed();
+        let row = |stride: u32| (first * stride) as usize..((first + rows) * stride) as usize;
+        let x = gpu.upload("x", &self.x[row(self.params.x_stride * 4)]).unwrap();
+        let wq = gpu.upload("wq", &packed.quants).unwrap();
+        let ws = gpu.upload("ws", &packed.scales).unwrap();
+        let y = gpu.upload("y", &self.y[row(self.params.y_stride)]).unwrap();
+        let bindings = [(&x).into(), (&wq).into(), (&ws).into(), (&y).into()];
+        let variant =
+            matmul::variant(packed.format.module(), self.epilogue, tiling, self.params.blocks, None);
+        let params = MatmulParams { rows, ..self.params };
+        let mut pass = Pass::new("matmul");
+        dispatch(gpu, &mut pass, &variant, &params, &bindings, matmul::grid(tiling, rows, self.params.cols));
+        let read = pass.read(&y, 0..y.len());
+        gpu.submit(pass).unwrap().wait().unwrap().get(read)
+    }
+
+    fn check(&self, gpu: &Gpu, tiling: Tiling) -> Vec<f32> {
+        let mut want = self.y.clone();
+        cpu::matmul::matmul(&self.params, self.epilogue, &self.x, &self.parts, &mut want);
+        let got = self.on_gpu(gpu, tiling, 0, self.params.rows);
+        let tolerance = if self.parts() == 2 { GATED } else { SUM };
+        let what = format!("{}, {:?}, {tiling:?}, {:?}", self.parts[0].dtype, self.epilogue, self.params);
+        assert_close(&what, tolerance, &got, &want);
+        got
+    }
+}
+
+#[test]
+fn every_storage_type() {
+    let Some(gpu) = gpu() else { return };
+    for (seed, dtype) in (0..).zip(Dtype::ALL) {
+        let product = Product::new(dtype, Epilogue::Store, [5, 37, 16], 3, seed);
+        let tilings = product.tilings(gpu);
+        let (first, last) = (tilings[0], *tilings.last().unwrap());
+        let sliced = product.check(gpu, first);
+        assert_bits(dtype.name(), &product.check(gpu, last), &sliced);
+    }
+}
+
+#[test]
+fn every_tiling_and_epilogue_to_the_bit() {
+    let Some(gpu) = gpu() else { return };
+    for epilogue in EPILOGUES {
+        let product = Product::new(Dtype::Q4_1, epilogue, [70, 67, 5], 1, 77);
+        let tilings = product.tilings(gpu);
+        let want = product.check(gpu, tilings[0]);
+        for tiling in &tilings[1..] {
+            assert_bits(&format!("{epilogue:?}, {tiling:?}"), &product.check(gpu, *tiling), &want);
+        }
+    }
+}
+
+#[test]
+fn long_rows_take_narrower_tiles() {
+    let Some(gpu) = gpu() else { return };
+    for blocks in [40, 100, 300, 1000] {
+        let product = Product::new(Dtype::Q8_0, Epilogue::Store, [3, 9, blocks], 0, 78);
+        let sliced = product.check(gpu, Tiling::for_gpu(3, 1, blocks));
+        // llvmpipe ends every lane after 65,535 rounds of its loops, which so tall a tile needs at about 900 blocks.
+        if blocks < 900 {
+            assert_bits(
+                &format!("{blocks} blocks"),
+                &product.check(gpu, Tiling::for_cpu(70, 1, false)),
+                &sliced,
+            );
+        }
+    }
+}
+
+/// A norm on the way in is the norm kernel before it, to the bit, at every level.
+#[test]
+fn a_norm_in_front_is_the_norm_kernel() {
+    let Some(gpu) = gpu() else { return };
+    for level in [Level::Baseline, Level::Subgroup].into_iter().filter(|level| *level <= gpu.level()) {
+        for rows in [1, 3] {
+            let mut product = Product::new(Dtype::Q4_0, Epilogue::SiluMul, [rows, 37, 18], 0, 80);
+            let tiling = Tiling::for_gpu(1, 2, 18);
+            assert!(tiling.norms(), "{tiling:?}");
+            let weight = floats(18 * BLOCK, 81);
+            let fused = product.normed(gpu, tiling, level, &weight);
+            product.x = norm(gpu, &product, level, &weight);
+            assert_bits(&format!("{rows} rows, {level}"), &fused, &product.on_gpu(gpu, tiling, 0, rows));
+        }
+    }
+}
+
+/// Rows of `product`, normed by `rms_norm`.
+fn norm(gpu: &Gpu, product: &Product, level: Level, weight: &[f32]) -> Vec<f32> {
+    let params = RmsNormParams {
+        rows: product.params.rows,
+        width: product.params.blocks * 32,
+        eps: product.params.eps,
+        first: 0,
+    };
+    let buffers = [&product.x[..], weight, &product.x].map(|data| gpu.upload("norm", data).unwrap());
+    let sources = gpu.upload("sources", &[0u32]).unwrap();
+    let mut pass = Pass::new("rms_norm");
+    let bindings = [(&buffers[0]).into(), (&sources).into(), (&buffers[1]).into(), (&buffers[2]).into()];
+    let variant = rms_norm::variant(false, matmul::NORM_LANES, level);
+    dispatch(gpu, &mut pass, &variant, &params, &bindings, rms_norm::grid(params.rows));
+    let read = pass.read(&buffers[2], 0..product.x.len());
+    gpu.submit(pass).unwrap().wait().unwrap().get(read)
+}
+
+#[test]
+fn a_row_does_not_depend_on_the_others() {
+    let Some(gpu) = gpu() else { return };
+    let product = Product::new(Dtype::Q6_K, Epilogue::Add, [11, 20, 8], 0, 79);
+    for tiling in product.tilings(gpu) {
+        let together = product.on_gpu(gpu, tiling, 0, 11);
+        for row in [0, 7, 10] {
+            let alone = product.on_gpu(gpu, tiling, row, 1);
+            let range = (row * 20) as usize..(row * 20 + 20) as usize;
+            assert_bits(&format!("row {row}, {tiling:?}"), &alone, &together[range]);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(10))]
+    #[test]
+    fn multiplies_as_the_reference_does(
+        dtype in tensors::dtypes(),
+        epilogue in prop::sample::select(EPILOGUES.to_vec()),
+        rows in 1u32..=70,
+        cols in 1u32..=100,
+        super_blocks in 1u32..=3,
+        gap in 0u32..4,
+        tiling: prop::sample::Index,
+        seed: u64,
+    ) {
+        if let Some(gpu) = gpu() {
+            let product = Product::new(dtype, epilogue, [rows, cols, super_blocks * 8], gap, seed);
+            let tilings = product.tilings(gpu);
+            product.check(gpu, tilings[tiling.index(tilings.len())]);
+        }
+    }
+}

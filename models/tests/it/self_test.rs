@@ -1,0 +1,60 @@
+//! The self-test of the dense kernels: it knows every variant, and passes on the adapter that is there with bounds
+//! checks on.
+
+use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
+use attn_kernels::self_test::skipped;
+use models::kernel::{catalog, variants};
+use models::self_test::cases;
+
+fn gpu(checks: Checks) -> Option<Gpu> {
+    if std::env::var_os("ATTN_GPU").is_some_and(|value| value == "skip") {
+        eprintln!("ATTN_GPU=skip: no kernel runs");
+        return None;
+    }
+    Some(Gpu::open(&GpuOptions::new(checks)).expect("GPU tests need an adapter"))
+}
+
+#[test]
+fn every_kernel_and_variant_has_cases() {
+    let all = variants();
+    for kernel in catalog() {
+        let listed = all.iter().any(|named| named.variant.kernel.name == kernel.name);
+        assert!(listed, "{} has no variant", kernel.name);
+    }
+    for named in all {
+        let cases = cases(&named.variant);
+        assert!(!cases.is_empty(), "{}: src/self_test has no cases of its kernel", named.name);
+        for case in cases {
+            assert_eq!(case.variant, named.variant, "{}: {}", named.name, case.what);
+            let bindings = named.variant.bindings.len();
+            assert_eq!(case.buffers.len(), bindings, "{}: {}", named.name, case.what);
+            assert!(!case.wants.is_empty(), "{}: {} compares nothing", named.name, case.what);
+        }
+    }
+}
+
+/// Kernels whose results later kernels use as indices. The checks would hide what the engine, which runs without, gets.
+#[test]
+fn indices_stay_inside_their_buffers_whatever_the_scores() {
+    let Some(gpu) = gpu(Checks::Off) else { return };
+    for kernel in ["moe_route", "moe_sort", "sample"] {
+        for named in variants().into_iter().filter(|named| named.variant.kernel.name == kernel) {
+            for case in cases(&named.variant) {
+                case.run(&gpu).unwrap_or_else(|fault| panic!("{}: {fault}", named.name));
+            }
+        }
+    }
+}
+
+#[test]
+fn every_variant_passes() {
+    let Some(gpu) = gpu(Checks::On) else { return };
+    for named in variants() {
+        for case in cases(&named.variant) {
+            match skipped(&gpu, &named, &case) {
+                Some(reason) => eprintln!("{} ({}) is skipped: {reason}", named.name, named.level),
+                None => case.run(&gpu).unwrap_or_else(|fault| panic!("{}: {fault}", named.name)),
+            }
+        }
+    }
+}
