@@ -1,6 +1,6 @@
 //! The engine in one loop: submit a request, step, print what comes.
 //!
-//! `cargo run --release -p pagoda --example chat`
+//! `cargo run --release -p pagoda-engine --example chat`
 #![expect(clippy::print_stdout, reason = "the answer")]
 
 use std::io::Write;

@@ -1,6 +1,6 @@
 //! An engine on a thread of its own, used from several threads: three questions at once, one of which is given up.
 //!
-//! `cargo run --release -p pagoda --example handle`
+//! `cargo run --release -p pagoda-engine --example handle`
 #![expect(clippy::print_stdout, reason = "the answers")]
 
 use std::thread;

@@ -1,6 +1,6 @@
 //! One sequence through a model: how likely a text is, token by token, and how it goes on.
 //!
-//! `cargo run --release -p pagoda --example sequence`
+//! `cargo run --release -p pagoda-engine --example sequence`
 #![expect(clippy::print_stdout, reason = "the scores")]
 
 use pagoda::{Demand, EngineOptions, Error, Model, Sampler, Sampling, Sequence, most_likely};

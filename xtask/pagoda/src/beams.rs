@@ -29,7 +29,7 @@ pub struct BeamSearch {
     done: Vec<Beam>,
 }
 
-/// How a hypothesis continues: the index of its parent among the live ones, and its token.
+/// Continuation of a hypothesis: the index of its parent among the live ones, and its token.
 pub type Child = (usize, u32);
 
 impl BeamSearch {

@@ -6,7 +6,9 @@
 mod beams;
 mod compute;
 mod live;
+mod reopen;
 mod report;
+mod watch;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use kvblock::{KvCacheConfig, LengthLimits, SeqId};
 use models::kernel::top_logits::MAX_TOP;
 use models::sampling::SamplingError;
 use models::{Decoder, FetchCost, Tokenizer};
-use scheduler::{Admitted, Scheduler, SchedulerConfig, StepPlan};
+use scheduler::{Admitted, Pace, Scheduler, SchedulerConfig, SliceKind, StepPlan};
 
 use crate::block_ops::HostBlocks;
 use crate::error::Error;
@@ -31,6 +33,7 @@ use crate::{Notes, memory};
 
 pub use beams::Beams;
 use live::Live;
+use watch::Watch;
 
 /// Scheduler and decoder of one model.
 #[derive(Debug)]
@@ -48,9 +51,13 @@ pub struct Engine {
     totals: Totals,
     prefill_rate: Rate,
     decode_rate: Rate,
+    pace: Option<Pace>,
+    /// Events of a step that failed.
+    unsent: Vec<Event>,
     kernel_ns: BTreeMap<&'static str, (u64, f64)>,
     /// Time per fetch of selected blocks from the host, once it has been measured.
     fetch_cost: Option<FetchCost>,
+    watch: Watch,
 }
 
 impl Engine {
@@ -90,8 +97,11 @@ impl Engine {
             totals: Totals::default(),
             prefill_rate: Rate::default(),
             decode_rate: Rate::default(),
+            pace: options.max_slowdown.map(|most| Pace::new(most, options.chunk)),
+            unsent: Vec::new(),
             kernel_ns: BTreeMap::new(),
             fetch_cost: None,
+            watch: Watch::new(options.sparse.as_ref().filter(|sparse| sparse.selects())),
         })
     }
 
@@ -129,22 +139,46 @@ impl Engine {
     /// Plans, computes and completes one step.
     ///
     /// # Errors
-    /// Errors of the device.
+    /// Errors of the device, after which there is no further step but that of an engine that was
+    /// [reopened](Self::reopen): it returns what had happened before.
     pub fn step(&mut self) -> Result<Vec<Event>, Error> {
-        let mut events = self.expire();
+        let mut events = std::mem::take(&mut self.unsent);
+        match self.advance(&mut events) {
+            Ok(()) => Ok(events),
+            Err(error) => {
+                self.unsent = events;
+                Err(error)
+            }
+        }
+    }
+
+    fn advance(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
+        events.extend(self.expire());
         events.extend(self.look_ahead()?);
-        let plan = self.plan(&mut events);
+        if let Some(pace) = &self.pace {
+            self.scheduler.limit_prefill(pace.prefill_tokens(self.scheduler.num_decoding()));
+        }
+        let plan = self.plan(events);
+        let begun = Instant::now();
         let mut output = self.compute(&plan, false)?;
+        self.observe(&plan, begun);
         self.save(&plan)?;
-        self.take_prompts(&plan, &mut output, &mut events);
-        let ended = self.take_tokens(&plan, &mut output, &mut events);
+        self.take_prompts(&plan, &mut output, events);
+        let ended = self.take_tokens(&plan, &mut output, events);
         let finished = self.scheduler.complete(&plan, &output.sampled);
         events.extend(finished.into_iter().map(|done| self.retire(done)));
         for seq in ended {
             events.extend(self.end(seq, scheduler::FinishReason::Stopped));
         }
-        self.settle()?;
-        Ok(events)
+        self.settle()
+    }
+
+    /// Tells the pace how long a step took.
+    fn observe(&mut self, plan: &StepPlan, begun: Instant) {
+        let Some(pace) = &mut self.pace else { return };
+        let prefills = || plan.slices.iter().filter(|slice| slice.kind == SliceKind::Prefill);
+        let prefilled = prefills().map(|slice| slice.len).sum();
+        pace.observe(prefilled, plan.slices.len() - prefills().count(), begun.elapsed());
     }
 
     /// Ends a sequence that the caller no longer wants; empty if it has ended already.
@@ -174,7 +208,8 @@ impl Engine {
                     Some(device) => CachedTokens { device, ..loaded },
                     None => CachedTokens { device: cached_tokens, ..CachedTokens::default() },
                 };
-                events.push(Event::Started(Started { seq, cached: live.cached }));
+                let (prompt_tokens, cached) = (live.prompt_tokens, live.cached);
+                events.push(Event::Started(Started { seq, prompt_tokens, cached }));
             }
             live.clock.started.get_or_insert(now);
         }

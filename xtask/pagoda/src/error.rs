@@ -52,12 +52,15 @@ pub enum Error {
     Adapter {
         /// The adapter.
         adapter: String,
-        /// What the self-test found.
+        /// Verdict of the self-test.
         verdict: Verdict,
     },
     /// No policy has this text form.
     #[error(transparent)]
     Spec(#[from] sparse_select::SpecError),
+    /// The policy was set up for another model.
+    #[error(transparent)]
+    Deployment(#[from] sparse_select::SelectError),
     /// A policy that does not fit the cache.
     #[error("sparse {spec}")]
     Sparse {

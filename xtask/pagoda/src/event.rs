@@ -1,6 +1,7 @@
 //! Events: what comes of requests.
 
 use std::fmt;
+use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
 use kvblock::SeqId;
@@ -54,6 +55,8 @@ impl Event {
 pub struct Started {
     /// The sequence.
     pub seq: SeqId,
+    /// Tokens of its prompt.
+    pub prompt_tokens: u32,
     /// Leading prompt tokens that need not be computed.
     pub cached: CachedTokens,
 }
@@ -102,7 +105,7 @@ pub struct Finished {
     pub text: String,
     /// All generated tokens, including the one that stopped the sequence.
     pub output: Vec<u32>,
-    /// What it used.
+    /// Resources that it used.
     pub usage: Usage,
 }
 
@@ -155,7 +158,7 @@ impl Serialize for FinishReason {
     }
 }
 
-/// What a sequence used.
+/// Resources used by a sequence.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Usage {
@@ -169,7 +172,7 @@ pub struct Usage {
     pub preemptions: u32,
     /// When it was submitted, started and got its tokens.
     pub clock: Clock,
-    /// What the sparse-attention policy did.
+    /// Density and bound of sparse attention.
     pub sparse: SparseUse,
 }
 
@@ -191,6 +194,15 @@ impl CachedTokens {
     #[must_use]
     pub fn total(&self) -> u32 {
         self.device + self.host + self.disk + self.remote
+    }
+}
+
+impl AddAssign for CachedTokens {
+    fn add_assign(&mut self, other: Self) {
+        self.device += other.device;
+        self.host += other.host;
+        self.disk += other.disk;
+        self.remote += other.remote;
     }
 }
 

@@ -5,20 +5,25 @@
 //! are read, up to [`HandleOptions::max_unread`].
 
 mod stream;
+mod watchdog;
 mod worker;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
+use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::model::Model;
+use crate::options::EngineOptions;
 use crate::request::Request;
 use crate::snapshot::Snapshot;
 
-pub use stream::{Ended, Stream};
+pub use stream::{Ended, Reply, Stream};
 use stream::{Opening, Sender};
-use worker::Worker;
+use watchdog::{Watchdog, Watched};
+use worker::{Origin, Worker};
 
 /// Bounds of an engine on a thread of its own.
 #[derive(Debug, Clone, Copy)]
@@ -30,22 +35,44 @@ pub struct HandleOptions {
     pub max_waiting_tokens: u64,
     /// Maximum number of events that a stream keeps. A reader further behind loses its request.
     pub max_unread: usize,
+    /// Time that a step may take before it is told as a [note](crate::Note::StepStalled), and
+    /// [`EngineHandle::health`] says so; `None` for any.
+    pub max_step_time: Option<Duration>,
 }
 
 impl Default for HandleOptions {
-    /// 1,024 requests wait, with any number of tokens; a stream keeps 65,536 events.
+    /// 1,024 requests wait, with any number of tokens; a stream keeps 65,536 events; a step takes a minute.
     fn default() -> Self {
-        Self { max_waiting: 1024, max_waiting_tokens: u64::MAX, max_unread: 1 << 16 }
+        Self {
+            max_waiting: 1024,
+            max_waiting_tokens: u64::MAX,
+            max_unread: 1 << 16,
+            max_step_time: Some(Duration::from_mins(1)),
+        }
     }
 }
 
-/// How an engine stops.
+/// Way in which an engine stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Shutdown {
     /// New requests are refused, and those that are there run to their end.
     Drain,
     /// All requests are cancelled before the next step.
     Now,
+}
+
+/// Health of an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Health {
+    /// It works, or waits for work.
+    Well,
+    /// A step has taken longer than [`HandleOptions::max_step_time`], and goes on.
+    Stalled,
+    /// The device was lost, and the engine is being opened anew.
+    Reopening,
+    /// It has stopped.
+    Ended,
 }
 
 /// An engine on a thread of its own. Clones are handles of the same engine; it drains when the last one is
@@ -72,6 +99,7 @@ struct Shared {
     waiting_tokens: AtomicU64,
     /// Whether new requests are refused.
     closing: AtomicBool,
+    watched: Watched,
     snapshot: Mutex<Arc<Snapshot>>,
 }
 
@@ -81,6 +109,7 @@ enum Command {
     /// Nobody reads the stream of this ticket any more.
     Cancel(u64),
     Shutdown(Shutdown),
+    Call(Box<dyn FnOnce(&mut Engine) + Send>),
 }
 
 impl EngineHandle {
@@ -89,7 +118,30 @@ impl EngineHandle {
     /// # Errors
     /// [`Error::Thread`] if the system refuses a thread.
     pub fn spawn(engine: Engine, options: HandleOptions) -> Result<Self, Error> {
+        Self::start(engine, options, None)
+    }
+
+    /// Moves `engine` to a thread of its own, which [opens it anew](Engine::reopen) whenever its device is lost.
+    /// `model` and `opened` are those that it was opened with.
+    ///
+    /// # Errors
+    /// [`Error::Thread`] if the system refuses a thread.
+    pub fn spawn_recovering(
+        engine: Engine,
+        options: HandleOptions,
+        model: Arc<Model>,
+        opened: EngineOptions,
+    ) -> Result<Self, Error> {
+        Self::start(engine, options, Some(Origin { model, options: opened }))
+    }
+
+    fn start(engine: Engine, options: HandleOptions, origin: Option<Origin>) -> Result<Self, Error> {
+        let thread = |name: &str, run: Box<dyn FnOnce() + Send>| {
+            let spawned = thread::Builder::new().name(name.into()).spawn(run);
+            spawned.map(drop).map_err(|source| Error::Thread { source })
+        };
         let shared = Arc::new(Shared {
+            watched: Watched::default(),
             waiting: AtomicUsize::new(0),
             waiting_tokens: AtomicU64::new(0),
             closing: AtomicBool::new(false),
@@ -97,12 +149,17 @@ impl EngineHandle {
         });
         let (commands, received) = mpsc::channel();
         let (running, ended) = Ended::pair();
-        let worker = Worker::new(engine, received, Arc::clone(&shared));
+        if let Some(limit) = options.max_step_time {
+            let watchdog = Watchdog { limit, notes: engine.notes().clone(), ended: ended.clone() };
+            let shared = Arc::clone(&shared);
+            thread("engine-watchdog", Box::new(move || watchdog.run(&shared.watched)))?;
+        }
+        let worker = Worker::new(engine, received, Arc::clone(&shared), origin);
         let run = move || {
             worker.run();
             drop(running);
         };
-        thread::Builder::new().name("engine".into()).spawn(run).map_err(|source| Error::Thread { source })?;
+        thread("engine", Box::new(run))?;
         let next_ticket = AtomicU64::new(0);
         Ok(Self { inner: Arc::new(Inner { shared, commands, options, next_ticket, ended }) })
     }
@@ -137,10 +194,59 @@ impl EngineHandle {
         Arc::clone(&self.inner.shared.snapshot.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Returns the engine's health.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        let Inner { shared, ended, options, .. } = &*self.inner;
+        if ended.is_over() { Health::Ended } else { shared.watched.health(options.max_step_time) }
+    }
+
+    /// Time since the begin of the step that runs.
+    #[must_use]
+    pub fn step_time(&self) -> Option<Duration> {
+        self.inner.shared.watched.step_time()
+    }
+
+    /// Number of steps that have taken longer than [`HandleOptions::max_step_time`].
+    #[must_use]
+    pub fn num_stalls(&self) -> u64 {
+        self.inner.shared.watched.num_stalls()
+    }
+
     /// Number of requests that wait for their start, those not seen by the engine yet included.
     #[must_use]
     pub fn num_waiting(&self) -> usize {
         self.inner.shared.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Number of prompt tokens of those requests.
+    #[must_use]
+    pub fn num_waiting_tokens(&self) -> u64 {
+        self.inner.shared.waiting_tokens.load(Ordering::Relaxed)
+    }
+
+    /// The bounds that it was opened with.
+    #[must_use]
+    pub fn options(&self) -> HandleOptions {
+        self.inner.options
+    }
+
+    /// Calls `work` on the engine's thread before the next step, for what has no method here: KV events, a reset
+    /// of the prefix cache, device times. The requests wait meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] if the engine has stopped. If it stops before the call, the reply is `None`.
+    pub fn call<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Engine) -> R + Send + 'static,
+    ) -> Result<Reply<R>, Error> {
+        let (answer, reply) = Reply::pair();
+        let call = move |engine: &mut Engine| {
+            // Whoever asked may have gone.
+            let _ = answer.try_send(work(engine));
+        };
+        self.inner.commands.send(Command::Call(Box::new(call))).map_err(|_| Error::Stopped)?;
+        Ok(reply)
     }
 
     /// Stops the engine. Returns what to wait for: until then, streams still yield what they have. A later

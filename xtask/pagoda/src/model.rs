@@ -1,18 +1,19 @@
 //! Opens a checkpoint, and loads it onto a device.
 
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use attn_kernels::gpu::{Gpu, GpuOptions};
 use models::batch::Phase;
 use models::{
-    ChatTemplate, Checkpoint, Decoder, DecoderConfig, DecoderOptions, KvOptions, KvPlan, KvPool, Message,
-    ModelCache, Place, Progress, RandomSpec, SMOLLM2_135M_INSTRUCT, SparseOptions, Tokenizer, WeightError,
+    ChatTemplate, Checkpoint, Conversation, Decoder, DecoderConfig, DecoderOptions, KvOptions, KvPlan,
+    KvPool, Message, ModelCache, Place, Progress, RandomSpec, SMOLLM2_135M_INSTRUCT, SparseOptions,
+    Tokenizer, WeightError,
 };
 
 use crate::error::{CheckpointError, Error};
 use crate::memory;
-use crate::options::{Demand, EngineOptions};
+use crate::options::{Demand, EngineOptions, Sparse};
 use crate::{Note, verdicts};
 
 /// A checkpoint, open but not yet on a device.
@@ -25,8 +26,9 @@ pub struct Model {
     pub tokenizer: Option<Arc<Tokenizer>>,
     /// `None` if the checkpoint has none.
     pub chat: Option<ChatTemplate>,
-    /// The device that it was first loaded on, and the options that it was opened with.
-    gpu: OnceLock<(GpuOptions, Arc<Gpu>)>,
+    /// The device that it was last loaded on, and the options that it was opened with.
+    gpu: Mutex<Option<(GpuOptions, Arc<Gpu>)>>,
+    fingerprint: OnceLock<u128>,
 }
 
 impl Model {
@@ -69,7 +71,8 @@ impl Model {
             tokenizer: checkpoint.tokenizer()?.map(Arc::new),
             chat: checkpoint.chat_template()?,
             checkpoint,
-            gpu: OnceLock::new(),
+            gpu: Mutex::default(),
+            fingerprint: OnceLock::new(),
         })
     }
 
@@ -98,12 +101,36 @@ impl Model {
         }
     }
 
-    /// A fingerprint of weights and configuration; reads the whole checkpoint.
+    /// Token ids of a conversation with tools, documents or variables of the template's own. Without a chat
+    /// template, these are the ids of the messages' texts, as in [`chat_ids`](Self::chat_ids).
+    ///
+    /// # Errors
+    /// [`Error::NoTokenizer`], and errors of the template.
+    pub fn conversation_ids(&self, conversation: Conversation) -> Result<Vec<u32>, Error> {
+        let tokenizer = self.tokenizer()?;
+        let conversation = conversation.as_text(tokenizer);
+        match &self.chat {
+            Some(chat) => Ok(tokenizer.encode(&chat.render_conversation(&conversation)?, false)?),
+            None => {
+                let text = |message: &'_ serde_json::Value| {
+                    message["content"].as_str().unwrap_or_default().to_owned()
+                };
+                let texts: Vec<String> = conversation.messages.iter().map(text).collect();
+                Ok(tokenizer.encode(&texts.join("\n"), true)?)
+            }
+        }
+    }
+
+    /// A fingerprint of weights and configuration. The first call reads the whole checkpoint.
     ///
     /// # Errors
     /// If the checkpoint cannot be read.
     pub fn fingerprint(&self) -> Result<u128, WeightError> {
-        self.checkpoint.fingerprint()
+        if let Some(fingerprint) = self.fingerprint.get() {
+            return Ok(*fingerprint);
+        }
+        let fingerprint = self.checkpoint.fingerprint()?;
+        Ok(*self.fingerprint.get_or_init(|| fingerprint))
     }
 
     /// Largest number of blocks, including the null block, that one sequence of `tokens` tokens uses in steps
@@ -111,19 +138,21 @@ impl Model {
     ///
     /// # Errors
     /// If the caches cannot have this block size.
-    pub fn most_used(&self, options: &EngineOptions, max_rows: u32, tokens: u64) -> Result<u64, Error> {
+    pub fn max_used_blocks(&self, options: &EngineOptions, max_rows: u32, tokens: u64) -> Result<u64, Error> {
         let kv = KvOptions { dtype: options.kv_dtype, block_size: options.block_size, recycle: true };
-        Ok(memory::most_used(&KvPlan::new(&self.config, kv)?, max_rows, Demand::one(tokens)))
+        Ok(memory::max_used_blocks(&KvPlan::new(&self.config, kv)?, max_rows, Demand::one(tokens)))
     }
 
-    /// The device that `options` select, opened once.
+    /// The device that `options` select, opened once, and again after it was lost.
     ///
     /// # Errors
     /// If there is no such device, or its kernels are known to be wrong.
     pub fn gpu(&self, options: &EngineOptions) -> Result<Arc<Gpu>, Error> {
         let selected = options.gpu();
-        if let Some((opened, gpu)) = self.gpu.get()
+        let mut known = self.gpu.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((opened, gpu)) = &*known
             && *opened == selected
+            && !gpu.is_lost()
         {
             return Ok(Arc::clone(gpu));
         }
@@ -133,8 +162,17 @@ impl Model {
             level: gpu.level(),
             driver: gpu.info().driver_info.clone(),
         });
-        let _ = self.gpu.set((selected, Arc::clone(&gpu)));
+        *known = Some((selected, Arc::clone(&gpu)));
         Ok(gpu)
+    }
+
+    /// Checks that a policy suits the model and a cache with blocks of `block_size` tokens. Loading does so too; this is for
+    /// those who want to know before.
+    ///
+    /// # Errors
+    /// The first value that does not fit, with the policy's name and the model's.
+    pub fn check_sparse(&self, sparse: &Sparse, block_size: u32) -> Result<(), Error> {
+        checked(sparse, &self.config, block_size).map(drop)
     }
 
     /// Loads the model for steps of up to `max_rows` rows, with a KV pool as `options` say. If the longest
@@ -149,7 +187,7 @@ impl Model {
         // Tiers keep blocks of all layers, so no block is freed before its request ends.
         let recycle = options.kv_tiers.is_none();
         let plan = KvPlan::new(&self.config, KvOptions { dtype: kv_dtype, block_size, recycle })?;
-        let most = memory::most_used(&plan, max_rows, demand);
+        let most = memory::max_used_blocks(&plan, max_rows, demand);
         let num_blocks = memory::num_blocks(options, &gpu, &plan, most)?;
         let decoder_options = DecoderOptions {
             kv_dtype,
@@ -162,7 +200,7 @@ impl Model {
             coop: options.coop,
             activations: options.activations,
             prefix_capacity: scheduler::PREFIX_CHUNK_CAPACITY,
-            sparse: sparse(options, demand.longest)?,
+            sparse: sparse(options, &self.config, demand.longest)?,
             offload: memory::offload(options, &plan, num_blocks, demand, &gpu),
         };
         let decoder = Decoder::load(&gpu, &self.config, self.checkpoint.weights(), &decoder_options)?;
@@ -186,22 +224,28 @@ impl Model {
 
 /// The policy in the form that the decoder takes, `None` if attention is full. Tells what stays dense in
 /// sequences of up to `longest` tokens.
-fn sparse(options: &EngineOptions, longest: u64) -> Result<Option<SparseOptions>, Error> {
+fn sparse(
+    options: &EngineOptions,
+    config: &DecoderConfig,
+    longest: u64,
+) -> Result<Option<SparseOptions>, Error> {
     let Some(sparse) = options.sparse.as_ref().filter(|sparse| sparse.selects()) else { return Ok(None) };
-    let taken = SparseOptions {
-        policy: Arc::clone(&sparse.policy),
-        place: sparse.place,
-        trace: sparse.trace,
-        measure: sparse.measure,
-    };
-    let spec = &sparse.spec;
-    let refused = |source| Error::Sparse { spec: Box::new(spec.clone()), source: Box::new(source) };
-    taken.check(options.block_size).map_err(refused)?;
+    let taken = checked(sparse, config, options.block_size)?;
     dense_notes(&taken, longest).iter().for_each(|note| options.notes.tell(note));
     Ok(Some(taken))
 }
 
-/// Where a policy keeps every block, regardless of the tensors.
+/// The policy in the form that the decoder takes, if it suits the model and blocks of `block_size` tokens.
+fn checked(sparse: &Sparse, config: &DecoderConfig, block_size: u32) -> Result<SparseOptions, Error> {
+    let Sparse { policy, spec, place, trace, measure } = sparse;
+    policy.deployment().check(policy.name(), config.num_heads, config.head_dim)?;
+    let taken = SparseOptions { policy: Arc::clone(policy), place: *place, trace: *trace, measure: *measure };
+    let refused = |source| Error::Sparse { spec: Box::new(spec.clone()), source: Box::new(source) };
+    taken.check(block_size).map_err(refused)?;
+    Ok(taken)
+}
+
+/// Returns a note for each phase in which a policy keeps every block, regardless of the tensors.
 fn dense_notes(options: &SparseOptions, longest: u64) -> Vec<Note> {
     let policy = options.policy.name();
     if options.policy.keeps_all(None, usize::try_from(longest).unwrap_or(usize::MAX)) {

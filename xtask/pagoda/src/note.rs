@@ -54,16 +54,26 @@ pub enum Note {
         /// Blocks wanted.
         wanted: u32,
     },
+    /// A device was lost, and a new one is being opened.
+    DeviceLost {
+        /// The adapter.
+        adapter: String,
+    },
+    /// A step takes longer than the limit of the handle.
+    StepStalled {
+        /// Seconds since its begin.
+        seconds: f64,
+    },
     /// A KV tier failed; further failures are only counted.
     TierFailed {
-        /// What failed.
+        /// Action that failed.
         action: &'static str,
         /// The reason.
         reason: String,
     },
     /// A KV tier has mended damage, or goes on with less than was asked for.
     TierWarning {
-        /// What it says.
+        /// Text of the warning.
         warning: String,
     },
     /// Tokens of a sequence cannot be decoded to text; the sequence ends.
@@ -104,6 +114,12 @@ impl fmt::Display for Note {
             }
             Self::FewerBlocks { blocks, wanted } => {
                 write!(f, "memory is short: {blocks} KV blocks instead of {wanted}")
+            }
+            Self::DeviceLost { adapter } => {
+                write!(f, "{adapter} was lost; the engine is opened anew, and its requests go on")
+            }
+            Self::StepStalled { seconds } => {
+                write!(f, "a step of the engine has taken {seconds:.1} seconds and has not ended")
             }
             Self::TierFailed { action, reason } => {
                 write!(f, "{action}: {reason}; further failures are counted")

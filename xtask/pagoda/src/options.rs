@@ -15,7 +15,7 @@ use crate::error::Error;
 /// Maximum number of sequences that run at a time.
 pub const MAX_SEQUENCES: u32 = 256;
 
-/// How an engine computes, and what it may use.
+/// Settings of an engine, and the memory that it may use.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct EngineOptions {
@@ -34,6 +34,9 @@ pub struct EngineOptions {
     pub kv_memory: Option<u64>,
     /// Maximum number of prompt tokens per step; longer prefills are split into chunks.
     pub chunk: u32,
+    /// Factor by which prompts may lengthen the steps of sequences that generate beside them, more than 1: `chunk` is
+    /// cut by the times that steps take. `None` for any, and steps that depend on no clock.
+    pub max_slowdown: Option<f64>,
     /// Use only kernels whose results for a request do not depend on the other requests of a batch.
     pub reproducible: bool,
     /// Let kernels use cooperative matrices, which round to f16, where the adapter has them.
@@ -48,7 +51,7 @@ pub struct EngineOptions {
     /// length.
     pub demand: Option<Demand>,
 
-    /// How a sequence that must give up its KV blocks gets them back.
+    /// Way in which a sequence that must give up its KV blocks gets them back.
     pub preemption: Preemption,
     /// Order of service.
     pub order: Order,
@@ -66,6 +69,7 @@ impl Default for EngineOptions {
             kv_blocks: None,
             kv_memory: None,
             chunk: 2048,
+            max_slowdown: None,
             reproducible: false,
             coop: true,
             activations: ActivationType::default(),
@@ -167,7 +171,7 @@ impl Demand {
     }
 }
 
-/// How a sequence that must give up its KV blocks gets them back.
+/// Way in which a sequence that must give up its KV blocks gets them back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Preemption {
@@ -186,7 +190,7 @@ pub struct Sparse {
     pub policy: Arc<dyn Policy>,
     /// The text that names the policy in reports and separates its KV from that of other policies.
     pub spec: Spec,
-    /// Where blocks are scored: on the device, if the policy has kernels, or by its CPU code on the host.
+    /// Place where blocks are scored: on the device, if the policy has kernels, or by its CPU code on the host.
     pub place: Place,
     /// Report the selected blocks of every step.
     pub trace: bool,

@@ -18,7 +18,7 @@ pub struct Request {
     pub max_tokens: u32,
     /// Number of continuations, which share the prompt's blocks.
     pub samples: u32,
-    /// How tokens are chosen, which of them end the output beside the end of sequence, and how many come
+    /// Choice of tokens, those that end the output beside the end of sequence, and how many come
     /// before those. The samples of a request draw with seeds of their own.
     pub sampling: Sampling,
     /// Restricts the tokens of each sample.

@@ -1,7 +1,12 @@
 //! One sequence through a model, without a scheduler: a prompt in chunks, then tokens, log-probabilities or
 //! logits.
 
-use kvblock::{BlockId, BlockTable, KvCache, KvCacheConfig, LengthLimits, SeqContent, SeqId, SlotRequest};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use kvblock::{
+    BlockId, BlockTable, HashChain, KvCache, KvCacheConfig, LengthLimits, SeqContent, SeqId, SlotRequest,
+};
 use models::batch::{Phase, Sample, Slice, StepOutput};
 use models::sampling::Sampler;
 use models::{Attended, Decoder};
@@ -9,6 +14,9 @@ use scheduler::AdmitError;
 
 use crate::error::Error;
 use crate::kv_used::{KvUsed, group_id};
+use crate::options::EngineOptions;
+use crate::tiers::{self, Tiers};
+use crate::usage::{self, KvUse};
 
 /// Its id in the block tables.
 const SEQ: SeqId = SeqId::new(0);
@@ -27,11 +35,13 @@ pub struct Sequence<'d> {
     computed: usize,
     /// Whether the last token was generated, so that it is computed as a decode step.
     generated: bool,
-    /// How often a sparse policy attended to each block.
+    /// Number of times a sparse policy attended to each block.
     access: Vec<u32>,
+    /// Tiers that full blocks are saved to, and the hashes of the blocks of `tokens`.
+    saving: Option<(&'d mut Tiers, HashChain)>,
 }
 
-/// What a step is to compute and return.
+/// Work of a step, and the results that it returns.
 #[derive(Debug, Clone, Copy)]
 pub struct Ask<'s> {
     /// Prefill for tokens that were given, decode for one that was generated: sparse policies and kernels
@@ -73,19 +83,37 @@ impl<'d> Sequence<'d> {
             computed: 0,
             generated: false,
             access: Vec::new(),
+            saving: None,
         })
+    }
+
+    /// Saves each block to `tiers` once it is full, for engines with the same `options`.
+    ///
+    /// # Panics
+    /// If tokens have been appended already.
+    #[must_use]
+    pub fn saving_to(self, tiers: &'d mut Tiers, options: &EngineOptions) -> Self {
+        assert!(self.tokens.is_empty(), "{} tokens have no hash", self.tokens.len());
+        Self { saving: Some((tiers, tiers::hash_chain(options))), ..self }
     }
 
     /// Appends given tokens, which the next steps compute.
     pub fn extend(&mut self, ids: &[u32]) {
-        self.tokens.extend(ids);
+        self.append(ids);
         self.generated = false;
     }
 
     /// Appends a token that the caller has chosen from the logits.
     pub fn push(&mut self, id: u32) {
-        self.tokens.push(id);
+        self.append(&[id]);
         self.generated = true;
+    }
+
+    fn append(&mut self, ids: &[u32]) {
+        self.tokens.extend(ids);
+        if let Some((_, chain)) = &mut self.saving {
+            chain.extend(ids);
+        }
     }
 
     /// Computes what has been appended, draws the next token and appends it.
@@ -161,7 +189,28 @@ impl<'d> Sequence<'d> {
         let output = self.decoder.step(&[slice], &samples)?;
         self.computed = end;
         count_accesses(&mut self.access, &output.attended);
+        self.save(first..first + count)?;
         Ok(output)
+    }
+
+    /// Saves the blocks that the tokens at these positions filled.
+    fn save(&mut self, positions: Range<u32>) -> Result<(), Error> {
+        let Some((tiers, chain)) = &mut self.saving else { return Ok(()) };
+        let table = self.cache.table(SEQ, tiers::GROUP).map_or(&[][..], BlockTable::blocks);
+        let blocks: Vec<_> =
+            tiers.filled(positions).map(|block| (chain.hashes()[block], table[block])).collect();
+        Ok(tiers.save(self.decoder, &blocks)?)
+    }
+
+    /// Waits until all blocks are saved or have failed.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub fn finish(self) -> Result<(), Error> {
+        match self.saving {
+            Some((tiers, _)) => Ok(tiers.settle(self.decoder)?),
+            None => Ok(()),
+        }
     }
 
     /// Computes all pending tokens, the last of them with what `ask` wants.
@@ -196,16 +245,10 @@ impl<'d> Sequence<'d> {
         self.decoder
     }
 
-    /// Blocks of the sequence in a cache group.
+    /// Largest number of KV blocks in use at one time, and their bytes, by cache group.
     #[must_use]
-    pub fn block_table(&self, group: usize) -> &[BlockId] {
-        self.cache.table(SEQ, group_id(group)).map_or(&[][..], BlockTable::blocks)
-    }
-
-    /// Largest number of blocks that each cache group had in use, `[groups]`.
-    #[must_use]
-    pub fn blocks_used(&self) -> &[u32] {
-        &self.used.most
+    pub fn kv_use(&self) -> BTreeMap<String, KvUse> {
+        usage::kv_use(self.decoder.kv().plan(), &self.used.most)
     }
 }
 

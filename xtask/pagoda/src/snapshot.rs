@@ -43,18 +43,47 @@ pub struct SequenceView {
     pub seq: SeqId,
     /// Index of the sample in its request.
     pub sample: u32,
+    /// Activity of the sequence.
+    pub activity: Activity,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
     /// Tokens of prompt and output so far.
     pub tokens: u32,
+    /// Tokens of them whose KV is there.
+    pub computed: u32,
     /// Leading prompt tokens that were not computed.
     pub cached: CachedTokens,
     /// KV blocks that it holds, shared ones included.
     pub blocks: u32,
     /// Number of times that it lost its KV blocks and was resumed.
     pub preemptions: u32,
+    /// Attended share of the KV blocks so far, 0 to 1.
+    pub density: f64,
+    /// Attention mass that the sparse policy certified so far, 0 to 1; `None` where it certifies none.
+    pub bound: Option<f64>,
     /// Time since its submission, in seconds.
     pub age_s: f64,
+    /// Seconds from its submission to its first schedule.
+    pub started_s: Option<f64>,
+    /// Seconds from its submission to its first token.
+    pub first_s: Option<f64>,
+}
+
+/// Activity of a sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Activity {
+    /// It waits for its first step, or, as a further sample, for the prompt that it shares.
+    Waiting,
+    /// It waits for KV that is being loaded from a lower tier.
+    Loading,
+    /// It computes its prompt, or what a preemption dropped.
+    Prefill,
+    /// It generates.
+    Decode,
+    /// It lost its KV blocks, and waits to resume.
+    Preempted,
 }
 
 /// KV blocks of a pool.
@@ -63,6 +92,8 @@ pub struct SequenceView {
 pub struct BlockView {
     /// All blocks but the null block.
     pub total: u32,
+    /// Those of them that lie in host memory, beyond the device.
+    pub host: u32,
     /// Blocks that sequences hold.
     pub used: u32,
     /// Blocks that sharing saves: those that all sequences hold, each counted alone, less `used`.
@@ -97,6 +128,8 @@ pub struct Totals {
     pub generated_tokens: u64,
     /// Preemptions.
     pub preemptions: u64,
+    /// Times that a new device was opened because one was lost.
+    pub recoveries: u64,
     /// Sequences that ended with [`FinishReason::word`] `stop`.
     pub stopped: u64,
     /// The same for `length`.
@@ -120,7 +153,7 @@ impl Totals {
     }
 }
 
-fn id<S: serde::Serializer>(seq: &SeqId, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn id<S: serde::Serializer>(seq: &SeqId, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_u64(seq.get())
 }
 

@@ -15,7 +15,7 @@ pub struct Text {
     stopped: bool,
 }
 
-/// What a token adds to a text.
+/// Text that a token adds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Piece {
     /// Text that has become certain.
@@ -61,7 +61,7 @@ impl Text {
     }
 }
 
-/// Where the first stop text begins, and which it is.
+/// Returns the position of the first stop text, and its index.
 fn first_stop(text: &str, stops: &[String]) -> Option<(usize, usize)> {
     let found = |(index, stop): (usize, &String)| Some((text.find(stop.as_str())?, index));
     stops.iter().enumerate().filter_map(found).min()

@@ -12,16 +12,14 @@ mod save;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 use attn_kernels::kernel::KvDtype;
-use kvblock::{BlockHash, BlockHasher, BlockSize, ExtraKeys, GroupId, HashAlgorithm, HashChain, SeqId};
+use kvblock::{BlockHasher, BlockSize, ExtraKeys, GroupId, HashAlgorithm, HashChain, SeqId};
 use models::{Decoder, FetchCost, ModelError};
 use prefetch::assemble::{AssembleError, StackConfig};
 use prefetch::codec::RowLayout;
 use prefetch::engine::{EngineConfig, EngineError};
 use prefetch::failure::FailurePolicy;
-use prefetch::policy::PolicyKind;
 use prefetch::spec::{Compression, TierSpec};
 use prefetch::stack::TierStack;
 use prefetch::store::{Store, StoreConfig, StoreError};
@@ -40,7 +38,7 @@ use save::Saving;
 const STAGED_BYTES: u64 = 256 << 20;
 
 /// The cache group whose blocks the tiers keep; models with several groups cannot have tiers.
-pub const GROUP: GroupId = GroupId::new(0);
+pub(crate) const GROUP: GroupId = GroupId::new(0);
 
 /// The tiers of an engine, and the transfers between them and the device pool.
 pub struct Tiers {
@@ -52,6 +50,8 @@ pub struct Tiers {
     block_size: u32,
     /// Capacity of the loader's cache, in blocks.
     room: usize,
+    /// Steps ahead of the current one whose blocks are loaded.
+    ahead: u32,
     /// Maximum number of blocks per load task.
     portion: u32,
     wishes: BTreeMap<SeqId, Wished>,
@@ -168,26 +168,21 @@ impl Tiers {
         let layout = u32::try_from(block_bytes / u64::from(shards)).ok();
         let layout = layout.and_then(|bytes| BlockLayout::new(shards, bytes));
         let layout = layout.ok_or(TiersError::BlockBytes { block_bytes })?;
-        let stack = Arc::new(spec.build(&StackConfig {
-            layout,
-            namespace: namespace(model, decoder)?,
-            rows: RowLayout::PagedKeyValue {
-                head_dim: shape.head_dim,
-                block_size: shape.block_size,
-                num_kv_heads: shape.num_kv_heads,
-            },
-            policy: PolicyKind::Lru,
-            blocks_per_sync: 64,
-            remote_timeout: Duration::from_secs(5),
-            remote_retry_after: Duration::from_secs(1),
-        })?);
+        let mut config = StackConfig::new(layout, namespace(model, decoder)?);
+        config.rows = Some(RowLayout::PagedKeyValue {
+            head_dim: shape.head_dim,
+            block_size: shape.block_size,
+            num_kv_heads: shape.num_kv_heads,
+        });
+        let stack = Arc::new(spec.build(&config)?);
         stack.probe()?;
         for warning in stack.take_warnings() {
             options.notes.tell(&Note::TierWarning { warning: warning.to_string() });
         }
         let staged = usize::try_from(STAGED_BYTES / block_bytes).expect("256 MiB are counted in 32 bits");
-        let room = staged.clamp(16, EngineConfig::GSA.prefetch_cache_size);
-        let load = EngineConfig { prefetch_cache_size: room, ..EngineConfig::GSA };
+        let load = prefetching(options);
+        let room = staged.min(load.prefetch_cache_size).max(16);
+        let load = EngineConfig { prefetch_cache_size: room, ..load };
         let waiting_depth = staged.clamp(save::MOST, StoreConfig::UCM.waiting_depth);
         let dump = StoreConfig { streams: 4, waiting_depth, ..StoreConfig::UCM };
         Ok(Self {
@@ -197,6 +192,7 @@ impl Tiers {
             failure: spec.failure,
             block_size: options.block_size,
             room,
+            ahead: load.prefetch_ahead,
             portion: u32::try_from(room / 4).expect("room has the bound of a configuration"),
             wishes: BTreeMap::new(),
             loads: BTreeMap::new(),
@@ -212,7 +208,7 @@ impl Tiers {
 
     /// Positions of the blocks that are full once the tokens of `range` are computed, and were not before.
     #[must_use]
-    pub fn filled(&self, range: Range<u32>) -> Range<usize> {
+    pub(crate) fn filled(&self, range: Range<u32>) -> Range<usize> {
         (range.start / self.block_size) as usize..(range.end / self.block_size) as usize
     }
 
@@ -245,7 +241,7 @@ impl Tiers {
 ///
 /// # Errors
 /// Errors of the device.
-pub fn with_fetches(
+pub(crate) fn with_fetches(
     used: TierUse,
     decoder: &Decoder,
     cost: Option<FetchCost>,
@@ -256,8 +252,9 @@ pub fn with_fetches(
     }
     let pages = decoder.page_traffic()?;
     let mut host = used.host.unwrap_or_default();
-    host.bytes_read += kv.fetched_bytes() + pages.map_or(0, |pages| pages.bytes());
-    host.bytes_written += kv.written_bytes();
+    let traffic = decoder.host_traffic();
+    host.bytes_read += traffic.fetched_bytes + pages.map_or(0, |pages| pages.bytes());
+    host.bytes_written += traffic.written_bytes;
     let times = pages.zip(cost).map(|(pages, cost)| cost.of(&pages));
     let device = pages.map(|pages| PageUse {
         hits: pages.hits,
@@ -281,17 +278,26 @@ pub(crate) fn hash_seed(options: &EngineOptions) -> Vec<u8> {
     order.into_iter().chain(sparse).collect::<Vec<_>>().join(", ").into_bytes()
 }
 
-/// Hashes of the full blocks of a sequence without salt, as computed by an engine with `options`.
+/// Hashes of the blocks of a sequence without salt, as an engine with `options` computes them.
 ///
 /// # Panics
 /// If the block size is 0.
 #[must_use]
-pub fn block_hashes(options: &EngineOptions, ids: &[u32]) -> Vec<BlockHash> {
+pub(crate) fn hash_chain(options: &EngineOptions) -> HashChain {
     let size = BlockSize::new(options.block_size).expect("a cache has no blocks of 0 tokens");
     let hasher = BlockHasher::new(HashAlgorithm::default(), &hash_seed(options), size);
-    let mut chain = HashChain::new(hasher, ExtraKeys::default());
-    chain.extend(ids);
-    chain.hashes().to_vec()
+    HashChain::new(hasher, ExtraKeys::default())
+}
+
+/// Limits of the loading engine: those of the policy, if it states any.
+fn prefetching(options: &EngineOptions) -> EngineConfig {
+    let stated = options.sparse.as_ref().and_then(|sparse| sparse.policy.deployment().prefetch);
+    stated.map_or(EngineConfig::GSA, |stated| EngineConfig {
+        prefetch_workers: stated.workers as usize,
+        max_pending_prefetch: stated.max_pending as usize,
+        prefetch_ahead: stated.ahead,
+        prefetch_cache_size: stated.cache_blocks as usize,
+    })
 }
 
 /// Identifies the contents of the blocks. A store that was written under another name is refused, or its
@@ -308,4 +314,24 @@ fn namespace(model: &Model, decoder: &Decoder) -> Result<String, models::WeightE
         shape.dtype,
         shape.block_size,
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use sparse_select::Registry;
+
+    use super::*;
+    use crate::options::Sparse;
+
+    #[test]
+    fn the_policy_decides_how_much_is_loaded_ahead() {
+        let with = |spec: &str| {
+            let sparse = Sparse::new(&Registry::builtin(), &spec.parse().unwrap()).unwrap();
+            prefetching(&EngineOptions { sparse: Some(sparse), ..EngineOptions::new() })
+        };
+        assert_eq!(with("quest"), EngineConfig::GSA);
+        assert_eq!(with("gsa"), EngineConfig::GSA);
+        let expected = EngineConfig { prefetch_workers: 9, prefetch_ahead: 7, ..EngineConfig::GSA };
+        assert_eq!(with("gsa:prefetch_workers=9,prefetch_ahead=7"), expected);
+    }
 }

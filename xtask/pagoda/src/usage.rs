@@ -1,10 +1,12 @@
-//! What requests and the engine have used: KV blocks, traffic of the tiers, sparse attention.
+//! Use of KV blocks, traffic of the tiers and sparse attention by requests and the engine.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use models::{Attended, KvPlan};
+use models::{Attended, Decoder, KvPlan, ModelError};
 use serde::Serialize;
+
+use crate::tiers::{self, Tiers};
 
 /// KV cache use of one group of layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -16,15 +18,14 @@ pub struct KvUse {
 }
 
 /// Blocks of each group, `[groups]`, by the names of the groups.
-#[must_use]
-pub fn kv_use(plan: &KvPlan, blocks: &[u32]) -> BTreeMap<String, KvUse> {
+pub(crate) fn kv_use(plan: &KvPlan, blocks: &[u32]) -> BTreeMap<String, KvUse> {
     let of_group = |(group, blocks): (usize, &u32)| {
         (plan.group_name(group), KvUse { blocks: *blocks, bytes: u64::from(*blocks) * plan.block_bytes() })
     };
     blocks.iter().enumerate().map(of_group).collect()
 }
 
-/// What the sparse-attention policy did.
+/// Density and bound of sparse attention.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SparseUse {
     /// The policy's SPEC, `full` for dense attention.
@@ -72,6 +73,18 @@ pub struct TierUse {
     pub remote: Option<TierTraffic>,
     /// Share of transfer time that was hidden behind computation, 0 to 1; null without transfers.
     pub overlap: Option<f64>,
+}
+
+impl TierUse {
+    /// The traffic of `tiers`, and what attention of `decoder` fetched from blocks on the host. Measures what a
+    /// fetch costs if there were any, so it takes a moment.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub fn of(tiers: Option<&Tiers>, decoder: &Decoder) -> Result<Self, ModelError> {
+        let traffic = tiers.map(Tiers::traffic).unwrap_or_default();
+        tiers::with_fetches(traffic, decoder, decoder.fetch_cost()?)
+    }
 }
 
 /// Counts of pages of selected blocks. A page is the part of a block that belongs to one KV head of a layer.

@@ -39,7 +39,7 @@ pub struct Wrong {
     pub variant: String,
     /// Its level.
     pub level: String,
-    /// What was wrong.
+    /// Difference that was found.
     pub fault: String,
 }
 

@@ -86,6 +86,7 @@ impl Engine {
         for (slice, attended) in plan.slices.iter().zip(std::mem::take(&mut output.attended)) {
             let Some(attended) = attended else { continue };
             self.scheduler.record_access(slice.seq, &attended.accessed);
+            self.look_at(slice, &attended);
             let live = self.live.get_mut(&slice.seq).expect("a sequence in a step is live");
             live.attended.get_or_insert_default().add(&attended);
         }

@@ -18,22 +18,23 @@ use crate::request::Request;
 use crate::text::{Piece, Text};
 use crate::usage::SparseUse;
 
-/// What the scheduler need not know about an unfinished sequence.
+/// State of an unfinished sequence that the scheduler need not know.
 #[derive(Debug)]
 pub(super) struct Live {
     /// Its stop ids are all tokens that end the sequence.
     pub(super) sampler: Sampler,
     pub(super) mask: Option<Masked>,
     pub(super) stop: Vec<String>,
-    /// Most likely tokens wanted beside each prompt token, and position of the next one to score.
+    /// Number of likely tokens wanted beside each prompt token.
     pub(super) prompt_log_probs: Option<u32>,
+    /// Position of the next prompt token to score.
     pub(super) prompt_scored: u32,
     pub(super) deadline: Option<Instant>,
     pub(super) clock: Clock,
     pub(super) text: Option<Text>,
     /// Set once the engine, rather than the scheduler, has a reason to end the sequence.
     pub(super) reason: Option<FinishReason>,
-    /// What it attended to under a sparse policy.
+    /// Blocks that it attended to under a sparse policy.
     pub(super) attended: Option<Attended>,
     pub(super) cached: CachedTokens,
     pub(super) prompt_tokens: u32,
@@ -182,13 +183,8 @@ impl Engine {
             clock: live.clock,
             sparse: SparseUse::of(self.sparse.as_ref(), live.attended.as_ref()),
         };
-        Event::Finished(Box::new(Finished {
-            seq: done.seq,
-            sample: live.sample,
-            reason,
-            text,
-            output,
-            usage,
-        }))
+        let end = Finished { seq: done.seq, sample: live.sample, reason, text, output, usage };
+        self.watch.ended(&end, Instant::now());
+        Event::Finished(Box::new(end))
     }
 }

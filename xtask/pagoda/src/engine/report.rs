@@ -1,16 +1,17 @@
-//! What an engine tells about itself.
+//! Reports of an engine about itself.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 use kvblock::{BlockId, SeqId};
-use models::Decoder;
-use scheduler::Scheduler;
+use models::{Attended, Decoder};
+use scheduler::{Phase, Scheduler};
 
 use super::Engine;
+use crate::Notes;
 use crate::error::Error;
 use crate::kv_used::group_id;
-use crate::snapshot::{BlockView, PrefixView, SequenceView, Snapshot, Totals};
+use crate::snapshot::{Activity, BlockView, PrefixView, SequenceView, Snapshot, Totals};
 use crate::tiers::{self, Tiers};
 use crate::usage::{self, KvUse, TierUse};
 
@@ -54,6 +55,7 @@ impl Engine {
             waiting,
             blocks: BlockView {
                 total: pool.num_usable(),
+                host: self.decoder.kv().host_blocks(),
                 used: pool.num_used(),
                 shared: held.saturating_sub(pool.num_used()),
                 cached: u32::try_from(pool.num_cached()).unwrap_or(u32::MAX),
@@ -71,16 +73,39 @@ impl Engine {
     fn view(&self, seq: SeqId, now: Instant) -> SequenceView {
         let (scheduler, live) = (&self.scheduler, &self.live[&seq]);
         let blocks = |group| held(scheduler.block_table(seq, group_id(group)));
+        let since = |time: Instant| time.saturating_duration_since(live.clock.submitted).as_secs_f64();
         SequenceView {
             seq,
             sample: live.sample,
+            activity: match scheduler.phase(seq) {
+                None | Some(Phase::Waiting) => Activity::Waiting,
+                Some(Phase::WaitingForRemoteKv) => Activity::Loading,
+                Some(Phase::Preempted) => Activity::Preempted,
+                Some(Phase::Running) if scheduler.is_prefill(seq) => Activity::Prefill,
+                Some(Phase::Running) => Activity::Decode,
+            },
             prompt_tokens: live.prompt_tokens,
             tokens: u32::try_from(scheduler.tokens(seq).len()).unwrap_or(u32::MAX),
+            computed: scheduler.num_computed(seq),
             cached: live.cached,
             blocks: (0..self.kv_used.most.len()).map(blocks).sum(),
             preemptions: scheduler.preemptions(seq),
-            age_s: (now - live.clock.submitted).as_secs_f64(),
+            density: live.attended.as_ref().map_or(1.0, Attended::density),
+            bound: live.attended.as_ref().and_then(|attended| attended.mass),
+            age_s: since(now),
+            started_s: live.clock.started.map(since),
+            first_s: live.clock.first.map(since),
         }
+    }
+
+    /// Empties the prefix cache on the device. Returns false and changes nothing while a sequence holds blocks.
+    pub fn reset_prefix_cache(&mut self) -> bool {
+        self.scheduler.cache_mut().reset_prefix_cache()
+    }
+
+    /// Returns the receiver of notes.
+    pub(crate) fn notes(&self) -> &Notes {
+        &self.notes
     }
 
     /// Measures device times from the next step on; false if the adapter has no timestamps.

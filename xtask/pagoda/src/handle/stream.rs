@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 
 use async_channel as channel;
 use futures_core::Stream as _;
+use kvblock::SeqId;
 
 use super::Command;
 use crate::error::Error;
@@ -21,11 +22,14 @@ type Item = Result<Event, Error>;
 #[derive(Debug)]
 pub struct Stream {
     events: Pin<Box<channel::Receiver<Item>>>,
+    /// Yields the first sequence once the engine has taken the request.
+    taken: Pin<Box<channel::Receiver<SeqId>>>,
+    first: Option<SeqId>,
     commands: mpsc::Sender<Command>,
     ticket: u64,
 }
 
-/// What a new stream is made from.
+/// Parts that a new stream is made from.
 pub(super) struct Opening<'a> {
     pub(super) commands: &'a mpsc::Sender<Command>,
     /// Identifies the stream.
@@ -39,6 +43,7 @@ pub(super) struct Opening<'a> {
 #[derive(Debug)]
 pub(super) struct Sender {
     events: channel::Sender<Item>,
+    taken: channel::Sender<SeqId>,
     max_unread: usize,
     /// Identifies the stream.
     pub(super) ticket: u64,
@@ -51,11 +56,20 @@ pub(super) fn pair(opening: Opening<'_>) -> (Sender, Stream) {
     let Opening { commands, ticket, waiting_tokens, max_unread } = opening;
     // The sender checks the bound itself, because a bounded channel would allocate all its places at once.
     let (sender, receiver) = channel::unbounded();
-    let stream = Stream { events: Box::pin(receiver), commands: commands.clone(), ticket };
-    (Sender { events: sender, max_unread, ticket, waiting_tokens }, stream)
+    let (take, taken) = channel::bounded(1);
+    let taken = Box::pin(taken);
+    let stream =
+        Stream { events: Box::pin(receiver), taken, first: None, commands: commands.clone(), ticket };
+    (Sender { events: sender, taken: take, max_unread, ticket, waiting_tokens }, stream)
 }
 
 impl Sender {
+    /// Tells that the engine has taken the request, whose first sequence is `seq`.
+    pub(super) fn take(&self, seq: SeqId) {
+        // A reader that is gone need not know.
+        let _ = self.taken.try_send(seq);
+    }
+
     /// Queues an event; false if the reader is gone, or too far behind and told so.
     pub(super) fn send(&self, event: Event) -> bool {
         let unread = self.events.len();
@@ -75,6 +89,21 @@ impl Sender {
 }
 
 impl Stream {
+    /// Completes once the engine has taken the request, which is within a step and before the request starts.
+    /// Returns its first sequence.
+    ///
+    /// # Errors
+    /// Why the request was refused; nothing comes after that.
+    pub async fn accepted(&mut self) -> Result<SeqId, Error> {
+        if let Some(first) = self.first {
+            return Ok(first);
+        }
+        match self.taken.recv().await {
+            Ok(first) => Ok(*self.first.insert(first)),
+            Err(_) => Err(self.events.recv().await.ok().and_then(Result::err).unwrap_or(Error::Stopped)),
+        }
+    }
+
     /// Waits for the next event; `None` after the last one.
     ///
     /// # Errors
@@ -108,12 +137,37 @@ impl Drop for Stream {
     }
 }
 
+/// The answer to a [call](super::EngineHandle::call), to be waited for or awaited.
+#[derive(Debug)]
+pub struct Reply<R>(Pin<Box<channel::Receiver<R>>>);
+
+impl<R> Reply<R> {
+    pub(super) fn pair() -> (channel::Sender<R>, Self) {
+        let (sender, receiver) = channel::bounded(1);
+        (sender, Self(Box::pin(receiver)))
+    }
+
+    /// Waits for the answer; `None` if the engine stopped before the call.
+    #[must_use]
+    pub fn wait(self) -> Option<R> {
+        self.0.recv_blocking().ok()
+    }
+}
+
+impl<R> Future for Reply<R> {
+    type Output = Option<R>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<R>> {
+        self.0.as_mut().poll_next(context)
+    }
+}
+
 /// The end of an engine's thread, to be waited for or awaited.
 #[derive(Debug, Clone)]
 pub struct Ended(Pin<Box<channel::Receiver<Infallible>>>);
 
 impl Ended {
-    /// What the thread drops at its end, and what waits for that.
+    /// Returns a guard that the thread drops at its end, and the end that waits for that.
     pub(super) fn pair() -> (channel::Sender<Infallible>, Self) {
         let (sender, receiver) = channel::bounded(1);
         (sender, Self(Box::pin(receiver)))

@@ -12,12 +12,16 @@ use super::{Command, Shared, Shutdown};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::event::Event;
+use crate::model::Model;
+use crate::options::EngineOptions;
 
 /// Time between two snapshots of a running engine.
 const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(20);
 
 pub(super) struct Worker {
-    engine: Engine,
+    /// Only missing once it could not be opened anew.
+    engine: Option<Engine>,
+    origin: Option<Origin>,
     commands: mpsc::Receiver<Command>,
     shared: Arc<Shared>,
     /// Unfinished requests by their first sequence.
@@ -27,6 +31,14 @@ pub(super) struct Worker {
     shutdown: Option<Shutdown>,
     published: Instant,
 }
+
+/// The model and the options that an engine was opened with, to open it anew.
+pub(super) struct Origin {
+    pub(super) model: Arc<Model>,
+    pub(super) options: EngineOptions,
+}
+
+const HAS_ENGINE: &str = "an engine that could not be opened anew takes no commands";
 
 struct Open {
     sender: Sender,
@@ -39,9 +51,14 @@ struct Open {
 }
 
 impl Worker {
-    pub(super) fn new(engine: Engine, commands: mpsc::Receiver<Command>, shared: Arc<Shared>) -> Self {
-        let (open, tickets) = (HashMap::new(), HashMap::new());
-        Self { engine, commands, shared, open, tickets, shutdown: None, published: Instant::now() }
+    pub(super) fn new(
+        engine: Engine,
+        commands: mpsc::Receiver<Command>,
+        shared: Arc<Shared>,
+        origin: Option<Origin>,
+    ) -> Self {
+        let (open, tickets, engine) = (HashMap::new(), HashMap::new(), Some(engine));
+        Self { engine, origin, commands, shared, open, tickets, shutdown: None, published: Instant::now() }
     }
 
     /// Serves until it is told to stop, or the engine fails.
@@ -50,14 +67,17 @@ impl Worker {
             if self.shutdown == Some(Shutdown::Now) {
                 self.cancel_all();
             }
-            if !self.engine.has_work() {
+            if !self.engine().has_work() {
                 continue;
             }
-            match self.engine.step() {
+            let engine = self.engine.as_mut().expect(HAS_ENGINE);
+            match self.shared.watched.step(|| engine.step()) {
                 Ok(events) => events.into_iter().for_each(|event| self.pass(event)),
                 Err(error) => {
-                    self.fail(error);
-                    break;
+                    if let Err(error) = self.recover(error) {
+                        self.fail(error);
+                        break;
+                    }
                 }
             }
             if self.published.elapsed() >= SNAPSHOT_INTERVAL {
@@ -69,12 +89,31 @@ impl Worker {
         self.publish();
     }
 
+    fn engine(&mut self) -> &mut Engine {
+        self.engine.as_mut().expect(HAS_ENGINE)
+    }
+
+    /// Opens the engine anew if its device was lost; otherwise returns the error of its step.
+    fn recover(&mut self, error: Error) -> Result<(), Error> {
+        let Some(origin) = self.origin.as_ref().filter(|_| self.engine.as_ref().is_some_and(Engine::is_lost))
+        else {
+            return Err(error);
+        };
+        let engine = self.engine.take().expect(HAS_ENGINE);
+        self.shared.watched.reopen(true);
+        let engine = engine.reopen(&origin.model, &origin.options);
+        self.shared.watched.reopen(false);
+        self.engine = Some(engine?);
+        self.publish();
+        Ok(())
+    }
+
     /// Takes all commands, waiting for one if there is nothing to run; false if there will be none.
     fn receive(&mut self) -> bool {
         while let Ok(command) = self.commands.try_recv() {
             self.obey(command);
         }
-        while !self.engine.has_work() {
+        while !self.engine().has_work() {
             if self.shutdown.is_some() {
                 return false;
             }
@@ -89,9 +128,10 @@ impl Worker {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Submit(request, sender) => match self.engine.submit(&request) {
+            Command::Submit(request, sender) => match self.engine().submit(&request) {
                 Ok(first) => {
                     let (samples, ticket) = (request.samples, sender.ticket);
+                    sender.take(first);
                     self.tickets.insert(ticket, first);
                     let open = Open { sender, samples, unfinished: samples, waits: true, unread: false };
                     self.open.insert(first, open);
@@ -101,6 +141,7 @@ impl Worker {
                     sender.fail(error);
                 }
             },
+            Command::Call(work) => work(self.engine()),
             Command::Cancel(ticket) => {
                 if let Some(first) = self.tickets.get(&ticket) {
                     self.cancel(*first);
@@ -135,7 +176,7 @@ impl Worker {
         let Some(open) = self.open.get(&first) else { return };
         let samples = open.samples;
         let seqs = (0..u64::from(samples)).map(|sample| SeqId::new(first.get() + sample));
-        let ends: Vec<Event> = seqs.flat_map(|seq| self.engine.cancel(seq)).collect();
+        let ends: Vec<Event> = seqs.flat_map(|seq| self.engine().cancel(seq)).collect();
         ends.into_iter().for_each(|end| self.pass(end));
     }
 
@@ -175,7 +216,9 @@ impl Worker {
     }
 
     fn publish(&mut self) {
-        self.shared.publish(self.engine.snapshot());
+        if let Some(engine) = &self.engine {
+            self.shared.publish(engine.snapshot());
+        }
         self.published = Instant::now();
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use kvblock::{BlockIdx, BlockSize, SeqId};
 use models::{Decoder, ModelError};
-use prefetch::engine::{EngineConfig, Handle, Outcome, Submission, TaskKey};
+use prefetch::engine::{Handle, Outcome, Submission, TaskKey};
 use prefetch::failure::{FailurePolicy, Recovery};
 use prefetch::plan::Priority;
 use prefetch::tier::{TierError, TierName};
@@ -29,7 +29,7 @@ pub(super) struct Wished {
     found: Vec<TierName>,
     /// [`Tiers::saved`] at that time.
     saved: u64,
-    /// What is read ahead: positions in the sequence, and the task.
+    /// Blocks that are read ahead: positions in the sequence, and the task.
     ahead: Option<(Range<u32>, Handle)>,
 }
 
@@ -64,10 +64,10 @@ struct Bad {
 impl Tiers {
     /// Looks up the blocks of the requests that will probably start within the next steps, tells the
     /// scheduler which can be loaded, and begins to read them.
-    pub fn look_ahead(&mut self, scheduler: &mut Scheduler) {
+    pub(crate) fn look_ahead(&mut self, scheduler: &mut Scheduler) {
         self.step += 1;
         self.loader.advance(self.step);
-        for wish in scheduler.prefetch_wishes(EngineConfig::GSA.prefetch_ahead) {
+        for wish in scheduler.prefetch_wishes(self.ahead) {
             let known = self.wishes.get(&wish.seq).is_some_and(|known| {
                 known.asked == wish.blocks.len()
                     && (known.found.len() == known.asked || known.saved == self.saved)
@@ -104,7 +104,7 @@ impl Tiers {
     }
 
     /// Starts the loads of a plan, and counts the misses of its new requests.
-    pub fn start(&mut self, scheduler: &Scheduler, plan: &StepPlan) {
+    pub(crate) fn start(&mut self, scheduler: &Scheduler, plan: &StepPlan) {
         for admitted in &plan.admitted {
             if let Some(wish) = self.wishes.remove(&admitted.seq) {
                 self.stack.count_misses((wish.asked - wish.found.len()) as u64);
@@ -128,7 +128,7 @@ impl Tiers {
     ///
     /// # Errors
     /// What the device reports.
-    pub fn arrive(
+    pub(crate) fn arrive(
         &mut self,
         scheduler: &mut Scheduler,
         decoder: &mut Decoder,
@@ -157,12 +157,12 @@ impl Tiers {
 
     /// Whether any request is waiting for blocks.
     #[must_use]
-    pub fn is_loading(&self) -> bool {
+    pub(crate) fn is_loading(&self) -> bool {
         !self.loads.is_empty()
     }
 
     /// Waits a moment for the oldest load, when nothing else can run.
-    pub fn wait(&self) {
+    pub(crate) fn wait(&self) {
         let mut portions = self.loads.values().filter_map(|loading| loading.portion.as_ref());
         if let Some((_, handle, _)) = portions.next() {
             // `arrive` handles the outcome.
@@ -173,7 +173,7 @@ impl Tiers {
     }
 
     /// Forgets a request that ended: no more of its blocks are written to the device.
-    pub fn cancel(&mut self, seq: SeqId) {
+    pub(crate) fn cancel(&mut self, seq: SeqId) {
         self.loaded.remove(&seq);
         let wished = self.wishes.remove(&seq).is_some();
         if self.loads.remove(&seq).is_some() || wished {

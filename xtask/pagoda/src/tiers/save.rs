@@ -27,7 +27,11 @@ impl Tiers {
     /// # Errors
     /// Errors of the device. Failures of tiers are only told and counted; blocks that
     /// they lack are computed again.
-    pub fn save(&mut self, decoder: &Decoder, blocks: &[(BlockHash, BlockId)]) -> Result<(), ModelError> {
+    pub(crate) fn save(
+        &mut self,
+        decoder: &Decoder,
+        blocks: &[(BlockHash, BlockId)],
+    ) -> Result<(), ModelError> {
         self.advance(decoder)?;
         for some in blocks.chunks(MOST) {
             let (hashes, ids): (Vec<BlockHash>, Vec<BlockId>) = some.iter().copied().unzip();
@@ -56,7 +60,7 @@ impl Tiers {
     ///
     /// # Errors
     /// Errors of the device.
-    pub fn settle(&mut self, decoder: &Decoder) -> Result<(), ModelError> {
+    pub(crate) fn settle(&mut self, decoder: &Decoder) -> Result<(), ModelError> {
         self.advance(decoder)?;
         for saving in std::mem::take(&mut self.saves) {
             if let Saving::Writing(task) = saving {

@@ -7,6 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use futures_core::Stream as _;
+use pagoda::live_view::CellKind;
+use pagoda::snapshot::Activity;
 use pagoda::{
     Demand, EngineHandle, Error, Event, FinishReason, Finished, HandleOptions, Sampling, Shutdown, Snapshot,
     Stream,
@@ -176,6 +178,19 @@ fn a_stop_at_once_cancels_everything() {
 }
 
 #[test]
+fn calls_run_between_steps() {
+    let handle = spawn(|_| {});
+    let stream = handle.submit(request(1, 33, 30)).unwrap();
+    let busy = handle.call(|engine| (engine.has_work(), thread::current().name().map(String::from)));
+    assert_eq!(busy.unwrap().wait(), Some((true, Some("engine".to_owned()))));
+    assert_eq!(ends(stream).len(), 1);
+    let cached = handle.call(|engine| engine.snapshot().blocks.cached).unwrap();
+    assert_eq!(pollster::block_on(cached), Some(3), "full blocks of 62 computed tokens");
+    handle.shutdown(Shutdown::Now).wait();
+    assert!(handle.call(|_| ()).is_err());
+}
+
+#[test]
 fn streams_and_ends_can_be_awaited() {
     let handle = spawn(|_| {});
     let mut stream = handle.submit(request(1, 20, 10)).unwrap();
@@ -188,6 +203,26 @@ fn streams_and_ends_can_be_awaited() {
         last
     });
     assert_eq!(end(last.unwrap()).unwrap().output.len(), 10);
+}
+
+#[test]
+fn a_request_is_accepted_before_it_starts() {
+    // One sequence runs at a time.
+    let options = options().demand(Demand::one(512));
+    let handle = EngineHandle::spawn(engine(&options), HandleOptions::default()).unwrap();
+    let running = handle.submit(request(0, 4, 300)).unwrap();
+    until(&handle, |snapshot| snapshot.running.len() == 1);
+    let mut waiting = handle.submit(request(1, 4, 3)).unwrap();
+    let first = pollster::block_on(waiting.accepted()).unwrap();
+    assert_eq!((pollster::block_on(waiting.accepted()).unwrap(), handle.num_waiting()), (first, 1));
+    assert_eq!(handle.num_waiting_tokens(), 4);
+    drop(running);
+    assert_eq!(ends(waiting)[0].seq, first);
+
+    let mut refused = handle.submit(pagoda::Request::new(vec![1, 5000])).unwrap();
+    let error = pollster::block_on(refused.accepted()).unwrap_err();
+    assert!(matches!(error, Error::Token { id: 5000, .. }), "{error}");
+    assert!(refused.next().is_none());
 }
 
 #[test]
@@ -237,6 +272,33 @@ fn a_snapshot_shows_requests_and_blocks() {
     assert_eq!(snapshot.blocks.shared, 4, "64 tokens in blocks of 16");
     assert_eq!(snapshot.blocks.used, one.blocks + two.blocks - 4);
     assert!(snapshot.prefix.hit_tokens == 64 && snapshot.decode_tok_s > 0.0 && snapshot.totals.steps > 1);
+    assert!(snapshot.running.iter().all(|view| view.activity == Activity::Decode && view.first_s.is_some()));
+    let look = || handle.call(|engine| engine.live_view(&[])).unwrap().wait().unwrap();
+    let view = look();
+    let cells = |kind| view.map.runs.iter().filter(move |run| run.kind == kind);
+    assert_eq!(
+        cells(CellKind::Shared).map(|run| (run.cells, run.seq)).collect::<Vec<_>>(),
+        [(4, Some(one.seq))]
+    );
+    let held = |seq| cells(CellKind::Held).filter(move |run| run.seq == Some(seq)).count();
+    assert!(held(one.seq) > 0 && held(two.seq) > 0, "{:?}", view.map);
+    assert!(view.ended.is_empty() && view.reads.is_empty() && view.policy == "full");
+    let seqs = [one.seq, two.seq];
     drop(streams);
     until(&handle, |snapshot| snapshot.running.is_empty() && snapshot.blocks.used == 0);
+    let view = look();
+    assert!(
+        view.map.runs.iter().all(|run| matches!(run.kind, CellKind::Cached | CellKind::Free)),
+        "{:?}",
+        view.map
+    );
+    let mut ended: Vec<_> = view.ended.iter().map(|end| end.seq).collect();
+    ended.sort_unstable();
+    assert_eq!(ended, seqs);
+    let end = &view.ended[0];
+    assert!(
+        end.reason == FinishReason::Cancelled
+            && end.first_s > end.started_s
+            && end.ended_s >= end.first_s.unwrap()
+    );
 }

@@ -1,4 +1,4 @@
-//! What a request can ask of the draws: log-probabilities, masks, biases, penalties and ends.
+//! Draws as requests ask for them: log-probabilities, masks, biases, penalties and ends.
 
 use pagoda::{
     Demand, Engine, Error, Event, FinishReason, LogProbs, LogitBias, Model, Penalties, Request, Sampling,

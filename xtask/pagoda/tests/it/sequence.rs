@@ -25,7 +25,7 @@ fn a_sequence_draws_the_tokens_of_the_engine() {
         assert_eq!(sequence.tokens(), [request.prompt, want].concat());
         // The last token is drawn, but not computed.
         assert_eq!(sequence.pending(), 1);
-        assert_eq!(sequence.blocks_used(), [(75_u32 + 19).div_ceil(16)]);
+        assert_eq!(sequence.kv_use()["full"].blocks, (75_u32 + 19).div_ceil(16));
     }
 }
 

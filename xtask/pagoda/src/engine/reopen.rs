@@ -1,0 +1,43 @@
+//! A lost device: the engine goes on with a new one.
+
+use super::Engine;
+use crate::Note;
+use crate::error::Error;
+use crate::model::Model;
+use crate::options::EngineOptions;
+use crate::snapshot::Totals;
+
+impl Engine {
+    /// Whether the device was lost, so that every step fails.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.decoder.gpu().is_lost()
+    }
+
+    /// Opens a new device after the old one was lost, and loads the model again. All sequences go on: the KV of their
+    /// tokens is computed again, that of requests which had not started may come from the tiers, and the tokens to come
+    /// are those that would have come.
+    ///
+    /// `model` and `options` are those that the engine was opened with.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open), also if there is room for another number of KV blocks than before. The
+    /// sequences are lost then.
+    pub fn reopen(self, model: &Model, options: &EngineOptions) -> Result<Self, Error> {
+        let Self { decoder, tiers, mut scheduler, live, totals, unsent, kv_used, .. } = self;
+        options.notes.tell(&Note::DeviceLost { adapter: decoder.gpu().info().name.clone() });
+        let (wanted, kv_blocks) = (decoder.kv().num_blocks(), Some(decoder.kv().device_blocks()));
+        // The tiers finish their writes and free their folders; the decoder frees what is left of the device.
+        drop((tiers, decoder));
+        scheduler.restart_all();
+        let mut new = Self::open(model, &EngineOptions { kv_blocks, ..options.clone() })?;
+        let blocks = new.decoder.kv().num_blocks();
+        if blocks != wanted {
+            return Err(Error::KvBlocks { wanted, blocks, limit: blocks });
+        }
+        new.scheduler = scheduler;
+        new.totals = Totals { recoveries: totals.recoveries + 1, ..totals };
+        (new.live, new.unsent, new.kv_used) = (live, unsent, kv_used);
+        Ok(new)
+    }
+}

@@ -1,0 +1,96 @@
+//! A closer look at the engine, for people who watch it.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use kvblock::{BlockSize, SeqId};
+use models::Attended;
+use scheduler::Slice;
+
+use super::Engine;
+use crate::event::Finished;
+use crate::kv_used::group_id;
+use crate::live_view::{BlockReads, Ended, LiveView, MAX_ENDED, MAX_WATCHED, Owners, Step};
+
+/// State that an engine keeps for those who watch it.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    /// Sequences whose reads are wanted.
+    wanted: Vec<SeqId>,
+    /// The last reads of each of them that is unfinished.
+    reads: Vec<BlockReads>,
+    ended: VecDeque<Ended>,
+    /// Tokens of a block that the sparse policy selects; `None` without one.
+    select_block: Option<BlockSize>,
+    /// Whether selections are traced whether anybody watches or not.
+    always_traced: bool,
+}
+
+impl Watch {
+    pub(super) fn new(sparse: Option<&crate::Sparse>) -> Self {
+        let select_block = sparse.map(|sparse| sparse.policy.block_size());
+        let always_traced = sparse.is_some_and(|sparse| sparse.trace);
+        Self { select_block, always_traced, ..Self::default() }
+    }
+
+    /// Remembers the end of a sequence.
+    pub(super) fn ended(&mut self, end: &Finished, at: Instant) {
+        let Finished { seq, sample, ref reason, ref usage, .. } = *end;
+        self.reads.retain(|reads| reads.seq != seq);
+        self.ended.push_back(Ended { seq, sample, reason: reason.clone(), usage: usage.clone(), at });
+        if self.ended.len() > MAX_ENDED {
+            self.ended.pop_front();
+        }
+    }
+
+    /// Takes what a slice attended. Returns whether it was looked at.
+    fn take(&mut self, slice: &Slice, attended: &Attended) -> bool {
+        let Some(block_size) = self.select_block.filter(|_| self.wanted.contains(&slice.seq)) else {
+            return false;
+        };
+        let step = Step { seq: slice.seq, tokens: slice.end(), block_size };
+        let Some(reads) = BlockReads::of(step, attended) else { return false };
+        self.reads.retain(|reads| reads.seq != slice.seq);
+        self.reads.push(reads);
+        true
+    }
+}
+
+impl Engine {
+    /// A closer look at the engine now. Of `watched` sequences it says which blocks they read in the last step that was
+    /// looked at, and has the next step that they run in looked at: its selections are read back, which takes a moment.
+    /// O(blocks of the pool).
+    pub fn live_view(&mut self, watched: &[SeqId]) -> LiveView {
+        let snapshot = self.snapshot();
+        self.watch.wanted = watched.iter().copied().take(MAX_WATCHED).collect();
+        self.watch.reads.retain(|reads| watched.contains(&reads.seq));
+        self.trace_selections(!watched.is_empty());
+        let (scheduler, pool) = (&self.scheduler, self.scheduler.cache().pool());
+        let mut owners = Owners::new(pool);
+        for seq in scheduler.running().iter().copied().chain(scheduler.waiting()) {
+            for group in 0..self.kv_used.most.len() {
+                owners.add(seq, scheduler.block_table(seq, group_id(group)));
+            }
+        }
+        LiveView {
+            policy: self.sparse.as_ref().map_or_else(|| "full".to_owned(), ToString::to_string),
+            map: owners.map(pool, self.decoder.kv().num_blocks() - self.decoder.kv().host_blocks()),
+            reads: self.watch.reads.clone(),
+            ended: self.watch.ended.iter().map(|ended| ended.view(snapshot.at)).collect(),
+            snapshot,
+        }
+    }
+
+    /// Lets those who watch see what a slice attended.
+    pub(super) fn look_at(&mut self, slice: &Slice, attended: &Attended) {
+        if self.watch.take(slice, attended) {
+            self.trace_selections(false);
+        }
+    }
+
+    fn trace_selections(&mut self, on: bool) {
+        if self.watch.select_block.is_some() && !self.watch.always_traced {
+            self.decoder.trace_selections(on);
+        }
+    }
+}
