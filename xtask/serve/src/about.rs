@@ -1,0 +1,118 @@
+//! Reports of the server about itself.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::response::Response;
+use serde::Serialize;
+use serde_json::json;
+
+use crate::error::ApiError;
+use crate::options::Options;
+use crate::reply;
+use crate::server::Server;
+
+#[derive(Serialize)]
+struct ModelCard<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    owned_by: &'static str,
+    /// Tokens of prompt and answer together.
+    max_model_len: u32,
+}
+
+fn card(server: &Server) -> ModelCard<'_> {
+    ModelCard {
+        id: &server.options.model_name,
+        object: "model",
+        created: server.created,
+        owned_by: "pagoda",
+        max_model_len: server.options.model.config.context_length,
+    }
+}
+
+/// `GET /v1/models`.
+pub(crate) async fn models(State(server): State<Arc<Server>>) -> Response {
+    reply::json(&json!({ "object": "list", "data": [card(&server)] }))
+}
+
+/// `GET /v1/models/{name}`.
+pub(crate) async fn model(
+    State(server): State<Arc<Server>>,
+    Path(name): Path<String>,
+) -> Result<Response, ApiError> {
+    server.check_model(Some(&name))?;
+    Ok(reply::json(&card(&server)))
+}
+
+/// `GET /version`.
+pub(crate) async fn version() -> Response {
+    reply::json(&json!({ "version": env!("CARGO_PKG_VERSION") }))
+}
+
+/// `GET /health` and `GET /health/ready`: whether the server takes calls.
+pub(crate) async fn ready(State(server): State<Arc<Server>>) -> Result<Response, ApiError> {
+    server.ready()?;
+    Ok(reply::json(&json!({ "status": "ok" })))
+}
+
+/// `GET /health/live`: whether the engine works, even if the server takes no more calls.
+pub(crate) async fn live(State(server): State<Arc<Server>>) -> Result<Response, ApiError> {
+    if server.handle.ended().is_over() {
+        return Err(ApiError::busy("the engine has stopped").with_code("engine_stopped"));
+    }
+    Ok(reply::json(&json!({ "status": "ok" })))
+}
+
+/// `GET /load`: what a router compares servers by.
+pub(crate) async fn load(State(server): State<Arc<Server>>) -> Response {
+    let snapshot = server.handle.snapshot();
+    let blocks = snapshot.blocks;
+    reply::json(&json!({
+        "server_load": snapshot.running.len() + snapshot.waiting.len(),
+        "num_running": snapshot.running.len(),
+        "num_waiting": snapshot.waiting.len(),
+        "num_waiting_tokens": server.handle.num_waiting_tokens(),
+        "kv_blocks_used": blocks.used,
+        "kv_blocks_total": blocks.total,
+    }))
+}
+
+/// `GET /props`: what the engine is and how it is set up.
+pub(crate) async fn props(State(server): State<Arc<Server>>) -> Response {
+    let Options { model, model_name, max_body_bytes, max_held_bytes, request_timeout, .. } = &server.options;
+    let (config, bounds) = (&model.config, server.handle.options());
+    let blocks = server.handle.snapshot().blocks;
+    reply::json(&json!({
+        "model": model_name,
+        "version": env!("CARGO_PKG_VERSION"),
+        "context_length": config.context_length,
+        "vocab_size": config.vocab_size,
+        "num_layers": config.num_layers,
+        "eos_token_ids": config.eos_ids,
+        "has_tokenizer": model.tokenizer.is_some(),
+        "has_chat_template": model.chat.is_some(),
+        "kv_blocks": blocks.total,
+        "kv_block_size": blocks.block_size,
+        "kv_block_bytes": blocks.block_bytes,
+        "max_queued_requests": bounds.max_waiting,
+        "max_queued_tokens": bounds.max_waiting_tokens,
+        "max_body_bytes": max_body_bytes,
+        "max_held_bytes": max_held_bytes,
+        "request_timeout_s": request_timeout.map(|timeout| timeout.as_secs()),
+    }))
+}
+
+/// `POST /reset_prefix_cache`: empties the prefix cache on the device, unless sequences hold blocks.
+pub(crate) async fn reset_prefix_cache(State(server): State<Arc<Server>>) -> Result<Response, ApiError> {
+    let reset = server.handle.call(pagoda::Engine::reset_prefix_cache)?.await;
+    match reset {
+        Some(true) => Ok(reply::json(&json!({ "status": "ok" }))),
+        Some(false) => {
+            let message = "sequences hold KV blocks; try again when nothing runs";
+            Err(ApiError::new(axum::http::StatusCode::CONFLICT, message))
+        }
+        None => Err(ApiError::ending()),
+    }
+}

@@ -1,0 +1,275 @@
+//! API keys: who may call, and how much.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use sha2::{Digest, Sha256};
+
+use crate::error::ApiError;
+use crate::limits::Limits;
+use crate::page;
+use crate::server::Server;
+
+/// An API key, of which only a digest is kept, and what its calls may use.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ApiKey {
+    digest: [u8; 32],
+    /// Whether its calls find the prefixes of other such keys in the cache. How fast an answer comes tells whether a
+    /// prefix was cached, and so what others have asked.
+    pub shares_prefixes: bool,
+    /// Maximum number of calls a minute.
+    pub requests_per_minute: Option<u32>,
+    /// Maximum number of tokens a minute, of prompts and answers together.
+    pub tokens_per_minute: Option<u32>,
+}
+
+/// Why a file of API keys cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ApiKeyError {
+    /// A word behind a key that means nothing.
+    #[error(
+        "line {line}: {word:?} is none of share-prefixes, requests-per-minute=N and tokens-per-minute=N, N from 1 on"
+    )]
+    Word {
+        /// Number of the line, from 1.
+        line: usize,
+        /// The word.
+        word: String,
+    },
+    /// A key that is there twice.
+    #[error("line {line}: this key has a line before")]
+    Twice {
+        /// Number of the second line, from 1.
+        line: usize,
+    },
+    /// A file without keys, with which everybody could call.
+    #[error("there is no key in it")]
+    None,
+}
+
+impl fmt::Debug for ApiKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { digest: _, shares_prefixes, requests_per_minute, tokens_per_minute } = self;
+        f.debug_struct("ApiKey")
+            .field("shares_prefixes", shares_prefixes)
+            .field("requests_per_minute", requests_per_minute)
+            .field("tokens_per_minute", tokens_per_minute)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ApiKey {
+    /// A key without limits, whose prefixes are its own.
+    #[must_use]
+    pub fn new(secret: &str) -> Self {
+        let digest = Sha256::digest(secret).into();
+        Self { digest, shares_prefixes: false, requests_per_minute: None, tokens_per_minute: None }
+    }
+
+    /// Reads a file of keys: one a line, then words about it. Empty lines, and those that begin with `#`, say nothing.
+    ///
+    /// # Errors
+    /// [`ApiKeyError`], which never contains a key.
+    pub fn read_all(text: &str) -> Result<Vec<Self>, ApiKeyError> {
+        let mut keys: Vec<Self> = Vec::new();
+        for (line, words) in (1..).zip(text.lines()) {
+            let mut words = words.split_whitespace();
+            let Some(secret) = words.next().filter(|word| !word.starts_with('#')) else { continue };
+            let mut key = Self::new(secret);
+            for word in words {
+                key.add(word).ok_or_else(|| ApiKeyError::Word { line, word: word.to_owned() })?;
+            }
+            if keys.iter().any(|known| known.digest == key.digest) {
+                return Err(ApiKeyError::Twice { line });
+            }
+            keys.push(key);
+        }
+        if keys.is_empty() { Err(ApiKeyError::None) } else { Ok(keys) }
+    }
+
+    /// Takes a word about the key; `None` if it means nothing.
+    fn add(&mut self, word: &str) -> Option<()> {
+        let number = |text: &str| text.parse().ok().filter(|number| *number > 0);
+        match word.split_once('=') {
+            None if word == "share-prefixes" => self.shares_prefixes = true,
+            Some(("requests-per-minute", text)) => self.requests_per_minute = Some(number(text)?),
+            Some(("tokens-per-minute", text)) => self.tokens_per_minute = Some(number(text)?),
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+/// The keys that a server accepts, by their digests: how long a look-up takes tells nothing of a key.
+#[derive(Debug, Default)]
+pub(crate) struct Keys(HashMap<[u8; 32], Arc<Known>>);
+
+/// A key that is accepted, and what it has left.
+#[derive(Debug)]
+struct Known {
+    /// Separates its prefixes from those of other keys; `None` if it shares them. The same after a restart, so that
+    /// what is on disk is found again.
+    salt: Option<String>,
+    limits: Limits,
+}
+
+/// Who calls.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Client(Option<Arc<Known>>);
+
+impl Client {
+    /// The salt of a request of this client that asks for `asked`.
+    pub(crate) fn salt(&self, asked: Option<&str>) -> Option<String> {
+        let own = self.0.as_ref().and_then(|known| known.salt.as_deref());
+        match (own, asked) {
+            (Some(own), Some(asked)) => Some(format!("{own} {asked}")),
+            (own, asked) => own.or(asked).map(str::to_owned),
+        }
+    }
+
+    /// Takes a call on, if the client has not used up its limits.
+    pub(crate) fn admit(&self) -> Result<(), ApiError> {
+        let Some(known) = &self.0 else { return Ok(()) };
+        known.limits.admit(Instant::now()).map_err(|full| {
+            let retry_after_s = u32::try_from(full.wait.as_secs()).unwrap_or(u32::MAX).saturating_add(1);
+            ApiError {
+                retry_after_s,
+                ..ApiError::new(StatusCode::TOO_MANY_REQUESTS, full.to_string())
+                    .with_code("rate_limit_exceeded")
+            }
+        })
+    }
+
+    /// Counts tokens that it has used.
+    pub(crate) fn use_tokens(&self, tokens: usize) {
+        if let Some(known) = &self.0 {
+            known.limits.use_tokens(tokens, Instant::now());
+        }
+    }
+}
+
+impl Keys {
+    pub(crate) fn new(keys: &[ApiKey]) -> Self {
+        let now = Instant::now();
+        let known = |key: &ApiKey| {
+            let salt = Sha256::new_with_prefix("prefixes of ").chain_update(key.digest).finalize();
+            let salt =
+                (!key.shares_prefixes).then(|| salt.iter().map(|byte| format!("{byte:02x}")).collect());
+            let limits = Limits::new(key.requests_per_minute, key.tokens_per_minute, now);
+            (key.digest, Arc::new(Known { salt, limits }))
+        };
+        Self(keys.iter().map(known).collect())
+    }
+
+    /// Who calls with these headers; `None` if their key is not accepted.
+    fn client(&self, headers: &HeaderMap) -> Option<Client> {
+        if self.0.is_empty() {
+            return Some(Client::default());
+        }
+        let digest: [u8; 32] = Sha256::digest(presented(headers)?).into();
+        Some(Client(Some(Arc::clone(self.0.get(&digest)?))))
+    }
+}
+
+/// The key of a call: OpenAI's clients send it as `Authorization: Bearer`, Anthropic's as `x-api-key`.
+fn presented(headers: &HeaderMap) -> Option<&[u8]> {
+    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
+        let (scheme, key) = value.as_bytes().split_at_checked(7)?;
+        scheme.eq_ignore_ascii_case(b"bearer ").then_some(key.trim_ascii())
+    });
+    bearer.or_else(|| headers.get("x-api-key").map(|value| value.as_bytes()))
+}
+
+/// Refuses calls without an accepted key, those that ask for the server's health or for the page itself excepted.
+pub(crate) async fn check(State(server): State<Arc<Server>>, mut request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    if path == "/health" || path.starts_with("/health/") || page::is_asset(path) {
+        return next.run(request).await;
+    }
+    let Some(client) = server.keys.client(request.headers()) else {
+        let message = "the API key is missing or unknown: send it as Authorization: Bearer KEY";
+        return ApiError::new(StatusCode::UNAUTHORIZED, message).with_code("invalid_api_key").into_response();
+    };
+    request.extensions_mut().insert(client.clone());
+    let mut response = next.run(request).await;
+    if let Some(known) = client.0 {
+        known.limits.tell(response.headers_mut(), Instant::now());
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(name: header::HeaderName, value: &str) -> HeaderMap {
+        HeaderMap::from_iter([(name, value.parse().unwrap())])
+    }
+
+    #[test]
+    fn keys_come_in_either_header() {
+        let keys = Keys::new(&[ApiKey::new("secret")]);
+        let allow = |headers: &HeaderMap| keys.client(headers).is_some();
+        let x_api_key = header::HeaderName::from_static("x-api-key");
+        assert!(allow(&with(header::AUTHORIZATION, "bearer secret")));
+        assert!(allow(&with(x_api_key.clone(), "secret")));
+        for wrong in ["Bearer secre", "Bearer", "Basic secret", "secret", ""] {
+            assert!(!allow(&with(header::AUTHORIZATION, wrong)), "{wrong}");
+        }
+        assert!(!allow(&with(x_api_key, "Secret")) && !allow(&HeaderMap::new()));
+        assert!(Keys::default().client(&HeaderMap::new()).is_some());
+    }
+
+    #[test]
+    fn a_file_has_a_key_a_line() {
+        let text = "# people\nalpha\n\nbeta share-prefixes requests-per-minute=60 tokens-per-minute=10000\n";
+        let keys = ApiKey::read_all(text).unwrap();
+        insta::assert_debug_snapshot!(keys, @"
+        [
+            ApiKey {
+                shares_prefixes: false,
+                requests_per_minute: None,
+                tokens_per_minute: None,
+                ..
+            },
+            ApiKey {
+                shares_prefixes: true,
+                requests_per_minute: Some(
+                    60,
+                ),
+                tokens_per_minute: Some(
+                    10000,
+                ),
+                ..
+            },
+        ]
+        ");
+        assert_eq!(keys[0], ApiKey::new("alpha"));
+        let wrong = |text| ApiKey::read_all(text).unwrap_err().to_string();
+        insta::assert_snapshot!(wrong("a\nb tokens-per-minute=0"), @r#"line 2: "tokens-per-minute=0" is none of share-prefixes, requests-per-minute=N and tokens-per-minute=N, N from 1 on"#);
+        insta::assert_snapshot!(wrong("a\na"), @"line 2: this key has a line before");
+        insta::assert_snapshot!(wrong("\n#\n"), @"there is no key in it");
+    }
+
+    #[test]
+    fn each_key_has_its_own_prefixes_unless_it_shares_them() {
+        let shared = ApiKey { shares_prefixes: true, ..ApiKey::new("shared") };
+        let keys = Keys::new(&[ApiKey::new("a"), ApiKey::new("b"), shared]);
+        let salt = |key: &str, asked| {
+            keys.client(&with(header::AUTHORIZATION, &format!("Bearer {key}"))).unwrap().salt(asked)
+        };
+        assert_ne!(salt("a", None), salt("b", None));
+        assert_ne!(salt("a", Some("x")), salt("b", Some("x")));
+        assert!(salt("a", None).is_some() && salt("a", None) != salt("a", Some("x")));
+        assert_eq!([salt("shared", None), salt("shared", Some("x"))], [None, Some("x".to_owned())]);
+        assert_eq!(salt("a", None), Keys::new(&[ApiKey::new("a")]).0.values().next().unwrap().salt);
+    }
+}

@@ -1,0 +1,134 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod about;
+mod answer;
+mod anthropic;
+mod bodies;
+mod call;
+mod constraint;
+mod engine_use;
+mod error;
+mod fields;
+mod generate;
+mod generation;
+mod keys;
+mod limits;
+mod metrics;
+mod openai;
+mod openapi;
+mod options;
+mod page;
+mod prompt;
+mod reply;
+mod run;
+mod running;
+mod server;
+mod signals;
+mod sse;
+mod tokens;
+mod tools;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::handler::Handler;
+use axum::http::{Method, StatusCode, Uri};
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::routing::{self, MethodRouter};
+use pagoda::EngineHandle;
+
+use error::ApiError;
+use openai::{chat, completions, responses};
+use server::Server;
+
+pub use keys::{ApiKey, ApiKeyError};
+pub use metrics::MetricsNames;
+pub use options::Options;
+pub use run::{Stopped, run, serve};
+
+/// A server that can be mounted, and told to drain.
+#[derive(Debug, Clone)]
+pub struct Service(Arc<Server>);
+
+impl Service {
+    /// Answers calls with the engine of `handle`.
+    #[must_use]
+    pub fn new(handle: EngineHandle, options: Options) -> Self {
+        Self(Arc::new(Server::new(handle, options)))
+    }
+
+    /// Refuses new calls with a 503 from now on, so that routers send them elsewhere. Those that run go on.
+    pub fn drain(&self) {
+        self.0.drain();
+    }
+
+    /// All routes.
+    pub fn router(&self) -> Router {
+        let add = |router: Router<_>, Route { path, handler, .. }| router.route(path, handler);
+        routes()
+            .into_iter()
+            .fold(page::routes(), add)
+            .fallback(unknown)
+            .method_not_allowed_fallback(wrong_method)
+            .layer(from_fn_with_state(Arc::clone(&self.0), keys::check))
+            .layer(from_fn(call::identify))
+            .with_state(Arc::clone(&self.0))
+    }
+}
+
+/// A route, which the document of [`openapi`] describes.
+struct Route {
+    #[cfg_attr(not(test), expect(dead_code, reason = "a test compares it with the document"))]
+    method: Method,
+    path: &'static str,
+    handler: MethodRouter<Arc<Server>>,
+}
+
+fn get<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<Server>>) -> Route {
+    Route { method: Method::GET, path, handler: routing::get(handler) }
+}
+
+fn post<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<Server>>) -> Route {
+    Route { method: Method::POST, path, handler: routing::post(handler) }
+}
+
+fn routes() -> Vec<Route> {
+    vec![
+        post("/v1/chat/completions", chat::answer),
+        post("/v1/completions", completions::answer),
+        get("/v1/models", about::models),
+        get("/v1/models/{*name}", about::model),
+        post("/v1/responses", responses::answer),
+        post("/v1/messages", anthropic::messages),
+        post("/v1/messages/count_tokens", anthropic::count_tokens),
+        post("/tokenize", tokens::tokenize),
+        post("/detokenize", tokens::detokenize),
+        post("/v1/chat/completions/render", tokens::render_chat),
+        post("/v1/completions/render", tokens::render_completion),
+        post("/inference/v1/generate", generate::answer),
+        post("/reset_prefix_cache", about::reset_prefix_cache),
+        get("/metrics", metrics::respond),
+        get("/load", about::load),
+        get("/props", about::props),
+        get("/health", about::ready),
+        get("/health/ready", about::ready),
+        get("/health/live", about::live),
+        get("/version", about::version),
+        get("/openapi.json", openapi::document),
+    ]
+}
+
+/// The routes of a server with the engine of `handle`, to be mounted in another one.
+pub fn router(handle: EngineHandle, options: Options) -> Router {
+    Service::new(handle, options).router()
+}
+
+async fn unknown(uri: Uri) -> ApiError {
+    ApiError::new(StatusCode::NOT_FOUND, format!("there is no {}", uri.path())).with_code("unknown_url")
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> ApiError {
+    let message = format!("{} does not take {method}", uri.path());
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message)
+}

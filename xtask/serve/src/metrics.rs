@@ -1,0 +1,111 @@
+//! `GET /metrics`: counters, gauges and histograms in Prometheus' text format 0.0.4.
+//!
+//! Written here because routers that read vLLM's metrics parse this format, and the crate prometheus-client
+//! writes OpenMetrics, whose counters have other names there.
+
+mod histogram;
+mod text;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use pagoda::{CachedTokens, Clock, FinishReason, Finished, Usage};
+
+pub(crate) use histogram::Histogram;
+pub(crate) use text::respond;
+
+/// Under which names metrics are published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum MetricsNames {
+    /// `pagoda:NAME`.
+    #[default]
+    Pagoda,
+    /// `vllm:NAME` where vLLM has the metric, which routers know without being told.
+    Vllm,
+    /// Each under both names.
+    Both,
+}
+
+const SECONDS: &[f64] = &[
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0,
+    80.0, 160.0, 640.0,
+];
+const TOKENS: &[f64] = &[1.0, 10.0, 50.0, 100.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6];
+
+/// Counts and times of the requests that the server has seen.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    pub(crate) time_to_first_token: Histogram,
+    pub(crate) inter_token_latency: Histogram,
+    pub(crate) time_per_output_token: Histogram,
+    pub(crate) e2e_latency: Histogram,
+    pub(crate) queue_time: Histogram,
+    pub(crate) prefill_time: Histogram,
+    pub(crate) decode_time: Histogram,
+    pub(crate) prompt_tokens: Histogram,
+    pub(crate) generation_tokens: Histogram,
+    pub(crate) cached: [AtomicU64; 4],
+    pub(crate) rejected: AtomicU64,
+    /// Calls beyond the limits of their API keys.
+    pub(crate) limited: AtomicU64,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let seconds = || Histogram::new(SECONDS);
+        Self {
+            time_to_first_token: seconds(),
+            inter_token_latency: seconds(),
+            time_per_output_token: seconds(),
+            e2e_latency: seconds(),
+            queue_time: seconds(),
+            prefill_time: seconds(),
+            decode_time: seconds(),
+            prompt_tokens: Histogram::new(TOKENS),
+            generation_tokens: Histogram::new(TOKENS),
+            cached: Default::default(),
+            rejected: AtomicU64::new(0),
+            limited: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Metrics {
+    /// Counts where the prefix of a request was found.
+    pub(crate) fn started(&self, cached: CachedTokens) {
+        let CachedTokens { device, host, disk, remote } = cached;
+        for (count, tokens) in self.cached.iter().zip([device, host, disk, remote]) {
+            count.fetch_add(tokens.into(), Ordering::Relaxed);
+        }
+    }
+
+    /// Counts the time since the token before.
+    pub(crate) fn token_after(&self, time: Duration) {
+        self.inter_token_latency.add(time.as_secs_f64());
+    }
+
+    /// Counts the end of a sequence.
+    pub(crate) fn finished(&self, end: &Finished) {
+        if matches!(end.reason, FinishReason::Cancelled) {
+            return;
+        }
+        let Usage { prompt_tokens, generated_tokens, clock, .. } = &end.usage;
+        let Clock { submitted, started, first, last, .. } = *clock;
+        let add = |histogram: &Histogram, from: Option<Instant>, to: Option<Instant>| {
+            if let (Some(from), Some(to)) = (from, to) {
+                histogram.add((to - from).as_secs_f64());
+            }
+        };
+        add(&self.queue_time, Some(submitted), started);
+        add(&self.time_to_first_token, Some(submitted), first);
+        add(&self.prefill_time, started, first);
+        add(&self.decode_time, first, last);
+        add(&self.e2e_latency, Some(submitted), last);
+        if let (Some(first), Some(last), 2..) = (first, last, *generated_tokens) {
+            self.time_per_output_token.add((last - first).as_secs_f64() / f64::from(generated_tokens - 1));
+        }
+        self.prompt_tokens.add((*prompt_tokens).into());
+        self.generation_tokens.add((*generated_tokens).into());
+    }
+}

@@ -1,0 +1,61 @@
+//! Histograms that many threads add to.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counts of values in buckets.
+#[derive(Debug)]
+pub(crate) struct Histogram {
+    /// Upper bounds of all buckets but the last, ascending.
+    bounds: &'static [f64],
+    /// `[bounds + 1]`
+    counts: Vec<AtomicU64>,
+    /// Bits of the sum.
+    sum: AtomicU64,
+}
+
+/// A histogram at one moment.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Counted {
+    /// Upper bounds, each with the number of values up to it; the last bound is infinity.
+    pub(crate) buckets: Vec<(f64, u64)>,
+    pub(crate) sum: f64,
+}
+
+impl Histogram {
+    pub(crate) fn new(bounds: &'static [f64]) -> Self {
+        let counts = (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect();
+        Self { bounds, counts, sum: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn add(&self, value: f64) {
+        let bucket = self.bounds.partition_point(|bound| *bound < value);
+        self.counts[bucket].fetch_add(1, Ordering::Relaxed);
+        let plus = |bits| Some((f64::from_bits(bits) + value).to_bits());
+        let _ = self.sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, plus);
+    }
+
+    pub(crate) fn counted(&self) -> Counted {
+        let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
+        let cumulated = self.counts.iter().scan(0, |sum, count| {
+            *sum += count.load(Ordering::Relaxed);
+            Some(*sum)
+        });
+        Counted {
+            buckets: bounds.zip(cumulated).collect(),
+            sum: f64::from_bits(self.sum.load(Ordering::Relaxed)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_counted_up_to_their_bounds() {
+        let histogram = Histogram::new(&[1.0, 2.0]);
+        [0.5, 1.0, 1.5, 2.0, 9.0].into_iter().for_each(|value| histogram.add(value));
+        let counted = Counted { buckets: vec![(1.0, 2), (2.0, 4), (f64::INFINITY, 5)], sum: 14.0 };
+        assert_eq!(histogram.counted(), counted);
+    }
+}

@@ -1,0 +1,233 @@
+//! The page of metrics.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
+use pagoda::{EngineHandle, Snapshot};
+
+use super::histogram::Counted;
+use super::{Histogram, Metrics, MetricsNames};
+use crate::server::Server;
+
+/// `GET /metrics`.
+pub(crate) async fn respond(State(server): State<Arc<Server>>) -> Response {
+    let text = page(&server);
+    let mut response = Response::new(Body::from(text));
+    let format = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, format);
+    response
+}
+
+fn page(server: &Server) -> String {
+    let Server { handle, metrics, options, .. } = server;
+    let snapshot = &handle.snapshot();
+    let mut page = Page { names: options.metrics_names, model: &options.model_name, out: String::new() };
+    requests(&mut page, snapshot, metrics);
+    cache(&mut page, snapshot, metrics);
+    times(&mut page, metrics);
+    tiers(&mut page, snapshot);
+    faults(&mut page, snapshot, handle);
+    page.out
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts for people and plots")]
+fn requests(page: &mut Page<'_>, snapshot: &Snapshot, metrics: &Metrics) {
+    let totals = &snapshot.totals;
+    let (running, waiting) = (snapshot.running.len() as f64, snapshot.waiting.len() as f64);
+    page.gauge("num_requests_running", "Sequences that run.", &[("", running)]);
+    page.gauge("num_requests_waiting", "Sequences that wait for a place.", &[("", waiting)]);
+    page.counter(
+        "request_success_total",
+        "Sequences that ended, by the reason.",
+        &[
+            (r#"finished_reason="stop""#, totals.stopped),
+            (r#"finished_reason="length""#, totals.length),
+            (r#"finished_reason="abort""#, totals.aborted),
+            (r#"finished_reason="error""#, totals.failed),
+        ],
+    );
+    let [rejected, limited] =
+        [&metrics.rejected, &metrics.limited].map(|count| count.load(Ordering::Relaxed));
+    page.counter(
+        "admission_rejections_total",
+        "Calls refused with a 503, or with a 429 because of the limits of their API keys.",
+        &[(r#"reason="queue""#, rejected), (r#"reason="rate_limit""#, limited)],
+    );
+    page.counter("num_preemptions_total", "Preemptions.", &[("", totals.preemptions)]);
+    page.counter("generation_tokens_total", "Tokens generated.", &[("", totals.generated_tokens)]);
+    let cached: u64 = metrics.cached.iter().map(|count| count.load(Ordering::Relaxed)).sum();
+    let prompts = totals.prefill_tokens + cached;
+    page.counter("prompt_tokens_total", "Prompt tokens, computed or cached.", &[("", prompts)]);
+    page.counter("prompt_tokens_cached_total", "Prompt tokens that were not computed.", &[("", cached)]);
+    page.own_counter("steps_total", "Steps of the engine.", &[("", totals.steps)]);
+    let rates =
+        [(r#"phase="prefill""#, snapshot.prefill_tok_s), (r#"phase="decode""#, snapshot.decode_tok_s)];
+    page.own_gauge("tokens_per_second", "Tokens a second, over the last seconds.", &rates);
+}
+
+fn cache(page: &mut Page<'_>, snapshot: &Snapshot, metrics: &Metrics) {
+    let blocks = &snapshot.blocks;
+    let share = if blocks.total == 0 { 0.0 } else { f64::from(blocks.used) / f64::from(blocks.total) };
+    page.gauge("kv_cache_usage_perc", "Share of the KV blocks that sequences hold, 0 to 1.", &[("", share)]);
+    let config = format!(r#"block_size="{}",num_gpu_blocks="{}""#, blocks.block_size, blocks.total);
+    page.gauge("cache_config_info", "Sizes of the KV cache.", &[(config.as_str(), 1.0)]);
+    let prefix = &snapshot.prefix;
+    page.counter(
+        "prefix_cache_queries_total",
+        "Tokens looked up in the prefix cache.",
+        &[("", prefix.queried_tokens)],
+    );
+    page.counter("prefix_cache_hits_total", "Tokens found there.", &[("", prefix.hit_tokens)]);
+    let labels = ["device", "host", "disk", "remote"].map(|tier| format!(r#"source="{tier}""#));
+    let counts = labels.iter().zip(&metrics.cached);
+    let counts: Vec<_> =
+        counts.map(|(label, count)| (label.as_str(), count.load(Ordering::Relaxed))).collect();
+    page.counter(
+        "prompt_tokens_cached_by_source_total",
+        "Cached prompt tokens, by the tier that had them.",
+        &counts,
+    );
+    let kinds = [
+        (r#"kind="total""#, f64::from(blocks.total)),
+        (r#"kind="used""#, f64::from(blocks.used)),
+        (r#"kind="shared""#, f64::from(blocks.shared)),
+        (r#"kind="cached""#, f64::from(blocks.cached)),
+    ];
+    page.own_gauge("kv_blocks", "KV blocks of the pool.", &kinds);
+}
+
+/// Steps that take too long, and devices that were lost.
+fn faults(page: &mut Page<'_>, snapshot: &Snapshot, handle: &EngineHandle) {
+    let time = handle.step_time().unwrap_or_default().as_secs_f64();
+    page.own_gauge("step_seconds", "Time since the begin of the step that runs, 0 for none.", &[("", time)]);
+    page.own_counter(
+        "step_stalls_total",
+        "Steps that took longer than the limit.",
+        &[("", handle.num_stalls())],
+    );
+    let recoveries = snapshot.totals.recoveries;
+    page.own_counter("device_recoveries_total", "Lost devices that a new one replaced.", &[("", recoveries)]);
+}
+
+fn times(page: &mut Page<'_>, metrics: &Metrics) {
+    let all: [(&str, &str, &Histogram); 9] = [
+        (
+            "time_to_first_token_seconds",
+            "From the submission to the first token.",
+            &metrics.time_to_first_token,
+        ),
+        ("inter_token_latency_seconds", "Between two tokens of a sequence.", &metrics.inter_token_latency),
+        (
+            "request_time_per_output_token_seconds",
+            "Per token after the first.",
+            &metrics.time_per_output_token,
+        ),
+        ("e2e_request_latency_seconds", "From the submission to the last token.", &metrics.e2e_latency),
+        ("request_queue_time_seconds", "From the submission to the start.", &metrics.queue_time),
+        ("request_prefill_time_seconds", "From the start to the first token.", &metrics.prefill_time),
+        ("request_decode_time_seconds", "From the first token to the last.", &metrics.decode_time),
+        ("request_prompt_tokens", "Tokens of a prompt.", &metrics.prompt_tokens),
+        ("request_generation_tokens", "Tokens of an output.", &metrics.generation_tokens),
+    ];
+    for (name, help, histogram) in all {
+        page.histogram(name, help, &histogram.counted());
+    }
+}
+
+fn tiers(page: &mut Page<'_>, snapshot: &Snapshot) {
+    let tiers =
+        [("host", snapshot.tiers.host), ("disk", snapshot.tiers.disk), ("remote", snapshot.tiers.remote)];
+    let open: Vec<_> =
+        tiers.into_iter().filter_map(|(name, tier)| Some((format!(r#"tier="{name}""#), tier?))).collect();
+    type Count = fn(&pagoda::usage::TierTraffic) -> u64;
+    let counts: [(&str, &str, Count); 5] = [
+        ("tier_hits_total", "Blocks read from a KV tier.", |tier| tier.hits),
+        ("tier_misses_total", "Blocks that a KV tier did not have.", |tier| tier.misses),
+        ("tier_errors_total", "Reads, writes and lookups that failed.", |tier| tier.errors),
+        ("tier_read_bytes_total", "Bytes read from a KV tier.", |tier| tier.bytes_read),
+        ("tier_written_bytes_total", "Bytes written to a KV tier.", |tier| tier.bytes_written),
+    ];
+    for (name, help, count) in counts {
+        let values: Vec<_> = open.iter().map(|(label, tier)| (label.as_str(), count(tier))).collect();
+        page.own_counter(name, help, &values);
+    }
+}
+
+/// A page as it is written.
+struct Page<'a> {
+    names: MetricsNames,
+    model: &'a str,
+    out: String,
+}
+
+impl Page<'_> {
+    /// A gauge that vLLM has too. Values come with the labels that tell them apart.
+    fn gauge(&mut self, name: &str, help: &str, values: &[(&str, f64)]) {
+        self.prefixes()
+            .iter()
+            .for_each(|prefix| self.family(&format!("{prefix}{name}"), help, "gauge", values));
+    }
+
+    fn own_gauge(&mut self, name: &str, help: &str, values: &[(&str, f64)]) {
+        self.family(&format!("pagoda:{name}"), help, "gauge", values);
+    }
+
+    /// A counter that vLLM has too.
+    fn counter(&mut self, name: &str, help: &str, values: &[(&str, u64)]) {
+        self.prefixes()
+            .iter()
+            .for_each(|prefix| self.family(&format!("{prefix}{name}"), help, "counter", values));
+    }
+
+    fn own_counter(&mut self, name: &str, help: &str, values: &[(&str, u64)]) {
+        self.family(&format!("pagoda:{name}"), help, "counter", values);
+    }
+
+    fn prefixes(&self) -> &'static [&'static str] {
+        match self.names {
+            MetricsNames::Pagoda => &["pagoda:"],
+            MetricsNames::Vllm => &["vllm:"],
+            MetricsNames::Both => &["pagoda:", "vllm:"],
+        }
+    }
+
+    fn family<V: std::fmt::Display>(&mut self, name: &str, help: &str, kind: &str, values: &[(&str, V)]) {
+        if values.is_empty() {
+            return;
+        }
+        self.head(name, help, kind);
+        for (labels, value) in values {
+            self.sample(name, labels, value);
+        }
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, counted: &Counted) {
+        let count = counted.buckets.last().map_or(0, |(_, count)| *count);
+        for prefix in self.prefixes() {
+            let name = format!("{prefix}{name}");
+            self.head(&name, help, "histogram");
+            for (bound, count) in &counted.buckets {
+                let bound = if bound.is_finite() { bound.to_string() } else { "+Inf".to_owned() };
+                self.sample(&format!("{name}_bucket"), &format!(r#"le="{bound}""#), count);
+            }
+            self.sample(&format!("{name}_sum"), "", counted.sum);
+            self.sample(&format!("{name}_count"), "", count);
+        }
+    }
+
+    fn head(&mut self, name: &str, help: &str, kind: &str) {
+        writeln!(self.out, "# HELP {name} {help}\n# TYPE {name} {kind}").expect("texts take everything");
+    }
+
+    fn sample(&mut self, name: &str, labels: &str, value: impl std::fmt::Display) {
+        let model = self.model.replace('\\', r"\\").replace('"', r#"\""#).replace('\n', r"\n");
+        let comma = if labels.is_empty() { "" } else { "," };
+        writeln!(self.out, r#"{name}{{model_name="{model}",engine="0"{comma}{labels}}} {value}"#)
+            .expect("texts take everything");
+    }
+}

@@ -1,0 +1,132 @@
+//! Items of an input as messages.
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::openai::parts::Text;
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Input {
+    Text(String),
+    Items(Vec<Value>),
+}
+
+/// An item. Ids and states are those of stored responses, of which there are none.
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Item {
+    Message {
+        role: Role,
+        content: Text,
+    },
+    FunctionCall {
+        call_id: String,
+        name: String,
+        arguments: String,
+    },
+    FunctionCallOutput {
+        call_id: String,
+        output: Text,
+    },
+    /// Thoughts of a model in an earlier turn; templates leave them out.
+    Reasoning {},
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Role {
+    System,
+    Developer,
+    User,
+    Assistant,
+}
+
+/// Takes the field `input`.
+pub(super) fn messages(fields: &mut Fields<'_>) -> Result<Vec<Value>, ApiError> {
+    match fields.need("input")? {
+        Input::Text(text) => Ok(vec![json!({ "role": "user", "content": text })]),
+        Input::Items(items) => {
+            let mut messages = Vec::new();
+            for (index, item) in items.into_iter().enumerate() {
+                if let Some(message) = message(index, item)? {
+                    add(&mut messages, message);
+                }
+            }
+            if messages.is_empty() {
+                Err(ApiError::field("input", "there is no message"))
+            } else {
+                Ok(messages)
+            }
+        }
+    }
+}
+
+/// Adds a message. Calls belong to the assistant's message before them, as templates expect it.
+fn add(messages: &mut Vec<Value>, mut message: Value) {
+    let before =
+        messages.last_mut().filter(|last| last["role"] == "assistant").and_then(Value::as_object_mut);
+    if let (Some(before), Some(Value::Array(calls))) = (before, message.get_mut("tool_calls")) {
+        let made = before.entry("tool_calls").or_insert_with(|| json!([]));
+        made.as_array_mut().expect("calls are a list").append(calls);
+    } else {
+        messages.push(message);
+    }
+}
+
+fn message(index: usize, mut item: Value) -> Result<Option<Value>, ApiError> {
+    if let Some(fields) = item.as_object_mut() {
+        // The type of messages may be left out.
+        fields.entry("type").or_insert_with(|| "message".into());
+    }
+    let at = |error: &dyn std::fmt::Display| ApiError::field(format!("input[{index}]"), error.to_string());
+    Ok(match serde_json::from_value(item).map_err(|error| at(&error))? {
+        Item::Message { role, content: Text(text) } => {
+            let role = match role {
+                Role::System | Role::Developer => "system",
+                Role::User => "user",
+                Role::Assistant => "assistant",
+            };
+            Some(json!({ "role": role, "content": text }))
+        }
+        Item::FunctionCall { call_id, name, arguments } => {
+            let text = if arguments.trim().is_empty() { "{}" } else { &arguments };
+            let arguments: Map<String, Value> = serde_json::from_str(text).map_err(|error| at(&error))?;
+            let call = json!({ "id": call_id, "type": "function", "function": { "name": name, "arguments": arguments } });
+            Some(json!({ "role": "assistant", "content": "", "tool_calls": [call] }))
+        }
+        Item::FunctionCallOutput { call_id, output: Text(text) } => {
+            Some(json!({ "role": "tool", "tool_call_id": call_id, "content": text }))
+        }
+        Item::Reasoning {} => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_join_the_message_before_them() {
+        let body = json!({ "input": [
+            { "role": "user", "content": "a" },
+            { "type": "reasoning", "id": "rs_1", "summary": [] },
+            { "type": "message", "role": "assistant", "content": [{ "type": "output_text", "text": "b", "annotations": [] }] },
+            { "type": "function_call", "call_id": "c1", "name": "f", "arguments": "{\"x\":1}" },
+            { "type": "function_call", "call_id": "c2", "name": "g", "arguments": "" },
+            { "type": "function_call_output", "call_id": "c1", "output": "2" },
+        ]});
+        let body = body.to_string();
+        let messages = messages(&mut Fields::read(body.as_bytes()).unwrap()).unwrap();
+        let call = |id: &str, name: &str, arguments: Value| json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } });
+        let calls = [call("c1", "f", json!({ "x": 1 })), call("c2", "g", json!({}))];
+        let expected = [
+            json!({ "role": "user", "content": "a" }),
+            json!({ "role": "assistant", "content": "b", "tool_calls": calls }),
+            json!({ "role": "tool", "tool_call_id": "c1", "content": "2" }),
+        ];
+        assert_eq!(messages, expected);
+    }
+}

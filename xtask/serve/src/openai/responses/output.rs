@@ -1,0 +1,192 @@
+//! The items of a response as they grow.
+
+use serde_json::{Value, json};
+
+use crate::answer::{Parts, ToolCall};
+
+/// The output of a response.
+#[derive(Debug, Default)]
+pub(super) struct Output {
+    items: Vec<Item>,
+    /// Whether the last item may grow.
+    open: bool,
+}
+
+/// One item.
+#[derive(Debug)]
+pub(super) struct Item {
+    pub(super) kind: Kind,
+    pub(super) id: String,
+    /// Its text, or the arguments of its call.
+    pub(super) text: String,
+}
+
+/// The kinds of items that a model makes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Kind {
+    Reasoning,
+    Message,
+    /// A call of a tool: the id that its result refers to, and the tool's name.
+    Call {
+        call_id: String,
+        name: String,
+    },
+}
+
+/// Something that happened to the item at an index.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    Begun(usize),
+    Grown(usize, String),
+    Ended(usize),
+}
+
+impl Output {
+    /// Adds what has come of an answer.
+    pub(super) fn add(&mut self, parts: Parts) -> Vec<Change> {
+        let Parts { text, thought, calls, .. } = parts;
+        let mut changes = Vec::new();
+        self.grow(Kind::Reasoning, thought, &mut changes);
+        self.grow(Kind::Message, text, &mut changes);
+        for ToolCall { name, arguments } in calls {
+            self.close(&mut changes);
+            self.grow(Kind::Call { call_id: ToolCall::new_id("call"), name }, arguments, &mut changes);
+            self.close(&mut changes);
+        }
+        changes
+    }
+
+    /// Takes the end of the answer, which has at least an empty message.
+    pub(super) fn finish(&mut self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        if !self.items.iter().any(|item| item.kind != Kind::Reasoning) {
+            self.begin(Kind::Message, &mut changes);
+        }
+        self.close(&mut changes);
+        changes
+    }
+
+    fn grow(&mut self, kind: Kind, text: String, changes: &mut Vec<Change>) {
+        if text.is_empty() {
+            return;
+        }
+        if !self.open || self.items.last().is_none_or(|last| last.kind != kind) {
+            self.begin(kind, changes);
+        }
+        let last = self.items.len() - 1;
+        self.items[last].text.push_str(&text);
+        changes.push(Change::Grown(last, text));
+    }
+
+    fn begin(&mut self, kind: Kind, changes: &mut Vec<Change>) {
+        self.close(changes);
+        let id = ToolCall::new_id(match kind {
+            Kind::Reasoning => "rs",
+            Kind::Message => "msg",
+            Kind::Call { .. } => "fc",
+        });
+        changes.push(Change::Begun(self.items.len()));
+        self.items.push(Item { kind, id, text: String::new() });
+        self.open = true;
+    }
+
+    fn close(&mut self, changes: &mut Vec<Change>) {
+        if std::mem::take(&mut self.open) {
+            changes.push(Change::Ended(self.items.len() - 1));
+        }
+    }
+
+    pub(super) fn item(&self, index: usize) -> &Item {
+        &self.items[index]
+    }
+
+    /// All items. `cut` tells whether the answer was cut, which leaves the last one incomplete.
+    pub(super) fn json(&self, cut: bool) -> Value {
+        let last = self.items.len().wrapping_sub(1);
+        let status = |at| if cut && at == last { "incomplete" } else { "completed" };
+        self.items.iter().enumerate().map(|(at, item)| item.json(status(at))).collect()
+    }
+}
+
+impl Item {
+    /// The item with all of its text.
+    pub(super) fn json(&self, status: &str) -> Value {
+        let Self { kind, id, text } = self;
+        match kind {
+            Kind::Reasoning => {
+                json!({ "type": "reasoning", "id": id, "status": status, "summary": [], "content": [self.part()] })
+            }
+            Kind::Message => {
+                json!({ "type": "message", "id": id, "status": status, "role": "assistant", "content": [self.part()] })
+            }
+            Kind::Call { call_id, name } => json!({
+                "type": "function_call", "id": id, "status": status,
+                "call_id": call_id, "name": name, "arguments": text,
+            }),
+        }
+    }
+
+    /// The item at its begin, without any content.
+    pub(super) fn begun(&self) -> Value {
+        let empty = Self { kind: self.kind.clone(), id: self.id.clone(), text: String::new() };
+        let mut item = empty.json("in_progress");
+        if let Some(content) = item.get_mut("content") {
+            *content = json!([]);
+        }
+        item
+    }
+
+    /// The part that contains its text; calls have none.
+    pub(super) fn part(&self) -> Value {
+        match self.kind {
+            Kind::Reasoning => json!({ "type": "reasoning_text", "text": self.text }),
+            _ => json!({ "type": "output_text", "text": self.text, "annotations": [], "logprobs": [] }),
+        }
+    }
+
+    /// The event that adds to it.
+    pub(super) fn event(&self) -> &'static str {
+        match self.kind {
+            Kind::Reasoning => "response.reasoning_text",
+            Kind::Message => "response.output_text",
+            Kind::Call { .. } => "response.function_call_arguments",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> Parts {
+        Parts { text: text.into(), ..Parts::default() }
+    }
+
+    fn call(name: &str) -> Parts {
+        let call = ToolCall { name: name.into(), arguments: "{}".into() };
+        Parts { calls: vec![call], ..Parts::default() }
+    }
+
+    #[test]
+    fn items_begin_and_end_as_the_answer_changes() {
+        use Change::{Begun, Ended, Grown};
+        let mut output = Output::default();
+        let thought = Parts { thought: "t".into(), ..Parts::default() };
+        assert_eq!(output.add(thought), [Begun(0), Grown(0, "t".into())]);
+        assert_eq!(output.add(text("a")), [Ended(0), Begun(1), Grown(1, "a".into())]);
+        assert_eq!(output.add(text("b")), [Grown(1, "b".into())]);
+        assert_eq!(output.add(call("f")), [Ended(1), Begun(2), Grown(2, "{}".into()), Ended(2)]);
+        assert_eq!(output.add(call("f")), [Begun(3), Grown(3, "{}".into()), Ended(3)]);
+        assert_eq!(output.finish(), []);
+        let kinds: Vec<_> = output.items.iter().map(|item| item.json("completed")["type"].clone()).collect();
+        assert_eq!(kinds, ["reasoning", "message", "function_call", "function_call"]);
+        assert_eq!(output.item(1).text, "ab");
+    }
+
+    #[test]
+    fn an_empty_answer_is_an_empty_message() {
+        let mut output = Output::default();
+        assert_eq!(output.finish(), [Change::Begun(0), Change::Ended(0)]);
+        assert_eq!(output.json(true)[0]["status"], "incomplete");
+    }
+}

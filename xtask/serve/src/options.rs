@@ -1,0 +1,68 @@
+//! Settings of a server, and the load that it takes on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pagoda::Model;
+
+use crate::keys::ApiKey;
+use crate::metrics::MetricsNames;
+
+/// Bytes of a body per token of the model's context: long words in JSON's longest escapes take no more.
+const BODY_BYTES_PER_TOKEN: usize = 64;
+
+/// Bodies of the maximum size that are held at one time.
+const HELD_BODIES: usize = 16;
+
+/// Bytes that a body may have whatever the context.
+const BODY_BYTES_MIN: usize = 4 << 20;
+
+/// Settings of a server, and the load that it takes on. The bounds of the queue are those of the
+/// [handle](pagoda::HandleOptions).
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Options {
+    /// The model that the engine runs: its tokenizer and chat template turn text into tokens.
+    pub model: Arc<Model>,
+    /// Name of the model in requests and replies.
+    pub model_name: String,
+    /// Keys of which a call must present one, unless there are none.
+    pub api_keys: Vec<ApiKey>,
+    /// Maximum number of bytes of a request's body.
+    pub max_body_bytes: usize,
+    /// Maximum number of bytes of all bodies that are being read or prepared; a call beyond it gets a 503.
+    pub max_held_bytes: usize,
+    /// Time that a body may take to arrive.
+    pub body_timeout: Duration,
+    /// Time that a request may take from its submission to its last token; `None` for any.
+    pub request_timeout: Option<Duration>,
+    /// Time that requests have to end once the server is told to stop.
+    pub drain_timeout: Duration,
+    /// Names of the metrics.
+    pub metrics_names: MetricsNames,
+    /// Time without a token after which a stream gets a comment, so that proxies keep it open.
+    pub keep_alive: Duration,
+}
+
+impl Options {
+    /// Serves `model` under `model_name`: bodies of up to 64 bytes per token of its context, but at least 4 MiB,
+    /// that arrive within 60 seconds, and as many as 16 of the largest at one time; 30 seconds to drain; comments
+    /// after 10 seconds without a token.
+    #[must_use]
+    pub fn new(model: Arc<Model>, model_name: impl Into<String>) -> Self {
+        let context = usize::try_from(model.config.context_length).unwrap_or(usize::MAX);
+        let max_body_bytes = context.saturating_mul(BODY_BYTES_PER_TOKEN).max(BODY_BYTES_MIN);
+        Self {
+            max_body_bytes,
+            max_held_bytes: max_body_bytes.saturating_mul(HELD_BODIES),
+            model,
+            api_keys: Vec::new(),
+            model_name: model_name.into(),
+            body_timeout: Duration::from_secs(60),
+            request_timeout: None,
+            drain_timeout: Duration::from_secs(30),
+            metrics_names: MetricsNames::default(),
+            keep_alive: Duration::from_secs(10),
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Replies in JSON.
+
+use axum::body::Body;
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
+use serde::Serialize;
+use serde_json::Value;
+
+/// A reply with `value` as its body.
+pub(crate) fn json(value: &impl Serialize) -> Response {
+    let body = serde_json::to_vec(value).expect("replies are JSON");
+    let mut response = Response::new(Body::from(body));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// A part of a reply.
+pub(crate) fn value(part: &impl Serialize) -> Value {
+    serde_json::to_value(part).expect("replies are JSON")
+}

@@ -1,0 +1,150 @@
+//! Serves connections until a signal says to stop.
+
+use std::future::Future;
+use std::io;
+use std::net;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use pagoda::{EngineHandle, Shutdown};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{sleep, timeout};
+
+use crate::Service;
+use crate::options::Options;
+use crate::signals::Signals;
+
+/// Time that the headers of a request may take, counted from the end of the one before.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Time for the last bytes of the last answers.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Connections at a time; further ones wait to be accepted.
+const MAX_CONNECTIONS: usize = 4096;
+
+/// Why a server stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stopped {
+    /// It was told to, and all requests were answered.
+    Drained,
+    /// It was told to, and requests that took longer than the drain timeout were cancelled.
+    TimedOut,
+    /// It was told to a second time.
+    AtOnce,
+    /// The engine failed.
+    EngineFailed,
+}
+
+/// Serves `listener` on a runtime of its own until SIGTERM or Ctrl-C. The first signal drains: new calls get a
+/// 503, and those that run have [`Options::drain_timeout`]; the second one ends it at once. `ready` is called
+/// once connections are accepted.
+///
+/// # Errors
+/// If the system refuses a runtime, signals or the listener.
+pub fn run(
+    listener: net::TcpListener,
+    handle: &EngineHandle,
+    options: Options,
+    ready: impl FnOnce(),
+) -> io::Result<Stopped> {
+    listener.set_nonblocking(true)?;
+    let runtime = runtime::Builder::new_multi_thread().enable_all().build()?;
+    let stopped = runtime.block_on(async {
+        let listener = TcpListener::from_std(listener)?;
+        let mut signals = Signals::listen()?;
+        ready();
+        let drain_timeout = options.drain_timeout;
+        let service = Service::new(handle.clone(), options);
+        let (stop, stopping) = watch::channel(());
+        let connections = tokio::spawn(serve(listener, service.router(), closed(stopping)));
+        let stopped = watch_over(handle, &service, &mut signals, drain_timeout).await;
+        if stopped != Stopped::AtOnce {
+            drop(stop);
+            let _ = timeout(FLUSH_TIMEOUT, connections).await;
+        }
+        Ok(stopped)
+    });
+    // Work on the side may still run, and nobody waits for its result.
+    runtime.shutdown_background();
+    stopped
+}
+
+/// Waits for the end: of the engine, or by signals.
+async fn watch_over(
+    handle: &EngineHandle,
+    service: &Service,
+    signals: &mut Signals,
+    drain_timeout: Duration,
+) -> Stopped {
+    tokio::select! {
+        () = handle.ended() => return Stopped::EngineFailed,
+        () = signals.next() => service.drain(),
+    }
+    let drained = handle.shutdown(Shutdown::Drain);
+    tokio::select! {
+        () = drained => Stopped::Drained,
+        () = signals.next() => Stopped::AtOnce,
+        () = sleep(drain_timeout) => tokio::select! {
+            () = handle.shutdown(Shutdown::Now) => Stopped::TimedOut,
+            () = signals.next() => Stopped::AtOnce,
+        }
+    }
+}
+
+async fn closed(mut stopping: watch::Receiver<()>) {
+    while stopping.changed().await.is_ok() {}
+}
+
+/// Serves the connections of `listener` until `stop` completes, then finishes the requests that have begun.
+/// Connections that send no headers are closed after 30 seconds.
+pub async fn serve(listener: TcpListener, router: Router, stop: impl Future<Output = ()>) {
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    // Each connection holds a receiver: it hears of the end, and its own end is heard of.
+    let (stopping, stopped) = watch::channel(());
+    let mut stop = pin!(stop);
+    loop {
+        let place = Arc::clone(&places).acquire_owned().await.expect("the semaphore is never closed");
+        let stream = tokio::select! {
+            () = &mut stop => break,
+            accepted = listener.accept() => accepted,
+        };
+        let Ok((stream, _)) = stream else {
+            // Out of file descriptors, most likely: some will be closed.
+            sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let (router, stopped) = (router.clone(), stopped.clone());
+        tokio::spawn(async move {
+            connection(stream, router, stopped).await;
+            drop(place);
+        });
+    }
+    drop(stopped);
+    let _ = stopping.send(());
+    stopping.closed().await;
+}
+
+async fn connection(stream: TcpStream, router: Router, mut stopped: watch::Receiver<()>) {
+    // Tokens are small, and must not wait for more.
+    let _ = stream.set_nodelay(true);
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+    let mut served = pin!(http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
+    tokio::select! {
+        // A connection that breaks concerns nobody else.
+        _ = served.as_mut() => {}
+        _ = stopped.changed() => {
+            served.as_mut().graceful_shutdown();
+            let _ = served.await;
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The requests of a call while they run: their events, merged.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use futures_core::Stream;
+use pagoda::{Event, FinishReason, Finished, Request};
+
+use crate::call::Call;
+use crate::error::ApiError;
+use crate::keys::Client;
+use crate::metrics::Metrics;
+use crate::server::Server;
+
+/// The requests of a call, one a prompt. Dropping it cancels them.
+#[derive(Debug)]
+pub(crate) struct Running {
+    server: Arc<Server>,
+    client: Client,
+    /// When the last token of each sequence came, by prompt and sample.
+    last: HashMap<(usize, u32), Instant>,
+    /// `None` where all events have come.
+    streams: Vec<Option<pagoda::Stream>>,
+    /// Index to look at next, so that no prompt waits for the others.
+    turn: usize,
+}
+
+impl Running {
+    /// Submits the requests and waits until the engine has taken all of them, or refused one. They have places
+    /// of their own in the queue, so the call gives its own back, and the room of its body.
+    pub(crate) async fn start(
+        server: &Arc<Server>,
+        requests: Vec<Request>,
+        call: Call,
+    ) -> Result<Self, ApiError> {
+        let Call { client, place, .. } = call;
+        let submit = |mut request: Request| {
+            request.salt = client.salt(request.salt.as_deref());
+            Ok::<_, pagoda::Error>(Some(server.handle.submit(request)?))
+        };
+        let mut streams = requests.into_iter().map(submit).collect::<Result<Vec<_>, _>>()?;
+        drop(place);
+        for stream in streams.iter_mut().flatten() {
+            stream.accepted().await?;
+        }
+        Ok(Self { server: Arc::clone(server), client, last: HashMap::new(), streams, turn: 0 })
+    }
+
+    /// The next event and the index of its prompt; `None` after the last one.
+    pub(crate) async fn next(&mut self) -> Option<Result<(usize, Event), ApiError>> {
+        poll_fn(|context| Pin::new(&mut *self).poll_next(context)).await
+    }
+}
+
+impl Stream for Running {
+    type Item = Result<(usize, Event), ApiError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Self { server, client, last, streams, turn } = &mut *self;
+        let (count, first) = (streams.len(), *turn);
+        let mut open = false;
+        for at in (first..count).chain(0..first) {
+            let Some(stream) = &mut streams[at] else { continue };
+            match Pin::new(stream).poll_next(context) {
+                Poll::Ready(Some(event)) => {
+                    *turn = (at + 1) % count;
+                    if let Ok(event) = &event {
+                        client.use_tokens(tokens(event));
+                        observe(&server.metrics, last, at, event);
+                    }
+                    let checked = |event: Event| lost(&event).map_or(Ok((at, event)), Err);
+                    return Poll::Ready(Some(event.map_err(ApiError::from).and_then(checked)));
+                }
+                Poll::Ready(None) => streams[at] = None,
+                Poll::Pending => open = true,
+            }
+        }
+        if open { Poll::Pending } else { Poll::Ready(None) }
+    }
+}
+
+/// Tokens that a client has used with an event.
+fn tokens(event: &Event) -> usize {
+    match event {
+        Event::Started(started) => started.prompt_tokens as usize,
+        Event::Token(_) => 1,
+        _ => 0,
+    }
+}
+
+/// Counts what happened to a request.
+fn observe(metrics: &Metrics, last: &mut HashMap<(usize, u32), Instant>, prompt: usize, event: &Event) {
+    match event {
+        Event::Started(started) => metrics.started(started.cached),
+        Event::Token(token) => {
+            let now = Instant::now();
+            if let Some(before) = last.insert((prompt, token.sample), now) {
+                metrics.token_after(now - before);
+            }
+        }
+        Event::Finished(end) => metrics.finished(end),
+        _ => {}
+    }
+}
+
+/// Why a sequence ended without being finished, if it did.
+fn lost(event: &Event) -> Option<ApiError> {
+    let Event::Finished(end) = event else { return None };
+    let Finished { reason, .. } = &**end;
+    match reason {
+        FinishReason::Deadline => Some(ApiError::timeout()),
+        FinishReason::Cancelled => Some(ApiError::ending()),
+        FinishReason::NothingAllowed => {
+            Some(ApiError::internal("the constraint on the output leaves no token"))
+        }
+        FinishReason::Failed => Some(ApiError::internal("KV could not be read, or tokens not decoded")),
+        _ => None,
+    }
+}

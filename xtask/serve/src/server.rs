@@ -1,0 +1,223 @@
+//! What all calls share: the engine, the model, and the places of those that are being prepared.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::available_parallelism;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use pagoda::{Conversation, EngineHandle, Health, Model, TokenMask};
+use tokio::sync::Semaphore;
+use tokio::task;
+
+use crate::answer::is_thought_begun;
+use crate::bodies::Bodies;
+use crate::call::Call;
+use crate::constraint::{Constraint, Constraints};
+use crate::engine_use::{EngineUse, Recent};
+use crate::error::ApiError;
+use crate::generation::Generation;
+use crate::keys::Keys;
+use crate::metrics::Metrics;
+use crate::options::Options;
+use crate::page::Feed;
+
+/// Maximum number of tokens that spell the begin of a thought and the blanks behind it.
+const THINK_TOKENS: usize = 16;
+
+/// The state of a server.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) handle: EngineHandle,
+    pub(crate) options: Options,
+    pub(crate) keys: Keys,
+    pub(crate) bodies: Bodies,
+    pub(crate) metrics: Metrics,
+    pub(crate) recent: Recent,
+    pub(crate) feed: Feed,
+    /// Made when the first constraint comes.
+    constraints: Arc<OnceLock<Constraints>>,
+    /// Start of the server, in seconds since 1970.
+    pub(crate) created: u64,
+    /// Whether it is about to end, and takes no more calls.
+    draining: AtomicBool,
+    /// Calls whose prompts are being encoded.
+    preparing: AtomicUsize,
+    /// Work that takes the processor, a core each.
+    cores: Arc<Semaphore>,
+}
+
+/// A conversation as a prompt.
+#[derive(Debug)]
+pub(crate) struct Prompted {
+    pub(crate) ids: Vec<u32>,
+    /// Whether it ends with the begin of a thought.
+    pub(crate) thinks: bool,
+}
+
+/// A place among the calls that are being prepared.
+#[derive(Debug)]
+pub(crate) struct Place(Arc<Server>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.preparing.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Server {
+    pub(crate) fn new(handle: EngineHandle, options: Options) -> Self {
+        Self {
+            handle,
+            keys: Keys::new(&options.api_keys),
+            bodies: Bodies::new(options.max_held_bytes),
+            metrics: Metrics::default(),
+            recent: Recent::default(),
+            feed: Feed::default(),
+            constraints: Arc::default(),
+            options,
+            created: unix_seconds(),
+            draining: AtomicBool::new(false),
+            preparing: AtomicUsize::new(0),
+            cores: Arc::new(Semaphore::new(available_parallelism().map_or(1, usize::from))),
+        }
+    }
+
+    /// Refuses a call, before its body is read, if the queue is full or the server about to end.
+    pub(crate) fn check_queue(&self) -> Result<(), ApiError> {
+        self.ready()?;
+        let bounds = self.handle.options();
+        let waiting = self.handle.num_waiting() + self.preparing.load(Ordering::Relaxed);
+        if waiting >= bounds.max_waiting {
+            let max = bounds.max_waiting;
+            self.metrics.rejected.fetch_add(1, Ordering::Relaxed);
+            return Err(ApiError::busy(format!("{waiting} requests are waiting, the limit is {max}")));
+        }
+        let (tokens, max) = (self.handle.num_waiting_tokens(), bounds.max_waiting_tokens);
+        if tokens >= max {
+            self.metrics.rejected.fetch_add(1, Ordering::Relaxed);
+            return Err(ApiError::busy(format!("{tokens} prompt tokens are waiting, the limit is {max}")));
+        }
+        Ok(())
+    }
+
+    /// Takes a call on, before its prompts are encoded.
+    pub(crate) fn admit(self: &Arc<Self>) -> Result<Place, ApiError> {
+        self.check_queue()?;
+        self.preparing.fetch_add(1, Ordering::Relaxed);
+        Ok(Place(Arc::clone(self)))
+    }
+
+    /// Refuses calls once the server is about to end, or the engine has failed.
+    pub(crate) fn ready(&self) -> Result<(), ApiError> {
+        if self.draining.load(Ordering::Acquire) {
+            return Err(ApiError::ending());
+        }
+        match self.handle.health() {
+            Health::Ended => Err(ApiError::busy("the engine has stopped").with_code("engine_stopped")),
+            Health::Stalled => {
+                let time = self.handle.step_time().unwrap_or_default().as_secs_f64();
+                let message = format!("a step of the engine has taken {time:.1} seconds and has not ended");
+                Err(ApiError::busy(message).with_code("engine_stalled"))
+            }
+            Health::Reopening => {
+                let message = "the device was lost, and the engine is being opened anew";
+                Err(ApiError::busy(message).with_code("engine_reopening"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes no more calls from now on.
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+    }
+
+    /// Checks the name of the model that a request is for.
+    pub(crate) fn check_model(&self, asked: Option<&str>) -> Result<(), ApiError> {
+        let name = &self.options.model_name;
+        match asked {
+            Some(asked) if asked != name => {
+                let message = format!("there is no model {asked:?}, this server has {name:?}");
+                let error = ApiError::new(axum::http::StatusCode::NOT_FOUND, message);
+                Err(ApiError { param: Some("model".into()), ..error }.with_code("model_not_found"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Does work that takes the processor, such as encoding a prompt, off the threads that serve connections.
+    pub(crate) async fn compute<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Model) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let permit = Arc::clone(&self.cores).acquire_owned().await.expect("the semaphore is never closed");
+        let model = Arc::clone(&self.options.model);
+        let run = move || {
+            // Work whose call was given up still takes its core.
+            let _permit = permit;
+            work(&model)
+        };
+        task::spawn_blocking(run).await.unwrap_or_else(|error| Err(ApiError::internal(error.to_string())))
+    }
+
+    /// The prompt of a conversation.
+    pub(crate) async fn prompt(&self, conversation: Conversation) -> Result<Prompted, ApiError> {
+        let encode = move |model: &Model| {
+            let ids = model.conversation_ids(conversation)?;
+            let last = &ids[ids.len().saturating_sub(THINK_TOKENS)..];
+            let end = model.tokenizer()?.decode(last, false).map_err(pagoda::Error::from)?;
+            Ok(Prompted { thinks: is_thought_begun(&end), ids })
+        };
+        self.compute(encode).await
+    }
+
+    /// The mask of an output, `None` if it is free.
+    pub(crate) async fn mask(
+        &self,
+        constraint: Option<Constraint>,
+    ) -> Result<Option<Box<dyn TokenMask>>, ApiError> {
+        let Some(constraint) = constraint else { return Ok(None) };
+        let constraints = Arc::clone(&self.constraints);
+        let make = move |model: &Model| {
+            let known = match constraints.get() {
+                Some(known) => known,
+                // Two calls may make them at a time; one of the two is kept.
+                None => {
+                    let made = Constraints::new(model)?;
+                    constraints.get_or_init(|| made)
+                }
+            };
+            known.mask(constraint)
+        };
+        self.compute(make).await.map(Some)
+    }
+
+    /// Begins the `pagoda` object of a reply, before anything has happened. The place of a miss is that of
+    /// the only prompt.
+    pub(crate) fn engine_use(&self, call: &Call, prompts: &[&[u32]], generation: &Generation) -> EngineUse {
+        let salt = call.client.salt(generation.salt.as_deref());
+        let first_new = |ids: &&[u32]| self.recent.first_new_token(ids, salt.as_deref());
+        let first_new: Vec<_> = prompts.iter().map(first_new).collect();
+        let first_new = first_new.first().copied().flatten().filter(|_| prompts.len() == 1);
+        EngineUse::new(first_new, self.handle.snapshot().blocks.block_size)
+    }
+
+    /// Tokens that can follow a prompt: as many as the context and the pool have room for, at least 1.
+    pub(crate) fn room(&self, prompt_tokens: usize) -> u32 {
+        let blocks = self.handle.snapshot().blocks;
+        let pool = u64::from(blocks.total) * u64::from(blocks.block_size);
+        let context = u64::from(self.options.model.config.context_length);
+        let room = pool.min(context).saturating_sub(prompt_tokens as u64).max(1);
+        u32::try_from(room).expect("a context length has 32 bits")
+    }
+
+    /// When a request that comes now must have ended.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.options.request_timeout.map(|timeout| Instant::now() + timeout)
+    }
+}
+
+/// Seconds since 1970.
+pub(crate) fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,136 @@
+//! Tokens without an answer: `/tokenize`, `/detokenize`, and what a call would run.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use pagoda::Conversation;
+use serde_json::{Value, json};
+
+use crate::call::Call;
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::openai::chat::Chat;
+use crate::openai::completions::Completion;
+use crate::openai::messages::conversation;
+use crate::prompt::{Prompts, Reading};
+use crate::reply;
+use crate::server::Server;
+
+/// Text or messages to turn into ids.
+#[derive(Debug)]
+pub(crate) struct Tokenize {
+    model: Option<String>,
+    with_texts: bool,
+    input: Input,
+}
+
+#[derive(Debug)]
+enum Input {
+    Text { text: String, add_special: bool },
+    Conversation(Box<Conversation>),
+}
+
+impl Tokenize {
+    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
+        let mut fields = Fields::read(body)?;
+        let model = fields.take("model")?;
+        let with_texts = fields.take("return_token_strs")?.unwrap_or(false);
+        let text: Option<String> = fields.take("prompt")?;
+        let add_special: Option<bool> = fields.take("add_special_tokens")?;
+        let input = match text {
+            Some(text) => Input::Text { text, add_special: add_special.unwrap_or(true) },
+            None if add_special == Some(true) => {
+                return Err(ApiError::field("add_special_tokens", "the chat template writes them"));
+            }
+            None => Input::Conversation(Box::new(conversation(&mut fields)?)),
+        };
+        fields.end()?;
+        Ok(Self { model, with_texts, input })
+    }
+}
+
+/// `POST /tokenize`: of a text, or of a conversation.
+pub(crate) async fn tokenize(State(server): State<Arc<Server>>, call: Call) -> Result<Response, ApiError> {
+    let Tokenize { model, with_texts, input } = Tokenize::read(&call.body)?;
+    server.check_model(model.as_deref())?;
+    let encode = move |model: &pagoda::Model| {
+        let tokenizer = model.tokenizer()?;
+        let ids = match input {
+            Input::Text { text, add_special } => {
+                tokenizer.encode(&text, add_special).map_err(pagoda::Error::from)?
+            }
+            Input::Conversation(talk) => model.conversation_ids(*talk)?,
+        };
+        let texts: Option<Vec<_>> = with_texts.then(|| ids.iter().map(|id| tokenizer.token(*id)).collect());
+        Ok((ids, texts))
+    };
+    let (ids, texts) = server.compute(encode).await?;
+    let max = server.options.model.config.context_length;
+    let body = json!({ "count": ids.len(), "max_model_len": max, "tokens": ids, "token_strs": texts });
+    Ok(reply::json(&body))
+}
+
+/// Ids to turn into a text.
+#[derive(Debug)]
+pub(crate) struct Detokenize {
+    model: Option<String>,
+    ids: Vec<u32>,
+    skip_special: bool,
+}
+
+impl Detokenize {
+    pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
+        let mut fields = Fields::read(body)?;
+        let model = fields.take("model")?;
+        let ids = fields.need("tokens")?;
+        let skip_special = fields.take("skip_special_tokens")?.unwrap_or(false);
+        fields.end()?;
+        Ok(Self { model, ids, skip_special })
+    }
+}
+
+/// `POST /detokenize`.
+pub(crate) async fn detokenize(State(server): State<Arc<Server>>, call: Call) -> Result<Response, ApiError> {
+    let Detokenize { model, ids, skip_special } = Detokenize::read(&call.body)?;
+    server.check_model(model.as_deref())?;
+    let vocab = server.options.model.config.vocab_size;
+    if let Some((at, id)) = ids.iter().enumerate().find(|(_, id)| **id >= vocab) {
+        let reason = format!("{id} is outside the vocabulary of {vocab}");
+        return Err(ApiError::field(format!("tokens[{at}]"), reason));
+    }
+    let decode = move |model: &pagoda::Model| {
+        Ok(model.tokenizer()?.decode(&ids, skip_special).map_err(pagoda::Error::from)?)
+    };
+    Ok(reply::json(&json!({ "prompt": server.compute(decode).await? })))
+}
+
+/// `POST /v1/chat/completions/render`: the ids that a chat would run, as a body of `/inference/v1/generate`.
+pub(crate) async fn render_chat(State(server): State<Arc<Server>>, call: Call) -> Result<Response, ApiError> {
+    let Chat { conversation, generation, max_tokens, .. } = Chat::read(&call.body)?;
+    server.check_model(generation.model.as_deref())?;
+    let ids = server.compute(move |model| Ok(model.conversation_ids(conversation)?)).await?;
+    Ok(reply::json(&rendered(&server, &call, &ids, max_tokens)))
+}
+
+/// `POST /v1/completions/render`: the same for each prompt of a completion.
+pub(crate) async fn render_completion(
+    State(server): State<Arc<Server>>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let Completion { prompts, reading, generation, max_tokens, .. } = Completion::read(&call.body)?;
+    server.check_model(generation.model.as_deref())?;
+    let reading = Reading { echo: false, ..reading };
+    let prompts = server.compute(move |model| Prompts::read(prompts, model, reading)).await?;
+    let of_prompt = |prompt: &crate::prompt::Prompt| rendered(&server, &call, &prompt.ids, Some(max_tokens));
+    Ok(reply::json(&prompts.iter().map(of_prompt).collect::<Vec<_>>()))
+}
+
+fn rendered(server: &Server, call: &Call, ids: &[u32], max_tokens: Option<u32>) -> Value {
+    json!({
+        "request_id": call.id.as_str(),
+        "model": server.options.model_name,
+        "token_ids": ids,
+        "sampling_params": { "max_tokens": max_tokens },
+    })
+}

@@ -1,0 +1,165 @@
+//! Tools that an answer may call.
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::answer::{CALLED, Calls};
+use crate::constraint::Constraint;
+use crate::error::ApiError;
+use crate::fields::Fields;
+
+/// The tools of a call, and whether the answer must use one.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Tools {
+    list: Vec<Function>,
+    choice: Choice,
+    /// Whether the answer may have several calls.
+    parallel: bool,
+}
+
+/// A tool: a function with named arguments.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Function {
+    pub(crate) name: String,
+    pub(crate) description: Option<String>,
+    /// JSON schema of the arguments.
+    pub(crate) parameters: Option<Value>,
+    /// Whether arguments must follow the schema, which they do wherever a call is forced.
+    pub(crate) strict: Option<bool>,
+}
+
+/// Use of the tools in the answer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) enum Choice {
+    None,
+    #[default]
+    Auto,
+    /// Any of the tools.
+    Required,
+    /// The tool of this name.
+    Named(String),
+}
+
+/// A tool in OpenAI's form.
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+enum Tool {
+    Function { function: Function },
+}
+
+/// OpenAI's `tool_choice`.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "must be none, auto, required, or the name of a function")]
+enum ToolChoice {
+    Word(Word),
+    Named(NamedTool),
+}
+
+/// A `tool_choice` that names no tool; the same in all APIs of OpenAI.
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Word {
+    None,
+    Auto,
+    Required,
+}
+
+impl From<Word> for Choice {
+    fn from(word: Word) -> Self {
+        match word {
+            Word::None => Self::None,
+            Word::Auto => Self::Auto,
+            Word::Required => Self::Required,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+enum NamedTool {
+    Function { function: Name },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Name {
+    name: String,
+}
+
+impl Tools {
+    /// Takes OpenAI's fields.
+    pub(crate) fn take(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
+        let list: Vec<Tool> = fields.take("tools")?.unwrap_or_default();
+        let list = list.into_iter().map(|Tool::Function { function }| function).collect();
+        let choice = match fields.take("tool_choice")? {
+            None => Choice::Auto,
+            Some(ToolChoice::Word(word)) => word.into(),
+            Some(ToolChoice::Named(NamedTool::Function { function })) => Choice::Named(function.name),
+        };
+        let parallel = fields.take("parallel_tool_calls")?.unwrap_or(true);
+        Self::new(list, choice, parallel)
+    }
+
+    pub(crate) fn new(list: Vec<Function>, choice: Choice, parallel: bool) -> Result<Self, ApiError> {
+        let wrong = |reason: String| Err(ApiError::field("tool_choice", reason));
+        match &choice {
+            Choice::Required | Choice::Named(_) if list.is_empty() => wrong("there are no tools".into()),
+            Choice::Named(name) if list.iter().all(|tool| tool.name != *name) => {
+                wrong(format!("there is no tool {name:?}"))
+            }
+            _ => Ok(Self { list, choice, parallel }),
+        }
+    }
+
+    /// In what form the answer calls them.
+    pub(crate) fn calls(&self) -> Calls {
+        match self.choice {
+            _ if self.list.is_empty() => Calls::Never,
+            Choice::None => Calls::Never,
+            Choice::Auto => Calls::Maybe,
+            Choice::Required | Choice::Named(_) => Calls::Always,
+        }
+    }
+
+    /// A text that ends the answer, because there is to be one call.
+    pub(crate) fn stop(&self) -> Option<&'static str> {
+        (self.calls() == Calls::Maybe && !self.parallel).then_some(CALLED)
+    }
+
+    /// The tools as templates see them; `None` if there are none to call.
+    pub(crate) fn for_template(&self) -> Option<Value> {
+        let tool = |tool: &Function| {
+            let mut function = Map::from_iter([("name".to_owned(), Value::from(tool.name.as_str()))]);
+            function.extend(tool.description.as_deref().map(|text| ("description".to_owned(), text.into())));
+            function.insert("parameters".into(), tool.schema());
+            json!({ "type": "function", "function": function })
+        };
+        (self.calls() != Calls::Never).then(|| self.list.iter().map(tool).collect())
+    }
+
+    /// Returns the constraint that holds the answer to a call, if it must be one.
+    pub(crate) fn constraint(&self) -> Option<Constraint> {
+        let chosen = |tool: &&Function| match &self.choice {
+            Choice::Named(name) => tool.name == *name,
+            _ => true,
+        };
+        let call = |tool: &Function| {
+            json!({
+                "type": "object",
+                "properties": { "name": { "const": tool.name }, "arguments": tool.schema() },
+                "required": ["name", "arguments"],
+                "additionalProperties": false,
+            })
+        };
+        let calls: Vec<Value> = self.list.iter().filter(chosen).map(call).collect();
+        (self.calls() == Calls::Always).then(|| Constraint::schema(json!({ "anyOf": calls }), "tools"))
+    }
+}
+
+impl Function {
+    /// Schema of the arguments, an object without any if the request has none.
+    fn schema(&self) -> Value {
+        self.parameters.clone().unwrap_or_else(|| json!({ "type": "object", "properties": {} }))
+    }
+}
