@@ -1,0 +1,217 @@
+// The chat.
+
+import { call, reason } from "./key.mjs";
+import { events } from "./sse.mjs";
+
+const element = (id) => document.getElementById(id);
+
+/** The conversation, as the server takes it. */
+let messages = [];
+/** Ends the answer that is being written. */
+let answering = null;
+
+export function start() {
+  element("composer").addEventListener("submit", (event) => {
+    event.preventDefault();
+    send(element("prompt").value);
+  });
+  element("prompt").addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    send(element("prompt").value);
+  });
+  element("stop").addEventListener("click", () => answering?.abort());
+  addEventListener("keydown", (event) => event.key === "Escape" && answering?.abort());
+  element("new-chat").addEventListener("click", reset);
+  for (const starter of document.querySelectorAll(".starter")) {
+    starter.addEventListener("click", () => send(starter.textContent));
+  }
+}
+
+function reset() {
+  answering?.abort();
+  messages = [];
+  for (const shown of document.querySelectorAll(".message")) shown.remove();
+  element("welcome").hidden = false;
+  element("prompt").focus();
+}
+
+/** What the settings say, as fields of a request. */
+function settings() {
+  const number = (id) => (element(id).value === "" ? undefined : Number(element(id).value));
+  const fields = {};
+  for (const id of ["temperature", "top_p", "top_k", "min_p", "max_tokens", "seed"]) {
+    const value = number(id);
+    if (value !== undefined) fields[id] = value;
+  }
+  return fields;
+}
+
+async function send(text) {
+  if (answering !== null || text.trim() === "") return;
+  const mine = messages;
+  const asked = [...messages, { role: "user", content: text }];
+  const system = element("system").value.trim();
+  const body = {
+    messages: system ? [{ role: "system", content: system }, ...asked] : asked,
+    stream: true,
+    stream_options: { include_usage: true },
+    ...settings(),
+  };
+  element("welcome").hidden = true;
+  element("prompt").value = "";
+  const question = show("user");
+  question.textContent = text;
+  const answer = new Answer(show("answer"));
+  answering = new AbortController();
+  busy(true);
+  try {
+    await receive(body, answer, answering.signal);
+  } catch (error) {
+    if (!answering.signal.aborted) {
+      answer.fail(error.message);
+      element("prompt").value ||= text;
+    }
+  }
+  answer.end();
+  // A new chat may have begun meanwhile.
+  if (messages === mine && !answer.failed) messages = [...asked, { role: "assistant", content: answer.text }];
+  answering = null;
+  busy(false);
+}
+
+/** Takes the answer as it comes. */
+async function receive(body, answer, signal) {
+  const headers = { "content-type": "application/json" };
+  const response = await call("v1/chat/completions", { method: "POST", headers, body: JSON.stringify(body), signal });
+  if (!response.ok) throw new Error(await reason(response));
+  for await (const { data } of events(response.body)) {
+    if (data === "[DONE]") return;
+    const chunk = JSON.parse(data);
+    if (chunk.error) throw new Error(chunk.error.message);
+    const [choice] = chunk.choices;
+    if (choice) answer.add(choice.delta, choice.finish_reason);
+    if (chunk.usage) answer.used(chunk.usage, chunk.pagoda);
+  }
+  throw new Error("the connection was closed before the answer ended");
+}
+
+function busy(is) {
+  element("send").hidden = is;
+  element("stop").hidden = !is;
+  if (!is) element("prompt").focus({ preventScroll: true });
+}
+
+function show(kind) {
+  const shown = document.createElement("article");
+  shown.className = `message ${kind}`;
+  shown.setAttribute("aria-label", kind === "user" ? "You" : "Answer");
+  const list = element("messages");
+  list.append(shown);
+  list.scrollTop = list.scrollHeight;
+  return shown;
+}
+
+/** An answer that is being written. */
+class Answer {
+  text = "";
+  failed = false;
+  #thought = "";
+  #thoughts = null;
+  #drawn = false;
+
+  constructor(shown) {
+    this.shown = shown;
+    shown.classList.add("open");
+    shown.setAttribute("aria-busy", "true");
+    this.body = document.createElement("div");
+    this.body.className = "text";
+    shown.append(this.body);
+  }
+
+  add({ content, reasoning_content: thought }, finish) {
+    this.text += content ?? "";
+    this.#thought += thought ?? "";
+    if (finish === "length") this.cut = true;
+    if (this.#drawn) return;
+    this.#drawn = true;
+    requestAnimationFrame(() => this.#draw());
+  }
+
+  #draw() {
+    this.#drawn = false;
+    const list = element("messages");
+    const atEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 48;
+    if (this.#thought && !this.#thoughts) this.#fold();
+    if (this.#thoughts) this.#thoughts.textContent = this.#thought;
+    this.body.replaceChildren(...rendered(this.text));
+    if (atEnd) list.scrollTop = list.scrollHeight;
+  }
+
+  /** A place for thoughts, folded. */
+  #fold() {
+    const folded = document.createElement("details");
+    folded.className = "thoughts";
+    const summary = document.createElement("summary");
+    summary.textContent = "Thoughts";
+    this.#thoughts = document.createElement("div");
+    folded.append(summary, this.#thoughts);
+    this.shown.prepend(folded);
+  }
+
+  used(usage, engine) {
+    const { prompt_tokens: prompt, completion_tokens: generated, prompt_tokens_details: details } = usage;
+    const parts = [`${prompt} prompt tokens, ${details.cached_tokens} cached`, `${generated} generated`];
+    if (engine?.decode_ms > 0 && generated > 1) parts.push(`${((generated - 1) / (engine.decode_ms / 1000)).toFixed(1)} tokens/s`);
+    if (engine?.prefill_ms != null) parts.push(`first token after ${time((engine.queue_ms ?? 0) + engine.prefill_ms)}`);
+    if (engine?.sparse && engine.sparse.policy !== "full") parts.push(`read ${(engine.sparse.density * 100).toFixed(0)} % of the blocks`);
+    this.#note(parts.join(" · "));
+  }
+
+  fail(message) {
+    this.failed = true;
+    this.#note(message).classList.add("error");
+  }
+
+  end() {
+    this.#draw();
+    if (this.cut) this.#note("The maximum number of tokens was reached.");
+    if (!this.text && !this.failed) this.#note("No answer.");
+    this.shown.classList.remove("open");
+    this.shown.removeAttribute("aria-busy");
+  }
+
+  #note(text) {
+    const note = document.createElement("p");
+    note.className = "note";
+    note.textContent = text;
+    this.shown.append(note);
+    const list = element("messages");
+    list.scrollTop = list.scrollHeight;
+    return note;
+  }
+}
+
+function time(ms) {
+  return ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(1)} s`;
+}
+
+/** Text as nodes: fenced and inline code, and bold words; all else as it is. */
+function rendered(text) {
+  return text.split(/^```/m).flatMap((part, at) => {
+    if (at % 2 === 0) return inline(part);
+    const block = document.createElement("pre");
+    block.textContent = part.replace(/^[^\n]*\n?/, "").replace(/\n$/, "");
+    return [block];
+  });
+}
+
+function inline(text) {
+  return text.split(/(`[^`\n]+`|\*\*[^*\n]+\*\*)/).map((part) => {
+    const [tag, cut] = part.startsWith("`") ? ["code", 1] : part.startsWith("**") ? ["b", 2] : [null, 0];
+    if (tag === null || part.length <= 2 * cut) return document.createTextNode(part);
+    const node = document.createElement(tag);
+    node.textContent = part.slice(cut, -cut);
+    return node;
+  });
+}
