@@ -1,0 +1,142 @@
+//! Outputs that must have a form.
+
+use serde_json::{Value, json};
+
+use crate::client::{get, post, post_bytes, receive, send};
+use crate::fixture::{Setup, shared, start};
+
+const PATH: &str = "/v1/chat/completions";
+
+/// The text of an answer in a form, drawn hot from random weights, so that nothing but the form holds it.
+fn answer(seed: u32, fields: &Value) -> String {
+    let mut body = json!({ "messages": [{ "role": "user", "content": "a" }], "temperature": 1.5, "seed": seed, "max_tokens": 300 });
+    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    let reply = post(shared(), PATH, &body).ok();
+    assert_eq!(reply["choices"][0]["finish_reason"], "stop", "{reply}");
+    reply["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn schemas_hold() {
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "mood": { "enum": ["glad", "sad"] },
+            "count": { "type": "integer", "minimum": 10, "maximum": 99 },
+        },
+        "required": ["mood", "count"],
+        "additionalProperties": false,
+    });
+    let format =
+        json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": schema, "strict": true } });
+    for seed in 0..4 {
+        for fields in
+            [json!({ "response_format": format }), json!({ "structured_outputs": { "json": schema } })]
+        {
+            let value: Value = serde_json::from_str(&answer(seed, &fields)).unwrap();
+            assert!(value["mood"] == "glad" || value["mood"] == "sad", "{value}");
+            assert!((10..=99).contains(&value["count"].as_u64().unwrap()), "{value}");
+            assert_eq!(value.as_object().unwrap().len(), 2);
+        }
+    }
+}
+
+#[test]
+fn choices_expressions_and_grammars_hold() {
+    let structured = |form: Value| answer(7, &json!({ "structured_outputs": form }));
+    let choice = structured(json!({ "choice": ["the lion", "a \"hare\""] }));
+    assert!(["the lion", "a \"hare\""].contains(&choice.as_str()), "{choice}");
+    let date = structured(json!({ "regex": "[0-9]{4}-[0-9]{2}" }));
+    let digits = date.chars().filter(char::is_ascii_digit).count();
+    assert_eq!((date.len(), digits, &date[4..5]), (7, 6, "-"), "{date}");
+    let sum = structured(json!({ "grammar": "start: NUM \"+\" NUM\nNUM: /[1-9]/" }));
+    assert!(sum.len() == 3 && sum.as_bytes()[1] == b'+', "{sum}");
+}
+
+#[test]
+fn samples_and_streams_keep_the_form() {
+    let body = json!({
+        "prompt": ["a", "b"], "n": 3, "temperature": 1.5, "seed": 1, "max_tokens": 20, "stream": true,
+        "structured_outputs": { "regex": "(ab|ba){3}" },
+    });
+    let mut events = post(shared(), "/v1/completions", &body).events();
+    assert_eq!(events.pop().as_deref(), Some("[DONE]"));
+    let mut texts = vec![String::new(); 6];
+    for event in events {
+        let chunk: Value = serde_json::from_str(&event).unwrap();
+        let choice = &chunk["choices"][0];
+        texts[usize::try_from(choice["index"].as_u64().unwrap()).unwrap()]
+            .push_str(choice["text"].as_str().unwrap());
+    }
+    for text in &texts {
+        let pairs: Vec<&str> =
+            text.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap()).collect();
+        assert!(pairs.len() == 3 && pairs.iter().all(|pair| ["ab", "ba"].contains(pair)), "{texts:?}");
+    }
+    assert!(texts.iter().any(|text| *text != texts[0]), "samples draw with seeds of their own: {texts:?}");
+}
+
+#[test]
+fn forms_that_are_none_are_refused() {
+    let refused = |fields: Value| {
+        let mut body = json!({ "messages": [{ "role": "user", "content": "a" }] });
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let error = post(shared(), PATH, &body).refused(400);
+        error["param"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(refused(json!({ "structured_outputs": { "regex": "(" } })), "structured_outputs");
+    assert_eq!(
+        refused(json!({ "structured_outputs": { "regex": "a", "choice": ["a"] } })),
+        "structured_outputs"
+    );
+    assert_eq!(refused(json!({ "structured_outputs": { "json": "{" } })), "structured_outputs.json");
+    assert_eq!(
+        refused(
+            json!({ "response_format": { "type": "json_schema", "json_schema": { "name": "x", "schema": { "type": "wool" } } } })
+        ),
+        "response_format"
+    );
+    assert_eq!(refused(json!({ "response_format": { "type": "xml" } })), "response_format.type");
+    let both =
+        json!({ "response_format": { "type": "json_object" }, "structured_outputs": { "regex": "a" } });
+    assert_eq!(refused(both), "structured_outputs");
+}
+
+/// Mean time between tokens in milliseconds, of streams that run at the same time.
+fn time_between_tokens(streams: u32, tokens: u32, fields: &Value) -> f64 {
+    let served = start(Setup { sequences: streams, ..Setup::default() });
+    let body = |seed: u32| {
+        let mut body = json!({
+            "prompt": format!("{seed} lions"), "seed": seed, "temperature": 1, "max_tokens": tokens,
+            "min_tokens": tokens, "stream": true, "stream_options": { "include_usage": true },
+        });
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        post_bytes("/v1/completions", body.to_string().as_bytes())
+    };
+    let sent: Vec<_> = (0..streams).map(|seed| send(&served, &body(seed))).collect();
+    for stream in sent {
+        let events = receive(stream).events();
+        let usage: Value = serde_json::from_str(&events[events.len() - 2]).unwrap();
+        assert_eq!(usage["usage"]["completion_tokens"], tokens, "{usage}");
+    }
+    let page = get(&served, "/metrics");
+    let value = |name: &str| {
+        let line = page.text().lines().find(|line| line.starts_with(name)).expect(name);
+        line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
+    };
+    let name = "pagoda:inter_token_latency_seconds";
+    1e3 * value(&format!("{name}_sum")) / value(&format!("{name}_count"))
+}
+
+/// The cost of masks beside a model of no size, where it is largest: 32 streams with `PAGODA_LONG_TESTS=1`. The bound
+/// only tells a stall of all streams from noise.
+#[test]
+fn masks_stall_nobody() {
+    let long = std::env::var_os("PAGODA_LONG_TESTS").is_some();
+    let (streams, tokens) = if long { (32, 200) } else { (8, 24) };
+    let free = time_between_tokens(streams, tokens, &json!({ "ignore_eos": true }));
+    let form = json!({ "structured_outputs": { "regex": "[a-z ]{1000}" } });
+    let masked = time_between_tokens(streams, tokens, &form);
+    eprintln!("{streams} streams: {free:.3} ms between tokens, {masked:.3} ms with masks");
+    assert!(masked < 5.0 * free, "{masked} ms between tokens with masks, {free} ms without");
+}

@@ -1,0 +1,111 @@
+//! Clients that break off, send nonsense, or come in crowds.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::client::{get, post, post_bytes, receive, send};
+use crate::fixture::{Served, Setup, start, until};
+
+fn body(seed: u64) -> String {
+    let stream = seed.is_multiple_of(2);
+    let prompt = vec![seed % 100; 20 + usize::try_from(seed % 80).unwrap()];
+    json!({ "prompt": prompt, "max_tokens": 1 + seed % 60, "ignore_eos": true, "stream": stream, "n": 1 + seed % 2 }).to_string()
+}
+
+fn is_idle(served: &Served) -> bool {
+    let snapshot = served.handle.snapshot();
+    snapshot.running.is_empty()
+        && snapshot.waiting.is_empty()
+        && snapshot.blocks.used == 0
+        && served.handle.num_waiting() == 0
+}
+
+/// Clients that go away after a while: `PAGODA_LONG_TESTS=1` for 10,000 of them.
+#[test]
+fn disconnects_at_any_time_leak_nothing() {
+    let clients: u64 = if std::env::var_os("PAGODA_LONG_TESTS").is_some() { 10_000 } else { 300 };
+    let served = start(Setup::default());
+    let disconnect = |client: u64| {
+        let bytes = post_bytes("/v1/completions", body(client).as_bytes());
+        // Some break off within the request, others within the answer.
+        let sent = if client.is_multiple_of(5) { bytes.len() - 7 } else { bytes.len() };
+        let mut stream = send(&served, &bytes[..sent]);
+        thread::sleep(Duration::from_millis(client * 7919 % 40));
+        if client.is_multiple_of(3) {
+            let _ = stream.set_read_timeout(Some(Duration::from_millis(5)));
+            let _ = stream.read(&mut [0; 64]);
+        }
+    };
+    thread::scope(|scope| {
+        for worker in 0..8 {
+            scope.spawn(move || (0..clients / 8).for_each(|turn| disconnect(turn * 8 + worker)));
+        }
+    });
+    until("everything is given back", || is_idle(&served));
+    post(&served, "/v1/completions", &json!({ "prompt": "the", "max_tokens": 2 })).ok();
+    until("everything is given back again", || is_idle(&served));
+}
+
+#[test]
+fn a_client_that_closes_its_sending_half_is_gone() {
+    let served = start(Setup::default());
+    let endless = json!({ "prompt": "the", "max_tokens": 900, "ignore_eos": true }).to_string();
+    let stream = send(&served, &post_bytes("/v1/completions", endless.as_bytes()));
+    until("it runs", || !served.handle.snapshot().running.is_empty());
+    stream.shutdown(Shutdown::Write).unwrap();
+    until("it has ended", || is_idle(&served));
+}
+
+#[test]
+fn nonsense_gets_an_answer_or_a_close() {
+    let served = start(Setup::default());
+    let long = format!("GET /{} HTTP/1.1\r\nhost: a\r\n\r\n", "x".repeat(1 << 20));
+    let heads = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(10_000));
+    let smuggled = "POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n";
+    let wrong = [
+        &b"\x16\x03\x01\x02\x00\x01"[..],
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"\0\0\0\r\n\r\n",
+        long.as_bytes(),
+        heads.as_bytes(),
+        smuggled.as_bytes(),
+    ];
+    for bytes in wrong {
+        let mut stream = send(&served, bytes);
+        let _ = stream.shutdown(Shutdown::Write);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        let status = answer.get(9..12).map(|status| String::from_utf8_lossy(status).into_owned());
+        assert!(status.as_deref().is_none_or(|status| status.starts_with('4')), "{status:?}");
+    }
+    get(&served, "/health").ok();
+}
+
+#[test]
+fn a_body_of_100_mb_is_not_taken() {
+    let served = start(Setup::default());
+    let size = 100 << 20;
+    let head = format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {size}\r\n\r\n"
+    );
+    let mut stream = send(&served, head.as_bytes());
+    let megabyte = vec![b' '; 1 << 20];
+    let sent = (0..100).take_while(|_| stream.write_all(&megabyte).is_ok()).count();
+    assert!(sent < 100, "all of it was taken");
+    get(&served, "/health").ok();
+}
+
+#[test]
+fn many_idle_connections_stop_nobody() {
+    let served = start(Setup::default());
+    let idle: Vec<_> = (0..500)
+        .map(|turn: usize| send(&served, if turn.is_multiple_of(2) { b"" } else { b"GET /hea" }))
+        .collect();
+    let reply = receive(send(&served, &post_bytes("/v1/completions", body(1).as_bytes())));
+    assert_eq!(reply.status, 200);
+    drop(idle);
+}

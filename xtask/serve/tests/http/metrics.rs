@@ -1,0 +1,61 @@
+//! The page that Prometheus and routers read.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+use serve::MetricsNames;
+
+use crate::client::{get, post};
+use crate::fixture::{Served, Setup, start, until};
+
+/// Samples by their names with labels.
+fn samples(served: &Served) -> BTreeMap<String, f64> {
+    let reply = get(served, "/metrics");
+    assert_eq!(reply.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    let sample = |line: &str| {
+        let (name, value) = line.rsplit_once(' ').unwrap();
+        (name.replace("model_name=\"tiny\",engine=\"0\"", ""), value.parse().unwrap())
+    };
+    reply.text().lines().filter(|line| !line.starts_with('#')).map(sample).collect()
+}
+
+#[test]
+fn what_happens_is_counted() {
+    let mut setup = Setup::default();
+    setup.options.metrics_names = MetricsNames::Both;
+    let served = start(setup);
+    let body = json!({ "prompt": vec![9; 100], "max_tokens": 12, "ignore_eos": true, "n": 2 });
+    post(&served, "/v1/completions", &body).ok();
+    post(&served, "/v1/completions", &body).ok();
+    until("all is counted", || get(&served, "/load").ok()["num_running"] == 0);
+    let samples = samples(&served);
+    for prefix in ["pagoda", "vllm"] {
+        let at = |name: &str| samples[&format!("{prefix}:{name}")];
+        assert_eq!(at("request_success_total{,finished_reason=\"length\"}").to_bits(), 4_f64.to_bits());
+        assert_eq!([at("generation_tokens_total{}"), at("prompt_tokens_cached_total{}")], [48.0, 96.0]);
+        assert_eq!(
+            at("prompt_tokens_cached_by_source_total{,source=\"device\"}").to_bits(),
+            96_f64.to_bits()
+        );
+        assert_eq!(
+            [at("num_requests_running{}"), at("num_requests_waiting{}"), at("kv_cache_usage_perc{}")],
+            [0.0; 3]
+        );
+        assert_eq!(
+            [at("time_to_first_token_seconds_count{}"), at("inter_token_latency_seconds_count{}")],
+            [4.0, 44.0]
+        );
+        assert_eq!(at("request_generation_tokens_bucket{,le=\"10\"}").to_bits(), 0_f64.to_bits());
+        assert_eq!(
+            [at("request_generation_tokens_bucket{,le=\"50\"}"), at("request_generation_tokens_sum{}")],
+            [4.0, 48.0]
+        );
+        assert_eq!(at("e2e_request_latency_seconds_bucket{,le=\"+Inf\"}").to_bits(), 4_f64.to_bits());
+        assert!(at("prefix_cache_hits_total{}") <= at("prefix_cache_queries_total{}"));
+    }
+    assert!(
+        samples
+            .keys()
+            .any(|name| name.starts_with("vllm:cache_config_info{,block_size=\"16\",num_gpu_blocks="))
+    );
+}
