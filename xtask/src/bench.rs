@@ -7,10 +7,10 @@ mod offload;
 mod plan;
 mod policies;
 mod replay;
-mod svg;
 mod workload;
 
 use anyhow::Result;
+use pagoda::Registry;
 
 use crate::cli::{BenchArgs, BenchSuite};
 
@@ -18,11 +18,11 @@ use crate::cli::{BenchArgs, BenchSuite};
 ///
 /// # Errors
 /// Errors of the engine.
-pub fn run(args: &BenchArgs) -> Result<()> {
+pub fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
     match args.suite {
         None | Some(BenchSuite::E2e) => e2e::run(args),
         Some(BenchSuite::Kernels) => kernels::run(args),
-        Some(BenchSuite::Policies) => policies::run(args),
+        Some(BenchSuite::Policies) => policies::run(args, registry),
         Some(BenchSuite::Offload) => offload::run(args),
     }
 }

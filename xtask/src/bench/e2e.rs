@@ -8,7 +8,7 @@ mod row;
 use std::fs;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use pagoda::{Demand, EngineOptions, Model};
 
 use self::measure::Bench;
@@ -33,7 +33,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
         return write(args, &rows);
     }
     let model = model::open(&args.engine)?;
-    let software = model.gpu(&EngineOptions::try_from(&args.engine)?)?.is_cpu();
+    let software = model.gpu(&EngineOptions::from(&args.engine))?.is_cpu();
     for (engine, batches) in Plan::read(args, software)? {
         measure(args, &engine, &model, &batches, &mut rows)?;
     }
@@ -42,6 +42,15 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
 }
 
 fn replay_all(args: &BenchArgs, model: &Model, traces: &[workload::Workload]) -> Result<()> {
+    let context = model.config.context_length;
+    for trace in traces {
+        let longest = trace.longest();
+        ensure!(
+            longest <= u64::from(context),
+            "workload {}: the longest request has {longest} tokens, the context length is {context}",
+            trace.name
+        );
+    }
     let run = |trace: &workload::Workload| {
         replay::run(args, model, trace).with_context(|| format!("workload {}", trace.name))
     };
@@ -61,7 +70,7 @@ fn measure(
     let (fit, long): (Vec<Batch>, Vec<Batch>) = batches.iter().partition(|row| row.longest() <= context);
     long.iter().for_each(|row| eprintln!("{label} {row}: left out, the context length is {context}"));
     let Some(first) = fit.first() else { return Ok(()) };
-    let gpu = model.gpu(&EngineOptions::try_from(engine)?)?;
+    let gpu = model.gpu(&EngineOptions::from(engine))?;
     // The first time the device's clock may be down.
     Ceiling::measure(&gpu)?;
     let ceiling = Ceiling::measure(&gpu)?;

@@ -26,7 +26,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use pagoda::{Notes, verdicts};
 use serde::Serialize;
 
-use super::svg::{Axis, Series, chart, quantity};
+use super::chart::{Axis, Join, Series, chart};
 use crate::cli::BenchArgs;
 use crate::report;
 pub(super) use ceiling::Ceiling;
@@ -58,7 +58,7 @@ struct Row {
     skipped: Option<String>,
 }
 
-/// What one run of the suite says.
+/// Results of one run of the suite.
 #[derive(Debug, Serialize)]
 struct Report {
     adapter: String,
@@ -229,17 +229,18 @@ fn roofline(bench: &Report) -> String {
         let name = format!("{}, {}", row.kernel, row.level);
         let point = (row.operations / row.bytes, row.operations / us * 1e6);
         match series.iter_mut().find(|series| series.name == name) {
-            Some(series) => series.points.push(point),
-            None => series.push(Series { name, points: vec![point], joined: false }),
+            Some(series) => series.points.push(point.into()),
+            None => series.push(Series { name, points: vec![point.into()], join: Join::Apart }),
         }
     }
-    let intensities: Vec<f64> = series.iter().flat_map(|s| &s.points).map(|p| p.0).collect();
+    let intensities: Vec<f64> = series.iter().flat_map(|s| &s.points).map(|p| p.x).collect();
     let roof = |name: &str, rate: f64| {
         let knee = rate / ceiling.bytes_s;
         let low = intensities.iter().copied().fold(knee / 10.0, f64::min);
         let high = intensities.iter().copied().fold(knee * 10.0, f64::max);
-        let points = vec![(low, low * ceiling.bytes_s), (knee, rate), (high, rate)];
-        Series { name: format!("{name}: {}", quantity(rate, "FLOP/s")), points, joined: true }
+        let points = [(low, low * ceiling.bytes_s), (knee, rate), (high, rate)];
+        let name = format!("{name}: {}", quantity(rate, "FLOP/s"));
+        Series { name, points: points.map(Into::into).to_vec(), join: Join::Line }
     };
     let mut roofs = vec![roof("f32", ceiling.f32_s)];
     roofs.extend(ceiling.matrix_s.map(|rate| roof("matrices", rate)));
@@ -251,7 +252,16 @@ fn roofline(bench: &Report) -> String {
         bench.level,
         quantity(ceiling.bytes_s, "B/s")
     );
-    chart(&title, &Axis::log("operations a byte"), &Axis::log("operations a second"), &roofs)
+    chart(&title, &Axis::log("operations a byte"), &Axis::log("operations a second"), roofs)
+}
+
+/// Three digits and the unit.
+fn quantity(value: f64, unit: &str) -> String {
+    let scales = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
+    let (scale, prefix) = scales.into_iter().find(|(scale, _)| value >= *scale).unwrap_or((1.0, ""));
+    let scaled = value / scale;
+    let digits = if scaled < 9.995 { 2 } else { usize::from(scaled < 99.95) };
+    format!("{scaled:.digits$} {prefix}{unit}")
 }
 
 #[cfg(test)]
@@ -301,5 +311,11 @@ mod tests {
             assert!(svg.contains(name), "{name}");
         }
         assert!(!svg.contains("copy_blocks"));
+    }
+
+    #[test]
+    fn quantities_have_three_digits() {
+        let shown = [4.555e12, 50e12, 636e12, 999.9e9, 8192.0].map(|value| quantity(value, "B/s"));
+        assert_eq!(shown.join(", "), "4.55 TB/s, 50.0 TB/s, 636 TB/s, 1000 GB/s, 8.19 kB/s");
     }
 }

@@ -34,7 +34,7 @@ struct Row {
     driver: String,
     /// `single`, `batch` or `short`.
     workload: &'static str,
-    /// Where keys and values are: `resident`, `host`, or `streamed` for dense attention through the ring.
+    /// Place of keys and values: `resident`, `host`, or `streamed` for dense attention through the ring.
     tier: &'static str,
     /// SPEC of the policy, `full` for dense attention.
     policy: String,
@@ -103,9 +103,10 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     Ok(())
 }
 
-/// What a row is compared with, step by step: the same with everything resident, and with the host tier in device memory.
+/// Runs that a row is compared with, step by step: the same with everything resident, and with the host tier in device
+/// memory.
 #[derive(Clone, Copy)]
-struct Beside<'a> {
+struct Baselines<'a> {
     resident: &'a Steps,
     control: &'a Steps,
 }
@@ -177,11 +178,11 @@ impl Bench<'_> {
         self.rig.open(&[case.clone(), control, tight.clone()])?;
         for (walk, turnover) in walks {
             let measured = self.rig.measure(*walk, self.plan.steps)?;
-            let [resident, control, steps] = &measured[..] else { unreachable!("three seats") };
+            let [resident, control, steps] = &measured[..] else { unreachable!("three contenders") };
             if resident_too {
                 self.push(workload, (0, case), Some(*turnover), resident, None)?;
             }
-            self.push(workload, (2, &tight), Some(*turnover), steps, Some(Beside { resident, control }))?;
+            self.push(workload, (2, &tight), Some(*turnover), steps, Some(Baselines { resident, control }))?;
         }
         Ok(())
     }
@@ -189,12 +190,12 @@ impl Bench<'_> {
     fn push(
         &mut self,
         workload: &'static str,
-        (seat, case): (usize, &Case),
+        (contender, case): (usize, &Case),
         turnover: Option<f64>,
         steps: &Steps,
-        beside: Option<Beside<'_>>,
+        baselines: Option<Baselines<'_>>,
     ) -> Result<()> {
-        for other in beside.into_iter().flat_map(|beside| [beside.resident, beside.control]) {
+        for other in baselines.into_iter().flat_map(|baselines| [baselines.resident, baselines.control]) {
             let differs = other.ids.iter().zip(&steps.ids).position(|(a, b)| a != b);
             ensure!(
                 differs.is_none(),
@@ -215,8 +216,8 @@ impl Bench<'_> {
         let [misses, ahead] = [steps.pages[1], steps.pages[2]];
         let exposed = |cost: FetchCost| (misses + ahead * (1.0 - cost.hidden_ahead)) / (misses + ahead);
         let wait_ms = steps.cost.zip(transfer_ms).map(|(cost, ms)| ms * exposed(cost));
-        let resident = beside.map(|beside| &beside.resident.bursts_ms[..]);
-        let control = beside.map(|beside| &beside.control.bursts_ms[..]);
+        let resident = baselines.map(|baselines| &baselines.resident.bursts_ms[..]);
+        let control = baselines.map(|baselines| &baselines.control.bursts_ms[..]);
         let longer = |than: &[f64]| Median::of_differences(&steps.bursts_ms, than);
         let hidden = |than: &[f64]| {
             let transfer_ms = transfer_ms?;
@@ -230,7 +231,7 @@ impl Bench<'_> {
             policy: case.policy.clone().unwrap_or_else(|| "full".into()),
             streams: case.streams,
             context: case.context,
-            pool: self.rig.pool(seat),
+            pool: self.rig.pool(contender),
             turnover,
             tok_s,
             step_ms,
@@ -239,7 +240,7 @@ impl Bench<'_> {
             wait_ms,
             fetch_gb_s: steps.cost.map(|cost| 1.0 / cost.ns_a_byte),
             hidden_ahead: steps.cost.filter(|_| ahead > 0.0).map(|cost| cost.hidden_ahead),
-            of_resident: beside.map(|beside| beside.resident.step_ms() / step_ms.median),
+            of_resident: baselines.map(|baselines| baselines.resident.step_ms() / step_ms.median),
             of_streamed: streamed.map(|streamed| tok_s / streamed.tok_s),
             decisions_ms: control.zip(resident).map(|(a, b)| Median::of_differences(a, b)),
             longer_ms: control.map(longer),

@@ -7,20 +7,23 @@ mod page;
 mod plan;
 mod runner;
 
+use std::env;
 use std::fs;
+use std::hash::{DefaultHasher, Hasher as _};
 use std::io;
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use attn_kernels::gpu::Gpu;
 use indicatif::{ProgressBar, ProgressStyle};
 use models::Decoder;
-use pagoda::{Demand, EngineOptions, Model};
+use pagoda::{Demand, EngineOptions, Model, Registry, Sparse};
 
 use crate::cli::{BenchArgs, EngineArgs};
 use crate::{model, report};
 use cell::{Cell, Cells, Phase};
 use plan::{Plan, Task};
-use runner::Way;
+use runner::SequencePlan;
 
 /// Tokens per answer, as many as RULER's longest.
 const ANSWER_TOKENS: u32 = 24;
@@ -28,7 +31,7 @@ const ANSWER_TOKENS: u32 = 24;
 /// The text whose likelihood is measured if the plan names no file: see xtask/texts.
 const TEXT: &str = include_str!("../../texts/gpl-3.txt");
 
-/// What a step reports about the selections of a policy.
+/// Report of a step about the selections of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Watch {
     /// The selected blocks.
@@ -41,16 +44,29 @@ enum Watch {
 struct Job {
     cell: Cell,
     ids: Vec<u32>,
-    way: Way,
+    sequence: SequencePlan,
     watch: Watch,
     expected: Vec<String>,
 }
 
 /// Runs the suite.
-pub(super) fn run(args: &BenchArgs) -> Result<()> {
+pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
     let gpu = Gpu::open(&args.engine.gpu())?;
     let plan = Plan::read(args.plan.as_deref(), gpu.is_cpu())?;
+    let sparse = |policy: &String| {
+        let spec = policy.parse().with_context(|| format!("policy {policy}"))?;
+        Sparse::new(registry, &spec).with_context(|| format!("policy {policy}"))
+    };
+    let policies = plan.policies.iter().map(sparse).collect::<Result<Vec<Sparse>>>()?;
     let model = model::open(&args.engine)?;
+    for (policy, sparse) in plan.policies.iter().zip(&policies) {
+        model.check_sparse(sparse, args.engine.block_size).with_context(|| format!("policy {policy}"))?;
+    }
+    let (longest, context) = (plan.longest(), model.config.context_length);
+    anyhow::ensure!(
+        longest <= context,
+        "the longest sequence has {longest} tokens, the context length is {context}"
+    );
     let setup = setup(args, &plan, &model, &gpu)?;
     drop(gpu);
     let mut cells = Cells::open(args.out.as_deref())?;
@@ -59,7 +75,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
         ProgressStyle::with_template("[{bar:30}] {pos} of {len}, {eta} left: {msg}")?.progress_chars("=> "),
     );
     let mut rows = Vec::new();
-    for policy in &plan.policies {
+    for (policy, sparse) in plan.policies.iter().zip(&policies) {
         // A policy whose cells were all measured before needs no model on the device.
         let mut decoder: Option<(Watch, Decoder, u64)> = None;
         for job in &jobs {
@@ -77,7 +93,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
                     }
                     let (_, decoder, block_bytes) = match &mut decoder {
                         Some(open) => open,
-                        none => none.insert(open(args, &plan, &model, policy, job.watch)?),
+                        none => none.insert(open(args, &plan, &model, sparse, job.watch)?),
                     };
                     let done = measure(decoder, *block_bytes, &model, job, cell)
                         .with_context(|| format!("{policy}, {}", job.cell.task))?;
@@ -105,7 +121,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     Ok(())
 }
 
-/// What results depend on besides policy and task.
+/// Describes everything that results depend on besides policy and task.
 fn setup(args: &BenchArgs, plan: &Plan, model: &Model, gpu: &Gpu) -> Result<String> {
     let name = args
         .engine
@@ -115,13 +131,22 @@ fn setup(args: &BenchArgs, plan: &Plan, model: &Model, gpu: &Gpu) -> Result<Stri
     let info = gpu.info();
     let EngineArgs { block_size, kv_dtype, select_on, .. } = &args.engine;
     Ok(format!(
-        "{name} ({:032x}), KV {kv_dtype:?}, blocks of {block_size}, chunks of {}, selection on {select_on:?}; {} level {}, driver {}",
+        "{name} ({:032x}), KV {kv_dtype:?}, blocks of {block_size}, chunks of {}, selection on {select_on:?}; {} level {}, driver {}, build {:016x}",
         model.fingerprint()?,
         plan.chunk,
         info.name,
         gpu.level(),
         info.driver_info,
+        build(&env::current_exe()?)?,
     ))
+}
+
+/// Names a program by its file: measurements of another build, of another profile say, are not to be mixed with its own.
+fn build(program: &Path) -> Result<u64> {
+    let bytes = fs::read(program).with_context(|| format!("{}: cannot be read", program.display()))?;
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&bytes);
+    Ok(hasher.finish())
 }
 
 /// The engine with a policy, and the bytes of one of the policy's blocks per KV head and layer.
@@ -129,12 +154,11 @@ fn open(
     args: &BenchArgs,
     plan: &Plan,
     model: &Model,
-    policy: &str,
+    sparse: &Sparse,
     watch: Watch,
 ) -> Result<(Watch, Decoder, u64)> {
-    let spec = policy.parse().with_context(|| format!("policy {policy}"))?;
-    let engine = EngineArgs { sparse: Some(spec), chunk: plan.chunk, ..args.engine.clone() };
-    let mut options = EngineOptions::try_from(&engine)?.demand(Demand::one(plan.longest().into()));
+    let engine = EngineArgs { sparse: Some(sparse.clone()), chunk: plan.chunk, ..args.engine.clone() };
+    let mut options = EngineOptions::from(&engine).demand(Demand::one(plan.longest().into()));
     let sparse = options.sparse.as_mut().expect("the arguments name a policy");
     (sparse.trace, sparse.measure) = (watch == Watch::Blocks, watch == Watch::Worth);
     let block = sparse.policy.block_size().get();
@@ -168,8 +192,9 @@ fn jobs(plan: &Plan, model: &Model, setup: &str) -> Result<Vec<Job>> {
             let name = text.file.as_ref().map_or("gpl-3".into(), |file| file.display().to_string());
             let task = format!("{kind} {name}, {} tokens, decode from {}", text.tokens, text.decode_from);
             let score = watch == Watch::Blocks;
-            let way = Way { chunk: plan.chunk, decode_from: text.decode_from, generate: 0, score };
-            Ok(Job { cell: cell(kind, task, text.tokens, None), ids, way, watch, expected: Vec::new() })
+            let sequence =
+                SequencePlan { chunk: plan.chunk, decode_from: text.decode_from, generate: 0, score };
+            Ok(Job { cell: cell(kind, task, text.tokens, None), ids, sequence, watch, expected: Vec::new() })
         };
         texts.iter().map(job).collect()
     };
@@ -180,13 +205,17 @@ fn jobs(plan: &Plan, model: &Model, setup: &str) -> Result<Vec<Job>> {
                 for seed in 0..needles.samples {
                     let needle = needles::needle(model, needles.task, *length, *depth, seed.into())?;
                     let tokens = u32::try_from(needle.ids.len())?;
-                    let way =
-                        Way { chunk: plan.chunk, decode_from: tokens, generate: ANSWER_TOKENS, score: false };
+                    let sequence = SequencePlan {
+                        chunk: plan.chunk,
+                        decode_from: tokens,
+                        generate: ANSWER_TOKENS,
+                        score: false,
+                    };
                     let one = matches!(needles.task, Task::PassKey | Task::Single);
                     let task = format!("{:?}, {length} tokens, depth {depth}, seed {seed}", needles.task);
                     let cell = cell(needles.task.name(), task, tokens, one.then_some(*depth));
                     let watch = Watch::Blocks;
-                    jobs.push(Job { cell, ids: needle.ids, way, watch, expected: needle.expected });
+                    jobs.push(Job { cell, ids: needle.ids, sequence, watch, expected: needle.expected });
                 }
             }
         }
@@ -218,8 +247,8 @@ fn measure(
     job: &Job,
     mut cell: Cell,
 ) -> Result<Cell> {
-    let ran = runner::run(decoder, &job.ids, job.way)?;
-    if let (Some(tokenizer), true) = (&model.tokenizer, job.way.generate > 0) {
+    let ran = runner::run(decoder, &job.ids, job.sequence)?;
+    if let (Some(tokenizer), true) = (&model.tokenizer, job.sequence.generate > 0) {
         let answer = tokenizer.decode(&ran.generated, true)?;
         cell.found = Some(needles::found(&answer, &job.expected));
         cell.answer = Some(answer);
@@ -256,5 +285,25 @@ fn print(rows: &[Cell], plan: &Plan) {
     for (policy, layers) in page::layers(rows) {
         let layers: Vec<String> = layers.iter().map(|density| format!("{density:.2}")).collect();
         println!("{policy}: density of decode by layer: {}", layers.join(" "));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_of_another_build_are_not_reused() {
+        let folder = tempfile::tempdir().unwrap();
+        let setup = |text: &str| {
+            let program = folder.path().join("program");
+            fs::write(&program, text).unwrap();
+            format!("build {:016x}", build(&program).unwrap())
+        };
+        let mut cells = Cells::default();
+        let measured = Cell { setup: setup("release"), ..cell::example("full", "text 512") };
+        cells.put(measured.clone()).unwrap();
+        let again = |text| cells.get(&Cell { setup: setup(text), ..measured.clone() }).is_some();
+        assert_eq!([again("release"), again("debug")], [true, false]);
     }
 }

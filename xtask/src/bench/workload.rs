@@ -8,6 +8,9 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
+/// Maximum number of requests of a workload.
+const MAX_REQUESTS: u32 = 1 << 24;
+
 /// A workload file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -69,7 +72,7 @@ pub(super) struct Arrival {
     pub(super) output: u32,
 }
 
-/// What `bench e2e` replays if no file is given, for GPUs and for software drivers.
+/// Returns the workloads that `bench e2e` replays if no file is given, for GPUs or for software drivers.
 pub(super) fn builtin(software: bool) -> Result<Vec<Workload>> {
     macro_rules! files {
         ($folder:literal) => {
@@ -107,7 +110,16 @@ impl Workload {
             !name.is_empty() && name.chars().all(named),
             "name {name:?} is not made of letters, digits and -"
         );
-        ensure!(self.requests > 0, "requests is 0");
+        ensure!(
+            (1..=MAX_REQUESTS).contains(&self.requests),
+            "requests is {}, the limits are 1 and {MAX_REQUESTS}",
+            self.requests
+        );
+        ensure!(
+            self.kv_blocks.is_none_or(|blocks| blocks >= 2),
+            "kv_blocks is {:?}, the least is 2",
+            self.kv_blocks
+        );
         match self.arrivals {
             Arrivals::Poisson { per_second } => {
                 ensure!(
@@ -116,11 +128,16 @@ impl Workload {
                 );
             }
             Arrivals::Bursts { size, every_s } => {
-                ensure!(size > 0, "bursts of size 0");
+                ensure!(size > 0, "size of bursts is 0, the least is 1");
                 ensure!(every_s.is_finite() && every_s >= 0.0, "every_s is {every_s}, not a time");
             }
         }
-        ensure!(self.classes.iter().any(|class| class.weight > 0), "no class has a weight above 0");
+        let weights: u64 = self.classes.iter().map(|class| u64::from(class.weight)).sum();
+        let limit = u64::from(u32::MAX);
+        ensure!(
+            (1..=limit).contains(&weights),
+            "weights of the classes are {weights} in all, the limits are 1 and {limit}"
+        );
         for (index, class) in self.classes.iter().enumerate() {
             for (what, (least, most)) in [("prompt", class.prompt), ("output", class.output)] {
                 ensure!(
@@ -130,9 +147,18 @@ impl Workload {
             }
         }
         if let Some(shared) = self.shared_prefix {
-            ensure!(shared.prefixes > 0, "shared_prefix: 0 prefixes");
+            ensure!(shared.prefixes > 0, "prefixes of shared_prefix is 0, the least is 1");
         }
+        let (longest, limit) = (self.longest(), u64::from(u32::MAX));
+        ensure!(longest <= limit, "the longest request has {longest} tokens, the limit is {limit}");
         Ok(())
+    }
+
+    /// Tokens of the longest request that the workload can draw, those to generate included.
+    pub(super) fn longest(&self) -> u64 {
+        let of_class = |class: &Class| u64::from(class.prompt.1) + u64::from(class.output.1);
+        let drawn = self.classes.iter().filter(|class| class.weight > 0).map(of_class);
+        u64::from(self.shared_prefix.map_or(0, |shared| shared.tokens)) + drawn.max().unwrap_or(0)
     }
 
     /// The trace with tokens of a vocabulary, in order of arrival. Each `salt` gives another trace of the
@@ -241,11 +267,13 @@ mod tests {
             assert_ne!(changed, text);
             format!("{:#}", parse(&changed).unwrap_err())
         };
-        insta::assert_snapshot!(refused("requests: 8", "requests: 0"), @"requests is 0");
-        insta::assert_snapshot!(refused("size: 4", "size: 0"), @"bursts of size 0");
+        insta::assert_snapshot!(refused("requests: 8", "requests: 0"), @"requests is 0, the limits are 1 and 16777216");
+        insta::assert_snapshot!(refused("size: 4", "size: 0"), @"size of bursts is 0, the least is 1");
         insta::assert_snapshot!(refused("every_s: 2.0", "every_s: -1.0"), @"every_s is -1, not a time");
         insta::assert_snapshot!(refused("prompt: (16, 64)", "prompt: (16, 8)"), @"class 0: prompt (16, 8) is no range from 1 on");
-        insta::assert_snapshot!(refused("weight: 1", "weight: 0"), @"no class has a weight above 0");
+        insta::assert_snapshot!(refused("weight: 1", "weight: 0"), @"weights of the classes are 0 in all, the limits are 1 and 4294967295");
+        insta::assert_snapshot!(refused("weight: 1", "weight: 4294967295, prompt: (1, 1), output: (1, 1)), (weight: 1"), @"weights of the classes are 4294967296 in all, the limits are 1 and 4294967295");
+        insta::assert_snapshot!(refused("prompt: (16, 64)", "prompt: (16, 4294967295)"), @"the longest request has 4294967303 tokens, the limit is 4294967295");
         assert!(refused("seed", "sed").contains("sed"));
     }
 }

@@ -25,7 +25,7 @@ pub(super) struct Times {
     pub(super) tokens: usize,
     /// Steps in that time.
     pub(super) steps: usize,
-    /// Of these, those that were encoded while the previous step ran.
+    /// Number of these steps that were encoded while the previous one ran.
     pub(super) ahead: u64,
 }
 
@@ -40,9 +40,9 @@ pub(super) struct KernelTime {
 /// Device times by kernel, the longest first.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct KernelTimes {
-    /// Of the whole prefill of all streams.
+    /// Times of kernels in the whole prefill of all streams.
     pub(super) prefill: Vec<KernelTime>,
-    /// Of a decode step.
+    /// Times of kernels in a decode step.
     pub(super) decode: Vec<KernelTime>,
 }
 
@@ -57,9 +57,10 @@ pub(super) struct Bench {
 impl Bench {
     /// Runs a short batch that compiles what `batch` needs.
     pub(super) fn warm_up(&mut self, batch: Batch) -> Result<()> {
-        // Kernels do not depend on the length of longer prompts.
+        // Kernels do not depend on the length of longer prompts, but on the number of rows: all streams decode together.
         let prompt = batch.prompt.min(4 * self.chunk);
-        self.measure(Batch { prompt, output: batch.output.min(3), ..batch })?;
+        let output = batch.output.min(self.prefills(Batch { prompt, ..batch }) + 3);
+        self.measure(Batch { prompt, output, ..batch })?;
         Ok(())
     }
 
@@ -87,10 +88,8 @@ impl Bench {
         if !self.engine.time_kernels(true) {
             return Ok(KernelTimes::default());
         }
-        // The first stream is still decoding when the last one's prompt is done.
-        let prefills = (batch.streams * batch.prompt).div_ceil(self.chunk);
         self.engine.take_kernel_times();
-        self.prefill(Batch { output: batch.output.min(prefills + TIMED_STEPS), ..batch })?;
+        self.prefill(Batch { output: batch.output.min(self.prefills(batch) + TIMED_STEPS), ..batch })?;
         let prefill = self.kernels(1);
         let mut steps = 0;
         while self.engine.has_work() && steps < TIMED_STEPS {
@@ -101,6 +100,11 @@ impl Bench {
         self.engine.time_kernels(false);
         self.drain()?;
         Ok(KernelTimes { prefill, decode })
+    }
+
+    /// Steps that prefill a batch: the first stream decodes until the last one's prompt is done.
+    fn prefills(&self, batch: Batch) -> u32 {
+        (batch.streams * batch.prompt).div_ceil(self.chunk)
     }
 
     /// Device times since the last call, divided by a number of steps.

@@ -1,4 +1,4 @@
-//! What `bench e2e` measures: models, how they run, and batches of equal requests.
+//! Plans of `bench e2e`: models, how they run, and batches of equal requests.
 
 use std::fmt;
 use std::path::Path;
@@ -21,7 +21,7 @@ const NAMED: [(&str, &str); 3] = [
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Plan {
-    /// What each engine runs, one after another.
+    /// Configurations that each engine runs, one after another.
     pub(super) configurations: Vec<Configuration>,
 }
 
@@ -69,9 +69,10 @@ impl FromStr for Batch {
             let (streams, tokens) = text.split_once('x')?;
             let (prompt, output) = tokens.split_once('+')?;
             let number = |text: &str| text.parse().ok().filter(|n| *n > 0);
-            Some(Self { streams: number(streams)?, prompt: number(prompt)?, output: number(output)? })
+            let batch = Self { streams: number(streams)?, prompt: number(prompt)?, output: number(output)? };
+            batch.prompt.checked_add(batch.output).map(|_| batch)
         };
-        batch().ok_or_else(|| anyhow!("{text:?} is not STREAMSxPROMPT+OUTPUT in numbers from 1 on"))
+        batch().ok_or_else(|| anyhow!("{text:?} is not STREAMSxPROMPT+OUTPUT in numbers from 1 on, of which PROMPT and OUTPUT are together at most {}", u32::MAX))
     }
 }
 
@@ -91,11 +92,16 @@ impl Plan {
     /// If the file cannot be read or is not a plan, or no row is left.
     pub(super) fn read(args: &BenchArgs, software: bool) -> Result<Vec<(EngineArgs, Vec<Batch>)>> {
         let default = Path::new(if software { "cpu" } else { "gpu" });
-        let plan = Self::open(args.plan.as_deref().unwrap_or(default))?;
+        let name = args.plan.as_deref().unwrap_or(default);
+        let plan = Self::open(name)?;
+        let idle = plan.configurations.iter().position(|configuration| configuration.rows.is_empty());
+        ensure!(!plan.configurations.is_empty(), "plan {}: configurations is empty", name.display());
+        ensure!(idle.is_none(), "plan {}: configuration {} has no rows", name.display(), idle.unwrap_or(0));
         let mut runs: Vec<(EngineArgs, Vec<Batch>)> = Vec::new();
         let mut labels: Vec<String> = Vec::new();
         for configuration in &plan.configurations {
-            let engine = configuration.engine(&args.engine)?;
+            let engine =
+                configuration.engine(&args.engine).with_context(|| format!("plan {}", name.display()))?;
             let label = label(&engine);
             let rows = configuration.rows.iter().copied();
             let rows = rows.filter(|row| is_wanted(args.filter.as_deref(), &format!("{label} {row}")));
@@ -238,15 +244,21 @@ mod tests {
         let told = [
             refused("(configurations: [(rows: [\"8x512\"])])"),
             refused("(configurations: [(rows: [\"0x512+1\"])])"),
+            refused("(configurations: [(rows: [\"1x4294967295+1\"])])"),
+            refused("(configurations: [])"),
+            refused("(configurations: [(rows: [\"1x1+1\"]), (rows: [])])"),
             refused("(configurations: [(rows: [], coop: true)])"),
             refused("(configurations: [(random: \"llama-9\", rows: [\"1x1+1\"])])"),
             format!("{:#}", rows("--plan huge", false).unwrap_err()),
         ];
         insta::assert_snapshot!(told.join("\n"), @r#"
-        plan plan.ron: 1:28-1:34: "8x512" is not STREAMSxPROMPT+OUTPUT in numbers from 1 on
-        plan plan.ron: 1:28-1:36: "0x512+1" is not STREAMSxPROMPT+OUTPUT in numbers from 1 on
+        plan plan.ron: 1:28-1:34: "8x512" is not STREAMSxPROMPT+OUTPUT in numbers from 1 on, of which PROMPT and OUTPUT are together at most 4294967295
+        plan plan.ron: 1:28-1:36: "0x512+1" is not STREAMSxPROMPT+OUTPUT in numbers from 1 on, of which PROMPT and OUTPUT are together at most 4294967295
+        plan plan.ron: 1:28-1:43: "1x4294967295+1" is not STREAMSxPROMPT+OUTPUT in numbers from 1 on, of which PROMPT and OUTPUT are together at most 4294967295
+        plan plan.ron: configurations is empty
+        plan plan.ron: configuration 1 has no rows
         plan plan.ron: 1:30-1:34: Unexpected field named `coop` in `Configuration`, expected one of `random`, `no_coop`, `reproducible`, or `rows` instead
-        unknown shape "llama-9"; shapes are deepseek-v3-small gpt-oss-20b llama-3-70b llama-3-8b mistral-7b qwen3-30b-a3b qwen3-8b smollm2-135m tiny-llama tiny-moe, and RON files by path
+        plan plan.ron: unknown shape "llama-9"; shapes are deepseek-v3-small gpt-oss-20b llama-3-70b llama-3-8b mistral-7b qwen3-30b-a3b qwen3-8b smollm2-135m tiny-llama tiny-moe, and RON files by path
         plan huge: neither a name (cpu gpu real-sizes) nor a file that can be read: No such file or directory (os error 2)
         "#);
     }

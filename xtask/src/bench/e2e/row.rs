@@ -41,7 +41,7 @@ pub(super) struct Row {
     kernels: KernelTimes,
 }
 
-/// What the device allows, measured with kernels that do nothing else.
+/// Limits of the device, measured with kernels that do nothing else.
 #[derive(Debug, Clone, Serialize)]
 struct Roofline {
     /// Bytes that a decode step must read, in the middle of the run: stored weights, and the cache of every stream.
@@ -60,7 +60,7 @@ struct Roofline {
     of_prefill: f64,
 }
 
-/// What all rows of an engine have in common.
+/// Values that all rows of an engine have in common.
 pub(super) struct Setting<'a> {
     pub(super) label: String,
     pub(super) args: &'a EngineArgs,

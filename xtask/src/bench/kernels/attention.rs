@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use anyhow::Result;
 use attn_kernels::Level;
-use attn_kernels::gpu::{Bind, Buf, Gpu};
+use attn_kernels::gpu::{Bound, Buf, Gpu};
 use attn_kernels::kernel::attention::Attention;
 use attn_kernels::kernel::paged_decode::{self, Lanes, PagedDecodeParams, partition_of, partitions};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TILE_ROWS, Tile};
@@ -124,7 +124,8 @@ impl Step {
         u32::try_from(self.cache.rows.len()).expect("few sequences")
     }
 
-    /// How lanes share keys, keys of a partition and the most partitions of a row; of listed blocks where there are lists.
+    /// Returns how lanes share keys, the keys per partition and the maximum number of partitions of a row; where there are
+    /// lists, of listed blocks.
     pub(super) fn cut(&self, gpu: &Gpu, lists: Option<&Lists>) -> (Lanes, u32, u32) {
         let Heads { num_heads, shape } = &self.heads;
         let most = lists.map_or(u32::MAX, |lists| (lists.stride - 1) * lists.block);
@@ -158,8 +159,8 @@ impl Step {
             list_stride,
             ..PagedDecodeParams::default()
         };
-        let listed = || lists.map(|lists| Bind::from(&lists.buffer));
-        let binds: Vec<Bind> = vec![
+        let listed = || lists.map(|lists| Bound::from(&lists.buffer));
+        let binds: Vec<Bound> = vec![
             (&self.q).into(),
             (&self.cache.k).into(),
             (&self.cache.v).into(),
@@ -187,7 +188,7 @@ impl Step {
             return Ok(work);
         }
         let params = PagedReduceParams::from(&params);
-        let binds: Vec<Bind> = vec![(&partial).into(), (&stats).into(), (&self.rows).into(), (&out).into()];
+        let binds: Vec<Bound> = vec![(&partial).into(), (&stats).into(), (&self.rows).into(), (&out).into()];
         let variant = paged_reduce::variant(shape, &attention);
         let grid = paged_reduce::grid(*num_heads, batch);
         Ok(work.dispatch(variant, &params, binds.into_iter().chain(listed()), grid))
@@ -198,12 +199,12 @@ impl Step {
 pub(super) struct Rows<'a> {
     pub(super) heads: Heads,
     pub(super) cache: &'a Cache,
-    pub(super) q: Bind,
+    pub(super) q: Bound,
     /// Positions.
     pub(super) range: Range<u32>,
     /// f32 `[rows, heads, head_dim]`, and `[rows, heads]`.
-    pub(super) out: Bind,
-    pub(super) lse: Bind,
+    pub(super) out: Bound,
+    pub(super) lse: Bound,
 }
 
 /// Query rows of a workgroup, which lists are shared by at least.
@@ -258,7 +259,7 @@ impl Rows<'_> {
                 list_stride: lists.map_or(0, |lists| lists.stride),
                 ..PagedPrefillParams::default()
             };
-            let binds: Vec<Bind> = vec![
+            let binds: Vec<Bound> = vec![
                 self.q.clone(),
                 (&self.cache.k).into(),
                 (&self.cache.v).into(),
@@ -267,7 +268,7 @@ impl Rows<'_> {
                 self.out.clone(),
                 self.lse.clone(),
             ];
-            let binds = binds.into_iter().chain(lists.map(|lists| Bind::from(&lists.buffer)));
+            let binds = binds.into_iter().chain(lists.map(|lists| Bound::from(&lists.buffer)));
             work = work.dispatch(variant.clone(), &params, binds, grid);
         }
         Ok(work)

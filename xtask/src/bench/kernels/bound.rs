@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 use attn_kernels::Level;
-use attn_kernels::gpu::{Bind, Buf, Gpu};
+use attn_kernels::gpu::{Bound, Buf, Gpu};
 use attn_kernels::kernel::KvDtype;
 use attn_kernels::kernel::block_lse::{self, BlockLseParams};
 use attn_kernels::kernel::mass_bound::{self, MassBoundParams};
@@ -21,7 +21,7 @@ pub(super) fn certificate(bench: &Bench, step: &Step, density: f64) -> Result<Ve
     let (gpu, kv_heads) = (bench.gpu, step.heads.shape.num_kv_heads);
     let longest = step.cache.rows.iter().map(|row| row[1]).max().unwrap_or(0);
     let blocks = longest.div_ceil(SELECT_BLOCK);
-    let bounds = gpu.buffer::<f32>("bounds", (step.batch() * step.heads.num_heads * blocks) as usize)?;
+    let bounds = gpu.buffer::<f32>("bounds", 2 * (step.batch() * step.heads.num_heads * blocks) as usize)?;
     let (scores, ..) = select::scores(gpu, step, Policy::Quest, Some(&bounds))?;
     let lens = step.cache.rows.iter().flat_map(|row| (0..kv_heads).map(move |_| row[1]));
     let lists = Lists::random(gpu, lens, kv_heads, density)?;
@@ -33,10 +33,10 @@ const LAYERS: u32 = 32;
 
 fn mass_merge(gpu: &Gpu, step: &Step, blocks: u32) -> Result<Work> {
     let (rows, share_stride) = (step.batch() * step.heads.num_heads, mass_bound::share_stride(blocks));
-    let params = MassMergeParams { layers: LAYERS, rows, share_stride, pad0: 0 };
+    let params = MassMergeParams { layers: LAYERS, rows, share_stride };
     let shares = random(gpu, KvDtype::F32, (LAYERS * rows * share_stride) as usize, 1)?;
     let masses = gpu.buffer::<f32>("masses", rows as usize)?;
-    let bindings: [Bind; 2] = [(&shares).into(), (&masses).into()];
+    let bindings: [Bound; 2] = [(&shares).into(), (&masses).into()];
     let name = format!("{}, {}, {LAYERS} layers", step.name, step.heads.name());
     Ok(Work::new("mass_merge", Level::Baseline.name(), name)
         .costs(4.0 * (shares.len() + masses.len()) as f64, 0.0)
@@ -52,8 +52,8 @@ pub(super) fn by_mass(gpu: &Gpu, step: &Step, odds: f32) -> Result<Work> {
     let sets = (step.batch() * shape.num_kv_heads) as usize;
     let heads = (step.batch() * num_heads) as usize;
     let scores = random(gpu, KvDtype::F32, sets * stride as usize, 5)?;
-    let bounds = random(gpu, KvDtype::F32, heads * stride as usize, 6)?;
-    let lses = gpu.buffer::<f32>("lses", bounds.len())?;
+    let bounds = random(gpu, KvDtype::F32, 2 * heads * stride as usize, 6)?;
+    let lses = gpu.buffer::<f32>("lses", heads * stride as usize)?;
     let cuts = gpu.buffer::<[u32; 4]>("cuts", sets)?;
     let lists = gpu.buffer::<u32>("lists", sets * (stride as usize + 1))?;
     let name = format!("{}, {}", step.name, step.heads.name());
@@ -68,10 +68,8 @@ pub(super) fn by_mass(gpu: &Gpu, step: &Step, odds: f32) -> Result<Work> {
             stride,
             scale: step.heads.scale(),
             first: u32::from(turn == mass_cut::FIRST),
-            pad0: 0,
-            pad1: 0,
         };
-        let binds: [Bind; 7] = [
+        let binds: [Bound; 7] = [
             (&step.q).into(),
             (&step.cache.k).into(),
             (&step.cache.tables).into(),
@@ -90,9 +88,9 @@ pub(super) fn by_mass(gpu: &Gpu, step: &Step, odds: f32) -> Result<Work> {
             list_stride: stride + 1,
             turn,
             odds,
-            pad0: 0,
+            slack: 1.0,
         };
-        let binds: [Bind; 6] = [
+        let binds: [Bound; 6] = [
             (&step.rows).into(),
             (&scores).into(),
             (&bounds).into(),
@@ -121,12 +119,11 @@ fn mass_bound(gpu: &Gpu, step: &Step, lists: &Lists, (bounds, blocks): (&Buf<f32
         first_share: 0,
         share_stride: mass_bound::share_stride(blocks),
         partition_size,
-        pad0: 0,
-        pad1: 0,
+        slack: 1.0,
     };
     let stats = gpu.upload("stats", &vec![[1.0_f32; 2]; heads * max_partitions as usize])?;
     let shares = gpu.buffer::<f32>("shares", heads * params.share_stride as usize)?;
-    let bindings: [Bind; 5] =
+    let bindings: [Bound; 5] =
         [bounds.into(), (&step.rows).into(), (&lists.buffer).into(), (&stats).into(), (&shares).into()];
     let name = format!("{}, {}{}", step.name, step.heads.name(), lists.kind());
     let bytes = 4.0 * (bounds.len() + lists.buffer.len() + 2 * stats.len() + shares.len()) as f64;

@@ -1,13 +1,12 @@
-//! What the device can do at most: bytes a second read in order, and operations a second from registers.
+//! Ceilings of the device: bytes per second read in order, and operations per second from registers.
 
 use std::cell::Cell;
 use std::sync::Arc;
 
 use anyhow::Result;
-use attn_kernels::gpu::{Bind, Buf, Gpu, Pass, Pipeline};
+use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
 use attn_kernels::kernel::KvDtype;
-use attn_kernels::{Access, Kernel, Variant};
-use bytemuck::{Pod, Zeroable};
+use attn_kernels::{Kernel, Params, Role, Variant, bindings, params};
 use serde::Serialize;
 
 use super::work::time;
@@ -17,40 +16,111 @@ const RUNS: usize = 7;
 
 static FILL: Kernel = Kernel {
     name: "fill",
+    role: Role::Other,
     wgsl: include_str!("../../../wgsl/fill.wgsl"),
     modules: &[attn_kernels::MODULES],
-    params_bytes: 16,
-    bindings: &[Access::Write],
+    params: FillParams::LAYOUT,
+    bindings: FillBuffers::BINDINGS,
 };
+
+params! {
+    /// Parameters of `fill`.
+    pub struct FillParams {
+        /// Words to fill.
+        pub words: u32,
+        /// Seed of the numbers.
+        pub seed: u32,
+        /// Type of the numbers.
+        pub kind: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `fill`.
+    pub struct FillBuffers(FillParams) {
+        /// Words.
+        write out: u32,
+    }
+}
 
 static STREAM_READ: Kernel = Kernel {
     name: "stream_read",
+    role: Role::Other,
     wgsl: include_str!("../../../wgsl/stream_read.wgsl"),
     modules: &[attn_kernels::MODULES],
-    params_bytes: 16,
-    bindings: &[Access::Read, Access::Write],
+    params: StreamReadParams::LAYOUT,
+    bindings: StreamReadBuffers::BINDINGS,
 };
+
+params! {
+    /// Parameters of `stream_read`.
+    pub struct StreamReadParams {
+        /// Words over four.
+        pub quads: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `stream_read`.
+    pub struct StreamReadBuffers(StreamReadParams) {
+        /// Words.
+        read data: u32,
+        /// Sum of each lane.
+        write out: u32,
+    }
+}
 
 static FMA_RATE: Kernel = Kernel {
     name: "fma_rate",
+    role: Role::Other,
     wgsl: include_str!("../../../wgsl/fma_rate.wgsl"),
     modules: &[attn_kernels::MODULES],
-    params_bytes: 16,
-    bindings: &[Access::Write],
+    params: FmaRateParams::LAYOUT,
+    bindings: FmaRateBuffers::BINDINGS,
 };
+
+params! {
+    /// Parameters of `fma_rate`.
+    pub struct FmaRateParams {
+        /// Rounds of multiply-adds.
+        pub rounds: u32,
+        /// Factor.
+        pub factor: f32,
+    }
+}
+
+bindings! {
+    /// Buffers of `fma_rate`.
+    pub struct FmaRateBuffers(FmaRateParams) {
+        /// Sum of each lane.
+        write out: f32,
+    }
+}
 
 static COOP_RATE: Kernel = Kernel {
     name: "coop_rate",
+    role: Role::Other,
     wgsl: include_str!("../../../wgsl/coop_rate.wgsl"),
     modules: &[attn_kernels::MODULES],
-    params_bytes: 16,
-    bindings: &[Access::Write],
+    params: CoopRateParams::LAYOUT,
+    bindings: CoopRateBuffers::BINDINGS,
 };
 
-/// Four words of parameters; the kernels name them.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-struct Words([u32; 4]);
+params! {
+    /// Parameters of `coop_rate`.
+    pub struct CoopRateParams {
+        /// Rounds of products.
+        pub rounds: u32,
+    }
+}
+
+bindings! {
+    /// Buffers of `coop_rate`.
+    pub struct CoopRateBuffers(CoopRateParams) {
+        /// Sums.
+        write out: f32,
+    }
+}
 
 /// The most that was measured.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -85,10 +155,10 @@ pub(super) fn random(gpu: &Gpu, dtype: KvDtype, elements: usize, seed: u32) -> R
         KvDtype::F16 => 1,
         KvDtype::Fp8 | KvDtype::Int8 => 2,
     };
-    let params = Words([u32::try_from(words)?, seed, kind, 0]);
+    let params = FillParams { words: u32::try_from(words)?, seed, kind };
     let mut pass = Pass::new("fill");
     let grid = [u32::try_from(words.div_ceil(256))?.clamp(1, 4096), 1, 1];
-    pass.dispatch(&gpu.pipeline(&Variant::new(&FILL))?, &params, &[(&buf).into()], grid);
+    pass.dispatch(&gpu.pipeline(&Variant::new(&FILL))?, &params, FillBuffers { out: buf.bind() }, grid);
     gpu.submit(pass)?.wait()?;
     Ok(buf)
 }
@@ -103,9 +173,9 @@ fn read_rate(gpu: &Gpu) -> Result<f64> {
     let data = random(gpu, KvDtype::F32, quads as usize * 4, 1)?;
     let out = gpu.buffer::<u32>("out", groups as usize * 256)?;
     let pipeline = gpu.pipeline(&Variant::new(&STREAM_READ))?;
-    let bindings: [Bind; 2] = [(&data).into(), (&out).into()];
+    let buffers = StreamReadBuffers { data: data.bind(), out: out.bind() };
     let seconds = time(gpu, RUNS, &|_| (), |pass| {
-        pass.dispatch(&pipeline, &Words([quads, 0, 0, 0]), &bindings, [groups, 1, 1]);
+        pass.dispatch(&pipeline, &StreamReadParams { quads }, buffers.clone(), [groups, 1, 1]);
     })?;
     Ok(f64::from(quads) * 16.0 / seconds)
 }
@@ -121,8 +191,8 @@ pub(super) fn flush(gpu: &Gpu) -> Result<impl Fn(&mut Pass) + use<>> {
     let software = gpu.is_cpu();
     Ok(move |pass: &mut Pass| {
         if !software {
-            let bindings: [Bind; 2] = [(&data).into(), (&out).into()];
-            pass.dispatch(&pipeline, &Words([quads, 0, 0, 0]), &bindings, [groups, 1, 1]);
+            let buffers = StreamReadBuffers { data: data.bind(), out: out.bind() };
+            pass.dispatch(&pipeline, &StreamReadParams { quads }, buffers.clone(), [groups, 1, 1]);
         }
     })
 }
@@ -146,9 +216,9 @@ impl Pace {
         if gpu.is_cpu() {
             return Ok(false);
         }
-        let params = Words([2500, 0.999f32.to_bits(), 0, 0]);
+        let params = FmaRateParams { rounds: 2500, factor: 0.999 };
         let seconds = time(gpu, 3, &|_| (), |pass| {
-            pass.dispatch(&self.pipeline, &params, &[(&self.out).into()], [1; 3])
+            pass.dispatch(&self.pipeline, &params, FmaRateBuffers { out: self.out.bind() }, [1; 3])
         })?;
         self.best.set(self.best.get().min(seconds));
         Ok(seconds > 1.1 * self.best.get())
@@ -159,9 +229,10 @@ fn f32_rate(gpu: &Gpu) -> Result<f64> {
     let (groups, rounds) = if gpu.is_cpu() { (64, 500) } else { (8192, 500) };
     let out = gpu.buffer::<f32>("out", groups as usize * 256)?;
     let pipeline = gpu.pipeline(&Variant::new(&FMA_RATE))?;
-    let params = Words([rounds, 0.999f32.to_bits(), 0, 0]);
-    let seconds =
-        time(gpu, RUNS, &|_| (), |pass| pass.dispatch(&pipeline, &params, &[(&out).into()], [groups, 1, 1]))?;
+    let params = FmaRateParams { rounds, factor: 0.999 };
+    let seconds = time(gpu, RUNS, &|_| (), |pass| {
+        pass.dispatch(&pipeline, &params, FmaRateBuffers { out: out.bind() }, [groups, 1, 1])
+    })?;
     Ok(f64::from(groups) * 256.0 * f64::from(rounds) * 128.0 / seconds)
 }
 
@@ -170,7 +241,12 @@ fn matrix_rate(gpu: &Gpu) -> Result<f64> {
     let out = gpu.buffer::<f32>("out", groups as usize * 128)?;
     let pipeline = gpu.pipeline(&Variant::new(&COOP_RATE))?;
     let seconds = time(gpu, RUNS, &|_| (), |pass| {
-        pass.dispatch(&pipeline, &Words([rounds, 0, 0, 0]), &[(&out).into()], [groups, 1, 1]);
+        pass.dispatch(
+            &pipeline,
+            &CoopRateParams { rounds },
+            CoopRateBuffers { out: out.bind() },
+            [groups, 1, 1],
+        );
     })?;
     // Four subgroups, eight products of 16 x 16 x 16 a round.
     Ok(f64::from(groups) * 4.0 * f64::from(rounds) * 8.0 * 8192.0 / seconds)

@@ -1,4 +1,4 @@
-//! What runs: kernels and shapes, by name.
+//! Kernels and shapes that run, by name.
 
 use anyhow::Result;
 use attn_kernels::gpu::Gpu;
@@ -39,7 +39,7 @@ const FULL: Sizes = Sizes {
     lens: &[2048, 8192, 32_768, 131_072],
 };
 const QUICK: Sizes = Sizes { contexts: &[1024, 8192], batches: &[1, 16], lens: &[2048, 8192] };
-/// What a driver that runs on the CPU does in seconds.
+/// Sizes that a driver that runs on the CPU does in seconds.
 const SOFTWARE: Sizes = Sizes { contexts: &[1024, 4096], batches: &[1, 4], lens: &[512] };
 
 impl Grid {
@@ -97,7 +97,7 @@ impl Grid {
 const QUEST: &[Policy] = &[Policy::Quest];
 const BOTH: &[Policy] = &[Policy::Quest, Policy::Gsa];
 
-/// What no item of this device measures, and why.
+/// Returns the kernels that no item of this device measures, each with the reason.
 pub(super) fn left_out(gpu: &Gpu) -> Vec<(&'static str, String)> {
     let mut all = Vec::new();
     if gpu.is_cpu() {

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use attn_kernels::Level;
-use attn_kernels::gpu::{Bind, Buf, Gpu, Pass};
-use attn_kernels::kernel::lse_merge::{self, LseMergeParams};
+use attn_kernels::gpu::{Buf, Gpu, Pass};
+use attn_kernels::kernel::lse_merge::{self, LseMergeBuffers, LseMergeParams};
 
 use super::work::{Bench, Cost, Timed};
 
@@ -58,11 +58,12 @@ pub(super) fn record(bench: &Bench) -> Result<Vec<Timed>> {
 /// One step's dispatches, and a readback as of sampled ids.
 fn step(gpu: &Gpu, layers: &[[Buf<f32>; 4]], dim: u32, rows: u32) -> Result<Pass> {
     let pipeline = gpu.pipeline(&lse_merge::variant(dim))?;
-    let params = LseMergeParams { rows, neg_inf: f32::NEG_INFINITY, pad0: 0, pad1: 0 };
+    let params = LseMergeParams { rows, neg_inf: f32::NEG_INFINITY };
     let mut pass = Pass::new("record");
     for layer in layers.iter().cycle().take(DISPATCHES) {
-        let bindings = layer.each_ref().map(Bind::from);
-        pass.dispatch(&pipeline, &params, &bindings, lse_merge::grid(rows));
+        let [b_out, b_lse, a_out, a_lse] = layer.each_ref().map(Buf::bind);
+        let buffers = LseMergeBuffers { b_out, b_lse, a_out, a_lse };
+        pass.dispatch(&pipeline, &params, buffers, lse_merge::grid(rows));
     }
     pass.read(&layers[0][2], 0..1);
     Ok(pass)

@@ -23,7 +23,7 @@ pub(super) struct Lists {
 }
 
 impl Lists {
-    /// Of each of `lens`, one for every KV head of a group after the other, a share of its blocks, at least the last one.
+    /// Selects a share of the blocks of each of `lens`, one for every KV head of a group after the other, at least the last.
     pub(super) fn random(
         gpu: &Gpu,
         lens: impl Iterator<Item = u32>,
@@ -35,7 +35,7 @@ impl Lists {
         Ok(Self { buffer, stride, block: SELECT_BLOCK, tokens: tokens / f64::from(kv_heads), density })
     }
 
-    /// What they select, as text.
+    /// Describes the selection.
     pub(super) fn kind(&self) -> String {
         format!(", {:.0} % of the blocks", self.density * 100.0)
     }

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use attn_kernels::Level;
-use attn_kernels::gpu::{Bind, Gpu};
+use attn_kernels::gpu::{Bound, Gpu};
 use attn_kernels::kernel::list_counts::{self, ListCountsParams};
 use attn_kernels::kernel::masked_attention::{self, MaskedAttentionParams, MaskedRow};
 use attn_kernels::kernel::vote_blocks::{self, VoteBlocksParams};
@@ -40,11 +40,8 @@ pub(super) fn attend(gpu: &Gpu, step: &Step, density: f64) -> Result<Work> {
         scale: step.heads.scale(),
         k_scale: 1.0,
         v_scale: 1.0,
-        pad0: 0,
-        pad1: 0,
-        pad2: 0,
     };
-    let binds: [Bind; 8] = [
+    let binds: [Bound; 8] = [
         (&step.q).into(),
         (&step.cache.k).into(),
         (&step.cache.v).into(),
@@ -80,15 +77,15 @@ pub(super) fn votes(gpu: &Gpu, voters: u32, context: u32) -> Result<[Work; 2]> {
         first_list: 0,
     };
     let out = gpu.buffer::<u32>("out", params.out_stride as usize)?;
-    let binds: [Bind; 2] = [(&lists.buffer).into(), (&out).into()];
+    let binds: [Bound; 2] = [(&lists.buffer).into(), (&out).into()];
     let name = format!("{voters} lists of {blocks} blocks{}", lists.kind());
     let vote = Work::new("vote_blocks", Level::Baseline.name(), name.clone())
         .costs(4.0 * lists.buffer.len() as f64, 0.0)
         .dispatch(vote_blocks::variant(), &params, binds, vote_blocks::grid());
-    let params = ListCountsParams { list_stride: lists.stride, first: 0, pad0: 0, pad1: 0 };
+    let params = ListCountsParams { list_stride: lists.stride, first: 0 };
     let spans = gpu.upload("spans", &[[0, voters]])?;
     let counts = gpu.buffer::<u32>("counts", 1)?;
-    let binds: [Bind; 3] = [(&lists.buffer).into(), (&spans).into(), (&counts).into()];
+    let binds: [Bound; 3] = [(&lists.buffer).into(), (&spans).into(), (&counts).into()];
     let count = Work::new("list_counts", Level::Baseline.name(), name)
         .costs(4.0 * f64::from(voters), 0.0)
         .dispatch(list_counts::variant(), &params, binds, list_counts::grid(1));

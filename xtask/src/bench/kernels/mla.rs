@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use attn_kernels::Level;
-use attn_kernels::gpu::{Bind, Buf, Gpu};
+use attn_kernels::gpu::{Bound, Buf, Gpu};
 use attn_kernels::kernel::KvDtype;
 use attn_kernels::kernel::attention::{Attention, Context};
 use attn_kernels::kernel::index_logits::{IndexKeys, IndexLogitsParams};
@@ -83,8 +83,8 @@ impl Step {
             list_stride,
             ..MlaDecodeParams::default()
         };
-        let listed = || selected.map(|(lists, _)| Bind::from(lists));
-        let binds: Vec<Bind> = vec![
+        let listed = || selected.map(|(lists, _)| Bound::from(lists));
+        let binds: Vec<Bound> = vec![
             (&self.q).into(),
             (&self.latents).into(),
             (&self.tables).into(),
@@ -111,7 +111,7 @@ impl Step {
     }
 }
 
-/// What partitions leave, and what they become.
+/// Results of partitions, and the merged result.
 struct Scratch {
     shape: LatentShape,
     batch: u32,
@@ -141,10 +141,10 @@ impl Scratch {
         attention: &Attention,
         params: &MlaDecodeParams,
         rows: &Buf<[u32; 4]>,
-        lists: Option<Bind>,
+        lists: Option<Bound>,
     ) -> Work {
         let params = PagedReduceParams::from(params);
-        let mut binds: Vec<Bind> =
+        let mut binds: Vec<Bound> =
             vec![(&self.partial).into(), (&self.stats).into(), rows.into(), (&self.out).into()];
         binds.extend(lists);
         let variant = mla_decode::reduce_variant(&self.shape, attention);
@@ -179,7 +179,7 @@ fn two_caches(gpu: &Gpu, batch: u32, coop: bool) -> Result<Work> {
         compressed_stride: compressed,
         ..MlaDecodeParams::default()
     };
-    let binds: [Bind; 8] = [
+    let binds: [Bound; 8] = [
         (&q).into(),
         (&near).into(),
         (&far).into(),
@@ -228,13 +228,9 @@ fn logits(gpu: &Gpu, [batch, context]: [u32; 2]) -> Result<(Work, Buf<f32>)> {
     let rows: Vec<[u32; 4]> = (0..batch).map(|row| [row, 0, context, row * (pages / batch)]).collect();
     let rows = gpu.upload("rows", &rows)?;
     let logits = gpu.buffer::<f32>("logits", (batch * context) as usize)?;
-    let params = IndexLogitsParams {
-        num_heads: INDEX_HEADS,
-        logit_stride: context,
-        neg_inf: f32::NEG_INFINITY,
-        pad0: 0,
-    };
-    let bindings: [Bind; 6] =
+    let params =
+        IndexLogitsParams { num_heads: INDEX_HEADS, logit_stride: context, neg_inf: f32::NEG_INFINITY };
+    let bindings: [Bound; 6] =
         [(&q).into(), (&cache).into(), (&tables).into(), (&rows).into(), (&gates).into(), (&logits).into()];
     let keys = f64::from(batch) * f64::from(context);
     let kernel = IndexKernel::new(INDEX_KEYS, gpu.runs_coop());
@@ -296,7 +292,7 @@ pub(super) fn latent_write(gpu: &Gpu, rows: u32) -> Result<Work> {
     let slots: Vec<i32> = (0..rows).map(|row| (row * 7919 % rows).cast_signed()).collect();
     let slots = gpu.upload("slots", &slots)?;
     let params = LatentWriteParams { rows, row_stride: width, latent_start: 0, rope_start: SHAPE.latent };
-    let binds: [Bind; 3] = [(&kv).into(), (&slots).into(), (&latents).into()];
+    let binds: [Bound; 3] = [(&kv).into(), (&slots).into(), (&latents).into()];
     let bytes = f64::from(rows) * f64::from(width) * (4.0 + SHAPE.dtype.bytes() as f64);
     Ok(Work::new("latent_write", Level::Baseline.name(), format!("{rows} rows of {width}, f16"))
         .costs(bytes, 0.0)
@@ -319,7 +315,7 @@ pub(super) fn v4_compress(gpu: &Gpu, entries: u32, ratio: u32, overlap: bool) ->
     let (list, tables) = (gpu.upload("entries", &list)?, gpu.upload("tables", &tables)?);
     let out = gpu.buffer::<f32>("out", (entries * dim) as usize)?;
     let params = V4CompressParams { ratio, state_block, page, eps: 1e-6 };
-    let binds: [Bind; 7] = [
+    let binds: [Bound; 7] = [
         (&states).into(),
         (&ape).into(),
         (&norm).into(),

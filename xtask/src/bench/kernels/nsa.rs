@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use attn_kernels::Level;
-use attn_kernels::gpu::{Bind, Gpu};
+use attn_kernels::gpu::{Bound, Gpu};
 use attn_kernels::kernel::block_digest::{self, Digest};
 use attn_kernels::kernel::nsa_block_score::{self, NsaBlockScoreParams};
 use attn_kernels::kernel::nsa_probs::{self, NsaProbsParams};
@@ -28,12 +28,9 @@ pub(super) fn compressed(gpu: &Gpu, step: &Step) -> Result<[Work; 2]> {
         q_stride: step.heads.width(),
         prob_stride: longest / STRIDE,
         scale: step.heads.scale(),
-        pad0: 0,
-        pad1: 0,
-        pad2: 0,
     };
     let probs = gpu.buffer::<f32>("probs", (step.batch() * num_heads * params.prob_stride) as usize)?;
-    let binds: [Bind; 5] = [
+    let binds: [Bound; 5] = [
         (&step.q).into(),
         (&digests).into(),
         (&step.cache.tables).into(),
@@ -62,7 +59,7 @@ pub(super) fn compressed(gpu: &Gpu, step: &Step) -> Result<[Work; 2]> {
     };
     let scores = step.batch() * shape.num_kv_heads * params.score_stride;
     let scores = gpu.buffer::<f32>("scores", scores as usize)?;
-    let binds: [Bind; 3] = [(&probs).into(), (&step.rows).into(), (&scores).into()];
+    let binds: [Bound; 3] = [(&probs).into(), (&step.rows).into(), (&scores).into()];
     let score = Work::new("nsa_block_score", level, name)
         .costs((probs.len() + scores.len()) as f64 * 4.0, 0.0)
         .dispatch(

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use attn_kernels::Level;
-use attn_kernels::gpu::{Bind, Gpu};
+use attn_kernels::gpu::{Bound, Gpu};
 use attn_kernels::kernel::KvDtype;
 use attn_kernels::kernel::apply_sinks::{self, ApplySinksParams};
 use attn_kernels::kernel::attention::Context;
@@ -23,7 +23,7 @@ use super::ceiling::random;
 use super::lists::SELECT_BLOCK;
 use super::work::Work;
 
-fn binds<const N: usize>(binds: [Bind; N]) -> [Bind; N] {
+fn binds<const N: usize>(binds: [Bound; N]) -> [Bound; N] {
     binds
 }
 
@@ -43,7 +43,6 @@ pub(super) fn cache_write(gpu: &Gpu, heads: &Heads, rows: u32) -> Result<Work> {
         v_start: width,
         k_scale: 1.0,
         v_scale: 1.0,
-        pad0: 0,
     };
     let bytes = f64::from(rows) * 2.0 * f64::from(width) * (4.0 + shape.dtype.bytes() as f64);
     let bindings = binds([(&kv).into(), (&slots).into(), (&cache.k).into(), (&cache.v).into()]);
@@ -58,7 +57,7 @@ pub(super) fn copy_blocks(gpu: &Gpu, heads: &Heads, copies: u32) -> Result<Work>
     let cache = Cache::new(gpu, shape, &[2 * copies * shape.block_size])?;
     let pairs: Vec<[u32; 2]> = (0..copies).map(|i| [i * 7919 % copies, copies + i]).collect();
     let pairs = gpu.upload("pairs", &pairs)?;
-    let params = CopyBlocksParams { block_quads: copy_blocks::block_quads(shape), pad0: 0, pad1: 0, pad2: 0 };
+    let params = CopyBlocksParams { block_quads: copy_blocks::block_quads(shape) };
     let bytes = 2.0 * f64::from(copies) * shape.block_bytes() as f64;
     let bindings = binds([(&pairs).into(), (&cache.k).into()]);
     Ok(Work::new("copy_blocks", Level::Baseline.name(), format!("{copies} blocks, {}", heads.name()))
@@ -72,7 +71,7 @@ pub(super) fn lse_merge(gpu: &Gpu, heads: &Heads, rows: u32) -> Result<Work> {
     let part = |seed| random(gpu, KvDtype::F32, rows as usize * dim as usize, seed);
     let sums = |seed| random(gpu, KvDtype::F32, rows as usize, seed);
     let (b, b_lse, a, a_lse) = (part(1)?, sums(2)?, part(3)?, sums(4)?);
-    let params = LseMergeParams { rows, neg_inf: f32::NEG_INFINITY, pad0: 0, pad1: 0 };
+    let params = LseMergeParams { rows, neg_inf: f32::NEG_INFINITY };
     let bindings = binds([(&b).into(), (&b_lse).into(), (&a).into(), (&a_lse).into()]);
     Ok(Work::new("lse_merge", Level::Baseline.name(), format!("{rows} rows of {dim}"))
         .costs(f64::from(rows) * 12.0 * f64::from(dim), 0.0)
@@ -85,7 +84,7 @@ pub(super) fn apply_sinks(gpu: &Gpu, heads: &Heads, rows: u32) -> Result<Work> {
     let lse = random(gpu, KvDtype::F32, (rows * num_heads) as usize, 1)?;
     let sinks = random(gpu, KvDtype::F32, num_heads as usize, 2)?;
     let out = random(gpu, KvDtype::F32, (rows * heads.width()) as usize, 3)?;
-    let params = ApplySinksParams { first_row: 0, rows, num_heads, pad0: 0 };
+    let params = ApplySinksParams { first_row: 0, rows, num_heads };
     let bindings = binds([(&lse).into(), (&sinks).into(), (&out).into()]);
     let name = format!("{rows} rows of {num_heads} x {dim}");
     Ok(Work::new("apply_sinks", Level::Baseline.name(), name)
@@ -102,7 +101,7 @@ pub(super) fn prefix_slots(gpu: &Gpu, heads: &Heads, [batch, context]: [u32; 2])
     let grid = prefix_slots::grid(&spans);
     let (tables, spans) = (gpu.upload("tables", &tables)?, gpu.upload("spans", &spans)?);
     let slots = gpu.buffer::<u32>("slots", (batch * context) as usize)?;
-    let params = PrefixSlotsParams { block_size, pad0: 0, pad1: 0, pad2: 0 };
+    let params = PrefixSlotsParams { block_size };
     let bindings = binds([(&spans).into(), (&tables).into(), (&slots).into()]);
     let name = format!("{batch} x {context}, block {block_size}");
     Ok(Work::new("prefix_slots", Level::Baseline.name(), name)
@@ -118,7 +117,7 @@ pub(super) fn block_digest(gpu: &Gpu, heads: &Heads, context: u32) -> Result<Wor
     let touched: Vec<[u32; 2]> = (0..blocks).map(|block| [block, shape.block_size]).collect();
     let digests = gpu.buffer::<u32>("digests", Digest::MinMax.pool_len(shape, touched.len()))?;
     let touched = gpu.upload("touched", &touched)?;
-    let params = BlockDigestParams { num_kv_heads: shape.num_kv_heads, touched: blocks, pad0: 0, pad1: 0 };
+    let params = BlockDigestParams { num_kv_heads: shape.num_kv_heads, touched: blocks };
     let bytes = (cache.k.len() + digests.len()) as f64 * 4.0;
     let bindings = binds([(&touched).into(), (&cache.k).into(), (&digests).into()]);
     let variant = block_digest::variant(shape, Digest::MinMax);
@@ -134,7 +133,7 @@ pub(super) fn swap_blocks(gpu: &Gpu, heads: &Heads, blocks: u32) -> Result<Work>
     let cache = Cache::new(gpu, shape, &[blocks * shape.block_size])?;
     let pairs: Vec<[u32; 2]> = (0..).zip(&cache.table).map(|(i, block)| [*block, i]).collect();
     let pairs = gpu.upload("pairs", &pairs)?;
-    let params = SwapBlocksParams { block_quads: copy_blocks::block_quads(shape), pad0: 0, pad1: 0, pad2: 0 };
+    let params = SwapBlocksParams { block_quads: copy_blocks::block_quads(shape) };
     let bindings = binds([(&pairs).into(), (&cache.k).into(), (&cache.v).into()]);
     Ok(Work::new("swap_blocks", Level::Baseline.name(), format!("{blocks} blocks, {}", heads.name()))
         .costs(2.0 * f64::from(blocks) * shape.block_bytes() as f64, 0.0)
@@ -159,9 +158,6 @@ pub(super) fn gather_cache(gpu: &Gpu, heads: &Heads, context: u32) -> Result<Wor
         k_scale: 1.0,
         v_scale: 1.0,
         most_keys,
-        pad0: 0,
-        pad1: 0,
-        pad2: 0,
     };
     let bindings = binds([
         (&spans).into(),
@@ -196,7 +192,7 @@ pub(super) fn codes(gpu: &Gpu, rows: u32, width: u32, code: Code) -> Result<[Wor
         binds([(&x).into(), (&codes).into(), (&scales).into()]),
         quantise::grid(rows),
     );
-    let params = DequantiseParams { rows, row_stride: width, first: 0, pad0: 0 };
+    let params = DequantiseParams { rows, row_stride: width, first: 0 };
     let from = Work::new("dequantise", level, shape).costs(bytes, 0.0).dispatch(
         dequantise::variant(width, code)?,
         &params,
@@ -226,9 +222,6 @@ pub(super) fn hashes(gpu: &Gpu, heads: &Heads, context: u32) -> Result<[Work; 2]
         bits,
         first_word: 0,
         words,
-        pad0: 0,
-        pad1: 0,
-        pad2: 0,
     };
     let keys = f64::from(context * shape.num_kv_heads);
     let (level, name) = (Level::Baseline.name(), format!("{context}, {bits} bits, {}", heads.name()));
@@ -251,8 +244,6 @@ pub(super) fn hashes(gpu: &Gpu, heads: &Heads, context: u32) -> Result<[Work; 2]
         must_select: [0; 4],
         num_must: 0,
         infinity: f32::INFINITY,
-        pad0: 0,
-        pad1: 0,
     };
     let query = random(gpu, KvDtype::Int8, (shape.num_kv_heads * words * 4) as usize, 3)?;
     let scores = gpu.buffer::<f32>("scores", params.score_stride as usize)?;

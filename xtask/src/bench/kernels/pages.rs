@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use attn_kernels::Level;
-use attn_kernels::gpu::{Bind, Buf, Gpu, Pass};
+use attn_kernels::gpu::{Bound, Buf, Gpu, Pass};
 use attn_kernels::kernel::fetch_pages::{self, FetchPagesParams};
 use attn_kernels::kernel::residency::{self, HEADER, ResidencyParams};
 
@@ -34,14 +34,13 @@ pub(super) fn resident(gpu: &Gpu, step: &Step, density: f64) -> Result<Work> {
         now: 1,
         most: num_slots,
         write_pages: 1,
-        pad0: 0,
     };
     let entries = step.cache.table.len() * kv_heads as usize;
     let asks = gpu.upload("asks", &asks)?;
     let [places, pages] = [gpu.buffer::<u32>("places", entries)?, gpu.buffer::<u32>("pages", entries)?];
     let slots = gpu.buffer::<[u32; 2]>("slots", (num_slots * kv_heads) as usize)?;
     let fetches = gpu.buffer::<u32>("fetches", residency::fetches_len(shape, num_slots))?;
-    let binds: [Bind; 7] = [
+    let binds: [Bound; 7] = [
         (&asks).into(),
         (&lists.buffer).into(),
         (&step.cache.tables).into(),
@@ -86,7 +85,7 @@ pub(super) fn fetch(gpu: &Gpu, heads: &Heads, pages: u32) -> Result<Work> {
     let fetches = gpu.upload("fetches", &fetches)?;
     let places = gpu.buffer::<u32>("places", (blocks * shape.num_kv_heads) as usize)?;
     let touched = gpu.buffer::<[u32; 2]>("touched", 1)?;
-    let binds: [Bind; 7] = [
+    let binds: [Bound; 7] = [
         (&fetches).into(),
         (&host_k).into(),
         (&host_v).into(),

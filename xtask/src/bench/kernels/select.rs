@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use attn_kernels::Level;
-use attn_kernels::gpu::{Bind, Buf, Gpu};
+use attn_kernels::gpu::{Bound, Buf, Gpu};
 use attn_kernels::kernel::KvDtype;
 use attn_kernels::kernel::block_digest::{self, Digest};
 use attn_kernels::kernel::block_score::{self, BlockScoreParams};
@@ -16,7 +16,7 @@ use super::ceiling::random;
 use super::lists::{Lists, SELECT_BLOCK, budget};
 use super::work::{Bench, Timed, Work};
 
-/// How blocks are scored.
+/// Policy by which blocks are scored.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Policy {
     /// Bounds from smallest and largest keys, for each KV head.
@@ -87,14 +87,14 @@ pub(super) fn scores(
         ..BlockScoreParams::default()
     };
     let scores = gpu.buffer::<f32>("scores", block_score::scores_len(&params, step.cache.rows.len()))?;
-    let mut bindings: Vec<Bind> = vec![
+    let mut bindings: Vec<Bound> = vec![
         (&step.q).into(),
         (&digests).into(),
         (&step.cache.tables).into(),
         (&step.rows).into(),
         (&scores).into(),
     ];
-    bindings.extend(bounds.map(Bind::from));
+    bindings.extend(bounds.map(Bound::from));
     let (what, variant) = match bounds {
         Some(_) => (", bounds", block_score::with_bounds(shape, num_heads, SELECT_BLOCK)),
         None => ("", block_score::variant(shape, num_heads, policy.digest(), SELECT_BLOCK)),
@@ -136,7 +136,7 @@ pub(super) fn top_k(
     params: &TopKParams,
     output: Output,
     rows: &[[u32; 4]],
-    scores: Bind,
+    scores: Bound,
     out: &Buf<u32>,
 ) -> Result<Work> {
     let longest = rows.iter().map(|row| row[1]).max().unwrap_or(0);
@@ -148,7 +148,7 @@ pub(super) fn top_k(
     let work = Work::new("top_k", level.name(), format!("{k} of {longest}, {} rows", params.rows));
     let work = work.costs(all * 4.0, 0.0);
     if longest < top_k_peaks::LONG {
-        let bindings: [Bind; 4] = [scores, (&list).into(), (&table).into(), out.into()];
+        let bindings: [Bound; 4] = [scores, (&list).into(), (&table).into(), out.into()];
         return Ok(work.dispatch(top_k::variant(output, level), params, bindings, top_k::grid(params.rows)));
     }
     let params = TopKLongParams::new(params, longest, k);
@@ -156,9 +156,9 @@ pub(super) fn top_k(
     let peaks = gpu.buffer::<u32>("peaks", peaks)?;
     let (chosen, kept) = (gpu.buffer::<u32>("chosen", chosen)?, gpu.buffer::<u32>("kept", kept)?);
     let grid = top_k_peaks::grid(params.max_groups, params.rows);
-    let bindings: [Bind; 3] = [scores.clone(), (&list).into(), (&peaks).into()];
+    let bindings: [Bound; 3] = [scores.clone(), (&list).into(), (&peaks).into()];
     let work = work.dispatch(top_k_peaks::variant(), &params.peaks(), bindings, grid);
-    let bindings: [Bind; 7] = [
+    let bindings: [Bound; 7] = [
         scores,
         (&list).into(),
         (&table).into(),
@@ -186,8 +186,8 @@ pub(super) fn top_k_transform(gpu: &Gpu, rows: u32, len: u32, k: u32) -> Result<
     let positions: Vec<u32> = (0..rows * k).map(|i| i * 7919 % len).collect();
     let [table, out] = [gpu.upload("table", &table)?, gpu.upload("out", &positions)?];
     let list = gpu.upload("rows", &vec![[0, len, k, 0]; rows as usize])?;
-    let params = TopKTransformParams { rows, out_stride: k, page_size: 1, pad0: 0 };
-    let bindings: [Bind; 3] = [(&list).into(), (&table).into(), (&out).into()];
+    let params = TopKTransformParams { rows, out_stride: k, page_size: 1 };
+    let bindings: [Bound; 3] = [(&list).into(), (&table).into(), (&out).into()];
     Ok(Work::new("top_k_transform", Level::Baseline.name(), format!("{k} of {len}, {rows} rows"))
         .costs(12.0 * f64::from(rows * k), 0.0)
         .dispatch(

@@ -5,9 +5,10 @@
 //! and those before it) and 16 single keys at random (vertical lines, others in every head) together 97 % of its attention.
 //! The others share the rest alike, but for the band's skirt. Every key of sink and lines has the band's highest logit.
 //!
-//! The first channel of a head is the sink's, the next ones are those of the lines of each query head of its KV head, the
-//! others hold block indices as harmonics of a period a little longer than the prompt. With weights of a Gaussian their
-//! product is a Gaussian of the distance between blocks, and so is its exponential near the top: the band. Queries are scaled block by block to the logit that gives the structure its share.
+//! The first channel of a head is the sink's, the next ones are those of the lines of each query head of its KV head,
+//! the others hold block indices as harmonics of a period a little longer than the prompt. With weights of a Gaussian
+//! their product is a Gaussian of the distance between blocks, and so is its exponential near the top: the band.
+//! Queries are scaled block by block to the logit that gives the structure its share.
 
 use attn_kernels::kernel::KvShape;
 use half::f16;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use attn_kernels::Variant;
-use attn_kernels::gpu::{Bind, Gpu, Pass};
+use attn_kernels::gpu::{Bound, Gpu, Pass};
 use bytemuck::Pod;
 
 use super::ceiling::Pace;
@@ -18,7 +18,7 @@ pub(super) struct Bench<'a> {
     pub(super) runs: usize,
 }
 
-/// What a work is, and what it is worth.
+/// Name, bytes and operations of a work.
 #[derive(Debug, Clone)]
 pub(super) struct Cost {
     /// The kernel that it is about.
@@ -56,7 +56,7 @@ pub(super) struct Work {
 struct Dispatch {
     variant: Variant,
     params: Vec<u8>,
-    bindings: Vec<Bind>,
+    bindings: Vec<Bound>,
     grid: [u32; 3],
 }
 
@@ -77,7 +77,7 @@ impl Work {
         mut self,
         variant: Variant,
         params: &P,
-        bindings: impl IntoIterator<Item = Bind>,
+        bindings: impl IntoIterator<Item = Bound>,
         grid: [u32; 3],
     ) -> Self {
         let params = bytemuck::bytes_of(params).into();
@@ -160,7 +160,7 @@ impl Bench<'_> {
     }
 }
 
-/// How often a work whose device was slow runs again at most, and what the device is given to do before.
+/// Maximum number of further runs of a work whose device was slow, and the load that the device is given before.
 const MORE_RUNS: usize = 8;
 const BUSY: Duration = Duration::from_millis(100);
 
@@ -169,15 +169,15 @@ const BUSY: Duration = Duration::from_millis(100);
 /// is there.
 pub(super) fn time(
     gpu: &Gpu,
-    most_runs: usize,
+    max_runs: usize,
     flush: &dyn Fn(&mut Pass),
     record: impl Fn(&mut Pass),
 ) -> Result<f64> {
     let stamped = gpu.time_passes(true);
-    let mut runs = Vec::with_capacity(most_runs);
+    let mut runs = Vec::with_capacity(max_runs);
     // A run that takes long need not be repeated often.
     let begun = Instant::now();
-    for run in 0..=most_runs {
+    for run in 0..=max_runs {
         let mut pass = Pass::new("bench");
         flush(&mut pass);
         if stamped {

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use attn_kernels::Level;
-use attn_kernels::gpu::{Bind, Buf, Gpu};
+use attn_kernels::gpu::{Bound, Buf, Gpu};
 use attn_kernels::kernel::find_blocks::{self, Vote};
 use attn_kernels::kernel::xattn::Estimate;
 use attn_kernels::kernel::{softmax_block_sum, strided_qk, strided_qk_coop};
@@ -31,7 +31,7 @@ struct Prompt {
     thresholds: Buf<f32>,
     q: Buf<f32>,
     out: Buf<f32>,
-    /// Of dense attention, and of what is selected.
+    /// Log-sum-exp of dense attention, and of the selection.
     lse: [Buf<f32>; 2],
     parts: Buf<f32>,
     sums: Buf<f32>,
@@ -90,7 +90,7 @@ impl Prompt {
         };
         // A score of strides is a product of whole vectors of them, for every stride of queries and of keys.
         let operations = pairs(e) * self.heads.pair_operations() / 2.0 / f64::from(STRIDE);
-        let scored: [Bind; 4] =
+        let scored: [Bound; 4] =
             [(&self.q).into(), (&self.cache.k).into(), (&self.cache.tables).into(), (&self.parts).into()];
         let params = e.softmax_block_sum(&blocks);
         let found = e.find_blocks(shape, &blocks, list_stride(e), 0);
@@ -132,7 +132,7 @@ fn list_stride(e: &Estimate) -> u32 {
     1 + e.key_blocks()
 }
 
-/// What the lists of a chunk select.
+/// Returns the lists that are selected for a chunk.
 fn selected(gpu: &Gpu, e: &Estimate, kv_heads: u32, buffer: Buf<u32>) -> Result<Lists> {
     let stride = list_stride(e);
     let words = gpu.read(&buffer, 0..buffer.len())?;

@@ -1,7 +1,8 @@
-//! The rows as SVG: speed and hidden share by pool, speed by turnover.
+//! The rows as SVG: speed and hidden share by pool, speed by turnover. Where a table prints an interval, the chart draws it.
 
 use super::Row;
-use crate::bench::svg::{self, Axis, Series};
+use super::paired::Median;
+use crate::bench::chart::{Axis, Join, Point, Series, chart};
 
 /// `(file, text)` of each chart.
 pub(super) fn draw(rows: &[Row]) -> Vec<(&'static str, String)> {
@@ -15,44 +16,55 @@ pub(super) fn draw(rows: &[Row]) -> Vec<(&'static str, String)> {
     let hosts = || rows.iter().filter(single).filter(|row| row.tier == "host");
     let pool = Axis::log("device pool, % of the context");
     let turnover = Axis::linear("selected blocks that change a step, %");
+    let percent = |part: f64| exact(100.0 * part);
     vec![
         (
             "offload-pools.svg",
-            svg::chart(
+            chart(
                 "Decode over everything resident, by device pool",
                 &pool,
                 &Axis::linear("% of the resident speed"),
-                &series(hosts(), pools, |row| row.of_resident.map(|part| 100.0 * part)),
+                series(hosts(), pools, |row| row.of_resident.map(percent)),
             ),
         ),
         (
             "offload-waits.svg",
-            svg::chart(
+            chart(
                 "Waits for fetches, by device pool",
                 &pool,
                 &Axis::linear("ms a step"),
-                &series(hosts(), pools, |row| row.wait_ms),
+                series(hosts(), pools, |row| row.wait_ms.map(exact)),
             ),
         ),
         (
             "offload-turnover.svg",
-            svg::chart(
+            chart(
                 "Decode by turnover of the selection",
                 &turnover,
                 &Axis::linear("tokens a second"),
-                &series(rows.iter().filter(single), turnovers, |row| Some(row.tok_s)),
+                series(rows.iter().filter(single), turnovers, |row| Some(tok_s(row))),
             ),
         ),
         (
             "offload-hidden.svg",
-            svg::chart(
+            chart(
                 "Transfer time that is hidden, by turnover of the selection",
                 &turnover,
                 &Axis::linear("%"),
-                &series(hosts(), turnovers, |row| row.hidden.map(|part| 100.0 * part.median)),
+                series(hosts(), turnovers, |row| row.hidden.map(|part| part.rising(|part| 100.0 * part))),
             ),
         ),
     ]
+}
+
+/// A value of which no interval was measured.
+fn exact(value: f64) -> Median {
+    Median { median: value, low: value, high: value }
+}
+
+/// Decoded tokens per second, with the interval of the step times.
+fn tok_s(row: &Row) -> Median {
+    row.step_ms.falling(|ms| row.tok_s * row.step_ms.median / ms)
 }
 
 /// The turnover that several pools were measured at.
@@ -66,20 +78,22 @@ fn usual_turnover(rows: &[Row]) -> Option<f64> {
 fn series<'a>(
     rows: impl Iterator<Item = &'a Row>,
     x: impl Fn(&Row) -> Option<f64>,
-    y: impl Fn(&Row) -> Option<f64>,
+    y: impl Fn(&Row) -> Option<Median>,
 ) -> Vec<Series> {
     let mut all: Vec<Series> = Vec::new();
     for row in rows {
-        let Some(point) = x(row).zip(y(row)) else { continue };
+        let Some((x, y)) = x(row).zip(y(row)) else { continue };
+        let interval = (y.low < y.high).then_some([y.low, y.high]);
+        let point = Point { x, y: y.median, interval };
         let name = format!("{}, {}", row.tier, row.policy.split(':').next().unwrap_or_default());
         match all.iter_mut().find(|series| series.name == name) {
             Some(series) => series.points.push(point),
-            None => all.push(Series { name, points: vec![point], joined: true }),
+            None => all.push(Series { name, points: vec![point], join: Join::Line }),
         }
     }
     for series in &mut all {
-        series.points.sort_by(|a, b| a.0.total_cmp(&b.0));
-        series.points.dedup_by(|a, b| a.0 == b.0);
+        series.points.sort_by(|a, b| a.x.total_cmp(&b.x));
+        series.points.dedup_by(|a, b| a.x == b.x);
     }
     all
 }
@@ -89,7 +103,6 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::bench::offload::paired::Median;
 
     fn row(tier: &'static str, pool: Option<f64>, turnover: f64, tok_s: f64) -> Row {
         Row {
@@ -103,7 +116,7 @@ mod tests {
             pool,
             turnover: Some(turnover),
             tok_s,
-            step_ms: Median::of([1.0]),
+            step_ms: Median { median: 1.0, low: 0.8, high: 1.25 },
             bytes: 0.0,
             pages: [0.0; 3],
             wait_ms: Some(0.5),
@@ -128,10 +141,11 @@ mod tests {
             row("host", Some(0.125), 10.0, 50.0),
         ];
         assert_eq!(usual_turnover(&rows), Some(2.0));
-        let by_turnover = series(rows.iter(), |row| row.turnover, |row| Some(row.tok_s));
+        let by_turnover = series(rows.iter(), |row| row.turnover, |row| Some(tok_s(row)));
         let points: Vec<_> =
             by_turnover.iter().map(|series| (series.name.as_str(), series.points.len())).collect();
         assert_eq!(points, [("resident, quest", 1), ("host, quest", 2)]);
+        assert_eq!(by_turnover[0].points[0].interval, Some([80.0, 125.0]));
         assert!(draw(&rows).iter().all(|(_, svg)| svg.contains("host, quest")));
     }
 }

@@ -22,7 +22,7 @@ use serde::Serialize;
 use super::paired::Median;
 use super::plan::Plan;
 
-/// What both ways reached, in rounds by turns.
+/// Speeds of both ways, in rounds by turns.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Row {
     pub(super) blocks: u32,

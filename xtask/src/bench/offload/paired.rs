@@ -1,4 +1,4 @@
-//! What two ways to do the same work differ by, when they took turns at it.
+//! Differences between two ways to do the same work that took turns at it.
 
 use serde::Serialize;
 
@@ -14,7 +14,7 @@ pub(super) struct Median {
 }
 
 impl Median {
-    /// Of at least one value.
+    /// Takes the median of at least one value.
     pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut sorted: Vec<f64> = values.into_iter().collect();
         sorted.sort_by(f64::total_cmp);
@@ -32,13 +32,18 @@ impl Median {
         Self { median, low: sorted[below], high: sorted[n - 1 - below] }
     }
 
-    /// Of what `a` is more than `b`, pair by pair.
+    /// Takes the median of `a - b`, pair by pair.
     pub(super) fn of_differences(a: &[f64], b: &[f64]) -> Self {
         assert_eq!(a.len(), b.len(), "values of pairs");
         Self::of(a.iter().zip(b).map(|(a, b)| a - b))
     }
 
-    /// Of a falling function of the values.
+    /// Applies a rising function to the values.
+    pub(super) fn rising(self, f: impl Fn(f64) -> f64) -> Self {
+        Self { median: f(self.median), low: f(self.low), high: f(self.high) }
+    }
+
+    /// Applies a falling function to the values.
     pub(super) fn falling(self, f: impl Fn(f64) -> f64) -> Self {
         Self { median: f(self.median), low: f(self.high), high: f(self.low) }
     }

@@ -1,4 +1,4 @@
-//! What `bench offload` measures: a RON file, or one of the two that are built in.
+//! Plans of `bench offload`: a RON file, or one of the two that are built in.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ pub(super) struct Plan {
     pub(super) context: u32,
     /// Share of the blocks that a step selects.
     pub(super) select: f64,
-    /// Of `quest`, `gsa` (by mean keys), `gsa-ucm` and `esa`; the first one is measured over pools.
+    /// Policies among `quest`, `gsa` (by mean keys), `gsa-ucm` and `esa`; the first one is measured over pools.
     pub(super) policies: Vec<String>,
     /// Device pools, as shares of the context.
     pub(super) pools: Vec<f64>,
@@ -70,24 +70,56 @@ impl Plan {
     }
 
     fn check(&self) -> Result<()> {
-        ensure!(self.steps > 0 && self.streamed_steps > 0, "a plan of no steps measures nothing");
-        ensure!(!self.policies.is_empty(), "a plan needs a policy");
-        ensure!(self.select > 0.0 && self.select <= 1.0, "select: {} is no share", self.select);
-        for pool in self.pools.iter().chain([&self.pool]) {
-            ensure!(*pool > 0.0 && *pool < 1.0, "a pool of {pool} of the context does not stream");
+        self.check_counts()?;
+        let Self { heads, kv_heads, block_size, select, pool, turnover, .. } = self;
+        ensure!(heads.is_multiple_of(*kv_heads), "heads is {heads}, not a multiple of kv_heads, {kv_heads}");
+        let whole = block_size.is_power_of_two() && (8..=256).contains(block_size);
+        ensure!(whole, "block_size is {block_size}, not a power of two from 8 to 256");
+        ensure!(*select > 0.0 && *select <= 1.0, "select is {select}, not a share above 0 and up to 1");
+        ensure!(!self.policies.is_empty(), "policies is empty");
+        self.policies.iter().try_for_each(|policy| self.spec(policy, self.context).map(drop))?;
+        for pool in self.pools.iter().chain([pool]) {
+            ensure!(
+                *pool > 0.0 && *pool < 1.0,
+                "a pool is {pool}, not a share of the context between 0 and 1"
+            );
         }
-        for turnover in self.turnovers.iter().chain([&self.turnover]) {
-            ensure!((0.0..=100.0).contains(turnover), "a turnover of {turnover} % is none");
+        for turnover in self.turnovers.iter().chain([turnover]) {
+            ensure!((0.0..=100.0).contains(turnover), "a turnover is {turnover} %, the limits are 0 and 100");
         }
         let (batch, context, walk) = (self.batch, self.context, self.walk());
-        ensure!(batch > 0 && context / batch > self.block_size, "{batch} streams share {context} tokens");
+        ensure!(
+            context / batch > *block_size,
+            "context is {context}, which gives {batch} streams less than a block of {block_size}"
+        );
         let shortest = if self.short > 0 { self.short.min(context / batch) } else { context / batch };
         ensure!(shortest > walk, "{walk} steps do not fit in a context of {shortest} tokens");
         Ok(())
     }
 
-    /// Most steps of one walk: those that are measured behind those that warm up, as many of these again with timestamps, or
-    /// what shows the turnover.
+    fn check_counts(&self) -> Result<()> {
+        let counts = [
+            ("layers", self.layers, 1024),
+            ("hidden", self.hidden, 1 << 16),
+            ("inner", self.inner, 1 << 18),
+            ("heads", self.heads, 1024),
+            ("kv_heads", self.kv_heads, 1024),
+            ("head_dim", self.head_dim, 1024),
+            ("context", self.context, 1 << 28),
+            ("batch", self.batch, 1024),
+            ("steps", self.steps, 1 << 20),
+            ("streamed_steps", self.streamed_steps, 1 << 20),
+            ("disk_blocks", self.disk_blocks, 1 << 24),
+        ];
+        for (name, count, limit) in counts {
+            ensure!((1..=limit).contains(&count), "{name} is {count}, the limits are 1 and {limit}");
+        }
+        ensure!(self.warm_up <= 1 << 20, "warm_up is {}, the limit is {}", self.warm_up, 1 << 20);
+        Ok(())
+    }
+
+    /// Maximum number of steps of one walk: those that are measured behind those that warm up, as many of these again with
+    /// timestamps, or what shows the turnover.
     pub(super) fn walk(&self) -> u32 {
         (self.warm_up + self.steps.max(self.streamed_steps)).max(2 * self.warm_up).max(LOOKS)
     }
@@ -138,14 +170,29 @@ mod tests {
     fn plans_out_of_range_are_refused() {
         let plan = Plan::read(None, true).unwrap();
         for (broken, says) in [
-            (Plan { pool: 1.0, ..plan.clone() }, "does not stream"),
-            (Plan { steps: 0, ..plan.clone() }, "no steps"),
-            (Plan { batch: 0, ..plan.clone() }, "0 streams"),
-            (Plan { turnovers: vec![101.0], ..plan.clone() }, "101 %"),
+            (Plan { layers: 0, ..plan.clone() }, "layers is 0, the limits are 1 and 1024"),
+            (Plan { steps: 0, ..plan.clone() }, "steps is 0, the limits are 1 and 1048576"),
+            (Plan { batch: 0, ..plan.clone() }, "batch is 0, the limits are 1 and 1024"),
+            (Plan { disk_blocks: u32::MAX, ..plan.clone() }, "disk_blocks is 4294967295, the limits are 1"),
+            (Plan { warm_up: u32::MAX, ..plan.clone() }, "warm_up is 4294967295, the limit is 1048576"),
+            (Plan { kv_heads: 3, ..plan.clone() }, "heads is 4, not a multiple of kv_heads, 3"),
+            (Plan { block_size: 12, ..plan.clone() }, "block_size is 12, not a power of two from 8 to 256"),
+            (Plan { policies: vec!["full".into()], ..plan.clone() }, "policy full: one of quest,"),
+            (Plan { pool: 1.0, ..plan.clone() }, "a pool is 1, not a share of the context"),
+            (Plan { pools: vec![f64::NAN], ..plan.clone() }, "a pool is NaN"),
+            (
+                Plan { turnovers: vec![101.0], ..plan.clone() },
+                "a turnover is 101 %, the limits are 0 and 100",
+            ),
+            (
+                Plan { batch: 1024, ..plan.clone() },
+                "context is 8192, which gives 1024 streams less than a block",
+            ),
             (Plan { short: plan.walk(), ..plan.clone() }, "steps do not fit in a context of"),
-            (Plan { select: 0.0, ..plan }, "no share"),
+            (Plan { select: 0.0, ..plan }, "select is 0, not a share above 0 and up to 1"),
         ] {
-            assert!(broken.check().unwrap_err().to_string().contains(says), "{says}");
+            let said = broken.check().unwrap_err().to_string();
+            assert!(said.contains(says), "{said}");
         }
     }
 }

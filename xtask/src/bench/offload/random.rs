@@ -8,10 +8,7 @@ use std::borrow::Cow;
 use std::path::Path;
 
 use half::f16;
-use models::{
-    DecoderConfig, Dtype, Family, LayerConfig, Mlp, Naming, QkNorm, Reach, Role, Rope, RopeScaling, Tensor,
-    WeightError, WeightSource,
-};
+use models::{DecoderConfig, Dtype, Family, Naming, Role, Sizes, Tensor, WeightError, WeightSource};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -23,7 +20,7 @@ const WALKS: u32 = 34;
 /// Radians of the smallest angle.
 const SMALLEST: f64 = 0.0008;
 
-/// How much later tensors lie behind earlier ones in the noise that all of them are made of.
+/// Number of places in the noise at which a tensor may begin; all tensors are parts of the same noise.
 const OFFSETS: usize = 1 << 16;
 
 /// The model.
@@ -157,8 +154,7 @@ fn embeddings(walk: u32, hidden: usize) -> Vec<u8> {
 }
 
 fn config(plan: &Plan, vocab_size: u32) -> DecoderConfig {
-    DecoderConfig {
-        family: Family::Llama,
+    let sizes = Sizes {
         vocab_size,
         hidden_size: plan.hidden,
         intermediate_size: plan.inner,
@@ -166,28 +162,13 @@ fn config(plan: &Plan, vocab_size: u32) -> DecoderConfig {
         num_heads: plan.heads,
         num_kv_heads: plan.kv_heads,
         head_dim: plan.head_dim,
-        rms_norm_eps: 1e-5,
-        rope: Rope { theta: 1e4, rotary_dims: plan.head_dim, interleaved: false, scaling: RopeScaling::None },
         context_length: plan.context,
-        tie_embeddings: true,
-        qkv_bias: false,
-        o_bias: false,
-        qk_norm: QkNorm::None,
-        layers: vec![
-            LayerConfig { reach: Reach::Full, rotary: false, mlp: Mlp::Dense };
-            plan.layers as usize
-        ],
-        latent: None,
-        indexer: None,
-        compressed: None,
-        hyper: None,
-        scale: 1.0 / (plan.head_dim as f32).sqrt(),
-        temperature: None,
-        sinks: false,
-        moe: None,
-        eos_ids: Vec::new(),
-        bos_id: None,
-    }
+    };
+    let mut config = DecoderConfig::plain(Family::Llama, sizes);
+    config.rms_norm_eps = 1e-5;
+    config.tie_embeddings = true;
+    config.layers.iter_mut().for_each(|layer| layer.rotary = false);
+    config
 }
 
 fn halves(values: impl Iterator<Item = f64>) -> Vec<u8> {

@@ -16,7 +16,7 @@ use super::paired::Median;
 use super::plan::{LOOKS, Plan};
 use super::random::{Noise, Random};
 
-/// What is measured.
+/// Configuration that is measured.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Case {
     /// SPEC; dense attention without.
@@ -26,14 +26,14 @@ pub(super) struct Case {
     pub(super) context: u32,
     /// The device pool as a share of all contexts; all of them without.
     pub(super) pool: Option<f64>,
-    /// What blocks beyond the pool lie in.
+    /// Memory that holds the blocks beyond the pool.
     pub(super) memory: HostMemory,
 }
 
 /// Measured steps of one decoder, which took turns with others.
 #[derive(Debug, Clone)]
 pub(super) struct Steps {
-    /// What each step drew.
+    /// Tokens that the steps drew.
     pub(super) ids: Vec<u32>,
     /// Milliseconds of a step in each burst; those of one index ran one after the other.
     pub(super) bursts_ms: Vec<f64>,
@@ -41,7 +41,7 @@ pub(super) struct Steps {
     pub(super) bytes: f64,
     /// Hits, misses and pages fetched ahead, a step.
     pub(super) pages: [f64; 3],
-    /// Of selected pages from the host.
+    /// Cost of fetching selected pages from the host.
     pub(super) cost: Option<FetchCost>,
     /// Device time of each kernel in milliseconds a step, measured with nothing beside it.
     pub(super) kernels: BTreeMap<&'static str, f64>,
@@ -63,11 +63,11 @@ pub(super) struct Rig {
     gpu: Arc<Gpu>,
     plan: Plan,
     model: Random,
-    seats: Vec<Seat>,
+    contenders: Vec<Contender>,
 }
 
 /// A decoder whose cache is full.
-struct Seat {
+struct Contender {
     case: Case,
     decoder: Decoder,
     /// Tables of the streams.
@@ -76,12 +76,12 @@ struct Seat {
 
 impl Rig {
     pub(super) fn new(gpu: &Arc<Gpu>, plan: &Plan) -> Self {
-        Self { gpu: Arc::clone(gpu), plan: plan.clone(), model: Random::new(plan), seats: Vec::new() }
+        Self { gpu: Arc::clone(gpu), plan: plan.clone(), model: Random::new(plan), contenders: Vec::new() }
     }
 
-    /// The device pool of a seat as a share of all contexts.
-    pub(super) fn pool(&self, seat: usize) -> Option<f64> {
-        let Seat { case, decoder, .. } = &self.seats[seat];
+    /// The device pool of a contender as a share of all contexts.
+    pub(super) fn pool(&self, contender: usize) -> Option<f64> {
+        let Contender { case, decoder, .. } = &self.contenders[contender];
         let tokens = decoder.kv().device_blocks() * self.plan.block_size;
         case.pool.map(|_| f64::from(tokens) / f64::from(case.context * case.streams))
     }
@@ -90,28 +90,29 @@ impl Rig {
         &self.gpu
     }
 
-    /// Seats a decoder for each case and fills its cache; one that sits there already stays. All share the weights.
+    /// Opens a decoder for each case and fills its cache; one that is open already stays. All share the weights.
     pub(super) fn open(&mut self, cases: &[Case]) -> Result<()> {
-        let seats = std::mem::take(&mut self.seats);
-        let (kept, mut free): (Vec<Seat>, _) = seats.into_iter().partition(|seat| cases.contains(&seat.case));
+        let contenders = std::mem::take(&mut self.contenders);
+        let (kept, mut free): (Vec<Contender>, _) =
+            contenders.into_iter().partition(|contender| cases.contains(&contender.case));
         free.truncate(cases.len() - kept.len());
-        let mut kept: VecDeque<Seat> = kept.into();
+        let mut kept: VecDeque<Contender> = kept.into();
         for case in cases {
-            if let Some(seat) = kept.pop_front_if(|seat| seat.case == *case) {
-                self.seats.push(seat);
+            if let Some(contender) = kept.pop_front_if(|contender| contender.case == *case) {
+                self.contenders.push(contender);
                 continue;
             }
             let options = self.options(case)?;
-            let other = self.seats.first().or(kept.front());
+            let other = self.contenders.first().or(kept.front());
             let decoder = match (free.pop(), other) {
-                (Some(seat), _) => seat.decoder.with_options(&options),
-                (None, Some(seat)) => seat.decoder.beside(&options),
+                (Some(contender), _) => contender.decoder.with_options(&options),
+                (None, Some(contender)) => contender.decoder.beside(&options),
                 (None, None) => Decoder::load(&self.gpu, &self.model.config, &self.model, &options),
             };
             let mut decoder = decoder.with_context(|| format!("{case:?}"))?;
             let tables = self.tables(case);
             fill(&mut decoder, &tables)?;
-            self.seats.push(Seat { case: case.clone(), decoder, tables });
+            self.contenders.push(Contender { case: case.clone(), decoder, tables });
         }
         Ok(())
     }
@@ -159,7 +160,7 @@ impl Rig {
         })
     }
 
-    /// The walks whose turnovers under the policy of the first seat come closest to those that are wanted, with what they
+    /// The walks whose turnovers under the policy of the first contender come closest to those that are wanted, with what they
     /// have.
     pub(super) fn walks(&mut self, wanted: &[f64]) -> Result<Vec<(u32, f64)>> {
         let walks: Vec<(u32, f64)> =
@@ -173,13 +174,13 @@ impl Rig {
 
     /// Percent of what a step selects that the step before did not, mean over layers and KV heads.
     fn turnover(&mut self, walk: u32) -> Result<f64> {
-        let Self { plan, model, seats, .. } = self;
-        let seat = &mut seats[0];
-        seat.decoder.trace_selections(true);
+        let Self { plan, model, contenders, .. } = self;
+        let contender = &mut contenders[0];
+        contender.decoder.trace_selections(true);
         let (mut fresh, mut all) = (0, 0);
         let mut before: Vec<BTreeSet<BlockIdx>> = Vec::new();
         for step in 0..LOOKS {
-            let output = seat.step(plan, model.token(walk, step), step)?;
+            let output = contender.step(plan, model.token(walk, step), step)?;
             let lists = |attended: &models::Attended| -> Vec<BTreeSet<BlockIdx>> {
                 let of_layer = attended.selections.iter().flat_map(|(_, selection)| {
                     (0..selection.groups())
@@ -194,44 +195,44 @@ impl Rig {
             }
             before = now;
         }
-        seat.decoder.trace_selections(false);
+        contender.decoder.trace_selections(false);
         #[expect(clippy::cast_precision_loss, reason = "counts of blocks")]
         Ok(100.0 * fresh as f64 / all.max(1) as f64)
     }
 
-    /// Runs `count` steps of a walk on every seat behind those that warm up, in bursts by turns: so what slows the machine
+    /// Runs `count` steps of a walk on every contender behind those that warm up, in bursts by turns: so what slows the machine
     /// down for longer than a burst is in all of them alike.
     pub(super) fn measure(&mut self, walk: u32, count: u32) -> Result<Vec<Steps>> {
-        let Self { gpu, plan, model, seats } = self;
+        let Self { gpu, plan, model, contenders } = self;
         gpu.time_dispatches(false);
-        for seat in &mut *seats {
+        for contender in &mut *contenders {
             for step in 0..plan.warm_up {
-                seat.step(plan, model.token(walk, step), step)?;
+                contender.step(plan, model.token(walk, step), step)?;
             }
         }
-        let before: Vec<[f64; 4]> = seats.iter().map(Seat::traffic).collect::<Result<_>>()?;
-        let mut measured: Vec<(Vec<u32>, Vec<f64>)> = vec![(Vec::new(), Vec::new()); seats.len()];
+        let before: Vec<[f64; 4]> = contenders.iter().map(Contender::traffic).collect::<Result<_>>()?;
+        let mut measured: Vec<(Vec<u32>, Vec<f64>)> = vec![(Vec::new(), Vec::new()); contenders.len()];
         let end = plan.warm_up + count;
         for (turn, first) in (plan.warm_up..end).step_by(BURST as usize).enumerate() {
             let past = end.min(first + BURST);
-            for place in 0..seats.len() {
+            for place in 0..contenders.len() {
                 // Nobody always follows the same one.
-                let at = (turn + place) % seats.len();
+                let at = (turn + place) % contenders.len();
                 let (ids, bursts_ms) = &mut measured[at];
                 let start = Instant::now();
                 for step in first..past {
-                    ids.extend(seats[at].step(plan, model.token(walk, step), step)?.sampled);
+                    ids.extend(contenders[at].step(plan, model.token(walk, step), step)?.sampled);
                 }
                 bursts_ms.push(start.elapsed().as_secs_f64() * 1e3 / f64::from(past - first));
             }
         }
         let mut all = Vec::new();
-        for ((seat, before), (ids, bursts_ms)) in seats.iter_mut().zip(before).zip(measured) {
-            let after = seat.traffic()?;
+        for ((contender, before), (ids, bursts_ms)) in contenders.iter_mut().zip(before).zip(measured) {
+            let after = contender.traffic()?;
             let part = |of: usize| (after[of] - before[of]) / f64::from(count);
-            let kernels = seat.kernels(gpu, plan, |step| model.token(walk, step))?;
-            let fetches = seat.case.pool.is_some() && seat.case.policy.is_some();
-            let cost = if fetches { seat.decoder.fetch_cost()? } else { None };
+            let kernels = contender.kernels(gpu, plan, |step| model.token(walk, step))?;
+            let fetches = contender.case.pool.is_some() && contender.case.policy.is_some();
+            let cost = if fetches { contender.decoder.fetch_cost()? } else { None };
             let pages = [part(0), part(1), part(2)];
             all.push(Steps { ids, bursts_ms, bytes: part(3), pages, cost, kernels });
         }
@@ -239,7 +240,7 @@ impl Rig {
     }
 }
 
-impl Seat {
+impl Contender {
     /// Milliseconds a step of each kernel, over the first steps of a walk behind those that warm up; empty where the adapter
     /// has no timestamps.
     fn kernels(
@@ -267,7 +268,7 @@ impl Seat {
     #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
     fn traffic(&self) -> Result<[f64; 4]> {
         let pages = self.decoder.page_traffic()?.unwrap_or_default();
-        let bytes = pages.bytes() + self.decoder.kv().fetched_bytes();
+        let bytes = pages.bytes() + self.decoder.host_traffic().fetched_bytes;
         Ok([pages.hits, pages.misses, pages.prefetched, bytes].map(|count| count as f64))
     }
 

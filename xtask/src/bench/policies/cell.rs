@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::runner::{Ran, Steps};
 
-/// What was measured.
+/// Measurement of one policy on one task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Cell {
     /// Model, device and everything else that a result depends on besides policy and task.

@@ -13,7 +13,10 @@ use super::plan::Task;
 const FILLER: &str =
     "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.";
 
-const NAMES: [&str; 24] = [
+/// Number of names that a prompt can use.
+pub(super) const NAMES: u32 = 24;
+
+const NAME_LIST: [&str; NAMES as usize] = [
     "amber", "basil", "cedar", "delta", "ember", "flint", "grove", "heron", "indigo", "jasper", "kestrel",
     "lagoon", "maple", "nectar", "onyx", "poplar", "quartz", "raven", "saffron", "tulip", "umber", "violet",
     "willow", "zephyr",
@@ -26,7 +29,7 @@ pub(super) struct Needle {
     pub(super) expected: Vec<String>,
 }
 
-/// What is hidden, and how it is asked for.
+/// Hidden facts, and the question for them.
 #[derive(Debug, Clone, PartialEq)]
 struct Hidden {
     intro: &'static str,
@@ -40,7 +43,7 @@ struct Hidden {
 
 impl Hidden {
     fn new(task: Task, random: &mut StdRng) -> Self {
-        let mut names = NAMES;
+        let mut names = NAME_LIST;
         names.shuffle(random);
         let mut number = || random.random_range(10_000..100_000u32).to_string();
         let fact = |name: &str, number: &str| format!("The secret number of {name} is {number}.");
@@ -72,7 +75,7 @@ impl Hidden {
                 of_name(vec![fact(names[0], &number)], vec![number], false)
             }
             Task::MultiKey { keys } => {
-                let numbers: Vec<String> = (0..keys.min(24)).map(|_| number()).collect();
+                let numbers: Vec<String> = (0..keys).map(|_| number()).collect();
                 let mut facts: Vec<String> = names.iter().zip(&numbers).map(|(n, v)| fact(n, v)).collect();
                 let half = facts.len() / 2;
                 facts.rotate_left(half);
@@ -84,8 +87,7 @@ impl Hidden {
             }
             Task::VariableTracking { hops } => {
                 let value = number();
-                let chain: Vec<String> =
-                    (0..hops.min(24) as usize).map(|hop| names[hop].to_uppercase()).collect();
+                let chain: Vec<String> = (0..hops as usize).map(|hop| names[hop].to_uppercase()).collect();
                 let link = |pair: &[String]| format!("Variable {} equals variable {}.", pair[1], pair[0]);
                 let mut facts = vec![format!("Variable {} equals {value}.", chain[0])];
                 facts.extend(chain.windows(2).map(link));

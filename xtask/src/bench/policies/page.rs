@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use super::super::svg::{Axis, Labels, Series, chart, escaped, heat_map};
+use super::super::chart::{Axis, Join, Labels, Series, chart, heat_map};
 use super::cell::{Cell, Phase};
 
 /// One policy over all its cells.
@@ -122,8 +122,8 @@ impl fmt::Display for Summary {
     }
 }
 
-const STYLE: &str = "body{font-family:sans-serif;margin:2em;max-width:1100px}table{border-collapse:collapse}\
-td,th{border:1px solid #ccc;padding:2px 8px;text-align:right}td{white-space:nowrap}\
+const STYLE: &str = ":root{color-scheme:light dark}body{font-family:sans-serif;margin:2em;max-width:1100px}table{border-collapse:collapse}\
+td,th{border:1px solid #888;padding:2px 8px;text-align:right}td{white-space:nowrap}\
 svg{vertical-align:top;margin:0 1em 1em 0}td:first-child,th:first-child{text-align:left}";
 
 const HEADS: [&str; 13] = [
@@ -191,18 +191,23 @@ pub(super) fn page(setup: &str, rows: &[Cell], policies: &[String]) -> String {
     html
 }
 
+/// Text escaped for HTML.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
 fn loss_chart(summaries: &[Summary]) -> String {
     let point = |row: &Summary| {
         let density = row.decode_density.filter(|density| *density < 1.0).or(row.prefill_density)?;
         row.loss.map(|loss| Series {
             name: row.policy.clone(),
-            points: vec![(density, loss * 100.0)],
-            joined: false,
+            points: vec![(density, loss * 100.0).into()],
+            join: Join::Apart,
         })
     };
     let series: Vec<Series> = summaries.iter().filter_map(point).collect();
     let x = Axis::linear("density: attended share of the blocks, decode (prefill where decode is dense)");
-    chart("Loss against density", &x, &Axis::linear("NLL against dense, %"), &series)
+    chart("Loss against density", &x, &Axis::linear("NLL against dense, %"), series)
 }
 
 /// Decode time against context length: the mean over needles and texts of equal length.
@@ -219,15 +224,14 @@ fn time_chart(rows: &[Cell], policies: &[String]) -> String {
         }
         points.sort_by_key(|(tokens, _)| *tokens);
         let mean = |times: &[f64]| times.iter().sum::<f64>() / times.len() as f64;
-        let points = points.iter().map(|(tokens, times)| (f64::from(*tokens), mean(times))).collect();
-        Series { name: policy.clone(), points, joined: true }
+        let points = points.iter().map(|(tokens, times)| (f64::from(*tokens), mean(times)).into()).collect();
+        Series { name: policy.clone(), points, join: Join::Line }
     };
-    let series: Vec<Series> = policies.iter().map(of).collect();
     chart(
         "Time against context",
         &Axis::log("tokens of context"),
         &Axis::linear("ms a decode token"),
-        &series,
+        policies.iter().map(of).collect(),
     )
 }
 

@@ -1,11 +1,15 @@
-//! What `bench policies` runs: a RON file, or one of two built-in plans.
+//! Plans of `bench policies`: a RON file, or one of the two that are built in.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use super::needles::NAMES;
 use crate::bench::plan;
+
+/// Maximum length of a prompt with needles, in tokens.
+const MAX_LENGTH: u32 = 1 << 24;
 
 /// Policies, and what each is measured on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -50,7 +54,7 @@ pub(super) struct Needles {
     pub(super) samples: u32,
 }
 
-/// What is hidden and asked for, as in RULER (arXiv 2404.06654).
+/// Task with hidden facts, as in RULER (arXiv 2404.06654).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) enum Task {
@@ -79,6 +83,41 @@ impl Task {
     }
 }
 
+impl Text {
+    fn check(&self) -> Result<()> {
+        let Self { tokens, decode_from, .. } = self;
+        ensure!(*tokens >= 2, "tokens of a text is {tokens}, the least is 2, as the first has no likelihood");
+        let inside = (1..=*tokens).contains(decode_from);
+        ensure!(inside, "decode_from is {decode_from}, the limits are 1 and {tokens}");
+        Ok(())
+    }
+}
+
+impl Needles {
+    fn check(&self) -> Result<()> {
+        let Self { task, lengths, depths, samples } = self;
+        for (name, len) in [("lengths", lengths.len()), ("depths", depths.len())] {
+            ensure!(len > 0, "{task:?}: {name} is empty");
+        }
+        ensure!(*samples > 0, "{task:?}: samples is 0, the least is 1");
+        let length = lengths.iter().find(|length| !(1..=MAX_LENGTH).contains(*length));
+        ensure!(
+            length.is_none(),
+            "{task:?}: a length is {}, the limits are 1 and {MAX_LENGTH}",
+            length.unwrap_or(&0)
+        );
+        let depth = depths.iter().find(|depth| !(0.0..=1.0).contains(*depth));
+        ensure!(depth.is_none(), "{task:?}: a depth is {}, the limits are 0 and 1", depth.unwrap_or(&0.0));
+        let (count, limit) = match *task {
+            Task::PassKey | Task::Single => (1, 1),
+            Task::MultiKey { keys: names } | Task::VariableTracking { hops: names } => (names, NAMES),
+            Task::MultiValue { values } => (values, 64),
+        };
+        ensure!((1..=limit).contains(&count), "{task:?}: the limits are 1 and {limit}");
+        Ok(())
+    }
+}
+
 impl Plan {
     /// The plan of a file, or the built-in one, which is shorter for software drivers.
     ///
@@ -97,27 +136,19 @@ impl Plan {
     }
 
     fn check(&self) -> Result<()> {
-        ensure!(!self.policies.is_empty(), "the plan names no policy");
-        ensure!(self.chunk > 0, "chunk is 0");
-        for text in self.texts.iter().chain(&self.recalls) {
-            let Text { tokens, decode_from, .. } = text;
-            ensure!(*tokens >= 2, "a text of {tokens} tokens has no likelihood, 2 are needed");
-            ensure!(
-                (1..=*tokens).contains(decode_from),
-                "decode_from is {decode_from}, the limits are 1 and {tokens}"
-            );
-        }
-        for needles in &self.needles {
-            let depth = needles.depths.iter().find(|depth| !(0.0..=1.0).contains(*depth));
-            ensure!(depth.is_none(), "a depth is {}, the limits are 0 and 1", depth.unwrap_or(&0.0));
-            let count = match needles.task {
-                Task::PassKey | Task::Single => 1,
-                Task::MultiKey { keys: n } | Task::MultiValue { values: n } => n,
-                Task::VariableTracking { hops } => hops,
-            };
-            ensure!((1..=64).contains(&count), "{:?}: the limits are 1 and 64", needles.task);
-        }
-        Ok(())
+        let Self { policies, chunk, texts, needles, recalls } = self;
+        let first = policies.first().map_or("none", String::as_str);
+        ensure!(
+            first == "full",
+            "the first policy is {first}; it is full, which the others are compared with"
+        );
+        let again = policies.iter().enumerate().find(|(at, policy)| policies[..*at].contains(policy));
+        ensure!(again.is_none(), "policy {} is there twice", again.map_or("", |(_, policy)| policy));
+        ensure!(*chunk > 0, "chunk is 0, the least is 1");
+        let tasks = texts.len() + needles.len() + recalls.len();
+        ensure!(tasks > 0, "the plan has no texts, needles or recalls");
+        texts.iter().chain(recalls).try_for_each(Text::check)?;
+        needles.iter().try_for_each(Needles::check)
     }
 
     /// Tokens of the longest sequence, including answers.
@@ -166,9 +197,16 @@ mod tests {
             change(&mut plan);
             plan.check().unwrap_err().to_string()
         };
-        insta::assert_snapshot!(refused(|p| p.policies.clear()), @"the plan names no policy");
+        insta::assert_snapshot!(refused(|p| p.policies.clear()), @"the first policy is none; it is full, which the others are compared with");
+        insta::assert_snapshot!(refused(|p| p.policies.push("full".into())), @"policy full is there twice");
+        insta::assert_snapshot!(refused(|p| p.chunk = 0), @"chunk is 0, the least is 1");
+        insta::assert_snapshot!(refused(|p| p.texts[0].tokens = 1), @"tokens of a text is 1, the least is 2, as the first has no likelihood");
+        insta::assert_snapshot!(refused(|p| p.needles[0].samples = 0), @"PassKey: samples is 0, the least is 1");
+        insta::assert_snapshot!(refused(|p| p.needles[0].lengths.clear()), @"PassKey: lengths is empty");
+        insta::assert_snapshot!(refused(|p| p.needles[0].lengths = vec![u32::MAX]), @"PassKey: a length is 4294967295, the limits are 1 and 16777216");
+        insta::assert_snapshot!(refused(|p| (p.texts, p.needles, p.recalls) = Default::default()), @"the plan has no texts, needles or recalls");
         insta::assert_snapshot!(refused(|p| p.texts[0].decode_from = 9999), @"decode_from is 9999, the limits are 1 and 768");
-        insta::assert_snapshot!(refused(|p| p.needles[0].depths[0] = 1.5), @"a depth is 1.5, the limits are 0 and 1");
-        insta::assert_snapshot!(refused(|p| p.needles[0].task = Task::MultiKey { keys: 0 }), @"MultiKey { keys: 0 }: the limits are 1 and 64");
+        insta::assert_snapshot!(refused(|p| p.needles[0].depths[0] = 1.5), @"PassKey: a depth is 1.5, the limits are 0 and 1");
+        insta::assert_snapshot!(refused(|p| p.needles[0].task = Task::MultiKey { keys: 0 }), @"MultiKey { keys: 0 }: the limits are 1 and 24");
     }
 }

@@ -4,37 +4,11 @@
 use std::time::Instant;
 
 use anyhow::Result;
+use attn_kernels::Role;
 use attn_kernels::gpu::Timing;
 use models::batch::{Phase, StepOutput};
 use models::{Attended, Decoder};
 use pagoda::{Ask, Sampler, Sampling, Sequence};
-
-/// Kernels that compute attention.
-const ATTENTION: [&str; 6] =
-    ["apply_sinks", "lse_merge", "paged_decode", "paged_prefill", "paged_prefill_coop", "paged_reduce"];
-/// Kernels that select blocks.
-const SELECTION: [&str; 20] = [
-    "block_digest",
-    "block_lse",
-    "block_score",
-    "find_blocks",
-    "hamming_score",
-    "hash_codes",
-    "index_logits",
-    "list_counts",
-    "mass_bound",
-    "mass_cut",
-    "mass_merge",
-    "nsa_block_score",
-    "nsa_probs",
-    "softmax_block_sum",
-    "strided_qk",
-    "top_k",
-    "top_k_long",
-    "top_k_peaks",
-    "top_k_transform",
-    "vote_blocks",
-];
 
 /// Steps of one phase.
 #[derive(Debug, Clone, Default)]
@@ -64,9 +38,9 @@ pub(super) struct Ran {
     pub(super) chosen_in_prefill: Vec<Vec<(u32, u32)>>,
 }
 
-/// How to run a sequence.
+/// Steps of one sequence.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Way {
+pub(super) struct SequencePlan {
     /// Tokens per prefill step.
     pub(super) chunk: u32,
     /// Given tokens from here on are decode steps.
@@ -78,29 +52,29 @@ pub(super) struct Way {
 }
 
 /// Runs `ids`.
-pub(super) fn run(decoder: &mut Decoder, ids: &[u32], way: Way) -> Result<Ran> {
+pub(super) fn run(decoder: &mut Decoder, ids: &[u32], plan: SequencePlan) -> Result<Ran> {
     let eos = decoder.config().eos_ids.clone();
     let mut run = Run {
-        sequence: Sequence::new(decoder, way.chunk)?,
+        sequence: Sequence::new(decoder, plan.chunk)?,
         sampler: Sampler::new(Sampling::default(), ids),
         ran: Ran::default(),
-        score: way.score,
+        score: plan.score,
     };
     run.sequence.extend(ids);
     let given = ids.len();
-    let prefill = (way.decode_from as usize).min(given);
+    let prefill = (plan.decode_from as usize).min(given);
     let mut next = None;
-    for at in (0..prefill).step_by(way.chunk as usize) {
-        let end = (at + way.chunk as usize).min(prefill);
-        next = run.step(end - at, Phase::Prefill, way.generate > 0 && end == given)?;
+    for at in (0..prefill).step_by(plan.chunk as usize) {
+        let end = (at + plan.chunk as usize).min(prefill);
+        next = run.step(end - at, Phase::Prefill, plan.generate > 0 && end == given)?;
     }
     for at in prefill..given {
-        next = run.step(1, Phase::Decode, way.generate > 0 && at + 1 == given)?;
+        next = run.step(1, Phase::Decode, plan.generate > 0 && at + 1 == given)?;
     }
     while let Some(id) = next {
         run.sequence.push(id);
         run.ran.generated.push(id);
-        let ends = run.ran.generated.len() == way.generate as usize || eos.contains(&id);
+        let ends = run.ran.generated.len() == plan.generate as usize || eos.contains(&id);
         next = if ends { None } else { run.step(1, Phase::Decode, true)? };
     }
     Ok(run.ran)
@@ -130,9 +104,9 @@ impl Run<'_> {
         let steps = if phase == Phase::Prefill { &mut ran.prefill } else { &mut ran.decode };
         steps.tokens += tokens;
         steps.wall_s += wall_s;
-        steps.device_s += seconds(&output.timings, |_| true);
-        steps.attention_s += seconds(&output.timings, |kernel| ATTENTION.contains(&kernel));
-        steps.selection_s += seconds(&output.timings, |kernel| SELECTION.contains(&kernel));
+        steps.device_s += seconds(&output.timings, None);
+        steps.attention_s += seconds(&output.timings, Some(Role::Attention));
+        steps.selection_s += seconds(&output.timings, Some(Role::Selection));
         ran.nll.0 += output.nll.iter().map(|nll| f64::from(*nll)).sum::<f64>();
         ran.nll.1 += u32::try_from(output.nll.len()).unwrap_or(u32::MAX);
         for attended in output.attended.into_iter().flatten() {
@@ -163,21 +137,34 @@ fn draw_selections(chosen: &mut Vec<Vec<(u32, u32)>>, attended: &Attended) {
     }
 }
 
-fn seconds(timings: &[Timing], of: impl Fn(&str) -> bool) -> f64 {
-    timings.iter().filter(|timing| of(timing.kernel)).map(|timing| timing.ns).sum::<f64>() * 1e-9
+/// Device time of the kernels of one role, or of all.
+fn seconds(timings: &[Timing], role: Option<Role>) -> f64 {
+    let counted = timings.iter().filter(|timing| role.is_none() || timing.role == role);
+    counted.map(|timing| timing.ns).sum::<f64>() * 1e-9
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Whichever form of a kernel an adapter runs, its time is that of what it computes.
     #[test]
-    fn kernels_are_of_one_kind_and_exist() {
-        let names: Vec<&str> = attn_kernels::catalog().iter().map(|kernel| kernel.name).collect();
-        for kernel in ATTENTION.iter().chain(&SELECTION) {
-            assert!(names.contains(kernel), "no kernel is called {kernel}");
-        }
-        assert!(ATTENTION.iter().all(|kernel| !SELECTION.contains(kernel)));
+    fn every_form_of_attention_and_selection_is_counted() {
+        let roles = |role| {
+            let kernels = attn_kernels::catalog().into_iter().filter(move |kernel| kernel.role == role);
+            kernels.map(|kernel| kernel.name).collect::<Vec<_>>().join(" ")
+        };
+        insta::assert_snapshot!(roles(Role::Attention), @"apply_sinks lse_merge masked_attention mla_decode mla_decode_coop paged_decode paged_decode_coop paged_decode_subgroup paged_prefill paged_prefill_coop paged_reduce");
+        insta::assert_snapshot!(roles(Role::Selection), @"block_digest block_lse block_score find_blocks hamming_score hash_codes index_logits index_logits_coop list_counts mass_bound mass_cut mass_merge nsa_block_score nsa_probs softmax_block_sum strided_qk strided_qk_coop top_k top_k_long top_k_peaks top_k_transform vote_blocks");
+        insta::assert_snapshot!(roles(Role::Cache), @"cache_write copy_blocks dequantise fetch_pages gather_cache latent_write prefix_slots quantise residency swap_blocks v4_compress");
+        let all: Vec<_> = attn_kernels::catalog().into_iter().chain(models::kernel::catalog()).collect();
+        let timings: Vec<Timing> = all
+            .iter()
+            .map(|kernel| Timing { kernel: kernel.name, role: Some(kernel.role), ns: 1e9 })
+            .collect();
+        let count = |role| all.iter().filter(|kernel| kernel.role == role).count() as f64;
+        assert_eq!(seconds(&timings, None), all.len() as f64);
+        assert_eq!(seconds(&timings, Some(Role::Attention)), count(Role::Attention));
     }
 
     #[test]
