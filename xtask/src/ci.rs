@@ -1,25 +1,39 @@
-//! `cargo xtask ci`: everything that must hold before a change lands, cheapest first.
+//! `cargo xtask ci`, which is also what CI runs: everything that must hold before a change lands, cheapest first.
 
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::cli::TestArgs;
-use crate::test;
+use crate::test::{self, FEATURES};
 
 /// One run of cargo.
 #[derive(Debug, PartialEq, Eq)]
 struct Step {
-    args: Vec<&'static str>,
+    args: Vec<String>,
     /// An environment variable with its value, for this run only.
     variable: Option<(&'static str, &'static str)>,
 }
 
-/// Crates that must also build alone and without default features: in a build of the workspace they get the
-/// features that other crates enable, which hides missing ones.
-const ALONE: [&str; 5] = ["kvblock", "sparse-select", "attn-kernels", "prefetch", "scheduler"];
+/// Builds of one crate with the features given, as people outside of the workspace have them. In a build of the
+/// workspace each crate gets the features that any other enables, which hides missing ones.
+const ALONE: [(&str, &str); 13] = [
+    ("kvblock", ""),
+    ("sparse-select", ""),
+    ("pagoda-models", ""),
+    ("attn-kernels", ""),
+    ("attn-kernels", "cpu"),
+    ("attn-kernels", "gpu"),
+    ("attn-kernels", "reflect"),
+    ("pagoda-prefetch", ""),
+    ("pagoda-prefetch", "compress"),
+    ("pagoda-prefetch", "disk"),
+    ("pagoda-scheduler", ""),
+    ("pagoda-scheduler", "serde"),
+    ("pagoda-engine", ""),
+];
 
-/// Runs every check, and stops at the first that fails.
+/// Runs every check, stops at the first that fails, and says how long each took.
 ///
 /// # Errors
 ///
@@ -40,21 +54,22 @@ pub fn run() -> Result<()> {
 }
 
 fn steps() -> Vec<Step> {
-    let step = |line: &'static str| Step { args: line.split(' ').collect(), variable: None };
-    let alone = ALONE.map(|name| Step {
-        args: ["clippy", "--package", name, "--no-default-features", "--", "-D", "warnings"].to_vec(),
-        variable: None,
+    let step = |line: &str| Step { args: line.split(' ').map(String::from).collect(), variable: None };
+    let alone = ALONE.map(|(package, features)| {
+        let features = if features.is_empty() { String::new() } else { format!(" --features {features}") };
+        step(&format!("clippy --package {package} --no-default-features{features} -- -D warnings"))
     });
     let mut steps = vec![
         step("fmt --all --check"),
-        step("clippy --workspace --all-targets --features xtask/s3 -- -D warnings"),
+        step(&format!("clippy --workspace --all-targets --features {FEATURES} -- -D warnings")),
     ];
     steps.extend(alone);
-    let docs = step("doc --workspace --no-deps");
+    // With the examples come the dependencies of tests, so that this takes what clippy has compiled.
+    let docs = step(&format!("doc --workspace --lib --examples --no-deps --features {FEATURES}"));
     steps.push(Step { variable: Some(("RUSTDOCFLAGS", "-D warnings")), ..docs });
     // In a separate target folder: the flag affects every crate, and would make the next build start from
     // scratch.
-    let ring = step("test --package prefetch --lib --target-dir target/loom");
+    let ring = step("test --package pagoda-prefetch --lib --target-dir target/loom");
     steps.push(Step { variable: Some(("RUSTFLAGS", "--cfg loom")), ..ring });
     steps
 }
@@ -76,14 +91,22 @@ mod tests {
         let lines = steps().iter().map(Step::line).collect::<Vec<_>>().join("\n");
         insta::assert_snapshot!(lines, @"
         cargo fmt --all --check
-        cargo clippy --workspace --all-targets --features xtask/s3 -- -D warnings
+        cargo clippy --workspace --all-targets --features xtask/s3,xtask/tls -- -D warnings
         cargo clippy --package kvblock --no-default-features -- -D warnings
         cargo clippy --package sparse-select --no-default-features -- -D warnings
+        cargo clippy --package pagoda-models --no-default-features -- -D warnings
         cargo clippy --package attn-kernels --no-default-features -- -D warnings
-        cargo clippy --package prefetch --no-default-features -- -D warnings
-        cargo clippy --package scheduler --no-default-features -- -D warnings
-        RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
-        RUSTFLAGS='--cfg loom' cargo test --package prefetch --lib --target-dir target/loom
+        cargo clippy --package attn-kernels --no-default-features --features cpu -- -D warnings
+        cargo clippy --package attn-kernels --no-default-features --features gpu -- -D warnings
+        cargo clippy --package attn-kernels --no-default-features --features reflect -- -D warnings
+        cargo clippy --package pagoda-prefetch --no-default-features -- -D warnings
+        cargo clippy --package pagoda-prefetch --no-default-features --features compress -- -D warnings
+        cargo clippy --package pagoda-prefetch --no-default-features --features disk -- -D warnings
+        cargo clippy --package pagoda-scheduler --no-default-features -- -D warnings
+        cargo clippy --package pagoda-scheduler --no-default-features --features serde -- -D warnings
+        cargo clippy --package pagoda-engine --no-default-features -- -D warnings
+        RUSTDOCFLAGS='-D warnings' cargo doc --workspace --lib --examples --no-deps --features xtask/s3,xtask/tls
+        RUSTFLAGS='--cfg loom' cargo test --package pagoda-prefetch --lib --target-dir target/loom
         ");
     }
 }

@@ -6,30 +6,63 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
-use pagoda::Sampling;
-use sparse_select::Spec;
+use clap::error::ErrorKind;
+use clap::{ArgGroup, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use pagoda::{Registry, Sampling, Sparse};
 
 use crate::references;
 
+mod chat;
 mod engine;
+mod score;
+mod serve;
 mod values;
 
+pub use chat::ChatArgs;
 pub use engine::{EngineArgs, SelectOn};
+pub use score::ScoreArgs;
+pub use serve::ServeArgs;
+pub(crate) use values::policy_of;
 
 /// `cargo xtask`: one subcommand and its flags.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", about, arg_required_else_help = true)]
 pub struct Cli {
-    /// What to do.
+    /// Subcommand to run.
     #[command(subcommand)]
     pub command: Command,
 }
 
 impl Cli {
-    /// Reads the arguments of this process; wrong usage ends it with exit code 2.
-    pub fn read() -> Self {
-        Self::parse_from(keep_separator(std::env::args_os().collect()))
+    /// Reads the arguments of this process; wrong usage ends it with exit code 2. `--sparse` names policies of
+    /// `registry`.
+    #[must_use]
+    pub fn read(registry: &Registry) -> Self {
+        let args = keep_separator(std::env::args_os().collect());
+        match serve::with_config(args) {
+            Ok(args) => Self::try_parse_with(registry, args).unwrap_or_else(|error| error.exit()),
+            Err(error) => Self::command().error(ErrorKind::Io, format!("{error:#}")).exit(),
+        }
+    }
+
+    /// Reads `args`, the first of which names the program.
+    ///
+    /// # Errors
+    /// Wrong usage.
+    pub fn try_parse_with(
+        registry: &Registry,
+        args: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+    ) -> Result<Self, clap::Error> {
+        let mut command = Self::command().mut_subcommands(|command| {
+            if command.get_arguments().all(|arg| arg.get_id() != "sparse") {
+                return command;
+            }
+            let registry = registry.clone();
+            let policy = move |text: &str| values::policy_of(&registry, text);
+            command.mut_arg("sparse", |arg| arg.value_parser(policy))
+        });
+        let matches = command.try_get_matches_from_mut(args)?;
+        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
     }
 }
 
@@ -46,8 +79,14 @@ fn keep_separator(mut args: Vec<OsString>) -> Vec<OsString> {
 pub enum Command {
     /// Generate text from prompts; several prompts are served as one continuous batch
     Generate(Box<GenerateArgs>),
+    /// Talk with a model in the terminal
+    Chat(Box<ChatArgs>),
+    /// Serve the APIs of OpenAI and Anthropic over HTTP
+    Serve(Box<ServeArgs>),
     /// Run given tokens through the model: mean negative log likelihood and most likely next tokens
     Score(Box<ScoreArgs>),
+    /// Print the token ids of a text, as --ids-file takes them
+    Tokenize(TokenizeArgs),
     /// Run one sparse-attention policy on q and k tensors and print the blocks it selects
     Select(SelectArgs),
     /// List the GPU kernels and their levels, or write them out as WGSL, MSL, HLSL and SPIR-V
@@ -62,7 +101,7 @@ pub enum Command {
     Doctor(DoctorArgs),
 }
 
-/// How the next token is chosen from the logits.
+/// Choice of the next token from the logits.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
@@ -142,7 +181,7 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "TEXT", value_parser = values::non_empty)]
     pub salt: Option<String>,
 
-    /// What happens to a preempted request, which must give up its KV blocks
+    /// Treatment of a preempted request, which must give up its KV blocks
     #[arg(long, value_name = "MODE", default_value = "recompute")]
     pub preempt: Preempt,
 
@@ -150,43 +189,9 @@ pub struct GenerateArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// How tokens are sampled.
+    /// Settings of the sampler.
     #[command(flatten)]
     pub sampling: SamplingArgs,
-
-    /// The engine to run on.
-    #[command(flatten)]
-    pub engine: EngineArgs,
-}
-
-/// `cargo xtask score`.
-#[derive(Debug, Clone, Args)]
-pub struct ScoreArgs {
-    /// JSON file with a list of token ids, or a list of such lists
-    #[arg(long, value_name = "FILE.json")]
-    pub ids_file: PathBuf,
-
-    /// Print the N most likely tokens after the last position
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-    #[arg(allow_negative_numbers = true)]
-    pub top: u32,
-
-    /// Write `logits`, float32 [min(n, last), vocab], to this file
-    #[arg(long, value_name = "FILE.safetensors")]
-    pub logits_out: Option<PathBuf>,
-
-    /// Number of last positions whose logits --logits-out holds; by default all
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    #[arg(allow_negative_numbers = true)]
-    pub last: Option<u32>,
-
-    /// Feed tokens from this index on one at a time, as decode steps, so that decode policies take effect
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    pub decode_from: Option<u32>,
-
-    /// Print one JSON object per sequence instead of text
-    #[arg(long)]
-    pub json: bool,
 
     /// The engine to run on.
     #[command(flatten)]
@@ -198,7 +203,7 @@ pub struct ScoreArgs {
 pub struct SelectArgs {
     /// Sparse-attention policy: NAME, NAME:key=value,key=value or a preset, FILE.ron
     #[arg(long, value_name = "SPEC", value_parser = values::policy)]
-    pub sparse: Spec,
+    pub sparse: Sparse,
 
     /// File with q, f32 [heads, q_len, head_dim], and k, f32 [kv_heads, k_len, head_dim]
     #[arg(long, value_name = "FILE.safetensors")]
@@ -220,7 +225,7 @@ pub struct KernelsArgs {
 /// `cargo xtask bench`.
 #[derive(Debug, Clone, Args)]
 pub struct BenchArgs {
-    /// What to measure; by default everything
+    /// Suite to measure; by default complete requests
     #[arg(value_name = "SUITE")]
     pub suite: Option<BenchSuite>,
 
@@ -253,6 +258,27 @@ pub struct BenchArgs {
     /// The engine to measure.
     #[command(flatten)]
     pub engine: EngineArgs,
+}
+
+/// `cargo xtask tokenize`.
+#[derive(Debug, Clone, Args)]
+#[command(group = ArgGroup::new("input").required(true).args(["text", "file"]))]
+pub struct TokenizeArgs {
+    /// Model whose tokenizer is used; by default SmolLM2-135M-Instruct
+    #[arg(long, value_name = "PATH")]
+    pub model: Option<PathBuf>,
+
+    /// The text
+    #[arg(value_name = "TEXT", allow_hyphen_values = true)]
+    pub text: Option<String>,
+
+    /// File with the text; - is standard input
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+
+    /// Leave the tokens out that a model puts before and after every text
+    #[arg(long)]
+    pub no_special: bool,
 }
 
 /// `cargo xtask test`.
@@ -311,7 +337,7 @@ pub enum Activations {
     Int8,
 }
 
-/// What happens to a preempted request, which must give up its KV blocks.
+/// Treatment of a preempted request, which must give up its KV blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Preempt {
     /// Drop the blocks; compute them again when the request is resumed.
@@ -320,7 +346,7 @@ pub enum Preempt {
     Swap,
 }
 
-/// What `cargo xtask bench` measures.
+/// Suites of `cargo xtask bench`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum BenchSuite {
     /// Each kernel by itself: time, bytes and FLOP per second.

@@ -1,6 +1,6 @@
-//! The model that commands use without `--model`: fetched on first use, with a progress bar on stderr.
+//! Models that go by a name, of which one is used without `--model`: fetched on first use, with a progress bar on stderr.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -8,7 +8,7 @@ use models::{ModelCache, ModelPackage, Progress, SMOLLM2_135M_INSTRUCT};
 
 use crate::setup::{self, Need};
 
-/// The model.
+/// The model that is used without `--model`.
 pub const PACKAGE: ModelPackage = SMOLLM2_135M_INSTRUCT;
 
 /// Path of the model file, if it is there.
@@ -20,25 +20,46 @@ pub fn cached() -> Result<Option<PathBuf>> {
     Ok(ModelCache::user()?.cached(&PACKAGE))
 }
 
-/// Path of the model file. If it is not cached yet, sets the machine up and fetches it.
+/// Path of the default model's file. If it is not cached yet, sets the machine up and fetches it.
 ///
 /// # Errors
 ///
 /// When Python with pip is missing and cannot be installed, or the model cannot be fetched.
 pub fn path() -> Result<PathBuf> {
+    fetched(&PACKAGE)
+}
+
+/// Path of the checkpoint that `--model` asks for: a path, or where there is no such file the name of a model that is fetched
+/// like the default one.
+///
+/// # Errors
+///
+/// Those of [`path`].
+pub fn resolve(model: Option<&Path>) -> Result<PathBuf> {
+    let Some(model) = model else { return path() };
+    match model.to_str().and_then(ModelPackage::named) {
+        Some(package) if !model.exists() => fetched(package),
+        _ => Ok(model.to_owned()),
+    }
+}
+
+fn fetched(package: &ModelPackage) -> Result<PathBuf> {
     let cache = ModelCache::user()?;
-    if let Some(path) = cache.cached(&PACKAGE) {
+    if let Some(path) = cache.cached(package) {
         return Ok(path);
     }
     // The GPU is required here too, although only the next step needs it, so that a user who has to install
     // something gets one command for everything.
     let python = setup::ensure(&[Need::Gpu, Need::DefaultModel])?.python;
     let cache = python.into_iter().fold(cache, |cache, python| cache.python(python.command));
-    eprintln!("fetching the default model once, to {}", cache.path(&PACKAGE).display());
+    eprintln!("fetching {} once, to {}", package.name, cache.path(package).display());
+    if let Some(terms) = package.terms {
+        eprintln!("{terms}");
+    }
     let bar = ProgressBar::no_length().with_style(
         ProgressStyle::with_template("{msg} [{bar:40}] {bytes} of {total_bytes}")?.progress_chars("=> "),
     );
-    let path = cache.fetch(&PACKAGE, |progress| show(&bar, progress))?;
+    let path = cache.fetch(package, |progress| show(&bar, progress))?;
     bar.finish_and_clear();
     Ok(path)
 }
@@ -56,6 +77,18 @@ fn show(bar: &ProgressBar, progress: Progress) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_of_models_where_no_file_has_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("gemma-3-270m");
+        std::fs::write(&path, "").unwrap();
+        assert_eq!(resolve(Some(&path)).unwrap(), path);
+        assert_eq!(resolve(Some(Path::new("no-such-model"))).unwrap(), Path::new("no-such-model"));
+        let gemma = ModelPackage::named("gemma-3-270m").unwrap();
+        assert!(gemma.terms.is_some_and(|terms| terms.contains("Gemma Terms of Use")));
+        assert_ne!(gemma, &PACKAGE);
+    }
 
     #[test]
     fn the_bar_follows_both_stages() {

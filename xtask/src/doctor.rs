@@ -48,7 +48,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
     Ok(())
 }
 
-/// What the machine has and what it lacks.
+/// Findings about the machine, and what it lacks.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// Platform, Vulkan and Python.
@@ -58,7 +58,7 @@ pub struct Report {
     pub model: DefaultModel,
     /// GPU adapters, best first.
     pub adapters: Vec<Adapter>,
-    /// What is missing and how to install it.
+    /// Missing requirements, and how to install them.
     #[serde(flatten)]
     pub plan: Plan,
 }
@@ -66,7 +66,7 @@ pub struct Report {
 /// The default model, as far as this machine has it.
 #[derive(Debug, Serialize)]
 pub struct DefaultModel {
-    /// Where it is, or would be; none if the user has no cache folder.
+    /// Path of the model, whether or not it was fetched; none if the user has no cache folder.
     pub path: Option<PathBuf>,
     /// Whether the file exists.
     pub cached: bool,
@@ -79,7 +79,7 @@ impl DefaultModel {
         Self { path: cache.map(|cache| cache.path(&default_model::PACKAGE)), cached }
     }
 
-    /// What running it requires.
+    /// Returns the requirements of running it.
     fn needs(&self) -> &'static [Need] {
         if self.cached { &[Need::Gpu] } else { &[Need::Gpu, Need::DefaultModel] }
     }
@@ -96,7 +96,7 @@ pub struct Adapter {
     pub kind: String,
     /// Driver and its version.
     pub driver: String,
-    /// What the opened device offers.
+    /// Capabilities of the opened device.
     pub device: Option<Device>,
     /// Why it cannot be opened.
     pub fault: Option<String>,
@@ -105,12 +105,12 @@ pub struct Adapter {
     /// Results of this run's self-test, one per kernel variant.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub self_test: Vec<Tested>,
-    /// How models compare with their references, one entry per checkpoint.
+    /// Comparisons of models with their references, one per checkpoint.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<Compared>,
 }
 
-/// What an opened device offers.
+/// Capabilities of an opened device.
 #[derive(Debug, Serialize)]
 pub struct Device {
     /// The level that kernels are built for.
@@ -282,8 +282,12 @@ impl fmt::Display for Report {
             }
             None => line(f, "Python", "not found")?,
         }
-        let redis = found.redis_server.as_ref().map_or("not found".into(), |path| path.display().to_string());
-        line(f, "Redis", redis)?;
+        let place = |path: &Option<PathBuf>| {
+            path.as_ref().map_or_else(|| "not found".to_owned(), |path| path.display().to_string())
+        };
+        line(f, "Redis", place(&found.redis_server))?;
+        line(f, "Node.js", place(&found.node))?;
+        line(f, "Chromium", format_args!("driver {}", place(&found.chromedriver)))?;
         match model {
             DefaultModel { path: None, .. } => {
                 line(f, "model", "no cache folder for this user; set PAGODA_CACHE_DIR")?;

@@ -41,8 +41,10 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
         printed: TextStream::new(io::stdout().lock(), count, samples),
         failed: 0,
     };
+    // From the first submission on there is work to end: a tier may read for a prompt before the first step.
+    let interrupt = Interrupt::listen()?;
     if args.beams.is_some() {
-        return run.search(&prompts, &Interrupt::listen()?);
+        return run.search(&prompts, &interrupt);
     }
     for (index, prompt) in (0..).zip(&prompts) {
         let first = run.engine.submit(prompt).with_context(|| format!("prompt {index}"))?;
@@ -51,7 +53,7 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
             run.open.insert(SeqId::new(first.get() + u64::from(sample)), open);
         }
     }
-    run.serve(&Interrupt::listen()?)
+    run.serve(&interrupt)
 }
 
 /// The prompts as token ids.
@@ -173,7 +175,7 @@ impl<W: io::Write> Run<'_, W> {
 }
 
 /// Speed of a request of whose prompt `computed` tokens were computed.
-fn timing(computed: u32, output: &[u32], clock: Clock) -> Timing {
+pub(crate) fn timing(computed: u32, output: &[u32], clock: Clock) -> Timing {
     let first = clock.first.unwrap_or_else(Instant::now);
     let prefill = first - clock.started.unwrap_or(first);
     let decode = clock.last.map(|last| last - first).filter(|_| output.len() > 1);

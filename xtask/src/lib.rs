@@ -2,6 +2,7 @@
 //! measurements.
 
 pub mod bench;
+pub mod chat;
 pub mod ci;
 pub mod cli;
 pub mod default_model;
@@ -16,9 +17,54 @@ pub mod report;
 pub mod score;
 pub mod select;
 pub mod self_test;
+pub mod serve;
 pub mod setup;
 pub mod test;
+pub mod tokenize;
 pub mod tree;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use pagoda::{Registry, error_chain};
+
+use crate::serve::{EXIT_ENGINE_FAILED, EngineFailed};
+use cli::{Cli, Command};
+use interrupt::{EXIT_INTERRUPTED, Interrupted};
+
+/// Runs the command line of this process with the policies of `registry`, and turns its result into an exit
+/// code. A program of three lines runs all commands with a policy of its own: see `examples/own_command_line.rs`.
+#[must_use]
+pub fn main(registry: &Registry) -> ExitCode {
+    match run(Cli::read(registry).command, registry) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is::<Interrupted>() => ExitCode::from(EXIT_INTERRUPTED),
+        Err(error) => {
+            eprintln!("error: {}", error_chain::joined(error.as_ref()));
+            if error.is::<EngineFailed>() { ExitCode::from(EXIT_ENGINE_FAILED) } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+/// Runs a command.
+///
+/// # Errors
+/// Those of the command.
+pub fn run(command: Command, registry: &Registry) -> Result<()> {
+    match command {
+        Command::Generate(args) => generate::run(&args),
+        Command::Chat(args) => chat::run(&args, registry),
+        Command::Serve(args) => serve::run(&args),
+        Command::Score(args) => score::run(&args),
+        Command::Tokenize(args) => tokenize::run(&args),
+        Command::Select(args) => select::run(&args, registry),
+        Command::Bench(args) => bench::run(&args, registry),
+        Command::Test(args) => test::run(&args),
+        Command::Ci => ci::run(),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Kernels(args) => kernels::run(&args),
+    }
+}
 
 /// The README's example, run as a documentation test.
 #[cfg(doctest)]

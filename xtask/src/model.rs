@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 use models::Decoder;
-use pagoda::{Demand, Engine, EngineOptions, Model, Notes, Place, Preemption, Registry, Sparse};
+use pagoda::{Demand, Engine, EngineOptions, Model, Notes, Place, Preemption};
 
 use crate::cli::{Activations, EngineArgs, KvDtype, Preempt, SelectOn};
 use crate::default_model;
@@ -17,7 +17,7 @@ pub fn open(args: &EngineArgs) -> Result<Model> {
     if let Some(spec) = &args.random {
         return Ok(Model::random(spec.clone())?);
     }
-    Ok(Model::open(args.model.clone().map_or_else(default_model::path, Ok)?)?)
+    Ok(Model::open(default_model::resolve(args.model.as_deref())?)?)
 }
 
 /// Opens an engine with room for `demand`.
@@ -26,7 +26,7 @@ pub fn open(args: &EngineArgs) -> Result<Model> {
 /// If there is no device, not enough memory, or the decoder does not support the model.
 pub fn engine(args: &EngineArgs, model: &Model, demand: Demand, preempt: Preempt) -> Result<Engine> {
     setup::ensure(&[Need::Gpu])?;
-    let mut options = EngineOptions::try_from(args)?.demand(demand);
+    let mut options = EngineOptions::from(args).demand(demand);
     options.preemption = preempt.into();
     Ok(Engine::open(model, &options)?)
 }
@@ -36,7 +36,7 @@ pub fn engine(args: &EngineArgs, model: &Model, demand: Demand, preempt: Preempt
 /// # Errors
 /// If there is no device or not enough memory, or a tensor does not fit the configuration.
 pub fn decoder(args: &EngineArgs, model: &Model, tokens: u64) -> Result<Decoder> {
-    load(&EngineOptions::try_from(args)?.demand(Demand::one(tokens)), model)
+    load(&EngineOptions::from(args).demand(Demand::one(tokens)), model)
 }
 
 /// Loads the decoder with these options.
@@ -49,10 +49,8 @@ pub fn load(options: &EngineOptions, model: &Model) -> Result<Decoder> {
 }
 
 /// Notes go to stderr.
-impl TryFrom<&EngineArgs> for EngineOptions {
-    type Error = anyhow::Error;
-
-    fn try_from(args: &EngineArgs) -> Result<Self> {
+impl From<&EngineArgs> for EngineOptions {
+    fn from(args: &EngineArgs) -> Self {
         let mut options = Self::new().chunk(args.chunk).kv_dtype(args.kv_dtype.into());
         options.device.clone_from(&args.device);
         options.host_buffers = !args.no_host_buffers;
@@ -64,12 +62,11 @@ impl TryFrom<&EngineArgs> for EngineOptions {
         options.activations = args.activations.into();
         options.kv_tiers.clone_from(&args.kv_tiers);
         options.notes = Notes::to(|note| eprintln!("{note}"));
-        if let Some(spec) = &args.sparse {
-            let mut sparse = Sparse::new(&Registry::builtin(), spec)?;
+        options.sparse.clone_from(&args.sparse);
+        if let Some(sparse) = &mut options.sparse {
             sparse.place = args.select_on.into();
-            options.sparse = Some(sparse);
         }
-        Ok(options)
+        options
     }
 }
 

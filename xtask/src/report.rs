@@ -1,4 +1,4 @@
-//! What commands print: text as it is generated, or one JSON object per line, on stdout, and timing lines on
+//! Output of commands: text as it is generated, or one JSON object per line, on stdout, and timing lines on
 //! stderr.
 //!
 //! The JSON field names are part of the command line's interface: scripts read them.
@@ -40,7 +40,7 @@ pub struct Generated {
     pub kv: BTreeMap<String, KvUse>,
     /// Traffic of the KV tiers.
     pub tiers: TierUse,
-    /// What the sparse-attention policy did.
+    /// Density and bound of sparse attention.
     pub sparse: SparseUse,
 }
 
@@ -51,7 +51,7 @@ pub struct Scored {
     pub tokens: u32,
     /// Mean negative log likelihood in nats per token, over tokens 1..n; null for a single token.
     pub mean_nll: Option<f64>,
-    /// Most likely next tokens after the last position, best first.
+    /// Likeliest next tokens after the last position, best first.
     pub top_ids: Vec<u32>,
     /// Natural logarithms of their probabilities.
     pub top_logprobs: Vec<f32>,
@@ -59,7 +59,7 @@ pub struct Scored {
     pub kv: BTreeMap<String, KvUse>,
     /// Traffic of the KV tiers.
     pub tiers: TierUse,
-    /// What the sparse-attention policy did.
+    /// Density and bound of sparse attention.
     pub sparse: SparseUse,
 }
 
@@ -73,6 +73,8 @@ pub struct Selected {
     pub density: f64,
     /// Share of the dense attention mass that falls on selected blocks, 0 to 1.
     pub recall: f64,
+    /// Share of the dense attention mass that the selected blocks are certified to hold; null for prefill chunks.
+    pub bound: Option<f64>,
 }
 
 /// Speed as one request saw it.
@@ -240,8 +242,9 @@ mod tests {
             sparse,
         };
         assert_snapshot!(line(&scored), @r#"{"tokens":1,"mean_nll":null,"top_ids":[9],"top_logprobs":[-0.5],"kv":{"full":{"blocks":1,"bytes":4096}},"tiers":{"overlap":null},"sparse":{"policy":"full","density":1.0,"bound":null}}"#);
-        let selected = Selected { selected: vec![vec![vec![0, 2]]], density: 0.5, recall: 0.875 };
-        assert_snapshot!(line(&selected), @r#"{"selected":[[[0,2]]],"density":0.5,"recall":0.875}"#);
+        let selected =
+            Selected { selected: vec![vec![vec![0, 2]]], density: 0.5, recall: 0.875, bound: None };
+        assert_snapshot!(line(&selected), @r#"{"selected":[[[0,2]]],"density":0.5,"recall":0.875,"bound":null}"#);
     }
 
     #[test]

@@ -1,15 +1,16 @@
 //! `cargo xtask score`: runs given tokens through the model and reports how likely the model finds them.
 
+mod dump_qk;
+
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use kvblock::BlockHash;
 use models::batch::{Phase, StepOutput};
 use models::{Attended, Decoder};
-use pagoda::tiers::{self, Tiers};
-use pagoda::usage::{self, SparseUse};
+use pagoda::tiers::Tiers;
+use pagoda::usage::{SparseUse, TierUse};
 use pagoda::{Ask, Demand, EngineOptions, Model, Sequence, most_likely};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
@@ -18,6 +19,7 @@ use crate::cli::ScoreArgs;
 use crate::ids_file;
 use crate::model;
 use crate::report::{self, Scored};
+use dump_qk::Recorder;
 
 /// Runs the command.
 ///
@@ -25,8 +27,9 @@ use crate::report::{self, Scored};
 /// Errors of the model, the device or a sequence.
 pub fn run(args: &ScoreArgs) -> Result<()> {
     let sequences = ids_file::read(&args.ids_file)?;
-    if args.logits_out.is_some() && sequences.len() > 1 {
-        bail!("--logits-out holds one sequence, {} has {}", args.ids_file.display(), sequences.len());
+    let files = [("--logits-out", &args.logits_out), ("--dump-qk", &args.dump_qk)];
+    if let Some((flag, _)) = files.iter().find(|(_, file)| file.is_some() && sequences.len() > 1) {
+        bail!("{flag} holds one sequence, {} has {}", args.ids_file.display(), sequences.len());
     }
     let model = model::open(&args.engine)?;
     let context = model.config.context_length as usize;
@@ -36,25 +39,34 @@ pub fn run(args: &ScoreArgs) -> Result<()> {
         }
     }
     let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
-    let options = EngineOptions::try_from(&args.engine)?.demand(Demand::one(longest as u64));
-    let mut decoder = model::load(&options, &model)?;
-    let mut tiers = Tiers::open(&options, &model, &decoder)?;
+    let mut options = EngineOptions::from(&args.engine).demand(Demand::one(longest as u64));
+    let recorder = match &args.dump_qk {
+        Some(path) => Some((path, Recorder::new(&model.config, args.layer, args.engine.block_size)?)),
+        None => None,
+    };
+    if let Some((_, recorder)) = &recorder {
+        options.sparse = Some(recorder.policy()?);
+    }
+    let decoder = model::load(&options, &model)?;
+    let tiers = Tiers::open(&options, &model, &decoder)?;
+    let mut run = Run { options, decoder, tiers };
     for (index, ids) in sequences.iter().enumerate() {
-        let hashes = tiers::block_hashes(&options, ids);
-        let scored = score(args, &mut decoder, tiers.as_mut().map(|tiers| (tiers, &hashes[..])), ids);
-        let scored = scored.with_context(|| format!("sequence {index}"))?;
+        let scored = score(args, &mut run, ids).with_context(|| format!("sequence {index}"))?;
         print(args, &model, index, &scored)?;
     }
-    Ok(())
+    recorder.map_or(Ok(()), |(path, recorder)| recorder.write(path, args.last))
+}
+
+/// Engine that all sequences run on.
+struct Run {
+    options: EngineOptions,
+    decoder: Decoder,
+    tiers: Option<Tiers>,
 }
 
 /// Computes every token, since each is scored; full blocks are saved to the tiers for other runs.
-fn score(
-    args: &ScoreArgs,
-    decoder: &mut Decoder,
-    mut tiers: Option<(&mut Tiers, &[BlockHash])>,
-    ids: &[u32],
-) -> Result<Scored> {
+fn score(args: &ScoreArgs, run: &mut Run, ids: &[u32]) -> Result<Scored> {
+    let Run { options, decoder, tiers } = run;
     let vocab = decoder.config().vocab_size as usize;
     let wanted = match &args.logits_out {
         Some(_) => args.last.map_or(ids.len(), |last| last as usize).min(ids.len()),
@@ -62,34 +74,31 @@ fn score(
     };
     let mut total = Total { logits: Vec::with_capacity(wanted * vocab), ..Total::default() };
     let mut sequence = Sequence::new(decoder, args.engine.chunk)?;
+    if let Some(tiers) = tiers {
+        sequence = sequence.saving_to(tiers, options);
+    }
     sequence.extend(ids);
     for (start, end, phase) in pieces(args, ids.len()) {
         let logits = end - start.max(ids.len() - wanted).min(end);
         total.add(sequence.step(end - start, Ask { score: true, logits, ..Ask::nothing(phase) })?);
-        if let Some((tiers, hashes)) = &mut tiers {
-            let filled = tiers.filled(u32::try_from(start)?..u32::try_from(end)?);
-            let table = sequence.block_table(0);
-            let blocks: Vec<_> = filled.map(|block| (hashes[block], table[block])).collect();
-            tiers.save(sequence.decoder(), &blocks)?;
-        }
     }
-    let kv = usage::kv_use(sequence.decoder().kv().plan(), sequence.blocks_used());
-    if let Some((tiers, _)) = &mut tiers {
-        tiers.settle(decoder)?;
-    }
+    let kv = sequence.kv_use();
+    sequence.finish()?;
     if let Some(path) = &args.logits_out {
         write_logits(path, &total.logits, vocab)?;
     }
     let (top_ids, top_logprobs) = most_likely(&total.logits[total.logits.len() - vocab..], args.top as usize);
-    let traffic = tiers.map(|(tiers, _)| tiers.traffic()).unwrap_or_default();
     Ok(Scored {
         tokens: u32::try_from(ids.len())?,
         mean_nll: total.mean(),
         top_ids,
         top_logprobs,
         kv,
-        tiers: tiers::with_fetches(traffic, decoder, decoder.fetch_cost()?)?,
-        sparse: SparseUse::of(args.engine.sparse.as_ref(), total.attended.as_ref()),
+        tiers: TierUse::of(tiers.as_ref(), decoder)?,
+        sparse: SparseUse::of(
+            args.engine.sparse.as_ref().map(|sparse| &sparse.spec),
+            total.attended.as_ref(),
+        ),
     })
 }
 

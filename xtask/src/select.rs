@@ -17,16 +17,16 @@ use crate::report::{self, Selected};
 /// # Errors
 ///
 /// If the file does not contain the tensors, or they do not suit the policy.
-pub fn run(args: &SelectArgs) -> Result<()> {
+pub fn run(args: &SelectArgs, registry: &Registry) -> Result<()> {
     let file = args.tensors.display();
     let tensors = Tensors::read(&args.tensors).with_context(|| format!("{file}"))?;
     let (q, k) = (tensors.q.heads()?, tensors.k.heads()?);
     let outcome =
-        sparse_select::select(&Registry::builtin(), &args.sparse, q, k).with_context(|| format!("{file}"))?;
+        sparse_select::select(registry, &args.sparse.spec, q, k).with_context(|| format!("{file}"))?;
     let mut out = io::stdout().lock();
     if args.json {
-        let Outcome { density, recall, .. } = outcome;
-        report::json_line(&mut out, &Selected { selected: outcome.selected(), density, recall })?;
+        let Outcome { density, recall, bound, .. } = outcome;
+        report::json_line(&mut out, &Selected { selected: outcome.selected(), density, recall, bound })?;
     } else {
         writeln!(out, "{}", Drawing(&outcome))?;
     }

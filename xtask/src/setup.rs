@@ -13,7 +13,7 @@ mod found;
 
 pub use found::{Driver, Found, Host, Platform, Python, Vulkan};
 
-/// What a command is about to use.
+/// Part of the machine that a command is about to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
     /// A GPU adapter, possibly a software one that runs on the CPU.
@@ -40,7 +40,7 @@ pub struct Requirement {
     pub packages: &'static [&'static str],
     /// Homebrew formulas that provide it on macOS.
     pub brew: &'static [&'static str],
-    /// What it is for.
+    /// Purpose of the requirement.
     pub reason: &'static str,
     /// Whether it is there.
     pub met: fn(&Found) -> bool,
@@ -72,20 +72,36 @@ pub const REQUIREMENTS: &[Requirement] = &[
         reason: "tests of the remote KV tier start one of their own",
         met: |found| found.redis_server.is_some(),
     },
+    Requirement {
+        name: "Node.js",
+        need: Need::Tests,
+        packages: &["nodejs"],
+        brew: &["node"],
+        reason: "tests of the live page run its scripts",
+        met: |found| found.node.is_some(),
+    },
+    Requirement {
+        name: "Chromium with its driver",
+        need: Need::Tests,
+        packages: &["chromium", "chromium-driver"],
+        brew: &["google-chrome", "chromedriver"],
+        reason: "tests of the live page use it as a person would",
+        met: |found| found.chromedriver.is_some(),
+    },
 ];
 
-/// What is missing, and what to do about it.
+/// Missing requirements, and their remedy.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Plan {
     /// Names of the unmet requirements.
     pub missing: Vec<&'static str>,
     /// Debian and Ubuntu packages that provide them.
     pub packages: Vec<&'static str>,
-    /// How they are installed.
+    /// Remedy that installs them.
     pub remedy: Remedy,
 }
 
-/// How missing requirements are installed.
+/// Installation of missing requirements.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Remedy {

@@ -13,10 +13,19 @@ use crate::default_model;
 use crate::setup::{self, Need};
 use crate::tree;
 
+/// Features of the whole workspace: all kinds of tiers.
+pub(crate) const FEATURES: &str = "xtask/s3,xtask/tls";
+
+/// Asks for the long form of every test.
+const LONG: &str = "PAGODA_LONG_TESTS";
+/// Cases of each property in the long form; the short form has the number that the test states.
+const LONG_CASES: &str = "5000";
+
 /// Sets the machine up and fetches the default model, then runs `cargo test` for the workspace, or for what
 /// the arguments name.
 ///
-/// A run of everything also fails if there is a snapshot file that no test reads.
+/// A run of everything also fails if there is a snapshot file that no test reads. With `PAGODA_LONG_TESTS` set, tests
+/// take their long form, and properties 5,000 cases unless `PROPTEST_CASES` says otherwise.
 ///
 /// # Errors
 ///
@@ -31,6 +40,9 @@ pub fn run(args: &TestArgs) -> Result<()> {
     let references = References::beside_this_program()?;
     let mut cargo = cargo();
     cargo.args(cargo_args(&args.args)).env("INSTA_SNAPSHOT_REFERENCES_FILE", &references.list);
+    if env::var_os(LONG).is_some() && env::var_os("PROPTEST_CASES").is_none() {
+        cargo.env("PROPTEST_CASES", LONG_CASES);
+    }
     if env::var_os("CI").is_some() {
         cargo.env("INSTA_UPDATE", "no");
     }
@@ -60,7 +72,7 @@ fn cargo_args(extra: &[OsString]) -> Vec<OsString> {
     };
     let mut for_cargo = extra.iter().take_while(|arg| *arg != "--");
     let scope: &[&str] =
-        if for_cargo.any(names_package) { &[] } else { &["--workspace", "--features", "xtask/s3"] };
+        if for_cargo.any(names_package) { &[] } else { &["--workspace", "--features", "xtask/s3,xtask/tls"] };
     let fixed = ["test"].iter().chain(scope).map(OsString::from);
     fixed.chain(extra.iter().cloned()).collect()
 }
@@ -101,15 +113,18 @@ mod tests {
 
     #[test]
     fn arguments_are_passed_on() {
-        assert_eq!(args(""), "test --workspace --features xtask/s3");
+        assert_eq!(args(""), "test --workspace --features xtask/s3,xtask/tls");
         assert_eq!(
             args("some_test -- --nocapture -p x"),
-            "test --workspace --features xtask/s3 some_test -- --nocapture -p x"
+            "test --workspace --features xtask/s3,xtask/tls some_test -- --nocapture -p x"
         );
         assert_eq!(args("-p kvblock"), "test -p kvblock");
         assert_eq!(args("--doc -pkvblock"), "test --doc -pkvblock");
         assert_eq!(args("--package=kvblock"), "test --package=kvblock");
-        assert_eq!(args("--profile release"), "test --workspace --features xtask/s3 --profile release");
+        assert_eq!(
+            args("--profile release"),
+            "test --workspace --features xtask/s3,xtask/tls --profile release"
+        );
     }
 
     #[test]

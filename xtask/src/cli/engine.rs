@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use attn_kernels::gpu::{Checks, GpuOptions};
 use clap::{Args, ValueEnum};
 use models::RandomSpec;
+use pagoda::Sparse;
 use prefetch::spec::TierSpec;
-use sparse_select::Spec;
 
 use super::{Activations, KvDtype, values};
 
@@ -14,7 +14,8 @@ use super::{Activations, KvDtype, values};
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Engine")]
 pub struct EngineArgs {
-    /// Model folder (config.json + safetensors) or GGUF file; by default SmolLM2-135M-Instruct
+    /// Model folder (config.json + safetensors), GGUF file, or gemma-3-270m, which is fetched on first use and comes
+    /// with terms of its own; by default SmolLM2-135M-Instruct
     #[arg(long, value_name = "PATH")]
     pub model: Option<PathBuf>,
 
@@ -26,9 +27,9 @@ pub struct EngineArgs {
     /// Sparse-attention policy: NAME, NAME:key=value,key=value or a preset, FILE.ron; by default attention is
     /// full
     #[arg(long, value_name = "SPEC", value_parser = values::policy)]
-    pub sparse: Option<Spec>,
+    pub sparse: Option<Sparse>,
 
-    /// Where blocks are scored: on the device, if the policy has kernels, or by the policy's CPU code on the
+    /// Place where blocks are scored: on the device, if the policy has kernels, or by the policy's CPU code on the
     /// host
     #[arg(long, value_name = "PLACE", default_value = "device")]
     pub select_on: SelectOn,
@@ -70,7 +71,7 @@ pub struct EngineArgs {
     pub activations: Activations,
 
     /// KV tiers below the GPU's pool, such as host=2GiB,disk=PATH:20GiB,remote=redis://HOST:PORT/DB
-    #[arg(long, value_name = "SPEC")]
+    #[arg(long, value_name = "SPEC", value_parser = values::Tiers)]
     pub kv_tiers: Option<TierSpec>,
 
     /// GPU adapter: its number in `doctor`, or part of its name, ignoring case; by default the fastest one
@@ -92,7 +93,7 @@ impl EngineArgs {
     }
 }
 
-/// Where a sparse policy scores blocks.
+/// Place where a sparse policy scores blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SelectOn {
     /// On the device, by kernels; policies without kernels fall back to the host.

@@ -1,14 +1,12 @@
 use std::fs;
 
-use clap::CommandFactory;
-use clap::error::ErrorKind;
 use insta::assert_snapshot;
 
 use super::*;
 
 fn parse(args: &[&str]) -> Result<Cli, clap::Error> {
     let args = ["xtask"].iter().chain(args).map(OsString::from).collect();
-    Cli::try_parse_from(keep_separator(args))
+    Cli::try_parse_with(&Registry::builtin(), keep_separator(args))
 }
 
 fn generate(args: &[&str]) -> GenerateArgs {
@@ -44,7 +42,8 @@ fn generate_defaults() {
     assert_eq!((sampling.min_p, sampling.seed), (0.0, 0));
     let engine = &args.engine;
     assert_eq!((engine.kv_dtype, engine.block_size, engine.chunk), (KvDtype::F16, 16, 2048));
-    assert_eq!((&engine.model, &engine.sparse, &engine.kv_tiers), (&None, &None, &None));
+    assert_eq!((&engine.model, &engine.kv_tiers), (&None, &None));
+    assert!(engine.sparse.is_none());
 }
 
 #[test]
@@ -63,7 +62,7 @@ fn every_flag_of_generate_is_read() {
     assert_eq!((sampling.min_p, sampling.seed), (0.05, 11));
     let engine = &args.engine;
     assert_eq!(
-        engine.sparse.as_ref().map(Spec::to_string).as_deref(),
+        engine.sparse.as_ref().map(|sparse| sparse.spec.to_string()).as_deref(),
         Some("quest:page_budget=8,block_size=16")
     );
     assert_eq!((engine.kv_dtype, engine.block_size, engine.chunk), (KvDtype::Int8, 32, 128));
@@ -73,6 +72,52 @@ fn every_flag_of_generate_is_read() {
         (Some("llvm"), Some(1 << 30))
     );
     assert!(engine.reproducible && engine.no_coop && !engine.gpu().host_buffers);
+}
+
+fn serve(args: &[&str]) -> ServeArgs {
+    let args = ["xtask", "serve"].iter().chain(args).map(OsString::from).collect();
+    match Cli::try_parse_from(super::serve::with_config(args).unwrap()).unwrap().command {
+        Command::Serve(args) => *args,
+        other => panic!("parsed {other:?} instead of serve"),
+    }
+}
+
+#[test]
+fn flags_of_a_file_give_way_to_those_of_the_command_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.toml");
+    fs::write(
+        &file,
+        "port = 1\nhost = '0.0.0.0'\nmax_queued_tokens = 9\nreproducible = true\nno-coop = false",
+    )
+    .unwrap();
+    let file = file.to_str().unwrap();
+    let args = serve(&["--config", file, "--port", "2"]);
+    assert_eq!((args.port, args.host.to_string().as_str()), (2, "0.0.0.0"));
+    assert_eq!((args.max_queued_requests, args.max_queued_tokens), (1024, 9));
+    assert!(args.engine.reproducible && !args.engine.no_coop);
+    let joined = serve(&[&format!("--config={file}")]);
+    assert_eq!((joined.port, joined.request_timeout), (1, None));
+}
+
+#[test]
+fn files_of_flags_are_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let refusal = |text: &str| {
+        let file = folder.path().join("a.toml");
+        fs::write(&file, text).unwrap();
+        let args = ["xtask", "serve", "--config", file.to_str().unwrap()].map(OsString::from);
+        let args =
+            super::serve::with_config(args.to_vec()).map_err(|error| format!("{:#}", error.root_cause()))?;
+        Cli::try_parse_from(args)
+            .map(drop)
+            .map_err(|error| error.to_string().lines().next().unwrap().to_string())
+    };
+    assert_snapshot!(refusal("ports = 1").unwrap_err(), @"error: unexpected argument '--ports' found");
+    assert_snapshot!(refusal("port = 'x'").unwrap_err(), @"error: invalid value 'x' for '--port <N>': invalid digit found in string");
+    assert_snapshot!(refusal("port = [1]").unwrap_err(), @"port: must be a text, a number, or true");
+    assert_snapshot!(refusal("config = 'b.toml'").unwrap_err(), @"config: a file of flags names no other one");
+    assert!(refusal("port = ").is_err());
 }
 
 #[test]
@@ -101,10 +146,12 @@ fn a_refused_value_is_told_with_flag_value_and_limit() {
         ("--sparse", "quest:page_budget=-1"),
         ("--kv-tiers", "tape=1GiB"),
         ("--kv-tiers", "host=0"),
+        ("--kv-tiers", "remote=redis://anna:s3cret@h:1/0"),
+        ("--kv-tiers", "mac=00112233445566778899aabbccddeeff"),
         ("--stop", ""),
         ("--preempt", "abort"),
         ("--random", "llama-3-9b"),
-        ("--random", "llama-3-8b:q3_k"),
+        ("--random", "llama-3-8b:q9_k"),
         ("--random", "llama-3-8b:q4_k,layers=99"),
         ("--random", "llama-3-8b:q4_k,width=8"),
     ];
@@ -132,13 +179,15 @@ fn a_refused_value_is_told_with_flag_value_and_limit() {
     error: invalid value '0' for '--chunk <N>': 0 is not in 1..=4294967295
     error: invalid value 'quest:8' for '--sparse <SPEC>': quest: expected key=value, found "8"
     error: invalid value 'quest:page_budget=-1' for '--sparse <SPEC>': quest: page_budget = "-1" is not a count of at least 1
-    error: invalid value 'tape=1GiB' for '--kv-tiers <SPEC>': unknown tier key `tape`; keys are host, disk, remote, compress, failure
+    error: invalid value 'tape=1GiB' for '--kv-tiers <SPEC>': unknown tier key `tape`; keys are host, disk, remote, mac, tenant, compress, failure
     error: invalid value 'host=0' for '--kv-tiers <SPEC>': size `0` of host is not a positive number of bytes with one of the units B, KiB, MiB, GiB, TiB
+    error: wrong value for '--kv-tiers <SPEC>': the URL of a Redis server holds a user or a password; set REDIS_USERNAME and REDIS_PASSWORD, or REDIS_PASSWORD_FILE, instead
+    error: wrong value for '--kv-tiers <SPEC>': mac is not of the form file:PATH or env:NAME
     error: invalid value '' for '--stop <TEXT>': the text is empty; give at least one character
     error: invalid value 'abort' for '--preempt <MODE>'
       [possible values: recompute, swap]
     error: invalid value 'llama-3-9b' for '--random <SHAPE[:TYPE][,layers=N]>': unknown shape "llama-3-9b"; shapes are deepseek-v3-small gpt-oss-20b llama-3-70b llama-3-8b mistral-7b qwen3-30b-a3b qwen3-8b smollm2-135m tiny-llama tiny-moe, and RON files by path
-    error: invalid value 'llama-3-8b:q3_k' for '--random <SHAPE[:TYPE][,layers=N]>': unknown type "q3_k"; types are f32 f16 bf16 q4_0 q4_1 q8_0 q4_k q5_k q6_k mxfp4
+    error: invalid value 'llama-3-8b:q9_k' for '--random <SHAPE[:TYPE][,layers=N]>': unknown type "q9_k"; types are f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs mxfp4
     error: invalid value 'llama-3-8b:q4_k,layers=99' for '--random <SHAPE[:TYPE][,layers=N]>': layers=99: llama-3-8b has 1 to 32
     error: invalid value 'llama-3-8b:q4_k,width=8' for '--random <SHAPE[:TYPE][,layers=N]>': unknown key "width"; keys are layers seed
     "#);
@@ -169,8 +218,8 @@ fn a_preset_is_a_policy() {
         path.to_str().unwrap().to_owned()
     };
     let gsa = preset(r#"(ucm_sparse_config: {"GSA": {"sparse_ratio": 0.3, "prefetch_workers": 4}})"#);
-    let spec = values::policy(&gsa).unwrap();
-    assert_eq!(spec.to_string(), "GSA:prefetch_workers=4,sparse_ratio=0.3");
+    let sparse = values::policy(&gsa).unwrap();
+    assert_eq!(sparse.spec.to_string(), "GSA:prefetch_workers=4,sparse_ratio=0.3");
     let told = |text: &str| refused_value("--sparse", &preset(text)).replace(&gsa, "preset.ron");
     let two = r#"(ucm_sparse_config: {"GSA": {}, "ESA": {}})"#;
     let unknown_key = r#"(ucm_sparse_config: {"GSA": {"ratio": 0.3}})"#;

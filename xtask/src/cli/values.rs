@@ -2,10 +2,16 @@
 //! clap adds the flag's name.
 
 use std::error::Error;
+use std::ffi::OsStr;
 use std::fs;
 
 use anyhow::anyhow;
+use clap::builder::{StringValueParser, TypedValueParser};
+use clap::error::ErrorKind;
+use clap::{Arg, Command};
 use models::{RandomError, RandomSpec};
+use pagoda::Sparse;
+use prefetch::spec::{SpecError, TierSpec};
 use sparse_select::presets::parse_presets;
 use sparse_select::{Registry, Spec};
 
@@ -16,6 +22,32 @@ pub(super) fn block_size(text: &str) -> Result<u32, String> {
 }
 
 const BLOCK_SIZES: &str = "a block holds a power of two of tokens, from 4 to 256";
+
+/// A tier spec. Clap repeats wrong values, which must not happen to one that holds a password or a key.
+#[derive(Clone)]
+pub(super) struct Tiers;
+
+impl TypedValueParser for Tiers {
+    type Value = TierSpec;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        arg: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<TierSpec, clap::Error> {
+        match value.to_string_lossy().parse::<TierSpec>() {
+            Err(secret @ (SpecError::Credentials | SpecError::KeySource)) => {
+                let told = format!("wrong value for '--kv-tiers <SPEC>': {secret}");
+                Err(command.clone().error(ErrorKind::ValueValidation, told))
+            }
+            _ => {
+                let parser = StringValueParser::new().try_map(|text| text.parse::<TierSpec>());
+                parser.parse_ref(command, arg, value)
+            }
+        }
+    }
+}
 
 /// A seed: any 64 bits.
 pub(super) fn seed(text: &str) -> Result<u64, String> {
@@ -56,10 +88,14 @@ pub(super) fn memory(text: &str) -> Result<u64, String> {
 
 /// A sparse-attention policy that sparse-select can build: its SPEC, or the path of a preset file with the
 /// published keys.
-pub(super) fn policy(text: &str) -> anyhow::Result<Spec> {
+pub(super) fn policy(text: &str) -> anyhow::Result<Sparse> {
+    policy_of(&Registry::builtin(), text)
+}
+
+/// The same with the policies of `registry`.
+pub(crate) fn policy_of(registry: &Registry, text: &str) -> anyhow::Result<Sparse> {
     let spec = if text.ends_with(".ron") { preset(text)? } else { text.parse()? };
-    Registry::builtin().build(&spec)?;
-    Ok(spec)
+    Ok(Sparse::new(registry, &spec)?)
 }
 
 /// The only policy of a preset file.
@@ -78,6 +114,12 @@ fn preset(path: &str) -> anyhow::Result<Spec> {
 /// A model of random weights.
 pub(super) fn random(text: &str) -> Result<RandomSpec, RandomError> {
     RandomSpec::parse(text)
+}
+
+/// A number above 1, or `inf`.
+pub(super) fn above_one(text: &str) -> Result<f64, String> {
+    let number = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
+    if number > 1.0 { Ok(number) } else { Err(format!("{text} is not above 1")) }
 }
 
 /// Text of at least one character.

@@ -36,8 +36,10 @@ fn report(
     python: Option<Python>,
     adapters: Vec<Adapter>,
 ) -> Report {
-    let redis_server = python.is_some().then(|| PathBuf::from("/bin/redis-server"));
-    let found = Found { platform, vulkan, python, redis_server };
+    let found_with_python = |path: &str| python.is_some().then(|| PathBuf::from(path));
+    let redis_server = found_with_python("/bin/redis-server");
+    let (node, chromedriver) = (found_with_python("/bin/node"), found_with_python("/bin/chromedriver"));
+    let found = Found { platform, vulkan, python, redis_server, node, chromedriver };
     let cached = found.python.as_ref().is_some_and(|python| python.pip.is_some());
     Report::new(found, DefaultModel { path: Some(PathBuf::from("/cache/model.gguf")), cached }, adapters)
 }
@@ -68,6 +70,8 @@ fn a_complete_machine_is_described() {
                 drivers are named by VK_DRIVER_FILES
     Python      python3: Python 3.11.2, pip 23.0.1
     Redis       /bin/redis-server
+    Node.js     /bin/node
+    Chromium    driver /bin/chromedriver
     model       /cache/model.gguf
     adapter 0   llvmpipe: Cpu, vulkan, driver llvmpipe Mesa 22.3.6
                 kernel level subgroup, subgroups of 8 to 8
@@ -89,18 +93,24 @@ fn a_bare_machine_is_told_what_to_install() {
     Vulkan      loader not found
     Python      not found
     Redis       not found
+    Node.js     not found
+    Chromium    driver not found
     model       fetched on first use, to /cache/model.gguf
     adapters    none
     missing     Vulkan loader and driver: wgpu reaches the GPU through them; Mesa's lavapipe driver runs on the CPU where there is no GPU
     missing     Python 3 with pip: pip fetches the default model
     missing     Redis server: tests of the remote KV tier start one of their own
-    to install  sudo sh -c 'apt-get update && apt-get install -y --no-install-recommends libvulkan1 mesa-vulkan-drivers python3 python3-pip redis-server'
+    missing     Node.js: tests of the live page run its scripts
+    missing     Chromium with its driver: tests of the live page use it as a person would
+    to install  sudo sh -c 'apt-get update && apt-get install -y --no-install-recommends libvulkan1 mesa-vulkan-drivers python3 python3-pip redis-server nodejs chromium chromium-driver'
     ");
     let python = Python { command: "python3".into(), version: "Python 3.12.1".into(), pip: None };
     assert_snapshot!(report(Platform::MacOs, None, Some(python), Vec::new()), @"
     platform    macOS
     Python      python3: Python 3.12.1, without pip
     Redis       /bin/redis-server
+    Node.js     /bin/node
+    Chromium    driver /bin/chromedriver
     model       fetched on first use, to /cache/model.gguf
     adapters    none
     missing     Python 3 with pip: pip fetches the default model
@@ -111,8 +121,10 @@ fn a_bare_machine_is_told_what_to_install() {
 #[test]
 fn json_is_one_object() {
     let json = serde_json::to_value(complete()).unwrap();
-    let keys: Vec<_> = json.as_object().unwrap().keys().cloned().collect();
-    assert_snapshot!(keys.join(" "), @"adapters missing model packages platform python redis_server remedy vulkan");
+    // Another crate of the build may ask serde_json to keep the order of fields.
+    let mut keys: Vec<_> = json.as_object().unwrap().keys().cloned().collect();
+    keys.sort_unstable();
+    assert_snapshot!(keys.join(" "), @"adapters chromedriver missing model node packages platform python redis_server remedy vulkan");
     assert_eq!(json["adapters"][0]["device"]["level"], "subgroup");
     assert_eq!(json["adapters"][1]["fault"], "it is too old");
 }

@@ -10,7 +10,7 @@ use super::{Compared, Prompt};
 use crate::cli::{EngineArgs, GenerateArgs};
 use crate::model;
 
-/// What a model computed from one prompt.
+/// Results of a model for one prompt.
 #[derive(Debug, Default)]
 pub(super) struct Prefilled {
     /// `[rows, vocab]`
@@ -66,8 +66,8 @@ pub(super) fn generate(
     };
     let mut engine_args = args.engine.clone();
     if tight {
-        let alone = model.most_used(
-            &EngineOptions::try_from(&args.engine)?,
+        let alone = model.max_used_blocks(
+            &EngineOptions::from(&args.engine),
             args.engine.chunk + count,
             demand.longest,
         )?;

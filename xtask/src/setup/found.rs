@@ -13,14 +13,14 @@ use serde::Serialize;
 
 use super::Need;
 
-/// Where to look: the file system below a folder, and environment variables. Tests use a temporary folder.
+/// Places to look: the file system below a folder, and environment variables. Tests use a temporary folder.
 #[derive(Debug, Clone)]
 pub struct Host {
     root: PathBuf,
     variables: BTreeMap<String, String>,
 }
 
-/// What was found on a machine.
+/// Requirements that were found on a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Found {
     /// The operating system, as far as it matters for installation.
@@ -32,6 +32,10 @@ pub struct Found {
     pub python: Option<Python>,
     /// Path of redis-server.
     pub redis_server: Option<PathBuf>,
+    /// Path of Node.js.
+    pub node: Option<PathBuf>,
+    /// Path of Chromium's driver, which knows where Chromium is.
+    pub chromedriver: Option<PathBuf>,
 }
 
 /// The operating system, as far as it matters for installation.
@@ -114,6 +118,8 @@ impl Found {
             // Python has to be run twice, which takes half a second: done only before a fetch.
             python: needs.contains(&Need::DefaultModel).then(|| python(host)).flatten(),
             redis_server: host.on_search_path("redis-server"),
+            node: host.on_search_path("node"),
+            chromedriver: host.on_search_path("chromedriver"),
         }
     }
 }

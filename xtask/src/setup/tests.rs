@@ -21,6 +21,8 @@ fn complete(platform: Platform) -> Found {
         vulkan: linux.then_some(vulkan),
         python: Some(python),
         redis_server: Some(PathBuf::from("redis-server")),
+        node: Some(PathBuf::from("node")),
+        chromedriver: Some(PathBuf::from("chromedriver")),
     }
 }
 
@@ -32,7 +34,7 @@ fn bare(platform: Platform) -> Found {
         redirected_by: None,
         answers: false,
     });
-    Found { platform, vulkan, python: None, redis_server: None }
+    Found { platform, vulkan, python: None, redis_server: None, node: None, chromedriver: None }
 }
 
 #[test]
@@ -63,16 +65,16 @@ fn what_a_bare_machine_is_told() {
         format!("{platform:?} misses {}\n  {remedy:?}", missing.join(", "))
     });
     assert_snapshot!(told.join("\n"), @r#"
-    Debian { root: true } misses Vulkan loader and driver, Python 3 with pip, Redis server
+    Debian { root: true } misses Vulkan loader and driver, Python 3 with pip, Redis server, Node.js, Chromium with its driver
       RunApt
-    Debian { root: false } misses Vulkan loader and driver, Python 3 with pip, Redis server
-      Print("sudo sh -c 'apt-get update && apt-get install -y --no-install-recommends libvulkan1 mesa-vulkan-drivers python3 python3-pip redis-server'")
-    OtherLinux misses Vulkan loader and driver, Python 3 with pip, Redis server
-      Advise("install what your distribution offers in place of the Debian packages libvulkan1 mesa-vulkan-drivers python3 python3-pip redis-server")
-    MacOs misses Python 3 with pip, Redis server
-      Print("brew install python redis")
-    Windows misses Python 3 with pip, Redis server
-      Advise("install Python 3 with pip and Redis server")
+    Debian { root: false } misses Vulkan loader and driver, Python 3 with pip, Redis server, Node.js, Chromium with its driver
+      Print("sudo sh -c 'apt-get update && apt-get install -y --no-install-recommends libvulkan1 mesa-vulkan-drivers python3 python3-pip redis-server nodejs chromium chromium-driver'")
+    OtherLinux misses Vulkan loader and driver, Python 3 with pip, Redis server, Node.js, Chromium with its driver
+      Advise("install what your distribution offers in place of the Debian packages libvulkan1 mesa-vulkan-drivers python3 python3-pip redis-server nodejs chromium chromium-driver")
+    MacOs misses Python 3 with pip, Redis server, Node.js, Chromium with its driver
+      Print("brew install python redis node google-chrome chromedriver")
+    Windows misses Python 3 with pip, Redis server, Node.js, Chromium with its driver
+      Advise("install Python 3 with pip and Redis server and Node.js and Chromium with its driver")
     "#);
 }
 

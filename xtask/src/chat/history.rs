@@ -1,0 +1,160 @@
+//! A conversation, and the token ids of its prompts.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use pagoda::{Message, Model, Tokenizer};
+use serde::{Deserialize, Serialize};
+
+use super::Answer;
+
+/// A conversation.
+#[derive(Debug, Clone, Default)]
+pub(super) struct History {
+    /// Messages of the user and answers, behind the system message if there is one.
+    messages: Vec<Message>,
+    /// Prompt and answer of the last turn, as the engine has them: with the token that ended the answer, and without.
+    seen: Vec<Seen>,
+}
+
+/// The beginning of a conversation, as text and as token ids.
+#[derive(Debug, Clone)]
+struct Seen {
+    text: String,
+    ids: Vec<u32>,
+}
+
+/// A conversation that waits for its answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Prompt {
+    /// As the chat template renders it; `None` without one.
+    text: Option<String>,
+    pub(super) ids: Vec<u32>,
+}
+
+/// A conversation in a file: the messages of a request to OpenAI's API.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    messages: Vec<Entry>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    role: String,
+    content: String,
+}
+
+const SYSTEM: &str = "system";
+
+impl History {
+    pub(super) fn new(system: Option<String>) -> Self {
+        let messages = system.into_iter().map(|text| Message::new(SYSTEM, text)).collect();
+        Self { messages, seen: Vec::new() }
+    }
+
+    /// Number of messages, the system message included.
+    pub(super) fn len(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Number of tokens up to the last answer.
+    pub(super) fn num_tokens(&self) -> usize {
+        self.seen.first().map_or(0, |seen| seen.ids.len())
+    }
+
+    /// Forgets all but the system message.
+    pub(super) fn clear(&mut self) {
+        self.messages.retain(|message| message.role == SYSTEM);
+        self.seen.clear();
+    }
+
+    /// Sets the system message; an empty one is removed.
+    pub(super) fn set_system(&mut self, text: &str) {
+        self.messages.retain(|message| message.role != SYSTEM);
+        if !text.is_empty() {
+            self.messages.insert(0, Message::new(SYSTEM, text));
+        }
+    }
+
+    /// The conversation with `text` as the next message of the user. What the engine has seen of it keeps its ids,
+    /// which need not be those that the same text gets anew: so its KV is found.
+    ///
+    /// # Errors
+    /// If the chat template refuses the conversation.
+    pub(super) fn prompt(&self, model: &Model, text: &str) -> Result<Prompt> {
+        let mut messages = self.messages.clone();
+        messages.push(Message::new("user", text));
+        let ids = model.chat_ids(&messages)?;
+        let Some(chat) = &model.chat else { return Ok(Prompt { text: None, ids }) };
+        let tokenizer = model.tokenizer()?;
+        // What users write never becomes a control token.
+        let texts: Vec<Message> = messages.iter().map(|message| message.as_text(tokenizer)).collect();
+        let text = chat.render(&texts, true)?;
+        let known = self.seen.iter().find_map(|seen| seen.continued(tokenizer, &text, &ids));
+        Ok(Prompt { ids: known.unwrap_or(ids), text: Some(text) })
+    }
+
+    /// Adds a message and its answer.
+    ///
+    /// # Errors
+    /// If the tokenizer cannot decode the answer.
+    pub(super) fn answered(
+        &mut self,
+        model: &Model,
+        text: &str,
+        prompt: Prompt,
+        answer: Answer,
+    ) -> Result<()> {
+        self.messages.push(Message::new("user", text));
+        self.messages.push(Message::new("assistant", answer.text));
+        self.seen.clear();
+        let Some(rendered) = prompt.text else { return Ok(()) };
+        let tokenizer = model.tokenizer()?;
+        let without_end = answer.ids.split_last().filter(|(last, _)| tokenizer.is_control(**last));
+        for output in [Some(&answer.ids[..]), without_end.map(|(_, rest)| rest)].into_iter().flatten() {
+            let text = rendered.clone() + &tokenizer.decode(output, false)?;
+            self.seen.push(Seen { text, ids: [&prompt.ids, output].concat() });
+        }
+        Ok(())
+    }
+
+    /// Writes the conversation to a file.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub(super) fn save(&self, path: &Path) -> Result<()> {
+        let entry =
+            |message: &Message| Entry { role: message.role.clone(), content: message.content.clone() };
+        let file = File { messages: self.messages.iter().map(entry).collect() };
+        let text = serde_json::to_string_pretty(&file)? + "\n";
+        fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))
+    }
+
+    /// Reads a conversation from a file.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is none.
+    pub(super) fn load(path: &Path) -> Result<Self> {
+        let text = fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
+        let file: File = serde_json::from_str(&text)
+            .with_context(|| format!("{} is not a conversation", path.display()))?;
+        let messages = file.messages.into_iter().map(|entry| Message::new(entry.role, entry.content));
+        Ok(Self { messages: messages.collect(), seen: Vec::new() })
+    }
+}
+
+impl Seen {
+    /// The ids of `text`, if it continues this beginning. `fresh` are those that it gets anew, which say the same.
+    fn continued(&self, tokenizer: &Tokenizer, text: &str, fresh: &[u32]) -> Option<Vec<u32>> {
+        let rest = text.strip_prefix(&self.text)?;
+        let ids = [&self.ids[..], &tokenizer.encode(rest, false).ok()?].concat();
+        let same = tokenizer.decode(&ids, false).ok()? == tokenizer.decode(fresh, false).ok()?;
+        same.then_some(ids)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,44 @@
+//! Flags of `cargo xtask chat`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{EngineArgs, SamplingArgs, values};
+
+/// `cargo xtask chat`.
+#[derive(Debug, Clone, Args)]
+pub struct ChatArgs {
+    /// System message, which says how to answer
+    #[arg(long, value_name = "TEXT", value_parser = values::non_empty, allow_hyphen_values = true)]
+    pub system: Option<String>,
+
+    /// Conversation to go on with, as /save writes it
+    #[arg(long, value_name = "FILE.json", conflicts_with = "system")]
+    pub load: Option<PathBuf>,
+
+    /// Maximum number of tokens of an answer
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(allow_negative_numbers = true)]
+    pub max_tokens: u32,
+
+    /// Tokens of the conversation to make room for; by default the model's context length
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    pub context: Option<u32>,
+
+    /// Text that ends an answer and is not printed; may be repeated
+    #[arg(long, value_name = "TEXT", value_parser = values::non_empty, allow_hyphen_values = true)]
+    pub stop: Vec<String>,
+
+    /// Separates this chat's prefix-cache entries from those with other salts
+    #[arg(long, value_name = "TEXT", value_parser = values::non_empty)]
+    pub salt: Option<String>,
+
+    /// Settings of the sampler.
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+
+    /// The engine to run on.
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
