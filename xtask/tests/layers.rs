@@ -8,7 +8,7 @@ use serde_json::Value;
 use xtask::tree;
 
 /// The crates from the bottom up, each with the workspace crates that it may build on.
-const LAYERS: [(&str, &[&str]); 8] = [
+const LAYERS: [(&str, &[&str]); 9] = [
     ("kvblock", &[]),
     ("sparse-select", &["kvblock"]),
     ("attn-kernels", &["sparse-select"]),
@@ -16,7 +16,11 @@ const LAYERS: [(&str, &[&str]); 8] = [
     ("scheduler", &["kvblock", "sparse-select"]),
     ("models", &["kvblock", "sparse-select", "attn-kernels", "prefetch"]),
     ("pagoda", &["kvblock", "sparse-select", "attn-kernels", "prefetch", "scheduler", "models"]),
-    ("xtask", &["kvblock", "sparse-select", "attn-kernels", "prefetch", "scheduler", "models", "pagoda"]),
+    ("serve", &["pagoda"]),
+    (
+        "xtask",
+        &["kvblock", "sparse-select", "attn-kernels", "prefetch", "scheduler", "models", "pagoda", "serve"],
+    ),
 ];
 
 /// Crates that decide and compute nothing but data, by the `cargo tree` flags they are pure under, with what then
@@ -32,10 +36,31 @@ const PURE: [(&str, &[&str], &[&str]); 6] = [
 ];
 
 /// Crates without a line of unsafe code.
-const FORBID_UNSAFE: [&str; 5] = ["kvblock", "sparse-select", "scheduler", "prefetch", "xtask/pagoda"];
+const FORBID_UNSAFE: [&str; 6] =
+    ["kvblock", "sparse-select", "scheduler", "prefetch", "xtask/pagoda", "xtask/serve"];
 
 /// Dependencies of programs, which libraries do without.
 const XTASK_ONLY: [&str; 3] = ["anyhow", "clap", "indicatif"];
+
+/// Packages whose name in the registry is not that of their library and folder: other people's crates have it.
+const PUBLISHED_AS: [(&str, &str); 5] = [
+    ("prefetch", "pagoda-prefetch"),
+    ("scheduler", "pagoda-scheduler"),
+    ("models", "pagoda-models"),
+    ("pagoda", "pagoda-engine"),
+    ("serve", "pagoda-serve"),
+];
+
+/// The package of a crate of [`LAYERS`].
+fn package(name: &str) -> &str {
+    PUBLISHED_AS.iter().find(|(short, _)| *short == name).map_or(name, |(_, package)| package)
+}
+
+/// The crate of a package, as [`LAYERS`] names it.
+fn short(package: &str) -> String {
+    let found = PUBLISHED_AS.iter().find(|(_, published)| *published == package);
+    found.map_or(package, |(short, _)| short).to_string()
+}
 
 /// A dependency that a package declares.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,12 +84,12 @@ fn declared() -> (BTreeSet<(String, String)>, BTreeSet<Edge>) {
     let mut packages = BTreeSet::new();
     let mut edges = BTreeSet::new();
     for package in metadata["packages"].as_array().unwrap() {
-        let name = text(&package["name"]);
+        let name = short(package["name"].as_str().unwrap());
         let manifest = text(&package["manifest_path"]).replace('\\', "/");
         packages.insert((name.clone(), manifest.rsplit('/').nth(1).unwrap().to_string()));
         for dependency in package["dependencies"].as_array().unwrap() {
             let dev = dependency["kind"] == "dev";
-            edges.insert(Edge { from: name.clone(), to: text(&dependency["name"]), dev });
+            edges.insert(Edge { from: name.clone(), to: short(dependency["name"].as_str().unwrap()), dev });
         }
     }
     (packages, edges)
@@ -119,10 +144,11 @@ fn the_workspace_is_these_crates_each_in_a_folder_of_its_name() {
 #[test]
 fn pure_crates_have_no_gpu_and_no_runtime_in_their_tree() {
     for (name, flags, absent) in PURE {
-        let args = [&["tree", "--package", name, "--edges", "normal", "--prefix", "none"], flags].concat();
+        let args =
+            [&["tree", "--package", package(name), "--edges", "normal", "--prefix", "none"], flags].concat();
         let tree = cargo(&args);
         let packages: BTreeSet<_> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
-        assert!(packages.contains(name), "cargo tree of {name} lists {packages:?}");
+        assert!(packages.contains(package(name)), "cargo tree of {name} lists {packages:?}");
         let found: Vec<_> = absent.iter().filter(|package| packages.contains(**package)).collect();
         assert!(found.is_empty(), "{name} {} builds on {found:?}", flags.join(" "));
     }
@@ -130,11 +156,20 @@ fn pure_crates_have_no_gpu_and_no_runtime_in_their_tree() {
 
 #[test]
 fn the_engine_has_no_code_of_tests() {
-    let args =
-        ["tree", "--package", "pagoda", "--edges", "normal", "--prefix", "none", "--format", "{p} [{f}]"];
+    let args = [
+        "tree",
+        "--package",
+        package("pagoda"),
+        "--edges",
+        "normal",
+        "--prefix",
+        "none",
+        "--format",
+        "{p} [{f}]",
+    ];
     let tree = cargo(&args);
     for name in ["attn-kernels", "models"] {
-        let line = tree.lines().find(|line| line.starts_with(&format!("{name} "))).expect(name);
+        let line = tree.lines().find(|line| line.starts_with(&format!("{} ", package(name)))).expect(name);
         let (_, features) = line.rsplit_once('[').expect("the format has brackets");
         assert!(!features.contains("self-test") && !features.contains("reflect"), "{line}");
     }

@@ -14,6 +14,9 @@ const LINES_HARD: usize = 600;
 /// Files above the soft limit, each with the reason why it is better left whole.
 const LONG_FOR_A_REASON: [(&str, &str); 0] = [];
 
+/// Columns that no comment may pass; rustfmt takes care of code.
+const COMMENT_COLUMNS: usize = 130;
+
 /// Crates whose kernels are a `.wgsl` with a twin of the same stem in each of these folders.
 const KERNEL_CRATES: [&str; 2] = ["attn-kernels", "models"];
 const TWINS: [&str; 2] = ["src/kernel", "src/cpu"];
@@ -89,6 +92,20 @@ fn size_limits_hold_at_their_edges() {
 }
 
 #[test]
+fn comments_are_narrow() {
+    let mut faults = Vec::new();
+    for file in written().iter().filter(|file| file.path.ends_with(".rs") || file.path.ends_with(".wgsl")) {
+        let wide =
+            |line: &&str| line.trim_start().starts_with("//") && line.chars().count() > COMMENT_COLUMNS;
+        let wide = file.text.lines().enumerate().filter(|(_, line)| wide(line));
+        faults.extend(
+            wide.map(|(at, _)| format!("{}:{}: more than {COMMENT_COLUMNS} columns", file.path, at + 1)),
+        );
+    }
+    assert_none(&faults);
+}
+
+#[test]
 fn every_kernel_has_its_twins() {
     let mut faults = Vec::new();
     for name in KERNEL_CRATES {
@@ -137,7 +154,7 @@ fn a_kernel_without_a_twin_is_caught() {
     assert_eq!(kernel_faults(folder.path()), ["wgsl/b.wgsl has no twin src/kernel/b.rs"]);
 }
 
-/// What is wrong with a line, if anything.
+/// Returns what is wrong with a line, if anything.
 fn line_fault(line: &str) -> Option<&'static str> {
     if line.ends_with([' ', '\t', '\r']) {
         return Some("ends in white space");
@@ -174,6 +191,51 @@ fn stray_text_in_a_line_is_caught() {
         assert_eq!(line_fault(&format!("see docs{path}x")), None);
     }
     assert_eq!(line_fault("let a = 1;"), None);
+}
+
+/// Folders whose summaries still have to be gone over.
+const UNVOICED: [&str; 1] = ["xtask/serve/"];
+
+/// Doc summaries that begin with a word that needs something before it. A summary begins with a verb in the third person, or
+/// is a noun phrase that stands alone.
+fn unvoiced(text: &str) -> Vec<&str> {
+    const OPENINGS: [&str; 6] = ["What ", "Of ", "Where ", "How ", "Most ", "Whose "];
+    let mark = |line: &str| ["///", "//!"].into_iter().find(|mark| line.starts_with(mark));
+    let mut before = None;
+    let mut found = Vec::new();
+    for line in text.lines().map(str::trim) {
+        let here = mark(line);
+        let summary = here.filter(|_| here != before).map_or("", |mark| line[mark.len()..].trim_start());
+        if OPENINGS.iter().any(|opening| summary.starts_with(opening)) {
+            found.push(line);
+        }
+        before = here;
+    }
+    found
+}
+
+#[test]
+fn doc_summaries_stand_alone() {
+    let sources = written().into_iter().filter(|file| file.path.ends_with(".rs"));
+    let mut faults = Vec::new();
+    for file in sources.filter(|file| !UNVOICED.iter().any(|folder| file.path.starts_with(folder))) {
+        faults.extend(unvoiced(&file.text).into_iter().map(|line| format!("{}: {line}", file.path)));
+    }
+    assert_none(&faults);
+}
+
+#[test]
+fn summaries_that_do_not_are_caught() {
+    let text = [
+        "//! What is here.",
+        "",
+        "/// Counts.",
+        "/// Of all, some.",
+        "fn a() {}",
+        "    /// Of its bytes, some.",
+        "    b: u32,",
+    ];
+    assert_eq!(unvoiced(&text.join("\n")), [text[0], text[5].trim()]);
 }
 
 /// Targets of the links `[text](target)` in Markdown, outside of code.

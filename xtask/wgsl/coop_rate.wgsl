@@ -2,7 +2,7 @@ enable f16;
 enable wgpu_cooperative_matrix;
 // Products of 16 x 16 matrices of f16, added up in f32, from registers: eight sums a subgroup of 32 lanes.
 //   out [lanes] f32, so that nothing is left out
-struct CoopRateParams { rounds: u32, pad0: u32, pad1: u32, pad2: u32 }
+struct CoopRateParams { rounds: u32 }
 
 @group(0) @binding(0) var<uniform> params: CoopRateParams;
 @group(0) @binding(1) var<storage, read_write> out: array<f32>;

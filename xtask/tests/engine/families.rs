@@ -19,7 +19,7 @@ fn generate(name: &str, prompts: &[Vec<u32>], flags: &[&str]) -> Vec<Value> {
     run(generate.args(["--raw", "--kv-dtype", "f32", "--max-tokens", &tokens]).args(flags))
 }
 
-/// Where the reference is torn between two tokens, so may be another order of additions.
+/// Compares tokens up to the first where the reference is torn between two, as another order of additions may be.
 fn assert_greedy(name: &str, lines: &[Value], prompts: &[usize]) {
     for (ids, prompt) in output_ids(lines).iter().zip(prompts) {
         let margins = golden_margins(name, &format!("margins_{prompt}"));
@@ -93,6 +93,18 @@ fn mistral_gives_blocks_back() {
     let kv = serves("tiny-mistral", &Sizes { block: 4, chunk: 16, tight: 20 });
     // A window of 24 and a chunk of 16 reach over at most 11 blocks of 4, those of 4 sequences over more.
     assert!(blocks(&kv, "window_24") <= 4 * 11, "{kv}");
+}
+
+#[test]
+fn gemma3_has_groups_for_windows() {
+    serves("tiny-gemma3", &Sizes { block: 16, chunk: 64, tight: 64 });
+    // A long text holds all its blocks in the layer that sees everything, and what a window and a chunk reach over in the others.
+    let text: Vec<u32> = (0..3000_u32).map(|i| (i * 7919 + i / 3) % 128).collect();
+    let kv = &generate("tiny-gemma3", &[text], &["--block-size", "16", "--chunk", "64"])[0]["kv"];
+    assert_eq!(blocks(kv, "full"), u64::try_from(3000 + TOKENS).unwrap().div_ceil(16), "{kv}");
+    for group in ["window_24", "window_24.5"] {
+        assert!(blocks(kv, group) <= (23_u64 + 64).div_ceil(16) + 1, "{kv}");
+    }
 }
 
 #[test]

@@ -3,14 +3,18 @@
 //! What needs SmolLM2 takes minutes without a GPU, so only a part of it runs by default; `PAGODA_LONG_TESTS=1` runs all.
 
 mod beams;
+mod chat;
 mod families;
+mod gemma3;
 mod offload;
+mod own_command_line;
 mod random;
 mod redis;
 mod refusals;
 #[cfg(feature = "s3")]
 mod s3;
 mod scoring;
+mod server;
 mod serving;
 mod smollm2;
 mod sparse;

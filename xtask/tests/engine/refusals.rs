@@ -1,4 +1,4 @@
-//! What the engine refuses: exit code 1, nothing on stdout, and a message with the object, the value and the limit.
+//! Refusals of the engine: exit code 1, nothing on stdout, and a message with the object, the value and the limit.
 
 use std::fs;
 use std::slice;
@@ -34,6 +34,17 @@ fn sequences_that_do_not_fit() {
         &["prompt 0", "2 blocks", "pool has 1"],
     );
     refuses("score", &[fits], &flags, &["sequence 0", "20 of 20 tokens", "2 blocks needed, 1 free"]);
+}
+
+/// The tiny Llama has 4 query heads of 16 channels.
+#[test]
+fn policies_for_other_models() {
+    let [prompt] = prompts([20]);
+    let ids = slice::from_ref(&prompt);
+    for command in ["generate", "score"] {
+        refuses(command, ids, &["--sparse", "gsa:head_dim=999"], &["gsa: head_dim=999, the model has 16"]);
+        refuses(command, ids, &["--sparse", "gsa:num_heads=7"], &["gsa: num_heads=7, the model has 4"]);
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! An S3-compatible store behind the engine: a server of the test, found by the environment.
 
-#[path = "../../../prefetch/tests/services/s3.rs"]
+#[path = "../../../prefetch/tests/it/services/s3.rs"]
 mod service;
 
 use std::fs;

@@ -5,7 +5,7 @@ use std::fs;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
-use crate::{golden_ids, ids, ids_file, run, tiny, tiny_llama};
+use crate::{golden_ids, ids, ids_file, refused, run, tiny, tiny_llama, xtask};
 
 const VOCAB: usize = 128;
 
@@ -89,4 +89,54 @@ fn one_token_has_no_likelihood() {
         assert_eq!((&scored["tokens"], &scored["mean_nll"]), (&1.into(), &Value::Null));
         assert_eq!(ids(&scored["top_ids"]).len(), 3);
     }
+}
+
+/// Queries and keys that `score` writes are those of attention: on them, Quest certifies as much as it does in the engine,
+/// where the last layer alone is sparse, so that its queries and keys are those of dense attention.
+#[test]
+fn queries_and_keys_of_a_layer_are_those_that_select_takes() {
+    let folder = tempfile::tempdir().unwrap();
+    let dump = |name: &str, flags: &[&str]| {
+        let path = folder.path().join(name);
+        let scored = score(&[&["--dump-qk", path.to_str().unwrap()], flags].concat());
+        let tensors = (tensor(&path, "q"), tensor(&path, "k"));
+        (path, scored["mean_nll"].as_f64().unwrap(), tensors)
+    };
+    let plain = score(&[])["mean_nll"].as_f64().unwrap();
+    let last = (layers() - 1).to_string();
+    let (path, nll, whole) = dump("whole", &["--layer", &last, "--last", "1"]);
+    let (_, _, steps) =
+        dump("steps", &["--layer", &last, "--last", "1", "--chunk", "48", "--decode-from", "190"]);
+    let (_, _, all) = dump("all", &["--layer", &last, "--chunk", "33"]);
+    assert!((nll - plain).abs() < 1e-5, "{nll} with a recorder, {plain} without");
+    let near =
+        |a: &[f32], b: &[f32]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-3);
+    assert_eq!((whole.0.1[1], whole.1.1[1], all.0.1[1]), (1, 200, 200));
+    assert!(near(&whole.0.0, &steps.0.0) && near(&whole.1.0, &steps.1.0) && near(&whole.1.0, &all.1.0));
+    let (heads, dim) = (all.0.1[0], all.0.1[2]);
+    let last_rows: Vec<f32> =
+        (0..heads).flat_map(|h| all.0.0[(h * 200 + 199) * dim..][..dim].to_vec()).collect();
+    assert!(near(&last_rows, &whole.0.0));
+
+    let spec = "quest:page_budget=4,block_size=16,dense_layers=0";
+    let select = run(xtask("select").args(["--sparse", spec, "--tensors", path.to_str().unwrap()])).remove(0);
+    let spec = spec.replace("dense_layers=0", &format!("dense_layers={last}"));
+    let engine = score(&["--sparse", &spec, "--select-on", "host", "--decode-from", "199"]);
+    let [alone, served] = [&select["bound"], &engine["sparse"]["bound"]].map(|bound| bound.as_f64().unwrap());
+    assert!((alone - served).abs() < 1e-2 && alone < 0.999, "{alone} of the file, {served} in the engine");
+}
+
+/// Layers of the tiny Llama.
+fn layers() -> u64 {
+    let config = fs::read_to_string(tiny_llama().join("config.json")).unwrap();
+    serde_json::from_str::<Value>(&config).unwrap()["num_hidden_layers"].as_u64().unwrap()
+}
+
+#[test]
+fn a_layer_that_cannot_be_dumped_is_refused() {
+    let file = ids_file(&golden_ids("prompt_3"));
+    let mut score = tiny("score");
+    score.arg("--ids-file").arg(file.path()).args(["--dump-qk", "never.safetensors", "--layer", "99"]);
+    let said = refused(&mut score, 1);
+    assert!(said.contains("--layer is 99, the model has the layers 0 to"), "{said}");
 }

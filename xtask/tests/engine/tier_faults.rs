@@ -1,4 +1,4 @@
-//! What goes wrong with tiers while the tiny Llama serves: no wrong token, no hang, and somebody is told.
+//! Faults of tiers while the tiny Llama serves: no wrong token, no hang, and somebody is told.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -183,8 +183,8 @@ fn a_ring_and_a_disk_work_together() {
 fn selected_blocks_of_a_prompt_larger_than_the_pool_come_from_the_host() {
     let [long] = prompts([1000]);
     let long = std::slice::from_ref(&long);
-    // 63 blocks for the prompt; the device holds pages of 16, and a ring of 32.
-    let tight = ["--kv-blocks", "48", "--kv-tiers", "host=16MiB"];
+    // 63 blocks for the prompt; the device holds pages of 16, and a ring of 16.
+    let tight = ["--kv-blocks", "32", "--kv-tiers", "host=16MiB"];
     for (spec, ahead) in [
         ("quest:page_budget=6,dense_layers=1", true),
         ("gsa:scoring=mean_k,sparse_ratio=0.2,block_size=16", true),
@@ -231,13 +231,13 @@ fn pools_that_are_too_small_for_a_ring_are_refused() {
         generate.arg("--ids-file").arg(file.path()).args(["--kv-blocks", blocks, "--kv-tiers", spec]);
         refused(&mut generate, 1)
     };
-    let said = tight("32", "host=16MiB");
-    assert!(said.contains("device pool of 32 KV blocks") && said.contains("needs 33"), "{said}");
+    let said = tight("16", "host=16MiB");
+    assert!(said.contains("device pool of 16 KV blocks") && said.contains("needs 17"), "{said}");
     // With a policy it needs a partition of selected pages too.
     let mut selects = tiny("generate");
-    selects.arg("--ids-file").arg(file.path()).args(["--kv-blocks", "47", "--kv-tiers", "host=16MiB"]);
+    selects.arg("--ids-file").arg(file.path()).args(["--kv-blocks", "31", "--kv-tiers", "host=16MiB"]);
     let said = refused(selects.args(["--sparse", "quest"]), 1);
-    assert!(said.contains("device pool of 47 KV blocks") && said.contains("needs 48"), "{said}");
+    assert!(said.contains("device pool of 31 KV blocks") && said.contains("needs 32"), "{said}");
     // The host tier is a bound too: 10 blocks of 6 KiB.
     let said = tight("34", "host=60KiB");
     assert!(said.contains("prompt 0") && said.contains("blocks"), "{said}");
@@ -343,7 +343,7 @@ fn specs_that_cannot_be() {
         (&missing, 1, &["remote tier cannot use the directory", "missing"]),
         (&no_directory, 1, &["disk tier cannot use the directory"]),
         (&newer_spec, 1, &["remote tier holds KV blocks of format 2, not KV blocks of format 1"]),
-        (&stopped, 1, &["remote tier", "reading the format"]),
+        (&stopped, 1, &["remote tier", "looking for the store"]),
         #[cfg(not(feature = "s3"))]
         ("remote=s3://bucket", 1, &["remote tier needs the feature `s3`, which this build lacks"]),
     ] {

@@ -47,7 +47,11 @@ fn a_trace_is_replayed_and_told() {
         serde_json::from_slice(&fs::read(out.join("trace-test.json")).unwrap()).unwrap();
     assert_eq!(saved, *row);
     let chart = fs::read_to_string(out.join("trace-test.svg")).unwrap();
-    assert_eq!(chart.matches("stroke-width=\"1.5\"").count(), 3, "blocks, running, waiting");
+    assert_eq!(
+        chart.matches("stroke-width=\"2\"").count(),
+        4,
+        "blocks and those of the pool, running, waiting"
+    );
 }
 
 #[test]
@@ -60,8 +64,10 @@ fn wrong_workloads_are_refused() {
     };
     let said = bench(&WORKLOAD.replace("requests: 12", "requests: 0"));
     assert!(said.contains("test.ron: requests is 0"), "{said}");
-    let said = bench(&WORKLOAD.replace("(8, 40)", "(8, 5000)"));
+    let said = bench(&WORKLOAD.replace("(8, 40)", "(8, 3000)"));
     assert!(said.contains("workload test") && said.contains("pool has 13"), "{said}");
+    let said = bench(&WORKLOAD.replace("(8, 40)", "(8, 5000)"));
+    assert!(said.contains("the longest request has 5062 tokens, the context length is 4096"), "{said}");
     let said = refused(tiny("bench").args(["e2e", "--workload", "missing.ron"]), 1);
     assert!(said.contains("missing.ron: cannot be read"), "{said}");
 }

@@ -1,0 +1,57 @@
+//! A policy of one's own on the command line, as the example registers it.
+
+#[path = "../../examples/own_command_line.rs"]
+mod example;
+
+use std::fs;
+use std::path::Path;
+
+use sparse_select::Registry;
+use xtask::cli::Cli;
+
+use crate::{golden_ids, ids_file, tiny_llama};
+
+/// Runs a command in this process.
+fn run(registry: &Registry, args: &[&str]) -> Result<(), String> {
+    let args = ["xtask"].iter().chain(args);
+    let cli = Cli::try_parse_with(registry, args).map_err(|error| error.to_string())?;
+    xtask::run(cli.command, registry).map_err(|error| format!("{error:#}"))
+}
+
+/// The logits of the last token, after decode steps under a policy.
+fn logits(registry: &Registry, policy: &str, folder: &Path) -> Vec<u8> {
+    let ids = ids_file(&golden_ids("prompt_1").repeat(8)[..96].to_vec());
+    let out = folder.join("logits.safetensors");
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let (model, ids, out_flag) = (text(&tiny_llama()), text(ids.path()), text(&out));
+    let flags = ["--decode-from", "32", "--block-size", "8", "--last", "1", "--logits-out", &out_flag];
+    let score = ["score", "--model", &model, "--ids-file", &ids, "--sparse", policy];
+    run(registry, &[&score[..], &flags].concat()).unwrap();
+    fs::read(out).unwrap()
+}
+
+#[test]
+fn a_registered_policy_runs_by_its_name() {
+    let (own, builtin) = (example::registry().unwrap(), Registry::builtin());
+    let folder = tempfile::tempdir().unwrap();
+    let full = logits(&own, "full", folder.path());
+    assert_eq!(logits(&own, "strided:every=1,block_size=8", folder.path()), full);
+    assert_ne!(logits(&own, "strided:every=4,block_size=8", folder.path()), full);
+    let score = ["score", "--ids-file", "ids.json", "--sparse", "strided"];
+    let refused = run(&builtin, &score).unwrap_err();
+    assert!(refused.contains("valid names: full") && !refused.contains("nsa strided"), "{refused}");
+}
+
+#[test]
+fn plans_name_registered_policies() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("plan.ron");
+    let text = r#"(policies: ["full", "strided", "guess"], chunk: 32, texts: [(tokens: 2, decode_from: 1)], needles: [])"#;
+    fs::write(&plan, text).unwrap();
+    let bench = ["bench", "policies", "--plan", plan.to_str().unwrap()];
+    // Refused before a model is opened: there is none of this name.
+    let with_model = [&bench[..], &["--model", "no-such-model"]].concat();
+    let refused = run(&example::registry().unwrap(), &with_model).unwrap_err();
+    assert!(refused.starts_with("policy guess:") && refused.contains("strided"), "{refused}");
+    assert!(run(&Registry::builtin(), &with_model).unwrap_err().starts_with("policy strided:"));
+}

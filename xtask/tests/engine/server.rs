@@ -1,0 +1,176 @@
+//! `cargo xtask serve` as a process: it starts, answers, and ends by signals.
+#![cfg(unix)]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::tiny_llama;
+
+struct Server {
+    child: Child,
+    address: String,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+    }
+}
+
+impl Server {
+    /// Starts a server and waits until it is ready.
+    fn start(flags: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+        Self::spawn(command.args(["serve", "--no-disk-kv"]).args(flags))
+    }
+
+    /// Starts a server that keeps KV in a cache folder of its own.
+    fn start_in(cache: &Path) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+        Self::spawn(command.arg("serve").env("PAGODA_CACHE_DIR", cache))
+    }
+
+    fn spawn(command: &mut Command) -> Self {
+        let mut child = command
+            .args(["--port", "0", "--kv-memory", "16MiB", "--model"])
+            .arg(tiny_llama())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let ready =
+            lines.find_map(|line| Some(line.split_once("serving tiny-llama at http://")?.1.to_owned()));
+        // The rest is read, so that the server is never stopped by a full pipe.
+        thread::spawn(move || lines.for_each(drop));
+        Self { child, address: ready.expect("the server says when it is ready") }
+    }
+
+    fn send(&self, method: &str, path: &str, body: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let length = body.len();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+        );
+        stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
+        stream
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &str) -> String {
+        let mut reply = String::new();
+        self.send(method, path, body).read_to_string(&mut reply).unwrap();
+        reply
+    }
+
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    fn ended(mut self) -> ExitStatus {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(start.elapsed() < Duration::from_secs(60), "the server does not end");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Starts a stream of `tokens` tokens and waits for its first ones.
+    fn stream(&self, tokens: u32) -> TcpStream {
+        let body = format!(
+            r#"{{"prompt":[1,2,3],"max_tokens":{tokens},"ignore_eos":true,"stream":true,"return_token_ids":true}}"#
+        );
+        let mut stream = self.send("POST", "/v1/completions", &body);
+        stream.read_exact(&mut [0; 12]).unwrap();
+        while !self.ask("GET", "/load", "").contains(r#""num_running":1"#) {
+            thread::sleep(Duration::from_millis(2));
+        }
+        stream
+    }
+}
+
+#[test]
+fn a_signal_lets_requests_end_and_takes_no_more() {
+    let server = Server::start(&["--drain-timeout", "600"]);
+    let mut running = server.stream(600);
+    server.signal("-TERM");
+    while !server.ask("GET", "/health", "").contains("503 Service Unavailable") {
+        thread::sleep(Duration::from_millis(2));
+    }
+    let refused = server.ask("POST", "/v1/completions", r#"{"prompt":[1]}"#);
+    assert!(refused.contains("503") && refused.to_lowercase().contains("retry-after: 1"), "{refused}");
+    let mut rest = String::new();
+    running.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains(r#""finish_reason":"length""#) && rest.contains("[DONE]"));
+    assert!(server.ended().success());
+}
+
+#[test]
+fn requests_that_do_not_end_in_time_get_an_error() {
+    let server = Server::start(&["--drain-timeout", "0"]);
+    let mut running = server.stream(4000);
+    server.signal("-TERM");
+    let mut rest = String::new();
+    running.read_to_string(&mut rest).unwrap();
+    assert!(
+        rest.contains("shutting_down") && rest.contains("[DONE]"),
+        "{}",
+        &rest[rest.len().saturating_sub(400)..]
+    );
+    assert!(server.ended().success());
+}
+
+#[test]
+fn a_second_signal_ends_at_once() {
+    let server = Server::start(&["--drain-timeout", "1000"]);
+    let _running = server.stream(4000);
+    server.signal("-INT");
+    while !server.ask("GET", "/health", "").contains("503 Service Unavailable") {
+        thread::sleep(Duration::from_millis(2));
+    }
+    server.signal("-INT");
+    assert_eq!(server.ended().code(), Some(130));
+}
+
+/// The answer to a prompt of 200 tokens, and how many of them were cached.
+fn answer(server: &Server) -> (String, u64) {
+    let prompt: Vec<u32> = (0..200).map(|at| at * 37 % 120).collect();
+    let body = format!(r#"{{"prompt":{prompt:?},"max_tokens":8,"temperature":0,"return_token_ids":true}}"#);
+    let reply = server.ask("POST", "/v1/completions", &body);
+    let (_, json) = reply.split_once("\r\n\r\n").unwrap();
+    let json: serde_json::Value = serde_json::from_str(json).unwrap();
+    let cached = json["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+    (json["choices"][0]["token_ids"].to_string(), cached)
+}
+
+#[test]
+fn kv_outlives_a_server_that_is_killed() {
+    let cache = tempfile::tempdir().unwrap();
+    let mut first = Server::start_in(cache.path());
+    let (text, cached) = answer(&first);
+    assert_eq!(cached, 0);
+    // Blocks are written as they fill, and the metrics tell when they are.
+    let start = Instant::now();
+    while first.ask("GET", "/metrics", "").lines().filter(|line| is_written(line)).count() == 0 {
+        assert!(start.elapsed() < Duration::from_secs(60), "nothing is written");
+        thread::sleep(Duration::from_millis(20));
+    }
+    first.child.kill().unwrap();
+    first.child.wait().unwrap();
+    let second = Server::start_in(cache.path());
+    let (again, cached) = answer(&second);
+    assert_eq!(again, text);
+    assert!(cached >= 128, "{cached} tokens of 200 came from the disk");
+}
+
+/// Whether a line of metrics tells of bytes on disk.
+fn is_written(line: &str) -> bool {
+    line.starts_with("pagoda:tier_written_bytes_total") && line.contains("disk") && !line.ends_with(" 0")
+}

@@ -1,0 +1,259 @@
+//! Tables of the pages repeat what code knows; here they are held to it.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use attn_kernels::{Access, Kernel, NamedVariant};
+use xtask::tree;
+
+fn page(path: &str) -> String {
+    fs::read_to_string(tree::root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+/// The part of a page below a heading, up to the next heading of its level.
+fn section<'a>(page: &'a str, heading: &str) -> &'a str {
+    let (_, rest) = page.split_once(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("no {heading}"));
+    let level = heading.split(' ').next().expect("headings have a mark");
+    rest.split(&format!("\n{level} ")).next().expect("a split has a first part")
+}
+
+/// Cells of the rows of the tables in `text`, headers and rules left out.
+fn rows(text: &str) -> Vec<Vec<&str>> {
+    let lines: Vec<&str> = text.lines().filter(|line| line.starts_with('|')).collect();
+    let is_rule = |line: &str| line.chars().all(|c| "|-: ".contains(c));
+    let header = |at: usize| is_rule(lines[at]) || lines.get(at + 1).is_some_and(|next| is_rule(next));
+    let body = (0..lines.len()).filter(|at| !header(*at)).map(|at| lines[at]);
+    body.map(|line| line.trim_matches('|').split('|').map(str::trim).collect()).collect()
+}
+
+/// Names in code marks.
+fn names(cell: &str) -> impl Iterator<Item = &str> {
+    cell.split('`').skip(1).step_by(2)
+}
+
+fn check_kernels(section: &str, catalog: &[&Kernel], variants: &[NamedVariant]) {
+    let rows = rows(section);
+    let mut listed = BTreeSet::new();
+    for row in &rows {
+        let name = names(row[0]).next().unwrap_or_default();
+        let exists = catalog.iter().any(|kernel| kernel.name == name);
+        assert!(exists, "docs/kernels.md: there is no kernel {name}");
+        let words: BTreeSet<&str> = row[1].split([' ', ',', ';']).collect();
+        let of_kernel = variants.iter().filter(|named| named.variant.kernel.name == name);
+        for binding in of_kernel.flat_map(|named| &named.variant.bindings) {
+            let written = match binding.access {
+                Access::Read => binding.name.to_owned(),
+                Access::Write => format!("**{}**", binding.name),
+            };
+            let found = words.contains(written.as_str());
+            assert!(found, "docs/kernels.md: {name} binds {written}, which is not among {:?}", row[1]);
+        }
+        listed.extend(row.iter().flat_map(|cell| names(cell)));
+    }
+    let unlisted: Vec<_> =
+        catalog.iter().map(|kernel| kernel.name).filter(|name| !listed.contains(name)).collect();
+    assert!(unlisted.is_empty(), "docs/kernels.md lacks {unlisted:?}");
+}
+
+#[test]
+fn the_kernels_and_their_bindings() {
+    let page = page("docs/kernels.md");
+    check_kernels(section(&page, "## attn-kernels"), &attn_kernels::catalog(), &attn_kernels::variants());
+    check_kernels(section(&page, "## models"), &models::kernel::catalog(), &models::kernel::variants());
+}
+
+#[test]
+fn the_policies() {
+    let page = page("sparse-select/README.md");
+    let listed: BTreeSet<_> = rows(&page).iter().flat_map(|row| names(row[0])).map(String::from).collect();
+    for entry in sparse_select::Registry::builtin().entries() {
+        assert!(listed.contains(entry.name), "sparse-select/README.md lacks {}", entry.name);
+    }
+}
+
+#[test]
+fn the_formats_of_weights() {
+    let page = page("models/README.md");
+    let rows = rows(&page);
+    let formats = rows.iter().find(|row| row[0].contains("`Dtype`")).expect("a row of Dtype")[1];
+    let listed: BTreeSet<_> = formats.split([' ', ',']).filter(|word| !word.is_empty()).collect();
+    let lacking: Vec<_> =
+        models::Dtype::ALL.iter().map(|d| d.name()).filter(|name| !listed.contains(name)).collect();
+    assert!(lacking.is_empty(), "models/README.md lacks the formats {lacking:?}");
+}
+
+/// The place where a policy selects follows from what the policy offers.
+#[test]
+fn where_policies_select() {
+    use sparse_select::policy::Ranking;
+    let registry = sparse_select::Registry::builtin();
+    let page = page("docs/sparse-attention.md");
+    let rows = rows(section(&page, "## Where blocks are selected"));
+    let row = |words: &str| {
+        rows.iter().position(|row| row[2].starts_with(words)).unwrap_or_else(|| panic!("no {words}"))
+    };
+    for entry in registry.entries().iter().filter(|entry| entry.name != "full") {
+        let policy = registry.build(&entry.name.parse().unwrap()).unwrap();
+        let wanted = match (policy.ranking(), policy.antidiagonals()) {
+            (Some(Ranking::Digests(_)), _) => row("digests of pages"),
+            (Some(Ranking::Hashes(_)), _) => row("binary hashes"),
+            (Some(Ranking::Compressed(_)), _) => row("digests of pages, which"),
+            (None, Some(_)) => row("queries and cached keys, one"),
+            (None, None) if !policy.support().query => row("lengths"),
+            (None, None) => rows.len() - 1,
+        };
+        let listed = rows
+            .iter()
+            .position(|row| names(row[0]).next().is_some() && names(row[0]).any(|name| name == entry.name));
+        assert_eq!(listed.unwrap_or(rows.len() - 1), wanted, "docs/sparse-attention.md: {}", entry.name);
+    }
+}
+
+#[test]
+fn the_keys_of_tier_specs() {
+    let page = page("docs/kv-tiers.md");
+    for row in &rows(&page)[..7] {
+        let key = names(row[0]).next().expect("rows begin with a key");
+        let told =
+            format!("{key}=?").parse::<prefetch::spec::TierSpec>().err().map(|error| error.to_string());
+        assert!(
+            !told.as_deref().is_some_and(|told| told.contains("unknown tier key")),
+            "docs/kv-tiers.md: {key}: {told:?}"
+        );
+    }
+    let told = "no-such-key=?".parse::<prefetch::spec::TierSpec>().unwrap_err().to_string();
+    let (_, known) = told.split_once("keys are ").expect("the error lists the keys");
+    for key in known.split(", ") {
+        assert!(page.contains(&format!("| `{key}` |")), "docs/kv-tiers.md lacks {key}");
+    }
+}
+
+/// The keys of a table of a manifest.
+fn keys_of(manifest: &str, table: &str) -> Vec<String> {
+    let manifest: toml::Table = page(manifest).parse().unwrap();
+    let table = table.split('.').try_fold(&manifest, |at, key| at.get(key)?.as_table());
+    table.map(|table| table.keys().cloned().collect()).unwrap_or_default()
+}
+
+#[test]
+fn the_crates_and_their_features() {
+    let workspace: toml::Table = page("Cargo.toml").parse().unwrap();
+    let members = workspace["workspace"]["members"].as_array().unwrap();
+    let readme = page("README.md");
+    for folder in members.iter().map(|member| member.as_str().unwrap()) {
+        assert!(readme.contains(&format!("]({folder}) |")), "README.md lacks a row of {folder}");
+        if folder == "xtask" {
+            continue;
+        }
+        let own = page(&format!("{folder}/README.md"));
+        for feature in keys_of(&format!("{folder}/Cargo.toml"), "features") {
+            let told = feature == "default" || own.contains(&format!("`{feature}`"));
+            assert!(told, "{folder}/README.md does not say what the feature {feature} is");
+        }
+    }
+}
+
+#[test]
+fn the_modules_of_prefetch() {
+    let page_text = page("prefetch/README.md");
+    let listed: BTreeSet<_> =
+        rows(&page_text).iter().flat_map(|row| names(row[0])).map(String::from).collect();
+    let library = page("prefetch/src/lib.rs");
+    for module in library.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';')) {
+        assert!(listed.contains(module), "prefetch/README.md lacks {module}");
+    }
+}
+
+#[test]
+fn the_routes() {
+    let readme = page("xtask/serve/README.md");
+    let rows = rows(section(&readme, "## Routes"));
+    let listed: BTreeSet<_> = rows
+        .iter()
+        .flat_map(|row| names(row[0]))
+        .map(|route| route.trim_start_matches("GET ").trim_start_matches("POST ").to_string())
+        .collect();
+    let library = page("xtask/serve/src/lib.rs");
+    let calls = library.lines().filter_map(|line| {
+        let line = line.trim_start();
+        line.strip_prefix("get(\"").or(line.strip_prefix("post(\""))?.split('"').next()
+    });
+    let routes: BTreeSet<_> = calls.map(|route| route.replace("{*name}", "NAME")).collect();
+    let lacking: Vec<_> = routes.difference(&listed).collect();
+    assert!(lacking.is_empty(), "xtask/serve/README.md lacks {lacking:?}");
+    // The files of the page are not listed one by one.
+    let page = page("xtask/serve/src/page.rs");
+    let gone: Vec<_> =
+        listed.difference(&routes).filter(|route| !page.contains(&format!("(\"{route}\""))).collect();
+    assert!(gone.is_empty(), "xtask/serve/README.md has {gone:?}, which the router lacks");
+}
+
+/// Kernels of the level `coop` have its name.
+#[test]
+fn the_kernels_with_cooperative_matrices() {
+    let page = page("docs/kernels.md");
+    let rows = rows(section(&page, "## Levels"));
+    let listed: BTreeSet<_> = names(rows[2][2]).collect();
+    let catalog = attn_kernels::catalog().into_iter().map(|kernel| kernel.name);
+    let coop: BTreeSet<_> = catalog.filter(|name| name.ends_with("_coop")).collect();
+    assert_eq!(listed, coop, "docs/kernels.md, row coop");
+}
+
+/// Words of a line as a shell makes them; `None` from what is not a plain command.
+fn words(line: &str) -> Option<Vec<String>> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    for c in line.chars() {
+        match (c, quote) {
+            ('\'' | '"', None) => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (c, Some(q)) if c == q => quote = None,
+            (' ', None) => words.extend(word.take()),
+            ('>' | '|' | '#' | '&' | ';', None) if word.is_none() => break,
+            ('$' | '[' | '`' | '…', None) => return None,
+            (c, _) => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    Some(words)
+}
+
+/// Every command that a page shows is one that the program takes.
+#[test]
+fn the_commands() {
+    let pages =
+        tree::files(tree::root()).into_iter().filter(|path| path.extension().is_some_and(|e| e == "md"));
+    let mut commands = 0;
+    for path in pages {
+        let text = fs::read_to_string(tree::root().join(&path)).unwrap().replace("\\\n", "");
+        let shown = text.lines().filter_map(|line| line.trim_start().strip_prefix("cargo xtask "));
+        let spans = text.split('`').filter_map(|span| span.strip_prefix("cargo xtask "));
+        for command in shown.chain(spans.filter(|span| !span.contains('\n'))) {
+            let Some(words) = words(command.split('`').next().unwrap()) else { continue };
+            // A preset is read while the line is.
+            let words: Vec<_> = words
+                .into_iter()
+                .map(|word| {
+                    if word.ends_with(".ron") && word.starts_with("sparse-select") {
+                        "quest".into()
+                    } else {
+                        word
+                    }
+                })
+                .collect();
+            let told = xtask::cli::Cli::try_parse_with(
+                &pagoda::Registry::builtin(),
+                [vec!["xtask".to_string()], words].concat(),
+            );
+            if let Err(error) = told {
+                let help = matches!(error.kind(), clap::error::ErrorKind::DisplayHelp);
+                let part = command.split(' ').count() < 2
+                    && error.kind() == clap::error::ErrorKind::MissingRequiredArgument;
+                assert!(help || part, "{}: cargo xtask {command}: {error}", path.display());
+            }
+            commands += 1;
+        }
+    }
+    assert!(commands > 40, "{commands} commands were found");
+}
