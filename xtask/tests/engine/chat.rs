@@ -96,7 +96,12 @@ mod terminal {
             let chat = format!("exec '{}' chat --context 1024 {flags}", env!("CARGO_BIN_EXE_xtask"));
             let mut script = Command::new("script");
             script.args(["--quiet", "--return", "--command", &chat]).arg("/dev/null");
-            script.current_dir(folder).env("TERM", "xterm").env("SHELL", "/bin/sh").stdin(Stdio::piped()).stdout(Stdio::piped());
+            script
+                .current_dir(folder)
+                .env("TERM", "xterm")
+                .env("SHELL", "/bin/sh")
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped());
             let mut child = script.spawn().unwrap();
             let screen = Arc::<Mutex<String>>::default();
             let (mut output, shown) = (child.stdout.take().unwrap(), Arc::clone(&screen));
