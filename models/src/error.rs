@@ -2,7 +2,7 @@
 
 use attn_kernels::gpu::GpuError;
 
-use crate::{ConfigError, Dtype, WeightError};
+use crate::{AttentionForm, ConfigError, Dtype, Mode, WeightError};
 
 /// Everything between a checkpoint and its logits.
 #[derive(Debug, thiserror::Error)]
@@ -73,13 +73,15 @@ pub enum ModelError {
         /// The missing part.
         feature: &'static str,
     },
-    /// A KV cache of codes for something whose kernels read floats.
-    #[error("a KV cache of {dtype:?} does not serve {what}: f16 and f32 do")]
-    KvDtype {
-        /// Element type of the cache.
-        dtype: attn_kernels::kernel::KvDtype,
-        /// The part that reads it.
-        what: &'static str,
+    /// A mode that does not work with the attention of the model.
+    #[error("{mode} needs {lacks}; the model has {form}")]
+    Mode {
+        /// The mode.
+        mode: Mode,
+        /// Attention of the model.
+        form: AttentionForm,
+        /// The missing part.
+        lacks: &'static str,
     },
     /// Blocks that a sparse policy selects and that are not whole blocks of the cache.
     #[error(
@@ -93,13 +95,7 @@ pub enum ModelError {
         /// Tokens of a block of the cache.
         block_size: u32,
     },
-    /// A sparse policy in a model that gives it nothing to select from.
-    #[error("a sparse policy needs {lacks}")]
-    Sparse {
-        /// The missing part.
-        lacks: &'static str,
-    },
-    /// Blocks on the host of something that cannot have them.
+    /// Blocks on the host, on a device or in sizes that cannot have them.
     #[error("KV blocks in memory of the host need {lacks}")]
     Offload {
         /// The missing part.

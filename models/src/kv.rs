@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 pub use self::offload::{HostMemory, HostTraffic, Offload};
 pub(crate) use self::offload::{Place, Ring, Run, runs};
 pub use self::plan::{CachePart, KvOptions, KvPlan, LayerCache};
-use crate::{DecoderConfig, ModelError};
+use crate::{DecoderConfig, Mode, ModelError};
 
 /// The buffers of a [`KvPlan`], `num_blocks` pages each. Block ids are of all groups together: a block belongs to one
 /// group at a time, and its page in a buffer to the layer of that group.
@@ -63,7 +63,8 @@ impl KvPool {
     /// had is [`num_blocks`](Self::num_blocks).
     ///
     /// # Errors
-    /// [`GpuError::OutOfMemory`] when not even 2 blocks fit, [`ModelError::Offload`] where blocks cannot lie on the host.
+    /// [`GpuError::OutOfMemory`] when not even 2 blocks fit, [`ModelError::Mode`] and [`ModelError::Offload`] where blocks cannot
+    /// lie on the host.
     pub fn new(
         gpu: &Gpu,
         config: &DecoderConfig,
@@ -105,16 +106,7 @@ impl KvPool {
         if selects && offload.memory == HostMemory::Staged {
             return refuse("a device with mappable storage buffers beside a sparse policy");
         }
-        if config.compressed.is_some() {
-            return refuse(
-                "one cache a layer: compressed attention keeps windows, entries and states beside",
-            );
-        }
-        if config.indexer.is_some() {
-            return refuse(
-                "attention to all latents: an indexer scores every token and attends to few of them, anywhere",
-            );
-        }
+        Mode::HostKv.check(config)?;
         let [group] = &plan.layout.groups[..] else { return refuse("one group of layers") };
         let chunk = (PARTITION / group.spec.block_size.get()).max(1);
         if selects && !fetch_pages::serves(&plan.shape(config)) {

@@ -15,6 +15,7 @@ pub mod kernel;
 mod kv;
 mod matrices;
 mod matrix;
+mod modes;
 pub mod pack;
 pub mod sampling;
 #[cfg(feature = "self-test")]
@@ -38,6 +39,7 @@ pub use fetch::{
 pub use kv::{
     CachePart, HostMemory, HostTraffic, KvOptions, KvPlan, KvPool, LayerCache, Offload, PoolOptions,
 };
+pub use modes::{AttentionForm, Mode};
 pub use sparse::{Attended, FetchCost, Mean, PageTraffic, Place, SparseOptions, Tally};
 pub use tokenizer::{DecodeStream, MAX_BLANKS, Tokenizer, TokenizerError};
 pub use weights::{

@@ -28,8 +28,8 @@ use super::{Decoder, DecoderOptions};
 use crate::matrix::{Kernels, Matrix, MaxProduct};
 use crate::pack::Format;
 use crate::{
-    BlockNorms, DecoderConfig, KvPlan, KvPool, ModelError, PoolOptions, QkNorm, Reach, Role, Tensor,
-    WeightSizes, WeightSource,
+    BlockNorms, DecoderConfig, KvPlan, KvPool, ModelError, PoolOptions, QkNorm, Role, Tensor, WeightSizes,
+    WeightSource,
 };
 
 /// Handles of what comes from a checkpoint, which decoders share.
@@ -169,16 +169,7 @@ fn check(config: &DecoderConfig, options: &DecoderOptions) -> Result<(), ModelEr
     if !config.head_dim.is_multiple_of(8) {
         return Err(ModelError::Unsupported { feature: "head sizes that are no multiple of 8" });
     }
-    let full = config.layers.iter().any(|layer| layer.reach == Reach::Full);
-    if options.sparse.is_some() && (config.latent.is_some() || !full) {
-        return Err(ModelError::Sparse { lacks: "layers of full attention to keys and values" });
-    }
-    // It reads its cache as floats.
-    let dtype = options.kv_dtype;
-    if config.compressed.is_some() && dtype.is_code() {
-        return Err(ModelError::KvDtype { dtype, what: "compressed attention" });
-    }
-    Ok(())
+    options.modes().try_for_each(|mode| mode.check(config))
 }
 
 struct Source<'a> {

@@ -4,7 +4,7 @@ use attn_kernels::gpu::Gpu;
 use attn_kernels::kernel::KvDtype;
 
 use crate::matrix::Precision;
-use crate::{KvOptions, Offload, SparseOptions};
+use crate::{KvOptions, Mode, Offload, SparseOptions};
 
 /// Options that a decoder is built with.
 #[derive(Clone, Debug)]
@@ -62,6 +62,18 @@ impl DecoderOptions {
     #[must_use]
     pub fn kv(&self) -> KvOptions {
         KvOptions { dtype: self.kv_dtype, block_size: self.block_size, recycle: self.recycle }
+    }
+
+    /// Modes that these options ask for.
+    pub(super) fn modes(&self) -> impl Iterator<Item = Mode> {
+        let (sparse, host) = (self.sparse.is_some(), self.offload.is_some());
+        let asked = move |mode: &Mode| match mode {
+            Mode::Sparse => sparse,
+            Mode::CodedKv => self.kv_dtype.is_code(),
+            Mode::HostKv => host,
+            Mode::SparseHostKv => sparse && host,
+        };
+        Mode::ALL.into_iter().filter(asked)
     }
 
     /// Tokens of the blocks that a policy selects.

@@ -4,6 +4,7 @@
 mod choices;
 mod golden;
 mod invariance;
+mod modes;
 mod offload;
 mod prefix;
 mod random;

@@ -81,6 +81,13 @@ fn a_complete_machine_is_described() {
                 kernels not compared with their references yet: cargo xtask doctor --self-test
     adapter 1   old: Cpu, vulkan, driver llvmpipe Mesa 22.3.6
                 cannot be opened: it is too old
+    modes       windows or chunks alone: not a sparse policy, nor a sparse policy over KV in memory of the host, which needs layers of full attention to keys and values
+                latents (MLA): not a sparse policy, nor a sparse policy over KV in memory of the host, which needs layers of full attention to keys and values
+                latents with an indexer: not a sparse policy, nor a sparse policy over KV in memory of the host, which needs layers of full attention to keys and values
+                latents with an indexer: not KV in memory of the host, which needs attention to all latents: an indexer scores every token and attends to few of them, anywhere
+                compressed attention: not a sparse policy, nor a sparse policy over KV in memory of the host, which needs layers of full attention to keys and values
+                compressed attention: not a KV cache in codes, which needs kernels that read codes: those of compressed attention read f16 and f32
+                compressed attention: not KV in memory of the host, which needs one cache a layer: compressed attention keeps windows, entries and states beside
     missing     nothing
     ");
 }
@@ -124,7 +131,7 @@ fn json_is_one_object() {
     // Another crate of the build may ask serde_json to keep the order of fields.
     let mut keys: Vec<_> = json.as_object().unwrap().keys().cloned().collect();
     keys.sort_unstable();
-    assert_snapshot!(keys.join(" "), @"adapters chromedriver missing model node packages platform python redis_server remedy vulkan");
+    assert_snapshot!(keys.join(" "), @"adapters chromedriver missing model modes node packages platform python redis_server remedy vulkan");
     assert_eq!(json["adapters"][0]["device"]["level"], "subgroup");
     assert_eq!(json["adapters"][1]["fault"], "it is too old");
 }

@@ -150,6 +150,6 @@ fn pools_and_models_that_cannot_stream_are_refused() {
     let small = tiny().try_decoder(&offloading(Mapped, [16, 32, 2])).unwrap_err();
     assert!(matches!(small, ModelError::DevicePool { blocks: 32, needed: 33 }), "{small}");
     let refused = |name| family(name).try_decoder(&offloading(Mapped, [64, 64, 2])).unwrap_err().to_string();
-    assert_snapshot!(refused("tiny-deepseek-v32"), @"KV blocks in memory of the host need attention to all latents: an indexer scores every token and attends to few of them, anywhere");
-    assert_snapshot!(refused("tiny-deepseek-v4"), @"KV blocks in memory of the host need one cache a layer: compressed attention keeps windows, entries and states beside");
+    assert_snapshot!(refused("tiny-deepseek-v32"), @"KV in memory of the host needs attention to all latents: an indexer scores every token and attends to few of them, anywhere; the model has latents with an indexer");
+    assert_snapshot!(refused("tiny-deepseek-v4"), @"KV in memory of the host needs one cache a layer: compressed attention keeps windows, entries and states beside; the model has compressed attention");
 }

@@ -325,6 +325,6 @@ fn layers_of_full_attention_select_beside_windows_chunks_and_sinks() {
 fn models_without_full_attention_refuse_policies() {
     let options = sparse("quest:page_budget=6,block_size=16", Place::Device);
     let refused = |name| family(name).try_decoder(&options).unwrap_err();
-    assert_snapshot!(refused("tiny-mistral"), @"a sparse policy needs layers of full attention to keys and values");
-    assert_snapshot!(refused("tiny-deepseek-v32"), @"a sparse policy needs layers of full attention to keys and values");
+    assert_snapshot!(refused("tiny-mistral"), @"a sparse policy needs layers of full attention to keys and values; the model has windows or chunks alone");
+    assert_snapshot!(refused("tiny-deepseek-v32"), @"a sparse policy needs layers of full attention to keys and values; the model has latents with an indexer");
 }

@@ -1,0 +1,110 @@
+//! Modes of attention and of the KV cache, and the models that they work with.
+//!
+//! [`Mode::lacks`] is the one table: the decoder refuses from it, `doctor` prints it, and the table of the documentation
+//! is compared with it. What depends on the device or on a size, not on the kind of model, is checked where it is used.
+
+use std::fmt;
+
+use crate::{DecoderConfig, ModelError, Reach};
+
+/// Attention of a model, as far as modes differ by it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AttentionForm {
+    /// Keys and values by heads; every layer attends to all tokens, or some do beside windows and chunks.
+    Heads,
+    /// Keys and values by heads, in sliding windows or chunks alone.
+    Windows,
+    /// Latents that all heads share (MLA).
+    Latents,
+    /// Latents, of which an indexer chooses tokens.
+    IndexedLatents,
+    /// Windows beside entries that stand for several tokens each (DeepSeek V4).
+    Compressed,
+}
+
+impl AttentionForm {
+    /// All of them, in the order of the table.
+    pub const ALL: [Self; 5] =
+        [Self::Heads, Self::Windows, Self::Latents, Self::IndexedLatents, Self::Compressed];
+
+    /// Finds the form of a model.
+    #[must_use]
+    pub fn of(config: &DecoderConfig) -> Self {
+        match (config.latent.is_some(), config.indexer.is_some(), config.compressed.is_some()) {
+            (_, _, true) => Self::Compressed,
+            (true, true, _) => Self::IndexedLatents,
+            (true, false, _) => Self::Latents,
+            (false, ..) if config.layers.iter().any(|layer| layer.reach == Reach::Full) => Self::Heads,
+            (false, ..) => Self::Windows,
+        }
+    }
+}
+
+impl fmt::Display for AttentionForm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Heads => "full attention",
+            Self::Windows => "windows or chunks alone",
+            Self::Latents => "latents (MLA)",
+            Self::IndexedLatents => "latents with an indexer",
+            Self::Compressed => "compressed attention",
+        })
+    }
+}
+
+/// Mode that a decoder may be asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// Attention to the blocks that a policy selects.
+    Sparse,
+    /// Keys and values, or latents, in codes of 8 bits.
+    CodedKv,
+    /// A context larger than the device's pool, streamed from memory of the host.
+    HostKv,
+    /// The same, of which a policy selects blocks.
+    SparseHostKv,
+}
+
+impl Mode {
+    /// All of them, in the order of the table.
+    pub const ALL: [Self; 4] = [Self::Sparse, Self::SparseHostKv, Self::CodedKv, Self::HostKv];
+
+    /// Why the mode does not work with a form of attention: what it needs and the form lacks. `None` where it works.
+    #[must_use]
+    pub fn lacks(self, form: AttentionForm) -> Option<&'static str> {
+        use AttentionForm::{Compressed, Heads, IndexedLatents, Latents, Windows};
+        match (self, form) {
+            (_, Heads) | (Self::CodedKv, Windows | Latents | IndexedLatents) => None,
+            (Self::HostKv, Windows | Latents) => None,
+            (Self::Sparse | Self::SparseHostKv, Windows | Latents | IndexedLatents | Compressed) => {
+                Some("layers of full attention to keys and values")
+            }
+            (Self::CodedKv, Compressed) => {
+                Some("kernels that read codes: those of compressed attention read f16 and f32")
+            }
+            (Self::HostKv, IndexedLatents) => Some(
+                "attention to all latents: an indexer scores every token and attends to few of them, anywhere",
+            ),
+            (Self::HostKv, Compressed) => {
+                Some("one cache a layer: compressed attention keeps windows, entries and states beside")
+            }
+        }
+    }
+
+    /// Refuses the mode to a model that lacks what it needs.
+    pub(crate) fn check(self, config: &DecoderConfig) -> Result<(), ModelError> {
+        let form = AttentionForm::of(config);
+        self.lacks(form).map_or(Ok(()), |lacks| Err(ModelError::Mode { mode: self, form, lacks }))
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sparse => "a sparse policy",
+            Self::CodedKv => "a KV cache in codes",
+            Self::HostKv => "KV in memory of the host",
+            Self::SparseHostKv => "a sparse policy over KV in memory of the host",
+        })
+    }
+}
