@@ -43,6 +43,7 @@ impl RemoteTier {
             }
             #[cfg(feature = "s3")]
             RemoteSpec::S3 { bucket, prefix } => {
+                choose_cryptography();
                 // Sets the HTTP client of the process, unless the program has set one.
                 opendal::install_default();
                 operator(services::S3::default().bucket(bucket).root(&format!("/{prefix}")), &config)?
@@ -216,11 +217,16 @@ fn operator(service: impl opendal::Builder, config: &RemoteConfig) -> Result<Ope
 }
 
 /// Chooses the cryptography of TLS connections, unless the program has chosen.
+#[cfg(any(feature = "s3", feature = "tls"))]
+fn choose_cryptography() {
+    // An error only tells that the program has chosen.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
 #[cfg(feature = "tls")]
 fn prepare_tls(_: TierName, endpoint: &str) -> Result<(), TierError> {
     if endpoint.starts_with("rediss:") {
-        // An error only tells that the program has chosen.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        choose_cryptography();
     }
     Ok(())
 }
