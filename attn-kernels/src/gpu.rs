@@ -52,6 +52,7 @@ pub enum Checks {
 
 /// Options of a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct GpuOptions {
     /// Index of [`adapters`] or part of an adapter's name; the best one if `None`.
     pub device: Option<String>,
@@ -68,6 +69,24 @@ impl GpuOptions {
     #[must_use]
     pub fn new(checks: Checks) -> Self {
         Self { device: None, level: Level::Coop, checks, host_buffers: true }
+    }
+
+    /// Sets the index of the adapter, or part of its name; `None` for the best one.
+    #[must_use]
+    pub fn device(self, device: impl Into<Option<String>>) -> Self {
+        Self { device: device.into(), ..self }
+    }
+
+    /// Sets the highest level to use.
+    #[must_use]
+    pub fn level(self, level: Level) -> Self {
+        Self { level, ..self }
+    }
+
+    /// Allows or forbids [buffers in memory of the host](Gpu::has_host_buffers).
+    #[must_use]
+    pub fn host_buffers(self, on: bool) -> Self {
+        Self { host_buffers: on, ..self }
     }
 }
 

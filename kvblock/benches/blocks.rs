@@ -14,8 +14,7 @@ const POOLS: [u32; 5] = [1_000, 10_000, 100_000, 1_000_000, 10_000_000];
 /// Blocks of one sequence: 8,192 tokens.
 const SEQ_BLOCKS: u32 = 512;
 
-const OPTIONS: PoolOptions =
-    PoolOptions { caching: true, events: false, verify_tokens: false, reuse_unhashed_first: false };
+const OPTIONS: PoolOptions = PoolOptions::CACHING;
 
 /// A pool whose free queue is in random order, as after a long day: neighbours of the queue are strangers in memory.
 fn shuffled(num_blocks: u32) -> BlockPool {
@@ -59,7 +58,7 @@ fn prompt(len: u32) -> Vec<TokenId> {
 fn cache(num_blocks: u32, max_model_len: u32, hash_algorithm: HashAlgorithm) -> KvCache {
     let spec = KvCacheSpec::new(AttentionKind::FULL, BLOCK, 8, 128, KvDtype::F16);
     let limits = LengthLimits { max_model_len, max_batched_tokens: max_model_len };
-    let config = KvCacheConfig { hash_algorithm, ..KvCacheConfig::uniform(num_blocks, spec, 1, limits) };
+    let config = KvCacheConfig::uniform(num_blocks, spec, 1, limits).hash_algorithm(hash_algorithm);
     KvCache::new(&config).expect("a valid configuration")
 }
 

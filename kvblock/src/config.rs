@@ -20,6 +20,7 @@ pub struct KvCacheGroup {
 /// Configuration of a [`KvCache`](crate::KvCache).
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
+#[non_exhaustive]
 pub struct KvCacheConfig {
     /// Blocks of the pool, the null block included.
     pub num_blocks: u32,
@@ -65,6 +66,54 @@ impl KvCacheConfig {
     pub fn uniform(num_blocks: u32, spec: KvCacheSpec, num_layers: usize, limits: LengthLimits) -> Self {
         let group = KvCacheGroup { spec, layers: (0..num_layers).collect(), eagle: false };
         Self::new(num_blocks, vec![group], limits)
+    }
+
+    /// Sets the number of blocks of the pool, the null block included.
+    #[must_use]
+    pub fn num_blocks(self, blocks: u32) -> Self {
+        Self { num_blocks: blocks, ..self }
+    }
+
+    /// Sets the cache groups.
+    #[must_use]
+    pub fn groups(self, groups: Vec<KvCacheGroup>) -> Self {
+        Self { groups, ..self }
+    }
+
+    /// Turns prefix caching on or off.
+    #[must_use]
+    pub fn caching(self, on: bool) -> Self {
+        Self { caching: on, ..self }
+    }
+
+    /// Sets the hash function of the block hashes.
+    #[must_use]
+    pub fn hash_algorithm(self, algorithm: HashAlgorithm) -> Self {
+        Self { hash_algorithm: algorithm, ..self }
+    }
+
+    /// Sets the seed of the hash chains.
+    #[must_use]
+    pub fn hash_seed(self, seed: impl Into<Vec<u8>>) -> Self {
+        Self { hash_seed: seed.into(), ..self }
+    }
+
+    /// Turns the record of [`CacheEvent`](crate::CacheEvent)s on or off.
+    #[must_use]
+    pub fn events(self, on: bool) -> Self {
+        Self { events: on, ..self }
+    }
+
+    /// Turns the comparison of tokens on a hit on or off.
+    #[must_use]
+    pub fn verify_tokens(self, on: bool) -> Self {
+        Self { verify_tokens: on, ..self }
+    }
+
+    /// Turns the early reuse of blocks without cached content on or off.
+    #[must_use]
+    pub fn reuse_unhashed_first(self, on: bool) -> Self {
+        Self { reuse_unhashed_first: on, ..self }
     }
 
     /// The largest block size that divides every group's: hashes are computed at this granularity.

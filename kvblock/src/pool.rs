@@ -1,5 +1,9 @@
 //! The pool of physical blocks, shared by all cache groups.
 
+mod options;
+
+pub use options::PoolOptions;
+
 use core::ops::Range;
 
 use crate::cache_map::{CacheKey, CacheMap};
@@ -19,21 +23,6 @@ pub struct SeqContent<'a> {
     pub hashes: &'a [BlockHash],
     /// LoRA adapter, for [`CacheEvent::Stored`].
     pub adapter: Option<&'a str>,
-}
-
-/// Options of a [`BlockPool`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PoolOptions {
-    /// Prefix caching: freed blocks keep their content, and lookups find it.
-    pub caching: bool,
-    /// Record [`CacheEvent`]s.
-    pub events: bool,
-    /// Keep the tokens of cached blocks and compare them on a hit, so that a hash collision is a miss instead
-    /// of a wrong answer. Costs 4 bytes per cached token.
-    pub verify_tokens: bool,
-    /// Freed blocks without cached content go to the *front* of the free queue: they are reused first, and
-    /// cached content lives longer (vLLM 0.33). Off: all freed blocks go to the tail (vLLM 0.21).
-    pub reuse_unhashed_first: bool,
 }
 
 #[derive(Clone, Debug)]

@@ -44,7 +44,7 @@ pub(crate) fn logits(checkpoint: &Checkpoint, ids: &[u32]) -> Result<Vec<f32>, B
     let limits = LengthLimits { max_model_len: MAX_TOKENS, max_batched_tokens: MAX_TOKENS };
     let groups = decoder.kv().plan().layout.groups.clone();
     let config = KvCacheConfig::new(decoder.kv().num_blocks(), groups, limits);
-    let mut cache = KvCache::new(&KvCacheConfig { caching: false, ..config })?;
+    let mut cache = KvCache::new(&config.caching(false))?;
     let content = SeqContent { tokens: ids, hashes: &[], adapter: None };
     cache.allocate_slots(SlotRequest::new(SEQ, content, 0, u32::try_from(ids.len())?))?;
     let group = |index: usize| Ok(GroupId::new(u32::try_from(index)?));

@@ -25,6 +25,7 @@ pub use self::{
 
 /// Shape and constants of a decoder-only transformer. Every value has been validated.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct DecoderConfig {
     /// Family.
     pub family: Family,

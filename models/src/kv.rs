@@ -48,6 +48,7 @@ struct Tensor {
 
 /// Size of a pool, and where its blocks lie.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct PoolOptions {
     /// Number of blocks on the device.
     pub num_blocks: u32,
@@ -56,6 +57,26 @@ pub struct PoolOptions {
     /// Whether blocks are selected. With `offload` all then lie on the host, and the others on the device are for what is
     /// selected.
     pub selects: bool,
+}
+
+impl PoolOptions {
+    /// A pool of `num_blocks` blocks on the device, all of which are attended.
+    #[must_use]
+    pub const fn new(num_blocks: u32) -> Self {
+        Self { num_blocks, offload: None, selects: false }
+    }
+
+    /// Sets the blocks in memory of the host; `None` for none.
+    #[must_use]
+    pub const fn offload(self, offload: Option<Offload>) -> Self {
+        Self { offload, ..self }
+    }
+
+    /// Says whether blocks are selected.
+    #[must_use]
+    pub const fn selects(self, selects: bool) -> Self {
+        Self { selects, ..self }
+    }
 }
 
 impl KvPool {

@@ -9,6 +9,7 @@ use crate::ModelError;
 
 /// Options of attention to a part of the cache.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct SparseOptions {
     /// Chooses the blocks.
     pub policy: Arc<dyn Policy>,
@@ -19,6 +20,26 @@ pub struct SparseOptions {
     /// Measure on the host what selections are worth: [`Attended::recall`]. Queries and keys are read back in every layer that
     /// selects.
     pub measure: bool,
+}
+
+impl SparseOptions {
+    /// Attention to what `policy` selects, scored at `place`; nothing is traced or measured.
+    #[must_use]
+    pub fn new(policy: Arc<dyn Policy>, place: Place) -> Self {
+        Self { policy, place, trace: false, measure: false }
+    }
+
+    /// Turns the return of selections on or off.
+    #[must_use]
+    pub fn trace(self, on: bool) -> Self {
+        Self { trace: on, ..self }
+    }
+
+    /// Turns the measurement of [`Attended::recall`] on or off.
+    #[must_use]
+    pub fn measure(self, on: bool) -> Self {
+        Self { measure: on, ..self }
+    }
 }
 
 /// Places where blocks are scored.

@@ -31,7 +31,7 @@ pub(crate) fn run() -> Result<String, Box<dyn Error>> {
     let host = Arc::new(HostTier::new(layout, 8, PolicyKind::Lru, None));
     let slow = Arc::new(FakeTier::new(TierName::DISK, layout, LATENCY));
     let tiers = Arc::new(TierStack::new(vec![host, slow])?);
-    let engine = Engine::new(Arc::clone(&tiers), EngineConfig { prefetch_workers: 1, ..EngineConfig::GSA })?;
+    let engine = Engine::new(Arc::clone(&tiers), EngineConfig::GSA.prefetch_workers(1))?;
 
     let [wanted, unwanted] = [1, 2].map(|byte| BlockHash::from_bytes([byte; 32]));
     let read = |seq, block| Submission {

@@ -27,6 +27,7 @@ use remote::SCHEMES;
 /// Sizes take the suffixes `B`, `KiB`, `MiB`, `GiB` and `TiB`; without one they are bytes. Keys come in any
 /// order, each at most once. A path may hold colons (the last one starts the size) but no comma.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
 pub struct TierSpec {
     /// Capacity of the host tier.
     pub host_bytes: Option<u64>,
@@ -42,6 +43,56 @@ pub struct TierSpec {
     pub compression: Compression,
     /// Response to blocks that cannot be read.
     pub failure: FailurePolicy,
+}
+
+impl TierSpec {
+    /// No tiers.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the capacity of the host tier; `None` for no such tier.
+    #[must_use]
+    pub fn host_bytes(self, bytes: impl Into<Option<u64>>) -> Self {
+        Self { host_bytes: bytes.into(), ..self }
+    }
+
+    /// Sets directory and capacity of the disk tier; `None` for no such tier.
+    #[must_use]
+    pub fn disk(self, disk: impl Into<Option<DiskSpec>>) -> Self {
+        Self { disk: disk.into(), ..self }
+    }
+
+    /// Sets the remote tier; `None` for no such tier.
+    #[must_use]
+    pub fn remote(self, remote: impl Into<Option<RemoteSpec>>) -> Self {
+        Self { remote: remote.into(), ..self }
+    }
+
+    /// Sets the source of the key of the MACs of remote blocks; `None` for no MACs.
+    #[must_use]
+    pub fn mac(self, source: impl Into<Option<KeySource>>) -> Self {
+        Self { mac: source.into(), ..self }
+    }
+
+    /// Sets the owner of the blocks on disk and remote.
+    #[must_use]
+    pub fn tenant(self, tenant: impl Into<Option<String>>) -> Self {
+        Self { tenant: tenant.into(), ..self }
+    }
+
+    /// Sets the encoding of blocks below the host tier.
+    #[must_use]
+    pub fn compression(self, compression: Compression) -> Self {
+        Self { compression, ..self }
+    }
+
+    /// Sets the response to blocks that cannot be read.
+    #[must_use]
+    pub fn failure(self, failure: FailurePolicy) -> Self {
+        Self { failure, ..self }
+    }
 }
 
 /// Source of a key. The key itself is never part of a spec, which is printed and seen in process lists.

@@ -22,6 +22,7 @@ use task::TaskShared;
 
 /// Limits of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct StoreConfig {
     /// Worker threads, each moving one block or shard at a time.
     pub streams: usize,
@@ -37,6 +38,30 @@ impl StoreConfig {
     /// The defaults of UCM: 8 streams, 1024 waiting, 30 s; and 1024 partial blocks.
     pub const UCM: Self =
         Self { streams: 8, waiting_depth: 1024, partial_max: 1024, timeout: Duration::from_secs(30) };
+
+    /// Sets the number of worker threads.
+    #[must_use]
+    pub const fn streams(self, threads: usize) -> Self {
+        Self { streams: threads, ..self }
+    }
+
+    /// Sets the limit on queued blocks and shards, over all tasks.
+    #[must_use]
+    pub const fn waiting_depth(self, entries: usize) -> Self {
+        Self { waiting_depth: entries, ..self }
+    }
+
+    /// Sets the limit on blocks of which only some shards have been dumped.
+    #[must_use]
+    pub const fn partial_max(self, blocks: usize) -> Self {
+        Self { partial_max: blocks, ..self }
+    }
+
+    /// Sets the time limit of [`Store::wait`].
+    #[must_use]
+    pub const fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
 }
 
 /// Why a store call failed.

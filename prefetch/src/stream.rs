@@ -27,11 +27,20 @@ pub struct StreamError {
 
 /// Shape of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct StreamConfig {
     /// Staging slots: how many blocks may be read ahead of the consumer.
     pub slots: usize,
     /// Threads that read.
     pub readers: usize,
+}
+
+impl StreamConfig {
+    /// A stream of `readers` threads that read up to `slots` blocks ahead of the consumer.
+    #[must_use]
+    pub const fn new(slots: usize, readers: usize) -> Self {
+        Self { slots, readers }
+    }
 }
 
 /// Reads one shard of each block on other threads and passes the shards to `consume`, with their positions,

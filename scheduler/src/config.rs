@@ -33,6 +33,7 @@ pub enum Preemption {
 /// Limits and policies of a [`Scheduler`](crate::Scheduler).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
+#[non_exhaustive]
 pub struct SchedulerConfig {
     /// Maximum number of tokens that one step computes.
     pub max_num_batched_tokens: u32,
@@ -69,6 +70,42 @@ impl SchedulerConfig {
             reserve_full_input: false,
             num_lookahead_tokens: 0,
         }
+    }
+
+    /// Turns the division of long prompts over several steps on or off.
+    #[must_use]
+    pub const fn chunked_prefill(self, on: bool) -> Self {
+        Self { chunked_prefill: on, ..self }
+    }
+
+    /// Sets the maximum number of tokens of one sequence in one step; 0 for no limit.
+    #[must_use]
+    pub const fn long_prefill_token_threshold(self, tokens: u32) -> Self {
+        Self { long_prefill_token_threshold: tokens, ..self }
+    }
+
+    /// Sets the order of service.
+    #[must_use]
+    pub const fn policy(self, policy: Policy) -> Self {
+        Self { policy, ..self }
+    }
+
+    /// Sets the treatment of the blocks of preempted sequences.
+    #[must_use]
+    pub const fn preemption(self, preemption: Preemption) -> Self {
+        Self { preemption, ..self }
+    }
+
+    /// Turns the reservation of blocks for whole prompts on or off.
+    #[must_use]
+    pub const fn reserve_full_input(self, on: bool) -> Self {
+        Self { reserve_full_input: on, ..self }
+    }
+
+    /// Sets the maximum number of draft tokens of a sequence in a step.
+    #[must_use]
+    pub const fn num_lookahead_tokens(self, tokens: u32) -> Self {
+        Self { num_lookahead_tokens: tokens, ..self }
     }
 
     pub(crate) fn validate(&self, max_model_len: u32) -> Result<(), ConfigError> {

@@ -51,7 +51,7 @@ mod tests {
         let spec = KvCacheSpec::new(AttentionKind::FULL, size, 1, 4, KvDtype::F16);
         let limits = LengthLimits { max_model_len: 128, max_batched_tokens: 16 };
         let group = KvCacheGroup { spec, layers: vec![0], eagle: false };
-        let cache = KvCacheConfig { groups: vec![group], ..KvCacheConfig::uniform(64, spec, 1, limits) };
+        let cache = KvCacheConfig::uniform(64, spec, 1, limits).groups(vec![group]);
         Scheduler::new(SchedulerConfig::new(16, 3), cache).unwrap()
     }
 
@@ -73,7 +73,7 @@ mod tests {
             let samples = |prompt: &Vec<_>| if prompt.len() == 5 { 2 } else { 1 };
             for prompt in &prompts {
                 let request = Request::new(prompt.clone(), 6);
-                scheduler.add(Request { num_samples: samples(prompt), ..request }).unwrap();
+                scheduler.add(request.num_samples(samples(prompt))).unwrap();
             }
             let mut ends = run(&mut scheduler, steps);
             // A step is planned, and its device lost.

@@ -182,7 +182,7 @@ impl Report {
         let chosen = device.map_or_else(|| all.iter().map(String::as_str).collect(), |name| vec![name]);
         let mut verdicts = Verdicts::of_this_user();
         for name in chosen {
-            let options = GpuOptions { device: Some(name.into()), ..GpuOptions::new(Checks::Off) };
+            let options = GpuOptions::new(Checks::Off).device(Some(name.into()));
             let gpu = match Gpu::open(&options) {
                 Ok(gpu) => gpu,
                 // The errors of the others are already in the report.
@@ -203,7 +203,7 @@ impl Report {
     /// Runs the models of `folder` on the adapters that open, or on `device` alone.
     fn compare_models(&mut self, folder: &Path, device: Option<&str>) -> Result<()> {
         if let Some(name) = device {
-            let gpu = Gpu::open(&GpuOptions { device: Some(name.into()), ..GpuOptions::new(Checks::Off) })?;
+            let gpu = Gpu::open(&GpuOptions::new(Checks::Off).device(Some(name.into())))?;
             let of = |adapter: &&mut Adapter| adapter.is(gpu.info());
             let adapter = self.adapters.iter_mut().find(of).expect("an adapter that opens is listed");
             adapter.models = references::run(folder, name)?;
@@ -227,7 +227,7 @@ impl Adapter {
     }
 
     fn open(index: usize, info: &wgpu::AdapterInfo) -> Self {
-        let options = GpuOptions { device: Some(index.to_string()), ..GpuOptions::new(Checks::On) };
+        let options = GpuOptions::new(Checks::On).device(Some(index.to_string()));
         let (device, fault) = match Gpu::open(&options) {
             Ok(gpu) => (Some(Device::of(&gpu)), None),
             Err(error) => (None, Some(format!("{:#}", anyhow::Error::from(error)))),

@@ -117,7 +117,7 @@ fn disk_kv(args: &ServeArgs, model: &Model) -> Result<Option<TierSpec>> {
     // A folder holds the blocks of one model in one form.
     let name = format!("{}-{:032x}-{kv_dtype:?}-{block_size}", model_name(args), model.fingerprint()?);
     let disk = DiskSpec { path: folder.join(name.to_lowercase()), capacity_bytes: DISK_KV_BYTES };
-    Ok(Some(TierSpec { disk: Some(disk), ..TierSpec::default() }))
+    Ok(Some(TierSpec::default().disk(Some(disk))))
 }
 
 fn options(args: &ServeArgs, model: Arc<Model>) -> Result<Options> {

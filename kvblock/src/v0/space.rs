@@ -8,6 +8,7 @@ use crate::{BlockSize, SeqId};
 
 /// Configuration of a [`BlockSpaceManager`].
 #[derive(Clone, Copy, PartialEq, Debug)]
+#[non_exhaustive]
 pub struct BlockSpaceConfig {
     /// Tokens per block.
     pub block_size: BlockSize,
@@ -27,6 +28,18 @@ impl BlockSpaceConfig {
     #[must_use]
     pub const fn new(block_size: BlockSize, num_gpu_blocks: u32, num_cpu_blocks: u32) -> Self {
         Self { block_size, num_gpu_blocks, num_cpu_blocks, watermark: 0.01, sliding_window: None }
+    }
+
+    /// Sets the fraction of the GPU blocks that admission keeps free.
+    #[must_use]
+    pub const fn watermark(self, fraction: f64) -> Self {
+        Self { watermark: fraction, ..self }
+    }
+
+    /// Sets the number of tokens that attention can see; `None` for all.
+    #[must_use]
+    pub const fn sliding_window(self, tokens: Option<u32>) -> Self {
+        Self { sliding_window: tokens, ..self }
     }
 }
 

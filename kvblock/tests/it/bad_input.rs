@@ -16,8 +16,7 @@ fn spec(kind: AttentionKind) -> KvCacheSpec {
 }
 
 fn pool() -> BlockPool {
-    let options =
-        PoolOptions { caching: true, events: true, verify_tokens: false, reuse_unhashed_first: false };
+    let options = PoolOptions::CACHING.events(true);
     BlockPool::new(6, SIZE, options)
 }
 

@@ -128,13 +128,11 @@ fn config(
         KvCacheSpec::new(kind, BlockSize::new(size).unwrap(), 1, 4, KvDtype::F16)
     };
     let group = |of| KvCacheGroup { spec: spec(of), layers: vec![0], eagle: false };
-    KvCacheConfig {
-        caching,
-        events: true,
-        hash_algorithm: kvblock::HashAlgorithm::Xxh3,
-        reuse_unhashed_first: unhashed_first,
-        ..KvCacheConfig::new(num_blocks, groups.iter().map(group).collect(), LIMITS)
-    }
+    KvCacheConfig::new(num_blocks, groups.iter().map(group).collect(), LIMITS)
+        .caching(caching)
+        .events(true)
+        .hash_algorithm(kvblock::HashAlgorithm::Xxh3)
+        .reuse_unhashed_first(unhashed_first)
 }
 
 impl Machine {

@@ -17,7 +17,7 @@ fn config(groups: &Groups, eagle: &[usize]) -> KvCacheConfig {
         eagle: eagle.contains(&index),
     };
     let groups_of = groups.iter().enumerate().map(group).collect();
-    KvCacheConfig { groups: groups_of, ..KvCacheConfig::uniform(512, spec(groups[0]), 1, limits) }
+    KvCacheConfig::uniform(512, spec(groups[0]), 1, limits).groups(groups_of)
 }
 
 /// A sequence of `len` tokens was served and ended; of its blocks, those that `keep` names are still cached.
@@ -203,7 +203,7 @@ fn a_cache_refuses_what_it_cannot_do() {
     let chunked = (AttentionKind::ChunkedLocal { chunk: 16 }, 4);
     let error = |groups: Groups, eagle: &[usize]| KvCache::new(&config(&groups, eagle)).unwrap_err();
     assert_eq!(error(vec![chunked], &[0]), ConfigError::ChunkedEagle { group: 0 });
-    let huge = KvCacheConfig { num_blocks: u32::MAX / 4 + 1, ..config(&vec![chunked], &[]) };
+    let huge = config(&vec![chunked], &[]).num_blocks(u32::MAX / 4 + 1);
     let expected = ConfigError::TooManySlots { num_blocks: huge.num_blocks, block_size: 4 };
     assert_eq!(KvCache::new(&huge).unwrap_err(), expected);
     let expected = ConfigError::ChunkedAlignment { group: 1, block_size: 4, alignment: 8 };

@@ -155,7 +155,7 @@ proptest! {
         reuse_unhashed_first in any::<bool>(),
         ops in prop::collection::vec(op(), 0..80),
     ) {
-        let options = PoolOptions { caching: true, events: true, verify_tokens: false, reuse_unhashed_first };
+        let options = PoolOptions::CACHING.events(true).reuse_unhashed_first(reuse_unhashed_first);
         let mut pool = BlockPool::new(num_blocks, SIZE, options);
         let mut model = Model {
             refs: vec![0; num_blocks as usize],
@@ -172,8 +172,7 @@ proptest! {
 
 #[test]
 fn a_pool_of_one_block_is_never_used() {
-    let options =
-        PoolOptions { caching: true, events: false, verify_tokens: false, reuse_unhashed_first: false };
+    let options = PoolOptions::CACHING;
     let mut pool = BlockPool::new(1, SIZE, options);
     assert_eq!(pool.allocate(1), Err(AllocError::OutOfBlocks { needed: 1, free: 0 }));
     assert_eq!((pool.num_usable(), pool.usage()), (0, 0.0));
@@ -181,17 +180,14 @@ fn a_pool_of_one_block_is_never_used() {
 
 #[test]
 fn a_colliding_hash_is_a_miss_under_verification() {
-    let options =
-        PoolOptions { caching: true, events: false, verify_tokens: true, reuse_unhashed_first: false };
-    let config = kvblock::KvCacheConfig {
-        verify_tokens: options.verify_tokens,
-        ..kvblock::KvCacheConfig::uniform(
-            8,
-            kvblock::KvCacheSpec::new(kvblock::AttentionKind::FULL, SIZE, 1, 1, kvblock::KvDtype::F16),
-            1,
-            kvblock::LengthLimits { max_model_len: 8, max_batched_tokens: 8 },
-        )
-    };
+    let options = PoolOptions::CACHING.verify_tokens(true);
+    let config = kvblock::KvCacheConfig::uniform(
+        8,
+        kvblock::KvCacheSpec::new(kvblock::AttentionKind::FULL, SIZE, 1, 1, kvblock::KvDtype::F16),
+        1,
+        kvblock::LengthLimits { max_model_len: 8, max_batched_tokens: 8 },
+    )
+    .verify_tokens(options.verify_tokens);
     let mut cache = kvblock::KvCache::new(&config).unwrap();
     // Two sequences whose hashes collide by construction.
     let hashes = [hash(1), hash(2)];

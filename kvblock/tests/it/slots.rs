@@ -33,7 +33,7 @@ fn config(num_blocks: u32, kinds: &[AttentionKind]) -> KvCacheConfig {
     let limits = LengthLimits { max_model_len: 64, max_batched_tokens: 8 };
     let group = |&kind| KvCacheGroup { spec: spec(kind), layers: vec![0], eagle: false };
     let groups = kinds.iter().map(group).collect();
-    KvCacheConfig { groups, ..KvCacheConfig::uniform(num_blocks, spec(kinds[0]), 1, limits) }
+    KvCacheConfig::uniform(num_blocks, spec(kinds[0]), 1, limits).groups(groups)
 }
 
 fn cache(num_blocks: u32, kinds: &[AttentionKind]) -> KvCache {
@@ -260,8 +260,7 @@ fn a_step_that_did_not_run_leaves_nothing_findable() {
 
 #[test]
 fn events_tell_what_a_lookup_can_find() {
-    let mut cache =
-        KvCache::new(&KvCacheConfig { events: true, ..config(4, &[AttentionKind::FULL]) }).unwrap();
+    let mut cache = KvCache::new(&config(4, &[AttentionKind::FULL]).events(true)).unwrap();
     let text = Text::new(&cache, 0..12);
     cache.allocate_slots(SlotRequest::new(A, text.content(), 0, 4)).unwrap();
     cache.allocate_slots(SlotRequest::new(A, text.content(), 4, 8)).unwrap();

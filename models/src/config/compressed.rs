@@ -6,6 +6,7 @@ use super::{ConfigError, DecoderConfig, Rope};
 /// Attention to one vector a token, key and value of all heads: those of a window as they are, beyond it entries that
 /// compressors make of several tokens.
 #[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
 pub struct CompressedConfig {
     /// Width of the latent behind queries.
     pub q_rank: u32,

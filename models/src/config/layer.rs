@@ -25,6 +25,7 @@ impl Reach {
 
 /// One layer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub struct LayerConfig {
     /// Keys that its queries see.
     pub reach: Reach,

@@ -8,6 +8,7 @@ use crate::{KvOptions, Mode, Offload, SparseOptions};
 
 /// Options that a decoder is built with.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct DecoderOptions {
     /// Element type of the KV cache.
     pub kv_dtype: KvDtype,
@@ -58,6 +59,78 @@ impl DecoderOptions {
         }
     }
 
+    /// Sets the element type of the KV cache.
+    #[must_use]
+    pub fn kv_dtype(self, dtype: KvDtype) -> Self {
+        Self { kv_dtype: dtype, ..self }
+    }
+
+    /// Sets the number of tokens per block.
+    #[must_use]
+    pub fn block_size(self, tokens: u32) -> Self {
+        Self { block_size: tokens, ..self }
+    }
+
+    /// Turns the return of blocks that no window reaches on or off.
+    #[must_use]
+    pub fn recycle(self, on: bool) -> Self {
+        Self { recycle: on, ..self }
+    }
+
+    /// Sets the number of blocks of the pool.
+    #[must_use]
+    pub fn num_blocks(self, blocks: u32) -> Self {
+        Self { num_blocks: blocks, ..self }
+    }
+
+    /// Sets the maximum number of rows of one step.
+    #[must_use]
+    pub fn max_rows(self, rows: u32) -> Self {
+        Self { max_rows: rows, ..self }
+    }
+
+    /// Sets the maximum number of samples of one step.
+    #[must_use]
+    pub fn max_seqs(self, samples: u32) -> Self {
+        Self { max_seqs: samples, ..self }
+    }
+
+    /// Turns the one order of arithmetic on or off.
+    #[must_use]
+    pub fn reproducible(self, on: bool) -> Self {
+        Self { reproducible: on, ..self }
+    }
+
+    /// Allows or forbids cooperative matrices.
+    #[must_use]
+    pub fn coop(self, on: bool) -> Self {
+        Self { coop: on, ..self }
+    }
+
+    /// Sets the number of prefix tokens that prefills attend in one piece.
+    #[must_use]
+    pub fn prefix_capacity(self, tokens: u32) -> Self {
+        Self { prefix_capacity: tokens, ..self }
+    }
+
+    /// Sets the type that products with quantised weights round activations to.
+    #[must_use]
+    pub fn activations(self, activations: ActivationType) -> Self {
+        Self { activations, ..self }
+    }
+
+    /// Sets attention to selected blocks; `None` for attention to all.
+    #[must_use]
+    pub fn sparse(self, sparse: impl Into<Option<SparseOptions>>) -> Self {
+        Self { sparse: sparse.into(), ..self }
+    }
+
+    /// Sets the blocks in memory of the host; `None` for none.
+    #[must_use]
+    pub fn offload(self, offload: impl Into<Option<Offload>>) -> Self {
+        Self { offload: offload.into(), ..self }
+    }
+
     /// The options that shape the cache.
     #[must_use]
     pub fn kv(&self) -> KvOptions {
@@ -83,14 +156,14 @@ impl DecoderOptions {
 
     /// Whether kernels may round to f16 for cooperative matrices, where the device runs them: that costs about what an f16 cache
     /// does, codes of 8 bits lose nothing more that counts, and none of these kernels serves an f32 cache.
-    pub(super) fn coop(&self, gpu: &Gpu) -> bool {
+    pub(super) fn uses_coop(&self, gpu: &Gpu) -> bool {
         gpu.runs_coop() && self.coop && !self.reproducible
     }
 
     /// Roundings that products may apply to activations on a device.
     pub(super) fn precision(&self, gpu: &Gpu) -> Precision {
         let rounded = self.kv_dtype != KvDtype::F32;
-        Precision { f16: rounded && self.coop(gpu), int8: rounded && self.activations.is_int8(gpu) }
+        Precision { f16: rounded && self.uses_coop(gpu), int8: rounded && self.activations.is_int8(gpu) }
     }
 }
 

@@ -53,7 +53,7 @@ impl Cutter {
             gpu: Arc::clone(gpu),
             shape: *kv.shape(),
             num_heads: config.num_heads,
-            coop: options.coop(gpu),
+            coop: options.uses_coop(gpu),
             fixed: options.reproducible || config.latent.is_some(),
             lists_fixed: options.reproducible || kv.page_slots() > 0,
         }

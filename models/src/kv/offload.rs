@@ -11,6 +11,7 @@ use std::ops::Range;
 
 /// Extension of the pool beyond the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Offload {
     /// Blocks in memory of the host.
     pub host_blocks: u32,
@@ -18,6 +19,20 @@ pub struct Offload {
     pub ring_slots: u32,
     /// Memory of the blocks beyond the device pool.
     pub memory: HostMemory,
+}
+
+impl Offload {
+    /// `host_blocks` blocks in `memory`, which pass through a ring of `ring_slots` slots.
+    #[must_use]
+    pub const fn new(host_blocks: u32, ring_slots: u32, memory: HostMemory) -> Self {
+        Self { host_blocks, ring_slots, memory }
+    }
+
+    /// Sets the memory of the blocks beyond the device pool.
+    #[must_use]
+    pub const fn memory(self, memory: HostMemory) -> Self {
+        Self { memory, ..self }
+    }
 }
 
 /// Traffic between a pool and its blocks on the host so far.

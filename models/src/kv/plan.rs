@@ -10,6 +10,7 @@ use crate::{DecoderConfig, ModelError, Reach};
 
 /// Options of a cache, beside the model's configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct KvOptions {
     /// Element type of keys and values.
     pub dtype: KvDtype,
@@ -17,6 +18,20 @@ pub struct KvOptions {
     pub block_size: u32,
     /// Give blocks back that no window reaches any more. Off: every layer keeps its blocks like full attention.
     pub recycle: bool,
+}
+
+impl KvOptions {
+    /// Blocks of `block_size` tokens that are given back when no window reaches them any more.
+    #[must_use]
+    pub const fn new(dtype: KvDtype, block_size: u32) -> Self {
+        Self { dtype, block_size, recycle: true }
+    }
+
+    /// Turns the return of blocks that no window reaches on or off.
+    #[must_use]
+    pub const fn recycle(self, on: bool) -> Self {
+        Self { recycle: on, ..self }
+    }
 }
 
 /// Contents of one cache of a layer.

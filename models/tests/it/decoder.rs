@@ -25,23 +25,10 @@ const CAPACITY: u32 = 1024;
 
 /// Options that the tests vary from.
 fn options(kv_dtype: KvDtype) -> DecoderOptions {
-    DecoderOptions {
-        kv_dtype,
-        block_size: 16,
-        recycle: true,
-        num_blocks: 16 * CAPACITY / 16 + 1,
-        max_rows: 512,
-        max_seqs: 4,
-        reproducible: false,
-        coop: true,
-        prefix_capacity: 131_072,
-        activations: models::ActivationType::default(),
-        sparse: None,
-        offload: None,
-    }
+    DecoderOptions::new(16 * CAPACITY / 16 + 1, 512).kv_dtype(kv_dtype).max_seqs(4)
 }
 
 /// `options` with other blocks, in a pool of as many tokens: enough for four sequences in four groups.
 fn blocks_of(block_size: u32, options: &DecoderOptions) -> DecoderOptions {
-    DecoderOptions { block_size, num_blocks: 16 * CAPACITY / block_size + 1, ..options.clone() }
+    options.clone().block_size(block_size).num_blocks(16 * CAPACITY / block_size + 1)
 }

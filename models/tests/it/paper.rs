@@ -100,7 +100,7 @@ fn the_engine_keeps_what_the_paper_model_says() {
     "#;
     let ratios: String = (2..43).map(|layer| if layer % 2 == 0 { ", 4" } else { ", 128" }).collect();
     let config = DecoderConfig::from_hf_json(&format!("{config}{ratios}]}}"), None).unwrap();
-    let options = KvOptions { dtype: KvDtype::F16, block_size: 64, recycle: true };
+    let options = KvOptions::new(KvDtype::F16, 64);
     let plan = KvPlan::new(&config, options).unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(root.join("configs/deepseek-v4-flash.ron")).unwrap();
@@ -157,7 +157,7 @@ fn caches_of_any_ratios_share_blocks() {
             let what = format!(
                 "{sparse} and {heavy}, {head_dim} and {index_dim}, {dtype:?} in blocks of {block_size}"
             );
-            let plan = KvPlan::new(&config, KvOptions { dtype, block_size, recycle })
+            let plan = KvPlan::new(&config, KvOptions::new(dtype, block_size).recycle(recycle))
                 .unwrap_or_else(|error| panic!("{what}: {error}"));
             for cache in &plan.caches {
                 let page = plan.layout.tensors[cache.tensor].page_bytes;

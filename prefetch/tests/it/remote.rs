@@ -199,7 +199,7 @@ fn a_long_prefix_is_looked_up_at_once() {
         .filter(|&n| n != 77)
         .for_each(|n| assert_eq!(tier.write(key(n), &block(n)).unwrap(), Stored::Written));
     let stack = Arc::new(TierStack::new(vec![tier as Arc<dyn Tier>]).unwrap());
-    let store = Store::new(stack, StoreConfig { streams: 2, ..StoreConfig::UCM }).unwrap();
+    let store = Store::new(stack, StoreConfig::UCM.streams(2)).unwrap();
     let keys: Vec<_> = (0..120).map(key).collect();
     assert_eq!(store.lookup_on_prefix(&keys), Some(76));
     assert_eq!(store.lookup_on_prefix(&keys[77..]), None);

@@ -25,9 +25,9 @@ fn a_request_that_can_never_finish_is_refused_with_the_numbers() {
     assert_eq!(small.add(Request::new(vec![], 1)), Err(AdmitError::EmptyPrompt));
     let nothing = AdmitError::NothingToGenerate { max_tokens: 0, num_samples: 1 };
     assert_eq!(small.add(Request::new(vec![1], 0)), Err(nothing));
-    let many = Request { num_samples: 5, ..Request::new(vec![1], 1) };
+    let many = Request::new(vec![1], 1).num_samples(5);
     assert_eq!(small.add(many), Err(AdmitError::TooManySamples { num_samples: 5, max_num_seqs: 4 }));
-    let min = Request { min_tokens: 3, ..Request::new(vec![1], 2) };
+    let min = Request::new(vec![1], 2).min_tokens(3);
     assert_eq!(small.add(min), Err(AdmitError::MinAboveMax { min_tokens: 3, max_tokens: 2 }));
 }
 
@@ -41,8 +41,8 @@ fn a_refusal_changes_nothing() {
         Request::new(vec![1; 10], 8),
         Request::new(vec![1; 64], 1),
         Request::new(vec![1; 4], 0),
-        Request { min_tokens: 3, ..Request::new(vec![1], 2) },
-        Request { num_samples: 5, ..Request::new(vec![1], 1) },
+        Request::new(vec![1], 2).min_tokens(3),
+        Request::new(vec![1], 1).num_samples(5),
         Request::new(vec![1; 4], u32::MAX),
     ] {
         assert!(scheduler.add(request).is_err());
@@ -66,7 +66,7 @@ fn configurations_that_cannot_work_are_refused() {
     let new = |config| Scheduler::new(config, cache_config(9, 64, &FULL)).map(|_| ());
     let none = ConfigError::NoRoom { max_num_batched_tokens: 0, max_num_seqs: 1 };
     assert_eq!(new(SchedulerConfig::new(0, 1)), Err(none));
-    let unchunked = SchedulerConfig { chunked_prefill: false, ..SchedulerConfig::new(63, 1) };
+    let unchunked = SchedulerConfig::new(63, 1).chunked_prefill(false);
     let expected = ConfigError::UnchunkedBudget { max_num_batched_tokens: 63, max_model_len: 64 };
     assert_eq!(new(unchunked), Err(expected));
     let cache = ConfigError::Cache(kvblock::ConfigError::TooFewBlocks { num_blocks: 1 });
@@ -79,7 +79,7 @@ fn configurations_that_cannot_work_are_refused() {
 #[test]
 fn aborting_frees_blocks_even_while_a_step_is_in_flight() {
     let mut scheduler = scheduler(20, &FULL);
-    let first = scheduler.add(Request { num_samples: 2, ..Request::new(vec![1; 6], 5) }).unwrap();
+    let first = scheduler.add(Request::new(vec![1; 6], 5).num_samples(2)).unwrap();
     let other = scheduler.add(Request::new(vec![2; 2], 5)).unwrap();
     let plan = scheduler.step();
     assert_eq!(plan.sample_rows.len(), 3);
@@ -96,7 +96,7 @@ fn aborting_frees_blocks_even_while_a_step_is_in_flight() {
 #[test]
 fn a_later_sample_can_be_aborted_before_it_starts() {
     let mut scheduler = scheduler(20, &FULL);
-    let first = scheduler.add(Request { num_samples: 3, ..Request::new(vec![1; 6], 1) }).unwrap();
+    let first = scheduler.add(Request::new(vec![1; 6], 1).num_samples(3)).unwrap();
     let second = SeqId::new(first.get() + 1);
     assert_eq!(scheduler.abort(second)[0].seq, second);
     let plan = scheduler.step();
@@ -110,9 +110,7 @@ fn loads_take_seats() {
     let config = SchedulerConfig::new(8, 2);
     let mut scheduler = Scheduler::new(config, cache_config(50, 64, &FULL)).unwrap();
     for start in [0, 20, 40] {
-        scheduler
-            .add(Request { external_tokens: 6, ..Request::new((start..start + 8).collect(), 1) })
-            .unwrap();
+        scheduler.add(Request::new((start..start + 8).collect(), 1).external_tokens(6)).unwrap();
     }
     let loads = scheduler.step().loads;
     assert_eq!(loads.iter().map(|load| (load.seq.get(), load.len)).collect::<Vec<_>>(), [(0, 6), (1, 6)]);
@@ -218,10 +216,7 @@ proptest! {
         before in 0_usize..4,
         ahead in 1_u32..6,
     ) {
-        let config = SchedulerConfig {
-            long_prefill_token_threshold: threshold,
-            ..SchedulerConfig::new(budget, seqs)
-        };
+        let config = SchedulerConfig::new(budget, seqs).long_prefill_token_threshold(threshold);
         let mut scheduler = Scheduler::new(config, cache_config(400, 64, &FULL)).unwrap();
         for (start, len) in (0..).step_by(100).zip(prompts) {
             scheduler.add(Request::new((start..start + len).collect(), 64)).unwrap();

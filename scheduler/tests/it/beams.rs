@@ -15,7 +15,7 @@ fn scheduler(kinds: &[(AttentionKind, u32)], beams: u32) -> Scheduler {
 fn a_fork_shares_blocks_and_the_one_that_ends_gives_its_own_back() {
     let mut scheduler = scheduler(&FULL, 2);
     let mut memory = Memory::default();
-    let first = scheduler.add(Request { num_samples: 2, ..Request::new((0..6).collect(), 9) }).unwrap();
+    let first = scheduler.add(Request::new((0..6).collect(), 9).num_samples(2)).unwrap();
     let second = SeqId::new(first.get() + 1);
     let plan = scheduler.step();
     memory.run(&scheduler, &FULL, &plan);
@@ -51,7 +51,7 @@ proptest! {
         let kinds = [FULL[0], (kind, 4)];
         let mut scheduler = scheduler(&kinds, beams);
         let mut memory = Memory::default();
-        let request = Request { num_samples: beams, ..Request::new((0..prompt).collect(), length) };
+        let request = Request::new((0..prompt).collect(), length).num_samples(beams);
         scheduler.add(request).unwrap();
         let (mut choices, mut ended, mut token) = (choices.iter().cycle(), 0, 1000);
         while scheduler.has_work() {

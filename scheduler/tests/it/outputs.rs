@@ -56,18 +56,16 @@ fn request() -> impl Strategy<Value = Request> {
     let lookup = (prop::bool::weighted(0.2), prop::option::weighted(0.1, Just("t".to_owned())));
     (prompt, lengths, stops, lookup, 0_i32..3).prop_map(|(prompt, lengths, stops, lookup, priority)| {
         let (max_tokens, min_tokens, num_samples, external_tokens) = lengths;
-        Request {
-            min_tokens: min_tokens.min(max_tokens),
-            eos_ids: vec![4],
-            ignore_eos: stops.0,
-            stop_ids: stops.1.into_iter().collect(),
-            priority,
-            num_samples,
-            extra_keys: ExtraKeys { salt: lookup.1, ..ExtraKeys::default() },
-            external_tokens,
-            skip_prefix_lookup: lookup.0,
-            ..Request::new(prompt, max_tokens)
-        }
+        Request::new(prompt, max_tokens)
+            .min_tokens(min_tokens.min(max_tokens))
+            .eos_ids(vec![4])
+            .ignore_eos(stops.0)
+            .stop_ids(stops.1.into_iter().collect())
+            .priority(priority)
+            .num_samples(num_samples)
+            .extra_keys(ExtraKeys { salt: lookup.1, ..ExtraKeys::default() })
+            .external_tokens(external_tokens)
+            .skip_prefix_lookup(lookup.0)
     })
 }
 
@@ -77,15 +75,13 @@ fn config() -> impl Strategy<Value = SchedulerConfig> {
     (limits, prop::option::of(0_u32..4), any::<bool>(), swap, prop::bool::weighted(0.9)).prop_map(
         |((budget, seqs, threshold, num_lookahead_tokens), priority, reserve_full_input, swap, chunked)| {
             let budget = if chunked { budget } else { MAX_MODEL_LEN + budget };
-            SchedulerConfig {
-                chunked_prefill: chunked,
-                policy: priority.map_or(Policy::Fcfs, |ageing_steps| Policy::Priority { ageing_steps }),
-                preemption: swap.unwrap_or(Preemption::Recompute),
-                long_prefill_token_threshold: threshold,
-                reserve_full_input,
-                num_lookahead_tokens,
-                ..SchedulerConfig::new(budget, seqs)
-            }
+            SchedulerConfig::new(budget, seqs)
+                .chunked_prefill(chunked)
+                .policy(priority.map_or(Policy::Fcfs, |ageing_steps| Policy::Priority { ageing_steps }))
+                .preemption(swap.unwrap_or(Preemption::Recompute))
+                .long_prefill_token_threshold(threshold)
+                .reserve_full_input(reserve_full_input)
+                .num_lookahead_tokens(num_lookahead_tokens)
         },
     )
 }
@@ -93,11 +89,11 @@ fn config() -> impl Strategy<Value = SchedulerConfig> {
 fn cache(groups: &[(AttentionKind, u32)]) -> impl Strategy<Value = KvCacheConfig> + use<> {
     let groups = groups.to_vec();
     (8_u32..50, prop::bool::weighted(0.8), any::<bool>(), any::<bool>()).prop_map(
-        move |(num_blocks, caching, verify_tokens, reuse_unhashed_first)| KvCacheConfig {
-            caching,
-            verify_tokens,
-            reuse_unhashed_first,
-            ..cache_config(num_blocks, MAX_MODEL_LEN, &groups)
+        move |(num_blocks, caching, verify_tokens, reuse_unhashed_first)| {
+            cache_config(num_blocks, MAX_MODEL_LEN, &groups)
+                .caching(caching)
+                .verify_tokens(verify_tokens)
+                .reuse_unhashed_first(reuse_unhashed_first)
         },
     )
 }

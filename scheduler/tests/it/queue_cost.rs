@@ -29,10 +29,10 @@ fn least(time: &mut Duration, begin: Instant) {
 
 /// Runs steps in each of which two requests end and two start.
 fn costs(policy: Policy, num_waiting: u32) -> Costs {
-    let config = SchedulerConfig { policy, ..SchedulerConfig::new(8, 4) };
+    let config = SchedulerConfig::new(8, 4).policy(policy);
     let cache = cache_config(64, 96, &[(AttentionKind::FULL, 4)]);
     let mut scheduler = Scheduler::new(config, cache).unwrap();
-    let request = |n: u32| Request { priority: 1, ..Request::new(vec![n, 1, 2, 3, 4], 2) };
+    let request = |n: u32| Request::new(vec![n, 1, 2, 3, 4], 2).priority(1);
     for n in 0..num_waiting {
         scheduler.add(request(n)).unwrap();
     }

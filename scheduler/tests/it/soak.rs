@@ -47,7 +47,7 @@ struct Day {
 
 impl Day {
     fn new(policy: Policy, preemption: Preemption, kinds: &[(AttentionKind, u32)]) -> Self {
-        let config = SchedulerConfig { policy, preemption, ..SchedulerConfig::new(32, MAX_SEQS) };
+        let config = SchedulerConfig::new(32, MAX_SEQS).policy(policy).preemption(preemption);
         let scheduler =
             Scheduler::new(config, cache_config(20 + 16 * u32::try_from(kinds.len()).unwrap(), 96, kinds))
                 .unwrap();
@@ -62,12 +62,10 @@ impl Day {
         let family = 1_000 * dice.below(4);
         let mut prompt: Vec<u32> = (family..family + shared).collect();
         prompt.extend((0..1 + dice.below(40)).map(|_| dice.below(1_000_000)));
-        let request = Request {
-            num_samples: if dice.one_in(8) { 1 + dice.below(3) } else { 1 },
-            priority,
-            external_tokens: if dice.one_in(10) { dice.below(30) } else { 0 },
-            ..Request::new(prompt, 1 + dice.below(24))
-        };
+        let request = Request::new(prompt, 1 + dice.below(24))
+            .num_samples(if dice.one_in(8) { 1 + dice.below(3) } else { 1 })
+            .priority(priority)
+            .external_tokens(if dice.one_in(10) { dice.below(30) } else { 0 });
         let samples = u64::from(request.num_samples);
         let first = self.scheduler.add(request).expect("one request alone fits");
         self.arrived.extend((0..samples).map(|i| (SeqId::new(first.get() + i), (self.step, priority))));

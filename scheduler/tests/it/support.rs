@@ -26,7 +26,7 @@ pub(crate) fn cache_config(
     let group = |spec| KvCacheGroup { spec, layers: vec![0], eagle: false };
     let limits = LengthLimits { max_model_len, max_batched_tokens: 1 };
     let uniform = KvCacheConfig::uniform(num_blocks, spec(&groups[0]), 1, limits);
-    KvCacheConfig { groups: groups.iter().map(spec).map(group).collect(), ..uniform }
+    uniform.groups(groups.iter().map(spec).map(group).collect())
 }
 
 /// Content of a token's KV: depends on every token up to it.

@@ -133,7 +133,7 @@ fn decodes_come_first_and_prefills_share_the_rest() {
 
 #[test]
 fn a_threshold_keeps_room_for_short_prompts() {
-    let config = SchedulerConfig { long_prefill_token_threshold: 5, ..SchedulerConfig::new(8, 4) };
+    let config = SchedulerConfig::new(8, 4).long_prefill_token_threshold(5);
     let mut trace = Trace::new(config, 50, &FULL);
     trace.add(0, 17, 2);
     trace.add(0, 3, 2);
@@ -145,7 +145,7 @@ fn a_threshold_keeps_room_for_short_prompts() {
 
 #[test]
 fn without_chunks_a_prompt_waits_for_a_whole_budget() {
-    let config = SchedulerConfig { chunked_prefill: false, ..SchedulerConfig::new(64, 4) };
+    let config = SchedulerConfig::new(64, 4).chunked_prefill(false);
     let mut trace = Trace::new(config, 50, &FULL);
     trace.add(0, 40, 2);
     trace.add(0, 30, 2);
@@ -188,7 +188,7 @@ fn the_latest_sequence_is_preempted_and_recomputed() {
 #[test]
 fn the_latest_sequence_is_swapped_out_and_back() {
     let preemption = Preemption::Swap { num_host_blocks: 4 };
-    let mut trace = Trace::new(SchedulerConfig { preemption, ..SchedulerConfig::new(16, 4) }, 6, &FULL);
+    let mut trace = Trace::new(SchedulerConfig::new(16, 4).preemption(preemption), 6, &FULL);
     trace.add(0, 7, 6);
     trace.add(0, 7, 6);
     insta::assert_snapshot!(trace.finish(), @r"
@@ -204,7 +204,7 @@ fn the_latest_sequence_is_swapped_out_and_back() {
 #[test]
 fn a_failed_swap_in_leaves_nothing_to_find() {
     let preemption = Preemption::Swap { num_host_blocks: 4 };
-    let mut trace = Trace::new(SchedulerConfig { preemption, ..SchedulerConfig::new(16, 4) }, 6, &FULL);
+    let mut trace = Trace::new(SchedulerConfig::new(16, 4).preemption(preemption), 6, &FULL);
     trace.add(0, 7, 6);
     let victim = trace.add(0, 7, 6);
     let prompt = trace.scheduler.tokens(victim).to_vec();
@@ -225,12 +225,11 @@ fn a_failed_swap_in_leaves_nothing_to_find() {
 
 #[test]
 fn the_least_important_sequence_is_preempted() {
-    let config =
-        SchedulerConfig { policy: Policy::Priority { ageing_steps: 0 }, ..SchedulerConfig::new(16, 4) };
+    let config = SchedulerConfig::new(16, 4).policy(Policy::Priority { ageing_steps: 0 });
     let mut trace = Trace::new(config, 8, &FULL);
     for priority in [5, 1, 2] {
         let start = u32::try_from(priority).unwrap() * 20;
-        trace.request(Request { priority, ..Request::new((start..start + 6).collect(), 6) });
+        trace.request(Request::new((start..start + 6).collect(), 6).priority(priority));
         if priority == 5 {
             trace.step();
         }
@@ -246,8 +245,8 @@ fn the_least_important_sequence_is_preempted() {
 /// Two important requests at a time, one seat, and one request that nobody needs soon.
 fn stream_of_important_requests(ageing_steps: u32) -> String {
     let policy = Policy::Priority { ageing_steps };
-    let mut trace = Trace::new(SchedulerConfig { policy, ..SchedulerConfig::new(16, 1) }, 20, &FULL);
-    let late = trace.request(Request { priority: 2, ..Request::new((0..3).collect(), 2) });
+    let mut trace = Trace::new(SchedulerConfig::new(16, 1).policy(policy), 20, &FULL);
+    let late = trace.request(Request::new((0..3).collect(), 2).priority(2));
     while trace.scheduler.phase(late).is_some() && trace.steps < 12 {
         while trace.scheduler.running().len() + trace.scheduler.waiting().count() < 3 {
             trace.add(0, 2, 2);
@@ -269,7 +268,7 @@ fn a_swap_saves_only_what_a_window_reaches() {
     let preemption = Preemption::Swap { num_host_blocks: 12 };
     let kinds =
         [(AttentionKind::FULL, 2), (AttentionKind::FULL, 2), (AttentionKind::SlidingWindow { window: 3 }, 2)];
-    let mut trace = Trace::new(SchedulerConfig { preemption, ..SchedulerConfig::new(16, 4) }, 22, &kinds);
+    let mut trace = Trace::new(SchedulerConfig::new(16, 4).preemption(preemption), 22, &kinds);
     trace.add(0, 6, 3);
     trace.add(0, 7, 3);
     trace.step();
@@ -290,7 +289,7 @@ fn a_swap_saves_only_what_a_window_reaches() {
 #[test]
 fn samples_share_their_prompt() {
     let mut trace = Trace::new(SchedulerConfig::new(16, 4), 20, &FULL);
-    trace.request(Request { num_samples: 3, ..Request::new((0..6).collect(), 3) });
+    trace.request(Request::new((0..6).collect(), 3).num_samples(3));
     trace.add(0, 2, 1);
     insta::assert_snapshot!(trace.finish(), @r"
     q0 |P6 |D1|D1$|
@@ -321,7 +320,7 @@ fn a_window_never_holds_more_than_it_reaches() {
 #[test]
 fn a_load_does_not_hold_up_others() {
     let mut trace = Trace::new(SchedulerConfig::new(16, 4), 30, &FULL);
-    trace.request(Request { external_tokens: 10, ..Request::new((0..12).collect(), 2) });
+    trace.request(Request::new((0..12).collect(), 2).external_tokens(10));
     trace.add(0, 5, 4);
     trace.step();
     trace.step();
@@ -336,7 +335,7 @@ fn a_load_does_not_hold_up_others() {
 
 #[test]
 fn right_drafts_save_steps() {
-    let config = SchedulerConfig { num_lookahead_tokens: 3, ..SchedulerConfig::new(16, 4) };
+    let config = SchedulerConfig::new(16, 4).num_lookahead_tokens(3);
     let mut trace = Trace::new(config, 30, &FULL);
     let seq = trace.add(0, 5, 9);
     trace.step();

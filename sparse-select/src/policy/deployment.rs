@@ -5,6 +5,7 @@ use crate::SelectError;
 /// Settings that published policies state besides how they select. An engine takes them over or, where it cannot,
 /// refuses the policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Deployment {
     /// Query heads of the model.
     pub num_heads: Option<u32>,
@@ -16,6 +17,7 @@ pub struct Deployment {
 
 /// Settings of an engine that loads KV blocks ahead of need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PrefetchSettings {
     /// Threads.
     pub workers: u32,

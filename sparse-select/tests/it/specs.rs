@@ -43,8 +43,8 @@ fn settings_of_the_engine_are_stated_and_those_of_another_model_refused() {
     let refused = |spec: &str| run(spec).unwrap_err().to_string();
     assert_snapshot!(refused("gsa:head_dim=999"), @"gsa: head_dim=999, the model has 16");
     assert_snapshot!(refused("gsa:num_heads=7,dense_layers=1"), @"gsa: num_heads=7, the model has 3");
-    let prefetch = build("gsa:prefetch_workers=9,prefetch_ahead=7").unwrap().deployment().prefetch;
-    let expected = PrefetchSettings { workers: 9, max_pending: 64, ahead: 7, cache_blocks: 1000 };
-    assert_eq!(prefetch, Some(expected));
+    let prefetch = build("gsa:prefetch_workers=9,prefetch_ahead=7").unwrap().deployment().prefetch.unwrap();
+    let PrefetchSettings { workers, max_pending, ahead, cache_blocks, .. } = prefetch;
+    assert_eq!((workers, max_pending, ahead, cache_blocks), (9, 64, 7, 1000));
     assert_eq!(build("quest").unwrap().deployment().prefetch, None);
 }

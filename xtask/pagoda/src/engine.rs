@@ -73,7 +73,7 @@ impl Engine {
         let limits = LengthLimits { max_model_len: model.config.context_length, max_batched_tokens: budget };
         let groups = decoder.kv().plan().layout.groups.clone();
         let cache = KvCacheConfig::new(decoder.kv().num_blocks(), groups, limits);
-        let cache = KvCacheConfig { hash_seed: tiers::hash_seed(options), ..cache };
+        let cache = cache.hash_seed(tiers::hash_seed(options));
         // Each sequence takes a part of the ring through which blocks on the host pass.
         let running = decoder.kv().most_sequences().map_or(seqs, |most| most.min(seqs));
         let mut plans = SchedulerConfig::new(budget, running);

@@ -69,7 +69,7 @@ pub(crate) fn offload(
         demand.tokens.div_ceil(size) + u64::from(demand.sequences) + u64::from(options.sparse.is_some());
     let host_blocks = u32::try_from((host_bytes / plan.block_bytes()).min(most)).unwrap_or(u32::MAX);
     let memory = if gpu.has_host_buffers() { HostMemory::Mapped } else { HostMemory::Staged };
-    (host_blocks > 0).then_some(Offload { host_blocks, ring_slots: RING_SLOTS, memory })
+    (host_blocks > 0).then_some(Offload::new(host_blocks, RING_SLOTS, memory))
 }
 
 /// Number of blocks that fit in half of the host's free memory, but no more than the sequences of a full queue
@@ -110,7 +110,7 @@ mod tests {
     fn blocks(name: &str, recycle: bool) -> u64 {
         let folder = [env!("CARGO_MANIFEST_DIR"), "..", "..", "models", "tests", "fixtures", name];
         let config = DecoderConfig::from_hf_dir(folder.iter().collect::<PathBuf>()).unwrap();
-        let options = KvOptions { dtype: KvDtype::F16, block_size: 16, recycle };
+        let options = KvOptions::new(KvDtype::F16, 16).recycle(recycle);
         let plan = KvPlan::new(&config, options).unwrap();
         max_used_blocks(&plan, 68, Demand { sequences: 4, tokens: 4000, longest: 1000 })
     }

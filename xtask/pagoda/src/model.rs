@@ -139,7 +139,7 @@ impl Model {
     /// # Errors
     /// If the caches cannot have this block size.
     pub fn max_used_blocks(&self, options: &EngineOptions, max_rows: u32, tokens: u64) -> Result<u64, Error> {
-        let kv = KvOptions { dtype: options.kv_dtype, block_size: options.block_size, recycle: true };
+        let kv = KvOptions::new(options.kv_dtype, options.block_size);
         Ok(memory::max_used_blocks(&KvPlan::new(&self.config, kv)?, max_rows, Demand::one(tokens)))
     }
 
@@ -186,23 +186,20 @@ impl Model {
         let (kv_dtype, block_size) = (options.kv_dtype, options.block_size);
         // Tiers keep blocks of all layers, so no block is freed before its request ends.
         let recycle = options.kv_tiers.is_none();
-        let plan = KvPlan::new(&self.config, KvOptions { dtype: kv_dtype, block_size, recycle })?;
+        let plan = KvPlan::new(&self.config, KvOptions::new(kv_dtype, block_size).recycle(recycle))?;
         let most = memory::max_used_blocks(&plan, max_rows, demand);
         let num_blocks = memory::num_blocks(options, &gpu, &plan, most)?;
-        let decoder_options = DecoderOptions {
-            kv_dtype,
-            block_size,
-            recycle,
-            num_blocks,
-            max_rows,
-            max_seqs: demand.sequences,
-            reproducible: options.reproducible,
-            coop: options.coop,
-            activations: options.activations,
-            prefix_capacity: scheduler::PREFIX_CHUNK_CAPACITY,
-            sparse: sparse(options, &self.config, demand.longest)?,
-            offload: memory::offload(options, &plan, num_blocks, demand, &gpu),
-        };
+        let decoder_options = DecoderOptions::new(num_blocks, max_rows)
+            .kv_dtype(kv_dtype)
+            .block_size(block_size)
+            .recycle(recycle)
+            .max_seqs(demand.sequences)
+            .reproducible(options.reproducible)
+            .coop(options.coop)
+            .activations(options.activations)
+            .prefix_capacity(scheduler::PREFIX_CHUNK_CAPACITY)
+            .sparse(sparse(options, &self.config, demand.longest)?)
+            .offload(memory::offload(options, &plan, num_blocks, demand, &gpu));
         let decoder = Decoder::load(&gpu, &self.config, self.checkpoint.weights(), &decoder_options)?;
         if let (Some(Place::Host), Some(sparse)) = (decoder.selects_on(), &options.sparse)
             && sparse.place == Place::Device
@@ -239,7 +236,7 @@ fn sparse(
 fn checked(sparse: &Sparse, config: &DecoderConfig, block_size: u32) -> Result<SparseOptions, Error> {
     let Sparse { policy, spec, place, trace, measure } = sparse;
     policy.deployment().check(policy.name(), config.num_heads, config.head_dim)?;
-    let taken = SparseOptions { policy: Arc::clone(policy), place: *place, trace: *trace, measure: *measure };
+    let taken = SparseOptions::new(Arc::clone(policy), *place).trace(*trace).measure(*measure);
     let refused = |source| Error::Sparse { spec: Box::new(spec.clone()), source: Box::new(source) };
     taken.check(block_size).map_err(refused)?;
     Ok(taken)
@@ -268,7 +265,7 @@ mod tests {
         let registry = Registry::builtin();
         let of = |spec: &str, longest| {
             let policy = registry.build(&spec.parse().unwrap()).unwrap().into();
-            let options = SparseOptions { policy, place: Place::Device, trace: false, measure: false };
+            let options = SparseOptions::new(policy, Place::Device);
             dense_notes(&options, longest).iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         let others = registry.entries().iter().filter(|entry| entry.name != "full");

@@ -147,7 +147,7 @@ impl EngineOptions {
     #[must_use]
     pub fn gpu(&self) -> GpuOptions {
         let host_buffers = self.host_buffers;
-        GpuOptions { device: self.device.clone(), host_buffers, ..GpuOptions::new(Checks::Off) }
+        GpuOptions::new(Checks::Off).device(self.device.clone()).host_buffers(host_buffers)
     }
 }
 

@@ -72,8 +72,7 @@ impl<'d> Sequence<'d> {
         let limits =
             LengthLimits { max_model_len: decoder.config().context_length, max_batched_tokens: chunk };
         let groups = decoder.kv().plan().layout.groups.clone();
-        let config = KvCacheConfig::new(decoder.kv().num_blocks(), groups, limits);
-        let config = KvCacheConfig { caching: false, ..config };
+        let config = KvCacheConfig::new(decoder.kv().num_blocks(), groups, limits).caching(false);
         Ok(Self {
             decoder,
             cache: KvCache::new(&config)?,

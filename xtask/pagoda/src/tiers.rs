@@ -132,7 +132,7 @@ impl Tiers {
         let taken = u64::from(kv.host_blocks()) * kv.plan().block_bytes();
         let left = asked.host_bytes.map(|bytes| bytes.saturating_sub(taken));
         let full = taken > 0 && left.is_none_or(|left| left < kv.plan().block_bytes());
-        let spec = TierSpec { host_bytes: left.filter(|_| !full), ..asked.clone() };
+        let spec = asked.clone().host_bytes(left.filter(|_| !full));
         if full && spec.disk.is_none() && spec.remote.is_none() {
             return Ok(None);
         }
@@ -182,11 +182,10 @@ impl Tiers {
         let staged = usize::try_from(STAGED_BYTES / block_bytes).expect("256 MiB are counted in 32 bits");
         let load = prefetching(options);
         let room = staged.min(load.prefetch_cache_size).max(16);
-        let load = EngineConfig { prefetch_cache_size: room, ..load };
         let waiting_depth = staged.clamp(save::MOST, StoreConfig::UCM.waiting_depth);
-        let dump = StoreConfig { streams: 4, waiting_depth, ..StoreConfig::UCM };
+        let dump = StoreConfig::UCM.streams(4).waiting_depth(waiting_depth);
         Ok(Self {
-            loader: prefetch::engine::Engine::new(stack.clone(), load)?,
+            loader: prefetch::engine::Engine::new(stack.clone(), load.prefetch_cache_size(room))?,
             store: Store::new(stack.clone(), dump)?,
             stack,
             failure: spec.failure,
@@ -292,11 +291,12 @@ pub(crate) fn hash_chain(options: &EngineOptions) -> HashChain {
 /// Limits of the loading engine: those of the policy, if it states any.
 fn prefetching(options: &EngineOptions) -> EngineConfig {
     let stated = options.sparse.as_ref().and_then(|sparse| sparse.policy.deployment().prefetch);
-    stated.map_or(EngineConfig::GSA, |stated| EngineConfig {
-        prefetch_workers: stated.workers as usize,
-        max_pending_prefetch: stated.max_pending as usize,
-        prefetch_ahead: stated.ahead,
-        prefetch_cache_size: stated.cache_blocks as usize,
+    stated.map_or(EngineConfig::GSA, |stated| {
+        EngineConfig::GSA
+            .prefetch_workers(stated.workers as usize)
+            .max_pending_prefetch(stated.max_pending as usize)
+            .prefetch_ahead(stated.ahead)
+            .prefetch_cache_size(stated.cache_blocks as usize)
     })
 }
 
@@ -331,7 +331,7 @@ mod tests {
         };
         assert_eq!(with("quest"), EngineConfig::GSA);
         assert_eq!(with("gsa"), EngineConfig::GSA);
-        let expected = EngineConfig { prefetch_workers: 9, prefetch_ahead: 7, ..EngineConfig::GSA };
+        let expected = EngineConfig::GSA.prefetch_workers(9).prefetch_ahead(7);
         assert_eq!(with("gsa:prefetch_workers=9,prefetch_ahead=7"), expected);
     }
 }

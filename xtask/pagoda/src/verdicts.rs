@@ -165,7 +165,7 @@ fn open_with(options: &GpuOptions, verdicts: &Verdicts, ignore: bool, notes: &No
         Some(level) => {
             tell(verdict.to_string());
             drop(gpu);
-            Ok(Gpu::open(&GpuOptions { level, ..options.clone() })?)
+            Ok(Gpu::open(&options.clone().level(level))?)
         }
     }
 }

@@ -89,7 +89,7 @@ impl EngineArgs {
     #[must_use]
     pub fn gpu(&self) -> GpuOptions {
         let host_buffers = !self.no_host_buffers;
-        GpuOptions { device: self.device.clone(), host_buffers, ..GpuOptions::new(Checks::Off) }
+        GpuOptions::new(Checks::Off).device(self.device.clone()).host_buffers(host_buffers)
     }
 }
 

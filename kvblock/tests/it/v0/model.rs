@@ -44,10 +44,10 @@ fn op() -> impl Strategy<Value = Op> {
 fn config() -> impl Strategy<Value = BlockSpaceConfig> {
     let watermark = prop_oneof![Just(0.0), Just(0.01), Just(0.25), Just(0.5)];
     (1u32..5, 1u32..13, 0u32..9, watermark, prop::option::of(1u32..12)).prop_map(
-        |(block_size, gpu, cpu, watermark, sliding_window)| BlockSpaceConfig {
-            watermark,
-            sliding_window,
-            ..BlockSpaceConfig::new(BlockSize::new(block_size).unwrap(), gpu, cpu)
+        |(block_size, gpu, cpu, watermark, sliding_window)| {
+            BlockSpaceConfig::new(BlockSize::new(block_size).unwrap(), gpu, cpu)
+                .watermark(watermark)
+                .sliding_window(sliding_window)
         },
     )
 }

@@ -160,7 +160,7 @@ proptest! {
         let block_size = BlockSize::new(block_size).unwrap();
         // Host memory for everything: a full host is an error, tested by itself.
         let config = BlockSpaceConfig::new(block_size, gpu, 800);
-        let config = BlockSpaceConfig { watermark, sliding_window, ..config };
+        let config = config.watermark(watermark).sliding_window(sliding_window);
         let mut engine = Engine::new(config, &loads);
         let (mut ops, mut done) = (StepOps::default(), BTreeMap::new());
         for step in 0.. {

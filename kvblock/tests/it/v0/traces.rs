@@ -129,7 +129,7 @@ fn swapped_group_comes_back_with_its_sharing() {
 
 #[test]
 fn window_of_two_blocks_with_a_fork() {
-    let config = BlockSpaceConfig { sliding_window: Some(4), ..BlockSpaceConfig::new(size(2), 6, 4) };
+    let config = BlockSpaceConfig::new(size(2), 6, 4).sliding_window(Some(4));
     let mut trace = Trace::new(config, 1..3);
     let mut g = group(1..2, 5, 2);
     trace.space.allocate(&g).unwrap();

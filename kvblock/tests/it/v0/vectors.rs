@@ -102,7 +102,7 @@ fn shared_partial_block_is_copied_once_and_kept_by_the_last_holder() {
 
 #[test]
 fn watermark_of_one_block_in_four() {
-    let config = BlockSpaceConfig { watermark: 0.25, ..BlockSpaceConfig::new(size(4), 4, 0) };
+    let config = BlockSpaceConfig::new(size(4), 4, 0).watermark(0.25);
     let mut space = BlockSpaceManager::new(config).unwrap();
     assert_eq!(space.watermark_blocks(), 1);
     assert_eq!(space.can_allocate(&group(1..2, 12, 4)), AllocStatus::Ok, "3 of 4, 1 in reserve");
@@ -118,7 +118,7 @@ fn watermark_of_one_block_in_four() {
 #[test]
 fn watermark_is_rounded_down_and_checked() {
     let with = |watermark| {
-        BlockSpaceManager::new(BlockSpaceConfig { watermark, ..BlockSpaceConfig::new(size(4), 199, 0) })
+        BlockSpaceManager::new(BlockSpaceConfig::new(size(4), 199, 0).watermark(watermark))
             .map(|space| space.watermark_blocks())
     };
     assert_eq!(with(0.01), Ok(1));
@@ -128,7 +128,7 @@ fn watermark_is_rounded_down_and_checked() {
     assert_eq!(with(-0.01), Err(BlockSpaceError::InvalidWatermark { watermark: -0.01 }));
     assert!(with(f64::NAN).is_err());
 
-    let config = BlockSpaceConfig { watermark: f64::INFINITY, ..BlockSpaceConfig::new(size(4), 199, 0) };
+    let config = BlockSpaceConfig::new(size(4), 199, 0).watermark(f64::INFINITY);
     let space = BlockSpaceManager::new(config).unwrap();
     assert_eq!(space.can_allocate(&group(1..2, 1, 4)), AllocStatus::Never);
 }
@@ -161,11 +161,9 @@ fn swapping_keeps_sharing() {
 #[test]
 fn swap_in_asks_for_room_to_grow() {
     let status = |gpu_blocks, watermark| {
-        let mut space = BlockSpaceManager::new(BlockSpaceConfig {
-            watermark,
-            ..BlockSpaceConfig::new(size(4), gpu_blocks, 4)
-        })
-        .unwrap();
+        let mut space =
+            BlockSpaceManager::new(BlockSpaceConfig::new(size(4), gpu_blocks, 4).watermark(watermark))
+                .unwrap();
         let mut g = group(1..3, 6, 4);
         admit(&mut space, &mut g);
         space.swap_out(&g).unwrap();
@@ -179,7 +177,7 @@ fn swap_in_asks_for_room_to_grow() {
 
 #[test]
 fn sliding_window_reuses_blocks_in_turn() {
-    let config = BlockSpaceConfig { sliding_window: Some(7), ..BlockSpaceConfig::new(size(4), 8, 0) };
+    let config = BlockSpaceConfig::new(size(4), 8, 0).sliding_window(Some(7));
     let mut space = BlockSpaceManager::new(config).unwrap();
     let mut g = group(1..2, 12, 4);
     assert_eq!(space.can_allocate(&g), AllocStatus::Ok);
@@ -194,7 +192,7 @@ fn sliding_window_reuses_blocks_in_turn() {
 
 #[test]
 fn sliding_window_copies_a_reused_block_that_a_fork_holds() {
-    let config = BlockSpaceConfig { sliding_window: Some(8), ..BlockSpaceConfig::new(size(4), 8, 8) };
+    let config = BlockSpaceConfig::new(size(4), 8, 8).sliding_window(Some(8));
     let mut space = BlockSpaceManager::new(config).unwrap();
     let mut g = group(1..2, 12, 4);
     admit(&mut space, &mut g);
@@ -285,7 +283,7 @@ fn misuse_is_an_error() {
     let (seq, from, to) = (q(6), SeqState::Waiting, SeqState::Swapped);
     assert_eq!(transition, Err(BlockSpaceError::IllegalTransition { seq, from, to }));
 
-    let no_window = BlockSpaceConfig { sliding_window: Some(0), ..BlockSpaceConfig::new(size(4), 8, 8) };
+    let no_window = BlockSpaceConfig::new(size(4), 8, 8).sliding_window(Some(0));
     assert_eq!(BlockSpaceManager::new(no_window).unwrap_err(), BlockSpaceError::EmptyWindow);
 }
 

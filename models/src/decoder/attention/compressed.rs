@@ -140,7 +140,7 @@ impl CompressedAttention {
         let Site { gpu, config, options, kv, views } = *site;
         let (latent, block_size, dtype) = (config.head_dim, options.block_size, options.kv_dtype);
         let shape = LatentShape { latent, rope: 0, block_size, dtype };
-        let kernel = MlaKernel::new(&shape, config.num_heads, options.coop(gpu));
+        let kernel = MlaKernel::new(&shape, config.num_heads, options.uses_coop(gpu));
         let places = Places::new(config, kv.plan());
         let attention = Attention { sinks: config.sinks, ..Attention::default() };
         let rows = options.max_rows as usize;

@@ -90,7 +90,7 @@ impl LatentAttention {
             block_size: kv.plan().options.block_size,
             dtype: options.kv_dtype,
         };
-        let kernel = MlaKernel::new(&shape, config.num_heads, options.coop(gpu));
+        let kernel = MlaKernel::new(&shape, config.num_heads, options.uses_coop(gpu));
         let kind = |context| {
             let attention = Attention { context, ..Attention::default() };
             let attend = gpu.pipeline(&kernel.variant(&attention))?;

@@ -39,7 +39,7 @@ impl Forms {
         options: &DecoderOptions,
         shape: &KvShape,
     ) -> Self {
-        let coop = options.coop(gpu);
+        let coop = options.uses_coop(gpu);
         Self {
             lanes: [0, u64::from(u32::MAX)].map(|keys| gpu.decode_lanes(shape, config.num_heads, keys, coop)),
             key_loads: match broadcasts(gpu) && config.head_dim.is_multiple_of(16) {

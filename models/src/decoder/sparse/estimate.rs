@@ -82,7 +82,7 @@ impl Estimator {
         };
         let thresholds: Vec<f32> = thresholds.into_iter().map(f32_of).collect();
         let q_stride = config.num_heads * config.head_dim;
-        let coop = options.coop(gpu) && strided_qk_coop::serves(&shape, form.stride, block, q_stride);
+        let coop = options.uses_coop(gpu) && strided_qk_coop::serves(&shape, form.stride, block, q_stride);
         let score = match coop {
             true => strided_qk_coop::variant(&shape, form.stride, block),
             false => strided_qk::variant(&shape, form.stride, block),

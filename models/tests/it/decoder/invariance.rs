@@ -11,7 +11,7 @@ use super::{CAPACITY, blocks_of, options};
 const TOKENS: usize = 12;
 
 fn reproducible() -> DecoderOptions {
-    DecoderOptions { reproducible: true, ..options(KvDtype::F16) }
+    options(KvDtype::F16).reproducible(true)
 }
 
 /// The longest prompt alone, in one chunk.
@@ -47,7 +47,7 @@ fn blocks_and_the_size_of_the_pool_do_not_change_a_bit() {
     let want = alone();
     let request = Request::new(&tiny().prompts[3].ids, TOKENS);
     let mut other: Vec<DecoderOptions> = [4, 8, 64].map(|size| blocks_of(size, &reproducible())).to_vec();
-    other.extend([1, 8].map(|n| DecoderOptions { num_blocks: n * CAPACITY / 16 + 1, ..reproducible() }));
+    other.extend([1, 8].map(|n| reproducible().num_blocks(n * CAPACITY / 16 + 1)));
     for options in other {
         let served = serve(&mut tiny().decoder(&options), &[request], 64);
         let what = format!("{} blocks of {}", options.num_blocks, options.block_size);
@@ -59,7 +59,7 @@ fn blocks_and_the_size_of_the_pool_do_not_change_a_bit() {
 fn caches_of_codes_are_invariant_too() {
     let request = Request::new(&tiny().prompts[3].ids, TOKENS);
     for kv_dtype in [KvDtype::Fp8, KvDtype::Int8] {
-        let options = DecoderOptions { kv_dtype, ..reproducible() };
+        let options = reproducible().kv_dtype(kv_dtype);
         let want = serve(&mut tiny().decoder(&options), &[request], 200).remove(0);
         for (block_size, chunk, prefill) in
             [(4, 7, request.prefill), (64, 150, request.prefill), (16, 64, 130)]

@@ -25,10 +25,10 @@ fn asking_for(mode: Mode) -> DecoderOptions {
     }
     if matches!(mode, Mode::Sparse | Mode::SparseHostKv) {
         let policy = sparse_select::build("quest:page_budget=6,block_size=16").unwrap().into();
-        asking.sparse = Some(SparseOptions { policy, place: Place::Device, trace: false, measure: false });
+        asking.sparse = Some(SparseOptions::new(policy, Place::Device));
     }
     if matches!(mode, Mode::HostKv | Mode::SparseHostKv) {
-        asking.offload = Some(Offload { host_blocks: 256, ring_slots: 2, memory: HostMemory::Mapped });
+        asking.offload = Some(Offload::new(256, 2, HostMemory::Mapped));
         asking.recycle = false;
     }
     asking

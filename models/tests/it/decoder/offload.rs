@@ -13,9 +13,9 @@ use super::{blocks_of, options};
 use HostMemory::{Mapped, Staged};
 
 fn offloading(memory: HostMemory, [block_size, num_blocks, ring_slots]: [u32; 3]) -> DecoderOptions {
-    let offload = Some(Offload { host_blocks: 4096 / block_size, ring_slots, memory });
-    let roomy = blocks_of(block_size, &DecoderOptions { reproducible: true, ..options(KvDtype::F16) });
-    DecoderOptions { num_blocks, offload, ..roomy }
+    let offload = Some(Offload::new(4096 / block_size, ring_slots, memory));
+    let roomy = blocks_of(block_size, &options(KvDtype::F16).reproducible(true));
+    roomy.num_blocks(num_blocks).offload(offload)
 }
 
 fn long_prompt(tokens: usize) -> Vec<u32> {
@@ -32,7 +32,7 @@ fn served(options: &DecoderOptions, prompts: &[&[u32]], chunk: usize) -> Vec<Ser
 #[test]
 fn a_context_larger_than_the_pool_gives_the_same_bits_whatever_the_ring() {
     let long = long_prompt(900);
-    let roomy = DecoderOptions { num_blocks: 100, offload: None, ..offloading(Mapped, [16, 0, 1]) };
+    let roomy = offloading(Mapped, [16, 0, 1]).num_blocks(100).offload(None);
     let want = served(&roomy, &[&long], 200);
     // 900 tokens are 57 blocks of 16 and 225 of 4; a chunk has at least 256 tokens.
     for pool in [[16, 17, 1], [16, 33, 2], [16, 40, 1], [16, 52, 3], [4, 150, 2]] {
@@ -52,9 +52,8 @@ fn layers_that_reach_less_far_stream_too() {
         let ids: Vec<u32> = tiny.prompts[3].ids.iter().copied().cycle().take(700).collect();
         let request = Request { prefill: 690, ..Request::new(&ids, 6) };
         let run = |options: &DecoderOptions| serve(&mut tiny.decoder(options), &[request], 300).remove(0);
-        let kept = |options| DecoderOptions { recycle: false, ..options };
-        let want =
-            run(&kept(DecoderOptions { num_blocks: 100, offload: None, ..offloading(Mapped, [16, 0, 1]) }));
+        let kept = |options: DecoderOptions| options.recycle(false);
+        let want = run(&kept(offloading(Mapped, [16, 0, 1]).num_blocks(100).offload(None)));
         for (memory, pool) in [(Mapped, [16, 17, 1]), (Staged, [16, 33, 2]), (Mapped, [4, 260, 3])] {
             let got = run(&kept(offloading(memory, pool)));
             assert_same(&format!("{name}, {memory:?}, block size, blocks and slots {pool:?}"), &got, &want);
@@ -68,10 +67,9 @@ fn latents_stream_too() {
     let ids: Vec<u32> = tiny.prompts[3].ids.iter().copied().cycle().take(700).collect();
     let requests = [Request { prefill: 690, ..Request::new(&ids, 6) }, Request::new(&ids[5..300], 6)];
     for kv_dtype in [KvDtype::F16, KvDtype::Int8] {
-        let run = |options: DecoderOptions| {
-            serve(&mut tiny.decoder(&DecoderOptions { kv_dtype, ..options }), &requests, 200)
-        };
-        let want = run(DecoderOptions { num_blocks: 200, offload: None, ..offloading(Mapped, [16, 0, 1]) });
+        let run =
+            |options: DecoderOptions| serve(&mut tiny.decoder(&options.kv_dtype(kv_dtype)), &requests, 200);
+        let want = run(offloading(Mapped, [16, 0, 1]).num_blocks(200).offload(None));
         for (memory, pool) in [(Mapped, [16, 17, 1]), (Staged, [16, 80, 2]), (Mapped, [4, 260, 3])] {
             let got = run(offloading(memory, pool));
             let what = format!("{kv_dtype:?}, {memory:?}, block size, blocks and slots {pool:?}");
@@ -94,11 +92,10 @@ fn tiles_of_prefills_stream() {
             Request::new(&long[..40], 6),
         ];
         let run = |options: DecoderOptions| {
-            let options =
-                DecoderOptions { kv_dtype: KvDtype::F32, reproducible: false, recycle: false, ..options };
+            let options = options.kv_dtype(KvDtype::F32).reproducible(false).recycle(false);
             serve(&mut tiny.decoder(&options), &requests, 200)
         };
-        let want = run(DecoderOptions { num_blocks: 200, offload: None, ..offloading(Mapped, [16, 0, 1]) });
+        let want = run(offloading(Mapped, [16, 0, 1]).num_blocks(200).offload(None));
         for (memory, pool) in [(Mapped, [16, 40, 1]), (Staged, [16, 80, 2]), (Mapped, [4, 260, 3])] {
             let got = run(offloading(memory, pool));
             for (got, want) in got.iter().zip(&want) {
@@ -114,7 +111,7 @@ fn tiles_of_prefills_stream() {
 #[test]
 fn sequences_share_the_slots_of_a_ring_or_take_turns() {
     let (long, other) = (long_prompt(600), long_prompt(330).split_off(30));
-    let roomy = DecoderOptions { num_blocks: 200, offload: None, ..offloading(Mapped, [16, 0, 1]) };
+    let roomy = offloading(Mapped, [16, 0, 1]).num_blocks(200).offload(None);
     let want = served(&roomy, &[&long, &other], 100);
     // A slot has room for a chunk of both, or of one.
     for (memory, num_blocks) in [(Mapped, 80), (Staged, 80), (Mapped, 40)] {

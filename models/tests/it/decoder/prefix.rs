@@ -1,7 +1,6 @@
 //! Long prefixes in chunks: the same logits as in one piece.
 
 use attn_kernels::kernel::KvDtype;
-use models::DecoderOptions;
 
 use super::options;
 use super::served::{Request, Served, serve};
@@ -9,7 +8,7 @@ use super::tiny::tiny;
 
 /// The four prompts, of up to 200 tokens, together, in pieces of 24 tokens: all but the first have a prefix.
 fn served(prefix_capacity: u32) -> Vec<Served> {
-    let options = DecoderOptions { prefix_capacity, ..options(KvDtype::F32) };
+    let options = options(KvDtype::F32).prefix_capacity(prefix_capacity);
     let requests: Vec<Request<'_>> =
         tiny().prompts.iter().map(|prompt| Request::new(&prompt.ids, 6)).collect();
     serve(&mut tiny().decoder(&options), &requests, 24)
@@ -49,7 +48,7 @@ fn a_capacity_below_a_block_a_sequence_is_refused() {
     if !has_tiles() {
         return;
     }
-    let options = DecoderOptions { prefix_capacity: 15, ..options(KvDtype::F32) };
+    let options = options(KvDtype::F32).prefix_capacity(15);
     let mut decoder = tiny().decoder(&options);
     let request = Request::new(&tiny().prompts[0].ids, 1);
     let panic =

@@ -14,14 +14,14 @@ use super::{blocks_of, options};
 /// Everything on the device.
 fn roomy(spec: &str, place: Place, block_size: u32) -> DecoderOptions {
     let policy = sparse_select::build(spec).unwrap().into();
-    let sparse = Some(SparseOptions { policy, place, trace: true, measure: false });
-    DecoderOptions { sparse, reproducible: true, ..blocks_of(block_size, &options(KvDtype::F32)) }
+    let sparse = Some(SparseOptions::new(policy, place).trace(true));
+    blocks_of(block_size, &options(KvDtype::F32)).sparse(sparse).reproducible(true)
 }
 
 /// A device pool of `num_blocks` blocks, of which `ring_slots` slots of 256 tokens are the ring.
 fn tight(spec: &str, place: Place, [block_size, num_blocks, ring_slots]: [u32; 3]) -> DecoderOptions {
-    let offload = Some(Offload { host_blocks: 4096 / block_size, ring_slots, memory: HostMemory::Mapped });
-    DecoderOptions { num_blocks, offload, ..roomy(spec, place, block_size) }
+    let offload = Some(Offload::new(4096 / block_size, ring_slots, HostMemory::Mapped));
+    roomy(spec, place, block_size).num_blocks(num_blocks).offload(offload)
 }
 
 fn prompt(tokens: usize) -> Vec<u32> {
@@ -84,7 +84,7 @@ fn layers_that_reach_less_far_stream_beside_those_that_select() {
         let ids: Vec<u32> = tiny.prompts[3].ids.iter().copied().cycle().take(500).collect();
         let request = Request { prefill: 490, ..Request::new(&ids, 4) };
         let spec = "quest:page_budget=6,dense_layers=0,block_size=16";
-        let of = |options| DecoderOptions { recycle: false, kv_dtype, ..options };
+        let of = |options: DecoderOptions| options.recycle(false).kv_dtype(kv_dtype);
         let served = |decoder: &mut Decoder| serve(decoder, &[request], 128).remove(0);
         let want = served(&mut tiny.decoder(&of(roomy(spec, Place::Device, 16))));
         let mut decoder = tiny.decoder(&of(tight(spec, Place::Device, [16, 48, 2])));
@@ -101,7 +101,7 @@ fn layers_that_reach_less_far_stream_beside_those_that_select() {
 fn pages_of_codes_come_with_their_scales() {
     let spec = "quest:page_budget=6,dense_layers=0,block_size=16";
     for kv_dtype in [KvDtype::Fp8, KvDtype::Int8] {
-        let of = |options: DecoderOptions| DecoderOptions { kv_dtype, ..options };
+        let of = |options: DecoderOptions| options.kv_dtype(kv_dtype);
         let want = run(&mut tiny().decoder(&of(roomy(spec, Place::Device, 16))));
         let mut decoder = tiny().decoder(&of(tight(spec, Place::Device, [16, 48, 2])));
         let got = run(&mut decoder);
@@ -134,8 +134,8 @@ fn where_the_host_tier_lies_changes_no_decision() {
     let spec = "quest:page_budget=6,dense_layers=0,block_size=16";
     let of = |memory| {
         let options = tight(spec, Place::Device, [16, 48, 2]);
-        let offload = options.offload.map(|offload| Offload { memory, ..offload });
-        let mut decoder = tiny().decoder(&DecoderOptions { offload, ..options });
+        let offload = options.offload.map(|offload| offload.memory(memory));
+        let mut decoder = tiny().decoder(&options.offload(offload));
         (run(&mut decoder), traffic(&decoder))
     };
     let [(want, mapped), (got, device)] = [HostMemory::Mapped, HostMemory::Device].map(of);
@@ -247,8 +247,8 @@ fn pools_that_hold_no_partition_of_a_selection_are_refused() {
     let small = tiny().try_decoder(&tight(spec, Place::Device, [16, 47, 2])).unwrap_err();
     assert!(matches!(small, ModelError::DevicePool { blocks: 47, needed: 48 }), "{small}");
     let pool = tight(spec, Place::Device, [16, 48, 2]);
-    let staged = pool.offload.map(|offload| Offload { memory: HostMemory::Staged, ..offload });
-    let staged = tiny().try_decoder(&DecoderOptions { offload: staged, ..pool }).unwrap_err();
+    let staged = pool.offload.map(|offload| offload.memory(HostMemory::Staged));
+    let staged = tiny().try_decoder(&pool.offload(staged)).unwrap_err();
     assert!(staged.to_string().ends_with("mappable storage buffers beside a sparse policy"), "{staged}");
     let kv = |pool| tiny().decoder(&tight(spec, Place::Device, pool)).kv().most_sequences();
     assert_eq!([kv([16, 48, 2]), kv([16, 80, 2]), kv([16, 300, 2])], [Some(1), Some(3), None]);

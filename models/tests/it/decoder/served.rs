@@ -113,7 +113,7 @@ pub(crate) fn serve(decoder: &mut Decoder, requests: &[Request<'_>], chunk: usiz
 fn cache(decoder: &Decoder) -> KvCache {
     let (kv, limits) = (decoder.kv(), LengthLimits { max_model_len: CAPACITY, max_batched_tokens: CAPACITY });
     let config = KvCacheConfig::new(kv.num_blocks(), kv.plan().layout.groups.clone(), limits);
-    KvCache::new(&KvCacheConfig { caching: false, ..config }).unwrap()
+    KvCache::new(&config.caching(false)).unwrap()
 }
 
 struct Sequence<'a> {

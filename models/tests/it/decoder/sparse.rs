@@ -12,8 +12,8 @@ use super::{blocks_of, options};
 
 fn sparse(spec: &str, place: Place) -> DecoderOptions {
     let policy = sparse_select::build(spec).unwrap().into();
-    let sparse = Some(SparseOptions { policy, place, trace: true, measure: false });
-    DecoderOptions { sparse, reproducible: true, ..blocks_of(4, &options(KvDtype::F32)) }
+    let sparse = Some(SparseOptions::new(policy, place).trace(true));
+    blocks_of(4, &options(KvDtype::F32)).sparse(sparse).reproducible(true)
 }
 
 /// 400 tokens of prompt; the last 12, and 4 that are drawn, as decode steps.
@@ -32,7 +32,7 @@ fn run_with(tiny: &Tiny, options: &DecoderOptions) -> Served {
 }
 
 fn dense() -> Served {
-    run(&DecoderOptions { sparse: None, ..sparse("full", Place::Host) })
+    run(&sparse("full", Place::Host).sparse(None))
 }
 
 fn density(attended: &[Attended]) -> f64 {
@@ -211,7 +211,7 @@ fn caches_of_halves_and_codes_are_selected_from_alike() {
             "nsa:kernel_size=8,kernel_stride=4,block_size=16,topk=6",
             "xattn:block_size=16,stride=4,threshold=0.5",
         ] {
-            let options = |place| DecoderOptions { kv_dtype, ..sparse(spec, place) };
+            let options = |place| sparse(spec, place).kv_dtype(kv_dtype);
             assert_eq!(tiny().decoder(&options(Place::Device)).selects_on(), Some(Place::Device), "{spec}");
             let of = |place| run(&options(place));
             let (host, device) = (of(Place::Host), of(Place::Device));
@@ -299,7 +299,7 @@ const MIXED: [(&str, &[u32]); 2] = [("tiny-gpt-oss", &[1, 3]), ("tiny-llama4", &
 fn layers_of_full_attention_select_beside_windows_chunks_and_sinks() {
     for (name, full) in MIXED {
         let tiny = family(name);
-        let dense = run_with(tiny, &DecoderOptions { sparse: None, ..sparse("full", Place::Host) });
+        let dense = run_with(tiny, &sparse("full", Place::Host).sparse(None));
         let all = "gsa:scoring=mean_k,sparse_ratio=1,min_blocks=1,block_size=16";
         let some = "quest:page_budget=6,dense_layers=0,block_size=16";
         for place in [Place::Host, Place::Device] {

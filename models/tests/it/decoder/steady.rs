@@ -9,8 +9,8 @@ use super::tiny::{Tiny, family, tiny};
 
 fn quest() -> DecoderOptions {
     let policy = sparse_select::build("quest:page_budget=4").unwrap().into();
-    let sparse = Some(SparseOptions { policy, place: Place::Device, measure: false, trace: false });
-    DecoderOptions { sparse, ..options(KvDtype::F16) }
+    let sparse = Some(SparseOptions::new(policy, Place::Device));
+    options(KvDtype::F16).sparse(sparse)
 }
 
 /// Two prompts in chunks, then decode steps of both.

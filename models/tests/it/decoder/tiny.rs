@@ -57,7 +57,7 @@ fn open_gpu() -> Gpu {
 /// One without buffers in memory of the host.
 fn gpu_without_host_buffers() -> &'static Arc<Gpu> {
     static GPU: OnceLock<Arc<Gpu>> = OnceLock::new();
-    let options = GpuOptions { host_buffers: false, ..GpuOptions::new(Checks::On) };
+    let options = GpuOptions::new(Checks::On).host_buffers(false);
     GPU.get_or_init(|| Arc::new(Gpu::open(&options).expect("GPU tests need an adapter")))
 }
 

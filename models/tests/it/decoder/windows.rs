@@ -1,7 +1,7 @@
 //! Sliding windows: blocks given back change nothing, and a token reaches as far as its windows carry it.
 
 use attn_kernels::kernel::KvDtype;
-use models::{DecoderOptions, Reach};
+use models::Reach;
 
 use super::served::{Request, serve};
 use super::tiny::family;
@@ -15,7 +15,7 @@ fn blocks_given_back_change_nothing() {
         let tiny = family(name);
         let request = Request::new(&tiny.prompts[3].ids, 60);
         let recycled = blocks_of(8, &options(KvDtype::F32));
-        let kept = DecoderOptions { recycle: false, ..recycled.clone() };
+        let kept = recycled.clone().recycle(false);
         let [recycled, kept] =
             [recycled, kept].map(|options| serve(&mut tiny.decoder(&options), &[request], 64).remove(0));
         assert_eq!(recycled.bits(), kept.bits(), "{name}");
@@ -40,7 +40,7 @@ fn a_token_reaches_over_one_window_a_layer_and_no_further() {
     let ids = &tiny.prompts[3].ids;
     let mut other = ids.clone();
     other[0] = (other[0] + 1) % tiny.config.vocab_size;
-    let mut decoder = tiny.decoder(&DecoderOptions { reproducible: true, ..options(KvDtype::F32) });
+    let mut decoder = tiny.decoder(&options(KvDtype::F32).reproducible(true));
     let [a, b] = [ids, &other].map(|ids| serve(&mut decoder, &[Request::new(ids, 0)], 64).remove(0).bits());
     let differs =
         |row: usize| a[row * tiny.vocab()..][..tiny.vocab()] != b[row * tiny.vocab()..][..tiny.vocab()];

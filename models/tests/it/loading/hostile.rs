@@ -40,7 +40,7 @@ fn values() -> Vec<Value> {
 fn use_sizes(config: &DecoderConfig) {
     assert!(config.rope.inv_freq().iter().all(|freq| freq.is_finite()));
     for dtype in [KvDtype::F32, KvDtype::Fp8] {
-        let options = KvOptions { dtype, block_size: 16, recycle: true };
+        let options = KvOptions::new(dtype, 16);
         if let Ok(plan) = KvPlan::new(config, options) {
             assert!(plan.block_bytes() > 0);
         }

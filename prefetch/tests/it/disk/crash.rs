@@ -70,7 +70,7 @@ fn crash_child() {
         let _ = super::pwrite::DEATH.set(super::pwrite::Death { at_byte, in_slab, notice });
     }
     let stack = Arc::new(TierStack::new(vec![Arc::new(open(directory))]).unwrap());
-    let store = Store::new(stack.clone(), StoreConfig { streams: STREAMS, ..StoreConfig::UCM }).unwrap();
+    let store = Store::new(stack.clone(), StoreConfig::UCM.streams(STREAMS)).unwrap();
     let seed = u16::try_from(std::process::id() % u32::from(BLOCKS)).unwrap();
     let mut open = std::collections::VecDeque::new();
     for i in 0u16.. {

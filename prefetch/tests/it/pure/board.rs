@@ -15,7 +15,7 @@ use proptest::prelude::*;
 use super::{hash, hashes};
 
 const SMALL: EngineConfig =
-    EngineConfig { prefetch_workers: 2, max_pending_prefetch: 3, prefetch_ahead: 2, prefetch_cache_size: 6 };
+    EngineConfig::GSA.prefetch_workers(2).max_pending_prefetch(3).prefetch_ahead(2).prefetch_cache_size(6);
 
 fn task(seq: u64, generation: u64, priority: Priority, blocks: &[u8]) -> Submission {
     let key = TaskKey { seq: SeqId::new(seq), generation };

@@ -48,7 +48,7 @@ fn blocks_are_in_the_cache_when_the_handle_is_ready() {
 
 #[test]
 fn memory_that_comes_back_serves_the_next_load() {
-    let (engine, _, _) = start(EngineConfig { prefetch_cache_size: 4, ..EngineConfig::GSA });
+    let (engine, _, _) = start(EngineConfig::GSA.prefetch_cache_size(4));
     let load = |n| engine.load(hash(n)).unwrap();
     let (first, second) = (load(1), load(2));
     let at = first.as_ptr();
@@ -94,7 +94,7 @@ fn a_timeout_leaves_the_task_running() {
 
 #[test]
 fn cancel_and_replacement_wake_the_waiter() {
-    let (engine, tier, _) = start(EngineConfig { prefetch_workers: 1, ..EngineConfig::GSA });
+    let (engine, tier, _) = start(EngineConfig::GSA.prefetch_workers(1));
     tier.fail(hash(0), Fault::Slow(Duration::from_millis(200)));
     let running = engine.submit(task(1, [0])).unwrap();
     let by_handle = engine.submit(task(2, [1])).unwrap();
@@ -135,7 +135,7 @@ fn pollster_and_tokio_drive_the_same_handles() {
 
 #[test]
 fn shutdown_cancels_the_queue_and_joins() {
-    let (engine, tier, _) = start(EngineConfig { prefetch_workers: 2, ..EngineConfig::GSA });
+    let (engine, tier, _) = start(EngineConfig::GSA.prefetch_workers(2));
     let handles: Vec<_> = (0..20u8)
         .map(|seq| engine.submit(task(seq.into(), (0..10).map(|b| seq * 10 + b))).unwrap())
         .collect();
@@ -152,7 +152,7 @@ fn shutdown_cancels_the_queue_and_joins() {
 
 #[test]
 fn submissions_past_the_limit_are_refused_and_work_resumes() {
-    let config = EngineConfig { prefetch_workers: 1, max_pending_prefetch: 2, ..EngineConfig::GSA };
+    let config = EngineConfig::GSA.prefetch_workers(1).max_pending_prefetch(2);
     let (engine, _, _) = start(config);
     let first = engine.submit(task(1, [1])).unwrap();
     let _second = engine.submit(task(2, [2])).unwrap();
@@ -160,7 +160,7 @@ fn submissions_past_the_limit_are_refused_and_work_resumes() {
     assert_eq!(refused, Some(SubmitError::QueueFull { pending_max: 2 }));
     assert_ready(&first.wait(LONG));
     assert_ready(&engine.submit(task(3, [3])).unwrap().wait(LONG));
-    let zero = Engine::new(start(config).2, EngineConfig { prefetch_workers: 0, ..config });
+    let zero = Engine::new(start(config).2, config.prefetch_workers(0));
     assert!(matches!(zero.err(), Some(EngineError::ZeroLimit { limit: "prefetch_workers" })));
 }
 
@@ -188,7 +188,7 @@ fn overlap_tells_waiting_from_hiding() {
 /// pending.
 #[test]
 fn every_handle_ends_under_load() {
-    let config = EngineConfig { max_pending_prefetch: 6, prefetch_cache_size: 16, ..EngineConfig::GSA };
+    let config = EngineConfig::GSA.max_pending_prefetch(6).prefetch_cache_size(16);
     let tier = Arc::new(FakeTier::new(TierName::DISK, layout(), Duration::from_micros(50)));
     (0..60u8).step_by(7).for_each(|n| tier.fail(hash(n), Fault::Broken));
     tier.fail(hash(31), Fault::Panics);

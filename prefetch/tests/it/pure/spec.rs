@@ -96,7 +96,7 @@ proptest! {
         failure in prop::sample::select(&[FailurePolicy::Fail, FailurePolicy::Recompute]),
     ) {
         let disk = disk.map(|(path, capacity_bytes)| DiskSpec { path: path.into(), capacity_bytes });
-        let spec = TierSpec { host_bytes, disk, remote, mac, tenant, compression, failure };
+        let spec = TierSpec::new().host_bytes(host_bytes).disk(disk).remote(remote).mac(mac).tenant(tenant).compression(compression).failure(failure);
         prop_assert_eq!(spec.to_string().parse::<TierSpec>(), Ok(spec));
     }
 

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use crate::conformance::{block, cases, key, layout};
 
 const SMALL: StoreConfig =
-    StoreConfig { streams: 2, waiting_depth: 8, partial_max: 3, timeout: Duration::from_secs(30) };
+    StoreConfig::UCM.streams(2).waiting_depth(8).partial_max(3).timeout(Duration::from_secs(30));
 
 fn store(config: StoreConfig) -> (Store, Arc<TierStack>) {
     let tier = HostTier::new(layout(), 64, PolicyKind::Lru, None);
@@ -111,7 +111,7 @@ fn several_dumps_of_one_block_leave_no_place_taken() {
 
 #[test]
 fn a_refused_shard_is_not_taken_and_a_dump_may_outlive_its_store() {
-    let (store, _) = store(StoreConfig { waiting_depth: 2, ..SMALL });
+    let (store, _) = store(SMALL.waiting_depth(2));
     let dump = Dumped::begin(&store, &[1, 2, 3]).unwrap();
     assert!(matches!(dump.shard(0), Err(StoreError::QueueFull { jobs: 3, depth: 2, .. })));
     let short = dump.1.shard(0, vec![shard(1, 0)]);
@@ -143,7 +143,7 @@ fn failures_name_the_first_bad_block_and_end_the_wait() {
 fn a_slow_tier_runs_into_the_timeout_and_a_long_task_into_the_queue_limit() {
     let tier = FakeTier::new(TierName::DISK, layout(), Duration::from_millis(100));
     let stack = Arc::new(TierStack::new(vec![Arc::new(tier)]).unwrap());
-    let store = Store::new(stack, StoreConfig { timeout: Duration::from_millis(5), ..SMALL }).unwrap();
+    let store = Store::new(stack, SMALL.timeout(Duration::from_millis(5))).unwrap();
     let load = |blocks: u16| store.load((0..blocks).map(|n| (key(n), vec![0; 40])).collect(), 0);
     assert!(matches!(load(9).err(), Some(StoreError::QueueFull { jobs: 9, depth: 8, .. })));
     let task = load(1).unwrap();
@@ -172,7 +172,7 @@ proptest! {
         order in Just((0..4u16).flat_map(|n| (0..3u32).map(move |s| (n, s))).collect::<Vec<_>>()).prop_shuffle(),
         dumped in 0usize..=12,
     ) {
-        let (store, stack) = store(StoreConfig { waiting_depth: 64, partial_max: 8, ..SMALL });
+        let (store, stack) = store(SMALL.waiting_depth(64).partial_max(8));
         let dumps: Vec<Dump> = (0..4).map(|n| store.dump(vec![key(n)]).unwrap()).collect();
         let tasks: Vec<_> = order[..dumped]
             .iter()

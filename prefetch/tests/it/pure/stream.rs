@@ -41,7 +41,7 @@ proptest! {
         let (tier, stack) = tiers();
         slow.iter().for_each(|&n| tier.fail(hash(n), Fault::Slow(Duration::from_micros(300))));
         bad.iter().for_each(|&n| tier.fail(hash(n), Fault::Missing));
-        let (seen, failed) = consume(&stack, &hashes(blocks.clone()), StreamConfig { slots, readers });
+        let (seen, failed) = consume(&stack, &hashes(blocks.clone()), StreamConfig::new(slots, readers));
         let first_bad = blocks.iter().position(|n| bad.contains(n));
         prop_assert_eq!(failed, first_bad);
         let good = &blocks[..first_bad.unwrap_or(blocks.len())];
@@ -55,7 +55,7 @@ proptest! {
 fn reading_runs_ahead_of_the_consumer() {
     let tier = Arc::new(FakeTier::new(TierName::DISK, layout(), Duration::from_millis(20)));
     let stack = TierStack::new(vec![tier]).unwrap();
-    let config = StreamConfig { slots: 2, readers: 1 };
+    let config = StreamConfig::new(2, 1);
     let compute = Duration::from_millis(30);
     stream_shards(&stack, &hashes(0..10), 0, config, |_, _| std::thread::sleep(compute)).unwrap();
     // Only the first of ten loads has nothing to hide behind.
@@ -66,7 +66,7 @@ fn reading_runs_ahead_of_the_consumer() {
 #[test]
 fn a_panic_of_the_consumer_passes_through_and_frees_the_readers() {
     let (_, stack) = tiers();
-    let config = StreamConfig { slots: 1, readers: 2 };
+    let config = StreamConfig::new(1, 2);
     let stop = std::panic::AssertUnwindSafe(|| {
         stream_shards(&stack, &hashes(0..10), 0, config, |position, _| assert!(position < 3, "stop here"))
     });
@@ -77,7 +77,7 @@ fn a_panic_of_the_consumer_passes_through_and_frees_the_readers() {
 fn the_error_of_a_stream_keeps_its_cause() {
     let (tier, stack) = tiers();
     tier.fail(hash(2), Fault::Broken);
-    let config = StreamConfig { slots: 2, readers: 2 };
+    let config = StreamConfig::new(2, 2);
     let error = stream_shards(&stack, &hashes(0..5), 0, config, |_, _| {}).unwrap_err();
     assert!(error.position == 2 && matches!(error.error, TierError::Backend { .. }), "{error:?}");
 }

@@ -118,9 +118,7 @@ mod tests {
     use super::*;
 
     fn pool(usable: u32) -> BlockPool {
-        let options =
-            PoolOptions { caching: true, events: false, verify_tokens: false, reuse_unhashed_first: false };
-        BlockPool::new(usable + 1, BlockSize::new(16).unwrap(), options)
+        BlockPool::new(usable + 1, BlockSize::new(16).unwrap(), PoolOptions::CACHING)
     }
 
     #[test]

@@ -144,7 +144,7 @@ impl Tier {
             stack.store(*name, &block)?;
         }
         stack.flush()?;
-        let config = EngineConfig { prefetch_cache_size: 4 * TASK, ..EngineConfig::GSA };
+        let config = EngineConfig::GSA.prefetch_cache_size(4 * TASK);
         let engine = Engine::new(Arc::new(stack), config)?;
         Ok(Self { directory: directory.to_owned(), blocks, engine })
     }

@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use attn_kernels::gpu::Gpu;
-use attn_kernels::kernel::KvDtype;
 use attn_kernels::kernel::paged_decode::PARTITION;
 use kvblock::{BlockId, BlockIdx};
 use models::batch::{Phase, Sample, Slice, StepOutput};
@@ -137,27 +136,17 @@ impl Rig {
         // Two slots of a ring, and a partition of selected pages for each stream.
         let least = (2 + case.streams) * PARTITION / self.plan.block_size;
         let sparse = case.policy.as_ref().map(|spec| -> Result<_> {
-            Ok(SparseOptions {
-                policy: sparse_select::build(spec)?.into(),
-                place: Place::Device,
-                trace: false,
-                measure: false,
-            })
+            Ok(SparseOptions::new(sparse_select::build(spec)?.into(), Place::Device))
         });
-        Ok(DecoderOptions {
-            kv_dtype: KvDtype::F16,
-            block_size: self.plan.block_size,
-            recycle: false,
-            num_blocks: case.pool.map_or(blocks, |pool| of_pool(pool).max(least)),
-            max_rows: case.streams.max(16),
-            max_seqs: case.streams,
-            reproducible: false,
-            coop: true,
-            activations: models::ActivationType::default(),
-            prefix_capacity: scheduler::PREFIX_CHUNK_CAPACITY,
-            sparse: sparse.transpose()?,
-            offload: case.pool.map(|_| Offload { host_blocks: blocks, ring_slots: 2, memory: case.memory }),
-        })
+        let device_blocks = case.pool.map_or(blocks, |pool| of_pool(pool).max(least));
+        let offload = case.pool.map(|_| Offload::new(blocks, 2, case.memory));
+        Ok(DecoderOptions::new(device_blocks, case.streams.max(16))
+            .block_size(self.plan.block_size)
+            .recycle(false)
+            .max_seqs(case.streams)
+            .prefix_capacity(scheduler::PREFIX_CHUNK_CAPACITY)
+            .sparse(sparse.transpose()?)
+            .offload(offload))
     }
 
     /// The walks whose turnovers under the policy of the first contender come closest to those that are wanted, with what they
