@@ -110,10 +110,6 @@ impl PagedKv<'_> {
     }
 }
 
-pub(crate) fn u32_of(n: usize) -> u32 {
-    u32::try_from(n).expect("lists fit in 32 bits")
-}
-
 /// The f32 next to a result.
 #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the point")]
 pub(crate) fn f32_of(x: f64) -> f32 {

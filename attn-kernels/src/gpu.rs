@@ -30,7 +30,7 @@ pub use own::Prepared;
 pub use pass::{Pass, Read};
 pub use pipeline::Pipeline;
 pub use submit::Encoded;
-pub use top_k::{Most, TopK};
+pub use top_k::{TopK, TopKLimits};
 pub use wgpu;
 
 use crate::kernel::KvShape;

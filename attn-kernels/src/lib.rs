@@ -4,6 +4,8 @@
 
 #[macro_use]
 mod bindings;
+#[cfg(any(feature = "cpu", feature = "gpu"))]
+mod cast;
 mod catalog;
 #[cfg(feature = "cpu")]
 pub mod cpu;

@@ -18,7 +18,7 @@ struct GatherCacheParams {
     list_stride: u32,
     k_scale: f32, // of fp8
     v_scale: f32,
-    most_keys: u32,
+    max_keys: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: GatherCacheParams;
@@ -35,7 +35,7 @@ fn gather_cache(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
     let chunk = id % chunks;
     let head = id / chunks % params.num_kv_heads;
     let key = id / chunks / params.num_kv_heads;
-    if (key >= params.most_keys) {
+    if (key >= params.max_keys) {
         return;
     }
     // A list may be longer than another head's: rows reach to the longest.

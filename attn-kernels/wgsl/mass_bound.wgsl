@@ -37,7 +37,7 @@ const WG: u32 = 64u;
 const VALUES: u32 = 1u;
 const RUN: u32 = 16u * WG;
 // Exponentials of more would overflow, and so would sums of more than LARGEST; with either no mass is certain.
-const MOST: f32 = 80.0;
+const MAX_EXPONENT: f32 = 80.0;
 const LARGEST: f32 = 1e36;
 
 // 1 for the listed blocks of the run.
@@ -65,7 +65,7 @@ fn mass_bound(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     var dropped = 0.0;
     for (var i = lane.index; i < min(RUN, blocks - min(blocks, group.x * RUN)); i += WG) {
         if (listed[i] == 0u) {
-            dropped += exp(min(bounds[bound + i].x - top, MOST));
+            dropped += exp(min(bounds[bound + i].x - top, MAX_EXPONENT));
         }
     }
     let share = params.first_share + (row * params.num_heads + head) * params.share_stride;
@@ -85,7 +85,7 @@ fn mass_bound(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
             lost = max(lost, bounds[first_bound + selected[list + 1u + i]].y);
         }
         lost = reduce_max(Values(lost), lane)[0] * params.slack;
-        kept = select(0.0, kept * exp(-lost), lost < MOST);
+        kept = select(0.0, kept * exp(-lost), lost < MAX_EXPONENT);
         if (lane.index == 0u) {
             shares[share] = select(-1.0, kept, selected[list] < blocks);
         }

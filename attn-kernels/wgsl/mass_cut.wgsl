@@ -7,8 +7,8 @@
 //   cuts     [n, num_kv_heads] two cuts, key and index of a last block: what is kept in any case, and what is known
 //   lists    [n, num_kv_heads] of list_stride u32, with LIST: count, ascending blocks
 // A block kept counts by its sum of exponentials if that is known, else by its bound. The fewest blocks that suffice so are the
-// fewest that can suffice: every one of them is kept in the end, and becomes known for the next turn. Where nothing is new they
-// do suffice, and no key of another block was read. Turns are few: the last but one, ALL, makes everything known.
+// fewest that can suffice: every one of them is kept in the end, and becomes known for the next round. Where nothing is new they
+// do suffice, and no key of another block was read. Rounds are few: the last but one, ALL, makes everything known.
 // One workgroup a row and KV head. Grid: (num_kv_heads, n). Bytes moved: 4 a block and search step, 8 * num_heads a block, all
 // of which caches serve. CPU reference: src/cpu/mass_cut.rs
 #import numbers
@@ -22,7 +22,7 @@ struct MassCutParams {
     stride: u32,
     select_block: u32, // tokens of a block
     list_stride: u32,
-    turn: u32,
+    round: u32,
     odds: f32,
     slack: f32, // how much more than f32 the attention over the lists may lose of a logit
 }
@@ -35,7 +35,7 @@ struct MassCutParams {
 @group(0) @binding(5) var<storage, read_write> cuts: array<vec4<u32>>;
 @group(0) @binding(6) var<storage, read_write> lists: array<u32>;
 
-// Bits of the turn.
+// Bits of the round.
 const FIRST: u32 = 1u; // nothing but the last block is known
 const ALL: u32 = 2u; // what is not known by now shall be
 const LIST: u32 = 4u; // all that is kept is known
@@ -43,7 +43,7 @@ const WG: u32 = 256u;
 const SIDE: u32 = 16u; // its square is WG
 const ITEMS: u32 = 4u;
 // Exponentials of more would overflow; what has such a bound leaves no mass certain.
-const MOST: f32 = 80.0;
+const MAX_EXPONENT: f32 = 80.0;
 // The key of +inf, which the last block alone has.
 const LAST_KEY: u32 = 0xff800000u;
 
@@ -87,21 +87,21 @@ fn mass_cut(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     let row_head = group.y * params.num_kv_heads + group.x;
     let all_blocks = (rows[group.y].y + params.select_block - 1u) / params.select_block;
     var cut = cuts[row_head];
-    if ((params.turn & FIRST) != 0u) {
+    if ((params.round & FIRST) != 0u) {
         cut = vec4(LAST_KEY, all_blocks - min(all_blocks, 1u), LAST_KEY, all_blocks - min(all_blocks, 1u));
     }
-    // A turn that kept just what was known settled it.
-    let is_open = (params.turn & FIRST) != 0u || any(cut.xy != cut.zw);
+    // A round that kept just what was known settled it.
+    let is_open = (params.round & FIRST) != 0u || any(cut.xy != cut.zw);
     let row = agree(vec4(all_blocks, select(0u, 1u, is_open && all_blocks > 0u), 0u, 0u), place);
     if (row.y == 1u) {
         let kept = search(site_of(group, row_head, row.x, cut, place), place);
-        let opens = (params.turn & ALL) != 0u && any(kept != cut.zw);
+        let opens = (params.round & ALL) != 0u && any(kept != cut.zw);
         cut = vec4(cut.zw, select(kept, vec2(0u, 0xffffffffu), opens));
     }
     if (place == 0u) {
         cuts[row_head] = cut;
     }
-    if ((params.turn & LIST) != 0u) {
+    if ((params.round & LIST) != 0u) {
         put_list(row_head, row.x, cut.zw, lane);
     }
 }
@@ -145,7 +145,7 @@ fn site_of(group: vec3<u32>, row_head: u32, blocks: u32, cut: vec4<u32>, place: 
         let key = atomicLoad(&tops[h]);
         site.tops[h] = bitcast<f32>(key ^ select(0xffffffffu, 0x80000000u, key >> 31u == 1u));
         let lost = bitcast<f32>(atomicLoad(&losses[h])) * params.slack;
-        site.kept[h] = select(0.0, exp(-lost), lost < MOST);
+        site.kept[h] = select(0.0, exp(-lost), lost < MAX_EXPONENT);
     }
     return site;
 }
@@ -203,7 +203,7 @@ fn narrow(site: Site, span: Span, middle: u32, place: u32) -> Span {
             counts += select(vec2(0u, 1u), vec2(1u, 0u), ahead);
             for (var h = 0u; h < GROUP; h++) {
                 let of_head = site.bounds + h * params.stride + block;
-                var exponent = min(bounds[of_head].x - site.tops[h], MOST);
+                var exponent = min(bounds[of_head].x - site.tops[h], MAX_EXPONENT);
                 if (is_known) {
                     exponent = lses[of_head] - site.tops[h];
                 }

@@ -14,7 +14,7 @@ const SHARE_ERROR: f32 = 1e-4;
 // Sums, a division and a product.
 const ROUNDING: f32 = 1e-6;
 // e^80, at which bounds of blocks are cut off.
-const MOST: f32 = 5.5e34;
+const MAX_DROPPED: f32 = 5.5e34;
 
 var<workgroup> least: array<f32, WG>;
 
@@ -30,7 +30,7 @@ fn mass_merge(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
         }
         let share = kept / (kept + dropped * (1.0 + SHARE_ERROR)) * (1.0 - ROUNDING);
         // A share that is no number is certain of nothing.
-        let least = select(0.0, share, share >= 0.0 && dropped < MOST);
+        let least = select(0.0, share, share >= 0.0 && dropped < MAX_DROPPED);
         mass = select(min(mass, least), mass, kept < 0.0);
     }
     least[lane] = mass;

@@ -9,7 +9,7 @@
 //            (block, slot) of each page to fetch
 //   pages    [entries of tables, num_kv_heads] u32: where pages of the lists are, for pages_heads
 // Of each list num_pages pages count, from first_page on in its order. A missing page takes the slot whose last use is the
-// oldest (all uses 255 calls ago or more are alike); slots used at `now` are never taken. Of more than `most` missing pages
+// oldest (all uses 255 calls ago or more are alike); slots used at `now` are never taken. Of more than `max_fetches` missing pages
 // the others are dropped: with `pages` asked for there must be none, so the host keeps all lists within the slots.
 // One workgroup a KV head. Which of equal slots is taken is left open. Bytes moved: 32 a page of a list, 8 a slot.
 // CPU reference: src/cpu/residency.rs
@@ -25,7 +25,7 @@ struct ResidencyParams {
     num_pages: u32,
     num_slots: u32,
     now: u32,
-    most: u32,
+    max_fetches: u32,
     write_pages: u32, // 0: only a wish, nothing attends the lists yet
 }
 
@@ -202,7 +202,7 @@ fn ages_from(first: u32, head: u32) -> array<u32, AT_ONCE> {
     return all;
 }
 
-// Gives up to `most` of `count` missing pages the oldest slots; returns how many.
+// Gives up to `max_fetches` of `count` missing pages the oldest slots; returns how many.
 fn serve(head: u32, base: u32, count: u32, lane: u32) -> u32 {
     for (var first = lane; first < params.num_slots; first += AT_ONCE * WG) {
         var all = ages_from(first, head);
@@ -222,7 +222,7 @@ fn serve(head: u32, base: u32, count: u32, lane: u32) -> u32 {
         sums[lane] += more;
     }
     workgroupBarrier();
-    let served = min(min(count, params.most), sums[1]);
+    let served = min(min(count, params.max_fetches), sums[1]);
     let beyond = select(0u, sums[min(lane + 1u, AGES - 1u)], lane + 1u < AGES);
     if (lane > 0u && sums[lane] >= served && beyond < served) {
         cut = lane;

@@ -5,7 +5,7 @@
 //   norm     [DIM] f32 weight of the RMS norm
 //   entries  [n] vec4<u32>: position that completes the entry, first entry of its state table, slot in out, 0
 //   tables   blocks of the state cache
-//   turns    [n, ROPE / 2] (cos, sin) at the entry's position
+//   angles    [n, ROPE / 2] (cos, sin) at the entry's position
 //   out      [slots, DIM] f32
 // An entry is made of COFF * ratio tokens; with COFF = 2 the first half of them gives its first half of the state. The last
 // ROPE channels are rotated, pairs of neighbours. Grid: (n).
@@ -22,7 +22,7 @@ struct V4CompressParams { ratio: u32, state_block: u32, page: u32, eps: f32 }
 @group(0) @binding(3) var<storage, read> norm: array<f32>;
 @group(0) @binding(4) var<storage, read> entries: array<vec4<u32>>;
 @group(0) @binding(5) var<storage, read> tables: array<u32>;
-@group(0) @binding(6) var<storage, read> turns: array<vec2<f32>>;
+@group(0) @binding(6) var<storage, read> angles: array<vec2<f32>>;
 @group(0) @binding(7) var<storage, read_write> out: array<f32>;
 
 const WG: u32 = 128u;
@@ -51,8 +51,8 @@ fn v4_compress(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
     for (var pair = lane; pair < DIM / 2u; pair += WG) {
         var x = vec2(pooled[pair * 2u] * norm[pair * 2u], pooled[pair * 2u + 1u] * norm[pair * 2u + 1u]) * scale;
         if (pair >= (DIM - ROPE) / 2u) {
-            let turn = turns[group.x * (ROPE / 2u) + pair - (DIM - ROPE) / 2u];
-            x = vec2(x.x * turn.x - x.y * turn.y, x.x * turn.y + x.y * turn.x);
+            let angle = angles[group.x * (ROPE / 2u) + pair - (DIM - ROPE) / 2u];
+            x = vec2(x.x * angle.x - x.y * angle.y, x.x * angle.y + x.y * angle.x);
         }
         out[entry.z * DIM + pair * 2u] = x.x;
         out[entry.z * DIM + pair * 2u + 1u] = x.y;

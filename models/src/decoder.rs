@@ -38,7 +38,7 @@ use attn_kernels::gpu::{Encoded, Gpu, Pass, Pipeline};
 use crate::batch::{Sample, Slice, StepOutput};
 use crate::{DecoderConfig, KvPool, ModelError};
 use activations::Activations;
-use attention::{Attention, Chosen};
+use attention::{Attention, ChoiceBuffer};
 use choices::Choices;
 use draws::DrawState;
 use head::{Head, Reads};
@@ -64,9 +64,9 @@ pub struct Decoder {
     copy: Arc<Pipeline>,
     kv: KvPool,
     views: Views,
-    turns: RopeAngles,
+    angles: RopeAngles,
     /// Angles of layers that see a window, where they are others.
-    window_turns: Option<RopeAngles>,
+    window_angles: Option<RopeAngles>,
     prefill: Prefill,
     cutter: Cutter,
     activations: Activations,
@@ -148,9 +148,9 @@ impl Decoder {
 
     /// Lays a step out.
     fn plan(&mut self, slices: &[Slice<'_>], samples: &[Sample<'_>]) -> Result<Plan, ModelError> {
-        let Self { config, options, turns, prefill, .. } = self;
-        let (views, window_turns) = (&self.views.all, self.window_turns.as_ref());
-        let layout = Layout { config, options, views, prefill: *prefill, turns, window_turns };
+        let Self { config, options, angles, prefill, .. } = self;
+        let (views, window_angles) = (&self.views.all, self.window_angles.as_ref());
+        let layout = Layout { config, options, views, prefill: *prefill, angles, window_angles };
         let mut plan = inputs::plan(&layout, slices, samples)?;
         plan.check_blocks(self.kv.num_blocks())?;
         let selects = self.attention.sparse().is_some_and(sparse::Sparse::selects_everywhere);
@@ -180,7 +180,7 @@ impl Decoder {
         if let Some(choices) = choices {
             let of_layer = |layer: usize| {
                 let chosen = [attention.chosen(layer, plan), mlps.chosen(&weights.layers[layer].mlp)];
-                chosen.into_iter().flatten().map(move |chosen: Chosen<'_>| (layer, chosen))
+                chosen.into_iter().flatten().map(move |chosen: ChoiceBuffer<'_>| (layer, chosen))
             };
             choices.begin(gpu, plan.rows, (0..weights.layers.len()).flat_map(of_layer))?;
         }
@@ -193,14 +193,15 @@ impl Decoder {
         let Self { gpu, config, weights, ops, kv, views, cutter, inputs, attention, keys, .. } = self;
         let (act, residual, mlps) = (&self.activations, &self.residual, &self.mlps);
         let (gpu, mut pass) = (&**gpu, Pass::new("step"));
-        let stream = residual.read(act);
+        let [block_in, block_out] = residual.of_blocks(act);
         let mut ctx = Ctx {
             pass: &mut pass,
             gpu,
             config,
             ops,
             act,
-            residual: stream,
+            block_in,
+            block_out,
             inputs,
             views,
             cutter,

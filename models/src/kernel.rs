@@ -141,7 +141,8 @@ pub fn variants() -> Vec<NamedVariant> {
         |format: Format, epilogue, tiling| matmul::variant(format.module(), epilogue, tiling, blocks, None);
 
     let mut all = Vec::new();
-    all.extend([("write", false), ("add", true)].map(|(part, keep)| baseline(part, bias::variant(keep))));
+    all.push(baseline("write", bias::variant(bias::Form::Store)));
+    all.push(baseline("add", bias::variant(bias::Form::Add)));
     all.extend(FORMATS.map(|format| baseline(short(format), embed::variant(format.module()))));
     all.push(baseline("", adjust_logits::variant()));
     all.push(baseline("", log_prob::variant()));
@@ -159,13 +160,13 @@ pub fn variants() -> Vec<NamedVariant> {
             "q4-normed",
             matmul::variant(module, Epilogue::Store, sliced(1), blocks, Some(level)),
         ));
-        all.push(named("rows", rms_norm::variant(false, matmul::NORM_LANES, level)));
-        all.push(named("added", rms_norm::adding(matmul::NORM_LANES, level)));
-        all.push(named("rms", norm_heads::variant(false, level)));
-        all.push(named("layer", norm_heads::variant(true, level)));
+        all.push(named("rows", rms_norm::variant(rms_norm::Form::Store, matmul::NORM_LANES, level)));
+        all.push(named("added", rms_norm::variant(rms_norm::Form::Add, matmul::NORM_LANES, level)));
+        all.push(named("rms", norm_heads::variant(norm_heads::Norm::Rms, level)));
+        all.push(named("layer", norm_heads::variant(norm_heads::Norm::Layer, level)));
         all.push(named("block", hyper_collapse::variant(4, false, level)));
         all.push(named("head", hyper_collapse::variant(4, true, level)));
-        all.push(named("gather", rms_norm::variant(true, matmul::NORM_LANES, level)));
+        all.push(named("gather", rms_norm::variant(rms_norm::Form::Gather, matmul::NORM_LANES, level)));
         all.push(named("", norm_halves::variant(level)));
     }
     for (part, dtype) in [("f16", KvDtype::F16), ("f32", KvDtype::F32)] {
@@ -231,8 +232,8 @@ fn int8(short: impl Fn(Format) -> &'static str) -> Vec<NamedVariant> {
     all.push(named("q4k-silu_mul", tile(Format::Q4K, Epilogue::SiluMul)));
     for (part, level) in [("", Level::Baseline), ("-subgroup", Level::Subgroup)] {
         let named = |kind: &str, variant| NamedVariant::new(&format!("{kind}{part}"), level, variant);
-        all.push(named("plain", quantize_rows::variant(false, level)));
-        all.push(named("normed", quantize_rows::variant(true, level)));
+        all.push(named("plain", quantize_rows::variant(quantize_rows::Input::Plain, level)));
+        all.push(named("normed", quantize_rows::variant(quantize_rows::Input::Normed, level)));
     }
     all
 }

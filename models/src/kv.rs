@@ -94,7 +94,7 @@ impl KvPool {
     ) -> Result<Self, ModelError> {
         let PoolOptions { num_blocks, offload, selects } = options;
         let shape = plan.shape(config);
-        let mut num_blocks = num_blocks.min(Self::most_blocks(gpu, &plan)).max(2);
+        let mut num_blocks = num_blocks.min(Self::max_blocks(gpu, &plan)).max(2);
         loop {
             match Self::allocate(&plan, num_blocks, |name, words| gpu.buffer(name, words)) {
                 Ok(tensors) => {
@@ -171,7 +171,7 @@ impl KvPool {
 
     /// Blocks that one binding of the device can hold.
     #[must_use]
-    pub fn most_blocks(gpu: &Gpu, plan: &KvPlan) -> u32 {
+    pub fn max_blocks(gpu: &Gpu, plan: &KvPlan) -> u32 {
         let tensors = plan.layout.tensors.iter().filter_map(|tensor| {
             let names = names(&plan.caches[*tensor.layers.first()?].spec);
             Some(page_words(tensor.page_bytes, names) as u64 * 4)
@@ -267,7 +267,7 @@ impl KvPool {
     /// Maximum number of sequences of one step that blocks are selected for: each needs a partition of pages on the
     /// device. `None` where nothing bounds them, for rows beyond a portion take their turn.
     #[must_use]
-    pub fn most_sequences(&self) -> Option<u32> {
+    pub fn max_sequences(&self) -> Option<u32> {
         let slots = self.ring()?.page_slots();
         let rows = slots / (PARTITION / self.shape.block_size).max(1);
         (slots > 0 && rows < ROWS).then_some(rows)

@@ -53,7 +53,7 @@ pub(crate) struct Routes<'a> {
     pub(crate) rows_a_matrix: u32,
     /// Maximum number of rows of a tile.
     pub(crate) tile_rows: u32,
-    pub(crate) most_tiles: u32,
+    pub(crate) max_tiles: u32,
     /// Pairs that share a vector of x.
     pub(crate) x_div: u32,
 }
@@ -104,7 +104,7 @@ impl Matrices {
             let (tiles, order) = (Some(routes.tiles.bind()), Some(routes.order.bind()));
             let buffers = MatmulBuffers { tiles, order, ..shard.buffers(vectors) };
             let [columns, ..] = matmul::grid(tiling, 1, self.cols);
-            pass.dispatch(&pipeline, &params, buffers, [columns, routes.most_tiles, 1]);
+            pass.dispatch(&pipeline, &params, buffers, [columns, routes.max_tiles, 1]);
         }
         Ok(())
     }

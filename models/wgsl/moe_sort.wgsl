@@ -1,12 +1,12 @@
 // Orders pairs of a row and an expert by expert, and cuts them into tiles of at most params.tile pairs of one expert.
-//   experts [pairs];  order [pairs] pairs;  tiles [most_tiles] vec4<u32>: expert, first entry of order, end, 0
+//   experts [pairs];  order [pairs] pairs;  tiles [max_tiles] vec4<u32>: expert, first entry of order, end, 0
 // Pairs of an expert come in any order: what is computed for a pair does not depend on its neighbours. Tiles past the last
 // are empty. An expert behind the last counts as the last. One workgroup. CPU reference: src/cpu/moe_sort.rs
 #import EXPERTS = 8
 
 const WG: u32 = 256u;
 
-struct MoeSortParams { pairs: u32, tile: u32, most_tiles: u32 }
+struct MoeSortParams { pairs: u32, tile: u32, max_tiles: u32 }
 
 @group(0) @binding(0) var<uniform> params: MoeSortParams;
 @group(0) @binding(1) var<storage, read> experts: array<u32>;
@@ -44,7 +44,7 @@ fn moe_sort(@builtin(local_invocation_index) lane: u32) {
         first_tiles[EXPERTS] = tile;
     }
     workgroupBarrier();
-    for (var tile = first_tiles[EXPERTS] + lane; tile < params.most_tiles; tile += WG) {
+    for (var tile = first_tiles[EXPERTS] + lane; tile < params.max_tiles; tile += WG) {
         tiles[tile] = vec4(0u);
     }
     for (var pair = lane; pair < params.pairs; pair += WG) {

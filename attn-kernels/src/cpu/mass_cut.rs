@@ -4,10 +4,10 @@ use sparse_select::topk::order_key;
 
 use crate::kernel::mass_cut::MassCutParams;
 
-/// The blocks that the first turn keeps, `[rows, num_kv_heads]`: of each row the last one, which is known, and as many others by
+/// The blocks that the first round keeps, `[rows, num_kv_heads]`: of each row the last one, which is known, and as many others by
 /// `scores` as suffice when each counts by its bound; f64.
 #[must_use]
-pub fn first_turn(
+pub fn first_round(
     params: &MassCutParams,
     rows: &[[u32; 4]],
     scores: &[f32],

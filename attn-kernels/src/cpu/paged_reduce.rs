@@ -1,7 +1,8 @@
 //! Reference of `paged_reduce`.
 
 use super::attention::Options;
-use super::{f32_of, u32_of};
+use super::f32_of;
+use crate::cast::u32_of;
 use crate::kernel::paged_decode::partitions;
 use crate::kernel::paged_reduce::PagedReduceParams;
 

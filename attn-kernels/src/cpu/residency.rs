@@ -75,7 +75,7 @@ fn of_head(params: &ResidencyParams, head: usize, entries: &[usize], tables: &[u
     let words = HEADER + 2 * params.num_slots as usize;
     let fetches = &mut state.fetches[head * words..][..words];
     let mut served = 0;
-    for (block, slot) in missing.iter().zip(free).take(params.most as usize) {
+    for (block, slot) in missing.iter().zip(free).take(params.max_fetches as usize) {
         let [held, _] = state.slots[slot * heads + head];
         let number = u32::try_from(slot).expect("slots are counted in u32");
         if held > 0 && state.places[place(held - 1)] == number + 2 {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{Buf, Gpu, GpuError, Pass, Pipeline};
+use crate::cast::u32_of;
 use crate::kernel::chunked_prefix::ChunkedPrefix;
 use crate::kernel::lse_merge::{self, LseMergeBuffers, LseMergeParams};
 use crate::kernel::paged_prefill::{self, PagedPrefillBuffers, PagedPrefillParams, Tile};
@@ -158,8 +159,4 @@ impl Keys<'_> {
             pass.dispatch(self.prefill, &params, buffers.clone(), (self.grid)(count));
         }
     }
-}
-
-fn u32_of(n: usize) -> u32 {
-    u32::try_from(n).expect("lists of a step fit in 32 bits")
 }

@@ -27,16 +27,16 @@ struct Long {
 
 /// Maximum sizes of the rows of a dispatch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Most {
+pub struct TopKLimits {
     /// Scores of the longest row.
-    pub scores: u32,
-    /// Scores that a row keeps.
-    pub k: u32,
+    pub max_scores: u32,
+    /// Maximum number of scores that a row keeps.
+    pub max_k: u32,
 }
 
-impl Most {
+impl TopKLimits {
     fn is_long(self) -> bool {
-        self.scores >= LONG && self.k < self.scores
+        self.max_scores >= LONG && self.max_k < self.max_scores
     }
 
     /// u32 of scratch that a row takes.
@@ -47,7 +47,7 @@ impl Most {
 
     fn params(self, rows: u32) -> TopKLongParams {
         let params = TopKParams { rows, out_stride: 0, copies: 1, page_size: 1 };
-        TopKLongParams::new(&params, self.scores, self.k.min(self.scores))
+        TopKLongParams::new(&params, self.max_scores, self.max_k.min(self.max_scores))
     }
 }
 
@@ -65,11 +65,11 @@ impl TopK {
     ///
     /// # Errors
     /// What the device says of kernels and buffers.
-    pub fn reserve(&mut self, gpu: &Gpu, rows: u32, most: Most) -> Result<(), GpuError> {
-        if !most.is_long() {
+    pub fn reserve(&mut self, gpu: &Gpu, rows: u32, limits: TopKLimits) -> Result<(), GpuError> {
+        if !limits.is_long() {
             return Ok(());
         }
-        let lens = most.params(rows).scratch_lens();
+        let lens = limits.params(rows).scratch_lens();
         if self.long.as_ref().is_some_and(|long| long.holds(lens)) {
             return Ok(());
         }
@@ -86,17 +86,17 @@ impl TopK {
         Ok(())
     }
 
-    /// Records the choice from rows within `most`; scores come in whole vec4.
+    /// Records the choice from rows within `limits`; scores come in whole vec4.
     ///
     /// # Panics
     /// Without [room](Self::reserve) for them.
-    pub fn record(&self, pass: &mut Pass, params: &TopKParams, most: Most, buffers: TopKBuffers) {
-        if !most.is_long() {
+    pub fn record(&self, pass: &mut Pass, params: &TopKParams, limits: TopKLimits, buffers: TopKBuffers) {
+        if !limits.is_long() {
             pass.dispatch(&self.short, params, buffers, top_k::grid(params.rows));
             return;
         }
         let long = self.long.as_ref().expect("room is reserved for long rows");
-        let params = TopKLongParams::new(params, most.scores, most.k.min(most.scores));
+        let params = TopKLongParams::new(params, limits.max_scores, limits.max_k.min(limits.max_scores));
         let lens = params.scratch_lens();
         assert!(long.holds(lens), "scratch of {lens:?} u32 in {:?}", long.lens());
         let TopKBuffers { scores, rows, table, out } = buffers;

@@ -28,7 +28,7 @@ params! {
         /// Scale of values in fp8.
         pub v_scale: f32,
         /// Maximum number of keys that a span gathers.
-        pub most_keys: u32,
+        pub max_keys: u32,
     }
 }
 
@@ -75,7 +75,7 @@ pub fn variant(shape: &KvShape, context: Context) -> Variant {
 /// Workgroups for `spans` spans.
 #[must_use]
 pub fn grid(shape: &KvShape, params: &GatherCacheParams, spans: u32) -> [u32; 3] {
-    [(params.most_keys * params.num_kv_heads * (shape.head_dim / 8)).div_ceil(WG), spans, 1]
+    [(params.max_keys * params.num_kv_heads * (shape.head_dim / 8)).div_ceil(WG), spans, 1]
 }
 
 /// Checks `spans`, `[first key, KV length, first row of the output, first entry of the block table]`, and the blocks
@@ -95,7 +95,7 @@ pub fn check(
     let launch = Launch(KERNEL.name);
     shape.validate(params.num_kv_heads)?;
     launch.at_most("spans", spans.len() as u64, 65_535)?;
-    let chunks = u64::from(params.most_keys) * u64::from(params.num_kv_heads) * u64::from(shape.head_dim / 8);
+    let chunks = u64::from(params.max_keys) * u64::from(params.num_kv_heads) * u64::from(shape.head_dim / 8);
     launch.at_most("workgroups of a span", chunks.div_ceil(WG.into()), 65_535)?;
     for (entry, span) in spans.iter().enumerate() {
         let [first, len, row, _] = span.map(u64::from);
@@ -103,7 +103,7 @@ pub fn check(
         launch.entry(
             "end in the output",
             entry,
-            row + (len - first).min(params.most_keys.into()),
+            row + (len - first).min(params.max_keys.into()),
             rows as u64,
         )?;
         // The order of attention is that of positions where there are no lists.

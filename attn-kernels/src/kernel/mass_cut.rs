@@ -1,8 +1,8 @@
 //! Finds the end of a selection that certifies a mass, block by block in the order of their bounds, without a
 //! readback.
 //!
-//! [`TURNS`] alternate with `block_lse`: each finds the fewest blocks that can suffice by what is known of them, whose keys the
-//! next `block_lse` then reads. Most selections settle in a few turns, and what turns are left then does nothing.
+//! [`ROUNDS`] alternate with `block_lse`: each finds the fewest blocks that can suffice by what is known of them, whose keys the
+//! next `block_lse` then reads. Most selections settle in a few rounds, and what rounds are left then does nothing.
 
 use super::LaunchError;
 use super::error::Launch;
@@ -32,8 +32,8 @@ params! {
         pub select_block: u32,
         /// Entries from one list to the next: one more than the most blocks of a row.
         pub list_stride: u32,
-        /// One of [`TURNS`].
-        pub turn: u32,
+        /// One of [`ROUNDS`].
+        pub round: u32,
         /// Minimum ratio of the kept mass to the mass that dropped blocks may hold: `odds` of
         /// `sparse_select::certificate`.
         pub odds: f32,
@@ -68,10 +68,10 @@ pub const ALL: u32 = 2;
 /// Writes the lists.
 pub const LIST: u32 = 4;
 
-/// The turns of a selection, one `block_lse` before each. A turn that adds blocks lowers what is unknown to a share of
-/// `1 - mass`, so that bounds which are n nats above what blocks hold take about `n / ln(1 / (1 - mass))` turns; where that is
+/// The rounds of a selection, one `block_lse` before each. A round that adds blocks lowers what is unknown to a share of
+/// `1 - mass`, so that bounds which are n nats above what blocks hold take about `n / ln(1 / (1 - mass))` rounds; where that is
 /// more than there are, the last one knows all keys.
-pub const TURNS: [u32; 8] = [FIRST, 0, 0, 0, 0, 0, ALL, LIST];
+pub const ROUNDS: [u32; 8] = [FIRST, 0, 0, 0, 0, 0, ALL, LIST];
 
 /// The kernel for `group` query heads a KV head.
 #[must_use]

@@ -149,7 +149,7 @@ pub fn partition_of(shape: &KvShape, num_heads: u32, lanes: Lanes, keys: u64, lo
 
 /// The most partitions of a row of at most `keys` keys, whatever step it is in.
 #[must_use]
-pub fn most_partitions(shape: &KvShape, num_heads: u32, lanes: Lanes, keys: u32) -> u32 {
+pub fn max_partitions(shape: &KvShape, num_heads: u32, lanes: Lanes, keys: u32) -> u32 {
     // Twice as many workgroups as are enough make two partitions of one of the next size; a row is cut at both ends, and
     // evened out for a longer one.
     let filling = 2 * enough(shape, num_heads, lanes) / workgroups(shape, num_heads, lanes);
@@ -233,7 +233,7 @@ pub fn variant(shape: &KvShape, num_heads: u32, lanes: Lanes, attention: &Attent
 /// Codes take more arithmetic a byte, beside which loads of two keys at once, and of several chunks, pay.
 fn by_workgroups(shape: &KvShape, context: Context) -> Variant {
     let tokens = context == Context::Tokens;
-    let (keys, most_ahead) = match shape.dtype.is_code() {
+    let (keys, max_ahead) = match shape.dtype.is_code() {
         false => ("keys_apart", 1),
         true if tokens => ("keys_apart", 4),
         true => ("keys_paired", 4),
@@ -241,7 +241,7 @@ fn by_workgroups(shape: &KvShape, context: Context) -> Variant {
     Variant::new(&KERNEL)
         .module("keys", keys)
         .module("places", if tokens { "places_tokens" } else { "places_blocks" })
-        .size("CHUNKS_AHEAD", chunks_ahead(shape, most_ahead))
+        .size("CHUNKS_AHEAD", chunks_ahead(shape, max_ahead))
 }
 
 /// Chunks of its keys that a lane loads at a time: at most `most`, a power of two.

@@ -29,10 +29,10 @@ pub(super) fn of(shape: &KvShape, lanes: u32, context: Context) -> Variant {
     assert!(serves(shape, lanes), "subgroups of {lanes} lanes for heads of {}", shape.head_dim);
     // One load brings codes of two neighbouring keys; listed tokens have no neighbours.
     let pairs = shape.dtype.is_code() && context != Context::Tokens;
-    let (keys, count, most_ahead) = if pairs { ("lane_key_pair", 2, 2) } else { ("lane_key", 1, 1) };
+    let (keys, count, max_ahead) = if pairs { ("lane_key_pair", 2, 2) } else { ("lane_key", 1, 1) };
     Variant::new(&KERNEL)
         .module("keys", keys)
         .size("KEYS", count)
         .size("SUBGROUP", lanes)
-        .size("CHUNKS_AHEAD", paged_decode::chunks_ahead(shape, most_ahead))
+        .size("CHUNKS_AHEAD", paged_decode::chunks_ahead(shape, max_ahead))
 }

@@ -38,7 +38,7 @@ params! {
         /// Number of the call, from 1 on: what is older was used longer ago.
         pub now: u32,
         /// Maximum number of pages of a head to fetch; the others are dropped.
-        pub most: u32,
+        pub max_fetches: u32,
         /// 1: pages are told where they are; 0 for a wish, which nothing attends yet.
         pub write_pages: u32,
     }

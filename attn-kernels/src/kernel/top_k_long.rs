@@ -56,12 +56,12 @@ bindings! {
 }
 
 impl TopKLongParams {
-    /// Those of `top_k`, for rows of at most `most_scores` scores that select at most `most_k`.
+    /// Those of `top_k`, for rows of at most `max_scores` scores that select at most `max_k`.
     #[must_use]
-    pub fn new(params: &TopKParams, most_scores: u32, most_k: u32) -> Self {
+    pub fn new(params: &TopKParams, max_scores: u32, max_k: u32) -> Self {
         let TopKParams { rows, out_stride, copies, page_size } = *params;
-        let max_groups = top_k_peaks::max_groups(most_scores);
-        let max_chosen = most_k.saturating_add(most_k / 8).clamp(1, max_groups);
+        let max_groups = top_k_peaks::max_groups(max_scores);
+        let max_chosen = max_k.saturating_add(max_k / 8).clamp(1, max_groups);
         Self { rows, out_stride, copies, page_size, max_groups, max_chosen }
     }
 

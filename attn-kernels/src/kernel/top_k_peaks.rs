@@ -48,10 +48,10 @@ pub const GROUP: u32 = 16;
 /// Groups of a workgroup.
 const GROUPS: u32 = 128;
 
-/// Groups of a row of at most `most_scores`, wherever it begins, in whole quads.
+/// Groups of a row of at most `max_scores`, wherever it begins, in whole quads.
 #[must_use]
-pub fn max_groups(most_scores: u32) -> u32 {
-    (most_scores.div_ceil(GROUP) + 1).next_multiple_of(4)
+pub fn max_groups(max_scores: u32) -> u32 {
+    (max_scores.div_ceil(GROUP) + 1).next_multiple_of(4)
 }
 
 /// The kernel.

@@ -45,7 +45,7 @@ bindings! {
         /// Block tables of the cache of states.
         read tables: PhysicalBlock,
         /// Angles at the position of each entry, `[n, rope / 2]`.
-        read turns: Angle,
+        read angles: Angle,
         /// Entries, `[slots, dim]`.
         write out: f32,
     }

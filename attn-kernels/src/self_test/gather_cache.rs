@@ -1,7 +1,7 @@
 //! Cases of `gather_cache`.
 
 use super::layer::Layer;
-use super::options::Asked;
+use super::options::AttentionInputs;
 use super::{Case, count, shape};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
@@ -15,7 +15,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let shape = shape(variant, 2);
     let lens = [150, 1, 0, 70];
     let layer = Layer::new(shape, &lens, 4);
-    let asked = Asked::of(variant, 2, &lens);
+    let asked = AttentionInputs::of(variant, 2, &lens);
     // From the fourth key of the first sequence on; between two sequences a row is left alone.
     let mut spans = Vec::new();
     let mut row = 0;
@@ -29,7 +29,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
         list_stride: asked.list_stride(),
         k_scale: if shape.dtype == KvDtype::Fp8 { 0.5 } else { 1.0 },
         v_scale: if shape.dtype == KvDtype::Fp8 { 4.0 } else { 1.0 },
-        most_keys: 150,
+        max_keys: 150,
     };
     let len = (row * 2 * shape.head_dim) as usize;
     let (mut k_out, mut v_out) = (vec![f32::NAN; len], vec![f32::NAN; len]);

@@ -58,7 +58,7 @@ pub(super) fn block_lse(variant: &Variant) -> Vec<Case> {
     vec![case("the last blocks", 1, &last), case("what a cut added", 0, &added)]
 }
 
-/// The first turn, in which all but the last block count by their bounds; some scores are equal.
+/// The first round, in which all but the last block count by their bounds; some scores are equal.
 pub(super) fn mass_cut(variant: &Variant) -> Vec<Case> {
     let group = size(variant, "GROUP");
     let (kv_heads, select_block) = (2, 32);
@@ -70,7 +70,7 @@ pub(super) fn mass_cut(variant: &Variant) -> Vec<Case> {
         stride,
         select_block,
         list_stride: stride + 1,
-        turn: FIRST | LIST,
+        round: FIRST | LIST,
         odds: 4.0,
         slack: 2.0,
     };
@@ -90,7 +90,7 @@ pub(super) fn mass_cut(variant: &Variant) -> Vec<Case> {
     let rows: Vec<[u32; 4]> = lens.iter().map(|len| [0, *len, 0, 0]).collect();
     let mut lists = vec![77_777_u32; sets * params.list_stride as usize];
     let before = lists.clone();
-    let kept = cpu::mass_cut::first_turn(&params, &rows, &scores, &bounds, &lses);
+    let kept = cpu::mass_cut::first_round(&params, &rows, &scores, &bounds, &lses);
     for (list, kept) in lists.chunks_exact_mut(params.list_stride as usize).zip(&kept) {
         list[0] = count(kept);
         list[1..=kept.len()].copy_from_slice(kept);

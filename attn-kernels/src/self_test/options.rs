@@ -47,7 +47,7 @@ impl Lists {
 
 /// The values behind an [`Attention`].
 #[derive(Clone, Debug, Default)]
-pub struct Asked {
+pub struct AttentionInputs {
     /// Options of the attention.
     pub attention: Attention,
     /// Lists of selected blocks, where not all are attended.
@@ -71,7 +71,7 @@ pub(super) fn tables(variant: &Variant, tables: &[u32], num_kv_heads: u32) -> Ve
     }
 }
 
-impl Asked {
+impl AttentionInputs {
     /// Values for what a variant of an attention kernel computes; where it attends listed blocks, two lists for each of
     /// these lengths.
     pub(super) fn of(variant: &Variant, num_heads: u32, lens: &[u32]) -> Self {

@@ -1,7 +1,7 @@
 //! Cases of `paged_decode` in all its forms.
 
 use super::layer::{ATTENTION, COOP, Layer, queries};
-use super::options::{self, Asked};
+use super::options::{self, AttentionInputs};
 use super::{Case, count, shape, size};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
@@ -28,7 +28,7 @@ fn case(what: &'static str, variant: &Variant, lens: &[u32]) -> Case {
         .map(|(row, (len, table))| [row, *len, *table, 10 * u32::from(row == 1)])
         .collect();
     let lens: Vec<u32> = lens.iter().rev().copied().collect();
-    let asked = Asked::of(variant, num_heads, &lens);
+    let asked = AttentionInputs::of(variant, num_heads, &lens);
     let max_partitions = max_partitions(&asked, &rows);
     let reduced = u32::from(max_partitions > 1);
     let width = num_heads * shape.head_dim;
@@ -77,7 +77,7 @@ fn lanes_of(variant: &Variant) -> Lanes {
 }
 
 /// The most partitions that a row of two KV heads has.
-pub(super) fn max_partitions(asked: &Asked, rows: &[[u32; 4]]) -> u32 {
+pub(super) fn max_partitions(asked: &AttentionInputs, rows: &[[u32; 4]]) -> u32 {
     let options = asked.options();
     let of = |(index, [_, len, _, first]): (usize, &[u32; 4])| {
         let partitions = |head| {

@@ -1,7 +1,7 @@
 //! Cases of `paged_prefill` and `paged_prefill_coop`.
 
 use super::layer::{ATTENTION, COOP, Layer, queries};
-use super::options::{self, Asked};
+use super::options::{self, AttentionInputs};
 use super::{Case, count, dtype, module, shape, size};
 use crate::Variant;
 use crate::cpu::{self, Tolerance};
@@ -61,7 +61,7 @@ fn case(variant: &Variant, shape: KvShape, num_heads: u32, dispatch: &Dispatch<'
         }
         at += rows;
     }
-    let asked = Asked::of(variant, num_heads, &ends);
+    let asked = AttentionInputs::of(variant, num_heads, &ends);
     let width = num_heads * shape.head_dim;
     let params = PagedPrefillParams {
         num_heads,

@@ -1,7 +1,7 @@
 //! Cases of `paged_reduce`.
 
 use super::layer::{ATTENTION, floats};
-use super::options::Asked;
+use super::options::AttentionInputs;
 use super::paged_decode::max_partitions;
 use super::{Case, count, size};
 use crate::Variant;
@@ -14,7 +14,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let lens = [1, 0, PARTITION, PARTITION + 1, 19 * PARTITION + 7, 64 * PARTITION];
     let (num_heads, count) = (6, count(&lens));
     let rows: Vec<[u32; 4]> = (0..count).rev().zip(lens).map(|(row, len)| [row, len, 0, 0]).collect();
-    let asked = Asked::of(variant, num_heads, &lens);
+    let asked = AttentionInputs::of(variant, num_heads, &lens);
     let max_partitions = max_partitions(&asked, &rows);
     let params = PagedReduceParams {
         num_heads,

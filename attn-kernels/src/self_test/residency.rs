@@ -26,7 +26,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
         num_pages: 2 * pages,
         num_slots: SLOTS,
         now: 9,
-        most: 4,
+        max_fetches: 4,
         write_pages: 1,
     };
     // Of the first list nothing is asked. The others see one page of their second block.

@@ -30,11 +30,11 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
         state[..width].copy_from_slice(&kv[p * width..][..width]);
         state[width..].copy_from_slice(&score[p * width..][..width]);
     }
-    let (mut entries, mut turns, mut want) = (Vec::<[u32; 4]>::new(), Vec::new(), Vec::new());
+    let (mut entries, mut angles, mut want) = (Vec::<[u32; 4]>::new(), Vec::new(), Vec::new());
     for (slot, end) in (0..).zip([r, len]) {
         entries.push([u32::try_from(end - 1).expect("few tokens"), 0, slot, 0]);
         let at = ((end - 1) / r * r) as f64;
-        turns.extend((0..rope / 2).map(|pair| {
+        angles.extend((0..rope / 2).map(|pair| {
             let (sin, cos) = (at * THETA.powf(-2.0 * pair as f64 / rope as f64)).sin_cos();
             [f32_of(cos), f32_of(sin)]
         }));
@@ -51,7 +51,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
             .binding(&norm)
             .binding(&entries)
             .binding(&tables)
-            .binding(&turns)
+            .binding(&angles)
             .output(ENTRIES, &want);
     vec![case]
 }

@@ -8,7 +8,7 @@ use attn_kernels::kernel::attention::{Attention, Logit, Mask};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, Tile};
 use attn_kernels::kernel::{KvDtype, KvShape, paged_prefill_coop};
 use attn_kernels::self_test::layer::{Layer, queries};
-use attn_kernels::self_test::options::{Asked, Lists};
+use attn_kernels::self_test::options::{AttentionInputs, Lists};
 
 /// Rows that share lists of selected blocks.
 const QUERY_BLOCK: u32 = paged_prefill_coop::TILE_ROWS;
@@ -21,7 +21,7 @@ struct Prefill {
     q_stride: u32,
     q: Vec<f32>,
     /// Lists are of each query block and KV head.
-    asked: Asked,
+    asked: AttentionInputs,
 }
 
 impl Prefill {
@@ -38,7 +38,7 @@ impl Prefill {
             chunks: chunks.into(),
             q_stride,
             q,
-            asked: Asked::default(),
+            asked: AttentionInputs::default(),
         }
     }
 
@@ -56,7 +56,7 @@ impl Prefill {
 
     /// The same with `attention`; blocks that no row of a sequence sees are taken away.
     fn asking(mut self, attention: Attention) -> Self {
-        self.asked = Asked::new(attention, self.num_heads, 8);
+        self.asked = AttentionInputs::new(attention, self.num_heads, 8);
         for (index, (first, _)) in self.chunks.iter().enumerate() {
             self.layer.recycle(index, attention.mask.first_key(*first));
         }

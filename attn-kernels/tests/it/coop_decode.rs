@@ -8,7 +8,7 @@ use attn_kernels::kernel::paged_decode::{self, Lanes, PagedDecodeParams};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::kernel::{KvDtype, KvShape};
 use attn_kernels::self_test::layer::{Layer, queries};
-use attn_kernels::self_test::options::{Asked, Lists};
+use attn_kernels::self_test::options::{AttentionInputs, Lists};
 
 /// Sequences of these lengths, a row each.
 struct Decode {
@@ -18,7 +18,7 @@ struct Decode {
     /// Keys of a partition.
     partition: u32,
     q: Vec<f32>,
-    asked: Asked,
+    asked: AttentionInputs,
 }
 
 const LENS: [u32; 9] = [1, 15, 16, 17, 0, 300, 33, 1030, 513];
@@ -31,12 +31,12 @@ impl Decode {
         let mut q = queries(LENS.len(), width, width, 3);
         q.iter_mut().for_each(|x| *x *= loud);
         let layer = Layer::new(shape, &LENS, 3);
-        Self { layer, num_heads, lens: LENS.into(), partition, q, asked: Asked::default() }
+        Self { layer, num_heads, lens: LENS.into(), partition, q, asked: AttentionInputs::default() }
     }
 
     /// The same with `attention`; blocks that no key is seen of are taken away.
     fn asking(mut self, attention: Attention) -> Self {
-        self.asked = Asked::new(attention, self.num_heads, 8);
+        self.asked = AttentionInputs::new(attention, self.num_heads, 8);
         for (index, len) in self.lens.clone().iter().enumerate() {
             self.layer.recycle(index, first_key(attention, *len));
         }

@@ -129,12 +129,12 @@ fn with_terms(sums: Sums, chunk: u32, digest: Digest) -> Sums {
     var more = sums;
     for (var h = 0u; h < HEADS; h++) {
         let at = (h * CHUNKS + chunk) * 2u;
-        let low = terms_of(q_tile[at], digest.least_low, digest.most_low);
-        let high = terms_of(q_tile[at + 1u], digest.least_high, digest.most_high);
+        let low = terms_of(q_tile[at], digest.min_low, digest.max_low);
+        let high = terms_of(q_tile[at + 1u], digest.min_high, digest.max_high);
         more.score[h] += dot(low + high, vec4(1.0));
         if (KEEPS_BOUNDS) {
-            let low_size = sizes_of(q_tile[at], digest.least_low, digest.most_low);
-            let high_size = sizes_of(q_tile[at + 1u], digest.least_high, digest.most_high);
+            let low_size = sizes_of(q_tile[at], digest.min_low, digest.max_low);
+            let high_size = sizes_of(q_tile[at + 1u], digest.min_high, digest.max_high);
             more.size[h] += dot(low_size + high_size, vec4(1.0));
         }
     }

@@ -7,7 +7,7 @@ const SLOT: u32 = (LATENT + ROPE) / 8u + 1u;
 
 // Scale of a part of which the largest magnitude is `most`.
 fn part_scale(most: f32) -> f32 {
-    return max(most / MOST, 1e-6);
+    return max(most / MAX_CODE, 1e-6);
 }
 
 fn store_chunk(slot: u32, chunk: u32, scale: f32, low: vec4<f32>, high: vec4<f32>) {

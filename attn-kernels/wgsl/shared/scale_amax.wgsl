@@ -2,5 +2,5 @@
 const BY_ROW: bool = true;
 
 fn scale_of(amax: f32) -> f32 {
-    return max(amax / MOST, 1e-6);
+    return max(amax / MAX_CODE, 1e-6);
 }

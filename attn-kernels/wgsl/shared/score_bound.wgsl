@@ -5,7 +5,7 @@ const VECTORS: u32 = 2u;
 
 // Eight channels: of one page as loaded, and of pages.
 struct Loaded { least: DigestChunk, most: DigestChunk }
-struct Digest { least_low: vec4<f32>, least_high: vec4<f32>, most_low: vec4<f32>, most_high: vec4<f32> }
+struct Digest { min_low: vec4<f32>, min_high: vec4<f32>, max_low: vec4<f32>, max_high: vec4<f32> }
 
 // Chunk `chunk` of one page, `chunks` before that of the maximum.
 fn digest_load(chunk: u32, chunks: u32) -> Loaded {
@@ -19,13 +19,13 @@ fn digest_of(l: Loaded) -> Digest {
     }
     // No key is beyond the largest f32, and 0 times that is 0.
     let most = vec4(LARGEST);
-    return Digest(max(d.least_low, -most), max(d.least_high, -most), min(d.most_low, most), min(d.most_high, most));
+    return Digest(max(d.min_low, -most), max(d.min_high, -most), min(d.max_low, most), min(d.max_high, most));
 }
 
 fn digest_join(a: Digest, b: Digest) -> Digest {
     return Digest(
-        min(a.least_low, b.least_low), min(a.least_high, b.least_high),
-        max(a.most_low, b.most_low), max(a.most_high, b.most_high),
+        min(a.min_low, b.min_low), min(a.min_high, b.min_high),
+        max(a.max_low, b.max_low), max(a.max_high, b.max_high),
     );
 }
 

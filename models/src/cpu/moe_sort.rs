@@ -15,6 +15,6 @@ pub fn moe_sort(params: &MoeSortParams, experts: &[u32]) -> (Vec<u32>, Vec<[u32;
             entry += count;
         }
     }
-    tiles.resize(params.most_tiles as usize, [0; 4]);
+    tiles.resize(params.max_tiles as usize, [0; 4]);
     (order, tiles)
 }

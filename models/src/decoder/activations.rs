@@ -14,7 +14,7 @@ use crate::{DecoderConfig, ModelError};
 #[derive(Debug)]
 pub(super) struct Activations {
     /// Residual stream, `[max_rows, hidden]`.
-    pub(super) hidden: Buf<f32>,
+    pub(super) residual: Buf<f32>,
     /// Normed rows, `[max_rows, hidden]`.
     pub(super) normed: Buf<f32>,
     /// Queries, keys, values, `[max_rows, (num_heads + 2 * num_kv_heads) * head_dim]`.
@@ -49,7 +49,7 @@ impl Activations {
         // What matmuls read.
         let rows_of = |name, len: usize| gpu.buffer::<f32>(name, len + SLACK);
         Ok(Self {
-            hidden: rows_of("hidden", rows * c.hidden_size as usize)?,
+            residual: rows_of("residual", rows * c.hidden_size as usize)?,
             normed: rows_of("normed", rows.max(logits) * c.hidden_size as usize)?,
             qkv: gpu.buffer("qkv", rows * (heads + 2 * kv) * dim)?,
             q: gpu.buffer("q", rows * heads * dim)?,

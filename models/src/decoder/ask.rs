@@ -149,7 +149,7 @@ impl Decoder {
     /// What the device reports.
     ///
     /// # Panics
-    /// When there are more than [`BlockRead::MOST`] blocks.
+    /// When there are more than [`BlockRead::MAX_BLOCKS`] blocks.
     pub fn begin_read(&self, blocks: &[BlockId]) -> Result<BlockRead, ModelError> {
         self.blocks().begin_read(blocks)
     }

@@ -51,8 +51,8 @@ pub(super) enum Attention {
 }
 
 /// Choice of a router or an indexer in the current layer.
-pub(super) struct Chosen<'a> {
-    pub(super) of: ChosenOf,
+pub(super) struct ChoiceBuffer<'a> {
+    pub(super) kind: ChoiceKind,
     pub(super) buffer: &'a Buf<u32>,
     /// Entries from row to row.
     pub(super) stride: usize,
@@ -60,7 +60,7 @@ pub(super) struct Chosen<'a> {
 
 /// Kinds of choices, and how they are laid out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum ChosenOf {
+pub(super) enum ChoiceKind {
     /// `[top_k]` experts.
     Experts,
     /// A list `count, tokens ascending`.
@@ -142,14 +142,14 @@ impl Attention {
         }
         // Their buffers were used by the attention before, but nothing that follows waits for them.
         ctx.pass.split();
-        ctx.on_pages(|pages, site| pages.fetch_wishes(site, layer + 1));
+        ctx.on_pages(|pages, context| pages.fetch_wishes(context, layer + 1));
         if let Some(lists) = self.sparse().and_then(|sparse| sparse.wish_lists(layer)) {
-            ctx.on_pages(|pages, site| pages.wish(site, layer, &lists));
+            ctx.on_pages(|pages, context| pages.wish(context, layer, &lists));
         }
     }
 
     /// Choice of the indexer of a layer, where it has one and the step leaves it a choice.
-    pub(super) fn chosen(&self, layer: usize, plan: &Plan) -> Option<Chosen<'_>> {
+    pub(super) fn chosen(&self, layer: usize, plan: &Plan) -> Option<ChoiceBuffer<'_>> {
         match self {
             Self::Heads(_) => None,
             Self::Latent(latent) => latent.chosen(plan),
@@ -174,7 +174,7 @@ impl Attention {
 }
 
 /// Parameters that attention is built for.
-pub(super) struct Site<'a> {
+pub(super) struct LoadContext<'a> {
     pub(super) gpu: &'a Gpu,
     pub(super) config: &'a DecoderConfig,
     pub(super) options: &'a DecoderOptions,
@@ -183,14 +183,14 @@ pub(super) struct Site<'a> {
 }
 
 impl Attention {
-    pub(super) fn new(site: &Site<'_>, weights: &AttentionWeights) -> Result<Self, ModelError> {
+    pub(super) fn new(load: &LoadContext<'_>, weights: &AttentionWeights) -> Result<Self, ModelError> {
         Ok(match weights {
-            AttentionWeights::Heads(layers) => Self::Heads(Box::new(Heads::new(site, layers)?)),
+            AttentionWeights::Heads(layers) => Self::Heads(Box::new(Heads::new(load, layers)?)),
             AttentionWeights::Latent(config, layers) => {
-                Self::Latent(Box::new(LatentAttention::new(site, *config, layers)?))
+                Self::Latent(Box::new(LatentAttention::new(load, *config, layers)?))
             }
             AttentionWeights::Compressed(config, layers) => {
-                Self::Compressed(Box::new(CompressedAttention::new(site, (**config).clone(), layers)?))
+                Self::Compressed(Box::new(CompressedAttention::new(load, (**config).clone(), layers)?))
             }
         })
     }

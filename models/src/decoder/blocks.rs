@@ -20,7 +20,7 @@ pub struct BlockRead {
 
 impl BlockRead {
     /// Blocks that one read stages.
-    pub const MOST: usize = 32;
+    pub const MAX_BLOCKS: usize = 32;
 }
 
 /// The blocks of a pool.
@@ -90,7 +90,7 @@ impl Blocks<'_> {
     /// Contents of blocks: a page of every buffer of the cache.
     pub(super) fn read(&self, blocks: &[BlockId]) -> Result<Vec<Vec<u32>>, ModelError> {
         let mut contents = Vec::with_capacity(blocks.len());
-        for some in blocks.chunks(BlockRead::MOST) {
+        for some in blocks.chunks(BlockRead::MAX_BLOCKS) {
             contents.append(&mut self.finish_read(self.begin_read(some)?)?);
         }
         Ok(contents)
@@ -98,7 +98,12 @@ impl Blocks<'_> {
 
     /// Begins to read blocks as they are after the steps so far.
     pub(super) fn begin_read(&self, blocks: &[BlockId]) -> Result<BlockRead, ModelError> {
-        assert!(blocks.len() <= BlockRead::MOST, "{} blocks of at most {}", blocks.len(), BlockRead::MOST);
+        assert!(
+            blocks.len() <= BlockRead::MAX_BLOCKS,
+            "{} blocks of at most {}",
+            blocks.len(),
+            BlockRead::MAX_BLOCKS
+        );
         let mut pass = Pass::new("read_blocks");
         let mut runs = Vec::new();
         // Neighbours are read as one: pools hand blocks out in order.

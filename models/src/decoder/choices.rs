@@ -2,7 +2,7 @@
 
 use attn_kernels::gpu::{Gpu, Pass, Read};
 
-use super::attention::{Attention, Chosen, ChosenOf};
+use super::attention::{Attention, ChoiceBuffer, ChoiceKind};
 use super::buffers::GrowBuf;
 use super::inputs::Plan;
 use crate::ModelError;
@@ -19,7 +19,7 @@ pub(super) struct Choices {
 #[derive(Clone, Copy, Debug)]
 struct Part {
     layer: usize,
-    of: ChosenOf,
+    of: ChoiceKind,
     /// First entry in the buffer.
     first: usize,
     /// Entries from row to row.
@@ -36,11 +36,11 @@ impl Choices {
         &mut self,
         gpu: &Gpu,
         rows: u32,
-        chosen: impl Iterator<Item = (usize, Chosen<'a>)>,
+        chosen: impl Iterator<Item = (usize, ChoiceBuffer<'a>)>,
     ) -> Result<(), ModelError> {
         let mut end = 0;
         self.parts.clear();
-        for (layer, Chosen { of, stride, .. }) in chosen {
+        for (layer, ChoiceBuffer { kind: of, stride, .. }) in chosen {
             self.parts.push(Part { layer, of, first: end, stride });
             end += rows as usize * stride;
         }
@@ -53,7 +53,7 @@ impl Choices {
         pass: &mut Pass,
         layer: usize,
         rows: u32,
-        chosen: impl Iterator<Item = Chosen<'a>>,
+        chosen: impl Iterator<Item = ChoiceBuffer<'a>>,
     ) {
         for (part, from) in self.parts.iter().filter(|part| part.layer == layer).zip(chosen) {
             pass.copy(from.buffer, 0..rows as usize * part.stride, &self.buffer, part.first);
@@ -70,13 +70,13 @@ impl Choices {
     pub(super) fn take(&self, attention: &Attention, plan: &Plan, words: &[u32]) -> Vec<Choice> {
         let of_part = |part: &Part| {
             let chosen = |(index, row): (usize, &[u32])| match part.of {
-                ChosenOf::Experts => {
+                ChoiceKind::Experts => {
                     let mut experts = row.to_vec();
                     experts.sort_unstable();
                     experts
                 }
-                ChosenOf::Tokens => row[1..=row[0] as usize].to_vec(),
-                ChosenOf::Entries => attention.entries_at(plan, index, row),
+                ChoiceKind::Tokens => row[1..=row[0] as usize].to_vec(),
+                ChoiceKind::Entries => attention.entries_at(plan, index, row),
             };
             let rows = words[part.first..].chunks_exact(part.stride).take(plan.rows as usize);
             Choice { layer: part.layer, rows: rows.enumerate().map(chosen).collect() }

@@ -68,7 +68,7 @@ impl Head<'_> {
         let mut ids = None;
         if samples > 0 {
             self.logits(ctx, scored, samples)?;
-            ctx.on_pages(|pages, site| pages.fetch_wishes(site, 0));
+            ctx.on_pages(|pages, context| pages.fetch_wishes(context, 0));
             ids = Some(self.draws.record(ctx.pass, &plan.draws, &act.logits)?);
         }
         Ok(Reads {

@@ -63,7 +63,9 @@ pub(super) struct HyperState {
     /// `[max_rows, streams * (1 + streams)]`
     gates: Buf<f32>,
     /// Input of a block, `[max_rows, hidden]`.
-    collapsed: Buf<f32>,
+    block_in: Buf<f32>,
+    /// Sum of what a block adds, `[max_rows, hidden]`.
+    block_out: Buf<f32>,
 }
 
 /// One collapse of the streams.
@@ -73,8 +75,6 @@ struct Collapse<'a> {
     /// Whether it is the last one.
     head: bool,
     to: &'a Buf<f32>,
-    /// Zeros for the block to add to.
-    block: &'a Buf<f32>,
 }
 
 impl Residual {
@@ -96,54 +96,55 @@ impl Residual {
             streams: buffer("streams", streams * config.hidden_size)?,
             mixes: buffer("mixes", hyper_collapse::mixes(streams, false))?,
             gates: buffer("gates", streams * (1 + streams))?,
-            collapsed: buffer("collapsed", config.hidden_size)?,
+            block_in: buffer("block_in", config.hidden_size)?,
+            block_out: buffer("block_out", config.hidden_size)?,
         }))
     }
 
-    /// Returns the input of blocks.
-    pub(super) fn read<'a>(&'a self, act: &'a Activations) -> &'a Buf<f32> {
+    /// Returns what blocks read, and what they add to.
+    pub(super) fn of_blocks<'a>(&'a self, act: &'a Activations) -> [&'a Buf<f32>; 2] {
         match self {
-            Self::One => &act.hidden,
-            Self::Several(state) => &state.collapsed,
+            Self::One => [&act.residual; 2],
+            Self::Several(state) => [&state.block_in, &state.block_out],
         }
     }
 
     /// Makes every stream the embedding.
     pub(super) fn begin(&self, ctx: &mut Ctx<'_>) {
         if let Self::Several(state) = self {
-            state.expand(ctx, &state.first);
+            let embedded = &ctx.act.residual;
+            state.expand(ctx, &state.first, embedded);
         }
     }
 
     /// Leaves what the next block reads, and zeros for it to add to; one stream is read and added to as it is.
     pub(super) fn enter(&self, ctx: &mut Ctx<'_>, layer: usize, half: Half) -> Result<(), ModelError> {
         let Self::Several(state) = self else { return Ok(()) };
-        let (to, block) = (&state.collapsed, &ctx.act.hidden);
         let hyper = &state.weights.layers[layer][half as usize];
-        state.collapse(ctx, &Collapse { hyper, pipeline: &state.collapse, head: false, to, block })
+        state.collapse(ctx, &Collapse { hyper, pipeline: &state.collapse, head: false, to: &state.block_in })
     }
 
     /// Adds what the block made to the streams.
     pub(super) fn leave(&self, ctx: &mut Ctx<'_>) {
         if let Self::Several(state) = self {
-            state.expand(ctx, &state.expand);
+            state.expand(ctx, &state.expand, &state.block_out);
         }
     }
 
     /// Collapses the streams for the last time, into the residual that the output head reads.
     pub(super) fn end(&self, ctx: &mut Ctx<'_>) -> Result<(), ModelError> {
         let Self::Several(state) = self else { return Ok(()) };
-        let (to, block, hyper) = (&ctx.act.hidden, &state.collapsed, &state.weights.end);
-        state.collapse(ctx, &Collapse { hyper, pipeline: &state.last, head: true, to, block })
+        let (to, hyper) = (&ctx.act.residual, &state.weights.end);
+        state.collapse(ctx, &Collapse { hyper, pipeline: &state.last, head: true, to })
     }
 }
 
 impl HyperState {
-    fn expand(&self, ctx: &mut Ctx<'_>, pipeline: &Arc<Pipeline>) {
+    fn expand(&self, ctx: &mut Ctx<'_>, pipeline: &Arc<Pipeline>, block: &Buf<f32>) {
         let (rows, width) = (ctx.rows(), ctx.config.hidden_size);
         let params = HyperExpandParams { rows, width };
         let buffers = HyperExpandBuffers {
-            block: ctx.act.hidden.bind(),
+            block: block.bind(),
             gates: self.gates.bind(),
             streams: self.streams.bind(),
         };
@@ -168,7 +169,7 @@ impl HyperState {
             affine: how.hyper.affine.bind(),
             out: how.to.bind(),
             gates: self.gates.bind(),
-            block: how.block.bind(),
+            block: self.block_out.bind(),
         };
         ctx.pass.dispatch(how.pipeline, &params, buffers, hyper_collapse::grid(ctx.rows()));
         Ok(())

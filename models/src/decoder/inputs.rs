@@ -14,7 +14,7 @@ use super::head::HEAD_ROWS;
 use super::keys::{Fresh, Stream};
 use super::partitions::Cut;
 use super::rope_angles::RopeAngles;
-use super::sparse::Chosen;
+use super::sparse::SelectingRows;
 use super::views::View;
 use super::{DecoderOptions, attention};
 use crate::batch::{Phase, Sample, Slice};
@@ -112,7 +112,7 @@ pub(super) struct ViewRows {
     pub(super) whole: Rows,
     pub(super) selected: Rows,
     /// Rows that blocks are selected for.
-    pub(super) chosen: Vec<Chosen>,
+    pub(super) selecting: Vec<SelectingRows>,
 }
 
 /// Work items of attention.
@@ -133,8 +133,8 @@ pub(super) struct Layout<'a> {
     pub(super) options: &'a DecoderOptions,
     pub(super) views: &'a [View],
     pub(super) prefill: Prefill,
-    pub(super) turns: &'a RopeAngles,
-    pub(super) window_turns: Option<&'a RopeAngles>,
+    pub(super) angles: &'a RopeAngles,
+    pub(super) window_angles: Option<&'a RopeAngles>,
 }
 
 /// Lays `slices` out.
@@ -143,12 +143,12 @@ pub(super) fn plan(
     slices: &[Slice<'_>],
     samples: &[Sample<'_>],
 ) -> Result<Plan, ModelError> {
-    let Layout { config, options, views, prefill, turns, window_turns } = *layout;
+    let Layout { config, options, views, prefill, angles, window_angles } = *layout;
     let mut plan = Plan::default();
     let choose = |view: &View| {
         let sparse = options.sparse.as_ref().filter(|_| view.reach == Reach::Full);
-        let chosen = sparse.map_or_else(Vec::new, |sparse| sparse.choose(slices, view.group));
-        ViewRows { chosen, ..ViewRows::default() }
+        let selecting = sparse.map_or_else(Vec::new, |sparse| sparse.choose(slices, view.group));
+        ViewRows { selecting, ..ViewRows::default() }
     };
     plan.views = views.iter().map(choose).collect();
     let mut last_rows = Vec::with_capacity(slices.len());
@@ -174,9 +174,9 @@ pub(super) fn plan(
             plan.temperatures.push(Angle { cos: f32_of(temperature), sin: 0.0 });
         }
         let positions = slice.first..slice.first + u32_of(slice.tokens.len());
-        turns.extend(positions.clone(), &mut plan.cs);
-        if let Some(turns) = window_turns {
-            turns.extend(positions, &mut plan.window_cs);
+        angles.extend(positions.clone(), &mut plan.cs);
+        if let Some(angles) = window_angles {
+            angles.extend(positions, &mut plan.window_cs);
         }
         push_scored(&mut plan, slice, config.vocab_size)?;
         plan.rows += u32_of(slice.tokens.len());
@@ -231,7 +231,7 @@ impl ViewRows {
             i += self.all.push(work, slice, i, tiles(rows - i), 0);
         }
         let mut i = 0;
-        while i < rows && !self.chosen.is_empty() {
+        while i < rows && !self.selecting.is_empty() {
             let position = slice.first + i;
             i += match self.list(work, slice, position) {
                 None => self.whole.push(work, slice, i, tiles(rows - i), 0),
@@ -248,7 +248,7 @@ impl ViewRows {
 
     /// Lists of selected blocks of the row at `position`; `None` where it attends to everything.
     fn list(&self, work: &Work<'_>, slice: &Slice<'_>, position: u32) -> Option<u32> {
-        let mut chosen = self.chosen.iter().filter(|chosen| chosen.slice == work.index);
+        let mut chosen = self.selecting.iter().filter(|chosen| chosen.slice == work.index);
         match slice.phase {
             Phase::Prefill => chosen.next().map(|chosen| chosen.list_at(position, work.select_block)),
             Phase::Decode => chosen.find(|chosen| chosen.position == position).map(|chosen| chosen.list),
@@ -375,7 +375,7 @@ impl Inputs {
         for (view, rows) in self.views.iter().zip(&plan.views) {
             gpu.write(&view.slots, 0, &rows.slots);
             view.all.write(gpu, &rows.all);
-            if !rows.chosen.is_empty() {
+            if !rows.selecting.is_empty() {
                 view.whole.write(gpu, &rows.whole);
                 view.selected.write(gpu, &rows.selected);
             }

@@ -18,7 +18,7 @@ use crate::cast::u32_of;
 use crate::kv::{Ring, Run};
 use crate::{DecoderConfig, HostTraffic, KvPool, ModelError};
 
-pub(super) use residency::{Bench, Needed, PageSite, Residency, SlotRoom};
+pub(super) use residency::{Bench, Needed, PageContext, Residency, SlotRoom};
 pub(super) use staged::{Fresh, Return};
 pub(super) use stream::{Group, Stream};
 

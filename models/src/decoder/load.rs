@@ -13,7 +13,7 @@ use attn_kernels::kernel::copy_blocks;
 
 use self::used::Used;
 use super::activations::Activations;
-use super::attention::{Attention, AttentionWeights, Forms, HeadWeights, Site, plain_norm};
+use super::attention::{Attention, AttentionWeights, Forms, HeadWeights, LoadContext, plain_norm};
 use super::draws::DrawState;
 use super::hyper::{HyperWeights, Residual};
 use super::inputs::{Inputs, Prefill};
@@ -127,19 +127,19 @@ impl Decoder {
         let max = MaxProduct { rows, width, normed_width: config.hidden_size, precision };
         let kernels = Kernels::new(gpu, max)?;
         let forms = Forms::new(gpu, config, options, kv.shape());
-        let site = Site { gpu, config, options, kv: &kv, views: &views };
+        let load = LoadContext { gpu, config, options, kv: &kv, views: &views };
         Ok(Self {
             ops: Ops::new(gpu, kernels, precision, weights.embedding.format())?,
             copy: gpu.pipeline(&copy_blocks::variant())?,
-            attention: Attention::new(&site, &weights.attention)?,
+            attention: Attention::new(&load, &weights.attention)?,
             keys: KeySource::new(gpu, config, options, &kv)?,
             residual: Residual::new(gpu, config, options, weights.hyper.as_ref())?,
             mlps: Mlps { experts: MoeState::new(gpu, config, options)? },
             activations: Activations::new(gpu, config, options)?,
             inputs: Inputs::new(gpu, config, options, &views.all)?,
             draws: DrawState::new(gpu, config, options)?,
-            turns: RopeAngles::new(&config.rope),
-            window_turns: config.window_rope.as_ref().map(RopeAngles::new),
+            angles: RopeAngles::new(&config.rope),
+            window_angles: config.window_rope.as_ref().map(RopeAngles::new),
             prefill: Prefill {
                 // A GPU has lanes for every row, partition and head at once, and the decode kernel keeps them busier than tiles
                 // whose lanes walk the keys one by one (27,600 against 10,000 tok/s of prefill at 7,680 tokens on an H200).

@@ -1,6 +1,6 @@
 //! Part of a layer that follows attention.
 
-use super::attention::Chosen;
+use super::attention::ChoiceBuffer;
 use super::moe::{Moe, MoeState};
 use super::ops::Ctx;
 use crate::kernel::matmul::Epilogue;
@@ -30,7 +30,7 @@ pub(super) struct Mlps {
 
 impl Mlps {
     /// Choice of the router in the layer at hand, where the layer has one.
-    pub(super) fn chosen(&self, mlp: &Mlp) -> Option<Chosen<'_>> {
+    pub(super) fn chosen(&self, mlp: &Mlp) -> Option<ChoiceBuffer<'_>> {
         match mlp {
             Mlp::Dense { .. } => None,
             Mlp::Experts(_) => self.experts.as_ref().map(MoeState::chosen),

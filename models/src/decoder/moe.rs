@@ -6,7 +6,7 @@ use std::sync::Arc;
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pipeline};
 
 use super::DecoderOptions;
-use super::attention::{Chosen, ChosenOf};
+use super::attention::{ChoiceBuffer, ChoiceKind};
 use super::ops::Ctx;
 use crate::kernel::glu::{self, GluBuffers, GluParams};
 use crate::kernel::matmul::Epilogue;
@@ -121,8 +121,8 @@ impl MoeState {
     }
 
     /// Returns the choice of the current layer.
-    pub(super) fn chosen(&self) -> Chosen<'_> {
-        Chosen { of: ChosenOf::Experts, buffer: &self.experts, stride: self.config.top_k as usize }
+    pub(super) fn chosen(&self) -> ChoiceBuffer<'_> {
+        ChoiceBuffer { kind: ChoiceKind::Experts, buffer: &self.experts, stride: self.config.top_k as usize }
     }
 
     fn glu_params(&self, rows: u32, inner: u32) -> GluParams {
@@ -233,7 +233,7 @@ impl MoeState {
             experts: ids,
             weights,
             biases: down_bias,
-            y: of_rows(&ctx.act.hidden, hidden),
+            y: of_rows(ctx.block_out, hidden),
         };
         ctx.pass.dispatch(&self.combine, &params, buffers, moe_combine::grid(count, hidden));
         Ok(())
@@ -251,12 +251,12 @@ impl MoeState {
         let num_experts = self.config.num_experts;
         let rows_a_matrix = pairs.div_ceil(num_experts);
         let tile = matrices.tile_rows(&ctx.ops.kernels, rows_a_matrix);
-        let most_tiles = moe_sort::most_tiles(pairs, num_experts, tile);
-        let params = MoeSortParams { pairs, tile, most_tiles };
+        let max_tiles = moe_sort::max_tiles(pairs, num_experts, tile);
+        let params = MoeSortParams { pairs, tile, max_tiles };
         let (tiles, order) = (&self.tiles, &self.order);
         let buffers = MoeSortBuffers { experts: experts.clone(), tiles: tiles.bind(), order: order.bind() };
         ctx.pass.dispatch(&self.sort, &params, buffers, [1, 1, 1]);
-        Routes { tiles, order, rows_a_matrix, tile_rows: tile, most_tiles, x_div }
+        Routes { tiles, order, rows_a_matrix, tile_rows: tile, max_tiles, x_div }
     }
 
     fn shared_expert(
@@ -278,7 +278,7 @@ impl MoeState {
             out: self.inner.bind(),
         };
         ctx.pass.dispatch(&self.glu_shared, &params, buffers, glu::grid(rows, width));
-        let (act, hidden) = (ctx.act, ctx.config.hidden_size);
-        ctx.add_product(&shared.down, &self.inner, &act.hidden, hidden)
+        let hidden = ctx.config.hidden_size;
+        ctx.add_product(&shared.down, &self.inner, ctx.block_out, hidden)
     }
 }

@@ -7,7 +7,7 @@ use attn_kernels::rows::Angle;
 
 use super::activations::Activations;
 use super::inputs::{Inputs, Plan, ViewInputs, ViewRows};
-use super::keys::{KeySource, PageSite, Residency};
+use super::keys::{KeySource, PageContext, Residency};
 use super::partitions::Cutter;
 use super::views::Views;
 use crate::cast::u32_of;
@@ -31,8 +31,10 @@ pub(super) struct Ctx<'a> {
     pub(super) config: &'a DecoderConfig,
     pub(super) ops: &'a Ops,
     pub(super) act: &'a Activations,
-    /// Input of a block: the residual, or what is made of several.
-    pub(super) residual: &'a Buf<f32>,
+    /// Rows that a block reads: the residual stream, or a mix of several.
+    pub(super) block_in: &'a Buf<f32>,
+    /// Rows that a block adds to: the residual stream, or zeros in front of several.
+    pub(super) block_out: &'a Buf<f32>,
     pub(super) inputs: &'a Inputs,
     pub(super) views: &'a Views,
     pub(super) cutter: &'a Cutter,
@@ -70,12 +72,12 @@ impl Ops {
             kernels,
             precision,
             embed: gpu.pipeline(&embed::variant(embedding.module()))?,
-            norm: gpu.pipeline(&rms_norm::variant(false, lanes, gpu.level()))?,
-            norm_add: gpu.pipeline(&rms_norm::adding(lanes, gpu.level()))?,
-            norm_gather: gpu.pipeline(&rms_norm::variant(true, lanes, gpu.level()))?,
-            norm_heads: gpu.pipeline(&norm_heads::variant(false, gpu.level()))?,
-            bias: gpu.pipeline(&bias::variant(false))?,
-            bias_add: gpu.pipeline(&bias::variant(true))?,
+            norm: gpu.pipeline(&rms_norm::variant(rms_norm::Form::Store, lanes, gpu.level()))?,
+            norm_add: gpu.pipeline(&rms_norm::variant(rms_norm::Form::Add, lanes, gpu.level()))?,
+            norm_gather: gpu.pipeline(&rms_norm::variant(rms_norm::Form::Gather, lanes, gpu.level()))?,
+            norm_heads: gpu.pipeline(&norm_heads::variant(norm_heads::Norm::Rms, gpu.level()))?,
+            bias: gpu.pipeline(&bias::variant(bias::Form::Store))?,
+            bias_add: gpu.pipeline(&bias::variant(bias::Form::Add))?,
             log_prob: gpu.pipeline(&log_prob::variant())?,
         })
     }
@@ -142,7 +144,7 @@ impl<'a> Ctx<'a> {
                 tokens: self.inputs.tokens.bind(),
                 wq: shard.quants.bind(),
                 ws: shard.scales.bind(),
-                out: self.act.hidden.bind(),
+                out: self.act.residual.bind(),
             };
             self.pass.dispatch(&self.ops.embed, &params, buffers, embed::grid(rows, width));
         }
@@ -174,14 +176,14 @@ impl<'a> Ctx<'a> {
         norm: Option<&Buf<f32>>,
     ) -> Result<(), ModelError> {
         let (act, width, eps) = (self.act, self.config.hidden_size, self.config.rms_norm_eps);
-        let Some(weight) = norm else { return self.add_product(matrix, x, &act.hidden, width) };
+        let Some(weight) = norm else { return self.add_product(matrix, x, self.block_out, width) };
         self.store_product(matrix, x, &act.normed, width)?;
         let params = RmsNormParams { rows: self.rows(), width, eps, first: 0 };
         let buffers = RmsNormBuffers {
             x: act.normed.bind(),
             sources: self.inputs.gather.bind(),
             weight: weight.bind(),
-            out: act.hidden.bind(),
+            out: self.block_out.bind(),
         };
         self.pass.dispatch(&self.ops.norm_add, &params, buffers, rms_norm::grid(self.rows()));
         Ok(())
@@ -238,12 +240,12 @@ impl<'a> Ctx<'a> {
     {
         let eps = self.config.rms_norm_eps;
         if inside {
-            return (self.residual, Some(Norm { weight, eps }));
+            return (self.block_in, Some(Norm { weight, eps }));
         }
         let params = RmsNormParams { rows: self.rows(), width: self.config.hidden_size, eps, first: 0 };
         let normed = &self.act.normed;
         let buffers = RmsNormBuffers {
-            x: self.residual.bind(),
+            x: self.block_in.bind(),
             sources: self.inputs.gather.bind(),
             weight: weight.bind(),
             out: normed.bind(),
@@ -257,7 +259,7 @@ impl<'a> Ctx<'a> {
         let c = self.config;
         let params = RmsNormParams { rows, width: c.hidden_size, eps: c.rms_norm_eps, first };
         let buffers = RmsNormBuffers {
-            x: self.act.hidden.bind(),
+            x: self.act.residual.bind(),
             sources: self.inputs.gather.bind(),
             weight: weight.bind(),
             out: self.act.normed.bind(),
@@ -327,10 +329,10 @@ impl<'a> Ctx<'a> {
 
 impl Ctx<'_> {
     /// Records with the slots for selected pages, where there are some.
-    pub(super) fn on_pages(&mut self, record: impl FnOnce(&mut Residency, &mut PageSite<'_>)) {
-        let mut site = PageSite { pass: self.pass, kv: self.kv, tables: &self.inputs.tables };
+    pub(super) fn on_pages(&mut self, record: impl FnOnce(&mut Residency, &mut PageContext<'_>)) {
+        let mut context = PageContext { pass: self.pass, kv: self.kv, tables: &self.inputs.tables };
         if let Some(pages) = self.keys.pages_mut() {
-            record(pages, &mut site);
+            record(pages, &mut context);
         }
     }
 }

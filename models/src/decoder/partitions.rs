@@ -98,7 +98,7 @@ impl Cutter {
     pub(super) fn max_listed(&self, rows: &Rows) -> u32 {
         let keys = rows.decode.iter().map(|row| u64::from(row.len)).sum();
         let of =
-            |keys| paged_decode::most_partitions(&self.shape, self.num_heads, self.lanes(keys), rows.longest);
+            |keys| paged_decode::max_partitions(&self.shape, self.num_heads, self.lanes(keys), rows.longest);
         partitions(PARTITION, 0, rows.longest).max(of(0)).max(of(keys))
     }
 

@@ -17,7 +17,7 @@ pub(super) struct RowTask<'a> {
     pub(super) layer: usize,
     pub(super) rows: &'a [DecodeRow],
     /// Keys that a row attends at most.
-    pub(super) most_keys: u32,
+    pub(super) max_keys: u32,
     pub(super) max_partitions: u32,
     pub(super) keys: Keys<'a>,
 }
@@ -80,7 +80,7 @@ pub(super) fn attend_rows(ctx: &mut Ctx<'_>, task: &RowTask<'_>, kernel: &impl R
 /// End of the keys that rows of a task attend.
 fn end(task: &RowTask<'_>, rows: &Range<usize>) -> u32 {
     let longest = task.rows[rows.clone()].iter().map(|row| row.len).max().unwrap_or(0);
-    longest.min(task.most_keys)
+    longest.min(task.max_keys)
 }
 
 fn attend_chunks(

@@ -64,14 +64,14 @@ mod tests {
     fn sums_of_angles_are_angles() {
         let rope =
             Rope { theta: 500_000.0, rotary_dims: 128, interleaved: false, scaling: RopeScaling::None };
-        let turns = RopeAngles::new(&rope);
+        let cached = RopeAngles::new(&rope);
         for positions in [0..200, 4_095..4_097, 1_048_000..1_048_200] {
             let mut together = Vec::new();
-            turns.extend(positions.clone(), &mut together);
+            cached.extend(positions.clone(), &mut together);
             let mut alone = Vec::new();
-            positions.clone().for_each(|position| turns.extend(position..position + 1, &mut alone));
+            positions.clone().for_each(|position| cached.extend(position..position + 1, &mut alone));
             assert_eq!(together, alone, "positions {positions:?} have other angles in company");
-            let direct = positions.flat_map(|position| angles(&turns.inv_freq, position));
+            let direct = positions.flat_map(|position| angles(&cached.inv_freq, position));
             for (got, want) in together.iter().zip(direct) {
                 for (got, want) in [got.cos, got.sin].into_iter().zip(want) {
                     assert!((f64::from(got) - want).abs() < 6e-8, "{got} is not {want}");

@@ -21,14 +21,14 @@ use sparse_select::Selection;
 use sparse_select::digest::DigestFormat;
 use sparse_select::policy::num_blocks;
 
-use super::attention::{Forms, HeadKernels, Site};
+use super::attention::{Forms, HeadKernels, LoadContext};
 use super::buffers::GrowBuf;
 use super::inputs::{Plan, ViewRows};
 use super::views::Views;
 use crate::batch::{Phase, Slice, StepOutput};
 use crate::sparse::{Attended, Place as Where, SparseOptions, Tally};
 use crate::{DecoderConfig, KvPool, ModelError, Reach};
-pub(super) use choose::Chosen;
+pub(super) use choose::SelectingRows;
 use device::Ranker;
 use estimate::Estimator;
 use host::OnHost;
@@ -73,18 +73,18 @@ enum Selector {
 
 impl Selector {
     /// The selector of a policy; `selects` names the layers that select themselves.
-    fn new(site: &Site<'_>, options: &SparseOptions, selects: &[bool]) -> Result<Self, ModelError> {
+    fn new(load: &LoadContext<'_>, options: &SparseOptions, selects: &[bool]) -> Result<Self, ModelError> {
         let policy = &*options.policy;
         if options.place == Where::Device && !options.measure {
-            if let Some(ranker) = Ranker::new(site, policy, selects)? {
+            if let Some(ranker) = Ranker::new(load, policy, selects)? {
                 return Ok(Self::Ranked(Box::new(ranker)));
             }
-            if let Some(estimator) = Estimator::new(site, policy)? {
+            if let Some(estimator) = Estimator::new(load, policy)? {
                 return Ok(Self::Estimated(Box::new(estimator)));
             }
         }
         Ok(match policy.support().query || options.measure {
-            true => Self::OnHost(OnHost::new(*site.kv.shape(), selects.len())),
+            true => Self::OnHost(OnHost::new(*load.kv.shape(), selects.len())),
             false => Self::ByPosition,
         })
     }
@@ -128,8 +128,12 @@ pub(super) struct Begin<'a> {
 const ALIGN: usize = 64;
 
 impl Sparse {
-    pub(super) fn new(site: &Site<'_>, options: &SparseOptions, forms: Forms) -> Result<Self, ModelError> {
-        let Site { gpu, config, kv, views, .. } = *site;
+    pub(super) fn new(
+        load: &LoadContext<'_>,
+        options: &SparseOptions,
+        forms: Forms,
+    ) -> Result<Self, ModelError> {
+        let LoadContext { gpu, config, kv, views, .. } = *load;
         let shape = kv.shape();
         options.check(shape.block_size)?;
         let num_layers = views.of_layers.len();
@@ -140,7 +144,7 @@ impl Sparse {
         let pages = if kv.page_slots() > 0 { Pages::OfHeads } else { Pages::Shared };
         let kind = Kind { pages, sinks: config.sinks, ..Kind::blocks(options.policy.block_size().get()) };
         Ok(Self {
-            selector: Selector::new(site, options, &selects)?,
+            selector: Selector::new(load, options, &selects)?,
             options: options.clone(),
             num_heads: config.num_heads as usize,
             num_kv_heads: shape.num_kv_heads as usize,
@@ -199,8 +203,8 @@ impl Sparse {
             if !self.is_sparse_in(plan, layer) {
                 continue;
             }
-            let select = |chosen: &Chosen| self.options.select(chosen, layer, None, self.digests);
-            let selections: Vec<Selection> = plan.chosen.iter().map(select).collect::<Result<_, _>>()?;
+            let select = |chosen: &SelectingRows| self.options.select(chosen, layer, None, self.digests);
+            let selections: Vec<Selection> = plan.selecting.iter().map(select).collect::<Result<_, _>>()?;
             let (lists, stride) = self.lay_out(plan, &selections);
             self.count(plan, layer, selections, None);
             // Layers mostly agree.
@@ -217,7 +221,7 @@ impl Sparse {
 
     /// Whether blocks are selected in a layer.
     pub(super) fn is_sparse_in(&self, plan: &ViewRows, layer: usize) -> bool {
-        !plan.chosen.is_empty() && !self.is_dense(layer)
+        !plan.selecting.is_empty() && !self.is_dense(layer)
     }
 
     /// Takes the lists of `layer` that were selected on the host.
@@ -263,7 +267,7 @@ impl Sparse {
     /// Lists of all groups and KV heads, and the entries from one to the next.
     fn lay_out(&self, plan: &ViewRows, selections: &[Selection]) -> (Vec<u32>, u32) {
         let mut lists = Vec::new();
-        for (chosen, selection) in plan.chosen.iter().zip(selections) {
+        for (chosen, selection) in plan.selecting.iter().zip(selections) {
             for list in 0..chosen.lists as usize {
                 let heads = 0..self.num_kv_heads;
                 lists.extend(heads.map(|head| self.options.blocks(chosen, selection, head, list)));
@@ -284,7 +288,7 @@ impl Sparse {
     /// Counts what the selections of a layer attend.
     fn count(&mut self, plan: &ViewRows, layer: usize, selections: Vec<Selection>, masses: Option<&[f64]>) {
         let remembers = !self.options.policy.support().query;
-        for (i, (chosen, selection)) in plan.chosen.iter().zip(selections).enumerate() {
+        for (i, (chosen, selection)) in plan.selecting.iter().zip(selections).enumerate() {
             let mut blocks = Vec::new();
             for list in 0..chosen.lists as usize {
                 for head in 0..self.num_kv_heads {
@@ -314,7 +318,7 @@ impl Sparse {
         let sparse = self.is_sparse_in(plan, layer);
         for (index, (slice, attended)) in slices.iter().zip(&mut self.attended).enumerate() {
             let Some(attended) = attended else { continue };
-            let chosen = plan.chosen.iter().filter(|chosen| sparse && chosen.slice == index);
+            let chosen = plan.selecting.iter().filter(|chosen| sparse && chosen.slice == index);
             let rows = slice.tokens.len() - chosen.map(|chosen| chosen.rows).sum::<usize>();
             let end = slice.first as usize + rows;
             let lists: u64 = match slice.phase {
@@ -338,5 +342,5 @@ impl Sparse {
 
 /// A view whose rows blocks are selected for: all layers of full attention choose the same rows, whichever group they are in.
 fn choosing(plan: &Plan) -> Option<&ViewRows> {
-    plan.views.iter().find(|view| !view.chosen.is_empty())
+    plan.views.iter().find(|view| !view.selecting.is_empty())
 }

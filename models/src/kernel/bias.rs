@@ -39,10 +39,19 @@ bindings! {
 
 const WG: u32 = 64;
 
-/// The kernel; with `keep` it adds to what is there.
+/// Relation of the bias to what the rows hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// It replaces what is there.
+    Store,
+    /// It is added to what is there.
+    Add,
+}
+
+/// The kernel in one form.
 #[must_use]
-pub fn variant(keep: bool) -> Variant {
-    Variant::new(&KERNEL).size("KEEP", u32::from(keep)).constant("WG", WG)
+pub fn variant(form: Form) -> Variant {
+    Variant::new(&KERNEL).size("KEEP", u32::from(form == Form::Add)).constant("WG", WG)
 }
 
 /// Workgroups for `rows` rows of `cols` columns.

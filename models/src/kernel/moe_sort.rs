@@ -19,8 +19,8 @@ params! {
         pub pairs: u32,
         /// Maximum number of pairs of a tile.
         pub tile: u32,
-        /// Tiles that the matmul runs: see [`most_tiles`].
-        pub most_tiles: u32,
+        /// Tiles that the matmul runs: see [`max_tiles`].
+        pub max_tiles: u32,
     }
 }
 
@@ -44,7 +44,7 @@ pub fn variant(experts: u32) -> Variant {
 
 /// Tiles that `pairs` pairs make at most: every expert that has any may have one that is not full.
 #[must_use]
-pub fn most_tiles(pairs: u32, experts: u32, tile: u32) -> u32 {
+pub fn max_tiles(pairs: u32, experts: u32, tile: u32) -> u32 {
     let begun = pairs.min(experts);
     begun + (pairs - begun) / tile
 }

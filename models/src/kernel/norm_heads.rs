@@ -44,11 +44,20 @@ bindings! {
 /// Lanes a run.
 const LANES: u32 = 64;
 
-/// The kernel; `centred` takes the mean off first, which makes a layer norm of an RMS norm.
+/// Kinds of norms.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Norm {
+    /// RMS norm.
+    Rms,
+    /// Layer norm, which subtracts the mean first.
+    Layer,
+}
+
+/// The kernel for one kind of norm.
 #[must_use]
-pub fn variant(centred: bool, level: Level) -> Variant {
+pub fn variant(norm: Norm, level: Level) -> Variant {
     Variant::new(&KERNEL)
-        .size("CENTRED", u32::from(centred))
+        .size("CENTRED", u32::from(norm == Norm::Layer))
         .size("WG", LANES)
         .module("reduce", if level == Level::Baseline { "reduce_tree" } else { "reduce_subgroup" })
 }

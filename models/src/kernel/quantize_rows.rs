@@ -45,9 +45,19 @@ bindings! {
 /// Lanes of a workgroup, of four elements each.
 const LANES: u32 = 256;
 
-/// The kernel, behind an RMS norm with `norm`.
+/// Treatment of rows before they become codes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Input {
+    /// Rows as they are.
+    Plain,
+    /// Rows behind an RMS norm.
+    Normed,
+}
+
+/// The kernel for one kind of input.
 #[must_use]
-pub fn variant(norm: bool, level: Level) -> Variant {
+pub fn variant(input: Input, level: Level) -> Variant {
+    let norm = input == Input::Normed;
     Variant::new(&KERNEL)
         .with_if("weight", norm)
         .size("WG", LANES)

@@ -40,24 +40,25 @@ bindings! {
     }
 }
 
-/// The kernel with `lanes` lanes a row; with `gather` row `i` of the output comes from row `sources[first + i]`.
-#[must_use]
-pub fn variant(gather: bool, lanes: u32, level: Level) -> Variant {
-    of(gather, false, lanes, level)
+/// Source of the rows, and what becomes of the normed ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// Row `i` is stored as row `i`.
+    Store,
+    /// Row `sources[first + i]` is stored as row `i`.
+    Gather,
+    /// Row `i` is added to row `i` of `out`.
+    Add,
 }
 
-fn of(gather: bool, add: bool, lanes: u32, level: Level) -> Variant {
+/// The kernel with `lanes` lanes a row.
+#[must_use]
+pub fn variant(form: Form, lanes: u32, level: Level) -> Variant {
     Variant::new(&KERNEL)
-        .size("GATHER", u32::from(gather))
-        .size("ADD", u32::from(add))
+        .size("GATHER", u32::from(form == Form::Gather))
+        .size("ADD", u32::from(form == Form::Add))
         .size("WG", lanes)
         .module("reduce", if level == Level::Baseline { "reduce_tree" } else { "reduce_subgroup" })
-}
-
-/// The kernel that adds normed rows to `out`.
-#[must_use]
-pub fn adding(lanes: u32, level: Level) -> Variant {
-    of(false, true, lanes, level)
 }
 
 /// Workgroups for `rows` rows.

@@ -35,7 +35,7 @@ pub(crate) enum Key {
     /// `matmul_int8_tile`
     CodesTile { format: Format, epilogue: Epilogue },
     /// `quantize_rows`
-    Quantize { norm: bool },
+    Quantize { input: quantize_rows::Input },
     /// `norm_halves`
     NormHalves,
     /// `matmul_coop`
@@ -120,7 +120,8 @@ impl Kernels {
             x_stride: width / 4,
             eps: norm.map_or(0.0, |norm| norm.eps),
         };
-        let pipeline = self.pipeline(Key::Quantize { norm: norm.is_some() })?;
+        let input = if norm.is_some() { quantize_rows::Input::Normed } else { quantize_rows::Input::Plain };
+        let pipeline = self.pipeline(Key::Quantize { input })?;
         let Scratch { codes, scales, .. } = &self.scratch;
         let buffers = QuantizeRowsBuffers {
             x: product.x.bind(),
@@ -179,7 +180,7 @@ impl Kernels {
                 let slices = matmul_int8::slices(epilogue, self.max_lanes());
                 matmul_int8_tile::variant(format.module(), epilogue, slices)
             }
-            Key::Quantize { norm } => quantize_rows::variant(norm, level),
+            Key::Quantize { input } => quantize_rows::variant(input, level),
             Key::NormHalves => norm_halves::variant(level),
             Key::Coop { format, epilogue, activations, tile } => {
                 matmul_coop::variant(format.module(), epilogue, activations, tile)

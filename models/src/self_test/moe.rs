@@ -81,8 +81,8 @@ pub(super) fn sort(variant: &Variant) -> Vec<Case> {
     let experts = size(variant, "EXPERTS");
     let case = |what, ids: &[u32], ordered: bool| {
         let pairs = u32::try_from(ids.len()).expect("a few pairs");
-        let most_tiles = moe_sort::most_tiles(pairs, experts, 4);
-        let params = MoeSortParams { pairs, tile: 4, most_tiles };
+        let max_tiles = moe_sort::max_tiles(pairs, experts, 4);
+        let params = MoeSortParams { pairs, tile: 4, max_tiles };
         let clamped: Vec<u32> = ids.iter().map(|id| (*id).min(experts - 1)).collect();
         let (order, tiles) = cpu::moe_sort::moe_sort(&params, &clamped);
         let case = Case::new(what, variant, &params, [1, 1, 1])
@@ -187,9 +187,9 @@ pub(super) fn several(variant: &Variant, tiling: Tiling) -> Case {
         let tensor = &tensors[*expert as usize..=*expert as usize];
         cpu::matmul::matmul(&one, crate::kernel::matmul::Epilogue::Store, &x[vector * width..], tensor, y);
     }
-    let most_tiles = moe_sort::most_tiles(results, matrices, tiling.rows);
+    let max_tiles = moe_sort::max_tiles(results, matrices, tiling.rows);
     let [columns, row_tiles, _] = crate::kernel::matmul::grid(tiling, rows, cols);
-    let grid = if routed { [columns, most_tiles, 1] } else { [columns, row_tiles, matrices] };
+    let grid = if routed { [columns, max_tiles, 1] } else { [columns, row_tiles, matrices] };
     let case = Case::new("rows of several matrices", variant, &params, grid)
         .binding(&x)
         .binding(&packed.quants)
@@ -198,7 +198,7 @@ pub(super) fn several(variant: &Variant, tiling: Tiling) -> Case {
     if !routed {
         return case;
     }
-    let sort = MoeSortParams { pairs: results, tile: tiling.rows, most_tiles };
+    let sort = MoeSortParams { pairs: results, tile: tiling.rows, max_tiles };
     let (order, tiles) = cpu::moe_sort::moe_sort(&sort, &experts);
     case.binding(&tiles).binding(&order)
 }

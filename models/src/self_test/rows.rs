@@ -81,7 +81,7 @@ pub(super) fn log_prob(variant: &Variant) -> Vec<Case> {
 }
 
 /// Cosine and sine of random angles, `[rows, pairs]`.
-fn turns(rows: u32, pairs: u32) -> Vec<[f32; 2]> {
+fn angles(rows: u32, pairs: u32) -> Vec<[f32; 2]> {
     let angles = floats((rows * pairs) as usize, 1);
     angles.iter().map(|angle| [(angle * 4.0).cos(), (angle * 4.0).sin()]).collect()
 }
@@ -92,7 +92,7 @@ pub(super) fn rope(variant: &Variant) -> Vec<Case> {
     let of = |what, pairs, back| {
         let stride = 3 * head_dim + 5;
         let params = RopeParams { rows: 7, heads: 3, stride, pairs, first: 0, back };
-        let (cs, before) = (turns(7, pairs), floats((7 * params.stride) as usize, 2));
+        let (cs, before) = (angles(7, pairs), floats((7 * params.stride) as usize, 2));
         let mut want = before.clone();
         cpu::rope::rope(head_dim as usize, interleaved, &params, &cs, &mut want);
         Case::new(what, variant, &params, rope::grid(7, 3, pairs))
@@ -108,7 +108,7 @@ pub(super) fn rope_append(variant: &Variant) -> Vec<Case> {
     let interleaved = size(variant, "INTERLEAVED") == 1;
     let params = RopeAppendParams { rows, num_heads, num_kv_heads: 2, pairs };
     let qkv = floats((rows * (num_heads + 4) * shape.head_dim) as usize, 2);
-    let (num_blocks, cs) = (3, turns(rows, pairs));
+    let (num_blocks, cs) = (3, angles(rows, pairs));
     let slot =
         |row: u32| if row == 4 { -1 } else { (row * 5 % (num_blocks * shape.block_size)).cast_signed() };
     let slots: Vec<i32> = (0..rows).map(slot).collect();

@@ -75,7 +75,7 @@ impl Engine {
         let cache = KvCacheConfig::new(decoder.kv().num_blocks(), groups, limits);
         let cache = cache.hash_seed(tiers::hash_seed(options));
         // Each sequence takes a part of the ring through which blocks on the host pass.
-        let running = decoder.kv().most_sequences().map_or(seqs, |most| most.min(seqs));
+        let running = decoder.kv().max_sequences().map_or(seqs, |most| most.min(seqs));
         let mut plans = SchedulerConfig::new(budget, running);
         plans.long_prefill_token_threshold = options.chunk;
         plans.policy = options.order;

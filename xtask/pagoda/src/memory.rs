@@ -23,7 +23,7 @@ pub(crate) fn num_blocks(
         return Ok(blocks);
     }
     let block_bytes = plan.block_bytes();
-    let most = u64::from(KvPool::most_blocks(gpu, plan));
+    let most = u64::from(KvPool::max_blocks(gpu, plan));
     let (budget_bytes, wanted) = match options.kv_memory {
         Some(bytes) => (bytes, most),
         None => (free_bytes(gpu), max_used_blocks),

@@ -210,7 +210,7 @@ impl Model {
         let blocks = decoder.kv().device_blocks();
         if blocks < num_blocks {
             if let Some(wanted) = options.kv_blocks {
-                let limit = KvPool::most_blocks(&gpu, &plan);
+                let limit = KvPool::max_blocks(&gpu, &plan);
                 return Err(Error::KvBlocks { wanted, blocks, limit });
             }
             options.notes.tell(&Note::FewerBlocks { blocks, wanted: num_blocks });

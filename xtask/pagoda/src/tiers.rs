@@ -182,7 +182,7 @@ impl Tiers {
         let staged = usize::try_from(STAGED_BYTES / block_bytes).expect("256 MiB are counted in 32 bits");
         let load = prefetching(options);
         let room = staged.min(load.prefetch_cache_size).max(16);
-        let waiting_depth = staged.clamp(save::MOST, StoreConfig::UCM.waiting_depth);
+        let waiting_depth = staged.clamp(save::MAX_BLOCKS, StoreConfig::UCM.waiting_depth);
         let dump = StoreConfig::UCM.streams(4).waiting_depth(waiting_depth);
         Ok(Self {
             loader: prefetch::engine::Engine::new(stack.clone(), load.prefetch_cache_size(room))?,

@@ -39,7 +39,7 @@ pub(super) struct Replay {
     /// Share of the prompt tokens found in the prefix cache.
     hit_rate: f64,
     pool_blocks: u32,
-    most_blocks: u32,
+    max_blocks: u32,
     usage: Vec<Usage>,
 }
 
@@ -209,7 +209,7 @@ impl Recorder {
             preemptions,
             hit_rate: self.cached_tokens as f64 / prompt_tokens as f64,
             pool_blocks: engine.scheduler().cache().pool().num_usable(),
-            most_blocks: self.usage.iter().map(|usage| usage.blocks).max().unwrap_or(0),
+            max_blocks: self.usage.iter().map(|usage| usage.blocks).max().unwrap_or(0),
             usage: self.usage,
         }
     }
@@ -274,7 +274,7 @@ fn print(args: &BenchArgs, replay: &Replay) -> Result<()> {
     }
     println!(
         "    {} preemptions, hit rate {:.3}, at most {} of {} blocks",
-        replay.preemptions, replay.hit_rate, replay.most_blocks, replay.pool_blocks
+        replay.preemptions, replay.hit_rate, replay.max_blocks, replay.pool_blocks
     );
     Ok(())
 }

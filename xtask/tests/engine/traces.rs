@@ -33,7 +33,7 @@ fn a_trace_is_replayed_and_told() {
     assert!(number("preemptions") > 0.0, "13 blocks hold two requests of up to 102 tokens");
     // All but the first of a burst find the prefix, of 32 tokens in prompts of 40 to 72.
     assert!((0.3..0.8).contains(&number("hit_rate")), "{row}");
-    assert_eq!((number("pool_blocks"), number("most_blocks") <= 13.0), (13.0, true));
+    assert_eq!((number("pool_blocks"), number("max_blocks") <= 13.0), (13.0, true));
     for times in ["ttft_ms", "inter_token_ms", "latency_ms"] {
         let [p50, p90, p99] = ["p50", "p90", "p99"].map(|p| row[times][p].as_f64().unwrap());
         assert!(0.0 < p50 && p50 <= p90 && p90 <= p99, "{times}: {p50}, {p90}, {p99}");

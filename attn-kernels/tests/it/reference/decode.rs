@@ -2,7 +2,7 @@
 
 use super::device::{assert_close, dispatch};
 use super::layer::{ATTENTION, Layer, queries};
-use super::options::{Asked, Lists};
+use super::options::{AttentionInputs, Lists};
 use attn_kernels::Level;
 use attn_kernels::cpu;
 use attn_kernels::cpu::attention::attend;
@@ -24,7 +24,7 @@ pub(crate) struct Decode {
     /// Keys of a partition.
     partition: u32,
     /// Lists are of each sequence and KV head, in order of sequences.
-    asked: Asked,
+    asked: AttentionInputs,
     q: Vec<f32>,
 }
 
@@ -59,7 +59,16 @@ impl Decode {
         let q = queries(lens.len(), width as usize, q_stride as usize, seed);
         let layer = Layer::new(shape, lens, seed);
         let (lens, first) = (lens.to_vec(), vec![0; lens.len()]);
-        Self { layer, num_heads, q_stride, lens, first, partition: PARTITION, asked: Asked::default(), q }
+        Self {
+            layer,
+            num_heads,
+            q_stride,
+            lens,
+            first,
+            partition: PARTITION,
+            asked: AttentionInputs::default(),
+            q,
+        }
     }
 
     /// The same in partitions of `partition` keys.
@@ -77,7 +86,7 @@ impl Decode {
 
     /// The same with `attention`; blocks that no key is seen of are taken away.
     pub(crate) fn asking(mut self, attention: Attention, seed: u64) -> Self {
-        self.asked = Asked::new(attention, self.num_heads, seed);
+        self.asked = AttentionInputs::new(attention, self.num_heads, seed);
         for index in 0..self.lens.len() {
             self.first[index] = self.lens[index].checked_sub(1).map_or(0, |p| attention.mask.first_key(p));
             self.layer.recycle(index, self.first[index]);

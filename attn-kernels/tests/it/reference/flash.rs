@@ -60,7 +60,7 @@ fn through(
         list_stride: 0,
         k_scale: 0.5,
         v_scale: 2.0,
-        most_keys: len,
+        max_keys: len,
     };
     let out = || gpu.buffer::<f32>("out", (len * width) as usize).unwrap();
     let (k_out, v_out) = (out(), out());

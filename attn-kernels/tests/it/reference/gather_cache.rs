@@ -2,7 +2,7 @@
 
 use super::device::{assert_close, cases, dispatch, gpu};
 use super::layer::{Layer, coded_shapes};
-use super::options::{Asked, Lists};
+use super::options::{AttentionInputs, Lists};
 use attn_kernels::cpu::{self, Tolerance};
 use attn_kernels::gpu::{Bound, Pass};
 use attn_kernels::kernel::attention::Attention;
@@ -24,7 +24,7 @@ proptest! {
     ) {
         let Some(gpu) = gpu() else { return Ok(()) };
         let layer = Layer::new(shape, &lens, seed);
-        let mut asked = Asked::new(Attention::default(), 1, seed);
+        let mut asked = AttentionInputs::new(Attention::default(), 1, seed);
         if let Some((times, chance)) = lists {
             let heads = shape.num_kv_heads as usize;
             let lens = lens.iter().flat_map(|len| std::iter::repeat_n(*len, heads));
@@ -41,7 +41,7 @@ proptest! {
             list_stride: asked.list_stride(),
             k_scale: 1.0,
             v_scale: 1.0,
-            most_keys: *lens.iter().max().unwrap(),
+            max_keys: *lens.iter().max().unwrap(),
         };
         gather_cache::check(&shape, &params, &spans, (&layer.tables, layer.num_blocks()), rows as usize).unwrap();
         // Rows of no key are left as they are.
@@ -75,16 +75,16 @@ proptest! {
 #[test]
 fn spans_outside_their_buffers_are_refused() {
     let shape = super::layer::shape_of(2, attn_kernels::kernel::KvDtype::F16).0;
-    let params = |most_keys| GatherCacheParams {
+    let params = |max_keys| GatherCacheParams {
         num_kv_heads: 2,
         list_stride: 0,
         k_scale: 1.0,
         v_scale: 1.0,
-        most_keys,
+        max_keys,
     };
-    let said = |span, most_keys| {
+    let said = |span, max_keys| {
         let tables = (&[0, 7, 8, 1][..], 8);
-        gather_cache::check(&shape, &params(most_keys), &[[0; 4], span], tables, 64).unwrap_err().to_string()
+        gather_cache::check(&shape, &params(max_keys), &[[0; 4], span], tables, 64).unwrap_err().to_string()
     };
     assert_eq!(said([5, 4, 0, 0], 9), "gather_cache: first key of entry 1 is 5, the limit is 4");
     assert_eq!(said([0, 40, 30, 0], 40), "gather_cache: end in the output of entry 1 is 70, the limit is 64");

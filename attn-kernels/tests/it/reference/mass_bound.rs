@@ -2,7 +2,7 @@
 
 use super::device::{cases, dispatch, gpu};
 use super::layer::{Layer, queries, shape_of};
-use super::options::{Asked, Lists};
+use super::options::{AttentionInputs, Lists};
 use attn_kernels::cpu::block_digest::Rounding;
 use attn_kernels::gpu::{Buf, Gpu, Pass};
 use attn_kernels::kernel::block_digest::{self, BlockDigestParams, Digest};
@@ -39,7 +39,7 @@ impl Sequences {
 /// Sequences that attend to lists in several layers.
 pub(crate) struct Certified {
     pub(crate) of: Sequences,
-    pub(crate) layers: Vec<(Layer, Asked, Vec<f32>)>,
+    pub(crate) layers: Vec<(Layer, AttentionInputs, Vec<f32>)>,
 }
 
 impl Certified {
@@ -48,7 +48,7 @@ impl Certified {
         let width = (num_heads * shape.head_dim) as usize;
         let layer = |seed: u64| {
             let each = lens.iter().flat_map(|len| std::iter::repeat_n(*len, shape.num_kv_heads as usize));
-            let mut asked = Asked::default();
+            let mut asked = AttentionInputs::default();
             asked.list(Lists::random(each, select_block, chance, seed));
             (Layer::new(shape, lens, seed), asked, queries(lens.len(), width, width, seed))
         };
@@ -133,7 +133,7 @@ impl Certified {
         &self,
         gpu: &Gpu,
         pass: &mut Pass,
-        (layer, asked, q): (&Layer, &Asked, &[f32]),
+        (layer, asked, q): (&Layer, &AttentionInputs, &[f32]),
         (first_share, share_stride): (u32, u32),
         shares: &Buf<f32>,
     ) {

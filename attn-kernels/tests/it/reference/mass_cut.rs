@@ -5,7 +5,7 @@ use super::layer::{Layer, queries, shape_of};
 use super::mass_bound::{Certified, Sequences, record_bounds, record_digests};
 use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::block_lse::{self, BlockLseParams};
-use attn_kernels::kernel::mass_cut::{self, MassCutParams, TURNS};
+use attn_kernels::kernel::mass_cut::{self, MassCutParams, ROUNDS};
 use attn_kernels::kernel::{KvDtype, KvShape};
 use proptest::prelude::*;
 use sparse_select::Heads;
@@ -44,7 +44,7 @@ fn on_gpu(gpu: &Gpu, of: &Sequences, layer: &Layer, q: &[f32], mass: f64) -> Vec
         stride: blocks,
         select_block: of.select_block,
         list_stride: blocks + 1,
-        turn: 0,
+        round: 0,
         odds: odds(mass) as f32,
         slack: 1.0,
     };
@@ -72,10 +72,10 @@ fn on_gpu(gpu: &Gpu, of: &Sequences, layer: &Layer, q: &[f32], mass: f64) -> Vec
         block_lse::variant(shape, of.num_heads, of.select_block),
         mass_cut::variant(of.num_heads / shape.num_kv_heads),
     ];
-    for turn in TURNS {
-        let lse = BlockLseParams { first: u32::from(turn == mass_cut::FIRST), ..lse };
+    for round in ROUNDS {
+        let lse = BlockLseParams { first: u32::from(round == mass_cut::FIRST), ..lse };
         dispatch(gpu, &mut pass, &variants[0], &lse, &of_lse, block_lse::grid(&lse, of.select_block, n));
-        let cut = MassCutParams { turn, ..cut };
+        let cut = MassCutParams { round, ..cut };
         dispatch(gpu, &mut pass, &variants[1], &cut, &of_cut, mass_cut::grid(&cut, n));
     }
     let read = pass.read(&lists, 0..lists.len());
@@ -128,7 +128,7 @@ fn check(gpu: &Gpu, of: &Sequences, mass: f64, seed: u64) {
 fn masses_that_settle_at_once_and_in_the_last_turn() {
     let Some(gpu) = gpu() else { return };
     let shape = KvShape { num_kv_heads: 1, head_dim: 16, block_size: 8, dtype: KvDtype::F32 };
-    // A low mass adds few blocks a turn.
+    // A low mass adds few blocks a round.
     for mass in [1e-6, 0.05, 0.5, 0.9, 0.9999] {
         check(gpu, &Sequences::new((shape, 2), 1, &[2100, 8, 9, 1]), mass, 5);
     }

@@ -3,7 +3,7 @@
 use super::device::{assert_bits, assert_close, cases, dispatch, gpu};
 use super::latent_slots::Slots;
 use super::layer::{ATTENTION, queries};
-use super::options::{Asked, Lists};
+use super::options::{AttentionInputs, Lists};
 use attn_kernels::cpu;
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::cpu::mla_decode::{LatentRow, attend};
@@ -28,7 +28,7 @@ struct Mla {
     rows: Vec<[u32; 4]>,
     q_stride: u32,
     q: Vec<f32>,
-    asked: Asked,
+    asked: AttentionInputs,
     /// Keys of a dispatch, whole partitions; `u32::MAX` for all in one.
     num_keys: u32,
 }
@@ -60,7 +60,7 @@ impl Mla {
             rows,
             q_stride,
             q,
-            asked: Asked::default(),
+            asked: AttentionInputs::default(),
             num_keys: u32::MAX,
         }
     }
@@ -282,7 +282,7 @@ fn two_caches_share_a_softmax() {
         let counts = [(1, 0), (128, 0), (128, 300), (0, 7), (0, 0), (77, 179), (3, 600)];
         let lens: Vec<u32> = counts.iter().map(|(window, compressed)| window + compressed).collect();
         let mut mla = Mla::new(shape, num_heads, &lens, 11);
-        mla.asked = Asked::new(Attention { sinks: true, ..Attention::default() }, num_heads, 2);
+        mla.asked = AttentionInputs::new(Attention { sinks: true, ..Attention::default() }, num_heads, 2);
         // What the paged test laid out serves as the window's cache; the compressed cache is another.
         let mut rng = StdRng::seed_from_u64(12);
         let mut compressed = Slots::new(64, &shape, 13);

@@ -1,6 +1,6 @@
 //! Attention beside the dense causal case: the values of the self-test, and random ones.
 
-pub(crate) use attn_kernels::self_test::options::{Asked, Lists};
+pub(crate) use attn_kernels::self_test::options::{AttentionInputs, Lists};
 
 use attn_kernels::kernel::attention::{Attention, Logit, Mask};
 use proptest::prelude::*;

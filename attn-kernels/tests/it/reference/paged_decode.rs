@@ -6,7 +6,7 @@ use super::layer::{SHAPES, coded_shapes, shape_of};
 use super::options::attentions;
 use attn_kernels::Level;
 use attn_kernels::kernel::attention::{Attention, Logit, Mask};
-use attn_kernels::kernel::paged_decode::{Lanes, PARTITION, most_partitions, partition_of, partitions, tile};
+use attn_kernels::kernel::paged_decode::{Lanes, PARTITION, max_partitions, partition_of, partitions, tile};
 use attn_kernels::kernel::{KvDtype, KvShape};
 use proptest::prelude::*;
 
@@ -136,7 +136,7 @@ proptest! {
             let longest = lens.iter().map(|(a, b)| a.abs_diff(*b)).max().unwrap();
             let size = partition_of(&shape, num_heads, lanes, keys, longest);
             for (a, b) in &lens {
-                let most = most_partitions(&shape, num_heads, lanes, a.abs_diff(*b));
+                let most = max_partitions(&shape, num_heads, lanes, a.abs_diff(*b));
                 let has = partitions(size, *a.min(b), *a.max(b));
                 prop_assert!(has <= most, "{has} of {size} keys, {most} at most");
             }

@@ -2,7 +2,7 @@
 
 use super::device::{assert_bits, assert_close, cases, dispatch, gpu};
 use super::layer::{ATTENTION, Layer, SHAPES, coded_shapes, queries, shape_of};
-use super::options::{Asked, Lists, attentions};
+use super::options::{AttentionInputs, Lists, attentions};
 use attn_kernels::Level;
 use attn_kernels::cpu;
 use attn_kernels::gpu::{Bound, Gpu, Pass};
@@ -22,7 +22,7 @@ struct Prefill {
     rows: u32,
     tiles: Vec<Tile>,
     /// Lists are of each tile and KV head.
-    asked: Asked,
+    asked: AttentionInputs,
     q: Vec<f32>,
 }
 
@@ -56,7 +56,15 @@ impl Prefill {
         }
         let width = num_heads * shape.head_dim;
         let q = queries(at as usize, width as usize, (width + gap) as usize, seed);
-        Self { layer, num_heads, q_stride: width + gap, rows: at, tiles, asked: Asked::default(), q }
+        Self {
+            layer,
+            num_heads,
+            q_stride: width + gap,
+            rows: at,
+            tiles,
+            asked: AttentionInputs::default(),
+            q,
+        }
     }
 
     /// The same with each selection block of `block` tokens in the list of a tile with `chance`.
@@ -69,7 +77,7 @@ impl Prefill {
 
     /// The same with `attention`; blocks that no row of a sequence sees are taken away.
     fn asking(mut self, attention: Attention, seed: u64) -> Self {
-        self.asked = Asked::new(attention, self.num_heads, seed);
+        self.asked = AttentionInputs::new(attention, self.num_heads, seed);
         for index in 0..self.layer.table_of.len() {
             let of_sequence = |tile: &&Tile| tile.table == self.layer.table_of[index];
             let first = self.tiles.iter().filter(of_sequence).map(|tile| tile.position).min();

@@ -76,7 +76,7 @@ impl<'a> Layout<'a> {
             list_stride: 0,
             k_scale: 1.0,
             v_scale: 1.0,
-            most_keys: self.len,
+            max_keys: self.len,
         };
         let elements = (self.len * self.shape.num_kv_heads * self.shape.head_dim) as usize;
         let [k, v] = ["k_out", "v_out"].map(|name| self.gpu.buffer::<f32>(name, elements).unwrap());

@@ -27,7 +27,7 @@ struct Call {
     first_page: u32,
     num_pages: u32,
     wish: bool,
-    most: u32,
+    max_fetches: u32,
 }
 
 fn call() -> impl Strategy<Value = Call> {
@@ -35,8 +35,8 @@ fn call() -> impl Strategy<Value = Call> {
     let lens = [1u32..=128, 1u32..=128];
     (lists, lens, 0u32..6, 1u32..=SLOTS / 2, any::<bool>(), 1u32..8).prop_map(
         |(lists, lens, first_page, num_pages, wish, few)| {
-            let most = if wish { few } else { SLOTS };
-            Call { lists, lens, first_page, num_pages, wish, most }
+            let max_fetches = if wish { few } else { SLOTS };
+            Call { lists, lens, first_page, num_pages, wish, max_fetches }
         },
     )
 }
@@ -63,7 +63,7 @@ impl Call {
             num_pages: self.num_pages,
             num_slots: SLOTS,
             now,
-            most: self.most,
+            max_fetches: self.max_fetches,
             write_pages: u32::from(!self.wish),
         }
     }
@@ -171,7 +171,7 @@ fn check(
         }
     };
     let free = (0..SLOTS).filter(|slot| age(*slot) > 0).count();
-    assert_eq!(pairs.len(), missing.len().min(params.most as usize).min(free));
+    assert_eq!(pairs.len(), missing.len().min(params.max_fetches as usize).min(free));
     let youngest = pairs.keys().map(|slot| age(*slot)).min().unwrap_or(255);
     let oldest = (0..SLOTS).filter(|slot| !pairs.contains_key(slot)).map(age).max().unwrap_or(0);
     assert!(pairs.is_empty() || (youngest >= oldest && youngest > 0), "{youngest} was taken, {oldest} left");

@@ -1,7 +1,7 @@
 //! `top_k`, and `top_k_peaks` with `top_k_long`, against their references: exact, so equal to the last index.
 
 use super::device::{cases, dispatch, gpu};
-use attn_kernels::gpu::{Gpu, Most, Pass, TopK};
+use attn_kernels::gpu::{Gpu, Pass, TopK, TopKLimits};
 use attn_kernels::kernel::LaunchError;
 use attn_kernels::kernel::top_k::{self, Output, TopKBuffers, TopKParams, Transform};
 use attn_kernels::kernel::top_k_long::{self, TopKLongParams};
@@ -231,8 +231,8 @@ fn the_longest_row_decides_which_kernels_choose() {
     let mut top_k = TopK::new(gpu, Output::List).unwrap();
     for (longest, dispatches) in [(300, 1), (top_k_peaks::LONG as usize - 1, 1), (20_000, 2), (17_000, 2)] {
         let rows = Rows::new(&[(random(longest, 1), 70), (random(30, 2), 70), (random(200, 3), 70)], 1, 1);
-        let most = Most { scores: u32::try_from(longest).unwrap(), k: 70 };
-        top_k.reserve(gpu, rows.params.rows, most).unwrap();
+        let limits = TopKLimits { max_scores: u32::try_from(longest).unwrap(), max_k: 70 };
+        top_k.reserve(gpu, rows.params.rows, limits).unwrap();
         let buffers = [rows.rows.as_flattened(), &rows.table];
         let [list, table] = buffers.map(|data| gpu.upload("rows", data).unwrap());
         let scores = gpu.upload("scores", &rows.scores).unwrap();
@@ -241,7 +241,7 @@ fn the_longest_row_decides_which_kernels_choose() {
         let mut pass = Pass::new("top_k");
         let (list, table) = (list.bind().cast(), table.bind().cast());
         let buffers = TopKBuffers { scores: scores.bind(), rows: list, table, out: out.bind() };
-        top_k.record(&mut pass, &rows.params, most, buffers);
+        top_k.record(&mut pass, &rows.params, limits, buffers);
         assert_eq!(pass.dispatches(), dispatches, "{longest} scores");
         let read = pass.read(&out, 0..out.len());
         let got: Vec<u32> = gpu.submit(pass).unwrap().wait().unwrap().get(read);
@@ -268,8 +268,8 @@ fn launches_out_of_range_are_refused() {
     insta::assert_snapshot!(error(|r| r.rows[0][2] = 12, list, all), @"top_k: length of output of entry 0 is 13, the limit is 12");
     insta::assert_snapshot!(error(|r| r.rows[0][1] = (1 << 20) + 1, list, all), @"top_k: number of scores of entry 0 is 1048577, the limit is 1048576");
     insta::assert_snapshot!(error(|r| r.params.copies = 0, list, all), @"top_k: lists a row is 0");
-    let long = |most_scores, most_k, scores_len| {
-        let params = TopKLongParams::new(&rows.params, most_scores, most_k);
+    let long = |max_scores, max_k, scores_len| {
+        let params = TopKLongParams::new(&rows.params, max_scores, max_k);
         top_k_long::check(&params, list, &[[3, 9000, 10, 0]], [scores_len, 7, 24]).map_err(|e| e.to_string())
     };
     assert_eq!(long(9000, 10, 9003), Ok(()));

@@ -29,7 +29,7 @@ fn check(gpu: &Gpu, ratio: Ratio, dim: usize, lens: &[usize], seed: u64) {
     // Pages may be longer than their tokens.
     let page = state_block * 2 * width + dim;
     let mut state = vec![f32::NAN; free.len() * page];
-    let (mut tables, mut entries, mut turns, mut want) = (vec![], vec![], vec![], vec![]);
+    let (mut tables, mut entries, mut angles, mut want) = (vec![], vec![], vec![], vec![]);
     for (i, &len) in lens.iter().enumerate() {
         let table = tables.len();
         tables.extend(free.drain(..len.div_ceil(state_block)));
@@ -43,7 +43,7 @@ fn check(gpu: &Gpu, ratio: Ratio, dim: usize, lens: &[usize], seed: u64) {
         let slot = lens.len() - 1 - i;
         entries.push([len - 1, table, slot, 0].map(|n| u32::try_from(n).unwrap()));
         let at = ((len - 1) / r * r) as f64;
-        turns.extend((0..ROPE_DIM / 2).map(|pair| {
+        angles.extend((0..ROPE_DIM / 2).map(|pair| {
             let (sin, cos) = (at * THETA.powf(-2.0 * pair as f64 / ROPE_DIM as f64)).sin_cos();
             #[expect(clippy::cast_possible_truncation, reason = "the kernel takes f32")]
             [cos as f32, sin as f32]
@@ -63,11 +63,11 @@ fn check(gpu: &Gpu, ratio: Ratio, dim: usize, lens: &[usize], seed: u64) {
     let floats = [&state, &ape, &norm].map(|data| gpu.upload("state", data).unwrap());
     let entry_buf = gpu.upload("entries", &entries).unwrap();
     let tables = gpu.upload("tables", &tables).unwrap();
-    let turns = gpu.upload("turns", &turns).unwrap();
+    let angles = gpu.upload("angles", &angles).unwrap();
     let out = gpu.upload("out", &vec![f32::NAN; lens.len() * dim]).unwrap();
     let mut pass = Pass::new("compress");
     let mut bindings: Vec<_> = floats.iter().map(Into::into).collect();
-    bindings.extend([(&entry_buf).into(), (&tables).into(), (&turns).into(), (&out).into()]);
+    bindings.extend([(&entry_buf).into(), (&tables).into(), (&angles).into(), (&out).into()]);
     let variant = v4_compress::variant(
         u32::try_from(dim).unwrap(),
         u32::try_from(ROPE_DIM).unwrap(),

@@ -24,7 +24,7 @@ use self::lists::Lists;
 use self::places::{LayerPlaces, Places};
 use self::rows::SlotRows;
 use super::index::{Choice, IndexOf, IndexQueries, IndexScorer};
-use super::{Chosen, ChosenOf, Site};
+use super::{ChoiceBuffer, ChoiceKind, LoadContext};
 use crate::batch::Slice;
 use crate::cast::u32_of;
 use crate::decoder::inputs::Plan;
@@ -75,7 +75,7 @@ pub(in crate::decoder) struct CompressedAttention {
     layers: Arc<[Compressed]>,
     config: CompressedConfig,
     places: Places,
-    turns: RopeAngles,
+    angles: RopeAngles,
     lists: Lists,
     entries: EntryState,
     index: Option<EntryIndex>,
@@ -104,8 +104,8 @@ struct EntryIndex {
 }
 
 impl EntryIndex {
-    fn new(site: &Site<'_>, places: &Places) -> Result<Option<Self>, ModelError> {
-        let Site { gpu, config, options, .. } = *site;
+    fn new(load: &LoadContext<'_>, places: &Places) -> Result<Option<Self>, ModelError> {
+        let LoadContext { gpu, config, options, .. } = *load;
         let kind = places.kinds.iter().position(|kind| kind.compressor.indexed);
         let Some((kind, indexer)) = kind.zip(config.indexer) else { return Ok(None) };
         let (block_size, dtype) = (places.kinds[kind].block, options.kv_dtype);
@@ -133,11 +133,11 @@ impl EntryIndex {
 
 impl CompressedAttention {
     pub(super) fn new(
-        site: &Site<'_>,
+        load: &LoadContext<'_>,
         compressed: CompressedConfig,
         layers: &Arc<[Compressed]>,
     ) -> Result<Self, ModelError> {
-        let Site { gpu, config, options, kv, views } = *site;
+        let LoadContext { gpu, config, options, kv, views } = *load;
         let (latent, block_size, dtype) = (config.head_dim, options.block_size, options.kv_dtype);
         let shape = LatentShape { latent, rope: 0, block_size, dtype };
         let kernel = MlaKernel::new(&shape, config.num_heads, options.uses_coop(gpu));
@@ -147,9 +147,9 @@ impl CompressedAttention {
         let buffer = |name, width: u32| gpu.buffer(name, rows * width as usize + SLACK);
         Ok(Self {
             layers: Arc::clone(layers),
-            lists: Lists::new(site, &places, views.all.len())?,
+            lists: Lists::new(load, &places, views.all.len())?,
             entries: EntryState::new(gpu, config, options, &places)?,
-            index: EntryIndex::new(site, &places)?,
+            index: EntryIndex::new(load, &places)?,
             rope: gpu.pipeline(&rope::variant(config.head_dim, true))?,
             write: gpu.pipeline(&latent_write::variant(&shape))?,
             attend: gpu.pipeline(&kernel.variant_of_two())?,
@@ -160,7 +160,7 @@ impl CompressedAttention {
             kv: buffer("kv", config.head_dim)?,
             grouped: buffer("grouped", compressed.output_groups * compressed.output_rank)?,
             places,
-            turns: RopeAngles::new(&compressed.rope),
+            angles: RopeAngles::new(&compressed.rope),
             shape,
             config: compressed,
         })
@@ -168,7 +168,7 @@ impl CompressedAttention {
 
     /// Lays a step out.
     pub(super) fn plan(&self, config: &DecoderConfig, slices: &[Slice<'_>], plan: &Plan) -> Step {
-        Step::new(&step::Site { config, places: &self.places, turns: &self.turns }, slices, plan)
+        Step::new(&step::StepContext { config, places: &self.places, angles: &self.angles }, slices, plan)
     }
 
     /// Writes the lists of a step.
@@ -183,12 +183,12 @@ impl CompressedAttention {
     }
 
     /// Entries that the indexer chose in the layer at hand, where it has one and had a choice.
-    pub(super) fn chosen(&self, layer: usize, plan: &Plan) -> Option<Chosen<'_>> {
+    pub(super) fn chosen(&self, layer: usize, plan: &Plan) -> Option<ChoiceBuffer<'_>> {
         self.layers[layer].entries.as_ref()?.indexer.as_ref()?;
         let kind = self.index.as_ref()?.kind;
         let step = &plan.compressed.kinds[kind];
-        let (of, stride) = (ChosenOf::Entries, step.stride as usize);
-        step.chooses().then(|| Chosen { of, buffer: self.lists.kinds[kind].seen(), stride })
+        let (of, stride) = (ChoiceKind::Entries, step.stride as usize);
+        step.chooses().then(|| ChoiceBuffer { kind: of, buffer: self.lists.kinds[kind].seen(), stride })
     }
 
     /// The entries at `slots`, which row number `row` chose, ascending.
@@ -231,7 +231,7 @@ impl CompressedAttention {
             y_offset: 0,
         };
         ctx.matmul_each(&weights.o_a, &vectors)?;
-        ctx.add_product(&weights.o_b, &self.grouped, &act.hidden, ctx.config.hidden_size)
+        ctx.add_product(&weights.o_b, &self.grouped, ctx.block_out, ctx.config.hidden_size)
     }
 
     fn queries(&self, ctx: &mut Ctx<'_>, layer: usize, x: &Buf<f32>) -> Result<(), ModelError> {
@@ -321,7 +321,7 @@ impl CompressedAttention {
         let task = RowTask {
             layer,
             rows: &ctx.view(layer).all.decode,
-            most_keys: u32::MAX,
+            max_keys: u32::MAX,
             max_partitions: ctx.plan.compressed.max_partitions,
             keys: Keys::Device,
         };
@@ -332,7 +332,7 @@ impl CompressedAttention {
     fn rotation<'a>(&'a self, ctx: &Ctx<'a>, layer: usize, heads: u32, stride: u32) -> Rotation<'a> {
         let of_tokens = ctx.rotation(heads, stride, 0);
         let (angles, pairs) = match self.places.layers[layer] {
-            Some(_) => (&self.lists.turns, self.config.rope.rotary_dims / 2),
+            Some(_) => (&self.lists.angles, self.config.rope.rotary_dims / 2),
             None => (of_tokens.angles, of_tokens.pairs),
         };
         Rotation { angles, pairs, first: ctx.config.head_dim - 2 * pairs, ..of_tokens }
@@ -342,7 +342,7 @@ impl CompressedAttention {
     fn entry_rotation(&self, scorer: &IndexScorer) -> Rotation<'_> {
         let (heads, stride, dims) = (scorer.config.num_heads, scorer.width(), self.config.rope.rotary_dims);
         let first = scorer.config.head_dim - dims;
-        Rotation { angles: &self.lists.turns, pairs: dims / 2, back: false, heads, stride, first }
+        Rotation { angles: &self.lists.angles, pairs: dims / 2, back: false, heads, stride, first }
     }
 }
 

@@ -6,7 +6,7 @@ use attn_kernels::gpu::{Buf, Gpu, Pipeline, PrefixPass};
 use attn_kernels::kernel::apply_sinks;
 use attn_kernels::kernel::attention::Attention as Kind;
 
-use super::Site;
+use super::LoadContext;
 use super::rows::HeadRows;
 use super::streamed::Merge;
 use super::tiles::{Forms, HeadKernels, Tiles, mask};
@@ -54,8 +54,8 @@ pub(in crate::decoder) struct Heads {
 }
 
 impl Heads {
-    pub(super) fn new(site: &Site<'_>, layers: &Arc<[HeadWeights]>) -> Result<Self, ModelError> {
-        let Site { gpu, config, options, kv, views } = *site;
+    pub(super) fn new(load: &LoadContext<'_>, layers: &Arc<[HeadWeights]>) -> Result<Self, ModelError> {
+        let LoadContext { gpu, config, options, kv, views } = *load;
         let (shape, forms) = (kv.shape(), Forms::new(gpu, config, options, kv.shape()));
         let kernels = |kind: &Kind| HeadKernels::new(gpu, shape, config.num_heads, forms, kind);
         let of_view = |reach| Kind { mask: mask(reach), sinks: config.sinks, ..Kind::default() };
@@ -70,7 +70,7 @@ impl Heads {
             merge: (forms.coop && options.offload.is_some())
                 .then(|| Merge::new(gpu, config, options))
                 .transpose()?,
-            sparse: sparse.map(|sparse| Sparse::new(site, sparse, forms.of_selected(options))).transpose()?,
+            sparse: sparse.map(|sparse| Sparse::new(load, sparse, forms.of_selected(options))).transpose()?,
             prefixes: Vec::new(),
         })
     }
@@ -82,7 +82,7 @@ impl Heads {
         layer: usize,
         norm: &Buf<f32>,
     ) -> Result<(), ModelError> {
-        ctx.on_pages(|pages, site| pages.fetch_wishes(site, layer));
+        ctx.on_pages(|pages, context| pages.fetch_wishes(context, layer));
         self.qkv(ctx, layer, norm)?;
         ctx.keys.fetch_begun(ctx.pass, ctx.kv, layer, ctx.plan);
         self.append(ctx, layer);
@@ -92,7 +92,7 @@ impl Heads {
         self.attend(ctx, layer);
         let (weights, act) = (&self.layers[layer], ctx.act);
         if let Some(bias) = &weights.o_bias {
-            ctx.add_bias(bias, &act.hidden);
+            ctx.add_bias(bias, ctx.block_out);
         }
         ctx.add_block(&weights.o, &act.attended, weights.post_norm.as_ref())
     }
@@ -162,7 +162,7 @@ impl Heads {
         let keys = ctx.plan.stream.as_ref().map_or(Keys::Device, Keys::Ring);
         let all = |rows, bufs, cut| HeadRows { layer, kernels, sinks, rows, bufs, selected: None, keys, cut };
         let Some(selected) = self.sparse.as_ref().and_then(|sparse| sparse.selected(layer)) else {
-            ctx.on_pages(|pages, site| pages.renew(site, layer));
+            ctx.on_pages(|pages, context| pages.renew(context, layer));
             return self.attend_rows(ctx, &all(&view.all, &bufs.all, view.all.cut));
         };
         self.attend_rows(ctx, &all(&view.whole, &bufs.whole, view.whole.cut));

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Buf, Gpu, Most, Pipeline, TopK};
+use attn_kernels::gpu::{Buf, Gpu, Pipeline, TopK, TopKLimits};
 use attn_kernels::kernel::KvShape;
 use attn_kernels::kernel::index_logits::{IndexKeys, IndexLogitsBuffers, IndexLogitsParams};
 use attn_kernels::kernel::index_logits_coop::IndexKernel;
@@ -125,13 +125,13 @@ impl IndexScorer {
     }
 
     /// Returns the bounds of the rows of a step.
-    fn most(&self, longest: u32) -> Most {
-        Most { scores: longest, k: self.config.top_k }
+    fn limits(&self, longest: u32) -> TopKLimits {
+        TopKLimits { max_scores: longest, max_k: self.config.top_k }
     }
 
     /// Rows whose scores exist at one time.
     fn portion(&self, longest: u32) -> usize {
-        let row = score_stride(longest) as usize + self.most(longest).scratch();
+        let row = score_stride(longest) as usize + self.limits(longest).scratch();
         (SCORE_BYTES / (row * 4) / PORTION * PORTION).max(PORTION)
     }
 
@@ -149,7 +149,7 @@ impl IndexScorer {
         gpu.write(&self.top_rows, 0, &top_rows);
         let together = portion.min(rows.len());
         self.scores.fit(gpu, together * stride as usize)?;
-        self.top_k.reserve(gpu, u32_of(together), self.most(longest))?;
+        self.top_k.reserve(gpu, u32_of(together), self.limits(longest))?;
         Ok(())
     }
 
@@ -202,6 +202,6 @@ impl IndexScorer {
             table: ctx.inputs.tables.bind(),
             out: choice.to.bind_from(start * choice.stride as usize),
         };
-        self.top_k.record(ctx.pass, &params, self.most(choice.longest), buffers);
+        self.top_k.record(ctx.pass, &params, self.limits(choice.longest), buffers);
     }
 }

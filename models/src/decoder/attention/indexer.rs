@@ -52,7 +52,7 @@ impl IndexerState {
         let longest = top_k.min(config.context_length) as usize;
         Ok(Self {
             scorer: IndexScorer::new(gpu, options, indexer, keys, IndexOf::Tokens)?,
-            norm: gpu.pipeline(&norm_heads::variant(true, gpu.level()))?,
+            norm: gpu.pipeline(&norm_heads::variant(norm_heads::Norm::Layer, gpu.level()))?,
             k: gpu.buffer("index_k", rows * head_dim as usize + SLACK)?,
             lists: gpu.buffer("index_lists", rows * (1 + longest))?,
         })

@@ -12,7 +12,7 @@ use attn_kernels::kernel::mla_decode_coop::MlaKernel;
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceBuffers, PagedReduceParams};
 
 use super::indexer::{Indexer, IndexerState};
-use super::{Chosen, ChosenOf, Site};
+use super::{ChoiceBuffer, ChoiceKind, LoadContext};
 use crate::cast::u32_of;
 use crate::decoder::inputs::Plan;
 use crate::decoder::keys::Keys;
@@ -79,11 +79,11 @@ const EPS: f32 = 1e-6;
 
 impl LatentAttention {
     pub(super) fn new(
-        site: &Site<'_>,
+        load: &LoadContext<'_>,
         latent: LatentConfig,
         layers: &Arc<[Latent]>,
     ) -> Result<Self, ModelError> {
-        let Site { gpu, config, options, kv, .. } = *site;
+        let LoadContext { gpu, config, options, kv, .. } = *load;
         let shape = LatentShape {
             latent: latent.kv_rank,
             rope: latent.rope_dim,
@@ -130,10 +130,10 @@ impl LatentAttention {
     }
 
     /// Tokens that the indexer chose in the layer at hand, where it had a choice.
-    pub(super) fn chosen(&self, plan: &Plan) -> Option<Chosen<'_>> {
+    pub(super) fn chosen(&self, plan: &Plan) -> Option<ChoiceBuffer<'_>> {
         let indexer = self.indexer.as_ref().filter(|indexer| indexer.chooses(plan))?;
         let stride = 1 + indexer.longest_list(plan) as usize;
-        Some(Chosen { of: ChosenOf::Tokens, buffer: indexer.lists(), stride })
+        Some(ChoiceBuffer { kind: ChoiceKind::Tokens, buffer: indexer.lists(), stride })
     }
 
     /// Records the attention of the norm of what the layer reads, and adds it to the residual.
@@ -157,8 +157,8 @@ impl LatentAttention {
             y_offset: 0,
         };
         ctx.matmul_each(&weights.values, &vectors)?;
-        let (act, hidden) = (ctx.act, ctx.config.hidden_size);
-        ctx.add_product(&weights.o, &self.out, &act.hidden, hidden)
+        let hidden = ctx.config.hidden_size;
+        ctx.add_product(&weights.o, &self.out, ctx.block_out, hidden)
     }
 
     /// Queries, rotated and through the key projection.
@@ -213,7 +213,7 @@ impl LatentAttention {
         let task = RowTask {
             layer,
             rows: &rows.decode,
-            most_keys: u32::MAX,
+            max_keys: u32::MAX,
             max_partitions,
             keys: ctx.plan.stream.as_ref().map_or(Keys::Device, Keys::Ring),
         };

@@ -33,7 +33,7 @@ impl<'a> HeadRows<'a> {
         RowTask {
             layer: self.layer,
             rows: &self.rows.decode,
-            most_keys: self.selected.map_or(u32::MAX, |selected| selected.tokens),
+            max_keys: self.selected.map_or(u32::MAX, |selected| selected.tokens),
             max_partitions: self.cut.max_partitions,
             keys: self.keys,
         }
@@ -88,7 +88,7 @@ impl RowKernel for HeadRows<'_> {
             let end = keys.end.min(keys.first.saturating_add(keys.len)).div_ceil(size);
             let (asks, pages) = (first_list..first_list + rows, keys.first / size..end);
             let needed = Needed { layer: self.layer, lists: &selected.lists, asks, pages };
-            ctx.on_pages(|pages, site| pages.make_resident(site, &needed));
+            ctx.on_pages(|pages, context| pages.make_resident(context, &needed));
         }
         let (act, Cut { lanes, partition_size, max_partitions }) = (ctx.act, self.cut);
         let out = if self.reduced(portion) { &*act.partial } else { &act.attended };

@@ -208,9 +208,9 @@ impl Tiles<'_> {
         let Some((selected, _)) = self.in_slots() else { return };
         let page = |key: u32| key / ctx.kv.shape().block_size;
         let pages = page(first_key)..page(first_key + num_keys);
-        ctx.on_pages(|resident, site| {
+        ctx.on_pages(|resident, context| {
             let (layer, asks) = (self.rows.layer, resident.tile_asks());
-            resident.make_resident(site, &Needed { layer, lists: &selected.lists, asks, pages });
+            resident.make_resident(context, &Needed { layer, lists: &selected.lists, asks, pages });
         });
     }
 

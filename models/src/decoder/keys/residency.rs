@@ -107,7 +107,7 @@ pub(in crate::decoder) struct Needed<'a> {
 }
 
 /// Layer and step that decisions are recorded for.
-pub(in crate::decoder) struct PageSite<'a> {
+pub(in crate::decoder) struct PageContext<'a> {
     pub(in crate::decoder) pass: &'a mut Pass,
     pub(in crate::decoder) kv: &'a KvPool,
     /// Block tables of the step.
@@ -230,10 +230,10 @@ impl Residency {
     pub(super) fn begin(&mut self, gpu: &Gpu, kv: &KvPool, plan: &Plan) -> Result<(), ModelError> {
         let shape = kv.shape();
         // Views share the tables, for there is one group; blocks are selected in the one that sees everything.
-        let view = plan.views.iter().find(|view| !view.chosen.is_empty()).unwrap_or(&plan.views[0]);
+        let view = plan.views.iter().find(|view| !view.selecting.is_empty()).unwrap_or(&plan.views[0]);
         let mut asks = Vec::new();
         self.decode_asks = 0;
-        for chosen in &view.chosen {
+        for chosen in &view.selecting {
             for list in 0..chosen.lists {
                 let (len, table) = (u32_of(chosen.kv_len()), u32_of(chosen.table.start));
                 asks.push(Ask { list: chosen.list + list, len, table, pad: 0 });
@@ -258,43 +258,43 @@ impl Residency {
     }
 
     /// Records that the pages of lists come to the device, with what the step wrote of them.
-    pub(in crate::decoder) fn make_resident(&mut self, site: &mut PageSite<'_>, needed: &Needed<'_>) {
+    pub(in crate::decoder) fn make_resident(&mut self, context: &mut PageContext<'_>, needed: &Needed<'_>) {
         let most = (needed.lists.stride - 1) * self.pages_a_block;
         let pages = needed.pages.start..needed.pages.end.min(most.max(needed.pages.start));
-        self.assign(site, Why::Needed, &Needed { pages, asks: needed.asks.clone(), ..*needed });
-        self.copy_step(site, needed.layer, Why::Needed, true, self.num_touched);
+        self.assign(context, Why::Needed, &Needed { pages, asks: needed.asks.clone(), ..*needed });
+        self.copy_step(context, needed.layer, Why::Needed, true, self.num_touched);
     }
 
     /// Records that pages on the device get what the step wrote, in a layer where nothing is selected.
-    pub(in crate::decoder) fn renew(&self, site: &mut PageSite<'_>, layer: usize) {
-        self.copy_step(site, layer, Why::Needed, false, self.num_touched);
+    pub(in crate::decoder) fn renew(&self, context: &mut PageContext<'_>, layer: usize) {
+        self.copy_step(context, layer, Why::Needed, false, self.num_touched);
     }
 
     /// Records which pages the next step may select, behind the selection of this one: the best of what it left out.
-    pub(in crate::decoder) fn wish(&mut self, site: &mut PageSite<'_>, layer: usize, lists: &Lists) {
+    pub(in crate::decoder) fn wish(&mut self, context: &mut PageContext<'_>, layer: usize, lists: &Lists) {
         // Without a decode row nothing was scored.
         if self.decode_asks == 0 || self.layers[layer].is_none() {
             return;
         }
         let pages = 0..(lists.stride - 1) * self.pages_a_block;
-        self.assign(site, Why::Wished, &Needed { layer, lists, asks: 0..self.decode_asks, pages });
+        self.assign(context, Why::Wished, &Needed { layer, lists, asks: 0..self.decode_asks, pages });
         if let Some(resident) = &mut self.layers[layer] {
             resident.pending = true;
         }
     }
 
     /// Records the fetch of what the last step wished for in a layer, if there is such a layer and it was not fetched yet.
-    pub(in crate::decoder) fn fetch_wishes(&mut self, site: &mut PageSite<'_>, layer: usize) {
+    pub(in crate::decoder) fn fetch_wishes(&mut self, context: &mut PageContext<'_>, layer: usize) {
         let Some(Some(resident)) = self.layers.get_mut(layer) else { return };
         if std::mem::take(&mut resident.pending) {
-            self.copy_step(site, layer, Why::Wished, true, 0);
+            self.copy_step(context, layer, Why::Wished, true, 0);
         }
     }
 
-    fn assign(&mut self, site: &mut PageSite<'_>, why: Why, needed: &Needed<'_>) {
+    fn assign(&mut self, context: &mut PageContext<'_>, why: Why, needed: &Needed<'_>) {
         let Some(resident) = &mut self.layers[needed.layer] else { return };
         resident.calls += 1;
-        let (shape, Needed { lists, asks, pages, .. }) = (site.kv.shape(), needed);
+        let (shape, Needed { lists, asks, pages, .. }) = (context.kv.shape(), needed);
         let params = ResidencyParams {
             first_ask: asks.start,
             asks: asks.end - asks.start,
@@ -305,7 +305,7 @@ impl Residency {
             num_pages: pages.end - pages.start,
             num_slots: self.num_slots,
             now: resident.calls,
-            most: self.num_slots,
+            max_fetches: self.num_slots,
             write_pages: u32::from(why == Why::Needed),
         };
         let together = params.asks * params.num_pages;
@@ -313,18 +313,18 @@ impl Residency {
         let buffers = ResidencyBuffers {
             asks: self.asks.bind(),
             lists: lists.bind.clone(),
-            tables: site.tables.bind(),
+            tables: context.tables.bind(),
             places: resident.places.bind(),
             slots: resident.slots.bind(),
             fetches: resident.fetches(why).bind(),
             pages: self.pages.bind(),
         };
-        site.pass.dispatch(&self.assign, &params, buffers, residency::grid(shape));
+        context.pass.dispatch(&self.assign, &params, buffers, residency::grid(shape));
     }
 
     /// Records fetches, and copies of the first `count` blocks that the step writes.
-    fn copy_step(&self, site: &mut PageSite<'_>, layer: usize, why: Why, fetch: bool, count: u32) {
-        self.copy(site.pass, site.kv, layer, &Copied { why, fetch, touched: &self.touched, count });
+    fn copy_step(&self, context: &mut PageContext<'_>, layer: usize, why: Why, fetch: bool, count: u32) {
+        self.copy(context.pass, context.kv, layer, &Copied { why, fetch, touched: &self.touched, count });
     }
 
     fn copy(&self, pass: &mut Pass, kv: &KvPool, layer: usize, copied: &Copied<'_>) {

@@ -258,8 +258,9 @@ pub(in crate::decoder) fn plan_stream(
         rows_of.chain(view.whole.tiles.iter().map(|tile| tile.row)).any(|row| rows.contains(&(row as usize)))
     };
     // Views share the tables; where blocks are selected there is one.
-    let streams =
-        |slice: usize| !selects || plan.views.iter().any(|view| view.chosen.is_empty() || whole(view, slice));
+    let streams = |slice: usize| {
+        !selects || plan.views.iter().any(|view| view.selecting.is_empty() || whole(view, slice))
+    };
     let stream = Stream::plan(kv, slices, plan, streams)?;
     if let Some(stream) = &stream {
         for view in &mut plan.views {

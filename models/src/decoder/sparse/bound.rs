@@ -60,7 +60,7 @@ impl Sparse {
     pub(super) fn read_masses(&self, pass: &mut Pass, plan: &Plan) -> Option<Read<f32>> {
         let Selector::Ranked(ranker) = &self.selector else { return None };
         let bound = ranker.bound.as_ref()?;
-        let rows = choosing(plan)?.chosen.len() * self.num_heads;
+        let rows = choosing(plan)?.selecting.len() * self.num_heads;
         (rows > 0).then(|| {
             let layers = u32_of(self.placed.iter().flatten().count());
             let share_stride = bound.share_stride;
@@ -73,7 +73,7 @@ impl Sparse {
 
     /// Takes the bounds of a step.
     pub(super) fn take_masses(&mut self, plan: &Plan, masses: &[f32]) {
-        let chosen = choosing(plan).into_iter().flat_map(|view| &view.chosen);
+        let chosen = choosing(plan).into_iter().flat_map(|view| &view.selecting);
         for (chosen, masses) in chosen.zip(masses.chunks_exact(self.num_heads)) {
             let attended = self.attended[chosen.slice].as_mut().expect("the policy acts on chosen rows");
             attended.lower_mass(masses.iter().map(|mass| f64::from(*mass)));

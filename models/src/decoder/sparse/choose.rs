@@ -17,7 +17,7 @@ use crate::sparse::SparseOptions;
 
 /// A decode row, or the rows of a chunk of a prompt, that blocks are selected for.
 #[derive(Debug)]
-pub(in crate::decoder) struct Chosen {
+pub(in crate::decoder) struct SelectingRows {
     /// Its slice.
     pub(in crate::decoder) slice: usize,
     /// Its rows in the step.
@@ -36,7 +36,7 @@ pub(in crate::decoder) struct Chosen {
     pub(in crate::decoder) lists: u32,
 }
 
-impl Chosen {
+impl SelectingRows {
     /// Whether it is a decode row.
     pub(in crate::decoder) fn is_decode(&self) -> bool {
         self.phase == Phase::Decode
@@ -92,14 +92,14 @@ impl SparseOptions {
 
     /// The rows of a step that blocks are selected for, in the order of their lists: first decode rows, in the order of
     /// the step, then prefills.
-    pub(in crate::decoder) fn choose(&self, slices: &[Slice<'_>], group: usize) -> Vec<Chosen> {
+    pub(in crate::decoder) fn choose(&self, slices: &[Slice<'_>], group: usize) -> Vec<SelectingRows> {
         let (mut row, mut table) = (0, 0);
         let mut chosen = Vec::new();
         for (index, slice) in slices.iter().enumerate() {
             let blocks = |tables: &[&[BlockId]]| tables.iter().map(|table| table.len()).sum::<usize>();
             let first = table + blocks(&slice.tables[..group]);
             if self.acts_on(slice.phase) {
-                let of_slice = |(i, rows, lists)| Chosen {
+                let of_slice = |(i, rows, lists)| SelectingRows {
                     slice: index,
                     row: row + i,
                     rows,
@@ -151,14 +151,14 @@ impl SparseOptions {
     }
 
     /// Whether a chosen row's selection is of the history alone, to which its chunk's own blocks are added.
-    pub(super) fn splits_history(&self, chosen: &Chosen) -> bool {
+    pub(super) fn splits_history(&self, chosen: &SelectingRows) -> bool {
         chosen.phase == Phase::Prefill && self.history_only()
     }
 
     /// Selects in a layer, by digests as kernels keep them beside this cache.
     pub(super) fn select(
         &self,
-        chosen: &Chosen,
+        chosen: &SelectingRows,
         layer: usize,
         tensors: Option<(Heads<'_>, Heads<'_>)>,
         digests: DigestFormat,
@@ -172,7 +172,7 @@ impl SparseOptions {
     /// Returns the input of the policy for chosen rows in a layer.
     pub(super) fn input<'a>(
         &self,
-        chosen: &'a Chosen,
+        chosen: &'a SelectingRows,
         layer: usize,
         tensors: Option<(Heads<'a>, Heads<'a>)>,
     ) -> Input<'a> {
@@ -194,7 +194,7 @@ impl SparseOptions {
     /// The blocks that group `list` of a chosen row attends for KV head `head`, ascending.
     pub(super) fn blocks(
         &self,
-        chosen: &Chosen,
+        chosen: &SelectingRows,
         selection: &Selection,
         head: usize,
         list: usize,

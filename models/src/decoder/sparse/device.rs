@@ -13,12 +13,12 @@ use sparse_select::{ByDigests, Policy, Ranking};
 
 use super::bound::Bound;
 use super::mass::{Mass, MassRoom};
-use super::rank::{RankSite, Scorer};
+use super::rank::{RankContext, Scorer};
 use super::wish::Wishes;
-use super::{Begin, Chosen, Place, Selector, Sparse, choosing};
+use super::{Begin, Place, SelectingRows, Selector, Sparse, choosing};
 use crate::ModelError;
 use crate::cast::u32_of;
-use crate::decoder::attention::Site;
+use crate::decoder::attention::LoadContext;
 use crate::decoder::buffers::GrowBuf;
 use crate::decoder::inputs::ViewRows;
 use crate::decoder::ops::Ctx;
@@ -62,13 +62,13 @@ pub(super) const ROWS_ALIGN: usize = 16;
 impl Ranker {
     /// `None` where the policy's own code has to select. `selects` names the layers that do so themselves.
     pub(super) fn new(
-        site: &Site<'_>,
+        load: &LoadContext<'_>,
         policy: &dyn Policy,
         selects: &[bool],
     ) -> Result<Option<Self>, ModelError> {
-        let Site { gpu, config, kv, .. } = *site;
+        let LoadContext { gpu, config, kv, .. } = *load;
         let Some(ranking) = policy.ranking() else { return Ok(None) };
-        let Some(scorer) = Scorer::new(site, policy, selects)? else { return Ok(None) };
+        let Some(scorer) = Scorer::new(load, policy, selects)? else { return Ok(None) };
         Ok(Some(Self {
             scorer,
             top_k: gpu.pipeline(&top_k::variant(Output::List, gpu.top_k_level()))?,
@@ -88,7 +88,7 @@ impl Ranker {
                 _ => Some(Wishes::new(gpu)?),
             },
             bound: policy.certifies().then(|| Bound::new(gpu, policy.block_size().get())).transpose()?,
-            mass: Mass::new(site, policy)?,
+            mass: Mass::new(load, policy)?,
         }))
     }
 
@@ -110,11 +110,11 @@ impl Ranker {
         step: &Begin<'_>,
         policy: &dyn Policy,
         layers: &[Option<usize>],
-        chosen: &[Chosen],
+        chosen: &[SelectingRows],
     ) -> Result<u32, ModelError> {
         let Begin { gpu, config, kv, .. } = *step;
         let spare_blocks = step.spare_pages / (policy.block_size().get() / kv.shape().block_size);
-        let longest = chosen.iter().map(Chosen::kv_len).max().unwrap_or(0);
+        let longest = chosen.iter().map(SelectingRows::kv_len).max().unwrap_or(0);
         self.score_stride = num_blocks(longest, policy.block_size());
         self.chosen = u32_of(chosen.len());
         self.scorer.begin(gpu, config, chosen, self.score_stride)?;
@@ -124,7 +124,7 @@ impl Ranker {
         for (layer, selecting) in layers.iter().enumerate() {
             self.tops[layer] = None;
             let Some(selecting) = selecting else { continue };
-            let budget = |chosen: &Chosen| policy.budget(Some(u32_of(*selecting)), chosen.kv_len());
+            let budget = |chosen: &SelectingRows| policy.budget(Some(u32_of(*selecting)), chosen.kv_len());
             let budgets: Vec<u32> = chosen.iter().map(budget).collect();
             if last.as_ref().is_none_or(|last| last.budgets != budgets) {
                 rows.resize(rows.len().next_multiple_of(ROWS_ALIGN), TopRow::default());
@@ -163,16 +163,20 @@ impl Sparse {
         ranker.scorer.touch(gpu, kv, &self.views.all, slices)?;
         // All layers of full attention choose the same rows, whichever group they are in.
         let Some(view) = choosing(plan) else { return Ok(()) };
-        let stride = ranker.budget(step, &*self.options.policy, &layers, &view.chosen)?;
+        let stride = ranker.budget(step, &*self.options.policy, &layers, &view.selecting)?;
         if let Some(bound) = &mut ranker.bound {
-            let rows = view.chosen.len() * config.num_heads as usize;
+            let rows = view.selecting.len() * config.num_heads as usize;
             bound.fit(gpu, layers.iter().flatten().count(), rows, ranker.score_stride)?;
         }
         let blocks = ranker.score_stride;
         if let Some(mass) = &mut ranker.mass {
-            mass.fit(gpu, config, &MassRoom { layers: self.placed.len(), rows: view.chosen.len(), blocks })?;
+            mass.fit(
+                gpu,
+                config,
+                &MassRoom { layers: self.placed.len(), rows: view.selecting.len(), blocks },
+            )?;
         }
-        let words = view.chosen.len() * self.num_kv_heads * stride as usize;
+        let words = view.selecting.len() * self.num_kv_heads * stride as usize;
         for (layer, _) in layers.iter().enumerate().filter(|(_, selecting)| selecting.is_some()) {
             self.placed[layer] = Some(Place { first: 0, stride });
             self.count_budgets(view, layer);
@@ -186,7 +190,7 @@ impl Sparse {
         let Selector::Ranked(ranker) = &self.selector else { return };
         let budgets = ranker.tops[layer].as_ref().filter(|_| ranker.mass.is_none()).map(|top| &top.budgets);
         let (block, heads) = (self.options.policy.block_size().get(), self.num_kv_heads as u64);
-        for (chosen, budget) in plan.chosen.iter().zip(budgets.into_iter().flatten()) {
+        for (chosen, budget) in plan.selecting.iter().zip(budgets.into_iter().flatten()) {
             let attended = self.attended[chosen.slice].as_mut().expect("the policy acts on chosen rows");
             let [blocks, visible] = [u64::from(*budget), chosen.visible(block)].map(|n| n * heads);
             attended.count(layer, Tally { blocks, visible });
@@ -199,7 +203,7 @@ impl Sparse {
     /// scores of all blocks; lists of the best.
     pub(super) fn rank(&self, ranker: &Ranker, ctx: &mut Ctx<'_>, layer: usize) {
         let view = ctx.views.of_layers[layer];
-        let site = RankSite {
+        let context = RankContext {
             layer,
             view,
             k: ctx.kv.home(layer).0,
@@ -208,23 +212,23 @@ impl Sparse {
             rows: &ctx.lists(layer).selected.decode,
             count: ranker.chosen,
         };
-        ranker.scorer.take_in(ctx.pass, &site);
-        let chosen = !ctx.view(layer).chosen.is_empty();
+        ranker.scorer.take_in(ctx.pass, &context);
+        let chosen = !ctx.view(layer).selecting.is_empty();
         let Some(top) = ranker.tops[layer].as_ref().filter(|_| chosen) else { return };
         let Some(Place { stride, .. }) = self.placed[layer] else { return };
         // Else the lists are still those of the layer before.
         if self.source[layer].is_none() {
-            ranker.scorer.score(ctx.pass, &site, &ranker.scores);
+            ranker.scorer.score(ctx.pass, &context, &ranker.scores);
         }
         if let Some(mass) = &ranker.mass {
-            self.cut_by_mass(ctx, ranker, mass, &site);
+            self.cut_by_mass(ctx, ranker, mass, &context);
         } else if self.source[layer].is_none() {
-            let (rows, copies) = (site.count * ranker.sets, ctx.config.num_kv_heads / ranker.sets);
+            let (rows, copies) = (context.count * ranker.sets, ctx.config.num_kv_heads / ranker.sets);
             let params = TopKParams { rows, out_stride: stride, copies, page_size: 1 };
             let buffers = TopKBuffers {
                 scores: ranker.scores.bind(),
                 rows: ranker.top_rows.bind_from(top.first),
-                table: site.tables.bind(),
+                table: context.tables.bind(),
                 out: self.lists.bind(),
             };
             ctx.pass.dispatch(&ranker.top_k, &params, buffers, top_k::grid(rows));

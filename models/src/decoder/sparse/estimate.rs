@@ -20,10 +20,10 @@ use sparse_select::policy::num_blocks;
 use sparse_select::xattn::Antidiagonals;
 use sparse_select::{Policy, SelectError};
 
-use super::{Chosen, Place, Selector, Sparse, choosing};
+use super::{Place, SelectingRows, Selector, Sparse, choosing};
 use crate::ModelError;
 use crate::cast::{f32_of, u32_of};
-use crate::decoder::attention::Site;
+use crate::decoder::attention::LoadContext;
 use crate::decoder::buffers::GrowBuf;
 use crate::decoder::inputs::Plan;
 use crate::decoder::ops::Ctx;
@@ -66,8 +66,8 @@ struct Pipelines {
 
 impl Estimator {
     /// `None` where the policy has no such form, or the kernels none of its sizes or types.
-    pub(super) fn new(site: &Site<'_>, policy: &dyn Policy) -> Result<Option<Self>, ModelError> {
-        let Site { gpu, config, options, kv, .. } = *site;
+    pub(super) fn new(load: &LoadContext<'_>, policy: &dyn Policy) -> Result<Option<Self>, ModelError> {
+        let LoadContext { gpu, config, options, kv, .. } = *load;
         let (shape, block) = (*kv.shape(), policy.block_size().get());
         let serves = |form: &Antidiagonals| {
             let rows = block / form.stride;
@@ -112,7 +112,7 @@ impl Estimator {
     }
 
     /// A chunk's queries against the keys that lists of it choose among.
-    fn estimate(&self, chosen: &Chosen) -> Estimate {
+    fn estimate(&self, chosen: &SelectingRows) -> Estimate {
         let causal = self.form.vote.is_none();
         let kv_len = if causal { u32_of(chosen.kv_len()) } else { self.history(chosen) * self.block.get() };
         Estimate {
@@ -131,7 +131,7 @@ impl Estimator {
     }
 
     /// Blocks before the one in which a chunk begins.
-    fn history(&self, chosen: &Chosen) -> u32 {
+    fn history(&self, chosen: &SelectingRows) -> u32 {
         chosen.position / self.block.get()
     }
 
@@ -140,7 +140,7 @@ impl Estimator {
         &mut self,
         gpu: &Gpu,
         plan: &Plan,
-        chosen: &[Chosen],
+        chosen: &[SelectingRows],
         layers: usize,
         stride: u32,
     ) -> Result<(), ModelError> {
@@ -178,7 +178,7 @@ impl Estimator {
     }
 
     /// Records the lists of a layer's chunks.
-    fn record(&self, pass: &mut Pass, chosen: &[Chosen], from: &Inputs, out: &Out) {
+    fn record(&self, pass: &mut Pass, chosen: &[SelectingRows], from: &Inputs, out: &Out) {
         let kv_heads = self.shape.num_kv_heads;
         for chosen in chosen {
             let estimate = self.estimate(chosen);
@@ -254,11 +254,11 @@ impl Sparse {
     /// Begins a step whose chunks kernels estimate.
     pub(super) fn begin_estimate(&mut self, gpu: &Gpu, plan: &Plan) -> Result<(), ModelError> {
         let Some(view) = choosing(plan) else { return Ok(()) };
-        let longest = view.chosen.iter().map(Chosen::kv_len).max().unwrap_or(0);
+        let longest = view.selecting.iter().map(SelectingRows::kv_len).max().unwrap_or(0);
         let stride = 1 + num_blocks(longest, self.options.policy.block_size());
         let Selector::Estimated(estimator) = &mut self.selector else { return Ok(()) };
-        estimator.fit(gpu, plan, &view.chosen, self.placed.len(), stride)?;
-        let lists: usize = view.chosen.iter().map(|chosen| chosen.lists as usize).sum();
+        estimator.fit(gpu, plan, &view.selecting, self.placed.len(), stride)?;
+        let lists: usize = view.selecting.iter().map(|chosen| chosen.lists as usize).sum();
         let words = lists * self.num_kv_heads * stride as usize;
         for layer in 0..self.placed.len() {
             if self.is_sparse_in(&plan.views[self.views.of_layers[layer]], layer) {
@@ -273,11 +273,11 @@ impl Sparse {
     pub(super) fn take_counts(&mut self, plan: &Plan, counts: &[u32]) {
         let Some(view) = choosing(plan) else { return };
         let block = self.options.policy.block_size().get();
-        for (layer, counts) in counts.chunks_exact(view.chosen.len()).enumerate() {
+        for (layer, counts) in counts.chunks_exact(view.selecting.len()).enumerate() {
             if self.placed[layer].is_none() {
                 continue;
             }
-            for (chosen, count) in view.chosen.iter().zip(counts) {
+            for (chosen, count) in view.selecting.iter().zip(counts) {
                 let visible = chosen.visible(block) * self.num_kv_heads as u64;
                 let attended = self.attended[chosen.slice].as_mut().expect("the policy acts on chosen rows");
                 attended.count(layer, Tally { blocks: u64::from(*count), visible });
@@ -293,7 +293,7 @@ impl Sparse {
         let (k, _) = ctx.kv.home(layer);
         let from = Inputs { q: ctx.act.q.bind(), k: k.bind(), tables: ctx.inputs.tables.bind() };
         let out = Out { lists: self.lists.bind(), stride: place.stride };
-        let chosen = &ctx.view(layer).chosen;
+        let chosen = &ctx.view(layer).selecting;
         estimator.record(ctx.pass, chosen, &from, &out);
         estimator.count(ctx.pass, layer, chosen.len(), &out);
         self.copy_trace(ctx.pass, layer);

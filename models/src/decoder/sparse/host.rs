@@ -7,7 +7,7 @@ use sparse_select::{Heads, Selection};
 
 use super::measure::Measured;
 use super::mirror::Mirror;
-use super::{Chosen, Selector, Sparse};
+use super::{SelectingRows, Selector, Sparse};
 use crate::ModelError;
 use crate::decoder::inputs::{Plan, ViewRows};
 use crate::decoder::ops::Ctx;
@@ -42,7 +42,7 @@ impl OnHost {
 
     /// Runs the pass so far, and reads back the queries of the step and the keys that are not here yet.
     fn read(&mut self, ctx: &mut Ctx<'_>, layer: usize, view: &ViewRows) -> Result<Queries, ModelError> {
-        let tables = view.chosen.iter().flat_map(|chosen| {
+        let tables = view.selecting.iter().flat_map(|chosen| {
             let len = chosen.kv_len().div_ceil(ctx.kv.shape().block_size as usize);
             bytemuck::cast_slice(&ctx.plan.tables[chosen.table.start..chosen.table.start + len])
         });
@@ -59,7 +59,7 @@ impl OnHost {
     }
 
     /// Queries `[num_heads, rows, head_dim]` and keys `[num_kv_heads, kv_len, head_dim]` of chosen rows.
-    fn tensors(&self, chosen: &Chosen, queries: &Queries, layer: usize, plan: &Plan) -> Tensors {
+    fn tensors(&self, chosen: &SelectingRows, queries: &Queries, layer: usize, plan: &Plan) -> Tensors {
         let Queries { values, num_heads, head_dim, .. } = queries;
         let mut q = Vec::with_capacity(chosen.rows * num_heads * head_dim);
         for head in 0..*num_heads {
@@ -105,9 +105,9 @@ impl Sparse {
         let mut queries = host.read(ctx, layer, view)?;
         self.timings.append(&mut queries.timings);
         let dim = queries.head_dim;
-        let mut selections = Vec::with_capacity(view.chosen.len());
+        let mut selections = Vec::with_capacity(view.selecting.len());
         let mut masses = Vec::new();
-        for (index, chosen) in view.chosen.iter().enumerate() {
+        for (index, chosen) in view.selecting.iter().enumerate() {
             let tensors = host.tensors(chosen, &queries, layer, ctx.plan);
             let q = Heads::new("q", &tensors.q, [queries.num_heads, chosen.rows, dim])?;
             let k = Heads::new("k", &tensors.k, [self.num_kv_heads, chosen.kv_len(), dim])?;

@@ -8,16 +8,16 @@ use attn_kernels::kernel::block_lse::BlockLseBuffers;
 use attn_kernels::kernel::block_lse::{self, BlockLseParams};
 use attn_kernels::kernel::list_counts::{self, ListCountsBuffers, ListCountsParams};
 use attn_kernels::kernel::mass_cut::MassCutBuffers;
-use attn_kernels::kernel::mass_cut::{self, MassCutParams, TURNS};
+use attn_kernels::kernel::mass_cut::{self, MassCutParams, ROUNDS};
 use attn_kernels::rows::ListSpan;
 use sparse_select::Policy;
 use sparse_select::certificate::odds;
 
 use super::device::Ranker;
-use super::rank::RankSite;
+use super::rank::RankContext;
 use super::{Place, Sparse};
 use crate::cast::{f32_of, u32_of};
-use crate::decoder::attention::Site;
+use crate::decoder::attention::LoadContext;
 use crate::decoder::buffers::GrowBuf;
 use crate::decoder::ops::Ctx;
 use crate::{DecoderConfig, ModelError};
@@ -51,8 +51,8 @@ pub(super) struct MassRoom {
 
 impl Mass {
     /// `None` where a budget decides.
-    pub(super) fn new(site: &Site<'_>, policy: &dyn Policy) -> Result<Option<Self>, ModelError> {
-        let Site { gpu, config, kv, .. } = *site;
+    pub(super) fn new(load: &LoadContext<'_>, policy: &dyn Policy) -> Result<Option<Self>, ModelError> {
+        let LoadContext { gpu, config, kv, .. } = *load;
         let Some(mass) = policy.mass() else { return Ok(None) };
         let select_block = policy.block_size().get();
         Ok(Some(Self {
@@ -88,8 +88,14 @@ impl Mass {
 impl Sparse {
     /// Records the lists of a layer whose blocks are scored: the keys of blocks are read as far down their order as no bound
     /// makes the mass certain.
-    pub(super) fn cut_by_mass(&self, ctx: &mut Ctx<'_>, ranker: &Ranker, mass: &Mass, site: &RankSite<'_>) {
-        let (Some(bounds), Some(Place { stride, .. })) = (ranker.bounds(), self.placed[site.layer]) else {
+    pub(super) fn cut_by_mass(
+        &self,
+        ctx: &mut Ctx<'_>,
+        ranker: &Ranker,
+        mass: &Mass,
+        context: &RankContext<'_>,
+    ) {
+        let (Some(bounds), Some(Place { stride, .. })) = (ranker.bounds(), self.placed[context.layer]) else {
             return;
         };
         let (config, pass) = (ctx.config, &mut *ctx.pass);
@@ -107,41 +113,41 @@ impl Sparse {
             stride: ranker.score_stride,
             select_block: mass.select_block,
             list_stride: stride,
-            turn: 0,
+            round: 0,
             odds: mass.odds,
             slack: self.kernels.slack(),
         };
         let of_lse = BlockLseBuffers {
-            q: site.q.bind(),
-            k_cache: site.k.bind(),
-            tables: site.tables.bind(),
-            rows: site.rows.bind(),
+            q: context.q.bind(),
+            k_cache: context.k.bind(),
+            tables: context.tables.bind(),
+            rows: context.rows.bind(),
             scores: ranker.scores.bind(),
             cuts: mass.cuts.bind(),
             lses: mass.lses.bind(),
         };
         let of_cut = MassCutBuffers {
-            rows: site.rows.bind(),
+            rows: context.rows.bind(),
             scores: ranker.scores.bind(),
             bounds: bounds.bind(),
             lses: mass.lses.bind(),
             cuts: mass.cuts.bind(),
             lists: self.lists.bind(),
         };
-        let lse_grid = block_lse::grid(&lse, mass.select_block, site.count);
-        for turn in TURNS {
-            let lse = BlockLseParams { first: u32::from(turn == mass_cut::FIRST), ..lse };
+        let lse_grid = block_lse::grid(&lse, mass.select_block, context.count);
+        for round in ROUNDS {
+            let lse = BlockLseParams { first: u32::from(round == mass_cut::FIRST), ..lse };
             pass.dispatch(&mass.lse, &lse, of_lse.clone(), lse_grid);
-            let grid = mass_cut::grid(&cut, site.count);
-            pass.dispatch(&mass.cut, &MassCutParams { turn, ..cut }, of_cut.clone(), grid);
+            let grid = mass_cut::grid(&cut, context.count);
+            pass.dispatch(&mass.cut, &MassCutParams { round, ..cut }, of_cut.clone(), grid);
         }
-        let first = u32_of(site.layer) * site.count;
+        let first = u32_of(context.layer) * context.count;
         let params = ListCountsParams { list_stride: stride, first };
         let buffers = ListCountsBuffers {
             lists: self.lists.bind(),
             spans: mass.spans.bind(),
             counts: mass.counts.bind(),
         };
-        pass.dispatch(&mass.count, &params, buffers, list_counts::grid(site.count));
+        pass.dispatch(&mass.count, &params, buffers, list_counts::grid(context.count));
     }
 }

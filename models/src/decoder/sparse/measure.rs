@@ -4,7 +4,7 @@ use sparse_select::measure::{Mask, recall};
 use sparse_select::policy::num_blocks;
 use sparse_select::{Heads, Selection};
 
-use super::Chosen;
+use super::SelectingRows;
 use crate::ModelError;
 use crate::sparse::{Attended, Mean, SparseOptions};
 
@@ -13,7 +13,7 @@ const QUERIES: usize = 16;
 
 /// A selection of chosen rows in a layer, with what it was made from.
 pub(super) struct Measured<'a> {
-    pub(super) chosen: &'a Chosen,
+    pub(super) chosen: &'a SelectingRows,
     pub(super) selection: &'a Selection,
     pub(super) layer: usize,
     pub(super) q: Heads<'a>,

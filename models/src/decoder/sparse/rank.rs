@@ -8,10 +8,10 @@ mod pages;
 use attn_kernels::gpu::{Buf, Gpu, Pass};
 use sparse_select::{Policy, Ranking};
 
-use super::Chosen;
+use super::SelectingRows;
 use crate::batch::Slice;
 use crate::cast::u32_of;
-use crate::decoder::attention::Site;
+use crate::decoder::attention::LoadContext;
 use crate::decoder::views::View;
 use crate::{DecoderConfig, KvPool, ModelError};
 use attn_kernels::rows::{DecodeRow, KvWord, PhysicalBlock};
@@ -35,7 +35,7 @@ enum Kind {
 }
 
 /// A layer of a step.
-pub(super) struct RankSite<'a> {
+pub(super) struct RankContext<'a> {
     pub(super) layer: usize,
     pub(super) view: usize,
     pub(super) k: &'a Buf<KvWord>,
@@ -50,7 +50,7 @@ impl Scorer {
     /// `None` where the policy ranks in no such way, or the kernels serve none of its sizes. Only layers that `selects` names
     /// are scored.
     pub(super) fn new(
-        site: &Site<'_>,
+        load: &LoadContext<'_>,
         policy: &dyn Policy,
         selects: &[bool],
     ) -> Result<Option<Self>, ModelError> {
@@ -58,14 +58,14 @@ impl Scorer {
         let (kind, pages) = match policy.ranking() {
             None => return Ok(None),
             Some(Ranking::Digests(by)) => {
-                (Kind::Digests(Digests::new(site, by, policy, selects)?), Pages::new(block, false))
+                (Kind::Digests(Digests::new(load, by, policy, selects)?), Pages::new(block, false))
             }
             Some(Ranking::Hashes(by)) => {
-                let hashes = Hashes::new(site, by, block, selects)?;
+                let hashes = Hashes::new(load, by, block, selects)?;
                 (Kind::Hashes(Box::new(hashes)), Pages::new(block, false))
             }
             Some(Ranking::Compressed(by)) => {
-                let Some(compressed) = Compressed::new(site, by, block, selects)? else {
+                let Some(compressed) = Compressed::new(load, by, block, selects)? else {
                     return Ok(None);
                 };
                 // The softmax goes over every compressed key, those of the last blocks too.
@@ -103,10 +103,10 @@ impl Scorer {
         &mut self,
         gpu: &Gpu,
         config: &DecoderConfig,
-        chosen: &[Chosen],
+        chosen: &[SelectingRows],
         score_stride: u32,
     ) -> Result<(), ModelError> {
-        let longest = chosen.iter().map(Chosen::kv_len).max().unwrap_or(0);
+        let longest = chosen.iter().map(SelectingRows::kv_len).max().unwrap_or(0);
         match &mut self.kind {
             Kind::Digests(digests) => digests.begin(gpu, config, chosen.len(), score_stride),
             Kind::Hashes(hashes) => hashes.begin(gpu, chosen, score_stride),
@@ -117,20 +117,20 @@ impl Scorer {
     }
 
     /// Records what the layer takes in of the pages that were written.
-    pub(super) fn take_in(&self, pass: &mut Pass, site: &RankSite<'_>) {
+    pub(super) fn take_in(&self, pass: &mut Pass, context: &RankContext<'_>) {
         match &self.kind {
-            Kind::Digests(digests) => digests.pools.take_in(pass, site),
-            Kind::Hashes(hashes) => hashes.take_in(pass, site),
-            Kind::Compressed(compressed) => compressed.pools.take_in(pass, site),
+            Kind::Digests(digests) => digests.pools.take_in(pass, context),
+            Kind::Hashes(hashes) => hashes.take_in(pass, context),
+            Kind::Compressed(compressed) => compressed.pools.take_in(pass, context),
         }
     }
 
     /// Records the scores of all blocks, `[rows, sets, score_stride]`.
-    pub(super) fn score(&self, pass: &mut Pass, site: &RankSite<'_>, scores: &Buf<f32>) {
+    pub(super) fn score(&self, pass: &mut Pass, context: &RankContext<'_>, scores: &Buf<f32>) {
         match &self.kind {
-            Kind::Digests(digests) => digests.score(pass, site, scores),
-            Kind::Hashes(hashes) => hashes.score(pass, site, scores),
-            Kind::Compressed(compressed) => compressed.score(pass, site, scores),
+            Kind::Digests(digests) => digests.score(pass, context, scores),
+            Kind::Hashes(hashes) => hashes.score(pass, context, scores),
+            Kind::Compressed(compressed) => compressed.score(pass, context, scores),
         }
     }
 

@@ -4,7 +4,7 @@ use attn_kernels::gpu::{Buf, Gpu, Outcome, Pass, Read};
 use sparse_select::Selection;
 use sparse_select::policy::num_blocks;
 
-use super::{Chosen, Place, Selector, Sparse, choosing};
+use super::{Place, SelectingRows, Selector, Sparse, choosing};
 use crate::ModelError;
 use crate::decoder::inputs::Plan;
 
@@ -19,7 +19,7 @@ pub(in crate::decoder) struct Reads {
 impl Sparse {
     /// Records the readbacks of a step.
     pub(in crate::decoder) fn read(&self, pass: &mut Pass, plan: &Plan) -> Reads {
-        let chunks = choosing(plan).map_or(0, |view| view.chosen.len());
+        let chunks = choosing(plan).map_or(0, |view| view.selecting.len());
         let counts = match &self.selector {
             Selector::Estimated(estimator) => Some(&estimator.counts),
             Selector::Ranked(ranker) => ranker.mass.as_ref().map(|mass| &mass.counts),
@@ -70,7 +70,7 @@ impl Sparse {
             let Some(Place { stride, .. }) = self.placed[layer] else { continue };
             let lists: Vec<&[u32]> =
                 lists.chunks_exact(stride as usize).map(|list| &list[1..=list[0] as usize]).collect();
-            for chosen in &view.chosen {
+            for chosen in &view.selecting {
                 let selection = self.selection(chosen, &lists);
                 let attended = self.attended[chosen.slice].as_mut().expect("the policy acts on chosen rows");
                 attended.selections.push((u32::try_from(layer).expect("layers fit in 32 bits"), selection));
@@ -79,7 +79,7 @@ impl Sparse {
     }
 
     /// Returns the selection that a policy's own code would have returned for the lists of chosen rows.
-    fn selection(&self, chosen: &Chosen, lists: &[&[u32]]) -> Selection {
+    fn selection(&self, chosen: &SelectingRows, lists: &[&[u32]]) -> Selection {
         let block = self.options.policy.block_size();
         let list = |head: usize, list: u32| lists[(chosen.list + list) as usize * self.num_kv_heads + head];
         let mut selection = Selection::new();

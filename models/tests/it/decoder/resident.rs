@@ -250,6 +250,6 @@ fn pools_that_hold_no_partition_of_a_selection_are_refused() {
     let staged = pool.offload.map(|offload| offload.memory(HostMemory::Staged));
     let staged = tiny().try_decoder(&pool.offload(staged)).unwrap_err();
     assert!(staged.to_string().ends_with("mappable storage buffers beside a sparse policy"), "{staged}");
-    let kv = |pool| tiny().decoder(&tight(spec, Place::Device, pool)).kv().most_sequences();
+    let kv = |pool| tiny().decoder(&tight(spec, Place::Device, pool)).kv().max_sequences();
     assert_eq!([kv([16, 48, 2]), kv([16, 80, 2]), kv([16, 300, 2])], [Some(1), Some(3), None]);
 }

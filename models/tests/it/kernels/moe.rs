@@ -108,10 +108,10 @@ proptest! {
         let Some(gpu) = gpu() else { return Ok(()) };
         let mut rng = StdRng::seed_from_u64(seed);
         let ids: Vec<u32> = (0..pairs).map(|_| rng.random_range(0..experts)).collect();
-        let most_tiles = moe_sort::most_tiles(pairs, experts, tile);
-        let params = MoeSortParams { pairs, tile, most_tiles };
+        let max_tiles = moe_sort::max_tiles(pairs, experts, tile);
+        let params = MoeSortParams { pairs, tile, max_tiles };
         let input = gpu.upload("experts", &ids).unwrap();
-        let tiles = gpu.upload("tiles", &vec![[u32::MAX; 4]; most_tiles as usize]).unwrap();
+        let tiles = gpu.upload("tiles", &vec![[u32::MAX; 4]; max_tiles as usize]).unwrap();
         let order = gpu.upload("order", &vec![u32::MAX; pairs as usize]).unwrap();
         let mut pass = Pass::new("moe_sort");
         let bindings: [Bound; 3] = [(&input).into(), (&tiles).into(), (&order).into()];
@@ -254,8 +254,8 @@ fn pairs_meet_their_experts_in_every_tiling() {
             .into_iter()
             .chain([Tiling::for_cpu(1, 1, false), Tiling::for_cpu(70, 1, false)])
         {
-            let most_tiles = moe_sort::most_tiles(rows * top, 5, tiling.rows);
-            let sort = MoeSortParams { pairs: rows * top, tile: tiling.rows, most_tiles };
+            let max_tiles = moe_sort::max_tiles(rows * top, 5, tiling.rows);
+            let sort = MoeSortParams { pairs: rows * top, tile: tiling.rows, max_tiles };
             let (order, tiles) = cpu::moe_sort::moe_sort(&sort, &experts);
             let (order, tiles) = (gpu.upload("order", &order).unwrap(), gpu.upload("tiles", &tiles).unwrap());
             let y = gpu.upload("y", &vec![f32::NAN; want.len()]).unwrap();
@@ -270,7 +270,7 @@ fn pairs_meet_their_experts_in_every_tiling() {
             let [columns, ..] = matmul::grid(tiling, 1, several.cols);
             let mut pass = Pass::new("routed");
             let params = several.params(0, top);
-            dispatch(gpu, &mut pass, &variant, &params, &bindings, [columns, most_tiles, 1]);
+            dispatch(gpu, &mut pass, &variant, &params, &bindings, [columns, max_tiles, 1]);
             let got = read(gpu, pass, &[&y]).remove(0);
             assert_close(&format!("{dtype}, {tiling:?}"), SUM, &got, &want);
             let first = first.get_or_insert_with(|| got.clone());

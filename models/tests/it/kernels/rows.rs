@@ -58,7 +58,8 @@ proptest! {
         let weights = gpu.upload("weight", &weight).unwrap();
         let out = gpu.upload("out", &vec![f32::NAN; x.len()]).unwrap();
         let inputs = [(&buffers.0).into(), (&buffers.1).into(), (&weights).into()];
-        let variant = rms_norm::variant(gather, lanes, gpu.level());
+        let form = if gather { rms_norm::Form::Gather } else { rms_norm::Form::Store };
+        let variant = rms_norm::variant(form, lanes, gpu.level());
         let got = run(gpu, &variant, &params, &inputs, &out, rms_norm::grid(rows));
         let mut want = vec![f32::NAN; x.len()];
         cpu::rms_norm::rms_norm(&params, &x, gather.then_some(&sources[..]), &weight, &mut want);
@@ -80,7 +81,8 @@ proptest! {
         let mut x = floats((rows * stride) as usize, seed);
         let weight = floats(2 * width as usize, seed ^ 1);
         let (weights, out) = (gpu.upload("weight", &weight).unwrap(), gpu.upload("x", &x).unwrap());
-        let variant = norm_heads::variant(centred, gpu.level());
+        let norm = if centred { norm_heads::Norm::Layer } else { norm_heads::Norm::Rms };
+        let variant = norm_heads::variant(norm, gpu.level());
         let got = run(gpu, &variant, &params, &[(&weights).into()], &out, norm_heads::grid(rows, heads));
         cpu::norm_heads::norm_heads(&params, centred, &weight, &mut x);
         assert_close(&format!("{params:?}, centred {centred}"), ROW, &got, &x);
@@ -95,7 +97,8 @@ proptest! {
         let added = floats(cols as usize, seed ^ 1);
         let (added_buf, out) = (gpu.upload("added", &added).unwrap(), gpu.upload("y", &y).unwrap());
         let bindings = [(&added_buf).into()];
-        let got = run(gpu, &bias::variant(keep), &params, &bindings, &out, bias::grid(rows, cols));
+        let form = if keep { bias::Form::Add } else { bias::Form::Store };
+        let got = run(gpu, &bias::variant(form), &params, &bindings, &out, bias::grid(rows, cols));
         cpu::bias::bias(&params, keep, &added, &mut y);
         assert_close(&format!("{params:?}, keep {keep}"), Tolerance { abs: 0.0, rel: 0.0 }, &got, &y);
     }

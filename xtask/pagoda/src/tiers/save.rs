@@ -10,7 +10,7 @@ use super::Tiers;
 use crate::{Note, error_chain};
 
 /// Maximum number of blocks per read and write task.
-pub(super) const MOST: usize = BlockRead::MOST;
+pub(super) const MAX_BLOCKS: usize = BlockRead::MAX_BLOCKS;
 
 /// Blocks being saved.
 pub(super) enum Saving {
@@ -33,7 +33,7 @@ impl Tiers {
         blocks: &[(BlockHash, BlockId)],
     ) -> Result<(), ModelError> {
         self.advance(decoder)?;
-        for some in blocks.chunks(MOST) {
+        for some in blocks.chunks(MAX_BLOCKS) {
             let (hashes, ids): (Vec<BlockHash>, Vec<BlockId>) = some.iter().copied().unzip();
             self.saves.push_back(Saving::Reading(hashes, decoder.begin_read(&ids)?));
         }

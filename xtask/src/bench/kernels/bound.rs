@@ -60,14 +60,14 @@ pub(super) fn by_mass(gpu: &Gpu, step: &Step, odds: f32) -> Result<Work> {
     // Which keys are read depends on the bounds: they do not count.
     let bytes = 4.0 * (scores.len() + bounds.len() + lses.len() + lists.len()) as f64;
     let mut work = Work::new("block_lse, mass_cut", Level::Baseline.name(), name).costs(bytes, 0.0);
-    for turn in mass_cut::TURNS {
+    for round in mass_cut::ROUNDS {
         let params = BlockLseParams {
             num_heads,
             num_kv_heads: shape.num_kv_heads,
             q_stride: step.heads.width(),
             stride,
             scale: step.heads.scale(),
-            first: u32::from(turn == mass_cut::FIRST),
+            first: u32::from(round == mass_cut::FIRST),
         };
         let binds: [Bound; 7] = [
             (&step.q).into(),
@@ -86,7 +86,7 @@ pub(super) fn by_mass(gpu: &Gpu, step: &Step, odds: f32) -> Result<Work> {
             stride,
             select_block: SELECT_BLOCK,
             list_stride: stride + 1,
-            turn,
+            round,
             odds,
             slack: 1.0,
         };

@@ -147,9 +147,9 @@ pub(super) fn gather_cache(gpu: &Gpu, heads: &Heads, context: u32) -> Result<Wor
     let width = shape.num_kv_heads * shape.head_dim;
     let out = || gpu.buffer::<f32>("out", context as usize * width as usize);
     let (k_out, v_out) = (out()?, out()?);
-    let most_keys = context.min(8192);
-    let span = |first: u32| [first, context.min(first + most_keys), first, 0];
-    let spans: Vec<[u32; 4]> = (0..context).step_by(most_keys as usize).map(span).collect();
+    let max_keys = context.min(8192);
+    let span = |first: u32| [first, context.min(first + max_keys), first, 0];
+    let spans: Vec<[u32; 4]> = (0..context).step_by(max_keys as usize).map(span).collect();
     let count = u32::try_from(spans.len())?;
     let spans = gpu.upload("spans", &spans)?;
     let params = GatherCacheParams {
@@ -157,7 +157,7 @@ pub(super) fn gather_cache(gpu: &Gpu, heads: &Heads, context: u32) -> Result<Wor
         list_stride: 0,
         k_scale: 1.0,
         v_scale: 1.0,
-        most_keys,
+        max_keys,
     };
     let bindings = binds([
         (&spans).into(),

@@ -32,7 +32,7 @@ pub(super) fn resident(gpu: &Gpu, step: &Step, density: f64) -> Result<Work> {
         num_slots,
         // The first run fetches what all others find.
         now: 1,
-        most: num_slots,
+        max_fetches: num_slots,
         write_pages: 1,
     };
     let entries = step.cache.table.len() * kv_heads as usize;

@@ -109,7 +109,7 @@ impl CompressedAttention {
                 norm: weights.norm.bind(),
                 entries: lists.entries.bind(),
                 tables: ctx.inputs.tables.bind(),
-                turns: self.lists.kinds[kind].turns.bind(),
+                angles: self.lists.kinds[kind].angles.bind(),
                 out: buffers.entries.bind(),
             };
             let pipeline = &buffers.compress[kind][usize::from(part == CachePart::IndexStates)];

@@ -9,14 +9,14 @@ use attn_kernels::rows::{Angle, NewEntry, SlotRow, Span};
 use super::places::{Places, States};
 use super::step::Step;
 use crate::ModelError;
-use crate::decoder::attention::Site;
+use crate::decoder::attention::LoadContext;
 use crate::decoder::buffers::GrowBuf;
 use crate::decoder::ops::Ctx;
 
 /// Device copies of a [`Step`].
 #[derive(Debug)]
 pub(super) struct Lists {
-    pub(super) turns: Buf<Angle>,
+    pub(super) angles: Buf<Angle>,
     slots: Arc<Pipeline>,
     /// By view.
     windows: Vec<Spans>,
@@ -38,7 +38,7 @@ pub(super) struct KindLists {
     pub(super) rows: Buf<SlotRow>,
     seen: Spans,
     pub(super) slots: Buf<i32>,
-    pub(super) turns: Buf<Angle>,
+    pub(super) angles: Buf<Angle>,
 }
 
 /// Device copies of what a step has of one group of states.
@@ -49,23 +49,23 @@ pub(super) struct StateLists {
 }
 
 impl Lists {
-    pub(super) fn new(site: &Site<'_>, places: &Places, views: usize) -> Result<Self, ModelError> {
-        let (gpu, rows) = (site.gpu, site.options.max_rows as usize);
-        let rope = site.config.compressed.as_ref().map(|compressed| &compressed.rope);
+    pub(super) fn new(load: &LoadContext<'_>, places: &Places, views: usize) -> Result<Self, ModelError> {
+        let (gpu, rows) = (load.gpu, load.options.max_rows as usize);
+        let rope = load.config.compressed.as_ref().map(|compressed| &compressed.rope);
         let pairs = rope.map_or(0, |rope| rope.rotary_dims as usize / 2);
         let of_kind = |_| {
             Ok(KindLists {
                 rows: gpu.buffer("rows", rows)?,
                 seen: Spans::new(gpu, rows)?,
                 slots: gpu.buffer("entry_slots", rows)?,
-                turns: gpu.buffer("entry_turns", rows * pairs)?,
+                angles: gpu.buffer("entry_angles", rows * pairs)?,
             })
         };
         let of_states = |_: &States| {
             Ok(StateLists { slots: gpu.buffer("state_slots", rows)?, entries: gpu.buffer("entries", rows)? })
         };
         Ok(Self {
-            turns: gpu.buffer("turns", rows * pairs)?,
+            angles: gpu.buffer("angles", rows * pairs)?,
             slots: gpu.pipeline(&prefix_slots::variant())?,
             windows: (0..views).map(|_| Spans::new(gpu, rows)).collect::<Result<_, _>>()?,
             rows: gpu.buffer("rows", rows)?,
@@ -80,7 +80,7 @@ impl Lists {
     }
 
     pub(super) fn write(&mut self, gpu: &Gpu, step: &Step) -> Result<(), ModelError> {
-        gpu.write(&self.turns, 0, &step.turns);
+        gpu.write(&self.angles, 0, &step.angles);
         gpu.write(&self.rows, 0, &step.rows);
         for (lists, spans) in self.windows.iter_mut().zip(&step.windows) {
             lists.write(gpu, spans, step.window_stride)?;
@@ -88,7 +88,7 @@ impl Lists {
         for (lists, of_kind) in self.kinds.iter_mut().zip(&step.kinds) {
             gpu.write(&lists.rows, 0, &of_kind.rows);
             gpu.write(&lists.slots, 0, &of_kind.slots);
-            gpu.write(&lists.turns, 0, &of_kind.turns);
+            gpu.write(&lists.angles, 0, &of_kind.angles);
             lists.seen.write(gpu, &of_kind.seen, of_kind.stride)?;
         }
         for (lists, of_group) in self.states.iter().zip(&step.states) {

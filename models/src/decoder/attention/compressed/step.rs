@@ -14,7 +14,7 @@ use crate::decoder::rope_angles::RopeAngles;
 #[derive(Debug, Default)]
 pub(in crate::decoder) struct Step {
     /// (cos, sin) of each row's position in layers with entries, `[rows, pairs]`.
-    pub(super) turns: Vec<Angle>,
+    pub(super) angles: Vec<Angle>,
     /// By view: tokens of each row's window, as `prefix_slots` takes them.
     pub(super) windows: Vec<Vec<Span>>,
     /// Slots from one row's list of the window to the next.
@@ -42,7 +42,7 @@ pub(super) struct KindStep {
     /// Slots of the entries that the step completes.
     pub(super) slots: Vec<i32>,
     /// (cos, sin) of their positions, `[entries, pairs]`.
-    pub(super) turns: Vec<Angle>,
+    pub(super) angles: Vec<Angle>,
 }
 
 impl KindStep {
@@ -62,11 +62,11 @@ pub(super) struct StateStep {
 }
 
 /// Inputs of a step beside its slices.
-pub(super) struct Site<'a> {
+pub(super) struct StepContext<'a> {
     pub(super) config: &'a DecoderConfig,
     pub(super) places: &'a Places,
     /// Angles of layers with entries.
-    pub(super) turns: &'a RopeAngles,
+    pub(super) angles: &'a RopeAngles,
 }
 
 /// One row.
@@ -80,8 +80,8 @@ struct Row<'a> {
 
 impl Step {
     /// Lays a step out, after `plan`.
-    pub(super) fn new(site: &Site<'_>, slices: &[Slice<'_>], plan: &Plan) -> Self {
-        let Site { config, places, turns } = *site;
+    pub(super) fn new(context: &StepContext<'_>, slices: &[Slice<'_>], plan: &Plan) -> Self {
+        let StepContext { config, places, angles } = *context;
         let mut step = Self {
             kinds: places.kinds.iter().map(|_| KindStep::default()).collect(),
             states: places.states.iter().map(|_| StateStep::default()).collect(),
@@ -99,9 +99,9 @@ impl Step {
                 table += u32_of(blocks.len());
             }
             let positions = slice.first..slice.first + u32_of(slice.tokens.len());
-            turns.extend(positions.clone(), &mut step.turns);
+            angles.extend(positions.clone(), &mut step.angles);
             for position in positions {
-                step.push(site, &Row { slice, tables: &tables, row, position });
+                step.push(context, &Row { slice, tables: &tables, row, position });
                 row += 1;
             }
         }
@@ -110,8 +110,8 @@ impl Step {
     }
 
     /// Entries and states of one row.
-    fn push(&mut self, site: &Site<'_>, of_row: &Row<'_>) {
-        let Site { config, places, turns } = *site;
+    fn push(&mut self, context: &StepContext<'_>, of_row: &Row<'_>) {
+        let StepContext { config, places, angles } = *context;
         let Row { slice, tables, row, position } = *of_row;
         for (kind, step) in places.kinds.iter().zip(&mut self.kinds) {
             let entries = kind.compressor.entries(position);
@@ -132,7 +132,7 @@ impl Step {
                 let entry = position / kind.compressor.ratio;
                 step.slots.push(slot(slice.tables[kind.group], entry, kind.block));
                 let first = entry * kind.compressor.ratio;
-                turns.extend(first..first + 1, &mut step.turns);
+                angles.extend(first..first + 1, &mut step.angles);
             }
         }
     }

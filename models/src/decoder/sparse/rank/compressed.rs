@@ -11,9 +11,9 @@ use attn_kernels::kernel::nsa_probs::{self, NsaProbsParams};
 use bytemuck::Zeroable;
 use sparse_select::ByCompressed;
 
-use super::RankSite;
+use super::RankContext;
 use super::digests::DigestPools;
-use crate::decoder::attention::Site;
+use crate::decoder::attention::LoadContext;
 use crate::decoder::buffers::GrowBuf;
 use crate::{DecoderConfig, ModelError};
 
@@ -32,19 +32,19 @@ pub(super) struct Compressed {
 impl Compressed {
     /// `None` where strides are not whole pages.
     pub(super) fn new(
-        site: &Site<'_>,
+        load: &LoadContext<'_>,
         by: ByCompressed,
         block: u32,
         selects: &[bool],
     ) -> Result<Option<Self>, ModelError> {
-        let Site { gpu, kv, .. } = *site;
+        let LoadContext { gpu, kv, .. } = *load;
         let ByCompressed { kernel_size, kernel_stride, .. } = by;
         if !kernel_stride.is_multiple_of(kv.shape().block_size) {
             return Ok(None);
         }
         Ok(Some(Self {
             by,
-            pools: DigestPools::new(site, Digest::Mean, selects)?,
+            pools: DigestPools::new(load, Digest::Mean, selects)?,
             attend: gpu.pipeline(&nsa_probs::variant(kv.shape(), kernel_size, kernel_stride))?,
             score: gpu.pipeline(&nsa_block_score::variant(kernel_size, kernel_stride, block))?,
             probs: GrowBuf::new(gpu, "probs", 1)?,
@@ -83,19 +83,19 @@ impl Compressed {
         Ok(())
     }
 
-    pub(super) fn score(&self, pass: &mut Pass, site: &RankSite<'_>, scores: &Buf<f32>) {
-        let Some(pool) = &self.pools.pools[site.layer] else { return };
+    pub(super) fn score(&self, pass: &mut Pass, context: &RankContext<'_>, scores: &Buf<f32>) {
+        let Some(pool) = &self.pools.pools[context.layer] else { return };
         let (attend, score) = &self.params;
-        let (rows, probs) = (site.rows.bind(), self.probs.bind());
+        let (rows, probs) = (context.rows.bind(), self.probs.bind());
         let buffers = NsaProbsBuffers {
-            q: site.q.bind(),
+            q: context.q.bind(),
             digests: pool.bind(),
-            tables: site.tables.bind(),
+            tables: context.tables.bind(),
             rows: rows.clone(),
             probs: probs.clone(),
         };
-        pass.dispatch(&self.attend, attend, buffers, nsa_probs::grid(attend, site.count));
+        pass.dispatch(&self.attend, attend, buffers, nsa_probs::grid(attend, context.count));
         let buffers = NsaBlockScoreBuffers { probs, rows, scores: scores.bind() };
-        pass.dispatch(&self.score, score, buffers, nsa_block_score::grid(score, site.count));
+        pass.dispatch(&self.score, score, buffers, nsa_block_score::grid(score, context.count));
     }
 }

@@ -10,9 +10,9 @@ use attn_kernels::kernel::block_score::{self, BlockScoreParams};
 use attn_kernels::rows::Touched;
 use sparse_select::{ByDigests, DigestKind, Policy};
 
-use super::RankSite;
+use super::RankContext;
 use crate::cast::u32_of;
-use crate::decoder::attention::Site;
+use crate::decoder::attention::LoadContext;
 use crate::decoder::buffers::GrowBuf;
 use crate::{DecoderConfig, ModelError};
 
@@ -29,8 +29,8 @@ pub(super) struct DigestPools {
 }
 
 impl DigestPools {
-    pub(super) fn new(site: &Site<'_>, digest: Digest, selects: &[bool]) -> Result<Self, ModelError> {
-        let Site { gpu, kv, views, .. } = *site;
+    pub(super) fn new(load: &LoadContext<'_>, digest: Digest, selects: &[bool]) -> Result<Self, ModelError> {
+        let LoadContext { gpu, kv, views, .. } = *load;
         let (shape, num_pages) = (*kv.shape(), kv.num_blocks());
         let len = digest.pool_len(&shape, num_pages as usize);
         let pool = |selects: &bool| selects.then(|| gpu.buffer("digests", len)).transpose();
@@ -56,14 +56,14 @@ impl DigestPools {
         Ok(())
     }
 
-    pub(super) fn take_in(&self, pass: &mut Pass, site: &RankSite<'_>) {
-        let (Some(pool), (touched, pages)) = (&self.pools[site.layer], &self.touched[site.view]) else {
+    pub(super) fn take_in(&self, pass: &mut Pass, context: &RankContext<'_>) {
+        let (Some(pool), (touched, pages)) = (&self.pools[context.layer], &self.touched[context.view]) else {
             return;
         };
         if *touched > 0 {
             let params = BlockDigestParams { num_kv_heads: self.shape.num_kv_heads, touched: *touched };
             let buffers =
-                BlockDigestBuffers { touched: pages.bind(), k_cache: site.k.bind(), digests: pool.bind() };
+                BlockDigestBuffers { touched: pages.bind(), k_cache: context.k.bind(), digests: pool.bind() };
             pass.dispatch(&self.pipeline, &params, buffers, block_digest::grid(&self.shape, *touched));
         }
     }
@@ -84,12 +84,12 @@ pub(super) struct Digests {
 
 impl Digests {
     pub(super) fn new(
-        site: &Site<'_>,
+        load: &LoadContext<'_>,
         by: ByDigests,
         policy: &dyn Policy,
         selects: &[bool],
     ) -> Result<Self, ModelError> {
-        let Site { gpu, config, kv, .. } = *site;
+        let LoadContext { gpu, config, kv, .. } = *load;
         let (block, certifies) = (policy.block_size().get(), policy.certifies());
         let digest = match by.digest {
             DigestKind::MinMax => Digest::MinMax,
@@ -102,7 +102,7 @@ impl Digests {
         Ok(Self {
             by,
             digest,
-            pools: DigestPools::new(site, digest, selects)?,
+            pools: DigestPools::new(load, digest, selects)?,
             score: gpu.pipeline(&score)?,
             params: BlockScoreParams::default(),
             bounds: certifies.then(|| GrowBuf::new(gpu, "bounds", 1)).transpose()?,
@@ -133,17 +133,17 @@ impl Digests {
         self.bounds.as_mut().map_or(Ok(()), |bounds| bounds.fit(gpu, len))
     }
 
-    pub(super) fn score(&self, pass: &mut Pass, site: &RankSite<'_>, scores: &Buf<f32>) {
-        let Some(pool) = &self.pools.pools[site.layer] else { return };
+    pub(super) fn score(&self, pass: &mut Pass, context: &RankContext<'_>, scores: &Buf<f32>) {
+        let Some(pool) = &self.pools.pools[context.layer] else { return };
         let buffers = BlockScoreBuffers {
-            q: site.q.bind(),
+            q: context.q.bind(),
             digests: pool.bind(),
-            tables: site.tables.bind(),
-            rows: site.rows.bind(),
+            tables: context.tables.bind(),
+            rows: context.rows.bind(),
             scores: scores.bind(),
             bounds: self.bounds.as_deref().map(Buf::bind),
         };
-        let grid = block_score::grid(self.digest, &self.params, site.count);
+        let grid = block_score::grid(self.digest, &self.params, context.count);
         pass.dispatch(&self.score, &self.params, buffers, grid);
     }
 }

@@ -12,11 +12,11 @@ use attn_kernels::kernel::hash_codes::{self, HashCodesParams, HashSource};
 use bytemuck::Zeroable;
 use sparse_select::{ByHashes, SelectError};
 
-use super::super::Chosen;
-use super::RankSite;
+use super::super::SelectingRows;
+use super::RankContext;
 use crate::ModelError;
 use crate::cast::u32_of;
-use crate::decoder::attention::Site;
+use crate::decoder::attention::LoadContext;
 use crate::decoder::buffers::GrowBuf;
 
 /// Slots that one dispatch hashes: lists are bound at offsets of this many.
@@ -61,12 +61,12 @@ enum Vectors {
 
 impl Hashes {
     pub(super) fn new(
-        site: &Site<'_>,
+        load: &LoadContext<'_>,
         by: ByHashes,
         block: u32,
         selects: &[bool],
     ) -> Result<Self, ModelError> {
-        let Site { gpu, config, kv, views, .. } = *site;
+        let LoadContext { gpu, config, kv, views, .. } = *load;
         let (shape, num_pages) = (*kv.shape(), kv.num_blocks());
         let dim = shape.head_dim as usize;
         let hashed: usize = by.parts.iter().sum();
@@ -118,10 +118,10 @@ impl Hashes {
     pub(super) fn begin(
         &mut self,
         gpu: &Gpu,
-        chosen: &[Chosen],
+        chosen: &[SelectingRows],
         score_stride: u32,
     ) -> Result<(), ModelError> {
-        let rows: Vec<u32> = chosen.iter().map(Chosen::q_row).collect();
+        let rows: Vec<u32> = chosen.iter().map(SelectingRows::q_row).collect();
         self.rows.write(gpu, &rows)?;
         let code_words = self.shape.num_kv_heads * self.words();
         self.codes.fit(gpu, rows.len() * code_words as usize)?;
@@ -139,28 +139,30 @@ impl Hashes {
         Ok(())
     }
 
-    pub(super) fn take_in(&self, pass: &mut Pass, site: &RankSite<'_>) {
-        let (Some(pool), (count, slots)) = (&self.pools[site.layer], &self.slots[site.view]) else { return };
+    pub(super) fn take_in(&self, pass: &mut Pass, context: &RankContext<'_>) {
+        let (Some(pool), (count, slots)) = (&self.pools[context.layer], &self.slots[context.view]) else {
+            return;
+        };
         for first in (0..*count).step_by(SLOTS) {
             let (entries, count) = (slots.bind_from(first), SLOTS.min(count - first));
-            let of = Hashed { entries, count, vectors: Vectors::Keys(site.k.bind()) };
+            let of = Hashed { entries, count, vectors: Vectors::Keys(context.k.bind()) };
             self.record(pass, &self.keys, &of, pool);
         }
     }
 
-    pub(super) fn score(&self, pass: &mut Pass, site: &RankSite<'_>, scores: &Buf<f32>) {
-        let Some(pool) = &self.pools[site.layer] else { return };
-        let (entries, count) = (self.rows.bind(), site.count as usize);
-        let of = Hashed { entries, count, vectors: Vectors::Queries(site.q.bind()) };
+    pub(super) fn score(&self, pass: &mut Pass, context: &RankContext<'_>, scores: &Buf<f32>) {
+        let Some(pool) = &self.pools[context.layer] else { return };
+        let (entries, count) = (self.rows.bind(), context.count as usize);
+        let of = Hashed { entries, count, vectors: Vectors::Queries(context.q.bind()) };
         self.record(pass, &self.queries, &of, &self.codes);
         let buffers = HammingScoreBuffers {
             queries: self.codes.bind(),
             codes: pool.bind(),
-            tables: site.tables.bind(),
-            rows: site.rows.bind(),
+            tables: context.tables.bind(),
+            rows: context.rows.bind(),
             scores: scores.bind(),
         };
-        let grid = hamming_score::grid(&self.params, self.block, site.count);
+        let grid = hamming_score::grid(&self.params, self.block, context.count);
         pass.dispatch(&self.score, &self.params, buffers, grid);
     }
 
