@@ -239,7 +239,7 @@ pub fn variants() -> Vec<NamedVariant> {
     variants_of(128)
 }
 
-/// As [`variants`], of heads of `head_dim` elements: software drivers compile small ones much faster.
+/// Returns [`variants`] of heads of `head_dim` elements: software drivers compile small ones much faster.
 #[must_use]
 pub fn variants_of(head_dim: u32) -> Vec<NamedVariant> {
     use kernel::{cache_write, copy_blocks, lse_merge};

@@ -59,7 +59,7 @@ pub struct Binding {
 }
 
 impl Binding {
-    /// As [`Kernel::bindings`](crate::Kernel::bindings) says it.
+    /// Type as [`Kernel::bindings`](crate::Kernel::bindings) states it.
     #[must_use]
     pub fn access(&self) -> Access {
         if self.writes { Access::Write } else { Access::Read }
@@ -80,7 +80,7 @@ pub fn interface(variant: &Variant) -> Result<Interface, ReflectError> {
     let in_workgroup = |v: &naga::GlobalVariable| v.space == AddressSpace::WorkGroup;
     let workgroup = module.global_variables.iter().filter(|(_, v)| in_workgroup(v));
     let workgroup_bytes = workgroup.map(|(_, v)| layouter[v.ty].size).sum();
-    // Of the module as written: resolving drops what a variant does not use, but the host binds it.
+    // Bindings are those of the module as written: resolving drops what a variant does not use, but the host binds it.
     let mut params = Uniform::default();
     let mut bindings = Vec::new();
     for (_, variable) in parsed.module.global_variables.iter() {

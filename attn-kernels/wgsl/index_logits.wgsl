@@ -34,7 +34,7 @@ fn index_logits(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
         }
         return;
     }
-    // Of four keys, over the heads that the lane owns.
+    // Logits of four keys, summed over the heads that the lane owns.
     var sum = vec4(0.0);
     for (var head = 0u; head < params.num_heads; head += TILE) {
         var products: Products;

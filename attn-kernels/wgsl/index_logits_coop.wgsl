@@ -33,7 +33,7 @@ const CHUNKS: u32 = 2u * SPANS;
 const TILE_STRIDE: u32 = CHUNKS + 1u;
 const PRODUCT_STRIDE: u32 = 6u;
 
-// Of keys, and before them of queries: the first eight channels of all spans, then the second.
+// Tile of queries, then of keys: the first eight channels of all spans, then the second eight.
 var<workgroup> tile: array<array<vec4<f16>, 2>, STEP * TILE_STRIDE>;
 // [key, head]
 var<workgroup> products: array<vec4<f32>, STEP * PRODUCT_STRIDE>;
@@ -107,7 +107,7 @@ fn index_logits_coop(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_inv
     }
 }
 
-// Of heads from `head` on; zero for those that do not exist.
+// Gates of the heads from `head` on; zero for those that do not exist.
 fn gates_of(row: u32, head: u32) -> vec4<f32> {
     var gate = vec4(0.0);
     #unroll i < 4
@@ -125,7 +125,7 @@ fn put(at: u32, low: vec4<f16>, high: vec4<f16>) {
 // The lane's part of the queries of 16 heads, eight channels each.
 struct Queries { low: array<vec4<f16>, SPANS>, high: array<vec4<f16>, SPANS> }
 
-// Of heads from `head` on; copies stand in for those that do not exist.
+// Queries of the heads from `head` on; copies stand in for those that do not exist.
 fn load_queries(lane: u32, row: u32, head: u32) -> Queries {
     var queries: Queries;
     #unroll i < SPANS
@@ -151,7 +151,7 @@ fn stage_queries(lane: u32, queries: Queries) {
 // Blocks of the keys of which a lane loads spans, and of the key whose heads it adds up.
 struct Blocks { spans: array<u32, LOADS>, key: u32 }
 
-// Of the step at `key0`: one load where a step lies in one block.
+// Blocks of the step at `key0`: one load if the step lies in one block.
 fn load_blocks(lane: u32, row: vec4<u32>, key0: u32) -> Blocks {
     var blocks: Blocks;
     #unroll i < LOADS

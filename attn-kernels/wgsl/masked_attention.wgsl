@@ -43,7 +43,7 @@ const CHUNKS: u32 = HEAD_DIM / 8u;
 const SIDES: u32 = WG / CHUNKS;
 
 var<workgroup> query: array<vec4<f32>, HEAD_DIM / 4u>;
-// Of the keys of a step: weights, times what scales the values, and where they are; of no block, where not attended.
+// Keys of a step: their weights times the scale of their values, and where they are; no block where a key is not attended.
 var<workgroup> weights: array<f32, WG>;
 var<workgroup> blocks: array<u32, WG>;
 var<workgroup> merge: array<vec4<f32>, WG * 2u>;

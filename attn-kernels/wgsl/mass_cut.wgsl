@@ -77,7 +77,7 @@ struct Span {
     key: u32,
 }
 
-// Of each head, what is before the span and what is behind it.
+// The masses before and behind the span, for each head.
 var<private> before: array<f32, GROUP>;
 var<private> behind: array<f32, GROUP>;
 

@@ -99,7 +99,7 @@ struct Queries { quads: array<vec4<f32>, KEY_WORDS * WORD_QUADS * 4u> }
 // A lane's channels of TOKENS latents.
 struct Tile { words: array<latent_word, TOKENS * KEY_WORDS> }
 
-// Of four heads: largest scores, sums of weights, and a lane's channels of the weighted values.
+// Largest scores and sums of weights of four heads, and a lane's channels of their weighted values.
 struct State { top: vec4<f32>, sum: vec4<f32>, o: array<vec4<f32>, VALUE_WORDS * WORD_QUADS * 4u> }
 
 fn load_queries(quartet: u32, span: u32, from_row: u32) -> Queries {

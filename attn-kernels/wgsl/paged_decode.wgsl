@@ -44,7 +44,7 @@ const EVEN: bool = TILE % (TOKEN_GROUPS * AHEAD) == 0u;
 
 // Heads side by side, so that one load serves all of them. After the last step, sums of lanes.
 var<workgroup> weights: array<vec4<f32>, TILE>;
-// Of this step and of the next, in turns. See places_blocks.
+// Places of the keys of this step and of the next one, alternately; see places_blocks.
 var<workgroup> places: array<u32, 2u * PLACES>;
 
 // Keys of a step that count, from its first one on. No others are read, so unused slots may hold anything.

@@ -163,8 +163,8 @@ fn paged_decode_coop(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_inv
     }
 }
 
-// Of a head, in powers of two: the logit that weights count from, the largest one, and the sum of weights, a lane's part of it
-// until the segment ends.
+// State of a head, in powers of two: the logit that weights count from, the largest one, and the sum of weights, of which each
+// lane has a part until the segment ends.
 struct Softmax { top: f32, most: f32, sum: f32 }
 
 // What the sums before a segment and those of it count for together, from the largest logit of both on.

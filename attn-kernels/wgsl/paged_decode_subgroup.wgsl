@@ -45,7 +45,7 @@ struct Lane {
     @builtin(subgroup_id) subgroup: u32,
 }
 
-// Of a lane's keys in a tile: how much each counts for each head, and where its values begin.
+// Weight for each head, and first element of the values, of a lane's keys in a tile.
 struct Weighed { weight: array<vec4<f32>, KEYS>, v_at: array<u32, KEYS> }
 
 @compute @workgroup_size(WG)

@@ -8,9 +8,9 @@
 //   fetches  [num_kv_heads] of 4 + 2 * num_slots u32: pages to fetch, and since the start hits, misses and drops; then
 //            (block, slot) of each page to fetch
 //   pages    [entries of tables, num_kv_heads] u32: where pages of the lists are, for pages_heads
-// Of each list num_pages pages count, from first_page on in its order. A missing page takes the slot whose last use is the
-// oldest (all uses 255 calls ago or more are alike); slots used at `now` are never taken. Of more than `max_fetches` missing pages
-// the others are dropped: with `pages` asked for there must be none, so the host keeps all lists within the slots.
+// num_pages pages of each list count, from first_page on in its order. A missing page takes the slot whose last use is the
+// oldest (all uses 255 calls ago or more are alike); slots used at `now` are never taken. At most max_fetches missing pages are
+// fetched and the others dropped: with `pages` asked for none may be, so the host keeps all lists within the slots.
 // One workgroup a KV head. Which of equal slots is taken is left open. Bytes moved: 32 a page of a list, 8 a slot.
 // CPU reference: src/cpu/residency.rs
 #import PAGES = 1

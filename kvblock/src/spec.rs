@@ -30,7 +30,7 @@ impl KvDtype {
     }
 }
 
-/// Which earlier tokens a query can reach; decides which blocks of a sequence may be freed before it ends.
+/// Earlier tokens that a query can reach; decides which blocks of a sequence may be freed before it ends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum AttentionKind {

@@ -105,7 +105,7 @@ struct Shape {
     layers_a_submission: u64,
     scored: usize,
     draws: draws::Shape,
-    /// By view.
+    /// One entry for each view.
     cuts: Vec<Cut>,
     /// Lengths of the buffers that grow: a longer one is another.
     buffers: [usize; 2],

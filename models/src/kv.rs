@@ -180,7 +180,7 @@ impl KvPool {
         u32::try_from(blocks).unwrap_or(u32::MAX)
     }
 
-    /// Which caches there are.
+    /// Returns the plan of the caches.
     #[must_use]
     pub fn plan(&self) -> &KvPlan {
         &self.plan

@@ -71,7 +71,7 @@ pub struct Mean {
 /// with windows or chunks are as they were without a policy, and not counted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Attended {
-    /// By layer.
+    /// Blocks of each layer.
     pub layers: Vec<Tally>,
     /// Attention mass that is certainly kept, the least over layers and query heads; `None` where nothing bounds it. What
     /// falls to a sink is not counted, so with sinks even less of the whole is lost.

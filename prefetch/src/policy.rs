@@ -1,4 +1,4 @@
-//! Which block is evicted from a full tier (LRU or ARC), and a filter that keeps out blocks used only once.
+//! Choice of the block that a full tier evicts (LRU or ARC), and a filter that keeps out blocks used only once.
 
 mod arc;
 mod lru;

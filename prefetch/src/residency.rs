@@ -1,4 +1,4 @@
-//! Which prompt blocks of a layer are on the device as a sparse policy changes its selection.
+//! Prompt blocks of a layer that are on the device as a sparse policy changes its selection.
 //!
 //! Library only: the engine decides this on the device, by the kernel `residency` of attn-kernels, since the host does not know
 //! a step's selection before it ran. This is the form for engines that select on the host.

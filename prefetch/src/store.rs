@@ -192,7 +192,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Which blocks a load would find now.
+    /// Says which blocks a load would find now.
     #[must_use]
     pub fn lookup(&self, blocks: &[BlockHash]) -> Vec<bool> {
         self.shared.tiers.lookup_many(blocks).iter().map(Option::is_some).collect()

@@ -2,7 +2,7 @@
 
 use crate::error::ConfigError;
 
-/// Who runs first, and who is preempted first.
+/// Order in which sequences run and are preempted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Policy {

@@ -17,7 +17,7 @@ pub fn density(selection: &Selection) -> f64 {
     if total == 0 { 1.0 } else { selection.indices().len() as f64 / total as f64 }
 }
 
-/// Which keys a query can see.
+/// Keys that a query can see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mask {
     /// The queries sit at the last positions of the keys; each sees the keys up to its own position.

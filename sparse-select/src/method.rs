@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::{Input, Policy, Registry, SelectError, Selection, Spec, SpecError};
 
-/// Which half of the engine a method serves.
+/// Half of the engine that a method serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Selects per request and step, without tensors.

@@ -143,7 +143,7 @@ impl Support {
     pub const OF_EACH_QUERY: Self = Self { query: true, each_query: true, ..Self::OF_POSITIONS };
 }
 
-/// Which part of generation a selection is for.
+/// Part of generation that a selection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// A chunk of the prompt. `chunk_idx` is the block at which the chunk starts; policies that use positions

@@ -13,9 +13,9 @@ use serde::Serialize;
 /// One sample of one prompt: a line of `generate --json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Generated {
-    /// Which prompt, counted from 0 in the order given.
+    /// Index of the prompt, in the order given.
     pub index: u32,
-    /// Which sample of the prompt, counted from 0.
+    /// Index of the sample of the prompt.
     pub sample: u32,
     /// Token ids of the input, including the chat template.
     pub prompt_ids: Vec<u32>,

@@ -155,7 +155,7 @@ fn latent_variants(head_dim: u32) -> Vec<NamedVariant> {
     all
 }
 
-/// The same by matrices, in the sizes of DeepSeek alone.
+/// Variants by matrices, in the sizes of DeepSeek alone.
 fn latent_coop_variants(part: &str, dtype: KvDtype) -> Vec<NamedVariant> {
     let shape = LatentShape { latent: 512, rope: 64, block_size: 64, dtype };
     if !mla_decode_coop::serves(&shape, 128) {

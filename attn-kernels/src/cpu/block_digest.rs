@@ -6,7 +6,7 @@ use super::f32_of;
 use crate::kernel::block_digest::{Digest, dtype};
 use crate::kernel::{KvDtype, KvShape};
 
-/// Which way a digest is rounded where its type does not have it.
+/// Direction in which a digest is rounded that its type does not represent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
     /// Minima.

@@ -15,7 +15,7 @@ pub struct Residents {
     pub pages: Vec<u32>,
 }
 
-/// One call, with lists of blocks of `pages_a_block` pages. Of slots equally old the first are taken, in the order of what
+/// One call, with lists of blocks of `pages_a_block` pages. The first of equally old slots are taken, in the order of what
 /// is missing; the kernel may take them in another order.
 pub fn residency(
     params: &ResidencyParams,

@@ -3,9 +3,9 @@
 /// A bound on `|got - want|`: `abs + rel * |want|`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
-    /// Near zero.
+    /// Error near zero.
     pub abs: f64,
-    /// In proportion to the value.
+    /// Error in proportion to the value.
     pub rel: f64,
 }
 

@@ -1,4 +1,4 @@
-//! Which adapter: discrete before integrated before software, or the one asked for.
+//! Choice of an adapter: discrete before integrated before software, or the one asked for.
 
 use super::GpuError;
 use wgpu::{Adapter, Backends, DeviceType, Instance};

@@ -92,7 +92,7 @@ impl PrefixPass {
     }
 
     /// Records the attention of one layer: `prefill` with `grid` over the rest and over every chunk, by rising position.
-    /// Of `params` the keys are set here.
+    /// The keys of `params` are set here.
     pub fn attend(
         &self,
         gpu: &Gpu,

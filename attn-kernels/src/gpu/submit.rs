@@ -16,7 +16,7 @@ pub(super) struct Scratch {
     timed: Timed,
 }
 
-/// Which dispatches get timestamps.
+/// Dispatches that get timestamps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Timed {
     #[default]

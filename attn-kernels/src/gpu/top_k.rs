@@ -52,7 +52,7 @@ impl TopKLimits {
 }
 
 impl TopK {
-    /// For one kind of output.
+    /// Compiles the kernels for one kind of output.
     ///
     /// # Errors
     /// What the device says of the kernel.

@@ -7,11 +7,11 @@ use crate::Variant;
 /// Options of a variant of an attention kernel; the default is dense causal attention.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Attention {
-    /// Which keys are attended, and in which order.
+    /// Keys that are attended, and their order.
     pub context: Context,
     /// Units that block tables name.
     pub pages: Pages,
-    /// Which keys before its own position a row of prefill sees. Rows of decode name their first key themselves:
+    /// Keys before its own position that a row of prefill sees. Rows of decode name their first key themselves:
     /// [`Mask::first_key`].
     pub mask: Mask,
     /// Changes of scores before the softmax.
@@ -21,13 +21,13 @@ pub struct Attention {
     pub sinks: bool,
 }
 
-/// Which keys are attended, and in which order.
+/// Keys that are attended, and their order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Context {
     /// All, by position.
     #[default]
     Full,
-    /// Those of listed blocks of this many tokens: one more binding, the last, of lists `[count, blocks ascending..]`.
+    /// Keys of listed blocks of this many tokens: one more binding, the last, of lists `[count, blocks ascending..]`.
     Blocks(u32),
     /// Single listed tokens, the lists as with blocks of one (DSA): for `paged_decode` and `mla_decode`.
     Tokens,
@@ -44,7 +44,7 @@ pub enum Pages {
     OfHeads,
 }
 
-/// Which keys up to its own position a row sees.
+/// Keys up to its own position that a row sees.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Mask {
     /// All.

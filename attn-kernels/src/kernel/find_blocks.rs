@@ -51,14 +51,14 @@ bindings! {
     }
 }
 
-/// Which blocks a KV head reads, out of those that its query heads keep.
+/// Blocks that a KV head reads, out of those that its query heads keep.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Vote {
-    /// Those that any of them keeps.
+    /// Blocks that any of them keeps.
     Any,
-    /// Those that more than half of them keep.
+    /// Blocks that more than half of them keep.
     Majority,
-    /// Those that all of them keep.
+    /// Blocks that all of them keep.
     All,
 }
 

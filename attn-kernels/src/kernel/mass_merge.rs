@@ -21,7 +21,7 @@ params! {
         pub layers: u32,
         /// Rows times query heads.
         pub rows: u32,
-        /// As `mass_bound` ran.
+        /// As in the run of `mass_bound`.
         pub share_stride: u32,
     }
 }

@@ -30,8 +30,7 @@ pub enum Lanes {
     Workgroup,
     /// Each subgroup by itself, where all subgroups of the adapter have this many lanes.
     Subgroup(u32),
-    /// With cooperative matrices, for which queries, keys, values and softmax weights are rounded to f16. Takes no listed
-    /// tokens.
+    /// Cooperative matrices, for which queries, keys, values and softmax weights are rounded to f16. Takes no listed tokens.
     Matrices,
 }
 

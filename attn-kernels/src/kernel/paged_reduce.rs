@@ -25,13 +25,13 @@ params! {
         pub num_heads: u32,
         /// KV heads.
         pub num_kv_heads: u32,
-        /// As `paged_decode` ran.
+        /// As in the run of `paged_decode`.
         pub max_partitions: u32,
-        /// As `paged_decode` ran.
+        /// As in the run of `paged_decode`.
         pub list_stride: u32,
-        /// As `paged_decode` ran.
+        /// As in the run of `paged_decode`.
         pub first_list: u32,
-        /// As `paged_decode` ran; after `mla_decode` its [`PARTITION`](super::mla_decode::PARTITION).
+        /// As in the run of `paged_decode`; after `mla_decode` its [`PARTITION`](super::mla_decode::PARTITION).
         pub partition_size: u32,
     }
 }

@@ -55,7 +55,7 @@ pub enum Output {
 /// Transforms of positions; the fourth word of a row is the base.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Transform {
-    /// They stay positions.
+    /// Positions as they are.
     None,
     /// Physical slots, `table[base + position / page_size] * page_size + position % page_size`.
     Paged,

@@ -56,7 +56,7 @@ bindings! {
 }
 
 impl TopKLongParams {
-    /// Those of `top_k`, for rows of at most `max_scores` scores that select at most `max_k`.
+    /// Parameters that follow from those of `top_k`, for rows of at most `max_scores` scores that select at most `max_k`.
     #[must_use]
     pub fn new(params: &TopKParams, max_scores: u32, max_k: u32) -> Self {
         let TopKParams { rows, out_stride, copies, page_size } = *params;
@@ -65,7 +65,7 @@ impl TopKLongParams {
         Self { rows, out_stride, copies, page_size, max_groups, max_chosen }
     }
 
-    /// Those of `top_k_peaks` before.
+    /// Parameters of `top_k_peaks`, which runs before.
     #[must_use]
     pub fn peaks(&self) -> TopKPeaksParams {
         TopKPeaksParams { rows: self.rows, max_groups: self.max_groups }

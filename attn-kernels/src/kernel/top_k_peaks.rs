@@ -1,6 +1,6 @@
 //! The largest keys of groups of scores: what `top_k_long` chooses groups by.
 //!
-//! A row of `top_k` is one workgroup's work, score by score. Of rows beyond [`LONG`] scores all workgroups together find the
+//! A row of `top_k` is one workgroup's work, score by score. In rows beyond [`LONG`] scores all workgroups together find the
 //! groups' peaks first, and `top_k_long` then reads little more than the groups that count.
 
 use crate::rows::TopRow;

@@ -28,7 +28,7 @@ pub fn latent_words(shape: &LatentShape, latents: &[f32]) -> Vec<u32> {
     bytemuck::pod_collect_to_vec(&bytes)
 }
 
-/// And back.
+/// The inverse.
 #[must_use]
 pub fn latent_values(shape: &LatentShape, words: &[u32]) -> Vec<f32> {
     if matches!(shape.dtype, KvDtype::F16 | KvDtype::F32) {

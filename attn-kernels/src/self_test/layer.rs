@@ -187,7 +187,7 @@ pub fn cache_words(shape: &KvShape, index: Index, cache: &[f32]) -> Vec<u32> {
     bytemuck::pod_collect_to_vec(&bytes)
 }
 
-/// And back.
+/// The inverse.
 #[must_use]
 pub fn cache_values(shape: &KvShape, index: Index, words: &[u32]) -> Vec<f32> {
     if shape.dtype != KvDtype::Int8 {
@@ -236,7 +236,7 @@ pub fn words(dtype: KvDtype, values: &[f32]) -> Vec<u32> {
     }
 }
 
-/// And back.
+/// The inverse.
 #[must_use]
 pub fn values(dtype: KvDtype, words: &[u32]) -> Vec<f32> {
     match dtype {

@@ -19,7 +19,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let mask_stride = 300_u32.div_ceil(32);
     let mut rng = StdRng::seed_from_u64(7);
     let mut masks: Vec<u32> = (0..4 * mask_stride).map(|_| rng.random()).collect();
-    // Of one row nothing is left.
+    // The mask leaves nothing of one row.
     masks[2 * mask_stride as usize..3 * mask_stride as usize].fill(0);
     // Queries in reverse, outputs in every other row.
     let row = |(index, len): (u32, u32)| MaskedRow {

@@ -52,7 +52,7 @@ fn case(what: &'static str, variant: &Variant, lens: &[u32]) -> Case {
     let (kv, reads) = (layer.kv(), asked.options());
     cpu::paged_decode::paged_decode(&kv, &params, &q, tables, &rows, &mut partial, &mut stats, &reads);
     let [k, v] = layer.words_of(variant);
-    // Of more than one partition sums are not normalised: they grow with the number of keys.
+    // Sums of several partitions are not normalised: they grow with the number of keys.
     let keys = if reduced == 0 { 1.0 } else { f64::from(PARTITION) };
     let lanes = lanes_of(variant);
     let close = if lanes == Lanes::Matrices { COOP } else { ATTENTION };

@@ -29,7 +29,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
         max_fetches: 4,
         write_pages: 1,
     };
-    // Of the first list nothing is asked. The others see one page of their second block.
+    // Nothing is asked of the first list. The others see one page of their second block.
     let lists: Vec<u32> = (0..3 * HEADS).flat_map(|_| [2, 0, 1]).collect();
     let len = (pages + 1) * block_size - 3;
     let blocks = pages + 1;

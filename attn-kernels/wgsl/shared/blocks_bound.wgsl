@@ -15,7 +15,7 @@ var<workgroup> parts: array<array<f32, HEADS>, WG>;
 
 alias Ahead = array<Loaded, AHEAD>;
 
-// Of each query head: the sum of the bounds' terms, and that of the sizes of any key's where bounds are kept.
+// For each query head the sum of the bounds' terms and, where bounds are kept, the sum of the largest sizes of any key's terms.
 struct Sums { score: array<f32, HEADS>, size: array<f32, HEADS> }
 
 // The score for set `which` of row `index`, in the first of the block's lanes. Every lane of the workgroup calls it.

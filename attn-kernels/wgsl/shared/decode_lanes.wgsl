@@ -6,8 +6,8 @@ var<workgroup> q_tile: array<vec4<f32>, HEAD_DIM * GROUP / 4u>;
 // What keys of codes bring by being read as 128 more.
 var<workgroup> q_zero: array<f32, 4>;
 
-// Of each head, over the keys so far: the largest logit that the lane knows of, its sum of exponentials, and eight dimensions
-// of its weighted values.
+// State of each head over the keys so far: the largest logit that the lane knows of, its sum of exponentials, and eight
+// dimensions of its weighted values.
 struct State { top: vec4<f32>, sum: vec4<f32>, low: array<vec4<f32>, GROUP>, high: array<vec4<f32>, GROUP> }
 
 // Where a key is: its block and head, and its offset in it.

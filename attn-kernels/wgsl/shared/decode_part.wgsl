@@ -25,7 +25,7 @@ struct PagedDecodeParams {
 
 const CHUNKS: u32 = HEAD_DIM / 8u;
 
-// Whose keys a workgroup attends: in the order of attention those from begin to before end; none where they are equal.
+// The keys that a workgroup attends: in the order of attention those from begin to before end; none if these are equal.
 struct Part {
     context: Context,
     table: u32,
@@ -76,8 +76,8 @@ fn part_of(group: vec3<u32>) -> Part {
     );
 }
 
-// Of a workgroup that attends `part`. It is worked out once it is needed: held through the loop over keys it takes registers,
-// which on an H200 made 700 us of 535 (16 rows of 32,768 keys, 32/8 heads of 128).
+// The place of a workgroup that attends `part`, computed when it is needed: kept through the loop over keys it takes registers,
+// which slowed the kernel from 535 to 700 us on an H200 (16 rows of 32,768 keys, 32/8 heads of 128).
 fn destination_of(group: vec3<u32>, part: Part) -> Destination {
     let row = rows[group.z];
     let heads = heads_of(group);

@@ -17,7 +17,7 @@ fn pair_join(a: vec2<f32>, b: vec2<f32>, v: u32) -> vec2<f32> {
     return a + b;
 }
 
-// Of a full page exact, where WGSL's division need not be: what hosts make of the same keys then rounds the same way.
+// The factor of a full page is exact, where WGSL's division need not be, so that hosts round the means of the same keys alike.
 fn pair_finish(pair: vec2<f32>, tokens: u32) -> vec2<f32> {
     return select(pair / f32(tokens), pair * (1.0 / f32(BLOCK_SIZE)), tokens == BLOCK_SIZE);
 }

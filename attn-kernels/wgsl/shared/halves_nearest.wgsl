@@ -1,4 +1,4 @@
-// Of means: the nearest f16, ties to even, at most the largest finite one, so that scores stay numbers.
+// Means are rounded to the nearest f16, ties to even, at most to the largest finite one, so that scores stay numbers.
 #import half_cut
 
 fn halves_of(channels: vec2<f32>, v: u32) -> u32 {

@@ -1,5 +1,5 @@
-// Of minima (vector 0) and maxima that f16 may not have: the next f16 below and above, so that both stay bounds. Beyond the
-// largest f16 that is an infinity.
+// Minima (vector 0) and maxima that f16 may not represent become the next f16 below and above, so that both stay bounds. Beyond
+// the largest f16 that is an infinity.
 #import half_cut
 
 fn halves_of(channels: vec2<f32>, v: u32) -> u32 {

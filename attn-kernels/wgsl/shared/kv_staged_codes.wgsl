@@ -6,7 +6,7 @@
 const PAIRS: u32 = KEYS / 2u;
 const SIXTEENS: u32 = CHUNKS / 2u;
 
-// Of the first load, in a block and head.
+// Index of the first load in a block and head.
 fn keys_in_block(lane: u32, offset: u32) -> u32 {
     return (lane / PAIRS * BLOCK_SIZE + offset) / 2u + lane % PAIRS;
 }

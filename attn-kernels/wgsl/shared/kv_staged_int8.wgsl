@@ -6,7 +6,7 @@
 // vec4<u32> of the codes of a block and head, and of codes and scales.
 const CODES: u32 = CHUNKS * BLOCK_SIZE / 2u;
 const CODES_AND_SCALES: u32 = CODES + BLOCK_SIZE / 4u;
-// Of staged values: scales down to 2^-16 are normal halves, values up to 2^14 finite ones.
+// Unit of staged values: scales down to 2^-16 are normal halves, and values up to 2^14 finite ones.
 const VALUE_UNIT: f32 = 0.25;
 
 fn keys_at(lane: u32, block_head: u32, offset: u32) -> u32 {

@@ -1,5 +1,5 @@
-// Of caches of floats: nothing is scaled or moved.
-// What kv_low and kv_high make of a zero.
+// Caches of floats have no scales: values are used as they are.
+// The result of kv_low and kv_high for a zero.
 const KV_ZERO: f32 = 0.0;
 
 // Factor on what kv_low and kv_high make of the key at `offset` in its block, less KV_ZERO.

@@ -1,4 +1,4 @@
-// Of caches of floats: there are no scales to store.
+// Caches of floats store no scales.
 const ROW_SCALES: bool = false;
 
 // Scale that a head of a row is stored with: none.

@@ -27,7 +27,7 @@ use staged::Staged;
 /// Memory that blocks of the cache live in.
 #[derive(Debug)]
 pub(super) enum KeySource {
-    /// On the device.
+    /// Everything is on the device.
     Device,
     /// Some on the host: those pass through the ring.
     Ring(RingKeys),
@@ -42,23 +42,23 @@ pub(super) struct RingKeys {
     traffic: HostTraffic,
 }
 
-/// The way of blocks between host and device.
+/// Transport of blocks between host and device.
 #[derive(Debug)]
 enum Transfer {
     /// Kernels reach memory of the host: this one brings blocks, and others write there.
     Kernels(Arc<Pipeline>),
-    /// They do not: copies of the queue bring blocks, and what a step writes has rooms on the device.
+    /// Kernels do not: copies of the queue bring blocks, and what a step writes goes to spare blocks on the device.
     Copies(Staged),
 }
 
 /// Places of the keys of some rows.
 #[derive(Clone, Copy)]
 pub(super) enum Keys<'a> {
-    /// On the device.
+    /// Everything is on the device.
     Device,
     /// Some pass through the ring.
     Ring(&'a Stream),
-    /// In slots for selected pages, once they are made resident.
+    /// Selected pages are in slots, once they are made resident.
     Slots(SlotRoom),
 }
 

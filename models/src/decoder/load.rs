@@ -1,4 +1,4 @@
-//! From a checkpoint to a decoder.
+//! Loads a decoder from a checkpoint.
 
 mod compressed;
 mod experts;

@@ -53,7 +53,7 @@ pub(super) struct SharedExpert {
 pub(super) struct MoeState {
     config: MoeConfig,
     route: Arc<Pipeline>,
-    /// By the table of a layer.
+    /// Experts from the table of a layer.
     route_hashed: Option<Arc<Pipeline>>,
     sort: Arc<Pipeline>,
     glu: Arc<Pipeline>,

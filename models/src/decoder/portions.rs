@@ -103,7 +103,7 @@ struct InRing<'a> {
     loaded: &'a mut Loaded,
 }
 
-/// The same chunk by chunk of the ring.
+/// Attends in the same way, chunk by chunk of the ring.
 fn stream_chunks(
     ctx: &mut Ctx<'_>,
     task: &RowTask<'_>,

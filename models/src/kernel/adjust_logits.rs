@@ -58,7 +58,7 @@ pub struct AdjustRow {
     pub biases: u32,
     /// First token that occurred; the operand is how often it did in the output.
     pub counts: u32,
-    /// Behind the last of them.
+    /// End of the edits.
     pub end: u32,
     /// Repetition penalty; 1 is off.
     pub repetition: f32,

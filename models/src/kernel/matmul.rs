@@ -69,7 +69,7 @@ impl MatmulBuffers {
     }
 }
 
-/// Which rows a workgroup multiplies with which matrix.
+/// Assignment of rows to matrices.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Rows {
     /// All rows with the one matrix.

@@ -17,7 +17,7 @@ pub static KERNEL: Kernel =
 pub struct Tile {
     /// 16 x 16 matrices of a subgroup along rows.
     pub m_tiles: u32,
-    /// And along columns, in one part.
+    /// 16 x 16 matrices of a subgroup along columns, in one part.
     pub n_tiles: u32,
     /// Subgroups along rows.
     pub m_subgroups: u32,

@@ -1,4 +1,4 @@
-//! Which caches a model has, and how they share block ids and memory.
+//! Caches of a model, and how they share block ids and memory.
 
 mod compressed;
 

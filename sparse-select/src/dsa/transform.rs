@@ -93,7 +93,7 @@ pub fn topk_transform(rows: &TopkRows<'_>, k: usize, transform: &Transform<'_>) 
     topk_transform_by(rows, k, transform, Ties::SmallIndex)
 }
 
-/// Which of two equal logits comes first.
+/// Order of equal logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ties {
     /// The one at the smaller position.

@@ -261,7 +261,7 @@ mod tests {
             access in prop::collection::vec(0u32..4, 1..40),
             init in 0u32..4, local in 0u32..5, min in 0u32..8, tenths in 1u32..=10,
         ) {
-            // Of three zeros nothing is kept; they are refused.
+            // Three zeros would keep nothing; they are refused.
             let min = if init + local == 0 { min.max(1) } else { min };
             let g = gsa(&format!(
                 "gsa:init_window_sz={init},local_window_sz={local},min_blocks={min},sparse_ratio={}",

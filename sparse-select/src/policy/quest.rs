@@ -227,7 +227,7 @@ impl Policy for Quest {
             return Ok(());
         }
         let (q, k, _) = input.scored(ENTRY.name)?;
-        // Of the offload variant, which no kernel serves, nobody else keeps digests.
+        // Nobody else keeps digests for the offload variant, which no kernel serves.
         let (groups, format) = match self.mode {
             Mode::Offload { .. } => (1, DigestFormat::F32),
             Mode::Budget { .. } | Mode::Mass { .. } => (k.heads(), input.digests),

@@ -19,7 +19,7 @@ pub struct Estimator {
     pub block_size: BlockSize,
     /// Divisor of the scale.
     pub norm: f64,
-    /// Which query token is paired with which key token.
+    /// Pairing of query tokens with key tokens.
     pub reshape: Reshape,
 }
 

@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use crate::{Heads, heads::dot};
 
-/// Which token of a query stride is paired with which token of a key stride.
+/// Pairing of the tokens of a query stride with those of a key stride.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reshape {
     /// Query token `S - 1 - t` with key token `t`: the antidiagonal, the published default.

@@ -124,7 +124,7 @@ fn llama4_has_groups_for_chunks() {
 #[test]
 fn deepseek_v3_keeps_latents() {
     let kv = serves("tiny-deepseek-v3", &Sizes { block: 16, chunk: 64, tight: 32 });
-    // Of each token in each of 3 layers 32 elements, and 16 that rotate.
+    // 32 elements and 16 that rotate, of each token in each of 3 layers.
     let full = &kv["full"];
     let bytes = full["bytes"].as_u64().unwrap() / full["blocks"].as_u64().unwrap();
     assert_eq!(bytes, 16 * 3 * (32 + 16) * 4);
@@ -133,7 +133,7 @@ fn deepseek_v3_keeps_latents() {
 #[test]
 fn deepseek_v32_keeps_latents_and_index_keys() {
     let kv = serves("tiny-deepseek-v32", &Sizes { block: 16, chunk: 64, tight: 32 });
-    // Of each token in each of 3 layers: a latent of 32 and 16 elements, and an index key of 32.
+    // A latent of 32 and 16 elements and an index key of 32, of each token in each of 3 layers.
     let full = &kv["full"];
     let bytes = full["bytes"].as_u64().unwrap() / full["blocks"].as_u64().unwrap();
     assert_eq!(bytes, 16 * 3 * (32 + 16 + 32) * 4);

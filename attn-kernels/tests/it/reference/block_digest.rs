@@ -159,7 +159,7 @@ proptest! {
             let abs = 6e-8 + 2e-6 * keys.size_of(block as usize);
             let halves = Tolerance { abs, rel: f64::exp2(-10.0) };
             halves.compare(&of_page(&means), &of_page(&keys.reference(Digest::Mean))).unwrap();
-            // Of full pages kernel and host have the same sums.
+            // Kernel and host have the same sums of full pages.
             prop_assert!(tokens < SHAPE.block_size || of_page(&means) == on_host[page].concat(), "page {page}");
         }
         let pages = keys.touched().len();

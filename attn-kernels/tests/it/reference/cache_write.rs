@@ -60,7 +60,7 @@ fn params(shape: &KvShape, rows: u32, [before, between, after]: [u32; 3]) -> Cac
         row_stride: before + width + between + width + after,
         k_start: before,
         v_start: before + width + between,
-        // Of fp8: all values in reach, and some that saturate.
+        // All values that fp8 represents, and some that saturate.
         k_scale: 0.25,
         v_scale: f32::exp2(-8.0),
     }

@@ -62,7 +62,7 @@ impl Certified {
     /// their bounds are tight.
     #[expect(clippy::cast_possible_truncation, reason = "rounds to f32, and then to f16")]
     pub(crate) fn cancelling(shape: KvShape, num_heads: u32, len: u32, largest: f32, seed: u64) -> Self {
-        // Of few keys, whose errors do not cancel.
+        // The errors of few keys do not cancel.
         let chance = f64::from(shape.block_size) / f64::from(len);
         let mut case = Self::new((shape, num_heads), 1, &[len], chance, seed);
         case.layers.truncate(1);

@@ -108,7 +108,7 @@ fn partitions_leave_enough_workgroups() {
             assert_eq!([of(64, 1024), of(16, 32_768), of(64, 131_072)], [1024, 2048, 2048]);
             // Two groups of four heads for each KV head are twice the workgroups.
             assert_eq!(partition_of(&shape, 64, lanes, 32_768, 32_768), 1024);
-            // Of one head each, more run at once.
+            // More workgroups of one head each run at once.
             assert_eq!(partition_of(&shape, 8, lanes, 131_072, 131_072), 1024);
             // Four partitions all the same, but none of 256 keys.
             assert_eq!(of(16, 3328), if least == 128 { 896 } else { 1024 });
@@ -282,7 +282,7 @@ proptest! {
             for ((first, len), share) in decode.first.iter_mut().zip(&lens).zip(&first) {
                 *first = (*first).max(len * share.saturating_sub(100) / 100);
             }
-            // Of some blocks of the cache each, or of single tokens.
+            // Selected blocks of several cache blocks each, or of single tokens.
             if let Some((times, chance)) = lists {
                 decode = decode.listed(times.map_or(1, |times| shape.block_size << times), chance, seed);
             }

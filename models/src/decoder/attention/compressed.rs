@@ -46,7 +46,7 @@ pub(in crate::decoder) struct Compressed {
     pub(in crate::decoder) q_b: Matrix,
     pub(in crate::decoder) kv: Matrix,
     pub(in crate::decoder) kv_norm: Buf<f32>,
-    /// By group of heads.
+    /// One matrix for each group of heads.
     pub(in crate::decoder) o_a: Matrices,
     pub(in crate::decoder) o_b: Matrix,
     /// Logits `[num_heads]` without a key.
@@ -91,7 +91,7 @@ pub(in crate::decoder) struct CompressedAttention {
     q_latent: Buf<f32>,
     /// `[max_rows, head_dim]`
     kv: Buf<f32>,
-    /// Between the halves of the output projection, `[max_rows, groups * rank]`.
+    /// Activations between the halves of the output projection, `[max_rows, groups * rank]`.
     grouped: Buf<f32>,
 }
 

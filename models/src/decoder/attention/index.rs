@@ -50,7 +50,7 @@ pub(super) enum IndexOf {
 /// Weights that make queries and gates.
 #[derive(Clone, Debug)]
 pub(in crate::decoder) struct IndexQueries {
-    /// From the latent of queries.
+    /// Projection of the latent of queries.
     pub(in crate::decoder) q: Matrix,
     /// Weight of each head, with all constant factors on scores.
     pub(in crate::decoder) gates: Matrix,

@@ -31,9 +31,9 @@ pub(in crate::decoder) struct Latent {
     pub(in crate::decoder) q_b: Matrix,
     pub(in crate::decoder) kv_a: Matrix,
     pub(in crate::decoder) kv_a_norm: Buf<f32>,
-    /// By head `[kv_rank + rope, nope + rope]`: the key projection, and what rotates as it is.
+    /// Key projection of each head, `[kv_rank + rope, nope + rope]`, which leaves what rotates as it is.
     pub(in crate::decoder) keys: Matrices,
-    /// By head `[value, kv_rank]`.
+    /// Value projection of each head, `[value, kv_rank]`.
     pub(in crate::decoder) values: Matrices,
     pub(in crate::decoder) indexer: Option<Indexer>,
     pub(in crate::decoder) o: Matrix,

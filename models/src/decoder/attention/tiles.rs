@@ -21,7 +21,7 @@ use crate::decoder::sparse::Selected;
 use crate::matrix::broadcasts;
 use crate::{DecoderConfig, ModelError, Reach};
 
-/// In which form kernels attend.
+/// Forms in which kernels attend.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::decoder) struct Forms {
     /// Lanes of decode with few keys, and with many.
@@ -72,7 +72,7 @@ impl Forms {
 /// Pipelines of one kind of attention.
 #[derive(Debug)]
 pub(in crate::decoder) struct HeadKernels {
-    /// For each form that steps may take.
+    /// Kernels of each form that steps may take.
     decode: [(Lanes, Arc<Pipeline>); 2],
     pub(super) reduce: Arc<Pipeline>,
     pub(super) prefill: Arc<Pipeline>,

@@ -22,7 +22,7 @@ pub(super) struct Scan {
 }
 
 impl Scan {
-    /// For `rows` rows at one time.
+    /// Buffers for `rows` rows at a time.
     pub(super) fn new(gpu: &Gpu, vocab: u32, rows: usize) -> Result<Self, ModelError> {
         let each = if gpu.is_cpu() { EACH_ON_CPU } else { EACH };
         let parts = rows * scan_logits::parts(vocab, each) as usize;

@@ -26,7 +26,7 @@ pub(in crate::decoder) struct Stream {
     pub(in crate::decoder) tables: Vec<PhysicalBlock>,
     /// Blocks on the host and their places on the device, chunk by chunk, each from where a binding can begin.
     pub(in crate::decoder) pairs: Vec<BlockCopy>,
-    /// In the order of rows.
+    /// Groups in the order of rows.
     pub(in crate::decoder) groups: Vec<Group>,
 }
 
@@ -47,7 +47,7 @@ pub(in crate::decoder) struct Chunk {
     pub(in crate::decoder) pairs: Range<usize>,
     /// Copies from the host in runs, where the queue copies.
     pub(in crate::decoder) host: Vec<Run>,
-    /// And those that this step adds to, from their rooms on the device.
+    /// Blocks that this step adds to, which come from their spare blocks on the device.
     pub(in crate::decoder) rooms: Vec<Run>,
 }
 

@@ -44,7 +44,7 @@ impl Source<'_> {
         })
     }
 
-    /// From the latent of queries to an indexer's queries, and weights of its heads with all constant factors on scores.
+    /// Projection of the latent of queries to an indexer's queries, and weights of its heads with all constant factors on scores.
     pub(super) fn index_queries(&self, l: u32, c: &IndexerConfig) -> Result<IndexQueries, ModelError> {
         let gates = self.tensor(Role::IndexGates(l))?;
         // The root of the number of heads, and the factor on scores, which passes through the ReLU.

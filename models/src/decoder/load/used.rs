@@ -1,4 +1,4 @@
-//! Which tensors of a checkpoint a decoder reads, and what is left over.
+//! Tensors of a checkpoint that a decoder reads, and those that are left over.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Which rows of a step blocks are selected for, and what a policy is asked about them.
+//! Rows of a step that blocks are selected for, and the input of the policy for them.
 //!
 //! A chunk of a prompt always attends to its own blocks: what a policy selects is the history before it, unless the
 //! policy masks query block by query block itself.
@@ -64,7 +64,7 @@ impl SelectingRows {
         self.list + u32_of(self.list_of(position as usize, select_block))
     }
 
-    /// Which of its list groups the row at `position` has.
+    /// Index of the list group that the row at `position` has among its own.
     pub(super) fn list_of(&self, position: usize, select_block: u32) -> usize {
         let block = select_block as usize;
         if self.lists == 1 { 0 } else { position / block - self.position as usize / block }

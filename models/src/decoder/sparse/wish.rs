@@ -14,7 +14,7 @@ use crate::decoder::ops::Ctx;
 /// Lists of what a ranking would select next.
 #[derive(Debug)]
 pub(super) struct Wishes {
-    /// As `top_rows`, with more blocks to take.
+    /// Rows as in `top_rows`, with more blocks to take.
     rows: GrowBuf<TopRow>,
     /// Lists of even and of odd layers: those of one layer are read while those of the next are made.
     lists: [GrowBuf<u32>; 2],

@@ -207,7 +207,7 @@ fn normal_forms_make_no_control_token() {
 fn blanks_are_right_tokens_or_an_error() {
     for pre in ["gpt-2", "smollm", "llama-bpe", "qwen2", "gpt-4o"] {
         let tokenizer = build(&metadata(pre, &["a b"], &[])).unwrap();
-        // Of blanks before a word the last goes with it; behind them tokens are merged as ever.
+        // The last blank before a word goes with it; tokens after that are merged as usual.
         let text = format!("{}ab", " ".repeat(models::MAX_BLANKS));
         let ids = tokenizer.encode(&text, false).unwrap();
         assert_eq!(ids.len(), models::MAX_BLANKS + 1, "{pre}");

@@ -241,7 +241,7 @@ impl Rows<'_> {
         let rows = f64::from(end - start);
         let pairs = match lists {
             None => rows * f64::midpoint(f64::from(start), f64::from(end)),
-            // Of the keys of its own query block a row sees half.
+            // A row sees half of the keys of its own query block.
             Some(lists) => (lists.tokens - rows / 2.0) * f64::from(query_block),
         };
         let (kernel, kind) =

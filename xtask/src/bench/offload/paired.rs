@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn the_interval_holds_the_true_median_nineteen_times_of_twenty() {
         let mut random = StdRng::seed_from_u64(9);
-        // Of the square of a uniform number the median is a quarter.
+        // The median of the square of a uniform number is a quarter.
         let mut draw = || random.random_range(0.0_f64..1.0).powi(2);
         let holds = |m: Median| (m.low..=m.high).contains(&0.25);
         let held = (0..2000).filter(|_| holds(Median::of((0..24).map(|_| draw())))).count();

@@ -16,7 +16,7 @@ use crate::{CachePart, Compressor, DecoderConfig, DecoderOptions, ModelError};
 /// Weights of a compressor.
 #[derive(Clone, Debug)]
 pub(in crate::decoder) struct CompressorWeights {
-    /// To a token's state, `[2 * windows * dim, hidden]`: values, then scores.
+    /// Matrix that makes a token's state, `[2 * windows * dim, hidden]`: values, then scores.
     pub(in crate::decoder) states: Matrix,
     /// Added to scores by the place in a window, `[ratio, windows * dim]`.
     pub(in crate::decoder) bias: Buf<f32>,
@@ -28,7 +28,7 @@ pub(in crate::decoder) struct CompressorWeights {
 #[derive(Debug)]
 pub(super) struct EntryState {
     write: Arc<Pipeline>,
-    /// By kind, for entries and, where there is an indexer, for its keys.
+    /// One for each kind: of entries and, with an indexer, of its keys.
     compress: Vec<[Arc<Pipeline>; 2]>,
     /// `[max_rows, 2 * windows * dim]`
     states: Buf<f32>,

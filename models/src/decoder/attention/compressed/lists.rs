@@ -18,7 +18,7 @@ use crate::decoder::ops::Ctx;
 pub(super) struct Lists {
     pub(super) angles: Buf<Angle>,
     slots: Arc<Pipeline>,
-    /// By view.
+    /// One entry for each view.
     windows: Vec<Spans>,
     pub(super) rows: Buf<SlotRow>,
     pub(super) kinds: Vec<KindLists>,

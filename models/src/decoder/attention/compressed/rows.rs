@@ -25,7 +25,7 @@ impl SlotRows<'_> {
     fn list(&self, portion: &Portion) -> Bind<DecodeRow> {
         let lists = &self.compressed.lists;
         let rows = self.places.map_or(&lists.rows, |places| &lists.kinds[places.kind].rows);
-        // Of rows over two caches the kernel reads the counts of keys.
+        // The kernel reads the counts of keys of rows over two caches.
         rows.bind_from(portion.rows.start).cast()
     }
 

@@ -15,14 +15,14 @@ use crate::decoder::rope_angles::RopeAngles;
 pub(in crate::decoder) struct Step {
     /// (cos, sin) of each row's position in layers with entries, `[rows, pairs]`.
     pub(super) angles: Vec<Angle>,
-    /// By view: tokens of each row's window, as `prefix_slots` takes them.
+    /// Tokens of each row's window, as `prefix_slots` takes them, for each view.
     pub(super) windows: Vec<Vec<Span>>,
     /// Slots from one row's list of the window to the next.
     pub(super) window_stride: u32,
     /// Rows of layers without entries, as `mla_decode` takes them.
     pub(super) rows: Vec<SlotRow>,
     pub(super) kinds: Vec<KindStep>,
-    /// By group of states.
+    /// One entry for each group of states.
     pub(super) states: Vec<StateStep>,
     /// Maximum number of partitions of a row.
     pub(in crate::decoder) max_partitions: u32,

@@ -8,7 +8,7 @@ use crate::batch::Slice;
 use crate::cast::u32_of;
 use crate::decoder::views::View;
 
-/// Which pages are due.
+/// Pages that are due.
 #[derive(Debug)]
 pub(super) struct Pages {
     /// Tokens that are taken in together, a multiple of a page.
