@@ -14,7 +14,7 @@ use crate::setup::{self, Need};
 use crate::tree;
 
 /// Features of the whole workspace: all kinds of tiers.
-pub(crate) const FEATURES: &str = "xtask/s3,xtask/tls";
+pub const FEATURES: &str = "xtask/s3,xtask/tls";
 
 /// Asks for the long form of every test.
 const LONG: &str = "PAGODA_LONG_TESTS";

@@ -82,6 +82,26 @@ fn the_formats_of_weights() {
     assert!(lacking.is_empty(), "models/README.md lacks the formats {lacking:?}");
 }
 
+#[test]
+fn the_families() {
+    let page_text = page("models/README.md");
+    let rows = rows(section(&page_text, "## Families"));
+    let readme = page("README.md");
+    let row_of_models = readme.lines().find(|line| line.contains("](models) |")).expect("a row of models");
+    let named = |cell: Option<&str>| cell.map_or(String::new(), |name| format!("`{name}`"));
+    for family in models::Family::ALL {
+        let [config, gguf] = [family.model_type(), family.architecture()].map(named);
+        let row = rows.iter().find(|row| row[1] == config && row[2] == gguf);
+        let row =
+            row.unwrap_or_else(|| panic!("models/README.md lacks a row of {family:?}: {config} | {gguf}"));
+        // "Qwen3" is told as "Qwen" where all crates are listed.
+        let name =
+            row[0].split(|c: char| c.is_ascii_digit()).next().expect("a split has a first part").trim();
+        assert!(row_of_models.contains(name), "README.md does not name {name} beside models");
+    }
+    assert_eq!(rows.len(), models::Family::ALL.len(), "models/README.md has rows of no family");
+}
+
 /// The place where a policy selects follows from what the policy offers.
 #[test]
 fn where_policies_select() {

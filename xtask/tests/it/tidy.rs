@@ -47,7 +47,7 @@ fn written() -> Vec<File> {
         Some(File { text: fs::read_to_string(tree::root().join(&path)).ok()?, path: slashed(&path) })
     };
     let files: Vec<_> = paths.filter_map(file).collect();
-    assert!(files.iter().any(|file| file.path == "xtask/tests/tidy.rs"), "the tree was not found");
+    assert!(files.iter().any(|file| file.path == "xtask/tests/it/tidy.rs"), "the tree was not found");
     files
 }
 
@@ -60,7 +60,7 @@ fn size_fault(path: &str, lines: usize, exempt: bool) -> Option<String> {
         Some(format!("{path}: {lines} lines, no file may pass {LINES_HARD}"))
     } else if lines > LINES_SOFT && !exempt {
         Some(format!(
-            "{path}: {lines} lines; split it below {LINES_SOFT}, or give a reason in xtask/tests/tidy.rs"
+            "{path}: {lines} lines; split it below {LINES_SOFT}, or give a reason in xtask/tests/it/tidy.rs"
         ))
     } else {
         None

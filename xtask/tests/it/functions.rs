@@ -36,7 +36,7 @@ const TWO_TUPLES: [(&str, &str); 10] = [
     ("attn-kernels/tests/it/reference/mass_bound.rs", "record"),
     ("attn-kernels/tests/it/reference/xattn.rs", "new"),
     // The text of a test of this check.
-    ("xtask/tests/functions.rs", "two"),
+    ("xtask/tests/it/functions.rs", "two"),
 ];
 
 /// A function of formatted source.

@@ -1,0 +1,106 @@
+//! Types that grow: options and errors of the published crates can get a field or a variant without breaking their users.
+
+use std::fs;
+
+use xtask::tree;
+
+/// Folders of the published crates.
+const CRATES: [&str; 8] = [
+    "kvblock",
+    "sparse-select",
+    "attn-kernels",
+    "prefetch",
+    "scheduler",
+    "models",
+    "xtask/pagoda",
+    "xtask/serve",
+];
+
+/// Complete descriptions of what papers and checkpoints define, which people also write by hand, as arguments of kernels.
+const CLOSED: [&str; 5] = ["HyperConfig", "IndexerConfig", "LatentConfig", "MoeConfig", "Options"];
+
+/// Names of the public option structs and error enums of a source file that users could match or construct in full.
+fn closed(text: &str) -> Vec<&str> {
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let mut found = Vec::new();
+    for (at, line) in lines.iter().enumerate() {
+        let (endings, rest): (&[&str], _) =
+            match (line.strip_prefix("pub struct "), line.strip_prefix("pub enum ")) {
+                (Some(rest), _) => (&["Options", "Config"], rest),
+                (_, Some(rest)) => (&["Error"], rest),
+                _ => continue,
+            };
+        let name = rest.split(|c: char| !c.is_alphanumeric()).next().expect("a split has a first part");
+        // Fields that nobody else sees keep others from writing it out.
+        let body = lines[at + 1..].iter().take_while(|line| **line != "}");
+        let opaque = line.contains("struct ")
+            && body.clone().any(|line| {
+                let field = line.split_once(':').map(|(field, _)| field);
+                field.is_some_and(|field| {
+                    !line.starts_with("pub ") && field.chars().all(|c| c.is_alphanumeric() || c == '_')
+                })
+            });
+        let above =
+            lines[..at].iter().rev().take_while(|line| line.starts_with('#') || line.starts_with("//"));
+        let marked = above.clone().any(|line| *line == "#[non_exhaustive]");
+        if endings.iter().any(|ending| name.ends_with(ending)) && !opaque && !marked {
+            found.push(name);
+        }
+    }
+    found
+}
+
+#[test]
+fn options_and_errors_can_grow() {
+    let mut faults = Vec::new();
+    let mut seen = Vec::new();
+    for folder in CRATES {
+        let source = tree::root().join(folder).join("src");
+        for path in tree::files(&source).iter().filter(|path| path.extension().is_some_and(|e| e == "rs")) {
+            let text = fs::read_to_string(source.join(path)).unwrap();
+            for name in closed(&text) {
+                match CLOSED.iter().find(|closed| **closed == name) {
+                    Some(closed) => seen.push(*closed),
+                    None => {
+                        faults.push(format!("{folder}/src/{}: {name} is not non_exhaustive", path.display()))
+                    }
+                }
+            }
+        }
+    }
+    assert!(faults.is_empty(), "\n{}\n", faults.join("\n"));
+    let stale: Vec<_> = CLOSED.iter().filter(|name| !seen.contains(name)).collect();
+    assert!(stale.is_empty(), "{stale:?} need no exception");
+}
+
+#[test]
+fn a_type_that_cannot_grow_is_caught() {
+    let text = "
+        /// Options.
+        #[non_exhaustive]
+        pub struct GoodOptions {
+            pub a: u32,
+        }
+
+        #[derive(Debug)]
+        pub struct BadConfig {
+            pub a: u32,
+        }
+
+        pub struct HiddenConfig {
+            a: u32,
+        }
+
+        /// Errors.
+        pub enum BadError {
+            One,
+        }
+
+        #[derive(Debug)]
+        #[non_exhaustive]
+        pub enum GoodError {
+            One,
+        }
+    ";
+    assert_eq!(closed(text), ["BadConfig", "BadError"]);
+}

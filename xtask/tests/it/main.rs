@@ -1,0 +1,14 @@
+//! The order of the tree and of its packages, and the program as scripts see it: what needs neither a model nor an adapter.
+//!
+//! `tests/engine` is a program of its own: its tests share an adapter and the default model, so that whoever changes a page or a
+//! flag runs this one alone, in seconds.
+
+mod command_line;
+mod extensible;
+mod functions;
+mod layers;
+mod library_only;
+mod packages;
+mod pages;
+mod tidy;
+mod workflows;
