@@ -27,8 +27,4 @@ pub mod split_sum;
 pub mod state_write;
 pub mod top_logits;
 
-/// The f32 next to a result.
-#[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the point")]
-pub(crate) fn f32_of(x: f64) -> f32 {
-    x as f32
-}
+use crate::cast::f32_of;

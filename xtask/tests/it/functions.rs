@@ -102,6 +102,28 @@ fn functions_are_short_and_take_no_pairs_of_tuples() {
     assert!(faults.is_empty(), "\n{}\n", faults.join("\n"));
 }
 
+/// Conversions between number types whose failure is a broken invariant.
+const CONVERSIONS: [&str; 3] = ["u32_of", "f32_of", "usize_of"];
+
+#[test]
+fn conversions_are_defined_once_a_crate() {
+    let mut seen = BTreeSet::new();
+    let mut faults = Vec::new();
+    for path in
+        tree::files(tree::root()).into_iter().filter(|path| path.extension().is_some_and(|e| e == "rs"))
+    {
+        let text = fs::read_to_string(tree::root().join(&path)).unwrap();
+        let folder = path.iter().take_while(|part| *part != "src").collect::<std::path::PathBuf>();
+        for function in functions(&text).iter().filter(|function| CONVERSIONS.contains(&function.name)) {
+            if !seen.insert((folder.clone(), function.name.to_owned())) {
+                faults.push(format!("{}: {} is there already", path.display(), function.name));
+            }
+        }
+    }
+    assert!(!seen.is_empty(), "the tree was not found");
+    assert!(faults.is_empty(), "\n{}\n", faults.join("\n"));
+}
+
 #[test]
 fn functions_are_measured() {
     let text = "\
