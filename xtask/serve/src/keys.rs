@@ -121,7 +121,7 @@ struct Known {
     limits: Limits,
 }
 
-/// Who calls.
+/// Caller of the interface.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Client(Option<Arc<Known>>);
 
@@ -169,7 +169,7 @@ impl Keys {
         Self(keys.iter().map(known).collect())
     }
 
-    /// Who calls with these headers; `None` if their key is not accepted.
+    /// Returns the caller with these headers; `None` if their key is not accepted.
     fn client(&self, headers: &HeaderMap) -> Option<Client> {
         if self.0.is_empty() {
             return Some(Client::default());

@@ -1,4 +1,4 @@
-//! What all calls share: the engine, the model, and the places of those that are being prepared.
+//! State that all calls share: the engine, the model, and the places of those that are being prepared.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -26,7 +26,7 @@ use crate::sse::{self, Frames, Out};
 use crate::tools::Tools;
 use message::{Delta, Message};
 
-/// What a chat asks for.
+/// Fields of a chat.
 #[derive(Debug)]
 pub(crate) struct Chat {
     pub(crate) conversation: Conversation,
@@ -58,7 +58,7 @@ impl Chat {
     }
 }
 
-/// How many of the likeliest tokens to return beside each token; `None` for no log-probabilities.
+/// Reads the number of likeliest tokens to return beside each token; `None` for no log-probabilities.
 fn log_probs(fields: &mut Fields<'_>) -> Result<Option<u32>, ApiError> {
     let wanted = fields.take("logprobs")?.unwrap_or(false);
     let top: Option<u32> = fields.take("top_logprobs")?;
@@ -203,7 +203,7 @@ impl Reply {
         }
     }
 
-    /// What has been generated of a sample and not been sent.
+    /// Takes what has been generated of a sample and not been sent.
     fn choice(&mut self, index: usize, message: impl FnOnce(Parts) -> Message) -> Choice<Message> {
         let Output { ids, log_probs, end, .. } = std::mem::take(&mut self.outputs[index]);
         let tokenizer = self.server.options.model.tokenizer.as_deref();
@@ -271,7 +271,7 @@ impl Chunks {
         self.send(vec![choice], self.usage(), out);
     }
 
-    /// What the usage of a chunk other than the last says.
+    /// Usage in a chunk other than the last.
     fn usage(&self) -> Option<Option<Usage>> {
         let running = self.options.continuous_usage_stats.then_some(self.reply.usage);
         (self.options.include_usage || running.is_some()).then_some(running)

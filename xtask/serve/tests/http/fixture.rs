@@ -121,7 +121,7 @@ pub(crate) struct Served {
     pub(crate) service: Service,
 }
 
-/// How a server of a test differs from the others.
+/// Differences of a server of one test from the others.
 pub(crate) struct Setup {
     pub(crate) sequences: u32,
     pub(crate) bounds: HandleOptions,
