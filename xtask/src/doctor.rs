@@ -1,12 +1,16 @@
 //! `cargo xtask doctor`: what this machine has, which kernels its adapters get, what is missing and how to install it.
 
+mod modes;
+
+pub use modes::Refused;
+
 use std::fmt;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use attn_kernels::gpu::{self, Checks, Gpu, GpuOptions, wgpu};
-use models::{AttentionForm, Mode, ModelCache};
+use models::ModelCache;
 use pagoda::verdicts::{Verdict, Verdicts};
 use serde::Serialize;
 
@@ -63,28 +67,6 @@ pub struct Report {
     /// Missing requirements, and how to install them.
     #[serde(flatten)]
     pub plan: Plan,
-}
-
-/// Mode that does not work with a form of attention.
-#[derive(Debug, Serialize)]
-pub struct Refused {
-    /// Attention of the model.
-    pub attention: String,
-    /// The mode.
-    pub mode: String,
-    /// What the mode needs and the model lacks.
-    pub needs: &'static str,
-}
-
-impl Refused {
-    fn all() -> Vec<Self> {
-        let refused = |form: AttentionForm, mode: Mode| {
-            let row = |needs| Self { attention: form.to_string(), mode: mode.to_string(), needs };
-            mode.lacks(form).map(row)
-        };
-        let of_form = |form| Mode::ALL.into_iter().filter_map(move |mode| refused(form, mode));
-        AttentionForm::ALL.into_iter().flat_map(of_form).collect()
-    }
 }
 
 /// The default model, as far as this machine has it.
@@ -273,7 +255,7 @@ fn line(f: &mut fmt::Formatter<'_>, label: &str, text: impl fmt::Display) -> fmt
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { found, model, adapters, modes, plan } = self;
+        let Self { found, model, adapters, modes: refused, plan } = self;
         let platform = match found.platform {
             Platform::Debian { root: true } => "Debian or Ubuntu, as root",
             Platform::Debian { root: false } => "Debian or Ubuntu",
@@ -328,22 +310,10 @@ impl fmt::Display for Report {
             line(f, "adapters", "none")?;
         }
         if adapters.iter().any(Adapter::usable) {
-            write_modes(f, modes)?;
+            modes::write(f, refused)?;
         }
         write_plan(f, plan)
     }
-}
-
-/// Lists the refusals, by attention and what is needed.
-fn write_modes(f: &mut fmt::Formatter<'_>, refused: &[Refused]) -> fmt::Result {
-    let same = |a: &Refused, b: &Refused| a.attention == b.attention && a.needs == b.needs;
-    for (index, rows) in refused.chunk_by(same).enumerate() {
-        let label = if index == 0 { "modes" } else { "" };
-        let modes: Vec<_> = rows.iter().map(|row| row.mode.as_str()).collect();
-        let Refused { attention, needs, .. } = &rows[0];
-        line(f, label, format_args!("{attention}: not {}, which needs {needs}", modes.join(", nor ")))?;
-    }
-    Ok(())
 }
 
 fn write_adapter(f: &mut fmt::Formatter<'_>, index: usize, adapter: &Adapter) -> fmt::Result {
