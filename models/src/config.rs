@@ -81,8 +81,12 @@ pub struct DecoderConfig {
     pub hyper: Option<HyperConfig>,
     /// Factor on scores.
     pub scale: f32,
-    /// Factor on queries of layers that do not rotate.
+    /// Factor on queries that grows with their position.
     pub temperature: Option<Temperature>,
+    /// Bound `c` of scores, each of which becomes `c * tanh(score / c)`.
+    pub score_softcap: Option<f32>,
+    /// Bound of logits, alike.
+    pub logit_softcap: Option<f32>,
     /// Whether every head has a logit, in each softmax, that no key stands behind.
     pub sinks: bool,
     /// Experts of the layers that have any.
@@ -147,6 +151,14 @@ impl DecoderConfig {
                 rule: "finite and not negative",
             });
         }
+        for (field, cap) in
+            [("attn_logit_softcapping", self.score_softcap), ("final_logit_softcapping", self.logit_softcap)]
+        {
+            if let Some(cap) = cap.filter(|cap| !(cap.is_finite() && *cap > 0.0)) {
+                let rule = "finite and over 0";
+                return Err(ConfigError::Invalid { field, value: cap.to_string(), rule });
+            }
+        }
         self.rope.validate()?;
         if let Some(rope) = &self.window_rope {
             rope.validate()?;
@@ -187,6 +199,12 @@ impl DecoderConfig {
 #[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
 fn scale_of(head_dim: u32) -> f32 {
     (1.0 / f64::from(head_dim).sqrt()) as f32
+}
+
+/// Factor on embeddings of `width` dimensions: their root.
+#[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
+fn root_of(width: u32) -> f32 {
+    f64::from(width).sqrt() as f32
 }
 
 /// Maximum elements of the heads of a token.

@@ -23,6 +23,7 @@ pub mod rope;
 pub mod rope_append;
 pub mod sample;
 pub mod scan_logits;
+pub mod softcap;
 pub mod split_sum;
 pub mod state_write;
 pub mod top_logits;

@@ -215,11 +215,13 @@ impl Decoder {
         let (mut since_cut, mut next_cut) = (0, 1);
         for (index, layer) in weights.layers.iter().enumerate() {
             residual.enter(&mut ctx, index, Half::Attention)?;
-            attention.record(&mut ctx, index, &layer.attn_norm)?;
+            attention.record(&mut ctx, index, layer.attn_norm.as_ref())?;
             residual.leave(&mut ctx);
             residual.enter(&mut ctx, index, Half::Mlp)?;
             // What the next layer may select is fetched beside the MLP.
-            mlps.record(&mut ctx, &layer.mlp_norm, &layer.mlp, |ctx| attention.look_ahead(ctx, index))?;
+            mlps.record(&mut ctx, layer.mlp_norm.as_ref(), &layer.mlp, |ctx| {
+                attention.look_ahead(ctx, index)
+            })?;
             residual.leave(&mut ctx);
             if let Some(choices) = &self.choices {
                 let chosen = [attention.chosen(index, plan), mlps.chosen(&layer.mlp)];

@@ -24,6 +24,7 @@ pub mod rope;
 pub mod rope_append;
 pub mod sample;
 pub mod scan_logits;
+pub mod softcap;
 pub mod split_sum;
 pub mod state_write;
 pub mod top_logits;
@@ -106,6 +107,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &rope_append::KERNEL,
         &sample::KERNEL,
         &scan_logits::KERNEL,
+        &softcap::KERNEL,
         &split_sum::KERNEL,
         &state_write::KERNEL,
         &top_logits::KERNEL,
@@ -191,6 +193,7 @@ pub fn variants() -> Vec<NamedVariant> {
     );
     all.push(baseline("", sample::variant(scan_logits::EACH)));
     all.push(baseline("", scan_logits::variant(scan_logits::EACH)));
+    all.push(baseline("", softcap::variant()));
     all.push(baseline("", state_write::variant()));
     all.push(baseline("", top_logits::variant(scan_logits::EACH)));
     all.extend(int8(short));

@@ -35,6 +35,7 @@ const CASES: &[(&str, Cases)] = &[
     ("rope_append", rows::rope_append),
     ("sample", sample::cases),
     ("scan_logits", sample::scan),
+    ("softcap", rows::softcap),
     ("split_sum", matmul::split_sum),
     ("state_write", rows::state_write),
     ("top_logits", sample::top),

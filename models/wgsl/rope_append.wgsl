@@ -1,10 +1,11 @@
 // Rotates the queries and keys of a step and writes keys and values into the paged cache.
 //   qkv      rows of (num_heads + 2 * num_kv_heads) * HEAD_DIM f32: queries, keys, values
-//   cs       [rows, pairs] (cos, sin) of each row's position, made on the host in double precision
+//   cs       [rows, pairs] (cos, sin) of each row's position, made on the host in double precision; then [rows] a factor for
+//            the row's queries, and 0
 //   slots    [rows] i32 physical slots, -1 = skip
 //   q        [rows, num_heads, HEAD_DIM] f32;  k_cache, v_cache: layouts of the kv module
 // The first 2 * pairs dimensions of a head turn; INTERLEAVED = 1 pairs dimensions (2i, 2i + 1), else (i, i + pairs).
-// With pairs = 0 nothing turns, and cs [rows] holds a factor for each row's queries, and 0.
+// With pairs = 0 nothing turns.
 // Scales are those of cache_write: 1 in fp8, in int8 of each row and head.
 // One lane makes eight elements of one head. CPU reference: src/cpu/rope_append.rs
 #import HEAD_DIM = 64
@@ -40,7 +41,7 @@ fn rope_append(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
     }
     let from_head = (row * heads + head) * HEAD_DIM;
     if (head < params.num_heads) {
-        let factor = select(1.0, cs[row].x, params.pairs == 0u);
+        let factor = cs[params.rows * params.pairs + row].x;
         for (var i = 0u; i < 8u; i++) {
             q[(row * params.num_heads + head) * HEAD_DIM + chunk * 8u + i] = factor * turned(row, from_head, chunk * 8u + i);
         }

@@ -31,7 +31,7 @@ pub enum ConfigError {
         source: GgufError,
     },
     /// The rotary factors of a GGUF file are not readable.
-    #[error("rope_freqs.weight: {source}")]
+    #[error("the factors on rotations: {source}")]
     RopeFactors {
         /// The defect.
         source: crate::WeightError,

@@ -6,13 +6,17 @@
 mod deepseek_v3;
 mod deepseek_v32;
 mod deepseek_v4;
+mod gemma2;
 mod gemma3;
 mod glm4;
 mod gpt_oss;
 mod granite;
 mod llama;
 mod llama4;
+mod ministral;
+mod ministral3;
 mod mistral;
+mod olmo2;
 mod phi3;
 mod qwen2;
 mod qwen3;
@@ -49,13 +53,17 @@ macro_rules! families {
 families! {
     Llama, llama, "Llama 2, 3, and what is trained in their shape (SmolLM2).";
     Mistral, mistral, "Mistral 7B: Llama with a sliding window.";
+    Ministral, ministral, "Ministral: Mistral with a window in some layers.";
+    Ministral3, ministral3, "Ministral 3: Llama with YaRN and a factor on queries that grows with the position.";
     Qwen2, qwen2, "Qwen2: Llama with biases on the query, key and value projections.";
     Qwen3, qwen3, "Qwen3: Llama with RMS norms on query and key heads.";
     Qwen3Moe, qwen3_moe, "Qwen3 with experts.";
+    Gemma2, gemma2, "Gemma 2: windows in every other layer, norms around both halves, bounds on scores and logits.";
     Gemma3, gemma3, "Gemma 3: windows with a rotation of their own, norms around both halves, GELU gates.";
     Phi3, phi3, "Phi 3 mini with 4k, Phi 4: Llama with fused projections, and a window in some.";
     SmolLm3, smollm3, "SmolLM3: Llama of which every fourth layer does not rotate.";
     Granite, granite, "Granite 3: Llama with factors on embeddings, scores, what blocks add, and logits.";
+    Olmo2, olmo2, "OLMo 2: norms behind both halves, and of all heads as one.";
     Glm4, glm4, "GLM 4: half of a head rotates, norms around both halves, fused gates and ups.";
     GptOss, gpt_oss, "gpt-oss: windows in every other layer, sinks, biases and experts.";
     Llama4, llama4, "Llama 4: chunked attention, layers that do not rotate, and a shared expert.";
@@ -77,6 +85,9 @@ impl Family {
         self.spec().gguf.as_ref().map(|gguf| gguf.architecture)
     }
 }
+
+/// Names of models that differ from a family in nothing but their sizes.
+const ALIASES: &[(&str, &str)] = &[("kimi_k2", "deepseek_v3")];
 
 /// A family as its checkpoints state it.
 pub(crate) struct Spec {
@@ -113,7 +124,8 @@ impl Hf {
     /// The family called `found`.
     pub(super) fn find(found: &str) -> Result<&'static Self, ConfigError> {
         let all = Family::ALL.iter().filter_map(|family| family.spec().hf.as_ref());
-        all.clone().find(|hf| hf.model_type == found).ok_or_else(|| ConfigError::Family {
+        let alias = ALIASES.iter().find(|(alias, _)| *alias == found).map_or(found, |(_, name)| *name);
+        all.clone().find(|hf| hf.model_type == alias).ok_or_else(|| ConfigError::Family {
             found: found.to_owned(),
             known: all.map(|hf| hf.model_type).collect(),
         })

@@ -6,6 +6,7 @@ mod fields;
 mod layers;
 mod plain;
 mod rope;
+mod wrapper;
 
 use std::path::Path;
 
@@ -94,7 +95,7 @@ impl DecoderConfig {
     /// # Errors
     /// Any [`ConfigError`] except `Io` and those of GGUF.
     pub fn from_hf_json(config: &str, generation_config: Option<&str>) -> Result<Self, ConfigError> {
-        let config = Fields(serde_json::from_str(config)?);
+        let config = wrapper::text(Fields(serde_json::from_str(config)?))?;
         let generation = Fields(generation_config.map_or(Ok(Map::new()), serde_json::from_str)?);
         let found = config.str("model_type")?.ok_or(ConfigError::Missing { field: "model_type" })?;
         let hf = Hf::find(found)?;

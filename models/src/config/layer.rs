@@ -62,6 +62,8 @@ pub enum BlockNorms {
     Before,
     /// Before and behind both (Gemma 3).
     Around,
+    /// Behind both alone (OLMo 2).
+    Behind,
 }
 
 /// Norms of query and key heads.
@@ -71,25 +73,33 @@ pub enum QkNorm {
     None,
     /// An RMS norm with a weight a dimension, before the rotation (Qwen3).
     Rms,
+    /// An RMS norm of all query heads as one, and of all key heads, with a weight an element, before the rotation (OLMo 2).
+    Whole,
     /// An RMS norm without weights in the layers that rotate (Llama 4). It comes after the rotation, which changes no
     /// length, so it may as well come before.
     Unweighted,
 }
 
-/// A factor on queries of layers that do not rotate, growing with the position (Llama 4):
-/// `ln(1 + floor((position + 1) / floor_scale)) * attn_scale + 1`.
+/// A factor on queries, growing with the position (Llama 4, Ministral 3):
+/// `ln(1 + floor((position + first) / floor_scale)) * attn_scale + 1`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Temperature {
     /// Positions of one step.
     pub floor_scale: f64,
     /// Height of the steps.
     pub attn_scale: f64,
+    /// Number of the first position: 0 or 1.
+    pub first: u32,
+    /// Whether layers that rotate have it, and not only those that do not.
+    pub all_layers: bool,
 }
 
 impl Temperature {
     /// The factor at a position.
     #[must_use]
     pub fn factor(&self, position: u32) -> f64 {
-        (1.0 + ((f64::from(position) + 1.0) / self.floor_scale).floor()).ln() * self.attn_scale + 1.0
+        (1.0 + ((f64::from(position) + f64::from(self.first)) / self.floor_scale).floor()).ln()
+            * self.attn_scale
+            + 1.0
     }
 }

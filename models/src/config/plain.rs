@@ -58,6 +58,8 @@ impl DecoderConfig {
             hyper: None,
             scale: super::scale_of(head_dim),
             temperature: None,
+            score_softcap: None,
+            logit_softcap: None,
             sinks: false,
             moe: None,
             eos_ids: Vec::new(),

@@ -57,6 +57,14 @@ pub enum RopeScaling {
     },
     /// Divisors given one by one, `[rotary_dims / 2]`: how GGUF files store Llama 3.1 scaling.
     Factors(Vec<f32>),
+    /// LongRoPE (Ding et al., 2024): divisors, of which checkpoints hold two sets. These are the ones for the context that the
+    /// model is configured for, long or short, at every length: cached keys cannot change theirs when a text grows.
+    Long {
+        /// Divisors, `[rotary_dims / 2]`.
+        factors: Vec<f32>,
+        /// Multiplies sine and cosine.
+        attention_factor: f64,
+    },
 }
 
 impl Rope {
@@ -67,13 +75,18 @@ impl Rope {
         match &self.scaling {
             RopeScaling::None => base.collect(),
             RopeScaling::Linear { factor } => base.map(|freq| freq / factor).collect(),
-            RopeScaling::Factors(factors) => {
+            RopeScaling::Factors(factors) | RopeScaling::Long { factors, .. } => {
                 base.zip(factors).map(|(freq, f)| freq / f64::from(*f)).collect()
             }
             &RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => base
                 .map(|freq| {
                     let turns = original_context * freq / (2.0 * PI);
-                    let kept = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor);
+                    let width = high_freq_factor - low_freq_factor;
+                    let kept = match width > 0.0 {
+                        true => (turns - low_freq_factor) / width,
+                        // Llama 4 Scout: a step, and nothing between.
+                        false => f64::from(u8::from(turns > high_freq_factor)),
+                    };
                     blend(freq, factor, kept)
                 })
                 .collect(),
@@ -96,10 +109,12 @@ impl Rope {
         }
     }
 
-    /// Factor of sine and cosine; 1 except for YaRN.
+    /// Factor of sine and cosine; 1 except for YaRN and LongRoPE.
     pub fn attention_factor(&self) -> f64 {
         match self.scaling {
-            RopeScaling::Yarn { attention_factor, .. } => attention_factor,
+            RopeScaling::Yarn { attention_factor, .. } | RopeScaling::Long { attention_factor, .. } => {
+                attention_factor
+            }
             _ => 1.0,
         }
     }
@@ -126,7 +141,10 @@ impl Rope {
                 positive("rope low_freq_factor", low_freq_factor)?;
                 positive("rope original context", original_context)?;
                 let width = high_freq_factor - low_freq_factor;
-                positive("rope high_freq_factor - low_freq_factor", width)
+                match width >= 0.0 {
+                    true => Ok(()),
+                    false => positive("rope high_freq_factor - low_freq_factor", width),
+                }
             }
             &RopeScaling::Yarn {
                 factor, original_context, beta_fast, beta_slow, attention_factor, ..
@@ -137,15 +155,21 @@ impl Rope {
                 positive("rope beta_slow", beta_slow)?;
                 positive("rope attention factor", attention_factor)
             }
-            RopeScaling::Factors(factors) => {
-                if factors.len() != self.rotary_dims as usize / 2 {
-                    let value = factors.len().to_string();
-                    let rule = "half of the rotary dims";
-                    return Err(ConfigError::Invalid { field: "the number of rope factors", value, rule });
-                }
-                factors.iter().try_for_each(|&f| positive("a rope factor", f.into()))
+            RopeScaling::Factors(factors) => self.validate_factors(factors),
+            RopeScaling::Long { factors, attention_factor } => {
+                positive("rope attention factor", *attention_factor)?;
+                self.validate_factors(factors)
             }
         }
+    }
+
+    fn validate_factors(&self, factors: &[f32]) -> Result<(), ConfigError> {
+        if factors.len() != self.rotary_dims as usize / 2 {
+            let value = factors.len().to_string();
+            let rule = "half of the rotary dims";
+            return Err(ConfigError::Invalid { field: "the number of rope factors", value, rule });
+        }
+        factors.iter().try_for_each(|&f| positive("a rope factor", f.into()))
     }
 }
 
@@ -153,6 +177,11 @@ impl Rope {
 fn blend(freq: f64, factor: f64, kept: f64) -> f64 {
     let kept = kept.clamp(0.0, 1.0);
     kept * freq + (1.0 - kept) * freq / factor
+}
+
+/// LongRoPE's default attention factor for a stretch of a context of `original` tokens (equation 9 of the paper).
+pub(super) fn long_mscale(factor: f64, original: f64) -> f64 {
+    if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / original.ln()).sqrt() }
 }
 
 /// YaRN's default attention factor for a stretch (equation 22 of the paper; `scale` is DeepSeek's `mscale`).

@@ -21,7 +21,7 @@ impl DecoderConfig {
         let kv = self.num_kv_heads * self.head_dim;
         let shape: &[u32] = match role {
             Role::Embed | Role::LmHead => &[vocab, hidden],
-            Role::RopeFactors => &[self.rope.rotary_dims / 2],
+            Role::RopeFactors | Role::RopeLong | Role::RopeShort => &[self.rope.rotary_dims / 2],
             Role::FinalNorm | Role::AttnNorm(_) | Role::MlpNorm(_) | Role::OBias(_) => &[hidden],
             Role::PreMlpNorm(_) | Role::PostAttnNorm(_) | Role::PostMlpNorm(_) => &[hidden],
             Role::Q(_) => &[heads, hidden],
@@ -33,6 +33,8 @@ impl DecoderConfig {
             Role::GateUp(_) => &[2 * inner, hidden],
             Role::QBias(_) => &[heads],
             Role::KBias(_) | Role::VBias(_) => &[kv],
+            Role::QNorm(_) if self.qk_norm == QkNorm::Whole => &[heads],
+            Role::KNorm(_) if self.qk_norm == QkNorm::Whole => &[kv],
             Role::QNorm(_) | Role::KNorm(_) | Role::KvNorm(_) => &[self.head_dim],
             Role::Sinks(_) => &[self.num_heads],
             Role::Gate(_) | Role::Up(_) => &[inner, hidden],
@@ -64,6 +66,8 @@ impl DecoderConfig {
             Role::KvA(_) => &[latent().cached(), hidden],
             Role::KvANorm(_) => &[latent().kv_rank],
             Role::KvB(_) => &[self.num_heads * (latent().nope_dim + latent().value_dim), latent().kv_rank],
+            Role::KB(_) => &[self.num_heads, latent().kv_rank, latent().nope_dim],
+            Role::VB(_) => &[self.num_heads, latent().value_dim, latent().kv_rank],
             Role::OA(_) => {
                 &[compressed().output_groups * compressed().output_rank, heads / compressed().output_groups]
             }
@@ -144,11 +148,12 @@ impl DecoderConfig {
             roles.extend(HYPER_PARTS.map(Role::HeadHyper));
         }
         for l in 0..self.num_layers {
-            roles.push(Role::AttnNorm(l));
             match self.norms {
-                BlockNorms::Before => roles.push(Role::MlpNorm(l)),
+                BlockNorms::Before => roles.extend([Role::AttnNorm(l), Role::MlpNorm(l)]),
+                BlockNorms::Behind => roles.extend([Role::PostAttnNorm(l), Role::PostMlpNorm(l)]),
                 BlockNorms::Around => {
-                    roles.extend([Role::PostAttnNorm(l), Role::PreMlpNorm(l), Role::PostMlpNorm(l)]);
+                    roles.extend([Role::AttnNorm(l), Role::PostAttnNorm(l)]);
+                    roles.extend([Role::PreMlpNorm(l), Role::PostMlpNorm(l)]);
                 }
             }
             if self.hyper.is_some() {
@@ -174,7 +179,7 @@ impl DecoderConfig {
             (self.has_heads(), self.latent.is_some(), self.compressed.is_some());
         add(heads, &[Role::Q(l), Role::K(l), Role::V(l)]);
         add(self.qkv_bias, &[Role::QBias(l), Role::KBias(l), Role::VBias(l)]);
-        add(self.qk_norm == QkNorm::Rms, &[Role::QNorm(l), Role::KNorm(l)]);
+        add(matches!(self.qk_norm, QkNorm::Rms | QkNorm::Whole), &[Role::QNorm(l), Role::KNorm(l)]);
         add(self.sinks, &[Role::Sinks(l)]);
         add(!compressed, &[Role::O(l)]);
         add(self.o_bias, &[Role::OBias(l)]);

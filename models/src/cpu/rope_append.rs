@@ -14,7 +14,7 @@ pub struct NewRows<'a> {
     pub qkv: &'a [f32],
     /// Slots that keys and values go to; -1 skips a row.
     pub slots: &'a [i32],
-    /// (cos, sin), `[rows, pairs]`; with no pairs a factor on queries and 0, `[rows]`.
+    /// (cos, sin), `[rows, pairs]`; then a factor on queries and 0, `[rows]`.
     pub cs: &'a [[f32; 2]],
 }
 
@@ -43,11 +43,12 @@ pub fn rope_append(
     let mut turned = qkv.to_vec();
     let heads = num_heads + num_kv_heads;
     let heads = RopeParams { rows, heads, stride, pairs, first: 0, back: 0 };
+    let (cs, factors) = cs.split_at((rows * pairs) as usize);
     rope(shape.head_dim as usize, interleaved, &heads, cs, &mut turned);
     let width = (num_heads * shape.head_dim) as usize;
-    for (row, (q, turned)) in q.chunks_exact_mut(width).zip(turned.chunks_exact(stride as usize)).enumerate()
+    for ((q, turned), [factor, _]) in
+        q.chunks_exact_mut(width).zip(turned.chunks_exact(stride as usize)).zip(factors)
     {
-        let factor = if pairs == 0 { cs[row][0] } else { 1.0 };
         q.iter_mut().zip(turned).for_each(|(q, turned)| *q = factor * turned);
     }
     let k_start = num_heads * shape.head_dim;

@@ -125,7 +125,7 @@ impl Attention {
         &mut self,
         ctx: &mut Ctx<'_>,
         layer: usize,
-        norm: &Buf<f32>,
+        norm: Option<&Buf<f32>>,
     ) -> Result<(), ModelError> {
         match self {
             Self::Heads(heads) => heads.record(ctx, layer, norm),

@@ -98,7 +98,9 @@ impl Head<'_> {
             epilogue: Epilogue::Store,
             norm: None,
         };
-        ctx.matmul(self.matrix, &product)
+        ctx.matmul(self.matrix, &product)?;
+        ctx.cap_logits(rows);
+        Ok(())
     }
 
     fn score(&self, ctx: &mut Ctx<'_>, start: usize, rows: usize) -> Result<(), ModelError> {

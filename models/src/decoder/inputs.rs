@@ -187,6 +187,15 @@ pub(super) fn plan(
         last_rows.push(plan.rows - 1);
         plan.longest = plan.longest.max(slice.first + u32_of(slice.tokens.len()));
     }
+    let same = Angle { cos: 1.0, sin: 0.0 };
+    let factors = match config.temperature.is_some_and(|temperature| temperature.all_layers) {
+        true => plan.temperatures.clone(),
+        false => vec![same; plan.temperatures.len()],
+    };
+    plan.cs.extend(&factors);
+    if window_angles.is_some() {
+        plan.window_cs.extend(factors);
+    }
     plan.gather.extend(samples.iter().map(|s| last_rows[s.slice]));
     plan.draws.push_samples(samples, config.vocab_size)?;
     assert!(plan.rows <= options.max_rows, "{} rows in a step of at most {}", plan.rows, options.max_rows);
@@ -338,9 +347,9 @@ impl Inputs {
         let split = if options.sparse.is_some() { rows } else { 1 };
         Ok(Self {
             tokens: gpu.buffer("tokens", rows)?,
-            cs: gpu.buffer("cs", rows * pairs)?,
+            cs: gpu.buffer("cs", rows * (pairs + 1))?,
             window_cs: match config.window_rope {
-                Some(_) => Some(gpu.buffer("window_cs", rows * pairs)?),
+                Some(_) => Some(gpu.buffer("window_cs", rows * (pairs + 1))?),
                 None => None,
             },
             temperatures: gpu.buffer("temperatures", rows)?,

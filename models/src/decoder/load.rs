@@ -28,8 +28,8 @@ use super::{Decoder, DecoderOptions};
 use crate::matrix::{Kernels, Matrix, MaxProduct};
 use crate::pack::Format;
 use crate::{
-    BlockNorms, DecoderConfig, KvPlan, KvPool, ModelError, PoolOptions, QkNorm, Role, Tensor, WeightSizes,
-    WeightSource,
+    AttentionForm, BlockNorms, DecoderConfig, KvPlan, KvPool, Mode, ModelError, PoolOptions, QkNorm, Role,
+    Tensor, WeightSizes, WeightSource,
 };
 
 /// Handles of what comes from a checkpoint, which decoders share.
@@ -49,8 +49,9 @@ pub(super) struct Weights {
 /// Weights of a layer beside its attention.
 #[derive(Clone, Debug)]
 pub(super) struct Layer {
-    pub(super) attn_norm: Buf<f32>,
-    pub(super) mlp_norm: Buf<f32>,
+    /// Norms of what the halves read; `None` where they read the residual as it is.
+    pub(super) attn_norm: Option<Buf<f32>>,
+    pub(super) mlp_norm: Option<Buf<f32>>,
     pub(super) mlp: Mlp,
 }
 
@@ -169,7 +170,13 @@ fn check(config: &DecoderConfig, options: &DecoderOptions) -> Result<(), ModelEr
     if !config.head_dim.is_multiple_of(8) {
         return Err(ModelError::Unsupported { feature: "head sizes that are no multiple of 8" });
     }
-    options.modes().try_for_each(|mode| mode.check(config))
+    options.modes().try_for_each(|mode| mode.check(config))?;
+    if options.sparse.is_some() && config.score_softcap.is_some() {
+        // What ranks and estimates blocks does not know the bound.
+        let (mode, form) = (Mode::Sparse, AttentionForm::of(config));
+        return Err(ModelError::Mode { mode, form, lacks: "scores without a bound" });
+    }
+    Ok(())
 }
 
 struct Source<'a> {
@@ -186,11 +193,15 @@ impl Source<'_> {
 
     fn layer(&self, l: u32) -> Result<Layer, ModelError> {
         Ok(Layer {
-            attn_norm: self.norm(Role::AttnNorm(l))?,
-            mlp_norm: self.norm(match self.config.norms {
-                BlockNorms::Before => Role::MlpNorm(l),
-                BlockNorms::Around => Role::PreMlpNorm(l),
-            })?,
+            attn_norm: match self.config.norms {
+                BlockNorms::Before | BlockNorms::Around => Some(self.norm(Role::AttnNorm(l))?),
+                BlockNorms::Behind => None,
+            },
+            mlp_norm: match self.config.norms {
+                BlockNorms::Before => Some(self.norm(Role::MlpNorm(l))?),
+                BlockNorms::Around => Some(self.norm(Role::PreMlpNorm(l))?),
+                BlockNorms::Behind => None,
+            },
             mlp: match self.config.layers[l as usize].mlp {
                 crate::Mlp::Experts | crate::Mlp::HashedExperts => Mlp::Experts(Box::new(self.moe(l)?)),
                 crate::Mlp::Dense => Mlp::Dense {
@@ -231,7 +242,9 @@ impl Source<'_> {
                 QkNorm::Unweighted => {
                     Some([plain_norm(self.gpu, self.config)?, plain_norm(self.gpu, self.config)?])
                 }
-                QkNorm::Rms => Some([self.head_norm(Role::QNorm(l))?, self.head_norm(Role::KNorm(l))?]),
+                QkNorm::Rms | QkNorm::Whole => {
+                    Some([self.head_norm(Role::QNorm(l))?, self.head_norm(Role::KNorm(l))?])
+                }
             },
             o: self.matrix(Role::O(l))?,
             post_norm: self.post_norm(Role::PostAttnNorm(l))?,
@@ -292,7 +305,7 @@ impl Source<'_> {
 
     /// Weights of the norm of what a block adds, where there is one.
     fn post_norm(&self, role: Role) -> Result<Option<Buf<f32>>, ModelError> {
-        (self.config.norms == BlockNorms::Around).then(|| self.norm(role)).transpose()
+        (self.config.norms != BlockNorms::Before).then(|| self.norm(role)).transpose()
     }
 
     /// Weights of an RMS norm, whole where checkpoints hold what is over one.

@@ -41,7 +41,7 @@ impl Mlps {
     pub(super) fn record(
         &self,
         ctx: &mut Ctx<'_>,
-        norm: &Buf<f32>,
+        norm: Option<&Buf<f32>>,
         mlp: &Mlp,
         beside: impl FnOnce(&mut Ctx<'_>),
     ) -> Result<(), ModelError> {

@@ -18,6 +18,7 @@ use crate::kernel::matmul::{self, Epilogue};
 use crate::kernel::norm_heads::{self, NormHeadsBuffers, NormHeadsParams};
 use crate::kernel::rms_norm::{self, RmsNormBuffers, RmsNormParams};
 use crate::kernel::rope::{self, RopeBuffers, RopeParams};
+use crate::kernel::softcap::{self, SoftcapBuffers, SoftcapParams};
 use crate::matrices::{Matrices, Vectors};
 use crate::matrix::{Kernels, Matrix, Norm, Precision, Product};
 use crate::pack::Format;
@@ -57,6 +58,7 @@ pub(super) struct Ops {
     bias: Arc<Pipeline>,
     bias_add: Arc<Pipeline>,
     pub(super) log_prob: Arc<Pipeline>,
+    softcap: Arc<Pipeline>,
 }
 
 impl Ops {
@@ -79,6 +81,7 @@ impl Ops {
             bias: gpu.pipeline(&bias::variant(bias::Form::Store))?,
             bias_add: gpu.pipeline(&bias::variant(bias::Form::Add))?,
             log_prob: gpu.pipeline(&log_prob::variant())?,
+            softcap: gpu.pipeline(&softcap::variant())?,
         })
     }
 }
@@ -229,15 +232,16 @@ impl<'a> Ctx<'a> {
     }
 
     /// Input of a projection of what a block reads: the stream itself and the norm, where the product norms on the way in
-    /// (`inside`), else rows normed here.
+    /// (`inside`), else rows normed here; without a norm the stream itself.
     pub(super) fn normed<'b>(
         &mut self,
-        weight: &'b Buf<f32>,
+        weight: Option<&'b Buf<f32>>,
         inside: bool,
     ) -> (&'b Buf<f32>, Option<Norm<'b>>)
     where
         'a: 'b,
     {
+        let Some(weight) = weight else { return (self.block_in, None) };
         let eps = self.config.rms_norm_eps;
         if inside {
             return (self.block_in, Some(Norm { weight, eps }));
@@ -265,6 +269,14 @@ impl<'a> Ctx<'a> {
             out: self.act.normed.bind(),
         };
         self.pass.dispatch(&self.ops.norm_gather, &params, buffers, rms_norm::grid(rows));
+    }
+
+    /// Bounds the first `rows` rows of logits, where the model does.
+    pub(super) fn cap_logits(&mut self, rows: u32) {
+        let (Some(cap), cols) = (self.config.logit_softcap, self.config.vocab_size) else { return };
+        let params = SoftcapParams { rows, cols, cap };
+        let buffers = SoftcapBuffers { x: self.act.logits.bind() };
+        self.pass.dispatch(&self.ops.softcap, &params, buffers, softcap::grid(rows, cols));
     }
 
     /// Writes `bias` to every row of `y`.

@@ -39,7 +39,7 @@ bindings! {
         write k_cache: KvWord,
         /// Cache of values, in the layout of `KvShape`.
         write v_cache: KvWord,
-        /// Angles of each row, `[rows, pairs]`; without pairs a factor on the row's queries.
+        /// Angles of each row, `[rows, pairs]`, then a factor on each row's queries, `[rows]`.
         read cs: Angle,
         /// Rotated queries, `[rows, num_heads, head_dim]`.
         write q: f32,

@@ -14,6 +14,7 @@ use crate::kernel::norm_heads::{self, NormHeadsParams};
 use crate::kernel::rms_norm::{self, RmsNormParams};
 use crate::kernel::rope::{self, RopeParams};
 use crate::kernel::rope_append::{self, RopeAppendParams};
+use crate::kernel::softcap::{self, SoftcapParams};
 use crate::kernel::state_write::{self, StateWriteParams};
 
 /// A sum of up to some thousand squares or exponentials, divided, rooted or logged: some tens of units of 2^-24.
@@ -102,13 +103,25 @@ pub(super) fn rope(variant: &Variant) -> Vec<Case> {
     vec![of("whole heads", head_dim / 2, 0), of("a part of each head, back", head_dim / 4, 1)]
 }
 
+pub(super) fn softcap(variant: &Variant) -> Vec<Case> {
+    let params = SoftcapParams { rows: 3, cols: 70, cap: 0.5 };
+    // What lies behind the rows stays; one element is far beyond the bound.
+    let mut before = floats(4 * 70, 1);
+    before[7] = -3e4;
+    let mut want = before.clone();
+    cpu::softcap::softcap(&params, &mut want);
+    let near = Tolerance { abs: 1e-6, rel: 1e-5 };
+    vec![Case::new("rows", variant, &params, softcap::grid(3, 70)).updated(&before, near, &want)]
+}
+
 pub(super) fn rope_append(variant: &Variant) -> Vec<Case> {
     let shape = shape(variant, 2);
     let (rows, num_heads, pairs) = (9, 6, shape.head_dim / 2);
     let interleaved = size(variant, "INTERLEAVED") == 1;
     let params = RopeAppendParams { rows, num_heads, num_kv_heads: 2, pairs };
     let qkv = floats((rows * (num_heads + 4) * shape.head_dim) as usize, 2);
-    let (num_blocks, cs) = (3, angles(rows, pairs));
+    let (num_blocks, mut cs) = (3, angles(rows, pairs));
+    cs.extend((0_u8..9).map(|row| [1.0 + f32::from(row) / 8.0, 0.0]));
     let slot =
         |row: u32| if row == 4 { -1 } else { (row * 5 % (num_blocks * shape.block_size)).cast_signed() };
     let slots: Vec<i32> = (0..rows).map(slot).collect();

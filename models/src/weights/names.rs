@@ -17,6 +17,10 @@ pub enum Role {
     LmHead,
     /// Divisors of the rotary inverse frequencies, `[rotary_dims / 2]`; only GGUF stores them.
     RopeFactors,
+    /// Divisors of rotary frequencies for long contexts, alike (LongRoPE).
+    RopeLong,
+    /// Those for the context that the model was trained with first.
+    RopeShort,
     /// RMS norm before attention, `[hidden_size]`.
     AttnNorm(u32),
     /// Query projection, `[num_heads * head_dim, hidden_size]`.
@@ -69,6 +73,10 @@ pub enum Role {
     KvANorm(u32),
     /// From it to keys and values, by head, `[num_heads * (nope_dim + value_dim), kv_rank]`.
     KvB(u32),
+    /// From the latent to keys, by head and the other way round, `[num_heads, kv_rank, nope_dim]`: how newer GGUF files keep them.
+    KB(u32),
+    /// From it to values, by head, `[num_heads, value_dim, kv_rank]`.
+    VB(u32),
     /// Indexer: from the latent of queries to its queries.
     IndexQ(u32),
     /// Indexer: keys, `[head_dim, hidden_size]`.
@@ -210,6 +218,8 @@ fn table(role: Role) -> (Option<u32>, &'static [&'static str], &'static [&'stati
         Role::FinalNorm => (None, &["model.norm.weight"], &["output_norm.weight"]),
         Role::LmHead => (None, &["lm_head.weight"], &["output.weight"]),
         Role::RopeFactors => (None, &[], &["rope_freqs.weight"]),
+        Role::RopeLong => (None, &[], &["rope_factors_long.weight"]),
+        Role::RopeShort => (None, &[], &["rope_factors_short.weight"]),
         Role::AttnNorm(l) => (Some(l), &["input_layernorm.weight"], &["attn_norm.weight"]),
         Role::Q(l) => (Some(l), &["self_attn.q_proj.weight"], &["attn_q.weight"]),
         Role::K(l) => (Some(l), &["self_attn.k_proj.weight"], &["attn_k.weight"]),
@@ -223,12 +233,18 @@ fn table(role: Role) -> (Option<u32>, &'static [&'static str], &'static [&'stati
         Role::QNorm(l) => (Some(l), &["self_attn.q_norm.weight"], &["attn_q_norm.weight"]),
         Role::KNorm(l) => (Some(l), &["self_attn.k_norm.weight"], &["attn_k_norm.weight"]),
         Role::Sinks(l) => (Some(l), &["self_attn.sinks"], &["attn_sinks.weight"]),
-        Role::QA(l) => (Some(l), &["self_attn.q_a_proj.weight"], &[]),
-        Role::QANorm(l) => (Some(l), &["self_attn.q_a_layernorm.weight", "self_attn.q_a_norm.weight"], &[]),
-        Role::QB(l) => (Some(l), &["self_attn.q_b_proj.weight"], &[]),
-        Role::KvA(l) => (Some(l), &["self_attn.kv_a_proj_with_mqa.weight"], &[]),
-        Role::KvANorm(l) => (Some(l), &["self_attn.kv_a_layernorm.weight"], &[]),
-        Role::KvB(l) => (Some(l), &["self_attn.kv_b_proj.weight"], &[]),
+        Role::QA(l) => (Some(l), &["self_attn.q_a_proj.weight"], &["attn_q_a.weight"]),
+        Role::QANorm(l) => (
+            Some(l),
+            &["self_attn.q_a_layernorm.weight", "self_attn.q_a_norm.weight"],
+            &["attn_q_a_norm.weight"],
+        ),
+        Role::QB(l) => (Some(l), &["self_attn.q_b_proj.weight"], &["attn_q_b.weight"]),
+        Role::KvA(l) => (Some(l), &["self_attn.kv_a_proj_with_mqa.weight"], &["attn_kv_a_mqa.weight"]),
+        Role::KvANorm(l) => (Some(l), &["self_attn.kv_a_layernorm.weight"], &["attn_kv_a_norm.weight"]),
+        Role::KvB(l) => (Some(l), &["self_attn.kv_b_proj.weight"], &["attn_kv_b.weight"]),
+        Role::KB(l) => (Some(l), &[], &["attn_k_b.weight"]),
+        Role::VB(l) => (Some(l), &[], &["attn_v_b.weight"]),
         Role::IndexQ(l) => {
             (Some(l), &["self_attn.indexer.wq_b.weight", "self_attn.compressor.indexer.q_b_proj.weight"], &[])
         }
@@ -323,7 +339,9 @@ fn mlp_table(role: Role) -> (Option<u32>, &'static [&'static str], &'static [&'s
         ),
         Role::RouterBias(l) => (Some(l), &["mlp.router.bias"], &["ffn_gate_inp.bias"]),
         Role::RouterTable(l) => (Some(l), &["mlp.gate.tid2eid"], &[]),
-        Role::RouterCorrection(l) => (Some(l), &["mlp.gate.e_score_correction_bias"], &[]),
+        Role::RouterCorrection(l) => {
+            (Some(l), &["mlp.gate.e_score_correction_bias"], &["exp_probs_b.bias", "exp_probs_b"])
+        }
         Role::ExpertsGateUp(l) => {
             (Some(l), &["mlp.experts.gate_up_proj", "feed_forward.experts.gate_up_proj"], &[])
         }
@@ -342,17 +360,17 @@ fn mlp_table(role: Role) -> (Option<u32>, &'static [&'static str], &'static [&'s
         Role::SharedGate(l) => (
             Some(l),
             &["mlp.shared_experts.gate_proj.weight", "feed_forward.shared_expert.gate_proj.weight"],
-            &[],
+            &["ffn_gate_shexp.weight"],
         ),
         Role::SharedUp(l) => (
             Some(l),
             &["mlp.shared_experts.up_proj.weight", "feed_forward.shared_expert.up_proj.weight"],
-            &[],
+            &["ffn_up_shexp.weight"],
         ),
         Role::SharedDown(l) => (
             Some(l),
             &["mlp.shared_experts.down_proj.weight", "feed_forward.shared_expert.down_proj.weight"],
-            &[],
+            &["ffn_down_shexp.weight"],
         ),
         _ => unreachable!("{role:?} is in the first table"),
     }

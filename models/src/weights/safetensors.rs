@@ -16,6 +16,8 @@ const INDEX: &str = "model.safetensors.index.json";
 
 /// The open safetensors files of a checkpoint.
 ///
+/// Of models that see or hear too it has the tensors of the text model, by the names they have in a model of text alone.
+///
 /// gpt-oss stores an MXFP4 weight as two `U8` tensors, `NAME_blocks` `[.., n, 16]` and `NAME_scales` `[.., n]`.
 /// [`get`](WeightSource::get) of `NAME` gives one [`Dtype::MXFP4`] tensor `[.., 32 n]` in ggml's block layout; it is
 /// repacked on each call. It is `[experts, out, in]`, while the same weight in BF16 is stored `[experts, in, out]`.
@@ -91,7 +93,9 @@ impl Safetensors {
         for shard in files.into_keys() {
             self.add_shard(&self.path.join(shard))?;
         }
-        match weight_map.keys().find(|name| !self.tensors.contains_key(*name)) {
+        let missing =
+            |name: &&String| of_text((*name).clone()).is_some_and(|name| !self.tensors.contains_key(&name));
+        match weight_map.keys().find(missing) {
             Some(name) => {
                 let shard = self.path.join(&weight_map[name]);
                 Err(WeightError::NotInShard { tensor: name.clone(), shard })
@@ -113,7 +117,9 @@ impl Safetensors {
             let range = data_start + info.data_offsets.0..data_start + info.data_offsets.1;
             let entry =
                 Entry { shard: self.shards.len(), dtype: info.dtype, shape: info.shape.clone(), range };
-            self.tensors.insert(name, entry);
+            if let Some(name) = of_text(name) {
+                self.tensors.insert(name, entry);
+            }
         }
         self.shards.push(bytes);
         Ok(())
@@ -142,6 +148,22 @@ impl Safetensors {
             shape,
             data: Cow::Owned(data),
         }))
+    }
+}
+
+/// The name of a tensor in a checkpoint of its text model alone, or `None` if it belongs to another part of the model: eyes, ears,
+/// and what leads from them to the text.
+fn of_text(name: String) -> Option<String> {
+    const OTHERS: [&str; 5] =
+        ["vision_tower.", "vision_model.", "multi_modal_projector.", "audio_tower.", "embed_vision."];
+    let inner = name.strip_prefix("model.").unwrap_or(&name);
+    if OTHERS.iter().any(|part| inner.starts_with(part)) {
+        return None;
+    }
+    match (name.strip_prefix("language_model."), inner.strip_prefix("language_model.")) {
+        (Some(name), _) => Some(name.to_owned()),
+        (None, Some(name)) => Some(format!("model.{name}")),
+        (None, None) => Some(name),
     }
 }
 

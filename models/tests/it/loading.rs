@@ -10,6 +10,7 @@ mod fetch;
 mod gguf;
 mod gguf_writer;
 mod hostile;
+mod published;
 mod rope;
 mod safetensors;
 mod smollm2;

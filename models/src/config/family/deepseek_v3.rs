@@ -1,10 +1,11 @@
-use super::{Hf, Spec};
+use super::{Gguf, Hf, Spec};
+use crate::config::gguf::{self, Keys};
 use crate::config::hf::{Fields, HeadDim, Plain, either, reaches, refuse_biases, section, texts, unknown};
 use crate::config::rope::yarn_mscale;
 use crate::config::scale_of;
 use crate::{
-    Activation, ConfigError, DecoderConfig, ExpertPacking, Family, LatentConfig, Mlp, MoeConfig, Router,
-    Score,
+    Activation, ConfigError, DecoderConfig, ExpertPacking, Family, LatentConfig, Mlp, MoeConfig, RopeScaling,
+    Router, Score,
 };
 
 pub(super) const SPEC: Spec = Spec {
@@ -16,6 +17,20 @@ pub(super) const SPEC: Spec = Spec {
             decoder.set_reaches(reaches(config, decoder.num_layers, None, |_| false)?);
             Ok(decoder)
         },
+    }),
+    gguf: Some(Gguf {
+        architecture: "deepseek2",
+        reads: &[
+            "expert_count",
+            "expert_used_count",
+            "expert_shared_count",
+            "expert_group_count",
+            "expert_group_used_count",
+            "expert_weights_scale",
+            "leading_dense_block_count",
+            "rope.scaling.yarn_log_multiplier",
+        ],
+        read: from_gguf,
     }),
     unread: drafts,
     ..Spec::NONE
@@ -59,7 +74,6 @@ fn latent(config: &Fields) -> Result<LatentConfig, ConfigError> {
 }
 
 /// Factor on scores: YaRN's `mscale_all_dim` widens them twice, for queries and for keys.
-#[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
 fn scale(config: &Fields, latent: &LatentConfig) -> Result<f32, ConfigError> {
     let scale = scale_of(latent.nope_dim + latent.rope_dim);
     let Some(rope) = section(config)? else { return Ok(scale) };
@@ -69,7 +83,12 @@ fn scale(config: &Fields, latent: &LatentConfig) -> Result<f32, ConfigError> {
         Some(all) => yarn_mscale(rope.need_f64("factor")?, all),
         None => 1.0,
     };
-    Ok((f64::from(scale) * mscale * mscale) as f32)
+    Ok(widened(scale, mscale))
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
+fn widened(scale: f32, mscale: f64) -> f32 {
+    (f64::from(scale) * mscale * mscale) as f32
 }
 
 fn mlps(config: &Fields, num_layers: u32) -> Result<Vec<Mlp>, ConfigError> {
@@ -107,4 +126,63 @@ fn moe(config: &Fields) -> Result<MoeConfig, ConfigError> {
         weighted_input: false,
         packing: ExpertPacking::Rows,
     })
+}
+
+/// Reads GGUF metadata. Files call V2, V3 and R1 alike; V2 differs in its router.
+fn from_gguf(keys: &Keys<'_>) -> Result<DecoderConfig, ConfigError> {
+    let latent = gguf_latent(keys)?;
+    let plain = gguf::Plain { interleaved: true, head_dim: Some(1), ..gguf::Plain::new(Family::DeepseekV3) };
+    let mut decoder = plain.read(keys)?;
+    decoder.num_kv_heads = 1;
+    decoder.head_dim = latent.nope_dim + latent.rope_dim;
+    decoder.rope.rotary_dims = latent.rope_dim;
+    decoder.scale = scale_of(decoder.head_dim);
+    if let RopeScaling::Yarn { factor, attention_factor, .. } = &mut decoder.rope.scaling {
+        // The key has a tenth of `mscale_all_dim`, which is `mscale` too: sine and cosine have no factor then.
+        let all = 10.0 * keys.f64("rope.scaling.yarn_log_multiplier")?.unwrap_or(0.0);
+        *attention_factor = 1.0;
+        decoder.scale = widened(decoder.scale, yarn_mscale(*factor, all));
+    }
+    decoder.latent = Some(latent);
+    let inner_size = keys.need_u32("expert_feed_forward_length")?;
+    let shared = keys.u32("expert_shared_count")?.unwrap_or(0);
+    #[expect(clippy::cast_possible_truncation, reason = "stored as f32, widened by the reader")]
+    let scale = keys.f64("expert_weights_scale")?.unwrap_or(1.0) as f32;
+    let router = Router {
+        score: Score::Sigmoid,
+        groups: keys.u32("expert_group_count")?.unwrap_or(1).max(1),
+        top_groups: keys.u32("expert_group_used_count")?.unwrap_or(1).max(1),
+        normalise: keys.bool("expert_weights_norm")?.unwrap_or(false),
+        scale,
+        correction: true,
+    };
+    let shared_size = Some(inner_size.saturating_mul(shared)).filter(|size| *size > 0);
+    if keys.u32("expert_gating_func")? != Some(SIGMOID) {
+        let found = keys.u32("expert_gating_func")?.map_or("absent".to_owned(), |value| value.to_string());
+        return Err(keys.unsupported("expert_gating_func", &found));
+    }
+    gguf::set_experts(keys, &mut decoder, SIGMOID, |moe| MoeConfig { router, shared_size, ..moe })?;
+    Ok(decoder)
+}
+
+/// Number of the sigmoid among the functions from a router's logits to scores.
+const SIGMOID: u32 = 2;
+
+fn gguf_latent(keys: &Keys<'_>) -> Result<LatentConfig, ConfigError> {
+    let rope_dim = keys.need_u32("rope.dimension_count")?;
+    // Files that keep the projection of keys by head say the sizes of heads apart from those of the cache.
+    let sized = |name: &str, old: &str| match keys.u32(name)? {
+        Some(size) => Ok::<_, ConfigError>(size),
+        None => Ok(keys.need_u32(old)?),
+    };
+    let key = sized("attention.key_length_mla", "attention.key_length")?;
+    let latent = LatentConfig {
+        q_rank: keys.need_u32("attention.q_lora_rank")?,
+        kv_rank: keys.need_u32("attention.kv_lora_rank")?,
+        nope_dim: key.saturating_sub(rope_dim),
+        rope_dim,
+        value_dim: sized("attention.value_length_mla", "attention.value_length")?,
+    };
+    latent.validate()?;
+    Ok(latent)
 }

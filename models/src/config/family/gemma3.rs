@@ -1,7 +1,7 @@
 use super::{Gguf, Hf, Spec};
 use crate::config::gguf::{self, Keys};
 use crate::config::hf::{Fields, HeadDim, Plain, reaches, refuse_biases, section, unknown, window};
-use crate::config::scale_of;
+use crate::config::{root_of, scale_of};
 use crate::{BlockNorms, ConfigError, DecoderConfig, Family, Gate, QkNorm, Rope, RopeScaling};
 
 pub(super) const SPEC: Spec = Spec {
@@ -31,7 +31,7 @@ fn complete(decoder: &mut DecoderConfig) {
     decoder.qk_norm = QkNorm::Rms;
     decoder.norms = BlockNorms::Around;
     decoder.gate = Gate::GeluTanh;
-    decoder.embedding_scale = root(decoder.hidden_size);
+    decoder.embedding_scale = root_of(decoder.hidden_size);
 }
 
 fn from_hf(config: &Fields) -> Result<DecoderConfig, ConfigError> {
@@ -89,9 +89,4 @@ fn from_gguf(keys: &Keys<'_>) -> Result<DecoderConfig, ConfigError> {
     let theta = keys.f64("rope.freq_base_swa")?.unwrap_or(THETAS[0]);
     decoder.window_rope = Some(Rope { theta, scaling: RopeScaling::None, ..decoder.rope.clone() });
     Ok(decoder)
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
-fn root(width: u32) -> f32 {
-    f64::from(width).sqrt() as f32
 }

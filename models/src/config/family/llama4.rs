@@ -56,7 +56,8 @@ fn temperature(config: &Fields) -> Result<Option<Temperature>, ConfigError> {
         let (field, value) = ("floor_scale", floor_scale.to_string());
         return Err(ConfigError::Invalid { field, value, rule: "finite and at least 1" });
     }
-    Ok(Some(Temperature { floor_scale, attn_scale: config.f64("attn_scale")?.unwrap_or(0.1) }))
+    let attn_scale = config.f64("attn_scale")?.unwrap_or(0.1);
+    Ok(Some(Temperature { floor_scale, attn_scale, first: 1, all_layers: false }))
 }
 
 /// Which layers rotate queries and keys.

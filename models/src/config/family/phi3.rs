@@ -1,12 +1,11 @@
 use super::{Gguf, Hf, Spec};
 use crate::config::gguf;
-use crate::config::hf::{KvHeads, Plain, alike, refuse_biases, window};
+use crate::config::hf::{Fields, KvHeads, Plain, alike, refuse_biases, section, window};
 use crate::{Family, Reach};
 
 pub(super) const SPEC: Spec = Spec {
     hf: Some(Hf {
         model_type: "phi3",
-        // The original context matters beside long factors, which are refused.
         reads: &["partial_rotary_factor", "original_max_position_embeddings"],
         read: |config| {
             refuse_biases(config)?;
@@ -14,6 +13,10 @@ pub(super) const SPEC: Spec = Spec {
                 kv_heads: KvHeads::Queries,
                 rms_norm_eps: 1e-5,
                 partial_rotary: Some(1.0),
+                rope: |config, site| {
+                    let section = with_original(config, section(config)?.unwrap_or_default());
+                    site.rope(config, &section)
+                },
                 ..Plain::new(Family::Phi3)
             };
             let mut decoder = plain.read(config)?;
@@ -34,3 +37,13 @@ pub(super) const SPEC: Spec = Spec {
     }),
     ..Spec::NONE
 };
+
+/// The section on rotation with the context that the model was trained with first, which these configurations keep outside.
+fn with_original(config: &Fields, mut section: Fields) -> Fields {
+    const FIELD: &str = "original_max_position_embeddings";
+    if section.get("long_factor").is_some() && section.get(FIELD).is_none() {
+        let original = config.get(FIELD).cloned().unwrap_or_else(|| 4096.into());
+        section.0.insert(FIELD.into(), original);
+    }
+    section
+}

@@ -10,16 +10,18 @@ pub(in crate::config) struct Plain {
     pub(in crate::config) family: Family,
     /// Whether neighbours turn together.
     pub(in crate::config) interleaved: bool,
+    /// Size of heads where other keys say it and the family sets it.
+    pub(in crate::config) head_dim: Option<u32>,
 }
 
 impl Plain {
     pub(in crate::config) const fn new(family: Family) -> Self {
-        Self { family, interleaved: false }
+        Self { family, interleaved: false, head_dim: None }
     }
 
     /// Reads a configuration in which all layers are dense and see everything.
     pub(in crate::config) fn read(&self, keys: &Keys<'_>) -> Result<DecoderConfig, ConfigError> {
-        let sizes = sizes(keys)?;
+        let sizes = sizes(keys, self.head_dim)?;
         let file = keys.file;
         let mut decoder = DecoderConfig::plain(self.family, sizes);
         #[expect(clippy::cast_possible_truncation, reason = "stored as f32, widened by the reader")]
@@ -36,14 +38,15 @@ impl Plain {
     }
 }
 
-fn sizes(keys: &Keys<'_>) -> Result<Sizes, ConfigError> {
+fn sizes(keys: &Keys<'_>, known: Option<u32>) -> Result<Sizes, ConfigError> {
     let hidden_size = keys.need_u32("embedding_length")?;
     let num_heads = keys.need_u32("attention.head_count")?;
-    let head_dim = match keys.u32("attention.key_length")? {
-        Some(n) => n,
-        None => hidden_size / num_heads.max(1),
+    let head_dim = match (known, keys.u32("attention.key_length")?) {
+        (Some(n), _) | (None, Some(n)) => n,
+        (None, None) => hidden_size / num_heads.max(1),
     };
-    if let Some(value) = keys.u32("attention.value_length")?.filter(|&n| n != head_dim) {
+    let values = keys.u32("attention.value_length")?.filter(|_| known.is_none());
+    if let Some(value) = values.filter(|&n| n != head_dim) {
         return Err(keys.unsupported("attention.value_length", &value.to_string()));
     }
     let num_layers = keys.need_u32("block_count")?;

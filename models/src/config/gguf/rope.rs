@@ -1,7 +1,7 @@
 //! Rotary embeddings.
 
 use super::keys::Keys;
-use crate::config::rope::yarn_mscale;
+use crate::config::rope::{long_mscale, yarn_mscale};
 use crate::{ConfigError, Role, Rope, RopeScaling, WeightSource};
 
 pub(super) fn rope(keys: &Keys<'_>, head_dim: u32, context_length: u32) -> Result<Rope, ConfigError> {
@@ -30,6 +30,9 @@ fn scaling(keys: &Keys<'_>, context_length: u32) -> Result<RopeScaling, ConfigEr
         let factors = factors.map_err(|source| ConfigError::RopeFactors { source })?;
         return Ok(RopeScaling::Factors(factors.to_f32()));
     }
+    if keys.file.has(Role::RopeLong) || keys.file.has(Role::RopeShort) {
+        return long(keys, context_length);
+    }
     let Some(factor) = factor else { return Ok(RopeScaling::None) };
     Ok(match kind {
         "none" => RopeScaling::None,
@@ -50,4 +53,17 @@ fn scaling(keys: &Keys<'_>, context_length: u32) -> Result<RopeScaling, ConfigEr
         }
         _ => return Err(keys.unsupported("rope.scaling.type", kind)),
     })
+}
+
+/// Reads LongRoPE, whose divisors are tensors.
+fn long(keys: &Keys<'_>, context_length: u32) -> Result<RopeScaling, ConfigError> {
+    let original = f64::from(keys.need_u32("rope.scaling.original_context_length")?);
+    let context = f64::from(context_length);
+    let role = if context > original { Role::RopeLong } else { Role::RopeShort };
+    let factors = keys.file.tensor(role).map_err(|source| ConfigError::RopeFactors { source })?;
+    let attention_factor = match keys.f64("rope.scaling.attn_factor")? {
+        Some(factor) => factor,
+        None => long_mscale(context / original, original),
+    };
+    Ok(RopeScaling::Long { factors: factors.to_f32(), attention_factor })
 }

@@ -56,6 +56,15 @@ impl Fields {
         self.typed(field, "an object", |value| Some(Fields(value.as_object()?.clone())))
     }
 
+    /// A list of numbers, which must be there.
+    #[expect(clippy::cast_possible_truncation, reason = "the forward pass runs in f32")]
+    pub(in crate::config) fn floats(&self, field: &'static str) -> Result<Vec<f32>, ConfigError> {
+        let list = self.typed(field, "a list of numbers", |value| {
+            value.as_array()?.iter().map(|number| Some(number.as_f64()? as f32)).collect()
+        })?;
+        list.ok_or(ConfigError::Missing { field })
+    }
+
     /// Token ids: one, or a list.
     pub(in crate::config) fn ids(&self, field: &str) -> Result<Vec<u32>, ConfigError> {
         let ids = self.typed(field, "a token id or a list of them", |value| match value {

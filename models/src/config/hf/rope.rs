@@ -3,7 +3,7 @@
 use serde_json::Map;
 
 use super::fields::Fields;
-use crate::config::rope::yarn_mscale;
+use crate::config::rope::{long_mscale, yarn_mscale};
 use crate::{ConfigError, Rope, RopeScaling};
 
 /// Values that a rotation follows from beside its fields.
@@ -74,6 +74,7 @@ pub(in crate::config) fn scaling(section: &Fields, context_length: u32) -> Resul
             },
         },
         "yarn" => yarn(section, context_length.into())?,
+        "longrope" | "su" => long(section, context_length)?,
         _ => return Err(ConfigError::Unsupported { field: "rope_type".into(), value: format!("{kind:?}") }),
     })
 }
@@ -94,6 +95,8 @@ const KNOWN: &[&str] = &[
     "low_freq_factor",
     "high_freq_factor",
     "partial_rotary_factor",
+    "long_factor",
+    "short_factor",
 ];
 
 /// Finds the section of a configuration on rotation.
@@ -106,6 +109,18 @@ pub(in crate::config) fn section(config: &Fields) -> Result<Option<Fields>, Conf
         (Some(new), _) => Ok(Some(new)),
         (None, old) => Ok(old),
     }
+}
+
+/// Reads LongRoPE. The context it was trained with first lies in the section or, in Phi 3, beside it, whence the family copies it.
+fn long(section: &Fields, context_length: u32) -> Result<RopeScaling, ConfigError> {
+    let original = section.need_f64("original_max_position_embeddings")?;
+    let context = f64::from(context_length);
+    let field = if context > original { "long_factor" } else { "short_factor" };
+    let factor = section.f64("factor")?.unwrap_or(context / original);
+    Ok(RopeScaling::Long {
+        factors: section.floats(field)?,
+        attention_factor: section.f64("attention_factor")?.unwrap_or_else(|| long_mscale(factor, original)),
+    })
 }
 
 fn yarn(section: &Fields, context_length: f64) -> Result<RopeScaling, ConfigError> {

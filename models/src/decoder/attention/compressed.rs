@@ -208,7 +208,12 @@ impl CompressedAttention {
     }
 
     /// Records attention to the norm of what the layer reads, and adds it to the residual.
-    pub(super) fn record(&self, ctx: &mut Ctx<'_>, layer: usize, norm: &Buf<f32>) -> Result<(), ModelError> {
+    pub(super) fn record(
+        &self,
+        ctx: &mut Ctx<'_>,
+        layer: usize,
+        norm: Option<&Buf<f32>>,
+    ) -> Result<(), ModelError> {
         let (weights, act) = (&self.layers[layer], ctx.act);
         let (x, _) = ctx.normed(norm, false);
         self.queries(ctx, layer, x)?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu, Pipeline, PrefixPass};
 use attn_kernels::kernel::apply_sinks;
-use attn_kernels::kernel::attention::Attention as Kind;
+use attn_kernels::kernel::attention::{Attention as Kind, Logit};
 
 use super::LoadContext;
 use super::rows::HeadRows;
@@ -17,7 +17,7 @@ use crate::decoder::sparse::Sparse;
 use crate::kernel::matmul::Epilogue;
 use crate::kernel::rope_append::{self, RopeAppendBuffers, RopeAppendParams};
 use crate::matrix::{Matrix, Product};
-use crate::{ModelError, Reach};
+use crate::{ModelError, QkNorm, Reach};
 
 /// Weights of one layer.
 #[derive(Clone, Debug)]
@@ -58,7 +58,8 @@ impl Heads {
         let LoadContext { gpu, config, options, kv, views } = *load;
         let (shape, forms) = (kv.shape(), Forms::new(gpu, config, options, kv.shape()));
         let kernels = |kind: &Kind| HeadKernels::new(gpu, shape, config.num_heads, forms, kind);
-        let of_view = |reach| Kind { mask: mask(reach), sinks: config.sinks, ..Kind::default() };
+        let logit = if config.score_softcap.is_some() { Logit::Softcap } else { Logit::Plain };
+        let of_view = |reach| Kind { mask: mask(reach), sinks: config.sinks, logit, ..Kind::default() };
         let sparse = options.sparse.as_ref();
         Ok(Self {
             layers: Arc::clone(layers),
@@ -80,7 +81,7 @@ impl Heads {
         &mut self,
         ctx: &mut Ctx<'_>,
         layer: usize,
-        norm: &Buf<f32>,
+        norm: Option<&Buf<f32>>,
     ) -> Result<(), ModelError> {
         ctx.on_pages(|pages, context| pages.fetch_wishes(context, layer));
         self.qkv(ctx, layer, norm)?;
@@ -98,7 +99,7 @@ impl Heads {
     }
 
     /// Queries, keys and values of the normed residual stream, with biases and head norms.
-    fn qkv(&self, ctx: &mut Ctx<'_>, layer: usize, norm: &Buf<f32>) -> Result<(), ModelError> {
+    fn qkv(&self, ctx: &mut Ctx<'_>, layer: usize, norm: Option<&Buf<f32>>) -> Result<(), ModelError> {
         let (weights, act, c) = (&self.layers[layer], ctx.act, ctx.config);
         let stride = (c.num_heads + 2 * c.num_kv_heads) * c.head_dim;
         let inside = weights.qkv.iter().all(|(matrix, _)| ctx.norms(matrix));
@@ -113,10 +114,13 @@ impl Heads {
             ctx.matmul(matrix, &Product { y_offset: *y_offset, epilogue, norm, ..to })?;
         }
         if let Some([q, k]) = &weights.qk_norm {
-            let width = c.head_dim;
-            let runs = |heads, first| Runs { heads, width, stride, first };
+            let whole = c.qk_norm == QkNorm::Whole;
+            let runs = |heads, first| match whole {
+                true => Runs { heads: 1, width: heads * c.head_dim, stride, first },
+                false => Runs { heads, width: c.head_dim, stride, first },
+            };
             ctx.norm_runs(runs(c.num_heads, 0), c.rms_norm_eps, q, &act.qkv);
-            ctx.norm_runs(runs(c.num_kv_heads, c.num_heads * width), c.rms_norm_eps, k, &act.qkv);
+            ctx.norm_runs(runs(c.num_kv_heads, c.num_heads * c.head_dim), c.rms_norm_eps, k, &act.qkv);
         }
         Ok(())
     }

@@ -137,7 +137,12 @@ impl LatentAttention {
     }
 
     /// Records the attention of the norm of what the layer reads, and adds it to the residual.
-    pub(super) fn record(&self, ctx: &mut Ctx<'_>, layer: usize, norm: &Buf<f32>) -> Result<(), ModelError> {
+    pub(super) fn record(
+        &self,
+        ctx: &mut Ctx<'_>,
+        layer: usize,
+        norm: Option<&Buf<f32>>,
+    ) -> Result<(), ModelError> {
         let weights = &self.layers[layer];
         let (x, _) = ctx.normed(norm, false);
         self.queries(ctx, weights, x)?;

@@ -72,6 +72,7 @@ impl<'a> HeadRows<'a> {
             max_partitions: self.cut.max_partitions,
             partition_size: self.cut.partition_size,
             scale: c.scale,
+            softcap: c.score_softcap.unwrap_or_default(),
             reduced: u32::from(self.reduced(portion)),
             list_stride: self.list_stride(),
             first_list: u32_of(portion.rows.start),

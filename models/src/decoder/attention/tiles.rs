@@ -190,6 +190,7 @@ impl Tiles<'_> {
             num_kv_heads: c.num_kv_heads,
             q_stride: c.num_heads * c.head_dim,
             scale: c.scale,
+            softcap: c.score_softcap.unwrap_or_default(),
             list_stride: self.rows.list_stride(),
             window: mask(c.layers[self.rows.layer].reach).window(),
             ..PagedPrefillParams::default()

@@ -11,26 +11,46 @@ use crate::{Dtype, IndexerConfig, LatentConfig, ModelError, Role, Tensor};
 impl Source<'_> {
     /// The attention of a layer, where it goes through latents.
     pub(super) fn latent(&self, l: u32, c: &LatentConfig) -> Result<Latent, ModelError> {
-        let kv_b = self.tensor(Role::KvB(l))?;
-        if kv_b.dtype.block_elems() != 1 {
-            return Err(ModelError::Unsupported {
-                feature: "a key projection by head out of quantised blocks",
-            });
-        }
+        let (keys, values) = self.heads_of_latents(l, c)?;
         Ok(Latent {
             q_a: self.matrix(Role::QA(l))?,
             q_a_norm: self.head_norm(Role::QANorm(l))?,
             q_b: self.matrix(Role::QB(l))?,
             kv_a: self.matrix(Role::KvA(l))?,
             kv_a_norm: self.head_norm(Role::KvANorm(l))?,
-            keys: Matrices::load(self.gpu, self.config.num_heads, |head| Ok(keys_of(&kv_b, c, head)))?,
-            values: Matrices::load(self.gpu, self.config.num_heads, |head| Ok(values_of(&kv_b, c, head)))?,
+            keys,
+            values,
             indexer: match &self.config.indexer {
                 Some(indexer) => Some(self.indexer(l, indexer)?),
                 None => None,
             },
             o: self.matrix(Role::O(l))?,
         })
+    }
+
+    /// Projections from a latent to keys, which meet queries before it does, and to values, by head. Elements move, so blocks of
+    /// quantised types are taken apart into f16.
+    fn heads_of_latents(&self, l: u32, c: &LatentConfig) -> Result<(Matrices, Matrices), ModelError> {
+        let heads = self.config.num_heads;
+        let plain = |role| {
+            let tensor = self.tensor(role)?;
+            Ok::<_, ModelError>(match tensor.dtype.block_elems() {
+                1 => tensor,
+                _ => tensor.widened(Dtype::F16),
+            })
+        };
+        if !self.weights.has(Role::KB(l)) {
+            let kv_b = plain(Role::KvB(l))?;
+            return Ok((
+                Matrices::load(self.gpu, heads, |head| Ok(keys_of(&kv_b, c, head)))?,
+                Matrices::load(self.gpu, heads, |head| Ok(values_of(&kv_b, c, head)))?,
+            ));
+        }
+        let (k_b, v_b) = (plain(Role::KB(l))?, plain(Role::VB(l))?);
+        Ok((
+            Matrices::load(self.gpu, heads, |head| Ok(keys_apart(&k_b, c, head)))?,
+            Matrices::load(self.gpu, heads, |head| Ok(values_apart(&v_b, head)))?,
+        ))
     }
 
     fn indexer(&self, l: u32, c: &IndexerConfig) -> Result<Indexer, ModelError> {
@@ -58,24 +78,46 @@ impl Source<'_> {
 
 /// `[kv_rank + rope, nope + rope]` of a head: from a query to what meets a latent, and its rotated part as it is.
 fn keys_of(kv_b: &Tensor<'_>, c: &LatentConfig, head: u32) -> Tensor<'static> {
-    let [rank, nope, rope, value] = [c.kv_rank, c.nope_dim, c.rope_dim, c.value_dim].map(|n| n as usize);
-    let bytes = kv_b.dtype.block_bytes();
+    let [rank, nope, value] = [c.kv_rank, c.nope_dim, c.value_dim].map(|n| n as usize);
+    let first = head as usize * (nope + value);
+    absorbed(kv_b, c, |out, i| (first + i) * rank + out)
+}
+
+/// The same of keys that lie by head and the other way round.
+fn keys_apart(k_b: &Tensor<'_>, c: &LatentConfig, head: u32) -> Tensor<'static> {
+    let [rank, nope] = [c.kv_rank, c.nope_dim].map(|n| n as usize);
+    absorbed(k_b, c, |out, i| (head as usize * rank + out) * nope + i)
+}
+
+/// The matrix of [`keys_of`] from a tensor of which `element(out, i)` leads from dimension `i` of a query to `out` of a latent.
+fn absorbed(
+    stored: &Tensor<'_>,
+    c: &LatentConfig,
+    element: impl Fn(usize, usize) -> usize,
+) -> Tensor<'static> {
+    let [rank, nope, rope] = [c.kv_rank, c.nope_dim, c.rope_dim].map(|n| n as usize);
+    let bytes = stored.dtype.block_bytes();
     let width = nope + rope;
     let mut data = vec![0; (rank + rope) * width * bytes];
-    let first = head as usize * (nope + value);
     for out in 0..rank {
         for i in 0..nope {
-            let from = ((first + i) * rank + out) * bytes;
-            let to = (out * width + i) * bytes;
-            data[to..to + bytes].copy_from_slice(&kv_b.data[from..from + bytes]);
+            let (from, to) = (element(out, i) * bytes, (out * width + i) * bytes);
+            data[to..to + bytes].copy_from_slice(&stored.data[from..from + bytes]);
         }
     }
     for i in 0..rope {
         let to = ((rank + i) * width + nope + i) * bytes;
-        data[to..to + bytes].copy_from_slice(one(kv_b.dtype));
+        data[to..to + bytes].copy_from_slice(one(stored.dtype));
     }
     let shape = vec![rank + rope, width];
-    Tensor { name: Cow::Owned(kv_b.name.to_string()), dtype: kv_b.dtype, shape, data: Cow::Owned(data) }
+    Tensor { name: Cow::Owned(stored.name.to_string()), dtype: stored.dtype, shape, data: Cow::Owned(data) }
+}
+
+/// `[value, kv_rank]` of a head, of values that lie by head.
+fn values_apart<'t>(v_b: &'t Tensor<'_>, head: u32) -> Tensor<'t> {
+    let bytes = v_b.data.len() / v_b.shape[0];
+    let data = Cow::Borrowed(&v_b.data[head as usize * bytes..][..bytes]);
+    Tensor { name: v_b.name.clone(), dtype: v_b.dtype, shape: v_b.shape[1..].to_vec(), data }
 }
 
 /// `[value, kv_rank]` of a head.

@@ -89,7 +89,7 @@ impl<'a> Used<'a> {
     /// Tensors that repeat what the configuration says, and layers that draft tokens, which nobody runs here.
     fn is_known(&self, config: &DecoderConfig, name: &str) -> bool {
         match self.weights.naming() {
-            Naming::Gguf => name == "rope_freqs.weight",
+            Naming::Gguf => name.starts_with("rope_f"),
             Naming::Hf => {
                 name.ends_with("rotary_emb.inv_freq") || (config.family.spec().unread)(config, name)
             }

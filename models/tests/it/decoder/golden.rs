@@ -127,6 +127,34 @@ fn deepseek_v4_of_other_sizes_agrees_with_transformers() {
     f16_kv_stays_near(tiny);
 }
 
+/// Scores and logits that are bounded, and score factors that the size of heads does not give.
+#[test]
+fn gemma2_agrees_with_transformers() {
+    agrees_with_transformers("tiny-gemma2");
+}
+
+/// Norms behind both halves of a layer, and of all heads as one.
+#[test]
+fn olmo2_agrees_with_transformers() {
+    agrees_with_transformers("tiny-olmo2");
+}
+
+#[test]
+fn ministral_agrees_with_transformers() {
+    agrees_with_transformers("tiny-ministral");
+}
+
+/// Queries that grow with their position, beside YaRN.
+#[test]
+fn ministral3_agrees_with_transformers() {
+    agrees_with_transformers("tiny-ministral3");
+}
+
+#[test]
+fn longrope_agrees_with_transformers() {
+    agrees_with_transformers("tiny-phi3-long");
+}
+
 #[test]
 fn gemma3_agrees_with_transformers() {
     agrees_with_transformers("tiny-gemma3");
@@ -201,6 +229,11 @@ fn gguf_agrees_with_transformers() {
         "tiny-granite",
         "tiny-glm4",
         "tiny-gpt-oss-mxfp4",
+        "tiny-gemma2-gguf",
+        "tiny-olmo2",
+        "tiny-ministral3",
+        "tiny-phi3-long",
+        "tiny-deepseek-v3-gguf",
     ] {
         f32_kv_gives_the_logits_and_tokens(family(format!("{name}/model.gguf").leak()), &[(16, 64)]);
     }

@@ -1,4 +1,4 @@
-//! `rms_norm`, `norm_heads`, `bias`, `rope` and `log_prob` against their references.
+//! `rms_norm`, `norm_heads`, `bias`, `rope`, `softcap` and `log_prob` against their references.
 
 use super::device::{assert_close, cases, dispatch, gpu};
 use super::tensors::floats;
@@ -15,6 +15,7 @@ use models::kernel::log_prob::{self, LogProbParams};
 use models::kernel::norm_heads::{self, NormHeadsParams};
 use models::kernel::rms_norm::{self, RmsNormParams};
 use models::kernel::rope::{self, RopeParams};
+use models::kernel::softcap::{self, SoftcapParams};
 use proptest::prelude::*;
 
 /// A sum of up to some thousand squares or exponentials, divided, rooted or logged: some tens of units of 2^-24.
@@ -101,6 +102,19 @@ proptest! {
         let got = run(gpu, &bias::variant(form), &params, &bindings, &out, bias::grid(rows, cols));
         cpu::bias::bias(&params, keep, &added, &mut y);
         assert_close(&format!("{params:?}, keep {keep}"), Tolerance { abs: 0.0, rel: 0.0 }, &got, &y);
+    }
+
+    #[test]
+    fn bounds_logits(rows in 1u32..9, cols in 1u32..200, cap in 0.1f32..60.0, size in prop::sample::select(vec![1.0f32, 1e3, 1e30]), seed: u64) {
+        let Some(gpu) = gpu() else { return Ok(()) };
+        let params = SoftcapParams { rows, cols, cap };
+        let mut x: Vec<f32> = floats((rows * cols) as usize + 3, seed).iter().map(|x| x * size).collect();
+        let out = gpu.upload("x", &x).unwrap();
+        let got = run(gpu, &softcap::variant(), &params, &[], &out, softcap::grid(rows, cols));
+        cpu::softcap::softcap(&params, &mut x);
+        assert_close(&format!("{params:?}"), Tolerance { abs: 1e-5 * f64::from(cap), rel: 1e-5 }, &got, &x);
+        let bounded = &got[..(rows * cols) as usize];
+        prop_assert!(bounded.iter().all(|x| x.abs() <= cap * 1.000_001), "a logit beyond {cap}");
     }
 
     #[test]

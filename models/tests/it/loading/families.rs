@@ -109,9 +109,47 @@ fn phi3_has_windows_and_part_of_a_head_rotates() {
     let bare = parse("tiny-phi3", &bare).unwrap();
     assert_eq!((bare.rope.rotary_dims, bare.rms_norm_eps, reach(&bare)[0]), (16, 1e-5, Reach::Full));
     let long = json!({ "rope_parameters": { "rope_type": "longrope" } });
-    assert_snapshot!(error("tiny-phi3", long), @r#"rope_type = "longrope" would change the result and is not implemented"#);
+    assert_snapshot!(error("tiny-phi3", long), @"original_max_position_embeddings is missing");
     let none = json!({ "partial_rotary_factor": 0.0, "rope_parameters": null });
     assert_snapshot!(error("tiny-phi3", none), @"partial_rotary_factor is 0, it must be over 0 and at most 1");
+}
+
+/// The factors are those of the context that is stated, at every length.
+#[test]
+fn phi3_takes_the_long_factors_for_a_long_context() {
+    let scaling = |change| parse("tiny-phi3-long", &change).unwrap().rope.scaling;
+    let RopeScaling::Long { factors, attention_factor } = scaling(json!({})) else { panic!("no LongRoPE") };
+    assert_eq!(factors, [1.0, 1.5, 2.5, 6.0, 11.0, 32.0]);
+    assert!((attention_factor - (1.0 + 128_f64.ln() / 32_f64.ln()).sqrt()).abs() < 1e-12);
+    let short = RopeScaling::Long { factors: vec![1.0, 1.0, 1.1, 1.2, 1.3, 1.4], attention_factor: 1.0 };
+    assert_eq!(scaling(json!({ "max_position_embeddings": 32 })), short);
+    assert_snapshot!(error("tiny-phi3-long", json!({ "partial_rotary_factor": null, "rope_parameters": {
+        "rope_type": "longrope", "long_factor": [1.0], "short_factor": [1.0] } })), @"the number of rope factors is 1, it must be half of the rotary dims");
+}
+
+#[test]
+fn gemma2_bounds_scores_and_logits() {
+    let config = parse("tiny-gemma2", &json!({})).unwrap();
+    assert_eq!((config.score_softcap, config.logit_softcap), (Some(2.0), Some(3.0)));
+    assert!((config.scale - 1.0 / 48_f32.sqrt()).abs() < 1e-7);
+    assert_eq!(reach(&config)[..2], [Reach::Window(24), Reach::Full]);
+    let negative = json!({ "final_logit_softcapping": -1.0 });
+    assert_snapshot!(error("tiny-gemma2", negative), @"final_logit_softcapping is -1, it must be finite and over 0");
+}
+
+/// A model that sees too: its text model is a section, of which some fields may lie outside.
+#[test]
+fn text_models_of_multimodal_ones_are_read_alone() {
+    let text = std::fs::read_to_string(fixture("tiny-llama4").join("config.json")).unwrap();
+    let text: Value = serde_json::from_str(&text).unwrap();
+    let outer =
+        json!({ "model_type": "llama4", "text_config": text, "eos_token_id": 5, "vision_config": {} });
+    let config = DecoderConfig::from_hf_json(&outer.to_string(), None).unwrap();
+    let mut plain = parse("tiny-llama4", &json!({})).unwrap();
+    plain.eos_ids = vec![5];
+    assert_eq!(config, plain);
+    let none = json!({ "model_type": "mistral3" }).to_string();
+    assert_snapshot!(DecoderConfig::from_hf_json(&none, None).unwrap_err(), @"text_config is missing");
 }
 
 #[test]

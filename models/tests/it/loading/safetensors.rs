@@ -69,6 +69,27 @@ fn pairs_of_mxfp4_blocks_and_scales_are_one_tensor() {
     assert_snapshot!(weights.get("odd").unwrap_err(), @"MXFP4 tensor odd: blocks [1, 15] and scales [1] do not fit, want [.., n, 16] and [.., n]");
 }
 
+/// As older and newer files call it; eyes, and what leads from them to the text, are no part of it.
+#[test]
+fn a_text_model_among_others_has_its_own_names() {
+    let number: &[u8] = &[0; 4];
+    let tensors = [
+        "language_model.model.norm.weight",
+        "language_model.lm_head.weight",
+        "model.language_model.embed_tokens.weight",
+        "model.layers.0.input_layernorm.weight",
+        "vision_tower.norm.weight",
+        "model.vision_tower.norm.weight",
+        "multi_modal_projector.norm.weight",
+        "model.multi_modal_projector.norm.weight",
+    ];
+    let tensors = tensors.map(|name| (name, StDtype::F32, &[1_usize][..], number));
+    let open = Safetensors::from_bytes(file(&tensors)).unwrap();
+    let text = ["lm_head", "model.embed_tokens", "model.layers.0.input_layernorm", "model.norm"];
+    assert_eq!(open.names(), text.map(|name| format!("{name}.weight")));
+    assert!(open.has(Role::FinalNorm) && open.has(Role::LmHead) && open.has(Role::Embed));
+}
+
 #[test]
 fn shards_are_found_through_the_index() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,0 +1,13 @@
+//! Reference of `softcap`.
+
+use crate::kernel::softcap::SoftcapParams;
+
+/// Bounds the elements of all rows of `x`.
+pub fn softcap(params: &SoftcapParams, x: &mut [f32]) {
+    let cap = f64::from(params.cap);
+    for x in &mut x[..(params.rows * params.cols) as usize] {
+        #[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
+        let bounded = (cap * (f64::from(*x) / cap).tanh()) as f32;
+        *x = bounded;
+    }
+}

@@ -1,0 +1,48 @@
+//! A bound on logits, in place.
+
+use attn_kernels::kernel::flat_grid;
+use attn_kernels::{Kernel, Params, Variant, bindings, params};
+
+/// The kernel; [`SoftcapBuffers`] lists its bindings.
+pub static KERNEL: Kernel = Kernel {
+    name: "softcap",
+    role: attn_kernels::Role::Dense,
+    wgsl: include_str!("../../wgsl/softcap.wgsl"),
+    modules: &[super::MODULES, attn_kernels::MODULES],
+    params: SoftcapParams::LAYOUT,
+    bindings: SoftcapBuffers::BINDINGS,
+};
+
+params! {
+    /// Uniform parameters.
+    pub struct SoftcapParams {
+        /// Rows.
+        pub rows: u32,
+        /// Columns.
+        pub cols: u32,
+        /// Bound of the magnitude, over 0.
+        pub cap: f32,
+    }
+}
+
+bindings! {
+    /// Buffers of `softcap`.
+    pub struct SoftcapBuffers(SoftcapParams) {
+        /// `[rows, cols]`
+        write x: f32,
+    }
+}
+
+const WG: u32 = 64;
+
+/// The kernel.
+#[must_use]
+pub fn variant() -> Variant {
+    Variant::new(&KERNEL).constant("WG", WG)
+}
+
+/// Workgroups for `rows` rows of `cols` columns.
+#[must_use]
+pub fn grid(rows: u32, cols: u32) -> [u32; 3] {
+    flat_grid((rows * cols).div_ceil(WG))
+}
