@@ -1,6 +1,6 @@
 //! A model, whatever its weights come from.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::Xxh3Default;
 
@@ -21,13 +21,24 @@ pub enum Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens `path`: a directory is taken for Hugging Face's, a file for GGUF.
+    /// Opens `path`: a directory is taken for Hugging Face's, or for the GGUF file in it where that is its only model, a file
+    /// for GGUF.
     ///
     /// # Errors
-    /// Those of [`Safetensors::open`] and [`Gguf::open`].
+    /// Those of [`Safetensors::open`] and [`Gguf::open`]; [`WeightError::SeveralGguf`] for a directory with several models in
+    /// GGUF and none else.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, WeightError> {
         let path = path.as_ref();
-        if path.is_dir() { Safetensors::open(path).map(Self::Hf) } else { Gguf::open(path).map(Self::Gguf) }
+        if !path.is_dir() {
+            return Gguf::open(path).map(Self::Gguf);
+        }
+        match Safetensors::open(path) {
+            Err(none @ WeightError::NoWeights { .. }) => match only_gguf(path)? {
+                Some(file) => Gguf::open(file).map(Self::Gguf),
+                None => Err(none),
+            },
+            open => open.map(Self::Hf),
+        }
     }
 
     /// Random weights.
@@ -102,5 +113,27 @@ impl Checkpoint {
             Self::Hf(weights) => ChatTemplate::from_hf_dir(weights.path()),
             Self::Random(_) => Ok(None),
         }
+    }
+}
+
+/// The only model in GGUF in a directory, if there is one: of a split one, the first file. Projectors of images are no models.
+fn only_gguf(dir: &Path) -> Result<Option<PathBuf>, WeightError> {
+    let io = |source| WeightError::Io { path: dir.into(), source };
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(io)? {
+        let path = entry.map_err(io)?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        // NAME-00002-of-00003.gguf belongs to the first of its files.
+        let later = name.rsplit_once("-of-").is_some_and(|(name, _)| {
+            name.len() > 5 && name.is_char_boundary(name.len() - 5) && &name[name.len() - 5..] != "00001"
+        });
+        if name.ends_with(".gguf") && !name.starts_with("mmproj") && !later {
+            files.push(path);
+        }
+    }
+    files.sort();
+    match files.len() {
+        0 | 1 => Ok(files.pop()),
+        _ => Err(WeightError::SeveralGguf { path: dir.into(), files }),
     }
 }

@@ -43,6 +43,7 @@ pub use modes::{AttentionForm, Mode};
 pub use sparse::{Attended, FetchCost, Mean, PageTraffic, Place, SparseOptions, Tally};
 pub use tokenizer::{DecodeStream, MAX_BLANKS, Tokenizer, TokenizerError};
 pub use weights::{
-    Array, CompressorPart, Dtype, Gguf, GgufError, GgufTensor, HyperPart, IntegerTensor, Naming, RandomError,
-    RandomSpec, RandomWeights, Role, Safetensors, Tensor, Value, WeightError, WeightSource, dequantize,
+    Array, CompressorPart, Dtype, Gguf, GgufError, GgufTensor, HyperPart, IntegerTensor, Naming,
+    Quantization, RandomError, RandomSpec, RandomWeights, Role, Safetensors, Tensor, UnknownQuantization,
+    Value, WeightError, WeightSource, dequantize,
 };

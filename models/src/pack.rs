@@ -62,7 +62,7 @@ pub enum Format {
 
 impl From<Dtype> for Format {
     fn from(dtype: Dtype) -> Self {
-        match dtype {
+        match dtype.loads_as() {
             Dtype::F32 => Self::F32,
             Dtype::F16 => Self::F16,
             Dtype::BF16 => Self::Bf16,
@@ -76,6 +76,7 @@ impl From<Dtype> for Format {
             Dtype::Q6_K => Self::Q6K,
             Dtype::IQ4_NL | Dtype::IQ4_XS => Self::Iq4,
             Dtype::MXFP4 => Self::Mxfp4,
+            other => unreachable!("{other} is loaded as another type"),
         }
     }
 }

@@ -6,6 +6,7 @@ mod dtype;
 mod gguf;
 mod mmap;
 mod names;
+mod quantized;
 mod random;
 mod safetensors;
 
@@ -22,6 +23,7 @@ pub use self::{
     dtype::Dtype,
     gguf::{Array, Gguf, GgufError, GgufTensor, Value},
     names::{CompressorPart, HyperPart, Naming, Role},
+    quantized::{Quantization, UnknownQuantization},
     random::{RandomError, RandomSpec, RandomWeights},
     safetensors::Safetensors,
 };
@@ -54,6 +56,36 @@ impl Tensor<'_> {
 }
 
 impl Tensor<'_> {
+    /// The tensor in a type that kernels read: see [`Dtype::loads_as`].
+    pub(crate) fn loaded(self) -> Self {
+        match self.dtype.loads_as() {
+            dtype if dtype == self.dtype => self,
+            Dtype::Q4_0 => self.ternary(),
+            dtype => self.widened(dtype),
+        }
+    }
+
+    /// Ternary digits with a scale for 256 as codes with the same scale for each 32.
+    fn ternary(&self) -> Tensor<'static> {
+        let mut data = Vec::with_capacity(self.elems() / 32 * Dtype::Q4_0.block_bytes());
+        for block in self.data.chunks_exact(self.dtype.block_bytes()) {
+            let mut values = [0.0; 256];
+            dequantize(self.dtype, block, &mut values);
+            let scale = [block[block.len() - 2], block[block.len() - 1]];
+            // 8 is zero.
+            let code = |value: f32| {
+                8 + u8::from(value != 0.0)
+                    - 2 * u8::from(value != 0.0 && value.is_sign_negative() != (scale[1] >> 7 == 1))
+            };
+            for run in values.chunks_exact(32) {
+                data.extend(scale);
+                data.extend((0..16).map(|i| code(run[i]) | code(run[i + 16]) << 4));
+            }
+        }
+        let (name, shape) = (self.name.to_string().into(), self.shape.clone());
+        Tensor { name, dtype: Dtype::Q4_0, shape, data: data.into() }
+    }
+
     /// The same numbers as f16, rounded, or as f32.
     pub(crate) fn widened(&self, dtype: Dtype) -> Tensor<'static> {
         let values = self.to_f32();
@@ -149,6 +181,11 @@ pub trait WeightSource {
         self.naming().names(role).any(|name| self.contains(&name))
     }
 
+    /// Name of the tensor that a stored one is a part of, where several make one.
+    fn whole(&self, _name: &str) -> Option<String> {
+        None
+    }
+
     /// Whether there is a tensor called `name`.
     fn contains(&self, name: &str) -> bool {
         self.names().contains(&name)
@@ -217,6 +254,17 @@ pub enum WeightError {
         /// The directory.
         path: PathBuf,
     },
+    /// A directory holds several models in GGUF.
+    #[error(
+        "{path} holds several models: name one of {files}", path = path.display(),
+        files = files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ")
+    )]
+    SeveralGguf {
+        /// The directory.
+        path: PathBuf,
+        /// Their files.
+        files: Vec<PathBuf>,
+    },
     /// A tensor that is needed is not there.
     #[error("{path} has no tensor {name}", path = path.display())]
     Missing {
@@ -240,7 +288,7 @@ pub enum WeightError {
     /// A tensor is stored in a type that is not implemented.
     #[error(
         "tensor {tensor} is stored as {dtype}, which is not implemented (implemented: {known})",
-        known = Dtype::ALL.map(Dtype::name).join(", ")
+        known = [&Dtype::ALL[..], &Dtype::CONVERTED].concat().iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(", ")
     )]
     Dtype {
         /// The tensor.
@@ -255,6 +303,14 @@ pub enum WeightError {
         tensor: String,
         /// Name of the type.
         dtype: String,
+    },
+    /// The tensors that a quantised matrix is stored in do not belong together.
+    #[error("the quantised tensor {tensor} cannot be read: {reason}")]
+    Quantized {
+        /// The matrix.
+        tensor: String,
+        /// The defect.
+        reason: String,
     },
     /// The `_blocks` and `_scales` of an MXFP4 tensor do not belong together.
     #[error(

@@ -68,6 +68,12 @@ pub enum ConfigError {
         /// Its value.
         value: String,
     },
+    /// Weights are stored in a way that is not implemented.
+    #[error("{source}: weights stored so are not implemented")]
+    Quantization {
+        /// The field.
+        source: crate::UnknownQuantization,
+    },
     /// A value makes no sense.
     #[error("{field} is {value}, it must be {rule}")]
     Invalid {

@@ -20,6 +20,7 @@ pub(super) use self::{
 };
 use super::family::Hf;
 use super::{ConfigError, DecoderConfig};
+use crate::Quantization;
 
 /// Fields of related models that change the result; each is taken only with the value that changes nothing.
 const NEUTRAL: &[(&str, &[Neutral])] = &[
@@ -35,7 +36,6 @@ const NEUTRAL: &[(&str, &[Neutral])] = &[
     ("residual_multiplier", &[Neutral::Number(1.0)]),
     ("logit_scale", &[Neutral::Number(1.0)]),
     ("logits_scaling", &[Neutral::Number(1.0)]),
-    ("quantization_config", &[]),
     ("num_local_experts", &[Neutral::Number(0.0)]),
     ("num_experts", &[Neutral::Number(0.0)]),
     ("no_rope_layers", &[]),
@@ -100,6 +100,7 @@ impl DecoderConfig {
         let found = config.str("model_type")?.ok_or(ConfigError::Missing { field: "model_type" })?;
         let hf = Hf::find(found)?;
         refuse_unimplemented(&config, hf)?;
+        refuse_quantization(&config)?;
         let mut decoder = (hf.read)(&config)?;
         decoder.eos_ids = match generation.ids("eos_token_id")? {
             ids if ids.is_empty() => config.ids("eos_token_id")?,
@@ -108,6 +109,12 @@ impl DecoderConfig {
         decoder.bos_id = config.ids("bos_token_id")?.first().copied();
         decoder.validate()
     }
+}
+
+/// Refuses ways of storing weights that nothing here reads.
+fn refuse_quantization(config: &Fields) -> Result<(), ConfigError> {
+    let Some(section) = config.get("quantization_config") else { return Ok(()) };
+    Quantization::read(section).map(drop).map_err(|source| ConfigError::Quantization { source })
 }
 
 /// Refuses fields that would change the result and that the family does not read.

@@ -187,15 +187,11 @@ pub(super) fn plan(
         last_rows.push(plan.rows - 1);
         plan.longest = plan.longest.max(slice.first + u32_of(slice.tokens.len()));
     }
-    let same = Angle { cos: 1.0, sin: 0.0 };
-    let factors = match config.temperature.is_some_and(|temperature| temperature.all_layers) {
-        true => plan.temperatures.clone(),
-        false => vec![same; plan.temperatures.len()],
-    };
-    plan.cs.extend(&factors);
-    if window_angles.is_some() {
-        plan.window_cs.extend(factors);
-    }
+    // Factors on queries lie behind the angles.
+    let (same, scaled) = (Angle { cos: 1.0, sin: 0.0 }, config.temperature.is_some_and(|t| t.all_layers));
+    let factors = plan.temperatures.iter().map(|factor| if scaled { *factor } else { same });
+    plan.cs.extend(factors.clone());
+    plan.window_cs.extend(factors.filter(|_| window_angles.is_some()));
     plan.gather.extend(samples.iter().map(|s| last_rows[s.slice]));
     plan.draws.push_samples(samples, config.vocab_size)?;
     assert!(plan.rows <= options.max_rows, "{} rows in a step of at most {}", plan.rows, options.max_rows);

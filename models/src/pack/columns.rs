@@ -20,6 +20,7 @@ impl Packed {
             Dtype::Q3_K => self.q3k(bytes, col),
             Dtype::Q4_K | Dtype::Q5_K => self.q45k(dtype, bytes, col),
             Dtype::Q6_K => self.q6k(bytes, col),
+            other => unreachable!("a tensor of {other} is converted before it is packed"),
         }
     }
 

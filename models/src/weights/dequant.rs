@@ -3,6 +3,9 @@
 //! Same arithmetic, in the same order, as `dequantize_row_*` of ggml, so results are equal bit for bit where the
 //! compiler does not fuse multiply and add.
 
+mod codebooks;
+mod small;
+
 use half::{bf16, f16};
 
 use super::Dtype;
@@ -44,6 +47,16 @@ pub fn dequantize(dtype: Dtype, data: &[u8], out: &mut [f32]) {
         Dtype::IQ4_NL => iq4_nl,
         Dtype::IQ4_XS => iq4_xs,
         Dtype::MXFP4 => mxfp4,
+        Dtype::IQ1_S => small::iq1_s,
+        Dtype::IQ1_M => small::iq1_m,
+        Dtype::IQ2_XXS => small::iq2_xxs,
+        Dtype::IQ2_XS => small::iq2_xs,
+        Dtype::IQ2_S => small::iq2_s,
+        Dtype::IQ3_XXS => small::iq3_xxs,
+        Dtype::IQ3_S => small::iq3_s,
+        Dtype::TQ1_0 => small::tq1_0,
+        Dtype::TQ2_0 => small::tq2_0,
+        Dtype::Q8_K => small::q8_k,
     };
     let blocks = data.chunks_exact(dtype.block_bytes());
     for (bytes, values) in blocks.zip(out.chunks_exact_mut(dtype.block_elems())) {

@@ -41,10 +41,30 @@ pub enum Dtype {
     IQ4_XS,
     /// 32 elements: e8m0 scale, 16 bytes of e2m1 nibbles (OCP microscaling format).
     MXFP4,
+    /// 256 elements: f16 `d`, 32 bytes of places in a codebook of 8 ternary coordinates, 8 words of high bits and scales.
+    IQ1_S,
+    /// 256 elements: 32 bytes of places in that codebook, 16 bytes of high bits, 8 bytes of scales, whose tops are f16 `d`.
+    IQ1_M,
+    /// 256 elements: f16 `d`, 8 times four places in a codebook of 8 coordinates and a word of signs and scale.
+    IQ2_XXS,
+    /// 256 elements: f16 `d`, 32 words of place and signs, 16 four-bit scales.
+    IQ2_XS,
+    /// 256 elements: f16 `d`, 32 low bytes of places, 32 bytes of signs, 8 bytes of high bits, 16 four-bit scales.
+    IQ2_S,
+    /// 256 elements: f16 `d`, 64 places in a codebook of 4 coordinates, 8 words of signs and scale.
+    IQ3_XXS,
+    /// 256 elements: f16 `d`, 64 low bytes of places, 8 bytes of high bits, 32 bytes of signs, 8 four-bit scales.
+    IQ3_S,
+    /// 256 elements: 52 bytes of five or four ternary digits, f16 `d`.
+    TQ1_0,
+    /// 256 elements: 64 bytes of bit pairs, of which 1 is zero, f16 `d`.
+    TQ2_0,
+    /// 256 elements: f32 `d`, 256 signed bytes, and sums of these that nothing here reads.
+    Q8_K,
 }
 
 impl Dtype {
-    /// Every type, in declaration order.
+    /// Every type that kernels read, in declaration order.
     pub const ALL: [Self; 16] = [
         Self::F32,
         Self::F16,
@@ -64,12 +84,54 @@ impl Dtype {
         Self::MXFP4,
     ];
 
+    /// Types that only files have: [`loads_as`](Self::loads_as) says what becomes of them.
+    pub const CONVERTED: [Self; 10] = [
+        Self::IQ1_S,
+        Self::IQ1_M,
+        Self::IQ2_XXS,
+        Self::IQ2_XS,
+        Self::IQ2_S,
+        Self::IQ3_XXS,
+        Self::IQ3_S,
+        Self::TQ1_0,
+        Self::TQ2_0,
+        Self::Q8_K,
+    ];
+
+    /// The type in which a tensor of this type is loaded: itself, or where no kernel reads it, one that holds the same numbers
+    /// (ternary digits as `Q4_0`) or the numbers rounded (f16).
+    #[must_use]
+    pub const fn loads_as(self) -> Self {
+        match self {
+            Self::TQ1_0 | Self::TQ2_0 => Self::Q4_0,
+            Self::IQ1_S
+            | Self::IQ1_M
+            | Self::IQ2_XXS
+            | Self::IQ2_XS
+            | Self::IQ2_S
+            | Self::IQ3_XXS
+            | Self::IQ3_S
+            | Self::Q8_K => Self::F16,
+            _ => self,
+        }
+    }
+
     /// Elements in one block; 1 for the plain types.
     pub const fn block_elems(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::BF16 => 1,
             Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 | Self::IQ4_NL | Self::MXFP4 => 32,
             Self::Q2_K | Self::Q3_K | Self::Q4_K | Self::Q5_K | Self::Q6_K | Self::IQ4_XS => 256,
+            Self::IQ1_S
+            | Self::IQ1_M
+            | Self::IQ2_XXS
+            | Self::IQ2_XS
+            | Self::IQ2_S
+            | Self::IQ3_XXS
+            | Self::IQ3_S
+            | Self::TQ1_0
+            | Self::TQ2_0
+            | Self::Q8_K => 256,
         }
     }
 
@@ -90,6 +152,16 @@ impl Dtype {
             Self::Q6_K => 210,
             Self::IQ4_XS => 136,
             Self::MXFP4 => 17,
+            Self::IQ1_S => 50,
+            Self::IQ1_M => 56,
+            Self::IQ2_XXS => 66,
+            Self::IQ2_XS => 74,
+            Self::IQ2_S => 82,
+            Self::IQ3_XXS => 98,
+            Self::IQ3_S => 110,
+            Self::TQ1_0 => 54,
+            Self::TQ2_0 => 66,
+            Self::Q8_K => 292,
         }
     }
 
@@ -120,6 +192,16 @@ impl Dtype {
             Self::IQ4_NL => "IQ4_NL",
             Self::IQ4_XS => "IQ4_XS",
             Self::MXFP4 => "MXFP4",
+            Self::IQ1_S => "IQ1_S",
+            Self::IQ1_M => "IQ1_M",
+            Self::IQ2_XXS => "IQ2_XXS",
+            Self::IQ2_XS => "IQ2_XS",
+            Self::IQ2_S => "IQ2_S",
+            Self::IQ3_XXS => "IQ3_XXS",
+            Self::IQ3_S => "IQ3_S",
+            Self::TQ1_0 => "TQ1_0",
+            Self::TQ2_0 => "TQ2_0",
+            Self::Q8_K => "Q8_K",
         }
     }
 }

@@ -73,7 +73,7 @@ pub enum Role {
     KvANorm(u32),
     /// From it to keys and values, by head, `[num_heads * (nope_dim + value_dim), kv_rank]`.
     KvB(u32),
-    /// From the latent to keys, by head and the other way round, `[num_heads, kv_rank, nope_dim]`: how newer GGUF files keep them.
+    /// From the latent to keys, by head and the other way round, `[num_heads, kv_rank, nope_dim]`, in newer GGUF files.
     KB(u32),
     /// From it to values, by head, `[num_heads, value_dim, kv_rank]`.
     VB(u32),
@@ -339,9 +339,7 @@ fn mlp_table(role: Role) -> (Option<u32>, &'static [&'static str], &'static [&'s
         ),
         Role::RouterBias(l) => (Some(l), &["mlp.router.bias"], &["ffn_gate_inp.bias"]),
         Role::RouterTable(l) => (Some(l), &["mlp.gate.tid2eid"], &[]),
-        Role::RouterCorrection(l) => {
-            (Some(l), &["mlp.gate.e_score_correction_bias"], &["exp_probs_b.bias", "exp_probs_b"])
-        }
+        Role::RouterCorrection(l) => (Some(l), &["mlp.gate.e_score_correction_bias"], &["exp_probs_b.bias"]),
         Role::ExpertsGateUp(l) => {
             (Some(l), &["mlp.experts.gate_up_proj", "feed_forward.experts.gate_up_proj"], &[])
         }

@@ -9,6 +9,7 @@ use std::{
 
 use safetensors::{Dtype as StDtype, SafeTensors};
 
+use super::quantized::{self, Parts, Quantization};
 use super::{Dtype, IntegerTensor, Naming, Tensor, WeightError, WeightSource, mmap::Bytes};
 
 const SINGLE: &str = "model.safetensors";
@@ -24,8 +25,47 @@ const INDEX: &str = "model.safetensors.index.json";
 #[derive(Debug)]
 pub struct Safetensors {
     path: PathBuf,
+    quantization: Quantization,
     shards: Vec<Bytes>,
     tensors: BTreeMap<String, Entry>,
+}
+
+/// A tensor as it is stored.
+#[derive(Clone, Copy)]
+pub(super) struct Stored<'a> {
+    pub(super) dtype: StDtype,
+    pub(super) shape: &'a [usize],
+    pub(super) data: &'a [u8],
+}
+
+impl Stored<'_> {
+    /// All elements, if they are plain floats.
+    pub(super) fn to_f32(self) -> Option<Vec<f32>> {
+        let mut out = vec![0.0; self.shape.iter().product()];
+        super::dequantize(plain(self.dtype)?, self.data, &mut out);
+        Some(out)
+    }
+
+    /// All elements, if they are integers.
+    pub(super) fn to_i64(self) -> Option<Vec<i64>> {
+        match self.dtype {
+            StDtype::I64 => Some(self.data.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b)).collect()),
+            StDtype::I32 => {
+                Some(self.data.as_chunks().0.iter().map(|b| i32::from_le_bytes(*b).into()).collect())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The type of plain floats.
+fn plain(dtype: StDtype) -> Option<Dtype> {
+    match dtype {
+        StDtype::F32 => Some(Dtype::F32),
+        StDtype::F16 => Some(Dtype::F16),
+        StDtype::BF16 => Some(Dtype::BF16),
+        _ => None,
+    }
 }
 
 #[derive(Debug)]
@@ -53,7 +93,8 @@ impl Safetensors {
     /// Any [`WeightError`] except those of single tensors.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, WeightError> {
         let path = path.as_ref();
-        let mut open = Self { path: path.into(), shards: Vec::new(), tensors: BTreeMap::new() };
+        let mut open = Self::empty(path);
+        open.read_quantization();
         if !path.is_dir() {
             open.add_shard(path)?;
         } else if path.join(INDEX).is_file() {
@@ -72,7 +113,7 @@ impl Safetensors {
     /// [`WeightError::Safetensors`].
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, WeightError> {
         let path = PathBuf::from("<memory>");
-        let mut open = Self { path: path.clone(), shards: Vec::new(), tensors: BTreeMap::new() };
+        let mut open = Self::empty(&path);
         open.add(Bytes::Owned(bytes), &path)?;
         Ok(open)
     }
@@ -125,6 +166,36 @@ impl Safetensors {
         Ok(())
     }
 
+    fn empty(path: &Path) -> Self {
+        let (path, quantization) = (path.into(), Quantization::None);
+        Self { path, quantization, shards: Vec::new(), tensors: BTreeMap::new() }
+    }
+
+    /// The `quantization_config` of a folder's `config.json`: none where there is no such file. What the file has that is not
+    /// implemented, [`DecoderConfig::from_hf_dir`](crate::DecoderConfig::from_hf_dir) refuses.
+    fn read_quantization(&mut self) {
+        let text = std::fs::read(self.path.join("config.json")).unwrap_or_default();
+        let config: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+        let section = [&config["quantization_config"], &config["text_config"]["quantization_config"]];
+        let section = section.into_iter().find(|section| !section.is_null());
+        let read = section.and_then(|section| Quantization::read(section).ok());
+        self.quantization = read.unwrap_or_default();
+    }
+
+    pub(super) fn stored(&self, name: &str) -> Option<Stored<'_>> {
+        let entry = self.tensors.get(name)?;
+        Some(Stored { dtype: entry.dtype, shape: &entry.shape, data: self.bytes(entry) })
+    }
+
+    /// The tensor `name`, which is stored in several.
+    fn in_parts(&self, name: &str) -> Result<Option<Tensor<'_>>, WeightError> {
+        let parts = Parts { quantization: self.quantization, file: self };
+        match parts.packed(name)? {
+            Some(tensor) => Ok(Some(tensor)),
+            None => self.mxfp4(name),
+        }
+    }
+
     fn bytes(&self, entry: &Entry) -> &[u8] {
         &self.shards[entry.shard][entry.range.clone()]
     }
@@ -151,7 +222,8 @@ impl Safetensors {
     }
 }
 
-/// The name of a tensor in a checkpoint of its text model alone, or `None` if it belongs to another part of the model: eyes, ears,
+/// The name of a tensor in a checkpoint of its text model alone, or `None` if it belongs to another part of the model:
+/// eyes, ears,
 /// and what leads from them to the text.
 fn of_text(name: String) -> Option<String> {
     const OTHERS: [&str; 5] =
@@ -193,12 +265,13 @@ impl WeightSource for Safetensors {
     }
 
     fn get(&self, name: &str) -> Result<Option<Tensor<'_>>, WeightError> {
-        let Some((name, entry)) = self.tensors.get_key_value(name) else { return self.mxfp4(name) };
-        let dtype = match entry.dtype {
-            StDtype::F32 => Dtype::F32,
-            StDtype::F16 => Dtype::F16,
-            StDtype::BF16 => Dtype::BF16,
-            other => return Err(WeightError::Dtype { tensor: name.clone(), dtype: other.to_string() }),
+        let Some((name, entry)) = self.tensors.get_key_value(name) else { return self.in_parts(name) };
+        let Some(dtype) = plain(entry.dtype) else {
+            let codes = self.stored(name).expect("it was found");
+            let parts = Parts { quantization: self.quantization, file: self };
+            let (tensor, dtype) = (name.clone(), entry.dtype.to_string());
+            let scaled = parts.scaled(name, codes)?;
+            return scaled.map(Some).ok_or(WeightError::Dtype { tensor, dtype });
         };
         Ok(Some(Tensor {
             name: Cow::Borrowed(name),
@@ -210,20 +283,19 @@ impl WeightSource for Safetensors {
 
     fn get_integers(&self, name: &str) -> Result<Option<IntegerTensor>, WeightError> {
         let Some(entry) = self.tensors.get(name) else { return Ok(None) };
-        let bytes = self.bytes(entry);
-        let values = match entry.dtype {
-            StDtype::I64 => bytes.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b)).collect(),
-            StDtype::I32 => bytes.as_chunks().0.iter().map(|b| i32::from_le_bytes(*b).into()).collect(),
-            other => {
-                let (tensor, dtype) = (name.to_owned(), other.to_string());
-                return Err(WeightError::Integers { tensor, dtype });
-            }
-        };
+        let stored = Stored { dtype: entry.dtype, shape: &entry.shape, data: self.bytes(entry) };
+        let (tensor, dtype) = (name.to_owned(), entry.dtype.to_string());
+        let values = stored.to_i64().ok_or(WeightError::Integers { tensor, dtype })?;
         Ok(Some(IntegerTensor { name: name.to_owned(), shape: entry.shape.clone(), values }))
     }
 
     fn contains(&self, name: &str) -> bool {
         self.tensors.contains_key(name)
             || ["_blocks", "_scales"].iter().all(|s| self.tensors.contains_key(&format!("{name}{s}")))
+            || quantized::in_parts(name, |part| self.tensors.contains_key(part))
+    }
+
+    fn whole(&self, name: &str) -> Option<String> {
+        quantized::whole(name)
     }
 }

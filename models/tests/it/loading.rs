@@ -11,6 +11,7 @@ mod gguf;
 mod gguf_writer;
 mod hostile;
 mod published;
+mod quantized;
 mod rope;
 mod safetensors;
 mod smollm2;

@@ -48,8 +48,8 @@ pub struct EngineArgs {
     #[arg(allow_negative_numbers = true)]
     pub kv_blocks: Option<u32>,
 
-    /// Memory of the KV pool in bytes, or with a suffix KiB, MiB, GiB; by default 0.9 of what adapter and
-    /// host allow, less the weights
+    /// Memory of the KV pool in bytes, or with a suffix KiB, MiB, GiB or KB, MB, GB; by default 0.9 of what adapter
+    /// and host allow, less the weights
     #[arg(long, value_name = "BYTES", value_parser = values::memory, allow_negative_numbers = true)]
     pub kv_memory: Option<u64>,
 

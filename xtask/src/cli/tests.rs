@@ -174,8 +174,8 @@ fn a_refused_value_is_told_with_flag_value_and_limit() {
     error: invalid value '512' for '--block-size <N>': a block holds a power of two of tokens, from 4 to 256
     error: invalid value 'x' for '--block-size <N>': x is not a whole number; a block holds a power of two of tokens, from 4 to 256
     error: invalid value '1' for '--kv-blocks <N>': 1 is not in 2..=4294967295
-    error: invalid value '0' for '--kv-memory <BYTES>': give whole bytes from 1 to 2^64 - 1, or whole KiB, MiB or GiB, such as 512MiB
-    error: invalid value '20000000000GiB' for '--kv-memory <BYTES>': give whole bytes from 1 to 2^64 - 1, or whole KiB, MiB or GiB, such as 512MiB
+    error: invalid value '0' for '--kv-memory <BYTES>': give whole bytes from 1 to 2^64 - 1, or whole KiB, MiB or GiB (KB, MB, GB), such as 512MiB
+    error: invalid value '20000000000GiB' for '--kv-memory <BYTES>': give whole bytes from 1 to 2^64 - 1, or whole KiB, MiB or GiB (KB, MB, GB), such as 512MiB
     error: invalid value '0' for '--chunk <N>': 0 is not in 1..=4294967295
     error: invalid value 'quest:8' for '--sparse <SPEC>': quest: expected key=value, found "8"
     error: invalid value 'quest:page_budget=-1' for '--sparse <SPEC>': quest: page_budget = "-1" is not a count of at least 1
@@ -250,6 +250,15 @@ fn the_edges_of_each_range_are_accepted() {
         parse(&["generate", "--prompt", "hi", flag, value])
             .unwrap_or_else(|error| panic!("{flag} {value}: {error}"));
     }
+}
+
+#[test]
+fn memory_has_binary_and_decimal_suffixes() {
+    for (text, bytes) in [("7", 7), ("2KiB", 2048), ("2GiB", 2 << 30), ("2KB", 2000), ("2GB", 2_000_000_000)]
+    {
+        assert_eq!(super::values::memory(text), Ok(bytes), "{text}");
+    }
+    assert!(super::values::memory("2gb").is_err() && super::values::memory("GB").is_err());
 }
 
 #[test]

@@ -74,10 +74,18 @@ fn float(text: &str, limit: &str, allowed: impl Fn(f32) -> bool) -> Result<f32, 
     if allowed(value) { Ok(value) } else { Err(limit.to_string()) }
 }
 
-/// A number of bytes, at least 1: `1073741824`, `1048576KiB`, `1024MiB` or `1GiB`.
+/// A number of bytes, at least 1: `1073741824`, `1048576KiB`, `1024MiB`, `1GiB`, or with the decimal suffixes KB, MB and GB.
 pub(super) fn memory(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, u64); 3] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
-    const LIMIT: &str = "give whole bytes from 1 to 2^64 - 1, or whole KiB, MiB or GiB, such as 512MiB";
+    const UNITS: [(&str, u64); 6] = [
+        ("KiB", 1 << 10),
+        ("MiB", 1 << 20),
+        ("GiB", 1 << 30),
+        ("KB", 1_000),
+        ("MB", 1_000_000),
+        ("GB", 1_000_000_000),
+    ];
+    const LIMIT: &str =
+        "give whole bytes from 1 to 2^64 - 1, or whole KiB, MiB or GiB (KB, MB, GB), such as 512MiB";
     let (digits, unit) = UNITS
         .iter()
         .find_map(|&(suffix, unit)| Some((text.strip_suffix(suffix)?.trim_end(), unit)))

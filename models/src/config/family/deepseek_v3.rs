@@ -33,7 +33,6 @@ pub(super) const SPEC: Spec = Spec {
         read: from_gguf,
     }),
     unread: drafts,
-    ..Spec::NONE
 };
 
 /// Fields that V3 and V3.2 read.

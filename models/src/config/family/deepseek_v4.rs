@@ -35,6 +35,11 @@ const HEAVY: &str = "heavily_compressed_attention";
 
 fn read(config: &Fields) -> Result<DecoderConfig, ConfigError> {
     refuse_biases(config)?;
+    if let Some(value) = config.get("quantization_config") {
+        // Published files hold experts in a type of their own, and scales under other names.
+        let field = "quantization_config".into();
+        return Err(ConfigError::Unsupported { field, value: value.to_string() });
+    }
     let plain = Plain {
         kv_heads: KvHeads::Default(1),
         head_dim: HeadDim::Always(512),

@@ -1,4 +1,4 @@
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{Gguf, Hf, Spec};
 use crate::config::gguf;
@@ -9,7 +9,7 @@ use crate::{Activation, ConfigError, ExpertPacking, Family, Mlp, MoeConfig, Rope
 pub(super) const SPEC: Spec = Spec {
     hf: Some(Hf {
         model_type: "gpt_oss",
-        reads: &["num_experts", "num_local_experts", "swiglu_limit", "quantization_config"],
+        reads: &["num_experts", "num_local_experts", "swiglu_limit"],
         read,
     }),
     gguf: Some(Gguf {
@@ -34,7 +34,6 @@ pub(super) const SPEC: Spec = Spec {
 };
 
 fn read(config: &Fields) -> Result<crate::DecoderConfig, ConfigError> {
-    refuse_other_quantisation(config)?;
     let plain = Plain {
         head_dim: HeadDim::Default(64),
         rms_norm_eps: 1e-5,
@@ -51,15 +50,6 @@ fn read(config: &Fields) -> Result<crate::DecoderConfig, ConfigError> {
     decoder.set_reaches(reaches(config, decoder.num_layers, window, every_other)?);
     decoder.set_mlps(vec![Mlp::Experts; decoder.num_layers as usize]);
     Ok(decoder)
-}
-
-/// Refuses all quantised layouts but the one in which these models are published.
-fn refuse_other_quantisation(config: &Fields) -> Result<(), ConfigError> {
-    let Some(value) = config.get("quantization_config") else { return Ok(()) };
-    if value.get("quant_method").and_then(Value::as_str) == Some("mxfp4") {
-        return Ok(());
-    }
-    Err(ConfigError::Unsupported { field: "quantization_config".into(), value: value.to_string() })
 }
 
 fn moe(config: &Fields) -> Result<MoeConfig, ConfigError> {

@@ -93,5 +93,37 @@ fn eos_ids(file: &Gguf) -> Result<Vec<u32>, GgufError> {
             ids.push(id);
         }
     }
+    if file.value("tokenizer.ggml.eot_token_id").is_none() {
+        let named = named_ends(file)?;
+        ids.extend(named.into_iter().filter(|id| !ids.contains(id)).collect::<Vec<_>>());
+    }
     Ok(ids)
+}
+
+/// Tokens that end a turn by their names, in files that do not say which do. llama.cpp goes by the same names.
+const ENDS: &[&str] = &[
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|eom_id|>",
+    "<EOT>",
+    "<end_of_utterance>",
+    "<｜end▁of▁sentence｜>",
+];
+
+/// Ids of control tokens that end a turn by their names.
+fn named_ends(file: &Gguf) -> Result<Vec<u32>, GgufError> {
+    const CONTROL: i64 = 3;
+    let Some(tokens) = file.strings("tokenizer.ggml.tokens")? else { return Ok(Vec::new()) };
+    let types = file.ints("tokenizer.ggml.token_type")?;
+    let control = |id: usize| types.as_ref().is_some_and(|types| types.get(id) == Some(&CONTROL));
+    // Where answers end by this, the other ends one of several messages of an answer (gpt-oss).
+    let in_messages = tokens.iter().any(|token| *token == "<|return|>");
+    let ends = |token: &str| ENDS.contains(&token) && !(in_messages && token == "<|end|>");
+    let found = tokens.iter().enumerate().filter(|(id, token)| ends(token) && control(*id));
+    Ok(found.filter_map(|(id, _)| u32::try_from(id).ok()).collect())
 }

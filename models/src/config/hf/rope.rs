@@ -111,7 +111,7 @@ pub(in crate::config) fn section(config: &Fields) -> Result<Option<Fields>, Conf
     }
 }
 
-/// Reads LongRoPE. The context it was trained with first lies in the section or, in Phi 3, beside it, whence the family copies it.
+/// Reads LongRoPE. The context it was trained with first lies in the section; Phi 3 has it outside, and copies it there.
 fn long(section: &Fields, context_length: u32) -> Result<RopeScaling, ConfigError> {
     let original = section.need_f64("original_max_position_embeddings")?;
     let context = f64::from(context_length);

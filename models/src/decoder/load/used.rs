@@ -22,7 +22,7 @@ impl<'a> Used<'a> {
 
     /// The tensor of a role.
     pub(super) fn tensor(&self, role: Role) -> Result<Tensor<'a>, WeightError> {
-        let tensor = self.weights.tensor(role)?;
+        let tensor = self.weights.tensor(role)?.loaded();
         let size = Size { bytes: tensor.data.len() as u64, elements: tensor.elems() as u64 };
         self.names.borrow_mut().insert(tensor.name.to_string(), (role, size));
         Ok(tensor)
@@ -59,16 +59,12 @@ impl<'a> Used<'a> {
     /// differs from it.
     pub(super) fn check_rest(&self, config: &DecoderConfig) -> Result<(), ModelError> {
         let used = self.names.borrow();
-        // Two tensors may be read as one.
-        let stem = |name: &str| {
-            ["_blocks", "_scales"]
-                .iter()
-                .any(|end| name.strip_suffix(end).is_some_and(|stem| used.contains_key(stem)))
-        };
+        // Several tensors may be read as one.
+        let part = |name: &str| self.weights.whole(name).is_some_and(|whole| used.contains_key(&whole));
         let head = self.weights.naming().name(Role::LmHead);
         let mut rest = Vec::new();
         for name in self.weights.names() {
-            if used.contains_key(name) || stem(name) || self.is_known(config, name) {
+            if used.contains_key(name) || part(name) || self.is_known(config, name) {
                 continue;
             }
             if config.tie_embeddings && head.as_deref() == Some(name) {
@@ -91,7 +87,11 @@ impl<'a> Used<'a> {
         match self.weights.naming() {
             Naming::Gguf => name.starts_with("rope_f"),
             Naming::Hf => {
-                name.ends_with("rotary_emb.inv_freq") || (config.family.spec().unread)(config, name)
+                // Scales of a cache of codes, which has its own here.
+                let of_cache = name.ends_with(".k_scale") || name.ends_with(".v_scale");
+                of_cache
+                    || name.ends_with("rotary_emb.inv_freq")
+                    || (config.family.spec().unread)(config, name)
             }
         }
     }

@@ -221,6 +221,16 @@ fn dtype(type_id: u32) -> Option<Dtype> {
         23 => Dtype::IQ4_XS,
         30 => Dtype::BF16,
         39 => Dtype::MXFP4,
+        19 => Dtype::IQ1_S,
+        29 => Dtype::IQ1_M,
+        16 => Dtype::IQ2_XXS,
+        17 => Dtype::IQ2_XS,
+        22 => Dtype::IQ2_S,
+        18 => Dtype::IQ3_XXS,
+        21 => Dtype::IQ3_S,
+        34 => Dtype::TQ1_0,
+        35 => Dtype::TQ2_0,
+        15 => Dtype::Q8_K,
         _ => return None,
     })
 }
@@ -232,21 +242,11 @@ pub(super) fn type_name(type_id: u32) -> Cow<'static, str> {
     }
     Cow::Borrowed(match type_id {
         9 => "Q8_1",
-        15 => "Q8_K",
-        16 => "IQ2_XXS",
-        17 => "IQ2_XS",
-        18 => "IQ3_XXS",
-        19 => "IQ1_S",
-        21 => "IQ3_S",
-        22 => "IQ2_S",
         24 => "I8",
         25 => "I16",
         26 => "I32",
         27 => "I64",
         28 => "F64",
-        29 => "IQ1_M",
-        34 => "TQ1_0",
-        35 => "TQ2_0",
         _ => return Cow::Owned(format!("ggml type {type_id}")),
     })
 }

@@ -108,6 +108,7 @@ fn shape(dtype: Dtype, deviation: f32, b: &mut [u8]) {
             let exponent = exponent.clamp(1.0, 254.0) as u8;
             b[0] = exponent;
         }
+        other => unreachable!("random weights are never {other}"),
     }
 }
 

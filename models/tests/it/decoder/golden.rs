@@ -216,6 +216,14 @@ fn mxfp4_agrees_with_transformers() {
     f32_kv_gives_the_logits_and_tokens(family("tiny-gpt-oss-mxfp4"), &[(16, 64)]);
 }
 
+/// Each layout in which quantised weights are published, with the numbers that they stand for.
+#[test]
+fn quantised_safetensors_agree_with_transformers() {
+    for scheme in ["gptq", "awq", "packed-zeros", "int8", "fp8-block"] {
+        f32_kv_gives_the_logits_and_tokens(family(format!("quantized/{scheme}").leak()), &[(16, 64)]);
+    }
+}
+
 #[test]
 fn gguf_agrees_with_transformers() {
     for name in [

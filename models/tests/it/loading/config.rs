@@ -186,7 +186,7 @@ fn refuses_by_name_what_would_change_the_result() {
     assert_snapshot!(error("mamba", json!({})), @r#"model family "mamba" is not implemented (implemented: llama, mistral, ministral, ministral3, qwen2, qwen3, qwen3_moe, gemma2, gemma3_text, phi3, smollm3, granite, olmo2, glm4, gpt_oss, llama4_text, deepseek_v3, deepseek_v32, deepseek_v4)"#);
     assert_snapshot!(error("llama", json!({ "hidden_act": "gelu" })), @r#"hidden_act = "gelu" would change the result and is not implemented"#);
     assert_snapshot!(error("llama", json!({ "mlp_bias": true })), @"mlp_bias = true would change the result and is not implemented");
-    assert_snapshot!(error("llama", json!({ "quantization_config": { "quant_method": "gptq" } })), @r#"quantization_config = {"quant_method":"gptq"} would change the result and is not implemented"#);
+    assert_snapshot!(error("llama", json!({ "quantization_config": { "quant_method": "gptq" } })), @"quantization_config.bits = null: weights stored so are not implemented");
     assert_snapshot!(error("qwen2", json!({ "rope_scaling": { "type": "dynamic", "factor": 2.0 } })), @r#"rope_type = "dynamic" would change the result and is not implemented"#);
     assert_snapshot!(error("llama", json!({ "rope_parameters": { "partial_rotary_factor": 0.5 } })), @"partial_rotary_factor = 0.5 would change the result and is not implemented");
     assert_snapshot!(error("llama", json!({ "final_logit_softcapping": 30.0 })), @"final_logit_softcapping = 30.0 would change the result and is not implemented");

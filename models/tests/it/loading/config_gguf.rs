@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::{
     cases, fixture,
-    gguf_writer::{GgufWriter, array_value, f32_value, str_value, u32_value, value},
+    gguf_writer::{GgufWriter, array_value, f32_value, str_value, string, u32_value, value},
 };
 
 fn gguf(arch: &str) -> GgufWriter {
@@ -31,6 +31,33 @@ fn gguf(arch: &str) -> GgufWriter {
 
 fn from_gguf(writer: &GgufWriter) -> Result<DecoderConfig, String> {
     DecoderConfig::from_gguf(&Gguf::from_bytes(writer.bytes()).unwrap()).map_err(|error| error.to_string())
+}
+
+/// Control tokens by their names, where no key says which token ends a turn; text that looks like one is none.
+#[test]
+fn ends_of_turns_are_known_by_name() {
+    let ends = |tokens: &[(&str, i32)], eot: Option<u32>| {
+        let mut file = gguf("llama");
+        file.metadata.retain(|(key, _)| key != "tokenizer.ggml.eot_token_id");
+        if let Some(id) = eot {
+            file.set("tokenizer.ggml.eot_token_id", u32_value(id));
+        }
+        // Five names among a hundred tokens.
+        let name = |id: usize| tokens.get(id).map_or("x", |(name, _)| *name);
+        let kind = |id: usize| tokens.get(id).map_or(1, |(_, kind)| *kind);
+        let names = (0..100).flat_map(|id| string(name(id))).collect::<Vec<u8>>();
+        file.set("tokenizer.ggml.tokens", array_value(8, 100, names));
+        let kinds = (0..100).flat_map(|id| kind(id).to_le_bytes()).collect::<Vec<u8>>();
+        file.set("tokenizer.ggml.token_type", array_value(5, 100, kinds));
+        from_gguf(&file).unwrap().eos_ids
+    };
+    let gemma = [("<bos>", 3), ("<eos>", 3), ("a", 1), ("<end_of_turn>", 3), ("<|im_end|>", 1)];
+    assert_eq!(ends(&gemma, None), [2, 3]);
+    assert_eq!(ends(&gemma, Some(7)), [2, 7]);
+    let messages = [("<|end|>", 3), ("<|return|>", 3)];
+    assert_eq!(ends(&messages, None), [2, 1]);
+    assert_eq!(ends(&messages[..1], None), [2, 0]);
+    assert_eq!(ends(&[], None), [2]);
 }
 
 #[test]

@@ -339,7 +339,7 @@ fn experts_that_make_no_sense_are_named() {
     assert_snapshot!(refused(json!({ "num_experts_per_tok": 5 })), @"num_experts_per_tok is 5, it must be 1 to the number of experts, at most 64");
     assert_snapshot!(refused(json!({ "layer_types": ["full_attention"] })), @"layer_types is a list of 1, it must be a list of num_hidden_layers");
     assert_snapshot!(refused(json!({ "sliding_window": 0 })), @"sliding_window is 0, it must be at least 1");
-    assert_snapshot!(refused(json!({ "quantization_config": { "quant_method": "fp8" } })), @r#"quantization_config = {"quant_method":"fp8"} would change the result and is not implemented"#);
+    assert_snapshot!(refused(json!({ "quantization_config": { "quant_method": "bitsandbytes" } })), @r#"quantization_config.quant_method = "bitsandbytes": weights stored so are not implemented"#);
     assert_snapshot!(error("tiny-qwen3-moe", json!({ "decoder_sparse_step": 0 })), @"decoder_sparse_step is 0, it must be at least 1");
     assert_snapshot!(error("tiny-qwen3-moe", json!({ "mlp_only_layers": [3] })), @"mlp_only_layers is a list with 3, it must be a list of numbers under num_hidden_layers");
     assert_snapshot!(error("tiny-llama4", json!({ "moe_layers": [1, 4] })), @"moe_layers is a list with 4, it must be a list of numbers under num_hidden_layers");

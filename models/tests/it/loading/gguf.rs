@@ -128,7 +128,7 @@ fn version_2_is_the_same_layout() {
 fn an_unimplemented_type_is_listed_and_refused_by_name() {
     let file = read(&GgufWriter::small()).unwrap();
     assert_eq!(file.names(), ["vector", "matrix", "exotic"]);
-    assert_snapshot!(file.get("exotic").unwrap_err(), @"tensor exotic is stored as I64, which is not implemented (implemented: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4)");
+    assert_snapshot!(file.get("exotic").unwrap_err(), @"tensor exotic is stored as I64, which is not implemented (implemented: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4, IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S, TQ1_0, TQ2_0, Q8_K)");
     assert_snapshot!(file.tensor(Role::Q(3)).unwrap_err(), @"<memory> has no tensor blk.3.attn_q.weight");
 }
 
@@ -285,4 +285,23 @@ proptest! {
             }
         }
     }
+}
+
+/// Images' projectors and later parts of a split model are no models.
+#[test]
+fn a_folder_with_one_model_is_that_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str| std::fs::write(folder.path().join(name), GgufWriter::small().bytes()).unwrap();
+    let open = || models::Checkpoint::open(folder.path());
+    assert!(
+        open().unwrap_err().to_string().contains("holds neither model.safetensors nor"),
+        "an empty folder"
+    );
+    write("model.gguf");
+    write("mmproj-f16.gguf");
+    write("other-00002-of-00002.gguf");
+    assert!(matches!(open().unwrap(), models::Checkpoint::Gguf(_)));
+    write("another.gguf");
+    let said = open().unwrap_err().to_string().replace(&folder.path().display().to_string(), "DIR");
+    assert_eq!(said, "DIR holds several models: name one of DIR/another.gguf, DIR/model.gguf");
 }

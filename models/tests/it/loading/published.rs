@@ -1,7 +1,8 @@
 //! Configurations of published models: which of them are read, and why others are not.
 //!
 //! `published.json` holds the fields of their `config.json` that say what is computed, and nothing else of them. They are written
-//! down from what is publicly known of these models, not copied from their files: a model's own file may state more. The factors of
+//! down from what is publicly known of these models, not copied from their files: a model's own file may state more. The
+//! factors of
 //! LongRoPE are ones in place of the 48 numbers.
 
 use std::collections::BTreeMap;

@@ -122,7 +122,7 @@ fn the_file_loads_with_every_tensor() {
     let config = checkpoint.config().unwrap();
     assert_eq!((config.num_layers, config.num_heads, config.num_kv_heads, config.head_dim), (30, 9, 3, 64));
     assert!(config.rope.interleaved && config.tie_embeddings);
-    assert_eq!((config.bos_id, &config.eos_ids[..]), (Some(1), &[2][..]));
+    assert_eq!((config.bos_id, &config.eos_ids[..]), (Some(1), &[2, 0][..]));
 
     let weights = checkpoint.weights();
     assert_eq!(weights.names().len(), 272);

@@ -1,0 +1,108 @@
+//! Quantised weights as Hugging Face checkpoints publish them: a matrix in several tensors, which become one of the
+//! engine's types.
+//!
+//! Where a type of [`Dtype`] holds the same numbers, codes and scales move there as they are. Else they are multiplied out,
+//! once, and
+//! rounded to f16:
+//!
+//! | published | becomes |
+//! |---|---|
+//! | 4 bits, symmetric | `Q4_0` |
+//! | 4 bits with zero points (AWQ) | `Q5_0`: the difference to a zero point has five bits |
+//! | 8 bits, symmetric | `Q8_0` |
+//! | fp8 | `F16`, rounded |
+//! | groups in the order of activations or of odd sizes, scales that f16 lacks, 8 bits with zero points | `F16`, rounded |
+//!
+//! Activations are never quantised, whatever the configuration says of them.
+
+mod config;
+mod fp8;
+mod ints;
+
+use std::borrow::Cow;
+
+use safetensors::Dtype as StDtype;
+
+pub use self::config::{Quantization, UnknownQuantization};
+use super::safetensors::{Safetensors, Stored};
+use super::{Dtype, Tensor, WeightError};
+
+/// Ends of the names of stored tensors, and that of the tensor that they are a part of.
+const PARTS: &[(&str, &str)] = &[
+    ("_blocks", ""),
+    ("_scales", ""),
+    (".qweight", ".weight"),
+    (".qzeros", ".weight"),
+    (".scales", ".weight"),
+    (".g_idx", ".weight"),
+    (".weight_packed", ".weight"),
+    (".weight_scale", ".weight"),
+    (".weight_scale_inv", ".weight"),
+    (".weight_shape", ".weight"),
+    (".weight_zero_point", ".weight"),
+    (".weight_g_idx", ".weight"),
+    // The scale of activations, which stay as they are.
+    (".input_scale", ".weight"),
+];
+
+/// Name of the tensor that a stored one is a part of.
+pub(super) fn whole(name: &str) -> Option<String> {
+    let (end, whole) = PARTS.iter().find(|(end, _)| name.ends_with(end))?;
+    Some(format!("{}{whole}", name.strip_suffix(end)?))
+}
+
+/// Whether `name` is a matrix in several tensors, none of which has its name.
+pub(super) fn in_parts(name: &str, has: impl Fn(&str) -> bool) -> bool {
+    let part = |end: &str| name.strip_suffix(".weight").is_some_and(|stem| has(&format!("{stem}{end}")));
+    part(".qweight") || part(".weight_packed")
+}
+
+/// The tensors that matrices are made of.
+pub(super) struct Parts<'a> {
+    pub(super) quantization: Quantization,
+    pub(super) file: &'a Safetensors,
+}
+
+impl<'a> Parts<'a> {
+    /// The matrix called `name`, of which no stored tensor has the name; `None` if there is none.
+    pub(super) fn packed(&self, name: &str) -> Result<Option<Tensor<'a>>, WeightError> {
+        let Some(stem) = name.strip_suffix(".weight") else { return Ok(None) };
+        let part = |end: &str| self.file.stored(&format!("{stem}{end}"));
+        let matrix = match (self.quantization, part(".qweight"), part(".weight_packed")) {
+            (Quantization::Gptq(gptq), Some(codes), _) => ints::gptq(gptq, codes, &part),
+            (Quantization::Awq, Some(codes), _) => ints::awq(codes, &part),
+            (Quantization::CompressedInts { bits }, _, Some(codes)) => ints::compressed(bits, codes, &part),
+            (_, None, None) => return Ok(None),
+            _ => Err("its layout is not the one that quantization_config states".to_owned()),
+        };
+        let matrix = matrix.map_err(|reason| broken(name, reason))?;
+        Ok(Some(matrix.tensor(name)))
+    }
+
+    /// The matrix `name` whose codes have its name; `None` if they are no codes.
+    pub(super) fn scaled(&self, name: &str, codes: Stored<'a>) -> Result<Option<Tensor<'a>>, WeightError> {
+        let Some(stem) = name.strip_suffix(".weight") else { return Ok(None) };
+        let part = |end: &str| self.file.stored(&format!("{stem}{end}"));
+        let scales = part(".weight_scale_inv").or_else(|| part(".weight_scale"));
+        let tensor = match (codes.dtype, scales) {
+            (StDtype::F8_E4M3, Some(scales)) => fp8::tensor(name, self.quantization.block(), codes, scales),
+            (StDtype::I8, Some(_)) if part(".weight_zero_point").is_some() => {
+                Err("bytes with zero points are not implemented".to_owned())
+            }
+            (StDtype::I8, Some(scales)) => ints::int8(codes, scales).map(|matrix| matrix.tensor(name)),
+            (StDtype::F8_E4M3 | StDtype::I8, None) => Err("it has no scales".to_owned()),
+            _ => return Ok(None),
+        };
+        tensor.map(Some).map_err(|reason| broken(name, reason))
+    }
+}
+
+fn broken(name: &str, reason: String) -> WeightError {
+    WeightError::Quantized { tensor: name.to_owned(), reason }
+}
+
+/// A matrix `[rows, width]` in f16, out of f32.
+fn in_f16(name: &str, shape: [usize; 2], values: impl Iterator<Item = f32>) -> Tensor<'static> {
+    let data: Vec<u8> = values.flat_map(|value| half::f16::from_f32(value).to_le_bytes()).collect();
+    Tensor { name: Cow::Owned(name.to_owned()), dtype: Dtype::F16, shape: shape.to_vec(), data: data.into() }
+}

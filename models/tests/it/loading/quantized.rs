@@ -1,0 +1,91 @@
+//! Quantised safetensors as they are published, against the numbers that their formulas give.
+
+use insta::assert_snapshot;
+use models::{Dtype, Quantization, Safetensors, WeightSource};
+use serde_json::json;
+
+use super::fixture;
+
+/// Every layout, and the type that its matrices are loaded in.
+const SCHEMES: [(&str, Dtype); 11] = [
+    ("gptq", Dtype::Q4_0),
+    ("gptq-zeros", Dtype::Q5_0),
+    ("gptq-int8", Dtype::Q8_0),
+    ("gptq-order", Dtype::F16),
+    ("awq", Dtype::Q5_0),
+    ("packed", Dtype::Q4_0),
+    ("packed-zeros", Dtype::Q5_0),
+    ("int8", Dtype::Q8_0),
+    ("fp8-block", Dtype::F16),
+    ("fp8-channel", Dtype::F16),
+    ("fp8-tensor", Dtype::F16),
+];
+
+#[test]
+fn equals_the_formula_of_each_scheme_bit_for_bit() {
+    for (scheme, dtype) in SCHEMES {
+        let folder = fixture("quantized").join(scheme);
+        let open = Safetensors::open(&folder).unwrap();
+        let values = Safetensors::open(folder.join("values.safetensors")).unwrap();
+        assert_eq!(values.names().len(), 2, "{scheme}");
+        for name in values.names() {
+            assert!(open.contains(name), "{scheme}: {name}");
+            let got = open.get(name).unwrap().unwrap();
+            let want = values.get(name).unwrap().unwrap();
+            assert_eq!((got.dtype, &got.shape), (dtype, &want.shape), "{scheme}: {name}");
+            for (i, (got, want)) in got.to_f32().iter().zip(want.to_f32()).enumerate() {
+                // A zero has no sign in codes.
+                let same = got.to_bits() == want.to_bits() || *got == 0.0 && want == 0.0;
+                assert!(same, "{scheme}: element {i} of {name} is {got}, not {want}");
+            }
+        }
+    }
+}
+
+/// Every stored tensor is one of a model, or a part of one.
+#[test]
+fn parts_belong_to_matrices() {
+    for (scheme, _) in SCHEMES {
+        let open = Safetensors::open(fixture("quantized").join(scheme)).unwrap();
+        for name in open.names() {
+            let whole = open.whole(name).unwrap_or_else(|| name.to_owned());
+            assert!(open.get(&whole).unwrap().is_some(), "{scheme}: {name} is a part of {whole}");
+        }
+    }
+}
+
+#[test]
+fn schemes_that_nothing_reads_are_named() {
+    let refused = |config| Quantization::read(&config).unwrap_err().to_string();
+    assert_snapshot!(refused(json!({ "quant_method": "bitsandbytes" })), @r#"quantization_config.quant_method = "bitsandbytes""#);
+    assert_snapshot!(refused(json!({ "quant_method": "gptq", "bits": 3 })), @"quantization_config.bits = 3");
+    assert_snapshot!(refused(json!({ "quant_method": "awq", "bits": 4, "version": "gemv" })), @r#"quantization_config.version = "gemv""#);
+    assert_snapshot!(refused(json!({ "quant_method": "fp8", "fmt": "e5m2" })), @r#"quantization_config.fmt = "e5m2""#);
+    assert_snapshot!(refused(json!({ "quant_method": "fp8", "weight_block_size": [0, 1] })), @"quantization_config.weight_block_size = [0,1]");
+    let groups = |weights| json!({ "quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": weights });
+    assert_snapshot!(refused(groups(json!({}))), @"quantization_config.config_groups = {}");
+    let two = json!({ "a": { "weights": { "num_bits": 4, "type": "int" } }, "b": { "weights": { "num_bits": 2, "type": "int" } } });
+    assert_snapshot!(refused(groups(two)), @"quantization_config.config_groups.weights.num_bits = 2");
+}
+
+/// A layout in the file that the configuration does not state, and parts that do not fit.
+#[test]
+fn parts_that_do_not_fit_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let name = "model.layers.1.self_attn.k_proj.weight";
+    let read = |scheme: &str, quantization: serde_json::Value| {
+        let from = fixture("quantized").join(scheme).join("model.safetensors");
+        std::fs::copy(from, folder.path().join("model.safetensors")).unwrap();
+        let config = json!({ "quantization_config": quantization }).to_string();
+        std::fs::write(folder.path().join("config.json"), config).unwrap();
+        Safetensors::open(folder.path()).unwrap().get(name).unwrap_err().to_string()
+    };
+    let awq = json!({ "quant_method": "awq", "bits": 4 });
+    assert_snapshot!(read("gptq", awq), @"the quantised tensor model.layers.1.self_attn.k_proj.weight cannot be read: scales [2, 32] are not of 256 outputs");
+    let gptq = json!({ "quant_method": "gptq", "bits": 8 });
+    assert_snapshot!(read("gptq", gptq), @"the quantised tensor model.layers.1.self_attn.k_proj.weight cannot be read: zero points are I32 [2, 4], not I32 [2, 8]");
+    let packed = json!({ "quant_method": "gptq", "bits": 4 });
+    assert_snapshot!(read("packed", packed), @"the quantised tensor model.layers.1.self_attn.k_proj.weight cannot be read: its layout is not the one that quantization_config states");
+    let fp8 = json!({ "quant_method": "fp8", "weight_block_size": [7, 7] });
+    assert_snapshot!(read("fp8-block", fp8), @"the quantised tensor model.layers.1.self_attn.k_proj.weight cannot be read: scales [1, 2] fit neither 32 rows nor blocks of 7 by 7 of [32, 64]");
+}
