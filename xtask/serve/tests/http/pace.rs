@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 use models::RandomSpec;
 use pagoda::{Demand, Engine, EngineOptions, Event, KvDtype, Model, Request};
 
+use crate::fixture::MODEL;
+
 /// Tokens of the long prompt, and of a step without a bound in time.
 const LONG: usize = 1200;
 const CHUNK: u32 = 512;
@@ -65,6 +67,11 @@ fn quantile(times: &[Duration], share: f64) -> f64 {
     times[at.min(times.len() - 1)]
 }
 
+/// The mean of the times.
+fn mean(times: &[Duration]) -> f64 {
+    times.iter().sum::<Duration>().as_secs_f64() / f64::from(u32::try_from(times.len()).unwrap())
+}
+
 /// The bound of 2 is a target that the measured times scatter about, so the test asks for less; and since other tests
 /// run beside this one, whose load can fall on the steps alone and hide what the prompt does, one of three attempts
 /// has to show it.
@@ -84,4 +91,24 @@ fn a_long_prompt_leaves_streams_their_pace() {
         many > 4 * few && bounded < unbounded / 2.0
     };
     assert!((0..3).any(|_| attempt()), "the bound had no effect in three attempts");
+}
+
+/// A model of no size, whose steps cost about the same whatever they compute: prompts wait for every few steps, so that the
+/// mean keeps to the bound.
+#[test]
+fn steps_that_cost_little_but_their_commands_keep_the_pace_on_average() {
+    let slowdown = |max_slowdown| {
+        let [alone, beside] = times(&mut engine(&MODEL, max_slowdown));
+        let slowdown = mean(&beside) / mean(&alone);
+        let p50 = quantile(&beside, 0.5) / quantile(&alone, 0.5);
+        eprintln!(
+            "slowdown limit {max_slowdown:?}: {} steps, mean {slowdown:.2}, p50 {p50:.2}",
+            beside.len()
+        );
+        slowdown
+    };
+    slowdown(None);
+    // One of three attempts, because other work on the machine falls on either side.
+    let bounded = (0..3).map(|_| slowdown(Some(2.0))).fold(f64::INFINITY, f64::min);
+    assert!(bounded < 3.0, "{bounded} times as long");
 }
