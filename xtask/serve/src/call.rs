@@ -1,7 +1,7 @@
 //! One call: its id, its place, and its body, read under the server's limits.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
@@ -56,9 +56,24 @@ pub(crate) async fn identify(mut request: Request, next: Next) -> Response {
     let id = CallId::of(&request);
     let value = HeaderValue::from_str(&id.0).expect("came from a header, or is hexadecimal");
     request.extensions_mut().insert(id);
+    let (unread, read) = (has_body(&request), BodyRead::default());
+    request.extensions_mut().insert(read.clone());
     let mut response = next.run(request).await;
     response.headers_mut().insert(REQUEST_ID, value);
+    if unread && !read.0.load(Ordering::Relaxed) {
+        // The rest of the body would be taken for the next request, so the connection ends, and clients are told.
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     response
+}
+
+/// Whether the body of a request was read to its end.
+#[derive(Debug, Clone, Default)]
+struct BodyRead(Arc<AtomicBool>);
+
+fn has_body(request: &Request) -> bool {
+    let length = request.headers().get(header::CONTENT_LENGTH);
+    request.headers().contains_key(header::TRANSFER_ENCODING) || length.is_some_and(|length| length != "0")
 }
 
 impl FromRequest<Arc<Server>> for Call {
@@ -99,9 +114,13 @@ async fn read(request: Request, server: &Server) -> Result<Body, ApiError> {
     if let Some(bytes) = announced.filter(|bytes| *bytes > max) {
         return Err(too_large(&bytes.to_string()));
     }
+    let read = request.extensions().get::<BodyRead>().cloned().unwrap_or_default();
     let body = server.bodies.read(request.into_body(), max, announced);
     match timeout(server.options.body_timeout, body).await {
-        Ok(Ok(body)) => Ok(body),
+        Ok(Ok(body)) => {
+            read.0.store(true, Ordering::Relaxed);
+            Ok(body)
+        }
         Ok(Err(Unread::TooLarge)) => Err(too_large(&format!("more than {max}"))),
         Ok(Err(unread)) => {
             let rejected = u64::from(matches!(unread, Unread::Full { .. }));

@@ -1,6 +1,7 @@
 //! Tools that an answer may call.
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::answer::{CALLED, Calls};
@@ -41,25 +42,41 @@ pub(crate) enum Choice {
     Named(String),
 }
 
-/// A tool in OpenAI's form.
+/// Form of a tool in one of OpenAI's APIs.
+pub(crate) trait Form: DeserializeOwned + Into<Function> {
+    /// A `tool_choice` that names a tool.
+    type Named: DeserializeOwned + Into<String>;
+}
+
+/// A tool of chats.
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
-enum Tool {
+pub(crate) enum ChatTool {
     Function { function: Function },
+}
+
+impl From<ChatTool> for Function {
+    fn from(ChatTool::Function { function }: ChatTool) -> Self {
+        function
+    }
+}
+
+impl Form for ChatTool {
+    type Named = NamedTool;
 }
 
 /// OpenAI's `tool_choice`.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "must be none, auto, required, or the name of a function")]
-enum ToolChoice {
+enum ToolChoice<N> {
     Word(Word),
-    Named(NamedTool),
+    Named(N),
 }
 
-/// A `tool_choice` that names no tool; the same in all APIs of OpenAI.
+/// A `tool_choice` that names no tool.
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Word {
+enum Word {
     None,
     Auto,
     Required,
@@ -75,30 +92,36 @@ impl From<Word> for Choice {
     }
 }
 
+/// A `tool_choice` of chats that names a tool.
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
-enum NamedTool {
+pub(crate) enum NamedTool {
     Function { function: Name },
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Name {
+pub(crate) struct Name {
     name: String,
+}
+
+impl From<NamedTool> for String {
+    fn from(NamedTool::Function { function }: NamedTool) -> Self {
+        function.name
+    }
 }
 
 impl Tools {
     /// Takes OpenAI's fields.
-    pub(crate) fn take(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
-        let list: Vec<Tool> = fields.take("tools")?.unwrap_or_default();
-        let list = list.into_iter().map(|Tool::Function { function }| function).collect();
-        let choice = match fields.take("tool_choice")? {
+    pub(crate) fn take<F: Form>(fields: &mut Fields<'_>) -> Result<Self, ApiError> {
+        let list: Vec<F> = fields.take("tools")?.unwrap_or_default();
+        let choice = match fields.take::<ToolChoice<F::Named>>("tool_choice")? {
             None => Choice::Auto,
             Some(ToolChoice::Word(word)) => word.into(),
-            Some(ToolChoice::Named(NamedTool::Function { function })) => Choice::Named(function.name),
+            Some(ToolChoice::Named(named)) => Choice::Named(named.into()),
         };
         let parallel = fields.take("parallel_tool_calls")?.unwrap_or(true);
-        Self::new(list, choice, parallel)
+        Self::new(list.into_iter().map(Into::into).collect(), choice, parallel)
     }
 
     pub(crate) fn new(list: Vec<Function>, choice: Choice, parallel: bool) -> Result<Self, ApiError> {

@@ -66,6 +66,12 @@ impl Reply {
             "cache_read_input_tokens": self.cached_tokens,
             "cache_creation_input_tokens": 0,
             "output_tokens": self.output_tokens,
+            // What the API requires and nothing here has.
+            "cache_creation": null,
+            "inference_geo": null,
+            "output_tokens_details": null,
+            "server_tool_use": null,
+            "service_tier": "standard",
         })
     }
 
@@ -80,6 +86,8 @@ impl Reply {
             "content": content,
             "stop_reason": ended.then_some(reason),
             "stop_sequence": text,
+            "stop_details": null,
+            "container": null,
             "usage": self.usage(),
         });
         if ended {
@@ -99,7 +107,7 @@ impl Reply {
             content.push(json!({ "type": "thinking", "thinking": thought, "signature": "" }));
         }
         if !text.is_empty() || calls.is_empty() {
-            content.push(json!({ "type": "text", "text": text }));
+            content.push(json!({ "type": "text", "text": text, "citations": null }));
         }
         for ToolCall { name, arguments } in calls {
             let input: Value = serde_json::from_str(&arguments).expect("calls have arguments in JSON");
@@ -163,7 +171,7 @@ impl Chunks {
             self.grow(Kind::Thinking, &block, &json!({ "type": "thinking_delta", "thinking": thought }), out);
         }
         if !text.is_empty() {
-            let block = json!({ "type": "text", "text": "" });
+            let block = json!({ "type": "text", "text": "", "citations": null });
             self.grow(Kind::Text, &block, &json!({ "type": "text_delta", "text": text }), out);
         }
         for ToolCall { name, arguments } in calls {

@@ -23,7 +23,7 @@ use crate::reply::json;
 use crate::running::Running;
 use crate::server::{Prompted, Server, unix_seconds};
 use crate::sse::{self, Frames, Out};
-use crate::tools::Tools;
+use crate::tools::{ChatTool, Tools};
 use message::{Delta, Message};
 
 /// Fields of a chat.
@@ -45,7 +45,7 @@ impl Chat {
         let older = fields.take("max_tokens")?;
         let max_tokens = fields.take("max_completion_tokens")?.or(older);
         let mut constraint = Constraint::take(&mut fields)?;
-        let tools = Tools::take(&mut fields)?;
+        let tools = Tools::take::<ChatTool>(&mut fields)?;
         conversation.tools = tools.for_template();
         if tools.calls() == Calls::Always && constraint.is_some() {
             return Err(ApiError::field("tool_choice", "the output has another form already"));

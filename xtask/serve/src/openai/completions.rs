@@ -246,7 +246,9 @@ impl Frames for Chunks {
         let Some(index) = self.reply.take(prompt, event) else { return Ok(()) };
         let Sample { output, begun, .. } = &self.reply.choices[index];
         let echoes = self.reply.echo && !begun;
-        if output.text.is_empty() && output.end.is_none() && !echoes {
+        // Text may be held back until a character or a stop text is complete; ids are not.
+        let has_ids = self.reply.return_ids && !output.ids.is_empty();
+        if output.text.is_empty() && !has_ids && output.end.is_none() && !echoes {
             return Ok(());
         }
         let choice = self.reply.choice(index);

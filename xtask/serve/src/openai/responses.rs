@@ -65,7 +65,7 @@ impl Asked {
     pub(crate) fn read(body: &[u8]) -> Result<Self, ApiError> {
         let mut fields = Fields::read(body)?;
         let repeated = repeated(&mut fields)?;
-        let tools = tools::take(&mut fields)?;
+        let tools = Tools::take::<tools::Tool>(&mut fields)?;
         let mut constraint = constraint(&mut fields)?;
         if tools.calls() == Calls::Always && constraint.is_some() {
             return Err(ApiError::field("tool_choice", "the output has another form already"));
@@ -102,8 +102,12 @@ impl Asked {
 fn repeated(fields: &mut Fields<'_>) -> Result<Map<String, Value>, ApiError> {
     let metadata: Option<Map<String, Value>> = fields.take("metadata")?;
     let mut repeated = Map::from_iter([("metadata".to_owned(), metadata.unwrap_or_default().into())]);
-    for name in ["tools", "tool_choice", "parallel_tool_calls"] {
-        repeated.extend(fields.look(name)?.map(|given: Value| (name.to_owned(), given)));
+    for name in ["tools", "tool_choice", "parallel_tool_calls", "text"] {
+        let given = fields.look(name)?.filter(|given: &Value| !given.is_null());
+        repeated.extend(given.map(|given| (name.to_owned(), given)));
+    }
+    for name in ["prompt_cache_key", "safety_identifier", "max_tool_calls"] {
+        repeated.insert(name.to_owned(), fields.look(name)?.unwrap_or(Value::Null));
     }
     Ok(repeated)
 }

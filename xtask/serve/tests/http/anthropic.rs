@@ -31,7 +31,7 @@ fn a_message_is_the_answer_of_the_chat() {
     let reply = post(shared(), PATH, &ask(json!({ "system": "be brief" }))).ok();
     assert_eq!(
         reply["content"],
-        json!([{ "type": "text", "text": chat["choices"][0]["message"]["content"] }])
+        json!([{ "type": "text", "text": chat["choices"][0]["message"]["content"], "citations": null }])
     );
     assert_eq!(
         (&reply["type"], &reply["role"], &reply["model"]),

@@ -46,7 +46,8 @@ fn an_answer_is_what_the_engine_generates() {
     let text: String = events.iter().map(Event::text).collect();
 
     let choice = &reply["choices"][0];
-    assert_eq!(choice["message"], json!({ "role": "assistant", "content": text, "refusal": null }));
+    let message = json!({ "role": "assistant", "content": text, "refusal": null, "annotations": [] });
+    assert_eq!(choice["message"], message);
     assert_eq!((&choice["token_ids"], &reply["prompt_token_ids"]), (&json!(end.output), &json!(prompt)));
     assert_eq!((&choice["finish_reason"], &choice["logprobs"]), (&json!(end.reason.word()), &Value::Null));
     assert_eq!((&reply["object"], &reply["model"]), (&json!("chat.completion"), &json!("tiny")));

@@ -1,5 +1,7 @@
 //! Refusals, and their messages.
 
+use std::io::Read;
+
 use serde_json::{Value, json};
 
 use crate::client::{post, post_bytes, receive, send};
@@ -114,4 +116,22 @@ fn large_bodies_are_refused_before_they_arrive() {
     let chunk = format!("400\r\n{}\r\n", " ".repeat(0x400));
     let error = receive(send(&served, format!("{head}{chunk}").as_bytes())).refused(413);
     assert_eq!(error["message"], "the body has more than 1000 bytes, the limit is 1000");
+}
+
+#[test]
+fn a_connection_whose_body_was_not_read_is_closed_and_says_so() {
+    let begin = |path: &str, more: &str| {
+        format!(
+            "POST {path} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 9\r\n{more}\r\n"
+        )
+    };
+    // The body never comes.
+    let refused = receive(send(shared(), begin("/v1/nothing", "").as_bytes()));
+    assert_eq!((refused.status, refused.header("connection")), (404, Some("close")));
+    // Where it was read, the connection takes another request.
+    let body = r#"{"a": 1} "#;
+    let [first, last] = ["", "connection: close\r\n"].map(|more| begin("/v1/completions", more) + body);
+    let mut replies = String::new();
+    send(shared(), (first + &last).as_bytes()).read_to_string(&mut replies).unwrap();
+    assert_eq!(replies.matches("HTTP/1.1 400").count(), 2, "{replies}");
 }

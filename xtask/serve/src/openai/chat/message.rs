@@ -18,6 +18,8 @@ pub(super) struct Whole {
     /// Null if there is nothing but calls.
     content: Option<String>,
     refusal: Option<()>,
+    /// Always empty: nothing is cited.
+    annotations: [(); 0],
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning_content: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -57,7 +59,7 @@ impl From<Parts> for Whole {
         let content = Some(text).filter(|text| calls.is_empty() || !text.is_empty());
         let tool_calls = call_deltas(calls, first_call);
         let reasoning_content = Some(thought).filter(|thought| !thought.is_empty());
-        Self { role: "assistant", content, refusal: None, reasoning_content, tool_calls }
+        Self { role: "assistant", content, refusal: None, annotations: [], reasoning_content, tool_calls }
     }
 }
 
