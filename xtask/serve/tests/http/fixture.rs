@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 use std::thread;
 
+use axum::Router;
 use pagoda::{Demand, Engine, EngineHandle, EngineOptions, HandleOptions, KvDtype, Model, Sparse};
 use serde_json::{Value, json};
 use serve::{Options, Service};
@@ -153,10 +154,26 @@ pub(crate) fn start(setup: Setup) -> Served {
 /// Serves an engine as long as the test lives.
 pub(crate) fn listen(handle: EngineHandle, options: Options) -> Served {
     let service = Service::new(handle.clone(), options);
+    let address = route(service.router());
+    Served { address, handle, service }
+}
+
+/// Serves an application with routes of an engine as long as the test lives.
+pub(crate) fn listen_with(
+    handle: EngineHandle,
+    options: Options,
+    application: impl FnOnce(EngineHandle, Options) -> Router,
+) -> Served {
+    let service = Service::new(handle.clone(), options.clone());
+    let address = route(application(handle.clone(), options));
+    Served { address, handle, service }
+}
+
+fn route(router: Router) -> SocketAddr {
     let listener = RUNTIME.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
     let address = listener.local_addr().unwrap();
-    RUNTIME.spawn(serve::serve(listener, service.router(), std::future::pending()));
-    Served { address, handle, service }
+    RUNTIME.spawn(serve::serve(listener, router, std::future::pending()));
+    address
 }
 
 /// The server of tests that leave no trace in it.
