@@ -4,9 +4,13 @@ mod chart;
 mod e2e;
 mod kernels;
 mod offload;
+mod paired;
+mod percentiles;
 mod plan;
 mod policies;
 mod replay;
+mod restart;
+pub(crate) mod serve;
 mod workload;
 
 use anyhow::Result;
@@ -24,5 +28,7 @@ pub fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
         Some(BenchSuite::Kernels) => kernels::run(args),
         Some(BenchSuite::Policies) => policies::run(args, registry),
         Some(BenchSuite::Offload) => offload::run(args),
+        Some(BenchSuite::Serve) => serve::run(args),
+        Some(BenchSuite::Restart) => restart::run(args),
     }
 }

@@ -16,12 +16,14 @@ mod chat;
 mod engine;
 mod score;
 mod serve;
+mod served;
 mod values;
 
 pub use chat::ChatArgs;
 pub use engine::{EngineArgs, SelectOn};
 pub use score::ScoreArgs;
 pub use serve::ServeArgs;
+pub use served::ServedArgs;
 pub(crate) use values::policy_of;
 
 /// `cargo xtask`: one subcommand and its flags.
@@ -91,7 +93,7 @@ pub enum Command {
     Select(SelectArgs),
     /// List the GPU kernels and their levels, or write them out as WGSL, MSL, HLSL and SPIR-V
     Kernels(KernelsArgs),
-    /// Measure kernels, policies, KV offload or whole requests
+    /// Measure kernels, policies, KV offload, whole requests or a server
     Bench(Box<BenchArgs>),
     /// Set the machine up, fetch the default model and run every test
     Test(TestArgs),
@@ -229,12 +231,12 @@ pub struct BenchArgs {
     #[arg(value_name = "SUITE")]
     pub suite: Option<BenchSuite>,
 
-    /// Replay this workload in `e2e` instead of the built-in ones (RON, see xtask/workloads); may be repeated
+    /// Replay this workload in `e2e` and `serve` instead of the built-in ones (RON, see xtask/workloads); may be repeated
     #[arg(long, value_name = "FILE.ron")]
     pub workload: Vec<PathBuf>,
 
-    /// Plan instead of the built-in one: a RON file for `policies`, `offload` or `e2e` (see the folders of these
-    /// names in xtask), or for `e2e` one of cpu, gpu and real-sizes
+    /// Plan instead of the built-in one: a RON file for `policies`, `offload`, `restart` or `e2e` (see the folders of
+    /// these names in xtask), or for `e2e` one of cpu, gpu and real-sizes
     #[arg(long, value_name = "PLAN")]
     pub plan: Option<PathBuf>,
 
@@ -254,6 +256,10 @@ pub struct BenchArgs {
     /// Print one JSON object per row instead of tables
     #[arg(long)]
     pub json: bool,
+
+    /// Load of `serve`.
+    #[command(flatten)]
+    pub served: ServedArgs,
 
     /// The engine to measure.
     #[command(flatten)]
@@ -357,6 +363,10 @@ pub enum BenchSuite {
     Offload,
     /// Complete requests through the engine.
     E2e,
+    /// Requests over HTTP, as they arrive at a server.
+    Serve,
+    /// First tokens before and after a server is killed and started again.
+    Restart,
 }
 
 #[cfg(test)]

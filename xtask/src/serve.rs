@@ -56,13 +56,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         .with_context(|| format!("cannot listen at {}, port {}", args.host, args.port))?;
     let address = listener.local_addr()?;
     let model = Arc::new(model::open(&args.engine)?);
-    let (engine, opened) = engine(args, &model)?;
-    let mut bounds = HandleOptions::default();
-    bounds.max_waiting = args.max_queued_requests;
-    bounds.max_waiting_tokens = args.max_queued_tokens;
-    bounds.max_step_time = Some(Duration::from_secs(args.max_step_time));
-    let handle = EngineHandle::spawn_recovering(engine, bounds, Arc::clone(&model), opened)?;
-    let options = options(args, model)?;
+    let (handle, options) = start(args, &model)?;
     let name = options.model_name.clone();
     let ready = || eprintln!("serving {name} at http://{address}");
     match serve::run(listener, &handle, options, ready).context("cannot serve")? {
@@ -74,6 +68,20 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         Stopped::AtOnce => Err(Interrupted.into()),
         _ => Err(EngineFailed.into()),
     }
+}
+
+/// Starts the engine of a server, and what the server needs beside it.
+///
+/// # Errors
+/// Errors of the device, and of the file of keys.
+pub(crate) fn start(args: &ServeArgs, model: &Arc<Model>) -> Result<(EngineHandle, Options)> {
+    let (engine, opened) = engine(args, model)?;
+    let mut bounds = HandleOptions::default();
+    bounds.max_waiting = args.max_queued_requests;
+    bounds.max_waiting_tokens = args.max_queued_tokens;
+    bounds.max_step_time = Some(Duration::from_secs(args.max_step_time));
+    let handle = EngineHandle::spawn_recovering(engine, bounds, Arc::clone(model), opened)?;
+    Ok((handle, options(args, Arc::clone(model))?))
 }
 
 fn engine(args: &ServeArgs, model: &Model) -> Result<(Engine, EngineOptions)> {

@@ -38,12 +38,15 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
         measure(args, &engine, &model, &batches, &mut rows)?;
     }
     write(args, &rows)?;
-    replay_all(args, &model, &workload::builtin(software)?)
+    let mut traces = workload::builtin(software)?;
+    traces.retain(|trace| trace.turns.is_none());
+    replay_all(args, &model, &traces)
 }
 
 fn replay_all(args: &BenchArgs, model: &Model, traces: &[workload::Workload]) -> Result<()> {
     let context = model.config.context_length;
     for trace in traces {
+        ensure!(trace.turns.is_none(), "workload {}: conversations, turns, are for bench serve", trace.name);
         let longest = trace.longest();
         ensure!(
             longest <= u64::from(context),

@@ -6,7 +6,6 @@ mod charts;
 // Direct I/O and dropping pages from the cache are Linux here.
 #[cfg(target_os = "linux")]
 mod disk;
-mod paired;
 mod plan;
 mod random;
 mod rig;
@@ -21,9 +20,9 @@ use attn_kernels::gpu::Gpu;
 use models::{FetchCost, HostMemory};
 use serde::Serialize;
 
+use super::paired::Median;
 use crate::cli::BenchArgs;
 use crate::report;
-use paired::Median;
 use plan::Plan;
 use rig::{Case, Rig, Steps};
 

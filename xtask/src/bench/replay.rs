@@ -12,6 +12,7 @@ use pagoda::{Demand, Engine, Event, Model, Request, SeqId};
 use serde::Serialize;
 
 use super::chart::{self, Axis, Join, Panel, Series};
+use super::percentiles::Percentiles;
 use super::workload::{Arrival, Workload};
 use crate::cli::{BenchArgs, Preempt};
 use crate::{model, report};
@@ -52,25 +53,6 @@ pub(super) struct Usage {
     pub(super) running: usize,
     /// Requests that have arrived and are not running.
     pub(super) waiting: usize,
-}
-
-/// Nearest-rank percentiles.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-struct Percentiles {
-    p50: f64,
-    p90: f64,
-    p99: f64,
-}
-
-impl Percentiles {
-    fn of(mut values: Vec<f64>) -> Self {
-        values.sort_by(f64::total_cmp);
-        let rank = |percent: usize| {
-            let rank = (values.len() * percent).div_ceil(100).max(1);
-            values.get(rank - 1).copied().unwrap_or(0.0)
-        };
-        Self { p50: rank(50), p90: rank(90), p99: rank(99) }
-    }
 }
 
 /// Measures one workload on a new engine, prints the report and writes the files.
@@ -291,14 +273,5 @@ mod tests {
         assert!(svg.contains("points=\"86,235 398,235 398,44 709,44 709,140 \""), "{svg}");
         assert!(svg.contains("a &lt; b") && svg.contains("waiting") && svg.ends_with("</svg>\n"));
         assert!(load_chart("nothing", &[], 0).contains("</svg>"));
-    }
-
-    #[test]
-    fn percentiles_are_values_that_came_up() {
-        let of = |n: u32| Percentiles::of((1..=n).rev().map(f64::from).collect());
-        assert_eq!(of(100), Percentiles { p50: 50.0, p90: 90.0, p99: 99.0 });
-        assert_eq!(of(10), Percentiles { p50: 5.0, p90: 9.0, p99: 10.0 });
-        assert_eq!(of(1), Percentiles { p50: 1.0, p90: 1.0, p99: 1.0 });
-        assert_eq!(of(0), Percentiles::default());
     }
 }

@@ -30,6 +30,9 @@ pub(super) struct Workload {
     /// Size of the KV pool, unless the command line sets it.
     #[serde(default)]
     pub(super) kv_blocks: Option<u32>,
+    /// If given, each request begins a conversation that goes on.
+    #[serde(default)]
+    pub(super) turns: Option<Turns>,
 }
 
 /// When requests arrive.
@@ -63,16 +66,38 @@ pub(super) struct SharedPrefix {
     pub(super) tokens: u32,
 }
 
-/// One request of a trace.
+/// Further turns of a conversation, such as those of an agent: each prompt is the one before, its answer, and something new.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Turns {
+    /// Number of turns after the first one: uniform between inclusive bounds.
+    pub(super) more: (u32, u32),
+    /// New prompt tokens of a turn, between inclusive bounds.
+    pub(super) prompt: (u32, u32),
+    /// Seconds from the end of an answer to the next turn.
+    pub(super) think_s: f64,
+}
+
+/// One request of a trace, or the first one of a conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Arrival {
     /// Seconds after the start.
     pub(super) at_s: f64,
     pub(super) prompt: Vec<u32>,
     pub(super) output: u32,
+    /// Later turns of the conversation.
+    pub(super) turns: Vec<Turn>,
 }
 
-/// Returns the workloads that `bench e2e` replays if no file is given, for GPUs or for software drivers.
+/// A later turn of a conversation.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Turn {
+    /// Tokens that follow the answer before.
+    pub(super) prompt: Vec<u32>,
+    pub(super) output: u32,
+}
+
+/// Returns the workloads that run if no file is given, for GPUs or for software drivers. Conversations are for `bench serve`.
 pub(super) fn builtin(software: bool) -> Result<Vec<Workload>> {
     macro_rules! files {
         ($folder:literal) => {
@@ -81,6 +106,7 @@ pub(super) fn builtin(software: bool) -> Result<Vec<Workload>> {
                 include_str!(concat!("../../workloads/", $folder, "/bursts.ron")),
                 include_str!(concat!("../../workloads/", $folder, "/long-and-short.ron")),
                 include_str!(concat!("../../workloads/", $folder, "/shared-prefixes.ron")),
+                include_str!(concat!("../../workloads/", $folder, "/agents.ron")),
             ]
         };
     }
@@ -149,6 +175,12 @@ impl Workload {
         if let Some(shared) = self.shared_prefix {
             ensure!(shared.prefixes > 0, "prefixes of shared_prefix is 0, the least is 1");
         }
+        if let Some(Turns { more, prompt, think_s }) = self.turns {
+            ensure!(more.0 <= more.1, "turns: more ({}, {}) is no range", more.0, more.1);
+            let (least, most) = prompt;
+            ensure!(least > 0 && least <= most, "turns: prompt ({least}, {most}) is no range from 1 on");
+            ensure!(think_s.is_finite() && think_s >= 0.0, "think_s is {think_s}, not a time");
+        }
         let (longest, limit) = (self.longest(), u64::from(u32::MAX));
         ensure!(longest <= limit, "the longest request has {longest} tokens, the limit is {limit}");
         Ok(())
@@ -156,9 +188,27 @@ impl Workload {
 
     /// Tokens of the longest request that the workload can draw, those to generate included.
     pub(super) fn longest(&self) -> u64 {
-        let of_class = |class: &Class| u64::from(class.prompt.1) + u64::from(class.output.1);
+        let of_class = |class: &Class| {
+            let turn = |turns: Turns| u64::from(turns.prompt.1).saturating_add(class.output.1.into());
+            let later = self.turns.map_or(0, |turns| u64::from(turns.more.1).saturating_mul(turn(turns)));
+            (u64::from(class.prompt.1) + u64::from(class.output.1)).saturating_add(later)
+        };
         let drawn = self.classes.iter().filter(|class| class.weight > 0).map(of_class);
-        u64::from(self.shared_prefix.map_or(0, |shared| shared.tokens)) + drawn.max().unwrap_or(0)
+        u64::from(self.shared_prefix.map_or(0, |shared| shared.tokens))
+            .saturating_add(drawn.max().unwrap_or(0))
+    }
+
+    /// The same requests, as a Poisson process of another rate.
+    pub(super) fn at_rate(&self, per_second: f64) -> Self {
+        Self { arrivals: Arrivals::Poisson { per_second }, ..self.clone() }
+    }
+
+    /// Conversations that arrive a second on average; `None` where they all come at once.
+    pub(super) fn rate(&self) -> Option<f64> {
+        match self.arrivals {
+            Arrivals::Poisson { per_second } => Some(per_second),
+            Arrivals::Bursts { size, every_s } => (every_s > 0.0).then(|| f64::from(size) / every_s),
+        }
     }
 
     /// The trace with tokens of a vocabulary, in order of arrival. Each `salt` gives another trace of the
@@ -180,7 +230,17 @@ impl Workload {
             let mut prompt = prefixes[random.random_range(0..prefixes.len())].clone();
             let own = random.random_range(class.prompt.0..=class.prompt.1);
             prompt.extend::<Vec<u32>>(ids(&mut random, own));
-            Arrival { at_s, prompt, output: random.random_range(class.output.0..=class.output.1) }
+            let output = random.random_range(class.output.0..=class.output.1);
+            let turns = self.turns.map_or_else(Vec::new, |turns| {
+                let more = random.random_range(turns.more.0..=turns.more.1);
+                let mut turn = |_| {
+                    let own = random.random_range(turns.prompt.0..=turns.prompt.1);
+                    let prompt = ids(&mut random, own);
+                    Turn { prompt, output: random.random_range(class.output.0..=class.output.1) }
+                };
+                (0..more).map(&mut turn).collect()
+            });
+            Arrival { at_s, prompt, output, turns }
         };
         (0..self.requests).map(arrival).collect()
     }
@@ -199,6 +259,8 @@ impl Workload {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn workload(change: impl FnOnce(&mut Workload)) -> Workload {
@@ -211,7 +273,7 @@ mod tests {
     fn builtin_workloads_are_valid() {
         for software in [false, true] {
             let names: Vec<String> = builtin(software).unwrap().into_iter().map(|w| w.name).collect();
-            assert_eq!(names, ["poisson", "bursts", "long-and-short", "shared-prefixes"]);
+            assert_eq!(names, ["poisson", "bursts", "long-and-short", "shared-prefixes", "agents"]);
         }
     }
 
@@ -236,6 +298,48 @@ mod tests {
         // The standard deviation of a sum of n exponential times is 1/sqrt(n) of its mean; the bound is five
         // of them.
         assert!((last / 1250.0 - 1.0).abs() < 0.05, "10,000 arrivals took {last} s");
+    }
+
+    proptest! {
+        /// The test of Kolmogorov and Smirnov: the largest distance between the distribution of n times and the exponential
+        /// one. Beyond 3/sqrt(n), where chance leads in 3 of 10^8 cases, the times are others.
+        #[test]
+        fn times_between_arrivals_are_exponential(seed: u64, per_second in 0.01f64..1000.0) {
+            let workload = workload(|w| {
+                w.seed = seed;
+                w.requests = 2000;
+                w.arrivals = Arrivals::Poisson { per_second };
+            });
+            let at: Vec<f64> = workload.trace(10, 0).iter().map(|arrival| arrival.at_s).collect();
+            let mut gaps: Vec<f64> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
+            gaps.sort_by(f64::total_cmp);
+            let n = f64::from(u32::try_from(gaps.len()).unwrap());
+            let distance = |(rank, gap): (u32, &f64)| {
+                let expected = 1.0 - (-gap * per_second).exp();
+                (f64::from(rank) / n - expected).abs().max((f64::from(rank + 1) / n - expected).abs())
+            };
+            let largest = (0..).zip(&gaps).map(distance).fold(0.0, f64::max);
+            prop_assert!(largest < 3.0 / n.sqrt(), "a distance of {largest}");
+        }
+    }
+
+    #[test]
+    fn conversations_go_on_within_their_bounds() {
+        let workload = workload(|w| {
+            w.requests = 50;
+            w.classes = vec![Class { weight: 1, prompt: (5, 9), output: (2, 3) }];
+            w.turns = Some(Turns { more: (1, 3), prompt: (4, 6), think_s: 0.0 });
+        });
+        assert_eq!(workload.longest(), 9 + 3 + 3 * (6 + 3));
+        let trace = workload.trace(100, 0);
+        let turns: std::collections::BTreeSet<usize> = trace.iter().map(|a| a.turns.len()).collect();
+        assert_eq!(turns.into_iter().collect::<Vec<_>>(), [1, 2, 3]);
+        assert!(
+            trace
+                .iter()
+                .flat_map(|a| &a.turns)
+                .all(|turn| { (4..=6).contains(&turn.prompt.len()) && (2..=3).contains(&turn.output) })
+        );
     }
 
     #[test]
@@ -273,6 +377,9 @@ mod tests {
         insta::assert_snapshot!(refused("prompt: (16, 64)", "prompt: (16, 8)"), @"class 0: prompt (16, 8) is no range from 1 on");
         insta::assert_snapshot!(refused("weight: 1", "weight: 0"), @"weights of the classes are 0 in all, the limits are 1 and 4294967295");
         insta::assert_snapshot!(refused("weight: 1", "weight: 4294967295, prompt: (1, 1), output: (1, 1)), (weight: 1"), @"weights of the classes are 4294967296 in all, the limits are 1 and 4294967295");
+        let turns = "requests: 8, turns: (more: (2, 1), prompt: (1, 1), think_s: 0)";
+        insta::assert_snapshot!(refused("requests: 8", turns), @"turns: more (2, 1) is no range");
+        insta::assert_snapshot!(refused("requests: 8", &turns.replace("(2, 1)", "(2, 4294967295)")), @"the longest request has 38654705727 tokens, the limit is 4294967295");
         insta::assert_snapshot!(refused("prompt: (16, 64)", "prompt: (16, 4294967295)"), @"the longest request has 4294967303 tokens, the limit is 4294967295");
         assert!(refused("seed", "sed").contains("sed"));
     }

@@ -8,7 +8,8 @@ pub(super) const HELP: &str = "\
 /load FILE      go on with the conversation in FILE
 /new            forget the conversation, but not the system message
 /system TEXT    set the system message; without TEXT, remove it
-/sparse POLICY  attend with another policy, such as quest:page_budget=64 or full; without POLICY, name it
+/sparse POLICY  attend with another policy, such as quest:page_budget=64 or full, for which the next answer computes the
+                conversation again; without POLICY, name it
 /stats          say what the engine holds and has done
 /help           print this list
 /exit           end, as Ctrl-D does

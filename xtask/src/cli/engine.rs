@@ -1,5 +1,6 @@
 //! Flags of the engine.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use attn_kernels::gpu::{Checks, GpuOptions};
@@ -91,6 +92,57 @@ impl EngineArgs {
         let host_buffers = !self.no_host_buffers;
         GpuOptions::new(Checks::Off).device(self.device.clone()).host_buffers(host_buffers)
     }
+}
+
+impl EngineArgs {
+    /// The command line of these arguments.
+    #[must_use]
+    pub fn flags(&self) -> Vec<OsString> {
+        // All of them by name, so that none can be forgotten.
+        let Self {
+            model,
+            random,
+            sparse,
+            select_on,
+            kv_dtype,
+            block_size,
+            kv_blocks,
+            kv_memory,
+            chunk,
+            reproducible,
+            no_coop,
+            activations,
+            kv_tiers,
+            device,
+            no_host_buffers,
+        } = self;
+        let mut flags: Vec<OsString> = Vec::new();
+        let mut flag = |name: &str, value: Option<OsString>| {
+            flags.extend(value.into_iter().flat_map(|value| [OsString::from(format!("--{name}")), value]));
+        };
+        let text = |value: Option<String>| value.map(OsString::from);
+        flag("model", model.clone().map(PathBuf::into_os_string));
+        flag("random", text(random.as_ref().map(ToString::to_string)));
+        flag("sparse", text(sparse.as_ref().map(|sparse| sparse.spec.to_string())));
+        flag("select-on", text(word(*select_on)));
+        flag("kv-dtype", text(word(*kv_dtype)));
+        flag("block-size", text(Some(block_size.to_string())));
+        flag("kv-blocks", text(kv_blocks.map(|blocks| blocks.to_string())));
+        flag("kv-memory", text(kv_memory.map(|bytes| bytes.to_string())));
+        flag("chunk", text(Some(chunk.to_string())));
+        flag("activations", text(word(*activations)));
+        flag("kv-tiers", text(kv_tiers.as_ref().map(ToString::to_string)));
+        flag("device", text(device.clone()));
+        let switches =
+            [("reproducible", reproducible), ("no-coop", no_coop), ("no-host-buffers", no_host_buffers)];
+        flags.extend(switches.iter().filter(|(_, on)| **on).map(|(name, _)| format!("--{name}").into()));
+        flags
+    }
+}
+
+/// The word that the command line has for a choice.
+fn word(choice: impl ValueEnum) -> Option<String> {
+    choice.to_possible_value().map(|value| value.get_name().to_owned())
 }
 
 /// Place where a sparse policy scores blocks.

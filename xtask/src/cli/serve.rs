@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, ValueEnum};
+use clap::{Args, Parser, ValueEnum};
 
 use super::{EngineArgs, Preempt, values};
 
@@ -80,6 +80,18 @@ pub struct ServeArgs {
     /// The engine to serve.
     #[command(flatten)]
     pub engine: EngineArgs,
+}
+
+impl Default for ServeArgs {
+    /// The arguments of a command line without flags.
+    fn default() -> Self {
+        #[derive(Parser)]
+        struct Flags {
+            #[command(flatten)]
+            serve: ServeArgs,
+        }
+        Flags::parse_from(["serve"]).serve
+    }
 }
 
 /// Under which names metrics are published.

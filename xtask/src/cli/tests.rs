@@ -288,6 +288,24 @@ fn score_shares_the_engine_flags() {
 }
 
 #[test]
+fn arguments_of_the_engine_become_a_command_line_again() {
+    let line = "score --ids-file a --model m --sparse quest:page_budget=4 --select-on host --kv-dtype f32 --block-size 8 \
+                --kv-blocks 9 --kv-memory 10 --chunk 11 --reproducible --no-coop --activations int8 \
+                --kv-tiers host=1GiB,disk=kv:1GiB --device d --no-host-buffers";
+    let engine = |line: &[&str]| match parse(line).unwrap().command {
+        Command::Score(args) => args.engine,
+        other => panic!("parsed {other:?} instead of score"),
+    };
+    let given = engine(&line.split_whitespace().collect::<Vec<_>>());
+    let flags = given.flags();
+    let flags = flags.iter().map(|flag| flag.to_str().unwrap());
+    let again = engine(&["score", "--ids-file", "a"].into_iter().chain(flags).collect::<Vec<_>>());
+    assert_eq!(format!("{again:?}"), format!("{given:?}"));
+    let random = engine(&["score", "--ids-file", "a", "--random", "llama-3-8b:q4_k,layers=2"]);
+    assert!(random.flags().contains(&"llama-3-8b:q4_k,layers=2".into()), "{:?}", random.flags());
+}
+
+#[test]
 fn test_passes_everything_on() {
     let passed = |args: &[&str]| match parse(&[&["test"], args].concat()).unwrap().command {
         Command::Test(args) => {
@@ -312,6 +330,8 @@ fn the_other_commands_parse() {
         "bench policies",
         "bench offload",
         "bench e2e",
+        "bench restart --plan p.ron",
+        "bench serve --url http://a/v1 --api-key-env KEY --form chat --slo ttft=1s,itl=50ms --rates 1,2.5 --seed 3",
         "ci",
         "doctor --self-test --json",
     ] {

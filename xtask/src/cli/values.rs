@@ -130,6 +130,18 @@ pub(super) fn above_one(text: &str) -> Result<f64, String> {
     if number > 1.0 { Ok(number) } else { Err(format!("{text} is not above 1")) }
 }
 
+/// A rate a second: a finite number above 0.
+pub(super) fn rate(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
+    if number > 0.0 && number.is_finite() { Ok(number) } else { Err(format!("{text} is not above 0")) }
+}
+
+/// An address that begins with its scheme.
+pub(super) fn url(text: &str) -> Result<String, String> {
+    let known = text.starts_with("http://") || text.starts_with("https://");
+    if known { Ok(text.to_owned()) } else { Err(format!("{text:?} does not begin with http:// or https://")) }
+}
+
 /// Text of at least one character.
 pub(super) fn non_empty(text: &str) -> Result<String, String> {
     if text.is_empty() {

@@ -14,6 +14,7 @@ mod refusals;
 #[cfg(feature = "s3")]
 mod s3;
 mod scoring;
+mod served;
 mod server;
 mod serving;
 mod smollm2;

@@ -70,7 +70,7 @@ fn dependencies(folder: &str) -> String {
 
 #[test]
 fn readmes_say_what_to_write_below_dependencies() {
-    for (folder, package, _) in &LIBRARIES[..7] {
+    for (folder, package, _) in &LIBRARIES {
         assert!(dependencies(folder).contains(package), "{folder}/README.md does not depend on {package}");
     }
 }
@@ -91,7 +91,7 @@ fn outside_projects_run_the_examples_of_the_readmes() {
         let folder = unpacked.join(format!("{package}-{}", env!("CARGO_PKG_VERSION")));
         patches += &format!("{package} = {{ path = {:?} }}\n", folder.display().to_string());
     }
-    for (folder, package, _) in &LIBRARIES[..7] {
+    for (folder, package, _) in &LIBRARIES {
         let project = target("outside").join(package);
         fs::create_dir_all(project.join("src")).unwrap();
         let head =

@@ -1,8 +1,8 @@
 //! The rows as SVG: speed and hidden share by pool, speed by turnover. Where a table prints an interval, the chart draws it.
 
 use super::Row;
-use super::paired::Median;
 use crate::bench::chart::{Axis, Join, Point, Series, chart};
+use crate::bench::paired::Median;
 
 /// `(file, text)` of each chart.
 pub(super) fn draw(rows: &[Row]) -> Vec<(&'static str, String)> {

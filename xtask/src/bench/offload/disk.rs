@@ -19,8 +19,8 @@ use rand::{RngExt, SeedableRng};
 use rustix::fs::{Advice, fadvise};
 use serde::Serialize;
 
-use super::paired::Median;
 use super::plan::Plan;
+use crate::bench::paired::Median;
 
 /// Speeds of both ways, in rounds by turns.
 #[derive(Debug, Clone, Serialize)]

@@ -11,9 +11,9 @@ use kvblock::{BlockId, BlockIdx};
 use models::batch::{Phase, Sample, Slice, StepOutput};
 use models::{Decoder, DecoderOptions, FetchCost, HostMemory, Offload, Place, SparseOptions};
 
-use super::paired::Median;
 use super::plan::{LOOKS, Plan};
 use super::random::{Noise, Random};
+use crate::bench::paired::Median;
 
 /// Configuration that is measured.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,0 +1,173 @@
+//! The cost of a restart: the time to the first token of prompts that a server has never seen, of the same ones at once
+//! again, and of the same ones after `kill -9`, when their KV is on disk.
+
+mod charts;
+mod plan;
+mod server;
+
+use std::fs;
+use std::io;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use pagoda::EngineOptions;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use serde::Serialize;
+use tokio::runtime;
+
+use self::plan::Plan;
+use self::server::Server;
+use super::paired::Median;
+use super::serve::{Answer, Form, Prompt};
+use crate::cli::BenchArgs;
+use crate::{model, report};
+
+/// Times of prompts of one length.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Row {
+    adapter: String,
+    pub(super) prompt_tokens: u32,
+    /// Time to the first token of a new prompt.
+    pub(super) cold_ms: Median,
+    /// The same of the prompt at once again.
+    pub(super) warm_ms: Median,
+    /// The same of the prompt after `kill -9` and a restart.
+    pub(super) restored_ms: Median,
+    /// Prompt tokens whose KV came from the disk then, the fewest of all repeats.
+    restored_tokens: u64,
+    /// Seconds from the start of the process to the first answer to `/health`: the first and the second time.
+    start_s: [f64; 2],
+}
+
+/// Runs the suite.
+pub(super) fn run(args: &BenchArgs) -> Result<()> {
+    let model = model::open(&args.engine)?;
+    let gpu = model.gpu(&EngineOptions::from(&args.engine))?;
+    let plan = Plan::read(args.plan.as_deref(), gpu.is_cpu())?;
+    plan.fits(model.config.context_length)?;
+    let bench = Bench { args, plan, vocab: model.config.vocab_size, adapter: gpu.info().name.clone() };
+    drop((model, gpu));
+    let runtime = runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let rows = runtime.block_on(bench.measure())?;
+    rows.iter().try_for_each(|row| row.print(args.json))?;
+    if let Some(folder) = &args.out {
+        fs::create_dir_all(folder).with_context(|| format!("{}: cannot be created", folder.display()))?;
+        let files = [
+            ("restart.json", serde_json::to_string_pretty(&rows)?),
+            ("restart.svg", charts::times(&bench.adapter, &rows)),
+        ];
+        for (name, text) in files {
+            let path = folder.join(name);
+            fs::write(&path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+struct Bench<'a> {
+    args: &'a BenchArgs,
+    plan: Plan,
+    vocab: u32,
+    adapter: String,
+}
+
+impl Bench<'_> {
+    async fn measure(&self) -> Result<Vec<Row>> {
+        let folder = tempfile::tempdir()?;
+        let prompts = self.prompts(0);
+        let first = Server::start(&self.args.engine, folder.path()).await?;
+        self.warm_up(&first, 1).await?;
+        let (mut cold, mut warm) = (Vec::new(), Vec::new());
+        for prompt in prompts.iter().flatten() {
+            cold.push(ask(&first, prompt).await?);
+            warm.push(ask(&first, prompt).await?);
+        }
+        first.written().await?;
+        let first_start = first.start_s;
+        first.kill()?;
+        let second = Server::start(&self.args.engine, folder.path()).await?;
+        self.warm_up(&second, 2).await?;
+        let mut restored = Vec::new();
+        for prompt in prompts.iter().flatten() {
+            restored.push(ask(&second, prompt).await?);
+        }
+        let start_s = [first_start, second.start_s];
+        second.kill()?;
+        let repeats = self.plan.repeats as usize;
+        let of =
+            |answers: &[Answer], at: usize| -> Vec<Answer> { answers[at * repeats..][..repeats].to_vec() };
+        let row = |(at, tokens): (usize, &u32)| {
+            Row::new(&self.adapter, *tokens, [&cold, &warm, &restored].map(|all| of(all, at)), start_s)
+        };
+        self.plan.prompts.iter().enumerate().map(row).collect()
+    }
+
+    /// Random prompts, `[lengths][repeats]`.
+    fn prompts(&self, salt: u64) -> Vec<Vec<Prompt>> {
+        let mut random = StdRng::seed_from_u64(self.plan.seed.wrapping_add(salt << 32));
+        let mut prompt = |tokens: u32| {
+            let ids: Vec<u32> = (0..tokens).map(|_| random.random_range(0..self.vocab)).collect();
+            Prompt::new(Form::Ids, &ids)
+        };
+        self.plan
+            .prompts
+            .iter()
+            .map(|tokens| (0..self.plan.repeats).map(|_| prompt(*tokens)).collect())
+            .collect()
+    }
+
+    /// Sends other prompts of the same lengths, which pay for compiling shaders.
+    async fn warm_up(&self, server: &Server, salt: u64) -> Result<()> {
+        for prompts in self.prompts(salt) {
+            ask(server, &prompts[0]).await?;
+        }
+        Ok(())
+    }
+}
+
+async fn ask(server: &Server, prompt: &Prompt) -> Result<Answer> {
+    let answer = server.client.ask(prompt, 2, Instant::now()).await;
+    ensure!(answer.error.is_none(), "the server failed: {}", answer.error.unwrap_or_default());
+    ensure!(answer.first_ms.is_some(), "the server answered without a token");
+    // Blocks are saved behind a request, which must not lengthen the next one.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    Ok(answer)
+}
+
+impl Row {
+    /// Takes the answers to the prompts of one length: cold, warm and restored.
+    fn new(adapter: &str, prompt_tokens: u32, answers: [Vec<Answer>; 3], start_s: [f64; 2]) -> Result<Self> {
+        let cached = |answer: &Answer| answer.cached_tokens.unwrap_or(0);
+        let [cold, warm, restored] = &answers;
+        ensure!(cold.iter().all(|answer| cached(answer) == 0), "a new prompt was found in a cache");
+        ensure!(warm.iter().all(|answer| cached(answer) > 0), "a repeated prompt was not found in the cache");
+        let disk = |answer: &Answer| answer.tiers["disk"].as_u64().unwrap_or(0);
+        let median = |answers: &[Answer]| Median::of(answers.iter().filter_map(|answer| answer.first_ms));
+        Ok(Self {
+            adapter: adapter.to_owned(),
+            prompt_tokens,
+            cold_ms: median(cold),
+            warm_ms: median(warm),
+            restored_ms: median(restored),
+            restored_tokens: restored.iter().map(disk).min().unwrap_or(0),
+            start_s,
+        })
+    }
+
+    #[expect(clippy::print_stdout, reason = "the command's result")]
+    fn print(&self, json: bool) -> Result<()> {
+        if json {
+            return Ok(report::json_line(&mut io::stdout().lock(), self)?);
+        }
+        println!(
+            "{:6} tokens: first token cold {:9.1} ms, restored {:9.1} ms ({} tokens from disk), warm {:9.1} ms",
+            self.prompt_tokens,
+            self.cold_ms.median,
+            self.restored_ms.median,
+            self.restored_tokens,
+            self.warm_ms.median
+        );
+        Ok(())
+    }
+}
