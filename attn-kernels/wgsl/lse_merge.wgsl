@@ -15,7 +15,7 @@ struct LseMergeParams { rows: u32, neg_inf: f32 }
 @group(0) @binding(4) var<storage, read_write> a_lse: array<f32>;
 
 fn usable(lse: f32) -> f32 {
-    return select(LOWEST, lse, abs(lse) < -LOWEST);
+    return select(lse, LOWEST, abs(lse) >= -LOWEST);
 }
 
 @compute @workgroup_size(WG)
@@ -26,7 +26,7 @@ fn lse_merge(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_
     let a = usable(a_lse[safe]);
     let b = usable(b_lse[safe]);
     let top = max(a, b);
-    let none = top == LOWEST;
+    let none = a == LOWEST && b == LOWEST;
     let wa = select(exp(a - top), 0.0, a == LOWEST);
     let wb = select(exp(b - top), 0.0, b == LOWEST);
     let total = wa + wb;

@@ -84,8 +84,8 @@ fn masked_attention(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
             }
         }
         let grown = max(top, reduce_max(score, lane)[0]);
-        // The score of a key is never as low.
-        let weight = select(0.0, exp(score[0] - grown), score[0] > LOWEST);
+        // The score of a key is never as low. One that is no number gives a weight that is none.
+        let weight = select(exp(score[0] - grown), 0.0, score[0] <= LOWEST);
         weights[lane.index] = weight * v_scale;
         var weight_of: Values;
         weight_of[0] = weight;
@@ -95,7 +95,7 @@ fn masked_attention(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
         high *= shrink;
         for (var t = side; t < min(WG, end - first) && side < SIDES; t += SIDES) {
             // A value that is not attended may be anything.
-            if (weights[t] > 0.0) {
+            if (!(weights[t] == 0.0)) {
                 let v = v_load(v_at(blocks[t], chunk, context_position(context, first + t) % BLOCK_SIZE));
                 low = fma(vec4(weights[t]), kv_low(v) - KV_ZERO, low);
                 high = fma(vec4(weights[t]), kv_high(v) - KV_ZERO, high);
@@ -112,7 +112,7 @@ fn masked_attention(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
         for (var s = 0u; s < SIDES; s++) {
             total += merge[s * CHUNKS * 2u + i];
         }
-        let value = select(vec4(0.0), total / sum, sum > 0.0);
+        let value = select(total / sum, vec4(0.0), sum == 0.0);
         for (var d = 0u; d < 4u; d++) {
             out[(row.out * params.num_heads + head) * HEAD_DIM + i * 4u + d] = value[d];
         }

@@ -4,7 +4,8 @@
 //   out    [rows, num_heads, head_dim] f32;  lse [rows, num_heads] f32, natural log
 //   slopes of ALiBi: see logit_alibi
 //   selected lists of blocks, [query blocks, num_kv_heads]: see context_blocks
-// A row sees the keys up to its own position that `mask` leaves. A row without keys is 0, its lse minus infinity.
+// A row sees the keys up to its own position that `mask` leaves. A row without keys is 0, its lse minus infinity; one with what
+// is no number stays that.
 // A lane owns one row for GROUP query heads of one KV head and goes through the keys in tiles of eight at absolute
 // positions. So a row's arithmetic depends on its position alone, not on the tile, chunk or block it sits in.
 // With lists the tiles of eight come from the blocks in their order, so a list of all blocks gives the bits of none.
@@ -73,7 +74,7 @@ fn paged_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
             // Normalised, so of sum 1 if there was any key.
             let at = row * params.num_heads + head0 + g;
             r.top[g] = max(lse[at], LOWEST);
-            r.sum[g] = select(0.0, 1.0, lse[at] > LOWEST);
+            r.sum[g] = select(1.0, 0.0, lse[at] <= LOWEST);
             for (var i = 0u; i < QUADS; i++) {
                 let o = at * HEAD_DIM + i * 4u;
                 r.o[g][i] = vec4(out[o], out[o + 1u], out[o + 2u], out[o + 3u]);
@@ -98,12 +99,12 @@ fn paged_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
     for (var g = 0u; g < GROUP; g++) {
         let at = row * params.num_heads + head0 + g;
         for (var i = 0u; i < QUADS; i++) {
-            let o = select(vec4(0.0), r.o[g][i] / r.sum[g], r.sum[g] > 0.0);
+            let o = select(r.o[g][i] / r.sum[g], vec4(0.0), r.sum[g] == 0.0);
             for (var d = 0u; d < 4u; d++) {
                 out[at * HEAD_DIM + i * 4u + d] = o[d];
             }
         }
-        lse[at] = select(params.neg_inf, r.top[g] + log(r.sum[g]), r.sum[g] > 0.0);
+        lse[at] = select(r.top[g] + log(r.sum[g]), params.neg_inf, r.sum[g] == 0.0);
     }
 }
 

@@ -266,7 +266,7 @@ fn paged_prefill_coop(
         workgroupBarrier();
         if (mine < tile.rows) {
             #unroll i < 4
-                let o = select(vec4(0.0), score_quad(score_of_lane, i) / sum * v_scale(), sum > 0.0);
+                let o = select(score_quad(score_of_lane, i) / sum * v_scale(), vec4(0.0), sum == 0.0);
                 #unroll d < 4
                     out[at * HEAD_DIM + c * 16u + i * 4u + d] = o[d];
                 #end
@@ -275,7 +275,7 @@ fn paged_prefill_coop(
         workgroupBarrier();
     #end
     if (mine < tile.rows) {
-        lse[at] = select(params.neg_inf, (top + log2(sum)) / LOG2_E, sum > 0.0);
+        lse[at] = select((top + log2(sum)) / LOG2_E, params.neg_inf, sum == 0.0);
     }
 }
 

@@ -96,6 +96,6 @@ fn paged_reduce(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocati
             weight = fma(w, other.y, weight);
         }
         let total = weight + select(0.0, exp(sink - most), sink > LOWEST);
-        out[(row.x * params.num_heads + group.x) * QUADS + lane] = select(vec4(0.0), sum / total, weight > 0.0);
+        out[(row.x * params.num_heads + group.x) * QUADS + lane] = select(sum / total, vec4(0.0), weight == 0.0);
     }
 }

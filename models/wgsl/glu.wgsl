@@ -44,8 +44,9 @@ fn glu(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index)
         up += biases[(experts[row] * 2u + 1u) * params.inner + i];
     }
     if (KIND >= 1u) {
-        gate = min(gate, params.limit);
-        up = clamp(up, -params.limit, params.limit);
+        // `min` and `clamp` may turn what is no number into the limit.
+        gate = select(gate, params.limit, gate > params.limit);
+        up = select(select(up, -params.limit, up < -params.limit), params.limit, up > params.limit);
     }
     let slope = select(1.0, params.alpha, KIND == 2u);
     let shift = select(0.0, 1.0, KIND == 2u);

@@ -2,14 +2,14 @@
 
 use super::f32_of;
 
-/// Merges attention `b` into `a`: outputs `[rows, head_dim]`, lse `[rows]` (natural log, of which infinities and NaN
-/// mean "no keys").
+/// Merges attention `b` into `a`: outputs `[rows, head_dim]`, lse `[rows]` (natural log, of which infinities
+/// mean "no keys"; what is no number stays that).
 pub fn lse_merge(head_dim: usize, b_out: &[f32], b_lse: &[f32], a_out: &mut [f32], a_lse: &mut [f32]) {
-    let usable = |lse: f32| if lse.is_finite() { f64::from(lse) } else { f64::NEG_INFINITY };
+    let usable = |lse: f32| if lse.is_infinite() { f64::NEG_INFINITY } else { f64::from(lse) };
     for row in 0..a_lse.len() {
         let (a, b) = (usable(a_lse[row]), usable(b_lse[row]));
         let top = a.max(b);
-        let none = top == f64::NEG_INFINITY;
+        let none = a == f64::NEG_INFINITY && b == f64::NEG_INFINITY;
         let (wa, wb) = if none { (0.0, 0.0) } else { ((a - top).exp(), (b - top).exp()) };
         for dim in row * head_dim..(row + 1) * head_dim {
             let sum = wa * f64::from(a_out[dim]) + wb * f64::from(b_out[dim]);
