@@ -83,7 +83,7 @@ pub struct Choice {
 /// Results of a step, in the order of its slices.
 #[derive(Clone, Debug, Default)]
 pub struct StepOutput {
-    /// One id for each sample.
+    /// One id for each sample; [`NOT_FINITE`](crate::kernel::sample::NOT_FINITE) where logits of its row are not finite.
     pub sampled: Vec<u32>,
     /// Log-probabilities, one entry a sample; `None` for samples that did not ask, and empty where none did.
     pub log_probs: Vec<Option<LogProbs>>,

@@ -3,7 +3,8 @@
 //   logits [rows, vocab] f32;  specs [rows] Spec;  maxima, values, ids: what scan_logits made of them;  out [rows] u32
 // The candidate of a set is its token with the largest sum of scaled logit and noise. If top-p leaves it out, it leaves out
 // all less likely ones, so the next candidate is one of the likelier ones; each time about half as many. A row's token
-// depends neither on the other rows nor on how lanes share the work, and is below vocab whatever the logits are.
+// depends neither on the other rows nor on how lanes share the work. It is below vocab, or NO_ID where a logit of
+// the row is not finite.
 // Grid: a workgroup a row. CPU reference: src/cpu/sample.rs
 #import EACH = 32
 #import WG = 256
@@ -37,11 +38,12 @@ fn sample(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     }
     let top = best_of_lanes(own, place_of(lane));
     var id = top.id;
-    if (spec.temperature > 0.0) {
+    let is_bad = bitcast<u32>(top.value) == 0x7f800000u;
+    if (spec.temperature > 0.0 && !is_bad) {
         id = draw(row, spec, top.value, lane);
     }
     if (place_of(lane) == 0u) {
-        out[row] = select(top.id, id, id < params.vocab);
+        out[row] = select(select(top.id, id, id < params.vocab), NO_ID, is_bad);
     }
 }
 

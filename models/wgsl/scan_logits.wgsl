@@ -3,6 +3,8 @@
 //   logits [.., vocab] f32;  specs [rows] Spec, read with draws = 1 only
 //   maxima [rows, parts * WG] f32: the largest logit of each block
 //   values [rows, parts] (largest logit, score of the candidate, mass, 0);  ids [rows, parts] (largest logit's, candidate's)
+// A row with a logit that is not finite has plus infinity as its largest; minus infinity is as good as a number where it
+// stands for forbidden tokens.
 // A part is EACH * WG tokens in a row; a block is those of a part that one lane reads, EACH tokens, WG apart. A part without
 // tokens above minus infinity has no candidate. Candidates and masses are those of temperature alone, relative to the part's
 // largest logit, where no filter but top-p comes first. Grid: (parts, rows). CPU reference: src/cpu/scan_logits.rs
@@ -20,21 +22,32 @@ struct ScanLogitsParams { vocab: u32, parts: u32, draws: u32, neg_inf: f32 }
 @group(0) @binding(4) var<storage, read_write> values: array<vec4<f32>>;
 @group(0) @binding(5) var<storage, read_write> ids: array<vec2<u32>>;
 
+// All ones in infinities and in what is no number.
+const EXPONENT: u32 = 0x7f800000u;
+
 @compute @workgroup_size(WG)
 fn scan_logits(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let base = group.y * params.vocab;
     let first = group.x * EACH * WG + lane;
     let end = min(first + EACH * WG, params.vocab);
     let part = group.y * params.parts + group.x;
+    // The bits of an infinity that is allowed; 0 is a number. Where nothing is drawn, the row itself says what is what.
+    var forbidden = bitcast<u32>(params.neg_inf);
+    if (params.draws == 1u) {
+        forbidden = select(0u, forbidden, specs[group.y].masked == 1u);
+    }
     var own = Best(params.neg_inf, select(NO_ID, first, first < end));
     for (var id = first; id < end; id += WG) {
-        take(&own, logits[base + id], id);
+        let logit = logits[base + id];
+        let bits = bitcast<u32>(logit);
+        let is_bad = (bits & EXPONENT) == EXPONENT && bits != forbidden;
+        take(&own, select(logit, -params.neg_inf, is_bad), id);
     }
     maxima[part * WG + lane] = own.value;
     let top = best_of_lanes(own, lane);
     var candidate = Best(params.neg_inf, NO_ID);
     var mass = 0.0;
-    if (params.draws == 1u && top.value > params.neg_inf) {
+    if (params.draws == 1u && top.value > params.neg_inf && top.value < -params.neg_inf) {
         let spec = specs[group.y];
         if (spec.temperature > 0.0 && takes_all(spec)) {
             var scored = Best(params.neg_inf, NO_ID);

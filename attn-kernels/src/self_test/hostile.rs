@@ -66,6 +66,8 @@ pub struct Indices {
     pub stride: usize,
     /// The limit of each run.
     pub limits: Vec<u32>,
+    /// Word that stands for no index.
+    pub none: Option<u32>,
 }
 
 impl Indices {
@@ -83,7 +85,7 @@ impl Indices {
                     })?
                 }
             };
-            if let Some(index) = indices.iter().find(|index| *index >= limit) {
+            if let Some(index) = indices.iter().find(|index| *index >= limit && Some(**index) != self.none) {
                 return Err(format!("run {run} has index {index}, the limit is {limit}"));
             }
             let mut sorted = indices.to_vec();

@@ -107,7 +107,7 @@ pub(super) fn mass_cut(variant: &Variant) -> Vec<Case> {
             .words(&before, &lists);
     let blocks = |len: &u32| [len.div_ceil(select_block); 2];
     let limits = lens.iter().flat_map(blocks).collect();
-    let lists = Indices { order: Order::List, stride: params.list_stride as usize, limits };
+    let lists = Indices { order: Order::List, stride: params.list_stride as usize, limits, none: None };
     let mut cases = vec![case];
     for floats in [&[1][..], &[2, 3], &[1, 2, 3]] {
         cases.extend(hostile::cases(&cases[0], floats, &[(5, lists.clone())]));

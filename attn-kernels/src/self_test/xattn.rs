@@ -127,7 +127,7 @@ pub(super) fn find_blocks(variant: &Variant) -> Vec<Case> {
         .binding(&thresholds)
         .words(&before, &after);
     let limits = blocks.flat_map(|row| [e.first_block() + row + 1; 2]).collect();
-    let lists = Indices { order: Order::List, stride: stride as usize, limits };
+    let lists = Indices { order: Order::List, stride: stride as usize, limits, none: None };
     let mut cases = vec![case];
     for floats in [0, 1] {
         cases.extend(hostile::cases(&cases[0], &[floats], &[(2, lists.clone())]));

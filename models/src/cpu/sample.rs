@@ -1,10 +1,15 @@
 //! Reference of `sample`: the same order of filters and the same noise, on sorted tokens.
 
-use crate::kernel::sample::Spec;
+use crate::kernel::sample::{NOT_FINITE, Spec};
 
-/// Draws one token from each row of `logits` `[rows, vocab]`.
+/// Draws one token from each row of `logits` `[rows, vocab]`; [`NOT_FINITE`] from a row with a logit that is not finite.
 pub fn sample(vocab: usize, logits: &[f32], specs: &[Spec], out: &mut [u32]) {
     for ((logits, spec), out) in logits.chunks_exact(vocab).zip(specs).zip(out) {
+        let is_good = |logit: &f32| logit.is_finite() || spec.masked == 1 && *logit == f32::NEG_INFINITY;
+        if !logits.iter().all(is_good) {
+            *out = NOT_FINITE;
+            continue;
+        }
         let kept = kept(logits, spec);
         let score = |id: u32| {
             let logit = f64::from(logits[id as usize] - logits[kept[0] as usize]);

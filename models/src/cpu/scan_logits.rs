@@ -16,11 +16,16 @@ pub struct Scan {
     pub ids: Vec<[u32; 2]>,
 }
 
-/// Scans `logits` `[rows, vocab]` in blocks of `each` tokens; `specs` is empty where nothing is drawn.
+/// Scans `logits` `[rows, vocab]` in blocks of `each` tokens; `specs` is empty where nothing is drawn. Logits that are not
+/// finite count as plus infinity, but for minus infinity where that stands for forbidden tokens.
 #[must_use]
 pub fn scan_logits(each: u32, vocab: usize, logits: &[f32], specs: &[Spec]) -> Scan {
     let mut scan = Scan::default();
     for (row, logits) in logits.chunks_exact(vocab).enumerate() {
+        let masked = specs.get(row).is_none_or(|spec| spec.masked == 1);
+        let is_good = |logit: f32| logit.is_finite() || masked && logit == f32::NEG_INFINITY;
+        let logits: Vec<f32> =
+            logits.iter().map(|logit| if is_good(*logit) { *logit } else { f32::INFINITY }).collect();
         for (part, logits) in (0..).zip(logits.chunks((each * LANES) as usize)) {
             let first = part * each * LANES;
             let block = |lane| logits.iter().skip(lane).step_by(LANES as usize);
@@ -42,7 +47,7 @@ fn part_of(logits: &[f32], first: u32, spec: Option<&Spec>) -> ([f32; 4], [u32; 
         (first..).zip(scores).reduce(best).expect("a part has tokens")
     };
     let (top_id, top) = largest(&mut logits.iter().copied().map(f64::from));
-    let Some(spec) = spec.filter(|_| top > f64::NEG_INFINITY) else {
+    let Some(spec) = spec.filter(|_| top.is_finite()) else {
         return ([f32_of(top), f32::NEG_INFINITY, 0.0, 0.0], [top_id, u32::MAX]);
     };
     let scaled = |logit: &f32| (f64::from(*logit) - top) / f64::from(spec.temperature);

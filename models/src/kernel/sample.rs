@@ -38,10 +38,13 @@ bindings! {
         read values: [f32; 4],
         /// Ids of the same, as `scan_logits` left them.
         read ids: [u32; 2],
-        /// Drawn tokens, `[rows]`.
+        /// Drawn tokens, or [`NOT_FINITE`], `[rows]`.
         write out: u32,
     }
 }
+
+/// Stands in place of the token of a row with a logit that is not finite.
+pub const NOT_FINITE: u32 = u32::MAX;
 
 /// Parameters of the draw of one row.
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
@@ -61,8 +64,8 @@ pub struct Spec {
     pub seed_high: u32,
     /// Position of the token drawn: with the seed it fixes the noise.
     pub position: u32,
-    /// Zero.
-    pub pad0: u32,
+    /// 1 where minus infinity stands for a forbidden token; else a logit of minus infinity is not finite.
+    pub masked: u32,
 }
 
 impl Spec {
@@ -75,7 +78,7 @@ impl Spec {
         seed_low: 0,
         seed_high: 0,
         position: 0,
-        pad0: 0,
+        masked: 0,
     };
 }
 

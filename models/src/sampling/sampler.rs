@@ -59,6 +59,6 @@ impl Sampler {
     fn spec(&self, position: u32) -> Spec {
         let Sampling { temperature, top_p, min_p, top_k, seed, .. } = self.sampling;
         let (seed_low, seed_high) = (seed as u32, (seed >> 32) as u32);
-        Spec { temperature, top_p, min_p, top_k, seed_low, seed_high, position, pad0: 0 }
+        Spec { temperature, top_p, min_p, top_k, seed_low, seed_high, position, masked: 0 }
     }
 }

@@ -69,7 +69,7 @@ pub(super) fn route(variant: &Variant) -> Vec<Case> {
     let mut cases = vec![case];
     if hashed.is_none() {
         let limits = vec![experts; rows as usize];
-        let picked = Indices { order: Order::Different, stride: moe.top_k as usize, limits };
+        let picked = Indices { order: Order::Different, stride: moe.top_k as usize, limits, none: None };
         for floats in [0, 1] {
             cases.extend(hostile::cases(&cases[0], &[floats], &[(4, picked.clone())]));
         }
@@ -90,7 +90,7 @@ pub(super) fn sort(variant: &Variant) -> Vec<Case> {
             .words(&vec![[u32::MAX; 4]; tiles.len()], &tiles);
         let before = vec![u32::MAX; order.len()];
         // Pairs of one expert come in any order.
-        let any = Indices { order: Order::Different, stride: order.len(), limits: vec![pairs] };
+        let any = Indices { order: Order::Different, stride: order.len(), limits: vec![pairs], none: None };
         if ordered { case.words(&before, &order) } else { case.indices(&before, any) }
     };
     let once: Vec<u32> = (0..experts / 2).map(|pair| (pair * 77 + 5) % experts).collect();

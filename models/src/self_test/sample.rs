@@ -10,7 +10,7 @@ use crate::cpu;
 use crate::cpu::sample::{gumbel, kept};
 use crate::cpu::scan_logits::scan_logits;
 use crate::kernel::adjust_logits::{self, AdjustLogitsParams, AdjustRow, NO_MASK};
-use crate::kernel::sample::{self, SampleParams, Spec};
+use crate::kernel::sample::{self, NOT_FINITE, SampleParams, Spec};
 use crate::kernel::scan_logits::{self, EACH, ScanLogitsParams};
 use crate::kernel::top_logits::{self, TopAsk, TopLogitsParams};
 
@@ -47,8 +47,9 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
         .binding(&scan.ids)
         .words(&[u32::MAX; 7], &want);
     let mut cases = vec![case];
-    // `top_logits` has the tokens as indices.
-    let tokens = Indices { order: Order::Different, stride: 1, limits: vec![9000; 7] };
+    // `top_logits` has the tokens as indices, and takes the last one for none.
+    let tokens =
+        Indices { order: Order::Different, stride: 1, limits: vec![9000; 7], none: Some(NOT_FINITE) };
     for floats in [&[0][..], &[2], &[3], &[0, 2, 3]] {
         cases.extend(hostile::cases(&cases[0], floats, &[(5, tokens.clone())]));
     }

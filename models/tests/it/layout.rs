@@ -31,7 +31,7 @@ fn structs_in_storage_are_the_host_structs() {
     let layouts = [
         (
             include_str!("../../wgsl/shared/noise.wgsl"),
-            layout!(Spec: temperature top_p min_p top_k seed_low seed_high position pad0),
+            layout!(Spec: temperature top_p min_p top_k seed_low seed_high position masked),
         ),
         (
             adjust_logits::KERNEL.wgsl,

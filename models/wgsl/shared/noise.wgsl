@@ -9,7 +9,7 @@ struct Spec {
     seed_low: u32,
     seed_high: u32,
     position: u32,
-    pad0: u32,
+    masked: u32, // 1 where minus infinity stands for a forbidden token
 }
 
 // Whether the first candidate is one of all tokens; else of those that min-p and top-k leave.

@@ -58,7 +58,8 @@ impl Draws {
         vocab: u32,
     ) -> Result<(), SamplingError> {
         for (row, sample) in samples.iter().enumerate() {
-            self.specs.push(sample.spec);
+            let masked = sample.adjust.allowed.is_some() || !sample.adjust.suppressed.is_empty();
+            self.specs.push(Spec { masked: u32::from(masked), ..sample.spec });
             if let Some(tokens) = sample.log_probs {
                 self.asks.push(ask(row, tokens, vocab)?);
                 self.sampled.push(row);

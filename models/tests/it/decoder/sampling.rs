@@ -62,7 +62,10 @@ fn drawn(logits: &[f32], sample: &Sample<'_>) -> u32 {
     let mut logits = logits.to_vec();
     cpu::adjust_logits::adjust_logits(128, &[row], allowed.unwrap_or(&[]), &edits, &mut logits);
     let mut token = [u32::MAX];
-    cpu::sample::sample(128, &logits, &[sample.spec], &mut token);
+    let mut spec = sample.spec;
+    // Logits of what may not be drawn are no numbers, and right so.
+    spec.masked = u32::from(allowed.is_some() || !suppressed.is_empty());
+    cpu::sample::sample(128, &logits, &[spec], &mut token);
     token[0]
 }
 

@@ -60,7 +60,7 @@ fn specs() -> impl Strategy<Value = Spec> {
     let min_p = prop_oneof![Just(0.0f32), 0.001f32..0.9];
     let top_k = prop_oneof![Just(0u32), 1u32..20, 1u32..2000];
     (temperature, top_p, min_p, top_k, any::<[u32; 3]>()).prop_map(|(temperature, top_p, min_p, top_k, n)| {
-        Spec { temperature, top_p, min_p, top_k, seed_low: n[0], seed_high: n[1], position: n[2], pad0: 0 }
+        Spec { temperature, top_p, min_p, top_k, seed_low: n[0], seed_high: n[1], position: n[2], masked: 0 }
     })
 }
 

@@ -71,7 +71,7 @@ proptest! {
     ) {
         let Some(gpu) = gpu() else { return Ok(()) };
         let rows = u32::try_from(temperatures.len()).unwrap();
-        let spec = |temperature: &f32| Spec { temperature: *temperature, top_k, seed_low: 7, ..Spec::GREEDY };
+        let spec = |temperature: &f32| Spec { temperature: *temperature, top_k, seed_low: 7, masked: 1, ..Spec::GREEDY };
         let specs: Vec<Spec> = temperatures.iter().map(spec).collect();
         // The last quarter of the vocabulary is forbidden.
         let forbidden = (vocab / 4 * 3).max(1);
