@@ -335,6 +335,18 @@ impl KvCache {
         self.pool.evict_blocks(blocks)
     }
 
+    /// Removes contents from the prefix cache in every group, whoever holds their blocks: for contents that turned
+    /// out to be wrong.
+    pub fn evict_contents(&mut self, hashes: &[BlockHash]) {
+        for group in self.groups.iter().map(GroupManager::group) {
+            for hash in hashes {
+                while let Some(blocks) = self.pool.cached(*hash, &[group]) {
+                    self.pool.evict_blocks(&blocks).expect("the pool found them");
+                }
+            }
+        }
+    }
+
     /// Empties the prefix cache. Returns false and changes nothing while a sequence holds blocks.
     pub fn reset_prefix_cache(&mut self) -> bool {
         self.pool.reset()

@@ -170,7 +170,7 @@ impl TierStack {
     /// # Errors
     /// The first failure, after all tiers were tried.
     pub fn remove(&self, key: BlockHash) -> Result<bool, TierError> {
-        let results: Vec<_> = self.tiers.iter().map(|tier| tier.remove(key)).collect();
+        let results: Vec<_> = self.tiers.iter().map(|tier| guarded(key, || tier.remove(key))).collect();
         results.into_iter().try_fold(false, |any, removed| Ok(any | removed?))
     }
 

@@ -103,6 +103,17 @@ impl Scheduler {
         failed.flat_map(|seq| self.finish(seq, FinishReason::Failed)).collect()
     }
 
+    /// Takes the contents of a sequence out of the prefix cache, also those that it found there: they turned out to be
+    /// wrong. The sequence keeps its blocks until it is [finished](Self::finish), which the caller does next.
+    ///
+    /// # Panics
+    /// When the sequence is unknown.
+    pub fn uncache(&mut self, seq: SeqId) {
+        self.cache.uncache_from(seq, 0);
+        let found = self.seqs.get(&seq).unwrap_or_else(|| panic!("{seq:?} is unknown"));
+        self.cache.evict_contents(found.chain.hashes());
+    }
+
     /// Confirms `tokens` and drops the other drafts.
     fn accept(&mut self, seq: SeqId, tokens: &[TokenId]) -> Option<Finished> {
         let max_model_len = self.max_model_len;

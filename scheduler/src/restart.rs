@@ -113,4 +113,20 @@ mod tests {
         assert_eq!(lengths(u32::MAX), (1, vec![15]));
         assert_eq!(lengths(12), (2, vec![10, 2]));
     }
+
+    #[test]
+    fn what_a_sequence_computed_can_be_forgotten() {
+        let mut scheduler = scheduler();
+        let bad = scheduler.add(Request::new(vec![1; 12], 6)).unwrap();
+        let good = scheduler.add(Request::new(vec![2; 12], 6)).unwrap();
+        run(&mut scheduler, 3);
+        scheduler.uncache(bad);
+        let ended = scheduler.finish(bad, crate::FinishReason::Failed);
+        assert_eq!(ended.len(), 1);
+        run(&mut scheduler, 10);
+        let again = [1, 2].map(|token| scheduler.add(Request::new(vec![token; 12], 6)).unwrap());
+        let plan = scheduler.step();
+        let cached: Vec<u32> = plan.admitted.iter().map(|admitted| admitted.cached_tokens).collect();
+        assert_eq!((cached, good < again[0]), (vec![0, 8], true));
+    }
 }

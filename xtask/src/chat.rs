@@ -220,14 +220,14 @@ fn turn_line(end: &Finished) -> String {
     let timing = generate::timing(computed, &end.output, usage.clock);
     let speed = timing.decode_tok_s.map_or(String::new(), |rate| format!(" at {rate:.1} tok/s"));
     let sparse = if usage.sparse.policy == "full" { String::new() } else { format!("; {}", usage.sparse) };
-    let why = match end.reason {
-        FinishReason::Length => "; no more tokens were allowed",
-        FinishReason::Cancelled => "; ended by Ctrl-C",
-        FinishReason::Failed => "; failed: its KV could not be read",
-        _ => "",
+    let first = timing.ttft_ms.map_or("none".to_owned(), |ms| format!("after {ms:.0} ms"));
+    let why = match &end.reason {
+        FinishReason::Length => "; no more tokens were allowed".to_owned(),
+        FinishReason::Cancelled => "; ended by Ctrl-C".to_owned(),
+        reason => reason.error().map_or_else(String::new, |error| format!("; failed: {error}")),
     };
     format!(
-        "[{cached} prompt tokens cached, {computed} new; first token after {:.0} ms; {} generated{speed}{sparse}{why}]",
-        timing.ttft_ms, usage.generated_tokens,
+        "[{cached} prompt tokens cached, {computed} new; first token {first}; {} generated{speed}{sparse}{why}]",
+        usage.generated_tokens,
     )
 }

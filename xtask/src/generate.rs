@@ -7,7 +7,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use pagoda::{Clock, Demand, Engine, Event, FinishReason, Finished, Message, Model, Request, SeqId, Token};
+use pagoda::{Clock, Demand, Engine, Event, Finished, Message, Model, Request, SeqId, Token};
 
 use crate::cli::GenerateArgs;
 use crate::ids_file;
@@ -40,6 +40,7 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
         open: HashMap::new(),
         printed: TextStream::new(io::stdout().lock(), count, samples),
         failed: 0,
+        error: None,
     };
     // From the first submission on there is work to end: a tier may read for a prompt before the first step.
     let interrupt = Interrupt::listen()?;
@@ -100,7 +101,9 @@ struct Run<'a, W> {
     engine: Engine,
     open: HashMap<SeqId, Open>,
     printed: TextStream<W>,
+    /// Samples that ended by an error, and the first such.
     failed: u32,
+    error: Option<String>,
 }
 
 /// A sample that is not finished.
@@ -128,9 +131,9 @@ impl<W: io::Write> Run<'_, W> {
                 }
             }
         }
-        match self.failed {
-            0 => Ok(interrupt.end()?),
-            failed => bail!("{failed} samples ended early: their KV could not be read"),
+        match self.error {
+            None => Ok(interrupt.end()?),
+            Some(error) => bail!("{} samples ended early: {error}", self.failed),
         }
     }
 
@@ -145,7 +148,10 @@ impl<W: io::Write> Run<'_, W> {
 
     fn finished(&mut self, done: Finished) -> Result<()> {
         let open = self.open.remove(&done.seq).expect("a sequence ends once");
-        self.failed += u32::from(done.reason == FinishReason::Failed);
+        if let Some(error) = done.reason.error() {
+            self.failed += 1;
+            self.error.get_or_insert(error);
+        }
         let usage = done.usage;
         let generated = Generated {
             index: open.index,
@@ -176,12 +182,11 @@ impl<W: io::Write> Run<'_, W> {
 
 /// Speed of a request of whose prompt `computed` tokens were computed.
 pub(crate) fn timing(computed: u32, output: &[u32], clock: Clock) -> Timing {
-    let first = clock.first.unwrap_or_else(Instant::now);
-    let prefill = first - clock.started.unwrap_or(first);
-    let decode = clock.last.map(|last| last - first).filter(|_| output.len() > 1);
+    let since = |start: Option<Instant>| Some(clock.first? - start?);
+    let decode = clock.last.zip(clock.first).map(|(last, first)| last - first).filter(|_| output.len() > 1);
     Timing {
-        ttft_ms: (first - clock.submitted).as_secs_f64() * 1e3,
-        prefill_tok_s: rate(u64::from(computed), prefill),
+        ttft_ms: since(Some(clock.submitted)).map(|time| time.as_secs_f64() * 1e3),
+        prefill_tok_s: since(clock.started).map(|time| rate(u64::from(computed), time)),
         decode_tok_s: decode.map(|time| rate(output.len() as u64 - 1, time)),
     }
 }

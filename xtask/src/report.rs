@@ -80,10 +80,10 @@ pub struct Selected {
 /// Speed as one request saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Timing {
-    /// From submission to the first generated token, in milliseconds.
-    pub ttft_ms: f64,
-    /// Computed prompt tokens per second, without cached ones.
-    pub prefill_tok_s: f64,
+    /// From submission to the first generated token, in milliseconds; null without one.
+    pub ttft_ms: Option<f64>,
+    /// Computed prompt tokens per second, without cached ones; null without a generated token.
+    pub prefill_tok_s: Option<f64>,
     /// Generated tokens after the first, per second; null below two tokens.
     pub decode_tok_s: Option<f64>,
 }
@@ -103,14 +103,15 @@ pub fn json_line(out: &mut impl Write, value: &impl Serialize) -> io::Result<()>
 /// The timing line of a finished sample, for stderr.
 pub fn timing_line(done: &Generated) -> String {
     let Generated { index, sample, prompt_tokens, cached_tokens, output_ids, timing, kv, .. } = done;
-    let decode = timing.decode_tok_s.map_or(String::new(), |rate| format!(" at {rate:.1} tok/s"));
+    let speed = |rate: Option<f64>| rate.map_or(String::new(), |rate| format!(" at {rate:.1} tok/s"));
+    let first = timing.ttft_ms.map_or("none".to_owned(), |ms| format!("after {ms:.0} ms"));
     let blocks: u32 = kv.values().map(|group| group.blocks).sum();
     format!(
-        "[{index}.{sample}] {prompt_tokens} prompt tokens ({cached_tokens} cached) at {:.1} tok/s, \
-         first token after {:.0} ms, {} generated{decode}, {blocks} KV blocks",
-        timing.prefill_tok_s,
-        timing.ttft_ms,
+        "[{index}.{sample}] {prompt_tokens} prompt tokens ({cached_tokens} cached){}, first token {first}, \
+         {} generated{}, {blocks} KV blocks",
+        speed(timing.prefill_tok_s),
         output_ids.len(),
+        speed(timing.decode_tok_s),
     ) + &if done.tiers == TierUse::default() { String::new() } else { format!("\n      {}", done.tiers) }
 }
 
@@ -210,7 +211,7 @@ mod tests {
             prompt_tokens: 3,
             cached_tokens: 0,
             preemptions: 0,
-            timing: Timing { ttft_ms: 12.5, prefill_tok_s: 240.0, decode_tok_s: Some(20.0) },
+            timing: Timing { ttft_ms: Some(12.5), prefill_tok_s: Some(240.0), decode_tok_s: Some(20.0) },
             kv: BTreeMap::from([("full".to_string(), KvUse { blocks: 1, bytes: 4096 })]),
             tiers: TierUse { host: Some(host), overlap: Some(0.75), ..TierUse::default() },
             sparse: SparseUse { policy: "full".to_string(), density: 1.0, bound: None },

@@ -258,6 +258,26 @@ fn a_step_that_did_not_run_leaves_nothing_findable() {
     assert_eq!(cache.lookup(text.content()).num_tokens, 4);
 }
 
+/// Contents that turned out to be wrong: also those that a window has passed, and those that two blocks have.
+#[test]
+fn evicted_contents_are_found_nowhere() {
+    let mut cache = cache(16, &[AttentionKind::FULL, AttentionKind::SlidingWindow { window: 4 }]);
+    let text = Text::new(&cache, 0..16);
+    cache.allocate_slots(SlotRequest::new(A, text.content(), 0, 8)).unwrap();
+    cache.allocate_slots(SlotRequest::new(A, text.content(), 8, 8)).unwrap();
+    cache.allocate_slots(SlotRequest::new(B, text.content(), 0, 8)).unwrap();
+    assert!(cache.table(A, GroupId::new(1)).unwrap().blocks()[0].is_null());
+    cache.uncache_from(A, 0);
+    cache.evict_contents(text.chain.hashes());
+    cache.free(A);
+    cache.free(B);
+    let groups = [G0, GroupId::new(1)];
+    for (hash, group) in text.chain.hashes().iter().flat_map(|hash| groups.map(|group| (*hash, group))) {
+        assert_eq!(cache.pool().cached(hash, &[group]), None);
+    }
+    assert_eq!((cache.lookup(text.content()).num_tokens, cache.pool().num_used()), (0, 0));
+}
+
 #[test]
 fn events_tell_what_a_lookup_can_find() {
     let mut cache = KvCache::new(&config(4, &[AttentionKind::FULL]).events(true)).unwrap();

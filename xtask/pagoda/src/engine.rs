@@ -6,6 +6,7 @@
 mod beams;
 mod compute;
 mod live;
+mod non_finite;
 mod reopen;
 mod report;
 mod watch;
@@ -162,9 +163,11 @@ impl Engine {
         let begun = Instant::now();
         let mut output = self.compute(&plan, false)?;
         self.observe(&plan, begun);
-        self.save(&plan)?;
+        let bad = self.discard_non_finite(&plan, &output)?;
+        self.save(&plan, &bad)?;
         self.take_prompts(&plan, &mut output, events);
-        let ended = self.take_tokens(&plan, &mut output, events);
+        let mut ended = self.take_tokens(&plan, &mut output, events);
+        ended.extend(bad);
         let finished = self.scheduler.complete(&plan, &output.sampled);
         events.extend(finished.into_iter().map(|done| self.retire(done)));
         for seq in ended {

@@ -152,6 +152,12 @@ pub enum Error {
     /// KV that a beam search counted on could not be read from a tier.
     #[error("the KV that the search counted on could not be read")]
     KvUnreadable,
+    /// Logits that have an infinity, or something that is no number.
+    #[error("non-finite logits after {tokens} tokens")]
+    NonFinite {
+        /// Tokens of the sequence that were computed.
+        tokens: usize,
+    },
     /// Too many requests wait for their start.
     #[error("{waiting} requests are waiting, the limit is {max_waiting}")]
     QueueFull {

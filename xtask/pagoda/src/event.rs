@@ -131,6 +131,11 @@ pub enum FinishReason {
     Deadline,
     /// KV that the request depended on could not be read, or its tokens could not be decoded.
     Failed,
+    /// The logits of its next token have an infinity, or something that is no number.
+    NonFinite {
+        /// Number of the step.
+        step: u64,
+    },
 }
 
 impl FinishReason {
@@ -141,7 +146,18 @@ impl FinishReason {
             Self::EndOfSequence | Self::StopToken(_) | Self::StopText(_) | Self::Complete => "stop",
             Self::Length => "length",
             Self::Cancelled | Self::Deadline => "abort",
-            Self::NothingAllowed | Self::Failed => "error",
+            Self::NothingAllowed | Self::Failed | Self::NonFinite { .. } => "error",
+        }
+    }
+
+    /// The error that ended the sequence; `None` where it was finished, or nobody wanted it any more.
+    #[must_use]
+    pub fn error(&self) -> Option<String> {
+        match self {
+            Self::NothingAllowed => Some("the constraint on the output leaves no token".to_owned()),
+            Self::Failed => Some("KV could not be read, or tokens not decoded".to_owned()),
+            Self::NonFinite { step } => Some(format!("non-finite logits in step {step}")),
+            _ => None,
         }
     }
 }

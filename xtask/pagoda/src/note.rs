@@ -83,6 +83,13 @@ pub enum Note {
         /// The reason.
         reason: String,
     },
+    /// Logits of a request are not finite; it ends, and none of its KV is kept.
+    NonFinite {
+        /// The request.
+        seq: SeqId,
+        /// Number of the step.
+        step: u64,
+    },
     /// KV that a request counted on could not be read from a tier.
     KvUnreadable {
         /// The request.
@@ -126,6 +133,9 @@ impl fmt::Display for Note {
             }
             Self::TierWarning { warning } => f.write_str(warning),
             Self::Undecodable { seq, reason } => write!(f, "request {}: {reason}", seq.get()),
+            Self::NonFinite { seq, step } => {
+                write!(f, "request {}: non-finite logits in step {step}: the request ends", seq.get())
+            }
             Self::KvUnreadable { seq, from_token, reason, ends } => {
                 let consequence = if *ends { "the request ends" } else { "computed again" };
                 write!(f, "request {}: KV from token {from_token} on: {reason}: {consequence}", seq.get())

@@ -8,6 +8,7 @@ use kvblock::{
     BlockId, BlockTable, HashChain, KvCache, KvCacheConfig, LengthLimits, SeqContent, SeqId, SlotRequest,
 };
 use models::batch::{Phase, Sample, Slice, StepOutput};
+use models::kernel::sample::NOT_FINITE;
 use models::sampling::Sampler;
 use models::{Attended, Decoder};
 use scheduler::AdmitError;
@@ -157,8 +158,8 @@ impl<'d> Sequence<'d> {
     /// Computes the next `rows` of the appended tokens.
     ///
     /// # Errors
-    /// If nothing has been appended, a token is outside the vocabulary, the cache is too small, or the device
-    /// fails.
+    /// If nothing has been appended, a token is outside the vocabulary, the cache is too small, logits are not
+    /// finite, or the device fails.
     pub fn step(&mut self, rows: usize, ask: Ask<'_>) -> Result<StepOutput, Error> {
         if rows == 0 || rows > self.pending() {
             return Err(AdmitError::EmptyPrompt.into());
@@ -186,6 +187,9 @@ impl<'d> Sequence<'d> {
         };
         let samples: Vec<Sample<'_>> = ask.draw.iter().map(|s| s.sample(0, first + count, None)).collect();
         let output = self.decoder.step(&[slice], &samples)?;
+        if !is_finite(&output) {
+            return Err(self.discard(end));
+        }
         self.computed = end;
         count_accesses(&mut self.access, &output.attended);
         self.save(first..first + count)?;
@@ -199,6 +203,13 @@ impl<'d> Sequence<'d> {
         let blocks: Vec<_> =
             tiers.filled(positions).map(|block| (chain.hashes()[block], table[block])).collect();
         Ok(tiers.save(self.decoder, &blocks)?)
+    }
+
+    /// Takes the blocks of a sequence with logits that are not finite out of the tiers.
+    fn discard(&mut self, tokens: usize) -> Error {
+        let Some((tiers, chain)) = &mut self.saving else { return Error::NonFinite { tokens } };
+        let forgotten = tiers.forget(self.decoder, chain.hashes());
+        forgotten.map_or_else(Error::from, |()| Error::NonFinite { tokens })
     }
 
     /// Waits until all blocks are saved or have failed.
@@ -249,6 +260,12 @@ impl<'d> Sequence<'d> {
     pub fn kv_use(&self) -> BTreeMap<String, KvUse> {
         usage::kv_use(self.decoder.kv().plan(), &self.used.most)
     }
+}
+
+/// Whether everything that a step made of its logits is finite.
+fn is_finite(output: &StepOutput) -> bool {
+    let floats = || output.nll.iter().chain(&output.logits);
+    !output.sampled.contains(&NOT_FINITE) && floats().all(|value| value.is_finite())
 }
 
 /// Counts the blocks that a slice attended to under a sparse policy.

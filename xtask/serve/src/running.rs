@@ -114,10 +114,10 @@ fn lost(event: &Event) -> Option<ApiError> {
     match reason {
         FinishReason::Deadline => Some(ApiError::timeout()),
         FinishReason::Cancelled => Some(ApiError::ending()),
-        FinishReason::NothingAllowed => {
-            Some(ApiError::internal("the constraint on the output leaves no token"))
+        FinishReason::NonFinite { step } => {
+            let request = event.request().get();
+            Some(ApiError::internal(format!("non-finite logits in step {step} of request {request}")))
         }
-        FinishReason::Failed => Some(ApiError::internal("KV could not be read, or tokens not decoded")),
-        _ => None,
+        reason => reason.error().map(ApiError::internal),
     }
 }

@@ -112,7 +112,13 @@ impl Engine {
     /// Computes a step and lets the sequences follow the surviving hypotheses.
     fn search_step(&mut self, plan: &StepPlan, search: &mut Search) -> Result<(), Error> {
         let output = self.compute(plan, true)?;
-        self.save(plan)?;
+        let bad = self.discard_non_finite(plan, &output)?;
+        if let Some(slice) = plan.slices.iter().find(|slice| bad.contains(&slice.seq)) {
+            let tokens = slice.end() as usize;
+            self.abandon(plan);
+            return Err(Error::NonFinite { tokens });
+        }
+        self.save(plan, &bad)?;
         let rows: Vec<SeqId> = plan.sample_rows.iter().map(|row| row.seq).collect();
         if rows.is_empty() {
             self.scheduler.complete(plan, &[]);

@@ -1,5 +1,6 @@
 //! The device side of a step.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use kvblock::{BlockId, SeqId};
@@ -101,10 +102,11 @@ impl Engine {
         Ok(failed.into_iter().flat_map(|seq| self.end(seq, scheduler::FinishReason::Failed)).collect())
     }
 
-    /// Saves the blocks that a step filled.
-    pub(super) fn save(&mut self, plan: &StepPlan) -> Result<(), Error> {
+    /// Saves the blocks that a step filled, but for those of some sequences.
+    pub(super) fn save(&mut self, plan: &StepPlan, without: &BTreeSet<SeqId>) -> Result<(), Error> {
         let Some(tiers) = &mut self.tiers else { return Ok(()) };
-        let filled = plan.slices.iter().flat_map(|slice| {
+        let kept = plan.slices.iter().filter(|slice| !without.contains(&slice.seq));
+        let filled = kept.flat_map(|slice| {
             let hashes = self.scheduler.block_hashes(slice.seq);
             let table = self.scheduler.block_table(slice.seq, tiers::GROUP);
             tiers.filled(slice.start..slice.end()).map(|block| (hashes[block], table[block]))

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use kvblock::SeqId;
 use models::batch::StepOutput;
+use models::kernel::sample::NOT_FINITE;
 use models::sampling::{LogProbs, Sampler};
 use models::{Attended, Tokenizer};
 use scheduler::{Slice, StepPlan};
@@ -112,7 +113,7 @@ impl Engine {
             let first = live.prompt_scored.max(targets.start);
             let of_slice = all.by_ref().take(targets.len());
             let log_probs: Vec<LogProbs> = of_slice.skip((first - targets.start) as usize).collect();
-            if !log_probs.is_empty() {
+            if !log_probs.is_empty() && live.reason.is_none() {
                 live.prompt_scored = targets.end;
                 events.push(Event::Prompt(PromptLogProbs { seq: slice.seq, first, log_probs }));
             }
@@ -158,8 +159,8 @@ impl Engine {
     pub(super) fn retire(&mut self, done: scheduler::Finished) -> Event {
         let live = self.live.remove(&done.seq).expect("a sequence ends once");
         let mut output = done.output().to_vec();
-        if live.reason == Some(FinishReason::NothingAllowed) {
-            // The last token was drawn without the mask.
+        if live.reason == Some(FinishReason::NothingAllowed) || output.last() == Some(&NOT_FINITE) {
+            // The last token was drawn without the mask, or is none.
             output.pop();
         }
         let reason = live.reason.unwrap_or_else(|| match done.reason {

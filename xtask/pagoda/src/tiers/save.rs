@@ -73,6 +73,25 @@ impl Tiers {
         Ok(())
     }
 
+    /// Removes blocks that turned out to be wrong from the tiers, whoever saved them.
+    ///
+    /// # Errors
+    /// Errors of the device. Failures of tiers are told.
+    pub(crate) fn forget(&mut self, decoder: &Decoder, hashes: &[BlockHash]) -> Result<(), ModelError> {
+        // Writes that are under way would come after the removal.
+        self.settle(decoder)?;
+        for hash in hashes {
+            if let Some(bytes) = self.loader.take(*hash) {
+                self.loader.give_back(bytes);
+            }
+            if let Err(error) = self.stack.remove(*hash) {
+                self.tell("removing blocks", &error);
+                break;
+            }
+        }
+        Ok(())
+    }
+
     fn write(&mut self, hashes: Vec<BlockHash>, contents: Vec<Vec<u32>>) -> Option<Task> {
         let bytes = |block: &Vec<u32>| Arc::from(bytemuck::cast_slice::<u32, u8>(block));
         let blocks: Vec<(BlockHash, Arc<[u8]>)> =

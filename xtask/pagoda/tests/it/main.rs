@@ -2,6 +2,9 @@
 
 mod examples;
 mod handle;
+mod non_finite;
+mod poison;
+mod poisoned;
 mod sampling;
 mod sequence;
 mod text;

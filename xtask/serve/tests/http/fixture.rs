@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::thread;
 
@@ -68,6 +68,11 @@ static FOLDER: LazyLock<TempDir> = LazyLock::new(|| {
     write("tokenizer_config.json", &json!({ "eos_token": END, "chat_template": TEMPLATE }));
     folder
 });
+
+/// Files of the model of all tests.
+pub(crate) fn model_folder() -> &'static Path {
+    FOLDER.path()
+}
 
 /// The model of all tests.
 pub(crate) static MODEL: LazyLock<Arc<Model>> = LazyLock::new(|| Arc::new(open_model()));

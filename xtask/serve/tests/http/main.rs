@@ -14,6 +14,7 @@ mod keys;
 mod load;
 mod metrics;
 mod mount;
+mod non_finite;
 mod openai;
 mod openapi;
 mod pace;
