@@ -1,23 +1,22 @@
 //! Chat templates: Jinja programs that checkpoints carry, with the semantics that Hugging Face gives them.
 
+mod bounded;
+
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use minijinja::{
     Environment, Error, ErrorKind, Value, context,
     syntax::SyntaxConfig,
     value::{Kwargs, Serde},
 };
-use minijinja_contrib::pycompat::unknown_method_callback;
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
 
 use crate::{Gguf, GgufError, Tokenizer};
 
 const NAME: &str = "chat_template";
-
-/// Instructions that one rendering may take: far more than any conversation needs, yet it ends.
-const FUEL: u64 = 10_000_000;
 
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -91,7 +90,9 @@ fn break_texts(value: &mut Json, tokenizer: &Tokenizer) {
 /// A compiled chat template and the tokens that it refers to.
 #[derive(Clone, Debug)]
 pub struct ChatTemplate {
-    environment: Environment<'static>,
+    environment: Arc<Environment<'static>>,
+    source: Arc<str>,
+    syntax: SyntaxConfig,
     bos_token: String,
     eos_token: String,
 }
@@ -106,14 +107,18 @@ impl ChatTemplate {
         let mut environment = Environment::new();
         let syntax =
             SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(template)?;
-        environment.set_syntax(syntax);
-        environment.set_fuel(Some(FUEL));
-        environment.set_unknown_method_callback(unknown_method_callback);
+        environment.set_syntax(syntax.clone());
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", strftime_now);
-        environment.add_filter("tojson", to_json);
-        environment.add_template_owned(NAME, source.to_owned()).map_err(template)?;
-        Ok(Self { environment, bos_token: bos_token.to_owned(), eos_token: eos_token.to_owned() })
+        bounded::compile((NAME, source), &syntax).map_err(template)?;
+        let (environment, source) = (Arc::new(environment), Arc::from(source));
+        Ok(Self {
+            environment,
+            source,
+            syntax,
+            bos_token: bos_token.to_owned(),
+            eos_token: eos_token.to_owned(),
+        })
     }
 
     /// The template in the metadata of `file`, if there is one.
@@ -193,9 +198,9 @@ impl ChatTemplate {
     }
 
     fn render_with(&self, variables: Value) -> Result<String, ChatError> {
-        let template = self.environment.get_template(NAME).expect("compiled by new");
         let context = context! { bos_token => &self.bos_token, eos_token => &self.eos_token, ..variables };
-        template.render(context).map_err(|source| ChatError::Render { source })
+        let rendered = bounded::render(&self.environment, (NAME, &self.source), &self.syntax, context);
+        rendered.map_err(|source| ChatError::Render { source })
     }
 }
 
@@ -210,20 +215,18 @@ fn strftime_now(format: &str) -> Result<String, Error> {
 }
 
 /// `json.dumps` of Python without its escapes for other scripts; the filter of Jinja would escape for HTML.
-fn to_json(value: Value, options: Kwargs) -> Result<Value, Error> {
+fn write_json(value: &Value, options: &Kwargs, out: &mut impl std::io::Write) -> Result<(), Error> {
     let indent: Option<usize> = options.get("indent")?;
     options.assert_all_used()?;
-    let mut out = Vec::new();
     let result = match indent {
         Some(width) => {
             let indent = vec![b' '; width.min(64)];
             let pretty = serde_json::ser::PrettyFormatter::with_indent(&indent);
-            value.serialize(&mut serde_json::Serializer::with_formatter(&mut out, pretty))
+            value.serialize(&mut serde_json::Serializer::with_formatter(out, pretty))
         }
-        None => value.serialize(&mut serde_json::Serializer::with_formatter(&mut out, PythonCompact)),
+        None => value.serialize(&mut serde_json::Serializer::with_formatter(out, PythonCompact)),
     };
-    result.map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))?;
-    Ok(Value::from(String::from_utf8(out).expect("serde_json writes UTF-8")))
+    result.map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
 }
 
 /// One line with a space after each comma and colon, as Python writes it.

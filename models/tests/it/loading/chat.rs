@@ -4,6 +4,7 @@ use insta::assert_snapshot;
 use models::{ChatTemplate, Conversation, Message};
 use serde_json::{Value, json};
 
+use super::alloc;
 use super::smollm2::tokenizer;
 
 fn render(source: &str, messages: &[Message]) -> Result<String, String> {
@@ -161,5 +162,65 @@ fn the_bytes_of_tokens_make_up_their_text() {
         tokenizer.is_control(end)
             && !tokenizer.is_control(ids[0])
             && tokenizer.token_bytes(u32::MAX).is_none()
+    );
+}
+
+/// Templates are programs of whoever made the checkpoint: what they make has a limit, and a conversation is far below it.
+#[test]
+fn templates_that_ask_for_more_memory_than_there_is_are_errors() {
+    let grown = |first: &str, body: &str| {
+        let set = format!("{{% set ns = namespace(x={first}) %}}");
+        set + "{% for i in range(60) %}" + body + "{% endfor %}{{ ns.x | length }}"
+    };
+    let doubled = |body: &str| grown("'0123456789'", body);
+    // Of large texts, so that few of them are too many.
+    let nested = grown("'0123456789' * 1000000", "{% set ns.x = [ns.x, ns.x] %}");
+    let sources = [
+        doubled("{% set ns.x = ns.x ~ ns.x %}"),
+        doubled("{% set ns.x = ns.x + ns.x %}"),
+        doubled("{% set ns.x = ns.x * 2 %}"),
+        doubled("{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}"),
+        doubled("{% set ns.x = ns.x.replace('0', ns.x) %}"),
+        doubled("{% set ns.x = [ns.x, ns.x] | join %}"),
+        doubled("{% set ns.x = [ns.x, ns.x] | join(ns.x) %}"),
+        doubled("{% set ns.x = ''.join([ns.x, ns.x]) %}"),
+        doubled("{% set ns.x = '%s%s' | format(ns.x, ns.x) %}"),
+        doubled("{% set ns.x = [ns.x, ns.x] | map('replace', '0', ns.x) | join %}"),
+        nested.clone() + "{{ ns.x }}",
+        nested.clone() + "{{ ns.x | tojson }}",
+        nested.clone() + "{{ ns.x | string | length }}",
+        nested.clone() + "{{ ns.x | upper | length }}",
+        "{{ '%999999999999d' | format(1) }}".into(),
+        "{{ '%*d' | format(9999999999, 1) }}".into(),
+        "{{ ['%9999999999d'] | map('format', 1) | join }}".into(),
+        "{{ 'x' | indent(9999999999, true) }}".into(),
+        "{% for i in range(99999) %}{% for i in range(99999) %}".to_owned()
+            + &"text".repeat(1000)
+            + "{% endfor %}{% endfor %}",
+    ];
+    for source in sources {
+        let (rendered, largest) = alloc::largest(|| render(&source, &conversation()));
+        let refused = rendered.unwrap_err();
+        assert!(
+            refused.contains("need more than") || refused.contains("too large") || refused.contains("fuel"),
+            "{source}: {refused}"
+        );
+        assert!(largest <= 1 << 31, "{source}: {largest} bytes at once");
+    }
+    let long = "a sentence of a long conversation. ".repeat(30_000);
+    let messages: Vec<Message> = (0..20).map(|_| Message::new("user", &*long)).collect();
+    let joined = "{% set ns = namespace(t='') %}{% for m in messages %}{% set ns.t = ns.t ~ m.content %}{% endfor %}{{ ns.t }}";
+    assert_eq!(render(joined, &messages).unwrap().len(), 20 * long.len());
+}
+
+#[test]
+fn operators_do_as_before() {
+    let source = "{{ 1 + 2 }} {{ 'a' + 'b' }} {{ [1] + [2] }} {{ 3 * 4 }} {{ 'ab' * 2 }} {{ 1.5 * 2 }} {{ [0, 1, 2, 3][1:3] }} \
+        {{ 'hello'[::-1] }} {{ 'hello'[1:] }} {{ 1 ~ none ~ 'x' }} {{ [1] * 2 }}{% block b %} {{ 'c' ~ 'd' }}{% endblock %}";
+    assert_eq!(render(source, &[]).unwrap(), "3 ab [1, 2] 12 abab 3.0 [1, 2] olleh ello 1Nonex [1, 1] cd");
+    assert!(
+        render("{{ 'a' + 1 }}", &[]).unwrap_err().contains("unsupported"),
+        "{:?}",
+        render("{{ 'a' + 1 }}", &[])
     );
 }
