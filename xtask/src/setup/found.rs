@@ -281,7 +281,7 @@ fn python(host: &Host) -> Option<Python> {
     let probe = |&command: &&str| {
         let version = first_line(host, command, &["--version"])?;
         version.starts_with("Python 3.").then_some(())?;
-        let pip = first_line(host, command, &["-m", "pip", "--version"]);
+        let pip = first_line(host, command, &["-I", "-m", "pip", "--version"]);
         let pip = pip.map(|line| line.split(" from ").next().unwrap_or_default().to_string());
         Some(Python { command: command.to_string(), version, pip })
     };
@@ -292,7 +292,12 @@ fn python(host: &Host) -> Option<Python> {
 /// The first line that a program prints; none if it cannot be run or fails.
 fn first_line(host: &Host, program: &str, args: &[&str]) -> Option<String> {
     let program = if cfg!(windows) { PathBuf::from(program) } else { host.on_search_path(program)? };
-    let output = Command::new(program).args(args).output().ok().filter(|output| output.status.success())?;
+    let output = Command::new(program)
+        .args(args)
+        .current_dir(env::temp_dir())
+        .output()
+        .ok()
+        .filter(|output| output.status.success())?;
     String::from_utf8(output.stdout).ok()?.lines().next().map(str::to_string)
 }
 

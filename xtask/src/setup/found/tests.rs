@@ -137,7 +137,7 @@ mod programs {
     }
 
     const PYTHON: &str = "[ \"$1\" = --version ] && echo Python 3.11.2 && exit";
-    const PIP: &str = "[ \"$1 $2\" = '-m pip' ] && echo pip 23.0.1 from somewhere && exit\nexit 1";
+    const PIP: &str = "[ \"$1 $2 $3\" = '-I -m pip' ] && echo pip 23.0.1 from somewhere && exit\nexit 1";
 
     fn python_on(root: &TempDir) -> Option<Python> {
         python(&host(root, &[("PATH", "/sbin:/bin")]))
