@@ -165,13 +165,14 @@ pub struct GenerateArgs {
     pub max_tokens: u32,
 
     /// Samples per prompt; they share the prompt's KV blocks
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    #[arg(allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=pagoda::MAX_SEQUENCES as i64))]
     pub n: u32,
 
     /// Search with N beams instead of sampling and print the N best by log probability divided by length, one
     /// prompt after another; beams share KV blocks
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=pagoda::MAX_SEQUENCES as i64))]
     #[arg(conflicts_with_all = ["n", "stop", "temperature", "top_k", "top_p", "min_p", "seed"])]
     pub beams: Option<u32>,
 

@@ -1,10 +1,12 @@
-//! Ctrl-C: the first one asks the running command to finish its step and report what it has; the second one
-//! ends the process at once.
+//! Ctrl-C, and the signals by which systems end processes: the first one asks the running command to finish its step and
+//! report what it has; the second one ends the process at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
+#[cfg(unix)]
+use signal_hook::{consts, flag};
 
 /// Exit code of a process that Ctrl-C ended: 128 + SIGINT, by the convention of shells.
 pub const EXIT_INTERRUPTED: u8 = 130;
@@ -28,7 +30,7 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Listens for Ctrl-C from now on.
+    /// Listens for Ctrl-C, and on Unix for SIGTERM and SIGHUP, from now on.
     ///
     /// # Errors
     ///
@@ -43,7 +45,20 @@ impl Interrupt {
             eprintln!("\nstopping after this step; press Ctrl-C again to stop at once");
         })
         .context("Ctrl-C cannot be listened for")?;
+        #[cfg(unix)]
+        interrupt.listen_to_termination().context("SIGTERM cannot be listened for")?;
         Ok(interrupt)
+    }
+
+    /// Treats the signals by which systems end processes like Ctrl-C.
+    #[cfg(unix)]
+    fn listen_to_termination(&self) -> std::io::Result<()> {
+        for signal in [consts::SIGTERM, consts::SIGHUP] {
+            // Handlers run in the order of their registration: the second signal finds what the first has left.
+            flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&self.requested))?;
+            flag::register(signal, Arc::clone(&self.requested))?;
+        }
+        Ok(())
     }
 
     /// Whether the command should stop. Loops check this between two steps.

@@ -3,12 +3,15 @@
 //! [`plan`] decides what to do from what was found, and is pure; [`ensure()`] carries the plan out.
 
 use std::env;
-use std::io;
+use std::io::{self, IsTerminal as _};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 
+use consent::Consent;
+
+mod consent;
 mod found;
 
 pub use found::{Driver, Found, Host, Platform, Python, Vulkan};
@@ -42,7 +45,7 @@ pub struct Requirement {
     pub brew: &'static [&'static str],
     /// Purpose of the requirement.
     pub reason: &'static str,
-    /// Whether it is there.
+    /// Whether the host has the requirement.
     pub met: fn(&Found) -> bool,
 }
 
@@ -127,10 +130,9 @@ pub fn plan(found: &Found, needs: &[Need]) -> Plan {
             "{variable} is set and names no usable Vulkan driver: unset it, or name the manifest of a driver"
         )),
         (Platform::Debian { root: true }, _) => Remedy::RunApt,
-        (Platform::Debian { root: false }, _) => Remedy::Print(format!(
-            "sudo sh -c 'apt-get update && apt-get install -y --no-install-recommends {}'",
-            packages.join(" ")
-        )),
+        (Platform::Debian { root: false }, _) => {
+            Remedy::Print(format!("sudo sh -c '{}'", apt_command(&packages)))
+        }
         (Platform::OtherLinux, _) => Remedy::Advise(format!(
             "install what your distribution offers in place of the Debian packages {}",
             packages.join(" ")
@@ -144,8 +146,8 @@ pub fn plan(found: &Found, needs: &[Need]) -> Plan {
     Plan { missing, packages, remedy }
 }
 
-/// Makes sure that `needs` are met: installs what is missing if this process may, and otherwise fails with
-/// the one command to run. No GPU is required with `ATTN_GPU=skip`. Reports what it does on stderr. Returns
+/// Makes sure that `needs` are met: installs what is missing if this process may and `PAGODA_INSTALL` lets it, and
+/// otherwise fails with the one command to run. No GPU is required with `ATTN_GPU=skip`. Reports what it does on stderr. Returns
 /// what the machine has afterwards.
 ///
 /// # Errors
@@ -163,13 +165,25 @@ pub fn ensure(needs: &[Need]) -> Result<Found> {
         Remedy::Advise(advice) => bail!("missing: {missing}; {advice}"),
         Remedy::RunApt => {}
     }
-    eprintln!("missing: {missing}; installing {}", plan.packages.join(" "));
+    let command = apt_command(&plan.packages);
+    let may = match Consent::of(|name| env::var(name).ok(), io::stdin().is_terminal())? {
+        Consent::Yes => true,
+        Consent::Ask => consent::ask(&missing, &command, &mut io::stdin().lock())?,
+        Consent::Never => false,
+    };
+    ensure!(may, "missing: {missing}; to install, run\n  {command}");
+    eprintln!("missing: {missing}; running {command}");
     apt_get(&["update"])?;
     apt_get(&[&["install", "-y", "--no-install-recommends"], plan.packages.as_slice()].concat())?;
     let found = Found::on_this_machine(&needs);
     let still_missing = self::plan(&found, &needs).missing;
     ensure!(still_missing.is_empty(), "still missing after the installation: {}", still_missing.join(", "));
     Ok(found)
+}
+
+/// Command that installs packages on Debian and Ubuntu.
+fn apt_command(packages: &[&str]) -> String {
+    format!("apt-get update && apt-get install -y --no-install-recommends {}", packages.join(" "))
 }
 
 /// Runs apt-get non-interactively; its output goes to stderr, because stdout is for results. Waits for other
