@@ -5,8 +5,12 @@ mod conformance;
 #[cfg(feature = "disk")]
 mod disk;
 mod examples;
+#[cfg(feature = "disk")]
+mod mutated;
 mod pure;
 #[cfg(feature = "remote")]
 mod remote;
 #[cfg(feature = "s3")]
 mod s3;
+#[cfg(feature = "disk")]
+mod simulation;
