@@ -10,6 +10,7 @@ mod fetch;
 mod gguf;
 mod gguf_writer;
 mod hostile;
+mod mutated;
 mod published;
 mod quantized;
 mod rope;

@@ -37,7 +37,7 @@ fn values() -> Vec<Value> {
 }
 
 /// Uses what a configuration says as loading does.
-fn use_sizes(config: &DecoderConfig) {
+pub(super) fn use_sizes(config: &DecoderConfig) {
     assert!(config.rope.inv_freq().iter().all(|freq| freq.is_finite()));
     for dtype in [KvDtype::F32, KvDtype::Fp8] {
         let options = KvOptions::new(dtype, 16);
