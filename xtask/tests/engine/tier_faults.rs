@@ -1,5 +1,6 @@
 //! Faults of tiers while the tiny Llama serves: no wrong token, no hang, and somebody is told.
 
+use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -243,22 +244,40 @@ fn an_interrupt_ends_requests_whose_blocks_are_under_way() {
 }
 
 #[test]
+fn sigterm_ends_a_run_as_ctrl_c_does() {
+    let lists = prompts([40; 2]);
+    let folder = tempfile::tempdir().unwrap();
+    let (child, _file) = start_long(&lists, "3000", &["--kv-tiers", &disk(folder.path())]);
+    // Blocks are saved by steps, before which signals are listened for.
+    let slab = folder.path().join("slab-0000.kv");
+    until("blocks are saved", || fs::metadata(&slab).is_ok_and(|slab| slab.len() > 0));
+    signal(&child, "-TERM");
+    let (lines, said) = ended(child, 130);
+    assert_eq!(lines.len(), 2, "{said}");
+    assert!(lines.iter().all(|line| line["finish_reason"] == "abort"), "{lines:?}");
+}
+
+#[test]
 fn a_process_killed_while_it_writes_leaves_whole_blocks() {
     let lists = prompts([300; 4]);
     let plain = serve(&lists, &["--block-size", "4"]);
-    let folder = tempfile::tempdir().unwrap();
-    let spec = format!("disk={}:4MiB", folder.path().display());
+    let (folder, shared) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let disk = format!("disk={}:4MiB", folder.path().display());
+    let all = format!("host=1MiB,{disk},remote=file://{}", shared.path().display());
     let slab = folder.path().join("slab-0000.kv");
+    let rounds = env::var("PAGODA_KILL_ROUNDS").map_or(8, |rounds| rounds.parse().unwrap());
     let mut found = 0;
-    for round in 0..8_u64 {
+    for round in 0..rounds {
+        // Long runs also have tiers above and below.
+        let spec = if round < 8 { &disk } else { &all };
         // Another salt fills the disk tier with other blocks each time, and then takes the place of the first ones.
         let salt = round.to_string();
-        let flags = ["--kv-tiers", &spec, "--salt", &salt, "--block-size", "4"];
+        let flags = ["--kv-tiers", spec, "--salt", &salt, "--block-size", "4"];
         let written = || fs::metadata(&slab).and_then(|slab| slab.modified()).ok();
         let before = written();
         let (mut child, _file) = start(&lists, &flags);
         until("blocks are written", || written() != before);
-        std::thread::sleep(Duration::from_millis(round * 3));
+        std::thread::sleep(Duration::from_millis(round * 3 % 101));
         child.kill().unwrap();
         child.wait().unwrap();
         let served = serve(&lists, &flags);
@@ -267,7 +286,7 @@ fn a_process_killed_while_it_writes_leaves_whole_blocks() {
         found += cached(&served).iter().sum::<u64>();
     }
     // How much survives depends on the machine's speed.
-    eprintln!("{found} of {} tokens survived", 8 * 4 * 296);
+    eprintln!("{rounds} kills: {found} of {} tokens survived", rounds * 4 * 296);
 }
 
 #[track_caller]
