@@ -11,6 +11,8 @@ use async_openai::types::completions::CreateCompletionRequestArgs;
 use crate::fixture::{block_on, shared};
 
 fn client() -> Client<OpenAIConfig> {
+    // An error only tells that it was chosen.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let base = format!("http://{}/v1", shared().address);
     Client::with_config(OpenAIConfig::new().with_api_base(base).with_api_key("any"))
 }
