@@ -44,8 +44,9 @@ impl RemoteTier {
             #[cfg(feature = "s3")]
             RemoteSpec::S3 { bucket, prefix } => {
                 choose_cryptography();
-                // Sets the HTTP client of the process, unless the program has set one.
-                opendal::install_default();
+                // Sets the HTTP client of OpenDAL, unless the program has set one.
+                let client = opendal_http_transport_reqwest::ReqwestTransport::default();
+                opendal::HttpTransporter::install_default(client);
                 operator(services::S3::default().bucket(bucket).root(&format!("/{prefix}")), &config)?
             }
             #[cfg(not(feature = "s3"))]
