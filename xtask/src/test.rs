@@ -81,7 +81,7 @@ fn cargo_args(extra: &[OsString]) -> Vec<OsString> {
     };
     let mut for_cargo = extra.iter().take_while(|arg| *arg != "--");
     let scope: &[&str] =
-        if for_cargo.any(names_package) { &[] } else { &["--workspace", "--features", "xtask/s3,xtask/tls"] };
+        if for_cargo.any(names_package) { &[] } else { &["--workspace", "--features", FEATURES] };
     let fixed = ["test"].iter().chain(scope).map(OsString::from);
     fixed.chain(extra.iter().cloned()).collect()
 }
