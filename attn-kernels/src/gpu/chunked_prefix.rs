@@ -50,7 +50,7 @@ impl PrefixPass {
     /// tables from those of the sequences.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Errors of the device.
     pub fn new(
         gpu: &Gpu,
         pass: &mut Pass,

@@ -79,7 +79,7 @@ impl Decoder {
     /// Turns on or off that steps hand back what their routers and indexers chose.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Errors of the device.
     pub fn trace_choices(&mut self, on: bool) -> Result<(), ModelError> {
         self.choices = if on { Some(Choices::new(&self.gpu)?) } else { None };
         Ok(())
@@ -94,7 +94,7 @@ impl Decoder {
     /// Traffic between slots and host so far; `None` where no selected blocks are fetched.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Errors of the device.
     pub fn page_traffic(&self) -> Result<Option<PageTraffic>, ModelError> {
         self.keys.pages().map(|pages| pages.traffic(&self.gpu)).transpose()
     }
@@ -104,7 +104,7 @@ impl Decoder {
     /// adapter has no timestamps.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Errors of the device.
     pub fn fetch_cost(&self) -> Result<Option<FetchCost>, ModelError> {
         let Self { gpu, config, kv, ops, activations: act, weights, .. } = self;
         let Some(pages) = self.keys.pages() else { return Ok(None) };
@@ -129,7 +129,7 @@ impl Decoder {
     /// source.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Errors of the device.
     pub fn copy_blocks(&mut self, pairs: &[(BlockId, BlockId)]) -> Result<(), ModelError> {
         self.forget(pairs.iter().map(|(_, to)| to.get()));
         self.blocks().copy(pairs)
@@ -138,7 +138,7 @@ impl Decoder {
     /// Contents of blocks, as [`write_block`](Self::write_block) takes them: a page of every buffer of the cache.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Errors of the device.
     pub fn read_blocks(&self, blocks: &[BlockId]) -> Result<Vec<Vec<u32>>, ModelError> {
         self.blocks().read(blocks)
     }
@@ -146,7 +146,7 @@ impl Decoder {
     /// Begins to read blocks as they are after the steps so far; later steps may overwrite them.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Errors of the device.
     ///
     /// # Panics
     /// When there are more than [`BlockRead::MAX_BLOCKS`] blocks.
@@ -157,7 +157,7 @@ impl Decoder {
     /// Contents of the blocks of a read, in its order.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Errors of the device.
     pub fn finish_read(&self, read: BlockRead) -> Result<Vec<Vec<u32>>, ModelError> {
         self.blocks().finish_read(read)
     }
@@ -165,7 +165,7 @@ impl Decoder {
     /// Writes what [`read_blocks`](Self::read_blocks) read of a block into another, before the next step.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Errors of the device.
     ///
     /// # Panics
     /// When `contents` is not a block of this cache.

@@ -1,8 +1,7 @@
 //! Quantised weights as Hugging Face checkpoints publish them: a matrix in several tensors, which become one of the
 //! engine's types.
 //!
-//! Where a type of [`Dtype`] holds the same numbers, codes and scales move there as they are. Else they are multiplied out,
-//! once, and
+//! Codes and scales stay as they are if a type of [`Dtype`] holds the same numbers. Otherwise they are multiplied once and
 //! rounded to f16:
 //!
 //! | published | becomes |

@@ -17,7 +17,7 @@ const INDEX: &str = "model.safetensors.index.json";
 
 /// The open safetensors files of a checkpoint.
 ///
-/// Of models that see or hear too it has the tensors of the text model, by the names they have in a model of text alone.
+/// A model that also sees or hears shows the tensors of its text model alone, by the names that a text model gives them.
 ///
 /// gpt-oss stores an MXFP4 weight as two `U8` tensors, `NAME_blocks` `[.., n, 16]` and `NAME_scales` `[.., n]`.
 /// [`get`](WeightSource::get) of `NAME` gives one [`Dtype::MXFP4`] tensor `[.., 32 n]` in ggml's block layout; it is

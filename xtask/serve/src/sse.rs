@@ -24,7 +24,7 @@ pub(crate) trait Frames: Send + Unpin + 'static {
     /// Adds what an event of a prompt is worth.
     ///
     /// # Errors
-    /// What ends the stream.
+    /// The error with which the stream ends.
     fn event(&mut self, prompt: usize, event: Event, out: &mut Out) -> Result<(), ApiError>;
 
     /// Ends a stream that went well.

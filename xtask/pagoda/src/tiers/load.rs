@@ -127,7 +127,7 @@ impl Tiers {
     /// must end because their blocks could not be read.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Errors of the device.
     pub(crate) fn arrive(
         &mut self,
         scheduler: &mut Scheduler,
