@@ -285,6 +285,7 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     use kernel::hash_codes::{self, HashSource};
     use kernel::index_logits::{self, IndexKeys};
     use kernel::top_k::{self, Output, Transform};
+    use kernel::v4_compress::EntryShape;
     use kernel::{index_logits_coop, top_k_long, top_k_peaks, top_k_transform};
     let baseline = |part: &str, variant| NamedVariant::new(part, Level::Baseline, variant);
     let mut all = Vec::new();
@@ -343,8 +344,10 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     for (dtype, shape) in types {
         all.push(baseline(dtype, kernel::nsa_probs::variant(shape, 32, 16)));
     }
-    all.push(baseline("c4", kernel::v4_compress::variant(512, 64, true)));
-    all.push(baseline("c128", kernel::v4_compress::variant(512, 64, false)));
+    for (part, windows) in [("c4", 2), ("c128", 1)] {
+        let entries = EntryShape { dim: 512, rope: 64, windows };
+        all.push(baseline(part, kernel::v4_compress::variant(&entries)));
+    }
     let published = IndexKeys::Fp8 { head_dim: 128, page: 64 };
     all.push(baseline("fp8", index_logits::variant(&published)));
     let f16 = IndexKeys::Cached(KvShape { num_kv_heads: 1, ..types[0].1 });

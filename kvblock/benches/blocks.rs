@@ -57,7 +57,7 @@ fn prompt(len: u32) -> Vec<TokenId> {
 
 fn cache(num_blocks: u32, max_model_len: u32, hash_algorithm: HashAlgorithm) -> KvCache {
     let spec = KvCacheSpec::new(AttentionKind::FULL, BLOCK, 8, 128, KvDtype::F16);
-    let limits = LengthLimits { max_model_len, max_batched_tokens: max_model_len };
+    let limits = LengthLimits::new(max_model_len);
     let config = KvCacheConfig::uniform(num_blocks, spec, 1, limits).hash_algorithm(hash_algorithm);
     KvCache::new(&config).expect("a valid configuration")
 }

@@ -32,7 +32,7 @@ impl Engine {
     pub(crate) fn new() -> Result<Self, Box<dyn Error>> {
         let block_size = BlockSize::new(BLOCK).ok_or("block sizes are powers of two")?;
         let spec = KvCacheSpec::new(AttentionKind::FULL, block_size, 1, 8, KvDtype::F16);
-        let limits = LengthLimits { max_model_len: 32, max_batched_tokens: 32 };
+        let limits = LengthLimits::new(32);
         let cache = KvCache::new(&KvCacheConfig::uniform(NUM_BLOCKS, spec, 1, limits))?;
         Ok(Self { cache, slots: vec![0; (NUM_BLOCKS * BLOCK) as usize], next: 0 })
     }

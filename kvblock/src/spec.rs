@@ -122,11 +122,32 @@ pub struct KvCacheSpec {
 /// The lengths that bound how much of a cache one sequence can hold at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
+#[non_exhaustive]
 pub struct LengthLimits {
     /// Longest sequence in tokens, prompt and output together.
     pub max_model_len: u32,
     /// Maximum number of tokens that one step computes.
     pub max_batched_tokens: u32,
+}
+
+impl LengthLimits {
+    /// Sequences of up to `max_model_len` tokens, each of which one step may compute whole.
+    #[must_use]
+    pub const fn new(max_model_len: u32) -> Self {
+        Self { max_model_len, max_batched_tokens: max_model_len }
+    }
+
+    /// Sets the tokens of the longest sequence.
+    #[must_use]
+    pub const fn max_model_len(self, tokens: u32) -> Self {
+        Self { max_model_len: tokens, ..self }
+    }
+
+    /// Sets the maximum number of tokens that one step computes.
+    #[must_use]
+    pub const fn max_batched_tokens(self, tokens: u32) -> Self {
+        Self { max_batched_tokens: tokens, ..self }
+    }
 }
 
 impl KvCacheSpec {

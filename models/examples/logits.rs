@@ -41,7 +41,7 @@ pub(crate) fn logits(checkpoint: &Checkpoint, ids: &[u32]) -> Result<Vec<f32>, B
     let mut decoder = Decoder::load(&gpu, &checkpoint.config()?, checkpoint.weights(), &options)?;
 
     // Blocks of the pool for the prompt, by group of layers: in some models windows and full attention have their own.
-    let limits = LengthLimits { max_model_len: MAX_TOKENS, max_batched_tokens: MAX_TOKENS };
+    let limits = LengthLimits::new(MAX_TOKENS);
     let groups = decoder.kv().plan().layout.groups.clone();
     let config = KvCacheConfig::new(decoder.kv().num_blocks(), groups, limits);
     let mut cache = KvCache::new(&config.caching(false))?;

@@ -20,7 +20,7 @@ pub use self::{
     layer::{BlockNorms, Gate, LayerConfig, Mlp, QkNorm, Reach, Temperature},
     moe::{Activation, ExpertPacking, MoeConfig, Router, Score},
     plain::Sizes,
-    rope::{Rope, RopeScaling},
+    rope::{Pairing, Rope, RopeScaling},
 };
 
 /// Shape and constants of a decoder-only transformer. Every value has been validated.
@@ -162,7 +162,7 @@ impl DecoderConfig {
         self.rope.validate()?;
         if let Some(rope) = &self.window_rope {
             rope.validate()?;
-            if (rope.rotary_dims, rope.interleaved) != (rotary, self.rope.interleaved) {
+            if (rope.rotary_dims, rope.pairing) != (rotary, self.rope.pairing) {
                 return invalid("rotary dims of windows", rope.rotary_dims, "those of all layers");
             }
         }

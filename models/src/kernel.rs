@@ -34,9 +34,25 @@ use attn_kernels::source::Modules;
 use attn_kernels::{Kernel, Level, NamedVariant};
 
 use crate::pack::Format;
-use crate::{Activation, ExpertPacking, MoeConfig, Router, Score};
+use crate::{Activation, ExpertPacking, MoeConfig, Pairing, Router, Score};
+use hyper_collapse::Reader;
 use matmul::{Epilogue, Tiling};
 use matmul_coop::Activations;
+use moe_route::Choice;
+
+/// Terms of experts beside their matrices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ExpertTerms {
+    /// Experts have biases.
+    pub biased: bool,
+    /// Rows have a weight for each of their experts.
+    pub weighted: bool,
+}
+
+impl ExpertTerms {
+    /// Matrices alone.
+    pub const NONE: Self = Self { biased: false, weighted: false };
+}
 
 macro_rules! modules {
     ($($name:literal),* $(,)?) => {
@@ -166,30 +182,30 @@ pub fn variants() -> Vec<NamedVariant> {
         all.push(named("added", rms_norm::variant(rms_norm::Form::Add, matmul::NORM_LANES, level)));
         all.push(named("rms", norm_heads::variant(norm_heads::Norm::Rms, level)));
         all.push(named("layer", norm_heads::variant(norm_heads::Norm::Layer, level)));
-        all.push(named("block", hyper_collapse::variant(4, false, level)));
-        all.push(named("head", hyper_collapse::variant(4, true, level)));
+        all.push(named("block", hyper_collapse::variant(4, Reader::Block, level)));
+        all.push(named("head", hyper_collapse::variant(4, Reader::Head, level)));
         all.push(named("gather", rms_norm::variant(rms_norm::Form::Gather, matmul::NORM_LANES, level)));
         all.push(named("", norm_halves::variant(level)));
     }
     for (part, dtype) in [("f16", KvDtype::F16), ("f32", KvDtype::F32)] {
         let shape = KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype };
-        all.push(baseline(part, rope_append::variant(&shape, false)));
+        all.push(baseline(part, rope_append::variant(&shape, Pairing::Halves)));
         let keys = KvShape { num_kv_heads: 1, block_size: 64, ..shape };
         all.push(baseline(part, index_write::variant(&keys)));
     }
     for (part, dtype) in [("fp8", KvDtype::Fp8), ("int8", KvDtype::Int8)] {
         let shape = KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype };
-        all.push(baseline(part, rope_append::variant(&shape, false)));
+        all.push(baseline(part, rope_append::variant(&shape, Pairing::Halves)));
     }
     for (part, rows) in [("each", matmul::Rows::Each), ("routed", matmul::Rows::Routed)] {
         all.push(baseline(part, matmul::several(rows, Format::Bf16.module(), sliced(1), blocks)));
     }
     all.extend(mixtures());
-    all.push(baseline("halves", rope::variant(128, false)));
-    all.push(baseline("interleaved", rope::variant(128, true)));
+    all.push(baseline("halves", rope::variant(128, Pairing::Halves)));
+    all.push(baseline("interleaved", rope::variant(128, Pairing::Interleaved)));
     all.extend(
-        [("streams", false), ("first", true)]
-            .map(|(part, first)| baseline(part, hyper_expand::variant(4, first))),
+        [("streams", hyper_expand::Form::Add), ("first", hyper_expand::Form::Begin)]
+            .map(|(part, form)| baseline(part, hyper_expand::variant(4, form))),
     );
     all.push(baseline("", sample::variant(scan_logits::EACH)));
     all.push(baseline("", scan_logits::variant(scan_logits::EACH)));
@@ -257,14 +273,17 @@ fn mixtures() -> Vec<NamedVariant> {
     };
     let swiglu = Activation::LimitedSwiglu { alpha: 1.702, limit: 7.0 };
     vec![
-        named("chosen", moe_route::variant(&moe(128, 4, Score::SoftmaxOfChosen, [1, 1], false), false)),
-        named("softmax", moe_route::variant(&moe(128, 8, Score::Softmax, [1, 1], true), false)),
-        named("groups", moe_route::variant(&moe(256, 8, Score::Sigmoid, [8, 4], true), false)),
-        named("hashed", moe_route::variant(&moe(256, 6, Score::SqrtSoftplus, [1, 1], true), true)),
+        named(
+            "chosen",
+            moe_route::variant(&moe(128, 4, Score::SoftmaxOfChosen, [1, 1], false), Choice::Scores),
+        ),
+        named("softmax", moe_route::variant(&moe(128, 8, Score::Softmax, [1, 1], true), Choice::Scores)),
+        named("groups", moe_route::variant(&moe(256, 8, Score::Sigmoid, [8, 4], true), Choice::Scores)),
+        named("hashed", moe_route::variant(&moe(256, 6, Score::SqrtSoftplus, [1, 1], true), Choice::Table)),
         named("", moe_sort::variant(128)),
-        named("silu", glu::variant(Activation::Silu, false, true)),
-        named("limited", glu::variant(Activation::LimitedSilu { limit: 10.0 }, false, false)),
-        named("swiglu", glu::variant(swiglu, true, false)),
-        named("", moe_combine::variant(4, true, true)),
+        named("silu", glu::variant(Activation::Silu, ExpertTerms { biased: false, weighted: true })),
+        named("limited", glu::variant(Activation::LimitedSilu { limit: 10.0 }, ExpertTerms::NONE)),
+        named("swiglu", glu::variant(swiglu, ExpertTerms { biased: true, weighted: false })),
+        named("", moe_combine::variant(4, ExpertTerms { biased: true, weighted: true })),
     ]
 }

@@ -28,8 +28,8 @@ pub use chat::{ChatError, ChatTemplate, Conversation, Message};
 pub use checkpoint::Checkpoint;
 pub use config::{
     Activation, BlockNorms, CompressedConfig, Compressor, ConfigError, DecoderConfig, ExpertPacking, Family,
-    Gate, HyperConfig, IndexerConfig, LatentConfig, LayerConfig, Mlp, MoeConfig, QkNorm, Reach, Rope,
-    RopeScaling, Router, Score, Sizes, Temperature,
+    Gate, HyperConfig, IndexerConfig, LatentConfig, LayerConfig, Mlp, MoeConfig, Pairing, QkNorm, Reach,
+    Rope, RopeScaling, Router, Score, Sizes, Temperature,
 };
 pub use decoder::{ActivationType, BlockRead, Decoder, DecoderOptions, Size, WeightSizes};
 pub use error::ModelError;

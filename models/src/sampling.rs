@@ -36,11 +36,12 @@ use crate::kernel::top_logits::MAX_TOP;
 /// ```
 /// use models::sampling::Sampling;
 ///
-/// let sampling = Sampling { temperature: 0.7, top_p: 0.95, seed: 7, ..Sampling::default() };
+/// let sampling = Sampling::default().temperature(0.7).top_p(0.95).seed(7);
 /// sampling.check(128_256)?;
 /// # Ok::<(), models::sampling::SamplingError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Sampling {
     /// Divides the logits; 0 is greedy.
     pub temperature: f32,
@@ -66,6 +67,7 @@ pub struct Sampling {
 
 /// Penalties of tokens that occurred before.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Penalties {
     /// Divides positive logits, and multiplies others, of tokens of the prompt and the output; 1 is off.
     pub repetition: f32,
@@ -139,6 +141,66 @@ impl Default for Sampling {
 }
 
 impl Sampling {
+    /// Sets the divisor of the logits; 0 is greedy.
+    #[must_use]
+    pub fn temperature(self, temperature: f32) -> Self {
+        Self { temperature, ..self }
+    }
+
+    /// Sets the number of the likeliest tokens to keep; 0 keeps all.
+    #[must_use]
+    pub fn top_k(self, tokens: u32) -> Self {
+        Self { top_k: tokens, ..self }
+    }
+
+    /// Sets the share of the mass that the kept tokens reach.
+    #[must_use]
+    pub fn top_p(self, share: f32) -> Self {
+        Self { top_p: share, ..self }
+    }
+
+    /// Sets the least probability of a kept token, as a share of the likeliest one's.
+    #[must_use]
+    pub fn min_p(self, share: f32) -> Self {
+        Self { min_p: share, ..self }
+    }
+
+    /// Sets the seed of the noise.
+    #[must_use]
+    pub fn seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
+    /// Sets the penalties of tokens that occurred before.
+    #[must_use]
+    pub fn penalties(self, penalties: Penalties) -> Self {
+        Self { penalties, ..self }
+    }
+
+    /// Sets the addends of the logits of single tokens.
+    #[must_use]
+    pub fn logit_bias(self, bias: LogitBias) -> Self {
+        Self { logit_bias: bias, ..self }
+    }
+
+    /// Sets the number of output tokens before which none of `stop_ids` is drawn.
+    #[must_use]
+    pub fn min_tokens(self, tokens: u32) -> Self {
+        Self { min_tokens: tokens, ..self }
+    }
+
+    /// Sets the tokens that end the request.
+    #[must_use]
+    pub fn stop_ids(self, ids: Vec<u32>) -> Self {
+        Self { stop_ids: ids, ..self }
+    }
+
+    /// Asks for the log-probability of every drawn token, and of the `top` likeliest; `None` for none.
+    #[must_use]
+    pub fn log_probs(self, top: impl Into<Option<u32>>) -> Self {
+        Self { log_probs: top.into(), ..self }
+    }
+
     /// Checks every value, so that a request can be refused before it runs.
     ///
     /// # Errors
@@ -181,6 +243,24 @@ impl Sampling {
 impl Penalties {
     /// No penalties.
     pub const OFF: Self = Self { repetition: 1.0, presence: 0.0, frequency: 0.0 };
+
+    /// Sets the divisor of positive logits, and factor of others, of tokens of the prompt and the output; 1 is off.
+    #[must_use]
+    pub const fn repetition(self, factor: f32) -> Self {
+        Self { repetition: factor, ..self }
+    }
+
+    /// Sets what is subtracted once from logits of tokens of the output; 0 is off.
+    #[must_use]
+    pub const fn presence(self, penalty: f32) -> Self {
+        Self { presence: penalty, ..self }
+    }
+
+    /// Sets what is subtracted from logits of tokens of the output for each occurrence; 0 is off.
+    #[must_use]
+    pub const fn frequency(self, penalty: f32) -> Self {
+        Self { frequency: penalty, ..self }
+    }
 
     /// Whether they change no logit.
     #[must_use]

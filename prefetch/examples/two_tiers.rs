@@ -34,11 +34,8 @@ pub(crate) fn run() -> Result<String, Box<dyn Error>> {
     let engine = Engine::new(Arc::clone(&tiers), EngineConfig::GSA.prefetch_workers(1))?;
 
     let [wanted, unwanted] = [1, 2].map(|byte| BlockHash::from_bytes([byte; 32]));
-    let read = |seq, block| Submission {
-        key: TaskKey { seq: SeqId::new(seq), generation: 0 },
-        step: 0,
-        priority: Priority::High,
-        blocks: vec![block],
+    let read = |seq, block| {
+        Submission::new(TaskKey { seq: SeqId::new(seq), generation: 0 }, Priority::High, vec![block])
     };
     let before = tiers.lookup(wanted);
     let first = engine.submit(read(1, wanted))?;

@@ -13,7 +13,7 @@ const MAX_TOKENS: u32 = 4_096;
 fn decoding(seqs: u32) -> Scheduler {
     let block = BlockSize::new(16).expect("not 0");
     let spec = KvCacheSpec::new(AttentionKind::FULL, block, 8, 128, KvDtype::F16);
-    let limits = LengthLimits { max_model_len: 8_192, max_batched_tokens: 8_192 };
+    let limits = LengthLimits::new(8_192);
     let cache = KvCacheConfig::uniform(seqs * 300, spec, 1, limits);
     let mut scheduler = Scheduler::new(SchedulerConfig::new(64 * seqs, seqs), cache).expect("valid limits");
     for seq in 0..seqs {

@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 pub(crate) fn simulate() -> Result<String, Box<dyn Error>> {
     let block_size = BlockSize::new(4).ok_or("block sizes are powers of two")?;
     let spec = KvCacheSpec::new(AttentionKind::FULL, block_size, 1, 64, KvDtype::F16);
-    let limits = LengthLimits { max_model_len: 64, max_batched_tokens: 8 };
+    let limits = LengthLimits::new(64).max_batched_tokens(8);
     let mut scheduler =
         Scheduler::new(SchedulerConfig::new(8, 3), KvCacheConfig::uniform(9, spec, 1, limits))?;
 

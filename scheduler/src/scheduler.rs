@@ -141,7 +141,7 @@ impl Scheduler {
     fn peak_blocks(&self, num_tokens: u32) -> u32 {
         let max_batched_tokens =
             self.config.max_num_batched_tokens.saturating_add(self.config.num_lookahead_tokens);
-        let limits = LengthLimits { max_model_len: num_tokens, max_batched_tokens };
+        let limits = LengthLimits::new(num_tokens).max_batched_tokens(max_batched_tokens);
         let whole = |spec: &KvCacheSpec| spec.block_size.blocks_for(num_tokens);
         self.specs.iter().map(|spec| spec.max_blocks_per_seq(limits).min(whole(spec))).sum()
     }

@@ -135,7 +135,7 @@ pub struct SamplingArgs {
 impl From<&SamplingArgs> for Sampling {
     fn from(args: &SamplingArgs) -> Self {
         let SamplingArgs { temperature, top_k, top_p, min_p, seed } = *args;
-        Self { temperature, top_k, top_p, min_p, seed, ..Self::default() }
+        Self::default().temperature(temperature).top_k(top_k).top_p(top_p).min_p(min_p).seed(seed)
     }
 }
 

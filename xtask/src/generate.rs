@@ -28,11 +28,11 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
     let longest =
         |p: &Request| (p.prompt.len() as u64 + u64::from(p.max_tokens)).min(context).next_multiple_of(block);
     let samples = args.beams.unwrap_or(args.n);
-    let demand = Demand {
-        sequences: if args.beams.is_some() { samples } else { count.saturating_mul(samples) },
-        tokens: prompts.iter().map(|p| longest(p) * u64::from(p.samples)).sum(),
-        longest: prompts.iter().map(longest).max().unwrap_or(0),
-    };
+    let demand = Demand::new(
+        if args.beams.is_some() { samples } else { count.saturating_mul(samples) },
+        prompts.iter().map(|p| longest(p) * u64::from(p.samples)).sum(),
+    )
+    .longest(prompts.iter().map(longest).max().unwrap_or(0));
     let mut run = Run {
         args,
         model: &model,

@@ -88,7 +88,7 @@ fn engine(args: &ServeArgs, model: &Model) -> Result<(Engine, EngineOptions)> {
     setup::ensure(&[Need::Gpu])?;
     let longest = u64::from(model.config.context_length);
     let sequences = args.max_sequences;
-    let demand = Demand { sequences, tokens: longest.saturating_mul(sequences.into()), longest };
+    let demand = Demand::new(sequences, longest.saturating_mul(sequences.into())).longest(longest);
     let mut options = EngineOptions::from(&args.engine).demand(demand);
     options.preemption = args.preempt.into();
     options.max_slowdown = Some(args.max_slowdown).filter(|most| most.is_finite());

@@ -51,16 +51,28 @@ bindings! {
     }
 }
 
-/// The kernel for entries of `dim` channels of which the last `rope` are rotated; `overlap`: an entry is made of two windows
-/// of `ratio` tokens, not one.
+/// Shape of an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct EntryShape {
+    /// Channels.
+    pub dim: u32,
+    /// Channels that are rotated, the last ones.
+    pub rope: u32,
+    /// Windows of `ratio` tokens that an entry is made of: 1, or 2 where entries overlap.
+    pub windows: u32,
+}
+
+/// The kernel for one shape of entries.
 ///
 /// # Panics
-/// When `dim` is odd, over 2048, or `rope` is odd or over `dim`.
+/// When `dim` is odd or over 2048, `rope` is odd or over `dim`, or there are neither one nor two windows.
 #[must_use]
-pub fn variant(dim: u32, rope: u32, overlap: bool) -> Variant {
+pub fn variant(shape: &EntryShape) -> Variant {
+    let EntryShape { dim, rope, windows } = *shape;
     assert!(dim.is_multiple_of(2) && dim <= 2048, "{dim} channels of an entry");
     assert!(rope.is_multiple_of(2) && rope <= dim, "{rope} rotated channels of {dim}");
-    Variant::new(&KERNEL).size("DIM", dim).size("COFF", 1 + u32::from(overlap)).size("ROPE", rope)
+    assert!((1..=2).contains(&windows), "{windows} windows of an entry");
+    Variant::new(&KERNEL).size("DIM", dim).size("COFF", windows).size("ROPE", rope)
 }
 
 /// Workgroups for `entries` entries.
@@ -69,20 +81,20 @@ pub fn grid(entries: u32) -> [u32; 3] {
     [entries, 1, 1]
 }
 
-/// Checks `entries` of `dim` channels, `rope` of them rotated, made of `windows` windows (1 or 2), `[position, first entry of its
-/// state table, slot, 0]`, and the blocks of `tables` that they read, against a state cache of `num_blocks` blocks and `slots`
-/// entries of output.
+/// Checks `entries` of one shape, `[position, first entry of its state table, slot, 0]`, and the blocks of `tables` that they
+/// read, against a state cache of `num_blocks` blocks and `slots` entries of output.
 ///
 /// # Errors
 /// Channels that no kernel takes, a position that completes no entry, a table that names no block of the cache, or an entry
 /// outside the output.
 pub fn check(
-    [dim, rope, windows]: [u32; 3],
+    shape: &EntryShape,
     params: &V4CompressParams,
     entries: &[[u32; 4]],
     tables: (&[u32], u32),
     slots: usize,
 ) -> Result<(), LaunchError> {
+    let EntryShape { dim, rope, windows } = *shape;
     let launch = Launch(KERNEL.name);
     launch.multiple("channels of an entry", dim, 2)?;
     launch.at_most("channels of an entry", dim.into(), 2048)?;

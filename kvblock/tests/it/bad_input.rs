@@ -9,7 +9,7 @@ use kvblock::{
 const A: SeqId = SeqId::new(7);
 const B: SeqId = SeqId::new(8);
 const SIZE: BlockSize = BlockSize::new(4).unwrap();
-const LIMITS: LengthLimits = LengthLimits { max_model_len: 64, max_batched_tokens: 64 };
+const LIMITS: LengthLimits = LengthLimits::new(64);
 
 fn spec(kind: AttentionKind) -> KvCacheSpec {
     KvCacheSpec::new(kind, SIZE, 1, 4, KvDtype::F16)
@@ -150,7 +150,7 @@ fn configurations_that_hold_nothing_are_refused() {
     };
     refused(config(1, full), "1 blocks, at least 2 needed");
     refused(KvCacheConfig::new(9, Vec::new(), LIMITS), "no cache group");
-    let none = LengthLimits { max_model_len: 0, ..LIMITS };
+    let none = LIMITS.max_model_len(0);
     refused(KvCacheConfig::uniform(9, full, 1, none), "the maximum model length is 0 tokens");
     refused(config(1 << 30, full), "1073741824 blocks of 4 tokens: more slots than a u32 can index");
     for kind in [AttentionKind::SlidingWindow { window: 0 }, AttentionKind::ChunkedLocal { chunk: 0 }] {
@@ -199,7 +199,7 @@ fn capacities_do_not_overflow() {
     );
     let options = kvblock::LayoutOptions::HYBRID;
     let layout = kvblock::CacheLayout::plan(&[huge; 4], options).unwrap();
-    let limits = LengthLimits { max_model_len: u32::MAX, max_batched_tokens: u32::MAX };
+    let limits = LengthLimits::new(u32::MAX);
     assert_eq!(layout.num_blocks(u64::MAX), u32::MAX / (1 << 20));
     let needed_bytes = layout.bytes_per_seq(limits);
     assert_eq!(needed_bytes, 4097 * layout.bytes_per_block());

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 /// Longest sequence and longest step.
-const LIMITS: LengthLimits = LengthLimits { max_model_len: 40, max_batched_tokens: 12 };
+const LIMITS: LengthLimits = LengthLimits::new(40).max_batched_tokens(12);
 /// Maximum number of draft slots of a step.
 const LOOKAHEAD: u32 = 2;
 
@@ -301,7 +301,7 @@ impl Machine {
         let mut owners: HashMap<BlockId, u32> = HashMap::new();
         for (group, &(kind, size)) in (0..).map(GroupId::new).zip(&self.groups) {
             let spec = KvCacheSpec::new(kind, BlockSize::new(size).unwrap(), 1, 4, KvDtype::F16);
-            let most = LengthLimits { max_batched_tokens: LIMITS.max_batched_tokens + LOOKAHEAD, ..LIMITS };
+            let most = LIMITS.max_batched_tokens(LIMITS.max_batched_tokens + LOOKAHEAD);
             for (id, table) in self.cache.tables(group) {
                 let live: Vec<BlockId> =
                     table.blocks().iter().copied().filter(|block| !block.is_null()).collect();

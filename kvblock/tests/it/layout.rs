@@ -223,7 +223,9 @@ fn latents_of_one_group_agree_on_their_type() {
 
 #[test]
 fn memory_of_a_sequence() {
-    let limits = |max_model_len, max_batched_tokens| LengthLimits { max_model_len, max_batched_tokens };
+    let limits = |max_model_len, max_batched_tokens| {
+        LengthLimits::new(max_model_len).max_batched_tokens(max_batched_tokens)
+    };
     let blocks = |kind, limits| dense(kind).max_blocks_per_seq(limits);
     assert_eq!(blocks(AttentionKind::FULL, limits(8193, 512)), 513);
     assert_eq!(blocks(window(128), limits(8193, 512)), (127_u32 + 512).div_ceil(16) + 1);
@@ -238,7 +240,7 @@ fn memory_of_a_sequence() {
 #[test]
 fn capacity() {
     let layout = CacheLayout::plan(&[dense(AttentionKind::FULL); 4], HYBRID).unwrap();
-    let limits = LengthLimits { max_model_len: 160, max_batched_tokens: 64 };
+    let limits = LengthLimits::new(160).max_batched_tokens(64);
     assert_eq!(layout.bytes_per_block(), 4 * 65536);
     let memory = 11 * 4 * 65536;
     assert_eq!(layout.check_memory(memory, limits), Ok(11), "10 blocks and the null block");
@@ -260,9 +262,9 @@ proptest! {
     fn the_fitting_length_is_the_largest(blocks in 2_u64..40, w in 1_u32..40, batched in 1_u32..80) {
         let specs = [dense(AttentionKind::FULL), dense(window(w))];
         let layout = CacheLayout::plan(&specs, HYBRID).unwrap();
-        let limits = LengthLimits { max_model_len: 300, max_batched_tokens: batched };
+        let limits = LengthLimits::new(300).max_batched_tokens(batched);
         let memory = blocks * layout.bytes_per_block();
-        let fits = |max_model_len| layout.bytes_per_seq(LengthLimits { max_model_len, ..limits }) <= memory;
+        let fits = |max_model_len| layout.bytes_per_seq(limits.max_model_len(max_model_len)) <= memory;
         let expected = (1..=300).rev().find(|&len| fits(len));
         prop_assert_eq!(layout.fit_max_model_len(memory, limits).ok(), expected);
     }

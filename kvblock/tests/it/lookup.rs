@@ -10,7 +10,7 @@ type Groups = Vec<(AttentionKind, u32)>;
 
 fn config(groups: &Groups, eagle: &[usize]) -> KvCacheConfig {
     let spec = |(kind, size)| KvCacheSpec::new(kind, BlockSize::new(size).unwrap(), 1, 4, KvDtype::F16);
-    let limits = LengthLimits { max_model_len: 256, max_batched_tokens: 256 };
+    let limits = LengthLimits::new(256);
     let group = |(index, &group)| KvCacheGroup {
         spec: spec(group),
         layers: vec![index],

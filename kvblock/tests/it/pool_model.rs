@@ -185,7 +185,7 @@ fn a_colliding_hash_is_a_miss_under_verification() {
         8,
         kvblock::KvCacheSpec::new(kvblock::AttentionKind::FULL, SIZE, 1, 1, kvblock::KvDtype::F16),
         1,
-        kvblock::LengthLimits { max_model_len: 8, max_batched_tokens: 8 },
+        kvblock::LengthLimits::new(8),
     )
     .verify_tokens(options.verify_tokens);
     let mut cache = kvblock::KvCache::new(&config).unwrap();

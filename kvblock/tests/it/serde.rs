@@ -6,7 +6,7 @@ use kvblock::{AttentionKind, BlockSize, KvCacheConfig, KvCacheSpec, KvDtype, Len
 fn config() -> KvCacheConfig {
     let kind = AttentionKind::SlidingWindow { window: 128 };
     let spec = KvCacheSpec::new(kind, BlockSize::new(16).unwrap(), 8, 64, KvDtype::F16);
-    KvCacheConfig::uniform(100, spec, 2, LengthLimits { max_model_len: 4096, max_batched_tokens: 512 })
+    KvCacheConfig::uniform(100, spec, 2, LengthLimits::new(4096).max_batched_tokens(512))
 }
 
 #[test]

@@ -30,7 +30,7 @@ impl Text {
 
 fn config(num_blocks: u32, kinds: &[AttentionKind]) -> KvCacheConfig {
     let spec = |kind| KvCacheSpec::new(kind, BlockSize::new(4).unwrap(), 1, 4, KvDtype::F16);
-    let limits = LengthLimits { max_model_len: 64, max_batched_tokens: 8 };
+    let limits = LengthLimits::new(64).max_batched_tokens(8);
     let group = |&kind| KvCacheGroup { spec: spec(kind), layers: vec![0], eagle: false };
     let groups = kinds.iter().map(group).collect();
     KvCacheConfig::uniform(num_blocks, spec(kinds[0]), 1, limits).groups(groups)

@@ -1,6 +1,8 @@
 //! A decoder with nothing out of the ordinary, which families begin with.
 
-use super::{BlockNorms, DecoderConfig, Family, Gate, LayerConfig, Mlp, QkNorm, Reach, Rope, RopeScaling};
+use super::{
+    BlockNorms, DecoderConfig, Family, Gate, LayerConfig, Mlp, Pairing, QkNorm, Reach, Rope, RopeScaling,
+};
 
 /// Sizes of a decoder, as the fields of [`DecoderConfig`] say.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +39,7 @@ impl DecoderConfig {
             rope: Rope {
                 theta: 10_000.0,
                 rotary_dims: head_dim,
-                interleaved: false,
+                pairing: Pairing::Halves,
                 scaling: RopeScaling::None,
             },
             window_rope: None,

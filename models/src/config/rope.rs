@@ -11,12 +11,20 @@ pub struct Rope {
     pub theta: f64,
     /// Leading elements of a head that rotate; the rest passes unchanged.
     pub rotary_dims: u32,
-    /// Which elements form pair `i`: `(2i, 2i + 1)` if true, `(i, i + rotary_dims / 2)` if false.
-    ///
-    /// GGUF files of the llama architecture hold query and key rows permuted for interleaved pairs.
-    pub interleaved: bool,
+    /// Elements that turn together.
+    pub pairing: Pairing,
     /// Stretching to longer contexts.
     pub scaling: RopeScaling,
+}
+
+/// Elements of a head that turn together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Pairing {
+    /// Pair `i` is `(i, i + rotary_dims / 2)`.
+    #[default]
+    Halves,
+    /// Pair `i` is `(2i, 2i + 1)`: GGUF files of the llama architecture hold query and key rows permuted for it.
+    Interleaved,
 }
 
 /// Changes of the frequencies for contexts longer than those trained on.

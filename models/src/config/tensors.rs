@@ -1,7 +1,7 @@
 //! The tensors of a configuration, and their shapes.
 
 use super::{BlockNorms, Compressor, DecoderConfig, Mlp, QkNorm};
-use crate::kernel::hyper_collapse;
+use crate::kernel::hyper_collapse::{self, Reader};
 use crate::{CompressorPart, HyperPart, Role};
 
 const HYPER_PARTS: [HyperPart; 3] = [HyperPart::Mix, HyperPart::Base, HyperPart::Scale];
@@ -41,8 +41,8 @@ impl DecoderConfig {
             Role::Down(_) => &[hidden, inner],
             Role::Kv(_) => &[self.head_dim, hidden],
             Role::Compressor(l, part) => &self.compressor_shape(l, part, self.head_dim),
-            Role::AttnHyper(_, part) | Role::MlpHyper(_, part) => &self.hyper_shape(part, false),
-            Role::HeadHyper(part) => &self.hyper_shape(part, true),
+            Role::AttnHyper(_, part) | Role::MlpHyper(_, part) => &self.hyper_shape(part, Reader::Block),
+            Role::HeadHyper(part) => &self.hyper_shape(part, Reader::Head),
             _ => return self.latent_shape(role),
         };
         extents(shape)
@@ -116,13 +116,13 @@ impl DecoderConfig {
         }
     }
 
-    fn hyper_shape(&self, part: HyperPart, head: bool) -> Vec<u32> {
+    fn hyper_shape(&self, part: HyperPart, reader: Reader) -> Vec<u32> {
         let streams = self.hyper.as_ref().expect("the configuration has several streams").streams;
-        let mixes = hyper_collapse::mixes(streams, head);
+        let mixes = hyper_collapse::mixes(streams, reader);
         match part {
             HyperPart::Mix => vec![mixes, streams * self.hidden_size],
             HyperPart::Base => vec![mixes],
-            HyperPart::Scale => vec![if head { 1 } else { 3 }],
+            HyperPart::Scale => vec![if reader == Reader::Head { 1 } else { 3 }],
         }
     }
 

@@ -1,20 +1,23 @@
 //! Reference of `hyper_collapse`.
 
 use super::f32_of;
-use crate::kernel::hyper_collapse::HyperCollapseParams;
+use crate::kernel::hyper_collapse::{HyperCollapseParams, Reader};
 
-/// The weighed sum of every row's streams `[rows, width]`, and unless `head` the gates: one of each stream, then one of
+/// The weighed sum of every row's streams `[rows, width]`, and for a block the gates: one of each stream, then one of
 /// each pair `[from, to]`.
 pub fn hyper_collapse(
     params: &HyperCollapseParams,
     streams: usize,
-    head: bool,
+    reader: Reader,
     mixes: &[f32],
     x: &[f32],
     affine: &[f32],
 ) -> (Vec<f32>, Vec<f32>) {
     let (width, eps) = (params.width as usize, f64::from(params.eps));
-    let parts = if head { streams } else { streams * (2 + streams) };
+    let parts = match reader {
+        Reader::Block => streams * (2 + streams),
+        Reader::Head => streams,
+    };
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
     let (mut out, mut gates) = (Vec::new(), Vec::new());
     for (mixes, x) in mixes.chunks_exact(parts).zip(x.chunks_exact(streams * width)) {
@@ -27,7 +30,7 @@ pub fn hyper_collapse(
             let weighed = |s: usize| (sigmoid(mixed[s]) + eps) * f64::from(x[s * width + d]);
             f32_of((0..streams).map(weighed).sum())
         }));
-        if !head {
+        if reader == Reader::Block {
             gates.extend(mixed[streams..2 * streams].iter().map(|x| f32_of(2.0 * sigmoid(*x))));
             let comb = doubly_stochastic(&mixed[2 * streams..], streams, params.rounds, eps);
             gates.extend(comb.into_iter().map(f32_of));

@@ -1,13 +1,13 @@
 //! Reference of `hyper_expand`.
 
 use super::f32_of;
-use crate::kernel::hyper_expand::HyperExpandParams;
+use crate::kernel::hyper_expand::{Form, HyperExpandParams};
 
 /// Every stream's share of `block` and of all streams before, in place; the block itself where streams begin.
 pub fn hyper_expand(
     params: &HyperExpandParams,
     streams: usize,
-    first: bool,
+    form: Form,
     block: &[f32],
     gates: &[f32],
     x: &mut [f32],
@@ -22,9 +22,9 @@ pub fn hyper_expand(
                 let kept = |from: usize| {
                     f64::from(gates[streams + from * streams + to]) * f64::from(before[from * width + d])
                 };
-                x[to * width + d] = match first {
-                    true => block[d],
-                    false => f32_of(
+                x[to * width + d] = match form {
+                    Form::Begin => block[d],
+                    Form::Add => f32_of(
                         f64::from(gates[to]) * f64::from(block[d]) + (0..streams).map(kept).sum::<f64>(),
                     ),
                 };

@@ -1,17 +1,20 @@
 //! Reference of `norm_heads`.
 
 use super::f32_of;
-use crate::kernel::norm_heads::NormHeadsParams;
+use crate::kernel::norm_heads::{Norm, NormHeadsParams};
 
-/// `x = (x - mean) / sqrt(mean((x - mean)^2) + eps) * factor + added` over each run, in place; the mean counts as 0 unless
-/// `centred`. `weight` holds the factors, then what is added.
-pub fn norm_heads(params: &NormHeadsParams, centred: bool, weight: &[f32], x: &mut [f32]) {
+/// `x = (x - mean) / sqrt(mean((x - mean)^2) + eps) * factor + added` over each run, in place; the mean counts as 0 in
+/// an RMS norm. `weight` holds the factors, then what is added.
+pub fn norm_heads(params: &NormHeadsParams, norm: Norm, weight: &[f32], x: &mut [f32]) {
     let width = params.width as usize;
     let (factors, added) = weight.split_at(width);
     for row in x.chunks_mut(params.stride as usize).take(params.rows as usize) {
         for run in row[params.first as usize..].chunks_exact_mut(width).take(params.heads as usize) {
             let values: Vec<f64> = run.iter().map(|v| f64::from(*v)).collect();
-            let mean = if centred { values.iter().sum::<f64>() / f64::from(params.width) } else { 0.0 };
+            let mean = match norm {
+                Norm::Rms => 0.0,
+                Norm::Layer => values.iter().sum::<f64>() / f64::from(params.width),
+            };
             let squares: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();
             let root = (squares / f64::from(params.width) + f64::from(params.eps)).sqrt();
             for (i, v) in values.iter().enumerate() {

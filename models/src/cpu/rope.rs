@@ -1,18 +1,22 @@
 //! Reference of `rope`.
 
 use super::f32_of;
+use crate::Pairing;
 use crate::kernel::rope::RopeParams;
 
 /// Turns pair `i` of every head, from its dimension `first` on, by the angle of `cs` `[rows, pairs]` (cos, sin), or back, in
-/// place; pairs are dimensions `(2i, 2i + 1)` or `(i, i + pairs)`.
-pub fn rope(head_dim: usize, interleaved: bool, params: &RopeParams, cs: &[[f32; 2]], x: &mut [f32]) {
+/// place.
+pub fn rope(head_dim: usize, pairing: Pairing, params: &RopeParams, cs: &[[f32; 2]], x: &mut [f32]) {
     let pairs = params.pairs as usize;
     for row in 0..params.rows as usize {
         for head in 0..params.heads as usize {
             let first = row * params.stride as usize + head * head_dim + params.first as usize;
             let head = &mut x[first..first + 2 * pairs];
             for (pair, turn) in cs[row * pairs..][..pairs].iter().enumerate() {
-                let (a, b) = if interleaved { (2 * pair, 2 * pair + 1) } else { (pair, pair + pairs) };
+                let (a, b) = match pairing {
+                    Pairing::Halves => (pair, pair + pairs),
+                    Pairing::Interleaved => (2 * pair, 2 * pair + 1),
+                };
                 let [cos, sin] = turn.map(f64::from);
                 let sin = if params.back == 1 { -sin } else { sin };
                 let (u, v) = (f64::from(head[a]), f64::from(head[b]));

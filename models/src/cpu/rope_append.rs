@@ -1,6 +1,7 @@
 //! Reference of `rope_append`: what `rope` and `cache_write` do, one after the other.
 
 use super::rope::rope;
+use crate::Pairing;
 use crate::kernel::rope::RopeParams;
 use crate::kernel::rope_append::RopeAppendParams;
 use attn_kernels::cpu::cache_write::cache_write;
@@ -32,7 +33,7 @@ pub struct Destination<'a> {
 /// Rotates queries and keys of `rows`, and writes queries, keys and values to `to`.
 pub fn rope_append(
     shape: &KvShape,
-    interleaved: bool,
+    pairing: Pairing,
     params: &RopeAppendParams,
     rows: NewRows<'_>,
     to: Destination<'_>,
@@ -44,7 +45,7 @@ pub fn rope_append(
     let heads = num_heads + num_kv_heads;
     let heads = RopeParams { rows, heads, stride, pairs, first: 0, back: 0 };
     let (cs, factors) = cs.split_at((rows * pairs) as usize);
-    rope(shape.head_dim as usize, interleaved, &heads, cs, &mut turned);
+    rope(shape.head_dim as usize, pairing, &heads, cs, &mut turned);
     let width = (num_heads * shape.head_dim) as usize;
     for ((q, turned), [factor, _]) in
         q.chunks_exact_mut(width).zip(turned.chunks_exact(stride as usize)).zip(factors)

@@ -8,8 +8,8 @@ use attn_kernels::gpu::{Buf, Gpu, Pipeline};
 use super::DecoderOptions;
 use super::activations::Activations;
 use super::ops::Ctx;
-use crate::kernel::hyper_collapse::{self, HyperCollapseBuffers, HyperCollapseParams};
-use crate::kernel::hyper_expand::{self, HyperExpandBuffers, HyperExpandParams};
+use crate::kernel::hyper_collapse::{self, HyperCollapseBuffers, HyperCollapseParams, Reader};
+use crate::kernel::hyper_expand::{self, Form, HyperExpandBuffers, HyperExpandParams};
 use crate::matrix::{Matrix, SLACK};
 use crate::{DecoderConfig, HyperConfig, ModelError};
 
@@ -71,9 +71,7 @@ pub(super) struct HyperState {
 /// One collapse of the streams.
 struct Collapse<'a> {
     hyper: &'a Hyper,
-    pipeline: &'a Arc<Pipeline>,
-    /// Whether it is the last one.
-    head: bool,
+    reader: Reader,
     to: &'a Buf<f32>,
 }
 
@@ -89,12 +87,12 @@ impl Residual {
         let buffer = |name, width: u32| gpu.buffer(name, options.max_rows as usize * width as usize + SLACK);
         Ok(Self::Several(HyperState {
             weights: weights.clone(),
-            first: gpu.pipeline(&hyper_expand::variant(streams, true))?,
-            collapse: gpu.pipeline(&hyper_collapse::variant(streams, false, gpu.level()))?,
-            expand: gpu.pipeline(&hyper_expand::variant(streams, false))?,
-            last: gpu.pipeline(&hyper_collapse::variant(streams, true, gpu.level()))?,
+            first: gpu.pipeline(&hyper_expand::variant(streams, Form::Begin))?,
+            collapse: gpu.pipeline(&hyper_collapse::variant(streams, Reader::Block, gpu.level()))?,
+            expand: gpu.pipeline(&hyper_expand::variant(streams, Form::Add))?,
+            last: gpu.pipeline(&hyper_collapse::variant(streams, Reader::Head, gpu.level()))?,
             streams: buffer("streams", streams * config.hidden_size)?,
-            mixes: buffer("mixes", hyper_collapse::mixes(streams, false))?,
+            mixes: buffer("mixes", hyper_collapse::mixes(streams, Reader::Block))?,
             gates: buffer("gates", streams * (1 + streams))?,
             block_in: buffer("block_in", config.hidden_size)?,
             block_out: buffer("block_out", config.hidden_size)?,
@@ -121,7 +119,7 @@ impl Residual {
     pub(super) fn enter(&self, ctx: &mut Ctx<'_>, layer: usize, half: Half) -> Result<(), ModelError> {
         let Self::Several(state) = self else { return Ok(()) };
         let hyper = &state.weights.layers[layer][half as usize];
-        state.collapse(ctx, &Collapse { hyper, pipeline: &state.collapse, head: false, to: &state.block_in })
+        state.collapse(ctx, &Collapse { hyper, reader: Reader::Block, to: &state.block_in })
     }
 
     /// Adds what the block made to the streams.
@@ -135,7 +133,7 @@ impl Residual {
     pub(super) fn end(&self, ctx: &mut Ctx<'_>) -> Result<(), ModelError> {
         let Self::Several(state) = self else { return Ok(()) };
         let (to, hyper) = (&ctx.act.residual, &state.weights.end);
-        state.collapse(ctx, &Collapse { hyper, pipeline: &state.last, head: true, to })
+        state.collapse(ctx, &Collapse { hyper, reader: Reader::Head, to })
     }
 }
 
@@ -154,7 +152,7 @@ impl HyperState {
     fn collapse(&self, ctx: &mut Ctx<'_>, how: &Collapse<'_>) -> Result<(), ModelError> {
         let HyperConfig { streams, rounds, eps, .. } = self.weights.config;
         // A few numbers decide over whole rows: they are exact.
-        let mixes = hyper_collapse::mixes(streams, how.head);
+        let mixes = hyper_collapse::mixes(streams, how.reader);
         ctx.exact_product(&how.hyper.mix, &self.streams, &self.mixes, mixes)?;
         let params = HyperCollapseParams {
             rows: ctx.rows(),
@@ -171,7 +169,11 @@ impl HyperState {
             gates: self.gates.bind(),
             block: self.block_out.bind(),
         };
-        ctx.pass.dispatch(how.pipeline, &params, buffers, hyper_collapse::grid(ctx.rows()));
+        let pipeline = match how.reader {
+            Reader::Block => &self.collapse,
+            Reader::Head => &self.last,
+        };
+        ctx.pass.dispatch(pipeline, &params, buffers, hyper_collapse::grid(ctx.rows()));
         Ok(())
     }
 }

@@ -8,10 +8,11 @@ use attn_kernels::gpu::{Bind, Buf, Gpu, Pipeline};
 use super::DecoderOptions;
 use super::attention::{ChoiceBuffer, ChoiceKind};
 use super::ops::Ctx;
+use crate::kernel::ExpertTerms;
 use crate::kernel::glu::{self, GluBuffers, GluParams};
 use crate::kernel::matmul::Epilogue;
 use crate::kernel::moe_combine::{self, MoeCombineBuffers, MoeCombineParams};
-use crate::kernel::moe_route::{self, MoeRouteBuffers, MoeRouteParams};
+use crate::kernel::moe_route::{self, Choice, MoeRouteBuffers, MoeRouteParams};
 use crate::kernel::moe_sort::{self, MoeSortBuffers, MoeSortParams};
 use crate::matrices::{Matrices, Routes, Vectors};
 use crate::matrix::{Matrix, Precision, Product, SLACK};
@@ -98,15 +99,21 @@ impl MoeState {
         let portion = portion.max(PORTION).min(rows);
         let pairs = portion * top;
         Ok(Some(Self {
-            route: gpu.pipeline(&moe_route::variant(&moe, false))?,
+            route: gpu.pipeline(&moe_route::variant(&moe, Choice::Scores))?,
             route_hashed: match config.layers.iter().any(|layer| layer.mlp == crate::Mlp::HashedExperts) {
-                true => Some(gpu.pipeline(&moe_route::variant(&moe, true))?),
+                true => Some(gpu.pipeline(&moe_route::variant(&moe, Choice::Table))?),
                 false => None,
             },
             sort: gpu.pipeline(&moe_sort::variant(moe.num_experts))?,
-            glu: gpu.pipeline(&glu::variant(moe.activation, moe.biases, moe.weighted_input))?,
-            glu_shared: gpu.pipeline(&glu::variant(moe.activation, false, false))?,
-            combine: gpu.pipeline(&moe_combine::variant(moe.top_k, moe.biases, !moe.weighted_input))?,
+            glu: gpu.pipeline(&glu::variant(
+                moe.activation,
+                ExpertTerms { biased: moe.biases, weighted: moe.weighted_input },
+            ))?,
+            glu_shared: gpu.pipeline(&glu::variant(moe.activation, ExpertTerms::NONE))?,
+            combine: gpu.pipeline(&moe_combine::variant(
+                moe.top_k,
+                ExpertTerms { biased: moe.biases, weighted: !moe.weighted_input },
+            ))?,
             portion: u32::try_from(portion).expect("at most max_rows"),
             logits: gpu.buffer("router_logits", rows * moe.num_experts as usize)?,
             experts: gpu.buffer("experts", rows * top)?,

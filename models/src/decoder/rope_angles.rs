@@ -58,12 +58,13 @@ fn angles(inv_freq: &[f64], position: u32) -> impl Iterator<Item = [f64; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Pairing;
     use crate::config::RopeScaling;
 
     #[test]
     fn sums_of_angles_are_angles() {
         let rope =
-            Rope { theta: 500_000.0, rotary_dims: 128, interleaved: false, scaling: RopeScaling::None };
+            Rope { theta: 500_000.0, rotary_dims: 128, pairing: Pairing::Halves, scaling: RopeScaling::None };
         let cached = RopeAngles::new(&rope);
         for positions in [0..200, 4_095..4_097, 1_048_000..1_048_200] {
             let mut together = Vec::new();

@@ -3,6 +3,7 @@
 use attn_kernels::kernel::flat_grid;
 use attn_kernels::{Kernel, Params, Variant, bindings, params};
 
+use super::ExpertTerms;
 use crate::Activation;
 
 /// The kernel; [`GluBuffers`] lists its bindings.
@@ -49,9 +50,9 @@ bindings! {
 
 const WG: u32 = 64;
 
-/// The kernel for one activation; `biased` adds the biases of the row's expert, `weighted` multiplies by its weight first.
+/// The kernel for one activation: rows are multiplied by their weights, and the biases of their experts are added, first.
 #[must_use]
-pub fn variant(activation: Activation, biased: bool, weighted: bool) -> Variant {
+pub fn variant(activation: Activation, ExpertTerms { biased, weighted }: ExpertTerms) -> Variant {
     let kind = match activation {
         Activation::Silu => 0,
         Activation::LimitedSilu { .. } => 1,

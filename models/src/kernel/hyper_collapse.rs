@@ -50,18 +50,30 @@ bindings! {
 /// Lanes a row.
 const LANES: u32 = 64;
 
-/// Numbers that a row is mixed by: a weight of each stream, and where a block follows a gate of each and of each pair.
-#[must_use]
-pub fn mixes(streams: u32, head: bool) -> u32 {
-    if head { streams } else { streams * (2 + streams) }
+/// Reader of the collapsed row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reader {
+    /// A block, whose output the streams take up again through gates.
+    Block,
+    /// The output projection: the streams end here.
+    Head,
 }
 
-/// The kernel for so many streams; `head`: no block follows, the streams end here.
+/// Numbers that a row is mixed by: a weight of each stream, and for a block a gate of each and of each pair.
 #[must_use]
-pub fn variant(streams: u32, head: bool, level: Level) -> Variant {
+pub fn mixes(streams: u32, reader: Reader) -> u32 {
+    match reader {
+        Reader::Block => streams * (2 + streams),
+        Reader::Head => streams,
+    }
+}
+
+/// The kernel for so many streams.
+#[must_use]
+pub fn variant(streams: u32, reader: Reader, level: Level) -> Variant {
     Variant::new(&KERNEL)
         .size("STREAMS", streams)
-        .size("HEAD", u32::from(head))
+        .size("HEAD", u32::from(reader == Reader::Head))
         .size("WG", LANES)
         .module("reduce", if level == Level::Baseline { "reduce_tree" } else { "reduce_subgroup" })
 }

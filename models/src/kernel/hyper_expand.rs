@@ -37,10 +37,22 @@ bindings! {
 
 const WG: u32 = 64;
 
-/// The kernel for so many streams; `first`: they begin here, all alike.
+/// Relation of a block's output to the streams.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// The streams begin here, all alike.
+    Begin,
+    /// It is added to the streams, which are mixed.
+    Add,
+}
+
+/// The kernel for so many streams.
 #[must_use]
-pub fn variant(streams: u32, first: bool) -> Variant {
-    Variant::new(&KERNEL).size("STREAMS", streams).size("FIRST", u32::from(first)).constant("WG", WG)
+pub fn variant(streams: u32, form: Form) -> Variant {
+    Variant::new(&KERNEL)
+        .size("STREAMS", streams)
+        .size("FIRST", u32::from(form == Form::Begin))
+        .constant("WG", WG)
 }
 
 /// Workgroups for `rows` rows of `width` elements a stream.

@@ -3,6 +3,8 @@
 use attn_kernels::kernel::flat_grid;
 use attn_kernels::{Kernel, Params, Variant, bindings, params};
 
+use super::ExpertTerms;
+
 /// The kernel; [`MoeCombineBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "moe_combine",
@@ -41,9 +43,9 @@ bindings! {
 
 const WG: u32 = 64;
 
-/// The kernel for `top` experts a row; `biased` adds the expert's bias, unless `weighted` weights count as 1.
+/// The kernel for `top` experts a row: the bias of each is added first, absent weights count as 1.
 #[must_use]
-pub fn variant(top: u32, biased: bool, weighted: bool) -> Variant {
+pub fn variant(top: u32, ExpertTerms { biased, weighted }: ExpertTerms) -> Variant {
     Variant::new(&KERNEL)
         .size("TOP", top)
         .size("BIASED", u32::from(biased))

@@ -43,9 +43,18 @@ bindings! {
     }
 }
 
-/// The kernel for one router; `hashed` takes the experts from a table of token ids.
+/// Source of a row's experts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Choice {
+    /// The best scores.
+    Scores,
+    /// A table by token id.
+    Table,
+}
+
+/// The kernel for one router.
 #[must_use]
-pub fn variant(moe: &MoeConfig, hashed: bool) -> Variant {
+pub fn variant(moe: &MoeConfig, choice: Choice) -> Variant {
     let score = match moe.router.score {
         Score::Softmax => 0,
         Score::SoftmaxOfChosen => 1,
@@ -58,7 +67,7 @@ pub fn variant(moe: &MoeConfig, hashed: bool) -> Variant {
         .size("GROUPS", moe.router.groups)
         .size("TOP_GROUPS", moe.router.top_groups)
         .size("SCORE", score)
-        .size("HASHED", u32::from(hashed))
+        .size("HASHED", u32::from(choice == Choice::Table))
         .size("NORMALISE", u32::from(moe.router.normalise))
 }
 

@@ -4,6 +4,8 @@ use attn_kernels::kernel::flat_grid;
 use attn_kernels::rows::Angle;
 use attn_kernels::{Kernel, Params, Variant, bindings, params};
 
+use crate::Pairing;
+
 /// The kernel; [`RopeBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "rope",
@@ -46,10 +48,10 @@ const WG: u32 = 64;
 
 /// The kernel for one head size and pairing.
 #[must_use]
-pub fn variant(head_dim: u32, interleaved: bool) -> Variant {
+pub fn variant(head_dim: u32, pairing: Pairing) -> Variant {
     Variant::new(&KERNEL)
         .size("HEAD_DIM", head_dim)
-        .size("INTERLEAVED", u32::from(interleaved))
+        .size("INTERLEAVED", u32::from(pairing == Pairing::Interleaved))
         .constant("WG", WG)
 }
 

@@ -4,6 +4,8 @@ use attn_kernels::kernel::{KvDtype, KvShape, flat_grid};
 use attn_kernels::rows::{Angle, KvWord};
 use attn_kernels::{Kernel, Params, Variant, bindings, params};
 
+use crate::Pairing;
+
 /// The kernel; [`RopeAppendBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
     name: "rope_append",
@@ -50,7 +52,7 @@ const WG: u32 = 64;
 
 /// The kernel for one cache shape and pairing.
 #[must_use]
-pub fn variant(shape: &KvShape, interleaved: bool) -> Variant {
+pub fn variant(shape: &KvShape, pairing: Pairing) -> Variant {
     let module = match shape.dtype {
         KvDtype::F16 => "kv_write_f16",
         KvDtype::F32 => "kv_write_f32",
@@ -60,7 +62,7 @@ pub fn variant(shape: &KvShape, interleaved: bool) -> Variant {
     Variant::new(&KERNEL)
         .size("HEAD_DIM", shape.head_dim)
         .size("BLOCK_SIZE", shape.block_size)
-        .size("INTERLEAVED", u32::from(interleaved))
+        .size("INTERLEAVED", u32::from(pairing == Pairing::Interleaved))
         .module("kv", module)
         .constant("WG", WG)
 }

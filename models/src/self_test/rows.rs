@@ -6,11 +6,12 @@ use attn_kernels::kernel::{KvDtype, KvShape};
 use attn_kernels::self_test::layer::floats;
 use attn_kernels::self_test::{Case, shape, size};
 
+use crate::Pairing;
 use crate::cpu;
 use crate::cpu::rope_append::{Destination, NewRows};
 use crate::kernel::bias::{self, BiasParams};
 use crate::kernel::log_prob::{self, LogProbParams};
-use crate::kernel::norm_heads::{self, NormHeadsParams};
+use crate::kernel::norm_heads::{self, Norm, NormHeadsParams};
 use crate::kernel::rms_norm::{self, RmsNormParams};
 use crate::kernel::rope::{self, RopeParams};
 use crate::kernel::rope_append::{self, RopeAppendParams};
@@ -26,9 +27,10 @@ const TURNED: Tolerance = Tolerance { abs: 5e-7, rel: 0.0 };
 
 pub(super) fn bias(variant: &Variant) -> Vec<Case> {
     let params = BiasParams { rows: 5, cols: 70, stride: 83, first: 9 };
+    let form = if size(variant, "KEEP") == 1 { bias::Form::Add } else { bias::Form::Store };
     let (added, before) = (floats(70, 1), floats(5 * 83, 2));
     let mut want = before.clone();
-    cpu::bias::bias(&params, size(variant, "KEEP") == 1, &added, &mut want);
+    cpu::bias::bias(&params, form, &added, &mut want);
     let case = Case::new("columns of rows", variant, &params, bias::grid(5, 70)).binding(&added).updated(
         &before,
         Tolerance::EXACT,
@@ -58,9 +60,10 @@ pub(super) fn rms_norm(variant: &Variant) -> Vec<Case> {
 
 pub(super) fn norm_heads(variant: &Variant) -> Vec<Case> {
     let params = NormHeadsParams { rows: 3, heads: 5, width: 96, stride: 5 * 96 + 20, first: 8, eps: 1e-6 };
+    let norm = if size(variant, "CENTRED") == 1 { Norm::Layer } else { Norm::Rms };
     let (weight, before) = (floats(2 * 96, 1), floats((3 * params.stride) as usize, 2));
     let mut want = before.clone();
-    cpu::norm_heads::norm_heads(&params, size(variant, "CENTRED") == 1, &weight, &mut want);
+    cpu::norm_heads::norm_heads(&params, norm, &weight, &mut want);
     let case = Case::new("heads of 96", variant, &params, norm_heads::grid(3, 5))
         .binding(&weight)
         .updated(&before, ROW, &want);
@@ -87,15 +90,19 @@ fn angles(rows: u32, pairs: u32) -> Vec<[f32; 2]> {
     angles.iter().map(|angle| [(angle * 4.0).cos(), (angle * 4.0).sin()]).collect()
 }
 
+fn pairing(variant: &Variant) -> Pairing {
+    if size(variant, "INTERLEAVED") == 1 { Pairing::Interleaved } else { Pairing::Halves }
+}
+
 pub(super) fn rope(variant: &Variant) -> Vec<Case> {
     let head_dim = size(variant, "HEAD_DIM");
-    let interleaved = size(variant, "INTERLEAVED") == 1;
+    let pairing = pairing(variant);
     let of = |what, pairs, back| {
         let stride = 3 * head_dim + 5;
         let params = RopeParams { rows: 7, heads: 3, stride, pairs, first: 0, back };
         let (cs, before) = (angles(7, pairs), floats((7 * params.stride) as usize, 2));
         let mut want = before.clone();
-        cpu::rope::rope(head_dim as usize, interleaved, &params, &cs, &mut want);
+        cpu::rope::rope(head_dim as usize, pairing, &params, &cs, &mut want);
         Case::new(what, variant, &params, rope::grid(7, 3, pairs))
             .binding(&cs)
             .updated(&before, TURNED, &want)
@@ -117,7 +124,7 @@ pub(super) fn softcap(variant: &Variant) -> Vec<Case> {
 pub(super) fn rope_append(variant: &Variant) -> Vec<Case> {
     let shape = shape(variant, 2);
     let (rows, num_heads, pairs) = (9, 6, shape.head_dim / 2);
-    let interleaved = size(variant, "INTERLEAVED") == 1;
+    let pairing = pairing(variant);
     let params = RopeAppendParams { rows, num_heads, num_kv_heads: 2, pairs };
     let qkv = floats((rows * (num_heads + 4) * shape.head_dim) as usize, 2);
     let (num_blocks, mut cs) = (3, angles(rows, pairs));
@@ -130,7 +137,7 @@ pub(super) fn rope_append(variant: &Variant) -> Vec<Case> {
     let mut q = vec![f32::NAN; (rows * num_heads * shape.head_dim) as usize];
     let new = NewRows { qkv: &qkv, slots: &slots, cs: &cs };
     let to = Destination { k: &mut k, v: &mut v, q: &mut q };
-    cpu::rope_append::rope_append(&shape, interleaved, &params, new, to);
+    cpu::rope_append::rope_append(&shape, pairing, &params, new, to);
     let stored = match shape.dtype {
         KvDtype::F32 => Tolerance { abs: 1e-6, rel: 0.0 },
         // WGSL leaves the direction of rounding to f16 open: one unit in the last place.

@@ -42,7 +42,7 @@ impl Group {
 const CHUNK: u32 = 2048;
 
 fn limits(tokens: u32) -> LengthLimits {
-    LengthLimits { max_model_len: tokens, max_batched_tokens: CHUNK }
+    LengthLimits::new(tokens).max_batched_tokens(CHUNK)
 }
 
 const LENGTHS: [u32; 2] = [128 << 10, 1 << 20];

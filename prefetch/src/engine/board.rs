@@ -23,6 +23,7 @@ pub struct TaskKey {
 
 /// Work handed to the engine.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Submission {
     /// Name of the task.
     pub key: TaskKey,
@@ -32,6 +33,32 @@ pub struct Submission {
     pub priority: Priority,
     /// Blocks, most important first. Repeats are loaded once.
     pub blocks: Vec<BlockHash>,
+}
+
+impl Submission {
+    /// Blocks to load for step 0, most important first.
+    #[must_use]
+    pub fn new(key: TaskKey, priority: Priority, blocks: Vec<BlockHash>) -> Self {
+        Self { key, step: 0, priority, blocks }
+    }
+
+    /// Sets the name of the task.
+    #[must_use]
+    pub fn key(self, key: TaskKey) -> Self {
+        Self { key, ..self }
+    }
+
+    /// Sets the step that needs the blocks.
+    #[must_use]
+    pub fn step(self, step: u64) -> Self {
+        Self { step, ..self }
+    }
+
+    /// Sets the urgency.
+    #[must_use]
+    pub fn priority(self, priority: Priority) -> Self {
+        Self { priority, ..self }
+    }
 }
 
 /// A loaded block and the tier it came from.

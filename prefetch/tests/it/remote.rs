@@ -135,11 +135,12 @@ fn engines_share_a_prefix_and_namespaces_and_databases_keep_apart() {
     let stack = Arc::new(TierStack::new(vec![host, Arc::new(second)]).unwrap());
     let engine = Engine::new(stack.clone(), EngineConfig::GSA).unwrap();
     (2..5).for_each(|n| assert_eq!(first.write(key(n), &block(n)).unwrap(), Stored::Written));
-    let task = |generation, blocks: std::ops::Range<u16>| Submission {
-        key: TaskKey { seq: SeqId::new(1), generation },
-        step: 0,
-        priority: Priority::Urgent,
-        blocks: blocks.map(key).collect(),
+    let task = |generation, blocks: std::ops::Range<u16>| {
+        Submission::new(
+            TaskKey { seq: SeqId::new(1), generation },
+            Priority::Urgent,
+            blocks.map(key).collect(),
+        )
     };
     let outcome = pollster::block_on(engine.submit(task(0, 1..5)).unwrap());
     assert!(matches!(outcome, Outcome::Ready { loaded: 4, .. }), "{outcome:?}");
@@ -249,12 +250,8 @@ fn a_server_that_dies_fails_loads_without_holding_them_up_and_is_found_again() {
     let stack = Arc::new(TierStack::new(vec![tier.clone() as Arc<dyn Tier>]).unwrap());
     let engine = Engine::new(stack.clone(), EngineConfig::GSA).unwrap();
     drop(redis);
-    let submission = Submission {
-        key: TaskKey { seq: SeqId::new(1), generation: 0 },
-        step: 0,
-        priority: Priority::Urgent,
-        blocks: vec![key(1)],
-    };
+    let submission =
+        Submission::new(TaskKey { seq: SeqId::new(1), generation: 0 }, Priority::Urgent, vec![key(1)]);
     let outcome = engine.submit(submission).unwrap().wait(Duration::from_secs(60));
     let Outcome::Failed(bad) = outcome else { panic!("{outcome:?}") };
     assert!(matches!(*bad[0].error, TierError::Backend { tier: TierName::REMOTE, .. }), "{:?}", bad[0].error);

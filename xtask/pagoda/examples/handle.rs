@@ -15,7 +15,7 @@ fn main() -> Result<(), Error> {
 }
 
 pub(crate) fn serve(model: &Model) -> Result<(), Error> {
-    let demand = Demand { sequences: 4, tokens: 2048, longest: 512 };
+    let demand = Demand::new(4, 2048).longest(512);
     let engine = Engine::open(model, &EngineOptions::new().chunk(256).demand(demand))?;
     let handle = EngineHandle::spawn(engine, HandleOptions::default())?;
 

@@ -71,7 +71,7 @@ impl Engine {
         // Decode tokens come in addition to a chunk of prompts, so that neither starves the other.
         let budget = options.chunk.saturating_add(seqs);
         let decoder = model.load(options, budget)?;
-        let limits = LengthLimits { max_model_len: model.config.context_length, max_batched_tokens: budget };
+        let limits = LengthLimits::new(model.config.context_length).max_batched_tokens(budget);
         let groups = decoder.kv().plan().layout.groups.clone();
         let cache = KvCacheConfig::new(decoder.kv().num_blocks(), groups, limits);
         let cache = cache.hash_seed(tiers::hash_seed(options));

@@ -40,7 +40,7 @@ pub(crate) fn num_blocks(
 /// every group one more per sequence, whose last block is partial.
 pub(crate) fn max_used_blocks(plan: &KvPlan, max_rows: u32, demand: Demand) -> u64 {
     let max_model_len = u32::try_from(demand.longest).unwrap_or(u32::MAX);
-    let limits = LengthLimits { max_model_len, max_batched_tokens: max_rows };
+    let limits = LengthLimits::new(max_model_len).max_batched_tokens(max_rows);
     let seqs = u64::from(demand.sequences);
     let of_group = |group: &KvCacheGroup| {
         let all = demand.tokens.div_ceil(u64::from(group.spec.block_size.get())).saturating_add(seqs);

@@ -154,6 +154,7 @@ impl EngineOptions {
 /// Sequences and tokens that are kept at one time. They bound the KV pool if its size was not given, because
 /// more than all sequences can hold is never used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Demand {
     /// Maximum number of sequences that run at a time; others wait.
     pub sequences: u32,
@@ -164,10 +165,22 @@ pub struct Demand {
 }
 
 impl Demand {
+    /// `sequences` sequences of `tokens` tokens together, of which one may have all.
+    #[must_use]
+    pub fn new(sequences: u32, tokens: u64) -> Self {
+        Self { sequences, tokens, longest: tokens }
+    }
+
     /// One sequence of `tokens` tokens.
     #[must_use]
     pub fn one(tokens: u64) -> Self {
-        Self { sequences: 1, tokens, longest: tokens }
+        Self::new(1, tokens)
+    }
+
+    /// Sets the tokens of the longest sequence.
+    #[must_use]
+    pub fn longest(self, tokens: u64) -> Self {
+        Self { longest: tokens, ..self }
     }
 }
 

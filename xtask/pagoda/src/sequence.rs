@@ -70,8 +70,7 @@ impl<'d> Sequence<'d> {
     /// # Errors
     /// If the decoder's cache has no room for any sequence.
     pub fn new(decoder: &'d mut Decoder, chunk: u32) -> Result<Self, Error> {
-        let limits =
-            LengthLimits { max_model_len: decoder.config().context_length, max_batched_tokens: chunk };
+        let limits = LengthLimits::new(decoder.config().context_length).max_batched_tokens(chunk);
         let groups = decoder.kv().plan().layout.groups.clone();
         let config = KvCacheConfig::new(decoder.kv().num_blocks(), groups, limits).caching(false);
         Ok(Self {

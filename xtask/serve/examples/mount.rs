@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     use std::sync::Arc;
 
     let model = Arc::new(Model::fetch_default(|_| {})?);
-    let demand = Demand { sequences: 8, tokens: 32_768, longest: 8192 };
+    let demand = Demand::new(8, 32_768).longest(8192);
     let engine = Engine::open(&model, &EngineOptions::new().demand(demand))?;
     let handle = EngineHandle::spawn(engine, HandleOptions::default())?;
     tokio::runtime::Runtime::new()?.block_on(async {

@@ -94,23 +94,24 @@ impl Generation {
 fn sampling(fields: &mut Fields<'_>) -> Result<Sampling, ApiError> {
     let top_k: i64 = fields.take("top_k")?.unwrap_or(0);
     let seed: Option<i64> = fields.take("seed")?;
-    Ok(Sampling {
-        temperature: fields.take("temperature")?.unwrap_or(1.0),
-        // 0 and -1 both keep all, as in vLLM.
-        top_k: u32::try_from(top_k.max(0)).map_err(|_| ApiError::field("top_k", "at most 2^32 - 1"))?,
-        top_p: fields.take("top_p")?.unwrap_or(1.0),
-        min_p: fields.take("min_p")?.unwrap_or(0.0),
-        seed: seed.map_or_else(rand::random, i64::cast_unsigned),
-        penalties: Penalties {
-            repetition: fields.take("repetition_penalty")?.unwrap_or(1.0),
-            presence: fields.take("presence_penalty")?.unwrap_or(0.0),
-            frequency: fields.take("frequency_penalty")?.unwrap_or(0.0),
-        },
-        logit_bias: logit_bias(fields)?,
-        min_tokens: fields.take("min_tokens")?.unwrap_or(0),
-        stop_ids: fields.take("stop_token_ids")?.unwrap_or_default(),
-        log_probs: None,
-    })
+    // 0 and -1 both keep all, as in vLLM.
+    let top_k = u32::try_from(top_k.max(0)).map_err(|_| ApiError::field("top_k", "at most 2^32 - 1"))?;
+    let temperature = fields.take("temperature")?.unwrap_or(1.0);
+    let (top_p, min_p) = (fields.take("top_p")?.unwrap_or(1.0), fields.take("min_p")?.unwrap_or(0.0));
+    let repetition = fields.take("repetition_penalty")?.unwrap_or(1.0);
+    let presence = fields.take("presence_penalty")?.unwrap_or(0.0);
+    let frequency = fields.take("frequency_penalty")?.unwrap_or(0.0);
+    let penalties = Penalties::OFF.repetition(repetition).presence(presence).frequency(frequency);
+    Ok(Sampling::default()
+        .temperature(temperature)
+        .top_k(top_k)
+        .top_p(top_p)
+        .min_p(min_p)
+        .seed(seed.map_or_else(rand::random, i64::cast_unsigned))
+        .penalties(penalties)
+        .logit_bias(logit_bias(fields)?)
+        .min_tokens(fields.take("min_tokens")?.unwrap_or(0))
+        .stop_ids(fields.take("stop_token_ids")?.unwrap_or_default()))
 }
 
 fn logit_bias(fields: &mut Fields<'_>) -> Result<LogitBias, ApiError> {

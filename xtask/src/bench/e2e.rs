@@ -102,11 +102,11 @@ fn measure(
 /// Room for any of the batches.
 fn demand(batches: &[Batch]) -> Demand {
     let most = |of: fn(&Batch) -> u64| batches.iter().map(of).max().unwrap_or(0);
-    Demand {
-        sequences: batches.iter().map(|row| row.streams).max().unwrap_or(1),
-        tokens: most(|row| u64::from(row.streams) * u64::from(row.longest())),
-        longest: most(|row| row.longest().into()),
-    }
+    Demand::new(
+        batches.iter().map(|row| row.streams).max().unwrap_or(1),
+        most(|row| u64::from(row.streams) * u64::from(row.longest())),
+    )
+    .longest(most(|row| row.longest().into()))
 }
 
 fn write(args: &BenchArgs, rows: &[Row]) -> Result<()> {

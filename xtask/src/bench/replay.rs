@@ -64,11 +64,7 @@ pub(super) fn run(args: &BenchArgs, model: &Model, workload: &Workload) -> Resul
     let vocab = model.config.vocab_size;
     let trace = workload.trace(vocab, 0);
     let tokens = trace.iter().map(|arrival| arrival.prompt.len() as u64 + u64::from(arrival.output));
-    let demand = Demand {
-        sequences: workload.requests,
-        tokens: tokens.clone().sum(),
-        longest: tokens.max().unwrap_or(0),
-    };
+    let demand = Demand::new(workload.requests, tokens.clone().sum()).longest(tokens.max().unwrap_or(0));
     let mut engine = model::engine(&engine_args, model, demand, Preempt::Recompute)?;
     warm_up(&mut engine, workload.trace(vocab, 1))?;
     let replay = Recorder::default().replay(&mut engine, workload, &trace)?;

@@ -59,11 +59,8 @@ pub(super) fn generate(
     let batch: Vec<&Prompt> = prompts.iter().chain(prompts.last()).collect();
     let count = u32::try_from(batch.len())?;
     let longest = |prompt: &&Prompt| (prompt.ids.len() + prompt.greedy.len()) as u64;
-    let demand = Demand {
-        sequences: count,
-        tokens: batch.iter().map(longest).sum(),
-        longest: batch.iter().map(longest).max().unwrap_or(0),
-    };
+    let demand = Demand::new(count, batch.iter().map(longest).sum())
+        .longest(batch.iter().map(longest).max().unwrap_or(0));
     let mut engine_args = args.engine.clone();
     if tight {
         let alone = model.max_used_blocks(

@@ -186,7 +186,7 @@ fn recycles(name: &str, groups: &[&str], kind: AttentionKind) {
     assert_eq!(output_ids(std::slice::from_ref(&recycled))[0].len(), 2000);
     let spec = KvCacheSpec::new(kind, BlockSize::new(8).unwrap(), 1, 8, KvDtype::F32);
     // A step takes a chunk of prompts and a token of each sequence that decodes.
-    let limits = LengthLimits { max_model_len: 2100, max_batched_tokens: CHUNK + 1 };
+    let limits = LengthLimits::new(2100).max_batched_tokens(CHUNK + 1);
     let promised = u64::from(spec.max_blocks_per_seq(limits));
     assert!(promised < 8, "{promised} blocks are not few");
     for group in groups {

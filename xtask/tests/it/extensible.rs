@@ -19,6 +19,9 @@ const CRATES: [&str; 8] = [
 /// Complete descriptions of what papers and checkpoints define, which people also write by hand, as arguments of kernels.
 const CLOSED: [&str; 5] = ["HyperConfig", "IndexerConfig", "LatentConfig", "MoeConfig", "Options"];
 
+/// Options whose names do not say so: requests, limits and what else people fill in.
+const OPTIONS: [&str; 6] = ["Sampling", "Penalties", "Demand", "RandomSpec", "LengthLimits", "Submission"];
+
 /// Names of the public option structs and error enums of a source file that users could match or construct in full.
 fn closed(text: &str) -> Vec<&str> {
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
@@ -43,7 +46,8 @@ fn closed(text: &str) -> Vec<&str> {
         let above =
             lines[..at].iter().rev().take_while(|line| line.starts_with('#') || line.starts_with("//"));
         let marked = above.clone().any(|line| *line == "#[non_exhaustive]");
-        if endings.iter().any(|ending| name.ends_with(ending)) && !opaque && !marked {
+        let grows = OPTIONS.contains(&name) || endings.iter().any(|ending| name.ends_with(ending));
+        if grows && !opaque && !marked {
             found.push(name);
         }
     }
@@ -91,6 +95,10 @@ fn a_type_that_cannot_grow_is_caught() {
             a: u32,
         }
 
+        pub struct Sampling {
+            pub a: u32,
+        }
+
         /// Errors.
         pub enum BadError {
             One,
@@ -102,5 +110,5 @@ fn a_type_that_cannot_grow_is_caught() {
             One,
         }
     ";
-    assert_eq!(closed(text), ["BadConfig", "BadError"]);
+    assert_eq!(closed(text), ["BadConfig", "Sampling", "BadError"]);
 }

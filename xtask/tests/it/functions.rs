@@ -46,6 +46,8 @@ struct Function<'a> {
     lines: usize,
     /// Parameters that are tuples, or references to tuples.
     tuples: usize,
+    /// Parameters that are flags, of which a call does not say the meaning.
+    flags: usize,
 }
 
 /// The functions of a source file as rustfmt leaves it: the closing brace stands below the first letter.
@@ -71,13 +73,14 @@ fn functions(text: &str) -> Vec<Function<'_>> {
             let signature = rest[..=open].join(" ");
             let parameters = signature.split("->").next().unwrap_or_default();
             let tuples = [": (", ": &("].iter().map(|form| parameters.matches(form).count()).sum();
-            Function { name: &line[name], lines: end + 1, tuples }
+            let flags = parameters.matches(": bool").count();
+            Function { name: &line[name], lines: end + 1, tuples, flags }
         })
         .collect()
 }
 
 #[test]
-fn functions_are_short_and_take_no_pairs_of_tuples() {
+fn functions_are_short_and_take_neither_pairs_of_tuples_nor_flags() {
     let mut faults = Vec::new();
     let mut used = BTreeSet::new();
     for path in tree::files(tree::root()) {
@@ -87,10 +90,13 @@ fn functions_are_short_and_take_no_pairs_of_tuples() {
         } else {
             continue;
         };
-        for Function { name, lines, tuples } in functions(&text) {
+        for Function { name, lines, tuples, flags } in functions(&text) {
             let exempt = LONG_FUNCTIONS.iter().find(|(file, long, _)| *file == path && *long == name);
             if lines > FUNCTION_LINES && !exempt.is_some_and(|exempt| used.insert(*exempt)) {
                 faults.push(format!("{}: {name} has {lines} lines, more than {FUNCTION_LINES}", path));
+            }
+            if flags > 0 && name.starts_with("variant") && path.contains("src/kernel/") {
+                faults.push(format!("{path}: {name} takes a flag; name the choice in an enum"));
             }
             if tuples > 1 && !TWO_TUPLES.contains(&(&*path, name)) {
                 faults.push(format!("{}: {name} takes {tuples} tuples; name them in a struct", path));
@@ -140,11 +146,15 @@ impl A {
         let fn_like = |c: (u32, u32)| c;
     }
 }
-fn three() {}
+fn three(flag: bool) -> bool {}
 fn four(a: u32);
 ";
-    let function = |name, lines, tuples| Function { name, lines, tuples };
-    let expected =
-        [function("one", 4, 0), function("two", 6, 2), function("three", 1, 0), function("four", 1, 0)];
+    let function = |name, lines, tuples, flags| Function { name, lines, tuples, flags };
+    let expected = [
+        function("one", 4, 0, 0),
+        function("two", 6, 2, 0),
+        function("three", 1, 0, 1),
+        function("four", 1, 0, 0),
+    ];
     assert_eq!(functions(text), expected);
 }

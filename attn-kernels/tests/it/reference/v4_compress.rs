@@ -3,7 +3,7 @@
 use super::device::{assert_close, cases, dispatch, gpu};
 use attn_kernels::cpu::{self, Tolerance};
 use attn_kernels::gpu::{Gpu, Pass};
-use attn_kernels::kernel::v4_compress::{self, V4CompressParams};
+use attn_kernels::kernel::v4_compress::{self, EntryShape, V4CompressParams};
 use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
@@ -57,9 +57,10 @@ fn check(gpu: &Gpu, ratio: Ratio, dim: usize, lens: &[usize], seed: u64) {
         page: u32::try_from(page).unwrap(),
         eps: EPS,
     };
-    let sizes = [dim, ROPE_DIM, ratio.coff()].map(|size| u32::try_from(size).unwrap());
+    let [dim_u32, rope, windows] = [dim, ROPE_DIM, ratio.coff()].map(|size| u32::try_from(size).unwrap());
+    let shape = EntryShape { dim: dim_u32, rope, windows };
     let num_blocks = u32::try_from(state.len() / page).unwrap();
-    v4_compress::check(sizes, &params, &entries, (&tables, num_blocks), lens.len()).unwrap();
+    v4_compress::check(&shape, &params, &entries, (&tables, num_blocks), lens.len()).unwrap();
     let floats = [&state, &ape, &norm].map(|data| gpu.upload("state", data).unwrap());
     let entry_buf = gpu.upload("entries", &entries).unwrap();
     let tables = gpu.upload("tables", &tables).unwrap();
@@ -68,11 +69,7 @@ fn check(gpu: &Gpu, ratio: Ratio, dim: usize, lens: &[usize], seed: u64) {
     let mut pass = Pass::new("compress");
     let mut bindings: Vec<_> = floats.iter().map(Into::into).collect();
     bindings.extend([(&entry_buf).into(), (&tables).into(), (&angles).into(), (&out).into()]);
-    let variant = v4_compress::variant(
-        u32::try_from(dim).unwrap(),
-        u32::try_from(ROPE_DIM).unwrap(),
-        ratio.coff() == 2,
-    );
+    let variant = v4_compress::variant(&shape);
     let grid = v4_compress::grid(u32::try_from(lens.len()).unwrap());
     dispatch(gpu, &mut pass, &variant, &params, &bindings, grid);
     let read = pass.read(&out, 0..out.len());
@@ -91,9 +88,10 @@ fn entries_of_both_ratios() {
 #[test]
 fn launches_out_of_range_are_refused() {
     let params = V4CompressParams { ratio: 4, state_block: 4, page: 64, eps: EPS };
+    let shape = EntryShape { dim: 64, rope: 64, windows: 2 };
     let error = |entry, [tables, slots]: [usize; 2]| {
         let tables = (&[0, 1, 4, 2, 0][..tables], 4);
-        let checked = v4_compress::check([64, 64, 2], &params, &[[3, 0, 0, 0], entry], tables, slots);
+        let checked = v4_compress::check(&shape, &params, &[[3, 0, 0, 0], entry], tables, slots);
         checked.unwrap_err().to_string()
     };
     insta::assert_snapshot!(error([7, 1, 1, 0], [4, 9]), @"v4_compress: block of the table + 1 of entry 1 is 5, the limit is 4");

@@ -4,8 +4,8 @@ use crate::config::hf::{Fields, HeadDim, Plain, either, reaches, refuse_biases, 
 use crate::config::rope::yarn_mscale;
 use crate::config::scale_of;
 use crate::{
-    Activation, ConfigError, DecoderConfig, ExpertPacking, Family, LatentConfig, Mlp, MoeConfig, RopeScaling,
-    Router, Score,
+    Activation, ConfigError, DecoderConfig, ExpertPacking, Family, LatentConfig, Mlp, MoeConfig, Pairing,
+    RopeScaling, Router, Score,
 };
 
 pub(super) const SPEC: Spec = Spec {
@@ -42,7 +42,7 @@ pub(super) const READS: &[&str] = &["num_local_experts", "n_shared_experts"];
 pub(super) fn read(config: &Fields, family: Family) -> Result<DecoderConfig, ConfigError> {
     refuse_biases(config)?;
     let latent = latent(config)?;
-    let plain = Plain { head_dim: HeadDim::Elsewhere, interleaved: true, ..Plain::new(family) };
+    let plain = Plain { head_dim: HeadDim::Elsewhere, pairing: Pairing::Interleaved, ..Plain::new(family) };
     let mut decoder = plain.read(config)?;
     decoder.num_kv_heads = 1;
     decoder.head_dim = latent.nope_dim + latent.rope_dim;
@@ -130,7 +130,11 @@ fn moe(config: &Fields) -> Result<MoeConfig, ConfigError> {
 /// Reads GGUF metadata. Files call V2, V3 and R1 alike; V2 differs in its router.
 fn from_gguf(keys: &Keys<'_>) -> Result<DecoderConfig, ConfigError> {
     let latent = gguf_latent(keys)?;
-    let plain = gguf::Plain { interleaved: true, head_dim: Some(1), ..gguf::Plain::new(Family::DeepseekV3) };
+    let plain = gguf::Plain {
+        pairing: Pairing::Interleaved,
+        head_dim: Some(1),
+        ..gguf::Plain::new(Family::DeepseekV3)
+    };
     let mut decoder = plain.read(keys)?;
     decoder.num_kv_heads = 1;
     decoder.head_dim = latent.nope_dim + latent.rope_dim;

@@ -11,7 +11,7 @@ use crate::config::hf::{
 use crate::config::moe::CHOICE;
 use crate::{
     Activation, CompressedConfig, Compressor, ConfigError, DecoderConfig, ExpertPacking, Family, HyperConfig,
-    IndexerConfig, Mlp, MoeConfig, Reach, Rope, RopeScaling, Router, Score,
+    IndexerConfig, Mlp, MoeConfig, Pairing, Reach, Rope, RopeScaling, Router, Score,
 };
 
 pub(super) const SPEC: Spec = Spec {
@@ -177,7 +177,7 @@ fn ropes(config: &Fields, head_dim: u32, context_length: u32) -> Result<[Rope; 2
             None => section.need_f64("rope_theta")?,
         };
         let scaling = scaling(section, context_length)?;
-        Ok::<_, ConfigError>(Rope { theta, rotary_dims: dims, interleaved: true, scaling })
+        Ok::<_, ConfigError>(Rope { theta, rotary_dims: dims, pairing: Pairing::Interleaved, scaling })
     };
     let part = |name| section.as_ref().map_or(Ok(None), |section| section.object(name));
     if let (Some(main), Some(compress)) = (part("main")?, part("compress")?) {

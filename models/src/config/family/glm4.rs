@@ -1,7 +1,7 @@
 use super::{Gguf, Hf, Spec};
 use crate::config::gguf;
 use crate::config::hf::{HeadDim, Plain, alike};
-use crate::{BlockNorms, Family};
+use crate::{BlockNorms, Family, Pairing};
 
 pub(super) const SPEC: Spec = Spec {
     hf: Some(Hf {
@@ -12,7 +12,7 @@ pub(super) const SPEC: Spec = Spec {
                 head_dim: HeadDim::Default(128),
                 rms_norm_eps: 1.5625e-7,
                 partial_rotary: Some(0.5),
-                interleaved: true,
+                pairing: Pairing::Interleaved,
                 ..Plain::new(Family::Glm4)
             };
             let mut decoder = plain.read(config)?;
@@ -26,7 +26,7 @@ pub(super) const SPEC: Spec = Spec {
         architecture: "glm4",
         reads: &[],
         read: |keys| {
-            let plain = gguf::Plain { interleaved: true, ..gguf::Plain::new(Family::Glm4) };
+            let plain = gguf::Plain { pairing: Pairing::Interleaved, ..gguf::Plain::new(Family::Glm4) };
             let mut decoder = plain.read(keys)?;
             decoder.norms = BlockNorms::Around;
             Ok(decoder)

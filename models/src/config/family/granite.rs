@@ -1,7 +1,7 @@
 use super::{Gguf, Hf, Spec};
 use crate::config::gguf;
 use crate::config::hf::{KvHeads, Plain, alike};
-use crate::{ConfigError, DecoderConfig, Family};
+use crate::{ConfigError, DecoderConfig, Family, Pairing};
 
 pub(super) const SPEC: Spec = Spec {
     hf: Some(Hf {
@@ -24,7 +24,7 @@ pub(super) const SPEC: Spec = Spec {
         architecture: "granite",
         reads: &["attention.scale", "embedding_scale", "residual_scale", "logit_scale"],
         read: |keys| {
-            let plain = gguf::Plain { interleaved: true, ..gguf::Plain::new(Family::Granite) };
+            let plain = gguf::Plain { pairing: Pairing::Interleaved, ..gguf::Plain::new(Family::Granite) };
             let mut decoder = plain.read(keys)?;
             #[expect(clippy::cast_possible_truncation, reason = "stored as f32, widened by the reader")]
             let factor = |key| {

@@ -1,7 +1,7 @@
 use super::{Gguf, Hf, Spec};
-use crate::Family;
 use crate::config::gguf;
 use crate::config::hf::{KvHeads, Plain, alike};
+use crate::{Family, Pairing};
 
 pub(super) const SPEC: Spec = Spec {
     hf: Some(Hf {
@@ -20,7 +20,9 @@ pub(super) const SPEC: Spec = Spec {
         architecture: "llama",
         reads: &[],
         // Files hold rows of queries and keys so that neighbours turn together.
-        read: |keys| gguf::Plain { interleaved: true, ..gguf::Plain::new(Family::Llama) }.read(keys),
+        read: |keys| {
+            gguf::Plain { pairing: Pairing::Interleaved, ..gguf::Plain::new(Family::Llama) }.read(keys)
+        },
     }),
     ..Spec::NONE
 };

@@ -4,8 +4,8 @@ use super::{Hf, Spec};
 use crate::config::hf::{Fields, HeadDim, Plain, by_type, layer_numbers, list, step};
 use crate::config::moe::CHOICE;
 use crate::{
-    Activation, ConfigError, DecoderConfig, ExpertPacking, Family, Mlp, MoeConfig, QkNorm, Reach, Router,
-    Score, Temperature,
+    Activation, ConfigError, DecoderConfig, ExpertPacking, Family, Mlp, MoeConfig, Pairing, QkNorm, Reach,
+    Router, Score, Temperature,
 };
 
 pub(super) const SPEC: Spec = Spec {
@@ -23,7 +23,7 @@ fn read(config: &Fields) -> Result<DecoderConfig, ConfigError> {
         inner_size: "intermediate_size_mlp",
         rms_norm_eps: 1e-5,
         rope_theta: 500_000.0,
-        interleaved: true,
+        pairing: Pairing::Interleaved,
         ..Plain::new(Family::Llama4)
     };
     let mut decoder = plain.read(config)?;

@@ -4,7 +4,7 @@ use super::{Gguf, Hf, Spec};
 use crate::config::gguf::{self, Keys};
 use crate::config::hf::{Fields, HeadDim, KvHeads, Plain, alike, section, window};
 use crate::config::rope::yarn_mscale;
-use crate::{ConfigError, DecoderConfig, Family, RopeScaling, Temperature};
+use crate::{ConfigError, DecoderConfig, Family, Pairing, RopeScaling, Temperature};
 
 pub(super) const SPEC: Spec = Spec {
     hf: Some(Hf { model_type: "ministral3", reads: &[], read: from_hf }),
@@ -41,7 +41,7 @@ fn from_hf(config: &Fields) -> Result<DecoderConfig, ConfigError> {
 }
 
 fn from_gguf(keys: &Keys<'_>) -> Result<DecoderConfig, ConfigError> {
-    let plain = gguf::Plain { interleaved: true, ..gguf::Plain::new(Family::Ministral3) };
+    let plain = gguf::Plain { pairing: Pairing::Interleaved, ..gguf::Plain::new(Family::Ministral3) };
     let mut decoder = plain.read(keys)?;
     if let RopeScaling::Yarn { factor, attention_factor, original_context, .. } = &mut decoder.rope.scaling {
         let all = keys.f64("rope.scaling.yarn_log_multiplier")?.unwrap_or(0.0);

@@ -1,7 +1,7 @@
 use super::{Gguf, Hf, Spec};
 use crate::config::gguf;
 use crate::config::hf::{Fields, KvHeads, Plain, list, reaches, step, window};
-use crate::{ConfigError, DecoderConfig, Family};
+use crate::{ConfigError, DecoderConfig, Family, Pairing};
 
 pub(super) const SPEC: Spec = Spec {
     hf: Some(Hf { model_type: "smollm3", reads: &["no_rope_layers"], read: from_hf }),
@@ -9,7 +9,7 @@ pub(super) const SPEC: Spec = Spec {
         architecture: "smollm3",
         reads: &[],
         read: |keys| {
-            let plain = gguf::Plain { interleaved: true, ..gguf::Plain::new(Family::SmolLm3) };
+            let plain = gguf::Plain { pairing: Pairing::Interleaved, ..gguf::Plain::new(Family::SmolLm3) };
             let mut decoder = plain.read(keys)?;
             // No key says so.
             set_rotary(&mut decoder, |layer| !(layer + 1).is_multiple_of(INTERVAL));

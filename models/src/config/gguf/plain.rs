@@ -3,20 +3,20 @@
 use super::keys::Keys;
 use super::rope::rope;
 use crate::config::MAX_LAYERS;
-use crate::{ConfigError, DecoderConfig, Family, Gguf, GgufError, Role, Sizes, WeightSource};
+use crate::{ConfigError, DecoderConfig, Family, Gguf, GgufError, Pairing, Role, Sizes, WeightSource};
 
 /// Reads the keys that all architectures have.
 pub(in crate::config) struct Plain {
     pub(in crate::config) family: Family,
-    /// Whether neighbours turn together.
-    pub(in crate::config) interleaved: bool,
+    /// Elements that turn together.
+    pub(in crate::config) pairing: Pairing,
     /// Size of heads where other keys say it and the family sets it.
     pub(in crate::config) head_dim: Option<u32>,
 }
 
 impl Plain {
     pub(in crate::config) const fn new(family: Family) -> Self {
-        Self { family, interleaved: false, head_dim: None }
+        Self { family, pairing: Pairing::Halves, head_dim: None }
     }
 
     /// Reads a configuration in which all layers are dense and see everything.
@@ -28,7 +28,7 @@ impl Plain {
         let rms_norm_eps = keys.need_f64("attention.layer_norm_rms_epsilon")? as f32;
         decoder.rms_norm_eps = rms_norm_eps;
         decoder.rope = rope(keys, sizes.head_dim, sizes.context_length)?;
-        decoder.rope.interleaved = self.interleaved;
+        decoder.rope.pairing = self.pairing;
         decoder.tie_embeddings = !file.has(Role::LmHead);
         decoder.qkv_bias = file.has(Role::QBias(0));
         decoder.o_bias = file.has(Role::OBias(0));

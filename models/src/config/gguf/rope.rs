@@ -2,13 +2,13 @@
 
 use super::keys::Keys;
 use crate::config::rope::{long_mscale, yarn_mscale};
-use crate::{ConfigError, Role, Rope, RopeScaling, WeightSource};
+use crate::{ConfigError, Pairing, Role, Rope, RopeScaling, WeightSource};
 
 pub(super) fn rope(keys: &Keys<'_>, head_dim: u32, context_length: u32) -> Result<Rope, ConfigError> {
     Ok(Rope {
         theta: keys.f64("rope.freq_base")?.unwrap_or(10_000.0),
         rotary_dims: keys.u32("rope.dimension_count")?.unwrap_or(head_dim),
-        interleaved: false,
+        pairing: Pairing::Halves,
         scaling: scaling(keys, context_length)?,
     })
 }

@@ -3,7 +3,7 @@
 use super::fields::Fields;
 use super::rope::{RopeSite, rope, rotary_dims, section};
 use crate::config::MAX_LAYERS;
-use crate::{ConfigError, DecoderConfig, Family, Rope, Sizes};
+use crate::{ConfigError, DecoderConfig, Family, Pairing, Rope, Sizes};
 
 /// Reads the fields that all families have, with the defaults of a family's configuration class.
 pub(in crate::config) struct Plain {
@@ -18,8 +18,8 @@ pub(in crate::config) struct Plain {
     pub(in crate::config) rope_theta: f64,
     /// Part of a head that rotates where no field says; `None` where a field must not.
     pub(in crate::config) partial_rotary: Option<f64>,
-    /// Whether neighbours turn together.
-    pub(in crate::config) interleaved: bool,
+    /// Elements that turn together.
+    pub(in crate::config) pairing: Pairing,
 }
 
 /// Number of key and value heads where the field is absent.
@@ -58,7 +58,7 @@ impl Plain {
             rope,
             rope_theta: 10_000.0,
             partial_rotary: None,
-            interleaved: false,
+            pairing: Pairing::Halves,
         }
     }
 
@@ -92,7 +92,7 @@ impl Plain {
             context_length: sizes.context_length,
             theta: self.rope_theta,
             partial: self.partial_rotary.is_some(),
-            interleaved: self.interleaved,
+            pairing: self.pairing,
         };
         let mut decoder = DecoderConfig::plain(self.family, sizes);
         decoder.rope = (self.rope)(config, &site)?;

@@ -4,7 +4,7 @@ use serde_json::Map;
 
 use super::fields::Fields;
 use crate::config::rope::{long_mscale, yarn_mscale};
-use crate::{ConfigError, Rope, RopeScaling};
+use crate::{ConfigError, Pairing, Rope, RopeScaling};
 
 /// Values that a rotation follows from beside its fields.
 pub(in crate::config) struct RopeSite {
@@ -15,8 +15,8 @@ pub(in crate::config) struct RopeSite {
     pub(in crate::config) theta: f64,
     /// Whether a field may say that a part of a head rotates.
     pub(in crate::config) partial: bool,
-    /// Whether neighbours turn together.
-    pub(in crate::config) interleaved: bool,
+    /// Elements that turn together.
+    pub(in crate::config) pairing: Pairing,
 }
 
 /// Reads the rotation of all layers. New configurations hold all of it in `rope_parameters`, old ones in `rope_theta` and
@@ -49,7 +49,7 @@ impl RopeSite {
         Ok(Rope {
             theta,
             rotary_dims: self.rotary_dims,
-            interleaved: self.interleaved,
+            pairing: self.pairing,
             scaling: scaling(section, self.context_length)?,
         })
     }

@@ -35,7 +35,7 @@ use crate::decoder::rope_angles::RopeAngles;
 use crate::kernel::rope;
 use crate::matrices::{Matrices, Vectors};
 use crate::matrix::{Matrix, SLACK};
-use crate::{CachePart, CompressedConfig, DecoderConfig, ModelError};
+use crate::{CachePart, CompressedConfig, DecoderConfig, ModelError, Pairing};
 use attn_kernels::rows::{KeyRow, KvWord, SlotRow, Span};
 
 /// Weights of a layer.
@@ -150,7 +150,7 @@ impl CompressedAttention {
             lists: Lists::new(load, &places, views.all.len())?,
             entries: EntryState::new(gpu, config, options, &places)?,
             index: EntryIndex::new(load, &places)?,
-            rope: gpu.pipeline(&rope::variant(config.head_dim, true))?,
+            rope: gpu.pipeline(&rope::variant(config.head_dim, Pairing::Interleaved))?,
             write: gpu.pipeline(&latent_write::variant(&shape))?,
             attend: gpu.pipeline(&kernel.variant_of_two())?,
             reduce: gpu.pipeline(&mla_decode::reduce_variant(&shape, &attention))?,

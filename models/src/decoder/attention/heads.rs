@@ -65,7 +65,7 @@ impl Heads {
             layers: Arc::clone(layers),
             forms,
             prefix_capacity: options.prefix_capacity,
-            rope_append: gpu.pipeline(&rope_append::variant(shape, config.rope.interleaved))?,
+            rope_append: gpu.pipeline(&rope_append::variant(shape, config.rope.pairing))?,
             kernels: views.all.iter().map(|view| kernels(&of_view(view.reach))).collect::<Result<_, _>>()?,
             apply_sinks: gpu.pipeline(&apply_sinks::variant(shape.head_dim))?,
             merge: (forms.coop && options.offload.is_some())

@@ -17,7 +17,7 @@ use crate::decoder::ops::{Ctx, Rotation};
 use crate::kernel::index_write::{self, IndexWriteBuffers, IndexWriteParams};
 use crate::kernel::rope;
 use crate::matrix::{Matrix, SLACK};
-use crate::{CachePart, IndexerConfig, ModelError};
+use crate::{CachePart, IndexerConfig, ModelError, Pairing};
 
 /// Kernels and buffers.
 #[derive(Debug)]
@@ -95,9 +95,13 @@ impl IndexScorer {
         let kernel = IndexKernel::new(IndexKeys::Cached(keys), options.uses_coop(gpu));
         let rows = options.max_rows as usize;
         let buffer = |name, width: u32| gpu.buffer(name, rows * width as usize + SLACK);
+        // Heads over entries rotate as the attention to them does.
+        let pairing = match of {
+            IndexOf::Tokens => Pairing::Halves,
+            IndexOf::Entries => Pairing::Interleaved,
+        };
         Ok(Self {
-            // Heads over entries rotate as the attention to them does.
-            rope: gpu.pipeline(&rope::variant(head_dim, of == IndexOf::Entries))?,
+            rope: gpu.pipeline(&rope::variant(head_dim, pairing))?,
             write: gpu.pipeline(&index_write::variant(&keys))?,
             kernel,
             logits: gpu.pipeline(&kernel.variant())?,

@@ -103,8 +103,8 @@ impl LatentAttention {
         let head_dim = latent.nope_dim + latent.rope_dim;
         Ok(Self {
             layers: Arc::clone(layers),
-            rope_q: gpu.pipeline(&rope::variant(head_dim, config.rope.interleaved))?,
-            rope_k: gpu.pipeline(&rope::variant(latent.cached(), config.rope.interleaved))?,
+            rope_q: gpu.pipeline(&rope::variant(head_dim, config.rope.pairing))?,
+            rope_k: gpu.pipeline(&rope::variant(latent.cached(), config.rope.pairing))?,
             write: gpu.pipeline(&latent_write::variant(&shape))?,
             kernel,
             all: kind(Context::Full)?,

@@ -31,6 +31,7 @@ shapes![
 
 /// A model of random weights: its shape, the type of its matrices, and a seed.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct RandomSpec {
     /// Name or path of the shape.
     pub shape: String,
@@ -55,6 +56,24 @@ struct Shape {
 }
 
 impl RandomSpec {
+    /// All layers of `config`, of matrices in f32, with seed 0; `shape` names it.
+    #[must_use]
+    pub fn new(shape: impl Into<String>, config: DecoderConfig) -> Self {
+        Self { shape: shape.into(), config, layers: None, dtype: Dtype::F32, seed: 0 }
+    }
+
+    /// Sets the type of the matrices.
+    #[must_use]
+    pub fn dtype(self, dtype: Dtype) -> Self {
+        Self { dtype, ..self }
+    }
+
+    /// Sets the seed of all weights.
+    #[must_use]
+    pub fn seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
     /// Reads `SHAPE[:TYPE][,layers=N][,seed=N]`. SHAPE is a built-in name or the path of a RON file like those in
     /// `models/shapes`; without TYPE it says which one.
     ///

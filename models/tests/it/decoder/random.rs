@@ -48,7 +48,7 @@ fn assert_sane(what: &str, logits: &[f32]) {
 fn every_type_gives_sane_logits() {
     for shape in ["tiny-llama", "tiny-moe"] {
         for dtype in Dtype::ALL {
-            let spec = RandomSpec { dtype, ..RandomSpec::parse(shape).unwrap() };
+            let spec = RandomSpec::parse(shape).unwrap().dtype(dtype);
             assert_sane(&spec.to_string(), &logits(spec.clone()));
         }
     }
@@ -78,7 +78,7 @@ fn every_family_has_its_tensors() {
         let config = DecoderConfig::from_hf_dir(fixture(name)).unwrap();
         // Granite trains logits that are divided: random ones are of the usual size before.
         let scale = config.logit_scale;
-        let spec = RandomSpec { shape: name.to_owned(), config, layers: None, dtype: Dtype::Q8_0, seed: 0 };
+        let spec = RandomSpec::new(name, config).dtype(Dtype::Q8_0);
         assert_sane(name, &logits(spec).iter().map(|logit| logit / scale).collect::<Vec<_>>());
     }
 }

@@ -19,18 +19,17 @@ const TOKENS: usize = 24;
 /// Everything at once; the sharp temperature keeps draws clear of rounding.
 fn everything() -> Sampling {
     let bias = |(token, bias)| TokenBias { token, bias };
-    Sampling {
-        temperature: 0.5,
-        top_k: 40,
-        top_p: 0.9,
-        min_p: 0.01,
-        seed: 0x5eed_0000_0001,
-        penalties: Penalties { repetition: 1.3, presence: 0.4, frequency: 0.2 },
-        logit_bias: LogitBias::new([(5, 1.5), (9, -2.0), (77, 0.5)].map(bias)),
-        min_tokens: 12,
-        stop_ids: vec![1, 2, 40],
-        log_probs: Some(3),
-    }
+    Sampling::default()
+        .temperature(0.5)
+        .top_k(40)
+        .top_p(0.9)
+        .min_p(0.01)
+        .seed(0x5eed_0000_0001)
+        .penalties(Penalties::OFF.repetition(1.3).presence(0.4).frequency(0.2))
+        .logit_bias(LogitBias::new([(5, 1.5), (9, -2.0), (77, 0.5)].map(bias)))
+        .min_tokens(12)
+        .stop_ids(vec![1, 2, 40])
+        .log_probs(Some(3))
 }
 
 /// Every other token of the vocabulary of 128.
@@ -134,7 +133,7 @@ fn steps_with_penalties_are_encoded_ahead() {
 fn stop_ids_are_drawn_once_there_are_enough_tokens() {
     let greedy = served(&[Request::new(&tiny().prompts[3].ids, 1)]).remove(0).drawn[0];
     let held = |min_tokens| {
-        let sampling = Sampling { min_tokens, stop_ids: vec![greedy], ..Sampling::default() };
+        let sampling = Sampling::default().min_tokens(min_tokens).stop_ids(vec![greedy]);
         let request = Request { sampling: Some(&sampling), ..Request::new(&tiny().prompts[3].ids, 1) };
         served(&[request]).remove(0).drawn[0]
     };
@@ -192,10 +191,10 @@ fn draws_that_cannot_be_are_refused() {
     assert_snapshot!(refused(masked(&[1; 3], &[]), None, &[]), @"sample 0 has a mask of 3 words, a vocabulary of 128 needs 4");
     assert_snapshot!(refused(none, Some(21), &[]), @"log-probabilities of 21 tokens at each position, at most 20 are returned");
     assert_snapshot!(refused(none, None, &[128]), @"token id 128 at position 1 is outside the vocabulary of 128");
-    let sampling = Sampling { top_p: f32::NAN, ..Sampling::default() };
+    let sampling = Sampling::default().top_p(f32::NAN);
     assert_snapshot!(sampling.check(128).unwrap_err(), @"top_p is NaN, it must be from 0 to 1");
-    let sampling = Sampling { stop_ids: vec![128], ..Sampling::default() };
+    let sampling = Sampling::default().stop_ids(vec![128]);
     assert_snapshot!(sampling.check(128).unwrap_err(), @"token 128 of a logit bias or of stop ids is outside the vocabulary of 128");
-    let penalties = Penalties { repetition: 0.0, ..Penalties::OFF };
-    assert_snapshot!(Sampling { penalties, ..Sampling::default() }.check(128).unwrap_err(), @"repetition_penalty is 0, it must be above 0");
+    let penalties = Penalties::OFF.repetition(0.0);
+    assert_snapshot!(Sampling::default().penalties(penalties).check(128).unwrap_err(), @"repetition_penalty is 0, it must be above 0");
 }

@@ -111,7 +111,7 @@ pub(crate) fn serve(decoder: &mut Decoder, requests: &[Request<'_>], chunk: usiz
 /// Block tables of all groups over the decoder's pool. Neighbouring seats take blocks in turn, so those of a sequence
 /// do not lie together.
 fn cache(decoder: &Decoder) -> KvCache {
-    let (kv, limits) = (decoder.kv(), LengthLimits { max_model_len: CAPACITY, max_batched_tokens: CAPACITY });
+    let (kv, limits) = (decoder.kv(), LengthLimits::new(CAPACITY));
     let config = KvCacheConfig::new(kv.num_blocks(), kv.plan().layout.groups.clone(), limits);
     KvCache::new(&config.caching(false)).unwrap()
 }

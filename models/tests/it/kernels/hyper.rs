@@ -5,8 +5,8 @@ use super::tensors::floats;
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::gpu::{Bound, Pass};
 use models::cpu;
-use models::kernel::hyper_collapse::{self, HyperCollapseParams};
-use models::kernel::hyper_expand::{self, HyperExpandParams};
+use models::kernel::hyper_collapse::{self, HyperCollapseParams, Reader};
+use models::kernel::hyper_expand::{self, Form, HyperExpandParams};
 use models::kernel::state_write::{self, StateWriteParams};
 use proptest::prelude::*;
 
@@ -21,18 +21,18 @@ proptest! {
         streams in 1u32..7,
         width in prop_oneof![1u32..100, Just(576u32)],
         rounds in 1u32..25,
-        head: bool,
+        reader in prop::sample::select(vec![Reader::Block, Reader::Head]),
         seed: u64,
     ) {
         let Some(gpu) = gpu() else { return Ok(()) };
-        let parts = hyper_collapse::mixes(streams, head);
+        let parts = hyper_collapse::mixes(streams, reader);
         let params =
             HyperCollapseParams { rows, width, rounds, norm_eps: 1e-6, eps: 1e-6 };
         let floats = |len: u32, seed| floats(len as usize, seed);
         let (mixes, x) = (floats(rows * parts, seed), floats(rows * streams * width, seed ^ 1));
         let affine = floats(parts + 3, seed ^ 2);
         let (out, gates) =
-            cpu::hyper_collapse::hyper_collapse(&params, streams as usize, head, &mixes, &x, &affine);
+            cpu::hyper_collapse::hyper_collapse(&params, streams as usize, reader, &mixes, &x, &affine);
         let upload = |data: &[f32]| gpu.upload("data", data).unwrap();
         let (mixes, x, affine) = (upload(&mixes), upload(&x), upload(&affine));
         let (got_out, got_block) = (upload(&vec![f32::NAN; out.len()]), upload(&vec![f32::NAN; out.len()]));
@@ -46,14 +46,14 @@ proptest! {
             (&got_block).into(),
         ];
         let mut pass = Pass::new("hyper_collapse");
-        let variant = hyper_collapse::variant(streams, head, gpu.level());
+        let variant = hyper_collapse::variant(streams, reader, gpu.level());
         dispatch(gpu, &mut pass, &variant, &params, &bindings, hyper_collapse::grid(rows));
         let reads = [&got_out, &got_gates, &got_block].map(|buffer| pass.read(buffer, 0..buffer.len()));
         let done = gpu.submit(pass).unwrap().wait().unwrap();
         let [got_out, got_gates, got_block] = reads.map(|read| done.get(read));
-        let what = format!("{params:?}, {streams} streams, head {head}");
+        let what = format!("{params:?}, {streams} streams, {reader:?}");
         assert_close(&what, MIXED, &got_out, &out);
-        if head {
+        if reader == Reader::Head {
             prop_assert!(got_gates.iter().chain(&got_block).all(|x| x.is_nan()), "{what}: the end of streams has no block");
         } else {
             assert_close(&what, MIXED, &got_gates, &gates);
@@ -62,7 +62,7 @@ proptest! {
     }
 
     #[test]
-    fn expands_streams(rows in 1u32..6, streams in 1u32..7, width in 1u32..200, first: bool, seed: u64) {
+    fn expands_streams(rows in 1u32..6, streams in 1u32..7, width in 1u32..200, form in prop::sample::select(vec![Form::Begin, Form::Add]), seed: u64) {
         let Some(gpu) = gpu() else { return Ok(()) };
         let params = HyperExpandParams { rows, width };
         let floats = |len: u32, seed| floats(len as usize, seed);
@@ -72,12 +72,12 @@ proptest! {
         let (block_buf, gates_buf, x) = (upload(&block), upload(&gates), upload(&want));
         let bindings: [Bound; 3] = [(&block_buf).into(), (&gates_buf).into(), (&x).into()];
         let mut pass = Pass::new("hyper_expand");
-        let variant = hyper_expand::variant(streams, first);
+        let variant = hyper_expand::variant(streams, form);
         dispatch(gpu, &mut pass, &variant, &params, &bindings, hyper_expand::grid(rows, width));
         let read = pass.read(&x, 0..x.len());
         let got = gpu.submit(pass).unwrap().wait().unwrap().get(read);
-        cpu::hyper_expand::hyper_expand(&params, streams as usize, first, &block, &gates, &mut want);
-        assert_close(&format!("{params:?}, {streams} streams, first {first}"), MIXED, &got, &want);
+        cpu::hyper_expand::hyper_expand(&params, streams as usize, form, &block, &gates, &mut want);
+        assert_close(&format!("{params:?}, {streams} streams, {form:?}"), MIXED, &got, &want);
     }
 
     #[test]

@@ -5,10 +5,11 @@ use super::tensors::{self, floats};
 use attn_kernels::cpu::Tolerance;
 use attn_kernels::gpu::{Bound, Buf, Gpu, Pass};
 use bytemuck::Pod;
+use models::kernel::ExpertTerms;
 use models::kernel::glu::{self, GluParams};
 use models::kernel::matmul::{self, MatmulParams, Rows, Tiling};
 use models::kernel::moe_combine::{self, MoeCombineParams};
-use models::kernel::moe_route::{self, MoeRouteParams};
+use models::kernel::moe_route::{self, Choice, MoeRouteParams};
 use models::kernel::moe_sort::{self, MoeSortParams};
 use models::pack::{BLOCK, Packed};
 use models::{Activation, Dtype, ExpertPacking, MoeConfig, Router, Score, Tensor, cpu};
@@ -92,7 +93,8 @@ proptest! {
             (&experts).into(), (&weights).into(),
         ];
         let mut pass = Pass::new("moe_route");
-        dispatch(gpu, &mut pass, &moe_route::variant(&moe, hashed), &params, &bindings, moe_route::grid(rows));
+        let choice = if hashed { Choice::Table } else { Choice::Scores };
+        dispatch(gpu, &mut pass, &moe_route::variant(&moe, choice), &params, &bindings, moe_route::grid(rows));
         let (read_experts, read_weights) =
             (pass.read(&experts, 0..experts.len()), pass.read(&weights, 0..weights.len()));
         let done = gpu.submit(pass).unwrap().wait().unwrap();
@@ -146,7 +148,7 @@ proptest! {
             (&inputs[0]).into(), (&ids).into(), (&inputs[1]).into(), (&inputs[2]).into(), (&inputs[3]).into(),
         ];
         let mut pass = Pass::new("glu");
-        let variant = glu::variant(activation, biased, weighted);
+        let variant = glu::variant(activation, ExpertTerms { biased, weighted });
         dispatch(gpu, &mut pass, &variant, &params, &bindings, glu::grid(rows, inner));
         let got = read(gpu, pass, &[&inputs[3]]).remove(0);
         let biases = biased.then_some((&experts[..], &biases[..]));
@@ -169,7 +171,7 @@ proptest! {
             (&inputs[0]).into(), (&ids).into(), (&inputs[1]).into(), (&inputs[2]).into(), (&inputs[3]).into(),
         ];
         let mut pass = Pass::new("moe_combine");
-        let variant = moe_combine::variant(top, biased, weighted);
+        let variant = moe_combine::variant(top, ExpertTerms { biased, weighted });
         dispatch(gpu, &mut pass, &variant, &params, &bindings, moe_combine::grid(rows, width));
         let got = read(gpu, pass, &[&inputs[3]]).remove(0);
         let [weights, biases] = [weighted.then_some(&weights[..]), biased.then_some(&biases[..])];

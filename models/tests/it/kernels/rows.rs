@@ -8,14 +8,14 @@ use attn_kernels::kernel::{KvDtype, KvShape};
 use attn_kernels::{Variant, gpu};
 use bytemuck::Pod;
 use half::f16;
-use models::cpu;
 use models::kernel::bias::{self, BiasParams};
 use models::kernel::index_write::{self, IndexWriteParams};
 use models::kernel::log_prob::{self, LogProbParams};
-use models::kernel::norm_heads::{self, NormHeadsParams};
+use models::kernel::norm_heads::{self, Norm, NormHeadsParams};
 use models::kernel::rms_norm::{self, RmsNormParams};
 use models::kernel::rope::{self, RopeParams};
 use models::kernel::softcap::{self, SoftcapParams};
+use models::{Pairing, cpu};
 use proptest::prelude::*;
 
 /// A sum of up to some thousand squares or exponentials, divided, rooted or logged: some tens of units of 2^-24.
@@ -73,7 +73,7 @@ proptest! {
         heads in 1u32..5,
         width in prop_oneof![1u32..150, Just(512u32)],
         [before, after] in [0u32..9, 0u32..9],
-        centred: bool,
+        norm in prop::sample::select(vec![Norm::Rms, Norm::Layer]),
         seed: u64,
     ) {
         let Some(gpu) = gpu() else { return Ok(()) };
@@ -82,15 +82,14 @@ proptest! {
         let mut x = floats((rows * stride) as usize, seed);
         let weight = floats(2 * width as usize, seed ^ 1);
         let (weights, out) = (gpu.upload("weight", &weight).unwrap(), gpu.upload("x", &x).unwrap());
-        let norm = if centred { norm_heads::Norm::Layer } else { norm_heads::Norm::Rms };
         let variant = norm_heads::variant(norm, gpu.level());
         let got = run(gpu, &variant, &params, &[(&weights).into()], &out, norm_heads::grid(rows, heads));
-        cpu::norm_heads::norm_heads(&params, centred, &weight, &mut x);
-        assert_close(&format!("{params:?}, centred {centred}"), ROW, &got, &x);
+        cpu::norm_heads::norm_heads(&params, norm, &weight, &mut x);
+        assert_close(&format!("{params:?}, {norm:?}"), ROW, &got, &x);
     }
 
     #[test]
-    fn adds_a_bias(rows in 1u32..9, cols in 1u32..200, [first, gap] in [0u32..9, 0u32..9], keep: bool, seed: u64) {
+    fn adds_a_bias(rows in 1u32..9, cols in 1u32..200, [first, gap] in [0u32..9, 0u32..9], form in prop::sample::select(vec![bias::Form::Store, bias::Form::Add]), seed: u64) {
         let Some(gpu) = gpu() else { return Ok(()) };
         let stride = first + cols + gap;
         let params = BiasParams { rows, cols, stride, first };
@@ -98,10 +97,9 @@ proptest! {
         let added = floats(cols as usize, seed ^ 1);
         let (added_buf, out) = (gpu.upload("added", &added).unwrap(), gpu.upload("y", &y).unwrap());
         let bindings = [(&added_buf).into()];
-        let form = if keep { bias::Form::Add } else { bias::Form::Store };
         let got = run(gpu, &bias::variant(form), &params, &bindings, &out, bias::grid(rows, cols));
-        cpu::bias::bias(&params, keep, &added, &mut y);
-        assert_close(&format!("{params:?}, keep {keep}"), Tolerance { abs: 0.0, rel: 0.0 }, &got, &y);
+        cpu::bias::bias(&params, form, &added, &mut y);
+        assert_close(&format!("{params:?}, {form:?}"), Tolerance { abs: 0.0, rel: 0.0 }, &got, &y);
     }
 
     #[test]
@@ -152,7 +150,7 @@ proptest! {
         heads in 1u32..5,
         head_dim in prop::sample::select(vec![16u32, 64, 80, 128]),
         whole: bool,
-        interleaved: bool,
+        pairing in prop::sample::select(vec![Pairing::Halves, Pairing::Interleaved]),
         gap in 0u32..7,
         first in 0u32..4,
         back in 0u32..2,
@@ -167,12 +165,12 @@ proptest! {
         let cs: Vec<[f32; 2]> = angles.iter().map(|a| [(a * 4.0).cos(), (a * 4.0).sin()]).collect();
         let mut x = floats((rows * stride) as usize, seed ^ 1);
         let (cs_buf, out) = (gpu.upload("cs", &cs).unwrap(), gpu.upload("x", &x).unwrap());
-        let variant = rope::variant(head_dim, interleaved);
+        let variant = rope::variant(head_dim, pairing);
         let got = run(gpu, &variant, &params, &[(&cs_buf).into()], &out, rope::grid(rows, heads, pairs));
-        cpu::rope::rope(head_dim as usize, interleaved, &params, &cs, &mut x);
+        cpu::rope::rope(head_dim as usize, pairing, &params, &cs, &mut x);
         // Two products and a sum, fused or not.
         let tolerance = Tolerance { abs: 3e-7, rel: 0.0 };
-        assert_close(&format!("{params:?}, interleaved {interleaved}"), tolerance, &got, &x);
+        assert_close(&format!("{params:?}, {pairing:?}"), tolerance, &got, &x);
     }
 
     #[test]

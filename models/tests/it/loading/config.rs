@@ -1,7 +1,7 @@
 //! Decoder configuration from both formats.
 
 use insta::{assert_debug_snapshot, assert_snapshot};
-use models::{DecoderConfig, Family, QkNorm, Reach, RopeScaling};
+use models::{DecoderConfig, Family, Pairing, QkNorm, Reach, RopeScaling};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -47,7 +47,7 @@ fn reads_the_tiny_llama() {
         rope: Rope {
             theta: 500000.0,
             rotary_dims: 16,
-            interleaved: false,
+            pairing: Pairing::Halves,
             scaling: Llama3 {
                 factor: 8.0,
                 low_freq_factor: 1.0,
@@ -142,7 +142,7 @@ fn old_and_new_rope_fields_mean_the_same() {
     let old = json!({ "rope_theta": 5e5, "rope_scaling": { "type": "linear", "factor": 2 } });
     let new = parse("llama", new).unwrap().rope;
     assert_eq!(new, parse("llama", old).unwrap().rope);
-    assert_eq!((new.theta, new.rotary_dims, new.interleaved), (5e5, 16, false));
+    assert_eq!((new.theta, new.rotary_dims, new.pairing), (5e5, 16, Pairing::Halves));
     assert_eq!(new.scaling, RopeScaling::Linear { factor: 2.0 });
     assert_eq!(parse("llama", json!({ "rope_scaling": null })).unwrap().rope.theta, 10_000.0);
 }

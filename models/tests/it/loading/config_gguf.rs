@@ -1,7 +1,7 @@
 //! Decoder configuration from the metadata of GGUF files.
 
 use insta::{assert_debug_snapshot, assert_snapshot};
-use models::{DecoderConfig, ExpertPacking, Gguf, Reach, RopeScaling};
+use models::{DecoderConfig, ExpertPacking, Gguf, Pairing, Reach, RopeScaling};
 use proptest::prelude::*;
 
 use super::{
@@ -76,7 +76,7 @@ fn reads_gguf_metadata() {
         rope: Rope {
             theta: 10000.0,
             rotary_dims: 16,
-            interleaved: true,
+            pairing: Pairing::Interleaved,
             scaling: None,
         },
         window_rope: None,
@@ -144,7 +144,7 @@ fn gguf_says_what_config_json_says() {
         assert!((gguf.rope.attention_factor() - hf.rope.attention_factor()).abs() < 1e-12, "{name}");
         // Converters lay rows of queries and keys so for some.
         let neighbours = ["tiny-llama", "tiny-smollm3", "tiny-granite", "tiny-glm4"];
-        assert_eq!(gguf.rope.interleaved, neighbours.contains(&name), "{name}");
+        assert_eq!(gguf.rope.pairing == Pairing::Interleaved, neighbours.contains(&name), "{name}");
         gguf.rope.clone_from(&hf.rope);
         // GGUF holds whole weights of norms.
         gguf.norm_offset = hf.norm_offset;

@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 use models::{
     Activation, BlockNorms, Compressor, DecoderConfig, ExpertPacking, Family, Gate, HyperConfig,
-    IndexerConfig, LatentConfig, Mlp, QkNorm, Reach, RopeScaling, Score,
+    IndexerConfig, LatentConfig, Mlp, Pairing, QkNorm, Reach, RopeScaling, Score,
 };
 use serde_json::{Value, json};
 
@@ -179,7 +179,7 @@ fn granite_scales_the_residual_the_other_way_round() {
 #[test]
 fn glm4_rotates_half_of_a_head() {
     let config = parse("tiny-glm4", &json!({})).unwrap();
-    assert_eq!((config.rope.rotary_dims, config.rope.interleaved), (16, true));
+    assert_eq!((config.rope.rotary_dims, config.rope.pairing), (16, Pairing::Interleaved));
     assert_eq!((config.norms, config.qkv_bias, config.o_bias), (BlockNorms::Around, true, false));
     let bare =
         json!({ "rope_parameters": null, "head_dim": null, "rms_norm_eps": null, "attention_bias": null });
@@ -197,7 +197,7 @@ fn llama4_has_chunks_and_layers_without_rotation() {
     assert_eq!(rotary, [true, true, true, false]);
     let mlps: Vec<Mlp> = config.layers.iter().map(|layer| layer.mlp).collect();
     assert_eq!(mlps, [Mlp::Dense, Mlp::Experts, Mlp::Dense, Mlp::Experts]);
-    assert_eq!((config.qk_norm, config.rope.interleaved), (QkNorm::Unweighted, true));
+    assert_eq!((config.qk_norm, config.rope.pairing), (QkNorm::Unweighted, Pairing::Interleaved));
     assert_eq!(config.intermediate_size, 96);
     let moe = config.moe.unwrap();
     assert_eq!((moe.inner_size, moe.shared_size, moe.weighted_input), (48, Some(48), true));

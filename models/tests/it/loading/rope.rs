@@ -1,9 +1,9 @@
 //! Rotary inverse frequencies.
 
-use models::{Rope, RopeScaling};
+use models::{Pairing, Rope, RopeScaling};
 
 fn rope(theta: f64, rotary_dims: u32, scaling: RopeScaling) -> Rope {
-    Rope { theta, rotary_dims, interleaved: false, scaling }
+    Rope { theta, rotary_dims, pairing: Pairing::Halves, scaling }
 }
 
 #[track_caller]

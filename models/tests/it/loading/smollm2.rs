@@ -3,7 +3,8 @@
 use std::{io::Read, sync::OnceLock};
 
 use models::{
-    ChatTemplate, Checkpoint, Dtype, Gguf, Message, ModelCache, Role, SMOLLM2_135M_INSTRUCT, Tokenizer,
+    ChatTemplate, Checkpoint, Dtype, Gguf, Message, ModelCache, Pairing, Role, SMOLLM2_135M_INSTRUCT,
+    Tokenizer,
 };
 
 use super::fixture;
@@ -121,7 +122,7 @@ fn the_file_loads_with_every_tensor() {
     let checkpoint = Checkpoint::open(&path).unwrap();
     let config = checkpoint.config().unwrap();
     assert_eq!((config.num_layers, config.num_heads, config.num_kv_heads, config.head_dim), (30, 9, 3, 64));
-    assert!(config.rope.interleaved && config.tie_embeddings);
+    assert!(config.rope.pairing == Pairing::Interleaved && config.tie_embeddings);
     assert_eq!((config.bos_id, &config.eos_ids[..]), (Some(1), &[2, 0][..]));
 
     let weights = checkpoint.weights();

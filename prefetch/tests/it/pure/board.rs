@@ -19,7 +19,7 @@ const SMALL: EngineConfig =
 
 fn task(seq: u64, generation: u64, priority: Priority, blocks: &[u8]) -> Submission {
     let key = TaskKey { seq: SeqId::new(seq), generation };
-    Submission { key, step: 0, priority, blocks: hashes(blocks.iter().copied()) }
+    Submission::new(key, priority, hashes(blocks.iter().copied()))
 }
 
 fn loaded() -> Result<Loaded, Arc<TierError>> {
@@ -167,10 +167,10 @@ fn a_full_board_drops_the_youngest_low_task_for_urgent_work_only() {
 fn limits_are_named_in_the_error() {
     let mut board = TaskBoard::new(SMALL);
     board.advance(10);
-    let ahead = Submission { step: 13, ..task(1, 0, Priority::High, &[1]) };
+    let ahead = task(1, 0, Priority::High, &[1]).step(13);
     assert_snapshot!(board.submit(ahead).unwrap_err(), @"step 13 is too far ahead, the latest that may be prefetched for is 12");
     assert_snapshot!(board.submit(task(1, 0, Priority::High, &[0, 1, 2, 3, 4, 5, 6])).unwrap_err(), @"task of 7 blocks where the cache holds 6");
-    let last = Submission { step: 12, ..task(1, 0, Priority::High, &[1, 1, 1]) };
+    let last = task(1, 0, Priority::High, &[1, 1, 1]).step(12);
     board.submit(last).unwrap();
 }
 

@@ -23,7 +23,7 @@ fn start(config: EngineConfig) -> (Engine, Arc<FakeTier>, Arc<TierStack>) {
 
 fn task(seq: u64, blocks: impl IntoIterator<Item = u8>) -> Submission {
     let key = TaskKey { seq: SeqId::new(seq), generation: 0 };
-    Submission { key, step: 0, priority: Priority::High, blocks: hashes(blocks) }
+    Submission::new(key, Priority::High, hashes(blocks))
 }
 
 #[track_caller]
@@ -101,7 +101,7 @@ fn cancel_and_replacement_wake_the_waiter() {
     let by_seq = engine.submit(task(3, [2])).unwrap();
     let replaced = engine.submit(task(4, [3])).unwrap();
     let newer = TaskKey { seq: SeqId::new(4), generation: 1 };
-    let newest = engine.submit(Submission { key: newer, ..task(4, [4]) }).unwrap();
+    let newest = engine.submit(task(4, [4]).key(newer)).unwrap();
     by_handle.cancel();
     assert!(engine.cancel(SeqId::new(3)) && !engine.cancel(SeqId::new(3)));
     replaced.cancel();
@@ -203,11 +203,8 @@ fn every_handle_ends_under_load() {
                     for i in 0..150u8 {
                         let key = TaskKey { seq: SeqId::new(u64::from(i % 5)), generation: u64::from(i) };
                         let first = (i ^ (thread * 37)) % 50;
-                        let submission = Submission {
-                            key,
-                            priority: Priority::ALL[usize::from(i % 4)],
-                            ..task(0, first..first + 5)
-                        };
+                        let submission =
+                            task(0, first..first + 5).key(key).priority(Priority::ALL[usize::from(i % 4)]);
                         handles.extend(engine.submit(submission));
                         match i % 11 {
                             3 => drop(engine.cancel(SeqId::new(u64::from(i % 3)))),

@@ -210,7 +210,7 @@ impl Machine {
         let found = process.stack.lookup_prefix(&wanted.iter().map(|n| key(*n)).collect::<Vec<_>>()).len();
         let wanted = wanted[..found].to_vec();
         let blocks = wanted.iter().map(|n| key(*n)).collect();
-        let submission = Submission { key: key_of, step: process.step + ahead, priority, blocks };
+        let submission = Submission::new(key_of, priority, blocks).step(process.step + ahead);
         if process.board.submit(submission).is_ok() {
             process.open.push((key_of, wanted));
             self.counts.tasks += 1;

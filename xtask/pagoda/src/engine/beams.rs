@@ -94,7 +94,7 @@ impl Engine {
         let prompt_len = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
         let longest =
             prompt_len.saturating_add(request.max_tokens).min(config.context_length).saturating_sub(1);
-        let limits = LengthLimits { max_model_len: longest, max_batched_tokens: self.max_batched_tokens };
+        let limits = LengthLimits::new(longest).max_batched_tokens(self.max_batched_tokens);
         let of_group = |group: &kvblock::KvCacheGroup| {
             let (spec, beams) = (group.spec, u64::from(request.samples));
             let shared = u64::from(prompt_len / spec.block_size.get());

@@ -94,12 +94,12 @@ impl Tiers {
         if found == 0 || ahead.sum::<usize>() + self.loading_blocks() + count as usize > self.room {
             return None;
         }
-        let submission = Submission {
-            key: self.next_key(wish.seq),
-            step: self.step - 1 + u64::from(wish.batch),
-            priority: Priority::of_position(wish.position),
-            blocks: wish.blocks[..count as usize].to_vec(),
-        };
+        let submission = Submission::new(
+            self.next_key(wish.seq),
+            Priority::of_position(wish.position),
+            wish.blocks[..count as usize].to_vec(),
+        )
+        .step(self.step - 1 + u64::from(wish.batch));
         Some((first..first + count, self.loader.submit(submission).ok()?))
     }
 
@@ -268,7 +268,7 @@ impl Tiers {
             }
             let blocks = scheduler.block_hashes(seq)[range.start as usize..range.end as usize].to_vec();
             let key = self.next_key(seq);
-            let submission = Submission { key, step: self.step, priority: Priority::Urgent, blocks };
+            let submission = Submission::new(key, Priority::Urgent, blocks).step(self.step);
             // A full queue drains on its own; until then the load waits.
             let Ok(handle) = self.loader.submit(submission) else { return };
             self.loads

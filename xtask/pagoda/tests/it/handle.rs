@@ -52,7 +52,7 @@ fn until(handle: &EngineHandle, wanted: impl Fn(&Snapshot) -> bool) -> Arc<Snaps
 fn streams_yield_what_the_engine_yields() {
     let requests = [
         request(1, 40, 12),
-        request(2, 7, 20).samples(3).sampling(Sampling { temperature: 0.9, seed: 5, ..Sampling::default() }),
+        request(2, 7, 20).samples(3).sampling(Sampling::default().temperature(0.9).seed(5)),
         request(3, 90, 1),
     ];
     let alone = run(&mut engine(&options()), &requests);

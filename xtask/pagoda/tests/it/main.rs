@@ -20,7 +20,7 @@ fn fixture(name: &str) -> PathBuf {
 
 /// Options for eight sequences of up to 512 tokens of the tiny Llama, in chunks of 32.
 fn options() -> EngineOptions {
-    let demand = Demand { sequences: 8, tokens: 4096, longest: 512 };
+    let demand = Demand::new(8, 4096).longest(512);
     EngineOptions::new().kv_dtype(KvDtype::F32).chunk(32).demand(demand)
 }
 

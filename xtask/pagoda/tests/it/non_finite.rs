@@ -47,7 +47,7 @@ fn asks(ids: Vec<u32>) -> Request {
 /// A request that draws the bad token first.
 fn draws_bad(seed: u32, len: usize) -> Request {
     let logit_bias = LogitBias::new([TokenBias { token: BAD, bias: 100.0 }]);
-    asks(good(seed, len)).sampling(Sampling { logit_bias, ..Sampling::default() })
+    asks(good(seed, len)).sampling(Sampling::default().logit_bias(logit_bias))
 }
 
 fn tiered(folder: &Path) -> EngineOptions {
@@ -72,7 +72,7 @@ fn a_request_with_logits_that_are_not_finite_ends_alone() {
         move |note| told.lock().unwrap().push(note.clone())
     });
     let mut engine = open(model.path(), &options().notes(notes));
-    let warm = Sampling { temperature: 1.0, seed: 3, ..Sampling::default() };
+    let warm = Sampling::default().temperature(1.0).seed(3);
     let mut scored = asks(bad(4, 70, 20));
     scored.prompt_log_probs = Some(2);
     let requests = [

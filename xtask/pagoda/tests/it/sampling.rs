@@ -48,7 +48,7 @@ fn prompt_log_probs(events: &[Event]) -> Vec<LogProbs> {
 
 #[test]
 fn drawn_and_prompt_tokens_have_log_probabilities() {
-    let sampling = Sampling { temperature: 1.0, seed: 1, log_probs: Some(3), ..Sampling::default() };
+    let sampling = Sampling::default().temperature(1.0).seed(1).log_probs(3);
     let mut asks = request(6, 75, 12).sampling(sampling);
     asks.prompt_log_probs = Some(2);
     let mut engine = engine(&options());
@@ -126,7 +126,7 @@ impl TokenMask for Multiples {
 
 #[test]
 fn a_mask_restricts_each_sample_and_ends_it() {
-    let sampling = Sampling { temperature: 1.5, seed: 2, ..Sampling::default() };
+    let sampling = Sampling::default().temperature(1.5).seed(2);
     let masked = |left, completes| {
         let mask = Multiples { of: 5, left, completes };
         request(3, 30, 12).samples(3).sampling(sampling.clone()).mask(Box::new(mask))
@@ -150,9 +150,9 @@ fn a_mask_restricts_each_sample_and_ends_it() {
 #[test]
 fn biases_and_penalties_reach_the_draw() {
     let bias = |token, bias| LogitBias::new([TokenBias { token, bias }]);
-    let biased = Sampling { logit_bias: bias(77, 100.0), ..Sampling::default() };
-    let penalties = Penalties { frequency: 60.0, ..Penalties::OFF };
-    let penalised = Sampling { logit_bias: bias(77, 100.0), penalties, ..Sampling::default() };
+    let biased = Sampling::default().logit_bias(bias(77, 100.0));
+    let penalties = Penalties::OFF.frequency(60.0);
+    let penalised = Sampling::default().logit_bias(bias(77, 100.0)).penalties(penalties);
     let requests = [biased, penalised].map(|sampling| request(3, 30, 6).sampling(sampling));
     let ends = run(&mut engine(&options()), &requests);
     assert_eq!(ends[0].output, [77; 6]);
@@ -165,7 +165,7 @@ fn stop_tokens_end_the_output_after_its_least_length() {
     let greedy = run(&mut engine(&options()), &[request(3, 30, 40)]).remove(0).output;
     let stop = greedy[4];
     let first = greedy.iter().position(|id| *id == stop).unwrap();
-    let stops = |min_tokens| Sampling { stop_ids: vec![stop], min_tokens, ..Sampling::default() };
+    let stops = |min_tokens| Sampling::default().stop_ids(vec![stop]).min_tokens(min_tokens);
     let requests = [0, 20].map(|least| request(3, 30, 40).sampling(stops(least)));
     let ends = run(&mut engine(&options()), &requests);
     assert_eq!((&ends[0].output[..], &ends[0].reason), (&greedy[..=first], &FinishReason::StopToken(stop)));
@@ -182,12 +182,12 @@ fn parameters_out_of_range_are_refused() {
     scores.prompt_log_probs = Some(21);
     let stop = Request::new(prompt(1, 4)).stop("END");
     let said = [
-        refused(with(Sampling { temperature: -1.0, ..Sampling::default() })),
-        refused(with(Sampling { log_probs: Some(99), ..Sampling::default() })),
-        refused(with(Sampling { stop_ids: vec![128], ..Sampling::default() })),
+        refused(with(Sampling::default().temperature(-1.0))),
+        refused(with(Sampling::default().log_probs(99))),
+        refused(with(Sampling::default().stop_ids(vec![128]))),
         refused(scores),
         refused(stop),
-        refused(with(Sampling { min_tokens: 300, ..Sampling::default() })),
+        refused(with(Sampling::default().min_tokens(300))),
     ];
     insta::assert_snapshot!(said.join("\n"), @"
     temperature is -1, it must be from 0 on

@@ -12,7 +12,7 @@ fn decoder(options: &EngineOptions) -> Decoder {
 
 #[test]
 fn a_sequence_draws_the_tokens_of_the_engine() {
-    let sampling = Sampling { temperature: 0.8, top_k: 40, seed: 3, ..Sampling::default() };
+    let sampling = Sampling::default().temperature(0.8).top_k(40).seed(3);
     for sampling in [Sampling::default(), sampling] {
         let request = request(4, 75, 20).sampling(sampling.clone());
         let want = run(&mut engine(&options()), std::slice::from_ref(&request)).remove(0).output;

@@ -140,7 +140,7 @@ fn served(engine: &mut Engine, request: &Request) -> (String, Vec<u32>, FinishRe
 fn a_stop_text_ends_a_request_where_it_is_complete() {
     let (_folder, model) = model();
     let mut engine = Engine::open(&model, &options()).unwrap();
-    let sampling = Sampling { temperature: 1.0, seed: 9, ..Sampling::default() };
+    let sampling = Sampling::default().temperature(1.0).seed(9);
     let request = Request::new(prompt(2, 20)).max_tokens(80).ignore_eos().sampling(sampling);
     let (text, ids, reason) = served(&mut engine, &request);
     assert_eq!((ids.len(), reason), (80, FinishReason::Length));
@@ -163,7 +163,7 @@ fn a_stop_token_has_no_text() {
     let request = Request::new(prompt(2, 20)).max_tokens(30).ignore_eos();
     let (_, ids, _) = served(&mut engine, &request);
     let at = ids.iter().position(|id| *id == ids[6]).unwrap();
-    let stops = Sampling { stop_ids: vec![ids[6]], ..Sampling::default() };
+    let stops = Sampling::default().stop_ids(vec![ids[6]]);
     let (text, output, reason) = served(&mut engine, &request.sampling(stops));
     assert_eq!((&output[..], reason), (&ids[..=at], FinishReason::StopToken(ids[6])));
     assert_eq!(text, model.tokenizer().unwrap().decode(&ids[..at], true).unwrap());

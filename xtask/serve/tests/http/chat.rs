@@ -38,7 +38,7 @@ fn contents(chunks: &[Value], samples: usize) -> Vec<String> {
 fn an_answer_is_what_the_engine_generates() {
     let reply = post(shared(), PATH, &ask(json!({ "temperature": 0.8, "return_token_ids": true }))).ok();
     let prompt = MODEL.chat_ids(&[Message::new("user", "the lion and the hare")]).unwrap();
-    let sampling = Sampling { temperature: 0.8, seed: 3, ..Sampling::default() };
+    let sampling = Sampling::default().temperature(0.8).seed(3);
     let request = Request::new(prompt.clone()).max_tokens(24).sampling(sampling);
     let stream = shared().handle.submit(request).unwrap();
     let events: Vec<Event> = stream.map(Result::unwrap).collect();

@@ -144,7 +144,7 @@ impl Default for Setup {
 
 /// Sequences of up to 1,024 tokens, in chunks of 64.
 pub(crate) fn engine_options(sequences: u32) -> EngineOptions {
-    let demand = Demand { sequences, tokens: 1024 * u64::from(sequences), longest: 1024 };
+    let demand = Demand::new(sequences, 1024 * u64::from(sequences)).longest(1024);
     EngineOptions::new().kv_dtype(KvDtype::F32).chunk(64).demand(demand)
 }
 

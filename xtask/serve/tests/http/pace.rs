@@ -15,7 +15,7 @@ const CHUNK: u32 = 512;
 const SHAPE: &str = "smollm2-135m,layers=2";
 
 fn engine(model: &Model, max_slowdown: Option<f64>) -> Engine {
-    let demand = Demand { sequences: 5, tokens: 8192, longest: 4000 };
+    let demand = Demand::new(5, 8192).longest(4000);
     let mut options = EngineOptions::new().kv_dtype(KvDtype::F32).chunk(CHUNK).demand(demand);
     options.max_slowdown = max_slowdown;
     Engine::open(model, &options).unwrap()

@@ -12,7 +12,7 @@ use attn_kernels::kernel::mla_decode::{self, LatentShape, MlaDecodeParams};
 use attn_kernels::kernel::mla_decode_coop::MlaKernel;
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::kernel::top_k::{Output, TopKParams};
-use attn_kernels::kernel::v4_compress::{self, V4CompressParams};
+use attn_kernels::kernel::v4_compress::{self, EntryShape, V4CompressParams};
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -331,5 +331,10 @@ pub(super) fn v4_compress(gpu: &Gpu, entries: u32, ratio: u32, overlap: bool) ->
         format!("{entries} entries of {tokens} tokens, {dim}"),
     )
     .costs(bytes, 0.0)
-    .dispatch(v4_compress::variant(dim, rope, overlap), &params, binds, v4_compress::grid(entries)))
+    .dispatch(
+        v4_compress::variant(&EntryShape { dim, rope, windows }),
+        &params,
+        binds,
+        v4_compress::grid(entries),
+    ))
 }

@@ -160,7 +160,7 @@ impl Tier {
         let mut running = VecDeque::new();
         for (task, some) in (1..).zip(self.blocks.chunks(TASK)) {
             let key = TaskKey { seq: SeqId::new(task), generation: u64::from(round) + 1 };
-            let task = Submission { key, step: 0, priority: Priority::Urgent, blocks: some.to_vec() };
+            let task = Submission::new(key, Priority::Urgent, some.to_vec());
             running.push_back((some, self.engine.submit(task)?));
             if running.len() > 2 {
                 take(&self.engine, running.pop_front())?;

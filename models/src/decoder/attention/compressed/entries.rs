@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu, Pipeline};
-use attn_kernels::kernel::v4_compress::{self, V4CompressBuffers, V4CompressParams};
+use attn_kernels::kernel::v4_compress::{self, EntryShape, V4CompressBuffers, V4CompressParams};
 
 use super::CompressedAttention;
 use super::places::Places;
@@ -58,7 +58,8 @@ impl EntryState {
         let index_dim = config.indexer.map_or(config.head_dim, |indexer| indexer.head_dim);
         let dims = [config.head_dim, index_dim];
         let compress = |compressor: &Compressor| {
-            let of = |dim| gpu.pipeline(&v4_compress::variant(dim, rope_dim, compressor.indexed));
+            let windows = compressor.windows();
+            let of = |dim| gpu.pipeline(&v4_compress::variant(&EntryShape { dim, rope: rope_dim, windows }));
             Ok([of(dims[0])?, of(if compressor.indexed { dims[1] } else { dims[0] })?])
         };
         let widest = config.head_dim.max(index_dim) as usize;
