@@ -109,6 +109,28 @@ macro_rules! params {
 /// }
 /// assert!(Scale::BINDINGS[1].optional);
 /// ```
+///
+/// Buffers have types. This compiles:
+///
+/// ```
+/// # use attn_kernels::gpu::Buf;
+/// # use attn_kernels::kernel::cache_write::CacheWriteBuffers;
+/// # use attn_kernels::rows::KvWord;
+/// fn named(kv: &Buf<f32>, slots: &Buf<i32>, k: &Buf<KvWord>, v: &Buf<KvWord>) -> CacheWriteBuffers {
+///     CacheWriteBuffers { kv: kv.bind(), slots: slots.bind(), k_cache: k.bind(), v_cache: v.bind() }
+/// }
+/// ```
+///
+/// One buffer in place of another does not:
+///
+/// ```compile_fail,E0308
+/// # use attn_kernels::gpu::Buf;
+/// # use attn_kernels::kernel::cache_write::CacheWriteBuffers;
+/// # use attn_kernels::rows::KvWord;
+/// fn swapped(kv: &Buf<f32>, slots: &Buf<i32>, k: &Buf<KvWord>, v: &Buf<KvWord>) -> CacheWriteBuffers {
+///     CacheWriteBuffers { kv: slots.bind(), slots: kv.bind(), k_cache: k.bind(), v_cache: v.bind() }
+/// }
+/// ```
 #[cfg(feature = "gpu")]
 #[macro_export]
 macro_rules! bindings {

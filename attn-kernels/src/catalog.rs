@@ -7,159 +7,25 @@ use crate::source::Modules;
 use crate::{Kernel, Level, Variant};
 
 macro_rules! modules {
-    ($($name:literal),* $(,)?) => {
-        &[$(($name, include_str!(concat!("../wgsl/shared/", $name, ".wgsl")))),*]
+    ($($folder:ident: $($name:literal),* $(,)?;)*) => {
+        &[$($(($name, include_str!(concat!("../wgsl/shared/", stringify!($folder), "/", $name, ".wgsl")))),*),*]
     };
 }
 
 /// The shared modules: kernels of other crates may import them too.
-pub const MODULES: Modules = modules![
-    "blocks_bound",
-    "blocks_mean",
-    "bounds_kept",
-    "bounds_none",
-    "chunk_f16",
-    "chunk_f32",
-    "chunk_fp8",
-    "code_fp8",
-    "code_int8",
-    "codes_published",
-    "codes_write_published",
-    "context_blocks",
-    "context_full",
-    "decode_lanes",
-    "decode_part",
-    "digest_mean",
-    "digest_min_max",
-    "digests_f16",
-    "digests_f32",
-    "digests_write_f16",
-    "digests_write_f32",
-    "flash_at",
-    "flat",
-    "fp8_halves",
-    "half_cut",
-    "halves",
-    "halves_exact",
-    "halves_nearest",
-    "halves_outward",
-    "hash_keys",
-    "hash_queries",
-    "index_logits_params",
-    "k_coop_f16",
-    "k_coop_index_fp8",
-    "k_f16",
-    "k_f32",
-    "k_fp8",
-    "k_index_fp8",
-    "k_int8",
-    "keys_apart",
-    "keys_broadcast_f16",
-    "keys_broadcast_f32",
-    "keys_paired",
-    "keys_uniform",
-    "kv_coop_f16",
-    "kv_coop_fp8",
-    "kv_coop_int8",
-    "kv_f16",
-    "kv_f32",
-    "kv_flash_f16",
-    "kv_flash_f32",
-    "kv_flash_fp8",
-    "kv_fp8",
-    "kv_int8",
-    "kv_keys_f16",
-    "kv_keys_f32",
-    "kv_keys_fp8",
-    "kv_keys_int8",
-    "kv_published_f16",
-    "kv_published_f32",
-    "kv_published_fp8",
-    "kv_published_int8",
-    "kv_staged_codes",
-    "kv_staged_f16",
-    "kv_staged_fp8",
-    "kv_staged_int8",
-    "kv_unscaled",
-    "kv_write_f16",
-    "kv_write_f32",
-    "kv_write_flash_f16",
-    "kv_write_flash_f32",
-    "kv_write_flash_fp8",
-    "kv_write_fp8",
-    "kv_write_int8",
-    "kv_write_keys_f16",
-    "kv_write_keys_f32",
-    "kv_write_keys_fp8",
-    "kv_write_keys_int8",
-    "kv_write_published_f16",
-    "kv_write_published_f32",
-    "kv_write_published_fp8",
-    "kv_write_published_int8",
-    "kv_write_scaled_fp8",
-    "kv_write_unscaled",
-    "lane_key",
-    "lane_key_pair",
-    "latent_codes",
-    "latent_coop_codes",
-    "latent_coop_f16",
-    "latent_coop_fp8",
-    "latent_coop_int8",
-    "latent_f16",
-    "latent_f32",
-    "latent_fp8",
-    "latent_halves",
-    "latent_int8",
-    "latent_plain",
-    "latent_write_codes",
-    "latent_write_f16",
-    "latent_write_f32",
-    "latent_write_fp8",
-    "latent_write_int8",
-    "latents_paged",
-    "latents_two",
-    "lists_after_slopes",
-    "lists_first",
-    "logit_alibi",
-    "logit_alibi_listed",
-    "logit_plain",
-    "logit_softcap",
-    "mask_causal",
-    "mask_chunk",
-    "mask_window",
-    "mla_decode_params",
-    "narrow",
-    "numbers",
-    "order_key",
-    "out_list",
-    "out_positions",
-    "pack_halves",
-    "paged_prefill_params",
-    "pages_heads",
-    "pages_shared",
-    "partition_fixed",
-    "places_blocks",
-    "places_tokens",
-    "product_tile",
-    "quad_reduce",
-    "radix",
-    "reduce_subgroup",
-    "reduce_tree",
-    "scale_amax",
-    "scale_given",
-    "scale_ue8m0",
-    "scan_subgroup",
-    "scan_tree",
-    "score_bound",
-    "sinks_heads",
-    "sinks_none",
-    "strided_qk_params",
-    "tile",
-    "top_k_among",
-    "transform_none",
-    "transform_paged",
-    "transform_ragged",
-];
+pub const MODULES: Modules = modules! {
+    cache: "chunk_f16", "chunk_f32", "chunk_fp8", "codes_published", "flash_at", "k_f16", "k_f32", "k_fp8", "k_index_fp8", "k_int8", "kv_f16", "kv_f32", "kv_flash_f16", "kv_flash_f32", "kv_flash_fp8", "kv_fp8", "kv_int8", "kv_keys_f16", "kv_keys_f32", "kv_keys_fp8", "kv_keys_int8", "kv_published_f16", "kv_published_f32", "kv_published_fp8", "kv_published_int8", "kv_unscaled";
+    decode: "decode_lanes", "decode_part", "lane_key", "lane_key_pair", "partition_fixed";
+    keys: "context_blocks", "context_full", "keys_apart", "keys_broadcast_f16", "keys_broadcast_f32", "keys_paired", "keys_uniform", "pages_heads", "pages_shared", "places_blocks", "places_tokens";
+    latents: "latent_codes", "latent_f16", "latent_f32", "latent_fp8", "latent_halves", "latent_int8", "latent_plain", "latents_paged", "latents_two";
+    matrices: "k_coop_f16", "k_coop_index_fp8", "kv_coop_f16", "kv_coop_fp8", "kv_coop_int8", "kv_staged_codes", "kv_staged_f16", "kv_staged_fp8", "kv_staged_int8", "latent_coop_codes", "latent_coop_f16", "latent_coop_fp8", "latent_coop_int8", "product_tile", "tile";
+    numbers: "flat", "fp8_halves", "half_cut", "halves", "narrow", "numbers", "pack_halves";
+    params: "index_logits_params", "mla_decode_params", "paged_prefill_params", "strided_qk_params";
+    reduce: "quad_reduce", "reduce_subgroup", "reduce_tree";
+    scores: "lists_after_slopes", "lists_first", "logit_alibi", "logit_alibi_listed", "logit_plain", "logit_softcap", "mask_causal", "mask_chunk", "mask_window", "sinks_heads", "sinks_none";
+    select: "blocks_bound", "blocks_mean", "bounds_kept", "bounds_none", "digest_mean", "digest_min_max", "digests_f16", "digests_f32", "hash_keys", "hash_queries", "order_key", "out_list", "out_positions", "radix", "scan_subgroup", "scan_tree", "score_bound", "top_k_among", "transform_none", "transform_paged", "transform_ragged";
+    write: "code_fp8", "code_int8", "codes_write_published", "digests_write_f16", "digests_write_f32", "halves_exact", "halves_nearest", "halves_outward", "kv_write_f16", "kv_write_f32", "kv_write_flash_f16", "kv_write_flash_f32", "kv_write_flash_fp8", "kv_write_fp8", "kv_write_int8", "kv_write_keys_f16", "kv_write_keys_f32", "kv_write_keys_fp8", "kv_write_keys_int8", "kv_write_published_f16", "kv_write_published_f32", "kv_write_published_fp8", "kv_write_published_int8", "kv_write_scaled_fp8", "kv_write_unscaled", "latent_write_codes", "latent_write_f16", "latent_write_f32", "latent_write_fp8", "latent_write_int8", "scale_amax", "scale_given", "scale_ue8m0";
+};
 
 /// Every kernel, by name.
 #[must_use]
@@ -217,8 +83,6 @@ pub fn catalog() -> Vec<&'static Kernel> {
 pub struct NamedVariant {
     /// The kernel's name, and after a hyphen what is special: `paged_decode-f16`.
     pub name: String,
-    /// Level of adapter that it needs.
-    pub level: Level,
     /// The variant, at sizes that are usual in models.
     pub variant: Variant,
 }
@@ -226,10 +90,16 @@ pub struct NamedVariant {
 impl NamedVariant {
     /// The kernel's name, `-` and `part`; without a part the kernel's name.
     #[must_use]
-    pub fn new(part: &str, level: Level, variant: Variant) -> Self {
+    pub fn new(part: &str, variant: Variant) -> Self {
         let kernel = variant.kernel.name;
         let name = if part.is_empty() { kernel.into() } else { format!("{kernel}-{part}") };
-        Self { name, level, variant }
+        Self { name, variant }
+    }
+
+    /// Level of adapter that it needs.
+    #[must_use]
+    pub fn level(&self) -> Level {
+        self.variant.level
     }
 }
 
@@ -246,17 +116,17 @@ pub fn variants_of(head_dim: u32) -> Vec<NamedVariant> {
     let num_heads = 32;
     let shape = |dtype| KvShape { num_kv_heads: 8, head_dim, block_size: 16, dtype };
     let types = [("f16", shape(KvDtype::F16)), ("f32", shape(KvDtype::F32))];
-    let baseline = |part: &str, variant| NamedVariant::new(part, Level::Baseline, variant);
+    let named = NamedVariant::new;
 
     let mut all = Vec::new();
-    all.push(baseline("", kernel::apply_sinks::variant(head_dim)));
-    all.extend(types.map(|(part, shape)| baseline(part, cache_write::variant(&shape))));
-    all.push(baseline("", copy_blocks::variant()));
-    all.push(baseline("", kernel::swap_blocks::variant()));
+    all.push(named("", kernel::apply_sinks::variant(head_dim)));
+    all.extend(types.map(|(part, shape)| named(part, cache_write::variant(&shape))));
+    all.push(named("", copy_blocks::variant()));
+    all.push(named("", kernel::swap_blocks::variant()));
     all.extend(code_variants(head_dim));
-    all.push(baseline("", kernel::fetch_pages::variant()));
-    all.push(baseline("", kernel::residency::variant(&types[0].1, 64)));
-    all.push(baseline("", lse_merge::variant(head_dim)));
+    all.push(named("", kernel::fetch_pages::variant()));
+    all.push(named("", kernel::residency::variant(&types[0].1, 64)));
+    all.push(named("", lse_merge::variant(head_dim)));
     all.extend(attention::variants(num_heads, &types));
     all.extend(selection(&types, num_heads));
     all
@@ -265,16 +135,16 @@ pub fn variants_of(head_dim: u32) -> Vec<NamedVariant> {
 /// The kernels that make codes of 8 bits, and back.
 fn code_variants(width: u32) -> Vec<NamedVariant> {
     use kernel::quantise::{self, Code, Scale};
-    let baseline = |part: &str, variant: Result<Variant, kernel::LaunchError>| {
-        NamedVariant::new(part, Level::Baseline, variant.expect("a multiple of 4"))
+    let named = |part: &str, variant: Result<Variant, kernel::LaunchError>| {
+        NamedVariant::new(part, variant.expect("a multiple of 4"))
     };
     vec![
-        baseline("fp8", quantise::variant(width, Code::Fp8, Scale::Given)),
-        baseline("fp8-rows", quantise::variant(width, Code::Fp8, Scale::PerRow)),
-        baseline("fp8-ue8m0", quantise::variant(width, Code::Fp8, Scale::Ue8m0)),
-        baseline("int8-rows", quantise::variant(width, Code::Int8, Scale::PerRow)),
-        baseline("fp8", kernel::dequantise::variant(width, Code::Fp8)),
-        baseline("int8", kernel::dequantise::variant(width, Code::Int8)),
+        named("fp8", quantise::variant(width, Code::Fp8, Scale::Given)),
+        named("fp8-rows", quantise::variant(width, Code::Fp8, Scale::PerRow)),
+        named("fp8-ue8m0", quantise::variant(width, Code::Fp8, Scale::Ue8m0)),
+        named("int8-rows", quantise::variant(width, Code::Int8, Scale::PerRow)),
+        named("fp8", kernel::dequantise::variant(width, Code::Fp8)),
+        named("int8", kernel::dequantise::variant(width, Code::Int8)),
     ]
 }
 
@@ -287,7 +157,7 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     use kernel::top_k::{self, Output, Transform};
     use kernel::v4_compress::EntryShape;
     use kernel::{index_logits_coop, top_k_long, top_k_peaks, top_k_transform};
-    let baseline = |part: &str, variant| NamedVariant::new(part, Level::Baseline, variant);
+    let named = NamedVariant::new;
     let mut all = Vec::new();
     // Keys of every type; numbers of 8 bits are of the same shape.
     let coded = [("fp8", KvDtype::Fp8), ("int8", KvDtype::Int8)];
@@ -295,16 +165,16 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     let all_types = [types, &coded].concat();
     for (part, digest) in [("min_max", Digest::MinMax), ("mean", Digest::Mean)] {
         for (dtype, shape) in &all_types {
-            all.push(baseline(&format!("{part}-{dtype}"), block_digest::variant(shape, digest)));
+            all.push(named(&format!("{part}-{dtype}"), block_digest::variant(shape, digest)));
         }
         for (dtype, shape) in types {
             let variant = block_score::variant(shape, num_heads, digest, 64);
-            all.push(baseline(&format!("{part}-{dtype}"), variant));
+            all.push(named(&format!("{part}-{dtype}"), variant));
         }
     }
     // Digests beside caches of codes are as those beside f16, but for bounds of int8 that f16 cannot hold.
     for (dtype, shape) in all_types.iter().filter(|(_, shape)| shape.dtype != KvDtype::Fp8) {
-        all.push(baseline(&format!("bounds-{dtype}"), block_score::with_bounds(shape, num_heads, 64)));
+        all.push(named(&format!("bounds-{dtype}"), block_score::with_bounds(shape, num_heads, 64)));
     }
     let outputs = [
         ("list", Output::List),
@@ -314,52 +184,52 @@ fn selection(types: &[(&str, KvShape)], num_heads: u32) -> Vec<NamedVariant> {
     ];
     for (prefix, level) in [("", Level::Baseline), ("subgroup-", Level::Subgroup)] {
         all.extend(outputs.map(|(part, output)| {
-            NamedVariant::new(&format!("{prefix}{part}"), level, top_k::variant(output, level))
+            NamedVariant::new(&format!("{prefix}{part}"), top_k::variant(output, level))
         }));
         all.extend(outputs.map(|(part, output)| {
-            NamedVariant::new(&format!("{prefix}{part}"), level, top_k_long::variant(output, level))
+            NamedVariant::new(&format!("{prefix}{part}"), top_k_long::variant(output, level))
         }));
     }
-    all.push(baseline("", top_k_peaks::variant()));
+    all.push(named("", top_k_peaks::variant()));
     for (dtype, shape) in &all_types {
-        all.push(baseline(dtype, kernel::strided_qk::variant(shape, 8, 128)));
+        all.push(named(dtype, kernel::strided_qk::variant(shape, 8, 128)));
     }
-    all.push(NamedVariant::new("f16", Level::Coop, kernel::strided_qk_coop::variant(&types[0].1, 8, 128)));
-    all.push(baseline("", kernel::softmax_block_sum::variant(8, 128)));
-    all.push(baseline("", kernel::find_blocks::variant(4)));
-    all.push(baseline("", kernel::vote_blocks::variant()));
-    all.push(baseline("", kernel::list_counts::variant()));
-    all.push(baseline("", kernel::mass_bound::variant()));
-    all.push(baseline("", kernel::mass_merge::variant()));
+    all.push(named("f16", kernel::strided_qk_coop::variant(&types[0].1, 8, 128)));
+    all.push(named("", kernel::softmax_block_sum::variant(8, 128)));
+    all.push(named("", kernel::find_blocks::variant(4)));
+    all.push(named("", kernel::vote_blocks::variant()));
+    all.push(named("", kernel::list_counts::variant()));
+    all.push(named("", kernel::mass_bound::variant()));
+    all.push(named("", kernel::mass_merge::variant()));
     for (dtype, shape) in &all_types {
-        all.push(baseline(dtype, kernel::block_lse::variant(shape, num_heads, 64)));
+        all.push(named(dtype, kernel::block_lse::variant(shape, num_heads, 64)));
     }
-    all.push(baseline("", kernel::mass_cut::variant(num_heads / types[0].1.num_kv_heads)));
-    all.push(baseline("", kernel::hamming_score::variant(&types[0].1, 128, 4)));
+    all.push(named("", kernel::mass_cut::variant(num_heads / types[0].1.num_kv_heads)));
+    all.push(named("", kernel::hamming_score::variant(&types[0].1, 128, 4)));
     for (dtype, shape) in &all_types {
-        all.push(baseline(&format!("keys-{dtype}"), hash_codes::variant(shape, HashSource::Keys)));
+        all.push(named(&format!("keys-{dtype}"), hash_codes::variant(shape, HashSource::Keys)));
     }
-    all.push(baseline("queries", hash_codes::variant(&types[0].1, HashSource::Queries)));
-    all.push(baseline("", kernel::nsa_block_score::variant(32, 16, 64)));
+    all.push(named("queries", hash_codes::variant(&types[0].1, HashSource::Queries)));
+    all.push(named("", kernel::nsa_block_score::variant(32, 16, 64)));
     for (dtype, shape) in types {
-        all.push(baseline(dtype, kernel::nsa_probs::variant(shape, 32, 16)));
+        all.push(named(dtype, kernel::nsa_probs::variant(shape, 32, 16)));
     }
     for (part, windows) in [("c4", 2), ("c128", 1)] {
         let entries = EntryShape { dim: 512, rope: 64, windows };
-        all.push(baseline(part, kernel::v4_compress::variant(&entries)));
+        all.push(named(part, kernel::v4_compress::variant(&entries)));
     }
     let published = IndexKeys::Fp8 { head_dim: 128, page: 64 };
-    all.push(baseline("fp8", index_logits::variant(&published)));
+    all.push(named("fp8", index_logits::variant(&published)));
     let f16 = IndexKeys::Cached(KvShape { num_kv_heads: 1, ..types[0].1 });
     for (part, keys) in [("fp8", published), ("f16", f16)] {
-        all.push(NamedVariant::new(part, Level::Coop, index_logits_coop::variant(&keys)));
+        all.push(named(part, index_logits_coop::variant(&keys)));
     }
     for (dtype, shape) in types {
         let keys = IndexKeys::Cached(KvShape { num_kv_heads: 1, ..*shape });
-        all.push(baseline(dtype, index_logits::variant(&keys)));
+        all.push(named(dtype, index_logits::variant(&keys)));
     }
-    all.push(baseline("", kernel::prefix_slots::variant()));
-    all.push(baseline("paged", top_k_transform::variant(Transform::Paged)));
-    all.push(baseline("ragged", top_k_transform::variant(Transform::Ragged)));
+    all.push(named("", kernel::prefix_slots::variant()));
+    all.push(named("paged", top_k_transform::variant(Transform::Paged)));
+    all.push(named("ragged", top_k_transform::variant(Transform::Ragged)));
     all
 }

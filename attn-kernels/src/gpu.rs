@@ -5,36 +5,28 @@
 //! record.
 
 mod adapter;
-mod attend;
 mod bind;
 mod bind_groups;
 mod buffer;
-mod chunked_prefix;
 mod error;
 mod outcome;
 mod own;
 mod pass;
 mod pipeline;
 mod submit;
-mod top_k;
 
 pub use crate::Level;
 pub use adapter::adapters;
-pub use attend::{Attend, AttendError, AttendRow};
 pub use bind::{Bind, Bindings, Bound, BoundList};
 pub use buffer::{Buf, Raw};
-pub use chunked_prefix::{PrefixBuffers, PrefixPass};
 pub use error::GpuError;
 pub use outcome::{Outcome, Pending, Submission, Timing};
 pub use own::Prepared;
 pub use pass::{Pass, Read};
 pub use pipeline::Pipeline;
 pub use submit::Encoded;
-pub use top_k::{TopK, TopKLimits};
 pub use wgpu;
 
-use crate::kernel::KvShape;
-use crate::kernel::paged_decode::Lanes;
 use pipeline::{BindGroupKey, PipelineCache};
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -208,23 +200,6 @@ impl Gpu {
     #[must_use]
     pub fn runs_coop(&self) -> bool {
         self.level == Level::Coop && self.checks == Checks::Off && self.subgroup_sizes() == (32, 32)
-    }
-
-    /// Chooses the fastest form of `paged_decode` on this device, for `num_heads` query heads over a cache of this
-    /// shape, in steps that attend to `keys` keys in all; [`Lanes::Matrices`] only with `coop`, where f16 is precise
-    /// enough.
-    #[must_use]
-    pub fn decode_lanes(&self, shape: &KvShape, num_heads: u32, keys: u64, coop: bool) -> Lanes {
-        let level = if coop && self.runs_coop() { Level::Coop } else { self.level.min(Level::Subgroup) };
-        Lanes::of(shape, num_heads, keys, level, self.subgroup_sizes())
-    }
-
-    /// The level at which `top_k` and `top_k_long` run here: that of the device where workgroups may have
-    /// [`LANES`](crate::kernel::top_k::LANES).
-    #[must_use]
-    pub fn top_k_level(&self) -> Level {
-        let most = self.limits().max_compute_invocations_per_workgroup;
-        if most < crate::kernel::top_k::LANES { Level::Baseline } else { self.level }
     }
 
     fn subgroup_sizes(&self) -> (u32, u32) {

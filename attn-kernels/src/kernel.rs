@@ -261,7 +261,8 @@ pub fn published(mut variant: Variant) -> Result<Variant, LaunchError> {
             *module = over_published(module);
         }
     }
-    Ok(variant)
+    // Lanes of prefill that broadcast load neighbouring elements of a value, which are not neighbours here.
+    Ok(if kernel == paged_prefill::KERNEL.name { variant.without_subgroups() } else { variant })
 }
 
 /// The kernel of `variant` over K and V of the layout of FlashAttention's paged kernels and of `reshape_and_cache_flash` of vLLM,
@@ -300,7 +301,6 @@ fn over_published(module: &'static str) -> &'static str {
         "kv_write_f32" => "kv_write_published_f32",
         "kv_write_fp8" => "kv_write_published_fp8",
         "kv_write_int8" => "kv_write_published_int8",
-        // Lanes that broadcast load neighbouring elements of a value, which are not neighbours here.
         "keys_broadcast_f16" | "keys_broadcast_f32" => "keys_uniform",
         other => other,
     }

@@ -12,6 +12,8 @@ pub mod cpu;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 pub mod kernel;
+#[cfg(feature = "gpu")]
+pub mod launch;
 mod level;
 #[cfg(feature = "reflect")]
 pub mod reflect;

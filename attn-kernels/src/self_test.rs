@@ -37,7 +37,7 @@ pub use case::{Case, Fault, Values};
 use crate::gpu::Gpu;
 use crate::kernel::{KvDtype, KvShape};
 use crate::source::Choice;
-use crate::{Level, NamedVariant, Variant};
+use crate::{Kernel, Level, NamedVariant, Variant};
 
 /// Makes the cases of a variant.
 pub type Cases = fn(&Variant) -> Vec<Case>;
@@ -103,13 +103,36 @@ pub fn cases_of(table: &[(&str, Cases)], variant: &Variant) -> Vec<Case> {
     make.map_or_else(Vec::new, |(_, cases)| cases(variant))
 }
 
+/// Returns what a table of cases leaves untested: kernels without a variant, and variants whose cases are none, are of another
+/// variant, bind too few buffers or compare nothing.
+#[must_use]
+pub fn gaps(catalog: &[&Kernel], variants: &[NamedVariant], cases: Cases) -> Vec<String> {
+    let listed = |kernel: &str| variants.iter().any(|named| named.variant.kernel.name == kernel);
+    let unlisted = catalog.iter().filter(|kernel| !listed(kernel.name));
+    let mut gaps: Vec<_> = unlisted.map(|kernel| format!("{} has no variant", kernel.name)).collect();
+    for NamedVariant { name, variant } in variants {
+        let made = cases(variant);
+        if made.is_empty() {
+            gaps.push(format!("{name} has no cases"));
+        }
+        let whole = |case: &Case| {
+            case.variant == *variant && case.buffers.len() == variant.bindings.len() && !case.wants.is_empty()
+        };
+        let partial = made.iter().filter(|case| !whole(case));
+        gaps.extend(
+            partial.map(|case| format!("{name}: {} is of another variant or lacks buffers", case.what)),
+        );
+    }
+    gaps
+}
+
 /// Why a device runs no kernel of this variant, if it does not.
 #[must_use]
 pub fn skipped(gpu: &Gpu, named: &NamedVariant, case: &Case) -> Option<String> {
-    if named.level == Level::Coop && !gpu.runs_coop() {
+    if named.level() == Level::Coop && !gpu.runs_coop() {
         return Some("no cooperative matrices of 16 x 16 in subgroups of 32, or bounds checks are on".into());
     }
-    if named.level > gpu.level() {
+    if named.level() > gpu.level() {
         return Some(format!("the adapter's level is {}", gpu.level()));
     }
     let (lanes, most) = (case.variant.lanes(), gpu.limits().max_compute_invocations_per_workgroup);
@@ -121,7 +144,7 @@ pub fn skipped(gpu: &Gpu, named: &NamedVariant, case: &Case) -> Option<String> {
     }
     let (smallest, largest) = (gpu.info().subgroup_min_size, gpu.info().subgroup_max_size);
     let served = case.subgroups.contains(&smallest) && case.subgroups.contains(&largest);
-    (named.level == Level::Subgroup && !served)
+    (named.level() == Level::Subgroup && !served)
         .then(|| format!("subgroups of {smallest} to {largest}, {:?} are needed", case.subgroups))
 }
 

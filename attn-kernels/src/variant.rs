@@ -1,11 +1,14 @@
 //! A kernel, and one specialisation of it.
 
 use crate::source::{Choice, ComposeError, Modules, compose};
-use crate::{Binding, ParamsLayout};
+use crate::{Binding, Level, ParamsLayout};
 use std::ops::RangeInclusive;
 
 /// Lanes that broadcast a load to each other.
 const BROADCAST: u32 = 8;
+
+/// Subgroups of any size.
+pub(crate) const ANY: RangeInclusive<u32> = 1..=u32::MAX;
 
 /// The part of a model's step that a kernel computes, by which device time is summed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -53,33 +56,60 @@ pub struct Variant {
     pub constants: Vec<(&'static str, u32)>,
     /// Storage bindings 1, 2, ... in order: those of the kernel that the modules chosen have.
     pub bindings: Vec<Binding>,
+    /// Level of adapter that it needs.
+    pub level: Level,
+    /// Lanes that all subgroups of an adapter must have, from [`Level::Subgroup`] on.
+    pub subgroups: RangeInclusive<u32>,
 }
 
 impl Variant {
-    /// The kernel with the defaults of its file.
+    /// The kernel with the defaults of its file, for every adapter.
     #[must_use]
     pub fn new(kernel: &'static Kernel) -> Self {
         let bindings = kernel.bindings.iter().filter(|binding| !binding.optional).copied().collect();
-        Self { kernel, choices: Vec::new(), constants: Vec::new(), bindings }
+        Self {
+            kernel,
+            choices: Vec::new(),
+            constants: Vec::new(),
+            bindings,
+            level: Level::Baseline,
+            subgroups: ANY,
+        }
     }
 
     /// Fills import slot `slot` with a shared module.
+    ///
+    /// # Panics
+    /// When the slot is filled already.
     #[must_use]
-    pub fn module(mut self, slot: &'static str, module: &'static str) -> Self {
-        self.choices.push((slot, Choice::Module(module)));
-        self
+    pub fn module(self, slot: &'static str, module: &'static str) -> Self {
+        self.fill(slot, Choice::Module(module))
     }
 
     /// Fills import slot `slot` with a number that may size a function-local array.
+    ///
+    /// # Panics
+    /// As [`module`](Self::module).
     #[must_use]
-    pub fn size(mut self, slot: &'static str, n: u32) -> Self {
-        self.choices.push((slot, Choice::Size(n)));
+    pub fn size(self, slot: &'static str, n: u32) -> Self {
+        self.fill(slot, Choice::Size(n))
+    }
+
+    fn fill(mut self, slot: &'static str, choice: Choice) -> Self {
+        let filled = self.choices.iter().find(|(name, _)| *name == slot);
+        assert!(filled.is_none(), "kernel {}: slot {slot} is filled twice", self.kernel.name);
+        self.choices.push((slot, choice));
         self
     }
 
     /// Sets an `override` constant.
+    ///
+    /// # Panics
+    /// When it is set already.
     #[must_use]
     pub fn constant(mut self, name: &'static str, value: u32) -> Self {
+        let set = self.constants.iter().any(|(other, _)| *other == name);
+        assert!(!set, "kernel {}: constant {name} is set twice", self.kernel.name);
         self.constants.push((name, value));
         self
     }
@@ -106,16 +136,36 @@ impl Variant {
         if present { self.with(name) } else { self }
     }
 
-    /// Lanes that all subgroups of an adapter must have: the number in slot `SUBGROUP`, where the kernel has that slot; at
-    /// least 8 for modules that broadcast; otherwise any.
+    /// Needs cooperative matrices.
     #[must_use]
-    pub fn subgroups(&self) -> RangeInclusive<u32> {
-        let lanes = self.choices.iter().find_map(|(slot, choice)| match choice {
-            Choice::Size(lanes) if *slot == "SUBGROUP" => Some(*lanes..=*lanes),
-            Choice::Module(module) if module.contains("broadcast") => Some(BROADCAST..=u32::MAX),
-            _ => None,
-        });
-        lanes.unwrap_or(1..=u32::MAX)
+    pub fn with_matrices(self) -> Self {
+        Self { level: Level::Coop, ..self }
+    }
+
+    /// Needs subgroups, all with so many lanes.
+    #[must_use]
+    pub fn with_subgroups(self, lanes: RangeInclusive<u32>) -> Self {
+        Self { level: self.level.max(Level::Subgroup), subgroups: lanes, ..self }
+    }
+
+    /// Lets lanes broadcast loads to each other: needs subgroups of at least 8.
+    #[must_use]
+    pub fn with_broadcasts(self) -> Self {
+        self.with_subgroups(BROADCAST..=u32::MAX)
+    }
+
+    /// Needs no subgroups.
+    pub(crate) fn without_subgroups(self) -> Self {
+        Self { level: Level::Baseline, subgroups: ANY, ..self }
+    }
+
+    /// Fills slot `reduce`, the reduction over a workgroup: by subgroups where `level` has them.
+    #[must_use]
+    pub fn reduce(self, level: Level) -> Self {
+        match level {
+            Level::Baseline => self.module("reduce", "reduce_tree"),
+            Level::Subgroup | Level::Coop => self.module("reduce", "reduce_subgroup").with_subgroups(ANY),
+        }
     }
 
     /// Lanes of a workgroup, where the caller chooses them: the number in slot `WG`.
@@ -142,6 +192,8 @@ impl PartialEq for Variant {
             && self.choices == other.choices
             && self.constants == other.constants
             && self.bindings == other.bindings
+            && self.level == other.level
+            && self.subgroups == other.subgroups
     }
 }
 
@@ -153,6 +205,8 @@ impl std::hash::Hash for Variant {
         self.choices.hash(state);
         self.constants.hash(state);
         self.bindings.hash(state);
+        self.level.hash(state);
+        self.subgroups.hash(state);
     }
 }
 
@@ -168,5 +222,11 @@ mod tests {
         let more = plain.clone().with("sinks");
         assert_ne!(plain, more);
         assert_eq!(HashSet::from([plain.clone(), more, plain]).len(), 2);
+    }
+
+    #[test]
+    #[should_panic(expected = "kernel lse_merge: slot HEAD_DIM is filled twice")]
+    fn a_slot_is_filled_once() {
+        let _ = Variant::new(&crate::kernel::lse_merge::KERNEL).size("HEAD_DIM", 64).size("HEAD_DIM", 128);
     }
 }

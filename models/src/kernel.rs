@@ -55,46 +55,20 @@ impl ExpertTerms {
 }
 
 macro_rules! modules {
-    ($($name:literal),* $(,)?) => {
-        &[$(($name, include_str!(concat!("../wgsl/shared/", $name, ".wgsl")))),*]
+    ($($folder:ident: $($name:literal),* $(,)?;)*) => {
+        &[$($(($name, include_str!(concat!("../wgsl/shared/", stringify!($folder), "/", $name, ".wgsl")))),*),*]
     };
 }
 
 /// The shared modules of this crate's kernels.
-pub const MODULES: Modules = modules![
-    "activations_f16",
-    "activations_f32",
-    "best",
-    "epilogue_add",
-    "epilogue_gelu_mul",
-    "epilogue_silu_mul",
-    "epilogue_store",
-    "int8_params",
-    "leading",
-    "nibbles",
-    "noise",
-    "quantize_normed",
-    "quantize_plain",
-    "rows_each",
-    "rows_plain",
-    "rows_routed",
-    "weights_bf16",
-    "weights_f16",
-    "weights_f32",
-    "weights_iq4",
-    "weights_mxfp4",
-    "weights_q2k",
-    "weights_q3k",
-    "weights_q4",
-    "weights_q4k",
-    "weights_q5",
-    "weights_q5k",
-    "weights_q6k",
-    "weights_q8",
-    "x_broadcast",
-    "x_normed",
-    "x_uniform",
-];
+pub const MODULES: Modules = modules! {
+    activations: "activations_f16", "activations_f32", "quantize_normed", "quantize_plain", "x_broadcast", "x_normed", "x_uniform";
+    epilogues: "epilogue_add", "epilogue_gelu_mul", "epilogue_silu_mul", "epilogue_store";
+    params: "int8_params";
+    rows: "rows_each", "rows_plain", "rows_routed";
+    sampling: "best", "leading", "noise";
+    weights: "nibbles", "weights_bf16", "weights_f16", "weights_f32", "weights_iq4", "weights_mxfp4", "weights_q2k", "weights_q3k", "weights_q4", "weights_q4k", "weights_q5", "weights_q5k", "weights_q6k", "weights_q8";
+};
 
 /// Every kernel, by name.
 #[must_use]
@@ -150,7 +124,7 @@ const FORMATS: [Format; 13] = [
 /// One variant of every kernel for each choice of modules (numbers differ from model to model), by name.
 #[must_use]
 pub fn variants() -> Vec<NamedVariant> {
-    let baseline = |part: &str, variant| NamedVariant::new(part, Level::Baseline, variant);
+    let named = NamedVariant::new;
     // "weights_q4" is q4.
     let short = |format: Format| format.module().trim_start_matches("weights_");
     let blocks = 64;
@@ -159,20 +133,20 @@ pub fn variants() -> Vec<NamedVariant> {
         |format: Format, epilogue, tiling| matmul::variant(format.module(), epilogue, tiling, blocks, None);
 
     let mut all = Vec::new();
-    all.push(baseline("write", bias::variant(bias::Form::Store)));
-    all.push(baseline("add", bias::variant(bias::Form::Add)));
-    all.extend(FORMATS.map(|format| baseline(short(format), embed::variant(format.module()))));
-    all.push(baseline("", adjust_logits::variant()));
-    all.push(baseline("", log_prob::variant()));
-    all.extend(FORMATS.map(|format| baseline(short(format), matmul(format, Epilogue::Store, sliced(1)))));
-    all.push(baseline("q4-add", matmul(Format::Q4, Epilogue::Add, sliced(1))));
-    all.push(baseline("q4-gelu_mul", matmul(Format::Q4, Epilogue::GeluMul, sliced(2))));
-    all.push(baseline("q4-silu_mul", matmul(Format::Q4, Epilogue::SiluMul, sliced(2))));
-    all.push(baseline("q4-tall", matmul(Format::Q4, Epilogue::Store, Tiling::for_gpu(256, 1, blocks))));
+    all.push(named("write", bias::variant(bias::Form::Store)));
+    all.push(named("add", bias::variant(bias::Form::Add)));
+    all.extend(FORMATS.map(|format| named(short(format), embed::variant(format.module()))));
+    all.push(named("", adjust_logits::variant()));
+    all.push(named("", log_prob::variant()));
+    all.extend(FORMATS.map(|format| named(short(format), matmul(format, Epilogue::Store, sliced(1)))));
+    all.push(named("q4-add", matmul(Format::Q4, Epilogue::Add, sliced(1))));
+    all.push(named("q4-gelu_mul", matmul(Format::Q4, Epilogue::GeluMul, sliced(2))));
+    all.push(named("q4-silu_mul", matmul(Format::Q4, Epilogue::SiluMul, sliced(2))));
+    all.push(named("q4-tall", matmul(Format::Q4, Epilogue::Store, Tiling::for_gpu(256, 1, blocks))));
     let broadcast = matmul(Format::Q4, Epilogue::Store, Tiling::for_cpu(256, 1, true));
-    all.push(NamedVariant::new("q4-broadcast", Level::Subgroup, broadcast));
+    all.push(named("q4-broadcast", broadcast));
     for (name, level) in [("", Level::Baseline), ("-subgroup", Level::Subgroup)] {
-        let named = |part: &str, variant| NamedVariant::new(&format!("{part}{name}"), level, variant);
+        let named = |part: &str, variant| NamedVariant::new(&format!("{part}{name}"), variant);
         let module = Format::Q4.module();
         all.push(named(
             "q4-normed",
@@ -189,40 +163,40 @@ pub fn variants() -> Vec<NamedVariant> {
     }
     for (part, dtype) in [("f16", KvDtype::F16), ("f32", KvDtype::F32)] {
         let shape = KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype };
-        all.push(baseline(part, rope_append::variant(&shape, Pairing::Halves)));
+        all.push(named(part, rope_append::variant(&shape, Pairing::Halves)));
         let keys = KvShape { num_kv_heads: 1, block_size: 64, ..shape };
-        all.push(baseline(part, index_write::variant(&keys)));
+        all.push(named(part, index_write::variant(&keys)));
     }
     for (part, dtype) in [("fp8", KvDtype::Fp8), ("int8", KvDtype::Int8)] {
         let shape = KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype };
-        all.push(baseline(part, rope_append::variant(&shape, Pairing::Halves)));
+        all.push(named(part, rope_append::variant(&shape, Pairing::Halves)));
     }
     for (part, rows) in [("each", matmul::Rows::Each), ("routed", matmul::Rows::Routed)] {
-        all.push(baseline(part, matmul::several(rows, Format::Bf16.module(), sliced(1), blocks)));
+        all.push(named(part, matmul::several(rows, Format::Bf16.module(), sliced(1), blocks)));
     }
     all.extend(mixtures());
-    all.push(baseline("halves", rope::variant(128, Pairing::Halves)));
-    all.push(baseline("interleaved", rope::variant(128, Pairing::Interleaved)));
+    all.push(named("halves", rope::variant(128, Pairing::Halves)));
+    all.push(named("interleaved", rope::variant(128, Pairing::Interleaved)));
     all.extend(
         [("streams", hyper_expand::Form::Add), ("first", hyper_expand::Form::Begin)]
-            .map(|(part, form)| baseline(part, hyper_expand::variant(4, form))),
+            .map(|(part, form)| named(part, hyper_expand::variant(4, form))),
     );
-    all.push(baseline("", sample::variant(scan_logits::EACH)));
-    all.push(baseline("", scan_logits::variant(scan_logits::EACH)));
-    all.push(baseline("", softcap::variant()));
-    all.push(baseline("", state_write::variant()));
-    all.push(baseline("", top_logits::variant(scan_logits::EACH)));
+    all.push(named("", sample::variant(scan_logits::EACH)));
+    all.push(named("", scan_logits::variant(scan_logits::EACH)));
+    all.push(named("", softcap::variant()));
+    all.push(named("", state_write::variant()));
+    all.push(named("", top_logits::variant(scan_logits::EACH)));
     all.extend(int8(short));
     all.extend(
         [("store", Epilogue::Store), ("add", Epilogue::Add)]
-            .map(|(part, epilogue)| baseline(part, split_sum::variant(epilogue))),
+            .map(|(part, epilogue)| named(part, split_sum::variant(epilogue))),
     );
     for (part, rows, epilogue, activations) in
         [("q4", 2048, Epilogue::Store, Activations::F32), ("q4-few", 8, Epilogue::SiluMul, Activations::F16)]
     {
         let tile = matmul_coop::Tile::choose(rows, 4096, epilogue);
         let coop = matmul_coop::variant("weights_q4", epilogue, activations, tile);
-        all.push(NamedVariant::new(part, Level::Coop, coop));
+        all.push(named(part, coop));
     }
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all
@@ -233,7 +207,7 @@ const BASELINE_LANES: u32 = 256;
 
 /// Matmuls over activations in codes of 8 bits, and what makes the codes.
 fn int8(short: impl Fn(Format) -> &'static str) -> Vec<NamedVariant> {
-    let named = |part: &str, variant| NamedVariant::new(part, Level::Baseline, variant);
+    let named = NamedVariant::new;
     let few = |format: Format, epilogue, rows| {
         let slices = matmul_int8::slices(epilogue, BASELINE_LANES);
         matmul_int8::variant(format.module(), epilogue, matmul_int8::Tiling::for_rows(rows, epilogue, slices))
@@ -250,7 +224,7 @@ fn int8(short: impl Fn(Format) -> &'static str) -> Vec<NamedVariant> {
     all.extend(coded.map(|format| named(short(format), tile(format, Epilogue::Store))));
     all.push(named("q4k-silu_mul", tile(Format::Q4K, Epilogue::SiluMul)));
     for (part, level) in [("", Level::Baseline), ("-subgroup", Level::Subgroup)] {
-        let named = |kind: &str, variant| NamedVariant::new(&format!("{kind}{part}"), level, variant);
+        let named = |kind: &str, variant| NamedVariant::new(&format!("{kind}{part}"), variant);
         all.push(named("plain", quantize_rows::variant(quantize_rows::Input::Plain, level)));
         all.push(named("normed", quantize_rows::variant(quantize_rows::Input::Normed, level)));
     }
@@ -259,7 +233,7 @@ fn int8(short: impl Fn(Format) -> &'static str) -> Vec<NamedVariant> {
 
 /// Kernels of mixtures of experts, in the shapes of gpt-oss, DeepSeek V3.2 and V4, and Llama 4.
 fn mixtures() -> Vec<NamedVariant> {
-    let named = |part: &str, variant| NamedVariant::new(part, Level::Baseline, variant);
+    let named = NamedVariant::new;
     let moe = |num_experts, top_k, score, [groups, top_groups]: [u32; 2], normalise| MoeConfig {
         num_experts,
         top_k,

@@ -92,7 +92,7 @@ impl Matrices {
     /// Records the product of each pair's vector with its matrix.
     pub(crate) fn multiply_routed(
         &self,
-        kernels: &Kernels,
+        kernels: &mut Kernels,
         pass: &mut Pass,
         vectors: &Vectors,
         routes: &Routes<'_>,
@@ -112,7 +112,7 @@ impl Matrices {
     /// Records the products of the vectors of every row, `[rows, matrices]`, each with its matrix.
     pub(crate) fn multiply_each(
         &self,
-        kernels: &Kernels,
+        kernels: &mut Kernels,
         pass: &mut Pass,
         rows: u32,
         vectors: &Vectors,

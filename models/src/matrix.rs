@@ -40,8 +40,8 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    fn buffers(&self, x: Bind<f32>, y: &Buf<f32>) -> MatmulBuffers {
-        MatmulBuffers::new(x, &self.quants, &self.scales, y.bind())
+    fn buffers(&self, x: Bind<f32>, y: Bind<f32>) -> MatmulBuffers {
+        MatmulBuffers::new(x, &self.quants, &self.scales, y)
     }
 }
 
@@ -175,7 +175,7 @@ impl Matrix {
     /// Records `y = x W`, or what the epilogue makes of it.
     pub(crate) fn multiply(
         &self,
-        kernels: &Kernels,
+        kernels: &mut Kernels,
         pass: &mut Pass,
         product: &Product<'_>,
     ) -> Result<(), ModelError> {
@@ -221,7 +221,7 @@ impl Matrix {
 
     fn exact(
         &self,
-        kernels: &Kernels,
+        kernels: &mut Kernels,
         pass: &mut Pass,
         product: &Product<'_>,
         tiling: Tiling,
@@ -235,7 +235,7 @@ impl Matrix {
                 ..self.params(product, shard, self.blocks)
             };
             let norm = product.norm.map(|norm| norm.weight.bind());
-            let buffers = MatmulBuffers { norm, ..shard.buffers(product.x.bind(), product.y) };
+            let buffers = MatmulBuffers { norm, ..shard.buffers(product.x.bind(), product.y.bind()) };
             pass.dispatch(&pipeline, &params, buffers, matmul::grid(tiling, product.rows, shard.cols));
         }
         Ok(())
@@ -244,7 +244,7 @@ impl Matrix {
     /// Records a product of the rows that [`Kernels::quantize`] has coded.
     fn by_codes(
         &self,
-        kernels: &Kernels,
+        kernels: &mut Kernels,
         pass: &mut Pass,
         product: &Product<'_>,
         route: Route,
@@ -280,7 +280,7 @@ impl Matrix {
 
     fn by_matrices(
         &self,
-        kernels: &Kernels,
+        kernels: &mut Kernels,
         pass: &mut Pass,
         product: &Product<'_>,
         tile: Tile,
@@ -303,14 +303,14 @@ impl Matrix {
             if splits == 1 {
                 let key = Key::Coop { format, epilogue: product.epilogue, activations, tile };
                 let pipeline = kernels.pipeline(key)?;
-                pass.dispatch(&pipeline, &whole, shard.buffers(x.clone(), product.y), grid);
+                pass.dispatch(&pipeline, &whole, shard.buffers(x.clone(), product.y.bind()), grid);
                 continue;
             }
-            let partials = &kernels.scratch.partials;
+            let partials = kernels.scratch.partials.bind();
             let pipeline =
                 kernels.pipeline(Key::Coop { format, epilogue: Epilogue::Store, activations, tile })?;
             let params = MatmulParams { y_stride: shard.cols, y_offset: 0, ..whole };
-            pass.dispatch(&pipeline, &params, shard.buffers(x.clone(), partials), grid);
+            pass.dispatch(&pipeline, &params, shard.buffers(x.clone(), partials.clone()), grid);
             let sum = SplitSumParams {
                 rows,
                 cols: shard.cols,
@@ -320,12 +320,7 @@ impl Matrix {
             };
             let pipeline = kernels.pipeline(Key::Sum { epilogue: product.epilogue })?;
             let grid = split_sum::grid(rows, shard.cols);
-            pass.dispatch(
-                &pipeline,
-                &sum,
-                SplitSumBuffers { partials: partials.bind(), y: product.y.bind() },
-                grid,
-            );
+            pass.dispatch(&pipeline, &sum, SplitSumBuffers { partials, y: product.y.bind() }, grid);
         }
         Ok(())
     }

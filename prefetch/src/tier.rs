@@ -15,6 +15,8 @@ pub use host::HostTier;
 pub use name::TierName;
 #[cfg(feature = "remote")]
 pub use remote::Credentials;
+#[cfg(any(feature = "s3", feature = "tls"))]
+pub use remote::choose_cryptography;
 #[cfg(any(feature = "remote", feature = "testing"))]
 pub use remote::{MacKey, MacKeyError, ObjectError, Objects, RemoteConfig, RemoteTier};
 

@@ -21,7 +21,7 @@ pub fn run(args: &KernelsArgs) -> Result<()> {
         println!(
             "{:42} {:9} {:4} lanes, {:5} bytes of workgroup memory, {} storage buffers{}",
             named.name,
-            named.level,
+            named.level(),
             x * y * z,
             interface.workgroup_bytes,
             interface.bindings.len(),
@@ -59,7 +59,7 @@ fn emit(dir: &Path, named: &NamedVariant) -> Result<()> {
     ];
     for (extension, text) in files {
         let Some(text) = text else { continue };
-        let path = dir.join(format!("{}.{}.{extension}", named.name, named.level));
+        let path = dir.join(format!("{}.{}.{extension}", named.name, named.level()));
         fs::write(&path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
     }
     Ok(())
@@ -76,7 +76,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         run(&KernelsArgs { emit: Some(dir.path().into()) }).unwrap();
         let written = fs::read_dir(dir.path()).unwrap().count();
-        let languages = |named: &NamedVariant| if named.level == Level::Coop { 2 } else { 4 };
+        let languages = |named: &NamedVariant| if named.level() == Level::Coop { 2 } else { 4 };
         assert_eq!(written, variants().iter().map(languages).sum::<usize>());
         let spirv = fs::read(dir.path().join("lse_merge.baseline.spv")).unwrap();
         assert_eq!(spirv[..4], 0x0723_0203u32.to_le_bytes());

@@ -116,7 +116,7 @@ fn compare(
         let start = Instant::now();
         let (outcome, lost) = outcome(&gpu, named, cases);
         let ms = start.elapsed().as_secs_f64() * 1e3;
-        rows.push((index, Tested { variant: named.name.clone(), level: named.level.name(), outcome, ms }));
+        rows.push((index, Tested { variant: named.name.clone(), level: named.level().name(), outcome, ms }));
         if lost {
             gpu = Gpu::open(options)?;
         }

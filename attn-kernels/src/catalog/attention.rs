@@ -59,10 +59,10 @@ fn code_variants(num_heads: u32, f16: &KvShape) -> Vec<NamedVariant> {
             cache_write::variant(&shape),
             paged_prefill::variant(&shape, num_heads, KeyLoads::Uniform, &dense),
         ] {
-            all.push(NamedVariant::new(part, Level::Baseline, variant));
+            all.push(NamedVariant::new(part, variant));
         }
         all.extend(decode_variants(part, &shape, num_heads, &dense));
-        all.push(NamedVariant::new(part, Level::Coop, paged_prefill_coop::variant(&shape, &dense)));
+        all.push(NamedVariant::new(part, paged_prefill_coop::variant(&shape, &dense)));
     }
     all
 }
@@ -70,13 +70,13 @@ fn code_variants(num_heads: u32, f16: &KvShape) -> Vec<NamedVariant> {
 /// `paged_decode` through workgroup memory, by subgroups of each size, and with matrices.
 fn decode_variants(part: &str, shape: &KvShape, num_heads: u32, attention: &Attention) -> Vec<NamedVariant> {
     let of = |lanes| paged_decode::variant(shape, num_heads, lanes, attention);
-    let mut all = vec![NamedVariant::new(part, Level::Baseline, of(Lanes::Workgroup))];
+    let mut all = vec![NamedVariant::new(part, of(Lanes::Workgroup))];
     for lanes in SUBGROUPS.into_iter().filter(|lanes| paged_decode_subgroup::serves(shape, *lanes)) {
         let part = format!("{lanes}-{part}");
-        all.push(NamedVariant::new(&part, Level::Subgroup, of(Lanes::Subgroup(lanes))));
+        all.push(NamedVariant::new(&part, of(Lanes::Subgroup(lanes))));
     }
     if paged_decode_coop::serves(shape) && attention.context != Context::Tokens {
-        all.push(NamedVariant::new(part, Level::Coop, of(Lanes::Matrices)));
+        all.push(NamedVariant::new(part, of(Lanes::Matrices)));
     }
     all
 }
@@ -94,12 +94,11 @@ fn published_variants(num_heads: u32, f16: &KvShape) -> Vec<NamedVariant> {
             paged_prefill::variant(&shape, num_heads, KeyLoads::Uniform, &dense),
         ] {
             let variant = published(variant).expect("these kernels take them");
-            all.push(NamedVariant::new(&format!("published-{part}"), Level::Baseline, variant));
+            all.push(NamedVariant::new(&format!("published-{part}"), variant));
         }
         let decode = decode_variants(&format!("published-{part}"), &shape, num_heads, &dense);
-        all.extend(decode.into_iter().filter(|named| named.level < Level::Coop).map(|named| NamedVariant {
-            variant: published(named.variant).expect("these kernels take them"),
-            ..named
+        all.extend(decode.into_iter().filter(|named| named.level() < Level::Coop).map(|named| {
+            NamedVariant { variant: published(named.variant).expect("these kernels take them"), ..named }
         }));
     }
     all
@@ -112,7 +111,7 @@ fn flash_variants(f16: &KvShape) -> Vec<NamedVariant> {
         let shape = KvShape { dtype, ..*f16 };
         for variant in [cache_write::variant(&shape), gather_cache::variant(&shape, Context::Full)] {
             let variant = flash(variant).expect("these kernels take it");
-            all.push(NamedVariant::new(&format!("flash-{part}"), Level::Baseline, variant));
+            all.push(NamedVariant::new(&format!("flash-{part}"), variant));
         }
     }
     all
@@ -124,7 +123,7 @@ fn gathering(num_heads: u32, f16: &KvShape) -> Vec<NamedVariant> {
     for (part, dtype) in DTYPES {
         let shape = KvShape { dtype, ..*f16 };
         let mut push = |name: &str, variant| {
-            all.push(NamedVariant::new(&format!("{name}{part}"), Level::Baseline, variant));
+            all.push(NamedVariant::new(&format!("{name}{part}"), variant));
         };
         push("", gather_cache::variant(&shape, Context::Full));
         push("blocks-", gather_cache::variant(&shape, Context::Blocks(64)));
@@ -148,7 +147,7 @@ fn latent_variants(head_dim: u32) -> Vec<NamedVariant> {
             ("tokens-", mla_decode::variant(&shape, 128, &tokens)),
             ("two-", mla_decode::variant_of_two(&two, 128)),
         ] {
-            all.push(NamedVariant::new(&format!("{name}{part}"), Level::Baseline, variant));
+            all.push(NamedVariant::new(&format!("{name}{part}"), variant));
         }
         all.extend(latent_coop_variants(part, dtype));
     }
@@ -163,7 +162,7 @@ fn latent_coop_variants(part: &str, dtype: KvDtype) -> Vec<NamedVariant> {
     }
     let two = LatentShape { rope: 0, ..shape };
     let tokens = Attention { context: Context::Tokens, ..Attention::default() };
-    let named = |name: &str, variant| NamedVariant::new(&format!("{name}{part}"), Level::Coop, variant);
+    let named = |name: &str, variant| NamedVariant::new(&format!("{name}{part}"), variant);
     vec![
         named("", mla_decode_coop::variant(&shape, 128, &Attention::default())),
         named("tokens-", mla_decode_coop::variant(&shape, 128, &tokens)),
@@ -180,17 +179,15 @@ fn variants_of(
     let mut all = Vec::new();
     for (dtype, shape) in types {
         all.extend(decode_variants(&format!("{name}{dtype}"), shape, num_heads, attention));
-        for (loads, part, level) in
-            [(KeyLoads::Uniform, "", Level::Baseline), (KeyLoads::Broadcast, "broadcast-", Level::Subgroup)]
-        {
+        for (loads, part) in [(KeyLoads::Uniform, ""), (KeyLoads::Broadcast, "broadcast-")] {
             let variant = paged_prefill::variant(shape, num_heads, loads, attention);
-            all.push(NamedVariant::new(&format!("{name}{part}{dtype}"), level, variant));
+            all.push(NamedVariant::new(&format!("{name}{part}{dtype}"), variant));
         }
     }
     let f16 = &types[0].1;
     let coop = paged_prefill_coop::variant(f16, attention);
-    all.push(NamedVariant::new(&format!("{name}f16"), Level::Coop, coop));
+    all.push(NamedVariant::new(&format!("{name}f16"), coop));
     let reduce = paged_reduce::variant(f16, attention);
-    all.push(NamedVariant::new(name.trim_end_matches('-'), Level::Baseline, reduce));
+    all.push(NamedVariant::new(name.trim_end_matches('-'), reduce));
     all
 }

@@ -59,7 +59,8 @@ impl Gpu {
         self.made.fetch_add(1, Ordering::Relaxed);
         let kernel = variant.kernel;
         let wgsl = variant.wgsl()?;
-        self.check_level(variant, &wgsl)?;
+        debug_assert_eq!(variant.level, level_of(&wgsl), "level of kernel {}", kernel.name);
+        self.check_level(variant)?;
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
         let internal = self.device.push_error_scope(wgpu::ErrorFilter::Internal);
         let module = self.module(kernel.name, wgsl);
@@ -97,17 +98,17 @@ impl Gpu {
 
     /// Refuses a variant whose level does not run here, or that counts on subgroups of another size: it would compile and be
     /// wrong.
-    fn check_level(&self, variant: &Variant, wgsl: &str) -> Result<(), GpuError> {
-        let (kernel, needed) = (variant.kernel.name, variant.subgroups());
+    fn check_level(&self, variant: &Variant) -> Result<(), GpuError> {
+        let (kernel, needed) = (variant.kernel.name, &variant.subgroups);
         let (adapter, level, checks) = (self.info.name.clone(), self.level, self.checks);
         let subgroups = self.subgroup_sizes();
         // wgpu would panic on one that is checked.
-        if wgsl.lines().any(|line| line == "enable wgpu_cooperative_matrix;") && !self.runs_coop() {
+        if variant.level == Level::Coop && !self.runs_coop() {
             return Err(GpuError::NoCoop { kernel, adapter, level, subgroups, checks });
         }
         let sized = needed.contains(&subgroups.0) && needed.contains(&subgroups.1);
-        if uses_subgroups(wgsl) && !(level >= Level::Subgroup && sized) {
-            let (least, most) = needed.into_inner();
+        if variant.level >= Level::Subgroup && !(level >= Level::Subgroup && sized) {
+            let (least, most) = (*needed.start(), *needed.end());
             return Err(GpuError::NoSubgroups { kernel, least, most, adapter, level, subgroups });
         }
         Ok(())
@@ -150,11 +151,17 @@ impl Gpu {
     }
 }
 
-/// Whether a kernel has operations of subgroups.
-fn uses_subgroups(wgsl: &str) -> bool {
-    let code = wgsl.lines().map(|line| line.split("//").next().unwrap_or_default());
-    let mut names = code.flat_map(|code| code.split("subgroup").skip(1));
-    names.any(|rest| rest.starts_with(|next: char| next.is_ascii_uppercase()))
+/// The level that the text of a kernel needs, which its variant must state.
+fn level_of(wgsl: &str) -> Level {
+    let code = || wgsl.lines().map(|line| line.split("//").next().unwrap_or_default());
+    let mut names = code().flat_map(|code| code.split("subgroup").skip(1));
+    if code().any(|line| line == "enable wgpu_cooperative_matrix;") {
+        Level::Coop
+    } else if names.any(|rest| rest.starts_with(|next: char| next.is_ascii_uppercase())) {
+        Level::Subgroup
+    } else {
+        Level::Baseline
+    }
 }
 
 /// A module without run-time checks.

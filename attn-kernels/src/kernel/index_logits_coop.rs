@@ -47,6 +47,7 @@ pub fn variant(keys: &IndexKeys) -> Variant {
     };
     let spans = head_dim / 16;
     Variant::new(&KERNEL)
+        .with_matrices()
         .size("HEAD_DIM", head_dim)
         .size("BLOCK_SIZE", page)
         .size("SPANS", spans)

@@ -62,6 +62,7 @@ fn of(shape: &LatentShape, num_heads: u32) -> Variant {
         KvDtype::F16 | KvDtype::F32 => "latent_coop_f16",
     };
     Variant::new(&KERNEL)
+        .with_matrices()
         .size("LATENT", shape.latent)
         .size("ROPE", shape.rope)
         .size("BLOCK_SIZE", shape.block_size)

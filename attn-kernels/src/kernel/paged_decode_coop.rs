@@ -46,6 +46,7 @@ pub(super) fn of(shape: &KvShape, heads: u32) -> Variant {
         KvDtype::F16 | KvDtype::F32 => "kv_staged_f16",
     };
     Variant::new(&KERNEL)
+        .with_matrices()
         .module("kv", kv)
         .size("SPANS", spans)
         .size("ROWS", heads.div_ceil(8))

@@ -34,5 +34,6 @@ pub(super) fn of(shape: &KvShape, lanes: u32, context: Context) -> Variant {
         .module("keys", keys)
         .size("KEYS", count)
         .size("SUBGROUP", lanes)
+        .with_subgroups(lanes..=lanes)
         .size("CHUNKS_AHEAD", paged_decode::chunks_ahead(shape, max_ahead))
 }

@@ -142,17 +142,19 @@ pub fn heads_a_lane(shape: &KvShape, num_heads: u32, loads: KeyLoads) -> u32 {
 pub fn variant(shape: &KvShape, num_heads: u32, loads: KeyLoads, attention: &Attention) -> Variant {
     shape.check();
     let broadcast = match shape.dtype {
-        KvDtype::F16 => "keys_broadcast_f16",
-        KvDtype::F32 => "keys_broadcast_f32",
+        KvDtype::F16 => Some("keys_broadcast_f16"),
+        KvDtype::F32 => Some("keys_broadcast_f32"),
         // Lanes read codes at one address.
-        KvDtype::Fp8 | KvDtype::Int8 => "keys_uniform",
+        KvDtype::Fp8 | KvDtype::Int8 => None,
     };
     // Broadcasts of f16 take two chunks of eight elements at once.
     let whole = shape.dtype == KvDtype::F32 || shape.head_dim.is_multiple_of(16);
-    let keys = if loads == KeyLoads::Broadcast && whole { broadcast } else { "keys_uniform" };
-    let variant = Variant::new(&KERNEL)
-        .module("kv", shape.dtype.reader())
-        .module("keys", keys)
+    let variant = Variant::new(&KERNEL).module("kv", shape.dtype.reader());
+    let variant = match broadcast.filter(|_| loads == KeyLoads::Broadcast && whole) {
+        Some(keys) => variant.module("keys", keys).with_broadcasts(),
+        None => variant.module("keys", "keys_uniform"),
+    };
+    let variant = variant
         .size("HEAD_DIM", shape.head_dim)
         .size("BLOCK_SIZE", shape.block_size)
         .size("GROUP", heads_a_lane(shape, num_heads, loads))

@@ -44,6 +44,7 @@ pub fn variant(shape: &KvShape, attention: &Attention) -> Variant {
         KvDtype::F16 | KvDtype::F32 => "kv_coop_f16",
     };
     let variant = Variant::new(&KERNEL)
+        .with_matrices()
         .module("kv", kv)
         .size("BLOCK_SIZE", shape.block_size)
         .size("SUBGROUPS", SUBGROUPS)

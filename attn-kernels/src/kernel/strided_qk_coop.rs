@@ -42,6 +42,7 @@ pub fn variant(shape: &KvShape, stride: u32, block: u32) -> Variant {
     assert!(serves(shape, stride, block, 0), "{shape:?}, stride {stride}, block {block}");
     let width = strided_qk::part(block / stride) / 16;
     Variant::new(&KERNEL)
+        .with_matrices()
         .size("BLOCK_SIZE", shape.block_size)
         .size("STRIDE", stride)
         .size("SPANS", shape.head_dim / 16)

@@ -3,6 +3,7 @@
 use super::LaunchError;
 use super::error::Launch;
 use crate::rows::{PhysicalBlock, TopRow};
+use crate::variant::ANY;
 use crate::{Kernel, Level, Params, Variant};
 
 /// The kernel; [`TopKBuffers`] lists its bindings.
@@ -87,8 +88,13 @@ pub(crate) fn specialised(variant: Variant, output: Output, level: Level) -> Var
         Output::List => ("out_list", Transform::None),
         Output::Positions(transform) => ("out_positions", transform),
     };
-    let (scan, lanes) = if level == Level::Baseline { ("scan_tree", 256) } else { ("scan_subgroup", LANES) };
-    variant.module("transform", transform.module()).module("out", out).module("scan", scan).size("WG", lanes)
+    let variant = variant.module("transform", transform.module()).module("out", out);
+    match level {
+        Level::Baseline => variant.module("scan", "scan_tree").size("WG", 256),
+        Level::Subgroup | Level::Coop => {
+            variant.module("scan", "scan_subgroup").size("WG", LANES).with_subgroups(ANY)
+        }
+    }
 }
 
 /// The kernel for one kind of output; subgroups shorten its prefix sums, and workgroups have [`LANES`] with them:

@@ -112,7 +112,7 @@ impl Case {
             dispatches: vec![(bytemuck::bytes_of(params).into(), grid)],
             buffers: Vec::new(),
             wants: Vec::new(),
-            subgroups: variant.subgroups(),
+            subgroups: variant.subgroups.clone(),
         }
     }
 

@@ -105,10 +105,10 @@ impl Decoder {
     ///
     /// # Errors
     /// Errors of the device.
-    pub fn fetch_cost(&self) -> Result<Option<FetchCost>, ModelError> {
+    pub fn fetch_cost(&mut self) -> Result<Option<FetchCost>, ModelError> {
         let Self { gpu, config, kv, ops, activations: act, weights, .. } = self;
         let Some(pages) = self.keys.pages() else { return Ok(None) };
-        pages.cost(&Bench { gpu, config, kv, ops, act, mlp: &|layer| &weights.layers[layer].mlp })
+        pages.cost(&mut Bench { gpu, config, kv, ops, act, mlp: &|layer| &weights.layers[layer].mlp })
     }
 
     fn blocks(&self) -> Blocks<'_> {

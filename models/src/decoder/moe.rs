@@ -191,7 +191,7 @@ impl MoeState {
         rows: Range<u32>,
     ) -> Result<(), ModelError> {
         let MoeConfig { num_experts, top_k, inner_size, .. } = self.config;
-        let (hidden, kernels) = (ctx.config.hidden_size, &ctx.ops.kernels);
+        let hidden = ctx.config.hidden_size;
         let (count, pairs) = (rows.end - rows.start, (rows.end - rows.start) * top_k);
         let first = rows.start as usize;
         let of_rows = |buffer: &Buf<f32>, width: u32| buffer.bind_from(first * width as usize);
@@ -206,7 +206,7 @@ impl MoeState {
             y_offset: 0,
         };
         let routes = self.sorted(ctx, &experts.gate_up, pairs, &ids, top_k);
-        experts.gate_up.multiply_routed(kernels, ctx.pass, &gate_up, &routes)?;
+        experts.gate_up.multiply_routed(&mut ctx.ops.kernels, ctx.pass, &gate_up, &routes)?;
         let [gate_up_bias, down_bias] = match &experts.biases {
             Some(biases) => biases.each_ref().map(Buf::bind),
             None => [self.logits.bind(), self.logits.bind()],
@@ -228,12 +228,12 @@ impl MoeState {
             y_stride: hidden,
             y_offset: 0,
         };
-        let same = experts.down.tile_rows(kernels, rows_a_matrix) == routes.tile_rows;
+        let same = experts.down.tile_rows(&ctx.ops.kernels, rows_a_matrix) == routes.tile_rows;
         let routes = match same {
             true => Routes { x_div: 1, ..routes },
             false => self.sorted(ctx, &experts.down, pairs, &ids, 1),
         };
-        experts.down.multiply_routed(kernels, ctx.pass, &down, &routes)?;
+        experts.down.multiply_routed(&mut ctx.ops.kernels, ctx.pass, &down, &routes)?;
         let params = MoeCombineParams { rows: count, width: hidden };
         let buffers = MoeCombineBuffers {
             x: self.out.bind(),

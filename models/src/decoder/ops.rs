@@ -1,5 +1,6 @@
 //! The recording context, and the operations that every part of a layer is made of.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
@@ -16,7 +17,7 @@ use crate::kernel::embed::{self, EmbedBuffers, EmbedParams};
 use crate::kernel::log_prob;
 use crate::kernel::matmul::{self, Epilogue};
 use crate::kernel::norm_heads::{self, NormHeadsBuffers, NormHeadsParams};
-use crate::kernel::rms_norm::{self, RmsNormBuffers, RmsNormParams};
+use crate::kernel::rms_norm::{self, Form, RmsNormBuffers, RmsNormParams};
 use crate::kernel::rope::{self, RopeBuffers, RopeParams};
 use crate::kernel::softcap::{self, SoftcapBuffers, SoftcapParams};
 use crate::matrices::{Matrices, Vectors};
@@ -30,7 +31,7 @@ pub(super) struct Ctx<'a> {
     pub(super) pass: &'a mut Pass,
     pub(super) gpu: &'a Gpu,
     pub(super) config: &'a DecoderConfig,
-    pub(super) ops: &'a Ops,
+    pub(super) ops: &'a mut Ops,
     pub(super) act: &'a Activations,
     /// Rows that a block reads: the residual stream, or a mix of several.
     pub(super) block_in: &'a Buf<f32>,
@@ -74,9 +75,9 @@ impl Ops {
             kernels,
             precision,
             embed: gpu.pipeline(&embed::variant(embedding.module()))?,
-            norm: gpu.pipeline(&rms_norm::variant(rms_norm::Form::Store, lanes, gpu.level()))?,
-            norm_add: gpu.pipeline(&rms_norm::variant(rms_norm::Form::Add, lanes, gpu.level()))?,
-            norm_gather: gpu.pipeline(&rms_norm::variant(rms_norm::Form::Gather, lanes, gpu.level()))?,
+            norm: gpu.pipeline(&rms_norm::variant(Form::Store, lanes, gpu.level()))?,
+            norm_add: gpu.pipeline(&rms_norm::variant(Form::Add, lanes, gpu.level()))?,
+            norm_gather: gpu.pipeline(&rms_norm::variant(Form::Gather, lanes, gpu.level()))?,
             norm_heads: gpu.pipeline(&norm_heads::variant(norm_heads::Norm::Rms, gpu.level()))?,
             bias: gpu.pipeline(&bias::variant(bias::Form::Store))?,
             bias_add: gpu.pipeline(&bias::variant(bias::Form::Add))?,
@@ -104,6 +105,16 @@ impl Runs {
     pub(super) fn of(heads: u32, width: u32) -> Self {
         Self { heads, width, stride: heads * width, first: 0 }
     }
+}
+
+/// RMS norm of whole rows.
+struct RmsNorm<'a> {
+    form: Form,
+    weight: &'a Buf<f32>,
+    /// Rows, or with [`Form::Gather`] entries of the gather list.
+    rows: Range<u32>,
+    x: &'a Buf<f32>,
+    out: &'a Buf<f32>,
 }
 
 /// Rotation of heads of every row.
@@ -178,17 +189,11 @@ impl<'a> Ctx<'a> {
         x: &Buf<f32>,
         norm: Option<&Buf<f32>>,
     ) -> Result<(), ModelError> {
-        let (act, width, eps) = (self.act, self.config.hidden_size, self.config.rms_norm_eps);
+        let (act, width) = (self.act, self.config.hidden_size);
         let Some(weight) = norm else { return self.add_product(matrix, x, self.block_out, width) };
         self.store_product(matrix, x, &act.normed, width)?;
-        let params = RmsNormParams { rows: self.rows(), width, eps, first: 0 };
-        let buffers = RmsNormBuffers {
-            x: act.normed.bind(),
-            sources: self.inputs.gather.bind(),
-            weight: weight.bind(),
-            out: self.block_out.bind(),
-        };
-        self.pass.dispatch(&self.ops.norm_add, &params, buffers, rms_norm::grid(self.rows()));
+        let rows = 0..self.rows();
+        self.rms_norm(RmsNorm { form: Form::Add, weight, rows, x: &act.normed, out: self.block_out });
         Ok(())
     }
 
@@ -218,12 +223,12 @@ impl<'a> Ctx<'a> {
 
     /// Records a product.
     pub(super) fn matmul(&mut self, matrix: &Matrix, product: &Product<'_>) -> Result<(), ModelError> {
-        matrix.multiply(&self.ops.kernels, self.pass, product)
+        matrix.multiply(&mut self.ops.kernels, self.pass, product)
     }
 
     /// Records the products of the vectors of every row, each with its matrix.
     pub(super) fn matmul_each(&mut self, matrices: &Matrices, vectors: &Vectors) -> Result<(), ModelError> {
-        matrices.multiply_each(&self.ops.kernels, self.pass, self.plan.rows, vectors)
+        matrices.multiply_each(&mut self.ops.kernels, self.pass, self.plan.rows, vectors)
     }
 
     /// Whether a product of all rows can norm them on the way in.
@@ -246,29 +251,34 @@ impl<'a> Ctx<'a> {
         if inside {
             return (self.block_in, Some(Norm { weight, eps }));
         }
-        let params = RmsNormParams { rows: self.rows(), width: self.config.hidden_size, eps, first: 0 };
-        let normed = &self.act.normed;
-        let buffers = RmsNormBuffers {
-            x: self.block_in.bind(),
-            sources: self.inputs.gather.bind(),
-            weight: weight.bind(),
-            out: normed.bind(),
-        };
-        self.pass.dispatch(&self.ops.norm, &params, buffers, rms_norm::grid(self.rows()));
+        let (rows, normed) = (0..self.rows(), &self.act.normed);
+        self.rms_norm(RmsNorm { form: Form::Store, weight, rows, x: self.block_in, out: normed });
         (normed, None)
     }
 
     /// Leaves `rows` rows of the gather list, from `first` on, normed.
     pub(super) fn norm_gathered(&mut self, weight: &Buf<f32>, first: u32, rows: u32) {
-        let c = self.config;
-        let params = RmsNormParams { rows, width: c.hidden_size, eps: c.rms_norm_eps, first };
+        let (rows, act) = (first..first + rows, self.act);
+        self.rms_norm(RmsNorm { form: Form::Gather, weight, rows, x: &act.residual, out: &act.normed });
+    }
+
+    /// Records a norm of whole rows.
+    fn rms_norm(&mut self, norm: RmsNorm<'_>) {
+        let RmsNorm { form, weight, rows: range, x, out } = norm;
+        let (rows, width, eps) = (u32_of(range.len()), self.config.hidden_size, self.config.rms_norm_eps);
+        let params = RmsNormParams { rows, width, eps, first: range.start };
         let buffers = RmsNormBuffers {
-            x: self.act.residual.bind(),
+            x: x.bind(),
             sources: self.inputs.gather.bind(),
             weight: weight.bind(),
-            out: self.act.normed.bind(),
+            out: out.bind(),
         };
-        self.pass.dispatch(&self.ops.norm_gather, &params, buffers, rms_norm::grid(rows));
+        let pipeline = match form {
+            Form::Store => &self.ops.norm,
+            Form::Add => &self.ops.norm_add,
+            Form::Gather => &self.ops.norm_gather,
+        };
+        self.pass.dispatch(pipeline, &params, buffers, rms_norm::grid(rows));
     }
 
     /// Bounds the first `rows` rows of logits, where the model does.
@@ -281,12 +291,14 @@ impl<'a> Ctx<'a> {
 
     /// Writes `bias` to every row of `y`.
     pub(super) fn set_bias(&mut self, bias: &Buf<f32>, y: &Buf<f32>) {
-        self.bias(&self.ops.bias, bias, y);
+        let pipeline = Arc::clone(&self.ops.bias);
+        self.bias(&pipeline, bias, y);
     }
 
     /// Adds `bias` to every row of `y`.
     pub(super) fn add_bias(&mut self, bias: &Buf<f32>, y: &Buf<f32>) {
-        self.bias(&self.ops.bias_add, bias, y);
+        let pipeline = Arc::clone(&self.ops.bias_add);
+        self.bias(&pipeline, bias, y);
     }
 
     fn bias(&mut self, pipeline: &Arc<Pipeline>, bias: &Buf<f32>, y: &Buf<f32>) {
@@ -303,7 +315,8 @@ impl<'a> Ctx<'a> {
     /// RMS norm of runs of every row, in place.
     pub(super) fn norm_runs(&mut self, runs: Runs, eps: f32, weight: &Buf<f32>, x: &Buf<f32>) {
         let buffers = NormHeadsBuffers { weight: weight.bind(), x: x.bind() };
-        self.norm_runs_by(&self.ops.norm_heads, runs, eps, buffers);
+        let pipeline = Arc::clone(&self.ops.norm_heads);
+        self.norm_runs_by(&pipeline, runs, eps, buffers);
     }
 
     /// A norm of runs of every row by a kernel of the caller's, on weights and rows.

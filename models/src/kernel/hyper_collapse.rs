@@ -75,7 +75,7 @@ pub fn variant(streams: u32, reader: Reader, level: Level) -> Variant {
         .size("STREAMS", streams)
         .size("HEAD", u32::from(reader == Reader::Head))
         .size("WG", LANES)
-        .module("reduce", if level == Level::Baseline { "reduce_tree" } else { "reduce_subgroup" })
+        .reduce(level)
 }
 
 /// Workgroups for `rows` rows.

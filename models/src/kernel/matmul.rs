@@ -177,18 +177,17 @@ pub fn variant(
 ) -> Variant {
     let (module, parts) = epilogue.module();
     let sums = blocks * tiling.cols * tiling.rows * tiling.wide * parts;
-    let activations = match (norm, tiling.broadcast) {
-        (Some(_), _) => "x_normed",
-        (None, true) => "x_broadcast",
-        (None, false) => "x_uniform",
-    };
-    let subgroups = norm.is_some_and(|level| level >= Level::Subgroup);
-    Variant::new(&KERNEL)
+    let variant = Variant::new(&KERNEL)
         .with_if("norm", norm.is_some())
         .module("weights", weights)
-        .module("reduce", if subgroups { "reduce_subgroup" } else { "reduce_tree" })
-        .module("epilogue", module)
-        .module("activations", activations)
+        .reduce(norm.unwrap_or(Level::Baseline))
+        .module("epilogue", module);
+    let variant = match (norm, tiling.broadcast) {
+        (Some(_), _) => variant.module("activations", "x_normed"),
+        (None, true) => variant.module("activations", "x_broadcast").with_broadcasts(),
+        (None, false) => variant.module("activations", "x_uniform"),
+    };
+    variant
         .size("ROWS", tiling.rows)
         .size("WIDE", tiling.wide)
         .size("PARTS", parts)

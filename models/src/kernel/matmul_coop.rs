@@ -104,6 +104,7 @@ pub fn variant(weights: &'static str, epilogue: Epilogue, activations: Activatio
     let even = w_quads.is_multiple_of(w_loads * lanes) && x_quads.is_multiple_of(lanes);
     assert!(even, "{tile:?}: {w_quads} quads of weights, {x_quads} of activations, {lanes} lanes");
     Variant::new(&KERNEL)
+        .with_matrices()
         .module("weights", weights)
         .module("epilogue", module)
         .module(

@@ -39,9 +39,7 @@ bindings! {
 /// The kernel.
 #[must_use]
 pub fn variant(level: Level) -> Variant {
-    Variant::new(&KERNEL)
-        .size("WG", 256)
-        .module("reduce", if level == Level::Baseline { "reduce_tree" } else { "reduce_subgroup" })
+    Variant::new(&KERNEL).size("WG", 256).reduce(level)
 }
 
 /// Workgroups for `rows` rows.

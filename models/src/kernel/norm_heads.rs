@@ -56,10 +56,7 @@ pub enum Norm {
 /// The kernel for one kind of norm.
 #[must_use]
 pub fn variant(norm: Norm, level: Level) -> Variant {
-    Variant::new(&KERNEL)
-        .size("CENTRED", u32::from(norm == Norm::Layer))
-        .size("WG", LANES)
-        .module("reduce", if level == Level::Baseline { "reduce_tree" } else { "reduce_subgroup" })
+    Variant::new(&KERNEL).size("CENTRED", u32::from(norm == Norm::Layer)).size("WG", LANES).reduce(level)
 }
 
 /// Workgroups for `rows` rows of `heads` runs.

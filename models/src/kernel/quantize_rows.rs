@@ -61,7 +61,7 @@ pub fn variant(input: Input, level: Level) -> Variant {
     Variant::new(&KERNEL)
         .with_if("weight", norm)
         .size("WG", LANES)
-        .module("reduce", if level == Level::Baseline { "reduce_tree" } else { "reduce_subgroup" })
+        .reduce(level)
         .module("norm", if norm { "quantize_normed" } else { "quantize_plain" })
 }
 

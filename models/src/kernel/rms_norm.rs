@@ -58,7 +58,7 @@ pub fn variant(form: Form, lanes: u32, level: Level) -> Variant {
         .size("GATHER", u32::from(form == Form::Gather))
         .size("ADD", u32::from(form == Form::Add))
         .size("WG", lanes)
-        .module("reduce", if level == Level::Baseline { "reduce_tree" } else { "reduce_subgroup" })
+        .reduce(level)
 }
 
 /// Workgroups for `rows` rows.

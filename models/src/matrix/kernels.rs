@@ -1,6 +1,5 @@
 //! Compiled matmuls, how their work is cut on a device, and what lies between their dispatches.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
@@ -20,7 +19,7 @@ use crate::pack::{BLOCK, Format};
 pub(crate) struct Kernels {
     gpu: Arc<Gpu>,
     pub(super) scratch: Scratch,
-    pipelines: RefCell<FxHashMap<Key, Arc<Pipeline>>>,
+    pipelines: FxHashMap<Key, Arc<Pipeline>>,
 }
 
 /// Kernel of a matmul, with all that it is compiled for.
@@ -87,7 +86,7 @@ impl Kernels {
             halves: gpu.buffer("normed_halves", halves)?,
             partials: gpu.buffer("split_partials", if precision.f16 { MAX_PARTIALS } else { 1 })?,
         };
-        Ok(Self { gpu: Arc::clone(gpu), scratch, pipelines: RefCell::default() })
+        Ok(Self { gpu: Arc::clone(gpu), scratch, pipelines: FxHashMap::default() })
     }
 
     /// Whether the codes of `rows` rows of `blocks` blocks fit.
@@ -107,7 +106,7 @@ impl Kernels {
 
     /// Records the codes of a product's rows, normed where it says so.
     pub(super) fn quantize(
-        &self,
+        &mut self,
         pass: &mut Pass,
         product: &Product<'_>,
         blocks: u32,
@@ -135,7 +134,7 @@ impl Kernels {
 
     /// Records a product's rows of `width` elements, normed and rounded to f16.
     pub(super) fn norm_halves(
-        &self,
+        &mut self,
         pass: &mut Pass,
         product: &Product<'_>,
         norm: &Norm<'_>,
@@ -161,8 +160,8 @@ impl Kernels {
     }
 
     /// The kernel of a key, compiled once.
-    pub(crate) fn pipeline(&self, key: Key) -> Result<Arc<Pipeline>, ModelError> {
-        if let Some(pipeline) = self.pipelines.borrow().get(&key) {
+    pub(crate) fn pipeline(&mut self, key: Key) -> Result<Arc<Pipeline>, ModelError> {
+        if let Some(pipeline) = self.pipelines.get(&key) {
             return Ok(Arc::clone(pipeline));
         }
         let level = self.gpu.level();
@@ -187,7 +186,7 @@ impl Kernels {
             }
             Key::Sum { epilogue } => split_sum::variant(epilogue),
         })?;
-        self.pipelines.borrow_mut().insert(key, Arc::clone(&pipeline));
+        self.pipelines.insert(key, Arc::clone(&pipeline));
         Ok(pipeline)
     }
 }

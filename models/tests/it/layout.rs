@@ -30,7 +30,7 @@ fn structs_in_storage_are_the_host_structs() {
     use top_logits::TopAsk;
     let layouts = [
         (
-            include_str!("../../wgsl/shared/noise.wgsl"),
+            include_str!("../../wgsl/shared/sampling/noise.wgsl"),
             layout!(Spec: temperature top_p min_p top_k seed_low seed_high position masked),
         ),
         (

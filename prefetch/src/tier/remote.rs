@@ -17,6 +17,8 @@ pub use objects::{ObjectError, Objects};
 pub use seal::{MacKey, MacKeyError};
 #[cfg(feature = "remote")]
 pub use service::Credentials;
+#[cfg(any(feature = "s3", feature = "tls"))]
+pub use service::choose_cryptography;
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};

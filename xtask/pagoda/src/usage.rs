@@ -81,9 +81,10 @@ impl TierUse {
     ///
     /// # Errors
     /// Errors of the device.
-    pub fn of(tiers: Option<&Tiers>, decoder: &Decoder) -> Result<Self, ModelError> {
+    pub fn of(tiers: Option<&Tiers>, decoder: &mut Decoder) -> Result<Self, ModelError> {
         let traffic = tiers.map(Tiers::traffic).unwrap_or_default();
-        tiers::with_fetches(traffic, decoder, decoder.fetch_cost()?)
+        let cost = decoder.fetch_cost()?;
+        tiers::with_fetches(traffic, decoder, cost)
     }
 }
 

@@ -27,7 +27,7 @@ const LONG_FUNCTIONS: [(&str, &str, &str); 8] = [
 /// Functions that still take two tuples, in place of structs with names.
 const TWO_TUPLES: [(&str, &str); 10] = [
     ("attn-kernels/src/cpu/v4_compress.rs", "v4_compress"),
-    ("attn-kernels/src/gpu/chunked_prefix.rs", "attend"),
+    ("attn-kernels/src/launch/chunked_prefix.rs", "attend"),
     ("attn-kernels/src/kernel/masked_attention.rs", "check"),
     ("attn-kernels/src/kernel/paged_prefill.rs", "check"),
     ("attn-kernels/src/kernel/xattn.rs", "check"),

@@ -175,6 +175,21 @@ fn the_engine_has_no_code_of_tests() {
     }
 }
 
+/// `attn_kernels::gpu` runs what a variant says; choices between kernels are in `launch`, above both.
+#[test]
+fn the_runtime_knows_no_kernel() {
+    let src = tree::root().join("attn-kernels/src");
+    let files = tree::files(&src.join("gpu")).into_iter().map(|file| src.join("gpu").join(file));
+    let files: Vec<_> = files.chain([src.join("gpu.rs")]).collect();
+    assert!(files.len() > 5, "{files:?}");
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let named: Vec<_> = code.filter(|line| line.contains("kernel::")).collect();
+        assert!(named.is_empty(), "{} names kernels: {named:?}", file.display());
+    }
+}
+
 #[test]
 fn crates_that_forbid_unsafe_code_say_so() {
     for name in FORBID_UNSAFE {

@@ -208,14 +208,15 @@ fn the_routes() {
     assert!(gone.is_empty(), "xtask/serve/README.md has {gone:?}, which the router lacks");
 }
 
-/// Kernels of the level `coop` have its name.
+/// The page lists the kernels of the level `coop`.
 #[test]
 fn the_kernels_with_cooperative_matrices() {
     let page = page("docs/kernels.md");
     let rows = rows(section(&page, "## Levels"));
     let listed: BTreeSet<_> = names(rows[2][2]).collect();
-    let catalog = attn_kernels::catalog().into_iter().map(|kernel| kernel.name);
-    let coop: BTreeSet<_> = catalog.filter(|name| name.ends_with("_coop")).collect();
+    let variants = attn_kernels::variants();
+    let coop = variants.iter().filter(|named| named.level() == attn_kernels::Level::Coop);
+    let coop: BTreeSet<_> = coop.map(|named| named.variant.kernel.name).collect();
     assert_eq!(listed, coop, "docs/kernels.md, row coop");
 }
 

@@ -16,7 +16,7 @@ pub(crate) fn kernels(variants: Vec<NamedVariant>) -> Vec<(&'static str, String)
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let mut groups: Vec<(&str, String, String)> = Vec::new();
     for named in variants {
-        let name = format!("{}.{}", named.name, named.level);
+        let name = format!("{}.{}", named.name, named.level());
         let interface = interface(&named.variant).unwrap_or_else(|e| panic!("{name}: {e}"));
         levels::stays_inside(&named, &interface);
         let translation = translate(&named.variant).unwrap_or_else(|e| panic!("{name}: {e}"));

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use super::device::{assert_bits, assert_close, cases, gpu};
 use super::layer::{ATTENTION, Layer, queries};
 use attn_kernels::cpu;
-use attn_kernels::gpu::{Gpu, Pass, PrefixBuffers, PrefixPass};
+use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::attention::Attention;
 use attn_kernels::kernel::chunked_prefix::{ChunkedPrefix, PrefixRows};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TILE_ROWS, Tile};
 use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::launch::{PrefixBuffers, PrefixPass};
 use proptest::prelude::*;
 
 const HEADS: u32 = 4;

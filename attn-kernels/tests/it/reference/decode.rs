@@ -6,12 +6,13 @@ use super::options::{AttentionInputs, Lists};
 use attn_kernels::Level;
 use attn_kernels::cpu;
 use attn_kernels::cpu::attention::attend;
-use attn_kernels::gpu::{Attend, AttendError, AttendRow, Bound, Gpu, Pass};
+use attn_kernels::gpu::{Bound, Gpu, Pass};
 use attn_kernels::kernel::attention::{Attention, Context};
 use attn_kernels::kernel::paged_decode::{self, Lanes, PARTITION, PagedDecodeParams};
 use attn_kernels::kernel::paged_decode_subgroup::{SUBGROUPS, serves};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::kernel::{KvDtype, KvShape};
+use attn_kernels::launch::{Attend, AttendError, AttendRow};
 
 /// Sequences to decode, one row each; rows of queries are in reverse order of sequences.
 pub(crate) struct Decode {

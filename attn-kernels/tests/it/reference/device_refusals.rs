@@ -61,7 +61,7 @@ fn kernels_for_subgroups_of_other_sizes() {
     let shape = KvShape { num_kv_heads: 1, head_dim: 64, block_size: 16, dtype: KvDtype::F16 };
     for lanes in SUBGROUPS {
         let variant = paged_decode::variant(&shape, 4, Lanes::Subgroup(lanes), &Attention::default());
-        assert_eq!(variant.subgroups(), lanes..=lanes);
+        assert_eq!(variant.subgroups, lanes..=lanes);
         let fits = gpu.level() >= Level::Subgroup && (smallest, largest) == (lanes, lanes);
         match gpu.pipeline(&variant) {
             Ok(_) => assert!(fits, "{lanes} lanes on subgroups of {smallest} to {largest}"),
@@ -73,7 +73,7 @@ fn kernels_for_subgroups_of_other_sizes() {
         }
     }
     let broadcast = paged_prefill::variant(&shape, 4, KeyLoads::Broadcast, &Attention::default());
-    assert_eq!(broadcast.subgroups(), 8..=u32::MAX);
+    assert_eq!(broadcast.subgroups, 8..=u32::MAX);
     assert_eq!(gpu.pipeline(&broadcast).is_ok(), gpu.level() >= Level::Subgroup && smallest >= 8);
 }
 

@@ -1,12 +1,13 @@
 //! `top_k`, and `top_k_peaks` with `top_k_long`, against their references: exact, so equal to the last index.
 
 use super::device::{cases, dispatch, gpu};
-use attn_kernels::gpu::{Gpu, Pass, TopK, TopKLimits};
+use attn_kernels::gpu::{Gpu, Pass};
 use attn_kernels::kernel::LaunchError;
 use attn_kernels::kernel::top_k::{self, Output, TopKBuffers, TopKParams, Transform};
 use attn_kernels::kernel::top_k_long::{self, TopKLongParams};
 use attn_kernels::kernel::top_k_peaks;
 use attn_kernels::kernel::top_k_transform::{self, TopKTransformParams};
+use attn_kernels::launch::{TopK, TopKLimits};
 use attn_kernels::{Level, cpu};
 use proptest::prelude::*;
 use rand::rngs::StdRng;

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Buf, Gpu, Pipeline, PrefixPass};
+use attn_kernels::gpu::{Buf, Gpu, Pipeline};
 use attn_kernels::kernel::apply_sinks;
 use attn_kernels::kernel::attention::{Attention as Kind, Logit};
+use attn_kernels::launch::PrefixPass;
 
 use super::LoadContext;
 use super::rows::HeadRows;

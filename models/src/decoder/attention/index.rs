@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Buf, Gpu, Pipeline, TopK, TopKLimits};
+use attn_kernels::gpu::{Buf, Gpu, Pipeline};
 use attn_kernels::kernel::KvShape;
 use attn_kernels::kernel::index_logits::{IndexKeys, IndexLogitsBuffers, IndexLogitsParams};
 use attn_kernels::kernel::index_logits_coop::IndexKernel;
 use attn_kernels::kernel::top_k::{Output, TopKBuffers, TopKParams, Transform};
+use attn_kernels::launch::{TopK, TopKLimits};
 use attn_kernels::rows::{KeyRow, TopRow};
 
 use crate::cast::u32_of;

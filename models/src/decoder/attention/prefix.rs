@@ -1,8 +1,8 @@
 //! Prefills behind prefixes longer than a limit: attended chunk by chunk, merged by log-sum-exp.
 
-use attn_kernels::gpu::{PrefixBuffers, PrefixPass};
 use attn_kernels::kernel::chunked_prefix::{ChunkedPrefix, PrefixRows};
 use attn_kernels::kernel::paged_prefill::{PagedPrefillParams, Tile};
+use attn_kernels::launch::{PrefixBuffers, PrefixPass};
 
 use super::heads::Heads;
 use crate::decoder::ops::Ctx;

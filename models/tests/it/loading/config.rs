@@ -47,7 +47,7 @@ fn reads_the_tiny_llama() {
         rope: Rope {
             theta: 500000.0,
             rotary_dims: 16,
-            pairing: Pairing::Halves,
+            pairing: Halves,
             scaling: Llama3 {
                 factor: 8.0,
                 low_freq_factor: 1.0,

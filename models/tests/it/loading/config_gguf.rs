@@ -76,7 +76,7 @@ fn reads_gguf_metadata() {
         rope: Rope {
             theta: 10000.0,
             rotary_dims: 16,
-            pairing: Pairing::Interleaved,
+            pairing: Interleaved,
             scaling: None,
         },
         window_rope: None,

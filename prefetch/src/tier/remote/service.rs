@@ -219,7 +219,7 @@ fn operator(service: impl opendal::Builder, config: &RemoteConfig) -> Result<Ope
 
 /// Chooses the cryptography of TLS connections, unless the program has chosen.
 #[cfg(any(feature = "s3", feature = "tls"))]
-fn choose_cryptography() {
+pub fn choose_cryptography() {
     // An error only tells that the program has chosen.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }

@@ -239,7 +239,7 @@ fn f32_rate(gpu: &Gpu) -> Result<f64> {
 fn matrix_rate(gpu: &Gpu) -> Result<f64> {
     let (groups, rounds) = (2112, 2000);
     let out = gpu.buffer::<f32>("out", groups as usize * 128)?;
-    let pipeline = gpu.pipeline(&Variant::new(&COOP_RATE))?;
+    let pipeline = gpu.pipeline(&Variant::new(&COOP_RATE).with_matrices())?;
     let seconds = time(gpu, RUNS, &|_| (), |pass| {
         pass.dispatch(
             &pipeline,

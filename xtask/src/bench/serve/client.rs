@@ -73,9 +73,9 @@ impl Client {
             !base.starts_with("https:") || cfg!(feature = "s3"),
             "{base}: TLS is in programs that are built with --features s3"
         );
-        // Remote tiers have their HTTP client built without cryptography of its own. An error only tells that it was chosen.
+        // Remote tiers have their HTTP client built without cryptography of its own.
         #[cfg(any(feature = "s3", feature = "tls"))]
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        prefetch::tier::choose_cryptography();
         let http = reqwest::Client::builder().tcp_nodelay(true).build()?;
         let mut client =
             Self { http, base: base.into(), key: key.map(Arc::from), model: String::new(), extended: true };

@@ -17,7 +17,7 @@ pub(in crate::decoder) struct Bench<'a> {
     pub(in crate::decoder) gpu: &'a Gpu,
     pub(in crate::decoder) config: &'a DecoderConfig,
     pub(in crate::decoder) kv: &'a KvPool,
-    pub(in crate::decoder) ops: &'a Ops,
+    pub(in crate::decoder) ops: &'a mut Ops,
     pub(in crate::decoder) act: &'a Activations,
     /// MLP of a layer.
     pub(in crate::decoder) mlp: &'a dyn Fn(usize) -> &'a Mlp,
@@ -25,7 +25,7 @@ pub(in crate::decoder) struct Bench<'a> {
 
 impl Bench<'_> {
     /// The product that fetches ahead run beside, of one row of whatever its input holds.
-    fn multiply(&self, pass: &mut Pass, layer: usize) -> Result<(), ModelError> {
+    fn multiply(&mut self, pass: &mut Pass, layer: usize) -> Result<(), ModelError> {
         let Mlp::Dense { gate_up, .. } = (self.mlp)(layer) else { return Ok(()) };
         let product = Product {
             x: &self.act.normed,
@@ -37,7 +37,7 @@ impl Bench<'_> {
             epilogue: Epilogue::SiluMul,
             norm: None,
         };
-        gate_up.multiply(&self.ops.kernels, pass, &product)
+        gate_up.multiply(&mut self.ops.kernels, pass, &product)
     }
 }
 
@@ -45,7 +45,7 @@ impl Residency {
     /// Cost of fetches of selected pages, and how much of a fetch ahead hides beside the product that it runs beside: both
     /// alone, then together, with as many pages as steps fetched ahead so far. `None` where no page was fetched or the adapter
     /// has no timestamps.
-    pub(in crate::decoder) fn cost(&self, bench: &Bench<'_>) -> Result<Option<FetchCost>, ModelError> {
+    pub(in crate::decoder) fn cost(&self, bench: &mut Bench<'_>) -> Result<Option<FetchCost>, ModelError> {
         let (gpu, kv) = (bench.gpu, bench.kv);
         let mut layers = self.layers.iter().enumerate();
         let Some((layer, resident)) = layers.find_map(|(l, resident)| Some((l, resident.as_ref()?))) else {
@@ -76,7 +76,7 @@ impl Residency {
     /// Nanoseconds of a fetch of everything, of a fetch of the first `ahead` blocks, of the product beside it, and of both.
     fn time_fetches(
         &self,
-        bench: &Bench<'_>,
+        bench: &mut Bench<'_>,
         layer: usize,
         touched: &Buf<Touched>,
         ahead: usize,

@@ -1,7 +1,7 @@
 //! Decode attention in one call: the fastest form of the kernel, its partitions, its scratch and the pass that merges
 //! them.
 
-use super::{Buf, Gpu, GpuError, Pass};
+use crate::gpu::{Buf, Gpu, GpuError, Pass};
 use crate::kernel::attention::Attention;
 use crate::kernel::paged_decode::{self, PagedDecodeBuffers, PagedDecodeParams};
 use crate::kernel::paged_reduce::{self, PagedReduceBuffers, PagedReduceParams};

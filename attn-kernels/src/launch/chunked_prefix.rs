@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Buf, Gpu, GpuError, Pass, Pipeline};
 use crate::cast::u32_of;
+use crate::gpu::{Buf, Gpu, GpuError, Pass, Pipeline};
 use crate::kernel::chunked_prefix::ChunkedPrefix;
 use crate::kernel::lse_merge::{self, LseMergeBuffers, LseMergeParams};
 use crate::kernel::paged_prefill::{self, PagedPrefillBuffers, PagedPrefillParams, Tile};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Buf, Gpu, GpuError, Pass, Pipeline};
+use crate::gpu::{Buf, Gpu, GpuError, Pass, Pipeline};
 use crate::kernel::top_k::{self, Output, TopKBuffers, TopKParams};
 use crate::kernel::top_k_long::{self, TopKLongBuffers, TopKLongParams};
 use crate::kernel::top_k_peaks::{self, LONG, TopKPeaksBuffers};
