@@ -52,78 +52,42 @@ pub mod vote_blocks;
 pub mod xattn;
 
 pub use error::LaunchError;
+pub use kvblock::KvDtype;
 
 use crate::Variant;
 use crate::source::Choice;
 use error::Launch;
 
-/// Element type of the paged cache.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum KvDtype {
-    /// Half precision.
-    F16,
-    /// Single precision.
-    F32,
-    /// Float of 8 bits, e4m3, with one scale for all keys and one for all values.
-    Fp8,
-    /// Integers of 8 bits with a scale for each token and head, which lies in the block behind the codes of the head.
-    Int8,
+/// The module of a kernel that reads keys and values.
+pub(crate) fn reader(dtype: KvDtype) -> &'static str {
+    match dtype {
+        KvDtype::F16 => "kv_f16",
+        KvDtype::F32 => "kv_f32",
+        KvDtype::Fp8 => "kv_fp8",
+        KvDtype::Int8 => "kv_int8",
+    }
 }
 
-impl KvDtype {
-    /// Whether elements are codes of 8 bits.
-    #[must_use]
-    pub const fn is_code(self) -> bool {
-        matches!(self, Self::Fp8 | Self::Int8)
+/// The module of a kernel that reads keys alone, with what codes are multiplied by; fp8 at a scale of 1.
+pub(crate) fn key_reader(dtype: KvDtype) -> &'static str {
+    match dtype {
+        KvDtype::F16 => "k_f16",
+        KvDtype::F32 => "k_f32",
+        KvDtype::Fp8 => "k_fp8",
+        KvDtype::Int8 => "k_int8",
     }
+}
 
-    /// Bytes an element.
-    #[must_use]
-    pub fn bytes(self) -> usize {
-        match self {
-            Self::F16 => 2,
-            Self::F32 => 4,
-            Self::Fp8 | Self::Int8 => 1,
-        }
-    }
-
-    /// Neighbouring elements of a key in the K cache: 16 bytes, of codes 8.
-    #[must_use]
-    pub fn x(self) -> usize {
-        if self == Self::F32 { 4 } else { 8 }
-    }
-
-    /// The module of a kernel that reads keys and values.
-    pub(crate) fn reader(self) -> &'static str {
-        match self {
-            Self::F16 => "kv_f16",
-            Self::F32 => "kv_f32",
-            Self::Fp8 => "kv_fp8",
-            Self::Int8 => "kv_int8",
-        }
-    }
-
-    /// The module of a kernel that reads keys alone, with what codes are multiplied by; fp8 at a scale of 1.
-    pub(crate) fn keys(self) -> &'static str {
-        match self {
-            Self::F16 => "k_f16",
-            Self::F32 => "k_f32",
-            Self::Fp8 => "k_fp8",
-            Self::Int8 => "k_int8",
-        }
-    }
-
-    /// The module of a kernel that reads or writes f16 and f32.
-    ///
-    /// # Panics
-    /// For caches of codes.
-    #[must_use]
-    pub fn module(self, f16: &'static str, f32: &'static str) -> &'static str {
-        match self {
-            Self::F16 => f16,
-            Self::F32 => f32,
-            Self::Fp8 | Self::Int8 => panic!("{f16} and {f32} are of f16 and f32 caches, not of {self:?}"),
-        }
+/// The module of a kernel that reads or writes f16 and f32.
+///
+/// # Panics
+/// For caches of codes.
+#[must_use]
+pub fn module_of(dtype: KvDtype, f16: &'static str, f32: &'static str) -> &'static str {
+    match dtype {
+        KvDtype::F16 => f16,
+        KvDtype::F32 => f32,
+        KvDtype::Fp8 | KvDtype::Int8 => panic!("{f16} and {f32} are of f16 and f32 caches, not of {dtype:?}"),
     }
 }
 
@@ -144,11 +108,17 @@ pub struct KvShape {
 }
 
 impl KvShape {
+    /// Neighbouring elements of a key in the K cache: 16 bytes, of codes 8.
+    #[must_use]
+    pub fn key_chunk(&self) -> usize {
+        if self.dtype == KvDtype::F32 { 4 } else { 8 }
+    }
+
     /// Bytes of one block in one of the two buffers.
     #[must_use]
     pub fn block_bytes(&self) -> usize {
         let scales = if self.dtype == KvDtype::Int8 { size_of::<f32>() } else { 0 };
-        let token = self.head_dim as usize * self.dtype.bytes() + scales;
+        let token = self.head_dim as usize * self.dtype.bytes() as usize + scales;
         self.num_kv_heads as usize * self.block_size as usize * token
     }
 
@@ -161,7 +131,7 @@ impl KvShape {
     /// Index in the K buffer, scales left out, of element `dim` of the key at `offset` in `block`.
     #[must_use]
     pub fn k_index(&self, block: usize, head: usize, offset: usize, dim: usize) -> usize {
-        let x = self.dtype.x();
+        let x = self.key_chunk();
         let chunk = self.block_head(block, head) * (self.head_dim as usize / x) + dim / x;
         (chunk * self.block_size as usize + offset) * x + dim % x
     }

@@ -83,7 +83,7 @@ fn is_added(group: vec3<u32>, block: u32, blocks: u32) -> bool {
     return !was_known && (key > cut.z || (key == cut.z && block <= cut.w));
 }
 
-// Of HEADS query heads from `head` on. Every lane of the workgroup calls it.
+// Scores of HEADS query heads from `head` on. Every lane of the workgroup calls it.
 fn sum_heads(group: vec3<u32>, row: vec4<u32>, head: u32, lane: u32) {
     for (var i = lane; i < HEADS * QUADS; i += WG) {
         let at = row.x * params.q_stride + head * HEAD_DIM + i * 4u;

@@ -32,7 +32,7 @@ struct FindBlocksParams {
 const WG: u32 = 256u;
 const ITEMS: u32 = 4u;
 
-// What a query block sees.
+// Keys that a query block sees.
 struct View { blocks: u32, own: u32 }
 
 @compute @workgroup_size(WG)

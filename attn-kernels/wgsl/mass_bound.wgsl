@@ -1,4 +1,4 @@
-// What the blocks that a row's lists drop may hold, from the bounds that block_score kept: with u the bound of a block's
+// Bound of the mass of the blocks that a row's lists drop, from the bounds that block_score kept: with u the bound of a block's
 // logits and n its tokens, the dropped blocks hold at most D = sum of n * exp(u) of the softmax's numerator, beside the kept
 // sum K; the kept share is at least K / (K + D), which mass_merge makes of it. Neither keys nor digests are read.
 //   bounds    [lists' rows, num_heads, bound_stride] vec2<f32>: log(n) + u of every block, and what f32 may lose of a logit in it

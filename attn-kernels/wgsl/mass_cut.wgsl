@@ -1,5 +1,5 @@
-// How far down the order of blocks a selection has to go until every query head of a KV head is certain of a share of its
-// mass: K >= odds * D, for K the sum of exponentials in the blocks kept and D what the others may hold.
+// Length of the prefix of the order of blocks that makes every query head of a KV head certain of a share of its mass:
+// K >= odds * D, for K the sum of exponentials in the blocks kept and D what the others may hold.
 //   rows     [n] vec4<u32>: any, KV length, any, any
 //   scores   [n, num_kv_heads, stride] f32 of block_score: larger ones come first, equal ones by index
 //   bounds   [n, num_heads, stride] vec2<f32> of block_score
@@ -150,7 +150,7 @@ fn site_of(group: vec3<u32>, row_head: u32, blocks: u32, cut: vec4<u32>, place: 
     return site;
 }
 
-// Where the fewest blocks end that suffice by what is known.
+// End of the fewest blocks that suffice by what is known.
 fn search(site: Site, place: u32) -> vec2<u32> {
     sum_base(site, place);
     var span = narrow(site, Span(0u, LAST_KEY + 1u, 0u, 0u, 0u), LAST_KEY + 1u, place);

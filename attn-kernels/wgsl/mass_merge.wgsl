@@ -9,7 +9,7 @@ struct MassMergeParams { layers: u32, rows: u32, share_stride: u32 }
 @group(0) @binding(2) var<storage, read_write> masses: array<f32>;
 
 const WG: u32 = 64u;
-// What f32 may lose of D over K, in logits, exponentials and sums.
+// Rounding error of D over K in f32, of logits, exponentials and sums.
 const SHARE_ERROR: f32 = 1e-4;
 // Sums, a division and a product.
 const ROUNDING: f32 = 1e-6;

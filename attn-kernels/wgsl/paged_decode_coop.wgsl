@@ -36,7 +36,7 @@ const TILE_STRIDE: u32 = CHUNKS + 1u;
 const SCORE_STRIDE: u32 = 4u;
 const WEIGHT_STRIDE: u32 = 6u;
 const LOG2_E: f32 = 1.4426950408889634;
-// How far a logit may exceed the largest of the first step, in powers of two: f16 holds such weights.
+// Powers of two by which a logit may exceed the largest of the first step: f16 holds such weights.
 const SLACK: f32 = 14.0;
 
 // Before the first step the queries, then keys and values in turns. One store is sixteen bytes.
@@ -167,7 +167,7 @@ fn paged_decode_coop(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_inv
 // lane has a part until the segment ends.
 struct Softmax { top: f32, most: f32, sum: f32 }
 
-// What the sums before a segment and those of it count for together, from the largest logit of both on.
+// Weights of the sums before a segment and of its own, from the largest logit of both on.
 struct Shares { top: f32, before: f32, now: f32 }
 
 fn shares_of(before: Softmax, now: Softmax, segment: u32) -> Shares {

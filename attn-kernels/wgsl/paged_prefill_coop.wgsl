@@ -188,7 +188,7 @@ fn paged_prefill_coop(
             let at = vec4(key0 + i * 4u) + vec4(0u, 1u, 2u, 3u);
             s[i] = logits(score_quad(score_of_lane, i), head, at, position);
         #end
-        // Where some row of the tile does not see some key of the step.
+        // Masked step: some row of the tile does not see some key.
         let unseen = key0 + KEYS - 1u > tile.position || key0 < first_visible(tile.position + tile.rows - 1u);
         if (unseen || i0 + KEYS > limit) {
             #unroll i < 4

@@ -2,7 +2,7 @@
 
 use crate::id::BlockSize;
 
-/// Element type of a cache.
+/// Element type of a cache. One of bfloat16 takes the bytes of one of f16.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum KvDtype {
@@ -10,27 +10,65 @@ pub enum KvDtype {
     F32,
     /// 16-bit float.
     F16,
-    /// bfloat16.
-    Bf16,
-    /// 8-bit float.
+    /// Float of 8 bits, e4m3.
     Fp8,
-    /// 8-bit integer.
+    /// Integers of 8 bits with scales.
     Int8,
 }
 
 impl KvDtype {
+    /// Whether elements are codes of 8 bits.
+    #[must_use]
+    pub const fn is_code(self) -> bool {
+        matches!(self, Self::Fp8 | Self::Int8)
+    }
+
     /// Bytes of one element.
     #[must_use]
     pub const fn bytes(self) -> u32 {
         match self {
             Self::F32 => 4,
-            Self::F16 | Self::Bf16 => 2,
+            Self::F16 => 2,
             Self::Fp8 | Self::Int8 => 1,
         }
     }
 }
 
-/// Earlier tokens that a query can reach; decides which blocks of a sequence may be freed before it ends.
+/// Keys up to its own position that a query reaches.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum Reach {
+    /// All of them.
+    #[default]
+    Full,
+    /// Sliding window: the last so many, the query's own among them, `i - j < window`.
+    Window(u32),
+    /// Those of its own chunk of so many positions, `i / chunk == j / chunk` (Llama 4).
+    Chunk(u32),
+}
+
+impl Reach {
+    /// Position of the first key that the query at `position` reaches.
+    #[must_use]
+    pub const fn first_key(self, position: u32) -> u32 {
+        match self {
+            Self::Full => 0,
+            Self::Window(window) => position.saturating_add(1).saturating_sub(window),
+            Self::Chunk(chunk) => position / chunk * chunk,
+        }
+    }
+
+    /// Tokens of the window or chunk; 0 where all are reached.
+    #[must_use]
+    pub const fn tokens(self) -> u32 {
+        match self {
+            Self::Full => 0,
+            Self::Window(tokens) | Self::Chunk(tokens) => tokens,
+        }
+    }
+}
+
+/// Reach of a layer's queries, and what follows for its blocks: which of a sequence's may be freed before it ends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum AttentionKind {
@@ -61,17 +99,29 @@ impl AttentionKind {
     /// Leading tokens that no query at position `computed` or later can reach.
     #[must_use]
     pub const fn num_skipped_tokens(self, computed: u32) -> u32 {
-        match self {
-            Self::Full { .. } => 0,
-            Self::SlidingWindow { window } => computed.saturating_add(1).saturating_sub(window),
-            Self::ChunkedLocal { chunk } => computed / chunk * chunk,
-        }
+        let kept = match self {
+            Self::Full { .. } => Reach::Full,
+            Self::SlidingWindow { window } => Reach::Window(window),
+            Self::ChunkedLocal { chunk } => Reach::Chunk(chunk),
+        };
+        kept.first_key(computed)
     }
 
     /// Whether every token stays reachable.
     #[must_use]
     pub const fn is_full(self) -> bool {
         matches!(self, Self::Full { .. })
+    }
+}
+
+impl From<Reach> for AttentionKind {
+    /// Blocks are freed once no query reaches them.
+    fn from(reach: Reach) -> Self {
+        match reach {
+            Reach::Full => Self::FULL,
+            Reach::Window(window) => Self::SlidingWindow { window },
+            Reach::Chunk(chunk) => Self::ChunkedLocal { chunk },
+        }
     }
 }
 

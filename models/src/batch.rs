@@ -3,19 +3,11 @@
 use attn_kernels::gpu::Timing;
 use kvblock::BlockId;
 
+pub use kvblock::Phase;
+
 use crate::kernel::sample::Spec;
 use crate::sampling::{Adjust, LogProbs};
 use crate::sparse::Attended;
-
-/// Why rows of a slice are computed: it decides which attention kernel serves them, so it must follow from the
-/// request alone and never from what else is in the batch.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Phase {
-    /// Tokens that were given: a prompt, or what a preempted request had.
-    Prefill,
-    /// One token that was just sampled.
-    Decode,
-}
 
 /// Consecutive tokens of one sequence.
 #[derive(Clone, Debug)]
@@ -27,7 +19,7 @@ pub struct Slice<'a> {
     /// Physical blocks of the sequence by [group](crate::KvPlan::layout), enough for the last position; the null block
     /// where no row of the slice reaches.
     pub tables: &'a [&'a [BlockId]],
-    /// Prefill or decode.
+    /// Prefill or decode: it decides which attention kernel serves the rows.
     pub phase: Phase,
     /// Number of times that the sequence attended to each of its blocks under a sparse policy; only policies that
     /// remember look.

@@ -1,4 +1,4 @@
-// What a block made of a row, back into the row's residual streams, in place (hyper-connections).
+// Adds the output of a block to the row's residual streams, in place (hyper-connections).
 //   block    [rows, width] f32;  gates [rows, STREAMS + STREAMS * STREAMS] as hyper_collapse left them
 //   streams  [rows, STREAMS, width]: to[t] = gate[t] * block + sum over f of comb[f, t] * from[f]
 // With FIRST = 1 every stream becomes the block's output: the embedding. One lane an element of a row.

@@ -19,7 +19,7 @@
 #import epilogue = epilogue_store
 // COLS lanes along columns times SLICES along k; block sums of slices meet in workgroup memory and are added in order.
 const WG: u32 = COLS * SLICES;
-// What reductions work on: a value for each row.
+// Operand of reductions: a value for each row.
 const VALUES: u32 = ROWS;
 // SLICES == 1 ? 1 : blocks * COLS * ROWS * WIDE * PARTS
 override SUMS: u32 = 1u;

@@ -11,7 +11,7 @@ use std::error::Error;
 use scheduler::kvblock::{
     AttentionKind, BlockSize, KvCacheConfig, KvCacheSpec, KvDtype, LengthLimits, SeqId,
 };
-use scheduler::{Request, Scheduler, SchedulerConfig, SliceKind};
+use scheduler::{Phase, Request, Scheduler, SchedulerConfig};
 
 #[cfg(not(test))]
 #[expect(clippy::print_stdout, reason = "the drawing")]
@@ -42,7 +42,7 @@ pub(crate) fn simulate() -> Result<String, Box<dyn Error>> {
             let cached = admitted.map_or(0, |admitted| admitted.cached_tokens);
             let mut cell = if cached > 0 { format!("+{cached}") } else { String::new() };
             if let Some(slice) = plan.slices.iter().find(|slice| slice.seq == *seq) {
-                cell += &format!("{}{}", if slice.kind == SliceKind::Decode { 'D' } else { 'P' }, slice.len);
+                cell += &format!("{}{}", if slice.phase == Phase::Decode { 'D' } else { 'P' }, slice.len);
             }
             if plan.preempted.contains(seq) {
                 cell += "x";

@@ -2,8 +2,9 @@
 
 use kvblock::{BlockId, SeqId, TokenId};
 
+use crate::Ending;
 use crate::plan::{BlockOp, StepPlan};
-use crate::request::{FinishReason, Finished};
+use crate::request::Finished;
 use crate::scheduler::Scheduler;
 
 impl Scheduler {
@@ -32,7 +33,7 @@ impl Scheduler {
     /// Like [`complete`](Self::complete) for sequences that split and end, as the hypotheses of a beam search
     /// do: each row has the tokens that continue its sequence. The first one continues the sequence itself,
     /// and each further one a fork that shares all its blocks until either writes to them; a row without
-    /// tokens ends its sequence as [`FinishReason::Aborted`]. Returns the new sequences of each row, and the
+    /// tokens ends its sequence as [`Ending::Aborted`]. Returns the new sequences of each row, and the
     /// sequences that ended.
     ///
     /// # Panics
@@ -50,7 +51,7 @@ impl Scheduler {
         let mut ended = Vec::new();
         for ((seq, tokens), children) in rows().zip(&children) {
             if tokens.is_empty() {
-                ended.extend(self.end(seq, FinishReason::Aborted));
+                ended.extend(self.end(seq, Ending::Aborted));
             }
             let seqs = core::iter::once(&seq).chain(children);
             ended.extend(seqs.zip(tokens.chunks(1)).filter_map(|(&seq, token)| self.accept(seq, token)));
@@ -77,7 +78,7 @@ impl Scheduler {
         }
     }
 
-    /// Reports that a step did not run, or did not finish. Its sequences end as [`FinishReason::Failed`], and
+    /// Reports that a step did not run, or did not finish. Its sequences end as [`Ending::Failed`], and
     /// so do those it was to load, since they may have hit blocks that the step should have written. None of
     /// these blocks stays in the prefix cache, and what should have been saved to host blocks is recomputed.
     ///
@@ -100,7 +101,7 @@ impl Scheduler {
         let stale: Vec<BlockId> = plan.block_ops.iter().filter_map(destination).collect();
         self.cache.evict_blocks(&stale).expect("a plan names blocks of the pool");
         let failed = plan.slices.iter().map(|slice| slice.seq).chain(plan.loads.iter().map(|load| load.seq));
-        failed.flat_map(|seq| self.finish(seq, FinishReason::Failed)).collect()
+        failed.flat_map(|seq| self.finish(seq, Ending::Failed)).collect()
     }
 
     /// Takes the contents of a sequence out of the prefix cache, also those that it found there: they turned out to be

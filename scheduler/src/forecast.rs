@@ -4,7 +4,7 @@ use kvblock::{BlockHash, SeqId};
 use rustc_hash::FxHashSet;
 
 use crate::scheduler::Scheduler;
-use crate::sequence::Phase;
+use crate::sequence::Status;
 
 /// Blocks that a waiting sequence can use, if a lower tier provides them before its turn comes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -41,7 +41,7 @@ impl Scheduler {
         };
         let mut running: Vec<Expected> = self.running.iter().map(|seq| expected(seq, 0)).collect();
         // Only those that the budget can reach are looked at.
-        let is_ready = |seq: &SeqId| self.sequence(*seq).phase != Phase::WaitingForRemoteKv;
+        let is_ready = |seq: &SeqId| self.sequence(*seq).status != Status::WaitingForRemoteKv;
         let mut waiting = self.waiting.iter().filter(is_ready).peekable();
         let mut seats: usize = running.iter().map(|found| found.seats).sum();
         let mut batches = Vec::new();
@@ -90,7 +90,7 @@ impl Scheduler {
         for (batch, seqs) in (1..).zip(self.forecast(prefetch_ahead)) {
             for seq in seqs {
                 let found = self.sequence(seq);
-                let starts = found.phase != Phase::Running && found.computed == 0;
+                let starts = found.status != Status::Running && found.computed == 0;
                 if !starts || found.request.skip_prefix_lookup || !seen.insert(seq) {
                     continue;
                 }

@@ -20,14 +20,16 @@ mod waiting;
 
 /// Blocks, sequences, tokens and cache configurations, whose types this crate takes and gives.
 pub use kvblock;
+/// End of a sequence, and the phase of a slice.
+pub use kvblock::{Ending, Phase};
 
 pub use config::{Policy, Preemption, SchedulerConfig};
 pub use error::{AdmitError, ConfigError};
 pub use forecast::PrefetchWish;
 pub use pace::Pace;
-pub use plan::{Admitted, BlockOp, HostBlockId, Load, SampleRow, Slice, SliceKind, StepPlan};
+pub use plan::{Admitted, BlockOp, HostBlockId, Load, SampleRow, Slice, StepPlan};
 pub use prefix_chunks::{PREFIX_CHUNK_CAPACITY, PrefixChunk, PrefixChunkError, prefix_chunks};
-pub use request::{FinishReason, Finished, Request};
+pub use request::{Finished, Request};
 pub use scheduler::Scheduler;
-pub use sequence::Phase;
+pub use sequence::Status;
 pub use sparse::{AccessHistory, SparseInput, SparseMeta, SparseRequest};

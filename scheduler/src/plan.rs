@@ -1,16 +1,6 @@
 //! Work of one step, as data.
 
-use kvblock::{BlockCopy, BlockId, GroupId, SeqId};
-
-/// The role of a slice's tokens. It depends on the tokens alone, never on their number, so that the
-/// arithmetic of a token does not depend on how its sequence was split into slices.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum SliceKind {
-    /// The token that was sampled last, followed by draft tokens, if any.
-    Decode,
-    /// Prompt tokens, or tokens recomputed after a preemption.
-    Prefill,
-}
+use kvblock::{BlockCopy, BlockId, GroupId, Phase, SeqId};
 
 /// Consecutive tokens of one sequence, computed in one step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,7 +14,7 @@ pub struct Slice {
     /// Whether the last position is the sequence's last token, so that its logits give the next one.
     pub samples: bool,
     /// Role of the tokens.
-    pub kind: SliceKind,
+    pub phase: Phase,
 }
 
 impl Slice {
@@ -161,6 +151,6 @@ impl StepPlan {
     /// Number of leading decode slices.
     #[must_use]
     pub fn num_decodes(&self) -> usize {
-        self.slices.partition_point(|slice| slice.kind == SliceKind::Decode)
+        self.slices.partition_point(|slice| slice.phase == Phase::Decode)
     }
 }

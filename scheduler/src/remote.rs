@@ -4,7 +4,7 @@ use kvblock::{PrefixHit, SeqId, SlotRequest};
 
 use crate::plan::Load;
 use crate::scheduler::Scheduler;
-use crate::sequence::Phase;
+use crate::sequence::Status;
 use crate::waiting::Place;
 
 impl Scheduler {
@@ -23,7 +23,7 @@ impl Scheduler {
     #[must_use]
     pub fn is_loadable(&self, seq: SeqId) -> bool {
         let found = self.seqs.get(&seq);
-        found.is_some_and(|seq| seq.loadable && seq.phase == Phase::Waiting && seq.computed == 0)
+        found.is_some_and(|seq| seq.loadable && seq.status == Status::Waiting && seq.computed == 0)
     }
 
     /// Announces that a lower tier can deliver the KV of the first `tokens` tokens of a waiting sequence.
@@ -54,8 +54,8 @@ impl Scheduler {
             return false;
         }
         let found = self.sequence_mut(load.seq);
-        found.before_load = found.phase;
-        found.phase = Phase::WaitingForRemoteKv;
+        found.before_load = found.status;
+        found.status = Status::WaitingForRemoteKv;
         found.computed = load.start;
         true
     }
@@ -71,10 +71,10 @@ impl Scheduler {
     /// When the sequence is not waiting for a load, or more tokens are reported than were to be loaded.
     pub fn remote_ready(&mut self, seq: SeqId, loaded_tokens: u32) {
         let Some(found) = self.seqs.get_mut(&seq) else { return };
-        assert_eq!(found.phase, Phase::WaitingForRemoteKv, "{seq:?} waits for no load");
+        assert_eq!(found.status, Status::WaitingForRemoteKv, "{seq:?} waits for no load");
         let missing = found.request.external_tokens.min(found.num_tokens - 1) - found.computed;
         assert!(loaded_tokens <= missing, "{loaded_tokens} tokens loaded for {seq:?}, {missing} asked for");
-        found.phase = found.before_load;
+        found.status = found.before_load;
         found.computed += loaded_tokens;
         let computed = found.computed;
         self.cache

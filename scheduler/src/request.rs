@@ -1,6 +1,6 @@
 //! Requests, and the sequences they end as.
 
-use kvblock::{ExtraKeys, SeqId, TokenId};
+use kvblock::{Ending, ExtraKeys, SeqId, TokenId};
 
 /// A prompt and when to stop.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -108,27 +108,13 @@ impl Request {
     }
 }
 
-/// Why a sequence ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum FinishReason {
-    /// An end-of-sequence or stop token, or a stop text that the caller found.
-    Stopped,
-    /// The output limit of the request, or the context length.
-    LengthCapped,
-    /// The caller no longer wants it.
-    Aborted,
-    /// A step or a load failed.
-    Failed,
-}
-
 /// A sequence that ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finished {
     /// The sequence.
     pub seq: SeqId,
     /// Why it ended.
-    pub reason: FinishReason,
+    pub reason: Ending,
     /// Prompt and output.
     pub tokens: Vec<TokenId>,
     /// Tokens of the prompt.

@@ -3,7 +3,7 @@
 use kvblock::SeqId;
 
 use crate::scheduler::{Enqueue, Scheduler};
-use crate::sequence::Phase;
+use crate::sequence::Status;
 
 impl Scheduler {
     /// Takes all blocks from all sequences, as if the device had lost them: the step in flight is dropped, running
@@ -17,20 +17,20 @@ impl Scheduler {
         let order: Vec<SeqId> = self.running.iter().copied().chain(self.waiting.iter()).collect();
         let removed: Vec<_> = order.into_iter().filter_map(|seq| self.remove(seq)).collect();
         for mut seq in removed {
-            match seq.phase {
-                Phase::Running => {
-                    seq.phase = Phase::Preempted;
+            match seq.status {
+                Status::Running => {
+                    seq.status = Status::Preempted;
                     seq.preemptions += 1;
                     self.num_preemptions += 1;
                 }
-                Phase::WaitingForRemoteKv => seq.phase = seq.before_load,
-                Phase::Waiting | Phase::Preempted => {}
+                Status::WaitingForRemoteKv => seq.status = seq.before_load,
+                Status::Waiting | Status::Preempted => {}
             }
             seq.saved = None;
             seq.drop_drafts();
             seq.restart();
             // What never ran may still be loaded.
-            seq.loadable = seq.phase == Phase::Waiting;
+            seq.loadable = seq.status == Status::Waiting;
             self.enqueue(seq, Enqueue::Back);
         }
         assert!(self.cache.reset_prefix_cache(), "no sequence holds blocks");
@@ -44,7 +44,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{Finished, Request, SchedulerConfig, SliceKind};
+    use crate::{Finished, Phase, Request, SchedulerConfig};
 
     fn scheduler() -> Scheduler {
         let size = BlockSize::new(4).unwrap();
@@ -102,7 +102,7 @@ mod tests {
             scheduler.limit_prefill(limit);
             let plan = scheduler.step();
             scheduler.complete(&plan, &vec![7; plan.sample_rows.len()]);
-            let prefill = plan.slices.iter().filter(|slice| slice.kind == SliceKind::Prefill);
+            let prefill = plan.slices.iter().filter(|slice| slice.phase == Phase::Prefill);
             (scheduler.num_decoding(), prefill.map(|slice| slice.len).collect::<Vec<_>>())
         };
         assert_eq!(lengths(0), (1, vec![]));
@@ -121,7 +121,7 @@ mod tests {
         let good = scheduler.add(Request::new(vec![2; 12], 6)).unwrap();
         run(&mut scheduler, 3);
         scheduler.uncache(bad);
-        let ended = scheduler.finish(bad, crate::FinishReason::Failed);
+        let ended = scheduler.finish(bad, crate::Ending::Failed);
         assert_eq!(ended.len(), 1);
         run(&mut scheduler, 10);
         let again = [1, 2].map(|token| scheduler.add(Request::new(vec![token; 12], 6)).unwrap());

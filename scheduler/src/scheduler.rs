@@ -6,12 +6,13 @@ use kvblock::{
 };
 use rustc_hash::FxHashMap;
 
+use crate::Ending;
 use crate::config::{Policy, Preemption, SchedulerConfig};
 use crate::error::{AdmitError, ConfigError};
 use crate::host::HostPool;
 use crate::plan::Slice;
-use crate::request::{FinishReason, Finished, Request};
-use crate::sequence::{Phase, Sequence};
+use crate::request::{Finished, Request};
+use crate::sequence::{Sequence, Status};
 use crate::sparse::AccessHistory;
 use crate::waiting::{Place, WaitingQueue};
 
@@ -149,7 +150,7 @@ impl Scheduler {
     /// Ends a sequence for a reason that only the caller knows; its blocks are free for the next step. Ending
     /// the first sample of a request before its prompt is computed ends all its samples. Empty for an unknown
     /// sequence.
-    pub fn finish(&mut self, seq: SeqId, reason: FinishReason) -> Vec<Finished> {
+    pub fn finish(&mut self, seq: SeqId, reason: Ending) -> Vec<Finished> {
         if let Some(found) = self.seqs.get(&seq) {
             let pending: Vec<Sequence> =
                 found.pending_samples.iter().map(|&child| found.fork(child)).collect();
@@ -169,13 +170,13 @@ impl Scheduler {
         self.seqs.get_mut(&parent).filter(|parent| parent.pending_samples.contains(&seq))
     }
 
-    /// [Finishes](Self::finish) a sequence as [`FinishReason::Aborted`].
+    /// [Finishes](Self::finish) a sequence as [`Ending::Aborted`].
     pub fn abort(&mut self, seq: SeqId) -> Vec<Finished> {
-        self.finish(seq, FinishReason::Aborted)
+        self.finish(seq, Ending::Aborted)
     }
 
     /// Ends one sequence.
-    pub(crate) fn end(&mut self, seq: SeqId, reason: FinishReason) -> Option<Finished> {
+    pub(crate) fn end(&mut self, seq: SeqId, reason: Ending) -> Option<Finished> {
         self.history.remove(seq);
         self.remove(seq).map(|found| found.finish(reason))
     }
@@ -315,8 +316,8 @@ impl Scheduler {
     /// The phase of a sequence; `None` once it has ended, and for a further sample before its prompt is
     /// computed.
     #[must_use]
-    pub fn phase(&self, seq: SeqId) -> Option<Phase> {
-        self.seqs.get(&seq).map(|seq| seq.phase)
+    pub fn status(&self, seq: SeqId) -> Option<Status> {
+        self.seqs.get(&seq).map(|seq| seq.status)
     }
 
     /// Number of tokens of a sequence whose KV is in its blocks, or will be once the step in flight completes.

@@ -3,13 +3,14 @@
 use kvblock::{HashChain, SeqContent, SeqId, TokenId};
 
 use crate::host::SavedTables;
-use crate::plan::{Slice, SliceKind};
-use crate::request::{FinishReason, Finished, Request};
+use crate::plan::Slice;
+use crate::request::{Finished, Request};
 use crate::waiting::Place;
+use crate::{Ending, Phase};
 
-/// The phase of a sequence's life.
+/// Status of a sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Phase {
+pub enum Status {
     /// Waits, and has not run yet.
     Waiting,
     /// Runs.
@@ -23,7 +24,7 @@ pub enum Phase {
 #[derive(Clone, Debug)]
 pub(crate) struct Sequence {
     pub(crate) id: SeqId,
-    pub(crate) phase: Phase,
+    pub(crate) status: Status,
     /// Its place in the waiting queue; `None` while it runs.
     pub(crate) place: Option<Place>,
     /// The request; its prompt moved to `tokens`.
@@ -45,8 +46,8 @@ pub(crate) struct Sequence {
     pub(crate) preemptions: u32,
     /// Whether its KV may still be loaded from outside.
     pub(crate) loadable: bool,
-    /// Phase to return to after a load.
-    pub(crate) before_load: Phase,
+    /// Status to return to after a load.
+    pub(crate) before_load: Status,
     /// Tables of the saved blocks, after a preemption by swap.
     pub(crate) saved: Option<SavedTables>,
     /// Samples that start as copies of this sequence once its prompt is computed.
@@ -62,7 +63,7 @@ impl Sequence {
         let pending_samples = (1..u64::from(request.num_samples)).map(|i| SeqId::new(id.get() + i)).collect();
         Self {
             id,
-            phase: Phase::Waiting,
+            status: Status::Waiting,
             place: None,
             request,
             order,
@@ -75,7 +76,7 @@ impl Sequence {
             cached_tokens: None,
             preemptions: 0,
             loadable: true,
-            before_load: Phase::Waiting,
+            before_load: Status::Waiting,
             saved: None,
             pending_samples,
         }
@@ -101,9 +102,9 @@ impl Sequence {
 
     /// The slice that computes `len` more tokens.
     pub(crate) fn next_slice(&self, len: u32) -> Slice {
-        let kind = if self.computed < self.prefill_until { SliceKind::Prefill } else { SliceKind::Decode };
+        let phase = if self.computed < self.prefill_until { Phase::Prefill } else { Phase::Decode };
         let samples = self.computed + len >= self.num_tokens;
-        Slice { seq: self.id, start: self.computed, len, samples, kind }
+        Slice { seq: self.id, start: self.computed, len, samples, phase }
     }
 
     /// Starts over after the blocks were freed. The sequence is not loaded again: blocks that wait for a load
@@ -121,7 +122,7 @@ impl Sequence {
         self.drop_drafts();
         let output = self.num_tokens - self.prompt_len;
         let left = self.request.max_tokens.saturating_sub(output + 1).min(max_drafts);
-        let decodes = self.phase == Phase::Running && self.computed + 1 == self.num_tokens && output > 0;
+        let decodes = self.status == Status::Running && self.computed + 1 == self.num_tokens && output > 0;
         let drafts = if decodes { &drafts[..drafts.len().min(left as usize)] } else { &[] };
         self.tokens.extend_from_slice(drafts);
         u32::try_from(drafts.len()).expect("cut to a u32")
@@ -132,7 +133,7 @@ impl Sequence {
     }
 
     /// Appends a sampled token. Returns the reason if the sequence ends with it.
-    pub(crate) fn push(&mut self, token: TokenId, max_model_len: u32) -> Option<FinishReason> {
+    pub(crate) fn push(&mut self, token: TokenId, max_model_len: u32) -> Option<Ending> {
         self.tokens.push(token);
         self.num_tokens += 1;
         self.chain.extend(&self.tokens);
@@ -140,13 +141,12 @@ impl Sequence {
         let output = self.num_tokens - self.prompt_len;
         let is_eos = !request.ignore_eos && request.eos_ids.contains(&token);
         if output >= request.min_tokens && (is_eos || request.stop_ids.contains(&token)) {
-            return Some(FinishReason::Stopped);
+            return Some(Ending::Stopped);
         }
-        (self.num_tokens >= max_model_len || output >= request.max_tokens)
-            .then_some(FinishReason::LengthCapped)
+        (self.num_tokens >= max_model_len || output >= request.max_tokens).then_some(Ending::LengthCapped)
     }
 
-    pub(crate) fn finish(mut self, reason: FinishReason) -> Finished {
+    pub(crate) fn finish(mut self, reason: Ending) -> Finished {
         self.tokens.truncate(self.num_tokens as usize);
         Finished {
             seq: self.id,

@@ -2,10 +2,11 @@
 
 use kvblock::{AllocError, Allocation, PrefixHit, SeqId, SlotRequest};
 
+use crate::Phase;
 use crate::config::Policy;
-use crate::plan::{Admitted, BlockOp, Load, SampleRow, Slice, SliceKind, StepPlan};
+use crate::plan::{Admitted, BlockOp, Load, SampleRow, Slice, StepPlan};
 use crate::scheduler::{Enqueue, Scheduler};
-use crate::sequence::{Phase, Sequence};
+use crate::sequence::{Sequence, Status};
 
 /// A plan under construction.
 #[derive(Default)]
@@ -120,7 +121,7 @@ impl Scheduler {
     }
 
     fn try_admit(&mut self, seq: SeqId, num_loading: usize, round: &mut Round) -> Outcome {
-        if self.sequence(seq).phase == Phase::WaitingForRemoteKv {
+        if self.sequence(seq).status == Status::WaitingForRemoteKv {
             return Outcome::SetAside;
         }
         let seats = self.sequence(seq).num_seats();
@@ -174,7 +175,7 @@ impl Scheduler {
 
     fn allocate(&mut self, seq: SeqId, len: u32, hit: Option<&PrefixHit>) -> Result<Allocation, AllocError> {
         let found = &self.seqs[&seq];
-        let waits = found.phase != Phase::Running;
+        let waits = found.status != Status::Running;
         let has_blocks = found.computed > 0;
         self.cache.allocate_slots(SlotRequest {
             hit,
@@ -195,9 +196,9 @@ impl Scheduler {
     fn admit(&mut self, seq: SeqId, num_hit: u32, round: &mut Round) {
         self.running.push(seq);
         let found = self.sequence_mut(seq);
-        let resumed = found.phase == Phase::Preempted;
+        let resumed = found.status == Status::Preempted;
         round.seats += found.num_seats();
-        found.phase = Phase::Running;
+        found.status = Status::Running;
         found.place = None;
         found.computed += num_hit;
         let cached_tokens = found.computed;
@@ -210,7 +211,7 @@ impl Scheduler {
         let slice = found.next_slice(len);
         found.computed += len;
         round.budget -= len;
-        if slice.kind == SliceKind::Prefill {
+        if slice.phase == Phase::Prefill {
             round.prefill = round.prefill.saturating_sub(len);
         }
         round.slices.push(slice);
@@ -232,7 +233,7 @@ impl Scheduler {
         if let Some(place) = round.slices.iter().position(|slice| slice.seq == victim) {
             let slice = round.slices.remove(place);
             round.budget += slice.len;
-            if slice.kind == SliceKind::Prefill {
+            if slice.phase == Phase::Prefill {
                 round.prefill = round.prefill.saturating_add(slice.len);
             }
             computed = slice.start;
@@ -241,7 +242,7 @@ impl Scheduler {
         }
         let swapped = self.swap_out(victim, computed);
         let mut seq = self.remove(victim).expect("a victim is running");
-        seq.phase = Phase::Preempted;
+        seq.status = Status::Preempted;
         seq.preemptions += 1;
         seq.drop_drafts();
         if let Some((saved, ops)) = swapped {
@@ -258,7 +259,7 @@ impl Scheduler {
 
     fn finish_plan(&mut self, round: Round) -> StepPlan {
         let mut slices = round.slices;
-        slices.sort_by_key(|slice| slice.kind); // Decodes first; stable, so each kind keeps its order.
+        slices.sort_by_key(|slice| slice.phase); // Decodes first; stable, so each kind keeps its order.
         let mut sample_rows = Vec::new();
         for (index, slice) in slices.iter().enumerate().filter(|(_, slice)| slice.samples) {
             let pending = &self.sequence(slice.seq).pending_samples;

@@ -24,8 +24,8 @@ pub mod topk;
 pub mod v4;
 pub mod xattn;
 
-/// Tokens per block.
-pub use kvblock::BlockSize;
+/// Tokens per block, and the phase of a stage.
+pub use kvblock::{BlockSize, Phase};
 
 pub use error::{SelectError, SpecError};
 pub use heads::{Heads, MAX_HEADS};

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use kvblock::BlockSize;
+use kvblock::{BlockSize, Phase};
 
 use crate::{
     Heads, SelectError, Selection, digest::DigestFormat, selection::count_u32, xattn::Antidiagonals,
@@ -154,6 +154,17 @@ pub enum Stage {
     },
     /// One token per step.
     Decode,
+}
+
+impl Stage {
+    /// The phase of the queries.
+    #[must_use]
+    pub const fn phase(self) -> Phase {
+        match self {
+            Self::Prefill { .. } => Phase::Prefill,
+            Self::Decode => Phase::Decode,
+        }
+    }
 }
 
 /// Input of a policy: one sequence in one layer.

@@ -2,7 +2,7 @@
 
 use super::NamedVariant;
 use crate::Level;
-use crate::kernel::attention::{Attention, Context, Logit, Mask, Pages};
+use crate::kernel::attention::{Attention, Context, Logit, Pages, Reach};
 use crate::kernel::mla_decode::LatentShape;
 use crate::kernel::paged_decode::Lanes;
 use crate::kernel::paged_decode_subgroup::{self, SUBGROUPS};
@@ -27,12 +27,12 @@ pub(super) fn variants(num_heads: u32, types: &[(&str, KvShape); 2]) -> Vec<Name
         ("", Attention::default(), &types[..]),
         ("blocks-", Attention::blocks(64), &types[..]),
         ("pages-", Attention { pages: Pages::OfHeads, ..Attention::blocks(64) }, &types[..1]),
-        ("window-", of(Mask::Window(128), Logit::Plain, false), &types[..1]),
-        ("chunk-", of(Mask::Chunk(8192), Logit::Plain, false), &types[..1]),
-        ("softcap-", of(Mask::Causal, Logit::Softcap, false), &types[..1]),
-        ("alibi-", of(Mask::Causal, Logit::Alibi, false), &types[..1]),
+        ("window-", of(Reach::Window(128), Logit::Plain, false), &types[..1]),
+        ("chunk-", of(Reach::Chunk(8192), Logit::Plain, false), &types[..1]),
+        ("softcap-", of(Reach::Full, Logit::Softcap, false), &types[..1]),
+        ("alibi-", of(Reach::Full, Logit::Alibi, false), &types[..1]),
         ("alibi-blocks-", Attention { logit: Logit::Alibi, ..Attention::blocks(64) }, &types[..1]),
-        ("sinks-", of(Mask::Causal, Logit::Plain, true), &types[..1]),
+        ("sinks-", of(Reach::Full, Logit::Plain, true), &types[..1]),
     ] {
         for named in variants_of(name, &attention, num_heads, types) {
             // Not every option changes every kernel.

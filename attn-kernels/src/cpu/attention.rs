@@ -1,7 +1,7 @@
 //! Softmax attention of one query over some keys: what every paged attention kernel computes parts of.
 
 use super::{PagedKv, f32_of};
-use crate::kernel::attention::Mask;
+use crate::kernel::attention::Reach;
 
 /// Attention over some keys, not yet normalised: the state that online softmax carries.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,7 +31,7 @@ pub struct Options<'a> {
     /// Lists of selected blocks.
     pub selected: Option<Selected<'a>>,
     /// First keys of rows of prefill.
-    pub mask: Mask,
+    pub mask: Reach,
     /// Bound of scores.
     pub softcap: Option<f32>,
     /// ALiBi slopes `[num_heads]`.

@@ -153,15 +153,15 @@ pub enum GpuError {
     /// A kernel that uses subgroups where none run, or none of its size.
     #[error(
         "kernel {kernel} needs subgroups of {}: adapter {adapter} is at level {level}, subgroups of {subgroups:?}",
-        lanes(*least, *most)
+        lanes(*min, *max)
     )]
     NoSubgroups {
         /// The kernel.
         kernel: &'static str,
         /// The least lanes that subgroups must have.
-        least: u32,
+        min: u32,
         /// The most, `u32::MAX` where any number will do.
-        most: u32,
+        max: u32,
         /// The adapter.
         adapter: String,
         /// Its level.

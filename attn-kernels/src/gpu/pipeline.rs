@@ -108,8 +108,8 @@ impl Gpu {
         }
         let sized = needed.contains(&subgroups.0) && needed.contains(&subgroups.1);
         if variant.level >= Level::Subgroup && !(level >= Level::Subgroup && sized) {
-            let (least, most) = (*needed.start(), *needed.end());
-            return Err(GpuError::NoSubgroups { kernel, least, most, adapter, level, subgroups });
+            let (min, max) = (*needed.start(), *needed.end());
+            return Err(GpuError::NoSubgroups { kernel, min, max, adapter, level, subgroups });
         }
         Ok(())
     }

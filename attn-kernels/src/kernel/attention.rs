@@ -1,5 +1,7 @@
 //! Options that all attention kernels share.
 
+pub use kvblock::Reach;
+
 use super::error::Launch;
 use super::{KvShape, LaunchError};
 use crate::Variant;
@@ -12,8 +14,8 @@ pub struct Attention {
     /// Units that block tables name.
     pub pages: Pages,
     /// Keys before its own position that a row of prefill sees. Rows of decode name their first key themselves:
-    /// [`Mask::first_key`].
-    pub mask: Mask,
+    /// [`Reach::first_key`].
+    pub mask: Reach,
     /// Changes of scores before the softmax.
     pub logit: Logit,
     /// Whether heads have attention sinks: then `paged_reduce` has one more binding, `sinks`, the last, and always
@@ -44,39 +46,6 @@ pub enum Pages {
     OfHeads,
 }
 
-/// Keys up to its own position that a row sees.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Mask {
-    /// All.
-    #[default]
-    Causal,
-    /// Sliding window: the last so many, the row's own among them (`p - k < W`).
-    Window(u32),
-    /// Chunked local attention: those of the row's own chunk of so many positions (`k / C == p / C`).
-    Chunk(u32),
-}
-
-impl Mask {
-    /// Position of the first key that the row at `position` sees.
-    #[must_use]
-    pub fn first_key(self, position: u32) -> u32 {
-        match self {
-            Self::Causal => 0,
-            Self::Window(tokens) => (position + 1).saturating_sub(tokens),
-            Self::Chunk(tokens) => position - position % tokens,
-        }
-    }
-
-    /// `window` of kernel parameters.
-    #[must_use]
-    pub fn window(self) -> u32 {
-        match self {
-            Self::Causal => 0,
-            Self::Window(tokens) | Self::Chunk(tokens) => tokens,
-        }
-    }
-}
-
 /// Changes of scores before the softmax.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Logit {
@@ -105,8 +74,8 @@ impl Attention {
     /// or chunk without tokens.
     pub fn validate(&self, shape: &KvShape, run: u32) -> Result<(), LaunchError> {
         let launch = Launch("attention");
-        if self.mask != Mask::Causal {
-            launch.not_zero("tokens of the window or chunk", self.mask.window())?;
+        if self.mask != Reach::Full {
+            launch.not_zero("tokens of the window or chunk", self.mask.tokens())?;
         }
         match self.context {
             Context::Blocks(tokens) => launch.whole_pages(tokens, shape.block_size.max(run)),
@@ -182,13 +151,13 @@ impl Attention {
     /// # Panics
     /// When a window or chunk has no tokens.
     pub(super) fn mask(&self, variant: Variant) -> Variant {
-        assert!(self.mask == Mask::Causal || self.mask.window() > 0, "{:?} has no keys", self.mask);
+        assert!(self.mask == Reach::Full || self.mask.tokens() > 0, "{:?} has no keys", self.mask);
         variant.module(
             "mask",
             match self.mask {
-                Mask::Causal => "mask_causal",
-                Mask::Window(_) => "mask_window",
-                Mask::Chunk(_) => "mask_chunk",
+                Reach::Full => "mask_causal",
+                Reach::Window(_) => "mask_window",
+                Reach::Chunk(_) => "mask_chunk",
             },
         )
     }

@@ -44,7 +44,7 @@ impl Digest {
     /// u32 of the pool for a cache of `num_blocks` pages: one f32 or two f16 each.
     #[must_use]
     pub fn pool_len(self, shape: &KvShape, num_blocks: usize) -> usize {
-        self.pool_elements(shape, num_blocks) * dtype(shape.dtype).bytes() / size_of::<u32>()
+        self.pool_elements(shape, num_blocks) * dtype(shape.dtype).bytes() as usize / size_of::<u32>()
     }
 }
 
@@ -63,7 +63,7 @@ pub fn dtype(cache: KvDtype) -> KvDtype {
 
 /// The module of a kernel that reads digests beside a cache of `cache`.
 pub(crate) fn reader(cache: KvDtype) -> &'static str {
-    dtype(cache).module("digests_f16", "digests_f32")
+    super::module_of(dtype(cache), "digests_f16", "digests_f32")
 }
 
 params! {
@@ -93,7 +93,7 @@ bindings! {
 #[must_use]
 pub fn variant(shape: &KvShape, digest: Digest) -> Variant {
     shape.check();
-    let keys = shape.dtype.keys();
+    let keys = super::key_reader(shape.dtype);
     let (digest, halves) = match digest {
         Digest::MinMax if shape.dtype == KvDtype::Int8 => ("digest_min_max", "halves_outward"),
         Digest::MinMax => ("digest_min_max", "halves_exact"),

@@ -69,7 +69,7 @@ pub fn variant(shape: &KvShape, num_heads: u32, select_block: u32) -> Variant {
         .size("BLOCK_SIZE", shape.block_size)
         .size("PAGES", shape.pages_of(select_block))
         .size("HEADS", heads_together(num_heads / shape.num_kv_heads, 4))
-        .module("k", shape.dtype.keys())
+        .module("k", super::key_reader(shape.dtype))
 }
 
 /// Workgroups for `rows` rows of blocks of `select_block` tokens.

@@ -64,7 +64,7 @@ pub fn variant(shape: &KvShape, context: Context) -> Variant {
     shape.check();
     assert!(context != Context::Tokens, "gather_cache takes listed blocks, not listed tokens");
     let variant = Variant::new(&KERNEL)
-        .module("kv", shape.dtype.reader())
+        .module("kv", super::reader(shape.dtype))
         .size("HEAD_DIM", shape.head_dim)
         .size("BLOCK_SIZE", shape.block_size)
         .constant("WG", WG);

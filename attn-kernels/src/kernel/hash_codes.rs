@@ -75,7 +75,7 @@ pub fn variant(shape: &KvShape, source: HashSource) -> Variant {
     match source {
         HashSource::Queries => variant.module("source", "hash_queries").with("q"),
         HashSource::Keys => {
-            let keys = shape.dtype.keys();
+            let keys = super::key_reader(shape.dtype);
             variant.module("source", "hash_keys").module("k", keys).with("k_cache")
         }
     }

@@ -85,7 +85,7 @@ pub fn variant(keys: &IndexKeys) -> Variant {
         IndexKeys::Fp8 { .. } => "k_index_fp8",
         IndexKeys::Cached(shape) => {
             assert!(shape.num_kv_heads == 1, "{} KV heads of index keys, which have one", shape.num_kv_heads);
-            shape.dtype.keys()
+            super::key_reader(shape.dtype)
         }
     };
     Variant::new(&KERNEL).size("HEAD_DIM", head_dim).size("BLOCK_SIZE", page).module("k", module)

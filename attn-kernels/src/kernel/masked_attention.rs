@@ -92,7 +92,7 @@ pub struct MaskedRow {
 pub fn variant(shape: &KvShape, select_block: u32) -> Variant {
     shape.check();
     let variant = Variant::new(&KERNEL)
-        .module("kv", shape.dtype.reader())
+        .module("kv", super::reader(shape.dtype))
         .size("HEAD_DIM", shape.head_dim)
         .size("BLOCK_SIZE", shape.block_size);
     Attention::blocks(select_block).order(variant, shape, 1)

@@ -101,7 +101,7 @@ impl LatentShape {
     #[must_use]
     pub fn token_bytes(&self) -> usize {
         let scales = if self.dtype.is_code() { 2 * size_of::<f32>() } else { 0 };
-        self.width() as usize * self.dtype.bytes() + scales
+        self.width() as usize * self.dtype.bytes() as usize + scales
     }
 
     /// Bytes of one block.

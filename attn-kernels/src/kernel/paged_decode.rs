@@ -217,10 +217,12 @@ pub fn variant(shape: &KvShape, num_heads: u32, lanes: Lanes, attention: &Attent
     assert!(num_heads.is_multiple_of(kv_heads), "{num_heads} query heads, {kv_heads} KV heads");
     let heads = heads_a_group(shape, num_heads, lanes);
     let (variant, run) = match lanes {
-        Lanes::Workgroup => (by_workgroups(shape, attention.context).module("kv", shape.dtype.reader()), 1),
+        Lanes::Workgroup => {
+            (by_workgroups(shape, attention.context).module("kv", super::reader(shape.dtype)), 1)
+        }
         Lanes::Subgroup(lanes) => {
             let variant = paged_decode_subgroup::of(shape, lanes, attention.context);
-            (variant.module("kv", shape.dtype.reader()), 1)
+            (variant.module("kv", super::reader(shape.dtype)), 1)
         }
         Lanes::Matrices => (paged_decode_coop::of(shape, heads), paged_decode_coop::KEYS),
     };

@@ -54,7 +54,7 @@ params! {
         pub num_keys: u32,
         /// Entries from one list of selected blocks to the next.
         pub list_stride: u32,
-        /// Tokens of the sliding window or chunk: [`Mask::window`](super::attention::Mask::window).
+        /// Tokens of the sliding window or chunk: [`Reach::tokens`](super::attention::Reach::tokens).
         pub window: u32,
         /// Bound of scores with [`Logit::Softcap`](super::attention::Logit::Softcap).
         pub softcap: f32,
@@ -149,7 +149,7 @@ pub fn variant(shape: &KvShape, num_heads: u32, loads: KeyLoads, attention: &Att
     };
     // Broadcasts of f16 take two chunks of eight elements at once.
     let whole = shape.dtype == KvDtype::F32 || shape.head_dim.is_multiple_of(16);
-    let variant = Variant::new(&KERNEL).module("kv", shape.dtype.reader());
+    let variant = Variant::new(&KERNEL).module("kv", super::reader(shape.dtype));
     let variant = match broadcast.filter(|_| loads == KeyLoads::Broadcast && whole) {
         Some(keys) => variant.module("keys", keys).with_broadcasts(),
         None => variant.module("keys", "keys_uniform"),

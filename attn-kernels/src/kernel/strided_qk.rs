@@ -85,7 +85,7 @@ pub fn variant(shape: &KvShape, stride: u32, block: u32) -> Variant {
         block.is_multiple_of(stride) && columns >= 4 && columns.is_power_of_two(),
         "blocks of {block} tokens are not a power of two from 4 on of strides of {stride}"
     );
-    let keys = shape.dtype.keys();
+    let keys = super::key_reader(shape.dtype);
     Variant::new(&KERNEL)
         .size("HEAD_DIM", shape.head_dim)
         .size("BLOCK_SIZE", shape.block_size)

@@ -7,7 +7,7 @@ use super::{count, module, size};
 use crate::Variant;
 use crate::cpu::attention::{Options, Selected};
 use crate::gpu::{Buf, Gpu, GpuError};
-use crate::kernel::attention::{Attention, Context, Logit, Mask};
+use crate::kernel::attention::{Attention, Context, Logit, Reach};
 
 /// Lists of `[count, blocks ascending..]`; what follows a list is out of range of everything.
 #[derive(Clone, Debug)]
@@ -77,9 +77,9 @@ impl AttentionInputs {
     pub(super) fn of(variant: &Variant, num_heads: u32, lens: &[u32]) -> Self {
         let is = |slot, name| module(variant, slot) == Some(name);
         let mask = match module(variant, "mask") {
-            Some("mask_window") => Mask::Window(21),
-            Some("mask_chunk") => Mask::Chunk(24),
-            _ => Mask::Causal,
+            Some("mask_window") => Reach::Window(21),
+            Some("mask_chunk") => Reach::Chunk(24),
+            _ => Reach::Full,
         };
         let logit = match module(variant, "logit") {
             Some("logit_softcap") => Logit::Softcap,

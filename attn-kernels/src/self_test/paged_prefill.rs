@@ -69,7 +69,7 @@ fn case(variant: &Variant, shape: KvShape, num_heads: u32, dispatch: &Dispatch<'
         q_stride: width + 4,
         scale: 1.0 / (shape.head_dim as f32).sqrt(),
         list_stride: asked.list_stride(),
-        window: asked.attention.mask.window(),
+        window: asked.attention.mask.tokens(),
         softcap: asked.softcap,
         first_key,
         num_keys,

@@ -4,7 +4,7 @@
 use crate::adapter::gpu;
 use attn_kernels::Variant;
 use attn_kernels::gpu::{Bound, Gpu, Pass};
-use attn_kernels::kernel::attention::{Attention, Logit, Mask};
+use attn_kernels::kernel::attention::{Attention, Logit, Reach};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, Tile};
 use attn_kernels::kernel::{KvDtype, KvShape, paged_prefill_coop};
 use attn_kernels::self_test::layer::{Layer, queries};
@@ -101,7 +101,7 @@ impl Prefill {
             q_stride: self.q_stride,
             scale: 1.0 / (shape.head_dim as f32).sqrt(),
             list_stride: self.asked.list_stride(),
-            window: self.attention().mask.window(),
+            window: self.attention().mask.tokens(),
             softcap: self.asked.softcap,
             ..PagedPrefillParams::default()
         };
@@ -229,19 +229,19 @@ fn masks_and_logits_are_those_of_paged_prefill() {
     let Some(gpu) = gpu() else { return };
     let of = |mask, logit| Attention { mask, logit, ..Attention::default() };
     for attention in [
-        of(Mask::Window(128), Logit::Plain),
-        of(Mask::Window(17), Logit::Plain),
-        of(Mask::Window(1), Logit::Plain),
-        of(Mask::Chunk(96), Logit::Plain),
-        of(Mask::Causal, Logit::Softcap),
-        of(Mask::Causal, Logit::Alibi),
-        of(Mask::Window(300), Logit::Softcap),
+        of(Reach::Window(128), Logit::Plain),
+        of(Reach::Window(17), Logit::Plain),
+        of(Reach::Window(1), Logit::Plain),
+        of(Reach::Chunk(96), Logit::Plain),
+        of(Reach::Full, Logit::Softcap),
+        of(Reach::Full, Logit::Alibi),
+        of(Reach::Window(300), Logit::Softcap),
     ] {
         for loud in [0.5, 8.0] {
             check(&gpu, &Prefill::new(shape(2, 64, 16), 6, &CHUNKS, loud).asking(attention), loud);
         }
     }
-    let window = of(Mask::Window(200), Logit::Plain);
+    let window = of(Reach::Window(200), Logit::Plain);
     check(&gpu, &Prefill::new(shape(2, 64, 16), 6, &CHUNKS, 4.0).asking(window).listed(32, 0.5), 4.0);
 }
 

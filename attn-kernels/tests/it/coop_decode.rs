@@ -3,7 +3,7 @@
 
 use crate::adapter::gpu;
 use attn_kernels::gpu::{Bound, Gpu, Pass};
-use attn_kernels::kernel::attention::{Attention, Logit, Mask};
+use attn_kernels::kernel::attention::{Attention, Logit, Reach};
 use attn_kernels::kernel::paged_decode::{self, Lanes, PagedDecodeParams};
 use attn_kernels::kernel::paged_reduce::{self, PagedReduceParams};
 use attn_kernels::kernel::{KvDtype, KvShape};
@@ -193,16 +193,16 @@ fn listed_blocks_masks_and_logits_are_those_of_paged_decode() {
             decode(2048, 0.5).listed(block, chance).check(&gpu);
         }
         for attention in [
-            of(Mask::Window(128), Logit::Plain, false),
-            of(Mask::Window(17), Logit::Plain, true),
-            of(Mask::Chunk(96), Logit::Plain, false),
-            of(Mask::Causal, Logit::Softcap, true),
-            of(Mask::Causal, Logit::Alibi, false),
+            of(Reach::Window(128), Logit::Plain, false),
+            of(Reach::Window(17), Logit::Plain, true),
+            of(Reach::Chunk(96), Logit::Plain, false),
+            of(Reach::Full, Logit::Softcap, true),
+            of(Reach::Full, Logit::Alibi, false),
         ] {
             decode(256, 4.0).asking(attention).check(&gpu);
             decode(2048, 1.0).asking(attention).check(&gpu);
         }
-        let alibi = of(Mask::Causal, Logit::Alibi, false);
+        let alibi = of(Reach::Full, Logit::Alibi, false);
         decode(256, 1.0).asking(alibi).listed(32, 0.5).check(&gpu);
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::OnceLock;
 
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
-use attn_kernels::kernel::attention::{Attention, Context, Logit, Mask};
+use attn_kernels::kernel::attention::{Attention, Context, Logit, Reach};
 use attn_kernels::kernel::index_logits::IndexKeys;
 use attn_kernels::kernel::index_logits_coop::IndexKernel;
 use attn_kernels::kernel::mla_decode::LatentShape;
@@ -56,9 +56,9 @@ fn dtypes() -> impl Strategy<Value = KvDtype> {
 
 fn attention() -> impl Strategy<Value = Attention> {
     let masks = prop_oneof![
-        Just(Mask::Causal),
-        (1u32..100).prop_map(Mask::Window),
-        (1u32..100).prop_map(Mask::Chunk)
+        Just(Reach::Full),
+        (1u32..100).prop_map(Reach::Window),
+        (1u32..100).prop_map(Reach::Chunk)
     ];
     let logits = prop::sample::select(&[Logit::Plain, Logit::Softcap, Logit::Alibi][..]);
     // Selected blocks are whole blocks of the cache and whole loads.

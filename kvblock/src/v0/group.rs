@@ -1,6 +1,6 @@
 use core::fmt;
 
-use super::{BlockSpaceError, FinishReason, SeqState, Sequence};
+use super::{BlockSpaceError, Ending, SeqState, Sequence};
 use crate::SeqId;
 
 /// A request.
@@ -139,7 +139,7 @@ impl SequenceGroup {
     }
 
     /// Ends every sequence that is not finished yet.
-    pub fn finish(&mut self, reason: FinishReason) {
+    pub fn finish(&mut self, reason: Ending) {
         for sequence in self.sequences.iter_mut().filter(|s| !s.state().is_finished()) {
             sequence
                 .set_state(SeqState::Finished(reason))

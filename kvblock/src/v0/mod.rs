@@ -63,6 +63,7 @@ mod space;
 mod swap;
 mod table;
 
+pub use crate::Ending;
 pub use allocator::{BlockAllocator, Device, PhysicalTokenBlock};
 pub use copies::{BlockMove, CopyList};
 pub use error::BlockSpaceError;
@@ -70,6 +71,6 @@ pub use group::{RequestId, SequenceGroup};
 pub use logical::{BLANK, LogicalTokenBlock};
 pub use preempt::{Preemption, PreemptionMode, preempt};
 pub use queues::{GroupQueues, StepOps};
-pub use sequence::{FinishReason, SeqState, Sequence};
+pub use sequence::{SeqState, Sequence};
 pub use space::{AllocStatus, BlockSpaceConfig, BlockSpaceManager};
 pub use table::BlockTable;

@@ -4,15 +4,15 @@ use std::collections::VecDeque;
 
 use super::preempt::preempt;
 use super::{
-    AllocStatus, BlockMove, BlockSpaceError, BlockSpaceManager, CopyList, FinishReason, Preemption,
-    PreemptionMode, RequestId, SeqState, SequenceGroup,
+    AllocStatus, BlockMove, BlockSpaceError, BlockSpaceManager, CopyList, Ending, Preemption, PreemptionMode,
+    RequestId, SeqState, SequenceGroup,
 };
 
 /// Work of one step. Order of execution: `swap_out`, `swap_in`, `copies`, then the tokens of `prefill` or
 /// of `decode` (never both).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepOps {
-    /// Groups that left the queues with every sequence finished; as [`FinishReason::Ignored`] when the group
+    /// Groups that left the queues with every sequence finished; as [`Ending::Failed`] when the group
     /// can never fit.
     pub done: Vec<SequenceGroup>,
     /// Groups to prefill: all tokens, once for all waiting sequences of a group.
@@ -93,7 +93,7 @@ impl GroupQueues {
         while let Some(group) = self.waiting.front_mut() {
             match space.can_allocate(group) {
                 AllocStatus::Later => break,
-                AllocStatus::Never => group.finish(FinishReason::Ignored),
+                AllocStatus::Never => group.finish(Ending::Failed),
                 AllocStatus::Ok => {
                     space.allocate(group)?;
                     group.transition(SeqState::Waiting, SeqState::Running)?;
@@ -156,7 +156,7 @@ impl GroupQueues {
             if status == AllocStatus::Never || stuck {
                 let mut group = self.swapped.pop_front().expect("there is a front");
                 group.sequences().iter().for_each(|sequence| space.free(sequence.id()));
-                group.finish(FinishReason::Ignored);
+                group.finish(Ending::Failed);
                 ops.done.push(group);
                 continue;
             }

@@ -1,18 +1,5 @@
 use super::{BlockSpaceError, LogicalTokenBlock};
-use crate::{BlockIdx, BlockSize, SeqId, TokenId};
-
-/// Why a sequence ended.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum FinishReason {
-    /// It met a stop condition.
-    Stopped,
-    /// It reached its length limit.
-    LengthCapped,
-    /// It was cancelled.
-    Aborted,
-    /// It can never fit into the cache.
-    Ignored,
-}
+use crate::{BlockIdx, BlockSize, Ending, SeqId, TokenId};
 
 /// State of a sequence.
 ///
@@ -32,7 +19,7 @@ pub enum SeqState {
     /// Has blocks on the CPU.
     Swapped,
     /// Done.
-    Finished(FinishReason),
+    Finished(Ending),
 }
 
 impl SeqState {

@@ -79,7 +79,7 @@ fn page_bytes() {
     };
     assert_eq!(scaled.page_bytes(), 16 * 8 * (192 + 128) + 2 * 16 * 8 * 4);
     let mla = |bytes, dtype| KvCacheSpec::latent(AttentionKind::FULL, size(64), bytes, dtype, 1);
-    assert_eq!(mla(576 * 2, KvDtype::Bf16).page_bytes(), 64 * 576 * 2);
+    assert_eq!(mla(576 * 2, KvDtype::F16).page_bytes(), 64 * 576 * 2);
     assert_eq!(mla(656, KvDtype::Fp8).page_bytes(), 64 * (512 + 4 * 4 + 64 * 2));
     let padded = KvCacheSpec { padded_page_bytes: Some(70_000), ..dense(AttentionKind::FULL) };
     assert_eq!(padded.page_bytes(), 70_000);
@@ -217,8 +217,8 @@ fn without_hybrid_windows_are_only_masks() {
 #[test]
 fn latents_of_one_group_agree_on_their_type() {
     let latent = |dtype| KvCacheSpec::latent(AttentionKind::FULL, size(64), 656, dtype, 1);
-    let expected = LayoutError::LatentTypes { layer: 1, found: KvDtype::Bf16, expected: KvDtype::Fp8 };
-    assert_eq!(merge_specs(&[latent(KvDtype::Fp8), latent(KvDtype::Bf16)]), Err(expected));
+    let expected = LayoutError::LatentTypes { layer: 1, found: KvDtype::F16, expected: KvDtype::Fp8 };
+    assert_eq!(merge_specs(&[latent(KvDtype::Fp8), latent(KvDtype::F16)]), Err(expected));
 }
 
 #[test]

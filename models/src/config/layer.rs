@@ -1,27 +1,6 @@
 //! Properties that differ between the layers of one model, and small parts that families choose among.
 
-/// Keys that the query at `i` sees, besides `j <= i`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Reach {
-    /// All of them.
-    Full,
-    /// The last ones: `i - j < window`.
-    Window(u32),
-    /// Those of its chunk: `j / chunk == i / chunk` (Llama 4).
-    Chunk(u32),
-}
-
-impl Reach {
-    /// The first key that the query at `position` sees.
-    #[must_use]
-    pub fn first_key(self, position: u32) -> u32 {
-        match self {
-            Self::Full => 0,
-            Self::Window(window) => (position + 1).saturating_sub(window),
-            Self::Chunk(chunk) => position / chunk * chunk,
-        }
-    }
-}
+pub use kvblock::Reach;
 
 /// One layer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

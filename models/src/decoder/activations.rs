@@ -2,10 +2,10 @@
 
 use attn_kernels::gpu::{Buf, Gpu};
 
-use super::DecoderOptions;
 use super::buffers::GrowBuf;
 use super::head::HEAD_ROWS;
 use super::inputs::{Plan, Rows, ViewRows};
+use super::options::DecoderOptions;
 use super::portions::{PARTIAL_BYTES, partial_dim};
 use crate::matrix::SLACK;
 use crate::{DecoderConfig, ModelError};

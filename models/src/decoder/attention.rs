@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu};
 
-use super::DecoderOptions;
 use super::inputs::Plan;
 use super::ops::Ctx;
+use super::options::DecoderOptions;
 use super::sparse::Sparse;
 use super::views::Views;
 use crate::batch::Slice;

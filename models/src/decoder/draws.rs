@@ -11,9 +11,9 @@ use attn_kernels::gpu::{Bind, Buf, Gpu, Outcome, Pass, Pipeline, Read};
 pub(super) use plan::Draws;
 use scan::Scan;
 
-use super::DecoderOptions;
 use super::buffers::GrowBuf;
 use super::head::HEAD_ROWS;
+use super::options::DecoderOptions;
 use crate::cast::u32_of;
 use crate::kernel::adjust_logits::{self, AdjustLogitsBuffers, AdjustLogitsParams, AdjustRow};
 use crate::kernel::sample::{self, SampleBuffers, SampleParams, Spec};

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu, Pipeline};
 
-use super::DecoderOptions;
 use super::activations::Activations;
 use super::ops::Ctx;
+use super::options::DecoderOptions;
 use crate::kernel::hyper_collapse::{self, HyperCollapseBuffers, HyperCollapseParams, Reader};
 use crate::kernel::hyper_expand::{self, Form, HyperExpandBuffers, HyperExpandParams};
 use crate::matrix::{Matrix, SLACK};

@@ -16,7 +16,7 @@ use super::partitions::Cut;
 use super::rope_angles::RopeAngles;
 use super::sparse::SelectingRows;
 use super::views::View;
-use super::{DecoderOptions, attention};
+use super::{attention, options::DecoderOptions};
 use crate::batch::{Phase, Sample, Slice};
 use crate::cast::{f32_of, u32_of};
 use crate::kv::ROWS;

@@ -11,8 +11,8 @@ use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
 use attn_kernels::kernel::swap_blocks::{self, SwapBlocksBuffers, SwapBlocksParams};
 use smallvec::{SmallVec, smallvec};
 
-use super::DecoderOptions;
 use super::inputs::Plan;
+use super::options::DecoderOptions;
 use crate::batch::Slice;
 use crate::cast::u32_of;
 use crate::kv::{Ring, Run};

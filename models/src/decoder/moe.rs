@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pipeline};
 
-use super::DecoderOptions;
 use super::attention::{ChoiceBuffer, ChoiceKind};
 use super::ops::Ctx;
+use super::options::DecoderOptions;
 use crate::kernel::ExpertTerms;
 use crate::kernel::glu::{self, GluBuffers, GluParams};
 use crate::kernel::matmul::Epilogue;

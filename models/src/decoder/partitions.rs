@@ -8,8 +8,8 @@ use attn_kernels::kernel::mla_decode;
 use attn_kernels::kernel::paged_decode::{self, Lanes, PARTITION, partition_of, partitions};
 use attn_kernels::rows::DecodeRow;
 
-use super::DecoderOptions;
 use super::inputs::{Plan, Rows};
+use super::options::DecoderOptions;
 use crate::{DecoderConfig, KvPool};
 
 const _: () = assert!(PARTITION == mla_decode::PARTITION, "latents are cut alike");

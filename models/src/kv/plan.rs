@@ -6,7 +6,7 @@ use attn_kernels::kernel::{KvDtype, KvShape};
 use kvblock::{AttentionKind, BlockSize, CacheLayout, KvCacheGroup, KvCacheSpec, LayoutOptions, PageLayout};
 use smallvec::{SmallVec, smallvec};
 
-use crate::{DecoderConfig, ModelError, Reach};
+use crate::{DecoderConfig, ModelError};
 
 /// Options of a cache, beside the model's configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,7 +90,7 @@ impl KvPlan {
         let of_layer = |(layer, of_layer): (usize, &crate::LayerConfig)| {
             let parts = match &config.compressed {
                 Some(compressed) => compressed::parts(config, compressed, layer, &options),
-                None => parts(config, kind(of_layer.reach), size, dtype(options.dtype)),
+                None => parts(config, of_layer.reach.into(), size, options.dtype),
             };
             parts.into_iter().map(move |(part, spec)| LayerCache { layer, part, spec, group: 0, tensor: 0 })
         };
@@ -176,14 +176,14 @@ fn parts(
     config: &DecoderConfig,
     kind: AttentionKind,
     size: BlockSize,
-    dtype: kvblock::KvDtype,
+    dtype: KvDtype,
 ) -> SmallVec<[(CachePart, KvCacheSpec); 2]> {
     let latent = |bytes: u32| KvCacheSpec::latent(kind, size, bytes, dtype, 1);
-    let codes = matches!(dtype, kvblock::KvDtype::Fp8 | kvblock::KvDtype::Int8);
+    let codes = dtype.is_code();
     let Some(c) = &config.latent else {
         let mut spec = KvCacheSpec::new(kind, size, config.num_kv_heads, config.head_dim, dtype);
         if let PageLayout::KeyValue { per_token_head_scales, .. } = &mut spec.layout {
-            *per_token_head_scales = dtype == kvblock::KvDtype::Int8;
+            *per_token_head_scales = dtype == KvDtype::Int8;
         }
         return smallvec![(CachePart::KeyValue, spec)];
     };
@@ -191,21 +191,4 @@ fn parts(
     let (index_bytes, scales) = if codes { (2, 8) } else { (dtype.bytes(), 0) };
     let keys = config.indexer.map(|indexer| (CachePart::IndexKeys, latent(indexer.head_dim * index_bytes)));
     [(CachePart::Latent, latent(c.cached() * dtype.bytes() + scales))].into_iter().chain(keys).collect()
-}
-
-fn kind(reach: Reach) -> AttentionKind {
-    match reach {
-        Reach::Full => AttentionKind::FULL,
-        Reach::Window(window) => AttentionKind::SlidingWindow { window },
-        Reach::Chunk(chunk) => AttentionKind::ChunkedLocal { chunk },
-    }
-}
-
-fn dtype(dtype: KvDtype) -> kvblock::KvDtype {
-    match dtype {
-        KvDtype::F16 => kvblock::KvDtype::F16,
-        KvDtype::F32 => kvblock::KvDtype::F32,
-        KvDtype::Fp8 => kvblock::KvDtype::Fp8,
-        KvDtype::Int8 => kvblock::KvDtype::Int8,
-    }
 }

@@ -220,7 +220,7 @@ pub(super) fn index_write(variant: &Variant) -> Vec<Case> {
     let x = floats((rows * params.row_stride) as usize, 1);
     let slot = |row: u32| if row == 4 { -1 } else { (row * 13 % (blocks * shape.block_size)).cast_signed() };
     let slots: Vec<i32> = (0..rows).map(slot).collect();
-    let before = vec![f32::NAN; blocks as usize * shape.block_bytes() / dtype.bytes()];
+    let before = vec![f32::NAN; blocks as usize * shape.block_bytes() / dtype.bytes() as usize];
     let mut after = before.clone();
     cpu::index_write::index_write(&shape, &params, &x, &slots, &mut after);
     let case = Case::new("keys to slots", variant, &params, index_write::grid(&shape, rows))

@@ -3,7 +3,7 @@
 use crate::support::{Memory, cache_config, checked_step};
 use kvblock::{AttentionKind, BlockIdx, GroupId, SeqId};
 use proptest::prelude::*;
-use scheduler::{AdmitError, ConfigError, FinishReason, Phase, Request, Scheduler, SchedulerConfig};
+use scheduler::{AdmitError, ConfigError, Ending, Request, Scheduler, SchedulerConfig, Status};
 
 const FULL: [(AttentionKind, u32); 1] = [(AttentionKind::FULL, 4)];
 
@@ -84,11 +84,11 @@ fn aborting_frees_blocks_even_while_a_step_is_in_flight() {
     let plan = scheduler.step();
     assert_eq!(plan.sample_rows.len(), 3);
     let ended = scheduler.abort(first);
-    assert_eq!(ended.iter().map(|end| end.reason).collect::<Vec<_>>(), [FinishReason::Aborted; 2]);
+    assert_eq!(ended.iter().map(|end| end.reason).collect::<Vec<_>>(), [Ending::Aborted; 2]);
     assert!(scheduler.abort(first).is_empty());
     assert!(scheduler.complete(&plan, &[7, 8, 9]).is_empty());
     assert_eq!(scheduler.tokens(other), [2, 2, 9]);
-    assert_eq!(scheduler.phase(first), None);
+    assert_eq!(scheduler.status(first), None);
     crate::support::check_conservation(&scheduler);
     assert_eq!(scheduler.cache().pool().num_used(), 1);
 }
@@ -188,7 +188,7 @@ fn wishes_are_the_blocks_behind_the_hit_of_the_next_to_start() {
     let mut memory = Memory::default();
     let done = scheduler.add(Request::new((0..8).collect(), 1)).unwrap();
     checked_step(&mut scheduler, &mut memory, &FULL, (8, 4));
-    assert_eq!(scheduler.phase(done), None);
+    assert_eq!(scheduler.status(done), None);
     scheduler.add(Request::new((0..16).collect(), 9)).unwrap();
     scheduler.add(Request::new((50..61).collect(), 9)).unwrap();
     scheduler.add(Request::new((70..90).collect(), 9)).unwrap();
@@ -202,7 +202,7 @@ fn wishes_are_the_blocks_behind_the_hit_of_the_next_to_start() {
     assert_eq!(wishes(1), [(1, 1, 0, 1)], "blocks 0 and 1 are hits, block 3 holds the last token");
     assert_eq!(wishes(2), [(1, 1, 0, 1), (2, 2, 1, 2)]);
     assert_eq!(wishes(3), [(1, 1, 0, 1), (2, 2, 1, 2), (3, 3, 2, 4)]);
-    assert_eq!(scheduler.phase(SeqId::new(1)), Some(Phase::Waiting));
+    assert_eq!(scheduler.status(SeqId::new(1)), Some(Status::Waiting));
 }
 
 proptest! {

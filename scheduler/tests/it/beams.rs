@@ -3,7 +3,7 @@
 use crate::support::{Memory, cache_config, check_conservation, check_plan};
 use kvblock::{AttentionKind, SeqId, TokenId};
 use proptest::prelude::*;
-use scheduler::{BlockOp, FinishReason, Request, Scheduler, SchedulerConfig};
+use scheduler::{BlockOp, Ending, Request, Scheduler, SchedulerConfig};
 
 const FULL: [(AttentionKind, u32); 1] = [(AttentionKind::FULL, 4)];
 
@@ -27,7 +27,7 @@ fn a_fork_shares_blocks_and_the_one_that_ends_gives_its_own_back() {
     let (forks, ended) = scheduler.complete_beams(&plan, &[&[], &[30, 31]]);
     let third = SeqId::new(second.get() + 1);
     assert_eq!(forks, [vec![], vec![third]]);
-    assert_eq!((ended[0].seq, ended[0].reason, ended[0].output()), (first, FinishReason::Aborted, &[10][..]));
+    assert_eq!((ended[0].seq, ended[0].reason, ended[0].output()), (first, Ending::Aborted, &[10][..]));
     assert_eq!(scheduler.tokens(second)[6..], [20, 30]);
     assert_eq!(scheduler.tokens(third)[6..], [20, 31]);
     assert_eq!(scheduler.cache().pool().num_used(), 2, "nothing was copied yet");
@@ -67,7 +67,7 @@ proptest! {
             let continuations: Vec<&[TokenId]> = continuations.iter().map(Vec::as_slice).collect();
             let (forks, finished) = scheduler.complete_beams(&plan, &continuations);
             prop_assert_eq!(forks.len(), rows);
-            ended += finished.iter().filter(|done| done.reason == FinishReason::LengthCapped).count();
+            ended += finished.iter().filter(|done| done.reason == Ending::LengthCapped).count();
             check_conservation(&scheduler);
         }
         prop_assert_eq!(ended, beams as usize);

@@ -7,12 +7,12 @@ use crate::support::{Memory, cache_config, checked_step, next_token};
 use kvblock::{AttentionKind, ExtraKeys, KvCacheConfig, SeqId, TokenId};
 use proptest::prelude::*;
 use proptest::sample::Index;
-use scheduler::{FinishReason, Finished, Phase, Policy, Preemption, Request, Scheduler, SchedulerConfig};
+use scheduler::{Ending, Finished, Policy, Preemption, Request, Scheduler, SchedulerConfig, Status};
 
 const MAX_MODEL_LEN: u32 = 32;
 
 /// Tokens that a sequence must end with, by definition of the stop rules.
-fn alone(request: &Request, sample: SeqId) -> (Vec<TokenId>, FinishReason) {
+fn alone(request: &Request, sample: SeqId) -> (Vec<TokenId>, Ending) {
     let mut tokens = request.prompt.clone();
     loop {
         let token = next_token(&tokens, sample.get());
@@ -20,10 +20,10 @@ fn alone(request: &Request, sample: SeqId) -> (Vec<TokenId>, FinishReason) {
         let output = u32::try_from(tokens.len() - request.prompt.len()).unwrap();
         let is_eos = request.eos_ids.contains(&token) && !request.ignore_eos;
         if output >= request.min_tokens && (is_eos || request.stop_ids.contains(&token)) {
-            return (tokens, FinishReason::Stopped);
+            return (tokens, Ending::Stopped);
         }
         if output == request.max_tokens || tokens.len() == MAX_MODEL_LEN as usize {
-            return (tokens, FinishReason::LengthCapped);
+            return (tokens, Ending::LengthCapped);
         }
     }
 }
@@ -128,7 +128,7 @@ struct Session {
     memory: Memory,
     kinds: Vec<(AttentionKind, u32)>,
     limits: (u32, u32),
-    expected: BTreeMap<SeqId, (Vec<TokenId>, FinishReason)>,
+    expected: BTreeMap<SeqId, (Vec<TokenId>, Ending)>,
 }
 
 impl Session {
@@ -146,7 +146,7 @@ impl Session {
             }
             Action::Abort(index) => {
                 let Some(&seq) = self.expected.keys().nth(index) else { return };
-                if self.scheduler.phase(seq) == Some(Phase::WaitingForRemoteKv) {
+                if self.scheduler.status(seq) == Some(Status::WaitingForRemoteKv) {
                     self.memory.loads.retain(|load| load.seq != seq);
                 }
                 let ended = self.scheduler.abort(seq);

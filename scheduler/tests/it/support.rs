@@ -214,7 +214,7 @@ pub(crate) fn check_conservation(scheduler: &Scheduler) {
 pub(crate) fn check_plan(scheduler: &Scheduler, plan: &StepPlan, budget: u32, max_num_seqs: u32) {
     assert!(plan.num_tokens() <= budget, "{} tokens of {budget}", plan.num_tokens());
     assert!(scheduler.running().len() <= max_num_seqs as usize, "{} running", scheduler.running().len());
-    assert!(plan.slices.is_sorted_by_key(|slice| slice.kind), "decode slices come first");
+    assert!(plan.slices.is_sorted_by_key(|slice| slice.phase), "decode slices come first");
     let mut seqs: Vec<SeqId> = plan.slices.iter().map(|slice| slice.seq).collect();
     seqs.sort_unstable();
     assert!(seqs.windows(2).all(|pair| pair[0] != pair[1]), "a sequence twice in {seqs:?}");

@@ -9,8 +9,7 @@ use std::fmt::Write;
 use crate::support::{Memory, cache_config, checked_step};
 use kvblock::{AttentionKind, KvCacheConfig, SeqId};
 use scheduler::{
-    BlockOp, FinishReason, Phase, Policy, Preemption, Request, Scheduler, SchedulerConfig, SliceKind,
-    StepPlan,
+    BlockOp, Ending, Phase, Policy, Preemption, Request, Scheduler, SchedulerConfig, Status, StepPlan,
 };
 
 const FULL: [(AttentionKind, u32); 1] = [(AttentionKind::FULL, 4)];
@@ -67,13 +66,13 @@ impl Trace {
                 write!(cell, "+{}", admitted.cached_tokens).unwrap();
             }
             if let Some(slice) = plan.slices.iter().find(|slice| slice.seq == seq) {
-                let role = if slice.kind == SliceKind::Decode { 'D' } else { 'P' };
+                let role = if slice.phase == Phase::Decode { 'D' } else { 'P' };
                 write!(cell, "{role}{}", slice.len).unwrap();
             }
-            let mark = match self.scheduler.phase(seq) {
+            let mark = match self.scheduler.status(seq) {
                 _ if plan.preempted.contains(&seq) => "x",
                 _ if finished.iter().any(|finished| finished.seq == seq) => "$",
-                Some(Phase::WaitingForRemoteKv) => "L",
+                Some(Status::WaitingForRemoteKv) => "L",
                 Some(_) if cell.is_empty() => ".",
                 _ => "",
             };
@@ -217,10 +216,10 @@ fn a_failed_swap_in_leaves_nothing_to_find() {
         trace.scheduler.complete_drafts(&plan, &verified.iter().map(Vec::as_slice).collect::<Vec<_>>());
     };
     let failed = trace.scheduler.fail_step(&plan);
-    assert_eq!((failed[0].seq, failed[0].reason), (victim, FinishReason::Failed));
+    assert_eq!((failed[0].seq, failed[0].reason), (victim, Ending::Failed));
     let again = trace.request(Request::new(prompt, 1));
     assert_eq!(trace.step().slices[0].start, 0);
-    assert_eq!(trace.scheduler.phase(again), None);
+    assert_eq!(trace.scheduler.status(again), None);
 }
 
 #[test]
@@ -247,7 +246,7 @@ fn stream_of_important_requests(ageing_steps: u32) -> String {
     let policy = Policy::Priority { ageing_steps };
     let mut trace = Trace::new(SchedulerConfig::new(16, 1).policy(policy), 20, &FULL);
     let late = trace.request(Request::new((0..3).collect(), 2).priority(2));
-    while trace.scheduler.phase(late).is_some() && trace.steps < 12 {
+    while trace.scheduler.status(late).is_some() && trace.steps < 12 {
         while trace.scheduler.running().len() + trace.scheduler.waiting().count() < 3 {
             trace.add(0, 2, 2);
         }

@@ -42,7 +42,7 @@ pub struct FindBlocks<'a> {
     pub causal: bool,
 }
 
-/// Which blocks are kept: `[heads, query_blocks, key_blocks]`.
+/// Blocks that are kept, `[heads, query_blocks, key_blocks]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockMask {
     values: Vec<bool>,

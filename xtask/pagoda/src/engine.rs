@@ -19,7 +19,7 @@ use kvblock::{KvCacheConfig, LengthLimits, SeqId};
 use models::kernel::top_logits::MAX_TOP;
 use models::sampling::SamplingError;
 use models::{Decoder, FetchCost, Tokenizer};
-use scheduler::{Admitted, Pace, Scheduler, SchedulerConfig, SliceKind, StepPlan};
+use scheduler::{Admitted, Pace, Phase, Scheduler, SchedulerConfig, StepPlan};
 
 use crate::block_ops::HostBlocks;
 use crate::error::Error;
@@ -171,7 +171,7 @@ impl Engine {
         let finished = self.scheduler.complete(&plan, &output.sampled);
         events.extend(finished.into_iter().map(|done| self.retire(done)));
         for seq in ended {
-            events.extend(self.end(seq, scheduler::FinishReason::Stopped));
+            events.extend(self.end(seq, scheduler::Ending::Stopped));
         }
         self.settle()
     }
@@ -179,7 +179,7 @@ impl Engine {
     /// Tells the pace how long a step took.
     fn observe(&mut self, plan: &StepPlan, begun: Instant) {
         let Some(pace) = &mut self.pace else { return };
-        let prefills = || plan.slices.iter().filter(|slice| slice.kind == SliceKind::Prefill);
+        let prefills = || plan.slices.iter().filter(|slice| slice.phase == Phase::Prefill);
         let prefilled = prefills().map(|slice| slice.len).sum();
         pace.observe(prefilled, plan.slices.len() - prefills().count(), begun.elapsed());
     }
@@ -231,10 +231,10 @@ impl Engine {
         if let Some(live) = self.live.get_mut(&seq) {
             live.reason = Some(reason);
         }
-        self.end(seq, scheduler::FinishReason::Aborted)
+        self.end(seq, scheduler::Ending::Aborted)
     }
 
-    fn end(&mut self, seq: SeqId, reason: scheduler::FinishReason) -> Vec<Event> {
+    fn end(&mut self, seq: SeqId, reason: scheduler::Ending) -> Vec<Event> {
         if let Some(tiers) = &mut self.tiers {
             tiers.cancel(seq);
         }

@@ -165,7 +165,7 @@ fn open(
     let decoder = model::load(&options, model)?;
     decoder.gpu().time_dispatches(true);
     let shape = decoder.kv().shape();
-    let bytes = 2 * u64::from(block * shape.head_dim) * shape.dtype.bytes() as u64;
+    let bytes = 2 * u64::from(block * shape.head_dim) * u64::from(shape.dtype.bytes());
     Ok((watch, decoder, bytes))
 }
 

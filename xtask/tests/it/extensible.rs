@@ -39,9 +39,9 @@ fn closed(text: &str) -> Vec<&str> {
         let opaque = line.contains("struct ")
             && body.clone().any(|line| {
                 let field = line.split_once(':').map(|(field, _)| field);
-                field.is_some_and(|field| {
-                    !line.starts_with("pub ") && field.chars().all(|c| c.is_alphanumeric() || c == '_')
-                })
+                let named = |field: &str| field.chars().all(|c| c.is_alphanumeric() || c == '_');
+                line.starts_with("pub(")
+                    || field.is_some_and(|field| !line.starts_with("pub ") && named(field))
             });
         let above =
             lines[..at].iter().rev().take_while(|line| line.starts_with('#') || line.starts_with("//"));
@@ -93,6 +93,10 @@ fn a_type_that_cannot_grow_is_caught() {
 
         pub struct HiddenConfig {
             a: u32,
+        }
+
+        pub struct InnerConfig {
+            pub(super) a: u32,
         }
 
         pub struct Sampling {

@@ -11,7 +11,7 @@ use xtask::tree;
 const LAYERS: [(&str, &[&str]); 9] = [
     ("kvblock", &[]),
     ("sparse-select", &["kvblock"]),
-    ("attn-kernels", &["sparse-select"]),
+    ("attn-kernels", &["kvblock", "sparse-select"]),
     ("prefetch", &["kvblock"]),
     ("scheduler", &["kvblock", "sparse-select"]),
     ("models", &["kvblock", "sparse-select", "attn-kernels", "prefetch"]),

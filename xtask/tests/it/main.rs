@@ -11,4 +11,5 @@ mod library_only;
 mod packages;
 mod pages;
 mod tidy;
+mod vocabulary;
 mod workflows;

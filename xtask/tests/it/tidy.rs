@@ -195,9 +195,9 @@ fn stray_text_in_a_line_is_caught() {
 
 /// Doc summaries that begin with a word that needs something before it. A summary begins with a verb in the third person, or
 /// is a noun phrase that stands alone.
-fn unvoiced(text: &str) -> Vec<&str> {
-    const OPENINGS: [&str; 6] = ["What ", "Of ", "Where ", "How ", "Most ", "Whose "];
-    let mark = |line: &str| ["///", "//!"].into_iter().find(|mark| line.starts_with(mark));
+fn unvoiced<'a>(text: &'a str, marks: &[&'static str]) -> Vec<&'a str> {
+    const OPENINGS: [&str; 7] = ["What ", "Of ", "Where ", "Which ", "How ", "Most ", "Whose "];
+    let mark = |line: &str| marks.iter().copied().find(|mark| line.starts_with(mark));
     let mut before = None;
     let mut found = Vec::new();
     for line in text.lines().map(str::trim) {
@@ -213,10 +213,12 @@ fn unvoiced(text: &str) -> Vec<&str> {
 
 #[test]
 fn doc_summaries_stand_alone() {
-    let sources = written().into_iter().filter(|file| file.path.ends_with(".rs"));
     let mut faults = Vec::new();
-    for file in sources {
-        faults.extend(unvoiced(&file.text).into_iter().map(|line| format!("{}: {line}", file.path)));
+    for (ending, marks) in [(".rs", &["///", "//!"][..]), (".wgsl", &["// "])] {
+        for file in written().iter().filter(|file| file.path.ends_with(ending)) {
+            let unvoiced = unvoiced(&file.text, marks).into_iter();
+            faults.extend(unvoiced.map(|line| format!("{}: {line}", file.path)));
+        }
     }
     assert_none(&faults);
 }
@@ -232,7 +234,8 @@ fn summaries_that_do_not_are_caught() {
         "    /// Of its bytes, some.",
         "    b: u32,",
     ];
-    assert_eq!(unvoiced(&text.join("\n")), [text[0], text[5].trim()]);
+    assert_eq!(unvoiced(&text.join("\n"), &["///", "//!"]), [text[0], text[5].trim()]);
+    assert_eq!(unvoiced("// Which one.\n// What it is.\nfn a() {}", &["// "]), ["// Which one."]);
 }
 
 /// Targets of the links `[text](target)` in Markdown, outside of code.

@@ -6,7 +6,7 @@ use attn_kernels::cpu;
 use attn_kernels::cpu::attention::Options;
 use attn_kernels::gpu::Pass;
 use attn_kernels::kernel::KvDtype;
-use attn_kernels::kernel::attention::{Attention, Mask};
+use attn_kernels::kernel::attention::{Attention, Reach};
 use attn_kernels::kernel::chunked_local::{virtual_batches, virtual_tables};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TILE_ROWS, Tile};
 use proptest::prelude::*;
@@ -72,7 +72,7 @@ proptest! {
 
         let (mut want, mut lse) = (vec![f32::NAN; q.len()], vec![f32::NAN; (at * num_heads) as usize]);
         let params = PagedPrefillParams { window: chunk, ..params };
-        let options = Options { mask: Mask::Chunk(chunk), ..Options::default() };
+        let options = Options { mask: Reach::Chunk(chunk), ..Options::default() };
         cpu::paged_prefill::paged_prefill(
             &layer.kv(), &params, &q, &layer.tables, &whole, &mut want, &mut lse, &options,
         );

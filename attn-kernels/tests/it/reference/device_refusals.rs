@@ -38,7 +38,7 @@ fn kernels_of_levels_that_it_lacks() {
     assert!(gpu.pipeline(&top_k::variant(Output::List, Level::Baseline)).is_ok());
     let refused = gpu.pipeline(&top_k::variant(Output::List, Level::Subgroup)).unwrap_err();
     assert!(
-        matches!(refused, GpuError::NoSubgroups { kernel: "top_k", least: 1, level: Level::Baseline, .. }),
+        matches!(refused, GpuError::NoSubgroups { kernel: "top_k", min: 1, level: Level::Baseline, .. }),
         "{refused}"
     );
     assert!(

@@ -1,7 +1,7 @@
 //! Refused launches of latent attention, merges and codes, with the numbers that the refusal names. No device is asked.
 
 use attn_kernels::kernel::apply_sinks::{self, ApplySinksParams};
-use attn_kernels::kernel::attention::{Attention, Context, Mask};
+use attn_kernels::kernel::attention::{Attention, Context, Reach};
 use attn_kernels::kernel::dequantise::{self, DequantiseParams};
 use attn_kernels::kernel::latent_write::{self, LatentWriteParams};
 use attn_kernels::kernel::lse_merge::{self, LseMergeParams};
@@ -49,8 +49,8 @@ fn blocks_and_masks_of_attention() {
     let tokens = Attention { context: Context::Tokens, ..Attention::default() };
     assert_eq!(tokens.validate(&shape, 1), Ok(()));
     assert_snapshot!(said(tokens.validate(&shape, 8)), @"attention: selection block is 1, not a multiple of 8");
-    assert_snapshot!(said(masked(Mask::Window(0))), @"attention: tokens of the window or chunk is 0");
-    assert_snapshot!(said(masked(Mask::Chunk(0))), @"attention: tokens of the window or chunk is 0");
+    assert_snapshot!(said(masked(Reach::Window(0))), @"attention: tokens of the window or chunk is 0");
+    assert_snapshot!(said(masked(Reach::Chunk(0))), @"attention: tokens of the window or chunk is 0");
 }
 
 fn mla_params() -> MlaDecodeParams {

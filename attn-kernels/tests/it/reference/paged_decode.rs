@@ -5,7 +5,7 @@ use super::device::{assert_bits, cases, gpu};
 use super::layer::{SHAPES, coded_shapes, shape_of};
 use super::options::attentions;
 use attn_kernels::Level;
-use attn_kernels::kernel::attention::{Attention, Logit, Mask};
+use attn_kernels::kernel::attention::{Attention, Logit, Reach};
 use attn_kernels::kernel::paged_decode::{Lanes, PARTITION, max_partitions, partition_of, partitions, tile};
 use attn_kernels::kernel::{KvDtype, KvShape};
 use proptest::prelude::*;
@@ -217,7 +217,7 @@ fn masks_bound_what_is_read() {
     let Some(gpu) = gpu() else { return };
     let lens = [1, 127, 128, 129, 0, 256, 257, 1000, 3000];
     for (index, mask) in
-        [(2, Mask::Window(128)), (4, Mask::Window(1)), (2, Mask::Chunk(300)), (5, Mask::Chunk(1024))]
+        [(2, Reach::Window(128)), (4, Reach::Window(1)), (2, Reach::Chunk(300)), (5, Reach::Chunk(1024))]
     {
         let (shape, num_heads) = shape_of(index, KvDtype::F16);
         for sinks in [false, true] {

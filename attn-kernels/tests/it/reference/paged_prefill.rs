@@ -6,7 +6,7 @@ use super::options::{AttentionInputs, Lists, attentions};
 use attn_kernels::Level;
 use attn_kernels::cpu;
 use attn_kernels::gpu::{Bound, Gpu, Pass};
-use attn_kernels::kernel::attention::{Attention, Context, Logit, Mask};
+use attn_kernels::kernel::attention::{Attention, Context, Logit, Reach};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillParams, TILE_ROWS, Tile};
 use attn_kernels::kernel::{KvDtype, KvShape};
 use proptest::prelude::*;
@@ -100,7 +100,7 @@ impl Prefill {
             neg_inf: f32::NEG_INFINITY,
             num_keys,
             list_stride: self.asked.list_stride(),
-            window: self.attention().mask.window(),
+            window: self.attention().mask.tokens(),
             softcap: self.asked.softcap,
             k_scale: 1.0,
             v_scale: 1.0,
@@ -303,7 +303,9 @@ fn codes_are_read_as_they_are_kept() {
 fn masks_bound_what_is_read() {
     let Some(gpu) = gpu() else { return };
     let shape = KvShape { num_kv_heads: 1, head_dim: 16, block_size: 4, dtype: KvDtype::F32 };
-    for mask in [Mask::Window(128), Mask::Window(1), Mask::Window(700), Mask::Chunk(36), Mask::Chunk(600)] {
+    for mask in
+        [Reach::Window(128), Reach::Window(1), Reach::Window(700), Reach::Chunk(36), Reach::Chunk(600)]
+    {
         let attention = Attention { mask, ..Attention::default() };
         let chunks = [(0, 130), (1300, 70), (37, 1), (505, 30)];
         Prefill::new(shape, 2, &chunks, TILE_ROWS, 4, 18).asking(attention, 3).check(gpu);

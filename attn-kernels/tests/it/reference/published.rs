@@ -154,7 +154,8 @@ impl<'a> Layout<'a> {
 
 /// A V buffer in the order of the published layout; scales stay where they are.
 fn transposed(shape: &KvShape, v: &[u32]) -> Vec<u32> {
-    let (size, dim, element) = (shape.block_size as usize, shape.head_dim as usize, shape.dtype.bytes());
+    let (size, dim, element) =
+        (shape.block_size as usize, shape.head_dim as usize, shape.dtype.bytes() as usize);
     let part = shape.block_bytes() / shape.num_kv_heads as usize;
     let parts = bytemuck::cast_slice::<u32, u8>(v).chunks_exact(part);
     let turned = parts.flat_map(|part| {

@@ -20,7 +20,7 @@ fn fp8_quad(codes: u32) -> vec4<f32> {
     return vec4(even.x, odd.x, even.y, odd.y);
 }
 
-// What kv_low and kv_high make of a zero.
+// Result of kv_low and kv_high for a zero.
 const KV_ZERO: f32 = 0.0;
 
 // Factor on what kv_low and kv_high make of the key at `offset` in its block, less KV_ZERO.

@@ -1,4 +1,4 @@
-// Where keys of paged KV in f32 are: what the layouts of values share.
+// Places of keys of paged KV in f32, shared by the layouts of values.
 //   K [num_blocks, num_kv_heads, head_dim / 4, block_size, 4]
 #import chunk_f32
 

@@ -16,7 +16,7 @@ fn kv_high(c: kv_chunk) -> vec4<f32> {
     return int8_quad(c.y);
 }
 
-// What a code of zero becomes: codes are read as 128 more, never negative, and those bits as f16 are 2^-24 of that. Conversions
+// Value of a code of zero: codes are read as 128 more, never negative, and those bits as f16 are 2^-24 of that. Conversions
 // from integers take four times as long on some GPUs.
 const KV_ZERO: f32 = 128.0 / INT8_IN_F16;
 const INT8_IN_F16: f32 = 16777216.0;

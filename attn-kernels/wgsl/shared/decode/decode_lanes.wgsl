@@ -1,16 +1,16 @@
-// What the forms of paged_decode without matrices share: queries in workgroup memory, and what a lane has of the softmax.
+// Shared by the forms of paged_decode without matrices: queries in workgroup memory, and a lane's part of the softmax.
 const_assert CHUNKS % CHUNKS_AHEAD == 0u;
 
 // Heads side by side.
 var<workgroup> q_tile: array<vec4<f32>, HEAD_DIM * GROUP / 4u>;
-// What keys of codes bring by being read as 128 more.
+// Sum that keys of codes add by being read as 128 more.
 var<workgroup> q_zero: array<f32, 4>;
 
 // State of each head over the keys so far: the largest logit that the lane knows of, its sum of exponentials, and eight
 // dimensions of its weighted values.
 struct State { top: vec4<f32>, sum: vec4<f32>, low: array<vec4<f32>, GROUP>, high: array<vec4<f32>, GROUP> }
 
-// Where a key is: its block and head, and its offset in it.
+// Place of a key: its block and head, and its offset in it.
 struct Place { block: u32, offset: u32 }
 
 // Every lane of the workgroup calls it.

@@ -1,4 +1,4 @@
-// What all forms of paged_decode share: parameters and bindings, and which keys and heads are a workgroup's.
+// Shared by all forms of paged_decode: parameters and bindings, and the keys and heads of a workgroup.
 struct PagedDecodeParams {
     num_heads: u32,
     num_kv_heads: u32,
@@ -36,7 +36,7 @@ struct Part {
     end: u32,
 }
 
-// Where a workgroup's results go.
+// Place of a workgroup's results.
 struct Destination {
     stored: u32, // heads of the group before this one are another workgroup's
     stat: u32, // entry of the first head's partition in stats
@@ -99,7 +99,7 @@ fn store_nothing(dest: Destination, lane: u32) {
     }
 }
 
-// Where the weighted values of head `g` of the group begin.
+// First of the weighted values of head `g` of the group.
 fn row_of(dest: Destination, g: u32) -> u32 {
     return select(dest.stat + g * params.max_partitions, dest.out + g, params.reduced == 0u) * HEAD_DIM;
 }

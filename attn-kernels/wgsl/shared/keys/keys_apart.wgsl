@@ -11,7 +11,7 @@ fn keys_read(lane: u32, begin: u32, end: u32) -> vec2<u32> {
     return clamp(keys_of(lane), vec2(begin), vec2(end - 1u));
 }
 
-// Where their chunks begin.
+// First of their chunks.
 alias KeysAt = vec2<u32>;
 
 fn keys_at(first: u32, second: u32) -> KeysAt {

@@ -12,7 +12,7 @@ fn keys_read(lane: u32, begin: u32, end: u32) -> vec2<u32> {
     return keys_of(clamp(lane, begin / 2u, (end - 1u) / 2u));
 }
 
-// Where their chunks begin, in pairs.
+// First of their chunks, in pairs.
 alias KeysAt = u32;
 
 fn keys_at(first: u32, second: u32) -> KeysAt {

@@ -1,4 +1,4 @@
-// Where the keys of a step are: those that follow one another share blocks. See places_tokens for the choice.
+// Places of the keys of a step: those that follow one another share blocks. See places_tokens for the choice.
 const PLACES: u32 = (TILE + BLOCK_SIZE - 1u) / BLOCK_SIZE;
 
 // Puts the places of the step from key `first` on at `to`.

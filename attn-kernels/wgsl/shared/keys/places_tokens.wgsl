@@ -1,4 +1,4 @@
-// Where the keys of a step are, each by itself: for lists of single tokens. Stands in for places_blocks.
+// Places of the keys of a step, each by itself: for lists of single tokens. Stands in for places_blocks.
 const PLACES: u32 = TILE;
 
 // Puts the places of the step from key `first` on at `to`.

@@ -1,11 +1,11 @@
-// What latent_fp8 and latent_int8 have in common.
+// Codes of latents as latent_fp8 and latent_int8 both read them.
 #import latent_halves
 alias latent_stored = vec2<u32>;
 
 // Units of a slot: words, and the scales.
 const SLOT: u32 = WORDS + 1u;
 
-// Where the scales of the slot that holds unit `at` are.
+// Place of the scales of the slot that holds unit `at`.
 fn latent_scales(at: u32) -> u32 {
     return at / SLOT * SLOT + WORDS;
 }

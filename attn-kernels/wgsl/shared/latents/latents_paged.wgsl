@@ -15,7 +15,7 @@ fn latents_end(row: vec4<u32>, index: u32) -> u32 {
     return context_end(context_of(params.first_list + index), row.y);
 }
 
-// Where the latent of key `key` is.
+// Place of the latent of key `key`.
 fn latent_slot(row: vec4<u32>, index: u32, key: u32) -> u32 {
     let position = context_position(context_of(params.first_list + index), key);
     return tables[row.z + position / BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE;

@@ -5,7 +5,7 @@ struct KeySpan { first: Chunk, second: Chunk }
 
 @group(0) @binding(2) var<storage, read> k_cache: array<Chunk>;
 
-// Where the key at `offset` in its block starts.
+// First word of the key at `offset` in its block.
 fn key_at(block: u32, offset: u32) -> u32 {
     return block * SPANS * 2u * BLOCK_SIZE + offset;
 }
@@ -24,7 +24,7 @@ fn staged(x: vec4<f32>) -> vec4<f32> {
     return x;
 }
 
-// What one of a key's halves stands for.
+// Value of one of a key's halves.
 const K_UNIT: f32 = 1.0;
 
 fn key_scale(block: u32, offset: u32) -> f32 {

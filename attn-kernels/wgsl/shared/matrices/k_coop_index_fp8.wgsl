@@ -5,10 +5,10 @@
 alias KeySpan = vec4<u32>;
 
 const PAGE: u32 = BLOCK_SIZE * (HEAD_DIM + 4u) / 16u;
-// What one of a key's halves stands for.
+// Value of one of a key's halves.
 const K_UNIT: f32 = 256.0;
 
-// Where the key at `offset` in its page starts.
+// First word of the key at `offset` in its page.
 fn key_at(block: u32, offset: u32) -> u32 {
     return block * PAGE + offset * SPANS;
 }

@@ -1,4 +1,4 @@
-// How paged_decode_coop stages codes of eight bits, in orders in which lanes side by side store to different banks: of keys
+// Staging of codes of eight bits for paged_decode_coop, in orders in which lanes side by side store to different banks: of keys
 // first the even ones, then the odd; of values the first halves of all sixteens of dimensions, then the second; and of four
 // dimensions the first and third, then the second and fourth, as one mask takes them.
 

@@ -33,7 +33,7 @@ fn key_of(column: u32) -> u32 {
     return column;
 }
 
-// Which four dimensions are at columns 4 * n and on of the weighted sums.
+// The four dimensions at columns 4 * n and on of the weighted sums.
 fn quad_of(n: u32) -> u32 {
     return n;
 }
@@ -43,7 +43,7 @@ fn staged(x: vec4<f32>) -> vec4<f32> {
     return x;
 }
 
-// What scores of columns 4 * quad and on are multiplied by, and values of the lane's loads.
+// Factors of scores of columns 4 * quad and on, and of values of the lane's loads.
 fn key_factors(quad: u32, block_head: u32, offset: u32) -> vec4<f32> {
     return vec4(1.0);
 }
@@ -52,7 +52,7 @@ fn value_factors(lane: u32, block_head: u32, offset: u32) -> array<f32, LOADS> {
     return array<f32, LOADS>();
 }
 
-// What a staged one stands for.
+// Value of a staged element.
 fn k_unit() -> f32 {
     return 1.0;
 }

@@ -1,4 +1,4 @@
-// What latent_coop_fp8 and latent_coop_int8 have in common: slots of latent_codes.
+// Staging of codes of latents, for latent_coop_fp8 and latent_coop_int8: slots of latent_codes.
 struct latent_word { low: vec4<f16>, high: vec4<f16> }
 
 alias latent_stored = vec2<u32>;
@@ -7,7 +7,7 @@ const WORD: u32 = 8u;
 // Units of a slot: words, and the scales.
 const SLOT: u32 = WORDS + 1u;
 
-// Where the scales of the slot that holds unit `at` are.
+// Place of the scales of the slot that holds unit `at`.
 fn latent_scales(at: u32) -> u32 {
     return at / SLOT * SLOT + WORDS;
 }

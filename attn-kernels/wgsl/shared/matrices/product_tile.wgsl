@@ -16,7 +16,7 @@ fn stages_columns(lane: u32) -> bool {
     return lane < 2u * TILE;
 }
 
-// Which row or column, and which eight of the sixteen channels.
+// The row or column, and the eight of the sixteen channels.
 fn staged(lane: u32) -> vec2<u32> {
     return vec2(lane % TILE, lane / TILE % 2u);
 }

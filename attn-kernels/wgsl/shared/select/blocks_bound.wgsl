@@ -6,8 +6,8 @@
 const LANES: u32 = 8u;
 // Chunks of channels in flight a lane, of minima and of maxima.
 const AHEAD: u32 = select(2u, 1u, CHUNKS <= LANES);
-// What f32 may lose of a sum of terms, relative to their sizes: 160 roundings, some 130 of which a lane of attention needs for
-// 512 channels.
+// Rounding error of a sum of terms in f32, relative to their sizes: 160 roundings, some 130 of which a lane of attention
+// needs for 512 channels.
 const TERM_ERROR: f32 = 1e-5;
 
 var<workgroup> q_tile: array<vec4<f32>, HEADS * CHUNKS * 2u>;

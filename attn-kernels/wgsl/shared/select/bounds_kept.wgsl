@@ -3,7 +3,7 @@
 
 const KEEPS_BOUNDS: bool = true;
 
-// What is no number, or more than f32 holds, bounds nothing.
+// A value that is no number, or more than f32 holds, bounds nothing.
 fn keep_bound(at: u32, bound: f32, slack: f32) {
     bounds[at] = select(vec2(-LOWEST), vec2(bound, slack), vec2(bound, slack) < vec2(-LOWEST));
 }

@@ -5,7 +5,7 @@ fn vector_chunk(slot: u32, head: u32, chunk: u32) -> KeyChunk {
     return key_chunk(slot / BLOCK_SIZE * params.num_kv_heads + head, chunk, slot % BLOCK_SIZE);
 }
 
-// Which code an entry of the dispatch makes.
+// The code that an entry of the dispatch makes.
 fn code_of(index: u32, slot: u32, head: u32) -> u32 {
     return (slot / BLOCK_SIZE * params.num_kv_heads + head) * BLOCK_SIZE + slot % BLOCK_SIZE;
 }

@@ -4,10 +4,10 @@ const DIGITS: u32 = 3u;
 const BINS: u32 = 2048u;
 const BINS_A_LANE: u32 = BINS / WG;
 
-// What is known of the k-th largest key: its digits so far, and how many of the keys with those are among the k.
+// Digits of the k-th largest key so far, and the number of keys with those digits that are among the k.
 struct Cut { key: u32, left: u32 }
 
-// How often each value of a digit occurs.
+// Number of keys with each value of a digit.
 var<workgroup> bins: array<atomic<u32>, BINS>;
 var<workgroup> found: Cut;
 

@@ -1,4 +1,4 @@
-// What latent_write_fp8 and latent_write_int8 have in common: codes of a slot, and the scale of each of its two parts.
+// Writes of codes, for latent_write_fp8 and latent_write_int8: codes of a slot, and the scale of each of its two parts.
 @group(0) @binding(3) var<storage, read_write> latents: array<vec2<u32>>;
 
 const PART_SCALES: bool = true;

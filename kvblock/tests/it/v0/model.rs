@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kvblock::v0::{
-    AllocStatus, BlockSpaceConfig, BlockSpaceError, BlockSpaceManager, CopyList, Device, FinishReason,
-    Preemption, RequestId, SeqState, Sequence, SequenceGroup, preempt,
+    AllocStatus, BlockSpaceConfig, BlockSpaceError, BlockSpaceManager, CopyList, Device, Ending, Preemption,
+    RequestId, SeqState, Sequence, SequenceGroup, preempt,
 };
 use kvblock::{BlockId, BlockSize, SeqId};
 use proptest::prelude::*;
@@ -303,7 +303,7 @@ impl Machine {
         let id = group.sequences()[at].id();
         let sequence = group.get_mut(id).unwrap();
         if !sequence.state().is_finished() {
-            sequence.set_state(SeqState::Finished(FinishReason::Stopped)).unwrap();
+            sequence.set_state(SeqState::Finished(Ending::Stopped)).unwrap();
         }
         self.space.free(id);
         self.space.free(id);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use kvblock::v0::{
-    BlockSpaceConfig, BlockSpaceManager, Device, FinishReason, GroupQueues, RequestId, SeqState, Sequence,
+    BlockSpaceConfig, BlockSpaceManager, Device, Ending, GroupQueues, RequestId, SeqState, Sequence,
     SequenceGroup, StepOps,
 };
 use kvblock::{BlockSize, SeqId};
@@ -126,7 +126,7 @@ impl Engine {
             // Samples end at different lengths, so that groups shrink to one sequence while they run.
             let output_len = load.output_len + u32::try_from(id.get() % 3).unwrap();
             if sequence.num_tokens() - sequence.prompt_len() >= output_len {
-                sequence.set_state(SeqState::Finished(FinishReason::LengthCapped)).unwrap();
+                sequence.set_state(SeqState::Finished(Ending::LengthCapped)).unwrap();
             }
         }
     }
@@ -182,7 +182,7 @@ proptest! {
             let window = config.sliding_window.map_or(u32::MAX, |w| block_size.blocks_for(w));
             let blocks = block_size.blocks_for(load.prompt_len + load.output_len + 2).min(window) + 1;
             let fits = u64::from(blocks) * load.samples + reserve <= u64::from(gpu);
-            let ignored = SeqState::Finished(FinishReason::Ignored);
+            let ignored = SeqState::Finished(Ending::Failed);
             let ignored = group.in_state(ignored).next().is_some();
             prop_assert!(!(fits && ignored), "{:?} fits and was ignored", group.id());
         }

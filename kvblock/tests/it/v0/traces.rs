@@ -4,8 +4,8 @@ use core::fmt::Write;
 
 use insta::assert_snapshot;
 use kvblock::v0::{
-    BlockMove, BlockSpaceConfig, BlockSpaceManager, Device, FinishReason, GroupQueues, PreemptionMode,
-    SeqState, Sequence, SequenceGroup, StepOps,
+    BlockMove, BlockSpaceConfig, BlockSpaceManager, Device, Ending, GroupQueues, PreemptionMode, SeqState,
+    Sequence, SequenceGroup, StepOps,
 };
 use kvblock::{BlockId, SeqId};
 
@@ -194,7 +194,7 @@ fn latest_arrival_gives_way_and_swapped_groups_return_first() {
                 let sequence = g.get_mut(seq).unwrap();
                 sequence.append_token(0);
                 if sequence.num_tokens() - sequence.prompt_len() == output_len {
-                    let reason = FinishReason::LengthCapped;
+                    let reason = Ending::LengthCapped;
                     sequence.set_state(SeqState::Finished(reason)).unwrap();
                 }
             }

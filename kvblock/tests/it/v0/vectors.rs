@@ -1,8 +1,8 @@
 //! The edge cases, each with the numbers worked out by hand.
 
 use kvblock::v0::{
-    AllocStatus, BlockMove, BlockSpaceConfig, BlockSpaceError, BlockSpaceManager, Device, FinishReason,
-    Preemption, PreemptionMode, RequestId, SeqState, Sequence, SequenceGroup, preempt,
+    AllocStatus, BlockMove, BlockSpaceConfig, BlockSpaceError, BlockSpaceManager, Device, Ending, Preemption,
+    PreemptionMode, RequestId, SeqState, Sequence, SequenceGroup, preempt,
 };
 use kvblock::{BlockId, BlockSize, SeqId, SlotId, TokenIdx};
 
@@ -225,7 +225,7 @@ fn one_unfinished_sequence_is_recomputed_more_are_swapped() {
     assert_eq!(PreemptionMode::of(&g), PreemptionMode::Swap);
 
     space.free(q(2));
-    g.get_mut(q(2)).unwrap().set_state(SeqState::Finished(FinishReason::Stopped)).unwrap();
+    g.get_mut(q(2)).unwrap().set_state(SeqState::Finished(Ending::Stopped)).unwrap();
     append(&mut space, &mut g, q(1));
     assert_eq!(preempt(&mut space, &mut g), Ok(Preemption::Recompute));
     assert_eq!(g.get(q(1)).unwrap().state(), SeqState::Waiting);

@@ -60,7 +60,7 @@ fn temperature(config: &Fields) -> Result<Option<Temperature>, ConfigError> {
     Ok(Some(Temperature { floor_scale, attn_scale, first: 1, all_layers: false }))
 }
 
-/// Which layers rotate queries and keys.
+/// Whether each layer rotates queries and keys.
 fn rotary(config: &Fields, num_layers: u32) -> Result<Vec<bool>, ConfigError> {
     let flags = list(config, "no_rope_layers")?;
     if flags.is_empty() {

@@ -10,7 +10,7 @@ use attn_kernels::launch::PrefixPass;
 use super::LoadContext;
 use super::rows::HeadRows;
 use super::streamed::Merge;
-use super::tiles::{Forms, HeadKernels, Tiles, mask};
+use super::tiles::{Forms, HeadKernels, Tiles};
 use crate::decoder::keys::Keys;
 use crate::decoder::ops::{Ctx, Runs};
 use crate::decoder::portions::attend_rows;
@@ -60,7 +60,7 @@ impl Heads {
         let (shape, forms) = (kv.shape(), Forms::new(gpu, config, options, kv.shape()));
         let kernels = |kind: &Kind| HeadKernels::new(gpu, shape, config.num_heads, forms, kind);
         let logit = if config.score_softcap.is_some() { Logit::Softcap } else { Logit::Plain };
-        let of_view = |reach| Kind { mask: mask(reach), sinks: config.sinks, logit, ..Kind::default() };
+        let of_view = |reach| Kind { mask: reach, sinks: config.sinks, logit, ..Kind::default() };
         let sparse = options.sparse.as_ref();
         Ok(Self {
             layers: Arc::clone(layers),

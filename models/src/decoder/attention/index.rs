@@ -12,9 +12,9 @@ use attn_kernels::launch::{TopK, TopKLimits};
 use attn_kernels::rows::{KeyRow, TopRow};
 
 use crate::cast::u32_of;
-use crate::decoder::DecoderOptions;
 use crate::decoder::buffers::GrowBuf;
 use crate::decoder::ops::{Ctx, Rotation};
+use crate::decoder::options::DecoderOptions;
 use crate::kernel::index_write::{self, IndexWriteBuffers, IndexWriteParams};
 use crate::kernel::rope;
 use crate::matrix::{Matrix, SLACK};

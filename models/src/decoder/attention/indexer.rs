@@ -7,9 +7,9 @@ use attn_kernels::kernel::{KvDtype, KvShape};
 use attn_kernels::rows::{DecodeRow, KeyRow};
 
 use super::index::{Choice, IndexOf, IndexQueries, IndexScorer};
-use crate::decoder::DecoderOptions;
 use crate::decoder::inputs::Plan;
 use crate::decoder::ops::{Ctx, Runs};
+use crate::decoder::options::DecoderOptions;
 use crate::kernel::norm_heads;
 use crate::kernel::norm_heads::NormHeadsBuffers;
 use crate::matrix::{Matrix, SLACK};

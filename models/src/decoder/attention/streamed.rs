@@ -8,9 +8,9 @@ use attn_kernels::kernel::paged_prefill::PagedPrefillParams;
 
 use super::tiles::Tiles;
 use crate::cast::u32_of;
-use crate::decoder::DecoderOptions;
 use crate::decoder::keys::{Fetch, Group, Loaded, Stream};
 use crate::decoder::ops::Ctx;
+use crate::decoder::options::DecoderOptions;
 use crate::{DecoderConfig, ModelError};
 
 /// Merges a chunk's output into that of the chunks before, for the kernel with cooperative matrices, which begins anew with

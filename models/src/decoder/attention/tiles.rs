@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use attn_kernels::gpu::{Bind, Buf, Gpu, Pipeline};
 use attn_kernels::kernel::apply_sinks::{self, ApplySinksBuffers, ApplySinksParams};
-use attn_kernels::kernel::attention::{self, Mask};
+use attn_kernels::kernel::attention;
 use attn_kernels::kernel::mass_bound;
 use attn_kernels::kernel::paged_decode::{self, Lanes};
 use attn_kernels::kernel::paged_prefill::{self, KeyLoads, PagedPrefillBuffers, PagedPrefillParams, Tile};
@@ -14,12 +14,12 @@ use attn_kernels::kernel::{KvShape, paged_prefill_coop, paged_reduce};
 use super::heads::Heads;
 use super::rows::HeadRows;
 use crate::cast::u32_of;
-use crate::decoder::DecoderOptions;
 use crate::decoder::keys::{Keys, Needed, SlotRoom};
 use crate::decoder::ops::Ctx;
+use crate::decoder::options::DecoderOptions;
 use crate::decoder::sparse::Selected;
 use crate::matrix::broadcasts;
-use crate::{DecoderConfig, ModelError, Reach};
+use crate::{DecoderConfig, ModelError};
 
 /// Forms in which kernels attend.
 #[derive(Clone, Copy, Debug)]
@@ -192,7 +192,7 @@ impl Tiles<'_> {
             scale: c.scale,
             softcap: c.score_softcap.unwrap_or_default(),
             list_stride: self.rows.list_stride(),
-            window: mask(c.layers[self.rows.layer].reach).window(),
+            window: c.layers[self.rows.layer].reach.tokens(),
             ..PagedPrefillParams::default()
         }
     }
@@ -246,14 +246,5 @@ impl Tiles<'_> {
             let grid = apply_sinks::grid(c.num_heads, c.head_dim, rows);
             ctx.pass.dispatch(&self.heads.apply_sinks, &params, buffers, grid);
         }
-    }
-}
-
-/// The mask of a reach.
-pub(super) fn mask(reach: Reach) -> Mask {
-    match reach {
-        Reach::Full => Mask::Causal,
-        Reach::Window(window) => Mask::Window(window),
-        Reach::Chunk(chunk) => Mask::Chunk(chunk),
     }
 }

@@ -1,10 +1,10 @@
 //! Caches of compressed attention (DeepSeek V4): a window of tokens, entries, index keys, and the states that entries are
 //! made of.
 
-use kvblock::{AttentionKind, BlockSize, KvCacheSpec};
+use kvblock::{AttentionKind, BlockSize, KvCacheSpec, KvDtype};
 use smallvec::SmallVec;
 
-use super::{CachePart, KvOptions, dtype};
+use super::{CachePart, KvOptions};
 use crate::{CompressedConfig, Compressor, DecoderConfig, Reach};
 
 /// Tokens a block of the caches of one model, so that pages are of few sizes: entries of the smallest ratio and tokens of
@@ -30,8 +30,8 @@ impl Blocks {
         };
         // A state of two windows takes four vectors of f32: tokens of the window that it is as large as.
         let dim = config.indexer.map_or(0, |indexer| indexer.head_dim).max(config.head_dim);
-        let token = config.head_dim * dtype(options.dtype).bytes();
-        let state = (4 * dim * kvblock::KvDtype::F32.bytes()).div_ceil(token);
+        let token = config.head_dim * options.dtype.bytes();
+        let state = (4 * dim * KvDtype::F32.bytes()).div_ceil(token);
         let ratios = compressed.compressors.iter().flatten().map(|compressor| compressor.ratio);
         let entries = ratios.fold(wanted.max(state) * least, least_common_multiple);
         let window = entries / least;
@@ -47,7 +47,7 @@ pub(super) fn parts(
     options: &KvOptions,
 ) -> SmallVec<[(CachePart, KvCacheSpec); 2]> {
     let blocks = Blocks::new(config, compressed, options);
-    let element = dtype(options.dtype);
+    let element = options.dtype;
     let kind = |tokens| match options.recycle {
         true => AttentionKind::SlidingWindow { window: tokens },
         // A window that no context outgrows: states and tokens keep their pages, and none is given back.
@@ -59,9 +59,9 @@ pub(super) fn parts(
         KvCacheSpec::latent(AttentionKind::FULL, size(blocks.entries), bytes, element, ratio)
     };
     let state = |dim: u32, compressor: &Compressor| {
-        let bytes = 2 * compressor.windows() * dim * kvblock::KvDtype::F32.bytes();
+        let bytes = 2 * compressor.windows() * dim * KvDtype::F32.bytes();
         let block = size(blocks.states * 2 / compressor.windows());
-        KvCacheSpec::latent(kind(compressor.reach()), block, bytes, kvblock::KvDtype::F32, 1)
+        KvCacheSpec::latent(kind(compressor.reach()), block, bytes, KvDtype::F32, 1)
     };
     let Reach::Window(window) = config.layers[layer].reach else {
         panic!("layer {layer} has compressed attention and no window")

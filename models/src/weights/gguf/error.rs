@@ -47,7 +47,7 @@ pub enum GgufError {
     /// A text is over its cap.
     #[error("{what} is {len} bytes long, the limit is {limit}")]
     TooLong {
-        /// Which text.
+        /// The text.
         what: &'static str,
         /// Its length in bytes.
         len: u64,
@@ -57,7 +57,7 @@ pub enum GgufError {
     /// Text is not UTF-8.
     #[error("{what} at offset {at} is not UTF-8")]
     Utf8 {
-        /// Which text.
+        /// The text.
         what: &'static str,
         /// Its offset in bytes.
         at: usize,

@@ -110,7 +110,7 @@ impl RandomSpec {
                 let layers = value.parse().map_err(|_| wrong("a whole number"))?;
                 let most = self.config.num_layers;
                 if !(1..=most).contains(&layers) {
-                    return Err(RandomError::Layers { layers, most, shape: self.shape.clone() });
+                    return Err(RandomError::Layers { layers, max: most, shape: self.shape.clone() });
                 }
                 self.config.shorten(layers);
                 self.layers = Some(layers);
@@ -200,12 +200,12 @@ pub enum RandomError {
         rule: &'static str,
     },
     /// More layers than the shape has, or none.
-    #[error("layers={layers}: {shape} has 1 to {most}")]
+    #[error("layers={layers}: {shape} has 1 to {max}")]
     Layers {
         /// The value as given.
         layers: u32,
         /// Layers of the shape.
-        most: u32,
+        max: u32,
         /// The shape.
         shape: String,
     },

@@ -1,4 +1,4 @@
-// What matmuls over codes of 8 bits share: parameters, bindings, and the worth of a block.
+// Shared by matmuls over codes of 8 bits: parameters, bindings, and the value of a block.
 struct MatmulInt8Params {
     rows: u32,
     cols: u32, // of one part

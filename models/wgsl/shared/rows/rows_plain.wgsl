@@ -13,12 +13,12 @@ fn all_cols() -> u32 {
     return params.cols * PARTS;
 }
 
-// Where row r of the workgroup begins in x, in f32; a row past the last is the last.
+// First element of row r of the workgroup in x, in f32; a row past the last is the last.
 fn x_row(place: Place, r: u32) -> u32 {
     return min(place.first + r, place.end - 1u) * params.x_stride * 4u;
 }
 
-// Where its results go.
+// Place of its results.
 fn y_row(place: Place, r: u32) -> u32 {
     return (place.first + r) * params.y_stride;
 }

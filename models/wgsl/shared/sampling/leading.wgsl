@@ -4,7 +4,7 @@
 // Tokens with keys above `edge`, and of those with that key the ids below `below`.
 struct Leading { edge: u32, below: u32 }
 
-// What is counted: maxima of blocks, keys of tokens, or ids of the tokens with one key, from the lowest id on.
+// Candidates that are counted: maxima of blocks, keys of tokens, or ids of the tokens with one key, from the lowest id on.
 const OF_MAXIMA: u32 = 0u;
 const OF_TOKENS: u32 = 1u;
 const OF_IDS: u32 = 2u;

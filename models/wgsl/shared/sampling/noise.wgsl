@@ -1,4 +1,4 @@
-// How a row is drawn, and its noise: Gumbel noise hashed from (seed, position, token), so that the largest sum of a scaled
+// Draw of a row, and its noise: Gumbel noise hashed from (seed, position, token), so that the largest sum of a scaled
 // logit and its noise is a draw from their softmax, whatever else is drawn.
 
 struct Spec {

@@ -26,12 +26,12 @@ fn codes(b: Block, i: u32) -> u32 {
     return n.x | (n.y << 8u) | (n.z << 16u) | (n.w << 24u);
 }
 
-// What a code of half `half` of the block is worth.
+// Scale of the codes of half `half` of the block.
 fn scale(b: Block, half: u32) -> f32 {
     return unpack2x16float(b.factor).x * unpack2x16float(b.d).x;
 }
 
-// What is added to every weight.
+// Addend of every weight.
 fn offset(b: Block) -> f32 {
     return 0.0;
 }

@@ -24,12 +24,12 @@ fn codes(b: Block, i: u32) -> u32 {
     return (0x80808080u + (size & ~negative) - (size & negative)) ^ 0x80808080u;
 }
 
-// What a code of half `half` of the block is worth.
+// Scale of the codes of half `half` of the block.
 fn scale(b: Block, half: u32) -> f32 {
     return 0.5 * b.d;
 }
 
-// What is added to every weight.
+// Addend of every weight.
 fn offset(b: Block) -> f32 {
     return 0.0;
 }

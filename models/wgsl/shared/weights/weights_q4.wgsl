@@ -12,12 +12,12 @@ fn load_block(block: u32, col: u32, cols: u32, blocks: u32) -> Block {
     return Block(wq[at], ws[at]);
 }
 
-// What a code of half `half` of the block is worth.
+// Scale of the codes of half `half` of the block.
 fn scale(b: Block, half: u32) -> f32 {
     return unpack2x16float(b.dm).x;
 }
 
-// What is added to every weight.
+// Addend of every weight.
 fn offset(b: Block) -> f32 {
     return unpack2x16float(b.dm).y;
 }

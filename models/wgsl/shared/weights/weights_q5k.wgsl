@@ -19,12 +19,12 @@ fn codes(b: Block, i: u32) -> u32 {
     return low | (((b.fifth >> i) & 0x01010101u) << 4u);
 }
 
-// What a code of half `half` of the block is worth.
+// Scale of the codes of half `half` of the block.
 fn scale(b: Block, half: u32) -> f32 {
     return unpack2x16float(b.d).x * f32(b.scales & 255u);
 }
 
-// What is added to every weight.
+// Addend of every weight.
 fn offset(b: Block) -> f32 {
     return -unpack2x16float(b.d).y * f32((b.scales >> 8u) & 255u);
 }

@@ -23,12 +23,12 @@ fn codes(b: Block, i: u32) -> u32 {
     return turned | (sign << 1u) | (sign << 2u);
 }
 
-// What a code of half `half` of the block is worth.
+// Scale of the codes of half `half` of the block.
 fn scale(b: Block, half: u32) -> f32 {
     return unpack2x16float(b.d).x * f32(i32(b.scales << (24u - 8u * half)) >> 24u);
 }
 
-// What is added to every weight.
+// Addend of every weight.
 fn offset(b: Block) -> f32 {
     return 0.0;
 }

@@ -16,12 +16,12 @@ fn codes(b: Block, i: u32) -> u32 {
     return select(b.low[i % 4u], b.high[i % 4u], i >= 4u);
 }
 
-// What a code of half `half` of the block is worth.
+// Scale of the codes of half `half` of the block.
 fn scale(b: Block, half: u32) -> f32 {
     return unpack2x16float(b.d).x;
 }
 
-// What is added to every weight.
+// Addend of every weight.
 fn offset(b: Block) -> f32 {
     return 0.0;
 }

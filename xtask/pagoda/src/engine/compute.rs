@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use kvblock::{BlockId, SeqId};
 use models::batch::{Phase, Sample, Slice, StepOutput};
-use scheduler::{Scheduler, SliceKind, StepPlan};
+use scheduler::{Scheduler, StepPlan};
 
 use super::Engine;
 use crate::error::Error;
@@ -32,10 +32,7 @@ impl Engine {
                 tokens: scheduler.slice_tokens(slice),
                 first: slice.start,
                 tables,
-                phase: match slice.kind {
-                    SliceKind::Prefill => Phase::Prefill,
-                    SliceKind::Decode => Phase::Decode,
-                },
+                phase: slice.phase,
                 access: scheduler.access_history().counts(slice.seq),
                 targets: &scheduler.tokens(slice.seq)[targets.start as usize..targets.end as usize],
                 log_probs: live.prompt_log_probs,
@@ -70,7 +67,7 @@ impl Engine {
 
     /// Adds what a step reports to the counters.
     fn count(&mut self, plan: &StepPlan, output: &mut StepOutput) {
-        let prefills = plan.slices.iter().filter(|slice| slice.kind == SliceKind::Prefill);
+        let prefills = plan.slices.iter().filter(|slice| slice.phase == Phase::Prefill);
         let (prefilled, drawn) =
             (prefills.map(|slice| u64::from(slice.len)).sum(), plan.sample_rows.len() as u64);
         self.totals.steps += 1;
@@ -99,7 +96,7 @@ impl Engine {
         let Some(tiers) = &mut self.tiers else { return Ok(Vec::new()) };
         let failed = tiers.arrive(&mut self.scheduler, &mut self.decoder)?;
         tiers.look_ahead(&mut self.scheduler);
-        Ok(failed.into_iter().flat_map(|seq| self.end(seq, scheduler::FinishReason::Failed)).collect())
+        Ok(failed.into_iter().flat_map(|seq| self.end(seq, scheduler::Ending::Failed)).collect())
     }
 
     /// Saves the blocks that a step filled, but for those of some sequences.

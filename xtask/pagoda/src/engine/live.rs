@@ -164,13 +164,13 @@ impl Engine {
             output.pop();
         }
         let reason = live.reason.unwrap_or_else(|| match done.reason {
-            scheduler::FinishReason::Stopped => match output.last() {
+            scheduler::Ending::Stopped => match output.last() {
                 Some(id) if !self.decoder.config().eos_ids.contains(id) => FinishReason::StopToken(*id),
                 _ => FinishReason::EndOfSequence,
             },
-            scheduler::FinishReason::LengthCapped => FinishReason::Length,
-            scheduler::FinishReason::Aborted => FinishReason::Cancelled,
-            scheduler::FinishReason::Failed => FinishReason::Failed,
+            scheduler::Ending::LengthCapped => FinishReason::Length,
+            scheduler::Ending::Aborted => FinishReason::Cancelled,
+            scheduler::Ending::Failed => FinishReason::Failed,
         });
         self.totals.count(&reason);
         let text = live.text.map_or_else(String::new, |text| text.finish().unwrap_or_default());

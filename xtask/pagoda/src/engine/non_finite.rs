@@ -6,7 +6,7 @@ use kvblock::{BlockHash, SeqId};
 use models::batch::StepOutput;
 use models::kernel::sample::NOT_FINITE;
 use models::sampling::LogProbs;
-use scheduler::{FinishReason as End, StepPlan};
+use scheduler::{Ending, StepPlan};
 
 use super::Engine;
 use crate::Note;
@@ -65,6 +65,6 @@ impl Engine {
         let failed = self.scheduler.fail_step(plan);
         failed.into_iter().for_each(|done| drop(self.retire(done)));
         let rest: Vec<SeqId> = self.live.keys().copied().collect();
-        rest.into_iter().for_each(|seq| drop(self.end(seq, End::Aborted)));
+        rest.into_iter().for_each(|seq| drop(self.end(seq, Ending::Aborted)));
     }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use kvblock::{BlockId, SeqId};
 use models::{Attended, Decoder};
-use scheduler::{Phase, Scheduler};
+use scheduler::{Scheduler, Status};
 
 use super::Engine;
 use crate::Notes;
@@ -77,12 +77,12 @@ impl Engine {
         SequenceView {
             seq,
             sample: live.sample,
-            activity: match scheduler.phase(seq) {
-                None | Some(Phase::Waiting) => Activity::Waiting,
-                Some(Phase::WaitingForRemoteKv) => Activity::Loading,
-                Some(Phase::Preempted) => Activity::Preempted,
-                Some(Phase::Running) if scheduler.is_prefill(seq) => Activity::Prefill,
-                Some(Phase::Running) => Activity::Decode,
+            activity: match scheduler.status(seq) {
+                None | Some(Status::Waiting) => Activity::Waiting,
+                Some(Status::WaitingForRemoteKv) => Activity::Loading,
+                Some(Status::Preempted) => Activity::Preempted,
+                Some(Status::Running) if scheduler.is_prefill(seq) => Activity::Prefill,
+                Some(Status::Running) => Activity::Decode,
             },
             prompt_tokens: live.prompt_tokens,
             tokens: u32::try_from(scheduler.tokens(seq).len()).unwrap_or(u32::MAX),

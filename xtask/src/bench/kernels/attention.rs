@@ -80,7 +80,7 @@ impl Cache {
         }
         let mut table: Vec<u32> = (0..blocks).collect();
         table.shuffle(&mut StdRng::seed_from_u64(1));
-        let elements = table.len() * shape.block_bytes() / shape.dtype.bytes();
+        let elements = table.len() * shape.block_bytes() / shape.dtype.bytes() as usize;
         Ok(Self {
             k: random(gpu, shape.dtype, elements, 1)?,
             v: random(gpu, shape.dtype, elements, 2)?,

@@ -148,7 +148,7 @@ impl Ceiling {
 
 /// A buffer of random numbers, so many elements of `dtype`.
 pub(super) fn random(gpu: &Gpu, dtype: KvDtype, elements: usize, seed: u32) -> Result<Buf<u32>> {
-    let words = elements * dtype.bytes() / 4;
+    let words = elements * dtype.bytes() as usize / 4;
     let buf = gpu.buffer("random", words)?;
     let kind = match dtype {
         KvDtype::F32 => 0,

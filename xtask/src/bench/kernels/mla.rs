@@ -53,7 +53,7 @@ impl Step {
         let blocks = context.div_ceil(SHAPE.block_size);
         let mut tables: Vec<u32> = (0..batch * blocks).collect();
         tables.shuffle(&mut StdRng::seed_from_u64(1));
-        let elements = tables.len() * SHAPE.block_bytes() / SHAPE.dtype.bytes();
+        let elements = tables.len() * SHAPE.block_bytes() / SHAPE.dtype.bytes() as usize;
         let rows: Vec<[u32; 4]> = (0..batch).map(|row| [row, context, row * blocks, 0]).collect();
         Ok(Self {
             batch,
@@ -99,7 +99,7 @@ impl Step {
         let (variant, grid) = (kernel.variant(&attention), kernel.grid(self.batch, max_partitions));
         let work = Work::new("mla_decode", kernel.level().name(), name)
             .costs(
-                tokens * f64::from(SHAPE.width()) * SHAPE.dtype.bytes() as f64,
+                tokens * f64::from(SHAPE.width()) * f64::from(SHAPE.dtype.bytes()),
                 tokens * f64::from(HEADS) * 2.0 * f64::from(SHAPE.width() + SHAPE.latent),
             )
             .dispatch(variant, &params, binds.into_iter().chain(listed()), grid);
@@ -194,7 +194,7 @@ fn two_caches(gpu: &Gpu, batch: u32, coop: bool) -> Result<Work> {
     let kernel = MlaKernel::new(&shape, HEADS, coop && gpu.runs_coop());
     let work = Work::new("mla_decode, two", kernel.level().name(), name)
         .costs(
-            tokens * f64::from(shape.width()) * shape.dtype.bytes() as f64,
+            tokens * f64::from(shape.width()) * f64::from(shape.dtype.bytes()),
             tokens * f64::from(HEADS) * 2.0 * f64::from(shape.width() + shape.latent),
         )
         .dispatch(kernel.variant_of_two(), &params, binds, kernel.grid(batch, scratch.max_partitions));
@@ -287,13 +287,13 @@ pub(super) fn decode(bench: &Bench, at: [u32; 2]) -> Result<Vec<Timed>> {
 pub(super) fn latent_write(gpu: &Gpu, rows: u32) -> Result<Work> {
     let width = SHAPE.width();
     let blocks = rows.div_ceil(SHAPE.block_size) as usize;
-    let latents = random(gpu, SHAPE.dtype, blocks * SHAPE.block_bytes() / SHAPE.dtype.bytes(), 1)?;
+    let latents = random(gpu, SHAPE.dtype, blocks * SHAPE.block_bytes() / SHAPE.dtype.bytes() as usize, 1)?;
     let kv = random(gpu, KvDtype::F32, (rows * width) as usize, 2)?;
     let slots: Vec<i32> = (0..rows).map(|row| (row * 7919 % rows).cast_signed()).collect();
     let slots = gpu.upload("slots", &slots)?;
     let params = LatentWriteParams { rows, row_stride: width, latent_start: 0, rope_start: SHAPE.latent };
     let binds: [Bound; 3] = [(&kv).into(), (&slots).into(), (&latents).into()];
-    let bytes = f64::from(rows) * f64::from(width) * (4.0 + SHAPE.dtype.bytes() as f64);
+    let bytes = f64::from(rows) * f64::from(width) * (4.0 + f64::from(SHAPE.dtype.bytes()));
     Ok(Work::new("latent_write", Level::Baseline.name(), format!("{rows} rows of {width}, f16"))
         .costs(bytes, 0.0)
         .dispatch(latent_write::variant(&SHAPE), &params, binds, latent_write::grid(&SHAPE, rows)))

@@ -44,7 +44,7 @@ pub(super) fn cache_write(gpu: &Gpu, heads: &Heads, rows: u32) -> Result<Work> {
         k_scale: 1.0,
         v_scale: 1.0,
     };
-    let bytes = f64::from(rows) * 2.0 * f64::from(width) * (4.0 + shape.dtype.bytes() as f64);
+    let bytes = f64::from(rows) * 2.0 * f64::from(width) * (4.0 + f64::from(shape.dtype.bytes()));
     let bindings = binds([(&kv).into(), (&slots).into(), (&cache.k).into(), (&cache.v).into()]);
     Ok(Work::new("cache_write", Level::Baseline.name(), format!("{rows} rows, {}", heads.name()))
         .costs(bytes, 0.0)

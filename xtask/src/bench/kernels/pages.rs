@@ -65,14 +65,14 @@ pub(super) fn fetch(gpu: &Gpu, heads: &Heads, pages: u32) -> Result<Work> {
     let words = |blocks: u32| blocks as usize * shape.block_bytes() / 4;
     let host = |seed| -> Result<Buf<u32>> {
         let host = gpu.host_buffer::<u32>("host", words(blocks))?;
-        let data = random(gpu, shape.dtype, host.len() * 4 / shape.dtype.bytes(), seed)?;
+        let data = random(gpu, shape.dtype, host.len() * 4 / shape.dtype.bytes() as usize, seed)?;
         let mut pass = Pass::new("host");
         pass.copy(&data, 0..data.len(), &host, 0);
         gpu.submit(pass)?.wait()?;
         Ok(host)
     };
     let (host_k, host_v) = (host(3)?, host(4)?);
-    let slots = |seed| random(gpu, shape.dtype, words(pages) * 4 / shape.dtype.bytes(), seed);
+    let slots = |seed| random(gpu, shape.dtype, words(pages) * 4 / shape.dtype.bytes() as usize, seed);
     let (k, v) = (slots(1)?, slots(2)?);
     let params = FetchPagesParams::new(shape, pages);
     let mut fetches = vec![0; residency::fetches_len(shape, pages)];

@@ -150,8 +150,8 @@ impl Structure {
         let mut cache = vec![f16::ZERO; table.len() * shape.block_elements()];
         let mut put = |token: usize, head: usize, key: &[f16]| {
             let block = table[token / page] as usize;
-            for (x, chunk) in key.chunks_exact(shape.dtype.x()).enumerate() {
-                let at = shape.k_index(block, head, token % page, x * shape.dtype.x());
+            for (x, chunk) in key.chunks_exact(shape.key_chunk()).enumerate() {
+                let at = shape.k_index(block, head, token % page, x * shape.key_chunk());
                 cache[at..at + chunk.len()].copy_from_slice(chunk);
             }
         };
