@@ -1,11 +1,15 @@
 //! A model, whatever its weights come from.
 
+mod memory;
+mod quantized;
+
 use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::Xxh3Default;
 
+pub use self::{memory::WeightMemory, quantized::Quantized};
 use crate::{
-    ChatError, ChatTemplate, ConfigError, DecoderConfig, Gguf, RandomSpec, RandomWeights, Safetensors,
+    ChatError, ChatTemplate, ConfigError, DecoderConfig, Dtype, Gguf, RandomSpec, RandomWeights, Safetensors,
     Tokenizer, TokenizerError, WeightError, WeightSource,
 };
 
@@ -18,6 +22,8 @@ pub enum Checkpoint {
     Hf(Safetensors),
     /// Random weights: there is no tokenizer and no chat template.
     Random(Box<RandomWeights>),
+    /// One of these, with matrices that are quantised when they are loaded.
+    Quantized(Box<Quantized>),
 }
 
 impl Checkpoint {
@@ -47,12 +53,28 @@ impl Checkpoint {
         Self::Random(Box::new(RandomWeights::new(spec)))
     }
 
+    /// The same checkpoint with matrices in blocks of `to`, which they are quantised to when they are loaded, by all processors.
+    /// `config` is its [configuration](Self::config).
+    ///
+    /// Matrices of f32, f16 and bf16 are; those that are quantised already, norms, biases, routers, indexers, what mixes residual
+    /// streams, and the projections from latents to heads stay as they are. As llama.cpp does, the output head, or an embedding
+    /// that is one too, gets `Q6_K` at least, and rows that are no whole blocks of 256 get `Q5_0` for `Q4_K`, `Q5_1` for `Q5_K`
+    /// and `Q8_0` for `Q6_K`; rows that are no whole blocks of 32 stay as they are.
+    ///
+    /// # Errors
+    /// [`WeightError::Target`] for a type that is none of [`Dtype::TARGETS`]; [`WeightError::NothingToQuantize`] where no matrix
+    /// is left to quantise.
+    pub fn quantize(self, config: &DecoderConfig, to: Dtype) -> Result<Self, WeightError> {
+        Ok(Self::Quantized(Box::new(Quantized::new(self, config, to)?)))
+    }
+
     /// The tensors.
     pub fn weights(&self) -> &dyn WeightSource {
         match self {
             Self::Gguf(file) => file,
             Self::Hf(weights) => weights,
             Self::Random(weights) => &**weights,
+            Self::Quantized(weights) => &**weights,
         }
     }
 
@@ -65,6 +87,7 @@ impl Checkpoint {
             Self::Gguf(file) => DecoderConfig::from_gguf(file),
             Self::Hf(weights) => DecoderConfig::from_hf_dir(weights.path()),
             Self::Random(weights) => Ok(weights.config().clone()),
+            Self::Quantized(weights) => weights.checkpoint.config(),
         }
     }
 
@@ -83,6 +106,10 @@ impl Checkpoint {
                 weights.shards().for_each(|shard| digest.update(shard));
             }
             Self::Random(weights) => digest.update(format!("{:?}", weights.spec()).as_bytes()),
+            Self::Quantized(weights) => {
+                digest.update(&weights.checkpoint.fingerprint()?.to_le_bytes());
+                digest.update(weights.to.name().as_bytes());
+            }
         }
         Ok(digest.digest128())
     }
@@ -100,6 +127,7 @@ impl Checkpoint {
                 path.is_file().then(|| Tokenizer::from_file(path)).transpose()
             }
             Self::Random(_) => Ok(None),
+            Self::Quantized(weights) => weights.checkpoint.tokenizer(),
         }
     }
 
@@ -112,6 +140,7 @@ impl Checkpoint {
             Self::Gguf(file) => ChatTemplate::from_gguf(file),
             Self::Hf(weights) => ChatTemplate::from_hf_dir(weights.path()),
             Self::Random(_) => Ok(None),
+            Self::Quantized(weights) => weights.checkpoint.chat_template(),
         }
     }
 }

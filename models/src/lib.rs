@@ -25,7 +25,7 @@ mod tokenizer;
 mod weights;
 
 pub use chat::{ChatError, ChatTemplate, Conversation, Message};
-pub use checkpoint::Checkpoint;
+pub use checkpoint::{Checkpoint, Quantized, WeightMemory};
 pub use config::{
     Activation, BlockNorms, CompressedConfig, Compressor, ConfigError, DecoderConfig, ExpertPacking, Family,
     Gate, HyperConfig, IndexerConfig, LatentConfig, LayerConfig, Mlp, MoeConfig, Pairing, QkNorm, Reach,
@@ -45,5 +45,5 @@ pub use tokenizer::{DecodeStream, MAX_BLANKS, Tokenizer, TokenizerError};
 pub use weights::{
     Array, CompressorPart, Dtype, Gguf, GgufError, GgufTensor, HyperPart, IntegerTensor, Naming,
     Quantization, RandomError, RandomSpec, RandomWeights, Role, Safetensors, Tensor, UnknownQuantization,
-    Value, WeightError, WeightSource, dequantize,
+    Value, WeightError, WeightSource, dequantize, quantize,
 };

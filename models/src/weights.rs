@@ -6,6 +6,7 @@ mod dtype;
 mod gguf;
 mod mmap;
 mod names;
+mod quantize;
 mod quantized;
 mod random;
 mod safetensors;
@@ -18,11 +19,13 @@ use std::{
 use half::f16;
 
 pub(crate) use self::dequant::{bit_pair, five_bits, iq4_scale, q3_code, q3_scale, scale_min};
+pub(crate) use self::quantize::quantize_into;
 pub use self::{
     dequant::dequantize,
     dtype::Dtype,
     gguf::{Array, Gguf, GgufError, GgufTensor, Value},
     names::{CompressorPart, HyperPart, Naming, Role},
+    quantize::quantize,
     quantized::{Quantization, UnknownQuantization},
     random::{RandomError, RandomSpec, RandomWeights},
     safetensors::Safetensors,
@@ -303,6 +306,23 @@ pub enum WeightError {
         tensor: String,
         /// Name of the type.
         dtype: String,
+    },
+    /// A type that no weights are quantised to at load.
+    #[error(
+        "weights are not quantised to {dtype} at load, but to {targets}",
+        targets = Dtype::TARGETS.map(|dtype| dtype.name().to_lowercase()).join(", ")
+    )]
+    Target {
+        /// The type.
+        dtype: Dtype,
+    },
+    /// A checkpoint without a matrix that could be quantised.
+    #[error("{path} has no matrix to quantise to {dtype}: all are quantised already, or too narrow", path = path.display())]
+    NothingToQuantize {
+        /// The file or directory.
+        path: PathBuf,
+        /// The type asked for.
+        dtype: Dtype,
     },
     /// The tensors that a quantised matrix is stored in do not belong together.
     #[error("the quantised tensor {tensor} cannot be read: {reason}")]

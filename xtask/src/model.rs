@@ -14,10 +14,14 @@ use crate::setup::{self, Need};
 /// # Errors
 /// If the checkpoint is missing or broken, with its path, or could not be fetched.
 pub fn open(args: &EngineArgs) -> Result<Model> {
-    if let Some(spec) = &args.random {
-        return Ok(Model::random(spec.clone())?);
-    }
-    Ok(Model::open(default_model::resolve(args.model.as_deref())?)?)
+    let model = match &args.random {
+        Some(spec) => Model::random(spec.clone())?,
+        None => Model::open(default_model::resolve(args.model.as_deref())?)?,
+    };
+    Ok(match args.quantize {
+        Some(dtype) => model.quantize(dtype)?,
+        None => model,
+    })
 }
 
 /// Opens an engine with room for `demand`.

@@ -7,6 +7,7 @@ mod invariance;
 mod modes;
 mod offload;
 mod prefix;
+mod quantize;
 mod random;
 mod refusal;
 mod resident;

@@ -12,6 +12,7 @@ mod gguf_writer;
 mod hostile;
 mod mutated;
 mod published;
+mod quantize;
 mod quantized;
 mod rope;
 mod safetensors;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use attn_kernels::gpu::{Gpu, GpuOptions};
 use models::batch::Phase;
 use models::{
-    ChatTemplate, Checkpoint, Conversation, Decoder, DecoderConfig, DecoderOptions, KvOptions, KvPlan,
+    ChatTemplate, Checkpoint, Conversation, Decoder, DecoderConfig, DecoderOptions, Dtype, KvOptions, KvPlan,
     KvPool, Message, ModelCache, Place, Progress, RandomSpec, SMOLLM2_135M_INSTRUCT, SparseOptions,
     Tokenizer, WeightError,
 };
@@ -76,6 +76,20 @@ impl Model {
         })
     }
 
+    /// The same model with matrices in blocks of `to`, which they are quantised to whenever the model is loaded:
+    /// [`Checkpoint::quantize`] says which ones.
+    ///
+    /// # Errors
+    /// [`Error::Open`] if `to` is none of [`Dtype::TARGETS`], or nothing is left to quantise.
+    pub fn quantize(self, to: Dtype) -> Result<Self, Error> {
+        let Self { checkpoint, config, tokenizer, chat, .. } = self;
+        let name = checkpoint.weights().path().display().to_string();
+        let checkpoint = checkpoint
+            .quantize(&config, to)
+            .map_err(|source| Error::Open { name, source: Box::new(source.into()) })?;
+        Ok(Self { checkpoint, config, tokenizer, chat, gpu: Mutex::default(), fingerprint: OnceLock::new() })
+    }
+
     /// The tokenizer.
     ///
     /// # Errors
@@ -131,6 +145,12 @@ impl Model {
         }
         let fingerprint = self.checkpoint.fingerprint()?;
         Ok(*self.fingerprint.get_or_init(|| fingerprint))
+    }
+
+    /// The checkpoint.
+    #[must_use]
+    pub fn checkpoint(&self) -> &Checkpoint {
+        &self.checkpoint
     }
 
     /// Largest number of blocks, including the null block, that one sequence of `tokens` tokens uses in steps

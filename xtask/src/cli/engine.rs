@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use attn_kernels::gpu::{Checks, GpuOptions};
 use clap::{Args, ValueEnum};
-use models::RandomSpec;
+use models::{Dtype, RandomSpec};
 use pagoda::Sparse;
 use prefetch::spec::TierSpec;
 
@@ -15,8 +15,8 @@ use super::{Activations, KvDtype, values};
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Engine")]
 pub struct EngineArgs {
-    /// Model folder (config.json + safetensors), GGUF file, or gemma-3-270m, which is fetched on first use and comes
-    /// with terms of its own; by default SmolLM2-135M-Instruct
+    /// Model folder (config.json + safetensors), GGUF file, hf:USER/REPO[:FILE] of the Hugging Face hub, or gemma-3-270m,
+    /// which is fetched on first use and comes with terms of its own; by default SmolLM2-135M-Instruct
     #[arg(long, value_name = "PATH")]
     pub model: Option<PathBuf>,
 
@@ -24,6 +24,11 @@ pub struct EngineArgs {
     /// name or a RON file (see models/shapes). There is no tokenizer: prompts are --ids-file
     #[arg(long, value_name = "SHAPE[:TYPE][,layers=N]", value_parser = values::random, conflicts_with = "model")]
     pub random: Option<RandomSpec>,
+
+    /// Quantise matrices of f32, f16 and bf16 when the model is loaded: q8_0, q6_k, q5_1, q5_0, q5_k, q4_1, q4_0 or
+    /// q4_k
+    #[arg(long, value_name = "TYPE", value_parser = values::quantize)]
+    pub quantize: Option<Dtype>,
 
     /// Sparse-attention policy: NAME, NAME:key=value,key=value or a preset, FILE.ron; by default attention is
     /// full
@@ -102,6 +107,7 @@ impl EngineArgs {
         let Self {
             model,
             random,
+            quantize,
             sparse,
             select_on,
             kv_dtype,
@@ -123,6 +129,7 @@ impl EngineArgs {
         let text = |value: Option<String>| value.map(OsString::from);
         flag("model", model.clone().map(PathBuf::into_os_string));
         flag("random", text(random.as_ref().map(ToString::to_string)));
+        flag("quantize", text(quantize.map(|dtype| dtype.name().to_lowercase())));
         flag("sparse", text(sparse.as_ref().map(|sparse| sparse.spec.to_string())));
         flag("select-on", text(word(*select_on)));
         flag("kv-dtype", text(word(*kv_dtype)));

@@ -293,7 +293,7 @@ fn score_shares_the_engine_flags() {
 
 #[test]
 fn arguments_of_the_engine_become_a_command_line_again() {
-    let line = "score --ids-file a --model m --sparse quest:page_budget=4 --select-on host --kv-dtype f32 --block-size 8 \
+    let line = "score --ids-file a --model m --quantize q4_k --sparse quest:page_budget=4 --select-on host --kv-dtype f32 --block-size 8 \
                 --kv-blocks 9 --kv-memory 10 --chunk 11 --reproducible --no-coop --activations int8 \
                 --kv-tiers host=1GiB,disk=kv:1GiB --device d --no-host-buffers";
     let engine = |line: &[&str]| match parse(line).unwrap().command {

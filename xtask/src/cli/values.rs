@@ -9,7 +9,7 @@ use anyhow::anyhow;
 use clap::builder::{StringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Arg, Command};
-use models::{RandomError, RandomSpec};
+use models::{Dtype, RandomError, RandomSpec};
 use pagoda::Sparse;
 use prefetch::spec::{SpecError, TierSpec};
 use sparse_select::presets::parse_presets;
@@ -122,6 +122,15 @@ fn preset(path: &str) -> anyhow::Result<Spec> {
 /// A model of random weights.
 pub(super) fn random(text: &str) -> Result<RandomSpec, RandomError> {
     RandomSpec::parse(text)
+}
+
+/// A type that weights can be quantised to at load.
+pub(super) fn quantize(text: &str) -> Result<Dtype, String> {
+    let found = Dtype::TARGETS.into_iter().find(|dtype| dtype.name().eq_ignore_ascii_case(text));
+    found.ok_or_else(|| {
+        let names = Dtype::TARGETS.map(|dtype| dtype.name().to_lowercase()).join(" ");
+        format!("weights are quantised to one of {names}")
+    })
 }
 
 /// A number above 1, or `inf`.

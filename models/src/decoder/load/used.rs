@@ -97,9 +97,13 @@ impl<'a> Used<'a> {
     }
 
     fn check_tied(&self, name: &str) -> Result<(), ModelError> {
-        let (head, embedding) = (self.weights.get(name)?, self.weights.tensor(Role::Embed)?);
-        match head {
-            Some(head) if (head.dtype, &head.data) != (embedding.dtype, &embedding.data) => {
+        // By name, as it is stored: by its role it may come in another type.
+        let mut names = self.weights.naming().names(Role::Embed);
+        let embedding = names.find_map(|name| self.weights.get(&name).transpose()).transpose()?;
+        match (self.weights.get(name)?, embedding) {
+            (Some(head), Some(embedding))
+                if (head.dtype, &head.data) != (embedding.dtype, &embedding.data) =>
+            {
                 Err(ModelError::Untied { name: name.to_owned() })
             }
             _ => Ok(()),

@@ -11,17 +11,26 @@ use super::tiny::{fixture, gpu};
 /// Logits of the last of 20 tokens.
 fn logits(spec: RandomSpec) -> Vec<f32> {
     let checkpoint = Checkpoint::random(spec);
+    let mut decoder = load(&checkpoint);
+    let vocab = decoder.config().vocab_size;
+    last_logits(&mut decoder, &(0..20).map(|i| i * 31 % vocab).collect::<Vec<u32>>())
+}
+
+/// A decoder with an exact cache.
+pub(super) fn load(checkpoint: &Checkpoint) -> Decoder {
     let config = checkpoint.config().unwrap();
-    let options = options(KvDtype::F32);
-    let mut decoder = Decoder::load(gpu(), &config, checkpoint.weights(), &options).unwrap();
-    let tokens: Vec<u32> = (0..20).map(|i| i * 31 % config.vocab_size).collect();
+    Decoder::load(gpu(), &config, checkpoint.weights(), &options(KvDtype::F32)).unwrap()
+}
+
+/// Logits of the last of at most 320 tokens.
+pub(super) fn last_logits(decoder: &mut Decoder, tokens: &[u32]) -> Vec<f32> {
     // Blocks of one size for all groups; block 0 is the null block.
     let blocks: Vec<Vec<BlockId>> = (0..decoder.kv().plan().layout.groups.len())
         .map(|group| (0..20).map(|i| BlockId::new(u32::try_from(1 + 20 * group + i).unwrap())).collect())
         .collect();
     let tables: Vec<&[BlockId]> = blocks.iter().map(Vec::as_slice).collect();
     let slice = Slice {
-        tokens: &tokens,
+        tokens,
         first: 0,
         tables: &tables,
         phase: Phase::Prefill,

@@ -1,0 +1,240 @@
+//! Quantises the matrices of a checkpoint while they are loaded.
+
+use std::num::NonZero;
+use std::path::Path;
+use std::thread;
+
+use super::Checkpoint;
+use crate::weights::quantize_into;
+use crate::{
+    DecoderConfig, Dtype, ExpertPacking, IntegerTensor, Naming, Role, Tensor, WeightError, WeightSource,
+    dequantize,
+};
+
+/// A checkpoint of which matrices are quantised when they are asked for by role: see [`Checkpoint::quantize`].
+#[derive(Debug)]
+pub struct Quantized {
+    pub(super) checkpoint: Checkpoint,
+    pub(super) to: Dtype,
+    tied: bool,
+    /// Whether input features come first in tensors of all experts.
+    experts_transposed: bool,
+}
+
+impl Quantized {
+    /// # Errors
+    /// Those of [`Checkpoint::quantize`].
+    pub(super) fn new(
+        checkpoint: Checkpoint,
+        config: &DecoderConfig,
+        to: Dtype,
+    ) -> Result<Self, WeightError> {
+        if !Dtype::TARGETS.contains(&to) {
+            return Err(WeightError::Target { dtype: to });
+        }
+        let packing = config.moe.as_ref().map(|moe| moe.packing);
+        let experts_transposed = packing.is_some_and(|packing| packing != ExpertPacking::Rows);
+        let new = Self { checkpoint, to, tied: config.tie_embeddings, experts_transposed };
+        let path = new.path().to_owned();
+        let plain = matrices(config).any(|role| {
+            let stored = new.checkpoint.weights().tensor(role);
+            stored.is_ok_and(|tensor| new.target(role, &tensor).is_some())
+        });
+        if plain { Ok(new) } else { Err(WeightError::NothingToQuantize { path, dtype: to }) }
+    }
+
+    /// The type that a stored tensor is quantised to, or `None` if it stays as it is.
+    pub(super) fn target(&self, role: Role, tensor: &Tensor<'_>) -> Option<Dtype> {
+        if tensor.dtype.block_elems() > 1 || tensor.shape.len() < 2 || !is_matrix(role) {
+            return None;
+        }
+        let head = role == Role::LmHead || role == Role::Embed && self.tied;
+        let width = match tensor.shape[..] {
+            [.., width, _] if self.transposes(role) => width,
+            [.., width] => width,
+            [] => return None,
+        };
+        let fits = |dtype: &Dtype| width.is_multiple_of(dtype.block_elems());
+        let smallest = |dtype: Dtype| if fits(&dtype) { Some(dtype) } else { substitute(dtype).filter(fits) };
+        // Logits are worth more than what they cost: six bits at least, as in llama.cpp.
+        smallest(if head && self.to != Dtype::Q8_0 { Dtype::Q6_K } else { self.to })
+    }
+
+    fn transposes(&self, role: Role) -> bool {
+        let of_all = matches!(
+            role,
+            Role::ExpertsGateUp(_) | Role::ExpertsGate(_) | Role::ExpertsUp(_) | Role::ExpertsDown(_)
+        );
+        of_all && self.experts_transposed
+    }
+
+    fn quantized<'t>(&self, role: Role, tensor: Tensor<'t>) -> Tensor<'t> {
+        let Some(dtype) = self.target(role, &tensor) else { return tensor };
+        let mut shape = tensor.shape.clone();
+        let by_rows = if self.transposes(role) {
+            let last = shape.len() - 1;
+            shape.swap(last - 1, last);
+            quantize_columns(&tensor, dtype)
+        } else {
+            quantize_rows(&tensor, dtype)
+        };
+        Tensor { name: tensor.name, dtype, shape, data: by_rows.into() }
+    }
+}
+
+/// The type for rows that are no whole blocks of 256: that of llama.cpp.
+fn substitute(dtype: Dtype) -> Option<Dtype> {
+    match dtype {
+        Dtype::Q4_K => Some(Dtype::Q5_0),
+        Dtype::Q5_K => Some(Dtype::Q5_1),
+        Dtype::Q6_K => Some(Dtype::Q8_0),
+        _ => None,
+    }
+}
+
+/// Whether rounding suits a role: the matrices that steps spend their time with. Norms, biases, routers, what chooses entries of
+/// an indexer and what mixes residual streams stay as they are, and so do projections that are taken apart by head.
+fn is_matrix(role: Role) -> bool {
+    matches!(
+        role,
+        Role::Embed
+            | Role::LmHead
+            | Role::Q(_)
+            | Role::K(_)
+            | Role::V(_)
+            | Role::O(_)
+            | Role::Qkv(_)
+            | Role::Gate(_)
+            | Role::Up(_)
+            | Role::GateUp(_)
+            | Role::Down(_)
+            | Role::QA(_)
+            | Role::QB(_)
+            | Role::KvA(_)
+            | Role::Kv(_)
+            | Role::OA(_)
+            | Role::OB(_)
+            | Role::ExpertsGateUp(_)
+            | Role::ExpertsGate(_)
+            | Role::ExpertsUp(_)
+            | Role::ExpertsDown(_)
+            | Role::ExpertGate(..)
+            | Role::ExpertUp(..)
+            | Role::ExpertDown(..)
+            | Role::SharedGate(_)
+            | Role::SharedUp(_)
+            | Role::SharedDown(_)
+    )
+}
+
+/// Roles of matrices, one of each kind a layer.
+fn matrices(config: &DecoderConfig) -> impl Iterator<Item = Role> {
+    let layer = |l| {
+        [
+            [Role::Q(l), Role::Qkv(l), Role::O(l), Role::QA(l), Role::KvA(l), Role::Kv(l)],
+            [Role::Gate(l), Role::Up(l), Role::GateUp(l), Role::Down(l), Role::SharedUp(l), Role::OB(l)],
+            [
+                Role::ExpertsGateUp(l),
+                Role::ExpertsUp(l),
+                Role::ExpertsDown(l),
+                Role::ExpertUp(l, 0),
+                Role::ExpertDown(l, 0),
+                Role::K(l),
+            ],
+        ]
+        .concat()
+    };
+    [Role::Embed, Role::LmHead].into_iter().chain((0..config.num_layers).flat_map(layer))
+}
+
+/// Quantises rows as they lie.
+fn quantize_rows(tensor: &Tensor<'_>, to: Dtype) -> Vec<u8> {
+    let width = tensor.shape[tensor.shape.len() - 1];
+    let row_bytes = width * tensor.dtype.block_bytes();
+    by_rows(tensor, [tensor.elems() / width.max(1), width], to, |row, values| {
+        dequantize(tensor.dtype, &tensor.data[row * row_bytes..][..row_bytes], values);
+    })
+}
+
+/// Quantises the columns of the last two extents, each of which becomes a row.
+fn quantize_columns(tensor: &Tensor<'_>, to: Dtype) -> Vec<u8> {
+    let [width, columns] = [tensor.shape[tensor.shape.len() - 2], tensor.shape[tensor.shape.len() - 1]];
+    let bytes = tensor.dtype.block_bytes();
+    by_rows(tensor, [tensor.elems() / width.max(1), width], to, |row, values| {
+        let first = row / columns * width * columns + row % columns;
+        for (i, value) in values.iter_mut().enumerate() {
+            let element = &tensor.data[(first + i * columns) * bytes..][..bytes];
+            dequantize(tensor.dtype, element, std::slice::from_mut(value));
+        }
+    })
+}
+
+/// Quantises `[rows, width]` numbers, of which `read` gives one row, with all processors.
+fn by_rows(
+    tensor: &Tensor<'_>,
+    [rows, width]: [usize; 2],
+    to: Dtype,
+    read: impl Fn(usize, &mut [f32]) + Sync,
+) -> Vec<u8> {
+    let row_bytes = to.bytes_for(width).expect("the target was chosen by the width");
+    let mut out = vec![0; rows * row_bytes];
+    let workers = thread::available_parallelism().map_or(1, NonZero::get);
+    let share = rows.div_ceil(workers).max(1);
+    debug_assert_eq!(rows * width, tensor.elems(), "{}", tensor.name);
+    thread::scope(|scope| {
+        for (worker, part) in out.chunks_mut((share * row_bytes).max(1)).enumerate() {
+            let read = &read;
+            scope.spawn(move || {
+                let mut values = vec![0.0; width];
+                for (i, row) in part.chunks_exact_mut(row_bytes).enumerate() {
+                    read(worker * share + i, &mut values);
+                    quantize_into(to, &values, row);
+                }
+            });
+        }
+    });
+    out
+}
+
+impl WeightSource for Quantized {
+    fn path(&self) -> &Path {
+        self.checkpoint.weights().path()
+    }
+
+    fn naming(&self) -> Naming {
+        self.checkpoint.weights().naming()
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.checkpoint.weights().names()
+    }
+
+    /// The tensor as it is stored: what it is for decides what becomes of it.
+    fn get(&self, name: &str) -> Result<Option<Tensor<'_>>, WeightError> {
+        self.checkpoint.weights().get(name)
+    }
+
+    fn get_integers(&self, name: &str) -> Result<Option<IntegerTensor>, WeightError> {
+        self.checkpoint.weights().get_integers(name)
+    }
+
+    fn integers(&self, role: Role) -> Result<IntegerTensor, WeightError> {
+        self.checkpoint.weights().integers(role)
+    }
+
+    fn tensor(&self, role: Role) -> Result<Tensor<'_>, WeightError> {
+        Ok(self.quantized(role, self.checkpoint.weights().tensor(role)?))
+    }
+
+    fn has(&self, role: Role) -> bool {
+        self.checkpoint.weights().has(role)
+    }
+
+    fn whole(&self, name: &str) -> Option<String> {
+        self.checkpoint.weights().whole(name)
+    }
+
+    fn contains(&self, name: &str) -> bool {
+        self.checkpoint.weights().contains(name)
+    }
+}
