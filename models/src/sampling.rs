@@ -10,6 +10,9 @@
 //!    - frequency penalty `f`: `logit - f * n`; presence penalty `p`: `logit - p` where `n > 0`.
 //!
 //!    llama.cpp has the same formulas, but counts the last 64 tokens only, those of the prompt included.
+//!
+//!    [`Dry`] penalises repetitions of several tokens, in prompt and output; what it takes from a logit is subtracted with its
+//!    bias.
 //! 4. At temperature 0, the likeliest token is drawn, and the rest is skipped.
 //! 5. **Temperature.** The logit is divided by it.
 //! 6. **Min-p** keeps tokens of at least this share of the likeliest one's probability; then **top-k** keeps that many of
@@ -22,10 +25,12 @@
 //! Log-probabilities are those of the model: of the raw logits, before any of this (vLLM's `raw_logprobs`).
 
 mod counts;
+mod dry;
 mod error;
 mod sampler;
 
 pub use counts::{TokenCount, TokenCounts};
+pub use dry::Dry;
 pub use error::SamplingError;
 pub use sampler::Sampler;
 
@@ -55,6 +60,8 @@ pub struct Sampling {
     pub seed: u64,
     /// Penalties of tokens that occurred before.
     pub penalties: Penalties,
+    /// Penalty of repetitions of several tokens.
+    pub dry: Dry,
     /// Addends of the logits of single tokens.
     pub logit_bias: LogitBias,
     /// Number of output tokens before which none of `stop_ids` is drawn.
@@ -132,6 +139,7 @@ impl Default for Sampling {
             min_p: 0.0,
             seed: 0,
             penalties: Penalties::OFF,
+            dry: Dry::OFF,
             logit_bias: LogitBias::default(),
             min_tokens: 0,
             stop_ids: Vec::new(),
@@ -175,6 +183,12 @@ impl Sampling {
     #[must_use]
     pub fn penalties(self, penalties: Penalties) -> Self {
         Self { penalties, ..self }
+    }
+
+    /// Sets the penalty of repetitions of several tokens.
+    #[must_use]
+    pub fn dry(self, dry: Dry) -> Self {
+        Self { dry, ..self }
     }
 
     /// Sets the addends of the logits of single tokens.
@@ -224,11 +238,14 @@ impl Sampling {
         in_range("repetition_penalty", repetition, finite(repetition) && repetition > 0.0, "above 0")?;
         in_range("presence_penalty", presence, finite(presence), "finite")?;
         in_range("frequency_penalty", frequency, finite(frequency), "finite")?;
+        let Dry { multiplier, base, ref breakers, .. } = self.dry;
+        in_range("dry_multiplier", multiplier, finite(multiplier) && multiplier >= 0.0, "from 0 on")?;
+        in_range("dry_base", base, finite(base) && base >= 1.0, "from 1 on")?;
         for TokenBias { bias, .. } in self.logit_bias.as_slice() {
             in_range("logit_bias", *bias, finite(*bias), "finite")?;
         }
         let listed = self.logit_bias.as_slice().iter().map(|entry| entry.token);
-        for token in listed.chain(self.stop_ids.iter().copied()) {
+        for token in listed.chain(self.stop_ids.iter().chain(breakers).copied()) {
             if token >= vocab {
                 return Err(SamplingError::Token { token, vocab });
             }
@@ -281,6 +298,16 @@ impl LogitBias {
     pub fn new(entries: impl IntoIterator<Item = TokenBias>) -> Self {
         let by_token: std::collections::BTreeMap<u32, f32> =
             entries.into_iter().map(|entry| (entry.token, entry.bias)).collect();
+        Self(by_token.into_iter().map(|(token, bias)| TokenBias { token, bias }).collect())
+    }
+
+    /// The same addends less `penalties`.
+    pub(crate) fn less(&self, penalties: &std::collections::BTreeMap<u32, f32>) -> Self {
+        let mut by_token: std::collections::BTreeMap<u32, f32> =
+            self.0.iter().map(|entry| (entry.token, entry.bias)).collect();
+        for (token, penalty) in penalties {
+            *by_token.entry(*token).or_default() -= penalty;
+        }
         Self(by_token.into_iter().map(|(token, bias)| TokenBias { token, bias }).collect())
     }
 

@@ -15,7 +15,7 @@ pub enum SamplingError {
         range: &'static str,
     },
     /// A listed token outside the vocabulary.
-    #[error("token {token} of a logit bias or of stop ids is outside the vocabulary of {vocab}")]
+    #[error("token {token} of a logit bias, of stop ids or of breakers is outside the vocabulary of {vocab}")]
     Token {
         /// The token.
         token: u32,

@@ -1,6 +1,6 @@
 //! The draws of one sequence.
 
-use super::{Adjust, Sampling, TokenCounts};
+use super::{Adjust, LogitBias, Sampling, TokenCounts};
 use crate::batch::Sample;
 use crate::kernel::sample::Spec;
 
@@ -13,17 +13,24 @@ pub struct Sampler {
     /// Empty where no penalty is on.
     counts: TokenCounts,
     output_tokens: u32,
+    /// Prompt and output; empty where repetitions are not penalised.
+    tokens: Vec<u32>,
+    /// The bias of the next draw, less what repetitions cost; none where that is nothing.
+    dry_bias: Option<LogitBias>,
 }
 
 impl Sampler {
-    /// Starts behind `prompt`. O(prompt) with a repetition penalty, else O(1).
+    /// Starts behind `prompt`. O(prompt) with a repetition penalty or DRY, else O(1).
     #[must_use]
     pub fn new(sampling: Sampling, prompt: &[u32]) -> Self {
         let mut counts = TokenCounts::default();
         if sampling.penalties.repetition != 1.0 {
             counts.add_prompt(prompt);
         }
-        Self { sampling, counts, output_tokens: 0 }
+        let tokens = if sampling.dry.is_off() { Vec::new() } else { prompt.to_vec() };
+        let mut sampler = Self { sampling, counts, output_tokens: 0, tokens, dry_bias: None };
+        sampler.penalise_repetitions();
+        sampler
     }
 
     /// The parameters.
@@ -32,12 +39,21 @@ impl Sampler {
         &self.sampling
     }
 
-    /// Counts a token that was drawn. O(1).
+    /// Counts a token that was drawn. O(1), with DRY that of [`Dry::penalties`](super::Dry::penalties).
     pub fn push(&mut self, token: u32) {
         self.output_tokens += 1;
         if !self.sampling.penalties.are_off() {
             self.counts.add_output(token);
         }
+        if !self.sampling.dry.is_off() {
+            self.tokens.push(token);
+            self.penalise_repetitions();
+        }
+    }
+
+    fn penalise_repetitions(&mut self) {
+        let penalties = self.sampling.dry.penalties(&self.tokens);
+        self.dry_bias = (!penalties.is_empty()).then(|| self.sampling.logit_bias.less(&penalties));
     }
 
     /// The draw of the next token, at `position` of the sequence, behind the last row of the step's slice `slice`; of the
@@ -48,7 +64,7 @@ impl Sampler {
         let adjust = Adjust {
             allowed,
             suppressed: if holds_back { &self.sampling.stop_ids } else { &[] },
-            bias: Some(&self.sampling.logit_bias),
+            bias: Some(self.dry_bias.as_ref().unwrap_or(&self.sampling.logit_bias)),
             penalties: self.sampling.penalties,
             counts: Some(&self.counts),
         };

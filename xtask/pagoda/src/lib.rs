@@ -32,10 +32,11 @@ pub use handle::{Ended, EngineHandle, HandleOptions, Health, Reply, Shutdown, St
 pub use kvblock::SeqId;
 pub use live_view::LiveView;
 pub use mask::TokenMask;
+pub use memory::host_available;
 pub use model::Model;
 pub use models::ActivationType;
 pub use models::sampling::{
-    LogProbs, LogitBias, Penalties, Sampler, Sampling, SamplingError, TokenBias, TokenLogProb,
+    Dry, LogProbs, LogitBias, Penalties, Sampler, Sampling, SamplingError, TokenBias, TokenLogProb,
 };
 pub use models::{Conversation, Message, Place, Tokenizer};
 pub use note::{Note, Notes};

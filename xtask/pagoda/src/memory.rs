@@ -89,8 +89,9 @@ fn free_bytes(gpu: &Gpu) -> u64 {
     free.map_or(u64::MAX, |bytes| bytes / 10 * 9)
 }
 
-/// `MemAvailable` from Linux's /proc/meminfo, in bytes.
-fn host_available() -> Option<u64> {
+/// Free memory of the host in bytes: `MemAvailable` from Linux's /proc/meminfo, `None` elsewhere.
+#[must_use]
+pub fn host_available() -> Option<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

@@ -8,7 +8,7 @@ use models::batch::{Phase, Sample, Slice};
 use models::cpu;
 use models::kernel::adjust_logits::{AdjustRow, NO_MASK};
 use models::kernel::sample::Spec;
-use models::sampling::{Adjust, LogProbs, LogitBias, Penalties, Sampler, Sampling, TokenBias};
+use models::sampling::{Adjust, Dry, LogProbs, LogitBias, Penalties, Sampler, Sampling, TokenBias};
 
 use super::options;
 use super::served::{Request, Served, serve};
@@ -26,6 +26,7 @@ fn everything() -> Sampling {
         .min_p(0.01)
         .seed(0x5eed_0000_0001)
         .penalties(Penalties::OFF.repetition(1.3).presence(0.4).frequency(0.2))
+        .dry(Dry::OFF.multiplier(0.8).allowed_length(1).breakers(vec![3]))
         .logit_bias(LogitBias::new([(5, 1.5), (9, -2.0), (77, 0.5)].map(bias)))
         .min_tokens(12)
         .stop_ids(vec![1, 2, 40])
@@ -194,7 +195,7 @@ fn draws_that_cannot_be_are_refused() {
     let sampling = Sampling::default().top_p(f32::NAN);
     assert_snapshot!(sampling.check(128).unwrap_err(), @"top_p is NaN, it must be from 0 to 1");
     let sampling = Sampling::default().stop_ids(vec![128]);
-    assert_snapshot!(sampling.check(128).unwrap_err(), @"token 128 of a logit bias or of stop ids is outside the vocabulary of 128");
+    assert_snapshot!(sampling.check(128).unwrap_err(), @"token 128 of a logit bias, of stop ids or of breakers is outside the vocabulary of 128");
     let penalties = Penalties::OFF.repetition(0.0);
     assert_snapshot!(Sampling::default().penalties(penalties).check(128).unwrap_err(), @"repetition_penalty is 0, it must be above 0");
 }
