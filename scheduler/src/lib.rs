@@ -16,6 +16,7 @@ mod scheduler;
 mod sequence;
 mod sparse;
 mod step;
+mod step_time;
 mod waiting;
 
 /// Blocks, sequences, tokens and cache configurations, whose types this crate takes and gives.
@@ -33,3 +34,4 @@ pub use request::{Finished, Request};
 pub use scheduler::Scheduler;
 pub use sequence::Status;
 pub use sparse::{AccessHistory, SparseInput, SparseMeta, SparseRequest};
+pub use step_time::StepTime;

@@ -13,13 +13,13 @@ mod watch;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kvblock::{KvCacheConfig, LengthLimits, SeqId};
 use models::kernel::top_logits::MAX_TOP;
 use models::sampling::SamplingError;
-use models::{Decoder, FetchCost, Tokenizer};
-use scheduler::{Admitted, Pace, Phase, Scheduler, SchedulerConfig, StepPlan};
+use models::{Decoder, FetchCost, Tokenizer, WeightSizes};
+use scheduler::{Admitted, Pace, Phase, Scheduler, SchedulerConfig, StepPlan, StepTime};
 
 use crate::block_ops::HostBlocks;
 use crate::error::Error;
@@ -53,6 +53,7 @@ pub struct Engine {
     prefill_rate: Rate,
     decode_rate: Rate,
     pace: Option<Pace>,
+    step_time: Option<StepTime>,
     /// Events of a step that failed.
     unsent: Vec<Event>,
     kernel_ns: BTreeMap<&'static str, (u64, f64)>,
@@ -77,6 +78,7 @@ impl Engine {
         let cache = cache.hash_seed(tiers::hash_seed(options));
         // Each sequence takes a part of the ring through which blocks on the host pass.
         let running = decoder.kv().max_sequences().map_or(seqs, |most| most.min(seqs));
+        let guess = token_time(decoder.weight_sizes());
         let mut plans = SchedulerConfig::new(budget, running);
         plans.long_prefill_token_threshold = options.chunk;
         plans.policy = options.order;
@@ -99,6 +101,7 @@ impl Engine {
             prefill_rate: Rate::default(),
             decode_rate: Rate::default(),
             pace: options.max_slowdown.map(|most| Pace::new(most, options.chunk)),
+            step_time: options.max_step_time.map(|most| StepTime::new(most, guess)),
             unsent: Vec::new(),
             kernel_ns: BTreeMap::new(),
             fetch_cost: None,
@@ -156,8 +159,10 @@ impl Engine {
     fn advance(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
         events.extend(self.expire());
         events.extend(self.look_ahead()?);
-        if let Some(pace) = &self.pace {
-            self.scheduler.limit_prefill(pace.prefill_tokens(self.scheduler.num_decoding()));
+        let paced = self.pace.as_ref().map(|pace| pace.prefill_tokens(self.scheduler.num_decoding()));
+        let timed = self.step_time.as_ref().map(StepTime::prefill_tokens);
+        if let Some(limit) = [paced, timed].into_iter().flatten().min() {
+            self.scheduler.limit_prefill(limit);
         }
         let plan = self.plan(events);
         let begun = Instant::now();
@@ -176,12 +181,17 @@ impl Engine {
         self.settle()
     }
 
-    /// Tells the pace how long a step took.
+    /// Tells those who choose how much prompts compute how long a step took.
     fn observe(&mut self, plan: &StepPlan, begun: Instant) {
-        let Some(pace) = &mut self.pace else { return };
         let prefills = || plan.slices.iter().filter(|slice| slice.phase == Phase::Prefill);
         let prefilled = prefills().map(|slice| slice.len).sum();
-        pace.observe(prefilled, plan.slices.len() - prefills().count(), begun.elapsed());
+        let (decoded, time) = (plan.slices.len() - prefills().count(), begun.elapsed());
+        if let Some(pace) = &mut self.pace {
+            pace.observe(prefilled, decoded, time);
+        }
+        if let Some(step_time) = &mut self.step_time {
+            step_time.observe(prefilled, decoded, time);
+        }
     }
 
     /// Ends a sequence that the caller no longer wants; empty if it has ended already.
@@ -240,4 +250,15 @@ impl Engine {
         }
         self.scheduler.finish(seq, reason).into_iter().map(|done| self.retire(done)).collect()
     }
+}
+
+/// Multiplications a second of a software driver on two cores, from which a first guess of the time of a token follows.
+const SOFTWARE_RATE: f64 = 4e9;
+
+/// Time of a prompt token on such a driver. Experts that a token does not choose count too: a guess that is too long costs a
+/// short first chunk.
+#[expect(clippy::cast_precision_loss, reason = "an estimate")]
+fn token_time(sizes: &WeightSizes) -> Duration {
+    let elements = sizes.experts.elements + sizes.others.elements;
+    Duration::from_secs_f64(elements as f64 / SOFTWARE_RATE)
 }

@@ -1,6 +1,7 @@
 //! Options of an engine: plain values, with the defaults of the command line.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use attn_kernels::gpu::{Checks, GpuOptions};
 use attn_kernels::kernel::KvDtype;
@@ -37,6 +38,9 @@ pub struct EngineOptions {
     /// Factor by which prompts may lengthen the steps of sequences that generate beside them, more than 1: `chunk` is
     /// cut by the times that steps take. `None` for any, and steps that depend on no clock.
     pub max_slowdown: Option<f64>,
+    /// Time that a step with prompts should take at most: `chunk` is cut by the times that steps take. `None` for any, and steps
+    /// that depend on no clock.
+    pub max_step_time: Option<Duration>,
     /// Use only kernels whose results for a request do not depend on the other requests of a batch.
     pub reproducible: bool,
     /// Let kernels use cooperative matrices, which round to f16, where the adapter has them.
@@ -70,6 +74,7 @@ impl Default for EngineOptions {
             kv_memory: None,
             chunk: 2048,
             max_slowdown: None,
+            max_step_time: None,
             reproducible: false,
             coop: true,
             activations: ActivationType::default(),

@@ -118,6 +118,20 @@ pub struct TierTraffic {
     pub bytes_written: u64,
 }
 
+/// A number of bytes for people: `17 bytes`, `4.0 KiB`, `1.5 GiB`.
+#[must_use]
+pub fn readable(bytes: u64) -> String {
+    if bytes < 1024 {
+        return format!("{bytes} bytes");
+    }
+    let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    // Each unit is 10 bits.
+    let unit = (bytes.ilog2() / 10).max(1);
+    #[expect(clippy::cast_precision_loss, reason = "one digit behind the point is printed")]
+    let count = bytes as f64 / (1_u64 << (10 * unit)) as f64;
+    format!("{count:.1} {}", units[unit as usize - 1])
+}
+
 impl fmt::Display for TierUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
@@ -129,10 +143,21 @@ impl fmt::Display for TierUse {
         for (name, tier) in [("host", &self.host), ("disk", &self.disk), ("remote", &self.remote)] {
             let Some(tier) = tier else { continue };
             let TierTraffic { hits, misses, wait_ms, bytes_read, bytes_written, .. } = tier;
-            let bytes = format!("{bytes_read} bytes read, {bytes_written} written");
+            let bytes = format!("{} read, {} written", readable(*bytes_read), readable(*bytes_written));
             parts.push(format!("{name} {hits} hits, {misses} misses, waited {wait_ms:.1} ms, {bytes}"));
         }
         parts.extend(self.overlap.map(|hidden| format!("{:.0} % of transfer time hidden", 100.0 * hidden)));
         write!(f, "tiers: {}", parts.join("; "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::readable;
+
+    #[test]
+    fn bytes_have_units() {
+        let said = [0, 1023, 1024, 1536, 1 << 20, 5 << 30, u64::MAX].map(readable).join(", ");
+        assert_eq!(said, "0 bytes, 1023 bytes, 1.0 KiB, 1.5 KiB, 1.0 MiB, 5.0 GiB, 16.0 EiB");
     }
 }
