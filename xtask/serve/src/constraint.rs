@@ -207,6 +207,43 @@ impl Constraints {
     }
 }
 
+/// Masks that keep the outputs of a model to JSON schemas, for programs that submit requests of their own.
+#[derive(Debug)]
+pub struct SchemaMasks(Constraints);
+
+/// Why outputs cannot be kept to a schema.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+#[non_exhaustive]
+pub struct SchemaError {
+    /// The reason.
+    pub reason: String,
+}
+
+impl From<ApiError> for SchemaError {
+    fn from(error: ApiError) -> Self {
+        Self { reason: error.message }
+    }
+}
+
+impl SchemaMasks {
+    /// Sorts the tokens of a model by their bytes. O(bytes of the vocabulary).
+    ///
+    /// # Errors
+    /// If the model has no tokenizer, or no token that ends an output.
+    pub fn new(model: &Model) -> Result<Self, SchemaError> {
+        Ok(Self(Constraints::new(model)?))
+    }
+
+    /// A mask under which every output that ends is an instance of `schema`.
+    ///
+    /// # Errors
+    /// If `schema` is no JSON schema, or asks for something that masks cannot hold outputs to.
+    pub fn mask(&self, schema: Value) -> Result<Box<dyn TokenMask>, SchemaError> {
+        Ok(self.0.mask(Constraint::schema(schema, "schema"))?)
+    }
+}
+
 fn internal(error: impl fmt::Display) -> ApiError {
     ApiError::internal(format!("outputs cannot be constrained: {error:#}"))
 }

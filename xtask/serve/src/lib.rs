@@ -42,6 +42,7 @@ use error::ApiError;
 use openai::{chat, completions, responses};
 use server::Server;
 
+pub use constraint::{SchemaError, SchemaMasks};
 pub use keys::{ApiKey, ApiKeyError};
 pub use metrics::MetricsNames;
 pub use options::Options;
