@@ -12,10 +12,11 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::Result;
-use pagoda::usage::TierUse;
+use pagoda::usage::{TierUse, readable};
 use pagoda::{Demand, Engine, Event, FinishReason, Finished, Model, Registry, Request, Sparse, error_chain};
 
 use crate::cli::{self, ChatArgs, EngineArgs, Preempt};
+use crate::prefill_bar::PrefillBar;
 use crate::{generate, model};
 use command::{Command, HELP, Input};
 use history::{History, Prompt};
@@ -33,6 +34,7 @@ pub fn run(args: &ChatArgs, registry: &Registry) -> Result<()> {
         Some(path) => History::load(path)?,
         None => History::new(args.system.clone()),
     };
+    let history = history.with_variables(args.template.variables());
     let engine = open(args, &args.engine, &model)?;
     let mut chat = Chat { args, model: &model, sparse: args.engine.sparse.clone(), engine, history };
     let stop = Stop::listen()?;
@@ -95,7 +97,9 @@ impl Chat<'_> {
         let answered = self.answer(stop);
         stop.end();
         let (answer, end) = answered?;
-        eprintln!("{}", turn_line(&end));
+        if !self.args.engine.quiet {
+            eprintln!("{}", turn_line(&end));
+        }
         self.history.answered(self.model, text, prompt, Answer { text: answer, ids: end.output })
     }
 
@@ -103,7 +107,7 @@ impl Chat<'_> {
     fn submit(&mut self, text: &str) -> Result<Prompt> {
         let prompt = self.history.prompt(self.model, text)?;
         let mut request = Request::new(prompt.ids.clone()).max_tokens(self.args.max_tokens);
-        request.sampling = (&self.args.sampling).into();
+        request.sampling = self.args.sampling.sampling(self.model)?;
         request.stop.clone_from(&self.args.stop);
         request.salt.clone_from(&self.args.salt);
         self.engine.submit(&request)?;
@@ -114,8 +118,10 @@ impl Chat<'_> {
     fn answer(&mut self, stop: &Stop) -> Result<(String, Finished)> {
         let mut out = io::stdout().lock();
         let mut answer = String::new();
+        let bar = PrefillBar::new(self.args.engine.quiet, self.args.engine.verbose);
         loop {
             let mut events = self.engine.step()?;
+            bar.show(&self.engine);
             if stop.asked() {
                 let running = self.engine.scheduler().running().to_vec();
                 events.extend(running.into_iter().flat_map(|seq| self.engine.cancel(seq)));
@@ -142,7 +148,7 @@ impl Chat<'_> {
                 eprintln!("saved {} messages to {path}", self.history.len());
             }
             Command::Load(path) => {
-                self.history = History::load(Path::new(path))?;
+                self.history = History::load(Path::new(path))?.with_variables(self.args.template.variables());
                 eprintln!("{} messages from {path}", self.history.len());
             }
             Command::Sparse(_) => eprintln!("{}", self.policy()),
@@ -186,8 +192,11 @@ impl Chat<'_> {
         let mut lines = vec![
             format!("conversation  {} messages, {} tokens", self.history.len(), self.history.num_tokens()),
             format!(
-                "KV blocks     {} of {} hold reusable prefixes, {} tokens and {} bytes each",
-                blocks.cached, blocks.total, blocks.block_size, blocks.block_bytes
+                "KV blocks     {} of {} hold reusable prefixes, {} tokens and {} each",
+                blocks.cached,
+                blocks.total,
+                blocks.block_size,
+                readable(blocks.block_bytes)
             ),
             format!("prefix cache  {} of {} prompt tokens found", prefix.hit_tokens, prefix.queried_tokens),
             format!(

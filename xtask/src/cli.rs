@@ -8,27 +8,33 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{ArgGroup, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use pagoda::{Registry, Sampling, Sparse};
+use pagoda::{Registry, Sparse};
 
 use crate::references;
 
 mod chat;
 mod engine;
+mod generate;
+mod sampling;
 mod score;
 mod serve;
 mod served;
+mod template;
 mod values;
 
 pub use chat::ChatArgs;
 pub use engine::{EngineArgs, SelectOn};
+pub use generate::GenerateArgs;
+pub use sampling::SamplingArgs;
 pub use score::ScoreArgs;
 pub use serve::ServeArgs;
 pub use served::ServedArgs;
+pub use template::TemplateArgs;
 pub(crate) use values::policy_of;
 
 /// `cargo xtask`: one subcommand and its flags.
 #[derive(Debug, Parser)]
-#[command(name = "cargo xtask", bin_name = "cargo xtask", about, arg_required_else_help = true)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", about, version, arg_required_else_help = true)]
 pub struct Cli {
     /// Subcommand to run.
     #[command(subcommand)]
@@ -85,6 +91,8 @@ pub enum Command {
     Chat(Box<ChatArgs>),
     /// Serve the APIs of OpenAI and Anthropic over HTTP
     Serve(Box<ServeArgs>),
+    /// List the models in the caches and in folders: what loads, and why not
+    Models(ModelsArgs),
     /// Run given tokens through the model: mean negative log likelihood and most likely next tokens
     Score(Box<ScoreArgs>),
     /// Print the token ids of a text, as --ids-file takes them
@@ -101,104 +109,6 @@ pub enum Command {
     Ci,
     /// Report what was found on this machine, which kernels it gets, what is missing and how to install it
     Doctor(DoctorArgs),
-}
-
-/// Choice of the next token from the logits.
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Sampling")]
-pub struct SamplingArgs {
-    /// Divides the logits; 0 always takes the most likely token
-    #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = values::temperature)]
-    #[arg(allow_negative_numbers = true)]
-    pub temperature: f32,
-
-    /// Keeps the N most likely tokens; 0 keeps all
-    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
-    pub top_k: u32,
-
-    /// Keeps the smallest set of most likely tokens whose probabilities sum to at least P
-    #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = values::top_p)]
-    #[arg(allow_negative_numbers = true)]
-    pub top_p: f32,
-
-    /// Drops tokens whose probability is below P times that of the most likely one
-    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = values::min_p)]
-    #[arg(allow_negative_numbers = true)]
-    pub min_p: f32,
-
-    /// Seed of the sampler: the same seed, prompt and flags give the same tokens
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = values::seed)]
-    #[arg(allow_negative_numbers = true)]
-    pub seed: u64,
-}
-
-impl From<&SamplingArgs> for Sampling {
-    fn from(args: &SamplingArgs) -> Self {
-        let SamplingArgs { temperature, top_k, top_p, min_p, seed } = *args;
-        Self::default().temperature(temperature).top_k(top_k).top_p(top_p).min_p(min_p).seed(seed)
-    }
-}
-
-/// `cargo xtask generate`.
-#[derive(Debug, Clone, Args)]
-#[command(group = ArgGroup::new("input").required(true).args(["prompt", "prompt_file", "ids_file"]))]
-pub struct GenerateArgs {
-    /// Prompt; repeat the flag to serve several prompts as one batch
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
-    pub prompt: Vec<String>,
-
-    /// File whose whole text is the prompt
-    #[arg(long, value_name = "FILE")]
-    pub prompt_file: Option<PathBuf>,
-
-    /// JSON file with a list of token ids, or a list of such lists; ids are used as given
-    #[arg(long, value_name = "FILE.json")]
-    pub ids_file: Option<PathBuf>,
-
-    /// Use the prompt as given, without the model's chat template
-    #[arg(long)]
-    pub raw: bool,
-
-    /// Maximum number of tokens to generate per prompt
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
-    #[arg(allow_negative_numbers = true)]
-    pub max_tokens: u32,
-
-    /// Samples per prompt; they share the prompt's KV blocks
-    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=pagoda::MAX_SEQUENCES as i64))]
-    pub n: u32,
-
-    /// Search with N beams instead of sampling and print the N best by log probability divided by length, one
-    /// prompt after another; beams share KV blocks
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=pagoda::MAX_SEQUENCES as i64))]
-    #[arg(conflicts_with_all = ["n", "stop", "temperature", "top_k", "top_p", "min_p", "seed"])]
-    pub beams: Option<u32>,
-
-    /// Text that ends generation and is not printed; may be repeated
-    #[arg(long, value_name = "TEXT", value_parser = values::non_empty, allow_hyphen_values = true)]
-    pub stop: Vec<String>,
-
-    /// Separates this run's prefix-cache entries from those with other salts
-    #[arg(long, value_name = "TEXT", value_parser = values::non_empty)]
-    pub salt: Option<String>,
-
-    /// Treatment of a preempted request, which must give up its KV blocks
-    #[arg(long, value_name = "MODE", default_value = "recompute")]
-    pub preempt: Preempt,
-
-    /// Print one JSON object per sample instead of text
-    #[arg(long)]
-    pub json: bool,
-
-    /// Settings of the sampler.
-    #[command(flatten)]
-    pub sampling: SamplingArgs,
-
-    /// The engine to run on.
-    #[command(flatten)]
-    pub engine: EngineArgs,
 }
 
 /// `cargo xtask select`.
@@ -288,6 +198,18 @@ pub struct TokenizeArgs {
     pub no_special: bool,
 }
 
+/// `cargo xtask models`.
+#[derive(Debug, Clone, Args)]
+pub struct ModelsArgs {
+    /// Folders and files to look at in place of the caches
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+
+    /// Print one JSON object per model instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `cargo xtask test`.
 #[derive(Debug, Clone, Args)]
 pub struct TestArgs {
@@ -309,6 +231,19 @@ pub struct DoctorArgs {
     /// references beside them; by default, DIR holds this repository's tiny models of every family
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = references::TINY)]
     pub models: Option<PathBuf>,
+
+    /// Also say what a model takes: memory of weights and of the KV cache at which context, what fits, and which modes
+    /// work
+    #[arg(long, value_name = "PATH")]
+    pub model: Option<PathBuf>,
+
+    /// Memory to fit --model into; by default that of the host, where the adapter shares it
+    #[arg(long, value_name = "BYTES", value_parser = values::memory, requires = "model")]
+    pub memory: Option<u64>,
+
+    /// Type that --model is quantised to when it is loaded
+    #[arg(long, value_name = "TYPE", value_parser = values::quantize, requires = "model")]
+    pub quantize: Option<models::Dtype>,
 
     /// Adapter for --self-test and --models: its number here, or part of its name, ignoring case; by default
     /// all

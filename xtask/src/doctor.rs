@@ -1,7 +1,9 @@
 //! `cargo xtask doctor`: what this machine has, which kernels its adapters get, what is missing and how to install it.
 
+mod checkpoint;
 mod modes;
 
+pub use checkpoint::{CheckpointReport, KvMemory, ModeOf};
 pub use modes::Refused;
 
 use std::fmt;
@@ -34,6 +36,11 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
     if let Some(folder) = &args.models {
         report.compare_models(folder, args.device.as_deref())?;
     }
+    if let Some(model) = &args.model {
+        let shares =
+            report.adapters.iter().find(|adapter| adapter.usable()).is_some_and(Adapter::shares_memory);
+        report.checkpoint = Some(CheckpointReport::of(model, args.quantize, args.memory, shares)?);
+    }
     let mut out = io::stdout().lock();
     if args.json {
         report::json_line(&mut out, &report)?;
@@ -64,6 +71,9 @@ pub struct Report {
     pub adapters: Vec<Adapter>,
     /// Modes that each form of attention lacks something for; the others work.
     pub modes: Vec<Refused>,
+    /// The model of `--model`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointReport>,
     /// Missing requirements, and how to install them.
     #[serde(flatten)]
     pub plan: Plan,
@@ -155,7 +165,7 @@ impl Report {
 
     fn new(found: Found, model: DefaultModel, adapters: Vec<Adapter>) -> Self {
         let plan = setup::plan(&found, &[model.needs(), &[Need::Tests]].concat());
-        Self { found, model, adapters, modes: Refused::all(), plan }
+        Self { found, model, adapters, modes: Refused::all(), checkpoint: None, plan }
     }
 
     /// Runs every kernel on the adapters that open, or on `device` alone, and remembers the failures.
@@ -202,6 +212,11 @@ impl Adapter {
     /// Whether kernels can run on this machine.
     pub fn usable(&self) -> bool {
         self.device.is_some()
+    }
+
+    /// Whether its memory is the host's.
+    fn shares_memory(&self) -> bool {
+        ["Cpu", "IntegratedGpu"].contains(&self.kind.as_str())
     }
 
     fn is(&self, info: &wgpu::AdapterInfo) -> bool {
@@ -255,7 +270,7 @@ fn line(f: &mut fmt::Formatter<'_>, label: &str, text: impl fmt::Display) -> fmt
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { found, model, adapters, modes: refused, plan } = self;
+        let Self { found, model, adapters, modes: refused, checkpoint, plan } = self;
         let platform = match found.platform {
             Platform::Debian { root: true } => "Debian or Ubuntu, as root",
             Platform::Debian { root: false } => "Debian or Ubuntu",
@@ -311,6 +326,9 @@ impl fmt::Display for Report {
         }
         if adapters.iter().any(Adapter::usable) {
             modes::write(f, refused)?;
+        }
+        if let Some(checkpoint) = checkpoint {
+            write!(f, "{checkpoint}")?;
         }
         write_plan(f, plan)
     }

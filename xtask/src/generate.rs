@@ -1,19 +1,22 @@
 //! `cargo xtask generate`: prompts in, text out, served as one continuous batch.
 
 mod beams;
+mod prompts;
 
 use std::collections::HashMap;
 use std::io;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use pagoda::{Clock, Demand, Engine, Event, Finished, Message, Model, Request, SeqId, Token};
+use pagoda::{Clock, Demand, Engine, Event, Finished, LogProbs, Model, Request, SeqId, Token};
 
 use crate::cli::GenerateArgs;
-use crate::ids_file;
 use crate::interrupt::Interrupt;
 use crate::model;
+use crate::prefill_bar::PrefillBar;
 use crate::report::{self, Generated, TextStream, Timing};
+
+pub(crate) use prompts::read_text;
 
 /// Runs the command.
 ///
@@ -21,7 +24,7 @@ use crate::report::{self, Generated, TextStream, Timing};
 /// Errors of the model, the device or a prompt.
 pub fn run(args: &GenerateArgs) -> Result<()> {
     let model = model::open(&args.engine)?;
-    let prompts = prompts(args, &model)?;
+    let prompts = prompts::read(args, &model)?;
     let count = u32::try_from(prompts.len()).context("too many prompts")?;
     let context = u64::from(model.config.context_length);
     let block = u64::from(args.engine.block_size);
@@ -50,49 +53,12 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
     for (index, prompt) in (0..).zip(&prompts) {
         let first = run.engine.submit(prompt).with_context(|| format!("prompt {index}"))?;
         for sample in 0..args.n {
-            let open = Open { index, sample, prompt_ids: prompt.prompt.clone(), text: String::new() };
+            let prompt_ids = prompt.prompt.clone();
+            let open = Open { index, sample, prompt_ids, text: String::new(), log_probs: Vec::new() };
             run.open.insert(SeqId::new(first.get() + u64::from(sample)), open);
         }
     }
     run.serve(&interrupt)
-}
-
-/// The prompts as token ids.
-fn prompts(args: &GenerateArgs, model: &Model) -> Result<Vec<Request>> {
-    let lists = match &args.ids_file {
-        Some(path) => ids_file::read(path)?,
-        None => texts(args)?.iter().map(|text| tokens(text, args.raw, model)).collect::<Result<_>>()?,
-    };
-    let prompt = |ids| {
-        let samples = args.beams.unwrap_or(args.n);
-        let mut request = Request::new(ids).max_tokens(args.max_tokens).samples(samples);
-        request.sampling = (&args.sampling).into();
-        request.salt.clone_from(&args.salt);
-        request.text = model.tokenizer.is_some();
-        // Ids of a model without a tokenizer have no text to stop at.
-        request.stop = args.stop.iter().filter(|_| request.text).cloned().collect();
-        request
-    };
-    Ok(lists.into_iter().map(prompt).collect())
-}
-
-fn texts(args: &GenerateArgs) -> Result<Vec<String>> {
-    match &args.prompt_file {
-        Some(path) => {
-            let text = std::fs::read_to_string(path);
-            Ok(vec![text.with_context(|| format!("{}: cannot be read", path.display()))?])
-        }
-        None => Ok(args.prompt.clone()),
-    }
-}
-
-fn tokens(text: &str, raw: bool, model: &Model) -> Result<Vec<u32>> {
-    let tokenizer =
-        model.tokenizer.as_ref().context("the model has no tokenizer: give token ids with --ids-file")?;
-    match &model.chat {
-        Some(_) if !raw => Ok(model.chat_ids(&[Message::new("user", text)])?),
-        _ => Ok(tokenizer.encode(text, true)?),
-    }
 }
 
 struct Run<'a, W> {
@@ -112,12 +78,15 @@ struct Open {
     sample: u32,
     prompt_ids: Vec<u32>,
     text: String,
+    log_probs: Vec<LogProbs>,
 }
 
 impl<W: io::Write> Run<'_, W> {
     fn serve(mut self, interrupt: &Interrupt) -> Result<()> {
+        let bar = PrefillBar::new(self.args.engine.quiet, self.args.engine.verbose);
         while self.engine.has_work() {
             let mut events = self.engine.step()?;
+            bar.show(&self.engine);
             if interrupt.requested() {
                 let mut open: Vec<SeqId> = self.open.keys().copied().collect();
                 open.sort_unstable();
@@ -140,8 +109,14 @@ impl<W: io::Write> Run<'_, W> {
     fn token(&mut self, token: &Token) -> Result<()> {
         let open = self.open.get_mut(&token.seq).expect("a sequence with a token has not ended");
         open.text.push_str(&token.text);
-        if !self.args.json {
-            self.printed.push(open.index, open.sample, &token.text)?;
+        open.log_probs.extend(token.log_probs.clone());
+        if self.args.json {
+            return Ok(());
+        }
+        // Without a tokenizer there is nothing to print but ids.
+        match &self.model.tokenizer {
+            Some(_) => self.printed.push(open.index, open.sample, &token.text)?,
+            None => self.printed.push(open.index, open.sample, &format!("{} ", token.id))?,
         }
         Ok(())
     }
@@ -161,6 +136,7 @@ impl<W: io::Write> Run<'_, W> {
             prompt_ids: open.prompt_ids,
             output_ids: done.output,
             log_prob: None,
+            log_probs: open.log_probs.iter().map(report::TokenLogProbs::from).collect(),
             text: open.text + &done.text,
             finish_reason: done.reason,
             cached_tokens: usage.cached.total(),
@@ -175,7 +151,9 @@ impl<W: io::Write> Run<'_, W> {
             self.printed.push(open.index, open.sample, &done.text)?;
             self.printed.finish(open.index, open.sample)?;
         }
-        eprintln!("{}", report::timing_line(&generated));
+        if !self.args.engine.quiet {
+            eprintln!("{}", report::timing_line(&generated));
+        }
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! `cargo xtask kernels`: every kernel variant by name and level, or its text in every language.
 
 use std::fs;
+use std::io::{self, Write as _};
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -13,12 +14,13 @@ use crate::cli::KernelsArgs;
 ///
 /// # Errors
 /// If a variant cannot be composed or translated, or a file cannot be written.
-#[expect(clippy::print_stdout, reason = "the command's result")]
 pub fn run(args: &KernelsArgs) -> Result<()> {
+    let mut out = io::stdout().lock();
     for named in variants() {
         let interface = interface(&named.variant)?;
         let [x, y, z] = interface.workgroup_size;
-        println!(
+        writeln!(
+            out,
             "{:42} {:9} {:4} lanes, {:5} bytes of workgroup memory, {} storage buffers{}",
             named.name,
             named.level(),
@@ -26,7 +28,7 @@ pub fn run(args: &KernelsArgs) -> Result<()> {
             interface.workgroup_bytes,
             interface.bindings.len(),
             needs(&interface.capabilities)
-        );
+        )?;
         if let Some(dir) = &args.emit {
             emit(dir, &named)?;
         }

@@ -13,6 +13,8 @@ pub mod ids_file;
 pub mod interrupt;
 pub mod kernels;
 pub mod model;
+pub mod models_list;
+pub mod prefill_bar;
 pub mod references;
 pub mod report;
 pub mod score;
@@ -24,6 +26,7 @@ pub mod test;
 pub mod tokenize;
 pub mod tree;
 
+use std::io;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -40,11 +43,18 @@ pub fn main(registry: &Registry) -> ExitCode {
     match run(Cli::read(registry).command, registry) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is::<Interrupted>() => ExitCode::from(EXIT_INTERRUPTED),
+        // Whoever reads the output has read enough, as `head` does.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {}", error_chain::joined(error.as_ref()));
             if error.is::<EngineFailed>() { ExitCode::from(EXIT_ENGINE_FAILED) } else { ExitCode::FAILURE }
         }
     }
+}
+
+/// Whether an error is that of writing to a closed standard output. Errors of connections have a context around them.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// Runs a command.
@@ -56,6 +66,7 @@ pub fn run(command: Command, registry: &Registry) -> Result<()> {
         Command::Generate(args) => generate::run(&args),
         Command::Chat(args) => chat::run(&args, registry),
         Command::Serve(args) => serve::run(&args),
+        Command::Models(args) => models_list::run(&args),
         Command::Score(args) => score::run(&args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Select(args) => select::run(&args, registry),

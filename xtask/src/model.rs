@@ -1,13 +1,19 @@
 //! Opens what a command runs on, as the flags say: the model, which is fetched first if it is the default one,
 //! and the engine or decoder.
 
+use std::time::{Duration, Instant};
+
 use anyhow::Result;
+use indicatif::BinaryBytes;
 use models::Decoder;
 use pagoda::{Demand, Engine, EngineOptions, Model, Notes, Place, Preemption};
 
 use crate::cli::{Activations, EngineArgs, KvDtype, Preempt, SelectOn};
 use crate::default_model;
 use crate::setup::{self, Need};
+
+/// Time that a step with prompts takes at most on a software driver, so that Ctrl-C is answered and progress shown.
+const STEP_TIME: Duration = Duration::from_secs(1);
 
 /// Opens `--model` or `--random`, or the default model, which the first use fetches.
 ///
@@ -32,7 +38,32 @@ pub fn engine(args: &EngineArgs, model: &Model, demand: Demand, preempt: Preempt
     setup::ensure(&[Need::Gpu])?;
     let mut options = EngineOptions::from(args).demand(demand);
     options.preemption = preempt.into();
-    Ok(Engine::open(model, &options)?)
+    // On a GPU a chunk takes no time that anybody notices; reproducible steps depend on no clock.
+    if !args.reproducible && model.gpu(&options)?.is_cpu() {
+        options.max_step_time = Some(STEP_TIME);
+    }
+    let begun = Instant::now();
+    let engine = Engine::open(model, &options)?;
+    if args.verbose {
+        eprintln!("{}", loaded(model, &engine, begun.elapsed()));
+    }
+    Ok(engine)
+}
+
+/// A line about what was loaded, and how long it took.
+fn loaded(model: &Model, engine: &Engine, time: Duration) -> String {
+    let config = &model.config;
+    let (decoder, kv) = (engine.decoder(), engine.decoder().kv());
+    let family = config.family.model_type().or(config.family.architecture()).unwrap_or("of no name");
+    let blocks = u64::from(kv.num_blocks());
+    format!(
+        "loaded in {:.1} s: family {family}, {} layers, {} of weights; {blocks} KV blocks of {} tokens, {}",
+        time.as_secs_f64(),
+        config.num_layers,
+        BinaryBytes(decoder.weight_sizes().bytes()),
+        kv.plan().block_sizes().next().unwrap_or(0),
+        BinaryBytes(blocks * kv.plan().block_bytes()),
+    )
 }
 
 /// Loads the decoder for one sequence of `tokens` tokens in steps of `--chunk` rows.
@@ -65,7 +96,9 @@ impl From<&EngineArgs> for EngineOptions {
         options.coop = !args.no_coop;
         options.activations = args.activations.into();
         options.kv_tiers.clone_from(&args.kv_tiers);
-        options.notes = Notes::to(|note| eprintln!("{note}"));
+        if !args.quiet {
+            options.notes = Notes::to(|note| eprintln!("{note}"));
+        }
         options.sparse.clone_from(&args.sparse);
         if let Some(sparse) = &mut options.sparse {
             sparse.place = args.select_on.into();

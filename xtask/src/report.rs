@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use pagoda::FinishReason;
 use pagoda::usage::{KvUse, SparseUse, TierUse};
+use pagoda::{FinishReason, LogProbs};
 use serde::Serialize;
 
 /// One sample of one prompt: a line of `generate --json`.
@@ -24,6 +24,9 @@ pub struct Generated {
     /// Sum of the natural log probabilities of the output; only with `--beams`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_prob: Option<f64>,
+    /// Log-probabilities of the output, one entry a token; only with `--logprobs`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub log_probs: Vec<TokenLogProbs>,
     /// Generated text; empty for a model without a tokenizer.
     pub text: String,
     /// Why generation ended.
@@ -42,6 +45,30 @@ pub struct Generated {
     pub tiers: TierUse,
     /// Density and bound of sparse attention.
     pub sparse: SparseUse,
+}
+
+/// Log-probabilities at one position of an output: of the model itself, before penalties and filters.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TokenLogProbs {
+    /// The drawn token.
+    pub id: u32,
+    /// Natural logarithm of its probability.
+    pub log_prob: f32,
+    /// The likeliest tokens in its place, best first.
+    pub top_ids: Vec<u32>,
+    /// Natural logarithms of their probabilities.
+    pub top_logprobs: Vec<f32>,
+}
+
+impl From<&LogProbs> for TokenLogProbs {
+    fn from(at: &LogProbs) -> Self {
+        Self {
+            id: at.token.token,
+            log_prob: at.token.log_prob,
+            top_ids: at.top.iter().map(|top| top.token).collect(),
+            top_logprobs: at.top.iter().map(|top| top.log_prob).collect(),
+        }
+    }
 }
 
 /// One sequence of `score --json`.
@@ -206,6 +233,7 @@ mod tests {
             prompt_ids: vec![1, 2, 3],
             output_ids: vec![4, 5],
             log_prob: None,
+            log_probs: Vec::new(),
             text: "so \"it\" is\n".to_string(),
             finish_reason: FinishReason::Length,
             prompt_tokens: 3,
@@ -254,7 +282,7 @@ mod tests {
         assert_snapshot!(timing_line(&dense), @"[0.1] 3 prompt tokens (0 cached) at 240.0 tok/s, first token after 12 ms, 2 generated at 20.0 tok/s, 1 KV blocks");
         let pages = PageUse { hits: 90, misses: 4, prefetched: 6, wait_ms: Some(1.25) };
         let tiers = TierUse { device: Some(pages), ..generated().tiers };
-        assert_snapshot!(tiers, @"tiers: device 90 hits, 4 misses, 6 fetched ahead, waited 1.2 ms; host 3 hits, 1 misses, waited 0.5 ms, 4096 bytes read, 8192 written; 75 % of transfer time hidden");
+        assert_snapshot!(tiers, @"tiers: device 90 hits, 4 misses, 6 fetched ahead, waited 1.2 ms; host 3 hits, 1 misses, waited 0.5 ms, 4.0 KiB read, 8.0 KiB written; 75 % of transfer time hidden");
         assert_eq!(
             timing_line(&Generated { tiers, ..generated() }),
             format!("{}\n      {tiers}", timing_line(&dense))

@@ -3,7 +3,7 @@
 mod dump_qk;
 
 use std::collections::HashMap;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -141,19 +141,19 @@ fn write_logits(path: &Path, logits: &[f32], vocab: usize) -> Result<()> {
     std::fs::write(path, file).with_context(|| format!("{}: cannot be written", path.display()))
 }
 
-#[expect(clippy::print_stdout, reason = "the command's result")]
 fn print(args: &ScoreArgs, model: &Model, index: usize, scored: &Scored) -> Result<()> {
     if args.json {
         return Ok(report::json_line(&mut io::stdout().lock(), scored)?);
     }
+    let mut out = io::stdout().lock();
     let mean = scored.mean_nll.map_or("-".to_string(), |nll| format!("{nll:.6}"));
-    println!("[{index}] {} tokens, mean nll {mean} nats per token", scored.tokens);
+    writeln!(out, "[{index}] {} tokens, mean nll {mean} nats per token", scored.tokens)?;
     if args.engine.sparse.is_some() {
-        println!("  {}", scored.sparse);
+        writeln!(out, "  {}", scored.sparse)?;
     }
     for (id, log_prob) in scored.top_ids.iter().zip(&scored.top_logprobs) {
         let text = model.tokenizer.as_ref().map(|t| t.decode(&[*id], false)).transpose()?.unwrap_or_default();
-        println!("  {log_prob:9.5}  {id:6}  {text:?}");
+        writeln!(out, "  {log_prob:9.5}  {id:6}  {text:?}")?;
     }
     Ok(())
 }

@@ -1,14 +1,12 @@
 //! `cargo xtask tokenize`: the token ids of a text, in the form that `--ids-file` takes.
 
-use std::fs;
-use std::io::{self, Read as _};
-use std::path::Path;
+use std::io;
 
 use anyhow::{Context, Result};
 use pagoda::Model;
 
 use crate::cli::TokenizeArgs;
-use crate::{default_model, report};
+use crate::{default_model, generate, report};
 
 /// Prints the ids as one JSON list, the beginning of a sequence included where the model has one.
 ///
@@ -18,20 +16,12 @@ use crate::{default_model, report};
 pub fn run(args: &TokenizeArgs) -> Result<()> {
     let model = Model::open(default_model::resolve(args.model.as_deref())?)?;
     let text = match &args.file {
-        Some(path) => read(path).with_context(|| format!("{}: cannot be read", path.display()))?,
+        Some(path) => {
+            generate::read_text(path).with_context(|| format!("{}: cannot be read", path.display()))?
+        }
         None => args.text.clone().unwrap_or_default(),
     };
     let ids = model.tokenizer()?.encode(&text, !args.no_special)?;
     report::json_line(&mut io::stdout().lock(), &ids)?;
     Ok(())
-}
-
-/// Reads a file, or standard input where the path is `-`.
-fn read(path: &Path) -> io::Result<String> {
-    if path == Path::new("-") {
-        let mut text = String::new();
-        io::stdin().read_to_string(&mut text)?;
-        return Ok(text);
-    }
-    fs::read_to_string(path)
 }

@@ -4,8 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use pagoda::{Message, Model, Tokenizer};
+use pagoda::{Conversation, Message, Model, Tokenizer};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
 use super::Answer;
 
@@ -16,6 +17,8 @@ pub(super) struct History {
     messages: Vec<Message>,
     /// Prompt and answer of the last turn, as the engine has them: with the token that ended the answer, and without.
     seen: Vec<Seen>,
+    /// Variables of the chat template.
+    variables: Map<String, Value>,
 }
 
 /// The beginning of a conversation, as text and as token ids.
@@ -52,7 +55,12 @@ const SYSTEM: &str = "system";
 impl History {
     pub(super) fn new(system: Option<String>) -> Self {
         let messages = system.into_iter().map(|text| Message::new(SYSTEM, text)).collect();
-        Self { messages, seen: Vec::new() }
+        Self { messages, ..Self::default() }
+    }
+
+    /// The same with other variables of the chat template.
+    pub(super) fn with_variables(self, variables: Map<String, Value>) -> Self {
+        Self { variables, ..self }
     }
 
     /// Number of messages, the system message included.
@@ -85,14 +93,15 @@ impl History {
     /// # Errors
     /// If the chat template refuses the conversation.
     pub(super) fn prompt(&self, model: &Model, text: &str) -> Result<Prompt> {
-        let mut messages = self.messages.clone();
-        messages.push(Message::new("user", text));
-        let ids = model.chat_ids(&messages)?;
+        let user = Message::new("user", text);
+        let messages = self.messages.iter().chain([&user]).map(|message| json!(message)).collect();
+        let variables = self.variables.clone();
+        let conversation = Conversation { messages, variables, ..Conversation::default() };
+        let ids = model.conversation_ids(conversation.clone())?;
         let Some(chat) = &model.chat else { return Ok(Prompt { text: None, ids }) };
         let tokenizer = model.tokenizer()?;
         // What users write never becomes a control token.
-        let texts: Vec<Message> = messages.iter().map(|message| message.as_text(tokenizer)).collect();
-        let text = chat.render(&texts, true)?;
+        let text = chat.render_conversation(&conversation.as_text(tokenizer))?;
         let known = self.seen.iter().find_map(|seen| seen.continued(tokenizer, &text, &ids));
         Ok(Prompt { ids: known.unwrap_or(ids), text: Some(text) })
     }
@@ -142,7 +151,7 @@ impl History {
         let file: File = serde_json::from_str(&text)
             .with_context(|| format!("{} is not a conversation", path.display()))?;
         let messages = file.messages.into_iter().map(|entry| Message::new(entry.role, entry.content));
-        Ok(Self { messages: messages.collect(), seen: Vec::new() })
+        Ok(Self { messages: messages.collect(), ..Self::default() })
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{EngineArgs, SamplingArgs, values};
+use super::{EngineArgs, SamplingArgs, TemplateArgs, values};
 
 /// `cargo xtask chat`.
 #[derive(Debug, Clone, Args)]
@@ -33,6 +33,10 @@ pub struct ChatArgs {
     /// Separates this chat's prefix-cache entries from those with other salts
     #[arg(long, value_name = "TEXT", value_parser = values::non_empty)]
     pub salt: Option<String>,
+
+    /// Arguments of the chat template.
+    #[command(flatten)]
+    pub template: TemplateArgs,
 
     /// Settings of the sampler.
     #[command(flatten)]

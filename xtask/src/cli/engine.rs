@@ -88,6 +88,14 @@ pub struct EngineArgs {
     /// copied
     #[arg(long)]
     pub no_host_buffers: bool,
+
+    /// Print results and errors alone, without notes and times
+    #[arg(long, conflicts_with = "verbose")]
+    pub quiet: bool,
+
+    /// Also say what was loaded, how long it took, and what each step computes
+    #[arg(long)]
+    pub verbose: bool,
 }
 
 impl EngineArgs {
@@ -121,6 +129,8 @@ impl EngineArgs {
             kv_tiers,
             device,
             no_host_buffers,
+            quiet,
+            verbose,
         } = self;
         let mut flags: Vec<OsString> = Vec::new();
         let mut flag = |name: &str, value: Option<OsString>| {
@@ -140,8 +150,13 @@ impl EngineArgs {
         flag("activations", text(word(*activations)));
         flag("kv-tiers", text(kv_tiers.as_ref().map(ToString::to_string)));
         flag("device", text(device.clone()));
-        let switches =
-            [("reproducible", reproducible), ("no-coop", no_coop), ("no-host-buffers", no_host_buffers)];
+        let switches = [
+            ("reproducible", reproducible),
+            ("no-coop", no_coop),
+            ("no-host-buffers", no_host_buffers),
+            ("quiet", quiet),
+            ("verbose", verbose),
+        ];
         flags.extend(switches.iter().filter(|(_, on)| **on).map(|(name, _)| format!("--{name}").into()));
         flags
     }

@@ -269,7 +269,7 @@ fn memory_has_binary_and_decimal_suffixes() {
 fn generate_takes_exactly_one_kind_of_input() {
     assert_snapshot!(refusal(&["generate"]), @"
     error: the following required arguments were not provided:
-      <--prompt <TEXT>|--prompt-file <FILE>|--ids-file <FILE.json>>
+      <PROMPT|--prompt <TEXT>|--prompt-file <FILE>|--messages <FILE.json>|--ids-file <FILE.json>>
     ");
     for pair in [["--prompt-file", "f"], ["--ids-file", "f.json"]] {
         let error = parse(&[&["generate", "--prompt", "hi"], &pair[..]].concat()).unwrap_err();

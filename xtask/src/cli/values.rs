@@ -10,10 +10,12 @@ use clap::builder::{StringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Arg, Command};
 use models::{Dtype, RandomError, RandomSpec};
-use pagoda::Sparse;
+use pagoda::{Sparse, TokenBias};
 use prefetch::spec::{SpecError, TierSpec};
 use sparse_select::presets::parse_presets;
 use sparse_select::{Registry, Spec};
+
+use super::template::Variable;
 
 /// Tokens in a KV block.
 pub(super) fn block_size(text: &str) -> Result<u32, String> {
@@ -67,6 +69,43 @@ pub(super) fn top_p(text: &str) -> Result<f32, String> {
 /// A probability ratio in [0, 1].
 pub(super) fn min_p(text: &str) -> Result<f32, String> {
     float(text, "min-p is from 0 to 1", |p| (0.0..=1.0).contains(&p))
+}
+
+/// A penalty that divides and multiplies: above 0.
+pub(super) fn repetition(text: &str) -> Result<f32, String> {
+    float(text, "a repetition penalty is a finite number above 0", |r| r.is_finite() && r > 0.0)
+}
+
+/// A finite number.
+pub(super) fn finite(text: &str) -> Result<f32, String> {
+    float(text, "give a finite number", f32::is_finite)
+}
+
+/// A finite number from 0 up.
+pub(super) fn not_negative(text: &str) -> Result<f32, String> {
+    float(text, "give a finite number from 0 up", |x| x.is_finite() && x >= 0.0)
+}
+
+/// A finite number from 1 up.
+pub(super) fn at_least_one(text: &str) -> Result<f32, String> {
+    float(text, "give a finite number from 1 up", |x| x.is_finite() && x >= 1.0)
+}
+
+/// A token and the addend of its logit, `ID=X`.
+pub(super) fn token_bias(text: &str) -> Result<TokenBias, String> {
+    const FORM: &str = "give a token id and a finite number, such as 13=-2.5";
+    let (token, bias) = text.split_once('=').ok_or(FORM)?;
+    Ok(TokenBias { token: token.parse().map_err(|_| FORM)?, bias: float(bias, FORM, f32::is_finite)? })
+}
+
+/// A variable of a chat template, `KEY=VALUE`, whose value is JSON, or else text.
+pub(super) fn variable(text: &str) -> Result<Variable, String> {
+    let (name, value) = text.split_once('=').ok_or("give KEY=VALUE, such as enable_thinking=false")?;
+    if name.is_empty() {
+        return Err("the variable has no name".to_owned());
+    }
+    let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+    Ok(Variable { name: name.to_owned(), value })
 }
 
 fn float(text: &str, limit: &str, allowed: impl Fn(f32) -> bool) -> Result<f32, String> {

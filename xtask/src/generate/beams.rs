@@ -34,6 +34,7 @@ impl<W: io::Write> Run<'_, W> {
                     },
                     output_ids: beam.tokens,
                     log_prob: Some(beam.log_prob),
+                    log_probs: Vec::new(),
                     cached_tokens: found.cached_tokens,
                     preemptions: 0,
                     kv: self.engine.kv_use(),
@@ -46,7 +47,9 @@ impl<W: io::Write> Run<'_, W> {
                     self.printed.push(index, rank, &generated.text)?;
                     self.printed.finish(index, rank)?;
                 }
-                eprintln!("{}", report::timing_line(&generated));
+                if !self.args.engine.quiet {
+                    eprintln!("{}", report::timing_line(&generated));
+                }
             }
             if found.aborted {
                 break;
@@ -56,7 +59,10 @@ impl<W: io::Write> Run<'_, W> {
     }
 
     fn text_of(&self, ids: &[u32]) -> Result<String> {
-        let Some(tokenizer) = &self.model.tokenizer else { return Ok(String::new()) };
+        let Some(tokenizer) = &self.model.tokenizer else {
+            let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
+            return Ok(if self.args.json { String::new() } else { ids.join(" ") });
+        };
         Ok(tokenizer.decode(ids, true)?)
     }
 }

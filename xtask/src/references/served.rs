@@ -74,7 +74,7 @@ pub(super) fn generate(
     let mut wanted_of = HashMap::new();
     for prompt in batch {
         let request = Request::new(prompt.ids.clone()).max_tokens(u32::try_from(prompt.greedy.len())?);
-        let request = request.sampling((&args.sampling).into()).ignore_eos().without_text();
+        let request = request.sampling(args.sampling.sampling(model)?).ignore_eos().without_text();
         let seq = engine.submit(&request)?;
         wanted_of.insert(seq, &prompt.greedy[..prompt.sure]);
     }

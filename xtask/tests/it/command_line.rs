@@ -140,3 +140,77 @@ fn select_prints_the_blocks_as_one_json_object() {
     assert_eq!((output.status.code(), stdout(&output)), (Some(1), ""));
     assert!(stderr(&output).contains("no-such-file"), "{}", stderr(&output));
 }
+
+#[test]
+fn the_version_is_told() {
+    let output = xtask(&["--version"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(stdout(&output).trim(), concat!("cargo xtask ", env!("CARGO_PKG_VERSION")));
+}
+
+/// Whoever reads may stop: `xtask kernels | head -1`.
+#[test]
+fn a_broken_pipe_is_no_error() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_xtask"))
+        .arg("kernels")
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), stderr(&output)), (Some(0), ""));
+}
+
+#[test]
+fn models_are_listed_with_why_they_do_not_load() {
+    let fixtures: PathBuf =
+        [env!("CARGO_MANIFEST_DIR"), "..", "models", "tests", "fixtures"].iter().collect();
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("config.json"), r#"{"model_type": "gpt2"}"#).unwrap();
+    let [tiny, other] = [fixtures.join("tiny-llama"), folder.path().to_owned()];
+    let output = xtask(&["models", "--json", tiny.to_str().unwrap(), other.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let lines: Vec<Value> = stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let [loads, refused] = &lines[..] else { panic!("{lines:?}") };
+    assert_eq!(
+        (&loads["family"], &loads["dtype"], &loads["context"]),
+        (&"llama".into(), &"F32".into(), &4096.into())
+    );
+    assert!(loads["reason"].is_null() && loads["bytes"].as_u64().unwrap() > 100_000);
+    assert!(refused["reason"].is_string(), "{refused}");
+    // Nothing is cached for this user.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    command
+        .arg("models")
+        .env("PAGODA_CACHE_DIR", folder.path().join("none"))
+        .env("HF_HOME", folder.path().join("none"));
+    let output = command.output().unwrap();
+    assert_eq!((output.status.code(), stdout(&output)), (Some(0), ""));
+    assert!(stderr(&output).contains("no model is cached"), "{}", stderr(&output));
+    assert_eq!(xtask(&["models", folder.path().join("none").to_str().unwrap()]).status.code(), Some(1));
+}
+
+#[test]
+fn doctor_says_what_a_model_takes() {
+    let fixture = [env!("CARGO_MANIFEST_DIR"), "..", "models", "tests", "fixtures", "tiny-llama"];
+    let fixture: PathBuf = fixture.iter().collect();
+    let report = |more: &[&str]| -> Value {
+        let output = xtask(&[&["doctor", "--json", "--model", fixture.to_str().unwrap()], more].concat());
+        serde_json::from_str::<Value>(stdout(&output)).unwrap()["checkpoint"].take()
+    };
+    let plain = report(&["--memory", "8MiB"]);
+    // An f32 embedding of 128 x 64, 3 layers of 4 and 3 matrices, and 7 norms.
+    let layer = 2 * 64 * 64 + 2 * 32 * 64 + 3 * 128 * 64;
+    assert_eq!(plain["parameters"].as_u64(), Some(128 * 64 + 3 * layer + 7 * 64));
+    assert_eq!(plain["weight_bytes"].as_u64(), plain["parameters"].as_u64().map(|elements| 4 * elements));
+    // K and V of two heads of 16 in 3 layers, at f16: 384 bytes a token, and two blocks more.
+    let kv = &plain["kv"][0];
+    assert_eq!((&kv["dtype"], &kv["bytes"][0]), (&"f16".into(), &json!([4096, (4096 + 32) * 384])));
+    assert_eq!(kv["fits_tokens"], 4096);
+    assert!(plain["modes"].as_array().unwrap().iter().all(|mode| mode["needs"].is_null()), "{plain}");
+    let tight = report(&["--memory", "1MB", "--quantize", "q8_0"]);
+    assert!(tight["weight_bytes"].as_u64().unwrap() < plain["weight_bytes"].as_u64().unwrap() / 3, "{tight}");
+    let fits = tight["kv"][0]["fits_tokens"].as_u64().unwrap();
+    assert!((1000..3000).contains(&fits), "{tight}");
+}

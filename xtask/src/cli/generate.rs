@@ -1,0 +1,96 @@
+//! Flags of `cargo xtask generate`.
+
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args};
+
+use super::{EngineArgs, Preempt, SamplingArgs, TemplateArgs, values};
+
+/// `cargo xtask generate`.
+#[derive(Debug, Clone, Args)]
+#[command(group = ArgGroup::new("input").required(true).args(["text", "prompt", "prompt_file", "messages", "ids_file"]))]
+pub struct GenerateArgs {
+    /// Prompt; - is standard input
+    #[arg(value_name = "PROMPT")]
+    pub text: Option<String>,
+
+    /// Prompt; repeat the flag to serve several prompts as one batch
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub prompt: Vec<String>,
+
+    /// File whose whole text is the prompt; - is standard input
+    #[arg(long, value_name = "FILE")]
+    pub prompt_file: Option<PathBuf>,
+
+    /// JSON file with a conversation to answer: a list of messages with role and content, or an object with the field
+    /// messages, as chat's /save writes it
+    #[arg(long, value_name = "FILE.json", conflicts_with = "system")]
+    pub messages: Option<PathBuf>,
+
+    /// System message before the prompt, which says how to answer
+    #[arg(long, value_name = "TEXT", value_parser = values::non_empty, allow_hyphen_values = true)]
+    pub system: Option<String>,
+
+    /// JSON file with a list of token ids, or a list of such lists; ids are used as given
+    #[arg(long, value_name = "FILE.json")]
+    pub ids_file: Option<PathBuf>,
+
+    /// Use the prompt as given, without the model's chat template; control tokens that it spells out are such
+    #[arg(long, conflicts_with_all = ["system", "messages", "thinking", "template_arg"])]
+    pub raw: bool,
+
+    /// Maximum number of tokens to generate per prompt
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(allow_negative_numbers = true)]
+    pub max_tokens: u32,
+
+    /// Samples per prompt; they share the prompt's KV blocks
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=pagoda::MAX_SEQUENCES as i64))]
+    pub n: u32,
+
+    /// Search with N beams instead of sampling and print the N best by log probability divided by length, one
+    /// prompt after another; beams share KV blocks
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=pagoda::MAX_SEQUENCES as i64))]
+    #[arg(conflicts_with_all = ["n", "stop", "temperature", "top_k", "top_p", "min_p", "seed", "logprobs", "json_schema"])]
+    #[arg(conflicts_with_all = ["repetition_penalty", "presence_penalty", "frequency_penalty", "dry_multiplier"])]
+    #[arg(conflicts_with_all = ["logit_bias", "min_tokens"])]
+    pub beams: Option<u32>,
+
+    /// Text that ends generation and is not printed; may be repeated
+    #[arg(long, value_name = "TEXT", value_parser = values::non_empty, allow_hyphen_values = true)]
+    pub stop: Vec<String>,
+
+    /// Separates this run's prefix-cache entries from those with other salts
+    #[arg(long, value_name = "TEXT", value_parser = values::non_empty)]
+    pub salt: Option<String>,
+
+    /// Treatment of a preempted request, which must give up its KV blocks
+    #[arg(long, value_name = "MODE", default_value = "recompute")]
+    pub preempt: Preempt,
+
+    /// Allow only outputs that are instances of this JSON schema
+    #[arg(long, value_name = "FILE.json")]
+    pub json_schema: Option<PathBuf>,
+
+    /// With --json, print the log-probability of every token and of the N most likely in its place
+    #[arg(long, value_name = "N", requires = "json", allow_negative_numbers = true)]
+    pub logprobs: Option<u32>,
+
+    /// Print one JSON object per sample instead of text
+    #[arg(long)]
+    pub json: bool,
+
+    /// Arguments of the chat template.
+    #[command(flatten)]
+    pub template: TemplateArgs,
+
+    /// Settings of the sampler.
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+
+    /// The engine to run on.
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}

@@ -1,0 +1,123 @@
+//! Flags of the sampler.
+
+use anyhow::Result;
+use clap::Args;
+use pagoda::{Dry, LogitBias, Model, Penalties, Sampling, TokenBias};
+
+use super::values;
+
+/// Text at which matches of `--dry-multiplier` end, where no flag says otherwise: those that its author publishes.
+const DRY_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
+
+/// Choice of the next token from the logits.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Sampling")]
+pub struct SamplingArgs {
+    /// Divides the logits; 0 always takes the most likely token
+    #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = values::temperature)]
+    #[arg(allow_negative_numbers = true)]
+    pub temperature: f32,
+
+    /// Keeps the N most likely tokens; 0 keeps all
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
+    pub top_k: u32,
+
+    /// Keeps the smallest set of most likely tokens whose probabilities sum to at least P
+    #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = values::top_p)]
+    #[arg(allow_negative_numbers = true)]
+    pub top_p: f32,
+
+    /// Drops tokens whose probability is below P times that of the most likely one
+    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = values::min_p)]
+    #[arg(allow_negative_numbers = true)]
+    pub min_p: f32,
+
+    /// Seed of the sampler: the same seed, prompt and flags give the same tokens
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = values::seed)]
+    #[arg(allow_negative_numbers = true)]
+    pub seed: u64,
+
+    /// Divides positive logits, and multiplies others, of tokens that occurred in prompt or output; 1 is off
+    #[arg(long, value_name = "R", default_value_t = 1.0, value_parser = values::repetition)]
+    #[arg(allow_negative_numbers = true)]
+    pub repetition_penalty: f32,
+
+    /// Is subtracted once from logits of tokens that occurred in the output
+    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = values::finite, allow_negative_numbers = true)]
+    pub presence_penalty: f32,
+
+    /// Is subtracted from logits of tokens of the output for each occurrence
+    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = values::finite, allow_negative_numbers = true)]
+    pub frequency_penalty: f32,
+
+    /// DRY: penalty of a token that would go on with a repetition of --dry-allowed-length tokens; 0 is off, 0.8 usual
+    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = values::not_negative)]
+    #[arg(allow_negative_numbers = true)]
+    pub dry_multiplier: f32,
+
+    /// DRY: factor of the penalty for each further token of the repetition
+    #[arg(long, value_name = "B", default_value_t = Dry::OFF.base, value_parser = values::at_least_one)]
+    #[arg(allow_negative_numbers = true)]
+    pub dry_base: f32,
+
+    /// DRY: shortest repetition that is penalised, in tokens
+    #[arg(long, value_name = "N", default_value_t = Dry::OFF.allowed_length, allow_negative_numbers = true)]
+    pub dry_allowed_length: u32,
+
+    /// DRY: text at which repetitions end, may be repeated; by default line breaks, colons, quotation marks and asterisks
+    #[arg(long, value_name = "TEXT", value_parser = values::non_empty, allow_hyphen_values = true)]
+    pub dry_breaker: Vec<String>,
+
+    /// Addend of the logit of a token; may be repeated
+    #[arg(long, value_name = "ID=X", value_parser = values::token_bias)]
+    pub logit_bias: Vec<TokenBias>,
+
+    /// Number of tokens before which the output does not end
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
+    pub min_tokens: u32,
+}
+
+impl SamplingArgs {
+    /// The parameters of a request to `model`, whose tokenizer says at which tokens repetitions end.
+    ///
+    /// # Errors
+    /// If the tokenizer cannot decode a token.
+    pub fn sampling(&self, model: &Model) -> Result<Sampling> {
+        let mut dry = Dry::OFF
+            .multiplier(self.dry_multiplier)
+            .base(self.dry_base)
+            .allowed_length(self.dry_allowed_length);
+        if !dry.is_off() {
+            dry = dry.breakers(self.breakers(model)?);
+        }
+        let penalties = Penalties::OFF
+            .repetition(self.repetition_penalty)
+            .presence(self.presence_penalty)
+            .frequency(self.frequency_penalty);
+        Ok(Sampling::default()
+            .temperature(self.temperature)
+            .top_k(self.top_k)
+            .top_p(self.top_p)
+            .min_p(self.min_p)
+            .seed(self.seed)
+            .penalties(penalties)
+            .dry(dry)
+            .logit_bias(LogitBias::new(self.logit_bias.iter().copied()))
+            .min_tokens(self.min_tokens))
+    }
+
+    /// Tokens whose text has a breaker in it; none of a model without a tokenizer. O(vocabulary).
+    fn breakers(&self, model: &Model) -> Result<Vec<u32>> {
+        let Some(tokenizer) = &model.tokenizer else { return Ok(Vec::new()) };
+        let given: Vec<&str> = self.dry_breaker.iter().map(String::as_str).collect();
+        let texts = if given.is_empty() { &DRY_BREAKERS[..] } else { &given };
+        let mut breakers = Vec::new();
+        for id in 0..model.config.vocab_size {
+            let text = tokenizer.decode(&[id], false)?;
+            if texts.iter().any(|breaker| text.contains(breaker)) {
+                breakers.push(id);
+            }
+        }
+        Ok(breakers)
+    }
+}
