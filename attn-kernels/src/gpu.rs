@@ -18,7 +18,7 @@ mod submit;
 pub use crate::Level;
 pub use adapter::adapters;
 pub use bind::{Bind, Bindings, Bound, BoundList};
-pub use buffer::{Buf, Raw};
+pub use buffer::{Buf, Raw, Upload};
 pub use error::GpuError;
 pub use outcome::{Outcome, Pending, Submission, Timing};
 pub use own::Prepared;

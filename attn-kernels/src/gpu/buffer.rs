@@ -80,6 +80,43 @@ impl<T> Buf<T> {
     }
 }
 
+/// A buffer whose data are coming: see [`Gpu::begin_upload`].
+#[derive(Debug)]
+pub struct Upload<'a, T> {
+    gpu: &'a Gpu,
+    buf: Buf<T>,
+    /// `None` for no elements.
+    view: Option<wgpu::QueueWriteBufferView>,
+}
+
+impl<T: Pod> Upload<'_, T> {
+    /// Writes `data` from element `at` on.
+    ///
+    /// # Panics
+    /// When `data` does not fit.
+    pub fn put(&mut self, at: usize, data: &[T]) {
+        if let Some(view) = &mut self.view {
+            let bytes = bytemuck::cast_slice(data);
+            let start = at * size_of::<T>();
+            view.slice(start..start + bytes.len()).copy_from_slice(bytes);
+        }
+    }
+
+    /// Sends the data on their way to the device, and gives memory back that earlier ones came from. What was not written is
+    /// arbitrary.
+    ///
+    /// # Errors
+    /// [`GpuError::Lost`] and what earlier work left.
+    pub fn end(self) -> Result<Buf<T>, GpuError> {
+        drop(self.view);
+        self.gpu.fault()?;
+        self.gpu.queue.submit([]);
+        // Says at once what is done; what comes of it is the next wait's matter.
+        let _ = self.gpu.device.poll(wgpu::PollType::Poll);
+        Ok(self.buf)
+    }
+}
+
 /// Usages that kernels and copies need.
 const STORAGE: wgpu::BufferUsages =
     wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);
@@ -134,6 +171,23 @@ impl Gpu {
         let buf = self.buffer(label, data.len())?;
         self.write(&buf, 0, data);
         Ok(buf)
+    }
+
+    /// Begins a storage buffer of `len` elements whose data come piece by piece, in any order, into memory that the device
+    /// copies from.
+    ///
+    /// # Errors
+    /// As [`Gpu::buffer`].
+    pub fn begin_upload<T: Pod>(&self, label: &str, len: usize) -> Result<Upload<'_, T>, GpuError> {
+        let buf = self.buffer(label, len)?;
+        let bytes = wgpu::BufferSize::new((len * size_of::<T>()) as u64);
+        let view = bytes.map(|bytes| self.queue.write_buffer_with(buf.raw.wgpu(), 0, bytes));
+        match view {
+            Some(None) => {
+                Err(GpuError::Validation { message: format!("{label}: no memory to write it from") })
+            }
+            view => Ok(Upload { gpu: self, buf, view: view.flatten() }),
+        }
     }
 
     /// Writes `data` at element `at`, ordered before the next submission.

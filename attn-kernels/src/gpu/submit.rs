@@ -97,7 +97,9 @@ impl Gpu {
 
         let queries_of = queries.as_ref().map(|set| (set, stamps));
         let (mut pieces, mut encoder) = self.commands(&pass, params.as_ref(), queries_of)?;
-        for ((raw, range), (at, _)) in pass.reads.iter().zip(&spans) {
+        // A read of nothing has nothing to copy, and no staging if it is alone.
+        let reads = pass.reads.iter().zip(&spans).filter(|((_, range), _)| !range.is_empty());
+        for ((raw, range), (at, _)) in reads {
             let to = staging.as_ref().expect("reads have staging").wgpu();
             encoder.copy_buffer_to_buffer(
                 raw.wgpu(),
