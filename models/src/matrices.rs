@@ -5,7 +5,7 @@ use attn_kernels::gpu::{Bind, Buf, Gpu, Pass};
 use crate::cast::u32_of;
 use crate::kernel::matmul::{self, MatmulBuffers, MatmulParams, Rows, Tiling};
 use crate::matrix::{Kernels, Key, check};
-use crate::pack::{BLOCK, Format, Packed};
+use crate::pack::{BLOCK, Columns, Format, Planes};
 use crate::{ModelError, Tensor};
 
 /// Matrices of one shape, cut between two of them where one binding cannot hold all.
@@ -59,11 +59,11 @@ pub(crate) struct Routes<'a> {
 }
 
 impl Matrices {
-    /// `count` matrices, `load(i)` the i-th, `[out_features, in_features]`; they are asked for one at a time.
+    /// `count` matrices, `load(i)` the i-th, `[out_features, in_features]`; one is asked for by each processor at a time.
     pub(crate) fn load<'t>(
         gpu: &Gpu,
         count: u32,
-        load: impl Fn(u32) -> Result<Tensor<'t>, ModelError>,
+        load: impl Fn(u32) -> Result<Tensor<'t>, ModelError> + Sync,
     ) -> Result<Self, ModelError> {
         let first = load(0)?;
         let (cols, width) = (first.shape[0], first.shape[1]);
@@ -73,18 +73,15 @@ impl Matrices {
         let mut shards = Vec::new();
         for start in (0..count).step_by(per_shard as usize) {
             let here = per_shard.min(count - start);
-            let mut packed = Packed::new(first.dtype, width, cols * here as usize);
-            for i in 0..here {
-                let tensor = load(start + i)?;
+            let (name, dtype, all) = (&*first.name, first.dtype, cols * here as usize);
+            let columns = Columns { name, dtype, width, parts: 1, cols: all, group: cols };
+            let Planes { quants, scales } = columns.upload(gpu, |packed, group| {
+                let tensor = load(start + u32_of(group.start / cols))?;
                 check(&tensor, &first)?;
-                packed.fill(&tensor, 0..cols, i as usize * cols);
-            }
-            shards.push(Shard {
-                first: start,
-                count: here,
-                quants: gpu.upload(&first.name, &packed.quants)?,
-                scales: gpu.upload(&first.name, &packed.scales)?,
-            });
+                packed.fill(&tensor, 0..cols, 0);
+                Ok(())
+            })?;
+            shards.push(Shard { first: start, count: here, quants, scales });
         }
         Ok(Self { format, blocks: u32_of(blocks), cols: u32_of(cols), count, shards })
     }

@@ -14,7 +14,7 @@ use crate::kernel::matmul_coop::{self, Activations, Tile};
 use crate::kernel::matmul_int8::{self, MatmulInt8Buffers, MatmulInt8Params};
 use crate::kernel::matmul_int8_tile;
 use crate::kernel::split_sum::{self, SplitSumBuffers, SplitSumParams};
-use crate::pack::{BLOCK, Format, Packed};
+use crate::pack::{BLOCK, Columns, Format, Packed, Planes};
 use crate::weights::alike;
 use crate::{ModelError, Tensor};
 
@@ -95,6 +95,9 @@ enum Route {
     Coop(Tile),
 }
 
+/// Columns that a thread packs at a time: runs of 1 KiB in every row of quads, few enough for a processor's cache.
+const GROUP: usize = 64;
+
 /// Weights of a matrix under which a few rows wait for dispatches rather than for weights: one dispatch with f32 then beats
 /// two with codes, or a few workgroups of cooperative matrices (SmolLM2 of 135M lost a fifth with one stream by codes).
 const SMALL: u64 = 4 << 20;
@@ -109,12 +112,12 @@ impl Matrix {
     /// One matrix whose columns are the rows of `tensors`, one after the other.
     pub(crate) fn stacked(gpu: &Gpu, tensors: &[Tensor<'_>]) -> Result<Self, ModelError> {
         let total = tensors.iter().map(|t| t.shape[0]).sum();
-        Self::load(gpu, tensors, 1, total, |packed, shard| {
+        Self::load(gpu, tensors, 1, total, |packed, cols| {
             let mut start = 0;
             for tensor in tensors {
-                let rows = overlap(&shard, start..start + tensor.shape[0]);
+                let rows = overlap(&cols, start..start + tensor.shape[0]);
                 if !rows.is_empty() {
-                    let first = rows.start - shard.start;
+                    let first = rows.start - cols.start;
                     packed.fill(tensor, rows.start - start..rows.end - start, first);
                 }
                 start += tensor.shape[0];
@@ -126,9 +129,9 @@ impl Matrix {
     pub(crate) fn paired(gpu: &Gpu, gate: Tensor<'_>, up: Tensor<'_>) -> Result<Self, ModelError> {
         let cols = gate.shape[0];
         let tensors = alike([gate, up]);
-        Self::load(gpu, &tensors, 2, cols, |packed, shard| {
+        Self::load(gpu, &tensors, 2, cols, |packed, cols| {
             for (part, tensor) in tensors.iter().enumerate() {
-                packed.fill(tensor, shard.clone(), part * shard.len());
+                packed.fill(tensor, cols.clone(), part * cols.len());
             }
         })
     }
@@ -138,7 +141,7 @@ impl Matrix {
         tensors: &[Tensor<'_>],
         parts: usize,
         cols: usize,
-        fill: impl Fn(&mut Packed, Range<usize>),
+        fill: impl Fn(&mut Packed, Range<usize>) + Sync,
     ) -> Result<Self, ModelError> {
         let first = &tensors[0];
         let width = first.shape[1];
@@ -150,15 +153,13 @@ impl Matrix {
         let most = usize::try_from(gpu.max_binding_bytes()).unwrap_or(usize::MAX);
         let shard_cols = (most / (format.column_bytes(blocks) * parts)).clamp(1, cols);
         let shards = (0..cols).step_by(shard_cols).map(|start| {
-            let range = start..(start + shard_cols).min(cols);
-            let mut packed = Packed::new(first.dtype, width, range.len() * parts);
-            fill(&mut packed, range.clone());
-            Ok(Shard {
-                first: u32_of(range.start),
-                cols: u32_of(range.len()),
-                quants: gpu.upload(&first.name, &packed.quants)?,
-                scales: gpu.upload(&first.name, &packed.scales)?,
-            })
+            let cols = shard_cols.min(cols - start);
+            let columns = Columns { name: &first.name, dtype: first.dtype, width, parts, cols, group: GROUP };
+            let Planes { quants, scales } = columns.upload(gpu, |packed, group| {
+                fill(packed, start + group.start..start + group.end);
+                Ok(())
+            })?;
+            Ok(Shard { first: u32_of(start), cols: u32_of(cols), quants, scales })
         });
         let shards = shards.collect::<Result<_, ModelError>>()?;
         Ok(Self { format, width: u32_of(width), blocks: u32_of(blocks), parts: u32_of(parts), shards })

@@ -5,6 +5,9 @@
 //! `weights_*.wgsl` say what the two planes of each type hold.
 
 mod columns;
+mod upload;
+
+pub(crate) use upload::{Columns, Planes};
 
 use crate::{Dtype, Tensor};
 

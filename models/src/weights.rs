@@ -122,7 +122,7 @@ pub struct IntegerTensor {
 }
 
 /// A place that tensors come from.
-pub trait WeightSource {
+pub trait WeightSource: Sync {
     /// Path of the tensors' file or folder, for messages.
     fn path(&self) -> &Path;
 

@@ -1,7 +1,7 @@
 //! Tensors of a checkpoint that a decoder reads, and those that are left over.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::{
     DecoderConfig, IntegerTensor, ModelError, Naming, Role, Size, Tensor, WeightError, WeightSizes,
@@ -12,26 +12,30 @@ use crate::{
 pub(super) struct Used<'a> {
     weights: &'a dyn WeightSource,
     /// Role and size of each that was asked for, by name.
-    names: RefCell<BTreeMap<String, (Role, Size)>>,
+    names: Mutex<BTreeMap<String, (Role, Size)>>,
 }
 
 impl<'a> Used<'a> {
     pub(super) fn new(weights: &'a dyn WeightSource) -> Self {
-        Self { weights, names: RefCell::default() }
+        Self { weights, names: Mutex::default() }
+    }
+
+    fn names(&self) -> MutexGuard<'_, BTreeMap<String, (Role, Size)>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The tensor of a role.
     pub(super) fn tensor(&self, role: Role) -> Result<Tensor<'a>, WeightError> {
         let tensor = self.weights.tensor(role)?.loaded();
         let size = Size { bytes: tensor.data.len() as u64, elements: tensor.elems() as u64 };
-        self.names.borrow_mut().insert(tensor.name.to_string(), (role, size));
+        self.names().insert(tensor.name.to_string(), (role, size));
         Ok(tensor)
     }
 
     /// The table of a role.
     pub(super) fn integers(&self, role: Role) -> Result<IntegerTensor, WeightError> {
         let table = self.weights.integers(role)?;
-        self.names.borrow_mut().insert(table.name.clone(), (role, Size::default()));
+        self.names().insert(table.name.clone(), (role, Size::default()));
         Ok(table)
     }
 
@@ -43,7 +47,7 @@ impl<'a> Used<'a> {
     /// Sizes of the tensors that were asked for so far.
     pub(super) fn sizes(&self) -> WeightSizes {
         let mut sizes = WeightSizes::default();
-        self.names.borrow().values().for_each(|(role, size)| sizes.add(*role, *size));
+        self.names().values().for_each(|(role, size)| sizes.add(*role, *size));
         sizes
     }
 
@@ -58,7 +62,7 @@ impl<'a> Used<'a> {
     /// [`WeightError::Extra`]; [`ModelError::Untied`] for an output head that is stored beside a tied embedding and
     /// differs from it.
     pub(super) fn check_rest(&self, config: &DecoderConfig) -> Result<(), ModelError> {
-        let used = self.names.borrow();
+        let used = self.names();
         // Several tensors may be read as one.
         let part = |name: &str| self.weights.whole(name).is_some_and(|whole| used.contains_key(&whole));
         let head = self.weights.naming().name(Role::LmHead);

@@ -1,0 +1,165 @@
+//! Packing on all processors, straight into memory that the device copies from.
+
+use std::num::NonZero;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::thread;
+
+use attn_kernels::gpu::{Buf, Gpu, Upload};
+
+use super::{BLOCK, Format, Packed};
+use crate::{Dtype, ModelError};
+
+/// Bytes of a matrix under which it is packed sooner than threads begin.
+const SMALL: usize = 4 << 20;
+
+/// A matrix to be packed: several parts side by side, each of `cols` columns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Columns<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) dtype: Dtype,
+    /// Input features.
+    pub(crate) width: usize,
+    pub(crate) parts: usize,
+    pub(crate) cols: usize,
+    /// Columns of a part that are packed at a time.
+    pub(crate) group: usize,
+}
+
+/// A packed matrix on a device.
+#[derive(Debug)]
+pub(crate) struct Planes {
+    pub(crate) quants: Buf<[u32; 4]>,
+    pub(crate) scales: Buf<u32>,
+}
+
+impl Columns<'_> {
+    /// Packs the matrix. `fill` leaves columns of a range, of every part, in a matrix of just these; it runs on several threads
+    /// at a time. The host holds the packed matrix once, and a group for each processor.
+    pub(crate) fn upload(
+        &self,
+        gpu: &Gpu,
+        fill: impl Fn(&mut Packed, Range<usize>) -> Result<(), ModelError> + Sync,
+    ) -> Result<Planes, ModelError> {
+        let Self { name, dtype, width, parts, cols, group } = *self;
+        let (format, blocks) = (Format::from(dtype), width.div_ceil(BLOCK));
+        let mut quants = gpu.begin_upload(name, format.quads(blocks) * cols * parts)?;
+        let mut scales = gpu.begin_upload(name, format.scale_words(blocks) * cols * parts)?;
+        let mut put = |range: &Range<usize>, packed: &Packed| {
+            self.put(&mut quants, &packed.quants, range);
+            self.put(&mut scales, &packed.scales, range);
+        };
+        let pack = |index: usize| {
+            let range = index * group..((index + 1) * group).min(cols);
+            let mut packed = Packed::new(dtype, width, range.len() * parts);
+            fill(&mut packed, range.clone()).map(|()| (range, packed))
+        };
+        let groups = cols.div_ceil(group);
+        let small = format.column_bytes(blocks) * cols * parts < SMALL;
+        let threads =
+            if small { 1 } else { thread::available_parallelism().map_or(1, NonZero::get).min(groups) };
+        if threads == 1 {
+            for index in 0..groups {
+                let (range, packed) = pack(index)?;
+                put(&range, &packed);
+            }
+        } else {
+            let next = AtomicUsize::new(0);
+            thread::scope(|scope| {
+                let (sender, packed) = sync_channel(threads);
+                for _ in 0..threads {
+                    let (sender, next, pack) = (sender.clone(), &next, &pack);
+                    scope.spawn(move || {
+                        loop {
+                            let index = next.fetch_add(1, Ordering::Relaxed);
+                            // Nobody listens any more once a group could not be packed.
+                            if index >= groups || sender.send(pack(index)).is_err() {
+                                return;
+                            }
+                        }
+                    });
+                }
+                drop(sender);
+                packed.into_iter().try_for_each(|group| {
+                    let (range, packed) = group?;
+                    put(&range, &packed);
+                    Ok::<_, ModelError>(())
+                })
+            })?;
+        }
+        Ok(Planes { quants: quants.end()?, scales: scales.end()? })
+    }
+
+    /// Writes a plane of the columns in `range`.
+    fn put<T: bytemuck::Pod>(&self, to: &mut Upload<'_, T>, plane: &[T], range: &Range<usize>) {
+        for (row, words) in plane.chunks_exact(range.len() * self.parts).enumerate() {
+            for (part, words) in words.chunks_exact(range.len()).enumerate() {
+                to.put((row * self.parts + part) * self.cols + range.start, words);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use attn_kernels::gpu::{Checks, GpuOptions};
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+
+    use super::*;
+    use crate::Tensor;
+
+    /// Shapes on both sides of [`SMALL`], groups that do and do not end with the columns.
+    #[test]
+    fn packed_by_threads_is_packed_at_once() {
+        let gpu = Gpu::open(&GpuOptions::new(Checks::On)).unwrap();
+        let mut rng = StdRng::seed_from_u64(1);
+        for (dtype, width, cols, parts) in [
+            (Dtype::Q4_K, 1024, 5003, 2),
+            (Dtype::Q8_0, 96, 70, 1),
+            (Dtype::Q6_K, 2048, 3008, 1),
+            (Dtype::F16, 1000, 1100, 2),
+        ] {
+            let tensors: Vec<_> = (0..parts)
+                .map(|_| {
+                    let mut data = vec![0; cols * dtype.bytes_for(width).unwrap()];
+                    rng.fill_bytes(&mut data);
+                    let (name, shape) = (Cow::Borrowed("w"), vec![cols, width]);
+                    Tensor { name, dtype, shape, data: data.into() }
+                })
+                .collect();
+            let fill = |packed: &mut Packed, range: Range<usize>| {
+                for (part, tensor) in tensors.iter().enumerate() {
+                    packed.fill(tensor, range.clone(), part * range.len());
+                }
+                Ok(())
+            };
+            let mut want = Packed::new(dtype, width, cols * parts);
+            fill(&mut want, 0..cols).unwrap();
+            let columns = Columns { name: "w", dtype, width, parts, cols, group: 64 };
+            let planes = columns.upload(&gpu, fill).unwrap();
+            assert!(
+                gpu.read(&planes.quants, 0..want.quants.len()).unwrap() == want.quants,
+                "quants of {dtype}"
+            );
+            assert!(
+                gpu.read(&planes.scales, 0..want.scales.len()).unwrap() == want.scales,
+                "scales of {dtype}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_group_that_fails_ends_the_upload() {
+        let gpu = Gpu::open(&GpuOptions::new(Checks::On)).unwrap();
+        let columns = Columns { name: "w", dtype: Dtype::F32, width: 1024, parts: 1, cols: 4096, group: 64 };
+        let failed = columns.upload(&gpu, |_, range| match range.start {
+            1280.. => Err(ModelError::Unsupported { feature: "column 1280" }),
+            _ => Ok(()),
+        });
+        assert!(matches!(failed, Err(ModelError::Unsupported { .. })), "{failed:?}");
+    }
+}
