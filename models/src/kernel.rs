@@ -16,12 +16,13 @@ pub mod matmul_int8_tile;
 pub mod moe_combine;
 pub mod moe_route;
 pub mod moe_sort;
-pub mod norm_halves;
+
 pub mod norm_heads;
 pub mod quantize_rows;
 pub mod rms_norm;
 pub mod rope;
 pub mod rope_append;
+pub mod round_rows;
 pub mod sample;
 pub mod scan_logits;
 pub mod softcap;
@@ -39,6 +40,7 @@ use hyper_collapse::Reader;
 use matmul::{Epilogue, Tiling};
 use matmul_coop::Activations;
 use moe_route::Choice;
+use quantize_rows::Input;
 
 /// Terms of experts beside their matrices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,12 +64,12 @@ macro_rules! modules {
 
 /// The shared modules of this crate's kernels.
 pub const MODULES: Modules = modules! {
-    activations: "activations_f16", "activations_f32", "quantize_normed", "quantize_plain", "x_broadcast", "x_normed", "x_uniform";
+    activations: "activations_f16", "activations_f32", "norm_none", "norm_rms", "x_broadcast", "x_normed", "x_uniform";
     epilogues: "epilogue_add", "epilogue_gelu_mul", "epilogue_silu_mul", "epilogue_store";
     params: "int8_params";
     rows: "rows_each", "rows_plain", "rows_routed";
     sampling: "best", "leading", "noise";
-    weights: "nibbles", "weights_bf16", "weights_f16", "weights_f32", "weights_iq4", "weights_mxfp4", "weights_q2k", "weights_q3k", "weights_q4", "weights_q4k", "weights_q5", "weights_q5k", "weights_q6k", "weights_q8";
+    weights: "f16_of_codes", "f16_of_floats", "f16_of_nibbles", "nibbles", "weights_bf16", "weights_f16", "weights_f32", "weights_iq4", "weights_mxfp4", "weights_q2k", "weights_q3k", "weights_q4", "weights_q4k", "weights_q5", "weights_q5k", "weights_q6k", "weights_q8";
 };
 
 /// Every kernel, by name.
@@ -89,12 +91,12 @@ pub fn catalog() -> Vec<&'static Kernel> {
         &moe_combine::KERNEL,
         &moe_route::KERNEL,
         &moe_sort::KERNEL,
-        &norm_halves::KERNEL,
         &norm_heads::KERNEL,
         &quantize_rows::KERNEL,
         &rms_norm::KERNEL,
         &rope::KERNEL,
         &rope_append::KERNEL,
+        &round_rows::KERNEL,
         &sample::KERNEL,
         &scan_logits::KERNEL,
         &softcap::KERNEL,
@@ -159,7 +161,10 @@ pub fn variants() -> Vec<NamedVariant> {
         all.push(named("block", hyper_collapse::variant(4, Reader::Block, level)));
         all.push(named("head", hyper_collapse::variant(4, Reader::Head, level)));
         all.push(named("gather", rms_norm::variant(rms_norm::Form::Gather, matmul::NORM_LANES, level)));
-        all.push(named("", norm_halves::variant(level)));
+        for (part, input) in [("plain", Input::Plain), ("normed", Input::Normed)] {
+            all.push(named(part, quantize_rows::variant(input, level)));
+            all.push(named(part, round_rows::variant(input, level)));
+        }
     }
     for (part, dtype) in [("f16", KvDtype::F16), ("f32", KvDtype::F32)] {
         let shape = KvShape { num_kv_heads: 8, head_dim: 128, block_size: 16, dtype };
@@ -191,16 +196,22 @@ pub fn variants() -> Vec<NamedVariant> {
         [("store", Epilogue::Store), ("add", Epilogue::Add)]
             .map(|(part, epilogue)| named(part, split_sum::variant(epilogue))),
     );
-    for (part, rows, epilogue, activations) in
-        [("q4", 2048, Epilogue::Store, Activations::F32), ("q4-few", 8, Epilogue::SiluMul, Activations::F16)]
-    {
-        let tile = matmul_coop::Tile::choose(rows, 4096, epilogue);
-        let coop = matmul_coop::variant("weights_q4", epilogue, activations, tile);
+    for (part, format, rows, epilogue, activations) in [
+        ("q4", Format::Q4, 2048, Epilogue::Store, Activations::F32),
+        ("q4-few", Format::Q4, 8, Epilogue::SiluMul, Activations::F16),
+        ("q8", Format::Q8, 32, Epilogue::Store, Activations::F16),
+        ("f16", Format::F16, 128, Epilogue::Store, Activations::F16),
+    ] {
+        let tile = matmul_coop::Tile::choose([rows, 4096], epilogue, COOP_MEMORY);
+        let coop = matmul_coop::variant(format, epilogue, activations, tile);
         all.push(named(part, coop));
     }
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all
 }
+
+/// Bytes of workgroup memory that adapters with cooperative matrices have.
+const COOP_MEMORY: u32 = 48 << 10;
 
 /// Lanes of a workgroup in WebGPU's default limits.
 const BASELINE_LANES: u32 = 256;
@@ -223,11 +234,6 @@ fn int8(short: impl Fn(Format) -> &'static str) -> Vec<NamedVariant> {
     };
     all.extend(coded.map(|format| named(short(format), tile(format, Epilogue::Store))));
     all.push(named("q4k-silu_mul", tile(Format::Q4K, Epilogue::SiluMul)));
-    for (part, level) in [("", Level::Baseline), ("-subgroup", Level::Subgroup)] {
-        let named = |kind: &str, variant| NamedVariant::new(&format!("{kind}{part}"), variant);
-        all.push(named("plain", quantize_rows::variant(quantize_rows::Input::Plain, level)));
-        all.push(named("normed", quantize_rows::variant(quantize_rows::Input::Normed, level)));
-    }
     all
 }
 

@@ -2,7 +2,7 @@
 
 mod kernels;
 
-pub(crate) use kernels::{Kernels, Key, MaxProduct};
+pub(crate) use kernels::{Kernels, Key, MaxProduct, Precision};
 
 use std::ops::Range;
 
@@ -68,20 +68,6 @@ pub(crate) struct Norm<'a> {
     pub(crate) eps: f32,
 }
 
-/// Roundings that a product may apply to activations on the way in.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Precision {
-    /// f16, for cooperative matrices.
-    pub(crate) f16: bool,
-    /// Codes of 8 bits, for integer dot products with weights that are codes too.
-    pub(crate) int8: bool,
-}
-
-impl Precision {
-    /// Activations stay f32.
-    pub(crate) const EXACT: Self = Self { f16: false, int8: false };
-}
-
 /// Kernels that a product goes through.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Route {
@@ -104,6 +90,14 @@ const SMALL: u64 = 4 << 20;
 
 /// Rows up to which a small matrix is multiplied so.
 const SMALL_ROWS: u32 = 64;
+
+/// Rows up to which integer dot products beat cooperative matrices, which multiply 16 rows or none: decode steps of Llama 3 8B
+/// as `Q4_K` with 2, 4 and 8 rows take 3.5, 4.3 and 6.7 ms by codes on an H200, 5.5, 5.6 and 5.8 by matrices.
+const CODED_ROWS: u32 = 4;
+
+/// Activations that the tiles of columns read together, from which on they are rounded to f16 beforehand: on an H200 the
+/// bytes that this saves then take longer than a dispatch.
+const WORTH_ROUNDING: u64 = 16 << 20;
 
 /// Workgroups of `matmul_int8_tile` from which on it beats `matmul_int8`: on an H200 32 of them took five times as long.
 const MIN_TILES: u32 = 128;
@@ -199,9 +193,9 @@ impl Matrix {
             return Route::Exact(kernels.tiling(rows, self.parts, self.blocks));
         }
         let codes = precision.int8 && self.format.has_codes() && kernels.holds_codes(rows, self.blocks);
-        let few = rows <= matmul_int8::MAX_ROWS;
+        let few = rows <= if precision.f16 { CODED_ROWS } else { matmul_int8::MAX_ROWS };
         if precision.f16 && !(few && codes) && rows > 1 {
-            return Route::Coop(Tile::choose(rows, cols, self.epilogue()));
+            return Route::Coop(Tile::choose([rows, cols], self.epilogue(), kernels.memory()));
         }
         // Tiles read the weights less often, but many rows alone make enough of them for a GPU.
         let tiles: u32 = matmul_int8_tile::grid(self.epilogue(), rows, cols).iter().product();
@@ -287,12 +281,16 @@ impl Matrix {
         tile: Tile,
     ) -> Result<(), ModelError> {
         let (rows, format) = (product.rows, self.format);
-        let (x, activations) = match &product.norm {
-            Some(norm) => {
-                kernels.norm_halves(pass, product, norm, self.width)?;
-                (kernels.scratch.halves.bind().cast(), Activations::F16)
-            }
-            None => (product.x.bind(), Activations::F32),
+        // Every tile of columns reads the rows: as f16 where that saves more than rounding them beforehand costs.
+        let tiles = self.shards.iter().map(|shard| shard.cols.div_ceil(tile.cols())).sum::<u32>();
+        let again = u64::from(rows) * u64::from(self.width) * u64::from(tiles);
+        let rounded =
+            product.norm.is_some() || again >= WORTH_ROUNDING && kernels.holds_halves(rows, self.blocks);
+        let (x, activations, x_stride) = if rounded {
+            kernels.round(pass, product, self.blocks, self.width)?;
+            (kernels.scratch.halves.bind().cast(), Activations::F16, self.blocks * 8)
+        } else {
+            (product.x.bind(), Activations::F32, self.width / 4)
         };
         for shard in &self.shards {
             let max_partials = if self.parts == 1 { kernels.scratch.partials.len() } else { 0 };
@@ -300,7 +298,7 @@ impl Matrix {
             let split_blocks = matmul_coop::split_blocks(tile, shape, max_partials);
             let splits = self.blocks.div_ceil(split_blocks);
             let grid = matmul_coop::grid(tile, [rows, shard.cols], splits);
-            let whole = self.params(product, shard, split_blocks);
+            let whole = MatmulParams { x_stride, ..self.params(product, shard, split_blocks) };
             if splits == 1 {
                 let key = Key::Coop { format, epilogue: product.epilogue, activations, tile };
                 let pipeline = kernels.pipeline(key)?;
@@ -349,7 +347,7 @@ impl Matrix {
             && match self.route(kernels, rows, precision) {
                 Route::Exact(tiling) => tiling.norms(),
                 Route::Codes(_) | Route::CodesTile => true,
-                Route::Coop(_) => kernels.holds_halves(rows, self.width),
+                Route::Coop(_) => kernels.holds_halves(rows, self.blocks),
             }
     }
 }

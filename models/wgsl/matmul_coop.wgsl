@@ -3,15 +3,16 @@ enable wgpu_cooperative_matrix;
 // matmul with cooperative matrices, for many rows: the same bindings, parameters and epilogues, but x may be f16 (see the
 // module of activations). Activations and dequantised weights are rounded to f16, sums are f32.
 // A workgroup owns ROWS rows and COLS columns of each part, and goes along its split of k by stages of K_BLOCKS blocks of 32:
-// one in workgroup memory, the next on its way to registers. A second stage would save a barrier a block, but halve the
-// workgroups that a multiprocessor holds, which costs more: with one stage 128 x 128 runs at 219 TFLOP/s on an H200, with
-// two at 146.
+// one in workgroup memory, the next AHEAD on their way to registers, since few rows wait for weights. A second stage in
+// workgroup memory would save a barrier a block, but halve the workgroups that a multiprocessor holds, which costs more: with
+// one stage 128 x 128 runs at 219 TFLOP/s on an H200, with two at 146.
 // Few rows of a narrow matrix are cut along k too, to fill the card: y is then [splits, rows, cols], which split_sum adds up.
 // Grid: (column tiles, row tiles, splits). Needs subgroups of exactly 32.
 // CPU reference: src/cpu/matmul.rs
 #import weights = weights_q4
 #import epilogue = epilogue_store
 #import activations = activations_f32
+#import numbers = f16_of_codes
 #import PARTS = 1
 // Blocks of a stage, and matrices of 16 along k in it.
 #import K_BLOCKS = 1
@@ -19,6 +20,8 @@ enable wgpu_cooperative_matrix;
 // Matrices of 16 rows and of 16 columns (of one part) a subgroup.
 #import M_TILES = 2
 #import N_TILES = 2
+// Stages on their way to registers.
+#import AHEAD = 1
 // Subgroups along rows and along columns.
 #import M_SUBGROUPS = 2
 #import N_SUBGROUPS = 2
@@ -29,6 +32,9 @@ enable wgpu_cooperative_matrix;
 // Matrices of 16 columns a subgroup, of all parts, and parts behind the first.
 #import ALL_N_TILES = 2
 #import MORE_PARTS = 0
+// Loads of all stages on their way.
+#import ALL_X_LOADS = 4
+#import ALL_W_LOADS = 1
 
 struct MatmulParams {
     rows: u32,
@@ -58,7 +64,7 @@ const ALL_COLS: u32 = COLS * PARTS;
 const QUADS: u32 = 8u * K_BLOCKS;
 const BLOCKS: u32 = ALL_COLS * K_BLOCKS;
 const_assert X_LOADS * WG == ROWS * QUADS && W_LOADS * W_QUADS * WG == ALL_COLS * QUADS && K_TILES == 2u * K_BLOCKS;
-const_assert ALL_N_TILES == N_TILES * PARTS;
+const_assert ALL_N_TILES == N_TILES * PARTS && ALL_X_LOADS == X_LOADS * AHEAD && ALL_W_LOADS == W_LOADS * AHEAD;
 // Rows in workgroup memory, in elements of the array: padded so that eight rows fall on different banks.
 const STRIDE: u32 = QUADS + 2u;
 
@@ -79,7 +85,7 @@ fn matmul_coop(
     let m0 = subgroup / N_SUBGROUPS * M_TILES * 16u;
     let n0 = subgroup % N_SUBGROUPS * N_TILES * 16u;
     let w_first = lane % BLOCKS;
-    let w_quad = lane / BLOCKS * W_QUADS;
+    let w_quad = select(lane / BLOCKS * W_QUADS, 0u, W_QUADS == 8u);
     let first_block = min(group.z * params.split_blocks, params.blocks - 1u);
     let end_block = min(first_block + params.split_blocks, params.blocks);
 
@@ -89,47 +95,53 @@ fn matmul_coop(
             acc[n * M_TILES + m] = coop_mat16x16<f32, C>();
         #end
     #end
-    var x_next: array<Quad, X_LOADS>;
-    var w_next: array<Block, W_LOADS>;
-    #unroll i < X_LOADS
-        x_next[i] = x_quad(row0, first_block, end_block, lane + i * WG);
-    #end
-    #unroll i < W_LOADS
-        w_next[i] = w_block(col0, first_block, end_block, w_first + i * WG);
-    #end
-    for (var block = first_block; block < end_block; block += K_BLOCKS) {
+    var x_next: array<Quad, ALL_X_LOADS>;
+    var w_next: array<Block, ALL_W_LOADS>;
+    #unroll s < AHEAD
+        let stage = first_block + s * K_BLOCKS;
         #unroll i < X_LOADS
-            let at = lane + i * WG;
-            a_tile[at / QUADS * STRIDE + at % QUADS] = vec4<f16>(x_next[i]);
+            x_next[s * X_LOADS + i] = x_quad(row0, stage, end_block, lane + i * WG);
         #end
         #unroll i < W_LOADS
-            let at = w_first + i * WG;
-            #unroll j < W_QUADS
-                b_tile[at % ALL_COLS * STRIDE + at / ALL_COLS * 8u + w_quad + j] = vec4<f16>(quad(w_next[i], w_quad + j));
+            w_next[s * W_LOADS + i] = w_block(col0, stage, end_block, w_first + i * WG);
+        #end
+    #end
+    for (var block = first_block; block < end_block; block += K_BLOCKS * AHEAD) {
+        #unroll s < AHEAD
+            #unroll i < X_LOADS
+                let at = lane + i * WG;
+                a_tile[at / QUADS * STRIDE + at % QUADS] = vec4<f16>(x_next[s * X_LOADS + i]);
             #end
-        #end
-        workgroupBarrier();
-        let next = min(block + K_BLOCKS, end_block - 1u);
-        #unroll i < X_LOADS
-            x_next[i] = x_quad(row0, next, end_block, lane + i * WG);
-        #end
-        #unroll i < W_LOADS
-            w_next[i] = w_block(col0, next, end_block, w_first + i * WG);
-        #end
-        #unroll k < K_TILES
-            var am: array<coop_mat16x16<f16, A>, M_TILES>;
-            #unroll m < M_TILES
-                am[m] = coopLoadT<coop_mat16x16<f16, A>>(&a_tile[(m0 + m * 16u) * STRIDE + k * 4u], STRIDE);
-            #end
-            #unroll n < ALL_N_TILES
-                let col = n / N_TILES * COLS + n0 + n % N_TILES * 16u;
-                let bm = coopLoad<coop_mat16x16<f16, B>>(&b_tile[col * STRIDE + k * 4u], STRIDE);
-                #unroll m < M_TILES
-                    acc[n * M_TILES + m] = coopMultiplyAdd(am[m], bm, acc[n * M_TILES + m]);
+            #unroll i < W_LOADS
+                let at = w_first + i * WG;
+                let b_row = at % ALL_COLS * STRIDE + at / ALL_COLS * 8u;
+                #unroll j < W_QUADS
+                    b_tile[b_row + w_quad + j] = quad_f16(w_next[s * W_LOADS + i], w_quad + j);
                 #end
             #end
+            workgroupBarrier();
+            let next = block + (s + AHEAD) * K_BLOCKS;
+            #unroll i < X_LOADS
+                x_next[s * X_LOADS + i] = x_quad(row0, next, end_block, lane + i * WG);
+            #end
+            #unroll i < W_LOADS
+                w_next[s * W_LOADS + i] = w_block(col0, next, end_block, w_first + i * WG);
+            #end
+            #unroll k < K_TILES
+                var am: array<coop_mat16x16<f16, A>, M_TILES>;
+                #unroll m < M_TILES
+                    am[m] = coopLoadT<coop_mat16x16<f16, A>>(&a_tile[(m0 + m * 16u) * STRIDE + k * 4u], STRIDE);
+                #end
+                #unroll n < ALL_N_TILES
+                    let col = n / N_TILES * COLS + n0 + n % N_TILES * 16u;
+                    let bm = coopLoad<coop_mat16x16<f16, B>>(&b_tile[col * STRIDE + k * 4u], STRIDE);
+                    #unroll m < M_TILES
+                        acc[n * M_TILES + m] = coopMultiplyAdd(am[m], bm, acc[n * M_TILES + m]);
+                    #end
+                #end
+            #end
+            workgroupBarrier();
         #end
-        workgroupBarrier();
     }
 
     let patch0 = subgroup * 256u;

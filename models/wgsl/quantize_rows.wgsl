@@ -7,7 +7,9 @@
 // Grid: (blocks / 32, rows). CPU reference: src/cpu/quantize_rows.rs
 #import WG = 256
 #import reduce = reduce_tree
-#import norm = quantize_plain
+// Binding of the norm's weight.
+#import WEIGHT = 4
+#import norm = norm_none
 
 const VALUES: u32 = 1u;
 

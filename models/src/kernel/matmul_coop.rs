@@ -7,6 +7,7 @@
 use attn_kernels::{Kernel, Variant};
 
 use super::matmul::{self, Epilogue};
+use crate::pack::Format;
 
 /// The kernel, with the parameters and bindings of [`matmul`].
 pub static KERNEL: Kernel =
@@ -25,6 +26,8 @@ pub struct Tile {
     pub n_subgroups: u32,
     /// Blocks of 32 along k in workgroup memory at a time.
     pub k_blocks: u32,
+    /// Stages of so many blocks on their way to registers.
+    pub ahead: u32,
 }
 
 /// The element type of activations.
@@ -32,7 +35,7 @@ pub struct Tile {
 pub enum Activations {
     /// f32, rounded on the way in.
     F32,
-    /// f16, as [`norm_halves`](super::norm_halves) writes them.
+    /// f16, as [`round_rows`](super::round_rows) writes them.
     F16,
 }
 
@@ -40,25 +43,43 @@ pub enum Activations {
 const NARROW: u32 = 4096;
 
 impl Tile {
-    /// The tile for `rows` rows of a matrix of `cols` columns in each of its parts: 16, 32, 64 or 128 rows by 128 columns (of
-    /// both parts, where there are two), the largest that workgroup memory lets a multiprocessor hold twice. Few rows wait for
-    /// loads rather than for matrices, so a stage of theirs is longer. Narrow matrices take smaller tiles, which still give a
-    /// big GPU enough workgroups and waste few columns.
+    /// The tile for `[rows, cols]` of a product of a matrix of `cols` columns in each of its parts: 16, 32, 64 or 128 rows by
+    /// 128 columns (of both parts, where there are two), the largest that workgroup memory lets a multiprocessor hold twice.
+    /// Few rows wait for weights rather than for matrices, so four stages of theirs are on their way. Where workgroups of
+    /// 128 x 256 still fill a big GPU and fit its `memory`, they read everything less often. Narrow matrices take smaller
+    /// tiles, which give it enough workgroups and waste few columns.
     #[must_use]
-    pub fn choose(rows: u32, cols: u32, epilogue: Epilogue) -> Self {
+    pub fn choose([rows, cols]: [u32; 2], epilogue: Epilogue, memory: u32) -> Self {
         let (_, parts) = epilogue.module();
-        let few = |m_tiles| Self { m_tiles, n_tiles: 2 / parts, m_subgroups: 1, n_subgroups: 4, k_blocks: 1 };
+        let tile = |m_tiles, m_subgroups, n_subgroups| Self {
+            m_tiles,
+            n_tiles: if m_subgroups == 1 { 2 } else { 4 } / parts,
+            m_subgroups,
+            n_subgroups,
+            k_blocks: 1,
+            ahead: if m_subgroups == 1 { 4 } else { 1 },
+        };
+        let wide = tile(4, 2, 4);
+        let [x, y, _] = grid(wide, [rows, cols], 1);
         match rows {
             _ if cols < NARROW => Self::narrow(rows, cols, parts),
-            ..=16 => Self { m_tiles: 1, n_tiles: 4 / parts, m_subgroups: 1, n_subgroups: 2, k_blocks: 2 },
-            17..=32 => few(2),
-            33..=64 => few(4),
-            _ => Self { m_tiles: 4, n_tiles: 4 / parts, m_subgroups: 2, n_subgroups: 2, k_blocks: 1 },
+            ..=16 => tile(1, 1, 4),
+            17..=32 => tile(2, 1, 4),
+            33..=64 => tile(4, 1, 4),
+            _ if x * y >= FULL / 2 && wide.memory(parts) <= memory => wide,
+            _ => tile(4, 2, 2),
         }
     }
 
     fn narrow(rows: u32, cols: u32, parts: u32) -> Self {
-        let tile = |m_tiles, n_tiles| Self { m_tiles, n_tiles, m_subgroups: 2, n_subgroups: 2, k_blocks: 1 };
+        let tile = |m_tiles, n_tiles| Self {
+            m_tiles,
+            n_tiles,
+            m_subgroups: 2,
+            n_subgroups: 2,
+            k_blocks: 1,
+            ahead: 1,
+        };
         let enough = |tile: Self, workgroups| {
             let covered = cols.div_ceil(tile.cols()) * tile.cols();
             let [x, y, _] = grid(tile, [rows, cols], 1);
@@ -86,17 +107,23 @@ impl Tile {
         16 * self.n_tiles * self.n_subgroups
     }
 
+    /// Bytes of workgroup memory: padded tiles of f16, and one matrix of f32 a subgroup.
+    fn memory(self, parts: u32) -> u32 {
+        let stride = 8 * (8 * self.k_blocks + 2);
+        (self.rows() + self.cols() * parts) * stride + self.lanes() / 32 * 1024
+    }
+
     fn lanes(self) -> u32 {
         32 * self.m_subgroups * self.n_subgroups
     }
 }
 
-/// The kernel for one storage type, epilogue, element type of activations, and tile.
+/// The kernel for one coding of weights, epilogue, element type of activations, and tile.
 ///
 /// # Panics
 /// When the lanes of a workgroup cannot share the tile's blocks of weights and quads of activations evenly.
 #[must_use]
-pub fn variant(weights: &'static str, epilogue: Epilogue, activations: Activations, tile: Tile) -> Variant {
+pub fn variant(format: Format, epilogue: Epilogue, activations: Activations, tile: Tile) -> Variant {
     let (module, parts) = epilogue.module();
     let (lanes, blocks) = (tile.lanes(), tile.cols() * parts * tile.k_blocks);
     let (w_quads, x_quads) = (8 * blocks, 8 * tile.rows() * tile.k_blocks);
@@ -105,7 +132,15 @@ pub fn variant(weights: &'static str, epilogue: Epilogue, activations: Activatio
     assert!(even, "{tile:?}: {w_quads} quads of weights, {x_quads} of activations, {lanes} lanes");
     Variant::new(&KERNEL)
         .with_matrices()
-        .module("weights", weights)
+        .module("weights", format.module())
+        .module(
+            "numbers",
+            match format {
+                Format::Q4 | Format::Q4K => "f16_of_nibbles",
+                _ if format.has_codes() => "f16_of_codes",
+                _ => "f16_of_floats",
+            },
+        )
         .module("epilogue", module)
         .module(
             "activations",
@@ -121,6 +156,9 @@ pub fn variant(weights: &'static str, epilogue: Epilogue, activations: Activatio
         .size("N_TILES", tile.n_tiles)
         .size("M_SUBGROUPS", tile.m_subgroups)
         .size("N_SUBGROUPS", tile.n_subgroups)
+        .size("AHEAD", tile.ahead)
+        .size("ALL_X_LOADS", x_quads / lanes * tile.ahead)
+        .size("ALL_W_LOADS", w_loads * tile.ahead)
         .size("X_LOADS", x_quads / lanes)
         .size("W_LOADS", w_loads)
         .size("W_QUADS", w_quads / (w_loads * lanes))
@@ -142,7 +180,8 @@ pub fn split_blocks(tile: Tile, [rows, cols, blocks]: [u32; 3], max_partials: us
     let fitting = max_partials / (rows as usize * cols as usize).max(1);
     let splits = (FULL / (x * y)).min(blocks / MIN_SPLIT_BLOCKS);
     let splits = u32::try_from(fitting).unwrap_or(u32::MAX).min(splits).max(1);
-    blocks.div_ceil(splits)
+    // Whole rounds of stages: the kernel multiplies those behind the end by zeros.
+    blocks.div_ceil(splits).next_multiple_of(tile.k_blocks * tile.ahead).min(blocks)
 }
 
 /// Workgroups for rows and columns of one part, in `splits` splits.

@@ -45,7 +45,7 @@ bindings! {
 /// Lanes of a workgroup, of four elements each.
 const LANES: u32 = 256;
 
-/// Treatment of rows before they become codes.
+/// Treatment of rows before they become codes, or f16.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Input {
     /// Rows as they are.
@@ -54,15 +54,29 @@ pub enum Input {
     Normed,
 }
 
+impl Input {
+    /// The input of a product with a norm on the way in, or without.
+    pub(crate) fn of(normed: bool) -> Self {
+        if normed { Self::Normed } else { Self::Plain }
+    }
+
+    /// Its shared module.
+    pub(super) fn module(self) -> &'static str {
+        match self {
+            Self::Plain => "norm_none",
+            Self::Normed => "norm_rms",
+        }
+    }
+}
+
 /// The kernel for one kind of input.
 #[must_use]
 pub fn variant(input: Input, level: Level) -> Variant {
-    let norm = input == Input::Normed;
     Variant::new(&KERNEL)
-        .with_if("weight", norm)
+        .with_if("weight", input == Input::Normed)
         .size("WG", LANES)
         .reduce(level)
-        .module("norm", if norm { "quantize_normed" } else { "quantize_plain" })
+        .module("norm", input.module())
 }
 
 /// Workgroups for `rows` rows of `blocks` blocks.

@@ -5,14 +5,28 @@ use std::sync::Arc;
 use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
 use rustc_hash::FxHashMap;
 
-use super::{Norm, Precision, Product, broadcasts};
+use super::{Product, broadcasts};
 use crate::ModelError;
 use crate::kernel::matmul::{self, Epilogue, Rows, Tiling};
 use crate::kernel::matmul_coop::{self, Activations, Tile};
-use crate::kernel::norm_halves::{self, NormHalvesBuffers, NormHalvesParams};
-use crate::kernel::quantize_rows::{self, QuantizeRowsBuffers, QuantizeRowsParams};
+use crate::kernel::quantize_rows::{self, Input, QuantizeRowsBuffers, QuantizeRowsParams};
+use crate::kernel::round_rows::{self, RoundRowsBuffers, RoundRowsParams};
 use crate::kernel::{matmul_int8, matmul_int8_tile, split_sum};
 use crate::pack::{BLOCK, Format};
+
+/// Roundings that a product may apply to activations on the way in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Precision {
+    /// f16, for cooperative matrices.
+    pub(crate) f16: bool,
+    /// Codes of 8 bits, for integer dot products with weights that are codes too.
+    pub(crate) int8: bool,
+}
+
+impl Precision {
+    /// Activations stay f32.
+    pub(crate) const EXACT: Self = Self { f16: false, int8: false };
+}
 
 /// Compiled matmuls of a device.
 #[derive(Debug)]
@@ -34,9 +48,9 @@ pub(crate) enum Key {
     /// `matmul_int8_tile`
     CodesTile { format: Format, epilogue: Epilogue },
     /// `quantize_rows`
-    Quantize { input: quantize_rows::Input },
-    /// `norm_halves`
-    NormHalves,
+    Quantize { input: Input },
+    /// `round_rows`
+    Round { input: Input },
     /// `matmul_coop`
     Coop { format: Format, epilogue: Epilogue, activations: Activations, tile: Tile },
     /// `split_sum`
@@ -49,7 +63,7 @@ pub(super) struct Scratch {
     /// Activations as codes, `[rows, blocks, 2]`, and their scales, `[rows, blocks]`.
     pub(super) codes: Buf<[u32; 4]>,
     pub(super) scales: Buf<[f32; 2]>,
-    /// Normed activations as f16, `[rows, width / 4]`.
+    /// Activations as f16, `[rows, blocks, 8]`.
     pub(super) halves: Buf<[u32; 2]>,
     /// Sums of splits along k.
     pub(super) partials: Buf<f32>,
@@ -66,6 +80,9 @@ pub(crate) struct MaxProduct {
     pub(crate) precision: Precision,
 }
 
+/// Bytes of activations as f16 that need no norm, at most: rows beyond are rounded wherever they are read.
+const MAX_HALVES: usize = 128 << 20;
+
 /// f32 that splits along k may leave: 64 rows of 8,192 columns in eight splits.
 const MAX_PARTIALS: usize = 4 << 20;
 
@@ -73,7 +90,9 @@ impl Kernels {
     /// Kernels for products of up to `max`.
     pub(crate) fn new(gpu: &Arc<Gpu>, max: MaxProduct) -> Result<Self, ModelError> {
         let MaxProduct { rows, width, normed_width, precision } = max;
-        let halves = if precision.f16 { rows as usize * normed_width as usize / 4 } else { 1 };
+        let row_quads = |width: u32| width.div_ceil(32) as usize * 8;
+        let plain = (MAX_HALVES / size_of::<[u32; 2]>()).min(rows as usize * row_quads(width));
+        let halves = if precision.f16 { plain.max(rows as usize * row_quads(normed_width)) } else { 1 };
         // With cooperative matrices only few rows go through codes.
         let rows = if precision.f16 { rows.min(matmul_int8::MAX_ROWS) } else { rows };
         let blocks = match precision.int8 {
@@ -83,7 +102,7 @@ impl Kernels {
         let scratch = Scratch {
             codes: gpu.buffer("codes", blocks * 2)?,
             scales: gpu.buffer("code_scales", blocks)?,
-            halves: gpu.buffer("normed_halves", halves)?,
+            halves: gpu.buffer("halves", halves)?,
             partials: gpu.buffer("split_partials", if precision.f16 { MAX_PARTIALS } else { 1 })?,
         };
         Ok(Self { gpu: Arc::clone(gpu), scratch, pipelines: FxHashMap::default() })
@@ -94,9 +113,14 @@ impl Kernels {
         rows as usize * blocks as usize <= self.scratch.scales.len()
     }
 
-    /// Whether `rows` rows of `width` f16 fit.
-    pub(super) fn holds_halves(&self, rows: u32, width: u32) -> bool {
-        rows as usize * width as usize / 4 <= self.scratch.halves.len()
+    /// Whether `rows` rows of `blocks` blocks of f16 fit.
+    pub(super) fn holds_halves(&self, rows: u32, blocks: u32) -> bool {
+        rows as usize * blocks as usize * 8 <= self.scratch.halves.len()
+    }
+
+    /// Bytes of workgroup memory.
+    pub(super) fn memory(&self) -> u32 {
+        self.gpu.limits().max_compute_workgroup_storage_size
     }
 
     /// Maximum number of lanes of a workgroup.
@@ -119,8 +143,7 @@ impl Kernels {
             x_stride: width / 4,
             eps: norm.map_or(0.0, |norm| norm.eps),
         };
-        let input = if norm.is_some() { quantize_rows::Input::Normed } else { quantize_rows::Input::Plain };
-        let pipeline = self.pipeline(Key::Quantize { input })?;
+        let pipeline = self.pipeline(Key::Quantize { input: Input::of(norm.is_some()) })?;
         let Scratch { codes, scales, .. } = &self.scratch;
         let buffers = QuantizeRowsBuffers {
             x: product.x.bind(),
@@ -132,22 +155,28 @@ impl Kernels {
         Ok(())
     }
 
-    /// Records a product's rows of `width` elements, normed and rounded to f16.
-    pub(super) fn norm_halves(
+    /// Records a product's rows of `width` elements rounded to f16, normed where it says so.
+    pub(super) fn round(
         &mut self,
         pass: &mut Pass,
         product: &Product<'_>,
-        norm: &Norm<'_>,
+        blocks: u32,
         width: u32,
     ) -> Result<(), ModelError> {
-        let params = NormHalvesParams { rows: product.rows, quads: width / 4, eps: norm.eps };
-        let pipeline = self.pipeline(Key::NormHalves)?;
-        let buffers = NormHalvesBuffers {
-            x: product.x.bind(),
-            weight: norm.weight.bind(),
-            halves: self.scratch.halves.bind(),
+        let norm = product.norm;
+        let params = RoundRowsParams {
+            rows: product.rows,
+            blocks,
+            x_stride: width / 4,
+            eps: norm.map_or(0.0, |norm| norm.eps),
         };
-        pass.dispatch(&pipeline, &params, buffers, norm_halves::grid(product.rows));
+        let pipeline = self.pipeline(Key::Round { input: Input::of(norm.is_some()) })?;
+        let buffers = RoundRowsBuffers {
+            x: product.x.bind(),
+            halves: self.scratch.halves.bind(),
+            weight: norm.map(|norm| norm.weight.bind()),
+        };
+        pass.dispatch(&pipeline, &params, buffers, round_rows::grid(product.rows));
         Ok(())
     }
 
@@ -180,9 +209,9 @@ impl Kernels {
                 matmul_int8_tile::variant(format.module(), epilogue, slices)
             }
             Key::Quantize { input } => quantize_rows::variant(input, level),
-            Key::NormHalves => norm_halves::variant(level),
+            Key::Round { input } => round_rows::variant(input, level),
             Key::Coop { format, epilogue, activations, tile } => {
-                matmul_coop::variant(format.module(), epilogue, activations, tile)
+                matmul_coop::variant(format, epilogue, activations, tile)
             }
             Key::Sum { epilogue } => split_sum::variant(epilogue),
         })?;

@@ -13,9 +13,9 @@ use crate::kernel::matmul::{self, Epilogue, MatmulParams, Tiling};
 use crate::kernel::matmul_coop::{self, Tile};
 use crate::kernel::matmul_int8::{self, MatmulInt8Params};
 use crate::kernel::matmul_int8_tile;
-use crate::kernel::norm_halves::{self, NormHalvesParams};
 use crate::kernel::quantize_rows::{self, QuantizeRowsParams};
 use crate::kernel::rms_norm::RmsNormParams;
+use crate::kernel::round_rows::{self, RoundRowsParams};
 use crate::kernel::split_sum::{self, SplitSumParams};
 use crate::pack::{BLOCK, Format, Packed};
 use crate::{Dtype, Tensor, cpu};
@@ -131,15 +131,24 @@ fn halves(values: &[f32]) -> Vec<u32> {
     values.chunks_exact(2).map(|pair| half(pair[0]) | half(pair[1]) << 16).collect()
 }
 
-/// All magnitudes are powers of two, so that neither side rounds.
-pub(super) fn norm_halves(variant: &Variant) -> Vec<Case> {
-    let params = NormHalvesParams { rows: 3, quads: 70, eps: 0.0 };
-    let x: Vec<f32> = (0..3 * 280).map(|i| if i % 3 == 0 { -4.0 } else { 4.0 }).collect();
-    let weight: Vec<f32> = (0..280).map(|i| [0.5, 2.0, -1.0, 0.25, 8.0][i % 5]).collect();
-    let want: Vec<f32> =
-        cpu::norm_halves::norm_halves(&params, &x, &weight).into_iter().map(f16::to_f32).collect();
-    let case = Case::new("rows of 280", variant, &params, norm_halves::grid(3)).binding(&x).binding(&weight);
-    vec![case.words(&vec![0u32; 3 * 140], &halves(&want))]
+/// With a norm all magnitudes are powers of two, so that neither side rounds.
+pub(super) fn round_rows(variant: &Variant) -> Vec<Case> {
+    let normed = module(variant, "norm") == Some("norm_rms");
+    let (rows, blocks) = (3, 9);
+    let params = RoundRowsParams { rows, blocks, x_stride: blocks * 8 + 1, eps: 0.0 };
+    let (width, len) = (blocks as usize * BLOCK, (rows * params.x_stride * 4) as usize);
+    let power = |i: usize| if i.is_multiple_of(3) { -4.0 } else { 4.0 };
+    let x: Vec<f32> = if normed { (0..len).map(power).collect() } else { floats(len, 1) };
+    let weight: Option<Vec<f32>> =
+        normed.then(|| (0..width).map(|i| [0.5, 2.0, -1.0, 0.25, 8.0][i % 5]).collect());
+    let want = cpu::round_rows::round_rows(&params, &x, weight.as_deref());
+    let want: Vec<f32> = want.into_iter().map(f16::to_f32).collect();
+    let case = Case::new("rows with a stride", variant, &params, round_rows::grid(rows)).binding(&x);
+    let case = case.words(&vec![0u32; want.len() / 2], &halves(&want));
+    vec![match &weight {
+        Some(weight) => case.binding(weight),
+        None => case,
+    }]
 }
 
 pub(super) fn matmul(variant: &Variant) -> Vec<Case> {
@@ -218,7 +227,7 @@ pub(super) fn matmul_int8_tile(variant: &Variant) -> Vec<Case> {
 /// Codes are equal: both sides scale by the same quotient and round alike. With a norm they may differ by one where rounding
 /// does, so that case has a single block a row of numbers that need no rounding.
 pub(super) fn quantize_rows(variant: &Variant) -> Vec<Case> {
-    let normed = module(variant, "norm") == Some("quantize_normed");
+    let normed = module(variant, "norm") == Some("norm_rms");
     let (rows, blocks) = (3, if normed { 1 } else { 300 });
     let params = QuantizeRowsParams { rows, blocks, x_stride: blocks * 8 + 1, eps: 0.0 };
     let len = (rows * params.x_stride * 4) as usize;
@@ -250,6 +259,7 @@ pub(super) fn matmul_coop(variant: &Variant) -> Vec<Case> {
         m_subgroups: size(variant, "M_SUBGROUPS"),
         n_subgroups: size(variant, "N_SUBGROUPS"),
         k_blocks: size(variant, "K_BLOCKS"),
+        ahead: size(variant, "AHEAD"),
     };
     let (rows, cols) = (tile.rows() + 13, tile.cols() + 75);
     // Blocks that do not fill the last stage.

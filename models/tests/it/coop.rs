@@ -122,7 +122,7 @@ impl Product {
         let tiling = Tiling { rows: 8, wide: 1, cols: 64, slices: 1, broadcast: false };
         let plain = matmul::variant(module, self.epilogue, tiling, blocks, None);
         let (want, _) = self.split(&self.run(gpu, &plain, matmul::grid(tiling, rows, cols)));
-        let coop = matmul_coop::variant(module, self.epilogue, Activations::F32, tile);
+        let coop = matmul_coop::variant(self.packed.format, self.epilogue, Activations::F32, tile);
         let (got, kept) = self.split(&self.run(gpu, &coop, matmul_coop::grid(tile, [rows, cols], 1)));
         let what = format!("{module}, {:?}, {rows} x {cols} x {}, {tile:?}", self.epilogue, blocks * 32);
         assert!(kept, "{what}: wrote outside its columns");
@@ -134,6 +134,9 @@ impl Product {
     }
 }
 
+/// Bytes of workgroup memory that every adapter with cooperative matrices has.
+const MEMORY: u32 = 48 << 10;
+
 const EPILOGUES: [Epilogue; 3] = [Epilogue::Store, Epilogue::Add, Epilogue::SiluMul];
 
 #[test]
@@ -142,7 +145,7 @@ fn agrees_with_matmul_for_every_storage_type() {
     for dtype in Dtype::ALL {
         for epilogue in EPILOGUES {
             let product = Product::new(dtype, [77, 203, 512], epilogue);
-            product.check(&gpu, Tile::choose(77, 203, epilogue));
+            product.check(&gpu, Tile::choose([77, 203], epilogue, MEMORY));
         }
     }
 }
@@ -150,12 +153,20 @@ fn agrees_with_matmul_for_every_storage_type() {
 #[test]
 fn agrees_with_matmul_for_ragged_shapes() {
     let Some(gpu) = gpu() else { return };
-    let shapes =
-        [[1, 1, 32], [2, 5, 96], [64, 576, 576], [129, 960, 576], [300, 576, 1536], [2048, 1536, 576]];
+    let shapes = [
+        [1, 1, 32],
+        [2, 5, 96],
+        [9, 4100, 1120],
+        [64, 576, 576],
+        [129, 960, 576],
+        [300, 576, 1536],
+        [2048, 1536, 576],
+        [2048, 4096, 576],
+    ];
     for shape in shapes {
         for epilogue in EPILOGUES {
             let product = Product::new(Dtype::Q4_1, shape, epilogue);
-            product.check(&gpu, Tile::choose(shape[0], shape[1], epilogue));
+            product.check(&gpu, Tile::choose([shape[0], shape[1]], epilogue, MEMORY));
         }
     }
 }

@@ -1,6 +1,6 @@
 // Rows after an RMS norm.
 //   weight [32 * blocks] f32
-@group(0) @binding(4) var<storage, read> weight: array<vec4<f32>>;
+@group(0) @binding(WEIGHT) var<storage, read> weight: array<vec4<f32>>;
 
 fn row_factor(row: u32, lane: Lane) -> f32 {
     var squares = vec4<f32>();

@@ -1,0 +1,57 @@
+//! Rows rounded to f16, as they are or after an RMS norm: the activations of [`matmul_coop`](super::matmul_coop).
+
+use attn_kernels::{Kernel, Level, Params, Variant, bindings, params};
+
+use super::quantize_rows::Input;
+
+/// The kernel; [`RoundRowsBuffers`] lists its bindings.
+pub static KERNEL: Kernel = Kernel {
+    name: "round_rows",
+    role: attn_kernels::Role::Dense,
+    wgsl: include_str!("../../wgsl/round_rows.wgsl"),
+    modules: &[super::MODULES, attn_kernels::MODULES],
+    params: RoundRowsParams::LAYOUT,
+    bindings: RoundRowsBuffers::BINDINGS,
+};
+
+params! {
+    /// Uniform parameters.
+    pub struct RoundRowsParams {
+        /// Rows.
+        pub rows: u32,
+        /// Blocks of 32 in a row.
+        pub blocks: u32,
+        /// vec4 from row to row of x.
+        pub x_stride: u32,
+        /// Added to the mean square, behind a norm.
+        pub eps: f32,
+    }
+}
+
+bindings! {
+    /// Buffers of `round_rows`.
+    pub struct RoundRowsBuffers(RoundRowsParams) {
+        /// Rows, `[rows, 4 * x_stride]`.
+        read x: f32,
+        /// Rows in f16, two to a word, `[rows, 32 * blocks]`.
+        write halves: [u32; 2],
+        /// Weight of the RMS norm on the way in.
+        read weight: f32 = None,
+    }
+}
+
+/// The kernel for one kind of input.
+#[must_use]
+pub fn variant(input: Input, level: Level) -> Variant {
+    Variant::new(&KERNEL)
+        .with_if("weight", input == Input::Normed)
+        .size("WG", 256)
+        .reduce(level)
+        .module("norm", input.module())
+}
+
+/// Workgroups for `rows` rows.
+#[must_use]
+pub fn grid(rows: u32) -> [u32; 3] {
+    [rows, 1, 1]
+}
