@@ -69,8 +69,10 @@ impl Engine {
     /// If there is no device, not enough memory, or the decoder does not support the model.
     pub fn open(model: &Model, options: &EngineOptions) -> Result<Self, Error> {
         let seqs = options.demand_within(model.config.context_length).sequences;
-        // Decode tokens come in addition to a chunk of prompts, so that neither starves the other.
-        let budget = options.chunk.saturating_add(seqs);
+        // A step is a chunk, of which decode tokens take their part: rows past it would cost a whole tile of every product.
+        // Where they would take more than a quarter they come in addition, so that neither starves the other.
+        let room = if options.chunk / 4 >= seqs { 0 } else { seqs };
+        let budget = options.chunk.saturating_add(room);
         let decoder = model.load(options, budget)?;
         let limits = LengthLimits::new(model.config.context_length).max_batched_tokens(budget);
         let groups = decoder.kv().plan().layout.groups.clone();

@@ -33,7 +33,8 @@ pub struct EngineOptions {
     /// Memory of the KV pool in bytes; `None` for 0.9 of what adapter and host allow, less the weights, but no
     /// more than `demand` can use.
     pub kv_memory: Option<u64>,
-    /// Maximum number of prompt tokens per step; longer prefills are split into chunks.
+    /// Maximum number of tokens per step; longer prefills are split into chunks. Where sequences may take more than a quarter of
+    /// it to generate, their tokens come in addition.
     pub chunk: u32,
     /// Factor by which prompts may lengthen the steps of sequences that generate beside them, more than 1: `chunk` is
     /// cut by the times that steps take. `None` for any, and steps that depend on no clock.

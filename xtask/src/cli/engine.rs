@@ -59,7 +59,8 @@ pub struct EngineArgs {
     #[arg(long, value_name = "BYTES", value_parser = values::memory, allow_negative_numbers = true)]
     pub kv_memory: Option<u64>,
 
-    /// Maximum number of prompt tokens per step; longer prefills are split into chunks
+    /// Maximum number of tokens per step; longer prefills are split into chunks. Sequences that generate
+    /// take their part of it, up to a quarter, beyond which they come in addition
     #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..))]
     #[arg(allow_negative_numbers = true)]
     pub chunk: u32,
