@@ -15,8 +15,8 @@ use super::{Activations, KvDtype, values};
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Engine")]
 pub struct EngineArgs {
-    /// Model folder (config.json + safetensors), GGUF file, hf:USER/REPO[:FILE] of the Hugging Face hub, or gemma-3-270m,
-    /// which is fetched on first use and comes with terms of its own; by default SmolLM2-135M-Instruct
+    /// Model folder (config.json + safetensors), GGUF file, hf:USER/REPO or hf:USER/REPO:FILE of the Hugging Face hub,
+    /// or gemma-3-270m, which is fetched on first use and comes with terms of its own; by default SmolLM2-135M-Instruct
     #[arg(long, value_name = "PATH")]
     pub model: Option<PathBuf>,
 
