@@ -109,7 +109,7 @@ fn gemma3_has_groups_for_windows() {
 
 #[test]
 fn gpt_oss_has_a_group_for_windows() {
-    let kv = serves("tiny-gpt-oss", &Sizes { block: 16, chunk: 64, tight: 37 });
+    let kv = serves("tiny-gpt-oss", &Sizes { block: 16, chunk: 64, tight: 33 });
     assert!(blocks(&kv, "window_16") < blocks(&kv, "full"), "{kv}");
 }
 
