@@ -16,7 +16,6 @@ pub mod matmul_int8_tile;
 pub mod moe_combine;
 pub mod moe_route;
 pub mod moe_sort;
-
 pub mod norm_heads;
 pub mod quantize_rows;
 pub mod rms_norm;

@@ -91,10 +91,6 @@ const SMALL: u64 = 4 << 20;
 /// Rows up to which a small matrix is multiplied so.
 const SMALL_ROWS: u32 = 64;
 
-/// Rows up to which integer dot products beat cooperative matrices, which multiply 16 rows or none: decode steps of Llama 3 8B
-/// as `Q4_K` with 2, 4 and 8 rows take 3.5, 4.3 and 6.7 ms by codes on an H200, 5.5, 5.6 and 5.8 by matrices.
-const CODED_ROWS: u32 = 4;
-
 /// Activations that the tiles of columns read together, from which on they are rounded to f16 beforehand: on an H200 the
 /// bytes that this saves then take longer than a dispatch.
 const WORTH_ROUNDING: u64 = 16 << 20;
@@ -193,7 +189,7 @@ impl Matrix {
             return Route::Exact(kernels.tiling(rows, self.parts, self.blocks));
         }
         let codes = precision.int8 && self.format.has_codes() && kernels.holds_codes(rows, self.blocks);
-        let few = rows <= if precision.f16 { CODED_ROWS } else { matmul_int8::MAX_ROWS };
+        let few = rows <= precision.max_few_rows();
         if precision.f16 && !(few && codes) && rows > 1 {
             return Route::Coop(Tile::choose([rows, cols], self.epilogue(), kernels.memory()));
         }

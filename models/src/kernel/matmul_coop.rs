@@ -51,23 +51,25 @@ impl Tile {
     #[must_use]
     pub fn choose([rows, cols]: [u32; 2], epilogue: Epilogue, memory: u32) -> Self {
         let (_, parts) = epilogue.module();
-        let tile = |m_tiles, m_subgroups, n_subgroups| Self {
+        let few = |m_tiles| Self {
             m_tiles,
-            n_tiles: if m_subgroups == 1 { 2 } else { 4 } / parts,
-            m_subgroups,
-            n_subgroups,
+            n_tiles: 2 / parts,
+            m_subgroups: 1,
+            n_subgroups: 4,
             k_blocks: 1,
-            ahead: if m_subgroups == 1 { 4 } else { 1 },
+            ahead: 4,
         };
-        let wide = tile(4, 2, 4);
+        let many =
+            Self { m_tiles: 4, n_tiles: 4 / parts, m_subgroups: 2, n_subgroups: 2, k_blocks: 1, ahead: 1 };
+        let wide = Self { n_subgroups: 4, ..many };
         let [x, y, _] = grid(wide, [rows, cols], 1);
         match rows {
             _ if cols < NARROW => Self::narrow(rows, cols, parts),
-            ..=16 => tile(1, 1, 4),
-            17..=32 => tile(2, 1, 4),
-            33..=64 => tile(4, 1, 4),
+            ..=16 => few(1),
+            17..=32 => few(2),
+            33..=64 => few(4),
             _ if x * y >= FULL / 2 && wide.memory(parts) <= memory => wide,
-            _ => tile(4, 2, 2),
+            _ => many,
         }
     }
 
