@@ -11,6 +11,7 @@
 // num_pages pages of each list count, from first_page on in its order. A missing page takes the slot whose last use is the
 // oldest (all uses 255 calls ago or more are alike); slots used at `now` are never taken. At most max_fetches missing pages are
 // fetched and the others dropped: with `pages` asked for none may be, so the host keeps all lists within the slots.
+// Whatever the lists hold, nothing outside of the buffers is read or written.
 // One workgroup a KV head. Which of equal slots is taken is left open. Bytes moved: 32 a page of a list, 8 a slot.
 // CPU reference: src/cpu/residency.rs
 #import PAGES = 1
@@ -101,7 +102,8 @@ fn residency(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_
 // Pages of a list that count, as a range in its order; where its blocks begin.
 fn range_of(ask: vec4<u32>, head: u32) -> vec3<u32> {
     let list = (ask.x * params.num_kv_heads + head) * params.list_stride;
-    return vec3(params.first_page, min(params.first_page + params.num_pages, lists[list] * PAGES), list + 1u);
+    let pages = min(lists[list], params.list_stride - 1u) * PAGES;
+    return vec3(params.first_page, min(params.first_page + params.num_pages, pages), list + 1u);
 }
 
 fn page_at(range: vec3<u32>, i: u32) -> u32 {
@@ -114,6 +116,7 @@ fn find(head: u32, base: u32, lane: u32) {
     for (var a = 0u; a < params.asks; a++) {
         let ask = asks[params.first_ask + a];
         let range = range_of(ask, head);
+        let last = (max(ask.y, 1u) - 1u) / params.block_size;
         for (var first = range.x + lane; first < range.y; first += AT_ONCE * WG) {
             var found: array<u32, AT_ONCE>;
             for (var j = 0u; j < AT_ONCE; j++) {
@@ -121,7 +124,6 @@ fn find(head: u32, base: u32, lane: u32) {
             }
             var at: array<u32, AT_ONCE>;
             for (var j = 0u; j < AT_ONCE; j++) {
-                let last = (max(ask.y, 1u) - 1u) / params.block_size;
                 at[j] = tables[ask.z + min(found[j], last)] * params.num_kv_heads + head;
             }
             var place: array<u32, AT_ONCE>;
@@ -129,7 +131,7 @@ fn find(head: u32, base: u32, lane: u32) {
                 place[j] = atomicLoad(&places[at[j]]);
             }
             for (var j = 0u; j < AT_ONCE; j++) {
-                if (first + j * WG < range.y && found[j] * params.block_size < ask.y) {
+                if (first + j * WG < range.y && ask.y > 0u && found[j] <= last) {
                     used += look(at[j], place[j], ask.z + found[j], head, base);
                 }
             }
@@ -174,9 +176,10 @@ fn tell(head: u32, lane: u32) {
     for (var a = 0u; a < params.asks; a++) {
         let ask = asks[params.first_ask + a];
         let range = range_of(ask, head);
+        let end = (ask.y + params.block_size - 1u) / params.block_size;
         for (var i = range.x + lane; i < range.y; i += WG) {
             let page = page_at(range, i);
-            if (page * params.block_size < ask.y) {
+            if (page < end) {
                 let place = atomicLoad(&places[tables[ask.z + page] * params.num_kv_heads + head]);
                 put_page(ask.z + page, max(place, FIRST) - FIRST, head);
             }

@@ -41,7 +41,9 @@ fn vote_blocks(lane: Lane) {
         workgroupBarrier();
         for (var voter = place / READERS; voter < params.voters; voter += WG / READERS) {
             let list = voter * params.in_stride;
-            for (var i = place % READERS; i < lists[list]; i += READERS) {
+            // A list is no longer than its place, whatever it counts.
+            let count = min(lists[list], params.in_stride - 1u);
+            for (var i = place % READERS; i < count; i += READERS) {
                 let block = lists[list + 1u + i];
                 if (block >= tile && block < tile + TILE) {
                     atomicAdd(&tally[block - tile], 1u);

@@ -1,4 +1,4 @@
-//! Scores that are no numbers, for kernels whose results later kernels use as indices.
+//! Scores that are no numbers, and lists of anything, for kernels whose results later kernels use as indices.
 //!
 //! Kernels run without bounds checks, so whatever their scores are, the indices that they make must stay inside the buffers
 //! of those that use them. Scores become NaN or infinite where activations or a cache in f16 overflow, or where a file says so.
@@ -25,7 +25,7 @@ pub(super) const SCORES: [(&str, Score); 11] = [
 ];
 
 /// A bijection that spreads bits.
-const fn mix(i: u32) -> u32 {
+pub(super) const fn mix(i: u32) -> u32 {
     let i = (i ^ (i >> 16)).wrapping_mul(0x7feb_352d);
     let i = (i ^ (i >> 15)).wrapping_mul(0x846c_a68b);
     i ^ (i >> 16)

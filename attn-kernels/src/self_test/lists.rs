@@ -1,5 +1,6 @@
 //! Cases of the kernels that work on lists of blocks: `list_counts`, `vote_blocks`.
 
+use super::hostile::{self, Indices, Order};
 use super::{Case, count};
 use crate::kernel::list_counts::{self, ListCountsParams};
 use crate::kernel::vote_blocks::{self, VoteBlocksParams};
@@ -35,7 +36,9 @@ pub(super) fn vote_blocks(variant: &Variant) -> Vec<Case> {
     };
     let lists = lists(voters, blocks, in_stride);
     let kept = cpu::vote_blocks::vote_blocks(&params, &lists);
-    let before = vec![UNUSED; 3 * params.out_stride as usize];
+    let mut before = vec![UNUSED; 3 * params.out_stride as usize];
+    // The list that is left alone.
+    before[0] = 0;
     let mut after = before.clone();
     for list in after.chunks_mut(params.out_stride as usize).skip(1) {
         list[0] = count(&kept);
@@ -44,7 +47,13 @@ pub(super) fn vote_blocks(variant: &Variant) -> Vec<Case> {
     let case = Case::new("a majority behind one tile", variant, &params, vote_blocks::grid())
         .binding(&lists)
         .words(&before, &after);
-    vec![case]
+    // Lists of anything, whose own kernels would not make them.
+    let stride = params.out_stride as usize;
+    let limits = vec![params.end; 3];
+    let lists = Indices { order: Order::List, stride, limits, none: None };
+    let mut cases = vec![case];
+    cases.extend(hostile::cases(&cases[0], &[0], &[(1, lists)]));
+    cases
 }
 
 pub(super) fn list_counts(variant: &Variant) -> Vec<Case> {

@@ -1,6 +1,7 @@
 //! Cases of `residency` and `fetch_pages`, of those in which nothing is left open.
 
-use super::{Case, size};
+use super::hostile::{self, Indices, Order};
+use super::{Case, count, size};
 use crate::Variant;
 use crate::cpu;
 use crate::cpu::residency::Residents;
@@ -67,7 +68,34 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
         .words(&before.slots, &state.slots)
         .words(&before.fetches, &state.fetches)
         .words(&before.pages, &state.pages);
-    vec![case]
+    let mut cases = vec![case];
+    cases.extend(any_lists(&cases[0], &before, blocks + 1));
+    cases
+}
+
+/// Lists of anything, whose own kernels would not make them: what is kept from call to call stays usable.
+fn any_lists(case: &Case, before: &Residents, num_blocks: u32) -> Vec<Case> {
+    let below = |limits: Vec<u32>, none| Indices { order: Order::Different, stride: 1, limits, none };
+    let slots = before.slots.iter().flat_map(|_| [num_blocks + 1, u32::MAX]).collect();
+    // Pages that got no slot are noted with their table entry.
+    let pair = [num_blocks, SLOTS.max(count(&before.pages))];
+    let head = [SLOTS + 1, u32::MAX, u32::MAX, u32::MAX].into_iter();
+    let fetches = (0..HEADS).flat_map(|_| head.clone().chain((0..SLOTS).flat_map(|_| pair))).collect();
+    let wants = [
+        (3, below(vec![SLOTS + 2; before.places.len()], None)),
+        (4, below(slots, None)),
+        (5, below(fetches, None)),
+        (6, below(vec![SLOTS * HEADS; before.pages.len()], Some(before.pages[0]))),
+    ];
+    let mut cases = hostile::cases(case, &[1], &wants);
+    // Blocks that there are and some that there are not, in any order, more than there are slots.
+    let mut near = cases[0].clone();
+    near.what = "lists in any order";
+    for (i, word) in (0..).zip(&mut near.buffers[1]) {
+        *word = hostile::mix(i) % (num_blocks + 3);
+    }
+    cases.push(near);
+    cases
 }
 
 pub(super) fn fetch_cases(variant: &Variant) -> Vec<Case> {

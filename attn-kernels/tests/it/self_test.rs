@@ -5,8 +5,9 @@ use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
 use attn_kernels::self_test::{Case, Fault, Values, cases, gaps, skipped};
 use attn_kernels::{Variant, catalog, variants, variants_of};
 
-/// Kernels whose results later kernels use as indices, and that work on floats.
-const INDICES: [&str; 5] = ["find_blocks", "mass_cut", "top_k", "top_k_long", "top_k_peaks"];
+/// Kernels that make, of floats or of lists, what later kernels use as indices.
+const INDICES: [&str; 7] =
+    ["find_blocks", "mass_cut", "residency", "top_k", "top_k_long", "top_k_peaks", "vote_blocks"];
 
 fn gpu(checks: Checks) -> Option<Gpu> {
     if std::env::var_os("ATTN_GPU").is_some_and(|value| value == "skip") {

@@ -72,7 +72,13 @@ pub(super) fn scan(variant: &Variant) -> Vec<Case> {
             .output(Tolerance { abs: 1e-4, rel: 1e-5 }, scan.values.as_flattened())
             .words(&[[12_345_678; 2]; 8], &scan.ids)
     };
-    vec![case("rows to draw from", &specs, 1), case("rows without draws", &[Spec::GREEDY], 0)]
+    let mut cases =
+        vec![case("rows to draw from", &specs, 1), case("rows without draws", &[Spec::GREEDY], 0)];
+    let limits = vec![9000; cases[0].buffers[4].len()];
+    // A part without a number to draw by leaves what was there.
+    let tokens = Indices { order: Order::Different, stride: 1, limits, none: Some(u32::MAX) };
+    cases.extend(hostile::cases(&cases[0], &[0], &[(4, tokens)]));
+    cases
 }
 
 /// Two of three rows: one with a mask and every list, one with penalties alone.
@@ -133,7 +139,14 @@ pub(super) fn top(variant: &Variant) -> Vec<Case> {
         .binding(&scan.values)
         .words(&[u32::MAX; 10], &ids)
         .output(Tolerance { abs: 2e-5, rel: 5e-6 }, &log_probs);
-    vec![case]
+    let mut cases = vec![case];
+    // The host reads the ids of rows of finite logits alone: of others, only their places matter.
+    let any =
+        Indices { order: Order::Different, stride: 1, limits: vec![u32::MAX; 10], none: Some(u32::MAX) };
+    for floats in [&[0][..], &[3], &[0, 3, 4]] {
+        cases.extend(hostile::cases(&cases[0], floats, &[(5, any.clone())]));
+    }
+    cases
 }
 
 /// `spec` at the first position whose draw does not hang on rounding: the edge of top-p is clear of sums in f32, and the

@@ -24,7 +24,7 @@ fn every_kernel_and_variant_has_cases() {
 #[test]
 fn indices_stay_inside_their_buffers_whatever_the_scores() {
     let Some(gpu) = gpu(Checks::Off) else { return };
-    for kernel in ["moe_route", "moe_sort", "sample"] {
+    for kernel in ["moe_route", "moe_sort", "sample", "scan_logits", "top_logits"] {
         for named in variants().into_iter().filter(|named| named.variant.kernel.name == kernel) {
             for case in cases(&named.variant) {
                 case.run(&gpu).unwrap_or_else(|fault| panic!("{}: {fault}", named.name));
