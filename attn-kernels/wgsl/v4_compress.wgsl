@@ -13,6 +13,7 @@
 #import DIM = 512
 #import COFF = 2
 #import ROPE = 64
+#import inverse_root
 
 struct V4CompressParams { ratio: u32, state_block: u32, page: u32, eps: f32 }
 
@@ -47,7 +48,7 @@ fn v4_compress(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
         }
     }
     workgroupBarrier();
-    let scale = inverseSqrt(squares[0] / f32(DIM) + params.eps);
+    let scale = inverse_root(squares[0] / f32(DIM) + params.eps);
     for (var pair = lane; pair < DIM / 2u; pair += WG) {
         var x = vec2(pooled[pair * 2u] * norm[pair * 2u], pooled[pair * 2u + 1u] * norm[pair * 2u + 1u]) * scale;
         if (pair >= (DIM - ROPE) / 2u) {

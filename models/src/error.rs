@@ -27,6 +27,16 @@ pub enum ModelError {
         /// The shape that follows from the configuration.
         expected: Vec<usize>,
     },
+    /// A number that is none, or infinite, where nothing later would show it.
+    #[error("tensor {name} holds {value} at element {element}, which must be finite")]
+    NotFinite {
+        /// The tensor.
+        name: String,
+        /// Position of the number among all of the tensor.
+        element: usize,
+        /// The number.
+        value: f32,
+    },
     /// A table that sends a token to an expert that there is not.
     #[error("tensor {name} sends token {token} to expert {expert}, there are {num_experts}")]
     Expert {

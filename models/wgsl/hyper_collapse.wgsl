@@ -9,6 +9,7 @@
 #import HEAD = 0
 #import WG = 64
 #import reduce = reduce_tree
+#import inverse_root
 
 const VALUES: u32 = 1u;
 const PARTS: u32 = STREAMS + (1u - HEAD) * STREAMS * (1u + STREAMS);
@@ -44,7 +45,7 @@ fn hyper_collapse(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
         square = fma(streams[first + i], streams[first + i], square);
     }
     let mean = reduce_add(Values(square), lane)[0] / f32(STREAMS * params.width);
-    let norm = 1.0 / sqrt(mean + params.norm_eps);
+    let norm = inverse_root(mean + params.norm_eps);
     for (var i = lane.index; i < PARTS; i += WG) {
         let part = min(i / STREAMS, 2u);
         mixed[i] = mixes[row * PARTS + i] * norm * affine[PARTS + part] + affine[i];

@@ -7,6 +7,7 @@
 #import CENTRED = 0
 #import WG = 64
 #import reduce = reduce_tree
+#import inverse_root
 
 const VALUES: u32 = 1u;
 
@@ -44,7 +45,7 @@ fn norm_heads(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
         let v = x[base + i] - mean;
         squares = fma(v, v, squares);
     }
-    let factor = 1.0 / sqrt(reduce_add(Values(squares), lane)[0] / f32(params.width) + params.eps);
+    let factor = inverse_root(reduce_add(Values(squares), lane)[0] / f32(params.width) + params.eps);
     for (var i = lane.index; i < params.width; i += WG) {
         x[base + i] = (x[base + i] - mean) * factor * weight[i] + weight[params.width + i];
     }

@@ -6,6 +6,7 @@
 #import ADD = 0
 #import WG = 64
 #import reduce = reduce_tree
+#import inverse_root
 
 const VALUES: u32 = 1u;
 
@@ -29,7 +30,7 @@ fn rms_norm(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
         let v = x[source * params.width + i];
         sum = fma(v, v, sum);
     }
-    let factor = 1.0 / sqrt(reduce_add(Values(sum), lane)[0] / f32(params.width) + params.eps);
+    let factor = inverse_root(reduce_add(Values(sum), lane)[0] / f32(params.width) + params.eps);
     for (var i = lane.index; i < params.width; i += WG) {
         var value = x[source * params.width + i] * factor * weight[i];
         if (ADD == 1u) {

@@ -2,6 +2,7 @@
 //   x [rows, cols] f32;  8 bytes moved an element
 // CPU reference: src/cpu/softcap.rs
 #import flat
+#import soft_cap
 override WG: u32 = 64u;
 
 struct SoftcapParams { rows: u32, cols: u32, cap: f32 }
@@ -15,6 +16,5 @@ fn softcap(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     if (id >= params.rows * params.cols) {
         return;
     }
-    // tanh of large numbers is not a number on some drivers, and 1 in f32 beyond 9.01.
-    x[id] = params.cap * tanh(clamp(x[id] / params.cap, -10.0, 10.0));
+    x[id] = soft_cap(x[id], params.cap);
 }

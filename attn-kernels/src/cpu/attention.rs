@@ -51,7 +51,11 @@ impl Options<'_> {
     /// Computes the softmax's input for a scaled score of `head`, for a key at `distance` before the row.
     #[must_use]
     pub fn logit(&self, score: f64, head: usize, distance: usize) -> f64 {
-        let capped = self.softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh());
+        let capped = match self.softcap {
+            None => score,
+            Some(_) if !score.is_finite() => f64::NAN,
+            Some(cap) => f64::from(cap) * (score / f64::from(cap)).tanh(),
+        };
         let slope = self.slopes.map_or(0.0, |slopes| f64::from(slopes[head]));
         #[expect(clippy::cast_precision_loss, reason = "positions are below 2^32")]
         let distance = distance as f64;

@@ -8,6 +8,7 @@ pub fn softcap(params: &SoftcapParams, x: &mut [f32]) {
     for x in &mut x[..(params.rows * params.cols) as usize] {
         #[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
         let bounded = (cap * (f64::from(*x) / cap).tanh()) as f32;
-        *x = bounded;
+        // What is wrong stays so.
+        *x = if x.is_finite() { bounded } else { f32::NAN };
     }
 }

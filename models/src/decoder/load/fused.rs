@@ -10,7 +10,8 @@ impl Source<'_> {
     pub(super) fn part(&self, role: Role) -> Result<Tensor<'_>, ModelError> {
         let rows = self.config.shape(role)[0];
         let Some(Fused { name, whole, first }) = self.fused(role) else {
-            return self.checked(self.weights.tensor(role)?, &self.config.shape(role));
+            let tensor = self.checked(self.weights.tensor(role)?, &self.config.shape(role))?;
+            return finite(role, tensor);
         };
         let tensor = self.checked(self.weights.tensor(name)?, &self.config.shape(whole))?;
         let row_bytes = tensor.data.len() / tensor.shape[0];
@@ -39,6 +40,24 @@ impl Source<'_> {
         };
         let is = !self.weights.has(apart) && self.weights.has(name);
         is.then_some(Fused { name, whole, first })
+    }
+}
+
+/// Refuses numbers that are none where logits would not tell: in what only chooses, and in vectors, some of which are bounded or
+/// lost among larger ones. Those in other matrices reach the logits of every token that meets them.
+fn finite(role: Role, tensor: Tensor<'_>) -> Result<Tensor<'_>, ModelError> {
+    let chooses =
+        matches!(role, Role::IndexQ(_) | Role::IndexK(_) | Role::IndexGates(_) | Role::IndexCompressor(..));
+    let is_bias = matches!(role, Role::ExpertsGateUpBias(_) | Role::ExpertsDownBias(_));
+    if tensor.shape.len() > 1 && !chooses && !is_bias {
+        return Ok(tensor);
+    }
+    let values = tensor.to_f32();
+    match values.iter().position(|value| !value.is_finite()) {
+        None => Ok(tensor),
+        Some(element) => {
+            Err(ModelError::NotFinite { name: tensor.name.into(), element, value: values[element] })
+        }
     }
 }
 

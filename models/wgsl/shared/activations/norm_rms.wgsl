@@ -1,5 +1,6 @@
 // Rows after an RMS norm.
 //   weight [32 * blocks] f32
+#import inverse_root
 @group(0) @binding(WEIGHT) var<storage, read> weight: array<vec4<f32>>;
 
 fn row_factor(row: u32, lane: Lane) -> f32 {
@@ -9,7 +10,7 @@ fn row_factor(row: u32, lane: Lane) -> f32 {
         squares = fma(v, v, squares);
     }
     let sum = squares.x + squares.y + (squares.z + squares.w);
-    return 1.0 / sqrt(reduce_add(Values(sum), lane)[0] / f32(params.blocks * 32u) + params.eps);
+    return inverse_root(reduce_add(Values(sum), lane)[0] / f32(params.blocks * 32u) + params.eps);
 }
 
 fn normed(v: vec4<f32>, factor: f32, at: u32) -> vec4<f32> {

@@ -1,6 +1,7 @@
 // Activations at one address for all lanes, through an RMS norm on the way: the arithmetic of rms_norm.wgsl, in the
 // same order, so that it does not matter which of the two norms a row.
 //   x [rows, x_stride] vec4<f32>;  norm [32 * blocks] f32
+#import inverse_root
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(5) var<storage, read> norm: array<vec4<f32>>;
 
@@ -21,7 +22,7 @@ fn prepare(place: Place, lane: Lane) {
     squares = reduce_add(squares, lane);
     if (lane.index == 0u) {
         for (var r = 0u; r < ROWS; r++) {
-            factors[r] = 1.0 / sqrt(squares[r] / f32(params.blocks * 32u) + params.eps);
+            factors[r] = inverse_root(squares[r] / f32(params.blocks * 32u) + params.eps);
         }
     }
     workgroupBarrier();

@@ -10,7 +10,7 @@ use serve::Options;
 use crate::client::{get, post, post_bytes, receive, send};
 use crate::fixture::{Served, engine_options, listen, model_folder, until};
 
-/// The tiny model with a last norm of NaN.
+/// The tiny model with a matrix of NaN.
 fn poisoned() -> Model {
     let folder = tempfile::tempdir().unwrap();
     for name in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
@@ -20,7 +20,7 @@ fn poisoned() -> Model {
     let header = usize::try_from(u64::from_le_bytes(file[..8].try_into().unwrap())).unwrap();
     let tensors: Value = serde_json::from_slice(&file[8..8 + header]).unwrap();
     let offset = |at: usize| {
-        usize::try_from(tensors["model.norm.weight"]["data_offsets"][at].as_u64().unwrap()).unwrap()
+        usize::try_from(tensors["model.layers.0.mlp.down_proj.weight"]["data_offsets"][at].as_u64().unwrap()).unwrap()
     };
     for value in file[8 + header..][offset(0)..offset(1)].chunks_exact_mut(4) {
         value.copy_from_slice(&f32::NAN.to_le_bytes());
