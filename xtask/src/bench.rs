@@ -16,6 +16,8 @@ mod workload;
 use anyhow::Result;
 use pagoda::Registry;
 
+pub use plan::PlanKind;
+
 use crate::cli::{BenchArgs, BenchSuite};
 
 /// Runs the command.

@@ -3,11 +3,10 @@
 use std::fmt;
 use std::fs;
 use std::io::{self, Write};
-use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use safetensors::{Dtype, SafeTensors};
-use sparse_select::{Heads, Outcome, Registry};
+use sparse_select::{Heads, Outcome, Registry, Spec};
 
 use crate::cli::SelectArgs;
 use crate::report::{self, Selected};
@@ -19,10 +18,10 @@ use crate::report::{self, Selected};
 /// If the file does not contain the tensors, or they do not suit the policy.
 pub fn run(args: &SelectArgs, registry: &Registry) -> Result<()> {
     let file = args.tensors.display();
-    let tensors = Tensors::read(&args.tensors).with_context(|| format!("{file}"))?;
-    let (q, k) = (tensors.q.heads()?, tensors.k.heads()?);
-    let outcome =
-        sparse_select::select(registry, &args.sparse.spec, q, k).with_context(|| format!("{file}"))?;
+    let outcome = fs::read(&args.tensors)
+        .map_err(anyhow::Error::from)
+        .and_then(|tensors| outcome(&tensors, &args.sparse.spec, registry))
+        .with_context(|| format!("{file}"))?;
     let mut out = io::stdout().lock();
     if args.json {
         let Outcome { density, recall, bound, .. } = outcome;
@@ -31,6 +30,15 @@ pub fn run(args: &SelectArgs, registry: &Registry) -> Result<()> {
         writeln!(out, "{}", Drawing(&outcome))?;
     }
     Ok(())
+}
+
+/// Runs a policy on the bytes of a safetensors file with the tensors q and k.
+///
+/// # Errors
+/// If the bytes do not contain the tensors, or they do not suit the policy.
+pub fn outcome(tensors: &[u8], spec: &Spec, registry: &Registry) -> Result<Outcome> {
+    let tensors = Tensors::read(tensors)?;
+    Ok(sparse_select::select(registry, spec, tensors.q.heads()?, tensors.k.heads()?)?)
 }
 
 /// The queries and keys of one sequence.
@@ -47,9 +55,8 @@ struct Tensor {
 }
 
 impl Tensors {
-    fn read(path: &Path) -> Result<Self> {
-        let bytes = fs::read(path)?;
-        let file = SafeTensors::deserialize(&bytes)?;
+    fn read(bytes: &[u8]) -> Result<Self> {
+        let file = SafeTensors::deserialize(bytes)?;
         Ok(Self { q: Tensor::of(&file, "q")?, k: Tensor::of(&file, "k")? })
     }
 }
@@ -96,7 +103,6 @@ impl fmt::Display for Drawing<'_> {
 mod tests {
     use insta::assert_snapshot;
     use safetensors::tensor::TensorView;
-    use sparse_select::Spec;
 
     use super::*;
 
@@ -111,13 +117,6 @@ mod tests {
         numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
     }
 
-    fn read(content: &[u8]) -> Result<Tensors> {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("qk.safetensors");
-        fs::write(&path, content).unwrap();
-        Tensors::read(&path)
-    }
-
     /// One query of ones, and keys of which only that of token 9 points along it: block 2 of four has nearly
     /// all the mass. Quest also keeps the last block.
     #[test]
@@ -128,10 +127,8 @@ mod tests {
             ("q", Dtype::F32, &[1, 1, 4], &bytes(&[1.0; 4])),
             ("k", Dtype::F32, &[1, 16, 4], &bytes(&keys)),
         ]);
-        let tensors = read(&content).unwrap();
         let spec: Spec = "quest:block_size=4,page_budget=2".parse().unwrap();
-        let (q, k) = (tensors.q.heads().unwrap(), tensors.k.heads().unwrap());
-        let outcome = sparse_select::select(&Registry::builtin(), &spec, q, k).unwrap();
+        let outcome = outcome(&content, &spec, &Registry::builtin()).unwrap();
         assert!(outcome.selected()[0][0].contains(&2), "{:?}", outcome.selected());
         assert!(outcome.recall > 0.99);
         assert_snapshot!(outcome.selection, @"..##");
@@ -145,13 +142,13 @@ mod tests {
     #[test]
     fn tensors_that_do_not_fit_are_named() {
         let q: (&str, _, &[usize], &[u8]) = ("q", Dtype::F32, &[1, 1, 1], &[0; 4]);
-        let refusal = |tensors: &[_]| format!("{:#}", read(&file(tensors)).err().unwrap());
+        let refusal = |tensors: &[_]| format!("{:#}", Tensors::read(&file(tensors)).err().unwrap());
         let refused = [
             refusal(&[q]),
             refusal(&[q, ("k", Dtype::F16, &[1, 2, 1], &[0; 4])]),
             refusal(&[q, ("k", Dtype::F32, &[1, 1], &[0; 4])]),
             refusal(&[q, ("k", Dtype::F32, &[1, 2, 1], &bytes(&[0.0, f32::NAN]))]),
-            format!("{:#}", read(b"no tensors").err().unwrap()),
+            format!("{:#}", Tensors::read(b"no tensors").err().unwrap()),
         ];
         assert_snapshot!(refused.join("\n"), @"
         tensor `k` not found

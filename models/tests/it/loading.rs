@@ -17,6 +17,8 @@ mod quantized;
 mod rope;
 mod safetensors;
 mod smollm2;
+#[expect(unreachable_pub, reason = "the package of fuzz exports it")]
+mod targets;
 mod tokenizer;
 
 use std::path::PathBuf;

@@ -76,6 +76,11 @@ struct Row {
     kernel_ms: BTreeMap<&'static str, f64>,
 }
 
+/// Checks the text of a plan.
+pub(super) fn check(plan: &str) -> Result<()> {
+    Plan::parse(plan).map(drop)
+}
+
 /// Runs the suite.
 pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let gpu = Arc::new(Gpu::open(&args.engine.gpu())?);

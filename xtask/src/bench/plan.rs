@@ -1,17 +1,49 @@
-//! Plans of `bench policies` and `bench offload`: RON files.
+//! Plans of `bench`: RON files.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use serde::de::DeserializeOwned;
 
-/// The plan in `file`, or in the text `built_in`.
+use super::{offload, policies, restart, workload};
+
+/// The plan that `parse` makes of the text in `file`, or of the text `built_in`.
 ///
 /// # Errors
 /// If the file cannot be read, or its text is not a valid plan.
-pub(super) fn read<T: DeserializeOwned>(file: Option<&Path>, built_in: &str) -> Result<T> {
-    let Some(path) = file else { return Ok(ron::from_str(built_in)?) };
+pub(super) fn read<T>(file: Option<&Path>, built_in: &str, parse: fn(&str) -> Result<T>) -> Result<T> {
+    let Some(path) = file else { return parse(built_in) };
     let text = fs::read_to_string(path).with_context(|| format!("{}: cannot be read", path.display()))?;
-    ron::from_str(&text).with_context(|| format!("{}", path.display()))
+    parse(&text).with_context(|| format!("{}", path.display()))
+}
+
+/// Kinds of RON files that suites read, but for plans of models to open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlanKind {
+    /// Plans of `bench offload`.
+    Offload,
+    /// Plans of `bench policies`.
+    Policies,
+    /// Plans of `bench restart`.
+    Restart,
+    /// Workloads of `bench serve`.
+    Workload,
+}
+
+impl PlanKind {
+    /// Every kind.
+    pub const ALL: [Self; 4] = [Self::Offload, Self::Policies, Self::Restart, Self::Workload];
+
+    /// Checks a text as its suite does before anything runs.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn check(self, text: &str) -> Result<()> {
+        match self {
+            Self::Offload => offload::check(text),
+            Self::Policies => policies::check(text),
+            Self::Restart => restart::check(text),
+            Self::Workload => workload::parse(text).map(drop),
+        }
+    }
 }

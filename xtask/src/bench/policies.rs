@@ -49,6 +49,11 @@ struct Job {
     expected: Vec<String>,
 }
 
+/// Checks the text of a plan.
+pub(super) fn check(plan: &str) -> Result<()> {
+    Plan::parse(plan).map(drop)
+}
+
 /// Runs the suite.
 pub(super) fn run(args: &BenchArgs, registry: &Registry) -> Result<()> {
     let gpu = Gpu::open(&args.engine.gpu())?;

@@ -40,6 +40,11 @@ pub(super) struct Row {
     start_s: [f64; 2],
 }
 
+/// Checks the text of a plan.
+pub(super) fn check(plan: &str) -> Result<()> {
+    Plan::parse(plan).map(drop)
+}
+
 /// Runs the suite.
 pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let model = model::open(&args.engine)?;

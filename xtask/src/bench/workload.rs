@@ -121,7 +121,11 @@ pub(super) fn read(path: &Path) -> Result<Workload> {
     parse(&text).with_context(|| format!("workload {shown}"))
 }
 
-fn parse(text: &str) -> Result<Workload> {
+/// The workload in a text.
+///
+/// # Errors
+/// A text that is none, and values out of range.
+pub(super) fn parse(text: &str) -> Result<Workload> {
     let options = ron::Options::default().with_default_extension(ron::extensions::Extensions::IMPLICIT_SOME);
     let workload: Workload = options.from_str(text)?;
     workload.validate()?;

@@ -6,6 +6,7 @@
 mod command_line;
 mod extensible;
 mod functions;
+mod fuzz;
 mod hub;
 mod layers;
 mod library_only;

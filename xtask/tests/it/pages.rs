@@ -278,3 +278,31 @@ fn the_commands() {
     }
     assert!(commands > 40, "{commands} commands were found");
 }
+
+/// Unsafe blocks of a text, without those in comments; functions that are unsafe have them inside.
+fn unsafe_blocks(text: &str) -> usize {
+    let code = text.lines().filter_map(|line| line.split("//").next());
+    code.filter(|code| code.contains("unsafe {") || code.contains("unsafe impl")).count()
+}
+
+#[test]
+fn unsafe_code_and_its_tests() {
+    let page = page("SECURITY.md");
+    let mut listed = BTreeSet::new();
+    for row in rows(section(&page, "## Unsafe code")) {
+        let path = names(row[0]).next().expect("the first cell names a file");
+        let text = fs::read_to_string(tree::root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"));
+        assert_eq!(row[1], unsafe_blocks(&text).to_string(), "SECURITY.md: blocks of {path}");
+        let dead = names(row[3]).find(|test| !tree::root().join(test).is_file());
+        assert_eq!(dead, None, "SECURITY.md: a test of {path}");
+        listed.insert(path);
+    }
+    let sources =
+        tree::files(tree::root()).into_iter().filter(|path| path.extension().is_some_and(|e| e == "rs"));
+    let text = |path: &std::path::Path| fs::read_to_string(tree::root().join(path)).unwrap();
+    // This file spells what it looks for.
+    let has = |path: &std::path::PathBuf| !path.ends_with(file!()) && unsafe_blocks(&text(path)) > 0;
+    let unlisted: Vec<_> =
+        sources.filter(has).filter(|path| !listed.contains(&*path.to_string_lossy())).collect();
+    assert!(unlisted.is_empty(), "SECURITY.md lacks {unlisted:?}");
+}

@@ -12,7 +12,7 @@ fn workflow(name: &str) -> String {
 fn they_use_the_least_compiler() {
     let manifest: toml::Table = fs::read_to_string(tree::root().join("Cargo.toml")).unwrap().parse().unwrap();
     let least = manifest["workspace"]["package"]["rust-version"].as_str().unwrap();
-    for name in ["ci.yml", "release.yml"] {
+    for name in ["ci.yml", "fuzz.yml", "release.yml"] {
         let line = format!("RUST: \"{least}\"");
         assert!(workflow(name).lines().any(|text| text.trim() == line), "{name} lacks {line}");
     }
@@ -24,6 +24,7 @@ fn they_run_what_a_contributor_runs() {
     for command in [".ci/run", "cargo fmt --all --check", "check advisories bans licenses sources"] {
         assert!(ci.contains(command), "ci.yml lacks {command}");
     }
+    assert!(workflow("fuzz.yml").contains("fuzz/run"), "fuzz.yml does not fuzz");
     let features = xtask::test::FEATURES.replace("xtask/", "");
     let build = format!("cargo build --release --locked --package xtask --features {features}");
     assert!(workflow("release.yml").contains(&build), "release.yml lacks {build}");

@@ -1,10 +1,10 @@
 //! Configurations with every field changed to what no model has: an error, or sizes that every later product of them bears.
 
-use attn_kernels::kernel::KvDtype;
-use models::{DecoderConfig, KvOptions, KvPlan};
+use models::DecoderConfig;
 use serde_json::{Value, json};
 
 use super::fixture;
+use super::targets::config::use_sizes;
 
 const FIXTURES: [&str; 9] = [
     "tiny-llama",
@@ -34,21 +34,6 @@ fn values() -> Vec<Value> {
         Value::Null,
     ]);
     values
-}
-
-/// Uses what a configuration says as loading does.
-pub(super) fn use_sizes(config: &DecoderConfig) {
-    assert!(config.rope.inv_freq().iter().all(|freq| freq.is_finite()));
-    for dtype in [KvDtype::F32, KvDtype::Fp8] {
-        let options = KvOptions::new(dtype, 16);
-        if let Ok(plan) = KvPlan::new(config, options) {
-            assert!(plan.block_bytes() > 0);
-        }
-    }
-    let elements = |shape: Vec<usize>| shape.into_iter().try_fold(1_usize, usize::checked_mul);
-    for role in config.tensors() {
-        assert!(elements(config.shape(role)).is_some(), "{role:?}");
-    }
 }
 
 #[test]

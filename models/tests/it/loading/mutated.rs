@@ -6,72 +6,16 @@
 use std::fs;
 use std::path::PathBuf;
 
-use models::{ChatTemplate, Conversation, DecoderConfig, Gguf, Safetensors, Tokenizer, WeightSource as _};
-use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
 use serde_json::json;
 
-use super::hostile::use_sizes;
-use super::{alloc, fixture};
+use super::targets::mutate::mutated;
+use super::{alloc, fixture, targets};
 
 /// Bytes of one allocation that no fixture has reason for: they are smaller than 4 MiB.
 const LARGE: usize = 64 << 20;
 
-/// Numbers at which sizes and offsets overflow.
-const ODD: [u64; 8] = [0, 1, 127, 1 << 31, u32::MAX as u64, 1 << 62, i64::MAX as u64, u64::MAX];
-
-/// Texts that mean something to one of the readers.
-const TEXTS: [&str; 16] = [
-    "null",
-    "-1",
-    "1e999",
-    "18446744073709551616",
-    "[",
-    "{",
-    "\"\"",
-    "\\ud800",
-    "{% for x in y %}",
-    "{{ x * 99999999 }}",
-    "| format(1)",
-    "%999999999d",
-    "{% endfor %}",
-    "[[[[[[[[",
-    "F32",
-    "\u{0}",
-];
-
 fn rounds(default: u64) -> u64 {
     std::env::var("PAGODA_MUTATIONS").map_or(default, |text| text.parse().expect("a whole number"))
-}
-
-/// Changes up to four places within the first `reach` bytes.
-fn mutate(rng: &mut StdRng, bytes: &mut Vec<u8>, reach: usize) {
-    for _ in 0..rng.random_range(1..5) {
-        let len = bytes.len().min(reach);
-        if len < 16 {
-            return;
-        }
-        let at = rng.random_range(0..len - 8);
-        let other = rng.random_range(0..len - 8);
-        let run = rng.random_range(1..=(len - at.max(other)).min(64));
-        match rng.random_range(0..8) {
-            0 => bytes[at] ^= 1 << rng.random_range(0..8u32),
-            1 => bytes[at] = rng.random(),
-            2 => bytes[at..at + 8].copy_from_slice(&ODD[rng.random_range(0..ODD.len())].to_le_bytes()),
-            3 => bytes.truncate(at),
-            4 => bytes.copy_within(other..other + run, at),
-            5 => drop(bytes.drain(at..at + run)),
-            6 => {
-                let text = TEXTS[rng.random_range(0..TEXTS.len())].bytes();
-                drop(bytes.splice(at..at, text));
-            }
-            _ => {
-                let digit = rng.random_range(b'0'..=b'9');
-                let found = bytes[at..len].iter().position(u8::is_ascii_digit);
-                found.into_iter().for_each(|digits| bytes[at + digits] = digit);
-            }
-        }
-    }
 }
 
 /// Fixtures that have a file of this name.
@@ -84,15 +28,13 @@ fn files(name: &str) -> Vec<PathBuf> {
 }
 
 /// Gives changed copies of `sources` to `read`, which says whether it took them.
-fn run(target: &str, sources: &[Vec<u8>], (default, reach): (u64, usize), read: impl Fn(Vec<u8>) -> bool) {
+fn run(target: &str, sources: &[Vec<u8>], (default, reach): (u64, usize), read: fn(&[u8]) -> bool) {
     let (mut taken, mut refused) = (0, 0);
     for (index, source) in (0..).zip(sources) {
         for round in 0..rounds(default) {
-            let mut rng = StdRng::seed_from_u64(index << 32 | round);
-            let mut bytes = source.clone();
-            mutate(&mut rng, &mut bytes, reach);
+            let bytes = mutated(source, index << 32 | round, reach);
             let size = bytes.len();
-            let (good, largest) = alloc::largest(|| read(bytes));
+            let (good, largest) = alloc::largest(|| read(&bytes));
             assert!(largest < LARGE, "{target} {index}, round {round}: {largest} bytes for a file of {size}");
             *if good { &mut taken } else { &mut refused } += 1;
         }
@@ -107,40 +49,17 @@ fn read_all(paths: &[PathBuf]) -> Vec<Vec<u8>> {
 
 #[test]
 fn safetensors() {
-    let sources = read_all(&files("model.safetensors"));
-    run("safetensors", &sources, (25, 8192), |bytes| {
-        let Ok(file) = Safetensors::from_bytes(bytes) else { return false };
-        for name in file.names() {
-            if let Ok(Some(tensor)) = file.get(name) {
-                assert_eq!(tensor.dtype.bytes_for(tensor.elems()), Some(tensor.data.len()));
-            }
-        }
-        true
-    });
+    run("safetensors", &read_all(&files("model.safetensors")), (25, 8192), targets::safetensors::run);
 }
 
 #[test]
 fn gguf() {
-    let sources = read_all(&files("model.gguf"));
-    run("gguf", &sources, (60, 16_384), |bytes| {
-        let Ok(file) = Gguf::from_bytes(bytes) else { return false };
-        for tensor in file.tensors() {
-            let _ = file.get(&tensor.name);
-        }
-        let tokenizer = Tokenizer::from_gguf(&file);
-        let _ = tokenizer.map(|tokenizer| tokenizer.encode("a text", true));
-        let _ = ChatTemplate::from_gguf(&file);
-        DecoderConfig::from_gguf(&file).inspect(use_sizes).is_ok()
-    });
+    run("gguf", &read_all(&files("model.gguf")), (60, 16_384), targets::gguf::run);
 }
 
 #[test]
 fn configurations() {
-    let sources = read_all(&files("config.json"));
-    run("config.json", &sources, (150, usize::MAX), |bytes| {
-        let text = String::from_utf8_lossy(&bytes);
-        DecoderConfig::from_hf_json(&text, None).inspect(use_sizes).is_ok()
-    });
+    run("config.json", &read_all(&files("config.json")), (150, usize::MAX), targets::config::run);
 }
 
 #[test]
@@ -162,16 +81,7 @@ fn tokenizers() {
             "vocab": [["a", -1.0], ["b", -2.5], ["ab", -0.5]] } }),
     ];
     let sources = sources.map(|source| source.to_string().into_bytes());
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("tokenizer.json");
-    run("tokenizer.json", &sources, (300, usize::MAX), |bytes| {
-        fs::write(&path, bytes).unwrap();
-        let Ok(tokenizer) = Tokenizer::from_file(&path) else { return false };
-        if let Ok(ids) = tokenizer.encode("ab c<s> \u{1f600}", true) {
-            let _ = tokenizer.decode(&ids, false);
-        }
-        true
-    });
+    run("tokenizer.json", &sources, (300, usize::MAX), targets::tokenizer::run);
 }
 
 #[test]
@@ -189,19 +99,6 @@ fn chat_templates() {
         "{% set x %}{{ bos_token }}{% filter upper %}{{ messages[-1].content }}{% endfilter %}{% endset %}{{ x ~ x }}\
          {% for i in range(50) %}{{ i * 2 }}{% if i > 40 %}{% break %}{% endif %}{% endfor %}",
     ];
-    let talk = Conversation {
-        messages: vec![
-            json!({ "role": "system", "content": "be" }),
-            json!({ "role": "user", "content": "a text" }),
-            json!({ "role": "assistant", "content": "an answer" }),
-        ],
-        ..Conversation::default()
-    };
     let sources = sources.map(|source| source.as_bytes().to_vec());
-    run("chat templates", &sources, (150, usize::MAX), |bytes| {
-        let Ok(template) = ChatTemplate::new(&String::from_utf8_lossy(&bytes), "<s>", "</s>") else {
-            return false;
-        };
-        template.render_conversation(&talk).is_ok()
-    });
+    run("chat templates", &sources, (150, usize::MAX), targets::template::run);
 }

@@ -58,13 +58,22 @@ impl Plan {
     /// # Errors
     /// A file that cannot be read, and values out of range.
     pub(super) fn read(file: Option<&Path>, software: bool) -> Result<Self> {
-        let plan: Self = plan::read(
+        plan::read(
             file,
             match software {
                 true => include_str!("../../../offload/cpu.ron"),
                 false => include_str!("../../../offload/gpu.ron"),
             },
-        )?;
+            Self::parse,
+        )
+    }
+
+    /// The plan in a text.
+    ///
+    /// # Errors
+    /// A text that is none, and values out of range.
+    pub(super) fn parse(text: &str) -> Result<Self> {
+        let plan: Self = ron::from_str(text)?;
         plan.check()?;
         Ok(plan)
     }

@@ -124,13 +124,22 @@ impl Plan {
     /// # Errors
     /// If the file cannot be read, or values are out of range.
     pub(super) fn read(file: Option<&Path>, software: bool) -> Result<Self> {
-        let plan: Self = plan::read(
+        plan::read(
             file,
             match software {
                 true => include_str!("../../../policies/cpu.ron"),
                 false => include_str!("../../../policies/gpu.ron"),
             },
-        )?;
+            Self::parse,
+        )
+    }
+
+    /// The plan in a text.
+    ///
+    /// # Errors
+    /// A text that is none, and values out of range.
+    pub(super) fn parse(text: &str) -> Result<Self> {
+        let plan: Self = ron::from_str(text)?;
         plan.check()?;
         Ok(plan)
     }

@@ -32,7 +32,15 @@ impl Plan {
             true => include_str!("../../../restart/cpu.ron"),
             false => include_str!("../../../restart/gpu.ron"),
         };
-        let plan: Self = plan::read(file, built_in)?;
+        plan::read(file, built_in, Self::parse)
+    }
+
+    /// The plan in a text.
+    ///
+    /// # Errors
+    /// A text that is none, and values out of range.
+    pub(super) fn parse(text: &str) -> Result<Self> {
+        let plan: Self = ron::from_str(text)?;
         ensure!(!plan.prompts.is_empty(), "prompts is empty");
         ensure!(plan.repeats > 0, "repeats is 0, the least is 1");
         Ok(plan)
