@@ -17,7 +17,7 @@ pub(super) fn read<T>(file: Option<&Path>, built_in: &str, parse: fn(&str) -> Re
     parse(&text).with_context(|| format!("{}", path.display()))
 }
 
-/// Kinds of RON files that suites read, but for plans of models to open.
+/// Kinds of RON files that suites read. Plans of `bench e2e` are none: they are read with the flags of the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlanKind {
     /// Plans of `bench offload`.
