@@ -231,8 +231,14 @@ pub fn published(mut variant: Variant) -> Result<Variant, LaunchError> {
             *module = over_published(module);
         }
     }
+    if kernel != paged_prefill::KERNEL.name {
+        return Ok(variant);
+    }
     // Lanes of prefill that broadcast load neighbouring elements of a value, which are not neighbours here.
-    Ok(if kernel == paged_prefill::KERNEL.name { variant.without_subgroups() } else { variant })
+    let keys = variant.module_in("keys").expect("every variant of prefill has one");
+    let spans = paged_prefill::spans(variant.size_in("HEAD_DIM").expect("likewise"), keys);
+    variant.resize("SPANS", spans);
+    Ok(variant.without_subgroups())
 }
 
 /// The kernel of `variant` over K and V of the layout of FlashAttention's paged kernels and of `reshape_and_cache_flash` of vLLM,

@@ -171,10 +171,29 @@ impl Variant {
     /// Lanes of a workgroup, where the caller chooses them: the number in slot `WG`.
     #[must_use]
     pub fn lanes(&self) -> Option<u32> {
-        self.choices.iter().find_map(|(slot, choice)| match choice {
-            Choice::Size(lanes) if *slot == "WG" => Some(*lanes),
+        self.size_in("WG")
+    }
+
+    /// The number that fills import slot `slot`.
+    pub(crate) fn size_in(&self, slot: &str) -> Option<u32> {
+        self.choices.iter().find_map(|(name, choice)| match choice {
+            Choice::Size(n) if *name == slot => Some(*n),
             _ => None,
         })
+    }
+
+    /// The shared module that fills import slot `slot`.
+    pub(crate) fn module_in(&self, slot: &str) -> Option<&'static str> {
+        self.choices.iter().find_map(|(name, choice)| match choice {
+            Choice::Module(module) if *name == slot => Some(*module),
+            _ => None,
+        })
+    }
+
+    /// Fills a slot anew that has a number.
+    pub(crate) fn resize(&mut self, slot: &str, n: u32) {
+        let filled = self.choices.iter_mut().find(|(name, _)| *name == slot);
+        filled.expect("the slot is filled").1 = Choice::Size(n);
     }
 
     /// The complete WGSL text, `override` constants still open.

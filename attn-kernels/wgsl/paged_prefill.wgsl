@@ -18,7 +18,10 @@
 #import BLOCK_SIZE = 16
 #import GROUP = 1
 #import kv = kv_f16
+// Spans of a key: elements that its module loads at a time.
+#import SPANS = 8
 #import keys = keys_uniform
+#import trips = trips_known
 #import pages = pages_shared
 #import SELECTED = 8
 #import context = context_full
@@ -87,7 +90,7 @@ fn paged_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
         for (var j = 0u; j < KEYS / RUN; j++) {
             head_of[j] = page_of(tile.table + min(key0 + j * RUN, last) / BLOCK_SIZE, kv_head);
         }
-        attend(&r, head_of, Keys(key0, low, last), position, head0, lane);
+        attend(&r, head_of, Keys(key0, low, last, trips(KEYS, tile.rows)), position, head0, lane);
     }
     if (lane >= tile.rows) {
         return;
@@ -109,8 +112,8 @@ fn paged_prefill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocat
 }
 
 // Eight keys from position `first` on, of which the rows of the tile together see those from `low` to `last`. No others
-// are read, so unused slots may hold anything.
-struct Keys { first: u32, low: u32, last: u32 }
+// are read, so unused slots may hold anything. `count` is KEYS.
+struct Keys { first: u32, low: u32, last: u32, count: u32 }
 
 fn visible(key: u32, position: u32) -> bool {
     return key >= first_visible(position) && key <= position;
@@ -121,25 +124,26 @@ fn attend(r: ptr<function, Row>, head_of: array<u32, KEYS / RUN>, keys: Keys, po
     let key0 = keys.first;
     var heads = head_of;
     var s: array<array<f32, KEYS>, GROUP>;
-    for (var t = 0u; t < KEYS; t++) {
+    for (var t = 0u; t < keys.count; t++) {
         let key = clamp(key0 + t, keys.low, keys.last);
         let at = k_at(heads[t / RUN], 0u, key % BLOCK_SIZE);
-        for (var c = 0u; c < CHUNKS; c += SPAN) {
+        var x: array<f32, GROUP>;
+        #unroll n < SPANS
+            let c = n * SPAN;
             let k = key_span(at, c, lane);
             for (var g = 0u; g < GROUP; g++) {
                 for (var i = 0u; i < 2u * SPAN; i++) {
                     let qv = (*r).q[g][c * 2u + i];
-                    var x = s[g][t];
-                    x = fma(qv.x, k[i].x, x);
-                    x = fma(qv.y, k[i].y, x);
-                    x = fma(qv.z, k[i].z, x);
-                    s[g][t] = fma(qv.w, k[i].w, x);
+                    x[g] = fma(qv.x, k[i].x, x[g]);
+                    x[g] = fma(qv.y, k[i].y, x[g]);
+                    x[g] = fma(qv.z, k[i].z, x[g]);
+                    x[g] = fma(qv.w, k[i].w, x[g]);
                 }
             }
-        }
+        #end
         let factor = k_factor(heads[t / RUN], key % BLOCK_SIZE);
         for (var g = 0u; g < GROUP; g++) {
-            s[g][t] *= factor;
+            s[g][t] = x[g] * factor;
         }
     }
     for (var g = 0u; g < GROUP; g++) {
@@ -161,18 +165,19 @@ fn attend(r: ptr<function, Row>, head_of: array<u32, KEYS / RUN>, keys: Keys, po
             (*r).o[g][i] *= shrink;
         }
     }
-    for (var t = 0u; t < KEYS; t++) {
+    for (var t = 0u; t < keys.count; t++) {
         if (key0 + t >= keys.low && key0 + t <= keys.last) {
             let at = v_at(heads[t / RUN], 0u, (key0 + t) % BLOCK_SIZE);
             let factor = v_factor(heads[t / RUN], (key0 + t) % BLOCK_SIZE);
-            for (var c = 0u; c < CHUNKS; c += SPAN) {
+            #unroll n < SPANS
+                let c = n * SPAN;
                 let v = value_span(at, c, lane);
                 for (var g = 0u; g < GROUP; g++) {
                     for (var i = 0u; i < 2u * SPAN; i++) {
                         (*r).o[g][c * 2u + i] = fma(vec4(s[g][t] * factor), v[i], (*r).o[g][c * 2u + i]);
                     }
                 }
-            }
+            #end
         }
     }
 }

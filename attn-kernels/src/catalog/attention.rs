@@ -61,6 +61,8 @@ fn code_variants(num_heads: u32, f16: &KvShape) -> Vec<NamedVariant> {
         ] {
             all.push(NamedVariant::new(part, variant));
         }
+        let software = paged_prefill::variant(&shape, num_heads, KeyLoads::Broadcast, &dense);
+        all.push(NamedVariant::new(&format!("software-{part}"), software));
         all.extend(decode_variants(part, &shape, num_heads, &dense));
         all.push(NamedVariant::new(part, paged_prefill_coop::variant(&shape, &dense)));
     }

@@ -30,8 +30,11 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
             .into();
     }
     let (shape, num_heads) = (shape(variant, 2), 2 * size(variant, "GROUP"));
-    let broadcast = module(variant, "keys").is_some_and(|keys| keys.starts_with("keys_broadcast"));
-    let loads = if broadcast { KeyLoads::Broadcast } else { KeyLoads::Uniform };
+    let loads = if module(variant, "trips") == Some("trips_hidden") {
+        KeyLoads::Broadcast
+    } else {
+        KeyLoads::Uniform
+    };
     let grid = |tiles| paged_prefill::grid(&shape, num_heads, loads, tiles);
     let (tile_rows, tolerance) = (TILE_ROWS, ATTENTION);
     let dispatch = Dispatch { tile_rows, first_key: 0, num_keys: u32::MAX, tolerance, grid: &grid };

@@ -1,0 +1,4 @@
+// Turns of a loop: compilers know the number and unroll. See trips_hidden for the choice.
+fn trips(n: u32, rows: u32) -> u32 {
+    return n;
+}
