@@ -29,6 +29,7 @@ pub use wgpu;
 
 use pipeline::{BindGroupKey, PipelineCache};
 use rustc_hash::FxHashMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -93,6 +94,8 @@ pub struct Gpu {
     allocated: Arc<AtomicU64>,
     next_id: AtomicU64,
     made: AtomicU64,
+    /// Next buffers that are refused, counted from 0.
+    refused: Mutex<Range<u64>>,
     fault: Arc<Fault>,
     pipelines: Mutex<PipelineCache>,
     bind_groups: Mutex<FxHashMap<BindGroupKey, wgpu::BindGroup>>,
@@ -165,6 +168,7 @@ impl Gpu {
             allocated: Arc::default(),
             next_id: AtomicU64::new(0),
             made: AtomicU64::new(0),
+            refused: Mutex::default(),
             pipelines: Mutex::default(),
             bind_groups: Mutex::default(),
             scratch: Mutex::default(),

@@ -4,8 +4,8 @@ use super::{Gpu, GpuError, HOST_BUFFERS};
 use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 
 /// A storage buffer of `T`s. Cloning shares it.
 #[derive(Debug)]
@@ -184,7 +184,8 @@ impl Gpu {
         let view = bytes.map(|bytes| self.queue.write_buffer_with(buf.raw.wgpu(), 0, bytes));
         match view {
             Some(None) => {
-                Err(GpuError::Validation { message: format!("{label}: no memory to write it from") })
+                let (bytes, allocated) = (buf.raw.bytes(), self.allocated_bytes());
+                Err(GpuError::OutOfMemory { label: format!("{label}, on its way"), bytes, allocated })
             }
             view => Ok(Upload { gpu: self, buf, view: view.flatten() }),
         }
@@ -269,16 +270,34 @@ impl Gpu {
         if bytes > limit {
             return Err(GpuError::BufferTooLarge { label: label.into(), bytes, limit });
         }
+        let short =
+            || GpuError::OutOfMemory { label: label.into(), bytes, allocated: self.allocated_bytes() };
+        if self.refuses() {
+            return Err(short());
+        }
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
         let descriptor =
             wgpu::BufferDescriptor { label: Some(label), size: bytes, usage, mapped_at_creation: false };
         let buffer = self.device.create_buffer(&descriptor);
         if pollster::block_on(scope.pop()).is_some() {
-            let allocated = self.allocated_bytes();
-            return Err(GpuError::OutOfMemory { label: label.into(), bytes, allocated });
+            return Err(short());
         }
         self.made.fetch_add(1, Ordering::Relaxed);
         Ok(self.raw_of(buffer, bytes))
+    }
+
+    /// Refuses some of the buffers that will be asked for, counted from 0 from now on, as if memory were short then: for tests
+    /// of those who make buffers. An empty range refuses none. Returns what is left of the range before.
+    pub fn refuse_buffers(&self, which: Range<u64>) -> Range<u64> {
+        std::mem::replace(&mut self.refused.lock().unwrap_or_else(PoisonError::into_inner), which)
+    }
+
+    /// Whether the next buffer is one that is refused.
+    fn refuses(&self) -> bool {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = !refused.is_empty() && refused.start == 0;
+        *refused = refused.start.saturating_sub(1)..refused.end.saturating_sub(1);
+        now
     }
 
     /// A handle for a buffer, of which `counted` bytes are of this device's account.

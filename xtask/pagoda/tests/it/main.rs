@@ -7,6 +7,7 @@ mod poison;
 mod poisoned;
 mod sampling;
 mod sequence;
+mod short_memory;
 mod text;
 
 use std::path::PathBuf;
