@@ -38,26 +38,33 @@ bindings! {
     }
 }
 
-/// The kernel for one head size, a multiple of 4.
+/// Lanes of a workgroup, each of which merges four dimensions of a row.
+const WG: u32 = 256;
+
+/// The kernel for one head size, a multiple of 4 of at most 1,024.
 ///
 /// # Panics
-/// When the head size is not.
+/// When the head size is another.
 #[must_use]
 pub fn variant(head_dim: u32) -> Variant {
-    assert!(head_dim.is_multiple_of(4), "head size {head_dim} is not a multiple of 4");
-    Variant::new(&KERNEL).size("HEAD_DIM", head_dim).constant("WG", 64)
+    assert!(
+        head_dim.is_multiple_of(4) && (4..=4 * WG).contains(&head_dim),
+        "head size {head_dim} is not a multiple of 4 from 4 to {}",
+        4 * WG
+    );
+    Variant::new(&KERNEL).size("HEAD_DIM", head_dim)
 }
 
-/// Workgroups for `rows` rows.
+/// Workgroups for `rows` rows of `head_dim` dimensions.
 #[must_use]
-pub fn grid(rows: u32) -> [u32; 3] {
-    super::flat_grid(rows)
+pub fn grid(head_dim: u32, rows: u32) -> [u32; 3] {
+    super::flat_grid(rows.div_ceil(WG * 4 / head_dim))
 }
 
 /// Checks the rows of a dispatch against outputs of `out_lens` and log-sum-exps of `lse_lens` f32, of both sets.
 ///
 /// # Errors
-/// A head size that is not a multiple of 4, or a buffer that is too short.
+/// A head size that is not a multiple of 4 or over 1,024, or a buffer that is too short.
 pub fn check(
     head_dim: u32,
     params: &LseMergeParams,
@@ -67,6 +74,7 @@ pub fn check(
     let launch = Launch(KERNEL.name);
     launch.not_zero("head size", head_dim)?;
     launch.multiple("head size", head_dim, 4)?;
+    launch.at_most("head size", u64::from(head_dim), u64::from(4 * WG))?;
     let rows = u64::from(params.rows);
     let [out_len, lse_len] = [out_lens, lse_lens].map(|lens| lens.into_iter().fold(usize::MAX, usize::min));
     launch.at_most("f32 of an output", rows * u64::from(head_dim), out_len as u64)?;

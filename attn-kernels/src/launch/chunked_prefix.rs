@@ -26,6 +26,7 @@ pub struct PrefixPass {
     /// Output of one chunk.
     out: Buf<f32>,
     rows: u32,
+    head_dim: u32,
 }
 
 /// Buffers of one layer, as `paged_prefill` binds them.
@@ -88,6 +89,7 @@ impl PrefixPass {
             longest: plan.rest.iter().map(|tile| tile.position + tile.rows).max().unwrap_or(0),
             out: gpu.buffer("prefix_out", (heads * head_dim).max(1) as usize)?,
             rows: heads,
+            head_dim,
         })
     }
 
@@ -116,7 +118,7 @@ impl PrefixPass {
                 a_out: out.bind(),
                 a_lse: lse.bind(),
             };
-            pass.dispatch(&self.merge, &merge, buffers, lse_merge::grid(self.rows));
+            pass.dispatch(&self.merge, &merge, buffers, lse_merge::grid(self.head_dim, self.rows));
         }
     }
 }

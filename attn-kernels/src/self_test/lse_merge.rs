@@ -10,7 +10,8 @@ use crate::kernel::lse_merge::{self, LseMergeParams};
 pub(crate) const MERGE: Tolerance = Tolerance { abs: 1e-6, rel: 2e-5 };
 
 pub(super) fn cases(variant: &Variant) -> Vec<Case> {
-    let head_dim = size(variant, "HEAD_DIM") as usize;
+    let dim = size(variant, "HEAD_DIM");
+    let head_dim = dim as usize;
     // Sides without keys, with equal and with very different weights.
     let lse = [f32::NEG_INFINITY, f32::INFINITY, 0.0, -20.0, 20.0, 3.5];
     let a_lse: Vec<f32> = lse.iter().flat_map(|x| [*x; 6]).collect();
@@ -19,7 +20,7 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
     let (mut out, mut out_lse) = (a.clone(), a_lse.clone());
     cpu::lse_merge::lse_merge(head_dim, &b, &b_lse, &mut out, &mut out_lse);
     let params = LseMergeParams { rows: 36, neg_inf: f32::NEG_INFINITY };
-    let case = Case::new("two sets of keys", variant, &params, lse_merge::grid(36))
+    let case = Case::new("two sets of keys", variant, &params, lse_merge::grid(dim, 36))
         .binding(&b)
         .binding(&b_lse)
         .updated(&a, MERGE, &out)

@@ -22,7 +22,7 @@ fn merge(gpu: &Gpu, head_dim: u32, a: (&[f32], &[f32]), b: (&[f32], &[f32])) -> 
     lse_merge::check(head_dim, &params, lens(0), lens(1)).unwrap();
     let mut pass = Pass::new("lse_merge");
     let bindings: Vec<_> = buffers.iter().map(Into::into).collect();
-    let grid = lse_merge::grid(rows);
+    let grid = lse_merge::grid(head_dim, rows);
     dispatch(gpu, &mut pass, &lse_merge::variant(head_dim), &params, &bindings, grid);
     let reads = [2, 3].map(|i: usize| pass.read(&buffers[i], 0..buffers[i].len()));
     let outcome = gpu.submit(pass).unwrap().wait().unwrap();

@@ -56,7 +56,7 @@ impl Merge {
             a_out: act.attended.bind(),
             a_lse: act.lse.bind(),
         };
-        ctx.pass.dispatch(&self.pipeline, &params, buffers, lse_merge::grid(rows));
+        ctx.pass.dispatch(&self.pipeline, &params, buffers, lse_merge::grid(ctx.config.head_dim, rows));
     }
 }
 

@@ -75,7 +75,7 @@ pub(super) fn lse_merge(gpu: &Gpu, heads: &Heads, rows: u32) -> Result<Work> {
     let bindings = binds([(&b).into(), (&b_lse).into(), (&a).into(), (&a_lse).into()]);
     Ok(Work::new("lse_merge", Level::Baseline.name(), format!("{rows} rows of {dim}"))
         .costs(f64::from(rows) * 12.0 * f64::from(dim), 0.0)
-        .dispatch(lse_merge::variant(dim), &params, bindings, lse_merge::grid(rows)))
+        .dispatch(lse_merge::variant(dim), &params, bindings, lse_merge::grid(dim, rows)))
 }
 
 /// Sinks into the output of `rows` rows of all heads.
