@@ -25,6 +25,7 @@ mod portions;
 mod rope_angles;
 mod sparse;
 mod views;
+mod walk;
 mod work;
 
 pub use blocks::BlockRead;
@@ -154,7 +155,7 @@ impl Decoder {
         let mut plan = inputs::plan(&layout, slices, samples)?;
         plan.check_blocks(self.kv.num_blocks())?;
         let selects = self.attention.sparse().is_some_and(sparse::Sparse::selects_everywhere);
-        self.keys.plan(&self.kv, slices, &mut plan, selects)?;
+        self.keys.plan(&self.kv, &self.views.all, slices, &mut plan, selects)?;
         self.cutter.cut(&mut plan);
         self.attention.plan(config, slices, &mut plan);
         Ok(plan)
@@ -261,7 +262,7 @@ impl Decoder {
 
     /// The shape of a step that others may repeat: one of decode rows that attend everything through the device's cache.
     fn shape(&self, plan: &Plan) -> Option<Shape> {
-        let plain = self.attention.repeats() && self.choices.is_none() && plan.stream.is_none();
+        let plain = self.attention.repeats() && self.choices.is_none() && !plan.streams();
         let decodes = plan.decode_until == plan.rows && plan.wanted.is_empty();
         if !(plain && decodes) {
             return None;

@@ -1,19 +1,19 @@
 //! The paged KV cache on the device.
 
+mod allocate;
 mod offload;
 mod plan;
 
-use attn_kernels::gpu::{Buf, Gpu, GpuError};
+use attn_kernels::gpu::{Buf, Gpu};
+use attn_kernels::kernel::KvShape;
 use attn_kernels::kernel::paged_decode::PARTITION;
-use attn_kernels::kernel::{KvShape, fetch_pages};
 use attn_kernels::rows::KvWord;
 use kvblock::{KvCacheSpec, PageLayout};
 use smallvec::SmallVec;
 
 pub use self::offload::{HostMemory, HostTraffic, Offload};
-pub(crate) use self::offload::{Place, Ring, Run, runs};
+pub(crate) use self::offload::{Place, Ring, runs};
 pub use self::plan::{CachePart, KvOptions, KvPlan, LayerCache};
-use crate::{DecoderConfig, Mode, ModelError};
 
 /// The buffers of a [`KvPlan`], `num_blocks` pages each. Block ids are of all groups together: a block belongs to one
 /// group at a time, and its page in a buffer to the layer of that group.
@@ -33,6 +33,17 @@ struct Host {
     ring: Ring,
     tensors: Vec<Tensor>,
     memory: HostMemory,
+    /// Buffers of each slot of the ring.
+    slots: Vec<Tensor>,
+}
+
+/// Buffers that attention reads keys from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum KeysIn {
+    /// Those of the layer itself.
+    Layer,
+    /// A slot of the ring, which holds blocks of the layer at hand.
+    Slot(usize),
 }
 
 /// Rows of decode attention that may share their slots: portions of rows begin at multiples of it.
@@ -80,95 +91,6 @@ impl PoolOptions {
 }
 
 impl KvPool {
-    /// Allocates up to `options.num_blocks` blocks. When memory is short the pool is halved until it fits; the number that was
-    /// had is [`num_blocks`](Self::num_blocks).
-    ///
-    /// # Errors
-    /// [`GpuError::OutOfMemory`] when not even 2 blocks fit, [`ModelError::Mode`] and [`ModelError::Offload`] where blocks cannot
-    /// lie on the host.
-    pub fn new(
-        gpu: &Gpu,
-        config: &DecoderConfig,
-        plan: KvPlan,
-        options: PoolOptions,
-    ) -> Result<Self, ModelError> {
-        let PoolOptions { num_blocks, offload, selects } = options;
-        let shape = plan.shape(config);
-        let mut num_blocks = num_blocks.min(Self::max_blocks(gpu, &plan)).max(2);
-        loop {
-            match Self::allocate(&plan, num_blocks, |name, words| gpu.buffer(name, words)) {
-                Ok(tensors) => {
-                    let options = PoolOptions { num_blocks, offload, selects };
-                    let host = Self::host(gpu, config, &plan, options)?;
-                    let device_blocks = num_blocks;
-                    if let (Some(host), Some(offload)) = (&host, offload) {
-                        num_blocks = host.ring.resident() + offload.host_blocks;
-                    }
-                    return Ok(Self { plan, shape, num_blocks, device_blocks, tensors, host });
-                }
-                Err(GpuError::OutOfMemory { .. }) if num_blocks > 2 => num_blocks = (num_blocks / 2).max(2),
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
-    fn host(
-        gpu: &Gpu,
-        config: &DecoderConfig,
-        plan: &KvPlan,
-        options: PoolOptions,
-    ) -> Result<Option<Host>, ModelError> {
-        let PoolOptions { num_blocks: device_blocks, offload, selects } = options;
-        let Some(offload) = offload else { return Ok(None) };
-        let refuse = |lacks| Err(ModelError::Offload { lacks });
-        if offload.memory == HostMemory::Mapped && !gpu.has_host_buffers() {
-            return refuse("a device with mappable storage buffers, or staged copies");
-        }
-        if selects && offload.memory == HostMemory::Staged {
-            return refuse("a device with mappable storage buffers beside a sparse policy");
-        }
-        Mode::HostKv.check(config)?;
-        let [group] = &plan.layout.groups[..] else { return refuse("one group of layers") };
-        let chunk = (PARTITION / group.spec.block_size.get()).max(1);
-        if selects && !fetch_pages::serves(&plan.shape(config)) {
-            return refuse("pages of whole 16-byte units beside a sparse policy");
-        }
-        let slots = offload.ring_slots.max(1);
-        let ring = match selects {
-            true => Ring::beside_pages(device_blocks, slots, chunk),
-            false => Ring::new(device_blocks, slots, chunk),
-        };
-        let Some(ring) = ring else {
-            let needed = slots * chunk + if selects { chunk } else { 1 };
-            return Err(ModelError::DevicePool { blocks: device_blocks, needed });
-        };
-        let host = |name: &str, words| match offload.memory {
-            HostMemory::Mapped => gpu.host_buffer(name, words),
-            HostMemory::Staged => gpu.upload_buffer(name, words),
-            HostMemory::Device => gpu.buffer(name, words),
-        };
-        let tensors = Self::allocate(plan, offload.host_blocks, host)?;
-        Ok(Some(Host { ring, tensors, memory: offload.memory }))
-    }
-
-    fn allocate(
-        plan: &KvPlan,
-        num_blocks: u32,
-        buffer: impl Fn(&str, usize) -> Result<Buf<KvWord>, GpuError>,
-    ) -> Result<Vec<Tensor>, GpuError> {
-        let tensor = |tensor: &kvblock::CacheTensor| {
-            // A place that only pads a group needs no memory.
-            let Some(first) = tensor.layers.first() else {
-                return Ok(Tensor { buffers: SmallVec::new(), words: 0 });
-            };
-            let names = names(&plan.caches[*first].spec);
-            let words = page_words(tensor.page_bytes, names);
-            let buffers = names.iter().map(|name| buffer(name, num_blocks as usize * words));
-            Ok(Tensor { buffers: buffers.collect::<Result<_, GpuError>>()?, words })
-        };
-        plan.layout.tensors.iter().map(tensor).collect()
-    }
-
     /// Blocks that one binding of the device can hold.
     #[must_use]
     pub fn max_blocks(gpu: &Gpu, plan: &KvPlan) -> u32 {
@@ -198,7 +120,7 @@ impl KvPool {
         self.num_blocks
     }
 
-    /// Blocks of the pool on the device, those of the ring included.
+    /// Blocks of all layers that the pool has memory on the device for, those of the ring included.
     #[must_use]
     pub fn device_blocks(&self) -> u32 {
         self.device_blocks
@@ -236,6 +158,15 @@ impl KvPool {
     pub(crate) fn host_attended(&self, layer: usize) -> &[Buf<KvWord>] {
         let tensor = || self.plan.of_layer(layer).tensor;
         self.host.as_ref().map_or(&[], |host| &host.tensors[tensor()].buffers)
+    }
+
+    /// Buffers that the attention of a layer reads where its keys are at hand.
+    pub(crate) fn keys_in(&self, layer: usize, place: KeysIn) -> &[Buf<KvWord>] {
+        match (place, &self.host) {
+            (KeysIn::Slot(slot), Some(host)) => &host.slots[slot].buffers,
+            (KeysIn::Slot(slot), None) => panic!("slot {slot} of a pool without a ring"),
+            (KeysIn::Layer, _) => self.attended(layer).0,
+        }
     }
 
     /// Whether kernels cannot reach the blocks on the host, which copies serve.

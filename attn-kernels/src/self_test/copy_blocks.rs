@@ -4,7 +4,7 @@ use super::Case;
 use crate::Variant;
 use crate::cpu;
 use crate::kernel::copy_blocks::{self, CopyBlocksParams};
-use crate::kernel::swap_blocks::{self, SwapBlocksParams};
+use crate::kernel::swap_blocks::{self, SwapBlocksParams, Way};
 use crate::kernel::{KvDtype, KvShape};
 
 pub(super) fn cases(variant: &Variant) -> Vec<Case> {
@@ -22,19 +22,23 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
 }
 
 pub(super) fn swap_blocks(variant: &Variant) -> Vec<Case> {
-    let block_quads = 96;
-    let pairs = [[0, 3], [1, 0], [0, 2]];
-    let params = SwapBlocksParams { block_quads };
-    let words = |blocks: u32, factor: u32| -> Vec<u32> {
-        (0..block_quads * 4 * blocks).map(|word| word.wrapping_mul(factor)).collect()
-    };
-    let (source, before) = (words(2, 0x9e37_79b9), words(4, 0x85eb_ca6b));
-    let mut after = before.clone();
-    cpu::swap_blocks::swap_blocks(block_quads as usize * 4, &pairs, &source, &mut after);
-    let case =
-        Case::new("blocks of one pool into another", variant, &params, swap_blocks::grid(block_quads, 3))
+    // Blocks of less than four loads a lane, and of some more; fewer workgroups than pairs.
+    let case = |name, block_quads: u32, way| {
+        let pairs: Vec<[u32; 2]> = (0..70).map(|n| [n * 7 % 5, 70 - n]).collect();
+        let params = SwapBlocksParams::new(block_quads, 70, way);
+        let words = |blocks: u32, factor: u32| -> Vec<u32> {
+            (0..block_quads * 4 * blocks).map(|word| word.wrapping_mul(factor)).collect()
+        };
+        let (source, before) = (words(5, 0x9e37_79b9), words(71, 0x85eb_ca6b));
+        let mut after = before.clone();
+        cpu::swap_blocks::swap_blocks(block_quads as usize * 4, &pairs, &source, &mut after);
+        Case::new(name, variant, &params, swap_blocks::grid(&params))
             .binding(&pairs)
             .binding(&source)
-            .words(&before, &after);
-    vec![case]
+            .words(&before, &after)
+    };
+    vec![
+        case("small blocks of one pool into another", 96, Way::Memory),
+        case("large blocks over a bus", 1300, Way::Bus),
+    ]
 }

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::buffers::GrowBuf;
 use super::draws::Draws;
 use super::head::HEAD_ROWS;
-use super::keys::{Fresh, Stream};
+use super::keys::{Fresh, Stream, StreamLists};
 use super::partitions::Cut;
 use super::rope_angles::RopeAngles;
 use super::sparse::SelectingRows;
@@ -88,10 +88,10 @@ pub(super) struct Plan {
     pub(super) views: Vec<ViewRows>,
     /// Host slots of the keys and values of rows whose blocks lie on the host; -1 for the others.
     pub(super) host_slots: Option<Vec<i32>>,
-    /// The blocks that these are in, where only the host writes them: the slots are of their rooms on the device.
+    /// The blocks that these are in; where they have rooms on the device the slots are of those.
     pub(super) fresh: Fresh,
-    /// Chunks in which rows go through keys that are not all on the device.
-    pub(super) stream: Option<Stream>,
+    /// Tables and copies of rows that go through keys that are not all on the device.
+    pub(super) stream: StreamLists,
     /// Further inputs of compressed attention.
     pub(super) compressed: attention::Step,
     pub(super) gather: Vec<u32>,
@@ -125,6 +125,8 @@ pub(super) struct Rows {
     /// Keys of the longest of them.
     pub(super) longest: u32,
     pub(super) tiles: Vec<Tile>,
+    /// Order in which they go through keys that are not all on the device.
+    pub(super) stream: Option<Stream>,
 }
 
 /// Inputs of the layout of a step beside its slices.
@@ -261,21 +263,6 @@ impl ViewRows {
     }
 }
 
-impl Plan {
-    /// Blocks that the step writes in the layers of a view, each perhaps several times.
-    pub(super) fn written_blocks(
-        &self,
-        view: &ViewRows,
-        block_size: u32,
-    ) -> impl Iterator<Item = u32> + use<> {
-        // Where blocks are selected and live on the host, none is written elsewhere.
-        let slots = self.host_slots.as_ref().unwrap_or(&view.slots);
-        let mut blocks: Vec<u32> = slots.iter().map(|slot| slot.cast_unsigned() / block_size).collect();
-        blocks.dedup();
-        blocks.into_iter()
-    }
-}
-
 impl Rows {
     /// Adds the rows of `slice` from its row `i` on: one, or a tile. Returns how many.
     fn push(&mut self, work: &Work<'_>, slice: &Slice<'_>, i: u32, tile: Option<u32>, list: u32) -> u32 {
@@ -388,10 +375,8 @@ impl Inputs {
         if let Some(slots) = &plan.host_slots {
             gpu.write(&self.host_slots, 0, slots);
         }
-        if let Some(stream) = &plan.stream {
-            self.stream_tables.write(gpu, &stream.tables)?;
-            self.stream_pairs.write(gpu, &stream.pairs)?;
-        }
+        self.stream_tables.write(gpu, &plan.stream.tables)?;
+        self.stream_pairs.write(gpu, &plan.stream.pairs)?;
         gpu.write(&self.gather, 0, &plan.gather);
         let targets: Vec<u32> = plan.scored.iter().map(|t| t.unwrap_or(0)).collect();
         gpu.write(&self.targets, 0, &targets);

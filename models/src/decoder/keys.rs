@@ -1,28 +1,25 @@
 //! Places of the keys and values that a step attends, and their way to the device.
 
 mod residency;
-mod staged;
+mod ring;
+mod rooms;
 mod stream;
 
-use attn_kernels::rows::{BlockCopy, KvWord};
-use std::sync::Arc;
-
-use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
-use attn_kernels::kernel::swap_blocks::{self, SwapBlocksBuffers, SwapBlocksParams};
+use attn_kernels::gpu::{Buf, Gpu, Pass};
+use attn_kernels::rows::KvWord;
 use smallvec::{SmallVec, smallvec};
 
-use super::inputs::Plan;
+use super::inputs::{Plan, Rows, ViewRows};
 use super::options::DecoderOptions;
+use super::views::View;
 use crate::batch::Slice;
-use crate::cast::u32_of;
-use crate::kv::{Ring, Run};
+use crate::kv::{Place, Ring};
 use crate::{DecoderConfig, HostTraffic, KvPool, ModelError};
 
 pub(super) use residency::{Bench, Needed, PageContext, Residency, SlotRoom};
-pub(super) use staged::{Fresh, Return};
-pub(super) use stream::{Group, Stream};
-
-use staged::Staged;
+pub(super) use ring::{Load, RingKeys, TransferContext};
+pub(super) use rooms::{Fresh, Return};
+pub(super) use stream::{Group, Stream, StreamLists};
 
 /// Memory that blocks of the cache live in.
 #[derive(Debug)]
@@ -33,22 +30,6 @@ pub(super) enum KeySource {
     Ring(RingKeys),
     /// All on the host: pages of selected blocks have slots on the device, and rows that attend everything go through the ring.
     Pages { ring: RingKeys, pages: Box<Residency> },
-}
-
-/// Keys that pass through the ring.
-#[derive(Debug)]
-pub(super) struct RingKeys {
-    transfer: Transfer,
-    traffic: HostTraffic,
-}
-
-/// Transport of blocks between host and device.
-#[derive(Debug)]
-enum Transfer {
-    /// Kernels reach memory of the host: this one brings blocks, and others write there.
-    Kernels(Arc<Pipeline>),
-    /// Kernels do not: copies of the queue bring blocks, and what a step writes goes to spare blocks on the device.
-    Copies(Staged),
 }
 
 /// Places of the keys of some rows.
@@ -62,22 +43,14 @@ pub(super) enum Keys<'a> {
     Slots(SlotRoom),
 }
 
-/// A chunk of keys that rows of a layer attend next.
-pub(super) struct Fetch<'a> {
-    pub(super) layer: usize,
-    pub(super) group: &'a Group,
-    pub(super) number: usize,
-    /// The [pairs](Stream::pairs) of the step.
-    pub(super) pairs: &'a Buf<BlockCopy>,
-}
+/// Rows from which on a step's keys and values go to the host by blocks where pages are selected: fewer are written there one by
+/// one, beside which whole blocks would be many bytes.
+const WRITTEN_THROUGH: u32 = 64;
 
-/// Contents of the slots of a layer's ring while its attention is recorded.
-pub(super) struct Loaded(Vec<Option<usize>>);
-
-impl Loaded {
-    /// An empty ring.
-    pub(super) fn new(kv: &KvPool) -> Self {
-        Self(vec![None; kv.ring().map_or(0, Ring::slots) as usize])
+impl<'a> Keys<'a> {
+    /// Places of the keys of rows that attend to all that they see.
+    pub(super) fn of(rows: &'a Rows) -> Self {
+        rows.stream.as_ref().map_or(Keys::Device, Keys::Ring)
     }
 }
 
@@ -98,11 +71,7 @@ impl KeySource {
         if kv.ring().is_none() {
             return Ok(Self::Device);
         }
-        let transfer = match Staged::new(gpu, kv, config.num_layers)? {
-            Some(staged) => Transfer::Copies(staged),
-            None => Transfer::Kernels(gpu.pipeline(&swap_blocks::variant())?),
-        };
-        let ring = RingKeys { transfer, traffic: HostTraffic::default() };
+        let ring = RingKeys::new(gpu, kv, config.num_layers)?;
         Ok(match options.sparse.as_ref().filter(|_| kv.page_slots() > 0) {
             None => Self::Ring(ring),
             Some(sparse) => {
@@ -119,18 +88,11 @@ impl KeySource {
         }
     }
 
-    fn ring_mut(&mut self) -> Option<&mut RingKeys> {
+    /// The ring, where blocks pass through one.
+    pub(super) fn ring_mut(&mut self) -> Option<&mut RingKeys> {
         match self {
             Self::Device => None,
             Self::Ring(ring) | Self::Pages { ring, .. } => Some(ring),
-        }
-    }
-
-    /// Rooms for what a step writes, where kernels cannot reach the blocks on the host.
-    fn staged(&self) -> Option<&Staged> {
-        match &self.ring()?.transfer {
-            Transfer::Copies(staged) => Some(staged),
-            Transfer::Kernels(_) => None,
         }
     }
 
@@ -151,20 +113,33 @@ impl KeySource {
 
     /// Traffic between device and host so far.
     pub(super) fn traffic(&self) -> HostTraffic {
-        self.ring().map_or_else(HostTraffic::default, |ring| ring.traffic)
+        self.ring().map_or_else(HostTraffic::default, RingKeys::traffic)
     }
 
-    /// Finds out which rows of a step go through the ring. `selects` says whether blocks are selected in every layer.
+    /// Finds out where a step writes, and which of its rows go through the ring. `selects` says whether blocks are selected in
+    /// every layer.
     pub(super) fn plan(
         &mut self,
         kv: &KvPool,
+        views: &[View],
         slices: &[Slice<'_>],
         plan: &mut Plan,
         selects: bool,
     ) -> Result<(), ModelError> {
-        let Some(ring) = self.ring_mut() else { return Ok(()) };
-        ring.traffic.written_bytes += stream::plan_stream(kv, slices, plan, selects)?;
-        Ok(())
+        let few = self.pages().is_some() && plan.rows < WRITTEN_THROUGH;
+        let (Some(ring), Some(of_kv)) = (self.ring_mut(), kv.ring()) else { return Ok(()) };
+        let block_size = kv.shape().block_size;
+        plan.host_slots = host_slots(of_kv, block_size, plan);
+        if let Some(slots) = &mut plan.host_slots {
+            plan.fresh = Fresh::of(slots, block_size);
+            let mut tokens = slots.iter().filter(|slot| **slot >= 0).count();
+            if !few {
+                plan.fresh.divert(slots, block_size, &mut plan.stream);
+                tokens = plan.fresh.blocks().len() * block_size as usize;
+            }
+            ring.wrote(tokens as u64 * (kv.plan().block_bytes() / u64::from(block_size)));
+        }
+        stream::plan_streams(kv, views, slices, plan, selects)
     }
 
     /// Makes room for what a step asks of the device and writes.
@@ -172,28 +147,27 @@ impl KeySource {
         if let Some(pages) = self.pages_mut() {
             pages.begin(gpu, kv, plan)?;
         }
-        match self.ring_mut().map(|ring| &mut ring.transfer) {
-            Some(Transfer::Copies(staged)) => staged.begin(gpu, kv, &plan.fresh),
-            Some(Transfer::Kernels(_)) | None => Ok(()),
-        }
+        self.ring_mut().map_or(Ok(()), |ring| ring.begin(gpu, kv, &plan.fresh))
     }
 
     /// The places that new keys and values of a layer go to.
     pub(super) fn homes<'a>(
         &'a self,
         kv: &'a KvPool,
+        plan: &Plan,
         layer: usize,
         slots: &'a Buf<i32>,
         host_slots: Option<&'a Buf<i32>>,
     ) -> SmallVec<[Home<'a>; 2]> {
         let mut homes = smallvec![];
+        let resident = || plan.views.iter().any(|view| view.slots.iter().any(|slot| *slot >= 0));
         // Where blocks are selected all live on the host.
-        if self.pages().is_none() {
+        if self.pages().is_none() && (host_slots.is_none() || resident()) {
             homes.push(Home { slots, buffers: kv.attended(layer).0.iter().collect() });
         }
         if let Some(slots) = host_slots {
-            let buffers = match self.staged() {
-                Some(staged) => staged.rooms(layer).iter().map(|room| &**room).collect(),
+            let buffers = match self.ring().filter(|_| plan.fresh.in_rooms()) {
+                Some(ring) => ring.rooms(layer).collect(),
                 None => kv.host_attended(layer).iter().collect(),
             };
             homes.push(Home { slots, buffers });
@@ -201,64 +175,51 @@ impl KeySource {
         homes
     }
 
-    /// Records that blocks to which the step adds tokens come to where it does.
-    pub(super) fn fetch_begun(&mut self, pass: &mut Pass, kv: &KvPool, layer: usize, plan: &Plan) {
-        let Some(ring) = self.ring_mut() else { return };
-        if let Transfer::Copies(staged) = &ring.transfer {
-            let blocks = staged.fetch_begun(pass, kv, layer, &plan.fresh);
-            ring.traffic.fetched_bytes += blocks * kv.attended_bytes();
-        }
-    }
-
-    /// Records what brings a chunk into its slot of the ring, unless it is there: a kernel where it reaches memory of the host
-    /// (49 GB/s on an H200), else copies of the queue (10 GB/s).
-    pub(super) fn fetch(&mut self, pass: &mut Pass, kv: &KvPool, fetch: &Fetch<'_>, loaded: &mut Loaded) {
-        let Some(ring) = self.ring_mut() else { return };
-        let slot = fetch.number % loaded.0.len();
-        if loaded.0[slot].replace(fetch.number) == Some(fetch.number) {
-            return;
-        }
-        let (device, words) = kv.attended(fetch.layer);
-        let chunk = &fetch.group.chunks[fetch.number];
-        let buffers = || kv.host_attended(fetch.layer).iter().zip(device);
-        let blocks = match &ring.transfer {
-            Transfer::Kernels(swap_blocks) => {
-                assert!(
-                    words.is_multiple_of(4),
-                    "blocks of {words} words, of which four tokens are 16 bytes"
-                );
-                let (block_quads, count) = (u32_of(words / 4), u32_of(chunk.pairs.len()));
-                let params = SwapBlocksParams { block_quads };
-                let grid = swap_blocks::grid(block_quads, count);
-                for (from, to) in buffers() {
-                    let buffers = SwapBlocksBuffers {
-                        pairs: fetch.pairs.bind_from(chunk.pairs.start),
-                        source: from.bind(),
-                        pool: to.bind(),
-                    };
-                    pass.dispatch(swap_blocks, &params, buffers, grid);
-                }
-                chunk.pairs.len() as u64
-            }
-            Transfer::Copies(staged) => {
-                let mut copy = |run: &Run, from: &Buf<KvWord>, to: &Buf<KvWord>| {
-                    let range = run.from.start as usize * words..run.from.end as usize * words;
-                    pass.copy(from, range, to, run.device as usize * words);
-                };
-                for run in &chunk.host {
-                    buffers().for_each(|(from, to)| copy(run, from, to));
-                }
-                for run in &chunk.rooms {
-                    staged.rooms(fetch.layer).iter().zip(device).for_each(|(from, to)| copy(run, from, to));
-                }
-                chunk.host.iter().map(|run| u64::from(run.from.end - run.from.start)).sum()
-            }
-        };
-        ring.traffic.fetched_bytes += blocks * kv.attended_bytes();
-    }
-
     /// Records the way back of what the step wrote where kernels cannot reach the host.
     pub(super) fn read_fresh(&self, pass: &mut Pass, kv: &KvPool, plan: &Plan) -> Vec<Return> {
-        self.staged().map_or_else(Vec::new, |staged| staged.read(pass, kv, &plan.fresh))
+        self.ring().map_or_else(Vec::new, |ring| ring.read_fresh(pass, kv, &plan.fresh))
     }
+}
+
+impl Plan {
+    /// Whether some rows go through the ring.
+    pub(super) fn streams(&self) -> bool {
+        self.views.iter().any(|view| view.all.stream.is_some() || view.whole.stream.is_some())
+    }
+
+    /// Blocks that the step writes in the layers of a view, each perhaps several times.
+    pub(super) fn written_blocks(
+        &self,
+        view: &ViewRows,
+        block_size: u32,
+    ) -> impl Iterator<Item = u32> + use<> {
+        // Where blocks are selected and live on the host, none is written elsewhere.
+        let mut blocks: Vec<u32> = match self.host_slots {
+            Some(_) => self.fresh.blocks().to_vec(),
+            None => view.slots.iter().map(|slot| slot.cast_unsigned() / block_size).collect(),
+        };
+        blocks.dedup();
+        blocks.into_iter()
+    }
+}
+
+/// Returns the host slots of rows whose blocks lie on the host, -1 for the others; `None` where there are no such rows.
+/// They leave the lists of the views.
+fn host_slots(ring: &Ring, block_size: u32, plan: &mut Plan) -> Option<Vec<i32>> {
+    let place = |slot: i32| ring.place(slot.cast_unsigned() / block_size);
+    let on_host = |slot: &i32| match place(*slot) {
+        Place::Host(block) => (block * block_size + slot.cast_unsigned() % block_size).cast_signed(),
+        Place::Device(_) => -1,
+    };
+    let all = plan.views.first().map_or(&[][..], |view| &view.slots);
+    let host: Vec<i32> = all.iter().map(on_host).collect();
+    if host.iter().all(|slot| *slot < 0) {
+        return None;
+    }
+    for view in &mut plan.views {
+        for (slot, host) in view.slots.iter_mut().zip(&host) {
+            *slot = if *host < 0 { *slot } else { -1 };
+        }
+    }
+    Some(host)
 }

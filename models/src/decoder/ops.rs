@@ -8,7 +8,7 @@ use attn_kernels::rows::Angle;
 
 use super::activations::Activations;
 use super::inputs::{Inputs, Plan, ViewInputs, ViewRows};
-use super::keys::{KeySource, PageContext, Residency};
+use super::keys::{KeySource, PageContext, Residency, RingKeys, TransferContext};
 use super::partitions::Cutter;
 use super::views::Views;
 use crate::cast::u32_of;
@@ -353,6 +353,16 @@ impl<'a> Ctx<'a> {
 }
 
 impl Ctx<'_> {
+    /// Records with the ring, where blocks pass through one.
+    pub(super) fn on_ring<R>(
+        &mut self,
+        record: impl FnOnce(&mut RingKeys, &mut TransferContext<'_>) -> R,
+    ) -> Option<R> {
+        let mut context =
+            TransferContext { pass: self.pass, kv: self.kv, plan: self.plan, inputs: self.inputs };
+        self.keys.ring_mut().map(|ring| record(ring, &mut context))
+    }
+
     /// Records with the slots for selected pages, where there are some.
     pub(super) fn on_pages(&mut self, record: impl FnOnce(&mut Residency, &mut PageContext<'_>)) {
         let mut context = PageContext { pass: self.pass, kv: self.kv, tables: &self.inputs.tables };

@@ -66,11 +66,10 @@ impl Cutter {
 
     /// Decides on the partitions of rows that attend all that they see. Chunks of the ring are whole partitions.
     pub(super) fn cut(&self, plan: &mut Plan) {
-        let fixed = self.fixed || plan.stream.is_some();
         for view in &mut plan.views {
             for rows in [&mut view.all, &mut view.whole] {
                 rows.cut = Cut::of(self.lanes(0), PARTITION, &rows.decode);
-                if !fixed {
+                if !self.fixed && rows.stream.is_none() {
                     let keys = || rows.decode.iter().map(DecodeRow::keys);
                     let (sum, longest) = (keys().map(u64::from).sum(), keys().max().unwrap_or(0));
                     let lanes = self.lanes(sum);

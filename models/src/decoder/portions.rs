@@ -5,16 +5,17 @@ use std::ops::Range;
 
 use attn_kernels::rows::DecodeRow;
 
-use super::keys::{Fetch, Group, Keys, Loaded};
+use super::keys::{Keys, Stream};
 use super::ops::Ctx;
+use super::walk::{Attend, Turn};
 use crate::DecoderConfig;
+use crate::kv::KeysIn;
 
 /// Bytes of partitions of decode rows that exist at one time.
 pub(super) const PARTIAL_BYTES: usize = 64 << 20;
 
 /// Rows that are attended alike.
 pub(super) struct RowTask<'a> {
-    pub(super) layer: usize,
     pub(super) rows: &'a [DecodeRow],
     /// Keys that a row attends at most.
     pub(super) max_keys: u32,
@@ -37,6 +38,8 @@ pub(super) struct KeyRange {
     pub(super) len: u32,
     /// Last key that any row attends, and one.
     pub(super) end: u32,
+    /// The buffers that hold them.
+    pub(super) at: KeysIn,
 }
 
 /// Kernels that attend rows.
@@ -65,15 +68,7 @@ pub(super) fn attend_rows(ctx: &mut Ctx<'_>, task: &RowTask<'_>, kernel: &impl R
                 attend_chunks(ctx, task, kernel, &Portion { rows, in_chunks: false }, chunk);
             }
         }
-        Keys::Ring(stream) => {
-            for group in &stream.groups {
-                let mut loaded = Loaded::new(ctx.kv);
-                for rows in portions(group.rows(task.rows), portion) {
-                    let portion = Portion { rows, in_chunks: true };
-                    stream_chunks(ctx, task, kernel, &portion, InRing { group, loaded: &mut loaded });
-                }
-            }
-        }
+        Keys::Ring(stream) => unreachable!("stream {} is walked through", stream.number),
     }
 }
 
@@ -92,38 +87,61 @@ fn attend_chunks(
 ) {
     let end = end(task, &portion.rows);
     for first in (0..end).step_by(chunk as usize) {
-        kernel.attend(ctx, portion, KeyRange { first, len: chunk, end });
+        kernel.attend(ctx, portion, KeyRange { first, len: chunk, end, at: KeysIn::Layer });
     }
     kernel.reduce(ctx, portion);
 }
 
-/// Rows that go through the ring together, and what it holds.
-struct InRing<'a> {
-    group: &'a Group,
-    loaded: &'a mut Loaded,
-}
-
-/// Attends in the same way, chunk by chunk of the ring.
-fn stream_chunks(
-    ctx: &mut Ctx<'_>,
-    task: &RowTask<'_>,
-    kernel: &impl RowKernel,
-    portion: &Portion,
-    InRing { group, loaded }: InRing<'_>,
-) {
-    let end = end(task, &portion.rows);
-    let seen = task.rows[portion.rows.clone()].iter().filter(|row| row.len > 0);
-    let first_seen = seen.map(|row| row.first_key).min().unwrap_or(0);
-    let len = group.chunk_tokens;
-    for (number, first) in (0..end).step_by(len as usize).enumerate() {
-        // Windows and chunks of all rows may begin later.
-        if first.saturating_add(len) > first_seen {
-            let (layer, pairs) = (task.layer, &ctx.inputs.stream_pairs);
-            ctx.keys.fetch(ctx.pass, ctx.kv, &Fetch { layer, group, number, pairs }, loaded);
-            kernel.attend(ctx, portion, KeyRange { first, len, end });
+/// The turns of rows whose keys pass through the ring; `tiles` are those that the rows of a group go through it with.
+pub(super) fn turns<'a, K: RowKernel>(
+    config: &DecoderConfig,
+    task: &RowTask<'a>,
+    kernel: &'a K,
+    stream: &Stream,
+    tiles: impl Fn(usize) -> Option<Box<dyn Attend + 'a>>,
+) -> Vec<Turn<'a>> {
+    let portion = decode_portion(config, task.max_partitions);
+    let mut turns = Vec::new();
+    for (group, of_group) in stream.groups.iter().enumerate() {
+        let first = turns.len();
+        for rows in portions(of_group.rows(task.rows), portion) {
+            let of = &task.rows[rows.clone()];
+            let start = of.iter().map(|row| row.first_key).min().unwrap_or(0);
+            let seen = start..end(task, &rows);
+            let portion = Portion { rows, in_chunks: of_group.chunks.len() > 1 };
+            turns.push(Turn { group, attending: vec![Box::new(StreamedRows { kernel, portion, seen })] });
+        }
+        if let Some(tiles) = tiles(group) {
+            match turns[first..].last_mut() {
+                Some(turn) => turn.attending.push(tiles),
+                None => turns.push(Turn { group, attending: vec![tiles] }),
+            }
         }
     }
-    kernel.reduce(ctx, portion);
+    turns
+}
+
+/// A portion of rows that attend chunk by chunk.
+struct StreamedRows<'a, K> {
+    kernel: &'a K,
+    portion: Portion,
+    seen: Range<u32>,
+}
+
+impl<K: RowKernel> Attend for StreamedRows<'_, K> {
+    fn seen(&self) -> Range<u32> {
+        self.seen.clone()
+    }
+
+    fn begin(&mut self, _: &mut Ctx<'_>) {}
+
+    fn attend(&mut self, ctx: &mut Ctx<'_>, keys: KeyRange) {
+        self.kernel.attend(ctx, &self.portion, keys);
+    }
+
+    fn end(&mut self, ctx: &mut Ctx<'_>) {
+        self.kernel.reduce(ctx, &self.portion);
+    }
 }
 
 /// Decode rows of one dispatch; a multiple of 16, for the alignment of bindings.

@@ -1,11 +1,12 @@
 //! Blocks that live in memory of the host, behind a pool on the device that is too small for a context.
 //!
 //! Block ids count on: the first ones are resident on the device, the others lie in host buffers. Attention goes through
-//! the keys in chunks; what of a chunk lies on the host is copied into a slot of a ring, which takes the place of the
-//! last blocks of the device's buffers. So the ring is a part of the same buffers that kernels read anyway.
+//! the keys in chunks; what of a chunk lies on the host is copied into a slot of a ring. Layers are attended one after the
+//! other and share the ring: of a model of 32 layers, a pool of an eighth holds the keys of four, so that a slot takes all
+//! keys of a layer while the other receives those of the next.
 //!
-//! Where a policy selects what is attended, all blocks live on the host, and most of the device's buffers are slots for
-//! pages of selected blocks; the ring serves the rows that attend to everything.
+//! Where a policy selects what is attended, all blocks live on the host, and most of the pool is slots for pages of
+//! selected blocks; the ring serves the rows that attend to everything.
 
 use std::ops::Range;
 
@@ -40,7 +41,7 @@ impl Offload {
 pub struct HostTraffic {
     /// Bytes of whole blocks that were copied from the host: into the ring, and to where a step adds to them.
     pub fetched_bytes: u64,
-    /// Bytes that steps wrote to blocks on the host: new tokens, or whole blocks where these come back by copies.
+    /// Bytes that steps wrote to blocks on the host: whole blocks, or new tokens where few rows write and blocks are selected.
     pub written_bytes: u64,
 }
 
@@ -57,17 +58,34 @@ pub enum HostMemory {
     Device,
 }
 
-/// Division of an offloading pool into resident blocks and slots.
-#[derive(Debug)]
+/// Division of an offloading pool into resident blocks or slots for pages, and slots of the ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ring {
-    /// Ids below this one are resident.
-    resident: u32,
-    /// First block of the ring on the device.
-    first: u32,
+    /// Blocks of every layer's own buffers.
+    own: u32,
+    /// Whether these are slots for pages of selected blocks, and no block is resident.
+    pages: bool,
     /// Slots.
     slots: u32,
-    /// Blocks of a slot.
+    /// Blocks of a slot, of one layer.
     slot_blocks: u32,
+}
+
+/// Sizes that the division of a pool follows from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RingDemand {
+    /// Blocks of all layers that the device has memory for.
+    pub(crate) device_blocks: u32,
+    /// Blocks on the host.
+    pub(crate) host_blocks: u32,
+    /// Layers of the model, which share the ring.
+    pub(crate) layers: u32,
+    /// Slots, at least 1.
+    pub(crate) slots: u32,
+    /// Blocks of a partition: slots hold whole ones.
+    pub(crate) chunk: u32,
+    /// Maximum number of blocks of one layer in one buffer.
+    pub(crate) max_slot: u32,
 }
 
 /// Location of a block.
@@ -80,34 +98,52 @@ pub(crate) enum Place {
 }
 
 impl Ring {
-    /// Divides `device_blocks` blocks: half of them make the ring, in slots of whole chunks of `chunk_blocks` blocks.
-    /// `None` when they do not suffice for one chunk a slot beside the null block.
-    pub(crate) fn new(device_blocks: u32, slots: u32, chunk_blocks: u32) -> Option<Self> {
-        let slot_blocks = (device_blocks / 2 / slots / chunk_blocks).max(1) * chunk_blocks;
-        let resident = device_blocks.checked_sub(slots.checked_mul(slot_blocks)?).filter(|left| *left > 0)?;
-        Some(Self::divided(resident, resident, slots, slot_blocks))
+    /// Divides a pool: up to half of it makes the ring, in slots of whole chunks. `None` when it does not suffice for one chunk a
+    /// slot beside the null block of every layer.
+    pub(crate) fn new(demand: RingDemand) -> Option<Self> {
+        Self::divided(demand, 2, 1, false)
     }
 
-    /// Divides `device_blocks` blocks where a policy selects: an eighth of them makes the ring, whose slots have at least one
-    /// chunk; the others, at least a chunk too, are for pages of selected blocks.
-    pub(crate) fn beside_pages(device_blocks: u32, slots: u32, chunk_blocks: u32) -> Option<Self> {
-        let slot_blocks = (device_blocks / 8 / slots.max(1) / chunk_blocks).max(1) * chunk_blocks;
-        let first = device_blocks.checked_sub(slots.checked_mul(slot_blocks)?);
-        let first = first.filter(|left| *left >= chunk_blocks)?;
-        Some(Self::divided(0, first, slots, slot_blocks))
+    /// Divides a pool where a policy selects: up to a sixteenth of it makes the ring, and the others, at least a chunk a layer,
+    /// are for pages of selected blocks.
+    pub(crate) fn beside_pages(demand: RingDemand) -> Option<Self> {
+        Self::divided(demand, 16, demand.chunk, true)
     }
 
-    fn divided(resident: u32, first: u32, slots: u32, slot_blocks: u32) -> Self {
-        Self { resident, first, slots, slot_blocks }
+    /// The ring has one `part`-th of the pool, and every layer at least `least` blocks of its own.
+    fn divided(demand: RingDemand, part: u32, least: u32, pages: bool) -> Option<Self> {
+        let RingDemand { device_blocks, host_blocks, layers, slots, chunk, max_slot } = demand;
+        let (all, chunk) = (u64::from(device_blocks) * u64::from(layers), u64::from(chunk));
+        // More than everything fills no slot, and resident blocks need not move.
+        let useful =
+            (u64::from(device_blocks) + u64::from(host_blocks)).next_multiple_of(chunk).min(max_slot.into());
+        let slot = (all / u64::from(part * slots)).min(useful) / chunk * chunk;
+        let slot = slot.max(chunk);
+        let own = all.checked_sub(u64::from(slots) * slot)? / u64::from(layers);
+        let narrow = |blocks| u32::try_from(blocks).ok();
+        let (own, slot_blocks) = (narrow(own).filter(|own| *own >= least)?, narrow(slot)?);
+        Some(Self { own, pages, slots, slot_blocks })
     }
 
-    /// Blocks of the device for pages of selected blocks, from block 0 on; 0 where blocks are resident instead.
+    /// Blocks of the device that [`new`](Self::new) or [`beside_pages`](Self::beside_pages) need at least.
+    pub(crate) fn needed(demand: RingDemand, pages: bool) -> u32 {
+        let RingDemand { layers, slots, chunk, .. } = demand;
+        (slots * chunk).div_ceil(layers) + if pages { chunk } else { 1 }
+    }
+
+    /// Blocks of every layer's own buffers: resident ones, or slots for pages.
+    pub(crate) fn own(&self) -> u32 {
+        self.own
+    }
+
+    /// Slots for pages of selected blocks, from block 0 of a layer's buffers on; 0 where blocks are resident instead.
     pub(crate) fn page_slots(&self) -> u32 {
-        self.first - self.resident.min(self.first)
+        if self.pages { self.own } else { 0 }
     }
 
+    /// Ids below this one are resident.
     pub(crate) fn resident(&self) -> u32 {
-        self.resident
+        if self.pages { 0 } else { self.own }
     }
 
     pub(crate) fn slots(&self) -> u32 {
@@ -119,13 +155,8 @@ impl Ring {
     }
 
     pub(crate) fn place(&self, id: u32) -> Place {
-        if id < self.resident { Place::Device(id) } else { Place::Host(id - self.resident) }
-    }
-
-    /// Block `index` of the slot that chunk `chunk` goes through.
-    pub(crate) fn slot_block(&self, chunk: u32, index: u32) -> u32 {
-        assert!(index < self.slot_blocks, "block {index} of a slot of {}", self.slot_blocks);
-        self.first + chunk % self.slots * self.slot_blocks + index
+        let resident = self.resident();
+        if id < resident { Place::Device(id) } else { Place::Host(id - resident) }
     }
 }
 
@@ -149,41 +180,52 @@ pub(crate) fn runs(copies: &[(u32, u32)]) -> Vec<Run> {
 mod tests {
     use super::*;
 
+    /// 2 slots for 4 layers, chunks of 16 blocks.
+    fn demand(device_blocks: u32, host_blocks: u32) -> RingDemand {
+        RingDemand { device_blocks, host_blocks, layers: 4, slots: 2, chunk: 16, max_slot: 10_000 }
+    }
+
     #[test]
     fn half_of_a_pool_is_the_ring() {
-        let parts = |blocks, slots, chunk| {
-            Ring::new(blocks, slots, chunk).map(|ring| (ring.resident, ring.slots, ring.slot_blocks))
-        };
-        assert_eq!(parts(63, 2, 16), Some((31, 2, 16)));
-        assert_eq!(parts(1000, 2, 16), Some((1000 - 2 * 240, 2, 240)));
-        assert_eq!(parts(33, 2, 16), Some((1, 2, 16)));
-        assert_eq!(parts(32, 2, 16), None, "nothing is left for the null block");
-        assert_eq!(parts(40, 1, 16), Some((24, 1, 16)));
+        let parts =
+            |demand| Ring::new(demand).map(|ring| (ring.resident(), ring.slots(), ring.slot_blocks()));
+        assert_eq!(
+            parts(demand(100, 1000)),
+            Some((100 - 2 * 96 / 4, 2, 96)),
+            "half of 400 blocks of a layer"
+        );
+        assert_eq!(parts(demand(1000, 500)), Some((1000 - 2 * 992 / 4, 2, 992)), "half");
+        assert_eq!(parts(demand(1000, 5)), Some((1000 - 2 * 992 / 4, 2, 992)), "half");
+        assert_eq!(parts(demand(9, 30)), Some((1, 2, 16)), "at least a chunk a slot");
+        assert_eq!(parts(demand(8, 30)), None, "nothing is left for the null block");
+        let narrow = RingDemand { max_slot: 40, ..demand(100, 1000) };
+        assert_eq!(parts(narrow), Some((100 - 2 * 32 / 4, 2, 32)), "what a buffer holds");
+        let few = RingDemand { layers: 32, ..demand(40, 100) };
+        assert_eq!(parts(few), Some((40 - 2 * 144 / 32, 2, 144)), "no more than all blocks");
+        for (pages, demand) in [(false, demand(0, 1)), (true, demand(0, 1)), (true, few)] {
+            let divide = if pages { Ring::beside_pages } else { Ring::new };
+            let needed = Ring::needed(demand, pages);
+            assert!(divide(RingDemand { device_blocks: needed, ..demand }).is_some());
+            assert!(divide(RingDemand { device_blocks: needed - 1, ..demand }).is_none());
+        }
     }
 
     #[test]
     fn pages_have_most_of_a_pool() {
-        let parts = |blocks, slots, chunk| {
-            Ring::beside_pages(blocks, slots, chunk)
-                .map(|ring| (ring.page_slots(), ring.slots, ring.slot_blocks))
+        let parts = |demand| {
+            Ring::beside_pages(demand).map(|ring| (ring.page_slots(), ring.slots(), ring.slot_blocks()))
         };
-        assert_eq!(parts(1024, 2, 16), Some((896, 2, 64)));
-        assert_eq!(parts(63, 2, 16), Some((31, 2, 16)));
-        assert_eq!(parts(48, 2, 16), Some((16, 2, 16)));
-        assert_eq!(parts(47, 2, 16), None, "not one partition of a selection");
-        assert_eq!(Ring::new(63, 2, 16).unwrap().page_slots(), 0);
-        let ring = Ring::beside_pages(48, 2, 16).unwrap();
-        assert_eq!((ring.place(0), ring.slot_block(1, 3)), (Place::Host(0), 35));
-    }
-
-    #[test]
-    fn slots_take_chunks_in_turn() {
-        let ring = Ring::new(63, 2, 16).unwrap();
+        assert_eq!(parts(demand(1024, 9000)), Some((960, 2, 128)));
+        assert_eq!(parts(demand(24, 100)), Some((16, 2, 16)));
+        assert_eq!(parts(demand(23, 100)), None, "not one partition of a selection");
+        let ring = Ring::beside_pages(demand(24, 100)).unwrap();
+        assert_eq!((ring.place(0), ring.resident()), (Place::Host(0), 0));
+        let ring = Ring::new(demand(9, 30)).unwrap();
         assert_eq!(
-            [ring.place(30), ring.place(31), ring.place(40)],
-            [Place::Device(30), Place::Host(0), Place::Host(9)]
+            [ring.place(0), ring.place(1), ring.place(7)],
+            [Place::Device(0), Place::Host(0), Place::Host(6)]
         );
-        assert_eq!([0, 1, 2].map(|chunk| ring.slot_block(chunk, 3)), [34, 50, 34]);
+        assert_eq!(ring.page_slots(), 0);
     }
 
     #[test]

@@ -135,7 +135,7 @@ fn evicted_prefixes_come_back_from_the_host() {
 fn a_prompt_larger_than_the_device_pool_goes_through_a_ring() {
     let [long, short] = prompts([1200, 100]);
     let lists = [long.clone(), short];
-    // 75 blocks for the long prompt; the device has 48, of which half are the ring.
+    // 75 blocks for the long prompt; the device has 49, of which half are the ring.
     let tight = ["--kv-blocks", "49", "--kv-tiers", "host=16MiB"];
     let mut written = 0;
     for dtype in [&["--kv-dtype", "f32"][..], &["--reproducible"]] {
@@ -153,9 +153,9 @@ fn a_prompt_larger_than_the_device_pool_goes_through_a_ring() {
     // Ids do not depend on what reads memory of the host, kernels or copies.
     let staged = serve(&lists, &[&tight[..], &["--reproducible", "--no-host-buffers"]].concat());
     assert_eq!(output_ids(&staged), output_ids(&serve(&lists, &["--reproducible"])));
-    // Copies bring whole blocks back, as often as a step adds to them.
+    // Either way whole blocks go there, as often as a step adds to them.
     let moved = |counter| count(&staged, "host", counter);
-    assert!(moved("bytes_read") > 0 && moved("bytes_written") > written, "{:?}", staged[0]["tiers"]);
+    assert!(moved("bytes_read") > 0 && moved("bytes_written") == written, "{:?}", staged[0]["tiers"]);
     let file = ids_file(&long);
     let score = |flags: &[&str]| {
         let mut score = tiny("score");
@@ -183,8 +183,8 @@ fn a_ring_and_a_disk_work_together() {
 fn selected_blocks_of_a_prompt_larger_than_the_pool_come_from_the_host() {
     let [long] = prompts([1000]);
     let long = std::slice::from_ref(&long);
-    // 63 blocks for the prompt; the device holds pages of 16, and a ring of 16.
-    let tight = ["--kv-blocks", "32", "--kv-tiers", "host=16MiB"];
+    // 63 blocks for the prompt; of 27 blocks of three layers, the device has pages of 16 a layer, and two slots of 16.
+    let tight = ["--kv-blocks", "27", "--kv-tiers", "host=16MiB"];
     for (spec, ahead) in [
         ("quest:page_budget=6,dense_layers=1", true),
         ("gsa:scoring=mean_k,sparse_ratio=0.2,block_size=16", true),
@@ -231,15 +231,15 @@ fn pools_that_are_too_small_for_a_ring_are_refused() {
         generate.arg("--ids-file").arg(file.path()).args(["--kv-blocks", blocks, "--kv-tiers", spec]);
         refused(&mut generate, 1)
     };
-    let said = tight("16", "host=16MiB");
-    assert!(said.contains("device pool of 16 KV blocks") && said.contains("needs 17"), "{said}");
+    let said = tight("11", "host=16MiB");
+    assert!(said.contains("device pool of 11 KV blocks") && said.contains("needs 12"), "{said}");
     // With a policy it needs a partition of selected pages too.
     let mut selects = tiny("generate");
-    selects.arg("--ids-file").arg(file.path()).args(["--kv-blocks", "31", "--kv-tiers", "host=16MiB"]);
+    selects.arg("--ids-file").arg(file.path()).args(["--kv-blocks", "26", "--kv-tiers", "host=16MiB"]);
     let said = refused(selects.args(["--sparse", "quest"]), 1);
-    assert!(said.contains("device pool of 31 KV blocks") && said.contains("needs 32"), "{said}");
+    assert!(said.contains("device pool of 26 KV blocks") && said.contains("needs 27"), "{said}");
     // The host tier is a bound too: 10 blocks of 6 KiB.
-    let said = tight("34", "host=60KiB");
+    let said = tight("24", "host=60KiB");
     assert!(said.contains("prompt 0") && said.contains("blocks"), "{said}");
 }
 

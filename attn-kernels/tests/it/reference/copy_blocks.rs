@@ -5,7 +5,7 @@ use super::layer::shapes;
 use attn_kernels::cpu;
 use attn_kernels::gpu::Pass;
 use attn_kernels::kernel::copy_blocks::{self, CopyBlocksParams};
-use attn_kernels::kernel::swap_blocks::{self, SwapBlocksParams};
+use attn_kernels::kernel::swap_blocks::{self, SwapBlocksParams, Way};
 use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -40,7 +40,7 @@ proptest! {
     }
 
     #[test]
-    fn swaps_what_the_reference_swaps((shape, _) in shapes(), count in 1u32..9, seed: u64) {
+    fn swaps_what_the_reference_swaps((shape, _) in shapes(), count in 1u32..80, seed: u64) {
         let Some(gpu) = gpu() else { return Ok(()) };
         let mut rng = StdRng::seed_from_u64(seed);
         let block_len = shape.block_bytes() / 4;
@@ -54,10 +54,11 @@ proptest! {
         let buffers = (gpu.upload("pairs", &pairs).unwrap(), gpu.upload("source", &source).unwrap());
         let target = gpu.upload("pool", &pool).unwrap();
         let block_quads = copy_blocks::block_quads(&shape);
-        let params = SwapBlocksParams { block_quads };
+        let way = if count % 2 == 0 { Way::Memory } else { Way::Bus };
+        let params = SwapBlocksParams::new(block_quads, count, way);
         let mut pass = Pass::new("swap_blocks");
         let bindings = [(&buffers.0).into(), (&buffers.1).into(), (&target).into()];
-        let grid = swap_blocks::grid(block_quads, count);
+        let grid = swap_blocks::grid(&params);
         dispatch(gpu, &mut pass, &swap_blocks::variant(), &params, &bindings, grid);
         let read = pass.read(&target, 0..pool.len());
         let got = gpu.submit(pass).unwrap().wait().unwrap().get(read);

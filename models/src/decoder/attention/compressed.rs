@@ -324,7 +324,6 @@ impl CompressedAttention {
     /// Attention of all rows, one by one.
     fn attend(&self, ctx: &mut Ctx<'_>, layer: usize, places: Option<LayerPlaces>) {
         let task = RowTask {
-            layer,
             rows: &ctx.view(layer).all.decode,
             max_keys: u32::MAX,
             max_partitions: ctx.plan.compressed.max_partitions,

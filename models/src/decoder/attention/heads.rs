@@ -11,10 +11,11 @@ use super::LoadContext;
 use super::rows::HeadRows;
 use super::streamed::Merge;
 use super::tiles::{Forms, HeadKernels, Tiles};
-use crate::decoder::keys::Keys;
+use crate::decoder::keys::{Keys, RingKeys};
 use crate::decoder::ops::{Ctx, Runs};
-use crate::decoder::portions::attend_rows;
+use crate::decoder::portions::{attend_rows, turns};
 use crate::decoder::sparse::Sparse;
+use crate::decoder::walk::walk;
 use crate::kernel::matmul::Epilogue;
 use crate::kernel::rope_append::{self, RopeAppendBuffers, RopeAppendParams};
 use crate::matrix::{Matrix, Product};
@@ -86,12 +87,17 @@ impl Heads {
     ) -> Result<(), ModelError> {
         ctx.on_pages(|pages, context| pages.fetch_wishes(context, layer));
         self.qkv(ctx, layer, norm)?;
-        ctx.keys.fetch_begun(ctx.pass, ctx.kv, layer, ctx.plan);
+        ctx.on_ring(|ring, context| ring.fetch_begun(context, layer));
         self.append(ctx, layer);
+        if ctx.keys.pages().is_some() {
+            // Digests and pages are made of what is there.
+            ctx.on_ring(RingKeys::save);
+        }
         if let Some(sparse) = &mut self.sparse {
             sparse.select(ctx, layer)?;
         }
         self.attend(ctx, layer);
+        ctx.on_ring(RingKeys::save);
         let (weights, act) = (&self.layers[layer], ctx.act);
         if let Some(bias) = &weights.o_bias {
             ctx.add_bias(bias, ctx.block_out);
@@ -144,7 +150,7 @@ impl Heads {
         };
         let host = ctx.plan.host_slots.as_ref().map(|_| &inputs.host_slots);
         // Every dispatch turns all queries; each row's keys and values go where one of them has a slot.
-        for home in ctx.keys.homes(ctx.kv, layer, &ctx.lists(layer).slots, host) {
+        for home in ctx.keys.homes(ctx.kv, ctx.plan, layer, &ctx.lists(layer).slots, host) {
             let [k, v] = home.buffers[..] else { unreachable!("heads have keys and values") };
             let buffers = RopeAppendBuffers {
                 qkv: ctx.act.qkv.bind(),
@@ -164,8 +170,16 @@ impl Heads {
         let (view, bufs) = (ctx.view(layer), ctx.lists(layer));
         let kernels = &self.kernels[ctx.views.of_layers[layer]];
         let sinks = self.layers[layer].sinks.as_ref();
-        let keys = ctx.plan.stream.as_ref().map_or(Keys::Device, Keys::Ring);
-        let all = |rows, bufs, cut| HeadRows { layer, kernels, sinks, rows, bufs, selected: None, keys, cut };
+        let all = |rows, bufs, cut| HeadRows {
+            layer,
+            kernels,
+            sinks,
+            rows,
+            bufs,
+            selected: None,
+            keys: Keys::of(rows),
+            cut,
+        };
         let Some(selected) = self.sparse.as_ref().and_then(|sparse| sparse.selected(layer)) else {
             ctx.on_pages(|pages, context| pages.renew(context, layer));
             return self.attend_rows(ctx, &all(&view.all, &bufs.all, view.all.cut));
@@ -181,8 +195,14 @@ impl Heads {
     }
 
     fn attend_rows(&self, ctx: &mut Ctx<'_>, rows: &HeadRows<'_>) {
-        attend_rows(ctx, &rows.task(), rows);
-        Tiles { heads: self, rows }.attend(ctx);
+        let (task, tiles) = (rows.task(), Tiles { heads: self, rows });
+        let Keys::Ring(stream) = rows.keys else {
+            attend_rows(ctx, &task, rows);
+            return tiles.attend(ctx);
+        };
+        let streamed = |group: usize| tiles.streamed(ctx, &stream.groups[group]);
+        let turns = turns(ctx.config, &task, rows, stream, streamed);
+        walk(ctx, rows.layer, stream, turns);
     }
 
     /// Drops the buffers of the step's prefixes.

@@ -15,13 +15,14 @@ use super::indexer::{Indexer, IndexerState};
 use super::{ChoiceBuffer, ChoiceKind, LoadContext};
 use crate::cast::u32_of;
 use crate::decoder::inputs::Plan;
-use crate::decoder::keys::Keys;
+use crate::decoder::keys::{Keys, RingKeys, Stream};
 use crate::decoder::ops::{Ctx, Runs};
-use crate::decoder::portions::{KeyRange, Portion, RowKernel, RowTask, attend_rows};
+use crate::decoder::portions::{KeyRange, Portion, RowKernel, RowTask, attend_rows, turns};
+use crate::decoder::walk::walk;
 use crate::kernel::rope;
 use crate::matrices::{Matrices, Vectors};
 use crate::matrix::{Matrix, SLACK};
-use crate::{CachePart, LatentConfig, ModelError};
+use crate::{LatentConfig, ModelError};
 
 /// Weights of a layer.
 #[derive(Clone, Debug)]
@@ -193,10 +194,10 @@ impl LatentAttention {
         ctx.rotate(&self.rope_k, ctx.rotation(1, width, kv_rank), &self.kv);
         let rows = ctx.rows();
         let params = LatentWriteParams { rows, row_stride: width, latent_start: 0, rope_start: kv_rank };
-        ctx.keys.fetch_begun(ctx.pass, ctx.kv, layer, ctx.plan);
+        ctx.on_ring(|ring, context| ring.fetch_begun(context, layer));
         let host = ctx.plan.host_slots.as_ref().map(|_| &ctx.inputs.host_slots);
         // Each row's latent goes where one of them has a slot.
-        for home in ctx.keys.homes(ctx.kv, layer, &ctx.lists(layer).slots, host) {
+        for home in ctx.keys.homes(ctx.kv, ctx.plan, layer, &ctx.lists(layer).slots, host) {
             let buffers = LatentWriteBuffers {
                 kv: self.kv.bind(),
                 slots: home.slots.bind(),
@@ -215,15 +216,15 @@ impl LatentAttention {
             Some((_, longest)) => longest.div_ceil(PARTITION),
             None => rows.cut.max_partitions,
         };
-        let task = RowTask {
-            layer,
-            rows: &rows.decode,
-            max_keys: u32::MAX,
-            max_partitions,
-            keys: ctx.plan.stream.as_ref().map_or(Keys::Device, Keys::Ring),
-        };
+        let task = RowTask { rows: &rows.decode, max_keys: u32::MAX, max_partitions, keys: Keys::of(rows) };
         let kind = if chosen.is_some() { &self.chosen } else { &self.all };
-        attend_rows(ctx, &task, &LatentRows { latent: self, layer, kind, lists, max_partitions });
+        let kernel =
+            LatentRows { latent: self, layer, kind, lists, max_partitions, stream: rows.stream.as_ref() };
+        match &rows.stream {
+            Some(stream) => walk(ctx, layer, stream, turns(ctx.config, &task, &kernel, stream, |_| None)),
+            None => attend_rows(ctx, &task, &kernel),
+        }
+        ctx.on_ring(RingKeys::save);
     }
 }
 
@@ -235,6 +236,8 @@ struct LatentRows<'a> {
     /// Lists of chosen tokens, and the tokens of the longest; `None` where all is attended.
     lists: Option<(&'a Buf<u32>, u32)>,
     max_partitions: u32,
+    /// Order in which keys pass through the ring, if they do.
+    stream: Option<&'a Stream>,
 }
 
 impl LatentRows<'_> {
@@ -265,11 +268,14 @@ impl RowKernel for LatentRows<'_> {
     fn attend(&self, ctx: &mut Ctx<'_>, portion: &Portion, keys: KeyRange) {
         let (act, inputs) = (ctx.act, ctx.inputs);
         let out = if self.reduced(portion) { &*act.partial } else { &self.latent.weighed };
-        let tables = if portion.in_chunks { &inputs.stream_tables } else { &inputs.tables };
+        let tables = match self.stream {
+            Some(stream) => inputs.stream_tables.bind_from(stream.tables_at),
+            None => inputs.tables.bind(),
+        };
         let buffers = MlaDecodeBuffers {
             q: self.latent.absorbed.bind(),
-            latents: ctx.kv.buffer(self.layer, CachePart::Latent).bind(),
-            tables: Some(tables.bind()),
+            latents: ctx.kv.keys_in(self.layer, keys.at)[0].bind(),
+            tables: Some(tables),
             compressed: None,
             rows: ctx.lists(self.layer).all.decode.bind_from(portion.rows.start),
             partial: out.bind(),

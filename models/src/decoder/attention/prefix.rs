@@ -14,9 +14,9 @@ impl Heads {
     /// through the ring is cut by it.
     pub(super) fn begin(&mut self, ctx: &mut Ctx<'_>) -> Result<(), ModelError> {
         self.prefixes.clear();
-        let resident = self.sparse.is_none() && ctx.plan.stream.is_none();
         for (view, rows) in ctx.views.all.iter().zip(&ctx.plan.views) {
             let tiles = &rows.all.tiles;
+            let resident = self.sparse.is_none() && rows.all.stream.is_none();
             let cut = if view.reach == Reach::Full && resident && !tiles.is_empty() {
                 let (capacity, tile_rows) = (self.prefix_capacity, self.forms.tile_rows());
                 Some(ChunkedPrefix::new(&sequences(tiles), capacity, view.block_size, tile_rows)?)
@@ -32,7 +32,7 @@ impl Heads {
             };
             self.prefixes.push(prefix);
         }
-        let streams = ctx.plan.stream.is_some() && self.merge.is_some();
+        let streams = ctx.plan.streams() && self.merge.is_some();
         if streams || self.prefixes.iter().any(Option::is_some) {
             // Merges go over all rows: those that are in no tile must have a finite lse to stay as they are.
             let heads = (ctx.rows() * ctx.config.num_heads) as usize;

@@ -31,7 +31,6 @@ impl<'a> HeadRows<'a> {
     /// The rows that are attended one by one.
     pub(super) fn task(&self) -> RowTask<'a> {
         RowTask {
-            layer: self.layer,
             rows: &self.rows.decode,
             max_keys: self.selected.map_or(u32::MAX, |selected| selected.tokens),
             max_partitions: self.cut.max_partitions,
@@ -53,7 +52,7 @@ impl<'a> HeadRows<'a> {
     pub(super) fn tables(&self, ctx: &Ctx<'_>) -> Bind<PhysicalBlock> {
         match (self.keys, ctx.keys.pages()) {
             (Keys::Slots(_), Some(pages)) => pages.pages().bind(),
-            (Keys::Ring(_), _) => ctx.inputs.stream_tables.bind(),
+            (Keys::Ring(stream), _) => ctx.inputs.stream_tables.bind_from(stream.tables_at),
             _ => ctx.inputs.tables.bind(),
         }
     }
@@ -93,7 +92,7 @@ impl RowKernel for HeadRows<'_> {
         }
         let (act, Cut { lanes, partition_size, max_partitions }) = (ctx.act, self.cut);
         let out = if self.reduced(portion) { &*act.partial } else { &act.attended };
-        let (k, v) = ctx.kv.layer(self.layer);
+        let [k, v] = ctx.kv.keys_in(self.layer, keys.at) else { unreachable!("heads have keys and values") };
         let buffers = PagedDecodeBuffers {
             q: act.q.bind(),
             k_cache: k.bind(),

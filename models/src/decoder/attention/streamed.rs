@@ -1,16 +1,19 @@
 //! Tiles of prefills whose keys pass through the ring: a chunk of keys at a time.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu, Pipeline};
 use attn_kernels::kernel::lse_merge::{self, LseMergeBuffers, LseMergeParams};
-use attn_kernels::kernel::paged_prefill::PagedPrefillParams;
+use attn_kernels::kernel::paged_prefill::{self, PagedPrefillParams};
 
 use super::tiles::Tiles;
 use crate::cast::u32_of;
-use crate::decoder::keys::{Fetch, Group, Loaded, Stream};
+use crate::decoder::keys::Group;
 use crate::decoder::ops::Ctx;
 use crate::decoder::options::DecoderOptions;
+use crate::decoder::portions::KeyRange;
+use crate::decoder::walk::Attend;
 use crate::{DecoderConfig, ModelError};
 
 /// Merges a chunk's output into that of the chunks before, for the kernel with cooperative matrices, which begins anew with
@@ -60,41 +63,61 @@ impl Merge {
     }
 }
 
-impl Tiles<'_> {
-    /// Records the attention of all tiles, group by group.
-    pub(super) fn stream(&self, ctx: &mut Ctx<'_>, stream: &Stream) {
-        for group in &stream.groups {
-            self.stream_group(ctx, group);
+/// Tiles of a group that attend chunk by chunk.
+struct StreamedTiles<'a> {
+    tiles: &'a Tiles<'a>,
+    /// Those among the tiles of the rows.
+    range: Range<usize>,
+    seen: Range<u32>,
+    /// Last row of any, and one.
+    end_row: u32,
+    /// Chunks so far.
+    chunks: u32,
+}
+
+impl<'a> Tiles<'a> {
+    /// The tiles of a group, if it has any.
+    pub(super) fn streamed(&'a self, ctx: &Ctx<'_>, group: &Group) -> Option<Box<dyn Attend + 'a>> {
+        let range = group.tiles(&self.rows.rows.tiles);
+        let tiles = &self.rows.rows.tiles[range.clone()];
+        let (first, last) = self.seen(ctx, tiles)?.into_inner();
+        let end_row = tiles.iter().map(|tile| tile.row + tile.rows).max().unwrap_or(0);
+        Some(Box::new(StreamedTiles { tiles: self, range, seen: first..last + 1, end_row, chunks: 0 }))
+    }
+}
+
+impl Attend for StreamedTiles<'_> {
+    fn seen(&self) -> Range<u32> {
+        self.seen.clone()
+    }
+
+    fn begin(&mut self, ctx: &mut Ctx<'_>) {
+        if let Some(merge) = &self.tiles.heads.merge {
+            merge.clear(ctx);
         }
     }
 
-    fn stream_group(&self, ctx: &mut Ctx<'_>, group: &Group) {
-        let (act, layer) = (ctx.act, self.rows.layer);
-        let range = group.tiles(&self.rows.rows.tiles);
-        let tiles = &self.rows.rows.tiles[range.clone()];
-        let Some(seen) = self.seen(ctx, tiles) else { return };
-        let end_row = tiles.iter().map(|tile| tile.row + tile.rows).max().unwrap_or(0);
-        let list = self.rows.bufs.tiles.bind_from(range.start);
-        let grid = self.grid(ctx, u32_of(tiles.len()));
-        if let Some(merge) = &self.heads.merge {
-            merge.clear(ctx);
+    fn attend(&mut self, ctx: &mut Ctx<'_>, keys: KeyRange) {
+        let (act, rows) = (ctx.act, self.tiles.rows);
+        let merge = self.tiles.heads.merge.as_ref().filter(|_| self.chunks > 0);
+        self.chunks += 1;
+        let to = merge.map_or([&act.attended, &act.lse], |merge| [&merge.out, &merge.lse]);
+        let buffers = self.tiles.buffers(ctx, rows.bufs.tiles.bind_from(self.range.start), keys.at, to);
+        let grid = self.tiles.grid(ctx, u32_of(self.range.len()));
+        let end = keys.first + keys.len;
+        let last = self.seen.end.min(end) - 1;
+        for (offset, num_keys) in paged_prefill::segments(0, last - keys.first, ctx.gpu.is_cpu()) {
+            let first_key = keys.first + offset;
+            let num_keys = num_keys.min(end - first_key);
+            let params = PagedPrefillParams { first_key, num_keys, ..self.tiles.params(ctx) };
+            ctx.pass.dispatch(&rows.kernels.prefill, &params, buffers.clone(), grid);
         }
-        let mut loaded = Loaded::new(ctx.kv);
-        let chunks = (0..=*seen.end()).step_by(group.chunk_tokens as usize).enumerate();
-        // Windows of all tiles may begin later.
-        let chunks = chunks.filter(|(_, first_key)| first_key + group.chunk_tokens > *seen.start());
-        for (nth, (number, first_key)) in chunks.enumerate() {
-            let pairs = &ctx.inputs.stream_pairs;
-            ctx.keys.fetch(ctx.pass, ctx.kv, &Fetch { layer, group, number, pairs }, &mut loaded);
-            let merge = self.heads.merge.as_ref().filter(|_| nth > 0);
-            let to = merge.map_or([&act.attended, &act.lse], |merge| [&merge.out, &merge.lse]);
-            let params = PagedPrefillParams { first_key, num_keys: group.chunk_tokens, ..self.params(ctx) };
-            let buffers = self.buffers(ctx, list.clone(), to);
-            ctx.pass.dispatch(&self.rows.kernels.prefill, &params, buffers, grid);
-            if let Some(merge) = merge {
-                merge.record(ctx, end_row);
-            }
+        if let Some(merge) = merge {
+            merge.record(ctx, self.end_row);
         }
-        self.apply_sinks(ctx, tiles);
+    }
+
+    fn end(&mut self, ctx: &mut Ctx<'_>) {
+        self.tiles.apply_sinks(ctx, &self.tiles.rows.rows.tiles[self.range.clone()]);
     }
 }

@@ -18,6 +18,7 @@ use crate::decoder::keys::{Keys, Needed, SlotRoom};
 use crate::decoder::ops::Ctx;
 use crate::decoder::options::DecoderOptions;
 use crate::decoder::sparse::Selected;
+use crate::kv::KeysIn;
 use crate::matrix::broadcasts;
 use crate::{DecoderConfig, ModelError};
 
@@ -132,11 +133,9 @@ impl Tiles<'_> {
     /// Records the attention of all tiles.
     pub(super) fn attend(&self, ctx: &mut Ctx<'_>) {
         let (act, rows) = (ctx.act, self.rows.rows);
-        if let Keys::Ring(stream) = self.rows.keys {
-            return self.stream(ctx, stream);
-        }
         let Some(seen) = self.seen(ctx, &rows.tiles) else { return };
-        let buffers = self.buffers(ctx, self.rows.bufs.tiles.bind(), [&act.attended, &act.lse]);
+        let to = [&act.attended, &act.lse];
+        let buffers = self.buffers(ctx, self.rows.bufs.tiles.bind(), KeysIn::Layer, to);
         let grid = self.grid(ctx, u32_of(rows.tiles.len()));
         let params = self.params(ctx);
         if !self.heads.attend_prefixes(ctx, self.rows.layer, params) {
@@ -156,14 +155,17 @@ impl Tiles<'_> {
         Some(tiles.iter().map(|tile| reach.first_key(tile.position)).min()?..=last)
     }
 
-    /// Buffers of a dispatch over `tiles`, which leaves their output and log-sum-exp in `out` and `lse`.
+    /// Buffers of a dispatch over `tiles` and keys at a place, which leaves their output and log-sum-exp in `out` and `lse`.
     pub(super) fn buffers(
         &self,
         ctx: &Ctx<'_>,
         tiles: Bind<Tile>,
+        keys: KeysIn,
         [out, lse]: [&Buf<f32>; 2],
     ) -> PagedPrefillBuffers {
-        let (k, v) = ctx.kv.layer(self.rows.layer);
+        let [k, v] = ctx.kv.keys_in(self.rows.layer, keys) else {
+            unreachable!("heads have keys and values")
+        };
         PagedPrefillBuffers {
             q: ctx.act.q.bind(),
             k_cache: k.bind(),

@@ -189,6 +189,11 @@ impl Residency {
         })
     }
 
+    /// Whether pages of a layer are selected.
+    pub(in crate::decoder) fn selects(&self, layer: usize) -> bool {
+        self.layers[layer].is_some()
+    }
+
     /// Pages of one layer and KV head that the device holds.
     pub(in crate::decoder) fn num_slots(&self) -> u32 {
         self.num_slots

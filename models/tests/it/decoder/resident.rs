@@ -51,7 +51,7 @@ fn same_in(pool: [u32; 3], spec: &str, place: Place) -> PageTraffic {
 /// A mass takes most of the blocks, so that few slots are of little use; keys are read where they lie.
 #[test]
 fn a_mass_is_certified_of_keys_on_the_host() {
-    let traffic = same_in([16, 48, 2], "quest:mass=0.001,dense_layers=0,block_size=16", Place::Device);
+    let traffic = same_in([16, 27, 2], "quest:mass=0.001,dense_layers=0,block_size=16", Place::Device);
     assert!(traffic.misses > 0 && traffic.prefetched == 0, "{traffic:?}");
 }
 
@@ -60,15 +60,15 @@ fn policies_of_decode_give_the_bits_of_a_pool_that_holds_all() {
     let ucm = "min_topk=1,max_topk=100,seg_prefill_threshold=0";
     for (spec, place, pool) in [
         // 16 pages for 26 or more blocks, of which 6 are selected.
-        ("quest:page_budget=6,dense_layers=0,block_size=16", Place::Device, [16, 48, 2]),
+        ("quest:page_budget=6,dense_layers=0,block_size=16", Place::Device, [16, 27, 2]),
         ("quest:page_budget=6,dense_layers=1,block_size=16", Place::Host, [16, 40, 1]),
         // Of 127 pages 20 are selected, of 84.
         ("quest:page_budget=5,dense_layers=0,block_size=16", Place::Device, [4, 148, 1]),
         // More pages than there are slots: partition by partition.
         ("quest:page_budget=20,dense_layers=0,block_size=16", Place::Device, [16, 40, 1]),
-        ("gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16", Place::Device, [16, 48, 2]),
-        ("esa:block_size=16", Place::Device, [16, 48, 2]),
-        (&format!("gsa-ucm:sparse_ratio=0.2,block_size=32,{ucm}"), Place::Device, [16, 48, 2]),
+        ("gsa:scoring=mean_k,sparse_ratio=0.3,block_size=16", Place::Device, [16, 27, 2]),
+        ("esa:block_size=16", Place::Device, [16, 27, 2]),
+        (&format!("gsa-ucm:sparse_ratio=0.2,block_size=32,{ucm}"), Place::Device, [16, 27, 2]),
     ] {
         let traffic = same_in(pool, spec, place);
         assert!(traffic.hits > traffic.misses && traffic.misses > 0, "{spec}: {traffic:?}");
@@ -87,7 +87,7 @@ fn layers_that_reach_less_far_stream_beside_those_that_select() {
         let of = |options: DecoderOptions| options.recycle(false).kv_dtype(kv_dtype);
         let served = |decoder: &mut Decoder| serve(decoder, &[request], 128).remove(0);
         let want = served(&mut tiny.decoder(&of(roomy(spec, Place::Device, 16))));
-        let mut decoder = tiny.decoder(&of(tight(spec, Place::Device, [16, 48, 2])));
+        let mut decoder = tiny.decoder(&of(tight(spec, Place::Device, [16, 27, 2])));
         let got = served(&mut decoder);
         assert_eq!(got.attended, want.attended, "{name}");
         assert_same(name, &got, &want);
@@ -103,7 +103,7 @@ fn pages_of_codes_come_with_their_scales() {
     for kv_dtype in [KvDtype::Fp8, KvDtype::Int8] {
         let of = |options: DecoderOptions| options.kv_dtype(kv_dtype);
         let want = run(&mut tiny().decoder(&of(roomy(spec, Place::Device, 16))));
-        let mut decoder = tiny().decoder(&of(tight(spec, Place::Device, [16, 48, 2])));
+        let mut decoder = tiny().decoder(&of(tight(spec, Place::Device, [16, 27, 2])));
         let got = run(&mut decoder);
         assert_eq!(got.attended, want.attended, "{kv_dtype:?}");
         assert_same("codes", &got, &want);
@@ -117,13 +117,13 @@ fn pages_of_codes_come_with_their_scales() {
 #[test]
 fn fetches_cost_time_that_is_measured() {
     let spec = "quest:page_budget=6,dense_layers=0,block_size=16";
-    let mut decoder = tiny().decoder(&tight(spec, Place::Device, [16, 48, 2]));
+    let mut decoder = tiny().decoder(&tight(spec, Place::Device, [16, 27, 2]));
     assert_eq!(decoder.fetch_cost().unwrap(), None, "nothing is on the device yet");
     let want = run(&mut decoder);
     if let Some(cost) = decoder.fetch_cost().unwrap() {
         assert!(cost.ns_a_byte > 0.0 && (0.0..=1.0).contains(&cost.hidden_ahead), "{cost:?}");
         let (transfer, waited) = cost.of(&traffic(&decoder));
-        assert!(waited > 0.0 && waited <= transfer, "{waited} of {transfer} ns");
+        assert!(waited > 0.0 && waited <= transfer * 1.000_001, "{waited} of {transfer} ns");
     }
     // Measuring changes nothing.
     assert_same("measured", &run(&mut decoder), &want);
@@ -133,7 +133,7 @@ fn fetches_cost_time_that_is_measured() {
 fn where_the_host_tier_lies_changes_no_decision() {
     let spec = "quest:page_budget=6,dense_layers=0,block_size=16";
     let of = |memory| {
-        let options = tight(spec, Place::Device, [16, 48, 2]);
+        let options = tight(spec, Place::Device, [16, 27, 2]);
         let offload = options.offload.map(|offload| offload.memory(memory));
         let mut decoder = tiny().decoder(&options.offload(offload));
         (run(&mut decoder), traffic(&decoder))
@@ -184,7 +184,7 @@ fn what_may_be_selected_next_is_fetched_ahead() {
     let spec = "quest:page_budget=6,dense_layers=0,block_size=16";
     // Only kernels leave scores from which the next step's wishes follow.
     let [device, host] = [Place::Device, Place::Host].map(|place| {
-        let mut decoder = tiny().decoder(&tight(spec, place, [16, 48, 2]));
+        let mut decoder = tiny().decoder(&tight(spec, place, [16, 27, 2]));
         run(&mut decoder);
         traffic(&decoder)
     });
@@ -244,12 +244,13 @@ fn blocks_written_from_outside_are_fetched_anew() {
 #[test]
 fn pools_that_hold_no_partition_of_a_selection_are_refused() {
     let spec = "quest:page_budget=6,dense_layers=0,block_size=16";
-    let small = tiny().try_decoder(&tight(spec, Place::Device, [16, 47, 2])).unwrap_err();
-    assert!(matches!(small, ModelError::DevicePool { blocks: 47, needed: 48 }), "{small}");
-    let pool = tight(spec, Place::Device, [16, 48, 2]);
+    let small = tiny().try_decoder(&tight(spec, Place::Device, [16, 26, 2]));
+    let Err(small) = small else { panic!("no room for a partition of pages beside the ring") };
+    assert!(matches!(small, ModelError::DevicePool { blocks: 26, needed: 27 }), "{small}");
+    let pool = tight(spec, Place::Device, [16, 27, 2]);
     let staged = pool.offload.map(|offload| offload.memory(HostMemory::Staged));
     let staged = tiny().try_decoder(&pool.offload(staged)).unwrap_err();
     assert!(staged.to_string().ends_with("mappable storage buffers beside a sparse policy"), "{staged}");
     let kv = |pool| tiny().decoder(&tight(spec, Place::Device, pool)).kv().max_sequences();
-    assert_eq!([kv([16, 48, 2]), kv([16, 80, 2]), kv([16, 300, 2])], [Some(1), Some(3), None]);
+    assert_eq!([kv([16, 27, 2]), kv([16, 60, 2]), kv([16, 300, 2])], [Some(1), Some(3), None]);
 }

@@ -1,0 +1,270 @@
+//! The ring: slots that blocks on the host pass through, layer by layer, and the traffic of a step between device and host.
+//!
+//! While a chunk is attended in one slot, the blocks of the next come to another, and what the step wrote goes to the host.
+
+use std::sync::Arc;
+
+use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
+use attn_kernels::kernel::swap_blocks::{self, SwapBlocksBuffers, SwapBlocksParams, Way};
+use attn_kernels::rows::{BlockCopy, KvWord};
+use std::ops::Range;
+
+use super::rooms::{Fresh, Return, Rooms};
+use super::stream::{Chunk, Part, Source};
+use crate::cast::u32_of;
+use crate::decoder::inputs::{Inputs, Plan};
+use crate::kv::{KeysIn, runs};
+use crate::{HostTraffic, KvPool, ModelError};
+
+/// Keys that pass through the ring.
+#[derive(Debug)]
+pub(in crate::decoder) struct RingKeys {
+    transport: Transport,
+    /// Rooms for what a step writes.
+    rooms: Rooms,
+    slots: Vec<Slot>,
+    /// Loads so far.
+    loads: u64,
+    /// The layer whose rooms have not gone to the host yet.
+    unsaved: Option<usize>,
+    traffic: HostTraffic,
+}
+
+/// Transport of blocks between host and device.
+#[derive(Debug)]
+enum Transport {
+    /// Kernels reach memory of the host, and one copies blocks (49 GB/s on an H200).
+    Kernel(Arc<Pipeline>),
+    /// Kernels do not: copies of the queue bring blocks (10 GB/s there).
+    Queue,
+}
+
+/// Contents of a slot.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    load: Option<LoadId>,
+    /// Whether what the step writes is there too.
+    complete: bool,
+    /// When it was last needed, in loads.
+    used: u64,
+}
+
+/// Names a chunk of a layer in a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct LoadId {
+    layer: usize,
+    stream: usize,
+    group: usize,
+    chunk: usize,
+}
+
+/// A chunk that is attended in a layer.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::decoder) struct Load<'a> {
+    pub(in crate::decoder) layer: usize,
+    /// [Number](super::Stream::number) of its stream.
+    pub(in crate::decoder) stream: usize,
+    pub(in crate::decoder) group: usize,
+    pub(in crate::decoder) chunk: usize,
+    pub(in crate::decoder) contents: &'a Chunk,
+}
+
+impl Load<'_> {
+    fn id(&self) -> LoadId {
+        LoadId { layer: self.layer, stream: self.stream, group: self.group, chunk: self.chunk }
+    }
+
+    /// Whether anything has to come.
+    pub(in crate::decoder) fn moves(&self) -> bool {
+        !self.contents.parts.is_empty()
+    }
+}
+
+/// Parts of a decoder that transfers are recorded with.
+pub(in crate::decoder) struct TransferContext<'a> {
+    pub(in crate::decoder) pass: &'a mut Pass,
+    pub(in crate::decoder) kv: &'a KvPool,
+    pub(in crate::decoder) plan: &'a Plan,
+    pub(in crate::decoder) inputs: &'a Inputs,
+}
+
+impl RingKeys {
+    /// The ring of a pool.
+    pub(super) fn new(gpu: &Gpu, kv: &KvPool, layers: u32) -> Result<Self, ModelError> {
+        let transport = match kv.is_staged() {
+            true => Transport::Queue,
+            false => Transport::Kernel(gpu.pipeline(&swap_blocks::variant())?),
+        };
+        let slots = kv.ring().map_or(0, crate::kv::Ring::slots) as usize;
+        Ok(Self {
+            transport,
+            rooms: Rooms::new(gpu, kv, layers)?,
+            slots: vec![Slot::default(); slots],
+            loads: 0,
+            unsaved: None,
+            traffic: HostTraffic::default(),
+        })
+    }
+
+    pub(super) fn traffic(&self) -> HostTraffic {
+        self.traffic
+    }
+
+    pub(super) fn wrote(&mut self, bytes: u64) {
+        self.traffic.written_bytes += bytes;
+    }
+
+    /// Forgets the last step, and makes room for what this one writes.
+    pub(super) fn begin(&mut self, gpu: &Gpu, kv: &KvPool, fresh: &Fresh) -> Result<(), ModelError> {
+        self.slots.fill(Slot::default());
+        self.unsaved = None;
+        if fresh.in_rooms() { self.rooms.begin(gpu, kv, fresh) } else { Ok(()) }
+    }
+
+    /// The rooms of a layer.
+    pub(super) fn rooms(&self, layer: usize) -> impl Iterator<Item = &Buf<KvWord>> {
+        self.rooms.of(layer).iter().map(|room| &**room)
+    }
+
+    /// Records that blocks to which the step adds tokens come to their rooms.
+    pub(in crate::decoder) fn fetch_begun(&mut self, context: &mut TransferContext<'_>, layer: usize) {
+        if !context.plan.fresh.in_rooms() {
+            return;
+        }
+        let pairs = context.plan.fresh.come.clone();
+        self.traffic.fetched_bytes += pairs.len() as u64 * context.kv.attended_bytes();
+        self.copy(context, layer, End::Host, End::Rooms, pairs);
+        self.unsaved = Some(layer);
+    }
+
+    /// Records that a chunk comes to the device, unless it is there, and beside what follows that `next` does and that what the
+    /// step wrote goes to the host. Returns where its keys are.
+    pub(in crate::decoder) fn bring(
+        &mut self,
+        context: &mut TransferContext<'_>,
+        load: Load<'_>,
+        next: Option<Load<'_>>,
+    ) -> KeysIn {
+        let current = load.moves().then(|| self.slot_of(context, load, None));
+        if let Some(slot) = current.filter(|slot| !self.slots[*slot].complete) {
+            for part in load.contents.parts.iter().filter(|part| part.fresh) {
+                self.load_part(context, load.layer, part, slot);
+            }
+            self.slots[slot].complete = true;
+        }
+        // Copies of the queue run beside nothing.
+        if matches!(self.transport, Transport::Kernel(_)) {
+            let ends = next.is_none_or(|next| next.layer != load.layer);
+            let next = next.filter(|next| !self.slots.iter().any(|slot| slot.load == Some(next.id())));
+            let next = next.filter(|_| self.slots.len() > 1);
+            if next.is_some() || (ends && self.unsaved.is_some()) {
+                context.pass.split();
+            }
+            if let Some(next) = next {
+                self.slot_of(context, next, current);
+            }
+            if ends {
+                self.save(context);
+            }
+        }
+        current.map_or(KeysIn::Layer, KeysIn::Slot)
+    }
+
+    /// Records that what the step wrote in the last layer goes to the host, if it did not yet.
+    pub(in crate::decoder) fn save(&mut self, context: &mut TransferContext<'_>) {
+        let kernel = matches!(self.transport, Transport::Kernel(_));
+        if let Some(layer) = self.unsaved.take().filter(|_| kernel) {
+            let pairs = context.plan.fresh.go.clone();
+            self.copy(context, layer, End::Rooms, End::Host, pairs);
+        }
+    }
+
+    /// The slot of a chunk; if it has none, one other than `kept`, to which what does not hang on the step comes.
+    fn slot_of(&mut self, context: &mut TransferContext<'_>, load: Load<'_>, kept: Option<usize>) -> usize {
+        self.loads += 1;
+        let found = self.slots.iter().position(|slot| slot.load == Some(load.id()));
+        let slot = found.unwrap_or_else(|| {
+            let oldest = (0..self.slots.len()).filter(|slot| Some(*slot) != kept);
+            let slot =
+                oldest.min_by_key(|slot| self.slots[*slot].used).expect("a slot beside the one in use");
+            for part in load.contents.parts.iter().filter(|part| !part.fresh) {
+                self.load_part(context, load.layer, part, slot);
+            }
+            self.slots[slot] = Slot { load: Some(load.id()), complete: false, used: 0 };
+            slot
+        });
+        self.slots[slot].used = self.loads;
+        slot
+    }
+
+    fn load_part(&mut self, context: &mut TransferContext<'_>, layer: usize, part: &Part, slot: usize) {
+        let from = match part.from {
+            Source::Host => {
+                self.traffic.fetched_bytes += part.pairs.len() as u64 * context.kv.attended_bytes();
+                End::Host
+            }
+            Source::Resident => End::Layer,
+            Source::Room => End::Rooms,
+        };
+        self.copy(context, layer, from, End::Slot(slot), part.pairs.clone());
+    }
+
+    /// Records copies of blocks of a layer: entries of the step's lists of pairs.
+    fn copy(&self, context: &mut TransferContext<'_>, layer: usize, from: End, to: End, pairs: Range<usize>) {
+        let (kv, words) = (context.kv, context.kv.attended(layer).1);
+        for (source, target) in self.buffers(kv, layer, from).into_iter().zip(self.buffers(kv, layer, to)) {
+            match &self.transport {
+                Transport::Kernel(kernel) => {
+                    assert!(
+                        words.is_multiple_of(4),
+                        "blocks of {words} words, of which four tokens are 16 bytes"
+                    );
+                    let way = if [from, to].contains(&End::Host) { Way::Bus } else { Way::Memory };
+                    let params = SwapBlocksParams::new(u32_of(words / 4), u32_of(pairs.len()), way);
+                    let buffers = SwapBlocksBuffers {
+                        pairs: context.inputs.stream_pairs.bind_from(pairs.start),
+                        source: source.bind(),
+                        pool: target.bind(),
+                    };
+                    context.pass.dispatch(kernel, &params, buffers, swap_blocks::grid(&params));
+                }
+                Transport::Queue => {
+                    let pair = |pair: &BlockCopy| (pair.from, pair.to);
+                    let copies: Vec<(u32, u32)> =
+                        context.plan.stream.pairs[pairs.clone()].iter().map(pair).collect();
+                    for run in runs(&copies) {
+                        let range = run.from.start as usize * words..run.from.end as usize * words;
+                        context.pass.copy(source, range, target, run.device as usize * words);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The buffers of a layer at one end of a copy.
+    fn buffers<'a>(&'a self, kv: &'a KvPool, layer: usize, end: End) -> Vec<&'a Buf<KvWord>> {
+        match end {
+            End::Host => kv.host_attended(layer).iter().collect(),
+            End::Layer => kv.attended(layer).0.iter().collect(),
+            End::Rooms => self.rooms(layer).collect(),
+            End::Slot(slot) => kv.keys_in(layer, KeysIn::Slot(slot)).iter().collect(),
+        }
+    }
+
+    /// Records the way back of what the step wrote where kernels cannot reach the host.
+    pub(super) fn read_fresh(&self, pass: &mut Pass, kv: &KvPool, fresh: &Fresh) -> Vec<Return> {
+        match self.transport {
+            Transport::Queue => self.rooms.read(pass, kv, fresh),
+            Transport::Kernel(_) => Vec::new(),
+        }
+    }
+}
+
+/// An end of a copy.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Host,
+    Layer,
+    Rooms,
+    Slot(usize),
+}

@@ -1,0 +1,177 @@
+//! Rooms on the device for what a step writes of blocks on the host.
+//!
+//! New keys and values go to rooms, one a block, beside the blocks' earlier tokens. The ring takes these blocks from there,
+//! and the host gets them whole: by a kernel beside the attention of the layer, or, where kernels cannot reach the host,
+//! with the step's results.
+
+use attn_kernels::gpu::{Gpu, Outcome, Pass, Read};
+use attn_kernels::rows::KvWord;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::stream::StreamLists;
+use crate::cast::u32_of;
+use crate::decoder::buffers::GrowBuf;
+use crate::{KvPool, ModelError};
+use std::ops::Range;
+
+/// Rooms for the blocks of a step.
+#[derive(Debug)]
+pub(super) struct Rooms {
+    /// K and V, or latents: of every layer where they are read at the step's end, else one for all.
+    layers: Vec<SmallVec<[GrowBuf<KvWord>; 2]>>,
+}
+
+/// The blocks on the host that a step writes, in the order of their rooms where they have some.
+#[derive(Debug, Default)]
+pub(in crate::decoder) struct Fresh {
+    blocks: Vec<u32>,
+    /// Those that hold tokens of earlier steps.
+    begun: Vec<u32>,
+    numbers: FxHashMap<u32, u32>,
+    /// Whether they have rooms.
+    in_rooms: bool,
+    /// Pairs of block and room of those that are begun.
+    pub(super) come: Range<usize>,
+    /// Pairs of room and block of all.
+    pub(super) go: Range<usize>,
+}
+
+impl Fresh {
+    /// Finds the blocks of `slots`, -1 apart. Rows of a sequence are in the order of positions.
+    pub(super) fn of(slots: &[i32], block_size: u32) -> Self {
+        let mut fresh = Self::default();
+        for slot in slots.iter().filter(|slot| **slot >= 0) {
+            let (block, offset) = (slot.cast_unsigned() / block_size, slot.cast_unsigned() % block_size);
+            fresh.numbers.entry(block).or_insert_with(|| {
+                let room = u32_of(fresh.blocks.len());
+                fresh.blocks.push(block);
+                fresh.begun.extend((offset > 0).then_some(room));
+                room
+            });
+        }
+        fresh
+    }
+
+    /// Gives the blocks rooms: the slots become slots of these.
+    pub(super) fn divert(&mut self, slots: &mut [i32], block_size: u32, lists: &mut StreamLists) {
+        self.in_rooms = true;
+        for slot in slots.iter_mut().filter(|slot| **slot >= 0) {
+            let (block, offset) = (slot.cast_unsigned() / block_size, slot.cast_unsigned() % block_size);
+            *slot = (self.numbers[&block] * block_size + offset).cast_signed();
+        }
+        let of = |room: u32| self.blocks[room as usize];
+        self.come = lists.push(&self.begun.iter().map(|room| (of(*room), *room)).collect::<Vec<_>>());
+        self.go =
+            lists.push(&(0..u32_of(self.blocks.len())).map(|room| (room, of(room))).collect::<Vec<_>>());
+    }
+
+    /// Whether the blocks have rooms: there are some, and kernels do not write to the host themselves.
+    pub(super) fn in_rooms(&self) -> bool {
+        self.in_rooms
+    }
+
+    /// The blocks, each once.
+    pub(in crate::decoder) fn blocks(&self) -> &[u32] {
+        &self.blocks
+    }
+
+    /// Whether the step writes a block on the host.
+    pub(super) fn is_written(&self, block: u32) -> bool {
+        self.numbers.contains_key(&block)
+    }
+
+    /// The room of a block on the host, if it has one.
+    pub(super) fn room(&self, block: u32) -> Option<u32> {
+        self.numbers.get(&block).copied().filter(|_| self.in_rooms)
+    }
+}
+
+/// Readbacks of a layer's rooms.
+pub(in crate::decoder) type Return = SmallVec<[Read<KvWord>; 2]>;
+
+impl Rooms {
+    /// Rooms for blocks of a pool.
+    pub(super) fn new(gpu: &Gpu, kv: &KvPool, layers: u32) -> Result<Self, ModelError> {
+        let rooms = |layer: u32| {
+            kv.attended(layer as usize).0.iter().map(|_| GrowBuf::new(gpu, "rooms", 1)).collect()
+        };
+        let layers = if kv.is_staged() { layers } else { 1 };
+        Ok(Self { layers: (0..layers).map(rooms).collect::<Result<_, ModelError>>()? })
+    }
+
+    /// K and V, or latents, of a layer.
+    pub(super) fn of(&self, layer: usize) -> &[GrowBuf<KvWord>] {
+        &self.layers[layer % self.layers.len()]
+    }
+
+    /// Makes room for what the step writes.
+    pub(super) fn begin(&mut self, gpu: &Gpu, kv: &KvPool, fresh: &Fresh) -> Result<(), ModelError> {
+        for (layer, rooms) in self.layers.iter_mut().enumerate() {
+            let words = fresh.blocks.len() * kv.attended(layer).1;
+            rooms.iter_mut().try_for_each(|room| room.fit(gpu, words))?;
+        }
+        Ok(())
+    }
+
+    /// Records the way back of what the step wrote, by layer.
+    pub(super) fn read(&self, pass: &mut Pass, kv: &KvPool, fresh: &Fresh) -> Vec<Return> {
+        let mut read = |(layer, rooms): (usize, &SmallVec<[GrowBuf<KvWord>; 2]>)| {
+            let words = fresh.blocks.len() * kv.attended(layer).1;
+            rooms.iter().map(|rooms| pass.read(rooms, 0..words)).collect()
+        };
+        let layers = if fresh.blocks.is_empty() { &[][..] } else { &self.layers };
+        layers.iter().enumerate().map(&mut read).collect()
+    }
+}
+
+impl Fresh {
+    /// Writes what the step wrote to the host.
+    pub(in crate::decoder) fn keep(
+        &self,
+        gpu: &Gpu,
+        kv: &KvPool,
+        layers: Vec<Return>,
+        done: &Outcome,
+    ) -> Result<(), ModelError> {
+        if layers.is_empty() {
+            return Ok(());
+        }
+        let layers: Vec<SmallVec<[Vec<KvWord>; 2]>> =
+            layers.into_iter().map(|reads| reads.into_iter().map(|read| done.get(read)).collect()).collect();
+        let mut writes = Vec::new();
+        for (layer, rooms) in layers.iter().enumerate() {
+            let words = kv.attended(layer).1;
+            for (host, rooms) in kv.host_attended(layer).iter().zip(rooms) {
+                let at = self.blocks.iter().map(|block| *block as usize * words);
+                writes.extend(at.zip(rooms.chunks_exact(words)).map(|(at, room)| (host, at, room)));
+            }
+        }
+        // All at once: each call waits for the device.
+        Ok(gpu.write_mapped(&writes)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_get_rooms_in_the_order_of_rows() {
+        // Block 7 from its third token on, a row on the device, all of block 2, the begin of block 9.
+        let mut slots = [30, 31, -1, 8, 9, 10, 11, 36];
+        let (mut fresh, mut lists) = (Fresh::of(&slots, 4), StreamLists::default());
+        assert_eq!(
+            [2, 3, 7].map(|block| (fresh.is_written(block), fresh.room(block))),
+            [(true, None), (false, None), (true, None)]
+        );
+        fresh.divert(&mut slots, 4, &mut lists);
+        assert_eq!(slots, [2, 3, -1, 4, 5, 6, 7, 8]);
+        assert_eq!((&fresh.blocks[..], &fresh.begun[..]), (&[7, 2, 9][..], &[0][..]));
+        assert_eq!([2, 3].map(|block| fresh.room(block)), [Some(1), None]);
+        let pairs = |range: &Range<usize>| {
+            lists.pairs[range.clone()].iter().map(|p| (p.from, p.to)).collect::<Vec<_>>()
+        };
+        assert_eq!((pairs(&fresh.come), pairs(&fresh.go)), (vec![(7, 0)], vec![(0, 7), (1, 2), (2, 9)]));
+    }
+}

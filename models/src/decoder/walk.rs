@@ -1,0 +1,83 @@
+//! Rows and tiles whose keys pass through the ring: everything attends a chunk while it is there.
+
+use std::ops::Range;
+
+use super::keys::{Load, Stream};
+use super::ops::Ctx;
+use super::portions::KeyRange;
+
+/// Rows or tiles that attend chunk by chunk.
+pub(super) trait Attend {
+    /// Keys that some of them see.
+    fn seen(&self) -> Range<u32>;
+
+    /// Records what comes before the first of several chunks.
+    fn begin(&mut self, ctx: &mut Ctx<'_>);
+
+    /// Records the attention to a chunk.
+    fn attend(&mut self, ctx: &mut Ctx<'_>, keys: KeyRange);
+
+    /// Records what follows the last chunk.
+    fn end(&mut self, ctx: &mut Ctx<'_>);
+}
+
+/// Rows and tiles of one group that go through its chunks together.
+pub(super) struct Turn<'a> {
+    pub(super) group: usize,
+    pub(super) attending: Vec<Box<dyn Attend + 'a>>,
+}
+
+impl Turn<'_> {
+    /// Chunks of which something is seen.
+    fn chunks<'s>(&self, stream: &'s Stream) -> impl Iterator<Item = usize> + use<'s> {
+        let seen: Vec<Range<u32>> = self.attending.iter().map(|attending| attending.seen()).collect();
+        let chunks = stream.groups[self.group].chunks.iter().enumerate();
+        chunks.filter(move |(_, chunk)| seen.iter().any(|seen| overlap(seen, &chunk.keys))).map(|(n, _)| n)
+    }
+}
+
+fn overlap(a: &Range<u32>, b: &Range<u32>) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
+/// Records the turns of a layer, one after the other.
+pub(super) fn walk(ctx: &mut Ctx<'_>, layer: usize, stream: &Stream, mut turns: Vec<Turn<'_>>) {
+    let of = |(turn, of_turn): (usize, &Turn<'_>)| of_turn.chunks(stream).map(move |chunk| (turn, chunk));
+    let visits: Vec<(usize, usize)> = turns.iter().enumerate().flat_map(of).collect();
+    let groups: Vec<usize> = turns.iter().map(|turn| turn.group).collect();
+    let load = |visit: &(usize, usize)| stream.load(layer, groups[visit.0], visit.1);
+    for (n, visit) in visits.iter().enumerate() {
+        let rest = &visits[n + 1..];
+        let goes_on = rest.first().is_some_and(|next| next.0 == visit.0);
+        if goes_on && n.checked_sub(1).is_none_or(|last| visits[last].0 != visit.0) {
+            turns[visit.0].attending.iter_mut().for_each(|attending| attending.begin(ctx));
+        }
+        let following = first_load(ctx, layer + 1);
+        let next = rest.iter().map(load).find(Load::moves).or(following);
+        let this = load(visit);
+        let at = ctx
+            .on_ring(|ring, context| ring.bring(context, this, next))
+            .expect("streams pass through a ring");
+        let keys = &this.contents.keys;
+        for attending in &mut turns[visit.0].attending {
+            let seen = attending.seen();
+            if overlap(&seen, keys) {
+                let range = KeyRange { first: keys.start, len: keys.end - keys.start, end: seen.end, at };
+                attending.attend(ctx, range);
+            }
+        }
+        if !goes_on {
+            turns[visit.0].attending.iter_mut().for_each(|attending| attending.end(ctx));
+        }
+    }
+}
+
+/// The first chunk of a layer that has to come, if its rows go through the ring.
+fn first_load<'a>(ctx: &Ctx<'a>, layer: usize) -> Option<Load<'a>> {
+    let view = (layer < ctx.config.layers.len()).then(|| ctx.view(layer))?;
+    let selects = !view.selecting.is_empty() && ctx.keys.pages().is_some_and(|pages| pages.selects(layer));
+    let stream = if selects { &view.whole.stream } else { &view.all.stream }.as_ref()?;
+    let groups = stream.groups.iter().enumerate();
+    let chunks = groups.flat_map(|(g, group)| (0..group.chunks.len()).map(move |chunk| (g, chunk)));
+    chunks.map(|(group, chunk)| stream.load(layer, group, chunk)).find(Load::moves)
+}

@@ -1,0 +1,147 @@
+//! Allocation of a pool: the layers' own buffers, the slots of a ring, and the blocks on the host.
+
+use attn_kernels::gpu::{Buf, Gpu, GpuError};
+use attn_kernels::kernel::fetch_pages;
+use attn_kernels::kernel::paged_decode::PARTITION;
+use attn_kernels::rows::KvWord;
+use kvblock::CacheTensor;
+use smallvec::SmallVec;
+
+use super::offload::RingDemand;
+use super::{Host, HostMemory, KvPlan, KvPool, PoolOptions, Ring, Tensor, names, page_words};
+use crate::{DecoderConfig, Mode, ModelError};
+
+impl KvPool {
+    /// Allocates up to `options.num_blocks` blocks. When memory is short the pool is halved until it fits; the number that was
+    /// had is [`num_blocks`](Self::num_blocks).
+    ///
+    /// # Errors
+    /// [`GpuError::OutOfMemory`] when not even 2 blocks fit, [`ModelError::Mode`] and [`ModelError::Offload`] where blocks cannot
+    /// lie on the host.
+    pub fn new(
+        gpu: &Gpu,
+        config: &DecoderConfig,
+        plan: KvPlan,
+        options: PoolOptions,
+    ) -> Result<Self, ModelError> {
+        let shape = plan.shape(config);
+        let mut num_blocks = options.num_blocks.min(Self::max_blocks(gpu, &plan)).max(2);
+        loop {
+            match Self::on_device(gpu, config, &plan, PoolOptions { num_blocks, ..options }) {
+                Ok((tensors, ring)) => {
+                    let device_blocks = num_blocks;
+                    let host = ring
+                        .map(|(ring, slots)| Self::host(gpu, &plan, &options, ring, slots))
+                        .transpose()?;
+                    if let (Some(host), Some(offload)) = (&host, options.offload) {
+                        num_blocks = host.ring.resident() + offload.host_blocks;
+                    }
+                    return Ok(Self { plan, shape, num_blocks, device_blocks, tensors, host });
+                }
+                Err(ModelError::Gpu(GpuError::OutOfMemory { .. })) if num_blocks > 2 => {
+                    num_blocks = (num_blocks / 2).max(2);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The layers' own buffers, and the ring with the buffers of its slots where blocks lie on the host.
+    #[expect(clippy::type_complexity, reason = "taken apart by its only caller")]
+    fn on_device(
+        gpu: &Gpu,
+        config: &DecoderConfig,
+        plan: &KvPlan,
+        options: PoolOptions,
+    ) -> Result<(Vec<Tensor>, Option<(Ring, Vec<Tensor>)>), ModelError> {
+        let buffer = |name: &str, words| gpu.buffer(name, words);
+        let Some(ring) = Self::divide(gpu, config, plan, options)? else {
+            return Ok((Self::allocate(plan, options.num_blocks, buffer)?, None));
+        };
+        let tensors = Self::allocate(plan, ring.own(), buffer)?;
+        // The layers are alike, and attended one after the other.
+        let slot = |_| Self::allocate_tensor(plan, &plan.layout.tensors[0], ring.slot_blocks(), buffer);
+        let slots = (0..ring.slots()).map(slot).collect::<Result<_, _>>()?;
+        Ok((tensors, Some((ring, slots))))
+    }
+
+    /// Divides the pool where blocks lie on the host.
+    fn divide(
+        gpu: &Gpu,
+        config: &DecoderConfig,
+        plan: &KvPlan,
+        options: PoolOptions,
+    ) -> Result<Option<Ring>, ModelError> {
+        let PoolOptions { num_blocks: device_blocks, offload, selects } = options;
+        let Some(offload) = offload else { return Ok(None) };
+        let refuse = |lacks| Err(ModelError::Offload { lacks });
+        if offload.memory == HostMemory::Mapped && !gpu.has_host_buffers() {
+            return refuse("a device with mappable storage buffers, or staged copies");
+        }
+        if selects && offload.memory == HostMemory::Staged {
+            return refuse("a device with mappable storage buffers beside a sparse policy");
+        }
+        Mode::HostKv.check(config)?;
+        let [group] = &plan.layout.groups[..] else { return refuse("one group of layers") };
+        if selects && !fetch_pages::serves(&plan.shape(config)) {
+            return refuse("pages of whole 16-byte units beside a sparse policy");
+        }
+        let demand = RingDemand {
+            device_blocks,
+            host_blocks: offload.host_blocks,
+            layers: u32::try_from(plan.layout.tensors.len()).unwrap_or(u32::MAX),
+            slots: offload.ring_slots.max(1),
+            chunk: (PARTITION / group.spec.block_size.get()).max(1),
+            max_slot: Self::max_blocks(gpu, plan),
+        };
+        let ring = if selects { Ring::beside_pages(demand) } else { Ring::new(demand) };
+        match ring {
+            Some(ring) => Ok(Some(ring)),
+            None => {
+                Err(ModelError::DevicePool { blocks: device_blocks, needed: Ring::needed(demand, selects) })
+            }
+        }
+    }
+
+    fn host(
+        gpu: &Gpu,
+        plan: &KvPlan,
+        options: &PoolOptions,
+        ring: Ring,
+        slots: Vec<Tensor>,
+    ) -> Result<Host, ModelError> {
+        let offload = options.offload.expect("a ring is for blocks on the host");
+        let host = |name: &str, words| match offload.memory {
+            HostMemory::Mapped => gpu.host_buffer(name, words),
+            HostMemory::Staged => gpu.upload_buffer(name, words),
+            HostMemory::Device => gpu.buffer(name, words),
+        };
+        let tensors = Self::allocate(plan, offload.host_blocks, host)?;
+        Ok(Host { ring, tensors, memory: offload.memory, slots })
+    }
+
+    fn allocate(
+        plan: &KvPlan,
+        num_blocks: u32,
+        buffer: impl Fn(&str, usize) -> Result<Buf<KvWord>, GpuError>,
+    ) -> Result<Vec<Tensor>, GpuError> {
+        let tensors = plan.layout.tensors.iter();
+        tensors.map(|tensor| Self::allocate_tensor(plan, tensor, num_blocks, &buffer)).collect()
+    }
+
+    fn allocate_tensor(
+        plan: &KvPlan,
+        tensor: &CacheTensor,
+        num_blocks: u32,
+        buffer: impl Fn(&str, usize) -> Result<Buf<KvWord>, GpuError>,
+    ) -> Result<Tensor, GpuError> {
+        // A place that only pads a group needs no memory.
+        let Some(first) = tensor.layers.first() else {
+            return Ok(Tensor { buffers: SmallVec::new(), words: 0 });
+        };
+        let names = names(&plan.caches[*first].spec);
+        let words = page_words(tensor.page_bytes, names);
+        let buffers = names.iter().map(|name| buffer(name, num_blocks as usize * words));
+        Ok(Tensor { buffers: buffers.collect::<Result<_, GpuError>>()?, words })
+    }
+}
