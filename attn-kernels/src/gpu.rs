@@ -20,7 +20,7 @@ pub use adapter::adapters;
 pub use bind::{Bind, Bindings, Bound, BoundList};
 pub use buffer::{Buf, Raw, Upload};
 pub use error::GpuError;
-pub use outcome::{Outcome, Pending, Submission, Timing};
+pub use outcome::{Landed, Outcome, Pending, Submission, Timing};
 pub use own::Prepared;
 pub use pass::{Pass, Read};
 pub use pipeline::Pipeline;

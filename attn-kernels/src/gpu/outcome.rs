@@ -4,7 +4,8 @@ use super::pass::Read;
 use super::{Gpu, GpuError, Raw};
 use crate::Role;
 use bytemuck::Pod;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::Duration;
 
 /// Time of one dispatch, or of one compute pass, on the device.
 #[derive(Clone, Debug)]
@@ -80,38 +81,110 @@ impl Pending<'_> {
     }
 }
 
+/// Readbacks of a finished pass where the device left them.
+#[derive(Debug)]
+pub struct Landed<'a> {
+    bytes: &'a [u8],
+    spans: &'a [(usize, usize)],
+}
+
+impl Landed<'_> {
+    /// The bytes of one readback.
+    ///
+    /// # Panics
+    /// When `read` belongs to another pass.
+    #[must_use]
+    pub fn bytes<T>(&self, read: &Read<T>) -> &[u8] {
+        let (start, end) = self.spans[read.index];
+        &self.bytes[start..end]
+    }
+}
+
+/// Interval at which a thread that waits beside others looks whether its work is done.
+const LOOKS: Duration = Duration::from_millis(1);
+
 impl Gpu {
     /// Waits for work of this device and returns what it read.
     ///
     /// # Errors
     /// As [`Pending::wait`].
-    pub fn collect(&self, submission: Submission) -> Result<Outcome, GpuError> {
-        let Submission { index, readback } = submission;
-        let Readback { staging, spans, timed, timings_at } = readback;
-        let Some(staging) = staging else {
-            self.poll(index)?;
+    pub fn collect(&self, mut submission: Submission) -> Result<Outcome, GpuError> {
+        let Readback { staging, spans, timed, timings_at } = &mut submission.readback;
+        let (spans, timed, at) = (std::mem::take(spans), std::mem::take(timed), *timings_at);
+        if staging.is_none() {
+            self.poll(submission.index)?;
             return Ok(Outcome { bytes: Vec::new(), spans, timings: Vec::new() });
+        }
+        let index = submission.index.take();
+        let wait = |receiver: &Receiver<Mapped>| {
+            self.poll(index)?;
+            receiver.recv().map_err(|_| never_mapped())
         };
+        let bytes = self.landed(submission, wait, <[u8]>::to_vec)?;
+        let timings = timings(&bytes, timed, at, self.queue.get_timestamp_period());
+        Ok(Outcome { bytes, spans, timings })
+    }
+
+    /// Waits for work of this device on a thread beside that which submits, and gives what it read to `take` without a copy.
+    ///
+    /// # Errors
+    /// As [`Pending::wait`].
+    pub fn collect_beside<R>(
+        &self,
+        mut submission: Submission,
+        take: impl FnOnce(Landed<'_>) -> R,
+    ) -> Result<R, GpuError> {
+        let spans = std::mem::take(&mut submission.readback.spans);
+        let of = |bytes: &[u8]| take(Landed { bytes, spans: &spans });
+        if submission.readback.staging.is_none() {
+            self.poll(submission.index)?;
+            return Ok(of(&[]));
+        }
+        // A wait for the device would hold submissions up.
+        let look = |receiver: &Receiver<Mapped>| loop {
+            match receiver.recv_timeout(LOOKS) {
+                Err(RecvTimeoutError::Timeout) => {
+                    let polled = self.device.poll(wgpu::PollType::Poll);
+                    self.fault()?;
+                    polled.map_err(|e| GpuError::Lost { message: e.to_string() })?;
+                }
+                received => return received.map_err(|_| never_mapped()),
+            }
+        };
+        self.landed(submission, look, of)
+    }
+
+    /// Maps the readbacks of a submission, and gives their bytes to `take` once `wait` has said that they are there.
+    fn landed<R>(
+        &self,
+        submission: Submission,
+        wait: impl FnOnce(&Receiver<Mapped>) -> Result<Mapped, GpuError>,
+        take: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R, GpuError> {
+        let staging = submission.readback.staging.expect("what was read has staging");
         let (sender, receiver) = mpsc::channel();
         staging.wgpu().map_async(wgpu::MapMode::Read, .., move |result| {
             // The receiver is gone only when the wait below has already failed.
             let _ = sender.send(result);
         });
-        self.poll(index)?;
-        let mapped =
-            receiver.recv().map_err(|_| GpuError::Lost { message: "mapping never finished".into() })?;
-        mapped.map_err(|e| GpuError::Lost { message: e.to_string() })?;
+        wait(&receiver)?.map_err(|e| GpuError::Lost { message: e.to_string() })?;
         let view = staging
             .wgpu()
             .get_mapped_range(..)
             .map_err(|e| GpuError::Validation { message: e.to_string() })?;
-        let bytes = view.to_vec();
+        let taken = take(&view);
         drop(view);
         staging.wgpu().unmap();
-        let timings = timings(&bytes, timed, timings_at, self.queue.get_timestamp_period());
         self.scratch.lock().expect("no holder of this lock panics").staging.push(staging);
-        Ok(Outcome { bytes, spans, timings })
+        Ok(taken)
     }
+}
+
+/// Result of a mapping.
+type Mapped = Result<(), wgpu::BufferAsyncError>;
+
+fn never_mapped() -> GpuError {
+    GpuError::Lost { message: "mapping never finished".into() }
 }
 
 fn timings(bytes: &[u8], timed: Vec<Timing>, at: u64, period_ns: f32) -> Vec<Timing> {

@@ -154,14 +154,6 @@ impl Decoder {
         self.blocks().begin_read(blocks)
     }
 
-    /// Contents of the blocks of a read, in its order.
-    ///
-    /// # Errors
-    /// Errors of the device.
-    pub fn finish_read(&self, read: BlockRead) -> Result<Vec<Vec<u32>>, ModelError> {
-        self.blocks().finish_read(read)
-    }
-
     /// Writes what [`read_blocks`](Self::read_blocks) read of a block into another, before the next step.
     ///
     /// # Errors

@@ -11,16 +11,45 @@ use crate::{KvPool, ModelError};
 
 /// A read of blocks that is on its way.
 #[derive(Debug)]
-#[must_use = "the contents arrive with Decoder::finish_read"]
+#[must_use = "the contents arrive with finish"]
 pub struct BlockRead {
     /// Blocks with consecutive ids, and the pages of each run in every buffer.
     runs: Vec<(usize, Vec<Read<KvWord>>)>,
+    /// Bytes of a page of every buffer.
+    page_bytes: Vec<usize>,
     submission: Submission,
 }
 
 impl BlockRead {
     /// Blocks that one read stages.
     pub const MAX_BLOCKS: usize = 32;
+
+    /// Waits for the contents of the blocks, in the order of the read: a page of every buffer of the cache each. Any thread may
+    /// wait while others submit.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn finish(self, gpu: &Gpu) -> Result<Vec<Arc<[u8]>>, ModelError> {
+        let Self { runs, page_bytes, submission } = self;
+        let block_bytes: usize = page_bytes.iter().sum();
+        let contents = gpu.collect_beside(submission, |landed| {
+            let block = |reads: &[Read<KvWord>], block: usize| {
+                let mut contents: Arc<[u8]> = std::iter::repeat_n(0, block_bytes).collect();
+                let mut rest = Arc::get_mut(&mut contents).expect("nobody shares it yet");
+                for (read, bytes) in reads.iter().zip(&page_bytes) {
+                    let (page, others) = rest.split_at_mut(*bytes);
+                    page.copy_from_slice(&landed.bytes(read)[block * bytes..][..*bytes]);
+                    rest = others;
+                }
+                contents
+            };
+            let of_run = |(blocks, reads): &(usize, Vec<Read<KvWord>>)| {
+                (0..*blocks).map(|n| block(reads, n)).collect::<Vec<_>>()
+            };
+            runs.iter().flat_map(of_run).collect()
+        })?;
+        Ok(contents)
+    }
 }
 
 /// The blocks of a pool.
@@ -91,7 +120,8 @@ impl Blocks<'_> {
     pub(super) fn read(&self, blocks: &[BlockId]) -> Result<Vec<Vec<u32>>, ModelError> {
         let mut contents = Vec::with_capacity(blocks.len());
         for some in blocks.chunks(BlockRead::MAX_BLOCKS) {
-            contents.append(&mut self.finish_read(self.begin_read(some)?)?);
+            let read = self.begin_read(some)?.finish(self.gpu)?;
+            contents.extend(read.iter().map(|block| bytemuck::pod_collect_to_vec(block)));
         }
         Ok(contents)
     }
@@ -114,26 +144,8 @@ impl Blocks<'_> {
             let reads = buffers.map(|(buffer, words)| pass.read(buffer, pages(words)));
             runs.push((run.len(), reads.collect()));
         }
-        Ok(BlockRead { runs, submission: self.gpu.submit(pass)?.defer() })
-    }
-
-    /// Contents of the blocks of a read, in its order.
-    pub(super) fn finish_read(&self, read: BlockRead) -> Result<Vec<Vec<u32>>, ModelError> {
-        let block_words: usize = self.kv.buffers().map(|(_, words)| words).sum();
-        let done = self.gpu.collect(read.submission)?;
-        let mut contents = Vec::new();
-        for (blocks, reads) in read.runs {
-            let first = contents.len();
-            contents.resize_with(first + blocks, || Vec::with_capacity(block_words));
-            for (read, (_, words)) in reads.into_iter().zip(self.kv.buffers()) {
-                let run: Vec<KvWord> = done.get(read);
-                let run: &[u32] = bytemuck::cast_slice(&run);
-                for (block, page) in contents[first..].iter_mut().zip(run.chunks_exact(words)) {
-                    block.extend_from_slice(page);
-                }
-            }
-        }
-        Ok(contents)
+        let page_bytes = self.kv.buffers().map(|(_, words)| words * 4).collect();
+        Ok(BlockRead { runs, page_bytes, submission: self.gpu.submit(pass)?.defer() })
     }
 
     /// Writes the contents of a block.

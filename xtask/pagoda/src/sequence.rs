@@ -207,7 +207,7 @@ impl<'d> Sequence<'d> {
     /// Takes the blocks of a sequence with logits that are not finite out of the tiers.
     fn discard(&mut self, tokens: usize) -> Error {
         let Some((tiers, chain)) = &mut self.saving else { return Error::NonFinite { tokens } };
-        let forgotten = tiers.forget(self.decoder, chain.hashes());
+        let forgotten = tiers.forget(chain.hashes());
         forgotten.map_or_else(Error::from, |()| Error::NonFinite { tokens })
     }
 
@@ -217,7 +217,7 @@ impl<'d> Sequence<'d> {
     /// Errors of the device.
     pub fn finish(self) -> Result<(), Error> {
         match self.saving {
-            Some((tiers, _)) => Ok(tiers.settle(self.decoder)?),
+            Some((tiers, _)) => Ok(tiers.settle()?),
             None => Ok(()),
         }
     }

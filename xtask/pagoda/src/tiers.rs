@@ -9,7 +9,7 @@
 mod load;
 mod save;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ use crate::options::EngineOptions;
 use crate::usage::{PageUse, TierTraffic, TierUse};
 use crate::{Note, Notes};
 use load::{Loading, Wished};
-use save::Saving;
+use save::Saver;
 
 /// Maximum number of bytes of blocks that are buffered in memory for loading, and as many for saving.
 const STAGED_BYTES: u64 = 256 << 20;
@@ -44,7 +44,7 @@ pub(crate) const GROUP: GroupId = GroupId::new(0);
 pub struct Tiers {
     // Fields are dropped in this order: queued writes are finished before the stack closes.
     loader: prefetch::engine::Engine,
-    store: Store,
+    saver: Saver,
     stack: Arc<TierStack>,
     failure: FailurePolicy,
     block_size: u32,
@@ -58,10 +58,6 @@ pub struct Tiers {
     loads: BTreeMap<SeqId, Loading>,
     /// Tokens loaded for requests that have not started.
     loaded: BTreeMap<SeqId, CachedTokens>,
-    saves: VecDeque<Saving>,
-    /// Number of saves that have ended; a lookup that found too little is worth repeating once this has
-    /// grown.
-    saved: u64,
     /// Number of steps before which `look_ahead` ran.
     step: u64,
     generation: u64,
@@ -183,10 +179,12 @@ impl Tiers {
         let load = prefetching(options);
         let room = staged.min(load.prefetch_cache_size).max(16);
         let waiting_depth = staged.clamp(save::MAX_BLOCKS, StoreConfig::UCM.waiting_depth);
+        // Reads wait as blocks that are staged too.
+        let reads = (staged / save::MAX_BLOCKS).max(1);
         let dump = StoreConfig::UCM.streams(4).waiting_depth(waiting_depth);
         Ok(Self {
             loader: prefetch::engine::Engine::new(stack.clone(), load.prefetch_cache_size(room))?,
-            store: Store::new(stack.clone(), dump)?,
+            saver: Saver::new(Arc::clone(decoder.gpu()), Store::new(stack.clone(), dump)?, reads)?,
             stack,
             failure: spec.failure,
             block_size: options.block_size,
@@ -196,8 +194,6 @@ impl Tiers {
             wishes: BTreeMap::new(),
             loads: BTreeMap::new(),
             loaded: BTreeMap::new(),
-            saves: VecDeque::new(),
-            saved: 0,
             step: 0,
             generation: 0,
             told: false,

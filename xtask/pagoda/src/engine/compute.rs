@@ -115,7 +115,7 @@ impl Engine {
     /// Lets the tiers finish once all sequences have ended.
     pub(super) fn settle(&mut self) -> Result<(), Error> {
         match self.tiers.as_mut().filter(|_| !self.scheduler.has_work()) {
-            Some(tiers) => Ok(tiers.settle(&self.decoder)?),
+            Some(tiers) => Ok(tiers.settle()?),
             None => Ok(()),
         }
     }

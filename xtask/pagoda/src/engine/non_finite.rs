@@ -40,7 +40,7 @@ impl Engine {
             let hashes: Vec<BlockHash> = self.scheduler.block_hashes(*seq).to_vec();
             self.scheduler.uncache(*seq);
             if let Some(tiers) = &mut self.tiers {
-                tiers.forget(&self.decoder, &hashes)?;
+                tiers.forget(&hashes)?;
             }
         }
         Ok(found)

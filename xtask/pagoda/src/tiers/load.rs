@@ -27,7 +27,7 @@ pub(super) struct Wished {
     asked: usize,
     /// The fastest tier of each that was found, from the first.
     found: Vec<TierName>,
-    /// [`Tiers::saved`] at that time.
+    /// Saves that had ended at that time: a lookup that found too little is worth repeating once there are more.
     saved: u64,
     /// Blocks that are read ahead: positions in the sequence, and the task.
     ahead: Option<(Range<u32>, Handle)>,
@@ -70,7 +70,7 @@ impl Tiers {
         for wish in scheduler.prefetch_wishes(self.ahead) {
             let known = self.wishes.get(&wish.seq).is_some_and(|known| {
                 known.asked == wish.blocks.len()
-                    && (known.found.len() == known.asked || known.saved == self.saved)
+                    && (known.found.len() == known.asked || known.saved == self.saver.ended())
             });
             if known || !scheduler.is_loadable(wish.seq) {
                 continue;
@@ -81,7 +81,7 @@ impl Tiers {
             let first = usable - wish.blocks.len();
             scheduler.set_external_tokens(wish.seq, u32_of(first + found.len()) * self.block_size);
             let ahead = self.read_ahead(&wish, u32_of(first), u32_of(found.len()));
-            let wished = Wished { asked: wish.blocks.len(), found, saved: self.saved, ahead };
+            let wished = Wished { asked: wish.blocks.len(), found, saved: self.saver.ended(), ahead };
             self.wishes.insert(wish.seq, wished);
         }
     }

@@ -1,10 +1,19 @@
 //! Saving: blocks that a step filled, from the device to the tiers.
+//!
+//! A step only queues the copies of its blocks on the device. A thread of its own waits for them, brings the bytes of a
+//! block together and hands them to the streams that write: at 8B sizes a chunk fills 268 MB, which takes longer to copy
+//! than to compute.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
+use attn_kernels::gpu::Gpu;
 use kvblock::{BlockHash, BlockId};
 use models::{BlockRead, Decoder, ModelError};
-use prefetch::store::{StoreError, Task};
+use prefetch::store::{Store, StoreError, Task};
 
 use super::Tiers;
 use crate::{Note, error_chain};
@@ -12,17 +21,167 @@ use crate::{Note, error_chain};
 /// Maximum number of blocks per read and write task.
 pub(super) const MAX_BLOCKS: usize = BlockRead::MAX_BLOCKS;
 
-/// Blocks being saved.
-pub(super) enum Saving {
-    /// From the device to the host.
-    Reading(Vec<BlockHash>, BlockRead),
-    /// From the host to the tiers.
-    Writing(Task),
+/// Interval at which the thread looks whether writes have ended while it waits for reads.
+const LOOKS: Duration = Duration::from_millis(2);
+
+/// The thread that saves.
+pub(super) struct Saver {
+    /// `None` once nothing more comes.
+    reads: Option<SyncSender<(Vec<BlockHash>, BlockRead)>>,
+    progress: Arc<Progress>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// State of all saves.
+#[derive(Default)]
+struct Progress {
+    state: Mutex<State>,
+    idle: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Saves that have begun and not ended.
+    open: usize,
+    /// Saves that have ended.
+    ended: u64,
+    /// The first error of the device.
+    lost: Option<ModelError>,
+    /// The first failure of a tier.
+    failed: Option<String>,
+}
+
+impl Progress {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self, failure: Option<&dyn std::error::Error>) {
+        let mut state = self.state();
+        state.open -= 1;
+        state.ended += 1;
+        if let Some(failure) = failure {
+            state.failed.get_or_insert_with(|| error_chain::joined(failure));
+        }
+        self.idle.notify_all();
+    }
+}
+
+impl Saver {
+    /// Starts the thread; `staged` reads may wait for it before a step does.
+    ///
+    /// # Errors
+    /// [`StoreError::Spawn`] when the system refuses a thread.
+    pub(super) fn new(gpu: Arc<Gpu>, store: Store, staged: usize) -> Result<Self, StoreError> {
+        let (sender, reads) = sync_channel(staged);
+        let progress = Arc::new(Progress::default());
+        let writer = Writer { gpu, store, progress: Arc::clone(&progress), writes: VecDeque::new() };
+        let thread =
+            std::thread::Builder::new().name("save-blocks".to_owned()).spawn(move || writer.run(&reads));
+        let thread = thread.map_err(|source| StoreError::Spawn { index: 0, streams: 1, source })?;
+        Ok(Self { reads: Some(sender), progress, thread: Some(thread) })
+    }
+
+    fn save(&self, hashes: Vec<BlockHash>, read: BlockRead) {
+        self.progress.state().open += 1;
+        let reads = self.reads.as_ref().expect("open until it is dropped");
+        if reads.send((hashes, read)).is_err() {
+            // The thread ends early only by a panic, which its end tells.
+            self.progress.state().open -= 1;
+        }
+    }
+
+    /// Returns the number of saves that have ended.
+    pub(super) fn ended(&self) -> u64 {
+        self.progress.state().ended
+    }
+
+    /// Waits until everything has ended.
+    fn wait(&self) {
+        let running = || self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
+        let mut state = self.progress.state();
+        while state.open > 0 && running() {
+            let woken = self.progress.idle.wait_timeout(state, LOOKS);
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Drop for Saver {
+    /// Finishes what is queued.
+    fn drop(&mut self) {
+        self.reads = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+            && !std::thread::panicking()
+        {
+            panic!("the thread that saves blocks panicked");
+        }
+    }
+}
+
+/// State of the thread.
+struct Writer {
+    gpu: Arc<Gpu>,
+    store: Store,
+    progress: Arc<Progress>,
+    /// Writes under way, the oldest first.
+    writes: VecDeque<Task>,
+}
+
+impl Writer {
+    fn run(mut self, reads: &Receiver<(Vec<BlockHash>, BlockRead)>) {
+        loop {
+            let next = if self.writes.is_empty() {
+                reads.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            } else {
+                reads.recv_timeout(LOOKS)
+            };
+            match next {
+                Ok((hashes, read)) => self.write(hashes, read),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            while self.writes.front().is_some_and(|task| self.store.check(task)) {
+                self.end_oldest();
+            }
+        }
+        while self.end_oldest() {}
+    }
+
+    fn write(&mut self, hashes: Vec<BlockHash>, read: BlockRead) {
+        let contents = match read.finish(&self.gpu) {
+            Ok(contents) => contents,
+            Err(error) => {
+                self.progress.state().lost.get_or_insert(error);
+                return self.progress.end(None);
+            }
+        };
+        let blocks: Vec<(BlockHash, Arc<[u8]>)> = hashes.into_iter().zip(contents).collect();
+        loop {
+            match self.store.dump_blocks(blocks.clone()) {
+                Ok(task) => return self.writes.push_back(task),
+                // The tiers are slower than the device.
+                Err(StoreError::QueueFull { .. }) if self.end_oldest() => {}
+                Err(error) => return self.progress.end(Some(&error)),
+            }
+        }
+    }
+
+    /// Waits for the oldest write; false if there is none.
+    fn end_oldest(&mut self) -> bool {
+        let Some(task) = self.writes.pop_front() else { return false };
+        match self.store.wait(task) {
+            Ok(_) => self.progress.end(None),
+            Err(error) => self.progress.end(Some(&error)),
+        }
+        true
+    }
 }
 
 impl Tiers {
     /// Saves the current contents of blocks. The copies are queued on the device before later steps, so the
-    /// blocks may be reused at once.
+    /// blocks may be reused at once. Waits only where [`STAGED_BYTES`](super::STAGED_BYTES) have not been written yet.
     ///
     /// # Errors
     /// Errors of the device. Failures of tiers are only told and counted; blocks that
@@ -32,43 +191,34 @@ impl Tiers {
         decoder: &Decoder,
         blocks: &[(BlockHash, BlockId)],
     ) -> Result<(), ModelError> {
-        self.advance(decoder)?;
+        self.look()?;
         for some in blocks.chunks(MAX_BLOCKS) {
             let (hashes, ids): (Vec<BlockHash>, Vec<BlockId>) = some.iter().copied().unzip();
-            self.saves.push_back(Saving::Reading(hashes, decoder.begin_read(&ids)?));
+            self.saver.save(hashes, decoder.begin_read(&ids)?);
         }
         Ok(())
     }
 
-    /// Advances every save as far as possible without waiting for a tier. A step lies between the start of a
-    /// read and this call, so the read has ended.
-    fn advance(&mut self, decoder: &Decoder) -> Result<(), ModelError> {
-        for saving in std::mem::take(&mut self.saves) {
-            match saving {
-                Saving::Reading(hashes, read) => {
-                    let task = self.write(hashes, decoder.finish_read(read)?);
-                    self.saves.extend(task.map(Saving::Writing));
-                }
-                Saving::Writing(task) if self.store.check(&task) => self.end(task),
-                saving @ Saving::Writing(_) => self.saves.push_back(saving),
-            }
+    /// Takes over what has become of the saves so far.
+    fn look(&mut self) -> Result<(), ModelError> {
+        let mut state = self.saver.progress.state();
+        let (lost, failed) = (state.lost.take(), state.failed.take());
+        drop(state);
+        if let Some(reason) = failed {
+            self.tell("saving blocks", reason);
         }
-        Ok(())
+        lost.map_or(Ok(()), Err)
     }
 
     /// Waits until everything is written or has failed.
     ///
     /// # Errors
     /// Errors of the device.
-    pub(crate) fn settle(&mut self, decoder: &Decoder) -> Result<(), ModelError> {
-        self.advance(decoder)?;
-        for saving in std::mem::take(&mut self.saves) {
-            if let Saving::Writing(task) = saving {
-                self.end(task);
-            }
-        }
+    pub(crate) fn settle(&mut self) -> Result<(), ModelError> {
+        self.saver.wait();
+        self.look()?;
         if let Err(error) = self.stack.flush() {
-            self.tell("flushing the tiers", &error);
+            self.tell("flushing the tiers", error_chain::joined(&error));
         }
         Ok(())
     }
@@ -77,58 +227,25 @@ impl Tiers {
     ///
     /// # Errors
     /// Errors of the device. Failures of tiers are told.
-    pub(crate) fn forget(&mut self, decoder: &Decoder, hashes: &[BlockHash]) -> Result<(), ModelError> {
+    pub(crate) fn forget(&mut self, hashes: &[BlockHash]) -> Result<(), ModelError> {
         // Writes that are under way would come after the removal.
-        self.settle(decoder)?;
+        self.settle()?;
         for hash in hashes {
             if let Some(bytes) = self.loader.take(*hash) {
                 self.loader.give_back(bytes);
             }
             if let Err(error) = self.stack.remove(*hash) {
-                self.tell("removing blocks", &error);
+                self.tell("removing blocks", error_chain::joined(&error));
                 break;
             }
         }
         Ok(())
     }
 
-    fn write(&mut self, hashes: Vec<BlockHash>, contents: Vec<Vec<u32>>) -> Option<Task> {
-        let bytes = |block: &Vec<u32>| Arc::from(bytemuck::cast_slice::<u32, u8>(block));
-        let blocks: Vec<(BlockHash, Arc<[u8]>)> =
-            hashes.into_iter().zip(contents.iter().map(bytes)).collect();
-        loop {
-            match self.store.dump_blocks(blocks.clone()) {
-                Ok(task) => return Some(task),
-                // The tiers are slower than the device, so the step waits for the oldest write.
-                Err(StoreError::QueueFull { .. }) if self.end_oldest() => {}
-                Err(error) => {
-                    self.tell("saving blocks", &error);
-                    return None;
-                }
-            }
-        }
-    }
-
-    /// Waits for the oldest write; false if there is none.
-    fn end_oldest(&mut self) -> bool {
-        let writing = |saving: &Saving| matches!(saving, Saving::Writing(_));
-        let oldest = self.saves.iter().position(writing).and_then(|at| self.saves.remove(at));
-        let Some(Saving::Writing(task)) = oldest else { return false };
-        self.end(task);
-        true
-    }
-
-    fn end(&mut self, task: Task) {
-        self.saved += 1;
-        if let Err(error) = self.store.wait(task) {
-            self.tell("saving blocks", &error);
-        }
-    }
-
     /// Tells the first failure.
-    fn tell(&mut self, action: &'static str, error: &dyn std::error::Error) {
+    fn tell(&mut self, action: &'static str, reason: String) {
         if !std::mem::replace(&mut self.told, true) {
-            self.notes.tell(&Note::TierFailed { action, reason: error_chain::joined(error) });
+            self.notes.tell(&Note::TierFailed { action, reason });
         }
     }
 }
