@@ -9,10 +9,12 @@ use std::fs;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use models::{KvOptions, KvPlan};
 use pagoda::{Demand, EngineOptions, Model};
+use prefetch::spec::TierSpec;
 
 use self::measure::Bench;
-use self::plan::{Batch, Plan, label};
+use self::plan::{Batch, Plan, Run, with_pool};
 use self::row::{Row, Setting};
 use super::kernels::Ceiling;
 use super::{replay, workload};
@@ -27,15 +29,15 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     }
     let mut rows = Vec::new();
     if args.plan.is_some() {
-        for (engine, batches) in Plan::read(args, false)? {
-            measure(args, &engine, &model::open(&engine)?, &batches, &mut rows)?;
+        for run in Plan::read(args, false)? {
+            measure(args, &run, &model::open(&run.engine)?, &mut rows)?;
         }
         return write(args, &rows);
     }
     let model = model::open(&args.engine)?;
     let software = model.gpu(&EngineOptions::from(&args.engine))?.is_cpu();
-    for (engine, batches) in Plan::read(args, software)? {
-        measure(args, &engine, &model, &batches, &mut rows)?;
+    for run in Plan::read(args, software)? {
+        measure(args, &run, &model, &mut rows)?;
     }
     write(args, &rows)?;
     let mut traces = workload::builtin(software)?;
@@ -60,38 +62,67 @@ fn replay_all(args: &BenchArgs, model: &Model, traces: &[workload::Workload]) ->
     traces.iter().try_for_each(run)
 }
 
+/// Measures the rows of a run: on one engine, or each on its own where the pool follows from the row.
+fn measure(args: &BenchArgs, run: &Run, model: &Model, rows: &mut Vec<Row>) -> Result<()> {
+    let label = with_pool(&run.label(), run.pool);
+    let context = model.config.context_length;
+    let (fit, long): (Vec<Batch>, Vec<Batch>) = run.rows.iter().partition(|row| row.longest() <= context);
+    long.iter().for_each(|row| eprintln!("{label} {row}: left out, the context length is {context}"));
+    if fit.is_empty() {
+        return Ok(());
+    }
+    let gpu = model.gpu(&EngineOptions::from(&run.engine))?;
+    // The first time the device's clock may be down.
+    Ceiling::measure(&gpu)?;
+    let setting = Setting { label, args: &run.engine, ceiling: Ceiling::measure(&gpu)?, resident: None };
+    let Some(share) = run.pool else { return measure_on(args, &setting, model, &fit, rows) };
+    for batch in fit {
+        let engine = beyond(&run.engine, model, batch, share)?;
+        let resident = rows.iter().find(|row| row.is_of(&run.label(), batch)).cloned();
+        let setting = Setting { args: &engine, resident, ..setting.clone() };
+        measure_on(args, &setting, model, &[batch], rows)?;
+    }
+    Ok(())
+}
+
+/// The flags of an engine whose device has room for a share of the KV of a batch, and whose host has room for all.
+fn beyond(args: &EngineArgs, model: &Model, batch: Batch, share: f64) -> Result<EngineArgs> {
+    let options = KvOptions::new(EngineOptions::from(args).kv_dtype, args.block_size).recycle(false);
+    let block_bytes = KvPlan::new(&model.config, options)?.block_bytes();
+    let (streams, size) = (u64::from(batch.streams), u64::from(args.block_size));
+    // As many as the engine extends its pool by: what is more would be a tier of finished blocks.
+    let blocks =
+        (streams * u64::from(batch.longest())).div_ceil(size) + streams + u64::from(args.sparse.is_some());
+    let mut tiers = TierSpec::default();
+    tiers.host_bytes = Some(blocks * block_bytes);
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a u32")]
+    let device = (measure::count(blocks) * share).ceil() as u32;
+    Ok(EngineArgs { kv_blocks: Some(device.max(2)), kv_tiers: Some(tiers), ..args.clone() })
+}
+
 /// Measures batches on one engine.
-fn measure(
+fn measure_on(
     args: &BenchArgs,
-    engine: &EngineArgs,
+    setting: &Setting<'_>,
     model: &Model,
     batches: &[Batch],
     rows: &mut Vec<Row>,
 ) -> Result<()> {
-    let label = label(engine);
-    let context = model.config.context_length;
-    let (fit, long): (Vec<Batch>, Vec<Batch>) = batches.iter().partition(|row| row.longest() <= context);
-    long.iter().for_each(|row| eprintln!("{label} {row}: left out, the context length is {context}"));
-    let Some(first) = fit.first() else { return Ok(()) };
-    let gpu = model.gpu(&EngineOptions::from(engine))?;
-    // The first time the device's clock may be down.
-    Ceiling::measure(&gpu)?;
-    let ceiling = Ceiling::measure(&gpu)?;
+    let engine = setting.args;
     let start = Instant::now();
-    let opened = model::engine(engine, model, demand(&fit), Preempt::Recompute)?;
+    let opened = model::engine(engine, model, demand(batches), Preempt::Recompute)?;
     let load_s = start.elapsed().as_secs_f64();
     let mut bench = Bench { engine: opened, chunk: engine.chunk, seed: 0 };
-    eprintln!("{label}: loaded in {load_s:.2} s");
-    let setting = Setting { label, args: engine, load_s, ceiling };
+    eprintln!("{}: loaded in {load_s:.2} s", setting.label);
     // The first batch runs at clocks that pauses have lowered.
-    bench.warm_up(*first)?;
-    bench.measure(Batch { prompt: first.prompt.min(4 * engine.chunk), ..*first })?;
-    for batch in fit {
-        bench.warm_up(batch)?;
-        let times = bench.measure(batch)?;
-        let mut row = Row::new(&setting, bench.engine.decoder(), batch, times);
+    bench.warm_up(batches[0])?;
+    bench.measure(Batch { prompt: batches[0].prompt.min(4 * engine.chunk), ..batches[0] })?;
+    for batch in batches {
+        bench.warm_up(*batch)?;
+        let times = bench.measure(*batch)?;
+        let mut row = Row::new(setting, load_s, bench.engine.decoder(), *batch, times);
         if !args.quick {
-            row = row.with_kernels(bench.time_kernels(batch)?);
+            row = row.with_kernels(bench.time_kernels(*batch)?);
         }
         row.print(args.json)?;
         rows.push(row);

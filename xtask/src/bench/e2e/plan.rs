@@ -7,11 +7,13 @@ use std::str::FromStr;
 use anyhow::{Context, Result, anyhow, ensure};
 use models::RandomSpec;
 use serde::Deserialize;
+use sparse_select::Registry;
 
-use crate::cli::{BenchArgs, EngineArgs};
+use crate::cli::{BenchArgs, EngineArgs, policy_of};
 
 /// Plans that `--plan` knows by name.
-const NAMED: [(&str, &str); 3] = [
+const NAMED: [(&str, &str); 4] = [
+    ("beyond-gpu", include_str!("../../../e2e/beyond-gpu.ron")),
     ("cpu", include_str!("../../../e2e/cpu.ron")),
     ("gpu", include_str!("../../../e2e/gpu.ron")),
     ("real-sizes", include_str!("../../../e2e/real-sizes.ron")),
@@ -36,7 +38,29 @@ pub(super) struct Configuration {
     no_coop: bool,
     #[serde(default)]
     reproducible: bool,
+    /// Sparse-attention policy, unless the command line names one.
+    #[serde(default)]
+    sparse: Option<String>,
+    /// Share of the KV of a row's requests that the device has room for; the rest lies in memory of the host.
+    #[serde(default)]
+    pool: Option<f64>,
     pub(super) rows: Vec<Batch>,
+}
+
+/// Rows of one configuration.
+#[derive(Debug, Clone)]
+pub(super) struct Run {
+    pub(super) engine: EngineArgs,
+    /// Share of a row's KV on the device; each row has an engine of its own then.
+    pub(super) pool: Option<f64>,
+    pub(super) rows: Vec<Batch>,
+}
+
+impl Run {
+    /// Names what runs, without the pool.
+    pub(super) fn label(&self) -> String {
+        label(&self.engine)
+    }
 }
 
 /// Equal requests that arrive at once: `8x512+128` are 8 prompts of 512 tokens, each continued by 128.
@@ -90,34 +114,41 @@ impl Plan {
     ///
     /// # Errors
     /// If the file cannot be read or is not a plan, or no row is left.
-    pub(super) fn read(args: &BenchArgs, software: bool) -> Result<Vec<(EngineArgs, Vec<Batch>)>> {
+    pub(super) fn read(args: &BenchArgs, software: bool) -> Result<Vec<Run>> {
         let default = Path::new(if software { "cpu" } else { "gpu" });
         let name = args.plan.as_deref().unwrap_or(default);
         let plan = Self::open(name)?;
         let idle = plan.configurations.iter().position(|configuration| configuration.rows.is_empty());
         ensure!(!plan.configurations.is_empty(), "plan {}: configurations is empty", name.display());
         ensure!(idle.is_none(), "plan {}: configuration {} has no rows", name.display(), idle.unwrap_or(0));
-        let mut runs: Vec<(EngineArgs, Vec<Batch>)> = Vec::new();
+        let mut runs: Vec<Run> = Vec::new();
         let mut labels: Vec<String> = Vec::new();
         for configuration in &plan.configurations {
             let engine =
                 configuration.engine(&args.engine).with_context(|| format!("plan {}", name.display()))?;
-            let label = label(&engine);
+            let pool = configuration.pool;
+            ensure!(
+                pool.is_none_or(|share| share > 0.0 && share <= 1.0),
+                "plan {}: a pool of {} of the KV, which is at most 1",
+                name.display(),
+                pool.unwrap_or_default()
+            );
+            let label = with_pool(&label(&engine), pool);
             let rows = configuration.rows.iter().copied();
             let rows = rows.filter(|row| is_wanted(args.filter.as_deref(), &format!("{label} {row}")));
             // Configurations that differ in their models alone are one where the command line names the model.
             let at = labels.iter().position(|other| *other == label).unwrap_or_else(|| {
                 labels.push(label.clone());
-                runs.push((engine, Vec::new()));
+                runs.push(Run { engine, pool, rows: Vec::new() });
                 runs.len() - 1
             });
             for row in rows {
-                if !runs[at].1.contains(&row) {
-                    runs[at].1.push(row);
+                if !runs[at].rows.contains(&row) {
+                    runs[at].rows.push(row);
                 }
             }
         }
-        runs.retain(|(_, rows)| !rows.is_empty());
+        runs.retain(|run| !run.rows.is_empty());
         ensure!(!runs.is_empty(), "--filter leaves no row of {}", labels.join(", "));
         Ok(runs)
     }
@@ -145,6 +176,10 @@ impl Configuration {
         if engine.random.is_none() && engine.model.is_none() {
             engine.random = self.random.as_deref().map(RandomSpec::parse).transpose()?;
         }
+        if engine.sparse.is_none() {
+            engine.sparse =
+                self.sparse.as_deref().map(|text| policy_of(&Registry::builtin(), text)).transpose()?;
+        }
         engine.no_coop |= self.no_coop;
         engine.reproducible |= self.reproducible;
         Ok(engine)
@@ -159,8 +194,14 @@ pub(super) fn label(engine: &EngineArgs) -> String {
         (None, None) => crate::default_model::PACKAGE.file.to_owned(),
     };
     let flags = [(engine.no_coop, "no-coop"), (engine.reproducible, "reproducible")];
-    let flags = flags.into_iter().filter(|(on, _)| *on).map(|(_, flag)| flag);
-    std::iter::once(model.as_str()).chain(flags).collect::<Vec<_>>().join(" ")
+    let flags = flags.into_iter().filter(|(on, _)| *on).map(|(_, flag)| flag.to_owned());
+    let sparse = engine.sparse.as_ref().map(|sparse| sparse.spec.to_string());
+    std::iter::once(model).chain(flags).chain(sparse).collect::<Vec<_>>().join(" ")
+}
+
+/// The label of a configuration whose device has room for a share of the KV.
+pub(super) fn with_pool(label: &str, pool: Option<f64>) -> String {
+    pool.map_or_else(|| label.to_owned(), |share| format!("{label} pool {} %", share * 100.0))
 }
 
 /// Whether every word of `filter` is in the label of a row, ignoring case.
@@ -183,11 +224,8 @@ mod tests {
         // Words of a filter are joined by & here, as white space separates arguments.
         args.filter = args.filter.map(|filter| filter.replace('&', " "));
         let runs = Plan::read(&args, software)?.into_iter();
-        Ok(runs
-            .flat_map(|(engine, batches)| {
-                batches.into_iter().map(move |row| format!("{} {row}", label(&engine)))
-            })
-            .collect())
+        let row = |run: &Run, row: Batch| format!("{} {row}", with_pool(&run.label(), run.pool));
+        Ok(runs.flat_map(|run| run.rows.clone().into_iter().map(move |batch| row(&run, batch))).collect())
     }
 
     #[test]
@@ -212,6 +250,18 @@ mod tests {
         assert_eq!(all, rows("--plan real-sizes", true).unwrap());
         let count = |word: &str| all.iter().filter(|row| row.contains(word)).count();
         assert_eq!(["1x", "no-coop", "reproducible", ":f16", "+"].map(count), [16, 4, 4, 5, 34]);
+    }
+
+    #[test]
+    fn small_pools_are_beside_those_that_hold_everything() {
+        insta::assert_snapshot!(rows("--plan beyond-gpu --filter 1x32700", false).unwrap().join("\n"), @"
+        llama-3-8b:q4_k 1x32700+32
+        llama-3-8b:q4_k pool 12.5 % 1x32700+32
+        llama-3-8b:q4_k gsa-ucm:sparse_ratio=0.1 1x32700+64
+        llama-3-8b:q4_k gsa-ucm:sparse_ratio=0.1 pool 12.5 % 1x32700+64
+        llama-3-8b:q4_k quest:page_budget=204,dense_layers=0 1x32700+64
+        llama-3-8b:q4_k quest:page_budget=204,dense_layers=0 pool 12.5 % 1x32700+64
+        ");
     }
 
     #[test]
@@ -248,6 +298,8 @@ mod tests {
             refused("(configurations: [])"),
             refused("(configurations: [(rows: [\"1x1+1\"]), (rows: [])])"),
             refused("(configurations: [(rows: [], coop: true)])"),
+            refused("(configurations: [(rows: [\"1x1+1\"], pool: 1.5)])"),
+            refused("(configurations: [(rows: [\"1x1+1\"], sparse: \"quset\")])"),
             refused("(configurations: [(random: \"llama-9\", rows: [\"1x1+1\"])])"),
             format!("{:#}", rows("--plan huge", false).unwrap_err()),
         ];
@@ -257,9 +309,11 @@ mod tests {
         plan plan.ron: 1:28-1:43: "1x4294967295+1" is not STREAMSxPROMPT+OUTPUT in numbers from 1 on, of which PROMPT and OUTPUT are together at most 4294967295
         plan plan.ron: configurations is empty
         plan plan.ron: configuration 1 has no rows
-        plan plan.ron: 1:30-1:34: Unexpected field named `coop` in `Configuration`, expected one of `random`, `no_coop`, `reproducible`, or `rows` instead
+        plan plan.ron: 1:30-1:34: Unexpected field named `coop` in `Configuration`, expected one of `random`, `no_coop`, `reproducible`, `sparse`, `pool`, or `rows` instead
+        plan plan.ron: a pool of 1.5 of the KV, which is at most 1
+        plan plan.ron: unknown policy "quset", valid names: full streaming vertical-slash gsa gsa-ucm esa kvstar kvcomp xattn xattn-bsa quest dsa nsa
         plan plan.ron: unknown shape "llama-9"; shapes are deepseek-v3-small gpt-oss-20b llama-3-70b llama-3-8b mistral-7b qwen3-30b-a3b qwen3-8b smollm2-135m tiny-llama tiny-moe, and RON files by path
-        plan huge: neither a name (cpu gpu real-sizes) nor a file that can be read: No such file or directory (os error 2)
+        plan huge: neither a name (beyond-gpu cpu gpu real-sizes) nor a file that can be read: No such file or directory (os error 2)
         "#);
     }
 }

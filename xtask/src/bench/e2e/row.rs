@@ -37,8 +37,17 @@ pub(super) struct Row {
     /// Share of the decode steps that were encoded while the previous step ran.
     ahead: f64,
     roofline: Roofline,
+    /// Speed as shares of those of the same batch with a pool that holds everything, where that was measured before.
+    of_resident: Option<OfResident>,
     /// Device times by kernel, from a run with timestamps.
     kernels: KernelTimes,
+}
+
+/// Shares of the speed of a pool that holds everything.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct OfResident {
+    prefill: f64,
+    decode: f64,
 }
 
 /// Limits of the device, measured with kernels that do nothing else.
@@ -61,15 +70,23 @@ struct Roofline {
 }
 
 /// Values that all rows of an engine have in common.
+#[derive(Clone)]
 pub(super) struct Setting<'a> {
     pub(super) label: String,
     pub(super) args: &'a EngineArgs,
-    pub(super) load_s: f64,
     pub(super) ceiling: Ceiling,
+    /// The row that this one is compared with.
+    pub(super) resident: Option<Row>,
 }
 
 impl Row {
-    pub(super) fn new(setting: &Setting<'_>, decoder: &Decoder, batch: Batch, times: Times) -> Self {
+    pub(super) fn new(
+        setting: &Setting<'_>,
+        load_s: f64,
+        decoder: &Decoder,
+        batch: Batch,
+        times: Times,
+    ) -> Self {
         let (gpu, args) = (decoder.gpu(), setting.args);
         let coop = gpu.runs_coop() && !args.no_coop && !args.reproducible;
         let level = if coop { gpu.level() } else { gpu.level().min(attn_kernels::Level::Subgroup) };
@@ -80,6 +97,12 @@ impl Row {
         let read_bytes = decoder.decode_bytes(batch.streams, batch.prompt + batch.output / 2);
         let operations = decoder.prefill_operations(batch.prompt) * f64::from(batch.streams);
         let read_ms = read_bytes / ceiling.bytes_s * 1e3;
+        let prefill_tok_s = f64::from(batch.streams) * f64::from(batch.prompt) / times.prefill_s;
+        let decode_tok_s = count(times.tokens as u64) / times.decode_s;
+        let of_resident = setting.resident.as_ref().map(|resident| OfResident {
+            prefill: prefill_tok_s / resident.prefill_tok_s,
+            decode: decode_tok_s / resident.decode_tok_s,
+        });
         Self {
             configuration: setting.label.clone(),
             adapter: gpu.info().name.clone(),
@@ -88,10 +111,10 @@ impl Row {
             streams: batch.streams,
             prompt: batch.prompt,
             output: batch.output,
-            load_s: setting.load_s,
+            load_s,
             weight_bytes: decoder.weight_sizes().bytes(),
-            prefill_tok_s: f64::from(batch.streams) * f64::from(batch.prompt) / times.prefill_s,
-            decode_tok_s: count(times.tokens as u64) / times.decode_s,
+            prefill_tok_s,
+            decode_tok_s,
             step_ms,
             ahead: count(times.ahead) / steps,
             roofline: Roofline {
@@ -103,12 +126,19 @@ impl Row {
                 operations_s,
                 of_prefill: operations / operations_s / times.prefill_s,
             },
+            of_resident,
             kernels: KernelTimes::default(),
         }
     }
 
     pub(super) fn with_kernels(self, kernels: KernelTimes) -> Self {
         Self { kernels, ..self }
+    }
+
+    /// Whether it is the row of a batch in a configuration.
+    pub(super) fn is_of(&self, configuration: &str, batch: Batch) -> bool {
+        let same = (self.streams, self.prompt, self.output) == (batch.streams, batch.prompt, batch.output);
+        same && self.configuration == configuration
     }
 
     /// Prints the row as text or as a JSON line.
@@ -129,6 +159,9 @@ impl Row {
             self.roofline.of_step * 100.0,
             self.ahead * 100.0
         );
+        if let Some(OfResident { prefill, decode }) = self.of_resident {
+            println!("    of a pool that holds everything: prefill {prefill:.2}, decode {decode:.2}");
+        }
         let print = |what: &str, times: &[KernelTime]| {
             for KernelTime { kernel, dispatches, us } in times {
                 println!("    {kernel:20} {dispatches:8.1} dispatches, {us:11.1} us {what}");
