@@ -20,7 +20,8 @@ fn poisoned() -> Model {
     let header = usize::try_from(u64::from_le_bytes(file[..8].try_into().unwrap())).unwrap();
     let tensors: Value = serde_json::from_slice(&file[8..8 + header]).unwrap();
     let offset = |at: usize| {
-        usize::try_from(tensors["model.layers.0.mlp.down_proj.weight"]["data_offsets"][at].as_u64().unwrap()).unwrap()
+        usize::try_from(tensors["model.layers.0.mlp.down_proj.weight"]["data_offsets"][at].as_u64().unwrap())
+            .unwrap()
     };
     for value in file[8 + header..][offset(0)..offset(1)].chunks_exact_mut(4) {
         value.copy_from_slice(&f32::NAN.to_le_bytes());
