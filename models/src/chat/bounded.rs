@@ -18,6 +18,9 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 /// Bytes of all texts and lists of one rendering: the prompt, and on the way to it every text that grew by a piece.
 const MAX_BYTES: usize = 1 << 30;
 
+/// Bytes of one text or list. No conversation comes near, and what is made at once is no longer than this before it is refused.
+const MAX_TEXT: usize = 64 << 20;
+
 /// Instructions that one rendering may take: far more than any conversation needs, yet it ends.
 const FUEL: u64 = 10_000_000;
 
@@ -123,6 +126,10 @@ struct Budget(Arc<AtomicUsize>);
 
 impl Budget {
     fn charge(&self, bytes: usize) -> Result<(), Error> {
+        if bytes > MAX_TEXT {
+            let needs = format!("one text or list would need more than {MAX_TEXT} bytes");
+            return Err(Error::new(ErrorKind::InvalidOperation, needs));
+        }
         let left = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
         let spent = |_| {
             Error::new(ErrorKind::InvalidOperation, format!("the texts need more than {MAX_BYTES} bytes"))

@@ -207,6 +207,9 @@ fn templates_that_ask_for_more_memory_than_there_is_are_errors() {
         );
         assert!(largest <= 1 << 31, "{source}: {largest} bytes at once");
     }
+    // Below the limit of all texts, and yet not made.
+    let (rendered, largest) = alloc::largest(|| render("{{ '%999999999d' | format(1) }}", &conversation()));
+    assert!(rendered.is_err() && largest <= 1 << 26, "{largest} bytes at once");
     let long = "a sentence of a long conversation. ".repeat(30_000);
     let messages: Vec<Message> = (0..20).map(|_| Message::new("user", &*long)).collect();
     let joined = "{% set ns = namespace(t='') %}{% for m in messages %}{% set ns.t = ns.t ~ m.content %}{% endfor %}{{ ns.t }}";
