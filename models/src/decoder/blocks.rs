@@ -28,7 +28,7 @@ impl BlockRead {
     /// wait while others submit.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Errors of the device.
     pub fn finish(self, gpu: &Gpu) -> Result<Vec<Arc<[u8]>>, ModelError> {
         let Self { runs, page_bytes, submission } = self;
         let block_bytes: usize = page_bytes.iter().sum();

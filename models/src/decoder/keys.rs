@@ -139,7 +139,7 @@ impl KeySource {
             }
             ring.wrote(tokens as u64 * (kv.plan().block_bytes() / u64::from(block_size)));
         }
-        stream::plan_streams(kv, views, slices, plan, selects)
+        stream::plan_streams(of_kv, block_size, views, slices, plan, selects)
     }
 
     /// Makes room for what a step asks of the device and writes.

@@ -68,7 +68,7 @@ pub(super) fn attend_rows(ctx: &mut Ctx<'_>, task: &RowTask<'_>, kernel: &impl R
                 attend_chunks(ctx, task, kernel, &Portion { rows, in_chunks: false }, chunk);
             }
         }
-        Keys::Ring(stream) => unreachable!("stream {} is walked through", stream.number),
+        Keys::Ring(stream) => unreachable!("{} groups are walked through", stream.groups.len()),
     }
 }
 

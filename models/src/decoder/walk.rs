@@ -52,8 +52,7 @@ pub(super) fn walk(ctx: &mut Ctx<'_>, layer: usize, stream: &Stream, mut turns: 
         if goes_on && n.checked_sub(1).is_none_or(|last| visits[last].0 != visit.0) {
             turns[visit.0].attending.iter_mut().for_each(|attending| attending.begin(ctx));
         }
-        let following = first_load(ctx, layer + 1);
-        let next = rest.iter().map(load).find(Load::moves).or(following);
+        let next = rest.iter().map(load).find(Load::moves).or_else(|| first_load(ctx, layer + 1));
         let this = load(visit);
         let at = ctx
             .on_ring(|ring, context| ring.bring(context, this, next))

@@ -2,12 +2,12 @@
 //!
 //! While a chunk is attended in one slot, the blocks of the next come to another, and what the step wrote goes to the host.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
 use attn_kernels::kernel::swap_blocks::{self, SwapBlocksBuffers, SwapBlocksParams, Way};
 use attn_kernels::rows::{BlockCopy, KvWord};
-use std::ops::Range;
 
 use super::rooms::{Fresh, Return, Rooms};
 use super::stream::{Chunk, Part, Source};
@@ -51,29 +51,22 @@ struct Slot {
 
 /// Names a chunk of a layer in a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct LoadId {
-    layer: usize,
-    stream: usize,
-    group: usize,
-    chunk: usize,
+pub(in crate::decoder) struct LoadId {
+    pub(in crate::decoder) layer: usize,
+    /// First [table entry](super::Stream::tables_at) of its stream, which no other stream has.
+    pub(in crate::decoder) stream: usize,
+    pub(in crate::decoder) group: usize,
+    pub(in crate::decoder) chunk: usize,
 }
 
 /// A chunk that is attended in a layer.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::decoder) struct Load<'a> {
-    pub(in crate::decoder) layer: usize,
-    /// [Number](super::Stream::number) of its stream.
-    pub(in crate::decoder) stream: usize,
-    pub(in crate::decoder) group: usize,
-    pub(in crate::decoder) chunk: usize,
+    pub(in crate::decoder) id: LoadId,
     pub(in crate::decoder) contents: &'a Chunk,
 }
 
 impl Load<'_> {
-    fn id(&self) -> LoadId {
-        LoadId { layer: self.layer, stream: self.stream, group: self.group, chunk: self.chunk }
-    }
-
     /// Whether anything has to come.
     pub(in crate::decoder) fn moves(&self) -> bool {
         !self.contents.parts.is_empty()
@@ -148,14 +141,14 @@ impl RingKeys {
         let current = load.moves().then(|| self.slot_of(context, load, None));
         if let Some(slot) = current.filter(|slot| !self.slots[*slot].complete) {
             for part in load.contents.parts.iter().filter(|part| part.fresh) {
-                self.load_part(context, load.layer, part, slot);
+                self.load_part(context, load.id.layer, part, slot);
             }
             self.slots[slot].complete = true;
         }
         // Copies of the queue run beside nothing.
         if matches!(self.transport, Transport::Kernel(_)) {
-            let ends = next.is_none_or(|next| next.layer != load.layer);
-            let next = next.filter(|next| !self.slots.iter().any(|slot| slot.load == Some(next.id())));
+            let ends = next.is_none_or(|next| next.id.layer != load.id.layer);
+            let next = next.filter(|next| !self.slots.iter().any(|slot| slot.load == Some(next.id)));
             let next = next.filter(|_| self.slots.len() > 1);
             if next.is_some() || (ends && self.unsaved.is_some()) {
                 context.pass.split();
@@ -182,15 +175,15 @@ impl RingKeys {
     /// The slot of a chunk; if it has none, one other than `kept`, to which what does not hang on the step comes.
     fn slot_of(&mut self, context: &mut TransferContext<'_>, load: Load<'_>, kept: Option<usize>) -> usize {
         self.loads += 1;
-        let found = self.slots.iter().position(|slot| slot.load == Some(load.id()));
+        let found = self.slots.iter().position(|slot| slot.load == Some(load.id));
         let slot = found.unwrap_or_else(|| {
             let oldest = (0..self.slots.len()).filter(|slot| Some(*slot) != kept);
             let slot =
                 oldest.min_by_key(|slot| self.slots[*slot].used).expect("a slot beside the one in use");
             for part in load.contents.parts.iter().filter(|part| !part.fresh) {
-                self.load_part(context, load.layer, part, slot);
+                self.load_part(context, load.id.layer, part, slot);
             }
-            self.slots[slot] = Slot { load: Some(load.id()), complete: false, used: 0 };
+            self.slots[slot] = Slot { load: Some(load.id), complete: false, used: 0 };
             slot
         });
         self.slots[slot].used = self.loads;

@@ -4,6 +4,8 @@
 //! and the host gets them whole: by a kernel beside the attention of the layer, or, where kernels cannot reach the host,
 //! with the step's results.
 
+use std::ops::Range;
+
 use attn_kernels::gpu::{Gpu, Outcome, Pass, Read};
 use attn_kernels::rows::KvWord;
 use rustc_hash::FxHashMap;
@@ -13,7 +15,6 @@ use super::stream::StreamLists;
 use crate::cast::u32_of;
 use crate::decoder::buffers::GrowBuf;
 use crate::{KvPool, ModelError};
-use std::ops::Range;
 
 /// Rooms for the blocks of a step.
 #[derive(Debug)]

@@ -13,20 +13,18 @@ use attn_kernels::rows::{BlockCopy, DecodeRow, PhysicalBlock};
 use kvblock::BlockId;
 use rustc_hash::FxHashMap;
 
-use super::ring::Load;
+use super::ring::{Load, LoadId};
 use super::rooms::Fresh;
+use crate::ModelError;
 use crate::batch::Slice;
 use crate::cast::u32_of;
 use crate::decoder::inputs::{Plan, Rows};
 use crate::decoder::views::View;
 use crate::kv::{Place, ROWS, Ring};
-use crate::{KvPool, ModelError};
 
 /// Order in which some rows go through their keys.
 #[derive(Debug)]
 pub(in crate::decoder) struct Stream {
-    /// Tells the streams of a step apart.
-    pub(in crate::decoder) number: usize,
     /// First entry of its block tables among those of all streams; in them blocks of slots stand for those of the pool.
     pub(in crate::decoder) tables_at: usize,
     /// Groups in the order of rows.
@@ -78,8 +76,6 @@ pub(in crate::decoder) struct StreamLists {
     pub(in crate::decoder) tables: Vec<PhysicalBlock>,
     /// Source and target of every copy.
     pub(in crate::decoder) pairs: Vec<BlockCopy>,
-    /// Streams so far.
-    streams: usize,
 }
 
 /// Table entries and pairs after which a binding can begin: 256 bytes, the largest alignment that devices ask for.
@@ -121,14 +117,13 @@ struct Planner<'a> {
 /// Plans the streams of a step: of the rows of every view that do not find all their keys on the device. `selects` says whether
 /// every layer of a view with selections makes one.
 pub(super) fn plan_streams(
-    kv: &KvPool,
+    ring: &Ring,
+    block_size: u32,
     views: &[View],
     slices: &[Slice<'_>],
     plan: &mut Plan,
     selects: bool,
 ) -> Result<(), ModelError> {
-    let Some(ring) = kv.ring() else { return Ok(()) };
-    let block_size = kv.shape().block_size;
     let Plan { views: all, fresh, tables, stream: lists, .. } = plan;
     let planner = Planner { ring, unit: (PARTITION / block_size) as usize, block_size, fresh };
     for (view, rows) in views.iter().zip(all) {
@@ -207,8 +202,7 @@ impl Planner<'_> {
             });
             rest = others;
         }
-        lists.streams += 1;
-        Ok(Some(Stream { number: lists.streams, tables_at, groups }))
+        Ok(Some(Stream { tables_at, groups }))
     }
 
     fn is_resident(&self, id: BlockId) -> bool {
@@ -305,7 +299,7 @@ impl Stream {
     /// A chunk of its in a layer.
     pub(in crate::decoder) fn load(&self, layer: usize, group: usize, chunk: usize) -> Load<'_> {
         let contents = &self.groups[group].chunks[chunk];
-        Load { layer, stream: self.number, group, chunk, contents }
+        Load { id: LoadId { layer, stream: self.tables_at, group, chunk }, contents }
     }
 
     /// Has the rows and tiles of every group begin where a binding can: rows of nothing and copies of tiles fill the gaps.
