@@ -72,7 +72,13 @@ impl Worker {
             }
             let engine = self.engine.as_mut().expect(HAS_ENGINE);
             match self.shared.watched.step(|| engine.step()) {
-                Ok(events) => events.into_iter().for_each(|event| self.pass(event)),
+                Ok(events) => {
+                    // Who has read the end of a request finds it counted.
+                    if events.iter().any(|event| matches!(event, Event::Finished(_))) {
+                        self.publish();
+                    }
+                    events.into_iter().for_each(|event| self.pass(event));
+                }
                 Err(error) => {
                     if let Err(error) = self.recover(error) {
                         self.fail(error);

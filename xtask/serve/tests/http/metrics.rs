@@ -6,7 +6,7 @@ use serde_json::json;
 use serve::MetricsNames;
 
 use crate::client::{get, post};
-use crate::fixture::{Served, Setup, start, until};
+use crate::fixture::{Served, Setup, start};
 
 /// Samples by their names with labels.
 fn samples(served: &Served) -> BTreeMap<String, f64> {
@@ -27,7 +27,7 @@ fn what_happens_is_counted() {
     let body = json!({ "prompt": vec![9; 100], "max_tokens": 12, "ignore_eos": true, "n": 2 });
     post(&served, "/v1/completions", &body).ok();
     post(&served, "/v1/completions", &body).ok();
-    until("all is counted", || get(&served, "/load").ok()["num_running"] == 0);
+    assert_eq!(get(&served, "/load").ok()["num_running"], 0);
     let samples = samples(&served);
     for prefix in ["pagoda", "vllm"] {
         let at = |name: &str| samples[&format!("{prefix}:{name}")];
