@@ -27,6 +27,7 @@ pub use pipeline::Pipeline;
 pub use submit::Encoded;
 pub use wgpu;
 
+use crate::TextLength;
 use pipeline::{BindGroupKey, PipelineCache};
 use rustc_hash::FxHashMap;
 use std::ops::Range;
@@ -53,6 +54,8 @@ pub struct GpuOptions {
     pub level: Level,
     /// Bounds checks in kernels.
     pub checks: Checks,
+    /// Length of the text of kernels; if `None`, short for software drivers and full for others.
+    pub text: Option<TextLength>,
     /// Whether the device may have [buffers in memory of the host](Gpu::has_host_buffers), where the adapter does.
     pub host_buffers: bool,
 }
@@ -61,7 +64,7 @@ impl GpuOptions {
     /// The best adapter at its best level with all its features, and `checks`.
     #[must_use]
     pub fn new(checks: Checks) -> Self {
-        Self { device: None, level: Level::Coop, checks, host_buffers: true }
+        Self { device: None, level: Level::Coop, checks, text: None, host_buffers: true }
     }
 
     /// Sets the index of the adapter, or part of its name; `None` for the best one.
@@ -74,6 +77,12 @@ impl GpuOptions {
     #[must_use]
     pub fn level(self, level: Level) -> Self {
         Self { level, ..self }
+    }
+
+    /// Sets the length of the text of kernels.
+    #[must_use]
+    pub fn text(self, length: TextLength) -> Self {
+        Self { text: Some(length), ..self }
     }
 
     /// Allows or forbids [buffers in memory of the host](Gpu::has_host_buffers).
@@ -91,6 +100,7 @@ pub struct Gpu {
     info: wgpu::AdapterInfo,
     level: Level,
     checks: Checks,
+    text: TextLength,
     allocated: Arc<AtomicU64>,
     next_id: AtomicU64,
     made: AtomicU64,
@@ -147,7 +157,7 @@ impl Gpu {
         let (device, queue) =
             opened.map_err(|source| GpuError::Open { adapter: info.name.clone(), source })?;
         let fault = watch(&device);
-        Ok(Self::new(device, queue, info, level, options.checks, fault))
+        Ok(Self::new(device, queue, info, level, options, fault))
     }
 
     fn new(
@@ -155,15 +165,20 @@ impl Gpu {
         queue: wgpu::Queue,
         info: wgpu::AdapterInfo,
         level: Level,
-        checks: Checks,
+        options: &GpuOptions,
         fault: Arc<Fault>,
     ) -> Self {
+        let usual = match info.device_type {
+            wgpu::DeviceType::Cpu => TextLength::Short,
+            _ => TextLength::Full,
+        };
         Self {
             device,
             queue,
             info,
             level,
-            checks,
+            checks: options.checks,
+            text: options.text.unwrap_or(usual),
             fault,
             allocated: Arc::default(),
             next_id: AtomicU64::new(0),

@@ -26,4 +26,4 @@ mod variant;
 pub use bindings::{Access, Binding, Field, Params, ParamsLayout};
 pub use catalog::{MODULES, NamedVariant, catalog, variants, variants_of};
 pub use level::Level;
-pub use variant::{Kernel, Role, Variant};
+pub use variant::{Kernel, Role, TextLength, Variant};

@@ -54,7 +54,11 @@ pub enum ComposeError {
     },
 }
 
-/// Composes `text`, the kernel named `kernel`, with `choices` for its import slots.
+/// Choices for slots that a kernel may open.
+pub type Choices<'a> = &'a [(&'static str, Choice)];
+
+/// Composes `text`, the kernel named `kernel`, with `choices` for its import slots. Slots without one take that of
+/// `defaults`, before the one of their line.
 ///
 /// # Errors
 /// [`ComposeError`] for an import of a module in none of `modules`, a choice without a slot, or a malformed `#unroll`.
@@ -62,12 +66,14 @@ pub fn compose(
     kernel: &str,
     text: &str,
     modules: &[Modules],
-    choices: &[(&'static str, Choice)],
+    choices: Choices<'_>,
+    defaults: Choices<'_>,
 ) -> Result<String, ComposeError> {
     let mut composer = Composer {
         kernel,
         modules,
         choices,
+        defaults,
         imported: SmallVec::new(),
         filled: SmallVec::new(),
         sizes: SmallVec::new(),
@@ -88,7 +94,8 @@ pub fn compose(
 struct Composer<'a> {
     kernel: &'a str,
     modules: &'a [Modules],
-    choices: &'a [(&'static str, Choice)],
+    choices: Choices<'a>,
+    defaults: Choices<'a>,
     imported: SmallVec<[String; 8]>,
     filled: SmallVec<[String; 8]>,
     sizes: SmallVec<[(String, u32); 8]>,
@@ -157,7 +164,7 @@ impl Composer<'_> {
             return Ok(());
         }
         self.filled.push(slot.into());
-        let chosen = self.choices.iter().find(|(name, _)| *name == slot);
+        let chosen = self.choices.iter().chain(self.defaults).find(|(name, _)| *name == slot);
         let choice = match chosen {
             Some((_, choice)) => *choice,
             None => match default.parse() {
@@ -197,7 +204,7 @@ mod tests {
 
     #[test]
     fn imports_once_depth_first_and_hoists_enables() {
-        let text = compose("k", "#import a\n#import b\nfn k() {}", &[MODULES], &[]).unwrap();
+        let text = compose("k", "#import a\n#import b\nfn k() {}", &[MODULES], &[], &[]).unwrap();
         assert_eq!(text, "enable f16;\nfn b() {}\nfn a() {}\nfn k() {}\n");
     }
 
@@ -205,18 +212,21 @@ mod tests {
     fn slots_take_a_choice_or_their_default() {
         let kernel = "#import part = b\n#import N = 4\nfn k() {}";
         assert_eq!(
-            compose("k", kernel, &[MODULES], &[]).unwrap(),
+            compose("k", kernel, &[MODULES], &[], &[]).unwrap(),
             "fn b() {}\nconst N: u32 = 4u;\nfn k() {}\n"
         );
         let choices = [("part", Choice::Module("c")), ("N", Choice::Size(8))];
-        let text = compose("k", kernel, &[MODULES], &choices).unwrap();
+        let text = compose("k", kernel, &[MODULES], &choices, &[]).unwrap();
         assert_eq!(text, "fn c() {}\nconst N: u32 = 8u;\nfn k() {}\n");
+        let defaults = [("part", Choice::Module("a")), ("N", Choice::Size(1)), ("other", Choice::Size(2))];
+        let text = compose("k", kernel, &[MODULES], &choices[..1], &defaults).unwrap();
+        assert_eq!(text, "fn c() {}\nconst N: u32 = 1u;\nfn k() {}\n");
     }
 
     #[test]
     fn unrolls_by_number_and_by_slot() {
         let kernel = "#import N = 1\n#unroll i < N\n  #unroll j < 2\n  f(i, j);\n  #end\n#end\ng();";
-        let text = compose("k", kernel, &[MODULES], &[("N", Choice::Size(2))]).unwrap();
+        let text = compose("k", kernel, &[MODULES], &[("N", Choice::Size(2))], &[]).unwrap();
         let inner = "{ const j: u32 = 0u;\n  f(i, j);\n}\n{ const j: u32 = 1u;\n  f(i, j);\n}\n";
         let want = format!(
             "const N: u32 = 2u;\n{{ const i: u32 = 0u;\n{inner}}}\n{{ const i: u32 = 1u;\n{inner}}}\ng();\n"
@@ -232,7 +242,7 @@ mod tests {
             "#unroll i\n#end",
             "  #unroll i < 1\n#unroll j < 1\n#end",
         ] {
-            let error = compose("k", kernel, &[MODULES], &[]).unwrap_err();
+            let error = compose("k", kernel, &[MODULES], &[], &[]).unwrap_err();
             let line = kernel.lines().next().unwrap().trim().into();
             assert_eq!(error, ComposeError::Unroll { kernel: "k".into(), line });
         }
@@ -240,9 +250,9 @@ mod tests {
 
     #[test]
     fn unknown_names_are_errors() {
-        let module = compose("k", "#import nope", &[MODULES], &[]).unwrap_err();
+        let module = compose("k", "#import nope", &[MODULES], &[], &[]).unwrap_err();
         assert_eq!(module.to_string(), "kernel k: import of unknown module `nope`");
-        let slot = compose("k", "fn k() {}", &[MODULES], &[("N", Choice::Size(1))]).unwrap_err();
+        let slot = compose("k", "fn k() {}", &[MODULES], &[("N", Choice::Size(1))], &[]).unwrap_err();
         assert_eq!(slot.to_string(), "kernel k: no import slot `N`");
     }
 }

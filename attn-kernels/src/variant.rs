@@ -7,6 +7,19 @@ use std::ops::RangeInclusive;
 /// Lanes that broadcast a load to each other.
 const BROADCAST: u32 = 8;
 
+/// How long the text of a kernel is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum TextLength {
+    /// Compilers know how often loops turn, and unroll them; several loads of a lane are on their way at once.
+    Full,
+    /// Loops stay loops, and a lane loads one thing at a time, which hides no latency: for software drivers, whose compilers take
+    /// time in more than proportion to the length.
+    Short,
+}
+
+/// Choices of [`TextLength::Short`], for kernels that have these slots.
+const SHORT: [(&str, Choice); 2] = [("trips", Choice::Module("trips_hidden")), ("AHEAD", Choice::Size(1))];
+
 /// Subgroups of any size.
 pub(crate) const ANY: RangeInclusive<u32> = 1..=u32::MAX;
 
@@ -201,7 +214,20 @@ impl Variant {
     /// # Errors
     /// [`ComposeError`] when an import or a slot does not exist.
     pub fn wgsl(&self) -> Result<String, ComposeError> {
-        compose(self.kernel.name, self.kernel.wgsl, self.kernel.modules, &self.choices)
+        self.wgsl_of(TextLength::Full)
+    }
+
+    /// The complete WGSL text in one of its two lengths. Both give the same results, but for rounding where online softmaxes
+    /// take more or fewer keys at a time.
+    ///
+    /// # Errors
+    /// As [`wgsl`](Self::wgsl).
+    pub fn wgsl_of(&self, length: TextLength) -> Result<String, ComposeError> {
+        let defaults = match length {
+            TextLength::Full => &[][..],
+            TextLength::Short => &SHORT,
+        };
+        compose(self.kernel.name, self.kernel.wgsl, self.kernel.modules, &self.choices, defaults)
     }
 }
 

@@ -4,7 +4,7 @@
 //   latents  rows of LATENT + ROPE elements, key the whole, value the first LATENT: see latents_paged and latents_two
 //   rows     [n] vec4<u32>: row of q and out, and what the latents module reads
 //   partial  [n, num_heads, max_partitions, LATENT] f32, stats, reduced: as in paged_decode; paged_reduce follows
-// A lane owns four heads and 16 channels, whose queries and outputs stay in its registers; so do those channels of TOKENS
+// A lane owns four heads and 16 channels, whose queries and outputs stay in its registers; so do those channels of AHEAD
 // latents, which serve as keys and then as values, while the next ones are on their way. The lanes of four heads add their
 // parts of scores up through workgroup memory. A row's arithmetic depends on its own keys alone.
 // A dispatch may do a part of the keys: num_keys, whole partitions, from first_key on.
@@ -21,7 +21,8 @@
 #import WORD_QUADS = 2
 // Parts of the sum of a score: see add_parts.
 #import PIECES = 2
-#import TOKENS = 4
+// Latents in flight a lane.
+#import AHEAD = 4
 #import partition_fixed
 #import element = latent_f16
 #import SELECTED = 7
@@ -42,10 +43,10 @@ const WG: u32 = QUARTETS * SPANS;
 const_assert WORD_QUADS * 4u == WORD && VALUE_WORDS * SPANS >= VALUES;
 
 var<workgroup> slots: array<u32, PARTITION>;
-// [TOKENS, QUARTETS, SPANS], of four heads.
-var<workgroup> parts: array<vec4<f32>, TOKENS * WG>;
-// [PIECES, TOKENS, QUARTETS, 4]
-var<workgroup> sums: array<f32, PIECES * TOKENS * QUARTETS * 4u>;
+// [AHEAD, QUARTETS, SPANS], of four heads.
+var<workgroup> parts: array<vec4<f32>, AHEAD * WG>;
+// [PIECES, AHEAD, QUARTETS, 4]
+var<workgroup> sums: array<f32, PIECES * AHEAD * QUARTETS * 4u>;
 
 @compute @workgroup_size(WG)
 fn mla_decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -74,11 +75,11 @@ fn mla_decode(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
 
     var state: State;
     state.top = vec4(LOWEST);
-    let start = keys.begin - keys.begin % TOKENS;
+    let start = keys.begin - keys.begin % AHEAD;
     var next = load(span, start, keys);
-    for (var t0 = start; t0 < keys.end; t0 += TOKENS) {
+    for (var t0 = start; t0 < keys.end; t0 += AHEAD) {
         let tile = next;
-        next = load(span, t0 + TOKENS, keys);
+        next = load(span, t0 + AHEAD, keys);
         leave_parts(lane, queries, tile);
         workgroupBarrier();
         add_parts(lane);
@@ -96,8 +97,8 @@ struct Keys { begin: u32, end: u32 }
 // A lane's channels of its four heads, scaled.
 struct Queries { quads: array<vec4<f32>, KEY_WORDS * WORD_QUADS * 4u> }
 
-// A lane's channels of TOKENS latents.
-struct Tile { words: array<latent_word, TOKENS * KEY_WORDS> }
+// A lane's channels of AHEAD latents.
+struct Tile { words: array<latent_word, AHEAD * KEY_WORDS> }
 
 // Largest scores and sums of weights of four heads, and a lane's channels of their weighted values.
 struct State { top: vec4<f32>, sum: vec4<f32>, o: array<vec4<f32>, VALUE_WORDS * WORD_QUADS * 4u> }
@@ -120,7 +121,7 @@ fn load_queries(quartet: u32, span: u32, from_row: u32) -> Queries {
 // The tile from `t0` on; outside the keys that count, copies of others.
 fn load(span: u32, t0: u32, keys: Keys) -> Tile {
     var tile: Tile;
-    #unroll t < TOKENS
+    #unroll t < AHEAD
         let slot = slots[clamp(t0 + t, keys.begin, keys.end - 1u)];
         #unroll i < KEY_WORDS
             tile.words[t * KEY_WORDS + i] = latent_at(slot, min(span + i * SPANS, WORDS - 1u));
@@ -131,7 +132,7 @@ fn load(span: u32, t0: u32, keys: Keys) -> Tile {
 
 // Leaves the lane's part of the scores of a tile.
 fn leave_parts(lane: u32, queries: Queries, tile: Tile) {
-    #unroll t < TOKENS
+    #unroll t < AHEAD
         var part = vec4(0.0);
         #unroll i < KEY_WORDS
             #unroll c < WORD_QUADS
@@ -148,11 +149,11 @@ fn leave_parts(lane: u32, queries: Queries, tile: Tile) {
 // Adds the parts of a score up, in PIECES by as many lanes.
 fn add_parts(lane: u32) {
     const LENGTH = (SPANS + PIECES - 1u) / PIECES;
-    for (var i = lane; i < PIECES * TOKENS * QUARTETS * 4u; i += WG) {
+    for (var i = lane; i < PIECES * AHEAD * QUARTETS * 4u; i += WG) {
         // Neighbours begin at different banks.
         let turn = i / 4u % LENGTH;
-        let piece = i / (TOKENS * QUARTETS * 4u) * LENGTH;
-        let of_score = i / (QUARTETS * 4u) % TOKENS * WG + i / 4u % QUARTETS * SPANS;
+        let piece = i / (AHEAD * QUARTETS * 4u) * LENGTH;
+        let of_score = i / (QUARTETS * 4u) % AHEAD * WG + i / 4u % QUARTETS * SPANS;
         var sum = 0.0;
         for (var j = 0u; j < LENGTH; j++) {
             let span = piece + (j + turn) % LENGTH;
@@ -167,10 +168,10 @@ fn add_parts(lane: u32) {
 // One step of the online softmax.
 fn attend(quartet: u32, t0: u32, keys: Keys, tile: Tile, before: State) -> State {
     var state = before;
-    var scores: array<vec4<f32>, TOKENS>;
-    #unroll t < TOKENS
+    var scores: array<vec4<f32>, AHEAD>;
+    #unroll t < AHEAD
         #unroll piece < PIECES
-            let at = ((piece * TOKENS + t) * QUARTETS + quartet) * 4u;
+            let at = ((piece * AHEAD + t) * QUARTETS + quartet) * 4u;
             scores[t] += vec4(sums[at], sums[at + 1u], sums[at + 2u], sums[at + 3u]);
         #end
         scores[t] = select(vec4(LOWEST), scores[t], counts(t0 + t, keys));
@@ -187,7 +188,7 @@ fn attend(quartet: u32, t0: u32, keys: Keys, tile: Tile, before: State) -> State
             #end
         #end
     }
-    #unroll t < TOKENS
+    #unroll t < AHEAD
         let weight = select(vec4(0.0), exp(scores[t] - state.top), counts(t0 + t, keys));
         state.sum += weight;
         #unroll i < VALUE_WORDS

@@ -24,6 +24,7 @@
 #import CHUNKS_AHEAD = 1
 #import kv = kv_f16
 #import keys = keys_apart
+#import trips = trips_known
 #import quad_reduce
 #import decode_part
 #import decode_lanes
@@ -108,7 +109,7 @@ fn logits_of(lane: u32, part: Part, keys: Keys) -> Logits {
     let second_place = place_of(keys.places, read.y);
     let at = keys_at(k_at(first_place.block, 0u, first_place.offset), k_at(second_place.block, 0u, second_place.offset));
     var s: Logits;
-    for (var first = 0u; first < CHUNKS; first += CHUNKS_AHEAD) {
+    for (var first = 0u; first < trips(CHUNKS, part.end); first += CHUNKS_AHEAD) {
         var k: array<KeyChunks, CHUNKS_AHEAD>;
         #unroll i < CHUNKS_AHEAD
             k[i] = keys_load(at, first + i);
@@ -193,7 +194,7 @@ fn add_up(lane: Lane, dest: Destination, state: State) {
         workgroupBarrier();
         if (lane.index < CHUNKS * 2u) {
             var weighted = vec4(0.0);
-            for (var i = 0u; i < TOKEN_GROUPS; i++) {
+            for (var i = 0u; i < trips(TOKEN_GROUPS, lane.index); i++) {
                 weighted += weights[i * CHUNKS * 2u + lane.index];
             }
             store(dest, g, lane.index, weighted, state.top[g], sum[g]);

@@ -15,6 +15,7 @@
 // Keys of a lane in a tile.
 #import KEYS = 1
 #import keys = lane_key
+#import trips = trips_known
 #import decode_part
 #import decode_lanes
 #import pages = pages_shared
@@ -92,7 +93,7 @@ fn counts(part: Part, key: u32) -> bool {
 fn logits_of(part: Part, key0: u32, places: array<Place, KEYS>) -> array<vec4<f32>, KEYS> {
     var s: array<vec4<f32>, KEYS>;
     let at = k_at(places[0].block, 0u, places[0].offset);
-    for (var first = 0u; first < CHUNKS; first += CHUNKS_AHEAD) {
+    for (var first = 0u; first < trips(CHUNKS, part.end); first += CHUNKS_AHEAD) {
         var k: array<array<kv_chunk, KEYS>, CHUNKS_AHEAD>;
         #unroll i < CHUNKS_AHEAD
             k[i] = keys_load(at, first + i);
@@ -163,7 +164,7 @@ fn add_values(lane: u32, weight: vec4<f32>, at: u32, before: State) -> State {
     var state = before;
     let chunk_at = lane % CHUNKS * v_at(0u, 1u, 0u);
     let side = lane / CHUNKS;
-    for (var first = 0u; first < ROUNDS; first += AHEAD) {
+    for (var first = 0u; first < trips(ROUNDS, lane); first += AHEAD) {
         var v: array<kv_chunk, AHEAD>;
         #unroll i < AHEAD
             let owner = min((first + i) * SIDES + side, SUBGROUP - 1u);
@@ -201,7 +202,7 @@ fn merge(lane: Lane, dest: Destination, state: State) {
     }
     workgroupBarrier();
     var top = tops[0];
-    for (var i = 1u; i < SUBGROUPS; i++) {
+    for (var i = 1u; i < trips(SUBGROUPS, lane.index); i++) {
         top = max(top, tops[i]);
     }
     let shrink = exp(state.top - top);
@@ -223,7 +224,7 @@ fn merge(lane: Lane, dest: Destination, state: State) {
         if (lane.index < CHUNKS * 2u) {
             var weighted = vec4(0.0);
             var all = 0.0;
-            for (var i = 0u; i < SUBGROUPS; i++) {
+            for (var i = 0u; i < trips(SUBGROUPS, lane.index); i++) {
                 weighted += merged[half + i * CHUNKS * 2u + lane.index];
                 all += sums[i][g];
             }

@@ -21,7 +21,8 @@ enum Step {
 
 impl Gpu {
     /// Runs on a device that the caller opened on `adapter`; kernels use the features that it was opened with. Errors that
-    /// arrive outside a call go to the caller's own handler. Of `options`, level and checks count.
+    /// arrive outside a call go to the caller's own handler. Of `options`, level, checks and
+    /// text count.
     ///
     /// # Errors
     /// A device under the limits that every kernel needs: WebGPU's defaults.
@@ -34,7 +35,7 @@ impl Gpu {
         let info = adapter.get_info();
         check_limits(&info.name, &device.limits())?;
         let level = best_level(adapter, device.features()).min(options.level);
-        Ok(Self::new(device, queue, info, level, options.checks, Arc::new(Fault::default())))
+        Ok(Self::new(device, queue, info, level, options, Arc::new(Fault::default())))
     }
 
     /// A buffer of the caller's, to be bound: elements of `T` as far as it holds whole ones.

@@ -58,7 +58,7 @@ impl Gpu {
     fn compile(&self, variant: &Variant) -> Result<Pipeline, GpuError> {
         self.made.fetch_add(1, Ordering::Relaxed);
         let kernel = variant.kernel;
-        let wgsl = variant.wgsl()?;
+        let wgsl = variant.wgsl_of(self.text)?;
         debug_assert_eq!(variant.level, level_of(&wgsl), "level of kernel {}", kernel.name);
         self.check_level(variant)?;
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);

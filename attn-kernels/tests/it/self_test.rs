@@ -3,7 +3,7 @@
 
 use attn_kernels::gpu::{Checks, Gpu, GpuOptions};
 use attn_kernels::self_test::{Case, Fault, Values, cases, gaps, skipped};
-use attn_kernels::{Variant, catalog, variants, variants_of};
+use attn_kernels::{TextLength, Variant, catalog, variants, variants_of};
 
 /// Kernels that make, of floats or of lists, what later kernels use as indices.
 const INDICES: [&str; 7] =
@@ -41,12 +41,24 @@ fn a_variant_without_cases_is_told() {
 #[test]
 fn every_variant_passes() {
     let Some(gpu) = gpu(Checks::On) else { return };
+    every_variant_passes_on(&gpu);
+}
+
+/// Each kind of adapter runs one of the two texts.
+#[test]
+fn every_variant_passes_in_the_other_text() {
+    let Some(usual) = gpu(Checks::On) else { return };
+    let other = if usual.is_cpu() { TextLength::Full } else { TextLength::Short };
+    every_variant_passes_on(&Gpu::open(&GpuOptions::new(Checks::On).text(other)).expect("it opened before"));
+}
+
+fn every_variant_passes_on(gpu: &Gpu) {
     // Small heads: a software driver takes two minutes to compile all variants of 128.
     for named in variants_of(16) {
         for case in cases(&named.variant) {
-            match skipped(&gpu, &named, &case) {
+            match skipped(gpu, &named, &case) {
                 Some(reason) => eprintln!("{} ({}) is skipped: {reason}", named.name, named.level()),
-                None => case.run(&gpu).unwrap_or_else(|fault| panic!("{}: {fault}", named.name)),
+                None => case.run(gpu).unwrap_or_else(|fault| panic!("{}: {fault}", named.name)),
             }
         }
     }

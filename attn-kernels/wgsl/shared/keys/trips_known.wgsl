@@ -1,4 +1,4 @@
 // Turns of a loop: compilers know the number and unroll. See trips_hidden for the choice.
-fn trips(n: u32, rows: u32) -> u32 {
+fn trips(n: u32, any: u32) -> u32 {
     return n;
 }

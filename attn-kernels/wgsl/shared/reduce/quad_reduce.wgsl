@@ -16,14 +16,14 @@ fn reduce_max(mine: vec4<f32>, lane: Lane) -> vec4<f32> {
     workgroupBarrier();
     if (lane.index < PARTS) {
         var most = mine_of[lane.index * PART];
-        for (var i = 1u; i < PART; i++) {
+        for (var i = 1u; i < trips(PART, lane.index); i++) {
             most = max(most, mine_of[lane.index * PART + i]);
         }
         reduced[lane.index] = most;
     }
     workgroupBarrier();
     var all = reduced[0];
-    for (var i = 1u; i < PARTS; i++) {
+    for (var i = 1u; i < trips(PARTS, lane.index); i++) {
         all = max(all, reduced[i]);
     }
     return all;
@@ -35,14 +35,14 @@ fn reduce_add(mine: vec4<f32>, lane: Lane) -> vec4<f32> {
     workgroupBarrier();
     if (lane.index < PARTS) {
         var sum = mine_of[lane.index * PART];
-        for (var i = 1u; i < PART; i++) {
+        for (var i = 1u; i < trips(PART, lane.index); i++) {
             sum += mine_of[lane.index * PART + i];
         }
         reduced[lane.index] = sum;
     }
     workgroupBarrier();
     var all = reduced[0];
-    for (var i = 1u; i < PARTS; i++) {
+    for (var i = 1u; i < trips(PARTS, lane.index); i++) {
         all += reduced[i];
     }
     return all;
