@@ -7,19 +7,20 @@ mod beams;
 mod compute;
 mod live;
 mod non_finite;
+mod pacing;
 mod reopen;
 mod report;
 mod watch;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use kvblock::{KvCacheConfig, LengthLimits, SeqId};
 use models::kernel::top_logits::MAX_TOP;
 use models::sampling::SamplingError;
-use models::{Decoder, FetchCost, Tokenizer, WeightSizes};
-use scheduler::{Admitted, Pace, Phase, Scheduler, SchedulerConfig, StepPlan, StepTime};
+use models::{Decoder, FetchCost, Tokenizer};
+use scheduler::{Admitted, Scheduler, SchedulerConfig, StepPlan};
 
 use crate::block_ops::HostBlocks;
 use crate::error::Error;
@@ -34,6 +35,7 @@ use crate::{Notes, memory};
 
 pub use beams::Beams;
 use live::Live;
+use pacing::Pacing;
 use watch::Watch;
 
 /// Scheduler and decoder of one model.
@@ -52,8 +54,7 @@ pub struct Engine {
     totals: Totals,
     prefill_rate: Rate,
     decode_rate: Rate,
-    pace: Option<Pace>,
-    step_time: Option<StepTime>,
+    pacing: Pacing,
     /// Events of a step that failed.
     unsent: Vec<Event>,
     kernel_ns: BTreeMap<&'static str, (u64, f64)>,
@@ -80,7 +81,6 @@ impl Engine {
         let cache = cache.hash_seed(tiers::hash_seed(options));
         // Each sequence takes a part of the ring through which blocks on the host pass.
         let running = decoder.kv().max_sequences().map_or(seqs, |most| most.min(seqs));
-        let guess = token_time(decoder.weight_sizes());
         let mut plans = SchedulerConfig::new(budget, running);
         plans.long_prefill_token_threshold = options.chunk;
         plans.policy = options.order;
@@ -88,6 +88,7 @@ impl Engine {
             let num_host_blocks = memory::swap_blocks(&decoder);
             plans.preemption = scheduler::Preemption::Swap { num_host_blocks };
         }
+        let pacing = Pacing::new(options, decoder.weight_sizes());
         Ok(Self {
             kv_used: KvUsed::new(&cache),
             scheduler: Scheduler::new(plans, cache)?,
@@ -102,8 +103,7 @@ impl Engine {
             totals: Totals::default(),
             prefill_rate: Rate::default(),
             decode_rate: Rate::default(),
-            pace: options.max_slowdown.map(|most| Pace::new(most, options.chunk)),
-            step_time: options.max_step_time.map(|most| StepTime::new(most, guess)),
+            pacing,
             unsent: Vec::new(),
             kernel_ns: BTreeMap::new(),
             fetch_cost: None,
@@ -161,15 +161,13 @@ impl Engine {
     fn advance(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
         events.extend(self.expire());
         events.extend(self.look_ahead()?);
-        let paced = self.pace.as_ref().map(|pace| pace.prefill_tokens(self.scheduler.num_decoding()));
-        let timed = self.step_time.as_ref().map(StepTime::prefill_tokens);
-        if let Some(limit) = [paced, timed].into_iter().flatten().min() {
+        if let Some(limit) = self.pacing.prefill_tokens(self.scheduler.num_decoding()) {
             self.scheduler.limit_prefill(limit);
         }
         let plan = self.plan(events);
         let begun = Instant::now();
         let mut output = self.compute(&plan, false)?;
-        self.observe(&plan, begun);
+        self.pacing.observe(&plan, begun.elapsed());
         let bad = self.discard_non_finite(&plan, &output)?;
         self.save(&plan, &bad)?;
         self.take_prompts(&plan, &mut output, events);
@@ -181,19 +179,6 @@ impl Engine {
             events.extend(self.end(seq, scheduler::Ending::Stopped));
         }
         self.settle()
-    }
-
-    /// Tells those who choose how much prompts compute how long a step took.
-    fn observe(&mut self, plan: &StepPlan, begun: Instant) {
-        let prefills = || plan.slices.iter().filter(|slice| slice.phase == Phase::Prefill);
-        let prefilled = prefills().map(|slice| slice.len).sum();
-        let (decoded, time) = (plan.slices.len() - prefills().count(), begun.elapsed());
-        if let Some(pace) = &mut self.pace {
-            pace.observe(prefilled, decoded, time);
-        }
-        if let Some(step_time) = &mut self.step_time {
-            step_time.observe(prefilled, decoded, time);
-        }
     }
 
     /// Ends a sequence that the caller no longer wants; empty if it has ended already.
@@ -252,15 +237,4 @@ impl Engine {
         }
         self.scheduler.finish(seq, reason).into_iter().map(|done| self.retire(done)).collect()
     }
-}
-
-/// Multiplications a second of a software driver on two cores, from which a first guess of the time of a token follows.
-const SOFTWARE_RATE: f64 = 4e9;
-
-/// Time of a prompt token on such a driver. Experts that a token does not choose count too: a guess that is too long costs a
-/// short first chunk.
-#[expect(clippy::cast_precision_loss, reason = "an estimate")]
-fn token_time(sizes: &WeightSizes) -> Duration {
-    let elements = sizes.experts.elements + sizes.others.elements;
-    Duration::from_secs_f64(elements as f64 / SOFTWARE_RATE)
 }

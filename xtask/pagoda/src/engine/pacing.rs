@@ -1,0 +1,57 @@
+//! Limits on the prompt tokens of a step, by what steps have taken.
+
+use std::time::Duration;
+
+use models::WeightSizes;
+use scheduler::{Pace, Phase, StepPlan, StepTime};
+
+use crate::options::EngineOptions;
+
+/// Multiplications a second of a software driver on two cores, from which a first guess of the time of a token follows.
+const SOFTWARE_RATE: f64 = 4e9;
+
+/// Learns the time of prompt tokens, and limits how many a step computes.
+#[derive(Debug)]
+pub(super) struct Pacing {
+    /// Keeps the pace of sequences that decode beside prompts.
+    pace: Option<Pace>,
+    /// Keeps a step short.
+    step_time: Option<StepTime>,
+}
+
+impl Pacing {
+    pub(super) fn new(options: &EngineOptions, sizes: &WeightSizes) -> Self {
+        Self {
+            pace: options.max_slowdown.map(|max| Pace::new(max, options.chunk)),
+            step_time: options.max_step_time.map(|max| StepTime::new(max, token_time(sizes))),
+        }
+    }
+
+    /// Maximum number of prompt tokens of the next step, beside `num_decoding` sequences; `None` for no limit.
+    pub(super) fn prefill_tokens(&self, num_decoding: usize) -> Option<u32> {
+        let paced = self.pace.as_ref().map(|pace| pace.prefill_tokens(num_decoding));
+        let timed = self.step_time.as_ref().map(StepTime::prefill_tokens);
+        [paced, timed].into_iter().flatten().min()
+    }
+
+    /// Notes that the step of `plan` took `time`.
+    pub(super) fn observe(&mut self, plan: &StepPlan, time: Duration) {
+        let prefills = || plan.slices.iter().filter(|slice| slice.phase == Phase::Prefill);
+        let prefilled = prefills().map(|slice| slice.len).sum();
+        let decoded = plan.slices.len() - prefills().count();
+        if let Some(pace) = &mut self.pace {
+            pace.observe(prefilled, decoded, time);
+        }
+        if let Some(step_time) = &mut self.step_time {
+            step_time.observe(prefilled, decoded, time);
+        }
+    }
+}
+
+/// Time of a prompt token on a software driver. Experts that a token does not choose count too: a guess that is too long costs a
+/// short first chunk.
+#[expect(clippy::cast_precision_loss, reason = "an estimate")]
+fn token_time(sizes: &WeightSizes) -> Duration {
+    let elements = sizes.experts.elements + sizes.others.elements;
+    Duration::from_secs_f64(elements as f64 / SOFTWARE_RATE)
+}
