@@ -68,7 +68,7 @@ pub const MODULES: Modules = modules! {
     params: "int8_params";
     rows: "rows_each", "rows_plain", "rows_routed";
     sampling: "best", "leading", "noise";
-    weights: "f16_of_codes", "f16_of_floats", "f16_of_nibbles", "nibbles", "weights_bf16", "weights_f16", "weights_f32", "weights_iq4", "weights_mxfp4", "weights_q2k", "weights_q3k", "weights_q4", "weights_q4k", "weights_q5", "weights_q5k", "weights_q6k", "weights_q8";
+    weights: "f16_of_codes", "f16_of_floats", "f16_of_nibbles", "nibbles", "weights_bf16", "weights_f16", "weights_f32", "weights_fp8", "weights_iq4", "weights_mxfp4", "weights_q2k", "weights_q3k", "weights_q4", "weights_q4k", "weights_q5", "weights_q5k", "weights_q6k", "weights_q8";
 };
 
 /// Every kernel, by name.
@@ -106,7 +106,7 @@ pub fn catalog() -> Vec<&'static Kernel> {
 }
 
 /// Codings that have a module of their own.
-const FORMATS: [Format; 13] = [
+const FORMATS: [Format; 14] = [
     Format::F32,
     Format::F16,
     Format::Bf16,
@@ -120,6 +120,7 @@ const FORMATS: [Format; 13] = [
     Format::Q6K,
     Format::Iq4,
     Format::Mxfp4,
+    Format::Fp8,
 ];
 
 /// One variant of every kernel for each choice of modules (numbers differ from model to model), by name.

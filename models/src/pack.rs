@@ -61,6 +61,8 @@ pub enum Format {
     Iq4,
     /// `MXFP4`
     Mxfp4,
+    /// `F8_E4M3`
+    Fp8,
 }
 
 impl From<Dtype> for Format {
@@ -79,6 +81,7 @@ impl From<Dtype> for Format {
             Dtype::Q6_K => Self::Q6K,
             Dtype::IQ4_NL | Dtype::IQ4_XS => Self::Iq4,
             Dtype::MXFP4 => Self::Mxfp4,
+            Dtype::F8_E4M3 => Self::Fp8,
             other => unreachable!("{other} is loaded as another type"),
         }
     }
@@ -102,14 +105,15 @@ impl Format {
             Self::Q6K => "weights_q6k",
             Self::Iq4 => "weights_iq4",
             Self::Mxfp4 => "weights_mxfp4",
+            Self::Fp8 => "weights_fp8",
         }
     }
 
-    /// Whether elements are codes of at most 8 bits, which integer dot products take, and what is added to them is one number
+    /// Whether elements are integers of at most 8 bits, which integer dot products take, and what is added to them is one number
     /// a block.
     #[must_use]
     pub fn has_codes(self) -> bool {
-        !matches!(self, Self::F32 | Self::F16 | Self::Bf16 | Self::Q2K)
+        !matches!(self, Self::F32 | Self::F16 | Self::Bf16 | Self::Q2K | Self::Fp8)
     }
 
     /// Quadruples of words a column of `blocks` blocks takes in `wq`.
@@ -117,7 +121,7 @@ impl Format {
         match self {
             Self::F32 => 8 * blocks,
             Self::F16 | Self::Bf16 => 4 * blocks,
-            Self::Q8 => 2 * blocks,
+            Self::Q8 | Self::Fp8 => 2 * blocks,
             Self::Q4 | Self::Q5 | Self::Q4K | Self::Q5K | Self::Q6K | Self::Iq4 | Self::Mxfp4 => blocks,
             Self::Q2K | Self::Q3K => blocks / 2,
         }
@@ -130,6 +134,7 @@ impl Format {
             Self::Q4 | Self::Mxfp4 => blocks,
             Self::Q5 => 2 * blocks,
             Self::Q8 => blocks.div_ceil(2),
+            Self::Fp8 => blocks / 4,
             Self::Iq4 => blocks.div_ceil(2) + blocks.div_ceil(SUPER),
             Self::Q2K | Self::Q4K => blocks / 2 + blocks / SUPER,
             Self::Q3K | Self::Q5K => blocks / 2 + blocks / SUPER + blocks,
@@ -145,7 +150,7 @@ impl Format {
 }
 
 impl Packed {
-    /// An empty matrix for tensors of `dtype` with `in_features`: a multiple of 32 (256 for the K types), or for the plain
+    /// An empty matrix for tensors of `dtype` with `in_features`: a multiple of its blocks', or for the plain
     /// types of 8, the last block then filled up with zeros.
     #[must_use]
     pub fn new(dtype: Dtype, in_features: usize, cols: usize) -> Self {

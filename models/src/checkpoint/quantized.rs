@@ -45,7 +45,9 @@ impl Quantized {
 
     /// The type that a stored tensor is quantised to, or `None` if it stays as it is.
     pub(super) fn target(&self, role: Role, tensor: &Tensor<'_>) -> Option<Dtype> {
-        if tensor.dtype.block_elems() > 1 || tensor.shape.len() < 2 || !is_matrix(role) {
+        // Codes of fp8 are floats, that one may want smaller.
+        let quantised = tensor.dtype.block_elems() > 1 && tensor.dtype != Dtype::F8_E4M3;
+        if quantised || tensor.shape.len() < 2 || !is_matrix(role) {
             return None;
         }
         let head = role == Role::LmHead || role == Role::Embed && self.tied;
@@ -150,7 +152,7 @@ fn matrices(config: &DecoderConfig) -> impl Iterator<Item = Role> {
 /// Quantises rows as they lie.
 fn quantize_rows(tensor: &Tensor<'_>, to: Dtype) -> Vec<u8> {
     let width = tensor.shape[tensor.shape.len() - 1];
-    let row_bytes = width * tensor.dtype.block_bytes();
+    let row_bytes = tensor.dtype.bytes_for(width).expect("rows are of whole blocks");
     by_rows(tensor, [tensor.elems() / width.max(1), width], to, |row, values| {
         dequantize(tensor.dtype, &tensor.data[row * row_bytes..][..row_bytes], values);
     })

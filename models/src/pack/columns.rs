@@ -16,6 +16,7 @@ impl Packed {
             Dtype::Q8_0 => self.q8(bytes, col),
             Dtype::IQ4_NL | Dtype::IQ4_XS => self.iq4(dtype, bytes, col),
             Dtype::MXFP4 => self.mxfp4(bytes, col),
+            Dtype::F8_E4M3 => self.fp8(bytes, col),
             Dtype::Q2_K => self.q2k(bytes, col),
             Dtype::Q3_K => self.q3k(bytes, col),
             Dtype::Q4_K | Dtype::Q5_K => self.q45k(dtype, bytes, col),
@@ -140,6 +141,15 @@ impl Packed {
             // 2^(e - 127): the exponent field itself, but for the subnormal e = 0.
             let scale = if b[0] == 0 { 0x0040_0000 } else { u32::from(b[0]) << 23 };
             self.scale(block, col, scale);
+        }
+    }
+
+    fn fp8(&mut self, bytes: &[u8], col: usize) {
+        for (four, b) in bytes.chunks_exact(Dtype::F8_E4M3.block_bytes()).enumerate() {
+            self.scale(four, col, word_of(&b[..4]));
+            for (i, words) in b[4..].chunks_exact(16).enumerate() {
+                self.put(8 * four + i, col, words_of(words));
+            }
         }
     }
 

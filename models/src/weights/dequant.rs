@@ -6,7 +6,10 @@
 mod codebooks;
 mod small;
 
+use std::sync::LazyLock;
+
 use half::{bf16, f16};
+use sparse_select::dsa::fp8;
 
 use super::Dtype;
 
@@ -47,6 +50,7 @@ pub fn dequantize(dtype: Dtype, data: &[u8], out: &mut [f32]) {
         Dtype::IQ4_NL => iq4_nl,
         Dtype::IQ4_XS => iq4_xs,
         Dtype::MXFP4 => mxfp4,
+        Dtype::F8_E4M3 => f8_e4m3,
         Dtype::IQ1_S => small::iq1_s,
         Dtype::IQ1_M => small::iq1_m,
         Dtype::IQ2_XXS => small::iq2_xxs,
@@ -137,6 +141,17 @@ fn iq4_xs(block: &[u8], out: &mut [f32]) {
 fn mxfp4(block: &[u8], out: &mut [f32]) {
     let d = half_e8m0(block[0]);
     split_halves(&block[1..], out, |q| E2M1_DOUBLED[usize::from(q)] * d);
+}
+
+/// Numbers of the codes of fp8, of which two are NaN.
+pub(crate) static E4M3: LazyLock<[f32; 256]> =
+    LazyLock::new(|| std::array::from_fn(|code| fp8::decode(u8::try_from(code).expect("256 codes"))));
+
+fn f8_e4m3(block: &[u8], out: &mut [f32]) {
+    let d = f32::from_le_bytes([block[0], block[1], block[2], block[3]]);
+    for (code, value) in block[4..].iter().zip(out) {
+        *value = E4M3[usize::from(*code)] * d;
+    }
 }
 
 fn q8_0(block: &[u8], out: &mut [f32]) {

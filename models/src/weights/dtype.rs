@@ -41,6 +41,9 @@ pub enum Dtype {
     IQ4_XS,
     /// 32 elements: e8m0 scale, 16 bytes of e2m1 nibbles (OCP microscaling format).
     MXFP4,
+    /// 128 elements: f32 `d`, 128 codes of four exponent bits and three of mantissa; `x = d * code`. No file has such blocks:
+    /// they are made of published fp8 codes and their scales.
+    F8_E4M3,
     /// 256 elements: f16 `d`, 32 bytes of places in a codebook of 8 ternary coordinates, 8 words of high bits and scales.
     IQ1_S,
     /// 256 elements: 32 bytes of places in that codebook, 16 bytes of high bits, 8 bytes of scales, whose tops are f16 `d`.
@@ -65,7 +68,7 @@ pub enum Dtype {
 
 impl Dtype {
     /// Every type that kernels read, in declaration order.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::F32,
         Self::F16,
         Self::BF16,
@@ -82,6 +85,7 @@ impl Dtype {
         Self::IQ4_NL,
         Self::IQ4_XS,
         Self::MXFP4,
+        Self::F8_E4M3,
     ];
 
     /// Types that only files have: [`loads_as`](Self::loads_as) says what becomes of them.
@@ -121,6 +125,7 @@ impl Dtype {
         match self {
             Self::F32 | Self::F16 | Self::BF16 => 1,
             Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 | Self::IQ4_NL | Self::MXFP4 => 32,
+            Self::F8_E4M3 => 128,
             Self::Q2_K | Self::Q3_K | Self::Q4_K | Self::Q5_K | Self::Q6_K | Self::IQ4_XS => 256,
             Self::IQ1_S
             | Self::IQ1_M
@@ -152,6 +157,7 @@ impl Dtype {
             Self::Q6_K => 210,
             Self::IQ4_XS => 136,
             Self::MXFP4 => 17,
+            Self::F8_E4M3 => 132,
             Self::IQ1_S => 50,
             Self::IQ1_M => 56,
             Self::IQ2_XXS => 66,
@@ -173,7 +179,7 @@ impl Dtype {
         (elems / self.block_elems()).checked_mul(self.block_bytes())
     }
 
-    /// The name that ggml and GGUF tools print.
+    /// The name that ggml and GGUF tools print, or safetensors.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "F32",
@@ -192,6 +198,7 @@ impl Dtype {
             Self::IQ4_NL => "IQ4_NL",
             Self::IQ4_XS => "IQ4_XS",
             Self::MXFP4 => "MXFP4",
+            Self::F8_E4M3 => "F8_E4M3",
             Self::IQ1_S => "IQ1_S",
             Self::IQ1_M => "IQ1_M",
             Self::IQ2_XXS => "IQ2_XXS",

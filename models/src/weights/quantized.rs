@@ -9,7 +9,8 @@
 //! | 4 bits, symmetric | `Q4_0` |
 //! | 4 bits with zero points (AWQ) | `Q5_0`: the difference to a zero point has five bits |
 //! | 8 bits, symmetric | `Q8_0` |
-//! | fp8 | `F16`, rounded |
+//! | fp8 with scales of blocks of 128, of rows or of all | `F8_E4M3` |
+//! | fp8 in other blocks | `F16`, rounded |
 //! | groups in the order of activations or of odd sizes, scales that f16 lacks, 8 bits with zero points | `F16`, rounded |
 //!
 //! Activations are never quantised, whatever the configuration says of them.

@@ -10,6 +10,7 @@ use half::{bf16, f16};
 use models::kernel::matmul::{self, Epilogue, MatmulParams, Tiling};
 use models::kernel::matmul_coop::{self, Activations, Tile};
 use models::pack::Packed;
+use models::self_test::tensors::no_nan;
 use models::{Dtype, Tensor};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
@@ -51,6 +52,10 @@ fn weights(dtype: Dtype, rows: usize, width: usize, rng: &mut StdRng) -> Tensor<
             }
             Dtype::Q6_K => half(208, 1e-5, 2e-5),
             Dtype::MXFP4 => block[0] = rng.random_range(122..125),
+            Dtype::F8_E4M3 => {
+                block[..4].copy_from_slice(&rng.random_range(1e-4f32..3e-4).to_le_bytes());
+                no_nan(&mut block[4..]);
+            }
             other => unreachable!("no kernel reads {other}"),
         }
     }

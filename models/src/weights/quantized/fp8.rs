@@ -1,48 +1,83 @@
 //! Matrices in fp8 with a scale for each block, for each row, or for all.
 
-use super::super::Tensor;
+use std::borrow::Cow;
+
+use super::super::dequant::E4M3;
 use super::super::safetensors::Stored;
+use super::super::{Dtype, Tensor};
 use super::in_f16;
 
-/// Multiplies codes by scales, in f32, and rounds to f16.
+/// A matrix of codes.
+struct Fp8<'a> {
+    rows: usize,
+    width: usize,
+    codes: &'a [u8],
+    /// `[rows / by_rows, width / by_columns]`, both rounded up.
+    scales: Vec<f32>,
+    by_rows: usize,
+    by_columns: usize,
+}
+
+/// The matrix as it is, where one scale serves 128 neighbours of a row each; else its numbers, rounded to f16.
 pub(super) fn tensor(
     name: &str,
     block: [usize; 2],
     codes: Stored<'_>,
     scales: Stored<'_>,
 ) -> Result<Tensor<'static>, String> {
-    let &[rows, width] = codes.shape else { return Err(format!("shape {:?} is no matrix", codes.shape)) };
-    let values = scales.to_f32().ok_or_else(|| format!("scales are stored as {}", scales.dtype))?;
-    let [by_rows, by_columns] = match *scales.shape {
-        [] | [1] | [1, 1] => [rows.max(1), width.max(1)],
-        [n] | [n, 1] if n == rows => [1, width.max(1)],
-        [n, m] if [n, m] == [rows.div_ceil(block[0]), width.div_ceil(block[1])] => block,
-        _ => {
-            let [down, across] = block;
-            return Err(format!(
-                "scales {:?} fit neither {rows} rows nor blocks of {down} by {across} of {:?}",
-                scales.shape, codes.shape
-            ));
-        }
-    };
-    let table = table();
-    let across = width.div_ceil(by_columns);
-    let value = |at: usize| {
-        let (row, column) = (at / width, at % width);
-        table[usize::from(codes.data[at])] * values[row / by_rows * across + column / by_columns]
-    };
-    Ok(in_f16(name, [rows, width], (0..rows * width).map(value)))
+    let matrix = Fp8::new(block, codes, &scales)?;
+    let shape = [matrix.rows, matrix.width];
+    if !matrix.has_blocks() {
+        return Ok(in_f16(name, shape, (0..codes.data.len()).map(|at| matrix.value(at))));
+    }
+    let (name, data) = (Cow::Owned(name.to_owned()), matrix.blocks().into());
+    Ok(Tensor { name, dtype: Dtype::F8_E4M3, shape: shape.to_vec(), data })
 }
 
-/// Values of the codes: a sign, four bits of exponent over 7, three of mantissa; no infinities, and NaN for all ones.
-fn table() -> [f32; 256] {
-    std::array::from_fn(|code| {
-        let (exponent, mantissa) = (code >> 3 & 15, (code & 7) as f32);
-        let magnitude = match (exponent, code & 7) {
-            (15, 7) => f32::NAN,
-            (0, _) => mantissa * f32::powi(2.0, -9),
-            _ => (8.0 + mantissa) * f32::powi(2.0, i32::try_from(exponent).expect("four bits") - 10),
+impl<'a> Fp8<'a> {
+    fn new(block: [usize; 2], codes: Stored<'a>, scales: &Stored<'_>) -> Result<Self, String> {
+        let &[rows, width] = codes.shape else { return Err(format!("shape {:?} is no matrix", codes.shape)) };
+        let values = scales.to_f32().ok_or_else(|| format!("scales are stored as {}", scales.dtype))?;
+        let [by_rows, by_columns] = match *scales.shape {
+            [] | [1] | [1, 1] => [rows.max(1), width.max(1)],
+            [n] | [n, 1] if n == rows => [1, width.max(1)],
+            [n, m] if [n, m] == [rows.div_ceil(block[0]), width.div_ceil(block[1])] => block,
+            _ => {
+                let [down, across] = block;
+                return Err(format!(
+                    "scales {:?} fit neither {rows} rows nor blocks of {down} by {across} of {:?}",
+                    scales.shape, codes.shape
+                ));
+            }
         };
-        if code < 128 { magnitude } else { -magnitude }
-    })
+        Ok(Self { rows, width, codes: codes.data, scales: values, by_rows, by_columns })
+    }
+
+    /// Whether blocks of [`Dtype::F8_E4M3`] hold the same numbers. There is none that stands for NaN: kernels take all codes for
+    /// numbers.
+    fn has_blocks(&self) -> bool {
+        let block = Dtype::F8_E4M3.block_elems();
+        let spans = self.by_columns >= self.width || self.by_columns.is_multiple_of(block);
+        spans && self.width.is_multiple_of(block) && self.codes.iter().all(|code| code & 0x7f != 0x7f)
+    }
+
+    fn blocks(&self) -> Vec<u8> {
+        let block = Dtype::F8_E4M3.block_elems();
+        let mut out = Vec::with_capacity(self.codes.len() / block * Dtype::F8_E4M3.block_bytes());
+        for (i, codes) in self.codes.chunks_exact(block).enumerate() {
+            out.extend(self.scale(i * block).to_le_bytes());
+            out.extend(codes);
+        }
+        out
+    }
+
+    /// The scale of an element.
+    fn scale(&self, at: usize) -> f32 {
+        let (row, column) = (at / self.width, at % self.width);
+        self.scales[row / self.by_rows * self.width.div_ceil(self.by_columns) + column / self.by_columns]
+    }
+
+    fn value(&self, at: usize) -> f32 {
+        E4M3[usize::from(self.codes[at])] * self.scale(at)
+    }
 }

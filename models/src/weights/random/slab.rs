@@ -108,6 +108,11 @@ fn shape(dtype: Dtype, deviation: f32, b: &mut [u8]) {
             let exponent = exponent.clamp(1.0, 254.0) as u8;
             b[0] = exponent;
         }
+        Dtype::F8_E4M3 => {
+            // Magnitudes from 8 to 15.
+            b[4..].iter_mut().for_each(|code| *code = *code & 0x87 | 0x50);
+            b[..4].copy_from_slice(&(deviation / 11.73).to_le_bytes());
+        }
         other => unreachable!("random weights are never {other}"),
     }
 }

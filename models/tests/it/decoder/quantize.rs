@@ -1,9 +1,15 @@
 //! Checkpoints that are quantised at load.
 
-use models::{Checkpoint, Dtype, RandomSpec, WeightError};
+use std::collections::HashMap;
 
+use attn_kernels::kernel::KvDtype;
+use models::{Checkpoint, Decoder, Dtype, Naming, RandomSpec, Safetensors, Tensor, WeightError};
+use safetensors::tensor::TensorView;
+use sparse_select::dsa::fp8;
+
+use super::options;
 use super::random::{last_logits, load};
-use super::tiny::{family, fixture};
+use super::tiny::{family, fixture, gpu};
 
 /// Standard deviation of what is between two lists over that of the second.
 fn distance(got: &[f32], want: &[f32]) -> f32 {
@@ -81,4 +87,74 @@ fn other_weights_are_another_fingerprint() {
     assert_ne!(eight, plain);
     assert_ne!(eight, of(quantized("tiny-llama", Dtype::Q4_0)));
     assert_eq!(eight, of(quantized("tiny-llama", Dtype::Q8_0)));
+}
+
+/// Rows and columns that share a scale.
+const BLOCK: usize = 128;
+
+/// A stored tensor: name, type, shape, data.
+type Stored = (String, safetensors::Dtype, Vec<usize>, Vec<u8>);
+
+fn f32_bytes(values: impl IntoIterator<Item = f32>) -> Vec<u8> {
+    values.into_iter().flat_map(f32::to_le_bytes).collect()
+}
+
+/// A matrix in codes with a scale for each block, as DeepSeek publishes them, and the numbers that they stand for.
+fn in_fp8(tensor: &Tensor<'_>) -> ([Stored; 2], Stored) {
+    let (values, name) = (tensor.to_f32(), tensor.name.to_string());
+    let [rows, width] = [tensor.shape[0], tensor.shape[1]];
+    let across = width.div_ceil(BLOCK);
+    // All different, and none a power of two.
+    let scale = |block: usize| 3e-4 * (1.0 + 0.01 * block as f32);
+    let scales = (0..rows.div_ceil(BLOCK) * across).map(scale);
+    let scale_of = |at: usize| scale(at / width / BLOCK * across + at % width / BLOCK);
+    let codes: Vec<u8> =
+        values.iter().enumerate().map(|(at, value)| fp8::encode(value / scale_of(at))).collect();
+    let numbers = codes.iter().enumerate().map(|(at, code)| fp8::decode(*code) * scale_of(at));
+    let whole = (name.clone(), safetensors::Dtype::F32, tensor.shape.clone(), f32_bytes(numbers));
+    let scales = f32_bytes(scales);
+    let parts = [
+        (format!("{name}_scale_inv"), safetensors::Dtype::F32, vec![rows.div_ceil(BLOCK), across], scales),
+        (name, safetensors::Dtype::F8_E4M3, tensor.shape.clone(), codes),
+    ];
+    (parts, whole)
+}
+
+fn opened(stored: &[Stored]) -> Safetensors {
+    let views = stored.iter().map(|(name, dtype, shape, data)| {
+        (name.clone(), TensorView::new(*dtype, shape.clone(), data).unwrap())
+    });
+    Safetensors::from_bytes(safetensors::serialize(views, None::<HashMap<String, String>>).unwrap()).unwrap()
+}
+
+/// Codes stay codes on the device, and compute to the bit what their numbers do in f32.
+#[test]
+fn published_fp8_computes_what_its_numbers_do() {
+    for shape in ["tiny-llama", "tiny-moe"] {
+        let random = Checkpoint::random(RandomSpec::parse(shape).unwrap());
+        let config = random.config().unwrap();
+        let (mut codes, mut numbers) = (Vec::new(), Vec::new());
+        for role in config.tensors() {
+            let name = Naming::Hf.name(role).unwrap();
+            let tensor = Tensor { name: name.into(), ..random.weights().tensor(role).unwrap() };
+            if tensor.name.ends_with("proj.weight") {
+                let (parts, whole) = in_fp8(&tensor);
+                codes.extend(parts);
+                numbers.push(whole);
+            } else {
+                let data = f32_bytes(tensor.to_f32());
+                let plain = (tensor.name.to_string(), safetensors::Dtype::F32, tensor.shape.clone(), data);
+                codes.push(plain.clone());
+                numbers.push(plain);
+            }
+        }
+        let [mut codes, mut numbers] = [codes, numbers]
+            .map(|stored| Decoder::load(gpu(), &config, &opened(&stored), &options(KvDtype::F32)).unwrap());
+        let bytes = |decoder: &Decoder| decoder.weight_sizes().bytes();
+        assert!(bytes(&codes) * 2 < bytes(&numbers), "{shape}: {} {}", bytes(&codes), bytes(&numbers));
+        let tokens: Vec<u32> = (0..24).map(|i| 7 + 17 * i).collect();
+        let [got, want] = [&mut codes, &mut numbers].map(|decoder| last_logits(decoder, &tokens));
+        assert!(want.iter().all(|logit| logit.is_finite()), "{shape}");
+        assert_eq!(got, want, "{shape}");
+    }
 }
