@@ -8,7 +8,9 @@ mod adapter;
 mod bind;
 mod bind_groups;
 mod buffer;
+mod compiler;
 mod error;
+mod kept;
 mod outcome;
 mod own;
 mod pass;
@@ -19,6 +21,7 @@ pub use crate::Level;
 pub use adapter::adapters;
 pub use bind::{Bind, Bindings, Bound, BoundList};
 pub use buffer::{Buf, Raw, Upload};
+pub use compiler::Compilation;
 pub use error::GpuError;
 pub use outcome::{Landed, Outcome, Pending, Submission, Timing};
 pub use own::Prepared;
@@ -28,9 +31,12 @@ pub use submit::Encoded;
 pub use wgpu;
 
 use crate::TextLength;
+use compiler::{Compiler, Counts};
+use kept::Kept;
 use pipeline::{BindGroupKey, PipelineCache};
 use rustc_hash::FxHashMap;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -58,13 +64,15 @@ pub struct GpuOptions {
     pub text: Option<TextLength>,
     /// Whether the device may have [buffers in memory of the host](Gpu::has_host_buffers), where the adapter does.
     pub host_buffers: bool,
+    /// Folder for compiled kernels, which other runs then need not compile, where the driver gives them out; `None` keeps none.
+    pub kernel_cache: Option<PathBuf>,
 }
 
 impl GpuOptions {
     /// The best adapter at its best level with all its features, and `checks`.
     #[must_use]
     pub fn new(checks: Checks) -> Self {
-        Self { device: None, level: Level::Coop, checks, text: None, host_buffers: true }
+        Self { device: None, level: Level::Coop, checks, text: None, host_buffers: true, kernel_cache: None }
     }
 
     /// Sets the index of the adapter, or part of its name; `None` for the best one.
@@ -90,6 +98,12 @@ impl GpuOptions {
     pub fn host_buffers(self, on: bool) -> Self {
         Self { host_buffers: on, ..self }
     }
+
+    /// Sets the folder for compiled kernels; `None` keeps none.
+    #[must_use]
+    pub fn kernel_cache(self, folder: impl Into<Option<PathBuf>>) -> Self {
+        Self { kernel_cache: folder.into(), ..self }
+    }
 }
 
 /// An open device.
@@ -108,6 +122,9 @@ pub struct Gpu {
     refused: Mutex<Range<u64>>,
     fault: Arc<Fault>,
     pipelines: Mutex<PipelineCache>,
+    compiler: Compiler,
+    counts: Arc<Counts>,
+    kept: Option<Kept>,
     bind_groups: Mutex<FxHashMap<BindGroupKey, wgpu::BindGroup>>,
     scratch: Mutex<submit::Scratch>,
 }
@@ -142,6 +159,11 @@ impl Gpu {
         let level = best_level(&adapter, adapter.features()).min(options.level);
         let mut features = adapter.features() & OPTIONAL;
         features.set(HOST_BUFFERS, features.contains(HOST_BUFFERS) && options.host_buffers);
+        let keeps = adapter.features() & wgpu::Features::PIPELINE_CACHE;
+        let kernel_cache = options.kernel_cache.as_ref().filter(|_| !keeps.is_empty());
+        if kernel_cache.is_some() {
+            features |= keeps;
+        }
         if level == Level::Coop {
             features |= wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
         }
@@ -157,7 +179,9 @@ impl Gpu {
         let (device, queue) =
             opened.map_err(|source| GpuError::Open { adapter: info.name.clone(), source })?;
         let fault = watch(&device);
-        Ok(Self::new(device, queue, info, level, options, fault))
+        let kept = kernel_cache.and_then(|folder| Kept::open(folder, &device, &info));
+        let gpu = Self::new(device, queue, info, level, options, fault);
+        Ok(Self { kept, ..gpu })
     }
 
     fn new(
@@ -185,6 +209,9 @@ impl Gpu {
             made: AtomicU64::new(0),
             refused: Mutex::default(),
             pipelines: Mutex::default(),
+            compiler: Compiler::default(),
+            counts: Arc::default(),
+            kept: None,
             bind_groups: Mutex::default(),
             scratch: Mutex::default(),
         }

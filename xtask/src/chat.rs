@@ -118,7 +118,7 @@ impl Chat<'_> {
     fn answer(&mut self, stop: &Stop) -> Result<(String, Finished)> {
         let mut out = io::stdout().lock();
         let mut answer = String::new();
-        let bar = PrefillBar::new(self.args.engine.quiet, self.args.engine.verbose);
+        let mut bar = PrefillBar::new(&self.engine, self.args.engine.quiet, self.args.engine.verbose);
         loop {
             let mut events = self.engine.step()?;
             bar.show(&self.engine);

@@ -83,7 +83,7 @@ struct Open {
 
 impl<W: io::Write> Run<'_, W> {
     fn serve(mut self, interrupt: &Interrupt) -> Result<()> {
-        let bar = PrefillBar::new(self.args.engine.quiet, self.args.engine.verbose);
+        let mut bar = PrefillBar::new(&self.engine, self.args.engine.quiet, self.args.engine.verbose);
         while self.engine.has_work() {
             let mut events = self.engine.step()?;
             bar.show(&self.engine);

@@ -5,6 +5,7 @@ pub mod bench;
 pub mod chat;
 pub mod ci;
 pub mod cli;
+pub mod compile_line;
 pub mod default_model;
 pub mod doctor;
 pub mod generate;

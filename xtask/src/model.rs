@@ -9,6 +9,7 @@ use models::Decoder;
 use pagoda::{Demand, Engine, EngineOptions, Model, Notes, Place, Preemption};
 
 use crate::cli::{Activations, EngineArgs, KvDtype, Preempt, SelectOn};
+use crate::compile_line::CompileLine;
 use crate::default_model;
 use crate::setup::{self, Need};
 
@@ -43,7 +44,9 @@ pub fn engine(args: &EngineArgs, model: &Model, demand: Demand, preempt: Preempt
         options.max_step_time = Some(STEP_TIME);
     }
     let begun = Instant::now();
+    let line = CompileLine::unless(args.quiet, &model.gpu(&options)?);
     let engine = Engine::open(model, &options)?;
+    drop(line);
     if args.verbose {
         eprintln!("{}", loaded(model, &engine, begun.elapsed()));
     }

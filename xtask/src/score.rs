@@ -16,6 +16,7 @@ use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
 use crate::cli::ScoreArgs;
+use crate::compile_line::CompileLine;
 use crate::ids_file;
 use crate::model;
 use crate::report::{self, Scored};
@@ -67,6 +68,7 @@ struct Run {
 /// Computes every token, since each is scored; full blocks are saved to the tiers for other runs.
 fn score(args: &ScoreArgs, run: &mut Run, ids: &[u32]) -> Result<Scored> {
     let Run { options, decoder, tiers } = run;
+    let _line = CompileLine::unless(args.engine.quiet, decoder.gpu());
     let vocab = decoder.config().vocab_size as usize;
     let wanted = match &args.logits_out {
         Some(_) => args.last.map_or(ids.len(), |last| last as usize).min(ids.len()),

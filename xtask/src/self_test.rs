@@ -124,22 +124,14 @@ fn compare(
     }
 }
 
-/// Compiles what will run, on all processors: a driver takes up to seconds for a kernel.
+/// Asks for what will run, which threads of the device's compile: a driver takes up to seconds for a kernel.
 fn compile(gpu: &Gpu, variants: &[(NamedVariant, Vec<Case>)]) {
-    let next = AtomicUsize::new(0);
-    let next = || variants.get(next.fetch_add(1, Ordering::Relaxed));
-    std::thread::scope(|scope| {
-        for _ in 0..processors() {
-            scope.spawn(|| {
-                while let Some((named, cases)) = next() {
-                    if cases.first().is_some_and(|case| skipped(gpu, named, case).is_none()) {
-                        // What does not compile is reported when its cases run.
-                        let _ = gpu.pipeline(&named.variant);
-                    }
-                }
-            });
+    for (named, cases) in variants {
+        if cases.first().is_some_and(|case| skipped(gpu, named, case).is_none()) {
+            // What does not compile is reported when its cases run.
+            let _ = gpu.pipeline(&named.variant);
         }
-    });
+    }
 }
 
 /// The variants of all crates with their cases, by name.

@@ -16,6 +16,7 @@ use prefetch::spec::DiskSpec;
 use serve::{ApiKey, Options, Stopped};
 
 use crate::cli::{EngineArgs, ServeArgs};
+use crate::compile_line::CompileLine;
 use crate::default_model;
 use crate::interrupt::Interrupted;
 use crate::model;
@@ -97,6 +98,7 @@ fn engine(args: &ServeArgs, model: &Model) -> Result<(Engine, EngineOptions)> {
     if !sized && model.gpu(&options)?.info().device_type == DeviceType::Cpu {
         options.kv_memory = Some(SOFTWARE_KV_BYTES);
     }
+    let _line = CompileLine::unless(args.engine.quiet, &model.gpu(&options)?);
     let Some(disk) = disk_kv(args, model)? else { return open(model, options) };
     let kept = options.clone().kv_tiers(disk);
     match Engine::open(model, &kept) {

@@ -54,7 +54,8 @@ impl Gpu {
     ///
     /// # Errors
     /// [`GpuError::OutOfMemory`] and [`GpuError::BufferTooLarge`] for its parameters, [`GpuError::Readback`] when it reads
-    /// back: that is for the caller's encoder, and what a kernel cannot bind, from [`GpuError::BindingTooLarge`] on.
+    /// back: that is for the caller's encoder, [`GpuError::Compile`] for a kernel that the driver does not take, and what a
+    /// kernel cannot bind, from [`GpuError::BindingTooLarge`] on.
     pub fn prepare(&self, pass: Pass) -> Result<Prepared, GpuError> {
         if !pass.reads.is_empty() {
             return Err(GpuError::Readback { reads: pass.reads.len() });
@@ -62,6 +63,11 @@ impl Gpu {
         let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
         let params = self.raw_buffer("params", pass.params.bytes.len().max(256) as u64, usage)?;
         self.queue.write_buffer(params.wgpu(), 0, &pass.params.bytes);
+        let compiled = pass.commands.iter().filter_map(|command| match command {
+            Command::Dispatch(dispatch) => Some(&dispatch.pipeline),
+            _ => None,
+        });
+        compiled.into_iter().try_for_each(|pipeline| pipeline.wait())?;
         let steps = pass.commands.into_iter().filter_map(|command| match command {
             Command::Dispatch(dispatch) => {
                 let group = self.make_bind_group(&dispatch, &params);
@@ -98,7 +104,8 @@ impl Step {
     fn dispatch(&self, compute: &mut wgpu::ComputePass<'_>) {
         if let Self::Dispatch { dispatch, group } = self {
             let [x, y, z] = dispatch.workgroups;
-            compute.set_pipeline(&dispatch.pipeline.raw);
+            let raw = dispatch.pipeline.raw().expect("it was waited for");
+            compute.set_pipeline(raw);
             compute.set_bind_group(0, group, &[dispatch.params_at]);
             compute.dispatch_workgroups(x, y, z);
         }

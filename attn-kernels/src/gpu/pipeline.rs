@@ -1,16 +1,20 @@
-//! Compiled kernels, cached by variant. The one place with `unsafe`: trusted modules.
+//! Compiled kernels, cached by variant. The one place with `unsafe`: trusted modules, and what drivers keep of them.
 
 use super::{Checks, Gpu, GpuError};
 use crate::{Access, Level, Variant};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, MutexGuard, OnceLock};
 
-/// A compiled kernel.
+/// A kernel that is compiled, or will be by the time that it runs.
 #[derive(Debug)]
 pub struct Pipeline {
-    pub(super) raw: wgpu::ComputePipeline,
+    /// Result of its compilation: the kernel, or the compiler's words.
+    raw: OnceLock<Result<wgpu::ComputePipeline, String>>,
+    /// Whether a submission runs it.
+    runs: AtomicBool,
     pub(super) layout: wgpu::BindGroupLayout,
     pub(super) layout_id: u64,
     pub(super) variant: Variant,
@@ -21,6 +25,27 @@ impl Pipeline {
     #[must_use]
     pub fn variant(&self) -> &Variant {
         &self.variant
+    }
+
+    /// Waits until it is compiled.
+    ///
+    /// # Errors
+    /// [`GpuError::Compile`].
+    pub fn wait(&self) -> Result<(), GpuError> {
+        self.raw().map(drop)
+    }
+
+    pub(super) fn raw(&self) -> Result<&wgpu::ComputePipeline, GpuError> {
+        let compile = |message: &String| GpuError::Compile {
+            kernel: self.variant.kernel.name,
+            message: message.clone(),
+        };
+        self.raw.wait().as_ref().map_err(compile)
+    }
+
+    /// Whether nothing has run it so far; from now on something does.
+    pub(super) fn runs_first(&self) -> bool {
+        !self.runs.swap(true, Ordering::Relaxed)
     }
 }
 
@@ -38,62 +63,63 @@ pub(super) struct PipelineCache {
 static NEXT_LAYOUT: AtomicU64 = AtomicU64::new(0);
 
 impl Gpu {
-    /// Compiles a variant, once; others are compiled by other threads meanwhile.
+    /// A variant, which is compiled once, by threads of the device's: several are at a time, and what runs one waits for it.
     ///
     /// # Errors
-    /// [`GpuError::Compose`], [`GpuError::NoCoop`], [`GpuError::NoSubgroups`] and [`GpuError::Compile`], with the kernel's name.
+    /// [`GpuError::Compose`], [`GpuError::NoCoop`] and [`GpuError::NoSubgroups`], with the kernel's name. That a driver does not
+    /// take it, [`Pipeline::wait`] says, and what encodes it.
     pub fn pipeline(&self, variant: &Variant) -> Result<Arc<Pipeline>, GpuError> {
         if let Some(pipeline) = self.cached().pipelines.get(variant) {
             return Ok(Arc::clone(pipeline));
         }
-        let pipeline = Arc::new(self.compile(variant)?);
+        let (pipeline, compile) = self.begin(variant)?;
         // Another thread may have been faster with the same one.
-        Ok(Arc::clone(self.cached().pipelines.entry(variant.clone()).or_insert(pipeline)))
+        let mut cached = self.cached();
+        let kept =
+            Arc::clone(cached.pipelines.entry(variant.clone()).or_insert_with(|| Arc::clone(&pipeline)));
+        drop(cached);
+        if Arc::ptr_eq(&kept, &pipeline) {
+            if !self.is_cpu() {
+                self.counts.ask();
+            }
+            self.compiler.add(compile);
+        }
+        Ok(kept)
     }
 
     fn cached(&self) -> MutexGuard<'_, PipelineCache> {
         self.pipelines.lock().expect("no holder of this lock panics")
     }
 
-    fn compile(&self, variant: &Variant) -> Result<Pipeline, GpuError> {
+    /// A kernel that is not compiled yet, and what compiles it.
+    fn begin(&self, variant: &Variant) -> Result<(Arc<Pipeline>, impl FnOnce() + Send + use<>), GpuError> {
         self.made.fetch_add(1, Ordering::Relaxed);
         let kernel = variant.kernel;
         let wgsl = variant.wgsl_of(self.text)?;
         debug_assert_eq!(variant.level, level_of(&wgsl), "level of kernel {}", kernel.name);
         self.check_level(variant)?;
-        let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
-        let internal = self.device.push_error_scope(wgpu::ErrorFilter::Internal);
-        let module = self.module(kernel.name, wgsl);
         let accesses: Vec<Access> = variant.bindings.iter().map(|binding| binding.access).collect();
         let params_bytes = kernel.params.bytes;
         let new_layout =
             || (NEXT_LAYOUT.fetch_add(1, Ordering::Relaxed), self.layout(params_bytes, &accesses));
         let key = (params_bytes, accesses.clone());
         let (layout_id, layout) = self.cached().layouts.entry(key).or_insert_with(new_layout).clone();
-        let pipeline_layout = self.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
-            label: Some(kernel.name),
-            bind_group_layouts: &[Some(&layout)],
-            immediate_size: 0,
-        });
-        let constants: Vec<(&str, f64)> =
-            variant.constants.iter().map(|(name, value)| (*name, f64::from(*value))).collect();
-        let raw = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
-            label: Some(kernel.name),
-            layout: Some(&pipeline_layout),
-            module: &module,
-            entry_point: Some(kernel.name),
-            compilation_options: wgpu::PipelineCompilationOptions {
-                constants: &constants,
-                // Every kernel writes what it reads; clearing would cost a pass over workgroup memory.
-                zero_initialize_workgroup_memory: false,
-            },
-            cache: None,
-        });
-        let failed = [pollster::block_on(internal.pop()), pollster::block_on(scope.pop())];
-        if let Some(error) = failed.into_iter().flatten().next() {
-            return Err(GpuError::Compile { kernel: kernel.name, message: error.to_string() });
-        }
-        Ok(Pipeline { raw, layout, layout_id, variant: variant.clone() })
+        let (raw, runs) = (OnceLock::new(), AtomicBool::new(false));
+        let pipeline = Arc::new(Pipeline { raw, runs, layout, layout_id, variant: variant.clone() });
+        let source = Source { device: self.device.clone(), wgsl, checks: self.checks, cache: self.cache() };
+        // A software driver compiles when a kernel first runs: submissions count that.
+        let counts = (!self.is_cpu()).then(|| Arc::clone(&self.counts));
+        let compiled = Arc::clone(&pipeline);
+        let compile = move || {
+            let made = catch_unwind(AssertUnwindSafe(|| source.compile(&compiled)));
+            let _ = compiled.raw.set(made.unwrap_or_else(|_| Err("the compiler panicked".into())));
+            counts.iter().for_each(|counts| counts.finish());
+        };
+        Ok((pipeline, compile))
+    }
+
+    fn cache(&self) -> Option<wgpu::PipelineCache> {
+        self.kept.as_ref().map(|kept| kept.cache.clone())
     }
 
     /// Refuses a variant whose level does not run here, or that counts on subgroups of another size: it would compile and be
@@ -138,15 +164,53 @@ impl Gpu {
         self.device
             .create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries })
     }
+}
 
-    fn module(&self, label: &str, wgsl: String) -> wgpu::ShaderModule {
-        let descriptor = wgpu::ShaderModuleDescriptor {
-            label: Some(label),
-            source: wgpu::ShaderSource::Wgsl(wgsl.into()),
+/// A kernel's text, and all else that a thread needs to compile it.
+struct Source {
+    device: wgpu::Device,
+    wgsl: String,
+    checks: Checks,
+    cache: Option<wgpu::PipelineCache>,
+}
+
+impl Source {
+    fn compile(self, pipeline: &Pipeline) -> Result<wgpu::ComputePipeline, String> {
+        let Self { device, wgsl, checks, cache } = self;
+        let Pipeline { layout, variant, .. } = pipeline;
+        let name = variant.kernel.name;
+        // Scopes are those of a thread.
+        let scope = device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let internal = device.push_error_scope(wgpu::ErrorFilter::Internal);
+        let descriptor =
+            wgpu::ShaderModuleDescriptor { label: Some(name), source: wgpu::ShaderSource::Wgsl(wgsl.into()) };
+        let module = match checks {
+            Checks::On => device.create_shader_module(descriptor),
+            Checks::Off => trusted(&device, descriptor),
         };
-        match self.checks {
-            Checks::On => self.device.create_shader_module(descriptor),
-            Checks::Off => trusted(&self.device, descriptor),
+        let pipeline_layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+            label: Some(name),
+            bind_group_layouts: &[Some(layout)],
+            immediate_size: 0,
+        });
+        let constants: Vec<(&str, f64)> =
+            variant.constants.iter().map(|(name, value)| (*name, f64::from(*value))).collect();
+        let raw = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label: Some(name),
+            layout: Some(&pipeline_layout),
+            module: &module,
+            entry_point: Some(name),
+            compilation_options: wgpu::PipelineCompilationOptions {
+                constants: &constants,
+                // Every kernel writes what it reads; clearing would cost a pass over workgroup memory.
+                zero_initialize_workgroup_memory: false,
+            },
+            cache: cache.as_ref(),
+        });
+        let failed = [pollster::block_on(internal.pop()), pollster::block_on(scope.pop())];
+        match failed.into_iter().flatten().next() {
+            Some(error) => Err(error.to_string()),
+            None => Ok(raw),
         }
     }
 }
@@ -173,6 +237,15 @@ fn trusted(device: &wgpu::Device, descriptor: wgpu::ShaderModuleDescriptor<'_>) 
     // arbitrary bits, without checks and with words round every buffer that must stay as they are. All kernels run in
     // the tests with all checks on as well.
     unsafe { device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) }
+}
+
+/// A cache of compiled kernels, with what an earlier one had: empty where wgpu finds that to be of another device or driver.
+#[expect(unsafe_code, reason = "drivers trust what they once gave out")]
+pub(super) fn kept(device: &wgpu::Device, data: Option<&[u8]>) -> wgpu::PipelineCache {
+    let descriptor = wgpu::PipelineCacheDescriptor { label: Some("kernels"), data, fallback: true };
+    // SAFETY: the data are what `PipelineCache::get_data` returned for this adapter, driver and version of the program: a
+    // checksum over all of that was compared. They lie in the user's own cache folder.
+    unsafe { device.create_pipeline_cache(&descriptor) }
 }
 
 /// The token that cooperative matrices ask for.

@@ -33,10 +33,18 @@ const QUERIES: u32 = 4096;
 #[derive(Debug)]
 pub struct Encoded {
     /// Submissions of their own, in order.
-    pieces: Vec<wgpu::CommandBuffer>,
+    pieces: Vec<Piece>,
     params: Option<(Raw, Params)>,
     stamps: Timed,
     readback: Readback,
+}
+
+/// Commands that are submitted together.
+#[derive(Debug)]
+struct Piece {
+    commands: wgpu::CommandBuffer,
+    /// Whether they end with the first run of a kernel, which a software driver compiles then.
+    compiles: bool,
 }
 
 impl Gpu {
@@ -64,7 +72,7 @@ impl Gpu {
     /// Encodes and submits a pass.
     ///
     /// # Errors
-    /// [`GpuError::Lost`], [`GpuError::OutOfMemory`] for staging, what a kernel cannot bind, from
+    /// [`GpuError::Lost`], [`GpuError::OutOfMemory`] for staging, [`GpuError::Compile`], what a kernel cannot bind, from
     /// [`GpuError::BindingTooLarge`] on, and [`GpuError::Validation`] for another bug in the caller.
     pub fn submit(&self, pass: Pass) -> Result<Pending<'_>, GpuError> {
         self.send(self.encode(pass)?)
@@ -112,7 +120,7 @@ impl Gpu {
         if let (Some(queries), Some(staging)) = (&queries, &staging) {
             self.resolve(&mut encoder, queries, staging, timings_at, timed.len())?;
         }
-        pieces.push(encoder.finish());
+        pieces.push(Piece { commands: encoder.finish(), compiles: false });
         let readback = Readback { staging, spans, timed, timings_at };
         Ok(Encoded { pieces, params: params.map(|raw| (raw, pass.params)), stamps, readback })
     }
@@ -156,7 +164,7 @@ impl Gpu {
         }
         let params = self.params_room(&mut scratch, pass)?;
         let (mut pieces, last) = self.commands(pass, params.as_ref(), None)?;
-        pieces.push(last.finish());
+        pieces.push(Piece { commands: last.finish(), compiles: false });
         self.launch(&mut scratch, params.as_ref().map(|raw| (raw, &mut pass.params)), pieces);
         pass.commands.clear();
         Ok(())
@@ -168,10 +176,11 @@ impl Gpu {
         pass: &Pass,
         params: Option<&Raw>,
         queries: Option<(&wgpu::QuerySet, Timed)>,
-    ) -> Result<(Vec<wgpu::CommandBuffer>, wgpu::CommandEncoder), GpuError> {
+    ) -> Result<(Vec<Piece>, wgpu::CommandEncoder), GpuError> {
         let mut pieces = Vec::new();
         let descriptor = wgpu::CommandEncoderDescriptor { label: Some(pass.label) };
-        let mut encoder = self.device.create_command_encoder(&descriptor);
+        let begin = || self.device.create_command_encoder(&descriptor);
+        let mut encoder = begin();
         let mut commands = pass.commands.iter().peekable();
         let mut query = 0;
         while let Some(command) = commands.next() {
@@ -182,9 +191,8 @@ impl Gpu {
                 // The compute pass of the dispatches before has ended.
                 Command::Split => {}
                 Command::Cut => {
-                    let done =
-                        std::mem::replace(&mut encoder, self.device.create_command_encoder(&descriptor));
-                    pieces.push(done.finish());
+                    let commands = std::mem::replace(&mut encoder, begin()).finish();
+                    pieces.push(Piece { commands, compiles: false });
                 }
                 Command::Dispatch(first) => {
                     let params = params.expect("a pass with dispatches has parameters");
@@ -200,7 +208,7 @@ impl Gpu {
                         label: Some(pass.label),
                         timestamp_writes,
                     });
-                    let mut next = Some(first);
+                    let (mut next, mut compiles) = (Some(first), false);
                     while let Some(dispatch) = next {
                         let stamped =
                             queries.filter(|(_, which)| matches!(which, Timed::All) && query + 2 <= QUERIES);
@@ -212,9 +220,14 @@ impl Gpu {
                         } else {
                             self.dispatch(&mut compute, dispatch, params)?;
                         }
-                        next = commands
-                            .next_if(|c| matches!(c, Command::Dispatch(_)))
-                            .and_then(|c| if let Command::Dispatch(d) = c { Some(d) } else { None });
+                        compiles = self.is_cpu() && queries.is_none() && dispatch.pipeline.runs_first();
+                        let more = commands.next_if(|c| !compiles && matches!(c, Command::Dispatch(_)));
+                        next = more.and_then(|c| if let Command::Dispatch(d) = c { Some(d) } else { None });
+                    }
+                    drop(compute);
+                    if compiles {
+                        let commands = std::mem::replace(&mut encoder, begin()).finish();
+                        pieces.push(Piece { commands, compiles });
                     }
                 }
             }
@@ -228,7 +241,7 @@ impl Gpu {
         dispatch: &Dispatch,
         params: &Raw,
     ) -> Result<(), GpuError> {
-        compute.set_pipeline(&dispatch.pipeline.raw);
+        compute.set_pipeline(dispatch.pipeline.raw()?);
         let group = self.bind_group(dispatch, params)?;
         compute.set_bind_group(0, &group, &[dispatch.params_at]);
         let [x, y, z] = dispatch.workgroups;
@@ -255,7 +268,7 @@ impl Gpu {
         &self,
         scratch: &mut Scratch,
         params: Option<(&Raw, &mut Params)>,
-        pieces: Vec<wgpu::CommandBuffer>,
+        pieces: Vec<Piece>,
     ) -> Option<wgpu::SubmissionIndex> {
         if let Some((raw, params)) = params {
             // A pass that was encoded before the buffer grew has a buffer of its own.
@@ -267,7 +280,18 @@ impl Gpu {
             }
             params.sent = params.bytes.len();
         }
-        pieces.into_iter().map(|piece| self.queue.submit([piece])).last()
+        pieces.iter().filter(|piece| piece.compiles).for_each(|_| self.counts.ask());
+        let submit = |piece: Piece| {
+            let index = self.queue.submit([piece.commands]);
+            if piece.compiles {
+                // One after the other, so that it can be seen how far it is. An error comes again with what follows.
+                let wait = wgpu::PollType::Wait { submission_index: Some(index.clone()), timeout: None };
+                let _ = self.device.poll(wait);
+                self.counts.finish();
+            }
+            index
+        };
+        pieces.into_iter().map(submit).last()
     }
 
     /// Lists the timed parts of `pass`, still without times.

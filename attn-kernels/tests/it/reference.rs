@@ -6,6 +6,7 @@ mod block_select;
 mod cache_write;
 mod chunked_local;
 mod chunked_prefix;
+mod compiling;
 mod copy_blocks;
 mod decode;
 mod device;

@@ -178,7 +178,12 @@ impl Engine {
         for seq in ended {
             events.extend(self.end(seq, scheduler::Ending::Stopped));
         }
-        self.settle()
+        self.settle()?;
+        if !self.has_work() {
+            // What others need not compile again; a folder that cannot be written costs time alone.
+            let _ = self.decoder.gpu().keep_kernels();
+        }
+        Ok(())
     }
 
     /// Ends a sequence that the caller no longer wants; empty if it has ended already.

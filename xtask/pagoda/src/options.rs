@@ -5,13 +5,16 @@ use std::time::Duration;
 
 use attn_kernels::gpu::{Checks, GpuOptions};
 use attn_kernels::kernel::KvDtype;
-use models::{ActivationType, Place};
+use models::{ActivationType, ModelCache, Place};
 use prefetch::spec::TierSpec;
 use scheduler::Policy as Order;
 use sparse_select::{Policy, Registry, Spec};
 
 use crate::Notes;
 use crate::error::Error;
+
+/// Folder of compiled kernels in the user's cache.
+const KERNELS: &str = "kernels";
 
 /// Maximum number of sequences that run at a time.
 pub const MAX_SEQUENCES: u32 = 256;
@@ -152,8 +155,9 @@ impl EngineOptions {
     /// The device that these options select; kernels run without bounds checks.
     #[must_use]
     pub fn gpu(&self) -> GpuOptions {
-        let host_buffers = self.host_buffers;
-        GpuOptions::new(Checks::Off).device(self.device.clone()).host_buffers(host_buffers)
+        let kernels = ModelCache::user().ok().map(|cache| cache.dir().join(KERNELS));
+        let options = GpuOptions::new(Checks::Off).device(self.device.clone());
+        options.host_buffers(self.host_buffers).kernel_cache(kernels)
     }
 }
 
