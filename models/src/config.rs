@@ -20,7 +20,7 @@ pub use self::{
     layer::{BlockNorms, Gate, LayerConfig, Mlp, QkNorm, Reach, Temperature},
     moe::{Activation, ExpertPacking, MoeConfig, Router, Score},
     plain::Sizes,
-    rope::{Pairing, Rope, RopeScaling},
+    rope::{Pairing, Rope, RopeScaling, ShortFactors},
 };
 
 /// Shape and constants of a decoder-only transformer. Every value has been validated.

@@ -29,7 +29,7 @@ pub use checkpoint::{Checkpoint, Quantized, WeightMemory};
 pub use config::{
     Activation, BlockNorms, CompressedConfig, Compressor, ConfigError, DecoderConfig, ExpertPacking, Family,
     Gate, HyperConfig, IndexerConfig, LatentConfig, LayerConfig, Mlp, MoeConfig, Pairing, QkNorm, Reach,
-    Rope, RopeScaling, Router, Score, Sizes, Temperature,
+    Rope, RopeScaling, Router, Score, ShortFactors, Sizes, Temperature,
 };
 pub use decoder::{ActivationType, BlockRead, Decoder, DecoderOptions, Size, WeightSizes};
 pub use error::ModelError;

@@ -2,7 +2,7 @@
 
 use std::f64::consts::PI;
 
-use super::ConfigError;
+use super::{ConfigError, DecoderConfig};
 
 /// Rotary position embedding (Su et al., "RoFormer", 2021).
 #[derive(Clone, Debug, PartialEq)]
@@ -65,14 +65,25 @@ pub enum RopeScaling {
     },
     /// Divisors given one by one, `[rotary_dims / 2]`: how GGUF files store Llama 3.1 scaling.
     Factors(Vec<f32>),
-    /// LongRoPE (Ding et al., 2024): divisors, of which checkpoints hold two sets. These are the ones for the context that the
-    /// model is configured for, long or short, at every length: cached keys cannot change theirs when a text grows.
+    /// LongRoPE (Ding et al., 2024): divisors, of which checkpoints hold two sets. Cached keys cannot change theirs when a text
+    /// grows, so [`DecoderConfig::for_longest`](super::DecoderConfig::for_longest) chooses for all sequences.
     Long {
-        /// Divisors, `[rotary_dims / 2]`.
+        /// Divisors, `[rotary_dims / 2]`: those of the context that the model is configured for.
         factors: Vec<f32>,
+        /// Those of shorter contexts, if there are others.
+        short: Option<ShortFactors>,
         /// Multiplies sine and cosine.
         attention_factor: f64,
     },
+}
+
+/// Divisors of LongRoPE for sequences within the context that a model was trained with first.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShortFactors {
+    /// Divisors, `[rotary_dims / 2]`.
+    pub factors: Vec<f32>,
+    /// Tokens of that context.
+    pub original_context: u32,
 }
 
 impl Rope {
@@ -164,9 +175,10 @@ impl Rope {
                 positive("rope attention factor", attention_factor)
             }
             RopeScaling::Factors(factors) => self.validate_factors(factors),
-            RopeScaling::Long { factors, attention_factor } => {
+            RopeScaling::Long { factors, short, attention_factor } => {
                 positive("rope attention factor", *attention_factor)?;
-                self.validate_factors(factors)
+                self.validate_factors(factors)?;
+                short.as_ref().map_or(Ok(()), |short| self.validate_factors(&short.factors))
             }
         }
     }
@@ -178,6 +190,22 @@ impl Rope {
             return Err(ConfigError::Invalid { field: "the number of rope factors", value, rule });
         }
         factors.iter().try_for_each(|&f| positive("a rope factor", f.into()))
+    }
+}
+
+impl DecoderConfig {
+    /// The same model for sequences of at most `tokens` tokens. With LongRoPE its short factors apply where these do not exceed
+    /// the context that it was trained with first, which is the context length from then on: transformers chooses so by the
+    /// length of a text, llama.cpp by that of a context.
+    #[must_use]
+    pub fn for_longest(mut self, tokens: u64) -> Self {
+        if let RopeScaling::Long { factors, short, .. } = &mut self.rope.scaling
+            && let Some(within) = short.take_if(|short| tokens <= u64::from(short.original_context))
+        {
+            *factors = within.factors;
+            self.context_length = self.context_length.min(within.original_context);
+        }
+        self
     }
 }
 

@@ -75,7 +75,7 @@ impl Engine {
         let room = if options.chunk / 4 >= seqs { 0 } else { seqs };
         let budget = options.chunk.saturating_add(room);
         let decoder = model.load(options, budget)?;
-        let limits = LengthLimits::new(model.config.context_length).max_batched_tokens(budget);
+        let limits = LengthLimits::new(decoder.config().context_length).max_batched_tokens(budget);
         let groups = decoder.kv().plan().layout.groups.clone();
         let cache = KvCacheConfig::new(decoder.kv().num_blocks(), groups, limits);
         let cache = cache.hash_seed(tiers::hash_seed(options));

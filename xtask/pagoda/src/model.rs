@@ -206,7 +206,8 @@ impl Model {
         let (kv_dtype, block_size) = (options.kv_dtype, options.block_size);
         // Tiers keep blocks of all layers, so no block is freed before its request ends.
         let recycle = options.kv_tiers.is_none();
-        let plan = KvPlan::new(&self.config, KvOptions::new(kv_dtype, block_size).recycle(recycle))?;
+        let config = self.config.clone().for_longest(demand.longest);
+        let plan = KvPlan::new(&config, KvOptions::new(kv_dtype, block_size).recycle(recycle))?;
         let most = memory::max_used_blocks(&plan, max_rows, demand);
         let num_blocks = memory::num_blocks(options, &gpu, &plan, most)?;
         let decoder_options = DecoderOptions::new(num_blocks, max_rows)
@@ -218,9 +219,9 @@ impl Model {
             .coop(options.coop)
             .activations(options.activations)
             .prefix_capacity(scheduler::PREFIX_CHUNK_CAPACITY)
-            .sparse(sparse(options, &self.config, demand.longest)?)
+            .sparse(sparse(options, &config, demand.longest)?)
             .offload(memory::offload(options, &plan, num_blocks, demand, &gpu));
-        let decoder = Decoder::load(&gpu, &self.config, self.checkpoint.weights(), &decoder_options)?;
+        let decoder = Decoder::load(&gpu, &config, self.checkpoint.weights(), &decoder_options)?;
         if let (Some(Place::Host), Some(sparse)) = (decoder.selects_on(), &options.sparse)
             && sparse.place == Place::Device
             && !sparse.measure

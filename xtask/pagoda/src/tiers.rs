@@ -300,9 +300,11 @@ fn prefetching(options: &EngineOptions) -> EngineConfig {
 /// entries are not seen.
 fn namespace(model: &Model, decoder: &Decoder) -> Result<String, models::WeightError> {
     let (shape, config) = (decoder.kv().shape(), decoder.config());
+    // Keys are rotated.
+    let rope = if config.rope == model.config.rope { "" } else { ", short rotation" };
     Ok(format!(
         "model {:032x}, {} layers, {} KV heads of {}, {:?}, K [head, dim/16B, token, 16B] then V [head, token, dim], \
-         blocks of {} tokens",
+         blocks of {} tokens{rope}",
         model.fingerprint()?,
         config.num_layers,
         shape.num_kv_heads,

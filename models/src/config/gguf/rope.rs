@@ -2,7 +2,7 @@
 
 use super::keys::Keys;
 use crate::config::rope::{long_mscale, yarn_mscale};
-use crate::{ConfigError, Pairing, Role, Rope, RopeScaling, WeightSource};
+use crate::{ConfigError, Pairing, Role, Rope, RopeScaling, ShortFactors, WeightSource};
 
 pub(super) fn rope(keys: &Keys<'_>, head_dim: u32, context_length: u32) -> Result<Rope, ConfigError> {
     Ok(Rope {
@@ -57,13 +57,21 @@ fn scaling(keys: &Keys<'_>, context_length: u32) -> Result<RopeScaling, ConfigEr
 
 /// Reads LongRoPE, whose divisors are tensors.
 fn long(keys: &Keys<'_>, context_length: u32) -> Result<RopeScaling, ConfigError> {
-    let original = f64::from(keys.need_u32("rope.scaling.original_context_length")?);
-    let context = f64::from(context_length);
-    let role = if context > original { Role::RopeLong } else { Role::RopeShort };
-    let factors = keys.file.tensor(role).map_err(|source| ConfigError::RopeFactors { source })?;
+    let original_context = keys.need_u32("rope.scaling.original_context_length")?;
+    let (original, context) = (f64::from(original_context), f64::from(context_length));
+    let factors = |role| {
+        let tensor = keys.file.tensor(role).map_err(|source| ConfigError::RopeFactors { source })?;
+        Ok::<_, ConfigError>(tensor.to_f32())
+    };
+    let stretched = context > original;
+    let short = match stretched && keys.file.has(Role::RopeShort) {
+        true => Some(ShortFactors { factors: factors(Role::RopeShort)?, original_context }),
+        false => None,
+    };
     let attention_factor = match keys.f64("rope.scaling.attn_factor")? {
         Some(factor) => factor,
         None => long_mscale(context / original, original),
     };
-    Ok(RopeScaling::Long { factors: factors.to_f32(), attention_factor })
+    let factors = factors(if stretched { Role::RopeLong } else { Role::RopeShort })?;
+    Ok(RopeScaling::Long { factors, short, attention_factor })
 }

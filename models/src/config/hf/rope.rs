@@ -4,7 +4,7 @@ use serde_json::Map;
 
 use super::fields::Fields;
 use crate::config::rope::{long_mscale, yarn_mscale};
-use crate::{ConfigError, Pairing, Rope, RopeScaling};
+use crate::{ConfigError, Pairing, Rope, RopeScaling, ShortFactors};
 
 /// Values that a rotation follows from beside its fields.
 pub(in crate::config) struct RopeSite {
@@ -113,12 +113,16 @@ pub(in crate::config) fn section(config: &Fields) -> Result<Option<Fields>, Conf
 
 /// Reads LongRoPE. The context it was trained with first lies in the section; Phi 3 has it outside, and copies it there.
 fn long(section: &Fields, context_length: u32) -> Result<RopeScaling, ConfigError> {
-    let original = section.need_f64("original_max_position_embeddings")?;
-    let context = f64::from(context_length);
-    let field = if context > original { "long_factor" } else { "short_factor" };
+    let original_context = section.need_u32("original_max_position_embeddings")?;
+    let (original, context) = (f64::from(original_context), f64::from(context_length));
+    let stretched = context > original;
     let factor = section.f64("factor")?.unwrap_or(context / original);
     Ok(RopeScaling::Long {
-        factors: section.floats(field)?,
+        factors: section.floats(if stretched { "long_factor" } else { "short_factor" })?,
+        short: match stretched && section.get("short_factor").is_some() {
+            true => Some(ShortFactors { factors: section.floats("short_factor")?, original_context }),
+            false => None,
+        },
         attention_factor: section.f64("attention_factor")?.unwrap_or_else(|| long_mscale(factor, original)),
     })
 }

@@ -114,19 +114,6 @@ fn phi3_has_windows_and_part_of_a_head_rotates() {
     assert_snapshot!(error("tiny-phi3", none), @"partial_rotary_factor is 0, it must be over 0 and at most 1");
 }
 
-/// The factors are those of the context that is stated, at every length.
-#[test]
-fn phi3_takes_the_long_factors_for_a_long_context() {
-    let scaling = |change| parse("tiny-phi3-long", &change).unwrap().rope.scaling;
-    let RopeScaling::Long { factors, attention_factor } = scaling(json!({})) else { panic!("no LongRoPE") };
-    assert_eq!(factors, [1.0, 1.5, 2.5, 6.0, 11.0, 32.0]);
-    assert!((attention_factor - (1.0 + 128_f64.ln() / 32_f64.ln()).sqrt()).abs() < 1e-12);
-    let short = RopeScaling::Long { factors: vec![1.0, 1.0, 1.1, 1.2, 1.3, 1.4], attention_factor: 1.0 };
-    assert_eq!(scaling(json!({ "max_position_embeddings": 32 })), short);
-    assert_snapshot!(error("tiny-phi3-long", json!({ "partial_rotary_factor": null, "rope_parameters": {
-        "rope_type": "longrope", "long_factor": [1.0], "short_factor": [1.0] } })), @"the number of rope factors is 1, it must be half of the rotary dims");
-}
-
 #[test]
 fn gemma2_bounds_scores_and_logits() {
     let config = parse("tiny-gemma2", &json!({})).unwrap();

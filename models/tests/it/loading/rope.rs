@@ -1,6 +1,9 @@
 //! Rotary inverse frequencies.
 
-use models::{Pairing, Rope, RopeScaling};
+use models::{Checkpoint, DecoderConfig, Pairing, Rope, RopeScaling};
+use serde_json::{Value, json};
+
+use super::fixture;
 
 fn rope(theta: f64, rotary_dims: u32, scaling: RopeScaling) -> Rope {
     Rope { theta, rotary_dims, pairing: Pairing::Halves, scaling }
@@ -86,4 +89,54 @@ fn yarn_keeps_fast_pairs_and_stretches_slow_ones() {
             assert!((got - want).abs() < 1e-9 * want, "pair {i}: {got} against {want}");
         }
     }
+}
+
+/// The configuration of a Phi 3 with LongRoPE, with other fields.
+fn phi3(change: &Value) -> Result<DecoderConfig, String> {
+    let text = std::fs::read_to_string(fixture("tiny-phi3-long").join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&text).unwrap();
+    config.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+    DecoderConfig::from_hf_json(&config.to_string(), None).map_err(|error| error.to_string())
+}
+
+const LONG: [f32; 6] = [1.0, 1.5, 2.5, 6.0, 11.0, 32.0];
+const SHORT: [f32; 6] = [1.0, 1.0, 1.1, 1.2, 1.3, 1.4];
+
+/// The factors are those of the context that is stated, and the short ones where all texts are short: those of
+/// `1 / (theta^(2i / dims) * factor)`, and a factor on sine and cosine that follows from the stretch of the whole context.
+#[test]
+fn longrope_takes_the_factors_of_the_longest_text() {
+    let stretch = (1.0 + 128_f64.ln() / 32_f64.ln()).sqrt();
+    for (tokens, factors, context) in [(1, SHORT, 32), (32, SHORT, 32), (33, LONG, 4096), (4096, LONG, 4096)]
+    {
+        let config = phi3(&json!({})).unwrap().for_longest(tokens);
+        let want = (0..6)
+            .zip(factors)
+            .map(|(i, factor)| 1.0 / (10_000_f64.powf(2.0 * f64::from(i) / 12.0) * f64::from(factor)));
+        assert_close(&config.rope.inv_freq(), &want.collect::<Vec<_>>());
+        assert_close(&[config.rope.attention_factor()], &[stretch]);
+        assert_eq!(config.context_length, context, "{tokens} tokens");
+    }
+    let whole = phi3(&json!({ "max_position_embeddings": 32 })).unwrap();
+    let of_short = RopeScaling::Long { factors: SHORT.to_vec(), short: None, attention_factor: 1.0 };
+    assert_eq!(whole.rope.scaling, of_short);
+    let gguf = Checkpoint::open(fixture("tiny-phi3-long").join("model.gguf")).unwrap().config().unwrap();
+    let RopeScaling::Long { factors, short: None, .. } = gguf.for_longest(32).rope.scaling else {
+        panic!("the file has both")
+    };
+    assert_eq!(factors, SHORT);
+}
+
+/// One set of factors serves every length, and other rotations know no length.
+#[test]
+fn without_short_factors_no_length_changes_a_rotation() {
+    let alone = json!({ "rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 32,
+        "partial_rotary_factor": 0.75, "long_factor": LONG });
+    let config = phi3(&json!({ "rope_parameters": alone })).unwrap();
+    assert_eq!(config.clone().for_longest(1), config);
+    let llama = Checkpoint::open(fixture("tiny-llama")).unwrap().config().unwrap();
+    assert_eq!(llama.clone().for_longest(1), llama);
+    let odd = json!({ "rope_type": "longrope", "long_factor": [1.0], "short_factor": [1.0] });
+    let error = phi3(&json!({ "partial_rotary_factor": null, "rope_parameters": odd })).unwrap_err();
+    insta::assert_snapshot!(error, @"the number of rope factors is 1, it must be half of the rotary dims");
 }

@@ -1,7 +1,7 @@
 //! One sequence through a model.
 
 use models::Decoder;
-use pagoda::{Demand, EngineOptions, Model, Sampler, Sampling, Sequence, most_likely};
+use pagoda::{Demand, Engine, EngineOptions, Model, Request, Sampler, Sampling, Sequence, most_likely};
 
 use crate::{engine, fixture, options, prompt, request, run};
 
@@ -93,4 +93,18 @@ fn what_cannot_be_computed_is_refused() {
         said(sequence.logits().unwrap_err()),
         "token id 128 at position 2 is outside the vocabulary of 128"
     );
+}
+
+/// LongRoPE: an engine for short texts takes the factors of these, and no longer text.
+#[test]
+fn the_longest_text_chooses_the_rotation() {
+    let model = Model::open(fixture("tiny-phi3-long")).unwrap();
+    let load = |longest| model.load(&options().demand(Demand::one(longest)), 32).unwrap();
+    let [short, long] = [load(32), load(33)];
+    assert_ne!(short.config().rope, model.config.rope);
+    assert_eq!(long.config().rope, model.config.rope);
+    let mut engine = Engine::open(&model, &options().demand(Demand::one(32))).unwrap();
+    engine.submit(&Request::new(prompt(1, 31))).unwrap();
+    let error = engine.submit(&Request::new(prompt(1, 33))).unwrap_err().to_string();
+    assert!(error.contains("32"), "{error}");
 }
