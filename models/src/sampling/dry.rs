@@ -21,11 +21,17 @@ pub struct Dry {
     pub allowed_length: u32,
     /// Tokens at which matches end: of line breaks, quotation marks and the like.
     pub breakers: Vec<u32>,
+    /// Tokens at the end of prompt and output in which matches are looked for.
+    pub last_tokens: u32,
 }
 
 impl Dry {
     /// No penalty, and otherwise the published values without breakers: a base of 1.75 from two tokens on.
-    pub const OFF: Self = Self { multiplier: 0.0, base: 1.75, allowed_length: 2, breakers: Vec::new() };
+    pub const OFF: Self =
+        Self { multiplier: 0.0, base: 1.75, allowed_length: 2, breakers: Vec::new(), last_tokens: u32::MAX };
+
+    /// Text whose tokens are breakers in the author's proposal.
+    pub const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 
     /// Sets the penalty of a match of `allowed_length`; 0 is off.
     #[must_use]
@@ -51,16 +57,23 @@ impl Dry {
         Self { breakers: tokens, ..self }
     }
 
+    /// Sets the number of tokens at the end of prompt and output in which matches are looked for.
+    #[must_use]
+    pub fn last_tokens(self, tokens: u32) -> Self {
+        Self { last_tokens: tokens, ..self }
+    }
+
     /// Whether it changes no logit.
     #[must_use]
     pub fn is_off(&self) -> bool {
-        self.multiplier == 0.0
+        self.multiplier == 0.0 || self.last_tokens == 0
     }
 
     /// The penalties of tokens behind `tokens`, ascending by token. O(tokens), and where text repeats for each occurrence of the
     /// last token up to 50 steps.
     #[must_use]
     pub fn penalties(&self, tokens: &[u32]) -> BTreeMap<u32, f32> {
+        let tokens = &tokens[tokens.len().saturating_sub(self.last_tokens as usize)..];
         let breaks = |token: &u32| self.breakers.contains(token);
         let Some((last, before)) = tokens.split_last().filter(|(last, _)| !self.is_off() && !breaks(last))
         else {
@@ -134,9 +147,13 @@ mod tests {
             tokens in prop::collection::vec(0_u32..4, 0..60),
             breakers in prop::collection::vec(0_u32..6, 0..3),
             allowed_length in 0_u32..5,
+            last_tokens in 0_usize..80,
         ) {
-            let dry = Dry { multiplier: 0.8, base: 1.75, allowed_length, breakers };
+            let dry = Dry { multiplier: 0.8, base: 1.75, allowed_length, breakers, last_tokens: u32::MAX };
             prop_assert_eq!(dry.penalties(&tokens), naive(&dry, &tokens));
+            let last = &tokens[tokens.len().saturating_sub(last_tokens)..];
+            let near = dry.clone().last_tokens(u32::try_from(last_tokens).unwrap());
+            prop_assert_eq!(near.penalties(&tokens), naive(&dry, last));
         }
     }
 

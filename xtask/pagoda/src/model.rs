@@ -29,6 +29,8 @@ pub struct Model {
     /// The device that it was last loaded on, and the options that it was opened with.
     gpu: Mutex<Option<(GpuOptions, Arc<Gpu>)>>,
     fingerprint: OnceLock<u128>,
+    /// Text of each token, once somebody looks for text in it.
+    token_texts: OnceLock<Vec<String>>,
 }
 
 impl Model {
@@ -73,6 +75,7 @@ impl Model {
             checkpoint,
             gpu: Mutex::default(),
             fingerprint: OnceLock::new(),
+            token_texts: OnceLock::new(),
         })
     }
 
@@ -82,12 +85,13 @@ impl Model {
     /// # Errors
     /// [`Error::Open`] if `to` is none of [`Dtype::TARGETS`], or nothing is left to quantise.
     pub fn quantize(self, to: Dtype) -> Result<Self, Error> {
-        let Self { checkpoint, config, tokenizer, chat, .. } = self;
+        let Self { checkpoint, config, tokenizer, chat, token_texts, .. } = self;
         let name = checkpoint.weights().path().display().to_string();
         let checkpoint = checkpoint
             .quantize(&config, to)
             .map_err(|source| Error::Open { name, source: Box::new(source.into()) })?;
-        Ok(Self { checkpoint, config, tokenizer, chat, gpu: Mutex::default(), fingerprint: OnceLock::new() })
+        let (gpu, fingerprint) = (Mutex::default(), OnceLock::new());
+        Ok(Self { checkpoint, config, tokenizer, chat, gpu, fingerprint, token_texts })
     }
 
     /// The tokenizer.
@@ -96,6 +100,26 @@ impl Model {
     /// [`Error::NoTokenizer`] if the checkpoint has none.
     pub fn tokenizer(&self) -> Result<&Arc<Tokenizer>, Error> {
         self.tokenizer.as_ref().ok_or(Error::NoTokenizer)
+    }
+
+    /// Tokens whose text has one of `texts` in it, ascending: what [`Dry::breakers`](crate::Dry) takes. O(vocabulary); the first
+    /// call decodes all tokens.
+    ///
+    /// # Errors
+    /// [`Error::NoTokenizer`], and tokens that cannot be decoded.
+    pub fn tokens_with(&self, texts: &[impl AsRef<str>]) -> Result<Vec<u32>, Error> {
+        let known = match self.token_texts.get() {
+            Some(known) => known,
+            // Two threads may decode them at a time; one result is kept.
+            None => {
+                let tokenizer = self.tokenizer()?;
+                let decoded = (0..self.config.vocab_size).map(|id| tokenizer.decode(&[id], false));
+                let decoded = decoded.collect::<Result<Vec<String>, _>>()?;
+                self.token_texts.get_or_init(|| decoded)
+            }
+        };
+        let has = |text: &String| texts.iter().any(|wanted| text.contains(wanted.as_ref()));
+        Ok((0..).zip(known).filter(|(_, text)| has(text)).map(|(id, _)| id).collect())
     }
 
     /// Token ids of a conversation, ready to be answered. Without a chat template, these are the ids of the

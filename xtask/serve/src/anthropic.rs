@@ -43,8 +43,8 @@ pub(crate) async fn count_tokens(
 }
 
 async fn answer(server: Arc<Server>, call: Call) -> Result<Response, ApiError> {
-    let Messages { conversation, generation, max_tokens, tools } = Messages::read(&call.body, true)?;
-    server.check_model(generation.model.as_deref())?;
+    let Messages { conversation, mut generation, max_tokens, tools } = Messages::read(&call.body, true)?;
+    generation.settle(&server).await?;
     let Prompted { ids, thinks } = server.prompt(conversation).await?;
     let mask = server.mask(tools.constraint()).await?;
     let answer = Answer::new(tools.calls(), thinks);

@@ -49,8 +49,8 @@ impl Asked {
 
 /// Generates tokens.
 pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Result<Response, ApiError> {
-    let Asked { request_id, ids, generation, max_tokens } = Asked::read(&call.body)?;
-    server.check_model(generation.model.as_deref())?;
+    let Asked { request_id, ids, mut generation, max_tokens } = Asked::read(&call.body)?;
+    generation.settle(&server).await?;
     let reply = Reply {
         id: request_id.unwrap_or_else(|| call.id.as_str().to_owned()),
         log_probs: generation.sampling.log_probs.is_some(),

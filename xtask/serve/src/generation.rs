@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pagoda::{LogitBias, Penalties, Request, Sampling, TokenBias};
+use pagoda::{Dry, LogitBias, Model, Penalties, Request, Sampling, TokenBias};
 use serde::Deserialize;
 
 use crate::error::ApiError;
@@ -12,11 +12,16 @@ use crate::server::Server;
 /// Maximum number of stop texts.
 const MAX_STOPS: usize = 64;
 
+/// Maximum number of texts that end repetitions.
+const MAX_BREAKERS: usize = 64;
+
 /// Draws of the tokens of a call, and the form in which they are returned.
 #[derive(Debug)]
 pub(crate) struct Generation {
     pub(crate) model: Option<String>,
     pub(crate) sampling: Sampling,
+    /// Texts that end repetitions of DRY, if it is on.
+    dry_breakers: Option<Vec<String>>,
     pub(crate) samples: u32,
     pub(crate) stop: Vec<String>,
     pub(crate) ignore_eos: bool,
@@ -61,9 +66,12 @@ impl Generation {
         if options.is_some_and(|options| options.include_obfuscation) {
             return Err(ApiError::field("stream_options.include_obfuscation", "not supported"));
         }
+        let dry = dry(fields)?;
+        let dry_breakers = breakers(fields)?;
         Ok(Self {
             model: fields.take("model")?,
-            sampling: sampling(fields)?,
+            dry_breakers: (!dry.is_off()).then_some(dry_breakers),
+            sampling: sampling(fields)?.dry(dry),
             samples: fields.take("n")?.unwrap_or(1),
             stop: stops(fields)?,
             ignore_eos: fields.take("ignore_eos")?.unwrap_or(false),
@@ -73,6 +81,18 @@ impl Generation {
             stream: streams.then(|| options.unwrap_or_default()),
             return_ids: fields.take("return_token_ids")?.unwrap_or(false),
         })
+    }
+
+    /// Checks the name of the model, and asks its tokenizer what the request leaves to it.
+    pub(crate) async fn settle(&mut self, server: &Server) -> Result<(), ApiError> {
+        server.check_model(self.model.as_deref())?;
+        let Some(texts) = self.dry_breakers.take().filter(|_| server.options.model.tokenizer.is_some())
+        else {
+            return Ok(());
+        };
+        let tokens = move |model: &Model| Ok(model.tokens_with(&texts)?);
+        self.sampling.dry.breakers = server.compute(tokens).await?;
+        Ok(())
     }
 
     /// The request for one prompt.
@@ -112,6 +132,32 @@ fn sampling(fields: &mut Fields<'_>) -> Result<Sampling, ApiError> {
         .logit_bias(logit_bias(fields)?)
         .min_tokens(fields.take("min_tokens")?.unwrap_or(0))
         .stop_ids(fields.take("stop_token_ids")?.unwrap_or_default()))
+}
+
+/// DRY, with the names of llama.cpp's server.
+fn dry(fields: &mut Fields<'_>) -> Result<Dry, ApiError> {
+    let last: i64 = fields.take("dry_penalty_last_n")?.unwrap_or(-1);
+    // -1 is all.
+    let last = if last < 0 { u32::MAX } else { u32::try_from(last).unwrap_or(u32::MAX) };
+    Ok(Dry::OFF
+        .multiplier(fields.take("dry_multiplier")?.unwrap_or(Dry::OFF.multiplier))
+        .base(fields.take("dry_base")?.unwrap_or(Dry::OFF.base))
+        .allowed_length(fields.take("dry_allowed_length")?.unwrap_or(Dry::OFF.allowed_length))
+        .last_tokens(last))
+}
+
+/// Texts that end repetitions. An empty one would be in every token.
+fn breakers(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {
+    const NAME: &str = "dry_sequence_breakers";
+    let texts: Option<Vec<String>> = fields.take(NAME)?;
+    let texts = texts.unwrap_or_else(|| Dry::BREAKERS.map(str::to_owned).to_vec());
+    if texts.len() > MAX_BREAKERS {
+        return Err(ApiError::field(NAME, format!("{} texts, at most {MAX_BREAKERS}", texts.len())));
+    }
+    match texts.iter().position(String::is_empty) {
+        Some(index) => Err(ApiError::field(format!("{NAME}[{index}]"), "the text is empty")),
+        None => Ok(texts),
+    }
 }
 
 fn logit_bias(fields: &mut Fields<'_>) -> Result<LogitBias, ApiError> {

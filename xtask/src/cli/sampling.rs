@@ -6,9 +6,6 @@ use pagoda::{Dry, LogitBias, Model, Penalties, Sampling, TokenBias};
 
 use super::values;
 
-/// Text at which matches of `--dry-multiplier` end, where no flag says otherwise: those that its author publishes.
-const DRY_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
-
 /// Choice of the next token from the logits.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Sampling")]
@@ -64,6 +61,11 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "N", default_value_t = Dry::OFF.allowed_length, allow_negative_numbers = true)]
     pub dry_allowed_length: u32,
 
+    /// DRY: tokens at the end of prompt and output in which repetitions are looked for; all by default
+    #[arg(long, value_name = "N", default_value_t = Dry::OFF.last_tokens, hide_default_value = true)]
+    #[arg(allow_negative_numbers = true)]
+    pub dry_last_tokens: u32,
+
     /// DRY: text at which repetitions end, may be repeated; by default line breaks, colons, quotation marks and asterisks
     #[arg(long, value_name = "TEXT", value_parser = values::non_empty, allow_hyphen_values = true)]
     pub dry_breaker: Vec<String>,
@@ -86,7 +88,8 @@ impl SamplingArgs {
         let mut dry = Dry::OFF
             .multiplier(self.dry_multiplier)
             .base(self.dry_base)
-            .allowed_length(self.dry_allowed_length);
+            .allowed_length(self.dry_allowed_length)
+            .last_tokens(self.dry_last_tokens);
         if !dry.is_off() {
             dry = dry.breakers(self.breakers(model)?);
         }
@@ -108,16 +111,12 @@ impl SamplingArgs {
 
     /// Tokens whose text has a breaker in it; none of a model without a tokenizer. O(vocabulary).
     fn breakers(&self, model: &Model) -> Result<Vec<u32>> {
-        let Some(tokenizer) = &model.tokenizer else { return Ok(Vec::new()) };
-        let given: Vec<&str> = self.dry_breaker.iter().map(String::as_str).collect();
-        let texts = if given.is_empty() { &DRY_BREAKERS[..] } else { &given };
-        let mut breakers = Vec::new();
-        for id in 0..model.config.vocab_size {
-            let text = tokenizer.decode(&[id], false)?;
-            if texts.iter().any(|breaker| text.contains(breaker)) {
-                breakers.push(id);
-            }
+        if model.tokenizer.is_none() {
+            return Ok(Vec::new());
         }
-        Ok(breakers)
+        Ok(match &self.dry_breaker[..] {
+            [] => model.tokens_with(&Dry::BREAKERS)?,
+            given => model.tokens_with(given)?,
+        })
     }
 }

@@ -62,7 +62,7 @@ impl Completion {
 /// Completes texts.
 pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Result<Response, ApiError> {
     let mut completion = Completion::read(&call.body)?;
-    server.check_model(completion.generation.model.as_deref())?;
+    completion.generation.settle(&server).await?;
     let prompts = std::mem::replace(&mut completion.prompts, Prompts::Ids(Vec::new()));
     let reading = completion.reading;
     let prompts = server.compute(move |model| prompts.read(model, reading)).await?;

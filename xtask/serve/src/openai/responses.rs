@@ -141,9 +141,9 @@ fn refuse_others(fields: &mut Fields<'_>) -> Result<(), ApiError> {
 
 /// Answers.
 pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Result<Response, ApiError> {
-    let Asked { conversation, generation, constraint, tools, max_tokens, repeated } =
+    let Asked { conversation, mut generation, constraint, tools, max_tokens, repeated } =
         Asked::read(&call.body)?;
-    server.check_model(generation.model.as_deref())?;
+    generation.settle(&server).await?;
     let Prompted { ids: prompt, thinks } = server.prompt(conversation).await?;
     let mask = server.mask(constraint).await?;
     let mut reply = Reply::new(&server, &call, &generation, repeated);

@@ -110,3 +110,43 @@ fn stop_tokens_and_minimum_lengths_hold() {
     .unwrap();
     assert!(later.len() >= 12 && !later[..12].contains(&free[6]), "{later:?}");
 }
+
+/// A token that a bias makes the likeliest at every place, which DRY keeps from following itself.
+#[test]
+fn dry_does_what_its_fields_say() {
+    let token = *ids("the hare").last().unwrap();
+    let text = MODEL.tokenizer().unwrap().decode(&[token], false).unwrap();
+    let ask = |dry: Value| {
+        let mut body = json!({
+            "prompt": "an old story", "temperature": 0, "max_tokens": 6, "ignore_eos": true, "return_token_ids": true,
+            "logit_bias": { (token.to_string()): 100.0 },
+        });
+        body.as_object_mut().unwrap().extend(dry.as_object().unwrap().clone());
+        post(shared(), PATH, &body)
+    };
+    let repeated = |dry: Value| {
+        let output: Vec<u32> =
+            serde_json::from_value(ask(dry).ok()["choices"][0]["token_ids"].clone()).unwrap();
+        assert_eq!(output.len(), 6);
+        output.windows(2).filter(|pair| *pair == [token, token]).count()
+    };
+    assert_eq!(repeated(json!({})), 5);
+    assert_eq!(repeated(json!({ "dry_multiplier": 1000, "dry_allowed_length": 1 })), 1);
+    assert_eq!(repeated(json!({ "dry_multiplier": 1000, "dry_allowed_length": 3 })), 3);
+    // Of a match that is one longer than allowed.
+    let base = json!({ "dry_multiplier": 1, "dry_base": 1e6, "dry_allowed_length": 1 });
+    assert_eq!(repeated(base), 3);
+    let near = json!({ "dry_multiplier": 1000, "dry_allowed_length": 1, "dry_penalty_last_n": 0 });
+    assert_eq!(repeated(near), 5);
+    let breaking =
+        json!({ "dry_multiplier": 1000, "dry_allowed_length": 1, "dry_sequence_breakers": [text] });
+    assert_eq!(repeated(breaking), 5);
+    for (field, value) in
+        [("dry_multiplier", json!(-1)), ("dry_base", json!(0.5)), ("dry_allowed_length", json!("two"))]
+    {
+        let error = ask(json!({ "dry_multiplier": 1, field: value })).refused(400);
+        assert!(error["message"].as_str().unwrap().contains(field), "{error}");
+    }
+    let error = ask(json!({ "dry_sequence_breakers": [""] })).refused(400);
+    assert_eq!(error["param"], "dry_sequence_breakers[0]");
+}
