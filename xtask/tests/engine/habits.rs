@@ -18,7 +18,7 @@ const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}: {{ m.co
 /// Id of `<|im_end|>`: behind 96 letters and two other control tokens.
 const END: u32 = 98;
 
-static MODEL: LazyLock<TempDir> = LazyLock::new(|| {
+pub(crate) static MODEL: LazyLock<TempDir> = LazyLock::new(|| {
     let folder = tempfile::tempdir().unwrap();
     let source = fixture("tiny-llama");
     let write = |name: &str, value: &Value| fs::write(folder.path().join(name), value.to_string()).unwrap();

@@ -6,6 +6,7 @@ mod beams;
 mod chat;
 mod families;
 mod gemma3;
+mod guide;
 mod habits;
 mod offload;
 mod own_command_line;
