@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 /// Lanes that broadcast a load to each other.
 const BROADCAST: u32 = 8;
 
-/// How long the text of a kernel is.
+/// Length of the text of a kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum TextLength {
     /// Compilers know how often loops turn, and unroll them; several loads of a lane are on their way at once.
