@@ -13,7 +13,6 @@
 #import kv = kv_f16
 #import SELECTED = 8
 #import context = context_blocks
-#import trips = trips_known
 
 struct MaskedAttentionParams {
     num_heads: u32,
@@ -110,11 +109,11 @@ fn masked_attention(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     workgroupBarrier();
     for (var i = lane.index; i < CHUNKS * 2u; i += WG) {
         var total = vec4(0.0);
-        for (var s = 0u; s < trips(SIDES, lane.index); s++) {
+        for (var s = 0u; s < SIDES; s++) {
             total += merge[s * CHUNKS * 2u + i];
         }
         let value = select(total / sum, vec4(0.0), sum == 0.0);
-        for (var d = 0u; d < trips(4u, lane.index); d++) {
+        for (var d = 0u; d < 4u; d++) {
             out[(row.out * params.num_heads + head) * HEAD_DIM + i * 4u + d] = value[d];
         }
     }
@@ -126,7 +125,7 @@ fn attended(mask: u32, position: u32) -> bool {
 
 fn product(block: u32, offset: u32) -> f32 {
     var sum = 0.0;
-    for (var chunk = 0u; chunk < trips(CHUNKS, offset); chunk++) {
+    for (var chunk = 0u; chunk < CHUNKS; chunk++) {
         let k = k_load(k_at(block, chunk, offset));
         sum += dot(query[chunk * 2u], kv_low(k) - KV_ZERO) + dot(query[chunk * 2u + 1u], kv_high(k) - KV_ZERO);
     }

@@ -15,7 +15,6 @@
 #import order_key
 #import GROUP = 1
 #import scan = scan_tree
-#import trips = trips_known
 
 struct MassCutParams {
     num_heads: u32,
@@ -238,14 +237,14 @@ fn total(kept: f32, dropped: f32, place: u32) -> vec2<f32> {
     workgroupBarrier();
     if (place < SIDE) {
         var sum = vec2(0.0);
-        for (var i = 0u; i < trips(SIDE, place); i++) {
+        for (var i = 0u; i < SIDE; i++) {
             sum += parts[place * SIDE + i];
         }
         rows_of_parts[place] = sum;
     }
     workgroupBarrier();
     var sum = vec2(0.0);
-    for (var i = 0u; i < trips(SIDE, place); i++) {
+    for (var i = 0u; i < SIDE; i++) {
         sum += rows_of_parts[i];
     }
     return sum;

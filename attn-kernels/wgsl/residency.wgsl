@@ -15,8 +15,6 @@
 // One workgroup a KV head. Which of equal slots is taken is left open. Bytes moved: 32 a page of a list, 8 a slot.
 // CPU reference: src/cpu/residency.rs
 #import PAGES = 1
-// Loads of a lane that are on their way together.
-#import AHEAD = 4
 
 struct ResidencyParams {
     first_ask: u32,
@@ -43,6 +41,8 @@ struct ResidencyParams {
 
 const WG: u32 = 256u;
 const AGES: u32 = 256u;
+// Loads of a lane that are on their way together.
+const AT_ONCE: u32 = 4u;
 // A place while its page is missing and has no slot yet.
 const CLAIMED: u32 = 1u;
 const FIRST: u32 = 2u;
@@ -117,20 +117,20 @@ fn find(head: u32, base: u32, lane: u32) {
         let ask = asks[params.first_ask + a];
         let range = range_of(ask, head);
         let last = (max(ask.y, 1u) - 1u) / params.block_size;
-        for (var first = range.x + lane; first < range.y; first += AHEAD * WG) {
-            var found: array<u32, AHEAD>;
-            for (var j = 0u; j < AHEAD; j++) {
+        for (var first = range.x + lane; first < range.y; first += AT_ONCE * WG) {
+            var found: array<u32, AT_ONCE>;
+            for (var j = 0u; j < AT_ONCE; j++) {
                 found[j] = page_at(range, min(first + j * WG, range.y - 1u));
             }
-            var at: array<u32, AHEAD>;
-            for (var j = 0u; j < AHEAD; j++) {
+            var at: array<u32, AT_ONCE>;
+            for (var j = 0u; j < AT_ONCE; j++) {
                 at[j] = tables[ask.z + min(found[j], last)] * params.num_kv_heads + head;
             }
-            var place: array<u32, AHEAD>;
-            for (var j = 0u; j < AHEAD; j++) {
+            var place: array<u32, AT_ONCE>;
+            for (var j = 0u; j < AT_ONCE; j++) {
                 place[j] = atomicLoad(&places[at[j]]);
             }
-            for (var j = 0u; j < AHEAD; j++) {
+            for (var j = 0u; j < AT_ONCE; j++) {
                 if (first + j * WG < range.y && ask.y > 0u && found[j] <= last) {
                     used += look(at[j], place[j], ask.z + found[j], head, base);
                 }
@@ -192,14 +192,14 @@ fn age_of(slot: vec2<u32>) -> u32 {
     return select(min(params.now - slot.y, AGES - 1u), AGES - 1u, slot.x == 0u);
 }
 
-// Ages of AHEAD slots from `first` on, WG apart; 0 behind the last.
-fn ages_from(first: u32, head: u32) -> array<u32, AHEAD> {
-    var held: array<vec2<u32>, AHEAD>;
-    for (var j = 0u; j < AHEAD; j++) {
+// Ages of AT_ONCE slots from `first` on, WG apart; 0 behind the last.
+fn ages_from(first: u32, head: u32) -> array<u32, AT_ONCE> {
+    var held: array<vec2<u32>, AT_ONCE>;
+    for (var j = 0u; j < AT_ONCE; j++) {
         held[j] = slots[min(first + j * WG, params.num_slots - 1u) * params.num_kv_heads + head];
     }
-    var all: array<u32, AHEAD>;
-    for (var j = 0u; j < AHEAD; j++) {
+    var all: array<u32, AT_ONCE>;
+    for (var j = 0u; j < AT_ONCE; j++) {
         all[j] = select(0u, age_of(held[j]), first + j * WG < params.num_slots);
     }
     return all;
@@ -207,9 +207,9 @@ fn ages_from(first: u32, head: u32) -> array<u32, AHEAD> {
 
 // Gives up to `max_fetches` of `count` missing pages the oldest slots; returns how many.
 fn serve(head: u32, base: u32, count: u32, lane: u32) -> u32 {
-    for (var first = lane; first < params.num_slots; first += AHEAD * WG) {
+    for (var first = lane; first < params.num_slots; first += AT_ONCE * WG) {
         var all = ages_from(first, head);
-        for (var j = 0u; j < AHEAD; j++) {
+        for (var j = 0u; j < AT_ONCE; j++) {
             // Slots used now are nobody's.
             if (all[j] > 0u) {
                 atomicAdd(&ages[all[j]], 1u);
@@ -232,9 +232,9 @@ fn serve(head: u32, base: u32, count: u32, lane: u32) -> u32 {
     }
     workgroupBarrier();
     let above = select(0u, sums[min(cut + 1u, AGES - 1u)], cut + 1u < AGES);
-    for (var first = lane; first < params.num_slots && served > 0u; first += AHEAD * WG) {
+    for (var first = lane; first < params.num_slots && served > 0u; first += AT_ONCE * WG) {
         var all = ages_from(first, head);
-        for (var j = 0u; j < AHEAD; j++) {
+        for (var j = 0u; j < AT_ONCE; j++) {
             if (all[j] > cut) {
                 take(head, base, atomicAdd(&older, 1u), first + j * WG);
             } else if (all[j] == cut && all[j] > 0u) {

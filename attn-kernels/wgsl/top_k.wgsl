@@ -38,8 +38,8 @@ fn top_k(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {
     }
     var least = 0xffffffffu;
     var most = 0u;
-    for (var i = place; i < row.y; i += WG * AHEAD) {
-        for (var a = 0u; a < AHEAD; a++) {
+    for (var i = place; i < row.y; i += WG * ITEMS) {
+        for (var a = 0u; a < ITEMS; a++) {
             let key = key_at(row, min(i + a * WG, row.y - 1u));
             least = min(least, key);
             most = max(most, key);

@@ -39,7 +39,7 @@ struct TopKLongParams {
 
 const GROUP: u32 = 16u;
 // Quads of peaks in flight a lane: 8,192 peaks are one round.
-const PEAK_QUADS: u32 = min(AHEAD, 2048u / WG);
+const PEAK_QUADS: u32 = 2048u / WG;
 
 @compute @workgroup_size(WG)
 fn top_k_long(@builtin(workgroup_id) group: vec3<u32>, lane: Lane) {

@@ -1,7 +1,6 @@
 // The k largest of candidates of a row, written in their order. Goes with narrow, an out module, position_of, which tells the
 // position of a candidate, ascending, and key_at, the key at a position of a row.
-// Candidates in flight a lane.
-#import AHEAD = 8
+const ITEMS: u32 = 8u;
 
 // Writes what does not hang on scores; whether that is everything, since a row keeps all of its scores or none.
 fn needs_no_scores(index: u32, row: vec4<u32>, place: u32) -> bool {
@@ -20,13 +19,13 @@ fn put_largest(index: u32, row: vec4<u32>, list: u32, candidates: u32, start: Cu
     var cut = start;
     while (!is_found(cut)) {
         clear_bins(place);
-        for (var i = place; i < candidates; i += WG * AHEAD) {
+        for (var i = place; i < candidates; i += WG * ITEMS) {
             // All loads before the first atomic, which would order them.
-            var keys: array<u32, AHEAD>;
-            for (var a = 0u; a < AHEAD; a++) {
+            var keys: array<u32, ITEMS>;
+            for (var a = 0u; a < ITEMS; a++) {
                 keys[a] = key_at(row, position_of(list, min(i + a * WG, candidates - 1u)));
             }
-            for (var a = 0u; a < AHEAD; a++) {
+            for (var a = 0u; a < ITEMS; a++) {
                 if (i + a * WG < candidates) {
                     count_key(keys[a], cut);
                 }
@@ -36,25 +35,25 @@ fn put_largest(index: u32, row: vec4<u32>, list: u32, candidates: u32, start: Cu
     }
     var above = 0u;
     var equal = 0u;
-    for (var tile = 0u; tile < candidates; tile += WG * AHEAD) {
-        let first = tile + place * AHEAD;
-        var positions: array<u32, AHEAD>;
-        var sides: array<u32, AHEAD>;
-        for (var i = 0u; i < AHEAD; i++) {
+    for (var tile = 0u; tile < candidates; tile += WG * ITEMS) {
+        let first = tile + place * ITEMS;
+        var positions: array<u32, ITEMS>;
+        var sides: array<u32, ITEMS>;
+        for (var i = 0u; i < ITEMS; i++) {
             positions[i] = position_of(list, min(first + i, candidates - 1u));
         }
-        for (var i = 0u; i < AHEAD; i++) {
+        for (var i = 0u; i < ITEMS; i++) {
             sides[i] = key_at(row, positions[i]);
         }
         var mine = 0u;
-        for (var i = 0u; i < AHEAD; i++) {
+        for (var i = 0u; i < ITEMS; i++) {
             sides[i] = select(0u, side_of(sides[i], cut), first + i < candidates);
             mine += sides[i];
         }
         let sums = scan(mine, lane);
         var a = above + (sums.before & 0xffffu);
         var e = equal + (sums.before >> 16u);
-        for (var i = 0u; i < AHEAD; i++) {
+        for (var i = 0u; i < ITEMS; i++) {
             if (sides[i] == 1u || (sides[i] > 1u && e < cut.left)) {
                 out_put(index, row.w, a + min(e, cut.left), positions[i]);
             }
