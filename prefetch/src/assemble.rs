@@ -11,8 +11,9 @@ use crate::policy::PolicyKind;
 #[cfg(feature = "compress")]
 use crate::spec::Compression;
 #[cfg(feature = "compress")]
-use crate::spec::{DiskSpec, RemoteSpec};
-use crate::spec::{KeySource, TierSpec};
+use crate::spec::RemoteSpec;
+use crate::spec::{DiskSpec, KeySource, TierSpec};
+use crate::spill::{Spill, SpillShape};
 use crate::stack::{StackError, TierStack};
 use crate::tier::{BlockLayout, HostTier, Tier, TierError, TierName};
 
@@ -177,6 +178,28 @@ fn disk(spec: &DiskSpec, config: &StackConfig, direct: bool) -> Result<Arc<dyn T
 
 #[cfg(all(feature = "compress", not(feature = "disk")))]
 fn disk(_: &DiskSpec, _: &StackConfig, _: bool) -> Result<Arc<dyn Tier>, AssembleError> {
+    Err(AssembleError::Feature { tier: TierName::DISK, feature: "disk" })
+}
+
+impl TierSpec {
+    /// Scratch space of `shape` in the folder of the disk tier, with up to `staging_bytes` on their way in each direction;
+    /// `None` where the spec has no disk.
+    ///
+    /// # Errors
+    /// [`AssembleError::Tier`] when the folder cannot be used or too little is free, [`AssembleError::Feature`] without the
+    /// feature `disk`.
+    pub fn spill(&self, shape: SpillShape, staging_bytes: usize) -> Result<Option<Spill>, AssembleError> {
+        self.disk.as_ref().map(|spec| scratch(spec, shape, staging_bytes)).transpose()
+    }
+}
+
+#[cfg(feature = "disk")]
+fn scratch(spec: &DiskSpec, shape: SpillShape, staging_bytes: usize) -> Result<Spill, AssembleError> {
+    Ok(crate::tier::scratch(&spec.path, shape, staging_bytes)?)
+}
+
+#[cfg(not(feature = "disk"))]
+fn scratch(_: &DiskSpec, _: SpillShape, _: usize) -> Result<Spill, AssembleError> {
     Err(AssembleError::Feature { tier: TierName::DISK, feature: "disk" })
 }
 

@@ -15,6 +15,7 @@ mod recency;
 pub mod residency;
 pub mod ring;
 pub mod spec;
+pub mod spill;
 pub mod stack;
 pub mod staging;
 pub mod store;
@@ -23,6 +24,7 @@ mod sync;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod tier;
+mod volume;
 
 /// Hashes of blocks and ids of sequences, which this crate takes and gives.
 pub use kvblock;

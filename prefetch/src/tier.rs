@@ -9,7 +9,9 @@ mod name;
 mod remote;
 
 #[cfg(feature = "disk")]
-pub use disk::{Access, DiskConfig, DiskTier, Volume, VolumeFile};
+pub(crate) use disk::scratch::scratch;
+#[cfg(feature = "disk")]
+pub use disk::{DiskConfig, DiskTier};
 pub use error::{TierError, TierWarning};
 pub use host::HostTier;
 pub use name::TierName;
@@ -19,6 +21,8 @@ pub use remote::Credentials;
 pub use remote::choose_cryptography;
 #[cfg(any(feature = "remote", feature = "testing"))]
 pub use remote::{MacKey, MacKeyError, ObjectError, Objects, RemoteConfig, RemoteTier};
+
+pub use crate::volume::{Access, Volume, VolumeFile};
 
 use kvblock::BlockHash;
 

@@ -19,10 +19,8 @@ mod catalog;
 mod direct;
 mod folder;
 mod header;
+pub(crate) mod scratch;
 mod slab;
-mod volume;
-
-pub use volume::{Access, Volume, VolumeFile};
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -35,6 +33,7 @@ use super::{BlockLayout, Stored, Tier, TierError, TierName, TierWarning, shard_s
 use crate::index::{IndexError, Lookup, TierIndex};
 use crate::policy::{PolicyKind, ReuseFilter};
 use crate::sync::lock;
+use crate::volume::Volume;
 use catalog::{Catalog, Contents, Opened, Row};
 use folder::Folder;
 use slab::Slabs;

@@ -131,6 +131,20 @@ pub enum TierError {
         /// Bytes of the file system.
         total_bytes: u64,
     },
+    /// The file system has too little free space for the blocks of a pool.
+    #[error(
+        "{tier} tier: {} has {free_bytes} bytes free, blocks beyond the host need {needed_bytes}", path.display()
+    )]
+    NoRoom {
+        /// The tier.
+        tier: TierName,
+        /// Its directory.
+        path: PathBuf,
+        /// Bytes of the blocks.
+        needed_bytes: u64,
+        /// Bytes that are free.
+        free_bytes: u64,
+    },
     /// The tier failed recently and is not queried again yet.
     #[error("{tier} tier is down and will be asked again in {retry_in:?}")]
     Down {

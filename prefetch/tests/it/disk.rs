@@ -8,6 +8,8 @@ mod faults;
 mod index;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 mod pwrite;
+#[cfg(feature = "testing")]
+mod spill;
 
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;

@@ -19,8 +19,8 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::failed;
 use super::header::{self, Header};
-use super::volume::{Access, Volume, VolumeFile, read_exact, write_all};
 use crate::tier::{BlockLayout, TierError, TierName, TierWarning};
+use crate::volume::{Access, Volume, VolumeFile, read_exact, write_all};
 
 /// Version of slabs and index.
 const FORMAT: u32 = 2;

@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 #[cfg(target_os = "linux")]
 use super::direct::{self, Direct};
-use super::volume::{Access, Volume, VolumeFile, write_all};
 use crate::tier::{TierError, TierName};
+use crate::volume::{Access, Volume, VolumeFile, write_all};
 
 /// A locked folder.
 pub(super) struct Folder {
@@ -63,20 +63,16 @@ impl Volume for Folder {
     }
 
     fn open(&self, name: &str, access: Access, bulk: bool) -> io::Result<Box<dyn VolumeFile>> {
-        let path = self.path.join(name);
-        let file = open_file(&path, access)?;
+        #[cfg(target_os = "linux")]
+        let direct = self.direct.clone().filter(|_| bulk);
         #[cfg(not(target_os = "linux"))]
         let _ = bulk;
-        #[cfg(target_os = "linux")]
-        let direct = match self.direct.as_ref().filter(|_| bulk) {
-            Some(direct) => direct::open(&path)?.map(|file| (file, direct.clone())),
-            None => None,
-        };
-        Ok(Box::new(FolderFile {
-            file,
+        Ok(Box::new(FolderFile::open(
+            &self.path.join(name),
+            access,
             #[cfg(target_os = "linux")]
             direct,
-        }))
+        )?))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -89,12 +85,45 @@ impl Volume for Folder {
     }
 }
 
+/// Makes an empty file in a folder, which is made when missing. Reads bypass the page cache where that is possible.
+pub(super) fn open_scratch(folder: &Path, name: &str) -> io::Result<FolderFile> {
+    make_folder(folder)?;
+    check_private(folder)?;
+    FolderFile::open(
+        &folder.join(name),
+        Access::Replace,
+        #[cfg(target_os = "linux")]
+        Some(Arc::default()),
+    )
+}
+
 /// A file of a folder.
-struct FolderFile {
+pub(super) struct FolderFile {
     file: File,
     /// The same file for reads past the page cache, if they are possible.
     #[cfg(target_os = "linux")]
     direct: Option<(File, Arc<Direct>)>,
+}
+
+impl FolderFile {
+    /// Opens a file; `direct` has the buffers of reads past the page cache, if there should be any.
+    fn open(
+        path: &Path,
+        access: Access,
+        #[cfg(target_os = "linux")] direct: Option<Arc<Direct>>,
+    ) -> io::Result<Self> {
+        let file = open_file(path, access)?;
+        #[cfg(target_os = "linux")]
+        let direct = match direct {
+            Some(direct) => direct::open(path)?.map(|file| (file, direct)),
+            None => None,
+        };
+        Ok(Self {
+            file,
+            #[cfg(target_os = "linux")]
+            direct,
+        })
+    }
 }
 
 impl VolumeFile for FolderFile {

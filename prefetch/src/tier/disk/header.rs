@@ -2,7 +2,7 @@
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::volume::{VolumeFile, read_exact};
+use crate::volume::{VolumeFile, read_exact};
 
 const MAGIC: &[u8; 16] = b"pagoda KV index\n";
 const DIGEST_BYTES: usize = 16;

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 use rustc_hash::FxHashMap;
 
 use super::failed;
-use super::volume::{Access, Volume, VolumeFile, read_exact, write_all};
 use crate::sync::lock;
 use crate::tier::{BlockLayout, TierError, TierName};
+use crate::volume::{Access, Volume, VolumeFile, read_exact, write_all};
 
 /// Slots start on pages, so that no write touches the page of a neighbour.
 const PAGE_BYTES: u64 = 4096;

@@ -1,4 +1,4 @@
-//! The files that a disk tier is made of: those of a folder, or simulated ones.
+//! The files that a disk tier and a spill are made of: those of a folder, or simulated ones.
 
 use std::io;
 
@@ -76,7 +76,7 @@ pub trait VolumeFile: Send + Sync {
 }
 
 /// Fills `into` from `offset` on.
-pub(super) fn read_exact(file: &dyn VolumeFile, mut into: &mut [u8], mut offset: u64) -> io::Result<()> {
+pub(crate) fn read_exact(file: &dyn VolumeFile, mut into: &mut [u8], mut offset: u64) -> io::Result<()> {
     while !into.is_empty() {
         match file.read_at(into, offset) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -92,7 +92,7 @@ pub(super) fn read_exact(file: &dyn VolumeFile, mut into: &mut [u8], mut offset:
 }
 
 /// Writes all of `bytes` from `offset` on.
-pub(super) fn write_all(file: &dyn VolumeFile, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+pub(crate) fn write_all(file: &dyn VolumeFile, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
     while !bytes.is_empty() {
         match file.write_at(bytes, offset) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),

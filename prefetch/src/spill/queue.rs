@@ -1,0 +1,188 @@
+//! Bounded queues of reads and writes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::{Piece, SpillRun};
+use crate::sync::lock;
+
+/// Work for the threads of a spill, and what they have read.
+#[derive(Debug)]
+pub(super) struct Queue {
+    state: Mutex<State>,
+    /// There is something to read, or room for it.
+    to_read: Condvar,
+    /// There is something to write.
+    to_write: Condvar,
+    /// Something was read or written.
+    ready: Condvar,
+    /// Maximum number of bytes on their way in each direction.
+    limit: usize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Reads by number, in the order in which they were asked for.
+    reads: BTreeMap<u64, Pieces>,
+    next: u64,
+    /// Bytes of reads that run or wait to be taken.
+    staged: usize,
+    writes: VecDeque<(SpillRun, Vec<u8>)>,
+    /// Bytes of writes that run or wait.
+    unwritten: usize,
+    closed: bool,
+}
+
+/// Pieces of one read.
+#[derive(Debug, Default)]
+struct Pieces {
+    /// Those that nobody reads yet, with their bytes.
+    waiting: VecDeque<(usize, SpillRun)>,
+    /// Those that are read or being read, from the one that is taken next on.
+    begun: VecDeque<Option<Piece>>,
+    /// Number of the first of these.
+    first: u64,
+}
+
+/// A piece to read.
+pub(super) struct ReadJob {
+    read: u64,
+    number: u64,
+    bytes: usize,
+    pub(super) run: SpillRun,
+}
+
+impl Queue {
+    pub(super) fn new(limit: usize) -> Self {
+        let [to_read, to_write, ready] = Default::default();
+        Self { state: Mutex::default(), to_read, to_write, ready, limit }
+    }
+
+    pub(super) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Queues a read, and returns its number.
+    pub(super) fn ask(&self, pieces: VecDeque<(usize, SpillRun)>) -> u64 {
+        let mut state = lock(&self.state);
+        let id = state.next;
+        state.next += 1;
+        state.reads.insert(id, Pieces { waiting: pieces, ..Pieces::default() });
+        self.to_read.notify_all();
+        id
+    }
+
+    /// The next piece to read, once there is room for it; `None` at the end.
+    pub(super) fn next_read(&self) -> Option<ReadJob> {
+        let mut state = lock(&self.state);
+        loop {
+            if state.closed {
+                return None;
+            }
+            let State { reads, staged, .. } = &mut *state;
+            let found = reads.iter_mut().find(|(_, pieces)| !pieces.waiting.is_empty());
+            if let Some((id, pieces)) = found {
+                let bytes = pieces.waiting[0].0;
+                // A piece that is larger than all room is read alone.
+                if *staged == 0 || *staged + bytes <= self.limit {
+                    let (_, run) = pieces.waiting.pop_front().expect("there is one");
+                    pieces.begun.push_back(None);
+                    let number = pieces.first + pieces.begun.len() as u64 - 1;
+                    *staged += bytes;
+                    return Some(ReadJob { read: *id, number, bytes, run });
+                }
+            }
+            state = wait(&self.to_read, state);
+        }
+    }
+
+    /// Hands over what was read.
+    pub(super) fn done(&self, job: &ReadJob, piece: Piece) {
+        let mut state = lock(&self.state);
+        match state.reads.get_mut(&job.read) {
+            Some(pieces) => {
+                let at = usize::try_from(job.number - pieces.first).expect("pieces are taken in order");
+                pieces.begun[at] = Some(piece);
+                self.ready.notify_all();
+            }
+            // Nobody wants it any more.
+            None => self.free(&mut state, job.bytes),
+        }
+    }
+
+    /// The next piece of a read; `None` after the last, and once the queue is closed.
+    pub(super) fn take(&self, read: u64) -> Option<Piece> {
+        let mut state = lock(&self.state);
+        loop {
+            if state.closed {
+                return None;
+            }
+            let pieces = state.reads.get_mut(&read)?;
+            match pieces.begun.front_mut().map(Option::take) {
+                None if pieces.waiting.is_empty() => return None,
+                Some(Some(piece)) => {
+                    pieces.begun.pop_front();
+                    pieces.first += 1;
+                    self.free(&mut state, piece.bytes.len());
+                    return Some(piece);
+                }
+                None | Some(None) => {}
+            }
+            state = wait(&self.ready, state);
+        }
+    }
+
+    /// Forgets a read.
+    pub(super) fn give_up(&self, read: u64) {
+        let mut state = lock(&self.state);
+        let Some(pieces) = state.reads.remove(&read) else { return };
+        let bytes = pieces.begun.iter().flatten().map(|piece| piece.bytes.len()).sum();
+        self.free(&mut state, bytes);
+    }
+
+    fn free(&self, state: &mut State, bytes: usize) {
+        state.staged -= bytes;
+        self.to_read.notify_all();
+    }
+
+    /// Queues a write, once there is room for it.
+    pub(super) fn push_write(&self, run: SpillRun, bytes: Vec<u8>) {
+        let mut state = lock(&self.state);
+        while state.unwritten > 0 && state.unwritten + bytes.len() > self.limit && !state.closed {
+            state = wait(&self.ready, state);
+        }
+        state.unwritten += bytes.len();
+        state.writes.push_back((run, bytes));
+        self.to_write.notify_all();
+    }
+
+    /// The next write; `None` at the end.
+    pub(super) fn next_write(&self) -> Option<(SpillRun, Vec<u8>)> {
+        let mut state = lock(&self.state);
+        loop {
+            if state.closed {
+                return None;
+            }
+            if let Some(write) = state.writes.pop_front() {
+                return Some(write);
+            }
+            state = wait(&self.to_write, state);
+        }
+    }
+
+    /// Takes the room of a write back.
+    pub(super) fn written(&self, bytes: usize) {
+        lock(&self.state).unwritten -= bytes;
+        self.ready.notify_all();
+    }
+
+    /// Ends all threads.
+    pub(super) fn close(&self) {
+        lock(&self.state).closed = true;
+        [&self.to_read, &self.to_write, &self.ready].iter().for_each(|signal| signal.notify_all());
+    }
+}
+
+fn wait<'a>(signal: &Condvar, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    signal.wait(state).unwrap_or_else(PoisonError::into_inner)
+}
