@@ -2,6 +2,7 @@
 
 use attn_kernels::gpu::Timing;
 use kvblock::BlockId;
+use prefetch::spill::SpillError;
 
 pub use kvblock::Phase;
 
@@ -90,6 +91,9 @@ pub struct StepOutput {
     /// Choices of routers and indexers, by layer, where [`Decoder::trace_choices`](crate::Decoder::trace_choices)
     /// asks for it.
     pub choices: Vec<Choice>,
+    /// Blocks on disk that could not be read, ascending, where a pool has some: results of slices whose tables name one are
+    /// worthless, those of others are not touched.
+    pub lost: Vec<(BlockId, SpillError)>,
     /// Device time of each dispatch, where [`Gpu::time_dispatches`](attn_kernels::gpu::Gpu::time_dispatches) asked for
     /// it.
     pub timings: Vec<Timing>,

@@ -35,6 +35,7 @@ pub use work::{Size, WeightSizes};
 use std::sync::Arc;
 
 use attn_kernels::gpu::{Encoded, Gpu, Pass, Pipeline};
+use kvblock::BlockId;
 
 use crate::batch::{Sample, Slice, StepOutput};
 use crate::{DecoderConfig, KvPool, ModelError};
@@ -144,7 +145,11 @@ impl Decoder {
         let done = self.gpu.collect(submission)?;
         self.attention.end(&self.gpu);
         plan.fresh.keep(&self.gpu, &self.kv, reads.fresh(), &done)?;
-        Ok(reads.take(&plan, done, &mut self.attention, self.choices.as_ref()))
+        let disk = self.keys.end(&self.gpu)?;
+        let mut output = reads.take(&plan, done, &mut self.attention, self.choices.as_ref());
+        output.timings.splice(0..0, disk.timings);
+        output.lost = disk.lost.into_iter().map(|(block, error)| (BlockId::new(block), error)).collect();
+        Ok(output)
     }
 
     /// Lays a step out.

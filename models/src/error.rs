@@ -111,6 +111,9 @@ pub enum ModelError {
         /// The missing part.
         lacks: &'static str,
     },
+    /// A block on disk that cannot be read, though it is to be copied or given back.
+    #[error(transparent)]
+    Spill(#[from] prefetch::spill::SpillError),
     /// A pool on the device that is too small for a ring.
     #[error("a device pool of {blocks} KV blocks has no room for a ring, which needs {needed}")]
     DevicePool {

@@ -4,15 +4,19 @@ mod allocate;
 mod offload;
 mod plan;
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use attn_kernels::gpu::{Buf, Gpu};
 use attn_kernels::kernel::KvShape;
 use attn_kernels::kernel::paged_decode::PARTITION;
 use attn_kernels::rows::KvWord;
 use kvblock::{KvCacheSpec, PageLayout};
+use prefetch::spill::Spill;
 use smallvec::SmallVec;
 
 pub use self::offload::{HostMemory, HostTraffic, Offload};
-pub(crate) use self::offload::{Place, Ring, runs};
+pub(crate) use self::offload::{Place, Ring, Run, runs};
 pub use self::plan::{CachePart, KvOptions, KvPlan, LayerCache};
 
 /// The buffers of a [`KvPlan`], `num_blocks` pages each. Block ids are of all groups together: a block belongs to one
@@ -35,6 +39,8 @@ struct Host {
     memory: HostMemory,
     /// Buffers of each slot of the ring.
     slots: Vec<Tensor>,
+    /// The blocks that memory of the host does not hold either, where there are some.
+    spill: Option<Arc<Spill>>,
 }
 
 /// Buffers that attention reads keys from.
@@ -58,7 +64,7 @@ struct Tensor {
 }
 
 /// Size of a pool, and where its blocks lie.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PoolOptions {
     /// Number of blocks on the device.
@@ -68,24 +74,36 @@ pub struct PoolOptions {
     /// Whether blocks are selected. With `offload` all then lie on the host, and the others on the device are for what is
     /// selected.
     pub selects: bool,
+    /// Blocks on disk beyond those of the host, with the [shape](KvPlan::spill_shape) of the plan; for this pool alone.
+    pub spill: Option<Arc<Spill>>,
 }
 
 impl PoolOptions {
     /// A pool of `num_blocks` blocks on the device, all of which are attended.
     #[must_use]
     pub const fn new(num_blocks: u32) -> Self {
-        Self { num_blocks, offload: None, selects: false }
+        Self { num_blocks, offload: None, selects: false, spill: None }
     }
 
     /// Sets the blocks in memory of the host; `None` for none.
     #[must_use]
-    pub const fn offload(self, offload: Option<Offload>) -> Self {
+    pub fn offload(self, offload: Option<Offload>) -> Self {
         Self { offload, ..self }
+    }
+
+    /// Sets the blocks on disk; `None` for none.
+    #[must_use]
+    pub fn spill(self, spill: Option<Arc<Spill>>) -> Self {
+        Self { spill, ..self }
+    }
+
+    fn disk_blocks(&self) -> u32 {
+        self.spill.as_ref().map_or(0, |spill| spill.shape().blocks)
     }
 
     /// Says whether blocks are selected.
     #[must_use]
-    pub const fn selects(self, selects: bool) -> Self {
+    pub fn selects(self, selects: bool) -> Self {
         Self { selects, ..self }
     }
 }
@@ -129,7 +147,40 @@ impl KvPool {
     /// Blocks in memory of the host.
     #[must_use]
     pub fn host_blocks(&self) -> u32 {
-        self.ring().map_or(0, |ring| self.num_blocks - ring.resident())
+        self.ring().map_or(0, Ring::host_blocks)
+    }
+
+    /// Blocks on disk.
+    #[must_use]
+    pub fn disk_blocks(&self) -> u32 {
+        self.spill().map_or(0, |spill| spill.shape().blocks)
+    }
+
+    /// The file of the blocks that memory of the host does not hold either, where there are some.
+    #[must_use]
+    pub fn spill(&self) -> Option<&Arc<Spill>> {
+        self.host.as_ref()?.spill.as_ref()
+    }
+
+    /// Number of a block in the file, if it lies there.
+    pub(crate) fn on_disk(&self, id: u32) -> Option<u32> {
+        match self.ring()?.place(id) {
+            Place::Disk(block) => Some(block),
+            Place::Device(_) | Place::Host(_) => None,
+        }
+    }
+
+    /// Id of a block of the file.
+    pub(crate) fn disk_id(&self, block: u32) -> u32 {
+        self.num_blocks - self.disk_blocks() + block
+    }
+
+    /// Regions of the file for what the attention of a layer reads.
+    pub(crate) fn regions(&self, layer: usize) -> Range<u32> {
+        let tensor = self.plan.of_layer(layer).tensor;
+        let before = self.tensors[..tensor].iter().map(|tensor| tensor.buffers.len()).sum::<usize>();
+        let narrow = |regions| u32::try_from(regions).expect("a cache has few buffers");
+        narrow(before)..narrow(before + self.tensors[tensor].buffers.len())
     }
 
     /// K and V of one layer.
@@ -212,7 +263,8 @@ impl KvPool {
 
     /// Whether two blocks lie in the same buffers.
     pub(crate) fn together(&self, a: u32, b: u32) -> bool {
-        self.ring().is_none_or(|ring| (a < ring.resident()) == (b < ring.resident()))
+        let kind = |ring: &Ring, id| std::mem::discriminant(&ring.place(id));
+        self.ring().is_none_or(|ring| kind(ring, a) == kind(ring, b))
     }
 
     /// The buffers that hold a block, with the words that it takes in each, and its number in them.
@@ -220,6 +272,9 @@ impl KvPool {
         let (tensors, index) = match self.host.as_ref().map(|host| (host, host.ring.place(id))) {
             Some((host, Place::Host(index))) => (&host.tensors, index),
             Some((_, Place::Device(index))) => (&self.tensors, index),
+            Some((_, Place::Disk(block))) => {
+                panic!("block {id} lies in no buffer but is number {block} of a file")
+            }
             None => (&self.tensors, id),
         };
         let buffers = tensors.iter().flat_map(|t| t.buffers.iter().map(|buffer| (buffer, t.words)));

@@ -203,6 +203,18 @@ impl Gpu {
         }
     }
 
+    /// Writes the bytes of elements at element `at`, ordered before the next submission.
+    ///
+    /// # Panics
+    /// When the bytes do not fit, or position and length are not multiples of 4 bytes.
+    pub fn write_bytes<T: Pod>(&self, buf: &Buf<T>, at: usize, bytes: &[u8]) {
+        let (start, all) = (at * size_of::<T>(), buf.len * size_of::<T>());
+        assert!(start + bytes.len() <= all, "write of {} bytes at {start} into {all}", bytes.len());
+        if !bytes.is_empty() {
+            self.queue.write_buffer(buf.raw.wgpu(), start as u64, bytes);
+        }
+    }
+
     /// Writes each `data` at its element of an [upload buffer](Self::upload_buffer), once the device has done what was submitted
     /// so far. Writes to one buffer come one after the other, and are cheap where they are near each other.
     ///

@@ -61,8 +61,17 @@ impl Outcome {
     /// When `read` belongs to another pass.
     #[must_use]
     pub fn get<T: Pod>(&self, read: Read<T>) -> Vec<T> {
+        bytemuck::pod_collect_to_vec(self.bytes(read))
+    }
+
+    /// The bytes of one readback.
+    ///
+    /// # Panics
+    /// When `read` belongs to another pass.
+    #[must_use]
+    pub fn bytes<T>(&self, read: Read<T>) -> &[u8] {
         let (start, end) = self.spans[read.index];
-        bytemuck::pod_collect_to_vec(&self.bytes[start..end])
+        &self.bytes[start..end]
     }
 }
 

@@ -6,6 +6,7 @@ use attn_kernels::gpu::{Gpu, Pass, Pipeline, Read, Submission};
 use attn_kernels::kernel::copy_blocks::{self, CopyBlocksBuffers, CopyBlocksParams};
 use attn_kernels::rows::{BlockCopy, KvWord};
 use kvblock::BlockId;
+use prefetch::spill::SpillRun;
 
 use crate::{KvPool, ModelError};
 
@@ -13,11 +14,19 @@ use crate::{KvPool, ModelError};
 #[derive(Debug)]
 #[must_use = "the contents arrive with finish"]
 pub struct BlockRead {
-    /// Blocks with consecutive ids, and the pages of each run in every buffer.
-    runs: Vec<(usize, Vec<Read<KvWord>>)>,
+    runs: Vec<RunRead>,
     /// Bytes of a page of every buffer.
     page_bytes: Vec<usize>,
     submission: Submission,
+}
+
+/// Blocks with consecutive ids in one place.
+#[derive(Debug)]
+enum RunRead {
+    /// So many in buffers, and their pages in every one.
+    Buffers(usize, Vec<Read<KvWord>>),
+    /// Contents of blocks on disk.
+    Disk(Vec<Arc<[u8]>>),
 }
 
 impl BlockRead {
@@ -43,10 +52,11 @@ impl BlockRead {
                 }
                 contents
             };
-            let of_run = |(blocks, reads): &(usize, Vec<Read<KvWord>>)| {
-                (0..*blocks).map(|n| block(reads, n)).collect::<Vec<_>>()
+            let of_run = |run: RunRead| match run {
+                RunRead::Buffers(blocks, reads) => (0..blocks).map(|n| block(&reads, n)).collect(),
+                RunRead::Disk(contents) => contents,
             };
-            runs.iter().flat_map(of_run).collect()
+            runs.into_iter().flat_map(of_run).collect()
         })?;
         Ok(contents)
     }
@@ -62,7 +72,9 @@ pub(super) struct Blocks<'a> {
 impl Blocks<'_> {
     /// Copies blocks in every buffer: `(source, destination)` pairs of which no destination is a source.
     pub(super) fn copy(&self, pairs: &[(BlockId, BlockId)]) -> Result<(), ModelError> {
-        let by_host = |(_, to): &(BlockId, BlockId)| self.kv.host_writes(to.get());
+        let on_disk = |id: &BlockId| self.kv.on_disk(id.get()).is_some();
+        let by_host =
+            |(from, to): &(BlockId, BlockId)| self.kv.host_writes(to.get()) || on_disk(from) || on_disk(to);
         let (by_host, pairs): (Vec<(BlockId, BlockId)>, Vec<_>) =
             pairs.iter().partition(|pair| by_host(pair));
         let contents = self.read(&by_host.iter().map(|(from, _)| *from).collect::<Vec<_>>())?;
@@ -139,19 +151,50 @@ impl Blocks<'_> {
         // Neighbours are read as one: pools hand blocks out in order.
         let follows = |a: u32, b: u32| a + 1 == b && self.kv.together(a, b);
         for run in blocks.chunk_by(|a, b| follows(a.get(), b.get())) {
+            if let Some(first) = self.kv.on_disk(run[0].get()) {
+                runs.push(RunRead::Disk(self.read_disk(first, run.len())?));
+                continue;
+            }
             let (buffers, first) = self.kv.buffers_of(run[0].get());
             let pages = |words| first * words..(first + run.len()) * words;
             let reads = buffers.map(|(buffer, words)| pass.read(buffer, pages(words)));
-            runs.push((run.len(), reads.collect()));
+            runs.push(RunRead::Buffers(run.len(), reads.collect()));
         }
         let page_bytes = self.kv.buffers().map(|(_, words)| words * 4).collect();
         Ok(BlockRead { runs, page_bytes, submission: self.gpu.submit(pass)?.defer() })
+    }
+
+    /// Contents of `len` blocks on disk from `first` on.
+    fn read_disk(&self, first: u32, len: usize) -> Result<Vec<Arc<[u8]>>, ModelError> {
+        let spill = self.kv.spill().expect("blocks on disk have a file");
+        let shape = spill.shape();
+        let blocks = first..first + u32::try_from(len).expect("a read has few blocks");
+        let of_region = |region| SpillRun { region, blocks: blocks.clone() };
+        let regions: Vec<SpillRun> = (0..shape.regions).map(of_region).collect();
+        let mut contents = vec![Vec::new(); len];
+        for piece in spill.read(&regions) {
+            if let Some(lost) = piece.lost.into_iter().next() {
+                return Err(lost.into());
+            }
+            let at = (piece.run.blocks.start - first) as usize;
+            for (block, page) in contents[at..].iter_mut().zip(piece.bytes.chunks_exact(shape.block_bytes)) {
+                block.extend_from_slice(page);
+            }
+        }
+        Ok(contents.into_iter().map(Arc::from).collect())
     }
 
     /// Writes the contents of a block.
     pub(super) fn write(&self, block: BlockId, contents: &[u32]) -> Result<(), ModelError> {
         let words: usize = self.kv.buffers().map(|(_, words)| words).sum();
         assert_eq!(contents.len(), words, "words of a block");
+        if let (Some(number), Some(spill)) = (self.kv.on_disk(block.get()), self.kv.spill()) {
+            let pages = bytemuck::cast_slice(contents).chunks_exact(spill.shape().block_bytes);
+            for (region, page) in (0..).zip(pages) {
+                spill.write(SpillRun { region, blocks: number..number + 1 }, page.to_vec());
+            }
+            return Ok(());
+        }
         let mut rest = contents;
         let (buffers, index) = self.kv.buffers_of(block.get());
         let writes = buffers.map(|(buffer, words)| {

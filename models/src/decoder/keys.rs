@@ -1,5 +1,6 @@
 //! Places of the keys and values that a step attends, and their way to the device.
 
+mod disk;
 mod residency;
 mod ring;
 mod rooms;
@@ -13,9 +14,10 @@ use super::inputs::{Plan, Rows, ViewRows};
 use super::options::DecoderOptions;
 use super::views::View;
 use crate::batch::Slice;
-use crate::kv::{Place, Ring};
+use crate::kv::Ring;
 use crate::{DecoderConfig, HostTraffic, KvPool, ModelError};
 
+pub(super) use disk::DiskReport;
 pub(super) use residency::{Bench, Needed, PageContext, Residency, SlotRoom};
 pub(super) use ring::{Load, RingKeys, TransferContext};
 pub(super) use rooms::{Fresh, Return};
@@ -131,11 +133,11 @@ impl KeySource {
         let block_size = kv.shape().block_size;
         plan.host_slots = host_slots(of_kv, block_size, plan);
         if let Some(slots) = &mut plan.host_slots {
-            plan.fresh = Fresh::of(slots, block_size);
+            plan.fresh = Fresh::of(slots, block_size, of_kv.host_blocks());
             let mut tokens = slots.iter().filter(|slot| **slot >= 0).count();
             if !few {
                 plan.fresh.divert(slots, block_size, &mut plan.stream);
-                tokens = plan.fresh.blocks().len() * block_size as usize;
+                tokens = plan.fresh.on_host().count() * block_size as usize;
             }
             ring.wrote(tokens as u64 * (kv.plan().block_bytes() / u64::from(block_size)));
         }
@@ -175,6 +177,11 @@ impl KeySource {
         homes
     }
 
+    /// Ends a step whose commands are done: what it wrote is on its way to the disk. Returns times and losses of the disk's part.
+    pub(super) fn end(&mut self, gpu: &Gpu) -> Result<DiskReport, ModelError> {
+        self.ring_mut().map_or_else(|| Ok(DiskReport::default()), |ring| ring.end(gpu))
+    }
+
     /// Records the way back of what the step wrote where kernels cannot reach the host.
     pub(super) fn read_fresh(&self, pass: &mut Pass, kv: &KvPool, plan: &Plan) -> Vec<Return> {
         self.ring().map_or_else(Vec::new, |ring| ring.read_fresh(pass, kv, &plan.fresh))
@@ -203,16 +210,16 @@ impl Plan {
     }
 }
 
-/// Returns the host slots of rows whose blocks lie on the host, -1 for the others; `None` where there are no such rows.
-/// They leave the lists of the views.
+/// Returns the slots beyond the device of rows whose blocks lie on the host or on disk, -1 for the others; `None` where there
+/// are no such rows. They leave the lists of the views.
 fn host_slots(ring: &Ring, block_size: u32, plan: &mut Plan) -> Option<Vec<i32>> {
-    let place = |slot: i32| ring.place(slot.cast_unsigned() / block_size);
-    let on_host = |slot: &i32| match place(*slot) {
-        Place::Host(block) => (block * block_size + slot.cast_unsigned() % block_size).cast_signed(),
-        Place::Device(_) => -1,
+    let beyond = |slot: i32| ring.beyond(slot.cast_unsigned() / block_size);
+    let slot_of = |slot: &i32| match beyond(*slot) {
+        Some(block) => (block * block_size + slot.cast_unsigned() % block_size).cast_signed(),
+        None => -1,
     };
     let all = plan.views.first().map_or(&[][..], |view| &view.slots);
-    let host: Vec<i32> = all.iter().map(on_host).collect();
+    let host: Vec<i32> = all.iter().map(slot_of).collect();
     if host.iter().all(|slot| *slot < 0) {
         return None;
     }

@@ -119,8 +119,8 @@ impl Decoder {
     ) -> Result<Self, ModelError> {
         let kv = KvPlan::new(config, options.kv())?;
         let views = Views::new(config, &kv);
-        let DecoderOptions { num_blocks, offload, .. } = *options;
-        let pool = PoolOptions { num_blocks, offload, selects: options.sparse.is_some() };
+        let pool = PoolOptions::new(options.num_blocks).offload(options.offload).spill(options.spill.clone());
+        let pool = pool.selects(options.sparse.is_some());
         let kv = KvPool::new(gpu, config, kv, pool)?;
         let precision = options.precision(gpu);
         let width = config.hidden_size.max(config.intermediate_size).max(config.num_heads * config.head_dim);

@@ -358,8 +358,13 @@ impl Ctx<'_> {
         &mut self,
         record: impl FnOnce(&mut RingKeys, &mut TransferContext<'_>) -> R,
     ) -> Option<R> {
-        let mut context =
-            TransferContext { pass: self.pass, kv: self.kv, plan: self.plan, inputs: self.inputs };
+        let mut context = TransferContext {
+            gpu: self.gpu,
+            pass: self.pass,
+            kv: self.kv,
+            plan: self.plan,
+            inputs: self.inputs,
+        };
         self.keys.ring_mut().map(|ring| record(ring, &mut context))
     }
 

@@ -1,7 +1,10 @@
 //! Options of a decoder.
 
+use std::sync::Arc;
+
 use attn_kernels::gpu::Gpu;
 use attn_kernels::kernel::KvDtype;
+use prefetch::spill::Spill;
 
 use crate::matrix::Precision;
 use crate::{KvOptions, Mode, Offload, SparseOptions};
@@ -36,6 +39,8 @@ pub struct DecoderOptions {
     pub sparse: Option<SparseOptions>,
     /// Blocks in memory of the host, beyond those on the device.
     pub offload: Option<Offload>,
+    /// Blocks on disk, beyond those of the host, for this decoder alone; see [`PoolOptions`](crate::PoolOptions).
+    pub spill: Option<Arc<Spill>>,
 }
 
 impl DecoderOptions {
@@ -56,6 +61,7 @@ impl DecoderOptions {
             activations: ActivationType::default(),
             sparse: None,
             offload: None,
+            spill: None,
         }
     }
 
@@ -129,6 +135,12 @@ impl DecoderOptions {
     #[must_use]
     pub fn offload(self, offload: impl Into<Option<Offload>>) -> Self {
         Self { offload: offload.into(), ..self }
+    }
+
+    /// Sets the blocks on disk; `None` for none.
+    #[must_use]
+    pub fn spill(self, spill: impl Into<Option<Arc<Spill>>>) -> Self {
+        Self { spill: spill.into(), ..self }
     }
 
     /// The options that shape the cache.

@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::keys::{Load, Stream};
 use super::ops::Ctx;
 use super::portions::KeyRange;
+use crate::ModelError;
 
 /// Rows or tiles that attend chunk by chunk.
 pub(super) trait Attend {
@@ -41,7 +42,15 @@ fn overlap(a: &Range<u32>, b: &Range<u32>) -> bool {
 }
 
 /// Records the turns of a layer, one after the other.
-pub(super) fn walk(ctx: &mut Ctx<'_>, layer: usize, stream: &Stream, mut turns: Vec<Turn<'_>>) {
+///
+/// # Errors
+/// Errors of the device.
+pub(super) fn walk(
+    ctx: &mut Ctx<'_>,
+    layer: usize,
+    stream: &Stream,
+    mut turns: Vec<Turn<'_>>,
+) -> Result<(), ModelError> {
     let of = |(turn, of_turn): (usize, &Turn<'_>)| of_turn.chunks(stream).map(move |chunk| (turn, chunk));
     let visits: Vec<(usize, usize)> = turns.iter().enumerate().flat_map(of).collect();
     let groups: Vec<usize> = turns.iter().map(|turn| turn.group).collect();
@@ -56,7 +65,7 @@ pub(super) fn walk(ctx: &mut Ctx<'_>, layer: usize, stream: &Stream, mut turns: 
         let this = load(visit);
         let at = ctx
             .on_ring(|ring, context| ring.bring(context, this, next))
-            .expect("streams pass through a ring");
+            .expect("streams pass through a ring")?;
         let keys = &this.contents.keys;
         for attending in &mut turns[visit.0].attending {
             let seen = attending.seen();
@@ -69,6 +78,7 @@ pub(super) fn walk(ctx: &mut Ctx<'_>, layer: usize, stream: &Stream, mut turns: 
             turns[visit.0].attending.iter_mut().for_each(|attending| attending.end(ctx));
         }
     }
+    Ok(())
 }
 
 /// The first chunk of a layer that has to come, if its rows go through the ring.

@@ -27,14 +27,14 @@ impl KvPool {
         let shape = plan.shape(config);
         let mut num_blocks = options.num_blocks.min(Self::max_blocks(gpu, &plan)).max(2);
         loop {
-            match Self::on_device(gpu, config, &plan, PoolOptions { num_blocks, ..options }) {
+            match Self::on_device(gpu, config, &plan, PoolOptions { num_blocks, ..options.clone() }) {
                 Ok((tensors, ring)) => {
                     let device_blocks = num_blocks;
                     let host = ring
                         .map(|(ring, slots)| Self::host(gpu, &plan, &options, ring, slots))
                         .transpose()?;
                     if let (Some(host), Some(offload)) = (&host, options.offload) {
-                        num_blocks = host.ring.resident() + offload.host_blocks;
+                        num_blocks = host.ring.resident() + offload.host_blocks + options.disk_blocks();
                     }
                     return Ok(Self { plan, shape, num_blocks, device_blocks, tensors, host });
                 }
@@ -46,6 +46,21 @@ impl KvPool {
         }
     }
 
+    /// Blocks that stay on the device of a pool of `options`, if it gets the memory.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), but for memory.
+    pub fn resident_blocks(
+        gpu: &Gpu,
+        config: &DecoderConfig,
+        plan: &KvPlan,
+        options: &PoolOptions,
+    ) -> Result<u32, ModelError> {
+        let num_blocks = options.num_blocks.min(Self::max_blocks(gpu, plan)).max(2);
+        let ring = Self::divide(gpu, config, plan, &PoolOptions { num_blocks, ..options.clone() })?;
+        Ok(ring.map_or(num_blocks, |ring| ring.resident()))
+    }
+
     /// The layers' own buffers, and the ring with the buffers of its slots where blocks lie on the host.
     #[expect(clippy::type_complexity, reason = "taken apart by its only caller")]
     fn on_device(
@@ -55,7 +70,7 @@ impl KvPool {
         options: PoolOptions,
     ) -> Result<(Vec<Tensor>, Option<(Ring, Vec<Tensor>)>), ModelError> {
         let buffer = |name: &str, words| gpu.buffer(name, words);
-        let Some(ring) = Self::divide(gpu, config, plan, options)? else {
+        let Some(ring) = Self::divide(gpu, config, plan, &options)? else {
             return Ok((Self::allocate(plan, options.num_blocks, buffer)?, None));
         };
         let tensors = Self::allocate(plan, ring.own(), buffer)?;
@@ -70,9 +85,9 @@ impl KvPool {
         gpu: &Gpu,
         config: &DecoderConfig,
         plan: &KvPlan,
-        options: PoolOptions,
+        options: &PoolOptions,
     ) -> Result<Option<Ring>, ModelError> {
-        let PoolOptions { num_blocks: device_blocks, offload, selects } = options;
+        let PoolOptions { num_blocks: device_blocks, offload, selects, .. } = *options;
         let Some(offload) = offload else { return Ok(None) };
         let refuse = |lacks| Err(ModelError::Offload { lacks });
         if offload.memory == HostMemory::Mapped && !gpu.has_host_buffers() {
@@ -83,12 +98,22 @@ impl KvPool {
         }
         Mode::HostKv.check(config)?;
         let [group] = &plan.layout.groups[..] else { return refuse("one group of layers") };
+        if selects && options.spill.is_some() {
+            return refuse(
+                "no disk below them beside a sparse policy: its kernels choose blocks, and read no files",
+            );
+        }
+        if let Some(spill) = &options.spill {
+            let (given, wanted) = (spill.shape(), plan.spill_shape(spill.shape().blocks));
+            assert_eq!(Some(given), wanted, "a spill for the caches of another model");
+        }
         if selects && !fetch_pages::serves(&plan.shape(config)) {
             return refuse("pages of whole 16-byte units beside a sparse policy");
         }
         let demand = RingDemand {
             device_blocks,
             host_blocks: offload.host_blocks,
+            disk_blocks: options.disk_blocks(),
             layers: u32::try_from(plan.layout.tensors.len()).unwrap_or(u32::MAX),
             slots: offload.ring_slots.max(1),
             chunk: (PARTITION / group.spec.block_size.get()).max(1),
@@ -117,7 +142,7 @@ impl KvPool {
             HostMemory::Device => gpu.buffer(name, words),
         };
         let tensors = Self::allocate(plan, offload.host_blocks, host)?;
-        Ok(Host { ring, tensors, memory: offload.memory, slots })
+        Ok(Host { ring, tensors, memory: offload.memory, slots, spill: options.spill.clone() })
     }
 
     fn allocate(

@@ -7,6 +7,9 @@
 //!
 //! Where a policy selects what is attended, all blocks live on the host, and most of the pool is slots for pages of
 //! selected blocks; the ring serves the rows that attend to everything.
+//!
+//! Where memory of the host does not suffice either, the last blocks lie in a file: the host reads what a chunk needs of
+//! them ahead, and writes what steps write of them behind.
 
 use std::ops::Range;
 
@@ -36,7 +39,7 @@ impl Offload {
     }
 }
 
-/// Traffic between a pool and its blocks on the host so far.
+/// Traffic between a pool and its blocks in memory of the host so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HostTraffic {
     /// Bytes of whole blocks that were copied from the host: into the ring, and to where a step adds to them.
@@ -69,6 +72,8 @@ pub(crate) struct Ring {
     slots: u32,
     /// Blocks of a slot, of one layer.
     slot_blocks: u32,
+    /// Blocks in memory of the host; those beyond are on disk.
+    host: u32,
 }
 
 /// Sizes that the division of a pool follows from.
@@ -78,6 +83,8 @@ pub(crate) struct RingDemand {
     pub(crate) device_blocks: u32,
     /// Blocks on the host.
     pub(crate) host_blocks: u32,
+    /// Blocks on disk.
+    pub(crate) disk_blocks: u32,
     /// Layers of the model, which share the ring.
     pub(crate) layers: u32,
     /// Slots, at least 1.
@@ -95,6 +102,8 @@ pub(crate) enum Place {
     Device(u32),
     /// A block of the host's buffers.
     Host(u32),
+    /// A block of the file on disk.
+    Disk(u32),
 }
 
 impl Ring {
@@ -112,17 +121,17 @@ impl Ring {
 
     /// The ring has one `part`-th of the pool, and every layer at least `least` blocks of its own.
     fn divided(demand: RingDemand, part: u32, least: u32, pages: bool) -> Option<Self> {
-        let RingDemand { device_blocks, host_blocks, layers, slots, chunk, max_slot } = demand;
+        let RingDemand { device_blocks, host_blocks, disk_blocks, layers, slots, chunk, max_slot } = demand;
         let (all, chunk) = (u64::from(device_blocks) * u64::from(layers), u64::from(chunk));
         // More than everything fills no slot, and resident blocks need not move.
-        let useful =
-            (u64::from(device_blocks) + u64::from(host_blocks)).next_multiple_of(chunk).min(max_slot.into());
+        let blocks = [device_blocks, host_blocks, disk_blocks].map(u64::from).into_iter().sum::<u64>();
+        let useful = blocks.next_multiple_of(chunk).min(max_slot.into());
         let slot = (all / u64::from(part * slots)).min(useful) / chunk * chunk;
         let slot = slot.max(chunk);
         let own = all.checked_sub(u64::from(slots) * slot)? / u64::from(layers);
         let narrow = |blocks| u32::try_from(blocks).ok();
         let (own, slot_blocks) = (narrow(own).filter(|own| *own >= least)?, narrow(slot)?);
-        Some(Self { own, pages, slots, slot_blocks })
+        Some(Self { own, pages, slots, slot_blocks, host: host_blocks })
     }
 
     /// Blocks of the device that [`new`](Self::new) or [`beside_pages`](Self::beside_pages) need at least.
@@ -155,8 +164,21 @@ impl Ring {
     }
 
     pub(crate) fn place(&self, id: u32) -> Place {
-        let resident = self.resident();
-        if id < resident { Place::Device(id) } else { Place::Host(id - resident) }
+        match self.beyond(id) {
+            None => Place::Device(id),
+            Some(block) if block < self.host => Place::Host(block),
+            Some(block) => Place::Disk(block - self.host),
+        }
+    }
+
+    /// Number of a block among those beyond the device: first those in memory of the host, then those on disk.
+    pub(crate) fn beyond(&self, id: u32) -> Option<u32> {
+        id.checked_sub(self.resident())
+    }
+
+    /// Blocks in memory of the host.
+    pub(crate) fn host_blocks(&self) -> u32 {
+        self.host
     }
 }
 
@@ -182,7 +204,15 @@ mod tests {
 
     /// 2 slots for 4 layers, chunks of 16 blocks.
     fn demand(device_blocks: u32, host_blocks: u32) -> RingDemand {
-        RingDemand { device_blocks, host_blocks, layers: 4, slots: 2, chunk: 16, max_slot: 10_000 }
+        RingDemand {
+            device_blocks,
+            host_blocks,
+            disk_blocks: 0,
+            layers: 4,
+            slots: 2,
+            chunk: 16,
+            max_slot: 10_000,
+        }
     }
 
     #[test]
@@ -226,6 +256,24 @@ mod tests {
             [Place::Device(0), Place::Host(0), Place::Host(6)]
         );
         assert_eq!(ring.page_slots(), 0);
+    }
+
+    #[test]
+    fn blocks_beyond_the_host_are_on_disk() {
+        let ring = Ring::new(RingDemand { disk_blocks: 10, ..demand(9, 30) }).unwrap();
+        let places = [0, 1, 30, 31, 40].map(|id| ring.place(id));
+        let want = [Place::Device(0), Place::Host(0), Place::Host(29), Place::Disk(0), Place::Disk(9)];
+        assert_eq!(places, want);
+        let wide =
+            |disk_blocks| Ring::new(RingDemand { disk_blocks, ..demand(400, 0) }).unwrap().slot_blocks();
+        assert_eq!([wide(0), wide(100)], [400, 400], "a quarter of all blocks of all layers");
+        let wide =
+            |disk_blocks| Ring::new(RingDemand { layers: 32, disk_blocks, ..demand(40, 100) }).unwrap();
+        assert_eq!(
+            [wide(0), wide(100)].map(|ring| ring.slot_blocks()),
+            [144, 240],
+            "no more than all blocks"
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod compressed;
 
 use attn_kernels::kernel::{KvDtype, KvShape};
 use kvblock::{AttentionKind, BlockSize, CacheLayout, KvCacheGroup, KvCacheSpec, LayoutOptions, PageLayout};
+use prefetch::spill::SpillShape;
 use smallvec::{SmallVec, smallvec};
 
 use crate::{DecoderConfig, ModelError};
@@ -136,6 +137,19 @@ impl KvPlan {
     #[must_use]
     pub fn block_bytes(&self) -> u64 {
         self.layout.bytes_per_block()
+    }
+
+    /// Shape of the scratch space on disk for `blocks` blocks; `None` for caches whose buffers differ, which no ring serves.
+    #[must_use]
+    pub fn spill_shape(&self, blocks: u32) -> Option<SpillShape> {
+        let buffers = self.layout.tensors.iter().map(|tensor| {
+            let names = super::names(&self.caches[*tensor.layers.first()?].spec);
+            Some((names.len(), super::page_words(tensor.page_bytes, names)))
+        });
+        let buffers: Vec<(usize, usize)> = buffers.collect::<Option<_>>()?;
+        let (names, words) = *buffers.first().filter(|first| buffers.iter().all(|other| other == *first))?;
+        let regions = u32::try_from(names * buffers.len()).ok()?;
+        Some(SpillShape { regions, blocks, block_bytes: words * 4 })
     }
 
     /// Name of a group in reports: what its layers see, numbered where several groups see the same.

@@ -6,6 +6,7 @@ mod golden;
 mod invariance;
 mod modes;
 mod offload;
+mod on_disk;
 mod prefix;
 mod quantize;
 mod random;

@@ -87,7 +87,7 @@ impl Heads {
     ) -> Result<(), ModelError> {
         ctx.on_pages(|pages, context| pages.fetch_wishes(context, layer));
         self.qkv(ctx, layer, norm)?;
-        ctx.on_ring(|ring, context| ring.fetch_begun(context, layer));
+        ctx.on_ring(|ring, context| ring.fetch_begun(context, layer)).unwrap_or(Ok(()))?;
         self.append(ctx, layer);
         if ctx.keys.pages().is_some() {
             // Digests and pages are made of what is there.
@@ -96,8 +96,8 @@ impl Heads {
         if let Some(sparse) = &mut self.sparse {
             sparse.select(ctx, layer)?;
         }
-        self.attend(ctx, layer);
-        ctx.on_ring(RingKeys::save);
+        self.attend(ctx, layer)?;
+        ctx.on_ring(RingKeys::end_layer).unwrap_or(Ok(()))?;
         let (weights, act) = (&self.layers[layer], ctx.act);
         if let Some(bias) = &weights.o_bias {
             ctx.add_bias(bias, ctx.block_out);
@@ -166,7 +166,7 @@ impl Heads {
     }
 
     /// Records the attention of all rows.
-    fn attend(&self, ctx: &mut Ctx<'_>, layer: usize) {
+    fn attend(&self, ctx: &mut Ctx<'_>, layer: usize) -> Result<(), ModelError> {
         let (view, bufs) = (ctx.view(layer), ctx.lists(layer));
         let kernels = &self.kernels[ctx.views.of_layers[layer]];
         let sinks = self.layers[layer].sinks.as_ref();
@@ -184,25 +184,26 @@ impl Heads {
             ctx.on_pages(|pages, context| pages.renew(context, layer));
             return self.attend_rows(ctx, &all(&view.all, &bufs.all, view.all.cut));
         };
-        self.attend_rows(ctx, &all(&view.whole, &bufs.whole, view.whole.cut));
+        self.attend_rows(ctx, &all(&view.whole, &bufs.whole, view.whole.cut))?;
         let listed = HeadRows {
             kernels: selected.kernels,
             selected: Some(&selected),
             keys: ctx.keys.pages().map_or(Keys::Device, |pages| Keys::Slots(pages.room())),
             ..all(&view.selected, &bufs.selected, ctx.cutter.cut_lists(&view.selected, selected.tokens))
         };
-        self.attend_rows(ctx, &listed);
+        self.attend_rows(ctx, &listed)
     }
 
-    fn attend_rows(&self, ctx: &mut Ctx<'_>, rows: &HeadRows<'_>) {
+    fn attend_rows(&self, ctx: &mut Ctx<'_>, rows: &HeadRows<'_>) -> Result<(), ModelError> {
         let (task, tiles) = (rows.task(), Tiles { heads: self, rows });
         let Keys::Ring(stream) = rows.keys else {
             attend_rows(ctx, &task, rows);
-            return tiles.attend(ctx);
+            tiles.attend(ctx);
+            return Ok(());
         };
         let streamed = |group: usize| tiles.streamed(ctx, &stream.groups[group]);
         let turns = turns(ctx.config, &task, rows, stream, streamed);
-        walk(ctx, rows.layer, stream, turns);
+        walk(ctx, rows.layer, stream, turns)
     }
 
     /// Drops the buffers of the step's prefixes.

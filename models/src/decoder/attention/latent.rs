@@ -154,7 +154,7 @@ impl LatentAttention {
             }
             _ => None,
         };
-        self.attend(ctx, layer, chosen);
+        self.attend(ctx, layer, chosen)?;
         let vectors = Vectors {
             x: self.weighed.bind(),
             x_stride: self.config.kv_rank,
@@ -194,7 +194,7 @@ impl LatentAttention {
         ctx.rotate(&self.rope_k, ctx.rotation(1, width, kv_rank), &self.kv);
         let rows = ctx.rows();
         let params = LatentWriteParams { rows, row_stride: width, latent_start: 0, rope_start: kv_rank };
-        ctx.on_ring(|ring, context| ring.fetch_begun(context, layer));
+        ctx.on_ring(|ring, context| ring.fetch_begun(context, layer)).unwrap_or(Ok(()))?;
         let host = ctx.plan.host_slots.as_ref().map(|_| &ctx.inputs.host_slots);
         // Each row's latent goes where one of them has a slot.
         for home in ctx.keys.homes(ctx.kv, ctx.plan, layer, &ctx.lists(layer).slots, host) {
@@ -209,7 +209,12 @@ impl LatentAttention {
     }
 
     /// Attention of all rows, one by one; to the indexer's lists where tokens were chosen.
-    fn attend(&self, ctx: &mut Ctx<'_>, layer: usize, chosen: Option<&IndexerState>) {
+    fn attend(
+        &self,
+        ctx: &mut Ctx<'_>,
+        layer: usize,
+        chosen: Option<&IndexerState>,
+    ) -> Result<(), ModelError> {
         let rows = &ctx.view(layer).all;
         let lists = chosen.map(|indexer| (indexer.lists(), indexer.longest_list(ctx.plan)));
         let max_partitions = match lists {
@@ -221,10 +226,10 @@ impl LatentAttention {
         let kernel =
             LatentRows { latent: self, layer, kind, lists, max_partitions, stream: rows.stream.as_ref() };
         match &rows.stream {
-            Some(stream) => walk(ctx, layer, stream, turns(ctx.config, &task, &kernel, stream, |_| None)),
+            Some(stream) => walk(ctx, layer, stream, turns(ctx.config, &task, &kernel, stream, |_| None))?,
             None => attend_rows(ctx, &task, &kernel),
         }
-        ctx.on_ring(RingKeys::save);
+        ctx.on_ring(RingKeys::end_layer).unwrap_or(Ok(()))
     }
 }
 

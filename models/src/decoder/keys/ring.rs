@@ -9,6 +9,7 @@ use attn_kernels::gpu::{Buf, Gpu, Pass, Pipeline};
 use attn_kernels::kernel::swap_blocks::{self, SwapBlocksBuffers, SwapBlocksParams, Way};
 use attn_kernels::rows::{BlockCopy, KvWord};
 
+use super::disk::{Asked, DiskKeys, DiskReport};
 use super::rooms::{Fresh, Return, Rooms};
 use super::stream::{Chunk, Part, Source};
 use crate::cast::u32_of;
@@ -27,6 +28,8 @@ pub(in crate::decoder) struct RingKeys {
     loads: u64,
     /// The layer whose rooms have not gone to the host yet.
     unsaved: Option<usize>,
+    /// The disk's part, where blocks lie there.
+    disk: Option<DiskKeys>,
     traffic: HostTraffic,
 }
 
@@ -75,6 +78,7 @@ impl Load<'_> {
 
 /// Parts of a decoder that transfers are recorded with.
 pub(in crate::decoder) struct TransferContext<'a> {
+    pub(in crate::decoder) gpu: &'a Gpu,
     pub(in crate::decoder) pass: &'a mut Pass,
     pub(in crate::decoder) kv: &'a KvPool,
     pub(in crate::decoder) plan: &'a Plan,
@@ -95,6 +99,7 @@ impl RingKeys {
             slots: vec![Slot::default(); slots],
             loads: 0,
             unsaved: None,
+            disk: kv.spill().map(|spill| DiskKeys::new(Arc::clone(spill))),
             traffic: HostTraffic::default(),
         })
     }
@@ -111,6 +116,9 @@ impl RingKeys {
     pub(super) fn begin(&mut self, gpu: &Gpu, kv: &KvPool, fresh: &Fresh) -> Result<(), ModelError> {
         self.slots.fill(Slot::default());
         self.unsaved = None;
+        if let Some(disk) = &mut self.disk {
+            disk.begin();
+        }
         if fresh.in_rooms() { self.rooms.begin(gpu, kv, fresh) } else { Ok(()) }
     }
 
@@ -120,14 +128,24 @@ impl RingKeys {
     }
 
     /// Records that blocks to which the step adds tokens come to their rooms.
-    pub(in crate::decoder) fn fetch_begun(&mut self, context: &mut TransferContext<'_>, layer: usize) {
-        if !context.plan.fresh.in_rooms() {
-            return;
+    pub(in crate::decoder) fn fetch_begun(
+        &mut self,
+        context: &mut TransferContext<'_>,
+        layer: usize,
+    ) -> Result<(), ModelError> {
+        let fresh = &context.plan.fresh;
+        if !fresh.in_rooms() {
+            return Ok(());
         }
-        let pairs = context.plan.fresh.come.clone();
+        if let Some(disk) = &mut self.disk {
+            let rooms: Vec<&Buf<KvWord>> = self.rooms.of(layer).iter().map(|room| &**room).collect();
+            disk.fetch(context, Asked::Begun(layer), &fresh.disk_come, &rooms)?;
+        }
+        let pairs = fresh.come.clone();
         self.traffic.fetched_bytes += pairs.len() as u64 * context.kv.attended_bytes();
         self.copy(context, layer, End::Host, End::Rooms, pairs);
         self.unsaved = Some(layer);
+        Ok(())
     }
 
     /// Records that a chunk comes to the device, unless it is there, and beside what follows that `next` does and that what the
@@ -137,10 +155,16 @@ impl RingKeys {
         context: &mut TransferContext<'_>,
         load: Load<'_>,
         next: Option<Load<'_>>,
-    ) -> KeysIn {
+    ) -> Result<KeysIn, ModelError> {
         let current = load.moves().then(|| self.slot_of(context, load, None));
+        self.ask(context, load, next);
         if let Some(slot) = current.filter(|slot| !self.slots[*slot].complete) {
-            for part in load.contents.parts.iter().filter(|part| part.fresh) {
+            if let Some(disk) = &mut self.disk {
+                let slot: Vec<&Buf<KvWord>> =
+                    context.kv.keys_in(load.id.layer, KeysIn::Slot(slot)).iter().collect();
+                disk.fetch(context, Asked::Chunk(load.id), &on_disk(context.plan, &load), &slot)?;
+            }
+            for part in load.contents.parts.iter().filter(|part| part.fresh && part.from != Source::Disk) {
                 self.load_part(context, load.id.layer, part, slot);
             }
             self.slots[slot].complete = true;
@@ -160,16 +184,49 @@ impl RingKeys {
                 self.save(context);
             }
         }
-        current.map_or(KeysIn::Layer, KeysIn::Slot)
+        Ok(current.map_or(KeysIn::Layer, KeysIn::Slot))
+    }
+
+    /// Has what lies on disk of a chunk and of the one after it read, in the order in which it is needed.
+    fn ask(&mut self, context: &TransferContext<'_>, load: Load<'_>, next: Option<Load<'_>>) {
+        let Some(disk) = &mut self.disk else { return };
+        if load.moves() && !self.slots.iter().any(|slot| slot.load == Some(load.id) && slot.complete) {
+            disk.ask(context.kv, Asked::Chunk(load.id), &on_disk(context.plan, &load));
+        }
+        if let Some(next) = next {
+            if next.id.layer != load.id.layer {
+                disk.ask(context.kv, Asked::Begun(next.id.layer), &context.plan.fresh.disk_come);
+            }
+            disk.ask(context.kv, Asked::Chunk(next.id), &on_disk(context.plan, &next));
+        }
     }
 
     /// Records that what the step wrote in the last layer goes to the host, if it did not yet.
     pub(in crate::decoder) fn save(&mut self, context: &mut TransferContext<'_>) {
-        let kernel = matches!(self.transport, Transport::Kernel(_));
-        if let Some(layer) = self.unsaved.take().filter(|_| kernel) {
-            let pairs = context.plan.fresh.go.clone();
-            self.copy(context, layer, End::Rooms, End::Host, pairs);
+        let Some(layer) = self.unsaved.take() else { return };
+        let fresh = &context.plan.fresh;
+        if matches!(self.transport, Transport::Kernel(_)) {
+            self.copy(context, layer, End::Rooms, End::Host, fresh.go.clone());
         }
+        if let Some(disk) = &mut self.disk {
+            let rooms: Vec<&Buf<KvWord>> = self.rooms.of(layer).iter().map(|room| &**room).collect();
+            disk.give_back(context, layer, &fresh.disk_go, &rooms);
+        }
+    }
+
+    /// Ends the attention of a layer: what the step wrote in it is recorded to go where it belongs, and rooms are free for the
+    /// next layer.
+    pub(in crate::decoder) fn end_layer(
+        &mut self,
+        context: &mut TransferContext<'_>,
+    ) -> Result<(), ModelError> {
+        self.save(context);
+        self.disk.as_mut().map_or(Ok(()), |disk| disk.end_layer(context))
+    }
+
+    /// Ends a step whose commands are done.
+    pub(super) fn end(&mut self, gpu: &Gpu) -> Result<DiskReport, ModelError> {
+        self.disk.as_mut().map_or_else(|| Ok(DiskReport::default()), |disk| disk.end(gpu))
     }
 
     /// The slot of a chunk; if it has none, one other than `kept`, to which what does not hang on the step comes.
@@ -198,6 +255,7 @@ impl RingKeys {
             }
             Source::Resident => End::Layer,
             Source::Room => End::Rooms,
+            Source::Disk => unreachable!("the host brings what lies on disk"),
         };
         self.copy(context, layer, from, End::Slot(slot), part.pairs.clone());
     }
@@ -251,6 +309,13 @@ impl RingKeys {
             Transport::Kernel(_) => Vec::new(),
         }
     }
+}
+
+/// Blocks of a chunk that lie on disk, and their places in its slot.
+fn on_disk(plan: &Plan, load: &Load<'_>) -> Vec<(u32, u32)> {
+    let parts = load.contents.parts.iter().filter(|part| part.from == Source::Disk);
+    let pairs = parts.flat_map(|part| &plan.stream.pairs[part.pairs.clone()]);
+    pairs.map(|pair| (pair.from, pair.to)).collect()
 }
 
 /// An end of a copy.

@@ -23,7 +23,7 @@ pub(super) struct Rooms {
     layers: Vec<SmallVec<[GrowBuf<KvWord>; 2]>>,
 }
 
-/// The blocks on the host that a step writes, in the order of their rooms where they have some.
+/// The blocks beyond the device that a step writes, in the order of their rooms where they have some.
 #[derive(Debug, Default)]
 pub(in crate::decoder) struct Fresh {
     blocks: Vec<u32>,
@@ -32,16 +32,21 @@ pub(in crate::decoder) struct Fresh {
     numbers: FxHashMap<u32, u32>,
     /// Whether they have rooms.
     in_rooms: bool,
-    /// Pairs of block and room of those that are begun.
+    /// Blocks in memory of the host; numbers from there on are of blocks on disk.
+    host_blocks: u32,
+    /// Pairs of block and room of those on the host that are begun.
     pub(super) come: Range<usize>,
-    /// Pairs of room and block of all.
+    /// Pairs of room and block of all on the host.
     pub(super) go: Range<usize>,
+    /// The same of blocks on disk, by their numbers there.
+    pub(super) disk_come: Vec<(u32, u32)>,
+    pub(super) disk_go: Vec<(u32, u32)>,
 }
 
 impl Fresh {
     /// Finds the blocks of `slots`, -1 apart. Rows of a sequence are in the order of positions.
-    pub(super) fn of(slots: &[i32], block_size: u32) -> Self {
-        let mut fresh = Self::default();
+    pub(super) fn of(slots: &[i32], block_size: u32, host_blocks: u32) -> Self {
+        let mut fresh = Self { host_blocks, ..Self::default() };
         for slot in slots.iter().filter(|slot| **slot >= 0) {
             let (block, offset) = (slot.cast_unsigned() / block_size, slot.cast_unsigned() % block_size);
             fresh.numbers.entry(block).or_insert_with(|| {
@@ -62,9 +67,15 @@ impl Fresh {
             *slot = (self.numbers[&block] * block_size + offset).cast_signed();
         }
         let of = |room: u32| self.blocks[room as usize];
-        self.come = lists.push(&self.begun.iter().map(|room| (of(*room), *room)).collect::<Vec<_>>());
-        self.go =
-            lists.push(&(0..u32_of(self.blocks.len())).map(|room| (room, of(room))).collect::<Vec<_>>());
+        let come = self.begun.iter().map(|room| (of(*room), *room));
+        let go = (0..u32_of(self.blocks.len())).map(|room| (room, of(room)));
+        let on_host = |block: u32| block < self.host_blocks;
+        let (come, disk_come): (Vec<_>, Vec<_>) = come.partition(|(block, _)| on_host(*block));
+        let (go, disk_go): (Vec<_>, Vec<_>) = go.partition(|(_, block)| on_host(*block));
+        (self.come, self.go) = (lists.push(&come), lists.push(&go));
+        self.disk_come =
+            disk_come.into_iter().map(|(block, room)| (block - self.host_blocks, room)).collect();
+        self.disk_go = disk_go.into_iter().map(|(room, block)| (room, block - self.host_blocks)).collect();
     }
 
     /// Whether the blocks have rooms: there are some, and kernels do not write to the host themselves.
@@ -75,6 +86,12 @@ impl Fresh {
     /// The blocks, each once.
     pub(in crate::decoder) fn blocks(&self) -> &[u32] {
         &self.blocks
+    }
+
+    /// Rooms and blocks of those in memory of the host.
+    pub(super) fn on_host(&self) -> impl Iterator<Item = (usize, u32)> {
+        let all = self.blocks.iter().copied().enumerate();
+        all.filter(|(_, block)| *block < self.host_blocks)
     }
 
     /// Whether the step writes a block on the host.
@@ -144,8 +161,10 @@ impl Fresh {
         for (layer, rooms) in layers.iter().enumerate() {
             let words = kv.attended(layer).1;
             for (host, rooms) in kv.host_attended(layer).iter().zip(rooms) {
-                let at = self.blocks.iter().map(|block| *block as usize * words);
-                writes.extend(at.zip(rooms.chunks_exact(words)).map(|(at, room)| (host, at, room)));
+                let of = |(room, block): (usize, u32)| {
+                    (host, block as usize * words, &rooms[room * words..][..words])
+                };
+                writes.extend(self.on_host().map(of));
             }
         }
         // All at once: each call waits for the device.
@@ -161,7 +180,7 @@ mod tests {
     fn blocks_get_rooms_in_the_order_of_rows() {
         // Block 7 from its third token on, a row on the device, all of block 2, the begin of block 9.
         let mut slots = [30, 31, -1, 8, 9, 10, 11, 36];
-        let (mut fresh, mut lists) = (Fresh::of(&slots, 4), StreamLists::default());
+        let (mut fresh, mut lists) = (Fresh::of(&slots, 4, 8), StreamLists::default());
         assert_eq!(
             [2, 3, 7].map(|block| (fresh.is_written(block), fresh.room(block))),
             [(true, None), (false, None), (true, None)]
@@ -173,6 +192,8 @@ mod tests {
         let pairs = |range: &Range<usize>| {
             lists.pairs[range.clone()].iter().map(|p| (p.from, p.to)).collect::<Vec<_>>()
         };
-        assert_eq!((pairs(&fresh.come), pairs(&fresh.go)), (vec![(7, 0)], vec![(0, 7), (1, 2), (2, 9)]));
+        assert_eq!((pairs(&fresh.come), pairs(&fresh.go)), (vec![(7, 0)], vec![(0, 7), (1, 2)]));
+        // The host has 8 blocks: number 9 is the second one on disk.
+        assert_eq!((fresh.disk_come, fresh.disk_go), (vec![], vec![(2, 1)]));
     }
 }

@@ -52,7 +52,7 @@ pub(in crate::decoder) struct Chunk {
 #[derive(Clone, Debug)]
 pub(in crate::decoder) struct Part {
     pub(in crate::decoder) from: Source,
-    /// Whether they hold what the step itself writes, so that they come no earlier.
+    /// Whether they come no earlier than their chunk is attended: they hold what the step itself writes, or the host reads them.
     pub(in crate::decoder) fresh: bool,
     /// Entries of the lists of pairs of the step, from where a binding can begin.
     pub(in crate::decoder) pairs: Range<usize>,
@@ -63,6 +63,8 @@ pub(in crate::decoder) struct Part {
 pub(in crate::decoder) enum Source {
     /// Memory of the host.
     Host,
+    /// The file on disk, which the host reads.
+    Disk,
     /// Their layer's own buffers.
     Resident,
     /// [Rooms](super::rooms) of what the step writes.
@@ -276,16 +278,22 @@ impl Planner<'_> {
 
     /// Ends a chunk.
     fn close(&self, open: Open, lists: &mut StreamLists) -> Chunk {
-        const PARTS: [(Source, bool); 4] =
-            [(Source::Host, false), (Source::Host, true), (Source::Resident, true), (Source::Room, true)];
-        let mut copies: [Vec<(u32, u32)>; 4] = Default::default();
+        // What the host reads is written to the slot when the chunk is attended: until then the device is at the one before.
+        const PARTS: [(Source, bool); 5] = [
+            (Source::Host, false),
+            (Source::Host, true),
+            (Source::Resident, true),
+            (Source::Room, true),
+            (Source::Disk, true),
+        ];
+        let mut copies: [Vec<(u32, u32)>; 5] = Default::default();
         for (id, slot) in open.order.iter().zip(0..) {
-            let (part, from) = match self.ring.place(id.get()) {
-                Place::Device(block) => (2, block),
-                Place::Host(block) => match self.fresh.room(block) {
-                    Some(room) => (3, room),
-                    None => (usize::from(self.fresh.is_written(block)), block),
-                },
+            let room = self.ring.beyond(id.get()).and_then(|block| self.fresh.room(block));
+            let (part, from) = match (self.ring.place(id.get()), room) {
+                (Place::Device(block), _) => (2, block),
+                (Place::Host(_) | Place::Disk(_), Some(room)) => (3, room),
+                (Place::Host(block), None) => (usize::from(self.fresh.is_written(block)), block),
+                (Place::Disk(block), None) => (4, block),
             };
             copies[part].push((from, slot));
         }

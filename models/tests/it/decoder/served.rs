@@ -80,6 +80,7 @@ pub(crate) fn serve(decoder: &mut Decoder, requests: &[Request<'_>], chunk: usiz
         }
         let rows: Vec<_> = slices.iter().map(|slice| (slice.tokens.len(), slice.logits)).collect();
         let output = decoder.step(&slices, &samples).unwrap();
+        assert!(output.lost.is_empty(), "{:?}", output.lost);
         let vocab = decoder.config().vocab_size as usize;
         assert_eq!(output.logits.len(), rows.iter().map(|(_, logits)| logits).sum::<usize>() * vocab);
         let (mut logits, mut drawn) = (output.logits.as_slice(), output.sampled.iter());

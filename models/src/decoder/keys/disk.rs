@@ -1,0 +1,221 @@
+//! The disk's part of the ring: the host reads blocks ahead and writes them to slots, and writes what steps made of them behind.
+//!
+//! ```text
+//! threads   │ read chunk 1 │ read chunk 2 │ read chunk 3 ...
+//! host      │ record 0     │ write 1 to its slot, record 1 │ write 2 to its slot, record 2 │ ...
+//! device                   │ attend 0                      │ attend 1                      │ ...
+//! ```
+//!
+//! What the host writes to the device comes before the commands that are sent next, and behind those sent before: so all that
+//! may still use a slot is sent first. Memory on the way is bounded by that of the [`Spill`], three times over: pieces read
+//! ahead, pieces that the device has not taken, and blocks to be written.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use attn_kernels::gpu::{Buf, Gpu, Outcome, Pass, Read, Submission, Timing};
+use attn_kernels::rows::KvWord;
+use prefetch::spill::{Piece, Reading, Spill, SpillError, SpillRun};
+
+use super::ring::{LoadId, TransferContext};
+use crate::cast::u32_of;
+use crate::kv::{Run, runs};
+use crate::{KvPool, ModelError};
+
+/// Submissions whose results the host has not taken yet.
+const MAX_SENT: usize = 1;
+
+/// Blocks that are read at one time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Asked {
+    /// Blocks of a layer to which the step adds tokens.
+    Begun(usize),
+    /// A chunk.
+    Chunk(LoadId),
+}
+
+impl Asked {
+    fn layer(self) -> usize {
+        match self {
+            Self::Begun(layer) => layer,
+            Self::Chunk(load) => load.layer,
+        }
+    }
+}
+
+/// Times and losses of the disk's part of a step.
+#[derive(Debug, Default)]
+pub(in crate::decoder) struct DiskReport {
+    /// Times of the dispatches that were sent early.
+    pub(in crate::decoder) timings: Vec<Timing>,
+    /// Blocks that could not be read, by id.
+    pub(in crate::decoder) lost: BTreeMap<u32, SpillError>,
+}
+
+/// Blocks on disk on their way to the device and back.
+#[derive(Debug)]
+pub(super) struct DiskKeys {
+    spill: Arc<Spill>,
+    /// Reads under way, in the order in which they are needed.
+    ahead: VecDeque<(Asked, Reading)>,
+    /// Readbacks that are recorded with the commands at hand.
+    returning: Returning,
+    sent: VecDeque<Sent>,
+    /// Bytes written to the device since the last submission.
+    unsent_bytes: usize,
+    report: DiskReport,
+}
+
+/// Readbacks of the rooms of a layer, with the blocks that they are of.
+type Returning = Vec<(SpillRun, Read<KvWord>)>;
+
+/// Commands on their way, what comes back with them, and bytes that the host wrote before them.
+#[derive(Debug)]
+struct Sent {
+    submission: Submission,
+    returning: Returning,
+    bytes: usize,
+}
+
+impl DiskKeys {
+    pub(super) fn new(spill: Arc<Spill>) -> Self {
+        let (ahead, sent) = Default::default();
+        Self { spill, ahead, returning: Vec::new(), sent, unsent_bytes: 0, report: DiskReport::default() }
+    }
+
+    /// Forgets the last step.
+    pub(super) fn begin(&mut self) {
+        self.ahead.clear();
+        self.sent.clear();
+        self.returning.clear();
+        self.unsent_bytes = 0;
+        self.report = DiskReport::default();
+    }
+
+    /// Has the blocks of `copies` read, unless they are.
+    pub(super) fn ask(&mut self, kv: &KvPool, asked: Asked, copies: &[(u32, u32)]) {
+        if copies.is_empty() || self.ahead.iter().any(|(other, _)| *other == asked) {
+            return;
+        }
+        let regions = kv.regions(asked.layer());
+        let of_run =
+            |run: Run| regions.clone().map(move |region| SpillRun { region, blocks: run.from.clone() });
+        let all: Vec<SpillRun> = runs(copies).into_iter().flat_map(of_run).collect();
+        self.ahead.push_back((asked, self.spill.read(&all)));
+    }
+
+    /// Brings blocks, `(block, target)`, to buffers of the device, once what was recorded so far is on its way.
+    pub(super) fn fetch(
+        &mut self,
+        context: &mut TransferContext<'_>,
+        asked: Asked,
+        copies: &[(u32, u32)],
+        to: &[&Buf<KvWord>],
+    ) -> Result<(), ModelError> {
+        if copies.is_empty() {
+            return Ok(());
+        }
+        if self.ahead.front().is_none_or(|(next, _)| *next != asked) {
+            // Reads share their memory in the order in which they were asked for.
+            self.ahead.clear();
+            self.ask(context.kv, asked, copies);
+        }
+        self.send(context)?;
+        let (_, mut reading) = self.ahead.pop_front().expect("asked for before");
+        let words = context.kv.attended(asked.layer()).1;
+        for Run { from, device } in runs(copies) {
+            for buffer in to {
+                let mut next = from.start;
+                while next < from.end {
+                    let piece = reading.next().expect("a read brings all of its runs");
+                    assert_eq!(piece.run.blocks.start, next, "pieces come in order");
+                    let at = (device + next - from.start) as usize * words;
+                    next = piece.run.blocks.end;
+                    self.land(context, buffer, at, piece)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn land(
+        &mut self,
+        context: &mut TransferContext<'_>,
+        buffer: &Buf<KvWord>,
+        at: usize,
+        piece: Piece,
+    ) -> Result<(), ModelError> {
+        let on_way: usize = self.sent.iter().map(|sent| sent.bytes).sum();
+        if on_way + self.unsent_bytes > 0
+            && on_way + self.unsent_bytes + piece.bytes.len() > self.spill.staging_bytes()
+        {
+            self.send(context)?;
+            while let Some(sent) = self.sent.pop_front() {
+                self.collect(context.gpu, sent)?;
+            }
+        }
+        context.gpu.write_bytes(buffer, at, &piece.bytes);
+        self.unsent_bytes += piece.bytes.len();
+        for error in piece.lost {
+            self.report.lost.entry(context.kv.disk_id(error.block)).or_insert(error);
+        }
+        Ok(())
+    }
+
+    /// Records that what the step wrote to rooms of a layer, `(room, block)`, comes back.
+    pub(super) fn give_back(
+        &mut self,
+        context: &mut TransferContext<'_>,
+        layer: usize,
+        copies: &[(u32, u32)],
+        rooms: &[&Buf<KvWord>],
+    ) {
+        let words = context.kv.attended(layer).1;
+        for Run { from, device } in runs(copies) {
+            let blocks = device..device + u32_of(from.len());
+            let range = from.start as usize * words..from.end as usize * words;
+            for (region, room) in context.kv.regions(layer).zip(rooms) {
+                let run = SpillRun { region, blocks: blocks.clone() };
+                self.returning.push((run, context.pass.read(room, range.clone())));
+            }
+        }
+    }
+
+    /// Ends a layer: what comes back is on its way before the next one needs the rooms.
+    pub(super) fn end_layer(&mut self, context: &mut TransferContext<'_>) -> Result<(), ModelError> {
+        if self.returning.is_empty() { Ok(()) } else { self.send(context) }
+    }
+
+    /// Sends what is recorded, and takes the results of what was sent long ago.
+    fn send(&mut self, context: &mut TransferContext<'_>) -> Result<(), ModelError> {
+        let pass = std::mem::replace(context.pass, Pass::new("step"));
+        let submission = context.gpu.submit(pass)?.defer();
+        let (returning, bytes) =
+            (std::mem::take(&mut self.returning), std::mem::take(&mut self.unsent_bytes));
+        self.sent.push_back(Sent { submission, returning, bytes });
+        while self.sent.len() > MAX_SENT {
+            let sent = self.sent.pop_front().expect("there are several");
+            self.collect(context.gpu, sent)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for commands, and gives what they brought to be written.
+    fn collect(&mut self, gpu: &Gpu, sent: Sent) -> Result<(), ModelError> {
+        let mut done: Outcome = gpu.collect(sent.submission)?;
+        self.report.timings.append(&mut done.timings);
+        for (run, read) in sent.returning {
+            self.spill.write(run, done.bytes(read).to_vec());
+        }
+        Ok(())
+    }
+
+    /// Ends a step.
+    pub(super) fn end(&mut self, gpu: &Gpu) -> Result<DiskReport, ModelError> {
+        while let Some(sent) = self.sent.pop_front() {
+            self.collect(gpu, sent)?;
+        }
+        self.ahead.clear();
+        Ok(std::mem::take(&mut self.report))
+    }
+}
