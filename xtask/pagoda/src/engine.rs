@@ -168,7 +168,7 @@ impl Engine {
         let begun = Instant::now();
         let mut output = self.compute(&plan, false)?;
         self.pacing.observe(&plan, begun.elapsed());
-        let bad = self.discard_non_finite(&plan, &output)?;
+        let bad = self.discard_bad(&plan, &mut output)?;
         self.save(&plan, &bad)?;
         self.take_prompts(&plan, &mut output, events);
         let mut ended = self.take_tokens(&plan, &mut output, events);

@@ -1,12 +1,16 @@
 //! Sizes of the KV pool: what the demand can use, and what memory allows.
 
+use std::sync::Arc;
+
 use attn_kernels::gpu::Gpu;
 use attn_kernels::gpu::wgpu::DeviceType;
 use kvblock::{KvCacheGroup, LengthLimits};
-use models::{Decoder, HostMemory, KvPlan, KvPool, Offload};
+use models::{Decoder, DecoderConfig, HostMemory, KvPlan, KvPool, Offload, PoolOptions};
+use prefetch::spill::{Spill, SpillShape};
 
 use crate::error::Error;
 use crate::options::{Demand, EngineOptions, MAX_SEQUENCES};
+use crate::{Note, error_chain};
 
 /// Slots of the ring through which blocks on the host pass: one receives blocks while those of the other are attended.
 const RING_SLOTS: u32 = 2;
@@ -48,27 +52,135 @@ pub(crate) fn max_used_blocks(plan: &KvPlan, max_rows: u32, demand: Demand) -> u
     plan.layout.groups.iter().map(of_group).fold(1, u64::saturating_add)
 }
 
-/// Blocks of the host tier that extend the device pool if the longest sequence does not fit there; `None` if
-/// it fits.
-pub(crate) fn offload(
-    options: &EngineOptions,
-    plan: &KvPlan,
-    device_blocks: u32,
-    demand: Demand,
-    gpu: &Gpu,
-) -> Option<Offload> {
-    let host_bytes = options.kv_tiers.as_ref()?.host_bytes?;
-    let size = u64::from(options.block_size);
-    // One block is the null block.
-    if demand.longest.div_ceil(size) < u64::from(device_blocks) {
-        return None;
+/// Extension of a device pool that the longest sequence does not fit in.
+#[derive(Debug)]
+pub(crate) struct Extension {
+    /// Blocks in memory of the host.
+    pub(crate) offload: Offload,
+    /// Blocks on disk, where those of the host do not suffice either.
+    pub(crate) spill: Option<Arc<Spill>>,
+}
+
+/// Sizes and options that an extension follows from.
+pub(crate) struct Extended<'a> {
+    pub(crate) options: &'a EngineOptions,
+    pub(crate) gpu: &'a Gpu,
+    pub(crate) config: &'a DecoderConfig,
+    pub(crate) plan: &'a KvPlan,
+    pub(crate) device_blocks: u32,
+    /// Maximum number of rows of a step.
+    pub(crate) max_rows: u32,
+    pub(crate) demand: Demand,
+}
+
+/// Parts of the host tier's memory that wait on their way to the disk and back where blocks lie there: pieces that are read
+/// ahead, pieces that the device takes, blocks to be written. Each has a twelfth, which leaves three quarters for blocks.
+const STAGING_PARTS: u64 = 12;
+
+/// Copies of what one layer of a step wrote that are on their way back at one time, each perhaps in memory of up to twice its
+/// size.
+const READBACKS: u64 = 4;
+
+impl Extended<'_> {
+    /// Blocks of the host tier that extend the device pool, and blocks of the disk below them; `None` if the longest sequence
+    /// fits on the device, or there is no host tier. Where the disk cannot be used a note says why, and contexts end with the
+    /// host.
+    pub(crate) fn extend(&self) -> Option<Extension> {
+        let Self { options, plan, demand, .. } = *self;
+        let host_bytes = options.kv_tiers.as_ref()?.host_bytes?;
+        let size = u64::from(options.block_size);
+        // One block is the null block.
+        let longest = demand.longest.div_ceil(size) + 1;
+        if longest <= u64::from(self.device_blocks) {
+            return None;
+        }
+        // The null block is one more; it lies on the host if blocks are selected.
+        let most =
+            demand.tokens.div_ceil(size) + u64::from(demand.sequences) + u64::from(options.sparse.is_some());
+        let host_blocks = narrow((host_bytes / plan.block_bytes()).min(most));
+        match self.onto_disk(host_bytes, host_blocks, longest) {
+            Ok(Some(extension)) => return Some(extension),
+            Ok(None) => {}
+            Err(warning) => options.notes.tell(&Note::TierWarning { warning }),
+        }
+        (host_blocks > 0).then(|| Extension { offload: self.offload(host_blocks), spill: None })
     }
-    // The null block is one more; it lies on the host if blocks are selected.
-    let most =
-        demand.tokens.div_ceil(size) + u64::from(demand.sequences) + u64::from(options.sparse.is_some());
-    let host_blocks = u32::try_from((host_bytes / plan.block_bytes()).min(most)).unwrap_or(u32::MAX);
-    let memory = if gpu.has_host_buffers() { HostMemory::Mapped } else { HostMemory::Staged };
-    (host_blocks > 0).then_some(Offload::new(host_blocks, RING_SLOTS, memory))
+
+    fn offload(&self, host_blocks: u32) -> Offload {
+        let memory = if self.gpu.has_host_buffers() { HostMemory::Mapped } else { HostMemory::Staged };
+        Offload::new(host_blocks, RING_SLOTS, memory)
+    }
+
+    /// The extension with blocks on disk, where there is a disk and `host_blocks` do not suffice for `longest` blocks. Kernels
+    /// that select blocks read no files, so that a policy keeps to the host.
+    fn onto_disk(
+        &self,
+        host_bytes: u64,
+        host_blocks: u32,
+        longest: u64,
+    ) -> Result<Option<Extension>, String> {
+        let Self { options, gpu, config, plan, device_blocks, demand, .. } = *self;
+        let tiers = options.kv_tiers.as_ref().filter(|_| options.sparse.is_none());
+        let Some((tiers, disk)) = tiers.and_then(|tiers| Some((tiers, tiers.disk.as_ref()?))) else {
+            return Ok(None);
+        };
+        let pool = PoolOptions::new(device_blocks).offload(Some(self.offload(host_blocks.max(1))));
+        // A pool that cannot be divided is refused where it is made.
+        let Ok(resident) = KvPool::resident_blocks(gpu, config, plan, &pool) else { return Ok(None) };
+        if u64::from(resident) + u64::from(host_blocks) >= longest {
+            return Ok(None);
+        }
+        let Some(one) = plan.spill_shape(1) else { return Ok(None) };
+        let block_bytes = plan.block_bytes();
+        let staging = self.staging_bytes(host_bytes)?;
+        let host_blocks = narrow((host_bytes - staging.all) / block_bytes);
+        let size = u64::from(options.block_size);
+        let most = demand.tokens.div_ceil(size) + u64::from(demand.sequences);
+        let beyond = |blocks: u64| blocks.saturating_sub(u64::from(host_blocks));
+        let capacity = disk.capacity_bytes / block_bytes;
+        // One request may have the whole disk; for several, half of it stays with the prefixes.
+        let blocks = beyond(most).min(capacity / 2).max(beyond(longest)).min(capacity);
+        if blocks == 0 {
+            return Ok(None);
+        }
+        let shape = SpillShape { blocks: narrow(blocks), ..one };
+        let spill = tiers.spill(shape, usize::try_from(staging.each).unwrap_or(usize::MAX));
+        let spill = spill.map_err(|error| error_chain::joined(&error))?.map(Arc::new);
+        Ok(Some(Extension { offload: self.offload(host_blocks), spill }))
+    }
+
+    /// Memory of the host tier for what is on its way to the disk and back.
+    fn staging_bytes(&self, host_bytes: u64) -> Result<Staging, String> {
+        let Self { options, plan, max_rows, demand, .. } = *self;
+        // Layers are alike; the last block that a sequence writes may be partial, and so may the first.
+        let layer_bytes = plan.block_bytes() / plan.layout.tensors.len().max(1) as u64;
+        let written =
+            u64::from(max_rows.div_ceil(options.block_size)) + u64::from(demand.sequences.min(max_rows));
+        let back = READBACKS * written * layer_bytes;
+        let least = 3 * layer_bytes;
+        let left = host_bytes.checked_sub(back).filter(|left| *left >= least);
+        let Some(left) = left else {
+            let needed_bytes = back + least;
+            return Err(format!(
+                "host tier of {host_bytes} bytes has no room for what is on its way to the disk: steps of {max_rows} \
+                 tokens need {needed_bytes}"
+            ));
+        };
+        let each = (host_bytes / STAGING_PARTS).max(layer_bytes).min(left / 3);
+        Ok(Staging { each, all: back + 3 * each })
+    }
+}
+
+/// Memory of the host for blocks on their way.
+struct Staging {
+    /// Bytes of one part.
+    each: u64,
+    /// Bytes of all, with what comes back from the device.
+    all: u64,
+}
+
+fn narrow(blocks: u64) -> u32 {
+    u32::try_from(blocks).unwrap_or(u32::MAX)
 }
 
 /// Number of blocks that fit in half of the host's free memory, but no more than the sequences of a full queue

@@ -12,7 +12,7 @@ use models::{
 };
 
 use crate::error::{CheckpointError, Error};
-use crate::memory;
+use crate::memory::{self, Extended};
 use crate::options::{Demand, EngineOptions, Sparse};
 use crate::{Note, verdicts};
 
@@ -234,6 +234,16 @@ impl Model {
         let plan = KvPlan::new(&config, KvOptions::new(kv_dtype, block_size).recycle(recycle))?;
         let most = memory::max_used_blocks(&plan, max_rows, demand);
         let num_blocks = memory::num_blocks(options, &gpu, &plan, most)?;
+        let extended = Extended {
+            options,
+            gpu: &gpu,
+            config: &config,
+            plan: &plan,
+            device_blocks: num_blocks,
+            max_rows,
+            demand,
+        };
+        let extension = extended.extend();
         let decoder_options = DecoderOptions::new(num_blocks, max_rows)
             .kv_dtype(kv_dtype)
             .block_size(block_size)
@@ -244,7 +254,8 @@ impl Model {
             .activations(options.activations)
             .prefix_capacity(scheduler::PREFIX_CHUNK_CAPACITY)
             .sparse(sparse(options, &config, demand.longest)?)
-            .offload(memory::offload(options, &plan, num_blocks, demand, &gpu));
+            .offload(extension.as_ref().map(|extension| extension.offload))
+            .spill(extension.and_then(|extension| extension.spill));
         let decoder = Decoder::load(&gpu, &config, self.checkpoint.weights(), &decoder_options)?;
         if let (Some(Place::Host), Some(sparse)) = (decoder.selects_on(), &options.sparse)
             && sparse.place == Place::Device

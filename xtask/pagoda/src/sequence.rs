@@ -185,7 +185,10 @@ impl<'d> Sequence<'d> {
             logits: ask.logits,
         };
         let samples: Vec<Sample<'_>> = ask.draw.iter().map(|s| s.sample(0, first + count, None)).collect();
-        let output = self.decoder.step(&[slice], &samples)?;
+        let mut output = self.decoder.step(&[slice], &samples)?;
+        if let Some((_, lost)) = output.lost.pop() {
+            return Err(models::ModelError::from(lost).into());
+        }
         if !is_finite(&output) {
             return Err(self.discard(end));
         }

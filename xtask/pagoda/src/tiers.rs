@@ -37,6 +37,9 @@ use save::Saver;
 /// Maximum number of bytes of blocks that are buffered in memory for loading, and as many for saving.
 const STAGED_BYTES: u64 = 256 << 20;
 
+/// Smallest number of blocks that a part of a disk is worth opening for prefixes.
+const MIN_BLOCKS: u64 = 16;
+
 /// The cache group whose blocks the tiers keep; models with several groups cannot have tiers.
 pub(crate) const GROUP: GroupId = GroupId::new(0);
 
@@ -125,10 +128,17 @@ impl Tiers {
         let Some(asked) = &options.kv_tiers else { return Ok(None) };
         let kv = decoder.kv();
         // The part of the host tier that long contexts use is not available for prefixes.
-        let taken = u64::from(kv.host_blocks()) * kv.plan().block_bytes();
+        let block_bytes = kv.plan().block_bytes();
+        let taken = u64::from(kv.host_blocks()) * block_bytes;
         let left = asked.host_bytes.map(|bytes| bytes.saturating_sub(taken));
-        let full = taken > 0 && left.is_none_or(|left| left < kv.plan().block_bytes());
-        let spec = asked.clone().host_bytes(left.filter(|_| !full));
+        // What lies on disk takes the rest of the host's memory on its way.
+        let full = kv.disk_blocks() > 0 || taken > 0 && left.is_none_or(|left| left < block_bytes);
+        let mut spec = asked.clone().host_bytes(left.filter(|_| !full));
+        if let Some(disk) = &mut spec.disk {
+            disk.capacity_bytes -= u64::from(kv.disk_blocks()) * block_bytes;
+        }
+        spec.disk =
+            spec.disk.filter(|disk| kv.disk_blocks() == 0 || disk.capacity_bytes >= MIN_BLOCKS * block_bytes);
         if full && spec.disk.is_none() && spec.remote.is_none() {
             return Ok(None);
         }
@@ -242,12 +252,21 @@ pub(crate) fn with_fetches(
     cost: Option<FetchCost>,
 ) -> Result<TierUse, ModelError> {
     let kv = decoder.kv();
-    if kv.host_blocks() == 0 {
+    if kv.host_blocks() + kv.disk_blocks() == 0 {
         return Ok(used);
     }
     let pages = decoder.page_traffic()?;
     let mut host = used.host.unwrap_or_default();
     let traffic = decoder.host_traffic();
+    let disk = kv.spill().map(|spill| spill.traffic()).map(|moved| {
+        let disk = used.disk.unwrap_or_default();
+        TierTraffic {
+            bytes_read: disk.bytes_read + moved.read_bytes,
+            bytes_written: disk.bytes_written + moved.written_bytes,
+            errors: disk.errors + moved.errors,
+            ..disk
+        }
+    });
     host.bytes_read += traffic.fetched_bytes + pages.map_or(0, |pages| pages.bytes());
     host.bytes_written += traffic.written_bytes;
     let times = pages.zip(cost).map(|(pages, cost)| cost.of(&pages));
@@ -259,7 +278,13 @@ pub(crate) fn with_fetches(
     });
     let moved = times.filter(|(transfer, _)| *transfer > 0.0);
     let hidden = moved.map(|(transfer, waited)| 1.0 - waited / transfer);
-    Ok(TierUse { device, host: Some(host), overlap: hidden.or(used.overlap), ..used })
+    Ok(TierUse {
+        device,
+        host: Some(host),
+        disk: disk.or(used.disk),
+        overlap: hidden.or(used.overlap),
+        ..used
+    })
 }
 
 /// The root of every hash chain. A reproducible engine computes rows in another order of operations, and a

@@ -190,6 +190,41 @@ fn a_full_disk_keeps_what_fits() {
 }
 
 #[test]
+#[cfg(unix)]
+fn a_request_whose_blocks_the_disk_does_not_take_ends_alone() {
+    let [long, short] = prompts([1200, 100]);
+    let folder = tempfile::tempdir().unwrap();
+    // The short one comes first, and has blocks on the device.
+    let file = ids_file(&[short.clone(), long]);
+    let spec = format!("host=300KiB,{}", disk(folder.path()));
+    let mut generate = tiny("generate");
+    generate.arg("--ids-file").arg(file.path()).args(["--max-tokens", "8", "--reproducible"]);
+    generate.args(["--kv-blocks", "44", "--chunk", "64", "--kv-tiers", &spec]);
+    // No file grows beyond 256 KiB: keys and values of the first layer fit, those of the last do not.
+    let mut limited = Command::new("sh");
+    limited.arg("-c").arg("trap '' XFSZ; ulimit -f 512; exec \"$0\" \"$@\"");
+    limited.arg(generate.get_program()).args(generate.get_args());
+    limited.envs(generate.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let child = limited.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (served, said) = ended(child, 1);
+    assert_eq!(
+        (&served[1]["finish_reason"], &served[1]["output_ids"]),
+        (&"error".into(), &Value::Array(vec![]))
+    );
+    let told = [
+        "request 1: KV from token",
+        "KV block",
+        "spill-",
+        "cannot be written",
+        "too large",
+        "the request ends",
+    ];
+    assert!(told.iter().all(|part| said.contains(part)), "{said}");
+    let alone = serve(&[short], &["--reproducible"]);
+    assert_eq!(output_ids(&served[..1]), output_ids(&alone));
+}
+
+#[test]
 #[cfg(target_os = "linux")]
 fn a_full_file_system_keeps_what_fits() {
     // In a mount namespace of its own, 3 MiB are left for an index and 4 MiB of blocks, then 17 MiB more.

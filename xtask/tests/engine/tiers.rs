@@ -180,6 +180,44 @@ fn a_ring_and_a_disk_work_together() {
 }
 
 #[test]
+fn a_prompt_larger_than_device_and_host_goes_on_to_the_disk() {
+    let [long, other, third] = prompts([1200, 60, 700]);
+    // Two sequences share the first 1,184 tokens, of which blocks lie in all three places.
+    let lists = [long.clone(), [&long[..1190], &other].concat()];
+    let folder = tempfile::tempdir().unwrap();
+    let spec = format!("host=300KiB,{}", disk(folder.path()));
+    // 76 blocks of 6 KiB for a prompt: 22 stay on the device, and some 28 fit the host beside what is on its way.
+    let tight = ["--kv-blocks", "44", "--chunk", "64", "--kv-tiers", &spec];
+    let plain = ["--reproducible"];
+    let roomy = serve(&lists, &plain);
+    for (found, memory) in [(0, &[][..]), (1184, &["--no-host-buffers"])] {
+        let served = serve(&lists, &[&tight, &plain[..], memory].concat());
+        assert_eq!(output_ids(&served), output_ids(&roomy), "{memory:?}");
+        assert_eq!(cached(&served)[0], found, "what was left of the disk keeps prefixes: {memory:?}");
+        assert!(count(&served, "disk", "bytes_read") > 0 && count(&served, "disk", "errors") == 0);
+    }
+    // There is no room for both: who comes second waits, or is preempted with its blocks on disk, as time has it.
+    let crowded = ["--kv-blocks", "44", "--chunk", "64", "--preempt", "swap", "--kv-tiers"];
+    let spec = format!("host=240KiB,disk={}:500KiB", folder.path().join("small").display());
+    let lists = [long.clone(), third];
+    let served = serve(&lists, &[&crowded[..], &[&spec], &plain].concat());
+    assert_eq!(output_ids(&served), output_ids(&serve(&lists, &plain)));
+    // Neither device nor host nor disk: the numbers are told.
+    let file = ids_file(&long);
+    let refused_with = |spec: &str, flags: &[&str]| {
+        let mut generate = tiny("generate");
+        generate.arg("--ids-file").arg(file.path()).args(flags).args(["--kv-tiers", spec]);
+        refused(&mut generate, 1)
+    };
+    let spec = format!("host=240KiB,disk={}:60KiB", folder.path().join("smaller").display());
+    let said = refused_with(&spec, &["--kv-blocks", "44", "--chunk", "64"]);
+    assert!(said.contains("blocks needed for 1455 tokens, the pool has"), "{said}");
+    let spec = format!("host=60KiB,{}", disk(&folder.path().join("other")));
+    let said = refused_with(&spec, &["--kv-blocks", "24", "--chunk", "512"]);
+    assert!(said.contains("host tier of 61440 bytes") && said.contains("steps of 512 tokens need"), "{said}");
+}
+
+#[test]
 fn selected_blocks_of_a_prompt_larger_than_the_pool_come_from_the_host() {
     let [long] = prompts([1000]);
     let long = std::slice::from_ref(&long);

@@ -111,8 +111,12 @@ impl Engine {
 
     /// Computes a step and lets the sequences follow the surviving hypotheses.
     fn search_step(&mut self, plan: &StepPlan, search: &mut Search) -> Result<(), Error> {
-        let output = self.compute(plan, true)?;
-        let bad = self.discard_non_finite(plan, &output)?;
+        let mut output = self.compute(plan, true)?;
+        if let Some((_, lost)) = output.lost.pop() {
+            self.abandon(plan);
+            return Err(models::ModelError::from(lost).into());
+        }
+        let bad = self.discard_bad(plan, &mut output)?;
         if let Some(slice) = plan.slices.iter().find(|slice| bad.contains(&slice.seq)) {
             let tokens = slice.end() as usize;
             self.abandon(plan);

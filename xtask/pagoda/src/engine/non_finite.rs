@@ -1,40 +1,59 @@
-//! Logits that are not finite: their requests end, and nothing of them is kept.
+//! Logits that are not finite, and KV that was lost: their requests end, and nothing of them is kept.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use kvblock::{BlockHash, SeqId};
+use kvblock::{BlockHash, BlockId, SeqId};
 use models::batch::StepOutput;
 use models::kernel::sample::NOT_FINITE;
 use models::sampling::LogProbs;
+use prefetch::spill::SpillError;
 use scheduler::{Ending, StepPlan};
 
 use super::Engine;
 use crate::Note;
 use crate::error::Error;
 use crate::event::FinishReason;
+use crate::tiers;
 
 impl Engine {
-    /// Finds the sequences of a step that have logits which are not finite, and gives them that as the reason of their end.
-    /// Their blocks leave the prefix cache and the tiers, those that they found there too: any of them may be the cause.
+    /// Finds the sequences of a step that have logits which are not finite, or blocks that were lost, and gives them that as
+    /// the reason of their end. What they drew is replaced by [`NOT_FINITE`]. Their blocks leave the prefix cache, those that
+    /// they found there too: any of them may be the cause. So do those in the tiers, if logits are not finite.
     ///
     /// # Complexity
     /// O(samples + log-probabilities of prompts) where all is well.
-    pub(super) fn discard_non_finite(
+    pub(super) fn discard_bad(
         &mut self,
         plan: &StepPlan,
-        output: &StepOutput,
+        output: &mut StepOutput,
     ) -> Result<BTreeSet<SeqId>, Error> {
+        let lost = self.lost(plan, output);
+        for (row, id) in plan.sample_rows.iter().zip(&mut output.sampled) {
+            if lost.contains_key(&plan.slices[row.slice].seq) {
+                *id = NOT_FINITE;
+            }
+        }
         let drawn = plan.sample_rows.iter().zip(&output.sampled).filter(|(_, id)| **id == NOT_FINITE);
         let rows: BTreeSet<SeqId> = drawn.clone().map(|(row, _)| row.seq).collect();
         let mut found: BTreeSet<SeqId> = drawn.map(|(row, _)| plan.slices[row.slice].seq).collect();
         found.extend(self.non_finite_prompts(plan, output));
+        found.extend(lost.keys());
         for seq in &found {
             let leader = self.live[seq].leader;
             for (id, live) in &mut self.live {
                 // Samples that wait for the prompt have no other one.
                 if id == seq || rows.contains(id) || live.leader == *seq && live.clock.first.is_none() {
-                    live.reason = Some(FinishReason::NonFinite { step: plan.step });
+                    live.reason = Some(match lost.get(seq) {
+                        Some(_) => FinishReason::Failed,
+                        None => FinishReason::NonFinite { step: plan.step },
+                    });
                 }
+            }
+            if let Some((from_token, error)) = lost.get(seq) {
+                let (from_token, reason) = (*from_token, error.to_string());
+                self.notes.tell(&Note::KvUnreadable { seq: leader, from_token, reason, ends: true });
+                self.scheduler.uncache(*seq);
+                continue;
             }
             self.notes.tell(&Note::NonFinite { seq: leader, step: plan.step });
             let hashes: Vec<BlockHash> = self.scheduler.block_hashes(*seq).to_vec();
@@ -44,6 +63,19 @@ impl Engine {
             }
         }
         Ok(found)
+    }
+
+    /// Sequences of a step whose blocks on disk could not be read, each with its first token there and the reason.
+    fn lost(&self, plan: &StepPlan, output: &StepOutput) -> BTreeMap<SeqId, (u32, SpillError)> {
+        let size = self.decoder.kv().shape().block_size;
+        let lost: BTreeMap<BlockId, &SpillError> =
+            output.lost.iter().map(|(block, error)| (*block, error)).collect();
+        let of_slice = |slice: &scheduler::Slice| {
+            let table = self.scheduler.block_table(slice.seq, tiers::GROUP);
+            let found = (0..).zip(table).find_map(|(n, block)| Some((n, *lost.get(block)?)));
+            found.map(|(n, error)| (slice.seq, (n * size, error.clone())))
+        };
+        if lost.is_empty() { BTreeMap::new() } else { plan.slices.iter().filter_map(of_slice).collect() }
     }
 
     /// Sequences with log-probabilities of prompt tokens that are not finite.

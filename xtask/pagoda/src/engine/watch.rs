@@ -74,7 +74,12 @@ impl Engine {
         }
         LiveView {
             policy: self.sparse.as_ref().map_or_else(|| "full".to_owned(), ToString::to_string),
-            map: owners.map(pool, self.decoder.kv().num_blocks() - self.decoder.kv().host_blocks()),
+            map: owners.map(
+                pool,
+                self.decoder.kv().num_blocks()
+                    - self.decoder.kv().host_blocks()
+                    - self.decoder.kv().disk_blocks(),
+            ),
             reads: self.watch.reads.clone(),
             ended: self.watch.ended.iter().map(|ended| ended.view(snapshot.at)).collect(),
             snapshot,

@@ -194,7 +194,12 @@ impl Tiers {
         self.look()?;
         for some in blocks.chunks(MAX_BLOCKS) {
             let (hashes, ids): (Vec<BlockHash>, Vec<BlockId>) = some.iter().copied().unzip();
-            self.saver.save(hashes, decoder.begin_read(&ids)?);
+            match decoder.begin_read(&ids) {
+                Ok(read) => self.saver.save(hashes, read),
+                // The requests that need the block end when they attend to it.
+                Err(ModelError::Spill(lost)) => self.tell("saving blocks", lost.to_string()),
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }
