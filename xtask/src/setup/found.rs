@@ -34,6 +34,8 @@ pub struct Found {
     pub redis_server: Option<PathBuf>,
     /// Path of Node.js.
     pub node: Option<PathBuf>,
+    /// Path of npm; on Windows that of Node.js, which always has it.
+    pub npm: Option<PathBuf>,
     /// Path of Chromium's driver, which knows where Chromium is.
     pub chromedriver: Option<PathBuf>,
 }
@@ -116,9 +118,14 @@ impl Found {
             platform: platform(host),
             vulkan: linux.then(|| vulkan(host)),
             // Python has to be run twice, which takes half a second: done only before a fetch.
-            python: needs.contains(&Need::DefaultModel).then(|| python(host)).flatten(),
+            python: [Need::DefaultModel, Need::Tests]
+                .iter()
+                .any(|need| needs.contains(need))
+                .then(|| python(host))
+                .flatten(),
             redis_server: host.on_search_path("redis-server"),
             node: host.on_search_path("node"),
+            npm: host.on_search_path(if cfg!(windows) { "node" } else { "npm" }),
             chromedriver: host.on_search_path("chromedriver"),
         }
     }

@@ -22,6 +22,7 @@ fn complete(platform: Platform) -> Found {
         python: Some(python),
         redis_server: Some(PathBuf::from("redis-server")),
         node: Some(PathBuf::from("node")),
+        npm: Some(PathBuf::from("npm")),
         chromedriver: Some(PathBuf::from("chromedriver")),
     }
 }
@@ -34,7 +35,7 @@ fn bare(platform: Platform) -> Found {
         redirected_by: None,
         answers: false,
     });
-    Found { platform, vulkan, python: None, redis_server: None, node: None, chromedriver: None }
+    Found { platform, vulkan, python: None, redis_server: None, node: None, npm: None, chromedriver: None }
 }
 
 #[test]
@@ -65,16 +66,16 @@ fn what_a_bare_machine_is_told() {
         format!("{platform:?} misses {}\n  {remedy:?}", missing.join(", "))
     });
     assert_snapshot!(told.join("\n"), @r#"
-    Debian { root: true } misses Vulkan loader and driver, Python 3 with pip, Redis server, Node.js, Chromium with its driver
+    Debian { root: true } misses Vulkan loader and driver, Python 3 with pip, Redis server, Node.js, npm, Chromium with its driver
       RunApt
-    Debian { root: false } misses Vulkan loader and driver, Python 3 with pip, Redis server, Node.js, Chromium with its driver
-      Print("sudo sh -c 'apt-get update && apt-get install -y --no-install-recommends libvulkan1 mesa-vulkan-drivers python3 python3-pip redis-server nodejs chromium chromium-driver'")
-    OtherLinux misses Vulkan loader and driver, Python 3 with pip, Redis server, Node.js, Chromium with its driver
-      Advise("install what your distribution offers in place of the Debian packages libvulkan1 mesa-vulkan-drivers python3 python3-pip redis-server nodejs chromium chromium-driver")
-    MacOs misses Python 3 with pip, Redis server, Node.js, Chromium with its driver
+    Debian { root: false } misses Vulkan loader and driver, Python 3 with pip, Redis server, Node.js, npm, Chromium with its driver
+      Print("sudo sh -c 'apt-get update && apt-get install -y --no-install-recommends libvulkan1 mesa-vulkan-drivers python3 python3-pip redis-server nodejs npm chromium chromium-driver'")
+    OtherLinux misses Vulkan loader and driver, Python 3 with pip, Redis server, Node.js, npm, Chromium with its driver
+      Advise("install what your distribution offers in place of the Debian packages libvulkan1 mesa-vulkan-drivers python3 python3-pip redis-server nodejs npm chromium chromium-driver")
+    MacOs misses Python 3 with pip, Redis server, Node.js, npm, Chromium with its driver
       Print("brew install python redis node google-chrome chromedriver")
-    Windows misses Python 3 with pip, Redis server, Node.js, Chromium with its driver
-      Advise("install Python 3 with pip and Redis server and Node.js and Chromium with its driver")
+    Windows misses Python 3 with pip, Redis server, Node.js, npm, Chromium with its driver
+      Advise("install Python 3 with pip and Redis server and Node.js and npm and Chromium with its driver")
     "#);
 }
 
