@@ -48,9 +48,14 @@ pub fn main(registry: &Registry) -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {}", error_chain::joined(error.as_ref()));
-            if error.is::<EngineFailed>() { ExitCode::from(EXIT_ENGINE_FAILED) } else { ExitCode::FAILURE }
+            ExitCode::from(exit_code(&error))
         }
     }
+}
+
+/// The exit code of a command that failed: 70 for an engine that failed, and 1 for all else.
+fn exit_code(error: &anyhow::Error) -> u8 {
+    if error.is::<EngineFailed>() { EXIT_ENGINE_FAILED } else { 1 }
 }
 
 /// Whether an error is that of writing to a closed standard output. Errors of connections have a context around them.
@@ -83,3 +88,15 @@ pub fn run(command: Command, registry: &Registry) -> Result<()> {
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 pub struct Readme;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_engine_has_an_exit_code_of_its_own() {
+        let told = anyhow::Error::from(EngineFailed).context("beside others");
+        assert_eq!([exit_code(&EngineFailed.into()), exit_code(&told)], [70, 70]);
+        assert_eq!(exit_code(&anyhow::anyhow!("the port is taken")), 1);
+    }
+}

@@ -97,7 +97,7 @@ pub(crate) async fn props(State(server): State<Arc<Server>>) -> Response {
         "kv_block_size": blocks.block_size,
         "kv_block_bytes": blocks.block_bytes,
         "max_queued_requests": bounds.max_waiting,
-        "max_queued_tokens": bounds.max_waiting_tokens,
+        "max_queued_tokens": Some(bounds.max_waiting_tokens).filter(|most| *most < u64::MAX),
         "max_body_bytes": max_body_bytes,
         "max_held_bytes": max_held_bytes,
         "request_timeout_s": request_timeout.map(|timeout| timeout.as_secs()),

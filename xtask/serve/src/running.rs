@@ -31,19 +31,20 @@ pub(crate) struct Running {
 
 impl Running {
     /// Submits the requests and waits until the engine has taken all of them, or refused one. They have places
-    /// of their own in the queue, so the call gives its own back, and the room of its body.
+    /// of their own in the queue, so the call gives its own back first, as nobody is to be counted twice, and the room of its
+    /// body.
     pub(crate) async fn start(
         server: &Arc<Server>,
         requests: Vec<Request>,
         call: Call,
     ) -> Result<Self, ApiError> {
         let Call { client, place, .. } = call;
+        drop(place);
         let submit = |mut request: Request| {
             request.salt = client.salt(request.salt.as_deref());
             Ok::<_, pagoda::Error>(Some(server.handle.submit(request)?))
         };
         let mut streams = requests.into_iter().map(submit).collect::<Result<Vec<_>, _>>()?;
-        drop(place);
         for stream in streams.iter_mut().flatten() {
             stream.accepted().await?;
         }

@@ -89,7 +89,9 @@ impl Server {
         );
         let mut stream = self.send("POST", "/v1/completions", &body);
         stream.read_exact(&mut [0; 12]).unwrap();
+        let start = Instant::now();
         while !self.ask("GET", "/load", "").contains(r#""num_running":1"#) {
+            assert!(start.elapsed() < Duration::from_secs(60), "the request does not run, or has ended");
             thread::sleep(Duration::from_millis(2));
         }
         stream
@@ -99,7 +101,7 @@ impl Server {
 #[test]
 fn a_signal_lets_requests_end_and_takes_no_more() {
     let server = Server::start(&["--drain-timeout", "600"]);
-    let mut running = server.stream(600);
+    let mut running = server.stream(2000);
     server.signal("-TERM");
     while !server.ask("GET", "/health", "").contains("503 Service Unavailable") {
         thread::sleep(Duration::from_millis(2));

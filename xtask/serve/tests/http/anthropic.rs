@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::client::{Reply, post, post_bytes, receive, send};
-use crate::fixture::{Setup, shared, start, until};
+use crate::fixture::{Setup, shared, slowed, start, until};
 
 const PATH: &str = "/v1/messages";
 
@@ -158,6 +158,7 @@ fn a_full_server_says_overloaded() {
     let mut bounds = pagoda::HandleOptions::default();
     bounds.max_waiting = 1;
     let served = start(Setup { sequences: 1, bounds, ..Setup::default() });
+    let _slowed = slowed(&served);
     let body = ask(json!({ "max_tokens": 900, "ignore_eos": true })).to_string();
     let _running = send(&served, &post_bytes(PATH, body.as_bytes()));
     until("one runs", || served.handle.snapshot().running.len() == 1);

@@ -2,8 +2,10 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::thread;
+use std::time::Duration;
 
 use axum::Router;
 use pagoda::{Demand, Engine, EngineHandle, EngineOptions, HandleOptions, KvDtype, Model, Sparse};
@@ -112,12 +114,33 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     RUNTIME.block_on(future)
 }
 
+/// Steps that take 5 milliseconds at least, as long as this lives: requests then last, however fast the machine is.
+pub(crate) struct Slowed(Arc<AtomicBool>);
+
+impl Drop for Slowed {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+pub(crate) fn slowed(served: &Served) -> Slowed {
+    let on = Arc::new(AtomicBool::new(true));
+    let (handle, is_on) = (served.handle.clone(), Arc::clone(&on));
+    thread::spawn(move || {
+        let pause = |_: &mut Engine| thread::sleep(Duration::from_millis(5));
+        while is_on.load(Ordering::Relaxed) && handle.call(pause).is_ok_and(|paused| paused.wait().is_some())
+        {
+        }
+    });
+    Slowed(on)
+}
+
 /// Waits until something holds.
 #[track_caller]
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = std::time::Instant::now();
     while !holds() {
         assert!(start.elapsed().as_secs() < 60, "not within a minute: {what}");
-        thread::sleep(std::time::Duration::from_millis(2));
+        thread::sleep(Duration::from_millis(2));
     }
 }

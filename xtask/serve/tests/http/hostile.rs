@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::client::{get, post, post_bytes, receive, send};
-use crate::fixture::{Served, Setup, start, until};
+use crate::fixture::{Served, Setup, slowed, start, until};
 
 fn body(seed: u64) -> String {
     let stream = seed.is_multiple_of(2);
@@ -53,6 +53,7 @@ fn disconnects_at_any_time_leak_nothing() {
 #[test]
 fn a_client_that_closes_its_sending_half_is_gone() {
     let served = start(Setup::default());
+    let _slowed = slowed(&served);
     let endless = json!({ "prompt": "the", "max_tokens": 900, "ignore_eos": true }).to_string();
     let stream = send(&served, &post_bytes("/v1/completions", endless.as_bytes()));
     until("it runs", || !served.handle.snapshot().running.is_empty());

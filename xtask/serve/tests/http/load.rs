@@ -7,7 +7,7 @@ use pagoda::HandleOptions;
 use serde_json::{Value, json};
 
 use crate::client::{chunk, get, post, post_bytes, receive, send};
-use crate::fixture::{Served, Setup, start, until};
+use crate::fixture::{Served, Setup, slowed, start, until};
 
 /// A request that runs far longer than a test.
 fn endless(stream: bool) -> Vec<u8> {
@@ -27,6 +27,7 @@ fn is_idle(served: &Served) -> bool {
 #[test]
 fn a_client_that_goes_away_frees_its_blocks() {
     let served = start(Setup::default());
+    let _slowed = slowed(&served);
     for stream in [true, false] {
         let before = served.handle.snapshot().totals;
         let connection = send(&served, &endless(stream));
@@ -45,6 +46,7 @@ fn a_full_queue_refuses_before_it_reads() {
     let mut bounds = HandleOptions::default();
     bounds.max_waiting = 1;
     let served = start(Setup { sequences: 1, bounds, ..Setup::default() });
+    let _slowed = slowed(&served);
     let running = send(&served, &endless(true));
     until("one runs", || served.handle.snapshot().running.len() == 1);
     let waiting = send(&served, &endless(true));
@@ -69,6 +71,7 @@ fn too_many_waiting_tokens_are_refused() {
     let mut bounds = HandleOptions::default();
     bounds.max_waiting_tokens = 20;
     let served = start(Setup { sequences: 1, bounds, ..Setup::default() });
+    let _slowed = slowed(&served);
     let _running = send(&served, &endless(true));
     until("one runs", || served.handle.snapshot().running.len() == 1);
     let reply = post(&served, "/v1/completions", &json!({ "prompt": vec![5; 30] }));
@@ -80,6 +83,7 @@ fn long_waits_are_bridged_by_comments() {
     let mut setup = Setup { sequences: 1, ..Setup::default() };
     setup.options.keep_alive = Duration::from_millis(20);
     let served = start(setup);
+    let _slowed = slowed(&served);
     let _running = send(&served, &endless(true));
     until("one runs", || served.handle.snapshot().running.len() == 1);
     let mut waiting = BufReader::new(send(&served, &endless(true)));
@@ -111,6 +115,7 @@ fn late_requests_end_with_an_error() {
 #[test]
 fn a_draining_server_finishes_what_runs() {
     let served = start(Setup::default());
+    let _slowed = slowed(&served);
     let body = json!({ "prompt": "the lion", "max_tokens": 60, "ignore_eos": true, "stream": true });
     let running = send(&served, &post_bytes("/v1/completions", body.to_string().as_bytes()));
     until("it runs", || !served.handle.snapshot().running.is_empty());

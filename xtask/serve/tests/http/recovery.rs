@@ -1,5 +1,6 @@
 //! Devices that are lost, and steps that stall.
 
+use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -7,10 +8,10 @@ use std::time::Duration;
 
 use pagoda::{Engine, EngineHandle, HandleOptions, Health, Note, Notes, Request, TokenMask};
 use serde_json::{Value, json};
-use serve::Options;
+use serve::{Options, Stopped};
 
 use crate::client::{get, post, post_bytes, receive, send};
-use crate::fixture::{Served, engine_options, listen, open_model, until};
+use crate::fixture::{Served, engine_options, listen, open_model, slowed, until};
 
 /// Spawn of a server's engine: one that replaces a lost device, or one that ends with it.
 #[derive(Clone, Copy, PartialEq)]
@@ -41,6 +42,13 @@ fn long(seed: u32) -> Value {
     json!({ "prompt": prompt, "max_tokens": 150, "temperature": 0, "ignore_eos": true, "return_token_ids": true })
 }
 
+/// A stream that runs until something ends it.
+fn endless(seed: u32) -> Value {
+    let mut body = long(seed);
+    body["max_tokens"] = 900.into();
+    body
+}
+
 fn streamed(mut body: Value) -> Vec<u8> {
     body["stream"] = true.into();
     post_bytes("/v1/completions", body.to_string().as_bytes())
@@ -62,8 +70,15 @@ fn a_lost_device_loses_no_token() {
     let streams: Vec<_> = (0..3).map(|seed| send(&served, &streamed(long(seed)))).collect();
     // A fourth one runs, and a fifth waits for a place.
     let others: Vec<_> = (3..5).map(|seed| send(&served, &streamed(long(seed)))).collect();
-    until("they generate", || served.handle.snapshot().totals.generated_tokens > before + 60);
-    lose_device(&served);
+    // Between two steps, so that they cannot end in between.
+    let lost = move |engine: &mut Engine| {
+        let generate = engine.snapshot().totals.generated_tokens > before + 60;
+        if generate && engine.has_work() {
+            engine.decoder().gpu().destroy();
+        }
+        generate
+    };
+    until("they generate", || served.handle.call(lost).unwrap().wait().unwrap());
     for (stream, (text, ids)) in streams.into_iter().zip(expected) {
         let events = receive(stream).events();
         let chunks: Vec<Value> =
@@ -87,10 +102,31 @@ fn a_lost_device_loses_no_token() {
 }
 
 #[test]
+fn a_server_ends_with_its_engine_and_says_so() {
+    let model = Arc::new(open_model());
+    let engine = Engine::open(&model, &engine_options(1)).unwrap();
+    let handle = EngineHandle::spawn(engine, HandleOptions::default()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (ready, readied) = mpsc::channel();
+    let server = thread::spawn({
+        let (handle, options) = (handle.clone(), Options::new(model, "tiny"));
+        move || serve::run(listener, &handle, options, || ready.send(()).unwrap()).unwrap()
+    });
+    readied.recv().unwrap();
+    handle.call(|engine| engine.decoder().gpu().destroy()).unwrap().wait().unwrap();
+    // Nothing is wrong until a step needs the device.
+    assert!(!server.is_finished());
+    let lost = handle.submit(Request::new(vec![1, 2, 3])).unwrap().last().unwrap();
+    assert!(lost.unwrap_err().to_string().contains("engine"));
+    assert_eq!(server.join().unwrap(), Stopped::EngineFailed);
+}
+
+#[test]
 fn an_engine_that_cannot_recover_ends_every_request_with_an_error() {
     let (served, _) = serve_alone(Spawn::Once, HandleOptions::default());
-    let stream = send(&served, &streamed(long(1)));
-    let whole = send(&served, &post_bytes("/v1/completions", long(2).to_string().as_bytes()));
+    let _slowed = slowed(&served);
+    let stream = send(&served, &streamed(endless(1)));
+    let whole = send(&served, &post_bytes("/v1/completions", endless(2).to_string().as_bytes()));
     until("both run", || served.handle.snapshot().running.len() == 2);
     lose_device(&served);
     let events = receive(stream).events();
