@@ -86,7 +86,8 @@ pub struct StepOutput {
     pub target_log_probs: Vec<LogProbs>,
     /// `[rows, vocab]` of the rows asked for.
     pub logits: Vec<f32>,
-    /// Blocks that a sparse policy had each slice attend to; `None` for slices of a phase that it leaves dense.
+    /// Blocks that a sparse policy, or the model's indexer, had each slice attend to; `None` for slices of a phase that it
+    /// leaves dense.
     pub attended: Vec<Option<Attended>>,
     /// Choices of routers and indexers, by layer, where [`Decoder::trace_choices`](crate::Decoder::trace_choices)
     /// asks for it.

@@ -103,6 +103,19 @@ impl DecoderConfig {
         self.num_heads / self.num_kv_heads
     }
 
+    /// Tokens of what an indexer chooses: 1, or those of an entry of a compressed cache. `None` without an indexer.
+    #[must_use]
+    pub fn indexed_block(&self) -> Option<u32> {
+        self.indexer?;
+        match &self.compressed {
+            None => Some(1),
+            Some(compressed) => {
+                let mut compressors = compressed.compressors.iter().flatten();
+                Some(compressors.find(|compressor| compressor.indexed)?.ratio)
+            }
+        }
+    }
+
     /// Whether attention is to keys and values of heads, and neither to latents nor to compressed entries.
     pub(crate) fn has_heads(&self) -> bool {
         self.latent.is_none() && self.compressed.is_none()

@@ -13,6 +13,7 @@ mod choices;
 mod draws;
 mod head;
 mod hyper;
+mod indexed;
 mod inputs;
 mod keys;
 mod load;
@@ -45,6 +46,7 @@ use choices::Choices;
 use draws::DrawState;
 use head::{Head, Reads};
 use hyper::{Half, Residual};
+use indexed::Indexed;
 use inputs::{Inputs, Layout, Plan, Prefill};
 use keys::{KeySource, Residency};
 use load::Weights;
@@ -80,6 +82,8 @@ pub struct Decoder {
     draws: DrawState,
     /// Choices of routers and indexers, where they are asked for.
     choices: Option<Choices>,
+    /// Reads of indexers, of models that have them.
+    indexed: Option<Indexed>,
     /// The next step, encoded while the last one ran.
     ahead: Option<Ahead>,
     steps_ahead: u64,
@@ -146,9 +150,15 @@ impl Decoder {
         self.attention.end(&self.gpu);
         plan.fresh.keep(&self.gpu, &self.kv, reads.fresh(), &done)?;
         let disk = self.keys.end(&self.gpu)?;
+        let indexed = self.indexed.as_ref().map(|indexed| {
+            indexed.attended(slices, &indexed.take(&self.attention, &plan, reads.indexed(), &done))
+        });
         let mut output = reads.take(&plan, done, &mut self.attention, self.choices.as_ref());
         output.timings.splice(0..0, disk.timings);
         output.lost = disk.lost.into_iter().map(|(block, error)| (BlockId::new(block), error)).collect();
+        if let Some(attended) = indexed {
+            output.attended = attended;
+        }
         Ok(output)
     }
 
@@ -177,7 +187,10 @@ impl Decoder {
 
     /// Prepares the parts that have something of their own in every step that is not encoded ahead.
     fn begin(&mut self, plan: &Plan, slices: &[Slice<'_>]) -> Result<(), ModelError> {
-        let Self { gpu, config, kv, weights, attention, keys, mlps, choices, .. } = self;
+        let Self { gpu, config, kv, weights, attention, keys, mlps, choices, indexed, .. } = self;
+        if let Some(indexed) = indexed {
+            indexed.begin(gpu, attention, plan)?;
+        }
         if let Some(sparse) = attention.sparse_mut() {
             let spare_pages = keys.pages().map_or(0, Residency::num_slots);
             sparse.begin(&Begin { gpu, config, kv, plan, slices, spare_pages })?;
@@ -229,6 +242,9 @@ impl Decoder {
                 attention.look_ahead(ctx, index)
             })?;
             residual.leave(&mut ctx);
+            if let Some(indexed) = &self.indexed {
+                indexed.copy(ctx.pass, index, attention, plan);
+            }
             if let Some(choices) = &self.choices {
                 let chosen = [attention.chosen(index, plan), mlps.chosen(&layer.mlp)];
                 choices.copy(ctx.pass, index, plan.rows, chosen.into_iter().flatten());
@@ -248,8 +264,8 @@ impl Decoder {
         }
         residual.end(&mut ctx)?;
         let matrix = weights.head.as_ref().unwrap_or(&weights.embedding);
-        let (draws, choices) = (&self.draws, self.choices.as_ref());
-        let head = Head { norm: &weights.final_norm, matrix, draws, attention, choices };
+        let (draws, choices, indexed) = (&self.draws, self.choices.as_ref(), self.indexed.as_ref());
+        let head = Head { norm: &weights.final_norm, matrix, draws, attention, choices, indexed };
         let reads = head.record(&mut ctx)?;
         Ok((pass, reads))
     }

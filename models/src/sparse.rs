@@ -68,7 +68,8 @@ pub struct Mean {
 }
 
 /// Blocks that a policy had one slice attend to in layers of full attention; dense ones count as all blocks. Layers
-/// with windows or chunks are as they were without a policy, and not counted.
+/// with windows or chunks are as they were without a policy, and not counted. Of a model whose own indexer chooses, a block is
+/// a token, or an entry of a compressed cache.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Attended {
     /// Blocks of each layer.
@@ -78,7 +79,7 @@ pub struct Attended {
     pub mass: Option<f64>,
     /// Blocks that any layer attended, ascending, for policies that look at earlier accesses; else empty.
     pub accessed: Vec<BlockIdx>,
-    /// `(layer, selection)` where [`SparseOptions::trace`] asks for them.
+    /// `(layer, selection)` where [`SparseOptions::trace`] or [`trace_selections`](crate::Decoder::trace_selections) asks for them.
     pub selections: Vec<(u32, Selection)>,
     /// Share of dense attention's mass that lies in the blocks attended, where [`SparseOptions::measure`] asks for it.
     pub recall: Mean,

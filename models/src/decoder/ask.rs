@@ -68,9 +68,12 @@ impl Decoder {
         self.attention.sparse().map(super::sparse::Sparse::selects_on)
     }
 
-    /// Turns on or off that steps hand back the selections of the sparse policy; see
-    /// [`SparseOptions::trace`](crate::SparseOptions::trace).
+    /// Turns on or off that steps hand back the selections of the sparse policy, or of the model's indexer; see
+    /// [`SparseOptions::trace`](crate::SparseOptions::trace). Long prefills hand back none of an indexer, which are one a token.
     pub fn trace_selections(&mut self, on: bool) {
+        if let Some(indexed) = &mut self.indexed {
+            indexed.trace = on;
+        }
         if let Some(sparse) = self.attention.sparse_mut() {
             sparse.options.trace = on;
         }

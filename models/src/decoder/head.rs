@@ -5,6 +5,7 @@ use attn_kernels::gpu::{Buf, Outcome, Pass, Read};
 use super::attention::Attention;
 use super::choices::Choices;
 use super::draws::{DrawState, TopRead};
+use super::indexed::Indexed;
 use super::inputs::Plan;
 use super::ops::Ctx;
 use super::{keys, sparse};
@@ -29,6 +30,7 @@ pub(super) struct Reads {
     nll: Option<Read<f32>>,
     sparse: Option<sparse::Reads>,
     choices: Option<Read<u32>>,
+    indexed: Option<Read<u32>>,
     fresh: Vec<keys::Return>,
 }
 
@@ -39,6 +41,7 @@ pub(super) struct Head<'a> {
     pub(super) draws: &'a DrawState,
     pub(super) attention: &'a Attention,
     pub(super) choices: Option<&'a Choices>,
+    pub(super) indexed: Option<&'a Indexed>,
 }
 
 impl Head<'_> {
@@ -78,6 +81,7 @@ impl Head<'_> {
             nll: (scored > 0).then(|| ctx.pass.read(&act.nll, 0..scored)),
             sparse: self.attention.sparse().map(|sparse| sparse.read(ctx.pass, plan)),
             choices: self.choices.and_then(|choices| choices.read(ctx.pass, plan)),
+            indexed: self.indexed.and_then(|indexed| indexed.read(ctx.pass, plan)),
             fresh: ctx.keys.read_fresh(ctx.pass, ctx.kv, plan),
         })
     }
@@ -122,6 +126,11 @@ impl Reads {
     /// The blocks that go to the host.
     pub(super) fn fresh(&mut self) -> Vec<keys::Return> {
         std::mem::take(&mut self.fresh)
+    }
+
+    /// The choices of indexers.
+    pub(super) fn indexed(&mut self) -> Option<Read<u32>> {
+        self.indexed.take()
     }
 
     /// Turns the readbacks of a step into its output.

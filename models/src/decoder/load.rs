@@ -16,6 +16,7 @@ use super::activations::Activations;
 use super::attention::{Attention, AttentionWeights, Forms, HeadWeights, LoadContext, plain_norm};
 use super::draws::DrawState;
 use super::hyper::{HyperWeights, Residual};
+use super::indexed::Indexed;
 use super::inputs::{Inputs, Prefill};
 use super::keys::KeySource;
 use super::mlp::{Mlp, Mlps};
@@ -159,6 +160,7 @@ impl Decoder {
             kv,
             views,
             choices: None,
+            indexed: Indexed::of(config),
             ahead: None,
             steps_ahead: 0,
         })

@@ -89,7 +89,9 @@ impl Engine {
             plans.preemption = scheduler::Preemption::Swap { num_host_blocks };
         }
         let pacing = Pacing::new(options, decoder.weight_sizes());
+        let selects = options.sparse.as_ref().filter(|sparse| sparse.selects());
         Ok(Self {
+            watch: Watch::new(selects, decoder.config()),
             kv_used: KvUsed::new(&cache),
             scheduler: Scheduler::new(plans, cache)?,
             tiers: Tiers::open(options, model, &decoder)?,
@@ -107,7 +109,6 @@ impl Engine {
             unsent: Vec::new(),
             kernel_ns: BTreeMap::new(),
             fetch_cost: None,
-            watch: Watch::new(options.sparse.as_ref().filter(|sparse| sparse.selects())),
         })
     }
 

@@ -37,7 +37,7 @@ pub(crate) const MAX_ENDED: usize = 64;
 pub struct LiveView {
     /// The state that is always known.
     pub snapshot: Snapshot,
-    /// The sparse-attention policy's SPEC, `full` for dense attention.
+    /// The sparse-attention policy's SPEC, `indexer` where the model's own chooses, `full` for dense attention.
     pub policy: String,
     /// KV blocks of the pool.
     pub map: BlockMap,

@@ -28,9 +28,9 @@ pub(crate) fn kv_use(plan: &KvPlan, blocks: &[u32]) -> BTreeMap<String, KvUse> {
 /// Density and bound of sparse attention.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SparseUse {
-    /// The policy's SPEC, `full` for dense attention.
+    /// The policy's SPEC, `indexer` where the model's own chooses, `full` for dense attention.
     pub policy: String,
-    /// Attended share of the KV blocks, mean over steps, layers and heads, 0 to 1.
+    /// Attended share of the KV blocks, or of what an indexer chose among, mean over steps, layers and heads, 0 to 1.
     pub density: f64,
     /// Attention mass that the policy certifies without reading dropped keys, smallest over steps, layers and heads,
     /// 0 to 1; null where it certifies none.
@@ -38,15 +38,22 @@ pub struct SparseUse {
 }
 
 impl SparseUse {
-    /// The report on the policy named `spec` from `attended`; that of dense attention if either is missing.
+    /// The report from `attended` on the policy named `spec`, or without one on the model's indexer; that of dense attention
+    /// where neither acted.
     #[must_use]
     pub fn of(spec: Option<&sparse_select::Spec>, attended: Option<&Attended>) -> Self {
         Self {
-            policy: spec.map_or_else(|| "full".into(), ToString::to_string),
+            policy: policy(spec, attended.is_some()),
             density: attended.map_or(1.0, Attended::density),
             bound: attended.and_then(|attended| attended.mass),
         }
     }
+}
+
+/// The name of what chooses the keys that attention reads.
+pub(crate) fn policy(spec: Option<&sparse_select::Spec>, indexer: bool) -> String {
+    let own = if indexer { "indexer" } else { "full" };
+    spec.map_or_else(|| own.into(), ToString::to_string)
 }
 
 impl fmt::Display for SparseUse {

@@ -249,7 +249,12 @@ function readsNote(request, policy) {
   if (policy === "full") {
     return "Attention is full: each step reads all blocks. With --sparse quest:page_budget=64, for example, the selection of a request appears here.";
   }
-  if (reads) return `One column is ${count(reads.blocks_per_column)} block${reads.blocks_per_column > 1 ? "s" : ""} of ${reads.block_size} tokens; the darker, the more KV heads read it.`;
+  if (reads && policy === "indexer") {
+    const tokens = reads.blocks_per_column * reads.block_size;
+    return `One column is ${count(tokens)} token${tokens > 1 ? "s" : ""}; the stronger its colour, the more of them the model's indexer chose.`;
+  }
+  if (reads) return `One column is ${count(reads.blocks_per_column)} block${reads.blocks_per_column > 1 ? "s" : ""} of ${reads.block_size} tokens; the stronger its colour, the more KV heads read it.`;
+  if (request && policy === "indexer") return "So far the model's indexer has no choice: the context is short.";
   return request ? "So far the policy keeps every block of this request: its context is short." : "Choose a request to see which blocks it reads.";
 }
 

@@ -94,3 +94,38 @@ fn rounded_keys_and_values_change_few_choices() {
         assert!(changed <= most, "{name}: {changed} of 200 rows chose others");
     }
 }
+
+/// What two sequences together attended, step by step, is what their rows chose, whether it is traced or not.
+#[test]
+fn indexers_report_as_sparse_policies_do() {
+    for name in ["tiny-deepseek-v32", "tiny-deepseek-v4"] {
+        let tiny = family(name);
+        let requests = [3, 2].map(|prompt: usize| Request::new(&tiny.prompts[prompt].ids, 3));
+        let run = |trace| {
+            let mut decoder = tiny.decoder(&options(KvDtype::F32));
+            decoder.trace_choices(true).unwrap();
+            decoder.trace_selections(trace);
+            serve(&mut decoder, &requests, 64)
+        };
+        for (silent, traced) in run(false).iter().zip(&run(true)) {
+            assert_eq!(silent.drawn, traced.drawn, "{name}");
+            let mut rows = traced.choices.iter();
+            for (silent, traced) in silent.attended.iter().zip(&traced.attended) {
+                assert!(silent.selections.is_empty() && silent.layers == traced.layers, "{name}: {silent:?}");
+                let (_, first) = &traced.selections[0];
+                let rows: Vec<_> = rows.by_ref().take(first.query_blocks()).collect();
+                for (layer, selection) in &traced.selections {
+                    let chose = |row: &&Vec<(usize, Vec<u32>)>| {
+                        row.iter().find(|(of, _)| of == &(*layer as usize)).unwrap().1.clone()
+                    };
+                    let chosen = (0..rows.len())
+                        .map(|query| selection.row(0, query).iter().map(|block| block.get()).collect());
+                    assert_eq!(chosen.collect::<Vec<Vec<u32>>>(), rows.iter().map(chose).collect::<Vec<_>>());
+                    let read = selection.indices().len() as u64;
+                    assert_eq!(traced.layers[*layer as usize].blocks, read, "{name}, layer {layer}");
+                }
+            }
+            assert_eq!(rows.next(), None, "{name}");
+        }
+    }
+}

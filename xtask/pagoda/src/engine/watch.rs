@@ -4,13 +4,14 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use kvblock::{BlockSize, SeqId};
-use models::Attended;
+use models::{Attended, DecoderConfig};
 use scheduler::Slice;
 
 use super::Engine;
 use crate::event::Finished;
 use crate::kv_used::group_id;
 use crate::live_view::{BlockReads, Ended, LiveView, MAX_ENDED, MAX_WATCHED, Owners, Step};
+use crate::usage;
 
 /// State that an engine keeps for those who watch it.
 #[derive(Debug, Default)]
@@ -20,15 +21,16 @@ pub(super) struct Watch {
     /// The last reads of each of them that is unfinished.
     reads: Vec<BlockReads>,
     ended: VecDeque<Ended>,
-    /// Tokens of a block that the sparse policy selects; `None` without one.
+    /// Tokens of a block that the sparse policy selects, or that the model's indexer chooses; `None` where neither acts.
     select_block: Option<BlockSize>,
     /// Whether selections are traced whether anybody watches or not.
     always_traced: bool,
 }
 
 impl Watch {
-    pub(super) fn new(sparse: Option<&crate::Sparse>) -> Self {
+    pub(super) fn new(sparse: Option<&crate::Sparse>, config: &DecoderConfig) -> Self {
         let select_block = sparse.map(|sparse| sparse.policy.block_size());
+        let select_block = select_block.or_else(|| BlockSize::new(config.indexed_block()?));
         let always_traced = sparse.is_some_and(|sparse| sparse.trace);
         Self { select_block, always_traced, ..Self::default() }
     }
@@ -73,7 +75,7 @@ impl Engine {
             }
         }
         LiveView {
-            policy: self.sparse.as_ref().map_or_else(|| "full".to_owned(), ToString::to_string),
+            policy: usage::policy(self.sparse.as_ref(), self.decoder.config().indexer.is_some()),
             map: owners.map(
                 pool,
                 self.decoder.kv().num_blocks()

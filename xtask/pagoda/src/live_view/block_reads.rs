@@ -18,7 +18,7 @@ pub struct BlockReads {
     pub seq: SeqId,
     /// Tokens of context at that step.
     pub tokens: u32,
-    /// Tokens of a block that the policy selects.
+    /// Tokens of a block that the policy selects, or that an indexer chooses.
     pub block_size: u32,
     /// Blocks of a column; the last column may have fewer.
     pub blocks_per_column: u32,
@@ -49,7 +49,7 @@ pub(crate) struct Step {
     pub(crate) seq: SeqId,
     /// Tokens of context.
     pub(crate) tokens: u32,
-    /// Tokens of a block that the policy selects.
+    /// Tokens of a block that the policy selects, or that an indexer chooses.
     pub(crate) block_size: BlockSize,
 }
 

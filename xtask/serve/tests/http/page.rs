@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use pagoda::{Registry, Sparse};
+use pagoda::{Engine, EngineHandle, HandleOptions, Model, Registry, Sparse};
 use serde_json::{Value, json};
 use serve::{ApiKey, Options};
 
 use crate::client::{chunk, get, post, post_bytes, send};
-use crate::fixture::{MODEL, Served, Setup, shared, start, until};
+use crate::fixture::{MODEL, Served, Setup, engine_options, listen, shared, slowed, start, until};
 
 fn assets() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("assets")
@@ -144,6 +144,7 @@ fn scripts_parse_and_understand_the_events() {
         node(Command::new("node").arg("--check").arg(script));
     }
     let served = start(Setup::default());
+    let _slowed = slowed(&served);
     let _running = generate(&served, &[9; 40]);
     let view = Watch::open(&served, "").until(runs);
     let recorded = tempfile::NamedTempFile::new().unwrap();
@@ -171,6 +172,7 @@ fn fields(value: &Value, path: &str, out: &mut Vec<String>) {
 fn events_have_the_fields_that_the_page_reads() {
     let sparse = Sparse::new(&Registry::builtin(), &"quest:page_budget=2,block_size=16".parse().unwrap());
     let served = start(Setup { sparse: Some(sparse.unwrap()), ..Setup::default() });
+    let _slowed = slowed(&served);
     post(&served, "/v1/completions", &json!({ "prompt": [5, 6, 7], "max_tokens": 2, "ignore_eos": true }))
         .ok();
     let _running = generate(&served, &[9; 200]);
@@ -198,6 +200,45 @@ fn events_have_the_fields_that_the_page_reads() {
     fields(&view, "", &mut all);
     all.sort_unstable();
     insta::assert_snapshot!(all.join("\n"));
+}
+
+/// DeepSeek V3.2, whose indexer leaves each query 16 tokens.
+#[test]
+fn what_an_indexer_chooses_is_seen() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tests/fixtures");
+    let model = Arc::new(Model::open(&fixtures.join("tiny-deepseek-v32")).unwrap());
+    let engine = Engine::open(&model, &engine_options(2)).unwrap();
+    let handle = EngineHandle::spawn(engine, HandleOptions::default()).unwrap();
+    let served = listen(handle, Options::new(model, "indexed"));
+    let _slowed = slowed(&served);
+    let body =
+        json!({ "prompt": vec![9; 64], "max_tokens": 4, "ignore_eos": true, "return_token_ids": true });
+    let reply = post(&served, "/v1/completions", &body).ok();
+    // The rows of the prompt, and those of three tokens.
+    let (attended, seen): (u32, u32) = (1..=67)
+        .map(|tokens| (tokens.min(16), tokens))
+        .fold((0, 0), |sum, row| (sum.0 + row.0, sum.1 + row.1));
+    let sparse = &reply["pagoda"]["sparse"];
+    assert_eq!(sparse["policy"], "indexer", "{reply}");
+    let density = sparse["density"].as_f64().unwrap();
+    assert!((density - f64::from(attended) / f64::from(seen)).abs() < 1e-9, "{density}");
+    let _running = generate(&served, &[9; 64]);
+    let view = Watch::open(&served, "").until(runs);
+    let seq = &view["snapshot"]["running"][0]["seq"];
+    let mut watch = Watch::open(&served, &format!("?seq={seq}"));
+    let view = watch.until(|view| view["reads"].as_array().is_some_and(|reads| !reads.is_empty()));
+    assert_eq!(view["policy"], "indexer");
+    let reads = &view["reads"][0];
+    assert_eq!((&reads["seq"], &reads["block_size"]), (seq, &json!(1)));
+    let (tokens, layers) = (reads["tokens"].as_f64().unwrap(), reads["layers"].as_array().unwrap());
+    assert_eq!(layers.len(), 3, "{reads}");
+    // One row of a decode step: 16 tokens of all.
+    let density = reads["density"].as_f64().unwrap();
+    assert!((density - 16.0 / tokens).abs() < 1e-9, "{reads}");
+    for layer in layers {
+        let read = layer["read"].as_str().unwrap().chars().filter(|digit| *digit != '0').count();
+        assert!((1..=16).contains(&read), "{reads}");
+    }
 }
 
 #[test]

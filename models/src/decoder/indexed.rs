@@ -1,0 +1,122 @@
+//! Reads of a model's indexers, told as those of sparse policies are. A block is a token here (DeepSeek Sparse Attention), or an
+//! entry of a compressed cache (DeepSeek V4).
+
+use attn_kernels::gpu::{Gpu, Outcome, Pass, Read};
+use sparse_select::Selection;
+
+use super::attention::{Attention, ChoiceBuffer};
+use super::choices::Choices;
+use super::inputs::Plan;
+use crate::batch::{Choice, Slice};
+use crate::cast::u32_of;
+use crate::sparse::{Attended, Tally};
+use crate::{DecoderConfig, ModelError};
+
+/// Maximum number of indices that a step hands back of all layers: those of a long prefill would take longer to copy than the
+/// step itself.
+const MAX_TRACED: usize = 8 << 20;
+
+/// Layers whose queries attend to what an indexer chooses.
+#[derive(Debug)]
+pub(super) struct Indexed {
+    /// Blocks that a query attends at most.
+    top_k: u32,
+    /// Tokens of a block.
+    block: u32,
+    layers: Vec<usize>,
+    /// Hand back the choices.
+    pub(super) trace: bool,
+    choices: Option<Choices>,
+}
+
+impl Indexed {
+    pub(super) fn of(config: &DecoderConfig) -> Option<Self> {
+        let top_k = config.indexer?.top_k;
+        let of_layer = |layer: &usize| match &config.compressed {
+            None => true,
+            Some(compressed) => compressed.compressors[*layer].is_some_and(|of| of.indexed),
+        };
+        let layers = (0..config.num_layers as usize).filter(of_layer).collect();
+        let block = config.indexed_block()?;
+        Some(Self { top_k, block, layers, trace: false, choices: None })
+    }
+
+    /// Makes room for the choices of a step, where they are wanted and there is a choice.
+    pub(super) fn begin(&mut self, gpu: &Gpu, attention: &Attention, plan: &Plan) -> Result<(), ModelError> {
+        self.choices = None;
+        if !self.trace {
+            return Ok(());
+        }
+        let chosen: Vec<(usize, ChoiceBuffer<'_>)> = self
+            .layers
+            .iter()
+            .filter_map(|&layer| attention.chosen(layer, plan).map(|chosen| (layer, chosen)))
+            .collect();
+        let words = chosen.iter().map(|(_, chosen)| chosen.stride).sum::<usize>() * plan.rows as usize;
+        if (1..=MAX_TRACED).contains(&words) {
+            let mut choices = Choices::new(gpu)?;
+            choices.begin(gpu, plan.rows, chosen.into_iter())?;
+            self.choices = Some(choices);
+        }
+        Ok(())
+    }
+
+    /// Records a copy of what a layer chose, before the next one overwrites it.
+    pub(super) fn copy(&self, pass: &mut Pass, layer: usize, attention: &Attention, plan: &Plan) {
+        if let Some(choices) = &self.choices {
+            choices.copy(pass, layer, plan.rows, attention.chosen(layer, plan).into_iter());
+        }
+    }
+
+    /// Records the readback of a step.
+    pub(super) fn read(&self, pass: &mut Pass, plan: &Plan) -> Option<Read<u32>> {
+        self.choices.as_ref()?.read(pass, plan)
+    }
+
+    /// The choices of a step.
+    pub(super) fn take(
+        &self,
+        attention: &Attention,
+        plan: &Plan,
+        read: Option<Read<u32>>,
+        done: &Outcome,
+    ) -> Vec<Choice> {
+        let taken = self.choices.as_ref().zip(read);
+        taken.map_or_else(Vec::new, |(choices, read)| choices.take(attention, plan, &done.get(read)))
+    }
+
+    /// What each slice attended, with the choices that were handed back. O(rows).
+    pub(super) fn attended(&self, slices: &[Slice<'_>], choices: &[Choice]) -> Vec<Option<Attended>> {
+        let mut row = 0;
+        let of_slice = |slice: &Slice<'_>| {
+            let seen: Vec<u32> = (slice.first..).take(slice.tokens.len()).map(|at| self.seen(at)).collect();
+            let rows = row..row + seen.len();
+            row = rows.end;
+            let tally = Tally {
+                blocks: seen.iter().map(|seen| u64::from(self.top_k.min(*seen))).sum(),
+                visible: seen.iter().map(|seen| u64::from(*seen)).sum(),
+            };
+            let mut attended = Attended::default();
+            self.layers.iter().for_each(|layer| attended.count(*layer, tally));
+            let selection =
+                |choice: &Choice| (u32_of(choice.layer), selection(&seen, &choice.rows[rows.clone()]));
+            attended.selections = choices.iter().map(selection).collect();
+            Some(attended)
+        };
+        slices.iter().map(of_slice).collect()
+    }
+
+    /// Blocks that the query at `position` may choose among.
+    fn seen(&self, position: u32) -> u32 {
+        (position + 1) / self.block
+    }
+}
+
+/// The selection of a layer: one set for all heads, for each query, which sees the first `seen` blocks.
+fn selection(seen: &[u32], rows: &[Vec<u32>]) -> Selection {
+    let mut selection = Selection::new();
+    let most = seen.iter().copied().max().unwrap_or(0);
+    selection.begin_causal(most, 1, seen.iter().copied());
+    rows.iter().for_each(|row| selection.push_row(row.iter().copied()));
+    selection
+}
