@@ -53,6 +53,7 @@ async function send(text) {
   const asked = [...messages, { role: "user", content: text }];
   const system = element("system").value.trim();
   const body = {
+    model: "default",
     messages: system ? [{ role: "system", content: system }, ...asked] : asked,
     stream: true,
     stream_options: { include_usage: true },
@@ -164,7 +165,10 @@ class Answer {
     const parts = [`${prompt} prompt tokens, ${details.cached_tokens} cached`, `${generated} generated`];
     if (engine?.decode_ms > 0 && generated > 1) parts.push(`${((generated - 1) / (engine.decode_ms / 1000)).toFixed(1)} tokens/s`);
     if (engine?.prefill_ms != null) parts.push(`first token after ${time((engine.queue_ms ?? 0) + engine.prefill_ms)}`);
-    if (engine?.sparse && engine.sparse.policy !== "full") parts.push(`read ${(engine.sparse.density * 100).toFixed(0)} % of the blocks`);
+    if (engine?.sparse && engine.sparse.policy !== "full") {
+      const of = engine.sparse.policy === "indexer" ? "tokens" : "blocks";
+      parts.push(`read ${(engine.sparse.density * 100).toFixed(0)} % of the ${of}`);
+    }
     this.#note(parts.join(" · "));
   }
 

@@ -24,6 +24,9 @@ use crate::page::Feed;
 /// Maximum number of tokens that spell the begin of a thought and the blanks behind it.
 const THINK_TOKENS: usize = 16;
 
+/// Names the model of a server, whatever it is called.
+const ANY_MODEL: &str = "default";
+
 /// The state of a server.
 #[derive(Debug)]
 pub(crate) struct Server {
@@ -132,11 +135,21 @@ impl Server {
         self.draining.store(true, Ordering::Release);
     }
 
+    /// Checks the name of the model that a request is for, where its API asks for one.
+    pub(crate) fn need_model(&self, asked: Option<&str>) -> Result<(), ApiError> {
+        if asked.is_none() {
+            let name = &self.options.model_name;
+            let reason = format!("this field is required: {name:?}, or {ANY_MODEL:?}");
+            return Err(ApiError::field("model", reason));
+        }
+        self.check_model(asked)
+    }
+
     /// Checks the name of the model that a request is for.
     pub(crate) fn check_model(&self, asked: Option<&str>) -> Result<(), ApiError> {
         let name = &self.options.model_name;
         match asked {
-            Some(asked) if asked != name => {
+            Some(asked) if asked != name && asked != ANY_MODEL => {
                 let message = format!("there is no model {asked:?}, this server has {name:?}");
                 let error = ApiError::new(axum::http::StatusCode::NOT_FOUND, message);
                 Err(ApiError { param: Some("model".into()), ..error }.with_code("model_not_found"))

@@ -117,8 +117,10 @@ impl Reply {
     }
 }
 
+/// A call that the model itself makes, and no program of a server's.
 fn tool_use(name: &str, input: &Value) -> Value {
-    json!({ "type": "tool_use", "id": ToolCall::new_id("toolu"), "name": name, "input": input })
+    let caller = json!({ "type": "direct" });
+    json!({ "type": "tool_use", "id": ToolCall::new_id("toolu"), "name": name, "input": input, "caller": caller })
 }
 
 /// An answer as a stream of named events.

@@ -55,12 +55,21 @@ enum Block {
     ToolResult { tool_use_id: String, content: Option<Content> },
 }
 
+/// Form of thoughts in the answer. There is nothing to summarise with: they are returned as they are.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Display {
+    Summarized,
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 enum Thinking {
     Enabled {
         #[serde(rename = "budget_tokens")]
         _budget_tokens: u32,
+        #[serde(rename = "display")]
+        _display: Option<Display>,
     },
     Adaptive {},
     Disabled {},

@@ -88,6 +88,7 @@ fn refuse_others(fields: &mut Fields<'_>) -> Result<(), ApiError> {
 /// Answers a chat.
 pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Result<Response, ApiError> {
     let chat = Chat::read(&call.body)?;
+    server.need_model(chat.generation.model.as_deref())?;
     let Chat { conversation, mut generation, max_tokens, constraint, tools } = chat;
     generation.settle(&server).await?;
     let Prompted { ids: prompt, thinks } = server.prompt(conversation).await?;

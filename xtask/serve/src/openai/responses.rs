@@ -102,7 +102,10 @@ impl Asked {
 fn repeated(fields: &mut Fields<'_>) -> Result<Map<String, Value>, ApiError> {
     let metadata: Option<Map<String, Value>> = fields.take("metadata")?;
     let mut repeated = Map::from_iter([("metadata".to_owned(), metadata.unwrap_or_default().into())]);
-    for name in ["tools", "tool_choice", "parallel_tool_calls", "text"] {
+    if let Some(tools) = fields.look::<Vec<tools::Tool>>("tools")? {
+        repeated.insert("tools".into(), tools.iter().map(tools::Tool::to_json).collect());
+    }
+    for name in ["tool_choice", "parallel_tool_calls", "text"] {
         let given = fields.look(name)?.filter(|given: &Value| !given.is_null());
         repeated.extend(given.map(|given| (name.to_owned(), given)));
     }
@@ -143,6 +146,7 @@ fn refuse_others(fields: &mut Fields<'_>) -> Result<(), ApiError> {
 pub(crate) async fn answer(State(server): State<Arc<Server>>, call: Call) -> Result<Response, ApiError> {
     let Asked { conversation, mut generation, constraint, tools, max_tokens, repeated } =
         Asked::read(&call.body)?;
+    server.need_model(generation.model.as_deref())?;
     generation.settle(&server).await?;
     let Prompted { ids: prompt, thinks } = server.prompt(conversation).await?;
     let mask = server.mask(constraint).await?;

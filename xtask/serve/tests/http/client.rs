@@ -116,7 +116,12 @@ pub(crate) fn chunk(reader: &mut impl BufRead) -> Option<Vec<u8>> {
     Some(chunk)
 }
 
+/// Posts a body; where the API asks for a model and the body says nothing, it is the server's.
 pub(crate) fn post(served: &Served, path: &str, body: &Value) -> Reply {
+    let mut body = body.clone();
+    if let (Some(fields), "/v1/chat/completions" | "/v1/responses") = (body.as_object_mut(), path) {
+        fields.entry("model").or_insert_with(|| "default".into());
+    }
     receive(send(served, &post_bytes(path, body.to_string().as_bytes())))
 }
 

@@ -3,9 +3,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
-use crate::fixture::shared;
+use pagoda::{Engine, EngineHandle, HandleOptions, Model};
+use serde_json::{Value, json};
+use serve::Options;
+
+use crate::fixture::{engine_options, listen, model_folder, shared};
 
 const REQUIREMENTS: &str = include_str!("../clients/requirements.txt");
 
@@ -50,7 +54,9 @@ static MODULES: LazyLock<PathBuf> = LazyLock::new(|| {
 /// Runs a command, which must succeed.
 #[track_caller]
 fn succeed(command: &mut Command) -> Output {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let output = command.output().unwrap_or_else(|error| {
+        panic!("{command:?}: {error}; `cargo xtask test` sets up what tests need, and `cargo xtask doctor` says what is missing")
+    });
     let [out, err] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     assert!(output.status.success(), "{command:?}\n{out}\n{err}");
     output
@@ -76,33 +82,56 @@ fn the_client_for_node_reads_every_reply() {
     succeed(&mut node);
 }
 
-/// A suite of others, which holds replies to the specifications of three APIs. Not asked are images, which no model here
-/// sees, and what needs a model that ends its answers by itself, which random weights do not: answers run to the end of the
-/// context, so `PAGODA_LONG_TESTS=1` runs it.
+/// A suite of others, which holds replies to the specifications of three APIs, with a model that ends its answers by itself.
+/// It passes but for images, which no model here sees, and calls of tools, whose arguments random weights may write without end.
 #[test]
 fn the_apis_comply() {
-    if std::env::var_os("PAGODA_LONG_TESTS").is_none() {
-        return;
-    }
-    let base = format!("http://{}/v1", shared().address);
-    for (format, tests) in [
-        ("openai-chat", "chat-streaming-response,chat-streaming-usage"),
-        ("open-responses", "compact-missing-model,error-handling"),
-        ("anthropic", "anth-streaming-response,anth-streaming-usage,anth-error-handling"),
-    ] {
+    let model = ending_model();
+    let engine = Engine::open(&model, &engine_options(4)).unwrap();
+    let handle = EngineHandle::spawn(engine, HandleOptions::default()).unwrap();
+    let served = listen(handle, Options::new(Arc::new(model), "tiny"));
+    let base = format!("http://{}/v1", served.address);
+    for (format, tests) in [("openai-chat", 9), ("open-responses", 13), ("anthropic", 9)] {
         let mut comply = python();
         comply.args([
             "-m",
             "llm_comply.cli",
             "--format",
             format,
-            "--filter",
-            tests,
             "-u",
             &base,
             "-m",
             "tiny",
+            "-k",
+            "any",
+            "--json",
         ]);
-        succeed(comply.args(["-k", "any", "--json"]));
+        let output = comply.output().unwrap();
+        let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+        let results = told["results"].as_array().unwrap();
+        assert_eq!(results.len(), tests, "{told}");
+        for result in results {
+            let id = result["id"].as_str().unwrap();
+            let asked = !id.ends_with("tool-calling") && !id.ends_with("image-input");
+            let passed = match result["status"].as_str() {
+                // Models of one company, by their names.
+                Some("skipped") => id.ends_with("reasoning-summary") || id.ends_with("thinking-display"),
+                status => status == Some("passed") || !asked,
+            };
+            assert!(passed, "{format}: {result}");
+        }
     }
+}
+
+/// The tiny model, which ends an answer at any of its control tokens: after some 40 tokens.
+fn ending_model() -> Model {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"] {
+        fs::copy(model_folder().join(name), folder.path().join(name)).unwrap();
+    }
+    let path = folder.path().join("config.json");
+    let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    config["eos_token_id"] = json!([125, 126, 127]);
+    fs::write(path, config.to_string()).unwrap();
+    Model::open(folder.path()).unwrap()
 }

@@ -25,6 +25,8 @@ fn refusal(path: &str, fields: &Value) -> String {
 fn fields_that_cannot_be_honoured_are_named() {
     let chat = |fields: Value| refusal("/v1/chat/completions", &fields);
     let lines = [
+        chat(json!({ "model": null })),
+        refusal("/v1/responses", &json!({ "model": null, "prompt": null, "input": "a" })),
         chat(json!({ "messages": [] })),
         chat(json!({ "messages": null })),
         chat(json!({ "messages": [{ "role": "king", "content": "a" }] })),

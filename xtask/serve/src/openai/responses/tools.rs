@@ -1,7 +1,7 @@
 //! Tools in the form of responses: a function's fields stand beside its type.
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::tools::{Form, Function};
 
@@ -16,6 +16,20 @@ pub(super) struct Tool {
     /// JSON schema of the arguments.
     parameters: Option<Value>,
     strict: Option<bool>,
+}
+
+impl Tool {
+    /// The tool as responses repeat it, with every field.
+    pub(super) fn to_json(&self) -> Value {
+        let Self { name, description, parameters, strict, .. } = self;
+        json!({
+            "type": "function",
+            "name": name,
+            "description": description,
+            "parameters": parameters,
+            "strict": strict,
+        })
+    }
 }
 
 impl From<Tool> for Function {
