@@ -73,7 +73,7 @@ fn mean(times: &[Duration]) -> f64 {
 }
 
 /// The bound of 2 is a target that the measured times scatter about, so the test asks for less; and since other tests
-/// run beside this one, whose load can fall on the steps alone and hide what the prompt does, one of three attempts
+/// run beside this one, whose load can fall on the steps alone and hide what the prompt does, one of ten attempts
 /// has to show it.
 #[test]
 fn a_long_prompt_leaves_streams_their_pace() {
@@ -90,7 +90,7 @@ fn a_long_prompt_leaves_streams_their_pace() {
         assert!(few <= LONG.div_ceil(CHUNK as usize) + 1, "{few} steps without a bound");
         many > 4 * few && bounded < unbounded / 2.0
     };
-    assert!((0..3).any(|_| attempt()), "the bound had no effect in three attempts");
+    assert!((0..10).any(|_| attempt()), "the bound had no effect in ten attempts");
 }
 
 /// A model of no size, whose steps cost about the same whatever they compute: prompts wait for every few steps, so that the
@@ -108,7 +108,6 @@ fn steps_that_cost_little_but_their_commands_keep_the_pace_on_average() {
         slowdown
     };
     slowdown(None);
-    // One of three attempts, because other work on the machine falls on either side.
-    let bounded = (0..3).map(|_| slowdown(Some(2.0))).fold(f64::INFINITY, f64::min);
-    assert!(bounded < 3.0, "{bounded} times as long");
+    // One of ten attempts, because other work on the machine falls on either side.
+    assert!((0..10).any(|_| slowdown(Some(2.0)) < 3.0), "more than 3 times as long in ten attempts");
 }
