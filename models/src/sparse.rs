@@ -79,7 +79,8 @@ pub struct Attended {
     pub mass: Option<f64>,
     /// Blocks that any layer attended, ascending, for policies that look at earlier accesses; else empty.
     pub accessed: Vec<BlockIdx>,
-    /// `(layer, selection)` where [`SparseOptions::trace`] or [`trace_selections`](crate::Decoder::trace_selections) asks for them.
+    /// `(layer, selection)` where [`SparseOptions::trace`] or [`trace_selections`](crate::Decoder::trace_selections) asks for
+    /// them.
     pub selections: Vec<(u32, Selection)>,
     /// Share of dense attention's mass that lies in the blocks attended, where [`SparseOptions::measure`] asks for it.
     pub recall: Mean,

@@ -85,7 +85,7 @@ impl Indexed {
         taken.map_or_else(Vec::new, |(choices, read)| choices.take(attention, plan, &done.get(read)))
     }
 
-    /// What each slice attended, with the choices that were handed back. O(rows).
+    /// Counts the blocks that each slice attended, and adds the choices that were handed back. O(rows).
     pub(super) fn attended(&self, slices: &[Slice<'_>], choices: &[Choice]) -> Vec<Option<Attended>> {
         let mut row = 0;
         let of_slice = |slice: &Slice<'_>| {

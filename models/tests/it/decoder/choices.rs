@@ -95,7 +95,7 @@ fn rounded_keys_and_values_change_few_choices() {
     }
 }
 
-/// What two sequences together attended, step by step, is what their rows chose, whether it is traced or not.
+/// Blocks that two sequences together attended, step by step, are those that their rows chose, traced or not.
 #[test]
 fn indexers_report_as_sparse_policies_do() {
     for name in ["tiny-deepseek-v32", "tiny-deepseek-v4"] {

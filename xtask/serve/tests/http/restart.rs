@@ -47,7 +47,7 @@ fn a_restarted_server_says_where_a_prompt_misses() {
     assert_eq!((&told[1]["first_miss"], &told[1]["first_new_token"]), (&Value::Null, &json!(50)));
 }
 
-/// What a client breaks off and asks again is found, by this server and by the next one.
+/// A request that a client broke off is found when it is asked again, by this server and by the next one.
 #[test]
 fn what_an_aborted_request_computed_is_found_again() {
     let folder = tempfile::tempdir().unwrap();
