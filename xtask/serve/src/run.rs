@@ -27,6 +27,9 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time for the last bytes of the last answers.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Time for the engine's step, and for the tasks of the runtime to be dropped, when the process ends.
+const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
+
 /// Connections at a time; further ones wait to be accepted.
 const MAX_CONNECTIONS: usize = 4096;
 
@@ -67,14 +70,17 @@ pub fn run(
         let (stop, stopping) = watch::channel(());
         let connections = tokio::spawn(serve(listener, service.router(), closed(stopping)));
         let stopped = watch_over(handle, &service, &mut signals, drain_timeout).await;
-        if stopped != Stopped::AtOnce {
+        if stopped == Stopped::AtOnce {
+            let _ = timeout(EXIT_TIMEOUT, handle.shutdown(Shutdown::Now)).await;
+        } else {
             drop(stop);
             let _ = timeout(FLUSH_TIMEOUT, connections).await;
         }
         Ok(stopped)
     });
-    // Work on the side may still run, and nobody waits for its result.
-    runtime.shutdown_background();
+    // What tasks hold is dropped before the process ends, the device too: one that is closed beside the exit handlers of its
+    // driver ends the process by a segmentation fault. Work on the side may still run, and nobody waits for its result.
+    runtime.shutdown_timeout(EXIT_TIMEOUT);
     stopped
 }
 

@@ -37,7 +37,8 @@ const FOREIGN_IDS: u32 = 1000;
 pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let runtime = runtime::Builder::new_multi_thread().enable_all().build()?;
     let rows = runtime.block_on(measure(args));
-    runtime.shutdown_background();
+    // Tasks of the server hold the device: see `serve::run`.
+    runtime.shutdown_timeout(Duration::from_secs(1));
     let rows = rows?;
     if let Some(folder) = &args.out {
         write(folder, &rows, !args.served.rates.is_empty())?;
