@@ -5,11 +5,11 @@
 //! other and share the ring: of a model of 32 layers, a pool of an eighth holds the keys of four, so that a slot takes all
 //! keys of a layer while the other receives those of the next.
 //!
-//! Where a policy selects what is attended, all blocks live on the host, and most of the pool is slots for pages of
+//! With a policy that selects what is attended, all blocks live on the host, and most of the pool is slots for pages of
 //! selected blocks; the ring serves the rows that attend to everything.
 //!
-//! Where memory of the host does not suffice either, the last blocks lie in a file: the host reads what a chunk needs of
-//! them ahead, and writes what steps write of them behind.
+//! The last blocks lie in a file if memory of the host does not suffice either: the host reads what a chunk needs of them
+//! ahead, and writes what steps write of them behind.
 
 use std::ops::Range;
 

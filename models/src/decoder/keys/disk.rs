@@ -6,14 +6,14 @@
 //! device                   │ attend 0                      │ attend 1                      │ ...
 //! ```
 //!
-//! What the host writes to the device comes before the commands that are sent next, and behind those sent before: so all that
-//! may still use a slot is sent first. Memory on the way is bounded by that of the [`Spill`], three times over: pieces read
-//! ahead, pieces that the device has not taken, and blocks to be written.
+//! The device takes what the host writes after the commands sent before it, and before those sent next. So all commands
+//! that may still use a slot are sent before the host writes to it. Memory on the way is bounded by that of the [`Spill`],
+//! three times over: pieces read ahead, pieces that the device has not taken, and blocks to be written.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use attn_kernels::gpu::{Buf, Gpu, Outcome, Pass, Read, Submission, Timing};
+use attn_kernels::gpu::{Buf, Gpu, Pass, Read, Submission, Timing};
 use attn_kernels::rows::KvWord;
 use prefetch::spill::{Piece, Reading, Spill, SpillError, SpillRun};
 
@@ -85,11 +85,7 @@ impl DiskKeys {
 
     /// Forgets the last step.
     pub(super) fn begin(&mut self) {
-        self.ahead.clear();
-        self.sent.clear();
-        self.returning.clear();
-        self.unsent_bytes = 0;
-        self.report = DiskReport::default();
+        *self = Self::new(Arc::clone(&self.spill));
     }
 
     /// Has the blocks of `copies` read, unless they are.
@@ -150,9 +146,7 @@ impl DiskKeys {
             && on_way + self.unsent_bytes + piece.bytes.len() > self.spill.staging_bytes()
         {
             self.send(context)?;
-            while let Some(sent) = self.sent.pop_front() {
-                self.collect(context.gpu, sent)?;
-            }
+            self.collect(context.gpu, 0)?;
         }
         context.gpu.write_bytes(buffer, at, &piece.bytes);
         self.unsent_bytes += piece.bytes.len();
@@ -193,28 +187,25 @@ impl DiskKeys {
         let (returning, bytes) =
             (std::mem::take(&mut self.returning), std::mem::take(&mut self.unsent_bytes));
         self.sent.push_back(Sent { submission, returning, bytes });
-        while self.sent.len() > MAX_SENT {
-            let sent = self.sent.pop_front().expect("there are several");
-            self.collect(context.gpu, sent)?;
-        }
-        Ok(())
+        self.collect(context.gpu, MAX_SENT)
     }
 
-    /// Waits for commands, and gives what they brought to be written.
-    fn collect(&mut self, gpu: &Gpu, sent: Sent) -> Result<(), ModelError> {
-        let mut done: Outcome = gpu.collect(sent.submission)?;
-        self.report.timings.append(&mut done.timings);
-        for (run, read) in sent.returning {
-            self.spill.write(run, done.bytes(read).to_vec());
+    /// Waits for commands until at most `left` submissions are on their way, and gives what they brought to be written.
+    fn collect(&mut self, gpu: &Gpu, left: usize) -> Result<(), ModelError> {
+        let done = self.sent.len().saturating_sub(left);
+        for sent in self.sent.drain(..done) {
+            let mut outcome = gpu.collect(sent.submission)?;
+            self.report.timings.append(&mut outcome.timings);
+            for (run, read) in sent.returning {
+                self.spill.write(run, outcome.bytes(read).to_vec());
+            }
         }
         Ok(())
     }
 
     /// Ends a step.
     pub(super) fn end(&mut self, gpu: &Gpu) -> Result<DiskReport, ModelError> {
-        while let Some(sent) = self.sent.pop_front() {
-            self.collect(gpu, sent)?;
-        }
+        self.collect(gpu, 0)?;
         self.ahead.clear();
         Ok(std::mem::take(&mut self.report))
     }

@@ -124,7 +124,7 @@ impl RingKeys {
 
     /// The rooms of a layer.
     pub(super) fn rooms(&self, layer: usize) -> impl Iterator<Item = &Buf<KvWord>> {
-        self.rooms.of(layer).iter().map(|room| &**room)
+        self.rooms.of(layer)
     }
 
     /// Records that blocks to which the step adds tokens come to their rooms.
@@ -138,7 +138,7 @@ impl RingKeys {
             return Ok(());
         }
         if let Some(disk) = &mut self.disk {
-            let rooms: Vec<&Buf<KvWord>> = self.rooms.of(layer).iter().map(|room| &**room).collect();
+            let rooms: Vec<&Buf<KvWord>> = self.rooms.of(layer).collect();
             disk.fetch(context, Asked::Begun(layer), &fresh.disk_come, &rooms)?;
         }
         let pairs = fresh.come.clone();
@@ -209,7 +209,7 @@ impl RingKeys {
             self.copy(context, layer, End::Rooms, End::Host, fresh.go.clone());
         }
         if let Some(disk) = &mut self.disk {
-            let rooms: Vec<&Buf<KvWord>> = self.rooms.of(layer).iter().map(|room| &**room).collect();
+            let rooms: Vec<&Buf<KvWord>> = self.rooms.of(layer).collect();
             disk.give_back(context, layer, &fresh.disk_go, &rooms);
         }
     }

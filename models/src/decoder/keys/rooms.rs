@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use attn_kernels::gpu::{Gpu, Outcome, Pass, Read};
+use attn_kernels::gpu::{Buf, Gpu, Outcome, Pass, Read};
 use attn_kernels::rows::KvWord;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -119,8 +119,8 @@ impl Rooms {
     }
 
     /// K and V, or latents, of a layer.
-    pub(super) fn of(&self, layer: usize) -> &[GrowBuf<KvWord>] {
-        &self.layers[layer % self.layers.len()]
+    pub(super) fn of(&self, layer: usize) -> impl Iterator<Item = &Buf<KvWord>> {
+        self.layers[layer % self.layers.len()].iter().map(|room| &**room)
     }
 
     /// Makes room for what the step writes.
