@@ -196,11 +196,7 @@ impl Gpu {
     /// # Panics
     /// When `data` does not fit, or `at` and the length are not multiples of 4 bytes.
     pub fn write<T: Pod>(&self, buf: &Buf<T>, at: usize, data: &[T]) {
-        assert!(at + data.len() <= buf.len, "write of {} at {at} into {} elements", data.len(), buf.len);
-        if !data.is_empty() {
-            let bytes = bytemuck::cast_slice(data);
-            self.queue.write_buffer(buf.raw.wgpu(), (at * size_of::<T>()) as u64, bytes);
-        }
+        self.write_bytes(buf, at, bytemuck::cast_slice(data));
     }
 
     /// Writes the bytes of elements at element `at`, ordered before the next submission.
@@ -209,7 +205,7 @@ impl Gpu {
     /// When the bytes do not fit, or position and length are not multiples of 4 bytes.
     pub fn write_bytes<T: Pod>(&self, buf: &Buf<T>, at: usize, bytes: &[u8]) {
         let (start, all) = (at * size_of::<T>(), buf.len * size_of::<T>());
-        assert!(start + bytes.len() <= all, "write of {} bytes at {start} into {all}", bytes.len());
+        assert!(start + bytes.len() <= all, "write of {} bytes at {start} into {all} bytes", bytes.len());
         if !bytes.is_empty() {
             self.queue.write_buffer(buf.raw.wgpu(), start as u64, bytes);
         }

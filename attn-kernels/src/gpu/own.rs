@@ -21,8 +21,8 @@ enum Step {
 
 impl Gpu {
     /// Runs on a device that the caller opened on `adapter`; kernels use the features that it was opened with. Errors that
-    /// arrive outside a call go to the caller's own handler. Of `options`, level, checks and
-    /// text count.
+    /// arrive outside a call go to the caller's own handler. Of `options`, level, checks
+    /// and text count.
     ///
     /// # Errors
     /// A device under the limits that every kernel needs: WebGPU's defaults.

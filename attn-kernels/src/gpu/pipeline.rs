@@ -75,16 +75,16 @@ impl Gpu {
         let (pipeline, compile) = self.begin(variant)?;
         // Another thread may have been faster with the same one.
         let mut cached = self.cached();
-        let kept =
-            Arc::clone(cached.pipelines.entry(variant.clone()).or_insert_with(|| Arc::clone(&pipeline)));
-        drop(cached);
-        if Arc::ptr_eq(&kept, &pipeline) {
-            if !self.is_cpu() {
-                self.counts.ask();
-            }
-            self.compiler.add(compile);
+        if let Some(other) = cached.pipelines.get(variant) {
+            return Ok(Arc::clone(other));
         }
-        Ok(kept)
+        cached.pipelines.insert(variant.clone(), Arc::clone(&pipeline));
+        drop(cached);
+        if !self.is_cpu() {
+            self.counts.ask();
+        }
+        self.compiler.add(compile);
+        Ok(pipeline)
     }
 
     fn cached(&self) -> MutexGuard<'_, PipelineCache> {
@@ -106,7 +106,8 @@ impl Gpu {
         let (layout_id, layout) = self.cached().layouts.entry(key).or_insert_with(new_layout).clone();
         let (raw, runs) = (OnceLock::new(), AtomicBool::new(false));
         let pipeline = Arc::new(Pipeline { raw, runs, layout, layout_id, variant: variant.clone() });
-        let source = Source { device: self.device.clone(), wgsl, checks: self.checks, cache: self.cache() };
+        let cache = self.kept.as_ref().map(|kept| kept.cache.clone());
+        let source = Source { device: self.device.clone(), wgsl, checks: self.checks, cache };
         // A software driver compiles when a kernel first runs: submissions count that.
         let counts = (!self.is_cpu()).then(|| Arc::clone(&self.counts));
         let compiled = Arc::clone(&pipeline);
@@ -116,10 +117,6 @@ impl Gpu {
             counts.iter().for_each(|counts| counts.finish());
         };
         Ok((pipeline, compile))
-    }
-
-    fn cache(&self) -> Option<wgpu::PipelineCache> {
-        self.kept.as_ref().map(|kept| kept.cache.clone())
     }
 
     /// Refuses a variant whose level does not run here, or that counts on subgroups of another size: it would compile and be
