@@ -35,15 +35,14 @@ pub(crate) fn num_blocks(
     if blocks < 2 {
         return Err(Error::KvMemory { budget_bytes, blocks, block_bytes });
     }
-    Ok(u32::try_from(blocks).unwrap_or(u32::MAX))
+    Ok(narrow(blocks))
 }
 
 /// Maximum number of blocks, including the null block, that sequences use in steps of `max_rows` rows: in
 /// groups with windows or chunks, as many as these hold; in other groups, as many as all tokens fill; and in
 /// every group one more per sequence, whose last block is partial.
 pub(crate) fn max_used_blocks(plan: &KvPlan, max_rows: u32, demand: Demand) -> u64 {
-    let max_model_len = u32::try_from(demand.longest).unwrap_or(u32::MAX);
-    let limits = LengthLimits::new(max_model_len).max_batched_tokens(max_rows);
+    let limits = LengthLimits::new(narrow(demand.longest)).max_batched_tokens(max_rows);
     let seqs = u64::from(demand.sequences);
     let of_group = |group: &KvCacheGroup| {
         let all = demand.tokens.div_ceil(u64::from(group.spec.block_size.get())).saturating_add(seqs);
@@ -94,16 +93,21 @@ impl Extended<'_> {
         if longest <= u64::from(self.device_blocks) {
             return None;
         }
-        // The null block is one more; it lies on the host if blocks are selected.
-        let most =
-            demand.tokens.div_ceil(size) + u64::from(demand.sequences) + u64::from(options.sparse.is_some());
-        let host_blocks = narrow((host_bytes / plan.block_bytes()).min(most));
+        let host_blocks = narrow((host_bytes / plan.block_bytes()).min(self.max_blocks()));
         match self.onto_disk(host_bytes, host_blocks, longest) {
             Ok(Some(extension)) => return Some(extension),
             Ok(None) => {}
             Err(warning) => options.notes.tell(&Note::TierWarning { warning }),
         }
         (host_blocks > 0).then(|| Extension { offload: self.offload(host_blocks), spill: None })
+    }
+
+    /// Maximum number of blocks beyond the device. The null block is one of them if blocks are selected.
+    fn max_blocks(&self) -> u64 {
+        let Self { options, demand, .. } = *self;
+        demand.tokens.div_ceil(u64::from(options.block_size))
+            + u64::from(demand.sequences)
+            + u64::from(options.sparse.is_some())
     }
 
     fn offload(&self, host_blocks: u32) -> Offload {
@@ -119,7 +123,7 @@ impl Extended<'_> {
         host_blocks: u32,
         longest: u64,
     ) -> Result<Option<Extension>, String> {
-        let Self { options, gpu, config, plan, device_blocks, demand, .. } = *self;
+        let Self { options, gpu, config, plan, device_blocks, .. } = *self;
         let tiers = options.kv_tiers.as_ref().filter(|_| options.sparse.is_none());
         let Some((tiers, disk)) = tiers.and_then(|tiers| Some((tiers, tiers.disk.as_ref()?))) else {
             return Ok(None);
@@ -134,12 +138,10 @@ impl Extended<'_> {
         let block_bytes = plan.block_bytes();
         let staging = self.staging_bytes(host_bytes)?;
         let host_blocks = narrow((host_bytes - staging.all) / block_bytes);
-        let size = u64::from(options.block_size);
-        let most = demand.tokens.div_ceil(size) + u64::from(demand.sequences);
         let beyond = |blocks: u64| blocks.saturating_sub(u64::from(host_blocks));
         let capacity = disk.capacity_bytes / block_bytes;
         // One request may have the whole disk; for several, half of it stays with the prefixes.
-        let blocks = beyond(most).min(capacity / 2).max(beyond(longest)).min(capacity);
+        let blocks = beyond(self.max_blocks()).min(capacity / 2).max(beyond(longest)).min(capacity);
         if blocks == 0 {
             return Ok(None);
         }
@@ -189,7 +191,7 @@ pub(crate) fn swap_blocks(decoder: &Decoder) -> u32 {
     let block_bytes = decoder.kv().plan().block_bytes();
     let most = decoder.kv().num_blocks().saturating_mul(MAX_SEQUENCES);
     let free = host_available().map_or(u64::MAX, |bytes| bytes / 2);
-    u32::try_from(free / block_bytes).unwrap_or(u32::MAX).min(most)
+    narrow(free / block_bytes).min(most)
 }
 
 /// 0.9 of the free memory, which is the host's if the device shares it. wgpu does not report the memory of
