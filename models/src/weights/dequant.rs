@@ -78,6 +78,11 @@ fn half_e8m0(e: u8) -> f32 {
     f32::from_bits(if e < 2 { 0x0020_0000 << e } else { (e - 1) << 23 })
 }
 
+/// The e8m0 scale `2^(e - 127)`, of which the last code is NaN.
+pub(super) fn e8m0(e: u8) -> f32 {
+    if e == u8::MAX { f32::NAN } else { 2.0 * half_e8m0(e) }
+}
+
 /// Calls `value(element, nibble)` for 32 elements: low nibbles are the first half, high nibbles the second.
 fn split_halves(nibbles: &[u8], out: &mut [f32], value: impl Fn(u8) -> f32) {
     let (low, high) = out.split_at_mut(nibbles.len());

@@ -11,11 +11,13 @@
 //! | 8 bits, symmetric | `Q8_0` |
 //! | fp8 with scales of blocks of 128, of rows or of all | `F8_E4M3` |
 //! | fp8 in other blocks | `F16`, rounded |
+//! | fp4 with scales of 32 inputs (DeepSeek V4) | `MXFP4` |
 //! | groups in the order of activations or of odd sizes, scales that f16 lacks, 8 bits with zero points | `F16`, rounded |
 //!
 //! Activations are never quantised, whatever the configuration says of them.
 
 mod config;
+mod fp4;
 mod fp8;
 mod ints;
 
@@ -24,6 +26,7 @@ use std::borrow::Cow;
 use safetensors::Dtype as StDtype;
 
 pub use self::config::{Quantization, UnknownQuantization};
+pub(super) use self::fp4::mxfp4_blocks;
 use super::safetensors::{Safetensors, Stored};
 use super::{Dtype, Tensor, WeightError};
 
@@ -38,6 +41,8 @@ const PARTS: &[(&str, &str)] = &[
     (".weight_packed", ".weight"),
     (".weight_scale", ".weight"),
     (".weight_scale_inv", ".weight"),
+    // DeepSeek V4's.
+    (".scale", ".weight"),
     (".weight_shape", ".weight"),
     (".weight_zero_point", ".weight"),
     (".weight_g_idx", ".weight"),
@@ -83,9 +88,12 @@ impl<'a> Parts<'a> {
     pub(super) fn scaled(&self, name: &str, codes: Stored<'a>) -> Result<Option<Tensor<'a>>, WeightError> {
         let Some(stem) = name.strip_suffix(".weight") else { return Ok(None) };
         let part = |end: &str| self.file.stored(&format!("{stem}{end}"));
-        let scales = part(".weight_scale_inv").or_else(|| part(".weight_scale"));
+        let scales = [".weight_scale_inv", ".weight_scale", ".scale"].into_iter().find_map(part);
         let tensor = match (codes.dtype, scales) {
             (StDtype::F8_E4M3, Some(scales)) => fp8::tensor(name, self.quantization.block(), codes, scales),
+            (StDtype::I8, Some(scales)) if scales.dtype == StDtype::F8_E8M0 => {
+                fp4::tensor(name, codes, scales)
+            }
             (StDtype::I8, Some(_)) if part(".weight_zero_point").is_some() => {
                 Err("bytes with zero points are not implemented".to_owned())
             }

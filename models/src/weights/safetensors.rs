@@ -39,8 +39,11 @@ pub(super) struct Stored<'a> {
 }
 
 impl Stored<'_> {
-    /// All elements, if they are plain floats.
+    /// All elements, if they are plain floats or powers of two.
     pub(super) fn to_f32(self) -> Option<Vec<f32>> {
+        if self.dtype == StDtype::F8_E8M0 {
+            return Some(self.data.iter().map(|e| super::dequant::e8m0(*e)).collect());
+        }
         let mut out = vec![0.0; self.shape.iter().product()];
         super::dequantize(plain(self.dtype)?, self.data, &mut out);
         Some(out)
@@ -212,7 +215,7 @@ impl Safetensors {
             return Err(WeightError::Mxfp4 { tensor: name.to_owned(), blocks, scales });
         };
         *shape.last_mut().expect("it has the extent that was multiplied") = row;
-        let data = repack_mxfp4(self.bytes(blocks), self.bytes(scales));
+        let data = quantized::mxfp4_blocks(self.bytes(blocks), self.bytes(scales));
         Ok(Some(Tensor {
             name: Cow::Owned(name.to_owned()),
             dtype: Dtype::MXFP4,
@@ -237,18 +240,6 @@ fn of_text(name: String) -> Option<String> {
         (None, Some(name)) => Some(format!("model.{name}")),
         (None, None) => Some(name),
     }
-}
-
-/// Interleaves scales and blocks, and moves nibbles: a byte of gpt-oss holds neighbours `2j, 2j + 1`, one of ggml
-/// `j, j + 16`.
-fn repack_mxfp4(blocks: &[u8], scales: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(blocks.len() + scales.len());
-    for (block, scale) in blocks.chunks_exact(16).zip(scales) {
-        let nibble = |i: usize| (block[i / 2] >> (4 * (i % 2))) & 0xF;
-        out.push(*scale);
-        out.extend((0..16).map(|j| nibble(j) | (nibble(j + 16) << 4)));
-    }
-    out
 }
 
 impl WeightSource for Safetensors {

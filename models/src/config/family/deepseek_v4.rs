@@ -35,10 +35,10 @@ const HEAVY: &str = "heavily_compressed_attention";
 
 fn read(config: &Fields) -> Result<DecoderConfig, ConfigError> {
     refuse_biases(config)?;
-    if let Some(value) = config.get("quantization_config") {
-        // Published files hold experts in a type of their own, and scales under other names.
-        let field = "quantization_config".into();
-        return Err(ConfigError::Unsupported { field, value: value.to_string() });
+    // Which of the two it is, the tensors say too.
+    match config.str("expert_dtype")? {
+        None | Some("fp4" | "fp8") => {}
+        Some(other) => return Err(unknown("expert_dtype", other)),
     }
     let plain = Plain {
         kv_heads: KvHeads::Default(1),

@@ -127,6 +127,16 @@ fn deepseek_v4_of_other_sizes_agrees_with_transformers() {
     f16_kv_stays_near(tiny);
 }
 
+/// As it is published: linear layers in fp8, experts in fp4 with e8m0 scales, or in fp8 too with f32 scales. Transformers reads
+/// the same file.
+#[test]
+fn deepseek_v4_as_published_agrees_with_transformers() {
+    for name in ["tiny-deepseek-v4-fp4", "tiny-deepseek-v4-fp8"] {
+        f32_kv_gives_the_logits_and_tokens(family(name), &[(4, 7), (16, 64)]);
+        f16_kv_stays_near(family(name));
+    }
+}
+
 /// Scores and logits that are bounded, and score factors that the size of heads does not give.
 #[test]
 fn gemma2_agrees_with_transformers() {

@@ -299,6 +299,7 @@ fn deepseek_v4_configurations_that_make_no_sense_are_named() {
     assert_snapshot!(refused(json!({ "hc_mult": 0 })), @"hc_mult is 0, it must be from 1 to 16");
     assert_snapshot!(refused(json!({ "scoring_func": "tanh" })), @r#"scoring_func = "tanh" would change the result and is not implemented"#);
     assert_snapshot!(refused(json!({ "swiglu_limit": 0 })), @"swiglu_limit is 0, it must be finite and over 0");
+    assert_snapshot!(refused(json!({ "expert_dtype": "nvfp4" })), @r#"expert_dtype = "nvfp4" would change the result and is not implemented"#);
     assert_snapshot!(refused(json!({ "mlp_bias": true })), @"mlp_bias = true would change the result and is not implemented");
     assert_snapshot!(refused(json!({ "attention_bias": true })), @"attention_bias = true would change the result and is not implemented");
     let half = json!({ "main": { "rope_theta": 1e4 }, "compress": { "rope_type": "default" } });

@@ -37,6 +37,7 @@ fn weights(config: &Value) -> String {
         ("", _) => "plain".to_owned(),
         ("compressed-tensors", _) => text("format").to_owned(),
         (method, Some(bits)) => format!("{method}, {bits} bits"),
+        (method, None) if config["expert_dtype"] == "fp4" => format!("{method}, experts fp4"),
         (method, None) => method.to_owned(),
     }
 }

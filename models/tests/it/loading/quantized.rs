@@ -52,6 +52,52 @@ fn equals_the_formula_of_each_scheme_bit_for_bit() {
     }
 }
 
+/// Experts of DeepSeek V4 stay in four bits, or in eight where they are stored so, and all else in eight.
+#[test]
+fn deepseek_v4_stays_in_its_codes() {
+    // The layer with an indexer.
+    let folders = [("tiny-deepseek-v4-fp4", 1, Dtype::MXFP4), ("tiny-deepseek-v4-fp8", 0, Dtype::F8_E4M3)];
+    for (folder, l, experts) in folders {
+        let open = Safetensors::open(fixture(folder)).unwrap();
+        let dtype = |name: &str| open.get(name).unwrap().unwrap().dtype;
+        for expert in ["w1", "w3"] {
+            assert_eq!(dtype(&format!("layers.{l}.ffn.experts.3.{expert}.weight")), experts, "{folder}");
+        }
+        for name in ["attn.wq_a", "attn.wo_a", "attn.wo_b", "attn.indexer.wq_b", "ffn.shared_experts.w1"] {
+            assert_eq!(dtype(&format!("layers.{l}.{name}.weight")), Dtype::F8_E4M3, "{folder}: {name}");
+        }
+        for name in open.names() {
+            let whole = open.whole(name).filter(|whole| open.contains(whole));
+            let whole = whole.unwrap_or_else(|| name.to_owned());
+            assert!(open.get(&whole).is_ok() || name.ends_with("tid2eid"), "{folder}: {name}");
+        }
+    }
+}
+
+/// A byte of fp4 holds neighbours, the even one in its low half, and a scale is a power of two for 32 of them.
+#[test]
+fn fp4_is_read_element_by_element() {
+    let folder = fixture("tiny-deepseek-v4-fp4");
+    let file = std::fs::read(folder.join("model.safetensors")).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&file).unwrap();
+    let stem = "layers.2.ffn.experts.1.w2";
+    let codes = file.tensor(&format!("{stem}.weight")).unwrap();
+    let scales = file.tensor(&format!("{stem}.scale")).unwrap();
+    let got = Safetensors::open(&folder).unwrap().get(&format!("{stem}.weight")).unwrap().unwrap().to_f32();
+    assert_eq!(got.len(), 2 * codes.data().len());
+    for (i, got) in got.into_iter().enumerate() {
+        let code = (codes.data()[i / 2] >> (4 * (i % 2))) & 15;
+        // Two bits of exponent, one of mantissa; without an exponent halves.
+        let size = match (code & 7) >> 1 {
+            0 => f32::from(code & 1) / 2.0,
+            exponent => (1.0 + f32::from(code & 1) / 2.0) * f32::from(1_u8 << (exponent - 1)),
+        };
+        let sign = if code < 8 { 1.0 } else { -1.0 };
+        let want = sign * size * 2.0_f32.powi(i32::from(scales.data()[i / 32]) - 127);
+        assert_eq!(got, want, "element {i}");
+    }
+}
+
 /// Every stored tensor is one of a model, or a part of one.
 #[test]
 fn parts_belong_to_matrices() {
