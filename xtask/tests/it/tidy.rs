@@ -315,6 +315,22 @@ fn the_summary_lists_every_page() {
     assert_none(&unlisted);
 }
 
+/// Links of the book lead to pages of it: mdBook copies nothing else.
+#[test]
+fn links_of_the_book_stay_inside_it() {
+    let docs = tree::root().join("docs");
+    let listed: BTreeSet<_> =
+        links(&fs::read_to_string(docs.join("SUMMARY.md")).unwrap()).into_iter().collect();
+    let mut faults = Vec::new();
+    for page in &listed {
+        let targets = links(&fs::read_to_string(docs.join(page)).unwrap());
+        let inside = |link: &str| link.starts_with('#') || listed.contains(link.split('#').next().unwrap());
+        let outside = targets.into_iter().filter(|link| !link.contains("://") && !inside(link));
+        faults.extend(outside.map(|link| format!("docs/{page}: {link} is no page of the book")));
+    }
+    assert_none(&faults);
+}
+
 #[test]
 fn every_snapshot_file_names_a_source_that_exists() {
     let snapshots =
