@@ -1,6 +1,6 @@
 //! DRY: a penalty of tokens that would go on with a repetition.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Longest match that is told from longer ones: the penalty grows no further.
 const MAX_MATCH: usize = 50;
@@ -69,12 +69,13 @@ impl Dry {
         self.multiplier == 0.0 || self.last_tokens == 0
     }
 
-    /// The penalties of tokens behind `tokens`, ascending by token. O(tokens), and where text repeats for each occurrence of the
-    /// last token up to 50 steps.
+    /// The penalties of tokens behind `tokens`, ascending by token. O(tokens + breakers), and for each occurrence of the last
+    /// token as many steps as its match is long, at most 50, of O(log breakers) each.
     #[must_use]
     pub fn penalties(&self, tokens: &[u32]) -> BTreeMap<u32, f32> {
         let tokens = &tokens[tokens.len().saturating_sub(self.last_tokens as usize)..];
-        let breaks = |token: &u32| self.breakers.contains(token);
+        let breakers: BTreeSet<u32> = self.breakers.iter().copied().collect();
+        let breaks = |token: &u32| breakers.contains(token);
         let Some((last, before)) = tokens.split_last().filter(|(last, _)| !self.is_off() && !breaks(last))
         else {
             return BTreeMap::new();
