@@ -291,7 +291,7 @@ pub enum WeightError {
     /// A tensor is stored in a type that is not implemented.
     #[error(
         "tensor {tensor} is stored as {dtype}, which is not implemented (implemented: {known})",
-        known = [&Dtype::ALL[..], &Dtype::CONVERTED].concat().iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(", ")
+        known = Dtype::in_files().map(Dtype::name).collect::<Vec<_>>().join(", ")
     )]
     Dtype {
         /// The tensor.

@@ -102,6 +102,11 @@ impl Dtype {
         Self::Q8_K,
     ];
 
+    /// Types that a tensor of a file may have by itself: not fp8, whose blocks are made of codes and scales.
+    pub fn in_files() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|dtype| *dtype != Self::F8_E4M3).chain(Self::CONVERTED)
+    }
+
     /// The type in which a tensor of this type is loaded: itself, or where no kernel reads it, one that holds the same numbers
     /// (ternary digits as `Q4_0`) or the numbers rounded (f16).
     #[must_use]
