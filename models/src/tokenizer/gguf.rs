@@ -22,15 +22,24 @@ use crate::{Gguf, GgufError};
 const MODELS: &[&str] = &["gpt2", "llama"];
 const PRE_TOKENIZERS: &[&str] = &[
     "gpt-2",
+    "olmo",
     "smollm",
     "refact",
     "llama-bpe",
+    "falcon3",
     "dbrx",
     "smaug-bpe",
     "glm4",
     "chatglm-bpe",
     "qwen2",
+    "deepseek-r1-qwen",
+    "megrez",
     "gpt-4o",
+    "llama4",
+    "tekken",
+    "deepseek-llm",
+    "deepseek-coder",
+    "deepseek-v3",
 ];
 
 /// Values of `tokenizer.ggml.token_type`.
@@ -57,17 +66,29 @@ enum Pre {
     Qwen2,
     /// GPT-4o, gpt-oss: as Llama 3, and words also end where lower case turns to upper; contractions stay with them.
     Gpt4o,
+    /// Mistral Nemo, Ministral: as GPT-4o with digits one by one and without contractions; whole words skip the merges.
+    Tekken,
+    /// DeepSeek LLM, V2: lines, words of letters with a case, punctuation, Chinese and Korean, digits one by one.
+    DeepSeekLlm,
+    /// DeepSeek Coder: the same with words of all letters.
+    DeepSeekCoder,
+    /// DeepSeek V3: up to three digits, Chinese and Japanese, then the rest; marks begin Latin words.
+    DeepSeekV3,
 }
 
 impl Pre {
     fn named(name: &str) -> Result<Self, TokenizerError> {
         match name {
-            "gpt-2" => Ok(Self::Gpt2),
+            "gpt-2" | "olmo" => Ok(Self::Gpt2),
             "smollm" | "refact" => Ok(Self::SmolLm),
-            "llama-bpe" | "llama3" | "llama-v3" => Ok(Self::Llama3),
+            "llama-bpe" | "llama3" | "llama-v3" | "falcon3" => Ok(Self::Llama3),
             "dbrx" | "smaug-bpe" | "glm4" | "chatglm-bpe" => Ok(Self::Dbrx),
-            "qwen2" => Ok(Self::Qwen2),
-            "gpt-4o" => Ok(Self::Gpt4o),
+            "qwen2" | "deepseek-r1-qwen" | "megrez" => Ok(Self::Qwen2),
+            "gpt-4o" | "llama4" => Ok(Self::Gpt4o),
+            "tekken" => Ok(Self::Tekken),
+            "deepseek-llm" => Ok(Self::DeepSeekLlm),
+            "deepseek-coder" => Ok(Self::DeepSeekCoder),
+            "deepseek-v3" => Ok(Self::DeepSeekV3),
             _ => Err(TokenizerError::Unimplemented {
                 key: "tokenizer.ggml.pre",
                 found: name.to_owned(),
@@ -78,28 +99,70 @@ impl Pre {
 
     fn pre_tokenizer(self) -> Result<PreTokenizerWrapper, TokenizerError> {
         let byte_level = ByteLevel::default().add_prefix_space(false);
-        let pattern = match self {
+        let digits = || PreTokenizerWrapper::from(Digits::new(true));
+        let mut steps = match self {
             Self::Gpt2 => return Ok(byte_level.into()),
-            Self::SmolLm => {
-                return Ok(Sequence::new(vec![Digits::new(true).into(), byte_level.into()]).into());
-            }
-            Self::Llama3 | Self::Dbrx => {
-                r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-            }
-            Self::Qwen2 => {
-                r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-            }
-            Self::Gpt4o => concat!(
+            Self::SmolLm => return Ok(Sequence::new(vec![digits(), byte_level.into()]).into()),
+            _ => self.patterns().iter().map(|pattern| split(pattern)).collect::<Result<Vec<_>, _>>()?,
+        };
+        if matches!(self, Self::DeepSeekLlm | Self::DeepSeekCoder) {
+            steps.push(digits());
+        }
+        steps.push(byte_level.use_regex(false).into());
+        Ok(Sequence::new(steps).into())
+    }
+
+    /// Patterns that cut a text, one after the other.
+    fn patterns(self) -> &'static [&'static str] {
+        match self {
+            Self::Gpt2 | Self::SmolLm => &[],
+            Self::Llama3 | Self::Dbrx => &[concat!(
+                r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|",
+                r"\s*[\r\n]+|\s+(?!\S)|\s+",
+            )],
+            Self::Qwen2 => &[concat!(
+                r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|",
+                r"\s*[\r\n]+|\s+(?!\S)|\s+",
+            )],
+            Self::Gpt4o => &[concat!(
                 r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|",
                 r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|",
-                r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*",
-            ),
-        };
-        let pattern = format!(r"{pattern}|\s*[\r\n]+|\s+(?!\S)|\s+");
-        let split = Split::new(SplitPattern::Regex(pattern), SplitDelimiterBehavior::Isolated, false)
-            .map_err(|source| TokenizerError::Build { source })?;
-        Ok(Sequence::new(vec![split.into(), byte_level.use_regex(false).into()]).into())
+                r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+            )],
+            Self::Tekken => &[concat!(
+                r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|",
+                r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|",
+                r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+            )],
+            Self::DeepSeekLlm => {
+                &[r"[\r\n]", CASED_WORDS, r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", r"[一-龥ࠀ-一가-퟿]+"]
+            }
+            Self::DeepSeekCoder => &[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-퟿]+"],
+            Self::DeepSeekV3 => &[
+                r"\p{N}{1,3}",
+                r"[一-龥぀-ゟ゠-ヿ]+",
+                concat!(
+                    r"[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|",
+                    r"\s*[\r\n]+|\s+(?!\S)|\s+",
+                ),
+            ],
+        }
     }
+}
+
+/// Words of letters that have a case, as DeepSeek's first tokenizer lists them: without those of mathematics, of Georgian's small
+/// ones and of scripts that came to Unicode later.
+const CASED_WORDS: &str = concat!(
+    r"\s?[\p{Lu}\p{Ll}\p{Lt}&&[^\x{560}\x{588}\x{10C7}-\x{10FF}\x{1C80}-\x{1C88}\x{2D00}-\x{2D2D}\x{A790}-\x{A7FA}",
+    r"\x{AB30}-\x{AB68}\x{10570}-\x{105BC}\x{16E40}-\x{16E7F}\x{1D400}-\x{1D7CB}\x{1DF00}-\x{1DF1E}]]+",
+);
+
+/// A step that cuts what a pattern matches out of a text.
+fn split(pattern: &str) -> Result<PreTokenizerWrapper, TokenizerError> {
+    let pattern = SplitPattern::Regex(pattern.to_owned());
+    let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false)
+        .map_err(|source| TokenizerError::Build { source })?;
+    Ok(split.into())
 }
 
 impl Tokenizer {
@@ -137,7 +200,7 @@ fn byte_level(file: &Gguf, tokens: &[String]) -> Result<(tokenizers::Tokenizer, 
     let build = |source| TokenizerError::Build { source };
     let bpe = BPE::builder()
         .vocab_and_merges(vocab(tokens)?, pairs(merges)?)
-        .ignore_merges(pre == Pre::Llama3)
+        .ignore_merges(matches!(pre, Pre::Llama3 | Pre::Tekken))
         .build()
         .map_err(build)?;
     let mut inner = tokenizers::Tokenizer::new(bpe);
@@ -146,7 +209,7 @@ fn byte_level(file: &Gguf, tokens: &[String]) -> Result<(tokenizers::Tokenizer, 
     }
     inner.with_pre_tokenizer(Some(pre.pre_tokenizer()?));
     inner.with_decoder(Some(ByteLevel::default()));
-    Ok((inner, pre == Pre::Llama3))
+    Ok((inner, matches!(pre, Pre::Llama3 | Pre::Tekken)))
 }
 
 pub(super) fn vocab(tokens: &[String]) -> Result<Vocab, TokenizerError> {

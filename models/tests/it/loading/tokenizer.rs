@@ -141,6 +141,36 @@ fn gpt_4o_cuts_where_words_begin_and_keeps_contractions() {
     assert_snapshot!(cuts("gpt-4o"), @"a|B   Ba   x'|s   123|4");
 }
 
+/// Cuts of Mistral and DeepSeek at digits, marks, lines and letters; those of the Python package `tokenizers` are the same.
+#[test]
+fn tekken_and_deepseek_cut_each_in_their_way() {
+    let merges = [
+        "1 2", "12 3", "123 4", "a B", "B a", "' s", "x 's", "( a", "Ġ a", "Ġ (", "Ċ Ċ", "a Ċ", ") Ċ", "! !",
+    ];
+    let cuts = |pre| {
+        let tokenizer = build(&metadata(pre, &merges, &[])).unwrap();
+        ["1234", "aB", "Ba", "x's", "(a", " (a", "a\n\nb", "a)\n", " a!!"]
+            .map(|text| cut(&tokenizer, text))
+            .join("   ")
+    };
+    assert_snapshot!(cuts("gpt-4o"), @"123|4   a|B   Ba   x's   (a   Ġ(|a   a|ĊĊ|b   a|)Ċ   Ġa|!!");
+    assert_snapshot!(cuts("tekken"), @"1|2|3|4   a|B   Ba   x|'s   (a   Ġ(|a   a|ĊĊ|b   a|)Ċ   Ġa|!!");
+    assert_snapshot!(cuts("deepseek-v3"), @"123|4   aB   Ba   x|'s   (a   Ġ(|a   a|ĊĊ|b   a|)Ċ   Ġa|!!");
+    assert_snapshot!(cuts("deepseek-llm"), @"1|2|3|4   aB   Ba   x|'|s   (|a   Ġ(|a   a|Ċ|Ċ|b   a|)|Ċ   Ġa|!!");
+    assert_snapshot!(cuts("deepseek-coder"), @"1|2|3|4   aB   Ba   x|'|s   (|a   Ġ(|a   a|Ċ|Ċ|b   a|)|Ċ   Ġa|!!");
+    for (name, same) in
+        [("llama4", "gpt-4o"), ("falcon3", "llama-bpe"), ("deepseek-r1-qwen", "qwen2"), ("olmo", "gpt-2")]
+    {
+        assert_eq!(cuts(name), cuts(same), "{name}");
+    }
+    let starts = |pre| {
+        let mut writer = metadata(pre, &["h e"], &["hey"]);
+        writer.set("tokenizer.ggml.bos_token_id", u32_value(5));
+        build(&writer).unwrap().encode("hey", true).unwrap().len()
+    };
+    assert_eq!((starts("tekken"), starts("deepseek-v3")), (2, 2), "a start and a word; two pieces of one");
+}
+
 #[test]
 fn llama3_takes_whole_words_without_merges() {
     let words = ["hey"];
@@ -236,7 +266,7 @@ fn a_start_token_is_added_where_the_model_expects_one() {
 fn metadata_that_makes_no_tokenizer_is_named() {
     let with = |key: &str, value| build(metadata("qwen2", &["a b"], &[]).set(key, value)).unwrap_err();
     assert_snapshot!(with("tokenizer.ggml.model", str_value("bert")), @r#"tokenizer.ggml.model "bert" is not implemented (implemented: gpt2, llama)"#);
-    assert_snapshot!(with("tokenizer.ggml.pre", str_value("tekken")), @r#"tokenizer.ggml.pre "tekken" is not implemented (implemented: gpt-2, smollm, refact, llama-bpe, dbrx, smaug-bpe, glm4, chatglm-bpe, qwen2, gpt-4o)"#);
+    assert_snapshot!(with("tokenizer.ggml.pre", str_value("viking")), @r#"tokenizer.ggml.pre "viking" is not implemented (implemented: gpt-2, olmo, smollm, refact, llama-bpe, falcon3, dbrx, smaug-bpe, glm4, chatglm-bpe, qwen2, deepseek-r1-qwen, megrez, gpt-4o, llama4, tekken, deepseek-llm, deepseek-coder, deepseek-v3)"#);
     assert_snapshot!(with("tokenizer.ggml.tokens", strings(&["a", "b", "a"])), @r#"tokens 0 and 2 are both "a""#);
     assert_snapshot!(with("tokenizer.ggml.token_type", array_value(5, 1, [0; 4])), @"there are 1 token types for 259 tokens");
     assert_snapshot!(with("tokenizer.ggml.merges", strings(&["a b", "ab"])), @r#"merge 1 is "ab", not two tokens with a space between"#);
