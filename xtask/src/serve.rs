@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use attn_kernels::gpu::wgpu::DeviceType;
-use models::ModelCache;
+use models::{DecoderConfig, ModelCache, RopeScaling};
 use pagoda::{
     Demand, Engine, EngineHandle, EngineOptions, HandleOptions, Model, Order, TierSpec, error_chain,
 };
@@ -87,10 +87,16 @@ pub(crate) fn start(args: &ServeArgs, model: &Arc<Model>) -> Result<(EngineHandl
 
 fn engine(args: &ServeArgs, model: &Model) -> Result<(Engine, EngineOptions)> {
     setup::ensure(&[Need::Gpu])?;
-    let longest = u64::from(model.config.context_length);
+    let longest = u64::from(context(args, model));
     let sequences = args.max_sequences;
     let demand = Demand::new(sequences, longest.saturating_mul(sequences.into())).longest(longest);
-    let mut options = EngineOptions::from(&args.engine).demand(demand);
+    let mut options = EngineOptions::from(&args.engine).demand(demand).max_context(args.context);
+    if let Some(first) = first_context(&model.config.clone().for_longest(longest)) {
+        eprintln!(
+            "the factors of LongRoPE are those of texts of up to {longest} tokens, for all texts; with --context {first} they are \
+             those of texts of up to {first}, which the model reads better with them"
+        );
+    }
     options.preemption = args.preempt.into();
     options.max_slowdown = Some(args.max_slowdown).filter(|most| most.is_finite());
     options.order = Order::Priority { ageing_steps: AGEING_STEPS };
@@ -111,6 +117,20 @@ fn engine(args: &ServeArgs, model: &Model) -> Result<(Engine, EngineOptions)> {
     }
 }
 
+/// Tokens of prompt and answer together.
+fn context(args: &ServeArgs, model: &Model) -> u32 {
+    let stated = model.config.context_length;
+    args.context.map_or(stated, |tokens| tokens.min(stated))
+}
+
+/// The context within which other factors of LongRoPE apply than those that a configuration has.
+fn first_context(config: &DecoderConfig) -> Option<u32> {
+    match &config.rope.scaling {
+        RopeScaling::Long { short, .. } => short.as_ref().map(|short| short.original_context),
+        _ => None,
+    }
+}
+
 /// Opens an engine; returns also what opens it again.
 fn open(model: &Model, options: EngineOptions) -> Result<(Engine, EngineOptions)> {
     Ok((Engine::open(model, &options)?, options))
@@ -125,13 +145,19 @@ fn disk_kv(args: &ServeArgs, model: &Model) -> Result<Option<TierSpec>> {
     let cache = ModelCache::user()?.path(&default_model::PACKAGE);
     let folder = cache.parent().context("the cache folder has no parent")?.join("kv");
     // A folder holds the blocks of one model in one form.
-    let name = format!("{}-{:032x}-{kv_dtype:?}-{block_size}", model_name(args), model.fingerprint()?);
+    // Keys are rotated.
+    let rope = model.config.clone().for_longest(context(args, model).into()).rope;
+    let rotation = if rope == model.config.rope { "" } else { "-short" };
+    let (name, print) = (model_name(args), model.fingerprint()?);
+    let name = format!("{name}-{print:032x}-{kv_dtype:?}-{block_size}{rotation}");
     let disk = DiskSpec { path: folder.join(name.to_lowercase()), capacity_bytes: DISK_KV_BYTES };
     Ok(Some(TierSpec::default().disk(Some(disk))))
 }
 
 fn options(args: &ServeArgs, model: Arc<Model>) -> Result<Options> {
+    let context = context(args, &model);
     let mut options = Options::new(model, args.model_name.clone().unwrap_or_else(|| model_name(args)));
+    options.context_length = context;
     options.metrics_names = args.metrics_names.into();
     options.drain_timeout = Duration::from_secs(args.drain_timeout);
     options.request_timeout = args.request_timeout.map(Duration::from_secs);

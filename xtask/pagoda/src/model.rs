@@ -230,7 +230,8 @@ impl Model {
         let (kv_dtype, block_size) = (options.kv_dtype, options.block_size);
         // Tiers keep blocks of all layers, so no block is freed before its request ends.
         let recycle = options.kv_tiers.is_none();
-        let config = self.config.clone().for_longest(demand.longest);
+        let mut config = self.config.clone().for_longest(demand.longest);
+        config.context_length = options.context_within(config.context_length);
         let plan = KvPlan::new(&config, KvOptions::new(kv_dtype, block_size).recycle(recycle))?;
         let most = memory::max_used_blocks(&plan, max_rows, demand);
         let num_blocks = memory::num_blocks(options, &gpu, &plan, most)?;

@@ -58,6 +58,10 @@ pub struct EngineOptions {
     /// Sequences and tokens to make room for; `None` for [`MAX_SEQUENCES`] sequences of the model's context
     /// length.
     pub demand: Option<Demand>,
+    /// Maximum number of tokens of a sequence, prompt and output together; `None` for the model's context length. With
+    /// LongRoPE, no more than the first context means the factors of short texts, as
+    /// [`DecoderConfig::for_longest`](models::DecoderConfig::for_longest) says.
+    pub max_context: Option<u32>,
 
     /// Way in which a sequence that must give up its KV blocks gets them back.
     pub preemption: Preemption,
@@ -85,6 +89,7 @@ impl Default for EngineOptions {
             sparse: None,
             kv_tiers: None,
             demand: None,
+            max_context: None,
             preemption: Preemption::Recompute,
             order: Order::Fcfs,
             notes: Notes::default(),
@@ -141,15 +146,32 @@ impl EngineOptions {
         self
     }
 
+    /// Sets the maximum number of tokens of a sequence.
+    #[must_use]
+    pub fn max_context(mut self, tokens: Option<u32>) -> Self {
+        self.max_context = tokens;
+        self
+    }
+
+    /// Tokens that a sequence may have, of a model whose context length is `context_length`.
+    pub(crate) fn context_within(&self, context_length: u32) -> u32 {
+        self.max_context.map_or(context_length, |tokens| tokens.min(context_length))
+    }
+
     /// Sequences and tokens to make room for, with a model whose context length is `context_length`.
     pub(crate) fn demand_within(&self, context_length: u32) -> Demand {
+        let context_length = self.context_within(context_length);
         let most = || Demand {
             sequences: MAX_SEQUENCES,
             tokens: u64::from(context_length) * u64::from(MAX_SEQUENCES),
             longest: context_length.into(),
         };
         let demand = self.demand.unwrap_or_else(most);
-        Demand { sequences: demand.sequences.clamp(1, MAX_SEQUENCES), ..demand }
+        let longest = match self.max_context {
+            Some(_) => demand.longest.min(context_length.into()),
+            None => demand.longest,
+        };
+        Demand { sequences: demand.sequences.clamp(1, MAX_SEQUENCES), longest, ..demand }
     }
 
     /// The device that these options select; kernels run without bounds checks.

@@ -28,7 +28,7 @@ fn card(server: &Server) -> ModelCard<'_> {
         object: "model",
         created: server.created,
         owned_by: "pagoda",
-        max_model_len: server.options.model.config.context_length,
+        max_model_len: server.options.context_length,
     }
 }
 
@@ -81,13 +81,15 @@ pub(crate) async fn load(State(server): State<Arc<Server>>) -> Response {
 
 /// `GET /props`: what the engine is and how it is set up.
 pub(crate) async fn props(State(server): State<Arc<Server>>) -> Response {
-    let Options { model, model_name, max_body_bytes, max_held_bytes, request_timeout, .. } = &server.options;
+    let Options {
+        model, model_name, context_length, max_body_bytes, max_held_bytes, request_timeout, ..
+    } = &server.options;
     let (config, bounds) = (&model.config, server.handle.options());
     let blocks = server.handle.snapshot().blocks;
     reply::json(&json!({
         "model": model_name,
         "version": env!("CARGO_PKG_VERSION"),
-        "context_length": config.context_length,
+        "context_length": context_length,
         "vocab_size": config.vocab_size,
         "num_layers": config.num_layers,
         "eos_token_ids": config.eos_ids,

@@ -26,6 +26,8 @@ pub struct Options {
     pub model: Arc<Model>,
     /// Name of the model in requests and replies.
     pub model_name: String,
+    /// Tokens of prompt and answer together: those of the engine.
+    pub context_length: u32,
     /// Keys of which a call must present one, unless there are none.
     pub api_keys: Vec<ApiKey>,
     /// Maximum number of bytes of a request's body.
@@ -50,11 +52,13 @@ impl Options {
     /// after 10 seconds without a token.
     #[must_use]
     pub fn new(model: Arc<Model>, model_name: impl Into<String>) -> Self {
-        let context = usize::try_from(model.config.context_length).unwrap_or(usize::MAX);
+        let context_length = model.config.context_length;
+        let context = usize::try_from(context_length).unwrap_or(usize::MAX);
         let max_body_bytes = context.saturating_mul(BODY_BYTES_PER_TOKEN).max(BODY_BYTES_MIN);
         Self {
             max_body_bytes,
             max_held_bytes: max_body_bytes.saturating_mul(HELD_BODIES),
+            context_length,
             model,
             api_keys: Vec::new(),
             model_name: model_name.into(),

@@ -219,7 +219,7 @@ impl Server {
     pub(crate) fn room(&self, prompt_tokens: usize) -> u32 {
         let blocks = self.handle.snapshot().blocks;
         let pool = u64::from(blocks.total) * u64::from(blocks.block_size);
-        let context = u64::from(self.options.model.config.context_length);
+        let context = u64::from(self.options.context_length);
         let room = pool.min(context).saturating_sub(prompt_tokens as u64).max(1);
         u32::try_from(room).expect("a context length has 32 bits")
     }

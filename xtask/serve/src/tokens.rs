@@ -66,7 +66,7 @@ pub(crate) async fn tokenize(State(server): State<Arc<Server>>, call: Call) -> R
         Ok((ids, texts))
     };
     let (ids, texts) = server.compute(encode).await?;
-    let max = server.options.model.config.context_length;
+    let max = server.options.context_length;
     let body = json!({ "count": ids.len(), "max_model_len": max, "tokens": ids, "token_strs": texts });
     Ok(reply::json(&body))
 }

@@ -40,6 +40,10 @@ pub struct ServeArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=pagoda::MAX_SEQUENCES as i64))]
     pub max_sequences: u32,
 
+    /// Maximum number of tokens of prompt and answer together; by default the model's context length
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub context: Option<u32>,
+
     /// Maximum number of requests that wait for their start; further ones get a 503
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub max_queued_requests: usize,

@@ -141,6 +141,23 @@ fn a_second_signal_ends_at_once() {
     assert_eq!(server.ended().code(), Some(130));
 }
 
+/// `--context` bounds prompt and answer together, in what the server says as in what it takes.
+#[test]
+fn texts_are_bounded_by_the_context_that_was_asked_for() {
+    let server = Server::start(&["--context", "64"]);
+    let models = server.ask("GET", "/v1/models", "");
+    assert!(models.contains(r#""max_model_len":64"#), "{models}");
+    let complete = |tokens: usize| {
+        let prompt = vec!["1"; tokens].join(",");
+        let body = format!(r#"{{"model":"tiny-llama","prompt":[{prompt}],"ignore_eos":true}}"#);
+        server.ask("POST", "/v1/completions", &body)
+    };
+    let whole = complete(60);
+    assert!(whole.contains(r#""completion_tokens":4"#), "{whole}");
+    let refused = complete(65);
+    assert!(refused.contains("context_length_exceeded") && refused.contains("64"), "{refused}");
+}
+
 /// The answer to a prompt of 200 tokens, and how many of them were cached.
 fn answer(server: &Server) -> (String, u64) {
     let prompt: Vec<u32> = (0..200).map(|at| at * 37 % 120).collect();
