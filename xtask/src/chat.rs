@@ -119,14 +119,18 @@ impl Chat<'_> {
         let mut out = io::stdout().lock();
         let mut answer = String::new();
         let mut bar = PrefillBar::new(&self.engine, self.args.engine.quiet, self.args.engine.verbose);
+        let mut events = Vec::new();
         loop {
-            let mut events = self.engine.step()?;
+            events.extend(self.engine.step()?);
             bar.show(&self.engine);
             if stop.asked() {
                 let running = self.engine.scheduler().running().to_vec();
                 events.extend(running.into_iter().flat_map(|seq| self.engine.cancel(seq)));
             }
-            for event in events {
+            if bar.holds_text() && self.engine.has_work() {
+                continue;
+            }
+            for event in events.drain(..) {
                 answer.push_str(event.text());
                 out.write_all(event.text().as_bytes())?;
                 out.flush()?;

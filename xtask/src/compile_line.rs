@@ -1,6 +1,7 @@
 //! Progress of the compilation of kernels, on stderr where that is a terminal.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -19,6 +20,7 @@ const LOOKS: Duration = Duration::from_millis(100);
 pub struct CompileLine {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    shown: Arc<AtomicBool>,
 }
 
 impl CompileLine {
@@ -34,6 +36,8 @@ impl CompileLine {
         let (stop, stopped) = mpsc::channel();
         let (bar, gpu) = (bars.insert(0, ProgressBar::no_length()), Arc::clone(gpu));
         let style = ProgressStyle::with_template("{msg}").expect("the template is valid");
+        let shown = Arc::new(AtomicBool::new(false));
+        let shows = Arc::clone(&shown);
         let watch = move || {
             let (bar, mut patience) = (bar.with_style(style), Patience::default());
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(LOOKS) {
@@ -43,6 +47,7 @@ impl CompileLine {
                             bar.reset();
                         }
                         bar.set_message(line);
+                        shows.store(true, Ordering::Relaxed);
                     }
                     None => bar.finish_and_clear(),
                 }
@@ -51,7 +56,13 @@ impl CompileLine {
         };
         // Without a thread there is no line: nothing hangs on it.
         let thread = thread::Builder::new().name("compile line".into()).spawn(watch).ok();
-        Self { stop: Some(stop), thread }
+        Self { stop: Some(stop), thread, shown }
+    }
+
+    /// Whether there was something to tell so far: kernels that no cache had.
+    #[must_use]
+    pub fn has_shown(&self) -> bool {
+        self.shown.load(Ordering::Relaxed)
     }
 }
 

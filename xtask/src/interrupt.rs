@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 #[cfg(unix)]
@@ -23,10 +25,15 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
+/// Time that a step may take on when it was asked to end: kernels that a software driver compiles in it take longer.
+const STEP_PATIENCE: Duration = Duration::from_millis(1500);
+
 /// Whether Ctrl-C was pressed. Clones share their state.
 #[derive(Debug, Clone, Default)]
 pub struct Interrupt {
     requested: Arc<AtomicBool>,
+    /// Whether the command has seen it.
+    seen: Arc<AtomicBool>,
 }
 
 impl Interrupt {
@@ -40,9 +47,10 @@ impl Interrupt {
         let listener = interrupt.clone();
         ctrlc::set_handler(move || {
             if listener.request() {
-                std::process::exit(EXIT_INTERRUPTED.into());
+                end_at_once();
             }
             eprintln!("\nstopping after this step; press Ctrl-C again to stop at once");
+            listener.wait_for_step();
         })
         .context("Ctrl-C cannot be listened for")?;
         #[cfg(unix)]
@@ -61,9 +69,26 @@ impl Interrupt {
         Ok(())
     }
 
+    /// Ends the process if the step at hand goes on for long. Nothing is lost but the report: what tiers hold is complete at
+    /// any time.
+    fn wait_for_step(&self) {
+        let seen = Arc::clone(&self.seen);
+        let wait = move || {
+            thread::sleep(STEP_PATIENCE);
+            if !seen.load(Ordering::Relaxed) {
+                eprintln!("stopped inside of a step");
+                end_at_once();
+            }
+        };
+        // Without a thread the second Ctrl-C is left.
+        drop(thread::Builder::new().name("interrupt".into()).spawn(wait));
+    }
+
     /// Whether the command should stop. Loops check this between two steps.
     pub fn requested(&self) -> bool {
-        self.requested.load(Ordering::Relaxed)
+        let requested = self.requested.load(Ordering::Relaxed);
+        self.seen.fetch_or(requested, Ordering::Relaxed);
+        requested
     }
 
     /// Fails if the command was asked to stop; called after it has reported what it had.
@@ -78,6 +103,14 @@ impl Interrupt {
     pub fn request(&self) -> bool {
         self.requested.swap(true, Ordering::Relaxed)
     }
+}
+
+/// Ends the process without what runs at its exit: a driver that compiles would be unloaded under its own threads.
+fn end_at_once() -> ! {
+    #[cfg(unix)]
+    signal_hook::low_level::exit(EXIT_INTERRUPTED.into());
+    #[cfg(not(unix))]
+    std::process::exit(EXIT_INTERRUPTED.into());
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! Progress of prompts, on stderr where that is a terminal.
 
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use std::fmt;
+
+use indicatif::{HumanDuration, MultiProgress, ProgressBar, ProgressState, ProgressStyle};
 use pagoda::Engine;
 
 use crate::compile_line::CompileLine;
@@ -11,6 +13,8 @@ pub struct PrefillBar {
     bar: ProgressBar,
     /// Kernels that the first steps wait for, until text is printed.
     kernels: Option<CompileLine>,
+    /// Whether the step that is next has kernels of its own to compile, which decode needs and prompts do not.
+    warms: bool,
     /// Whether a line is told for each step in place of the bar.
     told: bool,
 }
@@ -25,12 +29,22 @@ impl PrefillBar {
         let bars = MultiProgress::new();
         let bar = if quiet || verbose { ProgressBar::hidden() } else { bars.add(ProgressBar::no_length()) };
         let kernels = (!quiet).then(|| CompileLine::among(&bars, engine.decoder().gpu()));
-        let style = ProgressStyle::with_template("prompt [{bar:40}] {pos} of {len} tokens, {eta} left");
+        let style = ProgressStyle::with_template("prompt [{bar:40}] {pos} of {len} tokens{left}");
         Self {
-            bar: bar.with_style(style.expect("the template is valid").progress_chars("=> ")),
+            bar: bar.with_style(
+                style.expect("the template is valid").progress_chars("=> ").with_key("left", left),
+            ),
             kernels,
+            warms: false,
             told: verbose,
         }
+    }
+
+    /// Whether text should wait for the step that is next: it would stand where the line about kernels comes, or stop behind its
+    /// first token in silence.
+    #[must_use]
+    pub fn holds_text(&self) -> bool {
+        self.warms
     }
 
     /// Shows where the prompts of an engine are, behind a step of it.
@@ -41,7 +55,10 @@ impl PrefillBar {
         let (done, all) = tokens.fold((0, 0), |sum, (done, all)| (sum.0 + u64::from(done), sum.1 + all));
         if all == 0 {
             self.bar.finish_and_clear();
-            self.kernels = None;
+            self.warms = !self.warms && self.kernels.as_ref().is_some_and(CompileLine::has_shown);
+            if !self.warms {
+                self.kernels = None;
+            }
             return;
         }
         if self.bar.is_finished() {
@@ -52,5 +69,12 @@ impl PrefillBar {
         if self.told {
             eprintln!("{done} of {all} prompt tokens computed, {} left", all - done);
         }
+    }
+}
+
+/// Time that is left, once there is a rate.
+fn left(state: &ProgressState, to: &mut dyn fmt::Write) {
+    if state.pos() > 0 {
+        let _ = write!(to, ", {:#} left", HumanDuration(state.eta()));
     }
 }
