@@ -5,8 +5,8 @@ use super::ConfigError;
 /// Queries, keys and values through low-rank latents (DeepSeek V2 and later).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LatentConfig {
-    /// Width of the latent behind queries.
-    pub q_rank: u32,
+    /// Width of the latent behind queries; `None` where they come from the residual stream (V2 Lite).
+    pub q_rank: Option<u32>,
     /// Width of the latent behind keys and values, which is what the cache holds.
     pub kv_rank: u32,
     /// Dimensions of a head's queries and keys that do not rotate.
@@ -37,7 +37,7 @@ impl LatentConfig {
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
         for (field, value, most, multiple, rule) in [
-            ("q_lora_rank", self.q_rank, 1 << 16, 8, "a multiple of 8 up to 65536"),
+            ("q_lora_rank", self.q_rank.unwrap_or(8), 1 << 16, 8, "a multiple of 8 up to 65536"),
             ("kv_lora_rank", self.kv_rank, 512, 8, "a multiple of 8 up to 512"),
             ("qk_nope_head_dim", self.nope_dim, 1 << 12, 8, "a multiple of 8 up to 4096"),
             ("qk_rope_head_dim", self.rope_dim, 64, 8, "a multiple of 8 up to 64"),
@@ -54,6 +54,10 @@ impl IndexerConfig {
         check("index_n_heads", self.num_heads, 1 << 10, 1, "1 to 1024")?;
         check("index_head_dim", self.head_dim, 1 << 10, 8, "a multiple of 8 up to 1024")?;
         check("index_topk", self.top_k, u32::MAX, 1, "at least 1")?;
+        if latent.is_some_and(|latent| latent.q_rank.is_none()) {
+            // Its queries come from the latent of attention's.
+            return Err(ConfigError::Missing { field: "q_lora_rank" });
+        }
         if latent.is_some_and(|latent| latent.rope_dim > self.head_dim) {
             let value = self.head_dim.to_string();
             return Err(ConfigError::Invalid {

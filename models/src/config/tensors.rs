@@ -52,7 +52,7 @@ impl DecoderConfig {
     fn latent_shape(&self, role: Role) -> Vec<usize> {
         let (hidden, heads) = (self.hidden_size, self.num_heads * self.head_dim);
         let q_rank = match (&self.latent, &self.compressed) {
-            (Some(latent), _) => latent.q_rank,
+            (Some(latent), _) => latent.q_rank.unwrap_or(0),
             (None, Some(compressed)) => compressed.q_rank,
             (None, None) => 0,
         };
@@ -177,13 +177,15 @@ impl DecoderConfig {
         };
         let (heads, latent, compressed) =
             (self.has_heads(), self.latent.is_some(), self.compressed.is_some());
-        add(heads, &[Role::Q(l), Role::K(l), Role::V(l)]);
+        let q_latent = compressed || self.latent.is_some_and(|latent| latent.q_rank.is_some());
+        add(!q_latent, &[Role::Q(l)]);
+        add(heads, &[Role::K(l), Role::V(l)]);
         add(self.qkv_bias, &[Role::QBias(l), Role::KBias(l), Role::VBias(l)]);
         add(matches!(self.qk_norm, QkNorm::Rms | QkNorm::Whole), &[Role::QNorm(l), Role::KNorm(l)]);
         add(self.sinks, &[Role::Sinks(l)]);
         add(!compressed, &[Role::O(l)]);
         add(self.o_bias, &[Role::OBias(l)]);
-        add(!heads, &[Role::QA(l), Role::QANorm(l), Role::QB(l)]);
+        add(q_latent, &[Role::QA(l), Role::QANorm(l), Role::QB(l)]);
         add(latent, &[Role::KvA(l), Role::KvANorm(l), Role::KvB(l)]);
         add(compressed, &[Role::Kv(l), Role::KvNorm(l), Role::OA(l), Role::OB(l)]);
         let compressor = self.compressor(l);

@@ -28,7 +28,7 @@ pub(super) use compressed::{
 pub(super) use heads::{HeadWeights, Heads};
 pub(super) use index::IndexQueries;
 pub(super) use indexer::Indexer;
-pub(super) use latent::{Latent, LatentAttention};
+pub(super) use latent::{Latent, LatentAttention, LatentQueries};
 pub(super) use tiles::{Forms, HeadKernels};
 
 /// Weights of the attention of all layers, which decoders share.

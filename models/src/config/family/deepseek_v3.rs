@@ -40,6 +40,13 @@ pub(super) const READS: &[&str] = &["num_local_experts", "n_shared_experts"];
 
 /// Reads what V3 and V3.2 have in common: all but what layers see.
 pub(super) fn read(config: &Fields, family: Family) -> Result<DecoderConfig, ConfigError> {
+    let mut decoder = attention(config, family)?;
+    routed(config, &mut decoder, router(config)?, 3)?;
+    Ok(decoder)
+}
+
+/// Reads all but experts and what layers see.
+pub(super) fn attention(config: &Fields, family: Family) -> Result<DecoderConfig, ConfigError> {
     refuse_biases(config)?;
     let latent = latent(config)?;
     let plain = Plain { head_dim: HeadDim::Elsewhere, pairing: Pairing::Interleaved, ..Plain::new(family) };
@@ -49,9 +56,19 @@ pub(super) fn read(config: &Fields, family: Family) -> Result<DecoderConfig, Con
     decoder.rope.rotary_dims = latent.rope_dim;
     decoder.scale = scale(config, &latent)?;
     decoder.latent = Some(latent);
-    decoder.moe = Some(moe(config)?);
-    decoder.set_mlps(mlps(config, decoder.num_layers)?);
     Ok(decoder)
+}
+
+/// Reads the experts, chosen by `router`, of all layers but the first; `dense` are these where no field says.
+pub(super) fn routed(
+    config: &Fields,
+    decoder: &mut DecoderConfig,
+    router: Router,
+    dense: u32,
+) -> Result<(), ConfigError> {
+    decoder.moe = Some(moe(config, router)?);
+    decoder.set_mlps(mlps(config, decoder.num_layers, dense)?);
+    Ok(())
 }
 
 /// Whether a tensor belongs to the layer that drafts tokens, behind the others.
@@ -61,7 +78,7 @@ pub(super) fn drafts(decoder: &DecoderConfig, name: &str) -> bool {
 
 fn latent(config: &Fields) -> Result<LatentConfig, ConfigError> {
     let latent = LatentConfig {
-        q_rank: config.need_u32("q_lora_rank")?,
+        q_rank: config.u32("q_lora_rank")?,
         kv_rank: config.need_u32("kv_lora_rank")?,
         nope_dim: config.need_u32("qk_nope_head_dim")?,
         rope_dim: config.need_u32("qk_rope_head_dim")?,
@@ -90,9 +107,9 @@ fn widened(scale: f32, mscale: f64) -> f32 {
     (f64::from(scale) * mscale * mscale) as f32
 }
 
-fn mlps(config: &Fields, num_layers: u32) -> Result<Vec<Mlp>, ConfigError> {
+fn mlps(config: &Fields, num_layers: u32, dense: u32) -> Result<Vec<Mlp>, ConfigError> {
     let Some(types) = texts(config, "mlp_layer_types", num_layers)? else {
-        let dense = config.u32("first_k_dense_replace")?.unwrap_or(3);
+        let dense = config.u32("first_k_dense_replace")?.unwrap_or(dense);
         let mlp = |layer| if layer < dense { Mlp::Dense } else { Mlp::Experts };
         return Ok((0..num_layers).map(mlp).collect());
     };
@@ -104,7 +121,18 @@ fn mlps(config: &Fields, num_layers: u32) -> Result<Vec<Mlp>, ConfigError> {
     types.into_iter().map(mlp).collect()
 }
 
-fn moe(config: &Fields) -> Result<MoeConfig, ConfigError> {
+fn router(config: &Fields) -> Result<Router, ConfigError> {
+    Ok(Router {
+        score: Score::Sigmoid,
+        groups: config.u32("n_group")?.unwrap_or(8),
+        top_groups: config.u32("topk_group")?.unwrap_or(4),
+        normalise: config.bool("norm_topk_prob")?.unwrap_or(true),
+        scale: config.f32("routed_scaling_factor")?.unwrap_or(2.5),
+        correction: true,
+    })
+}
+
+fn moe(config: &Fields, router: Router) -> Result<MoeConfig, ConfigError> {
     let inner_size = config.need_u32("moe_intermediate_size")?;
     let shared = config.u32("n_shared_experts")?.unwrap_or(1);
     Ok(MoeConfig {
@@ -112,14 +140,7 @@ fn moe(config: &Fields) -> Result<MoeConfig, ConfigError> {
         top_k: config.need_u32("num_experts_per_tok")?,
         inner_size,
         shared_size: Some(inner_size.saturating_mul(shared)),
-        router: Router {
-            score: Score::Sigmoid,
-            groups: config.u32("n_group")?.unwrap_or(8),
-            top_groups: config.u32("topk_group")?.unwrap_or(4),
-            normalise: config.bool("norm_topk_prob")?.unwrap_or(true),
-            scale: config.f32("routed_scaling_factor")?.unwrap_or(2.5),
-            correction: true,
-        },
+        router,
         activation: Activation::Silu,
         biases: false,
         weighted_input: false,
@@ -127,7 +148,7 @@ fn moe(config: &Fields) -> Result<MoeConfig, ConfigError> {
     })
 }
 
-/// Reads GGUF metadata. Files call V2, V3 and R1 alike; V2 differs in its router.
+/// Reads GGUF metadata. Files call V2, V3 and R1 alike; V2 differs in its router, of which its older files say nothing.
 fn from_gguf(keys: &Keys<'_>) -> Result<DecoderConfig, ConfigError> {
     let latent = gguf_latent(keys)?;
     let plain = gguf::Plain {
@@ -151,24 +172,30 @@ fn from_gguf(keys: &Keys<'_>) -> Result<DecoderConfig, ConfigError> {
     let shared = keys.u32("expert_shared_count")?.unwrap_or(0);
     #[expect(clippy::cast_possible_truncation, reason = "stored as f32, widened by the reader")]
     let scale = keys.f64("expert_weights_scale")?.unwrap_or(1.0) as f32;
+    let gating = keys.u32("expert_gating_func")?.unwrap_or(SOFTMAX);
     let router = Router {
-        score: Score::Sigmoid,
+        score: match gating {
+            SOFTMAX => Score::Softmax,
+            SIGMOID => Score::Sigmoid,
+            other => return Err(keys.unsupported("expert_gating_func", &other.to_string())),
+        },
         groups: keys.u32("expert_group_count")?.unwrap_or(1).max(1),
         top_groups: keys.u32("expert_group_used_count")?.unwrap_or(1).max(1),
         normalise: keys.bool("expert_weights_norm")?.unwrap_or(false),
         scale,
-        correction: true,
+        correction: gating == SIGMOID,
     };
-    let shared_size = Some(inner_size.saturating_mul(shared)).filter(|size| *size > 0);
-    if keys.u32("expert_gating_func")? != Some(SIGMOID) {
-        let found = keys.u32("expert_gating_func")?.map_or("absent".to_owned(), |value| value.to_string());
-        return Err(keys.unsupported("expert_gating_func", &found));
+    if gating == SOFTMAX && router.groups > 1 {
+        // V2 ranks groups by their best expert, V3 by the sum of two.
+        return Err(keys.unsupported("expert_group_count", &router.groups.to_string()));
     }
-    gguf::set_experts(keys, &mut decoder, SIGMOID, |moe| MoeConfig { router, shared_size, ..moe })?;
+    let shared_size = Some(inner_size.saturating_mul(shared)).filter(|size| *size > 0);
+    gguf::set_experts(keys, &mut decoder, gating, |moe| MoeConfig { router, shared_size, ..moe })?;
     Ok(decoder)
 }
 
-/// Number of the sigmoid among the functions from a router's logits to scores.
+/// Numbers of functions from a router's logits to scores.
+const SOFTMAX: u32 = 1;
 const SIGMOID: u32 = 2;
 
 fn gguf_latent(keys: &Keys<'_>) -> Result<LatentConfig, ConfigError> {
@@ -180,7 +207,7 @@ fn gguf_latent(keys: &Keys<'_>) -> Result<LatentConfig, ConfigError> {
     };
     let key = sized("attention.key_length_mla", "attention.key_length")?;
     let latent = LatentConfig {
-        q_rank: keys.need_u32("attention.q_lora_rank")?,
+        q_rank: keys.u32("attention.q_lora_rank")?,
         kv_rank: keys.need_u32("attention.kv_lora_rank")?,
         nope_dim: key.saturating_sub(rope_dim),
         rope_dim,

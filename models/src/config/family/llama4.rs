@@ -1,6 +1,7 @@
 use serde_json::Value;
 
-use super::{Hf, Spec};
+use super::{Gguf, Hf, Spec};
+use crate::config::gguf::{self, Keys};
 use crate::config::hf::{Fields, HeadDim, Plain, by_type, layer_numbers, list, step};
 use crate::config::moe::CHOICE;
 use crate::{
@@ -14,8 +15,45 @@ pub(super) const SPEC: Spec = Spec {
         reads: &["num_local_experts", "no_rope_layers", "attention_chunk_size"],
         read,
     }),
+    gguf: Some(Gguf {
+        architecture: "llama4",
+        reads: &["expert_count", "expert_used_count"],
+        read: from_gguf,
+    }),
     ..Spec::NONE
 };
+
+/// Tokens of a chunk, and of a step of the factor on queries, in both published models.
+const CHUNK: u32 = 8192;
+
+/// Layers from one that does not rotate to the next.
+const INTERVAL: u32 = 4;
+
+/// Number of the sigmoid among GGUF's functions from a router's logits to scores.
+const SIGMOID: u32 = 2;
+
+/// Reads GGUF metadata. It says nothing of chunks, rotation and norms of heads: as in llama.cpp these are what the published
+/// models have, and Maverick's 128 experts stand for heads without norms.
+fn from_gguf(keys: &Keys<'_>) -> Result<DecoderConfig, ConfigError> {
+    let plain = gguf::Plain { pairing: Pairing::Interleaved, ..gguf::Plain::new(Family::Llama4) };
+    let mut decoder = plain.read(keys)?;
+    gguf::set_experts(keys, &mut decoder, SIGMOID, |moe| MoeConfig {
+        shared_size: Some(moe.inner_size),
+        router: Router { score: Score::Sigmoid, ..CHOICE },
+        weighted_input: true,
+        ..moe
+    })?;
+    if decoder.moe.as_ref().is_some_and(|moe| moe.num_experts != 128) {
+        decoder.qk_norm = QkNorm::Unweighted;
+    }
+    let floor_scale = f64::from(CHUNK);
+    decoder.temperature = Some(Temperature { floor_scale, attn_scale: 0.1, first: 1, all_layers: false });
+    let rotates = |layer: u32| !(layer + 1).is_multiple_of(INTERVAL);
+    let reach = |layer| if rotates(layer) { Reach::Chunk(CHUNK) } else { Reach::Full };
+    decoder.set_reaches((0..decoder.num_layers).map(reach));
+    (0..).zip(&mut decoder.layers).for_each(|(index, layer)| layer.rotary = rotates(index));
+    Ok(decoder)
+}
 
 fn read(config: &Fields) -> Result<DecoderConfig, ConfigError> {
     let plain = Plain {
@@ -51,7 +89,7 @@ fn temperature(config: &Fields) -> Result<Option<Temperature>, ConfigError> {
     if !tunes {
         return Ok(None);
     }
-    let floor_scale = config.f64("floor_scale")?.unwrap_or(8192.0);
+    let floor_scale = config.f64("floor_scale")?.unwrap_or(CHUNK.into());
     if !(floor_scale.is_finite() && floor_scale >= 1.0) {
         let (field, value) = ("floor_scale", floor_scale.to_string());
         return Err(ConfigError::Invalid { field, value, rule: "finite and at least 1" });
@@ -64,7 +102,7 @@ fn temperature(config: &Fields) -> Result<Option<Temperature>, ConfigError> {
 fn rotary(config: &Fields, num_layers: u32) -> Result<Vec<bool>, ConfigError> {
     let flags = list(config, "no_rope_layers")?;
     if flags.is_empty() {
-        let interval = step(config, "no_rope_layer_interval", 4)?;
+        let interval = step(config, "no_rope_layer_interval", INTERVAL)?;
         return Ok((0..num_layers).map(|layer| !(layer + 1).is_multiple_of(interval)).collect());
     }
     if flags.len() != num_layers as usize {
@@ -78,7 +116,7 @@ fn rotary(config: &Fields, num_layers: u32) -> Result<Vec<bool>, ConfigError> {
 
 /// Chunks in the layers that rotate, unless types say which.
 fn chunks(config: &Fields, rotary: &[bool]) -> Result<Vec<Reach>, ConfigError> {
-    let chunk = config.u32("attention_chunk_size")?.unwrap_or(8192);
+    let chunk = config.u32("attention_chunk_size")?.unwrap_or(CHUNK);
     if chunk == 0 {
         let (field, rule) = ("attention_chunk_size", "at least 1");
         return Err(ConfigError::Invalid { field, value: "0".into(), rule });

@@ -27,9 +27,7 @@ use crate::{LatentConfig, ModelError};
 /// Weights of a layer.
 #[derive(Clone, Debug)]
 pub(in crate::decoder) struct Latent {
-    pub(in crate::decoder) q_a: Matrix,
-    pub(in crate::decoder) q_a_norm: Buf<f32>,
-    pub(in crate::decoder) q_b: Matrix,
+    pub(in crate::decoder) queries: LatentQueries,
     pub(in crate::decoder) kv_a: Matrix,
     pub(in crate::decoder) kv_a_norm: Buf<f32>,
     /// Key projection of each head, `[kv_rank + rope, nope + rope]`, which leaves what rotates as it is.
@@ -38,6 +36,24 @@ pub(in crate::decoder) struct Latent {
     pub(in crate::decoder) values: Matrices,
     pub(in crate::decoder) indexer: Option<Indexer>,
     pub(in crate::decoder) o: Matrix,
+}
+
+/// From the residual stream to queries.
+#[derive(Clone, Debug)]
+pub(in crate::decoder) enum LatentQueries {
+    /// By one matrix.
+    Direct(Matrix),
+    /// Through a latent and its norm.
+    OfLatent {
+        /// Width of the latent.
+        rank: u32,
+        /// To the latent.
+        a: Matrix,
+        /// Its norm.
+        norm: Buf<f32>,
+        /// To queries.
+        b: Matrix,
+    },
 }
 
 /// Weights, kernels and buffers.
@@ -54,7 +70,7 @@ pub(in crate::decoder) struct LatentAttention {
     /// Attention to those that the indexer chose.
     chosen: Kind,
     shape: LatentShape,
-    /// `[max_rows, q_rank]`
+    /// `[max_rows, q_rank]`, empty where queries have no latent.
     q_latent: Buf<f32>,
     /// `[max_rows, num_heads, nope + rope]`
     q: Buf<f32>,
@@ -111,7 +127,7 @@ impl LatentAttention {
             all: kind(Context::Full)?,
             chosen: kind(Context::Tokens)?,
             shape,
-            q_latent: buffer("q_latent", latent.q_rank)?,
+            q_latent: buffer("q_latent", latent.q_rank.unwrap_or(0))?,
             q: buffer("latent_q", heads * head_dim)?,
             absorbed: buffer("absorbed", heads * latent.cached())?,
             kv: buffer("latent_kv", latent.cached())?,
@@ -169,11 +185,16 @@ impl LatentAttention {
 
     /// Queries, rotated and through the key projection.
     fn queries(&self, ctx: &mut Ctx<'_>, weights: &Latent, x: &Buf<f32>) -> Result<(), ModelError> {
-        let LatentConfig { q_rank, nope_dim, rope_dim, .. } = self.config;
+        let LatentConfig { nope_dim, rope_dim, .. } = self.config;
         let (heads, head_dim) = (ctx.config.num_heads, nope_dim + rope_dim);
-        ctx.store_product(&weights.q_a, x, &self.q_latent, q_rank)?;
-        ctx.norm_runs(Runs::of(1, q_rank), EPS, &weights.q_a_norm, &self.q_latent);
-        ctx.store_product(&weights.q_b, &self.q_latent, &self.q, heads * head_dim)?;
+        match &weights.queries {
+            LatentQueries::Direct(matrix) => ctx.store_product(matrix, x, &self.q, heads * head_dim)?,
+            LatentQueries::OfLatent { rank, a, norm, b } => {
+                ctx.store_product(a, x, &self.q_latent, *rank)?;
+                ctx.norm_runs(Runs::of(1, *rank), EPS, norm, &self.q_latent);
+                ctx.store_product(b, &self.q_latent, &self.q, heads * head_dim)?;
+            }
+        }
         ctx.rotate(&self.rope_q, ctx.rotation(heads, heads * head_dim, nope_dim), &self.q);
         let vectors = Vectors {
             x: self.q.bind(),

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::Source;
-use crate::decoder::attention::{IndexQueries, Indexer, Latent};
+use crate::decoder::attention::{IndexQueries, Indexer, Latent, LatentQueries};
 use crate::matrices::Matrices;
 use crate::matrix::Matrix;
 use crate::{Dtype, IndexerConfig, LatentConfig, ModelError, Role, Tensor};
@@ -13,9 +13,15 @@ impl Source<'_> {
     pub(super) fn latent(&self, l: u32, c: &LatentConfig) -> Result<Latent, ModelError> {
         let (keys, values) = self.heads_of_latents(l, c)?;
         Ok(Latent {
-            q_a: self.matrix(Role::QA(l))?,
-            q_a_norm: self.head_norm(Role::QANorm(l))?,
-            q_b: self.matrix(Role::QB(l))?,
+            queries: match c.q_rank {
+                Some(rank) => LatentQueries::OfLatent {
+                    rank,
+                    a: self.matrix(Role::QA(l))?,
+                    norm: self.head_norm(Role::QANorm(l))?,
+                    b: self.matrix(Role::QB(l))?,
+                },
+                None => LatentQueries::Direct(self.matrix(Role::Q(l))?),
+            },
             kv_a: self.matrix(Role::KvA(l))?,
             kv_a_norm: self.head_norm(Role::KvANorm(l))?,
             keys,

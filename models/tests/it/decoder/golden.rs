@@ -104,6 +104,12 @@ fn llama_agrees_with_transformers() {
     agrees_with_transformers("tiny-llama");
 }
 
+/// Queries without a latent, and a softmax over all experts.
+#[test]
+fn deepseek_v2_agrees_with_transformers() {
+    agrees_with_transformers("tiny-deepseek-v2");
+}
+
 #[test]
 fn deepseek_v3_agrees_with_transformers() {
     agrees_with_transformers("tiny-deepseek-v3");
@@ -251,7 +257,9 @@ fn gguf_agrees_with_transformers() {
         "tiny-olmo2",
         "tiny-ministral3",
         "tiny-phi3-long",
+        "tiny-deepseek-v2",
         "tiny-deepseek-v3-gguf",
+        "tiny-llama4-gguf",
     ] {
         f32_kv_gives_the_logits_and_tokens(family(format!("{name}/model.gguf").leak()), &[(16, 64)]);
     }

@@ -219,7 +219,7 @@ fn gguf_rope_scaling_comes_as_keys_or_as_a_tensor() {
 #[test]
 fn gguf_defects_are_named() {
     let with = |key: &str, value| from_gguf(gguf("llama").set(key, value)).unwrap_err();
-    assert_snapshot!(from_gguf(&gguf("gemma")).unwrap_err(), @r#"model family "gemma" is not implemented (implemented: llama, mistral3, qwen2, qwen3, qwen3moe, gemma2, gemma3, phi3, smollm3, granite, olmo2, glm4, gpt-oss, deepseek2)"#);
+    assert_snapshot!(from_gguf(&gguf("gemma")).unwrap_err(), @r#"model family "gemma" is not implemented (implemented: llama, mistral3, qwen2, qwen3, qwen3moe, gemma2, gemma3, phi3, smollm3, granite, olmo2, glm4, gpt-oss, llama4, deepseek2)"#);
     assert_snapshot!(with("llama.expert_count", u32_value(8)), @"llama.expert_count = 8 would change the result and is not implemented");
     assert_snapshot!(with("llama.attention.sliding_window", u32_value(4096)), @"llama.attention.sliding_window = 4096 would change the result and is not implemented");
     assert_snapshot!(with("llama.use_parallel_residual", value(7, [1])), @"llama.use_parallel_residual = true would change the result and is not implemented");

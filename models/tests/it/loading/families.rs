@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 use models::{
     Activation, BlockNorms, Compressor, DecoderConfig, ExpertPacking, Family, Gate, HyperConfig,
-    IndexerConfig, LatentConfig, Mlp, Pairing, QkNorm, Reach, RopeScaling, Score,
+    IndexerConfig, LatentConfig, Mlp, Pairing, QkNorm, Reach, RopeScaling, Router, Score,
 };
 use serde_json::{Value, json};
 
@@ -204,7 +204,7 @@ fn llama4_has_chunks_and_layers_without_rotation() {
 #[test]
 fn deepseek_v32_has_latents_an_indexer_and_groups_of_experts() {
     let config = parse("tiny-deepseek-v32", &json!({})).unwrap();
-    let latent = LatentConfig { q_rank: 48, kv_rank: 32, nope_dim: 16, rope_dim: 16, value_dim: 16 };
+    let latent = LatentConfig { q_rank: Some(48), kv_rank: 32, nope_dim: 16, rope_dim: 16, value_dim: 16 };
     assert_eq!(config.latent, Some(latent));
     assert_eq!(config.indexer, Some(IndexerConfig { num_heads: 16, head_dim: 32, top_k: 16 }));
     assert_eq!((config.num_kv_heads, config.head_dim, config.rope.rotary_dims), (1, 32, 16));
@@ -231,6 +231,29 @@ fn deepseek_v32_has_latents_an_indexer_and_groups_of_experts() {
     assert_snapshot!(refused(json!({ "attention_bias": true })), @"attention_bias = true would change the result and is not implemented");
     let kinds = ["dense", "sparse", "hash_moe"];
     assert_snapshot!(refused(json!({ "mlp_layer_types": kinds })), @r#"mlp_layer_types = "hash_moe" would change the result and is not implemented"#);
+}
+
+/// V2 Lite: no latent of queries, and the softmax of all experts as weights.
+#[test]
+fn deepseek_v2_has_queries_without_a_latent() {
+    let config = parse("tiny-deepseek-v2", &json!({})).unwrap();
+    assert_eq!(config.latent.unwrap().q_rank, None);
+    let moe = config.moe.unwrap();
+    assert_eq!((moe.top_k, moe.shared_size), (3, Some(64)));
+    let router = Router {
+        score: Score::Softmax,
+        groups: 1,
+        top_groups: 1,
+        normalise: false,
+        scale: 1.3,
+        correction: false,
+    };
+    assert_eq!(moe.router, router);
+    let refused = |change| error("tiny-deepseek-v2", change);
+    assert_snapshot!(refused(json!({ "topk_method": "group_limited_greedy", "n_group": 2 })), @r#"topk_method = "group_limited_greedy" would change the result and is not implemented"#);
+    assert_snapshot!(refused(json!({ "norm_topk_prob": true })), @r#"norm_topk_prob = "true" would change the result and is not implemented"#);
+    assert_snapshot!(refused(json!({ "scoring_func": "sigmoid" })), @r#"scoring_func = "sigmoid" would change the result and is not implemented"#);
+    assert_snapshot!(error("tiny-deepseek-v32", json!({ "q_lora_rank": null })), @"q_lora_rank is missing");
 }
 
 #[test]
