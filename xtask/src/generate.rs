@@ -47,6 +47,7 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
     };
     // From the first submission on there is work to end: a tier may read for a prompt before the first step.
     let interrupt = Interrupt::listen()?;
+    interrupt.bound_compilation_of(run.engine.decoder().gpu());
     if args.beams.is_some() {
         return run.search(&prompts, &interrupt);
     }

@@ -1,12 +1,13 @@
 //! Ctrl-C, and the signals by which systems end processes: the first one asks the running command to finish its step and
 //! report what it has; the second one ends the process at once.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use attn_kernels::gpu::Gpu;
 #[cfg(unix)]
 use signal_hook::{consts, flag};
 
@@ -25,8 +26,11 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// Time that a step may take on when it was asked to end: kernels that a software driver compiles in it take longer.
-const STEP_PATIENCE: Duration = Duration::from_millis(1500);
+/// Time for which a command that was asked to stop may go on compiling kernels: software drivers take far longer.
+const COMPILE_PATIENCE: Duration = Duration::from_millis(1500);
+
+/// Interval at which a thread looks.
+const LOOKS: Duration = Duration::from_millis(100);
 
 /// Whether Ctrl-C was pressed. Clones share their state.
 #[derive(Debug, Clone, Default)]
@@ -34,6 +38,8 @@ pub struct Interrupt {
     requested: Arc<AtomicBool>,
     /// Whether the command has seen it.
     seen: Arc<AtomicBool>,
+    /// The device whose kernels the command may be waiting for.
+    gpu: Arc<OnceLock<Weak<Gpu>>>,
 }
 
 impl Interrupt {
@@ -50,7 +56,7 @@ impl Interrupt {
                 end_at_once();
             }
             eprintln!("\nstopping after this step; press Ctrl-C again to stop at once");
-            listener.wait_for_step();
+            listener.bound_compilation();
         })
         .context("Ctrl-C cannot be listened for")?;
         #[cfg(unix)]
@@ -69,15 +75,27 @@ impl Interrupt {
         Ok(())
     }
 
-    /// Ends the process if the step at hand goes on for long. Nothing is lost but the report: what tiers hold is complete at
-    /// any time.
-    fn wait_for_step(&self) {
-        let seen = Arc::clone(&self.seen);
+    /// Lets Ctrl-C end the process while kernels of `gpu` are compiled for long, in the step that should be the last.
+    pub fn bound_compilation_of(&self, gpu: &Arc<Gpu>) {
+        // The first one is kept: a command has one device.
+        let _ = self.gpu.set(Arc::downgrade(gpu));
+    }
+
+    /// Ends the process if the step at hand goes on compiling. Nothing is lost but the report: what tiers hold is complete at any
+    /// time.
+    fn bound_compilation(&self) {
+        let interrupt = self.clone();
         let wait = move || {
-            thread::sleep(STEP_PATIENCE);
-            if !seen.load(Ordering::Relaxed) {
-                eprintln!("stopped inside of a step");
-                end_at_once();
+            let mut since: Option<Instant> = None;
+            while !interrupt.seen.load(Ordering::Relaxed) {
+                let gpu = interrupt.gpu.get().and_then(Weak::upgrade);
+                let compiles = gpu.is_some_and(|gpu| gpu.compilation().is_running());
+                since = compiles.then(|| since.unwrap_or_else(Instant::now));
+                if since.is_some_and(|since| since.elapsed() >= COMPILE_PATIENCE) {
+                    eprintln!("stopped while kernels were compiled");
+                    end_at_once();
+                }
+                thread::sleep(LOOKS);
             }
         };
         // Without a thread the second Ctrl-C is left.
