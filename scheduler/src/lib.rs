@@ -27,7 +27,7 @@ pub use kvblock::{Ending, Phase};
 pub use config::{Policy, Preemption, SchedulerConfig};
 pub use error::{AdmitError, ConfigError};
 pub use forecast::PrefetchWish;
-pub use pace::Pace;
+pub use pace::{Concurrency, Pace};
 pub use plan::{Admitted, BlockOp, HostBlockId, Load, SampleRow, Slice, StepPlan};
 pub use prefix_chunks::{PREFIX_CHUNK_CAPACITY, PrefixChunk, PrefixChunkError, prefix_chunks};
 pub use request::{Finished, Request};

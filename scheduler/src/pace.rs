@@ -2,26 +2,50 @@
 //!
 //! A budget in tokens bounds the time of a step only by accident: what 2,048 tokens take differs by a factor of 1,000
 //! between machines. This one is in time, from what steps took: prompts get as many tokens as leave the others' time
-//! between tokens within a factor of what it is without prompts.
+//! between tokens within a factor of what it is without prompts. That is for one prompt: where several wait, as after a
+//! burst of requests, each gets as much, so that they do not wait for each other.
 //!
 //! Prompt tokens cost a step something each, and something at once: other kernels, and commands that no earlier step has
-//! encoded. Where that alone is more than the factor allows, as with small models, fewer tokens gain nothing. A step then
-//! computes as many as take twice that cost, and steps without prompts follow, so that the factor holds on average.
+//! encoded. Few tokens a step are therefore dear. A step takes as many as make it [`WORTHWHILE`], or as take twice what they
+//! cost at once, and steps without prompts follow, so that the factor holds on average.
+
+mod decodes;
+mod line;
 
 use std::time::Duration;
+
+use decodes::Decodes;
+use line::Line;
 
 /// Weight of the newest measurement in an average.
 const NEWEST: f64 = 0.25;
 
-/// Weight of the newest measurement in the line of costs over tokens, which needs steps of several sizes.
-const NEWEST_ON_LINE: f64 = 0.1;
+/// Ratio of what a step cost to what was expected from which on it counts for nothing, unless the next one costs as much: a
+/// step may be long for other reasons.
+const MAX_JUMP: f64 = 3.0;
 
-/// Steps with prompts after which others without measure again what the decodes take alone.
-const MEASURE_EVERY: u32 = 64;
+/// Maximum number of steps without prompts that follow one with prompts.
+const MAX_OWED: f64 = 64.0;
+
+/// Seconds that a step with prompts may take whatever the factor says, as long as steps without prompts follow for it: too
+/// short for anybody to see a text halt.
+const WORTHWHILE: f64 = 0.012;
 
 /// Minimum number of prompt tokens of a step, without which a prompt would never end on a slow device; also what
 /// they are a multiple of.
 const GRAIN: u32 = 4;
+
+/// Rows of which products take a multiple, from each of these numbers of rows on: part of a tile costs as much as a whole one.
+const TILES: [(u32, u32); 3] = [(128, 64), (32, 32), (0, 16)];
+
+/// Sequences that share the time of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Concurrency {
+    /// Sequences whose next step computes a sampled token.
+    pub decoding: usize,
+    /// Sequences whose prompts a step may compute.
+    pub prefilling: usize,
+}
 
 /// Chooses the prompt tokens of each step from the times of the steps before.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,18 +54,18 @@ pub struct Pace {
     max_slowdown: f64,
     /// Maximum number of prompt tokens of a step.
     chunk: u32,
-    /// Seconds of a step that only decodes.
-    decode: Option<f64>,
+    /// Sequences of the next step.
+    concurrency: Concurrency,
+    /// Seconds of steps that only decode.
+    decodes: Decodes,
     /// Seconds of a prompt token in a step without decodes.
     alone: Option<f64>,
     /// Seconds by which prompt tokens lengthen a step of decodes.
     added: Line,
-    /// Steps with prompts beside decodes since decodes were measured alone.
-    mixed: u32,
+    /// Whether the last step with prompts beside decodes was left out.
+    jumped: bool,
     /// Steps without prompts that the others are owed.
     owed: u32,
-    /// Whether the last step only decoded: the next one like it was encoded ahead and costs what decodes cost.
-    settled: bool,
 }
 
 impl Pace {
@@ -52,225 +76,100 @@ impl Pace {
     #[must_use]
     pub fn new(max_slowdown: f64, chunk: u32) -> Self {
         assert!(max_slowdown > 1.0, "a slowdown of {max_slowdown} leaves no time for prompts");
-        let (decode, alone, added) = (None, None, Line::default());
-        Self { max_slowdown, chunk, decode, alone, added, mixed: 0, owed: 0, settled: false }
+        let (concurrency, decodes, added) = (Concurrency::default(), Decodes::default(), Line::default());
+        Self { max_slowdown, chunk, concurrency, decodes, alone: None, added, jumped: false, owed: 0 }
     }
 
-    /// Maximum number of prompt tokens of the next step, beside `decoding` sequences that decode.
+    /// Maximum number of prompt tokens of the next step.
     #[must_use]
-    pub fn prefill_tokens(&self, decoding: usize) -> u32 {
-        if decoding == 0 {
+    pub fn prefill_tokens(&mut self, concurrency: Concurrency) -> u32 {
+        self.concurrency = concurrency;
+        if concurrency.decoding == 0 {
             return self.chunk;
         }
-        let due = self.mixed < MEASURE_EVERY && self.owed == 0;
-        let Some(decode) = self.decode.filter(|_| due) else { return 0 };
-        let budget = self.budget(decode);
-        let tokens = match (self.added.fit(), self.alone) {
-            // Half of what a step costs more is worth something, at least.
-            (Some((fixed, per_token)), _) => ((budget - fixed) / per_token).max(fixed / per_token),
-            (None, Some(per_token)) => budget / per_token,
-            (None, None) => 0.0,
-        };
+        let due = self.owed == 0 && !self.decodes.wants_measurement(concurrency.decoding);
+        let Some(decode) = self.decodes.time(concurrency.decoding).filter(|_| due) else { return 0 };
+        let tokens = self.tokens(self.budget(decode).max(WORTHWHILE - decode));
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and a u32")]
-        let tokens = tokens.min(f64::from(self.chunk)) as u32 / GRAIN * GRAIN;
-        // Steps of one size do not tell what they cost at once from what each token costs.
-        let least = if tokens <= GRAIN && self.added.is_of_one_size() { 4 * GRAIN } else { GRAIN };
-        tokens.max(least).min(self.chunk)
+        let tokens = tokens.min(f64::from(self.chunk)) as u32;
+        fill_tiles(tokens, concurrency.decoding).max(GRAIN).min(self.chunk)
     }
 
-    /// Takes the time of a step that computed `prefilled` prompt tokens beside `decoded` sequences.
+    /// Takes the time of a step that computed `prefilled` prompt tokens beside `decoded` sequences, unless it waited for
+    /// something else, such as kernels that were compiled in it.
     pub fn observe(&mut self, prefilled: u32, decoded: usize, time: Duration) {
         let time = time.as_secs_f64();
         match (prefilled, decoded) {
             (0, 0) => {}
             (0, _) => {
                 self.owed = self.owed.saturating_sub(1);
-                if self.settled || self.decode.is_none() {
-                    self.mixed = 0;
-                    average(&mut self.decode, time);
-                }
-                self.settled = true;
+                self.decodes.observe(decoded, time);
             }
             (_, 0) => average(&mut self.alone, time / f64::from(prefilled)),
             (_, _) => {
-                self.mixed += 1;
-                self.settled = false;
-                if let Some(decode) = self.decode {
+                if let Some(decode) = self.decodes.time(decoded) {
                     // What a step takes beyond its decodes can be less than nothing by chance.
                     let added = (time - decode).max(time * 0.05);
-                    self.added.observe(prefilled.into(), added);
-                    self.owed = owed(added, self.budget(decode));
+                    let usual = self.added.fit().map(|(fixed, token)| fixed + token * f64::from(prefilled));
+                    let jumped = usual.is_some_and(|usual| added > MAX_JUMP * usual);
+                    if !jumped || std::mem::replace(&mut self.jumped, true) {
+                        self.jumped = jumped;
+                        self.added.observe(prefilled.into(), added);
+                        self.owed = owed(added, self.budget(decode));
+                    }
                 }
+                self.decodes.observe_mixed();
             }
         }
     }
 
-    /// Seconds by which a step may be longer than one that only decodes.
+    /// Seconds by which prompts may lengthen steps that take `decode` without, on average.
+    #[expect(clippy::cast_precision_loss, reason = "a number of sequences")]
     fn budget(&self, decode: f64) -> f64 {
-        decode * (self.max_slowdown - 1.0)
+        decode * (self.max_slowdown - 1.0) * self.concurrency.prefilling.max(1) as f64
+    }
+
+    /// Prompt tokens that lengthen a step by about `seconds`.
+    fn tokens(&self, seconds: f64) -> f64 {
+        let Some((fixed, per_token)) = self.added.fit() else {
+            return self.alone.map_or(0.0, |per_token| seconds / per_token);
+        };
+        // Half of what a step costs more is worth something, at least.
+        let tokens = ((seconds - fixed) / per_token).max(fixed / per_token);
+        // Steps of one size do not tell what they cost at once from what each token costs: if tokens seem dear, more of
+        // them show it.
+        let dear = self.alone.is_some_and(|alone| per_token > 2.0 * alone);
+        if self.added.is_of_one_size() && (dear || tokens < f64::from(2 * GRAIN)) {
+            return (2.0 * tokens).max(f64::from(4 * GRAIN));
+        }
+        tokens
     }
 }
 
-/// Steps without prompts after one that was longer by `added`, with which it was longer by `budget` on average. Bounded,
-/// because a step may be long for other reasons.
+/// About `tokens` prompt tokens which, with the rows of `decoding` sequences, leave no tile of rows partly empty.
+fn fill_tiles(tokens: u32, decoding: usize) -> u32 {
+    let decoding = u32::try_from(decoding).unwrap_or(u32::MAX);
+    let rows = tokens.saturating_add(decoding);
+    let (_, tile) = TILES.into_iter().find(|(from, _)| rows >= *from).expect("every number is at least 0");
+    if tokens < tile {
+        return tokens / GRAIN * GRAIN;
+    }
+    rows / tile * tile - decoding
+}
+
+/// Steps without prompts after one that was longer by `added`, with which it was longer by `budget` on average.
 fn owed(added: f64, budget: f64) -> u32 {
     // A tenth more is within the scatter of the times.
     let steps = (added / budget - 0.1).ceil() - 1.0;
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 64")]
-    let steps = steps.clamp(0.0, f64::from(MEASURE_EVERY)) as u32;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and MAX_OWED")]
+    let steps = steps.clamp(0.0, MAX_OWED) as u32;
     steps
 }
 
+/// Moves the mean towards the newest value.
 fn average(mean: &mut Option<f64>, newest: f64) {
     *mean = Some(mean.map_or(newest, |mean| mean + NEWEST * (newest - mean)));
 }
 
-/// A line through measured costs over tokens, by least squares with weights that fade.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-struct Line {
-    /// Sums of weights, tokens, costs, squares of tokens, and products.
-    weight: f64,
-    tokens: f64,
-    cost: f64,
-    squares: f64,
-    products: f64,
-}
-
-impl Line {
-    fn observe(&mut self, tokens: f64, cost: f64) {
-        let keep = 1.0 - NEWEST_ON_LINE;
-        self.weight = keep * self.weight + 1.0;
-        self.tokens = keep * self.tokens + tokens;
-        self.cost = keep * self.cost + cost;
-        self.squares = keep * self.squares + tokens * tokens;
-        self.products = keep * self.products + tokens * cost;
-    }
-
-    /// Mean of the tokens, and their variance.
-    fn spread(&self) -> (f64, f64) {
-        let mean = self.tokens / self.weight;
-        (mean, self.squares / self.weight - mean * mean)
-    }
-
-    /// Whether there were steps, and all had about as many tokens.
-    fn is_of_one_size(&self) -> bool {
-        let (mean, variance) = self.spread();
-        self.weight > 0.0 && variance < 0.05 * mean * mean
-    }
-
-    /// Cost at once and by token, both not negative; `None` without measurements.
-    fn fit(&self) -> Option<(f64, f64)> {
-        if self.weight == 0.0 {
-            return None;
-        }
-        let (tokens, variance) = self.spread();
-        let cost = self.cost / self.weight;
-        let whole = cost / tokens;
-        if self.is_of_one_size() {
-            return Some((0.0, whole));
-        }
-        let slope = (self.products / self.weight - tokens * cost) / variance;
-        // Tokens always cost something, and nothing is had for less than it costs at once.
-        let slope = slope.clamp(0.05 * whole, whole);
-        Some((cost - slope * tokens, slope))
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A device that takes `decode` microseconds for decodes, `fixed` more beside a prompt, and `per_token` for each token.
-    #[derive(Clone, Copy)]
-    struct Device {
-        decode: u64,
-        fixed: u64,
-        per_token: u64,
-    }
-
-    const USUAL: Device = Device { decode: 20_000, fixed: 0, per_token: 100 };
-
-    impl Device {
-        fn time(self, tokens: u32) -> u64 {
-            let beside = if tokens > 0 { self.fixed } else { 0 };
-            self.decode + beside + self.per_token * u64::from(tokens)
-        }
-
-        /// Tokens of steps beside four sequences that decode.
-        fn run(self, pace: &mut Pace, steps: u32) -> Vec<u32> {
-            let step = |_| {
-                let tokens = pace.prefill_tokens(4);
-                pace.observe(tokens, 4, Duration::from_micros(self.time(tokens)));
-                tokens
-            };
-            (0..steps).map(step).collect()
-        }
-
-        /// Mean time of these steps over that of steps without prompts.
-        fn slowdown(self, tokens: &[u32]) -> f64 {
-            let sum: u64 = tokens.iter().map(|tokens| self.time(*tokens)).sum();
-            sum as f64 / (self.decode * tokens.len() as u64) as f64
-        }
-    }
-
-    #[test]
-    fn prompts_get_the_time_that_decodes_take() {
-        let mut pace = Pace::new(2.0, 2048);
-        assert_eq!(pace.prefill_tokens(0), 2048);
-        // The first step measures decodes alone, the second one so few prompt tokens that a twentieth of it
-        // is assumed to be theirs.
-        let tokens = USUAL.run(&mut pace, 40);
-        assert_eq!(tokens[..3], [0, 4, 76]);
-        assert!(tokens[3..].iter().all(|tokens| (180..=220).contains(tokens)), "{tokens:?}");
-        let mut hurried = Pace::new(4.0, 512);
-        assert_eq!(USUAL.run(&mut hurried, 14)[10..], [512; 4]);
-    }
-
-    #[test]
-    fn decodes_are_measured_again() {
-        let mut pace = Pace::new(2.0, 2048);
-        let tokens = USUAL.run(&mut pace, 200);
-        // Two steps each time: what the first one takes is still that of a step after prompts.
-        let alone: Vec<usize> = (0..200).filter(|step| tokens[*step] == 0).collect();
-        assert_eq!(alone, [0, 65, 66, 131, 132, 197, 198]);
-    }
-
-    #[test]
-    fn longer_contexts_get_smaller_chunks() {
-        let mut pace = Pace::new(2.0, 2048);
-        USUAL.run(&mut pace, 10);
-        let tokens = Device { per_token: 500, ..USUAL }.run(&mut pace, 60);
-        assert!(tokens[40..].iter().all(|tokens| *tokens == 0 || (32..=44).contains(tokens)), "{tokens:?}");
-    }
-
-    #[test]
-    fn what_a_step_costs_at_once_is_spread_over_others() {
-        // Steps beside a prompt take at least four times as long, whatever they compute.
-        let small = Device { decode: 1000, fixed: 3000, per_token: 10 };
-        let mut pace = Pace::new(2.0, 2048);
-        let tokens = small.run(&mut pace, 400);
-        let (begin, rest) = tokens.split_at(50);
-        assert!(small.slowdown(rest) < 2.1 && small.slowdown(begin) < 2.5, "{tokens:?}");
-        // A step with about 300 tokens costs twice what is lost anyway; then the others have five of their own.
-        let computed: u32 = rest.iter().sum();
-        assert!(computed > 350 * 30, "{computed} tokens in {} steps: {tokens:?}", rest.len());
-        assert!(
-            rest.iter().all(|tokens| *tokens == 0 || small.time(*tokens) < 10 * small.decode),
-            "{tokens:?}"
-        );
-    }
-
-    #[test]
-    fn a_slow_device_still_gets_on() {
-        let mut pace = Pace::new(2.0, 2048);
-        pace.observe(0, 1, Duration::from_millis(10));
-        pace.observe(64, 0, Duration::from_secs(60));
-        assert_eq!(pace.prefill_tokens(1), 4);
-        let slow = Device { decode: 10_000, fixed: 0, per_token: 100_000 };
-        let tokens = slow.run(&mut pace, 1000);
-        assert!(slow.slowdown(&tokens) < 2.3 && tokens.iter().sum::<u32>() > 60, "{tokens:?}");
-        let mut small = Pace::new(2.0, 2);
-        small.observe(0, 1, Duration::from_millis(10));
-        assert_eq!(small.prefill_tokens(1), 2);
-    }
-}
+mod tests;

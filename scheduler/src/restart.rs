@@ -44,7 +44,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{Finished, Phase, Request, SchedulerConfig};
+    use crate::{Concurrency, Finished, Phase, Request, SchedulerConfig};
 
     fn scheduler() -> Scheduler {
         let size = BlockSize::new(4).unwrap();
@@ -103,15 +103,16 @@ mod tests {
             let plan = scheduler.step();
             scheduler.complete(&plan, &vec![7; plan.sample_rows.len()]);
             let prefill = plan.slices.iter().filter(|slice| slice.phase == Phase::Prefill);
-            (scheduler.num_decoding(), prefill.map(|slice| slice.len).collect::<Vec<_>>())
+            (scheduler.concurrency(), prefill.map(|slice| slice.len).collect::<Vec<_>>())
         };
-        assert_eq!(lengths(0), (1, vec![]));
-        assert_eq!(lengths(6), (1, vec![6]));
-        assert_eq!(lengths(0), (1, vec![]));
-        assert_eq!(lengths(9), (1, vec![9]));
+        let load = |decoding, prefilling| Concurrency { decoding, prefilling };
+        assert_eq!(lengths(0), (load(1, 2), vec![]));
+        assert_eq!(lengths(6), (load(1, 2), vec![6]));
+        assert_eq!(lengths(0), (load(1, 2), vec![]));
+        assert_eq!(lengths(9), (load(1, 2), vec![9]));
         // One token of the budget of 16 is for the decode.
-        assert_eq!(lengths(u32::MAX), (1, vec![15]));
-        assert_eq!(lengths(12), (2, vec![10, 2]));
+        assert_eq!(lengths(u32::MAX), (load(1, 2), vec![15]));
+        assert_eq!(lengths(12), (load(2, 1), vec![10, 2]));
     }
 
     #[test]

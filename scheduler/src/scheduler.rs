@@ -10,6 +10,7 @@ use crate::Ending;
 use crate::config::{Policy, Preemption, SchedulerConfig};
 use crate::error::{AdmitError, ConfigError};
 use crate::host::HostPool;
+use crate::pace::Concurrency;
 use crate::plan::Slice;
 use crate::request::{Finished, Request};
 use crate::sequence::{Sequence, Status};
@@ -226,14 +227,14 @@ impl Scheduler {
         self.prefill_limit = tokens;
     }
 
-    /// Number of running sequences that decode: their next step computes sampled tokens, not a prompt.
+    /// Sequences that share the time of the next step, for [`Pace`](crate::Pace). Waiting ones count as far as they may start
+    /// beside the running ones.
     #[must_use]
-    pub fn num_decoding(&self) -> usize {
-        let decodes = |seq: &&SeqId| {
-            let seq = self.sequence(**seq);
-            seq.computed >= seq.prefill_until
-        };
-        self.running.iter().filter(decodes).count()
+    pub fn concurrency(&self) -> Concurrency {
+        let decoding = self.running.iter().filter(|seq| !self.is_prefill(**seq)).count();
+        let seats = (self.config.max_num_seqs as usize).saturating_sub(self.running.len());
+        let prefilling = self.running.len() - decoding + seats.min(self.waiting.len());
+        Concurrency { decoding, prefilling }
     }
 
     /// Number of free host blocks, for preemption by swapping.

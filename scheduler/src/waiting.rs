@@ -74,6 +74,10 @@ impl WaitingQueue {
         self.loaded.range((behind, Bound::Unbounded)).next_back().map(|place| place.seq)
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = SeqId> + '_ {
         self.places.iter().map(|place| place.seq)
     }

@@ -162,13 +162,17 @@ impl Engine {
     fn advance(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
         events.extend(self.expire());
         events.extend(self.look_ahead()?);
-        if let Some(limit) = self.pacing.prefill_tokens(self.scheduler.num_decoding()) {
+        if let Some(limit) = self.pacing.prefill_tokens(self.scheduler.concurrency()) {
             self.scheduler.limit_prefill(limit);
         }
         let plan = self.plan(events);
+        let kernels = self.decoder.gpu().compilation().asked;
         let begun = Instant::now();
         let mut output = self.compute(&plan, false)?;
-        self.pacing.observe(&plan, begun.elapsed());
+        // A step that waited for its kernels says nothing of those that follow.
+        if self.decoder.gpu().compilation().asked == kernels {
+            self.pacing.observe(&plan, begun.elapsed());
+        }
         let bad = self.discard_bad(&plan, &mut output)?;
         self.save(&plan, &bad)?;
         self.take_prompts(&plan, &mut output, events);

@@ -39,8 +39,8 @@ pub struct EngineOptions {
     /// Maximum number of tokens per step; longer prefills are split into chunks. Where sequences may take more than a quarter of
     /// it to generate, their tokens come in addition.
     pub chunk: u32,
-    /// Factor by which prompts may lengthen the steps of sequences that generate beside them, more than 1: `chunk` is
-    /// cut by the times that steps take. `None` for any, and steps that depend on no clock.
+    /// Factor by which a prompt may lengthen the steps of sequences that generate beside it, more than 1: `chunk` is
+    /// cut by the times that steps take, as [`scheduler::Pace`] says. `None` for any, and steps that depend on no clock.
     pub max_slowdown: Option<f64>,
     /// Time that a step with prompts should take at most: `chunk` is cut by the times that steps take. `None` for any, and steps
     /// that depend on no clock.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use models::WeightSizes;
-use scheduler::{Pace, Phase, StepPlan, StepTime};
+use scheduler::{Concurrency, Pace, Phase, StepPlan, StepTime};
 
 use crate::options::EngineOptions;
 
@@ -27,9 +27,9 @@ impl Pacing {
         }
     }
 
-    /// Maximum number of prompt tokens of the next step, beside `num_decoding` sequences; `None` for no limit.
-    pub(super) fn prefill_tokens(&self, num_decoding: usize) -> Option<u32> {
-        let paced = self.pace.as_ref().map(|pace| pace.prefill_tokens(num_decoding));
+    /// Maximum number of prompt tokens of the next step; `None` for no limit.
+    pub(super) fn prefill_tokens(&mut self, concurrency: Concurrency) -> Option<u32> {
+        let paced = self.pace.as_mut().map(|pace| pace.prefill_tokens(concurrency));
         let timed = self.step_time.as_ref().map(StepTime::prefill_tokens);
         [paced, timed].into_iter().flatten().min()
     }

@@ -1,0 +1,55 @@
+//! Costs at once and by token, out of steps of several sizes.
+
+/// Weight of the newest measurement, which leaves room for steps of several sizes.
+const NEWEST: f64 = 0.1;
+
+/// A line through measured costs over tokens, by least squares with weights that fade.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Line {
+    /// Sums of weights, tokens, costs, squares of tokens, and products.
+    weight: f64,
+    tokens: f64,
+    cost: f64,
+    squares: f64,
+    products: f64,
+}
+
+impl Line {
+    pub(super) fn observe(&mut self, tokens: f64, cost: f64) {
+        let keep = 1.0 - NEWEST;
+        self.weight = keep * self.weight + 1.0;
+        self.tokens = keep * self.tokens + tokens;
+        self.cost = keep * self.cost + cost;
+        self.squares = keep * self.squares + tokens * tokens;
+        self.products = keep * self.products + tokens * cost;
+    }
+
+    /// Mean of the tokens, and their variance.
+    fn spread(&self) -> (f64, f64) {
+        let mean = self.tokens / self.weight;
+        (mean, self.squares / self.weight - mean * mean)
+    }
+
+    /// Whether there were steps, and all had about as many tokens.
+    pub(super) fn is_of_one_size(&self) -> bool {
+        let (mean, variance) = self.spread();
+        self.weight > 0.0 && variance < 0.05 * mean * mean
+    }
+
+    /// Cost at once and by token, both not negative; `None` without measurements.
+    pub(super) fn fit(&self) -> Option<(f64, f64)> {
+        if self.weight == 0.0 {
+            return None;
+        }
+        let (tokens, variance) = self.spread();
+        let cost = self.cost / self.weight;
+        let whole = cost / tokens;
+        if self.is_of_one_size() {
+            return Some((0.0, whole));
+        }
+        let slope = (self.products / self.weight - tokens * cost) / variance;
+        // Tokens always cost something, and nothing is had for less than it costs at once.
+        let slope = slope.clamp(0.05 * whole, whole);
+        Some((cost - slope * tokens, slope))
+    }
+}
