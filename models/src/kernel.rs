@@ -199,10 +199,11 @@ pub fn variants() -> Vec<NamedVariant> {
     for (part, format, rows, epilogue, activations) in [
         ("q4", Format::Q4, 2048, Epilogue::Store, Activations::F32),
         ("q4-few", Format::Q4, 8, Epilogue::SiluMul, Activations::F16),
+        ("q4-middle", Format::Q4, 96, Epilogue::Store, Activations::F16),
         ("q8", Format::Q8, 32, Epilogue::Store, Activations::F16),
         ("f16", Format::F16, 128, Epilogue::Store, Activations::F16),
     ] {
-        let tile = matmul_coop::Tile::choose([rows, 4096], epilogue, COOP_MEMORY);
+        let tile = matmul_coop::Tile::choose([rows, 4096, 1024], epilogue, COOP_MEMORY);
         let coop = matmul_coop::variant(format, epilogue, activations, tile);
         all.push(named(part, coop));
     }

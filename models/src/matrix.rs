@@ -191,7 +191,7 @@ impl Matrix {
         let codes = precision.int8 && self.format.has_codes() && kernels.holds_codes(rows, self.blocks);
         let few = rows <= precision.max_few_rows();
         if precision.f16 && !(few && codes) && rows > 1 {
-            return Route::Coop(Tile::choose([rows, cols], self.epilogue(), kernels.memory()));
+            return Route::Coop(Tile::choose([rows, cols, self.blocks], self.epilogue(), kernels.memory()));
         }
         // Tiles read the weights less often, but many rows alone make enough of them for a GPU.
         let tiles: u32 = matmul_int8_tile::grid(self.epilogue(), rows, cols).iter().product();
