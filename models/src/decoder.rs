@@ -89,6 +89,13 @@ pub struct Decoder {
     steps_ahead: u64,
 }
 
+impl Drop for Decoder {
+    fn drop(&mut self) {
+        // Weights and caches stay on the device as long as a bind group names them, and the device may live on.
+        self.gpu.forget_bind_groups();
+    }
+}
+
 /// A step that has been encoded before its lists are known.
 ///
 /// Decode steps of as many sequences differ in lists and tables, which are buffers, and hardly ever in commands. So the host

@@ -98,8 +98,6 @@ impl Decoder {
         check(&self.config, options)?;
         let (gpu, config, weights) = (Arc::clone(&self.gpu), self.config.clone(), self.weights.clone());
         drop(self);
-        // Buffers of the cache and of steps stay alive as long as a bind group names them.
-        gpu.forget_bind_groups();
         Self::assemble(&gpu, &config, weights, options)
     }
 

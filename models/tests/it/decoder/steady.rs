@@ -1,5 +1,8 @@
 //! Steps of shapes that were there before make no buffer, bind group or pipeline, and are encoded ahead.
 
+use std::sync::Arc;
+
+use attn_kernels::gpu::{Checks, Gpu, GpuOptions, wgpu};
 use attn_kernels::kernel::KvDtype;
 use models::{DecoderOptions, Place, SparseOptions};
 
@@ -64,4 +67,28 @@ fn decode_steps_are_encoded_while_others_run() {
     }
     // Policies write lists for every step before they record it.
     assert_eq!(drawn_ahead(tiny(), &quest(), false).1, 0);
+}
+
+/// Whoever ends an engine and opens another one finds the device's memory free, though the device lives on.
+#[test]
+fn a_dropped_decoder_leaves_no_memory_on_the_device() {
+    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle());
+    let adapter = pollster::block_on(instance.request_adapter(&wgpu::RequestAdapterOptions::default()));
+    let adapter = adapter.expect("GPU tests need an adapter");
+    let (device, queue) =
+        pollster::block_on(adapter.request_device(&wgpu::DeviceDescriptor::default())).unwrap();
+    let gpu = Gpu::of(&adapter, device.clone(), queue, &GpuOptions::new(Checks::Off)).unwrap();
+    let allocated = || {
+        device.poll(wgpu::PollType::wait_indefinitely()).unwrap();
+        device.generate_allocator_report().expect("the driver's memory is counted").total_allocated_bytes
+    };
+    let mut decoder = tiny().decoder_on(gpu, &options(KvDtype::F16));
+    let _device = Arc::clone(decoder.gpu());
+    let before = allocated();
+    serve(&mut decoder, &[Request::new(&tiny().prompts[1].ids, 3)], 64);
+    let held = allocated();
+    assert!(before > 0 && held >= before);
+    drop(decoder);
+    let left = allocated();
+    assert!(left < before / 10, "{left} bytes of {held} are left");
 }

@@ -104,7 +104,12 @@ impl Tiny {
 
     /// A decoder on a device that no other test uses.
     pub(crate) fn decoder_alone(&self, options: &DecoderOptions) -> Decoder {
-        Decoder::load(&Arc::new(open_gpu()), &self.config, self.checkpoint.weights(), options).unwrap()
+        self.decoder_on(open_gpu(), options)
+    }
+
+    /// A decoder on a device of the caller's.
+    pub(crate) fn decoder_on(&self, gpu: Gpu, options: &DecoderOptions) -> Decoder {
+        Decoder::load(&Arc::new(gpu), &self.config, self.checkpoint.weights(), options).unwrap()
     }
 
     /// A decoder; on a device without buffers in memory of the host where blocks there are staged.

@@ -2,11 +2,15 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use pagoda::{EngineHandle, Model, Shutdown};
 use serde::Serialize;
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use super::prompt::Form;
 use crate::cli::{EngineArgs, ServeArgs};
@@ -17,7 +21,13 @@ pub(super) struct Own {
     pub(super) address: SocketAddr,
     pub(super) adapter: Adapter,
     handle: EngineHandle,
+    /// Ends the connections when it is dropped.
+    stop: oneshot::Sender<()>,
+    connections: JoinHandle<()>,
 }
+
+/// Time for the client's connections to close.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Device of the server's engine.
 #[derive(Debug, Clone, Serialize)]
@@ -44,13 +54,17 @@ impl Own {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let router = serve::router(handle.clone(), options);
-        tokio::spawn(serve::serve(listener, router, std::future::pending()));
-        Ok(Self { address, adapter, handle })
+        let (stop, stopped) = oneshot::channel::<()>();
+        let stopped = async move { drop(stopped.await) };
+        let connections = tokio::spawn(serve::serve(listener, router, stopped));
+        Ok(Self { address, adapter, handle, stop, connections })
     }
 
-    /// Ends the engine, so that the next one finds the device empty.
+    /// Ends the engine and the connections, so that the next one finds the device empty.
     pub(super) async fn stop(self) {
         self.handle.shutdown(Shutdown::Now).await;
+        drop(self.stop);
+        let _ = timeout(CLOSE_TIMEOUT, self.connections).await;
     }
 }
 
