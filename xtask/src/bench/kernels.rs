@@ -12,6 +12,7 @@ mod mla;
 mod nsa;
 mod others;
 mod pages;
+mod products;
 mod select;
 mod structured;
 mod work;

@@ -4,10 +4,12 @@ use anyhow::Result;
 use attn_kernels::gpu::Gpu;
 use attn_kernels::kernel::KvDtype;
 use attn_kernels::kernel::quantise::Code;
+use models::Dtype;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::attention::{self, Heads, Step};
+use super::products::{self, Matrix};
 use super::select::{self, Policy};
 use super::work::{Bench, Timed};
 use super::{bound, host, masked, mla, nsa, others, pages, xattn};
@@ -166,6 +168,9 @@ pub(super) fn items(gpu: &Gpu, quick: bool) -> Vec<Item> {
             grid.prefill(small, len);
         }
     }
+    if gpu.runs_coop() {
+        products(&mut grid);
+    }
     around(&mut grid, &sizes, main, software);
     grid.items
 }
@@ -202,6 +207,20 @@ fn decode(grid: &mut Grid, sizes: &Sizes, main: Heads, software: bool) {
     // The budget that published speedups are of.
     let (batch, context) = if software { (2, 4096) } else { (4, largest) };
     grid.decode(main.paged(64), [batch, context], 0.05, BOTH);
+}
+
+/// Products of the layers of Llama 3 8B by cooperative matrices, of few rows to a whole chunk.
+fn products(grid: &mut Grid) {
+    let matrix = |width, cols, parts| Matrix { width, cols, parts, dtype: Dtype::Q4_K };
+    let matrices =
+        [matrix(4096, 6144, 1), matrix(4096, 4096, 1), matrix(4096, 14_336, 2), matrix(14_336, 4096, 1)];
+    for matrix in matrices {
+        for rows in [8, 64, 96, 192, 512, 2048] {
+            grid.add(format!("product {rows} rows, {}", matrix.name()), move |bench| {
+                bench.alone(products::by_matrices(bench.gpu, &matrix, rows)?)
+            });
+        }
+    }
 }
 
 /// The kernels round attention.
