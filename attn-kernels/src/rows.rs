@@ -46,7 +46,15 @@ pub struct SlotRow {
     /// Keys in the window.
     pub in_window: u32,
     /// Fills the row to four words.
-    pub pad: u32,
+    pad: u32,
+}
+
+impl SlotRow {
+    /// A row of the step with `keys` keys in all, of which the first `in_window` are in the window.
+    #[must_use]
+    pub fn new(row: u32, keys: u32, in_window: u32) -> Self {
+        Self { row, keys, in_window, pad: 0 }
+    }
 }
 
 /// Run of positions whose slots a kernel looks up.
@@ -74,7 +82,15 @@ pub struct NewEntry {
     /// Its place among the step's entries.
     pub to: u32,
     /// Fills the row to four words.
-    pub pad: u32,
+    pad: u32,
+}
+
+impl NewEntry {
+    /// The entry that the token at `position` completes, made of the states that `table` is the first block of.
+    #[must_use]
+    pub fn new(position: u32, table: u32, to: u32) -> Self {
+        Self { position, table, to, pad: 0 }
+    }
 }
 
 /// Row whose query scores keys.
@@ -116,7 +132,15 @@ pub struct Ask {
     /// First entry of its block table.
     pub table: u32,
     /// Fills the row to four words.
-    pub pad: u32,
+    pad: u32,
+}
+
+impl Ask {
+    /// Asks for the pages of one list group, whose rows see `len` tokens of the block table that begins at entry `table`.
+    #[must_use]
+    pub fn new(list: u32, len: u32, table: u32) -> Self {
+        Self { list, len, table, pad: 0 }
+    }
 }
 
 /// Block that a step writes, or that a kernel takes in.

@@ -26,7 +26,7 @@ struct MaskedAttentionParams {
     v_scale: f32,
 }
 
-struct Row { q: u32, out: u32, mask: u32, list: u32, len: u32, table: u32, pad0: u32, pad1: u32 }
+struct Row { q: u32, out: u32, mask: u32, list: u32, len: u32, table: u32 }
 
 @group(0) @binding(0) var<uniform> params: MaskedAttentionParams;
 @group(0) @binding(1) var<storage, read> q: array<f32>;

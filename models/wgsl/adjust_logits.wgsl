@@ -21,9 +21,6 @@ struct AdjustRow {
     repetition: f32,
     presence: f32,
     frequency: f32,
-    pad0: u32,
-    pad1: u32,
-    pad2: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: AdjustLogitsParams;

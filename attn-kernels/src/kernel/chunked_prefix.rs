@@ -84,12 +84,9 @@ impl ChunkedPrefix {
 /// The rows of a sequence as tiles whose positions count from `start`, where `table` begins.
 fn tiles(of: &PrefixRows, start: u32, table: u32, tile_rows: u32) -> impl Iterator<Item = Tile> {
     let of = *of;
-    (0..of.rows).step_by(tile_rows as usize).map(move |row| Tile {
-        row: of.row + row,
-        rows: tile_rows.min(of.rows - row),
-        position: of.prefix - start + row,
-        table,
-        ..Tile::default()
+    (0..of.rows).step_by(tile_rows as usize).map(move |row| {
+        let rows = row..of.rows.min(row + tile_rows);
+        Tile::new(of.row + rows.start..of.row + rows.end, of.prefix - start + row, table)
     })
 }
 

@@ -80,8 +80,6 @@ pub struct MaskedRow {
     pub len: u32,
     /// First entry of the block table.
     pub table: u32,
-    /// Zero.
-    pub pad: [u32; 2],
 }
 
 /// The kernel for one cache shape and blocks of `select_block` tokens.

@@ -6,6 +6,7 @@ use super::{KvDtype, KvShape, LaunchError, heads_together};
 use crate::rows::{KvWord, PhysicalBlock};
 use crate::{Kernel, Params, Variant};
 use bytemuck::{Pod, Zeroable};
+use std::ops::Range;
 
 /// The kernel; [`PagedPrefillBuffers`] lists its bindings.
 pub static KERNEL: Kernel = Kernel {
@@ -31,8 +32,23 @@ pub struct Tile {
     pub table: u32,
     /// Query block whose lists of selected blocks hold, one list a KV head.
     pub list: u32,
-    /// Zero.
-    pub pad: [u32; 3],
+    /// Fills the tile to eight words: devices bind a list from multiples of their alignment on alone.
+    pad: [u32; 3],
+}
+
+impl Tile {
+    /// Rows `rows` of queries and output. The first has `position` in its sequence, whose block table begins at entry `table`.
+    #[must_use]
+    pub fn new(rows: Range<u32>, position: u32, table: u32) -> Self {
+        let (row, rows) = (rows.start, rows.end - rows.start);
+        Self { row, rows, position, table, ..Self::default() }
+    }
+
+    /// Sets the query block whose lists of selected blocks hold.
+    #[must_use]
+    pub fn listed(self, list: u32) -> Self {
+        Self { list, ..self }
+    }
 }
 
 params! {

@@ -29,7 +29,6 @@ pub(super) fn cases(variant: &Variant) -> Vec<Case> {
         list: index,
         len,
         table: layer.table_of[index as usize],
-        pad: [0; 2],
     };
     let rows: Vec<MaskedRow> = (0..).zip(lens).map(row).collect();
     let width = num_heads * shape.head_dim;

@@ -59,7 +59,7 @@ fn case(variant: &Variant, shape: KvShape, num_heads: u32, dispatch: &Dispatch<'
         for start in (0..*rows).step_by(tile_rows as usize) {
             let rows = tile_rows.min(rows - start);
             let (row, position, list) = (at + start, first + start, count(&tiles));
-            tiles.push(Tile { row, rows, position, table: *table, list, pad: [0; 3] });
+            tiles.push(Tile::new(row..row + rows, position, *table).listed(list));
             ends.push(position + rows);
         }
         at += rows;

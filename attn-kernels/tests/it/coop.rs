@@ -42,7 +42,7 @@ impl Prefill {
         }
     }
 
-    /// The same with each selection block of `block` tokens in the list of a query block with `chance`.
+    /// Puts each selection block of `block` tokens in the list of a query block with `chance`.
     fn listed(mut self, block: u32, chance: f64) -> Self {
         let of_chunk = |&(first, rows): &(u32, u32)| {
             (0..rows).step_by(QUERY_BLOCK as usize).map(move |start| first + rows.min(start + QUERY_BLOCK))
@@ -54,7 +54,7 @@ impl Prefill {
         self
     }
 
-    /// The same with `attention`; blocks that no row of a sequence sees are taken away.
+    /// Sets `attention`; blocks that no row of a sequence sees are taken away.
     fn asking(mut self, attention: Attention) -> Self {
         self.asked = AttentionInputs::new(attention, self.num_heads, 8);
         for (index, (first, _)) in self.chunks.iter().enumerate() {
@@ -71,14 +71,9 @@ impl Prefill {
         let (mut tiles, mut at, mut list) = (Vec::new(), 0, 0);
         for ((first, rows), table) in self.chunks.iter().zip(&self.layer.table_of) {
             for start in (0..*rows).step_by(tile_rows as usize) {
-                tiles.push(Tile {
-                    row: at + start,
-                    rows: tile_rows.min(rows - start),
-                    position: first + start,
-                    table: *table,
-                    list: list + start / QUERY_BLOCK,
-                    ..Tile::default()
-                });
+                let end = (*rows).min(start + tile_rows);
+                let tile = Tile::new(at + start..at + end, first + start, *table);
+                tiles.push(tile.listed(list + start / QUERY_BLOCK));
             }
             at += rows;
             list += rows.div_ceil(QUERY_BLOCK);

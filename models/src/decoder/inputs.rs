@@ -32,7 +32,7 @@ pub(super) struct Inputs {
     /// Factors on queries of layers that do not rotate, and 0.
     pub(super) temperatures: Buf<Angle>,
     pub(super) tables: GrowBuf<PhysicalBlock>,
-    /// The same for rows that go through the ring.
+    /// Block tables of rows whose keys pass through the ring.
     pub(super) stream_tables: GrowBuf<PhysicalBlock>,
     pub(super) stream_pairs: GrowBuf<BlockCopy>,
     pub(super) views: Vec<ViewInputs>,
@@ -203,7 +203,7 @@ pub(super) fn plan(
 }
 
 impl Plan {
-    /// Kernels run unchecked: what tables name must be there.
+    /// Refuses block tables that name blocks beyond the pool, since kernels run without bounds checks.
     pub(super) fn check_blocks(&self, blocks: u32) -> Result<(), ModelError> {
         match self.tables.iter().map(|block| block.0).max() {
             Some(block) if block >= blocks => Err(ModelError::Block { block, blocks }),
@@ -273,7 +273,7 @@ impl Rows {
             self.longest = self.longest.max(position + 1);
             return 1;
         };
-        self.tiles.push(Tile { row, rows, position, table, list, ..Tile::default() });
+        self.tiles.push(Tile::new(row..row + rows, position, table).listed(list));
         rows
     }
 }

@@ -66,12 +66,6 @@ pub struct AdjustRow {
     pub presence: f32,
     /// Frequency penalty; 0 is off.
     pub frequency: f32,
-    /// Zero.
-    pub pad0: u32,
-    /// Zero.
-    pub pad1: u32,
-    /// Zero.
-    pub pad2: u32,
 }
 
 /// The kernel.

@@ -99,9 +99,6 @@ pub(super) fn adjust(variant: &Variant) -> Vec<Case> {
         repetition: 1.25,
         presence: 0.5,
         frequency: 0.125,
-        pad0: 0,
-        pad1: 0,
-        pad2: 0,
     };
     let rest =
         AdjustRow { row: 0, mask: NO_MASK, suppressed: 900, biases: 900, counts: 900, end: 1240, ..row };

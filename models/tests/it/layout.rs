@@ -36,7 +36,7 @@ fn structs_in_storage_are_the_host_structs() {
         (
             adjust_logits::KERNEL.wgsl,
             layout!(
-                AdjustRow: row mask suppressed biases counts end repetition presence frequency pad0 pad1 pad2
+                AdjustRow: row mask suppressed biases counts end repetition presence frequency
             ),
         ),
         (top_logits::KERNEL.wgsl, layout!(TopAsk: row tokens)),

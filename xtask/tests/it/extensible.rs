@@ -77,6 +77,28 @@ fn options_and_errors_can_grow() {
     assert!(stale.is_empty(), "{stale:?} need no exception");
 }
 
+/// Whether a line declares a public field that only fills a struct.
+fn fills(line: &str) -> bool {
+    let field = line.trim().strip_prefix("pub ").and_then(|rest| rest.split_once(':'));
+    field.is_some_and(|(name, _)| name.trim_start_matches('_').trim_end_matches(char::is_numeric) == "pad")
+}
+
+#[test]
+fn nobody_outside_fills_a_struct_up() {
+    assert!(fills("    pub pad1: u32,") && fills("pub _pad: [u32; 3],"));
+    assert!(!fills("    pad: u32,") && !fills("pub padded_bytes: u64,") && !fills("pub fn pad(&self) {"));
+    let mut faults = Vec::new();
+    for folder in CRATES {
+        let source = tree::root().join(folder).join("src");
+        for path in tree::files(&source).iter().filter(|path| path.extension().is_some_and(|e| e == "rs")) {
+            let text = fs::read_to_string(source.join(path)).unwrap();
+            let at = text.lines().position(fills);
+            faults.extend(at.map(|at| format!("{folder}/src/{}:{}", path.display(), at + 1)));
+        }
+    }
+    assert!(faults.is_empty(), "public fields that fill structs:\n{}\n", faults.join("\n"));
+}
+
 #[test]
 fn a_type_that_cannot_grow_is_caught() {
     let text = "

@@ -37,12 +37,12 @@ proptest! {
                 let table = u32::try_from(start).unwrap() + index * (chunk / shape.block_size);
                 for row in (0..batch.rows).step_by(TILE_ROWS as usize) {
                     let (rows, position) = (TILE_ROWS.min(batch.rows - row), batch.keys - batch.rows + row);
-                    tiles.push(Tile { row: at + row, rows, position, table, ..Tile::default() });
+                    tiles.push(Tile::new(at + row..at + row + rows, position, table));
                 }
                 at += batch.rows;
             }
             assert_eq!(at - first, *rows, "rows of the batches of a request");
-            whole.push(Tile { row: first, rows: *rows, position: *before, table: *table, ..Tile::default() });
+            whole.push(Tile::new(first..first + rows, *before, *table));
         }
         let width = (num_heads * shape.head_dim) as usize;
         let q = queries(at as usize, width, width, seed);

@@ -87,13 +87,7 @@ impl Batch {
         let heads = (self.rows * HEADS) as usize;
         let mut want = [heads * self.layer.shape.head_dim as usize, heads].map(|n| vec![f32::NAN; n]);
         let [out, lse] = &mut want;
-        let tile = |s: &PrefixRows| Tile {
-            row: s.row,
-            rows: s.rows,
-            position: s.prefix,
-            table: s.table,
-            ..Tile::default()
-        };
+        let tile = |s: &PrefixRows| Tile::new(s.row..s.row + s.rows, s.prefix, s.table);
         let tiles: Vec<Tile> = self.sequences.iter().map(tile).collect();
         cpu::paged_prefill::paged_prefill(
             &self.layer.kv(),

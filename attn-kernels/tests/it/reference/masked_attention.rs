@@ -45,7 +45,6 @@ impl Masked {
             list: i,
             len: *len,
             table: layer.table_of[0],
-            pad: [0; 2],
         };
         let rows = (0..).zip(lens).map(row).collect();
         let mut rng = StdRng::seed_from_u64(seed);

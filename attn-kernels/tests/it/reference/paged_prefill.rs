@@ -43,14 +43,9 @@ impl Prefill {
         let (mut tiles, mut at) = (Vec::new(), 0);
         for ((first, rows), table) in chunks.iter().zip(&layer.table_of) {
             for start in (0..*rows).step_by(tile_rows as usize) {
-                tiles.push(Tile {
-                    row: at + start,
-                    rows: tile_rows.min(rows - start),
-                    position: first + start,
-                    table: *table,
-                    list: u32::try_from(tiles.len()).unwrap(),
-                    ..Tile::default()
-                });
+                let end = (*rows).min(start + tile_rows);
+                let list = u32::try_from(tiles.len()).unwrap();
+                tiles.push(Tile::new(at + start..at + end, first + start, *table).listed(list));
             }
             at += rows;
         }
@@ -67,7 +62,7 @@ impl Prefill {
         }
     }
 
-    /// The same with each selection block of `block` tokens in the list of a tile with `chance`.
+    /// Puts each selection block of `block` tokens in the list of a tile with `chance`.
     fn listed(mut self, block: u32, chance: f64, seed: u64) -> Self {
         let heads = self.layer.shape.num_kv_heads as usize;
         let lens = self.tiles.iter().flat_map(|t| std::iter::repeat_n(t.position + t.rows, heads));
@@ -75,7 +70,7 @@ impl Prefill {
         self
     }
 
-    /// The same with `attention`; blocks that no row of a sequence sees are taken away.
+    /// Sets `attention`; blocks that no row of a sequence sees are taken away.
     fn asking(mut self, attention: Attention, seed: u64) -> Self {
         self.asked = AttentionInputs::new(attention, self.num_heads, seed);
         for index in 0..self.layer.table_of.len() {
@@ -252,7 +247,7 @@ fn a_chunk_is_part_of_the_whole() {
         let mut prefill = Prefill::new(shape, 3, &[(0, 90)], TILE_ROWS, 0, 22);
         let [whole, _] = prefill.on_gpu(gpu, loads);
         for (first, rows) in [(0, 40), (40, 1), (41, 49)] {
-            prefill.tiles = vec![Tile { row: first, rows, position: first, ..Tile::default() }];
+            prefill.tiles = vec![Tile::new(first..first + rows, first, 0)];
             let [chunk, _] = prefill.on_gpu(gpu, loads);
             let range = (first * width) as usize..((first + rows) * width) as usize;
             assert_bits(&format!("rows {first}, {rows}, {loads:?}"), &chunk[range.clone()], &whole[range]);

@@ -130,7 +130,7 @@ impl<'a> Layout<'a> {
             scale: 0.3,
             ..PagedPrefillParams::default()
         };
-        let tile = Tile { row: 0, rows, position: self.len - rows, table: 0, list: 0, pad: [0; 3] };
+        let tile = Tile::new(0..rows, self.len - rows, 0);
         let q = self.gpu.upload("q", &queries(rows as usize, width, width, 3)).unwrap();
         let (tables, tiles) =
             (self.gpu.upload("table", &TABLE).unwrap(), self.gpu.upload("tiles", &[tile]).unwrap());

@@ -74,13 +74,13 @@ fn tiles_of_prefill() {
     };
     let check =
         |tile| paged_prefill::check(&SHAPE, &params, (&[tile], 64), (&[0, 1, 8], 8), [640, 512, 32, 20]);
-    let tile = Tile { row: 0, rows: 8, position: 24, ..Tile::default() };
+    let tile = Tile::new(0..8, 24, 0);
     assert_eq!(check(tile), Ok(()));
     let said = |tile| check(tile).unwrap_err().to_string();
-    assert_snapshot!(said(Tile { rows: 0, ..tile }), @"paged_prefill: rows of a tile is 0");
-    assert_snapshot!(said(Tile { rows: 65, ..tile }), @"paged_prefill: rows of entry 0 is 65, the limit is 64");
-    assert_snapshot!(said(Tile { row: 3, ..tile }), @"paged_prefill: end in q of entry 0 is 704, the limit is 640");
-    assert_snapshot!(said(Tile { row: 1, ..tile }), @"paged_prefill: end in the output of entry 0 is 576, the limit is 512");
+    assert_snapshot!(said(Tile::new(0..0, 24, 0)), @"paged_prefill: rows of a tile is 0");
+    assert_snapshot!(said(Tile::new(0..65, 24, 0)), @"paged_prefill: rows of entry 0 is 65, the limit is 64");
+    assert_snapshot!(said(Tile::new(3..11, 24, 0)), @"paged_prefill: end in q of entry 0 is 704, the limit is 640");
+    assert_snapshot!(said(Tile::new(1..9, 24, 0)), @"paged_prefill: end in the output of entry 0 is 576, the limit is 512");
     let in_keys = PagedPrefillParams { num_keys: 12, ..params };
     let listed = PagedPrefillParams { list_stride: 5, ..params };
     let short = |params, tile, lse_len| {
@@ -89,18 +89,12 @@ fn tiles_of_prefill() {
     assert_snapshot!(short(&params, tile, 31), @"paged_prefill: end in lse of entry 0 is 32, the limit is 31");
     assert_snapshot!(short(&in_keys, tile, 32), @"paged_prefill: keys of the dispatch is 12, not a multiple of 8");
     assert_eq!(
-        paged_prefill::check(
-            &SHAPE,
-            &listed,
-            (&[Tile { list: 1, ..tile }], 64),
-            (&[0, 1, 8], 8),
-            [640, 512, 32, 20]
-        ),
+        paged_prefill::check(&SHAPE, &listed, (&[tile.listed(1)], 64), (&[0, 1, 8], 8), [640, 512, 32, 20]),
         Ok(())
     );
-    assert_snapshot!(short(&listed, Tile { list: 2, ..tile }, 32), @"paged_prefill: end in the lists of entry 0 is 30, the limit is 20");
-    assert_snapshot!(said(Tile { position: 41, ..tile }), @"paged_prefill: end in the tables of entry 0 is 4, the limit is 3");
-    assert_snapshot!(said(Tile { position: 25, ..tile }), @"paged_prefill: block of the table + 1 of entry 0 is 9, the limit is 8");
+    assert_snapshot!(short(&listed, tile.listed(2), 32), @"paged_prefill: end in the lists of entry 0 is 30, the limit is 20");
+    assert_snapshot!(said(Tile::new(0..8, 41, 0)), @"paged_prefill: end in the tables of entry 0 is 4, the limit is 3");
+    assert_snapshot!(said(Tile::new(0..8, 25, 0)), @"paged_prefill: block of the table + 1 of entry 0 is 9, the limit is 8");
 }
 
 #[test]

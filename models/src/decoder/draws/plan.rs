@@ -140,9 +140,6 @@ impl Draws {
             repetition: penalties.repetition,
             presence: penalties.presence,
             frequency: penalties.frequency,
-            pad0: 0,
-            pad1: 0,
-            pad2: 0,
         });
         Ok(())
     }

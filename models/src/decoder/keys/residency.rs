@@ -241,7 +241,7 @@ impl Residency {
         for chosen in &view.selecting {
             for list in 0..chosen.lists {
                 let (len, table) = (u32_of(chosen.kv_len()), u32_of(chosen.table.start));
-                asks.push(Ask { list: chosen.list + list, len, table, pad: 0 });
+                asks.push(Ask::new(chosen.list + list, len, table));
             }
             self.decode_asks += u32::from(chosen.is_decode());
         }

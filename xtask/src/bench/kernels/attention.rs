@@ -30,7 +30,7 @@ impl Heads {
         Self { num_heads, shape: KvShape { num_kv_heads, head_dim, block_size: 16, dtype } }
     }
 
-    /// The same in blocks of `block_size` tokens.
+    /// Sets the tokens of a block.
     pub(super) fn paged(self, block_size: u32) -> Self {
         Self { shape: KvShape { block_size, ..self.shape }, ..self }
     }
@@ -223,13 +223,9 @@ impl Rows<'_> {
         let tile_rows = tile_rows(gpu, &shape);
         let query_block = lists.map_or(tile_rows, |(_, rows)| rows);
         let Range { start, end } = self.range;
-        let tile = |row: u32| Tile {
-            row,
-            rows: tile_rows.min(end - start - row),
-            position: start + row,
-            table: 0,
-            list: row / query_block,
-            pad: [0; 3],
+        let tile = |row: u32| {
+            let rows = row..end.min(start + row + tile_rows) - start;
+            Tile::new(rows, start + row, 0).listed(row / query_block)
         };
         let tiles: Vec<Tile> = (0..end - start).step_by(tile_rows as usize).map(tile).collect();
         let count = u32::try_from(tiles.len())?;

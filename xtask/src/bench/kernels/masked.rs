@@ -25,7 +25,6 @@ pub(super) fn attend(gpu: &Gpu, step: &Step, density: f64) -> Result<Work> {
         list: *q,
         len: *len,
         table: *table,
-        pad: [0; 2],
     };
     let rows: Vec<MaskedRow> = step.cache.rows.iter().map(row).collect();
     let rows = gpu.upload("rows", &rows)?;

@@ -109,7 +109,7 @@ impl Step {
         step
     }
 
-    /// Entries and states of one row.
+    /// Adds the entries and states of one row.
     fn push(&mut self, context: &StepContext<'_>, of_row: &Row<'_>) {
         let StepContext { config, places, angles } = *context;
         let Row { slice, tables, row, position } = *of_row;
@@ -117,14 +117,14 @@ impl Step {
             let entries = kind.compressor.entries(position);
             let (to, table) = (row * step.stride, tables[kind.group]);
             step.seen.push(Span { first: 0, len: entries, to, table });
-            step.rows.push(SlotRow { row, keys: attended(config, kind, entries), ..SlotRow::default() });
+            step.rows.push(SlotRow::new(row, attended(config, kind, entries), 0));
         }
         for (group, step) in places.states.iter().zip(&mut self.states) {
             step.slots.push(slot(slice.tables[group.group], position, group.block));
             let of_kind = &self.kinds[group.kind];
             if completes(&places.kinds[group.kind], position) {
                 let (table, to) = (tables[group.group], u32_of(of_kind.slots.len()));
-                step.entries.push(NewEntry { position, table, to, pad: 0 });
+                step.entries.push(NewEntry::new(position, table, to));
             }
         }
         for (kind, step) in places.kinds.iter().zip(&mut self.kinds) {
@@ -141,8 +141,7 @@ impl Step {
     fn windows(&mut self, plan: &Plan) {
         let rows = &plan.views[0].all.decode;
         self.window_stride = rows.iter().map(DecodeRow::keys).max().unwrap_or(0);
-        let in_window =
-            |row: &DecodeRow| SlotRow { row: row.row, keys: row.keys(), in_window: row.keys(), pad: 0 };
+        let in_window = |row: &DecodeRow| SlotRow::new(row.row, row.keys(), row.keys());
         self.rows = rows.iter().map(in_window).collect();
         for kind in &mut self.kinds {
             for (row, of_window) in kind.rows.iter_mut().zip(&self.rows) {
