@@ -298,7 +298,7 @@ fn put_before(dest: Destination, g: u32, column: u32) -> vec4<f32> {
     return vec4(partial[at], partial[at + 1u], partial[at + 2u], partial[at + 3u]);
 }
 
-// The same of all segments so far: the partition's result after the last.
+// Puts down the sums of head `g` over all segments so far: the partition's result after the last.
 fn put_down(dest: Destination, g: u32, column: u32, sum: vec4<f32>, softmax: Softmax, last: bool) {
     if (g >= GROUP || g < dest.stored) {
         return;

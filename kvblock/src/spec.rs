@@ -43,7 +43,7 @@ pub enum Reach {
     Full,
     /// Sliding window: the last so many, the query's own among them, `i - j < window`.
     Window(u32),
-    /// Those of its own chunk of so many positions, `i / chunk == j / chunk` (Llama 4).
+    /// Chunk: the tokens of the query's own chunk of so many positions, `i / chunk == j / chunk` (Llama 4).
     Chunk(u32),
 }
 
@@ -85,7 +85,7 @@ pub enum AttentionKind {
         /// Tokens.
         window: u32,
     },
-    /// Those since the last multiple of `chunk` (Llama 4).
+    /// Tokens since the last multiple of `chunk` (Llama 4).
     ChunkedLocal {
         /// Tokens.
         chunk: u32,

@@ -53,7 +53,7 @@ impl Checkpoint {
         Self::Random(Box::new(RandomWeights::new(spec)))
     }
 
-    /// The same checkpoint with matrices in blocks of `to`, which they are quantised to when they are loaded, by all processors.
+    /// Returns the checkpoint with matrices in blocks of `to`: all processors quantise them when they are loaded.
     /// `config` is its [configuration](Self::config).
     ///
     /// Matrices of f32, f16 and bf16 are; those that are quantised already, norms, biases, routers, indexers, what mixes residual

@@ -120,7 +120,7 @@ struct Shape {
     draws: draws::Shape,
     /// One entry for each view.
     cuts: Vec<Cut>,
-    /// Lengths of the buffers that grow: a longer one is another.
+    /// Lengths of the buffers that grow: commands bind the buffer that there was, and a longer one takes its place.
     buffers: [usize; 2],
 }
 

@@ -137,7 +137,7 @@ pub enum ModelError {
     PageSlots {
         /// Pages of each KV head.
         needed: u32,
-        /// Those that there are.
+        /// Slots of the device pool.
         slots: u32,
     },
     /// Work for a kernel outside its buffers.

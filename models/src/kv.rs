@@ -46,7 +46,7 @@ struct Host {
 /// Buffers that attention reads keys from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum KeysIn {
-    /// Those of the layer itself.
+    /// Buffers of the layer itself.
     Layer,
     /// A slot of the ring, which holds blocks of the layer at hand.
     Slot(usize),
@@ -205,7 +205,7 @@ impl KvPool {
         (&tensor.buffers, tensor.words)
     }
 
-    /// The same on the host; nothing where no blocks are there.
+    /// Buffers on the host that the attention of a layer reads; none if no blocks are there.
     pub(crate) fn host_attended(&self, layer: usize) -> &[Buf<KvWord>] {
         let tensor = || self.plan.of_layer(layer).tensor;
         self.host.as_ref().map_or(&[], |host| &host.tensors[tensor()].buffers)

@@ -88,7 +88,7 @@ const GROUP: usize = 64;
 /// two with codes, or a few workgroups of cooperative matrices (SmolLM2 of 135M lost a fifth with one stream by codes).
 const SMALL: u64 = 4 << 20;
 
-/// Rows up to which a small matrix is multiplied so.
+/// Maximum number of rows that a matrix below [`SMALL`] multiplies by one dispatch with f32.
 const SMALL_ROWS: u32 = 64;
 
 /// Activations that the tiles of columns read together, from which on they are rounded to f16 beforehand: on an H200 the

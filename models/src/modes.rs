@@ -61,7 +61,7 @@ pub enum Mode {
     CodedKv,
     /// A context larger than the device's pool, streamed from memory of the host.
     HostKv,
-    /// The same, of which a policy selects blocks.
+    /// A context in memory of the host, of which the device gets the blocks that a policy selects.
     SparseHostKv,
 }
 

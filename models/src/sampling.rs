@@ -301,7 +301,7 @@ impl LogitBias {
         Self(by_token.into_iter().map(|(token, bias)| TokenBias { token, bias }).collect())
     }
 
-    /// The same addends less `penalties`.
+    /// Returns the addends, less `penalties`.
     pub(crate) fn less(&self, penalties: &std::collections::BTreeMap<u32, f32>) -> Self {
         let mut by_token: std::collections::BTreeMap<u32, f32> =
             self.0.iter().map(|entry| (entry.token, entry.bias)).collect();

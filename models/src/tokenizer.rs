@@ -25,7 +25,7 @@ pub const MAX_BLANKS: usize = 900_000;
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     controls: Controls,
-    /// The same for texts with breaks, from the first of them on.
+    /// Tokenizer of texts with breaks, made when the first of them comes.
     joining: OnceLock<tokenizers::Tokenizer>,
     /// Put before and after a text by `encode`; only GGUF metadata says it apart from the tokenizer itself.
     bos: Option<u32>,
@@ -123,10 +123,10 @@ fn longest_blank(text: &str) -> usize {
 pub struct DecodeStream<T> {
     tokenizer: T,
     skip_special: bool,
-    /// The last tokens: `context` ones whose text is out, and those after them.
+    /// Last tokens: `context` tokens whose text was returned, and those after them.
     window: Vec<u32>,
     context: usize,
-    /// Bytes of the window's text that are out.
+    /// Bytes of the window's text that were returned.
     emitted: usize,
 }
 

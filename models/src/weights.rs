@@ -89,7 +89,7 @@ impl Tensor<'_> {
         Tensor { name, dtype: Dtype::Q4_0, shape, data: data.into() }
     }
 
-    /// The same numbers as f16, rounded, or as f32.
+    /// Returns the tensor in `dtype`: f16, which rounds, or f32.
     pub(crate) fn widened(&self, dtype: Dtype) -> Tensor<'static> {
         let values = self.to_f32();
         let data: Vec<u8> = match dtype {
@@ -101,7 +101,7 @@ impl Tensor<'_> {
     }
 }
 
-/// Two tensors of one type: as they are where they have one, else in f16, or in f32 where one has numbers that f16 lacks.
+/// Brings two tensors to one storage type: their own if they share one, else f16, or f32 if one has numbers beyond f16.
 pub(crate) fn alike<'t>(pair: [Tensor<'t>; 2]) -> [Tensor<'t>; 2] {
     if pair[0].dtype == pair[1].dtype {
         return pair;

@@ -8,7 +8,7 @@ use thiserror::Error;
 /// Default capacity of the gather buffer, in tokens.
 pub const PREFIX_CHUNK_CAPACITY: u32 = 131_072;
 
-/// The same token range of every prefix of a batch.
+/// Token range that is cut from every prefix of a batch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PrefixChunk {
     /// First position in each sequence.

@@ -98,13 +98,13 @@ pub fn fetch(reference: &Reference) -> Result<PathBuf> {
 pub struct Progress<'a> {
     /// Its path in the repository.
     pub file: &'a str,
-    /// Those in the cache.
+    /// Bytes that are in the cache.
     pub bytes: u64,
-    /// All of them.
+    /// Size of the file in bytes.
     pub total: u64,
 }
 
-/// The same with other settings than the environment's, and another view of the progress.
+/// Fetches as [`fetch`] does, with `settings` in place of the environment's and a view of the progress of one's own.
 ///
 /// # Errors
 /// Those of [`fetch`].

@@ -25,7 +25,7 @@ pub const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tests/fix
 /// Largest error of logits in f32, relative to their norm.
 const F32_BAR: f64 = 2e-4;
 
-/// The same for the median row with f16 KV.
+/// Largest error of logits of the median row with f16 KV, relative to their norm.
 const F16_BAR: f64 = 1e-2;
 
 /// If the two largest logits of the reference differ by less, another order of additions may choose the other

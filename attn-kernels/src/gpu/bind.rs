@@ -46,7 +46,7 @@ impl<T> Bind<T> {
         Self { bound: Bound { raw: buffer.clone(), offset }, element: PhantomData }
     }
 
-    /// The same bytes read as elements of another type.
+    /// Binds the same bytes as elements of another type.
     #[must_use]
     pub fn cast<U>(self) -> Bind<U> {
         Bind { bound: self.bound, element: PhantomData }

@@ -43,7 +43,7 @@ impl Pipeline {
         self.raw.wait().as_ref().map_err(compile)
     }
 
-    /// Whether nothing has run it so far; from now on something does.
+    /// Returns whether this is its first run, and remembers that it has run.
     pub(super) fn runs_first(&self) -> bool {
         !self.runs.swap(true, Ordering::Relaxed)
     }

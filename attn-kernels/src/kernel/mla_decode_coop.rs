@@ -88,7 +88,8 @@ pub struct MlaKernel {
 }
 
 impl MlaKernel {
-    /// Chooses; `runs_coop`: [`Gpu::runs_coop`](crate::gpu::Gpu::runs_coop), and rounding to f16 is welcome.
+    /// Chooses for one cache. `runs_coop` says that the device has cooperative matrices
+    /// ([`Gpu::runs_coop`](crate::gpu::Gpu::runs_coop)) and that results may be rounded to f16.
     #[must_use]
     pub fn new(shape: &LatentShape, num_heads: u32, runs_coop: bool) -> Self {
         Self { shape: *shape, num_heads, coop: runs_coop && serves(shape, num_heads) }

@@ -106,7 +106,7 @@ pub fn check(
     )
 }
 
-/// The same of `rows` rows of `row_stride` f32 from `first` on, for both directions.
+/// Checks `rows` rows of `row_stride` f32 from `first` on, for both directions.
 pub(super) fn check_rows(
     launch: Launch,
     width: u32,

@@ -9,9 +9,9 @@ use crate::kernel::block_digest::{self, Digest};
 use crate::kernel::block_score::{self, BlockScoreParams};
 use crate::kernel::{KvDtype, KvShape};
 
-/// Scores of some hundred terms of size 4, in f32.
+/// Tolerance of scores of some hundred terms of size 4, in f32.
 const SCORES: Tolerance = Tolerance { abs: 2e-4, rel: 1e-5 };
-/// As well, and what bounds add for the rounding.
+/// Tolerance of scores, and what bounds add for rounding.
 const BOUNDS: Tolerance = Tolerance { abs: 1e-3, rel: 1e-5 };
 
 pub(super) fn cases(variant: &Variant) -> Vec<Case> {

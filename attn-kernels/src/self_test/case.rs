@@ -32,7 +32,7 @@ pub struct Case {
 /// Contents of a buffer, and how close a kernel must come.
 #[derive(Clone, Debug)]
 pub enum Values {
-    /// The same words.
+    /// Words, which must be equal.
     Words(Vec<u32>),
     /// Floats of one of the cache's types.
     Floats(KvDtype, Tolerance, Vec<f32>),

@@ -11,10 +11,10 @@ use crate::kernel::index_logits::{self, IndexLogitsParams};
 use crate::kernel::prefix_slots::{self, PrefixSlotsParams};
 use crate::kernel::{KvDtype, KvShape, index_logits_coop};
 
-/// A sum of heads, each of some hundred terms.
+/// Tolerance of a sum of heads, each of some hundred terms.
 const LOGITS: Tolerance = Tolerance { abs: 5e-5, rel: 2e-5 };
 
-/// The same where matrices add up, in an order and with a rounding of their own.
+/// Tolerance of such a sum by cooperative matrices, which add in an order and with a rounding of their own.
 const COOP: Tolerance = Tolerance { abs: 5e-4, rel: 5e-4 };
 
 pub(super) fn index_logits(variant: &Variant) -> Vec<Case> {

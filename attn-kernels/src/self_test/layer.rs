@@ -111,7 +111,7 @@ impl Layer {
         caches.map(|(cache, index)| cache_words(&self.shape, index, cache))
     }
 
-    /// The same as the slot `kv` of a variant has them.
+    /// K and V in the layout that the slot `kv` of a variant names.
     #[must_use]
     pub fn words_of(&self, variant: &Variant) -> [Vec<u32>; 2] {
         let ([k_index, v_index], shape) = (indices(variant), &self.shape);

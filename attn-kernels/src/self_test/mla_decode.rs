@@ -43,7 +43,7 @@ pub(super) fn latent_write(variant: &Variant) -> Vec<Case> {
     vec![case]
 }
 
-/// As `cache_write` stores; codes at a scale of their own.
+/// Tolerance of latents as `cache_write` stores them; codes have a scale of their own.
 fn written(dtype: KvDtype) -> Tolerance {
     match dtype {
         // The neighbour of a code, where the quotient is a tie.
@@ -78,8 +78,8 @@ fn counts(variant: &Variant) -> [[u32; 2]; 4] {
     [[128, if is_coop(variant) { 101 } else { 190 }], [1, 0], [0, 0], [0, 70]]
 }
 
-/// Whether matrices do it. Their partials are in proportion to another maximum than the largest: only what is normalised
-/// can be compared.
+/// Whether the variant computes with cooperative matrices. Its partials are in proportion to another maximum than the
+/// largest: only what is normalised can be compared.
 fn is_coop(variant: &Variant) -> bool {
     variant.kernel.name == mla_decode_coop::KERNEL.name
 }
@@ -182,7 +182,7 @@ fn lists_of(stride: u32) -> MlaDecodeParams {
     MlaDecodeParams { list_stride: stride, compressed_stride: stride, ..MlaDecodeParams::default() }
 }
 
-/// A case of `rows` to the keys of `keys`, of which those that a row does not see are empty.
+/// A case in which each row attends the keys that `keys` gives for it; a key that it does not see is empty.
 fn case<'a>(
     what: &'static str,
     variant: &Variant,

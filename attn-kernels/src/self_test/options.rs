@@ -148,7 +148,7 @@ impl AttentionInputs {
         self.words().map(|words| gpu.upload("options", &words)).transpose()
     }
 
-    /// The same as words.
+    /// Words of lists, of slopes, or of slopes and then lists; `None` if there is neither.
     #[must_use]
     pub fn words(&self) -> Option<Vec<u32>> {
         let alibi = self.attention.logit == Logit::Alibi;

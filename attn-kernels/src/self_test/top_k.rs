@@ -37,7 +37,7 @@ impl Rows {
         Self { scores, rows, table, params }
     }
 
-    /// The same under a name, and others with hostile scores.
+    /// Returns these rows under a name, and copies of them with hostile scores.
     fn and_hostile(&self, what: &'static str) -> Vec<(&'static str, Self)> {
         let hostile = hostile::SCORES.into_iter().map(|(what, score)| {
             let scores = (0..).map(score).take(self.scores.len()).collect();

@@ -34,7 +34,7 @@ impl Decode {
         Self { layer, num_heads, lens: LENS.into(), partition, q, asked: AttentionInputs::default() }
     }
 
-    /// The same with `attention`; blocks that no key is seen of are taken away.
+    /// Sets `attention`; blocks that no key is seen of are taken away.
     fn asking(mut self, attention: Attention) -> Self {
         self.asked = AttentionInputs::new(attention, self.num_heads, 8);
         for (index, len) in self.lens.clone().iter().enumerate() {
@@ -43,7 +43,7 @@ impl Decode {
         self
     }
 
-    /// The same with each selection block of `block` tokens in a list with `chance`.
+    /// Puts each selection block of `block` tokens in a list with `chance`.
     fn listed(mut self, block: u32, chance: f64) -> Self {
         let heads = self.layer.shape.num_kv_heads as usize;
         let lens = self.lens.iter().flat_map(|len| std::iter::repeat_n(*len, heads));

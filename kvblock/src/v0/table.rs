@@ -30,7 +30,7 @@ impl BlockTable {
         Self { device, blocks: Vec::new(), len: 0, window_blocks }
     }
 
-    /// The same table over other blocks, on another device.
+    /// Returns the table over other blocks, on another device.
     pub(super) fn relocated(&self, device: Device, mut to: impl FnMut(BlockId) -> BlockId) -> Self {
         let blocks = self.blocks.iter().map(|&block| to(block)).collect();
         Self { device, blocks, ..*self }

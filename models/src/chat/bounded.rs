@@ -59,7 +59,7 @@ const FILTERS: [&str; 28] = [
     "urlencode",
 ];
 
-/// Those that look at elements, and not at the text of what they are applied to.
+/// Filters that read the elements of a value, and not its text.
 const OF_LISTS: [&str; 12] = [
     "batch", "chain", "count", "dictsort", "groupby", "items", "list", "reverse", "slice", "sort", "unique",
     "zip",

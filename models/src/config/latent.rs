@@ -11,7 +11,7 @@ pub struct LatentConfig {
     pub kv_rank: u32,
     /// Dimensions of a head's queries and keys that do not rotate.
     pub nope_dim: u32,
-    /// Those that do; keys have them in common.
+    /// Dimensions of a head's queries and keys that rotate. Those of keys are common to all heads.
     pub rope_dim: u32,
     /// Dimensions of a head's values.
     pub value_dim: u32,

@@ -7,7 +7,7 @@ use super::ConfigError;
 pub struct MoeConfig {
     /// Experts of a layer.
     pub num_experts: u32,
-    /// Experts of a row.
+    /// Number of experts that each row uses.
     pub top_k: u32,
     /// Width inside an expert.
     pub inner_size: u32,
@@ -103,12 +103,12 @@ pub enum Score {
     SqrtSoftplus,
 }
 
-/// From gate and up to what the down projection reads.
+/// Function of gate and up projection whose result the down projection reads.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Activation {
     /// `silu(gate) * up`
     Silu,
-    /// The same of `min(gate, limit)` and of `up` within `[-limit, limit]` (DeepSeek V4).
+    /// `silu(min(gate, limit)) * up`, with `up` clamped to `[-limit, limit]` (DeepSeek V4).
     LimitedSilu {
         /// The limit.
         limit: f32,

@@ -70,7 +70,7 @@ pub enum RopeScaling {
     Long {
         /// Divisors, `[rotary_dims / 2]`: those of the context that the model is configured for.
         factors: Vec<f32>,
-        /// Those of shorter contexts, if there are others.
+        /// Divisors of shorter contexts, if they differ.
         short: Option<ShortFactors>,
         /// Multiplies sine and cosine.
         attention_factor: f64,
@@ -194,9 +194,9 @@ impl Rope {
 }
 
 impl DecoderConfig {
-    /// The same model for sequences of at most `tokens` tokens. With LongRoPE its short factors apply where these do not exceed
-    /// the context that it was trained with first, which is the context length from then on: transformers chooses so by the
-    /// length of a text, llama.cpp by that of a context.
+    /// Returns the configuration for sequences of at most `tokens` tokens. With LongRoPE its short factors apply where
+    /// these do not exceed the context that it was trained with first, which is the context length from then on:
+    /// transformers chooses so by the length of a text, llama.cpp by that of a context.
     #[must_use]
     pub fn for_longest(mut self, tokens: u64) -> Self {
         if let RopeScaling::Long { factors, short, .. } = &mut self.rope.scaling

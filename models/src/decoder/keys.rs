@@ -45,8 +45,8 @@ pub(super) enum Keys<'a> {
     Slots(SlotRoom),
 }
 
-/// Rows from which on a step's keys and values go to the host by blocks where pages are selected: fewer are written there one by
-/// one, beside which whole blocks would be many bytes.
+/// Minimum number of rows of a step whose keys and values go to the host as whole blocks, if pages are selected. Fewer rows are
+/// written there one by one, as whole blocks would be many more bytes.
 const WRITTEN_THROUGH: u32 = 64;
 
 impl<'a> Keys<'a> {

@@ -89,8 +89,7 @@ impl Decoder {
         Self::assemble(gpu, config, weights, options)
     }
 
-    /// The same model for something else: with another cache, which is empty, and another policy. Weights stay where they
-    /// are.
+    /// Returns the model with another, empty cache and another policy. Weights stay where they are.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -101,7 +100,7 @@ impl Decoder {
         Self::assemble(&gpu, &config, weights, options)
     }
 
-    /// The same model at work on something else at the same time: both share the weights.
+    /// Returns a second decoder of the model, with a cache of its own, which can work at the same time. Both share the weights.
     ///
     /// # Errors
     /// As [`load`](Self::load).

@@ -143,7 +143,7 @@ impl<'a> Ctx<'a> {
         &self.plan.views[self.views.of_layers[layer]]
     }
 
-    /// The same on the device.
+    /// Device copies of the rows as the attention of a layer sees them.
     pub(super) fn lists(&self, layer: usize) -> &'a ViewInputs {
         &self.inputs.views[self.views.of_layers[layer]]
     }

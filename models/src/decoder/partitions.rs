@@ -43,7 +43,7 @@ pub(super) struct Cutter {
     /// Whether partitions of rows that attend all that they see have one size: those of latents do, and reproducible rows must
     /// not hang on the others' lengths.
     fixed: bool,
-    /// The same of rows that attend lists: slots for pages hold whole partitions.
+    /// Whether partitions of rows that attend lists have one size, since slots for pages hold whole partitions.
     lists_fixed: bool,
 }
 

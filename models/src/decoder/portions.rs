@@ -92,7 +92,8 @@ fn attend_chunks(
     kernel.reduce(ctx, portion);
 }
 
-/// The turns of rows whose keys pass through the ring; `tiles` are those that the rows of a group go through it with.
+/// Returns the turns of rows whose keys pass through the ring. `tiles` gives the tiles of a group, which pass its chunks
+/// together with its rows.
 pub(super) fn turns<'a, K: RowKernel>(
     config: &DecoderConfig,
     task: &RowTask<'a>,

@@ -24,7 +24,7 @@ params! {
         pub rounds: u32,
         /// Epsilon of the norm over all streams of a row.
         pub norm_eps: f32,
-        /// Added to the weights of streams, and to what divides them.
+        /// Epsilon added to the weights of streams, and to the sums that normalise gates.
         pub eps: f32,
     }
 }

@@ -49,7 +49,7 @@ pub enum CachePart {
     Entries,
     /// States of tokens for the entries to come, f32 `[block_size, 2, windows * head_dim]`: values, then scores.
     States,
-    /// The same for the keys of the indexer.
+    /// States of tokens for the keys of the indexer to come, in the layout of [`Self::States`].
     IndexStates,
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Longest match that is told from longer ones: the penalty grows no further.
+/// Maximum length of a match that is counted: the penalty of longer ones grows no further.
 const MAX_MATCH: usize = 50;
 
 /// Penalty of tokens that would lengthen a repetition, as the author of DRY publishes it.

@@ -109,7 +109,7 @@ impl Product {
         packed
     }
 
-    /// The rows as a norm on the way in leaves them, and its weight.
+    /// Returns the rows after the norm that the kernel applies to its input, and the weight of that norm.
     fn norm(&self) -> (Vec<f32>, Vec<f32>) {
         let MatmulParams { rows, blocks, eps, .. } = self.params;
         let (width, stride) = (blocks as usize * BLOCK, self.params.x_stride as usize * 4);

@@ -17,8 +17,8 @@ const BREAK: char = '\u{FDD0}';
 pub(super) struct Controls(BTreeMap<char, Vec<String>>);
 
 impl Controls {
-    /// Those of a tokenizer. From now on it looks for them before it normalises a text: a normal form must not make one of
-    /// characters that only look alike.
+    /// Takes the control tokens of a tokenizer. From now on it looks for them before it normalises a text: a normal form
+    /// must not make one of characters that only look alike.
     pub(super) fn take_from(inner: &mut tokenizers::Tokenizer) -> Result<Self, Error> {
         let is_control = |token: &&tokenizers::AddedToken| token.special && !token.content.is_empty();
         let tokens: Vec<_> = inner.get_added_tokens_decoder().values().filter(is_control).cloned().collect();

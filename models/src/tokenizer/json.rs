@@ -6,7 +6,7 @@ use tokenizers::Error;
 /// The parts of the file that it takes on trust.
 #[derive(serde::Deserialize)]
 struct Trusted {
-    /// Its parser unwraps this value, which a cut file ends within.
+    /// Decoder, which the parser unwraps: a file that is cut off may end within it.
     #[serde(rename = "decoder", default)]
     _decoder: Value,
     #[serde(default)]

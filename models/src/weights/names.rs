@@ -17,9 +17,9 @@ pub enum Role {
     LmHead,
     /// Divisors of the rotary inverse frequencies, `[rotary_dims / 2]`; only GGUF stores them.
     RopeFactors,
-    /// Divisors of rotary frequencies for long contexts, alike (LongRoPE).
+    /// Divisors of rotary frequencies for long contexts (LongRoPE), in the shape of [`Self::RopeFactors`].
     RopeLong,
-    /// Those for the context that the model was trained with first.
+    /// Divisors of rotary frequencies for the context that the model was first trained with (LongRoPE).
     RopeShort,
     /// RMS norm before attention, `[hidden_size]`.
     AttnNorm(u32),
@@ -150,7 +150,7 @@ pub enum Role {
 pub enum CompressorPart {
     /// Values to sum, `[windows * dim, hidden_size]`.
     Kv,
-    /// The logits of its weights, alike.
+    /// Logits of the weights of that sum, in the same shape.
     Gate,
     /// Added to logits by the place in a window, `[ratio, windows * dim]`.
     Bias,

@@ -29,7 +29,7 @@ pub fn quantize(dtype: Dtype, values: &[f32]) -> Vec<u8> {
     out
 }
 
-/// The same into `out`, which has exactly that many bytes.
+/// Quantises `values` to `dtype` into `out`, which has exactly as many bytes as they take.
 pub(crate) fn quantize_into(dtype: Dtype, values: &[f32], out: &mut [u8]) {
     let block: fn(&[f32], &mut [u8]) = match dtype {
         Dtype::Q8_0 => q8_0,

@@ -36,9 +36,9 @@ struct State {
 /// Pieces of one read.
 #[derive(Debug, Default)]
 struct Pieces {
-    /// Those that nobody reads yet, with their bytes.
+    /// Pieces that nobody reads yet, with their bytes.
     waiting: VecDeque<(usize, SpillRun)>,
-    /// Those that are read or being read, from the one that is taken next on.
+    /// Pieces that are read or being read, from the one that is taken next on.
     begun: VecDeque<Option<Piece>>,
     /// Number of the first of these.
     first: u64,

@@ -194,7 +194,7 @@ proptest! {
         }
     }
 
-    /// The same of chunks of a prompt.
+    /// Chunks of a prompt get a block whatever a number is.
     #[test]
     fn no_number_leaves_a_chunk_without_a_block(
         seed: u64, len in 4usize..70, poison in prop::sample::select(vec![f32::NAN, f32::INFINITY, f32::NEG_INFINITY]),

@@ -79,7 +79,7 @@ impl Model {
         })
     }
 
-    /// The same model with matrices in blocks of `to`, which they are quantised to whenever the model is loaded:
+    /// Returns the model with matrices in blocks of `to`, which they are quantised to whenever the model is loaded:
     /// [`Checkpoint::quantize`] says which ones.
     ///
     /// # Errors

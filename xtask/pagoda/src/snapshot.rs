@@ -92,7 +92,7 @@ pub enum Activity {
 pub struct BlockView {
     /// All blocks but the null block.
     pub total: u32,
-    /// Those of them that lie in host memory, beyond the device.
+    /// Blocks of `total` that lie in host memory, beyond the device.
     pub host: u32,
     /// Blocks that sequences hold.
     pub used: u32,
@@ -132,11 +132,11 @@ pub struct Totals {
     pub recoveries: u64,
     /// Sequences that ended with [`FinishReason::word`] `stop`.
     pub stopped: u64,
-    /// The same for `length`.
+    /// Sequences that ended with [`FinishReason::word`] `length`.
     pub length: u64,
-    /// The same for `abort`.
+    /// Sequences that ended with [`FinishReason::word`] `abort`.
     pub aborted: u64,
-    /// The same for `error`.
+    /// Sequences that ended with [`FinishReason::word`] `error`.
     pub failed: u64,
 }
 

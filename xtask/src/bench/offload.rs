@@ -70,7 +70,7 @@ struct Row {
     longer_ms: Option<Median>,
     /// Share of transfer time, bytes over the rate of a fetch alone, by which a step is not longer than that one.
     hidden: Option<Median>,
-    /// The same against everything resident, so that the decisions count as transfer.
+    /// Share of transfer time that is hidden against everything resident, so that the decisions count as transfer.
     hidden_with_decisions: Option<Median>,
     /// Device time of each kernel in milliseconds a step, each with nothing beside it; empty without timestamps.
     kernel_ms: BTreeMap<&'static str, f64>,

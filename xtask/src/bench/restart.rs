@@ -30,9 +30,9 @@ pub(super) struct Row {
     pub(super) prompt_tokens: u32,
     /// Time to the first token of a new prompt.
     pub(super) cold_ms: Median,
-    /// The same of the prompt at once again.
+    /// Time to the first token of the prompt sent again at once.
     pub(super) warm_ms: Median,
-    /// The same of the prompt after `kill -9` and a restart.
+    /// Time to the first token of the prompt after `kill -9` and a restart.
     pub(super) restored_ms: Median,
     /// Prompt tokens whose KV came from the disk then, the fewest of all repeats.
     restored_tokens: u64,

@@ -202,7 +202,7 @@ impl Workload {
             .saturating_add(drawn.max().unwrap_or(0))
     }
 
-    /// The same requests, as a Poisson process of another rate.
+    /// Returns the workload with arrivals as a Poisson process of this rate.
     pub(super) fn at_rate(&self, per_second: f64) -> Self {
         Self { arrivals: Arrivals::Poisson { per_second }, ..self.clone() }
     }

@@ -58,7 +58,7 @@ impl History {
         Self { messages, ..Self::default() }
     }
 
-    /// The same with other variables of the chat template.
+    /// Replaces the variables of the chat template.
     pub(super) fn with_variables(self, variables: Map<String, Value>) -> Self {
         Self { variables, ..self }
     }

@@ -139,7 +139,7 @@ pub(super) fn policy(text: &str) -> anyhow::Result<Sparse> {
     policy_of(&Registry::builtin(), text)
 }
 
-/// The same with the policies of `registry`.
+/// Reads a policy of `registry`, or a preset of one.
 pub(crate) fn policy_of(registry: &Registry, text: &str) -> anyhow::Result<Sparse> {
     let spec = if text.ends_with(".ron") { preset(text)? } else { text.parse()? };
     Ok(Sparse::new(registry, &spec)?)

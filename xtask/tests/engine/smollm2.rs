@@ -49,7 +49,7 @@ fn long() -> bool {
 /// A gap between the two largest logits that rounding keys and values to f16 does not close.
 const SURE: f32 = 0.02;
 
-/// The same for an fp8 cache, whose elements are off by some 3 %.
+/// Bound for an fp8 cache, whose elements are off by some 3 %.
 const SURE_FP8: f32 = 0.15;
 
 fn assert_greedy(chat: &Chat, line: &Value) {

@@ -74,7 +74,7 @@ fn what_the_engine_does_not_run_says_so() {
 struct Modules {
     /// The text of each, with that of the modules inside.
     texts: BTreeMap<String, String>,
-    /// Those that others can name, or whose names the crate exports.
+    /// Modules that others can name, or whose names the crate exports.
     public: BTreeSet<String>,
     /// Names that the crate exports at its root, by the module they come from.
     exports: Vec<(String, BTreeSet<String>)>,

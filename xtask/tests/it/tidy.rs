@@ -196,7 +196,8 @@ fn stray_text_in_a_line_is_caught() {
 /// Doc summaries that begin with a word that needs something before it. A summary begins with a verb in the third person, or
 /// is a noun phrase that stands alone.
 fn unvoiced<'a>(text: &'a str, marks: &[&'static str]) -> Vec<&'a str> {
-    const OPENINGS: [&str; 7] = ["What ", "Of ", "Where ", "Which ", "How ", "Most ", "Whose "];
+    const OPENINGS: [&str; 9] =
+        ["What ", "Of ", "Where ", "Which ", "How ", "Most ", "Whose ", "The same ", "Those "];
     let mark = |line: &str| marks.iter().copied().find(|mark| line.starts_with(mark));
     let mut before = None;
     let mut found = Vec::new();

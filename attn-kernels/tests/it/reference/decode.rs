@@ -29,7 +29,7 @@ pub(crate) struct Decode {
     q: Vec<f32>,
 }
 
-/// The same with half of the factor on scores as the scale of keys.
+/// Moves half of the factor on scores to the scale of keys.
 fn scaled(shape: &KvShape, params: PagedDecodeParams) -> PagedDecodeParams {
     match shape.dtype {
         KvDtype::Fp8 => PagedDecodeParams { scale: 2.0 * params.scale, k_scale: 0.5, ..params },
@@ -72,12 +72,12 @@ impl Decode {
         }
     }
 
-    /// The same in partitions of `partition` keys.
+    /// Sets partitions of `partition` keys.
     pub(crate) fn in_partitions(self, partition: u32) -> Self {
         Self { partition, ..self }
     }
 
-    /// The same with each selection block of `block` tokens in the lists with `chance`.
+    /// Puts each selection block of `block` tokens in the lists with `chance`.
     pub(crate) fn listed(mut self, block: u32, chance: f64, seed: u64) -> Self {
         let heads = self.layer.shape.num_kv_heads as usize;
         let lens = self.lens.iter().flat_map(|len| std::iter::repeat_n(*len, heads));
@@ -85,7 +85,7 @@ impl Decode {
         self
     }
 
-    /// The same with `attention`; blocks that no key is seen of are taken away.
+    /// Sets `attention`; blocks that no key is seen of are taken away.
     pub(crate) fn asking(mut self, attention: Attention, seed: u64) -> Self {
         self.asked = AttentionInputs::new(attention, self.num_heads, seed);
         for index in 0..self.lens.len() {

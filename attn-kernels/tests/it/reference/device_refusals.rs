@@ -17,7 +17,7 @@ fn least() -> Gpu {
     least_of_own().0
 }
 
-/// The same with the device itself.
+/// The least device that WebGPU knows, and wgpu's handle of it.
 fn least_of_own() -> (Gpu, wgpu::Device) {
     let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle());
     let adapter = pollster::block_on(instance.request_adapter(&wgpu::RequestAdapterOptions::default()))

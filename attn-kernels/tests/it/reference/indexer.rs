@@ -27,7 +27,7 @@ struct Indexer {
     tables: Vec<u32>,
     /// Keys of each sequence, `[len, head_dim]`, as given before quantisation
     given: Vec<Vec<f32>>,
-    /// The same as the cache has them, by first entry of their table.
+    /// Keys as the cache has them, by first entry of their table.
     kept: Vec<(usize, Vec<Vec<f32>>)>,
     /// `[rows, num_heads, head_dim]` and `[rows, num_heads]`
     q: Vec<f32>,
@@ -190,7 +190,7 @@ fn logits_of_every_kind_of_key() {
     Indexer::new(IndexKeys::Fp8 { head_dim: 128, page: 64 }, 80, &[(0, 70)], 2).check(gpu);
 }
 
-/// The same tokens as the policy, which quantises queries and keys itself.
+/// Selects the tokens that the policy does, which quantises queries and keys itself.
 #[test]
 fn selects_as_the_policy_does() {
     let Some(gpu) = gpu() else { return };

@@ -65,7 +65,7 @@ impl Mla {
         }
     }
 
-    /// The same with each selection block, or token, in the list of a row with `chance`.
+    /// Puts each selection block, or token, in the list of a row with `chance`.
     fn listed(mut self, context: Context, chance: f64, seed: u64) -> Self {
         let block = if let Context::Blocks(tokens) = context { tokens } else { 1 };
         self.asked.list(Lists::random(self.rows.iter().map(|row| row[1]), block, chance, seed));

@@ -6,7 +6,7 @@ fn keys_of(lane: u32) -> vec2<u32> {
     return vec2(lane, lane + WG);
 }
 
-// Those that are read: of keys from begin to before end, which stand in for the others.
+// Keys that are read: of keys from begin to before end, which stand in for the others.
 fn keys_read(lane: u32, begin: u32, end: u32) -> vec2<u32> {
     return clamp(keys_of(lane), vec2(begin), vec2(end - 1u));
 }

@@ -6,7 +6,7 @@ fn keys_of(lane: u32) -> vec2<u32> {
     return vec2(2u * lane, 2u * lane + 1u);
 }
 
-// Those that are read: pairs with keys from begin to before end, which stand in for the others. One of a pair may lie just
+// Keys that are read: pairs with keys from begin to before end, which stand in for the others. One of a pair may lie just
 // outside, in an unused slot: what is made of it must not count.
 fn keys_read(lane: u32, begin: u32, end: u32) -> vec2<u32> {
     return keys_of(clamp(lane, begin / 2u, (end - 1u) / 2u));

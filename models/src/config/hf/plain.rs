@@ -27,9 +27,9 @@ pub(in crate::config) struct Plain {
 pub(in crate::config) enum KvHeads {
     /// The field must be there.
     Needed,
-    /// As many as queries.
+    /// As many heads as queries have.
     Queries,
-    /// A number.
+    /// This many heads.
     Default(u32),
 }
 

@@ -206,7 +206,7 @@ impl LatentAttention {
         ctx.matmul_each(&weights.keys, &vectors)
     }
 
-    /// Latents of keys and values, into the cache.
+    /// Records the latents of keys and values, and their write to the cache.
     fn keys(&self, ctx: &mut Ctx<'_>, layer: usize, x: &Buf<f32>) -> Result<(), ModelError> {
         let (weights, kv_rank, width) = (&self.layers[layer], self.config.kv_rank, self.config.cached());
         ctx.store_product(&weights.kv_a, x, &self.kv, width)?;

@@ -66,10 +66,10 @@ impl Merge {
 /// Tiles of a group that attend chunk by chunk.
 struct StreamedTiles<'a> {
     tiles: &'a Tiles<'a>,
-    /// Those among the tiles of the rows.
+    /// Their places among the tiles of the step's rows.
     range: Range<usize>,
     seen: Range<u32>,
-    /// Last row of any, and one.
+    /// End of the rows of all tiles: one past the last.
     end_row: u32,
     /// Chunks so far.
     chunks: u32,

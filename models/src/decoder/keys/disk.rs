@@ -190,7 +190,8 @@ impl DiskKeys {
         self.collect(context.gpu, MAX_SENT)
     }
 
-    /// Waits for commands until at most `left` submissions are on their way, and gives what they brought to be written.
+    /// Waits until at most `left` submissions are on their way, and hands the blocks that the others copied to the host over to
+    /// be written.
     fn collect(&mut self, gpu: &Gpu, left: usize) -> Result<(), ModelError> {
         let done = self.sent.len().saturating_sub(left);
         for sent in self.sent.drain(..done) {

@@ -27,7 +27,7 @@ pub(super) struct Rooms {
 #[derive(Debug, Default)]
 pub(in crate::decoder) struct Fresh {
     blocks: Vec<u32>,
-    /// Those that hold tokens of earlier steps.
+    /// Blocks that hold tokens of earlier steps.
     begun: Vec<u32>,
     numbers: FxHashMap<u32, u32>,
     /// Whether they have rooms.
@@ -38,7 +38,7 @@ pub(in crate::decoder) struct Fresh {
     pub(super) come: Range<usize>,
     /// Pairs of room and block of all on the host.
     pub(super) go: Range<usize>,
-    /// The same of blocks on disk, by their numbers there.
+    /// Pairs of blocks on disk, by their numbers there.
     pub(super) disk_come: Vec<(u32, u32)>,
     pub(super) disk_go: Vec<(u32, u32)>,
 }

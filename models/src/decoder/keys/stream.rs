@@ -80,10 +80,11 @@ pub(in crate::decoder) struct StreamLists {
     pub(in crate::decoder) pairs: Vec<BlockCopy>,
 }
 
-/// Table entries and pairs after which a binding can begin: 256 bytes, the largest alignment that devices ask for.
+/// Table entries after which a binding can begin: 256 bytes, the largest alignment that devices ask for.
 const ENTRIES: usize = 64;
+/// Pairs of source and target after which a binding can begin.
 const PAIRS: usize = 32;
-/// The same in tiles.
+/// Tiles after which a binding can begin.
 const TILES: usize = 8;
 
 impl StreamLists {

@@ -89,7 +89,7 @@ fn keys_of(kv_b: &Tensor<'_>, c: &LatentConfig, head: u32) -> Tensor<'static> {
     absorbed(kv_b, c, |out, i| (first + i) * rank + out)
 }
 
-/// The same of keys that lie by head and the other way round.
+/// The matrix of [`keys_of`] from keys that are stored by head and transposed.
 fn keys_apart(k_b: &Tensor<'_>, c: &LatentConfig, head: u32) -> Tensor<'static> {
     let [rank, nope] = [c.kv_rank, c.nope_dim].map(|n| n as usize);
     absorbed(k_b, c, |out, i| (head as usize * rank + out) * nope + i)

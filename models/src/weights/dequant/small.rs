@@ -35,7 +35,7 @@ fn eight(point: u16, signs: u8, scale: f32, out: &mut [f32]) {
     }
 }
 
-/// The same of four coordinates of three bits, with the signs from bit `first` on.
+/// Writes `scale * point * sign` of four coordinates of three bits.
 fn four(point: u16, coordinate: impl Fn(usize) -> f32, signs: u8, scale: f32, out: &mut [f32]) {
     for (i, value) in out[..4].iter_mut().enumerate() {
         let magnitude = scale * coordinate(usize::from(point >> (3 * i) & 7));

@@ -90,7 +90,7 @@ pub enum GgufError {
         /// The tensor.
         tensor: String,
     },
-    /// A file of a split model that is not called as these are, so that the others cannot be found.
+    /// A file of a split model whose name does not follow the pattern of such files, so that the others cannot be found.
     #[error("the file is one of {count}, and not called NAME-00001-of-{count:05}.gguf")]
     SplitName {
         /// Number of files of the model.

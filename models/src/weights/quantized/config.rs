@@ -5,7 +5,7 @@ use serde_json::Value;
 /// Layout of the matrices of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Quantization {
-    /// As tensors of one type each.
+    /// Not quantised: each tensor has one storage type.
     #[default]
     None,
     /// MXFP4 in blocks and scales (gpt-oss).

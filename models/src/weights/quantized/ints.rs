@@ -264,7 +264,7 @@ fn by_group(scales: Option<Stored<'_>>, outputs: usize) -> Result<(usize, Vec<f3
     }
 }
 
-/// The same of scales `[outputs, groups]`, or one for all.
+/// Scales `[outputs, groups]`, or one for all, and the number of groups.
 fn by_output(scales: &Stored<'_>, outputs: usize) -> Result<(usize, Vec<f32>), String> {
     let values = scales.to_f32().ok_or_else(|| format!("scales are stored as {}", scales.dtype))?;
     match *scales.shape {

@@ -20,7 +20,7 @@ fn numbers(b: Block, i: u32) -> vec4<u32> {
     return select(negative, positive, n >= vec4(8u)) >> ((n & vec4(3u)) * 8u);
 }
 
-// The same in signed bytes.
+// Numbers 4 * i to 4 * i + 3 of the block, packed to signed bytes.
 fn codes(b: Block, i: u32) -> u32 {
     let n = numbers(b, i) & vec4(255u);
     return n.x | (n.y << 8u) | (n.z << 16u) | (n.w << 24u);

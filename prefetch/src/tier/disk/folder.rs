@@ -100,7 +100,7 @@ pub(super) fn open_scratch(folder: &Path, name: &str) -> io::Result<FolderFile> 
 /// A file of a folder.
 pub(super) struct FolderFile {
     file: File,
-    /// The same file for reads past the page cache, if they are possible.
+    /// A second handle of the file for reads past the page cache, if they are possible.
     #[cfg(target_os = "linux")]
     direct: Option<(File, Arc<Direct>)>,
 }

@@ -17,7 +17,7 @@ pub struct MacKey([u8; 32]);
 pub struct MacKeyError {
     /// Characters of the text, without white space around it.
     pub characters: usize,
-    /// Those that are hexadecimal digits.
+    /// Hexadecimal digits among them.
     pub digits: usize,
 }
 

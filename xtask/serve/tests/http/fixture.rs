@@ -34,7 +34,7 @@ pub(crate) fn model_folder() -> &'static Path {
 /// The model of all tests.
 pub(crate) static MODEL: LazyLock<Arc<Model>> = LazyLock::new(|| Arc::new(open_model()));
 
-/// The same model, to be loaded on a device of its own.
+/// The fixture's model, to be loaded on a device of its own.
 pub(crate) fn open_model() -> Model {
     Model::open(FOLDER.path()).unwrap()
 }

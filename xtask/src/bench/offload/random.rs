@@ -120,7 +120,7 @@ pub(super) struct Noise {
 }
 
 impl Noise {
-    /// The same for every cache.
+    /// Noise of a fixed seed, the same for every cache.
     pub(super) fn new() -> Self {
         let mut random = StdRng::seed_from_u64(2);
         let halves: Vec<f16> = (0..1 << 22).map(|_| f16::from_f64(normal(&mut random))).collect();

@@ -34,7 +34,7 @@ pub(super) struct Ran {
     /// `[layers][blocks]`: number of (decode step, KV head) pairs that selected a block, and of those that
     /// could see it.
     pub(super) chosen: Vec<Vec<(u32, u32)>>,
-    /// The same for chunks or query blocks of the prefill.
+    /// `[layers][blocks]`, as `chosen`, for chunks or query blocks of the prefill.
     pub(super) chosen_in_prefill: Vec<Vec<(u32, u32)>>,
 }
 

@@ -93,7 +93,7 @@ impl Client {
         Ok(client)
     }
 
-    /// The same client for another address, without what was found out of this one.
+    /// Returns a client for another address, which knows nothing yet of the server there.
     pub(in crate::bench) fn beside(&self, base: &str) -> Self {
         Self { base: base.into(), ..self.clone() }
     }
