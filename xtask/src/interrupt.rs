@@ -27,7 +27,7 @@ impl std::fmt::Display for Interrupted {
 impl std::error::Error for Interrupted {}
 
 /// Time for which a command that was asked to stop may go on compiling kernels: software drivers take far longer.
-const COMPILE_PATIENCE: Duration = Duration::from_millis(1500);
+const COMPILE_PATIENCE: Duration = Duration::from_millis(1200);
 
 /// Interval at which a thread looks.
 const LOOKS: Duration = Duration::from_millis(100);
