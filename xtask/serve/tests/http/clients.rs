@@ -84,6 +84,7 @@ fn the_client_for_node_reads_every_reply() {
 
 /// A suite of others, which holds replies to the specifications of three APIs, with a model that ends its answers by itself.
 /// It passes but for images, which no model here sees, and calls of tools, whose arguments random weights may write without end.
+/// They may also end an answer before its first word, which no reply can mend: one of five attempts has to pass whole.
 #[test]
 fn the_apis_comply() {
     let model = ending_model();
@@ -92,37 +93,35 @@ fn the_apis_comply() {
     let served = listen(handle, Options::new(Arc::new(model), "tiny"));
     let base = format!("http://{}/v1", served.address);
     for (format, tests) in [("openai-chat", 9), ("open-responses", 13), ("anthropic", 9)] {
-        let mut comply = python();
-        comply.args([
-            "-m",
-            "llm_comply.cli",
-            "--format",
-            format,
-            "-u",
-            &base,
-            "-m",
-            "tiny",
-            "-k",
-            "any",
-            "--json",
-            "--timeout",
-            "600",
-        ]);
-        let output = comply.output().unwrap();
-        let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
-        let results = told["results"].as_array().unwrap();
-        assert_eq!(results.len(), tests, "{told}");
-        for result in results {
-            let id = result["id"].as_str().unwrap();
-            let asked = !id.ends_with("tool-calling") && !id.ends_with("image-input");
-            let passed = match result["status"].as_str() {
-                // Models of one company, by their names.
-                Some("skipped") => id.ends_with("reasoning-summary") || id.ends_with("thinking-display"),
-                status => status == Some("passed") || !asked,
-            };
-            assert!(passed, "{format}: {result}");
-        }
+        let attempt = |_| {
+            let wrong = wrong_replies(&base, format, tests);
+            eprintln!("{format}: {wrong:?}");
+            wrong.is_empty()
+        };
+        assert!((0..5).any(attempt), "{format}: something was wrong in each of five attempts");
     }
+}
+
+/// Results of the suite for one API that are wrong.
+fn wrong_replies(base: &str, format: &str, tests: usize) -> Vec<Value> {
+    let mut comply = python();
+    comply.args(["-m", "llm_comply.cli", "--format", format, "-u", base]);
+    comply.args(["-m", "tiny", "-k", "any", "--json", "--timeout", "600"]);
+    let output = comply.output().unwrap();
+    let mut told: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    let Value::Array(mut results) = told["results"].take() else { panic!("{output:?}") };
+    assert_eq!(results.len(), tests, "{results:?}");
+    results.retain(|result| {
+        let id = result["id"].as_str().unwrap();
+        let asked = !id.ends_with("tool-calling") && !id.ends_with("image-input");
+        let passed = match result["status"].as_str() {
+            // Models of one company, by their names.
+            Some("skipped") => id.ends_with("reasoning-summary") || id.ends_with("thinking-display"),
+            status => status == Some("passed") || !asked,
+        };
+        !passed
+    });
+    results
 }
 
 /// The tiny model, of which every second token ends an answer.
